@@ -26,48 +26,60 @@ from siwarp.bench.table import MIB, plain
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["CHECKED", "RATIOS", "ROUNDS", "Checked", "check", "has_loss", "kept", "show", "write"]
+__all__ = [
+    "CHECKED",
+    "RATIOS",
+    "ROUNDS",
+    "CheckedRatio",
+    "check_ratios",
+    "has_loss",
+    "print_ratios",
+    "read_references",
+    "write_references",
+]
 
 #: The reference ratios of this checkout.
 RATIOS = str(Path(__file__).with_name("ratios.json"))
 ROUNDS = 15
-#: A larger change is a loss. Machines of one kind differ by less, and so does one machine over
-#: days.
+#: A change of a ratio by more than this fraction is a loss. Ratios differ by less between machines
+#: of one kind, and on one machine over days.
 LIMIT = 0.2
 
 
 @dataclass(frozen=True)
-class Checked:
-    """One ratio: its name, and the arguments of ``siwarp.bench.run``."""
+class CheckedRatio:
+    """One ratio to check: the name, and the arguments of ``siwarp.bench.run`` that measure it."""
 
     name: str
     arguments: dict[str, Any]
 
     @property
     def less_is_better(self) -> bool:
-        """Whether the ratio is one of latencies."""
+        """Whether a smaller ratio is better, which is so for a ratio of latencies."""
         return bool(self.arguments["kind"] == "lat")
 
 
-def _rate(qp: str, words: str, **more: Any) -> Checked:
-    return Checked(f"{qp.upper()} 64 B {words}", {"kind": "rate", "qp": qp, "size": 64, **more})
+def _message_rate_ratio(qp: str, words: str, **more: Any) -> CheckedRatio:
+    return CheckedRatio(
+        f"{qp.upper()} 64 B {words}", {"kind": "rate", "qp": qp, "size": 64, **more}
+    )
 
 
-CHECKED: tuple[Checked, ...] = (
+CHECKED: tuple[CheckedRatio, ...] = (
     *(
-        Checked(f"{qp.upper()} 64 B latency", {"kind": "lat", "qp": qp, "size": 64})
+        CheckedRatio(f"{qp.upper()} 64 B latency", {"kind": "lat", "qp": qp, "size": 64})
         for qp in ("ud", "rc")
     ),
-    *(_rate(qp, "one by one") for qp in ("ud", "uc", "rd", "rc")),
-    *(_rate(qp, "in lists of 32", post_list=32) for qp in ("ud", "uc", "rd", "rc")),
-    _rate("rc", "Writes one by one", op="write", depth=128),
-    Checked("RC Write 1 MiB", {"kind": "bw", "qp": "rc", "op": "write", "size": MIB}),
-    Checked("RD 1 MiB", {"kind": "bw", "qp": "rd", "size": MIB}),
+    *(_message_rate_ratio(qp, "one by one") for qp in ("ud", "uc", "rd", "rc")),
+    *(_message_rate_ratio(qp, "in lists of 32", post_list=32) for qp in ("ud", "uc", "rd", "rc")),
+    _message_rate_ratio("rc", "Writes one by one", op="write", depth=128),
+    CheckedRatio("RC Write 1 MiB", {"kind": "bw", "qp": "rc", "op": "write", "size": MIB}),
+    CheckedRatio("RD 1 MiB", {"kind": "bw", "qp": "rd", "size": MIB}),
 )
 
 
-def kept(path: Path) -> dict[str, float]:
-    """Return the reference ratios in a file by name.
+def read_references(path: Path) -> dict[str, float]:
+    """Return the reference ratios that a file contains, by name.
 
     Raises:
         BenchError: the file has no ratios; the text says which command writes it.
@@ -83,11 +95,11 @@ def kept(path: Path) -> dict[str, float]:
         ) from None
 
 
-def check(
+def check_ratios(
     ratios: dict[str, float],
     rounds: int,
     progress: Progress | None = None,
-    checked: Sequence[Checked] = CHECKED,
+    checked: Sequence[CheckedRatio] = CHECKED,
     run: Callable[..., dict[str, Any]] = run,
 ) -> list[dict[str, Any]]:
     """Measure each ratio, siwarp and the raw socket alternately, and compare it with its reference.
@@ -111,20 +123,22 @@ def check(
     found = []
     for i, one in enumerate(checked):
 
-        def step(done: int, total: int, i: int = i) -> None:
+        def report_progress(done: int, total: int, i: int = i) -> None:
             if progress is not None:
                 progress(i * 100 + done * 100 // total, 100 * len(checked))
 
-        measured = run(**one.arguments, rounds=rounds, others=False, progress=step)
+        measured = run(**one.arguments, rounds=rounds, others=False, progress=report_progress)
         pairs = [(each["ours"], each["floor"]) for each in measured["rounds"]]
         found.append(
-            _judged(one, ratios.get(one.name), ratio_interval(pairs))
+            _compare_with_reference(one, ratios.get(one.name), ratio_interval(pairs))
             | {"unreliable": measured["unreliable"]}
         )
     return found
 
 
-def _judged(one: Checked, before: float | None, now: Interval) -> dict[str, Any]:
+def _compare_with_reference(
+    one: CheckedRatio, before: float | None, now: Interval
+) -> dict[str, Any]:
     word = "new"
     if before is not None:
         change = Interval(now.ratio / before, now.low / before, now.high / before, now.confidence)
@@ -141,19 +155,19 @@ def _judged(one: Checked, before: float | None, now: Interval) -> dict[str, Any]
 
 
 def has_loss(found: list[dict[str, Any]]) -> bool:
-    """Whether at least one ratio has the verdict ``loss``."""
+    """Return whether at least one ratio has the verdict ``loss``."""
     return any(each["verdict"] == "loss" for each in found)
 
 
-def write(found: list[dict[str, Any]], path: Path) -> None:
-    """Write the ratios as references, with a description of the machine."""
+def write_references(found: list[dict[str, Any]], path: Path) -> None:
+    """Write the measured ratios to a file as references, with a description of the machine."""
     machine = {"cpus": len(os.sched_getaffinity(0)), "kernel": platform.release()}
     ratios = {each["name"]: round(each["ratio"], 3) for each in found}
     path.write_text(json.dumps({"machine": machine, "ratios": ratios}, indent=2) + "\n", "utf-8")
 
 
-def show(found: list[dict[str, Any]], console: Console | None = None) -> None:
-    """Print a line for each ratio, and explain the verdicts."""
+def print_ratios(found: list[dict[str, Any]], console: Console | None = None) -> None:
+    """Print a line for each checked ratio, and explain the verdicts."""
     from rich.table import Table
 
     console = plain(console, 100)
@@ -177,7 +191,7 @@ def show(found: list[dict[str, Any]], console: Console | None = None) -> None:
             console.print(f"{each['name']}: unreliable: {doubt}", soft_wrap=True)
 
 
-app = command.application()
+app = command.create_application()
 
 
 @app.command()
@@ -199,14 +213,14 @@ def main(
     if to_write and only:
         raise typer.BadParameter("--write needs all ratios: leave out --only or --write")
     with reported("lab check"):
-        ratios = {} if to_write else kept(Path(file))
+        ratios = {} if to_write else read_references(Path(file))
         with bar("the ratios") as progress:
-            found = check(ratios, rounds, progress, checked)
+            found = check_ratios(ratios, rounds, progress, checked)
     if to_write:
-        write(found, Path(file))
-    command.report(found, show, as_json=as_json)
+        write_references(found, Path(file))
+    command.output_results(found, print_ratios, as_json=as_json)
     raise typer.Exit(1 if has_loss(found) else 0)
 
 
 if __name__ == "__main__":
-    command.start(app, "check")
+    command.run_study(app, "check")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""What the command lines of the studies have in common: options, output, and signals."""
+"""The common part of the command lines of all studies: options, output, and signals."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ __all__ = [
     "AS_JSON",
     "OUTPUT",
     "PARTS_HELP",
-    "application",
-    "listed",
-    "numbers_of",
-    "report",
-    "start",
+    "create_application",
+    "output_results",
+    "parse_names",
+    "parse_numbers",
+    "run_study",
 ]
 
 #: The options ``--json`` and ``-o`` of a study.
@@ -30,18 +30,18 @@ OUTPUT = typer.Option("", "-o", "--output", help="Also write everything to this 
 PARTS_HELP = "Parts to measure, separated by commas."
 
 
-def application() -> typer.Typer:
-    """Return the application of a study; its command is added with ``@app.command()``."""
+def create_application() -> typer.Typer:
+    """Return the typer application of a study, to which ``@app.command()`` adds the command."""
     return typer.Typer(context_settings={"help_option_names": ["-h", "--help"]})
 
 
-def start(app: typer.Typer, study: str) -> None:
-    """Run the command ``python -m lab.STUDY``; SIGTERM also ends the processes that measure."""
+def run_study(app: typer.Typer, study: str) -> None:
+    """Run the command ``python -m lab.STUDY``; SIGTERM also ends its processes."""
     signal.signal(signal.SIGTERM, end_by_signal)
     app(prog_name=f"python -m lab.{study}")
 
 
-def listed(words: str, known: Sequence[str], option: str) -> tuple[str, ...]:
+def parse_names(words: str, known: Sequence[str], option: str) -> tuple[str, ...]:
     """Return the names in a comma-separated list.
 
     Raises:
@@ -56,15 +56,17 @@ def listed(words: str, known: Sequence[str], option: str) -> tuple[str, ...]:
     return names
 
 
-def numbers_of(words: str, least: int, most: int) -> tuple[int, ...] | None:
-    """Return a comma-separated list of numbers; empty for an empty text; None if one is invalid."""
+def parse_numbers(words: str, least: int, most: int) -> tuple[int, ...] | None:
+    """Return the numbers in a comma-separated list, or None if a number is out of bounds."""
     said = words.split(",") if words else []
     if not all(word.isdecimal() and least <= int(word) <= most for word in said):
         return None
     return tuple(map(int, said))
 
 
-def report(found: Any, show: Callable[[Any], None], *, as_json: bool, output: str = "") -> None:
+def output_results(
+    found: Any, show: Callable[[Any], None], *, as_json: bool, output: str = ""
+) -> None:
     """Print results with ``show``, or as JSON, and write them to the file ``output`` if named."""
     text = json.dumps(found, indent=2)
     if output:

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import typer
 
-__all__ = ["draw_curves", "need_matplotlib"]
+__all__ = ["draw_curves", "require_matplotlib"]
 
 
-def need_matplotlib() -> None:
-    """Reject --plot at once if matplotlib is missing, because measuring takes minutes.
+def require_matplotlib() -> None:
+    """Reject --plot before measuring if matplotlib is missing, because measuring takes minutes.
 
     Raises:
         typer.BadParameter: matplotlib is not installed.

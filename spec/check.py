@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Check the clauses that code and tests cite against spec/, and count those that tests have shown.
+"""Checks the clauses that code and tests cite against spec/, and counts the shown clauses.
 
-Clauses are those of the RFCs and the requirements of datagram-iwarp.md. spec/README.md describes
-the file format, how a test cites a clause, and when a clause counts as shown. The exit status is 1
-if there is any problem; each problem is a line on stderr. The last line on stdout,
-`shown N, reasoned N, open N`, counts the RFCs' clauses.
+Clauses are normative sentences of the RFCs and requirements of datagram-iwarp.md. spec/README.md
+describes the file format, how a test cites a clause, and when a clause counts as shown. The exit
+status is 1 if there is any problem; each problem is a line on stderr. The last line on stdout,
+`shown N, reasoned N, open N`, has the numbers of clauses of the RFCs.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CLAUSE_ID = re.compile(r"RFC\d{4}-(?:\d+|App[A-Z]|[A-Z])(?:\.\d+)*-\d+")
 CITED = re.compile(f"(?:{CLAUSE_ID.pattern}|{requirements.REQUIREMENT_ID.pattern})(?:#[a-z])?")
 MAX_IDS_PER_TEST = 3
 LEVELS = {"MUST", "MUST NOT", "SHOULD", "SHOULD NOT", "MAY"}
-#: No clause of these levels may be open.
+#: The levels of which no clause may be open.
 DUTIES = {"MUST", "MUST NOT"}
 FIELDS = {"id", "level", "hash", "summary"}
 OPTIONAL = {"reason", "items", "exceptions"}
@@ -47,7 +47,7 @@ CODE_SUFFIXES = {".c", ".h", ".py"}
 
 @dataclass(frozen=True)
 class Clause:
-    """One normative sentence: `summary` is siwarp's wording, `hash` is the hash of the RFC's text.
+    """A normative sentence of an RFC: siwarp's wording (`summary`), and the hash of the RFC's text.
 
     `items` are the ids of the cases that the clause lists; a test must provoke each of them.
     `exceptions` are the ids of items that no test provokes.
@@ -66,7 +66,7 @@ class Clause:
 
 @dataclass
 class Citations:
-    """Citations by clause id: `tests` names citing test functions, `code` citing source lines."""
+    """Citations by clause id: `tests` has the citing test functions, `code` the source lines."""
 
     tests: dict[str, list[str]] = field(default_factory=dict)
     code: dict[str, list[str]] = field(default_factory=dict)
@@ -74,7 +74,7 @@ class Citations:
 
 
 def load_clauses(spec: Path) -> tuple[dict[str, Clause], list[str]]:
-    """Return all clauses under spec/rfc*/ by id, in file order, and the problems found in them."""
+    """Return all clauses under spec/rfc*/ by id, in file order, and invalid entries."""
     clauses: dict[str, Clause] = {}
     problems: list[str] = []
     for path in sorted(spec.glob("rfc*/s*.toml"), key=_natural_sort_key):
@@ -105,7 +105,7 @@ def item_ids(clause_id: str, count: int) -> tuple[str, ...]:
 
 
 def _natural_sort_key(path: Path) -> list[tuple[int, str]]:
-    """Return a sort key that orders section 10 after section 9."""
+    """Return a sort key of a file that orders section 10 after section 9."""
     parts = re.split(r"(\d+)", f"{path.parent.name}/{path.stem}")
     return [(int(part), "") if part.isdigit() else (-1, part) for part in parts]
 
@@ -137,7 +137,7 @@ def _entry_problems(entry: dict[str, Any], path: Path) -> Iterator[str]:
 def scan_citations(root: Path, known: Iterable[str], listing: Iterable[str] = ()) -> Citations:
     """Return the citations in siwarp/ and tests/ below `root`; unknown ids are problems.
 
-    `listing` are the clauses that list items. A test that cites one of them must name the item.
+    `listing` are the clauses with items. A test that cites a clause with items must name the item.
     """
     found = Citations()
     known = set(known)
@@ -168,7 +168,7 @@ def _source_files(root: Path) -> list[Path]:
 
 
 def _scan_test_functions(tree: ast.Module, name: str, found: Citations) -> None:
-    """Collect the clause markers of a file's test functions; any other marker is a problem."""
+    """Collect the clause markers of test functions; a marker elsewhere is a problem."""
     on_tests: set[ast.Call] = set()
     marks: list[ast.Call] = []
     for node in ast.walk(tree):
@@ -185,7 +185,7 @@ def _scan_test_functions(tree: ast.Module, name: str, found: Citations) -> None:
 def _scan_one_test(
     test: ast.FunctionDef | ast.AsyncFunctionDef, where: str, found: Citations
 ) -> list[ast.Call]:
-    """Record the clauses that one test cites, in its own markers and in its parameters' markers."""
+    """Record the clauses that a test cites in markers of the test and of its parameters."""
     own_marks = [mark for deco in test.decorator_list if (mark := _clause_mark(deco))]
     marks = [mark for deco in test.decorator_list for mark in _clause_marks(deco)]
     own = [i for mark in own_marks for i in _clause_ids_of_mark(mark, where, found)]
@@ -205,7 +205,7 @@ def _scan_one_test(
 
 
 def _is_skip_or_xfail(test: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Return whether the test is marked to be skipped or to fail."""
+    """Return whether a test is marked with skip, skipif or xfail."""
     decorators = (d.func if isinstance(d, ast.Call) else d for d in test.decorator_list)
     return any(_is_mark(decorator, {"skip", "skipif", "xfail"}) for decorator in decorators)
 
@@ -221,7 +221,7 @@ def _clause_mark(node: ast.AST) -> ast.Call | None:
 
 
 def _is_mark(node: ast.AST, names: set[str]) -> bool:
-    """Return whether the node is `pytest.mark.<one of names>`."""
+    """Return whether a syntax tree node is `pytest.mark.NAME` with one of the names."""
     return (
         isinstance(node, ast.Attribute)
         and node.attr in names
@@ -248,7 +248,7 @@ def _clause_ids_of_mark(mark: ast.Call, where: str, found: Citations) -> list[st
 def compare_with_rfc_texts(
     clauses: dict[str, Clause], extracted: list[dict[str, Any]]
 ) -> list[str]:
-    """Return the differences from the ids, levels and hashes extracted from the RFCs' texts."""
+    """Return the differences between the clauses and those extracted from the RFCs' texts."""
     rfcs = {clause.rfc for clause in clauses.values()}
     theirs = {entry["id"]: entry for entry in extracted if entry["rfc"] in rfcs}
     problems = [f"{i}: in the RFC, not in spec/" for i in theirs if i not in clauses]
@@ -267,7 +267,7 @@ def compare_with_rfc_texts(
 
 
 class RecordedRun:
-    """Outcomes of the tests that cite clauses, from the record of the last run of the suite."""
+    """The outcomes of tests that cite clauses, from the record of the last run of the suite."""
 
     def __init__(self, record: dict[str, Any] | None, tree: str) -> None:
         self.problem = ""
@@ -284,7 +284,7 @@ class RecordedRun:
                 self._outcomes.setdefault(clause_id, {})[name] = test["outcome"]
 
     def advice_if_partial(self, found: Citations) -> str:
-        """Return what to do if only part of the suite ran, or an empty string if all of it ran."""
+        """Return advice if not all tests that cite clauses ran, or an empty string."""
         citing = {test for tests in found.tests.values() for test in tests}
         missed = sorted(citing - self.tests)
         if self.problem or not missed:
@@ -295,21 +295,21 @@ class RecordedRun:
         )
 
     def outcomes_of_clause(self, clause_id: str) -> dict[str, str]:
-        """Return the outcome of each test that cites the clause, by test id with parameters."""
+        """Return the outcome of each test that cites a clause, by test id with parameters."""
         return self._outcomes.get(clause_id, {})
 
     def is_shown(self, clause_id: str) -> bool:
-        """Return whether a test that cites the clause passed, and none failed."""
+        """Return whether a test that cites a clause passed, and no such test failed."""
         outcomes = self.outcomes_of_clause(clause_id).values()
         return "passed" in outcomes and "failed" not in outcomes
 
     def failed_tests(self, clause_id: str) -> list[str]:
-        """Return the tests that cite the clause and failed."""
+        """Return the failed tests that cite a clause."""
         outcomes = self.outcomes_of_clause(clause_id)
         return [name for name, outcome in outcomes.items() if outcome == "failed"]
 
     def reason_not_shown(self, clause_id: str, tests: list[str]) -> str:
-        """Return why the clause, which `tests` cite, is not shown."""
+        """Return why a clause that `tests` cite is not shown."""
         if not tests:
             return "no test cites it"
         outcomes = self.outcomes_of_clause(clause_id)
@@ -320,12 +320,12 @@ class RecordedRun:
 
 
 def unshown_ids(clause: Clause, ran: RecordedRun) -> list[str]:
-    """Return the ids that no test has shown: of the clause, or of its items if it has any."""
+    """Return the ids of a clause that no test has shown: its items, or its own id."""
     return [i for i in clause.items or (clause.id,) if not ran.is_shown(i)]
 
 
 def clause_state(clause: Clause, ran: RecordedRun) -> str:
-    """Return the clause's state: `shown` by tests that passed, else `reasoned`, else `open`."""
+    """Return the state of a clause: `shown`, `reasoned` or `open`."""
     lacking = unshown_ids(clause, ran)
     left = set(lacking) - set(clause.exceptions)
     if not left and len(lacking) < len(clause.items or (clause.id,)):
@@ -334,7 +334,7 @@ def clause_state(clause: Clause, ran: RecordedRun) -> str:
 
 
 def open_clauses(clauses: dict[str, Clause], found: Citations, ran: RecordedRun) -> dict[str, str]:
-    """Return the open clauses, each with the reason why it is not shown."""
+    """Return the ids of open clauses, each with the reason why it is not shown."""
     return {
         clause.id: "; ".join(
             f"{i}: {ran.reason_not_shown(i, found.tests.get(i, []))}"
@@ -368,7 +368,7 @@ def read_specification(root: Path) -> str:
 
 
 def requirement_ids(requirement: Requirement) -> tuple[str, ...]:
-    """Return the ids that tests must cite: the requirement's items, or else its own id."""
+    """Return the ids that tests must cite for a requirement: its items, or its own id."""
     return item_ids(requirement.id, requirement.items) or (requirement.id,)
 
 
@@ -379,7 +379,7 @@ def requirement_problems(
     found: Citations,
     ran: RecordedRun,
 ) -> list[str]:
-    """Return the problems of datagram-iWARP's requirements, each of which a test must show."""
+    """Return problems of the requirements of datagram-iWARP, each of which must be shown."""
     problems = []
     partial = ran.advice_if_partial(found)
     last: dict[str, int] = {}
@@ -422,7 +422,7 @@ def replace_table(markdown: str, table_text: str) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the checks; return 0 if there is no problem, else 1."""
+    """Check all citations and print a summary; return 0 if there is no problem, else 1."""
     here = Path(__file__).resolve().parent.parent
     parser = argparse.ArgumentParser(description="check the RFC clauses that are cited")
     parser.add_argument("--root", type=Path, default=here, help="the tree to check")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Record of a run of the test suite: the tests that cite clauses, and the outcome of each test.
+"""The record of a run of the test suite: the tests that cite clauses, and their outcomes.
 
 `Recorder` is a pytest plugin (tests/conftest.py registers it). At the end of a run it writes
 build/clauses-ran.json, which `make spec` evaluates. Runs of the same tree, for example of
@@ -21,7 +21,7 @@ import pytest
 
 __all__ = ["Recorder", "load_record", "record_path", "source_fingerprint", "write_record"]
 
-#: Directories that affect test outcomes. spec/ is absent: a reworded summary needs no new run.
+#: Folders whose files affect test outcomes. spec/ is left out: a reworded summary needs no new run.
 _FOLDERS = ("siwarp", "tests", "examples", "tools")
 _FILES = ("pyproject.toml", "meson.build", "meson.options")
 _SKIPPED = {"__pycache__", "cache"}  # written by tools and tests: bytecode, the guest's kernel
@@ -29,7 +29,7 @@ _SUFFIXES = {".c", ".h", ".py", ".build", ".lua", ".map", ".toml", ""}
 
 
 def record_path(root: Path) -> Path:
-    """Return the path of the record for the tree at `root`."""
+    """Return the path of the record of the source tree at `root`."""
     return root / "build" / "clauses-ran.json"
 
 
@@ -47,7 +47,7 @@ def source_fingerprint(root: Path) -> str:
 
 
 def load_record(root: Path) -> dict[str, Any] | None:
-    """Return the record: the tree's fingerprint, and the clauses and outcome of each test."""
+    """Return the record of a tree (fingerprint, and clauses and outcome of each test) or None."""
     return _read_record(record_path(root))
 
 
@@ -60,7 +60,7 @@ def _read_record(path: Path) -> dict[str, Any] | None:
 
 
 def write_record(root: Path, tree: str, tests: dict[str, dict[str, Any]]) -> None:
-    """Write the record, or add to an existing record of the same tree."""
+    """Write outcomes of tests as the record, or add them to a record of the same tree."""
     path = record_path(root)
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.with_suffix(".lock").open("w") as lock:  # concurrent runs take turns
@@ -90,7 +90,7 @@ def add_record(root: Path, other: Path) -> None:
 
 
 class Recorder:
-    """Collects the clause markers of the tests that run, and their outcomes.
+    """A pytest plugin that collects the clause markers and the outcomes of tests.
 
     Workers of pytest-xdist pass the markers to the controller process as properties of their
     reports; the controller writes the record.
@@ -110,7 +110,7 @@ class Recorder:
                 item.user_properties.append(("clauses", ids))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Record one phase of a test. A test passed if its call passed and no phase failed."""
+        """Record the outcome of a phase; a test passed if its call passed and no phase failed."""
         ids = dict(report.user_properties).get("clauses")
         if not ids:
             return
@@ -125,7 +125,7 @@ class Recorder:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self) -> None:
-        """Write the record if this process has received all reports."""
+        """Write the record, unless this process is a worker of pytest-xdist."""
         if self._writes and self._tests:
             write_record(self._root, self._tree, self._tests)
 

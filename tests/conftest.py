@@ -59,8 +59,9 @@ if _SIMULATED and "SIM_LAYERS" in os.environ:
 elif _SIMULATED:
     collect_ignore = ["sim/rd"]
 
-# These tests run no C code of siwarp, so a sanitizer would check only the interpreter. tests/lint
-# verifies that siwarp.inspect imports nothing of the stack. Every other run includes these tests.
+# The tests in this list run no C code of siwarp, so a sanitizer would check only the interpreter.
+# tests/lint verifies that siwarp.inspect imports nothing of the stack. All runs without a sanitizer
+# include the tests.
 if "SANITIZER" in os.environ:
     collect_ignore += [
         "cli/test_cli_dissect.py",
@@ -69,8 +70,8 @@ if "SANITIZER" in os.environ:
         "cli/test_cli_tmux.py",
         "unit/inspect",
         "unit/python/test_python_rebuild.py",
-        # These test the source tree and its tools. Programs such as make have memory errors of
-        # their own, which a sanitizer would report.
+        # The tests in these folders check the source tree and its tools. Programs such as make have
+        # memory errors of their own, which a sanitizer would report.
         "unit/branches",
         "unit/docs",
         "unit/gate",
@@ -82,8 +83,8 @@ if "SANITIZER" in os.environ:
         "unit/timing",
         # libfabric finds no device under a sanitizer.
         "docs/test_docs_mpi.py",
-        # These inject failures of system calls with a preloaded library, and the sanitizer's
-        # run-time library has to be preloaded, too.
+        # The following tests inject failures of system calls with a preloaded library, and the
+        # sanitizer's run-time library has to be preloaded, too.
         "abi/test_abi_scarce.py",
         "scale/test_scale_preloads.py",
         "unit/base/test_base_failing.py",
@@ -105,9 +106,9 @@ if os.environ.get("SANITIZER") == "tsan":
     ]
 
 
-#: Tests that fail when branches are counted (tools/coverage). At exit, a process writes its branch
-#: counts to the build tree, whatever user it runs as by then and however little it may write; and
-#: an import does not rebuild that tree.
+#: Tests that fail when branches are counted (tools/coverage), because a process must be able to
+#: write its branch counts to the build tree at exit, and because an import does not rebuild that
+#: tree.
 NOT_COUNTED = (
     "test_base_secure.py::test_a_setuid_program_ignores_the_siwarp_variables_of_its_caller",
     "test_llp_capture.py::test_a_file_size_limit_ends_the_capture_but_not_the_traffic",
@@ -124,17 +125,17 @@ def mark_timing_tests(items: list[pytest.Item]) -> None:
 
 
 def is_left_out(item: pytest.Item, picked: str, named: bool) -> bool:
-    """Return whether this run cannot, or should not, run the test.
+    """Return whether the current pytest run cannot, or should not, run a test.
 
     `picked`: the marker expression by which the run selects tests, or ""; `named`: whether the run
-    names single tests. A test with one of these markers is selected only if the run names that
+    names single tests. A test marked `timing` or `programs` is selected only if the run names that
     marker: `-m root` leaves out tests marked root that also race the clock.
     """
     markers = {marker.name for marker in item.iter_markers()}
-    # `make timing` runs tests with this marker, one at a time.
+    # `make timing` runs the tests marked `timing`, one at a time.
     if "timing" in markers and "timing" not in picked and not named:
         return True
-    # `make abi` selects tests with this marker; it installs the packages that they run.
+    # `make abi` runs the tests marked `programs`, after installing the packages that they need.
     if "programs" in markers and "programs" not in picked and "SANITIZER" not in os.environ:
         return True
     if "root" in markers and os.geteuid() != 0:
@@ -143,16 +144,16 @@ def is_left_out(item: pytest.Item, picked: str, named: bool) -> bool:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Remove the tests that belong to other runs."""
+    """Deselect the tests that the current run cannot, or should not, run."""
     mark_timing_tests(items)
     picked = config.option.markexpr
     named = any("::" in argument for argument in config.args)
     items[:] = [item for item in items if not is_left_out(item, picked, named)]
 
 
-# A suite that a shell starts in the background ignores SIGINT, and a suite under nohup ignores
-# SIGHUP. Programs that tests start would inherit these dispositions, and some tests send them these
-# signals.
+# pytest ignores SIGINT if a shell starts it in the background, and SIGHUP under nohup. Programs
+# that tests start would inherit these dispositions, and some tests send SIGINT or SIGHUP to such
+# programs.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
@@ -160,7 +161,7 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
 
 
 def _kill_on_exception(self: subprocess.Popen, kind: type | None, *rest: object) -> None:
-    """Leave ``with subprocess.Popen(...)``; after an exception, kill the program first.
+    """Replace Popen.__exit__: after an exception in the block, kill the program first.
 
     The original method waits for the program without a limit, so a test that failed or timed out
     would never end.
@@ -176,17 +177,17 @@ subprocess.Popen.__exit__ = _kill_on_exception  # type: ignore[method-assign]
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Run two worker processes for each core, because the suite spends half of its time waiting.
+    """Return two worker processes for each core, because the suite waits half of the time.
 
-    Under a sanitizer, run one for each core: the tests are CPU-bound there, and each process needs
-    much memory.
+    Under a sanitizer, return one worker process for each core: the tests are CPU-bound there, and
+    each process needs much memory.
     """
     cores = len(os.sched_getaffinity(0))
     return cores if "SANITIZER" in os.environ else 2 * cores
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the markers, and the plugin that records which RFC clauses the tests decide."""
+    """Register the markers, and the plugin that records outcomes of tests that cite clauses."""
     config.addinivalue_line(
         "markers", "clause(*ids): the clauses, at most three, that the test's assertions decide"
     )
@@ -208,8 +209,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers", "alone: counts what any device of a process does; runs in a process of its own"
     )
     config.addinivalue_line("markers", "root: runs programs as another user, as root alone may")
-    # Clause coverage is reported by `make test` only: the other runs leave tests out or change
-    # settings.
+    # Only `make test` records clauses, because other runs leave out tests or change settings.
     if not {"SANITIZER", "SIWARP_CRC_FIRST", "COVERAGE", "TEST_ALONE"} & os.environ.keys():
         config.pluginmanager.register(Recorder(config, ROOT), "siwarp-clause-record")
 
@@ -218,8 +218,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """Set the timeout of a test according to the load of the machine.
 
-    This happens before pytest-timeout reads the timeout. For a test marked `scales` the slowness of
-    the machine is measured; for other tests the load average is used.
+    The hook runs before pytest-timeout reads the timeout. For a test marked `scales` the slowness
+    of the machine is measured; for other tests the load average is used.
     """
     marker = item.get_closest_marker("timeout")
     seconds = marker.args[0] if marker else float(item.config.getini("timeout"))
@@ -235,7 +235,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run a test marked `alone` in a separate process, where no other test has a device open."""
+    """Run a test marked `alone` in a separate process, in which no other test opens a device."""
     if pyfuncitem.get_closest_marker("alone") is None or "TEST_ALONE" in os.environ:
         return None
     env = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
@@ -251,8 +251,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True
 
 
-# The modules imported here have just been built, so processes that tests start need not check
-# whether to rebuild.
+# The build of siwarp is up to date after the imports above, so processes that tests start need not
+# check whether to rebuild.
 os.environ["EDITABLE_NO_REBUILD"] = "1"
 
 # Use a separate directory for the pages of counters, apart from those of other siwarp processes on
@@ -260,9 +260,9 @@ os.environ["EDITABLE_NO_REBUILD"] = "1"
 _runtime_dir = tempfile.TemporaryDirectory(prefix="siwarp-tests-")
 os.environ["XDG_RUNTIME_DIR"] = _runtime_dir.name
 
-# No deadline for a single Hypothesis example, because machines are slow at times and sanitized
-# builds always; the timeout of the test limits it. The gate (.ci/run) tries the same examples each
-# time; all other runs try new ones.
+# A single Hypothesis example has no deadline, because machines are sometimes slow and builds with
+# sanitizers always; the timeout of the test limits the time. The gate (.ci/run) tries the same
+# examples each time; all other runs try new examples.
 hypothesis.settings.register_profile(
     "siwarp",
     deadline=None,
@@ -273,7 +273,7 @@ hypothesis.settings.load_profile("siwarp")
 
 
 def _write_sanitizer_reports_to(log: str) -> None:
-    """Have sanitizers write reports of this process and its children to files with this prefix."""
+    """Let sanitizers write reports of this process and its children to files with a prefix."""
     ctypes.CDLL(None).__sanitizer_set_report_path(log.encode())
     if os.environ["SANITIZER"] == "asan":
         # pytest captures stderr, so the message of a process that UBSan aborts would be lost.
@@ -285,8 +285,8 @@ def _write_sanitizer_reports_to(log: str) -> None:
     os.environ["SANITIZER_LOG"] = log
 
 
-# Each xdist worker writes its own report files, so that it can tell during which of its tests they
-# grew.
+# Each xdist worker writes its own report files, so that a worker can determine during which test a
+# report was written.
 _worker = os.environ.get("PYTEST_XDIST_WORKER")
 if "SANITIZER" in os.environ:
     _write_sanitizer_reports_to(os.environ["SANITIZER_LOG"] + (f".{_worker}" if _worker else ""))
@@ -294,9 +294,9 @@ if "SANITIZER" in os.environ:
 
 @pytest.fixture(autouse=True)
 def _turn_off_crc_first(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Turn the setting `crc_first` off for a layer test of the behaviour without it.
+    """Turn the setting `crc_first` off for a layer test of the behaviour without the setting.
 
-    With this fixture the complete suite also passes under SIWARP_CRC_FIRST=1.
+    With this fixture the complete suite also passes with SIWARP_CRC_FIRST=1 in the environment.
     """
     if request.node.get_closest_marker("fast_path") is None or "SIWARP_CRC_FIRST" not in os.environ:
         yield
@@ -315,15 +315,15 @@ def root() -> Path:
 
 @pytest.fixture(scope="session")
 def build_dir() -> Path:
-    """Return meson's build directory, which holds libsiwarp.so.0 and the tests' C programs."""
+    """Return meson's build directory, with libsiwarp.so.0 and the C programs of tests."""
     return _find_build_dir()
 
 
 def pytest_collection_finish() -> None:
     """Exclude objects that live as long as the session from garbage collection.
 
-    These are hundreds of thousands of objects, scapy's among them, and tests run the collector
-    often.
+    Hundreds of thousands of objects, for example of scapy, exist after the collection of tests, and
+    tests run the garbage collector often.
     """
     gc.collect()
     gc.freeze()
@@ -331,16 +331,16 @@ def pytest_collection_finish() -> None:
     _threads_before.update(_foreign_thread_ids())
 
 
-#: Threads that exist before the first test: numpy's, and the thread that communicates with the
-#: xdist controller.
+#: Ids of threads that exist before the first test: threads of numpy, and the thread that
+#: communicates with the xdist controller.
 _threads_before: set[int] = set()
 _reports: dict[str, int] = {}
 
 
 def pytest_runtest_logfinish(nodeid: str) -> None:
-    """Note during which test a sanitizer reported something; a report does not name the test.
+    """Record the test during which a sanitizer wrote a report; a report does not name the test.
 
-    tools/sanitize prints these notes after the reports.
+    tools/sanitize prints the recorded tests after the reports.
     """
     if "SANITIZER_LOG" not in os.environ or "TEST_ALONE" in os.environ:
         return
@@ -355,16 +355,15 @@ def pytest_runtest_logfinish(nodeid: str) -> None:
 
 
 def _foreign_thread_ids() -> set[int]:
-    """Return the ids of this process's threads, except those known to Python's threading module."""
+    """Return the ids of this process's threads that Python's threading module does not know."""
     tasks = {int(task.name) for task in Path("/proc/self/task").iterdir()}
     return tasks - {thread.native_id for thread in threading.enumerate()}
 
 
 def wait_for_device_threads(limit: float = 10) -> None:
-    """Wait for threads that Python does not know: those of devices that have just been closed.
+    """Wait, `limit` seconds at most, until the threads of closed devices have ended.
 
-    LeakSanitizer crashes if it examines the stack of a thread that ends meanwhile. Waits `limit`
-    seconds at most.
+    LeakSanitizer crashes if it examines the stack of a thread that ends at the same time.
     """
     deadline = time.monotonic() + limit
     while _foreign_thread_ids() - _threads_before:
@@ -376,8 +375,8 @@ def wait_for_device_threads(limit: float = 10) -> None:
 def pytest_sessionfinish() -> None:
     """Under AddressSanitizer, check for leaked memory while the interpreter still runs.
 
-    Memory held by Python objects is still reachable then. The report goes to a file, which
-    tools/sanitize evaluates.
+    Memory of Python objects is still reachable while the interpreter runs. LeakSanitizer writes its
+    report to a file, which tools/sanitize evaluates.
     """
     # In the separate process of a test marked `alone`, LeakSanitizer's tracer itself sometimes
     # crashes (signal 11, cause unknown). The functions that such a test calls are also called in

@@ -1,6 +1,6 @@
-"""Python code in a separate process in which system calls fail, injected by tests/c/failing.c.
+"""Runs Python code in a separate process in which system calls fail (tests/c/failing.c).
 
-The process preloads that library.
+The process preloads the library that is compiled from tests/c/failing.c.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pace
 
-#: Prepended to the code that the process runs. `with failing("socket", errno.EMFILE): ...` makes
-#: the `nth` call of that function in the block, and `times` calls in all, fail with this errno.
+#: Code that precedes the code to run. `with failing("socket", errno.EMFILE): ...` makes the `nth`
+#: call of socket() in the block, and `times` calls in all, fail with EMFILE.
 PRELUDE = """
 import contextlib, ctypes, errno, os, sys, time
 from _siwarp_layers import ffi, lib
@@ -20,7 +20,7 @@ from unit.llp.llp_harness import *
 
 @contextlib.contextmanager
 def failing(name, error, nth=1, times=1):
-    # Made ready before: what the import of a name allocates is nobody's failure.
+    # The function is looked up first, because an allocation of the lookup must not fail.
     by_name = ctypes.CDLL(None).failing_name
     by_name.argtypes = [ctypes.c_char_p, ctypes.c_long, ctypes.c_long, ctypes.c_int]
     by_name.restype = ctypes.c_long
@@ -34,14 +34,14 @@ def failing(name, error, nth=1, times=1):
 
 
 def run_with_failing_calls(build_dir: Path, code: str, **env: str) -> str:
-    """Run Python code in which system calls fail; return its output. Its assertions are checked."""
+    """Run Python code with failing system calls; return the output. The code must succeed."""
     tests = Path(__file__).resolve().parent
     paths = [str(build_dir), str(tests), os.environ.get("PYTHONPATH", "")]
     done = pace.run_command(
         [sys.executable, "-c", PRELUDE + code],
         env={
             **{k: v for k, v in os.environ.items() if not k.startswith("SIWARP_")},
-            # Named without a path, because a path with a blank would be parsed as two libraries.
+            # The library has no path here, because a path with a blank would mean two libraries.
             "LD_PRELOAD": "libsiw-test-failing.so",
             "LD_LIBRARY_PATH": str(build_dir / "tests/c"),
             "PYTHONPATH": os.pathsep.join(filter(None, paths)),

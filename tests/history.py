@@ -1,4 +1,4 @@
-"""The first version of a file in git's history, and the names that files had then."""
+"""The first version of a file in git's history, and the names of other files at that commit."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 
 
 class FirstVersion:
-    """The first version of a list of files, for tests that allow the list only to shrink.
+    """The first version of a list of files, for tests that the list only shrinks.
 
-    `text` is that version; `original_name` returns the name that a file had at that commit, because
-    moving a file is not an addition.
+    `text` is the first version. `original_name` returns the name of a file at the commit that added
+    the list, because a moved file is not a new entry.
     """
 
     def __init__(self, root: Path, path: str) -> None:

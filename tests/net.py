@@ -1,7 +1,7 @@
 """Network and clock for the tests: those of the machine, or of a simulated world (`make sim`).
 
-A harness that takes its sockets, clock and addresses from this module runs in either kind of
-process.
+A test harness that uses the sockets, the clock and the addresses of this module runs in real and in
+simulated processes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from siwarp.sim import World
 
 SIMULATED = os.environ.get("SIWARP_SIM") == "1"
-#: Addresses of the endpoints of a test. All three belong to one host, which has more addresses.
+#: Addresses of the endpoints of a test. All three addresses belong to one host.
 HERE, HERE_TOO, HERE_V6 = (
     ("10.0.0.1", "10.77.0.1", "fd00::1") if SIMULATED else ("127.0.0.1", "127.0.0.2", "::1")
 )
@@ -29,7 +29,7 @@ _world: World | None = None
 
 @contextlib.contextmanager
 def use_world(world: World) -> Iterator[World]:
-    """Make the functions of this module use this simulated world in a block; add host ``HERE``."""
+    """Let the functions of this module use a simulated world in a block; add the host ``HERE``."""
     global _world
     assert SIMULATED, "a real process has no worlds"
     world.device(HERE, HERE_TOO, HERE_V6).close()
@@ -41,7 +41,7 @@ def use_world(world: World) -> Iterator[World]:
 
 
 def current_world() -> World:
-    """Return the world that ``use_world`` has set."""
+    """Return the simulated world that ``use_world`` has selected."""
     assert _world is not None, "this harness needs a world: use use_world"
     return _world
 
@@ -66,7 +66,7 @@ def tcp_listen(host: str = HERE, limit: float = TCP_LIMIT) -> Any:
 
 
 def tcp_connect(to: tuple[str, int], source: str = "", limit: float = TCP_LIMIT) -> Any:
-    """Return a plain TCP connection, from the local address `source` or from any."""
+    """Return a plain TCP connection to an address, from the local address `source` if given."""
     if SIMULATED:
         sock = current_world().tcp_connect(source or (HERE_V6 if ":" in to[0] else HERE), to)
         sock.settimeout(limit)
@@ -77,7 +77,7 @@ def tcp_connect(to: tuple[str, int], source: str = "", limit: float = TCP_LIMIT)
 
 
 def receive_within(sock: Any, seconds: float) -> Any:
-    """Return what a plain socket receives within some seconds (at most 64 KiB), or None."""
+    """Return the octets that a plain socket receives within some seconds, or None."""
     before = sock.gettimeout()
     sock.settimeout(seconds)
     try:
@@ -98,7 +98,7 @@ def now() -> float:
 
 
 def sleep(seconds: float) -> None:
-    """Let this many seconds pass, in real or in simulated time."""
+    """Let some seconds pass, in real or in simulated time."""
     if SIMULATED:
         current_world().sleep(seconds)
     else:

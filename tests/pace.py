@@ -1,8 +1,8 @@
-"""Measures how slow this machine is at the moment, to scale time limits in tests.
+"""Measures how slow the machine is at the moment, in order to scale time limits in tests.
 
-A limit on a wait says only when a test gives up; it is not a promise of the product. On a machine
-that runs seven other jobs the limit must be longer; on an idle machine a hang must not take minutes
-to be noticed.
+A time limit of a wait only determines when a test fails; the limit is not a promise of siwarp. On a
+machine that runs seven other jobs the limit must be longer; on an idle machine a hang must be
+detected before minutes have passed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 import net
 
-#: Seconds that one piece of the work takes on an idle machine, as first measured.
+#: Seconds that one piece of work of _time_work_piece takes on an idle machine.
 IDLE_S = 0.008
 PIECES = 7
 #: Upper bound of the slowdown factor, so that a test that hangs ends on any machine.
@@ -27,7 +27,7 @@ FRESH_S = 2.0
 
 
 def _time_work_piece() -> float:
-    """Do a fixed piece of work, longer than a scheduler time slice, and sleep; return the seconds.
+    """Do a fixed amount of work, longer than a scheduler time slice, and sleep; return the seconds.
 
     The work measures the share of a CPU that is available; the sleep measures how late a sleeping
     thread is woken.
@@ -47,27 +47,27 @@ def _measure_slowdown(_when: int) -> float:
 
 
 def slowdown_factor() -> float:
-    """Return by which factor the machine is slower now than when idle: 1 to ``MOST``."""
+    """Return the factor by which the machine is slower now than when idle: 1 to ``MOST``."""
     return _measure_slowdown(int(time.monotonic() / FRESH_S))
 
 
 def scale_limit(seconds: float) -> float:
-    """Convert a limit in seconds for an idle machine to the limit to use now."""
+    """Return a time limit for the machine as it is now, given the limit for an idle machine."""
     return seconds if net.SIMULATED else seconds * slowdown_factor()
 
 
 def limit_exceeded(began: float, seconds: float) -> bool:
-    """Return whether a wait that began at `began` has exceeded its limit of `seconds`, scaled.
+    """Return whether a wait that began at `began` has exceeded its scaled limit of `seconds`.
 
-    The machine is measured only after `seconds` have passed, so a wait that ends earlier costs
-    nothing.
+    The machine is measured only after `seconds` have passed, so that a wait that ends earlier needs
+    no measurement.
     """
     took = net.now() - began
     return took > seconds and took > scale_limit(seconds)
 
 
 def processes_per_cpu() -> float:
-    """Return how many processes per CPU want to run, at least 1: coarse, without a measurement."""
+    """Return the number of runnable processes per CPU (load average), at least 1."""
     return min(max(os.getloadavg()[0] / (os.cpu_count() or 1), 1.0), MOST)
 
 
@@ -81,8 +81,8 @@ def run_command(
 ) -> subprocess.CompletedProcess[Any]:
     """Run a command like subprocess.run, with a limit in seconds that applies to an idle machine.
 
-    As in `limit_exceeded`, the machine is measured only after that limit has passed. A measurement
-    takes half as long as starting a command, and the suite starts a thousand commands.
+    The machine is measured only after the limit has passed: a measurement takes half as long as
+    starting a command, and the suite starts a thousand commands.
 
     Raises:
         subprocess.TimeoutExpired: the command did not end within the scaled limit and was killed.

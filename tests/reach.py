@@ -1,10 +1,10 @@
 """Selects the sanitized tests that a change affects: ``.ci/sanitized asan|tsan`` prints them.
 
-``GATE`` lists the most that the gate, which is limited to an hour, runs; `make ci-full` runs the
-complete suites. The gate runs all of ``GATE`` unless the changes since the last commit at which
-`make ci-full` passed are known; ``.ci/full-green`` names that commit. If they are known, it runs
-those tests of ``GATE`` that belong to a changed layer or to a layer that depends on a changed one,
-and the tests that have changed themselves.
+``GATE`` lists all tests that the gate may run with a sanitizer within an hour; `make ci-full` runs
+the complete suites. ``.ci/full-green`` names the last commit at which `make ci-full` passed. If the
+changes since this commit are known, the gate runs the tests of ``GATE`` that belong to a changed
+layer or to a layer that depends on a changed layer, and changed tests. Otherwise the gate runs all
+tests of ``GATE``.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ GATE = {
         "tests/unit/qp/rd/test_qp_rd.py",
     ],
 }
-#: Tests that run whatever has changed: hostile peers reach every layer, and a sanitized build must
+#: Tests that always run: the tests of hostile peers use every layer, and a sanitized build must
 #: work.
 ALWAYS = {
     "asan": ["tests/hostile"],
@@ -57,7 +57,7 @@ ALWAYS = {
 }
 #: The C layers that each Python layer uses.
 PYTHON = {"aio": {"cm"}, "pyverbs": {"cm"}, "testing": {"cm"}, "cli": {"cm"}, "bench": {"cm"}}
-#: Every layer depends on these, so a change in one of them affects all tests.
+#: Layers on which every layer depends, so that a change of such a layer affects all tests.
 LOWEST = {"base", "llp"}
 #: No sanitized test depends on files under these paths, or with these suffixes.
 APART = ("docs/", "examples/", "spec/", "LICENSES/", "tests/interop/", "tests/tshark/")
@@ -65,7 +65,7 @@ APART_ENDS = (".md", ".rst")
 
 
 def dependent_layers(layer: str) -> set[str]:
-    """Return a layer and all layers that use it, directly or indirectly."""
+    """Return a layer and all layers that use the layer directly or indirectly."""
     found = {layer}
     while True:
         more = {
@@ -79,12 +79,12 @@ def dependent_layers(layer: str) -> set[str]:
 
 
 def is_path_inside(path: str, folder: str) -> bool:
-    """Return whether a path is that folder or file, or lies in that folder."""
+    """Return whether a path is equal to `folder` or inside `folder`."""
     return path == folder or path.startswith(folder + "/")
 
 
 def tests_affected_by(path: str) -> list[str] | None:
-    """Return the test files and folders that a changed file affects; None means all of them."""
+    """Return the test files and folders that a changed file affects, or None for all."""
     if path.endswith(APART_ENDS) or path.startswith(APART) or path == RECORD:
         return []
     part = path.split("/")
@@ -101,7 +101,7 @@ def tests_affected_by(path: str) -> list[str] | None:
 
 
 def select_tests(kind: str, changed: Iterable[str] | None) -> list[str]:
-    """Return the tests that the gate runs with this sanitizer.
+    """Return the tests that the gate runs with a sanitizer (asan or tsan).
 
     `changed`: the files that have changed since the last complete passing run, or None if unknown.
     """
@@ -124,7 +124,7 @@ def select_tests(kind: str, changed: Iterable[str] | None) -> list[str]:
 def files_changed_since_green(root: Path) -> list[str] | None:
     """Return the files that differ from the commit named in ``.ci/full-green``.
 
-    None if that file does not exist, or the history of this clone does not have that commit.
+    Return None if the file does not exist or this clone does not have the commit.
     """
 
     def run_git(*words: str) -> str | None:

@@ -1,7 +1,8 @@
-"""Print a block of a page: python tools/doc_block.py PAGE NAME.
+"""Prints a code block of a documentation page: python tools/doc_block.py PAGE NAME.
 
-The line before a fenced block contains its name: ``<!-- tried: NAME -->``. Scripts that run a
-page's commands request them by name, so that they run exactly what the page shows.
+The line before a fenced block contains the name of the block: ``<!-- tried: NAME -->``. Scripts
+that run the commands of a page read the blocks by name, so that the scripts run exactly what the
+page shows.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ _NAMED = re.compile(r"<!-- tried: ([\w-]+) -->\n```\w+\n(.*?)^```$", re.DOTALL |
 
 
 def read_blocks(page: Path) -> dict[str, str]:
-    """Return the text of each named block of a page."""
+    """Return the text of each named code block of a page, by name."""
     found = _NAMED.findall(page.read_text("utf-8"))
     named: dict[str, str] = dict(found)
     if len(named) != len(found):
@@ -23,7 +24,7 @@ def read_blocks(page: Path) -> dict[str, str]:
 
 
 def read_block(page: Path, name: str) -> str:
-    """Return the text of one block."""
+    """Return the text of the code block of a page with the given name."""
     named = read_blocks(page)
     if name not in named:
         raise ValueError(f"{page} has no block {name}, but {', '.join(named) or 'none'}")
@@ -31,7 +32,7 @@ def read_block(page: Path, name: str) -> str:
 
 
 def main() -> int:
-    """Print the block; if there is none, print the reason and return 1."""
+    """Print the named code block; if it does not exist, print the reason and return 1."""
     try:
         sys.stdout.write(read_block(Path(sys.argv[1]), sys.argv[2]))
     except (OSError, ValueError) as e:

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Draw prose and names at random, without their code, to see whether a reader understands them.
+"""Draws comments and names at random, without their code, to test whether readers understand them.
 
 ``python tools/draw_prose.py --seed 7`` prints 60 comments and sentences and 30 names of functions.
-A reader who has only this list writes down what each of them means; somebody who knows the code
-marks what was misunderstood. ``--key`` prints where each of them stands. The same seed and tree
-give the same draw.
+A reader who has only the list writes down what each item means, and another person who knows the
+code marks the misunderstood items. ``--key`` prints the file and line of each item. The same seed
+and tree yield the same list.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-#: What tools read, and headings of sections.
+#: Comments that only tools read, and headings of sections.
 DIRECTIVE = re.compile(
     r"SPDX|noqa|type: ignore|fmt: (on|off|skip)|clang-format|cppcheck|pragma|^-*$|^[-=]{3}"
 )
@@ -31,15 +31,15 @@ C_TOKEN = re.compile(
 )
 C_FUNCTION = re.compile(r"^(?!#)[A-Za-z_][\w \t*]*?\b(\w+)\([^;{}]*\)\s*\{", re.MULTILINE)
 FENCE = re.compile(r"^```[\s\S]*?^```$|^<!--[\s\S]*?-->$|^\|.*$|^#.*$", re.MULTILINE)
-#: What may have a docstring.
+#: The syntax tree nodes that may have a docstring.
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-#: A paragraph, or an item of a list.
+#: A paragraph, or an item of a list, in a Markdown page.
 ITEM = re.compile(r"^.+(?:\n(?! *(?:[-*]|\d+\.) ).+)*", re.MULTILINE)
 SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z`\"(])")
 
 
 class Piece(NamedTuple):
-    """Some prose, or a name, and where it stands."""
+    """A comment, a sentence or a name, with its file and line."""
 
     text: str
     file: str
@@ -47,7 +47,7 @@ class Piece(NamedTuple):
 
 
 def _comment_words(comment: str) -> str:
-    """Return a comment's words on one line, without its markers."""
+    """Return the words of a comment on one line, without comment markers."""
     lines = (line.strip().lstrip("/*#:").rstrip("*/").strip() for line in comment.splitlines())
     return " ".join(line for line in lines if line)
 
@@ -82,7 +82,7 @@ def python_comments_and_docstrings(text: str) -> Iterator[tuple[int, str]]:
 
 
 def page_sentences(text: str) -> Iterator[tuple[int, str]]:
-    """Yield line and text of each sentence of a page, tables, headings and code left out."""
+    """Yield line and text of each sentence of a page, without tables, headings and code."""
     prose = FENCE.sub(lambda found: re.sub(r"[^\n]", "", found.group()), text)
     for found in ITEM.finditer(prose):
         for sentence in SENTENCE.split(" ".join(found.group().split())):
@@ -90,9 +90,9 @@ def page_sentences(text: str) -> Iterator[tuple[int, str]]:
 
 
 def python_function_names(parent: ast.AST, subject: str) -> Iterator[tuple[int, str]]:
-    """Yield line and name of each function below a node; a method's name follows its class's.
+    """Yield line and name of each function below a node; methods are named Class.method.
 
-    Names of tests are sentences, and special methods are Python's: neither is drawn.
+    Names of tests, which are sentences, and names of special methods are left out.
     """
     for node in ast.iter_child_nodes(parent):
         if isinstance(node, ast.ClassDef):
@@ -117,7 +117,7 @@ def function_names(path: Path, text: str) -> Iterator[tuple[int, str]]:
 
 
 def collect_prose_and_names() -> tuple[list[Piece], list[Piece]]:
-    """Return all prose and all names of the files that git tracks."""
+    """Return all comments and sentences, and all names, of the files that git tracks."""
     listed = subprocess.run(
         ["git", "ls-files", "*.c", "*.h", "*.py", "*.md"],
         cwd=ROOT,
@@ -147,7 +147,7 @@ def collect_prose_and_names() -> tuple[list[Piece], list[Piece]]:
 
 
 def main() -> None:
-    """Print a draw."""
+    """Print randomly drawn comments and sentences, then randomly drawn names."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--prose", type=int, default=60, help="how many comments and sentences")

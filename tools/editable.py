@@ -1,14 +1,15 @@
 """editable.py BUILD [NINJA]: the loader of siwarp in an editable installation.
 
-It finds siwarp in its source tree and a build folder. Run by the venv's Python after
-`pip install -e`, this script replaces meson-python's loader by a copy of itself. meson-python's
-loader imports ast, inspect and importlib.resources in every process of the venv, which takes longer
-than Python's own start, and reads meson's install plan in each process that imports siwarp; this
-loader imports nothing before siwarp is imported. The suite starts more than a thousand processes.
+The loader finds the Python files of siwarp in the source tree and the C modules in a build folder.
+Run by the venv's Python after `pip install -e`, this script replaces meson-python's loader by a
+copy of itself. meson-python's loader imports ast, inspect and importlib.resources in every process
+of the venv, which takes longer than the start of Python, and reads meson's install plan in each
+process that imports siwarp; this loader imports nothing before siwarp is imported. The suite starts
+more than a thousand processes.
 
-NINJA, if given, runs in BUILD when siwarp is imported, so that changed C files are compiled. It
-does not run if EDITABLE_NO_REBUILD is in the environment, as in processes that tests start: no file
-changes while tests run.
+NINJA, if given, runs in BUILD when siwarp is imported, so that changed C files are compiled. NINJA
+does not run if EDITABLE_NO_REBUILD is in the environment, as in processes that tests start, because
+no file changes while tests run.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ PLACE: tuple[str, str, str | None] | None = None
 
 
 class Finder:
-    """Finds a package: Python files in a source folder, C modules in a build folder."""
+    """A finder of a package with Python files in a source folder, C modules in a build folder."""
 
     def __init__(self, name: str, source: str, build: str, ninja: str | None) -> None:
         self.name, self.source, self.build, self.ninja = name, source, build, ninja
@@ -37,7 +38,7 @@ class Finder:
         path: Sequence[str] | None = None,
         target: ModuleType | None = None,
     ) -> ModuleSpec | None:
-        """Return the package's location; Python finds its submodules by its path."""
+        """Return the location of the package, by which Python also finds its submodules."""
         if fullname != self.name:
             return None
         from importlib.util import spec_from_file_location
@@ -61,13 +62,13 @@ class Finder:
             from pathlib import Path
 
             text = Path(log).read_text("utf-8", errors="backslashreplace")
-            # Leave out ninja's output about successful steps.
+            # The message begins with the output of the failed step.
             text = text[max(text.find("FAILED: "), 0) :]
             raise ImportError(f"rebuilding {self.name} failed ({log}):\n{text}")
 
 
 def init() -> None:
-    """Make the package importable in this process; called by the venv's .pth file."""
+    """Make siwarp importable in this process; the .pth file of the venv calls this function."""
     assert PLACE is not None
     sys.meta_path.insert(0, Finder("siwarp", *PLACE))
 

@@ -1,13 +1,13 @@
-"""``make check``: what a change of a few files needs, in under two minutes on two idle cores.
+"""``make check``: lints and tests for a change of a few files, in less than two minutes.
 
 Usage: ``tools/check [--dry-run] [BASE]``. The change is what differs from the merge base with BASE
 (default: origin/main, or main), committed or not, and files that git does not know yet.
 ``--dry-run`` prints what would run.
 
-It runs the fast lints, the checks of the pages, the unit tests of the layers that changed and of
-those above them (tests/reach.py; for C code, only those in C), the tests that changed themselves,
-and a few tests in simulated processes. It needs no root. At the end it names what it left out: the
-gate, ``.ci/run``, runs that before a merge.
+The check runs the fast lints, the checks of the pages, the unit tests of changed layers and of the
+layers that depend on changed layers (tests/reach.py; for C code, only layers in C), changed tests,
+and a few tests in simulated processes. The check needs no root. At the end the check prints what it
+has left out; the gate, ``.ci/run``, runs the left-out checks before a merge.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ import reach  # noqa: E402
 
 BUILD = "build/main"
 
-#: The tests of the pages, which also check the walks of ARCHITECTURE.md against the C code.
+#: The tests of the documentation pages, which also check the walks of ARCHITECTURE.md.
 PAGES = ["tests/unit/docs"]
-#: Tests that stand for all others when a change may affect everything.
+#: Tests that represent all unit tests when a change may affect everything.
 SMOKE = [
     "tests/unit/mem",
     "tests/unit/ddp",
@@ -41,8 +41,8 @@ SMOKE = [
     "tests/unit/qp/uc",
     "tests/unit/qp/ud",
 ]
-#: Tests in simulated processes that stand for all others. Those in tests/sim/rd have a run of their
-#: own, as in `make sim`.
+#: Tests in simulated processes that represent all others. Tests in tests/sim/rd need a separate
+#: run, as in `make sim`.
 SIM = [
     "tests/sim/test_sim_rc.py",
     "tests/sim/test_sim_types.py",
@@ -52,8 +52,8 @@ SIM = [
     "tests/sim/rd/test_rd_wire.py",
     "tests/sim/rd/test_verbs_rd.py",
 ]
-#: The tests of tools and specifications, by the beginning of the path. Such a file affects no other
-#: tests.
+#: The tests of tools and specifications, by the beginning of the path. Files of tools and
+#: specifications affect no other tests.
 TESTS_OF = {
     ".ci/": ["tests/unit/gate"],
     "spec/": ["tests/unit/spec"],
@@ -65,13 +65,13 @@ TESTS_OF = {
     "tools/ci-full": ["tests/unit/gate"],
     "tools/quick.py": ["tests/unit/gate"],
 }
-#: Folders of tests in which a changed file selects the tests with a word of its name: ping_wire.py
-#: selects test_cli_ping.py. If none has such a name, these are selected.
+#: Folders in which a changed file selects the tests that share a word with its name: ping_wire.py
+#: selects test_cli_ping.py. The listed tests are selected if no test shares a word.
 BY_NAME = {
     "cli": ["tests/cli/test_cli_commands.py"],
     "bench": ["tests/bench/test_bench_cli.py"],
 }
-#: What is never part of this check.
+#: Checks that `make check` never runs.
 NEVER = [
     "cppcheck, the compiler's warnings and the aarch64 compile of `make lint`",
     "tests/conformance, hostile, namespaces, peer, docs, examples and others outside of tests/unit",
@@ -81,7 +81,7 @@ NEVER = [
 
 @dataclass
 class Choice:
-    """The tests that a change selects, and those that it affects but that do not run here."""
+    """The tests to run for a change, and affected tests that `make check` leaves out."""
 
     real: set[str] = field(default_factory=set)
     simulated: set[str] = field(default_factory=set)
@@ -89,12 +89,12 @@ class Choice:
 
 
 def is_simulated_test(test: str) -> bool:
-    """Return whether a test runs only in simulated processes."""
+    """Return whether a test needs a simulated process."""
     return reach.is_path_inside(test, "tests/sim")
 
 
 def tests_sharing_a_word(layer: str, path: str) -> list[str]:
-    """Return the tests of a folder of BY_NAME that share a word with the name of a file."""
+    """Return the tests in a folder of BY_NAME that share a word with the name of a file."""
     words = set(Path(path).stem.split("_"))
     tests = sorted((ROOT / "tests" / layer).glob(f"test_{layer}_*.py"))
     found = [test for test in tests if words & set(test.stem.split("_")[2:])]
@@ -102,12 +102,12 @@ def tests_sharing_a_word(layer: str, path: str) -> list[str]:
 
 
 def tests_of_tool(path: str) -> list[str]:
-    """Return the tests of a tool or specification, or []."""
+    """Return the tests of a file of a tool or specification, or []."""
     return [test for start, tests in TESTS_OF.items() if path.startswith(start) for test in tests]
 
 
 def tests_of_layer_file(path: str) -> list[str]:
-    """Return the tests that belong to a file of a layer or of a layer's tests."""
+    """Return the tests that belong to a file of a layer, or to a file of unit tests."""
     part = path.split("/")
     if part[:2] == ["tests", "unit"] and len(part) > 3:
         return ["/".join(part[:-1])]
@@ -115,18 +115,18 @@ def tests_of_layer_file(path: str) -> list[str]:
         return []
     if part[1] in BY_NAME:
         return tests_sharing_a_word(part[1], path)
-    # The verbs objects of Python have their tests elsewhere.
+    # The tests of the Python objects of verbs are in tests/unit/python.
     python = ["tests/unit/python"] if part[1] == "verbs" else []
     return [f"tests/unit/{part[1]}", *python]
 
 
 def is_compiled_code(path: str) -> bool:
-    """Return whether the file is compiled, or is part of the simulator."""
+    """Return whether a file is compiled, or is part of the simulator."""
     return path.endswith((".c", ".h", "meson.build")) or path.startswith("siwarp/sim/")
 
 
 def choose_tests(changed: Iterable[str]) -> Choice:
-    """Return the tests for these changed files."""
+    """Return the tests to run, and the tests to leave out, for the changed files."""
     choice = Choice()
     wanted = set(PAGES)
     for path in changed:
@@ -142,7 +142,9 @@ def choose_tests(changed: Iterable[str]) -> Choice:
             choice.left_out.add("tests/unit (the change may affect all of it)")
         elif affected:
             layers = reach.dependent_layers(path.split("/")[1])
-            if is_compiled_code(path):  # the Python layers only use what the others have tested
+            if is_compiled_code(
+                path
+            ):  # Python layers only use C code, which the tests of the C layers test
                 layers -= set(reach.PYTHON)
             wanted.update(f"tests/unit/{layer}" for layer in layers)
             choice.left_out.update(affected)
@@ -159,19 +161,19 @@ def choose_tests(changed: Iterable[str]) -> Choice:
 
 
 def drop_missing_and_nested(tests: set[str]) -> set[str]:
-    """Return the tests that exist, without those inside of others."""
+    """Return the test paths that exist, without paths inside of other paths."""
     there = {test for test in tests if (ROOT / test).exists()}
     return {a for a in there if not any(a != b and reach.is_path_inside(a, b) for b in there)}
 
 
 def run_git(*words: str) -> str | None:
-    """Return the output of git, or None if it fails."""
+    """Return the output of a git command, or None if the command fails."""
     done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
     return done.stdout.strip() if done.returncode == 0 else None
 
 
 def find_merge_base(wanted: str | None) -> tuple[str, str]:
-    """Return the ref that the change is compared with, and the merge base with it."""
+    """Return the ref with which the work tree is compared, and the merge base with the ref."""
     for ref in [wanted] if wanted else ["origin/main", "main"]:
         commit = run_git("merge-base", "HEAD", ref)
         if commit:
@@ -180,14 +182,14 @@ def find_merge_base(wanted: str | None) -> tuple[str, str]:
 
 
 def files_changed_since(commit: str) -> list[str]:
-    """Return the files that differ from the commit, and those that git does not know yet."""
+    """Return the files that differ from a commit, and the files that git does not track yet."""
     differ = run_git("diff", "--name-only", "--no-renames", "-z", commit, "--") or ""
     new = run_git("ls-files", "--others", "--exclude-standard", "-z") or ""
     return sorted({name for name in (differ + "\0" + new).split("\0") if name})
 
 
 def lint_commands(changed: list[str]) -> tuple[dict[str, list[str]], list[str]]:
-    """Return the commands of the lints by name, and what is left out."""
+    """Return the commands of the lints by name, and a description of lints left out."""
     there = [path for path in changed if (ROOT / path).is_file()]
     python = [path for path in there if path.endswith((".py", ".pyi"))]
     c = [path for path in there if path.endswith((".c", ".h"))]
@@ -214,7 +216,7 @@ def lint_commands(changed: list[str]) -> tuple[dict[str, list[str]], list[str]]:
 
 
 def pytest_commands(choice: Choice) -> dict[str, list[str]]:
-    """Return the commands that run the tests, by name."""
+    """Return the pytest commands for the chosen tests, by name."""
     steps = {}
     of_rd = {test for test in choice.simulated if reach.is_path_inside(test, "tests/sim/rd")}
     for name, tests in {
@@ -229,7 +231,7 @@ def pytest_commands(choice: Choice) -> dict[str, list[str]]:
 
 
 def run_step(name: str, command: list[str]) -> str:
-    """Run a step, and return its result."""
+    """Run the command of a step; return "ok" or a description of the failure."""
     print(f"--- {name}", flush=True)
     env = {**os.environ, "SIWARP_SIM": "1"} if name.startswith("simulated") else None
     code = subprocess.run(command, cwd=ROOT, env=env, check=False).returncode
@@ -239,7 +241,7 @@ def run_step(name: str, command: list[str]) -> str:
 
 
 def main() -> int:
-    """Run the check; return 1 if a step failed."""
+    """Run the lints and tests for the current change; return 1 if a step failed."""
     parser = argparse.ArgumentParser(prog="tools/check", description="Check a small change.")
     parser.add_argument("--dry-run", action="store_true", help="print what would run")
     parser.add_argument("base", nargs="?", help="a branch or commit; default: origin/main or main")

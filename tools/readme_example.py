@@ -1,4 +1,4 @@
-"""Print the first Python example of a Markdown file: the first block fenced as ```python."""
+"""Prints the first Python example of a Markdown file: the first block fenced as ```python."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def main() -> int:
-    """Print the example; if there is none, print an error and return 1."""
+    """Print the first Python example of a file; without an example, print an error and return 1."""
     path = Path(sys.argv[1])
     found = re.search(r"^```python\n(.*?)^```$", path.read_text("utf-8"), re.DOTALL | re.MULTILINE)
     if found is None:

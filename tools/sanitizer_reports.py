@@ -1,13 +1,13 @@
-"""Print the sanitizers' reports of a run; exit status 1 if any of them counts.
+"""Prints the reports of sanitizers in a run; the exit status is 1 if a report counts.
 
 All reports count except two kinds:
 
-- LeakSanitizer does not scan the stacks on which CPython keeps its frames, so objects that only a
-  running frame holds look leaked. A leaked allocation counts if code of siwarp is anywhere in its
-  call stack; otherwise the interpreter made it.
-- ThreadSanitizer does not see how glibc orders the end of a thread and the reuse of its stack by a
-  new one. It reports that the new thread's creator frees the thread-local storage of the old one
-  (_dl_deallocate_tls), which the old thread had allocated.
+- LeakSanitizer does not scan the stacks on which CPython keeps its frames, so objects that are
+  referenced only by a running frame are reported as leaked. A leaked allocation counts only if code
+  of siwarp is in its call stack.
+- ThreadSanitizer does not see how glibc synchronizes the end of a thread with the reuse of its
+  stack by a new thread. ThreadSanitizer reports a race when the creator of the new thread frees the
+  thread-local storage of the old thread (_dl_deallocate_tls).
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from pathlib import Path
 
 LEAK = re.compile(r"^(?:Direct|Indirect) leak of .*?(?=\n\n|\Z)", re.MULTILINE | re.DOTALL)
 OURS = re.compile(r"/siwarp/[\w/]+\.[ch]:|libsiwarp\.so|_siwarp(?:_layers)?\.abi3\.so|/tests/c/")
-#: The first access of a race: glibc frees the thread-local storage of a thread that has ended.
+#: A report of a race whose first access is glibc freeing the thread-local storage of an ended
+#: thread.
 THREAD_ENDED = re.compile(
     r"\A\s*WARNING: ThreadSanitizer: data race.*\n"
     r"  Write of size \d+ .*\n(?:    #\d+ free .*\n)+    #\d+ (?:__GI_)?_dl_deallocate_tls "
@@ -27,31 +28,31 @@ SEPARATOR = "==================\n"
 SHOWN = 20  # maximum number of reports printed
 LINES = 100  # maximum lines per report
 FRAMES = 12  # maximum frames per stack
-#: Written by tests/conftest.py: the test during which a report grew, and the offset.
+#: The file in which tests/conftest.py records the test during which a report was written.
 TESTS = "tests"
 
 
 def part_about_siwarp(text: str) -> str:
-    """Return the part of a report that is about siwarp; empty if there is none."""
+    """Return the part of a sanitizer report that is about siwarp, or ""."""
     if "WARNING: ThreadSanitizer" in text:
         races = (part for part in text.split(SEPARATOR) if part.strip())
         kept = [part for part in races if not THREAD_ENDED.match(part)]
-        # The last lines of the file count the reports.
+        # The last lines of the file only contain the number of reports.
         return SEPARATOR.join(kept) if any("WARNING: " in part for part in kept) else ""
     if "ERROR: LeakSanitizer" not in text:
         return text
     head, _, leaks = text.partition("ERROR: LeakSanitizer")
     ours = [leak for leak in LEAK.findall(leaks) if OURS.search(leak)]
-    # Text before the leaks in the same file is another report: an error, which counts.
+    # Text before the leaks in the same file is the report of an error, which counts.
     before = head if "ERROR: " in head or "runtime error: " in head else ""
     return before + "\n\n".join(ours)
 
 
 def shorten_report(text: str) -> str:
-    """Return the first lines of a report, and the first frames of each stack in it.
+    """Return the first lines of a report, with only the first frames of each stack.
 
     A fault that is handled by the memory guard leaves its frames on ThreadSanitizer's stack, so
-    they are at the end of every later stack.
+    that the frames appear at the end of every later stack.
     """
     frame = re.compile(r"    #(\d+) ")
     lines = [
@@ -61,7 +62,7 @@ def shorten_report(text: str) -> str:
 
 
 def main() -> int:
-    """Print the reports in the folder given as argument."""
+    """Print the reports of a folder that count; return 1 if there is any."""
     folder = Path(sys.argv[1])
     files = sorted(f for f in folder.iterdir() if f.name != TESTS)
     counted = [

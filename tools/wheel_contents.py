@@ -1,4 +1,4 @@
-"""Compare a wheel with the tree: it must have every file that belongs in it, and no others."""
+"""Compares a wheel with the source tree: the wheel must have all expected files, and no others."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def expected_files() -> set[str]:
-    """Return the names under siwarp/ that the wheel must have."""
+    """Return the names of files under siwarp/ that a wheel must have."""
     package = ROOT / "siwarp"
     names = {
         path.relative_to(ROOT).as_posix()
@@ -39,10 +39,10 @@ def expected_files() -> set[str]:
 
 
 def main() -> int:
-    """Print missing and superfluous files; return 1 if there are any."""
+    """Print missing and superfluous files of a wheel; return 1 if there are any."""
     wheel = zipfile.ZipFile(sys.argv[1])
     names = {n for n in wheel.namelist() if ".dist-info/" not in n}
-    # Programs are compiled, so they are not files of the tree.
+    # Compiled programs are not files of the source tree.
     programs = {
         f"siwarp/{name}"
         for name in (

@@ -14,27 +14,27 @@ from siwarp.bench.runner import Progress
 
 PARTS = ("programs", "translation")
 
-app = command.application()
+app = command.create_application()
 
 
-def _programs(only: str, rounds: int, progress: Progress | None) -> list[dict[str, Any]]:
+def _measure_programs(only: str, rounds: int, progress: Progress | None) -> list[dict[str, Any]]:
     rows = [row for row in programs.ROWS if only.lower() in row.name.lower()]
     if not rows:
         raise typer.BadParameter(f"no row has {only!r} in its name: omit --only to print the names")
-    for program in programs.missing(rows):
+    for program in programs.missing_programs(rows):
         package = programs.PACKAGES[program]
         typer.echo(f"lab abi: {program} is missing: install the package {package}", err=True)
-    return programs.measure(rows, rounds, progress)
+    return programs.measure_rows(rows, rounds, progress)
 
 
-def _show(found: dict[str, Any]) -> None:
+def _print_results(found: dict[str, Any]) -> None:
     if "programs" in found:
-        programs.show(found["programs"])
+        programs.print_table(found["programs"])
     if "translation" in found:
-        translation.show(found["translation"])
+        translation.print_cycles(found["translation"])
 
 
-def _kept(found: dict[str, Any]) -> bool:
+def _all_promises_kept(found: dict[str, Any]) -> bool:
     measured = [row["measured"] for row in found.get("programs", ())]
     judged = [*measured, *found.get("translation", {}).values()]
     return all(of is not None and of["kept"] for of in judged)
@@ -53,22 +53,22 @@ def main(
     """Programs on siwarp's libibverbs.so.1.
 
     Part programs: the performance of perftest and UCX, compared with raw sockets, siwarp's own
-    benchmark, and UCX's tcp. Part translation: cycles that libibverbs.so.1 adds to a post or a
-    poll.
+    benchmark, and UCX's transport tcp. Part translation: cycles that libibverbs.so.1 adds to a post
+    or a poll.
 
     Exit status 1 if a promise is not kept or could not be measured.
     """
-    wanted = command.listed(parts, PARTS, "--part")
+    wanted = command.parse_names(parts, PARTS, "--part")
     found: dict[str, Any] = {}
     with reported("lab abi"):
         if "programs" in wanted:
             with bar("programs on siwarp") as progress:
-                found["programs"] = _programs(only, rounds, progress)
+                found["programs"] = _measure_programs(only, rounds, progress)
         if "translation" in wanted:
-            found["translation"] = translation.measure(rounds)
-    command.report(found, _show, as_json=as_json, output=output)
-    raise typer.Exit(0 if _kept(found) else 1)
+            found["translation"] = translation.measure_translation(rounds)
+    command.output_results(found, _print_results, as_json=as_json, output=output)
+    raise typer.Exit(0 if _all_promises_kept(found) else 1)
 
 
 if __name__ == "__main__":
-    command.start(app, "abi")
+    command.run_study(app, "abi")

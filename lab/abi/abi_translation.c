@@ -3,9 +3,10 @@
  * siwarp-lab-translation: additional cycles of a request through libibverbs.so.1 compared with
  * siw.h. Started by `make lab-abi`. Prints one line of JSON.
  *
- * The queue pair is in ERR, where requests are flushed at once: posts and polls make no system
- * call, whose time would hide a difference of a few cycles. Both APIs are measured alternately on
- * the same queue pair, POSTS requests at a time; the result is the medians.
+ * The queue pair is in state ERR, in which requests are flushed immediately, so that posts and
+ * polls make no system call; the time of a system call would hide a difference of a few cycles.
+ * Both APIs are measured alternately on the same queue pair, with POSTS requests each time; the
+ * program prints the medians.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,8 +22,8 @@
 
 enum what { SEND, RECV, POLL, KINDS };
 
-/* Read the time in cycles, or in nanoseconds on machines where programs cannot read cycles. */
-static uint64_t translation_ticks(void)
+/* Return the time in cycles, or in nanoseconds on machines where programs cannot read cycles. */
+static uint64_t translation_read_clock(void)
 {
 #ifdef __x86_64__
 	return __builtin_ia32_rdtsc();
@@ -44,7 +45,7 @@ struct end {
 	char memory[SIZE];
 };
 
-static void translation_open(struct end *e)
+static void translation_open_end(struct end *e)
 {
 	struct ibv_qp_init_attr init = { .qp_type = IBV_QPT_RC,
 					 .cap = { POSTS, POSTS, 1, 1, 0 },
@@ -69,7 +70,7 @@ static void translation_open(struct end *e)
 		siw_bench_check_object(siw_ibv_cq(e->cq), "the underlying siwarp completion queue");
 }
 
-static void translation_close(struct end *e)
+static void translation_close_end(struct end *e)
 {
 	siw_bench_check(-ibv_destroy_qp(e->qp), "destroying the queue pair");
 	siw_bench_check(-ibv_dereg_mr(e->mr), "deregistering");
@@ -79,7 +80,7 @@ static void translation_close(struct end *e)
 }
 
 /* Return the cycles per call over POSTS calls; die if a call fails or finds no completion. */
-static double translation_measure(struct end *e, enum what what, bool by_abi)
+static double translation_cycles_per_call(struct end *e, enum what what, bool by_abi)
 {
 	struct ibv_sge sge = { (uintptr_t)e->memory, SIZE, e->mr->lkey };
 	struct ibv_send_wr *bad_send,
@@ -89,7 +90,7 @@ static double translation_measure(struct end *e, enum what what, bool by_abi)
 	struct siw_recv_wr *own_bad_recv, *own_recv = (struct siw_recv_wr *)&recv;
 	struct ibv_wc wc;
 	int good = 0;
-	uint64_t start = translation_ticks();
+	uint64_t start = translation_read_clock();
 
 	for (int i = 0; i < POSTS; i++)
 		switch (what) {
@@ -105,13 +106,13 @@ static double translation_measure(struct end *e, enum what what, bool by_abi)
 			good += by_abi ? ibv_poll_cq(e->cq, 1, &wc)
 				       : siw_poll_cq(e->own_cq, 1, (struct siw_wc *)&wc);
 		}
-	start = translation_ticks() - start;
+	start = translation_read_clock() - start;
 	if (good != POSTS)
 		siw_bench_die(SIW_BENCH_EXIT_ERROR, "%s: %d of %d", names[what], good, POSTS);
 	return (double)start / POSTS;
 }
 
-static int translation_compare(const void *a, const void *b)
+static int translation_compare_doubles(const void *a, const void *b)
 {
 	double x = *(const double *)a, y = *(const double *)b;
 
@@ -120,7 +121,7 @@ static int translation_compare(const void *a, const void *b)
 
 static double translation_median(double *values)
 {
-	qsort(values, ROUNDS, sizeof(*values), translation_compare);
+	qsort(values, ROUNDS, sizeof(*values), translation_compare_doubles);
 	return values[ROUNDS / 2];
 }
 
@@ -129,18 +130,18 @@ int main(void)
 	static double cycles[KINDS][2][ROUNDS];
 	static struct end e;
 
-	translation_open(&e);
+	translation_open_end(&e);
 	for (int i = 0; i < 2 * ROUNDS; i++) {
 		bool by_abi = i & 1;
 		int n = i / 2;
 
-		cycles[SEND][by_abi][n] = translation_measure(&e, SEND, by_abi);
-		cycles[POLL][by_abi][n] = translation_measure(&e, POLL, by_abi);
-		cycles[RECV][by_abi][n] = translation_measure(&e, RECV, by_abi);
-		cycles[POLL][by_abi][n] += translation_measure(&e, POLL, by_abi);
+		cycles[SEND][by_abi][n] = translation_cycles_per_call(&e, SEND, by_abi);
+		cycles[POLL][by_abi][n] = translation_cycles_per_call(&e, POLL, by_abi);
+		cycles[RECV][by_abi][n] = translation_cycles_per_call(&e, RECV, by_abi);
+		cycles[POLL][by_abi][n] += translation_cycles_per_call(&e, POLL, by_abi);
 		cycles[POLL][by_abi][n] /= 2;
 	}
-	translation_close(&e);
+	translation_close_end(&e);
 	for (int what = 0; what < KINDS; what++)
 		printf("%s\"%s\": {\"siw\": %.1f, \"ibv\": %.1f}", what ? ", " : "{", names[what],
 		       translation_median(cycles[what][0]), translation_median(cycles[what][1]));

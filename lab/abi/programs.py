@@ -26,7 +26,17 @@ from siwarp.bench.table import figure, plain
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["PACKAGES", "ROWS", "BenchError", "Pair", "Row", "measure", "missing", "read", "show"]
+__all__ = [
+    "PACKAGES",
+    "ROWS",
+    "BenchError",
+    "Pair",
+    "Row",
+    "measure_rows",
+    "missing_programs",
+    "parse_figure",
+    "print_table",
+]
 
 #: The Debian package of each program.
 PACKAGES = {
@@ -42,7 +52,7 @@ _COLUMN = {"lat": 4, "bw": 3}
 
 @dataclass(frozen=True)
 class Pair:
-    """A program that is started twice, as server and as client.
+    """A program that is started twice, as server and as client, and the pattern of its result.
 
     ``result`` is a pattern that finds the figure in the client's output; ``scale`` converts the
     figure to us or to GB/s of 10^9 octets.
@@ -53,11 +63,13 @@ class Pair:
     result: str
     scale: float = 1
     env: dict[str, str] = field(default_factory=dict)
-    #: Options of ``siwarp run`` for the program; None: it runs without siwarp.
+    #: Options of ``siwarp run`` for the program; None: the program runs without siwarp.
     siwarp: tuple[str, ...] | None = ()
 
 
-def _perftest(program: str, qp: str, size: int, persona: str = "auto", iters: int = 2000) -> Pair:
+def _perftest_pair(
+    program: str, qp: str, size: int, persona: str = "auto", iters: int = 2000
+) -> Pair:
     kind = program.rpartition("_")[2]
     words = ("-F", "-d", "siw_lo", "-c", qp.upper(), "-s", str(size), "-n", str(iters))
     before = r"\S+\s+" * (_COLUMN[kind] - 2)
@@ -71,8 +83,8 @@ def _perftest(program: str, qp: str, size: int, persona: str = "auto", iters: in
     )
 
 
-def _ucx(tls: str, device: str, siwarp: tuple[str, ...] | None) -> Pair:
-    """Return a ping-pong of 64 octets by UCX over one transport; its figure is the median."""
+def _ucx_pair(tls: str, device: str, siwarp: tuple[str, ...] | None) -> Pair:
+    """Return a ping-pong of 64 octets by UCX over one transport; the figure is the median."""
     iters = 20000
     words = ("-t", "tag_lat", "-s", "64", "-n", str(iters), "-w", "1000", "-f", "-v")
     environment = {"UCX_TLS": tls, "UCX_NET_DEVICES": device}
@@ -96,7 +108,7 @@ class Row:
 
     @property
     def less_is_better(self) -> bool:
-        """Whether the figure is a latency."""
+        """Whether a smaller figure is better, which is so for a latency."""
         return bool(self.own["kind"] == "lat")
 
     @property
@@ -104,72 +116,74 @@ class Row:
         """The unit of the figure: us, or GB/s."""
         return "us" if self.less_is_better else "GB/s"
 
-    def kept(self, ratio: float) -> bool:
-        """Whether a ratio keeps the promise."""
+    def keeps_promise(self, ratio: float) -> bool:
+        """Return whether a ratio to the compared figure keeps the promise."""
         return ratio <= self.target if self.less_is_better else ratio >= self.target
 
-    def programs(self) -> list[str]:
-        """Return the programs that must be installed."""
+    def required_programs(self) -> list[str]:
+        """Return the programs that must be installed for the measurement of the row."""
         return sorted({pair.program for pair in (self.pair, self.beside) if pair is not None})
 
 
-def _as(persona: str) -> dict[str, Any]:
+def _persona_arguments(persona: str) -> dict[str, Any]:
     """Return the argument of ``siwarp.bench.run`` that selects a persona."""
     return {"env": {"SIWARP_PERSONA": persona}}
 
 
-def _rows() -> Iterable[Row]:
+def _all_rows() -> Iterable[Row]:
     latency = {"kind": "lat", "op": "send", "size": 64}
     rc = {**latency, "qp": "rc"}
     ud = {**latency, "qp": "ud"}
-    iwarp, roce = (_perftest("ib_send_lat", "rc", 64, persona) for persona in ("iwarp", "roce"))
-    yield Row("ib_send_lat UD 64 B", _perftest("ib_send_lat", "ud", 64), ud, 1.25)
-    yield Row("ib_send_lat RC 64 B, iwarp", iwarp, {**rc, **_as("iwarp")}, 1.20)
-    yield Row("ib_send_lat RC 64 B, roce", roce, {**rc, **_as("roce")}, 1.20)
+    iwarp, roce = (
+        _perftest_pair("ib_send_lat", "rc", 64, persona) for persona in ("iwarp", "roce")
+    )
+    yield Row("ib_send_lat UD 64 B", _perftest_pair("ib_send_lat", "ud", 64), ud, 1.25)
+    yield Row("ib_send_lat RC 64 B, iwarp", iwarp, {**rc, **_persona_arguments("iwarp")}, 1.20)
+    yield Row("ib_send_lat RC 64 B, roce", roce, {**rc, **_persona_arguments("roce")}, 1.20)
     yield Row(
         "ib_send_lat RC 64 B, roce to iwarp",
         roce,
-        {**rc, **_as("roce")},
+        {**rc, **_persona_arguments("roce")},
         1.15,
         iwarp,
         "persona iwarp",
     )
     for op, target in (("write", 0.70), ("read", 0.65)):
         own = {"kind": "bw", "qp": "rc", "op": op, "size": MIB}
-        pair = _perftest(f"ib_{op}_bw", "rc", MIB, iters=1000)
+        pair = _perftest_pair(f"ib_{op}_bw", "rc", MIB, iters=1000)
         yield Row(f"ib_{op}_bw RC 1 MiB", pair, own, target)
     yield Row(
         "ucx_perftest tag_lat 64 B, ud_verbs",
-        _ucx("ud_v", "siw_lo:1", ()),
+        _ucx_pair("ud_v", "siw_lo:1", ()),
         ud,
         1.0,
-        _ucx("tcp", "lo", None),
+        _ucx_pair("tcp", "lo", None),
         "UCX's tcp",
     )
 
 
-ROWS: tuple[Row, ...] = tuple(_rows())
+ROWS: tuple[Row, ...] = tuple(_all_rows())
 
 
 # ---- a pair of programs
 
 
-def _free_port() -> int:
+def _find_free_port() -> int:
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return int(s.getsockname()[1])
 
 
-def _pinned(cpu: int | None) -> list[str]:
+def _taskset_command(cpu: int | None) -> list[str]:
     return [] if cpu is None else ["taskset", "-c", str(cpu)]
 
 
-def _listening(port: int) -> bool:
+def _is_port_listening(port: int) -> bool:
     table = Path("/proc/net/tcp").read_text(encoding="ascii")
     return re.search(rf":{port:04X} [0-9A-F:]+ 0A ", table) is not None
 
 
-def _ended(process: subprocess.Popen[str], program: str) -> str:
+def _wait_for_output(process: subprocess.Popen[str], program: str) -> str:
     """Return a program's output; raise BenchError if it does not end in time with status 0."""
     try:
         said, _ = process.communicate(timeout=LIMIT_S)
@@ -183,7 +197,7 @@ def _ended(process: subprocess.Popen[str], program: str) -> str:
     return said
 
 
-def read(pair: Pair, said: str) -> float:
+def parse_figure(pair: Pair, said: str) -> float:
     """Return the figure in the output of a pair's client: us, or GB/s of 10^9 octets.
 
     Raises:
@@ -196,18 +210,18 @@ def read(pair: Pair, said: str) -> float:
     return float(found[1]) * pair.scale
 
 
-def _measured(pair: Pair) -> float:
-    """Run a pair over loopback; return us one way, or GB/s of 10^9 octets."""
-    port = _free_port()
+def _measure_pair(pair: Pair) -> float:
+    """Run a pair of programs over loopback; return us one way, or GB/s of 10^9 octets."""
+    port = _find_free_port()
     allowed = sorted(os.sched_getaffinity(0))
     cpus = (allowed[0], allowed[1]) if len(allowed) > 1 else (None, None)
     siwarp: list[str] = []
     if pair.siwarp is not None:
         siwarp = [sys.executable, "-m", "siwarp.cli", "run", *pair.siwarp, "--"]
 
-    def start(cpu: int | None, *more: str) -> subprocess.Popen[str]:
+    def start_end(cpu: int | None, *more: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [*_pinned(cpu), *siwarp, pair.program, *pair.words, "-p", str(port), *more],
+            [*_taskset_command(cpu), *siwarp, pair.program, *pair.words, "-p", str(port), *more],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -215,79 +229,83 @@ def _measured(pair: Pair) -> float:
             env={**os.environ, **pair.env},
         )
 
-    server = start(cpus[1])
+    server = start_end(cpus[1])
     ends = [server]
     try:
         deadline = time.monotonic() + LIMIT_S
-        while not _listening(port) and server.poll() is None and time.monotonic() < deadline:
+        while (
+            not _is_port_listening(port) and server.poll() is None and time.monotonic() < deadline
+        ):
             time.sleep(0.01)
-        client = start(cpus[0], "127.0.0.1")
+        client = start_end(cpus[0], "127.0.0.1")
         ends.append(client)
-        said = _ended(client, pair.program)
-        _ended(server, pair.program)
+        said = _wait_for_output(client, pair.program)
+        _wait_for_output(server, pair.program)
     finally:
         for end in ends:
             if end.poll() is None:
                 end.kill()
                 end.communicate()
-    return read(pair, said)
+    return parse_figure(pair, said)
 
 
 # ---- rounds
 
 
-def _round(row: Row, turn: int) -> dict[str, float]:
-    """Measure everything once; the order alternates from round to round."""
+def _measure_round(row: Row, turn: int) -> dict[str, float]:
+    """Measure each figure of a row once; the order alternates from round to round."""
     values: dict[str, float] = {}
 
-    def own() -> None:
+    def measure_own_benchmark() -> None:
         result = run(**row.own, rounds=1, others=False)
         values.update(floor=result["floor"], ours=result["ours"])
 
-    def program() -> None:
-        values["program"] = _measured(row.pair)
+    def measure_program() -> None:
+        values["program"] = _measure_pair(row.pair)
 
-    def beside() -> None:
-        values["beside"] = values["floor"] if row.beside is None else _measured(row.beside)
+    def measure_comparison() -> None:
+        values["beside"] = values["floor"] if row.beside is None else _measure_pair(row.beside)
 
     steps = (
-        (own, beside, program) if turn % 2 == 0 or row.beside is None else (program, beside, own)
+        (measure_own_benchmark, measure_comparison, measure_program)
+        if turn % 2 == 0 or row.beside is None
+        else (measure_program, measure_comparison, measure_own_benchmark)
     )
     for step in steps:
         step()
     return values
 
 
-def _spread(values: Iterable[float]) -> dict[str, float]:
+def _median_and_range(values: Iterable[float]) -> dict[str, float]:
     listed = sorted(values)
     return {"median": statistics.median(listed), "min": listed[0], "max": listed[-1]}
 
 
-def _summary(row: Row, rounds: Sequence[dict[str, float]]) -> dict[str, Any]:
-    def to(over: str) -> dict[str, float]:
-        return _spread(values["program"] / values[over] for values in rounds)
+def _summarize_rounds(row: Row, rounds: Sequence[dict[str, float]]) -> dict[str, Any]:
+    def ratio_to(over: str) -> dict[str, float]:
+        return _median_and_range(values["program"] / values[over] for values in rounds)
 
-    ratio = to("beside")
+    ratio = ratio_to("beside")
     return {
-        **{k: _spread(values[k] for values in rounds) for k in rounds[0]},
+        **{k: _median_and_range(values[k] for values in rounds) for k in rounds[0]},
         "ratio": ratio,
-        "ratio_to_ours": to("ours"),
-        "kept": row.kept(ratio["median"]),
+        "ratio_to_ours": ratio_to("ours"),
+        "kept": row.keeps_promise(ratio["median"]),
         "rounds": list(rounds),
     }
 
 
-def missing(rows: Sequence[Row]) -> list[str]:
-    """Return the programs of these rows that are not installed."""
-    programs = {program for row in rows for program in row.programs()}
+def missing_programs(rows: Sequence[Row]) -> list[str]:
+    """Return the programs that the rows need and that are not installed."""
+    programs = {program for row in rows for program in row.required_programs()}
     return sorted(program for program in programs if shutil.which(program) is None)
 
 
-def measure(
+def measure_rows(
     rows: Sequence[Row], rounds: int, progress: Callable[[int, int], None] | None = None
 ) -> list[dict[str, Any]]:
     """Measure each row; for a row that fails, or whose program is missing, record the reason."""
-    absent = missing(rows)
+    absent = missing_programs(rows)
     results = []
     for i, row in enumerate(rows):
         result: dict[str, Any] = {
@@ -298,7 +316,7 @@ def measure(
             "error": None,
             "measured": None,
         }
-        lacks = [program for program in row.programs() if program in absent]
+        lacks = [program for program in row.required_programs() if program in absent]
         values = []
         try:
             if lacks:
@@ -306,10 +324,10 @@ def measure(
                     f"left out: {lacks[0]} is missing: install the package {PACKAGES[lacks[0]]}"
                 )
             for turn in range(rounds):
-                values.append(_round(row, turn))
+                values.append(_measure_round(row, turn))
                 if progress is not None:
                     progress(i * rounds + turn + 1, len(rows) * rounds)
-            result["measured"] = _summary(row, values)
+            result["measured"] = _summarize_rounds(row, values)
         except BenchError as e:
             result["error"] = str(e)
         results.append(result)
@@ -319,33 +337,33 @@ def measure(
 # ---- output
 
 
-def _cell(spread: dict[str, float], unit: str = "") -> str:
-    def words(value: float) -> str:
+def _format_cell(spread: dict[str, float], unit: str = "") -> str:
+    def format_value(value: float) -> str:
         return figure(value, unit) if unit else f"{value:.2f}"
 
-    return f"{words(spread['median'])}\n{spread['min']:.2f} to {spread['max']:.2f}"
+    return f"{format_value(spread['median'])}\n{spread['min']:.2f} to {spread['max']:.2f}"
 
 
-def _cells(result: dict[str, Any]) -> list[str]:
+def _table_cells(result: dict[str, Any]) -> list[str]:
     measured, unit = result["measured"], result["unit"]
     promised = f"{'<=' if unit == 'us' else '>='} {result['target']:.2f}"
     if measured is None:
         return [result["name"], "", "", "", "", result["beside"], "", promised, "NOT SHOWN"]
     return [
         result["name"],
-        _cell(measured["floor"], unit),
-        _cell(measured["ours"], unit),
-        _cell(measured["program"], unit),
+        _format_cell(measured["floor"], unit),
+        _format_cell(measured["ours"], unit),
+        _format_cell(measured["program"], unit),
         f"{measured['ratio_to_ours']['median']:.2f}",
         result["beside"] + f"\n{figure(measured['beside']['median'], unit)}",
-        _cell(measured["ratio"]),
+        _format_cell(measured["ratio"]),
         promised,
         "kept" if measured["kept"] else "MISSED",
     ]
 
 
-def show(results: Sequence[dict[str, Any]], console: Console | None = None) -> None:
-    """Print the table, and the reasons for failures."""
+def print_table(results: Sequence[dict[str, Any]], console: Console | None = None) -> None:
+    """Print the table of the rows, and the reason for each row that failed."""
     from rich.table import Table
 
     console = plain(console, 160)
@@ -355,7 +373,7 @@ def show(results: Sequence[dict[str, Any]], console: Console | None = None) -> N
         text = column in ("program", "beside", "promised", "verdict")
         shown.add_column(column, justify="left" if text else "right", no_wrap=True)
     for result in results:
-        shown.add_row(*_cells(result))
+        shown.add_row(*_table_cells(result))
     console.print(shown)
     console.print("medians, minimum and maximum; ratios are computed per round")
     for result in results:

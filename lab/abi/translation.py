@@ -10,20 +10,20 @@ from typing import Any
 
 from siwarp.bench.runner import BenchError, program
 
-__all__ = ["MOST", "measure", "show"]
+__all__ = ["MOST", "measure_translation", "print_cycles"]
 
 #: The promised limit for each call, in cycles of the time stamp counter.
 MOST = 38
 _LIMIT_S = 60
 
 
-def measure(rounds: int) -> dict[str, dict[str, Any]]:
-    """Return for each call its cycles by both APIs and the difference: medians of the rounds.
+def measure_translation(rounds: int) -> dict[str, dict[str, Any]]:
+    """Return, for each call, the cycles through each API and the difference, as medians.
 
     On machines other than x86-64 the unit is nanoseconds.
 
     Raises:
-        BenchError: this build has no such program, or the program failed.
+        BenchError: the build has no siwarp-lab-translation, or the program failed.
 
     """
     tool = program().parents[2] / "lab" / "siwarp-lab-translation"
@@ -52,8 +52,8 @@ def measure(rounds: int) -> dict[str, dict[str, Any]]:
     return found
 
 
-def show(found: dict[str, dict[str, Any]]) -> None:
-    """Print a line for each verbs call."""
+def print_cycles(found: dict[str, dict[str, Any]]) -> None:
+    """Print a line with the cycles of each verbs call, and whether the limit is kept."""
     print(f"{'cycles a call':<14} {'siw.h':>8} {'ibv_':>8} {'more':>8}   promised: <= {MOST}")
     for call, way in found.items():
         verdict = "kept" if way["kept"] else "MISSED"

@@ -10,7 +10,7 @@ from lab.aio import rates
 from siwarp.bench.cli import bar, reported
 from siwarp.bench.sizes import octets
 
-app = command.application()
+app = command.create_application()
 
 
 @app.command()
@@ -28,7 +28,7 @@ def main(
     as_json: bool = command.AS_JSON,
 ) -> None:
     """Messages per second of siwarp.aio and of asyncio's own streams, in round trips."""
-    numbers = command.numbers_of(connections, 1, 10_000)
+    numbers = command.parse_numbers(connections, 1, 10_000)
     if not numbers:
         raise typer.BadParameter(
             "give numbers from 1 to 10000, separated by commas", param_hint="--connections"
@@ -40,9 +40,9 @@ def main(
     if each > 65536:
         raise typer.BadParameter("1 to 64K", param_hint="--size")
     with bar("asyncio") as progress, reported("lab aio"):
-        found = rates.measure(numbers, each, rounds, progress)
-    command.report(found, rates.show, as_json=as_json, output=output)
+        found = rates.measure_rates(numbers, each, rounds, progress)
+    command.output_results(found, rates.print_rates, as_json=as_json, output=output)
 
 
 if __name__ == "__main__":
-    command.start(app, "aio")
+    command.run_study(app, "aio")

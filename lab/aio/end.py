@@ -2,8 +2,8 @@
 """The server or client process of ``python -m lab.aio``: ``server WAY N`` or ``client WAY ...``.
 
 The server returns each message, on N connections, and prints its port. The client has N connections
-and a task for each, which repeatedly sends a message and awaits its return; the client prints the
-seconds that all tasks took together.
+and one task for each connection; a task repeatedly sends a message and waits until the server has
+returned the message. The client prints the seconds that all tasks took together.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ def _allow_descriptors() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-class _Ends:
-    """Counts connections that have ended; ``none_left`` is set when all ``n`` have ended."""
+class _EndedConnections:
+    """A counter of connections that have ended; ``none_left`` is set when all ``n`` have ended."""
 
     def __init__(self, n: int) -> None:
         self.left = n
         self.none_left = asyncio.Event()
 
-    def one(self) -> None:
+    def count_one(self) -> None:
         self.left -= 1
         if self.left <= 0:
             self.none_left.set()
 
 
-async def _serve_streams(n: int, size: int) -> None:
-    ends = _Ends(n)
+async def _serve_asyncio_streams(n: int, size: int) -> None:
+    ends = _EndedConnections(n)
 
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def echo_messages(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while True:
                 writer.write(await reader.readexactly(size))
@@ -58,19 +58,19 @@ async def _serve_streams(n: int, size: int) -> None:
         except (asyncio.IncompleteReadError, ConnectionError):
             writer.close()
         finally:
-            ends.one()
+            ends.count_one()
 
-    server = await asyncio.start_server(answer, HOST, 0, backlog=AT_ONCE)
+    server = await asyncio.start_server(echo_messages, HOST, 0, backlog=AT_ONCE)
     print(server.sockets[0].getsockname()[1], flush=True)
     await ends.none_left.wait()
     server.close()
 
 
-async def _serve_siwarp(n: int, _size: int) -> None:
-    ends = _Ends(n)
+async def _serve_siwarp_connections(n: int, _size: int) -> None:
+    ends = _EndedConnections(n)
     tasks = set()
 
-    async def answer(conn: aio.Connection) -> None:
+    async def echo_messages(conn: aio.Connection) -> None:
         try:
             async with conn:
                 async for message in conn:
@@ -78,64 +78,64 @@ async def _serve_siwarp(n: int, _size: int) -> None:
         except PeerGone:
             pass
         finally:
-            ends.one()
+            ends.count_one()
 
     async with aio.listen((HOST, 0)) as listener:
         print(listener.address[1], flush=True)
 
-        async def take() -> None:
+        async def accept_connections() -> None:
             async for conn in listener:
-                task = asyncio.create_task(answer(conn))
+                task = asyncio.create_task(echo_messages(conn))
                 tasks.add(task)
                 task.add_done_callback(tasks.discard)
 
-        taking = asyncio.create_task(take())
+        taking = asyncio.create_task(accept_connections())
         await ends.none_left.wait()
         taking.cancel()
 
 
-async def _stream(port: int) -> tuple[RoundTrip, Callable[[], Awaitable[object]]]:
+async def _open_stream(port: int) -> tuple[RoundTrip, Callable[[], Awaitable[object]]]:
     reader, writer = await asyncio.open_connection(HOST, port)
 
-    async def there_and_back(message: bytes) -> bytes:
+    async def exchange_message(message: bytes) -> bytes:
         writer.write(message)
         await writer.drain()
         return await reader.readexactly(len(message))
 
-    async def close() -> None:
+    async def close_stream() -> None:
         writer.close()
         await writer.wait_closed()
 
-    return there_and_back, close
+    return exchange_message, close_stream
 
 
-async def _connection(port: int) -> tuple[RoundTrip, Callable[[], Awaitable[object]]]:
+async def _open_connection(port: int) -> tuple[RoundTrip, Callable[[], Awaitable[object]]]:
     conn = await aio.connect((HOST, port))
 
-    async def there_and_back(message: bytes) -> bytes:
+    async def exchange_message(message: bytes) -> bytes:
         await conn.send(message)
         return await conn.recv()
 
-    return there_and_back, conn.close
+    return exchange_message, conn.close
 
 
-async def _be_client(way: str, port: int, n: int, size: int, trips: int) -> float:
-    open_one = {"streams": _stream, "siwarp": _connection}[way]
+async def _run_client(way: str, port: int, n: int, size: int, trips: int) -> float:
+    open_one = {"streams": _open_stream, "siwarp": _open_connection}[way]
     some = asyncio.Semaphore(AT_ONCE)
 
-    async def opened() -> tuple[RoundTrip, Callable[[], Awaitable[object]]]:
+    async def open_next_connection() -> tuple[RoundTrip, Callable[[], Awaitable[object]]]:
         async with some:
             return await open_one(port)
 
-    ways = await asyncio.gather(*(opened() for _ in range(n)))
+    ways = await asyncio.gather(*(open_next_connection() for _ in range(n)))
     message = bytes(size)
 
-    async def all_of(there_and_back: RoundTrip) -> None:
+    async def make_round_trips(exchange_message: RoundTrip) -> None:
         for _ in range(trips):
-            await there_and_back(message)
+            await exchange_message(message)
 
     began = time.perf_counter()
-    await asyncio.gather(*(all_of(there_and_back) for there_and_back, _ in ways))
+    await asyncio.gather(*(make_round_trips(exchange_message) for exchange_message, _ in ways))
     took = time.perf_counter() - began
     for _, close in ways:
         await close()
@@ -147,12 +147,12 @@ def main(words: list[str]) -> int:
     role, way, *rest = words
     numbers = [int(word) for word in rest]
     _allow_descriptors()
-    serve = {"streams": _serve_streams, "siwarp": _serve_siwarp}[way]
+    serve = {"streams": _serve_asyncio_streams, "siwarp": _serve_siwarp_connections}[way]
     try:
         if role == "server":
             asyncio.run(asyncio.wait_for(serve(*numbers), LIMIT_S))
         else:
-            took = asyncio.run(asyncio.wait_for(_be_client(way, *numbers), LIMIT_S))
+            took = asyncio.run(asyncio.wait_for(_run_client(way, *numbers), LIMIT_S))
             print(json.dumps(took))
     except (OSError, asyncio.TimeoutError) as e:
         print(str(e) or f"not finished within {LIMIT_S} s", file=sys.stderr)

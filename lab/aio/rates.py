@@ -17,7 +17,7 @@ from typing import Any
 from siwarp.bench.runner import BenchError, Progress, counter
 from siwarp.bench.trust import busy, span, spread
 
-__all__ = ["CONNECTIONS", "measure", "show"]
+__all__ = ["CONNECTIONS", "measure_rates", "print_rates"]
 
 WAYS = ("streams", "siwarp")
 #: Time limit of client and server in seconds.
@@ -28,25 +28,25 @@ CONNECTIONS = (1, 100, 1_000)
 _TRIPS = 8_000
 
 
-def _start(*words: object) -> subprocess.Popen[str]:
+def _start_end_process(*words: object) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "lab.aio.end", *map(str, words)]
     pipe = subprocess.PIPE
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True)
 
 
-def _one(way: str, connections: int, size: int, trips: int) -> float:
+def _measure_message_rate(way: str, connections: int, size: int, trips: int) -> float:
     """Return the messages per second of one run; each round trip has two messages."""
-    server = _start("server", way, connections, size)
+    server = _start_end_process("server", way, connections, size)
     client = None
     try:
         assert server.stdout is not None
         port = server.stdout.readline().strip()
         if not port:
             raise BenchError(f"{way}: the server: {server.communicate()[1].strip()}")
-        client = _start("client", way, port, connections, size, trips)
+        client = _start_end_process("client", way, port, connections, size, trips)
         out, why = client.communicate(timeout=LIMIT_S + 10)
         if client.returncode:
-            raise BenchError(f"{way} with {connections} connections: {_last(why)}")
+            raise BenchError(f"{way} with {connections} connections: {_last_line(why)}")
         return 2 * connections * trips / float(json.loads(out))
     except subprocess.TimeoutExpired:
         raise BenchError(
@@ -59,19 +59,19 @@ def _one(way: str, connections: int, size: int, trips: int) -> float:
             end.communicate()
 
 
-def _last(text: str) -> str:
+def _last_line(text: str) -> str:
     lines = text.strip().splitlines()
     return lines[-1] if lines else "it failed"
 
 
-def measure(
+def measure_rates(
     connections: Sequence[int], size: int, rounds: int, progress: Progress | None = None
 ) -> list[dict[str, Any]]:
-    """Return a result for each number of connections.
+    """Measure both libraries with each number of connections; return a result for each number.
 
     A result has ``connections``, ``size`` (octets), ``streams`` and ``siwarp`` (messages per
     second, medians of the rounds), ``ratio`` (the median of the rounds' ratios), ``span`` (the
-    least and the largest of these), ``rounds`` (each round's values) and ``unreliable``.
+    least and the largest ratio), ``rounds`` (each round's values) and ``unreliable``.
 
     Raises:
         BenchError: a run failed.
@@ -86,7 +86,7 @@ def measure(
         for turn in range(rounds):
             each = {}
             for way in WAYS if turn % 2 == 0 else WAYS[::-1]:
-                each[way] = _one(way, n, size, trips)
+                each[way] = _measure_message_rate(way, n, size, trips)
                 step()
             found.append(each)
         ratios = [each["siwarp"] / each["streams"] for each in found]
@@ -104,8 +104,8 @@ def measure(
     return points
 
 
-def show(points: list[dict[str, Any]]) -> None:
-    """Print a line for each number of connections."""
+def print_rates(points: list[dict[str, Any]]) -> None:
+    """Print a line with the message rates for each number of connections."""
     print("connections   asyncio msg/s   siwarp msg/s   ratio   range of the rounds")
     for point in points:
         least, largest = point["span"]

@@ -5,11 +5,19 @@ from __future__ import annotations
 
 import typer
 
-from lab.command import AS_JSON, OUTPUT, PARTS_HELP, application, listed, numbers_of, start
+from lab.command import (
+    AS_JSON,
+    OUTPUT,
+    PARTS_HELP,
+    create_application,
+    parse_names,
+    parse_numbers,
+    run_study,
+)
 from lab.mpi import command, hybrid
 from siwarp.bench.cli import bar
 
-app = application()
+app = create_application()
 
 
 @app.command()
@@ -51,22 +59,22 @@ def main(
 
     Exit status 1 if a promise is missed or could not be shown.
     """
-    wanted = listed(parts, command.PARTS, "--part")
-    octets = numbers_of(sizes, 8, 1 << 30)
+    wanted = parse_names(parts, command.PARTS, "--part")
+    octets = parse_numbers(sizes, 8, 1 << 30)
     if octets is None:
         raise typer.BadParameter(
             "give octets from 8 to 2**30, separated by commas", param_hint="--sizes"
         )
-    numbers = numbers_of(ranks, 2, 256)
+    numbers = parse_numbers(ranks, 2, 256)
     if numbers is None:
         raise typer.BadParameter(
             "give ranks from 2 to 256, separated by commas", param_hint="--ranks"
         )
     with bar("MPI") as progress:
         options = command.Options(wanted, rounds, octets, numbers, netif, mpich, limit, progress)
-        status = command.run(options, as_json=as_json, plot=plot, output=output)
+        status = command.run_parts(options, as_json=as_json, plot=plot, output=output)
     raise typer.Exit(status)
 
 
 if __name__ == "__main__":
-    start(app, "mpi")
+    run_study(app, "mpi")

@@ -11,19 +11,20 @@ from typing import Any
 
 import typer
 
-from lab.command import report
+from lab.command import output_results
 from lab.mpi import hybrid, kernels, launch, peers, table, wire
 from siwarp.bench.runner import BenchError, Progress
 
-__all__ = ["PARTS", "Options", "run"]
+__all__ = ["PARTS", "Options", "run_parts"]
 
-#: Version of the format that --json prints; changes if readers of the old format would fail.
+#: Version of the format that --json prints. The version changes if readers of the old format would
+#: fail.
 SCHEMA = "siwarp-bench-mpi/1"
 
 
 @dataclass(frozen=True)
 class Options:
-    """The options of the command line."""
+    """The options of the command line of ``python -m lab.mpi``."""
 
     parts: tuple[str, ...]
     rounds: int
@@ -35,32 +36,32 @@ class Options:
     progress: Progress | None = None
 
 
-def _wire(options: Options, mpich: launch.Mpich, netif: str) -> dict[str, Any]:
-    found = wire.measure(
+def _measure_wire(options: Options, mpich: launch.Mpich, netif: str) -> dict[str, Any]:
+    found = wire.measure_transports(
         mpich, netif, options.rounds, options.sizes or wire.SIZES, progress=options.progress
     )
-    return {**found, "musts": wire.judge(found)}
+    return {**found, "musts": wire.judge_promises(found)}
 
 
-def _memory(options: Options, mpich: launch.Mpich, netif: str) -> dict[str, Any]:
-    return peers.measure(mpich, netif, options.ranks or peers.RANKS, options.progress)
+def _measure_memory(options: Options, mpich: launch.Mpich, netif: str) -> dict[str, Any]:
+    return peers.measure_memory(mpich, netif, options.ranks or peers.RANKS, options.progress)
 
 
-def _kernels(options: Options, mpich: launch.Mpich, netif: str) -> dict[str, Any]:
+def _measure_kernels(options: Options, mpich: launch.Mpich, netif: str) -> dict[str, Any]:
     ranks = options.ranks or kernels.RANKS
-    return kernels.measure(mpich, netif, min(options.rounds, 3), ranks, options.progress)
+    return kernels.measure_kernels(mpich, netif, min(options.rounds, 3), ranks, options.progress)
 
 
 #: The parts that run MPI programs.
 _BY_MPI: dict[str, Callable[[Options, launch.Mpich, str], dict[str, Any]]] = {
-    "wire": _wire,
-    "memory": _memory,
-    "kernels": _kernels,
+    "wire": _measure_wire,
+    "memory": _measure_memory,
+    "kernels": _measure_kernels,
 }
 
 
-def _hybrid(options: Options) -> dict[str, Any]:
-    return hybrid.measure(
+def _measure_hybrid(options: Options) -> dict[str, Any]:
+    return hybrid.measure_channels(
         options.ranks or hybrid.RANKS,
         options.sizes or (hybrid.SIZE,),
         min(options.rounds, 3),
@@ -70,19 +71,19 @@ def _hybrid(options: Options) -> dict[str, Any]:
 
 
 #: The parts that need no MPI.
-_BY_ITSELF: dict[str, Callable[[Options], dict[str, Any]]] = {"hybrid": _hybrid}
+_BY_ITSELF: dict[str, Callable[[Options], dict[str, Any]]] = {"hybrid": _measure_hybrid}
 PARTS = (*_BY_MPI, *_BY_ITSELF)
 
 
-def _measured(options: Options, work: Path) -> dict[str, Any]:
+def _measure_parts(options: Options, work: Path) -> dict[str, Any]:
     """Return the result of each part; a part that could not be measured is None, with a reason."""
     found: dict[str, Any] = {"schema": SCHEMA, "mpi": None, "netif": None}
     errors: dict[str, str] = {}
     mpich, netif, why = None, "", ""
     if any(part in _BY_MPI for part in options.parts):
         try:
-            mpich = launch.find(Path(options.mpich) if options.mpich else None, work)
-            netif = options.netif or launch.interface()
+            mpich = launch.find_mpich(Path(options.mpich) if options.mpich else None, work)
+            netif = options.netif or launch.find_interface()
             found["mpi"] = {"version": mpich.version, "netmods": list(mpich.netmods)}
             found["netif"] = netif
         except BenchError as e:
@@ -102,24 +103,24 @@ def _measured(options: Options, work: Path) -> dict[str, Any]:
     return {**found, "errors": errors}
 
 
-def kept(found: dict[str, Any]) -> bool:
-    """Whether every part was measured completely, and every promise is kept."""
+def all_promises_kept(found: dict[str, Any]) -> bool:
+    """Return whether every part was measured completely, and every promise is kept."""
     parts = [found[part] for part in PARTS if found.get(part)]
     whole = not found["errors"] and not any(part["errors"] for part in parts)
     return whole and all(must["kept"] for part in parts for must in part.get("musts", ()))
 
 
-def run(options: Options, *, as_json: bool, plot: str, output: str) -> int:
-    """Measure and print; return the exit status: 1 if a promise is not kept or not measured."""
+def run_parts(options: Options, *, as_json: bool, plot: str, output: str) -> int:
+    """Measure and print the parts; return 1 if a promise is not kept or not measured, else 0."""
     if plot:
-        from lab.curves import need_matplotlib
+        from lab.curves import require_matplotlib
 
-        need_matplotlib()
+        require_matplotlib()
     with tempfile.TemporaryDirectory(prefix="siwarp-lab-mpi-") as work:
-        found = _measured(options, Path(work))
-    report(found, table.show, as_json=as_json, output=output)
+        found = _measure_parts(options, Path(work))
+    output_results(found, table.print_tables, as_json=as_json, output=output)
     if plot:
-        from lab.mpi.plot import draw
+        from lab.mpi.plot import draw_parts
 
-        draw(found, Path(plot))
-    return 0 if kept(found) else 1
+        draw_parts(found, Path(plot))
+    return 0 if all_promises_kept(found) else 1

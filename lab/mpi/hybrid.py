@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 """A channel that begins with UD and adds RC on demand, compared with UD only and with RC only.
 
-The channel is siwarp's own (mpi_channel.h), as UCX has none; no MPI is needed. Its ranks are
-processes of this machine, on the loopback device.
+UCX has no such channel, so the channel is implemented in siwarp (mpi_channel.h); no MPI is needed.
+The ranks are processes of this machine, on the loopback device.
 """
 
 from __future__ import annotations
@@ -13,34 +13,35 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from lab.mpi.launch import result
-from lab.mpi.peers import of_rank
-from lab.mpi.wire import spread
+from lab.mpi.launch import wait_for_json
+from lab.mpi.peers import memory_of_one_rank
+from lab.mpi.wire import median_and_range
 from siwarp.bench.runner import BenchError, Progress
 from siwarp.bench.runner import program as bench_program
 
-__all__ = ["CHANNELS", "LIMIT", "RANKS", "SIZE", "THRESHOLD", "measure"]
+__all__ = ["CHANNELS", "LIMIT", "RANKS", "SIZE", "THRESHOLD", "measure_channels"]
 
 CHANNELS = {"ud": "UD only", "rc": "RC only", "hybrid": "UD, then RC"}
 RANKS = (2, 4, 8, 16, 32, 64)
 SIZE = 64
-#: Maximum number of connections of a rank in the hybrid: one for each neighbour in the pattern.
+#: Maximum number of connections of a rank in channel `hybrid`: one for each neighbour.
 LIMIT = 4
 #: Frames sent over UD to a peer before a rank requests a connection to it.
 THRESHOLD = 32
-#: Messages of all ranks together, the minimum of each rank, and the maximum of octets in total.
+#: Number of messages of all ranks together, minimum number of messages of each rank, and maximum
+#: number of octets in total.
 _MESSAGES, _LEAST, _OCTETS = 16_000, 400, 1 << 27
 _PINGS, _PING_OCTETS = 1000, 1 << 25
 #: Milliseconds until a rank reports an error for a peer that acknowledges nothing; seconds until a
 #: run is ended.
 PATIENCE_MS = 15_000
 LIMIT_S = 90
-#: Seconds after which the program is killed if it does not end a run by itself.
+#: Additional seconds after which the program is killed if the program does not end a run by itself.
 _GRACE_S = 5
 
 
-def executable() -> Path:
-    """Return the program of this part, which is built in a checkout.
+def find_hybrid_program() -> Path:
+    """Return the path of siwarp-lab-hybrid, which is built only in a checkout.
 
     Raises:
         BenchError: the program does not exist.
@@ -52,7 +53,7 @@ def executable() -> Path:
     return path
 
 
-def _run(channel: str, ranks: int, size: int, limit: int) -> dict[str, Any]:
+def _run_channel(channel: str, ranks: int, size: int, limit: int) -> dict[str, Any]:
     connections = {"ud": 0, "rc": ranks, "hybrid": limit}[channel]
     messages = max(2, min(max(_LEAST, _MESSAGES // ranks), _OCTETS // (size * ranks)))
     numbers = [
@@ -61,24 +62,24 @@ def _run(channel: str, ranks: int, size: int, limit: int) -> dict[str, Any]:
         *(PATIENCE_MS, LIMIT_S),
     ]
     process = subprocess.Popen(
-        [str(executable()), *map(str, numbers)],
+        [str(find_hybrid_program()), *map(str, numbers)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
     )
-    return dict(result(process, f"the channel over {CHANNELS[channel]}", LIMIT_S + _GRACE_S))
+    return dict(wait_for_json(process, f"the channel over {CHANNELS[channel]}", LIMIT_S + _GRACE_S))
 
 
-def _summed(rounds: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the figures of one rank over all rounds; memory is that of the median round."""
+def _figures_of_one_rank(rounds: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the figures of one rank over all rounds, with the memory of the median round."""
     middle = sorted(rounds, key=lambda sums: sums["pss"])[len(rounds) // 2]
     ranks = middle["ranks"]
     return {
-        **of_rank(middle),
-        "rate": spread(sums["rate"] for sums in rounds),
-        "lat": spread(sums["lat"] for sums in rounds),
+        **memory_of_one_rank(middle),
+        "rate": median_and_range(sums["rate"] for sums in rounds),
+        "lat": median_and_range(sums["lat"] for sums in rounds),
         "lat_over_rc": middle["lat_over_rc"],
         "connections": middle["connections"] / ranks,
         "refused": middle["refused"] / ranks,
@@ -87,9 +88,11 @@ def _summed(rounds: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _row(ranks: int, size: int, seen: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
+def _summarize_channels(
+    ranks: int, size: int, seen: dict[str, list[dict[str, Any]]]
+) -> dict[str, Any]:
     row: dict[str, Any] = {"ranks": ranks, "size": size}
-    row |= {channel: _summed(rounds) for channel, rounds in seen.items() if rounds}
+    row |= {channel: _figures_of_one_rank(rounds) for channel, rounds in seen.items() if rounds}
     if "rc" in row:
         row["saving"] = {
             name: 1 - row[name]["whole"] / row["rc"]["whole"]
@@ -99,15 +102,15 @@ def _row(ranks: int, size: int, seen: dict[str, list[dict[str, Any]]]) -> dict[s
     return row
 
 
-def measure(
+def measure_channels(
     ranks: Sequence[int] = RANKS,
     sizes: Sequence[int] = (SIZE,),
     rounds: int = 3,
     limit: int = LIMIT,
     progress: Progress | None = None,
-    run: Callable[..., dict[str, Any]] = _run,
+    run: Callable[..., dict[str, Any]] = _run_channel,
 ) -> dict[str, Any]:
-    """Run each channel once a round with each number of ranks; the order changes in each round.
+    """Measure each channel once a round with each number of ranks, in a different order each time.
 
     A row has ``ranks`` and ``size``; for each channel its octets per rank, ``rate`` (messages per
     second of all ranks), ``lat`` (us, one way, between two ranks), ``rc_share`` of the frames, and
@@ -132,7 +135,7 @@ def measure(
                 done += 1
                 if progress:
                     progress(done, steps)
-        rows.append(_row(n, size, seen))
+        rows.append(_summarize_channels(n, size, seen))
     return {
         "channels": names,
         "limit": limit,

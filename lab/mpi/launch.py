@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""MPICH: where it is, how siwarp's programs are compiled for it, and how they run over a
-transport.
-"""
+"""Finds MPICH, compiles the MPI programs of this folder, and runs the programs over a transport."""
 
 from __future__ import annotations
 
@@ -17,9 +15,17 @@ from typing import Any
 
 from siwarp.bench.runner import BenchError
 
-__all__ = ["HOW_TO_INSTALL", "TRANSPORTS", "Mpich", "Transport", "find", "interface", "result"]
+__all__ = [
+    "HOW_TO_INSTALL",
+    "TRANSPORTS",
+    "Mpich",
+    "Transport",
+    "find_interface",
+    "find_mpich",
+    "wait_for_json",
+]
 
-#: Advice if there is no MPICH; the wheel includes mpicc, UCX and libfabric.
+#: Advice if no MPICH is installed; the wheel mpich includes mpicc, UCX and libfabric.
 HOW_TO_INSTALL = (
     "run 'pip install mpich' for the Python that runs siwarp, or name its folder with --mpich"
 )
@@ -27,7 +33,7 @@ _SOURCES = Path(__file__).resolve().parent
 #: The folder relative to which headers are included.
 _PACKAGE = _SOURCES.parents[1]
 _COMPILE_S = 60
-#: Lines that UCX reports as errors if the kernel has no RDMA devices, and that are harmless.
+#: Harmless lines that UCX prints as errors if the kernel has no RDMA devices.
 _NOISE = re.compile(r"(sock|netlink)\.c:\d+ +UCX +ERROR")
 #: The programs that an MPICH must have.
 _TOOLS = ("mpicc", "mpiexec", "mpichversion")
@@ -35,7 +41,7 @@ _TOOLS = ("mpicc", "mpiexec", "mpichversion")
 
 @dataclass(frozen=True)
 class Transport:
-    """A way to transport MPI's messages: its name in tables, and the environment for MPICH.
+    """A transport of MPI's messages: the name in tables, and the environment for MPICH.
 
     In the values of ``env``, ``{netif}`` stands for the interface. ``beside`` names the transport
     of the same library over the kernel's TCP.
@@ -72,11 +78,11 @@ TRANSPORTS = {
 }
 
 
-def interface() -> str:
-    """Return the interface of the first device, which programs use by default, too.
+def find_interface() -> str:
+    """Return the interface of the first device that is up and is not the loopback device.
 
     Raises:
-        BenchError: only the loopback interface has an address; MPICH does not use it.
+        BenchError: only the loopback interface has an address; MPICH does not use loopback.
 
     """
     from siwarp.verbs import get_device_list
@@ -93,7 +99,7 @@ def interface() -> str:
 
 @dataclass
 class Mpich:
-    """An MPICH, and the folder for the programs that are compiled for it."""
+    """An installation of MPICH, and the folder for programs that are compiled with its mpicc."""
 
     prefix: Path
     work: Path
@@ -101,12 +107,12 @@ class Mpich:
     netmods: tuple[str, ...]
     compiled: set[str] = field(default_factory=set)
 
-    def tool(self, name: str) -> str:
-        """Return the path of one of MPICH's programs."""
+    def tool_path(self, name: str) -> str:
+        """Return the path of a program of MPICH, such as mpicc."""
         return str(self.prefix / name)
 
-    def compile(self, program: str, *more: str, shared: bool = False) -> Path:
-        """Compile a program from the files in this folder, unless that has been done.
+    def compile_program(self, program: str, *more: str, shared: bool = False) -> Path:
+        """Compile a program from C files of lab/mpi, unless the program is compiled already.
 
         Raises:
             BenchError: the compilation failed.
@@ -117,7 +123,7 @@ class Mpich:
             return path
         flags = ["-shared", "-fPIC", "-ldl"] if shared else ["-lm"]
         sources = [str(_SOURCES / f"{name}.c") for name in (program, *more)]
-        command = [self.tool("mpicc"), "-O2", "-std=gnu11", "-D_GNU_SOURCE", f"-I{_PACKAGE}"]
+        command = [self.tool_path("mpicc"), "-O2", "-std=gnu11", "-D_GNU_SOURCE", f"-I{_PACKAGE}"]
         done = subprocess.run(
             [*command, "-o", str(path), *sources, *flags],
             capture_output=True,
@@ -130,7 +136,7 @@ class Mpich:
         self.compiled.add(program)
         return path
 
-    def run(
+    def run_program(
         self,
         transport: Transport,
         netif: str,
@@ -141,19 +147,19 @@ class Mpich:
         env: dict[str, str] | None = None,
         bind: bool = False,
     ) -> Any:
-        """Run a program of this folder and return the JSON that it printed.
+        """Run a compiled program as an MPI job; return the JSON that the program printed.
 
-        limit: seconds until the job is killed. bind: each rank has a separate CPU, if there are
-        enough.
+        limit: seconds until the job is killed. bind: each rank has a separate CPU, if enough CPUs
+        exist.
 
         Raises:
-            BenchError: it failed, exceeded the limit, or this MPICH has no such transport.
+            BenchError: the job failed, exceeded the limit, or this MPICH has no such transport.
 
         """
         netmod = transport.env["MPIR_CVAR_CH4_NETMOD"]
         if netmod not in self.netmods:
             raise BenchError(f"this MPICH {self.version} has no {netmod}: PyPI's has it")
-        words = [self.tool("mpiexec"), "-n", str(ranks)]
+        words = [self.tool_path("mpiexec"), "-n", str(ranks)]
         cpus = sorted(os.sched_getaffinity(0))
         if bind and len(cpus) >= ranks:
             words += ["-bind-to", "user:" + ",".join(map(str, cpus[:ranks]))]
@@ -178,16 +184,16 @@ class Mpich:
             },
             start_new_session=True,
         )
-        return result(process, f"{Path(command[0]).name} over {transport.name}", limit)
+        return wait_for_json(process, f"{Path(command[0]).name} over {transport.name}", limit)
 
 
-def result(process: subprocess.Popen[str], what: str, limit: float) -> Any:
-    """Return the JSON that a process prints. The process is the leader of a separate session.
+def wait_for_json(process: subprocess.Popen[str], what: str, limit: float) -> Any:
+    """Wait for a process, which is a session leader; return the JSON that the process printed.
 
-    limit: seconds until the complete session is killed. what: names the process in errors.
+    limit: seconds until all processes of the session are killed. what: names the process in errors.
 
     Raises:
-        BenchError: it failed, exceeded the limit, or printed something else.
+        BenchError: the process failed, exceeded the limit, or printed no JSON.
 
     """
     try:
@@ -195,7 +201,7 @@ def result(process: subprocess.Popen[str], what: str, limit: float) -> Any:
     except subprocess.TimeoutExpired:
         raise BenchError(f"{what} did not finish within {limit:.0f} s") from None
     finally:
-        # Also after an interrupt: the ranks would otherwise keep running.
+        # Kill the ranks also after an interrupt; they would otherwise keep running.
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
@@ -209,15 +215,15 @@ def result(process: subprocess.Popen[str], what: str, limit: float) -> Any:
         raise BenchError(f"{what} printed no results: {out.strip()[:200]!r}") from None
 
 
-def find(folder: Path | None, work: Path) -> Mpich:
-    """Return the MPICH in a folder; without a folder, the one in the environment of this Python.
+def find_mpich(folder: Path | None, work: Path) -> Mpich:
+    """Return the MPICH in a folder, or the MPICH in the environment of this Python.
 
     PATH is not searched: systems have several MPIs, and Debian's mpicc may be any of them.
 
     folder: contains bin/mpicc. work: the folder for compiled programs.
 
     Raises:
-        BenchError: there is none; the text says how to install it.
+        BenchError: no MPICH is there; the text says how to install MPICH.
 
     """
     place = folder / "bin" if folder else Path(sys.executable).parent

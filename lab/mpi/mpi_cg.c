@@ -4,7 +4,7 @@
 #include "lab/mpi/mpi_kernels.h"
 #include "lab/mpi/mpi_util.h"
 
-#define ENTRIES 12 /* entries of a row, besides the diagonal, which is greater than their sum */
+#define ENTRIES 12 /* entries of a row besides the diagonal entry, which exceeds their sum */
 #define STEPS	50
 
 struct cg {
@@ -16,8 +16,8 @@ struct cg {
 	MPI_Request *requests;
 };
 
-/* The k-th partner of a row. The relation is symmetric: a row is a partner of its partners. */
-static int partner(int whole, int row, int k)
+/* Returns the k-th partner of a row. If row a is a partner of row b, b is a partner of a, too. */
+static int cg_partner_row(int whole, int row, int k)
 {
 	int distance = 1 + (int)((unsigned int)(k / 2) * 7919u % (unsigned int)(whole / 2 - 1));
 
@@ -32,7 +32,7 @@ static double cg_global_sum(double own)
 	return all;
 }
 
-static double dot(const struct cg *g, const double *a, const double *b)
+static double cg_dot_product(const struct cg *g, const double *a, const double *b)
 {
 	double own = 0;
 
@@ -41,7 +41,7 @@ static double dot(const struct cg *g, const double *a, const double *b)
 	return cg_global_sum(own);
 }
 
-/* Distributes each rank's part of a vector to all ranks. */
+/* Sends this rank's part of a vector to all ranks and receives the parts of all other ranks. */
 static void cg_gather_vector(const struct cg *g, const double *p)
 {
 	int n = 0;
@@ -58,7 +58,7 @@ static void cg_gather_vector(const struct cg *g, const double *p)
 	MPI_Waitall(n, g->requests, MPI_STATUSES_IGNORE);
 }
 
-static void multiply(const struct cg *g, const double *p, double *result)
+static void cg_multiply_by_matrix(const struct cg *g, const double *p, double *result)
 {
 	cg_gather_vector(g, p);
 	for (int i = 0; i < g->rows; i++) {
@@ -66,12 +66,12 @@ static void multiply(const struct cg *g, const double *p, double *result)
 		double of_row = (ENTRIES + 1.0) * g->whole_p[row];
 
 		for (int k = 0; k < ENTRIES; k++)
-			of_row -= g->whole_p[partner(g->whole, row, k)];
+			of_row -= g->whole_p[cg_partner_row(g->whole, row, k)];
 		result[i] = of_row;
 	}
 }
 
-/* Solves A x = b with a fixed number of steps; the vectors contain this rank's rows. */
+/* Solves A x = b with a fixed number of steps; the vectors have only the rows of this rank. */
 static void cg_solve(const struct cg *g, const double *b, double *x)
 {
 	double *r = alloc_zeroed((size_t)g->rows, sizeof(*r)),
@@ -80,16 +80,16 @@ static void cg_solve(const struct cg *g, const double *b, double *x)
 
 	memcpy(r, b, g->rows * sizeof(*r));
 	memcpy(p, b, g->rows * sizeof(*p));
-	rho = dot(g, r, r);
+	rho = cg_dot_product(g, r, r);
 	for (int step = 0; step < STEPS; step++) {
-		multiply(g, p, q);
-		alpha = rho / dot(g, p, q);
+		cg_multiply_by_matrix(g, p, q);
+		alpha = rho / cg_dot_product(g, p, q);
 		for (int i = 0; i < g->rows; i++) {
 			x[i] += alpha * p[i];
 			r[i] -= alpha * q[i];
 		}
 		before = rho;
-		rho = dot(g, r, r);
+		rho = cg_dot_product(g, r, r);
 		for (int i = 0; i < g->rows; i++)
 			p[i] = r[i] + rho / before * p[i];
 	}
@@ -112,10 +112,10 @@ double kernel_cg(int rows)
 	for (int i = 0; i < g.rows; i++)
 		b[i] = sin(0.37 * (g.rank * g.rows + i)) + 0.1;
 	cg_solve(&g, b, x);
-	multiply(&g, x, product);
+	cg_multiply_by_matrix(&g, x, product);
 	for (int i = 0; i < g.rows; i++)
 		product[i] -= b[i];
-	off = sqrt(dot(&g, product, product) / dot(&g, b, b));
+	off = sqrt(cg_dot_product(&g, product, product) / cg_dot_product(&g, b, b));
 	free(g.whole_p);
 	free(g.requests);
 	free(b);

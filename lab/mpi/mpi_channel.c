@@ -13,7 +13,7 @@
 #define UD_RECVS 512u
 #define UD_SENDS (POOL + 64u)
 #define OWN_QKEY 0x80000000u
-/* wr_id of an acknowledgement's send; smaller wr_ids are the peer's rank */
+/* flag in the wr_id of an acknowledgement's send; the other bits are the peer's rank */
 #define OF_ACK		   (1ull << 63)
 #define RTO_NS		   100000000ull
 #define RTO_MOST_NS	   800000000ull
@@ -35,8 +35,8 @@ static void channel_release_frame(struct siw_channel *c, uint32_t frame)
 /* ---- sending frames -------------------------------------------------------------------------- */
 
 /*
- * Handles send completions. A frame is free when it is acknowledged and no post of it is
- * outstanding.
+ * Handles send completions. A frame is freed when the peer has acknowledged the frame and no post
+ * of the frame is outstanding.
  */
 static int channel_reap_sends(struct siw_channel *c)
 {
@@ -58,7 +58,7 @@ static int channel_reap_sends(struct siw_channel *c)
 	return n;
 }
 
-/* Posts a work request; if the queue is full, waits for completions to make room. */
+/* Posts a send; while the send queue is full, waits for completions. */
 static void channel_post_send(struct siw_channel *c, struct siw_channel_peer *peer, bool rc,
 			      struct siw_send_wr *wr)
 {
@@ -95,8 +95,8 @@ static void channel_post_frame(struct siw_channel *c, struct siw_channel_peer *p
 }
 
 /*
- * Sends an acknowledgement. Over RC each one must confirm at least one frame; an acknowledgement
- * that may have been lost is repeated over UD.
+ * Sends an acknowledgement. Over RC each acknowledgement must confirm at least one frame; an
+ * acknowledgement that may have been lost is repeated over UD.
  */
 static void channel_send_ack(struct siw_channel *c, struct siw_channel_peer *peer)
 {
@@ -125,7 +125,7 @@ static void channel_mark_ack_pending(struct siw_channel *c, struct siw_channel_p
 	peer->owed = true;
 }
 
-/* Sends acknowledgements to all waiting peers, or only to those with half a window to confirm. */
+/* Sends acknowledgements to all waiting peers, or only to peers with half a window to confirm. */
 static void channel_send_pending_acks(struct siw_channel *c, bool all)
 {
 	uint32_t kept = 0;
@@ -154,8 +154,8 @@ bool siw_channel_uses_rc(struct siw_channel_peer *peer)
 }
 
 /*
- * Whether a frame can be sent: a frame and the peer's window are free, and the pair is not
- * switching to RC.
+ * Returns whether a frame can be sent to a peer: the pool has a free frame, the window is not full,
+ * and the pair is not switching to RC.
  */
 static bool channel_may_send(const struct siw_channel *c, struct siw_channel_peer *peer)
 {
@@ -218,7 +218,9 @@ void siw_channel_send(struct siw_channel *c, uint32_t to, const char *data, uint
 
 /* ---- receiving frames ------------------------------------------------------------------------ */
 
-/* The peer has received all frames below ack, which must not exceed the frames sent to it. */
+/*
+ * Frees the frames below ack, which the peer has received; ignores an ack beyond the sent frames.
+ */
 static void channel_handle_ack(struct siw_channel *c, struct siw_channel_peer *peer, uint32_t ack)
 {
 	if (ack == peer->acked || ack - peer->acked > peer->next_seq - peer->acked)
@@ -238,7 +240,7 @@ static void channel_handle_ack(struct siw_channel *c, struct siw_channel_peer *p
 	}
 }
 
-/* Whether this is a valid frame from a peer; sets *peer. */
+/* Returns whether a received frame is a valid frame of a peer; if so, sets *peer. */
 static bool channel_frame_is_valid(struct siw_channel *c, const struct siw_channel_head *head,
 				   uint32_t octets, struct siw_channel_peer **peer)
 {
@@ -268,7 +270,8 @@ static void channel_handle_frame(struct siw_channel *c, const char *data, uint32
 	channel_mark_ack_pending(c, peer);
 	if (head.seq != peer->expected) {
 		/*
-		 * an earlier frame was lost, or this is a duplicate whose acknowledgement was lost
+		 * an earlier frame was lost, or the frame is a duplicate because an acknowledgement
+		 * was lost
 		 */
 		peer->again = true;
 		return;
@@ -281,7 +284,7 @@ static void channel_handle_frame(struct siw_channel *c, const char *data, uint32
 	c->plan.deliver(c->plan.arg, peer->rank, data + sizeof(head), head.length, head.left);
 }
 
-/* Posts a receive. Its wr_id encodes the slot and 1 + the peer's rank, or 0 for UD. */
+/* Posts a receive. The wr_id encodes the slot and 1 + the peer's rank, or 0 for UD. */
 void siw_channel_post_recv(struct siw_channel *c, struct siw_channel_peer *peer, uint32_t slot)
 {
 	char *slots = peer ? peer->slots : c->ud_slots;

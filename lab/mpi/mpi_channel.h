@@ -1,22 +1,23 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * lab/mpi/mpi_channel.h - a channel that carries messages between ranks as an MPI would: over UD
- * only, over RC only, or over both: UD first, and RC for peers that are sent many frames, up to a
- * limit of connections.
+ * lab/mpi/mpi_channel.h - a channel that carries messages between ranks as an MPI library would:
+ * over UD only, over RC only, or over both: UD first, and RC for peers to which many frames are
+ * sent, up to a limit of connections.
  *
  * A message is split into frames of up to SIW_CHANNEL_PAYLOAD octets. At most SIW_CHANNEL_WINDOW
- * unacknowledged frames are in flight to a peer. Acknowledgements count frames; they are
- * piggybacked on frames of the other direction, and sent separately if there are none. Over RC they
- * are credits. Over UD, a frame that is not acknowledged in time is retransmitted together with all
- * later frames, and a receiver accepts frames only in order. A pair switches to RC when the
- * connection is established and all frames sent over UD are acknowledged, and never switches back.
+ * unacknowledged frames are in flight to a peer. Acknowledgements count frames; acknowledgements
+ * are piggybacked on frames of the other direction, and sent separately if there are no such
+ * frames. Over RC, acknowledgements are credits. Over UD, a frame that is not acknowledged in time
+ * is retransmitted together with all later frames, and a receiver accepts frames only in order. A
+ * pair switches to RC when the connection is established and all frames sent over UD are
+ * acknowledged, and never switches back.
  *
- * Memory is limited: frames to send come from one pool for all peers, receives of UD from one pool,
- * and a connection has two windows of receives: one for frames, one for acknowledgements, each of
- * which confirms at least one frame.
+ * Memory is limited: frames to send are allocated from one pool for all peers, receives of UD from
+ * one pool, and a connection has two windows of receives: one for frames, and one for
+ * acknowledgements, each of which confirms at least one frame.
  *
- * No wait is unlimited: a peer that acknowledges nothing for patience_ms ends the program, as does
- * a connection that breaks.
+ * No wait is unlimited: the program ends with an error if a peer acknowledges nothing for
+ * patience_ms, or if a connection fails.
  */
 #ifndef SIW_BENCH_CHANNEL_H
 #define SIW_BENCH_CHANNEL_H
@@ -40,8 +41,8 @@ struct siw_channel_plan {
 	uint32_t patience_ms;
 	uint32_t spins; /* polls without result before the rank sleeps */
 	/*
-	 * Receives a piece of a message, in order: length octets; left counts the octets of the
-	 * message from this piece on.
+	 * Called with each piece of a message, in order: length is the number of octets of the
+	 * piece; left is the number of octets of the message from the beginning of the piece.
 	 */
 	void (*deliver)(void *arg, uint32_t from, const char *data, uint32_t length, uint64_t left);
 	void *arg;
@@ -51,9 +52,9 @@ enum siw_channel_rc { CHANNEL_RC_NONE, CHANNEL_RC_CONNECTING, CHANNEL_RC_UP };
 
 struct siw_channel_peer {
 	uint32_t rank;
-	/* frames to the peer: the next one; those below acked are acknowledged */
+	/* numbers of frames to the peer: the next frame, and the first unacknowledged frame */
 	uint32_t next_seq, acked;
-	/* frames from the peer: the next one, and the last acknowledged value */
+	/* numbers of frames from the peer: the next frame, and the last acknowledgement sent */
 	uint32_t expected, told;
 	uint32_t first, last; /* list of unacknowledged frames to the peer, oldest first */
 	uint64_t left;	      /* remaining octets of the incomplete message from the peer */
@@ -63,11 +64,11 @@ struct siw_channel_peer {
 	uint32_t by_ud;	 /* number of frames sent to the peer over UD */
 	uint32_t try_at; /* value of by_ud at which a connection is requested */
 	bool owed;	 /* the peer waits for an acknowledgement */
-	bool again;	 /* the acknowledgement that it waits for may have been lost */
+	bool again;	 /* the last acknowledgement to the peer may have been lost */
 	struct siw_ah *ah;
 	enum siw_channel_rc rc;
 	bool over_rc; /* no further frame to the peer is sent over UD */
-	/* frames from the peer arrived over RC: their acknowledgement must not be lost */
+	/* frames from the peer arrived over RC: the acknowledgement must be sent over RC, too */
 	bool from_rc;
 	struct siw_cm_id *id;
 	struct siw_qp *qp;
@@ -75,7 +76,7 @@ struct siw_channel_peer {
 	char *slots;
 };
 
-/* A frame to send; its octets are in the pool. */
+/* A frame to send; the octets of the frame are in the pool. */
 struct siw_channel_frame {
 	uint32_t next;	 /* next frame of the same peer, or next free frame */
 	uint32_t posted; /* number of posts of the frame without a completion */
@@ -89,7 +90,7 @@ struct siw_channel_stats {
 	uint64_t again;	       /* frames retransmitted */
 	uint64_t strange;      /* received frames that are not valid frames of a peer */
 	uint32_t connections;
-	uint32_t refused; /* connection requests that a peer rejected for lack of room */
+	uint32_t refused; /* connection requests rejected because the peer had reached the limit */
 };
 
 struct siw_channel {
@@ -135,28 +136,28 @@ _Static_assert(sizeof(struct siw_channel_head) == 32, "both sides run the same p
  */
 void siw_channel_open(struct siw_channel *c, const struct siw_channel_plan *plan, uint16_t *ud_port,
 		      uint16_t *cm_port);
-/* Sets the ports of all ranks; the arrays must stay valid. Messages can be sent from now on. */
+/* Sets the ports of all ranks; the arrays must stay valid. Afterwards messages can be sent. */
 void siw_channel_set_ports(struct siw_channel *c, const uint16_t *ud_ports,
 			   const uint16_t *cm_ports);
-/* Sends size octets, at least 1; returns when they have been copied. */
+/* Sends a message of at least 1 octet to a rank; returns when the octets have been copied. */
 void siw_channel_send(struct siw_channel *c, uint32_t to, const char *data, uint64_t size);
-/* Handles what has arrived, acknowledges, retransmits; sleeps if there is nothing to do. */
+/* Handles received frames, acknowledges, retransmits; sleeps if there is nothing to do. */
 void siw_channel_progress(struct siw_channel *c);
-/* Whether each peer has acknowledged all frames, and no connection is in progress. */
+/* Returns whether each peer has acknowledged all frames, and no connection is in progress. */
 bool siw_channel_is_idle(const struct siw_channel *c);
-/* Post a receive of UD (peer NULL) or of a connection. */
+/* Posts the receive with the number slot: of UD (peer NULL) or of the connection to a peer. */
 void siw_channel_post_recv(struct siw_channel *c, struct siw_channel_peer *peer, uint32_t slot);
-/* Whether the pair uses RC: the connection is established and all UD frames are acknowledged. */
+/* Returns whether frames to the peer use RC: it is connected and all UD frames are acknowledged. */
 bool siw_channel_uses_rc(struct siw_channel_peer *peer);
 
 /* ---- mpi_channel_rc.c */
 
 void siw_channel_listen(struct siw_channel *c, uint16_t *port);
-/* Requests a connection to a peer, if there is room for one more. */
+/* Requests a connection to a peer, unless this rank has its maximum of connections. */
 void siw_channel_connect(struct siw_channel *c, struct siw_channel_peer *peer);
 /* Connects to every peer, and waits until all connections are established. */
 void siw_channel_connect_all(struct siw_channel *c);
-/* Handles pending connection events; waits up to timeout_ms for one. */
+/* Handles pending connection events; waits up to timeout_ms for the first event. */
 void siw_channel_handle_events(struct siw_channel *c, int timeout_ms);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Connections of the channel: when one is requested, when it is accepted, and which of two crossing
- * ones survives.
+ * Connections of the channel: requests, answers to requests, and the choice between two connections
+ * if both ranks of a pair have requested one at the same time.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -13,11 +13,11 @@
 
 #define CONNECT_MS	 20000
 #define BACKLOG		 256
-#define RETRY_THRESHOLDS 8 /* a rejected request is repeated after this many further thresholds */
+#define RETRY_THRESHOLDS 8 /* a rejected request is repeated after 8 * threshold further frames */
 #define RECVS		 (2 * SIW_CHANNEL_WINDOW)
 #define SENDS		 (4 * SIW_CHANNEL_WINDOW)
 
-/* Reasons for a rejection, in its private data. */
+/* Reasons for a rejection, in the private data of the rejection. */
 enum { NO_ROOM = 'n', HAVE_ONE = 'h' };
 
 static void channel_create_rc_qp(struct siw_channel *c, struct siw_channel_peer *peer)
@@ -98,7 +98,9 @@ static void channel_reject_request(struct siw_cm_id *id, char why)
 	siw_bench_check(siw_cm_destroy_id(id), "destroying the id");
 }
 
-/* Answers a connection request. If two requests cross, the one of the lower rank survives. */
+/*
+ * Answers a connection request. If two requests cross, the request of the lower rank is accepted.
+ */
 static void channel_handle_request(struct siw_channel *c, const struct siw_cm_event *event)
 {
 	struct siw_cm_param param = { .initiator_depth = -1, .responder_resources = -1 };
@@ -145,9 +147,10 @@ static void channel_handle_event(struct siw_channel *c, const struct siw_cm_even
 		channel_free_connection(c, peer);
 		peer->try_at = peer->by_ud + c->plan.threshold;
 		if (event->private_data_len && event->private_data[0] == HAVE_ONE)
-			return; /* a connection requested by the peer is in progress */
+			return; /* the connection that the peer has requested is in progress */
 		/*
-		 * The peer may have room later, because some of its own requests may be rejected.
+		 * The peer may have a free slot later, because requests of the peer may be
+		 * rejected.
 		 */
 		peer->try_at += RETRY_THRESHOLDS * c->plan.threshold;
 		c->sums.refused++;

@@ -9,19 +9,19 @@
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(__GLIBC__)
 
-/* A sanitizer replaces malloc, and other C libraries have no second name for it. */
-void heap_count_begin(void)
+/* A sanitizer replaces malloc, and C libraries other than glibc have no second name for malloc. */
+void heap_start_counting(void)
 {
 }
 
-int64_t heap_count_now(void)
+int64_t heap_octets_of_siwarp(void)
 {
 	return 0;
 }
 
 #else
 
-/* glibc's own functions, which the names defined here hide. */
+/* The allocation functions of glibc, whose usual names this file redefines. */
 void *__libc_malloc(size_t size);
 void *__libc_calloc(size_t n, size_t size);
 void *__libc_realloc(void *memory, size_t size);
@@ -60,17 +60,19 @@ static int heap_add_library(struct dl_phdr_info *info, size_t size, void *unused
 	return 0;
 }
 
-void heap_count_begin(void)
+void heap_start_counting(void)
 {
 	dl_iterate_phdr(heap_add_library, NULL);
 }
 
-int64_t heap_count_now(void)
+int64_t heap_octets_of_siwarp(void)
 {
 	return atomic_load_explicit(&held, memory_order_relaxed);
 }
 
-/* Counts a block that is allocated or freed if the caller's code belongs to siwarp. */
+/*
+ * Adds (sign 1) or subtracts (-1) the size of a block if the caller is code of siwarp's libraries.
+ */
 static void heap_count_block(const void *caller, void *memory, int sign)
 {
 	for (int i = 0; memory && i < libraries; i++)

@@ -5,10 +5,10 @@
  * connected to each other rank at the start; otherwise UD first, and up to LIMIT connections of a
  * rank.
  *
- * The program forks RANKS processes. Each sends one message to each other rank, then MESSAGES
- * messages in a skewed pattern: nine out of ten to the four neighbours in a ring, one to any rank.
- * Every octet received is checked. Then each process measures its memory, and ranks 0 and 1
- * exchange PINGS messages in each direction while the others sleep. The parent prints the sums as
+ * The program forks RANKS processes. Each process sends one message to each other rank, then
+ * MESSAGES messages in a skewed pattern: nine out of ten to the four neighbours in a ring, one to
+ * any rank. Every received octet is checked. Then each process measures its memory, and ranks 0 and
+ * 1 exchange PINGS messages in each direction while the others sleep. The parent prints the sums as
  * one line of JSON.
  */
 #include <errno.h>
@@ -40,11 +40,13 @@ struct options {
 	uint64_t size;
 };
 
-/* Memory shared by the processes. Each writes its own entries; barriers order the accesses. */
+/*
+ * Memory shared by the processes. Each process writes its own entries; barriers order the accesses.
+ */
 struct shared {
 	pthread_barrier_t barrier;
-	_Atomic uint32_t arrived; /* count of ranks that have ended a phase, over all phases */
-	_Atomic uint32_t pinged;  /* count of ranks 0 and 1 that have ended their pings */
+	_Atomic uint32_t arrived; /* number of ranks that have ended a phase, over all phases */
+	_Atomic uint32_t pinged;  /* number of ranks, of 0 and 1, that have ended the ping-pong */
 	uint16_t ud_ports[MOST_RANKS], cm_ports[MOST_RANKS];
 	struct figures {
 		long long pss, held;
@@ -102,7 +104,7 @@ static void hybrid_deliver(void *arg, uint32_t from, const char *data, uint32_t 
 
 /* ---- the skewed message pattern -------------------------------------------------------------- */
 
-/* The distance of a rank to one of its neighbours in a ring; with few ranks, distances repeat. */
+/* Returns the distance of a rank to a neighbour in the ring; with few ranks, distances repeat. */
 static uint32_t hybrid_neighbour_distance(uint32_t ranks, uint32_t which)
 {
 	const uint32_t distances[NEIGHBOURS] = { 1, ranks - 1, 2, ranks - 2 };
@@ -110,7 +112,7 @@ static uint32_t hybrid_neighbour_distance(uint32_t ranks, uint32_t which)
 	return distances[which % (ranks > NEIGHBOURS ? NEIGHBOURS : ranks - 1)];
 }
 
-/* The next destination of a rank; the initial state is the rank + 1. */
+/* Returns the next destination of a rank in the pattern; the initial state is the rank + 1. */
 static uint32_t hybrid_next_destination(uint32_t rank, uint32_t ranks, uint32_t *state)
 {
 	uint32_t x = *state;
@@ -124,7 +126,7 @@ static uint32_t hybrid_next_destination(uint32_t rank, uint32_t ranks, uint32_t 
 	return (rank + 1 + (x >> 8) % (ranks - 1)) % ranks;
 }
 
-/* The number of messages of the pattern that all other ranks send to this rank. */
+/* Returns the number of messages of the pattern that all other ranks send to this rank. */
 static uint64_t hybrid_expected_messages(const struct rank *r)
 {
 	uint64_t n = 0;
@@ -141,9 +143,8 @@ static uint64_t hybrid_expected_messages(const struct rank *r)
 /* ---- the process of one rank ----------------------------------------------------------------- */
 
 /*
- * Continues until this rank has received all messages and its own are acknowledged, and until the
- * same holds for all other ranks: until then a peer may need an acknowledgement again, because the
- * first one was lost.
+ * Makes progress until every rank has received all messages and all its messages are acknowledged.
+ * Until then a peer may need an acknowledgement again, because the first acknowledgement was lost.
  */
 static void hybrid_wait_until_idle(struct rank *r, _Atomic uint32_t *arrived, uint32_t wanted)
 {
@@ -176,8 +177,8 @@ static void hybrid_measure_memory(struct rank *r)
 	struct figures *figures = &r->shared->of[r->own];
 
 	figures->pss = process_pss();
-	figures->held = heap_count_now();
-	if (figures->pss < 0 || process_sockets(&figures->sockets))
+	figures->held = heap_octets_of_siwarp();
+	if (figures->pss < 0 || process_count_sockets(&figures->sockets))
 		siw_bench_die(SIW_BENCH_EXIT_ERROR, "/proc/self cannot be read");
 }
 
@@ -212,7 +213,7 @@ static void hybrid_ping_pong(struct rank *r)
 	free(ns);
 }
 
-static void hybrid_barrier(struct rank *r)
+static void hybrid_wait_at_barrier(struct rank *r)
 {
 	int e = pthread_barrier_wait(&r->shared->barrier);
 
@@ -227,7 +228,7 @@ static uint32_t hybrid_count_cpus(void)
 	return sched_getaffinity(0, sizeof(set), &set) ? 1 : (uint32_t)CPU_COUNT(&set);
 }
 
-/* Binds this thread to the CPU with this index among those that the program may use. */
+/* Binds the thread to the CPU with the given index among the CPUs that the program may use. */
 static void hybrid_pin_thread(uint32_t index)
 {
 	cpu_set_t set;
@@ -259,19 +260,19 @@ static void hybrid_open_channel(struct rank *r)
 
 	siw_channel_open(&r->channel, &plan, &r->shared->ud_ports[r->own],
 			 &r->shared->cm_ports[r->own]);
-	hybrid_barrier(r);
+	hybrid_wait_at_barrier(r);
 	siw_channel_set_ports(&r->channel, r->shared->ud_ports, r->shared->cm_ports);
 	if (o->limit && !o->threshold)
 		siw_channel_connect_all(&r->channel);
-	hybrid_barrier(r);
+	hybrid_wait_at_barrier(r);
 }
 
-static void run_rank(const struct options *o, struct shared *shared, uint32_t own)
+static void hybrid_run_rank(const struct options *o, struct shared *shared, uint32_t own)
 {
 	struct rank r = { .o = o, .shared = shared, .own = own };
 
 	r.out = siw_bench_check_object(calloc(1, o->size), "memory");
-	heap_count_begin();
+	heap_start_counting();
 	hybrid_open_channel(&r);
 	r.expected = o->ranks - 1;
 	for (uint32_t step = 1; step < o->ranks; step++)
@@ -280,15 +281,15 @@ static void run_rank(const struct options *o, struct shared *shared, uint32_t ow
 	hybrid_send_pattern(&r);
 	hybrid_measure_memory(&r);
 	shared->of[own].sums = r.channel.sums;
-	hybrid_barrier(&r);
-	/* Only two ranks are awake now, and their polling disturbs no other rank. */
+	hybrid_wait_at_barrier(&r);
+	/* Only ranks 0 and 1 are awake now, so that polling disturbs no other rank. */
 	if (own < 2 && hybrid_count_cpus() > 1) {
 		hybrid_pin_thread(own);
 		r.channel.plan.spins = SPINS_ALONE;
 	}
 	if (own < 2)
 		hybrid_ping_pong(&r);
-	hybrid_barrier(&r);
+	hybrid_wait_at_barrier(&r);
 }
 
 /* ---- the parent process ---------------------------------------------------------------------- */
@@ -303,7 +304,7 @@ static void hybrid_kill_ranks(pid_t *pids, uint32_t ranks)
 			waitpid(pids[i], NULL, 0);
 }
 
-/* Whether a rank has ended. A rank that failed ends the other ranks and this program. */
+/* Returns whether a rank has ended. A rank that failed ends the other ranks and this program. */
 static bool hybrid_rank_has_ended(pid_t *pids, uint32_t ranks, uint32_t rank)
 {
 	int status;
@@ -329,7 +330,8 @@ static void hybrid_wait_for_ranks(const struct options *o, pid_t *pids)
 
 	while (rank < o->ranks) {
 		/*
-		 * All ranks are checked each time, because the first one that ends knows the cause.
+		 * All ranks are checked each time, because the first rank that fails has printed
+		 * the cause.
 		 */
 		for (uint32_t i = rank; i < o->ranks; i++)
 			hybrid_rank_has_ended(pids, o->ranks, i);
@@ -429,7 +431,7 @@ int main(int argc, char **argv)
 		}
 		if (pids[i] == 0) {
 			prctl(PR_SET_PDEATHSIG, SIGKILL);
-			run_rank(&o, shared, i);
+			hybrid_run_rank(&o, shared, i);
 			return 0; /* the end of the process releases all its resources */
 		}
 	}

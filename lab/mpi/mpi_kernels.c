@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * mpi_kernels cg|mg|lu SIZE: the time of a solver, and the part of it that its ranks spent in
- * communication. The residual must be small: a message with wrong octets, or one that arrives too
- * late, makes it large.
+ * mpi_kernels cg|mg|lu SIZE: the time of a solver, and the part of this time that the ranks spent
+ * in communication. The residual must be small: a message with wrong octets, or a message that
+ * arrives too late, makes the residual large.
  */
 #include <math.h>
 
@@ -26,12 +26,12 @@ static void kernel_measure(const struct kernel *k, int size)
 	long long calls, all_calls;
 
 	MPI_Barrier(MPI_COMM_WORLD);
-	time_reset();
+	communication_reset();
 	began = PMPI_Wtime();
 	residual = k->solve(size);
 	own[0] = PMPI_Wtime() - began;
-	own[1] = time_seconds();
-	calls = time_calls();
+	own[1] = communication_seconds();
+	calls = communication_calls();
 	if (!(residual <= k->most))
 		abort_job("%s of %d: the residual is %g, more than %g", k->name, size, residual,
 			  k->most);

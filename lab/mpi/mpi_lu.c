@@ -10,15 +10,15 @@
 #define TAG_SIDES 3
 
 /*
- * A cube of n points per side, surrounded by zeros; this rank has some of its columns y, with all z
- * and x.
+ * A cube of n points per side, surrounded by zeros; this rank has the points of some columns y,
+ * with all z and x.
  */
 struct lu {
 	int rank;
 	int ranks;
 	int n;
 	int columns;
-	double *x; /* with one additional point on each side of z, y and x */
+	double *x; /* the solution, with one additional point on each side of z, y and x */
 	double *b;
 };
 
@@ -35,57 +35,57 @@ static double lu_sum_neighbours(const struct lu *l, int z, int y, int x)
 }
 
 /* Sends one line of a plane to a neighbour; the first and the last rank have only one neighbour. */
-static void send_line(const struct lu *l, int z, int y, int to, int tag)
+static void lu_send_line(const struct lu *l, int z, int y, int to, int tag)
 {
 	if (to >= 0 && to < l->ranks)
 		MPI_Send(&l->x[lu_index(l, z, y, 1)], l->n, MPI_DOUBLE, to, tag, MPI_COMM_WORLD);
 }
 
-static void receive_line(const struct lu *l, int z, int y, int from, int tag)
+static void lu_receive_line(const struct lu *l, int z, int y, int from, int tag)
 {
 	if (from >= 0 && from < l->ranks)
 		MPI_Recv(&l->x[lu_index(l, z, y, 1)], l->n, MPI_DOUBLE, from, tag, MPI_COMM_WORLD,
 			 MPI_STATUS_IGNORE);
 }
 
-static void relax(const struct lu *l, int z, int y, int x)
+static void lu_relax_point(const struct lu *l, int z, int y, int x)
 {
 	l->x[lu_index(l, z, y, x)] =
 		(l->b[lu_index(l, z, y, x)] + lu_sum_neighbours(l, z, y, x)) / 7;
 }
 
-/* A wavefront from the first rank to the last, plane by plane. */
+/* Relaxes all points in ascending order; each plane needs a line from the preceding rank. */
 static void lu_sweep_forward(const struct lu *l)
 {
 	for (int z = 1; z <= l->n; z++) {
-		receive_line(l, z, 0, l->rank - 1, TAG_FORE);
+		lu_receive_line(l, z, 0, l->rank - 1, TAG_FORE);
 		for (int y = 1; y <= l->columns; y++)
 			for (int x = 1; x <= l->n; x++)
-				relax(l, z, y, x);
-		send_line(l, z, l->columns, l->rank + 1, TAG_FORE);
+				lu_relax_point(l, z, y, x);
+		lu_send_line(l, z, l->columns, l->rank + 1, TAG_FORE);
 	}
 }
 
-/* A wave from the last rank back to the first. */
+/* Relaxes all points in descending order; each plane needs a line from the following rank. */
 static void lu_sweep_backward(const struct lu *l)
 {
 	for (int z = l->n; z >= 1; z--) {
-		receive_line(l, z, l->columns + 1, l->rank + 1, TAG_BACK);
+		lu_receive_line(l, z, l->columns + 1, l->rank + 1, TAG_BACK);
 		for (int y = l->columns; y >= 1; y--)
 			for (int x = l->n; x >= 1; x--)
-				relax(l, z, y, x);
-		send_line(l, z, 1, l->rank - 1, TAG_BACK);
+				lu_relax_point(l, z, y, x);
+		lu_send_line(l, z, 1, l->rank - 1, TAG_BACK);
 	}
 }
 
-/* Exchanges the current boundary values with both neighbours. */
+/* Exchanges the current values of the outermost columns with both neighbouring ranks. */
 static void lu_exchange_borders(const struct lu *l)
 {
 	for (int z = 1; z <= l->n; z++) {
-		send_line(l, z, l->columns, l->rank + 1, TAG_SIDES);
-		receive_line(l, z, 0, l->rank - 1, TAG_SIDES);
-		send_line(l, z, 1, l->rank - 1, TAG_SIDES);
-		receive_line(l, z, l->columns + 1, l->rank + 1, TAG_SIDES);
+		lu_send_line(l, z, l->columns, l->rank + 1, TAG_SIDES);
+		lu_receive_line(l, z, 0, l->rank - 1, TAG_SIDES);
+		lu_send_line(l, z, 1, l->rank - 1, TAG_SIDES);
+		lu_receive_line(l, z, l->columns + 1, l->rank + 1, TAG_SIDES);
 	}
 }
 

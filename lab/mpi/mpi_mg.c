@@ -13,8 +13,8 @@
 #define TAG_DOWN 2
 
 /*
- * A level of the cube: n points per side, periodic. This rank has some of its planes, and on each
- * side one additional plane of a neighbour.
+ * A level of the cube: n points per side, periodic. This rank has some planes of the level, and on
+ * each side a copy of one plane of the neighbouring rank.
  */
 struct level {
 	int n;
@@ -32,7 +32,7 @@ struct mg {
 	struct level level[MOST];
 };
 
-static size_t plane(const struct level *l)
+static size_t plane_size(const struct level *l)
 {
 	return (size_t)l->n * (size_t)l->n;
 }
@@ -44,31 +44,35 @@ static size_t mg_index(const struct level *l, int z, int y, int x)
 	return ((size_t)z * n + (size_t)((y + n) % n)) * n + (size_t)((x + n) % n);
 }
 
-/* Sets planes 0 and planes + 1 to those of the neighbours. */
+/*
+ * Receives the neighbours' adjacent planes into planes 0 and planes + 1, and sends them this
+ * rank's.
+ */
 static void mg_exchange_planes(const struct mg *m, const struct level *l, double *v)
 {
 	int up = (m->rank + 1) % m->ranks, down = (m->rank + m->ranks - 1) % m->ranks;
-	int octets = (int)(plane(l) * sizeof(*v));
+	int octets = (int)(plane_size(l) * sizeof(*v));
 	MPI_Request requests[4];
 
 	MPI_Irecv(v, octets, MPI_BYTE, down, TAG_UP, MPI_COMM_WORLD, &requests[0]);
-	MPI_Irecv(v + (l->planes + 1) * plane(l), octets, MPI_BYTE, up, TAG_DOWN, MPI_COMM_WORLD,
-		  &requests[1]);
-	MPI_Isend(v + l->planes * plane(l), octets, MPI_BYTE, up, TAG_UP, MPI_COMM_WORLD,
+	MPI_Irecv(v + (l->planes + 1) * plane_size(l), octets, MPI_BYTE, up, TAG_DOWN,
+		  MPI_COMM_WORLD, &requests[1]);
+	MPI_Isend(v + l->planes * plane_size(l), octets, MPI_BYTE, up, TAG_UP, MPI_COMM_WORLD,
 		  &requests[2]);
-	MPI_Isend(v + plane(l), octets, MPI_BYTE, down, TAG_DOWN, MPI_COMM_WORLD, &requests[3]);
+	MPI_Isend(v + plane_size(l), octets, MPI_BYTE, down, TAG_DOWN, MPI_COMM_WORLD,
+		  &requests[3]);
 	MPI_Waitall(4, requests, MPI_STATUSES_IGNORE);
 }
 
 /* r = b - A x, where A is the seven-point Laplacian plus the identity. */
-static void residual(const struct mg *m, const struct level *l)
+static void mg_compute_residual(const struct mg *m, const struct level *l)
 {
 	mg_exchange_planes(m, l, l->x);
 	for (int z = 1; z <= l->planes; z++)
 		for (int y = 0; y < l->n; y++)
 			for (int x = 0; x < l->n; x++) {
 				size_t i = mg_index(l, z, y, x);
-				double around = l->x[i - plane(l)] + l->x[i + plane(l)] +
+				double around = l->x[i - plane_size(l)] + l->x[i + plane_size(l)] +
 						l->x[mg_index(l, z, y - 1, x)] +
 						l->x[mg_index(l, z, y + 1, x)] +
 						l->x[mg_index(l, z, y, x - 1)] +
@@ -78,19 +82,19 @@ static void residual(const struct mg *m, const struct level *l)
 			}
 }
 
-static void smooth(const struct mg *m, const struct level *l, int times)
+static void mg_smooth(const struct mg *m, const struct level *l, int times)
 {
 	double step = WEIGHT / (6 * l->scale + 1);
 
 	for (; times > 0; times--) {
-		residual(m, l);
-		for (size_t i = plane(l); i < (size_t)(l->planes + 1) * plane(l); i++)
+		mg_compute_residual(m, l);
+		for (size_t i = plane_size(l); i < (size_t)(l->planes + 1) * plane_size(l); i++)
 			l->x[i] += step * l->r[i];
 	}
 }
 
-/* Sets the coarser level's b to the means of eight points of the residual. */
-static void restrict_to(const struct level *fine, const struct level *coarse)
+/* Sets b of the coarser level to the means of eight points of the finer level's residual. */
+static void mg_restrict_residual(const struct level *fine, const struct level *coarse)
 {
 	for (int z = 0; z < coarse->planes; z++)
 		for (int y = 0; y < coarse->n; y++)
@@ -105,8 +109,8 @@ static void restrict_to(const struct level *fine, const struct level *coarse)
 			}
 }
 
-/* Corrects each point with the value of the coarser level. */
-static void prolong(const struct level *coarse, const struct level *fine)
+/* Adds the solution of the coarser level to each point of the finer level. */
+static void mg_add_coarse_correction(const struct level *coarse, const struct level *fine)
 {
 	for (int z = 0; z < fine->planes; z++)
 		for (int y = 0; y < fine->n; y++)
@@ -120,33 +124,33 @@ static void mg_cycle(const struct mg *m, int depth)
 	const struct level *l = &m->level[depth];
 
 	if (depth + 1 == m->levels) {
-		smooth(m, l, COARSEST);
+		mg_smooth(m, l, COARSEST);
 		return;
 	}
-	smooth(m, l, SMOOTHS);
-	residual(m, l);
-	restrict_to(l, l + 1);
-	memset(l[1].x, 0, (size_t)(l[1].planes + 2) * plane(l + 1) * sizeof(*l[1].x));
+	mg_smooth(m, l, SMOOTHS);
+	mg_compute_residual(m, l);
+	mg_restrict_residual(l, l + 1);
+	memset(l[1].x, 0, (size_t)(l[1].planes + 2) * plane_size(l + 1) * sizeof(*l[1].x));
 	mg_cycle(m, depth + 1);
-	prolong(l + 1, l);
-	smooth(m, l, SMOOTHS);
+	mg_add_coarse_correction(l + 1, l);
+	mg_smooth(m, l, SMOOTHS);
 }
 
-static double norm(const struct level *l, const double *v)
+static double mg_norm(const struct level *l, const double *v)
 {
 	double own = 0, all;
 
-	for (size_t i = plane(l); i < (size_t)(l->planes + 1) * plane(l); i++)
+	for (size_t i = plane_size(l); i < (size_t)(l->planes + 1) * plane_size(l); i++)
 		own += v[i] * v[i];
 	MPI_Allreduce(&own, &all, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
 	return sqrt(all);
 }
 
-static void make_levels(struct mg *m, int n)
+static void mg_create_levels(struct mg *m, int n)
 {
 	/*
-	 * Each rank has complete planes of every level, and twice as many as on the next coarser
-	 * one.
+	 * Each rank has complete planes of every level, and twice as many planes as on the next
+	 * coarser level.
 	 */
 	for (; m->levels < MOST && n % m->ranks == 0 && n >= 4; n /= 2) {
 		struct level *l = &m->level[m->levels++];
@@ -155,7 +159,7 @@ static void make_levels(struct mg *m, int n)
 		l->n = n;
 		l->planes = n / m->ranks;
 		l->scale = (double)n * n / 1000;
-		points = (size_t)(l->planes + 2) * plane(l);
+		points = (size_t)(l->planes + 2) * plane_size(l);
 		l->x = alloc_zeroed(points, sizeof(double));
 		l->b = alloc_zeroed(points, sizeof(double));
 		l->r = alloc_zeroed(points, sizeof(double));
@@ -168,13 +172,14 @@ double kernel_mg(int n)
 	const struct level *top = &m.level[0];
 	double off;
 
-	make_levels(&m, n);
-	for (size_t i = plane(top); i < (size_t)(top->planes + 1) * plane(top); i++)
-		top->b[i] = sin(0.11 * (double)(i + (size_t)m.rank * top->planes * plane(top)));
+	mg_create_levels(&m, n);
+	for (size_t i = plane_size(top); i < (size_t)(top->planes + 1) * plane_size(top); i++)
+		top->b[i] =
+			sin(0.11 * (double)(i + (size_t)m.rank * top->planes * plane_size(top)));
 	for (int i = 0; i < CYCLES; i++)
 		mg_cycle(&m, 0);
-	residual(&m, top);
-	off = norm(top, top->r) / norm(top, top->b);
+	mg_compute_residual(&m, top);
+	off = mg_norm(top, top->r) / mg_norm(top, top->b);
 	for (int i = 0; i < m.levels; i++) {
 		free(m.level[i].x);
 		free(m.level[i].b);

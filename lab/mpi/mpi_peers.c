@@ -18,7 +18,7 @@ static unsigned char peers_expected_octet(int from, int to, int lap, int at)
 	return (unsigned char)(from * 31 + to * 7 + lap * 3 + at * 13);
 }
 
-/* Sends a message to one rank and receives one from another; checks each octet. */
+/* Sends a message to one rank and receives a message from another; checks each received octet. */
 static void peers_exchange(int to, int from, int lap, unsigned char *out, unsigned char *in,
 			   int size)
 {
@@ -42,7 +42,7 @@ int main(int argc, char **argv)
 	unsigned char *out, *in;
 	double began;
 
-	heap_count_begin();
+	heap_start_counting();
 	MPI_Init(&argc, &argv);
 	if (size < 1)
 		abort_job("mpi_peers SIZE");
@@ -58,13 +58,13 @@ int main(int argc, char **argv)
 	MPI_Barrier(MPI_COMM_WORLD);
 	figures[SECONDS_US] = (long long)((MPI_Wtime() - began) * 1e6);
 	figures[PSS] = process_pss();
-	figures[HELD] = heap_count_now();
-	if (figures[PSS] < 0 || process_sockets(&sockets))
+	figures[HELD] = heap_octets_of_siwarp();
+	if (figures[PSS] < 0 || process_count_sockets(&sockets))
 		abort_job("/proc/self cannot be read");
 	figures[UDP] = sockets.udp;
 	figures[TCP] = sockets.tcp;
 	figures[KERNEL] = sockets.kernel;
-	/* No rank may end before all have measured. */
+	/* No rank may end before all ranks have measured their memory. */
 	MPI_Barrier(MPI_COMM_WORLD);
 	MPI_Reduce(figures, sums, FIGURES, MPI_LONG_LONG, MPI_SUM, 0, MPI_COMM_WORLD);
 	if (rank == 0) {

@@ -27,8 +27,9 @@ long long process_pss(void)
 }
 
 /*
- * Calls getsockopt() directly: the device may close the descriptor at the same time, which is
- * harmless here, but which ThreadSanitizer's wrapper would report as a race.
+ * Calls getsockopt() as a system call: another thread may close the descriptor at the same time,
+ * which is harmless here, but which ThreadSanitizer's wrapper of getsockopt() would report as a
+ * race.
  */
 static int process_getsockopt(int fd, int name, void *value, socklen_t size)
 {
@@ -46,7 +47,7 @@ static long long process_socket_memory(int fd)
 	       info[SK_MEMINFO_BACKLOG];
 }
 
-int process_sockets(struct process_sockets *sockets)
+int process_count_sockets(struct process_sockets *sockets)
 {
 	DIR *fds = opendir("/proc/self/fd");
 	struct dirent *entry;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Memory and sockets of this process, as reported by the kernel. */
+/* Memory and sockets of the calling process, as reported by the kernel. */
 #ifndef SIW_BENCH_MPI_PROCESS_H
 #define SIW_BENCH_MPI_PROCESS_H
 
@@ -8,9 +8,11 @@ struct process_sockets {
 	long long kernel;   /* octets that the kernel has allocated for data sent and received */
 };
 
-/* Proportional set size of this process in octets; -1: unknown. */
+/* Returns the proportional set size of the calling process in octets, or -1 if it is unknown. */
 long long process_pss(void);
-/* Counts the UDP and TCP sockets of this process. Returns 0, or -1 if they are unknown. */
-int process_sockets(struct process_sockets *sockets);
+/*
+ * Counts the UDP and TCP sockets of the calling process. Returns 0, or -1 if /proc is unreadable.
+ */
+int process_count_sockets(struct process_sockets *sockets);
 
 #endif

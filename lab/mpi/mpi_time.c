@@ -6,23 +6,23 @@
 static double seconds;
 static long long calls;
 
-void time_reset(void)
+void communication_reset(void)
 {
 	seconds = 0;
 	calls = 0;
 }
 
-double time_seconds(void)
+double communication_seconds(void)
 {
 	return seconds;
 }
 
-long long time_calls(void)
+long long communication_calls(void)
 {
 	return calls;
 }
 
-/* Calls MPI's function by its second name (PMPI_), timed. */
+/* Calls a function of MPI by its second name (PMPI_) and adds the duration of the call. */
 #define TIMED(call)                      \
 	double began = PMPI_Wtime();     \
 	int err = (call);                \

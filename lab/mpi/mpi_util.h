@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Prints a reason and aborts the job; does not return. */
+/* Prints an error message and aborts the job; does not return. */
 __attribute__((format(printf, 1, 2), noreturn)) static inline void abort_job(const char *format,
 									     ...)
 {
@@ -26,7 +26,7 @@ __attribute__((format(printf, 1, 2), noreturn)) static inline void abort_job(con
 	abort();
 }
 
-/* Allocates zeroed memory for n objects of a size. */
+/* Allocates zeroed memory for n objects of a size; aborts the job if there is no memory. */
 static inline void *alloc_zeroed(size_t n, size_t size)
 {
 	void *memory = calloc(n ? n : 1, size);
@@ -53,9 +53,9 @@ static inline int all_ranks(void)
 }
 
 /*
- * Ends like MPI_Finalize, after no rank needs this rank any more. Over UCX's UD, a rank whose own
- * sends are acknowledged leaves MPI_Finalize, and ranks that still wait for its acknowledgements
- * retransmit for 30 s. So all ranks make progress for some time after the last message.
+ * Calls MPI_Finalize after all ranks have made progress for some time after the last message. Over
+ * UCX's UD, a rank whose own sends are acknowledged returns from MPI_Finalize, and ranks that still
+ * wait for acknowledgements of this rank would retransmit for 30 s.
  */
 static inline void finalize_job(void)
 {

@@ -4,7 +4,7 @@
  *
  * Every message is checked: before the timed part, each octet of some messages; during the timed
  * part, the number at both ends of each message. For each size, each of the three measurements
- * takes about SECONDS; their lengths are derived from a trial, and both ranks use rank 0's.
+ * takes about SECONDS. A trial run of rank 0 determines the number of messages for both ranks.
  */
 #include "lab/mpi/mpi_util.h"
 
@@ -23,7 +23,7 @@ struct wire {
 	size_t size;
 	unsigned char *out; /* buffers for `window` messages of `size` octets each */
 	unsigned char *in;
-	MPI_Request *requests; /* requests of both directions */
+	MPI_Request *requests; /* MPI requests of both directions */
 };
 
 static unsigned char wire_expected_octet(int from, unsigned int number, size_t at)
@@ -49,13 +49,14 @@ static void wire_check_message(const struct wire *w, const unsigned char *messag
 /*
  * Writes the number of a message into its first and last octets; a message has at least 64 octets.
  */
-static void stamp(const struct wire *w, unsigned char *message, unsigned int number)
+static void wire_write_number(const struct wire *w, unsigned char *message, unsigned int number)
 {
 	memcpy(message, &number, sizeof(number));
 	memcpy(message + w->size - sizeof(number), &number, sizeof(number));
 }
 
-static void check_stamp(const struct wire *w, const unsigned char *message, unsigned int number)
+static void wire_check_number(const struct wire *w, const unsigned char *message,
+			      unsigned int number)
 {
 	unsigned int first, last;
 
@@ -86,20 +87,20 @@ static double wire_ping_pong(const struct wire *w, int n)
 	began = MPI_Wtime();
 	for (int i = 0; i < n; i++) {
 		if (w->rank == 0) {
-			stamp(w, w->out, (unsigned int)i);
+			wire_write_number(w, w->out, (unsigned int)i);
 			wire_send(w, w->out);
 			wire_receive(w, w->in);
 		} else {
 			wire_receive(w, w->in);
-			stamp(w, w->out, (unsigned int)i);
+			wire_write_number(w, w->out, (unsigned int)i);
 			wire_send(w, w->out);
 		}
-		check_stamp(w, w->in, (unsigned int)i);
+		wire_check_number(w, w->in, (unsigned int)i);
 	}
 	return MPI_Wtime() - began;
 }
 
-static int post_window(const struct wire *w, int turn, int sends, int receives)
+static int wire_post_window(const struct wire *w, int turn, int sends, int receives)
 {
 	int n = 0;
 
@@ -107,7 +108,8 @@ static int post_window(const struct wire *w, int turn, int sends, int receives)
 		MPI_Irecv(w->in + (size_t)i * w->size, (int)w->size, MPI_BYTE, w->peer, TAG_DATA,
 			  MPI_COMM_WORLD, &w->requests[n++]);
 	for (int i = 0; sends && i < w->window; i++) {
-		stamp(w, w->out + (size_t)i * w->size, (unsigned int)(turn * w->window + i));
+		wire_write_number(w, w->out + (size_t)i * w->size,
+				  (unsigned int)(turn * w->window + i));
 		MPI_Isend(w->out + (size_t)i * w->size, (int)w->size, MPI_BYTE, w->peer, TAG_DATA,
 			  MPI_COMM_WORLD, &w->requests[n++]);
 	}
@@ -115,8 +117,8 @@ static int post_window(const struct wire *w, int turn, int sends, int receives)
 }
 
 /*
- * Returns the seconds of n windows from rank 0 to rank 1, or in both directions; each window is
- * answered.
+ * Returns the seconds of n windows from rank 0 to rank 1, or in both directions. Rank 1 answers
+ * each window with a message.
  */
 static double wire_send_windows(const struct wire *w, int n, int both)
 {
@@ -126,11 +128,11 @@ static double wire_send_windows(const struct wire *w, int n, int both)
 	MPI_Barrier(MPI_COMM_WORLD);
 	began = MPI_Wtime();
 	for (int turn = 0; turn < n; turn++) {
-		requests = post_window(w, turn, both || w->rank == 0, receives);
+		requests = wire_post_window(w, turn, both || w->rank == 0, receives);
 		MPI_Waitall(requests, w->requests, MPI_STATUSES_IGNORE);
 		for (int i = 0; receives && i < w->window; i++)
-			check_stamp(w, w->in + (size_t)i * w->size,
-				    (unsigned int)(turn * w->window + i));
+			wire_check_number(w, w->in + (size_t)i * w->size,
+					  (unsigned int)(turn * w->window + i));
 		if (w->rank == 0)
 			MPI_Recv(&done, 1, MPI_INT, 1, TAG_DONE, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
 		else
@@ -139,21 +141,22 @@ static double wire_send_windows(const struct wire *w, int n, int both)
 	return MPI_Wtime() - began;
 }
 
-static double one_way(const struct wire *w, int n)
+static double wire_run_one_way(const struct wire *w, int n)
 {
 	return wire_send_windows(w, n, 0);
 }
 
-static double two_way(const struct wire *w, int n)
+static double wire_run_two_way(const struct wire *w, int n)
 {
 	return wire_send_windows(w, n, 1);
 }
 
 /*
- * Returns the seconds of one round trip or window, from a run that takes about this many seconds.
+ * Returns the seconds of one round trip or one window, from a run of `run` that takes about
+ * `seconds`.
  */
-static double wire_measure(const struct wire *w, double seconds,
-			   double (*run)(const struct wire *, int))
+static double wire_time_turn(const struct wire *w, double seconds,
+			     double (*run)(const struct wire *, int))
 {
 	double trial;
 	int n;
@@ -165,7 +168,7 @@ static double wire_measure(const struct wire *w, double seconds,
 	return run(w, n) / n;
 }
 
-static void check_data(const struct wire *w)
+static void wire_check_data(const struct wire *w)
 {
 	for (unsigned int i = 0; i < CHECKED; i++) {
 		memset(w->in, 0, w->size);
@@ -187,10 +190,10 @@ static void wire_measure_sizes(struct wire *w, double seconds, int last)
 	w->out = alloc_zeroed((size_t)w->window, w->size);
 	w->in = alloc_zeroed((size_t)w->window, w->size);
 	w->requests = alloc_zeroed((size_t)w->window * 2, sizeof(*w->requests));
-	check_data(w);
-	latency = wire_measure(w, seconds, wire_ping_pong) / 2 * 1e6;
-	one = (double)octets / wire_measure(w, seconds, one_way) / 1e9;
-	two = 2.0 * (double)octets / wire_measure(w, seconds, two_way) / 1e9;
+	wire_check_data(w);
+	latency = wire_time_turn(w, seconds, wire_ping_pong) / 2 * 1e6;
+	one = (double)octets / wire_time_turn(w, seconds, wire_run_one_way) / 1e9;
+	two = 2.0 * (double)octets / wire_time_turn(w, seconds, wire_run_two_way) / 1e9;
 	if (w->rank == 0)
 		printf("{\"size\": %zu, \"lat\": %.4f, \"bw\": %.5f, \"bibw\": %.5f}%s", w->size,
 		       latency, one, two, last ? "" : ", ");

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Memory of MPI ranks that have all exchanged messages, by the number of ranks: UD compared with
-RC.
+"""Memory of MPI ranks after each rank has exchanged messages with all others: UD compared with RC.
 
-A rank's memory is its own (including its share of memory common to processes), the part of it that
-siwarp's libraries hold, and the kernel's: buffers of its sockets, and the sockets themselves.
+The result has, for each number of ranks and each transport: the memory of a rank's process (with
+its share of memory common to processes), the part of this memory that siwarp's libraries have
+allocated, and the memory of the kernel for the sockets of the rank and for their buffers.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from lab.mpi.launch import TRANSPORTS, Mpich
 from siwarp.bench.memory import kernel_octets
 from siwarp.bench.runner import BenchError, Progress
 
-__all__ = ["RANKS", "SIZE", "measure", "of_rank"]
+__all__ = ["RANKS", "SIZE", "measure_memory", "memory_of_one_rank"]
 
 RANKS = (2, 4, 8, 16, 32, 64)
-#: Transports in a figure of a paper, and MPICH's own.
+#: The transports to compare: UD, RC, and MPICH's own TCP.
 _TRANSPORTS = ("ud", "rc", "tcp")
 #: Length of each message in octets.
 SIZE = 8192
 LIMIT_S = 120
 
 
-def _run(mpich: Mpich, name: str, netif: str, ranks: int) -> dict[str, int]:
-    program = mpich.compile("mpi_peers", "mpi_held", "mpi_process")
+def _run_mpi_peers(mpich: Mpich, name: str, netif: str, ranks: int) -> dict[str, int]:
+    program = mpich.compile_program("mpi_peers", "mpi_held", "mpi_process")
     # UCX would patch the memory functions that the program defines for counting.
     env = {"UCX_MEM_MALLOC_HOOKS": "n"}
     command = [str(program), str(SIZE)]
-    return dict(mpich.run(TRANSPORTS[name], netif, ranks, command, limit=LIMIT_S, env=env))
+    return dict(mpich.run_program(TRANSPORTS[name], netif, ranks, command, limit=LIMIT_S, env=env))
 
 
-def of_rank(sums: dict[str, int]) -> dict[str, Any]:
+def memory_of_one_rank(sums: dict[str, int]) -> dict[str, Any]:
     """Return the memory of one rank, given the sums over all ranks."""
     ranks = sums["ranks"]
     objects = kernel_octets(sums["udp"], sums["tcp"])
@@ -50,14 +50,14 @@ def of_rank(sums: dict[str, int]) -> dict[str, Any]:
     }
 
 
-def measure(
+def measure_memory(
     mpich: Mpich,
     netif: str,
     ranks: Sequence[int] = RANKS,
     progress: Progress | None = None,
-    run: Callable[..., dict[str, int]] = _run,
+    run: Callable[..., dict[str, int]] = _run_mpi_peers,
 ) -> dict[str, Any]:
-    """Measure each number of ranks over each transport.
+    """Measure the memory of a rank, with each number of ranks over each transport.
 
     A point has ``ranks``, for each transport its octets per rank, and ``saving``: how much less
     memory UD needs than RC, as a fraction of RC's. A transport that fails is not tried with more
@@ -70,7 +70,7 @@ def measure(
         for k, name in enumerate(_TRANSPORTS):
             if name not in errors:
                 try:
-                    point[name] = of_rank(run(mpich, name, netif, n))
+                    point[name] = memory_of_one_rank(run(mpich, name, netif, n))
                 except BenchError as e:
                     errors[name] = f"{n} ranks: {e}"
             if progress:

@@ -13,10 +13,10 @@ from lab.mpi.hybrid import CHANNELS
 from lab.mpi.launch import TRANSPORTS
 from lab.mpi.wire import METRICS
 
-__all__ = ["draw"]
+__all__ = ["draw_parts"]
 
 
-def _wire(found: dict[str, Any], folder: Path) -> list[Path]:
+def _draw_wire(found: dict[str, Any], folder: Path) -> list[Path]:
     drawn = []
     for metric, (words, unit, _) in METRICS.items():
         curves = {
@@ -31,7 +31,7 @@ def _wire(found: dict[str, Any], folder: Path) -> list[Path]:
     return drawn
 
 
-def _memory(found: dict[str, Any], folder: Path) -> list[Path]:
+def _draw_memory(found: dict[str, Any], folder: Path) -> list[Path]:
     curves = {}
     for name in found["transports"]:
         points = [point for point in found["points"] if name in point]
@@ -43,7 +43,7 @@ def _memory(found: dict[str, Any], folder: Path) -> list[Path]:
     return [draw_curves(folder / "mpi-memory.png", "MPI: memory", labels, curves)]
 
 
-def _hybrid(found: dict[str, Any], folder: Path) -> list[Path]:
+def _draw_hybrid(found: dict[str, Any], folder: Path) -> list[Path]:
     first = found["rows"][0]["size"]
     rows = [row for row in found["rows"] if row["size"] == first]
     memory, rate = {}, {}
@@ -61,11 +61,11 @@ def _hybrid(found: dict[str, Any], folder: Path) -> list[Path]:
     ]
 
 
-_DRAW = {"wire": _wire, "memory": _memory, "hybrid": _hybrid}
+_DRAW = {"wire": _draw_wire, "memory": _draw_memory, "hybrid": _draw_hybrid}
 
 
-def draw(found: dict[str, Any], folder: Path) -> list[Path]:
-    """Draw every part that was measured into a folder, which is created; return the files."""
+def draw_parts(found: dict[str, Any], folder: Path) -> list[Path]:
+    """Draw each measured part into files in a folder, which is created; return the files."""
     folder.mkdir(parents=True, exist_ok=True)
     drawn = []
     for part, draw_part in _DRAW.items():

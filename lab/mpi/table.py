@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-__all__ = ["octets", "show"]
+__all__ = ["format_octets", "print_tables"]
 
 
-def octets(n: int) -> str:
+def format_octets(n: int) -> str:
     """Return a size as text: 64 B, 4 KiB, 1 MiB."""
     for unit, shift in (("MiB", 20), ("KiB", 10)):
         if n >= 1 << shift and n % (1 << shift) == 0:
@@ -25,7 +25,7 @@ def octets(n: int) -> str:
     return f"{n} B"
 
 
-def _table(*columns: str) -> Table:
+def _create_table(*columns: str) -> Table:
     from rich.table import Table
 
     made = Table(header_style="bold", border_style="dim")
@@ -34,9 +34,9 @@ def _table(*columns: str) -> Table:
     return made
 
 
-def _curves(console: Console, found: dict[str, Any]) -> None:
+def _print_curves(console: Console, found: dict[str, Any]) -> None:
     for metric, (words, unit, less) in METRICS.items():
-        shown = _table("size", *(TRANSPORTS[name].name for name in found["transports"]))
+        shown = _create_table("size", *(TRANSPORTS[name].name for name in found["transports"]))
         for size in found["sizes"]:
             cells = []
             for figures in found["transports"].values():
@@ -44,7 +44,7 @@ def _curves(console: Console, found: dict[str, Any]) -> None:
                 cell = figure(point[metric]["median"], unit)
                 ratio = point.get(f"{metric}_ratio")
                 cells.append(f"{cell}  x {ratio['median']:.2f}" if ratio else cell)
-            shown.add_row(octets(size), *cells)
+            shown.add_row(format_octets(size), *cells)
         console.print(f"{words} ({'less' if less else 'more'} is better)", style="bold")
         console.print(shown)
     console.print(
@@ -54,9 +54,9 @@ def _curves(console: Console, found: dict[str, Any]) -> None:
     )
 
 
-def _wire(console: Console, found: dict[str, Any]) -> None:
+def _print_wire(console: Console, found: dict[str, Any]) -> None:
     if found["transports"]:
-        _curves(console, found)
+        _print_curves(console, found)
     for must in found["musts"]:
         ratio = must["ratio"]
         told = "NOT SHOWN"
@@ -66,12 +66,12 @@ def _wire(console: Console, found: dict[str, Any]) -> None:
         console.print(f"must: {must['name']}: {told}", soft_wrap=True)
 
 
-def _mib(n: int) -> str:
+def _format_mib(n: int) -> str:
     return f"{n / (1 << 20):.2f}"
 
 
-def _memory(console: Console, found: dict[str, Any]) -> None:
-    shown = _table("ranks", "", "process", "of it siwarp's", "kernel", "sockets", "UD saves")
+def _print_memory(console: Console, found: dict[str, Any]) -> None:
+    shown = _create_table("ranks", "", "process", "of it siwarp's", "kernel", "sockets", "UD saves")
     for point in found["points"]:
         for name in found["transports"]:
             if name not in point:
@@ -83,9 +83,9 @@ def _memory(console: Console, found: dict[str, Any]) -> None:
             shown.add_row(
                 str(point["ranks"]),
                 TRANSPORTS[name].name,
-                _mib(of["process"]),
-                _mib(of["siwarp"]),
-                _mib(kernel),
+                _format_mib(of["process"]),
+                _format_mib(of["siwarp"]),
+                _format_mib(kernel),
                 f"{sockets['udp'] + sockets['tcp']:.0f}",
                 f"{saving:.0%}" if name == "rc" and saving is not None else "",
             )
@@ -102,9 +102,9 @@ def _memory(console: Console, found: dict[str, Any]) -> None:
         console.print("without the kernel's objects for sockets: only root can read /proc/slabinfo")
 
 
-def _kernels(console: Console, found: dict[str, Any]) -> None:
+def _print_kernels(console: Console, found: dict[str, Any]) -> None:
     names = [TRANSPORTS[name].name for name in found["transports"]]
-    shown = _table("kernel", "ranks", *names, "UD to RC", "UD to TCP")
+    shown = _create_table("kernel", "ranks", *names, "UD to RC", "UD to TCP")
     for row in found["rows"]:
         cells = []
         for name in found["transports"]:
@@ -120,8 +120,8 @@ def _kernels(console: Console, found: dict[str, Any]) -> None:
     console.print(shown)
 
 
-def _hybrid(console: Console, found: dict[str, Any]) -> None:
-    shown = _table(
+def _print_hybrid(console: Console, found: dict[str, Any]) -> None:
+    shown = _create_table(
         *("ranks, size", "", "latency", "messages/s", "process", "of it siwarp's", "kernel"),
         *("connections", "over RC", "retransmitted", "saves of RC"),
     )
@@ -133,13 +133,13 @@ def _hybrid(console: Console, found: dict[str, Any]) -> None:
             kernel = of["kernel_buffers"] + (of["kernel_objects"] or 0)
             saving = row.get("saving", {}).get(name)
             shown.add_row(
-                f"{row['ranks']}, {octets(row['size'])}",
+                f"{row['ranks']}, {format_octets(row['size'])}",
                 CHANNELS[name],
                 figure(of["lat"]["median"], "us"),
                 f"{of['rate']['median']:,.0f}",
-                _mib(of["process"]),
-                _mib(of["siwarp"]),
-                _mib(kernel),
+                _format_mib(of["process"]),
+                _format_mib(of["siwarp"]),
+                _format_mib(kernel),
                 f"{of['connections']:.1f}",
                 f"{of['rc_share']:.0%}",
                 f"{of['again']:.1f}",
@@ -159,11 +159,16 @@ def _hybrid(console: Console, found: dict[str, Any]) -> None:
     )
 
 
-_SHOW = {"wire": _wire, "memory": _memory, "kernels": _kernels, "hybrid": _hybrid}
+_SHOW = {
+    "wire": _print_wire,
+    "memory": _print_memory,
+    "kernels": _print_kernels,
+    "hybrid": _print_hybrid,
+}
 
 
-def show(found: dict[str, Any], console: Console | None = None) -> None:
-    """Print what was measured, and the reason for each part that was not."""
+def print_tables(found: dict[str, Any], console: Console | None = None) -> None:
+    """Print a table for each measured part, and the reason for each part that failed."""
     console = plain(console, 160)
     for part, print_part in _SHOW.items():
         if found.get(part):

@@ -11,7 +11,15 @@ from typing import Any
 from lab.mpi.launch import TRANSPORTS, Mpich
 from siwarp.bench.runner import BenchError, Progress
 
-__all__ = ["METRICS", "PROMISES", "SIZES", "Promise", "judge", "measure", "spread"]
+__all__ = [
+    "METRICS",
+    "PROMISES",
+    "SIZES",
+    "Promise",
+    "judge_promises",
+    "measure_transports",
+    "median_and_range",
+]
 
 SIZES = (64, 256, 1024, 4096, 8192, 16384, 65536, 262144, 1048576)
 #: The metrics: description, unit, and whether less is better.
@@ -20,7 +28,7 @@ METRICS = {
     "bw": ("bandwidth, one way", "GB/s", False),
     "bibw": ("bandwidth, both directions together", "GB/s", False),
 }
-#: Seconds that each metric of each size takes in a round, and seconds until a round is given up.
+#: Seconds for the measurement of one metric with one size, and seconds until a job is killed.
 TARGET_S = 0.03
 LIMIT_S = 60
 
@@ -36,62 +44,66 @@ class Promise:
 
     @property
     def name(self) -> str:
-        """Description of the promise as text."""
+        """The promise as a sentence."""
         words, _, less = METRICS[self.metric]
         size = f"{self.size} B" if self.size < 1024 else f"{self.size >> 20} MiB"
         limit = "no more" if less else "no less"
         ours, beside = TRANSPORTS[self.transport].name, TRANSPORTS[self.beside].name
         return f"{ours}, {size}: {words} {limit} than {beside}'s"
 
-    def kept(self, ratio: float) -> bool:
-        """Whether the ratio keeps the promise."""
+    def is_kept_by(self, ratio: float) -> bool:
+        """Return whether the ratio to the other transport keeps the promise."""
         return ratio <= 1 if METRICS[self.metric][2] else ratio >= 1
 
 
 PROMISES = (Promise("ud", "lat", 64), Promise("rc", "lat", 64), Promise("rc", "bw", 1 << 20))
 
 
-def spread(values: Iterable[float]) -> dict[str, float]:
-    """Return the median, the minimum and the maximum."""
+def median_and_range(values: Iterable[float]) -> dict[str, float]:
+    """Return the median, the minimum and the maximum of the values."""
     listed = sorted(values)
     return {"median": statistics.median(listed), "min": listed[0], "max": listed[-1]}
 
 
-def _run(mpich: Mpich, name: str, netif: str, sizes: Sequence[int]) -> dict[int, dict[str, float]]:
-    program = mpich.compile("mpi_wire")
+def _run_mpi_wire(
+    mpich: Mpich, name: str, netif: str, sizes: Sequence[int]
+) -> dict[int, dict[str, float]]:
+    program = mpich.compile_program("mpi_wire")
     command = [str(program), str(TARGET_S), *map(str, sizes)]
-    found = mpich.run(TRANSPORTS[name], netif, 2, command, limit=LIMIT_S, bind=True)
+    found = mpich.run_program(TRANSPORTS[name], netif, 2, command, limit=LIMIT_S, bind=True)
     return {point["size"]: {metric: point[metric] for metric in METRICS} for point in found}
 
 
-def _figures(
+def _summarize_transport(
     name: str, rounds: Sequence[dict[str, dict[int, dict[str, float]]]], sizes: Sequence[int]
 ) -> dict[str, dict[str, Any]]:
-    """Return, for each size of a transport, the spread of each metric and of its ratio to TCP."""
+    """Return, for each size of a transport, the spread of each metric and of the ratio to TCP."""
     beside = TRANSPORTS[name].beside
     figures: dict[str, dict[str, Any]] = {}
     for size in sizes:
         point: dict[str, Any] = {}
         for metric in METRICS:
             own = [each[name][size][metric] for each in rounds]
-            point[metric] = spread(own)
+            point[metric] = median_and_range(own)
             if name != beside and all(beside in each for each in rounds):
                 theirs = [each[beside][size][metric] for each in rounds]
-                point[f"{metric}_ratio"] = spread(a / b for a, b in zip(own, theirs, strict=True))
+                point[f"{metric}_ratio"] = median_and_range(
+                    a / b for a, b in zip(own, theirs, strict=True)
+                )
         figures[str(size)] = point
     return figures
 
 
-def measure(
+def measure_transports(
     mpich: Mpich,
     netif: str,
     rounds: int,
     sizes: Sequence[int] = SIZES,
     transports: Sequence[str] = tuple(TRANSPORTS),
     progress: Progress | None = None,
-    run: Callable[..., dict[int, dict[str, float]]] = _run,
+    run: Callable[..., dict[int, dict[str, float]]] = _run_mpi_wire,
 ) -> dict[str, Any]:
-    """Measure every transport once a round; the order changes from round to round.
+    """Measure MPI over every transport once a round, in a different order each time.
 
     A transport that fails has the reason in ``errors``, and is left out of later rounds.
     """
@@ -113,16 +125,14 @@ def measure(
     kept = [{name: each[name] for name in whole} for each in seen]
     return {
         "sizes": list(sizes),
-        "transports": {name: _figures(name, kept, sizes) for name in whole},
+        "transports": {name: _summarize_transport(name, kept, sizes) for name in whole},
         "errors": errors,
         "rounds": kept,
     }
 
 
-def judge(found: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return each promise with its ratio; a promise that could not be shown has none, and is not
-    kept.
-    """
+def judge_promises(found: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the ratio of each promise, and whether it is kept; without a ratio it is not kept."""
     verdicts = []
     for must in PROMISES:
         point = found["transports"].get(must.transport, {}).get(str(must.size), {})
@@ -131,7 +141,7 @@ def judge(found: dict[str, Any]) -> list[dict[str, Any]]:
             {
                 "name": must.name,
                 "ratio": ratio,
-                "kept": ratio is not None and must.kept(ratio["median"]),
+                "kept": ratio is not None and must.is_kept_by(ratio["median"]),
             }
         )
     return verdicts

@@ -41,17 +41,17 @@ PROMISED: tuple[table.Row, ...] = (
 )
 PARTS = ("promises", "personas")
 
-app = command.application()
+app = command.create_application()
 
 
-def _show(found: dict[str, Any]) -> None:
+def _print_results(found: dict[str, Any]) -> None:
     if "promises" in found:
         table.show(found["promises"])
     if "personas" in found:
-        personas.show(found["personas"])
+        personas.print_personas(found["personas"])
 
 
-def _good(found: dict[str, Any]) -> bool:
+def _all_promises_kept(found: dict[str, Any]) -> bool:
     kept = all(row["verdict"] != "missed" for row in found.get("promises", ()))
     return kept and all(row["error"] is None for row in found.get("personas", ()))
 
@@ -73,26 +73,26 @@ def main(
 
     Exit status 1 if a promise is missed or a row failed.
     """
-    wanted = command.listed(parts, PARTS, "--part")
+    wanted = command.parse_names(parts, PARTS, "--part")
 
-    def chosen(part: str, rows: tuple[Any, ...]) -> list[Any]:
+    def select_rows(part: str, rows: tuple[Any, ...]) -> list[Any]:
         return [row for row in rows if part in wanted and only.lower() in row.name.lower()]
 
-    promised = chosen("promises", PROMISED)
-    compared = chosen("personas", personas.ROWS)
+    promised = select_rows("promises", PROMISED)
+    compared = select_rows("personas", personas.ROWS)
     if not promised and not compared:
         raise typer.BadParameter(f"no row has {only!r} in its name: omit --only to print the names")
     found: dict[str, Any] = {}
     with bar("promises") as progress:
         if promised:
-            run = partial(runs.run, iters=iters)
+            run = partial(runs.measure_kind, iters=iters)
             found["promises"] = table.measure(promised, rounds, progress, run)
     with bar("personas") as progress:
         if compared:
-            found["personas"] = personas.measure(compared, rounds, progress, iters)
-    command.report(found, _show, as_json=as_json, output=output)
-    raise typer.Exit(0 if _good(found) else 1)
+            found["personas"] = personas.measure_personas(compared, rounds, progress, iters)
+    command.output_results(found, _print_results, as_json=as_json, output=output)
+    raise typer.Exit(0 if _all_promises_kept(found) else 1)
 
 
 if __name__ == "__main__":
-    command.start(app, "verbs")
+    command.run_study(app, "verbs")

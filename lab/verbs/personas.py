@@ -17,14 +17,14 @@ from siwarp.bench.trust import span
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["PERSONAS", "ROWS", "Row", "measure", "show"]
+__all__ = ["PERSONAS", "ROWS", "Row", "measure_personas", "print_personas"]
 
 PERSONAS = ("iwarp", "roce")
 
 
 @dataclass(frozen=True)
 class Row:
-    """One figure of the table: its name, and the arguments of ``run``."""
+    """A figure of the table: the name, and the arguments of the run that measures it."""
 
     name: str
     arguments: dict[str, Any] = field(default_factory=dict)
@@ -45,12 +45,13 @@ ROWS: tuple[Row, ...] = (
 )
 
 
-def _once(arguments: dict[str, Any], persona: str, iters: int | None) -> dict[str, Any]:
-    """Measure once; return ``value``, ``p99``, ``floor`` (None: no floor), ``iters``, ``unit``."""
+def _measure_figure(arguments: dict[str, Any], persona: str, iters: int | None) -> dict[str, Any]:
+    """Measure a figure once; return ``value``, ``p99``, ``floor`` or None, ``iters``, ``unit``."""
     env = {"SIWARP_PERSONA": persona}
     if arguments["kind"] in runs.KINDS:
-        plan = runs.plan_of(arguments["kind"], "rc", iters)
-        return {**runs.once(plan, env=env), "floor": None, "iters": plan.iters, "unit": "us"}
+        plan = runs.create_plan(arguments["kind"], "rc", iters)
+        values = runs.run_measurement_once(plan, env=env)
+        return {**values, "floor": None, "iters": plan.iters, "unit": "us"}
     found = bench_run(**arguments, qp="rc", env=env, rounds=1, iters=iters, others=False)
     (only,) = found["rounds"]
     return {
@@ -62,20 +63,22 @@ def _once(arguments: dict[str, Any], persona: str, iters: int | None) -> dict[st
     }
 
 
-def _row(row: Row, rounds: int, iters: int | None, step: Callable[[], None]) -> dict[str, Any]:
+def _measure_row(
+    row: Row, rounds: int, iters: int | None, step: Callable[[], None]
+) -> dict[str, Any]:
     found: list[dict[str, dict[str, Any]]] = []
     for turn in range(rounds):
         each = {}
         for persona in PERSONAS if turn % 2 == 0 else PERSONAS[::-1]:
-            each[persona] = _once(row.arguments, persona, iters)
-            # Later runs have as many messages as the first.
+            each[persona] = _measure_figure(row.arguments, persona, iters)
+            # Later runs send as many messages as the first run.
             iters = each[persona]["iters"]
             step()
         found.append(each)
     ratios = [each["roce"]["value"] / each["iwarp"]["value"] for each in found]
     floors = [of["floor"] for each in found for of in each.values() if of["floor"] is not None]
 
-    def medians(name: str) -> dict[str, float]:
+    def medians_by_persona(name: str) -> dict[str, float]:
         return {
             persona: statistics.median(each[persona][name] for each in found)
             for persona in PERSONAS
@@ -85,27 +88,27 @@ def _row(row: Row, rounds: int, iters: int | None, step: Callable[[], None]) -> 
         "unit": found[0]["iwarp"]["unit"],
         "iters": iters,
         "floor": statistics.median(floors) if floors else None,
-        **medians("value"),
-        "p99": medians("p99"),
+        **medians_by_persona("value"),
+        "p99": medians_by_persona("p99"),
         "roce_ratio": statistics.median(ratios),
         "span": span(ratios),
         "rounds": found,
     }
 
 
-def measure(
+def measure_personas(
     rows: Sequence[Row],
     rounds: int,
     progress: Progress | None = None,
     iters: int | None = None,
 ) -> list[dict[str, Any]]:
-    """Measure each row with both personas alternately.
+    """Measure each row with persona iwarp and persona roce alternately.
 
     Returns:
         For each row ``name``, ``error`` (why it failed, or None) and ``measured``: ``unit``,
         ``iters``, ``floor`` (raw TCP), ``iwarp`` and ``roce`` (medians), ``p99`` (medians of the
         99th percentiles, by persona; 0 without), ``roce_ratio`` (the median of the rounds' ratios
-        of roce to iwarp), ``span`` (the least and the largest of these), and ``rounds``.
+        of roce to iwarp), ``span`` (the least and the largest ratio), and ``rounds``.
 
     """
     step = counter(progress, len(rows) * rounds * len(PERSONAS))
@@ -113,14 +116,14 @@ def measure(
     for row in rows:
         result: dict[str, Any] = {"name": row.name, "error": None, "measured": None}
         try:
-            result["measured"] = _row(row, rounds, iters, step)
+            result["measured"] = _measure_row(row, rounds, iters, step)
         except BenchError as e:
             result["error"] = str(e)
         results.append(result)
     return results
 
 
-def _cells(result: dict[str, Any]) -> list[str]:
+def _table_cells(result: dict[str, Any]) -> list[str]:
     measured = result["measured"]
     if measured is None:
         return [result["name"], "", "", "", "failed", ""]
@@ -136,8 +139,8 @@ def _cells(result: dict[str, Any]) -> list[str]:
     ]
 
 
-def show(results: list[dict[str, Any]], console: Console | None = None) -> None:
-    """Print the table, and the reasons for failures."""
+def print_personas(results: list[dict[str, Any]], console: Console | None = None) -> None:
+    """Print the table of both personas, and the reason for each row that failed."""
     from rich.table import Table
 
     console = plain(console, 140)
@@ -145,7 +148,7 @@ def show(results: list[dict[str, Any]], console: Console | None = None) -> None:
     for column in ("RC", "raw TCP", *PERSONAS, "roce / iwarp", "99% within, iwarp / roce"):
         shown.add_column(column, justify="left" if column == "RC" else "right")
     for result in results:
-        shown.add_row(*_cells(result))
+        shown.add_row(*_table_cells(result))
     console.print(shown)
     console.print(
         "medians; roce / iwarp: the median of the rounds' ratios, the least and the largest. A "

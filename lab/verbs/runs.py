@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 """Runs of siwarp-lab-verbs: kinds of measurements that `siwarp bench` does not have.
 
-Each kind measures siwarp only; some are compared with another run of siwarp, the floor, for example
-the same without a flood.
+Each kind measures siwarp only. Some kinds are compared with another run of siwarp, the floor, for
+example with the same run without a flood.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from siwarp.bench.runner import (
 )
 from siwarp.bench.trust import busy, span, spread
 
-__all__ = ["KINDS", "Kind", "once", "plan_of", "run"]
+__all__ = ["KINDS", "Kind", "create_plan", "measure_kind", "run_measurement_once"]
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of measurement.
+    """A kind of measurement by siwarp-lab-verbs.
 
     Attributes:
         iters: messages, or samples, of a run; on a quiet machine a run takes about 0.1 s.
@@ -69,8 +69,8 @@ KINDS = {
 }
 
 
-def plan_of(kind: str, qp: str = "", iters: int | None = None) -> Plan:
-    """Return the plan of a kind's runs; ``qp``: ud or rc, for kind fair."""
+def create_plan(kind: str, qp: str = "", iters: int | None = None) -> Plan:
+    """Return the plan for the runs of a kind; ``qp`` (ud or rc) matters only for kind fair."""
     of = KINDS[kind]
     qp = qp or of.qp
     depth = 1
@@ -79,8 +79,10 @@ def plan_of(kind: str, qp: str = "", iters: int | None = None) -> Plan:
     return Plan(kind, qp, of.op, of.size, iters or of.iters, depth, "poll", "c", 1, 1)
 
 
-def once(plan: Plan, what: str = "ours", env: Mapping[str, str] | None = None) -> dict[str, float]:
-    """Do one run; return ``value``, ``p99`` (us) and ``n``.
+def run_measurement_once(
+    plan: Plan, what: str = "ours", env: Mapping[str, str] | None = None
+) -> dict[str, float]:
+    """Run both processes of a measurement once; return ``value``, ``p99`` (us) and ``n``.
 
     Raises:
         BenchError: the run failed, or this build has no siwarp-lab-verbs.
@@ -101,13 +103,14 @@ def once(plan: Plan, what: str = "ours", env: Mapping[str, str] | None = None) -
     return run_sides(f"{plan.kind}, {what}", sides, LIMIT_S)
 
 
-def _round(plan: Plan, env: Mapping[str, str] | None, turn: int) -> dict[str, float]:
+def _measure_round(plan: Plan, env: Mapping[str, str] | None, turn: int) -> dict[str, float]:
     of = KINDS[plan.kind]
     runs = [("floor", of.floor)] if of.floor else []
     runs.append(("ours", "ours"))
     runs += [(name, name) for name in of.others]
     values = {
-        name: once(plan, what, env)["value"] for name, what in (runs if turn % 2 else runs[::-1])
+        name: run_measurement_once(plan, what, env)["value"]
+        for name, what in (runs if turn % 2 else runs[::-1])
     }
     if plan.kind == "onesided":
         values["not polling"] = values["ours"]
@@ -117,7 +120,7 @@ def _round(plan: Plan, env: Mapping[str, str] | None, turn: int) -> dict[str, fl
     return values
 
 
-def run(
+def measure_kind(
     kind: str,
     qp: str = "",
     *,
@@ -126,7 +129,7 @@ def run(
     env: Mapping[str, str] | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Measure siwarp and the floor alternately.
+    """Measure a kind in rounds: siwarp and, if the kind has one, the floor, alternately.
 
     Returns:
         ``kind``, ``qp``, ``op``, ``size``, ``iters``, ``depth``, ``unit``, ``ours`` and ``floor``
@@ -137,24 +140,24 @@ def run(
         BenchError: a run failed.
 
     """
-    plan = plan_of(kind, qp, iters)
+    plan = create_plan(kind, qp, iters)
     step = counter(progress, rounds)
     doubt = busy()
     found = []
     for turn in range(rounds):
-        found.append(_round(plan, env, turn))
+        found.append(_measure_round(plan, env, turn))
         step()
     ratios = [each["ratio"] for each in found if "ratio" in each]
 
-    def median(name: str) -> float | None:
+    def median_of(name: str) -> float | None:
         return statistics.median(each[name] for each in found) if name in found[0] else None
 
     return {
         **{name: getattr(plan, name) for name in ("kind", "qp", "op", "size", "iters", "depth")},
         "unit": "us",
-        "ours": median("ours"),
-        "floor": median("floor"),
-        "ratio_median": median("ratio"),
+        "ours": median_of("ours"),
+        "floor": median_of("floor"),
+        "ratio_median": median_of("ratio"),
         "spans": {"ratio": span(ratios)} if ratios else {},
         "floors": {},
         "rounds": found,

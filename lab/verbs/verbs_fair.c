@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Round trips on 200 quiet QPs, one after another, while another QP floods: the client keeps a
- * window of messages in flight on it. The run "quiet" is the same without the flood. Client and
- * server have one thread each and one CQ for all QPs. The figure is the complete round trip of a
- * quiet QP.
+ * Round trips on 200 quiet queue pairs, one after another, during a flood on another queue pair, on
+ * which the client keeps a window of messages in flight. The run "quiet" is the same without the
+ * flood. Client and server have one thread each and one CQ for all queue pairs. The figure is the
+ * complete round trip on a quiet queue pair.
  */
 #include <arpa/inet.h>
 #include <stdlib.h>
@@ -40,7 +40,7 @@ struct crowd {
 	struct siw_bench_guard guard;
 	uint32_t sent, credited;  /* client: messages sent, and messages credited, of the flood */
 	uint32_t flooded, repaid; /* server: flood messages received, and those credited */
-	bool echoed;		  /* client: the quiet QP's answer has arrived */
+	bool echoed;		  /* client: the answer on the quiet QP has arrived */
 	uint32_t served;	  /* server: answered messages of quiet QPs */
 };
 
@@ -253,7 +253,10 @@ static void fair_open_rc(struct crowd *c, uint32_t number, uint16_t port)
 	else
 		siw_bench_check(siw_cm_connect(one->id, &a, NULL, NULL), "connecting");
 	fair_expect_cm_event(c, SIW_CM_ESTABLISHED);
-	/* Otherwise the next connection request could arrive before this ESTABLISHED event. */
+	/*
+	 * Both sides wait, because the next request could otherwise arrive before this ESTABLISHED
+	 * event.
+	 */
 	siw_bench_exchange(c->o->ctl, 0);
 }
 
@@ -310,7 +313,7 @@ static void fair_close_all(struct crowd *c)
 	siw_bench_buf_free(&c->buf);
 }
 
-void siw_lab_fair(const struct siw_bench_opts *o, struct siw_bench_result *result)
+void siw_lab_measure_fairness(const struct siw_bench_opts *o, struct siw_bench_result *result)
 {
 	struct crowd *c = siw_bench_check_object(calloc(1, sizeof(*c)), "the queue pairs");
 	uint64_t *ns = siw_bench_check_object(calloc(o->iters, sizeof(*ns)), "the samples");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * siwarp-lab-verbs: client or server of a run of `make lab-verbs`, with the options of siwarp-bench.
- * This file has the kinds done, answer, watched, crowd and reg.
+ * siwarp-lab-verbs: client or server of a run of `make lab-verbs`, with the options of
+ * siwarp-bench. This file has the kinds done, answer, watched, crowd and reg.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -15,7 +15,7 @@
 
 /* ---- done: from posting a Write to its completion -------------------------------------------- */
 
-static void verbs_await(struct siw_bench_side *e, int opcode)
+static void verbs_wait_for_completion(struct siw_bench_side *e, int opcode)
 {
 	struct siw_wc wc;
 
@@ -25,8 +25,8 @@ static void verbs_await(struct siw_bench_side *e, int opcode)
 	while ((int)wc.opcode != opcode);
 }
 
-/* The server makes progress by polling until the client reports that it has finished. */
-static void verbs_done(struct siw_bench_side *e, uint32_t n, uint64_t *ns)
+/* Times Writes of the client; the server polls until the client sends that it has finished. */
+static void verbs_time_write_completions(struct siw_bench_side *e, uint32_t n, uint64_t *ns)
 {
 	if (e->o->server) {
 		siw_bench_await_recv(e);
@@ -37,7 +37,7 @@ static void verbs_done(struct siw_bench_side *e, uint32_t n, uint64_t *ns)
 
 		siw_bench_post_rdma(e, SIW_WR_RDMA_WRITE, e->o->size, e->buf.base,
 				    e->peer.addr + e->buf.stride);
-		verbs_await(e, SIW_WC_RDMA_WRITE);
+		verbs_wait_for_completion(e, SIW_WC_RDMA_WRITE);
 		if (ns)
 			ns[i] = siw_bench_now() - start;
 	}
@@ -46,14 +46,16 @@ static void verbs_done(struct siw_bench_side *e, uint32_t n, uint64_t *ns)
 
 /* ---- answer: half a round trip of Sends whose completions are awaited ------------------------ */
 
-/* A completion that arrived before the expected one, and whether that is an error. */
+/*
+ * A completion that arrived before the expected completion, and whether such an order is an error.
+ */
 struct turns {
 	bool in_order, has_early;
 	struct siw_wc early;
 };
 
-/* Wait for a completion with this opcode. Return its wr_id. */
-static uint64_t verbs_wait_opcode(struct siw_bench_side *e, struct turns *t, int opcode)
+/* Wait for a completion with the given opcode; return the wr_id of the completion. */
+static uint64_t verbs_wait_for_opcode(struct siw_bench_side *e, struct turns *t, int opcode)
 {
 	struct siw_wc wc;
 
@@ -74,7 +76,7 @@ static uint64_t verbs_wait_opcode(struct siw_bench_side *e, struct turns *t, int
 	}
 }
 
-static void verbs_post_signalled(struct siw_bench_side *e)
+static void verbs_post_signalled_send(struct siw_bench_side *e)
 {
 	struct siw_sge sge = { .addr = (uintptr_t)e->buf.base,
 			       .length = (uint32_t)e->o->size,
@@ -88,10 +90,10 @@ static void verbs_post_signalled(struct siw_bench_side *e)
 }
 
 /*
- * With persona roce the completion precedes the answer; with iwarp the answer may arrive before the
- * post has returned.
+ * With persona roce the completion of a Send precedes the answer of the peer; with persona iwarp
+ * the answer may arrive before the post of the Send has returned.
  */
-static void verbs_answer(struct siw_bench_side *e, uint32_t n, uint64_t *ns)
+static void verbs_time_answered_sends(struct siw_bench_side *e, uint32_t n, uint64_t *ns)
 {
 	struct siw_qp_init_attr init;
 	struct siw_qp_attr attr;
@@ -103,11 +105,11 @@ static void verbs_answer(struct siw_bench_side *e, uint32_t n, uint64_t *ns)
 		uint64_t start = siw_bench_now();
 
 		if (e->o->server)
-			siw_bench_post_recv(e, verbs_wait_opcode(e, &turns, SIW_WC_RECV));
-		verbs_post_signalled(e);
-		verbs_wait_opcode(e, &turns, SIW_WC_SEND);
+			siw_bench_post_recv(e, verbs_wait_for_opcode(e, &turns, SIW_WC_RECV));
+		verbs_post_signalled_send(e);
+		verbs_wait_for_opcode(e, &turns, SIW_WC_SEND);
 		if (!e->o->server)
-			siw_bench_post_recv(e, verbs_wait_opcode(e, &turns, SIW_WC_RECV));
+			siw_bench_post_recv(e, verbs_wait_for_opcode(e, &turns, SIW_WC_RECV));
 		if (ns)
 			ns[i] = siw_bench_now() - start;
 	}
@@ -115,7 +117,7 @@ static void verbs_answer(struct siw_bench_side *e, uint32_t n, uint64_t *ns)
 
 /* ---- watched: Writes into memory that is read instead of polling ----------------------------- */
 
-static void verbs_watch(struct siw_bench_side *e, const volatile char *octet, char value)
+static void verbs_wait_for_octet(struct siw_bench_side *e, const volatile char *octet, char value)
 {
 	struct siw_wc wc[4];
 
@@ -126,8 +128,10 @@ static void verbs_watch(struct siw_bench_side *e, const volatile char *octet, ch
 	siw_bench_reset_idle(&e->guard);
 }
 
-/* Both sides write a number into the other's memory, and poll once per message, like ib_write_lat. */
-static void verbs_watched(struct siw_bench_side *e, uint32_t n, uint64_t *ns)
+/*
+ * Each side writes a number into the memory of the other, and polls once per Write (ib_write_lat).
+ */
+static void verbs_time_watched_writes(struct siw_bench_side *e, uint32_t n, uint64_t *ns)
 {
 	uint64_t size = e->o->size;
 	volatile char *seen = siw_bench_slot(&e->buf, 0) + size - 1;
@@ -139,23 +143,23 @@ static void verbs_watched(struct siw_bench_side *e, uint32_t n, uint64_t *ns)
 		uint64_t start = siw_bench_now();
 
 		if (e->o->server)
-			verbs_watch(e, seen, value);
+			verbs_wait_for_octet(e, seen, value);
 		e->buf.base[size - 1] = value;
 		siw_bench_post_rdma(e, SIW_WR_RDMA_WRITE, size, e->buf.base,
 				    e->peer.addr + e->buf.stride);
 		if (!e->o->server)
-			verbs_watch(e, seen, value);
+			verbs_wait_for_octet(e, seen, value);
 		if (ns)
 			ns[i] = siw_bench_now() - start;
 	}
 }
 
-static void verbs_messages(const struct siw_bench_opts *o, struct siw_bench_result *result)
+static void verbs_measure_messages(const struct siw_bench_opts *o, struct siw_bench_result *result)
 {
 	bool done = !strcmp(o->kind, "done");
-	siw_bench_lat_fn *run = done			     ? verbs_done
-				: !strcmp(o->kind, "answer") ? verbs_answer
-							     : verbs_watched;
+	siw_bench_lat_fn *run = done			     ? verbs_time_write_completions
+				: !strcmp(o->kind, "answer") ? verbs_time_answered_sends
+							     : verbs_time_watched_writes;
 	struct siw_bench_side e;
 
 	siw_bench_end_open(&e, o, RECVS);
@@ -165,8 +169,8 @@ static void verbs_messages(const struct siw_bench_opts *o, struct siw_bench_resu
 
 /* ---- crowd: latency of UD with idle queue pairs; the run "alone" has none -------------------- */
 
-/* Open an idle queue pair: bound, and with a receive posted, like one that waits for messages. */
-static struct siw_qp *verbs_idle_qp(struct siw_bench_side *e)
+/* Open an idle UD queue pair in RTS with a posted receive, as if it waited for messages. */
+static struct siw_qp *verbs_open_idle_qp(struct siw_bench_side *e)
 {
 	struct siw_qp_init_attr init = {
 		.send_cq = e->cq,
@@ -192,7 +196,8 @@ static struct siw_qp *verbs_idle_qp(struct siw_bench_side *e)
 	return qp;
 }
 
-static void verbs_crowd(const struct siw_bench_opts *o, struct siw_bench_result *result)
+static void verbs_measure_beside_idle_qps(const struct siw_bench_opts *o,
+					  struct siw_bench_result *result)
 {
 	uint32_t n = strcmp(o->run, "alone") ? IDLE_QPS : 0;
 	struct siw_qp *idle[IDLE_QPS];
@@ -201,7 +206,7 @@ static void verbs_crowd(const struct siw_bench_opts *o, struct siw_bench_result 
 	siw_bench_need_fds(IDLE_QPS);
 	siw_bench_end_open(&e, o, RECVS);
 	for (uint32_t i = 0; i < n; i++)
-		idle[i] = verbs_idle_qp(&e);
+		idle[i] = verbs_open_idle_qp(&e);
 	siw_bench_time(&e, siw_bench_lat_send, 2, result);
 	for (uint32_t i = 0; i < n; i++)
 		siw_bench_check(siw_destroy_qp(idle[i]), "destroying an idle queue pair");
@@ -210,7 +215,8 @@ static void verbs_crowd(const struct siw_bench_opts *o, struct siw_bench_result 
 
 /* ---- reg: register and deregister a large region, including the check of its pages ----------- */
 
-static void verbs_register(struct siw_pd *pd, char *memory, size_t size, uint32_t n, uint64_t *ns)
+static void verbs_time_registrations(struct siw_pd *pd, char *memory, size_t size, uint32_t n,
+				     uint64_t *ns)
 {
 	int access = SIW_ACCESS_LOCAL_WRITE | SIW_ACCESS_REMOTE_WRITE | SIW_ACCESS_REMOTE_READ;
 
@@ -229,7 +235,8 @@ static void verbs_register(struct siw_pd *pd, char *memory, size_t size, uint32_
 	}
 }
 
-static void verbs_reg(const struct siw_bench_opts *o, struct siw_bench_result *result)
+static void verbs_measure_registration(const struct siw_bench_opts *o,
+				       struct siw_bench_result *result)
 {
 	uint64_t *ns = calloc(o->iters, sizeof(*ns));
 	struct siw_context *context;
@@ -249,8 +256,8 @@ static void verbs_reg(const struct siw_bench_opts *o, struct siw_bench_result *r
 	if (!pd)
 		siw_bench_die(SIW_BENCH_EXIT_ERROR, "opening the device: %s", strerror(errno));
 	siw_bench_pin(o->cpu);
-	verbs_register(pd, memory, o->size, o->warmup, NULL);
-	verbs_register(pd, memory, o->size, o->iters, ns);
+	verbs_time_registrations(pd, memory, o->size, o->warmup, NULL);
+	verbs_time_registrations(pd, memory, o->size, o->iters, ns);
 	siw_bench_summarize_samples(ns, o->iters, 1, result);
 	siw_dealloc_pd(pd);
 	siw_close_device(context);
@@ -258,19 +265,19 @@ static void verbs_reg(const struct siw_bench_opts *o, struct siw_bench_result *r
 	free(ns);
 }
 
-static siw_bench_fn *verbs_select(const struct siw_bench_opts *o)
+static siw_bench_fn *verbs_select_run(const struct siw_bench_opts *o)
 {
 	static const struct {
 		const char *kind;
 		siw_bench_fn *run;
 	} kinds[] = {
-		{ "done", verbs_messages },
-		{ "answer", verbs_messages },
-		{ "watched", verbs_messages },
-		{ "crowd", verbs_crowd },
-		{ "reg", verbs_reg },
-		{ "fair", siw_lab_fair },
-		{ "onesided", siw_lab_onesided },
+		{ "done", verbs_measure_messages },
+		{ "answer", verbs_measure_messages },
+		{ "watched", verbs_measure_messages },
+		{ "crowd", verbs_measure_beside_idle_qps },
+		{ "reg", verbs_measure_registration },
+		{ "fair", siw_lab_measure_fairness },
+		{ "onesided", siw_lab_measure_onesided },
 	};
 
 	for (size_t i = 0; i < sizeof(kinds) / sizeof(*kinds); i++)
@@ -281,5 +288,5 @@ static siw_bench_fn *verbs_select(const struct siw_bench_opts *o)
 
 int main(int argc, char **argv)
 {
-	return siw_bench_main(argc, argv, verbs_select);
+	return siw_bench_main(argc, argv, verbs_select_run);
 }

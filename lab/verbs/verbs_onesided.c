@@ -3,11 +3,11 @@
  * The additional delay until a Write is visible in a program that does not poll.
  *
  * For each sample the target polls its queue for a while, reports over a plain UDP socket that it
- * is ready, and from then on only watches its memory, like a program that computes. When the number
+ * is ready, and from then on only reads its memory, like a program that computes. When the number
  * written by the initiator is visible, the target answers over the plain socket. The initiator
  * measures the time from "ready" to the answer. The run "polling" is the same, but the target
- * continues to poll; in the run "idle" the target never polls. The cost of the two plain messages
- * is in all three runs, so the difference of two runs is the delay that is caused by not polling.
+ * continues to poll; in the run "idle" the target never polls. All three runs include the cost of
+ * the two plain messages, so the difference of two runs is the delay that is caused by not polling.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -25,7 +25,7 @@ struct side {
 	struct sockaddr_in peer;
 };
 
-static uint16_t side_open(struct side *s)
+static uint16_t side_channel_open(struct side *s)
 {
 	struct timeval limit = { .tv_sec = SIW_BENCH_SLEEP_MS / 1000 };
 	socklen_t length = sizeof(s->peer);
@@ -40,14 +40,14 @@ static uint16_t side_open(struct side *s)
 	return ntohs(s->peer.sin_port);
 }
 
-static void side_send(struct side *s, uint64_t number)
+static void side_channel_send(struct side *s, uint64_t number)
 {
 	if (sendto(s->fd, &number, sizeof(number), 0, (struct sockaddr *)&s->peer,
 		   sizeof(s->peer)) != sizeof(number))
 		siw_bench_die(SIW_BENCH_EXIT_ERROR, "the side channel: %s", strerror(errno));
 }
 
-static void side_wait_for(struct side *s, uint64_t number)
+static void side_channel_receive(struct side *s, uint64_t number)
 {
 	uint64_t got;
 	ssize_t n;
@@ -60,8 +60,9 @@ static void side_wait_for(struct side *s, uint64_t number)
 			      (unsigned long long)number);
 }
 
-/* Like siw_bench_read_octet. */
-static __attribute__((no_sanitize("thread"))) uint64_t onesided_read(const volatile uint64_t *at)
+/* Read a word that another thread writes at the same time, without a report of a data race. */
+static __attribute__((no_sanitize("thread"))) uint64_t
+onesided_read_word(const volatile uint64_t *at)
 {
 	return *at;
 }
@@ -79,15 +80,15 @@ static void onesided_run_target(struct siw_bench_side *e, struct side *s, uint32
 		while (siw_bench_now() < until)
 			if (before)
 				siw_bench_poll(e, &wc, 1);
-		side_send(s, i);
-		while (onesided_read(word) != i) {
+		side_channel_send(s, i);
+		while (onesided_read_word(word) != i) {
 			if (after)
 				siw_bench_poll(e, &wc, 1);
 			if (siw_bench_idle(&guard))
 				siw_bench_die(SIW_BENCH_EXIT_LOST, "Write %llu did not arrive",
 					      (unsigned long long)i);
 		}
-		side_send(s, i);
+		side_channel_send(s, i);
 	}
 }
 
@@ -100,18 +101,18 @@ static void onesided_run_initiator(struct siw_bench_side *e, struct side *s, uin
 		uint64_t start;
 
 		memcpy(e->buf.base, &i, sizeof(i));
-		side_wait_for(s, i);
+		side_channel_receive(s, i);
 		start = siw_bench_now();
 		siw_bench_post_rdma(e, SIW_WR_RDMA_WRITE, sizeof(i), e->buf.base,
 				    e->peer.addr + e->buf.stride);
-		side_wait_for(s, i);
+		side_channel_receive(s, i);
 		ns[i - 1] = siw_bench_now() - start;
 		if (!siw_bench_wait(e, &wc, 1))
 			siw_bench_die(SIW_BENCH_EXIT_LOST, "a Write did not complete");
 	}
 }
 
-void siw_lab_onesided(const struct siw_bench_opts *o, struct siw_bench_result *result)
+void siw_lab_measure_onesided(const struct siw_bench_opts *o, struct siw_bench_result *result)
 {
 	uint64_t *ns = calloc(o->iters, sizeof(*ns));
 	struct siw_bench_opts fixed = *o;
@@ -125,7 +126,7 @@ void siw_lab_onesided(const struct siw_bench_opts *o, struct siw_bench_result *r
 	fixed.size = sizeof(uint64_t);
 	siw_bench_end_open(&e, &fixed, 1);
 	memset(siw_bench_slot(&e.buf, 0), 0, sizeof(uint64_t));
-	side.peer.sin_port = htons((uint16_t)siw_bench_exchange(o->ctl, side_open(&side)));
+	side.peer.sin_port = htons((uint16_t)siw_bench_exchange(o->ctl, side_channel_open(&side)));
 	siw_bench_exchange(o->ctl, 0);
 	if (o->server)
 		onesided_run_target(&e, &side, o->iters);

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""``python -m lab.walk``: the way of one message of 64 octets through the layers, in calls.
+"""``python -m lab.walk``: the calls of functions of all layers during one message of 64 octets.
 
-Compiles all layers without inlining, with a call of this study's own at the beginning and the end
-of each function, and prints for RC, UD and RD:
+Compiles all layers without inlining and with instrumentation at the beginning and the end of each
+function, and prints for RC, UD and RD:
 
-- calls: how many functions of the layers the post of a message and its receipt call;
-- locks: how many times a lock is taken, and by which layer;
-- descents: how many times the receipt goes down into the lowest layer of the protocol (mpa or rd)
-  to fetch, judge or release something.
+- calls: the number of calls of the layers' functions during the post and during the polls;
+- locks: the number of times a lock is acquired, by layer;
+- descents: the number of calls from DDP and higher layers into the layer that handles a received
+  segment first (mpa, llp or rd).
 
-With ``--tree`` the same is counted for another checkout, for comparison, and ``--calls`` prints the
-tree of calls.
+With ``--tree`` the calls of another checkout are counted, too, for comparison. ``--calls`` prints
+the tree of calls.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import typer
 
-from lab.command import AS_JSON, OUTPUT, application, listed, report, start
+from lab.command import AS_JSON, OUTPUT, create_application, output_results, parse_names, run_study
 
 ROOT = Path(__file__).resolve().parents[2]
 LAYERS = (
@@ -38,11 +38,11 @@ FLAGS = (
     *("-std=gnu11", "-O1", "-g", "-fno-inline", "-fno-strict-aliasing", "-no-pie", "-w"),
     *("-D_GNU_SOURCE", '-DSIW_VERSION="0"', "-finstrument-functions", "-pthread"),
 )
-app = application()
+app = create_application()
 
 
 class Call(NamedTuple):
-    """A call of a function."""
+    """A recorded call of a function, with the layers of the function and of its caller."""
 
     depth: int
     function: str
@@ -52,15 +52,15 @@ class Call(NamedTuple):
 
 
 def compile_program(tree: Path, program: Path) -> None:
-    """Compile the layers of a checkout and the program that sends messages."""
+    """Compile all layers of a checkout together with walk.c, which sends the messages."""
     sources = [path for layer in LAYERS for path in sorted((tree / "siwarp" / layer).rglob("*.c"))]
     include = (f"-I{tree}/siwarp", f"-I{tree}/siwarp/include")
     words = ["cc", *FLAGS, *include, *map(str, sources), str(Path(__file__).parent / "walk.c")]
     subprocess.run([*words, "-o", str(program)], check=True)
 
 
-def functions_of(program: Path) -> dict[int, tuple[str, str]]:
-    """Return the name and the layer of each function, by its address."""
+def functions_by_address(program: Path) -> dict[int, tuple[str, str]]:
+    """Return the name and the layer of each function of the program, by address."""
     names: dict[int, str] = {}
     listing = subprocess.run(["nm", program], check=True, capture_output=True, text=True).stdout
     for line in listing.splitlines():
@@ -84,9 +84,9 @@ def functions_of(program: Path) -> dict[int, tuple[str, str]]:
     return found
 
 
-def recorded_calls(program: Path, kind: str) -> dict[str, list[Call]]:
-    """Run the program; return the calls of the post, and of the polls until the message arrived."""
-    functions = functions_of(program)
+def record_calls(program: Path, kind: str) -> dict[str, list[Call]]:
+    """Run the program; return the calls during the post, and during the polls until the receive."""
+    functions = functions_by_address(program)
     with tempfile.NamedTemporaryFile("r") as file:
         subprocess.run(
             [program, kind, file.name],
@@ -109,8 +109,8 @@ def recorded_calls(program: Path, kind: str) -> dict[str, list[Call]]:
     return calls
 
 
-def summary(kind: str, calls: list[Call]) -> dict[str, object]:
-    """Count the calls, the locks taken by layer, and the descents."""
+def count_calls(kind: str, calls: list[Call]) -> dict[str, object]:
+    """Return the number of calls, of acquired locks by layer, and of descents."""
     lowest = LOWEST[kind]
     above = LAYERS[LAYERS.index("ddp") :]
     locks = Counter(call.caller for call in calls if call.function == "siw_lock")
@@ -123,7 +123,7 @@ def summary(kind: str, calls: list[Call]) -> dict[str, object]:
 
 
 @app.command()
-def walk(
+def count_message_calls(
     types: str = typer.Option(",".join(TYPES), "--types", help="Types of queue pairs."),
     tree: str = typer.Option("", "--tree", help="Also count in this checkout."),
     tree_of_calls: bool = typer.Option(False, "--calls", help="Print the tree of calls."),
@@ -137,14 +137,14 @@ def walk(
         for name, root in (("this tree", ROOT), *([(tree, Path(tree))] if tree else [])):
             program = Path(folder, "walk")
             compile_program(root, program)
-            for kind in listed(types, TYPES, "--types"):
-                for phase, calls in recorded_calls(program, kind).items():
-                    counts = summary(kind, calls)
+            for kind in parse_names(types, TYPES, "--types"):
+                for phase, calls in record_calls(program, kind).items():
+                    counts = count_calls(kind, calls)
                     found[f"{name} {kind} {phase}"] = counts
                     lines.append(f"{name}, {kind}, {phase}: {counts}")
                     if tree_of_calls:
                         lines += [f"{'  ' * c.depth}{c.function}  [{c.layer}]" for c in calls]
-    report(found, lambda _: print("\n".join(lines)), as_json=as_json, output=output)
+    output_results(found, lambda _: print("\n".join(lines)), as_json=as_json, output=output)
 
 
-start(app, "walk")
+run_study(app, "walk")

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * walk TYPE FILE: two queue pairs of one process exchange messages of 64 octets, and the calls of
- * functions during one of them are written to FILE: '>' and the function's address when it is
- * entered, '<' when it is left, and a line "post" or "poll" in front of each call of the program.
+ * walk TYPE FILE: two queue pairs of one process exchange messages of 64 octets, and the program
+ * writes all calls of functions during the last message to FILE. A line is '>' and the address of a
+ * function that is entered, '<' and the address of a function that returns, or "post" or "poll" in
+ * front of each call of siw_post_send() or siw_poll_cq().
  *
- * Compiled with all layers and -finstrument-functions; lab/walk/__main__.py does that.
+ * lab/walk/__main__.py compiles the program with all layers and -finstrument-functions.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -20,9 +21,9 @@ struct end {
 	struct siw_qp *qp;
 	struct siw_cq *sends, *receives;
 	struct siw_addr addr;
-	char octets[2 * SIZE]; /* sent, and received */
+	char octets[2 * SIZE]; /* octets to send, then octets received */
 	struct siw_mr *mr;
-	struct siw_ah *ah; /* of the other end */
+	struct siw_ah *ah; /* address handle of the other end */
 };
 
 static FILE *out;
@@ -45,7 +46,7 @@ void __cyg_profile_func_exit(void *function, void *site)
 		fprintf(out, "<%p\n", function);
 }
 
-PLAIN static void must(int good, const char *what)
+PLAIN static void exit_unless(int good, const char *what)
 {
 	if (good)
 		return;
@@ -53,16 +54,16 @@ PLAIN static void must(int good, const char *what)
 	exit(1);
 }
 
-PLAIN static void check(int result, const char *what)
+PLAIN static void exit_on_error(int result, const char *what)
 {
 	errno = -result;
-	must(result >= 0, what);
+	exit_unless(result >= 0, what);
 }
 
-PLAIN static void to_state(struct end *end, struct siw_qp_attr attr, int state, int mask)
+PLAIN static void modify_qp_state(struct end *end, struct siw_qp_attr attr, int state, int mask)
 {
 	attr.qp_state = state;
-	check(siw_modify_qp(end->qp, &attr, SIW_QP_STATE | mask), "siw_modify_qp");
+	exit_on_error(siw_modify_qp(end->qp, &attr, SIW_QP_STATE | mask), "siw_modify_qp");
 }
 
 PLAIN static void open_end(struct siw_context *context, struct siw_pd *pd, int type,
@@ -73,17 +74,17 @@ PLAIN static void open_end(struct siw_context *context, struct siw_pd *pd, int t
 
 	init.send_cq = end->sends = siw_create_cq(context, 64, NULL, NULL, 0);
 	init.recv_cq = end->receives = siw_create_cq(context, 64, NULL, NULL, 0);
-	must(end->sends && end->receives, "siw_create_cq");
+	exit_unless(end->sends && end->receives, "siw_create_cq");
 	init.cap.max_send_wr = init.cap.max_recv_wr = 8;
 	init.cap.max_send_sge = init.cap.max_recv_sge = 1;
 	end->qp = siw_create_qp(pd, &init);
-	must(end->qp != NULL, "siw_create_qp");
+	exit_unless(end->qp != NULL, "siw_create_qp");
 	end->mr = siw_reg_mr(pd, end->octets, sizeof(end->octets), SIW_ACCESS_LOCAL_WRITE);
-	must(end->mr != NULL, "siw_reg_mr");
-	to_state(end, attr, SIW_QPS_INIT, 0);
+	exit_unless(end->mr != NULL, "siw_reg_mr");
+	modify_qp_state(end, attr, SIW_QPS_INIT, 0);
 	end->addr = *addr;
-	if (type != SIW_QPT_RC) /* a QP of RC has no port before it is connected */
-		check(siw_qp_addr(end->qp, &end->addr, NULL), "siw_qp_addr");
+	if (type != SIW_QPT_RC) /* an RC queue pair has no port before it is connected */
+		exit_on_error(siw_qp_addr(end->qp, &end->addr, NULL), "siw_qp_addr");
 }
 
 PLAIN static void connect_end(struct siw_pd *pd, int type, struct end *end, const struct end *other)
@@ -96,18 +97,18 @@ PLAIN static void connect_end(struct siw_pd *pd, int type, struct end *end, cons
 		attr.dest_qp_num = siw_qp_num(other->qp);
 		mask = SIW_QP_AV | SIW_QP_DEST_QPN;
 	}
-	to_state(end, attr, SIW_QPS_RTR, mask);
-	to_state(end, attr, SIW_QPS_RTS, 0);
+	modify_qp_state(end, attr, SIW_QPS_RTR, mask);
+	modify_qp_state(end, attr, SIW_QPS_RTS, 0);
 	end->ah = siw_create_ah(pd, &other->addr);
-	must(end->ah != NULL, "siw_create_ah");
+	exit_unless(end->ah != NULL, "siw_create_ah");
 }
 
-PLAIN static void post_recv(struct end *end)
+PLAIN static void post_receive(struct end *end)
 {
 	struct siw_sge sge = { (uintptr_t)end->octets + SIZE, SIZE, end->mr->lkey };
 	struct siw_recv_wr wr = { .sg_list = &sge, .num_sge = 1 }, *bad;
 
-	check(siw_post_recv(end->qp, &wr, &bad), "siw_post_recv");
+	exit_on_error(siw_post_recv(end->qp, &wr, &bad), "siw_post_recv");
 }
 
 PLAIN static void post_send(int type, struct end *end)
@@ -126,8 +127,8 @@ PLAIN static void post_send(int type, struct end *end)
 	if (recording)
 		fputs("post\n", out);
 	else
-		check(siw_poll_cq(end->sends, 8, done), "siw_poll_cq");
-	check(siw_post_send(end->qp, &wr, &bad), "siw_post_send");
+		exit_on_error(siw_poll_cq(end->sends, 8, done), "siw_poll_cq");
+	exit_on_error(siw_post_send(end->qp, &wr, &bad), "siw_post_send");
 }
 
 PLAIN static void wait_for_message(struct end *end)
@@ -136,14 +137,14 @@ PLAIN static void wait_for_message(struct end *end)
 	int n = 0;
 
 	for (int polls = 0; !n; polls++) {
-		must(polls < MOST_POLLS, "no message arrived");
+		exit_unless(polls < MOST_POLLS, "no message arrived");
 		if (recording)
 			fputs("poll\n", out);
 		n = siw_poll_cq(end->receives, 1, &wc);
-		check(n, "siw_poll_cq");
+		exit_on_error(n, "siw_poll_cq");
 	}
-	must(wc.status == SIW_WC_SUCCESS, siw_wc_status_str(wc.status));
-	post_recv(end);
+	exit_unless(wc.status == SIW_WC_SUCCESS, siw_wc_status_str(wc.status));
+	post_receive(end);
 }
 
 PLAIN int main(int argc, char **argv)
@@ -158,23 +159,23 @@ PLAIN int main(int argc, char **argv)
 	struct siw_pd *pd;
 	int type = -1;
 
-	must(argc == 3, "usage: walk rc|ud|rd FILE");
+	exit_unless(argc == 3, "usage: walk rc|ud|rd FILE");
 	for (int i = 0; i < 3; i++)
 		if (!strcmp(argv[1], types[i].name))
 			type = types[i].type;
 	out = fopen(argv[2], "w");
-	must(type >= 0 && out && !siw_addr_parse("127.0.0.1", 0, &addr), argv[1]);
+	exit_unless(type >= 0 && out && !siw_addr_parse("127.0.0.1", 0, &addr), argv[1]);
 	setvbuf(out, NULL, _IOFBF, 1 << 20);
 	context = siw_open_device_by_addr(&addr);
-	must(context != NULL, "siw_open_device_by_addr");
+	exit_unless(context != NULL, "siw_open_device_by_addr");
 	pd = siw_alloc_pd(context);
-	must(pd != NULL, "siw_alloc_pd");
+	exit_unless(pd != NULL, "siw_alloc_pd");
 	open_end(context, pd, type, &addr, &a);
 	open_end(context, pd, type, &addr, &b);
 	connect_end(pd, type, &a, &b);
 	connect_end(pd, type, &b, &a);
-	post_recv(&a);
-	post_recv(&b);
+	post_receive(&a);
+	post_receive(&b);
 	for (int i = 0; i < WARM_UP; i++) {
 		post_send(type, &a);
 		wait_for_message(&b);

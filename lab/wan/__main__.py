@@ -15,7 +15,7 @@ from lab.wan import matrix as bottlenecks
 from siwarp.bench.cli import reported
 from siwarp.cli.wan import check_plan
 
-app = command.application()
+app = command.create_application()
 
 
 @app.command()
@@ -50,14 +50,14 @@ def main(
     ),
     as_json: bool = command.AS_JSON,
 ) -> None:
-    """Reliable datagrams and a kernel TCP flow on the same line with faults: the share of each.
+    """Reliable datagrams and a kernel TCP flow on one link with faults: the share of each flow.
 
     With --matrix each cell has a rate, a queue and a round trip time, and runs of RD alone, of the
     kernel's CUBIC and BBR alone, of two CUBIC flows, of RD together with CUBIC, and of two RD
     flows.
     """
     if matrix:
-        _matrix(cells, seconds or 3.0, results, as_json=as_json)
+        _measure_matrix(cells, seconds or 3.0, results, as_json=as_json)
         return
     seconds = seconds or 60.0
     kinds = tuple(flows.split(","))
@@ -68,44 +68,44 @@ def main(
         found = shared.measure(kinds, seconds, faults, congestion)
     if not as_json:
         print(f"{faults}, {seconds:g} s; the kernel's TCP has {found['congestion_control']}")
-    command.report(found, _show_flows, as_json=as_json)
+    command.output_results(found, _print_flows, as_json=as_json)
 
 
-def _show_flows(found: dict[str, Any]) -> None:
+def _print_flows(found: dict[str, Any]) -> None:
     for kind, flow in found["flows"].items():
         print(
             f"  {kind}  {flow['mbit_s']:8.2f} Mbit/s   {flow['share']:.2f} of both   "
-            f"{_spark(flow['steps'])}"
+            f"{_draw_throughput(flow['steps'])}"
         )
 
 
-def _matrix(cells: str, seconds: float, results: str, *, as_json: bool) -> None:
-    names = bottlenecks.choose(cells)
+def _measure_matrix(cells: str, seconds: float, results: str, *, as_json: bool) -> None:
+    names = bottlenecks.select_cells(cells)
     if names is None:
         raise typer.BadParameter(f"of {', '.join(bottlenecks.CELLS)}", param_hint="--cells")
 
-    def say(done: int, total: int, what: str) -> None:
+    def print_progress(done: int, total: int, what: str) -> None:
         print(f"{done + 1} of {total}: {what}", file=sys.stderr, flush=True)
 
     with reported("lab wan"):
-        found = bottlenecks.measure_all(
-            names, seconds, Path(results) if results else None, progress=say
+        found = bottlenecks.measure_cells(
+            names, seconds, Path(results) if results else None, progress=print_progress
         )
     if as_json:
-        command.report(bottlenecks.as_json(found), print, as_json=True)
+        command.output_results(bottlenecks.results_with_promises(found), print, as_json=True)
     else:
-        print(*bottlenecks.table(found), sep="\n")
-    if not bottlenecks.kept(found):
+        print(*bottlenecks.table_lines(found), sep="\n")
+    if not bottlenecks.all_promises_kept(found):
         raise typer.Exit(1)
 
 
-#: Bars of eight heights, for a line that shows a flow's throughput over time.
+#: Bars of eight heights, for a string that shows the throughput of a flow over time.
 _BARS = " ▁▂▃▄▅▆▇█"
 _SPARK = 60
 
 
-def _spark(steps: list[int]) -> str:
-    """Draw numbers as a line of at most _SPARK bars; the highest bar is full."""
+def _draw_throughput(steps: list[int]) -> str:
+    """Return octets per step as a string of at most _SPARK bars; the highest bar is full."""
     width = -(-len(steps) // _SPARK)
     sums = [sum(steps[i : i + width]) for i in range(0, len(steps) - width + 1, width)]
     most = max([*sums, 1])
@@ -113,4 +113,4 @@ def _spark(steps: list[int]) -> str:
 
 
 if __name__ == "__main__":
-    command.start(app, "wan")
+    command.run_study(app, "wan")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 """One end of one flow over `siwarp wan`: a TCP connection of the kernel, or an RD flow of siwarp.
 
-A source prints ``ready`` when the other end has answered, begins when it reads a line, and then
-prints for each tenth of a second how many octets the other end has received.
+A source prints ``ready`` when the sink has answered, waits for a line on standard input, and then
+sends; at the end it prints, for each tenth of a second, how many octets the sink has received.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ MESSAGE = 65536
 DEPTH = 64
 QKEY = 0x77616E
 STEP_S = 0.1
-#: Offset of tcpi_bytes_acked in struct tcp_info, and the size of the part that is read.
+#: Offset of tcpi_bytes_acked in struct tcp_info, and the number of octets to read.
 _BYTES_ACKED, _TCP_INFO = 120, 232
 
 
 # ---- sinks of flows
 
 
-def _tcp_sink(there: tuple[str, int]) -> None:
+def _run_tcp_sink(there: tuple[str, int]) -> None:
     with socket.create_server(there) as listener:
         conn, _ = listener.accept()
         while conn.recv(1 << 18):
             pass
 
 
-def _rd_sink(there: tuple[str, int]) -> None:
+def _run_rd_sink(there: tuple[str, int]) -> None:
     from siwarp.verbs import CQ, MR, PD, QP, CompChannel, Context, QPInitAttr, QPType, RecvWR
 
     with (
@@ -58,13 +58,13 @@ def _rd_sink(there: tuple[str, int]) -> None:
 # ---- sources of flows
 
 
-def _report(
+def _print_octets_per_step(
     seconds: float,
     flow: threading.Thread,
     octets: Callable[[], int],
     again: Callable[[], int] = lambda: 0,
 ) -> None:
-    """Start the flow after reading a line, then print its octets, step by step."""
+    """Start the flow after reading a line; then print the acknowledged octets of each step."""
     print("ready", flush=True)
     sys.stdin.readline()
     flow.start()
@@ -79,8 +79,8 @@ def _report(
     print(json.dumps(told))
 
 
-def _tcp_source(there: tuple[str, int], seconds: float, congestion: str) -> None:
-    def acked() -> int:
+def _run_tcp_source(there: tuple[str, int], seconds: float, congestion: str) -> None:
+    def acknowledged_octets() -> int:
         info = conn.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO)
         return int(struct.unpack_from("=Q", info, _BYTES_ACKED)[0])
 
@@ -88,14 +88,16 @@ def _tcp_source(there: tuple[str, int], seconds: float, congestion: str) -> None
         while True:
             conn.sendall(bytes(MESSAGE))
 
-    conn = _until_there(lambda: socket.create_connection(there))
+    conn = _connect_when_listening(lambda: socket.create_connection(there))
     if congestion:
         conn.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, congestion.encode())
-    _report(seconds, threading.Thread(target=send_continuously, daemon=True), acked)
+    _print_octets_per_step(
+        seconds, threading.Thread(target=send_continuously, daemon=True), acknowledged_octets
+    )
 
 
-def _until_there(connect: Callable[[], socket.socket]) -> socket.socket:
-    """Connect when the sink listens, within ten seconds."""
+def _connect_when_listening(connect: Callable[[], socket.socket]) -> socket.socket:
+    """Return a connection to the sink; wait up to ten seconds until the sink listens."""
     for _ in range(500):
         try:
             return connect()
@@ -104,7 +106,7 @@ def _until_there(connect: Callable[[], socket.socket]) -> socket.socket:
     raise ConnectionRefusedError("no sink is listening")
 
 
-def _rd_source(there: tuple[str, int], seconds: float) -> None:
+def _run_rd_source(there: tuple[str, int], seconds: float) -> None:
     from siwarp.base.counters import own
     from siwarp.verbs import AH, CQ, MR, PD, QP, CompChannel, Context, QPInitAttr, QPType, SendWR
 
@@ -135,22 +137,24 @@ def _rd_source(there: tuple[str, int], seconds: float) -> None:
         if not any(wc.ok for wc in cq.wait(10, 1)):
             raise TimeoutError("the sink does not answer")
         flow = threading.Thread(target=send_continuously)
-        _report(seconds, flow, lambda: done * MESSAGE, lambda: own()["rd_retransmits"])
+        _print_octets_per_step(
+            seconds, flow, lambda: done * MESSAGE, lambda: own()["rd_retransmits"]
+        )
         stop.set()
         flow.join()
 
 
 def main() -> None:
-    """Run as ``sink KIND HOST`` or ``source KIND HOST SECONDS [CONGESTION_CONTROL]``."""
+    """Run a flow's end: ``sink KIND HOST`` or ``source KIND HOST SECONDS [CONGESTION_CONTROL]``."""
     role, kind, host, *more = sys.argv[1:]
     there = host, PORTS[kind]
     kind = kind.partition(".")[0]
     if role == "sink":
-        {"tcp": _tcp_sink, "rd": _rd_sink}[kind](there)
+        {"tcp": _run_tcp_sink, "rd": _run_rd_sink}[kind](there)
     elif kind == "tcp":
-        _tcp_source(there, float(more[0]), more[1])
+        _run_tcp_source(there, float(more[0]), more[1])
     else:
-        _rd_source(there, float(more[0]))
+        _run_rd_source(there, float(more[0]))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 """``python -m lab.wan``: flows of siwarp and of the kernel's TCP on a shared lossy link.
 
-The line is that of `siwarp wan`: two network namespaces with a relay between them, which treats all
-packets alike.
+The link is that of `siwarp wan`: two network namespaces with a relay between them, which applies
+the same faults to the packets of all flows.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Any
 
 from siwarp.bench.runner import BenchError
 
-__all__ = ["congestion_control", "measure", "sources"]
+__all__ = ["default_congestion_control", "measure", "run_sources"]
 
 _B = "10.77.0.2"
-#: Seconds that start and end may take in addition to the flows.
+#: Seconds for starting and ending the flows, in addition to the duration of the flows.
 _MARGIN_S = 40
 
 
-def congestion_control() -> str:
+def default_congestion_control() -> str:
     """Return the name of the congestion control that the kernel's TCP uses by default."""
     path = Path("/proc/sys/net/ipv4/tcp_congestion_control")
     with contextlib.suppress(OSError):
@@ -32,14 +32,14 @@ def congestion_control() -> str:
     return "unknown"
 
 
-def _flow(role: str, kind: str, host: str, *more: str) -> list[str]:
+def _flow_command(role: str, kind: str, host: str, *more: str) -> list[str]:
     return [sys.executable, "-m", "lab.wan.flow", role, kind, host, *more]
 
 
 def measure(
     flows: tuple[str, ...], seconds: float, faults: str, congestion: str = ""
 ) -> dict[str, Any]:
-    """Run the flows at the same time over a line with this plan, and return each flow's results.
+    """Run flows at the same time over a link with a fault plan; return the results of each flow.
 
     ``flows``: kinds, of ``tcp`` and ``rd``. ``congestion``: TCP's congestion control, if not the
     kernel's default. For each flow, the result has ``mbit_s``, ``share`` (of all flows together),
@@ -49,7 +49,7 @@ def measure(
         BenchError: a flow or the link failed.
 
     """
-    sinks = " & ".join(shlex.join(_flow("sink", kind, _B)) for kind in flows)
+    sinks = " & ".join(shlex.join(_flow_command("sink", kind, _B)) for kind in flows)
     command = [sys.executable, "-m", "siwarp.cli", "wan", "--json", "--faults", faults]
     command += ["--in-b", f"{sinks} & wait", "--"]
     command += [sys.executable, "-m", "lab.wan.flows", _B, str(seconds), congestion]
@@ -66,13 +66,13 @@ def measure(
     told, _, line = done.stdout.partition("\n")
     return {
         "faults": faults,
-        "congestion_control": congestion or congestion_control(),
-        "flows": _shares(json.loads(told)),
+        "congestion_control": congestion or default_congestion_control(),
+        "flows": _add_shares(json.loads(told)),
         "line": json.loads(line),
     }
 
 
-def _shares(told: dict[str, Any]) -> dict[str, Any]:
+def _add_shares(told: dict[str, Any]) -> dict[str, Any]:
     total = sum(flow["octets"] for flow in told.values())
     for flow in told.values():
         flow["mbit_s"] = flow["octets"] * 8 / flow["seconds"] / 1e6
@@ -80,13 +80,13 @@ def _shares(told: dict[str, Any]) -> dict[str, Any]:
     return told
 
 
-def sources(host: str, seconds: float, congestion: str, flows: list[str]) -> dict[str, Any]:
-    """Run the flows' sources in namespace a: all begin after all have reached their sinks."""
+def run_sources(host: str, seconds: float, congestion: str, flows: list[str]) -> dict[str, Any]:
+    """Run the flows' sources in namespace a; none sends before all have reached their sinks."""
     with contextlib.ExitStack() as stack:
         started = []
         for kind in flows:
             flow = subprocess.Popen(
-                _flow("source", kind, host, str(seconds), congestion),
+                _flow_command("source", kind, host, str(seconds), congestion),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
@@ -107,4 +107,4 @@ def sources(host: str, seconds: float, congestion: str, flows: list[str]) -> dic
 
 
 if __name__ == "__main__":
-    print(json.dumps(sources(sys.argv[1], float(sys.argv[2]), sys.argv[3], sys.argv[4:])))
+    print(json.dumps(run_sources(sys.argv[1], float(sys.argv[2]), sys.argv[3], sys.argv[4:])))

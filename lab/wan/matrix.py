@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 """``python -m lab.wan --matrix``: congestion control at bottlenecks of many rates and queues.
 
-Each cell is a line with a rate, a queue and a round trip time. It is measured with reliable
+Each cell is a link with a rate, a queue and a round trip time. Each cell is measured with reliable
 datagrams alone, the kernel's CUBIC and BBR alone, two CUBIC flows, an RD flow together with CUBIC,
-and two RD flows. :func:`judge` has the promises.
+and two RD flows. :func:`judge_promises` checks the promised limits.
 """
 
 from __future__ import annotations
@@ -19,13 +19,23 @@ from typing import Any
 from lab.wan.line import ADDRESS, Bottleneck, Line
 from siwarp.bench.runner import BenchError
 
-__all__ = ["CELLS", "RUNS", "as_json", "choose", "judge", "kept", "measure", "measure_all", "table"]
+__all__ = [
+    "CELLS",
+    "RUNS",
+    "all_promises_kept",
+    "judge_promises",
+    "measure_cells",
+    "measure_run",
+    "results_with_promises",
+    "select_cells",
+    "table_lines",
+]
 
 RATES = (20, 100, 400)
 ROUND_TRIPS = (0.2, 4, 40)
 _LEAST_QUEUE = 3000
 
-#: The runs of a cell: the kinds of their flows, and TCP's congestion control.
+#: The runs of a cell: the kinds of the flows of each run, and TCP's congestion control.
 RUNS: dict[str, tuple[tuple[str, ...], str]] = {
     "rd": (("rd",), ""),
     "cubic": (("tcp",), "cubic"),
@@ -35,23 +45,23 @@ RUNS: dict[str, tuple[tuple[str, ...], str]] = {
     "rd+rd": (("rd", "rd.2"), ""),
 }
 
-#: The limits of the promises: see judge().
+#: The limits of the promises: see judge_promises().
 MOST_DROPPED, AIM_DROPPED = 0.10, 0.02
 LEAST_SHARE, BETTER = 0.9, 1.2
 LEAST_KEPT = 1 / 3
 LEAST_RATIO, MOST_RATIO = 0.7, 1.4
 
-#: Octets of payload in a full packet of 1500: after the headers of IPv4 and TCP with time stamps,
-#: and after those of IPv4, UDP, RD and DDP with the CRC. A share is the fraction of the line's
-#: capacity that a flow's packets use, each packet counted once.
+#: Octets of payload in a full packet of 1500 octets. TCP: without the headers of IPv4 and TCP and
+#: without time stamps. RD: without the headers of IPv4, UDP, RD and DDP, and without the CRC. A
+#: share is the fraction of the link's capacity that a flow's packets use, each packet counted once.
 _PACKET = 1500
 _PAYLOAD = {"tcp": 1448, "rd": 1414}
-#: Seconds that start and end may take in addition to the flows.
+#: Seconds for starting and ending the flows, in addition to the duration of the flows.
 _MARGIN_S = 30
 
 
-def _cells() -> dict[str, Bottleneck]:
-    """Return the matrix: each rate with each queue and each round trip time, keyed by name."""
+def _all_cells() -> dict[str, Bottleneck]:
+    """Return the cells by name: each rate with each queue and each round trip time."""
     found = {}
     for rate in RATES:
         for rtt in ROUND_TRIPS:
@@ -62,10 +72,10 @@ def _cells() -> dict[str, Bottleneck]:
     return found
 
 
-CELLS = _cells()
+CELLS = _all_cells()
 
-#: The cells that CI measures: one of each kind, except a queue of one packet, which misses the
-#: limit of a tenth (BENCHMARKS.md).
+#: The cells that CI measures: one of each kind, except those with a queue of one packet, where more
+#: than a tenth of the packets is dropped (BENCHMARKS.md).
 SHORT = (
     "20M/10000/4ms",
     "20M/15000/0.2ms",
@@ -76,31 +86,33 @@ SHORT = (
 )
 
 
-def choose(text: str) -> list[str] | None:
-    """Return the names of the cells that the text selects; None if one is unknown."""
+def select_cells(text: str) -> list[str] | None:
+    """Return the names of the cells that a text selects; None if a name is unknown."""
     names = list(CELLS) if not text else list(SHORT) if text == "short" else text.split(",")
     return names if all(name in CELLS for name in names) else None
 
 
-def _flow(role: str, kind: str, *more: str) -> list[str]:
+def _flow_command(role: str, kind: str, *more: str) -> list[str]:
     return [sys.executable, "-m", "lab.wan.flow", role, kind, ADDRESS, *more]
 
 
-def measure(
+def measure_run(
     line: Line, shape: Bottleneck, flows: tuple[str, ...], congestion: str, seconds: float
 ) -> dict[str, Any]:
-    """Run the flows at the same time over the bottleneck; return each flow's results.
+    """Run flows at the same time over the bottleneck; return the results of each flow.
 
     Raises:
-        BenchError: a flow failed, or exceeded its time.
+        BenchError: a flow failed, or did not end in time.
 
     """
-    line.shape(shape)
-    sinks = [subprocess.Popen(line.inside("b", *_flow("sink", kind))) for kind in flows]
+    line.configure_bottleneck(shape)
+    sinks = [
+        subprocess.Popen(line.command_inside("b", *_flow_command("sink", kind))) for kind in flows
+    ]
     try:
         sources = [sys.executable, "-m", "lab.wan.flows", ADDRESS, str(seconds), congestion]
         done = subprocess.run(
-            line.inside("a", *sources, *flows),
+            line.command_inside("a", *sources, *flows),
             capture_output=True,
             text=True,
             check=False,
@@ -115,7 +127,7 @@ def measure(
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
         raise BenchError(f"{flows} failed: {last}")
-    passed, dropped = line.counts()
+    passed, dropped = line.packet_counts()
     told = json.loads(done.stdout)
     for kind, flow in told.items():
         payload = _PAYLOAD[kind.partition(".")[0]]
@@ -129,14 +141,14 @@ def measure(
     }
 
 
-def _load(path: Path | None) -> dict[str, Any]:
+def _load_results(path: Path | None) -> dict[str, Any]:
     if path is None or not path.exists():
         return {}
     loaded: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return loaded
 
 
-def _save(path: Path | None, found: dict[str, Any]) -> None:
+def _save_results(path: Path | None, found: dict[str, Any]) -> None:
     if path is None:
         return
     beside = path.with_suffix(f".{os.getpid()}")
@@ -144,20 +156,20 @@ def _save(path: Path | None, found: dict[str, Any]) -> None:
     beside.replace(path)
 
 
-def measure_all(
+def measure_cells(
     names: Iterable[str],
     seconds: float,
     path: Path | None,
     runs: Iterable[str] = RUNS,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> dict[str, Any]:
-    """Measure cells; results that the file at ``path`` already has are not measured again.
+    """Measure cells, except for results that the file at ``path`` already contains.
 
     Raises:
         BenchError: this user may not create namespaces, or a flow failed.
 
     """
-    found = _load(path)
+    found = _load_results(path)
     todo = [(name, run) for name in names for run in runs if run not in found.get(name, {})]
     done = 0
     for rtt in sorted({CELLS[name].rtt_ms for name, _ in todo}):
@@ -168,25 +180,25 @@ def measure_all(
                 if progress:
                     progress(done, len(todo), f"{name} {run}")
                 flows, congestion = RUNS[run]
-                result = measure(line, CELLS[name], flows, congestion, seconds)
+                result = measure_run(line, CELLS[name], flows, congestion, seconds)
                 found.setdefault(name, {})[run] = result
-                _save(path, found)
+                _save_results(path, found)
                 done += 1
     return {name: found[name] for name in names if name in found}
 
 
-def _shares(cell: dict[str, Any], run: str) -> list[float]:
+def _shares_of_run(cell: dict[str, Any], run: str) -> list[float]:
     return [flow["share"] for flow in cell[run]["flows"].values()]
 
 
-def judge(cell: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the figure of each promise, and whether it is kept."""
-    alone = _shares(cell, "rd")[0]
-    rivals = max(_shares(cell, "cubic")[0], _shares(cell, "bbr")[0])
+def judge_promises(cell: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the figure of each promise for a cell, and whether the promise is kept."""
+    alone = _shares_of_run(cell, "rd")[0]
+    rivals = max(_shares_of_run(cell, "cubic")[0], _shares_of_run(cell, "bbr")[0])
     lost = max(cell["rd"]["dropped"], cell["rd"]["again"])
-    beside = _shares(cell, "rd+cubic")[1]
-    usual = sum(_shares(cell, "cubic+cubic")) / 2
-    first, second = _shares(cell, "rd+rd")
+    beside = _shares_of_run(cell, "rd+cubic")[1]
+    usual = sum(_shares_of_run(cell, "cubic+cubic")) / 2
+    first, second = _shares_of_run(cell, "rd+rd")
     ratio = first / second if second else float("inf")
     kept_by_tcp = beside / usual if usual else 1.0
     return {
@@ -200,29 +212,29 @@ def judge(cell: dict[str, Any]) -> dict[str, dict[str, Any]]:
     }
 
 
-def kept(found: dict[str, Any]) -> bool:
+def all_promises_kept(found: dict[str, Any]) -> bool:
     """Return whether all promises are kept in all cells."""
-    return all(part["kept"] for cell in found.values() for part in judge(cell).values())
+    return all(part["kept"] for cell in found.values() for part in judge_promises(cell).values())
 
 
-def as_json(found: dict[str, Any]) -> dict[str, Any]:
-    """Return each cell with its promises."""
-    return {name: {**cell, "promises": judge(cell)} for name, cell in found.items()}
+def results_with_promises(found: dict[str, Any]) -> dict[str, Any]:
+    """Return the results of each cell together with the verdict on each promise."""
+    return {name: {**cell, "promises": judge_promises(cell)} for name, cell in found.items()}
 
 
-def table(found: dict[str, Any]) -> Iterator[str]:
-    """Yield the lines of a table: shares of the link in percent; ``!`` marks a broken promise."""
+def table_lines(found: dict[str, Any]) -> Iterator[str]:
+    """Yield the lines of a table: shares of the link in percent; ``!`` marks a missed promise."""
     yield (
         f"{'cell':24} {'RD':>5} {'lost':>6} {'again':>6} {'CUBIC':>6} {'BBR':>5}   "
         f"{'TCP keeps':>9} {'two RD':>7} {'lost':>6}"
     )
     for name, cell in found.items():
-        by = judge(cell)
+        by = judge_promises(cell)
         mark = {part: " " if it["kept"] else "!" for part, it in by.items()}
         yield (
             f"{name:24} {by['alone']['is']:5.0%}{mark['alone']}"
             f"{cell['rd']['dropped']:6.1%}{mark['lost']}{cell['rd']['again']:6.1%} "
-            f"{_shares(cell, 'cubic')[0]:6.0%} {_shares(cell, 'bbr')[0]:5.0%}   "
+            f"{_shares_of_run(cell, 'cubic')[0]:6.0%} {_shares_of_run(cell, 'bbr')[0]:5.0%}   "
             f"{by['tcp_keeps']['is']:9.2f}{mark['tcp_keeps']}{by['two']['is']:7.2f}{mark['two']}"
             f"{cell['rd+rd']['dropped']:6.1%}"
         )

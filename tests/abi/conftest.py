@@ -13,14 +13,14 @@ from siwarp import _paths
 
 
 class Programs(dict[str, Path]):
-    """The programs of the folder; each is compiled when a test first needs it."""
+    """The C programs of tests/abi/programs; each is compiled when a test first needs it."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
         self._folder = folder
 
     def __missing__(self, name: str) -> Path:
-        """Compile a program and link it the way distributions link theirs."""
+        """Compile a program and link it with --as-needed, as distributions link programs."""
         libraries = [str(_paths.abi_dir() / lib) for lib in (_paths.RDMACM, _paths.VERBS)]
         rpath = f"-Wl,-rpath-link,{_paths.library().parent}"
         source, program = PROGRAMS / f"{name}.c", self._folder / name
@@ -35,5 +35,5 @@ class Programs(dict[str, Path]):
 
 @pytest.fixture(scope="session")
 def compiled_programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Return the programs of the folder by name."""
+    """Return the paths of the compiled C programs of tests/abi/programs, by name."""
     return Programs(tmp_path_factory.mktemp("abi"))

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 LIST = Path(__file__).parent / "symbols.txt"
-#: readelf --dyn-syms: value, size, type, binding, visibility, section, name@version.
+#: A line of readelf --dyn-syms: value, size, type, binding, visibility, section, name@version.
 LINE = re.compile(r"\s(?:FUNC|OBJECT)\s+GLOBAL\s+DEFAULT\s+(\d+)\s+(\w+@{1,2}\w[\w.]*)$")
 
 
@@ -26,7 +26,7 @@ def exported_symbols(library: Path) -> set[str]:
 
 
 def main() -> int:
-    """Print the missing and the superfluous names; return 1 if there are any."""
+    """Print the missing and superfluous names of both libraries; return 1 if there are any."""
     from siwarp import _paths
 
     folder = _paths.abi_dir()

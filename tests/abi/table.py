@@ -1,7 +1,8 @@
 """``make abi``: run the table of rows/ and print it; the exit status is 1 if a row failed.
 
-The result of each row is appended to build/abi/results.jsonl when it ends, and its output is stored
-in build/abi/logs/. With ``--resume`` rows that passed with the current build are not repeated.
+The result of each row is appended to build/abi/results.jsonl when the row ends, and the output of
+its programs is stored in build/abi/logs/. With ``--resume``, rows that passed with the current
+build are not repeated.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from pace import scale_limit  # noqa: E402
 from siwarp import _paths  # noqa: E402
 
 OUT = ROOT / "build" / "abi"
-#: Seconds that an end runs before it is killed.
+#: Seconds that a program runs before the table kills it, in rows that kill an end.
 BEFORE_KILL = 1.0
 #: The Python interpreter that Debian's pyverbs is built for.
 PYTHON = "/usr/bin/python3"
@@ -63,7 +64,7 @@ class Result:
 
     @property
     def passed(self) -> bool:
-        """Whether the row passed."""
+        """Whether the row passed in this place."""
         return not self.why
 
 
@@ -76,17 +77,17 @@ class Machine:
         self._environments: dict[str, str] = {}
 
     def ensure_environment(self, wheel: str) -> str:
-        """Create the environment of a wheel; return the error message, empty on success."""
+        """Create the virtual environment of a wheel; return an error message, empty on success."""
         if wheel and wheel not in self._environments:
             self._environments[wheel] = create_environment(self.environment_folder(wheel), wheel)
         return self._environments.get(wheel, "")
 
     def environment_folder(self, wheel: str) -> Path:
-        """Return the folder of the environment of one or several wheels, named after the first."""
+        """Return the folder of the virtual environment of wheels, named after the first wheel."""
         return self.work / wheel.partition(" ")[0]
 
     def command_line(self, row: Row, place: str, end: int, words: str) -> list[str]:
-        """Return the complete command line of a row's server (end 0) or client (1)."""
+        """Return the complete command line of the server (end 0) or client (end 1) of a row."""
         namespace = self.ends[end if place in (CABLE, BOTH) else 0]
         over = self.ends[1]
         known = {
@@ -113,11 +114,11 @@ class Machine:
         return namespace.inside(*siwarp, "run", *shlex.split(row.options), "--", *filled)
 
     def is_listening(self, port: int) -> bool:
-        """Whether a socket in the server's namespace listens on a TCP port."""
+        """Return whether a socket in the server's namespace listens on a TCP port."""
         return self.ends[0].listens(port)
 
     def has_connection(self, port: int) -> bool:
-        """Whether a TCP port of the server's namespace has a connection."""
+        """Return whether a TCP port of the server's namespace has a connection."""
         return self.ends[0].connected(port)
 
 
@@ -130,8 +131,8 @@ def compile_exchange(compiler: str | Path, program: Path) -> None:
 def create_environment(folder: Path, wheel: str) -> str:
     """Create a virtual environment with a wheel in it; return the error message, empty on success.
 
-    It uses the system's Python, which every user may run. Wheels are installed only as binaries;
-    for the wheel of an MPI, the MPI program is compiled with it.
+    The environment uses the system's Python, which every user may run. Wheels are installed only as
+    binaries. If the wheel contains an MPI, the MPI test program is compiled with its mpicc.
     """
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input"]
     for command in (
@@ -148,7 +149,7 @@ def create_environment(folder: Path, wheel: str) -> str:
     return ""
 
 
-#: The programs that were started, each in a session of its own.
+#: The programs that were started, each as the leader of a session.
 STARTED: list[subprocess.Popen[bytes]] = []
 
 
@@ -169,7 +170,7 @@ def start_program(command: list[str], log: Path, work: Path) -> subprocess.Popen
 
 
 def kill_all_programs() -> None:
-    """Kill the sessions of programs that still run, because this run was interrupted."""
+    """Kill the sessions of all programs that still run, for example after an interrupt."""
     for process in STARTED:
         if process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
@@ -178,7 +179,7 @@ def kill_all_programs() -> None:
 
 
 def wait_or_kill(process: subprocess.Popen[bytes], seconds: float) -> int | str:
-    """Wait for a program; if it does not end in time, kill its complete session."""
+    """Wait for a program; return its exit status, or "hung" after killing its session."""
     try:
         return process.wait(timeout=max(seconds, 0.1))
     except subprocess.TimeoutExpired:
@@ -190,7 +191,7 @@ def wait_or_kill(process: subprocess.Popen[bytes], seconds: float) -> int | str:
 
 @contextlib.contextmanager
 def busy_cpus(wanted: bool) -> Iterator[None]:
-    """Keep every CPU busy with a loop that makes no system calls."""
+    """Keep every CPU busy with a process in an endless loop, if wanted."""
     burning = [
         subprocess.Popen([sys.executable, "-c", "while True: pass"])
         for _ in range(os.cpu_count() or 1 if wanted else 0)
@@ -206,7 +207,7 @@ def busy_cpus(wanted: bool) -> Iterator[None]:
 def wait_for_client(
     server: subprocess.Popen[bytes], client: subprocess.Popen[bytes], limit: float
 ) -> int | str:
-    """Wait for a client; after a failure of its server it gets at most 10 s more."""
+    """Wait for a client; after a failure of the server, wait at most 10 s longer."""
     end = time.monotonic() + limit
     while client.poll() is None and not server.poll() and time.monotonic() < end:
         time.sleep(0.02)
@@ -236,7 +237,7 @@ def kill_one_end(
     limit = scale_limit(row.seconds)
     victim, other = (server, client) if row.kill == "server" else (client, server)
     if not row.itself:
-        # Some programs close this TCP connection after they have exchanged their addresses over it.
+        # Some programs close the TCP connection after they have exchanged their addresses over it.
         end = time.monotonic() + scale_limit(3)
         while row.port and not machine.has_connection(row.port) and time.monotonic() < end:
             time.sleep(0.02)
@@ -266,20 +267,20 @@ def run_row_programs(machine: Machine, row: Row, place: str, logs: list[Path]) -
     if row.kill:
         return kill_one_end(machine, row, server, client)
     status = wait_for_client(server, client, limit)
-    # A server ends soon after its client has ended; after a failure of the client it may wait for
-    # another one.
+    # A server ends soon after its client has ended; after a failure of the client, the server may
+    # wait for another client.
     return [wait_or_kill(server, scale_limit(10) if status == 0 else 2), status]
 
 
 def wait_for_free_port(machine: Machine, row: Row) -> None:
-    """Wait until the port of the previous row is free: its server may still be exiting."""
+    """Wait until no server of a previous row, which may still be exiting, listens on the port."""
     end = time.monotonic() + scale_limit(5)
     while row.port and machine.is_listening(row.port) and time.monotonic() < end:
         time.sleep(0.02)
 
 
 def survivor_ended_well(row: Row, status: list[int | str], text: str) -> bool:
-    """Whether one end was killed, and the other one ended with the expected output."""
+    """Return whether one end was killed and the other end ended as the row expects."""
     if row.itself:
         others = [status[row.kill == "server"]]
     else:
@@ -290,7 +291,7 @@ def survivor_ended_well(row: Row, status: list[int | str], text: str) -> bool:
 
 
 def failure_reason(row: Row, status: list[int | str], text: str) -> str:
-    """Return a description of the failure of a row; empty if it passed."""
+    """Return why a row failed, or an empty string if the row passed."""
     told = f"exit status {', '.join(map(str, status))}"
     if row.kill:
         return (
@@ -304,13 +305,13 @@ def failure_reason(row: Row, status: list[int | str], text: str) -> str:
 
 
 def log_files(name: str, place: str) -> list[Path]:
-    """Return the log files of a row: server and client."""
+    """Return the paths of the log files of a row in one place, for server and client."""
     slug = re.sub(r"[^\w.-]+", "_", f"{name}.{place}")
     return [OUT / "logs" / f"{slug}.{end}" for end in ("server", "client")]
 
 
 def run_row(machine: Machine, row: Row, place: str, stamp: str) -> Result:
-    """Run a row in one place and judge it."""
+    """Run the programs of a row in one place; return the result."""
     logs = log_files(row.name, place)
     for log in logs:
         log.unlink(missing_ok=True)
@@ -346,7 +347,7 @@ def gate_places(row: Row) -> tuple[str, ...]:
 
 
 def selected_rows(every: bool, gate: bool, only: str) -> Iterator[tuple[Row, str]]:
-    """Yield the rows of the short form, of the gate, or all of them, with their places."""
+    """Yield rows with places: those of the short form, those of the gate, or all."""
     for row in all_rows():
         places = gate_places(row) if gate else row.places if every else row.short
         if every and row.short == PLACES:
@@ -361,7 +362,7 @@ def selected_rows(every: bool, gate: bool, only: str) -> Iterator[tuple[Row, str
 
 
 def compile_library_programs(work: Path) -> None:
-    """Compile the test programs for libraries; a row reports it if its program is missing."""
+    """Compile the test programs for libraries; a failure is reported by the row that needs it."""
     libs = ROOT / "tests" / "abi" / "libs"
     for program, words in LIBRARIES.items():
         source, *libraries = words.split()
@@ -373,7 +374,7 @@ def compile_library_programs(work: Path) -> None:
 def prepare_work_folder(work: Path) -> None:
     """Compile the MPI program for each MPI and copy the scripts.
 
-    A row reports it if its program is missing.
+    A failed compilation is reported by the row that needs the program.
     """
     for name in ("mpich", "openmpi"):
         compiler = shutil.which(f"mpicc.{name}")
@@ -386,12 +387,12 @@ def prepare_work_folder(work: Path) -> None:
     home.chmod(0o777)
 
 
-#: How many characters at the end of a log are printed for a failed row.
+#: Number of characters at the end of a log that are printed for a failed row.
 TOLD = 600
 
 
 def print_result(result: Result) -> None:
-    """Print a row of the table."""
+    """Print the result of a row, and after a failure the end of its logs."""
     status = " ".join(map(str, result.status))
     verdict = "ok" if result.passed else f"FAILED: {result.why}"
     print(
@@ -405,7 +406,7 @@ def print_result(result: Result) -> None:
 
 
 def main() -> int:
-    """Run the table; return 1 if a row failed."""
+    """Run the selected rows of the table; return 1 if a row failed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--all", action="store_true", help="the long form")
     parser.add_argument("--gate", action="store_true", help="the rows of the gate (.ci/run)")
@@ -424,7 +425,7 @@ def main() -> int:
     known: list[str] = []
     count, began = 0, time.monotonic()
     work = Path(tempfile.mkdtemp(prefix="siwarp-abi-", dir="/tmp"))
-    # `timeout` and an interrupted `make ci-full` send SIGTERM: the programs must end, too.
+    # After SIGTERM (`timeout`, an interrupted `make ci-full`) the started programs must end, too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         work.chmod(0o755)

@@ -20,7 +20,7 @@ UDP_GRO = 104  # the socket option from <linux/udp.h>
 
 @pytest.mark.parametrize("persona", ["roce", "iwarp"])
 @pytest.mark.parametrize("kind", ["rc", "uc"])
-def test_every_operation_of_a_connected_queue_pair_does_what_it_says(
+def test_every_operation_of_rc_and_uc_queue_pairs_transfers_its_data(
     compiled_programs: dict[str, Path], kind: str, persona: str
 ) -> None:
     run_program(compiled_programs["connected"], kind, SIWARP_PERSONA=persona)
@@ -33,19 +33,19 @@ def test_extended_queues_build_requests_and_read_completions(
 
 
 @pytest.mark.parametrize("gid_index", ["0", "1"], ids=["IPv4", "IPv6"])
-def test_datagrams_begin_with_a_grh_by_which_they_are_replied_to(
+def test_ud_messages_begin_with_a_grh_from_which_replies_are_addressed(
     compiled_programs: dict[str, Path], gid_index: str
 ) -> None:
     run_program(compiled_programs["datagrams"], gid_index)
 
 
-def test_devices_regions_queues_and_events_are_what_their_pages_say(
+def test_calls_on_devices_regions_queues_and_events_return_documented_results(
     compiled_programs: dict[str, Path],
 ) -> None:
     run_program(compiled_programs["objects"])
 
 
-def test_two_devices_reach_each_other_and_one_changes_and_goes(
+def test_two_devices_communicate_and_report_changes_and_deletion_of_an_interface(
     compiled_programs: dict[str, Path],
 ) -> None:
     run_program(Path("/usr/bin/unshare"), "-rn", str(compiled_programs["devices"]), PATH=PATH)
@@ -53,13 +53,13 @@ def test_two_devices_reach_each_other_and_one_changes_and_goes(
 
 @pytest.mark.parametrize("way", ["poll", "memory", "epoll"])
 @pytest.mark.parametrize("kind", ["rc", "uc", "ud"])
-def test_a_program_that_only_polls_or_watches_or_sleeps_is_answered(
+def test_a_program_that_only_polls_or_reads_memory_or_sleeps_receives_answers(
     compiled_programs: dict[str, Path], kind: str, way: str
 ) -> None:
     run_program(compiled_programs["watchers"], kind, way)
 
 
-def test_a_capture_has_what_a_program_of_verbs_sends(
+def test_a_capture_contains_the_messages_of_a_verbs_program(
     compiled_programs: dict[str, Path], tmp_path: Path
 ) -> None:
     file = tmp_path / "verbs.pcapng"
@@ -71,8 +71,10 @@ def test_a_capture_has_what_a_program_of_verbs_sends(
     assert {"SEND", "RDMA_WRITE", "RDMA_READ_REQUEST"} <= set(kinds)
 
 
-def test_a_list_of_datagrams_leaves_in_one_system_send(compiled_programs: dict[str, Path]) -> None:
-    """Datagrams sent in one call arrive in one receive call at a loopback socket with UDP_GRO."""
+def test_a_list_of_ud_messages_is_transmitted_with_one_system_call(
+    compiled_programs: dict[str, Path],
+) -> None:
+    """A loopback socket with UDP_GRO receives datagrams of one send call with one receive call."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sink:
         sink.setsockopt(socket.IPPROTO_UDP, UDP_GRO, 1)
         sink.bind(("127.0.0.1", 0))
@@ -85,11 +87,13 @@ def test_a_list_of_datagrams_leaves_in_one_system_send(compiled_programs: dict[s
         assert octets[i * each : (i + 1) * each][-68:-4] == bytes([i]) * 64
 
 
-def test_every_value_has_a_name_and_rates_are_numbers(compiled_programs: dict[str, Path]) -> None:
+def test_every_enum_value_has_a_name_and_rates_are_converted(
+    compiled_programs: dict[str, Path],
+) -> None:
     run_program(compiled_programs["names"])
 
 
-def test_each_step_of_a_queue_pair_needs_and_takes_what_its_table_says(
+def test_each_transition_of_a_queue_pair_accepts_the_documented_attributes(
     compiled_programs: dict[str, Path],
 ) -> None:
     run_program(compiled_programs["steps"])
@@ -97,60 +101,62 @@ def test_each_step_of_a_queue_pair_needs_and_takes_what_its_table_says(
 
 @pytest.mark.parametrize("when", ["idle", "busy"])
 @pytest.mark.parametrize("kind", ["rc", "uc", "ud"])
-def test_a_peer_that_is_killed_ends_rc_in_time_and_the_others_never(
+def test_a_killed_peer_fails_rc_requests_in_time_but_no_uc_or_ud_requests(
     compiled_programs: dict[str, Path], kind: str, when: str
 ) -> None:
     run_program(compiled_programs["killed"], kind, when)
 
 
-def test_events_name_their_objects_which_wait_for_their_acknowledgement(
+def test_events_name_their_objects_and_destruction_waits_for_acknowledgement(
     compiled_programs: dict[str, Path],
 ) -> None:
     run_program(compiled_programs["events"])
 
 
-def test_each_limit_of_the_device_is_reached_and_not_passed(
+def test_each_limit_of_the_device_can_be_reached_but_not_exceeded(
     compiled_programs: dict[str, Path],
 ) -> None:
     run_program(compiled_programs["limits"])
 
 
-def test_functions_of_releases_after_44_work_or_say_eopnotsupp(
+def test_functions_of_releases_after_44_work_or_return_eopnotsupp(
     compiled_programs: dict[str, Path],
 ) -> None:
     run_program(compiled_programs["newer"])
 
 
-def test_with_few_descriptors_each_call_says_so_and_nothing_is_left(
+def test_with_few_descriptors_each_call_reports_the_shortage_and_leaks_nothing(
     compiled_programs: dict[str, Path],
 ) -> None:
     run_program(compiled_programs["scarce"], "descriptors")
 
 
-def test_threads_make_and_destroy_objects_of_one_device(compiled_programs: dict[str, Path]) -> None:
+def test_threads_create_and_destroy_objects_of_one_device_concurrently(
+    compiled_programs: dict[str, Path],
+) -> None:
     run_program(compiled_programs["threads"])
 
 
-def test_every_function_refuses_bad_input_with_the_errno_of_its_page(
+def test_every_function_refuses_invalid_arguments_with_the_documented_errno(
     compiled_programs: dict[str, Path],
 ) -> None:
     run_program(compiled_programs["bad"])
 
 
-def test_results_that_have_no_place_and_functions_of_no_handle_take_bad_input(
+def test_null_result_pointers_and_invalid_values_cause_no_crash(
     compiled_programs: dict[str, Path],
 ) -> None:
     run_program(compiled_programs["bad_more"])
 
 
-def test_objects_of_other_or_closed_devices_and_wrong_requests_are_refused(
+def test_objects_of_other_devices_and_unsupported_requests_are_refused(
     compiled_programs: dict[str, Path],
 ) -> None:
     run_program(compiled_programs["misuse"])
 
 
 def compile_with_siwarp(source: Path, folder: Path) -> Path:
-    """Compile a program that also uses functions of siwarp."""
+    """Compile a verbs program that also uses functions of libsiwarp.so.0; return its path."""
     program = folder / source.stem
     libraries = [str(_paths.library()), str(_paths.abi_dir() / _paths.VERBS)]
     libraries.append(f"-Wl,-rpath,{_paths.library().parent}")
@@ -159,11 +165,11 @@ def compile_with_siwarp(source: Path, folder: Path) -> Path:
     return program
 
 
-def test_the_error_queue_is_polled_by_ibv_ext(tmp_path: Path) -> None:
+def test_a_program_reads_the_error_queue_through_ibv_ext(tmp_path: Path) -> None:
     run_program(compile_with_siwarp(PROGRAMS / "ext/reported.c", tmp_path))
 
 
-def test_the_example_of_ibv_ext_sends_reliable_datagrams_and_write_records(
+def test_the_ibv_rd_example_sends_reliable_datagrams_and_write_records(
     root: Path, tmp_path: Path
 ) -> None:
     printed = run_program(compile_with_siwarp(root / "examples/c/ibv_rd.c", tmp_path))

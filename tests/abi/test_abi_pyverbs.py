@@ -1,6 +1,6 @@
-"""The pyverbs scripts and the pingpongs with the current build, including its sanitizers if any.
+"""The pyverbs scripts and the ibv pingpong programs, run with the current build and its sanitizer.
 
-``make abi`` runs them together with other programs, also as user nobody and across namespaces.
+``make abi`` runs these programs, too, also as user nobody and across network namespaces.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PYTHON = "/usr/bin/python3"
 
 @pytest.fixture(scope="module")
 def private_namespace() -> Iterator[Namespace]:
-    """A separate network namespace, so that the ports of the pingpongs are free."""
+    """Provide a network namespace, in which the ports of the pingpong programs are free."""
     namespace = Namespace("lo", "127.0.0.1", "::1")
     namespace.ip("link", "set", "lo", "up")
     yield namespace
@@ -48,7 +48,7 @@ def installed_pyverbs() -> None:
 @pytest.mark.programs
 @pytest.mark.usefixtures("installed_pyverbs")
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_a_script_of_pyverbs_does_what_it_says(private_namespace: Namespace, script: str) -> None:
+def test_a_pyverbs_script_succeeds(private_namespace: Namespace, script: str) -> None:
     done = pace.run_command(
         private_namespace.inside(
             *COMMAND, "run", "--no-view", PYTHON, str(FOLDER / f"{script}.py"), "siw_lo"
@@ -61,13 +61,12 @@ def test_a_script_of_pyverbs_does_what_it_says(private_namespace: Namespace, scr
     assert (done.returncode, done.stdout) == (0, f"{script}: correct\n"), done.stderr
 
 
-def test_every_script_is_in_the_table() -> None:
-    helpers = {"common", "rdma_core", "across"}  # across.py has a row of its own
+def test_every_pyverbs_script_is_in_the_table_of_make_abi() -> None:
+    helpers = {"common", "rdma_core", "across"}  # across.py has a separate row
     assert {file.stem for file in FOLDER.glob("*.py")} - helpers == set(SCRIPTS)
 
 
-#: Prints the name of each class of pyverbs, except for the provider folder, which is for other
-#: devices.
+#: A program that prints the name of each class of pyverbs, except for classes of providers.
 CLASSES = """
 import importlib, pkgutil, pyverbs
 for found in pkgutil.iter_modules(pyverbs.__path__):
@@ -77,23 +76,23 @@ for found in pkgutil.iter_modules(pyverbs.__path__):
             if isinstance(one, type) and one.__module__ == name:
                 print(one.__name__)
 """
-#: Classes that no script names, with a description.
+#: Classes of pyverbs that no script names, with the reason.
 UNNAMED = {
-    "PyverbsObject PyverbsCM PyverbsError Spec": "bases of the others",
-    "Device DeviceAttr PortAttr GIDEntry": "what device.py is told",
+    "PyverbsObject PyverbsCM PyverbsError Spec": "base classes of other classes",
+    "Device DeviceAttr PortAttr GIDEntry": "results of queries by device.py",
     "DeviceAttrEx ODPCaps RSSCaps PacketPacingCaps TMCaps CQModerationCaps TSOCaps PCIAtomicCaps": (
-        "what refused.py is told of the device, and members of it"
+        "a result of a device query by refused.py, and the classes of its members"
     ),
-    "WC": "a completion, which most scripts get",
-    "AsyncEvent": "what events.py gets",
-    "QueryDeviceExInput": "its own pyverbs cannot make one: it lacks the member that it sets",
-    "WcTmInfo": "of tags, which no shared receive queue takes",
+    "WC": "a completion, which most scripts poll",
+    "AsyncEvent": "an event that events.py reads",
+    "QueryDeviceExInput": "pyverbs itself cannot construct it: a member that it sets is missing",
+    "WcTmInfo": "for tag matching, which no shared receive queue supports",
 }
 
 
 @pytest.mark.programs
 @pytest.mark.usefixtures("installed_pyverbs")
-def test_every_class_of_pyverbs_is_in_a_script() -> None:
+def test_every_class_of_pyverbs_is_used_in_a_script() -> None:
     printed = pace.run_command(
         [PYTHON, "-c", CLASSES], capture_output=True, text=True, check=True, seconds=60
     ).stdout
@@ -106,7 +105,7 @@ def test_every_class_of_pyverbs_is_in_a_script() -> None:
 
 
 def wait_until_listening(private_namespace: Namespace, server: subprocess.Popen[str]) -> None:
-    """Wait until a pingpong server listens."""
+    """Wait until a pingpong server listens on its TCP port."""
     end = time.monotonic() + scale_limit(30)
     while not private_namespace.listens(PINGPONG):
         assert server.poll() is None, server.communicate()
@@ -117,7 +116,9 @@ def wait_until_listening(private_namespace: Namespace, server: subprocess.Popen[
 @pytest.mark.programs
 @pytest.mark.parametrize("options", [[], ["-e"]], ids=["polled", "events"])
 @pytest.mark.parametrize("kind", ["rc", "uc", "ud", "srq"])
-def test_a_pingpong_ends_well(private_namespace: Namespace, kind: str, options: list[str]) -> None:
+def test_a_pingpong_of_two_processes_succeeds(
+    private_namespace: Namespace, kind: str, options: list[str]
+) -> None:
     program = f"ibv_{kind}_pingpong"
     if not shutil.which(program):
         pytest.skip("needs ibverbs-utils: make abi installs it")

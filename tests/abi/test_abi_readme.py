@@ -1,4 +1,4 @@
-"""README's commands for verbs programs work as described."""
+"""The commands for verbs programs in docs/programs.md work as described."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def skip_unless_installed(*programs: str) -> None:
 
 
 @pytest.mark.programs
-def test_the_lines_for_ci_run(tmp_path: Path) -> None:
+def test_the_documented_commands_for_ci_run(tmp_path: Path) -> None:
     skip_unless_installed("ib_write_bw")
     install, *lines = read_doc_block("docs/programs.md", "ci").splitlines()
     assert install.startswith("apt-get install -y ") and "perftest" in install
@@ -27,7 +27,7 @@ def test_the_lines_for_ci_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.programs
-def test_the_lines_for_programs_run(tmp_path: Path) -> None:
+def test_the_documented_commands_for_programs_run(tmp_path: Path) -> None:
     skip_unless_installed(
         "ibv_devinfo", "ibv_rc_pingpong", "rping", "ib_send_lat", "mpirun.mpich", "mpicc.mpich"
     )

@@ -11,7 +11,7 @@ from abi.symbols import LIST
 
 from siwarp import _paths
 
-#: A check in programs/bad.c or newer.c that a call fails with EOPNOTSUPP.
+#: The form of a check in programs/bad.c or newer.c that a call fails with EOPNOTSUPP.
 CHECKED = re.compile(r"-?EOPNOTSUPP,\s*(?:\(int\))?(ibv_\w+)\(")
 
 
@@ -25,19 +25,19 @@ def checked_functions() -> set[str]:
     programs = Path(__file__).parent / "programs"
     source = (programs / "bad.c").read_text("utf-8")
     names = set(CHECKED.findall(source + (programs / "newer.c").read_text("utf-8")))
-    # bad.c also has tables of such checks for attributes of ibv_create_qp and ibv_modify_qp.
+    # bad.c also has tables of unsupported attributes of ibv_create_qp and ibv_modify_qp.
     assert "WITH(EOPNOTSUPP" in source
     assert re.search(r"},\s*EOPNOTSUPP },", source)
     return names | {"ibv_create_qp", "ibv_modify_qp"}
 
 
-def test_each_refused_call_has_its_reason_on_the_page_and_its_check(root: Path) -> None:
+def test_each_unsupported_call_has_a_documented_reason_and_a_check(root: Path) -> None:
     table = documented_reasons(root)
     assert all(table.values())
     assert set(table) == checked_functions()
 
 
-def test_commands_of_providers_answer_eopnotsupp_and_never_enosys() -> None:
+def test_command_functions_for_providers_return_eopnotsupp() -> None:
     library = ctypes.CDLL(str(_paths.abi_dir() / _paths.VERBS))
     commands = {
         name.split("@")[0]
@@ -48,7 +48,7 @@ def test_commands_of_providers_answer_eopnotsupp_and_never_enosys() -> None:
     assert {getattr(library, name)(0, 0, 0) for name in commands} == {errno.EOPNOTSUPP}
 
 
-def test_a_provider_that_registers_is_no_error() -> None:
+def test_functions_for_provider_libraries_can_be_called_without_error() -> None:
     library = ctypes.CDLL(str(_paths.abi_dir() / _paths.VERBS))
     for release in (34, 57, 59, 64, 65):
         getattr(library, f"verbs_register_driver_{release}")(None)

@@ -9,10 +9,10 @@ from abi.abi_harness import run_program
 from siwarp import _paths
 
 
-def test_whatever_call_fails_the_program_is_told_and_nothing_is_left(
+def test_any_failed_system_call_is_reported_to_the_program_and_nothing_leaks(
     compiled_programs: dict[str, Path], build_dir: Path
 ) -> None:
-    # By name only, because LD_PRELOAD would split a path with a space in it.
+    # The library is named without its path, because LD_PRELOAD would split a path with a space.
     printed = run_program(
         compiled_programs["scarce"],
         "calls",

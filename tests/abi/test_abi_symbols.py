@@ -20,19 +20,19 @@ def needed_libraries(library: Path) -> list[str]:
     return [line.split("[")[1][:-1] for line in out.stdout.splitlines() if "(NEEDED)" in line]
 
 
-def test_the_exported_names_and_versions_are_those_of_the_list() -> None:
+def test_the_libraries_export_exactly_the_listed_names_and_versions() -> None:
     assert exported_symbols(LIBRARY) | exported_symbols(RDMACM) == set(
         LIST.read_text("utf-8").split()
     )
 
 
-def test_every_name_has_a_default_version_of_rdma_core_44_or_is_a_providers() -> None:
+def test_every_name_has_a_default_version_and_each_release_its_number_of_names() -> None:
     names = LIST.read_text("utf-8").split()
     default = {name.split("@@")[0] for name in names if "@@" in name}
     assert {name.split("@")[0] for name in names} == default
     public = [n.split("@@IBVERBS_1.") for n in names if "@@IBVERBS_1." in n]
     assert len([name for name, node in public if int(node) <= 14]) == 75
-    #: Symbols by the release that introduced them: 59, 62, 64 and 65.
+    # The numbers of symbols that the releases 59, 62, 64 and 65 introduced.
     newer = {15: 3, 16: 2, 17: 3, 18: 11}
     assert {n: sum(int(node) == n for _, node in public) for n in newer} == newer
     rdmacm = [n for n in names if "@@RDMACM_1." in n]
@@ -40,7 +40,7 @@ def test_every_name_has_a_default_version_of_rdma_core_44_or_is_a_providers() ->
     assert len([n for n in rdmacm if not n.startswith("rdma_")]) == 29  # functions of rsockets
 
 
-def test_the_engine_is_needed_and_nothing_of_rdma_core() -> None:
+def test_the_libraries_need_libsiwarp_and_no_library_of_rdma_core() -> None:
     libraries = needed_libraries(LIBRARY)
     assert "libsiwarp.so.0" in libraries
     assert not [one for one in libraries if one.startswith(("libib", "librdma", "libnl"))]
@@ -49,6 +49,6 @@ def test_the_engine_is_needed_and_nothing_of_rdma_core() -> None:
     assert not [one for one in of_rdmacm if one.startswith(("libnl", "librdma"))]
 
 
-def test_the_unversioned_name_leads_to_the_same_library() -> None:
+def test_the_unversioned_library_needs_the_versioned_library() -> None:
     assert _paths.VERBS in needed_libraries(LIBRARY.with_name("libibverbs.so"))
     assert _paths.RDMACM in needed_libraries(RDMACM.with_name("librdmacm.so"))

@@ -18,8 +18,8 @@ ROWS = [
 ]
 
 
-class Pretended(table.Machine):
-    """A machine without namespaces that creates real environments."""
+class MachineWithoutNamespaces(table.Machine):
+    """A machine without network namespaces that creates real virtual environments."""
 
     def __init__(self, _: Any, work: Path) -> None:
         self.work = work
@@ -27,25 +27,25 @@ class Pretended(table.Machine):
 
 
 @contextlib.contextmanager
-def no_cable() -> Iterator[None]:
+def no_namespaces() -> Iterator[None]:
     yield
 
 
-def passed_result(_: Any, row: Row, place: str, stamp: str) -> table.Result:
+def run_row_without_programs(_: Any, row: Row, place: str, stamp: str) -> table.Result:
     return table.Result(row.name, place, row.transport, [0], row.data, 0.1, "", stamp)
 
 
-def test_a_wheel_that_cannot_be_fetched_is_a_loud_skip_of_its_own_rows(
+def test_only_the_rows_of_a_wheel_that_cannot_be_installed_are_reported_as_skipped(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     for name, value in (
         ("all_rows", lambda: ROWS),
-        ("cabled", no_cable),
-        ("Machine", Pretended),
+        ("cabled", no_namespaces),
+        ("Machine", MachineWithoutNamespaces),
         ("prepare_work_folder", lambda _: None),
         ("compile_library_programs", lambda _: None),
-        ("run_row", passed_result),
+        ("run_row", run_row_without_programs),
         ("OUT", tmp_path),
         ("PYTHON", sys.executable),
     ):
@@ -58,7 +58,7 @@ def test_a_wheel_that_cannot_be_fetched_is_a_loud_skip_of_its_own_rows(
     assert "of the machine" in told and "SKIPPED of the machine" not in told
 
 
-def test_the_gates_rows_are_rows_of_the_table_in_places_where_it_runs_them() -> None:
+def test_each_row_of_the_gate_is_in_the_table_and_runs_in_that_place() -> None:
     there = {(row.name, place) for row in table.all_rows() for place in row.places if not row.known}
     assert there >= table.GATE
     assert all(not row.wheel for row in table.all_rows() if table.gate_places(row))

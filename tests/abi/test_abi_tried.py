@@ -8,17 +8,18 @@ import pytest
 from abi.abi_harness import PROGRAMS
 from abi.symbols import LIST
 
-#: The programs that pass invalid arguments.
+#: The C programs that call functions with invalid arguments.
 TRIED = ("bad.c", "bad_more.c", "misuse.c", "newer.c", "cm_bad.c")
-#: Functions tested elsewhere, with the reason; each pattern must match a complete name.
+#: Patterns of functions that the programs in TRIED do not call, with the reason; a pattern
+#: matches a complete name.
 ELSEWHERE = {
-    r"ibv_cmd_\w+|execute_ioctl|__ioctl_final_num_attrs": "commands: test_abi_refused calls each",
-    r"verbs_allow_disassociate_destroy": "no function: a flag for providers",
-    r"_?verbs_(?!allow)\w+|__verbs_log": "they do nothing: test_abi_refused calls them",
-    r"ibv_(node_type|port_state|event_type|wc_status)_str": "of numbers: names.c tries them all",
-    r"ibv_rate_to_(mbps|mult)|(mbps|mult)_to_ibv_rate": "of numbers: names.c tries them",
-    r"rdma_get_devices": "it takes only a place for a number, which may be NULL: cm.c",
-    r"r(?!dma_)\w+": "rsockets: they are led to the system's librdmacm, whose pages they follow",
+    r"ibv_cmd_\w+|execute_ioctl|__ioctl_final_num_attrs": "test_abi_refused calls each command",
+    r"verbs_allow_disassociate_destroy": "a flag for providers, not a function",
+    r"_?verbs_(?!allow)\w+|__verbs_log": "no operation: test_abi_refused calls them",
+    r"ibv_(node_type|port_state|event_type|wc_status)_str": "names.c passes them invalid numbers",
+    r"ibv_rate_to_(mbps|mult)|(mbps|mult)_to_ibv_rate": "names.c passes them invalid numbers",
+    r"rdma_get_devices": "its only argument may be NULL: cm.c calls it",
+    r"r(?!dma_)\w+": "rsockets: the system's librdmacm executes the calls",
 }
 
 
@@ -32,7 +33,7 @@ def called_functions() -> set[str]:
     source = re.sub(r"/\*.*?\*/", "", source, flags=re.DOTALL)
     declared = re.findall(r"extern\s[^;]*;", source)
     source = re.sub(r"extern\s[^;]*;", "", source)
-    # Some macros get the name of the function to call.
+    # Some macros of the programs have the name of the function to call as an argument.
     calls = {*re.findall(r"\b(\w+)\(", source), *re.findall(r"\b[A-Z_]+\((\w+),", source)}
     for declaration in declared:
         other = re.search(r"(\w+)\(.*__asm__\(\"(\w+)\"\)", declaration, re.DOTALL)
@@ -45,15 +46,15 @@ def is_tested_elsewhere(name: str) -> bool:
     return any(re.fullmatch(pattern, name) for pattern in ELSEWHERE)
 
 
-def test_every_function_is_tried_with_bad_input_or_has_its_reason() -> None:
-    # A macro of the header has the same name without the underscore.
+def test_every_exported_function_is_called_with_invalid_arguments_or_excepted() -> None:
+    # A macro of verbs.h has the name of the function without the underscore.
     have = called_functions()
     missing = {n for n in exported_functions() if n not in have and n.removeprefix("_") not in have}
     assert not {name for name in missing if not is_tested_elsewhere(name)}
 
 
 @pytest.mark.parametrize("pattern", ELSEWHERE)
-def test_an_exception_is_a_function_that_no_program_tries(pattern: str) -> None:
+def test_no_program_calls_an_excepted_function_with_invalid_arguments(pattern: str) -> None:
     names = {name for name in exported_functions() if re.fullmatch(pattern, name)}
     assert names
     assert not names & called_functions()

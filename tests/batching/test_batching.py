@@ -1,6 +1,6 @@
 """SIWARP_BATCHING: messages arrive intact and in order, whether or not posts wait for more posts.
 
-`make stress` also runs the tests with hostile peers this way.
+`make stress` also runs the tests with hostile peers with each value of the setting.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 import pace
 import pytest
 
-#: Set by `make stress`.
+#: Whether `make stress` runs the test.
 LONG = "SIWARP_STRESS_MESSAGES" in os.environ
 PARTS = ("tests/unit/qp/test_qp_model.py", "tests/stress", *(("tests/hostile",) * LONG))
 SIMULATED = ("tests/sim/verbs/test_verbs_model.py",)
@@ -23,7 +23,9 @@ SIMULATED = ("tests/sim/verbs/test_verbs_model.py",)
 @pytest.mark.timeout(3000 if LONG else 300)
 @pytest.mark.skipif("SANITIZER" in os.environ, reason="make test shows it, in a twentieth the time")
 @pytest.mark.parametrize("batching", ["never", "always"])
-def test_posts_arrive_whole_and_in_order_if_they_wait(root: Path, batching: str) -> None:
+def test_the_tests_of_messages_pass_if_posts_never_or_always_wait_for_more_posts(
+    root: Path, batching: str
+) -> None:
     env = {n: v for n, v in os.environ.items() if not n.startswith("PYTEST_")}
     env["SIWARP_BATCHING"] = batching
     total = 0

@@ -17,9 +17,9 @@ from pace import scale_limit
 def bench_server(
     *arguments: object, inside: tuple[str, ...] = ()
 ) -> Iterator[tuple[int, subprocess.Popen[str]]]:
-    """Run a ``siwarp bench --server``; provide its port and its process.
+    """Run a ``siwarp bench --server``; provide its port and process.
 
-    ``inside`` is a command prefix, such as one that enters a network namespace.
+    ``inside`` is a command prefix, for example to enter a network namespace.
     """
     with subprocess.Popen(
         [*inside, *COMMAND, "bench", "--server", "--port", "0", "--json", *map(str, arguments)],
@@ -41,15 +41,15 @@ def bench_server(
                 raise
 
 
-def call(port: int, greeting: bytes = b"") -> socket.socket:
-    """Connect to a server and send this greeting."""
+def connect_to_server(port: int, greeting: bytes = b"") -> socket.socket:
+    """Connect to a bench server and send a greeting; return the socket."""
     connection = socket.create_connection(("127.0.0.1", port), scale_limit(10))
     connection.settimeout(scale_limit(30))
     connection.sendall(greeting)
     return connection
 
 
-def all_of(connection: socket.socket) -> bytes:
+def receive_to_end(connection: socket.socket) -> bytes:
     """Return the octets received until the end of the connection."""
     data = b""
     with contextlib.suppress(ConnectionResetError):

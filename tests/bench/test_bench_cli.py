@@ -24,7 +24,7 @@ SHORT = ["-n", "50", "--rounds", "1"]
 TINY: dict[str, Any] = {"kind": "lat", "qp": "ud", "iters": 50}
 
 
-def row(must: float, aim: float, less: bool = True, **arguments: Any) -> table.Row:
+def table_row(must: float, aim: float, less: bool = True, **arguments: Any) -> table.Row:
     return table.Row("a row", "a floor", must, aim, less, arguments or TINY)
 
 
@@ -40,18 +40,18 @@ def test_json_has_the_plan_the_medians_and_every_round() -> None:
     assert result["ratio"] == pytest.approx(result["ours"] / result["floor"])
 
 
-def test_a_plan_of_faults_delays_ours_and_not_the_floor() -> None:
+def test_a_fault_plan_delays_siwarp_but_not_the_floor() -> None:
     asked = ["lat", "-n", "3", "--rounds", "1", "--json", "--faults"]
     # 30 ms is longer than a round trip without a fault plan on any busy machine.
     result = json.loads(CliRunner().invoke(app, [*asked, "delay=30ms"]).stdout)
-    # Half of the round trip time; the plan delays both directions.
+    # The figure is half of the round trip time; the fault plan delays both directions.
     assert result["ours"] >= 30_000
     assert result["floor"] < 30_000
     done = CliRunner().invoke(app, [*asked, "delay=2"])
     assert done.exit_code == 2
 
 
-def test_a_plan_of_faults_is_not_for_the_ud_beside_rd() -> None:
+def test_a_fault_plan_does_not_apply_to_the_ud_floor_of_rd() -> None:
     asked = ["lat", "--qp", "rd", "-n", "5", "--rounds", "1", "--json"]
     done = CliRunner().invoke(app, [*asked, "--faults", "delay=30ms,loss=5%"])
     result = json.loads(done.stdout)
@@ -60,7 +60,7 @@ def test_a_plan_of_faults_is_not_for_the_ud_beside_rd() -> None:
     assert result["floor_name"] == "ud"
 
 
-def test_a_stream_of_rd_loses_nothing_on_a_line_that_does() -> None:
+def test_rd_bandwidth_with_losses_is_compared_with_the_rate_without_losses() -> None:
     asked = ["bw", "--qp", "rd", "-s", "100000", *SHORT, "--faults", "loss=2%"]
     done = CliRunner().invoke(app, [*asked, "--json"])
     assert done.exit_code == 0, done.stderr
@@ -77,7 +77,7 @@ def test_a_stream_of_rd_loses_nothing_on_a_line_that_does() -> None:
     )
 
 
-def test_without_losses_a_plan_of_faults_is_what_delays_and_limits_alone() -> None:
+def test_a_fault_plan_without_losses_keeps_only_delays_and_rate_limits() -> None:
     assert without_losses("loss=1%,delay=0.1ms") == "delay=0.1ms"
     assert without_losses("tx: loss=1%, burst=3; rx:rate=1Mbit,corrupt=1%") == "rx:rate=1Mbit"
     assert without_losses("rx:loss=1%,peer=[::1]:20;delay=1ms") == "delay=1ms"
@@ -85,7 +85,7 @@ def test_without_losses_a_plan_of_faults_is_what_delays_and_limits_alone() -> No
     assert without_losses("delay=1ms,reorder=1%") is None
 
 
-def test_words_name_ours_the_floor_the_ratio_and_the_others() -> None:
+def test_the_text_output_has_siwarp_the_floor_the_ratio_and_the_other_floors() -> None:
     done = CliRunner().invoke(app, ["rate", *SHORT, "--depth", "10"])
 
     assert done.exit_code == 0
@@ -96,7 +96,7 @@ def test_words_name_ours_the_floor_the_ratio_and_the_others() -> None:
 
 
 @pytest.mark.parametrize("kind", ["lat", "bw"])
-def test_markers_are_measured_beside_without(kind: str) -> None:
+def test_a_run_with_markers_is_compared_with_a_run_without_markers(kind: str) -> None:
     asked = [kind, "--qp", "rc", "--op", "write", "-s", "5000", "--markers", *SHORT]
     result = json.loads(CliRunner().invoke(app, [*asked, "--json"]).stdout)
     assert result["markers"] is True
@@ -118,20 +118,22 @@ def test_markers_are_measured_beside_without(kind: str) -> None:
         ["lat", "--qp", "ud", "--markers"],
     ],
 )
-def test_what_cannot_be_measured_is_a_usage_error(asked: list[str]) -> None:
+def test_an_unsupported_measurement_is_a_usage_error(asked: list[str]) -> None:
     assert CliRunner().invoke(app, asked).exit_code == 2
 
 
-def test_a_missed_must_makes_the_exit_status_1(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table, "ROWS", (row(must=1e-9, aim=1e-10),))
+def test_a_missed_limit_makes_the_exit_status_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "ROWS", (table_row(must=1e-9, aim=1e-10),))
     done = CliRunner().invoke(app, ["table", "--rounds", "1"])
 
     assert done.exit_code == 1
     assert "missed" in done.stdout
 
 
-def test_kept_musts_make_the_exit_status_0(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(table, "ROWS", (row(must=1e9, aim=1e-9),))
+def test_kept_limits_make_the_exit_status_0(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(table, "ROWS", (table_row(must=1e9, aim=1e-9),))
     done = CliRunner().invoke(app, ["table", "--rounds", "1", "-o", str(tmp_path / "out.json")])
 
     assert done.exit_code == 0
@@ -141,11 +143,11 @@ def test_kept_musts_make_the_exit_status_0(monkeypatch: pytest.MonkeyPatch, tmp_
     assert written["measured"]["rounds"][0]["ours"] > 0
 
 
-def test_a_row_that_fails_is_missed_with_its_reason() -> None:
-    def fails(**_: Any) -> dict[str, Any]:
+def test_a_failed_row_has_the_verdict_missed_and_the_reason() -> None:
+    def raise_bench_error(**_: Any) -> dict[str, Any]:
         raise BenchError("lost 3 of 4 messages")
 
-    (result,) = table.measure([row(1, 1)], 1, run=fails)
+    (result,) = table.measure([table_row(1, 1)], 1, run=raise_bench_error)
     assert (result["verdict"], result["error"]) == ("missed", "lost 3 of 4 messages")
 
 
@@ -159,28 +161,30 @@ def test_a_row_that_fails_is_missed_with_its_reason() -> None:
         (False, 0.95, "missed"),
     ],
 )
-def test_less_is_judged_from_above(less: bool, value: float, verdict: str) -> None:
+def test_a_figure_of_which_less_is_better_has_upper_limits(
+    less: bool, value: float, verdict: str
+) -> None:
     limits = (1.15, 1.05) if less else (1.0, 1.2)
-    assert table.judge(row(*limits, less=less), value) == verdict
+    assert table.judge(table_row(*limits, less=less), value) == verdict
 
 
 @pytest.mark.parametrize(("value", "verdict"), [(0.69, "missed"), (0.7, "must"), (0.9, "aim")])
-def test_more_is_judged_from_below(value: float, verdict: str) -> None:
-    assert table.judge(row(0.7, 0.9, less=False), value) == verdict
+def test_a_figure_of_which_more_is_better_has_lower_limits(value: float, verdict: str) -> None:
+    assert table.judge(table_row(0.7, 0.9, less=False), value) == verdict
 
 
-def test_the_rounds_ratios_are_what_is_judged_and_microseconds_where_there_is_no_floor() -> None:
+def test_the_median_ratio_is_judged_or_the_microseconds_without_a_floor() -> None:
     def run(**_: Any) -> dict[str, Any]:
         return {"ratio_median": ratio, "ours": 3.0}
 
     ratio: float | None = 1.1
-    assert table.measure([row(1.15, 1.05)], 1, run=run)[0]["verdict"] == "must"
+    assert table.measure([table_row(1.15, 1.05)], 1, run=run)[0]["verdict"] == "must"
     ratio = None
-    assert table.measure([row(10, 2)], 1, run=run)[0]["verdict"] == "must"
+    assert table.measure([table_row(10, 2)], 1, run=run)[0]["verdict"] == "must"
 
 
 @pytest.mark.parametrize("promised", table.ROWS, ids=lambda r: r.name)
-def test_every_promised_figure_can_be_measured_and_its_aim_is_beyond_its_must(
+def test_every_promised_figure_has_a_plan_and_an_aim_stricter_than_its_limit(
     promised: table.Row,
 ) -> None:
     plan = make_plan(**{k: v for k, v in promised.arguments.items() if k != "env"})
@@ -191,7 +195,7 @@ def test_every_promised_figure_can_be_measured_and_its_aim_is_beyond_its_must(
 
 
 @pytest.mark.parametrize("words", [["memory", "--help"], ["rate", "--help"], ["table", "--help"]])
-def test_each_command_of_the_bench_is_one_of_the_module_s(
+def test_python_m_siwarp_bench_has_each_command_of_siwarp_bench(
     words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["siwarp.bench", *words])
@@ -202,7 +206,7 @@ def test_each_command_of_the_bench_is_one_of_the_module_s(
 
 
 @pytest.mark.parametrize("words", [["reg", "-s", "1G"], ["watched", "--persona", "both"], ["abi"]])
-def test_a_measurement_that_has_moved_is_refused_with_the_command_for_it(words: list[str]) -> None:
+def test_a_moved_measurement_is_refused_with_the_command_that_replaces_it(words: list[str]) -> None:
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 2
     instead = "make lab-abi" if words == ["abi"] else "make lab-verbs"
@@ -213,7 +217,7 @@ def test_a_measurement_that_has_moved_is_refused_with_the_command_for_it(words: 
     ("words", "instead"),
     [(["--persona", "both"], "siwarp --persona roce bench"), (["--plot", "x.svg"], "--csv")],
 )
-def test_a_removed_option_is_refused_with_what_to_type_instead(
+def test_a_removed_option_is_refused_with_the_option_that_replaces_it(
     words: list[str], instead: str
 ) -> None:
     done = run_siwarp_in_process("bench", "rate", *words)
@@ -224,7 +228,7 @@ def test_a_removed_option_is_refused_with_what_to_type_instead(
 COMMAND = [sys.executable, "-m", "siwarp.bench", "lat", "-n", "200", "--rounds", "2"]
 
 
-def test_a_pipe_sees_no_progress_bar() -> None:
+def test_no_progress_bar_is_written_to_a_pipe() -> None:
     done = subprocess.run(COMMAND, capture_output=True, timeout=100)
 
     assert done.returncode == 0
@@ -233,7 +237,7 @@ def test_a_pipe_sees_no_progress_bar() -> None:
 
 
 @pytest.mark.parametrize("words", [["lat", "-n", "50", "--rounds", "1"], ["lat", "--wait", "x"]])
-def test_output_that_nobody_reads_to_the_end_is_no_error_message(words: list[str]) -> None:
+def test_a_closed_output_pipe_causes_no_traceback(words: list[str]) -> None:
     read, write = os.pipe()
     os.close(read)
     done = subprocess.run(
@@ -248,7 +252,7 @@ def test_output_that_nobody_reads_to_the_end_is_no_error_message(words: list[str
     assert done.returncode == (2 if "x" in words else 141)
 
 
-def test_a_terminal_sees_a_progress_bar() -> None:
+def test_a_progress_bar_is_written_to_a_terminal() -> None:
     master, terminal = pty.openpty()
     with os.fdopen(master, "rb", buffering=0) as shown:
         env = {**os.environ, "TERM": "xterm", "COLUMNS": "80"}

@@ -23,9 +23,7 @@ from siwarp.bench.runner import BenchError
 
 
 @pytest.mark.parametrize(("pairs", "critical"), [(6, 0), (10, 8), (20, 52), (40, 264)])
-def test_the_interval_is_that_of_the_tables_of_wilcoxon_s_signed_ranks(
-    pairs: int, critical: int
-) -> None:
+def test_the_interval_agrees_with_wilcoxons_signed_rank_tables(pairs: int, critical: int) -> None:
     values = [2.0**i for i in range(pairs)]
     found = ratio_interval([(value, 1.0) for value in values])
     walsh = sorted((a * b) ** 0.5 for i, a in enumerate(values) for b in values[i:])
@@ -34,7 +32,7 @@ def test_the_interval_is_that_of_the_tables_of_wilcoxon_s_signed_ranks(
     assert found.confidence >= 0.95
 
 
-def test_fewer_than_six_pairs_have_the_widest_interval_and_say_how_sure_it_is() -> None:
+def test_with_fewer_than_six_pairs_the_interval_is_widest_and_less_confident() -> None:
     found = ratio_interval([(2.0, 1.0), (1.0, 1.0), (1.0, 2.0)])
     assert (found.low, found.high) == pytest.approx((0.5, 2.0))
     assert found.ratio == pytest.approx(1)
@@ -43,7 +41,7 @@ def test_fewer_than_six_pairs_have_the_widest_interval_and_say_how_sure_it_is() 
         ratio_interval([(1.0, 1.0)])
 
 
-def test_the_interval_holds_the_true_ratio_95_times_in_100() -> None:
+def test_the_interval_contains_the_true_ratio_in_95_percent_of_trials() -> None:
     draw = random.Random(20)
     trials, held = 400, 0
     for _ in range(trials):
@@ -56,7 +54,7 @@ def test_the_interval_holds_the_true_ratio_95_times_in_100() -> None:
     assert 0.92 <= held / trials <= 0.98
 
 
-def test_a_pair_that_is_far_off_hardly_moves_the_interval() -> None:
+def test_an_outlier_hardly_changes_the_interval() -> None:
     quiet = [(1 + i / 4000, 1.0) for i in range(40)]
     noisy = [*quiet[:-1], (9.0, 1.0)]
     a, b = ratio_interval(quiet), ratio_interval(noisy)
@@ -74,7 +72,7 @@ def test_a_pair_that_is_far_off_hardly_moves_the_interval() -> None:
         (3, 0.951, 1.30, "no loss"),
     ],
 )
-def test_a_loss_is_an_interval_wholly_beyond_2_percent_of_latency_or_5_of_bandwidth(
+def test_a_loss_is_an_interval_worse_by_2_percent_latency_or_5_percent_bandwidth(
     figure: int, low: float, high: float, verdict: str
 ) -> None:
     what = compare.FIGURES[figure]
@@ -85,18 +83,18 @@ def test_a_loss_is_an_interval_wholly_beyond_2_percent_of_latency_or_5_of_bandwi
 
 # ---- both programs
 
-Fake = Callable[..., Path]
+ProgramFactory = Callable[..., Path]
 
 
 @pytest.fixture
-def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
-    """Return a function that creates a program which prints a bench's JSON and logs its
+def create_fake_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ProgramFactory:
+    """Return a function that creates a program which prints JSON of the bench and logs its
     arguments.
     """
     # A shell crashes if a sanitizer's library is preloaded into it.
     monkeypatch.delenv("LD_PRELOAD", raising=False)
 
-    def make(name: str, lat: float = 2.0, bw: float = 5.0, then: str = "") -> Path:
+    def create_program(name: str, lat: float = 2.0, bw: float = 5.0, then: str = "") -> Path:
         path = tmp_path / name
         path.write_text(
             "#!/bin/sh\n"
@@ -110,27 +108,29 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
         path.chmod(0o755)
         return path
 
-    return make
+    return create_program
 
 
 @pytest.fixture
-def this(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    def make(**values: Any) -> None:
-        monkeypatch.setattr(compare, "_THIS", (str(fake("this", **values)),))
+def fake_this_build(
+    create_fake_program: ProgramFactory, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., None]:
+    def replace_this_build(**values: Any) -> None:
+        monkeypatch.setattr(compare, "_THIS", (str(create_fake_program("this", **values)),))
 
-    return make
+    return replace_this_build
 
 
-def invoke(*words: str | Path) -> tuple[int, str]:
+def run_bench(*words: str | Path) -> tuple[int, str]:
     done = CliRunner().invoke(app, [str(word) for word in words])
     return done.exit_code, done.stdout + done.stderr
 
 
-def test_a_build_that_is_slower_for_certain_is_a_loss_and_exit_status_1(
-    fake: Fake, this: Callable[..., None]
+def test_a_certainly_slower_build_is_a_loss_and_makes_the_exit_status_1(
+    create_fake_program: ProgramFactory, fake_this_build: Callable[..., None]
 ) -> None:
-    this(lat=2.05, bw=4.8)
-    status, said = invoke("--program", fake("other"), "--rounds", "6")
+    fake_this_build(lat=2.05, bw=4.8)
+    status, said = run_bench("--program", create_fake_program("other"), "--rounds", "6")
     assert status == 1
     latencies = [line for line in said.splitlines() if "64 B latency" in line]
     assert len(latencies) == 3
@@ -142,30 +142,30 @@ def test_a_build_that_is_slower_for_certain_is_a_loss_and_exit_status_1(
     assert "a trial: with 6 rounds the intervals are wide; use 40" in said
 
 
-def test_a_build_that_is_as_fast_is_no_loss_and_exit_status_0(
-    fake: Fake, this: Callable[..., None]
+def test_an_equally_fast_build_is_no_loss_and_makes_the_exit_status_0(
+    create_fake_program: ProgramFactory, fake_this_build: Callable[..., None]
 ) -> None:
-    this()
-    status, said = invoke("--program", fake("other"), "--rounds", "6")
+    fake_this_build()
+    status, said = run_bench("--program", create_fake_program("other"), "--rounds", "6")
     assert status == 0
     assert said.count("│ no loss") == len(compare.FIGURES)
 
 
-def test_three_rounds_are_a_trial_that_judges_nothing(
-    fake: Fake, this: Callable[..., None]
+def test_three_rounds_are_a_trial_without_verdicts(
+    create_fake_program: ProgramFactory, fake_this_build: Callable[..., None]
 ) -> None:
-    this(lat=4.0)
-    status, said = invoke("--program", fake("other"), "--rounds", "3")
+    fake_this_build(lat=4.0)
+    status, said = run_bench("--program", create_fake_program("other"), "--rounds", "3")
     assert status == 0
     assert said.count("│ open") == len(compare.FIGURES)
     assert "hold the ratio with 75% only; use 40" in said
 
 
-def test_the_programs_take_turns_the_order_changes_and_both_move_as_many_messages(
-    fake: Fake, this: Callable[..., None], tmp_path: Path
+def test_programs_alternate_in_changing_order_with_equal_numbers_of_messages(
+    create_fake_program: ProgramFactory, fake_this_build: Callable[..., None], tmp_path: Path
 ) -> None:
-    this()
-    status, said = invoke("--program", fake("other"), "--rounds", "4", "--json")
+    fake_this_build()
+    status, said = run_bench("--program", create_fake_program("other"), "--rounds", "4", "--json")
     assert status == 0
     result = json.loads(said)
     assert [each["name"] for each in result["figures"]] == [f.name for f in compare.FIGURES]
@@ -176,7 +176,7 @@ def test_the_programs_take_turns_the_order_changes_and_both_move_as_many_message
         for line in (tmp_path / "asked").read_text("ascii").splitlines()
         if "lat --qp ud" in line
     ]
-    # The first two runs are not counted: they determine the number of messages of the others.
+    # The first two runs are not counted; they determine the number of messages of the other runs.
     assert [name for name, _ in ud[2:]] == ["this", "other", "other", "this"] * 2
     assert ud[0][1] == "--size 64 --rounds 1 --json"
     assert {words for _, words in ud[1:]} == {"--size 64 --rounds 1 --json --iters 100"}
@@ -190,31 +190,34 @@ def test_the_programs_take_turns_the_order_changes_and_both_move_as_many_message
     }
 
 
-def test_this_build_s_modules_and_library_are_not_the_other_program_s(
-    fake: Fake, this: Callable[..., None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_the_other_program_does_not_inherit_python_and_library_paths(
+    create_fake_program: ProgramFactory,
+    fake_this_build: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
-    this()
-    other = fake("other", then='[ -z "$PYTHONPATH$LD_LIBRARY_PATH" ] || exit 9')
-    assert invoke("--program", other, "--rounds", "3")[0] == 0
+    fake_this_build()
+    other = create_fake_program("other", then='[ -z "$PYTHONPATH$LD_LIBRARY_PATH" ] || exit 9')
+    assert run_bench("--program", other, "--rounds", "3")[0] == 0
 
 
 # ---- error messages that name the remedy
 
 
-def test_a_program_that_is_not_there_or_no_program_is_refused(
-    tmp_path: Path, this: Callable[..., None]
+def test_a_missing_program_a_folder_and_a_text_file_are_refused(
+    tmp_path: Path, fake_this_build: Callable[..., None]
 ) -> None:
-    this()
-    status, said = invoke("--program", tmp_path / "siwarp")
+    fake_this_build()
+    status, said = run_bench("--program", tmp_path / "siwarp")
     assert status == 1 and "siwarp is not there: name an installed siwarp, or .venv" in said
-    status, said = invoke("--program", tmp_path)
+    status, said = run_bench("--program", tmp_path)
     assert (
         status == 1 and "is a folder: name the program in it, for example .venv/bin/siwarp" in said
     )
     (tmp_path / "text").write_text("", "ascii")
-    status, said = invoke("--program", tmp_path / "text")
+    status, said = run_bench("--program", tmp_path / "text")
     assert status == 1 and "text cannot be executed" in said
 
 
@@ -237,23 +240,23 @@ def test_a_program_that_is_not_there_or_no_program_is_refused(
         ("exec sleep 60", "lat did not finish within 2 s"),
     ],
 )
-def test_a_program_that_does_not_measure_is_named_with_what_it_said(
-    fake: Fake,
-    this: Callable[..., None],
+def test_the_error_for_a_failing_program_has_its_name_and_its_message(
+    create_fake_program: ProgramFactory,
+    fake_this_build: Callable[..., None],
     monkeypatch: pytest.MonkeyPatch,
     then: str,
     message: str,
 ) -> None:
-    this()
+    fake_this_build()
     if "sleep" in then:
         monkeypatch.setattr(compare, "LIMIT_S", 2)
-    other = fake("other", then=then)
-    status, said = invoke("--program", other, "--rounds", "3")
+    other = create_fake_program("other", then=then)
+    status, said = run_bench("--program", other, "--rounds", "3")
     assert status == 1
     assert message in said and f"siwarp bench: {other}" in said
 
 
-def test_a_file_that_is_no_program_does_not_start(tmp_path: Path) -> None:
+def test_an_invalid_executable_is_reported_as_not_starting(tmp_path: Path) -> None:
     path = tmp_path / "other"
     path.write_bytes(b"\x7fELF")
     path.chmod(0o755)
@@ -265,18 +268,18 @@ def test_a_file_that_is_no_program_does_not_start(tmp_path: Path) -> None:
     "words",
     [["--program", "x", "lat"], ["--rounds", "5"], ["--json"], ["--program", "x", "--rounds", "2"]],
 )
-def test_options_that_make_no_sense_together_are_a_usage_error(words: list[str]) -> None:
-    assert invoke(*words)[0] == 2
+def test_contradictory_options_are_a_usage_error(words: list[str]) -> None:
+    assert run_bench(*words)[0] == 2
 
 
-def test_the_module_compares_too(
-    fake: Fake,
-    this: Callable[..., None],
+def test_python_m_siwarp_bench_compares_programs_too(
+    create_fake_program: ProgramFactory,
+    fake_this_build: Callable[..., None],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    this(lat=3)
-    words = ["--rounds", "6", f"--program={fake('other')}"]
+    fake_this_build(lat=3)
+    words = ["--rounds", "6", f"--program={create_fake_program('other')}"]
     monkeypatch.setattr(sys, "argv", ["siwarp.bench", *words])
     with pytest.raises(SystemExit) as ended:
         main()
@@ -288,7 +291,7 @@ def test_the_module_compares_too(
 
 
 @pytest.mark.parametrize("what", compare.FIGURES, ids=lambda what: what.name)
-def test_every_figure_is_one_that_the_bench_measures(what: compare.Compared) -> None:
+def test_the_bench_can_measure_every_compared_figure(what: compare.Compared) -> None:
     done = CliRunner().invoke(app, [*what.command, "-n", "50", "--rounds", "1", "--json"])
     assert done.exit_code == 0, done.stderr
     result = json.loads(done.stdout)
@@ -296,9 +299,11 @@ def test_every_figure_is_one_that_the_bench_measures(what: compare.Compared) -> 
 
 
 @pytest.mark.scales
-def test_this_build_compared_with_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_this_build_compared_with_itself_has_no_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(compare, "LIMIT_S", scale_limit(compare.LIMIT_S))
-    # A path after #! must contain no blank, and the path of this tree may contain one.
+    # A path after #! must contain no blank, but the path of this tree may contain a blank.
     (tmp_path / "venv").symlink_to(sys.prefix)
     python = tmp_path / "venv/bin" / Path(sys.executable).name
     other = tmp_path / "siwarp"

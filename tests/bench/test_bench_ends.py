@@ -19,20 +19,20 @@ from siwarp.bench import runner
 
 HELLO = struct.Struct("=HHIQQ")
 NUMBER = struct.Struct("=Q")
-#: Milliseconds of CPU time without progress after which an end that spins gives up; the default is
+#: Milliseconds of CPU time without progress after which a polling process fails; the default is
 #: 3 s.
 PATIENCE_MS = 500
 
 
 @pytest.fixture
-def ctl() -> Iterator[tuple[socket.socket, socket.socket]]:
+def control_sockets() -> Iterator[tuple[socket.socket, socket.socket]]:
     ours, theirs = socket.socketpair()
     ours.settimeout(30)
     with ours, theirs:
         yield ours, theirs
 
 
-def start(side: str, run: str, theirs: socket.socket) -> subprocess.Popen[str]:
+def start_end(side: str, run: str, theirs: socket.socket) -> subprocess.Popen[str]:
     options = f"--kind rate --run {run} --side {side} --qp ud --size 64 --iters 4 --warmup 4"
     options += f" --depth 2 --limit 30 --patience {PATIENCE_MS} --ctl {theirs.fileno()}"
     process = subprocess.Popen(
@@ -47,11 +47,11 @@ def start(side: str, run: str, theirs: socket.socket) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize("run", ["single", "gso"])
-def test_a_receiver_that_misses_a_datagram_ends_with_the_status_for_loss(
-    ctl: tuple[socket.socket, socket.socket], run: str
+def test_a_receiver_that_misses_a_datagram_exits_with_the_status_for_loss(
+    control_sockets: tuple[socket.socket, socket.socket], run: str
 ) -> None:
-    ours, theirs = ctl
-    process = start("server", run, theirs)
+    ours, theirs = control_sockets
+    process = start_end("server", run, theirs)
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
             udp.bind(("127.0.0.1", 0))
@@ -73,11 +73,11 @@ def test_a_receiver_that_misses_a_datagram_ends_with_the_status_for_loss(
     assert said == "lost 1 of 4 messages\n"
 
 
-def test_a_sender_without_credits_ends_with_the_status_for_loss(
-    ctl: tuple[socket.socket, socket.socket],
+def test_a_sender_without_credits_exits_with_the_status_for_loss(
+    control_sockets: tuple[socket.socket, socket.socket],
 ) -> None:
-    ours, theirs = ctl
-    process = start("client", "ours", theirs)
+    ours, theirs = control_sockets
+    process = start_end("client", "ours", theirs)
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
             udp.bind(("127.0.0.1", 0))
@@ -95,9 +95,11 @@ def test_a_sender_without_credits_ends_with_the_status_for_loss(
     assert said == "a credit was lost after 2 of 4 messages\n"
 
 
-def test_an_end_whose_peer_leaves_ends_too(ctl: tuple[socket.socket, socket.socket]) -> None:
-    ours, theirs = ctl
-    process = start("server", "ours", theirs)
+def test_a_process_exits_when_its_peer_process_has_ended(
+    control_sockets: tuple[socket.socket, socket.socket],
+) -> None:
+    ours, theirs = control_sockets
+    process = start_end("server", "ours", theirs)
     ours.close()
     try:
         _, said = process.communicate(timeout=30)
@@ -108,7 +110,7 @@ def test_an_end_whose_peer_leaves_ends_too(ctl: tuple[socket.socket, socket.sock
     assert said == "the peer process has ended\n"
 
 
-def fake(tmp_path: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> Path:
+def create_fake_bench(tmp_path: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> Path:
     # A sanitizer library is not preloaded into a shell, which is no siwarp program.
     monkeypatch.delenv("LD_PRELOAD", raising=False)
     path = tmp_path / "fake-bench"
@@ -117,26 +119,26 @@ def fake(tmp_path: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_lost_messages_are_an_error_of_their_own_and_name_the_run(
+def test_lost_messages_raise_lost_error_with_the_name_of_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = 'case "$*" in *server*) echo "lost 1 of 9 messages" >&2; exit 3;; esac\n'
     script += 'echo "the peer process has ended" >&2; exit 1'
-    path = fake(tmp_path, script, monkeypatch)
+    path = create_fake_bench(tmp_path, script, monkeypatch)
     monkeypatch.setattr(runner, "program", lambda: path)
 
     with pytest.raises(runner.LostError, match="'floor' failed: lost 1 of 9 messages"):
         bench.run("lat", "ud", iters=10, rounds=1)
 
 
-def test_the_reasons_of_both_ends_are_shown(
+def test_the_error_has_the_reasons_of_client_and_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = (
         'case "$*" in *server*) echo "an answer arrived before a completion" >&2; exit 1;; esac\n'
     )
     script += 'echo "a request failed: work request flushed" >&2; exit 1'
-    path = fake(tmp_path, script, monkeypatch)
+    path = create_fake_bench(tmp_path, script, monkeypatch)
     monkeypatch.setattr(runner, "program", lambda: path)
     both = (
         "client: a request failed: work request flushed; "
@@ -147,10 +149,10 @@ def test_the_reasons_of_both_ends_are_shown(
     assert not isinstance(told.value, runner.LostError)
 
 
-def test_a_run_that_does_not_end_is_ended_and_waited_for(
+def test_a_run_that_exceeds_its_limit_is_killed_and_its_processes_are_reaped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = fake(tmp_path, f"echo $$ >> '{tmp_path}/pids'\nexec sleep 100", monkeypatch)
+    path = create_fake_bench(tmp_path, f"echo $$ >> '{tmp_path}/pids'\nexec sleep 100", monkeypatch)
     monkeypatch.setattr(runner, "program", lambda: path)
     monkeypatch.setattr(runner, "LIMIT_S", 1)
     monkeypatch.setattr(runner, "GRACE_S", 0)
@@ -166,10 +168,10 @@ def test_a_run_that_does_not_end_is_ended_and_waited_for(
             os.kill(pid, 0)
 
 
-def test_a_measurement_with_a_limit_over_all_ends_within_it(
+def test_a_measurement_ends_within_its_total_time_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = fake(tmp_path, "exec sleep 100", monkeypatch)
+    path = create_fake_bench(tmp_path, "exec sleep 100", monkeypatch)
     monkeypatch.setattr(runner, "program", lambda: path)
 
     began = time.monotonic()
@@ -179,7 +181,7 @@ def test_a_measurement_with_a_limit_over_all_ends_within_it(
     assert time.monotonic() - began < runner.LIMIT_S / 2
 
 
-def test_the_program_is_there_and_says_whose_it_is() -> None:
+def test_the_bench_program_exists_and_names_siwarp_bench_in_its_error() -> None:
     done = subprocess.run([runner.program()], capture_output=True, text=True, timeout=30)
     assert done.returncode == 2
     assert "siwarp bench" in done.stderr or "unknown kind" in done.stderr
@@ -199,14 +201,14 @@ def cpu_seconds(pid: int) -> float:
     ],
     ids=["that is read from", "that sends by RD", "that sends by RC"],
 )
-def test_an_end_of_what_loses_nothing_waits_for_a_slow_peer(
-    ctl: tuple[socket.socket, socket.socket], run: str, patient: int, swaps: int
+def test_a_process_with_a_reliable_transport_waits_for_a_slow_peer(
+    control_sockets: tuple[socket.socket, socket.socket], run: str, patient: int, swaps: int
 ) -> None:
-    """On a busy machine the peer may be silent for long: here for longer than the end's limit."""
+    """The peer is silent for longer than the time limit of the process, as on a busy machine."""
     other = socket.socketpair()
     other[0].settimeout(60)
-    ends, processes = (ctl[0], other[0]), []
-    for side, theirs in (("server", ctl[1]), ("client", other[1])):
+    ends, processes = (control_sockets[0], other[0]), []
+    for side, theirs in (("server", control_sockets[1]), ("client", other[1])):
         options = f"{run} --run ours --side {side} --size 64 --iters 4"
         options += (
             f" --warmup 4 --depth 2 --limit 50 --patience {PATIENCE_MS} --ctl {theirs.fileno()}"
@@ -223,13 +225,13 @@ def test_an_end_of_what_loses_nothing_waits_for_a_slow_peer(
         theirs.close()
     first, slow = ends[patient], ends[1 - patient]
 
-    def relay(size: int, between: Callable[[], None] = lambda: None) -> None:
+    def relay_control_messages(size: int, between: Callable[[], None] = lambda: None) -> None:
         of_first, of_slow = (end.recv(size, socket.MSG_WAITALL) for end in (first, slow))
         first.sendall(of_slow)
         between()
         slow.sendall(of_first)
 
-    def until_the_first_has_spun_for_longer_than_its_patience() -> None:
+    def wait_until_first_end_has_spun_too_long() -> None:
         began = time.monotonic()
         end = processes[patient]
         start = cpu_seconds(end.pid)
@@ -238,10 +240,10 @@ def test_an_end_of_what_loses_nothing_waits_for_a_slow_peer(
             time.sleep(0.05)
 
     try:
-        relay(HELLO.size)
-        relay(NUMBER.size, until_the_first_has_spun_for_longer_than_its_patience)
+        relay_control_messages(HELLO.size)
+        relay_control_messages(NUMBER.size, wait_until_first_end_has_spun_too_long)
         for _ in range(swaps):
-            relay(NUMBER.size)
+            relay_control_messages(NUMBER.size)
         said = [process.communicate(timeout=30)[1] for process in processes]
     finally:
         for process in processes:

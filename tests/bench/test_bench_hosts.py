@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from bench.hosts_harness import all_of, bench_server, call
+from bench.hosts_harness import bench_server, connect_to_server, receive_to_end
 from cli.cli_harness import COMMAND, run_siwarp, run_siwarp_in_process
 from pace import limit_exceeded, scale_limit
 
@@ -26,26 +26,30 @@ from siwarp.bench.plan import make_plan
 
 
 @pytest.fixture(scope="module")
-def port() -> Iterator[int]:
-    """Provide the port of a running server."""
-    with bench_server("--addr", "127.0.0.1") as (port, _):
-        yield port
+def server_port() -> Iterator[int]:
+    """Provide the port of a running bench server."""
+    with bench_server("--addr", "127.0.0.1") as (server_port, _):
+        yield server_port
 
 
-def bench(port: int, kind: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    return run_siwarp("bench", kind, "127.0.0.1", "-p", port, *arguments)
+def run_bench_client(
+    server_port: int, kind: str, *arguments: object
+) -> subprocess.CompletedProcess[str]:
+    return run_siwarp("bench", kind, "127.0.0.1", "-p", server_port, *arguments)
 
 
-def points(port: int, kind: str, *arguments: object) -> list[dict[str, object]]:
-    done = bench(port, kind, *arguments, "--json")
+def measured_points(server_port: int, kind: str, *arguments: object) -> list[dict[str, object]]:
+    done = run_bench_client(server_port, kind, *arguments, "--json")
     assert done.returncode == 0, done.stderr
     found: list[dict[str, object]] = json.loads(done.stdout)["points"]
     return found
 
 
 @pytest.mark.parametrize("kind", ["lat", "bw", "rate"])
-def test_each_kind_of_queue_pair_and_each_size_is_a_point(port: int, kind: str) -> None:
-    found = points(port, kind, "--qp", "rc,ud", "--qp", "uc", "--sizes", "64,1K", "-n", 50)
+def test_each_queue_pair_type_with_each_size_is_one_point(server_port: int, kind: str) -> None:
+    found = measured_points(
+        server_port, kind, "--qp", "rc,ud", "--qp", "uc", "--sizes", "64,1K", "-n", 50
+    )
     wanted = [(qp, size) for qp in ("rc", "ud", "uc") for size in (64, 1024)]
     assert [(p["qp"], p["size"]) for p in found] == wanted
     for point in found:
@@ -60,27 +64,29 @@ def test_each_kind_of_queue_pair_and_each_size_is_a_point(port: int, kind: str) 
     ("kind", "qp", "op"),
     [("lat", "rc", "read"), ("lat", "rc", "write"), ("bw", "rc", "read"), ("bw", "rd", "write")],
 )
-def test_reads_and_writes_are_measured_too(port: int, kind: str, qp: str, op: str) -> None:
-    (point,) = points(port, kind, "--qp", qp, "--op", op, "-s", "4K", "-n", 30)
+def test_rdma_reads_and_writes_are_measured_too(
+    server_port: int, kind: str, qp: str, op: str
+) -> None:
+    (point,) = measured_points(server_port, kind, "--qp", qp, "--op", op, "-s", "4K", "-n", 30)
     assert (point["qp"], point["op"], point["size"]) == (qp, op, 4096)
     assert point["value"]
 
 
-def test_reliable_datagrams_may_be_longer_than_a_datagram(port: int) -> None:
-    (point,) = points(port, "lat", "--qp", "rd", "-s", "128K", "-n", 20)
+def test_rd_messages_longer_than_a_udp_datagram_are_measured(server_port: int) -> None:
+    (point,) = measured_points(server_port, "lat", "--qp", "rd", "-s", "128K", "-n", 20)
     assert point["n"] == 20
 
 
-def test_queue_pairs_in_both_directions_count_together(port: int) -> None:
-    (point,) = points(port, "rate", "--qp", "rc", "-q", 2, "-b", "-n", 128)
+def test_messages_of_all_queue_pairs_in_both_directions_are_summed(server_port: int) -> None:
+    (point,) = measured_points(server_port, "rate", "--qp", "rc", "-q", 2, "-b", "-n", 128)
     assert (point["pairs"], point["both"]) == (2, True)
     assert isinstance(point["n"], int)
     assert point["n"] >= 4 * 128
 
 
-def test_a_duration_is_measured_in_rounds(port: int) -> None:
+def test_a_duration_is_measured_in_rounds(server_port: int) -> None:
     began = time.monotonic()
-    (point,) = points(port, "lat", "--qp", "ud", "-D", 0.5)
+    (point,) = measured_points(server_port, "lat", "--qp", "ud", "-D", 0.5)
     assert time.monotonic() - began >= 0.5
     assert isinstance(point["rounds"], list)
     assert point["rounds"]
@@ -88,10 +94,10 @@ def test_a_duration_is_measured_in_rounds(port: int) -> None:
     assert point["largest"] == max(point["rounds"])
 
 
-def test_words_csv_and_samples_have_what_json_has(port: int, tmp_path: Path) -> None:
+def test_text_csv_and_samples_have_the_measured_values(server_port: int, tmp_path: Path) -> None:
     table, samples = tmp_path / "a table.csv", tmp_path / "samples"
-    done = bench(
-        port, "lat", "--sizes", "64,128", "-n", 40, "--csv", table, "--samples", samples,
+    done = run_bench_client(
+        server_port, "lat", "--sizes", "64,128", "-n", 40, "--csv", table, "--samples", samples,
         "--percentiles", "50,99.5", "--histogram",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -107,8 +113,8 @@ def test_words_csv_and_samples_have_what_json_has(port: int, tmp_path: Path) -> 
     assert len(samples.read_text(encoding="ascii").split()) == 80
 
 
-def test_each_sample_is_printed_as_perftest_does(port: int) -> None:
-    done = bench(port, "lat", "-n", 20, "-H")
+def test_each_sample_is_printed_as_perftest_does(server_port: int) -> None:
+    done = run_bench_client(server_port, "lat", "-n", 20, "-H")
     lines = done.stdout.splitlines()
     assert lines[2] == "#, usec"
     numbers = [line.split(", ") for line in lines[3:]]
@@ -117,7 +123,7 @@ def test_each_sample_is_printed_as_perftest_does(port: int) -> None:
     assert times == sorted(times)
 
 
-def test_what_does_not_go_together_is_refused(port: int) -> None:
+def test_contradictory_options_are_refused(server_port: int) -> None:
     for arguments, hint in [
         (["lat", "127.0.0.1", "--rounds", "2"], "--rounds"),
         (["lat", "--sizes", "all"], "--sizes"),
@@ -133,66 +139,69 @@ def test_what_does_not_go_together_is_refused(port: int) -> None:
         assert hint in done.stderr.replace("\n", " "), done.stderr
 
 
-def test_nobody_there_and_a_foreign_server_are_told_apart() -> None:
+def test_a_missing_server_and_a_foreign_server_have_different_errors() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        done = bench(free.getsockname()[1], "lat", "-n", 5)
+        done = run_bench_client(free.getsockname()[1], "lat", "-n", 5)
     assert done.returncode == 1
     assert "start `siwarp bench --server` there" in done.stderr
 
     with socket.create_server(("127.0.0.1", 0)) as foreign:
 
-        def answer() -> None:
+        def answer_as_ssh() -> None:
             connection, _ = foreign.accept()
             with connection:
                 connection.sendall(b"SSH-2.0-OpenSSH_9.2p1\r\n")
-                all_of(connection)
+                receive_to_end(connection)
 
-        thread = threading.Thread(target=answer)
+        thread = threading.Thread(target=answer_as_ssh)
         thread.start()
-        done = bench(foreign.getsockname()[1], "lat", "-n", 5)
+        done = run_bench_client(foreign.getsockname()[1], "lat", "-n", 5)
         thread.join(scale_limit(30))
     assert done.returncode == 1
     assert "is not a siwarp bench server" in done.stderr
 
 
-def test_another_version_is_told_which_this_is(port: int) -> None:
+def test_a_peer_of_another_version_is_refused_and_receives_this_version(server_port: int) -> None:
     other = GREETING.pack(MAGIC, VERSION + 1, greeting()[10:11], 0, 0)
-    with call(port, other) as connection:
-        said = all_of(connection)
+    with connect_to_server(server_port, other) as connection:
+        said = receive_to_end(connection)
     assert GREETING.unpack(said[: GREETING.size])[1] == VERSION
     assert f"version {VERSION}, not {VERSION + 1}".encode() in said
 
     with socket.create_server(("127.0.0.1", 0)) as newer:
 
-        def answer() -> None:
+        def answer_as_newer_version() -> None:
             connection, _ = newer.accept()
             with connection:
                 connection.sendall(other)
-                all_of(connection)
+                receive_to_end(connection)
 
-        thread = threading.Thread(target=answer)
+        thread = threading.Thread(target=answer_as_newer_version)
         thread.start()
-        done = bench(newer.getsockname()[1], "lat", "-n", 5)
+        done = run_bench_client(newer.getsockname()[1], "lat", "-n", 5)
         thread.join(scale_limit(30))
     assert done.returncode == 1
     assert "run the same siwarp on both hosts" in done.stderr
 
 
-def test_a_stranger_is_told_what_this_is_and_keeps_nobody_waiting(port: int) -> None:
-    with call(port) as silent, call(port, b"GET / HTTP/1.0\r\n\r\n") as browser:
-        assert MAGIC in all_of(browser)
-        assert points(port, "lat", "-n", 10)[0]["n"] == 10
-        assert b"no greeting arrived" in all_of(silent)
+def test_a_connection_without_a_greeting_is_answered_and_delays_no_client(server_port: int) -> None:
+    with (
+        connect_to_server(server_port) as silent,
+        connect_to_server(server_port, b"GET / HTTP/1.0\r\n\r\n") as browser,
+    ):
+        assert MAGIC in receive_to_end(browser)
+        assert measured_points(server_port, "lat", "-n", 10)[0]["n"] == 10
+        assert b"no greeting arrived" in receive_to_end(silent)
 
 
-def test_a_second_client_is_told_that_the_server_is_busy(port: int) -> None:
-    with call(port, greeting()) as first:
+def test_a_second_client_is_refused_because_the_server_is_busy(server_port: int) -> None:
+    with connect_to_server(server_port, greeting()) as first:
         assert first.recv(GREETING.size, socket.MSG_WAITALL) == greeting()
-        done = bench(port, "lat", "-n", 5)
+        done = run_bench_client(server_port, "lat", "-n", 5)
         assert done.returncode == 1
         assert "busy with another client" in done.stderr
-    assert points(port, "lat", "-n", 10)[0]["n"] == 10
+    assert measured_points(server_port, "lat", "-n", 10)[0]["n"] == 10
 
 
 @pytest.mark.parametrize(
@@ -200,18 +209,21 @@ def test_a_second_client_is_told_that_the_server_is_busy(port: int) -> None:
     [b"?" * 64, b"R\x00\xff\xff" + b"x" * 100, b"C\x07\x00\x01x" + b"X\x00\x00\x02{}"],
     ids=["nonsense", "a frame that is too long", "frames of no run"],
 )
-def test_a_client_that_breaks_the_protocol_loses_its_place(port: int, sent: bytes) -> None:
-    with call(port, greeting()) as hostile:
+def test_a_client_that_violates_the_protocol_is_disconnected(server_port: int, sent: bytes) -> None:
+    with connect_to_server(server_port, greeting()) as hostile:
         hostile.sendall(sent)
-        all_of(hostile)
-    assert points(port, "lat", "-n", 10)[0]["n"] == 10
+        receive_to_end(hostile)
+    assert measured_points(server_port, "lat", "-n", 10)[0]["n"] == 10
 
 
-def test_a_client_that_does_nothing_loses_its_place() -> None:
-    with bench_server("--visit", 1) as (port, _), call(port, greeting()) as idle:
-        said = all_of(idle)
+def test_an_idle_client_is_disconnected_after_the_visit_limit() -> None:
+    with (
+        bench_server("--visit", 1) as (server_port, _),
+        connect_to_server(server_port, greeting()) as idle,
+    ):
+        said = receive_to_end(idle)
         assert b"your time is over" in said
-        assert points(port, "lat", "-n", 10)[0]["n"] == 10
+        assert measured_points(server_port, "lat", "-n", 10)[0]["n"] == 10
 
 
 GOOD = Request("bw", "ud", "send", 64, 100, 10, 1, 1, "poll", 1, False, 20, 5)
@@ -233,19 +245,21 @@ GOOD = Request("bw", "ud", "send", 64, 100, 10, 1, 1, "poll", 1, False, 20, 5)
     ],
     ids=lambda value: str(value)[:20],
 )
-def test_a_run_that_is_too_large_or_none_is_refused(change: dict[str, object], why: str) -> None:
+def test_a_request_for_a_run_with_invalid_values_is_refused(
+    change: dict[str, object], why: str
+) -> None:
     assert Request.unpack(GOOD.pack()) == GOOD
     with pytest.raises(ValueError, match=why):
         Request.unpack(json.dumps({**json.loads(GOOD.pack()), **change}).encode())
 
 
-def _ends(process: subprocess.Popen[str], seconds: float) -> str:
+def _output_at_exit(process: subprocess.Popen[str], seconds: float) -> str:
     out, err = process.communicate(timeout=scale_limit(seconds))
     return out + err
 
 
-def _busy(server: subprocess.Popen[str]) -> None:
-    """Wait until a server's process measures, that is, has a child process."""
+def _wait_until_busy(server: subprocess.Popen[str]) -> None:
+    """Wait until a server measures, that is, until its process has a child process."""
     began = time.monotonic()
     children = Path(f"/proc/{server.pid}/task/{server.pid}/children")
     while not children.read_text(encoding="ascii").strip():
@@ -253,33 +267,33 @@ def _busy(server: subprocess.Popen[str]) -> None:
         time.sleep(0.01)
 
 
-def test_a_client_notices_at_once_that_its_server_was_killed() -> None:
-    with bench_server() as (port, server):
-        command = [*COMMAND, "bench", "lat", "127.0.0.1", "-p", str(port), "-D", "60"]
+def test_a_client_ends_when_its_server_is_killed() -> None:
+    with bench_server() as (server_port, server):
+        command = [*COMMAND, "bench", "lat", "127.0.0.1", "-p", str(server_port), "-D", "60"]
         with subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         ) as client:
-            _busy(server)
+            _wait_until_busy(server)
             server.kill()
-            said = _ends(client, 15)
+            said = _output_at_exit(client, 15)
     assert "closed the connection, or was killed" in said or "Connection reset" in said
 
 
-def test_a_server_goes_on_when_its_client_was_killed() -> None:
-    with bench_server() as (port, server):
-        command = [*COMMAND, "bench", "lat", "127.0.0.1", "-p", str(port), "-D", "60"]
+def test_a_server_serves_further_clients_after_a_client_was_killed() -> None:
+    with bench_server() as (server_port, server):
+        command = [*COMMAND, "bench", "lat", "127.0.0.1", "-p", str(server_port), "-D", "60"]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL) as client:
-            _busy(server)
+            _wait_until_busy(server)
             client.send_signal(signal.SIGKILL)
         began = time.monotonic()
-        while (done := bench(port, "lat", "-n", 10)).returncode:
+        while (done := run_bench_client(server_port, "lat", "-n", 10)).returncode:
             assert "busy" in done.stderr
             assert not limit_exceeded(began, 15), done.stderr
         os.kill(server.pid, 0)
 
 
 @pytest.mark.parametrize(("kind", "value"), [("lat", 9876.5), ("bw", 98.7), ("rate", 98_765_432)])
-def test_a_point_with_all_that_can_be_said_of_it_fits_80_columns(kind: str, value: float) -> None:
+def test_the_longest_row_of_a_point_fits_into_80_columns(kind: str, value: float) -> None:
     plan = make_plan(kind, "rc", "write", size=1 << 20, iters=1)
     samples = array("d", [value] * 9) if kind == "lat" else array("d")
     doubt = ["the rounds differ by 2.0"]

@@ -74,13 +74,15 @@ pytestmark = pytest.mark.scales
 
 
 @pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+def extended_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Extend the time limit of a run, so that only a run that hangs exceeds it."""
     monkeypatch.setattr(runner, "LIMIT_S", int(scale_limit(runner.LIMIT_S)))
 
 
 @pytest.mark.parametrize("asked", SMALL.values(), ids=SMALL.keys())
-def test_a_small_run_moves_every_message_and_has_every_floor(asked: dict[str, Any]) -> None:
+def test_a_small_run_transfers_every_message_and_measures_every_floor(
+    asked: dict[str, Any],
+) -> None:
     result = bench.run(**asked, iters=200, rounds=1)
 
     for name, value in asked.items():
@@ -102,7 +104,7 @@ def test_a_small_run_moves_every_message_and_has_every_floor(asked: dict[str, An
         assert each["ratio"] == pytest.approx(each["ours"] / each["floor"])
 
 
-def test_bandwidth_of_rd_stands_beside_as_many_octets_in_datagrams_of_60_kb() -> None:
+def test_the_floor_of_rd_bandwidth_is_as_many_octets_in_60_kb_ud_datagrams() -> None:
     plan = make_plan("bw", "rd", iters=120)
     assert (plan.size, plan.depth) == (1 << 20, 16)
     beside = floor_plan(plan)
@@ -112,7 +114,7 @@ def test_bandwidth_of_rd_stands_beside_as_many_octets_in_datagrams_of_60_kb() ->
     assert 0 <= beside.iters - (120 << 20) // 60000 < beside.credit
 
 
-def test_latency_and_rate_of_rd_stand_beside_the_same_with_ud() -> None:
+def test_the_floor_of_rd_latency_and_rate_is_the_same_plan_with_ud() -> None:
     for kind in ("lat", "rate"):
         plan = make_plan(kind, "rd", iters=120)
         assert floor_plan(plan) == replace(plan, qp="ud")
@@ -132,7 +134,7 @@ def test_the_ratio_is_the_median_of_ours_over_the_median_of_the_floor(api: str) 
         assert value == statistics.median(each[name] for each in result["rounds"])
 
 
-def test_without_iterations_a_run_finds_its_own_length() -> None:
+def test_without_a_number_of_messages_a_run_chooses_the_number() -> None:
     result = bench.run("rate", "rc", size=64, rounds=1, others=False)
 
     assert result["iters"] >= 4000
@@ -140,13 +142,13 @@ def test_without_iterations_a_run_finds_its_own_length() -> None:
     assert result["floors"] == {}
 
 
-def test_iterations_are_a_multiple_of_the_receivers_credit() -> None:
+def test_the_number_of_messages_is_rounded_up_to_a_multiple_of_the_credit() -> None:
     result = bench.run("rate", "ud", iters=101, depth=20, rounds=1, others=False)
 
     assert result["iters"] == 110
 
 
-def test_progress_is_told_from_nothing_to_everything() -> None:
+def test_progress_is_reported_from_zero_to_the_total() -> None:
     told: list[tuple[int, int]] = []
     bench.run(
         "lat", "ud", iters=20, rounds=2, others=False, progress=lambda *step: told.append(step)
@@ -171,14 +173,14 @@ def test_progress_is_told_from_nothing_to_everything() -> None:
         ({"kind": "lat", "rounds": 0}, "at least 1"),
     ],
 )
-def test_what_cannot_be_measured_is_refused_with_the_reason(
+def test_an_unsupported_measurement_is_refused_with_the_reason(
     asked: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(bench.UsageError, match=words):
         bench.run(**asked)
 
 
-def test_the_largest_datagram_is_what_the_device_says() -> None:
+def test_the_largest_ud_message_of_the_bench_is_the_limit_of_the_device() -> None:
     from siwarp.bench.plan import UD_MOST
     from siwarp.verbs import Context
 

@@ -19,14 +19,14 @@ from siwarp.bench.sizes import octets, sizes
         ("all", [1 << i for i in range(1, 24)]),
     ],
 )
-def test_sizes_are_read_as_they_are_written(text: str, wanted: list[int]) -> None:
+def test_lists_and_ranges_of_sizes_are_parsed(text: str, wanted: list[int]) -> None:
     assert sizes(text) == wanted
 
 
 @pytest.mark.parametrize(
     "text", ["", "0", "K", "-1", "x", "1:2", "1:8:2", "1:8:*1", "8:1:*2", "1:1M:+1", "٣"]
 )
-def test_what_is_no_size_is_refused(text: str) -> None:
+def test_an_invalid_size_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
         sizes(text)
 
@@ -37,7 +37,7 @@ def test_suffixes_are_powers_of_1024() -> None:
     ]  # fmt: skip
 
 
-def test_a_percentile_is_a_sample_that_so_many_are_not_above() -> None:
+def test_a_percentile_is_the_sample_that_the_given_share_does_not_exceed() -> None:
     ordered = [float(i) for i in range(1, 101)]
     found = samples.percentiles(ordered, (0.5, 50, 99, 99.9, 100))
     assert found == {"p0.5": 1, "p50": 50, "p99": 99, "p99.9": 100, "p100": 100}

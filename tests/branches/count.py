@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 """count.py BUILD [--missing LAYER]: branches of the C code that the tests have taken, by layer.
 
-Reads, with gcov, the counts of a build with --coverage. A layer with less than 90% of its branches
-taken is a failure. Branches that no test can take are listed in unreachable.toml, with the reason,
-and are not counted; an entry whose branch is taken, or no longer exists, is a failure, too.
+Reads, with gcov, the branch counts of a build with --coverage. It is an error if less than 90% of
+the branches of a layer were taken. Branches that no test can take are listed in unreachable.toml,
+with the reason, and are not counted; an entry whose branch was taken or no longer exists is an
+error, too.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ else:
 ROOT = Path(__file__).resolve().parents[2]
 UNREACHABLE = Path(__file__).parent / "unreachable.toml"
 WANTED = 90.0
-#: Layers and what they depend on: the C code of the library.
+#: The layers of the library, in C, each after the layers that it depends on.
 LAYERS = (
     "base",
     "llp",
@@ -49,7 +50,7 @@ LAYERS = (
 
 @dataclass(frozen=True)
 class Line:
-    """A line with branches. `taken` has the count of each branch, over all processes."""
+    """A source line with branches; `taken` has the count of each branch, over all processes."""
 
     file: str
     number: int
@@ -59,12 +60,12 @@ class Line:
 
     @property
     def layer(self) -> str:
-        """The layer's name: the folder of the file below siwarp/."""
+        """The name of the layer: the folder of the file below siwarp/."""
         return self.file.split("/")[1]
 
     @property
     def missed_branches(self) -> int:
-        """The number of branches that were never taken."""
+        """The number of branches of the line that were never taken."""
         return self.taken.count(0)
 
 
@@ -84,7 +85,7 @@ class Entry:
         return f"{where}: {self.line or self.match}" if where else self.line or self.match
 
     def refers_to(self, line: Line) -> bool:
-        """Whether the entry refers to this line."""
+        """Return whether the entry of unreachable.toml refers to a source line."""
         if self.file and not line.file.endswith(self.file):
             return False
         if self.function and line.function != self.function:
@@ -99,8 +100,8 @@ def collapse_blanks(text: str) -> str:
     return " ".join(text.split())
 
 
-def _read_gcov(notes: Path) -> list[dict[str, Any]]:
-    """Return the files that one object was compiled from, in gcov's JSON format."""
+def _run_gcov(notes: Path) -> list[dict[str, Any]]:
+    """Return the branch counts of one object file, for each source file, in gcov's JSON format."""
     command = ["gcov", "--stdout", "--json-format", "--branch-probabilities", str(notes)]
     out = subprocess.run(command, capture_output=True, check=True, cwd=notes.parent).stdout
     return [
@@ -130,10 +131,10 @@ def sum_counts(copies: list[list[int]]) -> tuple[int, ...]:
 
 
 def read_branch_counts(build: Path) -> list[Line]:
-    """Return all lines with branches, with the counts of all objects that include a header."""
+    """Return all lines with branches; counts of a header are summed over all object files."""
     counts: dict[tuple[str, int, str], list[list[int]]] = defaultdict(list)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        objects = pool.map(_read_gcov, sorted(build.glob("libsiw_*.a.p/*.gcno")))
+        objects = pool.map(_run_gcov, sorted(build.glob("libsiw_*.a.p/*.gcno")))
         for found in (f for files in objects for f in files):
             name = _layer_source_path(found["file"], build)
             for line in found["lines"] if name else ():
@@ -159,7 +160,7 @@ def load_exceptions() -> list[Entry]:
 def summarize_by_layer(
     lines: Iterable[Line], excepted: list[Entry]
 ) -> tuple[dict[str, list[int]], list[str]]:
-    """Return (taken, counted, excepted) by layer, and the problems with the entries."""
+    """Return the numbers of taken, counted and excepted branches by layer, and invalid entries."""
     rows: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
     for line in lines:
         entries = [entry for entry in excepted if entry.refers_to(line)]
@@ -193,7 +194,7 @@ def low_coverage_messages(rows: dict[str, list[int]]) -> list[str]:
 
 
 def main() -> int:
-    """Print a line for each layer; return 0 if there is no problem."""
+    """Print the percentage of taken branches of each layer; return 0 if there is no problem."""
     parser = argparse.ArgumentParser(description="branches that the tests took, by layer")
     parser.add_argument("build", type=Path)
     parser.add_argument("--missing", metavar="LAYER", help="list the branches of a layer not taken")

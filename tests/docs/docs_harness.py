@@ -1,4 +1,4 @@
-"""Helpers that run the code blocks of documentation pages."""
+"""Functions that run the code blocks of documentation pages."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def read_doc_block(page: str, name: str) -> str:
 def run_in_namespace(script: str, folder: Path, first: Path | None = None) -> str:
     """Run a script in a folder and in a new network namespace; return all of its output.
 
-    In a shared namespace, another test might use its ports. Programs are searched in the folder
-    ``first``, then in the folder of this Python, which has ``siwarp``.
+    In a shared namespace, another test might use the ports of the script. Programs are searched in
+    the folder ``first``, then in the folder of this Python, which contains ``siwarp``.
     """
     places = [first, Path(sys.executable).parent, os.environ["PATH"], "/usr/sbin", "/sbin"]
     done = pace.run_command(

@@ -32,7 +32,7 @@ def mooncake_environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.programs
 @pytest.mark.timeout(300)
-def test_mooncakes_benchmark_runs_as_the_page_says(
+def test_the_documented_benchmark_of_mooncake_runs(
     mooncake_environment: Path, tmp_path: Path
 ) -> None:
     said = run_in_namespace(
@@ -46,7 +46,9 @@ def test_mooncakes_benchmark_runs_as_the_page_says(
 
 @pytest.mark.programs
 @pytest.mark.timeout(scale_limit(60))
-def test_mooncakes_engine_starts_in_python(mooncake_environment: Path, tmp_path: Path) -> None:
+def test_the_documented_python_code_starts_mooncakes_engine(
+    mooncake_environment: Path, tmp_path: Path
+) -> None:
     said = run_in_namespace(
         read_doc_block("docs/mooncake-ucx.md", "mooncake-python"),
         tmp_path,
@@ -56,7 +58,7 @@ def test_mooncakes_engine_starts_in_python(mooncake_environment: Path, tmp_path:
 
 
 @pytest.mark.programs
-def test_ucx_runs_as_the_page_says(tmp_path: Path) -> None:
+def test_the_documented_ucx_commands_use_rc_verbs_and_ud_verbs(tmp_path: Path) -> None:
     if not shutil.which("ucx_perftest"):
         pytest.skip("no ucx_perftest on this machine: make abi installs it")
     said = run_in_namespace(read_doc_block("docs/mooncake-ucx.md", "ucx"), tmp_path)

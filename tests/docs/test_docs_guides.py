@@ -8,7 +8,7 @@ from pathlib import Path
 from docs.docs_harness import read_doc_block, run_in_namespace
 
 
-def test_reliable_datagrams_all_come_back_and_plain_ones_do_not(tmp_path: Path) -> None:
+def test_with_losses_every_rd_ping_is_answered_but_not_every_ud_ping(tmp_path: Path) -> None:
     said = run_in_namespace(read_doc_block("docs/guides/faults.md", "ping"), tmp_path)
     assert "50 sent, 50 back, 0 lost" in said
     lost = re.search(r"10 sent, \d+ back, (\d+) lost", said)
@@ -16,7 +16,7 @@ def test_reliable_datagrams_all_come_back_and_plain_ones_do_not(tmp_path: Path) 
     assert 0 < int(lost[1]) < 10
 
 
-def test_the_test_of_a_reset_passes(tmp_path: Path) -> None:
+def test_the_documented_test_of_a_connection_reset_passes(tmp_path: Path) -> None:
     (tmp_path / "test_reset.py").write_text(read_doc_block("docs/guides/faults.md", "test"))
     assert "1 passed" in run_in_namespace(read_doc_block("docs/guides/faults.md", "run"), tmp_path)
 
@@ -27,7 +27,7 @@ def test_a_ping_is_captured_and_dissected(tmp_path: Path) -> None:
     assert said.count("rc SEND") == 6
 
 
-def test_the_script_for_wireshark_is_where_the_command_says(tmp_path: Path) -> None:
+def test_the_documented_command_prints_the_path_of_the_wireshark_script(tmp_path: Path) -> None:
     script = Path(
         run_in_namespace(read_doc_block("docs/guides/wireshark.md", "lua"), tmp_path).strip()
     )
@@ -35,7 +35,7 @@ def test_the_script_for_wireshark_is_where_the_command_says(tmp_path: Path) -> N
     assert script.is_file()
 
 
-def test_round_trips_through_a_slow_line_take_what_the_page_says(tmp_path: Path) -> None:
+def test_round_trips_through_siwarp_wan_take_the_documented_delay(tmp_path: Path) -> None:
     said = run_in_namespace(read_doc_block("docs/guides/two-hosts.md", "wan"), tmp_path)
     assert "20 sent, 20 back, 0 lost" in said
     least = re.search(r"min (\d+)\.\d", said)
@@ -43,12 +43,12 @@ def test_round_trips_through_a_slow_line_take_what_the_page_says(tmp_path: Path)
     assert int(least[1]) >= 40_000
 
 
-def test_the_bench_prints_a_ratio(tmp_path: Path) -> None:
+def test_the_documented_bench_command_prints_a_ratio(tmp_path: Path) -> None:
     said = run_in_namespace(read_doc_block("docs/guides/performance.md", "bench"), tmp_path)
     assert "ratio" in said
 
 
-def test_latency_between_two_namespaces_is_that_of_the_line_at_least(tmp_path: Path) -> None:
+def test_latency_between_two_namespaces_is_at_least_the_delay_of_the_link(tmp_path: Path) -> None:
     said = run_in_namespace(read_doc_block("docs/guides/bench-hosts.md", "lat"), tmp_path)
     for qp in ("rc", "ud"):
         row = re.search(rf"^{qp} +send +64 +200 +([\d.]+)", said, re.MULTILINE)
@@ -57,7 +57,7 @@ def test_latency_between_two_namespaces_is_that_of_the_line_at_least(tmp_path: P
     assert said.count("p50") == 3
 
 
-def test_a_curve_of_bandwidth_is_written_as_csv(tmp_path: Path) -> None:
+def test_the_documented_command_writes_a_bandwidth_curve_as_csv(tmp_path: Path) -> None:
     run_in_namespace(read_doc_block("docs/guides/bench-hosts.md", "curve"), tmp_path)
     lines = (tmp_path / "bandwidth.csv").read_text(encoding="utf-8").splitlines()
     assert len(lines) == 1 + 2 * 4

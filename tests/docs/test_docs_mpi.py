@@ -1,4 +1,4 @@
-"""docs/mpi.md's commands do what the page says."""
+"""The commands of docs/mpi.md run and have the documented results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from docs.docs_harness import read_doc_block
 def run_shell_block(
     work: Path, script: str, seconds: float = 120
 ) -> subprocess.CompletedProcess[str]:
-    """Run a block as a shell does; siwarp is this one."""
+    """Run a code block in a shell whose PATH begins with the siwarp of this Python."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     told = {"PATH": path, "UCX_LOG_FILE": "stderr"}
     return pace.run_command(
@@ -31,7 +31,7 @@ def run_shell_block(
 
 @pytest.fixture(scope="module")
 def mpi_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder in which the page was followed up to its program."""
+    """Return a folder in which MPICH is installed and the program of the page is compiled."""
     folder = tmp_path_factory.mktemp("page")
     (folder / "ring.c").write_text(read_doc_block("docs/mpi.md", "program"))
     for script in (
@@ -45,7 +45,7 @@ def mpi_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.programs
 @pytest.mark.timeout(400)
-def test_the_program_runs_over_each_transport(mpi_folder: Path) -> None:
+def test_the_documented_mpi_program_runs_over_each_transport(mpi_folder: Path) -> None:
     done = run_shell_block(mpi_folder, read_doc_block("docs/mpi.md", "run"))
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines() == ["2 ranks, sum 1"] * 3

@@ -8,7 +8,7 @@ from pathlib import Path
 from docs.docs_harness import read_doc_block, run_in_namespace
 
 
-def test_a_world_prints_what_was_received_and_when(tmp_path: Path) -> None:
+def test_the_documented_world_prints_the_received_message_and_the_time(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(
         read_doc_block("docs/guides/deterministic-tests.md", "world")
     )
@@ -17,7 +17,7 @@ def test_a_world_prints_what_was_received_and_when(tmp_path: Path) -> None:
     assert said == run_in_namespace(f'"{sys.executable}" program.py', tmp_path)
 
 
-def test_coroutines_of_a_world_print_what_happened_when(tmp_path: Path) -> None:
+def test_documented_coroutines_of_a_world_print_events_and_virtual_times(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(
         read_doc_block("docs/guides/deterministic-tests.md", "asyncio")
     )
@@ -25,7 +25,7 @@ def test_coroutines_of_a_world_print_what_happened_when(tmp_path: Path) -> None:
     assert said == "b'HELLO' after 0.06 s\nthe server is gone after 3600.07 s\n"
 
 
-def test_a_device_receives_what_was_written_by_hand(tmp_path: Path) -> None:
+def test_a_simulated_device_receives_a_datagram_built_by_the_program(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(
         read_doc_block("docs/guides/deterministic-tests.md", "plain")
     )
@@ -33,7 +33,7 @@ def test_a_device_receives_what_was_written_by_hand(tmp_path: Path) -> None:
     assert said.startswith("b'by hand' from ('10.0.0.9', ")
 
 
-def test_random_programs_are_run_and_counted(tmp_path: Path) -> None:
+def test_the_documented_siwarp_sim_command_counts_seeds_and_operations(tmp_path: Path) -> None:
     said = run_in_namespace(
         read_doc_block("docs/guides/deterministic-tests.md", "random"), tmp_path
     )

@@ -14,12 +14,12 @@ def run_python_in_namespace(code: str, folder: Path) -> str:
     return run_in_namespace(f'"{sys.executable}" program.py', folder)
 
 
-def test_a_pair_is_a_line(tmp_path: Path) -> None:
+def test_the_documented_pair_of_queue_pairs_exchanges_messages(tmp_path: Path) -> None:
     said = run_python_in_namespace(read_doc_block("docs/guides/testing.md", "pair"), tmp_path)
     assert said == "b'hello'\nb'registered'\n"
 
 
-def test_a_pair_for_asyncio_is_a_line(tmp_path: Path) -> None:
+def test_the_documented_pair_for_asyncio_exchanges_a_message(tmp_path: Path) -> None:
     assert (
         run_python_in_namespace(read_doc_block("docs/guides/testing.md", "aio"), tmp_path)
         == "b'hello'\n"
@@ -27,7 +27,7 @@ def test_a_pair_for_asyncio_is_a_line(tmp_path: Path) -> None:
 
 
 def run_pytest_in_namespace(script: str, folder: Path) -> str:
-    """Like run_in_namespace, for a script that runs pytest.
+    """Run a script that runs pytest in a new network namespace; return the output.
 
     pytest names its temporary folder after the user, which is root in the namespace, and the real
     root may have created that folder before.
@@ -36,7 +36,7 @@ def run_pytest_in_namespace(script: str, folder: Path) -> str:
     return run_in_namespace(f'export TMPDIR="$PWD/tmp"\n{script}', folder)
 
 
-def test_the_capture_of_the_test_that_fails_is_dissected(tmp_path: Path) -> None:
+def test_the_capture_of_a_failing_test_is_dissected(tmp_path: Path) -> None:
     (tmp_path / "test_line.py").write_text(read_doc_block("docs/guides/testing.md", "fixtures"))
     (tmp_path / "pyproject.toml").write_text("[tool.pytest.ini_options]\n")
     said = run_pytest_in_namespace(read_doc_block("docs/guides/testing.md", "failing"), tmp_path)

@@ -1,4 +1,4 @@
-"""The tutorials: the programs that a reader saves and runs print what the page says."""
+"""The tutorials: the programs of each page, saved and run, print the documented output."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ def save_files(files: dict[str, str], folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", TUTORIALS)
-def test_a_tutorial_prints_what_its_page_says(name: str, tmp_path: Path) -> None:
+def test_the_commands_of_a_tutorial_print_the_documented_output(name: str, tmp_path: Path) -> None:
     files, script, output = TUTORIALS[name]
     save_files(files, tmp_path)
     assert run_in_namespace(script, tmp_path) == output
 
 
-def test_a_client_without_a_server_is_told_what_the_page_says(tmp_path: Path) -> None:
+def test_a_client_without_a_server_prints_the_documented_error(tmp_path: Path) -> None:
     save_files(message_tutorial_files(), tmp_path)
     refused = run_in_namespace(
         "! " + read_doc_block("docs/tutorials/messages.md", "refused"), tmp_path
@@ -79,7 +79,7 @@ def test_a_client_without_a_server_is_told_what_the_page_says(tmp_path: Path) ->
     assert f"{last}\n" == read_doc_block("docs/tutorials/messages.md", "refused-output")
 
 
-def test_the_ping_pong_in_c_is_compiled_and_measures(tmp_path: Path) -> None:
+def test_the_ping_pong_of_the_tutorial_in_c_compiles_and_prints_a_latency(tmp_path: Path) -> None:
     save_files({"ud_pingpong.c": read_example("c/ud_pingpong.c")}, tmp_path)
     compile_it = read_doc_block("docs/tutorials/c-ping-pong.md", "compile").strip()
     run_in_namespace(f'eval "{compile_it}"', tmp_path)  # the path of this tree may contain a blank

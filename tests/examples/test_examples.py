@@ -29,9 +29,7 @@ def compiler_flags() -> list[str]:
 
 @pytest.fixture
 def build_example(root: Path, tmp_path: Path):
-    """Provide a function that builds an example as its first comment says, with warnings
-    as errors.
-    """
+    """Provide a function that compiles an example in C, with warnings as errors."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     assert compiler, "this test needs a C compiler: apt install gcc"
 
@@ -75,7 +73,7 @@ def run_server_and_client(
     return printed, client.stdout
 
 
-def test_the_example_of_the_readme_runs_as_it_stands(root: Path) -> None:
+def test_the_example_in_the_readme_runs_unchanged(root: Path) -> None:
     (code,) = re.findall(r"```python\n(.*?)```", (root / "README.md").read_text(), re.DOTALL)
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd="/"
@@ -84,10 +82,10 @@ def test_the_example_of_the_readme_runs_as_it_stands(root: Path) -> None:
     assert done.stdout == "server: have a look\nin its memory: written by others\n"
 
 
-def test_the_example_of_siwarp_verbs_runs_as_it_stands() -> None:
+def test_the_example_in_the_docstring_of_siwarp_verbs_runs() -> None:
     assert verbs.__doc__ is not None
     code = textwrap.dedent(verbs.__doc__.partition("::\n\n")[2].partition("\n\nEvery")[0])
-    # A single poll may find nothing while the device's thread is about to send the posted request.
+    # A single poll may return no completion before the device's thread has sent the posted request.
     code += (
         "\n        import time\n        end = time.monotonic() + 20\n        wcs = []"
         "\n        while not wcs and time.monotonic() < end:\n            wcs = cq.poll(4)"
@@ -100,7 +98,7 @@ def test_the_example_of_siwarp_verbs_runs_as_it_stands() -> None:
     assert "SUCCESS SEND 5 octets" in done.stdout
 
 
-def test_ud_pingpong_in_c_makes_its_round_trips(build_example) -> None:
+def test_ud_pingpong_in_c_completes_the_requested_round_trips(build_example) -> None:
     _, client = run_server_and_client(build_example("ud_pingpong"), "50")
     assert client.startswith("50 round trips, ")
 
@@ -151,7 +149,7 @@ def python_example_command(root: Path, name: str) -> list[str]:
     return [sys.executable, str(root / "examples/python" / name)]
 
 
-def test_ud_hello_is_answered(root: Path) -> None:
+def test_the_ud_hello_client_receives_an_answer(root: Path) -> None:
     server, client = run_server_and_client(python_example_command(root, "ud_hello.py"))
     assert server.startswith("'hello' from ('127.0.0.1', ")
     assert client.startswith("'hello yourself' from ('127.0.0.1', ")
@@ -166,7 +164,7 @@ def check_error_reports(printed: str, event: str, flushed: str, told: str, error
     assert lines[-1] == "received: after the error"
 
 
-def test_ud_errors_in_c_reads_of_an_error_at_both_ends_and_goes_on(build_example) -> None:
+def test_ud_errors_in_c_reports_an_error_at_both_ends_and_continues(build_example) -> None:
     done = subprocess.run(build_example("ud_errors"), capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
     check_error_reports(
@@ -175,7 +173,7 @@ def test_ud_errors_in_c_reads_of_an_error_at_both_ends_and_goes_on(build_example
     )  # fmt: skip
 
 
-def test_ud_errors_reads_of_an_error_at_both_ends_and_goes_on(root: Path) -> None:
+def test_ud_errors_in_python_reports_an_error_at_both_ends_and_continues(root: Path) -> None:
     done = subprocess.run(
         python_example_command(root, "ud_errors.py"),
         capture_output=True,
@@ -196,7 +194,7 @@ def test_rd_many_counts_a_hundred_peers_on_one_queue_pair(root: Path) -> None:
     assert server == "counted 100 queue pairs\n"
 
 
-def test_rc_write_read_reads_what_was_there_and_what_it_wrote(root: Path) -> None:
+def test_rc_write_read_reads_the_memory_before_and_after_its_write(root: Path) -> None:
     server, client = run_server_and_client(python_example_command(root, "rc_write_read.py"))
     assert client == "read: what was here before\nread: what is here now\n"
     assert server == "client says done\nmemory has what is here now\n"
@@ -218,7 +216,7 @@ def test_numpy_memory_changes_the_array_in_the_other_process(root: Path) -> None
     assert [round(x, 9) for x in eval(sums)] == [1.0] * 4
 
 
-def test_aio_echo_holds_a_hundred_conversations_in_one_loop(root: Path) -> None:
+def test_aio_echo_answers_a_hundred_connections_in_one_event_loop(root: Path) -> None:
     server, client = run_server_and_client(python_example_command(root, "aio_echo.py"))
     assert client == "100 answers, the last one 99 morf olleh\n"
     assert server == "answered 100 on 101 connections\n"
@@ -237,7 +235,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_an_example_with_the_wrong_arguments_prints_its_usage(root: Path, name: str) -> None:
+def test_an_example_with_wrong_arguments_prints_its_usage(root: Path, name: str) -> None:
     done = subprocess.run(
         [*python_example_command(root, name), *WRONG[name]],
         capture_output=True,
@@ -251,7 +249,7 @@ def test_an_example_with_the_wrong_arguments_prints_its_usage(root: Path, name: 
 
 
 @pytest.mark.parametrize("line", ["", "127.0.0.1", "127.0.0.1 port"])
-def test_rc_by_qpn_says_which_line_it_needs(root: Path, line: str) -> None:
+def test_rc_by_qpn_reports_an_invalid_line_of_the_peer(root: Path, line: str) -> None:
     done = subprocess.run(
         [*python_example_command(root, "rc_by_qpn.py"), "127.0.0.1"],
         input=line,
@@ -264,7 +262,7 @@ def test_rc_by_qpn_says_which_line_it_needs(root: Path, line: str) -> None:
     assert done.stderr == "enter the line that the other process printed: its address and QPN\n"
 
 
-def test_an_example_in_c_with_the_wrong_arguments_prints_its_usage(build_example) -> None:
+def test_an_example_in_c_with_wrong_arguments_prints_its_usage(build_example) -> None:
     done = subprocess.run(
         [*build_example("ud_pingpong"), "127.0.0.1"], capture_output=True, text=True, timeout=60
     )
@@ -272,7 +270,7 @@ def test_an_example_in_c_with_the_wrong_arguments_prints_its_usage(build_example
     assert done.stderr.startswith("usage: ")
 
 
-def test_an_example_that_is_refused_says_why_and_what_to_do(build_example) -> None:
+def test_an_example_prints_the_reason_of_a_refused_call(build_example) -> None:
     done = subprocess.run(
         build_example("ud_pingpong"),
         capture_output=True,
@@ -288,7 +286,7 @@ def test_an_example_that_is_refused_says_why_and_what_to_do(build_example) -> No
     )
 
 
-def test_pyverbs_write_runs_unchanged_on_siwarp(root: Path) -> None:
+def test_the_pyverbs_write_example_runs_on_siwarp(root: Path) -> None:
     program = str(root / "examples/python/pyverbs_write.py")
     done = subprocess.run(
         [sys.executable, "-m", "siwarp.pyverbs", program],
@@ -299,7 +297,7 @@ def test_pyverbs_write_runs_unchanged_on_siwarp(root: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "written by the other end\n"), done.stderr
 
 
-def test_pyverbs_cm_is_answered(root: Path) -> None:
+def test_the_pyverbs_cm_client_receives_an_answer(root: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
     command = python_example_command(root, "pyverbs_cm.py")

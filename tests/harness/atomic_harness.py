@@ -1,4 +1,4 @@
-"""Atomic operations as the tests of queue pairs post them, and as a plain peer answers them."""
+"""For the tests of atomic operations: posting operations, and answering them as a plain peer."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def post_atomic(
 
 
 def read_word(end: End, offset: int = 0) -> int:
-    """Return the 64-bit integer at an offset, in this machine's byte order."""
+    """Return the 64-bit integer at an offset of an end's memory, in the native byte order."""
     return int.from_bytes(end.mem.read(8, offset), sys.byteorder)
 
 

@@ -1,4 +1,4 @@
-"""A queue pair whose completions raise events, for the tests of completion queues."""
+"""For the tests of completion queues: a queue pair whose completions raise events."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from siwarp.verbs import RecvWR, SendWR
 
 
 class Told:
-    """A queue pair that sends to itself, with a completion channel for its receives."""
+    """A UD queue pair that sends to itself, with a completion channel for its receives."""
 
     def __init__(self, rig: Rig, cqe: int = 64) -> None:
         self.rig = rig
@@ -30,7 +30,7 @@ class Told:
             self.qp.post_send(SendWR(1, sg=[self.mr.sge(0, 4)], ah=self.ah, send_flags=flags))
 
     def becomes_readable(self, seconds: float) -> bool:
-        """Return whether the descriptor becomes readable while this thread makes no progress."""
+        """Return whether the channel becomes readable while the calling thread does not poll."""
         p = select.poll()
         p.register(self.channel, select.POLLIN)
         return bool(p.poll(seconds * 1000))

@@ -1,4 +1,4 @@
-"""Shared by the tests of datagram errors: error messages built and parsed by siwarp.inspect."""
+"""For the tests of datagram errors: error messages built and parsed with siwarp.inspect."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ crc32c = crcmod.predefined.mkCrcFun("crc-32c")
 
 #: Octets of the header and of the CRC of a UD segment.
 HEAD, CRC = 18, 4
-#: The places at which ``spoilt`` corrupts a datagram.
+#: The places at which ``corrupt_one_bit`` corrupts a datagram.
 WHERE = ["head", "first", "middle", "last", "crc"]
 
 OPCODE, NOT_WHOLE, TOO_LONG = (0, 2, 6), (1, 2, 4), (1, 2, 5)
-#: Protocol errors that a peer with the right Q_Key can make: header fields, and the resulting error
-#: code.
+#: Protocol errors of a peer with the right Q_Key: the header fields, and the resulting error code.
 WRONG: dict[str, tuple[dict[str, int], tuple[int, int, int]]] = {
     **{
         f"opcode {op:#x}": ({"opcode": op}, OPCODE)
@@ -36,12 +35,12 @@ WRONG: dict[str, tuple[dict[str, int], tuple[int, int, int]]] = {
 
 
 def build_datagram(payload: bytes = b"", **fields: Any) -> bytes:
-    """Return a UD segment for QKEY, with its CRC."""
+    """Return the octets of a UD datagram with the Q_Key of the tests and a valid CRC."""
     return bytes(UDDatagram(segment=DDPDatagram(**{"q_key": QKEY, **fields}) / Raw(payload)))
 
 
 def corrupt_one_bit(octets: bytes, where: str) -> bytes:
-    """Return a datagram with one bit inverted."""
+    """Return a copy of a datagram in which one bit at the given place is inverted."""
     at = {"head": 5, "first": HEAD, "middle": len(octets) // 2, "last": -CRC - 1, "crc": -1}[where]
     changed = bytearray(octets)
     changed[at] ^= 0x10
@@ -56,7 +55,7 @@ def build_error_message(
     bits: tuple[int, int, int] = (1, 1, 0),
     **fields: Any,
 ) -> bytes:
-    """Return an error message about the Send with this MSN, as a correct peer would build it."""
+    """Return an error message about the Send with the given MSN, as a valid peer builds it."""
     head = QuotedUntagged(**{"msn": msn, "inv_stag": QKEY, **(quoted or {})})
     body = Terminate(
         layer=err[0],
@@ -72,7 +71,7 @@ def build_error_message(
 
 
 def parse_error_message(octets: bytes) -> tuple[Any, Any]:
-    """Parse an error message and check every field; return its header and its Terminate."""
+    """Parse an error message and check every field; return the header and the Terminate."""
     assert crc32c(octets[:-4]) == int.from_bytes(octets[-4:], "little")
     head = DDPDatagram(octets[:18])
     assert (head.t, head.l, head.ddp_rsvd, head.dv, head.mo) == (0, 1, 0, 1, 0)
@@ -84,7 +83,7 @@ def parse_error_message(octets: bytes) -> tuple[Any, Any]:
 
 
 class Stranger:
-    """A plain UDP socket on this host; its methods are those of ``socket.socket``."""
+    """A plain UDP socket on this host, with the methods of ``socket.socket``."""
 
     def __init__(self, host: str = net.HERE) -> None:
         self.sock = net.open_udp_socket(host)

@@ -1,4 +1,4 @@
-"""Shared by the tests of queue pairs that are bound to every local address."""
+"""For the tests of queue pairs that are bound to every local address."""
 
 from __future__ import annotations
 

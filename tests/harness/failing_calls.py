@@ -1,9 +1,10 @@
-"""Run by test_device_failing.py with failing.c preloaded: failing_calls.py SCENARIO.
+"""failing_calls.py SCENARIO: runs a scenario while one system call after the other fails.
 
-The scenario is repeated. In the first run no call fails; in the second, the first system call that
-the library makes fails; in the third, the second call; and so on, until a run ends before the call
-that should fail. Every run must end in success, in an error returned to the program, or in a
-completion that never arrives, and must leave no file descriptor open.
+test_device_failing.py runs this program with failing.c preloaded. The scenario is repeated. In the
+first run no call fails; in the second run the first system call of the library fails; in the third
+run the second call; and so on, until a run ends before the call that should fail. Every run must
+end in success, in an error returned to the program, or in a completion that never arrives, and must
+leave no file descriptor open.
 """
 
 from __future__ import annotations
@@ -21,22 +22,22 @@ from harness.verbs_harness import ALL_ACCESS, Rig
 
 from siwarp.verbs import CQ, AccessFlag, QPAttr, QPType, RecvWR, RemoteBuffer, SendWR
 
-#: More calls than any scenario makes.
+#: A number greater than the number of system calls of any scenario.
 BOUND = 5000
 
 
-class NothingCame(Exception):
+class NoCompletionError(Exception):
     """A completion or event did not arrive because a call failed."""
 
 
 def wait_for_completions(cq: CQ, n: int = 1) -> None:
-    """Wait at least a quarter of a second for n completions, sleeping between polls."""
+    """Wait for n completions, for at least a quarter of a second; sleep between polls."""
     for _ in range(1000):
         n -= len(cq.poll(n))
         if n <= 0:
             return
         time.sleep(0.00025)
-    raise NothingCame
+    raise NoCompletionError
 
 
 def send_over_ud(rig: Rig) -> None:
@@ -56,17 +57,17 @@ def send_over_ud(rig: Rig) -> None:
 
 
 def connect_over_rc(rig: Rig) -> None:
-    """Connect, and do a Send, a Write and a Read."""
+    """Connect two RC queue pairs, and complete a Send, a Write and a Read."""
     wire = Wire(rig)
     a = wire.begin_connect(size=1 << 12)
     event = wire.p_channel.get_event(0.25)
     if event is None:
-        raise NothingCame
+        raise NoCompletionError
     b = End(rig, event.id, wire.p_channel, size=1 << 12)
     b.post_receive(1)
     b.id.accept()
     if wire.a_channel.get_event(0.25) is None:
-        raise NothingCame
+        raise NoCompletionError
     a.post(SEND, 2, length=100)
     wait_for_completions(b.rcq)
     wait_for_completions(a.scq)
@@ -77,7 +78,7 @@ def connect_over_rc(rig: Rig) -> None:
 
 
 def exchange_over_rd(rig: Rig) -> None:
-    """Let two RD queue pairs connect, and send 8000 octets each way."""
+    """Send 8000 octets between two RD queue pairs in each direction."""
     a, b = Peer(rig, 1 << 14), Peer(rig, 1 << 14)
     for one, other in ((a, b), (b, a)):
         other.post_receive(1)
@@ -87,7 +88,7 @@ def exchange_over_rd(rig: Rig) -> None:
 
 
 def send_over_uc(rig: Rig) -> None:
-    """Send a message over UC."""
+    """Send a message between two UC queue pairs."""
     cq = rig.create_cq(64)
     mem = rig.reg_mr(1 << 14, ALL_ACCESS)
     a, b = rig.create_qp(cq, qp_type=QPType.UC), rig.create_qp(cq, qp_type=QPType.UC)
@@ -107,12 +108,12 @@ SCENARIOS: dict[str, Callable[[Rig], None]] = {
 
 
 def open_descriptor_count() -> int:
-    """Return the number of open file descriptors."""
+    """Return the number of open file descriptors of this process."""
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def run_scenario(scenario: Callable[[Rig], None]) -> str:
-    """Run a scenario; return "ok" or a description of the failure."""
+    """Run a scenario with a new device; return "ok" or a description of the failure."""
     try:
         rig = Rig()
     except OSError as e:
@@ -120,7 +121,7 @@ def run_scenario(scenario: Callable[[Rig], None]) -> str:
     try:
         scenario(rig)
         return "ok"
-    except (OSError, MemoryError, NothingCame) as e:
+    except (OSError, MemoryError, NoCompletionError) as e:
         return f"{type(e).__name__}: {e}"
     finally:
         with contextlib.suppress(OSError, MemoryError):
@@ -128,7 +129,7 @@ def run_scenario(scenario: Callable[[Rig], None]) -> str:
 
 
 def main() -> None:
-    """Fail one call after the other, in one run each."""
+    """Run the scenario repeatedly; in each run the next system call fails."""
     preloaded = ctypes.CDLL(None)
     preloaded.failing_arm.restype = ctypes.c_long
     arm = preloaded.failing_arm
@@ -146,8 +147,8 @@ def main() -> None:
     else:
         raise AssertionError(f"more than {BOUND} calls")
     assert failed > 10, f"{failed} failures of {n} calls: nothing failed"
-    assert run_scenario(scenario) == "ok", "what failed has left something behind"
-    assert open_descriptor_count() <= before, "a descriptor is left open"
+    assert run_scenario(scenario) == "ok", "the scenario fails after the failed calls"
+    assert open_descriptor_count() <= before, "a file descriptor was not closed"
     print(f"{n} calls, {failed} told")
 
 

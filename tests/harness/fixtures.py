@@ -21,7 +21,7 @@ def own_mcast_port() -> Iterator[None]:
 
 @pytest.fixture
 def rig() -> Iterator[Rig]:
-    """Provide the loopback device with a PD."""
+    """Provide an open loopback device with a protection domain."""
     made = Rig()
     yield made
     made.close()
@@ -41,7 +41,7 @@ def wire(rig: Rig) -> Wire:
 
 @pytest.fixture
 def two_device_wire() -> Iterator[Wire]:
-    """Provide a listener on one device, and connections to it from another."""
+    """Provide a listener on one device, and functions that connect to it from another device."""
     a, b = Rig(), Rig()
     yield Wire(a, b)
     a.close()

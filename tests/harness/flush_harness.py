@@ -1,4 +1,4 @@
-"""Shared by the tests of flushed work requests."""
+"""Helpers for the tests of flushed work requests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FLUSHED = WCStatus.WR_FLUSH_ERR
 
 
 def assert_all_flushed(end: End) -> None:
-    """Assert that all requests, unsignaled sends too, completed in error, once and in order."""
+    """Assert that all posted requests, also unsignaled sends, were flushed once and in order."""
     end.wait_for_error_state()
     for cq, ids, opcode in [
         (end.rcq, range(10, 14), WCOpcode.RECV),

@@ -1,4 +1,4 @@
-"""Shared by the tests of multicast groups: members, and datagrams from a plain socket."""
+"""Helpers for the tests of multicast groups: members, and datagrams from a plain socket."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ QKEY = 0x77
 
 
 class Member:
-    """A queue pair in RTS, with a CQ and memory."""
+    """A UD queue pair in RTS that is attached to multicast groups, with CQs and memory."""
 
     def __init__(self, rig: Rig, *groups: str, qkey: int = QKEY, **kwargs: object) -> None:
         self.rig = rig
@@ -39,7 +39,9 @@ class Member:
     def send(self, ah: AH, octets: bytes, qkey: int = QKEY, remote_qpn: int = 0) -> None:
         mr = self.rig.reg_mr(bytearray(octets))
         self.qp.post_send(SendWR(sg=[mr.sge()], ah=ah, remote_qpn=remote_qpn, remote_qkey=qkey))
-        assert poll(self.scq)[0].ok  # the datagram has been sent, not held back to be batched
+        assert poll(self.scq)[
+            0
+        ].ok  # the datagram has been transmitted and does not wait for a batch
 
     def received_octets(self) -> bytes:
         (wc,) = poll(self.cq)
@@ -48,7 +50,7 @@ class Member:
 
 
 def send_from_plain_socket(group: str, payload: bytes, port: int = MCAST_PORT) -> None:
-    """Send a datagram to a group on loopback with a socket that belongs to the test."""
+    """Send a datagram to a multicast group on loopback with a plain UDP socket."""
     with net.open_udp_socket() as s:
         s.sendto(payload, (group, port))
 

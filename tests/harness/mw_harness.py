@@ -1,4 +1,4 @@
-"""Shared by the tests of memory windows."""
+"""Helpers for the tests of memory windows."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def register_region(b: End, size: int = 4096, access: int = LOCAL | BIND) -> MR:
 def bind_new_window(
     b: End, mr: MR, kind: MWType = MWType.TYPE_2, **kw: int
 ) -> tuple[MW, RemoteBuffer]:
-    """Bind a new window and wait for the completion."""
+    """Bind a new memory window and wait for the completion; return it and its remote buffer."""
     mw = MW(b.rig.pd, kind)
     remote = mw.bind(b.qp, mr, **kw)
     wc = poll(b.scq)[0]
@@ -43,7 +43,7 @@ def bind_new_window(
 
 
 def invalidate_window(mw: MW, b: End) -> None:
-    """Invalidate a window and wait for the completion."""
+    """Invalidate a memory window and wait for the completion."""
     mw.invalidate(b.qp)
     wc = poll(b.scq)[0]
     kind = WCOpcode.BIND_MW if mw.type == MWType.TYPE_1 else WCOpcode.LOCAL_INV
@@ -51,14 +51,14 @@ def invalidate_window(mw: MW, b: End) -> None:
 
 
 def write_and_complete(a: End, remote: RemoteBuffer, data: bytes, wr_id: int = 2) -> None:
-    """Write, and wait for the completion: the data has been passed to TCP."""
+    """Write data into a remote buffer, and wait until TCP has accepted the Write."""
     a.mem.write(data)
     a.post(WRITE, wr_id, length=len(data), remote=remote)
     assert poll(a.scq)[0].ok
 
 
 def wait_until_writes_placed(a: End, b: End) -> None:
-    """Send and receive a message, so that earlier Writes have been placed in the peer's memory."""
+    """Exchange a Send, after which earlier Writes have been placed in the memory of the peer."""
     b.post_receive(9)
     a.post(SEND, 9, length=1)
     assert poll(a.scq)[0].ok and poll(b.rcq)[0].ok
@@ -71,7 +71,7 @@ def read_remote(a: End, remote: RemoteBuffer, length: int) -> bytes:
 
 
 def assert_terminated(a: End, b: End, vendor_err: int) -> None:
-    """Assert that both endpoints are in error, with this vendor_err at `b`."""
+    """Assert that both endpoints are in state ERR, and that `b` reports the given wire error."""
     for end in (a, b):
         end.wait_for_error_state()
     a.next_cm_event()

@@ -1,4 +1,4 @@
-"""A child process with RC queue pairs connected by QPN; executes commands, one JSON line each."""
+"""A child process with RC queue pairs connected by QPN; each input line is a command in JSON."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""RC queue pairs that connect by GID and QPN, in this process and in others."""
+"""RC queue pairs that connect by GID and QPN, in this process and in child processes."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ from siwarp.verbs import QP as QueuePair
 HOST = net.HERE
 SIZE = 1 << 16
 CAP = QPCap(max_send_wr=32, max_recv_wr=32)
-#: Seconds that a blocking wait may take. In a simulated world this is longer than anything that a
-#: test waits for.
+#: Time limit of a blocking wait in seconds. In a simulated world the limit is longer than any wait
+#: of a test.
 LONG = 10_000.0 if net.SIMULATED else LIMIT
 
 
 class End:
-    """An RC queue pair with its own CQs and memory; ``one_cq``: one CQ for sends and receives."""
+    """An RC queue pair with CQs and memory; ``one_cq``: sends and receives share one CQ."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class End:
         return self.qp.qp_state
 
     def init_with_receives(self, receives: int = 8) -> None:
-        """Move to INIT, with receives of 1 KiB posted, whose wr_ids begin with 100."""
+        """Move the queue pair to INIT and post receives of 1 KiB with wr_ids from 100 on."""
         self.qp.to_init()
         for i in range(receives):
             self.post_receive(100 + i, i << 10, 1 << 10)
@@ -105,7 +105,7 @@ class End:
         self.post(WROpcode.SEND, wr_id, offset=at, length=len(data))
 
     def write(self, data: bytes, to: End, offset: int, wr_id: int = 1) -> None:
-        """Write data into another End's memory; the request completes only if it fails."""
+        """Post an unsignaled Write of data into the memory of another end."""
         at = self.mr.length // 2
         self.mr.write(data, len(data), at)
         remote = RemoteBuffer(to.mr.addr + offset, to.mr.length - offset, to.mr.rkey)
@@ -116,11 +116,11 @@ class End:
         return poll(self.cq, n, limit)
 
     def wait_for_sends(self, n: int = 1, limit: float = LONG) -> list[WC]:
-        """Block until n completions of sends have arrived; with one CQ, of sends or receives."""
+        """Return the next n completions of the send CQ, which may also be the receive CQ."""
         return _wait_for_completions(self.cq, n, limit)
 
     def wait_for_receives(self, n: int = 1, limit: float = LONG) -> list[WC]:
-        """Block until n completions of receives have arrived; with one CQ, of sends or receives."""
+        """Return the next n completions of the receive CQ, which may also be the send CQ."""
         return _wait_for_completions(self.rcq, n, limit)
 
     def close(self) -> None:
@@ -137,13 +137,13 @@ def _wait_for_completions(cq: CQ, n: int, limit: float) -> list[WC]:
 
 
 def connect_by_qpn(a: End, b: End, **attr: Any) -> None:
-    """Bring both queue pairs to RTS, a first, so that they connect by address and QPN."""
+    """Move both queue pairs to RTS, `a` first, so that they connect by address and QPN."""
     a.to_rts(b.host_and_qpn, **attr)
     b.to_rts(a.host_and_qpn, **attr)
 
 
 def exchange_sends(a: End, b: End) -> None:
-    """Exchange one Send each way and check the data; needs the receives posted by ``begin``."""
+    """Exchange a Send in each direction and check the data; needs ``init_with_receives``."""
     a.send(b"there")
     b.send(b"and back")
     for end, text in ((a, b"and back"), (b, b"there")):
@@ -165,7 +165,7 @@ def build_private_data(
     features: int = 1,
     rnr_retry: int = 7,
 ) -> bytes:
-    """Return the private data of spec/rc-pairing.md, encoded independently of the library."""
+    """Return private data of spec/rc-pairing.md, encoded independently of the library."""
     head = magic + bytes([version, rnr_retry, 0, features])
     numbers = own[1].to_bytes(4, "big") + peer[1].to_bytes(4, "big")
     return head + numbers + own[0] + peer[0]
@@ -197,7 +197,7 @@ def build_valid_request(end: End, qpn: int = LOW, **fields: int) -> bytes:
 
 
 class Process:
-    """Another process that runs pair_child.py and executes commands sent line by line."""
+    """A child process that runs pair_child.py, which executes commands."""
 
     def __init__(self, *arguments: str, **kwargs: Any) -> None:
         child = Path(__file__).with_name("pair_child.py")
@@ -210,12 +210,12 @@ class Process:
         )
 
     def run_command(self, *words: Any) -> Any:
-        """Send the process a command; return its answer."""
+        """Send a command to the child process; return the answer."""
         assert self.process.stdin and self.process.stdout
         self.process.stdin.write(json.dumps(words) + "\n")
         self.process.stdin.flush()
         answer = self.process.stdout.readline()
-        assert answer, f"it ended at {words}"
+        assert answer, f"the child process ended at {words}"
         return json.loads(answer)
 
     def close(self) -> None:

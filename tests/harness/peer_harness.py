@@ -1,4 +1,4 @@
-"""A queue pair's peer that is a plain TCP socket and sends any message that a test wants."""
+"""A plain TCP socket as the peer of an RC queue pair; it sends any message that a test builds."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from siwarp.inspect.rdmap import QuotedTagged, QuotedUntagged
 
 
 class PlainPeer:
-    """The remote end of a connection, with its own message sequence numbers."""
+    """The plain TCP socket of a peer, with the message sequence numbers of its messages."""
 
     def __init__(self, sock: Any) -> None:
         self.sock = sock
@@ -42,12 +42,12 @@ class PlainPeer:
     # ---- transmit
 
     def send_segments(self, *segments: bytes) -> None:
-        """Send segments, each in an FPDU, in one write."""
+        """Send DDP segments, each in an FPDU, with one send call."""
         self.sock.sendall(b"".join(map(self.frame_segment, segments)))
 
     @staticmethod
     def frame_segment(segment: bytes) -> bytes:
-        """Return an FPDU that contains the segment."""
+        """Return an FPDU that contains a DDP segment."""
         return bytes(FPDU(ulpdu=Raw(segment)))
 
     def build_send(self, payload: bytes = b"", **fields: Any) -> bytes:
@@ -90,7 +90,7 @@ class PlainPeer:
     # ---- receive
 
     def receive_segment_octets(self) -> bytes:
-        """Read one FPDU; return its segment."""
+        """Read one FPDU; return the octets of its DDP segment."""
         length = self._read_exactly(2)
         ulpdu = int.from_bytes(length, "big")
         frame: Any = FPDU(length + self._read_exactly(ulpdu + -(2 + ulpdu) % 4 + 4))
@@ -98,14 +98,14 @@ class PlainPeer:
         return bytes(frame)[2 : 2 + ulpdu]
 
     def receive_segment(self) -> tuple[Any, bytes]:
-        """Read one FPDU; return its segment's header as dissected by scapy, and its payload."""
+        """Read one FPDU; return the header (a scapy packet) and the payload of its segment."""
         segment = self.receive_segment_octets()
         head: Any = DDP(segment).copy()
         head.remove_payload()
         return head, segment[len(bytes(head)) :]
 
     def receive_read_request(self) -> ReadRequest:
-        """Read up to a Read Request, skipping Sends and Writes."""
+        """Read messages, skipping Sends and Writes, up to a Read Request; return it."""
         while True:
             head, rest = self.receive_segment()
             if head.opcode == Opcode.RDMA_READ_REQUEST:
@@ -114,7 +114,7 @@ class PlainPeer:
             assert head.opcode in (Opcode.SEND, Opcode.SEND_SE, Opcode.RDMA_WRITE)
 
     def receive_terminate(self) -> Terminate:
-        """Read up to a Terminate."""
+        """Read messages up to a Terminate; return it."""
         while True:
             head, rest = self.receive_segment()
             if head.opcode == Opcode.TERMINATE:
@@ -138,7 +138,7 @@ class PlainPeer:
         return self._came is not None
 
     def read_at_most(self, n: int) -> bytes:
-        """Read at most n octets; none at the end of the stream."""
+        """Read at most n octets from the socket; return b"" at the end of the stream."""
         came, self._came = self._came, None
         if came is None:
             return bytes(self.sock.recv(n))
@@ -166,10 +166,10 @@ def connected_plain_peer(
     gone: bool = False,
     **end: Any,
 ) -> Iterator[tuple[End, PlainPeer]]:
-    """Connect a queue pair to a plain peer that accepts with this IRD and ORD.
+    """Connect an RC queue pair to a plain peer that accepts with the given IRD and ORD.
 
-    At the end of the block the peer closes, and the queue pair must report the disconnect, unless
-    the test says that the queue pair is ``gone`` by then.
+    At the end of the block the peer closes the connection, and the queue pair must report the
+    disconnect, unless the test passes ``gone`` because the queue pair no longer exists then.
     """
     size = end.pop("size", 1 << 16)
     with plain_listener() as s:
@@ -178,7 +178,8 @@ def connected_plain_peer(
         sock, _ = s.accept()
         with sock:
             peer = PlainPeer(sock)
-            # Wait by polling: a device without a progress thread sends nothing otherwise.
+            # Poll while waiting, because a device without a progress thread sends only during a
+            # poll.
             wait_until(lambda: a.rcq.poll(1) or peer.has_input(0))
             request: Any = MPARequest(peer.read_at_most(1000))
             enhanced: dict[str, Any] = {"s": 1, "ird": ird, "ord": ord} if rev == 2 else {}

@@ -1,4 +1,4 @@
-"""Two connected RC queue pairs in one process, shared by the tests of RC and of cm/."""
+"""Two connected RC queue pairs in one process, for the tests of RC and of cm/."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SEND, WRITE, READ = WROpcode.SEND, WROpcode.RDMA_WRITE, WROpcode.RDMA_READ
 
 
 class End:
-    """One endpoint: a queue pair with its own CQs (one_cq: one for both), memory and CM id."""
+    """An RC endpoint: queue pair, CQs (one_cq: one CQ for both), memory and CM id."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class End:
 
 
 class Wire:
-    """A listener on this host and its connections; the calling thread makes all progress."""
+    """A listener on an address of this host, and functions that connect to the listener."""
 
     def __init__(self, active: Rig, passive: Rig | None = None, host: str = net.HERE) -> None:
         self.active, self.passive = active, passive or active
@@ -98,7 +98,7 @@ class Wire:
         return self.listener.local_addr
 
     def begin_connect(self, param: ConnParam | None = None, **end: Any) -> End:
-        """Start to connect."""
+        """Start to connect a new endpoint to the listener; return the endpoint."""
         a = End(self.active, CMID(self.a_channel), self.a_channel, **end)
         a.id.connect(self.address, param)
         return a
@@ -140,7 +140,7 @@ def plain_connect(address: tuple[str, int]) -> Any:
 
 
 def read_to_end(s: Any, limit: float = LIMIT) -> bytes:
-    """Read until the end of the stream or a reset."""
+    """Return all octets that a socket receives before the end of the stream or a reset."""
     octets = b""
     began = net.now()
     while not limit_exceeded(began, limit):

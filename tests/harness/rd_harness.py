@@ -1,4 +1,4 @@
-"""Shared by the tests of RD queue pairs: peers, each with a queue pair, memory and CQs."""
+"""For the tests of RD queue pairs: peers, each with a queue pair, memory and CQs."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ QKEY = 0x51A5
 
 
 class Peer:
-    """An RD queue pair in RTS with its own CQs, and memory to send from and to receive into.
+    """An RD queue pair in RTS with CQs, and memory to send from and to receive into.
 
-    ``view`` is its memory: requests use the octets from 0 on, receives those of ``into``.
+    Requests send from the region ``out``; receives are posted into the region ``into``.
     """
 
     def __init__(
@@ -83,14 +83,14 @@ class Peer:
         self._ah: dict[Any, AH] = {}
 
     def address_handle(self, to: Peer) -> AH:
-        """Return the address handle for a peer."""
+        """Return an address handle for the queue pair of a peer."""
         where = to.qp.addr
         if where not in self._ah:
             self._ah[where] = AH(self.rig.pd, where)
         return self._ah[where]
 
     def post_receive(self, wr_id: int = 1, size: int | None = None, offset: int = 0) -> None:
-        """Post a receive into ``into``."""
+        """Post a receive into the region ``into``."""
         length = self.size - offset if size is None else size
         self.qp.post_recv(RecvWR(wr_id, sg=[self.into.sge(offset, length)]))
 
@@ -106,10 +106,10 @@ class Peer:
         invalidate: int = 0,
         imm_data: int = 0,
     ) -> None:
-        """Send ``data`` from ``offset`` of ``out``, where it stays until the request completes.
+        """Send ``data`` from ``offset`` of the region ``out``.
 
-        Memory that already holds this data is not rewritten: an earlier request may still be
-        reading it.
+        Memory that already contains the data is not rewritten, because an earlier request may still
+        read from it.
         """
         if self.out.view[offset : offset + len(data)] != data:
             self.out.view[offset : offset + len(data)] = data
@@ -137,7 +137,7 @@ class Peer:
         flags: int = SendFlag.SIGNALED,
         **more: int,
     ) -> None:
-        """Post a Write from ``out``, or a Read or Atomic into it; `remote`: default ``to.into``."""
+        """Post a Write from ``out``, or a Read or atomic operation with the result in ``out``."""
         self.qp.post_send(
             SendWR(
                 wr_id,
@@ -151,9 +151,9 @@ class Peer:
         )
 
     def poll_sends(self, n: int = 1) -> list[WC]:
-        """Return the completions of ``n`` requests."""
+        """Return the next ``n`` completions of the send CQ."""
         return poll(self.scq, n)
 
     def poll_receives(self, n: int = 1) -> list[WC]:
-        """Return the completions of ``n`` receives."""
+        """Return the next ``n`` completions of the receive CQ."""
         return poll(self.rcq, n)

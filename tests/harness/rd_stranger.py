@@ -1,4 +1,4 @@
-"""A peer of RD queue pairs built from a plain socket and scapy; it sends what a test wants."""
+"""A peer of RD queue pairs built from a plain socket and scapy; it sends any datagram."""
 
 from __future__ import annotations
 
@@ -41,16 +41,17 @@ EPOCH = 0xABCD0001
 
 
 def options_with_instance(instance: int) -> bytes:
-    """Return the options that a peer with this instance id sends; 0: no instance option."""
+    """Return the handshake options of a peer with an instance id; 0: no instance option."""
     told = {RDOption.LONGEST: 65_000, RDOption.WINDOW: 1 << 20, RDOption.INSTANCE: instance}
     return handshake_offer(told) if instance else OFFER
 
 
 class Stranger:
-    """An RD peer of the queue pair of ``end``, which is the active or the passive side.
+    """A scripted RD peer of the queue pair of ``end``; either side may begin the handshake.
 
-    It acknowledges each segment at once, except those for which ``keeps`` returns true. ``got``
-    holds all segments received and not yet pulled, in order and without duplicates.
+    The peer acknowledges each segment immediately, except segments for which ``keeps`` returns
+    true. ``got`` contains the received segments that the test has not read yet, in order and
+    without duplicates.
     """
 
     def __init__(self, end: Peer, host: str = net.HERE) -> None:
@@ -62,8 +63,9 @@ class Stranger:
         self.ird = 16
         self.offer = OFFER
         self.other = 0  # the queue pair's epoch
-        # Indexed by space (requests, responses): the PSN of the next segment to send, the PSN up to
-        # which received segments are acknowledged, and the PSN after the last segment in got.
+        # The next three lists are indexed by space (requests, responses): the PSN of the next
+        # segment to send, the PSN up to which received segments are acknowledged, and the PSN after
+        # the last segment in got.
         self.psn = [self.epoch, self.epoch]
         self.next = [0, 0]
         self.last = [0, 0]
@@ -73,12 +75,12 @@ class Stranger:
 
     @property
     def addr(self) -> tuple[str, int]:
-        """Return the address of the peer's socket."""
+        """The address of the scripted peer's socket."""
         host, port = self.sock.getsockname()
         return str(host), int(port)
 
     def close(self) -> None:
-        """Close with a BYE; without it, the queue pair would send probes while it lingers."""
+        """Send a BYE and close; without a BYE, a lingering queue pair would send probes."""
         if self.other:
             self.send_datagram(RDType.BYE, rd_flags=int(RDFlag.ANSWER))
         self.sock.close()
@@ -99,7 +101,7 @@ class Stranger:
         self.sock.sendto(bytes(RDDatagram(type=int(kind), **head)), self.to)
 
     def process_datagram(self) -> RDDatagram:
-        """Wait for the next datagram and process it as a peer does."""
+        """Wait for the next datagram, and answer it as an RD peer does; return the datagram."""
         d = RDDatagram(self.sock.recv(1 << 16))
         assert (d.crc, d.q_key) == (d.crc_expected(), QKEY)
         if d.type == RDType.HELLO:
@@ -126,25 +128,25 @@ class Stranger:
         self.send_datagram(RDType.ACK)
 
     def acknowledge_kept(self) -> None:
-        """Acknowledge the segments that were kept unacknowledged."""
+        """Acknowledge all received segments, also those that ``keeps`` has selected."""
         self.keeps = lambda _head: False
         self.next = [*self.last]
         self.send_datagram(RDType.ACK)
 
     def connect(self) -> None:
-        """Perform the handshake as the active side."""
+        """Perform the RD handshake as the active side."""
         unknown = {"dest_epoch": 0, "acknowledged": 0, "response_acknowledged": 0}
         self.send_datagram(RDType.HELLO, **unknown, body=self.offer.ljust(HELLO_LEAST, b"\0"))
         while (d := self.process_datagram()).type != RDType.ACK or d.dest_epoch != self.epoch:
             pass
 
     def restart_and_connect(self, instance: int | None = None) -> None:
-        """Restart with a new epoch and no state, optionally with another instance id; connect."""
+        """Restart the peer with a new epoch and optionally another instance id, and connect."""
         self.restart(instance)
         self.connect()
 
     def restart(self, instance: int | None = None) -> None:
-        """Restart with a new epoch and no state, without a new handshake."""
+        """Restart the peer with a new epoch and without state, but do not connect."""
         if instance is not None:
             self.offer = options_with_instance(instance)
         net.sleep(0.002)  # the time in a cookie is in milliseconds
@@ -155,7 +157,7 @@ class Stranger:
         self.keeps = lambda _head: False
 
     def has_segment(self, seconds: float = 0.1) -> bool:
-        """Return whether another segment arrives within this time."""
+        """Return whether another segment is received within some seconds."""
         deadline = net.now() + seconds
         try:
             while not self.got and (left := deadline - net.now()) > 0:
@@ -177,26 +179,26 @@ class Stranger:
         return head, octets[14 if head.t else 18 :]
 
     def receive_terminate(self) -> Terminate:
-        """Wait for an error message; return its Terminate."""
+        """Wait for an error message; return the Terminate that it contains."""
         head, octets = self.receive_segment()
         assert (head.opcode, head.qn) == (Opcode.TERMINATE, Queue.TERMINATE)
         return Terminate(octets)
 
     def report_error(self, head: DDP, code: tuple[int, int, int]) -> None:
-        """Report an error in the message of a segment to the queue pair."""
+        """Send an error message about the message of a segment to the queue pair."""
         quoted = (QuotedTagged if head.t else QuotedUntagged)(bytes(head)[: 14 if head.t else 18])
         layer, etype, number = code
         what = Terminate(layer=layer, etype=etype, code=number, m=1, d=1, quoted_ddp=quoted)
         self.send_and_wait(self.build_untagged(Opcode.TERMINATE, bytes(what), qn=Queue.TERMINATE))
 
     def send_and_wait(self, *segments: bytes) -> None:
-        """Send segments once each, and wait until the queue pair has acknowledged them."""
+        """Send each segment once, and wait until the queue pair has acknowledged all segments."""
         for octets in segments:
             self.send_segment(octets)
         self.wait_for_acknowledgement()
 
     def send_segment(self, octets: bytes) -> None:
-        """Send a segment in the space (requests or responses) that it belongs to."""
+        """Send a segment in the sequence number space of requests or of responses."""
         head = DDP(octets)
         response = (
             head.opcode == Opcode.RDMA_READ_RESPONSE if head.t else head.qn >= Queue.TERMINATE
@@ -206,17 +208,17 @@ class Stranger:
         self.psn[response] += 1
 
     def wait_for_acknowledgement(self) -> None:
-        """Wait until all segments sent are acknowledged."""
+        """Send probes until the queue pair has acknowledged all sent segments."""
         began = net.now()
         while not limit_exceeded(began, LIMIT):
             self.send_datagram(RDType.PROBE)
             d = self.process_datagram()
             if d.type == RDType.ACK and [d.acknowledged, d.response_acknowledged] == self.psn:
                 return
-        raise AssertionError(f"what was put is not taken within {LIMIT} s")
+        raise AssertionError(f"segments were not acknowledged within {LIMIT} s")
 
     def answer_request(self, head: DDP, request: bytes, octets: bytes) -> None:
-        """Answer a Read or Atomic Request: its header, its payload, and eight octets of data."""
+        """Answer a Read Request with data, or an Atomic Request with the original value."""
         if head.opcode == Opcode.ATOMIC_REQUEST:
             old = int.from_bytes(octets, "big")
             body = bytes(AtomicResponse(request=AtomicRequest(request).request, old=old))
@@ -229,14 +231,14 @@ class Stranger:
         self.send_and_wait(bytes(DDPTagged(opcode=Opcode.RDMA_READ_RESPONSE, **where)) + octets)
 
     def build_read_request(self, size: int, offset: int = 0, **fields: Any) -> bytes:
-        """Return a Read Request for octets of ``end.into``."""
+        """Return a Read Request for octets of the region ``into`` of the queue pair's end."""
         there = self.end.into
         asked = {"src_stag": there.rkey, "src_to": there.addr + offset, "sink_stag": 1} | fields
         octets = bytes(ReadRequest(size=size, **asked))
         return self.build_untagged(Opcode.RDMA_READ_REQUEST, octets, qn=Queue.READ_REQUEST)
 
     def build_untagged(self, opcode: int, octets: bytes = b"", **fields: Any) -> bytes:
-        """Return an untagged segment with the next MSN of its queue."""
+        """Return an untagged segment with the next message sequence number of its queue."""
         queue = Queue(fields.get("qn", Queue.SEND))
         if not fields.get("mo"):
             self.msn[queue] += 1
@@ -244,7 +246,7 @@ class Stranger:
         return bytes(DDPUntagged(**head)) + octets
 
     def build_write(self, octets: bytes, offset: int = 0, **fields: Any) -> bytes:
-        """Return a segment of a Write to ``end.into``."""
+        """Return a segment of a Write into the region ``into`` of the queue pair's end."""
         there = self.end.into
         head = {"opcode": Opcode.RDMA_WRITE, "stag": there.rkey, "to": there.addr + offset}
         return bytes(DDPTagged(**(head | fields))) + octets
@@ -252,7 +254,7 @@ class Stranger:
 
 @contextlib.contextmanager
 def scripted_peer(end: Peer, *, connect: bool = True, instance: int = 0) -> Iterator[Stranger]:
-    """Provide a scripted peer for the block; close it at the end."""
+    """Provide a scripted RD peer for a block; close the peer at the end of the block."""
     made = Stranger(end)
     made.offer = options_with_instance(instance)
     try:

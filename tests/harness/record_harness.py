@@ -1,4 +1,4 @@
-"""Shared by the tests of Write-Record: a target, and its senders' datagrams by siwarp.inspect."""
+"""For the tests of Write-Record: a target, and senders whose datagrams siwarp.inspect builds."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ class Target:
         self.socks: list[Sender] = []
 
     def create_sender(self) -> Sender:
-        """Return a new plain socket that sends to the target."""
+        """Return a new plain UDP socket that sends to the target."""
         self.socks.append(Sender(self.qp.addr))
         return self.socks[-1]
 
     def build_message(self, data: bytes, at: int, number: int, size: int = CUT) -> list[bytes]:
-        """Return the datagrams of a message, with `size` octets of it each."""
+        """Return the datagrams of a Write-Record message, with `size` octets of data each."""
         return [
             self.build_segment(data[i : i + size], at, number, len(data), i)
             for i in range(0, max(len(data), 1), size)

@@ -1,4 +1,4 @@
-"""Shared by the tests of several queue pairs on one socket."""
+"""For the tests of several queue pairs that share one socket."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ QKEY = 0x1234
 
 
 class Shared:
-    """Several queue pairs in RTS on one socket, each with its own CQ and memory."""
+    """Several UD queue pairs in RTS that share one socket, each with a CQ and memory."""
 
     def __init__(self, rig: Rig, n: int, host: str = net.HERE, **cap: int) -> None:
         self.rig = rig

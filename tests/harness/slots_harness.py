@@ -1,4 +1,4 @@
-"""Shared by the tests of send queue slots."""
+"""For the tests of the number of free slots in a send queue."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SILENT = SendFlag(0)
 
 
 def post_until_refused(pair: Pair, flags: SendFlag) -> int:
-    """Post sends until one is refused; return how many were accepted."""
+    """Post sends until the send queue is full; return the number of accepted posts."""
     n = 0
     while n < 1000:
         try:
@@ -22,4 +22,4 @@ def post_until_refused(pair: Pair, flags: SendFlag) -> int:
             assert e.errno == errno.ENOMEM
             return n
         n += 1
-    raise AssertionError("a queue without an end")
+    raise AssertionError("1000 posts did not fill the send queue")

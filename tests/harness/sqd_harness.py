@@ -1,4 +1,4 @@
-"""Shared by the tests of the states SQD and SQE."""
+"""For the tests of the queue pair states SQD and SQE."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shared by the tests of shared receive queues: queue pairs on one, and their peers."""
+"""For the tests of shared receive queues: an SRQ, and queue pairs that use it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LIMIT_REACHED, LAST_WQE = EventType.SRQ_LIMIT_REACHED, EventType.QP_LAST_WQE_REA
 
 
 class Shared:
-    """An SRQ on ``rig``, memory for its receives, and the CQ where they complete."""
+    """An SRQ of a device, memory for its receives, and the CQ of the receives."""
 
     def __init__(self, rig: Rig, max_wr: int = 16) -> None:
         self.rig = rig
@@ -34,7 +34,7 @@ class Shared:
         self.srq.post_recv([RecvWR(i, sg=[self.mr.sge(64 * (i % 256), length)]) for i in wr_ids])
 
     def consume_receive(self, rig: Rig) -> int:
-        """Send a message to a queue pair on the SRQ; return the wr_id of the receive it used."""
+        """Send a message to a queue pair that uses the SRQ; return the consumed receive's wr_id."""
         cq = rig.create_cq()
         sender, receiver = rig.create_ud_qp(cq), rig.create_ud_qp(self.cq, srq=self.srq)
         sender.post_send(SendWR(sg=[self.mr.sge(0, 4)], ah=AH(rig.pd, receiver.addr)))
@@ -48,7 +48,7 @@ class Shared:
 
 
 def connect_with_srq(wire: Wire, shared: Shared, **kw: Any) -> tuple[End, End]:
-    """Connect two endpoints; the passive one uses receives of the SRQ."""
+    """Return two connected RC endpoints, of which the passive one uses receives of the SRQ."""
     a = wire.begin_connect(size=4096, **kw)
     request = wire.next_request()
     b = End(wire.passive, request.id, wire.p_channel, srq=shared.srq, **kw)
@@ -59,7 +59,7 @@ def connect_with_srq(wire: Wire, shared: Shared, **kw: Any) -> tuple[End, End]:
 
 
 def consume_receives(rig: Rig, shared: Shared, n: int) -> None:
-    """Consume ``n`` receives with datagrams."""
+    """Consume ``n`` receives of the SRQ by sending UD messages."""
     qp = rig.create_ud_qp(shared.cq, srq=shared.srq)
     sender = rig.create_ud_qp()
     to = AH(rig.pd, qp.addr)

@@ -1,4 +1,4 @@
-"""Two connected UC queue pairs, and a plain UDP socket that acts as the peer of one."""
+"""Two connected UC queue pairs, and a plain UDP socket as the peer of a UC queue pair."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from siwarp.verbs import (
 
 crc32c = crcmod.predefined.mkPredefinedCrcFun("crc-32c")
 QKEY = 0x11
-#: For tests of peers that send loss reports: octets of a message, and messages between two reports.
+#: Octets of a message, and messages between two reports, in tests of peers that send loss reports.
 SIZE = 1000
 ROUND = 100
 
 
 def connect_qps(a: QP, b: QP, **attrs: Any) -> None:
-    """Bring two queue pairs to RTS, each with the other as its peer."""
+    """Move two UC queue pairs to RTS, each with the other as its peer."""
     for one, other in ((a, b), (b, a)):
         one.to_rts(QPAttr(ah_attr=other.addr, **attrs))
 
 
 class Ends:
-    """Two connected UC queue pairs of one device, `a` and `b`, with ``size`` octets each."""
+    """Two connected UC queue pairs of one device; `a` sends, `b` receives, with CQs and memory."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Ends:
         self.a.post_send(SendWR(wr_id, sg=[self.out.sge(0, len(data))], send_flags=flags, **kw))
 
     def write(self, data: bytes, to: int = 0, wr_id: int = 3, **kw: Any) -> None:
-        """Write into the peer's memory at an offset."""
+        """Post an RDMA Write of data to an offset in the memory of `b`."""
         remote = self.into.remote(to, len(data))
         self.send(data, wr_id, opcode=WROpcode.RDMA_WRITE, remote=remote, **kw)
 
@@ -79,7 +79,7 @@ class Ends:
 
 
 class Peer:
-    """The peer of a UC queue pair, built with scapy; `psn` is the PSN of its next datagram."""
+    """A plain socket as the peer of a UC queue pair; `psn` is the PSN of its next datagram."""
 
     def __init__(self, rig: Rig, *, psn: int = 0, rq_psn: int = 0, **kind: Any) -> None:
         self.sock = net.open_udp_socket()
@@ -114,7 +114,7 @@ class Peer:
             self.sock.sendto(datagram, self.qp.addr)
 
     def build_datagram(self, segment: bytes, *, first: bool = False, **fields: Any) -> bytes:
-        """Return a datagram with a segment, with the next PSN unless ``psn`` sets another."""
+        """Return a datagram that contains a segment, with the next PSN or the given ``psn``."""
         if "psn" not in fields:
             fields["psn"] = self.psn
             self.psn = (self.psn + 1) % (1 << 32)
@@ -176,7 +176,7 @@ class Peer:
 
 
 class Told:
-    """The peer's report of how much it has received."""
+    """Loss reports of a peer: counts of the datagrams and octets that it has received."""
 
     def __init__(self, peer: Peer) -> None:
         self.peer = peer
@@ -189,7 +189,7 @@ class Told:
         self.psn += n
 
     def send_report(self, came: int, **fields: int) -> None:
-        """Report that the peer has received `came` more datagrams."""
+        """Send a loss report according to which the peer has received `came` more datagrams."""
         self.datagrams += came
         self.octets += came * SIZE
         named = {
@@ -203,7 +203,7 @@ class Told:
 
 
 def wait_until_processed(peer: Peer) -> None:
-    """Wait until all datagrams that the peer sent so far have been processed."""
+    """Wait until the queue pair has processed all datagrams that the peer has sent so far."""
     before = counter_value("drop_version")
     peer.send_datagrams(peer.build_datagram(bytes(20), type=15, psn=0))
     wait_until(lambda: peer.cq.poll(1) == [] and counter_value("drop_version") > before)

@@ -1,4 +1,4 @@
-"""Shared by the tests of device, qp and cm: a device with the objects on it, and bounded waits."""
+"""For the tests of device, qp and cm: a device with its objects, and waits with a time limit."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ ALL_ACCESS = (
     | AccessFlag.REMOTE_ATOMIC
 )
 OWN_QKEY = 0x80000000
-#: The port of all multicast groups in this process. It differs from that of another run of the
-#: suite on this host, because both join groups of the same host. It is below the ephemeral ports.
+#: The UDP port of all multicast groups in this process. Another run of the suite on this host joins
+#: the same groups and needs another port. The port is below the ephemeral ports.
 MCAST_PORT = 20_000 + os.getpid() % 12_000
-#: Time limit of a wait in seconds; an operation that works ends long before. In a simulated world
-#: the seconds cost no real time.
+#: Time limit of a wait in seconds; an operation that works ends long before the limit. In a
+#: simulated world the wait takes no real time.
 LIMIT = 60.0 if net.SIMULATED else 10.0
 
 
@@ -60,9 +60,9 @@ def counter_value(name: str) -> int:
 
 @contextlib.contextmanager
 def assert_counter_grows(name: str, by: int) -> Iterator[None]:
-    """Assert that a counter grows by exactly `by` in the block, or soon after it.
+    """Assert that a counter grows by exactly `by` in the block, or soon after the block.
 
-    The block's traffic may still be waiting for the device's thread to get a CPU.
+    At the end of the block, the thread of the device may not have handled all traffic yet.
     """
     before, began = counter_value(name), net.now()
     yield
@@ -75,7 +75,7 @@ def assert_counter_grows(name: str, by: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def temporary_settings(**values: int) -> Iterator[None]:
-    """Set these settings for objects created in the block."""
+    """Change settings for objects that are created in the block."""
     count = lib.siw_settings_count()
     names = [ffi.string(lib.siw_setting_name(i)).decode() for i in range(count)]
     before = {name: int(lib.siw_setting_value(names.index(name))) for name in values}
@@ -90,7 +90,7 @@ def temporary_settings(**values: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def long_pauses(factor: int = 100) -> Iterator[None]:
-    """Multiply the pauses that end batching and the watchdogs, which a slow test would exceed."""
+    """Multiply the pauses after which batching and watchdogs end, for tests on slow machines."""
     lib.siw_settings_test_pauses(factor)
     try:
         yield
@@ -105,27 +105,27 @@ def wait_until(ready: Callable[[], Any], limit: float = LIMIT) -> Any:
         value = ready()
         if value:
             return value
-        assert not limit_exceeded(began, limit), f"nothing within {limit} s"
+        assert not limit_exceeded(began, limit), f"the condition was not met within {limit} s"
         if net.SIMULATED:
             net.sleep(1e-5)
 
 
 def poll(cq: CQ, n: int = 1, limit: float = LIMIT) -> list[WC]:
-    """Return exactly ``n`` completions of ``cq``, in their order."""
+    """Return the next ``n`` completions of a completion queue, in order."""
     found: list[WC] = []
     wait_until(lambda: found.extend(cq.poll(n - len(found))) or len(found) == n, limit)
     return found
 
 
 def assert_no_completion(cq: CQ, seconds: float = 0.02) -> None:
-    """Assert that no completion arrives for this many seconds."""
+    """Assert that a completion queue stays empty for some seconds."""
     end = net.now() + seconds
     while net.now() < end:
         assert cq.poll(16) == []
 
 
 def octet_pattern(n: int, seed: int = 1) -> bytes:
-    """Return ``n`` octets in which a wrong order is detectable."""
+    """Return ``n`` octets whose order can be verified."""
     return bytes((i * 7 + (i >> 8) * 13 + seed * 31) & 0xFF for i in range(n))
 
 
@@ -139,7 +139,7 @@ def errno_raised_by(call: Callable[..., Any], *args: Any, **kwargs: Any) -> int 
 
 
 class Rig:
-    """An open device with a PD; the objects it creates are closed with it, in reverse order."""
+    """An open device with a protection domain, which closes all objects created from it."""
 
     def __init__(self, name: str | None = None, ctx: Context | None = None) -> None:
         self.ctx = ctx or Context(name or (net.HERE if net.SIMULATED else None))
@@ -158,7 +158,7 @@ class Rig:
         return SRQ(self.pd, SrqAttr(max_wr, max_sge))
 
     def next_async_event(self, limit: float = LIMIT) -> AsyncEvent:
-        """Wait for the device's next asynchronous event."""
+        """Return the next asynchronous event of the device."""
         found = self.ctx.get_async_event(limit)
         assert found is not None, f"no asynchronous event within {limit} s"
         return found
@@ -225,13 +225,13 @@ class Rig:
 
 
 def device_without_progress_thread() -> Rig:
-    """Open a device without a progress thread: only calls by the program make progress."""
+    """Return an open device without a progress thread: only calls of the program make progress."""
     with temporary_settings(progress_thread=0):
         return Rig()
 
 
 class Pair:
-    """Two UD queue pairs of one device, each with its own CQs and memory of ``size`` octets."""
+    """Two UD queue pairs of one device; `a` sends, `b` receives, with CQs and memory."""
 
     def __init__(self, rig: Rig, size: int = 1 << 17, host: str = net.HERE, **cap: int) -> None:
         self.rig = rig
@@ -247,7 +247,7 @@ class Pair:
         self.b.post_recv(RecvWR(wr_id, sg=[self.into.sge(offset, length)]))
 
     def send(self, data: bytes, wr_id: int = 2, flags: int = SendFlag.SIGNALED, **kw: Any) -> None:
-        # an earlier send from this memory may be in flight, so equal data is not rewritten
+        # equal data is not rewritten, because an earlier send from the memory may be in flight
         if self.out.read(len(data)) != data:
             self.out.write(data)
         self.a.post_send(
@@ -256,7 +256,7 @@ class Pair:
 
 
 def invalid_elements(pair: Pair) -> dict[str, tuple[int, int, int]]:
-    """Return invalid elements (address, length, key) of the sending side, by the reason's name."""
+    """Return invalid scatter/gather elements (address, length, key), by the kind of error."""
     rig, mr = pair.rig, pair.out
     stale = rig.reg_mr(bytearray(16))
     elsewhere = MR(PD(rig.ctx), bytearray(16))

@@ -1,4 +1,4 @@
-"""A scapy peer, over a real TCP socket, of one RC queue pair of siwarp."""
+"""A peer of an RC queue pair, built with scapy on a plain TCP socket."""
 
 from __future__ import annotations
 
@@ -65,13 +65,13 @@ def recv_exactly(s: socket.socket, n: int) -> bytes:
 
 
 def recv_startup_frame(s: socket.socket) -> bytes:
-    """Read one start-up frame."""
+    """Return one MPA start-up frame read from a socket."""
     octets = recv_exactly(s, FRAME)
     return octets + recv_exactly(s, int.from_bytes(octets[18:20], "big"))
 
 
 def _next_event_of_kind(channel: CMEventChannel, kind: CMEventType) -> CMEvent:
-    """Return the next event of a kind, skipping disconnect events."""
+    """Return the next connection event of a kind, skipping disconnect events."""
     while True:
         event = channel.get_event(LIMIT)
         assert event is not None, f"no {kind.name}"
@@ -81,10 +81,10 @@ def _next_event_of_kind(channel: CMEventChannel, kind: CMEventType) -> CMEvent:
 
 
 class Peer:
-    """The remote end of a connection: `sock`, and siwarp's endpoint as `end`.
+    """A peer of an RC queue pair: `sock` is the TCP socket, and `end` is siwarp's endpoint.
 
-    The stream that it sends has Markers if siwarp requested them, and the stream that it reads has
-    Markers if the peer requested them.
+    The stream of the peer has Markers if siwarp requested Markers, and the stream of siwarp has
+    Markers if the peer requested Markers.
     """
 
     def __init__(self, sock: socket.socket, end: End, mine: Packet, ours: Packet) -> None:
@@ -106,10 +106,9 @@ class Peer:
         established: bool = True,
         **cap: Any,
     ) -> Peer:
-        """Connect to a listener of siwarp, which accepts.
+        """Return a peer that has connected to a listener of siwarp.
 
-        established: wait until the queue pair is established before anything is sent (there is no
-        RTR).
+        established: wait until the queue pair is established before the peer sends (without RTR).
         """
         request = request or MPARequest(rev=2, s=1, ird=4, ord=4)
         sock = plain_connect(wire.address)
@@ -136,7 +135,7 @@ class Peer:
         established: bool = True,
         **cap: Any,
     ) -> Peer:
-        """Accept a connection made by siwarp."""
+        """Return a peer that has accepted a connection of siwarp."""
         reply = reply or MPAReply(rev=2, s=1, ird=4, ord=4)
         with plain_listener(wire.host) as listener:
             channel = CMEventChannel(wire.active.ctx)
@@ -155,7 +154,7 @@ class Peer:
     # Transmit path.
 
     def frame_segment(self, segment: Packet | bytes | None, **fields: Any) -> bytes:
-        """Return a segment's FPDU for the current position in this peer's stream."""
+        """Return the FPDU of a segment for the current position in the stream of the peer."""
         if isinstance(segment, bytes):
             from scapy.packet import Raw
 
@@ -166,13 +165,13 @@ class Peer:
         return octets
 
     def send_segments(self, *segments: Packet | bytes | None, **fields: Any) -> None:
-        """Send segments, each in an FPDU; None is an FPDU with an empty ULPDU."""
+        """Send DDP segments, each in an FPDU; None stands for an empty ULPDU."""
         self.sock.sendall(b"".join(self.frame_segment(s, **fields) for s in segments))
 
     # Receive path.
 
     def receive_fpdu(self) -> FPDU:
-        """Read the next FPDU."""
+        """Return the next FPDU that siwarp sends."""
         while True:
             frames = self._received_frames()
             if len(frames.fpdus) > self._taken:
@@ -214,7 +213,7 @@ class Peer:
         self.close()
 
 
-#: How a peer gets its connection, by its part in the start-up.
+#: The function that connects a peer, by the peer's role in the start-up.
 CONNECT: dict[str, Any] = {"asking": Peer.connect_to_siwarp, "answering": Peer.accept_from_siwarp}
 
 __all__ = [

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from laboratory.lab_harness import lab
+from laboratory.lab_harness import run_lab
 
 from lab.abi import translation
 from siwarp.bench import runner
@@ -15,14 +15,14 @@ from siwarp.bench import runner
 TOOL = "siwarp-lab-translation"
 
 
-def needs_tool() -> None:
+def skip_without_tool() -> None:
     if not (runner.program().parents[2] / "lab" / TOOL).is_file():
         pytest.skip("built without librdmacm-dev")
 
 
-def test_a_request_costs_few_cycles_more_by_the_abi() -> None:
-    needs_tool()
-    done = lab("abi", "--part", "translation", "--rounds", 5, "--json", timeout=120)
+def test_the_abi_adds_few_cycles_to_a_request() -> None:
+    skip_without_tool()
+    done = run_lab("abi", "--part", "translation", "--rounds", 5, "--json", timeout=120)
     found = json.loads(done.stdout)["translation"]
     assert set(found) == {"post_send", "post_recv", "poll_cq"}
     for call, way in found.items():
@@ -34,7 +34,7 @@ def test_a_request_costs_few_cycles_more_by_the_abi() -> None:
     assert done.returncode == (0 if all(way["kept"] for way in found.values()) else 1)
 
 
-def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+def create_fake_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     monkeypatch.delenv("LD_PRELOAD", raising=False)
     path = tmp_path / "lab" / TOOL
     path.parent.mkdir()
@@ -43,13 +43,13 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     monkeypatch.setattr(translation, "program", lambda: tmp_path / "siwarp/bench/siwarp-bench")
 
 
-def test_too_many_cycles_are_a_miss(
+def test_more_cycles_than_promised_are_a_missed_promise(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fake(tmp_path, monkeypatch, """echo '{"poll_cq": {"siw": 20.0, "ibv": 58.5}}'""")
-    found = translation.measure(2)
+    create_fake_tool(tmp_path, monkeypatch, """echo '{"poll_cq": {"siw": 20.0, "ibv": 58.5}}'""")
+    found = translation.measure_translation(2)
     assert found == {"poll_cq": {"siw": 20.0, "ibv": 58.5, "more": 38.5, "kept": False}}
-    translation.show(found)
+    translation.print_cycles(found)
     assert capsys.readouterr().out.splitlines()[1].split() == [
         "poll_cq",
         "20.0",
@@ -59,10 +59,12 @@ def test_too_many_cycles_are_a_miss(
     ]
 
 
-def test_what_cannot_be_measured_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_or_failed_tool_is_reported_as_a_bench_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(translation, "program", lambda: tmp_path / "siwarp/bench/siwarp-bench")
     with pytest.raises(runner.BenchError, match="this build has no siwarp-lab-translation"):
-        translation.measure(1)
-    fake(tmp_path, monkeypatch, "echo a device: no such device >&2; exit 1")
+        translation.measure_translation(1)
+    create_fake_tool(tmp_path, monkeypatch, "echo a device: no such device >&2; exit 1")
     with pytest.raises(runner.BenchError, match="failed: a device: no such device"):
-        translation.measure(1)
+        translation.measure_translation(1)

@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from laboratory.lab_harness import lab
+from laboratory.lab_harness import run_lab
 from pace import limit_exceeded, scale_limit
 
 from lab.aio import rates as aio
 from siwarp.bench.runner import BenchError
 
 
-def test_both_ways_are_measured_and_shown() -> None:
-    done = lab("aio", "--connections", "1,3", "-s", "1K", "--rounds", 1, "--json", timeout=120)
+def test_siwarp_and_asyncio_are_measured_for_each_number_of_connections() -> None:
+    done = run_lab("aio", "--connections", "1,3", "-s", "1K", "--rounds", 1, "--json", timeout=120)
     assert done.returncode == 0, done.stderr
     points = json.loads(done.stdout)
     assert [(p["connections"], p["size"]) for p in points] == [(1, 1024), (3, 1024)]
@@ -29,9 +29,11 @@ def test_both_ways_are_measured_and_shown() -> None:
         assert point["streams"] > 0 and len(point["rounds"]) == 1
 
 
-def test_a_point_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_number_of_connections_is_printed_on_one_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     point = {"connections": 1000, "streams": 25_000.4, "siwarp": 51_000, "ratio": 2.04}
-    aio.show([{**point, "span": [2.0, 2.1], "unreliable": ["a doubt"]}])
+    aio.print_rates([{**point, "span": [2.0, 2.1], "unreliable": ["a doubt"]}])
     shown = capsys.readouterr().out.splitlines()
     assert shown[1].split() == ["1,000", "25,000", "51,000", "2.04", "2.00", "to", "2.10"]
     assert shown[2] == "1,000 connections: unreliable: a doubt"
@@ -47,33 +49,33 @@ def test_a_point_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
         (["-s", "x"], "not a number of octets"),
     ],
 )
-def test_numbers_that_make_no_sense_are_refused(words: list[str], why: str) -> None:
-    done = lab("aio", *words)
+def test_invalid_numbers_of_connections_and_sizes_are_refused(words: list[str], why: str) -> None:
+    done = run_lab("aio", *words)
     assert done.returncode == 2
     assert why in done.stderr
 
 
-def test_an_end_that_fails_is_a_failure_with_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    start = aio._start
+def test_a_failed_client_is_a_bench_error_with_its_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = aio._start_end_process
 
-    def fails(role: str, *words: object) -> subprocess.Popen[str]:
+    def start_with_wrong_port(role: str, *words: object) -> subprocess.Popen[str]:
         # No process listens on the server's port any more.
         return start(role, words[0], 1, *words[2:]) if role == "client" else start(role, *words)
 
-    monkeypatch.setattr(aio, "_start", fails)
+    monkeypatch.setattr(aio, "_start_end_process", start_with_wrong_port)
     for way in ("streams", "siwarp"):
         with pytest.raises(BenchError, match=f"{way} with 1 connections: .+"):
-            aio._one(way, 1, 64, 1)
+            aio._measure_message_rate(way, 1, 64, 1)
 
 
 @pytest.mark.parametrize("way", ["streams", "siwarp"])
-def test_a_server_ends_with_its_clients_however_these_end(way: str) -> None:
-    server = aio._start("server", way, 2, 64)
+def test_a_server_ends_when_its_clients_are_killed(way: str) -> None:
+    server = aio._start_end_process("server", way, 2, 64)
     assert server.stdout is not None
     port = server.stdout.readline().strip()
-    client = aio._start("client", way, port, 2, 64, 10**9)
+    client = aio._start_end_process("client", way, port, 2, 64, 10**9)
     began = time.monotonic()
-    while connections(server.pid) < 2:
+    while count_connections(server.pid) < 2:
         assert not limit_exceeded(began, 20), client.poll()
         time.sleep(0.01)
     os.kill(client.pid, signal.SIGKILL)
@@ -82,8 +84,8 @@ def test_a_server_ends_with_its_clients_however_these_end(way: str) -> None:
     server.communicate()
 
 
-def connections(pid: int) -> int:
-    """Return how many TCP sockets of this process are connected."""
+def count_connections(pid: int) -> int:
+    """Return the number of connected TCP sockets of a process."""
     own = set()
     for fd in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(OSError):
@@ -92,8 +94,8 @@ def connections(pid: int) -> int:
     return sum(f"socket:[{w[9]}]" in own and w[3] == "01" for w in map(str.split, lines))
 
 
-def test_progress_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aio, "_one", lambda *_: 1000.0)
+def test_progress_is_reported_to_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aio, "_measure_message_rate", lambda *_: 1000.0)
     steps: list[Any] = []
-    aio.measure((1, 2), 64, 3, lambda done, total: steps.append((done, total)))
+    aio.measure_rates((1, 2), 64, 3, lambda done, total: steps.append((done, total)))
     assert steps[-1] == (12, 12)

@@ -12,17 +12,17 @@ from typing import Any
 
 import pace
 import pytest
-from laboratory.lab_harness import command, lab
+from laboratory.lab_harness import lab_command, run_lab
 from pace import scale_limit
 
 from lab.mpi import hybrid
 from siwarp.bench.runner import BenchError
 
-#: More messages than a test has time for: the process that sends them is killed earlier.
+#: More messages than a run can send before a test ends the run.
 ENDLESS = 3_000_000
 
 
-def _command(
+def _hybrid_command(
     ranks: int,
     size: int,
     messages: int,
@@ -31,15 +31,15 @@ def _command(
     patience_s: float = 20,
     limit_s: int = 60,
 ) -> list[str]:
-    tool = str(hybrid.executable())
+    tool = str(hybrid.find_hybrid_program())
     pings, patience_ms = 20, round(scale_limit(patience_s) * 1000)
     numbers = (ranks, size, messages, limit, threshold, pings, patience_ms, limit_s)
     return [tool, *map(str, numbers)]
 
 
-def _channel(*numbers: int, faults: str = "", threshold: int = 8) -> dict[str, Any]:
+def _run_channel(*numbers: int, faults: str = "", threshold: int = 8) -> dict[str, Any]:
     done = pace.run_command(
-        _command(*numbers, threshold=threshold),
+        _hybrid_command(*numbers, threshold=threshold),
         capture_output=True,
         text=True,
         seconds=90,
@@ -47,49 +47,49 @@ def _channel(*numbers: int, faults: str = "", threshold: int = 8) -> dict[str, A
     )
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
-    # Every message was counted by its frames, and every frame received belonged to a peer.
+    # No received frame was invalid.
     assert found["strange"] == 0
     return found
 
 
-def _ranks(pid: int) -> list[int]:
-    """Return the child processes of a process, and their descendants."""
+def _descendants(pid: int) -> list[int]:
+    """Return the process ids of all descendants of a process."""
     of = Path(f"/proc/{pid}/task/{pid}/children")
     own = [int(child) for child in of.read_text().split()] if of.exists() else []
-    return own + [rank for child in own for rank in _ranks(child)]
+    return own + [rank for child in own for rank in _descendants(child)]
 
 
-def _runs(pid: int) -> bool:
-    """Whether a process is running, that is, exists and is not a zombie."""
+def _is_running(pid: int) -> bool:
+    """Return whether a process exists and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
 
 
-def test_a_bench_that_is_told_to_end_ends_what_it_runs() -> None:
+def test_a_bench_that_receives_sigterm_ends_its_processes() -> None:
     words = ("mpi", "--part", "hybrid", "--ranks", "4", "--rounds", "1000")
     bench = subprocess.Popen(
-        command(*words),
+        lab_command(*words),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
     )
     began = time.monotonic()
-    while len(started := _ranks(bench.pid)) < 4:
+    while len(started := _descendants(bench.pid)) < 4:
         assert bench.poll() is None and time.monotonic() - began < scale_limit(30)
         time.sleep(0.01)
     bench.terminate()
     assert bench.wait(scale_limit(10)) == 128 + signal.SIGTERM
     began = time.monotonic()
-    while any(map(_runs, started)):
+    while any(map(_is_running, started)):
         assert time.monotonic() - began < scale_limit(10)
         time.sleep(0.01)
 
 
-def test_each_channel_carries_checked_messages_and_tells_its_memory() -> None:
+def test_each_channel_transfers_checked_messages_and_reports_its_memory() -> None:
     words = ("--part", "hybrid", "--ranks", "2,5", "--rounds", 1, "--limit", 2, "--sizes", 64)
-    done = lab("mpi", "--json", *words, timeout=120)
+    done = run_lab("mpi", "--json", *words, timeout=120)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     found = json.loads(done.stdout)
     assert found["errors"] == {} and found["mpi"] is None
@@ -103,7 +103,7 @@ def test_each_channel_carries_checked_messages_and_tells_its_memory() -> None:
             assert channel["process"] > 0
         assert (ud["rc_share"], ud["connections"], ud["sockets"]["tcp"]) == (0, 0, 0)
         assert rc["rc_share"] == 1 and rc["connections"] == row["ranks"] - 1
-        # One socket for each connection, and the listener's.
+        # Each rank has one TCP socket for each connection, and one for the listener.
         assert rc["sockets"] == {"udp": rc["sockets"]["udp"], "tcp": row["ranks"]}
         assert 0 < both["rc_share"] < 1 and 0 < both["connections"] <= 2
         assert set(row["saving"]) == {"ud", "hybrid"}
@@ -111,41 +111,41 @@ def test_each_channel_carries_checked_messages_and_tells_its_memory() -> None:
     assert five["ud"]["sockets"] == two["ud"]["sockets"]
 
 
-def test_siwarps_share_grows_with_connections_and_not_with_peers_of_ud() -> None:
-    few, many = _channel(3, 64, 10, 0), _channel(12, 64, 10, 0)
-    # A sanitizer replaces malloc, and then the memory held is not counted.
+def test_memory_of_siwarp_grows_with_connections_but_not_with_peers_over_ud() -> None:
+    few, many = _run_channel(3, 64, 10, 0), _run_channel(12, 64, 10, 0)
+    # With a sanitizer, which replaces malloc, the allocated memory is not counted.
     assert (few["held"] > 0) == ("SANITIZER" not in os.environ)
     assert many["held"] / 12 <= 1.2 * few["held"] / 3
-    connected = _channel(12, 64, 10, 12, threshold=0)
+    connected = _run_channel(12, 64, 10, 12, threshold=0)
     assert connected["held"] >= 3 * many["held"]
 
 
-def test_a_message_of_several_frames_arrives_whole_over_each() -> None:
+def test_a_message_of_several_frames_arrives_complete_over_each_channel() -> None:
     frames = -(-20_001 // 4096)
     for limit, threshold in ((0, 8), (3, 0), (1, 8)):
-        found = _channel(3, 20_001, 30, limit, threshold=threshold)
+        found = _run_channel(3, 20_001, 30, limit, threshold=threshold)
         assert found["by_ud"] + found["by_rc"] == frames * (3 * 2 + 3 * 30)
 
 
-def test_what_udp_loses_is_sent_again() -> None:
-    found = _channel(3, 5000, 60, 0, faults="loss=3%")
+def test_frames_that_udp_loses_are_retransmitted() -> None:
+    found = _run_channel(3, 5000, 60, 0, faults="loss=3%")
     assert found["again"] > 0 and found["by_rc"] == 0
 
 
-def test_a_pair_changes_to_rc_while_udp_loses() -> None:
-    found = _channel(4, 64, 60, 4, faults="loss=3%")
+def test_a_pair_switches_to_rc_although_udp_loses_frames() -> None:
+    found = _run_channel(4, 64, 60, 4, faults="loss=3%")
     assert found["again"] > 0 and found["by_rc"] > 0
 
 
 def test_no_rank_has_more_connections_than_the_limit() -> None:
-    found = _channel(3, 64, 300, 1)
-    # One pair has the only connection that is allowed; the third rank has requested one, too.
+    found = _run_channel(3, 64, 300, 1)
+    # One pair has the only allowed connection; the third rank has requested a connection, too.
     assert found["connections"] <= 2
     assert found["refused"] > 0
     assert found["tcp"] == 3 + found["connections"]
 
 
-def _ended(process: subprocess.Popen[str], within_s: float) -> str:
+def _error_output(process: subprocess.Popen[str], within_s: float) -> str:
     try:
         _, why = process.communicate(timeout=scale_limit(within_s))
     finally:
@@ -156,56 +156,58 @@ def _ended(process: subprocess.Popen[str], within_s: float) -> str:
     return why
 
 
-def _at_work(pid: str) -> bool:
-    """Whether a rank has used more CPU time than the start-up needs."""
+def _has_used_cpu(pid: str) -> bool:
+    """Return whether a rank has used more CPU time than its start-up needs."""
     spent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
     return sum(map(int, spent)) / os.sysconf("SC_CLK_TCK") > 0.2
 
 
-def _started(*numbers: int, **more: Any) -> tuple[subprocess.Popen[str], list[int]]:
-    """Return a run that does not end by itself, and the processes of its ranks, which
-    already send.
-    """
+def _start_endless_run(*numbers: int, **more: Any) -> tuple[subprocess.Popen[str], list[int]]:
+    """Start a run that does not end by itself; return it when all its ranks send messages."""
     process = subprocess.Popen(
-        _command(*numbers, **more), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        _hybrid_command(*numbers, **more), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     until = time.monotonic() + scale_limit(20)
-    while len(ranks := children.read_text().split()) < numbers[0] or not all(map(_at_work, ranks)):
+    while len(ranks := children.read_text().split()) < numbers[0] or not all(
+        map(_has_used_cpu, ranks)
+    ):
         if process.poll() is not None or time.monotonic() > until:
-            pytest.fail(f"it has not begun: {_ended(process, 1)}")
+            pytest.fail(f"it has not begun: {_error_output(process, 1)}")
         time.sleep(0.01)
     return process, [int(pid) for pid in ranks]
 
 
 @pytest.mark.parametrize(("limit", "threshold"), [(0, 8), (4, 0), (4, 8)])
-def test_a_rank_that_is_killed_ends_the_run_with_its_name(limit: int, threshold: int) -> None:
-    process, ranks = _started(4, 64, ENDLESS, limit, threshold=threshold)
+def test_a_killed_rank_ends_the_run_with_an_error_that_names_the_rank(
+    limit: int, threshold: int
+) -> None:
+    process, ranks = _start_endless_run(4, 64, ENDLESS, limit, threshold=threshold)
     os.kill(ranks[2], signal.SIGKILL)
-    why = _ended(process, 20)
+    why = _error_output(process, 20)
     assert "rank 2" in why, why
     for pid in ranks:
         assert not Path(f"/proc/{pid}").exists()
 
 
 @pytest.mark.parametrize(("limit", "threshold"), [(0, 8), (4, 0)])
-def test_a_rank_that_is_alive_and_answers_nothing_ends_the_run(limit: int, threshold: int) -> None:
-    process, ranks = _started(4, 64, ENDLESS, limit, threshold=threshold, patience_s=1)
+def test_a_stopped_rank_that_acknowledges_nothing_ends_the_run(limit: int, threshold: int) -> None:
+    process, ranks = _start_endless_run(4, 64, ENDLESS, limit, threshold=threshold, patience_s=1)
     os.kill(ranks[1], signal.SIGSTOP)
-    why = _ended(process, 20)
+    why = _error_output(process, 20)
     assert (
         "rank 1 has acknowledged nothing for" in why or "rank 1 no longer accepts messages" in why
     )
 
 
-def test_a_run_that_takes_too_long_is_ended() -> None:
-    command = _command(2, 64, ENDLESS, 0, limit_s=1)
+def test_a_run_that_exceeds_its_time_limit_is_ended() -> None:
+    command = _hybrid_command(2, 64, ENDLESS, 0, limit_s=1)
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert _ended(process, 20) == "rank 0 did not finish within 1 s\n"
+    assert _error_output(process, 20) == "rank 0 did not finish within 1 s\n"
 
 
 def test_ranks_end_with_the_program_that_started_them() -> None:
-    process, ranks = _started(3, 64, ENDLESS, 0)
+    process, ranks = _start_endless_run(3, 64, ENDLESS, 0)
     process.kill()
     process.communicate()
     until = time.monotonic() + scale_limit(10)
@@ -214,16 +216,20 @@ def test_ranks_end_with_the_program_that_started_them() -> None:
         time.sleep(0.01)
 
 
-def test_numbers_that_make_no_sense_are_refused() -> None:
-    for words in (_command(1, 64, 1, 0), _command(257, 64, 1, 0), _command(2, 64, 1, 0)[:-1]):
+def test_invalid_numbers_of_ranks_and_connections_are_refused() -> None:
+    for words in (
+        _hybrid_command(1, 64, 1, 0),
+        _hybrid_command(257, 64, 1, 0),
+        _hybrid_command(2, 64, 1, 0)[:-1],
+    ):
         done = pace.run_command(words, capture_output=True, text=True, seconds=20)
         assert done.returncode == 2
         assert "is run by `python -m lab.mpi --part hybrid`" in done.stderr
-    done = lab("mpi", "--part", "hybrid", "--limit", 0, env={"COLUMNS": "200"})
+    done = run_lab("mpi", "--part", "hybrid", "--limit", 0, env={"COLUMNS": "200"})
     assert done.returncode == 2 and "0 is not in the range 1<=x<=256" in done.stderr
 
 
-def _sums(channel: str, ranks: int, size: int, limit: int) -> dict[str, Any]:
+def _simulated_sums(channel: str, ranks: int, size: int, limit: int) -> dict[str, Any]:
     """Simulate a run in which RC uses four times as much memory as UD."""
     octets = {"ud": 1000, "rc": 4000, "hybrid": 2000}[channel] * ranks
     memory = {"pss": octets, "held": octets, "udp": 0, "tcp": 0, "kernel": 0}
@@ -232,17 +238,17 @@ def _sums(channel: str, ranks: int, size: int, limit: int) -> dict[str, Any]:
     return {"ranks": ranks, **memory, **figures, **pairs}
 
 
-def test_rows_have_spreads_and_what_is_saved_and_errors_their_reason() -> None:
+def test_rows_have_spreads_and_saved_memory_and_failed_runs_have_reasons() -> None:
     turns: list[str] = []
 
     def run(channel: str, *numbers: int) -> dict[str, Any]:
         turns.append(channel)
         if channel == "rc" and numbers[0] == 8:
             raise BenchError("no rain")
-        return _sums(channel, *numbers)
+        return _simulated_sums(channel, *numbers)
 
     steps: list[tuple[int, int]] = []
-    found = hybrid.measure((8, 2), (64,), 2, 3, lambda *step: steps.append(step), run=run)
+    found = hybrid.measure_channels((8, 2), (64,), 2, 3, lambda *step: steps.append(step), run=run)
     two, eight = found["rows"]
     assert turns[:6] == ["ud", "rc", "hybrid", "rc", "hybrid", "ud"]
     assert steps[-1] == (12, 12)
@@ -253,12 +259,12 @@ def test_rows_have_spreads_and_what_is_saved_and_errors_their_reason() -> None:
     assert found["errors"] == {"rc, 8 ranks, 64 B": "no rain"}
 
 
-def test_the_table_names_each_channel_and_what_failed(tmp_path: Path) -> None:
+def test_the_table_has_each_channel_and_the_reason_of_each_failed_run(tmp_path: Path) -> None:
     words = ("--part", "hybrid", "--ranks", 2, "--rounds", 1, "--sizes", 64)
-    shown = lab("mpi", *words, timeout=120)
+    shown = run_lab("mpi", *words, timeout=120)
     assert shown.returncode == 0, shown.stderr
     for name in hybrid.CHANNELS.values():
         assert name in shown.stdout
-    failed = lab("mpi", *words, env={"SIWARP_FAULTS": "nonsense"}, timeout=120)
+    failed = run_lab("mpi", *words, env={"SIWARP_FAULTS": "nonsense"}, timeout=120)
     assert failed.returncode == 1
     assert "ud, 2 ranks, 64 B: NOT SHOWN: the channel over UD only failed:" in failed.stdout

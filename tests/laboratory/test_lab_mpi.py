@@ -1,6 +1,6 @@
 """python -m lab.mpi: missing programs are named, results are summarised, and promises are judged.
 
-test_lab_mpi_programs.py has the tests that run a real MPICH.
+The tests that run a real MPICH are in test_lab_mpi_programs.py.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from laboratory.lab_harness import lab, pretended
+from laboratory.lab_harness import create_fake_mpich, run_lab
 
 from lab.mpi import kernels, launch, peers, wire
 from siwarp.bench.runner import BenchError
@@ -18,8 +18,8 @@ from siwarp.bench.runner import BenchError
 POINT = {"lat": 4.0, "bw": 1.0, "bibw": 1.5}
 
 
-def _values(scale: dict[str, float]) -> Any:
-    """Return a simulated run: each transport's figures are POINT's multiplied by this factor."""
+def _simulated_run(scale: dict[str, float]) -> Any:
+    """Return a simulated run: the figures of a transport are those of POINT times its scale."""
 
     def run(_: Any, name: str, netif: str, sizes: list[int]) -> dict[int, dict[str, float]]:
         factor = scale.get(name, 1.0)
@@ -32,18 +32,18 @@ def _values(scale: dict[str, float]) -> Any:
 MPICH = launch.Mpich(Path("/none"), Path("/none"), "9.9", ("ucx", "ofi"))
 
 
-def _measured(run: Any, rounds: int = 3) -> dict[str, Any]:
-    return wire.measure(MPICH, "eth7", rounds, run=run)
+def _measure_simulated(run: Any, rounds: int = 3) -> dict[str, Any]:
+    return wire.measure_transports(MPICH, "eth7", rounds, run=run)
 
 
-def test_a_missing_mpich_is_named_with_how_to_install_it(tmp_path: Path) -> None:
-    done = lab("mpi", "--json", "--part", "wire", "--mpich", tmp_path)
+def test_the_error_for_a_missing_mpich_says_how_to_install_it(tmp_path: Path) -> None:
+    done = run_lab("mpi", "--json", "--part", "wire", "--mpich", tmp_path)
     assert done.returncode == 1
     assert done.stderr == f"lab mpi: no mpicc in {tmp_path}/bin: {launch.HOW_TO_INSTALL}\n"
     found = json.loads(done.stdout)
     assert found["wire"] is None and found["mpi"] is None
     assert found["errors"]["wire"].startswith("left out: no mpicc in ")
-    shown = lab("mpi", "--part", "wire", "--mpich", tmp_path)
+    shown = run_lab("mpi", "--part", "wire", "--mpich", tmp_path)
     assert shown.returncode == 1
     assert "wire: NOT SHOWN: left out: no mpicc" in shown.stdout
     assert "pip install mpich" in shown.stdout
@@ -62,17 +62,17 @@ def test_a_missing_mpich_is_named_with_how_to_install_it(tmp_path: Path) -> None
         (("--mpi", "x"), "No such option: --mpi"),
     ],
 )
-def test_arguments_that_make_no_sense_are_refused(arguments: tuple[str, ...], why: str) -> None:
-    done = lab("mpi", *arguments, env={"COLUMNS": "200"})
+def test_invalid_arguments_of_lab_mpi_are_refused(arguments: tuple[str, ...], why: str) -> None:
+    done = run_lab("mpi", *arguments, env={"COLUMNS": "200"})
     assert done.returncode == 2
     assert why in done.stderr and not done.stdout
 
 
-def test_curves_without_matplotlib_are_refused_before_anything_is_measured(tmp_path: Path) -> None:
+def test_without_matplotlib_the_option_plot_is_refused_before_measuring(tmp_path: Path) -> None:
     (tmp_path / "matplotlib.py").write_text("raise ImportError\n")
     hidden = "import sys; sys.modules['matplotlib'] = None\n"
     (tmp_path / "sitecustomize.py").write_text(hidden)
-    done = lab(
+    done = run_lab(
         *("mpi", "--part", "wire", "--plot", tmp_path / "drawn"),
         env={"PYTHONPATH": str(tmp_path), "COLUMNS": "200"},
     )
@@ -81,7 +81,7 @@ def test_curves_without_matplotlib_are_refused_before_anything_is_measured(tmp_p
     assert not (tmp_path / "drawn").exists()
 
 
-#: Replaces matplotlib: a figure is saved as the JSON of what was drawn into it.
+#: A replacement for matplotlib.figure that saves the curves and texts of a figure as JSON.
 FIGURE = """
 import json
 
@@ -99,8 +99,8 @@ class Figure:
 """
 
 
-def without_matplotlib(folder: Path) -> dict[str, str]:
-    """Create a replacement for matplotlib; return the environment in which it is imported."""
+def create_fake_matplotlib(folder: Path) -> dict[str, str]:
+    """Create a replacement for matplotlib; return the environment that makes Python import it."""
     (folder / "matplotlib" / "backends").mkdir(parents=True)
     for name in ("__init__.py", "backends/__init__.py"):
         (folder / "matplotlib" / name).touch()
@@ -110,14 +110,14 @@ def without_matplotlib(folder: Path) -> dict[str, str]:
     return {"PYTHONPATH": str(folder)}
 
 
-def test_each_figure_of_the_wire_is_drawn_with_a_curve_of_each_transport(tmp_path: Path) -> None:
+def test_each_metric_of_part_wire_is_drawn_with_a_curve_for_each_transport(tmp_path: Path) -> None:
     sizes = [64, 1 << 20]
-    mpich = pretended(tmp_path, {"mpi_wire": [{"size": size, **POINT} for size in sizes]})
+    mpich = create_fake_mpich(tmp_path, {"mpi_wire": [{"size": size, **POINT} for size in sizes]})
     drawn = tmp_path / "drawn"
-    done = lab(
+    done = run_lab(
         *("mpi", "--json", "--part", "wire", "--mpich", mpich, "--netif", "eth7"),
         *("--rounds", 1, "--sizes", "64,1048576", "--plot", drawn),
-        env=without_matplotlib(tmp_path / "stand-in"),
+        env=create_fake_matplotlib(tmp_path / "stand-in"),
     )
     assert done.returncode == 0, done.stderr
     files = sorted(path.name for path in drawn.iterdir())
@@ -129,10 +129,10 @@ def test_each_figure_of_the_wire_is_drawn_with_a_curve_of_each_transport(tmp_pat
     assert any("MPI: " in str(words) for words in figure["said"])
 
 
-def test_the_json_has_each_figure_its_spread_and_every_round(tmp_path: Path) -> None:
+def test_the_json_has_the_spread_of_each_figure_and_every_round(tmp_path: Path) -> None:
     sizes = [64, 1 << 20]
-    mpich = pretended(tmp_path, {"mpi_wire": [{"size": size, **POINT} for size in sizes]})
-    done = lab(
+    mpich = create_fake_mpich(tmp_path, {"mpi_wire": [{"size": size, **POINT} for size in sizes]})
+    done = run_lab(
         *("mpi", "--json", "--part", "wire", "--mpich", mpich, "--netif", "eth7"),
         *("--rounds", 2, "--sizes", "64,1048576", "-o", tmp_path / "kept.json"),
     )
@@ -163,12 +163,12 @@ def test_the_json_has_each_figure_its_spread_and_every_round(tmp_path: Path) -> 
         ({}, "", 0, "mpi_wire over UCX tcp printed no results: ''"),
     ],
 )
-def test_a_transport_that_fails_has_the_reason_and_the_status_says_so(
+def test_a_failed_transport_has_the_reason_and_the_exit_status_is_1(
     tmp_path: Path, says: dict[str, Any], compiler: str, status: int, why: str
 ) -> None:
-    mpich = pretended(tmp_path, says, compiler, status)
+    mpich = create_fake_mpich(tmp_path, says, compiler, status)
     words = ("--part", "wire", "--mpich", mpich, "--netif", "eth7", "--rounds", 1)
-    done = lab("mpi", "--json", *words)
+    done = run_lab("mpi", "--json", *words)
     found = json.loads(done.stdout)
     assert done.returncode == 1
     assert found["wire"]["errors"]["tcp"] == why
@@ -176,36 +176,36 @@ def test_a_transport_that_fails_has_the_reason_and_the_status_says_so(
     assert not any(must["kept"] for must in found["wire"]["musts"])
 
 
-def test_an_mpich_without_a_netmod_says_so() -> None:
+def test_a_transport_whose_netmod_mpich_lacks_is_refused() -> None:
     mpich = launch.Mpich(Path("/none"), Path("/none"), "4.0", ("ucx",))
     with pytest.raises(BenchError, match=r"this MPICH 4\.0 has no ofi: PyPI.s has it"):
-        mpich.run(launch.TRANSPORTS["rxm"], "eth7", 2, ["x"], limit=1)
+        mpich.run_program(launch.TRANSPORTS["rxm"], "eth7", 2, ["x"], limit=1)
 
 
-def test_a_job_that_does_not_end_is_killed_whole(tmp_path: Path) -> None:
-    tools = pretended(tmp_path, {}) / "bin"
+def test_all_processes_of_a_job_that_exceeds_its_limit_are_killed(tmp_path: Path) -> None:
+    tools = create_fake_mpich(tmp_path, {}) / "bin"
     (tools / "mpiexec").write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\nsleep 1000\n")
     mpich = launch.Mpich(tools, tmp_path, "9.9", ("ucx",))
     with pytest.raises(BenchError, match=r"x over UCX tcp did not finish within 1 s"):
-        mpich.run(launch.TRANSPORTS["tcp"], "eth7", 2, ["x"], limit=1)
+        mpich.run_program(launch.TRANSPORTS["tcp"], "eth7", 2, ["x"], limit=1)
     assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
 
 
 def test_promises_are_judged_by_the_median_of_the_rounds_ratios() -> None:
-    found = _measured(_values({"ud": 1.0, "rc": 1.01}))
-    ud, rc, bandwidth = wire.judge(found)
+    found = _measure_simulated(_simulated_run({"ud": 1.0, "rc": 1.01}))
+    ud, rc, bandwidth = wire.judge_promises(found)
     assert ud["name"] == "UCX ud_verbs, 64 B: latency, one way no more than UCX tcp's"
     assert ud["kept"] and ud["ratio"]["median"] == 1
     assert not rc["kept"] and rc["ratio"]["median"] == pytest.approx(1.01)
     assert bandwidth["name"].startswith("UCX rc_verbs, 1 MiB: bandwidth, one way no less than")
     assert bandwidth["kept"]
-    *_, slower = wire.judge(_measured(_values({"rc": 0.99})))
+    *_, slower = wire.judge_promises(_measure_simulated(_simulated_run({"rc": 0.99})))
     assert not slower["kept"]
 
 
-def test_each_round_begins_with_another_transport_and_one_that_failed_is_not_tried_again() -> None:
+def test_rounds_begin_with_different_transports_and_skip_a_failed_transport() -> None:
     order: list[str] = []
-    pretend = _values({})
+    pretend = _simulated_run({})
 
     def run(mpich: Any, name: str, *more: Any) -> dict[int, dict[str, float]]:
         order.append(name)
@@ -213,24 +213,26 @@ def test_each_round_begins_with_another_transport_and_one_that_failed_is_not_tri
             raise BenchError("no rain")
         return dict(pretend(mpich, name, *more))
 
-    found = _measured(run, rounds=2)
+    found = _measure_simulated(run, rounds=2)
     names = list(launch.TRANSPORTS)
     assert order == [*names, *[name for name in names[1:] + names[:1] if name != "rxm"]]
     assert found["errors"] == {"rxm": "no rain"}
     assert "rxm" not in found["transports"] and all("rxm" not in each for each in found["rounds"])
 
 
-def test_the_memory_of_a_rank_is_the_mean_and_ud_is_compared_with_rc() -> None:
+def test_the_memory_of_a_rank_is_the_mean_and_the_saving_is_relative_to_rc() -> None:
     def run(_: Any, name: str, netif: str, ranks: int) -> dict[str, int]:
         if (name, ranks) == ("tcp", 4):
             raise BenchError("no rain")
-        assert not (name == "tcp" and ranks > 4), "what failed was tried again"
+        assert not (name == "tcp" and ranks > 4), "a failed transport was measured again"
         a_rank = {"ud": 1000, "rc": 4000}.get(name, 500)
         figures = {"pss": a_rank, "held": a_rank // 10, "udp": 0, "tcp": 0, "kernel": 0, "us": 5}
         return {"ranks": ranks, **{of: value * ranks for of, value in figures.items()}}
 
     steps: list[tuple[int, int]] = []
-    found = peers.measure(MPICH, "eth7", (8, 2, 4), lambda *step: steps.append(step), run=run)
+    found = peers.measure_memory(
+        MPICH, "eth7", (8, 2, 4), lambda *step: steps.append(step), run=run
+    )
     assert [point["ranks"] for point in found["points"]] == [2, 4, 8]
     assert found["errors"] == {"tcp": "4 ranks: no rain"}
     assert ["tcp" in point for point in found["points"]] == [True, False, False]
@@ -240,7 +242,7 @@ def test_the_memory_of_a_rank_is_the_mean_and_ud_is_compared_with_rc() -> None:
         assert point["saving"]["whole"] == point["saving"]["siwarp_and_kernel"] == 0.75
 
 
-def test_a_kernels_row_has_both_times_and_the_ratios_of_whole_rounds_alone() -> None:
+def test_a_row_of_a_kernel_has_both_times_and_ratios_only_of_complete_rounds() -> None:
     turns: list[str] = []
 
     def run(_: Any, name: str, netif: str, ranks: int, kernel: str) -> dict[str, Any]:
@@ -250,7 +252,7 @@ def test_a_kernels_row_has_both_times_and_the_ratios_of_whole_rounds_alone() -> 
         part = {"ud": 1.0, "rc": 2.0, "tcp": 4.0}[name]
         return {"seconds": 5.0, "communication": part, "calls": 7, "residual": 1e-10}
 
-    found = kernels.measure(MPICH, "eth7", 2, (2,), run=run)
+    found = kernels.measure_kernels(MPICH, "eth7", 2, (2,), run=run)
     cg, _, lu = found["rows"]
     assert turns[:6] == ["ud", "rc", "tcp", "rc", "tcp", "ud"]
     assert (cg["kernel"], cg["ranks"], cg["ud"]["calls"]) == ("cg", 2, 7)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from abi.table import create_environment
-from laboratory.lab_harness import lab
+from laboratory.lab_harness import run_lab
 
 from lab.mpi import kernels, launch
 from siwarp.bench.runner import BenchError
@@ -25,8 +25,10 @@ def mpich(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_every_transport_moves_checked_data_of_every_size(mpich: Path, tmp_path: Path) -> None:
-    done = lab(
+def test_every_transport_transfers_checked_messages_of_every_size(
+    mpich: Path, tmp_path: Path
+) -> None:
+    done = run_lab(
         *("mpi", "--json", "--part", "wire", "--mpich", mpich, "--rounds", 1),
         *("--sizes", "64,8192,1048576", "-o", tmp_path / "found.json"),
         timeout=200,
@@ -44,7 +46,7 @@ def test_every_transport_moves_checked_data_of_every_size(mpich: Path, tmp_path:
 
 def test_memory_and_kernels_are_measured_over_ud_and_rc(mpich: Path) -> None:
     words = ("--part", "memory,kernels", "--ranks", "2,4", "--rounds", 1, "--mpich", mpich)
-    done = lab("mpi", "--json", *words, timeout=250)
+    done = run_lab("mpi", "--json", *words, timeout=250)
     found = json.loads(done.stdout)
     assert done.returncode == 0, done.stdout + done.stderr
     two, four = found["memory"]["points"]
@@ -66,7 +68,7 @@ def test_memory_and_kernels_are_measured_over_ud_and_rc(mpich: Path) -> None:
             assert row[name]["calls"] > 0
 
 
-def test_a_kernel_whose_residual_is_great_fails(mpich: Path, tmp_path: Path) -> None:
+def test_a_kernel_with_a_large_residual_fails(mpich: Path, tmp_path: Path) -> None:
     sources = Path(kernels.__file__).parent
     wrong = (sources / "mpi_cg.c").read_text().replace("#define STEPS\t50", "#define STEPS\t2")
     (tmp_path / "mpi_cg.c").write_text(wrong)
@@ -75,7 +77,7 @@ def test_a_kernel_whose_residual_is_great_fails(mpich: Path, tmp_path: Path) -> 
     program = tmp_path / "kernels"
     compiler = [str(mpich / "bin" / "mpicc"), "-D_GNU_SOURCE", f"-I{sources.parents[1]}"]
     subprocess.run([*compiler, *map(str, files), "-o", str(program), "-lm"], check=True)
-    found = launch.find(mpich, tmp_path)
+    found = launch.find_mpich(mpich, tmp_path)
     command = [str(program), "cg", "1024"]
     with pytest.raises(BenchError, match=r"the residual is .*, more than 1e-09"):
-        found.run(launch.TRANSPORTS["tcp"], launch.interface(), 2, command, limit=60)
+        found.run_program(launch.TRANSPORTS["tcp"], launch.find_interface(), 2, command, limit=60)

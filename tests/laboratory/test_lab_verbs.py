@@ -1,4 +1,4 @@
-"""`python -m lab.verbs`: kinds that `siwarp bench` does not have, and both personas of RC."""
+"""`python -m lab.verbs`: kinds of measurements that `siwarp bench` does not have, and personas."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from cli.cli_harness import environment_without_sanitizer
-from laboratory.lab_harness import lab
+from laboratory.lab_harness import run_lab
 from pace import slowdown_factor
 
 from lab.verbs import personas, runs
@@ -20,23 +20,25 @@ from siwarp.bench.runner import BenchError, program
 
 #: Promised upper limit in microseconds until a Write is visible to a program that only reads its
 #: memory, with both CPUs busy.
-BOUND_US = 500 * (4 if "SANITIZER" in os.environ else 1)  # sanitized code is about 4 times slower
+BOUND_US = 500 * (
+    4 if "SANITIZER" in os.environ else 1
+)  # code with a sanitizer is about 4 times slower
 
 needs_two_cpus = pytest.mark.skipif(
-    len(os.sched_getaffinity(0)) < 2, reason="each of the two programs needs a CPU of its own"
+    len(os.sched_getaffinity(0)) < 2, reason="each of the two programs needs a separate CPU"
 )
 
 
 def test_registration_is_measured_in_microseconds() -> None:
-    result = runs.run("reg", iters=50, rounds=2)
+    result = runs.measure_kind("reg", iters=50, rounds=2)
 
     assert (result["unit"], result["size"]) == ("us", 1 << 30)
     assert 0 < result["ours"] < 100_000
     assert (result["floor"], result["ratio_median"]) == (None, None)
 
 
-def test_the_one_sided_delay_is_what_not_polling_adds() -> None:
-    result = runs.run("onesided", iters=10, rounds=2)
+def test_the_one_sided_delay_is_the_delay_that_not_polling_adds() -> None:
+    result = runs.measure_kind("onesided", iters=10, rounds=2)
 
     for each in result["rounds"]:
         assert each["ours"] == pytest.approx(each["not polling"] - each["polling"])
@@ -48,19 +50,21 @@ def test_the_one_sided_delay_is_what_not_polling_adds() -> None:
     ("kind", "qp", "size"),
     [("fair", "ud", 4096), ("fair", "rc", 4096), ("crowd", "ud", 64)],
 )
-def test_queue_pairs_beside_others_are_measured_beside_none(kind: str, qp: str, size: int) -> None:
-    result = runs.run(kind, qp, iters=200, rounds=2)
+def test_latency_beside_busy_or_idle_queue_pairs_is_compared_with_none(
+    kind: str, qp: str, size: int
+) -> None:
+    result = runs.measure_kind(kind, qp, iters=200, rounds=2)
     assert (result["qp"], result["size"]) == (qp, size)
     for each in result["rounds"]:
         assert each["ratio"] == each["ours"] / each["floor"] > 0
     assert result["ratio_median"] == statistics.median(each["ratio"] for each in result["rounds"])
 
 
-def test_a_limit_of_descriptors_that_is_too_low_is_said() -> None:
+def test_a_limit_of_descriptors_that_is_too_low_is_reported() -> None:
     tool = program().parents[2] / "lab" / "siwarp-lab-verbs"
     done = subprocess.run(
         ["bash", "-c", 'ulimit -n 300; exec "$@"', "-", str(tool), "--kind", "crowd"],
-        # The environment of the shell; the program loads its own sanitizer library.
+        # The environment is for the shell; the program loads its own sanitizer library.
         env=environment_without_sanitizer(),
         capture_output=True,
         text=True,
@@ -73,25 +77,25 @@ def test_a_limit_of_descriptors_that_is_too_low_is_said() -> None:
 
 @needs_two_cpus
 @pytest.mark.parametrize("persona", personas.PERSONAS)
-def test_a_write_shows_in_time_in_a_program_that_only_reads_memory(persona: str) -> None:
+def test_a_write_becomes_visible_in_time_to_a_program_that_only_reads_memory(persona: str) -> None:
     env = {"SIWARP_PERSONA": persona}
-    measured = runs.run("watched", iters=1000, rounds=5, env=env)
+    measured = runs.measure_kind("watched", iters=1000, rounds=5, env=env)
     assert (measured["qp"], measured["op"], measured["size"]) == ("rc", "write", 64)
     assert measured["ours"] < BOUND_US * slowdown_factor()
 
 
 @pytest.mark.parametrize("promised", PROMISED, ids=lambda r: r.name)
-def test_every_promised_figure_can_be_measured_and_its_aim_is_beyond_its_must(
+def test_every_promised_figure_has_a_plan_and_an_aim_stricter_than_its_limit(
     promised: table.Row,
 ) -> None:
-    runs.plan_of(**promised.arguments)
+    runs.create_plan(**promised.arguments)
     assert table.judge(promised, promised.aim) == "aim"
     assert table.judge(promised, promised.must) == "must"
 
 
-def test_both_personas_are_measured_and_the_ratio_is_of_the_rounds() -> None:
+def test_both_personas_are_measured_and_the_ratio_is_the_median_of_rounds() -> None:
     words = ("--part", "personas", "--only", "64 B", "-n", 50, "--rounds", 2)
-    done = lab("verbs", *words, "--json", timeout=120)
+    done = run_lab("verbs", *words, "--json", timeout=120)
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)["personas"]
     for row in rows:
@@ -106,23 +110,23 @@ def test_both_personas_are_measured_and_the_ratio_is_of_the_rounds() -> None:
     assert asked >= {(kind, op) for kind in ("lat", "bw") for op in ("send", "write", "read")}
 
 
-def test_a_row_that_fails_says_why_and_makes_the_exit_status_1(
+def test_a_failed_row_has_the_reason_in_the_result_and_in_the_table(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fails(*_: Any) -> dict[str, Any]:
+    def raise_bench_error(*_: Any) -> dict[str, Any]:
         raise BenchError("lost 3 of 4 messages")
 
-    monkeypatch.setattr(personas, "_once", fails)
-    (result,) = personas.measure(personas.ROWS[:1], 1)
+    monkeypatch.setattr(personas, "_measure_figure", raise_bench_error)
+    (result,) = personas.measure_personas(personas.ROWS[:1], 1)
     assert (result["error"], result["measured"]) == ("lost 3 of 4 messages", None)
-    personas.show([result])
+    personas.print_personas([result])
     assert "lost 3 of 4 messages" in capsys.readouterr().out
 
 
 def test_each_promise_has_a_verdict_in_the_table() -> None:
-    done = lab("verbs", "--part", "promises", "--only", "quiet", "-n", 100, "--rounds", 1)
+    done = run_lab("verbs", "--part", "promises", "--only", "quiet", "-n", 100, "--rounds", 1)
     assert "UD round trip of a quiet QP" in done.stdout
     assert "RC round trip of a quiet QP" in done.stdout
     assert done.returncode == (1 if " missed " in done.stdout else 0)
-    none = lab("verbs", "--only", "nothing")
+    none = run_lab("verbs", "--only", "nothing")
     assert none.returncode == 2

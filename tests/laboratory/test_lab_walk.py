@@ -1,4 +1,4 @@
-"""`make lab-walk`: the calls that a message causes, and the locks that it takes."""
+"""`make lab-walk`: the function calls of one message, and the number of acquired locks."""
 
 from __future__ import annotations
 
@@ -7,42 +7,44 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from laboratory.lab_harness import lab
+from laboratory.lab_harness import run_lab
 
 pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(scope="module")
-def counts() -> dict[str, Any]:
-    """Return what one run counts, by type of queue pair and step."""
-    done = lab("walk", "--json", timeout=500)
+def call_counts() -> dict[str, Any]:
+    """Return the call counts of one run, by queue pair type and step."""
+    done = run_lab("walk", "--json", timeout=500)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     return {name.removeprefix("this tree "): value for name, value in found.items()}
 
 
 @pytest.mark.parametrize("kind", ["rc", "ud", "rd"])
-def test_each_layer_below_a_queue_pair_takes_part(counts: dict[str, Any], kind: str) -> None:
-    for step in ("post", "poll"):
-        layers = counts[f"{kind} {step}"]["by layer"]
-        assert {"base", "llp", "mem", "ddp", "rdmap", "qp"} <= set(layers)
-        assert sum(layers.values()) == counts[f"{kind} {step}"]["calls"]
-
-
-def test_a_message_takes_the_lock_of_rd_once_to_be_sent_and_twice_to_be_received(
-    counts: dict[str, Any],
+def test_a_post_and_a_poll_call_functions_of_each_layer_below_the_queue_pair(
+    call_counts: dict[str, Any], kind: str
 ) -> None:
-    assert counts["rd post"]["locks"]["rd"] == 1
-    assert counts["rd poll"]["locks"]["rd"] <= 2
+    for step in ("post", "poll"):
+        layers = call_counts[f"{kind} {step}"]["by layer"]
+        assert {"base", "llp", "mem", "ddp", "rdmap", "qp"} <= set(layers)
+        assert sum(layers.values()) == call_counts[f"{kind} {step}"]["calls"]
 
 
-def test_a_type_that_there_is_not_is_refused() -> None:
-    done = lab("walk", "--types", "rdma")
+def test_sending_an_rd_message_acquires_the_lock_once_and_receiving_at_most_twice(
+    call_counts: dict[str, Any],
+) -> None:
+    assert call_counts["rd post"]["locks"]["rd"] == 1
+    assert call_counts["rd poll"]["locks"]["rd"] <= 2
+
+
+def test_an_unknown_queue_pair_type_is_refused() -> None:
+    done = run_lab("walk", "--types", "rdma")
     assert done.returncode == 2 and "rdma" in done.stderr
 
 
 def test_the_calls_are_printed_as_a_tree(tmp_path: Path) -> None:
-    done = lab("walk", "--types", "ud", "--calls", "-o", tmp_path / "found.json", timeout=500)
+    done = run_lab("walk", "--types", "ud", "--calls", "-o", tmp_path / "found.json", timeout=500)
     assert done.returncode == 0, done.stderr
     assert "siw_post_send  [qp]" in done.stdout
     assert "  siw_ddp_dgram_tx" in done.stdout and "[ddp]" in done.stdout

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from laboratory.lab_harness import lab
+from laboratory.lab_harness import run_lab
 from namespaces import wan_harness
 from pace import slowdown_factor
 
@@ -15,8 +15,8 @@ from lab.wan import matrix as wan_matrix
 from siwarp.bench.runner import BenchError
 
 
-def cell(**shares: tuple[float, ...]) -> dict[str, Any]:
-    """Return a cell that keeps all promises, except for the given shares."""
+def cell_with_shares(**shares: tuple[float, ...]) -> dict[str, Any]:
+    """Return the results of a cell that keeps all promises, except for the given shares."""
     usual: dict[str, tuple[float, ...]] = {
         "rd": (0.95,),
         "cubic": (0.9,),
@@ -36,8 +36,8 @@ def cell(**shares: tuple[float, ...]) -> dict[str, Any]:
     }
 
 
-def broken(found: dict[str, Any]) -> set[str]:
-    return {name for name, part in wan_matrix.judge(found).items() if not part["kept"]}
+def missed_promises(found: dict[str, Any]) -> set[str]:
+    return {name for name, part in wan_matrix.judge_promises(found).items() if not part["kept"]}
 
 
 @pytest.mark.parametrize(
@@ -58,11 +58,11 @@ def broken(found: dict[str, Any]) -> set[str]:
         ({"rd+rd": (0.55, 0.4)}, set()),
     ],
 )
-def test_a_promise_is_broken_by_what_it_says_and_by_nothing_else(shares, expected):
-    found = cell(**shares)
-    assert broken(found) == expected
-    assert wan_matrix.kept({"20M/15000/4ms": found}) == (not expected)
-    lines = list(wan_matrix.table({"20M/15000/4ms": found}))
+def test_each_promise_is_missed_only_by_the_shares_that_it_limits(shares, expected):
+    found = cell_with_shares(**shares)
+    assert missed_promises(found) == expected
+    assert wan_matrix.all_promises_kept({"20M/15000/4ms": found}) == (not expected)
+    lines = list(wan_matrix.table_lines({"20M/15000/4ms": found}))
     assert len(lines) == 2
     assert ("!" in lines[1]) == bool(expected)
 
@@ -75,12 +75,12 @@ def test_the_matrix_has_each_rate_with_each_queue_and_each_round_trip():
     for shape in shapes:
         bdp = shape.mbit_s * 1e6 / 8 * shape.rtt_ms / 1e3
         assert shape.queue in {15_000, 60_000, 3000, int(bdp), int(bdp / 5)}
-    assert len(wan_matrix.choose("short") or []) == 6
-    assert wan_matrix.choose("") == list(wan_matrix.CELLS)
-    assert wan_matrix.choose("20M/15000/4ms,7M/1/1ms") is None
+    assert len(wan_matrix.select_cells("short") or []) == 6
+    assert wan_matrix.select_cells("") == list(wan_matrix.CELLS)
+    assert wan_matrix.select_cells("20M/15000/4ms,7M/1/1ms") is None
 
 
-def test_what_a_file_has_is_not_measured_again(tmp_path: Path, monkeypatch) -> None:
+def test_results_that_a_file_contains_are_not_measured_again(tmp_path: Path, monkeypatch) -> None:
     class Line:
         def __init__(self, rtt_ms: float) -> None:
             self.rtt_ms = rtt_ms
@@ -93,7 +93,7 @@ def test_what_a_file_has_is_not_measured_again(tmp_path: Path, monkeypatch) -> N
 
     measured: list[float] = []
 
-    def measure(line: Line, shape: Any, flows: Any, congestion: str, seconds: float) -> Any:
+    def measure_run(line: Line, shape: Any, flows: Any, congestion: str, seconds: float) -> Any:
         assert line.rtt_ms == shape.rtt_ms
         if len(measured) == 3:
             raise BenchError("the line went away")
@@ -101,14 +101,14 @@ def test_what_a_file_has_is_not_measured_again(tmp_path: Path, monkeypatch) -> N
         return {"flows": {}, "dropped": 0.0, "again": 0.0}
 
     monkeypatch.setattr(wan_matrix, "Line", Line)
-    monkeypatch.setattr(wan_matrix, "measure", measure)
+    monkeypatch.setattr(wan_matrix, "measure_run", measure_run)
     names, path = ["20M/15000/4ms", "20M/15000/40ms"], tmp_path / "matrix.json"
     with pytest.raises(BenchError):
-        wan_matrix.measure_all(names, 1, path, ["rd", "cubic"])
+        wan_matrix.measure_cells(names, 1, path, ["rd", "cubic"])
     assert measured == [4, 4, 40]
     measured.clear()
     said: list[str] = []
-    found = wan_matrix.measure_all(
+    found = wan_matrix.measure_cells(
         names, 1, path, ["rd", "cubic"], progress=lambda *told: said.append(told[2])
     )
     assert measured == [40]
@@ -119,7 +119,7 @@ def test_what_a_file_has_is_not_measured_again(tmp_path: Path, monkeypatch) -> N
 
 
 def test_an_unknown_cell_is_a_usage_error() -> None:
-    done = lab("wan", "--matrix", "--cells", "1M/2/3ms")
+    done = run_lab("wan", "--matrix", "--cells", "1M/2/3ms")
     assert done.returncode == 2
     assert "20M/15000/4ms" in done.stderr
 
@@ -131,7 +131,7 @@ def test_a_bottleneck_is_shared_and_not_flooded(name: str, tmp_path: Path) -> No
     wan_harness.need_line()
     results = tmp_path / "cell.json"
     before = slowdown_factor()
-    done = lab(
+    done = run_lab(
         *("wan", "--matrix", "--json", "--seconds", "2", "--cells", name),
         *("--results", str(results)),
     )
@@ -139,7 +139,7 @@ def test_a_bottleneck_is_shared_and_not_flooded(name: str, tmp_path: Path) -> No
     assert done.stdout, done.stderr
     found = json.loads(done.stdout)[name]
     slow = max(before, slowdown_factor())
-    # The losses do not depend on the speed of this machine; the throughput does.
+    # The throughput depends on the speed of the machine; the losses do not.
     assert found["promises"]["lost"]["is"] <= wan_matrix.MOST_DROPPED
     assert found["promises"]["alone"]["is"] >= 0.75 / slow
     assert found["promises"]["tcp_keeps"]["is"] >= wan_matrix.LEAST_KEPT / slow

@@ -1,6 +1,4 @@
-"""Atomics are those of C11: no file of siwarp uses the compiler's __atomic_ or __sync_
-built-ins.
-"""
+"""Atomics are those of C11: no C file uses the __atomic_ or __sync_ built-ins of the compiler."""
 
 from __future__ import annotations
 
@@ -13,13 +11,13 @@ BUILTIN = re.compile(r"\b__(?:atomic|sync)_\w+|\b__ATOMIC_\w+")
 
 
 def find_atomic_builtins(text: str) -> list[tuple[int, str]]:
-    """Return line and name of each use of such a built-in in a C file."""
+    """Return line and name of each atomic built-in of the compiler that a C file uses."""
     lines = enumerate(text.splitlines(), 1)
     return [(number, name) for number, line in lines for name in BUILTIN.findall(line)]
 
 
 def main() -> int:
-    """Print each use; return 1 if there is any."""
+    """Print each use of an atomic built-in; return 1 if there is any."""
     bad = checked = 0
     for path in sorted(PACKAGE.rglob("*.[ch]")):
         checked += 1

@@ -8,14 +8,14 @@ import sys
 from layers import MAY_USE, PACKAGE, PARTS, usable_folders
 
 INCLUDE = re.compile(r'^\s*#\s*include\s+(["<])([^">]+)[">]')
-# Plain value structs that all layers use. The other public headers declare functions that device,
-# qp, verbs and cm implement and that only the layers above them use.
+# The header of plain value structs, which all layers use. The other public headers declare
+# functions that device, qp, verbs and cm implement, and that only higher layers use.
 VALUES = "siwarp/types.h"
 PUBLIC_USERS = {"device", "qp", "connect", "verbs", "cm", "abi", "bench", "cli"}
 
 
 def include_error(folder: str, file: str, quote: str, target: str) -> str | None:
-    """Return what is wrong with one include, or None."""
+    """Return an error message if a folder may not include a header, else None."""
     if target.startswith("siwarp/"):
         if target == VALUES or folder in PUBLIC_USERS:
             return None
@@ -35,7 +35,7 @@ def include_error(folder: str, file: str, quote: str, target: str) -> str | None
 
 
 def main() -> int:
-    """Print each include that breaks a rule; return 1 if there is any."""
+    """Print each include that violates the layering; return 1 if there is any."""
     bad = checked = 0
     for folder in MAY_USE:
         for path in sorted((PACKAGE / folder).glob("**/*.[ch]")):

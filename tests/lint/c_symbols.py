@@ -1,10 +1,10 @@
-"""Symbols of the compiled layers: calls only into allowed folders, sockets only in llp, all
-defined.
+"""Checks the symbols of the compiled layers: allowed calls, sockets only in llp, all defined.
 
 Only base calls the system for time, sleep, yield, threads and randomness, and only llp waits for
 descriptors, so that a simulation can replace both.
 
-Reads, with nm, the layers' archives and libsiwarp.so.0 in meson's build folder (the argument).
+Reads, with nm, the archives of the layers and libsiwarp.so.0 in meson's build folder (the
+argument).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ SOCKET = re.compile(
     r"_*(socket|socketpair|bind|listen|connect|accept4?|shutdown|getsockopt|setsockopt|getsockname"
     r"|getpeername|(send|recv)(to|from|msg|mmsg)?|epoll_\w+)(_chk)?$"
 )
-# base/os.h has a function for each of these. The clock functions in clock.h are inline, so uses of
-# clocks are searched in the source text.
+# System functions for which base/os.h has a replacement. The clock functions in clock.h are inline,
+# so uses of clocks are searched in the source text.
 SYSTEM = re.compile(
     r"_*(nanosleep|clock_nanosleep|u?sleep|alarm|ualarm|pause|sched_yield|pthread_yield"
     r"|pthread_create|thrd_\w+|pthread_(cond|timedjoin|mutex_timed|clockjoin)\w*|sem_(timed|clock)wait"
@@ -31,7 +31,7 @@ SYSTEM = re.compile(
     r"|p?poll|p?select|eventfd\w*|timerfd_\w+|timer_\w+|[gs]etitimer|signalfd|read|write)(_chk)?$"
 )
 CLOCK = re.compile(r"\b(clock_gettime|clock_getres|__?rdtscp?|__builtin_ia32_rdtsc\w*)\b")
-# Folders that may use these system functions: a simulation's folder replaces llp and the system.
+# Folders that may use functions of SYSTEM; sim replaces llp and the system.
 SYSTEMS = {"base", "llp", "sim"}
 # A prototype in a header: a siw_ name before an opening parenthesis, at the start of a line.
 PROTOTYPE = re.compile(r"^(?!\s|typedef|static|#|\*|/).*?\b(siw_\w+)\(", re.MULTILINE)
@@ -56,7 +56,7 @@ def archive_symbols(archive: Path) -> Iterator[tuple[str, str, str]]:
 
 
 def functions_declared_for_cffi(folder: Path, which: str = "*.h") -> set[str]:
-    """Return the functions declared in the cffi blocks of a folder's headers."""
+    """Return the functions that the cffi blocks in the headers of a folder declare."""
     names: set[str] = set()
     for header in folder.rglob(which):
         for block in re.findall(
@@ -67,9 +67,7 @@ def functions_declared_for_cffi(folder: Path, which: str = "*.h") -> set[str]:
 
 
 def system_call_error(folder: str, source: str, symbol: str) -> str | None:
-    """Return an error message if a file calls the system for something that base or llp
-    provides.
-    """
+    """Return an error message if a file calls a system function that base or llp replaces."""
     if folder in SYSTEMS or not SYSTEM.match(symbol):
         return None
     return f"{folder}/{source} calls {symbol}: base/os.h has time, sleep, threads, randomness"
@@ -84,7 +82,7 @@ def clock_use_errors(folder: str, name: str, text: str) -> list[str]:
 
 
 def main() -> int:
-    """Print each symbol that breaks a rule; return 1 if there is any."""
+    """Print each symbol that violates a rule; return 1 if there is any."""
     build = Path(sys.argv[1])
     bad: list[str] = []
     home: dict[str, str] = {}
@@ -118,7 +116,8 @@ def main() -> int:
             bad.append(f"{folder} declares {name} for Python, and nobody defines it")
 
     public = functions_declared_for_cffi(PACKAGE / "include" / "siwarp")
-    # Layer functions that the package calls directly: PACKAGE_TOO in siwarp/_build/emit.py.
+    # The package also calls functions of these layer headers (PACKAGE_TOO in
+    # siwarp/_build/emit.py).
     for header in ("settings.h", "counters.h"):
         public |= functions_declared_for_cffi(PACKAGE / "base", header)
     exported = {

@@ -1,7 +1,7 @@
 """No cyclic calls among the C files of device, of qp and of connect: each folder has a call order.
 
-Reads, with nm, the layers' archives in meson's build folder (the argument). A lower file reaches a
-higher one through a const table of functions (struct siw_qp_class), which does not count as a call.
+Reads, with nm, the archives of the layers in meson's build folder (the argument). A lower file
+calls a higher file through a const table of functions (struct siw_qp_class), which is not counted.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from pathlib import Path
 from c_symbols import archive_symbols
 
 FOLDERS = ("device", "qp", "connect")
-# Data, not calls: the tables of the queue pair types, which files that create queue pairs refer to.
+# Tables of functions of the queue pair types; a reference to such a table is not a call.
 TABLES = tuple(f"siw_qp_{kind}_class" for kind in ("rc", "ud", "uc", "rd"))
 
 
 def file_call_graph(archive: Path, folder: str) -> dict[str, dict[str, str]]:
-    """Return {file: {file that it calls: by which symbol}} within one archive."""
+    """Return, for each file of an archive, the files that it calls, each with a called symbol."""
     home: dict[str, str] = {}
     wanted: list[tuple[str, str]] = []
     for source, kind, symbol in archive_symbols(archive):
@@ -35,7 +35,7 @@ def file_call_graph(archive: Path, folder: str) -> dict[str, dict[str, str]]:
 
 
 def find_cycle(graph: dict[str, dict[str, str]]) -> list[str]:
-    """Return the files of one cycle, with the first one repeated at the end, or []."""
+    """Return the files of a call cycle, with the first file repeated at the end, or []."""
     done: set[str] = set()
 
     def cycle_reached_from(name: str, way: list[str]) -> list[str]:
@@ -55,7 +55,7 @@ def find_cycle(graph: dict[str, dict[str, str]]) -> list[str]:
 
 
 def main() -> int:
-    """Print one cycle of each folder that has any; return 1 if there is one."""
+    """Print a call cycle of each folder that has a cycle; return 1 if there is any."""
     bad = files = 0
     for folder in FOLDERS:
         graph = file_call_graph(Path(sys.argv[1]) / f"libsiw_{folder}.a", folder)

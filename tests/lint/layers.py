@@ -54,5 +54,5 @@ PARTS: set[str] = {
 
 
 def usable_folders(folder: str) -> set[str]:
-    """Return the folders that files of this folder may use."""
+    """Return the folders whose headers and functions the files of a folder may use."""
     return {folder} | MAY_USE[folder]

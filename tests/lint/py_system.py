@@ -1,8 +1,7 @@
-"""Python code above the verbs uses siwarp.base.system for time, sleep, threads, randomness and
-names.
+"""Python code above the verbs uses siwarp.base.system for time, threads, randomness and names.
 
-A simulated process replaces the functions of that module; calls that bypass it would use real time,
-or depend on the machine.
+A simulated process replaces the functions of siwarp.base.system; a call that bypasses the module
+would use real time, or would depend on the machine.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ MODULES = {
 }
 #: Names of the module socket that call no system function: constants, types and conversions.
 SOCKET = re.compile(r"AF_\w+|AI_\w+|IPPROTO_\w+|SOCK_\w+|gaierror|inet_[np]to[np]|[hn]to[hn][ls]")
-#: The name of a link-local scope is text for the user; a simulated world has no such names.
+#: The function that names a link-local scope for the user; a simulated world has no such names.
 TEXT = {"if_indextoname"}
 #: Names of the module os that wait, draw random numbers or read system counters.
 OS = re.compile(r"eventfd\w*|fork\w*|getrandom|pipe2?|sched_\w+|times|urandom|wait\w*|getloadavg")
@@ -46,7 +45,7 @@ LOOPS = re.compile(
 
 
 def _calls_system(module: str, name: str) -> bool:
-    """Whether an attribute of a module calls the system."""
+    """Return whether an attribute of the module socket, os or asyncio calls the system."""
     if module == "socket":
         # socket.socket as a type is allowed; the creation of a socket is a call of socket.socket.
         return name not in TEXT | {"socket"} and not SOCKET.fullmatch(name)
@@ -83,7 +82,7 @@ def find_direct_system_calls(text: str) -> list[tuple[int, str]]:
 
 
 def main() -> int:
-    """Print each use; return 1 if there is any."""
+    """Print each use that bypasses siwarp.base.system; return 1 if there is any."""
     bad = checked = 0
     for folder in FOLDERS:
         for path in sorted((PACKAGE / folder).rglob("*.py")):

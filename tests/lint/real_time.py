@@ -1,11 +1,11 @@
 """real_time.py [--write]: tests wait in virtual time, except those listed with a reason.
 
-In real time, a test that sleeps is slow, a test that waits to see that nothing happens passes
-wrongly on a slow machine, and a test that reads the clock fails on a slow machine. So such calls
-are allowed only in tests/sim, which uses simulated time; in the tests listed in
-tests/timing/tests.txt; and in the files listed in real_time.txt, as often as it says. That list may
-only shrink: a file with fewer calls than listed is a failure, too. --write lowers the numbers to
-the current ones.
+In real time, a test that sleeps is slow, a test that waits to verify that nothing happens passes
+wrongly on a slow machine, and a test that reads the clock fails on a slow machine. Calls that
+sleep, wait or read the clock are allowed only in tests/sim, which uses simulated time, in the tests
+listed in tests/timing/tests.txt, and in the files listed in real_time.txt, with the listed number
+of calls. The list real_time.txt may only shrink: a file with fewer calls than listed is an error,
+too. --write lowers the listed numbers to the current numbers.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 LIST = Path(__file__).with_suffix(".txt")
 TIMING = ROOT / "tests" / "timing" / "tests.txt"
-#: Functions of the module time.
+#: Functions of the module time that read a clock or sleep.
 CLOCKS = {
     f"{name}{unit}" for name in ("monotonic", "time", "perf_counter") for unit in ("", "_ns")
 } | {"sleep"}
-#: Functions of the test harnesses that wait for a while to see that nothing happens.
+#: Functions of the test harnesses that wait to verify that nothing happens.
 ABSENCE = {"assert_no_completion", "has_segment", "is_silent"}
-#: A file without a match is not parsed.
+#: A pattern of files that may use real time; other files are not parsed.
 PERHAPS = re.compile(
     rf"\b(import .*time|from time import|({'|'.join(sorted(ABSENCE))})\()|is None|== \[\]"
 )
-#: Tests in virtual time, and tests that are not part of the suite.
+#: Folders with tests in virtual time, and with tests that are not part of the suite.
 ELSEWHERE = ("tests/sim/", "tests/timing/", "tests/interop/guest/", "tests/laboratory/")
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A line of the list: the number of calls in a file, and the reason."""
+    """A line of real_time.txt: the number of allowed calls in a file, and the reason."""
 
     count: int
     reason: str
 
 
 def parse_allowed_uses(text: str) -> dict[str, Entry]:
-    """Return the entries of the list by file.
+    """Return the entries of real_time.txt by file.
 
     Raises:
         ValueError: a line is not FILE COUNT REASON.
@@ -60,7 +60,7 @@ def parse_allowed_uses(text: str) -> dict[str, Entry]:
 
 
 def _clock_names(tree: ast.Module) -> tuple[set[str], set[str]]:
-    """Return the names of the module time, and of the clock functions imported from it."""
+    """Return the names by which a file uses the module time and its clock functions."""
     modules: set[str] = set()
     functions: set[str] = set()
     for node in ast.walk(tree):
@@ -72,15 +72,14 @@ def _clock_names(tree: ast.Module) -> tuple[set[str], set[str]]:
 
 
 def _has_seconds_argument(call: ast.Call) -> bool:
-    """Return whether a call has a number of seconds, with a decimal point, among its arguments."""
+    """Return whether an argument of a call is a number with a decimal point, as seconds have."""
     values = [*call.args, *(keyword.value for keyword in call.keywords)]
     constants = (value.value for value in values if isinstance(value, ast.Constant))
     return any(isinstance(constant, float) and constant > 0 for constant in constants)
 
 
 def call_that_waits_for_nothing(node: ast.AST) -> str:
-    """Return the name of the call if the node asserts that nothing arrives within a time, otherwise
-    "".
+    """Return the name of the call in an assertion that nothing arrives within a time, or "".
 
     Examples are ``assert channel.get_event(0.05) is None`` and ``assert cq.wait(0.5) == []``.
     """
@@ -99,7 +98,7 @@ def call_that_waits_for_nothing(node: ast.AST) -> str:
 
 
 def real_time_uses(source: str, exempt: frozenset[str] = frozenset()) -> Iterator[tuple[int, str]]:
-    """Yield line and name of each use of a clock, a sleep or a wait for nothing.
+    """Yield line and name of each use of a clock, a sleep, or a wait that nothing happens.
 
     exempt: functions whose uses are ignored.
     """
@@ -127,9 +126,7 @@ def real_time_uses(source: str, exempt: frozenset[str] = frozenset()) -> Iterato
 
 
 def parse_timing_list(text: str) -> dict[str, set[str]]:
-    """Return the files with tests that race the clock: the listed functions, or an empty set for
-    all.
-    """
+    """Return, for each listed file, the tests that race the clock; an empty set means all."""
     found: dict[str, set[str]] = {}
     for line in text.splitlines():
         name = line.split("#", 1)[0].strip()
@@ -140,7 +137,7 @@ def parse_timing_list(text: str) -> dict[str, set[str]]:
 
 
 def count_real_time_uses(root: Path = ROOT) -> dict[str, list[tuple[int, str]]]:
-    """Return the uses in each file below tests/ that only listed files may have."""
+    """Return the uses of real time in each file below tests/ that is not exempt."""
     racing = parse_timing_list((root / TIMING.relative_to(ROOT)).read_text("utf-8"))
     found: dict[str, list[tuple[int, str]]] = {}
     for path in sorted((root / "tests").rglob("*.py")):
@@ -158,7 +155,7 @@ def count_real_time_uses(root: Path = ROOT) -> dict[str, list[tuple[int, str]]]:
 def list_problems(
     found: dict[str, list[tuple[int, str]]], listing: dict[str, Entry]
 ) -> Iterator[str]:
-    """Yield one line for each problem."""
+    """Yield an error message for each file whose number of uses differs from the list."""
     for name, here in found.items():
         most = listing[name].count if name in listing else 0
         if len(here) > most:
@@ -176,7 +173,7 @@ def list_problems(
 
 
 def update_counts(found: dict[str, list[tuple[int, str]]], text: str) -> str:
-    """Return the list with the current numbers, where these are not higher than the listed ones."""
+    """Return the text of the list with each number lowered to the current number of uses."""
     lines = []
     for line in text.splitlines():
         words = line.split(maxsplit=2)
@@ -190,7 +187,7 @@ def update_counts(found: dict[str, list[tuple[int, str]]], text: str) -> str:
 
 
 def main() -> int:
-    """Print the problems; return 1 if there are any."""
+    """Print each file with more or fewer uses of real time than listed; return 1 if any."""
     found = count_real_time_uses()
     text = LIST.read_text("utf-8")
     if sys.argv[1:] == ["--write"]:

@@ -1,4 +1,4 @@
-"""Every source file is listed in its folder's meson.build, so that build and wheel contain it.
+"""Every source file is listed in a meson.build, so that the build and the wheel contain the file.
 
 Reads meson's introspection data of the build folder (the argument).
 """
@@ -23,7 +23,7 @@ def main() -> int:
     plan = json.loads((info / "intro-install_plan.json").read_text("utf-8"))
     installed = {Path(source) for section in plan.values() for source in section}
 
-    # A source file for an MPI's own compiler is installed as it is.
+    # Some C files are installed instead of compiled, because the compiler of an MPI compiles them.
     missing = [path for path in PACKAGE.rglob("*.c") if path not in compiled | installed]
     missing += [
         path

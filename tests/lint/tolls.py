@@ -1,11 +1,10 @@
 """No function merely forwards to one function of another folder.
 
-Callers of such a function, called a toll, can call the lower function directly. A cast, a struct
-copied from one type to another, an assertion, or a result that is converted or tested do not make a
-function more than a toll. State of its own that it reads for a decision or writes, a loop, a lock
-or a second call do. A member of a table of functions is no toll: its callers do not know which
-function they call. base does not count as another folder: every folder uses it, and calls of base
-count as work.
+A function that only forwards is called a toll; its callers can call the lower function directly. A
+toll may also cast, copy a struct from one type to another, assert, or convert or test the result. A
+function is no toll if it has a loop, a lock or a second call, or if it writes state or reads state
+for a decision. A member of a table of functions is no toll, because its callers do not know which
+function they call. Calls of functions of base count as work, because every folder uses base.
 
 Reads C code as formatted by clang-format: a function's brace is at the beginning of a line.
 """
@@ -18,7 +17,7 @@ from dataclasses import dataclass
 
 from layers import MAY_USE, PACKAGE
 
-#: Tolls that are accepted, ten at most, with the reason.
+#: The reason for functions of DDP that forward to RD.
 NO_RD = "rdmap stands on ddp alone, and rd is what knows peers"
 ALLOWED: dict[str, str] = {
     "siw_ddp_rd_peer": NO_RD,
@@ -63,12 +62,12 @@ class Function:
     name: str
     static: bool
     body: str
-    #: Whether it is a member of a table of functions of its file.
+    #: Whether the function is a member of a table of functions in its file.
     member: bool = False
 
 
 def strip_to_code(text: str) -> str:
-    """Return C without comments, strings, attributes and preprocessor lines."""
+    """Return C code without comments, strings, attributes and preprocessor lines."""
     text = re.sub(r"/\*.*?\*/|//[^\n]*", "", text, flags=re.S)
     text = re.sub(r'"(?:\\.|[^"\\\n])*"', '""', text)
     text = re.sub(r"'(?:\\.|[^'\\\n])+'", "0", text)
@@ -78,7 +77,7 @@ def strip_to_code(text: str) -> str:
 
 
 def parse_functions(folder: str, file: str, text: str) -> list[Function]:
-    """Return the functions that a file defines."""
+    """Return the functions that a C file defines."""
     found = []
     members = set(MEMBER.findall(text))
     for match in FUNCTION.finditer(strip_to_code(text)):
@@ -90,7 +89,7 @@ def parse_functions(folder: str, file: str, text: str) -> list[Function]:
 
 
 def remove_calls(text: str, names: set[str]) -> str:
-    """Return an expression without the calls of these functions and their arguments."""
+    """Return an expression without calls of the given functions and without their arguments."""
     while match := next((m for m in CALL.finditer(text) if m[1] in names), None):
         depth, end = 1, match.end()
         while depth and end < len(text):
@@ -101,7 +100,7 @@ def remove_calls(text: str, names: set[str]) -> str:
 
 
 def split_statements(body: str) -> list[str]:
-    """Return the statements, each on one line; an if yields a statement with only its condition."""
+    """Return the statements of a function body, each on one line; an if without its branches."""
     flat = re.sub(r"\s+", " ", body)
     out, depth, start = [], 0, 0
     for at, char in enumerate(flat):
@@ -125,7 +124,7 @@ def split_statements(body: str) -> list[str]:
 
 
 def closing_parenthesis(text: str, at: int) -> int:
-    """Return the position of the parenthesis that closes the one at this position."""
+    """Return the position of the closing parenthesis that matches the one at `at`."""
     depth = 0
     for i in range(at, len(text)):
         depth += {"(": 1, ")": -1}.get(text[i], 0)
@@ -135,18 +134,16 @@ def closing_parenthesis(text: str, at: int) -> int:
 
 
 def opens_block(flat: str, at: int) -> bool:
-    """Whether this brace begins a block of statements, not an initializer."""
+    """Return whether the brace at `at` begins a block of statements, not an initializer."""
     before = flat[:at].rstrip()
     if before.endswith(("=", ",", "(", "{")):
         return False
-    # After a parenthesis: the type of a compound literal, or the condition of an if.
+    # A parenthesis before it closes the type of a compound literal, or the condition of an if.
     return not re.search(r"\((?:const )?(?:struct|union) \w+(?:\[\])?\)$", before)
 
 
 def does_own_work(statement: str, far: set[str], trivial: set[str], own: set[str]) -> bool:
-    """Whether a statement does more than forward a call of one of these functions of another
-    folder.
-    """
+    """Return whether a statement does more than call a function of `far` or `trivial`."""
     if LOOP.match(statement):
         return True
     if re.search(r"\+\+|--", statement):
@@ -160,7 +157,7 @@ def does_own_work(statement: str, far: set[str], trivial: set[str], own: set[str
     if re.match(r"\(void\)\w+$|assert\(", rest):
         return False
     if assigned := re.match(r"(\*?)(\w+)(?:[.\[][^=]*)? [-+|&]?= ", rest):
-        # An assignment to a local variable, or through a pointer of the caller.
+        # Only an assignment to a local variable, or through a pointer of the caller, is no work.
         return not (assigned[1] or assigned[2] in own)
     if re.match(r"(return|if) ?", rest):
         return "->" in rest
@@ -168,8 +165,8 @@ def does_own_work(statement: str, far: set[str], trivial: set[str], own: set[str
 
 
 def find_forwarding_functions(everything: list[Function]) -> list[str]:
-    """Return the names of the tolls among these functions."""
-    # A static function of a source file belongs to its folder, even if others have the same name.
+    """Return the names of functions that only forward to one function of another folder."""
+    # Static functions of source files are left out, because several may have the same name.
     home = {
         f.name: f.folder
         for f in everything
@@ -196,7 +193,7 @@ def find_forwarding_functions(everything: list[Function]) -> list[str]:
         mine = {name for folder, name in trivial if folder == f.folder}
         mine_all = {name for folder, _, name in static if folder == f.folder}
         own = set()
-        # Passing a function of its own as a callback counts as work.
+        # A function that passes a static function of its folder as a callback does work.
         back = any(name in mine_all for name in re.findall(r"\b\w+\b(?!\s*\()", f.body))
         if (
             f.folder != "base"
@@ -212,15 +209,13 @@ def find_forwarding_functions(everything: list[Function]) -> list[str]:
 
 
 def main() -> int:
-    """Print each toll that is not in the table, and each table entry that is no toll; return 1 if
-    any.
-    """
+    """Print each toll that is not in ALLOWED, and each entry that is no toll; return 1 if any."""
     everything = [
         f
         for folder in MAY_USE
         for path in sorted((PACKAGE / folder).rglob("*.[ch]"))
-        # abi implements the names of verbs on siw.h, so forwarding is its purpose. sim defines the
-        # names of llp again.
+        # abi implements verbs by functions of siw.h, so its functions forward by design; sim
+        # redefines the functions of llp.
         if folder not in {"abi", "bench", "sim", "wan"}
         for f in parse_functions(folder, path.name, path.read_text("utf-8"))
     ]

@@ -1,4 +1,4 @@
-"""What mypy must reject, and what it must accept: mypy reports an unused ignore as an error.
+"""Calls that mypy must accept or reject; mypy reports an unused `type: ignore` as an error.
 
 This file is never executed; ``tests/lint/run mypy`` checks it, from outside the tree.
 """
@@ -16,7 +16,7 @@ from siwarp.verbs import MR, PD, Buffer, Context, RemoteBuffer
 
 
 def send_supported_types(conn: siwarp.cm.Connection, mr: MR, view: memoryview) -> None:
-    """Send objects with the buffer protocol, and two objects without it."""
+    """Send objects with the buffer protocol, and two objects without the buffer protocol."""
     many: list[Buffer] = [b"", bytearray(), view, array.array("d"), mmap.mmap(-1, 4), np.ones(3)]
     for data in many:
         conn.send(data)
@@ -42,7 +42,7 @@ def register_memory(pd: PD) -> list[MR]:
 
 
 def create_pairs() -> None:
-    """Create a pair of an existing kind, and of one that does not exist."""
+    """Create a pair of an existing kind, and a pair of an unknown kind."""
     with Context() as device, pair("ud", device) as (a, b):
         a.send(b.recv())
     pair("tcp")  # type: ignore[arg-type]

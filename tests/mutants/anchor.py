@@ -1,7 +1,7 @@
-"""The place of a mutant in the C code: the name of a function, and tokens within it.
+"""The place of a mutant in the C code: the name of a function, and tokens in the function.
 
-Blanks, line ends, comments and the file name are ignored: a function may move to another folder or
-be reformatted, and its mutants still apply.
+Blanks, line ends, comments and the file name are ignored: if a function is reformatted or moves to
+another folder, the mutants of the function still apply.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TOKEN = re.compile(
     |>>=|<<=|\.\.\.|->|\+\+|--|&&|\|\||<<|>>|[-+*/%&|^<>=!]=|.""",
     re.DOTALL | re.VERBOSE,
 )
-#: Folders of siwarp/ that no test of a layer runs: programs, and the simulator that replaces llp.
+#: Folders of siwarp/ whose code no test of a layer runs: programs, and the simulator.
 APART = {"bench", "sim", "wan"}
 _HEAD = re.compile(r"[A-Za-z_]")
 _DEFINE = re.compile(r"#\s*define\s+(\w+)")
@@ -28,7 +28,7 @@ _DEFINE = re.compile(r"#\s*define\s+(\w+)")
 
 @dataclass(frozen=True)
 class Token:
-    """A token and its position in the file's text."""
+    """A token of C and its position in the text of the file."""
 
     text: str
     start: int
@@ -37,7 +37,7 @@ class Token:
 
 @dataclass(frozen=True)
 class Chunk:
-    """A function, a table, an enum or a macro: its name, and its position in the file's text."""
+    """A definition (function, table, enum or macro): its name, and its position in the file."""
 
     name: str
     start: int
@@ -46,7 +46,7 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Place:
-    """The octets of a file that a mutant replaces."""
+    """The part of a file that a mutant replaces."""
 
     path: Path
     start: int
@@ -54,7 +54,7 @@ class Place:
 
 
 def tokenize_c(text: str, start: int = 0, end: int | None = None) -> list[Token]:
-    """Return the tokens of a part of a file."""
+    """Return the tokens of a part of a C file, without comments and blanks."""
     return [
         Token(found.group(), found.start(), found.end())
         for found in _TOKEN.finditer(text, start, len(text) if end is None else end)
@@ -63,9 +63,7 @@ def tokenize_c(text: str, start: int = 0, end: int | None = None) -> list[Token]
 
 
 def split_definitions(text: str) -> Iterator[Chunk]:
-    """Yield the definitions of a file, as laid out by clang-format: from column 0 to the closing
-    brace.
-    """
+    """Yield the definitions of a C file that is formatted by clang-format."""
     lines = text.splitlines(keepends=True)
     offsets = [0]
     for line in lines:
@@ -85,7 +83,7 @@ def split_definitions(text: str) -> Iterator[Chunk]:
 
 
 def _last_line_of_definition(lines: list[str], at: int) -> int:
-    """Return the last line of the definition or declaration that begins here."""
+    """Return the last line of the definition or declaration that begins at line `at`."""
     depth = 0
     while True:
         code = [token.text for token in tokenize_c(lines[at])]
@@ -108,7 +106,7 @@ def _defined_name(text: str) -> str | None:
     if "enum" in head and "(" not in head:
         return head[-1]
     if "(" in head and head[-1] == ")":
-        # Attributes before the name have parentheses, too; the name is immediately before its list.
+        # Attributes before the name have parentheses, too; the name precedes the parameter list.
         depth = 0
         for at in range(len(head) - 1, -1, -1):
             depth += (head[at] == ")") - (head[at] == "(")
@@ -118,7 +116,7 @@ def _defined_name(text: str) -> str | None:
 
 
 class CSourceTree:
-    """The C code of a tree, with an index of its definitions."""
+    """The C code of a source tree, with an index of all definitions by name."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -138,11 +136,10 @@ class CSourceTree:
         return path.relative_to(self.root / "siwarp").parts[0]
 
     def find_place(self, name: str, old: str, file: str | None = None) -> Place:
-        """Return the only place in the definition of `name` that contains `old`.
+        """Return the only place in the definition of `name` that contains the text `old`.
 
-        A name that several files define may be distinguished by the text, or by `file`, a file's
-        name. LookupError describes the problem: no such function, no such text, or either of them
-        twice.
+        If several files define the name, the text or the file name `file` must select one of them.
+        A LookupError describes the problem if no place or more than one place is found.
         """
         here = self.defined.get(name, [])
         if file is not None:
@@ -174,5 +171,5 @@ class CSourceTree:
 
 @functools.cache
 def load_work_tree() -> CSourceTree:
-    """Return the C code of this work tree."""
+    """Return the C code of the work tree that contains this file."""
     return CSourceTree(Path(__file__).resolve().parents[2])

@@ -1,4 +1,4 @@
-"""The mutants as data: one file for each layer, and the tests of each layer."""
+"""The mutants and the tests of each layer, which are read from TOML files."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ else:
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-#: A clause of an RFC or a requirement of spec/datagram-iwarp.md; other texts are function names.
+#: The id of a clause or requirement; any other text in the field `clause` is a function name.
 CLAUSE = re.compile(r"RFC\d{4}-[0-9A-Z.]+-\d+|DGRAM-[A-Z]+-\d+")
 
 
 def file_with_replacement(tree: CSourceTree, place: Place, new: str) -> tuple[Path, str]:
-    """Return the file of a place, and that file's text with the place replaced by another text."""
+    """Return the file of a place, and the text of the file with the place replaced by `new`."""
     text = tree.texts[place.path]
     return place.path, text[: place.start] + new + text[place.end :]
 
@@ -32,11 +32,11 @@ def file_with_replacement(tree: CSourceTree, place: Place, new: str) -> tuple[Pa
 class Mutant:
     """One change that makes the code wrong.
 
-    `where` is the function (or table, enum, macro), `old` the text in it, and `new` its
+    `where` is the function (or table, enum, macro), `old` the text to replace in it, and `new` the
     replacement. `clause` is what the change violates: a clause, a requirement, or the function
     whose header documents the behaviour; `why` describes the effect in a sentence. `drawn` names
     the operator of a randomly drawn mutant. `by` is the test that detected the mutant last, which
-    is tried first; `survives` gives the reason why no test can detect it.
+    is run first; `survives` gives the reason why no test can detect the mutant.
     """
 
     layer: str
@@ -53,21 +53,21 @@ class Mutant:
 
     @property
     def digest(self) -> str:
-        """A hash of the change itself, independent of the mutant's description."""
+        """A hash of the change, independent of the description of the mutant."""
         return hashlib.sha256(repr((self.where, self.old, self.new)).encode()).hexdigest()[:12]
 
     def find_place(self, tree: CSourceTree) -> Place:
-        """Return the place that the mutant replaces; LookupError if it does not apply."""
+        """Return the place in the C code that the mutant replaces, or raise LookupError."""
         return tree.find_place(self.where, self.old, self.file)
 
     def file_with_mutation(self, tree: CSourceTree) -> tuple[Path, str]:
-        """Return the file that the mutant changes, and that file's text with the change."""
+        """Return the file that the mutant changes, and the changed text of the file."""
         return file_with_replacement(tree, self.find_place(tree), self.new)
 
 
 @dataclass(frozen=True)
 class Layer:
-    """The tests that are run for a layer's mutants, in order, and the time limit in seconds."""
+    """The tests to run for the mutants of a layer, in order, and the time limit in seconds."""
 
     name: str
     tests: list[str]
@@ -75,14 +75,14 @@ class Layer:
 
 
 def load_layers(here: Path = HERE) -> dict[str, Layer]:
-    """Return the layers by name."""
+    """Return the layers of layers.toml by name."""
     with (here / "layers.toml").open("rb") as file:
         content = tomllib.load(file)
     return {name: Layer(name, entry["tests"], entry["limit"]) for name, entry in content.items()}
 
 
 def load_mutants(here: Path = HERE) -> list[Mutant]:
-    """Return all mutants; ValueError names an invalid entry."""
+    """Return the mutants of all layers; a ValueError names an invalid entry."""
     known = {field.name for field in fields(Mutant)} - {"layer"}
     needed = {"id", "where", "old", "new", "clause", "why"}
     found: list[Mutant] = []
@@ -101,7 +101,7 @@ def load_mutants(here: Path = HERE) -> list[Mutant]:
 
 
 def store_mutants(mutants: list[Mutant], here: Path = HERE) -> None:
-    """Write all mutants to their layers' files."""
+    """Write all mutants to the files of their layers."""
     for name in load_layers(here):
         mine = sorted((m for m in mutants if m.layer == name), key=lambda m: m.drawn is not None)
         text = "\n".join(_toml_entry(mutant) for mutant in mine)
@@ -123,7 +123,7 @@ def _toml_entry(mutant: Mutant) -> str:
 
 
 def _toml_string(value: str) -> str:
-    """Return a TOML string, without escapes if possible."""
+    """Return a text as a TOML string, without escapes if possible."""
     if "'" not in value and ("\\" in value or '"' in value or "\n" in value):
         return f"'''\n{value}'''" if "\n" in value else f"'{value}'"
     # A JSON string is a valid basic string in TOML.

@@ -1,7 +1,7 @@
-"""Draw random mutants: an operator, then a place for it, the same number from each layer.
+"""Draws random mutants, the same number from each layer: first an operator, then a place.
 
-PYTHONPATH=tests .venv/bin/python -m mutants.draw --seed 1 --number 80: adds them to the data. A
-mutant for which the compiler generates unchanged code, or that does not compile, is replaced.
+PYTHONPATH=tests .venv/bin/python -m mutants.draw --seed 1 --number 80 adds 80 mutants to the data.
+A mutant that does not compile, or for which the compiler generates unchanged code, is replaced.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _WORD = re.compile(r"[A-Za-z_]\w*")
 _CONSTANT = re.compile(r"[A-Z][A-Z0-9_]*[A-Z0-9]")
 _NO_CALL = {"return", "if", "else", "for", "while", "do", "switch", "case", "goto", "break"}
 _NO_CALL |= {"continue", "default", "sizeof", "static", "const"}
-#: Placeholder in a change's new text for the original text.
+#: Placeholder for the original text in the new text of a change.
 _AS_IT_WAS = "@"
 # Statements that only write to the log have no documented behaviour.
 _LOGS = re.compile(r"siw_trace\w*|SIW_(?:LOG|TRACE)\w*|siw_log\w*")
-#: Code for processors that this machine does not have.
+#: Files with code for other processors.
 _ELSEWHERE = {"crc32c_arm.c"}
 
 
 @dataclass(frozen=True)
 class Change:
-    """Replaces the tokens `first` to `last` (inclusive) of a function by `new`."""
+    """A change that replaces the tokens `first` to `last` (inclusive) of a function by `new`."""
 
     operator: str
     first: int
@@ -74,7 +74,7 @@ def _remove_negations(words: list[str]) -> Iterator[tuple[int, int, str]]:
 
 
 def _closing_bracket(words: list[str], at: int) -> int:
-    """Return the position of the bracket that closes the one at `at`."""
+    """Return the position of the closing bracket that matches the bracket at `at`."""
     depth = 0
     for end in range(at, len(words)):
         depth += (words[end] == "(") - (words[end] == ")")
@@ -145,7 +145,7 @@ SENTENCES = {
 
 
 def constant_operator(tree: CSourceTree) -> Operator:
-    """Return the operator that replaces a constant by the next one of the same enum."""
+    """Return the operator that replaces a constant by the next constant of the same enum."""
     following: dict[str, str] = {}
     for text in tree.texts.values():
         for body in re.findall(r"\benum\b[^;{}]*\{([^{}]*)\}", text):
@@ -163,7 +163,7 @@ def constant_operator(tree: CSourceTree) -> Operator:
 
 
 def possible_changes(words: list[str], operators: dict[str, Operator]) -> Iterator[Change]:
-    """Yield all changes that the operators can make to a function."""
+    """Yield all changes that the operators can make to the tokens of a function."""
     body = words.index("{")
     for name, operator in operators.items():
         for first, last, new in operator(words):
@@ -174,7 +174,7 @@ def possible_changes(words: list[str], operators: dict[str, Operator]) -> Iterat
 
 
 class Drawing:
-    """Draws mutants from the places of a layer."""
+    """All places of a layer that operators can change, from which mutants are drawn."""
 
     def __init__(self, tree: CSourceTree, layer: str, operators: dict[str, Operator]) -> None:
         self.tree, self.layer = tree, layer
@@ -194,9 +194,7 @@ class Drawing:
                     self.places.setdefault(change.operator, []).append((path, chunk, change))
 
     def draw_mutant(self, dice: random.Random) -> Mutant | None:
-        """Return a mutant, or None if the drawn change does not compile or does not change the
-        code.
-        """
+        """Draw a change; return the mutant, or None if it does not compile or has no effect."""
         operator = dice.choice(sorted(self.places))
         path, chunk, change = self.places[operator].pop(dice.randrange(len(self.places[operator])))
         if not self.places[operator]:
@@ -214,7 +212,7 @@ class Drawing:
     def _mutant_from_change(self, path: Path, chunk: Chunk, change: Change) -> Mutant | None:
         text = self.tree.texts[path]
         there = tokenize_c(text, chunk.start, chunk.end)
-        for first, last in _growing_contexts(text, there, change):
+        for first, last in _ranges_around(text, there, change):
             old = _joined_source(text, there[first : last + 1])
             head = _joined_source(text, there[first : change.first])
             tail = _joined_source(text, there[change.last + 1 : last + 1])
@@ -240,8 +238,8 @@ class Drawing:
         return None
 
 
-def _growing_contexts(text: str, there: list[Token], change: Change) -> Iterator[tuple[int, int]]:
-    """Yield growing ranges around a change: its lines, then one more line on each side."""
+def _ranges_around(text: str, there: list[Token], change: Change) -> Iterator[tuple[int, int]]:
+    """Yield ranges of tokens around a change, each with one more line on both sides."""
     line = [text.count("\n", 0, token.start) for token in there]
     for more in range(4):
         low, high = line[change.first] - more, line[change.last] + more
@@ -250,7 +248,7 @@ def _growing_contexts(text: str, there: list[Token], change: Change) -> Iterator
 
 
 def _joined_source(text: str, part: list[Token]) -> str:
-    """Return tokens as they are in the source, on one line and without comments."""
+    """Return the source text of tokens on one line, without comments."""
     out = ""
     for before, token in zip([None, *part], part, strict=False):
         if before is not None and before.end != token.start:
@@ -260,7 +258,7 @@ def _joined_source(text: str, part: list[Token]) -> str:
 
 
 def nearest_clause_or_function(text: str, chunk: Chunk, at: int, path: Path) -> str:
-    """Return the nearest cited clause, or else a function that a header declares."""
+    """Return the clause cited nearest to a position, or a function that a header declares."""
     cited = [(abs(found.start() - at), found.group()) for found in CLAUSE.finditer(text)]
     near = [c for c in cited if c[0] < 1500]
     if near:
@@ -276,7 +274,7 @@ _assembled: dict[str, str | None] = {}
 
 
 def compile_to_assembly(path: Path, text: str) -> str | None:
-    """Return the compiler's assembly output for a file's text, or None if it does not compile."""
+    """Return the assembly code of a C file with a given text, or None if it does not compile."""
     if text not in _assembled:
         with tempfile.TemporaryDirectory() as folder:
             source = Path(folder) / path.name
@@ -289,7 +287,7 @@ def compile_to_assembly(path: Path, text: str) -> str | None:
 
 
 def main() -> int:
-    """Draw mutants and add them to the data."""
+    """Draw mutants and add them to the TOML files."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--number", type=int, required=True, help="in all, the layers in turn")

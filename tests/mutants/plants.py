@@ -1,8 +1,8 @@
-"""Plant faults in the C code one at a time, and count the seeds until `siwarp sim` finds each.
+"""Inserts known faults into the C code, one at a time, and counts seeds until a fault is found.
 
-`make plants [ARGS=]`. Each fault of plants.toml is built in a copy of the tree (only the
-simulator's library), and random workloads run on it until a seed fails. Exit status 1 if a fault
-without `missed` is not found by any seed, or if a fault does not apply or compile: README.md.
+`make plants [ARGS=]`. For each fault of plants.toml, the simulator's library is built in a copy of
+the tree, and `siwarp sim` runs random workloads until a seed fails. The exit status is 1 if no seed
+finds a fault without `missed`, or if a fault does not apply or compile (README.md).
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from mutants.data import HERE, ROOT, file_with_replacement, tomllib
 from mutants.run import HOME, print_now
 from mutants.tree import TreeCopy, Trouble
 
-#: The ninja target to build in order to test one planted fault.
+#: The ninja target to build for the test of a planted fault.
 LIBRARY = "libsiwarp-sim.so"
-#: The file that `--record` writes.
+#: The file into which `--record` writes the results.
 RECORD = HERE / "plants.md"
 VARIANTS = 3
-#: Limits in seconds after which a run counts as hung: a seed takes one or two seconds on a slow
-#: machine, and siwarp sim itself ends a seed that hangs after two minutes.
+#: Limits in seconds, per run and per seed, after which a run counts as hung. A seed takes one or
+#: two seconds on a slow machine, and siwarp sim itself ends a seed that hangs after two minutes.
 START_LIMIT, SEED_LIMIT = 180, 15
 _FAILED = re.compile(r"^FAILED seed (\d+)\b.*\n", re.MULTILINE)
-#: A run without failed seeds: `siwarp sim` exits with 1, too, if the run was too short to include a
-#: crash or a refused request.
+#: The last line of a run without failed seeds. `siwarp sim` exits with status 1, too, if a run was
+#: too short to include a crash or a refused request.
 _NONE = re.compile(r"^siwarp sim: .*\b0 failed\b", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Plant:
-    """A fault: `fault` is its kind, `what` the wrong behaviour, `seen` its effect on a program.
+    """A planted fault: its kind, its wrong behaviour (`what`) and its effect on a program (`seen`).
 
     `where`, `old`, `new` and `file` specify the replaced text of a function, as in a Mutant.
     `missed` gives the reason why no workload can detect the fault.
@@ -58,16 +58,16 @@ class Plant:
     missed: str | None = None
 
     def find_place(self, tree: CSourceTree) -> Place:
-        """Return the place that the fault replaces; LookupError if it does not apply."""
+        """Return the place in the C code that the fault replaces, or raise LookupError."""
         return tree.find_place(self.where, self.old, self.file)
 
     def file_with_fault(self, tree: CSourceTree) -> tuple[Path, str]:
-        """Return the file that the fault changes, and that file's text with the change."""
+        """Return the file that the fault changes, and the changed text of the file."""
         return file_with_replacement(tree, self.find_place(tree), self.new)
 
 
 def load_plants(path: Path = HERE / "plants.toml") -> list[Plant]:
-    """Return all faults; ValueError names an invalid entry."""
+    """Return all faults of plants.toml; a ValueError names an invalid entry."""
     known = {field.name for field in fields(Plant)}
     needed = known - {"file", "missed"}
     with path.open("rb") as file:
@@ -83,17 +83,17 @@ def load_plants(path: Path = HERE / "plants.toml") -> list[Plant]:
 
 @dataclass(frozen=True)
 class Ran:
-    """The outcome of a run of some seeds: `how` is passed, failed, crashed or hung."""
+    """The outcome of a run of `siwarp sim`: `how` is passed, failed, crashed or hung."""
 
     how: str
     #: The seed that did not pass, if the run named one.
     seed: int | None = None
-    #: The run's message about the failing seed.
+    #: The message of the run about the failed seed.
     line: str = ""
 
 
 def outcome_of_run(status: int | None, out: str) -> Ran:
-    """Return the outcome of a run from its exit status (None: it was stopped) and its output."""
+    """Return the outcome of a run, given the exit status (None: stopped) and the output."""
     lines = [line.strip() for line in out.splitlines() if line.strip()]
     if status == 0:
         return Ran("passed")
@@ -110,13 +110,13 @@ def outcome_of_run(status: int | None, out: str) -> Ran:
     raise Trouble(f"siwarp sim ended with {status}:\n{out[-2000:]}")
 
 
-#: Runs a number of seeds from a first seed: first, number.
+#: A function that runs seeds: the first seed, and the number of seeds.
 Runner = Callable[[int, int], Ran]
 
 
 @dataclass(frozen=True)
 class Found:
-    """The result for a fault: the number of seeds until it was found; 0: none of them found it."""
+    """The result for a fault: the number of seeds until the fault was found; 0: not found."""
 
     seeds: int
     how: str
@@ -125,7 +125,7 @@ class Found:
 
 
 def run_until_failure(run: Runner, first: int, limit: int) -> Found:
-    """Run seeds from `first` on until one fails or `limit` seeds have passed."""
+    """Run seeds from `first` on until a seed fails or `limit` seeds have passed."""
     began = time.monotonic()
     ran = run(first, limit)
     seeds = 0
@@ -138,13 +138,13 @@ def run_until_failure(run: Runner, first: int, limit: int) -> Found:
 
 
 class Simulator:
-    """`siwarp sim` of a copy of the tree."""
+    """Runs of `siwarp sim` in a copy of the tree."""
 
     def __init__(self, copy: TreeCopy, workloads: list[str]) -> None:
         self.copy, self.workloads = copy, workloads
 
     def run_seeds(self, first: int, seeds: int) -> Ran:
-        """Run seeds from a first one, with each of the selected workloads."""
+        """Run a number of seeds from `first` on with each of the selected workloads."""
         for workload in self.workloads or [""]:
             ran = self._run_workload(first, seeds, ["--workload", workload] if workload else [])
             if ran.how != "passed":
@@ -155,8 +155,8 @@ class Simulator:
         command = [str(self.copy.venv / "bin" / "python"), "-m", "siwarp.cli", "sim"]
         command += ["--seeds", str(seeds), "--seed", str(first), "--jobs", "1", *more]
         command += ["--out", str(self.copy.build / "sim")]
-        # The first failing seed is enough: the search for its shortest prefix would need many more
-        # runs.
+        # The run ends at the first failed seed, because the search for the shortest failing prefix
+        # would need many more runs.
         limit = START_LIMIT + seeds * SEED_LIMIT
         return outcome_of_run(*self.copy.run_with_output(command, limit, enough=_FAILED))
 
@@ -165,14 +165,14 @@ class Simulator:
 
 
 class Worker:
-    """Tries faults, one after the other, in a copy of the tree."""
+    """A copy of the tree in which planted faults are tried, one after the other."""
 
     def __init__(self, copy: TreeCopy, run: Runner) -> None:
         self.copy, self.run = copy, run
         self.tree = CSourceTree(copy.home)
 
     def try_plant(self, plant: Plant, first: int, limit: int) -> Found:
-        """Apply the fault to the copy, run seeds, and restore the copy."""
+        """Apply a fault to the copy of the tree, run seeds, and restore the copy."""
         path, text = plant.file_with_fault(self.tree)
         path.write_text(text, "utf-8")
         try:
@@ -184,12 +184,12 @@ class Worker:
 
 
 def median_seeds(found: Iterable[Found]) -> float:
-    """Return the median of seeds to discovery; infinite if half of them or more were not found."""
+    """Return the median number of seeds until a fault is found; infinite if half are not found."""
     return float(statistics.median(f.seeds or math.inf for f in found))
 
 
 def results_table(results: dict[Plant, Found], limit: int) -> str:
-    """Return the results as a Markdown table, followed by the median."""
+    """Return a Markdown table of the results of all faults, followed by the median."""
     lines = ["| fault | variant | seeds | what failed |", "|---|---|---:|---|"]
     for plant, found in results.items():
         said = found.line if found.how in ("failed", "passed") else f"{found.how}: {found.line}"
@@ -204,7 +204,7 @@ def results_table(results: dict[Plant, Found], limit: int) -> str:
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Read the command line."""
+    """Return the parsed arguments of `make plants`."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=200, help="most seeds for one fault")
     parser.add_argument("--first", type=int, default=1, help="the first seed")
@@ -216,7 +216,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def prepare_workers(jobs: int, args: argparse.Namespace) -> list[Worker]:
-    """Create copies of the tree, and check that the original code passes the seeds."""
+    """Create workers with copies of the tree, and check that the original code passes all seeds."""
     made = []
     for number in range(jobs):
         copy = TreeCopy(HOME / f"tree-{number}")
@@ -231,7 +231,7 @@ def prepare_workers(jobs: int, args: argparse.Namespace) -> list[Worker]:
 
 
 def try_plants(plants: list[Plant], args: argparse.Namespace) -> dict[Plant, Found]:
-    """Try the faults, `jobs` at a time, and print the result of each."""
+    """Try the faults, `jobs` at the same time, and print the result of each fault."""
     every = prepare_workers(max(1, min(args.jobs, len(plants))), args)
     free: SimpleQueue[Worker] = SimpleQueue()
     for worker in every:
@@ -259,7 +259,7 @@ def try_plants(plants: list[Plant], args: argparse.Namespace) -> dict[Plant, Fou
 
 
 def check_plants_apply(plants: list[Plant], tree: CSourceTree) -> bool:
-    """Whether each fault applies to the tree; prints those that do not."""
+    """Return whether each fault applies to the tree; print each fault that does not apply."""
     good = True
     for plant in plants:
         try:
@@ -271,7 +271,7 @@ def check_plants_apply(plants: list[Plant], tree: CSourceTree) -> bool:
 
 
 def main() -> int:
-    """Run; return 1 if there is any problem."""
+    """Try the selected faults; return 1 if a fault does not apply or is not found."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     args = parse_arguments()
     plants = load_plants()

@@ -1,8 +1,9 @@
-"""Break the C code with one mutant at a time, and count the mutants that the layer's tests detect.
+"""Applies mutants to the C code, one at a time, and counts those that the layer's tests detect.
 
-`make mutate [N=] [SEED=] [ARGS=]`. Results are kept in build/mutate/results.jsonl, and a mutant is
-not tried again until code or tests change. Exit status 1 if fewer than 95% are detected, for a
-survivor without a reason, and for a mutant that does not apply or does not compile. See README.md.
+`make mutate [N=] [SEED=] [ARGS=]`. Results are stored in build/mutate/results.jsonl, and a mutant
+is not tried again until code or tests change. The exit status is 1 if fewer than 95% of the mutants
+are detected, if a mutant survives without a reason, or if a mutant does not apply or compile. See
+README.md.
 """
 
 from __future__ import annotations
@@ -27,15 +28,13 @@ from mutants.tree import TEST_LIMIT, Run, TreeCopy, Trouble, list_source_files
 
 HOME = ROOT / "build" / "mutate"
 WANTED = 0.95
-#: How often a layer's tests are run if the first test that fails does not fail again.
+#: How many times the tests of a layer are run if a failed test passes when it is repeated.
 TIMES = 3
 NOTICED = {"failed", "crashed", "hung"}
 
 
 def layer_state_hashes(lay: dict[str, Layer]) -> dict[str, str]:
-    """Return, for each layer, a hash of the code and of that layer's tests in their
-    current state.
-    """
+    """Return, for each layer, a hash of the current C code and of the tests of the layer."""
     common = hashlib.sha256()
     tests: list[tuple[str, bytes]] = []
     for name in list_source_files(ROOT):
@@ -57,15 +56,15 @@ def layer_state_hashes(lay: dict[str, Layer]) -> dict[str, str]:
 
 
 class Results:
-    """The known results of mutants: one line each; the last line of a mutant is valid."""
+    """The stored results of mutants, one line each; the last line of a mutant is valid."""
 
     def __init__(self, path: Path, now: dict[str, str], last: bool = False) -> None:
         self.path, self.now, self.last = path, now, last
         self.lock = threading.Lock()
         self.known: dict[str, dict[str, Any]] = {}
-        #: Whether a test passes with the original code, as far as known.
+        #: Whether a test passes with the original code, for tests that have been run with it.
         self.whole: dict[str, bool] = {}
-        #: The test that detected a mutant the last time, even with other code.
+        #: The test that detected a mutant last, even if the code has changed since.
         self.hints: dict[str, str] = {}
         if path.exists():
             for line in path.read_text("utf-8").splitlines():
@@ -83,7 +82,7 @@ class Results:
             self.known[entry["digest"]] = entry
 
     def add_result(self, layer: str, **entry: Any) -> None:
-        """Store the result of a layer's mutant, or of a test."""
+        """Store the result of a mutant of a layer, or of a test with the original code."""
         entry = {"layer": layer, "state": self.now[layer], **entry}
         with self.lock:
             self._index_entry(entry)
@@ -92,15 +91,15 @@ class Results:
 
 
 class Worker:
-    """Tries mutants, one after the other, in a copy of the tree."""
+    """A copy of the tree in which mutants are tried, one after the other."""
 
     def __init__(self, copy: TreeCopy, results: Results, lay: dict[str, Layer]) -> None:
         self.copy, self.results, self.lay = copy, results, lay
-        # The copy's content when it was filled: the work tree may change meanwhile.
+        # The C code of the copy when it was filled; the work tree may change afterwards.
         self.tree = CSourceTree(copy.home)
 
     def try_mutant(self, mutant: Mutant) -> dict[str, Any]:
-        """Apply the mutant to the copy, run the tests, and restore the copy."""
+        """Apply a mutant to the copy of the tree, run the tests, and restore the copy."""
         began = time.monotonic()
         path, text = mutant.file_with_mutation(self.tree)
         path.write_text(text, "utf-8")
@@ -143,16 +142,16 @@ class Worker:
             again = self.copy.run_tests([run.by], 3 * TEST_LIMIT, self._log_path(mutant), set())
             if again.how != "passed":
                 break
-            # It failed for another reason, such as a busy machine: run the other tests.
+            # The test failed for another reason, such as a busy machine: run the other tests.
             fails = fails | {run.by}
         return run
 
 
 def confirm_detecting_tests(mutants: list[Mutant], results: Results, copy: TreeCopy) -> bool:
-    """Run tests that detected mutants with the original code: a test that fails there detects
-    nothing.
+    """Run the tests that detected mutants with the original code, with which they must pass.
 
-    Return False if a test failed: the mutants that it detected are to be tried without it.
+    Return False if a test failed; the mutants that the failed test detected must then be tried
+    again without this test.
     """
     layer_of = {
         results.known[m.digest]["by"]: m.layer for m in mutants if m.digest in results.known
@@ -175,14 +174,12 @@ def confirm_detecting_tests(mutants: list[Mutant], results: Results, copy: TreeC
 
 
 def print_now(text: str) -> None:
-    """Print a line immediately."""
+    """Print a line and flush the output."""
     print(text, flush=True)
 
 
 def print_report(mutants: list[Mutant], results: Results) -> bool:
-    """Print the detected and tried mutants per layer and in total, and problems; return True if
-    none.
-    """
+    """Print numbers of mutants by layer, and problems; return whether there are no problems."""
     total = seen = 0
     wrong: list[str] = []
     print(f"\n{'layer':8}{'mutants':>8}{'tried':>8}{'noticed':>9}{'hung':>6}")
@@ -206,7 +203,7 @@ def print_report(mutants: list[Mutant], results: Results) -> bool:
     print(f"{'all':8}{len(mutants):8}{total:8}{seen:9}   noticed {share:.1%}")
     for line in wrong:
         print(line)
-    # Relative to all mutants, not to those tried: an accepted survivor does not fail a short run.
+    # The limit is relative to all mutants, so that an accepted survivor does not fail a short run.
     enough = total - seen <= (1 - WANTED) * len(mutants)
     if not enough:
         print(f"{total - seen} were not noticed: more than {1 - WANTED:.0%} of all mutants")
@@ -214,7 +211,7 @@ def print_report(mutants: list[Mutant], results: Results) -> bool:
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Read the command line."""
+    """Return the parsed arguments of `make mutate`."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-n", type=int, help="try at most this many that were not tried yet")
     parser.add_argument("--seed", type=int, default=1, help="which ones, and in which order")
@@ -231,7 +228,7 @@ def parse_arguments() -> argparse.Namespace:
 def select_mutants(
     mutants: list[Mutant], results: Results, args: argparse.Namespace
 ) -> list[Mutant]:
-    """Return the mutants to be tried in this run."""
+    """Return the mutants to try, in random order, and at most as many as requested."""
     done = {
         digest
         for digest, entry in results.known.items()
@@ -243,7 +240,7 @@ def select_mutants(
 
 
 def try_mutants(mutants: list[Mutant], todo: list[Mutant], results: Results, jobs: int) -> None:
-    """Try the selected mutants, `jobs` at a time, and print the result of each."""
+    """Try the selected mutants, `jobs` at the same time, and print the result of each mutant."""
     (HOME / "logs").mkdir(parents=True, exist_ok=True)
     free: SimpleQueue[Worker] = SimpleQueue()
     copies: list[TreeCopy] = []
@@ -277,8 +274,8 @@ def try_mutants(mutants: list[Mutant], todo: list[Mutant], results: Results, job
 
 
 def main() -> int:
-    """Run; return 1 if there is any problem."""
-    # Handled like Ctrl-C, which also ends the running tests.
+    """Try the selected mutants and print a report; return 1 if there is any problem."""
+    # SIGTERM is handled like Ctrl-C, which also ends the running tests.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     args = parse_arguments()
     every = load_mutants()

@@ -1,4 +1,4 @@
-"""A copy of the tree in which the code may be broken, with a separate build and interpreter."""
+"""Copies of the source tree for mutants, each with a separate build and virtual environment."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from pathlib import Path
 
 from mutants.data import ROOT
 
-#: Seconds after which a test that hangs is ended, whatever its own limit.
+#: Seconds after which a test that hangs is ended, whatever the timeout of the test is.
 TEST_LIMIT = 60
-#: Seconds that pytest may take to end after it has printed the number of failed tests.
+#: Seconds that pytest may take to exit after it has printed the number of failed tests.
 ENDING = 5
 _NODE = re.compile(
     r"^(tests/\S+?::\w+(?:\[.*?\](?= |$))?)(?: (PASSED|FAILED|ERROR|SKIPPED|XFAIL)\b)?"
@@ -30,7 +30,7 @@ _MISSED = re.compile(r"^(?:FAILED|ERROR) (tests/.*?)(?: - .*)?$", re.MULTILINE)
 
 
 class Trouble(Exception):
-    """A problem other than a mutant; the text describes it."""
+    """An error of a build, a command or a test run that no mutant has caused."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Run:
 
 
 def list_source_files(root: Path) -> list[str]:
-    """Return the files that git tracks or would add: a copy has them, and no build outputs."""
+    """Return the files that git tracks or would add, which exclude build outputs."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     out = subprocess.run(command, cwd=root, check=True, capture_output=True).stdout
     names = [name.decode() for name in out.split(b"\0") if name]
@@ -50,18 +50,18 @@ def list_source_files(root: Path) -> list[str]:
 
 
 def is_simulated_test(test: str) -> bool:
-    """Whether a test, or a file or folder of tests, needs a simulated process (``make sim``)."""
+    """Return whether a test, or a file or folder of tests, needs a simulated process."""
     return f"{test}/".startswith("tests/sim/")
 
 
 def split_by_process_kind(tests: list[str]) -> tuple[list[str], list[str]]:
-    """Return the tests of simulated processes, which take less time, and those of real ones."""
+    """Return the tests that need simulated processes, which are faster, and all other tests."""
     simulated = [test for test in tests if is_simulated_test(test)]
     return simulated, [test for test in tests if test not in simulated]
 
 
 class TreeCopy:
-    """A copy of the work tree under build/mutate/, one for each parallel job."""
+    """A copy of the work tree under build/mutate/ for one parallel job."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -71,7 +71,7 @@ class TreeCopy:
         self.stopped = False
 
     def sync_with_work_tree(self) -> None:
-        """Make the copy equal to the work tree; unchanged files keep their modification time."""
+        """Update the copy from the work tree; unchanged files keep their modification time."""
         names = list_source_files(ROOT)
         for name in names:
             target = self.home / name
@@ -87,7 +87,7 @@ class TreeCopy:
                     path.unlink()
 
     def fill_and_build(self) -> None:
-        """Fill and build the copy, with an interpreter that has the packages of .venv."""
+        """Update and build the copy, with a virtual environment that has the packages of .venv."""
         self.sync_with_work_tree()
         stamp = self.home / ".ready"
         files = (ROOT / "pyproject.toml", ROOT / "tools" / "editable.py")
@@ -108,7 +108,7 @@ class TreeCopy:
         pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input"]
         pip += ["--python", str(self.venv / "bin" / "python"), "install", "-qq", "--no-deps"]
         pip += ["--no-build-isolation", f"-Cbuild-dir={self.build.relative_to(self.home)}"]
-        # With optimisation across layers, the linker would recompile all of them for every mutant.
+        # With link-time optimization, the linker would recompile all layers for every mutant.
         pip += ["-Csetup-args=-Dtests=true", "-Csetup-args=-Dlto=false"]
         pip += ["-Csetup-args=-Doptimization=1", "-e", "."]
         self._run_command(pip)
@@ -119,7 +119,7 @@ class TreeCopy:
         ours = ("SIWARP_", "PYTEST_")
         environment = {k: v for k, v in os.environ.items() if not k.startswith(ours)}
         environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
-        # The two copies share cached objects in ccache.
+        # All copies share cached objects in ccache.
         environment["CCACHE_NOHASHDIR"] = "1"
         environment.pop("PYTHONPATH", None)
         return environment
@@ -132,9 +132,9 @@ class TreeCopy:
             raise Trouble(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")
 
     def build_targets(self, *targets: str) -> str | None:
-        """Build what has changed; return the compiler's output if it does not compile.
+        """Build the changed files; return the compiler's output after a failure, else None.
 
-        targets: files of the build; by default all.
+        targets: files to build; by default all.
         """
         ninja = [str(Path(sys.executable).parent / "ninja"), "-C", str(self.build), *targets]
         done = subprocess.run(
@@ -143,8 +143,9 @@ class TreeCopy:
         return None if done.returncode == 0 else done.stdout[-4000:]
 
     def run_tests(self, tests: list[str], limit: float, log: Path, without: set[str]) -> Run:
-        """Run tests in order until the first that fails; the tests in `without` are left out."""
-        # Given a file and its folder, pytest runs only the folder: such files have a separate run.
+        """Run tests in order until a test fails; the tests in `without` are not run."""
+        # Given a file and its folder, pytest runs the folder only, so such files have a separate
+        # run.
         early = [test for test in tests if any(test.startswith(f"{other}/") for other in tests)]
         late = [test for test in tests if test not in early]
         left_out = [f"--deselect={name}" for name in sorted(without)]
@@ -160,8 +161,8 @@ class TreeCopy:
         return run
 
     def passing_tests(self, tests: list[str], log: Path) -> set[str]:
-        """Run each of the tests, and return those that passed."""
-        # An unknown name would prevent all others from running.
+        """Run the given tests; return the tests that passed."""
+        # Only names that pytest collects are passed, because an unknown name would stop pytest.
         passed: set[str] = set()
         for some in split_by_process_kind(tests):
             files = sorted({test.partition("::")[0] for test in some})
@@ -174,10 +175,9 @@ class TreeCopy:
         return passed
 
     def _run_pytest(self, arguments: list[str], limit: float, log: Path) -> int | None:
-        """Run pytest; return its exit status, or None if it took too long.
+        """Run pytest; return its exit status, or None if it exceeded the limit.
 
-        The tests are either all of real processes or all of simulated ones: see
-        ``split_by_process_kind``.
+        Either all tests or no tests need a simulated process: see ``split_by_process_kind``.
         """
         environment = self._command_environment()
         if any(is_simulated_test(argument) for argument in arguments):
@@ -187,7 +187,8 @@ class TreeCopy:
         command += [f"--timeout={TEST_LIMIT}", "--timeout-method=thread"]
         # Some mutants are detected only by tests that race the clock.
         command += ["-m", "timing or not timing"]
-        # It tests imports that rebuild the tree, which imports in a copy do not do (_install).
+        # This test of imports that rebuild the tree would fail, because a copy is not rebuilt on
+        # import (_install_package).
         command.append("--ignore=tests/unit/python/test_python_rebuild.py")
         if "-q" not in arguments:
             command.append("-v")
@@ -213,9 +214,9 @@ class TreeCopy:
     def run_with_output(
         self, command: list[str], limit: float, enough: re.Pattern[str] | None = None
     ) -> tuple[int | None, str]:
-        """Run a command; return its exit status, or None if it took too long, and its output.
+        """Run a command; return its exit status (None: it exceeded the limit) and its output.
 
-        The command is ended as soon as its output matches `enough`, and then counts as failed (1).
+        As soon as the output matches `enough`, the command is ended and its exit status is 1.
         """
         process = subprocess.Popen(
             command,
@@ -251,12 +252,12 @@ class TreeCopy:
         return status, out.decode("utf-8", errors="replace")
 
     def stop_command(self) -> None:
-        """Called from another thread: end the running command, which then yields no result."""
+        """End the running command from another thread; the command then has no result."""
         self.stopped = True
         self.end_processes()
 
     def end_processes(self) -> None:
-        """End the remaining processes of a run, which all belong to its session."""
+        """Kill all processes in the session of the running command."""
         process, self.process = self.process, None
         if process is not None:
             with contextlib.suppress(ProcessLookupError):
@@ -265,10 +266,10 @@ class TreeCopy:
 
 
 def _wait_for_pytest(process: subprocess.Popen[bytes], limit: float, log: Path) -> int | None:
-    """Return pytest's exit status, or None if it took too long.
+    """Return the exit status of pytest, or None if it exceeded the limit.
 
-    A failed test may leave behind a thread, or a resource whose release never ends: then the last
-    output of pytest decides.
+    If pytest hangs after a failed test, for example because a thread does not end, the output of
+    pytest decides.
     """
     deadline = time.monotonic() + limit
     while (left := deadline - time.monotonic()) > 0:
@@ -287,12 +288,12 @@ def _wait_for_pytest(process: subprocess.Popen[bytes], limit: float, log: Path) 
 
 
 def _seconds_since_output(log: Path) -> float:
-    """Return the number of seconds since the last output."""
+    """Return the number of seconds since the last output to a log file."""
     return time.time() - log.stat().st_mtime
 
 
 def _outcome_of_run(status: int | None, out: str) -> Run:
-    """Return the outcome of a run from its exit status, and the test that was running."""
+    """Return the outcome of a run of pytest, given its exit status and output."""
     lines = [found.groups() for line in out.splitlines() if (found := _NODE.match(line))]
     missed = [node for node, how in lines if how in ("FAILED", "ERROR")]
     # A module that cannot be imported is listed only in the summary.

@@ -1,7 +1,7 @@
-"""The tests of the wire format pass with SIWARP_CRC_FIRST=1, which places data only after its CRC
-check.
+"""The tests of the wire format pass with SIWARP_CRC_FIRST=1: data is placed after the CRC check.
 
-`make strict` runs the complete suite this way; this file runs the part that every change must pass.
+`make strict` runs the complete suite with this setting; this file runs the part of the suite that
+every change must pass.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from pathlib import Path
 import pace
 import pytest
 
-#: Files whose tests receive FPDUs of more than 8 KiB without Markers. Shorter FPDUs and those with
-#: Markers are checked completely with and without the setting (mpa/mpa_rx.c), so other tests would
-#: show no difference.
+#: Files whose tests receive FPDUs of more than 8 KiB without Markers. Shorter FPDUs and FPDUs with
+#: Markers are checked before placement even without the setting (mpa/mpa_rx.c), so the setting
+#: would make no difference to other tests.
 ABOUT_THE_WIRE = (
     "tests/unit/mpa/test_mpa_rx.py",
     "tests/conformance/rfc5040/test_s4_8_table.py",
@@ -39,7 +39,9 @@ ABOUT_THE_WIRE = (
 @pytest.mark.timeout(300)
 @pytest.mark.skipif("SANITIZER" in os.environ, reason="make test shows it, in a twentieth the time")
 @pytest.mark.skipif("SIWARP_CRC_FIRST" in os.environ, reason="everything runs so already")
-def test_what_is_about_the_wire_passes_with_nothing_placed_before_its_crc(root: Path) -> None:
+def test_the_tests_of_the_wire_format_pass_if_data_is_placed_after_the_crc_check(
+    root: Path,
+) -> None:
     env = {n: v for n, v in os.environ.items() if not n.startswith("PYTEST_")}
     done = pace.run_command(
         [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist",

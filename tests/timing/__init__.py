@@ -1,8 +1,9 @@
-"""Tests that race the clock, and the lane in which they run: one process, without parallel load.
+"""Tests that race the clock, and the timing lane, which runs these tests without parallel load.
 
-``tests/timing/tests.txt`` names them. They are unreliable on a busy machine, so `make test` leaves
-them out and `make timing` runs them (``run.py``). Each has a reason why a test in virtual time
-cannot replace it. The list may only shrink, which ``tests/unit/timing`` checks.
+``tests/timing/tests.txt`` lists the tests that race the clock. Such tests are unreliable on a busy
+machine, so `make test` leaves them out, and `make timing` (``run.py``) runs them in one process.
+Each entry has a reason why a test in virtual time cannot replace the test. The list may only
+shrink, which ``tests/unit/timing`` checks.
 """
 
 from __future__ import annotations
@@ -13,19 +14,19 @@ LIST = Path(__file__).with_name("tests.txt")
 
 
 def listed_tests(path: Path = LIST) -> list[str]:
-    """Return the names on the list: a file of tests, or ``FILE::FUNCTION``."""
+    """Return the entries of tests.txt: a file of tests, or ``FILE::FUNCTION``."""
     lines = (line.split("#", 1)[0].strip() for line in path.read_text("utf-8").splitlines())
     return [line for line in lines if line]
 
 
 def reasons_by_test(path: Path = LIST) -> dict[str, str]:
-    """Return the reason of each name on the list: why a test in virtual time cannot replace it."""
+    """Return, for each entry of tests.txt, why a test in virtual time cannot replace it."""
     lines = [line.partition("#") for line in path.read_text("utf-8").splitlines()]
     return {name.strip(): why.strip() for name, _, why in lines if name.strip()}
 
 
 def list_entry_covering_test(nodeid: str, names: frozenset[str]) -> str | None:
-    """Return the name on the list that covers a test, or None if none does."""
+    """Return the entry of tests.txt that covers a test, or None."""
     function = nodeid.split("[", 1)[0]
     file = function.split("::", 1)[0]
     return next((name for name in (function, file) if name in names), None)

@@ -1,4 +1,4 @@
-"""The duration of a test, and the part of it in which its threads waited for a CPU.
+"""Measures the duration of a test, and how long the threads of the test waited for a CPU.
 
 On Linux a thread's run-queue delay is the second number in ``/proc/PID/task/TID/schedstat`` (ns),
 and the time stolen by the hypervisor is the ``steal`` column of ``/proc/stat`` (ticks).
@@ -16,7 +16,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of a test in seconds; ``steal`` is the mean over all CPUs."""
+    """The duration of a test and its parts in seconds; ``steal`` is the mean over all CPUs."""
 
     wall: float
     run_delay: float
@@ -24,7 +24,7 @@ class Cost:
 
     @property
     def own_seconds(self) -> float:
-        """The time that the test would have taken with a CPU for itself."""
+        """The time that the test would have taken with a CPU to itself."""
         return max(self.wall - self.run_delay - self.steal, 0.0)
 
     def __str__(self) -> str:
@@ -52,7 +52,7 @@ def cpu_ticks() -> tuple[int, int, int]:
 
 
 class Stopwatch:
-    """Measures from its creation to ``stop()``."""
+    """Measures the cost of the code between its creation and the call of ``stop()``."""
 
     def __init__(self) -> None:
         self._delays = _run_delay_ns()
@@ -60,7 +60,7 @@ class Stopwatch:
         self._began = time.monotonic()
 
     def stop(self) -> Cost:
-        """Return the cost since the creation of the stopwatch."""
+        """Return the cost of the code since the creation of the stopwatch."""
         wall = time.monotonic() - self._began
         waited = sum(ns - self._delays.get(thread, 0) for thread, ns in _run_delay_ns().items())
         stolen = (cpu_ticks()[2] - self._stolen) / _TICKS / (os.cpu_count() or 1)
@@ -68,7 +68,7 @@ class Stopwatch:
 
 
 def machine_is_quiet(seconds: float = 1.0, share: float = 0.85) -> bool:
-    """Whether the machine's CPUs are idle for at least this share of the next ``seconds``."""
+    """Return whether the CPUs are idle for at least a share of the next ``seconds``."""
     all_before, idle_before, _ = cpu_ticks()
     time.sleep(seconds)
     everything, idle, _ = cpu_ticks()
@@ -76,7 +76,7 @@ def machine_is_quiet(seconds: float = 1.0, share: float = 0.85) -> bool:
 
 
 def wait_for_quiet_machine(limit: float) -> bool:
-    """Wait for a quiet second; return False if there was none within ``limit`` seconds."""
+    """Wait until the machine is quiet for a second; return False after ``limit`` seconds."""
     end = time.monotonic() + limit
     while time.monotonic() < end:
         if machine_is_quiet():

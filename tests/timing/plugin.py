@@ -1,6 +1,4 @@
-"""pytest plugin that ``run.py`` loads (``-p timing.plugin``): writes the cost of each test to a
-file.
-"""
+"""A pytest plugin (``-p timing.plugin``) that writes the cost of each test to a file."""
 
 from __future__ import annotations
 
@@ -13,5 +11,5 @@ from timing.run import Costs
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the plugin with the file that ``TIMING_COSTS`` names."""
+    """Register the plugin, which writes to the file that ``TIMING_COSTS`` names."""
     config.pluginmanager.register(Costs(Path(os.environ["TIMING_COSTS"])), "siwarp-timing")

@@ -1,16 +1,15 @@
-"""``make timing``: run the tests with the marker ``timing`` alone, and tell load from real
-failures.
+"""``make timing``: runs the tests marked ``timing``, and distinguishes load from real failures.
 
-A test that fails is printed. The lane then waits up to a minute for a quiet machine and repeats
-that test once, alone; this is the only rerun in the project. The verdicts:
+A failed test is printed. The timing lane then waits up to a minute for a quiet machine and repeats
+the failed test once, alone; no other tests of the project are repeated. The verdicts:
 
-FAILED    it failed twice, or it failed once and no other verdict is allowed for it;
-LOAD      it passed on the quiet machine (the cost of both runs is printed);
+FAILED    the test failed twice, or failed once and no other verdict is allowed for the test;
+LOAD      the test passed on the quiet machine (the cost of both runs is printed);
 UNJUDGED  the machine never became quiet.
 
-LOAD and UNJUDGED do not fail the lane. Only tests on the list (``tests/timing/tests.txt``) may get
-them. With ``--strict``, as in `make ci-full`, UNJUDGED fails the lane, too. Other arguments name
-tests.
+LOAD and UNJUDGED do not fail the timing lane. Only tests listed in ``tests/timing/tests.txt`` may
+get these verdicts. With ``--strict``, as in `make ci-full`, UNJUDGED fails the lane, too. Other
+arguments name tests.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ import pytest
 from timing import list_entry_covering_test, listed_tests, measure
 
 ROOT = Path(__file__).resolve().parents[2]
-#: Seconds that the lane waits for a quiet machine before it gives up judging a test.
+#: Seconds that the timing lane waits for a quiet machine before the verdict is UNJUDGED.
 QUIET_WITHIN_S = 60.0
 
 
@@ -44,16 +43,14 @@ class Result:
 
 
 class Costs:
-    """A pytest plugin that writes the outcome and the cost of each test, one JSON object
-    per line.
-    """
+    """A pytest plugin that writes outcome and cost of each test, one JSON object per line."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item):  # type: ignore[no-untyped-def]
-        """Measure the complete test, including its fixtures."""
+        """Measure the cost of a complete test, including its fixtures."""
         self._outcome, self._report = "passed", ""
         watch = measure.Stopwatch()
         yield
@@ -67,7 +64,7 @@ class Costs:
             out.write(json.dumps(line) + "\n")
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Record the worst outcome of a test's phases."""
+        """Record the worst outcome of the phases of a test."""
         if report.failed:
             self._outcome, self._report = "failed", report.longreprtext
         elif report.skipped and self._outcome == "passed":
@@ -75,7 +72,7 @@ class Costs:
 
 
 def run_pytest(arguments: list[str]) -> tuple[int, list[Result]]:
-    """Run pytest in one process; return its status and the result of each test."""
+    """Run pytest in one process; return its exit status and the result of each test."""
     with tempfile.TemporaryDirectory(prefix="siwarp-timing-") as folder:
         path = Path(folder) / "costs.jsonl"
         path.touch()
@@ -90,7 +87,7 @@ def run_pytest(arguments: list[str]) -> tuple[int, list[Result]]:
 
 
 def verdict_after_rerun(first: Result, may_be_unjudged: bool) -> tuple[str, str]:
-    """Judge a test that failed once; return the verdict and an explanation."""
+    """Repeat a test that failed once; return the verdict and an explanation."""
     if not may_be_unjudged:
         return "FAILED", f"{first.cost}; it is not in tests/timing/tests.txt"
     if not measure.wait_for_quiet_machine(QUIET_WITHIN_S):
@@ -102,7 +99,7 @@ def verdict_after_rerun(first: Result, may_be_unjudged: bool) -> tuple[str, str]
 
 
 def main() -> int:
-    """Run the lane; return 0 unless a test has FAILED."""
+    """Run the timing lane; return 0 unless a test has the verdict FAILED."""
     parser = argparse.ArgumentParser(prog="make timing", description=__doc__)
     parser.add_argument("--strict", action="store_true", help="UNJUDGED is a failure, too")
     parser.add_argument("tests", nargs="*", default=["tests"])

@@ -1,4 +1,4 @@
-"""Write SHA256SUMS and siwarp.cdx.json, a bill of materials, for the files in dist/release."""
+"""Writes SHA256SUMS and the bill of materials siwarp.cdx.json for the files in dist/release."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def file_sha256(file: Path) -> str:
 
 
 def runtime_components(about: Message) -> list[Component]:
-    """Return the packages that siwarp needs at run time; those of an extra are optional.
+    """Return the packages that siwarp needs at run time; packages of an extra are optional.
 
-    A version is a range here; the installation selects one.
+    The description of a package has the range of versions, from which the installation selects one.
     """
     found: dict[str, Component] = {}
     for line in about.get_all("Requires-Dist", []):
@@ -52,7 +52,7 @@ def runtime_components(about: Message) -> list[Component]:
     return list(found.values())
 
 
-def make_sbom(files: list[Path]) -> Bom:
+def create_bill_of_materials(files: list[Path]) -> Bom:
     about = wheel_metadata(next(f for f in files if f.suffix == ".whl"))
     name, version = about["Name"], about["Version"]
     own = Component(
@@ -79,7 +79,7 @@ def make_sbom(files: list[Path]) -> Bom:
 
 def main() -> None:
     files = sorted(f for f in OUT.iterdir() if f.suffix in (".whl", ".gz"))
-    (OUT / SBOM).write_text(JsonV1Dot5(make_sbom(files)).output_as_string(indent=2) + "\n")
+    (OUT / SBOM).write_text(JsonV1Dot5(create_bill_of_materials(files)).output_as_string(indent=2) + "\n")
     sums = [f"{file_sha256(f)}  {f.name}\n" for f in (*files, OUT / SBOM)]
     (OUT / "SHA256SUMS").write_text("".join(sums))
     print(f"siwarp: {OUT}: {len(files)} files, {SBOM} and SHA256SUMS")

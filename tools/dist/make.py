@@ -24,10 +24,11 @@ from platforms import (
 
 
 def write_cross_file(platform: Platform) -> Path:
-    """Write meson's description of a platform, and return the path of that file.
+    """Write a cross file for meson that describes a platform; return the path of the file.
 
-    Programs are compiled like libraries, with -fPIC: zig's stubs for musl's variables, for example
-    stdout, do not contain their alignment, so no program may have a copy of them.
+    Programs are compiled with -fPIC, like libraries: zig's stubs for variables of musl, for example
+    stdout, lack the alignment of the variables, so no program may contain a copy of such a
+    variable.
     """
     words = ", ".join(f"'{word}'" for word in compiler_command(platform))
     headers = common_headers_folder()
@@ -52,12 +53,13 @@ endian = 'little'
     return file
 
 
-def make_wheel(platform: Platform) -> Path:
-    """Build for a platform; return the wheel, with the platform's tag."""
+def build_wheel_for_platform(platform: Platform) -> Path:
+    """Build the wheel for a platform; return the path of the wheel."""
     raw = BUILD / "raw" / platform.name
     shutil.rmtree(raw, ignore_errors=True)
     raw.mkdir(parents=True)
-    # meson-python derives the wheel's platform from the interpreter's, which this variable sets.
+    # meson-python derives the wheel's platform from that of the interpreter, which the variable
+    # sets.
     os.environ["_PYTHON_HOST_PLATFORM"] = f"linux-{platform.cpu}"
     arguments = [f"--cross-file={write_cross_file(platform)}", "-Ddebug=false"]
     settings = {"build-dir": str(BUILD / "meson" / platform.name), "setup-args": arguments}
@@ -68,7 +70,7 @@ def make_wheel(platform: Platform) -> Path:
     except SystemExit:
         print(log.read_text()[-4000:], file=sys.stderr)
         raise
-    # mesonpy tags the wheel for the interpreter that ran it. The module uses the limited API of
+    # mesonpy tags the wheel for the running interpreter. The C module uses the limited API of
     # Python 3.10, so the wheel is valid for all later versions too.
     tags = ["--python-tag", "cp310", "--abi-tag", "abi3", "--platform-tag", platform.tag]
     done = subprocess.run(
@@ -93,7 +95,7 @@ def redirect_output_to(fd: int) -> Iterator[None]:
 
 
 def main() -> None:
-    """Empty dist/release, and build all files."""
+    """Build the sdist and the wheels of the selected platforms into an empty dist/release."""
     platforms = select_platforms(sys.argv[1:])
     os.chdir(ROOT)
     shutil.rmtree(OUT, ignore_errors=True)
@@ -104,7 +106,7 @@ def main() -> None:
     print(f"siwarp: {OUT / sdist}", flush=True)
     for i, platform in enumerate(platforms, 1):
         print(f"siwarp: wheel {i} of {len(platforms)}: {platform.name}", flush=True)
-        wheel = make_wheel(platform)
+        wheel = build_wheel_for_platform(platform)
         print(f"siwarp: {wheel}, {wheel.stat().st_size:,} octets", flush=True)
 
 

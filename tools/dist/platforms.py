@@ -1,4 +1,4 @@
-"""The platforms for which a release has a wheel, and zig's compiler for each."""
+"""The platforms for which a release has a wheel, and the zig compiler command for each."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ PLATFORMS = [
 
 
 def select_platforms(names: list[str]) -> list[Platform]:
-    """Return the platforms with these names, or all; SystemExit for an unknown name."""
+    """Return the platforms with the given names, or all; raise SystemExit for an unknown name."""
     by_name = {p.name: p for p in PLATFORMS}
     if unknown := [n for n in names if n not in by_name]:
         raise SystemExit(f"no platform {', '.join(unknown)}: there are {', '.join(by_name)}")
@@ -51,7 +51,7 @@ def select_platforms(names: list[str]) -> list[Platform]:
 
 
 def zig_path() -> Path:
-    """Return the path of the compiler in PyPI's package ziglang."""
+    """Return the path of the zig compiler in PyPI's package ziglang."""
     spec = find_spec("ziglang")
     if not spec or not spec.origin:
         raise SystemExit("the package ziglang is missing: run make dist, which installs it")
@@ -59,16 +59,16 @@ def zig_path() -> Path:
 
 
 def compiler_command(platform: Platform) -> list[str]:
-    """Return the command that compiles C for a platform; add common_headers_folder() to it."""
-    # Without the last option, zig traps undefined behaviour, as for its own language.
+    """Return the command that compiles C for a platform, without common_headers_folder()."""
+    # Without -fno-sanitize=undefined, zig would trap undefined behaviour of C.
     return [str(zig_path()), "cc", "-target", platform.target, "-fno-sanitize=undefined"]
 
 
 def common_headers_folder() -> Path:
-    """Return a folder with the system headers that are valid for every platform.
+    """Return a folder with links to the system headers that are valid for every platform.
 
-    These are libibverbs's and librdmacm's, and, if Debian has them by processor, Python's settings,
-    which are the same for all processors with pointers and longs of 64 bits.
+    The folder has the headers of libibverbs and librdmacm and, if Debian installs it by processor,
+    Python's pyconfig.h, which is the same for all processors with pointers and longs of 64 bits.
     """
     folder = BUILD / "include"
     folder.mkdir(parents=True, exist_ok=True)

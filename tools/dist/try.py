@@ -1,8 +1,8 @@
 """Test the files that make.py built: `python tools/dist/try.py [PLATFORM...]`.
 
-Each wheel must have the tree's files, be small, and require no more of a system than its tag says;
-a C program must run with its library, if necessary under qemu-user and another C library's loader.
-The sdist must build, and the result must transfer data.
+Each wheel must contain the files of the tree, be small, and have no requirements beyond its tag; a
+C program must run with the library of the wheel, if necessary under qemu-user and the loader of
+another C library. The sdist must build, and the result must transfer data.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from elftools.elf.elffile import ELFFile
 from elftools.elf.gnuversions import GNUVerNeedSection
 from platforms import BUILD, OUT, ROOT, Platform, compiler_command, select_platforms
 
-#: Maximum compressed octets of a wheel, without the simulator and for the simulator. The simulator
-#: is a second build of all layers, which is loaded only by processes that simulate.
+#: Maximum number of compressed octets of a wheel without the simulator, and of the simulator. The
+#: simulator is a second build of all layers, which only simulated processes load.
 MOST_OCTETS = 1_000_000
 MOST_OF_SIMULATOR = 400_000
 MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}
-#: Libraries that siwarp's libraries may need from a system, besides the C library's loader.
+#: Libraries of the system that siwarp's libraries may need, besides the loader.
 GNU = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1"}
 OURS = {"libsiwarp.so.0", "libsiwarp-sim.so", "libibverbs.so.1", "librdmacm.so.1"}
 SIMULATOR = re.compile(r"siwarp/(sim/|lib/libsiwarp-sim\.so$|_siwarp_sim\.)")
@@ -34,7 +34,7 @@ LIMIT_S = 120
 
 
 def elf_errors(platform: Platform, name: str, file: Path) -> list[str]:
-    """Return the forbidden requirements of an ELF file; [] for a file in another format."""
+    """Return errors for forbidden requirements of an ELF file; [] for other files."""
     with file.open("rb") as octets:
         if octets.read(4) != b"\x7fELF":
             return []
@@ -64,7 +64,7 @@ def too_new_glibc_versions(platform: Platform, section: GNUVerNeedSection) -> li
 
 
 def oversized_parts(wheel: Path) -> list[str]:
-    """Return the parts of a wheel that exceed their limit of octets."""
+    """Return errors for parts of a wheel that exceed their maximum size."""
     with zipfile.ZipFile(wheel) as archive:
         simulator = sum(f.compress_size for f in archive.infolist() if SIMULATOR.match(f.filename))
     parts = {
@@ -79,7 +79,7 @@ def oversized_parts(wheel: Path) -> list[str]:
 
 
 def check_wheel_matches_tag(platform: Platform, wheel: Path, unpacked: Path) -> None:
-    """Raise SystemExit if the wheel does not match its tag."""
+    """Raise SystemExit if a wheel has requirements beyond its tag, or is too large."""
     found = [
         wrong
         for file in sorted(unpacked.rglob("*"))
@@ -92,7 +92,7 @@ def check_wheel_matches_tag(platform: Platform, wheel: Path, unpacked: Path) -> 
 
 
 def emulator_command(platform: Platform) -> list[str]:
-    """Return the command prefix that runs a platform's program on this machine."""
+    """Return the command prefix that runs programs of a platform on this machine."""
     native = os.uname().machine == platform.cpu
     root = {"gnu": f"/usr/{platform.cpu}-linux-gnu", "musl": str(BUILD / "root" / platform.name)}
     qemu = [] if native else [f"qemu-{platform.cpu}", "-L", root[platform.libc.partition(".")[0]]]
@@ -115,7 +115,7 @@ def compile_example(platform: Platform, package: Path, example: str) -> list[str
 
 
 def run_examples(platform: Platform, package: Path) -> None:
-    """Run C examples, each as a server and a client; the client must succeed."""
+    """Run the C examples with the library of a wheel, each as server and client."""
     for example, argument in (("ud_pingpong", "100"), ("rc_write", "a text")):
         run = compile_example(platform, package, example)
         with subprocess.Popen(run, stdout=subprocess.PIPE, text=True) as server:
@@ -139,7 +139,7 @@ def check_wheel(platform: Platform) -> None:
 
 
 def check_sdist() -> None:
-    """Install the sdist into an empty environment, like `pip install siwarp` without a wheel."""
+    """Install the sdist into an empty virtual environment, and run `siwarp ping`."""
     (sdist,) = OUT.glob("*.tar.gz")
     with tempfile.TemporaryDirectory(prefix="siwarp sdist ") as folder:
         venv.create(folder, with_pip=True)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Pages of the site and man pages for the commands, generated from the code's declarations.
+"""Generates pages of the site and man pages for the commands, from declarations in the code.
 
-``python tools/pages/commands.py DIR`` writes the man pages, a file for each command.
+``python tools/pages/commands.py DIR`` writes the man pages, one file for each command.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["Command", "command_page", "list_commands", "man_page"]
 
 @dataclass(frozen=True)
 class Command:
-    """A command: ``path`` is its words, ``options`` are pairs of an option and its description."""
+    """A command of siwarp: the words of the command, its help, and options with descriptions."""
 
     path: tuple[str, ...]
     usage: str
@@ -35,12 +35,12 @@ class Command:
 
     @property
     def name(self) -> str:
-        """The name with hyphens, as for man pages and files."""
+        """The words of the command joined by hyphens, as in names of man pages."""
         return "-".join(self.path)
 
     @property
     def summary(self) -> str:
-        """The first sentence of the help."""
+        """The first sentence of the help text of the command."""
         return _first_sentence(self.help[0])
 
 
@@ -69,7 +69,7 @@ def _walk_commands(command: Any, path: tuple[str, ...]) -> Iterator[Command]:
 
 
 def _command_from_help(path: tuple[str, ...]) -> Command:
-    """Describe a command that parses its own arguments, from the help that it prints."""
+    """Return the description of a command from the help text that the command prints."""
     from siwarp.cli import config, run
 
     said = io.StringIO()
@@ -84,7 +84,7 @@ def _command_from_help(path: tuple[str, ...]) -> Command:
 
 
 def _option_and_help(parameter: Any) -> tuple[str, str] | None:
-    """Return a parameter's option and its help, with permitted values and default."""
+    """Return the option of a parameter and its help text, with bounds and default, or None."""
     help_ = getattr(parameter, "help", None) or ""
     if getattr(parameter, "hidden", False):
         return None
@@ -106,7 +106,7 @@ def _option_and_help(parameter: Any) -> tuple[str, str] | None:
 
 
 def _number_bounds(kind: Any) -> Iterator[str]:
-    """Yield the bounds of a number; either may be missing."""
+    """Yield a text with the bounds of a number, if the number has bounds."""
     least, most = getattr(kind, "min", None), getattr(kind, "max", None)
     if least is not None and most is not None:
         yield f"{least} to {most}"
@@ -121,12 +121,12 @@ def _format_default(value: Any) -> str:
 
 
 def _is_command_line(paragraph: str) -> bool:
-    """Whether a paragraph of the help is a command line."""
+    """Return whether a paragraph of a help text is a command line."""
     return re.match(r"(siwarp|cc|\$) \S", paragraph) is not None and "." not in paragraph[-1:]
 
 
 def command_page(group: list[Command]) -> str:
-    """Return the page of a command and its subcommands."""
+    """Return the Markdown page of a command and its subcommands."""
     lines: list[str] = []
     for command in group:
         depth = "#" * (len(command.path) - 1 or 1)
@@ -153,14 +153,14 @@ def _options_table(command: Command) -> list[str]:
 
 
 def _help_markdown(text: str) -> str:
-    """Return Markdown for the help text; text between backticks stays unchanged."""
+    """Return a help text as Markdown; text between backticks stays unchanged."""
     pieces = re.split(r"(`[^`]+`)", text)
     plain = [p if p[:1] == "`" else re.sub(r"([*<>\[\]|_])", r"\\\1", p) for p in pieces]
     return "".join(plain)
 
 
 def man_page(command: Command) -> str:
-    """Return a command's page for man(1)."""
+    """Return the man page of a command, in roff."""
     name = command.name
     lines = [f'.TH {name.upper()} 1 "" "siwarp {version("siwarp")}" "siwarp"']
     lines += [".SH NAME", _escape_roff(f"{name} - {command.summary.rstrip('.')}")]

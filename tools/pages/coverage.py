@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""The pages on the clauses of the RFCs and of datagram-iWARP that tests verify, as in
-``make spec``.
-"""
+"""Generates pages on the clauses of the RFCs and of datagram-iWARP that tests have shown."""
 
 from __future__ import annotations
 
@@ -27,7 +25,7 @@ _DGRAM = "datagram-iWARP"
 
 @dataclass(frozen=True)
 class Row:
-    """A clause or requirement: ``cited`` are its items, or the clause itself if it has none."""
+    """A clause or requirement; ``cited`` are the ids that tests cite: its items, or its own id."""
 
     id: str
     group: str
@@ -40,7 +38,7 @@ class Row:
 
 
 def coverage_pages(root: Path) -> dict[str, str]:
-    """Return the page of each specification, and an overview with a line for each."""
+    """Return the page of each specification, and an overview page, by file name."""
     clauses, problems = check.load_clauses(root / "spec")
     if problems:
         raise ValueError(f"spec/ is wrong: {problems[0]}")
@@ -80,7 +78,7 @@ def _group_name(group: str) -> str:
 
 
 def _overview_page(groups: dict[str, list[Row]], ran: check.RecordedRun) -> str:
-    """Return the page with a line for each specification."""
+    """Return the overview page, which has a line for each specification."""
     lines = [
         "# Coverage of the RFCs",
         "",
@@ -107,7 +105,7 @@ def _overview_page(groups: dict[str, list[Row]], ran: check.RecordedRun) -> str:
 def _specification_page(
     group: str, rows: list[Row], found: check.Citations, ran: check.RecordedRun
 ) -> str:
-    """Return the page of one specification: a table whose rows can be filtered."""
+    """Return the page of one specification, with a table whose rows the reader can filter."""
     lines = [
         f"# {group}",
         "",
@@ -131,7 +129,7 @@ def _specification_page(
 
 
 def _folded_tests(row: Row, found: check.Citations, ran: check.RecordedRun) -> str:
-    """Return the tests that cite a clause, folded, each with its result."""
+    """Return HTML that lists the tests citing a clause, each with its result, when unfolded."""
     lines = []
     for cited in row.cited:
         outcomes = ran.outcomes_of_clause(cited)
@@ -149,7 +147,7 @@ def _folded_tests(row: Row, found: check.Citations, ran: check.RecordedRun) -> s
 
 
 def _is_same_test(ran: str, test: str) -> bool:
-    """Whether an executed test, with class and parameters, is the test with this name."""
+    """Return whether the id of an executed test (class, parameters) belongs to a test name."""
     parts = ran.partition("[")[0].split("::")
     return f"{parts[0]}::{parts[-1]}" == test
 

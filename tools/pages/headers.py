@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""The reference of the C interface, from the comments of its headers.
+"""Generates the reference of the C interface from the comments in its headers.
 
-A header consists of comments and declarations. A comment describes the declaration after it; a
-comment of the form ``---- title ----`` begins a section; the first one after the license describes
-the header.
+A header consists of comments and declarations. A comment describes the declaration that follows; a
+comment of the form ``---- title ----`` begins a section; the first comment after the license
+describes the header.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Declaration:
 
 @dataclass
 class Header:
-    """A header: its description and its declarations."""
+    """A C header: its name, its description and its declarations."""
 
     name: str
     intro: str = ""
@@ -44,7 +44,7 @@ class Header:
 
 
 def parse_header(path: Path) -> Header:
-    """Return a header's description and declarations, in order."""
+    """Parse a C header; return its description and its declarations, in order."""
     header = Header(path.name)
     text = path.read_text("utf-8").partition("*/\n")[2]  # skip the license
     text = text.replace('extern "C" {', "")
@@ -67,7 +67,7 @@ def parse_header(path: Path) -> Header:
 
 
 def _without_repeated_types(declarations: list[Declaration]) -> list[Declaration]:
-    """Leave out forward declarations of types that are declared in full or were declared before."""
+    """Return the declarations without repeated and redundant forward declarations of types."""
     seen = {(d.kind, d.name) for d in declarations if "{" in d.code}
     kept = []
     for found in declarations:
@@ -79,7 +79,7 @@ def _without_repeated_types(declarations: list[Declaration]) -> list[Declaration
 
 
 def _split_comments(text: str) -> Iterator[tuple[str, bool]]:
-    """Yield comments (True) and declarations (False); an empty one represents an empty line."""
+    """Yield comments (True) and declarations (False) of a header; "" stands for an empty line."""
     code = re.sub(r"/\*.*?\*/", lambda m: re.sub(r"[^\n]", " ", m[0]), text, flags=re.DOTALL)
     at = 0
     while at < len(text):
@@ -94,7 +94,7 @@ def _split_comments(text: str) -> Iterator[tuple[str, bool]]:
 
 
 def _end_of_declaration(code: str, at: int) -> int:
-    """Return the end of the line that closes the braces and parentheses opened at ``at``."""
+    """Return the end of the line that closes all braces and parentheses of a declaration."""
     depth = 0
     while at < len(code):
         end = code.find("\n", at) + 1 or len(code)
@@ -106,13 +106,13 @@ def _end_of_declaration(code: str, at: int) -> int:
 
 
 def _comment_text(comment: str) -> str:
-    """Return a comment's text without the stars on the left."""
+    """Return the text of a C comment without the stars on the left."""
     lines = [re.sub(r"^\s*\* ?", "", line).rstrip() for line in comment.strip().split("\n")]
     return "\n".join(lines).strip()
 
 
 def _parse_declaration(code: str) -> Declaration | None:
-    """Parse a C declaration; None for preprocessor lines and others that readers do not need."""
+    """Parse a C declaration; return None for preprocessor lines and closing braces."""
     if define := _DEFINE.fullmatch(code):
         return Declaration("macro", define[1], code)
     if code.startswith(("#", "}")):
@@ -130,7 +130,7 @@ def _parse_declaration(code: str) -> Declaration | None:
 
 
 def header_page(header: Header, names: dict[str, str]) -> str:
-    """Return the page of a header; ``names`` has the kind of each name in all headers."""
+    """Return the Markdown page of a header; ``names`` has the kind of each name of all headers."""
     lines = [f"# `<siwarp/{header.name}>`", "", _comment_markdown(header.intro, names), ""]
     section = ""
     for found in _merge_forward_declarations(header.declarations):
@@ -142,7 +142,7 @@ def header_page(header: Header, names: dict[str, str]) -> str:
 
 
 def _merge_forward_declarations(declarations: list[Declaration]) -> Iterator[Declaration]:
-    """Yield consecutive forward declarations of types as one declaration with many names."""
+    """Yield declarations, with consecutive forward declarations of types merged into one."""
     group: Declaration | None = None
     for found in declarations:
         opaque = found.kind == "struct" and "{" not in found.code
@@ -159,10 +159,10 @@ def _merge_forward_declarations(declarations: list[Declaration]) -> Iterator[Dec
 
 
 def _declaration_directive(found: Declaration, names: dict[str, str]) -> list[str]:
-    """Return a declaration as a directive of Sphinx's C domain.
+    """Return the lines of a declaration as a directive of Sphinx's C domain.
 
-    Sphinx has one name space where C has two: a function with the name of a struct gets no
-    directive.
+    Sphinx has one name space where C has two, so a function with the name of a struct is shown
+    without a directive.
     """
     if found.kind == "function" and names[found.name] != "function":
         return ["```c", f"{found.code};", "```", "", _comment_markdown(found.comment, names)]
@@ -176,7 +176,7 @@ def _declaration_directive(found: Declaration, names: dict[str, str]) -> list[st
 
 
 def _comment_markdown(text: str, names: dict[str, str]) -> str:
-    """Return a comment as Markdown: interface names become links, indented lines stay unchanged."""
+    """Return a comment as Markdown: names become links, indented lines stay unchanged."""
     blocks = []
     for block in re.split(r"\n\s*\n", text):
         if re.search(r"^\S.*\n +\S|^ {2,}|\S {3,}\S", block, re.MULTILINE) and "- " not in block:

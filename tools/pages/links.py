@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Check that every internal link of the pages has a target: ``python tools/pages/links.py HTML``.
+"""Checks that every internal link of the site has a target: ``python tools/pages/links.py HTML``.
 
-Sphinx checks the links that it resolves itself; this script checks the output: each ``href`` and
-``src`` without a host must refer to a file of the site, and its fragment to an id there.
+Sphinx checks only the links that it resolves; this script checks the HTML output: each ``href`` and
+``src`` without a host must refer to a file of the site, and its fragment to an id in the file.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class _Page(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Record the ids and the link targets of a tag."""
+        """Record the ids and the link targets of an HTML tag."""
         for name, value in attrs:
             if name in ("id", "name") and value:
                 self.ids.add(value)
@@ -34,7 +34,7 @@ class _Page(HTMLParser):
 
 
 def broken_links(site: Path) -> list[str]:
-    """Return a line for each broken link."""
+    """Return an error message for each internal link of the site without a target."""
     pages = {path: _Page(path.read_text("utf-8")) for path in sorted(site.rglob("*.html"))}
     found = []
     for path, page in pages.items():
@@ -45,7 +45,7 @@ def broken_links(site: Path) -> list[str]:
 
 
 def _link_error(link: str, path: Path, pages: dict[Path, _Page]) -> str:
-    """Return the error of a link on the page at ``path``; empty for a good or external link."""
+    """Return the error of a link on a page, or "" for a valid or external link."""
     url = urlsplit(link)
     if url.scheme or url.netloc:
         return ""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Prepare the input of Sphinx: ``python tools/pages/stage.py DIR``.
+"""Creates a folder with the input of Sphinx: ``python tools/pages/stage.py DIR``.
 
-DIR gets the structure of the tree, so that links between its pages work: folders and files of the
-tree as symbolic links, and the pages that are generated from the code.
+DIR has the structure of the source tree, so that links between pages work. DIR contains folders and
+files of the tree as symbolic links, and the pages that are generated from the code.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ HEADERS = ("types.h", "siw.h", "siw_ext.h", "cm.h", "ibv_ext.h")
 
 
 def main() -> int:
-    """Create the folder again."""
+    """Remove and create the folder; return 0."""
     stage = Path(sys.argv[1])
     shutil.rmtree(stage, ignore_errors=True)
     (stage / "docs").mkdir(parents=True)
@@ -48,7 +48,7 @@ def main() -> int:
 
 @functools.cache
 def generated_pages() -> dict[str, str]:
-    """Return the text of each generated page, by its name in docs."""
+    """Return the text of each generated page, by file name in docs."""
     troubleshooting = (ROOT / "TROUBLESHOOTING.md").read_text("utf-8")
     made = {
         "reference/settings.md": tables.settings_page(),
@@ -69,7 +69,7 @@ def generated_pages() -> dict[str, str]:
 
 
 def python_page(package: str) -> str:
-    """Return the page of a package: the names in its ``__all__``, by defining module."""
+    """Return the page of a Python package: the names in ``__all__``, by defining module."""
     module = importlib.import_module(package)
     lines = [f"# `{package}`", "", "```{eval-rst}", f".. automodule:: {package}", "```", ""]
     elsewhere: list[str] = []

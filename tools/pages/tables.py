@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""The reference of settings, counters and exceptions, from the tables in the code."""
+"""Generates the reference of settings, counters and exceptions from tables in the code."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from siwarp.verbs import errors
 
 __all__ = ["EXCEPTIONS", "counters_page", "exceptions_page", "parse_reasons", "settings_page"]
 
-#: The exceptions of siwarp itself, which are described only on this page.
+#: The exceptions of siwarp, which are described only on the page of exceptions.
 EXCEPTIONS = ("Error", "StateError", "LimitError", "PeerGone", "Timeout", "ProtocolError")
 _REASON = re.compile(r"X\((\w+), (E\w+),\s*((?:\"(?:[^\"\\]|\\.)*\"\s*)+)\)")
 
 
 def table_cell(text: str) -> str:
-    """Return text for a table cell: Markdown that renders as exactly this text."""
+    """Return a text as Markdown for a table cell, which renders as exactly the text."""
     pieces = re.split(r"(`[^`]+`)", text.replace("|", r"\|"))
     return "".join(p if p[:1] == "`" else re.sub(r"([*<>\[\]_{}])", r"\\\1", p) for p in pieces)
 
@@ -49,7 +49,7 @@ def settings_page() -> str:
 
 
 def counters_page(troubleshooting: str) -> str:
-    """Return the page of all counters, with the advice in TROUBLESHOOTING.md."""
+    """Return the page of all counters, with the advice of TROUBLESHOOTING.md."""
     advice = _advice_by_name(troubleshooting)
     lines = [
         "# Counters",

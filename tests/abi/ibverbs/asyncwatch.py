@@ -12,7 +12,7 @@ ADDRESS = "2001:db8:77::77/128"
 
 
 def print_until(lines, text):
-    """Print the lines of the program up to the first one that contains the text."""
+    """Print the output of a program up to the first line that contains a text."""
     for line in lines:
         print(line, end="", flush=True)
         if text in line:

@@ -8,7 +8,7 @@ RANK, SIZE = COMM.rank, COMM.size
 
 
 def rank_numbers(rank, count):
-    """Return the numbers of a rank; every rank can compute those of every other."""
+    """Return the numbers of a rank, which every other rank can compute, too."""
     return numpy.random.default_rng(rank * 1000 + count).integers(-1000, 1000, count)
 
 
@@ -23,7 +23,7 @@ for count in (1, 1000, 60_000):
         out = numpy.zeros_like(mine)
         COMM.Allreduce(mine, out, op)
         assert numpy.array_equal(out, wanted), (count, op)
-    # Floating point: MPI chooses the order of the summation.
+    # With floating point numbers the result depends on the order of summation, which MPI chooses.
     out = numpy.zeros(count)
     COMM.Allreduce(mine / 7.0, out)
     assert numpy.allclose(out, numpy.sum(every, axis=0) / 7.0)
@@ -47,7 +47,7 @@ out = numpy.zeros(count, dtype=table.dtype)
 COMM.Reduce_scatter_block(table[RANK], out)
 assert numpy.array_equal(out, table.sum(axis=0)[RANK])
 
-# Parts of different lengths, known only at the root.
+# The ranks contribute parts of different lengths, which only the root knows.
 lengths = [100 * (rank + 1) for rank in range(SIZE)]
 whole = numpy.concatenate([rank_numbers(rank, lengths[rank]) for rank in range(SIZE)])
 out = numpy.zeros(len(whole), dtype=whole.dtype) if RANK == 0 else None

@@ -1,4 +1,4 @@
-"""Point-to-point calls of mpi4py: blocking, non-blocking, persistent, probed; objects, buffers."""
+"""Point-to-point calls of mpi4py: blocking, non-blocking and persistent, buffers and objects."""
 
 import numpy
 from mpi4py import MPI
@@ -28,7 +28,7 @@ for size in (1, 100, 1024, 8192, 100_000, 500_000):
     sent.Wait()
     check_received(came, size, 2)
 
-# Many messages at once, received in a different order.
+# Many messages are in flight at the same time and received in a different order.
 out = [rank_pattern(RANK, 2000, tag) for tag in range(50)]
 into = [numpy.zeros(2000, dtype="i8") for _ in range(50)]
 requests = [COMM.Irecv(into[tag], BEFORE, 100 + tag) for tag in reversed(range(50))]

@@ -40,7 +40,7 @@ for rank in range(SIZE):
 window.Fence()
 assert numpy.array_equal(memory, sum(rank_numbers(rank, 3) for rank in range(SIZE)))
 
-# An exclusive lock admits one rank at a time; only the origin is active.
+# With an exclusive lock one rank at a time accesses the window, without a call of the target.
 memory[:] = 0
 COMM.Barrier()
 window.Lock(0, MPI.LOCK_EXCLUSIVE)
@@ -55,7 +55,7 @@ window.Flush(0)
 window.Unlock(0)
 assert numpy.array_equal(came, numpy.repeat(numpy.arange(1.0, SIZE + 1), 10))
 
-# Only the two neighbours take part.
+# With post and start, only neighbouring ranks synchronize.
 COMM.Barrier()
 group = COMM.group
 mine = rank_numbers(RANK, 4)

@@ -1,4 +1,4 @@
-"""Shared by the scripts: the control connection, and test data that identifies its position."""
+"""Shared by the PyPI scripts: the control connection, and test data that identifies positions."""
 
 import json
 import socket
@@ -8,7 +8,7 @@ PORT = 18616
 
 
 def data_pattern(size, seed):
-    """Return octets with no two equal pages."""
+    """Return octets of which no two pages are equal."""
     return bytes((i * 7 + (i >> 8) * 13 + seed) & 0xFF for i in range(size))
 
 
@@ -21,15 +21,15 @@ class Control:
             connection = socket.create_connection((sys.argv[2], PORT), timeout=30)
         else:
             self.server = True
-            # The device is already open when a client finds this port open.
+            # A client that finds this port open can rely on the device being open.
             connection = socket.create_server(("0.0.0.0", PORT)).accept()[0]
         connection.settimeout(30)
         self.here = connection.getsockname()[0]
-        # Two file objects: a single one for both directions would lose its read-ahead.
+        # Each direction has a file object, because a single one for both would lose its read-ahead.
         self.read, self.write = connection.makefile("r"), connection.makefile("w")
 
     def exchange_values(self, **mine):
-        """Send values to the other end, and return the values it sends."""
+        """Send values to the other end, and return the values that the other end sends."""
         self.write.write(json.dumps(mine) + "\n")
         self.write.flush()
         line = self.read.readline()
@@ -38,5 +38,5 @@ class Control:
 
 
 def device_name():
-    """Return the name of the device to use."""
+    """Return the name of the RDMA device, the first argument of the script."""
     return sys.argv[1]

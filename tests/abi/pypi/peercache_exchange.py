@@ -1,6 +1,6 @@
 """PyPI's peercache, which is linked to libibverbs.so.1: one-sided reads and writes of its engine.
 
-peercache_exchange.py DEVICE [SERVER [endless]]; with "endless" it reads until a read fails.
+peercache_exchange.py DEVICE [SERVER [endless]]; with "endless" the client reads until a read fails.
 """
 
 import ctypes
@@ -44,7 +44,7 @@ else:
     assert memory.raw == data_pattern(PAGE * PAGES, 1), "reads"
     memory.raw = data_pattern(PAGE * PAGES, 2)
     assert all(transport.batch_write_v(*words))
-    # An rkey that was never issued.
+    # A read with an rkey that was never issued must fail.
     assert not any(
         transport.batch_read_v(*(one[:1] for one in words[:3]), [other["rkey"] ^ 0x5500], [8])
     )

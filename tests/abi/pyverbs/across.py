@@ -30,14 +30,14 @@ def connected_socket():
 
 
 def exchange_values(stream, **mine):
-    """Send values to the other program, and return the values it sends."""
+    """Send values to the other program, and return the values received from it."""
     stream.write(json.dumps(mine) + "\n")
     stream.flush()
     return json.loads(stream.readline())
 
 
 def check_rc(end, theirs):
-    """Each end posts a Write, a Send behind it and a Read, and checks the received data."""
+    """Post a Write, a Send and a Read, and check the data that the other program wrote and sent."""
     data, other = data_pattern(SIZE, serves), data_pattern(SIZE, not serves)
     end.mr.write(data, SIZE)
     to = theirs["addr"] + 3 * SIZE, theirs["rkey"]
@@ -52,7 +52,7 @@ def check_rc(end, theirs):
 
 
 def check_ud(end, theirs, way):
-    """Send a datagram in each direction; received data follows a header."""
+    """Send a UD message and check the received UD message, whose data follows the GRH."""
     end.mr.write(data_pattern(SIZE, serves), SIZE)
     wr = SendWR(sg=[end.sge(SIZE)], num_sge=1, send_flags=IBV_SEND_SIGNALED)
     wr.set_wr_ud(AH(end.pd, attr=way), theirs["ud"], QKEY)

@@ -1,4 +1,4 @@
-"""Completion channels: one event for each time that a queue was armed."""
+"""Completion channels: a completion queue raises one event each time that it was armed."""
 
 from common import End, data_pattern, open_device, report_success
 from pyverbs.cq import CQ, CompChannel
@@ -32,7 +32,7 @@ with open_device() as ctx:
             assert end is a or (came.wr_id, came.byte_len) == (i, SIZE)
         assert b.mr.read(SIZE, 0) == data
 
-    # Armed for solicited events only: an ordinary message raises none.
+    # A queue that is armed for solicited events raises no event for an ordinary message.
     channel = CompChannel(ctx)
     cq = CQ(ctx, 100, None, channel)
     a, b = End(ctx), End(ctx, cq=cq)

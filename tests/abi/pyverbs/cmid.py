@@ -33,7 +33,7 @@ SIZE, GRH, HOST = 1000, 40, "127.0.0.1"
 
 
 def next_event(channel, kind):
-    """Take the next event of a channel, which must be of this kind."""
+    """Return the next event of a channel, which must be of the given kind."""
     found = CMEvent(channel)
     assert found.event_type == kind, found.event_str()
     return found
@@ -72,7 +72,7 @@ def conn_param(text):
 
 
 def request_connection(port, server):
-    """Return two connected RC ids, and the event channel of the client."""
+    """Send a connection request; return the event channel of the client, and both ids."""
     mine, active = resolved_id(RDMA_PS_TCP, port)
     create_queue_pair(active, IBV_QPT_RC)
     active.connect(conn_param(b"who is there"))
@@ -83,7 +83,7 @@ def request_connection(port, server):
 
 
 def check_transfers(active, passive):
-    """A Send, a Write and a Read between two ids; the data of each is checked."""
+    """Transfer data between two ids with a Send, a Write and a Read, and compare the data."""
     data = data_pattern(SIZE)
     here, there = active.reg_msgs(SIZE), passive.reg_msgs(SIZE)
     here.write(data, SIZE)
@@ -102,7 +102,7 @@ def check_transfers(active, passive):
 
 
 def check_datagram(cmid, mr, ah, peer, qpn):
-    """Send a datagram from one id to another."""
+    """Send a UD message from one id to another and compare the data."""
     data = data_pattern(SIZE, 8)
     mr.write(data, SIZE)
     theirs = peer.reg_msgs(SIZE + GRH)

@@ -1,4 +1,4 @@
-"""Shared by the scripts: a device, and two of its queue pairs that communicate with each other."""
+"""Shared by the pyverbs scripts: the device, and ends that communicate with each other."""
 
 import errno
 import sys
@@ -40,7 +40,7 @@ def open_device():
 
 
 def check_refused(what, *args, code=errno.EOPNOTSUPP, **more):
-    """Check that a call or a class is refused with this errno."""
+    """Check that a call or the creation of an object fails with the errno `code`."""
     try:
         what(*args, **more)
     except PyverbsRDMAError as e:
@@ -55,13 +55,13 @@ def data_pattern(size, seed=0):
 
 
 def loopback_address_vector(ctx, index=0):
-    """Return an address vector that leads to the device itself."""
+    """Return an address vector whose destination is the device itself."""
     gid = ctx.query_gid(port_num=1, index=index)
     return AHAttr(gr=GlobalRoute(dgid=gid, sgid_index=index), is_global=1, port_num=1)
 
 
 class End:
-    """A protection domain, a completion queue, a region and a queue pair."""
+    """A queue pair with its protection domain, completion queue and memory region."""
 
     def __init__(self, ctx, qp_type=IBV_QPT_RC, srq=None, pd=None, cq=None, size=4096, ops=0):
         self.pd = pd or PD(ctx)
@@ -73,7 +73,8 @@ class End:
             self.attr.qkey = QKEY
         else:
             self.attr.qp_access_flags = ALL
-        # pyverbs moves a UD queue pair to RTS at once, and others to INIT.
+        # With an attribute, pyverbs moves a new UD queue pair to RTS, and other queue pairs to
+        # INIT.
         if ops:
             mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS
             init = QPInitAttrEx(
@@ -96,17 +97,18 @@ class End:
         self.connect_to_qpn(other.qp.qp_num, loopback_address_vector(ctx))
 
     def connect_to_qpn(self, number, way):
-        """Connect to the queue pair with that number, through the address vector `way`."""
+        """Connect to the queue pair with this `number`, through the address vector `way`."""
         attr = self.attr
         attr.dest_qp_num, attr.ah_attr = number, way
         attr.path_mtu, attr.max_dest_rd_atomic, attr.max_rd_atomic = 3, 8, 8
-        # Adapters use only five bits of a time and three of a count, and ignore the others.
+        # Adapters use only five bits of a timer and three bits of a count, and ignore the other
+        # bits.
         attr.min_rnr_timer, attr.timeout = 12 | 0x20, 14 | 0xE0
         attr.retry_cnt, attr.rnr_retry = 7 | 0x08, 7 | 0xF8
         self.qp.to_rts(attr)
 
     def next_completion(self, status=IBV_WC_SUCCESS):
-        """Return the next completion, which must have this status."""
+        """Return the next completion, which must have the given status."""
         while True:
             count, found = self.cq.poll(1)
             if count:
@@ -118,7 +120,7 @@ class End:
         return SGE(self.mr.buf + offset, size, self.mr.lkey)
 
     def post_receive(self, size=2048, offset=0, wr_id=0):
-        """Post a receive."""
+        """Post a receive into the memory of this end."""
         self.qp.post_recv(RecvWR(sg=[self.sge(size, offset)], num_sge=1, wr_id=wr_id))
 
     def post_request(self, opcode=IBV_WR_SEND, size=1, offset=0, to=None, **more):

@@ -27,12 +27,12 @@ STAMPS = IBV_WC_EX_WITH_COMPLETION_TIMESTAMP, IBV_WC_EX_WITH_COMPLETION_TIMESTAM
 
 
 def extended_cq(ctx, **more):
-    """Return a queue with all readers of standard completions."""
+    """Return an extended completion queue that reports all standard fields of completions."""
     return CQEX(ctx, CqInitAttrEx(cqe=64, **{"wc_flags": IBV_WC_STANDARD_FLAGS, **more}))
 
 
 def wait_for_completion(cq):
-    """Wait for a completion."""
+    """Wait until an extended completion queue has a completion, which becomes current."""
     while (result := cq.start_poll(PollCqAttr())) == EMPTY:
         pass
     assert result == 0
@@ -60,7 +60,7 @@ with open_device() as ctx:
         assert mine.read_timestamp() >= last
         last = mine.read_timestamp()
         mine.end_poll()
-    # All available completions in one polling batch.
+    # One polling batch reads all available completions.
     taken = 0
     while taken < COUNT:
         wait_for_completion(theirs)

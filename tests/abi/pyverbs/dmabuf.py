@@ -22,7 +22,7 @@ SIZE = 4096
 
 with open_device() as ctx:
     a, b = connected_pair(ctx)
-    # A memfd is mapped like a dma-buf, and holds the data that was written through the region.
+    # A memfd is mapped like a dma-buf, and contains the data that was written through the region.
     fd = os.memfd_create("dmabuf")
     os.truncate(fd, 3 * SIZE)
     mr = DmaBufMR(b.pd, SIZE, ALL, fd, offset=SIZE)
@@ -48,6 +48,6 @@ with open_device() as ctx:
                 raise AssertionError("there is a dma-buf without a card")
             except PyverbsRDMAError:
                 pass
-    # siwarp has no device memory: this object has no buffer.
+    # siwarp has no device memory, so the DM object is created without memory.
     check_refused(DMMR, end.pd, 64, ALL, DM.__new__(DM), 0)
 report_success("dmabuf")

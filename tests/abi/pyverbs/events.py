@@ -19,7 +19,7 @@ from pyverbs.wr import SGE, RecvWR
 
 
 def wait_for_event(ctx, kind):
-    """Take the next event, which must be of this kind."""
+    """Wait for the next asynchronous event, which must be of the given kind; acknowledge it."""
     event = ctx.get_async_event()
     assert event.event_type == kind, event
     event.ack()

@@ -25,14 +25,14 @@ with open_device() as ctx:
     assert a.mr.read(SIZE, 0) == data and a.mr.length == 4096
 
     def write_and_read_back(mr):
-        """Write to a region of b's, and return its contents."""
+        """Write into a region of the other end, and return the contents of the region."""
         a.post_request(IBV_WR_RDMA_WRITE, SIZE, to=(mr.buf, mr.rkey))
         a.next_completion()
         return mr.read(SIZE, 0)
 
     target = MR(b.pd, 4096, ALL)
     assert write_and_read_back(target) == data
-    # Re-registration with different memory and a new key; then without access rights.
+    # The region is registered again with other memory and, below, without remote access rights.
     place = posix_memalign(8192)
     target.rereg(flags=IBV_REREG_MR_CHANGE_TRANSLATION, addr=place, length=8192)
     assert target.length == 8192

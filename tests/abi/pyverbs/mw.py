@@ -21,7 +21,7 @@ SIZE = 2000
 
 
 def check_write(a, b, rkey, seed):
-    """Write through a window on b's complete memory, and compare the data."""
+    """Write through a memory window of end b, and compare the data."""
     data = data_pattern(SIZE, seed)
     a.mr.write(data, SIZE)
     a.post_request(IBV_WR_RDMA_WRITE, SIZE, to=(b.mr.buf, rkey))
@@ -30,13 +30,13 @@ def check_write(a, b, rkey, seed):
 
 
 def check_write_refused(a, b, rkey):
-    """Check that a Write with an rkey fails with a remote access error."""
+    """Check that a Write with an invalidated rkey fails with a remote access error."""
     a.post_request(IBV_WR_RDMA_WRITE, SIZE, to=(b.mr.buf, rkey))
     a.next_completion(IBV_WC_REM_ACCESS_ERR)
 
 
 def bind_type_2_window(b, window):
-    """Bind a type 2 window to b's memory; return its rkey."""
+    """Bind a type 2 memory window to the memory of end b; return the rkey of the window."""
     info = MWBindInfo(b.mr, b.mr.buf, SIZE, IBV_ACCESS_REMOTE_WRITE)
     wr = SendWR(opcode=IBV_WR_BIND_MW)
     wr.set_bind_wr(window, info)

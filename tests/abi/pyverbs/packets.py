@@ -37,7 +37,7 @@ with open_device() as ctx:
     every = FlowAttr(num_of_specs=len(specs), port=1)
     every.specs.extend(specs)
     check_refused(Flow, end.qp, every)
-    # A base class without calls: the subclasses of vendors create actions.
+    # FlowAction is a base class without calls; only subclasses of vendors create actions.
     assert not [name for name in vars(FlowAction) if name in ("create", "modify")]
     FlowAction()
 

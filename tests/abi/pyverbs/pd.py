@@ -25,12 +25,12 @@ SIZE = 1500
 
 
 def unused_allocator(pd, context, size, alignment, resource_type):
-    """An allocator provided by the program, which is never called."""
+    """Allocate memory for a parent domain on behalf of the program; never called."""
     raise AssertionError
 
 
 def unused_free(pd, context, ptr, resource_type):
-    """The matching function to free memory, which is never called either."""
+    """Free memory of the program's allocator; never called."""
     raise AssertionError
 
 

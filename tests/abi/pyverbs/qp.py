@@ -41,7 +41,7 @@ with open_device() as ctx:
     assert (a.qp.qp_type, a.qp.qp_state) == (IBV_QPT_RC, IBV_QPS_RTS)
     assert not a.qp.query_data_in_order(IBV_WR_RDMA_WRITE)
 
-    # In SQD posted requests wait; in ERR they are flushed.
+    # In SQD posted requests wait; in ERR posted requests are flushed.
     b.post_receive(SIZE)
     a.qp.modify(QPAttr(qp_state=IBV_QPS_SQD), IBV_QP_STATE)
     a.post_request(size=100)
@@ -75,7 +75,7 @@ with open_device() as ctx:
     assert b.next_completion().imm_data == 5
     assert b.mr.read(SIZE, 0) == data
 
-    # Vendor options (ECE): a queue pair accepts the options it reports, but not those of another
+    # A queue pair accepts the vendor options (ECE) that it reports, but not those of another
     # vendor.
     ece = a.qp.query_ece()
     with QP(a.pd, QPInitAttr(qp_type=IBV_QPT_RC, scq=a.cq, rcq=a.cq, cap=QPCap())) as fresh:
@@ -84,7 +84,7 @@ with open_device() as ctx:
         check_refused(fresh.modify, QPAttr(), IBV_QP_CAP)
 
     def create_qp(kind):
-        """Create a queue pair of this type."""
+        """Create a queue pair of the given type."""
         return QP(a.pd, QPInitAttr(qp_type=kind, scq=a.cq, rcq=a.cq, cap=QPCap()))
 
     def create_extended_qp(mask, kind=IBV_QPT_UD, **more):

@@ -51,7 +51,7 @@ OF_RC = (
 
 
 def post_built_request(end, name, *args, sge=None):
-    """Build one request, post it, and wait for its completion."""
+    """Build a request with a wr_ function, post the request, and wait for its completion."""
     end.qp.wr_start()
     end.qp.wr_id, end.qp.wr_flags = 31, IBV_SEND_SIGNALED
     getattr(end.qp, name)(*args)
@@ -68,7 +68,7 @@ with open_device() as ctx:
     there = b.mr.rkey, b.mr.buf
 
     def fill_memory(seed):
-        """Fill a's memory with new data; return the data."""
+        """Fill the memory of end a with new data; return the data."""
         data = data_pattern(SIZE, seed)
         a.mr.write(data, SIZE)
         return data
@@ -98,7 +98,8 @@ with open_device() as ctx:
     assert struct.unpack("=Q", a.mr.read(8, 0)) == (42,)
     assert struct.unpack("=Q", b.mr.read(8, 0)) == (9,)
 
-    # Several requests at once: gathered, inline, an inline list; aborted requests are not posted.
+    # Several requests are posted together: gathered, inline, inline list. Aborted ones are not
+    # posted.
     data = fill_memory(5)
     a.qp.wr_start()
     a.qp.wr_id, a.qp.wr_flags = 1, 0
@@ -120,7 +121,7 @@ with open_device() as ctx:
     a.qp.wr_abort()
     assert a.cq.poll(1)[0] == 0 and b.mr.read(SIZE, 0) == data
 
-    # One window is bound, used, and invalidated by the peer; another one by its owner.
+    # A memory window is bound and used; then the peer or the owner invalidates the window.
     for by_peer in (True, False):
         window = MW(b.pd, IBV_MW_TYPE_2)
         key = inc_rkey(window.rkey)

@@ -20,7 +20,7 @@ with open_device() as ctx:
     data = bytes(i * 7 & 0xFF for i in range(SIZE))
 
     def post_and_wait(opcode, size=SIZE, imm=0, atomic=None):
-        """Post a request of a, and wait for its completion."""
+        """Post a request on end a; return its completion."""
         wr = SendWR(sg=[SGE(a.mr.buf, size, a.mr.lkey)], num_sge=1, opcode=opcode, imm_data=imm)
         if atomic:
             wr.set_wr_atomic(b.mr.rkey, b.mr.buf, *atomic)
@@ -30,7 +30,7 @@ with open_device() as ctx:
         return a.next_completion()
 
     def post_receive():
-        """Post a receive of b."""
+        """Post a receive on end b."""
         b.qp.post_recv(RecvWR(sg=[SGE(b.mr.buf, 4096, b.mr.lkey)], num_sge=1))
 
     a.mr.write(data, SIZE)

@@ -1,4 +1,4 @@
-"""Runs rdma-core's own tests for pyverbs, as installed by Debian: every test passes or is skipped.
+"""Runs rdma-core's tests for pyverbs, as installed by Debian: each must pass or be skipped.
 
 rdma_core.py DEVICE
 """
@@ -15,12 +15,12 @@ INSTALLED = pathlib.Path("/usr/share/doc/rdma-core/tests")
 LEFT_OUT = {
     "test_rdmacm_async_traffic": "its queue pair is to show an ACK time-out, but has TCP's",
 }
-#: The number of tests that passed when this script was written.
+#: The minimum number of tests that must pass.
 PASSED = 113
 
 
 def unpack_tests(folder):
-    """Copy the tests to a folder, uncompressed."""
+    """Copy rdma-core's tests to a folder and decompress them."""
     for file in INSTALLED.iterdir():
         text = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
         (folder / file.name.removesuffix(".gz")).write_bytes(text)

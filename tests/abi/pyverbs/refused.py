@@ -1,4 +1,4 @@
-"""Classes for features that siwarp lacks: each fails with EOPNOTSUPP."""
+"""Classes of pyverbs for features that siwarp lacks: creating an object fails with EOPNOTSUPP."""
 
 import os
 import tempfile
@@ -26,7 +26,7 @@ from pyverbs.xrcd import XRCD, XRCDInitAttr
 
 
 def srq_attributes(kind, more=0):
-    """Return the attributes of a shared receive queue of this type."""
+    """Return the attributes of a shared receive queue of the given type."""
     attr = SrqInitAttrEx(max_wr=10)
     attr.srq_type, attr.pd, attr.cq = kind, end.pd, end.cq
     attr.comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_CQ | more
@@ -44,7 +44,7 @@ with open_device() as ctx:
     assert caps.cq_mod_caps.max_cq_count == 0
 
     end = End(ctx, IBV_QPT_UD)
-    # pyverbs itself refuses to allocate memory on a device that has none.
+    # pyverbs itself refuses to allocate device memory on a device without such memory.
     try:
         DM(ctx, AllocDmAttr(length=64))
         raise AssertionError("there is memory on the device")

@@ -1,4 +1,4 @@
-"""UD: address handles, and the header in front of the data."""
+"""UD: address handles, and the GRH in front of received data."""
 
 import socket
 

@@ -1,6 +1,6 @@
 """The rows of ``make abi``: a program, its transport, and the output that proves success.
 
-There is one file for each family of programs; each function yields rows.
+Each file has one family of programs; each function yields rows.
 """
 
 from __future__ import annotations
@@ -35,8 +35,7 @@ __all__ = [
 ]
 
 #: The rows that the gate (.ci/run) runs: only programs from Debian packages, at least one of each
-#: family and transport, on one host or between two network namespaces. `make abi` runs these and
-#: all others.
+#: family and transport, on one host or between two network namespaces. `make abi` runs all rows.
 GATE = frozenset(
     [(name, HERE) for name in (
         "ibv_devices",
@@ -85,7 +84,7 @@ GATE = frozenset(
     )]
 )  # fmt: skip
 
-#: In the order in which they run.
+#: The functions that yield rows, in the order in which the rows run.
 GROUPS = (
     ibverbs.single_program_rows,
     ibverbs.pingpong_rows,
@@ -123,5 +122,5 @@ GROUPS = (
 
 
 def all_rows() -> list[Row]:
-    """Return the complete table."""
+    """Return all rows of the table."""
     return [row for group in GROUPS for row in group()]

@@ -1,4 +1,4 @@
-"""Rows in which an end is killed, the CPUs are busy, or the network fails."""
+"""Rows in which an end is killed, the CPUs are busy, or TCP streams are delayed and split."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from .row import CABLE, HERE, PERFTEST, PINGPONG, UCX, Row
 
 
 def trouble_rows() -> Iterator[Row]:
-    """An end is killed, all CPUs are busy, or the network loses and corrupts packets."""
+    """Yield rows in which an end is killed, all CPUs are busy, or TCP streams are delayed."""
     endless = {
-        # With -b both ends send. As with adapters, an end that only receives is not informed of its
-        # peer's death. So ibv_rc_pingpong is not included: its server may be killed while its
-        # client has nothing to send.
+        # With -b both ends of ib_send_bw send. As with adapters, an end that only receives does not
+        # detect the death of its peer. Therefore ibv_rc_pingpong is not included, whose server may
+        # be killed while the client has nothing to send.
         "ib_send_bw -b": ("ib_send_bw -d {dev} -F -b -D 3000", PERFTEST, "RC"),
         "ib_write_lat": ("ib_write_lat -d {dev} -F -D 3000", PERFTEST, "RC"),
         "ib_read_bw": ("ib_read_bw -d {dev} -F -D 3000", PERFTEST, "RC"),
@@ -20,7 +20,7 @@ def trouble_rows() -> Iterator[Row]:
         "ucx_perftest ud_v": ("ucx_perftest -t tag_lat -n 1000000000", UCX, "UD"),
     }
     for name, (command, port, transport) in endless.items():
-        # Over UD it is UCX that detects a dead peer: by default, after five minutes.
+        # Over UD only UCX detects a dead peer, by default after five minutes.
         env = {
             "UCX_TLS": f"{transport.lower()}_v",
             "UCX_NET_DEVICES": "{dev}:1",
@@ -37,7 +37,8 @@ def trouble_rows() -> Iterator[Row]:
                 short=(HERE,) if name == "ib_send_bw -b" else (),
                 env=env if "ucx" in name else {},
                 kill=end,
-                # VERBS.md: after 3 s, because none of these programs configures a longer time-out.
+                # A dead peer is reported after 3 s (VERBS.md), unless a program sets a longer
+                # time-out.
                 seconds=30 if "ucx" in name else 6,
             )
     for kind in ("rc", "uc", "ud"):

@@ -1,4 +1,4 @@
-"""The programs of libibverbs, and pyverbs."""
+"""Rows of the programs of libibverbs, and of pyverbs scripts."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ SCRIPTS = {
 
 
 def single_program_rows() -> Iterator[Row]:
-    """Programs without a peer."""
+    """Yield rows of programs that need no peer."""
     yield Row("ibv_devices", "-", "ibv_devices", shows=r"siw_\w+\s+[0-9a-f]{16}", short=PLACES)
     yield Row("ibv_devinfo -v", "-", "ibv_devinfo -v", shows=r"GID\[\s*0\]:.*RoCE v2", short=PLACES)
-    # ibv_asyncwatch runs until it is stopped; the exit status of timeout shows that it was still
-    # running.
+    # ibv_asyncwatch runs until it is stopped; exit status 124 of timeout shows that the program was
+    # still running.
     yield Row(
         "ibv_asyncwatch",
         "-",
@@ -55,7 +55,7 @@ def single_program_rows() -> Iterator[Row]:
 
 
 def pingpong_rows() -> Iterator[Row]:
-    """The example programs of libibverbs; -c compares the received data with the sent data."""
+    """Yield rows of the pingpong programs; option -c compares received data with sent data."""
     for kind in ("rc", "uc", "ud", "srq"):
         for words, places in (("-g 0", PLACES), ("-g 0 -e", (HERE,)), ("-g 1", (HERE,))):
             command = f"ibv_{kind}_pingpong -d {{dev}} {words} -c -n 300"
@@ -83,10 +83,9 @@ def pingpong_rows() -> Iterator[Row]:
 
 
 def pyverbs_rows() -> Iterator[Row]:
-    """One script for each class of pyverbs; each compares the data that it transfers.
+    """Yield a row for each pyverbs script; each script compares the data that it transfers.
 
-    All scripts except the last one are one process with two ends. The script for cmid also uses
-    librdmacm.
+    All scripts except the last have both ends in one process. The script cmid also uses librdmacm.
     """
     for script, transport in SCRIPTS.items():
         yield Row(
@@ -112,7 +111,7 @@ def pyverbs_rows() -> Iterator[Row]:
 
 
 def rdma_core_test_rows() -> Iterator[Row]:
-    """rdma-core's own tests of pyverbs, which Debian ships as documentation."""
+    """Yield the row of rdma-core's tests of pyverbs, which Debian ships as documentation."""
     yield Row(
         "rdma-core's pyverbs tests",
         "all",

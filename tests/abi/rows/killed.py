@@ -1,6 +1,6 @@
-"""Programs that connect by rdma_cm and whose peer is killed: the reported error ends them.
+"""Rows of programs that connect by rdma_cm and end with an error after their peer was killed.
 
-VERBS.md lists the programs that do not end, with the reason.
+VERBS.md lists the programs that do not end after the death of their peer, with the reason.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from .libs import DAPLTEST, DTEST, FIO, QPERF
 from .row import CABLE, HERE, IO_DEMO, PERFTEST, RDMA_CM, RPING, RSOCKET, Row
 
 DAPL = "sh {abi}/libs/dapl.sh ofa {dev}"
-#: A server that continues with other clients is interrupted after it has printed something about
-#: its client.
+#: Runs a server until it has printed a text about the killed client, then interrupts the server,
+#: which would otherwise wait for further clients.
 UNTIL = "/usr/bin/python3 {abi}/ucx/until.py"
 IWARP = {"SIWARP_PERSONA": "iwarp"}
 UCX = {"UCX_SOCKADDR_TLS_PRIORITY": "rdmacm", "UCX_TLS": "rc_v"}
@@ -21,39 +21,39 @@ UCX = {"UCX_SOCKADDR_TLS_PRIORITY": "rdmacm", "UCX_TLS": "rc_v"}
 
 @dataclass(frozen=True)
 class Pair:
-    """Two programs that run for minutes, the ends that may be killed, and the survivor's output."""
+    """A server and a client that run for minutes, and the ends that rows may kill."""
 
     name: str
     server: str
     client: str
     port: int
     ends: tuple[str, ...] = ("server", "client")
-    #: Expected output of a survivor that ends with status 0 nevertheless.
+    #: Expected output of a survivor that ends with exit status 0 although its peer was killed.
     quiet: str = ""
 
 
-def perftest_pair(program: str) -> Pair:
-    """Return a pair of a perftest program."""
+def perftest_rdma_cm_pair(program: str) -> Pair:
+    """Return the pair of a perftest program that connects by rdma_cm."""
     words = f"{program} -R -F -D 300"
     return Pair(f"{program} -R", words, f"{words} {{addr}}", PERFTEST)
 
 
 def rdma_core_pairs() -> Iterator[Pair]:
-    """Programs of librdmacm and perftest."""
+    """Yield pairs of programs of librdmacm and perftest."""
     yield Pair("rping", "rping -s", "rping -c -a {addr}", RPING, quiet="DISCONNECT EVENT")
     # ucmatose does not check the status of completions.
     words = "ucmatose -C 4000 -S 4000000"
     yield Pair("ucmatose", words, f"{words} -s {{addr}}", RDMA_CM, quiet="test complete")
     words = f"rstream -p {RSOCKET} -S 4096 -C 100000000"
     yield Pair("rstream", words, f"{words} -s {{addr}}", RSOCKET, ("server",))
-    # With persona iwarp a Write completes when TCP has accepted it, so only DISCONNECTED reports
-    # the loss.
+    # With persona iwarp a Write completes when TCP has accepted it, so only the event DISCONNECTED
+    # reports the loss of the peer.
     yield Pair("rstream (iwarp)", words, f"{words} -s {{addr}}", RSOCKET, ("server",))
-    yield from map(perftest_pair, ("ib_send_lat", "ib_write_bw", "ib_read_bw"))
+    yield from map(perftest_rdma_cm_pair, ("ib_send_lat", "ib_write_bw", "ib_read_bw"))
 
 
 def other_pairs() -> Iterator[Pair]:
-    """Programs of other packages."""
+    """Yield pairs of programs of UCX, qperf, DAPL and fio."""
     server = f"io_demo -q -p {IO_DEMO}"
     client = f"{server} -i 1000000000 -c 1 -n 20 {{addr}}"
     yield Pair("UCX rdmacm", server, client, IO_DEMO, ("server",))
@@ -65,7 +65,7 @@ def other_pairs() -> Iterator[Pair]:
     server = f"dapltest -T S {both}"
     client = f"{DAPL} dapltest -T T -s {{addr}} {both} -i 100000000"
     client += " client SR 4096 server SR 4096"
-    # dapltest's server continues to serve after a client has been killed.
+    # The server of dapltest waits for further clients after a client has been killed.
     server = f"{DAPL} {server}"
     yield Pair("dapl dapltest", server, client, DAPLTEST, ("server",), "Test Error: ")
     both = f"--thread --ioengine=rdma --port={FIO} --bs=64k --size=64m --iodepth=8"
@@ -76,7 +76,7 @@ def other_pairs() -> Iterator[Pair]:
 
 
 def killed_end_rows() -> Iterator[Row]:
-    """An end is killed during data transfer."""
+    """Yield rows in which one end of a pair is killed during data transfer."""
     for pair in (*rdma_core_pairs(), *other_pairs()):
         for end in pair.ends:
             yield Row(
@@ -95,7 +95,7 @@ def killed_end_rows() -> Iterator[Row]:
 
 
 def killed_at_connect_rows() -> Iterator[Row]:
-    """Programs that would finish too quickly: gdb kills them when they have connected."""
+    """Yield rows of short programs, one of which gdb kills at a connection call."""
     for name, run, client, quiet, port in (
         ("rdma_server", "", "rdma_client -s {addr}", "end 0", RDMA_CM),
         ("rdma_xserver -c r", "", "rdma_xclient -c r -s {addr}", "end 0", RDMA_CM),
@@ -104,8 +104,8 @@ def killed_at_connect_rows() -> Iterator[Row]:
     ):
         server = "dtest -P siwarp" if run else name
         for end, function in (("server", "rdma_accept"), ("client", "rdma_connect")):
-            # DAPL's rdma_connect does not wait, so that client might exit before its connection
-            # request is sent. cmtime's server runs until it is stopped.
+            # DAPL does not wait after rdma_connect, so a killed client might not have sent its
+            # connection request. The server of cmtime runs until it is stopped.
             if end == "client" and (run or "cmtime" in name):
                 continue
             call = 500 if "cmtime" in name else 1

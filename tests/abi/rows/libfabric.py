@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from .row import FI_PINGPONG, HERE, NOBODY, PLACES, Row
 
-#: Provider, endpoint type, transport, and whether it tolerates packet loss: a connection over TCP
-#: does, and so does rxd, which retransmits lost UD messages.
+#: Provider, endpoint type, transport, and whether the endpoint tolerates packet loss: connections
+#: over TCP do, and so does rxd, which retransmits lost UD messages.
 ENDPOINTS = (
     ("verbs", "msg", "RC", True),
     ("verbs", "dgram", "UD", False),
@@ -17,15 +17,15 @@ ENDPOINTS = (
 
 
 def fi_pingpong_rows() -> Iterator[Row]:
-    """Every size up to 1 MiB, or up to the maximum datagram; -c compares the received data.
+    """Yield rows of fi_pingpong with every size up to 1 MiB, or up to the maximum datagram.
 
-    The rows for rxm also test that the program ends. rxm creates event channels at the addresses of
-    recently destroyed ones; its exit hung while a new channel was mistaken for a destroyed one
-    (programs/cm_bad.c, channel_is_new).
+    The rows for rxm also test that the program ends: rxm creates event channels at the addresses of
+    recently destroyed channels, and must not hang at exit because a new channel is mistaken for a
+    destroyed channel (programs/cm_bad.c, channel_is_new).
     """
     for provider, endpoint, transport, _ in ENDPOINTS:
-        # Datagrams that find the receiver's socket full are lost, and fi_pingpong waits for each of
-        # them.
+        # Datagrams that do not fit into the receiver's socket are lost, and fi_pingpong waits for
+        # each lost datagram.
         checked = "" if endpoint == "dgram" else " -c"
         for words, env in (
             ("", {}),
@@ -52,10 +52,9 @@ def fi_pingpong_rows() -> Iterator[Row]:
         if not repeats:
             continue
         faults = "loss=1%" if transport == "UD" else "short=30%,delay=0.1ms"
-        # rxd has no thread of its own. Observed with gdb, and also with libfabric's udp provider
-        # below rxd: the server has injected the last message of a size, which is lost, and sleeps
-        # in read(2); or the client sleeps there without acknowledging, and the server retransmits
-        # for minutes.
+        # libfabric's rxd has no thread. As gdb shows, also with libfabric's udp provider below rxd,
+        # the server sleeps in read(2) after the last message of a size was lost, or the client
+        # sleeps in read(2) without acknowledging, and the server retransmits for minutes.
         known = "fi_pingpong waits at its control connection, where rxd repeats and answers nothing"
         command = f"fi_pingpong -p '{provider}' -e {endpoint} -c"
         yield Row(
@@ -74,9 +73,9 @@ def fi_pingpong_rows() -> Iterator[Row]:
 
 
 def killed_libfabric_rows() -> Iterator[Row]:
-    """An end is killed: the requests of the other end are flushed.
+    """Yield rows in which one end of fi_pingpong is killed and requests of the other are flushed.
 
-    Not for rdm endpoints: they have no connection, so a receive waits for any sender.
+    Endpoints of type rdm are excluded: they have no connection, so a receive waits for any sender.
     """
     command = "fi_pingpong -p verbs -e msg -S 64 -I 1000000000"
     for end in ("server", "client"):

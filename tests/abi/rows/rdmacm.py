@@ -1,4 +1,4 @@
-"""The programs of librdmacm."""
+"""Rows of the programs of librdmacm, and of perftest programs that use rdma_cm."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from .row import HERE, PERFTEST, PLACES, RCOPY, RDMA_CM, RPING, RSOCKET, Row
 
 
 def rdma_cm_rows() -> Iterator[Row]:
-    """The programs of rdma_cm."""
+    """Yield rows of the RC programs of librdmacm, such as rping."""
     for options, short in (("", PLACES), (" -S 65000", ()), (" -P", ())):
         yield Row(
             f"rping{options}",
             "RC",
-            # A persistent server (-P) runs until it is stopped.
+            # A persistent rping server (-P) runs until it is killed.
             f"rping -s -a 0.0.0.0 -C 100 -V{options}"
             if "-P" not in options
             else "sh -c 'timeout -s KILL 5 rping -s -P -V; test $? = 137'",
@@ -46,7 +46,7 @@ def rdma_cm_rows() -> Iterator[Row]:
     yield Row(
         "cmtime",
         "RC",
-        # cmtime's server runs until it is stopped, unless all its peers have exited before.
+        # The server of cmtime runs until it is stopped or all its peers have exited.
         "sh -c 'timeout 6 cmtime -c 1000; s=$?; test $s = 124 -o $s = 0'",
         "cmtime -c 1000 -s {addr}",
         shows=r"(?m)^connect +:",
@@ -55,8 +55,8 @@ def rdma_cm_rows() -> Iterator[Row]:
     )
 
 
-def perftest_row(program: str, env: dict[str, str], short: bool) -> Row:
-    """Return a row of a perftest program that connects by rdma_cm."""
+def perftest_rdma_cm_row(program: str, env: dict[str, str], short: bool) -> Row:
+    """Return a row of a perftest program that connects through rdma_cm (option -R)."""
     command = f"{program} -R -F -n 500"
     return Row(
         f"{program} -R" + (" (iwarp)" if env else ""),
@@ -71,22 +71,22 @@ def perftest_row(program: str, env: dict[str, str], short: bool) -> Row:
 
 
 def perftest_rdma_cm_rows() -> Iterator[Row]:
-    """Programs of perftest that connect by rdma_cm, as they have to with an iWARP RNIC."""
+    """Yield rows of perftest programs that connect through rdma_cm, as iWARP RNICs require."""
     for operation in ("send", "write", "read", "atomic"):
         for measure in ("lat", "bw"):
-            yield perftest_row(f"ib_{operation}_{measure}", {}, True)
+            yield perftest_rdma_cm_row(f"ib_{operation}_{measure}", {}, True)
     for program in ("ib_send_lat", "ib_send_bw"):
-        yield perftest_row(program, {"SIWARP_PERSONA": "iwarp"}, program == "ib_send_lat")
+        yield perftest_rdma_cm_row(program, {"SIWARP_PERSONA": "iwarp"}, program == "ib_send_lat")
 
 
 def rsocket_rows() -> Iterator[Row]:
-    """The rsockets programs: rsockets come from the system's librdmacm, their ids from siwarp."""
+    """Yield rows of programs of rsockets; siwarp forwards rsockets to the system's librdmacm."""
     options = "-S 1024 -C 100 -T e"
     yield Row(
         "udpong",
         "UD",
-        # udpong's server runs until it is stopped; without an address it uses the IPv6 loopback
-        # address.
+        # The server of udpong runs until it is stopped; without an address it uses the IPv6
+        # loopback address.
         f"sh -c 'timeout 8 udpong -b {{addr}} {options}; test $? = 124'",
         f"sh -c 'sleep 1; exec udpong -s {{addr}} {options}'",
         shows=r"(?m)^custom +1k",
@@ -107,7 +107,7 @@ def rsocket_rows() -> Iterator[Row]:
     yield Row(
         "rcopy",
         "RC",
-        # rcopy's server runs until it is interrupted, and its exit status says so.
+        # The server of rcopy runs until it is interrupted; its exit status is then 2.
         "sh -c '/usr/bin/python3 {abi}/ucx/until.py closing...done rcopy; test $? = 2'",
         "sh {abi}/libs/rcopy.sh {addr}",
         shows=r"(?m)^rcopy: same",
@@ -117,14 +117,14 @@ def rsocket_rows() -> Iterator[Row]:
     )
 
 
-#: Datagrams are lost at both ends, including those of siwarp's protocol for rdma_cm.
+#: A fault plan for both ends that also loses datagrams of siwarp's resolution protocol (SIDR).
 LOSSY = "--faults loss=1%"
 
 
 def rdma_cm_ud_rows() -> Iterator[Row]:
-    """Datagram ids and groups. A request is retransmitted until the listener exists."""
+    """Yield rows of programs with datagram ids and multicast groups of rdma_cm."""
     for lossy in (False, True):
-        # UD messages may be lost for good, but the requests and replies that precede them are
+        # UD messages may be lost, but the requests and replies that resolve the queue pair are
         # retransmitted.
         count = 0 if lossy else 10
         yield Row(
@@ -145,7 +145,7 @@ def rdma_cm_ud_rows() -> Iterator[Row]:
             f"mckey {options.split()[0]}{' -o' if '-o' in options else ''}",
             "UD",
             f"mckey {options.replace(' -o', '')}",
-            # A message to a group without members is lost.
+            # A message to a multicast group without members is lost, so the sender waits a second.
             f"sh -c 'sleep 1; mckey {options} -s'",
             shows="return status 0",
             short=short,

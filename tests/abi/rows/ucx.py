@@ -1,4 +1,4 @@
-"""UCX's own benchmark."""
+"""Rows of UCX's benchmark ucx_perftest and of its demo io_demo."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .row import HERE, IO_DEMO, PLACES, UCX, Row
 
 
 def ucx_rows() -> Iterator[Row]:
-    """UCX over the two transports that work with any adapter."""
+    """Yield rows of ucx_perftest over UCX's ud_verbs and rc_verbs, which work with any adapter."""
     for transport in ("ud_v", "rc_v"):
         for test, size in (("tag_lat", 64), ("tag_bw", 65536), ("tag_bw", 1 << 20)):
             command = f"ucx_perftest -t {test} -s {size} -n 500 -w 50"
@@ -25,7 +25,7 @@ def ucx_rows() -> Iterator[Row]:
 
 
 def ucx_ipv6_rows() -> Iterator[Row]:
-    """UCX with the port's second GID, an IPv6 address, so the GRH of its datagrams is IPv6, too."""
+    """Yield rows of ucx_perftest with an IPv6 GID, so that the GRH of UD messages is IPv6."""
     for transport in ("ud_v", "rc_v,ud_v"):
         for test, size in (("tag_lat", 64), ("tag_bw", 65536)):
             command = f"ucx_perftest -t {test} -s {size} -n 500 -w 50"
@@ -46,9 +46,10 @@ def ucx_ipv6_rows() -> Iterator[Row]:
 
 
 def ucx_rdmacm_rows() -> Iterator[Row]:
-    """UCX connected by rdma_cm, with tags and active messages; -q checks the data.
+    """Yield rows of io_demo, which connects UCX by rdma_cm, with tags and with active messages.
 
-    The server runs until it is interrupted, and prints a message when the client leaves.
+    Option -q checks the data. The server runs until it is interrupted, and prints " released" when
+    the client disconnects.
     """
     for transport in ("ud_v", "rc_v", "rc_v,ud_v"):
         for api, words in (("tag", ""), ("am", " -A")):

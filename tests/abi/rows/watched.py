@@ -1,4 +1,4 @@
-"""Programs under memcheck and gdb, and with jemalloc."""
+"""Rows of programs under valgrind's memcheck and under gdb, and with jemalloc."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .row import HERE, NOBODY, PINGPONG, Row
 
 
 def debugging_tool_rows() -> Iterator[Row]:
-    """Both ends under memcheck (an error is exit status 99), under gdb, and with jemalloc."""
+    """Yield rows with both ends under memcheck (errors: exit status 99), gdb, or with jemalloc."""
     memcheck = "valgrind -q --error-exitcode=99 --fair-sched=yes"
     for kind in ("rc", "uc", "ud", "srq"):
         for words in ("", " -e"):

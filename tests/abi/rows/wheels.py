@@ -1,4 +1,4 @@
-"""Packages of PyPI."""
+"""Rows of PyPI packages that use verbs."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from .row import HERE, PLACES, PYPI, Row
 
 
 def wheel_rows() -> Iterator[Row]:
-    """Packages of PyPI that use verbs: one opens libibverbs.so.1 with dlopen, one is linked to it.
+    """Yield rows of ibverbs (opens libibverbs.so.1 with dlopen) and peercache (linked to it).
 
-    peercache is also linked to librdmacm.so.1, without calling it; the system's library is used.
+    peercache is also linked to librdmacm.so.1, but calls no function of that library; the library
+    of the system is loaded.
     """
     for name, version in (("ibverbs", "2026.10.22"), ("peercache", "0.8.4")):
         for env in ({}, {"SIWARP_PERSONA": "iwarp"}):
@@ -30,7 +31,7 @@ def wheel_rows() -> Iterator[Row]:
 
 
 def killed_wheel_rows() -> Iterator[Row]:
-    """An end is killed while requests are in flight: they fail, and the program reports that."""
+    """Yield rows in which an end is killed while the other end has requests in flight."""
     script = "{python} {abi}/pypi/ibverbs_exchange.py {dev}"
     for end in ("server", "client"):
         yield Row(

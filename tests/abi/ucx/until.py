@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 
-# A shell script starts background processes with SIGINT ignored, and the server would inherit that.
+# A shell script starts background processes with SIGINT ignored, which the server would inherit.
 signal.signal(signal.SIGINT, signal.SIG_DFL)
 wanted, program = sys.argv[1].encode(), sys.argv[2:]
 server = subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
@@ -17,5 +17,5 @@ for line in server.stdout:
     sys.stdout.buffer.flush()
     if wanted in line:
         server.send_signal(signal.SIGINT)
-        wanted = b"\n\n"  # interrupts the server only once, because no line contains this text
+        wanted = b"\n\n"  # no line contains this text, so the server is interrupted only once
 sys.exit(abs(server.wait()))
