@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * ddp/ddp.h - direct data placement (RFC 5041): segments, and their placement into memory. Streams
- * run over mpa. Datagram endpoints run over llp (ddp_datagram.c), and this layer generates and
- * checks their CRC32C. Two more headers belong to this interface: ddp_rd.h, streams over reliable
- * datagrams, and ddp_uc.h, unreliable connections.
+ * run over mpa. Datagram endpoints run over llp (ddp_datagram.c), and ddp generates and checks the
+ * CRC32C of their datagrams. Two more headers belong to the interface of ddp: ddp_rd.h, streams
+ * over reliable datagrams, and ddp_uc.h, unreliable connections.
  *
- * What this layer does NOT do: interpret RDMA operations. It passes the RsvdULP octets through, and
- * the upper layer decides for each segment what memory it may be placed into.
+ * What this layer does NOT do: interpret RDMA operations. The layer passes the RsvdULP octets
+ * through, and the upper layer decides for each segment what memory the segment may be placed into.
  *
  * Locks: the tx functions of a stream are called under the QP's send lock, all others under the
  * progress lock.
@@ -33,9 +33,9 @@ struct siw_mpa_stream;
 struct siw_ddp_stream;
 struct siw_ddp_dgram;
 
-#define SIW_DDP_MAX_HEAD   18 /* length of the untagged header, the longer of the two */
-#define SIW_DDP_ULP_HEAD   8  /* octets left free in front of an untagged payload */
-#define SIW_DDP_ULP_TAGGED 20 /* octets left free in front of a tagged payload */
+#define SIW_DDP_MAX_HEAD   18 /* octets of the longest DDP header, the untagged one */
+#define SIW_DDP_ULP_HEAD   8  /* octets for the upper layer before an untagged payload */
+#define SIW_DDP_ULP_TAGGED 20 /* octets for the upper layer before a tagged payload */
 
 /* ---- parsed segments ------------------------------------------------------------------------- */
 
@@ -45,32 +45,33 @@ struct siw_ddp_dgram;
  */
 struct siw_ddp_seg {
 	bool tagged, last;
-	uint8_t ulp_octet;		/* RsvdULP, first octet: RDMAP's control field */
-	uint32_t ulp_word;		/* RsvdULP, the other four (untagged only), host order */
+	uint8_t ulp_octet;		/* first octet of RsvdULP: RDMAP's control field */
+	uint32_t ulp_word;		/* RsvdULP, octets 2 to 5 (untagged only), host order */
 	uint32_t stag;			/* tagged */
 	uint64_t to;			/* tagged */
 	uint32_t qn, msn, mo;		/* untagged */
-	uint32_t payload;		/* octets of ULP payload in this segment */
-	uint32_t seg_len;		/* octets of the complete segment, header included */
-	uint8_t head[SIW_DDP_MAX_HEAD]; /* the header as received, for a Terminate to quote */
+	uint32_t payload;		/* octets of ULP payload in the segment */
+	uint32_t seg_len;		/* octets of the complete segment, with header */
+	uint8_t head[SIW_DDP_MAX_HEAD]; /* the received header, to be quoted in a Terminate */
 	uint8_t head_len;
-	/* untagged: a word for the upper layer, kept while the segment is unexpected */
+	/* untagged: a word for the upper layer, stored with the segment while it is unexpected */
 	uint32_t note;
 };
 
 /*
- * Parses a segment header that is quoted in an error message. Returns false if len octets are too
- * few. payload and seg_len are computed from len, and no field is checked.
+ * Parses a DDP segment header that is quoted in an error message. Returns false if the header is
+ * longer than len octets. payload and seg_len are computed from len, and no field is checked.
  */
 bool siw_ddp_head_parse(const uint8_t *head, size_t len, struct siw_ddp_seg *seg);
 
-/* A delivered message: all its segments are placed and checked. */
+/* A delivered DDP message: all its segments are placed and checked. */
 struct siw_ddp_delivery {
 	uint64_t user_data; /* untagged: user_data of the buffer */
-	uint32_t length;    /* octets; untagged: of the message; tagged: of the last segment */
+	/* octets of an untagged message, or of the last segment of a tagged one */
+	uint32_t length;
 	/*
-	 * the octets reserved by siw_ddp_stream_set_headed, valid until the next delivery; NULL: the
-	 * message is shorter
+	 * the octets for the upper layer (siw_ddp_stream_set_headed), valid until the next
+	 * delivery; NULL if the message is shorter
 	 */
 	const uint8_t *head;
 };
@@ -79,13 +80,13 @@ struct siw_ddp_delivery {
 
 /*
  * Opens a DDP stream on an MPA stream, before or after the start-up of the MPA stream. The caller
- * keeps ownership of mpa, and closes it after this stream. Returns 0 or -ENOMEM.
+ * keeps ownership of mpa, and closes the MPA stream after the DDP stream. Returns 0 or -ENOMEM.
  */
 int siw_ddp_stream_open(struct siw_mem *mem, struct siw_mpa_stream *mpa,
 			struct siw_ddp_stream **out);
 void siw_ddp_stream_close(struct siw_ddp_stream *stream);
 /*
- * Drops the stored unexpected segments, and lets the stream process the segments that follow them.
+ * Drops the stored unexpected segments of a stream, and lets the stream process the later segments.
  */
 void siw_ddp_stream_drop_unexpected(struct siw_ddp_stream *stream);
 /*
@@ -97,54 +98,55 @@ void siw_ddp_stream_set_queue(struct siw_ddp_stream *stream, uint32_t qn,
 void siw_ddp_stream_set_pd(struct siw_ddp_stream *stream, uint32_t pd);
 /*
  * Sets whether an empty first message of queue qn is delivered without using a buffer; user_data of
- * its delivery is then undefined. Applies to one message.
+ * the delivery is then undefined. The setting applies to one message.
  */
 void siw_ddp_stream_accept_empty_rtr(struct siw_ddp_stream *stream, uint32_t qn, bool on);
 /*
- * Sets which messages of queue 0 begin with SIW_DDP_ULP_HEAD octets for the upper layer: those
- * whose bit 1 << (ulp_octet & 15) is in set. These octets are returned in delivery.head. They are
- * not placed into the buffer, and delivery.length does not count them.
+ * Sets which messages of queue 0 begin with SIW_DDP_ULP_HEAD octets for the upper layer: the
+ * messages whose bit 1 << (ulp_octet & 15) is in set. The octets for the upper layer are returned
+ * in delivery.head; they are not placed into the buffer, and delivery.length does not count them.
  */
 void siw_ddp_stream_set_headed(struct siw_ddp_stream *stream, uint16_t set);
 /*
- * Sets the identity that gives this stream access to STags bound to one stream. The default is the
- * stream's address; streams with the same identity may use the same STags.
+ * Sets the identity of a stream, which gives the stream access to STags bound to the identity. The
+ * default is the stream's address; streams with the same identity may use the same STags.
  */
 void siw_ddp_stream_bind(struct siw_ddp_stream *stream, const void *identity);
 const void *siw_ddp_stream_identity(const struct siw_ddp_stream *stream);
 /*
- * Called after the stream has ended: returns the buffer of a partially received message. Returns 1
- * and the buffer's user_data, or 0. The buffer was removed from its queue when the message began.
+ * Releases the buffer of a partially received message of queue qn, after the stream has ended.
+ * Returns 1 and the buffer's user_data, or 0 if no message is partially received. The buffer was
+ * removed from its queue when the message began.
  */
 int siw_ddp_stream_take(struct siw_ddp_stream *stream, uint32_t qn, uint64_t *user_data);
 
 /*
  * Enables storing of segments of queue 0 that arrive without a buffer ("unexpected" segments),
- * until a buffer is posted. octets: the limit of memory for them, at least 128 KiB; 0: such a
- * segment is an error. deliver_before_end: see siw_ddp_rx_defers_end.
+ * until a buffer is posted. octets: the limit of memory for unexpected segments, at least 128 KiB;
+ * 0: an unexpected segment is an error. deliver_before_end: see siw_ddp_rx_defers_end.
  */
 void siw_ddp_stream_keep_unexpected(struct siw_ddp_stream *stream, uint64_t octets,
 				    bool deliver_before_end);
 
 /*
- * The message that a stream sends: siw_ddp_tx_msg() returns it. sgl and head must stay valid until
- * siw_ddp_tx_accepted has reached the message's end.
+ * The message that a DDP stream sends, returned by siw_ddp_tx_msg(). sgl and head must stay valid
+ * until siw_ddp_tx_accepted has reached the message's end.
  */
 struct siw_ddp_msg {
 	bool tagged;
 	bool internal; /* sgl is library memory */
 	uint8_t ulp_octet;
 	uint32_t ulp_word; /* untagged */
-	uint32_t qn;	   /* untagged; the MSN is assigned here */
-	uint32_t stag;	   /* tagged: the peer's */
+	uint32_t qn;	   /* untagged; the DDP layer assigns the MSN */
+	uint32_t stag;	   /* tagged: the peer's STag */
 	uint64_t to;
 	const struct siw_sge *sgl;
 	int nsge;
 	uint64_t length; /* octets of sgl to send, from its start */
 	/*
-	 * NULL, or octets for the peer's upper layer that are sent before sgl; must stay valid as
-	 * long as sgl. untagged: SIW_DDP_ULP_HEAD octets, once. tagged: SIW_DDP_ULP_TAGGED octets,
-	 * in every segment, not counted by its tagged offsets.
+	 * NULL, or octets for the peer's upper layer that are sent before sgl, and that must stay
+	 * valid as long as sgl. untagged: SIW_DDP_ULP_HEAD octets, once. tagged: SIW_DDP_ULP_TAGGED
+	 * octets, in every segment, not counted by its tagged offsets.
 	 */
 	const uint8_t *head;
 	/*
@@ -162,16 +164,17 @@ struct siw_ddp_msg {
 	uint64_t *end;
 };
 /*
- * Returns the stream's message, which the caller must assign as a whole before siw_ddp_tx(); NULL:
- * another message is in progress. response: on reliable datagrams, the message is to be sent in the
- * response space (ddp_rd.h), which has a message of its own.
+ * Returns the stream's message, which the caller must assign as a whole before siw_ddp_tx(); NULL
+ * if another message is in progress. response: on reliable datagrams, return the separate message
+ * of the response space (ddp_rd.h).
  */
 struct siw_ddp_msg *siw_ddp_tx_msg(struct siw_ddp_stream *stream, bool response);
 /*
- * Begins the message in msg, which siw_ddp_tx_msg() has returned. Returns 1 if all segments are
- * framed; 0 if some are left (siw_ddp_tx_more continues); -EACCES if a key or range is invalid
- * (*err as from siw_mem_stag_get) or the memory is no longer mapped (*err: local catastrophic);
- * another -errno if the stream is dead. Flushes only when a batch is full.
+ * Begins to send the message in msg, which siw_ddp_tx_msg() has returned. Returns 1 if all segments
+ * are framed; 0 if some segments are left (siw_ddp_tx_more continues); -EACCES if a key or range is
+ * invalid (*err as from siw_mem_stag_get) or the memory is no longer mapped (*err: local
+ * catastrophic); another -errno if the stream is dead. The function flushes only when a batch is
+ * full.
  */
 int siw_ddp_tx(struct siw_ddp_stream *stream, struct siw_ddp_msg *msg, struct siw_wire_err *err);
 int siw_ddp_tx_more(struct siw_ddp_stream *stream, struct siw_wire_err *err);
@@ -181,34 +184,38 @@ int siw_ddp_tx_more(struct siw_ddp_stream *stream, struct siw_wire_err *err);
  */
 uint64_t siw_ddp_tx_abandon(struct siw_ddp_stream *stream);
 /*
- * Sends a zero-length FPDU, which contains no segment (RFC 6581's RTR); it counts as a message.
+ * Sends a zero-length FPDU, which contains no segment (RFC 6581's RTR) and counts as a message.
  * Returns the same values as siw_ddp_tx.
  */
 int siw_ddp_tx_empty(struct siw_ddp_stream *stream);
-/* Returns the result of siw_mpa_tx_flush; *accepted is set to siw_ddp_tx_accepted. */
+/*
+ * Flushes the stream. Returns the result of siw_mpa_tx_flush; *accepted is set to the value of
+ * siw_ddp_tx_accepted.
+ */
 int siw_ddp_tx_flush(struct siw_ddp_stream *stream, uint64_t *accepted);
 bool siw_ddp_tx_blocked(const struct siw_ddp_stream *stream);
-/* Whether a message is in progress: begun, and not completely framed. */
+/* Whether the stream has a message in progress, which is begun and not completely framed. */
 bool siw_ddp_tx_active(const struct siw_ddp_stream *stream);
-/* The MSN of the last message begun on a queue. Call under the send lock. */
+/* Returns the MSN of the last message begun on queue number qn. Call under the send lock. */
 uint32_t siw_ddp_tx_msn(const struct siw_ddp_stream *stream, uint32_t qn);
 /*
- * Stream positions up to which the stream is framed and accepted: octets that TCP has accepted, or
- * segments that an RD peer has acknowledged. A message is out when the accepted position has
- * reached its end.
+ * The stream positions up to which the stream's data is framed, and up to which it is accepted. The
+ * unit is octets that TCP has accepted, or segments that an RD peer has acknowledged. A message is
+ * completely sent when the accepted position has reached the message's end.
  */
 uint64_t siw_ddp_tx_framed(const struct siw_ddp_stream *stream);
 uint64_t siw_ddp_tx_accepted(const struct siw_ddp_stream *stream);
 /*
- * Called before a region is deregistered that the peer may be reading. Returns 1 if octets of this
- * STag are framed and TCP has not accepted them yet: the stream must then be aborted, because these
- * octets cannot be recalled. Returns 0 otherwise; no more octets of the region will be read.
+ * Checks whether the stream still refers to the region of an STag, before a region that the peer
+ * may be reading is deregistered. Returns 1 if octets of the region are framed that TCP has not
+ * accepted yet: the stream must then be aborted, because framed octets cannot be recalled. Returns
+ * 0 otherwise; no more octets of the region will be read.
  */
 int siw_ddp_tx_revoke(struct siw_ddp_stream *stream, uint32_t stag);
 
 /*
- * On MPA: returns the next segment's header. The segment stays at the head of the stream until it is
- * placed.
+ * Returns the header of the next segment of a stream on MPA. The segment stays at the head of the
+ * stream until it is placed.
  *   1         *seg; all checks that precede placement have passed (version, QN, MSN, MO, a
  *             buffer, its length)
  *   2         a zero-length FPDU, which contains no segment
@@ -230,36 +237,44 @@ int siw_ddp_rx_head(struct siw_ddp_stream *stream, struct siw_ddp_seg *seg);
  */
 int siw_ddp_rx_place(struct siw_ddp_stream *stream, const struct siw_ddp_seg *seg, uint32_t right,
 		     struct siw_ddp_delivery *delivery);
-/* The error that caused the last -EPROTO, -EBADMSG or -EACCES. */
+/*
+ * Returns the error that caused the last -EPROTO, -EBADMSG or -EACCES of a receiving function of
+ * the stream.
+ */
 struct siw_wire_err siw_ddp_error(const struct siw_ddp_stream *stream);
 /*
- * Refuses the segment at the head of the stream with the upper layer's error err, and discards it.
- * Returns -EPROTO with that error; -EBADMSG with the CRC error if the CRC is wrong; 0 if the segment
- * has not arrived completely: siw_ddp_rx_head returns the error later.
+ * Refuses the segment at the head of the stream with the upper layer's error err, and discards the
+ * segment. siw_ddp_error() then returns err, or the CRC error if the CRC is wrong. Returns -EPROTO;
+ * -EBADMSG if the CRC is wrong; 0 if the segment has not arrived completely, and siw_ddp_rx_head
+ * returns the error later.
  */
 int siw_ddp_rx_refuse(struct siw_ddp_stream *stream, struct siw_wire_err err);
 
 /*
- * Places the oldest unexpected segment, *seg, if there is a buffer for its message. 1, 2, -EACCES,
- * -EPROTO: as siw_ddp_rx_place; 0: nothing can be placed now.
+ * Places the oldest unexpected segment and returns it in *seg, if there is a buffer for its
+ * message. Returns 1, 2, -EACCES or -EPROTO like siw_ddp_rx_place, or 0 if no segment can be placed
+ * now.
  */
 int siw_ddp_rx_place_unexpected(struct siw_ddp_stream *stream, struct siw_ddp_seg *seg,
 				struct siw_ddp_delivery *delivery);
-/* Octets of memory used by unexpected segments; 0: there are none. */
+/* Octets of memory used by unexpected segments; 0: no segment is stored. */
 uint64_t siw_ddp_rx_unexpected(const struct siw_ddp_stream *stream);
 /*
- * With deliver_before_end: whether the connection ended or failed while unexpected segments still
- * wait for buffers. The upper layer then reports the end only after they are placed. If so, the
- * socket is paused, because there is nothing left to read.
+ * Whether deliver_before_end is set, and the connection ended or failed while unexpected segments
+ * still wait for buffers. If so, the upper layer reports the end only after the unexpected segments
+ * are placed, and the socket is paused, because nothing is left to read.
  */
 bool siw_ddp_rx_defers_end(struct siw_ddp_stream *stream);
-/* Whether a message of queue 0 has arrived only in part. */
+/* Whether a message of queue 0 of the stream has arrived only in part. */
 bool siw_ddp_rx_unfinished(const struct siw_ddp_stream *stream);
-/* Whether the oldest unexpected segment, *seg, waits because no buffer is posted. */
+/*
+ * Whether the oldest unexpected segment waits because no buffer is posted; if so, *seg is the
+ * segment.
+ */
 bool siw_ddp_rx_starved(const struct siw_ddp_stream *stream, struct siw_ddp_seg *seg);
 /*
- * For queue 0: the MSN of the newest message of which a segment has arrived, and of the last
- * message delivered.
+ * The MSN of the newest message of queue 0 of which a segment has arrived, and the MSN of the last
+ * message of queue 0 that was delivered.
  */
 uint32_t siw_ddp_rx_arrived(const struct siw_ddp_stream *stream);
 uint32_t siw_ddp_rx_delivered(const struct siw_ddp_stream *stream);
@@ -267,35 +282,36 @@ uint32_t siw_ddp_rx_delivered(const struct siw_ddp_stream *stream);
 /* ---- datagram endpoints (over UDP) ----------------------------------------------------------- */
 
 /*
- * Opens an endpoint on a UDP socket. The caller keeps ownership of the socket, and closes it after
- * the endpoint. crc: whether CRCs are sent and checked; all endpoints of one socket use the same
- * setting. An endpoint on a multicast group's socket only receives, and does not check the CRC
- * itself (siw_ddp_dgram_crc_valid). Returns 0, -ENOMEM or -errno.
+ * Opens a datagram endpoint on a UDP socket. The caller keeps ownership of the socket, and closes
+ * the socket after the endpoint. crc: whether CRCs are sent and checked; all endpoints of one
+ * socket use the same value. An endpoint on a multicast group's socket only receives, and does not
+ * check the CRC itself (siw_ddp_dgram_crc_valid). Returns 0, -ENOMEM or -errno.
  */
 int siw_ddp_dgram_open(struct siw_llp_port *port, struct siw_mem *mem, struct siw_llp_sock *sock,
 		       bool crc, struct siw_ddp_dgram **out);
 void siw_ddp_dgram_close(struct siw_ddp_dgram *dgram);
 /*
- * The longest payload of one datagram: 65507 octets (IPv6: 65527), less 18 for headers and 4 for
- * the CRC.
+ * Returns the maximum payload of one datagram of the endpoint: 65507 octets (IPv6: 65527), less 18
+ * for headers and 4 for the CRC.
  */
 uint32_t siw_ddp_dgram_max(const struct siw_ddp_dgram *dgram);
 /*
- * The rate limit for messages and Write-Records; error messages, which are few, are not limited. A
- * send that exceeds the rate returns -EAGAIN and sets pace->held. Call under the send lock.
+ * The rate limit for messages and Write-Records of a datagram endpoint; error messages, which are
+ * few, are not limited. A send that exceeds the rate returns -EAGAIN and sets pace->held. Call
+ * under the send lock.
  */
 struct siw_ddp_pace *siw_ddp_dgram_pace(struct siw_ddp_dgram *dgram);
 
 /*
  * Sends one untagged segment (L=1, MO=0) as one datagram. Returns 0; -EAGAIN if the socket is full;
- * -EACCES if an lkey or its range is invalid; -errno of the send. pd and internal: as for
- * siw_mem_sgl_resolve. MSNs are counted per endpoint.
+ * -EACCES if an lkey or its range is invalid; another -errno if the send failed. pd and internal:
+ * as for siw_mem_sgl_resolve. MSNs are counted per endpoint.
  */
 #define SIW_DDP_DGRAM_HEAD 8
 struct siw_ddp_dgram_msg {
 	const struct siw_addr *dest;
 	uint8_t ulp_octet;
-	uint8_t head_len;  /* octets of head, which precede sgl in the payload */
+	uint8_t head_len;  /* number of octets of head, which precede sgl in the payload */
 	uint32_t ulp_word; /* the Q_Key */
 	uint32_t qn;
 	const struct siw_sge *sgl;
@@ -306,12 +322,12 @@ struct siw_ddp_dgram_msg {
 	uint8_t head[SIW_DDP_DGRAM_HEAD];
 };
 int siw_ddp_dgram_tx(struct siw_ddp_dgram *dgram, const struct siw_ddp_dgram_msg *msg);
-/* The MSN of the next message. Call under the send lock. */
+/* The MSN of the next message that the datagram endpoint sends. Call under the send lock. */
 uint32_t siw_ddp_dgram_next_msn(const struct siw_ddp_dgram *dgram);
 /*
  * Sends an error message of at most SIW_DDP_MAX_ERROR octets. Returns the same values as
- * siw_ddp_dgram_tx. Error messages have their own queue number, and therefore their own MSNs. Call
- * under the send lock.
+ * siw_ddp_dgram_tx. Error messages have their own queue number, and their own MSNs. Call under the
+ * send lock.
  */
 #define SIW_DDP_MAX_ERROR 64
 struct siw_ddp_dgram_error {
@@ -324,35 +340,38 @@ struct siw_ddp_dgram_error {
 };
 int siw_ddp_dgram_tx_error(struct siw_ddp_dgram *dgram, const struct siw_ddp_dgram_error *error);
 /*
- * Sends the first of n messages, and with it those of the following messages that fit into the same
+ * Sends the first of n messages, together with as many of the next messages as fit into the same
  * system call: short messages to the same destination and of the same size (the last may be
  * shorter). Each message is a datagram. Returns the number of messages that UDP accepted, at least
- * 1, or what siw_ddp_dgram_tx returns for the first.
+ * 1, or the result of siw_ddp_dgram_tx for the first message.
  */
 int siw_ddp_dgram_tx_some(struct siw_ddp_dgram *dgram, const struct siw_ddp_dgram_msg *msgs, int n);
 /*
- * Returns the next datagram. Datagrams with a wrong CRC, length or version, and tagged segments
- * without an LLP header, are dropped and counted. Returns 1 with *seg and *source; 0 if no more
- * have arrived. The datagram stays valid until the next siw_ddp_dgram_rx of any endpoint. Endpoints
- * that share a socket also return each other's datagrams, and any of them can place one into any
- * queue. The upper layer checks siw_ddp_dgram_is_complete (L=1, MO=0), because it knows from the Q_Key
- * whether the sender may be sent an error.
+ * Returns the next datagram of an endpoint. Datagrams with a wrong CRC, length or version, and
+ * tagged segments without an LLP header, are dropped and counted. Returns 1 with *seg and *source;
+ * 0 if no more datagrams have arrived. The datagram stays valid until the next siw_ddp_dgram_rx of
+ * any endpoint. Endpoints that share a socket also return each other's datagrams, and each endpoint
+ * can place a datagram into any queue. The upper layer checks siw_ddp_dgram_is_complete (L=1,
+ * MO=0), because only the upper layer knows, from the Q_Key, whether the sender may be sent an
+ * error.
  */
 int siw_ddp_dgram_rx(struct siw_ddp_dgram *dgram, struct siw_ddp_seg *seg, struct siw_addr *source);
 /*
- * Whether the caller may receive another datagram in this turn, after this number of datagrams
- * without a result: a flood of such datagrams must not starve other sockets. All datagrams of one
- * receive call must be processed, however. If false is returned, the handler will be called again.
+ * Whether the caller may receive another datagram from the socket in this turn, after `tries`
+ * datagrams that were dropped: a flood of dropped datagrams must not starve other sockets. All
+ * datagrams of one receive call must be processed, however. If false is returned, the socket's
+ * handler will be called again.
  */
 bool siw_ddp_dgram_may_continue(struct siw_ddp_dgram *dgram, int tries);
 /*
- * Whether a datagram received by a multicast group's endpoint is valid for this member: its CRC is
- * right, or the member checks none. An invalid one is counted.
+ * Whether a datagram received by a multicast group's endpoint is valid for a member of the group:
+ * the datagram's CRC is right, or the member checks no CRC. An invalid datagram is counted.
  */
 bool siw_ddp_dgram_crc_valid(const struct siw_ddp_dgram *group, const struct siw_ddp_dgram *member);
 /*
- * Sets the socket that siw_ddp_dgram_rx receives from, which is bound to *at; both must stay valid
- * until the endpoint is closed or another socket is set. The default is the endpoint's own socket.
+ * Sets the socket that siw_ddp_dgram_rx receives from, which is bound to *at; the socket and the
+ * address must stay valid until the endpoint is closed or another socket is set. The default is the
+ * endpoint's own socket.
  */
 void siw_ddp_dgram_set_rx_sock(struct siw_ddp_dgram *dgram, struct siw_llp_sock *sock,
 			       const struct siw_addr *at);
@@ -362,25 +381,25 @@ void siw_ddp_dgram_set_rx_sock(struct siw_ddp_dgram *dgram, struct siw_llp_sock 
  */
 void siw_ddp_dgram_set_tx_sock(struct siw_ddp_dgram *dgram, struct siw_llp_sock *sock);
 /*
- * The destination address of the current datagram; for a multicast group's endpoint, the group
- * address.
+ * Returns the destination address of the current datagram; for a multicast group's endpoint, the
+ * group address.
  */
 const struct siw_addr *siw_ddp_dgram_dest_addr(const struct siw_ddp_dgram *dgram);
-/* The payload of the current datagram, in the port's buffer. */
+/* Returns the payload of the current datagram, in the port's buffer. */
 const uint8_t *siw_ddp_dgram_payload(const struct siw_ddp_dgram *dgram);
 /*
  * A datagram whose LLP header has type Record contains one tagged segment. In *seg, tagged is then
  * set, ulp_word holds the Q_Key and qn the indexes from the LLP header.
  *
- * Places such a segment's payload, without its first head octets. Returns 0, or -EACCES with *err;
- * nothing was written then. right: as for siw_ddp_rx_place.
+ * Places the payload of the tagged segment of a Record datagram, without the first head octets.
+ * Returns 0, or -EACCES with *err if nothing was written. right: as for siw_ddp_rx_place.
  */
 int siw_ddp_dgram_place_tagged(struct siw_ddp_dgram *dgram, const struct siw_ddp_seg *seg,
 			       uint32_t pd, uint32_t head, uint32_t right,
 			       struct siw_wire_err *err);
 /*
- * The longest payload, head octets included, of a datagram of type Record to dest that is sent
- * without fragmentation.
+ * Returns the maximum payload, including the head octets, of a datagram of type Record that is sent
+ * to dest without fragmentation.
  */
 int siw_ddp_dgram_tagged_max(const struct siw_ddp_dgram *dgram, const struct siw_addr *dest);
 /*
@@ -415,10 +434,10 @@ int siw_ddp_dgram_tx_tagged(struct siw_ddp_dgram *dgram, const struct siw_ddp_dg
 void siw_ddp_grh_put(uint8_t grh[SIW_DDP_GRH], const struct siw_addr *source,
 		     const struct siw_addr *dest, uint32_t octets);
 /*
- * Removes the oldest buffer from the queue and places the payload into it, without its first head
- * octets (which the payload must have). grh_from: NULL, or the datagram's source: its GRH is placed
- * in front of the payload, and the buffer must have room for both; delivery->length does not count
- * the GRH.
+ * Removes the oldest buffer from the queue and places the payload of the current datagram into the
+ * buffer, without the first head octets (which the payload must have). grh_from: NULL, or the
+ * datagram's source address: the datagram's GRH is then placed in front of the payload, and the
+ * buffer must have room for the GRH and the payload; delivery->length does not count the GRH.
  *   1          delivered: *delivery
  *   -ENOBUFS   there is no buffer: the datagram is dropped and counted
  *   -EMSGSIZE  the message is longer than the buffer, which is used up; nothing is written, and
@@ -430,7 +449,7 @@ int siw_ddp_dgram_place(struct siw_ddp_dgram *dgram, struct siw_mem_queue *queue
 
 /* cffi: end */
 
-/* Whether the datagram is one complete message; otherwise RFC 5041's error is an invalid MO. */
+/* Whether the datagram is one complete message; if not, the error of RFC 5041 is an invalid MO. */
 static inline bool siw_ddp_dgram_is_complete(const struct siw_ddp_seg *seg)
 {
 	return seg->last && !seg->mo;

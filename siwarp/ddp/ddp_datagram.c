@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * ddp/ddp_datagram.c - DDP on plain UDP datagrams, for UD queue pairs. Each message is one untagged
- * segment. The segment and its CRC32C make one datagram; there is no MPA.
+ * segment. The segment and its CRC32C make one datagram, without MPA.
  *
  *   0                 18                       len-4      len
  *  +-----------------+------------------------+----------+
@@ -51,7 +51,8 @@ int siw_ddp_dgram_open(struct siw_llp_port *port, struct siw_mem *mem, struct si
 	dgram->msn = dgram->error_msn = siw_initial_sequence(1); /* RFC5041-4.3-09 */
 	dgram->batch_max = OVERHEAD + COPY_MAX;
 	/*
-	 * UDP's length is a 16-bit number of octets; over IPv4 the limit also covers the IP header.
+	 * UDP's length field has 16 bits; over IPv4 the limit of 65535 octets also covers the IP
+	 * header.
 	 */
 	dgram->max = (dgram->local.family == AF_INET6 ? 65527 : 65507) - OVERHEAD;
 	*out = dgram;
@@ -91,11 +92,11 @@ uint32_t siw_ddp_dgram_max(const struct siw_ddp_dgram *dgram)
 }
 
 /*
- * Completes the datagram at out, whose header is already written: appends the payload and the CRC.
- * Returns the datagram's length, or 0 if the payload's memory is not mapped.
+ * Appends the payload and the CRC to the datagram at out, whose header is already written. Returns
+ * the datagram's length, or 0 if the payload's memory is not mapped.
  */
-static size_t dgram_fill(const struct siw_ddp_dgram *dgram, uint8_t *out, const struct iovec *iov,
-			 int n)
+static size_t dgram_append_payload(const struct siw_ddp_dgram *dgram, uint8_t *out,
+				   const struct iovec *iov, int n)
 {
 	uint32_t crc = dgram->crc ? siw_crc32c(0, out, SIW_DDP_UNTAGGED) : 0;
 	uint8_t *at = siw_iov_gather(out + SIW_DDP_UNTAGGED, dgram->crc ? &crc : NULL, iov, n);
@@ -109,12 +110,12 @@ static size_t dgram_fill(const struct siw_ddp_dgram *dgram, uint8_t *out, const 
 static int dgram_send_copied(struct siw_ddp_dgram *dgram, uint8_t *buf, const struct siw_addr *dest,
 			     const struct iovec *iov, int n)
 {
-	struct iovec one = { buf, dgram_fill(dgram, buf, iov, n) };
+	struct iovec one = { buf, dgram_append_payload(dgram, buf, iov, n) };
 
 	return one.iov_len ? siw_llp_udp_send(dgram->sock, dest, &one, 1) : -EFAULT;
 }
 
-/* Sends the payload without copying it. */
+/* Sends a datagram without copying its payload. */
 static int dgram_send_gathered(struct siw_ddp_dgram *dgram, uint8_t *head,
 			       const struct siw_addr *dest, const struct iovec *iov, int n)
 {
@@ -128,15 +129,15 @@ static int dgram_send_gathered(struct siw_ddp_dgram *dgram, uint8_t *head,
 	return siw_llp_udp_send(dgram->sock, dest, all, n + 2);
 }
 
-static inline uint64_t payload_octets(const struct siw_ddp_dgram_msg *msg)
+static inline uint64_t dgram_payload_octets(const struct siw_ddp_dgram_msg *msg)
 {
 	return msg->head_len + msg->length;
 }
 
-/* Resolves the memory of the payload. Returns the number of iovecs, or -EACCES. */
-static inline int dgram_resolve(const struct siw_ddp_dgram *dgram,
-				const struct siw_ddp_dgram_msg *msg,
-				struct iovec iov[SIW_MEM_MAX_SGE + 1])
+/* Resolves the memory of a message's payload. Returns the number of iovecs, or -EACCES. */
+static inline int dgram_resolve_payload(const struct siw_ddp_dgram *dgram,
+					const struct siw_ddp_dgram_msg *msg,
+					struct iovec iov[SIW_MEM_MAX_SGE + 1])
 {
 	int n, head = msg->head_len != 0;
 
@@ -150,19 +151,19 @@ static inline int dgram_resolve(const struct siw_ddp_dgram *dgram,
 int siw_ddp_dgram_tx(struct siw_ddp_dgram *dgram, const struct siw_ddp_dgram_msg *msg)
 {
 	/*
-	 * On the stack rather than in the endpoint, because a process may have thousands of
-	 * endpoints.
+	 * The buffer is on the stack rather than in the endpoint, because a process may have
+	 * thousands of endpoints.
 	 */
 	_Alignas(64) uint8_t buf[OVERHEAD + COPY_MAX];
 	struct iovec iov[SIW_MEM_MAX_SGE + 1];
-	uint64_t payload = payload_octets(msg);
+	uint64_t payload = dgram_payload_octets(msg);
 	int n, r;
 
 	if (payload > dgram->max)
 		return -EMSGSIZE;
 	if (!siw_ddp_pace_allowance(&dgram->pace))
 		return -EAGAIN;
-	n = dgram_resolve(dgram, msg, iov);
+	n = dgram_resolve_payload(dgram, msg, iov);
 	if (n < 0)
 		return n;
 	siw_ddp_put_untagged(buf, true, msg->ulp_octet, msg->ulp_word, msg->qn, dgram->msn, 0);
@@ -170,7 +171,7 @@ int siw_ddp_dgram_tx(struct siw_ddp_dgram *dgram, const struct siw_ddp_dgram_msg
 				: dgram_send_gathered(dgram, buf, msg->dest, iov, n);
 	if (r)
 		return r;
-	dgram->msn++; /* RFC5041-4.3-08, but counted per endpoint instead of per stream */
+	dgram->msn++; /* RFC5041-4.3-08, but MSNs are counted per endpoint instead of per stream */
 	siw_ddp_pace_consume(&dgram->pace, payload + OVERHEAD);
 	return 0;
 }
@@ -198,18 +199,20 @@ int siw_ddp_dgram_tx_error(struct siw_ddp_dgram *dgram, const struct siw_ddp_dgr
 #define BATCH_MAX    64 /* datagrams in one call (UDP_MAX_SEGMENTS of older kernels) */
 #define BATCH_OCTETS 65507
 
-/* Returns how many messages, counted from the first, fit into one batch of at most room octets. */
-static int dgram_batch_length(const struct siw_ddp_dgram *dgram,
-			      const struct siw_ddp_dgram_msg *msgs, int n, uint64_t room)
+/*
+ * Returns how many of the n messages, from the first on, fit into one batch of at most room octets.
+ */
+static int dgram_count_batch_messages(const struct siw_ddp_dgram *dgram,
+				      const struct siw_ddp_dgram_msg *msgs, int n, uint64_t room)
 {
 	uint64_t most = room < BATCH_OCTETS ? room : BATCH_OCTETS;
-	uint64_t size = payload_octets(&msgs[0]) + OVERHEAD, sum = size;
+	uint64_t size = dgram_payload_octets(&msgs[0]) + OVERHEAD, sum = size;
 	int i;
 
 	if (size > dgram->batch_max)
 		return 1;
 	for (i = 1; i < n && i < BATCH_MAX; i++) {
-		uint64_t next = payload_octets(&msgs[i]) + OVERHEAD;
+		uint64_t next = dgram_payload_octets(&msgs[i]) + OVERHEAD;
 
 		sum += next;
 		if (next > size || sum > most || !siw_addr_same(msgs[0].dest, msgs[i].dest))
@@ -222,11 +225,11 @@ static int dgram_batch_length(const struct siw_ddp_dgram *dgram,
 }
 
 /*
- * Builds up to n datagrams contiguously. Returns how many were built: fewer than n if the key or
- * the memory of the next one is invalid.
+ * Builds up to n datagrams contiguously. Returns the number of datagrams built: fewer than n if the
+ * key or the memory of the next message is invalid.
  */
-static int build_batch(struct siw_ddp_dgram *dgram, uint8_t *batch,
-		       const struct siw_ddp_dgram_msg *msgs, int n, size_t *octets)
+static int dgram_build_batch(struct siw_ddp_dgram *dgram, uint8_t *batch,
+			     const struct siw_ddp_dgram_msg *msgs, int n, size_t *octets)
 {
 	struct iovec iov[SIW_MEM_MAX_SGE + 1];
 	uint8_t *at = batch;
@@ -234,15 +237,18 @@ static int build_batch(struct siw_ddp_dgram *dgram, uint8_t *batch,
 
 	for (i = 0; i < n; i++) {
 		const struct siw_ddp_dgram_msg *m = &msgs[i];
-		int pieces = dgram_resolve(dgram, m, iov);
+		int pieces = dgram_resolve_payload(dgram, m, iov);
 		size_t size;
 
 		if (pieces < 0)
 			break;
 		siw_ddp_put_untagged(at, true, m->ulp_octet, m->ulp_word, m->qn,
 				     dgram->msn + (uint32_t)i, 0);
-		size = dgram_fill(dgram, at, iov, pieces);
-		/* a failed message is later sent separately, and that send returns the error */
+		size = dgram_append_payload(dgram, at, iov, pieces);
+		/*
+		 * a message that failed is sent separately later, and the separate send returns the
+		 * error
+		 */
 		if (!size)
 			break;
 		at += size;
@@ -252,17 +258,17 @@ static int build_batch(struct siw_ddp_dgram *dgram, uint8_t *batch,
 }
 
 /*
- * Sends n messages as one batch. Returns how many were sent, 0 if the caller has to send them one
- * by one, or -errno.
+ * Sends n messages as one batch. Returns the number of messages sent, 0 if the caller has to send
+ * the messages one by one, or -errno.
  */
 static int dgram_send_batch(struct siw_ddp_dgram *dgram, uint8_t *batch,
 			    const struct siw_ddp_dgram_msg *msgs, int n)
 {
-	uint32_t size = (uint32_t)payload_octets(&msgs[0]) + OVERHEAD;
+	uint32_t size = (uint32_t)dgram_payload_octets(&msgs[0]) + OVERHEAD;
 	size_t octets;
 	int r;
 
-	n = build_batch(dgram, batch, msgs, n, &octets);
+	n = dgram_build_batch(dgram, batch, msgs, n, &octets);
 	if (n < 2)
 		return 0;
 	r = siw_llp_udp_send_batch(dgram->sock, msgs[0].dest, batch, octets, (uint16_t)size);
@@ -285,7 +291,7 @@ int siw_ddp_dgram_tx_some(struct siw_ddp_dgram *dgram, const struct siw_ddp_dgra
 
 	if (!room)
 		return -EAGAIN;
-	n = dgram_batch_length(dgram, msgs, n, room);
+	n = dgram_count_batch_messages(dgram, msgs, n, room);
 	batch = n > 1 ? siw_llp_batch_take(dgram->port) : NULL;
 	if (batch) {
 		r = dgram_send_batch(dgram, batch, msgs, n);
@@ -299,8 +305,8 @@ int siw_ddp_dgram_tx_some(struct siw_ddp_dgram *dgram, const struct siw_ddp_dgra
 
 /* ---- receiving ------------------------------------------------------------------------------- */
 
-/* Whether the datagram has the LLP header of Write-Record, followed by a tagged segment. */
-static __attribute__((noinline)) bool dgram_is_record(const uint8_t *buf, size_t len)
+/* Whether a received datagram has the LLP header of Write-Record, followed by a tagged segment. */
+static __attribute__((noinline)) bool dgram_is_write_record(const uint8_t *buf, size_t len)
 {
 	return len >= SIW_DDP_RECORD_OVERHEAD && buf[0] == siw_dgram_first(SIW_DGRAM_RECORD) &&
 	       (buf[SIW_DGRAM_LEN] & (SIW_DDP_T | SIW_DDP_DV_MASK)) == (SIW_DDP_T | SIW_DDP_DV);
@@ -310,8 +316,8 @@ static __attribute__((noinline)) bool dgram_is_record(const uint8_t *buf, size_t
  * Parses the tagged segment of a Write-Record, and adds the Q_Key, the queue pairs' indexes and the
  * PSN from the LLP header.
  */
-static __attribute__((noinline)) void parse_record(const uint8_t *buf, uint32_t len,
-						   struct siw_ddp_seg *seg)
+static __attribute__((noinline)) void parse_write_record(const uint8_t *buf, uint32_t len,
+							 struct siw_ddp_seg *seg)
 {
 	struct siw_dgram_wire head;
 
@@ -322,14 +328,16 @@ static __attribute__((noinline)) void parse_record(const uint8_t *buf, uint32_t 
 	seg->msn = be32toh(head.psn);
 }
 
-/* Checks length, CRC and version of the received datagram. Counts it as dropped if one is wrong. */
-static bool dgram_valid(struct siw_ddp_dgram *dgram, const uint8_t *buf, size_t len)
+/*
+ * Checks length, CRC and version of the received datagram. Counts an invalid datagram as dropped.
+ */
+static bool dgram_is_valid(struct siw_ddp_dgram *dgram, const uint8_t *buf, size_t len)
 {
 	if (len < OVERHEAD || len > SIW_LLP_ROOM)
 		return siw_drop(SIW_COUNTER_drop_short);
 	if (dgram->crc && !siw_crc32c_ends(buf, len))
 		return siw_drop(SIW_COUNTER_drop_crc);
-	if ((buf[0] & SIW_DDP_DV_MASK) != SIW_DDP_DV && !dgram_is_record(buf, len))
+	if ((buf[0] & SIW_DDP_DV_MASK) != SIW_DDP_DV && !dgram_is_write_record(buf, len))
 		return siw_drop(SIW_COUNTER_drop_version);
 	return true;
 }
@@ -352,10 +360,10 @@ int siw_ddp_dgram_rx(struct siw_ddp_dgram *dgram, struct siw_ddp_seg *seg, struc
 
 		if (len < 0)
 			return 0;
-		if (!dgram_valid(dgram, buf, (size_t)len))
+		if (!dgram_is_valid(dgram, buf, (size_t)len))
 			continue;
 		if (__builtin_expect(siw_dgram_is(buf[0]), 0)) {
-			parse_record(buf, (uint32_t)len, seg);
+			parse_write_record(buf, (uint32_t)len, seg);
 			return 1;
 		}
 		if (buf[0] & SIW_DDP_T) {
@@ -385,10 +393,11 @@ const uint8_t *siw_ddp_dgram_payload(const struct siw_ddp_dgram *dgram)
 }
 
 /*
- * Writes the GRH to the first octets of the iovecs, and the payload after it. Returns 0 or -EFAULT.
+ * Writes the GRH of the received datagram, and then its payload, to the memory of the iovecs.
+ * Returns 0 or -EFAULT.
  */
-static int scatter_behind_grh(const struct siw_ddp_dgram *dgram, const struct siw_addr *source,
-			      struct iovec *iov, int n, const uint8_t *from)
+static int scatter_grh_and_payload(const struct siw_ddp_dgram *dgram, const struct siw_addr *source,
+				   struct iovec *iov, int n, const uint8_t *from)
 {
 	uint8_t grh[SIW_DDP_GRH], *at = grh;
 	int i = 0;
@@ -431,7 +440,7 @@ int siw_ddp_dgram_place(struct siw_ddp_dgram *dgram, struct siw_mem_queue *queue
 	}
 	n = siw_mem_sgl_resolve(dgram->mem, buf->sgl, buf->nsge, queue->internal, queue->pd, true,
 				0, whole, iov, SIW_MEM_MAX_SGE);
-	if (n < 0 || (grh_from ? scatter_behind_grh(dgram, grh_from, iov, n, from)
+	if (n < 0 || (grh_from ? scatter_grh_and_payload(dgram, grh_from, iov, n, from)
 			       : siw_iov_scatter(iov, n, from)))
 		r = -EACCES;
 out:

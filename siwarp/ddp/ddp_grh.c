@@ -42,7 +42,7 @@ struct ipv6 { /* RFC 8200 section 3 */
 
 _Static_assert(sizeof(struct ipv4) == 20 && sizeof(struct ipv6) == SIW_DDP_GRH, "as on the wire");
 
-/* RFC 1071: a sum of 16-bit words is the same in either octet order. */
+/* RFC 1071: a ones' complement sum of 16-bit words needs no conversion of octet order. */
 static uint16_t ipv4_checksum(const struct ipv4 *ip)
 {
 	uint16_t words[sizeof(*ip) / 2];

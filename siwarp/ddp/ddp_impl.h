@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* ddp/ddp_impl.h - declarations shared by the files of this layer. */
+/* ddp/ddp_impl.h - declarations shared by the files of the DDP layer. */
 #ifndef SIW_DDP_IMPL_H
 #define SIW_DDP_IMPL_H
 
@@ -17,35 +17,38 @@
 /* ---- streams --------------------------------------------------------------------------------- */
 
 #define SIW_DDP_QUEUES 4
-/* Maximum number of regions recorded as referenced by unsent octets. */
+/* Maximum number of memory regions that are recorded as referenced by unsent octets. */
 #define SIW_DDP_SOURCES 16
-/* Datagrams without a result that one turn of a socket processes. */
+/* Maximum number of datagrams without a result that one turn of a socket processes. */
 #define SIW_DDP_TRIES 64
 
 struct siw_mpa_stream;
 struct siw_rd_peer;
 
-/* The receiving side of one queue number. */
+/* The receiving side of one queue number of a DDP stream. */
 struct siw_ddp_rxq {
 	struct siw_mem_queue *queue;
-	uint32_t msn; /* MSN of the current message, or of the next one */
-	/* octets of the current message that are placed: the next valid MO */
+	uint32_t msn; /* MSN of the current message, or of the next message if none is current */
+	/* octets of the current message placed so far, which is also the next valid MO */
 	uint32_t placed;
 	bool accept_empty_rtr; /* see siw_ddp_stream_accept_empty_rtr */
 	/*
-	 * a buffer was removed from the queue for the message; the members below describe the
-	 * buffer
+	 * a buffer was removed from the queue for the current message; the members below describe
+	 * the buffer
 	 */
 	bool begun;
 	int nsge;
 	uint64_t user_data;
 	uint64_t length;
 	struct siw_sge sgl[SIW_MEM_MAX_SGE];
-	/* see siw_ddp_stream_set_headed: the octets that are not placed into the buffer */
+	/*
+	 * the octets for the upper layer, which are not placed into the buffer: see
+	 * siw_ddp_stream_set_headed
+	 */
 	uint8_t head[SIW_DDP_ULP_HEAD];
 };
 
-/* A segment of queue 0 that arrived before its buffer was posted. */
+/* A stored segment of queue 0 that arrived before its buffer was posted. */
 struct siw_ddp_unexpected_seg {
 	struct siw_ddp_unexpected_seg *next;
 	struct siw_ddp_seg seg;
@@ -53,14 +56,17 @@ struct siw_ddp_unexpected_seg {
 };
 
 struct siw_ddp_unexpected {
-	/* limit of used, octets of memory including bookkeeping; 0: nothing is stored */
+	/*
+	 * maximum of the member used, octets of memory including bookkeeping; 0: no segment is
+	 * stored
+	 */
 	uint64_t limit;
 	uint64_t used;
 	struct siw_ddp_unexpected_seg *first, *last;
-	/* the newest segment, while its payload is incomplete: rx.seg */
+	/* the newest segment (rx.seg), while its payload has not arrived completely */
 	struct siw_ddp_unexpected_seg *coming;
-	uint32_t msn, mo; /* MSN and MO expected next, while any segment is stored */
-	/* rx.seg waits for room, and all segments after it wait, too */
+	uint32_t msn, mo; /* the MSN and MO expected next, while unexpected segments are stored */
+	/* there is no memory left: rx.seg and all later segments wait */
 	bool full;
 	bool deliver_before_end;
 };
@@ -70,7 +76,7 @@ struct siw_ddp_rx {
 	bool have;	     /* seg is the segment at the head of the stream */
 	bool any_unexpected; /* unexpected segments of queue 0 are stored */
 	bool whole;	     /* the complete seg has arrived and its CRC is checked */
-	bool refusing;	     /* seg is being dropped; why and why_err hold the error */
+	bool refusing;	     /* seg is being dropped, with the error in why and why_err */
 	uint16_t headed;     /* see siw_ddp_stream_set_headed */
 	int why;
 	struct siw_wire_err why_err;
@@ -84,24 +90,26 @@ struct siw_ddp_rx {
 struct siw_ddp_rd_rx {
 	const uint8_t *data; /* the segment at the head of the stream, or NULL */
 	uint32_t len;
-	uint8_t space; /* space of the segment at the head of the stream: enum siw_rd_space */
-	bool part;     /* counted in parts: a partially received message holds a receive */
-	bool blamed;   /* the refused message has used up the buffer of user_data */
+	uint8_t space; /* PSN space of the segment at the head of the stream: enum siw_rd_space */
+	/* the stream is counted in parts: a partially received message holds a receive */
+	bool part;
+	bool blamed; /* the refused message has used up the buffer of user_data */
 	/*
-	 * By space: whether the remaining segments of a refused message are dropped, and the last
-	 * one dropped.
+	 * For each PSN space: whether the remaining segments of a refused message are dropped, and
+	 * the last segment dropped.
 	 */
 	struct {
 		bool on;
 		struct siw_ddp_seg last;
 	} skip[2];
 	uint64_t user_data;
-	uint16_t headed;      /* see siw_ddp_rd_headed */
-	struct siw_link held; /* linked into the endpoint's list while the stream is paused */
+	uint16_t headed;      /* see siw_ddp_rd_set_headed */
+	struct siw_link held; /* member of the endpoint's list of paused streams */
 };
 
 /*
- * A region that Read Responses read from, and the stream position at which the last of them ends.
+ * A region that Read Responses read from, and the stream position at which the last of these
+ * responses ends.
  */
 struct siw_ddp_source {
 	uint64_t end;
@@ -109,12 +117,12 @@ struct siw_ddp_source {
 };
 
 struct siw_ddp_tx {
-	bool active; /* msg is not completely framed */
+	bool active; /* the message msg is not completely framed */
 	uint32_t at_msn;
-	uint64_t offset; /* octets of msg framed */
+	uint64_t offset; /* octets of the message framed so far */
 	struct siw_ddp_msg msg;
 	uint32_t msn[SIW_DDP_QUEUES]; /* MSN of the next message */
-	uint64_t framed; /* where the last segment ends, in the unit of siw_ddp_tx_accepted */
+	uint64_t framed; /* end of the last segment, in the unit of siw_ddp_tx_accepted */
 	uint32_t n_sources;
 	struct siw_ddp_source sources[SIW_DDP_SOURCES];
 };
@@ -122,25 +130,26 @@ struct siw_ddp_tx {
 struct siw_ddp_stream {
 	struct siw_mem *mem;
 	const struct siw_ddp_lower *lower; /* ddp_lower.h */
-	struct siw_mpa_stream *mpa;	   /* set for a stream on MPA; otherwise rd is set */
+	/* set for a stream on MPA; rd is set for a stream over RD */
+	struct siw_mpa_stream *mpa;
 	struct siw_rd_peer *rd;
 	uint32_t pd;
-	const void *identity; /* set before the first segment is received */
+	const void *identity; /* identity for STags; set before the first segment is received */
 	void *user;	      /* the upper layer's object for a stream over rd */
 	struct siw_ddp_rd *endpoint;
 	struct siw_ddp_rd_rx rd_rx;
 	struct siw_ddp_rx rx;		   /* protected by the progress lock */
 	_Alignas(64) struct siw_ddp_tx tx; /* protected by the send lock */
 	/*
-	 * over rd: responses and error messages, which have a PSN space of their own; protected by
-	 * the send lock
+	 * for a stream over rd: the send state of responses and error messages, which have a PSN
+	 * space of their own; protected by the send lock
 	 */
 	struct siw_ddp_tx *responses;
 };
 
 /* ---- ddp_stream.c ---------------------------------------------------------------------------- */
 
-/* ddp_tx.c: continues the message in tx. Returns the same values as siw_ddp_tx_more. */
+/* Continues to send the message in tx (ddp_tx.c). Returns the same values as siw_ddp_tx_more. */
 int siw_ddp_tx_continue(struct siw_ddp_stream *stream, struct siw_ddp_tx *tx,
 			struct siw_wire_err *err);
 
@@ -149,39 +158,52 @@ struct siw_ddp_stream *siw_ddp_stream_new(struct siw_mem *mem);
 
 /* ---- ddp_rx.c, for ddp_mpa.c, ddp_rd.c and ddp_unexpected.c ---------------------------------- */
 
-/* The error for memory of this end that cannot be used, which is not the peer's fault. */
+/* The error for local memory that cannot be used, which is not the peer's fault. */
 extern const struct siw_wire_err siw_ddp_local_catastrophic;
 
 /*
- * Steps of checking the segment at the head of the stream. Each returns 1, or refuses the segment
- * and returns as refuse of struct siw_ddp_lower.
+ * The functions below check the segment at the head of the stream. Each function returns 1, or
+ * refuses the segment and returns the result of the member refuse of struct siw_ddp_lower.
  *
- * siw_ddp_rx_parse parses its header into rx.seg.
+ * siw_ddp_rx_parse parses the segment's header into rx.seg.
  */
 int siw_ddp_rx_parse(struct siw_ddp_stream *stream, const uint8_t *head, size_t seg_len);
 int siw_ddp_rx_check_version(struct siw_ddp_stream *stream);
-/* The checks of RFC5041-7.1-01. Returns a code of enum siw_ddp_untagged_ecode, or 0. */
+/*
+ * Checks an untagged segment according to RFC5041-7.1-01. Returns a code of enum
+ * siw_ddp_untagged_ecode, or 0.
+ */
 uint8_t siw_ddp_rx_check_untagged(const struct siw_ddp_rx *rx, const struct siw_ddp_seg *seg);
-/* Refuse the segment at the head of the stream; return as refuse of struct siw_ddp_lower. */
+/*
+ * Refuse the segment at the head of the stream; return the result of the member refuse of struct
+ * siw_ddp_lower.
+ */
 int siw_ddp_rx_refuse_segment(struct siw_ddp_stream *stream, int why, struct siw_wire_err err);
 int siw_ddp_rx_refuse_untagged(struct siw_ddp_stream *stream, uint8_t code);
 
 /*
- * Whether this -errno means that the connection has ended, rather than that a segment was invalid.
+ * Whether an -errno of the lower layer means that the connection has ended, rather than that a
+ * segment was invalid.
  */
 static inline bool siw_ddp_lower_ended(int r)
 {
 	return r && r != -EPROTO && r != -EBADMSG && r != -EACCES;
 }
-/* Passes an error of the lower layer to failed of struct siw_ddp_lower; other values unchanged. */
-int siw_ddp_from_lower(struct siw_ddp_stream *stream, int r);
-/* Octets at the start of this segment's message that are not placed into the buffer. */
+/*
+ * Passes an error of the lower layer to the member failed of struct siw_ddp_lower, and returns the
+ * result; returns any other value unchanged.
+ */
+int siw_ddp_handle_lower_result(struct siw_ddp_stream *stream, int r);
+/*
+ * Octets at the start of the segment's message that are for the upper layer and not placed into the
+ * buffer.
+ */
 static inline uint32_t siw_ddp_head_octets(const struct siw_ddp_rx *rx,
 					   const struct siw_ddp_seg *seg)
 {
 	return !seg->qn && rx->headed >> (seg->ulp_octet & 15) & 1 ? SIW_DDP_ULP_HEAD : 0;
 }
-/* Octets of the buffer that are used when the message is placed up to this segment's end. */
+/* Octets of the buffer that are used when the message is placed up to the end of the segment. */
 static inline uint64_t siw_ddp_octets_to(const struct siw_ddp_rx *rx, const struct siw_ddp_seg *seg)
 {
 	uint64_t end = (uint64_t)seg->mo + seg->payload;
@@ -193,20 +215,20 @@ static inline uint64_t siw_ddp_octets_to(const struct siw_ddp_rx *rx, const stru
 }
 /*
  * Fills iov with the destination of an untagged segment, at most SIW_MEM_MAX_SGE + 1 iovecs.
- * Returns their number, or -errno.
+ * Returns the number of iovecs, or -errno.
  */
 int siw_ddp_untagged_iov(struct siw_ddp_stream *stream, const struct siw_ddp_seg *seg,
 			 struct iovec *iov);
-/* Removes a buffer for the next message from the queue; returns false if there is none. */
+/* Removes a buffer for the next message from the queue; returns false if the queue is empty. */
 bool siw_ddp_rxq_take_buffer(struct siw_ddp_rxq *q);
 /*
- * Accounts for a segment that was placed. Returns 1 if it was the message's last one, with
- * *delivery set; otherwise 2.
+ * Accounts for a segment that was placed. Returns 1, and sets *delivery, if the segment was the
+ * last of its message; otherwise 2.
  */
-int siw_ddp_placed(struct siw_ddp_stream *stream, const struct siw_ddp_seg *seg,
-		   struct siw_ddp_delivery *delivery);
+int siw_ddp_count_placed(struct siw_ddp_stream *stream, const struct siw_ddp_seg *seg,
+			 struct siw_ddp_delivery *delivery);
 
-/* Whether the messages of this queue are responses or error messages (RFC 5040, RFC 7306). */
+/* Whether the messages of a queue number are responses or error messages (RFC 5040, RFC 7306). */
 static inline bool siw_ddp_is_response_queue(uint32_t qn)
 {
 	return qn >= 2;
@@ -214,7 +236,7 @@ static inline bool siw_ddp_is_response_queue(uint32_t qn)
 
 /* ---- ddp_rd.c and ddp_rx.c ------------------------------------------------------------------- */
 
-/* Octets at the start of this tagged segment that are not placed. */
+/* Octets at the start of a tagged segment that are for the upper layer and not placed. */
 static inline uint32_t siw_ddp_tagged_octets(const struct siw_ddp_rd_rx *rd,
 					     const struct siw_ddp_seg *seg)
 {
@@ -224,13 +246,13 @@ static inline uint32_t siw_ddp_tagged_octets(const struct siw_ddp_rd_rx *rd,
 /* ---- ddp_unexpected.c, for ddp_rx.c ---------------------------------------------------------- */
 
 /*
- * Checks a segment while unexpected segments are stored: 0, or a code of enum
+ * Checks a segment that arrives while unexpected segments are stored. Returns 0, or a code of enum
  * siw_ddp_untagged_ecode.
  */
 uint8_t siw_ddp_unexpected_check(const struct siw_ddp_rx *rx, const struct siw_ddp_seg *seg);
 /*
- * Stores the segment at the head of the stream as unexpected. Returns 3 when it is stored; 0 if
- * octets of it are missing, or there is no room now; or -errno.
+ * Stores the segment at the head of the stream as unexpected. Returns 3 when the segment is stored;
+ * 0 if octets of the segment are missing, or there is no room now; or -errno.
  */
 int siw_ddp_keep_unexpected(struct siw_ddp_stream *stream);
 void siw_ddp_unexpected_free(struct siw_ddp_stream *stream);
@@ -238,9 +260,9 @@ void siw_ddp_unexpected_free(struct siw_ddp_stream *stream);
 /* ---- datagrams ------------------------------------------------------------------------------- */
 
 /*
- * Completes a datagram whose payload is sent without copying. all contains the header, n pieces of
- * payload, and room for one more iovec for the CRC, which is stored in tail. Returns 0, or -EFAULT
- * if a piece is not mapped.
+ * Appends the CRC to a datagram whose payload is sent without copying. The iovecs in all are the
+ * header, n pieces of payload, and a free iovec for the CRC, which is stored in tail. Returns 0, or
+ * -EFAULT if a piece is not mapped.
  */
 static inline int siw_ddp_close_datagram(struct iovec *all, int n, uint8_t *tail, bool with_crc)
 {
@@ -255,7 +277,7 @@ static inline int siw_ddp_close_datagram(struct iovec *all, int n, uint8_t *tail
 
 /* cffi: begin */
 
-/* For tests: sets the MSN of queue qn's next message, in both directions. */
+/* Sets the MSN of the next message of queue qn, in both directions, for tests. */
 void siw_ddp_test_set_msn(struct siw_ddp_stream *stream, uint32_t qn, uint32_t msn);
 
 /* cffi: end */

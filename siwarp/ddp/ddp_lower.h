@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * ddp/ddp_lower.h - what a DDP stream needs from the layer that carries its segments: mpa
- * (ddp_mpa.c), or an RD peer (ddp_rd.c). Either layer delivers segments complete and in order.
+ * ddp/ddp_lower.h - the functions that a DDP stream needs from the layer that carries its segments:
+ * mpa (ddp_mpa.c), or an RD peer (ddp_rd.c). Both layers deliver segments complete and in order.
  *
- * What this does NOT do: start-up and teardown, and finding the next segment. A stream on MPA is
- * asked for its next segment (siw_ddp_rx_head); an RD endpoint returns the next segment of any of
- * its peers (siw_ddp_rd_recv).
+ * What this interface does NOT do: start-up and teardown, and finding the next segment. A stream on
+ * MPA is asked for its next segment (siw_ddp_rx_head); an RD endpoint returns the next segment of
+ * any of its peers (siw_ddp_rd_recv).
  */
 #ifndef SIW_DDP_LOWER_H
 #define SIW_DDP_LOWER_H
@@ -18,32 +18,38 @@ struct siw_ddp_lower {
 	/* The maximum length of the next segment of tx, header included, in octets. */
 	size_t (*mulpdu)(const struct siw_ddp_stream *stream, const struct siw_ddp_tx *tx);
 	/*
-	 * Frames a segment of tx. Returns the segment's end position; 0: there is no room now;
-	 * -EFAULT: the memory is not mapped; another -errno: the stream is dead.
+	 * Frames a segment of tx. Returns the segment's end position; 0 if the lower layer has no
+	 * room now; -EFAULT if the memory is not mapped; another -errno if the stream is dead.
 	 */
 	int64_t (*tx)(struct siw_ddp_stream *stream, const struct siw_ddp_tx *tx, const void *head,
 		      size_t head_len, const struct iovec *iov, int n);
-	/* See siw_ddp_tx_flush, siw_ddp_tx_blocked and siw_ddp_tx_accepted. */
+	/* The implementations of siw_ddp_tx_flush, siw_ddp_tx_blocked and siw_ddp_tx_accepted. */
 	int (*flush)(struct siw_ddp_stream *stream, uint64_t *accepted);
 	bool (*blocked)(const struct siw_ddp_stream *stream);
 	uint64_t (*accepted)(const struct siw_ddp_stream *stream);
-	/* A flush makes room for a segment; otherwise only the peer's acknowledgements do. */
+	/*
+	 * Whether a flush makes room for a segment; if not, only the peer's acknowledgements make
+	 * room.
+	 */
 	bool flush_makes_room;
-	/* Framed octets are copies, so that no region is read after its segment was framed. */
+	/*
+	 * Whether framed octets are copies, so that no region is read after the segment was framed.
+	 */
 	bool copies;
 
 	/* ---- receiving: progress lock ---- */
 
 	/*
 	 * Scatters the octets of the segment at the head of the stream, without its first skip
-	 * octets. Returns 1; 0: octets are still missing; -errno, to be passed to failed.
+	 * octets. Returns 1; 0 if octets are still missing; or an -errno, which must be passed to
+	 * the member failed.
 	 */
 	int (*payload)(struct siw_ddp_stream *stream, size_t skip, const struct iovec *iov, int n);
-	/* Handles an error of this layer. Returns as siw_ddp_rx_place. */
+	/* Handles an error of the lower layer. Returns the same values as siw_ddp_rx_place. */
 	int (*failed)(struct siw_ddp_stream *stream, int err);
 	/*
-	 * Drops the refused segment rx.seg; rx.why and rx.why_err hold the error. Returns rx.why, or
-	 * 0 while octets of the segment are missing.
+	 * Drops the refused segment rx.seg, with the error in rx.why and rx.why_err. Returns
+	 * rx.why, or 0 while octets of the segment are missing.
 	 */
 	int (*refuse)(struct siw_ddp_stream *stream);
 };

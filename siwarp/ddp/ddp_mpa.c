@@ -16,24 +16,24 @@ static size_t mpa_mulpdu(const struct siw_ddp_stream *stream, const struct siw_d
 	return siw_mpa_mulpdu(stream->mpa);
 }
 
-static int64_t mpa_tx(struct siw_ddp_stream *stream, const struct siw_ddp_tx *tx, const void *head,
-		      size_t head_len, const struct iovec *iov, int n)
+static int64_t mpa_tx_segment(struct siw_ddp_stream *stream, const struct siw_ddp_tx *tx,
+			      const void *head, size_t head_len, const struct iovec *iov, int n)
 {
 	(void)tx;
 	return siw_mpa_tx_fpdu(stream->mpa, head, head_len, iov, n);
 }
 
-static int mpa_flush(struct siw_ddp_stream *stream, uint64_t *accepted)
+static int mpa_flush_tx(struct siw_ddp_stream *stream, uint64_t *accepted)
 {
 	return siw_mpa_tx_flush(stream->mpa, accepted);
 }
 
-static bool mpa_blocked(const struct siw_ddp_stream *stream)
+static bool mpa_tx_is_blocked(const struct siw_ddp_stream *stream)
 {
 	return siw_mpa_tx_blocked(stream->mpa);
 }
 
-static uint64_t mpa_accepted(const struct siw_ddp_stream *stream)
+static uint64_t mpa_tx_accepted_octets(const struct siw_ddp_stream *stream)
 {
 	return siw_mpa_tx_accepted(stream->mpa);
 }
@@ -53,13 +53,14 @@ int siw_ddp_tx_empty(struct siw_ddp_stream *stream)
 
 /* ---- receiving ------------------------------------------------------------------------------- */
 
-static int mpa_payload(struct siw_ddp_stream *stream, size_t skip, const struct iovec *iov, int n)
+static int mpa_scatter_payload(struct siw_ddp_stream *stream, size_t skip, const struct iovec *iov,
+			       int n)
 {
 	return siw_mpa_rx_payload(stream->mpa, skip, iov, n);
 }
 
-/* An error of MPA or TCP ends the stream. */
-static int mpa_failed(struct siw_ddp_stream *stream, int err)
+/* Ends the stream after an error of MPA or TCP, and stores the error that a Terminate reports. */
+static int mpa_end_stream_on_error(struct siw_ddp_stream *stream, int err)
 {
 	struct siw_ddp_rx *rx = &stream->rx;
 
@@ -67,8 +68,8 @@ static int mpa_failed(struct siw_ddp_stream *stream, int err)
 		rx->err = siw_mpa_error(stream->mpa);
 	} else if (err == -EFAULT) {
 		/*
-		 * The destination memory is no longer mapped. This is not the peer's fault, and the
-		 * Terminate says so.
+		 * The destination memory is no longer mapped. The error that the Terminate reports
+		 * shows that the peer did not cause the failure.
 		 */
 		rx->err = siw_ddp_local_catastrophic;
 		err = -EACCES;
@@ -78,18 +79,19 @@ static int mpa_failed(struct siw_ddp_stream *stream, int err)
 	return err;
 }
 
-static int mpa_refuse(struct siw_ddp_stream *stream)
+static int mpa_drop_refused_segment(struct siw_ddp_stream *stream)
 {
 	struct siw_ddp_rx *rx = &stream->rx;
 	int r = 1;
 
 	if (!rx->whole)
-		r = mpa_payload(stream, rx->seg.head_len, NULL, 0);
+		r = mpa_scatter_payload(stream, rx->seg.head_len, NULL, 0);
 	if (r < 1)
-		return siw_ddp_from_lower(stream, r);
+		return siw_ddp_handle_lower_result(stream, r);
 	rx->have = false;
 	rx->err = rx->why_err;
-	return rx->dead = rx->why; /* RFC5041-7.1-09: no later segment is processed */
+	/* RFC5041-7.1-09: no segment after an invalid one is processed */
+	return rx->dead = rx->why;
 }
 
 static int mpa_check_segment(struct siw_ddp_stream *stream, const uint8_t *head, size_t seg_len)
@@ -122,7 +124,7 @@ int siw_ddp_rx_head(struct siw_ddp_stream *stream, struct siw_ddp_seg *seg)
 	if (rx->dead)
 		return rx->dead;
 	if (rx->refusing) {
-		r = mpa_refuse(stream);
+		r = mpa_drop_refused_segment(stream);
 		if (r < 0)
 			*seg = rx->seg;
 		return r;
@@ -130,10 +132,10 @@ int siw_ddp_rx_head(struct siw_ddp_stream *stream, struct siw_ddp_seg *seg)
 	if (!rx->have) {
 		r = siw_mpa_rx_fpdu(stream->mpa, &head, &head_len, &seg_len, &rx->whole);
 		if (r <= 0)
-			return siw_ddp_from_lower(stream, r);
+			return siw_ddp_handle_lower_result(stream, r);
 		if (!seg_len) {
-			r = mpa_payload(stream, 0, NULL, 0);
-			return r == 1 ? 2 : siw_ddp_from_lower(stream, r);
+			r = mpa_scatter_payload(stream, 0, NULL, 0);
+			return r == 1 ? 2 : siw_ddp_handle_lower_result(stream, r);
 		}
 		r = mpa_check_segment(stream, head, seg_len);
 		if (r != 1) {
@@ -147,12 +149,12 @@ int siw_ddp_rx_head(struct siw_ddp_stream *stream, struct siw_ddp_seg *seg)
 
 const struct siw_ddp_lower siw_ddp_lower_mpa = {
 	.mulpdu = mpa_mulpdu,
-	.tx = mpa_tx,
-	.flush = mpa_flush,
-	.blocked = mpa_blocked,
-	.accepted = mpa_accepted,
+	.tx = mpa_tx_segment,
+	.flush = mpa_flush_tx,
+	.blocked = mpa_tx_is_blocked,
+	.accepted = mpa_tx_accepted_octets,
 	.flush_makes_room = true,
-	.payload = mpa_payload,
-	.failed = mpa_failed,
-	.refuse = mpa_refuse,
+	.payload = mpa_scatter_payload,
+	.failed = mpa_end_stream_on_error,
+	.refuse = mpa_drop_refused_segment,
 };

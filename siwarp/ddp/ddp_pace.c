@@ -4,8 +4,8 @@
 #include "llp/llp.h"
 
 /*
- * A sender that exceeds the rate is called again when the bucket holds the tokens of this time, ns,
- * so that one system call can send several short datagrams.
+ * A sender that exceeds the rate is called again when the token bucket holds the tokens of WAKE_NS
+ * nanoseconds, so that one system call can send several short datagrams.
  */
 #define WAKE_NS 250000ull
 /* octets = ns * kbit/s / NS_KBITS_PER_OCTET */
@@ -33,7 +33,7 @@ void siw_ddp_pace_set(struct siw_ddp_pace *pace, uint32_t kbits, struct siw_llp_
 		siw_llp_sock_timed(timer);
 }
 
-uint64_t siw_ddp_pace_room_limited(struct siw_ddp_pace *pace)
+uint64_t siw_ddp_pace_allowance_limited(struct siw_ddp_pace *pace)
 {
 	uint64_t now = siw_now_ns(), room;
 
@@ -48,8 +48,11 @@ uint64_t siw_ddp_pace_room_limited(struct siw_ddp_pace *pace)
 	return room ? room : 1;
 }
 
-void siw_ddp_pace_took_limited(struct siw_ddp_pace *pace, uint64_t octets)
+void siw_ddp_pace_consume_limited(struct siw_ddp_pace *pace, uint64_t octets)
 {
-	/* Rounded up, so that a stream of very short datagrams does not exceed the rate. */
+	/*
+	 * The time is rounded up, so that a stream of very short datagrams does not exceed the
+	 * rate.
+	 */
 	pace->paid_ns += (octets * NS_KBITS_PER_OCTET + pace->kbits - 1) / pace->kbits;
 }

@@ -4,14 +4,15 @@
  * datagrams. The limiter is a token bucket, represented by paid_ns, the time at which the octets
  * sent so far are paid for: the bucket is full when paid_ns lies SIW_DDP_BURST_NS in the past, and
  * empty when paid_ns has reached the current time. A datagram may be sent while the bucket is not
- * empty, and may use more tokens than there are; later datagrams wait for the difference.
+ * empty, even if the datagram needs more tokens than the bucket holds; later datagrams wait until
+ * the difference is paid for.
  *
  * The rate counts octets of UDP payload, including the headers of DDP and upper layers, and the
  * CRC.
  *
- * What this does NOT do: transmit or queue datagrams. A sender that exceeds the rate keeps its
- * request, as with a full socket. When the rate permits the next datagram, a timer of the socket
- * expires, and a poll returns the socket's handler.
+ * What the limiter does NOT do: transmit or queue datagrams. A sender that exceeds the rate keeps
+ * its request, as with a full socket. When the rate permits the next datagram, a timer of the
+ * socket expires, and a poll returns the socket's handler.
  *
  * Locks: the QP's send lock; siw_ddp_pace_set also requires the progress lock.
  */
@@ -23,36 +24,39 @@
 
 struct siw_llp_sock;
 
-/* The capacity of the bucket, as time at the rate, ns. */
+/* The capacity of the token bucket, expressed as transmission time at the rate, ns. */
 #define SIW_DDP_BURST_NS 2000000ull
 
 struct siw_ddp_pace {
 	uint32_t kbits; /* kbit/s; 0: no limit */
-	bool held;	/* the last sender has to wait */
+	bool held;	/* the last send was delayed: the bucket was empty */
 	uint64_t paid_ns;
 	struct siw_llp_sock *timer;
 };
 
 /*
- * Sets the rate limit in kbit/s; 0: none. timer: a socket that stays valid until another one is
- * set. Octets that are sent and not paid for yet are paid for at the new rate.
+ * Sets the rate limit in kbit/s; 0: no limit. timer: a socket that stays valid until another socket
+ * is set. Octets that are sent and not paid for yet are paid for at the new rate.
  */
 void siw_ddp_pace_set(struct siw_ddp_pace *pace, uint32_t kbits, struct siw_llp_sock *timer);
-/* How many octets may be sent now, at least 1; 0: none, and the timer is set. */
-uint64_t siw_ddp_pace_room_limited(struct siw_ddp_pace *pace);
-void siw_ddp_pace_took_limited(struct siw_ddp_pace *pace, uint64_t octets);
+/* Returns the number of octets that may be sent now, at least 1; or 0 after setting the timer. */
+uint64_t siw_ddp_pace_allowance_limited(struct siw_ddp_pace *pace);
+void siw_ddp_pace_consume_limited(struct siw_ddp_pace *pace, uint64_t octets);
 
-/* Like siw_ddp_pace_room_limited; UINT64_MAX without a limit. */
+/*
+ * Returns the number of octets that may be sent now; UINT64_MAX without a rate limit; or 0 after
+ * setting the timer.
+ */
 static inline uint64_t siw_ddp_pace_allowance(struct siw_ddp_pace *pace)
 {
-	return __builtin_expect(pace->kbits, 0) ? siw_ddp_pace_room_limited(pace) : UINT64_MAX;
+	return __builtin_expect(pace->kbits, 0) ? siw_ddp_pace_allowance_limited(pace) : UINT64_MAX;
 }
 
-/* Accounts for sent octets. */
+/* Charges sent octets to the rate limit. */
 static inline void siw_ddp_pace_consume(struct siw_ddp_pace *pace, uint64_t octets)
 {
 	if (__builtin_expect(pace->kbits, 0))
-		siw_ddp_pace_took_limited(pace, octets);
+		siw_ddp_pace_consume_limited(pace, octets);
 }
 
 #endif

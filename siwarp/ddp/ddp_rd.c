@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * ddp/ddp_rd.c - DDP streams over reliable datagrams. The lower layer (rd) delivers each peer's
- * segments intact, exactly once and in order. It also stores the message sequence numbers of peers
- * that have no stream at the moment.
+ * segments intact, exactly once and in order, and stores the message sequence numbers of peers that
+ * have no stream at the moment.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -18,17 +18,20 @@
 struct siw_ddp_rd {
 	struct siw_mem *mem;
 	struct siw_rd *lower;
-	/* Protected by the progress lock: */
+	/* The members below are protected by the progress lock. */
 	bool receiving;	      /* see siw_ddp_rd_set_receiving */
 	bool pause_headed;    /* see siw_ddp_rd_pause_headed */
 	struct siw_link held; /* list of paused streams */
 	bool lacks_receive;   /* a stream is paused because no receive was posted */
 	/* a stream is paused because it has used up its share of the receives */
 	bool lacks_share;
-	/* values of the free receives and of parts when lacks_share was set */
+	/* number of free receives, and value of parts, when lacks_share was set */
 	uint32_t seen_free, seen_parts;
 	struct siw_ddp_stream *served; /* the stream that received the last segment */
-	/* partially received multi-segment messages that hold a receive: in total, and by source */
+	/*
+	 * number of partially received multi-segment messages that hold a receive, in total and by
+	 * source
+	 */
 	uint32_t parts, parts_of[SIW_SOURCES];
 	uint64_t key; /* hash key for the index of parts_of */
 };
@@ -37,37 +40,41 @@ static const struct siw_ddp_lower lower_rd;
 
 /* ---- sending: siw_ddp_lower ------------------------------------------------------------------ */
 
-/* The PSN space in which tx sends. */
-static enum siw_rd_space psn_space_of(const struct siw_ddp_stream *stream,
-				      const struct siw_ddp_tx *tx)
+/* Returns the PSN space in which the send state tx sends. */
+static enum siw_rd_space psn_space_of_tx(const struct siw_ddp_stream *stream,
+					 const struct siw_ddp_tx *tx)
 {
 	return tx == &stream->tx ? SIW_RD_REQUESTS : SIW_RD_RESPONSES;
 }
 
 static size_t rd_lower_mulpdu(const struct siw_ddp_stream *stream, const struct siw_ddp_tx *tx)
 {
-	return siw_rd_mulpdu(stream->rd, psn_space_of(stream, tx));
+	return siw_rd_mulpdu(stream->rd, psn_space_of_tx(stream, tx));
 }
 
-static int64_t rd_lower_tx(struct siw_ddp_stream *stream, const struct siw_ddp_tx *tx,
-			   const void *head, size_t head_len, const struct iovec *iov, int n)
+static int64_t rd_lower_tx_segment(struct siw_ddp_stream *stream, const struct siw_ddp_tx *tx,
+				   const void *head, size_t head_len, const struct iovec *iov,
+				   int n)
 {
-	return siw_rd_tx(stream->rd, psn_space_of(stream, tx), head, head_len, iov, n);
+	return siw_rd_tx(stream->rd, psn_space_of_tx(stream, tx), head, head_len, iov, n);
 }
 
-/* Segments that wait for credit, window or pacing are sent later, without another flush. */
+/*
+ * Flushes the RD peer. Segments that wait for credit, window or pacing are sent later, without
+ * another flush.
+ */
 static int rd_lower_flush(struct siw_ddp_stream *stream, uint64_t *accepted)
 {
 	siw_rd_flush(stream->rd, accepted);
 	return 1;
 }
 
-static bool rd_lower_blocked(const struct siw_ddp_stream *stream)
+static bool rd_lower_tx_is_blocked(const struct siw_ddp_stream *stream)
 {
 	return siw_rd_blocked(stream->rd, SIW_RD_REQUESTS);
 }
 
-static uint64_t rd_lower_accepted(const struct siw_ddp_stream *stream)
+static uint64_t rd_lower_count_accepted(const struct siw_ddp_stream *stream)
 {
 	return siw_rd_accepted(stream->rd, SIW_RD_REQUESTS);
 }
@@ -111,8 +118,8 @@ void siw_ddp_rd_pause_headed(struct siw_ddp_rd *rd, bool on)
 
 /* ---- peers and their streams ----------------------------------------------------------------- */
 
-/* A struct siw_ddp_rd_peer is a struct siw_rd_peer under an opaque name. */
-static struct siw_rd_peer *lower_peer(const struct siw_ddp_rd_peer *peer)
+/* Converts the type of a peer: struct siw_ddp_rd_peer is an opaque name of struct siw_rd_peer. */
+static struct siw_rd_peer *rd_peer_of(const struct siw_ddp_rd_peer *peer)
 {
 	return (struct siw_rd_peer *)(uintptr_t)peer;
 }
@@ -125,14 +132,14 @@ int siw_ddp_rd_peer(struct siw_ddp_rd *rd, const struct siw_addr *addr,
 
 void *siw_ddp_rd_user(const struct siw_ddp_rd_peer *peer)
 {
-	const struct siw_ddp_stream *stream = siw_rd_upper(lower_peer(peer));
+	const struct siw_ddp_stream *stream = siw_rd_upper(rd_peer_of(peer));
 
 	return stream ? stream->user : NULL;
 }
 
 /*
  * Data stored in rd's peer record while the peer has no stream: the last MSN sent and received on
- * each queue, and the note. All are 0 for a new peer.
+ * each queue, and the note. All members are 0 for a new peer.
  */
 struct saved {
 	uint32_t sent[SIW_DDP_QUEUES], received[SIW_DDP_QUEUES];
@@ -144,7 +151,7 @@ int siw_ddp_rd_stream(struct siw_ddp_rd *rd, struct siw_ddp_rd_peer *peer, void 
 		      struct siw_ddp_stream **out)
 {
 	struct siw_ddp_stream *stream = siw_ddp_stream_new(rd->mem);
-	const struct saved *saved = siw_rd_upper_data(lower_peer(peer));
+	const struct saved *saved = siw_rd_upper_data(rd_peer_of(peer));
 
 	if (!stream)
 		return -ENOMEM;
@@ -154,7 +161,7 @@ int siw_ddp_rd_stream(struct siw_ddp_rd *rd, struct siw_ddp_rd_peer *peer, void 
 		return -ENOMEM;
 	}
 	stream->lower = &lower_rd;
-	stream->rd = lower_peer(peer);
+	stream->rd = rd_peer_of(peer);
 	stream->endpoint = rd;
 	stream->user = user;
 	siw_link_init(&stream->rd_rx.held);
@@ -174,16 +181,16 @@ void siw_ddp_rd_publish(struct siw_ddp_stream *stream)
 
 /* ---- pausing --------------------------------------------------------------------------------- */
 
-void siw_ddp_rd_headed(struct siw_ddp_stream *stream, uint16_t set)
+void siw_ddp_rd_set_headed(struct siw_ddp_stream *stream, uint16_t set)
 {
 	stream->rd_rx.headed = set;
 }
 
 /*
- * The segment at the head of the stream, and later segments of its space, wait for
- * siw_ddp_rd_resume. no_receive: see siw_rd_pause.
+ * Pauses the stream: the segment at the head of the stream, and later segments of the same PSN
+ * space, wait for siw_ddp_rd_resume. no_receive: see siw_rd_pause.
  */
-static void rd_pause(struct siw_ddp_stream *stream, bool no_receive)
+static void rd_pause_stream(struct siw_ddp_stream *stream, bool no_receive)
 {
 	stream->rd_rx.data = NULL;
 	stream->endpoint->lacks_receive |= no_receive;
@@ -222,7 +229,7 @@ static void update_partial_count(struct siw_ddp_stream *stream)
 	rd->parts_of[source] += part ? 1 : -1u;
 }
 
-static void update_served_count(struct siw_ddp_rd *rd)
+static void update_partial_count_of_last_stream(struct siw_ddp_rd *rd)
 {
 	if (rd->served)
 		update_partial_count(rd->served);
@@ -230,12 +237,12 @@ static void update_served_count(struct siw_ddp_rd *rd)
 }
 
 /*
- * Called when a multi-segment message is about to use a receive. Returns whether the peer has used
- * up its share of the receives; the stream is then paused. Multi-segment messages may use
- * three quarters of the receives, and those of one source (base/source.h) half of them. A message is
- * always admitted if no other one is partly received.
+ * Pauses the stream if a multi-segment message is about to use a receive, and the peer has used up
+ * its share of the receives. Returns whether the stream was paused. Multi-segment messages may use
+ * three quarters of the receives, and the multi-segment messages of one source (base/source.h) half
+ * of the receives. A message is always admitted if no other message is partially received.
  */
-static bool rd_lacks_share(struct siw_ddp_stream *stream)
+static bool rd_pause_if_share_used_up(struct siw_ddp_stream *stream)
 {
 	struct siw_ddp_rd *rd = stream->endpoint;
 	uint32_t left = siw_mem_queue_used(stream->rx.q[0].queue), all = rd->parts + left;
@@ -244,7 +251,7 @@ static bool rd_lacks_share(struct siw_ddp_stream *stream)
 
 	if (!rd->parts || (4 * (rd->parts + 1) <= 3 * all && 2 * (rd->parts_of[source] + 1) <= all))
 		return false;
-	rd_pause(stream, true);
+	rd_pause_stream(stream, true);
 	rd->lacks_receive = lacks_receive;
 	rd->lacks_share = true;
 	rd->seen_free = left;
@@ -256,14 +263,17 @@ bool siw_ddp_rd_may_resume(struct siw_ddp_rd *rd, const struct siw_mem_queue *re
 {
 	uint32_t left = siw_mem_queue_used(recvs);
 
-	update_served_count(rd);
+	update_partial_count_of_last_stream(rd);
 	return left && (rd->lacks_receive ||
 			(rd->lacks_share && (left > rd->seen_free || rd->parts < rd->seen_parts)));
 }
 
 /* ---- closing a stream ------------------------------------------------------------------------ */
 
-/* Puts back the buffers of unfinished messages: their remaining segments will not arrive. */
+/*
+ * Returns the buffers of unfinished messages to their queues, because the remaining segments of
+ * these messages will not arrive.
+ */
 static void return_rx_buffers(struct siw_ddp_rx *rx)
 {
 	for (int qn = 0; qn < SIW_DDP_QUEUES; qn++)
@@ -272,8 +282,8 @@ static void return_rx_buffers(struct siw_ddp_rx *rx)
 			rx->q[qn].begun = false;
 }
 
-/* The send state for the messages of a queue. */
-static const struct siw_ddp_tx *tx_of_queue(const struct siw_ddp_stream *stream, uint32_t qn)
+/* Returns the send state that sends the messages of a queue number. */
+static const struct siw_ddp_tx *tx_state_of_queue(const struct siw_ddp_stream *stream, uint32_t qn)
 {
 	return siw_ddp_is_response_queue(qn) ? stream->responses : &stream->tx;
 }
@@ -288,7 +298,7 @@ void siw_ddp_rd_end(struct siw_ddp_stream *stream, enum siw_ddp_rd_ending how)
 	if (stream->endpoint->served == stream)
 		stream->endpoint->served = NULL;
 	for (uint32_t qn = 0; how == SIW_DDP_RD_KEEP && qn < SIW_DDP_QUEUES; qn++) {
-		saved->sent[qn] = tx_of_queue(stream, qn)->msn[qn] - siw_initial_sequence(1);
+		saved->sent[qn] = tx_state_of_queue(stream, qn)->msn[qn] - siw_initial_sequence(1);
 		saved->received[qn] = stream->rx.q[qn].msn - siw_initial_sequence(1);
 	}
 	siw_link_del(&stream->rd_rx.held);
@@ -375,8 +385,8 @@ const uint8_t *siw_ddp_rd_octets(const struct siw_ddp_stream *stream)
 	return stream->rd_rx.data + stream->rx.seg.head_len;
 }
 
-static int rd_lower_payload(struct siw_ddp_stream *stream, size_t skip, const struct iovec *iov,
-			    int n)
+static int rd_lower_scatter_payload(struct siw_ddp_stream *stream, size_t skip,
+				    const struct iovec *iov, int n)
 {
 	const uint8_t *from = stream->rd_rx.data + skip;
 
@@ -387,17 +397,17 @@ static int rd_lower_payload(struct siw_ddp_stream *stream, size_t skip, const st
 	return 1;
 }
 
-static int rd_lower_failed(struct siw_ddp_stream *stream, int err)
+static int rd_lower_refuse_unmapped(struct siw_ddp_stream *stream, int err)
 {
-	(void)err; /* rd_lower_payload can only fail with -EFAULT */
+	(void)err; /* rd_lower_scatter_payload can only fail with -EFAULT */
 	return siw_ddp_rx_refuse_segment(stream, -EACCES, siw_ddp_local_catastrophic);
 }
 
 /* ---- refused segments ------------------------------------------------------------------------ */
 
-/* Returns the queue whose current message this segment belongs to, or NULL. */
-static struct siw_ddp_rxq *find_receiving_queue(struct siw_ddp_rx *rx,
-						const struct siw_ddp_seg *seg)
+/* Returns the receive queue whose current message contains the segment, or NULL. */
+static struct siw_ddp_rxq *find_queue_of_segment(struct siw_ddp_rx *rx,
+						 const struct siw_ddp_seg *seg)
 {
 	if (seg->tagged || seg->qn >= SIW_DDP_QUEUES || !rx->q[seg->qn].queue ||
 	    rx->q[seg->qn].msn != seg->msn)
@@ -405,8 +415,8 @@ static struct siw_ddp_rxq *find_receiving_queue(struct siw_ddp_rx *rx,
 	return &rx->q[seg->qn];
 }
 
-/* Whether the error affects a buffer that the message was entitled to. */
-static bool spoils_buffer(const struct siw_wire_err *err)
+/* Whether a message that is refused with the error *err uses up a buffer. */
+static bool error_uses_up_buffer(const struct siw_wire_err *err)
 {
 	return err->layer == SIW_LAYER_DDP &&
 	       (err->type == SIW_DDP_LOCAL_CATASTROPHIC ||
@@ -415,13 +425,13 @@ static bool spoils_buffer(const struct siw_wire_err *err)
 
 /*
  * Abandons the message that is being received. On queue 0 the message uses up a buffer, which
- * completes with an error; on other queues the buffer is put back.
+ * completes with an error; on other queues the buffer is returned to the queue.
  */
 static void abandon_rx_message(struct siw_ddp_stream *stream, struct siw_ddp_rxq *q, uint32_t qn)
 {
 	struct siw_ddp_rd_rx *rd = &stream->rd_rx;
 
-	if (!q->begun && !qn && spoils_buffer(&stream->rx.err))
+	if (!q->begun && !qn && error_uses_up_buffer(&stream->rx.err))
 		siw_ddp_rxq_take_buffer(q);
 	if (q->begun && (!qn || siw_mem_queue_return(q->queue, q->user_data, q->sgl, q->nsge))) {
 		rd->blamed = !qn;
@@ -431,7 +441,7 @@ static void abandon_rx_message(struct siw_ddp_stream *stream, struct siw_ddp_rxq
 	q->placed = 0;
 }
 
-static int rd_lower_refuse(struct siw_ddp_stream *stream)
+static int rd_lower_drop_refused_segment(struct siw_ddp_stream *stream)
 {
 	struct siw_ddp_rx *rx = &stream->rx;
 	struct siw_ddp_rd_rx *rd = &stream->rd_rx;
@@ -440,10 +450,10 @@ static int rd_lower_refuse(struct siw_ddp_stream *stream)
 	rx->refusing = rx->have = false;
 	rx->err = rx->why_err;
 	rd->blamed = false;
-	rd_lower_payload(stream, 0, NULL, 0);
+	rd_lower_scatter_payload(stream, 0, NULL, 0);
 	if (!rx->seg.head_len)
 		return rx->why;
-	q = find_receiving_queue(rx, &rx->seg);
+	q = find_queue_of_segment(rx, &rx->seg);
 	if (q)
 		abandon_rx_message(stream, q, rx->seg.qn);
 	if (q && rx->seg.last)
@@ -454,10 +464,10 @@ static int rd_lower_refuse(struct siw_ddp_stream *stream)
 }
 
 /*
- * Drops the segment at the head of the stream if it belongs to a refused message. Returns whether
- * it did.
+ * Drops the segment at the head of the stream if the segment belongs to a refused message. Returns
+ * whether the segment was dropped.
  */
-static bool rd_skips(struct siw_ddp_stream *stream)
+static bool rd_drop_if_message_refused(struct siw_ddp_stream *stream)
 {
 	struct siw_ddp_rx *rx = &stream->rx;
 	struct siw_ddp_rd_rx *rd = &stream->rd_rx;
@@ -475,11 +485,11 @@ static bool rd_skips(struct siw_ddp_stream *stream)
 				  seg->mo != last->mo + last->payload)
 		return false;
 	rd->skip[rd->space].on = !seg->last;
-	q = find_receiving_queue(rx, seg);
+	q = find_queue_of_segment(rx, seg);
 	if (q && seg->last)
 		q->msn++;
 	rd->skip[rd->space].last = *seg;
-	rd_lower_payload(stream, 0, NULL, 0);
+	rd_lower_scatter_payload(stream, 0, NULL, 0);
 	return true;
 }
 
@@ -494,20 +504,23 @@ int siw_ddp_rd_refused_buffer(struct siw_ddp_stream *stream, uint64_t *user_data
 
 static const struct siw_ddp_lower lower_rd = {
 	.mulpdu = rd_lower_mulpdu,
-	.tx = rd_lower_tx,
+	.tx = rd_lower_tx_segment,
 	.flush = rd_lower_flush,
-	.blocked = rd_lower_blocked,
-	.accepted = rd_lower_accepted,
+	.blocked = rd_lower_tx_is_blocked,
+	.accepted = rd_lower_count_accepted,
 	.copies = true,
-	.payload = rd_lower_payload,
-	.failed = rd_lower_failed,
-	.refuse = rd_lower_refuse,
+	.payload = rd_lower_scatter_payload,
+	.failed = rd_lower_refuse_unmapped,
+	.refuse = rd_lower_drop_refused_segment,
 };
 
 /* ---- receiving ------------------------------------------------------------------------------- */
 
-/* Whether the segment at the head of the stream begins with octets for the upper layer. */
-static bool rd_is_headed(const struct siw_ddp_stream *stream)
+/*
+ * Whether the payload of the segment at the head of the stream begins with octets for the upper
+ * layer.
+ */
+static bool rd_segment_is_headed(const struct siw_ddp_stream *stream)
 {
 	const struct siw_ddp_rd_rx *rd = &stream->rd_rx;
 
@@ -517,8 +530,9 @@ static bool rd_is_headed(const struct siw_ddp_stream *stream)
 }
 
 /*
- * Checks the segment at the head of the stream. Returns 1; 0: the stream was paused; 2: the segment
- * was dropped, because its message was refused; or -errno: it was refused.
+ * Checks the segment at the head of the stream. Returns 1 if the segment is valid; 0 if the stream
+ * was paused; 2 if the segment was dropped, because its message was refused earlier; or -errno if
+ * the segment was refused.
  */
 static int rd_check_segment(struct siw_ddp_stream *stream)
 {
@@ -529,7 +543,7 @@ static int rd_check_segment(struct siw_ddp_stream *stream)
 
 	if (r != 1)
 		return r;
-	if (rd_skips(stream))
+	if (rd_drop_if_message_refused(stream))
 		return 2;
 	r = siw_ddp_rx_check_version(stream);
 	if (r != 1)
@@ -539,28 +553,32 @@ static int rd_check_segment(struct siw_ddp_stream *stream)
 		if (siw_ddp_is_response_queue(seg->qn) != siw_ddp_rd_in_responses(stream))
 			code = SIW_DDP_INVALID_QN;
 		if (code == SIW_DDP_NO_BUFFER && !seg->qn) {
-			rd_pause(stream, true);
+			rd_pause_stream(stream, true);
 			return 0;
 		}
 		if (code)
 			return siw_ddp_rx_refuse_untagged(stream, code);
-		if (!seg->qn && !seg->last && !rx->q[0].begun && rd_lacks_share(stream))
+		if (!seg->qn && !seg->last && !rx->q[0].begun && rd_pause_if_share_used_up(stream))
 			return 0;
 	}
 	rx->have = true;
 	return 1;
 }
 
-static bool rd_event(struct siw_ddp_rd_event *event, enum siw_ddp_rd_event_kind kind, int status)
+static bool set_rd_event(struct siw_ddp_rd_event *event, enum siw_ddp_rd_event_kind kind,
+			 int status)
 {
 	event->kind = kind;
 	event->status = status;
 	return true;
 }
 
-/* Receives a segment of a stream. false: it causes no event. */
-static bool rd_rx_segment(struct siw_ddp_stream *stream, const struct siw_rd_event *news,
-			  struct siw_ddp_rd_event *event)
+/*
+ * Receives a segment of a stream. Returns true and sets *event, or returns false if the segment
+ * causes no event.
+ */
+static bool rd_receive_segment(struct siw_ddp_stream *stream, const struct siw_rd_event *news,
+			       struct siw_ddp_rd_event *event)
 {
 	struct siw_ddp_rd *rd = stream->endpoint;
 	int r;
@@ -569,25 +587,26 @@ static bool rd_rx_segment(struct siw_ddp_stream *stream, const struct siw_rd_eve
 	stream->rd_rx.len = news->len;
 	stream->rd_rx.space = (uint8_t)news->space;
 	rd->served = stream;
-	if (__builtin_expect(!rd->receiving || (rd->pause_headed && rd_is_headed(stream)), 0)) {
-		rd_pause(stream, false);
-		return rd_event(event, SIW_DDP_RD_PAUSED, rd->receiving ? -EBUSY : 0);
+	if (__builtin_expect(!rd->receiving || (rd->pause_headed && rd_segment_is_headed(stream)),
+			     0)) {
+		rd_pause_stream(stream, false);
+		return set_rd_event(event, SIW_DDP_RD_PAUSED, rd->receiving ? -EBUSY : 0);
 	}
-	if (__builtin_expect(!news->len, 0)) { /* it contains no segment */
-		rd_lower_payload(stream, 0, NULL, 0);
+	if (__builtin_expect(!news->len, 0)) { /* the datagram contains no segment */
+		rd_lower_scatter_payload(stream, 0, NULL, 0);
 		return false;
 	}
 	r = rd_check_segment(stream);
 	event->seg = &stream->rx.seg;
 	if (__builtin_expect(r < 0, 0))
-		return rd_event(event, SIW_DDP_RD_REFUSED, r);
+		return set_rd_event(event, SIW_DDP_RD_REFUSED, r);
 	if (__builtin_expect(r == 2, 0))
 		return false;
-	return rd_event(event, r ? SIW_DDP_RD_SEGMENT : SIW_DDP_RD_PAUSED, 0);
+	return set_rd_event(event, r ? SIW_DDP_RD_SEGMENT : SIW_DDP_RD_PAUSED, 0);
 }
 
-/* The status of event SIW_DDP_RD_LOST. */
-static int rd_lost_status(int kind)
+/* Returns the status of event SIW_DDP_RD_LOST for the given kind of rd event. */
+static int status_of_lost_peer(int kind)
 {
 	return kind == SIW_RD_RESTARTED	 ? -ECONNRESET
 	       : kind == SIW_RD_GONE	 ? -ETIMEDOUT
@@ -600,13 +619,13 @@ int siw_ddp_rd_recv(struct siw_ddp_rd *rd, struct siw_ddp_rd_event *event)
 	struct siw_rd_event news;
 
 	/*
-	 * Bounded, because events of peers without a stream are skipped: a flood of them must not
-	 * starve other sockets.
+	 * The number of attempts is limited, because events of peers without a stream are skipped,
+	 * and a flood of skipped events must not starve other sockets.
 	 */
 	for (int tries = 0; tries < SIW_DDP_TRIES; tries++) {
 		struct siw_ddp_stream *stream;
 
-		update_served_count(rd);
+		update_partial_count_of_last_stream(rd);
 		if (siw_rd_recv(rd->lower, &news) != 1)
 			return 0;
 		stream = siw_rd_upper(news.peer);
@@ -614,23 +633,23 @@ int siw_ddp_rd_recv(struct siw_ddp_rd *rd, struct siw_ddp_rd_event *event)
 		event->user = stream ? stream->user : NULL;
 		event->acked = news.kind == SIW_RD_SEGMENT && news.acked;
 		if (!stream) {
-			/* without a stream, only a segment is of interest */
+			/* for a peer without a stream, only the arrival of a segment is an event */
 			if (news.kind == SIW_RD_SEGMENT)
-				return rd_event(event, SIW_DDP_RD_NO_STREAM, 0);
+				return set_rd_event(event, SIW_DDP_RD_NO_STREAM, 0);
 			continue;
 		}
 		if (__builtin_expect(news.kind == SIW_RD_SEGMENT, 1)) {
-			if (rd_rx_segment(stream, &news, event))
+			if (rd_receive_segment(stream, &news, event))
 				return 1;
 			if (!event->acked)
 				continue;
 			event->acked = false;
-			return rd_event(event, SIW_DDP_RD_ACKED, 0);
+			return set_rd_event(event, SIW_DDP_RD_ACKED, 0);
 		}
 		if (news.kind == SIW_RD_ACKED)
-			return rd_event(event, SIW_DDP_RD_ACKED, 0);
+			return set_rd_event(event, SIW_DDP_RD_ACKED, 0);
 		if (news.kind != SIW_RD_NEW_PEER)
-			return rd_event(event, SIW_DDP_RD_LOST, rd_lost_status(news.kind));
+			return set_rd_event(event, SIW_DDP_RD_LOST, status_of_lost_peer(news.kind));
 	}
 	siw_ddp_rd_reschedule(rd);
 	return 0;
@@ -640,10 +659,10 @@ int siw_ddp_rd_recv(struct siw_ddp_rd *rd, struct siw_ddp_rd_event *event)
 
 void siw_ddp_rd_unclaim(struct siw_ddp_rd_peer *peer)
 {
-	siw_rd_set_upper(lower_peer(peer), NULL);
+	siw_rd_set_upper(rd_peer_of(peer), NULL);
 }
 
 void siw_ddp_rd_reject(struct siw_ddp_rd_peer *peer)
 {
-	siw_rd_reset(lower_peer(peer), SIW_RD_CLOSED_END);
+	siw_rd_reset(rd_peer_of(peer), SIW_RD_CLOSED_END);
 }

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * ddp/ddp_rd.h - part of ddp/ddp.h: streams over reliable datagrams. An endpoint creates a stream
- * for a peer when it is first needed and frees it when nothing is in progress; the MSNs are kept in
- * rd's peer record. A refused message does not end such a stream: siw_ddp_rd_recv or
- * siw_ddp_rx_place reports the refusal once, the rest of the message is discarded, and the next
- * message is received as usual.
+ * for a peer when the stream is first needed and frees the stream when nothing is in progress; the
+ * MSNs are kept in rd's peer record. A refused message does not end a stream over reliable
+ * datagrams: siw_ddp_rd_recv or siw_ddp_rx_place reports the refusal once, the rest of the message
+ * is discarded, and the next message is received as usual.
  *
- * Messages from siw_ddp_tx_msg() with response set have a PSN space of their own: one response and one other
- * message can be in progress at the same time, and neither waits for the other. In the response
- * space the peer's untagged segments are for queues 2 and 3 only, in the request space for queues 0
- * and 1; the upper layer checks which space tagged segments belong to.
+ * Messages from siw_ddp_tx_msg() with response set have a PSN space of their own: one response and
+ * one other message can be in progress at the same time, and neither waits for the other. In the
+ * response space the peer's untagged segments are for queues 2 and 3 only, in the request space for
+ * queues 0 and 1; the upper layer checks which space tagged segments belong to.
  *
- * What this does NOT do: order, retransmit or acknowledge segments; rd/rd.h does.
+ * What ddp_rd does NOT do: order, retransmit or acknowledge segments, which is the task of rd/rd.h.
  *
  * Locks: as ddp.h; the functions of an endpoint are called under the progress lock unless noted.
  */
@@ -27,97 +27,112 @@ struct siw_ddp_rd;
 struct siw_ddp_rd_peer;
 
 /*
- * Opens an endpoint over an rd endpoint, which the caller owns and closes later. Returns 0 or
+ * Opens a DDP endpoint over an rd endpoint, which the caller owns and closes later. Returns 0 or
  * -ENOMEM.
  */
 int siw_ddp_rd_open(struct siw_mem *mem, struct siw_rd *lower, struct siw_ddp_rd **out);
-/* The caller must have ended all streams before. */
+/* Closes the endpoint. The caller must have ended all streams of the endpoint. */
 void siw_ddp_rd_close(struct siw_ddp_rd *rd);
 /*
- * Has the endpoint's handler called again, if the caller stops before siw_ddp_rd_recv returned 0.
+ * Schedules another call of the endpoint's handler. Required if the caller stops receiving before
+ * siw_ddp_rd_recv returned 0.
  */
 void siw_ddp_rd_reschedule(struct siw_ddp_rd *rd);
-/* Whether segments are received, which is the default; otherwise their streams are paused. */
+/*
+ * Sets whether segments are received, which is the default; if not, a stream is paused when a
+ * segment arrives.
+ */
 void siw_ddp_rd_set_receiving(struct siw_ddp_rd *rd, bool on);
-/* Whether a stream is paused when its next segment is headed (siw_ddp_rd_headed). */
+/* Sets whether a stream is paused when its next segment is headed (siw_ddp_rd_set_headed). */
 void siw_ddp_rd_pause_headed(struct siw_ddp_rd *rd, bool on);
 
 /*
- * Returns the record of the peer at addr: 0; -ENOBUFS if the maximum number of records exists;
- * -ENOMEM. Call under the send lock or the progress lock.
+ * Stores the record of the peer at addr in *out. Returns 0; -ENOBUFS if the maximum number of
+ * records exists; or -ENOMEM. Call under the send lock or the progress lock.
  */
 int siw_ddp_rd_peer(struct siw_ddp_rd *rd, const struct siw_addr *addr,
 		    struct siw_ddp_rd_peer **out);
-/* The user of the peer's stream; NULL if the peer has no stream. */
+/* Returns the upper layer's object (user) of the peer's stream; NULL if the peer has no stream. */
 void *siw_ddp_rd_user(const struct siw_ddp_rd_peer *peer);
 /*
- * Creates the peer's stream. Called by one thread at a time; the stream needs no lock before
- * siw_ddp_rd_publish.
+ * Creates the peer's stream. Only one thread at a time may create streams; the stream needs no lock
+ * before siw_ddp_rd_publish.
  */
 int siw_ddp_rd_stream(struct siw_ddp_rd *rd, struct siw_ddp_rd_peer *peer, void *user,
 		      struct siw_ddp_stream **out);
 /*
- * Publishes a stream that the upper layer has set up: siw_ddp_rd_user and siw_ddp_rd_recv return it
- * from now on.
+ * Publishes a stream that the upper layer has set up, so that siw_ddp_rd_user and siw_ddp_rd_recv
+ * return the stream's user.
  */
 void siw_ddp_rd_publish(struct siw_ddp_stream *stream);
 enum siw_ddp_rd_ending {
 	SIW_DDP_RD_KEEP, /* the stream is idle: the peer's record keeps its MSNs */
 	SIW_DDP_RD_LOST_PEER,
-	/* this end gives up: the peer is sent a BYE; SEQUENCE: because an MSN was wrong */
+	/*
+	 * this end ends the incarnation and sends the peer a BYE; SIW_DDP_RD_SEQUENCE: because an
+	 * MSN was wrong
+	 */
 	SIW_DDP_RD_RESET,
 	SIW_DDP_RD_SEQUENCE,
 };
 /*
- * Frees the stream; call under both locks. The receive of an unfinished message is put back at the
+ * Frees the stream; call under both locks. The receive of an unfinished message is returned to the
  * head of its queue.
  */
 void siw_ddp_rd_end(struct siw_ddp_stream *stream, enum siw_ddp_rd_ending how);
 /*
- * A number for use by the upper layer, kept with the MSNs; 0 initially and in each new incarnation
- * of the peer.
+ * Set and return the note, a number for use by the upper layer that is kept with the MSNs; 0
+ * initially and in each new incarnation of the peer.
  */
 void siw_ddp_rd_set_note(struct siw_ddp_stream *stream, uint32_t note);
 uint32_t siw_ddp_rd_note(const struct siw_ddp_stream *stream);
-/* Whether nothing is in progress in either direction. Call under both locks. */
+/* Whether the stream has nothing in progress in either direction. Call under both locks. */
 bool siw_ddp_rd_idle(struct siw_ddp_stream *stream);
-/* Whether a message has arrived only in part. Call under both locks. */
+/* Whether a message of the stream has arrived only in part. Call under both locks. */
 bool siw_ddp_rd_receiving(const struct siw_ddp_stream *stream);
 const struct siw_addr *siw_ddp_rd_peer_addr(const struct siw_ddp_stream *stream);
-/* The peer's IRD (Read Requests and atomics it accepts at a time); 0: not known yet. */
+/*
+ * The peer's IRD (the number of Read Requests and atomics that the peer accepts at a time); 0: not
+ * known yet.
+ */
 uint8_t siw_ddp_rd_peer_ird(const struct siw_ddp_stream *stream);
 /*
- * Sets whether the peer must send something, so that a silent peer is declared lost. Call under the
- * send lock or the progress lock.
+ * Sets whether a datagram of the peer is expected, so that a silent peer is declared lost. Call
+ * under the send lock or the progress lock.
  */
 void siw_ddp_rd_expect(struct siw_ddp_stream *stream, bool expected);
 
-/* Continue, and abandon, the response in progress: see siw_ddp_tx_more and siw_ddp_tx_abandon. */
+/*
+ * Continue, and abandon, the response in progress, as siw_ddp_tx_more and siw_ddp_tx_abandon do for
+ * requests.
+ */
 int siw_ddp_rd_response_more(struct siw_ddp_stream *stream, struct siw_wire_err *err);
 uint64_t siw_ddp_rd_response_abandon(struct siw_ddp_stream *stream);
-/* Whether rd has room for a segment of one of the selected kinds. */
+/* Whether rd has room to send a segment of one of the selected kinds (requests, responses). */
 bool siw_ddp_rd_has_tx_room(const struct siw_ddp_stream *stream, bool requests, bool responses);
 /* Whether the segment at the head of the stream arrived in the response space. */
 bool siw_ddp_rd_in_responses(const struct siw_ddp_stream *stream);
 
 enum siw_ddp_rd_event_kind {
 	/*
-	 * the next segment of a stream, *seg, has passed all checks that precede placement (version,
-	 * QN, MSN, MO, a buffer, its length): place it or refuse it before the next siw_ddp_rd_recv
+	 * the next segment of a stream, *seg, has passed all checks that precede placement
+	 * (version, QN, MSN, MO, a buffer, its length): the caller must place or refuse the segment
+	 * before the next siw_ddp_rd_recv
 	 */
 	SIW_DDP_RD_SEGMENT = 1,
-	SIW_DDP_RD_REFUSED, /* segment *seg was refused: status -errno, and siw_ddp_error */
+	/* segment *seg was refused, with an -errno in status and the error in siw_ddp_error */
+	SIW_DDP_RD_REFUSED,
 	/*
-	 * the stream was paused, because no receive is posted (status 0), segments are not received
-	 * (0), or its next segment is headed (-EBUSY)
+	 * the stream was paused, because no receive is posted (status 0), because receiving is
+	 * switched off (status 0), or because its next segment is headed (status -EBUSY)
 	 */
 	SIW_DDP_RD_PAUSED,
 	/*
-	 * a segment of a peer that has no stream: create one, and the segment is returned again; or
-	 * reject it
+	 * a segment of a peer that has no stream has arrived: the caller creates a stream, after
+	 * which the segment is returned again, or rejects the peer
 	 */
 	SIW_DDP_RD_NO_STREAM,
-	SIW_DDP_RD_ACKED, /* siw_ddp_tx_accepted has advanced, or there is room again */
+	SIW_DDP_RD_ACKED, /* siw_ddp_tx_accepted has advanced, or there is room to send again */
 	/*
 	 * siw_ddp_rd_end must be called. status: -ECONNRESET, the pair began a new incarnation;
 	 * -ESTALE, the peer is another instance; -ETIMEDOUT, the peer is silent or closed;
@@ -128,9 +143,9 @@ enum siw_ddp_rd_event_kind {
 struct siw_ddp_rd_event {
 	int kind; /* enum siw_ddp_rd_event_kind */
 	int status;
-	bool acked; /* the event is also an ACKED, to be handled after it */
+	bool acked; /* also an event SIW_DDP_RD_ACKED, to be handled last */
 	struct siw_ddp_rd_peer *peer;
-	void *user; /* of the peer's stream; NO_STREAM: NULL */
+	void *user; /* user of the peer's stream; NULL with NO_STREAM */
 	const struct siw_ddp_seg *seg;
 };
 /* Returns 1 and the next event in *event, or 0 if there is none. */
@@ -141,24 +156,28 @@ int siw_ddp_rd_recv(struct siw_ddp_rd *rd, struct siw_ddp_rd_event *event);
  */
 const uint8_t *siw_ddp_rd_octets(const struct siw_ddp_stream *stream);
 /*
- * Sets which tagged segments begin with SIW_DDP_ULP_TAGGED octets for the upper layer: those whose
- * bit 1 << (ulp_octet & 15) is in set. These octets are not placed; the TO is that of the first
- * octet after them. The upper layer must refuse a segment that is shorter.
+ * Sets which tagged segments begin with SIW_DDP_ULP_TAGGED octets for the upper layer: the segments
+ * whose bit 1 << (ulp_octet & 15) is in set. The octets for the upper layer are not placed; the TO
+ * is the tagged offset of the first octet after them. The upper layer must refuse a segment that is
+ * shorter.
  */
-void siw_ddp_rd_headed(struct siw_ddp_stream *stream, uint16_t set);
+void siw_ddp_rd_set_headed(struct siw_ddp_stream *stream, uint16_t set);
 /*
  * Whether a paused stream could continue with the receives that are free now. A stream that was
- * paused for its share is retried only after receives have become free or partially received
- * messages have ended, so that repeated calls are cheap.
+ * paused because its share was used up is retried only after receives have become free or partially
+ * received messages have ended, so that repeated calls are cheap.
  */
 bool siw_ddp_rd_may_resume(struct siw_ddp_rd *rd, const struct siw_mem_queue *recvs);
 /* Resumes all paused streams of the endpoint. */
 void siw_ddp_rd_resume(struct siw_ddp_rd *rd);
-/* Releases a peer returned by siw_ddp_rd_peer for which no stream is created. */
+/* Releases the record of a peer returned by siw_ddp_rd_peer for which no stream is created. */
 void siw_ddp_rd_unclaim(struct siw_ddp_rd_peer *peer);
 /* Discards the segment of a peer that has no stream, and sends the peer a BYE. */
 void siw_ddp_rd_reject(struct siw_ddp_rd_peer *peer);
-/* Returns 1 and the user_data of the buffer that the last refused message had used, or 0. */
+/*
+ * Returns 1 and the user_data of the buffer that the last refused message used up, or 0 if it used
+ * none.
+ */
 int siw_ddp_rd_refused_buffer(struct siw_ddp_stream *stream, uint64_t *user_data);
 
 /* cffi: end */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * ddp/ddp_record.c - tagged segments on UD, preceded by the LLP header. Used by Write-Record.
+ * ddp/ddp_record.c - tagged segments on UD, each preceded by the LLP header. Write-Record uses
+ * them.
  *
  *   0            12            26               26+head      len-4      len
  *  +------------+-------------+----------------+------------+----------+

@@ -4,8 +4,9 @@
  * placed. A message is delivered with its last segment (section 5.4). TCP and rd keep the order, so
  * no segment is placed before a missing one has arrived.
  *
- * A refused segment is first received completely, and only then reported: its CRC may not have been
- * checked yet, and a header that was corrupted in transit is not a protocol error of the peer.
+ * A refused segment is first received completely, and only then reported, because its CRC may not
+ * have been checked yet, and a header that was corrupted in transit is not a protocol error of the
+ * peer.
  */
 #include <errno.h>
 
@@ -14,7 +15,7 @@
 const struct siw_wire_err siw_ddp_local_catastrophic = { SIW_LAYER_DDP, SIW_DDP_LOCAL_CATASTROPHIC,
 							 0 };
 
-int siw_ddp_from_lower(struct siw_ddp_stream *stream, int r)
+int siw_ddp_handle_lower_result(struct siw_ddp_stream *stream, int r)
 {
 	return r < 0 ? stream->lower->failed(stream, r) : r;
 }
@@ -58,7 +59,7 @@ int siw_ddp_rx_refuse_untagged(struct siw_ddp_stream *stream, uint8_t code)
 }
 
 /*
- * Whether this segment is an empty message that uses no buffer: see
+ * Whether the segment is an empty first message that uses no buffer: see
  * siw_ddp_stream_accept_empty_rtr.
  */
 static bool is_empty_rtr(const struct siw_ddp_rxq *q, const struct siw_ddp_seg *seg)
@@ -87,7 +88,7 @@ uint8_t siw_ddp_rx_check_untagged(const struct siw_ddp_rx *rx, const struct siw_
 		buf = siw_mem_queue_peek(q->queue);
 		if (!buf && (seg->qn || !rx->unexpected.limit))
 			return SIW_DDP_NO_BUFFER;
-		/* without a buffer the length is checked later, in ddp_unexpected.c */
+		/* if no buffer is posted, ddp_unexpected.c checks the length later */
 		length = buf ? buf->length : UINT64_MAX;
 	}
 	if (seg->mo != (q->begun ? q->placed : 0))
@@ -98,8 +99,8 @@ uint8_t siw_ddp_rx_check_untagged(const struct siw_ddp_rx *rx, const struct siw_
 }
 
 /*
- * The error for a segment that is shorter than its header. RFC 5041 has no code for this, and the
- * Terminate quotes no header.
+ * The error for a segment that is shorter than its header. RFC 5041 has no code for a short
+ * segment, and the Terminate quotes no header.
  */
 static const struct siw_wire_err TOO_SHORT = { SIW_LAYER_DDP, SIW_DDP_LOCAL_CATASTROPHIC, 0 };
 
@@ -128,7 +129,7 @@ int siw_ddp_rx_check_version(struct siw_ddp_stream *stream)
 								SIW_DDP_TAGGED_VERSION });
 }
 
-/* Removes the message's buffer from the queue when its first segment arrives. */
+/* Removes a message's buffer from the queue when the first segment of the message arrives. */
 bool siw_ddp_rxq_take_buffer(struct siw_ddp_rxq *q)
 {
 	const struct siw_mem_buffer *buf = siw_mem_queue_peek(q->queue);
@@ -145,8 +146,8 @@ bool siw_ddp_rxq_take_buffer(struct siw_ddp_rxq *q)
 	return true;
 }
 
-int siw_ddp_placed(struct siw_ddp_stream *stream, const struct siw_ddp_seg *seg,
-		   struct siw_ddp_delivery *delivery)
+int siw_ddp_count_placed(struct siw_ddp_stream *stream, const struct siw_ddp_seg *seg,
+			 struct siw_ddp_delivery *delivery)
 {
 	struct siw_ddp_rxq *q = &stream->rx.q[seg->qn];
 	uint32_t head;
@@ -167,11 +168,12 @@ int siw_ddp_placed(struct siw_ddp_stream *stream, const struct siw_ddp_seg *seg,
 }
 
 /*
- * Resolves the destination of a message that begins with octets for the upper layer: these are
- * placed into q->head, the others into the buffer.
+ * Resolves the destination of a segment whose message begins with octets for the upper layer: the
+ * octets for the upper layer are placed into q->head, the other octets into the buffer.
  */
-static __attribute__((cold, noinline)) int
-headed_iov(struct siw_ddp_stream *stream, const struct siw_ddp_seg *seg, struct iovec *iov)
+static __attribute__((cold, noinline)) int resolve_headed_segment(struct siw_ddp_stream *stream,
+								  const struct siw_ddp_seg *seg,
+								  struct iovec *iov)
 {
 	struct siw_ddp_rxq *q = &stream->rx.q[seg->qn];
 	uint64_t at = seg->mo, end = at + seg->payload;
@@ -196,7 +198,7 @@ int siw_ddp_untagged_iov(struct siw_ddp_stream *stream, const struct siw_ddp_seg
 	const struct siw_ddp_rxq *q = &stream->rx.q[seg->qn];
 
 	if (__builtin_expect(siw_ddp_head_octets(&stream->rx, seg), 0))
-		return headed_iov(stream, seg, iov);
+		return resolve_headed_segment(stream, seg, iov);
 	return siw_mem_sgl_resolve(stream->mem, q->sgl, q->nsge, q->queue->internal, q->queue->pd,
 				   true, seg->mo, seg->payload, iov, SIW_MEM_MAX_SGE);
 }
@@ -207,7 +209,7 @@ static int place_empty_rtr(struct siw_ddp_stream *stream, struct siw_ddp_rxq *q,
 	int r = stream->lower->payload(stream, stream->rx.seg.head_len, NULL, 0);
 
 	if (r != 1)
-		return siw_ddp_from_lower(stream, r);
+		return siw_ddp_handle_lower_result(stream, r);
 	stream->rx.have = false;
 	q->accept_empty_rtr = false;
 	q->msn++;
@@ -228,7 +230,7 @@ static int place_untagged(struct siw_ddp_stream *stream, struct siw_ddp_delivery
 	if (__builtin_expect(rx->any_unexpected, 0) && !seg->qn)
 		return siw_ddp_keep_unexpected(stream);
 	/*
-	 * Another stream that shares this queue may have used the last buffer since
+	 * Another stream that shares the receive queue may have used the last buffer since
 	 * siw_ddp_rx_head.
 	 */
 	if (!q->begun && !siw_ddp_rxq_take_buffer(q)) {
@@ -243,9 +245,9 @@ static int place_untagged(struct siw_ddp_stream *stream, struct siw_ddp_delivery
 		return siw_ddp_rx_refuse_segment(stream, -EACCES, siw_ddp_local_catastrophic);
 	r = stream->lower->payload(stream, seg->head_len, n ? iov : NULL, n);
 	if (r != 1)
-		return siw_ddp_from_lower(stream, r);
+		return siw_ddp_handle_lower_result(stream, r);
 	rx->have = false;
-	return siw_ddp_placed(stream, seg, delivery);
+	return siw_ddp_count_placed(stream, seg, delivery);
 }
 
 static int place_tagged(struct siw_ddp_stream *stream, uint32_t right,
@@ -259,8 +261,9 @@ static int place_tagged(struct siw_ddp_stream *stream, uint32_t right,
 	int n, r;
 
 	/*
-	 * Memory ordering: the program's writes before it posted a receive must happen before the
-	 * peer's writes from now on. Pairs with the store of tail in siw_mem_queue_post.
+	 * Memory ordering: the writes that the program made before it posted a receive must happen
+	 * before the peer's writes from now on. The peek pairs with the store of tail in
+	 * siw_mem_queue_post.
 	 */
 	if (rx->q[0].queue)
 		(void)siw_mem_queue_peek(rx->q[0].queue);
@@ -278,7 +281,7 @@ static int place_tagged(struct siw_ddp_stream *stream, uint32_t right,
 	if (n)
 		siw_mem_stag_put(stream->mem, seg->stag);
 	if (r != 1)
-		return siw_ddp_from_lower(stream, r);
+		return siw_ddp_handle_lower_result(stream, r);
 	rx->have = false;
 	if (!seg->last)
 		return 2;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * ddp/ddp_stream.c - DDP stream objects and their settings: queues, protection domain, identity.
- * The caller sets up and tears down the connection below (RFC5041-6.2-01).
+ * The caller sets up and tears down the underlying connection (RFC5041-6.2-01).
  */
 #include <errno.h>
 #include <stdlib.h>

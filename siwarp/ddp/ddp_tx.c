@@ -9,7 +9,7 @@
 
 #include "ddp/ddp_lower.h"
 
-/* Maximum octets that one call frames, so that other queue pairs of the port get their turn. */
+/* Maximum octets that one call frames, so that other queue pairs of the port can send, too. */
 #define TURN (1u << 20)
 
 /* ---- the regions that unsent octets refer to ------------------------------------------------- */
@@ -23,9 +23,10 @@ static struct siw_ddp_source *find_tx_source(struct siw_ddp_tx *tx, uint32_t sta
 }
 
 /*
- * Whether there is a free entry in tx->sources for the region that the current message reads from.
+ * Whether tx->sources has an entry for the region that the current message reads from, or a free
+ * entry.
  */
-static bool has_room_for_source(struct siw_ddp_stream *stream, struct siw_ddp_tx *tx)
+static bool tx_has_room_for_source(struct siw_ddp_stream *stream, struct siw_ddp_tx *tx)
 {
 	uint64_t accepted;
 	uint32_t n = 0;
@@ -41,9 +42,10 @@ static bool has_room_for_source(struct siw_ddp_stream *stream, struct siw_ddp_tx
 }
 
 /*
- * Records that octets which TCP has not accepted yet refer to the region of this Read Response.
+ * Records that framed octets, which TCP has not accepted yet, refer to the source region of the
+ * current Read Response.
  */
-static void record_source_region(struct siw_ddp_stream *stream, struct siw_ddp_tx *tx)
+static void record_tx_source_region(struct siw_ddp_stream *stream, struct siw_ddp_tx *tx)
 {
 	struct siw_ddp_source *source = find_tx_source(tx, tx->msg.src_stag);
 
@@ -56,7 +58,10 @@ static void record_source_region(struct siw_ddp_stream *stream, struct siw_ddp_t
 
 /* ---- segments -------------------------------------------------------------------------------- */
 
-/* Like ddp_resolve_payload(), for a message that has octets for the upper layer (msg->head) in front of sgl. */
+/*
+ * Resolves the memory of the next len octets of a message that has octets for the upper layer
+ * (msg->head) in front of sgl. Returns the number of iovecs or -errno.
+ */
 static __attribute__((cold, noinline)) int ddp_resolve_headed(struct siw_ddp_stream *stream,
 							      const struct siw_ddp_tx *tx,
 							      uint64_t len, struct iovec *iov)
@@ -68,8 +73,8 @@ static __attribute__((cold, noinline)) int ddp_resolve_headed(struct siw_ddp_str
 	if (msg->tagged) {
 		iov[n++] = (struct iovec){ (void *)msg->head, SIW_DDP_ULP_TAGGED };
 		/*
-		 * offset does not count the head of a tagged message; the code below expects the
-		 * head to be counted
+		 * tx->offset does not count the head of a tagged message, but at and end must count
+		 * the head
 		 */
 		at += SIW_DDP_ULP_HEAD;
 		end += SIW_DDP_ULP_HEAD;
@@ -87,8 +92,9 @@ static __attribute__((cold, noinline)) int ddp_resolve_headed(struct siw_ddp_str
 }
 
 /*
- * Resolves the next len octets of the payload. Returns the number of iovecs or -errno. If the
- * source is an STag and the result is above 0, a reference to the STag is held.
+ * Resolves the memory of the next len octets of the payload. Returns the number of iovecs or
+ * -errno. If the source is an STag and the result is above 0, the caller holds a reference to the
+ * STag and must release it.
  */
 static int ddp_resolve_payload(struct siw_ddp_stream *stream, const struct siw_ddp_tx *tx,
 			       uint64_t len, struct iovec *iov, struct siw_wire_err *err)
@@ -110,7 +116,7 @@ static int ddp_resolve_payload(struct siw_ddp_stream *stream, const struct siw_d
 	return n;
 }
 
-/* The next segment of the current message. */
+/* The next segment of the message that is being sent. */
 struct segment {
 	uint64_t len; /* octets of payload */
 	bool last;
@@ -120,8 +126,8 @@ struct segment {
 };
 
 /*
- * Cuts the next segment. Returns the number of iovecs of its payload, or -errno. As with ddp_resolve_payload(),
- * a reference to the STag may be held.
+ * Cuts the next segment from the message. Returns the number of iovecs of the segment's payload, or
+ * -errno. As with ddp_resolve_payload(), the caller may hold a reference to the STag afterwards.
  */
 static int ddp_cut_segment(struct siw_ddp_stream *stream, const struct siw_ddp_tx *tx,
 			   struct segment *seg, struct siw_wire_err *err)
@@ -131,8 +137,8 @@ static int ddp_cut_segment(struct siw_ddp_stream *stream, const struct siw_ddp_t
 
 	seg->head_len = msg->tagged ? SIW_DDP_TAGGED : SIW_DDP_UNTAGGED;
 	/*
-	 * The limit is queried for each segment, because it may change between segments
-	 * (RFC5041-3-02).
+	 * The maximum segment length is queried for each segment, because it may change between
+	 * segments (RFC5041-3-02).
 	 */
 	seg->len = stream->lower->mulpdu(stream, tx) - seg->head_len;
 	if (__builtin_expect(msg->head && msg->tagged, 0))
@@ -150,11 +156,11 @@ static int ddp_cut_segment(struct siw_ddp_stream *stream, const struct siw_ddp_t
 }
 
 /*
- * Records that the lower layer has accepted the segment. end: the segment's end position in the
- * lower layer's stream.
+ * Records that the lower layer has accepted a segment. end: the segment's end position in the lower
+ * layer's stream.
  */
-static void ddp_segment_framed(struct siw_ddp_stream *stream, struct siw_ddp_tx *tx,
-			       const struct segment *seg, int64_t end)
+static void ddp_record_framed_segment(struct siw_ddp_stream *stream, struct siw_ddp_tx *tx,
+				      const struct segment *seg, int64_t end)
 {
 	tx->offset += seg->len;
 	tx->framed = (uint64_t)end;
@@ -164,7 +170,7 @@ static void ddp_segment_framed(struct siw_ddp_stream *stream, struct siw_ddp_tx 
 	if (tx->msg.end)
 		*tx->msg.end = tx->framed;
 	if (tx->msg.from_stag && tx->msg.length)
-		record_source_region(stream, tx);
+		record_tx_source_region(stream, tx);
 }
 
 int siw_ddp_tx_continue(struct siw_ddp_stream *stream, struct siw_ddp_tx *tx,
@@ -179,7 +185,7 @@ int siw_ddp_tx_continue(struct siw_ddp_stream *stream, struct siw_ddp_tx *tx,
 
 		if (turn >= TURN)
 			return 0;
-		if (!tx->msg.from_stag || has_room_for_source(stream, tx)) {
+		if (!tx->msg.from_stag || tx_has_room_for_source(stream, tx)) {
 			int n = ddp_cut_segment(stream, tx, &seg, err);
 
 			if (n < 0)
@@ -189,7 +195,7 @@ int siw_ddp_tx_continue(struct siw_ddp_stream *stream, struct siw_ddp_tx *tx,
 				siw_mem_stag_put(stream->mem, tx->msg.src_stag);
 		}
 		if (end > 0) {
-			ddp_segment_framed(stream, tx, &seg, end);
+			ddp_record_framed_segment(stream, tx, &seg, end);
 			turn += seg.len;
 			flushed = false;
 			continue;
@@ -201,7 +207,7 @@ int siw_ddp_tx_continue(struct siw_ddp_stream *stream, struct siw_ddp_tx *tx,
 		}
 		if (end < 0 || !stream->lower->flush_makes_room)
 			return (int)end;
-		if (flushed) /* never reached: an empty batch accepts any segment */
+		if (flushed) /* not reachable: an empty batch accepts any segment */
 			return -EIO;
 		end = siw_ddp_tx_flush(stream, &accepted);
 		if (end <= 0)
@@ -258,7 +264,7 @@ uint64_t siw_ddp_tx_abandon(struct siw_ddp_stream *stream)
 		return 0;
 	tx->active = false;
 	if (tx->msg.from_stag && tx->offset)
-		record_source_region(stream, tx);
+		record_tx_source_region(stream, tx);
 	return tx->offset;
 }
 

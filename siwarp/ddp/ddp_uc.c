@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * ddp/ddp_uc.c - unreliable connections: the peer, and receiving.
+ * ddp/ddp_uc.c - unreliable connections (UC): the peer, and receiving.
  *
  *   0            12            26 or 30          len-4      len
  *  +------------+-------------+-----------------+----------+
@@ -48,12 +48,12 @@ void siw_ddp_uc_close(struct siw_ddp_uc *uc)
 	free(uc);
 }
 
-void siw_ddp_uc_receive_at(struct siw_ddp_uc *uc, struct siw_llp_sock *sock)
+void siw_ddp_uc_set_rx_sock(struct siw_ddp_uc *uc, struct siw_llp_sock *sock)
 {
 	uc->rx_sock = sock;
 }
 
-int siw_ddp_uc_send_by(struct siw_ddp_uc *uc, struct siw_llp_sock *sock)
+int siw_ddp_uc_set_tx_sock(struct siw_ddp_uc *uc, struct siw_llp_sock *sock)
 {
 	int r = siw_llp_udp_dont_fragment(sock);
 
@@ -77,7 +77,7 @@ int siw_ddp_uc_connect(struct siw_ddp_uc *uc, const struct siw_ddp_uc_path *path
 	uc->rx.psn = path->psn;
 	uc->rx.connected = true;
 	uc->rx.whole = uc->rx.begun = false;
-	siw_ddp_uc_report_begin(uc);
+	siw_ddp_uc_report_reset(uc);
 	return 0;
 }
 
@@ -88,7 +88,7 @@ void siw_ddp_uc_set_keys(struct siw_ddp_uc *uc, uint32_t qkey, uint32_t pd, cons
 	uc->identity = identity;
 }
 
-void siw_ddp_uc_numbers(const struct siw_ddp_uc *uc, uint32_t *in, uint32_t *out)
+void siw_ddp_uc_next_psns(const struct siw_ddp_uc *uc, uint32_t *in, uint32_t *out)
 {
 	*in = uc->rx.psn;
 	*out = uc->tx.psn;
@@ -101,7 +101,7 @@ uint32_t siw_ddp_uc_payload(const struct siw_ddp_uc *uc)
 
 /* ---- checks of received datagrams ------------------------------------------------------------ */
 
-static bool uc_datagram_valid(const struct siw_ddp_uc *uc, const uint8_t *buf, size_t len)
+static bool uc_datagram_is_valid(const struct siw_ddp_uc *uc, const uint8_t *buf, size_t len)
 {
 	if (len < SIW_UC_TAGGED + SIW_DGRAM_CRC_LEN || len > SIW_LLP_ROOM)
 		return siw_drop(SIW_COUNTER_drop_short);
@@ -122,7 +122,7 @@ static bool uc_is_from_peer(const struct siw_ddp_uc *uc, const struct siw_dgram_
 {
 	if (!uc->rx.connected || !siw_addr_same(&uc->peer, source))
 		return siw_drop(SIW_COUNTER_drop_source);
-	/* a UC socket is never shared, so both indexes are 0 */
+	/* the indexes are 0, because a UC socket is never shared between queue pairs */
 	if (head->dest_index || head->source_index)
 		return siw_drop(SIW_COUNTER_drop_qn);
 	if (be32toh(head->qkey) != uc->qkey)
@@ -131,8 +131,8 @@ static bool uc_is_from_peer(const struct siw_ddp_uc *uc, const struct siw_dgram_
 }
 
 /*
- * Whether the datagram's PSN is newer than all before it. Counts the PSNs that are missing before
- * it.
+ * Whether the datagram's PSN is newer than all PSNs received so far. Counts the PSNs that are
+ * missing between the last datagram and the new datagram.
  */
 static bool uc_psn_is_new(struct siw_ddp_uc *uc, const struct siw_dgram_wire *head)
 {
@@ -149,12 +149,15 @@ static bool uc_psn_is_new(struct siw_ddp_uc *uc, const struct siw_dgram_wire *he
 	return true;
 }
 
-/* Whether the datagram is a report, which contains no segment; stores the report. */
-static bool uc_handle_report(struct siw_ddp_uc *uc, const uint8_t *datagram)
+/*
+ * Stores the report if the datagram is a report, which contains no segment. Returns whether the
+ * datagram is a report.
+ */
+static bool uc_store_if_report(struct siw_ddp_uc *uc, const uint8_t *datagram)
 {
 	if (__builtin_expect(datagram[0] != siw_dgram_first(SIW_DGRAM_UC_REPORT), 1))
 		return false;
-	siw_ddp_uc_report_take(uc, datagram);
+	siw_ddp_uc_report_store(uc, datagram);
 	return true;
 }
 
@@ -178,10 +181,10 @@ int siw_ddp_uc_rx(struct siw_ddp_uc *uc, struct siw_ddp_uc_seg *seg)
 
 		if (len < 0)
 			return 0;
-		if (!uc_datagram_valid(uc, buf, (size_t)len))
+		if (!uc_datagram_is_valid(uc, buf, (size_t)len))
 			continue;
 		memcpy(&head, buf, sizeof(head));
-		if (!uc_is_from_peer(uc, &head, &source) || uc_handle_report(uc, buf) ||
+		if (!uc_is_from_peer(uc, &head, &source) || uc_store_if_report(uc, buf) ||
 		    !uc_psn_is_new(uc, &head))
 			continue;
 		uc->reports.datagrams++;
@@ -191,7 +194,7 @@ int siw_ddp_uc_rx(struct siw_ddp_uc *uc, struct siw_ddp_uc_seg *seg)
 		uc->rx.payload = buf + SIW_DGRAM_LEN + uc->rx.seg.head_len;
 		if (head.flags & SIW_UC_FIRST) {
 			uc->rx.whole = true;
-			/* an unfinished message before this one will not be finished */
+			/* an earlier message that is unfinished will not be finished */
 			uc->rx.begun = false;
 		}
 		seg->seg = uc->rx.seg;
@@ -218,8 +221,8 @@ uint32_t siw_ddp_uc_peek(const struct siw_ddp_uc *uc, void *out, uint32_t len)
 /* ---- placing --------------------------------------------------------------------------------- */
 
 /*
- * Removes a buffer from the queue, unless an unfinished message left one. Returns false if there is
- * none.
+ * Removes a buffer from the queue, unless an unfinished message left its buffer to the next
+ * message. Returns false if there is no buffer.
  */
 static bool uc_acquire_buffer(struct siw_uc_rx *rx, struct siw_mem_queue *queue)
 {
@@ -239,7 +242,7 @@ static bool uc_acquire_buffer(struct siw_uc_rx *rx, struct siw_mem_queue *queue)
 	return true;
 }
 
-static int uc_buffer_used(struct siw_uc_rx *rx, struct siw_ddp_delivery *delivery, int r)
+static int uc_finish_buffer(struct siw_uc_rx *rx, struct siw_ddp_delivery *delivery, int r)
 {
 	rx->begun = rx->held = false;
 	delivery->user_data = rx->user_data;
@@ -267,13 +270,13 @@ int siw_ddp_uc_place(struct siw_ddp_uc *uc, struct siw_mem_queue *queue, uint32_
 		rx->msn = seg->msn;
 	}
 	if ((uint64_t)rx->placed + octets > rx->length)
-		return uc_buffer_used(rx, delivery, -EMSGSIZE);
+		return uc_finish_buffer(rx, delivery, -EMSGSIZE);
 	n = siw_mem_sgl_resolve(uc->mem, rx->sgl, rx->nsge, queue->internal, queue->pd, true,
 				rx->placed, octets, iov, SIW_MEM_MAX_SGE);
 	if (n < 0 || siw_iov_scatter(iov, n, rx->payload + skip))
-		return uc_buffer_used(rx, delivery, -EACCES);
+		return uc_finish_buffer(rx, delivery, -EACCES);
 	rx->placed += octets;
-	return seg->last ? uc_buffer_used(rx, delivery, 1) : 2;
+	return seg->last ? uc_finish_buffer(rx, delivery, 1) : 2;
 }
 
 int siw_ddp_uc_use_buffer(struct siw_ddp_uc *uc, struct siw_mem_queue *queue,
@@ -284,7 +287,7 @@ int siw_ddp_uc_use_buffer(struct siw_ddp_uc *uc, struct siw_mem_queue *queue,
 	if (!uc_acquire_buffer(rx, queue))
 		return -ENOBUFS;
 	rx->placed = 0;
-	return uc_buffer_used(rx, delivery, 1);
+	return uc_finish_buffer(rx, delivery, 1);
 }
 
 int siw_ddp_uc_place_tagged(struct siw_ddp_uc *uc, struct siw_mem_queue *queue, uint32_t right,
@@ -295,8 +298,8 @@ int siw_ddp_uc_place_tagged(struct siw_ddp_uc *uc, struct siw_mem_queue *queue, 
 	int n, r;
 
 	/*
-	 * Memory ordering as in place_tagged of ddp_rx.c: the program's writes before it posted a
-	 * receive must happen before this write.
+	 * Memory ordering as in place_tagged of ddp_rx.c: the writes that the program made before
+	 * it posted a receive must happen before the peer's write is placed.
 	 */
 	if (queue)
 		(void)siw_mem_queue_peek(queue);

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* ddp/ddp_uc_impl.h - an endpoint of an unreliable connection; private to the ddp_uc*.c files. */
+/*
+ * ddp/ddp_uc_impl.h - the structure of an endpoint of an unreliable connection; private to the
+ * ddp_uc*.c files.
+ */
 #ifndef SIW_DDP_UC_IMPL_H
 #define SIW_DDP_UC_IMPL_H
 
@@ -13,42 +16,45 @@
 /* LLP header flag: first datagram of an operation. */
 #define SIW_UC_FIRST 0x01
 
-/* Protected by the progress lock; siw_ddp_uc_connect also holds the send lock. */
+/*
+ * The receive side of a UC endpoint. Protected by the progress lock; siw_ddp_uc_connect also holds
+ * the send lock.
+ */
 struct siw_uc_rx {
 	bool connected;
-	bool whole;   /* no datagram of the current operation has been missed so far */
+	bool whole;   /* no datagram of the current operation is missing so far */
 	uint32_t psn; /* PSN of the next datagram */
 	/* The current datagram, in the port's buffer. */
 	struct siw_ddp_seg seg;
 	const uint8_t *payload;
 	/*
 	 * The current message. The members from user_data on describe the buffer that was removed
-	 * from the queue for it, or for an unfinished message before it.
+	 * from the queue for the current message, or for an earlier message that was not finished.
 	 */
 	bool begun;
 	bool held; /* a buffer was removed from the queue */
 	uint32_t msn;
-	uint32_t placed; /* octets of the message placed so far: the next valid MO */
+	uint32_t placed; /* octets of the message placed so far, which is the next valid MO */
 	uint64_t user_data;
 	uint64_t length;
 	int nsge;
 	struct siw_sge sgl[SIW_MEM_MAX_SGE];
 };
 
-/* Reports; protected by the progress lock. */
+/* The reports of a UC endpoint; protected by the progress lock. */
 struct siw_uc_reports {
 	bool on;		    /* reports are sent and accepted */
-	bool heard;		    /* last has not been read yet */
-	uint64_t datagrams, octets; /* received since siw_ddp_uc_connect */
-	uint64_t told;		    /* value of datagrams in the last report that was sent */
-	uint64_t told_ns;	    /* time of the last report, ns; 0: never */
+	bool heard;		    /* the report in last was not read yet */
+	uint64_t datagrams, octets; /* counts of received datagrams since siw_ddp_uc_connect */
+	uint64_t told;		    /* number of datagrams in the last report that was sent */
+	uint64_t told_ns;	    /* time of the last report sent, ns; 0: none was sent */
 	uint32_t psn;		    /* PSN of the next report */
 	struct siw_ddp_uc_report last;
 };
 
-/* Protected by the send lock. */
+/* The send side of a UC endpoint; protected by the send lock. */
 struct siw_uc_tx {
-	bool active; /* msg is not completely framed */
+	bool active; /* the message msg is not completely framed */
 	bool blocked;
 	uint32_t psn;	  /* PSN of the next datagram */
 	uint32_t msn[4];  /* MSN of the next message */
@@ -57,14 +63,15 @@ struct siw_uc_tx {
 	uint32_t at_msn;
 	struct siw_ddp_uc_msg msg;
 	uint64_t begun, accepted;
-	uint64_t refused_first, refused_last; /* message numbers; 0: none */
+	/* numbers of the messages refused by the network; 0: none */
+	uint64_t refused_first, refused_last;
 	/*
-	 * Datagrams of one size that wait to be sent together, stored contiguously; the last one
-	 * may be shorter, and then no more can be added.
+	 * Datagrams of one size that wait to be sent together, stored contiguously; the last
+	 * datagram may be shorter, and then no more datagrams can be added.
 	 */
 	uint8_t *batch;
 	uint32_t used, datagram, datagrams;
-	/* octets of the batch that are already sent, if the datagrams are sent one by one */
+	/* octets of the batch that have been sent, if its datagrams are sent one by one */
 	uint32_t gone;
 	bool full;
 	uint32_t batch_max; /* octets of the longest datagram that may be part of a batch */
@@ -74,11 +81,13 @@ struct siw_uc_tx {
 struct siw_ddp_uc {
 	struct siw_mem *mem;
 	struct siw_llp_port *port;
-	struct siw_llp_sock *sock; /* the socket it sends on */
-	/* the socket it receives from; protected by the progress lock */
+	struct siw_llp_sock *sock; /* the socket that the endpoint sends on */
+	/* the socket that the endpoint receives from; protected by the progress lock */
 	struct siw_llp_sock *rx_sock;
 	bool crc;
-	/* Written under both locks. */
+	/*
+	 * The members peer to identity are written under both the send lock and the progress lock.
+	 */
 	struct siw_addr peer;
 	uint32_t qkey;
 	uint32_t pd;
@@ -92,9 +101,9 @@ struct siw_ddp_uc {
 
 /* Octets of a report datagram. */
 #define SIW_UC_REPORT (SIW_DGRAM_LEN + 24 + SIW_DGRAM_CRC_LEN)
-/* Stores a report received from the peer. */
-void siw_ddp_uc_report_take(struct siw_ddp_uc *uc, const uint8_t *datagram);
-/* Resets the reports for a new peer. */
-void siw_ddp_uc_report_begin(struct siw_ddp_uc *uc);
+/* Stores a UC report received from the peer. */
+void siw_ddp_uc_report_store(struct siw_ddp_uc *uc, const uint8_t *datagram);
+/* Resets the UC reports for a new peer. */
+void siw_ddp_uc_report_reset(struct siw_ddp_uc *uc);
 
 #endif

@@ -14,14 +14,14 @@
 #include "ddp/ddp_uc_impl.h"
 
 /*
- * Minimum number of datagrams per report: even if they are empty, this number of datagrams has more
- * octets than the report that answers them.
+ * Minimum number of received datagrams per report: 16 datagrams, even if empty, have more octets
+ * than the report that answers them.
  */
 #define LEAST	    16
 #define INTERVAL_NS 1000000000ull
 /*
- * Values of setting uc_breaker: never send reports, or only to peers beyond this machine. Greater
- * values: always.
+ * Values of setting uc_breaker: never send reports, or send reports only to peers on other
+ * machines. Greater values: always send reports.
  */
 enum { NEVER, BEYOND };
 
@@ -33,7 +33,7 @@ struct report_wire {
 _Static_assert(sizeof(struct report_wire) + SIW_DGRAM_CRC_LEN == SIW_UC_REPORT, "figure 7.2");
 _Static_assert(LEAST *(SIW_UC_TAGGED + SIW_DGRAM_CRC_LEN) > SIW_UC_REPORT, "no amplification");
 
-void siw_ddp_uc_report_begin(struct siw_ddp_uc *uc)
+void siw_ddp_uc_report_reset(struct siw_ddp_uc *uc)
 {
 	int64_t breaker = siw_settings()->uc_breaker;
 
@@ -77,7 +77,7 @@ void siw_ddp_uc_report_send(struct siw_ddp_uc *uc)
 	r->told_ns = siw_now_ns();
 }
 
-void siw_ddp_uc_report_take(struct siw_ddp_uc *uc, const uint8_t *datagram)
+void siw_ddp_uc_report_store(struct siw_ddp_uc *uc, const uint8_t *datagram)
 {
 	struct report_wire wire;
 

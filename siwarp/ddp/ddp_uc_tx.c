@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * ddp/ddp_uc_tx.c - sending on unreliable connections: messages are cut into segments, and each
- * segment is a numbered datagram. Short payloads are copied, with the CRC computed in the same
- * pass, into a batch: datagrams of one size that one system call sends. Long payloads are sent
- * without copying.
+ * ddp/ddp_uc_tx.c - sending on unreliable connections (UC): messages are cut into segments, and
+ * each segment is sent in a numbered datagram. Short payloads are copied, with the CRC computed in
+ * the same pass, into a batch: datagrams of one size that one system call sends. Long payloads are
+ * sent without copying.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -15,16 +15,16 @@
 
 /* The longest payload that is copied, octets. */
 #define COPY_MAX     4096
-#define BATCH_MAX    64 /* datagrams in one call (UDP_MAX_SEGMENTS of older kernels) */
+#define BATCH_MAX    64 /* datagrams in one system call (UDP_MAX_SEGMENTS of older kernels) */
 #define BATCH_OCTETS 65507
 /*
- * Maximum octets that one call frames, so that others, such as a receiver in this process, get
- * their turn.
+ * Maximum octets that one call frames, so that other work of the process, such as receiving, is not
+ * delayed.
  */
 #define TURN 65536u
 /*
- * Used when the kernel reports EMSGSIZE and does not know the path MTU: the payload that every IPv6
- * path carries.
+ * The maximum payload after the kernel has reported EMSGSIZE without knowing the path MTU: the
+ * payload that every IPv6 path carries.
  */
 #define SAFE_PAYLOAD (1280 - 48 - SIW_UC_UNTAGGED - SIW_DGRAM_CRC_LEN)
 
@@ -80,9 +80,10 @@ int siw_ddp_uc_refused(struct siw_ddp_uc *uc, uint64_t *first, uint64_t *last)
 /* ---- sending to the socket ------------------------------------------------------------------- */
 
 /*
- * The network refused a datagram: messages begun so far that are not completely sent have failed.
+ * Records that the network refused a datagram: all messages that are begun and not completely sent
+ * have failed.
  */
-static __attribute__((cold, noinline)) void uc_network_refused(struct siw_uc_tx *tx)
+static __attribute__((cold, noinline)) void uc_record_network_refusal(struct siw_uc_tx *tx)
 {
 	if (!tx->refused_last)
 		tx->refused_first = tx->accepted + 1;
@@ -91,10 +92,10 @@ static __attribute__((cold, noinline)) void uc_network_refused(struct siw_uc_tx 
 }
 
 /*
- * Handles a datagram longer than the path MTU. Later datagrams are made shorter; this one is sent
- * in IP fragments.
+ * Sends a datagram that is longer than the path MTU in IP fragments, and makes later datagrams
+ * shorter.
  */
-static __attribute__((cold, noinline)) int uc_handle_too_long(struct siw_ddp_uc *uc,
+static __attribute__((cold, noinline)) int uc_send_fragmented(struct siw_ddp_uc *uc,
 							      const struct iovec *iov, int n)
 {
 	int octets = siw_llp_udp_path(uc->sock, &uc->peer);
@@ -107,25 +108,25 @@ static __attribute__((cold, noinline)) int uc_handle_too_long(struct siw_ddp_uc 
 	return siw_llp_udp_send_fragmented(uc->sock, &uc->peer, iov, n);
 }
 
-/* Returns 1 if the datagram was sent or refused, 0 if the socket is full. */
-static int uc_send_one(struct siw_ddp_uc *uc, const struct iovec *iov, int n)
+/* Sends one datagram. Returns 1 if the datagram was sent or refused, 0 if the socket is full. */
+static int uc_send_datagram(struct siw_ddp_uc *uc, const struct iovec *iov, int n)
 {
 	int r = siw_llp_udp_send(uc->sock, &uc->peer, iov, n);
 
 	if (__builtin_expect(r == -EMSGSIZE, 0))
-		r = uc_handle_too_long(uc, iov, n);
+		r = uc_send_fragmented(uc, iov, n);
 	if (r == -EAGAIN) {
 		uc->tx.blocked = true;
 		return 0;
 	}
 	if (__builtin_expect(r, 0))
-		uc_network_refused(&uc->tx);
+		uc_record_network_refusal(&uc->tx);
 	return 1;
 }
 
 /*
- * Sends the complete batch with one system call. Returns 1 if it was sent or refused, 0 if the
- * socket is full, -EOPNOTSUPP if its datagrams have to be sent one by one.
+ * Sends the complete batch with one system call. Returns 1 if the batch was sent or refused, 0 if
+ * the socket is full, -EOPNOTSUPP if the datagrams of the batch have to be sent one by one.
  */
 static int uc_send_batch(struct siw_ddp_uc *uc)
 {
@@ -145,7 +146,7 @@ static int uc_send_batch(struct siw_ddp_uc *uc)
 	if (r == -EOPNOTSUPP)
 		tx->batch_max = tx->datagram - 1;
 	else if (r != -ECONNREFUSED)
-		uc_network_refused(tx);
+		uc_record_network_refusal(tx);
 	return r == -EOPNOTSUPP || r == -ECONNREFUSED ? -EOPNOTSUPP : 1;
 }
 
@@ -159,7 +160,7 @@ static int uc_flush_batch(struct siw_ddp_uc *uc)
 		struct iovec one = { tx->batch + tx->gone,
 				     left < tx->datagram ? left : tx->datagram };
 
-		if (!uc_send_one(uc, &one, 1))
+		if (!uc_send_datagram(uc, &one, 1))
 			return 0;
 		tx->gone += (uint32_t)one.iov_len;
 	}
@@ -211,15 +212,15 @@ static uint8_t *put_uc_headers(struct siw_uc_tx *tx, uint32_t qkey, bool last, u
 	return at;
 }
 
-/* Whether a datagram of this size can join the batch. */
-static bool uc_fits_batch(const struct siw_uc_tx *tx, uint32_t size)
+/* Whether a datagram of size octets can be added to the batch. */
+static bool uc_datagram_fits_batch(const struct siw_uc_tx *tx, uint32_t size)
 {
 	return !tx->used ||
 	       (!tx->full && !tx->gone && tx->datagrams < BATCH_MAX && size <= tx->datagram &&
 		tx->datagram <= tx->batch_max && tx->used + size <= BATCH_OCTETS);
 }
 
-/* Appends the segment to the batch. Returns 1 or -EFAULT. */
+/* Appends the next segment, as a datagram, to the batch. Returns 1 or -EFAULT. */
 static int uc_batch_append(struct siw_ddp_uc *uc, bool last, const struct iovec *iov, int n)
 {
 	struct siw_uc_tx *tx = &uc->tx;
@@ -239,7 +240,10 @@ static int uc_batch_append(struct siw_ddp_uc *uc, bool last, const struct iovec 
 	return 1;
 }
 
-/* Sends the segment without copying its payload. Returns 1, 0 if the socket is full, or -EFAULT. */
+/*
+ * Sends the next segment, as a datagram, without copying its payload. Returns 1, 0 if the socket is
+ * full, or -EFAULT.
+ */
 static int uc_send_uncopied(struct siw_ddp_uc *uc, bool last, const struct iovec *iov, int n)
 {
 	uint8_t head[SIW_UC_UNTAGGED + SIW_DDP_UC_HEAD], tail[SIW_DGRAM_CRC_LEN];
@@ -250,12 +254,12 @@ static int uc_send_uncopied(struct siw_ddp_uc *uc, bool last, const struct iovec
 	memcpy(all + 1, iov, (size_t)n * sizeof(*iov));
 	if (siw_ddp_close_datagram(all, n, tail, uc->crc))
 		return -EFAULT;
-	return uc_send_one(uc, all, n + 2);
+	return uc_send_datagram(uc, all, n + 2);
 }
 
 /*
- * Sends the batch. Returns false if the socket is full, or if the network refused a datagram and
- * the current message was abandoned.
+ * Sends the batch, so that the next datagram can begin a new batch. Returns false if the socket is
+ * full, or if the network refused a datagram and the current message was abandoned.
  */
 static bool uc_batch_make_room(struct siw_ddp_uc *uc)
 {
@@ -263,8 +267,8 @@ static bool uc_batch_make_room(struct siw_ddp_uc *uc)
 }
 
 /*
- * Sends the next segment or adds it to the batch. Returns 1, 0 if that is not possible now, -EACCES
- * or -EFAULT. *octets: length of its payload.
+ * Sends the next segment or adds the segment to the batch. Returns 1 and sets *octets to the length
+ * of the payload; 0 if sending is not possible now; -EACCES or -EFAULT.
  */
 static int uc_send_segment(struct siw_ddp_uc *uc, uint32_t *octets)
 {
@@ -286,7 +290,7 @@ static int uc_send_segment(struct siw_ddp_uc *uc, uint32_t *octets)
 	if (n < 0)
 		return -EACCES;
 	if (len <= COPY_MAX) {
-		if (!uc_fits_batch(tx, fixed + len) && !uc_batch_make_room(uc))
+		if (!uc_datagram_fits_batch(tx, fixed + len) && !uc_batch_make_room(uc))
 			return 0;
 		r = uc_batch_append(uc, last, iov, n);
 	} else {

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * ddp/ddp_unexpected.c - "unexpected" segments: segments of queue 0 that arrive before a buffer is
- * posted. They are stored, up to a limit, and placed in order once there are buffers. Meanwhile
- * segments of other queues are processed.
+ * posted. Unexpected segments are stored, up to a limit of memory, and placed in order once there
+ * are buffers. Meanwhile segments of other queues are processed.
  *
- * A stored segment has passed all checks except one: whether it fits the buffer is checked when
- * there is a buffer. While any segment is stored, every further segment of queue 0 is stored too,
- * to keep the order.
+ * A stored segment has passed all checks except the check that the segment fits the buffer, which
+ * is made when there is a buffer. While any segment is stored, every further segment of queue 0 is
+ * stored too, to keep the order.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -32,10 +32,10 @@ uint8_t siw_ddp_unexpected_check(const struct siw_ddp_rx *rx, const struct siw_d
 }
 
 /*
- * Allocates memory for the segment at the head of the stream. Returns NULL if the limit is reached,
- * or there is no memory.
+ * Allocates memory to store the segment at the head of the stream. Returns NULL if the limit is
+ * reached, or if there is no memory.
  */
-static struct siw_ddp_unexpected_seg *unexpected_alloc(struct siw_ddp_stream *stream)
+static struct siw_ddp_unexpected_seg *alloc_unexpected_segment(struct siw_ddp_stream *stream)
 {
 	struct siw_ddp_unexpected *unexpected = &stream->rx.unexpected;
 	const struct siw_ddp_seg *seg = &stream->rx.seg;
@@ -66,15 +66,16 @@ int siw_ddp_keep_unexpected(struct siw_ddp_stream *stream)
 	struct siw_ddp_rx *rx = &stream->rx;
 	struct siw_ddp_unexpected *unexpected = &rx->unexpected;
 	struct siw_ddp_unexpected_seg *node = unexpected->coming ? unexpected->coming
-								 : unexpected_alloc(stream);
+								 : alloc_unexpected_segment(stream);
 	struct iovec iov;
 	int r;
 
-	if (!node) { /* the segment waits in the stream, and later ones in the socket */
+	if (!node) { /* the segment waits in the stream, and later segments wait in the socket */
 		/*
-		 * While this end does not read, TCP does not report that the peer is gone, so check
-		 * explicitly. With deliver_before_end the end of the connection is reported only
-		 * after everything was delivered, so no check is needed.
+		 * While this end does not read, TCP does not report that the peer has closed the
+		 * connection, so check explicitly. With deliver_before_end no check is needed,
+		 * because the end of the connection is reported only after all messages were
+		 * delivered.
 		 */
 		if (!unexpected->deliver_before_end &&
 		    siw_llp_tcp_is_closed(siw_mpa_sock(stream->mpa)))
@@ -87,7 +88,7 @@ int siw_ddp_keep_unexpected(struct siw_ddp_stream *stream)
 	r = stream->lower->payload(stream, rx->seg.head_len, iov.iov_len ? &iov : NULL,
 				   iov.iov_len ? 1 : 0);
 	if (r != 1)
-		return siw_ddp_from_lower(stream, r);
+		return siw_ddp_handle_lower_result(stream, r);
 	rx->have = false;
 	unexpected->coming = NULL;
 	if (unexpected->last)
@@ -103,7 +104,7 @@ int siw_ddp_keep_unexpected(struct siw_ddp_stream *stream)
 	return 3;
 }
 
-static void unexpected_pop(struct siw_ddp_stream *stream)
+static void free_oldest_unexpected_segment(struct siw_ddp_stream *stream)
 {
 	struct siw_ddp_unexpected *unexpected = &stream->rx.unexpected;
 	struct siw_ddp_unexpected_seg *node = unexpected->first;
@@ -120,7 +121,7 @@ static void unexpected_pop(struct siw_ddp_stream *stream)
 	}
 }
 
-static int unexpected_fail(struct siw_ddp_rx *rx, int why, struct siw_wire_err err)
+static int fail_unexpected_segment(struct siw_ddp_rx *rx, int why, struct siw_wire_err err)
 {
 	rx->err = err;
 	return rx->dead = why;
@@ -136,7 +137,7 @@ int siw_ddp_rx_place_unexpected(struct siw_ddp_stream *stream, struct siw_ddp_se
 	int n;
 
 	/*
-	 * After the end of the connection no more segments arrive, but stored ones can still be
+	 * After the end of the connection no more segments arrive, but stored segments can still be
 	 * placed.
 	 */
 	if (rx->dead && !siw_ddp_lower_ended(rx->dead))
@@ -145,17 +146,17 @@ int siw_ddp_rx_place_unexpected(struct siw_ddp_stream *stream, struct siw_ddp_se
 		return 0;
 	*seg = node->seg;
 	if (siw_ddp_octets_to(rx, seg) > q->length)
-		return unexpected_fail(rx, -EPROTO,
-				       (struct siw_wire_err){ SIW_LAYER_DDP,
-							      SIW_DDP_UNTAGGED_BUFFER,
-							      SIW_DDP_TOO_LONG });
+		return fail_unexpected_segment(rx, -EPROTO,
+					       (struct siw_wire_err){ SIW_LAYER_DDP,
+								      SIW_DDP_UNTAGGED_BUFFER,
+								      SIW_DDP_TOO_LONG });
 	n = siw_ddp_untagged_iov(stream, seg, iov);
 	if (n < 0 || siw_iov_scatter(iov, n, node->data))
-		return unexpected_fail(rx, -EACCES,
-				       (struct siw_wire_err){ SIW_LAYER_DDP,
-							      SIW_DDP_LOCAL_CATASTROPHIC, 0 });
-	unexpected_pop(stream);
-	return siw_ddp_placed(stream, seg, delivery);
+		return fail_unexpected_segment(
+			rx, -EACCES,
+			(struct siw_wire_err){ SIW_LAYER_DDP, SIW_DDP_LOCAL_CATASTROPHIC, 0 });
+	free_oldest_unexpected_segment(stream);
+	return siw_ddp_count_placed(stream, seg, delivery);
 }
 
 uint64_t siw_ddp_rx_unexpected(const struct siw_ddp_stream *stream)
@@ -169,8 +170,8 @@ bool siw_ddp_rx_defers_end(struct siw_ddp_stream *stream)
 	    !siw_ddp_lower_ended(stream->rx.dead))
 		return false;
 	/*
-	 * The socket may have been resumed when a receive was posted, and would be reported as
-	 * ready forever, because nothing reads it any more.
+	 * Pause the socket, which may have been resumed when a receive was posted: no code reads
+	 * from the socket any more, so the poller would report the socket as ready forever.
 	 */
 	siw_llp_pause(siw_mpa_sock(stream->mpa));
 	return true;

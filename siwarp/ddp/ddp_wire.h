@@ -3,8 +3,8 @@
  * ddp/ddp_wire.h - conversion of the two DDP segment headers (RFC 5041 section 4) to and from
  * values.
  *
- * What it does NOT do: validate. Version, queue number and offsets are checked by the receive
- * functions; here a header that is long enough always parses.
+ * What the conversion does NOT do: validate. The receive functions check version, queue number and
+ * offsets; a header that is long enough always parses.
  */
 #ifndef SIW_DDP_WIRE_H
 #define SIW_DDP_WIRE_H
@@ -15,7 +15,7 @@
 
 #include "ddp/ddp.h"
 
-/* The DDP control field (figure 3): T, L, four reserved bits, DV. */
+/* The bits of the DDP control field (RFC 5041 figure 3): T, L, four reserved bits, DV. */
 #define SIW_DDP_T	 0x80
 #define SIW_DDP_L	 0x40
 #define SIW_DDP_DV_MASK	 0x03
@@ -55,13 +55,16 @@ struct siw_ddp_wire_untagged {
 } __attribute__((packed));
 _Static_assert(sizeof(struct siw_ddp_wire_untagged) == SIW_DDP_UNTAGGED, "RFC 5041 figure 5");
 
-/* Octets of the header that starts with this control field. */
+/* Octets of the DDP header that starts with the control field ctrl. */
 static inline uint32_t siw_ddp_head_len(uint8_t ctrl)
 {
 	return ctrl & SIW_DDP_T ? SIW_DDP_TAGGED : SIW_DDP_UNTAGGED;
 }
 
-/* The reserved bits are sent as zero (RFC5041-4.1-08), DV as one (RFC5041-4.1-09). */
+/*
+ * The reserved bits of the DDP control field are sent as zero (RFC5041-4.1-08), DV as one
+ * (RFC5041-4.1-09).
+ */
 static inline void siw_ddp_put_tagged(void *at, bool last, uint8_t ulp_octet, uint32_t stag,
 				      uint64_t to)
 {

@@ -7,7 +7,7 @@
 
 /* ---- creating -------------------------------------------------------------------------------- */
 
-/* In the order of ctx->free_qps, which has one freelist per type. */
+/* The classes of the QP types, in the order of ctx->free_qps, which has one freelist per type. */
 static const struct siw_qp_class *const types[SIW_QP_TYPES] = {
 	&siw_qp_rc_class,
 	&siw_qp_uc_class,
@@ -15,7 +15,7 @@ static const struct siw_qp_class *const types[SIW_QP_TYPES] = {
 	&siw_qp_rd_class,
 };
 
-static int qp_class_index(int type)
+static int qp_class_index_of_type(int type)
 {
 	int i = 0;
 
@@ -26,7 +26,7 @@ static int qp_class_index(int type)
 
 const struct siw_qp_class *siw_qp_class_of_type(int type)
 {
-	int i = qp_class_index(type);
+	int i = qp_class_index_of_type(type);
 
 	return i < SIW_QP_TYPES ? types[i] : NULL;
 }
@@ -42,7 +42,7 @@ static uint32_t round_up_to_power_of_two(uint32_t n)
 
 /*
  * Rounds the requested capacities up: at least one SGE, numbers of requests to powers of two,
- * inline data to a multiple of 16 octets. With an SRQ, the QP has no receive queue.
+ * inline data to a multiple of 16 octets. A QP with an SRQ (shared) has no receive queue.
  */
 static void qp_round_caps(struct siw_qp_cap *cap, bool shared)
 {
@@ -68,8 +68,9 @@ static int qp_create_queues(struct siw_base_qp *base)
 	base->sq_stride = (base->sq_stride + 63) & ~63u;
 	base->sq_mask = cap->max_send_wr - 1;
 	/*
-	 * With lazy_slots, slots are allocated later: a UD send that goes directly to the socket
-	 * needs no slot, and there may be thousands of QPs.
+	 * With lazy_slots, the slots of the send queue are allocated when they are first needed,
+	 * because a UD send that is passed directly to the socket needs no slot, and there may be
+	 * thousands of QPs.
 	 */
 	if (!siw_class_of(base)->lazy_slots && siw_qp_sq_alloc(base))
 		return -ENOMEM;
@@ -82,7 +83,7 @@ static int qp_create_queues(struct siw_base_qp *base)
 	return siw_mem_queue_create(&queue, &base->recvs);
 }
 
-/* Frees the QP's queues. No thread posts any more: the QP is in RESET, or its creation failed. */
+/* Frees the QP's queues. Posts are refused by now: the QP is in RESET, or its creation failed. */
 static void qp_free_queues(struct siw_base_qp *base)
 {
 	siw_class_of(base)->close(base);
@@ -95,24 +96,24 @@ static void qp_free_queues(struct siw_base_qp *base)
 	base->sq = NULL;
 }
 
-/* Zeroes the part of the struct between two offsets. */
-static void wq_clear_range(struct siw_base_qp *base, size_t from, size_t to)
+/* Zeroes the octets of the QP's struct from offset from to offset to. */
+static void qp_clear_range(struct siw_base_qp *base, size_t from, size_t to)
 {
 	memset((char *)base + from, 0, to - from);
 }
 
-#define AT(field)     offsetof(struct siw_base_qp, field)
-#define BEHIND(field) (AT(field) + sizeof(((struct siw_base_qp *)0)->field))
+#define START_OF(field) offsetof(struct siw_base_qp, field)
+#define END_OF(field)	(START_OF(field) + sizeof(((struct siw_base_qp *)0)->field))
 
 /*
- * Returns a zeroed struct, which represents state RESET. Memory from the freelist keeps the fields
- * that a late post on the destroyed QP may still use: locks, links, ops.
+ * Returns a zeroed struct for a new QP; zero represents state RESET. Memory from the freelist keeps
+ * the fields that a late post on the destroyed QP may still use: locks, links, ops.
  */
 static struct siw_base_qp *qp_alloc_zeroed(struct siw_context *ctx,
 					   const struct siw_qp_class *class)
 {
 	struct siw_link *old =
-		siw_device_freelist_take(&ctx->free_qps[qp_class_index(class->type)]);
+		siw_device_freelist_take(&ctx->free_qps[qp_class_index_of_type(class->type)]);
 	struct siw_base_qp *base;
 
 	if (old) {
@@ -120,11 +121,11 @@ static struct siw_base_qp *qp_alloc_zeroed(struct siw_context *ctx,
 		siw_device_forget_unsent(&base->qp);
 		siw_lock(&base->qp.send_lock);
 		siw_lock(&base->qp.recv_lock);
-		wq_clear_range(base, AT(qp.handler), AT(qp.ops));
-		wq_clear_range(base, AT(qp.pd), AT(qp.send_lock));
-		wq_clear_range(base, AT(qp.sq_freed), AT(qp.unsent));
-		wq_clear_range(base, AT(qp.has_unexpected), AT(qp.in_freelist));
-		wq_clear_range(base, BEHIND(qp.in_freelist), class->size);
+		qp_clear_range(base, START_OF(qp.handler), START_OF(qp.ops));
+		qp_clear_range(base, START_OF(qp.pd), START_OF(qp.send_lock));
+		qp_clear_range(base, START_OF(qp.sq_freed), START_OF(qp.unsent));
+		qp_clear_range(base, START_OF(qp.has_unexpected), START_OF(qp.in_freelist));
+		qp_clear_range(base, END_OF(qp.in_freelist), class->size);
 		siw_unlock(&base->qp.recv_lock);
 		siw_unlock(&base->qp.send_lock);
 		return base;
@@ -142,8 +143,8 @@ static struct siw_base_qp *qp_alloc_zeroed(struct siw_context *ctx,
 	return base;
 }
 
-static void set_attributes(struct siw_base_qp *base, struct siw_pd *pd,
-			   const struct siw_qp_init_attr *init)
+static void qp_set_initial_attributes(struct siw_base_qp *base, struct siw_pd *pd,
+				      const struct siw_qp_init_attr *init)
 {
 	struct siw_qp *qp = &base->qp;
 
@@ -162,13 +163,13 @@ static void set_attributes(struct siw_base_qp *base, struct siw_pd *pd,
 	base->private_always = init->private_messages;
 	base->error_policy = init->error_policy ? init->error_policy
 						: (int)siw_settings()->error_policy;
-	siw_qp_err_policy(base, false);
+	siw_qp_err_update_policy(base, false);
 	base->ord = base->ird = -1;
 	base->rnr_retry = 7;
 	base->min_rnr_timer = 12;
 	base->access = SIW_ACCESS_REMOTE_WRITE | SIW_ACCESS_REMOTE_READ | SIW_ACCESS_REMOTE_ATOMIC;
 	base->burst = 1;
-	/* so that the QP's first post is not delayed */
+	/* the value makes sure that the QP's first post is not delayed */
 	base->round.polls = siw_qp_poll_round(qp->ctx) - 1;
 	base->cap = init->cap;
 	qp_round_caps(&base->cap, qp->srq);
@@ -184,16 +185,16 @@ static void set_attributes(struct siw_base_qp *base, struct siw_pd *pd,
 	siw_device_async_init(&qp->async, qp->ctx, qp, base->user);
 }
 
-static struct siw_base_qp *new_qp(struct siw_pd *pd, const struct siw_qp_init_attr *init)
+static struct siw_base_qp *qp_alloc_and_init(struct siw_pd *pd, const struct siw_qp_init_attr *init)
 {
 	struct siw_base_qp *base = qp_alloc_zeroed(pd->ctx, siw_qp_class_of_type(init->qp_type));
 
 	if (!base)
 		return NULL;
-	/* A late post on the destroyed QP that had this memory may hold a lock. */
+	/* A late post on the destroyed QP that used the same memory before may hold a lock. */
 	siw_lock(&base->qp.send_lock);
 	siw_lock(&base->qp.recv_lock);
-	set_attributes(base, pd, init);
+	qp_set_initial_attributes(base, pd, init);
 	siw_unlock(&base->qp.recv_lock);
 	siw_unlock(&base->qp.send_lock);
 	return base;
@@ -207,7 +208,7 @@ static void qp_release_memory(struct siw_base_qp *base)
 	qp_free_queues(base);
 	siw_set_teardown(base, SIW_DEAD);
 	siw_unlock(&ctx->lane.lock);
-	siw_device_freelist_give(&ctx->free_qps[qp_class_index(siw_class_of(base)->type)],
+	siw_device_freelist_give(&ctx->free_qps[qp_class_index_of_type(siw_class_of(base)->type)],
 				 &base->qp.in_freelist);
 }
 
@@ -234,8 +235,8 @@ static void qp_clear_holds(struct siw_base_qp *base)
 }
 
 /*
- * Removes the QP from its context and ends its work: 0; or -errno with nothing changed. Progress
- * lock held.
+ * Removes the QP from its context and drops its requests. Returns 0, or -errno if nothing was
+ * changed. Progress lock held.
  */
 static int qp_remove(struct siw_base_qp *base)
 {
@@ -251,7 +252,7 @@ static int qp_remove(struct siw_base_qp *base)
 	siw_qp_prepare(base, SIW_QPE_TO_RESET, NULL, 0);
 	if (class->before_destroy)
 		class->before_destroy(base);
-	siw_qp_step(base, SIW_QPE_TO_RESET); /* from here on posts are refused */
+	siw_qp_step(base, SIW_QPE_TO_RESET); /* after the state change, posts are refused */
 	if (class->release)
 		class->release(base);
 	siw_qp_drop_work(base);
@@ -262,8 +263,8 @@ static int qp_remove(struct siw_base_qp *base)
 	return 0;
 }
 
-/* As siw_destroy_qp(), for a device that is closed by force. */
-static void end_by_force(struct siw_child *child)
+/* Destroys a QP as siw_destroy_qp() does, because its device is closed by force. */
+static void qp_destroy_by_force(struct siw_child *child)
 {
 	struct siw_qp *qp = siw_container(child, struct siw_qp, child);
 	struct siw_base_qp *base = siw_base_qp_of(qp);
@@ -282,7 +283,7 @@ int siw_qp_create(struct siw_pd *pd, struct siw_qp_init_attr *init,
 		  int (*pair)(struct siw_rc_qp *rc), struct siw_qp **out)
 {
 	struct siw_context *ctx = pd->ctx;
-	struct siw_base_qp *base = new_qp(pd, init);
+	struct siw_base_qp *base = qp_alloc_and_init(pd, init);
 	int err;
 
 	if (!base)
@@ -305,7 +306,7 @@ int siw_qp_create(struct siw_pd *pd, struct siw_qp_init_attr *init,
 	siw_unlock(&ctx->lane.lock);
 	if (err)
 		goto fail;
-	siw_device_child_add(ctx, &base->qp.child, SIW_CHILD_QP, end_by_force, -1);
+	siw_device_child_add(ctx, &base->qp.child, SIW_CHILD_QP, qp_destroy_by_force, -1);
 	init->cap = base->cap;
 	*out = &base->qp;
 	return 0;
@@ -327,7 +328,7 @@ int siw_destroy_qp(struct siw_qp *qp)
 	if (err)
 		return err;
 	siw_device_child_del(qp->ctx, &qp->child);
-	/* Waits until no event handler uses the QP any more. */
+	/* Wait until no event handler uses the QP any more. */
 	siw_device_async_end(&qp->async);
 	count_qp_in_objects(base, -1);
 	qp_release_memory(base);
@@ -419,8 +420,8 @@ int siw_qp_leave_pairing(struct siw_qp *qp)
 	if (!err && rc->pairs) {
 		rc->pairs->close(rc);
 		/*
-		 * The kept QPN lies in the range of other RC QPNs, so new RC QPs must check for
-		 * collisions.
+		 * The QP keeps a QPN in the range of other RC QPNs, so the creation of an RC QP
+		 * must check for collisions.
 		 */
 		rc->left_pairing = true;
 		qp->ctx->n_high++;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * qp/qp.h - queue pairs as the layers above use them. The public interface is <siwarp/siw.h>.
+ * qp/qp.h - the interface of queue pairs for the upper layers of siwarp. The public interface is
+ * <siwarp/siw.h>.
  *
  * Lock order: context progress lock, QP send lock, QP receive lock, CQ lock, channel lock.
  */
@@ -17,27 +18,27 @@
 struct siw_rc_qp;
 
 /*
- * Creates a queue pair whose attributes have been checked, and sets init->cap to the capacities
- * that it has. pair: called with the progress lock held for a queue pair with init->by_qpn, to make
- * it connect by GID and QPN; 0 or -errno. Returns 0 or -errno.
+ * Creates a queue pair whose attributes have been checked, and sets init->cap to the capacities of
+ * the queue pair. pair: a function that returns 0 or -errno, called with the progress lock held if
+ * init->by_qpn is set, which makes the queue pair connect by GID and QPN. Returns 0 or -errno.
  */
 int siw_qp_create(struct siw_pd *pd, struct siw_qp_init_attr *init,
 		  int (*pair)(struct siw_rc_qp *rc), struct siw_qp **out);
 
-/* What start-up has negotiated for the stream of an RC QP. */
+/* The parameters that the start-up has negotiated for the stream of an RC QP. */
 struct siw_rc_start {
 	uint16_t ird, ord;
-	uint8_t rtr; /* set of enum siw_mpa_rtr: the RTR to send, or the RTRs to accept */
+	uint8_t rtr; /* set of enum siw_mpa_rtr: the RTR to send, or those to accept */
 	bool initiator;
 	bool ord_known; /* ord was set by the peer or the user, not by default */
-	bool siwarp;	/* the start-up frames showed that the peer is siwarp */
-	bool counts;	/* with siwarp: both ends offer delivery counts */
-	int rnr_retry;	/* for the peer's Sends, as in struct siw_cm_param */
+	bool siwarp;	/* the start-up frames have shown that the peer is siwarp */
+	bool counts;	/* only if siwarp is set: both ends offer delivery counts */
+	int rnr_retry;	/* RNR retries of the peer's Sends, as in struct siw_cm_param */
 };
 
 /*
- * A connection id's reference to its QP, cleared when the QP is destroyed. All zero: refers to no
- * QP. Protected by the progress lock, which the functions take.
+ * The reference of a connection id to its QP, cleared when the QP is destroyed; all zero if it
+ * refers to no QP. Protected by the progress lock, which the functions siw_qp_hold... acquire.
  */
 struct siw_qp_hold {
 	struct siw_link link;
@@ -46,7 +47,7 @@ struct siw_qp_hold {
 /* Attributes of a QP that a struct siw_qp_hold refers to. */
 struct siw_qp_held {
 	int state;    /* enum siw_qp_state */
-	int ord, ird; /* as set by siw_modify_qp; -1: not set */
+	int ord, ird; /* values set by siw_modify_qp; -1: not set */
 	bool roce;    /* whether the QP's persona is roce */
 };
 void siw_qp_hold(struct siw_qp_hold *hold, struct siw_qp *qp);
@@ -57,8 +58,8 @@ bool siw_qp_hold_query(struct siw_context *context, const struct siw_qp_hold *ho
 struct siw_context *siw_qp_context(struct siw_qp *qp);
 int siw_qp_type(struct siw_qp *qp);
 /*
- * Makes an RC QP that connects by GID and QPN connect by connection manager instead: 0; -EINVAL: it
- * has left INIT, and may have begun to connect.
+ * Makes an RC QP that connects by GID and QPN connect by a connection manager instead. Returns 0,
+ * or -EINVAL if the QP has left INIT, and may have begun to connect.
  */
 int siw_qp_leave_pairing(struct siw_qp *qp);
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Error queues of datagram QPs. They hold errors that this end found in peers' messages, and errors
- * that peers report. A found error may also move the QP to ERR; a peer's report is only queued.
+ * Error queues of datagram QPs. An error queue holds errors that this end found in messages of
+ * peers, and errors that peers report. A found error may also move the QP to ERR; a reported error
+ * is only queued.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -10,12 +11,13 @@
 #include "qp/qp_impl.h"
 
 /*
- * Entries of both origins (found here, reported by a peer) are in one ring, so that they are polled
- * in order; neither origin may fill more than half of it.
+ * The error queue of a datagram QP. Entries of both origins (found by this end, reported by a peer)
+ * are in one ring, so that they are polled in order; neither origin may fill more than half of the
+ * ring.
  */
 struct siw_errq {
 	uint32_t size, head, n; /* head: index of the oldest entry */
-	uint32_t waiting[2];	/* number of entries, indexed by origin - 1 */
+	uint32_t waiting[2];	/* number of entries by origin, indexed by origin - 1 */
 	struct siw_err_entry entry[];
 };
 
@@ -61,16 +63,17 @@ static void errq_put(struct siw_base_qp *base, const struct siw_rdmap_event *eve
 }
 
 /*
- * Whether error policy AUTO ends the QP. Members of a multicast group know each other's Q_Key, and
- * everybody knows Q_Key 0, so an error must not let one of them stop the others. An RD queue pair
- * serves many peers, and ending it would end them all.
+ * Whether an error moves the QP to ERR under error policy AUTO. Members of a multicast group know
+ * each other's Q_Key, and everybody knows Q_Key 0, so an error must not allow one of these peers to
+ * stop the QP. An RD queue pair has many peers, and ERR would end the communication with all of
+ * them.
  */
 static bool err_ends_qp_by_default(const struct siw_base_qp *base, bool in_group)
 {
 	return siw_class_of(base)->type != SIW_QPT_RD && !in_group && base->qkey;
 }
 
-void siw_qp_err_policy(struct siw_base_qp *base, bool in_group)
+void siw_qp_err_update_policy(struct siw_base_qp *base, bool in_group)
 {
 	base->errs_fatal = base->error_policy == SIW_ERROR_POLICY_ERROR ||
 			   (base->error_policy == SIW_ERROR_POLICY_AUTO &&
@@ -103,7 +106,7 @@ void siw_qp_err_reported(struct siw_base_qp *base, const struct siw_rdmap_event 
 
 /* ---- the verb -------------------------------------------------------------------------------- */
 
-static int errq_take(struct siw_base_qp *base, int max, struct siw_err_entry *out)
+static int errq_pop_entries(struct siw_base_qp *base, int max, struct siw_err_entry *out)
 {
 	struct siw_errq *q = base->errq;
 	int n;
@@ -117,7 +120,7 @@ static int errq_take(struct siw_base_qp *base, int max, struct siw_err_entry *ou
 	return n;
 }
 
-static int errq_take_locked(struct siw_base_qp *base, int max, struct siw_err_entry *out)
+static int errq_pop_entries_locked(struct siw_base_qp *base, int max, struct siw_err_entry *out)
 {
 	int n;
 
@@ -125,7 +128,7 @@ static int errq_take_locked(struct siw_base_qp *base, int max, struct siw_err_en
 	if (siw_teardown_of(base) == SIW_DEAD)
 		n = siw_refuse(DESTROYED);
 	else if (siw_class_of(base)->has_errors)
-		n = errq_take(base, max, out);
+		n = errq_pop_entries(base, max, out);
 	else
 		n = siw_qp_refuse_type(base, "UD, UC or RD");
 	siw_unlock(&base->qp.ctx->lane.lock);
@@ -142,9 +145,9 @@ int siw_poll_err(struct siw_qp *qp, int num_entries, struct siw_err_entry *entri
 		return siw_refuse(NEGATIVE, siw_reason_text("num_entries"), (uint64_t)num_entries);
 	if (num_entries && !entries)
 		return siw_refuse_null("entries");
-	n = errq_take_locked(siw_base_qp_of(qp), num_entries, entries);
+	n = errq_pop_entries_locked(siw_base_qp_of(qp), num_entries, entries);
 	if (n || !num_entries)
 		return n;
 	siw_device_poll(qp->ctx, NULL);
-	return errq_take_locked(siw_base_qp_of(qp), num_entries, entries);
+	return errq_pop_entries_locked(siw_base_qp_of(qp), num_entries, entries);
 }

@@ -2,8 +2,8 @@
 /*
  * Sending on RC, on UC, and to each peer of RD. The requests of a flow begin in order and complete
  * in order. A request waits in its flow until it may begin, and then until the peer or the socket
- * has accepted it, or until its response has arrived. struct siw_qp_class has the parts that differ
- * by type.
+ * has accepted it, or until its response has arrived. struct siw_qp_class has the functions that
+ * differ by QP type.
  */
 #include <errno.h>
 
@@ -21,7 +21,7 @@ int siw_qp_flow_post(struct siw_base_qp *base, const struct siw_send_wr *wr, boo
 	int64_t length;
 	struct siw_wqe *wqe;
 
-	(void)wait; /* unused: a request stays in the queue until it completes in any case */
+	(void)wait; /* not needed: any request stays in the queue until it completes */
 	if (__builtin_expect(siw_qp_is_local(wr->opcode), 0))
 		return siw_qp_mw_post(base, wr, SIW_MW_TYPE_2);
 	length = siw_qp_op_check(base, wr);
@@ -38,7 +38,7 @@ int siw_qp_flow_post(struct siw_base_qp *base, const struct siw_send_wr *wr, boo
 
 /* ---- beginning ------------------------------------------------------------------------------- */
 
-static uint32_t reads_max(const struct siw_base_qp *base, const struct siw_flow *flow)
+static uint32_t flow_max_reads(const struct siw_base_qp *base, const struct siw_flow *flow)
 {
 	return flow->peer ? siw_rdmap_rd_ord(flow->stream) : base->reads_max;
 }
@@ -49,10 +49,13 @@ static bool flow_may_begin(const struct siw_base_qp *base, const struct siw_flow
 
 	return wqe && base->qp.state == SIW_QPS_RTS && siw_teardown_of(base) == SIW_ALIVE &&
 	       !((wqe->flags & SIW_SEND_FENCE) && flow->reads_out) &&
-	       !(siw_qp_awaits_response(wqe) && flow->reads_out >= reads_max(base, flow));
+	       !(siw_qp_awaits_response(wqe) && flow->reads_out >= flow_max_reads(base, flow));
 }
 
-/* Begins a local request, which executes at once. Returns as begin of struct siw_qp_class. */
+/*
+ * Begins a local request, which is executed immediately. Returns the same values as the member
+ * begin of struct siw_qp_class.
+ */
 static __attribute__((cold, noinline)) int flow_begin_local(struct siw_base_qp *base,
 							    struct siw_wqe *wqe)
 {
@@ -64,8 +67,8 @@ static __attribute__((cold, noinline)) int flow_begin_local(struct siw_base_qp *
 /*
  * Handles the failure of the flow's next request to begin. err: -errno, or an enum siw_wc_status.
  */
-static __attribute__((cold, noinline)) void flow_begin_failed(struct siw_base_qp *base,
-							      struct siw_flow *flow, int err)
+static __attribute__((cold, noinline)) void
+flow_handle_begin_failure(struct siw_base_qp *base, struct siw_flow *flow, int err)
 {
 	int status = err > 0 ? err : (int)siw_qp_sq_status(base, err);
 
@@ -92,13 +95,13 @@ int siw_qp_flow_send(struct siw_base_qp *base, struct siw_flow *flow)
 			if (err)
 				break;
 			if (local)
-				siw_qp_local_done(base);
+				siw_qp_mark_local_done(base);
 			else
 				siw_qp_flow_advance(base, flow, SIW_WQE_BEGUN, SIW_WC_SUCCESS);
 			flow->reads_out += siw_qp_awaits_response(wqe);
 		}
 		if (__builtin_expect(err && err != -EAGAIN, 0))
-			flow_begin_failed(base, flow, err);
+			flow_handle_begin_failure(base, flow, err);
 		if (__builtin_expect(siw_teardown_of(base) == SIW_RESETTING, 0))
 			return 0;
 		r = class->flush(base, flow);
@@ -107,10 +110,10 @@ int siw_qp_flow_send(struct siw_base_qp *base, struct siw_flow *flow)
 		if (octets >= class->turn_octets)
 			return 0;
 		/*
-		 * The layer below was full when the request could not begin, and has sent
-		 * everything since, so no other event would make the request begin. If it cannot
-		 * begin now either, it waits for the completion of a Read, after which this
-		 * function is called again.
+		 * The lower layer had no room when the request could not begin, and has sent all
+		 * its data since, so no other event would make the request begin. If the request
+		 * cannot begin now either, it waits for the completion of a Read, after which
+		 * siw_qp_flow_send() is called again.
 		 */
 		if (flow->next == stuck)
 			return r;
@@ -121,19 +124,19 @@ int siw_qp_flow_send(struct siw_base_qp *base, struct siw_flow *flow)
 /* ---- completing ------------------------------------------------------------------------------ */
 
 /*
- * Whether the request has failed in a way that keeps later requests of its flow from completing
+ * Whether the request has failed in a way that prevents later requests of its flow from completing
  * successfully. On RD, later requests do complete; and a request that the network refused counts as
  * lost.
  */
-static bool fails_whole_flow(const struct siw_base_qp *base, const struct siw_wqe *wqe)
+static bool request_fails_whole_flow(const struct siw_base_qp *base, const struct siw_wqe *wqe)
 {
 	return wqe->status != SIW_WC_SUCCESS && wqe->status != SIW_WC_GENERAL_ERR &&
 	       !siw_class_of(base)->many_flows;
 }
 
 /*
- * The oldest request failed at this end, and all earlier ones are complete: moves the QP to SQE if
- * its type has that state, else ends the connection.
+ * Handles the local failure of the oldest request, when all earlier requests are complete: moves
+ * the QP to SQE if its type has that state, or else ends the connection.
  */
 static __attribute__((cold, noinline)) void flow_fail_oldest(struct siw_base_qp *base,
 							     struct siw_flow *flow)
@@ -142,8 +145,8 @@ static __attribute__((cold, noinline)) void flow_fail_oldest(struct siw_base_qp 
 	 * The state changes before the completion is queued, so that a program that polls the
 	 * completion sees the new state.
 	 */
-	if (!siw_qp_send_failed(base)) {
-		siw_tear(base, SIW_BROKEN);
+	if (!siw_qp_move_to_sqe(base)) {
+		siw_advance_teardown(base, SIW_BROKEN);
 		return;
 	}
 	siw_set_teardown(base, SIW_ALIVE);
@@ -159,21 +162,22 @@ void siw_qp_flow_reap(struct siw_base_qp *base, struct siw_flow *flow)
 		if (wqe->state == SIW_WQE_BEGUN &&
 		    (siw_qp_awaits_response(wqe) || wqe->op.stamp.end > flow->accepted))
 			return;
-		if (fails_whole_flow(base, wqe)) {
+		if (request_fails_whole_flow(base, wqe)) {
 			if (siw_teardown_of(base) == SIW_FAILING)
 				flow_fail_oldest(base, flow);
-			return; /* otherwise the flush that follows completes the request */
+			/* in other teardown states, the flush of the QP completes the request */
+			return;
 		}
 		siw_qp_flow_finish(base, flow, wqe->status);
 	}
 }
 
-enum siw_run siw_qp_flow_left(struct siw_base_qp *base, int r, bool blocked)
+enum siw_run siw_qp_flow_turn_result(struct siw_base_qp *base, int r, bool blocked)
 {
 	int teardown = siw_teardown_of(base);
 
 	if (__builtin_expect(base->draining, 0))
-		siw_qp_drained(base);
+		siw_qp_raise_if_drained(base);
 	if (teardown == SIW_BROKEN || teardown == SIW_RESETTING || base->revoke.due)
 		return SIW_RUN_MORE;
 	/* A dead stream is detected and handled by the receiving side. */

@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Ends all posted work, by flushing it with completions or by dropping it without. */
+/*
+ * Ends all posted requests of a QP: flushes them with completions, or drops them without
+ * completions.
+ */
 #include <errno.h>
 
 #include "qp/qp_impl.h"
 
 /*
- * Ends every send request, then discards the protocol's state for them, and sets the teardown
- * state. Returns with send_lock held.
+ * Ends every send request, discards the protocol state of the requests, and sets the teardown state
+ * to `to`. Returns with send_lock held.
  */
 static void sq_end_requests(struct siw_base_qp *base, bool report, enum siw_teardown to)
 {
@@ -14,7 +17,7 @@ static void sq_end_requests(struct siw_base_qp *base, bool report, enum siw_tear
 	siw_device_forget_unsent(&base->qp);
 	siw_lock(&base->qp.send_lock);
 	base->revoke.due = SIW_REVOKE_NONE;
-	siw_qp_sq_end(base, report);
+	siw_qp_sq_end_requests(base, report);
 	if (siw_class_of(base)->discard_state)
 		siw_class_of(base)->discard_state(base);
 	siw_set_teardown(base, to);
@@ -30,7 +33,9 @@ void siw_qp_flush(struct siw_base_qp *base)
 	siw_unlock(&qp->send_lock);
 
 	siw_lock(&qp->recv_lock);
-	/* An unfinished message has already consumed its receive. */
+	/*
+	 * A partially received message has already consumed a receive, which must be flushed, too.
+	 */
 	if (class->take_recv && class->take_recv(base, &wr_id) == 1)
 		siw_qp_flush_recv(base, wr_id);
 	while (!qp->srq && siw_mem_queue_take(base->recvs, &wr_id) == 1)
@@ -60,7 +65,8 @@ void siw_qp_drop_work(struct siw_base_qp *base)
 	siw_device_cq_purge(qp->send_cq, qp);
 	siw_device_cq_purge(qp->recv_cq, qp);
 	/*
-	 * purging completions of Write-Records counts them as polled, which may have marked the QP
+	 * purging the completions of Write-Records counts them as polled, which may have marked the
+	 * QP as having unsent requests
 	 */
 	siw_device_forget_unsent(qp);
 	atomic_store(&qp->sq_freed, base->sq_tail);
@@ -77,9 +83,9 @@ static void sq_drain(struct siw_base_qp *base, bool notify)
 	base->draining = true;
 	base->sqd_notify = notify;
 	siw_class_of(base)->run(base);
-	siw_qp_drained(base);
+	siw_qp_raise_if_drained(base);
 	siw_unlock(&base->qp.send_lock);
-	/* The following progress rounds send the requests that are not sent yet. */
+	/* The next progress rounds send the requests that are not sent yet. */
 	siw_qp_wake(base);
 }
 
@@ -96,7 +102,7 @@ static void sq_resume(struct siw_base_qp *base)
 		siw_qp_wake(base);
 }
 
-void siw_qp_act(struct siw_base_qp *base, int action, bool notify)
+void siw_qp_carry_out_action(struct siw_base_qp *base, int action, bool notify)
 {
 	const struct siw_qp_class *class = siw_class_of(base);
 
@@ -122,7 +128,7 @@ void siw_qp_abort(struct siw_base_qp *base, int type)
 
 	if (action == SIW_QPA_FLUSH)
 		siw_device_async_raise(&base->qp.async, type);
-	siw_qp_act(base, action, false);
+	siw_qp_carry_out_action(base, action, false);
 }
 
 void siw_qp_fail(struct siw_qp *qp, int status)
@@ -131,7 +137,7 @@ void siw_qp_fail(struct siw_qp *qp, int status)
 	siw_qp_abort(siw_base_qp_of(qp), SIW_EVENT_QP_FATAL);
 }
 
-void siw_qp_dgram_leave(struct siw_qp *qp)
+void siw_qp_dgram_send_at_exit(struct siw_qp *qp)
 {
 	siw_qp_send_delayed(siw_base_qp_of(qp));
 }
@@ -174,7 +180,7 @@ bool siw_qp_still_uses(struct siw_base_qp *base, siw_qp_wqe_uses_fn *uses, const
 		busy = siw_qp_sq_uses(base, uses, what);
 	}
 	siw_unlock(&base->qp.send_lock);
-	if (ran) /* requests may be left, or a failure has to be handled */
+	if (ran) /* unsent requests may be left, or a failure has to be handled */
 		siw_device_mark_unsent(&base->qp);
 	return busy;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* siw_modify_qp and siw_query_qp. */
+/* siw_modify_qp and siw_query_qp: changing and querying the attributes of queue pairs. */
 #include <errno.h>
 
 #include "qp/qp_impl.h"
@@ -39,8 +39,9 @@ int siw_qp_step_attrs(int qp_type, int from, int to)
 	 SIW_QP_FD | SIW_QP_RATE_LIMIT)
 
 /*
- * Whether a connection manager has negotiated the number of outstanding Reads with the peer. With
- * RC by QPN, the program only states the number it wants (connect_pair.c).
+ * Whether a connection manager has negotiated the number of outstanding Reads with the peer. An RC
+ * QP that connects by GID and QPN does not negotiate the number: the program sets it
+ * (connect_pair.c).
  */
 static bool has_negotiated_reads(const struct siw_base_qp *base)
 {
@@ -72,21 +73,22 @@ static void qp_store_attributes(struct siw_base_qp *base, const struct siw_qp_at
 }
 
 /*
- * Checks that a value is in the range 0 to most: 0 or -errno. Returns 0 if the attribute was not
- * given.
+ * Checks that the value of an attribute is in the range 0 to most. Returns 0 or -errno; returns 0
+ * if the attribute was not given.
  */
-static int check_range(const char *name, int asked, int most, bool given)
+static int qp_check_attr_range(const char *name, int asked, int most, bool given)
 {
 	if (!given || (asked >= 0 && asked <= most))
 		return 0;
 	return siw_refuse(RANGE, siw_reason_text(name), (uint64_t)asked, 0, (uint64_t)most);
 }
 
-static int check_depths(const struct siw_base_qp *base, const struct siw_qp_attr *attr, int mask)
+static int qp_check_attr_ranges(const struct siw_base_qp *base, const struct siw_qp_attr *attr,
+				int mask)
 {
 	/*
-	 * On a connection, ORD is at most the negotiated value, and at least one unless that value
-	 * is 0: otherwise posted Reads would hang.
+	 * On a connection, ORD is at most the negotiated value, and at least 1 unless the
+	 * negotiated value is 0, because with ORD 0 posted Reads would never begin.
 	 */
 	bool connected = has_negotiated_reads(base) && (mask & SIW_QP_MAX_QP_RD_ATOMIC);
 	int err;
@@ -95,25 +97,29 @@ static int check_depths(const struct siw_base_qp *base, const struct siw_qp_attr
 	    (attr->max_rd_atomic > base->granted_ord || attr->max_rd_atomic < !!base->granted_ord))
 		return siw_refuse(QP_ORD, (uint64_t)attr->max_rd_atomic, !!base->granted_ord,
 				  base->granted_ord);
-	err = check_range("max_rd_atomic", attr->max_rd_atomic, SIW_RDMAP_MAX_READS,
-			  mask & SIW_QP_MAX_QP_RD_ATOMIC);
+	err = qp_check_attr_range("max_rd_atomic", attr->max_rd_atomic, SIW_RDMAP_MAX_READS,
+				  mask & SIW_QP_MAX_QP_RD_ATOMIC);
 	if (!err)
-		err = check_range("max_dest_rd_atomic", attr->max_dest_rd_atomic,
-				  SIW_RDMAP_MAX_READS, mask & SIW_QP_MAX_DEST_RD_ATOMIC);
+		err = qp_check_attr_range("max_dest_rd_atomic", attr->max_dest_rd_atomic,
+					  SIW_RDMAP_MAX_READS, mask & SIW_QP_MAX_DEST_RD_ATOMIC);
 	if (!err)
-		err = check_range("rnr_retry", attr->rnr_retry, 7, mask & SIW_QP_RNR_RETRY);
+		err = qp_check_attr_range("rnr_retry", attr->rnr_retry, 7, mask & SIW_QP_RNR_RETRY);
 	if (!err)
-		err = check_range("min_rnr_timer", attr->min_rnr_timer, 31,
-				  mask & SIW_QP_MIN_RNR_TIMER);
+		err = qp_check_attr_range("min_rnr_timer", attr->min_rnr_timer, 31,
+					  mask & SIW_QP_MIN_RNR_TIMER);
 	if (!err)
-		err = check_range("timeout", attr->timeout, 31, mask & SIW_QP_TIMEOUT);
+		err = qp_check_attr_range("timeout", attr->timeout, 31, mask & SIW_QP_TIMEOUT);
 	if (!err)
-		err = check_range("retry_cnt", attr->retry_cnt, 7, mask & SIW_QP_RETRY_CNT);
+		err = qp_check_attr_range("retry_cnt", attr->retry_cnt, 7, mask & SIW_QP_RETRY_CNT);
 	return err;
 }
 
-/* Everybody knows Q_Key 0, so its knowledge must not allow a peer to end the QP. */
-static int check_qkey(const struct siw_base_qp *base, const struct siw_qp_attr *attr, int mask)
+/*
+ * Refuses Q_Key 0 together with error policy ERROR: everybody knows Q_Key 0, so any sender could
+ * move the QP to ERR by an invalid message.
+ */
+static int qp_check_qkey_for_policy(const struct siw_base_qp *base, const struct siw_qp_attr *attr,
+				    int mask)
 {
 	uint32_t qkey = mask & SIW_QP_QKEY ? attr->qkey : base->qkey;
 	bool begins = mask & SIW_QP_STATE && attr->qp_state == SIW_QPS_INIT;
@@ -124,10 +130,11 @@ static int check_qkey(const struct siw_base_qp *base, const struct siw_qp_attr *
 }
 
 /*
- * Refuses values that are invalid for every QP; check_step() refuses attributes that do not apply
- * to the step. Progress lock held.
+ * Refuses attribute values that are invalid for every QP. (qp_check_step() refuses attributes that
+ * do not apply to the state transition.) Progress lock held.
  */
-static int check_values(const struct siw_base_qp *base, const struct siw_qp_attr *attr, int mask)
+static int qp_check_attr_values(const struct siw_base_qp *base, const struct siw_qp_attr *attr,
+				int mask)
 {
 	const int rights = SIW_ACCESS_LOCAL_WRITE | SIW_ACCESS_REMOTE_WRITE |
 			   SIW_ACCESS_REMOTE_READ | SIW_ACCESS_REMOTE_ATOMIC;
@@ -139,8 +146,8 @@ static int check_values(const struct siw_base_qp *base, const struct siw_qp_attr
 	if ((mask & SIW_QP_ACCESS_FLAGS) && (attr->qp_access_flags & ~rights))
 		return siw_refuse_flags("qp_access_flags", attr->qp_access_flags,
 					"siw_access_flags");
-	err = check_qkey(base, attr, mask);
-	return err ? err : check_depths(base, attr, mask);
+	err = qp_check_qkey_for_policy(base, attr, mask);
+	return err ? err : qp_check_attr_ranges(base, attr, mask);
 }
 
 static int qp_adopt_socket(struct siw_base_qp *base, int fd)
@@ -155,7 +162,8 @@ static int qp_adopt_socket(struct siw_base_qp *base, int fd)
 }
 
 /*
- * The states, as a bit set, that siw_modify_qp() can reach from this state, except RESET and ERR.
+ * Returns the states that siw_modify_qp() can reach from the given state, as a bit set, without
+ * RESET and ERR.
  */
 static uint64_t reachable_states(int type, int state)
 {
@@ -167,7 +175,7 @@ static uint64_t reachable_states(int type, int state)
 	return ways;
 }
 
-static int refuse_step(const struct siw_base_qp *base, int to)
+static int qp_refuse_transition(const struct siw_base_qp *base, int to)
 {
 	const uint64_t init = 1u << SIW_QPS_INIT;
 	uint64_t ways = reachable_states(siw_class_of(base)->type, base->qp.state);
@@ -182,8 +190,11 @@ static int refuse_step(const struct siw_base_qp *base, int to)
 	return siw_refuse(QP_STEP, (uint64_t)base->qp.state, (uint64_t)to, ways);
 }
 
-/* The steps that accept an attribute, as a set of steps in the format of base/reason.h. */
-static uint64_t steps_accepting(int type, int attribute)
+/*
+ * Returns the state transitions that accept an attribute, as a set of steps in the format of
+ * base/reason.h.
+ */
+static uint64_t transitions_accepting_attr(int type, int attribute)
 {
 	uint64_t steps = 0;
 
@@ -198,23 +209,23 @@ static uint64_t steps_accepting(int type, int attribute)
 }
 
 /*
- * Whether the state table has the step, and the step accepts these attributes: 0 or -errno. to: the
- * target state, -1: the state stays.
+ * Checks that the state table has the transition, and that the transition accepts the attributes in
+ * mask. Returns 0 or -errno. to: the target state; -1: the state stays.
  */
-static int check_step(const struct siw_base_qp *base, int to, int mask)
+static int qp_check_step(const struct siw_base_qp *base, int to, int mask)
 {
 	int attrs = siw_qp_step_attrs(siw_class_of(base)->type, base->qp.state, to);
 	int first, extra = mask & ~(attrs | SIW_QP_STATE);
 	uint64_t steps;
 
 	if ((mask & SIW_QP_STATE && to < 0) || attrs < 0)
-		return refuse_step(base, to);
+		return qp_refuse_transition(base, to);
 	if (!extra)
 		return 0;
 	first = extra & -extra;
 	if (!(first & ALL_ATTRIBUTES))
 		return siw_refuse_flags("the mask", extra, "siw_qp_attr_mask");
-	steps = steps_accepting(siw_class_of(base)->type, first);
+	steps = transitions_accepting_attr(siw_class_of(base)->type, first);
 	if (!steps)
 		return siw_refuse(QP_ATTR_TYPE, (uint64_t)extra,
 				  (uint64_t)siw_class_of(base)->type);
@@ -229,12 +240,12 @@ static int qp_modify_locked(struct siw_base_qp *base, const struct siw_qp_attr *
 
 	if (siw_teardown_of(base) == SIW_DEAD || siw_link_empty(&base->qp.in_ctx))
 		return siw_refuse(DESTROYED);
-	err = check_step(base, mask & SIW_QP_STATE ? attr->qp_state : -1, mask);
+	err = qp_check_step(base, mask & SIW_QP_STATE ? attr->qp_state : -1, mask);
 	if (!err)
-		err = check_values(base, attr, mask);
+		err = qp_check_attr_values(base, attr, mask);
 	if (err)
 		return err;
-	/* Steps that can fail are taken before the state changes. */
+	/* Operations that can fail are executed before the state changes. */
 	if (mask & SIW_QP_FD) {
 		err = qp_adopt_socket(base, attr->fd);
 		if (err)
@@ -245,9 +256,11 @@ static int qp_modify_locked(struct siw_base_qp *base, const struct siw_qp_attr *
 		return err;
 	qp_store_attributes(base, attr, mask);
 	action = siw_qp_step(base, event);
-	if (action < 0) /* a send failed meanwhile, and state SQE does not have this step */
-		return refuse_step(base, attr->qp_state);
-	siw_qp_act(base, action, (mask & SIW_QP_EN_SQD_ASYNC_NOTIFY) && attr->en_sqd_async_notify);
+	/* a send failed in the meantime, and state SQE does not have the requested transition */
+	if (action < 0)
+		return qp_refuse_transition(base, attr->qp_state);
+	siw_qp_carry_out_action(base, action,
+				(mask & SIW_QP_EN_SQD_ASYNC_NOTIFY) && attr->en_sqd_async_notify);
 	if (class->modified)
 		class->modified(base, mask);
 	/* Requests that the former rate limit delayed may be sent now. */
@@ -316,7 +329,7 @@ static void qp_query_init_common(const struct siw_base_qp *base, struct siw_qp_i
 		.error_policy = base->errs_fatal ? SIW_ERROR_POLICY_ERROR
 						 : SIW_ERROR_POLICY_MESSAGE,
 	};
-	if (siw_class_of(base)->open) /* the type has its own socket */
+	if (siw_class_of(base)->open) /* each QP of the type has a socket of its own */
 		siw_class_of(base)->addr(base, &init->addr, &peer);
 	if (base->every_addr)
 		init->addr = (struct siw_addr){ .port_be = init->addr.port_be };

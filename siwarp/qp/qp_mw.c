@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Local requests: binds of memory windows, and local invalidation. The format of a bind is checked
- * when it is posted, the access rights when it begins, because rights and region may change until
- * then.
+ * when the bind is posted. The access rights are checked when the bind begins, because rights and
+ * region may change until then.
  */
 #include <errno.h>
 
@@ -10,7 +10,7 @@
 
 /* ---- posting --------------------------------------------------------------------------------- */
 
-static int check_bind(const struct siw_qp *qp, const struct siw_send_wr *wr)
+static int mw_check_bind(const struct siw_qp *qp, const struct siw_send_wr *wr)
 {
 	const unsigned int known = SIW_ACCESS_REMOTE_WRITE | SIW_ACCESS_REMOTE_READ |
 				   SIW_ACCESS_REMOTE_ATOMIC | SIW_ACCESS_ZERO_BASED;
@@ -36,7 +36,7 @@ int siw_qp_mw_check(const struct siw_base_qp *base, const struct siw_send_wr *wr
 		return wr->send_flags & SIW_SEND_INLINE
 			       ? siw_refuse(LOCAL_INLINE)
 			       : siw_refuse_flags("send_flags", wr->send_flags, "siw_send_flags");
-	return wr->opcode == SIW_WR_BIND_MW ? check_bind(&base->qp, wr) : 0;
+	return wr->opcode == SIW_WR_BIND_MW ? mw_check_bind(&base->qp, wr) : 0;
 }
 
 int siw_qp_mw_post(struct siw_base_qp *base, const struct siw_send_wr *wr, int type)
@@ -65,7 +65,7 @@ int siw_qp_mw_post(struct siw_base_qp *base, const struct siw_send_wr *wr, int t
 	return 0;
 }
 
-static int bind_type_1(struct siw_base_qp *base, struct siw_send_wr *wr)
+static int mw_bind_type_1(struct siw_base_qp *base, struct siw_send_wr *wr)
 {
 	struct siw_context *ctx = base->qp.ctx;
 	enum siw_run run;
@@ -80,8 +80,8 @@ static int bind_type_1(struct siw_base_qp *base, struct siw_send_wr *wr)
 		return err;
 	}
 	/*
-	 * Under the lock, because the device may be closed by force meanwhile, and its close waits
-	 * for posts to end.
+	 * Reserve the STag under the send lock, because the device may be closed by force at the
+	 * same time, and the close waits for posts to end.
 	 */
 	err = siw_mem_stag_reserve(ctx->mem, false, &wr->bind_mw.rkey);
 	if (err) {
@@ -111,20 +111,20 @@ int siw_bind_mw(struct siw_qp *qp, struct siw_mw *mw, struct siw_mw_bind *bind)
 	wr.send_flags = bind->send_flags;
 	wr.bind_mw.mw = mw;
 	wr.bind_mw.bind_info = bind->bind_info;
-	return bind_type_1(siw_base_qp_of(qp), &wr);
+	return mw_bind_type_1(siw_base_qp_of(qp), &wr);
 }
 
 /* ---- execution ------------------------------------------------------------------------------- */
 
 /*
- * Whether TCP still has to accept a Read Response from the memory of that STag. The response cannot
- * be recalled, so the QP becomes CUT.
+ * Tears the QP down if TCP has not accepted all octets of a Read Response from the memory of the
+ * STag, because the response cannot be recalled. Returns whether the QP was torn down.
  */
-static bool cut_if_sending(struct siw_base_qp *base, uint32_t stag)
+static bool qp_reset_if_sending_from(struct siw_base_qp *base, uint32_t stag)
 {
 	if (!siw_class_of(base)->is_sending || !siw_class_of(base)->is_sending(base, stag))
 		return false;
-	siw_tear(base, SIW_RESETTING);
+	siw_advance_teardown(base, SIW_RESETTING);
 	return true;
 }
 
@@ -136,8 +136,8 @@ int siw_qp_mw_begin(struct siw_base_qp *base, struct siw_wqe *wqe)
 		if (siw_mem_stag_invalidate(base->qp.ctx->mem, wqe->op.rkey,
 					    siw_device_owner(&base->qp)))
 			return SIW_WC_LOC_PROT_ERR;
-		/* The STag belongs to this QP, so no other QP's peer can be using it. */
-		return cut_if_sending(base, wqe->op.rkey) ? -EINPROGRESS : 0;
+		/* The STag belongs to the QP, so no peer of another QP can be using it. */
+		return qp_reset_if_sending_from(base, wqe->op.rkey) ? -EINPROGRESS : 0;
 	}
 	if (base->revoke.due)
 		return -EINPROGRESS;
@@ -145,12 +145,12 @@ int siw_qp_mw_begin(struct siw_base_qp *base, struct siw_wqe *wqe)
 	if (r == -EINPROGRESS) {
 		base->revoke.due = SIW_REVOKE_DUE;
 		base->revoke.wqe = wqe;
-		cut_if_sending(base, base->revoke.rest.stag);
+		qp_reset_if_sending_from(base, base->revoke.rest.stag);
 	}
 	return r;
 }
 
-void siw_qp_local_done(struct siw_base_qp *base)
+void siw_qp_mark_local_done(struct siw_base_qp *base)
 {
 	struct siw_wqe *wqe = siw_qp_flow_advance(base, &base->flow, SIW_WQE_DONE, SIW_WC_SUCCESS);
 
@@ -171,11 +171,11 @@ void siw_qp_mw_settle(struct siw_base_qp *base, bool last)
 		return;
 	siw_device_bind_end(base->qp.ctx, &revoke.rest, last ? &base->qp : NULL);
 	siw_lock(&base->qp.send_lock);
-	/* The request may have been flushed meanwhile. */
+	/* The bind request may have been flushed while send_lock was not held. */
 	if (base->revoke.due == SIW_REVOKE_BEGUN) {
 		base->revoke.due = SIW_REVOKE_NONE;
 		if (base->flow.next == revoke.wqe)
-			siw_qp_local_done(base);
+			siw_qp_mark_local_done(base);
 	}
 	siw_unlock(&base->qp.send_lock);
 	siw_device_mark_unsent(&base->qp);

@@ -31,7 +31,7 @@ bool siw_qp_qpn_taken(const struct siw_context *ctx, uint32_t qpn)
 	return false;
 }
 
-uint32_t siw_qp_rc_number(struct siw_context *ctx)
+uint32_t siw_qp_new_rc_qpn(struct siw_context *ctx)
 {
 	uint32_t qpn;
 	bool taken;

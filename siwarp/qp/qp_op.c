@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Send requests of the types that use RDMAP on streams of messages: the properties of each opcode,
- * and the RDMAP operation that it becomes.
+ * Send requests of the QP types that use RDMAP on streams of messages: the properties of each
+ * opcode, and the RDMAP operation of a request.
  */
 #include <errno.h>
 
 #include "qp/qp_impl.h"
 
-/* Indexed by enum siw_wr_opcode. Entries without flags are not RDMAP requests. */
+/*
+ * The properties of the opcodes of send requests, indexed by enum siw_wr_opcode. Entries without
+ * flags are not RDMAP requests.
+ */
 static const struct {
 	uint8_t flags;
 	uint8_t rdmap, rdmap_solicited; /* enum siw_rdmap_opcode */
@@ -29,7 +32,7 @@ static const struct {
 	[SIW_WR_ATOMIC_FETCH_AND_ADD] = { SIW_OP_KNOWN | SIW_OP_AWAITS_RESPONSE | SIW_OP_ATOMIC,
 					  SIW_RDMAP_ATOMIC_REQUEST, SIW_RDMAP_ATOMIC_REQUEST,
 					  SIW_WC_FETCH_ADD },
-	/* Local requests, which qp_mw.c checks. */
+	/* Local requests have no flags; qp_mw.c checks them. */
 	[SIW_WR_LOCAL_INV] = { .wc = SIW_WC_LOCAL_INV },
 	[SIW_WR_BIND_MW] = { .wc = SIW_WC_BIND_MW },
 	[SIW_WR_SEND_WITH_INV] = { SIW_OP_KNOWN | SIW_OP_SENDS, SIW_RDMAP_SEND_INV,
@@ -87,7 +90,10 @@ int siw_qp_refuse_send_state(const struct siw_base_qp *base, int state)
 
 int siw_qp_refuse_slot(const struct siw_base_qp *base)
 {
-	/* UD allocates its slots when the first request needs one, which may fail. */
+	/*
+	 * A UD QP without slots is out of memory: its slots are allocated when the first request
+	 * needs a slot.
+	 */
 	return base->sq ? siw_refuse_full(SEND_FULL, base->cap.max_send_wr) : siw_refuse(NO_MEMORY);
 }
 
@@ -106,7 +112,7 @@ int64_t siw_qp_check_length(const struct siw_base_qp *base, const struct siw_sen
 	return (int64_t)length;
 }
 
-static int refuse_read(const struct siw_base_qp *base, const struct siw_send_wr *wr)
+static int op_refuse_read(const struct siw_base_qp *base, const struct siw_send_wr *wr)
 {
 	if (wr->send_flags & SIW_SEND_INLINE)
 		return siw_refuse(READ_INLINE);
@@ -133,7 +139,7 @@ int64_t siw_qp_op_check(const struct siw_base_qp *base, const struct siw_send_wr
 		return siw_refuse_flags("send_flags", wr->send_flags, "siw_send_flags");
 	if ((flags & SIW_OP_AWAITS_RESPONSE) &&
 	    (!base->granted_ord || (wr->send_flags & SIW_SEND_INLINE)))
-		return refuse_read(base, wr);
+		return op_refuse_read(base, wr);
 	if ((flags & SIW_OP_PRIVATE) && !base->private)
 		return siw_refuse(PRIVATE_MESSAGE);
 	length = siw_qp_octets(wr);
@@ -197,7 +203,9 @@ void siw_qp_op_store(struct siw_wqe *wqe, const struct siw_send_wr *wr)
 	op->rkey = wr->opcode == SIW_WR_SEND_WITH_INV ? wr->invalidate_rkey : wr->wr.rdma.rkey;
 }
 
-/* Maps the error codes of RFC 5040 section 4.8 to completion statuses. */
+/*
+ * Maps an error that a peer reports (RFC 5040 section 4.8) to the completion status of the request.
+ */
 enum siw_wc_status siw_qp_status_of(const struct siw_wire_err *err)
 {
 	if (err->layer == SIW_LAYER_RDMAP && err->type == SIW_RDMAP_REMOTE_PROTECTION)
@@ -214,8 +222,9 @@ enum siw_wc_status siw_qp_status_of(const struct siw_wire_err *err)
 }
 
 /*
- * If several Writes to the same memory match, the first one is chosen, so that no request is
- * reported as delivered that may not have been.
+ * Compares the request with the header that a peer's error report quotes. If several Writes to the
+ * same memory match, the caller chooses the first, so that no request is reported as delivered that
+ * may not have been delivered.
  */
 bool siw_qp_is_quoted(const struct siw_wqe *wqe, const struct siw_rdmap_event *ev)
 {

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Posting of sends and receives: checks, and the decision when posted requests are sent or flushed.
+ * Posting of sends and receives: checks the requests, and decides when posted requests are sent or
+ * flushed.
  */
 #include <errno.h>
 
 #include "qp/qp_impl.h"
 
-/* The checks of a request that are common to all types: 0 or -errno. */
-static inline int check_request_form(const struct siw_base_qp *base, const struct siw_send_wr *wr)
+/* Makes the checks of a send request that are common to all QP types. Returns 0 or -errno. */
+static inline int post_check_form(const struct siw_base_qp *base, const struct siw_send_wr *wr)
 {
 	int state = atomic_load_explicit(&base->qp.state, memory_order_relaxed);
 
@@ -22,17 +23,17 @@ static inline int check_request_form(const struct siw_base_qp *base, const struc
 
 static inline int post_one(struct siw_base_qp *base, const struct siw_send_wr *wr, bool wait)
 {
-	int err = check_request_form(base, wr);
+	int err = post_check_form(base, wr);
 
 	return __builtin_expect(err, 0) ? err : siw_class_of(base)->post(base, wr, wait);
 }
 
 /*
- * Whether every request of the list is valid and there is room for all: 0 or -errno. *bad_wr: the
- * first request that fails.
+ * Checks that every request of the list is valid and that the send queue has room for all requests.
+ * Returns 0 or -errno. *bad_wr: the first request that fails.
  */
-static __attribute__((noinline)) int check_all(struct siw_base_qp *base, struct siw_send_wr *wr,
-					       struct siw_send_wr **bad_wr)
+static __attribute__((noinline)) int
+post_check_all(struct siw_base_qp *base, struct siw_send_wr *wr, struct siw_send_wr **bad_wr)
 {
 	uint32_t used =
 		base->sq_tail - atomic_load_explicit(&base->qp.sq_freed, memory_order_relaxed);
@@ -42,7 +43,7 @@ static __attribute__((noinline)) int check_all(struct siw_base_qp *base, struct 
 		return siw_refuse(NO_MEMORY);
 	for (; wr; wr = wr->next) {
 		*bad_wr = wr;
-		err = check_request_form(base, wr);
+		err = post_check_form(base, wr);
 		if (!err)
 			err = siw_class_of(base)->check(base, wr);
 		if (err >= 0 && used++ > base->sq_mask)
@@ -78,7 +79,10 @@ int siw_post_send(struct siw_qp *qp, struct siw_send_wr *wr, struct siw_send_wr 
 	}
 	if (!later || err)
 		run = base->sq_head == base->sq_tail ? SIW_RUN_DONE : siw_class_of(base)->run(base);
-	/* Must happen before the lock is released: after that, QP and device may be destroyed. */
+	/*
+	 * Wake the progress thread before the lock is released, because QP and device may be
+	 * destroyed after the release.
+	 */
 	if (run != SIW_RUN_DONE)
 		siw_qp_wake(base);
 	if (later && !err)
@@ -99,7 +103,7 @@ int siw_post_send_all(struct siw_qp *qp, struct siw_send_wr *wr, struct siw_send
 		return qp ? siw_refuse(STALE) : siw_refuse_null("qp");
 	}
 	siw_lock(&qp->send_lock);
-	err = check_all(base, wr, &bad);
+	err = post_check_all(base, wr, &bad);
 	for (; !err && wr; wr = wr->next) {
 		bad = wr;
 		err = post_one(base, wr, true);
@@ -112,14 +116,14 @@ int siw_post_send_all(struct siw_qp *qp, struct siw_send_wr *wr, struct siw_send
 	return err;
 }
 
-static void flush_late_receive(struct siw_base_qp *base)
+static void post_flush_late_receives(struct siw_base_qp *base)
 {
 	struct siw_context *ctx = base->qp.ctx;
 	uint64_t wr_id;
 
-	/* Only a thread that holds the progress lock may take receives from the queue. */
+	/* Only a thread that holds the progress lock may remove receives from the queue. */
 	siw_lock(&ctx->lane.lock);
-	/* The QP may have been reset or destroyed meanwhile. */
+	/* The QP may have been reset or destroyed before the lock was acquired. */
 	while (base->qp.state == SIW_QPS_ERR && !base->qp.srq &&
 	       siw_mem_queue_take(base->recvs, &wr_id) == 1)
 		siw_qp_flush_recv(base, wr_id);
@@ -173,6 +177,6 @@ int siw_post_recv(struct siw_qp *qp, struct siw_recv_wr *wr, struct siw_recv_wr 
 	if (err && bad_wr)
 		*bad_wr = wr;
 	if (late)
-		flush_late_receive(base);
+		post_flush_late_receives(base);
 	return err;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Write-Records on UD: posted with an address handle and an rkey of the target. At the target, a
- * completion that consumes no receive reports the sender, the memory written, and which octets
- * arrived.
+ * Write-Records on UD. A Write-Record is posted with an address handle and an rkey of the target.
+ * At the target, a completion that consumes no receive reports the sender, the memory written, and
+ * which octets arrived.
  */
 #include <errno.h>
 
@@ -38,23 +38,29 @@ struct siw_rdmap_record_op siw_qp_record_op(const struct siw_wqe *wqe)
 
 /* ---- the target ------------------------------------------------------------------------------ */
 
-void siw_qp_record_polled(struct siw_base_qp *base, struct siw_records *records)
+void siw_qp_record_count_polled(struct siw_base_qp *base, struct siw_records *records)
 {
 	atomic_fetch_add(&records->polled, 1);
-	/* Pairs with on_held_record(), which stores waits and then reads polled. */
+	/*
+	 * Memory ordering: pairs with rd_handle_paused_record(), which stores waits and then reads
+	 * polled.
+	 */
 	if (atomic_load(&records->waits))
 		siw_qp_wake(base);
 }
 
-/* Queues completions of complete Write-Records. Returns when to check again; 0: none is left. */
+/*
+ * Queues completions of complete Write-Records. Returns the time at which to check again; 0 if no
+ * Write-Record is left.
+ */
 static uint64_t record_report_complete(struct siw_ud_qp *ud, uint64_t now_ns)
 {
 	const struct siw_rdmap_record *rec;
 	uint64_t due;
 
 	/*
-	 * A program that does not poll gets no further completions, so that neither its CQ nor the
-	 * table of Write-Records overflows.
+	 * No further completions are queued for a program that does not poll, so that neither its
+	 * CQ nor the table of Write-Records overflows.
 	 */
 	while (ud->records.reported -
 		       atomic_load_explicit(&ud->records.polled, memory_order_relaxed) <

@@ -5,7 +5,7 @@
 #include "base/addr.h"
 #include "qp/qp_impl.h"
 
-/* Raises COMM_EST for the first message received in RTR. */
+/* Raises the event COMM_EST for the first message that the QP receives in state RTR. */
 static inline void recv_raise_comm_est(struct siw_base_qp *base)
 {
 	if (__builtin_expect(atomic_load_explicit(&base->qp.state, memory_order_relaxed) ==
@@ -27,10 +27,10 @@ int siw_qp_recv_status(const struct siw_rdmap_event *ev)
 }
 
 /*
- * The message is preceded by a GRH. The completion's service level shows whether the GRH has the
- * IPv4 or the IPv6 form.
+ * Marks in the completion that the message is preceded by a GRH. The completion's service level
+ * shows whether the GRH has the IPv4 or the IPv6 form.
  */
-static void put_grh(struct siw_wc *wc, const struct siw_addr *source)
+static void wc_set_grh(struct siw_wc *wc, const struct siw_addr *source)
 {
 	wc->byte_len += SIW_DDP_GRH;
 	wc->wc_flags |= SIW_WC_GRH;
@@ -60,7 +60,7 @@ void siw_qp_received(struct siw_base_qp *base, const struct siw_rdmap_event *ev,
 		wc.imm_data = ev->imm;
 	}
 	if (__builtin_expect(base->grh, 0) && ev->kind == SIW_RDMAP_RECV)
-		put_grh(&wc, source);
+		wc_set_grh(&wc, source);
 	siw_device_complete(&base->qp, base->qp.recv_cq, &wc, source ? &way : NULL, ++base->rq_done,
 			    ev->solicited);
 	recv_raise_comm_est(base);
@@ -94,8 +94,8 @@ void siw_qp_flush_recv(struct siw_base_qp *base, uint64_t wr_id)
 }
 
 /*
- * Under the lock that posts hold, so that either the post sees has_unexpected, or the thread that
- * resumes receiving sees the posted receive.
+ * has_unexpected is set under the lock that posts hold, so that either the post sees
+ * has_unexpected, or the thread that resumes receiving sees the posted receive.
  */
 void siw_qp_set_unexpected(struct siw_base_qp *base, bool any)
 {

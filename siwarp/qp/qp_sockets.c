@@ -10,13 +10,16 @@
 #include "base/addr.h"
 #include "qp/qp_sockets.h"
 
-/* ---- one port at every address -------------------------------------------------------------------- */
+/* ---- one port at every address --------------------------------------------------------------- */
 
-/* Number of ports tried: another program may use a port at one of the device's addresses. */
+/*
+ * Maximum number of ports tried, because another program may use a port at one of the device's
+ * addresses.
+ */
 #define TRIES 64
 
-static int open_at_each(const struct siw_device_info *device, uint16_t *number,
-			struct siw_every_addr *how)
+static int open_at_each_addr(const struct siw_device_info *device, uint16_t *number,
+			     struct siw_every_addr *how)
 {
 	int err = -EADDRNOTAVAIL;
 	bool any = false;
@@ -47,16 +50,16 @@ int siw_open_every_addr(const struct siw_context *ctx, uint16_t *number, struct 
 	do {
 		uint16_t port = *number;
 
-		err = open_at_each(&ctx->now, &port, how);
+		err = open_at_each_addr(&ctx->now, &port, how);
 		if (!err)
 			*number = port;
 	} while (err == -EADDRINUSE && --tries);
 	return err;
 }
 
-/* ---- the sockets ---------------------------------------------------------------------------------- */
+/* ---- the sockets ----------------------------------------------------------------------------- */
 
-static int addr_sock_serve(struct siw_io_handler *self)
+static int addr_sock_handle_event(struct siw_io_handler *self)
 {
 	struct siw_addr_sock *end = siw_container(self, struct siw_addr_sock, handler);
 
@@ -68,8 +71,10 @@ static uint32_t addr_socks_count(const struct siw_addr_socks *ends)
 	return atomic_load_explicit(&ends->n, memory_order_acquire);
 }
 
-/* The index in ends->first for this kind of destination: IPv4, IPv6, or IPv6 link-local. */
-static inline int addr_kind_of(const struct siw_addr *addr)
+/*
+ * Returns the index in ends->first for the kind of a destination: IPv4, IPv6, or IPv6 link-local.
+ */
+static inline int addr_kind_index(const struct siw_addr *addr)
 {
 	return addr->family == AF_INET ? 0 : siw_addr_is_link_local(addr) ? 2 : 1;
 }
@@ -79,15 +84,16 @@ static void addr_socks_choose_default(struct siw_addr_socks *ends)
 	struct siw_addr_sock *first[3] = { NULL };
 
 	/*
-	 * Prefers a socket whose address is not lost; with a lost address the network refuses the
-	 * datagrams.
+	 * Prefer a socket whose address the device still has; the network refuses datagrams from a
+	 * lost address.
 	 */
 	for (int lost = 1; lost >= 0; lost--)
 		for (uint32_t i = addr_socks_count(ends); i-- > 0;)
 			if (atomic_load(&ends->at[i]->lost) == lost)
-				first[addr_kind_of(&ends->at[i]->addr)] = ends->at[i];
+				first[addr_kind_index(&ends->at[i]->addr)] = ends->at[i];
 	/*
-	 * A source address of the other IPv6 kind is better than none: the kernel may have a route.
+	 * A source address of the other IPv6 kind (link-local or not) is better than none: the
+	 * kernel may have a route.
 	 */
 	if (!first[1])
 		first[1] = first[2];
@@ -105,7 +111,7 @@ static int addr_sock_open(struct siw_every_addr *how, struct siw_addr *addr)
 
 	if (!end)
 		return -ENOMEM;
-	end->handler.serve = addr_sock_serve;
+	end->handler.serve = addr_sock_handle_event;
 	end->socks = ends;
 	err = siw_llp_udp_open(ends->ctx->lane.port, addr, &end->handler, &end->sock);
 	if (err)
@@ -117,7 +123,7 @@ static int addr_sock_open(struct siw_every_addr *how, struct siw_addr *addr)
 		siw_llp_shared(end->sock);
 	*addr = end->addr;
 	ends->at[addr_socks_count(ends)] = end;
-	/* Pairs with the load in addr_socks_count(). */
+	/* Memory ordering: pairs with the load in addr_socks_count(). */
 	atomic_store_explicit(&ends->n, addr_socks_count(ends) + 1, memory_order_release);
 	return 0;
 
@@ -175,7 +181,7 @@ void siw_addr_socks_share(struct siw_addr_socks *ends)
 		siw_llp_shared(ends->at[i]->sock);
 }
 
-/* The socket at this address, or NULL. */
+/* Returns the socket bound to the address, or NULL. */
 static struct siw_addr_sock *addr_socks_find_addr(const struct siw_addr_socks *ends,
 						  const struct siw_addr *addr)
 {
@@ -185,13 +191,16 @@ static struct siw_addr_sock *addr_socks_find_addr(const struct siw_addr_socks *e
 	return NULL;
 }
 
-static void addr_socks_add(struct siw_addr_socks *ends, struct siw_addr addr)
+static void addr_socks_open_at(struct siw_addr_socks *ends, struct siw_addr addr)
 {
 	int err;
 
 	addr.port_be = htons(ends->port);
 	err = addr_sock_open(&ends->how, &addr);
-	/* An IPv6 address still under duplicate address detection is announced again later. */
+	/*
+	 * The failure for an IPv6 address that is still under duplicate address detection is
+	 * ignored, because the kernel announces the address again later.
+	 */
 	if (err && err != -EADDRNOTAVAIL)
 		siw_count(SIW_COUNTER_addrs_unbound, 1);
 }
@@ -208,7 +217,7 @@ void siw_addr_socks_update(struct siw_addr_socks *ends)
 		if (end)
 			atomic_store(&end->lost, false);
 		else if (addr_socks_count(ends) < SIW_MAX_ADDRS)
-			addr_socks_add(ends, now->addrs[i]);
+			addr_socks_open_at(ends, now->addrs[i]);
 	}
 	addr_socks_choose_default(ends);
 }
@@ -218,6 +227,7 @@ struct siw_addr_sock *siw_addr_socks_find(const struct siw_addr_socks *ends,
 					  const struct siw_addr *source)
 {
 	if (!source->family)
-		return atomic_load_explicit(&ends->first[addr_kind_of(dest)], memory_order_acquire);
+		return atomic_load_explicit(&ends->first[addr_kind_index(dest)],
+					    memory_order_acquire);
 	return source->family == dest->family ? addr_socks_find_addr(ends, source) : NULL;
 }

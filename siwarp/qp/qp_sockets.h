@@ -12,71 +12,84 @@
 
 struct siw_every_addr {
 	/*
-	 * Opens a socket or listener at *addr. Port 0: at any free port, which is stored in *addr.
-	 * 0 or -errno.
+	 * Opens a socket or listener at *addr. If the port is 0, any free port is used and stored
+	 * in *addr. Returns 0 or -errno.
 	 */
 	int (*open)(struct siw_every_addr *self, struct siw_addr *addr);
-	/* Closes everything that open has opened. */
+	/* Closes all sockets or listeners that the member open has opened. */
 	void (*undo)(struct siw_every_addr *self);
 };
 /*
- * Calls how->open for each address of the device with port *number. 0: a port that is free at all
- * of them, which is stored in *number. An address that cannot be bound yet, for example an IPv6
- * address still under duplicate address detection, is left out. 0; or -EADDRINUSE, -EADDRNOTAVAIL
- * (there is no address) or another -errno, with nothing left open.
+ * Calls how->open for each address of the device with port *number. If *number is 0, a port that is
+ * free at all addresses is used and stored in *number. An address that cannot be bound yet, for
+ * example an IPv6 address still under duplicate address detection, is skipped. Returns 0; or
+ * -EADDRINUSE, -EADDRNOTAVAIL (the device has no address) or another -errno, with no socket left
+ * open.
  */
 int siw_open_every_addr(const struct siw_context *ctx, uint16_t *number,
 			struct siw_every_addr *how);
 
 struct siw_addr_socks;
 
-/* A UDP socket at one address. It lives as long as its struct siw_addr_socks. */
+/* A UDP socket at one address of a device, which exists as long as its struct siw_addr_socks. */
 struct siw_addr_sock {
 	struct siw_io_handler handler; /* must be first */
 	struct siw_addr_socks *socks;
 	struct siw_llp_sock *sock;
 	struct siw_addr addr;
 	_Atomic bool lost;	      /* the device does not have the address at present */
-	_Atomic bool sends_to_groups; /* the socket is set up for sending to multicast groups */
+	_Atomic bool sends_to_groups; /* the socket was set up to send to multicast groups */
 };
 
-/* The sockets, one per address, of a UD or UC queue pair or of the queue pairs that share them. */
+/*
+ * The UDP sockets, one per address of the device, of a UD or UC queue pair, or of several queue
+ * pairs that share the sockets.
+ */
 struct siw_addr_socks {
 	struct siw_every_addr how; /* must be first */
 	struct siw_context *ctx;
-	/* passed on to serve by the caller of siw_addr_socks_open(); under the progress lock */
+	/*
+	 * the object of the caller of siw_addr_socks_open() that the member serve uses; under the
+	 * progress lock
+	 */
 	void *server;
 	int (*serve)(struct siw_addr_sock *end);
 	uint16_t port;
-	bool shared; /* several queue pairs send on them */
-	/* written with the progress lock held; any thread may read the first n entries of at */
+	bool shared; /* several queue pairs send on the sockets */
+	/*
+	 * number of sockets; written with the progress lock held; any thread may read the first n
+	 * entries of at
+	 */
 	_Atomic uint32_t n;
 	struct siw_addr_sock *at[SIW_MAX_ADDRS];
 	/*
-	 * Default sources for datagrams to IPv4, IPv6 and IPv6 link-local destinations; NULL: none.
+	 * default source sockets for datagrams to IPv4, IPv6 and IPv6 link-local destinations;
+	 * NULL: none
 	 */
 	struct siw_addr_sock *_Atomic first[3];
 };
 
 /*
- * Opens the sockets; port 0: any. serve: as in struct siw_io_handler; end->ends->server is the
- * caller's server. 0, -ENOMEM or as siw_open_every_addr().
+ * Opens a UDP socket at each address of the device; port 0: any port. serve: as in struct
+ * siw_io_handler; end->socks->server is the caller's server. Returns 0, -ENOMEM or a value of
+ * siw_open_every_addr().
  */
 int siw_addr_socks_open(struct siw_context *ctx, uint16_t port, void *server,
 			int (*serve)(struct siw_addr_sock *end), struct siw_addr_socks **out);
 void siw_addr_socks_close(struct siw_addr_socks *ends);
-/* Called when several queue pairs start to send on the sockets. */
+/* Prepares the sockets for several queue pairs that send on them. */
 void siw_addr_socks_share(struct siw_addr_socks *ends);
 /*
- * Follows a change of the device's addresses: opens sockets at new addresses, as far as there is
- * room in the table and the port is free there. Sockets of addresses that are gone are kept,
- * because the address may return.
+ * Updates the sockets after a change of the device's addresses: opens sockets at new addresses, if
+ * there is room in the table and the port is free at the address. Sockets of removed addresses are
+ * kept, because the device may get the address again.
  */
 void siw_addr_socks_update(struct siw_addr_socks *ends);
 /*
- * The socket that a datagram to dest is sent from: the socket at source (whose port is ignored),
- * or, if source has no family, the socket at the device's first address of dest's family,
- * link-local if dest is. NULL: there is none. May be called by any thread.
+ * Returns the socket that a datagram to dest is sent from: the socket at source (whose port is
+ * ignored), or, if source has no family, the socket at the device's first address of dest's family
+ * (a link-local address if dest is link-local). Returns NULL if there is no such socket. May be
+ * called by any thread.
  */
 struct siw_addr_sock *siw_addr_socks_find(const struct siw_addr_socks *ends,
 					  const struct siw_addr *dest,

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* The send queue: slots of requests, the flows that link them, and their completion. */
+/*
+ * The send queue of a QP: slots of requests, flows that link the requests, and the completion of
+ * requests.
+ */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -8,29 +11,30 @@
 #include "qp/qp_impl.h"
 
 /*
- * A program that has polled this often since it armed a CQ is assumed to keep polling rather than
- * sleep.
+ * A program that has polled AWAKE_POLLS times since it armed a CQ is assumed to keep polling rather
+ * than sleep.
  */
 #define AWAKE_POLLS 64
 /*
- * Posts are delayed for a batch after this many consecutive dense rounds. A round is dense if it
- * has several posts and the next round begins before a pause of SILENCE_NS has passed. Since
- * only the beginnings of rounds are timed, each post extends the allowed time by 1/SILENCE_POSTS of
- * the pause, about the time of a system call on a busy machine: 64 posts alone can take that long.
+ * Posts are delayed for a batch after DENSE_ROUNDS consecutive dense rounds. A round is dense if it
+ * has several posts and the next round begins before a pause of SILENCE_NS has passed. Since only
+ * the beginnings of rounds are timed, each post extends the allowed time by 1/SILENCE_POSTS of the
+ * pause, about the time of a system call on a busy machine: 64 posts alone can take that long.
  */
 #define DENSE_ROUNDS  4
 #define SILENCE_NS    200000u
 #define SILENCE_POSTS 20
-/* Values of SIWARP_BATCHING; 0: decided by the traffic. */
+/* Values of SIWARP_BATCHING: never or always delay posts; 0: the traffic decides. */
 enum { NEVER = 1, ALWAYS };
 
 /* ---- posting --------------------------------------------------------------------------------- */
 
 /*
- * Copies inline data to the memory behind the WQE's SGEs; an inline WQE has one SGE that points to
- * it.
+ * Copies inline data to the memory after the WQE's SGEs; the WQE of an inline request has one SGE,
+ * which points to the copy.
  */
-static void copy_inline(struct siw_base_qp *base, struct siw_wqe *wqe, const struct siw_send_wr *wr)
+static void wqe_copy_inline_data(struct siw_base_qp *base, struct siw_wqe *wqe,
+				 const struct siw_send_wr *wr)
 {
 	char *to = (char *)(wqe->sge + base->cap.max_send_sge);
 
@@ -45,7 +49,7 @@ static void copy_inline(struct siw_base_qp *base, struct siw_wqe *wqe, const str
 	}
 }
 
-static void copy_sge_list(struct siw_wqe *wqe, const struct siw_send_wr *wr)
+static void wqe_copy_sge_list(struct siw_wqe *wqe, const struct siw_send_wr *wr)
 {
 	wqe->op.nsge = wr->num_sge;
 	if (wr->num_sge) /* the list may be NULL if it has no elements */
@@ -58,8 +62,11 @@ int siw_qp_sq_alloc(struct siw_base_qp *base)
 	return base->sq ? 0 : -ENOMEM;
 }
 
-/* A free slot; the caller has checked that there is one. */
-static struct siw_wqe *sq_take_slot(struct siw_base_qp *base)
+/*
+ * Removes a free slot from the send queue and returns it; the caller has checked that a slot is
+ * free.
+ */
+static struct siw_wqe *sq_alloc_slot(struct siw_base_qp *base)
 {
 	struct siw_wqe *wqe = base->sq_free;
 
@@ -91,7 +98,7 @@ struct siw_wqe *siw_qp_sq_append(struct siw_base_qp *base, struct siw_flow *flow
 
 	if (siw_qp_sq_full(base) || (__builtin_expect(!base->sq, 0) && siw_qp_sq_alloc(base)))
 		return NULL;
-	wqe = sq_take_slot(base);
+	wqe = sq_alloc_slot(base);
 	wqe->wr_id = wr->wr_id;
 	wqe->op.length = length;
 	wqe->opcode = (uint8_t)wr->opcode;
@@ -99,9 +106,9 @@ struct siw_wqe *siw_qp_sq_append(struct siw_base_qp *base, struct siw_flow *flow
 	wqe->flags = wr->send_flags;
 	wqe->op.sgl = wqe->sge;
 	if (wr->send_flags & SIW_SEND_INLINE)
-		copy_inline(base, wqe, wr);
+		wqe_copy_inline_data(base, wqe, wr);
 	else
-		copy_sge_list(wqe, wr);
+		wqe_copy_sge_list(wqe, wr);
 	base->sq_tail++;
 	flow_append(base, flow, wqe);
 	siw_device_mark_busy(&base->qp);
@@ -128,7 +135,7 @@ enum siw_wc_status siw_qp_sq_status(const struct siw_base_qp *base, int err)
 						: (enum siw_wc_status)siw_class_of(base)->failure;
 }
 
-static bool wqe_is_silent(const struct siw_base_qp *base, uint32_t flags, int status)
+static bool wqe_needs_no_completion(const struct siw_base_qp *base, uint32_t flags, int status)
 {
 	return status == SIW_WC_SUCCESS && !base->sig_all && !(flags & SIW_SEND_SIGNALED);
 }
@@ -154,14 +161,14 @@ void siw_qp_sq_bypass(struct siw_base_qp *base, const struct siw_send_wr *wr, ui
 		      int status, const struct siw_addr *peer)
 {
 	base->sq_tail++;
-	if (!wqe_is_silent(base, wr->send_flags, status))
+	if (!wqe_needs_no_completion(base, wr->send_flags, status))
 		sq_put_completion(base, wr->wr_id, wr->opcode, length, status, peer);
 	base->sq_head++;
 }
 
 /*
- * Releases the region that a bind has pinned, if the bind never began; a bind that began has
- * released it already.
+ * Releases the region that a bind has pinned, if the bind never began. (A bind that began has
+ * released the region already.)
  */
 static void wqe_release_bind(struct siw_base_qp *base, struct siw_wqe *wqe)
 {
@@ -180,7 +187,7 @@ void siw_qp_flow_finish(struct siw_base_qp *base, struct siw_flow *flow, int sta
 	flow->first = wqe->chain;
 	if (flow->peer && !flow->first)
 		siw_link_del(&flow->busy);
-	if (!wqe_is_silent(base, wqe->flags, status))
+	if (!wqe_needs_no_completion(base, wqe->flags, status))
 		sq_put_completion(base, wqe->wr_id, wqe->opcode, wqe->op.length, status,
 				  status ? flow->peer : NULL);
 	base->sq_head++;
@@ -221,7 +228,7 @@ static void flow_drop_requests(struct siw_base_qp *base, struct siw_flow *flow)
 		siw_link_del(&flow->busy);
 }
 
-void siw_qp_sq_end(struct siw_base_qp *base, bool report)
+void siw_qp_sq_end_requests(struct siw_base_qp *base, bool report)
 {
 	struct siw_link *next;
 
@@ -243,7 +250,7 @@ void siw_qp_sq_end(struct siw_base_qp *base, bool report)
 
 /* ---- objects that requests use --------------------------------------------------------------- */
 
-/* Whether this request still reads or writes its memory. */
+/* Whether the request may still read or write its memory. */
 static bool wqe_needs_memory(const struct siw_flow *flow, const struct siw_wqe *wqe)
 {
 	if (wqe->state == SIW_WQE_DONE || (wqe->flags & SIW_SEND_INLINE))
@@ -275,8 +282,8 @@ bool siw_qp_sq_uses(const struct siw_base_qp *base, siw_qp_wqe_uses_fn *uses, co
 }
 
 /*
- * Whether a program that has armed a CQ may be sleeping: a sleeping program has not polled often
- * since.
+ * Whether a program that has armed a CQ may be sleeping, because it has polled rarely since it
+ * armed the CQ.
  */
 static bool program_may_sleep(struct siw_context *ctx)
 {
@@ -287,8 +294,8 @@ static bool program_may_sleep(struct siw_context *ctx)
 }
 
 /*
- * Starts a round at the first post after a poll. The clock is read only if rounds have several
- * posts, so that a program with one message at a time does not pay for it.
+ * Starts a round of posts at the first post after a poll. The clock is read only if rounds have
+ * several posts, so that a program with one message at a time does not pay for reading the clock.
  */
 static __attribute__((noinline)) void post_round_begin(struct siw_post_round *round, uint32_t polls)
 {
@@ -317,7 +324,10 @@ static bool posts_are_dense(struct siw_post_round *round, uint32_t polls)
 	return batching ? batching == ALWAYS : round->dense >= DENSE_ROUNDS;
 }
 
-/* Whether another request, which has not been checked yet, may be added to the delayed ones. */
+/*
+ * Whether another request, which has not been checked yet, may be added to the requests that are
+ * delayed for a batch.
+ */
 static bool sq_has_batch_room(struct siw_base_qp *base, const struct siw_send_wr *wr)
 {
 	uint32_t waiting = base->sq_tail - base->sq_head - base->begun;

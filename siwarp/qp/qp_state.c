@@ -8,7 +8,7 @@
 #define STATES (SIW_QPS_ERR + 1)
 
 /*
- * The attributes that each step accepts, as in the table of modifiers in the InfiniBand
+ * The attributes that each state transition accepts, as in the table of modifiers in the InfiniBand
  * specification.
  */
 #define CUR    SIW_QP_CUR_STATE
@@ -18,8 +18,8 @@
 #define RATE   SIW_QP_RATE_LIMIT
 #define ACCESS SIW_QP_ACCESS_FLAGS
 /*
- * In siwarp, UC has a Q_Key, since its datagrams carry one, in addition to the peer's access
- * rights. So has RD.
+ * In siwarp, UC and RD have a Q_Key, since their datagrams carry a Q_Key, in addition to the peer's
+ * access rights.
  */
 #define RIGHTS (QKEY | ACCESS)
 /*
@@ -30,20 +30,20 @@
 #define UC_RTS (RIGHTS | RATE)
 #define PATH   (SIW_QP_AV | SIW_QP_PATH_MTU | SIW_QP_DEST_QPN | SIW_QP_RQ_PSN)
 /*
- * In siwarp, cm moves an RC QP from RESET to RTS, so the Read depths to negotiate can be set
- * before.
+ * In siwarp, cm moves an RC QP from RESET to RTS, so the Read depths to be negotiated can already
+ * be set in RESET.
  */
 #define DEPTHS (SIW_QP_MAX_QP_RD_ATOMIC | SIW_QP_MAX_DEST_RD_ATOMIC)
 /*
- * In siwarp, both may change whenever min_rnr_timer may, since on RC both concern the receiving
- * side.
+ * In siwarp, rnr_retry may change whenever min_rnr_timer may change, since on RC both attributes
+ * concern the receiving side.
  */
 #define RNR    (SIW_QP_RNR_RETRY | SIW_QP_MIN_RNR_TIMER)
 #define RC_SET (ACCESS | DEPTHS | RNR)
 #define RD_SET (RIGHTS | RNR)
-/* The ORD of a connection in SQD can be lowered. */
+/* The ORD of an RC connection can be lowered in SQD. */
 #define RC_SQD (ACCESS | RNR | SIW_QP_MAX_QP_RD_ATOMIC)
-/* RC by QPN: RTS also takes the attributes for the QP's own requests. */
+/* On RC by QPN, the transition to RTS also accepts the attributes for the QP's own requests. */
 #define PSN    SIW_QP_SQ_PSN
 #define RC_RTS (ACCESS | RNR | PSN | SIW_QP_MAX_QP_RD_ATOMIC | SIW_QP_TIMEOUT | SIW_QP_RETRY_CNT)
 
@@ -52,8 +52,8 @@ enum column { UD, UC, RD, RC, COLUMNS };
 struct step {
 	signed char next, action;
 	/*
-	 * The attributes that siw_modify_qp() may change, by type, plus bit STEP; 0: the type has
-	 * no such step.
+	 * The attributes that siw_modify_qp() may change, by QP type, plus bit STEP; 0: the QP type
+	 * has no such transition.
 	 */
 	int attrs[COLUMNS];
 };
@@ -67,8 +67,8 @@ struct step {
 		}                                                          \
 	}
 /*
- * EACH: a step of every type, without attributes. DATAGRAMS: a step of all types except RC, with
- * attributes. CONNECTED: a step of RC only, without attributes.
+ * EACH: a transition of every QP type, without attributes. DATAGRAMS: a transition of all QP types
+ * except RC, with attributes. CONNECTED: a transition of RC only, without attributes.
  */
 #define EACH(state, action) GO(state, action, 0, 0, 0, 0)
 #define DATAGRAMS(state, action, ud, uc, rd)                     \
@@ -160,7 +160,7 @@ static const struct step steps[STATES][SIW_QPE_COUNT] = {
 };
 /* clang-format on */
 
-static int state_column(int type)
+static int qp_type_column(int type)
 {
 	switch (type) {
 	case SIW_QPT_UD:
@@ -176,10 +176,13 @@ static int state_column(int type)
 	}
 }
 
-/* Returns the attributes of a step and sets *s to it, or -EINVAL: there is no such step. */
-static int state_step(int type, int state, int event, const struct step **s)
+/*
+ * Returns the attributes of a state transition and sets *s to the transition, or returns -EINVAL if
+ * there is no such transition.
+ */
+static int find_state_transition(int type, int state, int event, const struct step **s)
 {
-	int column = state_column(type);
+	int column = qp_type_column(type);
 
 	if (column < 0 || state < 0 || state >= STATES || event < 0 || event >= SIW_QPE_COUNT)
 		return -EINVAL;
@@ -191,7 +194,7 @@ int siw_qp_state_next(int type, int state, int event, int *action)
 {
 	const struct step *s;
 
-	if (state_step(type, state, event, &s) < 0)
+	if (find_state_transition(type, state, event, &s) < 0)
 		return -EINVAL;
 	*action = s->action;
 	return s->next;
@@ -201,5 +204,5 @@ int siw_qp_state_attrs(int type, int state, int event)
 {
 	const struct step *s;
 
-	return state_step(type, state, event, &s);
+	return find_state_transition(type, state, event, &s);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Moves queue pairs through their states according to the state table. */
+/* State transitions of queue pairs according to the state table. */
 #include "qp/qp_impl.h"
 
 /* ---- states ---------------------------------------------------------------------------------- */
@@ -9,8 +9,8 @@ int siw_qp_step(struct siw_base_qp *base, int event)
 	int action, next;
 
 	/*
-	 * Under both locks that posts may hold, so that a post sees either the old or the new
-	 * state.
+	 * The state changes under both locks that posts may hold, so that a post sees either the
+	 * old or the new state.
 	 */
 	siw_lock(&base->qp.send_lock);
 	siw_lock(&base->qp.recv_lock);
@@ -24,7 +24,7 @@ int siw_qp_step(struct siw_base_qp *base, int event)
 	return next < 0 ? next : action;
 }
 
-bool siw_qp_send_failed(struct siw_base_qp *base)
+bool siw_qp_move_to_sqe(struct siw_base_qp *base)
 {
 	int action, next = siw_qp_state_next(siw_class_of(base)->type, base->qp.state,
 					     SIW_QPE_SEND_FAILED, &action);
@@ -36,7 +36,7 @@ bool siw_qp_send_failed(struct siw_base_qp *base)
 	return true;
 }
 
-void siw_qp_drained(struct siw_base_qp *base)
+void siw_qp_raise_if_drained(struct siw_base_qp *base)
 {
 	if (!base->draining || base->begun)
 		return;
@@ -87,7 +87,10 @@ int siw_qp_prepare(struct siw_base_qp *base, int event, const struct siw_qp_attr
 	const struct siw_qp_class *class = siw_class_of(base);
 	int err = class->prepare ? class->prepare(base, event, attr, mask) : 0;
 
-	/* Requests that were only delayed for a batch count as begun, so they are sent. */
+	/*
+	 * Requests that were delayed for a batch count as begun, so they are sent before the state
+	 * changes.
+	 */
 	if (!err && class->wait_octets)
 		siw_qp_send_delayed(base);
 	return err;

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * rdmap/rdmap_atomic.c - atomic operations (RFC 7306 section 5), requester and responder. They use
- * the rings of RDMA Reads, and so share their limits and order.
+ * rdmap/rdmap_atomic.c - atomic operations (RFC 7306 section 5), requester and responder. Atomics
+ * use the rings of RDMA Reads, and share the limits and the order of Reads.
  *
- * An atomic of the peer is executed when its response is sent, not when its request arrives: by
- * then earlier requests have their responses, and earlier messages have been received.
+ * An atomic of the peer is executed when its response is sent, not when its request arrives: when
+ * the response is sent, earlier requests have been answered, and earlier messages have been
+ * received.
  */
 #include <errno.h>
 
@@ -47,7 +48,10 @@ int siw_rdmap_atomic_begin(struct siw_rdmap_stream *stream, struct siw_rdmap_op 
 		.to = htobe64(op->remote_to),
 		.data = htobe64(atomic->data),
 		.mask = htobe64(atomic->mask),
-		/* FetchAdd does not use these two fields; the RFC requires these values. */
+		/*
+		 * FetchAdd does not use compare and compare_mask; RFC 7306 requires the values 0
+		 * and all ones.
+		 */
 		.compare = htobe64(atomic->kind == SIW_RDMAP_CMP_SWAP ? atomic->compare : 0),
 		.compare_mask = htobe64(atomic->kind == SIW_RDMAP_CMP_SWAP ? atomic->compare_mask
 									   : UINT64_MAX),
@@ -77,9 +81,9 @@ bool siw_rdmap_atomic_done(struct siw_rdmap_stream *stream, uint32_t length,
 	uint64_t original = be64toh(wire->original);
 
 	/*
-	 * One buffer is enough, because responses arrive one at a time and each is finished here.
-	 * The buffer is posted again even if this response is invalid, because on reliable
-	 * datagrams further responses follow.
+	 * One buffer for Atomic Responses is enough, because each response is processed before the
+	 * next response is placed. The buffer is posted again even if the response is invalid,
+	 * because on reliable datagrams further responses follow.
 	 */
 	siw_mem_queue_post(stream->q_atomic, 0, &sge, 1);
 	*err = UNSPECIFIED;
@@ -95,8 +99,8 @@ bool siw_rdmap_atomic_done(struct siw_rdmap_stream *stream, uint32_t length,
 
 /* ---- responder ------------------------------------------------------------------------------- */
 
-bool siw_rdmap_atomic_ok(struct siw_rdmap_stream *stream, const struct siw_rdmap_wire_atomic *wire,
-			 struct siw_wire_err *err)
+bool siw_rdmap_atomic_is_allowed(struct siw_rdmap_stream *stream,
+				 const struct siw_rdmap_wire_atomic *wire, struct siw_wire_err *err)
 {
 	uint32_t kind = be32toh(wire->aop) & SIW_RDMAP_AOP_MASK;
 

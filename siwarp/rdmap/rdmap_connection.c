@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * rdmap/rdmap_connection.c - streams on connections: finding the next segment, responses in turns
- * with the user's operations, and errors, the first of which ends the stream with a Terminate.
+ * rdmap/rdmap_connection.c - streams on connections: finding the next segment, sending responses in
+ * turns with the user's operations, and ending the stream with a Terminate at the first error.
  */
 #include <errno.h>
 
@@ -10,7 +10,8 @@
 
 /* ---- errors and the end of the stream -------------------------------------------------------- */
 
-static int rx_end(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event, int kind)
+static int connection_end_receiving(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event,
+				    int kind)
 {
 	event->kind = kind;
 	stream->rx.over = true;
@@ -18,8 +19,8 @@ static int rx_end(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event
 	return 1;
 }
 
-/* Fills *event from the stream's fault. */
-static int connection_error(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event)
+/* Ends the receiving side, and fills *event from the stream's fault as event ERROR. */
+static int connection_return_fault(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event)
 {
 	const struct siw_rdmap_fault *fault = &stream->fault;
 
@@ -33,73 +34,83 @@ static int connection_error(struct siw_rdmap_stream *stream, struct siw_rdmap_ev
 		event->quoted_qn = fault->seg.tagged ? 0 : fault->seg.qn;
 		event->quoted_msn = fault->seg.tagged ? 0 : fault->seg.msn;
 	}
-	return rx_end(stream, event, SIW_RDMAP_ERROR);
+	return connection_end_receiving(stream, event, SIW_RDMAP_ERROR);
 }
 
 int siw_rdmap_fault_event(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event)
 {
-	/* The sending side may be setting another fault, which is then the first one. */
-	return siw_rdmap_fault_is_set(stream) ? connection_error(stream, event) : 0;
+	/*
+	 * If no fault is set yet, the sending side is just setting a fault, which then counts as
+	 * the first fault.
+	 */
+	return siw_rdmap_fault_is_set(stream) ? connection_return_fault(stream, event) : 0;
 }
 
-static int connection_segment_failed(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event,
-				     struct siw_wire_err err, const struct siw_ddp_seg *seg)
+static int connection_handle_invalid_segment(struct siw_rdmap_stream *stream,
+					     struct siw_rdmap_event *event, struct siw_wire_err err,
+					     const struct siw_ddp_seg *seg)
 {
 	siw_rdmap_fault_set(stream, err, seg, NULL);
 	return siw_rdmap_fault_event(stream, event);
 }
 
-static void connection_delivery_failed(struct siw_rdmap_stream *stream,
-				       struct siw_rdmap_event *event, struct siw_wire_err err,
-				       const struct siw_ddp_seg *seg)
+static void connection_handle_failed_delivery(struct siw_rdmap_stream *stream,
+					      struct siw_rdmap_event *event,
+					      struct siw_wire_err err,
+					      const struct siw_ddp_seg *seg)
 {
 	(void)event;
 	siw_rdmap_fault_set(stream, err, seg, NULL);
 }
 
-static bool connection_request_failed(struct siw_rdmap_stream *stream,
-				      struct siw_rdmap_request *request, struct siw_wire_err err,
-				      const struct siw_rdmap_wire_read *wire)
+static bool connection_handle_invalid_request(struct siw_rdmap_stream *stream,
+					      struct siw_rdmap_request *request,
+					      struct siw_wire_err err,
+					      const struct siw_rdmap_wire_read *wire)
 {
 	siw_rdmap_fault_set(stream, err, &request->seg, wire);
 	return false;
 }
 
-static int connection_terminate_received(struct siw_rdmap_stream *stream,
-					 struct siw_rdmap_event *event)
+static int connection_handle_terminate(struct siw_rdmap_stream *stream,
+				       struct siw_rdmap_event *event)
 {
 	atomic_store_explicit(&stream->closing, true, memory_order_relaxed);
-	return rx_end(stream, event, SIW_RDMAP_TERMINATED);
+	return connection_end_receiving(stream, event, SIW_RDMAP_TERMINATED);
 }
 
-/* There is nothing to receive: adds the traffic to the shared counters. */
-static int rx_idle(struct siw_rdmap_stream *stream)
+/* Adds the stream's traffic to the shared counters, when there is nothing to receive. Returns 0. */
+static int connection_report_idle_traffic(struct siw_rdmap_stream *stream)
 {
 	siw_rdmap_traffic_report(&stream->traffic);
 	return 0;
 }
 
-/* ddp has no more segments. 0: there will be more after receives are posted. */
-static int rx_stream_ended(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event, int r)
+/*
+ * Ends the receiving side after DDP has returned the end of the stream or an error, r. Returns 1
+ * and *event, or 0 if stored segments are still to be placed after receives are posted.
+ */
+static int connection_handle_rx_end(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event,
+				    int r)
 {
 	struct siw_wire_err err;
 
 	if (siw_ddp_rx_defers_end(stream->ddp))
-		return rx_idle(stream);
+		return connection_report_idle_traffic(stream);
 	/*
-	 * An orderly close occurs between messages; in the middle of a message, the peer has
-	 * failed.
+	 * An orderly close occurs between messages; if the stream ends in the middle of a message,
+	 * the peer has failed.
 	 */
 	if (r == -ENOTCONN && (stream->rx.writing || siw_ddp_rx_unfinished(stream->ddp)))
 		r = -ECONNRESET;
 	if (r != -EPROTO && r != -EBADMSG && r != -EACCES) {
 		event->status = r == -ENOTCONN ? 0 : r;
-		return rx_end(stream, event, SIW_RDMAP_CLOSED);
+		return connection_end_receiving(stream, event, SIW_RDMAP_CLOSED);
 	}
 	err = siw_ddp_error(stream->ddp);
-	/* An LLP error concerns no particular segment (figure 10). */
-	return connection_segment_failed(stream, event, err,
-					 err.layer == SIW_LAYER_LLP ? NULL : &stream->rx.seg);
+	/* An LLP error concerns no particular segment (RFC 5040 figure 10). */
+	return connection_handle_invalid_segment(
+		stream, event, err, err.layer == SIW_LAYER_LLP ? NULL : &stream->rx.seg);
 }
 
 /* ---- a responder's first FPDU ---------------------------------------------------------------- */
@@ -107,10 +118,10 @@ static int rx_stream_ended(struct siw_rdmap_stream *stream, struct siw_rdmap_eve
 const struct siw_wire_err siw_rdmap_no_rtr_match = { SIW_LAYER_LLP, 0, SIW_MPA_NO_RTR_MATCH };
 
 /*
- * Whether a segment is a valid RTR. RFC 6581 describes the first kind as a zero-length FULPDU and,
- * in brackets, as a Send: both an empty FPDU and an empty Send are accepted.
+ * Whether a segment is a valid RTR. RFC 6581 describes the first kind of RTR as a zero-length
+ * FULPDU and, in brackets, as a Send: both an empty FPDU and an empty Send are accepted.
  */
-static bool is_rtr(const struct siw_rdmap_rx *rx, const struct siw_ddp_seg *seg)
+static bool segment_is_rtr(const struct siw_rdmap_rx *rx, const struct siw_ddp_seg *seg)
 {
 	uint8_t op = siw_rdmap_opcode_of(seg);
 	bool empty = seg->last && !seg->payload;
@@ -122,8 +133,9 @@ static bool is_rtr(const struct siw_rdmap_rx *rx, const struct siw_ddp_seg *seg)
 	return rx->want_rtr & SIW_MPA_RTR_READ && op == SIW_RDMAP_READ_REQUEST;
 }
 
-/* Handles an empty FPDU, which is an RTR or has no meaning. 1: *event is filled. */
-static int rx_empty_fpdu(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event)
+/* Handles an empty FPDU, which is an RTR or has no meaning. Returns 1 if *event is filled. */
+static int connection_handle_empty_fpdu(struct siw_rdmap_stream *stream,
+					struct siw_rdmap_event *event)
 {
 	struct siw_rdmap_rx *rx = &stream->rx;
 
@@ -131,7 +143,8 @@ static int rx_empty_fpdu(struct siw_rdmap_stream *stream, struct siw_rdmap_event
 	if (rx->first_fpdu_seen)
 		return 1;
 	if (rx->want_rtr && !(rx->want_rtr & SIW_MPA_RTR_FPDU))
-		return connection_segment_failed(stream, event, siw_rdmap_no_rtr_match, NULL);
+		return connection_handle_invalid_segment(stream, event, siw_rdmap_no_rtr_match,
+							 NULL);
 	rx->first_fpdu_seen = true;
 	siw_ddp_stream_accept_empty_rtr(stream->ddp, SIW_RDMAP_QN_SEND, false);
 	event->kind = SIW_RDMAP_STARTED;
@@ -140,22 +153,25 @@ static int rx_empty_fpdu(struct siw_rdmap_stream *stream, struct siw_rdmap_event
 
 /* ---- segments -------------------------------------------------------------------------------- */
 
-/* Finds and checks the next segment. 1: it is in rx->seg; 0: none; 2: *event is filled; -errno. */
-static int rx_next_segment(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event)
+/*
+ * Finds and checks the next segment of the stream. Returns 1 if the segment is in rx->seg; 0 if no
+ * segment has arrived; 2 if *event is filled; or -errno.
+ */
+static int connection_find_segment(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event)
 {
 	struct siw_rdmap_rx *rx = &stream->rx;
 	struct siw_wire_err err;
 	int r = siw_ddp_rx_head(stream->ddp, &rx->seg);
 
 	if (r == 2)
-		return rx_empty_fpdu(stream, event) ? 2 : 0;
+		return connection_handle_empty_fpdu(stream, event) ? 2 : 0;
 	if (r <= 0)
 		return r;
 	if (!rx->first_fpdu_seen && rx->want_rtr) {
-		if (!is_rtr(rx, &rx->seg))
+		if (!segment_is_rtr(rx, &rx->seg))
 			return siw_ddp_rx_refuse(stream->ddp, siw_rdmap_no_rtr_match);
 		rx->first_fpdu_seen = rx->rtr = true;
-		/* From now on an empty Send is not an RTR. */
+		/* After the RTR, an empty Send is an ordinary message. */
 		if (siw_rdmap_opcode_of(&rx->seg) != SIW_RDMAP_SEND)
 			siw_ddp_stream_accept_empty_rtr(stream->ddp, SIW_RDMAP_QN_SEND, false);
 	}
@@ -165,7 +181,8 @@ static int rx_next_segment(struct siw_rdmap_stream *stream, struct siw_rdmap_eve
 	if (rx->first_fpdu_seen)
 		return 1;
 	/*
-	 * without RTR, any valid segment starts the connection; the segment itself is handled next
+	 * if no RTR is expected, any valid segment starts the connection; the segment itself is
+	 * handled by the next call
 	 */
 	rx->first_fpdu_seen = true;
 	event->kind = SIW_RDMAP_STARTED;
@@ -174,9 +191,12 @@ static int rx_next_segment(struct siw_rdmap_stream *stream, struct siw_rdmap_eve
 
 /* ---- Sends that arrived before their receives ------------------------------------------------ */
 
-/* Continues with Sends that waited for receives. 1: *event is filled; 0: they still wait. */
-static __attribute__((cold, noinline)) int place_unexpected(struct siw_rdmap_stream *stream,
-							    struct siw_rdmap_event *event)
+/*
+ * Continues with Sends that waited for receives. Returns 1 if *event is filled; 0 if the Sends
+ * still wait.
+ */
+static __attribute__((cold, noinline)) int
+connection_place_unexpected(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event)
 {
 	struct siw_rdmap_rx *rx = &stream->rx;
 	struct siw_ddp_delivery delivery;
@@ -189,7 +209,8 @@ static __attribute__((cold, noinline)) int place_unexpected(struct siw_rdmap_str
 	}
 	r = siw_ddp_rx_place_unexpected(stream->ddp, &seg, &delivery);
 	if (r < 0)
-		return connection_segment_failed(stream, event, siw_ddp_error(stream->ddp), &seg);
+		return connection_handle_invalid_segment(stream, event, siw_ddp_error(stream->ddp),
+							 &seg);
 	rx->unexpected = siw_ddp_rx_unexpected(stream->ddp) ||
 			 rx->requests_in != atomic_load_explicit(&stream->requests_released,
 								 memory_order_relaxed);
@@ -201,7 +222,7 @@ static __attribute__((cold, noinline)) int place_unexpected(struct siw_rdmap_str
 	return 1;
 }
 
-bool siw_rdmap_unexpected(const struct siw_rdmap_stream *stream)
+bool siw_rdmap_has_unexpected(const struct siw_rdmap_stream *stream)
 {
 	return stream->rx.unexpected;
 }
@@ -238,70 +259,74 @@ int siw_rdmap_recv(struct siw_rdmap_stream *stream, struct siw_rdmap_event *even
 		return 0;
 	siw_rdmap_clear_event(event);
 	if (siw_rdmap_fault_is_set(stream)) /* the sending side has found an error */
-		return connection_error(stream, event);
-	if (__builtin_expect(rx->unexpected, 0) && place_unexpected(stream, event))
+		return connection_return_fault(stream, event);
+	if (__builtin_expect(rx->unexpected, 0) && connection_place_unexpected(stream, event))
 		return 1;
 	if (!rx->seg_pending) {
-		r = rx_next_segment(stream, event);
+		r = connection_find_segment(stream, event);
 		if (r == 2)
 			return 1;
 		if (r <= 0)
-			return r < 0 ? rx_stream_ended(stream, event, r) : rx_idle(stream);
+			return r < 0 ? connection_handle_rx_end(stream, event, r)
+				     : connection_report_idle_traffic(stream);
 	}
 	r = siw_rdmap_rx_place(stream, event);
-	return r < 0 ? rx_stream_ended(stream, event, r) : r;
+	return r < 0 ? connection_handle_rx_end(stream, event, r) : r;
 }
 
-/* A tagged segment may have any tagged opcode. */
-static bool connection_tagged_expects(const struct siw_rdmap_stream *stream, uint8_t opcode)
+/* On a connection, a tagged segment may have any tagged opcode. */
+static bool connection_accepts_tagged_opcode(const struct siw_rdmap_stream *stream, uint8_t opcode)
 {
 	(void)stream;
 	(void)opcode;
 	return true;
 }
 
-/* The octets of a segment may be missing when it is checked, so the subcode is checked later. */
-static bool connection_knows_private(const struct siw_rdmap_stream *stream,
-				     const struct siw_ddp_seg *seg)
+/*
+ * The subcode of a private message is checked later, because the payload of a segment may not have
+ * arrived when the segment is checked.
+ */
+static bool connection_accepts_private_subcode(const struct siw_rdmap_stream *stream,
+					       const struct siw_ddp_seg *seg)
 {
 	(void)stream;
 	(void)seg;
 	return true;
 }
 
-static void connection_private_placed(struct siw_rdmap_stream *stream, bool done,
-				      struct siw_rdmap_event *event)
+static void connection_handle_private_placed(struct siw_rdmap_stream *stream, bool done,
+					     struct siw_rdmap_event *event)
 {
 	(void)done;
-	siw_rdmap_notice_in(stream, &stream->rx.seg, event);
+	siw_rdmap_handle_notice(stream, &stream->rx.seg, event);
 }
 
-static void connection_request_received(struct siw_rdmap_stream *stream,
-					struct siw_rdmap_event *event)
+static void connection_ignore_request_received(struct siw_rdmap_stream *stream,
+					       struct siw_rdmap_event *event)
 {
 	(void)stream;
 	(void)event;
 }
 
-static void connection_response_received(struct siw_rdmap_stream *stream)
+static void connection_ignore_response_received(struct siw_rdmap_stream *stream)
 {
 	(void)stream;
 }
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
-/* A flush begins no more responses after this many octets. */
+/* Number of octets of responses after which a flush begins no more responses. */
 #define TURN (1u << 20)
 
-/* Only reliable datagrams have private operations. */
-static int connection_begin_private(struct siw_rdmap_stream *stream, struct siw_rdmap_op *op)
+/* Refuses a private operation: only reliable datagrams have private operations. */
+static int connection_refuse_private_op(struct siw_rdmap_stream *stream, struct siw_rdmap_op *op)
 {
 	(void)stream;
 	(void)op;
 	return -EINVAL;
 }
 
-static int connection_request_send(struct siw_rdmap_stream *stream, struct siw_rdmap_read *read,
+static int connection_send_request(struct siw_rdmap_stream *stream, struct siw_rdmap_read *read,
 				   struct siw_ddp_msg *msg)
 {
 	struct siw_wire_err err;
@@ -309,13 +334,13 @@ static int connection_request_send(struct siw_rdmap_stream *stream, struct siw_r
 
 	if (r < 0)
 		siw_rdmap_read_free_sink(stream, read);
-	else /* in time: on TCP the request is sent by a later flush */
+	else /* early enough, because a later flush passes the request to TCP */
 		siw_rdmap_read_publish(stream);
 	return r;
 }
 
-/* The stream ends, and the Terminate reports the error. */
-static int connection_send_failed(struct siw_rdmap_stream *stream)
+/* Ends the stream because an operation cannot be finished; the Terminate reports the error. */
+static int connection_handle_failed_send(struct siw_rdmap_stream *stream)
 {
 	siw_ddp_tx_abandon(stream->ddp);
 	stream->tx.active = stream->tx.imm_due = false;
@@ -325,8 +350,9 @@ static int connection_send_failed(struct siw_rdmap_stream *stream)
 	return -EACCES;
 }
 
-/* The response to the oldest request cannot be finished. */
-static int connection_response_failed(struct siw_rdmap_stream *stream, struct siw_wire_err err)
+/* Ends the stream because the response to the oldest request of the peer cannot be finished. */
+static int connection_handle_failed_response(struct siw_rdmap_stream *stream,
+					     struct siw_wire_err err)
 {
 	struct siw_rdmap_request *request = siw_rdmap_oldest_request(stream);
 	struct siw_rdmap_wire_read wire = request->wire.read;
@@ -346,7 +372,7 @@ static int connection_continue_response(struct siw_rdmap_stream *stream)
 
 	if (r == -EACCES || r == -EMSGSIZE) {
 		tx->active = false;
-		return connection_response_failed(stream, err);
+		return connection_handle_failed_response(stream, err);
 	}
 	if (r == 1) {
 		tx->active = false;
@@ -362,7 +388,7 @@ static int connection_begin_response(struct siw_rdmap_stream *stream)
 	int r = siw_rdmap_response_begin(stream, &err);
 
 	if (r == -EACCES)
-		return connection_response_failed(stream, err);
+		return connection_handle_failed_response(stream, err);
 	tx->response = true;
 	tx->active = r == 0;
 	if (r == 1)
@@ -370,8 +396,11 @@ static int connection_begin_response(struct siw_rdmap_stream *stream)
 	return r;
 }
 
-/* Frames as much as possible: 1: everything is framed; 0: some is left; -errno. */
-static int connection_frame(struct siw_rdmap_stream *stream)
+/*
+ * Frames as many messages and responses as possible. Returns 1 if all are framed; 0 if some are
+ * left; -errno.
+ */
+static int connection_frame_messages(struct siw_rdmap_stream *stream)
 {
 	struct siw_rdmap_tx *tx = &stream->tx;
 	uint64_t turn = 0;
@@ -388,8 +417,8 @@ static int connection_frame(struct siw_rdmap_stream *stream)
 		    atomic_load_explicit(&stream->closing, memory_order_relaxed))
 			return 1;
 		/*
-		 * The message before was a response, and an operation of the user waits to begin:
-		 * this call begins no further response.
+		 * If the previous message was a response, and an operation of the user waits to
+		 * begin, the call begins no further response.
 		 */
 		if (tx->waiting || turn >= TURN) {
 			tx->waiting = false;
@@ -406,18 +435,18 @@ static int connection_frame(struct siw_rdmap_stream *stream)
 }
 
 const struct siw_rdmap_stream_type siw_rdmap_connection = {
-	.tagged_expects = connection_tagged_expects,
-	.knows_private = connection_knows_private,
+	.tagged_expects = connection_accepts_tagged_opcode,
+	.knows_private = connection_accepts_private_subcode,
 	.private_expects = siw_rdmap_notice_expects,
-	.private_placed = connection_private_placed,
-	.segment_failed = connection_segment_failed,
-	.delivery_failed = connection_delivery_failed,
-	.request_failed = connection_request_failed,
-	.request_received = connection_request_received,
-	.terminate_received = connection_terminate_received,
-	.response_received = connection_response_received,
-	.begin_private = connection_begin_private,
-	.request_send = connection_request_send,
-	.frame = connection_frame,
-	.send_failed = connection_send_failed,
+	.private_placed = connection_handle_private_placed,
+	.segment_failed = connection_handle_invalid_segment,
+	.delivery_failed = connection_handle_failed_delivery,
+	.request_failed = connection_handle_invalid_request,
+	.request_received = connection_ignore_request_received,
+	.terminate_received = connection_handle_terminate,
+	.response_received = connection_ignore_response_received,
+	.begin_private = connection_refuse_private_op,
+	.request_send = connection_send_request,
+	.frame = connection_frame_messages,
+	.send_failed = connection_handle_failed_send,
 };

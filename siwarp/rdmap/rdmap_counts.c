@@ -2,7 +2,7 @@
 /*
  * rdmap/rdmap_counts.c - delivery counts between siwarp peers (spec/delivery-counts.md): a receiver
  * reports how many Sends it has received and how many Writes it has placed, if the sender has
- * requested such counts. A count precedes the next message; the layer above decides when a count is
+ * requested such counts. A count precedes the next message; the upper layer decides when a count is
  * sent without a message.
  *
  * A Send is counted when its receive completes, not when the Send arrives: a Send that waits for
@@ -15,7 +15,7 @@
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
-static int notice_begin(struct siw_rdmap_stream *stream, uint8_t subcode, uint64_t to)
+static int notice_send(struct siw_rdmap_stream *stream, uint8_t subcode, uint64_t to)
 {
 	struct siw_ddp_msg *msg = siw_ddp_tx_msg(stream->ddp, false);
 	struct siw_wire_err err;
@@ -45,16 +45,16 @@ int siw_rdmap_notices_begin(struct siw_rdmap_stream *stream)
 	int r;
 
 	if (tx->announce) {
-		r = notice_begin(stream, SIW_RDMAP_REQUESTER, tx->announcement);
+		r = notice_send(stream, SIW_RDMAP_REQUESTER, tx->announcement);
 		tx->announce = r < 0;
 		if (r != 1)
 			return r;
 	}
-	/* Pairs with the store in siw_rdmap_count_update(). */
+	/* Memory ordering: pairs with the store in siw_rdmap_count_update(). */
 	taken = atomic_load_explicit(&stream->deliverable, memory_order_acquire);
 	if (taken == atomic_load_explicit(&tx->reported, memory_order_relaxed))
 		return 1;
-	r = notice_begin(stream, SIW_RDMAP_DELIVERY_COUNT, taken);
+	r = notice_send(stream, SIW_RDMAP_DELIVERY_COUNT, taken);
 	if (r >= 0) {
 		atomic_store_explicit(&tx->reported, taken, memory_order_relaxed);
 		siw_count(SIW_COUNTER_delivery_counts_tx, 1);
@@ -91,7 +91,7 @@ static bool notice_is_allowed(const struct siw_rdmap_stream *stream, uint8_t sub
 {
 	switch (subcode) {
 	case SIW_RDMAP_DELIVERY_COUNT:
-		return stream->counts || siw_rdmap_requested_counts(stream);
+		return stream->counts || siw_rdmap_has_requested_counts(stream);
 	case SIW_RDMAP_REQUESTER:
 		return stream->counts;
 	default:
@@ -113,14 +113,14 @@ bool siw_rdmap_notice_expects(struct siw_rdmap_stream *stream, const struct siw_
 		(seg->to & SIW_RDMAP_RNR_MASK) <= SIW_RDMAP_RNR_MAX);
 }
 
-void siw_rdmap_notice_in(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
-			 struct siw_rdmap_event *event)
+void siw_rdmap_handle_notice(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
+			     struct siw_rdmap_event *event)
 {
 	if (seg->stag >> SIW_RDMAP_NOTICE_SHIFT == SIW_RDMAP_REQUESTER) {
 		event->kind = SIW_RDMAP_RNR_RETRY;
 		event->rnr_retry = seg->to & SIW_RDMAP_RNR_MASK;
 		stream->rx.counting = seg->to & SIW_RDMAP_WANTS_COUNTS;
-		/* reports messages received before the request, if any */
+		/* the first count reports messages received before the request */
 		siw_rdmap_count_update(stream);
 		return;
 	}
@@ -130,17 +130,18 @@ void siw_rdmap_notice_in(struct siw_rdmap_stream *stream, const struct siw_ddp_s
 	event->writes = (uint32_t)seg->to;
 }
 
-bool siw_rdmap_counts_requested(const struct siw_rdmap_stream *stream)
+bool siw_rdmap_peer_wants_counts(const struct siw_rdmap_stream *stream)
 {
 	return stream->rx.counting;
 }
 
-bool siw_rdmap_requested_counts(const struct siw_rdmap_stream *stream)
+bool siw_rdmap_has_requested_counts(const struct siw_rdmap_stream *stream)
 {
 	return atomic_load_explicit(&stream->asked, memory_order_relaxed);
 }
 
-void siw_rdmap_count_asked(struct siw_rdmap_stream *stream, const struct siw_rdmap_wire_read *wire)
+void siw_rdmap_handle_counts_request(struct siw_rdmap_stream *stream,
+				     const struct siw_rdmap_wire_read *wire)
 {
 	if (!stream->offers || wire->rdmardsz || wire->src_to != htobe64(SIW_RDMAP_ASKS_COUNTS))
 		return;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * rdmap/rdmap_datagram.c - UD: the Sends of datagram-iWARP, with or without Solicited Event or
- * immediate data, one datagram each. The Q_Key is carried in the four octets that RFC 5040 uses for
- * the STag to invalidate.
+ * immediate data; each Send is one datagram. The Q_Key is carried in the four octets that RFC 5040
+ * uses for the STag to invalidate.
  *
- * A datagram that is not for this end is dropped and counted, without other effects: it consumes no
- * receive and gets no response. A datagram that is for this end but violates the protocol is
- * reported (SIW_RDMAP_BAD_MSG); see rdmap_datagram_err.c.
+ * A datagram that is not addressed to this end is dropped and counted, without other effects: the
+ * datagram consumes no receive and gets no response. A datagram that is addressed to this end but
+ * violates the protocol is reported (SIW_RDMAP_BAD_MSG); see rdmap_datagram_err.c.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -16,12 +16,13 @@
 #include "rdmap/rdmap_impl.h"
 
 /*
- * The endpoints of a socket, by index. Allocated with the second endpoint, freed with the last one.
+ * The endpoints of a socket, by index. The struct is allocated with the second endpoint, and freed
+ * with the last endpoint.
  */
 struct siw_rdmap_sharers {
 	uint32_t n;
-	uint32_t next; /* the index to try first */
-	uint64_t full; /* set by siw_rdmap_dgram_set_full() */
+	uint32_t next; /* the index to try first for a new endpoint */
+	uint64_t full; /* time of the last full socket: siw_rdmap_dgram_set_full() */
 	struct siw_rdmap_dgram *at[SIW_RDMAP_MAX_SHARERS];
 };
 
@@ -52,7 +53,10 @@ static int dgram_join_socket(struct siw_rdmap_dgram *first, struct siw_rdmap_dgr
 	return 0;
 }
 
-/* Returns another endpoint of the socket, or NULL: none is left. */
+/*
+ * Removes an endpoint from its shared socket. Returns another endpoint of the socket, or NULL if
+ * none is left.
+ */
 static struct siw_rdmap_dgram *dgram_leave_socket(struct siw_rdmap_dgram *dgram)
 {
 	struct siw_rdmap_sharers *s = dgram->sharers;
@@ -145,12 +149,12 @@ void siw_rdmap_dgram_start(struct siw_rdmap_dgram *dgram, struct siw_mem_queue *
 	dgram->qkey = qkey;
 }
 
-void siw_rdmap_dgram_grh(struct siw_rdmap_dgram *dgram)
+void siw_rdmap_dgram_enable_grh(struct siw_rdmap_dgram *dgram)
 {
 	dgram->grh = true;
 }
 
-/* Turns a Send with immediate data into a private message. */
+/* Makes the message of a Send with immediate data a private message. */
 static __attribute__((cold, noinline)) void
 dgram_put_imm_header(const struct siw_rdmap_dgram_op *op, struct siw_ddp_dgram_msg *msg)
 {
@@ -197,8 +201,8 @@ int siw_rdmap_dgram_send(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_d
 
 	if (r)
 		return r;
-	siw_rdmap_sent_record(dgram, siw_ddp_dgram_next_msn(dgram->ddp) - 1,
-			      siw_rdmap_sent_tag(op->dest, op->qkey, msg.qn), op->user_data);
+	siw_rdmap_add_sent(dgram, siw_ddp_dgram_next_msn(dgram->ddp) - 1,
+			   siw_rdmap_sent_tag(op->dest, op->qkey, msg.qn), op->user_data);
 	dgram_count_sent(dgram, op->length);
 	return 0;
 }
@@ -215,17 +219,17 @@ int siw_rdmap_dgram_send_some(struct siw_rdmap_dgram *dgram, const struct siw_rd
 	taken = siw_ddp_dgram_tx_some(dgram->ddp, msgs, n);
 	msn = siw_ddp_dgram_next_msn(dgram->ddp) - (uint32_t)(taken > 0 ? taken : 0);
 	for (i = 0; i < taken; i++) {
-		siw_rdmap_sent_record(dgram, msn + (uint32_t)i,
-				      siw_rdmap_sent_tag(ops[i].dest, ops[i].qkey, msgs[i].qn),
-				      ops[i].user_data);
+		siw_rdmap_add_sent(dgram, msn + (uint32_t)i,
+				   siw_rdmap_sent_tag(ops[i].dest, ops[i].qkey, msgs[i].qn),
+				   ops[i].user_data);
 		dgram_count_sent(dgram, ops[i].length);
 	}
 	return taken;
 }
 
-/* Whether a message with siwarp's private opcode is a Send with immediate data. */
-static __attribute__((cold, noinline)) bool is_send_imm(const struct siw_rdmap_dgram *dgram,
-							const struct siw_ddp_seg *seg)
+/* Whether a received message with siwarp's private opcode is a Send with immediate data. */
+static __attribute__((cold, noinline)) bool dgram_is_send_imm(const struct siw_rdmap_dgram *dgram,
+							      const struct siw_ddp_seg *seg)
 {
 	struct siw_rdmap_wire_send_imm head;
 
@@ -261,7 +265,7 @@ enum siw_rdmap_dgram_action siw_rdmap_dgram_check(const struct siw_rdmap_dgram *
 		return opcode == SIW_RDMAP_TERMINATE ? SIW_RDMAP_DROP : SIW_RDMAP_VIOLATION;
 	} else if (opcode == SIW_RDMAP_SEND || opcode == SIW_RDMAP_SEND_SE) {
 		return SIW_RDMAP_TAKE;
-	} else if (opcode == SIW_RDMAP_PRIVATE && is_send_imm(dgram, seg)) {
+	} else if (opcode == SIW_RDMAP_PRIVATE && dgram_is_send_imm(dgram, seg)) {
 		return SIW_RDMAP_TAKE_HEADED;
 	} else {
 		siw_drop(SIW_COUNTER_drop_opcode);
@@ -284,7 +288,7 @@ dgram_read_imm_header(const struct siw_rdmap_dgram *dgram, struct siw_rdmap_even
 	event->solicited = head.subcode == SIW_RDMAP_SEND_IMM_SE;
 }
 
-/* Fills *event as a RECV. */
+/* Fills *event as event RECV of a delivered Send. */
 static inline void dgram_fill_recv(struct siw_rdmap_event *event, const struct siw_ddp_seg *seg,
 				   const struct siw_ddp_delivery *delivery)
 {
@@ -318,13 +322,13 @@ int siw_rdmap_dgram_place(const struct siw_rdmap_dgram *dgram, struct siw_ddp_dg
 }
 
 /*
- * Reports a message that consumed a receive but could not be placed. If the message is too long,
- * its sender gets an error message; an invalid lkey is an error of this end.
+ * Fills *event for a message that consumed a receive but could not be placed. If the message is too
+ * long, the sender gets an error message; an invalid lkey is an error of this end.
  */
 static __attribute__((cold, noinline)) void
 dgram_report_bad_recv(const struct siw_ddp_seg *seg, int status, struct siw_rdmap_event *event)
 {
-	uint32_t length = event->length; /* octets of the user's data, without the header */
+	uint32_t length = event->length; /* octets of user data, without the header */
 
 	siw_rdmap_dgram_fill_error(seg,
 				   (struct siw_wire_err){ SIW_LAYER_DDP, SIW_DDP_UNTAGGED_BUFFER,
@@ -336,8 +340,8 @@ dgram_report_bad_recv(const struct siw_ddp_seg *seg, int status, struct siw_rdma
 }
 
 /*
- * The destination endpoint of a datagram, for a socket with several endpoints or a datagram with an
- * index; NULL: none.
+ * Returns the destination endpoint of a datagram on a socket with several endpoints, or of a
+ * datagram with an index; NULL if there is no such endpoint.
  */
 static __attribute__((noinline)) struct siw_rdmap_dgram *
 dgram_find_endpoint(struct siw_rdmap_dgram *dgram, uint32_t qn)
@@ -371,13 +375,13 @@ int siw_rdmap_dgram_recv(struct siw_rdmap_dgram *any, struct siw_rdmap_event *ev
 		}
 		event->user = dgram->user;
 		event->dest = siw_ddp_dgram_dest_addr(any->ddp);
-		if (!dgram->recvs) { /* no receive queue before RTR and in ERR */
+		if (!dgram->recvs) { /* the endpoint has no receive queue before RTR and in ERR */
 			siw_drop(SIW_COUNTER_drop_no_buffer);
 			siw_rdmap_sources_count(&dgram->dropped, &event->source);
 			continue;
 		}
 		if (__builtin_expect(seg.tagged, 0)) {
-			if (siw_rdmap_record_in(dgram, &seg, event))
+			if (siw_rdmap_handle_record_segment(dgram, &seg, event))
 				return 1;
 			continue;
 		}
@@ -387,7 +391,7 @@ int siw_rdmap_dgram_recv(struct siw_rdmap_dgram *any, struct siw_rdmap_event *ev
 				siw_rdmap_dgram_fill_error(&seg, err, event);
 			if (verdict == SIW_RDMAP_VIOLATION ||
 			    (verdict == SIW_RDMAP_ERROR_MESSAGE &&
-			     siw_rdmap_dgram_error_in(dgram, &seg, event)))
+			     siw_rdmap_dgram_parse_error(dgram, &seg, event)))
 				return 1;
 			continue;
 		}

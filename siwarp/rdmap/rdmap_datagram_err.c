@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * rdmap/rdmap_datagram_err.c - error messages on datagrams. An error message is like a Terminate,
- * but does not end anything. It is one untagged segment on queue 2, with the Q_Key of the reported
- * message:
+ * rdmap/rdmap_datagram_err.c - error messages on datagrams. An error message has the format of a
+ * Terminate, but does not end a stream. An error message is one untagged segment on queue 2, with
+ * the Q_Key of the reported message:
  *
  *   0                 18                 22            24                42        46
  *  +-----------------+------------------+-------------+-----------------+--------+
@@ -45,7 +45,7 @@ void siw_rdmap_quote(struct siw_rdmap_event *event, const struct siw_ddp_seg *se
 }
 
 /*
- * Fills the fields common to an event about an erroneous message and one about a peer's error
+ * Fills the fields that are common to the events for an invalid message and for a peer's error
  * message.
  */
 static void dgram_err_fill_event(const struct siw_ddp_seg *seg, int kind,
@@ -66,13 +66,13 @@ void siw_rdmap_dgram_fill_error(const struct siw_ddp_seg *seg, struct siw_wire_e
 	dgram_err_fill_event(seg, SIW_RDMAP_BAD_MSG, event);
 	event->err = err;
 	siw_rdmap_quote(event, seg);
-	/* also for a tagged segment, whose indexes are in the LLP header */
+	/* quoted_qn is set for a tagged segment, too, whose indexes are in the LLP header */
 	event->quoted_qn = seg->qn;
 }
 
 /*
- * Whether an error message may be sent to this address: not to a multicast group, nor to an address
- * at which no socket can receive.
+ * Whether an error message may be sent to the address, which must not be a multicast group, nor an
+ * address at which no socket can receive.
  */
 static bool dgram_err_may_send(const struct siw_addr *to)
 {
@@ -90,7 +90,10 @@ int siw_rdmap_dgram_send_error(struct siw_rdmap_dgram *dgram, const struct siw_r
 		.dest = &event->source,
 		.ulp_octet = siw_rdmap_ctrl(SIW_RDMAP_TERMINATE),
 		.ulp_word = event->ulp_word,
-		/* The indexes of source and destination are swapped. */
+		/*
+		 * In an error message, the indexes of source and destination of the reported
+		 * message are swapped.
+		 */
 		.qn = SIW_RDMAP_QN_TERMINATE | SIW_RDMAP_DQN_SRC(event->quoted_qn) << 8 |
 		      SIW_RDMAP_DQN_DEST(event->quoted_qn) << 16,
 	};
@@ -114,7 +117,8 @@ int siw_rdmap_dgram_send_error(struct siw_rdmap_dgram *dgram, const struct siw_r
 /* ---- errors reported by a peer --------------------------------------------------------------- */
 
 /*
- * Parses the error codes and the quoted header; false: the layout is not that of an error message.
+ * Parses the error codes and the quoted header of a received error message. Returns false if the
+ * layout is invalid.
  */
 static bool dgram_err_parse(const uint8_t *buf, size_t len, struct siw_rdmap_event *event)
 {
@@ -142,8 +146,8 @@ static bool dgram_err_parse(const uint8_t *buf, size_t len, struct siw_rdmap_eve
 	return true;
 }
 
-int siw_rdmap_dgram_error_in(struct siw_rdmap_dgram *dgram, const struct siw_ddp_seg *seg,
-			     struct siw_rdmap_event *event)
+int siw_rdmap_dgram_parse_error(struct siw_rdmap_dgram *dgram, const struct siw_ddp_seg *seg,
+				struct siw_rdmap_event *event)
 {
 	if (!dgram_err_parse(siw_ddp_dgram_payload(dgram->ddp), seg->payload, event))
 		return siw_drop(SIW_COUNTER_err_malformed);
@@ -161,7 +165,10 @@ void siw_rdmap_sents_grow(struct siw_rdmap_dgram *dgram, uint32_t msn)
 	if (n > most)
 		n = most;
 	s = calloc(1, sizeof(*s) + n * sizeof(s->sent[0]));
-	/* no memory: later reports about messages that do not fit into the old table are dropped */
+	/*
+	 * without memory, later error messages about messages that do not fit into the old table
+	 * are dropped
+	 */
 	if (!s)
 		return;
 	s->mask = n - 1;
@@ -181,7 +188,7 @@ bool siw_rdmap_dgram_sent(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_
 	struct siw_ddp_seg seg;
 
 	if (event->quoted_tagged)
-		return siw_rdmap_record_sent(dgram, event, user_data);
+		return siw_rdmap_record_was_sent(dgram, event, user_data);
 	if (!s || ago - 1 > s->mask)
 		return false;
 	siw_ddp_head_parse(event->quoted_head, event->quoted_head_len, &seg);
@@ -190,6 +197,6 @@ bool siw_rdmap_dgram_sent(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_
 	    sent->tag != siw_rdmap_sent_tag(&event->source, seg.ulp_word, seg.qn))
 		return false;
 	*user_data = sent->user_data;
-	sent->tag = 0; /* only one report per message is accepted; further ones are dropped */
+	sent->tag = 0; /* only the first error message about a message is accepted */
 	return true;
 }

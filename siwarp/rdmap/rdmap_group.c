@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* rdmap/rdmap_group.c - multicast groups: each member gets a copy of a datagram. */
+/*
+ * rdmap/rdmap_group.c - multicast groups: each member of a group gets a copy of a received
+ * datagram.
+ */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -16,8 +19,8 @@ struct siw_rdmap_group {
 	struct siw_ddp_dgram *ddp;
 	struct siw_link members; /* list of members, in the order in which they joined */
 	int n;
-	/* The message that is being delivered to the members: */
-	struct siw_link *last; /* the last member that was handled, or members itself */
+	/* The members below describe the message that is being delivered to the group. */
+	struct siw_link *last; /* the last group member that got the message, or the list head */
 	struct siw_ddp_seg seg;
 	struct siw_addr source;
 };
@@ -84,8 +87,8 @@ bool siw_rdmap_group_next(struct siw_rdmap_group *group)
 }
 
 /*
- * How to handle the message for this member. A message that violates the protocol is dropped, like
- * one with a wrong Q_Key.
+ * Returns how to handle the group's message for one member. A message that violates the protocol is
+ * dropped, as a message with a wrong Q_Key is.
  */
 static enum siw_rdmap_dgram_action group_member_check(const struct siw_rdmap_group *group,
 						      const struct siw_rdmap_dgram *dgram)
@@ -99,7 +102,7 @@ static enum siw_rdmap_dgram_action group_member_check(const struct siw_rdmap_gro
 		siw_drop(SIW_COUNTER_drop_header);
 		return SIW_RDMAP_DROP;
 	}
-	/* Members have no indexes, and errors are not reported to a group. */
+	/* Members of a group have no indexes, and errors are not reported to a group. */
 	if (SIW_RDMAP_DQN_DEST(group->seg.qn)) {
 		siw_drop(SIW_COUNTER_drop_qn);
 		return SIW_RDMAP_DROP;
@@ -110,7 +113,10 @@ static enum siw_rdmap_dgram_action group_member_check(const struct siw_rdmap_gro
 	return verdict > SIW_RDMAP_TAKE_HEADED ? SIW_RDMAP_DROP : verdict;
 }
 
-/* siw_rdmap_group_copy() for one member. */
+/*
+ * Delivers the group's message to one member, as part of siw_rdmap_group_copy(). Returns 1 and
+ * *event, or 0 if the member gets no message.
+ */
 static int group_member_copy(const struct siw_rdmap_group *group, struct siw_rdmap_dgram *dgram,
 			     struct siw_rdmap_event *event)
 {
@@ -120,7 +126,7 @@ static int group_member_copy(const struct siw_rdmap_group *group, struct siw_rdm
 	event->source = group->source;
 	event->dest = siw_ddp_dgram_dest_addr(group->ddp);
 	event->user = dgram->user;
-	if (!dgram->recvs) { /* no receive queue before RTR and in ERR */
+	if (!dgram->recvs) { /* the endpoint has no receive queue before RTR and in ERR */
 		siw_drop(SIW_COUNTER_drop_no_buffer);
 	} else {
 		verdict = group_member_check(group, dgram);
@@ -138,8 +144,8 @@ static int group_member_copy(const struct siw_rdmap_group *group, struct siw_rdm
 		return 1;
 	}
 	/*
-	 * Added to the shared counters directly, because a member's own traffic counts are
-	 * published only by receives on its own socket.
+	 * The message is added to the shared counters directly, because the traffic counts of a
+	 * member's endpoint are published only by receives on its own socket.
 	 */
 	siw_count(SIW_COUNTER_rx_msgs, 1);
 	siw_count(SIW_COUNTER_rx_octets, event->length);

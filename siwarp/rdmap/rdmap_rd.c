@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * rdmap/rdmap_rd.c - RDMAP on reliable datagrams: an endpoint, with a stream to each peer while
- * work is in progress with that peer.
+ * rdmap/rdmap_rd.c - RDMAP on reliable datagrams: an endpoint has a stream to each peer with which
+ * messages are in progress.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -10,8 +10,8 @@
 #include "rdmap/rdmap_impl.h"
 
 /*
- * The number that ddp stores for this layer with each stream is the length in octets of the last
- * Write, or this value if the Write was refused.
+ * The note that DDP stores with each stream is the length in octets of the last Write, or
+ * WRITE_REFUSED if the Write was refused.
  */
 #define WRITE_REFUSED UINT32_MAX
 
@@ -54,9 +54,9 @@ void siw_rdmap_rd_start(struct siw_rdmap_rd *rd, enum siw_rdmap_rd_mode mode,
 	rd->mode = mode;
 	siw_ddp_rd_set_receiving(rd->ddp, mode == SIW_RDMAP_RD_ON);
 	rd->start = *start;
-	/* on reliable datagrams, neither end waits for the other's first FPDU */
+	/* on reliable datagrams, no end waits for a first FPDU of the other end */
 	rd->start.initiator = true;
-	rd->start.private = true; /* every implementation of this protocol is siwarp */
+	rd->start.private = true; /* every implementation of the RD protocol is siwarp */
 	for (struct siw_link *l = rd->streams.next; l != &rd->streams; l = l->next)
 		siw_rdmap_deny(siw_container(l, struct siw_rdmap_stream, of_rd.in_rd),
 			       start->denied);
@@ -66,13 +66,13 @@ void siw_rdmap_rd_start(struct siw_rdmap_rd *rd, enum siw_rdmap_rd_mode mode,
 
 /* ---- streams --------------------------------------------------------------------------------- */
 
-static void free_reports(struct siw_rdmap_stream *stream)
+static void rd_free_error_reports(struct siw_rdmap_stream *stream)
 {
 	while (!siw_link_empty(&stream->of_rd.reports)) {
 		struct siw_link *l = stream->of_rd.reports.next;
 
 		siw_link_del(l);
-		free(siw_container(l, struct siw_rdmap_send_count, link));
+		free(siw_container(l, struct siw_rdmap_error_report, link));
 	}
 }
 
@@ -104,7 +104,7 @@ static int rd_stream_create(struct siw_rdmap_rd *rd, struct siw_ddp_rd_peer *pee
 	stream->rx.write_refused = siw_ddp_rd_note(stream->ddp) == WRITE_REFUSED;
 	if (!stream->rx.write_refused)
 		stream->rx.written = siw_ddp_rd_note(stream->ddp);
-	siw_ddp_rd_headed(stream->ddp, 1u << SIW_RDMAP_PRIVATE);
+	siw_ddp_rd_set_headed(stream->ddp, 1u << SIW_RDMAP_PRIVATE);
 	atomic_store_explicit(&stream->of_rd.used, true, memory_order_relaxed);
 	siw_link_add(&rd->streams, &stream->of_rd.in_rd);
 	atomic_fetch_add(&rd->n_streams, 1);
@@ -114,11 +114,11 @@ static int rd_stream_create(struct siw_rdmap_rd *rd, struct siw_ddp_rd_peer *pee
 }
 
 /*
- * Returns the peer's stream, which is created if there is none. The other side (sending or
- * receiving) may be creating it at the same time.
+ * Returns the peer's stream, which is created if there is none. The sending and the receiving side
+ * may create the stream at the same time.
  */
-static int rd_peer_stream(struct siw_rdmap_rd *rd, struct siw_ddp_rd_peer *peer,
-			  struct siw_rdmap_stream **out)
+static int rd_get_or_create_stream(struct siw_rdmap_rd *rd, struct siw_ddp_rd_peer *peer,
+				   struct siw_rdmap_stream **out)
 {
 	int r = 0;
 
@@ -127,7 +127,8 @@ static int rd_peer_stream(struct siw_rdmap_rd *rd, struct siw_ddp_rd_peer *peer,
 	if (!*out)
 		r = rd_stream_create(rd, peer, out);
 	if (r)
-		siw_ddp_rd_unclaim(peer); /* otherwise the peer's record could never be evicted */
+		/* unless released, the peer's record could never be evicted */
+		siw_ddp_rd_unclaim(peer);
 	siw_unlock(&rd->lock);
 	return r;
 }
@@ -146,7 +147,7 @@ int siw_rdmap_rd_stream(struct siw_rdmap_rd *rd, const struct siw_addr *addr,
 	r = siw_ddp_rd_peer(rd->ddp, addr, &peer);
 	if (r)
 		return r;
-	r = rd_peer_stream(rd, peer, out);
+	r = rd_get_or_create_stream(rd, peer, out);
 	if (r)
 		return r;
 	atomic_store_explicit(&(*out)->of_rd.used, true, memory_order_relaxed);
@@ -175,17 +176,17 @@ uint32_t siw_rdmap_rd_ord(const struct siw_rdmap_stream *stream)
 	uint32_t ird = siw_ddp_rd_peer_ird(stream->ddp);
 
 	/*
-	 * The IRD of a peer that has never sent anything is unknown; one Read is allowed until it
-	 * is known.
+	 * The IRD of a peer that has never sent a datagram is unknown; one Read is allowed until
+	 * the IRD is known.
 	 */
 	if (!ird)
 		ird = 1;
 	return ird < stream->ord ? ird : stream->ord;
 }
 
-uint32_t siw_rdmap_rd_sends(const struct siw_rdmap_stream *stream)
+uint32_t siw_rdmap_rd_last_send_msn(const struct siw_rdmap_stream *stream)
 {
-	/* Includes the immediate data that follows the current Write. */
+	/* The number includes the immediate data that follows the current Write. */
 	return siw_ddp_tx_msn(stream->ddp, SIW_RDMAP_QN_SEND) + stream->tx.imm_due;
 }
 
@@ -214,7 +215,7 @@ static void rd_stream_end(struct siw_rdmap_stream *stream, enum siw_ddp_rd_endin
 	siw_lock(&rd->lock);
 	siw_link_del(&stream->of_rd.in_rd);
 	atomic_fetch_sub(&rd->n_streams, 1);
-	free_reports(stream);
+	rd_free_error_reports(stream);
 	siw_unlock(&rd->lock);
 	if (rd->last == stream)
 		rd->last = NULL;
@@ -258,8 +259,8 @@ static bool rd_stream_awaits_response(struct siw_rdmap_stream *stream)
 }
 
 /*
- * Watches a peer that has sent part of a message: the peer must send the rest, and is declared lost
- * otherwise, because the receive would stay in use for ever.
+ * Watches a peer that has sent part of a message: a peer that does not send the rest is declared
+ * lost, because the receive would otherwise stay in use forever.
  */
 static void rd_stream_watch_partial(struct siw_rdmap_stream *stream)
 {
@@ -276,8 +277,8 @@ uint32_t siw_rdmap_rd_sweep(struct siw_rdmap_rd *rd, bool (*busy)(void *user))
 	struct siw_link *l = rd->streams.next, *next;
 
 	/*
-	 * No stream can be created meanwhile: that needs one of the two locks, and both are held
-	 * here.
+	 * No stream can be created during the loop, because creating a stream requires one of the
+	 * two locks, and the caller holds both.
 	 */
 	for (; l != &rd->streams; l = next) {
 		struct siw_rdmap_stream *stream =
@@ -324,10 +325,10 @@ void siw_rdmap_rd_resume(struct siw_rdmap_rd *rd)
 }
 
 /*
- * Sets the stream being served. The traffic of a stream is added to the shared counters when the
- * next stream is served, that of the last one when there are no more events.
+ * Sets the stream whose event is being handled. The traffic of a stream is added to the shared
+ * counters when an event of another stream is handled, or when there are no more events.
  */
-static void rd_set_served(struct siw_rdmap_rd *rd, struct siw_rdmap_stream *stream)
+static void rd_set_current_stream(struct siw_rdmap_rd *rd, struct siw_rdmap_stream *stream)
 {
 	if (rd->served == stream)
 		return;
@@ -336,22 +337,23 @@ static void rd_set_served(struct siw_rdmap_rd *rd, struct siw_rdmap_stream *stre
 	rd->served = stream;
 }
 
-static int rd_segment_refused(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event)
+static int rd_handle_refused_segment(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event)
 {
-	return siw_rdmap_rd_refused(stream, event, siw_ddp_error(stream->ddp), &stream->rx.seg);
+	return siw_rdmap_rd_handle_refusal(stream, event, siw_ddp_error(stream->ddp),
+					   &stream->rx.seg);
 }
 
-/* Handles a segment that ddp has checked. Returns 1, and *event. */
+/* Handles a segment that DDP has checked. Returns 1 and *event. */
 static int rd_handle_segment(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event)
 {
 	struct siw_wire_err err;
 
 	if (!siw_rdmap_rx_check(stream, &err)) {
 		siw_ddp_rx_refuse(stream->ddp, err);
-		return rd_segment_refused(stream, event);
+		return rd_handle_refused_segment(stream, event);
 	}
 	if (siw_rdmap_rx_place(stream, event) < 0)
-		return rd_segment_refused(stream, event);
+		return rd_handle_refused_segment(stream, event);
 	return 1;
 }
 
@@ -369,7 +371,7 @@ static int rd_handle_event(struct siw_rdmap_rd *rd, struct siw_rdmap_stream *str
 		return rd_handle_segment(stream, event);
 	case SIW_DDP_RD_REFUSED:
 		stream->rx.seg = *news->seg;
-		return rd_segment_refused(stream, event);
+		return rd_handle_refused_segment(stream, event);
 	case SIW_DDP_RD_PAUSED:
 		rd->paused = true;
 		event->kind = SIW_RDMAP_PAUSED;
@@ -385,12 +387,15 @@ static int rd_handle_event(struct siw_rdmap_rd *rd, struct siw_rdmap_stream *str
 	}
 }
 
-/* A peer without a stream has sent a segment: the segment is returned again for the new stream. */
-static void rd_create_stream(struct siw_rdmap_rd *rd, struct siw_ddp_rd_peer *peer)
+/*
+ * Creates a stream for a peer that has sent a segment but has no stream, or rejects the peer. DDP
+ * returns the segment again for the new stream.
+ */
+static void rd_accept_or_reject_peer(struct siw_rdmap_rd *rd, struct siw_ddp_rd_peer *peer)
 {
 	struct siw_rdmap_stream *stream;
 
-	if (rd->mode == SIW_RDMAP_RD_REJECT || rd_peer_stream(rd, peer, &stream))
+	if (rd->mode == SIW_RDMAP_RD_REJECT || rd_get_or_create_stream(rd, peer, &stream))
 		siw_ddp_rd_reject(peer);
 }
 
@@ -401,31 +406,38 @@ int siw_rdmap_rd_recv(struct siw_rdmap_rd *rd, struct siw_rdmap_stream **out,
 
 	for (int tries = 0; tries < 64; tries++) {
 		if (!siw_ddp_rd_recv(rd->ddp, &news)) {
-			rd_set_served(rd, NULL);
+			rd_set_current_stream(rd, NULL);
 			return 0;
 		}
 		if (__builtin_expect(news.kind == SIW_DDP_RD_NO_STREAM, 0)) {
-			rd_create_stream(rd, news.peer);
+			rd_accept_or_reject_peer(rd, news.peer);
 			continue;
 		}
 		*out = news.user;
-		rd_set_served(rd, *out);
+		rd_set_current_stream(rd, *out);
 		return rd_handle_event(rd, *out, &news, event);
 	}
-	/* Segments without an event must not starve other sockets, so the rest is served later. */
+	/*
+	 * Segments without an event must not starve other sockets, so the remaining segments are
+	 * handled later.
+	 */
 	siw_ddp_rd_reschedule(rd->ddp);
 	return 0;
 }
 
 /* ---- the type -------------------------------------------------------------------------------- */
 
-static bool rd_tagged_expects(const struct siw_rdmap_stream *stream, uint8_t opcode)
+static bool rd_accepts_tagged_opcode(const struct siw_rdmap_stream *stream, uint8_t opcode)
 {
 	return (opcode == SIW_RDMAP_READ_RESPONSE) == siw_ddp_rd_in_responses(stream->ddp);
 }
 
-/* A segment is complete when it is checked, and so is the header of its message. */
-static bool rd_knows_private(const struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg)
+/*
+ * On RD, a segment is complete when it is checked, so the subcode in the header of a private
+ * message can be checked, too.
+ */
+static bool rd_accepts_private_subcode(const struct siw_rdmap_stream *stream,
+				       const struct siw_ddp_seg *seg)
 {
 	struct siw_rdmap_wire_send_imm wire;
 
@@ -438,12 +450,12 @@ static bool rd_knows_private(const struct siw_rdmap_stream *stream, const struct
 }
 
 /*
- * A reliable datagram is sent at once, and its response may arrive before this thread continues, so
- * the request is published first. If sending fails, the peer is lost with all its requests, so
- * nothing is undone.
+ * Publishes the request before sending it, because a reliable datagram is sent immediately, and the
+ * response may arrive before the sending thread continues. If sending fails, the peer is lost with
+ * all its requests, so the publication need not be undone.
  */
-static int rd_request_send(struct siw_rdmap_stream *stream, struct siw_rdmap_read *read,
-			   struct siw_ddp_msg *msg)
+static int rd_publish_and_send_request(struct siw_rdmap_stream *stream, struct siw_rdmap_read *read,
+				       struct siw_ddp_msg *msg)
 {
 	struct siw_wire_err err;
 
@@ -453,8 +465,11 @@ static int rd_request_send(struct siw_rdmap_stream *stream, struct siw_rdmap_rea
 	return siw_ddp_tx(stream->ddp, msg, &err);
 }
 
-/* The peer cannot receive the rest of the message: siw_rdmap_rd_is_torn(). */
-static int rd_send_failed(struct siw_rdmap_stream *stream)
+/*
+ * Marks the stream as torn (siw_rdmap_rd_is_torn()), because the rest of a message cannot be sent
+ * to the peer.
+ */
+static int rd_handle_failed_send(struct siw_rdmap_stream *stream)
 {
 	siw_ddp_tx_abandon(stream->ddp);
 	stream->tx.active = stream->tx.imm_due = false;
@@ -463,33 +478,33 @@ static int rd_send_failed(struct siw_rdmap_stream *stream)
 	return -EACCES;
 }
 
-static void rd_response_received(struct siw_rdmap_stream *stream)
+static void rd_handle_response_received(struct siw_rdmap_stream *stream)
 {
 	if (rd_stream_awaits_response(stream) || stream->of_rd.partly_received)
 		return;
 	siw_ddp_rd_expect(stream->ddp, false);
 	/*
-	 * The sending side may have begun another request meanwhile, and called siw_ddp_rd_expect()
-	 * with true before the call above.
+	 * The sending side may have begun another request in the meantime, and called
+	 * siw_ddp_rd_expect() with true before the call with false.
 	 */
 	if (rd_stream_awaits_response(stream))
 		siw_ddp_rd_expect(stream->ddp, true);
 }
 
 const struct siw_rdmap_stream_type siw_rdmap_rd_type = {
-	.tagged_expects = rd_tagged_expects,
-	.knows_private = rd_knows_private,
+	.tagged_expects = rd_accepts_tagged_opcode,
+	.knows_private = rd_accepts_private_subcode,
 	.private_expects = siw_rdmap_rd_record_expects,
 	.private_placed = siw_rdmap_rd_record_placed,
-	.segment_failed = siw_rdmap_rd_refused,
+	.segment_failed = siw_rdmap_rd_handle_refusal,
 	.delivery_failed = siw_rdmap_rd_delivery_failed,
 	.request_failed = siw_rdmap_rd_request_failed,
 	.request_received = siw_rdmap_rd_request_event,
-	.terminate_received = siw_rdmap_rd_reported,
-	.response_received = rd_response_received,
+	.terminate_received = siw_rdmap_rd_handle_peer_error,
+	.response_received = rd_handle_response_received,
 	.begin_private = siw_rdmap_rd_record_begin,
-	.request_send = rd_request_send,
+	.request_send = rd_publish_and_send_request,
 	.frame = siw_rdmap_rd_frame,
-	.send_failed = rd_send_failed,
+	.send_failed = rd_handle_failed_send,
 	.loss_is_event = true,
 };

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * rdmap/rdmap_rd_err.c - errors on reliable datagrams: they end a message, not the stream. The peer
- * gets a Terminate Message (RFC 5040 section 4.8) on queue 2, which here is an error message and
- * does not end anything else.
+ * rdmap/rdmap_rd_err.c - errors on reliable datagrams, which end a message and not the stream. The
+ * peer gets a Terminate Message (RFC 5040 section 4.8) on queue 2 as an error message, which ends
+ * only the message that it quotes.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -10,8 +10,8 @@
 #include "rdmap/rdmap_impl.h"
 
 /*
- * Maximum number of error messages queued for a peer; further ones are dropped. Error messages for
- * refused requests do not count.
+ * Maximum number of error messages queued for a peer; further error messages are dropped. Error
+ * messages for refused requests are not counted.
  */
 #define MAX_REPORTS 8
 
@@ -22,11 +22,11 @@ static bool rd_is_response(const struct siw_ddp_seg *seg)
 	return opcode == SIW_RDMAP_READ_RESPONSE || opcode == SIW_RDMAP_ATOMIC_RESPONSE;
 }
 
-void siw_rdmap_rd_report(struct siw_rdmap_stream *stream, struct siw_wire_err err,
-			 const struct siw_ddp_seg *seg)
+void siw_rdmap_rd_queue_error(struct siw_rdmap_stream *stream, struct siw_wire_err err,
+			      const struct siw_ddp_seg *seg)
 {
 	struct siw_rdmap_of_rd *of = &stream->of_rd;
-	struct siw_rdmap_send_count *report = NULL;
+	struct siw_rdmap_error_report *report = NULL;
 
 	siw_lock(&of->rd->lock);
 	if (atomic_load_explicit(&of->n_reports, memory_order_relaxed) < MAX_REPORTS)
@@ -44,8 +44,8 @@ void siw_rdmap_rd_report(struct siw_rdmap_stream *stream, struct siw_wire_err er
 }
 
 /*
- * Sends the error message for a fault. Framing copies its octets from the stream's buffer, which
- * can then be reused.
+ * Sends the error message for a fault. The octets of the error message are copied from the stream's
+ * buffer when it is framed, so the buffer can be reused.
  */
 static int rd_send_error(struct siw_rdmap_stream *stream, const struct siw_rdmap_fault *fault,
 			 struct siw_wire_err *err)
@@ -59,27 +59,30 @@ static int rd_send_error(struct siw_rdmap_stream *stream, const struct siw_rdmap
 	return siw_ddp_tx(stream->ddp, msg, err);
 }
 
-static struct siw_rdmap_send_count *rd_next_err_report(struct siw_rdmap_stream *stream)
+static struct siw_rdmap_error_report *rd_pop_error_report(struct siw_rdmap_stream *stream)
 {
 	struct siw_rdmap_of_rd *of = &stream->of_rd;
-	struct siw_rdmap_send_count *report;
+	struct siw_rdmap_error_report *report;
 
 	siw_lock(&of->rd->lock);
-	report = siw_container(of->reports.next, struct siw_rdmap_send_count, link);
+	report = siw_container(of->reports.next, struct siw_rdmap_error_report, link);
 	siw_link_del(&report->link);
 	atomic_fetch_sub(&of->n_reports, 1);
 	siw_unlock(&of->rd->lock);
 	return report;
 }
 
-/* Begins the queued error messages (1: none is left). Returns as siw_ddp_tx(). */
-static int send_reports(struct siw_rdmap_stream *stream)
+/*
+ * Begins the queued error messages. Returns 1 if no error message is left, or another value of
+ * siw_ddp_tx().
+ */
+static int rd_send_error_reports(struct siw_rdmap_stream *stream)
 {
 	struct siw_wire_err err;
 	int r = 1;
 
 	while (r == 1 && atomic_load_explicit(&stream->of_rd.n_reports, memory_order_relaxed)) {
-		struct siw_rdmap_send_count *report = rd_next_err_report(stream);
+		struct siw_rdmap_error_report *report = rd_pop_error_report(stream);
 
 		r = rd_send_error(stream, &report->fault, &err);
 		free(report);
@@ -106,27 +109,32 @@ int siw_rdmap_rd_report_request(struct siw_rdmap_stream *stream,
 
 /* ---- responses ------------------------------------------------------------------------------- */
 
-/* A flush begins no more responses after this many octets. */
+/* Number of octets of responses after which a flush begins no more responses. */
 #define TURN (1u << 20)
 
 /*
- * The response to the oldest request cannot be finished: an error message is sent in its place.
+ * Replaces the response to the oldest request, which cannot be finished, by an error message.
  * Returns 1.
  */
-static int rd_response_failed(struct siw_rdmap_stream *stream, struct siw_wire_err err)
+static int rd_replace_response_by_error(struct siw_rdmap_stream *stream, struct siw_wire_err err)
 {
 	struct siw_rdmap_request *request = siw_rdmap_oldest_request(stream);
 	uint64_t sent = siw_ddp_rd_response_abandon(stream->ddp);
 
 	request->err = siw_rdmap_request_error(err);
 	request->refused = true;
-	/* RFC 5040 section 4.8: quote the request as if it were for the rest of the data. */
+	/*
+	 * RFC 5040 section 4.8: quote the request as if it had requested only the rest of the data.
+	 */
 	if (!request->atomic)
 		siw_rdmap_request_skip(&request->wire.read, sent);
 	return 1;
 }
 
-/* Continues the response or error message that is partly framed. Returns as siw_ddp_tx(). */
+/*
+ * Continues the response or error message that is partially framed. Returns the same values as
+ * siw_ddp_tx().
+ */
 static int rd_continue_response(struct siw_rdmap_stream *stream)
 {
 	struct siw_wire_err err;
@@ -138,7 +146,7 @@ static int rd_continue_response(struct siw_rdmap_stream *stream)
 	if (!stream->of_rd.response)
 		return r;
 	if (r < 0)
-		return rd_response_failed(stream, err);
+		return rd_replace_response_by_error(stream, err);
 	siw_rdmap_response_done(stream);
 	return 1;
 }
@@ -149,7 +157,7 @@ static int rd_begin_response(struct siw_rdmap_stream *stream)
 	int r = siw_rdmap_response_begin(stream, &err);
 
 	if (r == -EACCES)
-		return rd_response_failed(stream, err);
+		return rd_replace_response_by_error(stream, err);
 	stream->of_rd.response = true;
 	stream->of_rd.responding = r == 0;
 	if (r == 1)
@@ -157,8 +165,8 @@ static int rd_begin_response(struct siw_rdmap_stream *stream)
 	return r;
 }
 
-/* Frames error messages and responses: 1: all are framed; 0: some are left; -errno. */
-static int rd_respond(struct siw_rdmap_stream *stream)
+/* Frames error messages and responses. Returns 1 if all are framed; 0 if some are left; -errno. */
+static int rd_frame_responses(struct siw_rdmap_stream *stream)
 {
 	uint64_t turn = 0;
 
@@ -166,7 +174,7 @@ static int rd_respond(struct siw_rdmap_stream *stream)
 		int r = stream->of_rd.responding ? rd_continue_response(stream) : 1;
 
 		if (r == 1)
-			r = send_reports(stream);
+			r = rd_send_error_reports(stream);
 		if (r != 1)
 			return r;
 		if (!siw_rdmap_responses_pending(stream) ||
@@ -184,10 +192,10 @@ static int rd_respond(struct siw_rdmap_stream *stream)
 int siw_rdmap_rd_frame(struct siw_rdmap_stream *stream)
 {
 	/*
-	 * Responses need no turns with the user's operations, since they have their own PSN space,
-	 * and they do not count in the result.
+	 * Responses and the user's operations do not take turns, since responses have their own PSN
+	 * space; responses that are left do not affect the result.
 	 */
-	int r = rd_respond(stream);
+	int r = rd_frame_responses(stream);
 
 	return r < 0 ? r : stream->tx.active ? siw_rdmap_tx_continue(stream) : 1;
 }
@@ -200,8 +208,8 @@ bool siw_rdmap_rd_has_more(const struct siw_rdmap_stream *stream)
 	return siw_ddp_rd_has_tx_room(stream->ddp, stream->tx.active, responses);
 }
 
-static int rd_fill_refused(struct siw_rdmap_event *event, struct siw_wire_err err,
-			   const struct siw_ddp_seg *seg)
+static int rd_fill_refused_event(struct siw_rdmap_event *event, struct siw_wire_err err,
+				 const struct siw_ddp_seg *seg)
 {
 	event->kind = SIW_RDMAP_REFUSED;
 	event->err = err;
@@ -219,22 +227,23 @@ void siw_rdmap_rd_request_event(struct siw_rdmap_stream *stream, struct siw_rdma
 		&stream->requests[(stream->rx.requests_in - 1) & stream->request_mask];
 
 	if (request->refused)
-		rd_fill_refused(event, request->err, &request->seg);
+		rd_fill_refused_event(event, request->err, &request->seg);
 }
 
 void siw_rdmap_rd_delivery_failed(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event,
 				  struct siw_wire_err err, const struct siw_ddp_seg *seg)
 {
-	rd_fill_refused(event, err, seg);
+	rd_fill_refused_event(event, err, seg);
 	event->kind = SIW_RDMAP_BAD_RECV;
-	siw_rdmap_rd_report(stream, err, seg);
+	siw_rdmap_rd_queue_error(stream, err, seg);
 }
 
 /*
- * Whether a refused segment belongs to an operation that was refused before. A Write with Immediate
- * is one operation: if the Write is refused, so is its Immediate Data.
+ * Records a refused segment, and returns whether it belongs to an operation that was refused
+ * before. A Write with Immediate is one operation: if the Write is refused, its Immediate Data is
+ * refused, too.
  */
-static bool rd_spoils_operation(struct siw_rdmap_rx *rx, const struct siw_ddp_seg *seg)
+static bool rd_operation_was_refused(struct siw_rdmap_rx *rx, const struct siw_ddp_seg *seg)
 {
 	bool write_refused = rx->write_refused;
 
@@ -249,32 +258,35 @@ static bool rd_spoils_operation(struct siw_rdmap_rx *rx, const struct siw_ddp_se
 	return !seg->tagged && siw_rdmap_is_immediate(siw_rdmap_opcode_of(seg)) && write_refused;
 }
 
-static bool is_out_of_sequence(const struct siw_wire_err *err)
+static bool error_is_wrong_msn(const struct siw_wire_err *err)
 {
 	return err->layer == SIW_LAYER_DDP && err->type == SIW_DDP_UNTAGGED_BUFFER &&
 	       err->code == SIW_DDP_MSN_RANGE;
 }
 
-int siw_rdmap_rd_refused(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event,
-			 struct siw_wire_err err, const struct siw_ddp_seg *seg)
+int siw_rdmap_rd_handle_refusal(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event,
+				struct siw_wire_err err, const struct siw_ddp_seg *seg)
 {
 	if (seg && seg->tagged && siw_rdmap_opcode_of(seg) == SIW_RDMAP_PRIVATE)
 		stream->of_rd.recording.on = false;
-	if (rd_spoils_operation(&stream->rx,
-				seg)) { /* the error message about the Write covers this message */
+	if (rd_operation_was_refused(
+		    &stream->rx,
+		    /* the error message about the Write includes its Immediate Data */
+		    seg)) {
 		event->kind = SIW_RDMAP_PROGRESS;
 		return 1;
 	}
-	rd_fill_refused(event, err, seg);
+	rd_fill_refused_event(event, err, seg);
 	event->with_imm = event->of_write = false;
-	if (is_out_of_sequence(&err)) { /* the error ends the stream, so no error message is sent */
+	/* a wrong MSN ends the stream, so no error message is sent */
+	if (error_is_wrong_msn(&err)) {
 		event->kind = SIW_RDMAP_SEQUENCE;
 		return 1;
 	}
 	if (seg && seg->head_len && rd_is_response(seg)) {
 		/*
-		 * The response shows that the peer has handled the request, so no error message is
-		 * sent.
+		 * No error message is sent about a response, because the response shows that the
+		 * peer has processed the request.
 		 */
 		event->of_response = siw_rdmap_read_cancel(stream, &event->user_data);
 		return 1;
@@ -282,14 +294,14 @@ int siw_rdmap_rd_refused(struct siw_rdmap_stream *stream, struct siw_rdmap_event
 	event->receive_consumed = siw_ddp_rd_refused_buffer(stream->ddp, &event->user_data) == 1;
 	/* No error messages are sent about error messages. */
 	if (!seg || !seg->head_len || seg->tagged || seg->qn != SIW_RDMAP_QN_TERMINATE)
-		siw_rdmap_rd_report(stream, err, seg);
+		siw_rdmap_rd_queue_error(stream, err, seg);
 	return 1;
 }
 
 bool siw_rdmap_rd_request_failed(struct siw_rdmap_stream *stream, struct siw_rdmap_request *request,
 				 struct siw_wire_err err, const struct siw_rdmap_wire_read *wire)
 {
-	(void)wire; /* siw_rdmap_rd_report_request quotes the request itself */
+	(void)wire; /* siw_rdmap_rd_report_request() quotes the request */
 	request->refused = true;
 	request->held = false;
 	request->err = err;
@@ -297,13 +309,13 @@ bool siw_rdmap_rd_request_failed(struct siw_rdmap_stream *stream, struct siw_rdm
 	return true;
 }
 
-int siw_rdmap_rd_reported(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event)
+int siw_rdmap_rd_handle_peer_error(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event)
 {
 	struct siw_sge sge = { (uintptr_t)stream->term_in, sizeof(stream->term_in), 0 };
 
 	event->quoted_head_len = 0;
 	event->quoted_seg_len = 0;
-	if (event->quoted) { /* term_in then contains at least these octets */
+	if (event->quoted) { /* term_in contains at least the octets of the quoted header */
 		const struct siw_rdmap_wire_terminate *wire = (const void *)stream->term_in;
 		const uint8_t *len = stream->term_in + sizeof(*wire), *head = len + 2;
 
@@ -311,7 +323,7 @@ int siw_rdmap_rd_reported(struct siw_rdmap_stream *stream, struct siw_rdmap_even
 		event->quoted_head_len = event->quoted_tagged ? 14 : SIW_DDP_MAX_HEAD;
 		memcpy(event->quoted_head, head, event->quoted_head_len);
 	}
-	/* The message has been parsed, so the only buffer can be posted again. */
+	/* The error message has been parsed, so the only buffer can be posted again. */
 	siw_mem_queue_post(stream->q_term, 0, &sge, 1);
 	if (event->quoted && !event->quoted_tagged && event->quoted_qn == SIW_RDMAP_QN_READ)
 		siw_rdmap_read_refused(stream, event->quoted_msn);

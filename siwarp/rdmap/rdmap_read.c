@@ -3,8 +3,9 @@
  * rdmap/rdmap_read.c - RDMA Read (RFC 5040 section 5.2), requester and responder. Atomics
  * (rdmap_atomic.c) use the same rings.
  *
- * Outstanding requests of both directions are in rings shared by the sending and the receiving
- * side. Responses arrive in the order of the requests (RFC5040-5.2.2-06), so rings suffice.
+ * Outstanding requests of both directions are stored in rings shared by the sending and the
+ * receiving side. Responses arrive in the order of the requests (RFC5040-5.2.2-06), so rings
+ * suffice.
  */
 #include <errno.h>
 
@@ -14,8 +15,8 @@
 /* ---- requester ------------------------------------------------------------------------------- */
 
 /*
- * Creates an STag for placing one response, on this stream only. The STag is freed when the
- * response is complete.
+ * Creates an STag for placing one Read Response, valid on one stream only. The STag is freed when
+ * the response is complete.
  */
 static int create_read_sink(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *op,
 			    uint32_t *stag)
@@ -47,7 +48,10 @@ void siw_rdmap_read_free_sink(struct siw_rdmap_stream *stream, struct siw_rdmap_
 static struct siw_rdmap_read *read_next_slot(struct siw_rdmap_stream *stream, uint32_t limit)
 {
 	uint32_t begun = atomic_load_explicit(&stream->reads_begun, memory_order_relaxed);
-	/* Pairs with the store in siw_rdmap_read_pop(), after which the slot is free. */
+	/*
+	 * Memory ordering: pairs with the store in siw_rdmap_read_pop(), after which the slot is
+	 * free.
+	 */
 	uint32_t done = atomic_load_explicit(&stream->reads_done, memory_order_acquire);
 
 	if (begun - done >= limit) /* RFC5040-6.1-04 */
@@ -62,7 +66,7 @@ struct siw_rdmap_read *siw_rdmap_read_slot(struct siw_rdmap_stream *stream)
 
 void siw_rdmap_read_publish(struct siw_rdmap_stream *stream)
 {
-	/* Pairs with the load in siw_rdmap_read_oldest(). */
+	/* Memory ordering: pairs with the load in siw_rdmap_read_oldest(). */
 	atomic_store_explicit(&stream->reads_begun, siw_rdmap_reads(stream) + 1,
 			      memory_order_release);
 }
@@ -90,7 +94,7 @@ int siw_rdmap_read_issue(struct siw_rdmap_stream *stream, struct siw_rdmap_read 
 int siw_rdmap_read_begin(struct siw_rdmap_stream *stream, struct siw_rdmap_op *op,
 			 enum siw_rdmap_read_kind kind)
 {
-	/* An RTR is the first message, and allowed even if ORD is 0. */
+	/* A Read that is an RTR is the first message, and is allowed even if ORD is 0. */
 	struct siw_rdmap_read *read =
 		read_next_slot(stream, kind == SIW_RDMAP_READ_RTR ? UINT32_MAX : stream->ord);
 	uint32_t stag = 0;
@@ -154,7 +158,7 @@ void siw_rdmap_read_refused(struct siw_rdmap_stream *stream, uint32_t msn)
 	uint32_t done = atomic_load_explicit(&stream->reads_done, memory_order_relaxed);
 	struct siw_rdmap_read *oldest = siw_rdmap_read_oldest(stream);
 
-	/* Requests are numbered by their MSNs. */
+	/* The positions of requests in the ring are their MSNs, less 1. */
 	if (msn - 1 - done >=
 	    atomic_load_explicit(&stream->reads_begun, memory_order_acquire) - done)
 		return;
@@ -175,9 +179,9 @@ bool siw_rdmap_read_cancel(struct siw_rdmap_stream *stream, uint64_t *user_data)
 }
 
 /*
- * Checks a segment of a Read Response. Only the oldest Read can get a response, and without a gap,
- * since TCP keeps the order. The error code for a wrong STag depends on whether the STag is valid
- * at all (RFC5040-5.2.2-07).
+ * Checks a segment of a Read Response. Only the oldest Read can get a response, without a gap,
+ * since the segments arrive in order. The error code for a wrong STag depends on whether the STag
+ * is valid at all (RFC5040-5.2.2-07).
  */
 bool siw_rdmap_read_expects(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
 			    struct siw_wire_err *err)
@@ -192,7 +196,7 @@ bool siw_rdmap_read_expects(struct siw_rdmap_stream *stream, const struct siw_dd
 	}
 	/*
 	 * Linux siw answers an empty Read with as many octets as its own last request asked for.
-	 * They are discarded here; the response still confirms delivery.
+	 * The octets are discarded; the response still confirms delivery.
 	 */
 	stream->rx.discard = read->confirm && seg->payload;
 	if (stream->rx.discard && seg->stag == be32toh(read->wire.read.sink_stag))
@@ -215,7 +219,7 @@ bool siw_rdmap_read_expects(struct siw_rdmap_stream *stream, const struct siw_dd
 					      wrap ? SIW_DDP_TO_WRAP : SIW_DDP_BOUNDS };
 		return false;
 	}
-	/* shorter than requested, for which RFC 5040 has no error code */
+	/* RFC 5040 has no error code for a response that is shorter than requested */
 	if (seg->last && end != read->length) {
 		*err = (struct siw_wire_err){ SIW_LAYER_RDMAP, SIW_RDMAP_REMOTE_OPERATION,
 					      SIW_RDMAP_UNSPECIFIED };
@@ -277,11 +281,12 @@ struct siw_wire_err siw_rdmap_request_error(struct siw_wire_err err)
 }
 
 /*
- * Whether the source memory of a Read may be read: RFC5040-7.2-09 to -13. For an empty Read, always
- * (RFC5040-5.2.1-16).
+ * Whether the source memory of a Read may be read (RFC5040-7.2-09 to -13). The source of an empty
+ * Read is always valid (RFC5040-5.2.1-16).
  */
-static bool request_source_ok(struct siw_rdmap_stream *stream,
-			      const struct siw_rdmap_wire_read *wire, struct siw_wire_err *err)
+static bool request_source_is_readable(struct siw_rdmap_stream *stream,
+				       const struct siw_rdmap_wire_read *wire,
+				       struct siw_wire_err *err)
 {
 	uint32_t stag = be32toh(wire->src_stag), size = be32toh(wire->rdmardsz);
 	int r;
@@ -298,15 +303,18 @@ static bool request_source_ok(struct siw_rdmap_stream *stream,
 	return r >= 0;
 }
 
-/* The RDMAP header that a Terminate quotes, or NULL: none for an atomic (RFC 7306 section 8.1). */
+/*
+ * Returns the RDMAP header of the request that a Terminate quotes, or NULL for an atomic (RFC 7306
+ * section 8.1).
+ */
 static const struct siw_rdmap_wire_read *
 request_quoted_header(const struct siw_rdmap_request *request)
 {
 	return request->atomic ? NULL : &request->wire.read;
 }
 
-bool siw_rdmap_request_in(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
-			  const struct siw_ddp_delivery *delivery)
+bool siw_rdmap_store_request(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
+			     const struct siw_ddp_delivery *delivery)
 {
 	struct siw_rdmap_rx *rx = &stream->rx;
 	struct siw_rdmap_request *request =
@@ -321,16 +329,18 @@ bool siw_rdmap_request_in(struct siw_rdmap_stream *stream, const struct siw_ddp_
 	request->seg = *seg;
 	request->buffer = delivery->user_data;
 	request->refused = false;
-	/* The RFCs define no error code for a wrong length. */
+	/* RFC 5040 and RFC 7306 define no error code for a request of a wrong length. */
 	if (delivery->length != (atomic ? SIW_RDMAP_ATOMIC_LEN : SIW_RDMAP_READ_LEN))
 		return stream->type->request_failed(stream, request, err, NULL);
-	if (atomic ? !siw_rdmap_atomic_ok(stream, &request->wire.atomic, &err)
-		   : !request_source_ok(stream, &request->wire.read, &err))
+	if (atomic ? !siw_rdmap_atomic_is_allowed(stream, &request->wire.atomic, &err)
+		   : !request_source_is_readable(stream, &request->wire.read, &err))
 		return stream->type->request_failed(stream, request, siw_rdmap_request_error(err),
 						    request_quoted_header(request));
-	/* RFC 7306 section 7: an atomic is answered after earlier messages have been received. */
+	/*
+	 * RFC 7306 section 7: an atomic is answered only after earlier messages have been received.
+	 */
 	if (!atomic)
-		siw_rdmap_count_asked(stream, &request->wire.read);
+		siw_rdmap_handle_counts_request(stream, &request->wire.read);
 	request->held = rx->unexpected && (atomic || !request->wire.read.rdmardsz);
 	if (request->held)
 		request->behind = siw_ddp_rx_arrived(stream->ddp);
@@ -347,13 +357,13 @@ bool siw_rdmap_request_release(struct siw_rdmap_stream *stream)
 		const struct siw_rdmap_request *r =
 			&stream->requests[released & stream->request_mask];
 
-		/* Responses are sent in order, so later ones wait, too. */
+		/* Responses are sent in order, so later responses wait, too. */
 		if (r->held && (int32_t)(delivered - r->behind) < 0)
 			break;
 	}
 	if (released == before)
 		return false;
-	/* Pairs with the load in siw_rdmap_responses_pending(). */
+	/* Memory ordering: pairs with the load in siw_rdmap_responses_pending(). */
 	atomic_store_explicit(&stream->requests_released, released, memory_order_release);
 	return true;
 }
@@ -382,8 +392,8 @@ uint32_t siw_rdmap_response_size(struct siw_rdmap_stream *stream)
 	return response_octets(siw_rdmap_oldest_request(stream));
 }
 
-static int read_respond(struct siw_rdmap_stream *stream, const struct siw_rdmap_wire_read *wire,
-			struct siw_wire_err *err)
+static int begin_read_response(struct siw_rdmap_stream *stream,
+			       const struct siw_rdmap_wire_read *wire, struct siw_wire_err *err)
 {
 	struct siw_ddp_msg *msg = siw_ddp_tx_msg(stream->ddp, true);
 
@@ -413,7 +423,7 @@ int siw_rdmap_response_begin(struct siw_rdmap_stream *stream, struct siw_wire_er
 	if (__builtin_expect(request->refused, 0))
 		return siw_rdmap_rd_report_request(stream, request, err);
 	return request->atomic ? siw_rdmap_atomic_respond(stream, request, err)
-			       : read_respond(stream, &request->wire.read, err);
+			       : begin_read_response(stream, &request->wire.read, err);
 }
 
 void siw_rdmap_response_done(struct siw_rdmap_stream *stream)
@@ -427,8 +437,8 @@ void siw_rdmap_response_done(struct siw_rdmap_stream *stream)
 	siw_rdmap_traffic_count(&stream->traffic.sent, 0, response_octets(request));
 	atomic_store_explicit(&stream->requests_done, done + 1, memory_order_release);
 	/*
-	 * The buffer is posted last, because from then on the peer's next request may use the slot
-	 * just freed. The ring is as large as the queue, so there is room. Pairs with
+	 * The buffer is posted last, because after the post the peer's next request may use the
+	 * slot just freed. The ring is as large as the queue, so there is room. The post pairs with
 	 * siw_mem_queue_peek().
 	 */
 	siw_mem_queue_post(stream->q_read, buffer, &sge, 1);

@@ -8,7 +8,7 @@
  *  |    3    |       |          |                |                |                |
  *  +---------+-------+----------+----------------+----------------+----------------+----------
  *
- * A slot holds an unfinished message, or a finished one. Finished messages are stored so that their
+ * A slot holds an unfinished or a finished message. Finished messages are stored so that their
  * ranges can be queried, and so that late datagrams do not begin a new message.
  */
 #include <errno.h>
@@ -44,26 +44,32 @@ enum slot_state { FREE, OPEN, DUE, REPORTED };
 
 struct slot {
 	enum slot_state state;
-	uint64_t last_ns;  /* OPEN: when the latest datagram of the message arrived */
-	uint64_t final_ns; /* OPEN: when the final segment of the message arrived; 0: not yet */
-	/* sequence number of the message's first datagram; REPORTED: of its report */
+	uint64_t last_ns;  /* OPEN: arrival time of the message's latest datagram */
+	uint64_t final_ns; /* OPEN: arrival time of the message's final segment; 0: not yet */
+	/*
+	 * sequence number of the message's first datagram; REPORTED: sequence number of the
+	 * message's report
+	 */
 	uint64_t order;
 	struct siw_rdmap_record rec;
 };
 
 struct siw_rdmap_records {
 	uint32_t max;	    /* maximum number of unfinished messages */
-	uint32_t open, due; /* number of slots in these states */
+	uint32_t open, due; /* number of slots in the states OPEN and DUE */
 	uint32_t hint;	    /* index of the slot used by the last datagram */
-	uint64_t reported;  /* number of the latest report */
+	uint64_t reported;  /* number of the latest report made */
 	uint64_t order;
 	uint64_t window_ns, timeout_ns;
-	struct slot slots[]; /* 2 * max */
+	struct slot slots[]; /* the array has 2 * max slots */
 };
 
 uint32_t siw_rdmap_record_first_id(void)
 {
-	/* Random, so that the ids differ from those of an earlier process at this port. */
+	/*
+	 * The first id is random, so that the ids differ from the ids of an earlier process at the
+	 * same port.
+	 */
 	return siw_random();
 }
 
@@ -103,8 +109,8 @@ void siw_rdmap_record_abandon(struct siw_rdmap_dgram *dgram)
 /* ---- ranges ---------------------------------------------------------------------------------- */
 
 /*
- * Records the octets [start, end) as received. false: that would take more than
- * SIW_RDMAP_RECORD_RANGES ranges.
+ * Records the octets [start, end) of a message as received. Returns false if more than
+ * SIW_RDMAP_RECORD_RANGES ranges would be needed.
  */
 static bool record_add_range(struct siw_rdmap_record *rec, uint32_t start, uint32_t end)
 {
@@ -114,8 +120,8 @@ static bool record_add_range(struct siw_rdmap_record *rec, uint32_t start, uint3
 	while (i < rec->n && r[i].end < start)
 		i++;
 	/*
-	 * i: the first range that touches [start, end) or lies behind it; k: the first range that
-	 * lies behind it.
+	 * i: the first range that touches [start, end) or follows it; k: the first range that
+	 * follows [start, end) without touching it.
 	 */
 	for (k = i; k < rec->n && r[k].start <= end; k++) {
 		start = r[k].start < start ? r[k].start : start;
@@ -133,7 +139,8 @@ static bool record_add_range(struct siw_rdmap_record *rec, uint32_t start, uint3
 
 /* ---- slots ----------------------------------------------------------------------------------- */
 
-static bool slot_matches(const struct slot *s, const struct siw_rdmap_event *event, uint32_t id)
+static bool slot_holds_message(const struct slot *s, const struct siw_rdmap_event *event,
+			       uint32_t id)
 {
 	return s->state != FREE && s->rec.id == id && s->rec.src_qpn == event->src_qpn &&
 	       siw_addr_same(&s->rec.source, &event->source);
@@ -142,10 +149,10 @@ static bool slot_matches(const struct slot *s, const struct siw_rdmap_event *eve
 static struct slot *slot_find(struct siw_rdmap_records *r, const struct siw_rdmap_event *event,
 			      uint32_t id)
 {
-	if (slot_matches(&r->slots[r->hint], event, id))
+	if (slot_holds_message(&r->slots[r->hint], event, id))
 		return &r->slots[r->hint];
 	for (uint32_t i = 0; i < 2 * r->max; i++) {
-		if (!slot_matches(&r->slots[i], event, id))
+		if (!slot_holds_message(&r->slots[i], event, id))
 			continue;
 		r->hint = i;
 		return &r->slots[i];
@@ -154,8 +161,8 @@ static struct slot *slot_find(struct siw_rdmap_records *r, const struct siw_rdma
 }
 
 /*
- * The oldest slot in this state, and, if host is given, with a message from this host. *n: the
- * number of such slots.
+ * Returns the oldest slot in the given state, if host is given only of messages from the host. *n:
+ * the number of matching slots.
  */
 static struct slot *slot_oldest(struct siw_rdmap_records *r, enum slot_state state,
 				const struct siw_addr *host, uint32_t *n)
@@ -176,9 +183,9 @@ static struct slot *slot_oldest(struct siw_rdmap_records *r, enum slot_state sta
 }
 
 /*
- * Makes room for a message from this source. A single host may have only half of the unfinished
- * messages, so that it cannot lock out others. A further message ends the host's oldest one; if the
- * limit for all hosts is reached, the oldest message of all ends.
+ * Makes room for a message from the source. A single host may have only half of the unfinished
+ * messages, so that the host cannot lock out other hosts. A further message ends the oldest message
+ * of the host; if the limit for all hosts is reached, the oldest message of all hosts ends.
  */
 static void slot_make_room(struct siw_rdmap_records *r, const struct siw_addr *source)
 {
@@ -200,9 +207,9 @@ end:
 	siw_count(SIW_COUNTER_record_early, 1);
 }
 
-static struct slot *slot_begin(struct siw_rdmap_records *r, const struct siw_rdmap_event *event,
-			       const struct siw_ddp_seg *seg,
-			       const struct siw_rdmap_record_head *wire)
+static struct slot *slot_open(struct siw_rdmap_records *r, const struct siw_rdmap_event *event,
+			      const struct siw_ddp_seg *seg,
+			      const struct siw_rdmap_record_head *wire)
 {
 	struct slot *s;
 	uint32_t n;
@@ -283,13 +290,13 @@ void siw_rdmap_record_quote(const uint8_t *head, size_t len, struct siw_rdmap_ev
 	event->quoted_msn = be32toh(wire.id);
 }
 
-static bool slot_agrees(const struct slot *s, const struct siw_ddp_seg *seg,
-			const struct siw_rdmap_record_head *wire)
+static bool slot_agrees_with_segment(const struct slot *s, const struct siw_ddp_seg *seg,
+				     const struct siw_rdmap_record_head *wire)
 {
 	return s->rec.stag == seg->stag && s->rec.to == wire->to && s->rec.length == wire->length;
 }
 
-/* Fills *event for an erroneous segment: quotes the segment and the id of its message. */
+/* Fills *event for an invalid segment: quotes the segment and the id of its message. */
 static void record_fill_error(const struct siw_rdmap_dgram *dgram, const struct siw_ddp_seg *seg,
 			      struct siw_wire_err err, struct siw_rdmap_event *event)
 {
@@ -298,9 +305,10 @@ static void record_fill_error(const struct siw_rdmap_dgram *dgram, const struct 
 		siw_rdmap_record_quote(siw_ddp_dgram_payload(dgram->ddp), seg->payload, event);
 }
 
-/* Reports in *event that a sender with the right Q_Key has violated the protocol. */
-static bool record_violation(const struct siw_rdmap_dgram *dgram, const struct siw_ddp_seg *seg,
-			     enum siw_counter why, uint8_t code, struct siw_rdmap_event *event)
+/* Reports in *event that a sender with the correct Q_Key has violated the protocol. */
+static bool record_report_violation(const struct siw_rdmap_dgram *dgram,
+				    const struct siw_ddp_seg *seg, enum siw_counter why,
+				    uint8_t code, struct siw_rdmap_event *event)
 {
 	struct siw_wire_err err = { SIW_LAYER_RDMAP, SIW_RDMAP_REMOTE_OPERATION, code };
 
@@ -310,12 +318,13 @@ static bool record_violation(const struct siw_rdmap_dgram *dgram, const struct s
 }
 
 /*
- * Handles denied access to memory. This end's user gets an event. The sender gets no error message,
- * since it could find valid STags by probing; the datagram may also be an old one whose region has
- * been deregistered.
+ * Handles denied access to memory. The user of this end gets an event. The sender gets no error
+ * message, since error messages would allow a sender to find valid STags by probing; the datagram
+ * may also be an old datagram whose region has been deregistered.
  */
-static bool record_access_denied(const struct siw_rdmap_dgram *dgram, const struct siw_ddp_seg *seg,
-				 struct siw_wire_err err, struct siw_rdmap_event *event)
+static bool record_report_denied_access(const struct siw_rdmap_dgram *dgram,
+					const struct siw_ddp_seg *seg, struct siw_wire_err err,
+					struct siw_rdmap_event *event)
 {
 	siw_drop(SIW_COUNTER_drop_access);
 	record_fill_error(dgram, seg, err, event);
@@ -323,8 +332,8 @@ static bool record_access_denied(const struct siw_rdmap_dgram *dgram, const stru
 	return true;
 }
 
-bool siw_rdmap_record_in(struct siw_rdmap_dgram *dgram, const struct siw_ddp_seg *seg,
-			 struct siw_rdmap_event *event)
+bool siw_rdmap_handle_record_segment(struct siw_rdmap_dgram *dgram, const struct siw_ddp_seg *seg,
+				     struct siw_rdmap_event *event)
 {
 	struct siw_rdmap_records *r = dgram->records;
 	struct siw_wire_err err;
@@ -338,24 +347,27 @@ bool siw_rdmap_record_in(struct siw_rdmap_dgram *dgram, const struct siw_ddp_seg
 		return siw_drop(SIW_COUNTER_drop_qkey);
 	if (!r || (seg->ulp_octet & SIW_RDMAP_OP_MASK) != SIW_RDMAP_PRIVATE ||
 	    !siw_rdmap_record_get_head(siw_ddp_dgram_payload(dgram->ddp), seg->payload, &wire))
-		return record_violation(dgram, seg, SIW_COUNTER_drop_opcode, SIW_RDMAP_OPCODE,
-					event);
+		return record_report_violation(dgram, seg, SIW_COUNTER_drop_opcode,
+					       SIW_RDMAP_OPCODE, event);
 	if (!siw_rdmap_record_fits(seg, &wire))
-		return record_violation(dgram, seg, SIW_COUNTER_drop_header, SIW_RDMAP_UNSPECIFIED,
-					event);
+		return record_report_violation(dgram, seg, SIW_COUNTER_drop_header,
+					       SIW_RDMAP_UNSPECIFIED, event);
 	event->src_qpn = siw_rdmap_src_qpn(&event->source, seg->qn);
 	s = slot_find(r, event, wire.id);
-	if (s && s->state != OPEN) /* the message was reported already, or is about to be */
+	if (s && s->state != OPEN) /* the message was reported already, or will be reported next */
 		return siw_drop(SIW_COUNTER_drop_late);
-	if (s && !slot_agrees(s, seg, &wire))
-		return record_violation(dgram, seg, SIW_COUNTER_drop_header, SIW_RDMAP_UNSPECIFIED,
-					event);
-	/* Placed before a slot is assigned: a sender without access must not occupy a slot. */
+	if (s && !slot_agrees_with_segment(s, seg, &wire))
+		return record_report_violation(dgram, seg, SIW_COUNTER_drop_header,
+					       SIW_RDMAP_UNSPECIFIED, event);
+	/*
+	 * The payload is placed before a slot is assigned, because a sender without access must not
+	 * occupy a slot.
+	 */
 	if (siw_ddp_dgram_place_tagged(dgram->ddp, seg, dgram->pd, SIW_RDMAP_RECORD_HEAD,
 				       SIW_MEM_REMOTE_WRITE, &err))
-		return record_access_denied(dgram, seg, err, event);
+		return record_report_denied_access(dgram, seg, err, event);
 	if (!s)
-		s = slot_begin(r, event, seg, &wire);
+		s = slot_open(r, event, seg, &wire);
 	if (!s)
 		return siw_drop(SIW_COUNTER_record_full);
 	start = (uint32_t)(seg->to - wire.to);
@@ -372,7 +384,10 @@ bool siw_rdmap_record_in(struct siw_rdmap_dgram *dgram, const struct siw_ddp_seg
 
 /* ---- reporting ------------------------------------------------------------------------------- */
 
-/* The time at which a message is reported if no more of it arrives; 0: now. */
+/*
+ * Returns the time at which a message is reported if no more of its datagrams arrive; 0 if it is
+ * reported now.
+ */
 static uint64_t slot_expiry_ns(const struct siw_rdmap_records *r, const struct slot *s)
 {
 	uint64_t at = s->last_ns + r->timeout_ns;

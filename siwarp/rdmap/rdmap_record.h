@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * rdmap/rdmap_record.h - part of rdmap/rdmap.h: Write-Record, the RDMA Write of UD (and RD). Each
+ * rdmap/rdmap_record.h - part of rdmap/rdmap.h: Write-Record, the RDMA Write of UD and RD. Each
  * datagram of a message is placed independently. The target records which octets have arrived, and
- * reports the message when it is complete or no more of it is expected.
+ * reports the message when the message is complete or no more of its datagrams are expected.
  *
- * What this does NOT do: retransmit. A message of which all datagrams are lost is not reported.
+ * What Write-Record on UD does NOT do: retransmit datagrams. A message of which all datagrams are
+ * lost is not reported.
  *
  * Locks: siw_rdmap_record_send(): the QP's send lock; all others: the progress lock.
  */
@@ -17,7 +18,7 @@
 
 struct siw_rdmap_records;
 
-/* Octets [start, end) of a message. */
+/* The octets [start, end) of a Write-Record. */
 struct siw_rdmap_range {
 	uint32_t start;
 	uint32_t end;
@@ -25,7 +26,7 @@ struct siw_rdmap_range {
 /* Maximum number of ranges recorded for a message; further ranges are not recorded. */
 #define SIW_RDMAP_RECORD_RANGES 32
 
-/* The report of a message. */
+/* The report of a received Write-Record. */
 struct siw_rdmap_record {
 	struct siw_addr source;
 	uint32_t src_qpn;
@@ -33,29 +34,31 @@ struct siw_rdmap_record {
 	uint32_t stag;
 	uint64_t to;	 /* tagged offset of the message's first octet */
 	uint32_t length; /* octets of the complete message */
-	uint32_t valid;	 /* total octets in ranges */
+	uint32_t valid;	 /* total octets in the ranges, which were received */
 	bool solicited;
-	uint64_t number; /* this end's number of the report, from 1 */
+	uint64_t number; /* number of the report at this end, from 1 */
 	uint32_t n;
 	/* in order; adjacent ranges are merged */
 	struct siw_rdmap_range ranges[SIW_RDMAP_RECORD_RANGES];
 };
 
 /*
- * Enables the endpoint to receive Write-Records, with at most max unfinished messages at a time;
- * max 0: none are received. 0 or -ENOMEM.
+ * Enables the endpoint to receive Write-Records, with at most max unfinished messages at a time; if
+ * max is 0, no Write-Records are received. Returns 0 or -ENOMEM.
  */
 int siw_rdmap_record_open(struct siw_rdmap_dgram *dgram, uint32_t max);
-/* Drops unfinished messages. Reports stay: their completions may still be polled. */
+/*
+ * Drops unfinished Write-Records. Reports are kept, because their completions may still be polled.
+ */
 void siw_rdmap_record_abandon(struct siw_rdmap_dgram *dgram);
 /*
- * Reports the next message that is complete, or has expired at now_ns; NULL: none. The report is
- * valid until siw_rdmap_record_kept() further reports were made. *due_ns: when the next message
- * expires; 0: none is unfinished.
+ * Returns the report of the next Write-Record that is complete, or has expired at now_ns, or NULL.
+ * The report is valid until siw_rdmap_record_kept() further reports were made. *due_ns: the time at
+ * which the next message expires; 0 if no message is unfinished.
  */
 const struct siw_rdmap_record *siw_rdmap_record_next(struct siw_rdmap_dgram *dgram, uint64_t now_ns,
 						     uint64_t *due_ns);
-/* The report with this number; NULL: it is no longer stored. */
+/* Returns the report with the given number, or NULL if the report is no longer stored. */
 const struct siw_rdmap_record *siw_rdmap_record_find(struct siw_rdmap_dgram *dgram,
 						     uint64_t number);
 
@@ -73,17 +76,18 @@ struct siw_rdmap_record_op {
 	uint64_t length;
 };
 /*
- * Sends from octet *offset (0 at first) on, and advances *offset. 1: the message is sent
- * completely; 0: a turn's 64 KiB are sent, call again; -EAGAIN: the socket is full; -errno as
- * siw_ddp_dgram_tx(): the message fails.
+ * Sends a Write-Record from octet *offset (initially 0) on, and advances *offset. Returns 1 if the
+ * message is sent completely; 0 if the 64 KiB of a turn are sent, and the caller must call again;
+ * -EAGAIN if the socket is full; another -errno of siw_ddp_dgram_tx() if the message fails.
  */
 int siw_rdmap_record_send(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_record_op *op,
 			  uint64_t *offset);
 
 /*
- * Write-Records on reliable datagrams: siw_rdmap_send() of a PRIVATE op sends one. They arrive
- * complete, once and in order; event RECORD reports each, with its number as user_data. While the
- * table is full of reports that were not polled, the stream is paused.
+ * Write-Records on reliable datagrams, which siw_rdmap_send() sends for an operation with opcode
+ * PRIVATE. Write-Records on RD arrive complete, once and in order; event RECORD reports each
+ * Write-Record, with its number as user_data. While the table is full of reports that were not
+ * polled, the stream is paused.
  */
 int siw_rdmap_rd_record_open(struct siw_rdmap_rd *rd, uint32_t max);
 void siw_rdmap_rd_record_polled(struct siw_rdmap_rd *rd, uint32_t polled);
@@ -94,7 +98,7 @@ const struct siw_rdmap_record *siw_rdmap_rd_record_find(const struct siw_rdmap_r
 
 /* cffi: end */
 
-/* The minimum number of reports that stay stored, if max messages may be unfinished. */
+/* Returns the minimum number of reports that stay stored, if max messages may be unfinished. */
 static inline uint32_t siw_rdmap_record_kept(uint32_t max)
 {
 	return (max + 1) / 2;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * rdmap/rdmap_record_rd.c - Write-Record on reliable datagrams. It uses UD's segments, which here
- * arrive complete and in order, so a message has one range and is reported once, in order.
+ * rdmap/rdmap_record_rd.c - Write-Record on reliable datagrams, with the segment format of UD. The
+ * segments arrive complete and in order, so a message has one range and is reported once, in order.
  */
 #include <errno.h>
 
@@ -15,7 +15,7 @@ int siw_rdmap_rd_record_open(struct siw_rdmap_rd *rd, uint32_t max)
 	return rd->records ? 0 : -ENOMEM;
 }
 
-/* Too many Write-Records that are reported and not polled make the next one wait. */
+/* Makes the next Write-Record wait if too many Write-Records are reported and not polled. */
 static void record_update_pause(struct siw_rdmap_rd *rd)
 {
 	bool full = rd->records && siw_rdmap_records_full(rd->records, rd->records_polled);
@@ -71,7 +71,7 @@ int siw_rdmap_rd_record_begin(struct siw_rdmap_stream *stream, struct siw_rdmap_
 		.end = &op->stamp.end,
 	};
 	r = siw_ddp_tx(stream->ddp, msg, &err);
-	/* A message that failed after its first segment has used up its id. */
+	/* A Write-Record that failed after its first segment has used up its id. */
 	rd->record_id += r >= 0 || siw_ddp_tx_active(stream->ddp);
 	return r;
 }
@@ -84,7 +84,10 @@ static bool record_rd_refuse(struct siw_wire_err *err, uint8_t code)
 	return false;
 }
 
-/* Whether a segment is the next one of the current message, or the first of a message. */
+/*
+ * Whether a segment is the next segment of the current Write-Record, or the first segment of a new
+ * one.
+ */
 static bool record_rd_is_next(const struct siw_rdmap_recording *rec, const struct siw_ddp_seg *seg,
 			      const struct siw_rdmap_record_head *head)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * rdmap/rdmap_record_tx.c - sends Write-Records segment by segment, and keeps a table of recently
- * sent ones, against which error messages are checked.
+ * sent Write-Records, against which received error messages are checked.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -12,30 +12,30 @@
 #include "rdmap/rdmap_impl.h"
 
 /*
- * Octets that one call sends before other QPs, and perhaps a receiver in this process, get their
- * turn.
+ * Maximum octets that one call sends, so that other queue pairs, and perhaps a receiver in the same
+ * process, get their turn.
  */
 #define TURN 65536u
-/* A path's MTU is looked up again after this time. */
+/* The time in nanoseconds after which a path's MTU is looked up again. */
 #define PATH_NS 1000000000ull
 
 /*
  * A recently sent Write-Record: the values that an error message must quote, and a hash of the
- * address it may come from.
+ * address that may send the error message.
  */
 struct sent {
 	uint64_t user_data, to;
-	uint32_t tag; /* siw_rdmap_sent_tag; 0: none */
+	uint32_t tag; /* hash by siw_rdmap_sent_tag(); 0: the entry is free */
 	uint32_t id, stag, length;
 };
 
-/* The latest Write-Records sent, indexed by id modulo n. Under the send lock. */
+/* The table of the latest Write-Records sent, indexed by id modulo n. Under the send lock. */
 struct siw_rdmap_record_sents {
 	uint32_t n;
 	struct sent sent[];
 };
 
-static struct siw_rdmap_record_sents *alloc_record_sents(void)
+static struct siw_rdmap_record_sents *record_tx_alloc_sents(void)
 {
 	uint32_t n = (uint32_t)siw_settings()->err_window;
 	struct siw_rdmap_record_sents *s = calloc(1, sizeof(*s) + n * sizeof(s->sent[0]));
@@ -46,16 +46,18 @@ static struct siw_rdmap_record_sents *alloc_record_sents(void)
 }
 
 /*
- * Records a message whose first datagram was sent. The message has used up its id, even if the rest
- * is never sent. If there is no memory for the table, error messages about it are dropped.
+ * Records a Write-Record whose first datagram was sent. The Write-Record has used up its id, even
+ * if the rest is never sent. If there is no memory for the table, error messages about the
+ * Write-Record are dropped.
  */
-static void record_tx_begun(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_record_op *op)
+static void record_tx_record_begun(struct siw_rdmap_dgram *dgram,
+				   const struct siw_rdmap_record_op *op)
 {
 	struct siw_rdmap_record_sents *s = dgram->record_sents;
 	uint32_t id = dgram->record_id++;
 
 	if (!s)
-		s = dgram->record_sents = alloc_record_sents();
+		s = dgram->record_sents = record_tx_alloc_sents();
 	if (!s)
 		return;
 	s->sent[id % s->n] = (struct sent){
@@ -68,8 +70,8 @@ static void record_tx_begun(struct siw_rdmap_dgram *dgram, const struct siw_rdma
 	};
 }
 
-bool siw_rdmap_record_sent(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_event *event,
-			   uint64_t *user_data)
+bool siw_rdmap_record_was_sent(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_event *event,
+			       uint64_t *user_data)
 {
 	struct siw_rdmap_record_sents *s = dgram->record_sents;
 	uint32_t index = event->src_qpn >> SIW_RDMAP_INDEX_SHIFT;
@@ -83,11 +85,11 @@ bool siw_rdmap_record_sent(struct siw_rdmap_dgram *dgram, const struct siw_rdmap
 	    event->quoted_to - sent->to > sent->length)
 		return false;
 	*user_data = sent->user_data;
-	sent->tag = 0; /* only one report per message is accepted */
+	sent->tag = 0; /* only one error message per Write-Record is accepted */
 	return true;
 }
 
-/* The maximum octets of user data in one datagram to dest, or -errno. */
+/* Returns the maximum octets of user data in one datagram to dest, or -errno. */
 static int record_path_payload(struct siw_rdmap_dgram *dgram, const struct siw_addr *dest)
 {
 	uint64_t now = siw_now_ns();
@@ -106,11 +108,12 @@ static int record_path_payload(struct siw_rdmap_dgram *dgram, const struct siw_a
 	return (int)dgram->path_octets;
 }
 
-static int send_segment(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_record_op *op,
-			uint64_t offset, uint64_t octets)
+static int record_tx_send_segment(struct siw_rdmap_dgram *dgram,
+				  const struct siw_rdmap_record_op *op, uint64_t offset,
+				  uint64_t octets)
 {
 	struct siw_rdmap_record_head head = {
-		/* after the first segment, record_tx_begun() has advanced record_id */
+		/* record_tx_record_begun() has advanced record_id after the first segment */
 		.id = dgram->record_id - (offset != 0),
 		.length = (uint32_t)op->length,
 		.to = op->to,
@@ -154,11 +157,11 @@ int siw_rdmap_record_send(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_
 
 		if (turn >= TURN)
 			return 0;
-		r = send_segment(dgram, op, *offset, octets);
+		r = record_tx_send_segment(dgram, op, *offset, octets);
 		if (r)
 			return r;
 		if (!*offset)
-			record_tx_begun(dgram, op);
+			record_tx_record_begun(dgram, op);
 		*offset += octets;
 		turn += octets;
 	} while (*offset < op->length);

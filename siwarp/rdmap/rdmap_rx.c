@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * rdmap/rdmap_rx.c - checks, places and delivers one segment of a stream. rdmap_connection.c and
- * rdmap_rd.c find the next segment.
+ * rdmap/rdmap_rx.c - checks, places and delivers one segment of an RDMAP stream. rdmap_connection.c
+ * and rdmap_rd.c find the next segment.
  */
 #include <errno.h>
 
@@ -29,13 +29,13 @@ static const struct {
 	[SIW_RDMAP_ATOMIC_RESPONSE] = { true, false, SIW_RDMAP_QN_ATOMIC },
 };
 
-static bool op_error(struct siw_wire_err *err, uint8_t code)
+static bool rx_set_op_error(struct siw_wire_err *err, uint8_t code)
 {
 	*err = (struct siw_wire_err){ SIW_LAYER_RDMAP, SIW_RDMAP_REMOTE_OPERATION, code };
 	return false;
 }
 
-static bool op_invalidates(uint8_t op)
+static bool op_is_send_with_invalidate(uint8_t op)
 {
 	return op == SIW_RDMAP_SEND_INV || op == SIW_RDMAP_SEND_SE_INV;
 }
@@ -47,7 +47,10 @@ static const struct siw_wire_err TOO_LONG = { SIW_LAYER_DDP, SIW_DDP_UNTAGGED_BU
 static const struct siw_wire_err NO_RIGHT = { SIW_LAYER_RDMAP, SIW_RDMAP_REMOTE_PROTECTION,
 					      SIW_RDMAP_ACCESS };
 
-/* Checks segments with an opcode of RFC 7306 or the private opcode. */
+/*
+ * Checks a received segment with an opcode of RFC 7306 or the private opcode. Returns false with
+ * *err if the segment is invalid.
+ */
 static __attribute__((cold, noinline)) bool rx_check_extension(struct siw_rdmap_stream *stream,
 							       struct siw_ddp_seg *seg,
 							       struct siw_wire_err *err)
@@ -59,15 +62,18 @@ static __attribute__((cold, noinline)) bool rx_check_extension(struct siw_rdmap_
 		return siw_rdmap_atomic_expects(stream, seg, err);
 	if (op == SIW_RDMAP_PRIVATE &&
 	    (!stream->private || !stream->type->knows_private(stream, seg)))
-		/* not siwarp's use of the experimental opcode */
-		return op_error(err, SIW_RDMAP_OPCODE);
-	/* The Write before this Immediate Data was refused, and the two are one operation. */
+		/* the peer does not use the experimental opcode as siwarp does */
+		return rx_set_op_error(err, SIW_RDMAP_OPCODE);
+	/*
+	 * The Immediate Data is refused if the Write before it was refused, because both are one
+	 * operation.
+	 */
 	if (siw_rdmap_is_immediate(op) && stream->rx.write_refused)
-		return op_error(err, SIW_RDMAP_UNSPECIFIED);
+		return rx_set_op_error(err, SIW_RDMAP_UNSPECIFIED);
 	/* RFC7306-6.3-08; no RFC defines the error code. */
 	if (siw_rdmap_is_immediate(op) &&
 	    (seg->last ? end != SIW_RDMAP_IMM_LEN : end > SIW_RDMAP_IMM_LEN))
-		return op_error(err, SIW_RDMAP_UNSPECIFIED);
+		return rx_set_op_error(err, SIW_RDMAP_UNSPECIFIED);
 	seg->note = stream->rx.written;
 	if (seg->last && !seg->qn)
 		siw_rdmap_forget_write(&stream->rx);
@@ -79,16 +85,17 @@ bool siw_rdmap_rx_check(struct siw_rdmap_stream *stream, struct siw_wire_err *er
 	struct siw_ddp_seg *seg = &stream->rx.seg;
 	uint8_t op = siw_rdmap_opcode_of(seg);
 
-	if (seg->ulp_octet >> SIW_RDMAP_RV_SHIFT > SIW_RDMAP_RV) /* RFC5040-4.1-08: 0 or 1 */
-		return op_error(err, SIW_RDMAP_VERSION);
+	/* RFC5040-4.1-08: RDMAP versions 0 and 1 are valid */
+	if (seg->ulp_octet >> SIW_RDMAP_RV_SHIFT > SIW_RDMAP_RV)
+		return rx_set_op_error(err, SIW_RDMAP_VERSION);
 	if (!shape[op].known || shape[op].tagged != seg->tagged ||
 	    (!seg->tagged && shape[op].qn != seg->qn)) {
 		if (op == SIW_RDMAP_PRIVATE && seg->tagged)
 			return stream->type->private_expects(stream, seg, err);
-		return op_error(err, SIW_RDMAP_OPCODE);
+		return rx_set_op_error(err, SIW_RDMAP_OPCODE);
 	}
 	if (seg->tagged && !stream->type->tagged_expects(stream, op))
-		return op_error(err, SIW_RDMAP_OPCODE);
+		return rx_set_op_error(err, SIW_RDMAP_OPCODE);
 	if (op == SIW_RDMAP_WRITE && seg->payload && stream->denied & SIW_MEM_REMOTE_WRITE) {
 		*err = NO_RIGHT;
 		return false;
@@ -96,8 +103,8 @@ bool siw_rdmap_rx_check(struct siw_rdmap_stream *stream, struct siw_wire_err *er
 	if (op == SIW_RDMAP_READ_RESPONSE)
 		return siw_rdmap_read_expects(stream, seg, err);
 	/*
-	 * Buffers of the Read queue also fit an Atomic Request, which is longer, so the length is
-	 * checked here.
+	 * The length of a Read Request must be checked, because the buffers of the Read queue have
+	 * the size of an Atomic Request, which is longer.
 	 */
 	if (op == SIW_RDMAP_READ_REQUEST && (uint64_t)seg->mo + seg->payload > SIW_RDMAP_READ_LEN) {
 		*err = TOO_LONG;
@@ -108,10 +115,10 @@ bool siw_rdmap_rx_check(struct siw_rdmap_stream *stream, struct siw_wire_err *er
 	if (!seg->tagged && !seg->qn)
 		siw_rdmap_forget_write(&stream->rx);
 	/*
-	 * RFC5040-7.2-04, -05: checked before anything is placed; the STag is invalidated with the
-	 * last segment.
+	 * RFC5040-7.2-04, -05: the STag to invalidate is checked before any segment is placed, and
+	 * invalidated with the last segment.
 	 */
-	if (op_invalidates(op) &&
+	if (op_is_send_with_invalidate(op) &&
 	    !siw_mem_stag_may_invalidate(stream->mem, seg->ulp_word,
 					 siw_ddp_stream_identity(stream->ddp))) {
 		*err = CANNOT_INVALIDATE;
@@ -123,13 +130,13 @@ bool siw_rdmap_rx_check(struct siw_rdmap_stream *stream, struct siw_wire_err *er
 /* ---- delivery -------------------------------------------------------------------------------- */
 
 /*
- * Completes a Send with Invalidate: its STag is invalidated before the user gets the completion
- * (RFC5040-5.3-13). If the STag's owner has invalidated it meanwhile, the receive completes with an
- * error.
+ * Completes a Send with Invalidate: the STag is invalidated before the user gets the completion
+ * (RFC5040-5.3-13). If the STag's owner has invalidated the STag in the meantime, the receive
+ * completes with an error.
  */
-static __attribute__((cold, noinline)) void rx_invalidate(struct siw_rdmap_stream *stream,
-							  const struct siw_ddp_seg *seg,
-							  struct siw_rdmap_event *event)
+static __attribute__((cold, noinline)) void
+rx_complete_send_with_invalidate(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
+				 struct siw_rdmap_event *event)
 {
 	if (siw_mem_stag_invalidate(stream->mem, seg->ulp_word,
 				    siw_ddp_stream_identity(stream->ddp)) == 0) {
@@ -142,7 +149,7 @@ static __attribute__((cold, noinline)) void rx_invalidate(struct siw_rdmap_strea
 	stream->type->delivery_failed(stream, event, CANNOT_INVALIDATE, seg);
 }
 
-/* Parses the header of a message with immediate data; false: it is invalid. */
+/* Parses the header of a message with immediate data. Returns false if the header is invalid. */
 static bool rx_read_imm_header(const struct siw_ddp_seg *seg,
 			       const struct siw_ddp_delivery *delivery,
 			       struct siw_rdmap_event *event)
@@ -176,7 +183,7 @@ rx_handle_imm_header(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *
 
 	if (rx_read_imm_header(seg, delivery, event))
 		return;
-	/* The message has consumed a receive, which completes with an error. */
+	/* The invalid message has consumed a receive, which completes with an error. */
 	event->kind = SIW_RDMAP_BAD_RECV;
 	event->status = -EPROTO;
 	stream->type->delivery_failed(stream, event, unknown, seg);
@@ -193,8 +200,8 @@ void siw_rdmap_send_received(struct siw_rdmap_stream *stream, const struct siw_d
 	event->msn = seg->msn;
 	if (__builtin_expect(siw_rdmap_opcode_of(seg) >= SIW_RDMAP_IMMEDIATE, 0))
 		rx_handle_imm_header(stream, seg, delivery, event);
-	else if (__builtin_expect(op_invalidates(siw_rdmap_opcode_of(seg)), 0))
-		rx_invalidate(stream, seg, event);
+	else if (__builtin_expect(op_is_send_with_invalidate(siw_rdmap_opcode_of(seg)), 0))
+		rx_complete_send_with_invalidate(stream, seg, event);
 	siw_rdmap_traffic_count(&stream->traffic.received, 1, delivery->length);
 	if (event->kind == SIW_RDMAP_RECV)
 		siw_rdmap_count_update(stream);
@@ -212,7 +219,7 @@ static int rx_request_received(struct siw_rdmap_stream *stream,
 	/* A Read that is an RTR must be empty. */
 	if (rx->rtr && delivery->length == SIW_RDMAP_READ_LEN && size)
 		return stream->type->segment_failed(stream, event, siw_rdmap_no_rtr_match, NULL);
-	if (!siw_rdmap_request_in(stream, &rx->seg, delivery))
+	if (!siw_rdmap_store_request(stream, &rx->seg, delivery))
 		return siw_rdmap_fault_event(stream, event);
 	if (siw_rdmap_request_release(stream))
 		event->kind = SIW_RDMAP_REQUESTED;
@@ -221,9 +228,9 @@ static int rx_request_received(struct siw_rdmap_stream *stream,
 	return 1;
 }
 
-/* Handles the response to an atomic of this end. */
-static int atomic_response(struct siw_rdmap_stream *stream, uint32_t length,
-			   struct siw_rdmap_event *event)
+/* Handles the received response to an atomic of this end. */
+static int rx_atomic_response_received(struct siw_rdmap_stream *stream, uint32_t length,
+				       struct siw_rdmap_event *event)
 {
 	struct siw_wire_err err;
 
@@ -232,9 +239,9 @@ static int atomic_response(struct siw_rdmap_stream *stream, uint32_t length,
 	return stream->type->segment_failed(stream, event, err, &stream->rx.seg);
 }
 
-/* Handles a placed segment; done: the segment completes its message. */
-static int rx_placed(struct siw_rdmap_stream *stream, bool done,
-		     const struct siw_ddp_delivery *delivery, struct siw_rdmap_event *event)
+/* Handles a placed segment. done: whether the segment completes its message. */
+static int rx_segment_placed(struct siw_rdmap_stream *stream, bool done,
+			     const struct siw_ddp_delivery *delivery, struct siw_rdmap_event *event)
 {
 	struct siw_rdmap_rx *rx = &stream->rx;
 	int r = 1;
@@ -265,7 +272,7 @@ static int rx_placed(struct siw_rdmap_stream *stream, bool done,
 		break;
 	case SIW_RDMAP_ATOMIC_RESPONSE:
 		if (done)
-			r = atomic_response(stream, delivery->length, event);
+			r = rx_atomic_response_received(stream, delivery->length, event);
 		break;
 	case SIW_RDMAP_TERMINATE:
 		if (done) {
@@ -288,8 +295,8 @@ static int rx_placed(struct siw_rdmap_stream *stream, bool done,
 }
 
 /*
- * Clears the fields that a caller may read in every event. Clearing the complete struct would be a
- * slow string instruction.
+ * Clears the fields of *event that a caller may read in every event. Clearing the complete struct
+ * would be a slow string instruction.
  */
 void siw_rdmap_clear_event(struct siw_rdmap_event *event)
 {
@@ -302,7 +309,7 @@ void siw_rdmap_clear_event(struct siw_rdmap_event *event)
 	event->err = (struct siw_wire_err){ 0 };
 }
 
-/* Handles a segment of a Send without a receive. */
+/* Handles a segment of a Send for which no receive is posted. */
 static int rx_unexpected_send(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event)
 {
 	struct siw_rdmap_rx *rx = &stream->rx;
@@ -328,5 +335,5 @@ int siw_rdmap_rx_place(struct siw_rdmap_stream *stream, struct siw_rdmap_event *
 		return r;
 	if (__builtin_expect(r == 3, 0))
 		return rx_unexpected_send(stream, event);
-	return rx_placed(stream, r == 1, &delivery, event);
+	return rx_segment_placed(stream, r == 1, &delivery, event);
 }

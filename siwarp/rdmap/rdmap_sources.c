@@ -3,7 +3,7 @@
  * rdmap/rdmap_sources.c - counts messages dropped for lack of a receive, by source address, so that
  * an application can identify sources that send more than the endpoint posts receives for (RFC 5042
  * section 6.4.3.1). The table has a fixed size and uses the "space saving" algorithm: an address
- * without an entry replaces the entry with the lowest count and inherits that count. So every
+ * without an entry replaces the entry with the lowest count and inherits the count. So every
  * flooding source has an entry, and a count is too high by at most the value in field over.
  */
 #include <stdlib.h>
@@ -18,8 +18,8 @@ struct siw_rdmap_sources {
 	struct siw_source_drops place[PLACES];
 };
 
-static struct siw_source_drops *find_source_entry(struct siw_rdmap_sources *s,
-						  const struct siw_addr *who)
+static struct siw_source_drops *find_or_replace_source_entry(struct siw_rdmap_sources *s,
+							     const struct siw_addr *who)
 {
 	struct siw_source_drops *least = &s->place[0];
 
@@ -44,9 +44,9 @@ void siw_rdmap_sources_count(struct siw_rdmap_sources **sources, const struct si
 		*sources = calloc(1, sizeof(**sources));
 	if (!*sources)
 		return;
-	/* Ports of one address count as one source. */
+	/* All ports of one address count as one source. */
 	who.port_be = 0;
-	find_source_entry(*sources, &who)->drops++;
+	find_or_replace_source_entry(*sources, &who)->drops++;
 }
 
 static int compare_by_drops(const void *a, const void *b)

@@ -66,7 +66,8 @@ static uint32_t round_up_to_power_of_two(uint32_t n)
 /*
  * Allocates the rings for Reads and for requests, and the buffers of queue 1, in one block that
  * begins with the ring of Reads. The block is not cleared, because entries are written completely
- * before they are read, and clearing would touch pages: an idle connection shall use little memory.
+ * before they are read, and clearing would touch pages, although an idle connection shall use
+ * little memory.
  */
 static int stream_alloc_rings(struct siw_rdmap_stream *stream, uint32_t ird, uint32_t ord)
 {
@@ -90,10 +91,11 @@ _Static_assert(_Alignof(struct siw_rdmap_read) >= _Alignof(struct siw_rdmap_requ
 	       "each part of the block is aligned if the preceding part is");
 
 /*
- * Creates queue 1, with as many buffers as the peer may have Read and Atomic Requests outstanding
- * (RFC5040-5.2.2-03, RFC7306-5.2.2-05); one negotiated number limits both together.
+ * Creates queue 1, with one buffer for each Read or Atomic Request that the peer may have
+ * outstanding (RFC5040-5.2.2-03, RFC7306-5.2.2-05); one negotiated number limits Reads and atomics
+ * together.
  */
-static int make_read_queue(struct siw_rdmap_stream *stream, uint32_t n)
+static int stream_create_read_queue(struct siw_rdmap_stream *stream, uint32_t n)
 {
 	struct siw_mem_queue_attr attr = { .depth = n, .max_sge = 1, .internal = true };
 	uint32_t i;
@@ -112,7 +114,7 @@ static int make_read_queue(struct siw_rdmap_stream *stream, uint32_t n)
 	return 0;
 }
 
-/* Creates a queue with one buffer, which is part of the stream. */
+/* Creates a queue with one buffer, whose memory is part of the stream. */
 static int stream_create_queue(struct siw_rdmap_stream *stream, uint32_t qn, void *buffer,
 			       size_t size, struct siw_mem_queue **out)
 {
@@ -129,10 +131,10 @@ static int stream_create_queue(struct siw_rdmap_stream *stream, uint32_t qn, voi
 
 /*
  * Creates queues 2 and 3. Queue 2 has one buffer, so that one Terminate can always be placed
- * (RFC5040-5.4-05). Queue 3 has one buffer, which is posted again before the next response is
- * handled (RFC7306-5.2.2-06).
+ * (RFC5040-5.4-05). Queue 3, for Atomic Responses, has one buffer, which is posted again before the
+ * next response is handled (RFC7306-5.2.2-06).
  */
-static int make_own_queues(struct siw_rdmap_stream *stream)
+static int stream_create_terminate_and_atomic_queues(struct siw_rdmap_stream *stream)
 {
 	int r = stream_create_queue(stream, SIW_RDMAP_QN_TERMINATE, stream->term_in,
 				    sizeof(stream->term_in), &stream->q_term);
@@ -142,7 +144,7 @@ static int make_own_queues(struct siw_rdmap_stream *stream)
 				       sizeof(stream->atomic_response_in), &stream->q_atomic);
 }
 
-static int send_empty_write(struct siw_rdmap_stream *stream)
+static int stream_send_empty_write(struct siw_rdmap_stream *stream)
 {
 	struct siw_ddp_msg *msg = siw_ddp_tx_msg(stream->ddp, false);
 	struct siw_wire_err err;
@@ -158,10 +160,10 @@ static int send_empty_write(struct siw_rdmap_stream *stream)
 }
 
 /*
- * Sends the RTR, the initiator's first FPDU in peer-to-peer mode (RFC 6581 section 4). Its STag is
- * unused, but not 0, which some responders reject.
+ * Sends the RTR, the initiator's first FPDU in peer-to-peer mode (RFC 6581 section 4). The STag of
+ * the RTR is unused, but not 0, because some responders reject 0.
  */
-static int send_rtr(struct siw_rdmap_stream *stream, uint8_t rtr)
+static int stream_send_rtr(struct siw_rdmap_stream *stream, uint8_t rtr)
 {
 	struct siw_rdmap_op read = { .opcode = SIW_RDMAP_READ_REQUEST, .rkey = 1 };
 	uint64_t accepted;
@@ -170,7 +172,7 @@ static int send_rtr(struct siw_rdmap_stream *stream, uint8_t rtr)
 	if (rtr == SIW_MPA_RTR_FPDU)
 		r = siw_ddp_tx_empty(stream->ddp);
 	else if (rtr == SIW_MPA_RTR_WRITE)
-		r = send_empty_write(stream);
+		r = stream_send_empty_write(stream);
 	else
 		r = siw_rdmap_read_begin(stream, &read, SIW_RDMAP_READ_RTR);
 	if (r < 0)
@@ -197,17 +199,17 @@ int siw_rdmap_start(struct siw_rdmap_stream *stream, const struct siw_rdmap_star
 	r = stream_alloc_rings(stream, ird, ord);
 	if (r)
 		return r;
-	r = make_read_queue(stream, ird);
+	r = stream_create_read_queue(stream, ird);
 	if (r)
 		return r;
-	r = make_own_queues(stream);
+	r = stream_create_terminate_and_atomic_queues(stream);
 	if (r)
 		return r;
-	/* Reads are numbered by their MSNs. */
+	/* Reads are numbered by their MSNs, so the ring positions start with the last MSN. */
 	reads = siw_ddp_tx_msn(stream->ddp, SIW_RDMAP_QN_READ);
 	atomic_store_explicit(&stream->reads_begun, reads, memory_order_relaxed);
 	atomic_store_explicit(&stream->reads_done, reads, memory_order_relaxed);
-	/* Nothing was received yet, so there is no delivery count to report. */
+	/* No message was received yet, so there is no delivery count to report. */
 	taken = (uint64_t)siw_ddp_rx_delivered(stream->ddp) << SIW_RDMAP_SENDS_SHIFT;
 	atomic_store_explicit(&stream->deliverable, taken, memory_order_relaxed);
 	atomic_store_explicit(&stream->tx.reported, taken, memory_order_relaxed);
@@ -232,7 +234,7 @@ int siw_rdmap_start(struct siw_rdmap_stream *stream, const struct siw_rdmap_star
 		return 0;
 	}
 	stream->rx.first_fpdu_seen = true;
-	return start->rtr ? send_rtr(stream, start->rtr) : 0;
+	return start->rtr ? stream_send_rtr(stream, start->rtr) : 0;
 }
 
 /* ---- close ----------------------------------------------------------------------------------- */

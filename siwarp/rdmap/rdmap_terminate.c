@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * rdmap/rdmap_terminate.c - the Terminate Message (RFC 5040 sections 4.8, 5.4): sends the first
- * error that this end has found, once, and parses the peer's Terminate, whose contents are not
- * trusted.
+ * rdmap/rdmap_terminate.c - the Terminate Message (RFC 5040 sections 4.8, 5.4): a Terminate with
+ * the first error that this end has found is sent once, and the peer's Terminate is parsed, whose
+ * contents are not trusted.
  */
 #include <errno.h>
 
@@ -29,19 +29,19 @@ void siw_rdmap_fault_set(struct siw_rdmap_stream *stream, struct siw_wire_err er
 	if (wire)
 		fault->wire = *wire;
 	atomic_store_explicit(&stream->closing, true, memory_order_relaxed);
-	/* Pairs with the load in siw_rdmap_fault_is_set(). */
+	/* Memory ordering: pairs with the load in siw_rdmap_fault_is_set(). */
 	atomic_store_explicit(&stream->fault_state, SIW_RDMAP_FAULT_SET, memory_order_release);
 }
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
 /*
- * The HdrCt bits: the parts quoted with an error (figure 10). The segment's length and header are
- * quoted, unless it is an LLP or local error; the Read Request's header only with a protection
- * error. On reliable datagrams, local errors quote the segment, too, because the requester
- * continues and must know which request failed.
+ * Returns the HdrCt bits of a Terminate: the parts quoted with an error (RFC 5040 figure 10). The
+ * segment's length and header are quoted, unless the error is an LLP or local error; the header of
+ * the Read Request is quoted only with a protection error. On reliable datagrams, local errors
+ * quote the segment, too, because the requester continues and must know which request failed.
  */
-static uint8_t terminate_hdrct(const struct siw_rdmap_fault *fault)
+static uint8_t terminate_hdrct_bits(const struct siw_rdmap_fault *fault)
 {
 	uint8_t hdrct = 0;
 
@@ -60,7 +60,7 @@ uint32_t siw_rdmap_terminate_build(const struct siw_rdmap_fault *fault, uint8_t 
 	struct siw_rdmap_wire_terminate head = {
 		.layer_etype = (uint8_t)(fault->err.layer << 4 | fault->err.type),
 		.code = fault->err.code,
-		.hdrct = terminate_hdrct(fault),
+		.hdrct = terminate_hdrct_bits(fault),
 	};
 	uint8_t *at = out;
 
@@ -99,9 +99,9 @@ void siw_rdmap_terminate_msg(struct siw_rdmap_stream *stream, const struct siw_r
 }
 
 /*
- * Sends the delivery counts that the peer has not received yet. The peer cannot derive them from
- * the error, because a Send may still wait for its receive. 1: everything is framed; 0: not yet;
- * -errno.
+ * Sends the delivery counts that were not sent yet, before the Terminate. The peer cannot derive
+ * the counts from the error, because a Send may still wait for its receive. Returns 1 if all
+ * notices are framed; 0 if some are left; -errno.
  */
 static int terminate_send_counts(struct siw_rdmap_stream *stream)
 {
@@ -169,8 +169,11 @@ int siw_rdmap_terminate(struct siw_rdmap_stream *stream)
 
 /* ---- receiving ------------------------------------------------------------------------------- */
 
-/* Whether this error code is defined by figure 9, RFC 5041 section 7.2 or RFC 5044 section 8. */
-static bool terminate_is_defined(uint8_t layer, uint8_t type, uint8_t code)
+/*
+ * Whether an error code is defined by RFC 5040 figure 9, RFC 5041 section 7.2 or RFC 5044 section
+ * 8.
+ */
+static bool terminate_code_is_defined(uint8_t layer, uint8_t type, uint8_t code)
 {
 	switch (layer << 4 | type) {
 	case SIW_LAYER_RDMAP << 4 | SIW_RDMAP_LOCAL_CATASTROPHIC:
@@ -196,10 +199,11 @@ static bool terminate_is_defined(uint8_t layer, uint8_t type, uint8_t code)
 
 /*
  * Corrects a Terminate of Linux siw on a little-endian machine, which sends the four-bit fields of
- * the first octet swapped, and HdrCt in the low bits. If HdrCt is not 0, it shows the swap;
- * otherwise a swap is assumed only if the codes are undefined as received and defined when swapped.
+ * the first octet swapped, and HdrCt in the low bits. If HdrCt is not 0, HdrCt shows whether the
+ * fields are swapped; otherwise a swap is assumed only if the codes are undefined as received and
+ * defined when swapped.
  */
-static void terminate_unswap(struct siw_rdmap_wire_terminate *head)
+static void terminate_correct_swapped_fields(struct siw_rdmap_wire_terminate *head)
 {
 	uint8_t high = head->layer_etype >> 4, low = head->layer_etype & 15;
 	bool swapped;
@@ -209,8 +213,8 @@ static void terminate_unswap(struct siw_rdmap_wire_terminate *head)
 	if (head->hdrct & 7)
 		swapped = true;
 	else
-		swapped = !terminate_is_defined(high, low, head->code) &&
-			  terminate_is_defined(low, high, head->code);
+		swapped = !terminate_code_is_defined(high, low, head->code) &&
+			  terminate_code_is_defined(low, high, head->code);
 	if (!swapped)
 		return;
 	head->layer_etype = (uint8_t)(low << 4 | high);
@@ -219,8 +223,9 @@ static void terminate_unswap(struct siw_rdmap_wire_terminate *head)
 				(head->hdrct & 4 ? SIW_RDMAP_TERM_R : 0));
 }
 
-/* Parses the quoted DDP header, if it is complete. */
-static void parse_quoted(const uint8_t *at, size_t len, struct siw_rdmap_event *event)
+/* Parses the DDP header quoted in a Terminate, if the header is complete. */
+static void terminate_parse_quoted_header(const uint8_t *at, size_t len,
+					  struct siw_rdmap_event *event)
 {
 	struct siw_ddp_seg seg;
 
@@ -242,15 +247,16 @@ void siw_rdmap_terminate_parse(const uint8_t *buf, size_t len, struct siw_rdmap_
 	struct siw_rdmap_wire_terminate head;
 
 	event->kind = SIW_RDMAP_TERMINATED;
-	if (len < sizeof(head)) { /* too short to contain an error code */
+	if (len < sizeof(head)) { /* the Terminate is too short to contain an error code */
 		event->err =
 			(struct siw_wire_err){ SIW_LAYER_RDMAP, SIW_RDMAP_LOCAL_CATASTROPHIC, 0 };
 		return;
 	}
 	memcpy(&head, buf, sizeof(head));
-	terminate_unswap(&head);
+	terminate_correct_swapped_fields(&head);
 	event->err =
 		(struct siw_wire_err){ head.layer_etype >> 4, head.layer_etype & 15, head.code };
 	if (head.hdrct & SIW_RDMAP_TERM_D && len > sizeof(head) + 2)
-		parse_quoted(buf + sizeof(head) + 2, len - sizeof(head) - 2, event);
+		terminate_parse_quoted_header(buf + sizeof(head) + 2, len - sizeof(head) - 2,
+					      event);
 }

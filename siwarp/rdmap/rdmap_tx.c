@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * rdmap/rdmap_tx.c - sends the user's operations as messages (RFC 5040 section 5). ddp frames one
+ * rdmap/rdmap_tx.c - sends the user's operations as messages (RFC 5040 section 5). DDP frames one
  * message at a time.
  */
 #include <errno.h>
@@ -11,17 +11,20 @@
 
 /* ---- immediate data -------------------------------------------------------------------------- */
 
-/* Turns a Send with immediate data into a private message. */
-static __attribute__((cold, noinline)) void put_send_imm(struct siw_rdmap_op *op,
-							 struct siw_ddp_msg *msg)
+/* Makes the message of a Send with immediate data a private message. */
+static __attribute__((cold, noinline)) void tx_put_imm_header(struct siw_rdmap_op *op,
+							      struct siw_ddp_msg *msg)
 {
 	siw_rdmap_put_send_imm(op->imm_room, op->imm_opcode == SIW_RDMAP_IMMEDIATE_SE, op->imm);
 	msg->ulp_octet = siw_rdmap_ctrl(SIW_RDMAP_PRIVATE);
 	msg->head = op->imm_room;
 }
 
-/* Begins the Immediate Data message that completes a Write. Returns as siw_ddp_tx(). */
-static int begin_imm(struct siw_rdmap_stream *stream)
+/*
+ * Begins the Immediate Data message that follows a Write with immediate data. Returns the same
+ * values as siw_ddp_tx().
+ */
+static int tx_begin_immediate(struct siw_rdmap_stream *stream)
 {
 	struct siw_rdmap_tx *tx = &stream->tx;
 	struct siw_ddp_msg *msg = siw_ddp_tx_msg(stream->ddp, false);
@@ -47,10 +50,10 @@ static int begin_imm(struct siw_rdmap_stream *stream)
 
 /*
  * Sends the Immediate Data of a Write that has begun. framed: result of siw_ddp_tx() for the Write.
- * Returns the result for both.
+ * Returns the result for both messages.
  */
-static __attribute__((cold, noinline)) int tx_follow_write(struct siw_rdmap_stream *stream,
-							   struct siw_rdmap_op *op, int framed)
+static __attribute__((cold, noinline)) int
+tx_send_immediate_after_write(struct siw_rdmap_stream *stream, struct siw_rdmap_op *op, int framed)
 {
 	struct siw_rdmap_tx *tx = &stream->tx;
 	struct siw_rdmap_wire_imm wire = { .data = op->imm };
@@ -59,13 +62,20 @@ static __attribute__((cold, noinline)) int tx_follow_write(struct siw_rdmap_stre
 	tx->imm_sge = (struct siw_sge){ (uintptr_t)op->imm_room, SIW_RDMAP_IMM_LEN, 0 };
 	tx->imm_opcode = op->imm_opcode;
 	tx->imm_end = &op->stamp.end;
-	tx->imm_due = true; /* no message may be sent in between: tx->active stays set */
-	return framed ? begin_imm(stream) : 0;
+	/*
+	 * tx->active stays set, so that no other message is sent between the Write and its
+	 * Immediate Data
+	 */
+	tx->imm_due = true;
+	return framed ? tx_begin_immediate(stream) : 0;
 }
 
 /* ---- operations ------------------------------------------------------------------------------ */
 
-/* Builds the message of a Send or a Write; false: the operation is neither. */
+/*
+ * Builds the message of a Send or a Write. Returns false if the operation is neither a Send nor a
+ * Write.
+ */
 static bool tx_build_msg(struct siw_rdmap_op *op, struct siw_ddp_msg *msg)
 {
 	*msg = (struct siw_ddp_msg){
@@ -85,7 +95,7 @@ static bool tx_build_msg(struct siw_rdmap_op *op, struct siw_ddp_msg *msg)
 	case SIW_RDMAP_SEND_SE:
 		msg->qn = SIW_RDMAP_QN_SEND;
 		if (__builtin_expect(op->imm_opcode, 0))
-			put_send_imm(op, msg);
+			tx_put_imm_header(op, msg);
 		return true;
 	case SIW_RDMAP_WRITE:
 		msg->tagged = true;
@@ -97,7 +107,7 @@ static bool tx_build_msg(struct siw_rdmap_op *op, struct siw_ddp_msg *msg)
 	}
 }
 
-/* Begins any other operation. Returns as siw_ddp_tx(). */
+/* Begins an operation other than a Send or a Write. Returns the same values as siw_ddp_tx(). */
 static int tx_begin_other(struct siw_rdmap_stream *stream, struct siw_rdmap_op *op)
 {
 	switch (op->opcode) {
@@ -112,13 +122,13 @@ static int tx_begin_other(struct siw_rdmap_stream *stream, struct siw_rdmap_op *
 	}
 }
 
-/* Whether op->sgl is a sink and not a source. */
-static bool awaits_response(const struct siw_rdmap_op *op)
+/* Whether the operation is a Read or an atomic, whose sgl is a sink and not a source. */
+static bool op_awaits_response(const struct siw_rdmap_op *op)
 {
 	return op->opcode == SIW_RDMAP_READ_REQUEST || op->opcode == SIW_RDMAP_ATOMIC_REQUEST;
 }
 
-/* Whether a message may begin now: 0; -EAGAIN, -EPIPE. */
+/* Returns 0 if a message may begin now, or -EAGAIN or -EPIPE. */
 static int tx_may_begin(struct siw_rdmap_tx *tx, const struct siw_rdmap_stream *stream)
 {
 	if (!stream->started || tx->term ||
@@ -130,8 +140,8 @@ static int tx_may_begin(struct siw_rdmap_tx *tx, const struct siw_rdmap_stream *
 	return -EAGAIN;
 }
 
-/* Updates the state after a user's message has begun. framed: result of siw_ddp_tx(). */
-static void tx_begun(struct siw_rdmap_tx *tx, int framed)
+/* Updates the send state after a user's message has begun. framed: result of siw_ddp_tx(). */
+static void tx_set_begun(struct siw_rdmap_tx *tx, int framed)
 {
 	tx->waiting = tx->response = false;
 	tx->active = framed == 0;
@@ -159,28 +169,30 @@ int siw_rdmap_send(struct siw_rdmap_stream *stream, struct siw_rdmap_op *op)
 		r = tx_begin_other(stream, op);
 	if (r < 0) {
 		/*
-		 * A key became invalid after the first segments were framed; otherwise the message
-		 * has not begun.
+		 * If the message is active, a key became invalid after the first segments were
+		 * framed; if not, the message has not begun.
 		 */
 		if ((r == -EACCES || r == -EMSGSIZE) && siw_ddp_tx_active(stream->ddp))
 			return stream->type->send_failed(stream);
 		return r;
 	}
-	tx_begun(tx, r);
+	tx_set_begun(tx, r);
 	if (__builtin_expect(op->imm_opcode && op->opcode == SIW_RDMAP_WRITE, 0)) {
-		r = tx_follow_write(stream, op, r);
-		/* This fails only if the peer is lost; the Write has begun already. */
+		r = tx_send_immediate_after_write(stream, op, r);
+		/*
+		 * The Immediate Data fails only if the peer is lost; the Write has begun already.
+		 */
 		if (r < 0 && !stream->type->loss_is_event)
 			return r;
 	}
-	siw_rdmap_traffic_count(&stream->traffic.sent, 1, awaits_response(op) ? 0 : op->length);
+	siw_rdmap_traffic_count(&stream->traffic.sent, 1, op_awaits_response(op) ? 0 : op->length);
 	return 0;
 }
 
 int siw_rdmap_confirm(struct siw_rdmap_stream *stream, uint64_t user_data)
 {
 	struct siw_rdmap_tx *tx = &stream->tx;
-	/* The STag of an empty Read is unused, as that of an RTR (RFC5040-5.2.1-16). */
+	/* The STag of an empty Read is unused, like the STag of an RTR (RFC5040-5.2.1-16). */
 	struct siw_rdmap_op read = {
 		.opcode = SIW_RDMAP_READ_REQUEST,
 		.user_data = user_data,
@@ -193,7 +205,7 @@ int siw_rdmap_confirm(struct siw_rdmap_stream *stream, uint64_t user_data)
 		r = siw_rdmap_read_begin(stream, &read, SIW_RDMAP_READ_CONFIRM);
 	if (r < 0)
 		return r;
-	tx_begun(tx, r);
+	tx_set_begun(tx, r);
 	if (stream->offers)
 		atomic_store_explicit(&stream->asked, true, memory_order_relaxed);
 	siw_count(SIW_COUNTER_confirm_reads, 1);
@@ -216,12 +228,12 @@ int siw_rdmap_tx_continue(struct siw_rdmap_stream *stream)
 	if (r == 1) {
 		tx->active = false;
 		if (__builtin_expect(tx->imm_due, 0))
-			return begin_imm(stream);
+			return tx_begin_immediate(stream);
 	}
 	return r;
 }
 
-/* Whether the stream may be flushed: 0, or the -errno with which a flush fails. */
+/* Returns 0 if the stream may be flushed, or the -errno with which a flush fails. */
 static int tx_flush_error(const struct siw_rdmap_stream *stream)
 {
 	if (!stream->started || stream->tx.term)

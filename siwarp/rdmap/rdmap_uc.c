@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * rdmap/rdmap_uc.c - unreliable connections: assembles segments into operations, and delivers
- * complete ones. If a datagram of an operation is missing, the operation is not delivered; octets
- * of a Write that have arrived stay in place.
+ * rdmap/rdmap_uc.c - RDMAP on unreliable connections (UC): assembles segments into operations, and
+ * delivers complete operations. If a datagram of an operation is missing, the operation is not
+ * delivered; octets of a Write that have arrived stay in place.
  *
  * Invalid messages are dropped and counted, and not reported to the peer, as on InfiniBand's UC.
  */
@@ -14,7 +14,7 @@
 #include "rdmap/rdmap_impl.h"
 #include "rdmap/rdmap_uc.h"
 
-/* The kind of operation being received, according to its last segment. */
+/* The kind of the UC operation that is being received, according to its last segment. */
 enum uc_op {
 	UC_NOTHING,
 	UC_SEND,
@@ -25,18 +25,21 @@ enum uc_op {
 struct siw_rdmap_uc {
 	struct siw_ddp_uc *ddp;
 	struct siw_rdmap_traffic traffic;
-	/* Written with both locks held. */
+	/* The receive queue and the denied rights are written with both locks held. */
 	struct siw_mem_queue *recvs;
 	uint32_t denied;
-	/* Under the progress lock: the operation being received. */
+	/*
+	 * The members from op to octets describe the operation that is being received; under the
+	 * progress lock.
+	 */
 	enum uc_op op;
 	uint8_t ulp_octet;
 	bool ended;  /* the message is complete; Immediate Data may follow */
-	bool headed; /* the operation is a Send with Immediate, with the next two values */
+	bool headed; /* the operation is a Send with Immediate, with solicited and imm */
 	bool solicited;
 	uint32_t imm;
 	uint32_t octets; /* octets of the current Write so far */
-	/* Under the send lock: Immediate Data to send after its Write is framed. */
+	/* The Immediate Data to send after its Write is framed; under the send lock. */
 	uint8_t due_opcode; /* opcode of the Immediate Data; 0: none */
 	uint32_t due_imm;
 };
@@ -77,14 +80,17 @@ void siw_rdmap_uc_start(struct siw_rdmap_uc *uc, const struct siw_rdmap_uc_start
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
-static void put_send_imm(const struct siw_rdmap_op *op, struct siw_ddp_uc_msg *msg)
+static void uc_put_imm_header(const struct siw_rdmap_op *op, struct siw_ddp_uc_msg *msg)
 {
 	msg->ulp_octet = siw_rdmap_ctrl(SIW_RDMAP_PRIVATE);
 	msg->head_len = SIW_RDMAP_IMM_LEN;
 	siw_rdmap_put_send_imm(msg->head, op->imm_opcode == SIW_RDMAP_IMMEDIATE_SE, op->imm);
 }
 
-/* Sends the Immediate Data of a framed Write. Returns as siw_ddp_uc_tx(), or -EAGAIN. */
+/*
+ * Sends the Immediate Data of a framed Write. Returns the same values as siw_ddp_uc_tx(), or
+ * -EAGAIN.
+ */
 static int uc_send_immediate(struct siw_rdmap_uc *uc)
 {
 	struct siw_rdmap_wire_imm wire = { .data = uc->due_imm };
@@ -125,13 +131,16 @@ int siw_rdmap_uc_send(struct siw_rdmap_uc *uc, struct siw_rdmap_op *op)
 		.length = op->length,
 	};
 	if (__builtin_expect(op->imm_opcode && !msg->tagged, 0))
-		put_send_imm(op, msg);
+		uc_put_imm_header(op, msg);
 	r = siw_ddp_uc_tx(uc->ddp);
 	if (r >= 0 && op->imm_opcode && op->opcode == SIW_RDMAP_WRITE) {
 		uc->due_opcode = op->imm_opcode;
 		uc->due_imm = op->imm;
 		if (r == 1)
-			uc_send_immediate(uc); /* otherwise siw_rdmap_uc_flush() sends it */
+			/*
+			 * if the Write is not framed, siw_rdmap_uc_flush() sends the Immediate Data
+			 */
+			uc_send_immediate(uc);
 	}
 	op->stamp.end = siw_rdmap_uc_begun(uc);
 	if (r >= 0)
@@ -147,7 +156,7 @@ int siw_rdmap_uc_flush(struct siw_rdmap_uc *uc)
 		uc->due_opcode = 0;
 	if (r == 1 && uc->due_opcode)
 		r = uc_send_immediate(uc) == 1;
-	/* Flushed even if the turn has ended, because a batch must not wait for the next turn. */
+	/* Flush even if the turn has ended, because a batch must not wait for the next turn. */
 	flushed = siw_ddp_uc_tx_flush(uc->ddp);
 	return r < 0 ? r : r && flushed;
 }
@@ -161,14 +170,14 @@ int siw_rdmap_uc_refused(struct siw_rdmap_uc *uc, uint64_t *first, uint64_t *las
 {
 	int r = siw_ddp_uc_refused(uc->ddp, first, last);
 
-	if (r && uc->due_opcode) { /* the Immediate Data belongs to the same operation */
+	if (r && uc->due_opcode) { /* the Immediate Data belongs to the refused operation */
 		uc->due_opcode = 0;
 		++*last;
 	}
 	return r;
 }
 
-void siw_rdmap_uc_cut(struct siw_rdmap_uc *uc)
+void siw_rdmap_uc_drop_unsent(struct siw_rdmap_uc *uc)
 {
 	uc->due_opcode = 0;
 	siw_ddp_uc_reset_tx(uc->ddp);
@@ -176,15 +185,18 @@ void siw_rdmap_uc_cut(struct siw_rdmap_uc *uc)
 
 /* ---- receiving ------------------------------------------------------------------------------- */
 
-/* Drops the segment and its operation. Returns 0. */
+/* Drops the current UC segment and abandons its operation. Returns 0. */
 static int uc_drop_operation(struct siw_rdmap_uc *uc, enum siw_counter why)
 {
 	siw_ddp_uc_abandon_op(uc->ddp);
 	return siw_drop(why);
 }
 
-/* The kind of operation that a segment belongs to; UC_NOTHING: the segment was dropped. */
-static enum uc_op uc_op_kind(struct siw_rdmap_uc *uc, const struct siw_ddp_seg *seg)
+/*
+ * Returns the kind of operation that a UC segment belongs to, or UC_NOTHING if the segment was
+ * dropped.
+ */
+static enum uc_op uc_check_and_get_op(struct siw_rdmap_uc *uc, const struct siw_ddp_seg *seg)
 {
 	uint8_t opcode = seg->ulp_octet & SIW_RDMAP_OP_MASK;
 
@@ -207,7 +219,10 @@ static enum uc_op uc_op_kind(struct siw_rdmap_uc *uc, const struct siw_ddp_seg *
 	return UC_NOTHING;
 }
 
-/* Whether the segment continues the current operation, or begins a new one. */
+/*
+ * Whether the UC segment continues the current operation, or begins a new operation. Makes the
+ * segment the last segment of the current operation.
+ */
 static bool uc_segment_follows(struct siw_rdmap_uc *uc, const struct siw_ddp_uc_seg *s,
 			       enum uc_op kind)
 {
@@ -223,7 +238,7 @@ static bool uc_segment_follows(struct siw_rdmap_uc *uc, const struct siw_ddp_uc_
 	return good;
 }
 
-/* Places a segment of a Write. 1 and *event: the Write is complete; else 0. */
+/* Places a segment of a UC Write. Returns 1 and *event if the Write is complete, or 0. */
 static int uc_place_write(struct siw_rdmap_uc *uc, const struct siw_ddp_uc_seg *s,
 			  struct siw_rdmap_event *event)
 {
@@ -247,9 +262,9 @@ static int uc_place_write(struct siw_rdmap_uc *uc, const struct siw_ddp_uc_seg *
 	return 1;
 }
 
-static int uc_deliver(struct siw_rdmap_uc *uc, const struct siw_ddp_seg *seg,
-		      const struct siw_ddp_delivery *delivery, int status,
-		      struct siw_rdmap_event *event)
+static int uc_fill_recv_event(struct siw_rdmap_uc *uc, const struct siw_ddp_seg *seg,
+			      const struct siw_ddp_delivery *delivery, int status,
+			      struct siw_rdmap_event *event)
 {
 	memset(event, 0, sizeof(*event));
 	event->kind = status ? SIW_RDMAP_BAD_RECV : SIW_RDMAP_RECV;
@@ -268,7 +283,9 @@ static int uc_deliver(struct siw_rdmap_uc *uc, const struct siw_ddp_seg *seg,
 	return 1;
 }
 
-/* Parses the header of a Send that is a private message; false: it was dropped. */
+/*
+ * Parses the header of a UC Send that is a private message. Returns false if the Send was dropped.
+ */
 static bool uc_read_imm_header(struct siw_rdmap_uc *uc, const struct siw_ddp_seg *seg)
 {
 	struct siw_rdmap_wire_send_imm wire;
@@ -286,7 +303,7 @@ static bool uc_read_imm_header(struct siw_rdmap_uc *uc, const struct siw_ddp_seg
 	return true;
 }
 
-/* Handles an Immediate Data segment. 1 and *event; or 0: no event. */
+/* Handles a UC Immediate Data segment. Returns 1 and *event, or 0 if there is no event. */
 static int uc_handle_immediate(struct siw_rdmap_uc *uc, const struct siw_ddp_uc_seg *s,
 			       struct siw_rdmap_event *event)
 {
@@ -310,7 +327,7 @@ static int uc_handle_immediate(struct siw_rdmap_uc *uc, const struct siw_ddp_uc_
 	return 1;
 }
 
-/* Handles a segment of a Send. 1 and *event; or 0: no event. */
+/* Handles a segment of a UC Send. Returns 1 and *event, or 0 if there is no event. */
 static int uc_place_send(struct siw_rdmap_uc *uc, const struct siw_ddp_uc_seg *s,
 			 struct siw_rdmap_event *event)
 {
@@ -329,9 +346,9 @@ static int uc_place_send(struct siw_rdmap_uc *uc, const struct siw_ddp_uc_seg *s
 		return uc_drop_operation(uc, SIW_COUNTER_drop_header);
 	case -EMSGSIZE:
 		siw_drop(SIW_COUNTER_drop_too_long);
-		return uc_deliver(uc, &s->seg, &delivery, r, event);
+		return uc_fill_recv_event(uc, &s->seg, &delivery, r, event);
 	default:
-		return uc_deliver(uc, &s->seg, &delivery, r < 0 ? r : 0, event);
+		return uc_fill_recv_event(uc, &s->seg, &delivery, r < 0 ? r : 0, event);
 	}
 }
 
@@ -340,9 +357,9 @@ static int uc_handle_segment(struct siw_rdmap_uc *uc, const struct siw_ddp_uc_se
 {
 	enum uc_op kind;
 
-	if (!uc->recvs) /* no receive queue before RTR and in ERR */
+	if (!uc->recvs) /* the endpoint has no receive queue before RTR and in ERR */
 		return uc_drop_operation(uc, SIW_COUNTER_drop_no_buffer);
-	kind = uc_op_kind(uc, &s->seg);
+	kind = uc_check_and_get_op(uc, &s->seg);
 	if (kind == UC_NOTHING)
 		return 0;
 	if (s->whole && !uc_segment_follows(uc, s, kind))

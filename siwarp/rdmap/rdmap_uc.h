@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * rdmap/rdmap_uc.h - part of rdmap/rdmap.h: unreliable connections. Sends and RDMA Writes of any
- * length to one peer. If a datagram of a message is lost, the message is not delivered, and neither
- * end gets a report.
+ * rdmap/rdmap_uc.h - part of rdmap/rdmap.h: unreliable connections (UC), which carry Sends and RDMA
+ * Writes of any length to one peer. If a datagram of a message is lost, the message is not
+ * delivered, and neither end gets a report.
  *
  * Locks: as ddp/ddp_uc.h.
  */
@@ -17,15 +17,15 @@ struct siw_ddp_uc;
 struct siw_rdmap_uc;
 
 /*
- * Opens an RDMAP end on a ddp end, which the RDMAP end owns from then on. 0; -ENOMEM: the caller
- * still owns ddp.
+ * Opens an RDMAP endpoint on a UC endpoint of DDP, which the RDMAP endpoint owns from then on.
+ * Returns 0, or -ENOMEM if the caller still owns ddp.
  */
 int siw_rdmap_uc_open(struct siw_ddp_uc *ddp, struct siw_rdmap_uc **out);
 void siw_rdmap_uc_close(struct siw_rdmap_uc *uc);
 /*
- * Sets the peer. psn: number of the peer's next datagram. payload: maximum octets of a segment's
- * payload, 0: as many as the route's MTU allows. Returns as siw_ddp_uc_connect(). Both locks, also
- * for siw_rdmap_uc_start().
+ * Sets the peer of a UC endpoint. psn: PSN of the peer's next datagram. payload: maximum octets of
+ * a segment's payload; 0: as many as the route's MTU allows. Returns the same values as
+ * siw_ddp_uc_connect(). Both locks held, as for siw_rdmap_uc_start().
  */
 int siw_rdmap_uc_connect(struct siw_rdmap_uc *uc, const struct siw_addr *peer, uint32_t psn,
 			 uint32_t payload);
@@ -39,28 +39,28 @@ struct siw_rdmap_uc_start {
 void siw_rdmap_uc_start(struct siw_rdmap_uc *uc, const struct siw_rdmap_uc_start *start);
 
 /*
- * Begins an operation: SEND, SEND_SE or WRITE, each with or without immediate data. Send lock, also
- * for the functions below.
+ * Begins an operation on UC: SEND, SEND_SE or WRITE, with or without immediate data. Send lock
+ * held, as for siw_rdmap_uc_flush(), _begun(), _refused() and _cut().
  *   0                  begun; its number is siw_rdmap_uc_begun() after the call
  *   -EACCES, -EFAULT   an lkey or its memory is invalid; the operation has a number, too
  *   -EAGAIN, -ENOMEM   not possible now
  */
 int siw_rdmap_uc_send(struct siw_rdmap_uc *uc, struct siw_rdmap_op *op);
 /*
- * Continues the current operation and passes framed segments to UDP. 1: nothing is left; 0: call
- * again; -EACCES, -EFAULT: the last operation begun has failed.
+ * Continues the current operation and passes framed segments to UDP. Returns 1 if no segment is
+ * left; 0 if the caller must call again; -EACCES or -EFAULT if the last operation begun has failed.
  */
 int siw_rdmap_uc_flush(struct siw_rdmap_uc *uc);
 uint64_t siw_rdmap_uc_begun(const struct siw_rdmap_uc *uc);
-/* As siw_ddp_uc_refused(). */
+/* Whether the network refused a datagram; see siw_ddp_uc_refused(). */
 int siw_rdmap_uc_refused(struct siw_rdmap_uc *uc, uint64_t *first, uint64_t *last);
-/* Drops the segments that UDP has not accepted. */
-void siw_rdmap_uc_cut(struct siw_rdmap_uc *uc);
+/* Drops the segments of the endpoint that UDP has not accepted. */
+void siw_rdmap_uc_drop_unsent(struct siw_rdmap_uc *uc);
 
 /*
- * Returns 1 and the next message in *event, or 0: none. RECV and BAD_RECV consume a receive;
- * PROGRESS reports a complete Write. *octets: payload placed by this call, including that of
- * Writes.
+ * Returns 1 and the next message of the peer in *event, or 0 if there is none. RECV and BAD_RECV
+ * consume a receive; PROGRESS reports a complete Write. *octets: octets of payload that the call
+ * has received, including the payload of Writes.
  */
 int siw_rdmap_uc_recv(struct siw_rdmap_uc *uc, struct siw_rdmap_event *event, uint32_t *octets);
 

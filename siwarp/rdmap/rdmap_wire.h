@@ -4,7 +4,7 @@
  * section 4), and the headers of atomic operations (RFC 7306 section 5.2): wire formats and
  * conversion.
  *
- * What this does NOT do: check the values it reads.
+ * What the conversion does NOT do: check the values that it reads.
  */
 #ifndef SIW_RDMAP_WIRE_H
 #define SIW_RDMAP_WIRE_H
@@ -16,15 +16,15 @@
 #include "rdmap/rdmap.h"
 
 /*
- * The control octet (figure 3), which is the first RsvdULP octet of DDP: RV 2 bits, reserved 2
- * bits, opcode 4 bits. This end sends RV 1; in received messages, 0 (the RDMA Consortium's version)
- * is valid, too (RFC5040-4.1-08).
+ * The RDMAP control octet (RFC 5040 figure 3), which is the first RsvdULP octet of DDP: RV 2 bits,
+ * reserved 2 bits, opcode 4 bits. This end sends RV 1; in received messages, 0 (the RDMA
+ * Consortium's version) is valid, too (RFC5040-4.1-08).
  */
 #define SIW_RDMAP_RV	   1
 #define SIW_RDMAP_RV_SHIFT 6
 #define SIW_RDMAP_OP_MASK  0x0f
 
-/* The untagged queues (figure 4, and RFC 7306 figure 2). */
+/* The numbers of the untagged queues (RFC 5040 figure 4, RFC 7306 figure 2). */
 #define SIW_RDMAP_QN_READ      1
 #define SIW_RDMAP_QN_TERMINATE 2
 #define SIW_RDMAP_QN_ATOMIC    3
@@ -97,13 +97,13 @@ _Static_assert(sizeof(struct siw_rdmap_wire_atomic_response) == SIW_RDMAP_ATOMIC
  *  +---------+--------+----------------+-----------
  */
 struct siw_rdmap_wire_imm {
-	uint32_t data; /* in memory order, at both ends */
+	uint32_t data; /* immediate data, in memory order at both ends */
 	uint32_t zero;
 } __attribute__((packed));
 struct siw_rdmap_wire_send_imm {
 	uint8_t subcode;
 	uint8_t zero[3];
-	uint32_t data; /* in memory order, at both ends */
+	uint32_t data; /* immediate data, in memory order at both ends */
 } __attribute__((packed));
 #define SIW_RDMAP_IMM_LEN 8
 _Static_assert(sizeof(struct siw_rdmap_wire_imm) == SIW_RDMAP_IMM_LEN, "RFC 7306 figure 7");
@@ -138,7 +138,7 @@ static inline bool siw_rdmap_is_send_imm(const struct siw_rdmap_wire_send_imm *h
  *                    | zero     | wants | rnr_retry|   TO of a requester's message: 6, 1, 1 octets
  *                    +----------+-------+----------+
  */
-#define SIW_RDMAP_NOTICE_SHIFT 24 /* bit position of the subcode in the STag */
+#define SIW_RDMAP_NOTICE_SHIFT 24 /* bit position of the subcode in the STag of a notice */
 #define SIW_RDMAP_SENDS_SHIFT \
 	32 /* bit position, in the TO of a delivery count, of its number of Sends */
 #define SIW_RDMAP_WANTS_COUNTS 0x100u
@@ -146,12 +146,16 @@ static inline bool siw_rdmap_is_send_imm(const struct siw_rdmap_wire_send_imm *h
 #define SIW_RDMAP_RNR_MAX      7
 
 /*
- * Source TO of an empty Read Request, which has no meaning in RFC 5040 (RFC5040-5.2.1-16): shows
- * that the sender is siwarp and requests delivery counts. "SIWC", and a version.
+ * The source TO of an empty Read Request by which siwarp requests delivery counts, and which shows
+ * that the sender is siwarp: the letters "SIWC", and a version. In RFC 5040 the TO of an empty Read
+ * has no meaning (RFC5040-5.2.1-16).
  */
 #define SIW_RDMAP_ASKS_COUNTS 0x5349574300000001u
 
-/* The header of a message on queue 1; the opcode selects the member. */
+/*
+ * The header of a message on queue 1, a Read Request or an Atomic Request; the opcode selects the
+ * member.
+ */
 union siw_rdmap_wire_atomic_request {
 	struct siw_rdmap_wire_read read;
 	struct siw_rdmap_wire_atomic atomic;
@@ -165,14 +169,14 @@ union siw_rdmap_wire_atomic_request {
  *   figures 7 and 8                                        with M or D   with D       with R: 28
  */
 struct siw_rdmap_wire_terminate {
-	uint8_t layer_etype; /* layer in the upper four bits */
+	uint8_t layer_etype; /* error layer in the upper four bits, error type in the lower */
 	uint8_t code;
 	uint8_t hdrct;
 	uint8_t reserved;
 } __attribute__((packed));
-#define SIW_RDMAP_TERM_M 0x80 /* DDP segment length valid */
-#define SIW_RDMAP_TERM_D 0x40 /* DDP header included */
-#define SIW_RDMAP_TERM_R 0x20 /* RDMAP header included */
+#define SIW_RDMAP_TERM_M 0x80 /* Terminate: the DDP segment length is valid */
+#define SIW_RDMAP_TERM_D 0x40 /* Terminate: a DDP header is included */
+#define SIW_RDMAP_TERM_R 0x20 /* Terminate: an RDMAP header is included */
 _Static_assert(sizeof(struct siw_rdmap_wire_terminate) == 4, "RFC 5040 figure 8");
 
 /*

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * RC queue pairs: sending, delivery counts, receiver not ready, closing, and the events of the
- * stream. The sections are in call order.
+ * stream. The sections of the file are in call order.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -14,21 +14,22 @@
 /* ==== sending ================================================================================= */
 
 /*
- * Whether the response to this Read or atomic shows that the peer has received the earlier Sends.
+ * Whether the response to the request, a Read or an atomic, shows that the peer has received the
+ * earlier Sends.
  */
-static inline bool rc_confirms_sends(const struct siw_wqe *wqe)
+static inline bool response_confirms_sends(const struct siw_wqe *wqe)
 {
 	return wqe->opcode != SIW_WR_RDMA_READ || !wqe->op.length;
 }
 
 /*
- * Sending on RC queue pairs: through RDMAP while there is a stream; with persona roce also finding
- * out what the peer has received.
+ * Sending on RC queue pairs: requests are passed to RDMAP while there is a stream; with persona
+ * roce, the sending side also finds out which requests the peer has received.
  */
 
 /*
- * A request of at least this many octets is confirmed by its own Read, not together with later
- * requests.
+ * Minimum length, in octets, of a request that is confirmed by a Read of its own, not together with
+ * later requests.
  */
 #define LONG_OCTETS (64u << 10)
 
@@ -37,17 +38,17 @@ static bool rc_is_signaled(const struct siw_base_qp *base, const struct siw_wqe 
 	return base->sig_all || (wqe->flags & SIW_SEND_SIGNALED);
 }
 
-/* The number of requests begun since the QP was created. */
+/* Returns the number of requests begun since the QP was created. */
 static uint32_t rc_requests_begun(const struct siw_base_qp *base)
 {
 	return base->sq_head + base->begun;
 }
 
 /*
- * Requests confirmation of a request. Unsignaled requests are confirmed only when they fill half of
- * the queue.
+ * Marks a request as one that the peer has to confirm. Unsignaled requests are confirmed only when
+ * they fill half of the queue.
  */
-static void want_confirmation(struct siw_rc_qp *rc, const struct siw_wqe *wqe)
+static void rc_request_confirmation(struct siw_rc_qp *rc, const struct siw_wqe *wqe)
 {
 	if (rc_is_signaled(&rc->base, wqe) || rc->base.begun >= rc->base.sq_mask / 2)
 		rc->confirm.wanted = rc_requests_begun(&rc->base) + 1;
@@ -55,17 +56,20 @@ static void want_confirmation(struct siw_rc_qp *rc, const struct siw_wqe *wqe)
 }
 
 /*
- * Sends an empty Read behind the last request begun, so that both leave in one write. Returns
- * whether the Read was needed and sent.
+ * Sends an empty Read after the last request begun, so that one system call sends the request and
+ * the Read. Returns whether the Read was needed and sent.
  */
-static bool send_confirm_read(struct siw_rc_qp *rc)
+static bool rc_send_confirming_read(struct siw_rc_qp *rc)
 {
 	struct siw_confirm *c = &rc->confirm;
 
 	if (c->read_outstanding || (int32_t)(c->covered - c->wanted) >= 0 ||
 	    (rc->base.qp.state != SIW_QPS_RTS && rc->base.qp.state != SIW_QPS_SQD))
 		return false;
-	/* On failure a later call retries: when an outstanding Read ends, or TCP has room. */
+	/*
+	 * After a failure a later call sends the Read: when an outstanding Read ends, or when TCP
+	 * has room.
+	 */
 	if (siw_rdmap_confirm(rc->base.flow.stream, rc_requests_begun(&rc->base)))
 		return false;
 	c->read_outstanding = true;
@@ -75,8 +79,8 @@ static bool send_confirm_read(struct siw_rc_qp *rc)
 }
 
 /*
- * Assigns the numbers by which counts refer to a request. A Write with immediate data is a Write
- * followed by a message on the Send queue, and is numbered as both.
+ * Assigns the numbers by which delivery counts refer to a request. A Write with immediate data is a
+ * Write followed by a message on the Send queue, and is numbered as a Write and as a Send.
  */
 static void rc_number_request(struct siw_rc_qp *rc, struct siw_wqe *wqe)
 {
@@ -89,24 +93,24 @@ static void rc_number_request(struct siw_rc_qp *rc, struct siw_wqe *wqe)
 }
 
 /*
- * Records what the response to this Read or atomic will confirm: all earlier requests, unless
- * earlier Sends are unconfirmed and the response does not cover Sends.
+ * Records which requests the response to a Read or atomic will confirm: all earlier requests,
+ * unless earlier Sends are unconfirmed and the response does not confirm Sends.
  */
 static void rc_record_confirmation(struct siw_rc_qp *rc, const struct siw_wqe *wqe)
 {
 	struct siw_confirm *c = &rc->confirm;
 
-	if (rc_confirms_sends(wqe) || (int32_t)(c->sends - c->covered) <= 0)
+	if (response_confirms_sends(wqe) || (int32_t)(c->sends - c->covered) <= 0)
 		c->covered = rc_requests_begun(&rc->base) + 1;
 }
 
-static int rc_begin(struct siw_base_qp *base, struct siw_flow *flow, struct siw_wqe *wqe)
+static int rc_begin_request(struct siw_base_qp *base, struct siw_flow *flow, struct siw_wqe *wqe)
 {
 	struct siw_rc_qp *rc = siw_rc_qp_of(base);
 	int err;
 
 	if (__builtin_expect(rc->confirm.due, 0))
-		send_confirm_read(rc);
+		rc_send_confirming_read(rc);
 	if (__builtin_expect(rc->counts.announce, 0)) {
 		siw_rdmap_announce(flow->stream, rc->counts.on, (uint8_t)base->rnr_retry);
 		rc->counts.announce = false;
@@ -121,26 +125,28 @@ static int rc_begin(struct siw_base_qp *base, struct siw_flow *flow, struct siw_
 		rc_number_request(rc, wqe);
 	}
 	if (rc->confirm.on)
-		want_confirmation(rc, wqe);
+		rc_request_confirmation(rc, wqe);
 	return 0;
 }
 
 /*
- * A failed request ends the connection; with persona roce, only after the peer has received the
- * earlier requests.
+ * Ends the connection because a request has failed; with persona roce, only after the peer has
+ * received the earlier requests.
  */
-static void rc_failed(struct siw_base_qp *base, struct siw_flow *flow, int status)
+static void rc_handle_request_failure(struct siw_base_qp *base, struct siw_flow *flow, int status)
 {
 	struct siw_rc_qp *rc = siw_rc_qp_of(base);
 
 	(void)flow;
 	(void)status;
-	siw_tear(base, rc->confirm.on || rc->counts.on ? SIW_FAILING : SIW_BROKEN);
+	siw_advance_teardown(base, rc->confirm.on || rc->counts.on ? SIW_FAILING : SIW_BROKEN);
 	rc->confirm.wanted = rc_requests_begun(base) - 1;
 }
 
-/* See siw_qp_local_done. */
-static void rc_did_local(struct siw_base_qp *base, struct siw_wqe *wqe)
+/*
+ * Updates the confirmation state when siw_qp_mark_local_done() has marked a local request as done.
+ */
+static void rc_handle_local_request_done(struct siw_base_qp *base, struct siw_wqe *wqe)
 {
 	struct siw_rc_qp *rc = siw_rc_qp_of(base);
 
@@ -152,7 +158,7 @@ static void rc_did_local(struct siw_base_qp *base, struct siw_wqe *wqe)
 		rc->confirm.wanted = rc_requests_begun(base) - 1;
 }
 
-static int rc_flush(struct siw_base_qp *base, struct siw_flow *flow)
+static int rc_flush_requests(struct siw_base_qp *base, struct siw_flow *flow)
 {
 	struct siw_rc_qp *rc = siw_rc_qp_of(base);
 	int r;
@@ -161,11 +167,12 @@ static int rc_flush(struct siw_base_qp *base, struct siw_flow *flow)
 	if (__builtin_expect(base->draining, 0) && base->begun)
 		rc->confirm.wanted = rc_requests_begun(base);
 	if (rc->confirm.on)
-		send_confirm_read(rc);
+		rc_send_confirming_read(rc);
 	r = siw_rdmap_flush(flow->stream, &flow->taken);
 	/*
-	 * If confirmations are on, mark_delivered() makes requests DONE instead; with delivery
-	 * counts, rc_delivered() sets accepted.
+	 * Without delivery counts and confirmations, requests complete when TCP has accepted them.
+	 * With delivery counts, rc_apply_delivery_count() sets flow->accepted; with confirmations,
+	 * rc_mark_delivered() makes requests DONE.
 	 */
 	if (!rc->counts.on)
 		flow->accepted = rc->confirm.on ? 0 : flow->taken;
@@ -173,9 +180,9 @@ static int rc_flush(struct siw_base_qp *base, struct siw_flow *flow)
 }
 
 /*
- * TCP could not read the memory of the data at that position of the stream: marks the request that
- * contains the position as failed, and ends the stream. The position may lie in a Read Response
- * instead.
+ * Marks the request that contains the stream position `at` as failed, and ends the stream, because
+ * TCP could not read the memory of the data at the position. If the position lies in a Read
+ * Response, no request is marked.
  */
 static __attribute__((cold, noinline)) void rc_fail_at_position(struct siw_base_qp *base,
 								uint64_t at)
@@ -187,47 +194,46 @@ static __attribute__((cold, noinline)) void rc_fail_at_position(struct siw_base_
 		wqe->state = SIW_WQE_DONE;
 		wqe->status = SIW_WC_LOC_PROT_ERR;
 	}
-	siw_tear(base, SIW_BROKEN);
+	siw_advance_teardown(base, SIW_BROKEN);
 }
 
-static enum siw_run rc_run(struct siw_base_qp *base)
+static enum siw_run rc_run_send_queue(struct siw_base_qp *base)
 {
 	struct siw_flow *flow = &base->flow;
 	struct siw_rc_qp *rc = siw_rc_qp_of(base);
 	int r;
 
-	/* SIW_RUN_MORE causes a turn, which starts the time-out for a missing stream */
+	/* SIW_RUN_MORE causes another turn, which starts the time-out for a missing stream */
 	if (!flow->stream)
 		return rc->pairs && flow->first ? SIW_RUN_MORE : SIW_RUN_DONE;
 	if (siw_rdmap_responses_pending(flow->stream))
 		siw_device_mark_busy(&base->qp);
 	/*
-	 * With RC by QPN, requests wait in the send queue for the RTR, since a start-up may break
-	 * off.
+	 * With RC by QPN, requests wait in the send queue for the RTR, since the start-up may fail.
 	 */
 	if (__builtin_expect(rc->pairs && !rc->may_send, 0))
-		r = rc_flush(base, flow);
+		r = rc_flush_requests(base, flow);
 	else
 		r = siw_qp_flow_send(base, flow);
 	/*
-	 * A long message may have left no room for the confirming Read before, and nothing else
-	 * would send it.
+	 * A long message may have left no room for the confirming Read before the flush, and no
+	 * other event would send the Read.
 	 */
-	if (r == 1 && rc->confirm.on && send_confirm_read(rc))
-		r = rc_flush(base, flow);
+	if (r == 1 && rc->confirm.on && rc_send_confirming_read(rc))
+		r = rc_flush_requests(base, flow);
 	siw_qp_flow_reap(base, flow);
 	if (__builtin_expect(r == -EFAULT, 0) && !siw_is_closing(base))
 		rc_fail_at_position(base, flow->taken);
-	/* This end found an error in data that it was sending; the receiving side reports it. */
+	/* This end found an error in data that it was sending, which the receiving side reports. */
 	if (r == -EACCES && !siw_is_closing(base))
-		siw_tear(base, SIW_BROKEN);
+		siw_advance_teardown(base, SIW_BROKEN);
 	/*
-	 * If memory runs out, no event would send the rest later, and both ends would wait: ends
-	 * the stream.
+	 * Ends the stream if memory runs out, because no event would send the remaining data later,
+	 * and both ends would wait forever.
 	 */
 	if (__builtin_expect(r == -ENOMEM, 0) && !siw_is_closing(base))
-		siw_tear(base, SIW_BROKEN);
-	return siw_qp_flow_left(base, r, r == 0 && siw_mpa_tx_blocked(rc->mpa));
+		siw_advance_teardown(base, SIW_BROKEN);
+	return siw_qp_flow_turn_result(base, r, r == 0 && siw_mpa_tx_blocked(rc->mpa));
 }
 
 /* ==== delivery counts ========================================================================= */
@@ -236,32 +242,35 @@ static enum siw_run rc_run(struct siw_base_qp *base)
  * Delivery counts on RC (spec/delivery-counts.md): counts of the peer complete requests of this
  * end, and this end decides when to send its own counts.
  *
- * A count precedes a message that is sent anyway. It is sent without a message after 64 KiB, or
- * when a progress round has found the socket empty. It is not sent alone in the round that received
- * data, nor in polls before the next round, because the program has not seen that data yet and may
- * answer it; nor in the next few rounds while a CQ of the queue pair holds completions that the
- * program has not polled. (UCX polls the CQ of receives once more before it polls the CQ of Sends.)
- * Counts without a message keep a minimum distance, so that a peer that streams small messages gets
- * one count for several messages.
+ * A count is usually sent together with the next message to the peer. A count is sent without a
+ * message after 64 KiB, or when a progress round has found the socket empty. A count is not sent
+ * alone in the round that received data, nor in polls before the next round, because the program
+ * has not seen the data yet and may answer it; nor in the next few rounds while a CQ of the queue
+ * pair holds completions that the program has not polled. (UCX polls the CQ of receives once more
+ * before it polls the CQ of Sends.) Counts without a message have a minimum interval, so that a
+ * peer that streams small messages gets one count for several messages.
  */
 
-/* A count is sent after this many octets were received without one. */
+/* Number of octets after whose receipt a delivery count is sent, if none was sent before. */
 #define COUNT_OCTETS (64u << 10)
 /*
- * Minimum distance in nanoseconds between counts without a message: about the transfer time of a
- * small message and its count.
+ * Minimum interval in nanoseconds between delivery counts without a message: about the transfer
+ * time of a small message and its count.
  */
 #define DISTANCE_NS 5000u
-/* A count waits this many progress rounds for a program that has not polled all its completions. */
+/*
+ * Maximum number of progress rounds that a delivery count waits while the program has not polled
+ * all its completions.
+ */
 #define UNSEEN_ROUNDS 4u
 
 /* ---- counts received from the peer ----------------------------------------------------------- */
 
 /*
- * Called when a stream starts. agreed: the peer is siwarp, and both ends offer delivery counts.
- * rnr_retry: as in struct siw_connect_attach. Both locks held.
+ * Initializes the delivery counts when a stream starts. agreed: the peer is siwarp, and both ends
+ * offer delivery counts. rnr_retry: as in struct siw_connect_attach. Both locks held.
  */
-static void rc_counts_start(struct siw_rc_qp *rc, bool agreed, int rnr_retry)
+static void rc_init_counts(struct siw_rc_qp *rc, bool agreed, int rnr_retry)
 {
 	rc->counts = (struct siw_delivery_counts){
 		.on = agreed && rc->base.roce,
@@ -275,8 +284,9 @@ static void rc_counts_start(struct siw_rc_qp *rc, bool agreed, int rnr_retry)
 	rc->base.flow.accepted = 0;
 }
 
-/* Whether the peer's counts cover this Send or Write. */
-static bool rc_count_covers(const struct siw_delivery_counts *c, const struct siw_wqe *wqe)
+/* Whether the peer's delivery counts include the request, a Send or Write. */
+static bool rc_count_includes_request(const struct siw_delivery_counts *c,
+				      const struct siw_wqe *wqe)
 {
 	uint32_t count = wqe->opcode == SIW_WR_RDMA_WRITE ? c->writes : c->sends;
 
@@ -284,21 +294,22 @@ static bool rc_count_covers(const struct siw_delivery_counts *c, const struct si
 }
 
 /*
- * Whether a count is plausible: it does not decrease, reports something new, and does not exceed
- * what was sent.
+ * Whether a delivery count from the peer is plausible: it does not decrease, includes new requests,
+ * and does not exceed the number of requests sent.
  */
 static bool rc_count_is_plausible(const struct siw_rc_qp *rc, const struct siw_rdmap_event *ev)
 {
 	const struct siw_delivery_counts *c = &rc->counts;
 	uint32_t sends = ev->sends - c->sends, writes = ev->writes - c->writes;
 
-	return (c->on || siw_rdmap_requested_counts(rc->base.flow.stream)) && (sends || writes) &&
-	       sends <= rc->sends_begun - c->sends && writes <= c->writes_begun - c->writes;
+	return (c->on || siw_rdmap_has_requested_counts(rc->base.flow.stream)) &&
+	       (sends || writes) && sends <= rc->sends_begun - c->sends &&
+	       writes <= c->writes_begun - c->writes;
 }
 
 /*
- * The peer has answered an offer of counts, so it is siwarp: delivery counts replace confirming
- * Reads.
+ * Replaces confirming Reads by delivery counts, because the peer has answered the offer of counts
+ * and therefore is siwarp.
  */
 static void rc_enable_counts(struct siw_rc_qp *rc)
 {
@@ -306,8 +317,11 @@ static void rc_enable_counts(struct siw_rc_qp *rc)
 	rc->confirm.on = rc->confirm.due = false;
 }
 
-/* Handles a delivery count of the peer. Returns whether the count is plausible. send_lock held. */
-static bool rc_delivered(struct siw_rc_qp *rc, const struct siw_rdmap_event *ev)
+/*
+ * Applies a delivery count of the peer to the requests in progress. Returns whether the count is
+ * plausible. send_lock held.
+ */
+static bool rc_apply_delivery_count(struct siw_rc_qp *rc, const struct siw_rdmap_event *ev)
 {
 	struct siw_flow *flow = &rc->base.flow;
 	uint64_t out = siw_ddp_tx_accepted(flow->ddp);
@@ -318,13 +332,16 @@ static bool rc_delivered(struct siw_rc_qp *rc, const struct siw_rdmap_event *ev)
 		rc_enable_counts(rc);
 	rc->counts.sends = ev->sends;
 	rc->counts.writes = ev->writes;
-	/* In order: a Write behind a Send that waits for its receive is not complete either. */
+	/*
+	 * Requests complete in order: a Write after a Send that waits for its receive is not
+	 * complete either.
+	 */
 	for (const struct siw_wqe *wqe = flow->first; wqe; wqe = wqe->chain) {
 		if (wqe->state == SIW_WQE_DONE || siw_qp_awaits_response(wqe))
 			continue;
-		if (wqe->state == SIW_WQE_POSTED || !rc_count_covers(&rc->counts, wqe))
+		if (wqe->state == SIW_WQE_POSTED || !rc_count_includes_request(&rc->counts, wqe))
 			break;
-		/* the request has not completely left this end, so the count is wrong */
+		/* the request is not completely sent, so the peer's count is wrong */
 		if (wqe->op.stamp.end > out)
 			return false;
 		flow->accepted = wqe->op.stamp.end;
@@ -340,8 +357,8 @@ static bool rc_count_is_due(const struct siw_rc_qp *rc)
 	       siw_rdmap_count_pending(rc->base.flow.stream);
 }
 
-/* Sends the peer a count now, before this end closes. */
-static void rc_counts_send(struct siw_rc_qp *rc)
+/* Sends the peer a delivery count immediately, if a count is due. */
+static void rc_send_count_if_due(struct siw_rc_qp *rc)
 {
 	enum siw_run left;
 
@@ -349,7 +366,7 @@ static void rc_counts_send(struct siw_rc_qp *rc)
 		return;
 	siw_lock(&rc->base.qp.send_lock);
 	siw_rdmap_send_count(rc->base.flow.stream);
-	left = rc_run(&rc->base);
+	left = rc_run_send_queue(&rc->base);
 	siw_unlock(&rc->base.qp.send_lock);
 	rc->counts.octets = 0;
 	if (left != SIW_RUN_DONE)
@@ -357,8 +374,8 @@ static void rc_counts_send(struct siw_rc_qp *rc)
 }
 
 /*
- * Whether the program may still answer the received data, because it has not polled all resulting
- * completions.
+ * Whether the program may still answer the received data, because the program has not polled all
+ * resulting completions.
  */
 static bool rc_program_may_answer(struct siw_rc_qp *rc)
 {
@@ -373,8 +390,8 @@ static bool rc_program_may_answer(struct siw_rc_qp *rc)
 }
 
 /*
- * Sends the peer a count without a message, unless an answer may still carry it, or the last one
- * was sent a short time ago.
+ * Sends the peer a delivery count without a message, unless an answer of the program may still
+ * carry the count, or the last count without a message was sent a short time ago.
  */
 static void rc_send_count_alone(struct siw_rc_qp *rc)
 {
@@ -386,14 +403,15 @@ static void rc_send_count_alone(struct siw_rc_qp *rc)
 	if (now - rc->counts.last_alone_ns < DISTANCE_NS)
 		return;
 	rc->counts.last_alone_ns = now;
-	rc_counts_send(rc);
+	rc_send_count_if_due(rc);
 }
 
 /*
- * Called after a receiving turn with n segments of octets in total: sends the peer a count, now or
- * in a later turn, if the peer requested counts. Progress lock held, as for the functions below.
+ * Sends the peer a delivery count, now or in a later turn, if the peer requested counts. Called
+ * after a receiving turn in which n segments with a total of octets arrived. Progress lock held, as
+ * for all later functions of the file.
  */
-static void rc_counts_received(struct siw_rc_qp *rc, int n, uint32_t octets)
+static void rc_send_count_after_receiving(struct siw_rc_qp *rc, int n, uint32_t octets)
 {
 	if (!rc_count_is_due(rc))
 		return;
@@ -402,10 +420,10 @@ static void rc_counts_received(struct siw_rc_qp *rc, int n, uint32_t octets)
 			rc->base.qp.ctx->lane.rounds;
 	rc->counts.octets += octets;
 	if (rc->counts.octets >= COUNT_OCTETS) {
-		rc_counts_send(rc);
+		rc_send_count_if_due(rc);
 		return;
 	}
-	if (n == rc->base.burst) /* the socket is served again, with n = 0 if it is empty */
+	if (n == rc->base.burst) /* the socket gets another turn, with n = 0 if it is empty */
 		return;
 	if (!n)
 		rc_send_count_alone(rc);
@@ -414,10 +432,10 @@ static void rc_counts_received(struct siw_rc_qp *rc, int n, uint32_t octets)
 }
 
 /*
- * Called in a sending turn: sends the peer a count, if one is due. Returns whether another turn is
- * needed.
+ * Sends the peer a delivery count in a sending turn, if a count is due. Returns whether another
+ * turn is needed.
  */
-static bool rc_counts_turn(struct siw_rc_qp *rc)
+static bool rc_send_count_in_turn(struct siw_rc_qp *rc)
 {
 	if (rc_count_is_due(rc) && rc->base.qp.ctx->lane.rounds != rc->counts.last_seen_round)
 		rc_send_count_alone(rc);
@@ -428,40 +446,43 @@ static bool rc_counts_turn(struct siw_rc_qp *rc)
 
 /*
  * Receiver not ready, with persona roce: ddp keeps Sends that arrived before their receives.
- * Posting a receive wakes every QP with such a Send on that receive queue. A Send that waits too
- * long ends the connection.
+ * Posting a receive wakes every QP of the receive queue on which a Send waits. A Send that waits
+ * too long ends the connection.
  */
 
-/* The number of retries: the sender's rnr_retry if it is known, else this end's. */
+/*
+ * Returns the number of RNR retries: the sender's rnr_retry if it is known, otherwise the rnr_retry
+ * of this end.
+ */
 static int rnr_retries(const struct siw_rc_qp *rc)
 {
 	return rc->counts.rnr_retry >= 0 ? rc->counts.rnr_retry : rc->base.rnr_retry;
 }
 
-static uint64_t rnr_patience_ns(const struct siw_rc_qp *rc)
+static uint64_t rnr_timeout_ns(const struct siw_rc_qp *rc)
 {
 	return siw_rnr_timeout_ns((uint32_t)rnr_retries(rc), (uint32_t)rc->base.min_rnr_timer);
 }
 
-/* Sets the timer for the deadline. */
+/* Sets the timer for the deadline of the oldest Send that waits for a receive. */
 static void rnr_set_timer(struct siw_rc_qp *rc)
 {
 	if (rnr_retries(rc) != SIW_RNR_NO_LIMIT && rc->rnr_deadline_ns)
 		siw_device_timed_at(rc->base.qp.ctx, &rc->base.timed, rc->rnr_deadline_ns);
 }
 
-/* A Send found no receive: starts the receiver-not-ready time. */
-static void rnr_begin(struct siw_rc_qp *rc)
+/* Starts the receiver-not-ready time-out, because a Send has found no receive. */
+static void rnr_begin_wait(struct siw_rc_qp *rc)
 {
 	siw_qp_set_unexpected(&rc->base, true);
 	if (siw_rdmap_send_waits(rc->base.flow.stream, &rc->rnr_msn))
-		rc->rnr_deadline_ns = siw_now_ns() + rnr_patience_ns(rc);
+		rc->rnr_deadline_ns = siw_now_ns() + rnr_timeout_ns(rc);
 	rnr_set_timer(rc);
 	siw_llp_resume(siw_mpa_sock(rc->mpa));
 }
 
-/* No Send waits for a receive any more. */
-static void rnr_end(struct siw_rc_qp *rc)
+/* Ends the receiver-not-ready state: no Send waits for a receive any more. */
+static void rnr_end_wait(struct siw_rc_qp *rc)
 {
 	if (!rc->base.qp.has_unexpected)
 		return;
@@ -469,32 +490,33 @@ static void rnr_end(struct siw_rc_qp *rc)
 }
 
 /*
- * Called after waiting Sends were served: whether one of them has waited too long; if so, RDMAP
- * delivers an ERROR event.
+ * Whether a Send has waited for a receive too long; if so, RDMAP delivers an ERROR event. Called
+ * after waiting Sends were processed.
  */
 static bool rnr_has_expired(struct siw_rc_qp *rc, uint64_t now_ns)
 {
 	uint32_t msn;
 
 	if (!siw_rdmap_send_waits(rc->base.flow.stream, &msn)) {
-		/* More Sends may be ready for their receives: the socket gets another turn. */
+		/* The socket gets another turn, because more Sends may find receives now. */
 		siw_llp_resume(siw_mpa_sock(rc->mpa));
-		if (!siw_rdmap_unexpected(rc->base.flow.stream)) {
-			rnr_end(rc);
+		if (!siw_rdmap_has_unexpected(rc->base.flow.stream)) {
+			rnr_end_wait(rc);
 			siw_device_timed_del(rc->base.qp.ctx, &rc->base.timed);
 		} else if (rc->base.qp.srq) {
 			/*
-			 * Another QP may use the SRQ's receive first; then this QP's Send still
-			 * waits.
+			 * Another QP may use the receive of the SRQ first; then the Send of the QP
+			 * still waits.
 			 */
-			rc->rnr_deadline_ns = now_ns + rnr_patience_ns(rc);
+			rc->rnr_deadline_ns = now_ns + rnr_timeout_ns(rc);
 			rnr_set_timer(rc);
 		}
 		return false;
 	}
-	if (msn != rc->rnr_msn) { /* another Send is the oldest now, and gets a new deadline */
+	/* another Send is the oldest waiting Send now, and gets a new deadline */
+	if (msn != rc->rnr_msn) {
 		rc->rnr_msn = msn;
-		rc->rnr_deadline_ns = now_ns + rnr_patience_ns(rc);
+		rc->rnr_deadline_ns = now_ns + rnr_timeout_ns(rc);
 	}
 	rnr_set_timer(rc);
 	if (rnr_retries(rc) == SIW_RNR_NO_LIMIT || now_ns < rc->rnr_deadline_ns)
@@ -507,20 +529,20 @@ static bool rnr_has_expired(struct siw_rc_qp *rc, uint64_t now_ns)
 /* ==== closing ================================================================================= */
 
 /*
- * How an RC queue pair gives up its stream. Completed requests must reach the peer. Closing a
- * socket with unread input resets the connection and discards data that the peer has not read yet;
- * so the sending side is shut down first, and this end waits for the peer's end of stream. Requests
+ * Closing the stream of an RC queue pair. Completed requests must reach the peer. Closing a socket
+ * with unread input resets the connection and discards data that the peer has not read yet; so the
+ * sending side is shut down first, and this end waits until the peer closes its side, too. Requests
  * are flushed when the stream no longer refers to their memory.
  */
 
-static uint64_t linger_until(void)
+static uint64_t linger_deadline_ns(void)
 {
 	return siw_now_ns() + (uint64_t)siw_settings()->linger_ms * 1000000;
 }
 
 /* ---- after the QP: a stream that waits for the peer's end of stream -------------------------- */
 
-static void linger_end(struct siw_linger *linger)
+static void linger_close(struct siw_linger *linger)
 {
 	siw_device_timed_del(linger->ctx, &linger->timed);
 	atomic_fetch_sub(&linger->ctx->n_linger, 1);
@@ -528,24 +550,24 @@ static void linger_end(struct siw_linger *linger)
 	free(linger);
 }
 
-static int linger_serve(struct siw_io_handler *self)
+static int linger_handle_socket_event(struct siw_io_handler *self)
 {
 	struct siw_linger *linger = siw_container(self, struct siw_linger, handler);
 
 	if (siw_mpa_drain(linger->mpa))
-		linger_end(linger);
+		linger_close(linger);
 	return 0;
 }
 
-static void linger_tick(struct siw_timed *timed, uint64_t now_ns)
+static void linger_handle_timer(struct siw_timed *timed, uint64_t now_ns)
 {
 	struct siw_linger *linger = siw_container(timed, struct siw_linger, timed);
 
 	if (siw_mpa_drain(linger->mpa) || now_ns >= linger->deadline_ns)
-		linger_end(linger);
+		linger_close(linger);
 }
 
-/* Closes RDMAP and ddp; returns the connection below them. */
+/* Closes the RDMAP and DDP streams of the QP, and returns the MPA stream, which stays open. */
 static struct siw_mpa_stream *rc_detach_stream(struct siw_rc_qp *rc)
 {
 	struct siw_mpa_stream *mpa = rc->mpa;
@@ -559,37 +581,37 @@ static struct siw_mpa_stream *rc_detach_stream(struct siw_rc_qp *rc)
 	if (siw_teardown_of(&rc->base) < SIW_FLUSHED)
 		siw_set_teardown(&rc->base, SIW_ALIVE);
 	siw_unlock(&rc->base.qp.send_lock);
-	rnr_end(rc);
+	rnr_end_wait(rc);
 	siw_device_timed_del(rc->base.qp.ctx, &rc->base.timed);
 	return mpa;
 }
 
-static void start_linger(struct siw_linger *linger, struct siw_context *ctx,
+static void linger_start(struct siw_linger *linger, struct siw_context *ctx,
 			 struct siw_mpa_stream *mpa)
 {
-	linger->handler.serve = linger_serve;
+	linger->handler.serve = linger_handle_socket_event;
 	linger->ctx = ctx;
 	linger->mpa = mpa;
-	linger->deadline_ns = linger_until();
-	linger->timed.tick = linger_tick;
+	linger->deadline_ns = linger_deadline_ns();
+	linger->timed.tick = linger_handle_timer;
 	siw_link_init(&linger->timed.link);
 	siw_llp_set_handler(siw_mpa_sock(mpa), &linger->handler);
-	siw_llp_resume(siw_mpa_sock(mpa)); /* the socket may have been paused */
+	siw_llp_resume(siw_mpa_sock(mpa)); /* the socket may have been paused before */
 	siw_device_timed_add(linger->ctx, &linger->timed, linger->deadline_ns);
 	atomic_fetch_add(&ctx->n_linger, 1);
 }
 
 /*
- * Waits, independently of any QP, for the peer's end of a stream whose sending side is shut down. 0
- * or -ENOMEM.
+ * Waits, independently of any QP, until the peer closes a stream whose sending side is shut down.
+ * Returns 0 or -ENOMEM.
  */
-static int rc_linger(struct siw_context *ctx, struct siw_mpa_stream *mpa)
+static int linger_start_without_qp(struct siw_context *ctx, struct siw_mpa_stream *mpa)
 {
 	struct siw_linger *linger = calloc(1, sizeof(*linger));
 
 	if (!linger)
 		return -ENOMEM;
-	start_linger(linger, ctx, mpa);
+	linger_start(linger, ctx, mpa);
 	return 0;
 }
 
@@ -598,7 +620,7 @@ static void rc_start_linger(struct siw_rc_qp *rc)
 	struct siw_linger *linger = rc->linger;
 
 	rc->linger = NULL;
-	start_linger(linger, rc->base.qp.ctx, rc_detach_stream(rc));
+	linger_start(linger, rc->base.qp.ctx, rc_detach_stream(rc));
 }
 
 static void rc_report_conn_end(struct siw_rc_qp *rc)
@@ -623,10 +645,10 @@ static void rc_finish_close(struct siw_rc_qp *rc, bool dead)
 }
 
 /*
- * Sends the remaining data, then shuts down the sending side. 1: done; 0: not yet; -errno.
- * send_lock held.
+ * Sends the remaining data, then shuts down the sending side of the stream. Returns 1 if the
+ * sending side is shut down, 0 if data is left, or -errno. send_lock held.
  */
-static int rc_shut_sending(struct siw_rc_qp *rc)
+static int rc_flush_and_shut_sending(struct siw_rc_qp *rc)
 {
 	uint64_t accepted;
 	int r = siw_teardown_of(&rc->base) == SIW_TERMINATING
@@ -639,20 +661,20 @@ static int rc_shut_sending(struct siw_rc_qp *rc)
 	return r < 0 ? r : 1;
 }
 
-/* Continues a close when the socket is ready. */
-static void rc_close_step(struct siw_rc_qp *rc)
+/* Continues to close the stream when the socket is ready. */
+static void rc_continue_close(struct siw_rc_qp *rc)
 {
 	int r;
 
 	siw_lock(&rc->base.qp.send_lock);
-	r = rc_shut_sending(rc);
-	/* Requests that have been sent meanwhile complete successfully. */
-	rc_run(&rc->base);
+	r = rc_flush_and_shut_sending(rc);
+	/* Requests that have been sent since the close began complete successfully. */
+	rc_run_send_queue(&rc->base);
 	siw_unlock(&rc->base.qp.send_lock);
 	/*
-	 * Both ends may have full socket buffers, and if neither reads, neither can send. So this
-	 * end reads and discards. A responder that has not received the initiator's first FPDU may
-	 * not send at all.
+	 * Both ends may have full socket buffers, and if neither end reads, neither end can send.
+	 * So this end reads and discards data. A responder that has not received the initiator's
+	 * first FPDU may not send at all.
 	 */
 	if (!r) {
 		siw_ddp_stream_drop_unexpected(rc->base.flow.ddp);
@@ -665,32 +687,32 @@ static void rc_close_step(struct siw_rc_qp *rc)
 }
 
 /*
- * Ends sending at once: data that TCP does not accept now is dropped, since its memory is returned
- * to the user. The peer reads the data that TCP has accepted, then an end of stream, perhaps within
- * an FPDU.
+ * Shuts down the sending side immediately: data that TCP does not accept now is dropped, since its
+ * memory is returned to the user. The peer reads the data that TCP has accepted, and then an end of
+ * stream, perhaps within an FPDU.
  */
-static int rc_end_sending(struct siw_rc_qp *rc)
+static int rc_shut_sending_immediately(struct siw_rc_qp *rc)
 {
 	int r;
 
 	siw_lock(&rc->base.qp.send_lock);
-	r = rc_shut_sending(rc);
+	r = rc_flush_and_shut_sending(rc);
 	if (!r)
 		r = siw_mpa_shutdown(rc->mpa) < 0 ? -EPIPE : 1;
 	siw_unlock(&rc->base.qp.send_lock);
 	return r;
 }
 
-/* Continues a close at the timer. */
-static void rc_close_tick(struct siw_rc_qp *rc, uint64_t now_ns)
+/* Continues to close the stream when the timer expires, and gives up at the deadline. */
+static void rc_handle_close_timer(struct siw_rc_qp *rc, uint64_t now_ns)
 {
 	if (now_ns >= rc->close_by_ns)
-		rc_finish_close(rc, rc_end_sending(rc) != 1);
+		rc_finish_close(rc, rc_shut_sending_immediately(rc) != 1);
 	else
-		rc_close_step(rc);
+		rc_continue_close(rc);
 }
 
-static void rc_close(struct siw_rc_qp *rc, enum siw_teardown how)
+static void rc_begin_close(struct siw_rc_qp *rc, enum siw_teardown how)
 {
 	if (!rc->base.flow.stream) {
 		if (rc->pairs)
@@ -701,9 +723,9 @@ static void rc_close(struct siw_rc_qp *rc, enum siw_teardown how)
 	siw_lock(&rc->base.qp.send_lock);
 	siw_set_teardown(&rc->base, how);
 	siw_unlock(&rc->base.qp.send_lock);
-	rc->close_by_ns = linger_until();
+	rc->close_by_ns = linger_deadline_ns();
 	siw_device_timed_add(rc->base.qp.ctx, &rc->base.timed, rc->close_by_ns);
-	rc_close_step(rc);
+	rc_continue_close(rc);
 }
 
 /*
@@ -717,12 +739,13 @@ static void rc_set_error_code(struct siw_wire_err *err)
 }
 
 /*
- * Raises an asynchronous event for a failure that no completion reports. -EFAULT: the request's
- * completion reports it. With persona roce, completions also report failures caused by the peer or
- * the network, as with InfiniBand channel adapters; an RNIC raises an event for its stream.
+ * Raises an asynchronous event for a failure that no completion reports. (A failure with status
+ * -EFAULT is reported by the completion of the request.) With persona roce, completions also report
+ * failures caused by the peer or the network, as with InfiniBand channel adapters; an RNIC raises
+ * an event for its stream.
  */
-static void raise_failure(struct siw_rc_qp *rc, enum siw_teardown how, int status,
-			  const struct siw_wire_err *err)
+static void rc_raise_failure_event(struct siw_rc_qp *rc, enum siw_teardown how, int status,
+				   const struct siw_wire_err *err)
 {
 	if (err && how == SIW_TERMINATING)
 		siw_device_async_raise(&rc->base.qp.async, siw_qp_event_of(err));
@@ -733,8 +756,8 @@ static void raise_failure(struct siw_rc_qp *rc, enum siw_teardown how, int statu
 }
 
 /*
- * Sets the cause that on_ended reports. The first call has the cause; later calls report its
- * consequences and are ignored.
+ * Sets the cause that on_ended reports. Only the first call has an effect, because later calls
+ * report consequences of the first cause.
  */
 static void rc_set_cause(struct siw_rc_qp *rc, int status, const struct siw_wire_err *err)
 {
@@ -746,15 +769,15 @@ static void rc_set_cause(struct siw_rc_qp *rc, int status, const struct siw_wire
 		rc->cause_err = *err;
 }
 
-/* Resets the connection, for data that TCP has not accepted and that must not be sent any more. */
-static void rc_abort(struct siw_rc_qp *rc)
+/* Resets the connection, because TCP has not accepted data that must not be sent any more. */
+static void rc_reset_connection(struct siw_rc_qp *rc)
 {
 	uint64_t wr_id;
 	bool taken;
 
 	if (siw_qp_step(&rc->base, SIW_QPE_FAILED) == SIW_QPA_FLUSH)
 		siw_device_async_raise(&rc->base.qp.async, SIW_EVENT_QP_FATAL);
-	/* An unfinished message has already consumed the oldest receive. */
+	/* A partially received message has already consumed the oldest receive. */
 	taken = siw_ddp_stream_take(rc->base.flow.ddp, SIW_RDMAP_QN_SEND, &wr_id) == 1;
 	siw_mpa_close(rc_detach_stream(rc), true);
 	if (taken)
@@ -778,18 +801,18 @@ void siw_qp_rc_fail(struct siw_rc_qp *rc, enum siw_teardown how, int status,
 				    err->code;
 	rc_set_cause(rc, status, err);
 	if (siw_qp_step(&rc->base, SIW_QPE_FAILED) == SIW_QPA_FLUSH) {
-		raise_failure(rc, how, status, err);
+		rc_raise_failure_event(rc, how, status, err);
 		if (siw_teardown_of(&rc->base) == SIW_RESETTING)
-			rc_abort(rc);
+			rc_reset_connection(rc);
 		else
-			rc_close(rc, how);
+			rc_begin_close(rc, how);
 	}
 }
 
 static void rc_release_stream(struct siw_rc_qp *rc)
 {
 	if (rc->base.flow.stream) {
-		if (rc_end_sending(rc) == 1)
+		if (rc_shut_sending_immediately(rc) == 1)
 			rc_start_linger(rc);
 		else
 			siw_mpa_close(rc_detach_stream(rc), false);
@@ -798,8 +821,11 @@ static void rc_release_stream(struct siw_rc_qp *rc)
 	rc->base.wire_err = 0;
 }
 
-/* Gives up the stream at once; data that TCP has accepted still reaches the peer. */
-static void rc_release(struct siw_base_qp *base)
+/*
+ * Closes the stream immediately, for a transition to RESET; data that TCP has accepted still
+ * reaches the peer.
+ */
+static void rc_release_for_reset(struct siw_base_qp *base)
 {
 	struct siw_rc_qp *rc = siw_rc_qp_of(base);
 
@@ -809,25 +835,25 @@ static void rc_release(struct siw_base_qp *base)
 }
 
 /*
- * Completes the requests that are DONE. Returns the oldest request that is not, or NULL. send_lock
- * held.
+ * Completes the requests that are DONE. Returns the oldest request that is not complete, or NULL.
+ * send_lock held.
  */
-static struct siw_wqe *rc_oldest_incomplete(struct siw_rc_qp *rc)
+static struct siw_wqe *rc_reap_and_get_oldest(struct siw_rc_qp *rc)
 {
 	siw_qp_flow_reap(&rc->base, &rc->base.flow);
 	return rc->base.flow.first;
 }
 
 /*
- * Marks the oldest incomplete request as failed with status. Returns whether there is an incomplete
- * request.
+ * Marks the oldest incomplete request of the QP as failed with status. Returns whether there is an
+ * incomplete request.
  */
 static bool rc_fail_oldest(struct siw_rc_qp *rc, int status)
 {
 	struct siw_wqe *oldest;
 
 	siw_lock(&rc->base.qp.send_lock);
-	oldest = rc_oldest_incomplete(rc);
+	oldest = rc_reap_and_get_oldest(rc);
 	if (oldest && oldest->state != SIW_WQE_DONE) {
 		oldest->state = SIW_WQE_DONE;
 		oldest->status = (uint8_t)status;
@@ -836,8 +862,11 @@ static bool rc_fail_oldest(struct siw_rc_qp *rc, int status)
 	return oldest != NULL;
 }
 
-/* As take_recv of struct siw_qp_class. */
-static int rc_take_recv(struct siw_base_qp *base, uint64_t *wr_id)
+/*
+ * The member take_recv of struct siw_qp_class: releases the receive that a partially received
+ * message has consumed.
+ */
+static int rc_release_unfinished_recv(struct siw_base_qp *base, uint64_t *wr_id)
 {
 	struct siw_rc_qp *rc = siw_rc_qp_of(base);
 	bool torn = rc->has_torn;
@@ -851,19 +880,19 @@ static int rc_take_recv(struct siw_base_qp *base, uint64_t *wr_id)
 }
 
 /*
- * The stream of a QP that connects by QPN has ended, and the QP keeps its state. The peer may have
- * disconnected with all its work done before this end's requests were acknowledged, so incomplete
- * requests get the time-out of requests without a peer. The receive of an unfinished message is
- * kept.
+ * Closes the stream of a QP that connects by QPN, after the stream has ended; the QP keeps its
+ * state. The peer may have completed its requests and disconnected before it acknowledged the
+ * requests of this end, so incomplete requests get the time-out of requests without a peer. The
+ * receive of a partially received message is kept.
  */
 static void rc_keep_state_after_stream(struct siw_rc_qp *rc)
 {
 	bool open;
 
 	siw_lock(&rc->base.qp.send_lock);
-	open = rc_oldest_incomplete(rc);
+	open = rc_reap_and_get_oldest(rc);
 	siw_unlock(&rc->base.qp.send_lock);
-	rc->has_torn = rc_take_recv(&rc->base, &rc->torn) == 1;
+	rc->has_torn = rc_release_unfinished_recv(&rc->base, &rc->torn) == 1;
 	rc_release_stream(rc);
 	if (open)
 		rc->pairs->turn(rc);
@@ -875,7 +904,7 @@ void siw_qp_rc_stream_lost(struct siw_rc_qp *rc, int status)
 		siw_qp_rc_fail(rc, SIW_SHUTTING_DOWN, status, NULL);
 	else if (rc->base.flow.stream && rc->base.qp.state == SIW_QPS_RTS)
 		rc_keep_state_after_stream(
-			rc); /* also if its start-up broke off: nothing was sent on it */
+			rc); /* also if the start-up failed, since no request was sent then */
 	else if (rc_fail_oldest(rc, SIW_WC_RETRY_EXC_ERR))
 		siw_qp_rc_fail(rc, SIW_SHUTTING_DOWN, -EFAULT, NULL);
 	else
@@ -884,7 +913,7 @@ void siw_qp_rc_stream_lost(struct siw_rc_qp *rc, int status)
 
 /* ==== starting a stream ======================================================================= */
 
-/* Opens ddp and RDMAP on an MPA stream whose start-up is complete: 0 or -ENOMEM. */
+/* Opens DDP and RDMAP on an MPA stream whose start-up is complete. Returns 0 or -ENOMEM. */
 static int rc_open_stream(struct siw_context *ctx, struct siw_mpa_stream *mpa,
 			  struct siw_ddp_stream **ddp, struct siw_rdmap_stream **stream)
 {
@@ -947,7 +976,7 @@ int siw_qp_rc_start(struct siw_rc_qp *rc, struct siw_mpa_stream *mpa,
 		rc->base.wire_err = 0;
 		rc->sends_begun = siw_initial_sequence(1) - 1;
 		rc->peer_confirms = false;
-		rc_counts_start(rc, rdmap.counts, start->rnr_retry);
+		rc_init_counts(rc, rdmap.counts, start->rnr_retry);
 		rc->confirm = (struct siw_confirm){
 			.on = rc->base.roce && !rc->counts.on && start->ord && start->ord_known,
 			.wanted = rc->base.sq_head,
@@ -982,31 +1011,35 @@ int siw_qp_rc_refuse(struct siw_context *ctx, struct siw_mpa_stream *mpa,
 		return -ENOMEM;
 	sent = siw_rdmap_refuse(stream, err) == 1 && siw_mpa_shutdown(mpa) == 0;
 	siw_rdmap_close(stream);
-	return sent ? rc_linger(ctx, mpa) : -EPIPE;
+	return sent ? linger_start_without_qp(ctx, mpa) : -EPIPE;
 }
 
 /* ==== the stream's events, and the type ======================================================= */
 
-/* RC queue pairs with a stream: handling of the stream's events, and the type's ops. */
+/*
+ * RC queue pairs with a stream: handling of the events of the stream, and the functions of the QP
+ * type.
+ */
 
 /* ---- events ---------------------------------------------------------------------------------- */
 
 /*
  * Completes the receive of a message. The message may answer a request that another thread has just
- * sent and is about to complete. That request completes first, as programs with one completion
- * queue expect, so this waits for the send lock.
+ * sent and is about to complete. The function waits for the send lock, so that the request
+ * completes first, as programs with one completion queue expect.
  */
-static void on_recv(struct siw_rc_qp *rc, const struct siw_rdmap_event *ev)
+static void rc_complete_receive(struct siw_rc_qp *rc, const struct siw_rdmap_event *ev)
 {
 	siw_lock_wait_released(&rc->base.qp.send_lock);
 	siw_qp_received(&rc->base, ev, siw_qp_recv_status(ev), 0, NULL, 0);
 }
 
 /*
- * Marks requests as DONE that the peer has received: all before end (NULL: all), or, without sends,
- * only the Writes among them. Reads and atomics without their responses are not marked.
+ * Marks requests that the peer has received as DONE: the requests before end (NULL: all requests),
+ * or, if sends is false, only the Writes before end. Reads and atomics without their responses are
+ * not marked.
  */
-static void mark_delivered(struct siw_rc_qp *rc, const struct siw_wqe *end, bool sends)
+static void rc_mark_delivered(struct siw_rc_qp *rc, const struct siw_wqe *end, bool sends)
 {
 	for (struct siw_wqe *wqe = rc->base.flow.first; wqe != end; wqe = wqe->chain)
 		if (wqe->state == SIW_WQE_BEGUN && !siw_qp_awaits_response(wqe) &&
@@ -1014,25 +1047,25 @@ static void mark_delivered(struct siw_rc_qp *rc, const struct siw_wqe *end, bool
 			wqe->state = SIW_WQE_DONE;
 }
 
-static void on_read_done(struct siw_rc_qp *rc, const struct siw_rdmap_event *ev)
+static void rc_handle_read_done(struct siw_rc_qp *rc, const struct siw_rdmap_event *ev)
 {
 	struct siw_wqe *wqe = (struct siw_wqe *)(uintptr_t)ev->user_data;
 
 	siw_lock(&rc->base.qp.send_lock);
 	if (rc->confirm.on)
-		mark_delivered(rc, wqe, rc_confirms_sends(wqe));
+		rc_mark_delivered(rc, wqe, response_confirms_sends(wqe));
 	wqe->state = SIW_WQE_DONE;
 	rc->base.flow.reads_out--;
 	siw_unlock(&rc->base.qp.send_lock);
 	siw_qp_run_and_mark(&rc->base);
 }
 
-static void on_delivered(struct siw_rc_qp *rc, const struct siw_rdmap_event *ev)
+static void rc_handle_delivery_count(struct siw_rc_qp *rc, const struct siw_rdmap_event *ev)
 {
 	bool can_be;
 
 	siw_lock(&rc->base.qp.send_lock);
-	can_be = rc_delivered(rc, ev);
+	can_be = rc_apply_delivery_count(rc, ev);
 	siw_unlock(&rc->base.qp.send_lock);
 	if (can_be)
 		siw_qp_run_and_mark(&rc->base);
@@ -1040,21 +1073,24 @@ static void on_delivered(struct siw_rc_qp *rc, const struct siw_rdmap_event *ev)
 		siw_rdmap_refuse_count(rc->base.flow.stream);
 }
 
-/* The peer has announced how long its requests may wait for receives from now on. */
-static void rc_on_rnr_retry(struct siw_rc_qp *rc, const struct siw_rdmap_event *ev)
+/*
+ * Handles the peer's announcement of its rnr_retry, which limits how long the peer's requests may
+ * wait for receives.
+ */
+static void rc_handle_rnr_retry(struct siw_rc_qp *rc, const struct siw_rdmap_event *ev)
 {
 	if (rc->counts.rnr_fixed)
 		return;
 	rc->counts.rnr_retry = ev->rnr_retry;
 	if (rc->base.qp.has_unexpected)
-		rnr_begin(rc);
+		rnr_begin_wait(rc);
 }
 
 /*
- * The response to a confirming empty Read has arrived. Responses arrive in order, so each confirms
- * more requests than the one before.
+ * Handles the response to a confirming empty Read. Responses arrive in order, so each response
+ * confirms more requests than the previous response.
  */
-static void on_confirmed(struct siw_rc_qp *rc, const struct siw_rdmap_event *ev)
+static void rc_handle_confirmed(struct siw_rc_qp *rc, const struct siw_rdmap_event *ev)
 {
 	struct siw_wqe *wqe;
 	int32_t more;
@@ -1063,18 +1099,18 @@ static void on_confirmed(struct siw_rc_qp *rc, const struct siw_rdmap_event *ev)
 	wqe = rc->base.flow.first;
 	for (more = (int32_t)((uint32_t)ev->user_data - rc->base.sq_head); more > 0; more--)
 		wqe = wqe->chain;
-	mark_delivered(rc, wqe, true);
+	rc_mark_delivered(rc, wqe, true);
 	rc->confirm.read_outstanding = false;
 	siw_unlock(&rc->base.qp.send_lock);
 	siw_qp_run_and_mark(&rc->base);
 }
 
 /*
- * The request that a Terminate without a quoted header refers to, or NULL. A peer that cannot
- * access its own memory quotes nothing (RFC 5040 section 4.8: local catastrophic error). With
- * persona roce, the oldest request that the peer has not acknowledged has failed, since the peer
- * has not processed any later request. With persona iwarp, this end does not know what the peer has
- * received.
+ * Returns the request that a Terminate without a quoted header refers to, or NULL. A peer that
+ * cannot access its own memory quotes no header (RFC 5040 section 4.8: local catastrophic error).
+ * With persona roce, the oldest request that the peer has not acknowledged has failed, since the
+ * peer has not processed any later request. With persona iwarp, this end does not know what the
+ * peer has received.
  */
 static struct siw_wqe *rc_oldest_unacknowledged(struct siw_rc_qp *rc,
 						const struct siw_rdmap_event *ev)
@@ -1091,10 +1127,10 @@ static struct siw_wqe *rc_oldest_unacknowledged(struct siw_rc_qp *rc,
 }
 
 /*
- * Marks the request that the Terminate quotes as failed, if it is still queued. The peer processes
- * messages in order, so it has received the earlier Writes. It has also received the earlier Sends,
- * unless delivery counts are on: then a Send that is not counted was still waiting for its receive.
- * Earlier Reads get no response any more.
+ * Marks the request that the Terminate quotes as failed, if the request is still queued. The peer
+ * processes messages in order, so it has received the earlier Writes. The peer has also received
+ * the earlier Sends, unless delivery counts are on: then a Send that is not counted was still
+ * waiting for its receive. Earlier Reads get no response any more.
  */
 static void rc_mark_terminated_request(struct siw_rc_qp *rc, const struct siw_rdmap_event *ev)
 {
@@ -1105,14 +1141,17 @@ static void rc_mark_terminated_request(struct siw_rc_qp *rc, const struct siw_rd
 	if (!culprit)
 		culprit = rc_oldest_unacknowledged(rc, ev);
 	if (culprit) {
-		mark_delivered(rc, culprit, !rc->counts.on);
+		rc_mark_delivered(rc, culprit, !rc->counts.on);
 		culprit->state = SIW_WQE_DONE;
 		culprit->status = (uint8_t)siw_qp_status_of(&ev->err);
 	}
 	siw_unlock(&rc->base.qp.send_lock);
 }
 
-/* If the local error concerns a receive, completes that receive with the matching status. */
+/*
+ * Completes the receive that a local error concerns with the matching status, if the error concerns
+ * a receive.
+ */
 static void rc_fail_receive(struct siw_rc_qp *rc, const struct siw_rdmap_event *ev)
 {
 	const struct siw_wire_err *err = &ev->err;
@@ -1128,11 +1167,11 @@ static void rc_fail_receive(struct siw_rc_qp *rc, const struct siw_rdmap_event *
 		return;
 	if (siw_ddp_stream_take(rc->base.flow.ddp, SIW_RDMAP_QN_SEND, &blamed.user_data) == 1 ||
 	    siw_mem_queue_take(rc->base.recvs, &blamed.user_data) == 1)
-		on_recv(rc, &blamed);
+		rc_complete_receive(rc, &blamed);
 }
 
 /*
- * Marks the request that used local memory which is unmapped or whose key is invalid. An error in
+ * Marks the request whose local memory is unmapped or has an invalid key as failed. An error in
  * placing a response concerns the oldest Read. An error without a quoted segment was found in data
  * being sent, and concerns the newest request.
  */
@@ -1142,7 +1181,8 @@ static void rc_fail_request(struct siw_rc_qp *rc, const struct siw_rdmap_event *
 	bool of_sent = !ev->quoted && ev->err.layer == SIW_LAYER_RDMAP;
 	struct siw_wqe *found = NULL;
 
-	if (ev->err.type != 0 || (!of_read && !of_sent)) /* 0: local catastrophic, at both layers */
+	/* type 0 is the local catastrophic error of both layers */
+	if (ev->err.type != 0 || (!of_read && !of_sent))
 		return;
 	siw_lock(&rc->base.qp.send_lock);
 	for (struct siw_wqe *wqe = rc->base.flow.first; wqe; wqe = wqe->chain) {
@@ -1159,10 +1199,11 @@ static void rc_fail_request(struct siw_rc_qp *rc, const struct siw_rdmap_event *
 }
 
 /*
- * Handles the invalidation by the peer of a region that is still being sent to it in a Read
- * Response; returns whether that was the case. TCP may still have to accept part of the response,
- * which cannot be recalled, and the program may reuse the memory as soon as it learns of the
- * invalidation. So the connection is reset first, as if the region had been deregistered.
+ * Resets the connection if the peer has invalidated a region that is still being sent to the peer
+ * in a Read Response. Returns whether the connection was reset. TCP may not have accepted part of
+ * the response, which cannot be recalled, and the program may reuse the memory as soon as the
+ * invalidation is reported. So the connection is reset first, as if the region had been
+ * deregistered.
  */
 static __attribute__((cold, noinline)) bool
 rc_reset_if_inv_region_sent(struct siw_rc_qp *rc, const struct siw_rdmap_event *ev)
@@ -1179,46 +1220,46 @@ rc_reset_if_inv_region_sent(struct siw_rc_qp *rc, const struct siw_rdmap_event *
 	rc->base.wire_err = SIW_RDMAP_REMOTE_PROTECTION << 8 | SIW_RDMAP_CANNOT_INVALIDATE;
 	rc_set_cause(rc, -EPROTO, &err);
 	siw_qp_flush_recv(&rc->base, ev->user_data);
-	rc_abort(rc);
+	rc_reset_connection(rc);
 	return true;
 }
 
-/* Handles one event; false: the stream has ended. */
+/* Handles one event of the RDMAP stream. Returns false if the stream has ended. */
 static bool rc_handle_event(struct siw_rc_qp *rc, const struct siw_rdmap_event *ev)
 {
 	switch (ev->kind) {
 	case SIW_RDMAP_RECV:
 		if (__builtin_expect(ev->invalidated, 0) && rc_reset_if_inv_region_sent(rc, ev))
 			return false;
-		on_recv(rc, ev);
+		rc_complete_receive(rc, ev);
 		return true;
-	case SIW_RDMAP_BAD_RECV: /* the user's own lkey was wrong; an ERROR event follows */
-		on_recv(rc, ev);
+	case SIW_RDMAP_BAD_RECV: /* an lkey of the receive is invalid; an ERROR event follows */
+		rc_complete_receive(rc, ev);
 		return true;
 	case SIW_RDMAP_READ_DONE:
-		on_read_done(rc, ev);
+		rc_handle_read_done(rc, ev);
 		return true;
 	case SIW_RDMAP_CONFIRMED:
-		on_confirmed(rc, ev);
+		rc_handle_confirmed(rc, ev);
 		return true;
 	case SIW_RDMAP_DELIVERED:
-		on_delivered(rc, ev);
+		rc_handle_delivery_count(rc, ev);
 		return true;
 	case SIW_RDMAP_RNR_RETRY:
-		rc_on_rnr_retry(rc, ev);
+		rc_handle_rnr_retry(rc, ev);
 		return true;
 	case SIW_RDMAP_PROGRESS:
 		if (ev->of_write)
-			siw_qp_one_sided(&rc->base, ev->length);
+			siw_qp_count_one_sided(&rc->base, ev->length);
 		return true;
 	case SIW_RDMAP_REQUESTED:
-		siw_qp_one_sided(&rc->base, ev->length);
+		siw_qp_count_one_sided(&rc->base, ev->length);
 		if (!ev->length)
-			rc->peer_confirms = !siw_rdmap_counts_requested(rc->base.flow.stream);
+			rc->peer_confirms = !siw_rdmap_peer_wants_counts(rc->base.flow.stream);
 		siw_qp_run_and_mark(&rc->base);
 		return true;
 	case SIW_RDMAP_UNEXPECTED:
-		rnr_begin(rc);
+		rnr_begin_wait(rc);
 		return true;
 	case SIW_RDMAP_STARTED:
 		siw_lock(&rc->base.qp.send_lock);
@@ -1246,9 +1287,9 @@ static bool rc_handle_event(struct siw_rc_qp *rc, const struct siw_rdmap_event *
 }
 
 /*
- * A peer of persona roce sends an empty Read after each message, which mostly arrives in the same
- * receive call. The Read is handled now, so that the peer's request completes even if this program
- * does not poll again soon. false: the stream has ended.
+ * Handles the empty Read that a peer of persona roce sends after each message, and that mostly
+ * arrives in the same receive call. The Read is handled immediately, so that the peer's request
+ * completes even if the program does not poll again soon. Returns false if the stream has ended.
  */
 static __attribute__((noinline)) bool rc_answer_confirm_read(struct siw_rc_qp *rc)
 {
@@ -1258,7 +1299,7 @@ static __attribute__((noinline)) bool rc_answer_confirm_read(struct siw_rc_qp *r
 	       rc_handle_event(rc, &ev);
 }
 
-static int rc_serve(struct siw_io_handler *self)
+static int rc_handle_socket_event(struct siw_io_handler *self)
 {
 	struct siw_rc_qp *rc = siw_container(self, struct siw_rc_qp, base.qp.handler);
 	struct siw_rdmap_event ev;
@@ -1267,12 +1308,14 @@ static int rc_serve(struct siw_io_handler *self)
 	int n = 0;
 
 	if (siw_is_closing(&rc->base)) {
-		rc_close_step(rc);
+		rc_continue_close(rc);
 		return 0;
 	}
 	while (n < rc->base.burst && octets < SIW_TURN_OCTETS &&
 	       siw_rdmap_recv(rc->base.flow.stream, &ev) == 1) {
-		/* A delivery count precedes a message, and the turn handles both as one message. */
+		/*
+		 * A delivery count that precedes a message is not counted as a message of the turn.
+		 */
 		if (ev.kind == SIW_RDMAP_DELIVERED && !counted)
 			counted = true;
 		else
@@ -1284,49 +1327,52 @@ static int rc_serve(struct siw_io_handler *self)
 	if (__builtin_expect(rc->peer_confirms, 0) &&
 	    (n == rc->base.burst || octets >= SIW_TURN_OCTETS) && !rc_answer_confirm_read(rc))
 		return n;
-	rc_counts_received(rc, n, octets);
+	rc_send_count_after_receiving(rc, n, octets);
 	siw_qp_receive_turn_done(&rc->base, n, octets);
 	return n + counted;
 }
 
 /* ---- Sends that wait for receives, and deadlines --------------------------------------------- */
 
-/* Serves waiting Sends, for which receives may have been posted, and checks their deadline. */
-static void rc_serve_waiting_sends(struct siw_rc_qp *rc, uint64_t now_ns)
+/*
+ * Processes the Sends that wait for receives, because receives may have been posted, and checks
+ * their deadline.
+ */
+static void rc_process_waiting_sends(struct siw_rc_qp *rc, uint64_t now_ns)
 {
 	if (siw_is_closing(&rc->base) || !rc->base.flow.stream)
 		return;
-	rc_serve(&rc->base.qp.handler);
+	rc_handle_socket_event(&rc->base.qp.handler);
 	if (siw_is_closing(&rc->base) || !rc->base.flow.stream)
 		return;
 	if (rnr_has_expired(rc, now_ns))
-		rc_serve(&rc->base.qp.handler);
+		rc_handle_socket_event(&rc->base.qp.handler);
 }
 
-static void rc_tick(struct siw_timed *timed, uint64_t now_ns)
+static void rc_handle_timer(struct siw_timed *timed, uint64_t now_ns)
 {
 	struct siw_rc_qp *rc = siw_container(timed, struct siw_rc_qp, base.timed);
 
 	if (siw_is_closing(&rc->base))
-		rc_close_tick(rc, now_ns);
+		rc_handle_close_timer(rc, now_ns);
 	else
-		rc_serve_waiting_sends(rc, now_ns);
+		rc_process_waiting_sends(rc, now_ns);
 }
 
 /* ---- ops ------------------------------------------------------------------------------------- */
 
 /* Ends the stream because a request or response of this end could not be sent. */
-static void rc_end_broken(struct siw_rc_qp *rc)
+static void rc_end_broken_stream(struct siw_rc_qp *rc)
 {
 	if (rc->base.flow.stream && siw_teardown_of(&rc->base) == SIW_RESETTING)
-		rc_abort(rc);
+		rc_reset_connection(rc);
 	if (!rc->base.flow.stream || siw_is_closing(&rc->base))
 		return;
 	/*
-	 * If RDMAP has an error to report to the peer, it delivers an ERROR event. A request that
-	 * never began does not concern the peer.
+	 * If RDMAP has an error to report to the peer, RDMAP delivers an ERROR event now. A request
+	 * that never began does not concern the peer.
 	 */
-	rc_serve(&rc->base.qp.handler);
+	rc_handle_socket_event(&rc->base.qp.handler);
 	if (rc->base.qp.state != SIW_QPS_ERR)
 		siw_qp_rc_fail(rc, SIW_SHUTTING_DOWN, -EFAULT, NULL);
 }
@@ -1335,7 +1381,7 @@ static void rc_end_broken(struct siw_rc_qp *rc)
  * Whether requests are posted on a QP that connects without a connection manager and has no stream
  * yet.
  */
-static bool awaits_stream(struct siw_base_qp *base)
+static bool rc_awaits_stream(struct siw_base_qp *base)
 {
 	bool posted;
 
@@ -1347,31 +1393,31 @@ static bool awaits_stream(struct siw_base_qp *base)
 	return posted;
 }
 
-static enum siw_turn rc_turn(struct siw_qp *qp, uint64_t round)
+static enum siw_turn rc_make_sending_turn(struct siw_qp *qp, uint64_t round)
 {
 	enum siw_turn left = siw_qp_turn(qp, round);
 	struct siw_rc_qp *rc = siw_rc_qp_of(siw_base_qp_of(qp));
 	int teardown = siw_teardown_of(&rc->base);
 	bool broken = teardown == SIW_BROKEN || teardown == SIW_RESETTING;
 
-	if (awaits_stream(&rc->base)) {
+	if (rc_awaits_stream(&rc->base)) {
 		rc->pairs->turn(rc);
 		return SIW_TURN_DONE;
 	}
 	if (broken)
-		rc_end_broken(rc);
+		rc_end_broken_stream(rc);
 	if (qp->has_unexpected)
-		rc_serve_waiting_sends(rc, siw_now_ns());
+		rc_process_waiting_sends(rc, siw_now_ns());
 	if (broken)
 		return SIW_TURN_DONE;
-	return rc_counts_turn(rc) && left == SIW_TURN_DONE ? SIW_TURN_MORE : left;
+	return rc_send_count_in_turn(rc) && left == SIW_TURN_DONE ? SIW_TURN_MORE : left;
 }
 
 #define SETTLE_TURNS 8
 
 /*
- * Receives what has arrived, because the peer may have sent an empty Read to learn whether its last
- * message has arrived.
+ * Receives the messages that have arrived, because the peer may have sent an empty Read to find out
+ * whether its last message was received.
  */
 void siw_qp_rc_settle(struct siw_base_qp *base)
 {
@@ -1380,9 +1426,9 @@ void siw_qp_rc_settle(struct siw_base_qp *base)
 	siw_qp_send_delayed(
 		base); /* requests delayed for a batch count as posted, so they are sent */
 	for (int i = 0; i < SETTLE_TURNS && rc->base.flow.stream && !siw_is_closing(&rc->base); i++)
-		if (!rc_serve(&rc->base.qp.handler))
+		if (!rc_handle_socket_event(&rc->base.qp.handler))
 			break;
-	rc_counts_send(rc);
+	rc_send_count_if_due(rc);
 }
 
 static bool rc_is_sending(struct siw_base_qp *base, uint32_t stag)
@@ -1403,10 +1449,10 @@ static bool rc_is_quiet(const struct siw_qp *qp)
 }
 
 /*
- * Resets the connection if responses that TCP has not accepted yet still refer to the revoked
+ * Resets the connection if Read Responses that TCP has not accepted yet still refer to the revoked
  * memory.
  */
-static void rc_revoke(struct siw_qp *qp, uint32_t stag)
+static void rc_reset_if_sending_revoked(struct siw_qp *qp, uint32_t stag)
 {
 	bool in_flight;
 
@@ -1414,7 +1460,7 @@ static void rc_revoke(struct siw_qp *qp, uint32_t stag)
 	in_flight = rc_is_sending(siw_base_qp_of(qp), stag);
 	siw_unlock(&qp->send_lock);
 	if (in_flight)
-		rc_abort(siw_rc_qp_of(siw_base_qp_of(qp)));
+		rc_reset_connection(siw_rc_qp_of(siw_base_qp_of(qp)));
 }
 
 static void rc_settle_binds(struct siw_qp *qp)
@@ -1426,7 +1472,7 @@ static void rc_settle_binds(struct siw_qp *qp)
 	cut = siw_teardown_of(&rc->base) == SIW_RESETTING && rc->base.flow.stream;
 	siw_unlock(&qp->send_lock);
 	if (cut)
-		rc_abort(rc);
+		rc_reset_connection(rc);
 	else
 		siw_qp_mw_settle(&rc->base, false);
 }
@@ -1436,7 +1482,7 @@ static void rc_fail_qp(struct siw_qp *qp, int status)
 	siw_qp_rc_fail(siw_rc_qp_of(siw_base_qp_of(qp)), SIW_SHUTTING_DOWN, status, NULL);
 }
 
-static void rc_leave(struct siw_qp *qp)
+static void rc_close_at_exit(struct siw_qp *qp)
 {
 	struct siw_rc_qp *rc = siw_rc_qp_of(siw_base_qp_of(qp));
 
@@ -1446,7 +1492,7 @@ static void rc_leave(struct siw_qp *qp)
 	siw_qp_rc_fail(rc, SIW_SHUTTING_DOWN, 0, NULL);
 }
 
-static bool is_leaving(const struct siw_qp *qp)
+static bool rc_stream_is_closing(const struct siw_qp *qp)
 {
 	return siw_is_closing(siw_base_qp_of(qp));
 }
@@ -1461,15 +1507,15 @@ static int rc_create(struct siw_base_qp *base, const struct siw_qp_init_attr *at
 	rc->linger = calloc(1, sizeof(*rc->linger));
 	if (!rc->linger)
 		return -ENOMEM;
-	base->qp.qpn = siw_qp_rc_number(base->qp.ctx);
-	base->qp.handler.serve = rc_serve;
-	base->timed.tick = rc_tick;
+	base->qp.qpn = siw_qp_new_rc_qpn(base->qp.ctx);
+	base->qp.handler.serve = rc_handle_socket_event;
+	base->timed.tick = rc_handle_timer;
 	rc->counted = true;
 	atomic_fetch_add(&base->qp.ctx->n_rc, 1);
 	return 0;
 }
 
-static void rc_close_qp(struct siw_base_qp *base)
+static void rc_free_resources(struct siw_base_qp *base)
 {
 	struct siw_rc_qp *rc = siw_rc_qp_of(base);
 
@@ -1485,14 +1531,15 @@ static void rc_close_qp(struct siw_base_qp *base)
 	rc->counted = false;
 }
 
-static int rc_addr(const struct siw_base_qp *base, struct siw_addr *own, struct siw_addr *peer)
+static int rc_get_addrs(const struct siw_base_qp *base, struct siw_addr *own, struct siw_addr *peer)
 {
 	const struct siw_rc_qp *rc = siw_rc_qp_of(base);
 
 	return rc->base.flow.stream ? siw_mpa_addrs(rc->mpa, own, peer) : -ENOTCONN;
 }
 
-static int rc_prepare(struct siw_base_qp *base, int event, const struct siw_qp_attr *attr, int mask)
+static int rc_prepare_transition(struct siw_base_qp *base, int event,
+				 const struct siw_qp_attr *attr, int mask)
 {
 	struct siw_rc_qp *rc = siw_rc_qp_of(base);
 
@@ -1505,7 +1552,7 @@ static int rc_prepare(struct siw_base_qp *base, int event, const struct siw_qp_a
 	return 0;
 }
 
-static void rc_modified(struct siw_base_qp *base, int mask)
+static void rc_apply_modified_attrs(struct siw_base_qp *base, int mask)
 {
 	const struct siw_rc_qp *rc = siw_rc_qp_of(base);
 
@@ -1520,7 +1567,7 @@ static void rc_modified(struct siw_base_qp *base, int mask)
 		siw_unlock(&base->qp.send_lock);
 	}
 	if (base->qp.has_unexpected && (mask & (SIW_QP_RNR_RETRY | SIW_QP_MIN_RNR_TIMER)))
-		rnr_begin(siw_rc_qp_of(base));
+		rnr_begin_wait(siw_rc_qp_of(base));
 	if (rc->pairs)
 		rc->pairs->modified(siw_rc_qp_of(base));
 }
@@ -1539,22 +1586,22 @@ static void rc_query_init(const struct siw_base_qp *base, struct siw_qp_init_att
 	init->private_messages = base->private_always || base->private;
 }
 
-static void rc_end(struct siw_base_qp *base)
+static void rc_close_in_err(struct siw_base_qp *base)
 {
-	rc_close(siw_rc_qp_of(base), SIW_SHUTTING_DOWN);
+	rc_begin_close(siw_rc_qp_of(base), SIW_SHUTTING_DOWN);
 }
 
 const struct siw_qp_class siw_qp_rc_class = {
 	.ops = {
 		.owns_regions = true,
-		.turn = rc_turn,
+		.turn = rc_make_sending_turn,
 		.uses_key = siw_qp_uses_key,
 		.is_quiet = rc_is_quiet,
-		.revoke = rc_revoke,
+		.revoke = rc_reset_if_sending_revoked,
 		.settle = rc_settle_binds,
 		.fail = rc_fail_qp,
-		.leave = rc_leave,
-		.is_leaving = is_leaving,
+		.leave = rc_close_at_exit,
+		.is_leaving = rc_stream_is_closing,
 	},
 	.size = sizeof(struct siw_rc_qp),
 	.type = SIW_QPT_RC,
@@ -1565,21 +1612,21 @@ const struct siw_qp_class siw_qp_rc_class = {
 	.binds = true,
 	.has_rights = true,
 	.create = rc_create,
-	.close = rc_close_qp,
-	.addr = rc_addr,
+	.close = rc_free_resources,
+	.addr = rc_get_addrs,
 	.query_attr = rc_query_attr,
 	.query_init = rc_query_init,
-	.prepare = rc_prepare,
-	.modified = rc_modified,
-	.end = rc_end,
-	.release = rc_release,
+	.prepare = rc_prepare_transition,
+	.modified = rc_apply_modified_attrs,
+	.end = rc_close_in_err,
+	.release = rc_release_for_reset,
 	.post = siw_qp_flow_post,
 	.check = siw_qp_flow_check,
-	.run = rc_run,
-	.begin = rc_begin,
-	.failed = rc_failed,
-	.flush = rc_flush,
-	.take_recv = rc_take_recv,
+	.run = rc_run_send_queue,
+	.begin = rc_begin_request,
+	.failed = rc_handle_request_failure,
+	.flush = rc_flush_requests,
+	.take_recv = rc_release_unfinished_recv,
 	.is_sending = rc_is_sending,
-	.did_local = rc_did_local,
+	.did_local = rc_handle_local_request_done,
 };

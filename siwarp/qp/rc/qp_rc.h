@@ -9,35 +9,36 @@
 #include "qp/qp_impl.h"
 
 /*
- * Hands the MPA stream to the queue pair, which starts DDP and RDMAP on it and, with a connection
- * manager, moves to RTS. The caller sets the connection of struct siw_rc_qp next. 0, or -errno with
- * nothing changed.
+ * Passes the MPA stream to the queue pair, which starts DDP and RDMAP on the stream and, with a
+ * connection manager, moves to RTS. The caller sets the connection of struct siw_rc_qp next.
+ * Returns 0, or -errno if nothing was changed.
  */
 int siw_qp_rc_start(struct siw_rc_qp *rc, struct siw_mpa_stream *mpa,
 		    const struct siw_rc_start *start);
 /*
  * Sends a Terminate as the only message of a stream that no queue pair owns, and waits,
- * independently of the caller, for the peer's end of the stream. 0: the stream was taken over;
- * -EPIPE: no Terminate could be sent; -ENOMEM.
+ * independently of the caller, until the peer closes the stream. Returns 0 if the function now owns
+ * the stream; -EPIPE if no Terminate could be sent; -ENOMEM.
  */
 int siw_qp_rc_refuse(struct siw_context *ctx, struct siw_mpa_stream *mpa,
 		     const struct siw_wire_err *err);
 /*
- * Called before this end closes: sends delayed requests, and receives messages that have arrived,
- * up to a limit.
+ * Sends delayed requests, and receives messages that have arrived, up to a limit. Called before
+ * this end closes the connection.
  */
 void siw_qp_rc_settle(struct siw_base_qp *base);
 /*
- * Ends the stream: moves the QP to ERR according to the table, sends the requests that have begun
- * (and, with SIW_TERMINATING, a Terminate), then flushes and gives up the stream. status and err:
- * the cause that on_ended reports; the first cause counts.
+ * Ends the stream: moves the QP to ERR according to the state table, sends the requests that have
+ * begun (and, with SIW_TERMINATING, a Terminate), then flushes all requests and closes the stream.
+ * status and err: the cause that on_ended reports, unless an earlier cause was set.
  */
 void siw_qp_rc_fail(struct siw_rc_qp *rc, enum siw_teardown how, int status,
 		    const struct siw_wire_err *err);
 /*
- * The stream has ended, or posted requests have waited for a stream until their time-out. With a
- * connection manager: as siw_qp_rc_fail(). Without: if the stream ended, the QP keeps its state;
- * after a time-out the oldest request ends with RETRY_EXC_ERR, and the QP goes to ERR.
+ * Handles the end of the stream, or the time-out of posted requests that have waited for a stream.
+ * With a connection manager, the effect is that of siw_qp_rc_fail(). Without a connection manager,
+ * the QP keeps its state if the stream ended; after a time-out the oldest request completes with
+ * RETRY_EXC_ERR, and the QP is moved to ERR.
  */
 void siw_qp_rc_stream_lost(struct siw_rc_qp *rc, int status);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * RD queue pairs: closing of endpoints, sending to peers, and the events of the endpoint. The
- * sections are in call order.
+ * sections of the file are in call order.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -16,9 +16,9 @@
 /* ==== endpoints without a queue pair ========================================================== */
 
 /*
- * An RD endpoint whose queue pair was destroyed or got another socket. It remains open until the
- * peers have received everything that was sent, including responses, and have answered the BYE, for
- * at most linger_ms. If a new RD queue pair needs its port, the endpoint is closed at once.
+ * An RD endpoint whose queue pair was destroyed or got another socket. The endpoint remains open
+ * until the peers have received all messages, including responses, and have answered the BYE, for
+ * at most linger_ms. If a new RD queue pair needs the port, the endpoint is closed immediately.
  */
 
 struct rd_linger {
@@ -27,10 +27,10 @@ struct rd_linger {
 	struct siw_rd *endpoint;
 	uint64_t deadline_ns;
 	struct siw_timed timed;
-	struct siw_link link; /* in ctx->lingering_rds */
+	struct siw_link link; /* link in ctx->lingering_rds */
 };
 
-static void parting_end(struct rd_linger *rd_linger)
+static void rd_linger_close(struct rd_linger *rd_linger)
 {
 	siw_device_timed_del(rd_linger->ctx, &rd_linger->timed);
 	siw_link_del(&rd_linger->link);
@@ -39,28 +39,27 @@ static void parting_end(struct rd_linger *rd_linger)
 	free(rd_linger);
 }
 
-static int parting_serve(struct siw_io_handler *self)
+static int rd_linger_handle_socket_event(struct siw_io_handler *self)
 {
 	struct rd_linger *rd_linger = siw_container(self, struct rd_linger, handler);
 
 	if (siw_rd_shutdown_done(rd_linger->endpoint))
-		parting_end(rd_linger);
+		rd_linger_close(rd_linger);
 	return 0;
 }
 
-static void parting_tick(struct siw_timed *timed, uint64_t now_ns)
+static void rd_linger_handle_timer(struct siw_timed *timed, uint64_t now_ns)
 {
 	struct rd_linger *rd_linger = siw_container(timed, struct rd_linger, timed);
 
 	if (siw_rd_shutdown_done(rd_linger->endpoint) || now_ns >= rd_linger->deadline_ns)
-		parting_end(rd_linger);
+		rd_linger_close(rd_linger);
 }
 
 /*
- * Closes an endpoint that no longer has a queue pair, after the peers have received everything sent
- * before.
+ * Closes an endpoint that no longer has a queue pair, after the peers have received all messages.
  */
-static void rd_linger(struct siw_context *ctx, struct siw_rd *endpoint)
+static void rd_linger_start(struct siw_context *ctx, struct siw_rd *endpoint)
 {
 	uint64_t linger_ns = (uint64_t)siw_settings()->linger_ms * 1000000;
 	struct rd_linger *rd_linger = NULL;
@@ -68,15 +67,15 @@ static void rd_linger(struct siw_context *ctx, struct siw_rd *endpoint)
 	siw_rd_shutdown(endpoint);
 	if (linger_ns && !siw_rd_shutdown_done(endpoint))
 		rd_linger = calloc(1, sizeof(*rd_linger));
-	if (!rd_linger) { /* without memory to linger: each peer has been sent one BYE */
+	if (!rd_linger) { /* there is no memory to linger, but a BYE was sent to each peer */
 		siw_rd_close(endpoint);
 		return;
 	}
-	rd_linger->handler.serve = parting_serve;
+	rd_linger->handler.serve = rd_linger_handle_socket_event;
 	rd_linger->ctx = ctx;
 	rd_linger->endpoint = endpoint;
 	rd_linger->deadline_ns = siw_now_ns() + linger_ns;
-	rd_linger->timed.tick = parting_tick;
+	rd_linger->timed.tick = rd_linger_handle_timer;
 	siw_link_init(&rd_linger->timed.link);
 	siw_link_add(&ctx->lingering_rds, &rd_linger->link);
 	siw_llp_set_handler(siw_rd_sock(endpoint), &rd_linger->handler);
@@ -86,9 +85,10 @@ static void rd_linger(struct siw_context *ctx, struct siw_rd *endpoint)
 }
 
 /*
- * Closes at once an endpoint without a queue pair that uses the port of addr. false: there is none.
+ * Closes an endpoint without a queue pair that uses the port of addr immediately. Returns whether
+ * there was such an endpoint.
  */
-static bool rd_free_port(struct siw_context *ctx, const struct siw_addr *addr)
+static bool rd_close_lingering_at_port(struct siw_context *ctx, const struct siw_addr *addr)
 {
 	struct siw_addr bound;
 
@@ -98,7 +98,7 @@ static bool rd_free_port(struct siw_context *ctx, const struct siw_addr *addr)
 		if (siw_llp_local(siw_rd_sock(rd_linger->endpoint), &bound) ||
 		    bound.port_be != addr->port_be)
 			continue;
-		parting_end(rd_linger);
+		rd_linger_close(rd_linger);
 		return true;
 	}
 	return false;
@@ -113,10 +113,10 @@ static bool rd_free_port(struct siw_context *ctx, const struct siw_addr *addr)
  */
 
 /*
- * The functions of this section are called with send_lock held. The flow of a stream, which is
- * stored with the stream.
+ * Returns the flow of a stream, which is stored with the stream. All functions of the section on
+ * sending are called with send_lock held.
  */
-static struct siw_flow *rd_flow_of(struct siw_rdmap_stream *stream)
+static struct siw_flow *rd_flow_of_stream(struct siw_rdmap_stream *stream)
 {
 	struct siw_flow *flow = siw_rdmap_rd_user(stream);
 
@@ -131,22 +131,22 @@ static struct siw_flow *rd_flow_of(struct siw_rdmap_stream *stream)
 }
 
 /* Marks a flow as having requests to begin or to continue. */
-static void rd_ready(struct siw_rd_qp *rd, struct siw_flow *flow)
+static void rd_mark_flow_ready(struct siw_rd_qp *rd, struct siw_flow *flow)
 {
 	if (siw_link_empty(&flow->ready))
 		siw_link_add(&rd->ready, &flow->ready);
 }
 
 /* Marks every flow with requests as ready. */
-static void rd_resume(struct siw_base_qp *base)
+static void rd_mark_all_flows_ready(struct siw_base_qp *base)
 {
 	for (struct siw_link *l = base->flows.next; l != &base->flows; l = l->next)
-		rd_ready(siw_rd_qp_of(base), siw_container(l, struct siw_flow, busy));
+		rd_mark_flow_ready(siw_rd_qp_of(base), siw_container(l, struct siw_flow, busy));
 }
 
 /* ---- posting --------------------------------------------------------------------------------- */
 
-static int64_t rd_check(struct siw_base_qp *base, const struct siw_send_wr *wr)
+static int64_t rd_check_request(struct siw_base_qp *base, const struct siw_send_wr *wr)
 {
 	const struct siw_ah *ah = wr->rd.ah;
 
@@ -159,7 +159,7 @@ static int64_t rd_check(struct siw_base_qp *base, const struct siw_send_wr *wr)
 	return siw_qp_op_check(base, wr);
 }
 
-static struct siw_addr rd_destination(const struct siw_send_wr *wr)
+static struct siw_addr rd_destination_of_request(const struct siw_send_wr *wr)
 {
 	struct siw_addr dest = wr->rd.ah->dest;
 
@@ -168,7 +168,7 @@ static struct siw_addr rd_destination(const struct siw_send_wr *wr)
 	return dest;
 }
 
-/* The flow to this peer, if it has requests; else NULL. */
+/* Returns the flow to the peer at dest if the flow has requests, or NULL. */
 static struct siw_flow *rd_find_flow(struct siw_base_qp *base, const struct siw_addr *dest)
 {
 	for (struct siw_link *l = base->flows.next; l != &base->flows; l = l->next) {
@@ -181,36 +181,36 @@ static struct siw_flow *rd_find_flow(struct siw_base_qp *base, const struct siw_
 }
 
 /*
- * Sending has stopped: flushes the new request, after earlier requests to the same peer that have
- * begun.
+ * Flushes a request that is posted while sending is stopped, after earlier requests to the same
+ * peer that have begun.
  */
 static __attribute__((cold, noinline)) int
-post_flushed(struct siw_rd_qp *rd, const struct siw_send_wr *wr, uint64_t length)
+rd_flush_posted_request(struct siw_rd_qp *rd, const struct siw_send_wr *wr, uint64_t length)
 {
-	struct siw_addr dest = rd_destination(wr);
+	struct siw_addr dest = rd_destination_of_request(wr);
 	struct siw_flow *flow =
 		siw_teardown_of(&rd->base) == SIW_FLUSHED ? NULL : rd_find_flow(&rd->base, &dest);
 
 	if (flow) {
 		siw_qp_sq_append(&rd->base, flow, wr, length);
 		siw_qp_flow_advance(&rd->base, flow, SIW_WQE_DONE, SIW_WC_WR_FLUSH_ERR);
-		rd_ready(rd, flow);
+		rd_mark_flow_ready(rd, flow);
 	} else {
 		siw_qp_sq_bypass(&rd->base, wr, 0, SIW_WC_WR_FLUSH_ERR, &dest);
 	}
 	return 0;
 }
 
-/* Members of struct siw_qp_class. */
-static int rd_post(struct siw_base_qp *base, const struct siw_send_wr *wr, bool wait)
+/* The member post of struct siw_qp_class: appends a request to the flow of its peer. */
+static int rd_post_request(struct siw_base_qp *base, const struct siw_send_wr *wr, bool wait)
 {
 	struct siw_rd_qp *rd = siw_rd_qp_of(base);
-	int64_t length = rd_check(base, wr);
+	int64_t length = rd_check_request(base, wr);
 	struct siw_rdmap_stream *stream;
 	struct siw_flow *flow;
 	struct siw_addr dest;
 
-	(void)wait; /* unused: a request stays in the queue until it is run in any case */
+	(void)wait; /* not needed: any request stays in the queue until the queue is run */
 	if (length < 0)
 		return (int)length;
 	if (siw_qp_sq_full(&rd->base))
@@ -218,76 +218,79 @@ static int rd_post(struct siw_base_qp *base, const struct siw_send_wr *wr, bool 
 	if (__builtin_expect(rd->base.qp.state == SIW_QPS_SQE ||
 				     siw_teardown_of(&rd->base) == SIW_FLUSHED,
 			     0))
-		return post_flushed(rd, wr, (uint64_t)length);
-	dest = rd_destination(wr);
+		return rd_flush_posted_request(rd, wr, (uint64_t)length);
+	dest = rd_destination_of_request(wr);
 	if (siw_rdmap_rd_stream(rd->end, &dest, &stream))
-		/* no peer record can be evicted, since all have requests */
+		/* no peer record can be evicted, since all peers have requests */
 		return siw_refuse(PEERS_FULL);
-	flow = rd_flow_of(stream);
+	flow = rd_flow_of_stream(stream);
 	siw_qp_op_store(siw_qp_sq_append(base, flow, wr, (uint64_t)length), wr);
-	rd_ready(rd, flow);
+	rd_mark_flow_ready(rd, flow);
 	return 0;
 }
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
-static int rd_begin(struct siw_base_qp *base, struct siw_flow *flow, struct siw_wqe *wqe)
+static int rd_begin_request(struct siw_base_qp *base, struct siw_flow *flow, struct siw_wqe *wqe)
 {
 	int err = siw_rdmap_send(flow->stream, &wqe->op);
 
 	(void)base;
-	/* -EPIPE: the peer is lost; the receiving side reports that and ends the peer's requests */
+	/*
+	 * -EPIPE: the peer is lost; the receiving side reports the loss and ends the peer's
+	 * requests
+	 */
 	if (err)
 		return err == -EPIPE ? -EAGAIN : err;
 	if (siw_qp_awaits_response(wqe))
 		wqe->msn = siw_rdmap_reads(flow->stream);
 	else if (siw_qp_op_flags(wqe->opcode) & SIW_OP_SENDS)
-		wqe->msn = siw_rdmap_rd_sends(flow->stream);
+		wqe->msn = siw_rdmap_rd_last_send_msn(flow->stream);
 	return 0;
 }
 
 /*
- * A request failed locally because of its key or memory: moves the QP to SQE, as on UD, and flushes
- * requests that have not begun. Requests that have begun continue.
+ * Moves the QP to SQE, as on UD, after a request failed locally because of its key or memory, and
+ * flushes requests that have not begun. Requests that have begun continue.
  */
-static __attribute__((cold, noinline)) void rd_send_failed(struct siw_base_qp *base)
+static __attribute__((cold, noinline)) void rd_handle_local_send_failure(struct siw_base_qp *base)
 {
-	siw_qp_send_failed(base);
+	siw_qp_move_to_sqe(base);
 	for (struct siw_link *l = base->flows.next; l != &base->flows; l = l->next) {
 		struct siw_flow *flow = siw_container(l, struct siw_flow, busy);
 
 		while (flow->next)
 			siw_qp_flow_advance(base, flow, SIW_WQE_DONE, SIW_WC_WR_FLUSH_ERR);
 	}
-	rd_resume(base);
+	rd_mark_all_flows_ready(base);
 }
 
-static void rd_failed(struct siw_base_qp *base, struct siw_flow *flow, int status)
+static void rd_handle_request_failure(struct siw_base_qp *base, struct siw_flow *flow, int status)
 {
 	(void)status;
-	rd_send_failed(base);
+	rd_handle_local_send_failure(base);
 	flow->torn = siw_rdmap_rd_is_torn(flow->stream);
 }
 
-static int rd_flush(struct siw_base_qp *base, struct siw_flow *flow)
+static int rd_flush_requests(struct siw_base_qp *base, struct siw_flow *flow)
 {
 	(void)base;
-	/* the data was copied when the request was framed, so the memory is free */
+	/* the data was copied when the request was framed, so the program may reuse the memory */
 	flow->taken = UINT64_MAX - 1;
 	return siw_rdmap_flush(flow->stream, &flow->accepted);
 }
 
-/* Completes, in order, the requests that the peer has accepted or that are DONE. */
-static void rd_reap(struct siw_rd_qp *rd, struct siw_flow *flow)
+/* Completes, in order, the requests of the flow that the peer has accepted or that are DONE. */
+static void rd_reap_accepted(struct siw_rd_qp *rd, struct siw_flow *flow)
 {
 	flow->accepted = siw_ddp_tx_accepted(flow->ddp);
 	siw_qp_flow_reap(&rd->base, flow);
 }
 
 /*
- * Memory became unmapped in the middle of a message. The peer cannot receive the rest of the
- * message, so no later message may be sent on the stream: the stream ends when the device services
- * the queue pair next.
+ * Marks the stream of a flow as torn, after memory became unmapped in the middle of a message. The
+ * peer cannot receive the rest of the message, so no later message may be sent on the stream: the
+ * stream ends when the device services the queue pair next.
  */
 static __attribute__((cold, noinline)) void rd_tear_stream(struct siw_base_qp *base,
 							   struct siw_flow *flow)
@@ -300,14 +303,14 @@ static __attribute__((cold, noinline)) void rd_tear_stream(struct siw_base_qp *b
 	if (newest && !flow->torn) {
 		newest->state = SIW_WQE_DONE;
 		newest->status = SIW_WC_LOC_PROT_ERR;
-		rd_send_failed(base);
+		rd_handle_local_send_failure(base);
 	}
 	flow->torn = true;
-	siw_tear(base, SIW_BROKEN);
+	siw_advance_teardown(base, SIW_BROKEN);
 }
 
-/* Sends to one peer. Returns whether requests are left for the next turn. */
-static bool rd_run_flow(struct siw_base_qp *base, struct siw_flow *flow)
+/* Sends the requests to one peer. Returns whether requests are left for the next turn. */
+static bool rd_send_flow_requests(struct siw_base_qp *base, struct siw_flow *flow)
 {
 	int r = siw_qp_flow_send(base, flow);
 
@@ -319,7 +322,7 @@ static bool rd_run_flow(struct siw_base_qp *base, struct siw_flow *flow)
 	return r >= 0 && siw_rdmap_rd_has_more(flow->stream);
 }
 
-static enum siw_run rd_run(struct siw_base_qp *base)
+static enum siw_run rd_run_send_queue(struct siw_base_qp *base)
 {
 	struct siw_rd_qp *rd = siw_rd_qp_of(base);
 	struct siw_link turn;
@@ -337,16 +340,19 @@ static enum siw_run rd_run(struct siw_base_qp *base)
 		struct siw_flow *flow = siw_container(turn.next, struct siw_flow, ready);
 
 		siw_link_del(&flow->ready);
-		if (rd_run_flow(base, flow))
-			rd_ready(rd, flow);
+		if (rd_send_flow_requests(base, flow))
+			rd_mark_flow_ready(rd, flow);
 	}
 	if (__builtin_expect(base->draining, 0))
-		siw_qp_drained(base);
+		siw_qp_raise_if_drained(base);
 	return siw_link_empty(&rd->ready) ? SIW_RUN_DONE : SIW_RUN_MORE;
 }
 
-/* Ends all work in progress with peers. Progress lock held, too. */
-static void rd_abandon(struct siw_base_qp *base)
+/*
+ * Discards all protocol state of requests and messages in progress with peers. Progress lock held,
+ * too.
+ */
+static void rd_discard_protocol_state(struct siw_base_qp *base)
 {
 	struct siw_rd_qp *rd = siw_rd_qp_of(base);
 
@@ -413,96 +419,104 @@ int siw_poll_restarts(struct siw_qp *qp, struct siw_rd_restart *out, int max)
 
 /* ==== the endpoint's events, and the type ===================================================== */
 
-/* RD queue pairs: handling of events from the peers, completion of requests, and the socket. */
+/*
+ * RD queue pairs: handling of events from the peers, completion of requests, and handling of the
+ * socket.
+ */
 
 /* Default ORD and IRD per peer. */
 #define DEPTH 16
 
 /*
- * Completes the requests that the peer had accepted when it sent this message. They complete before
- * the message, so that a program that polls a reply has already polled the completion of its
- * request.
+ * Completes the requests that the peer had accepted when it sent the received message, and returns
+ * the flow. The requests complete before the message, so that a program that polls a reply has
+ * already polled the completion of its request.
  */
-static struct siw_flow *rd_qp_reap_flow(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream)
+static struct siw_flow *rd_reap_and_get_flow(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream)
 {
 	struct siw_flow *flow;
 
 	siw_lock(&rd->base.qp.send_lock);
-	flow = rd_flow_of(stream);
-	rd_reap(rd, flow);
+	flow = rd_flow_of_stream(stream);
+	rd_reap_accepted(rd, flow);
 	siw_unlock(&rd->base.qp.send_lock);
 	return flow;
 }
 
 /*
- * The instance number of the peer. A stream ends when the peer appears with another instance
- * number.
+ * Returns the instance number of the peer. A stream ends when the peer appears with another
+ * instance number.
  */
-static uint64_t peer_instance(struct siw_rd_qp *rd, struct siw_flow *flow)
+static uint64_t rd_peer_instance(struct siw_rd_qp *rd, struct siw_flow *flow)
 {
 	if (__builtin_expect(!flow->instance, 0))
 		flow->instance = siw_rd_instance(rd->endpoint, flow->peer);
 	return flow->instance;
 }
 
-static void on_recv(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
-		    const struct siw_rdmap_event *ev, int status)
+static void rd_complete_receive(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
+				const struct siw_rdmap_event *ev, int status)
 {
-	struct siw_flow *flow = rd_qp_reap_flow(rd, stream);
+	struct siw_flow *flow = rd_reap_and_get_flow(rd, stream);
 
-	siw_qp_received(&rd->base, ev, status, ev->src_qpn, &ev->source, peer_instance(rd, flow));
+	siw_qp_received(&rd->base, ev, status, ev->src_qpn, &ev->source,
+			rd_peer_instance(rd, flow));
 }
 
-static void on_record(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream, uint64_t number)
+static void rd_complete_write_record(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
+				     uint64_t number)
 {
-	struct siw_flow *flow = rd_qp_reap_flow(rd, stream);
+	struct siw_flow *flow = rd_reap_and_get_flow(rd, stream);
 
 	siw_qp_record_received(&rd->base, siw_rdmap_rd_record_find(rd->end, number),
-			       peer_instance(rd, flow));
+			       rd_peer_instance(rd, flow));
 	rd->records.reported++;
 }
 
-static void rd_qp_err_found(struct siw_rd_qp *rd, const struct siw_rdmap_event *ev)
+static void rd_handle_found_error(struct siw_rd_qp *rd, const struct siw_rdmap_event *ev)
 {
 	siw_count(SIW_COUNTER_err_found, 1);
 	siw_qp_err_found(&rd->base, ev);
 }
 
-static void rd_qp_run_and_mark(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream)
+static void rd_send_and_mark_unsent(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream)
 {
 	enum siw_run run;
 
 	siw_lock(&rd->base.qp.send_lock);
-	rd_ready(rd, rd_flow_of(stream));
-	run = rd_run(&rd->base);
+	rd_mark_flow_ready(rd, rd_flow_of_stream(stream));
+	run = rd_run_send_queue(&rd->base);
 	siw_unlock(&rd->base.qp.send_lock);
 	if (run != SIW_RUN_DONE)
 		siw_device_mark_unsent(&rd->base.qp);
 }
 
-/* A Read or atomic request of this end has completed, so requests that waited for it may begin. */
-static void on_read_done(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream, uint64_t user_data,
-			 int status)
+/*
+ * Marks a Read or atomic request of this end as DONE with status, so that requests that waited for
+ * it may begin.
+ */
+static void rd_handle_read_done(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
+				uint64_t user_data, int status)
 {
 	struct siw_wqe *wqe = (struct siw_wqe *)(uintptr_t)user_data;
 
 	siw_lock(&rd->base.qp.send_lock);
 	/*
-	 * The end of the flow may already have completed the request, while its response was in
+	 * The end of the flow may already have completed the request, while the response was in
 	 * flight.
 	 */
 	if (wqe->state == SIW_WQE_BEGUN) {
 		wqe->state = SIW_WQE_DONE;
 		wqe->status = (uint8_t)status;
-		rd_flow_of(stream)->reads_out--;
+		rd_flow_of_stream(stream)->reads_out--;
 	}
 	siw_unlock(&rd->base.qp.send_lock);
 }
 
 /*
- * Marks a request that the peer has refused. For a Read or atomic, the error takes the place of the
- * response. Any other request may still be in the middle of being sent from the user's memory; it
- * ends when the peer has discarded all of it.
+ * Marks a request that the peer has refused. For a Read or atomic, the error replaces the response.
+ * Any other request may still be in transmission from the user's memory, and ends when the peer has
+ * discarded all its segments.
  */
 static void rd_qp_mark_refused(struct siw_flow *flow, struct siw_wqe *wqe, uint8_t status)
 {
@@ -514,19 +528,22 @@ static void rd_qp_mark_refused(struct siw_flow *flow, struct siw_wqe *wqe, uint8
 }
 
 /*
- * The peer has reported an error: marks the request that the error quotes, or, if that has
- * completed, queues an error entry.
+ * Handles an error that the peer has reported: marks the request that the error quotes as refused,
+ * or queues an error entry if the request has completed already.
  */
-static void on_error(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
-		     const struct siw_rdmap_event *ev)
+static void rd_handle_peer_error(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
+				 const struct siw_rdmap_event *ev)
 {
 	struct siw_flow *flow;
 	struct siw_wqe *wqe;
 
 	siw_lock(&rd->base.qp.send_lock);
-	flow = rd_flow_of(stream);
-	/* Requests that the peer has accepted are complete, and the error does not concern them. */
-	rd_reap(rd, flow);
+	flow = rd_flow_of_stream(stream);
+	/*
+	 * The requests that the peer has accepted complete first, because the error does not
+	 * concern them.
+	 */
+	rd_reap_accepted(rd, flow);
 	wqe = siw_qp_flow_quoted(flow, ev);
 	if (wqe)
 		rd_qp_mark_refused(flow, wqe, (uint8_t)siw_qp_status_of(&ev->err));
@@ -535,11 +552,14 @@ static void on_error(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
 		siw_qp_err_reported(&rd->base, ev, 0);
 }
 
-/* Moves requests, none of which has begun, to the next stream to the same peer. */
-static void move_requests(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
-			  enum siw_rdmap_rd_ending how)
+/*
+ * Ends the stream, and moves its requests, none of which has begun, to a new stream to the same
+ * peer.
+ */
+static void rd_move_requests_to_new_stream(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
+					   enum siw_rdmap_rd_ending how)
 {
-	struct siw_flow *flow = rd_flow_of(stream), old;
+	struct siw_flow *flow = rd_flow_of_stream(stream), old;
 	struct siw_addr peer = *flow->peer;
 
 	siw_link_del(&flow->busy);
@@ -550,86 +570,88 @@ static void move_requests(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
 	siw_link_init(&old.ready);
 	siw_rdmap_rd_end(stream, how);
 	/*
-	 * The peer's record exists, so this fails only if there is no memory; then the requests are
-	 * flushed.
+	 * The peer's record exists, so the creation of the stream fails only if there is no memory;
+	 * then the requests are flushed.
 	 */
 	if (siw_rdmap_rd_stream(rd->end, &peer, &stream)) {
 		siw_qp_flow_finish_all(&rd->base, &old, SIW_WC_WR_FLUSH_ERR);
 		return;
 	}
-	flow = rd_flow_of(stream);
+	flow = rd_flow_of_stream(stream);
 	flow->first = flow->next = old.first;
 	flow->last = old.last;
 	siw_link_add(&rd->base.flows, &flow->busy);
-	rd_ready(rd, flow);
+	rd_mark_flow_ready(rd, flow);
 }
 
 /*
- * Handles the end of a stream. first: the status of the oldest begun request whose outcome is
- * unknown. moves: requests move to the next stream if none of them has begun. send_lock held.
+ * Ends a stream. first: the status of the oldest begun request whose outcome is unknown. moves:
+ * whether the requests move to a new stream if none of them has begun. send_lock held.
  */
-static void rd_qp_end_stream(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream, int first,
-			     enum siw_rdmap_rd_ending how, bool moves)
+static void rd_end_stream(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream, int first,
+			  enum siw_rdmap_rd_ending how, bool moves)
 {
-	struct siw_flow *flow = rd_flow_of(stream);
+	struct siw_flow *flow = rd_flow_of_stream(stream);
 
-	rd_reap(rd, flow);
+	rd_reap_accepted(rd, flow);
 	if (moves && flow->first && flow->first->state == SIW_WQE_POSTED) {
-		move_requests(rd, stream, how);
+		rd_move_requests_to_new_stream(rd, stream, how);
 	} else {
 		siw_qp_flow_finish_all(&rd->base, flow, first);
 		siw_rdmap_rd_end(stream, how);
 	}
 	if (__builtin_expect(rd->base.draining, 0))
-		siw_qp_drained(&rd->base);
+		siw_qp_raise_if_drained(&rd->base);
 }
 
-/* The peer is lost, or has restarted. status: as in event SIW_DDP_RD_LOST. */
-static __attribute__((cold, noinline)) void on_lost(struct siw_rd_qp *rd,
-						    struct siw_rdmap_stream *stream, int status)
+/* Ends the stream to a peer that is lost or has restarted. status: as in event SIW_DDP_RD_LOST. */
+static __attribute__((cold, noinline)) void
+rd_handle_lost_peer(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream, int status)
 {
 	siw_lock(&rd->base.qp.send_lock);
-	rd_qp_end_stream(rd, stream,
-			 status == -ETIMEDOUT ? SIW_WC_RETRY_EXC_ERR
-			 : status == -ENOBUFS ? SIW_WC_RNR_RETRY_EXC_ERR
-					      : SIW_WC_WR_FLUSH_ERR,
-			 SIW_RDMAP_RD_LOST_PEER, status != -ESTALE);
+	rd_end_stream(rd, stream,
+		      status == -ETIMEDOUT ? SIW_WC_RETRY_EXC_ERR
+		      : status == -ENOBUFS ? SIW_WC_RNR_RETRY_EXC_ERR
+					   : SIW_WC_WR_FLUSH_ERR,
+		      SIW_RDMAP_RD_LOST_PEER, status != -ESTALE);
 	siw_unlock(&rd->base.qp.send_lock);
 	siw_device_mark_unsent(&rd->base.qp);
 }
 
 /*
- * The peer's MSNs are wrong, so this end does not know which of its messages are new and which are
- * repeated. Both ends restart with a new stream.
+ * Ends the stream to a peer whose MSNs are wrong, because this end does not know which messages of
+ * the peer are new and which are repeated. Both ends restart with a new stream.
  */
-static __attribute__((cold, noinline)) void
-on_sequence(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream, const struct siw_rdmap_event *ev)
+static __attribute__((cold, noinline)) void rd_handle_wrong_msn(struct siw_rd_qp *rd,
+								struct siw_rdmap_stream *stream,
+								const struct siw_rdmap_event *ev)
 {
-	rd_qp_err_found(rd, ev);
+	rd_handle_found_error(rd, ev);
 	siw_lock(&rd->base.qp.send_lock);
-	rd_qp_end_stream(rd, stream, SIW_WC_WR_FLUSH_ERR, SIW_RDMAP_RD_SEQUENCE, true);
+	rd_end_stream(rd, stream, SIW_WC_WR_FLUSH_ERR, SIW_RDMAP_RD_SEQUENCE, true);
 	siw_unlock(&rd->base.qp.send_lock);
 	siw_device_mark_unsent(&rd->base.qp);
 }
 
-/* This end has refused a message of the peer. */
-static void on_refused(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
-		       const struct siw_rdmap_event *ev)
+/* Completes the request or the receive that a refused message of the peer concerns. */
+static void rd_handle_refused_message(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
+				      const struct siw_rdmap_event *ev)
 {
 	bool local = ev->err.layer == SIW_LAYER_DDP && ev->err.type == SIW_DDP_LOCAL_CATASTROPHIC;
 
 	if (ev->of_response) {
-		on_read_done(rd, stream, ev->user_data,
-			     local ? SIW_WC_LOC_PROT_ERR : SIW_WC_BAD_RESP_ERR);
+		rd_handle_read_done(rd, stream, ev->user_data,
+				    local ? SIW_WC_LOC_PROT_ERR : SIW_WC_BAD_RESP_ERR);
 		return;
 	}
 	if (ev->receive_consumed)
-		on_recv(rd, stream, ev, local ? SIW_WC_LOC_PROT_ERR : SIW_WC_LOC_LEN_ERR);
+		rd_complete_receive(rd, stream, ev,
+				    local ? SIW_WC_LOC_PROT_ERR : SIW_WC_LOC_LEN_ERR);
 }
 
 /*
- * Ends streams in which a message of this end cannot be finished. A BYE informs the peer, and both
- * ends restart with a new stream.
+ * Ends the streams on which a message of this end cannot be finished. A BYE notifies the peer, and
+ * both ends restart with a new stream.
  */
 static void rd_qp_end_torn_streams(struct siw_rd_qp *rd)
 {
@@ -638,61 +660,67 @@ static void rd_qp_end_torn_streams(struct siw_rd_qp *rd)
 	siw_lock(&rd->base.qp.send_lock);
 	if (siw_teardown_of(&rd->base) == SIW_BROKEN)
 		siw_set_teardown(&rd->base, SIW_ALIVE);
-	rd_resume(&rd->base); /* while BROKEN, the flows have not begun any request */
+	/* in state BROKEN, the flows have not begun any request */
+	rd_mark_all_flows_ready(&rd->base);
 	while ((stream = siw_rdmap_rd_first_torn(rd->end)))
-		rd_qp_end_stream(rd, stream, SIW_WC_WR_FLUSH_ERR, SIW_RDMAP_RD_RESET, true);
+		rd_end_stream(rd, stream, SIW_WC_WR_FLUSH_ERR, SIW_RDMAP_RD_RESET, true);
 	siw_unlock(&rd->base.qp.send_lock);
 	siw_device_mark_unsent(&rd->base.qp);
 }
 
 /*
- * Reports to RDMAP how many completions of Write-Records were polled; as many more may be queued.
+ * Reports to RDMAP the number of completions of Write-Records that were polled, so that the same
+ * number of completions may be queued again.
  */
-static void count_polled(struct siw_rd_qp *rd)
+static void rd_report_polled_records(struct siw_rd_qp *rd)
 {
 	rd->records.seen = atomic_load(&rd->records.polled);
 	siw_rdmap_rd_record_polled(rd->end, rd->records.seen);
 }
 
 /*
- * A Write-Record is paused until the program polls a completion, which may have happened just now.
+ * Handles the pause of a Write-Record, which lasts until the program polls a completion. The
+ * message is resumed immediately if a completion was polled in the meantime.
  */
-static __attribute__((cold, noinline)) void rd_qp_on_paused_record(struct siw_rd_qp *rd)
+static __attribute__((cold, noinline)) void rd_handle_paused_record(struct siw_rd_qp *rd)
 {
 	siw_qp_set_unexpected(&rd->base, true);
 	atomic_store(&rd->records.waits, true);
 	if (rd->records.seen == atomic_load(&rd->records.polled))
 		return;
-	count_polled(rd);
+	rd_report_polled_records(rd);
 	siw_rdmap_rd_resume(rd->end);
 }
 
-/* A message is paused until a receive is posted, which may have happened just now. */
-static void rd_qp_on_paused(struct siw_rd_qp *rd)
+/*
+ * Handles the pause of a message, which lasts until a receive is posted. The message is resumed
+ * immediately if a receive was posted in the meantime.
+ */
+static void rd_handle_paused_message(struct siw_rd_qp *rd)
 {
 	siw_qp_set_unexpected(&rd->base, true);
 	if (rd->base.qp.state >= SIW_QPS_RTR && siw_ddp_rd_may_resume(rd->ddp, rd->base.recvs))
 		siw_rdmap_rd_resume(rd->end);
 }
 
-static int rd_qp_serve(struct siw_io_handler *self);
+static int rd_handle_socket_event(struct siw_io_handler *self);
 
-/* Whether a paused segment could be accepted now. */
+/* Whether the next segment of a paused stream could be accepted now. */
 static bool rd_qp_may_resume(struct siw_rd_qp *rd)
 {
 	if (rd->base.qp.state >= SIW_QPS_RTR && siw_ddp_rd_may_resume(rd->ddp, rd->base.recvs))
 		return true;
 	if (!rd->records.max)
 		return false;
-	count_polled(rd);
+	rd_report_polled_records(rd);
 	return atomic_load(&rd->records.waits) && siw_rdmap_rd_record_has_room(rd->end);
 }
 
 /*
  * Resumes paused messages after a receive was posted, a completion was polled, or another message
- * has ended.
+ * has ended. Returns whether messages were resumed.
  */
-static bool rd_qp_resume(struct siw_rd_qp *rd)
+static bool rd_resume_paused_messages(struct siw_rd_qp *rd)
 {
 	if (!rd_qp_may_resume(rd))
 		return false;
@@ -702,32 +730,32 @@ static bool rd_qp_resume(struct siw_rd_qp *rd)
 	return true;
 }
 
-static void rd_qp_serve_paused(struct siw_rd_qp *rd)
+static void rd_resume_and_receive(struct siw_rd_qp *rd)
 {
-	if (rd_qp_resume(rd))
-		rd_qp_serve(&rd->base.qp.handler);
+	if (rd_resume_paused_messages(rd))
+		rd_handle_socket_event(&rd->base.qp.handler);
 }
 
 static void rd_qp_handle_event(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
 			       const struct siw_rdmap_event *ev)
 {
-	/* whether to send what has become possible: requests, responses, or an error message */
+	/* whether requests, responses or an error message can be sent after the event */
 	bool run = ev->acked;
-	bool found = false; /* an error of the peer is reported to the program */
+	bool found = false; /* whether an error of the peer is reported to the program */
 
 	switch (ev->kind) {
 	case SIW_RDMAP_RECV:
-		on_recv(rd, stream, ev, SIW_WC_SUCCESS);
+		rd_complete_receive(rd, stream, ev, SIW_WC_SUCCESS);
 		break;
 	case SIW_RDMAP_BAD_RECV:
-		on_recv(rd, stream, ev, SIW_WC_LOC_PROT_ERR);
+		rd_complete_receive(rd, stream, ev, SIW_WC_LOC_PROT_ERR);
 		run = found = true;
 		break;
 	case SIW_RDMAP_RECORD:
-		on_record(rd, stream, ev->user_data);
+		rd_complete_write_record(rd, stream, ev->user_data);
 		break;
 	case SIW_RDMAP_READ_DONE:
-		on_read_done(rd, stream, ev->user_data, SIW_WC_SUCCESS);
+		rd_handle_read_done(rd, stream, ev->user_data, SIW_WC_SUCCESS);
 		run = true;
 		break;
 	case SIW_RDMAP_REQUESTED:
@@ -735,36 +763,36 @@ static void rd_qp_handle_event(struct siw_rd_qp *rd, struct siw_rdmap_stream *st
 		run = true;
 		break;
 	case SIW_RDMAP_TERMINATED:
-		on_error(rd, stream, ev);
+		rd_handle_peer_error(rd, stream, ev);
 		run = true;
 		break;
 	case SIW_RDMAP_REFUSED:
-		on_refused(rd, stream, ev);
+		rd_handle_refused_message(rd, stream, ev);
 		run = true;
 		found = !ev->of_response && !ev->receive_consumed;
 		break;
 	case SIW_RDMAP_PAUSED:
 		if (ev->status == -EBUSY)
-			rd_qp_on_paused_record(rd);
+			rd_handle_paused_record(rd);
 		else
-			rd_qp_on_paused(rd);
+			rd_handle_paused_message(rd);
 		break;
 	case SIW_RDMAP_SEQUENCE:
-		on_sequence(rd, stream, ev);
-		return; /* the stream has ended */
+		rd_handle_wrong_msn(rd, stream, ev);
+		return; /* the stream does not exist any more */
 	case SIW_RDMAP_LOST:
-		on_lost(rd, stream, ev->status);
+		rd_handle_lost_peer(rd, stream, ev->status);
 		return;
 	default:
 		break;
 	}
 	if (run)
-		rd_qp_run_and_mark(rd, stream);
-	if (__builtin_expect(found, 0)) /* this may end all streams */
-		rd_qp_err_found(rd, ev);
+		rd_send_and_mark_unsent(rd, stream);
+	if (__builtin_expect(found, 0)) /* rd_handle_found_error() may end all streams */
+		rd_handle_found_error(rd, ev);
 }
 
-static int rd_qp_serve(struct siw_io_handler *self)
+static int rd_handle_socket_event(struct siw_io_handler *self)
 {
 	struct siw_rd_qp *rd = siw_container(self, struct siw_rd_qp, base.qp.handler);
 	struct siw_rdmap_stream *stream;
@@ -773,7 +801,7 @@ static int rd_qp_serve(struct siw_io_handler *self)
 	int n = 0;
 
 	if (__builtin_expect(rd->records.max, 0))
-		count_polled(rd);
+		rd_report_polled_records(rd);
 	while (n < rd->base.burst && octets < SIW_TURN_OCTETS &&
 	       siw_rdmap_rd_recv(rd->end, &stream, &ev) == 1) {
 		n++;
@@ -783,7 +811,7 @@ static int rd_qp_serve(struct siw_io_handler *self)
 	if (n == rd->base.burst || octets >= SIW_TURN_OCTETS)
 		siw_llp_resume(siw_rd_sock(rd->endpoint));
 	if (__builtin_expect(rd->base.qp.has_unexpected, 0))
-		rd_qp_resume(rd);
+		rd_resume_paused_messages(rd);
 	if (__builtin_expect(siw_rd_restarted(rd->endpoint), 0))
 		siw_device_async_raise(&rd->base.qp.async, SIW_EVENT_PEER_RESTARTED);
 	siw_qp_receive_turn_done(&rd->base, n, octets);
@@ -794,7 +822,7 @@ static int rd_qp_serve(struct siw_io_handler *self)
 
 /* ---- the endpoint ---------------------------------------------------------------------------- */
 
-static uint16_t depth_or_default(int asked)
+static uint16_t rd_depth_or_default(int asked)
 {
 	return asked < 0 ? DEPTH : (uint16_t)asked;
 }
@@ -805,8 +833,8 @@ static void rd_qp_set_receiving(struct siw_base_qp *base)
 	struct siw_rdmap_start start = {
 		.recvs = rd->base.recvs,
 		.pd = rd->base.qp.pd->number,
-		.ird = depth_or_default(rd->base.ird),
-		.ord = depth_or_default(rd->base.ord),
+		.ird = rd_depth_or_default(rd->base.ird),
+		.ord = rd_depth_or_default(rd->base.ord),
 		.denied = ~(uint32_t)rd->base.access,
 		.owner = siw_device_owner(&rd->base.qp),
 	};
@@ -819,8 +847,8 @@ static void rd_qp_set_receiving(struct siw_base_qp *base)
 	if (!rd->end)
 		return;
 	siw_lock(&rd->base.qp.send_lock);
-	rd->base.granted_ord = rd->base.reads_max = depth_or_default(rd->base.ord);
-	rd->base.granted_ird = depth_or_default(rd->base.ird);
+	rd->base.granted_ord = rd->base.reads_max = rd_depth_or_default(rd->base.ord);
+	rd->base.granted_ird = rd_depth_or_default(rd->base.ird);
 	siw_rd_set_qkey(rd->endpoint, rd->base.qkey);
 	siw_rd_set_unreachable(rd->endpoint, rd->base.qp.state == SIW_QPS_RESET);
 	siw_rd_set_ird(rd->endpoint, (uint8_t)start.ird);
@@ -841,42 +869,48 @@ static void rd_qp_close_socket(struct siw_base_qp *base)
 	siw_lock(&rd->base.qp.send_lock);
 	siw_rd_shutdown(rd->endpoint);
 	siw_rdmap_rd_close(rd->end);
-	rd_linger(rd->base.qp.ctx, rd->endpoint);
+	rd_linger_start(rd->base.qp.ctx, rd->endpoint);
 	rd->end = NULL;
 	rd->ddp = NULL;
 	rd->endpoint = NULL;
 	siw_unlock(&rd->base.qp.send_lock);
 }
 
-/* Called before the queue pair is destroyed, so that everything sent still reaches the peers. */
+/*
+ * Starts the shutdown of the endpoint before the queue pair is destroyed, so that all messages sent
+ * still reach the peers.
+ */
 static void rd_qp_before_destroy(struct siw_base_qp *base)
 {
 	if (siw_rd_qp_of(base)->endpoint)
 		siw_rd_shutdown(siw_rd_qp_of(base)->endpoint);
 }
 
-static bool has_requests(void *user)
+static bool rd_flow_has_requests(void *user)
 {
 	return ((struct siw_flow *)user)->first;
 }
 
-/* Ends streams that were not used since the last tick. */
-static void rd_qp_tick(struct siw_timed *timed, uint64_t now_ns)
+/* Ends the streams that were not used since the last tick of the timer. */
+static void rd_handle_timer(struct siw_timed *timed, uint64_t now_ns)
 {
 	struct siw_rd_qp *rd = siw_container(timed, struct siw_rd_qp, base.timed);
 	uint32_t left;
 
 	(void)now_ns;
 	siw_lock(&rd->base.qp.send_lock);
-	left = siw_rdmap_rd_sweep(rd->end, has_requests);
+	left = siw_rdmap_rd_sweep(rd->end, rd_flow_has_requests);
 	siw_unlock(&rd->base.qp.send_lock);
 	if (!left)
 		siw_device_timed_del(rd->base.qp.ctx, timed);
 }
 
-/* Opens RDMAP on an endpoint, which remains the caller's: 0 and *out, or -errno. */
-static int open_rdmap(struct siw_rd_qp *rd, struct siw_rd *endpoint, struct siw_ddp_rd **ddp,
-		      struct siw_rdmap_rd **out)
+/*
+ * Opens DDP and RDMAP on an RD endpoint, which the caller still owns. Returns 0 with *ddp and *out,
+ * or -errno.
+ */
+static int rd_open_rdmap(struct siw_rd_qp *rd, struct siw_rd *endpoint, struct siw_ddp_rd **ddp,
+			 struct siw_rdmap_rd **out)
 {
 	struct siw_mem *mem = rd->base.qp.ctx->mem;
 	int err = siw_ddp_rd_open(mem, endpoint, ddp);
@@ -900,7 +934,7 @@ static int rd_qp_open_socket(struct siw_base_qp *base, const struct siw_addr *ad
 	struct siw_rd_attr attr = {
 		.fd = fd,
 		.no_crc = base->no_crc,
-		.ird = (uint8_t)depth_or_default(base->ird),
+		.ird = (uint8_t)rd_depth_or_default(base->ird),
 		.qkey = base->qkey,
 		.max_peers = rd->max_peers,
 		.peer_timeout_ns = (uint64_t)rd->peer_timeout_ms * 1000000,
@@ -917,11 +951,11 @@ static int rd_qp_open_socket(struct siw_base_qp *base, const struct siw_addr *ad
 	if (addr)
 		attr.local = *addr;
 	err = siw_rd_open(base->qp.ctx->lane.port, &attr, &endpoint);
-	if (err == -EADDRINUSE && addr && rd_free_port(base->qp.ctx, addr))
+	if (err == -EADDRINUSE && addr && rd_close_lingering_at_port(base->qp.ctx, addr))
 		err = siw_rd_open(base->qp.ctx->lane.port, &attr, &endpoint);
 	if (err)
 		return err;
-	err = open_rdmap(rd, endpoint, &ddp, &end);
+	err = rd_open_rdmap(rd, endpoint, &ddp, &end);
 	if (err) {
 		siw_rd_close(endpoint);
 		return err;
@@ -929,8 +963,8 @@ static int rd_qp_open_socket(struct siw_base_qp *base, const struct siw_addr *ad
 	atomic_store(&rd->records.polled, 0);
 	siw_llp_local(siw_rd_sock(endpoint), &bound);
 	rd_qp_close_socket(base);
-	base->qp.handler.serve = rd_qp_serve;
-	base->timed.tick = rd_qp_tick;
+	base->qp.handler.serve = rd_handle_socket_event;
+	base->timed.tick = rd_handle_timer;
 	siw_lock(&base->qp.send_lock);
 	rd->endpoint = endpoint;
 	rd->ddp = ddp;
@@ -956,7 +990,7 @@ static int rd_qp_create(struct siw_base_qp *base, const struct siw_qp_init_attr 
 	return err ? err : rd_qp_open_socket(base, &addr, -1);
 }
 
-static int rd_qp_addr(const struct siw_base_qp *base, struct siw_addr *own, struct siw_addr *peer)
+static int rd_get_addr(const struct siw_base_qp *base, struct siw_addr *own, struct siw_addr *peer)
 {
 	const struct siw_rd_qp *rd = siw_rd_qp_of(base);
 
@@ -974,7 +1008,7 @@ static void rd_qp_query_init(const struct siw_base_qp *base, struct siw_qp_init_
 
 /* ---- ops and the type ------------------------------------------------------------------------ */
 
-static enum siw_turn rd_qp_turn(struct siw_qp *qp, uint64_t round)
+static enum siw_turn rd_make_sending_turn(struct siw_qp *qp, uint64_t round)
 {
 	enum siw_turn left = siw_qp_turn(qp, round);
 	struct siw_rd_qp *rd = siw_rd_qp_of(siw_base_qp_of(qp));
@@ -983,12 +1017,15 @@ static enum siw_turn rd_qp_turn(struct siw_qp *qp, uint64_t round)
 	if (broken)
 		rd_qp_end_torn_streams(rd);
 	if (qp->has_unexpected)
-		rd_qp_serve_paused(rd);
+		rd_resume_and_receive(rd);
 	return broken ? SIW_TURN_DONE : left;
 }
 
-/* Sends BYE to the peers; otherwise they would probe until their time-out. */
-static void rd_qp_leave(struct siw_qp *qp)
+/*
+ * Closes the queue pair when the process exits, and sends BYE to the peers, which would otherwise
+ * probe this end until their time-out.
+ */
+static void rd_close_at_exit(struct siw_qp *qp)
 {
 	struct siw_base_qp *base = siw_base_qp_of(qp);
 
@@ -999,12 +1036,13 @@ static void rd_qp_leave(struct siw_qp *qp)
 	rd_qp_close_socket(base);
 }
 
-static void record_polled(struct siw_qp *qp)
+static void rd_count_polled_record(struct siw_qp *qp)
 {
-	siw_qp_record_polled(siw_base_qp_of(qp), &siw_rd_qp_of(siw_base_qp_of(qp))->records);
+	siw_qp_record_count_polled(siw_base_qp_of(qp), &siw_rd_qp_of(siw_base_qp_of(qp))->records);
 }
 
-static const struct siw_rdmap_record *find_record(struct siw_base_qp *base, uint64_t number)
+static const struct siw_rdmap_record *rd_find_write_record(struct siw_base_qp *base,
+							   uint64_t number)
 {
 	return siw_rd_qp_of(base)->end ? siw_rdmap_rd_record_find(siw_rd_qp_of(base)->end, number)
 				       : NULL;
@@ -1013,12 +1051,12 @@ static const struct siw_rdmap_record *find_record(struct siw_base_qp *base, uint
 const struct siw_qp_class siw_qp_rd_class = {
 	.ops = {
 		.owns_regions = true,
-		.turn = rd_qp_turn,
+		.turn = rd_make_sending_turn,
 		.uses_key = siw_qp_uses_key,
 		.is_quiet = siw_qp_is_quiet,
 		.fail = siw_qp_fail,
-		.leave = rd_qp_leave,
-		.record_polled = record_polled,
+		.leave = rd_close_at_exit,
+		.record_polled = rd_count_polled_record,
 	},
 	.size = sizeof(struct siw_rd_qp),
 	.type = SIW_QPT_RD,
@@ -1034,17 +1072,17 @@ const struct siw_qp_class siw_qp_rd_class = {
 	.open = rd_qp_open_socket,
 	.before_destroy = rd_qp_before_destroy,
 	.close = rd_qp_close_socket,
-	.addr = rd_qp_addr,
+	.addr = rd_get_addr,
 	.query_init = rd_qp_query_init,
 	.receive = rd_qp_set_receiving,
 	.end = siw_qp_flush,
-	.post = rd_post,
-	.check = rd_check,
-	.run = rd_run,
-	.resume = rd_resume,
-	.begin = rd_begin,
-	.failed = rd_failed,
-	.flush = rd_flush,
-	.discard_state = rd_abandon,
-	.find_record = find_record,
+	.post = rd_post_request,
+	.check = rd_check_request,
+	.run = rd_run_send_queue,
+	.resume = rd_mark_all_flows_ready,
+	.begin = rd_begin_request,
+	.failed = rd_handle_request_failure,
+	.flush = rd_flush_requests,
+	.discard_state = rd_discard_protocol_state,
+	.find_record = rd_find_write_record,
 };

@@ -11,30 +11,31 @@
 /* ==== the circuit breaker ===================================================================== */
 
 /*
- * A circuit breaker for UC queue pairs (RFC 8084). The peer reports once a second what it has
- * received. Excessive loss that persists, or the end of reports, cuts the rate for a while.
+ * A circuit breaker for UC queue pairs (RFC 8084). The peer reports once a second how many
+ * datagrams it has received. Excessive loss that persists, or the end of the reports, reduces the
+ * sending rate for 10 s.
  */
 
 #define SECOND_NS 1000000000ull
 #define OPEN_NS	  (10 * SECOND_NS)
 /*
- * Loss is excessive if it exceeds one datagram in LOSS_PART; at 10 % loss, a TCP connection has
- * four segments in flight. It persists if LASTS consecutive reports show it.
+ * Loss is excessive if more than one datagram in LOSS_PART is lost; at 10 % loss, a TCP connection
+ * has four segments in flight. Loss is persistent if LASTS consecutive reports show excessive loss.
  */
 #define LOSS_PART 10
 #define LASTS	  3
-/* Reports about fewer datagrams than this are ignored. */
+/* Minimum number of datagrams in a report; reports about fewer datagrams are ignored. */
 #define LEAST 16
-/* A report is expected in an interval with at least this many datagrams. */
+/* Minimum number of datagrams sent in an interval for which a report of the peer is expected. */
 #define TALK 64
 /*
- * While the breaker is open, the rate is 1/CUT_PART of the rate at which datagrams arrived, but at
- * least LEAST_KBITS, in kbit/s.
+ * While the circuit breaker is open, the sending rate is limited to 1/CUT_PART of the rate at which
+ * datagrams arrived at the peer, but at least to LEAST_KBITS, in kbit/s.
  */
 #define CUT_PART    10
 #define LEAST_KBITS 64
 
-void siw_qp_breaker_pace(struct siw_uc_qp *uc)
+void siw_qp_breaker_apply_rate(struct siw_uc_qp *uc)
 {
 	const struct siw_breaker *b = &uc->breaker;
 	uint32_t kbits = uc->base.rate_limit;
@@ -53,8 +54,8 @@ void siw_qp_breaker_begin(struct siw_uc_qp *uc, uint32_t psn)
 	};
 }
 
-/* Starts a new interval when traffic resumes after a rest. */
-static void breaker_resume(struct siw_uc_qp *uc, uint64_t now_ns)
+/* Starts a new interval of the circuit breaker when traffic resumes after a pause. */
+static void breaker_start_interval(struct siw_uc_qp *uc, uint64_t now_ns)
 {
 	struct siw_breaker *b = &uc->breaker;
 
@@ -64,7 +65,10 @@ static void breaker_resume(struct siw_uc_qp *uc, uint64_t now_ns)
 	siw_device_timed_at(uc->base.qp.ctx, &uc->base.timed, now_ns + SECOND_NS);
 }
 
-/* Opens the breaker: cuts the rate. octets: received by the peer within ns nanoseconds. */
+/*
+ * Opens the circuit breaker, which reduces the sending rate. octets: the octets that the peer
+ * received within ns nanoseconds.
+ */
 static void breaker_open(struct siw_uc_qp *uc, uint64_t now_ns, uint64_t octets, uint64_t ns)
 {
 	struct siw_breaker *b = &uc->breaker;
@@ -78,13 +82,17 @@ static void breaker_open(struct siw_uc_qp *uc, uint64_t now_ns, uint64_t octets,
 	if (!b->open)
 		siw_device_async_raise(&uc->base.qp.async, SIW_EVENT_CONGESTED);
 	b->open = true;
-	breaker_resume(uc, now_ns); /* a late report may open the breaker during a rest */
-	siw_qp_breaker_pace(uc);
+	/* a late report may open the breaker while traffic pauses */
+	breaker_start_interval(uc, now_ns);
+	siw_qp_breaker_apply_rate(uc);
 }
 
-/* Whether a report is plausible: its counts do not exceed what was sent, and do not decrease. */
-static bool breaker_report_plausible(const struct siw_ddp_uc_report *last,
-				     const struct siw_ddp_uc_report *told, uint32_t sent)
+/*
+ * Whether a report of the peer is plausible: its counts do not exceed the number of datagrams sent,
+ * and do not decrease.
+ */
+static bool breaker_report_is_plausible(const struct siw_ddp_uc_report *last,
+					const struct siw_ddp_uc_report *told, uint32_t sent)
 {
 	uint32_t span = told->next - last->next;
 
@@ -93,7 +101,10 @@ static bool breaker_report_plausible(const struct siw_ddp_uc_report *last,
 	       told->octets - last->octets <= (uint64_t)span * UINT16_MAX;
 }
 
-/* Evaluates a report of the peer. send_lock held, as for breaker_evaluate_interval(). */
+/*
+ * Evaluates a report of the peer in the circuit breaker. send_lock held, as for
+ * breaker_evaluate_interval().
+ */
 static void breaker_evaluate_report(struct siw_uc_qp *uc, const struct siw_ddp_uc_report *told,
 				    uint64_t now_ns)
 {
@@ -102,8 +113,8 @@ static void breaker_evaluate_report(struct siw_uc_qp *uc, const struct siw_ddp_u
 	uint32_t span = told->next - last.next, in, sent;
 	uint64_t ns = now_ns - b->last_ns;
 
-	siw_ddp_uc_numbers(uc->ddp, &in, &sent);
-	if (!breaker_report_plausible(&last, told, sent))
+	siw_ddp_uc_next_psns(uc->ddp, &in, &sent);
+	if (!breaker_report_is_plausible(&last, told, sent))
 		return;
 	b->report_seen = true;
 	if (!b->reports_expected) {
@@ -124,15 +135,15 @@ static void breaker_evaluate_report(struct siw_uc_qp *uc, const struct siw_ddp_u
 }
 
 /*
- * Evaluates the end of an interval: opens the breaker if a peer that can report has sent no report
- * for LASTS intervals although it was sent many datagrams.
+ * Evaluates an interval at its end: opens the circuit breaker if a peer that can report has sent no
+ * report for LASTS intervals although many datagrams were sent to the peer.
  */
 static void breaker_evaluate_interval(struct siw_uc_qp *uc, uint64_t now_ns)
 {
 	struct siw_breaker *b = &uc->breaker;
 	uint32_t in, sent;
 
-	siw_ddp_uc_numbers(uc->ddp, &in, &sent);
+	siw_ddp_uc_next_psns(uc->ddp, &in, &sent);
 	if (b->report_seen || sent - b->sent < TALK)
 		b->silent_intervals = 0;
 	else
@@ -154,7 +165,7 @@ void siw_qp_breaker_check(struct siw_uc_qp *uc)
 		return;
 	siw_lock(&uc->base.qp.send_lock);
 	if (uc->breaker.resumed)
-		breaker_resume(uc, siw_now_ns());
+		breaker_start_interval(uc, siw_now_ns());
 	if (due && uc->base.qp.state >= SIW_QPS_RTR && uc->base.qp.state <= SIW_QPS_SQE)
 		siw_ddp_uc_report_send(uc->ddp);
 	if (heard && uc->base.qp.state >= SIW_QPS_RTS && uc->base.qp.state <= SIW_QPS_SQE)
@@ -173,7 +184,7 @@ void siw_qp_breaker_tick(struct siw_timed *timed, uint64_t now_ns)
 	if (closes && now_ns >= b->until_ns) {
 		b->open = false;
 		b->bad_reports = 0;
-		siw_qp_breaker_pace(uc);
+		siw_qp_breaker_apply_rate(uc);
 	}
 	siw_unlock(&uc->base.qp.send_lock);
 	if (closes)
@@ -188,11 +199,11 @@ void siw_qp_breaker_tick(struct siw_timed *timed, uint64_t now_ns)
 
 /*
  * UC queue pairs: one peer, messages of any length; losses are not reported. A request stays in the
- * send queue until UDP has accepted all of it.
+ * send queue until UDP has accepted all its datagrams.
  */
 
-static int uc_serve(struct siw_io_handler *self);
-static int uc_serve_sock(struct siw_addr_sock *end);
+static int uc_handle_socket_event(struct siw_io_handler *self);
+static int uc_handle_addr_sock_event(struct siw_addr_sock *end);
 
 static void uc_close_socket(struct siw_base_qp *base)
 {
@@ -212,7 +223,7 @@ static void uc_close_socket(struct siw_base_qp *base)
 	uc->sock = NULL;
 }
 
-/* Opens DDP and RDMAP on a socket, which remains the caller's on failure. */
+/* Opens DDP and RDMAP on a socket. On failure the caller keeps the ownership of the socket. */
 static int uc_open_endpoint(struct siw_base_qp *base, struct siw_llp_sock *sock)
 {
 	struct siw_context *ctx = base->qp.ctx;
@@ -234,8 +245,8 @@ static int uc_open_endpoint(struct siw_base_qp *base, struct siw_llp_sock *sock)
 	uc->sock = sock;
 	uc->ddp = ddp;
 	uc->end = end;
-	base->qp.handler.serve = uc_serve;
-	base->private = true; /* all UC messages are siwarp-private */
+	base->qp.handler.serve = uc_handle_socket_event;
+	base->private = true; /* siwarp-private messages are always possible on UC */
 	atomic_store(&base->qp.qpn, siw_addr_port(&bound));
 	return 0;
 }
@@ -259,7 +270,7 @@ static int uc_open_socket(struct siw_base_qp *base, const struct siw_addr *addr,
 static int uc_open_every_addr(struct siw_base_qp *base, uint16_t port)
 {
 	struct siw_addr_socks *ends;
-	int err = siw_addr_socks_open(base->qp.ctx, port, base, uc_serve_sock, &ends);
+	int err = siw_addr_socks_open(base->qp.ctx, port, base, uc_handle_addr_sock_event, &ends);
 
 	if (err)
 		return err;
@@ -283,7 +294,7 @@ static int uc_create(struct siw_base_qp *base, const struct siw_qp_init_attr *in
 	return err ? err : uc_open_socket(base, &addr, -1);
 }
 
-static int uc_addr(const struct siw_base_qp *base, struct siw_addr *own, struct siw_addr *peer)
+static int uc_get_addrs(const struct siw_base_qp *base, struct siw_addr *own, struct siw_addr *peer)
 {
 	const struct siw_uc_qp *uc = siw_uc_qp_of(base);
 
@@ -297,20 +308,23 @@ static int uc_addr(const struct siw_base_qp *base, struct siw_addr *own, struct 
 
 #define LEAST_MTU 256
 
-/* Converts an enum ibv_mtu to octets: 1 is 256 octets, 5 is 4096. Larger values are octets. */
+/*
+ * Converts an MTU to octets: the values 1 to 5 of enum ibv_mtu mean 256 to 4096 octets, larger
+ * values are octets.
+ */
 static uint32_t uc_mtu_octets(int path_mtu)
 {
 	return path_mtu >= 1 && path_mtu <= 5 ? 128u << path_mtu : (uint32_t)path_mtu;
 }
 
-static bool mtu_valid(int path_mtu)
+static bool uc_mtu_is_valid(int path_mtu)
 {
 	return path_mtu == 0 || (uc_mtu_octets(path_mtu) >= LEAST_MTU && path_mtu <= 65535);
 }
 
 /*
- * Selects the socket to send from to this peer: 0, or -errno: there is no socket at the source
- * address.
+ * Selects the socket from which datagrams are sent to the peer. Returns 0, or -errno if there is no
+ * socket at the source address.
  */
 static int uc_set_source(struct siw_uc_qp *uc, struct siw_addr *peer, const struct siw_addr *source)
 {
@@ -326,11 +340,11 @@ static int uc_set_source(struct siw_uc_qp *uc, struct siw_addr *peer, const stru
 	end = siw_addr_socks_find(uc->socks, peer, source);
 	if (!end)
 		return siw_refuse(UC_SOURCE);
-	/* A link-local address of the peer is on this device's link. */
+	/* A link-local address of the peer without a scope gets the scope of the device's link. */
 	if (siw_addr_is_link_local(peer) && !peer->scope)
 		peer->scope = end->addr.scope;
 	uc->sock = end->sock;
-	return siw_ddp_uc_send_by(uc->ddp, end->sock);
+	return siw_ddp_uc_set_tx_sock(uc->ddp, end->sock);
 }
 
 static int uc_set_peer(struct siw_uc_qp *uc, const struct siw_qp_attr *attr, int mask)
@@ -362,11 +376,12 @@ static int uc_set_peer(struct siw_uc_qp *uc, const struct siw_qp_attr *attr, int
 	return err == -EAFNOSUPPORT ? siw_refuse(UC_FAMILY) : err;
 }
 
-static int uc_prepare(struct siw_base_qp *base, int event, const struct siw_qp_attr *attr, int mask)
+static int uc_prepare_transition(struct siw_base_qp *base, int event,
+				 const struct siw_qp_attr *attr, int mask)
 {
 	struct siw_uc_qp *uc = siw_uc_qp_of(base);
 
-	if ((mask & SIW_QP_PATH_MTU) && !mtu_valid(attr->path_mtu))
+	if ((mask & SIW_QP_PATH_MTU) && !uc_mtu_is_valid(attr->path_mtu))
 		return siw_refuse(QP_PATH_MTU, (uint64_t)attr->path_mtu);
 	if (event == SIW_QPE_TO_RTR)
 		return uc_set_peer(uc, attr, mask);
@@ -391,10 +406,10 @@ static void uc_set_receiving(struct siw_base_qp *base)
 		.owner = siw_device_owner(&uc->base.qp),
 	};
 
-	/* The send path reads these settings, too. */
+	/* The settings are changed under send_lock, because the send path reads them. */
 	siw_lock(&uc->base.qp.send_lock);
 	siw_rdmap_uc_start(uc->end, &start);
-	siw_qp_breaker_pace(uc);
+	siw_qp_breaker_apply_rate(uc);
 	if (uc->base.qp.state == SIW_QPS_RESET)
 		uc->peer = (struct siw_addr){ 0 };
 	siw_unlock(&uc->base.qp.send_lock);
@@ -413,7 +428,7 @@ static void uc_query_attr(const struct siw_base_qp *base, struct siw_qp_attr *at
 		siw_llp_local(uc->sock, &attr->ah_source);
 	attr->dest_qp_num = uc->dest_qpn;
 	attr->path_mtu = (int)siw_ddp_uc_payload(uc->ddp);
-	siw_ddp_uc_numbers(uc->ddp, &attr->rq_psn, &attr->sq_psn);
+	siw_ddp_uc_next_psns(uc->ddp, &attr->rq_psn, &attr->sq_psn);
 }
 
 /* ---- sending --------------------------------------------------------------------------------- */
@@ -428,22 +443,22 @@ static int uc_begin_request(struct siw_base_qp *base, struct siw_flow *flow, str
 }
 
 /*
- * A request that failed because of a local error stops the queue; one that the network refused
- * counts as lost.
+ * Stops the send queue if a request failed because of a local error; a request that the network
+ * refused counts as lost.
  */
-static void uc_request_failed(struct siw_base_qp *base, struct siw_flow *flow, int status)
+static void uc_handle_request_failure(struct siw_base_qp *base, struct siw_flow *flow, int status)
 {
 	(void)flow;
 	if (status != SIW_WC_GENERAL_ERR)
-		siw_tear(base, SIW_FAILING);
+		siw_advance_teardown(base, SIW_FAILING);
 }
 
 /*
- * Marks requests with numbers first to last as failed: requests that the network refused
- * (GENERAL_ERR), or the last request, which could not continue.
+ * Marks the requests with the numbers first to last as failed with status: requests that the
+ * network refused (GENERAL_ERR), or the last request, which could not be continued.
  */
-static __attribute__((cold, noinline)) void uc_mark_failed(struct siw_base_qp *base, uint64_t first,
-							   uint64_t last, int status)
+static __attribute__((cold, noinline)) void
+uc_mark_requests_failed(struct siw_base_qp *base, uint64_t first, uint64_t last, int status)
 {
 	for (struct siw_wqe *wqe = base->flow.first; wqe; wqe = wqe->chain) {
 		if (wqe->state != SIW_WQE_BEGUN || wqe->op.stamp.end < first ||
@@ -451,29 +466,29 @@ static __attribute__((cold, noinline)) void uc_mark_failed(struct siw_base_qp *b
 			continue;
 		wqe->state = SIW_WQE_DONE;
 		wqe->status = (uint8_t)status;
-		uc_request_failed(base, &base->flow, status);
+		uc_handle_request_failure(base, &base->flow, status);
 	}
 }
 
-static int uc_flush(struct siw_base_qp *base, struct siw_flow *flow)
+static int uc_flush_requests(struct siw_base_qp *base, struct siw_flow *flow)
 {
 	struct siw_uc_qp *uc = siw_uc_qp_of(base);
 	uint64_t first, last = siw_rdmap_uc_begun(uc->end);
 	int r = siw_rdmap_uc_flush(uc->end);
 
 	if (__builtin_expect(r < 0, 0)) {
-		uc_mark_failed(base, last, last, siw_qp_sq_status(base, r));
+		uc_mark_requests_failed(base, last, last, siw_qp_sq_status(base, r));
 		r = 0;
 	}
 	if (__builtin_expect(siw_rdmap_uc_refused(uc->end, &first, &last), 0)) {
-		uc_mark_failed(base, first, last, SIW_WC_GENERAL_ERR);
+		uc_mark_requests_failed(base, first, last, SIW_WC_GENERAL_ERR);
 		r = siw_rdmap_uc_flush(uc->end);
 	}
 	flow->accepted = flow->taken = siw_ddp_uc_accepted(uc->ddp);
 	return r;
 }
 
-static enum siw_run uc_run(struct siw_base_qp *base)
+static enum siw_run uc_run_send_queue(struct siw_base_qp *base)
 {
 	int r;
 
@@ -481,13 +496,13 @@ static enum siw_run uc_run(struct siw_base_qp *base)
 		return SIW_RUN_DONE;
 	r = siw_qp_flow_send(base, &base->flow);
 	siw_qp_flow_reap(base, &base->flow);
-	return siw_qp_flow_left(base, r, siw_ddp_uc_tx_blocked(siw_uc_qp_of(base)->ddp));
+	return siw_qp_flow_turn_result(base, r, siw_ddp_uc_tx_blocked(siw_uc_qp_of(base)->ddp));
 }
 
-static void uc_abandon(struct siw_base_qp *base)
+static void uc_discard_send_state(struct siw_base_qp *base)
 {
 	if (siw_uc_qp_of(base)->end)
-		siw_rdmap_uc_cut(siw_uc_qp_of(base)->end);
+		siw_rdmap_uc_drop_unsent(siw_uc_qp_of(base)->end);
 }
 
 /* ---- receiving ------------------------------------------------------------------------------- */
@@ -495,12 +510,12 @@ static void uc_abandon(struct siw_base_qp *base)
 static void uc_handle_event(struct siw_uc_qp *uc, const struct siw_rdmap_event *ev)
 {
 	if (ev->kind == SIW_RDMAP_PROGRESS)
-		siw_qp_one_sided(&uc->base, ev->length);
+		siw_qp_count_one_sided(&uc->base, ev->length);
 	else
 		siw_qp_received(&uc->base, ev, siw_qp_recv_status(ev), uc->dest_qpn, NULL, 0);
 }
 
-static int uc_receive_some(struct siw_uc_qp *uc)
+static int uc_make_receiving_turn(struct siw_uc_qp *uc)
 {
 	struct siw_rdmap_event ev;
 	uint32_t octets = 0, more;
@@ -517,32 +532,32 @@ static int uc_receive_some(struct siw_uc_qp *uc)
 	siw_qp_receive_turn_done(&uc->base, n, octets);
 	siw_qp_breaker_check(uc);
 	/*
-	 * Segments that complete no message count, too, because the poller must not sleep while
-	 * segments arrive.
+	 * Segments that complete no message are counted, too, because the poller must not sleep
+	 * while segments arrive.
 	 */
 	return n + (octets != 0);
 }
 
-static int uc_serve(struct siw_io_handler *self)
+static int uc_handle_socket_event(struct siw_io_handler *self)
 {
-	return uc_receive_some(siw_container(self, struct siw_uc_qp, base.qp.handler));
+	return uc_make_receiving_turn(siw_container(self, struct siw_uc_qp, base.qp.handler));
 }
 
 /*
- * Datagrams are accepted at all of the QP's addresses, not only at the one that the peer should
- * use.
+ * Receives datagrams from one of the QP's sockets: datagrams are accepted at all addresses of the
+ * QP, not only at the address that the peer should use.
  */
-static int uc_serve_sock(struct siw_addr_sock *end)
+static int uc_handle_addr_sock_event(struct siw_addr_sock *end)
 {
 	struct siw_uc_qp *uc = siw_uc_qp_of(end->socks->server);
 
-	siw_ddp_uc_receive_at(uc->ddp, end->sock);
-	return uc_receive_some(uc);
+	siw_ddp_uc_set_rx_sock(uc->ddp, end->sock);
+	return uc_make_receiving_turn(uc);
 }
 
 /* ---- the type -------------------------------------------------------------------------------- */
 
-static void uc_readdress(struct siw_qp *qp)
+static void uc_update_addrs(struct siw_qp *qp)
 {
 	if (siw_uc_qp_of(siw_base_qp_of(qp))->socks)
 		siw_addr_socks_update(siw_uc_qp_of(siw_base_qp_of(qp))->socks);
@@ -553,7 +568,7 @@ static void uc_settle_binds(struct siw_qp *qp)
 	siw_qp_mw_settle(siw_base_qp_of(qp), false);
 }
 
-static int uc_take_recv(struct siw_base_qp *base, uint64_t *wr_id)
+static int uc_release_unfinished_recv(struct siw_base_qp *base, uint64_t *wr_id)
 {
 	return siw_uc_qp_of(base)->end ? siw_ddp_uc_release_buffer(siw_uc_qp_of(base)->ddp, wr_id)
 				       : 0;
@@ -566,9 +581,9 @@ const struct siw_qp_class siw_qp_uc_class = {
 		.uses_key = siw_qp_uses_key,
 		.is_quiet = siw_qp_is_quiet,
 		.settle = uc_settle_binds,
-		.readdress = uc_readdress,
+		.readdress = uc_update_addrs,
 		.fail = siw_qp_fail,
-		.leave = siw_qp_dgram_leave,
+		.leave = siw_qp_dgram_send_at_exit,
 	},
 	.size = sizeof(struct siw_uc_qp),
 	.type = SIW_QPT_UC,
@@ -583,17 +598,17 @@ const struct siw_qp_class siw_qp_uc_class = {
 	.create = uc_create,
 	.open = uc_open_socket,
 	.close = uc_close_socket,
-	.addr = uc_addr,
+	.addr = uc_get_addrs,
 	.query_attr = uc_query_attr,
-	.prepare = uc_prepare,
+	.prepare = uc_prepare_transition,
 	.receive = uc_set_receiving,
 	.end = siw_qp_flush,
 	.post = siw_qp_flow_post,
 	.check = siw_qp_flow_check,
-	.run = uc_run,
+	.run = uc_run_send_queue,
 	.begin = uc_begin_request,
-	.failed = uc_request_failed,
-	.flush = uc_flush,
-	.discard_state = uc_abandon,
-	.take_recv = uc_take_recv,
+	.failed = uc_handle_request_failure,
+	.flush = uc_flush_requests,
+	.discard_state = uc_discard_send_state,
+	.take_recv = uc_release_unfinished_recv,
 };

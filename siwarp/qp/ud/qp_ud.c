@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * UD queue pairs: error messages and their rate limit, sending, and receiving. The sections are in
- * call order.
+ * UD queue pairs: error messages and their rate limit, sending, and receiving. The sections of the
+ * file are in call order.
  */
 #include <errno.h>
 #include <limits.h>
@@ -18,9 +18,9 @@
 /* ==== rate limit of error messages ============================================================ */
 
 /*
- * Rate limit of error messages: setting err_rate for all destinations together and err_source_rate
- * for each source, with bursts of one second's worth. A forged source address thus directs little
- * traffic at its victim.
+ * The rate limits of error messages: setting err_rate limits the rate to all destinations together,
+ * and err_source_rate the rate to each source, with bursts of the amount of one second. A forged
+ * source address thus directs little traffic at its victim.
  */
 
 struct siw_err_limit {
@@ -37,7 +37,10 @@ static struct siw_err_limit *err_limit_alloc(void)
 	return limit;
 }
 
-/* Whether the rate limits allow another error message to this address; if so, counts it. */
+/*
+ * Whether the rate limits allow another error message to the address; if so, the message is
+ * counted.
+ */
 static bool err_limit_admit(struct siw_context *ctx, const struct siw_addr *to)
 {
 	const struct siw_settings *set = siw_settings();
@@ -54,11 +57,11 @@ static bool err_limit_admit(struct siw_context *ctx, const struct siw_addr *to)
 
 /* ==== errors ================================================================================== */
 
-/* UD: error messages to senders of erroneous messages, within rate limits. */
+/* UD queue pairs send error messages to the senders of invalid messages, within rate limits. */
 
 /*
- * Makes the next message leave from the address at which the erroneous message arrived, since its
- * sender knows this end by that address.
+ * Selects the socket at the address at which an invalid message arrived as the source of the error
+ * message, since the sender knows this end by that address.
  */
 static void ud_set_error_source(struct siw_ud_qp *ud, const struct siw_addr *dest)
 {
@@ -84,10 +87,10 @@ static void ud_report_error(struct siw_ud_qp *ud, const struct siw_rdmap_event *
 }
 
 /*
- * An erroneous message arrived (BAD_MSG, or BAD_RECV of a message that is too long): sends its
- * sender an error message, within the rate limits, then acts as siw_qp_err_found().
+ * Handles an invalid message (BAD_MSG, or BAD_RECV of a message that is too long): sends an error
+ * message to the sender, within the rate limits, and for BAD_MSG calls siw_qp_err_found().
  */
-static void ud_err_found(struct siw_ud_qp *ud, const struct siw_rdmap_event *event)
+static void ud_handle_found_error(struct siw_ud_qp *ud, const struct siw_rdmap_event *event)
 {
 	siw_count(SIW_COUNTER_err_found, 1);
 	ud_report_error(ud, event);
@@ -97,10 +100,10 @@ static void ud_err_found(struct siw_ud_qp *ud, const struct siw_rdmap_event *eve
 }
 
 /*
- * A peer's error message arrived: queues an error entry if it quotes a message that this QP has
- * sent.
+ * Handles an error message of a peer: queues an error entry if the error message quotes a message
+ * that the QP has sent.
  */
-static void ud_err_reported(struct siw_ud_qp *ud, const struct siw_rdmap_event *event)
+static void ud_handle_error_message(struct siw_ud_qp *ud, const struct siw_rdmap_event *event)
 {
 	uint64_t wr_id;
 	bool ours;
@@ -117,7 +120,7 @@ static void ud_err_reported(struct siw_ud_qp *ud, const struct siw_rdmap_event *
 /* ==== sending ================================================================================= */
 
 /*
- * Sending on UD queue pairs: one message is one datagram. A lone send goes directly from the
+ * Sending on UD queue pairs: one message is one datagram. A single send is passed directly from the
  * caller's request to the socket. Sends posted as a list, or one by one without a poll in between,
  * are copied into the send queue; sends of one size to one peer are sent together, up to 64 in one
  * system call.
@@ -125,19 +128,19 @@ static void ud_err_reported(struct siw_ud_qp *ud, const struct siw_rdmap_event *
 
 #define OWN_QKEY    0x80000000u
 #define KNOWN_FLAGS (SIW_SEND_FENCE | SIW_SEND_SIGNALED | SIW_SEND_SOLICITED | SIW_SEND_INLINE)
-/* Number of datagrams that a QP with a shared socket sends before the next QP's turn. */
+/* Number of datagrams that a QP with a shared socket sends before the turn of the next QP. */
 #define SHARED_TURN 32
 
-static void ud_dest_addr(const struct siw_ah *ah, uint32_t remote_qpn, struct siw_addr *dest)
+static void ud_get_dest_addr(const struct siw_ah *ah, uint32_t remote_qpn, struct siw_addr *dest)
 {
 	*dest = ah->dest;
 	if ((uint16_t)remote_qpn && !ah->group)
 		dest->port_be = htons((uint16_t)remote_qpn);
 }
 
-static void ud_send_dest(const struct siw_send_wr *wr, struct siw_addr *dest)
+static void ud_get_send_dest(const struct siw_send_wr *wr, struct siw_addr *dest)
 {
-	ud_dest_addr(wr->wr.ud.ah, wr->wr.ud.remote_qpn, dest);
+	ud_get_dest_addr(wr->wr.ud.ah, wr->wr.ud.remote_qpn, dest);
 }
 
 /* Whether the request is a Write-Record, whose address handle is in wr->rd, after its rkey. */
@@ -147,12 +150,12 @@ static bool is_write_record(const struct siw_send_wr *wr)
 }
 
 /*
- * The status of a failed request. A wrong local key or length moves the queue to SQE, as verbs
- * require. A datagram that the network refuses counts as lost, and the queue continues, for the
- * sake of other peers.
+ * Returns the status of a failed request. A wrong local key or length moves the QP to SQE, as verbs
+ * require. A datagram that the network refuses counts as lost, and the queue continues, because it
+ * may hold requests to other peers.
  */
-static __attribute__((cold, noinline)) enum siw_wc_status ud_request_failed(struct siw_ud_qp *ud,
-									    int err)
+static __attribute__((cold, noinline)) enum siw_wc_status
+ud_handle_request_failure(struct siw_ud_qp *ud, int err)
 {
 	enum siw_wc_status status = err == -EMSGSIZE ? SIW_WC_LOC_LEN_ERR
 						     : siw_qp_sq_status(&ud->base, err);
@@ -162,25 +165,26 @@ static __attribute__((cold, noinline)) enum siw_wc_status ud_request_failed(stru
 	 * completion sees the new state.
 	 */
 	if (status != SIW_WC_GENERAL_ERR)
-		siw_qp_send_failed(&ud->base);
+		siw_qp_move_to_sqe(&ud->base);
 	return status;
 }
 
 /*
- * Completes the oldest request with an error, and flushes later requests if the error stops the
- * queue.
+ * Completes the oldest request with an error, and flushes later requests if the error moves the QP
+ * to SQE.
  */
 static __attribute__((cold, noinline)) void ud_fail_oldest(struct siw_ud_qp *ud, int err)
 {
-	siw_qp_flow_finish(&ud->base, &ud->base.flow, (int)ud_request_failed(ud, err));
+	siw_qp_flow_finish(&ud->base, &ud->base.flow, (int)ud_handle_request_failure(ud, err));
 	siw_qp_flush_late_send(&ud->base);
 }
 
 /*
- * The socket from which a message with this address handle is sent; NULL: there is none at the
- * handle's source address, or none of the destination's family.
+ * Returns the socket from which a message with the address handle is sent; NULL if there is no
+ * socket at the handle's source address, or no socket of the destination's address family.
  */
-static inline struct siw_llp_sock *ud_sock_for(const struct siw_ud_qp *ud, const struct siw_ah *ah)
+static inline struct siw_llp_sock *ud_sock_for_handle(const struct siw_ud_qp *ud,
+						      const struct siw_ah *ah)
 {
 	const struct siw_addr_sock *end;
 
@@ -193,8 +197,8 @@ static inline struct siw_llp_sock *ud_sock_for(const struct siw_ud_qp *ud, const
 	return end ? end->sock : NULL;
 }
 
-/* Makes the next messages leave from this socket. */
-static inline void ud_send_by(struct siw_ud_qp *ud, struct siw_llp_sock *sock)
+/* Sets the socket from which the next messages are sent. */
+static inline void ud_set_tx_sock(struct siw_ud_qp *ud, struct siw_llp_sock *sock)
 {
 	if (ud->socks)
 		siw_ddp_dgram_set_tx_sock(ud->ddp, sock);
@@ -216,12 +220,15 @@ static int64_t ud_check_send(const struct siw_ud_qp *ud, const struct siw_send_w
 	length = siw_qp_octets(wr);
 	if ((wr->send_flags & SIW_SEND_INLINE) && length > ud->base.cap.max_inline_data)
 		return siw_refuse(INLINE_LENGTH, length, ud->base.cap.max_inline_data);
-	/* A message that is too long completes with LOC_LEN_ERR; its length is capped here. */
+	/*
+	 * A message that is too long completes with LOC_LEN_ERR later; the returned length is
+	 * limited to the maximum plus 1.
+	 */
 	over = siw_rdmap_dgram_max(ud->dgram) + 1;
 	return (int64_t)(length < over ? length : over);
 }
 
-/* The destination's index among the QPs that share its socket. */
+/* Returns the index of the destination QP among the QPs that share its socket. */
 static uint8_t ud_dest_index(const struct siw_send_wr *wr)
 {
 	return wr->wr.ud.ah->group ? 0 : (uint8_t)(wr->wr.ud.remote_qpn >> SIW_QPN_INDEX_BIT);
@@ -232,7 +239,7 @@ static uint32_t ud_dest_qkey(const struct siw_ud_qp *ud, const struct siw_send_w
 	return wr->wr.ud.remote_qkey & OWN_QKEY ? ud->base.qkey : wr->wr.ud.remote_qkey;
 }
 
-static int64_t check_record(const struct siw_ud_qp *ud, const struct siw_send_wr *wr)
+static int64_t ud_check_write_record(const struct siw_ud_qp *ud, const struct siw_send_wr *wr)
 {
 	const struct siw_ah *ah = wr->rd.ah;
 	uint64_t length;
@@ -249,24 +256,24 @@ static int64_t check_record(const struct siw_ud_qp *ud, const struct siw_send_wr
 	return siw_qp_check_length(&ud->base, wr, length);
 }
 
-/* Queues a Write-Record; ud_run sends it. */
-static __attribute__((cold, noinline)) int post_record(struct siw_ud_qp *ud,
-						       const struct siw_send_wr *wr)
+/* Appends a Write-Record to the send queue; ud_run_send_queue() sends it. */
+static __attribute__((cold, noinline)) int ud_post_write_record(struct siw_ud_qp *ud,
+								const struct siw_send_wr *wr)
 {
 	const struct siw_ah *ah = wr->rd.ah;
-	int64_t length = check_record(ud, wr);
+	int64_t length = ud_check_write_record(ud, wr);
 	struct siw_llp_sock *sock;
 	struct siw_wqe *wqe;
 
 	if (length < 0)
 		return (int)length;
-	sock = ud_sock_for(ud, ah);
+	sock = ud_sock_for_handle(ud, ah);
 	if (!sock)
 		return siw_refuse(HANDLE_END);
 	wqe = siw_qp_sq_append(&ud->base, &ud->base.flow, wr, (uint64_t)length);
 	if (!wqe)
 		return siw_qp_refuse_slot(&ud->base);
-	ud_dest_addr(ah, wr->rd.remote_qpn, &wqe->dest);
+	ud_get_dest_addr(ah, wr->rd.remote_qpn, &wqe->dest);
 	wqe->ah = ah;
 	wqe->sock = sock;
 	atomic_store_explicit(&wr->rd.ah->queued, true, memory_order_relaxed);
@@ -281,8 +288,8 @@ static __attribute__((cold, noinline)) int post_record(struct siw_ud_qp *ud,
 }
 
 /*
- * Queues a send, for a batch or because the state does not allow sending. In SQD the send stays
- * queued; in SQE and ERR it is flushed.
+ * Appends a send to the send queue, for a batch or because the state does not allow sending. In SQD
+ * the send stays queued; in SQE and ERR the send is flushed.
  */
 static int ud_queue_send(struct siw_ud_qp *ud, const struct siw_send_wr *wr, uint64_t length,
 			 struct siw_llp_sock *sock)
@@ -291,7 +298,7 @@ static int ud_queue_send(struct siw_ud_qp *ud, const struct siw_send_wr *wr, uin
 
 	if (!wqe)
 		return siw_qp_refuse_slot(&ud->base);
-	ud_send_dest(wr, &wqe->dest);
+	ud_get_send_dest(wr, &wqe->dest);
 	wqe->ah = wr->wr.ud.ah;
 	wqe->sock = sock;
 	atomic_store_explicit(&wr->wr.ud.ah->queued, true, memory_order_relaxed);
@@ -303,9 +310,12 @@ static int ud_queue_send(struct siw_ud_qp *ud, const struct siw_send_wr *wr, uin
 	return 0;
 }
 
-/* Sets up the socket for sending to multicast groups, before the first such send: 0 or -errno. */
+/*
+ * Sets up the socket for sending to multicast groups, before the first send to a group. Returns 0
+ * or -errno.
+ */
 static __attribute__((cold, noinline)) int
-prepare_for_groups(struct siw_ud_qp *ud, const struct siw_ah *ah, struct siw_llp_sock *sock)
+ud_prepare_group_sending(struct siw_ud_qp *ud, const struct siw_ah *ah, struct siw_llp_sock *sock)
 {
 	struct siw_addr_sock *end =
 		ud->socks ? siw_addr_socks_find(ud->socks, &ah->dest, &ah->source) : NULL;
@@ -322,24 +332,25 @@ prepare_for_groups(struct siw_ud_qp *ud, const struct siw_ah *ah, struct siw_llp
 	return err;
 }
 
-static int64_t ud_check(struct siw_base_qp *base, const struct siw_send_wr *wr)
+static int64_t ud_check_request(struct siw_base_qp *base, const struct siw_send_wr *wr)
 {
 	const struct siw_ah *ah = is_write_record(wr) ? wr->rd.ah : wr->wr.ud.ah;
 	struct siw_ud_qp *ud = siw_ud_qp_of(base);
-	int64_t length = is_write_record(wr) ? check_record(ud, wr) : ud_check_send(ud, wr);
+	int64_t length = is_write_record(wr) ? ud_check_write_record(ud, wr)
+					     : ud_check_send(ud, wr);
 	struct siw_llp_sock *sock;
 	int err;
 
 	if (length < 0)
 		return length;
-	sock = ud_sock_for(ud, ah);
+	sock = ud_sock_for_handle(ud, ah);
 	if (!sock)
 		return siw_refuse(HANDLE_END);
-	err = ah->group ? prepare_for_groups(ud, ah, sock) : 0;
+	err = ah->group ? ud_prepare_group_sending(ud, ah, sock) : 0;
 	return err ? err : length;
 }
 
-static int ud_post(struct siw_base_qp *base, const struct siw_send_wr *wr, bool wait)
+static int ud_post_request(struct siw_base_qp *base, const struct siw_send_wr *wr, bool wait)
 {
 	struct siw_ud_qp *ud = siw_ud_qp_of(base);
 	struct siw_llp_sock *sock;
@@ -348,15 +359,15 @@ static int ud_post(struct siw_base_qp *base, const struct siw_send_wr *wr, bool 
 	int err;
 
 	if (is_write_record(wr))
-		return post_record(ud, wr);
+		return ud_post_write_record(ud, wr);
 	length = ud_check_send(ud, wr);
 	if (length < 0)
 		return (int)length;
-	sock = ud_sock_for(ud, wr->wr.ud.ah);
+	sock = ud_sock_for_handle(ud, wr->wr.ud.ah);
 	if (__builtin_expect(!sock, 0))
 		return siw_refuse(HANDLE_END);
 	if (__builtin_expect(wr->wr.ud.ah->group, 0)) {
-		err = prepare_for_groups(ud, wr->wr.ud.ah, sock);
+		err = ud_prepare_group_sending(ud, wr->wr.ud.ah, sock);
 		if (err)
 			return err;
 	}
@@ -364,8 +375,8 @@ static int ud_post(struct siw_base_qp *base, const struct siw_send_wr *wr, bool 
 		return ud_queue_send(ud, wr, (uint64_t)length, sock);
 	if (siw_qp_sq_full(&ud->base))
 		return siw_refuse_full(SEND_FULL, ud->base.cap.max_send_wr);
-	ud_send_dest(wr, &dest);
-	ud_send_by(ud, sock);
+	ud_get_send_dest(wr, &dest);
+	ud_set_tx_sock(ud, sock);
 	err = siw_rdmap_dgram_send(ud->dgram,
 				   &(struct siw_rdmap_dgram_op){
 					   .user_data = wr->wr_id,
@@ -382,17 +393,18 @@ static int ud_post(struct siw_base_qp *base, const struct siw_send_wr *wr, bool 
 				   });
 	if (err == -EAGAIN)
 		return ud_queue_send(ud, wr, (uint64_t)length, sock);
-	siw_qp_sq_bypass(
-		base, wr, (uint64_t)length,
-		__builtin_expect(err, 0) ? (int)ud_request_failed(ud, err) : SIW_WC_SUCCESS, NULL);
+	siw_qp_sq_bypass(base, wr, (uint64_t)length,
+			 __builtin_expect(err, 0) ? (int)ud_handle_request_failure(ud, err)
+						  : SIW_WC_SUCCESS,
+			 NULL);
 	return 0;
 }
 
 /*
- * Builds operations for the oldest WQEs, up to the first one that is sent from another socket.
- * Returns their number.
+ * Builds the operations of the oldest WQEs, up to the first WQE that is sent from another socket.
+ * Returns the number of operations.
  */
-static int ud_gather_ops(struct siw_ud_qp *ud, struct siw_rdmap_dgram_op *ops, int max)
+static int ud_build_ops(struct siw_ud_qp *ud, struct siw_rdmap_dgram_op *ops, int max)
 {
 	struct siw_wqe *wqe = ud->base.flow.first;
 	const struct siw_llp_sock *sock = wqe->sock;
@@ -419,17 +431,17 @@ static int ud_gather_ops(struct siw_ud_qp *ud, struct siw_rdmap_dgram_op *ops, i
 }
 
 /*
- * Sends the oldest request, a Write-Record. 0: it has completed; -EAGAIN: the socket is full; 1:
- * the turn has sent enough.
+ * Sends the oldest request, which is a Write-Record. Returns 0 if the request has completed;
+ * -EAGAIN if the socket is full; 1 if the turn has sent its maximum.
  */
-static __attribute__((cold, noinline)) int ud_run_record(struct siw_ud_qp *ud)
+static __attribute__((cold, noinline)) int ud_send_write_record(struct siw_ud_qp *ud)
 {
 	struct siw_flow *flow = &ud->base.flow;
 	struct siw_wqe *wqe = flow->first;
 	struct siw_rdmap_record_op op = siw_qp_record_op(wqe);
 	int r = siw_rdmap_record_send(ud->dgram, &op, &wqe->record.sent);
 
-	/* Unlike a single datagram, a Write-Record can be partly sent. */
+	/* A Write-Record, unlike a single datagram, can be partially sent. */
 	if (wqe->record.sent && flow->next == wqe)
 		siw_qp_flow_advance(&ud->base, flow, SIW_WQE_BEGUN, SIW_WC_SUCCESS);
 	if (r == -EAGAIN)
@@ -440,33 +452,33 @@ static __attribute__((cold, noinline)) int ud_run_record(struct siw_ud_qp *ud)
 		ud_fail_oldest(ud, r);
 	else
 		siw_qp_flow_finish(&ud->base, flow, SIW_WC_SUCCESS);
-	siw_qp_drained(&ud->base);
+	siw_qp_raise_if_drained(&ud->base);
 	return 0;
 }
 
 /*
- * Whether queued requests may be sent. In SQD, a request that has begun continues, and the others
- * wait. In ERR and RESET, other code clears the queue.
+ * Whether queued requests may be sent. In SQD, a request that has begun continues, and the other
+ * requests wait. In ERR and RESET, other code clears the queue.
  */
-static inline bool ud_may_run(struct siw_ud_qp *ud)
+static inline bool ud_may_send_queued(struct siw_ud_qp *ud)
 {
 	return __builtin_expect(ud->base.qp.state == SIW_QPS_RTS, 1) ||
 	       (ud->base.qp.state == SIW_QPS_SQD && ud->base.begun);
 }
 
-/* Sends queued requests, until at least max datagrams were sent. */
-static enum siw_run ud_run_queue(struct siw_ud_qp *ud, int max)
+/* Sends queued requests of a UD QP, until at least max datagrams were sent. */
+static enum siw_run ud_send_queued(struct siw_ud_qp *ud, int max)
 {
 	struct siw_rdmap_dgram_op ops[SIW_RDMAP_MAX_SOME];
 	int sent = 0;
 
-	while (ud->base.flow.first && ud_may_run(ud)) {
-		int n = ud_gather_ops(ud, ops, SIW_RDMAP_MAX_SOME);
+	while (ud->base.flow.first && ud_may_send_queued(ud)) {
+		int n = ud_build_ops(ud, ops, SIW_RDMAP_MAX_SOME);
 		int taken;
 
-		ud_send_by(ud, ud->base.flow.first->sock);
+		ud_set_tx_sock(ud, ud->base.flow.first->sock);
 		if (__builtin_expect(!n, 0)) {
-			n = ud_run_record(ud);
+			n = ud_send_write_record(ud);
 			if (n)
 				return n == -EAGAIN ? SIW_RUN_BLOCKED : SIW_RUN_MORE;
 			continue;
@@ -486,16 +498,17 @@ static enum siw_run ud_run_queue(struct siw_ud_qp *ud, int max)
 	return SIW_RUN_DONE;
 }
 
-static enum siw_run ud_run(struct siw_base_qp *base)
+static enum siw_run ud_run_send_queue(struct siw_base_qp *base)
 {
-	return ud_run_queue(siw_ud_qp_of(base), INT_MAX);
+	return ud_send_queued(siw_ud_qp_of(base), INT_MAX);
 }
 
 /*
- * On a shared socket, a turn sends only part of the queue, and nothing in a round in which another
- * QP found the socket full; otherwise the first QP of each round would take all room.
+ * Makes a sending turn. On a shared socket, a turn sends only part of the queue, and nothing in a
+ * round in which another QP found the socket full; otherwise the first QP of each round would use
+ * all room of the socket.
  */
-static enum siw_turn ud_turn(struct siw_qp *qp, uint64_t round)
+static enum siw_turn ud_make_sending_turn(struct siw_qp *qp, uint64_t round)
 {
 	struct siw_ud_qp *ud = siw_ud_qp_of(siw_base_qp_of(qp));
 	enum siw_run left;
@@ -508,11 +521,12 @@ static enum siw_turn ud_turn(struct siw_qp *qp, uint64_t round)
 		return SIW_TURN_STARVED;
 	siw_lock(&qp->send_lock);
 	head = ud->base.sq_head;
-	left = ud_run_queue(ud, SHARED_TURN);
+	left = ud_send_queued(ud, SHARED_TURN);
 	head -= ud->base.sq_head;
 	held = siw_ddp_dgram_pace(ud->ddp)->held;
 	siw_unlock(&qp->send_lock);
-	if (held) /* held by the QP's own rate limit: the socket has room for other QPs */
+	/* the QP's own rate limit delays the requests: the socket has room for other QPs */
+	if (held)
 		return left == SIW_RUN_BLOCKED ? SIW_TURN_BLOCKED : siw_qp_turn_of(left, head);
 	if (left == SIW_RUN_BLOCKED)
 		siw_rdmap_dgram_set_full(ud->dgram, round);
@@ -537,8 +551,8 @@ static bool ud_uses_ah(struct siw_qp *qp, const struct siw_ah *ah)
 _Static_assert(SIW_MAX_SHARERS == SIW_RDMAP_MAX_SHARERS,
 	       "SIW_MAX_SHARERS equals the limit of rdmap");
 
-static int ud_serve(struct siw_io_handler *self);
-static int ud_serve_sock(struct siw_addr_sock *end);
+static int ud_handle_socket_event(struct siw_io_handler *self);
+static int ud_handle_addr_sock_event(struct siw_addr_sock *end);
 
 static void ud_close_socket(struct siw_base_qp *base)
 {
@@ -547,7 +561,7 @@ static void ud_close_socket(struct siw_base_qp *base)
 	if (!ud->dgram)
 		return;
 	other = siw_rdmap_dgram_close(ud->dgram);
-	/* The other QP serves the socket from now on. */
+	/* Another QP that shares the socket handles its events from now on. */
 	if (other && ud->socks)
 		ud->socks->server = other;
 	else if (other)
@@ -563,8 +577,8 @@ static void ud_close_socket(struct siw_base_qp *base)
 }
 
 /*
- * Opens an endpoint on a socket, which remains the caller's on failure. share: the endpoint of
- * another QP on the same socket, or NULL.
+ * Opens an endpoint on a socket. On failure the caller keeps the ownership of the socket. share:
+ * the endpoint of another QP on the same socket, or NULL.
  */
 static int ud_open_endpoint(struct siw_ud_qp *ud, struct siw_llp_sock *sock,
 			    struct siw_rdmap_dgram *share)
@@ -590,13 +604,13 @@ static int ud_open_endpoint(struct siw_ud_qp *ud, struct siw_llp_sock *sock,
 		return err;
 	}
 	if (ud->base.grh)
-		siw_rdmap_dgram_grh(dgram);
+		siw_rdmap_dgram_enable_grh(dgram);
 	ud_close_socket(&ud->base);
 	ud->sock = sock;
 	ud->ddp = ddp;
 	ud->dgram = dgram;
-	ud->base.qp.handler.serve = ud_serve;
-	/* The QPN: the UDP port, and the QP's index among the QPs that share the port. */
+	ud->base.qp.handler.serve = ud_handle_socket_event;
+	/* The QPN consists of the UDP port and the QP's index among the QPs that share the port. */
 	atomic_store(&ud->base.qp.qpn,
 		     siw_addr_port(&bound) | (uint32_t)siw_rdmap_dgram_index(dgram)
 						     << SIW_QPN_INDEX_BIT);
@@ -609,7 +623,7 @@ static int ud_open_socket(struct siw_base_qp *base, const struct siw_addr *addr,
 	struct siw_llp_sock *sock;
 	int err;
 
-	/* Other QPs that share the socket depend on it. */
+	/* A shared socket cannot be replaced, because other QPs use the socket. */
 	if (ud->dgram && siw_rdmap_dgram_shared(ud->dgram))
 		return siw_refuse(QP_FD_SHARED);
 	if (ud->n_groups)
@@ -619,7 +633,7 @@ static int ud_open_socket(struct siw_base_qp *base, const struct siw_addr *addr,
 	err = siw_qp_open_udp(base, addr, fd, &sock);
 	if (err)
 		return err;
-	ud->sends_to_groups = false; /* the QP is in RESET, so no thread sends */
+	ud->sends_to_groups = false; /* no thread sends, because the QP is in RESET */
 	err = ud_open_endpoint(ud, sock, NULL);
 	if (err)
 		siw_llp_close(sock);
@@ -629,7 +643,7 @@ static int ud_open_socket(struct siw_base_qp *base, const struct siw_addr *addr,
 static int ud_open_every_addr(struct siw_ud_qp *ud, uint16_t port)
 {
 	struct siw_addr_socks *ends;
-	int err = siw_addr_socks_open(ud->base.qp.ctx, port, ud, ud_serve_sock, &ends);
+	int err = siw_addr_socks_open(ud->base.qp.ctx, port, ud, ud_handle_addr_sock_event, &ends);
 
 	if (err)
 		return err;
@@ -641,7 +655,7 @@ static int ud_open_every_addr(struct siw_ud_qp *ud, uint16_t port)
 	return err;
 }
 
-/* Makes this QP use the other QP's sockets, too. */
+/* Makes the QP use the sockets of the other QP, too. */
 static void ud_share_sockets(struct siw_ud_qp *ud, const struct siw_ud_qp *with)
 {
 	ud->socks = with->socks;
@@ -653,22 +667,22 @@ static void ud_share_sockets(struct siw_ud_qp *ud, const struct siw_ud_qp *with)
 }
 
 /*
- * Opens an endpoint on another QP's socket. -EINVAL: that QP has no socket, or another CRC setting;
- * -ENOSPC: no index is free.
+ * Opens an endpoint on the socket of another QP. Returns 0; -EINVAL if the other QP has no socket,
+ * or another CRC setting; -ENOSPC if no index is free.
  */
-static int share_socket(struct siw_ud_qp *ud, const struct siw_ud_qp *with)
+static int ud_open_on_shared_socket(struct siw_ud_qp *ud, const struct siw_ud_qp *with)
 {
 	struct siw_context *ctx = ud->base.qp.ctx;
 	int tries, err;
 
-	/* The other QP may have been destroyed meanwhile. */
+	/* The other QP may have been destroyed, and its memory reused for another QP type. */
 	if (siw_class_of(&with->base) != &siw_qp_ud_class)
 		return siw_refuse_type("shared_socket_qp", "UD", siw_class_of(&with->base)->type);
 	if (!with->dgram)
 		return siw_refuse(SHARE_CLOSED);
 	if (with->base.no_crc != ud->base.no_crc)
 		return siw_refuse(SHARE_CRC, with->base.no_crc);
-	/* Each attempt gets another index; the resulting QPN must not be that of an RC QP. */
+	/* Each attempt gets another index; the resulting QPN must not be the QPN of an RC QP. */
 	for (tries = 0; tries < SIW_MAX_SHARERS; tries++) {
 		err = ud_open_endpoint(ud, with->sock, with->dgram);
 		if (err)
@@ -693,21 +707,21 @@ static int ud_create(struct siw_base_qp *base, const struct siw_qp_init_attr *in
 	base->timed.tick = siw_qp_record_tick;
 	siw_ud_qp_of(base)->records.max = init->max_write_records;
 	if (init->shared_socket_qp)
-		return share_socket(siw_ud_qp_of(base),
-				    siw_ud_qp_of(siw_base_qp_of(init->shared_socket_qp)));
+		return ud_open_on_shared_socket(
+			siw_ud_qp_of(base), siw_ud_qp_of(siw_base_qp_of(init->shared_socket_qp)));
 	if (init->every_addr)
 		return ud_open_every_addr(siw_ud_qp_of(base), siw_addr_port(&init->addr));
 	err = siw_qp_first_addr(base, &init->addr, &addr);
 	return err ? err : ud_open_socket(base, &addr, -1);
 }
 
-static void ud_close(struct siw_base_qp *base)
+static void ud_free_resources(struct siw_base_qp *base)
 {
 	base->qp.ctx->n_high -= siw_ud_qp_of(base)->dgram && base->qp.qpn >= SIW_FIRST_RC_QPN;
 	ud_close_socket(base);
 }
 
-static int ud_addr(const struct siw_base_qp *base, struct siw_addr *own, struct siw_addr *peer)
+static int ud_get_addr(const struct siw_base_qp *base, struct siw_addr *own, struct siw_addr *peer)
 {
 	(void)peer;
 	return siw_ud_qp_of(base)->sock ? siw_llp_local(siw_ud_qp_of(base)->sock, own) : -ENOTCONN;
@@ -725,7 +739,7 @@ static void ud_set_receiving(struct siw_base_qp *base)
 	struct siw_ud_qp *ud = siw_ud_qp_of(base);
 	bool on = ud->base.qp.state >= SIW_QPS_RTR && ud->base.qp.state <= SIW_QPS_SQE;
 
-	/* The send path reads these settings, too. */
+	/* The settings are changed under send_lock, because the send path reads them. */
 	siw_lock(&ud->base.qp.send_lock);
 	siw_rdmap_dgram_start(ud->dgram, on ? ud->base.recvs : NULL, ud->base.qp.pd->number,
 			      ud->base.qkey);
@@ -733,10 +747,10 @@ static void ud_set_receiving(struct siw_base_qp *base)
 	siw_unlock(&ud->base.qp.send_lock);
 }
 
-static void ud_modified(struct siw_base_qp *base, int mask)
+static void ud_apply_modified_attrs(struct siw_base_qp *base, int mask)
 {
 	if (mask & SIW_QP_QKEY)
-		siw_qp_err_policy(base, siw_ud_qp_of(base)->n_groups);
+		siw_qp_err_update_policy(base, siw_ud_qp_of(base)->n_groups);
 }
 
 int siw_query_drops(struct siw_qp *qp, struct siw_source_drops *out, int max)
@@ -764,7 +778,7 @@ void siw_qp_ud_received(struct siw_ud_qp *ud, const struct siw_rdmap_event *ev)
 	siw_qp_received(&ud->base, ev, siw_qp_recv_status(ev), ev->src_qpn, &ev->source, 0);
 }
 
-/* Handles all events other than a successful receive. */
+/* Handles all received events other than a successful receive. */
 static __attribute__((cold, noinline)) void ud_handle_event(struct siw_ud_qp *ud,
 							    const struct siw_rdmap_event *ev)
 {
@@ -779,12 +793,12 @@ static __attribute__((cold, noinline)) void ud_handle_event(struct siw_ud_qp *ud
 	if (ev->kind == SIW_RDMAP_BAD_RECV)
 		siw_qp_ud_received(ud, ev);
 	if (ev->kind == SIW_RDMAP_PEER_ERR)
-		ud_err_reported(ud, ev);
-	else if (ev->status != -EACCES) /* a wrong key of this end is not the peer's fault */
-		ud_err_found(ud, ev);
+		ud_handle_error_message(ud, ev);
+	else if (ev->status != -EACCES) /* an invalid local key is not the peer's fault */
+		ud_handle_found_error(ud, ev);
 }
 
-static inline int ud_receive_some(struct siw_ud_qp *ud)
+static inline int ud_make_receiving_turn(struct siw_ud_qp *ud)
 {
 	struct siw_rdmap_event ev;
 	uint32_t octets = 0;
@@ -794,7 +808,7 @@ static inline int ud_receive_some(struct siw_ud_qp *ud)
 	while (((n < ud->base.burst && octets < SIW_TURN_OCTETS) ||
 		siw_llp_port_more(ud->base.qp.ctx->lane.port)) &&
 	       siw_rdmap_dgram_recv(ud->dgram, &ev) == 1) {
-		/* The event is for this QP or for one that shares the socket. */
+		/* The event is for the QP itself or for a QP that shares the socket. */
 		struct siw_ud_qp *to = ev.user;
 
 		if (__builtin_expect(ev.kind == SIW_RDMAP_RECV, 1))
@@ -810,40 +824,41 @@ static inline int ud_receive_some(struct siw_ud_qp *ud)
 	return n;
 }
 
-static int ud_serve(struct siw_io_handler *self)
+static int ud_handle_socket_event(struct siw_io_handler *self)
 {
-	return ud_receive_some(siw_container(self, struct siw_ud_qp, base.qp.handler));
+	return ud_make_receiving_turn(siw_container(self, struct siw_ud_qp, base.qp.handler));
 }
 
-static int ud_serve_sock(struct siw_addr_sock *end)
+static int ud_handle_addr_sock_event(struct siw_addr_sock *end)
 {
 	struct siw_ud_qp *ud = end->socks->server;
 
 	siw_ddp_dgram_set_rx_sock(ud->ddp, end->sock, &end->addr);
-	return ud_receive_some(ud);
+	return ud_make_receiving_turn(ud);
 }
 
 /* ---- the type -------------------------------------------------------------------------------- */
 
-static void ud_readdress(struct siw_qp *qp)
+static void ud_update_addrs(struct siw_qp *qp)
 {
 	struct siw_ud_qp *ud = siw_ud_qp_of(siw_base_qp_of(qp));
 
-	if (ud->socks && ud->socks->server == ud) /* once for all QPs that share the sockets */
+	if (ud->socks && ud->socks->server == ud) /* only once for all QPs that share the sockets */
 		siw_addr_socks_update(ud->socks);
 }
 
-static void record_polled(struct siw_qp *qp)
+static void ud_count_polled_record(struct siw_qp *qp)
 {
-	siw_qp_record_polled(siw_base_qp_of(qp), &siw_ud_qp_of(siw_base_qp_of(qp))->records);
+	siw_qp_record_count_polled(siw_base_qp_of(qp), &siw_ud_qp_of(siw_base_qp_of(qp))->records);
 }
 
-static void ud_abandon(struct siw_base_qp *base)
+static void ud_discard_protocol_state(struct siw_base_qp *base)
 {
 	siw_qp_record_clear(siw_ud_qp_of(base));
 }
 
-static const struct siw_rdmap_record *find_record(struct siw_base_qp *base, uint64_t number)
+static const struct siw_rdmap_record *ud_find_write_record(struct siw_base_qp *base,
+							   uint64_t number)
 {
 	return siw_ud_qp_of(base)->dgram ? siw_rdmap_record_find(siw_ud_qp_of(base)->dgram, number)
 					 : NULL;
@@ -851,14 +866,14 @@ static const struct siw_rdmap_record *find_record(struct siw_base_qp *base, uint
 
 const struct siw_qp_class siw_qp_ud_class = {
 	.ops = {
-		.turn = ud_turn,
+		.turn = ud_make_sending_turn,
 		.uses_key = siw_qp_uses_key,
 		.is_quiet = siw_qp_is_quiet,
 		.uses_ah = ud_uses_ah,
 		.fail = siw_qp_fail,
-		.leave = siw_qp_dgram_leave,
-		.readdress = ud_readdress,
-		.record_polled = record_polled,
+		.leave = siw_qp_dgram_send_at_exit,
+		.readdress = ud_update_addrs,
+		.record_polled = ud_count_polled_record,
 	},
 	.size = sizeof(struct siw_ud_qp),
 	.type = SIW_QPT_UD,
@@ -871,14 +886,14 @@ const struct siw_qp_class siw_qp_ud_class = {
 	.create = ud_create,
 	.open = ud_open_socket,
 	.may_destroy = ud_may_destroy,
-	.close = ud_close,
-	.addr = ud_addr,
+	.close = ud_free_resources,
+	.addr = ud_get_addr,
 	.receive = ud_set_receiving,
-	.modified = ud_modified,
+	.modified = ud_apply_modified_attrs,
 	.end = siw_qp_flush,
-	.post = ud_post,
-	.check = ud_check,
-	.run = ud_run,
-	.discard_state = ud_abandon,
-	.find_record = find_record,
+	.post = ud_post_request,
+	.check = ud_check_request,
+	.run = ud_run_send_queue,
+	.discard_state = ud_discard_protocol_state,
+	.find_record = ud_find_write_record,
 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Multicast groups of a device's UD queue pairs. Each group has a socket that receives only the
- * group's messages; each message is delivered to every member, each with its own receive.
+ * group's messages; each message is delivered to every member, into a receive of the member.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -11,11 +11,11 @@
 
 _Static_assert(SIW_MCAST_PORT == 62607, "SIW_MCAST_PORT is the default of setting mcast_port");
 
-/* A group, in list ctx->groups. The detach of the last member frees it. */
+/* A multicast group, in list ctx->groups. The detach of the last member frees the group. */
 struct siw_group {
 	struct siw_io_handler handler; /* must be first */
 	struct siw_link link;
-	struct siw_addr addr; /* port and scope 0 */
+	struct siw_addr addr; /* port and scope are 0 */
 	struct siw_llp_port *port;
 	struct siw_llp_sock *sock;
 	struct siw_rdmap_group *rdmap;
@@ -31,7 +31,7 @@ static void group_deliver(const struct siw_rdmap_event *ev)
 		siw_device_srq_taken(ud->base.qp.srq);
 }
 
-static int group_serve(struct siw_io_handler *self)
+static int group_handle_socket_event(struct siw_io_handler *self)
 {
 	struct siw_group *group = siw_container(self, struct siw_group, handler);
 	int n, max = (int)siw_settings()->budget;
@@ -66,7 +66,7 @@ static struct siw_group *group_find(struct siw_context *ctx, const struct siw_ad
 	return NULL;
 }
 
-/* Opens the endpoint that receives on the group's socket. */
+/* Opens the DDP and RDMAP endpoint that receives on the group's socket. */
 static int group_open_endpoint(struct siw_context *ctx, struct siw_group *group)
 {
 	struct siw_ddp_dgram *ddp;
@@ -92,7 +92,7 @@ static int group_create(struct siw_context *ctx, const struct siw_addr *addr,
 
 	if (!group)
 		return -ENOMEM;
-	group->handler.serve = group_serve;
+	group->handler.serve = group_handle_socket_event;
 	group->addr = *addr;
 	group->burst = 1;
 	bound.port_be = htons((uint16_t)siw_settings()->mcast_port);
@@ -122,7 +122,7 @@ static void group_destroy(struct siw_group *group)
 	free(group);
 }
 
-/* Progress lock held. */
+/* The progress lock is held. */
 static int group_attach(struct siw_ud_qp *ud, const struct siw_addr *addr)
 {
 	struct siw_group *group = group_find(ud->base.qp.ctx, addr);
@@ -145,11 +145,11 @@ static int group_attach(struct siw_ud_qp *ud, const struct siw_addr *addr)
 	if (err == -EEXIST)
 		return 0;
 	ud->n_groups += !err;
-	siw_qp_err_policy(&ud->base, ud->n_groups);
+	siw_qp_err_update_policy(&ud->base, ud->n_groups);
 	return err;
 }
 
-/* Progress lock held. */
+/* The progress lock is held. */
 static int group_detach(struct siw_ud_qp *ud, const struct siw_addr *addr)
 {
 	struct siw_group *group = group_find(ud->base.qp.ctx, addr);
@@ -158,7 +158,7 @@ static int group_detach(struct siw_ud_qp *ud, const struct siw_addr *addr)
 	if (left < 0)
 		return siw_refuse(MCAST_MEMBER);
 	ud->n_groups--;
-	siw_qp_err_policy(&ud->base, ud->n_groups);
+	siw_qp_err_update_policy(&ud->base, ud->n_groups);
 	if (!left)
 		group_destroy(group);
 	return 0;
