@@ -41,7 +41,9 @@ class Namespace:
         else:
             unshare = ["unshare", *(["-r"] if self._user else []), "-n"]
         self._holder = subprocess.Popen(
-            [*unshare, "sh", "-c", "echo $$; exec sleep 3600"],
+            # cat ends when its standard input is closed, also if this process is killed.
+            [*unshare, "sh", "-c", "echo $$; exec cat"],
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             env={**environment_without_sanitizer(), "PATH": PATH},
