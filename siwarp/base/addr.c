@@ -54,7 +54,7 @@ int siw_addr_parse(const char *text, uint16_t port, struct siw_addr *out)
 }
 
 /* Formats a scope as "%eth0", or as "%index" if the interface no longer exists; "" for scope 0. */
-static const char *format_scope(uint32_t scope, char text[IF_NAMESIZE + 1])
+static const char *format_scope_suffix(uint32_t scope, char text[IF_NAMESIZE + 1])
 {
 	text[0] = '\0';
 	if (scope) {
@@ -78,7 +78,7 @@ char *siw_addr_format(const struct siw_addr *addr, char *text, size_t size)
 		break;
 	case AF_INET6:
 		inet_ntop(AF_INET6, addr->v6, number, sizeof(number));
-		snprintf(text, size, "[%s%s]:%u", number, format_scope(addr->scope, scope),
+		snprintf(text, size, "[%s%s]:%u", number, format_scope_suffix(addr->scope, scope),
 			 siw_addr_port(addr));
 		break;
 	default:

@@ -29,14 +29,14 @@ static inline uint16_t siw_addr_port(const struct siw_addr *a)
 	return ntohs(a->port_be);
 }
 
-/* Whether the address is a multicast group. */
+/* Returns whether the address is a multicast group. */
 static inline bool siw_addr_is_group(const struct siw_addr *a)
 {
 	return a->family == AF_INET ? a->v4[0] >> 4 == 14
 				    : a->family == AF_INET6 && a->v6[0] == 0xff;
 }
 
-/* Whether family, address and port are equal. Scopes are compared only if both are set. */
+/* Returns whether family, address and port are equal. Scopes are compared only if both are set. */
 static inline bool siw_addr_same(const struct siw_addr *a, const struct siw_addr *b)
 {
 	if (a->family != b->family || a->port_be != b->port_be)
@@ -46,7 +46,7 @@ static inline bool siw_addr_same(const struct siw_addr *a, const struct siw_addr
 	return memcmp(a->v6, b->v6, 16) == 0 && (a->scope == b->scope || !a->scope || !b->scope);
 }
 
-/* As siw_addr_same, but ignores the ports. */
+/* Returns whether family and address are equal, like siw_addr_same, but ignores the ports. */
 static inline bool siw_addr_same_host(const struct siw_addr *a, const struct siw_addr *b)
 {
 	struct siw_addr x = *a;
@@ -55,7 +55,9 @@ static inline bool siw_addr_same_host(const struct siw_addr *a, const struct siw
 	return siw_addr_same(&x, b);
 }
 
-/* Whether the address is an IPv6 address valid on one link only (RFC 4291 section 2.5.6). */
+/*
+ * Returns whether the address is an IPv6 address valid on one link only (RFC 4291 section 2.5.6).
+ */
 static inline bool siw_addr_is_link_local(const struct siw_addr *a)
 {
 	return a->family == AF_INET6 && ((a->v6[0] == 0xfe && a->v6[1] >> 6 == 2) ||
@@ -92,7 +94,7 @@ static inline struct siw_addr siw_addr_of_gid(const uint8_t gid[16])
 	return addr;
 }
 
-/* Whether the address is a loopback address. */
+/* Returns whether the address is a loopback address. */
 static inline bool siw_addr_is_loopback(const struct siw_addr *a)
 {
 	static const uint8_t one[16] = { [15] = 1 };

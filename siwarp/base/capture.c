@@ -36,7 +36,7 @@ _Atomic uint32_t siw_capture_active;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* Protected by lock. */
+/* State of the capture file, protected by the mutex `lock`. */
 static struct {
 	int fd; /* valid if generation is not 0 */
 	uint32_t generation, generations;
@@ -52,8 +52,8 @@ static struct {
 } cap;
 
 /*
- * Takes the lock. Cancellation is disabled, because writing a file is a cancellation point
- * (base/cancel.h).
+ * Acquires the capture lock. Cancellation is disabled, because writing a file is a cancellation
+ * point (base/cancel.h).
  */
 static void capture_take_lock(void)
 {
@@ -77,7 +77,7 @@ static __thread struct {
 	off_t room;
 } last;
 
-/* ---- blocks ---------------------------------------------------------------------------------- */
+/* ---- pcapng blocks --------------------------------------------------------------------------- */
 
 static void capture_put(const void *octets, size_t n)
 {
@@ -159,7 +159,7 @@ static int capture_write_block(void)
 	return 0;
 }
 
-static int write_section(void)
+static int write_section_header(void)
 {
 	char application[64];
 	int n = snprintf(application, sizeof(application), "siwarp " SIW_VERSION " (process %d)",
@@ -176,7 +176,7 @@ static int write_section(void)
 	return capture_write_block();
 }
 
-/* ---- the file -------------------------------------------------------------------------------- */
+/* ---- the capture file ------------------------------------------------------------------------ */
 
 /*
  * Copies path to out and replaces each %p by the process ID. suffixed: also inserts -PID before the
@@ -247,7 +247,7 @@ static int capture_open_file(bool suffixed, int how)
 	cap.n_interfaces = 0;
 	cap.forked = false;
 	cap.generation = ++cap.generations;
-	return write_section();
+	return write_section_header();
 }
 
 static void capture_before_fork(void)
@@ -337,7 +337,7 @@ void siw_capture_init(void)
 	pthread_once(&once, capture_from_environment);
 }
 
-/* ---- packets --------------------------------------------------------------------------------- */
+/* ---- captured packets ------------------------------------------------------------------------ */
 
 uint64_t siw_capture_now(void)
 {

@@ -27,8 +27,8 @@
 #include "base/counters.h"
 
 /*
- * Whether a capture may be running. Written by open and close with relaxed order, because the data
- * of the capture is protected by a lock.
+ * Not 0 while a capture may be running. Written by open and close with relaxed order, because the
+ * data of the capture is protected by a lock.
  */
 extern _Atomic uint32_t siw_capture_active;
 
@@ -61,12 +61,12 @@ struct siw_capture_packet {
 	/* The payload: length octets of iov after the first skip octets. */
 	const struct iovec *iov;
 	size_t skip, length;
-	size_t missing; /* octets of the datagram after these that were truncated */
+	size_t missing; /* octets truncated from the end of the datagram */
 };
 
 /* ---- for llp: call all but the first two functions between lock and unlock ------------------- */
 
-/* Takes the lock and returns the time as siw_capture_now() does (CLOCK_REALTIME, ns). */
+/* Acquires the capture lock and returns the time as siw_capture_now() does (CLOCK_REALTIME, ns). */
 uint64_t siw_capture_lock(void);
 void siw_capture_unlock(void);
 uint64_t siw_capture_now(void);
@@ -75,7 +75,10 @@ uint64_t siw_capture_now(void);
  * is running. The first call in a forked child opens the child's own file.
  */
 uint32_t siw_capture_generation(void);
-/* Returns the index in the file of the interface called name, which is added if necessary. */
+/*
+ * Returns the index in the capture file of the interface with this name, which is added if
+ * necessary.
+ */
 int siw_capture_interface(const char *name);
 void siw_capture_write(const struct siw_capture_packet *packet);
 
@@ -89,8 +92,8 @@ void siw_capture_note(int why);
 /* cffi: end */
 
 /*
- * Counts a dropped datagram and records the reason in the capture. Returns false, so that a check
- * can return the call directly.
+ * Counts a dropped datagram and records the reason in the capture. Always returns false, so that a
+ * validity check can return the result of this function directly.
  */
 static inline bool siw_drop(enum siw_counter why)
 {

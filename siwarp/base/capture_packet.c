@@ -29,7 +29,7 @@ static void packet_put32(uint8_t *at, uint32_t v)
  * Adds len octets to an Internet checksum without folding the carries. Only the last call for a
  * checksum may have an odd len.
  */
-static uint64_t checksum_add(uint64_t sum, const uint8_t *at, size_t len)
+static uint64_t add_to_checksum(uint64_t sum, const uint8_t *at, size_t len)
 {
 	size_t i;
 
@@ -52,7 +52,7 @@ static uint16_t packet_fold_sum(uint64_t sum)
  * contains the IP address, or the MAC address of the multicast group (RFC 1112 section 6.4, RFC
  * 2464 section 7).
  */
-static void put_mac(uint8_t *at, const struct siw_addr *a)
+static void write_mac_address(uint8_t *at, const struct siw_addr *a)
 {
 	if (siw_addr_is_group(a) && a->family == AF_INET) {
 		const uint8_t mac[6] = { 1, 0, 0x5e, a->v4[1] & 0x7f, a->v4[2], a->v4[3] };
@@ -70,7 +70,7 @@ static void put_mac(uint8_t *at, const struct siw_addr *a)
 	memcpy(at + 2, a->family == AF_INET ? a->v4 : a->v6 + 12, 4);
 }
 
-static size_t put_ip(uint8_t *at, const struct siw_capture_packet *p, size_t len)
+static size_t write_ip_header(uint8_t *at, const struct siw_capture_packet *p, size_t len)
 {
 	uint8_t protocol = p->tcp ? IPPROTO_TCP : IPPROTO_UDP;
 
@@ -83,7 +83,7 @@ static size_t put_ip(uint8_t *at, const struct siw_capture_packet *p, size_t len
 		at[9] = protocol;
 		memcpy(at + 12, p->source.v4, 4);
 		memcpy(at + 16, p->dest.v4, 4);
-		packet_put16(at + 10, packet_fold_sum(checksum_add(0, at, IPV4)));
+		packet_put16(at + 10, packet_fold_sum(add_to_checksum(0, at, IPV4)));
 		return IPV4;
 	}
 	memset(at, 0, 8);
@@ -96,7 +96,7 @@ static size_t put_ip(uint8_t *at, const struct siw_capture_packet *p, size_t len
 	return IPV6;
 }
 
-static size_t put_udp(uint8_t *at, const struct siw_capture_packet *p)
+static size_t write_udp_header(uint8_t *at, const struct siw_capture_packet *p)
 {
 	packet_put16(at, siw_addr_port(&p->source));
 	packet_put16(at + 2, siw_addr_port(&p->dest));
@@ -109,7 +109,7 @@ static size_t put_udp(uint8_t *at, const struct siw_capture_packet *p)
  * Writes the TCP header. The SYN announces the maximum segment size and window scale, so that
  * analyzers do not report large flights of data as errors.
  */
-static size_t put_tcp(uint8_t *at, const struct siw_capture_packet *p)
+static size_t write_tcp_header(uint8_t *at, const struct siw_capture_packet *p)
 {
 	size_t len = TCP + (p->flags & SIW_TCP_SYN ? SYN_MORE : 0);
 
@@ -128,7 +128,7 @@ static size_t put_tcp(uint8_t *at, const struct siw_capture_packet *p)
 	return len;
 }
 
-static void copy_payload(uint8_t *out, const struct siw_capture_packet *p)
+static void copy_packet_payload(uint8_t *out, const struct siw_capture_packet *p)
 {
 	const struct iovec *iov = p->iov;
 	size_t skip = p->skip, left = p->length;
@@ -155,23 +155,23 @@ static uint16_t packet_checksum(const struct siw_capture_packet *p, const uint8_
 	uint64_t sum = len + (p->tcp ? IPPROTO_TCP : IPPROTO_UDP);
 	bool v4 = p->source.family == AF_INET;
 
-	sum = checksum_add(sum, v4 ? p->source.v4 : p->source.v6, v4 ? 4 : 16);
-	sum = checksum_add(sum, v4 ? p->dest.v4 : p->dest.v6, v4 ? 4 : 16);
-	return packet_fold_sum(checksum_add(sum, segment, len));
+	sum = add_to_checksum(sum, v4 ? p->source.v4 : p->source.v6, v4 ? 4 : 16);
+	sum = add_to_checksum(sum, v4 ? p->dest.v4 : p->dest.v6, v4 ? 4 : 16);
+	return packet_fold_sum(add_to_checksum(sum, segment, len));
 }
 
 size_t siw_capture_packet_build(const struct siw_capture_packet *p, uint8_t *out)
 {
 	size_t ip = p->source.family == AF_INET ? IPV4 : IPV6;
 	uint8_t *segment = out + ETHERNET + ip;
-	size_t len = p->tcp ? put_tcp(segment, p) : put_udp(segment, p);
+	size_t len = p->tcp ? write_tcp_header(segment, p) : write_udp_header(segment, p);
 
-	put_mac(out, &p->dest);
-	put_mac(out + 6, &p->source);
+	write_mac_address(out, &p->dest);
+	write_mac_address(out + 6, &p->source);
 	packet_put16(out + 12, ip == IPV4 ? 0x0800 : 0x86dd);
-	copy_payload(segment + len, p);
+	copy_packet_payload(segment + len, p);
 	len += p->length;
-	put_ip(out + ETHERNET, p, len + p->missing);
+	write_ip_header(out + ETHERNET, p, len + p->missing);
 	/* The checksum of a truncated datagram is unknown; 0 means no checksum. */
 	if (!p->missing) {
 		uint16_t sum = packet_checksum(p, segment, len);

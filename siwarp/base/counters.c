@@ -2,10 +2,10 @@
 /*
  * base/counters.c - see counters.h.
  *
- * The counters file of a process stays open and locked by flock(2) while the process lives. Whoever
- * obtains the lock therefore knows that the owner has exited, even across PID namespaces that share
- * the folder, and may remove the file. Files are created, locked and removed under a lock on the
- * folder.
+ * The counters file of a process stays open and locked by flock(2) while the process lives. A
+ * process that obtains the lock therefore knows that the owner has exited, even across PID
+ * namespaces that share the folder, and may remove the file. Files are created, locked and removed
+ * under a lock on the folder.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -32,7 +32,10 @@
 static struct siw_counters_page private_page;
 struct siw_counters_page *_Atomic siw_counters_page = &private_page;
 
-/* Protected by lock, which the fork handlers take and release. */
+/*
+ * State of this process's counters file, protected by `lock`, which the fork handlers acquire and
+ * release.
+ */
 static siw_lock_t lock = SIW_LOCK_INIT;
 static struct {
 	pid_t pid;	 /* the process that called siw_counters_init, or 0 */
@@ -72,10 +75,10 @@ static uint64_t process_start_ticks(void)
 }
 
 /*
- * Locks the folder. Other processes of the user hold this lock for a few microseconds only; the
- * retries are limited so that a hung process does not block this one.
+ * Locks the folder of counters files. Other processes of the user hold this lock for a few
+ * microseconds only; the retries are limited so that a hung process does not block this process.
  */
-static bool lock_folder(int dir)
+static bool lock_counters_folder(int dir)
 {
 	for (int i = 0; i < 50; i++) {
 		if (flock(dir, LOCK_EX | LOCK_NB) == 0)
@@ -88,10 +91,10 @@ static bool lock_folder(int dir)
 }
 
 /*
- * Opens and locks the folder, creating it if necessary. -1: failure, or the folder is not safe to
- * use.
+ * Opens and locks the folder of counters files, creating the folder if necessary. Returns -1 after
+ * an error, or if the folder is not safe to use.
  */
-static int open_folder(const char *path)
+static int open_and_lock_counters_folder(const char *path)
 {
 	struct stat st;
 	int dir;
@@ -102,15 +105,15 @@ static int open_folder(const char *path)
 	if (dir < 0)
 		return -1;
 	if (fstat(dir, &st) < 0 || st.st_uid != geteuid() || (st.st_mode & 07777) != 0700 ||
-	    !lock_folder(dir)) {
+	    !lock_counters_folder(dir)) {
 		close(dir);
 		return -1;
 	}
 	return dir;
 }
 
-/* Removes a counters file if its owner has exited. Files of other users are kept. */
-static void remove_stale(int dir, const char *name)
+/* Removes a counters file if the process that owns it has exited. Files of other users are kept. */
+static void remove_counters_file_if_stale(int dir, const char *name)
 {
 	int fd = openat(dir, name, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
 	struct stat st;
@@ -123,7 +126,7 @@ static void remove_stale(int dir, const char *name)
 	close(fd);
 }
 
-static void clean_folder(int dir)
+static void remove_stale_counters_files(int dir)
 {
 	int copy = openat(dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	DIR *d = copy < 0 ? NULL : fdopendir(copy);
@@ -136,11 +139,14 @@ static void clean_folder(int dir)
 	}
 	while ((e = readdir(d)))
 		if (e->d_name[0] && !e->d_name[strspn(e->d_name, "0123456789")])
-			remove_stale(dir, e->d_name);
+			remove_counters_file_if_stale(dir, e->d_name);
 	closedir(d);
 }
 
-/* Creates, locks and sizes the file. Returns its mapping, or NULL after removing the file. */
+/*
+ * Creates, locks and sizes the counters file. Returns the mapping of the file, or NULL after
+ * removing the file.
+ */
 static struct siw_counters_page *counters_create_file(int dir, const char *name, int *out)
 {
 	const size_t size = sizeof(struct siw_counters_page);
@@ -184,15 +190,15 @@ static void counters_init_page(struct siw_counters_page *p)
 	atomic_store_explicit(&p->magic, magic, memory_order_release);
 }
 
-static bool open_page(const char *folder)
+static bool create_own_counters_file(const char *folder)
 {
 	struct siw_counters_page *p;
 	char name[16];
-	int dir = open_folder(folder);
+	int dir = open_and_lock_counters_folder(folder);
 
 	if (dir < 0)
 		return false;
-	clean_folder(dir);
+	remove_stale_counters_files(dir);
 	snprintf(name, sizeof(name), "%d", (int)getpid());
 	p = counters_create_file(dir, name, &own.fd);
 	close(dir); /* also unlocks the folder */
@@ -204,18 +210,21 @@ static bool open_page(const char *folder)
 	return true;
 }
 
-static void fork_prepare(void)
+static void lock_before_fork(void)
 {
 	siw_lock(&lock);
 }
 
-static void fork_parent(void)
+static void unlock_in_fork_parent(void)
 {
 	siw_unlock(&lock);
 }
 
-/* The child starts with counters of 0 and closes the parent's file. */
-static void fork_child(void)
+/*
+ * Resets the counters of a forked child to 0 and closes the child's copy of the parent's counters
+ * file.
+ */
+static void reset_counters_in_child(void)
 {
 	struct siw_counters_page *p =
 		atomic_load_explicit(&siw_counters_page, memory_order_relaxed);
@@ -243,27 +252,28 @@ void siw_counters_init(void)
 	if (own.pid)
 		goto out;
 	own.pid = getpid();
-	if (!watching_fork && pthread_atfork(fork_prepare, fork_parent, fork_child))
-		goto out; /* without the handlers, a child would write to its parent's page */
+	if (!watching_fork &&
+	    pthread_atfork(lock_before_fork, unlock_in_fork_parent, reset_counters_in_child))
+		goto out; /* without fork handlers a child would write to its parent's page */
 	watching_fork = true;
 	if (run && run[0] == '/' && strlen(run) < sizeof(folder) - 16) {
 		snprintf(folder, sizeof(folder), "%s/siwarp", run);
-		if (open_page(folder))
+		if (create_own_counters_file(folder))
 			goto out;
 	}
 	snprintf(folder, sizeof(folder), "/tmp/siwarp-%u", (unsigned)geteuid());
-	open_page(folder);
+	create_own_counters_file(folder);
 out:
 	siw_unlock(&lock);
 	siw_cancel_restore(cancel);
 }
 
 /*
- * Removes the file at exit. The page stays mapped, because other threads may still write counters.
- * The PID test detects a child that did not run the fork handlers (vfork, clone); the inode test
- * detects a file that has replaced this one.
+ * Removes this process's counters file at exit. The page stays mapped, because other threads may
+ * still write counters. The PID test detects a child that did not run the fork handlers (vfork,
+ * clone); the inode test detects another file that has replaced the file of this process.
  */
-__attribute__((destructor)) static void remove_own(void)
+__attribute__((destructor)) static void remove_own_counters_file(void)
 {
 	struct stat here, there;
 

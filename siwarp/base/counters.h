@@ -123,7 +123,10 @@ enum siw_counter {
 #define SIW_COUNTERS_VERSION   1
 #define SIW_COUNTERS_NAME_SIZE 32
 
-/* Layout of the file, in host byte order. counters.py must be kept in step. */
+/*
+ * Layout of the counters file, in host byte order. siwarp/base/counters.py must describe the same
+ * layout.
+ */
 struct siw_counters_page {
 	_Atomic uint64_t magic; /* the octets SIW_COUNTERS_MAGIC */
 	uint32_t version;
@@ -134,7 +137,10 @@ struct siw_counters_page {
 	uint64_t opened_ns;   /* CLOCK_REALTIME at the creation of the page, ns */
 	uint64_t unused[3];
 	_Atomic uint64_t value[SIW_COUNTER_N];
-	/* Allows a reader of another version to display the counters; padded with zeros. */
+	/*
+	 * The names of the counters, padded with zeros, with which a reader of another version can
+	 * display the counters.
+	 */
 	char name[SIW_COUNTER_N][SIW_COUNTERS_NAME_SIZE];
 };
 _Static_assert(__builtin_offsetof(struct siw_counters_page, value) == 64, "counters.py");

@@ -67,7 +67,7 @@ static const struct siw_crc32c_ops siw_crc32c_table = {
 	table_copy,
 };
 
-/* Fastest first. */
+/* The implementations of CRC32C, the fastest first. */
 static const struct siw_crc32c_ops *const all[] = {
 #if SIW_CRC32C_X86
 	&siw_crc32c_avx512,
@@ -80,8 +80,8 @@ static const struct siw_crc32c_ops *const all[] = {
 #define N_ALL ((int)(sizeof(all) / sizeof(all[0])))
 
 /*
- * Written when the library is loaded, before a second thread exists, and by tests. Relaxed order
- * suffices because the pointer refers to constants.
+ * The implementation of CRC32C in use. Written when the library is loaded, before a second thread
+ * exists, and by tests. Relaxed order suffices because the pointer refers to constants.
  */
 static const struct siw_crc32c_ops *_Atomic chosen;
 

@@ -63,7 +63,7 @@ static inline uint32_t siw_crc32c_get(const uint8_t *at)
 	return le32toh(crc);
 }
 
-/* Whether the last four octets are the CRC of the octets before them. */
+/* Returns whether the last four octets are the CRC32C of the preceding octets. */
 static inline bool siw_crc32c_ends(const uint8_t *octets, size_t len)
 {
 	len -= SIW_CRC32C_OCTETS;

@@ -52,9 +52,9 @@
 #define INLINE static inline __attribute__((always_inline))
 
 /*
- * Each function below is compiled twice: with dst NULL it only computes the CRC; otherwise it also
- * copies src to dst. Inlining makes dst a constant NULL in one instance; in the other, NOT_NULL
- * tells the compiler that dst is not NULL.
+ * Each function after this macro is compiled twice: with dst NULL it only computes the CRC;
+ * otherwise it also copies src to dst. Inlining makes dst a constant NULL in one instance; in the
+ * other, NOT_NULL tells the compiler that dst is not NULL.
  */
 #define NOT_NULL __attribute__((nonnull))
 
@@ -82,7 +82,10 @@ INLINE uint8_t *advance(uint8_t *dst, size_t i)
 	return dst ? dst + i : NULL;
 }
 
-/* One stream of crc32q, the fastest method for less than about 100 octets. */
+/*
+ * Computes the CRC with one stream of crc32q instructions, the fastest method for less than about
+ * 100 octets.
+ */
 INLINE SSE42 uint32_t one_stream(uint32_t crc, uint8_t *dst, const uint8_t *src, size_t len)
 {
 	uint64_t c = crc;
@@ -113,9 +116,9 @@ INLINE SSE42 uint64_t clmul32(uint32_t crc, uint64_t k)
 }
 
 /*
- * Computes three streams of n octets each. far and near are the constants that shift a CRC by 2n
- * and n octets. The shifted values are added to the last 8 octets of the third stream, so they need
- * no separate reduction.
+ * Computes three CRC streams of n octets each. far and near are the constants that shift a CRC by
+ * 2n and n octets. The shifted values are added to the last 8 octets of the third stream, so they
+ * need no separate reduction.
  */
 INLINE SSE42 uint32_t three_streams(uint32_t crc, uint8_t *dst, const uint8_t *src, const size_t n,
 				    uint64_t far, uint64_t near)
@@ -140,7 +143,8 @@ INLINE SSE42 uint32_t three_streams(uint32_t crc, uint8_t *dst, const uint8_t *s
  * Block lengths are 2048 octets for long input, 336 so that 1 KiB is one group of three blocks, and
  * 64 for the remainder.
  */
-INLINE SSE42 uint32_t sse42_run(uint32_t crc, uint8_t *dst, const uint8_t *src, size_t len)
+INLINE SSE42 uint32_t sse42_crc_of_blocks(uint32_t crc, uint8_t *dst, const uint8_t *src,
+					  size_t len)
 {
 	size_t i = 0;
 
@@ -155,13 +159,13 @@ INLINE SSE42 uint32_t sse42_run(uint32_t crc, uint8_t *dst, const uint8_t *src, 
 
 static SSE42 uint32_t sse42_sum(uint32_t crc, const uint8_t *src, size_t len)
 {
-	return sse42_run(crc, NULL, src, len);
+	return sse42_crc_of_blocks(crc, NULL, src, len);
 }
 
 static SSE42 NOT_NULL uint32_t sse42_copy(uint32_t crc, uint8_t *restrict dst,
 					  const uint8_t *restrict src, size_t len)
 {
-	return sse42_run(crc, dst, src, len);
+	return sse42_crc_of_blocks(crc, dst, src, len);
 }
 
 static bool sse42_usable(void)
@@ -185,8 +189,10 @@ INLINE AVX512 __m512i take512(uint8_t *dst, const uint8_t *src, size_t i)
 	return v;
 }
 
-/* Returns acc, shifted by the distance that k encodes, plus data. */
-INLINE AVX512 __m512i fold(__m512i acc, __m512i k, __m512i data)
+/*
+ * Returns the accumulator acc, shifted by the distance that the constants in k encode, plus data.
+ */
+INLINE AVX512 __m512i shift_and_add(__m512i acc, __m512i k, __m512i data)
 {
 	return _mm512_ternarylogic_epi64(_mm512_clmulepi64_epi128(acc, k, 0x00),
 					 _mm512_clmulepi64_epi128(acc, k, 0x11), data, 0x96);
@@ -217,24 +223,24 @@ INLINE AVX512 struct zmm4 take4(uint8_t *dst, const uint8_t *src, size_t i)
 }
 
 /* Combines the accumulators of four consecutive 64-octet groups into one. */
-INLINE AVX512 __m512i fold4(struct zmm4 a)
+INLINE AVX512 __m512i fold_four_accumulators(struct zmm4 a)
 {
-	__m512i r = fold(a.z0, K2(RX64_1599, RX64_1535), a.z3);
+	__m512i r = shift_and_add(a.z0, K2(RX64_1599, RX64_1535), a.z3);
 
-	r = fold(a.z1, K2(RX64_1087, RX64_1023), r);
-	return fold(a.z2, K2(RX64_575, RX64_511), r);
+	r = shift_and_add(a.z1, K2(RX64_1087, RX64_1023), r);
+	return shift_and_add(a.z2, K2(RX64_575, RX64_511), r);
 }
 
 /*
  * Reduces four 128-bit lanes to a 32-bit CRC: the first three lanes are shifted to the position of
  * the fourth.
  */
-INLINE AVX512 uint32_t reduce(__m512i z)
+INLINE AVX512 uint32_t reduce_lanes_to_crc(__m512i z)
 {
 	const __m512i k = _mm512_set_epi64(0, 0, (long long)RX64_127, (long long)RX64_191,
 					   (long long)RX64_255, (long long)RX64_319,
 					   (long long)RX64_383, (long long)RX64_447);
-	__m512i r = fold(z, k, _mm512_maskz_mov_epi64(0xc0, z));
+	__m512i r = shift_and_add(z, k, _mm512_maskz_mov_epi64(0xc0, z));
 	__m256i h = _mm256_xor_si256(_mm512_castsi512_si256(r), _mm512_extracti64x4_epi64(r, 1));
 	__m128i x = _mm_xor_si128(_mm256_castsi256_si128(h), _mm256_extracti128_si256(h, 1));
 	uint64_t c = _mm_crc32_u64(0, (uint64_t)_mm_cvtsi128_si64(x));
@@ -251,8 +257,9 @@ INLINE AVX512 uint32_t reduce(__m512i z)
  */
 #define ALIGN_MIN 2048
 
-/* Requires len >= 64. */
-INLINE AVX512 uint32_t avx512_long(uint32_t crc, uint8_t *dst, const uint8_t *src, size_t len)
+/* Computes the CRC of len octets, at least 64, with AVX-512. */
+INLINE AVX512 uint32_t avx512_crc_of_long_input(uint32_t crc, uint8_t *dst, const uint8_t *src,
+						size_t len)
 {
 	const __m512i init = _mm512_zextsi128_si512(_mm_cvtsi32_si128((int)crc));
 	const __m512i k64 = K2(RX64_575, RX64_511);
@@ -267,26 +274,26 @@ INLINE AVX512 uint32_t avx512_long(uint32_t crc, uint8_t *dst, const uint8_t *sr
 		for (i = 256; len - i >= 256; i += 256) {
 			struct zmm4 d = take4(dst, src, i);
 
-			a.z0 = fold(a.z0, k256, d.z0);
-			a.z1 = fold(a.z1, k256, d.z1);
-			a.z2 = fold(a.z2, k256, d.z2);
-			a.z3 = fold(a.z3, k256, d.z3);
+			a.z0 = shift_and_add(a.z0, k256, d.z0);
+			a.z1 = shift_and_add(a.z1, k256, d.z1);
+			a.z2 = shift_and_add(a.z2, k256, d.z2);
+			a.z3 = shift_and_add(a.z3, k256, d.z3);
 		}
-		acc = fold4(a);
+		acc = fold_four_accumulators(a);
 	} else {
 		acc = _mm512_xor_si512(take512(dst, src, 0), init);
 		i = 64;
 	}
 	for (; len - i >= 64; i += 64)
-		acc = fold(acc, k64, take512(dst, src, i));
-	return one_stream(reduce(acc), advance(dst, i), src + i, len - i);
+		acc = shift_and_add(acc, k64, take512(dst, src, i));
+	return one_stream(reduce_lanes_to_crc(acc), advance(dst, i), src + i, len - i);
 }
 
 /* Separate functions, so that short input does not incur the saving of wide registers. */
 static AVX512 __attribute__((noinline)) uint32_t avx512_sum_long(uint32_t crc, const uint8_t *src,
 								 size_t len)
 {
-	return avx512_long(crc, NULL, src, len);
+	return avx512_crc_of_long_input(crc, NULL, src, len);
 }
 
 static AVX512 NOT_NULL __attribute__((noinline)) uint32_t
@@ -304,7 +311,7 @@ avx512_copy_long(uint32_t crc, uint8_t *restrict dst, const uint8_t *restrict sr
 		src += head;
 		len -= head;
 	}
-	return avx512_long(crc, dst, src, len);
+	return avx512_crc_of_long_input(crc, dst, src, len);
 }
 
 static SSE42 uint32_t avx512_sum(uint32_t crc, const uint8_t *src, size_t len)

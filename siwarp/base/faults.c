@@ -19,7 +19,7 @@
 #define DEFAULT_LIMIT 1000	 /* packets that may wait for a rate, unless limit= is given */
 #define STREAM_LIMIT  (4 << 20)	 /* octets of a stream that may be held back */
 #define STREAM_PIECE  (64 << 10) /* maximum octets of a stream that are released together */
-#define PIECE_NS      1000000	 /* with a rate, a piece holds about this much time's octets */
+#define PIECE_NS      1000000	 /* ns; time in which a rate limit passes a piece */
 #define NS	      1000000000ull
 
 /* ---- the plan of this process ---------------------------------------------------------------- */
@@ -28,13 +28,14 @@ _Atomic uint32_t siw_faults_active;
 
 static siw_lock_t lock = SIW_LOCK_INIT;
 /*
- * Protected by lock. generation is also loaded without it, relaxed, to detect a change of the plan.
+ * The fault plan of this process, protected by `lock`. The generation is also loaded without the
+ * lock, relaxed, to detect a change of the plan.
  */
 static struct siw_faults current;
 static uint64_t began;
 static _Atomic uint32_t generation; /* odd while a plan is set */
 static uint32_t flows;
-static bool installed; /* a plan is set and counted in siw_faults_active */
+static bool installed; /* a fault plan is set and counted in siw_faults_active */
 
 static __thread char why[192];
 static char why_environment[192];
@@ -203,8 +204,8 @@ bool siw_fault_matches(const struct siw_fault_clause *c, enum siw_fault_dir dir,
 				       : same_prefix(c->peer.v6, peer->v6, c->prefix);
 }
 
-static bool in_blackout(const struct siw_fault_clause *c, const struct siw_fault_path *path,
-			uint64_t now)
+static bool is_in_blackout(const struct siw_fault_clause *c, const struct siw_fault_path *path,
+			   uint64_t now)
 {
 	uint64_t from = path->began_ns + c->blackout_at;
 
@@ -212,9 +213,9 @@ static bool in_blackout(const struct siw_fault_clause *c, const struct siw_fault
 }
 
 /*
- * Whether the datagram is lost. Losses come in bursts of `burst` datagrams. q, the probability that
- * a datagram outside a burst starts one, is chosen so that the fraction of lost datagrams is
- * `loss`: gaps last (1-q)/q datagrams on average, so loss = burst / (burst + (1-q)/q).
+ * Returns whether the datagram is lost. Losses come in bursts of `burst` datagrams. q, the
+ * probability that a datagram outside a burst starts one, is chosen so that the fraction of lost
+ * datagrams is `loss`: gaps last (1-q)/q datagrams on average, so loss = burst / (burst + (1-q)/q).
  */
 static bool faults_is_lost(const struct siw_fault_clause *c, struct siw_fault_path *path, int i)
 {
@@ -268,7 +269,7 @@ static int faults_drop_reason(const struct siw_fault_clause *c, struct siw_fault
 {
 	bool is_lost = faults_is_lost(c, path, i);
 
-	if (in_blackout(c, path, now))
+	if (is_in_blackout(c, path, now))
 		return SIW_COUNTER_fault_blackout;
 	if (is_lost)
 		return SIW_COUNTER_fault_loss;
@@ -369,7 +370,7 @@ bool siw_fault_stream_waits(const struct siw_faults *plan, const struct siw_faul
 			    const struct siw_addr *peer, uint64_t now)
 {
 	FOR_EACH_FIT(plan, path, peer, i, c)
-	if (c->rate || c->delay || c->jitter || in_blackout(c, path, now))
+	if (c->rate || c->delay || c->jitter || is_in_blackout(c, path, now))
 		return true;
 	return false;
 }
@@ -381,7 +382,7 @@ uint64_t siw_fault_stream_release(const struct siw_faults *plan, struct siw_faul
 
 	FOR_EACH_FIT(plan, path, peer, i, c)
 	{
-		if (in_blackout(c, path, now) &&
+		if (is_in_blackout(c, path, now) &&
 		    t < path->began_ns + c->blackout_at + c->blackout_for)
 			t = path->began_ns + c->blackout_at + c->blackout_for;
 		t = faults_release_time(c, path, i, length, t, &depart);

@@ -62,7 +62,7 @@ struct siw_faults {
 	struct siw_fault_clause clause[SIW_FAULTS_CLAUSES];
 };
 
-/* What carries a plan out. */
+/* The parts of siwarp that carry out a fault plan. */
 enum siw_faults_place {
 	SIW_FAULTS_PROCESS,   /* llp: the sockets of a process, datagrams and streams */
 	SIW_FAULTS_RELAY,     /* wan: packets between two namespaces */
@@ -78,17 +78,18 @@ enum siw_faults_place {
 int siw_faults_parse(const char *text, enum siw_faults_place place, struct siw_faults *out,
 		     char *why, size_t size);
 /*
- * Formats a plan as text that parses to the same plan. Returns the length of the complete text
- * without the terminating NUL, even if size is too small; the text is then truncated.
+ * Formats a fault plan as text that parses to the same plan. Returns the length of the complete
+ * text without the terminating NUL, even if size is too small; the text is then truncated.
  */
 size_t siw_faults_format(const struct siw_faults *plan, char *text, size_t size);
 
 /* ---- the plan of this process: any thread ---------------------------------------------------- */
 
-/* Setting a plan restarts its time and its packet numbers. */
+/* Setting a fault plan restarts the plan's time and packet numbers. */
 
 /*
- * Sets the plan; NULL or "" removes it. Returns 0, or -EINVAL; siw_faults_reason() returns the reason.
+ * Sets the fault plan of this process; NULL or "" removes it. Returns 0, or -EINVAL;
+ * siw_faults_reason() returns the reason.
  */
 int siw_faults_install(const char *text);
 /*
@@ -101,12 +102,15 @@ int siw_faults_init(void);
  * failed.
  */
 const char *siw_faults_reason(void);
-/* Writes the current plan as text, "" if there is none. Returns the length of the text. */
+/* Writes the current fault plan as text, "" if there is none. Returns the length of the text. */
 size_t siw_faults_current(char *text, size_t size);
 
 /* cffi: end */
 
-/* Not 0 while a plan is set or packets are held back. Relaxed order: it guards no data. */
+/*
+ * Not 0 while a fault plan is set or a socket holds packets back. Accessed in relaxed order,
+ * because the variable guards no data.
+ */
 extern _Atomic uint32_t siw_faults_active;
 
 static inline bool siw_faults_on(void)
@@ -120,11 +124,14 @@ static inline bool siw_faults_on(void)
  */
 void siw_faults_hold(int change);
 /*
- * Returns the generation number of the plan, which changes each time a plan is set; even: no plan
- * is set.
+ * Returns the generation number of the fault plan, which changes each time a plan is set; even: no
+ * plan is set.
  */
 uint32_t siw_faults_generation(void);
-/* Copies the plan and its start time (base/clock.h). Returns the generation number of the plan. */
+/*
+ * Copies the fault plan and its start time (base/clock.h). Returns the generation number of the
+ * plan.
+ */
 uint32_t siw_faults_copy(struct siw_faults *out, uint64_t *began_ns);
 /* Returns the next flow number for siw_fault_path_init(). Numbers start at 0 with each plan. */
 uint32_t siw_faults_next_flow(uint32_t generation);
@@ -151,8 +158,8 @@ struct siw_fault_path {
 struct siw_fault_decision {
 	int drop; /* counter for the drop (enum siw_counter); -1: not dropped */
 	bool dup, corrupt, mark;
-	uint8_t passes;	     /* number of later packets that overtake it */
-	uint64_t depart_ns;  /* time at which it has passed the rate; 0: it does not wait for it */
+	uint8_t passes;	     /* number of later packets that overtake this packet */
+	uint64_t depart_ns;  /* time of passing the rate limit; 0: no wait */
 	uint64_t release_ns; /* time of delivery */
 	uint64_t flip;	     /* random number that selects the flipped bit */
 };
@@ -175,13 +182,16 @@ void siw_fault_flip(uint8_t *octets, size_t length, uint64_t flip);
 
 /* ---- streams --------------------------------------------------------------------------------- */
 
-/* Returns how many of `length` octets a call may transfer, at least 1; 0: a reset is due. */
+/*
+ * Returns how many of the next `length` octets of a stream a call may transfer, at least 1; 0: a
+ * reset is due.
+ */
 size_t siw_fault_stream_allowed(const struct siw_faults *plan, struct siw_fault_path *path,
 				const struct siw_addr *peer, size_t length, uint64_t now_ns);
-/* Whether octets of the stream have to wait. Otherwise they may pass directly. */
+/* Returns whether octets of the stream have to wait. Otherwise the octets may pass directly. */
 bool siw_fault_stream_waits(const struct siw_faults *plan, const struct siw_fault_path *path,
 			    const struct siw_addr *peer, uint64_t now_ns);
-/* Returns the release time of the next `length` octets. Advances the path. */
+/* Returns the release time of the next `length` octets of a stream. Advances the path. */
 uint64_t siw_fault_stream_release(const struct siw_faults *plan, struct siw_fault_path *path,
 				  const struct siw_addr *peer, size_t length, uint64_t now_ns);
 /*
@@ -191,10 +201,13 @@ uint64_t siw_fault_stream_release(const struct siw_faults *plan, struct siw_faul
  */
 int siw_fault_stream_corrupt(const struct siw_faults *plan, struct siw_fault_path *path,
 			     const struct siw_addr *peer, uint8_t *octets, size_t length);
-/* Returns the maximum number of octets that may wait for their release. */
+/* Returns the maximum number of octets of a stream that may wait for their release. */
 size_t siw_fault_stream_limit(const struct siw_faults *plan, const struct siw_fault_path *path,
 			      const struct siw_addr *peer);
-/* Returns the maximum number of octets of one piece, which keeps a limited rate smooth. */
+/*
+ * Returns the maximum number of octets of one piece of a stream; short pieces keep a limited rate
+ * smooth.
+ */
 size_t siw_fault_stream_piece(const struct siw_faults *plan, const struct siw_fault_path *path,
 			      const struct siw_addr *peer);
 /* Returns the time (base/clock.h) of the first reset= that has a time; UINT64_MAX: none. */

@@ -112,7 +112,7 @@ int siw_fault_gather(uint8_t *out, const struct iovec *iov, size_t skip, size_t 
 	return 0;
 }
 
-/* Adds a packet behind those that are released before it or at the same time. */
+/* Inserts a packet after all packets that are released at the same time or earlier. */
 static void queue_insert(struct siw_fault_queue *q, struct siw_fault_held *held)
 {
 	struct siw_link *l = q->order.prev;
@@ -135,7 +135,7 @@ void siw_fault_queue_passed(struct siw_fault_queue *q, uint64_t at)
 			siw_link_del(&held->link);
 			queue_insert(q, held);
 		}
-		siw_fault_overtake(&q->aside); /* this packet overtakes those that remain */
+		siw_fault_overtake(&q->aside); /* overtakes the packets that remain */
 	}
 }
 

@@ -24,14 +24,17 @@
 
 /* ---- the backlog of a rate ------------------------------------------------------------------- */
 
-/* A packet, or a fragment of one, until it has passed the rate. */
+/* A packet, or a fragment of a packet, that waits for the rate limit of a fault plan. */
 struct siw_fault_waiting {
 	struct siw_link link;
 	uint64_t depart_ns;
 	size_t octets;
 };
 
-/* What waits for the rate, in the order of the decisions. limit= bounds it. */
+/*
+ * The packets that wait for a rate limit, in the order of the decisions. The rule limit= bounds the
+ * backlog.
+ */
 struct siw_fault_backlog {
 	struct siw_link waiting; /* list of struct siw_fault_waiting */
 	uint64_t n, octets;
@@ -40,11 +43,12 @@ struct siw_fault_backlog {
 void siw_fault_backlog_init(struct siw_fault_backlog *backlog);
 void siw_fault_backlog_add(struct siw_fault_backlog *backlog, struct siw_fault_waiting *waiting,
 			   uint64_t depart_ns, size_t octets);
-/* Removes an entry; has no effect on one that is not in a backlog. */
+/* Removes an entry from the backlog; has no effect on an entry that is in no backlog. */
 void siw_fault_backlog_remove(struct siw_fault_backlog *backlog, struct siw_fault_waiting *waiting);
 /*
- * Removes and returns the next entry that has passed the rate at the time now_ns; NULL: there is
- * no other one. Call it until it returns NULL before each decision.
+ * Removes and returns the next entry that has passed the rate limit at the time now_ns; NULL: no
+ * further entry has passed it. The caller repeats the call until it returns NULL before each
+ * decision.
  */
 struct siw_fault_waiting *siw_fault_backlog_departed(struct siw_fault_backlog *backlog,
 						     uint64_t now_ns);
@@ -52,19 +56,20 @@ struct siw_fault_waiting *siw_fault_backlog_departed(struct siw_fault_backlog *b
 /* ---- packets to be overtaken ----------------------------------------------------------------- */
 
 /*
- * A packet of reorder= is released as soon as `passes` later packets have been, and after
- * SIW_FAULT_ASIDE_NS in any case.
+ * A packet that the rule reorder= holds back. The packet is released as soon as `passes` later
+ * packets have been released, and after SIW_FAULT_ASIDE_NS in any case.
  */
 struct siw_fault_aside {
-	struct siw_link link; /* in the list of those that still wait to be overtaken */
+	struct siw_link link; /* in the list of the packets that still wait to be overtaken */
 	uint8_t passes;
 };
 
 /* Records that one more packet overtakes each packet of the list. */
 void siw_fault_overtake(struct siw_link *aside);
 /*
- * Removes and returns the first packet of the list that enough packets have overtaken; it may be
- * released together with the last of them. NULL: there is none.
+ * Removes and returns the first packet of the list that enough packets have overtaken; that packet
+ * may be released together with the last packet that overtook it. NULL: the list has no such
+ * packet.
  */
 struct siw_fault_aside *siw_fault_overtaken(struct siw_link *aside);
 
@@ -87,7 +92,7 @@ struct siw_fault_held {
 
 struct siw_fault_queue {
 	struct siw_link order; /* all packets by release time */
-	struct siw_link aside; /* those that wait to be overtaken */
+	struct siw_link aside; /* packets that wait to be overtaken */
 	size_t n, octets;
 	struct siw_fault_backlog backlog;
 };
@@ -100,7 +105,7 @@ static inline bool siw_fault_queue_empty(const struct siw_fault_queue *q)
 }
 /*
  * Decides about the next datagram as siw_fault_decide() does, with the queue's backlog. The caller
- * adds the datagram to the queue, or passes it on at once.
+ * adds the datagram to the queue or passes it on immediately.
  */
 void siw_fault_queue_decide(struct siw_fault_queue *q, const struct siw_faults *plan,
 			    struct siw_fault_path *path, const struct siw_addr *peer, size_t length,
@@ -115,10 +120,16 @@ int siw_fault_queue_add(struct siw_fault_queue *q, const struct iovec *iov, size
 			struct siw_fault_held **out);
 /* Copies `length` octets of iov after the first `skip` octets to out. 0 or -EFAULT. */
 int siw_fault_gather(uint8_t *out, const struct iovec *iov, size_t skip, size_t length);
-/* Returns the packet that is due, or NULL. It stays in the queue until siw_fault_queue_drop(). */
+/*
+ * Returns the packet that is due, or NULL. The packet stays in the queue until
+ * siw_fault_queue_drop().
+ */
 struct siw_fault_held *siw_fault_queue_due(struct siw_fault_queue *q, uint64_t now_ns);
 void siw_fault_queue_drop(struct siw_fault_queue *q, struct siw_fault_held *held);
-/* Records that a packet that is not in the queue was passed on, and overtakes those in `aside`. */
+/*
+ * Records that a packet that is not in the queue was passed on and has overtaken the packets in
+ * `aside`.
+ */
 void siw_fault_queue_passed(struct siw_fault_queue *q, uint64_t now_ns);
 /* Makes all packets due immediately. */
 void siw_fault_queue_release_all(struct siw_fault_queue *q, uint64_t now_ns);

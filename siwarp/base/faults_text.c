@@ -39,7 +39,7 @@ enum form { SHARE, COUNT, TIME, RATE, LIMIT, BLACKOUT, RESET, PEER, SEED };
 #define AT(place)  (1 << SIW_FAULTS_##place)
 #define MEMBER(m)  offsetof(struct siw_fault_clause, m)
 
-/* In the order in which a clause is written. */
+/* The rules, in the order in which a clause is formatted. */
 static const struct rule {
 	const char *name;
 	enum form form;
@@ -156,8 +156,9 @@ static int parse_count(const char *word, uint64_t most, uint64_t *out)
 	return parse_number(word, plain, most, out);
 }
 
-static int read_number(struct reader *r, const char *at, const char *word, const struct unit *units,
-		       uint64_t most, const char *expected, uint64_t *out)
+static int parse_rule_number(struct reader *r, const char *at, const char *word,
+			     const struct unit *units, uint64_t most, const char *expected,
+			     uint64_t *out)
 {
 	switch (parse_number(word, units, most, out)) {
 	case 0:
@@ -171,23 +172,24 @@ static int read_number(struct reader *r, const char *at, const char *word, const
 	}
 }
 
-static int read_share(struct reader *r, const char *at, const char *word, uint32_t *out)
+static int parse_percentage(struct reader *r, const char *at, const char *word, uint32_t *out)
 {
 	uint64_t value = 0;
-	int rv = read_number(r, at, word, shares, SIW_FAULTS_WHOLE,
-			     "a percentage such as 1% or 0.05%", &value);
+	int rv = parse_rule_number(r, at, word, shares, SIW_FAULTS_WHOLE,
+				   "a percentage such as 1% or 0.05%", &value);
 
 	*out = (uint32_t)value;
 	return rv;
 }
 
-static int read_time(struct reader *r, const char *at, const char *word, uint64_t *out)
+static int parse_time(struct reader *r, const char *at, const char *word, uint64_t *out)
 {
-	return read_number(r, at, word, times, MAX_TIME, "a time such as 2s, 0.1ms or 50us", out);
+	return parse_rule_number(r, at, word, times, MAX_TIME, "a time such as 2s, 0.1ms or 50us",
+				 out);
 }
 
-static int read_positive(struct reader *r, const char *at, const char *word, uint64_t most,
-			 uint64_t *out)
+static int parse_positive_number(struct reader *r, const char *at, const char *word, uint64_t most,
+				 uint64_t *out)
 {
 	if (parse_count(word, most, out) == 0 && *out)
 		return 0;
@@ -195,8 +197,8 @@ static int read_positive(struct reader *r, const char *at, const char *word, uin
 			  (unsigned long long)most);
 }
 
-static int read_limit(struct reader *r, const char *at, const char *word,
-		      struct siw_fault_clause *c)
+static int parse_limit(struct reader *r, const char *at, const char *word,
+		       struct siw_fault_clause *c)
 {
 	c->limit_octets = parse_number(word, octets, UINT32_MAX, &c->limit) == 0;
 	if ((c->limit_octets || parse_count(word, UINT32_MAX, &c->limit) == 0) && c->limit)
@@ -206,7 +208,7 @@ static int read_limit(struct reader *r, const char *at, const char *word,
 		word);
 }
 
-static int read_blackout(struct reader *r, const char *at, char *word, struct siw_fault_clause *c)
+static int parse_blackout(struct reader *r, const char *at, char *word, struct siw_fault_clause *c)
 {
 	char *sign = strchr(word, '@');
 
@@ -215,13 +217,13 @@ static int read_blackout(struct reader *r, const char *at, char *word, struct si
 				  word);
 	*sign = '\0';
 	c->has_blackout = true;
-	if (read_time(r, at, word, &c->blackout_for) < 0)
+	if (parse_time(r, at, word, &c->blackout_for) < 0)
 		return -EINVAL;
-	return read_time(r, at + (sign + 1 - word), sign + 1, &c->blackout_at);
+	return parse_time(r, at + (sign + 1 - word), sign + 1, &c->blackout_at);
 }
 
-static int read_reset(struct reader *r, const char *at, const char *word,
-		      struct siw_fault_clause *c)
+static int parse_reset(struct reader *r, const char *at, const char *word,
+		       struct siw_fault_clause *c)
 {
 	if (parse_number(word, octets, INT64_MAX, &c->reset_after) == 0 && c->reset_after)
 		return 0;
@@ -233,7 +235,7 @@ static int read_reset(struct reader *r, const char *at, const char *word,
 }
 
 /* Parses ADDR[/LEN][:PORT] or [ADDR][/LEN][:PORT]. IPv6 needs the brackets if there is a port. */
-static int read_peer(struct reader *r, const char *at, char *word, struct siw_fault_clause *c)
+static int parse_peer(struct reader *r, const char *at, char *word, struct siw_fault_clause *c)
 {
 	char *addr = word, *rest, *slash, *colon;
 	uint64_t number;
@@ -279,8 +281,8 @@ static int read_peer(struct reader *r, const char *at, char *word, struct siw_fa
 	return 0;
 }
 
-static int read_value(struct reader *r, const struct rule *rule, const char *at, char *word,
-		      struct siw_fault_clause *c)
+static int parse_rule_value(struct reader *r, const struct rule *rule, const char *at, char *word,
+			    struct siw_fault_clause *c)
 {
 	void *member = (char *)c + rule->at;
 	uint64_t value = 0;
@@ -288,27 +290,27 @@ static int read_value(struct reader *r, const struct rule *rule, const char *at,
 
 	switch (rule->form) {
 	case SHARE:
-		return read_share(r, at, word, member);
+		return parse_percentage(r, at, word, member);
 	case COUNT:
-		rv = read_positive(r, at, word, MAX_BURST, &value);
+		rv = parse_positive_number(r, at, word, MAX_BURST, &value);
 		*(uint32_t *)member = (uint32_t)value;
 		return rv;
 	case TIME:
-		return read_time(r, at, word, member);
+		return parse_time(r, at, word, member);
 	case RATE:
-		rv = read_number(r, at, word, rates, MAX_RATE, "a rate such as 50Mbit or 1.5Gbit",
-				 member);
+		rv = parse_rule_number(r, at, word, rates, MAX_RATE,
+				       "a rate such as 50Mbit or 1.5Gbit", member);
 		return rv || c->rate
 			       ? rv
 			       : parse_fail(r, at, "a rate of 0: use blackout= or loss=100%%");
 	case LIMIT:
-		return read_limit(r, at, word, c);
+		return parse_limit(r, at, word, c);
 	case BLACKOUT:
-		return read_blackout(r, at, word, c);
+		return parse_blackout(r, at, word, c);
 	case RESET:
-		return read_reset(r, at, word, c);
+		return parse_reset(r, at, word, c);
 	case PEER:
-		return read_peer(r, at, word, c);
+		return parse_peer(r, at, word, c);
 	case SEED:
 		break;
 	}
@@ -317,7 +319,7 @@ static int read_value(struct reader *r, const struct rule *rule, const char *at,
 	return 0;
 }
 
-static int refuse_name(struct reader *r, const char *at, const char *name)
+static int refuse_unknown_rule(struct reader *r, const char *at, const char *name)
 {
 	char list[128] = "";
 
@@ -329,8 +331,8 @@ static int refuse_name(struct reader *r, const char *at, const char *name)
 	return parse_fail(r, at, "\"%s\" is not a fault; faults are %s", name, list);
 }
 
-/* Refuses a rule that the place of the plan cannot carry out. */
-static int refuse_rule(struct reader *r, const char *at, const struct rule *rule)
+/* Refuses a rule that the part of siwarp for which the plan is parsed cannot carry out. */
+static int refuse_rule_in_this_place(struct reader *r, const char *at, const struct rule *rule)
 {
 	if (r->place == SIW_FAULTS_RELAY)
 		return parse_fail(r, at,
@@ -342,7 +344,7 @@ static int refuse_rule(struct reader *r, const char *at, const struct rule *rule
 			  rule->name);
 }
 
-static int read_item(struct reader *r, struct siw_fault_clause *c, uint32_t *seen)
+static int parse_rule(struct reader *r, struct siw_fault_clause *c, uint32_t *seen)
 {
 	char name[NAME_MAX_], word[WORD_MAX];
 	const char *at;
@@ -357,11 +359,11 @@ static int read_item(struct reader *r, struct siw_fault_clause *c, uint32_t *see
 	while (i < N_RULES && strcmp(rules[i].name, name) != 0)
 		i++;
 	if (i == N_RULES)
-		return refuse_name(r, at, name);
+		return refuse_unknown_rule(r, at, name);
 	if (*r->at != '=')
 		return parse_fail(r, r->at, "expected = and a value after \"%s\"", name);
 	if (!(rules[i].where & 1 << r->place))
-		return refuse_rule(r, at, &rules[i]);
+		return refuse_rule_in_this_place(r, at, &rules[i]);
 	if (*seen & 1u << i)
 		return parse_fail(r, at,
 				  "\"%s\" occurs twice in this clause; start another clause with ;",
@@ -370,10 +372,10 @@ static int read_item(struct reader *r, struct siw_fault_clause *c, uint32_t *see
 	at = ++r->at;
 	if (parse_word(r, ",; \t\n", word, sizeof(word)) < 0)
 		return -EINVAL;
-	return read_value(r, &rules[i], at, word, c);
+	return parse_rule_value(r, &rules[i], at, word, c);
 }
 
-static int read_clause(struct reader *r, struct siw_fault_clause *c)
+static int parse_clause(struct reader *r, struct siw_fault_clause *c)
 {
 	uint32_t seen = 0;
 
@@ -388,7 +390,7 @@ static int read_clause(struct reader *r, struct siw_fault_clause *c)
 	for (;;) {
 		const char *at;
 
-		if (read_item(r, c, &seen) < 0)
+		if (parse_rule(r, c, &seen) < 0)
 			return -EINVAL;
 		skip_blanks(r);
 		at = r->at;
@@ -420,7 +422,7 @@ int siw_faults_parse(const char *text, enum siw_faults_place place, struct siw_f
 		if (out->n == SIW_FAULTS_CLAUSES)
 			return parse_fail(&r, r.at, "a plan has at most %d clauses",
 					  SIW_FAULTS_CLAUSES);
-		if (read_clause(&r, &out->clause[out->n]) < 0)
+		if (parse_clause(&r, &out->clause[out->n]) < 0)
 			return -EINVAL;
 		out->n++;
 		if (!*r.at)
@@ -437,7 +439,7 @@ struct writer {
 	bool first; /* nothing of the clause is written yet */
 };
 
-static __attribute__((format(printf, 2, 3))) void text_put(struct writer *w, const char *fmt, ...)
+static __attribute__((format(printf, 2, 3))) void write_text(struct writer *w, const char *fmt, ...)
 {
 	va_list args;
 	size_t room = w->length < w->size ? w->size - w->length : 0;
@@ -449,39 +451,43 @@ static __attribute__((format(printf, 2, 3))) void text_put(struct writer *w, con
 	w->length += n > 0 ? (size_t)n : 0;
 }
 
-static void put_name(struct writer *w, const char *name)
+static void write_rule_name(struct writer *w, const char *name)
 {
-	text_put(w, "%s%s=", w->first ? "" : ",", name);
+	write_text(w, "%s%s=", w->first ? "" : ",", name);
 	w->first = false;
 }
 
-/* Uses the largest unit that leaves no fraction. If there is only one unit, writes decimals. */
-static void text_put_number(struct writer *w, uint64_t value, const struct unit *units)
+/*
+ * Writes a number with the largest unit that leaves no fraction, or in decimals if there is only
+ * one unit.
+ */
+static void write_number(struct writer *w, uint64_t value, const struct unit *units)
 {
 	const struct unit *u = units;
 	uint64_t rest, scale;
 
 	while (value && value % u->value && u[1].name)
 		u++;
-	text_put(w, "%llu", (unsigned long long)(value / u->value));
+	write_text(w, "%llu", (unsigned long long)(value / u->value));
 	rest = value % u->value;
 	for (scale = u->value; rest; rest %= scale) {
-		text_put(w, "%s", scale == u->value ? "." : "");
+		write_text(w, "%s", scale == u->value ? "." : "");
 		scale /= 10;
-		text_put(w, "%llu", (unsigned long long)(rest / scale));
+		write_text(w, "%llu", (unsigned long long)(rest / scale));
 	}
-	text_put(w, "%s", u->name);
+	write_text(w, "%s", u->name);
 }
 
-static void put_if(struct writer *w, const char *name, uint64_t value, const struct unit *units)
+static void write_rule_if_set(struct writer *w, const char *name, uint64_t value,
+			      const struct unit *units)
 {
 	if (!value)
 		return;
-	put_name(w, name);
-	text_put_number(w, value, units);
+	write_rule_name(w, name);
+	write_number(w, value, units);
 }
 
-static void put_peer(struct writer *w, const struct siw_fault_clause *c)
+static void write_peer(struct writer *w, const struct siw_fault_clause *c)
 {
 	char text[64], *end;
 	int most = c->peer.family == AF_INET ? 32 : 128;
@@ -489,15 +495,15 @@ static void put_peer(struct writer *w, const struct siw_fault_clause *c)
 	siw_addr_format(&c->peer, text, sizeof(text));
 	end = strrchr(text, ':');
 	*end = '\0';
-	put_name(w, "peer");
-	text_put(w, "%s", text);
+	write_rule_name(w, "peer");
+	write_text(w, "%s", text);
 	if (c->prefix != most)
-		text_put(w, "/%u", c->prefix);
+		write_text(w, "/%u", c->prefix);
 	if (c->peer.port_be)
-		text_put(w, ":%u", siw_addr_port(&c->peer));
+		write_text(w, ":%u", siw_addr_port(&c->peer));
 }
 
-static void put_rule(struct writer *w, const struct rule *rule, const struct siw_fault_clause *c)
+static void write_rule(struct writer *w, const struct rule *rule, const struct siw_fault_clause *c)
 {
 	static const struct unit plain[] = { { "", 1 }, { NULL, 0 } };
 	const void *member = (const char *)c + rule->at;
@@ -505,55 +511,55 @@ static void put_rule(struct writer *w, const struct rule *rule, const struct siw
 	switch (rule->form) {
 	case SHARE:
 	case COUNT:
-		put_if(w, rule->name, *(const uint32_t *)member,
-		       rule->form == SHARE ? shares : plain);
+		write_rule_if_set(w, rule->name, *(const uint32_t *)member,
+				  rule->form == SHARE ? shares : plain);
 		break;
 	case TIME:
 	case RATE:
-		put_if(w, rule->name, *(const uint64_t *)member,
-		       rule->form == TIME ? times : rates);
+		write_rule_if_set(w, rule->name, *(const uint64_t *)member,
+				  rule->form == TIME ? times : rates);
 		break;
 	case LIMIT:
-		put_if(w, rule->name, c->limit, c->limit_octets ? octets : plain);
+		write_rule_if_set(w, rule->name, c->limit, c->limit_octets ? octets : plain);
 		break;
 	case BLACKOUT:
 		if (!c->has_blackout)
 			break;
-		put_name(w, rule->name);
-		text_put_number(w, c->blackout_for, times);
-		text_put(w, "@");
-		text_put_number(w, c->blackout_at, times);
+		write_rule_name(w, rule->name);
+		write_number(w, c->blackout_for, times);
+		write_text(w, "@");
+		write_number(w, c->blackout_at, times);
 		break;
 	case RESET:
-		put_if(w, rule->name, c->reset_after, octets);
+		write_rule_if_set(w, rule->name, c->reset_after, octets);
 		if (!c->has_reset_at)
 			break;
-		put_name(w, rule->name);
-		text_put_number(w, c->reset_at, times);
+		write_rule_name(w, rule->name);
+		write_number(w, c->reset_at, times);
 		break;
 	case PEER:
 		if (c->peer.family)
-			put_peer(w, c);
+			write_peer(w, c);
 		break;
 	case SEED:
 		/* A clause must not be empty, so a clause without faults shows its seed. */
 		if (c->seed == 1 && !w->first)
 			break;
-		put_name(w, rule->name);
-		text_put_number(w, c->seed, plain);
+		write_rule_name(w, rule->name);
+		write_number(w, c->seed, plain);
 		break;
 	}
 }
 
-static void put_clause(struct writer *w, const struct siw_fault_clause *c)
+static void write_clause(struct writer *w, const struct siw_fault_clause *c)
 {
 	w->first = true;
 	if (c->dirs == 1 << SIW_FAULT_TX)
-		text_put(w, "tx:");
+		write_text(w, "tx:");
 	else if (c->dirs == 1 << SIW_FAULT_RX)
-		text_put(w, "rx:");
+		write_text(w, "rx:");
 	for (int i = 0; i < N_RULES; i++)
-		put_rule(w, &rules[i], c);
+		write_rule(w, &rules[i], c);
 }
 
 size_t siw_faults_format(const struct siw_faults *plan, char *text, size_t size)
@@ -564,8 +570,8 @@ size_t siw_faults_format(const struct siw_faults *plan, char *text, size_t size)
 		text[0] = '\0';
 	for (int i = 0; i < plan->n; i++) {
 		if (i)
-			text_put(&w, ";");
-		put_clause(&w, &plan->clause[i]);
+			write_text(&w, ";");
+		write_clause(&w, &plan->clause[i]);
 	}
 	return w.length;
 }

@@ -6,8 +6,8 @@
 #include <stddef.h>
 
 /*
- * Protects the list of watched locks. Held during a fork like the locks in the list, and taken
- * first, so that the list does not change.
+ * Protects the list of watched locks. During a fork this lock is held, like the locks in the list,
+ * and it is acquired first, so that the list does not change.
  */
 static siw_lock_t lock = SIW_LOCK_INIT;
 static struct siw_fork_lock *watched; /* protected by lock; the newest first */
@@ -45,8 +45,8 @@ int siw_fork_lock_register(struct siw_fork_lock *l)
 	bool done;
 
 	/*
-	 * Pairs with the store below. Only the first call for a lock takes `lock`, which a fork may
-	 * hold.
+	 * Pairs with the store of l->watched in this function. Only the first call for a lock
+	 * acquires the lock of the list, which a fork may hold.
 	 */
 	if (atomic_load_explicit(&l->watched, memory_order_acquire))
 		return 0;

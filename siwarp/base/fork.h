@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * base/fork.h - a lock that survives fork(2): no other thread holds it while the process forks, so
- * its data is consistent in the child, and the child can take it.
+ * its data is consistent in the child, and the child can acquire the lock.
  */
 #ifndef SIW_BASE_FORK_H
 #define SIW_BASE_FORK_H
@@ -11,8 +11,8 @@
 struct siw_fork_lock {
 	siw_lock_t lock;
 	/*
-	 * Called in the child, with the lock held and no other thread running, to update the
-	 * protected data.
+	 * Called in the child, with the lock held and no other thread running, to update the data
+	 * that the lock protects.
 	 */
 	void (*in_child)(void);
 	struct siw_fork_lock *next; /* used by base/fork.c */
@@ -20,8 +20,9 @@ struct siw_fork_lock {
 };
 
 /*
- * From now on fork(2) takes this lock; locks that were added last are taken first. Returns 0 or
- * -ENOMEM. A second call for the same lock has no effect. The caller must not hold a watched lock.
+ * Registers the lock: from now on fork(2) acquires it, the locks registered last first. Returns 0
+ * or -ENOMEM. A second call for the same lock has no effect. The caller must not hold a watched
+ * lock.
  */
 int siw_fork_lock_register(struct siw_fork_lock *l);
 

@@ -108,10 +108,10 @@ static inline _Atomic uint64_t *guard_atomic_word(uint64_t *word)
 }
 
 /*
- * Adds two words field by field (RFC 7306 section 5.1.1): a bit set in bounds is the top bit of a
- * field, whose carry is dropped.
+ * Adds two words field by field (RFC 7306 section 5.1.1): each bit set in bounds is the top bit of
+ * a field, and the carry out of a field is dropped.
  */
-static uint64_t add_fields(uint64_t a, uint64_t b, uint64_t bounds)
+static uint64_t add_words_by_field(uint64_t a, uint64_t b, uint64_t bounds)
 {
 	return ((a & ~bounds) + (b & ~bounds)) ^ ((a ^ b) & bounds);
 }
@@ -123,25 +123,28 @@ static uint64_t add_fields(uint64_t a, uint64_t b, uint64_t bounds)
 #define UNSEEN __attribute__((noinline, no_sanitize("thread")))
 
 /*
- * These two functions must not be inlined: in a guarded function that calls no other function, the
- * compiler assumes that nothing can return to the saved place, and removes it. Both loops repeat
- * only after another thread has changed the word, so some thread always makes progress.
+ * The functions for atomic accesses must not be inlined: in a guarded function that calls no other
+ * function, the compiler assumes that nothing can return to the saved place, and removes it. Both
+ * loops repeat only after another thread has changed the word, so some thread always makes
+ * progress.
  */
-static UNSEEN uint64_t fetch_add(_Atomic uint64_t *word, uint64_t add, uint64_t bounds)
+static UNSEEN uint64_t guarded_word_fetch_add(_Atomic uint64_t *word, uint64_t add, uint64_t bounds)
 {
 	uint64_t old;
 
 	if (!bounds)
 		return atomic_fetch_add_explicit(word, add, memory_order_seq_cst);
 	old = atomic_load_explicit(word, memory_order_seq_cst);
-	while (!atomic_compare_exchange_strong_explicit(word, &old, add_fields(old, add, bounds),
+	while (!atomic_compare_exchange_strong_explicit(word, &old,
+							add_words_by_field(old, add, bounds),
 							memory_order_seq_cst, memory_order_seq_cst))
 		;
 	return old;
 }
 
-static UNSEEN uint64_t cmp_swap(_Atomic uint64_t *word, uint64_t compare, uint64_t compare_mask,
-				uint64_t swap, uint64_t swap_mask)
+static UNSEEN uint64_t guarded_word_cmp_swap(_Atomic uint64_t *word, uint64_t compare,
+					     uint64_t compare_mask, uint64_t swap,
+					     uint64_t swap_mask)
 {
 	uint64_t old = atomic_load_explicit(word, memory_order_seq_cst);
 
@@ -157,7 +160,7 @@ __attribute__((noinline)) int siw_guard_fetch_add(uint64_t *before, uint64_t *th
 						  uint64_t bounds)
 {
 	GUARDED(theirs, sizeof(*theirs),
-		*before = fetch_add(guard_atomic_word(theirs), add, bounds));
+		*before = guarded_word_fetch_add(guard_atomic_word(theirs), add, bounds));
 }
 
 __attribute__((noinline)) int siw_guard_cmp_swap(uint64_t *before, uint64_t *theirs,
@@ -165,8 +168,8 @@ __attribute__((noinline)) int siw_guard_cmp_swap(uint64_t *before, uint64_t *the
 						 uint64_t swap, uint64_t swap_mask)
 {
 	GUARDED(theirs, sizeof(*theirs),
-		*before = cmp_swap(guard_atomic_word(theirs), compare, compare_mask, swap,
-				   swap_mask));
+		*before = guarded_word_cmp_swap(guard_atomic_word(theirs), compare, compare_mask,
+						swap, swap_mask));
 }
 
 /* ---- the signal handlers --------------------------------------------------------------------- */
@@ -178,8 +181,8 @@ static unsigned int users;
 static siw_lock_t lock = SIW_LOCK_INIT;
 
 /*
- * Whether a fault address is in the guarded range. Compared by page, because some CPUs report only
- * the page of a fault.
+ * Returns whether a fault address is in the guarded range. Addresses are compared by page, because
+ * some CPUs report only the page of a fault.
  */
 static bool guard_contains(const struct guard *g, const void *addr)
 {
@@ -212,7 +215,8 @@ static void guard_resume(struct guard *g, ucontext_t *context)
 }
 
 /*
- * Without another handler, the default action terminates the process, as it would without siwarp.
+ * Takes the default action for a signal without another handler: the process terminates, as it
+ * would without siwarp.
  */
 static void guard_default_action(int sig, const siginfo_t *info)
 {
@@ -220,8 +224,8 @@ static void guard_default_action(int sig, const siginfo_t *info)
 
 	sigaction(sig, &action, NULL);
 	/*
-	 * When this handler returns, a fault recurs by itself; a signal that was sent must be
-	 * raised again.
+	 * When this signal handler returns, a fault recurs by itself; a signal that was sent must
+	 * be raised again.
 	 */
 	if (info->si_code <= 0)
 		raise(sig);
@@ -254,7 +258,7 @@ static void guard_chain_handler(int sig, siginfo_t *info, void *context)
 		old->sa_handler(sig);
 }
 
-static void on_fault(int sig, siginfo_t *info, void *context)
+static void handle_fault_signal(int sig, siginfo_t *info, void *context)
 {
 	struct guard *g = now;
 	int saved = errno;
@@ -264,9 +268,9 @@ static void on_fault(int sig, siginfo_t *info, void *context)
 		guard_resume(g, context);
 	} else if (g && info->si_code == SI_TKILL && info->si_pid == getpid()) {
 		/*
-		 * A handler that was installed after ours caught the fault, restored our handler
-		 * and raised the signal again, as Python's faulthandler does. Nothing to do: the
-		 * fault recurs, and is then handled here.
+		 * A handler that was installed after siwarp's handler caught the fault, restored
+		 * siwarp's handler and raised the signal again, as Python's faulthandler does. No
+		 * action is needed: the fault recurs, and siwarp's handler handles it then.
 		 */
 	} else {
 		guard_chain_handler(sig, info, context);
@@ -276,7 +280,7 @@ static void on_fault(int sig, siginfo_t *info, void *context)
 
 static bool guard_is_own_handler(const struct sigaction *action)
 {
-	return (action->sa_flags & SA_SIGINFO) && action->sa_sigaction == on_fault;
+	return (action->sa_flags & SA_SIGINFO) && action->sa_sigaction == handle_fault_signal;
 }
 
 static bool guard_is_no_handler(const struct sigaction *action)
@@ -287,7 +291,8 @@ static bool guard_is_no_handler(const struct sigaction *action)
 
 void siw_guard_install(void)
 {
-	struct sigaction ours = { .sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | SA_ONSTACK };
+	struct sigaction ours = { .sa_sigaction = handle_fault_signal,
+				  .sa_flags = SA_SIGINFO | SA_ONSTACK };
 
 	siw_lock(&lock);
 	users++;
@@ -296,8 +301,8 @@ void siw_guard_install(void)
 
 		sigaction(signals[i], NULL, &found);
 		/*
-		 * A handler that replaced ours may call ours. Installing our handler on top of it
-		 * would make the two call each other without end.
+		 * A handler that replaced siwarp's handler may call it. Installing siwarp's handler
+		 * on top of such a handler would make the two call each other without end.
 		 */
 		if (guard_is_own_handler(&found) || (placed[i] && !guard_is_no_handler(&found)))
 			continue;

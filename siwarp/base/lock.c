@@ -17,10 +17,10 @@ static inline void pause_cpu(void)
 }
 
 /*
- * Tries to take the lock once, without waiting. Fails if another thread is urgent and this one is
- * not.
+ * Tries to acquire the lock once, without waiting. Fails if another thread is urgent and the
+ * calling thread is not.
  */
-static bool lock_try_once(siw_lock_t *l, bool urgent)
+static bool try_lock_once(siw_lock_t *l, bool urgent)
 {
 	if (!urgent && atomic_load_explicit(&l->urgent, memory_order_relaxed))
 		return false;
@@ -34,7 +34,7 @@ void siw_lock_wait(siw_lock_t *l)
 	bool urgent = false;
 
 	atomic_fetch_add_explicit(&l->wanted, 1, memory_order_relaxed);
-	while (!lock_try_once(l, urgent)) {
+	while (!try_lock_once(l, urgent)) {
 		if (turns < SPINS) {
 			pause_cpu();
 		} else if (turns < SPINS + YIELDS) {

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * base/lock.h - the lock used throughout siwarp. Taking it costs one atomic instruction and
- * releasing it a plain store; a pthread mutex needs two atomic instructions and three times as many
- * instructions in total. A 64-octet message takes about five locks in each direction.
+ * base/lock.h - the lock used throughout siwarp. Acquiring the lock costs one atomic instruction,
+ * and releasing it a plain store; a pthread mutex needs two atomic instructions and three times as
+ * many instructions in total. A 64-octet message acquires about five locks in each direction.
  *
  * A thread that finds the lock held spins for about a microsecond, then yields, and then sleeps in
  * short steps, because the holder may be inside a system call. While threads wait, newly arriving
- * threads also wait. A thread that releases the lock and retakes it at once would still win over a
- * sleeping thread; therefore a thread that has waited for some tenths of a millisecond becomes
- * urgent, and all other threads wait for it. No thread can starve another.
+ * threads also wait. A thread that releases the lock and acquires it again immediately would still
+ * win over a sleeping thread; therefore a thread that has waited for some tenths of a millisecond
+ * becomes urgent, and all other threads wait for it. No thread can starve another.
  */
 #ifndef SIW_BASE_LOCK_H
 #define SIW_BASE_LOCK_H
@@ -28,7 +28,7 @@ typedef struct {
 		0, 0, 0 \
 	}
 
-/* Waits for the lock and takes it. Called when siw_trylock has failed. */
+/* Waits for the lock and acquires it. Called when siw_trylock has failed. */
 void siw_lock_wait(siw_lock_t *l);
 
 static inline void siw_lock_init(siw_lock_t *l)
@@ -44,8 +44,8 @@ static inline void siw_lock_destroy(siw_lock_t *l)
 }
 
 /*
- * Tries to take the lock; returns whether it did. Also fails while other threads wait, because they
- * come first.
+ * Tries to acquire the lock; returns whether it was acquired. The attempt also fails while other
+ * threads wait, because waiting threads have precedence.
  */
 static inline bool siw_trylock(siw_lock_t *l)
 {

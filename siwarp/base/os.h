@@ -21,7 +21,7 @@ void siw_sleep_ns(long ns);
 /* Yields the CPU to another thread, as sched_yield(2). */
 void siw_yield(void);
 
-/* As getrandom(2), with its flags. */
+/* Returns random octets like getrandom(2), with the same flags. */
 ssize_t siw_getrandom(void *to, size_t n, unsigned int flags);
 
 /* Returns a number that differs from run to run, even early after boot. Not for secrets. */
@@ -35,7 +35,7 @@ unsigned int siw_random(void);
  */
 uint32_t siw_initial_sequence(uint32_t usual);
 
-/* As pthread_create(3): returns 0 or a positive errno value. attr may be NULL. */
+/* Starts a thread like pthread_create(3): returns 0 or a positive errno value. attr may be NULL. */
 int siw_thread_start(pthread_t *thread, const pthread_attr_t *attr, void *(*run)(void *),
 		     void *arg);
 

@@ -20,7 +20,7 @@ static inline size_t siw_iov_octets(const struct iovec *iov, int n)
 	return sum;
 }
 
-/* Continues the CRC32C *crc over the pieces. */
+/* Continues the CRC32C *crc over the octets of the iovecs. */
 static inline int siw_iov_crc(uint32_t *crc, const struct iovec *iov, int n)
 {
 	int r = 0;

@@ -396,8 +396,8 @@ static inline int siw_refuse_null(const char *argument)
 }
 
 /*
- * Records that an argument called what contains a flag that is not in the set, or has a value that
- * is not in it. set: name of the enum, such as "siw_access_flags". Returns -EINVAL.
+ * Records that the argument with the name `what` contains a flag, or has a value, that is not in
+ * the set. set: name of the enum, such as "siw_access_flags". Returns -EINVAL.
  */
 static inline int siw_refuse_flags(const char *what, uint64_t flags, const char *set)
 {
@@ -410,8 +410,8 @@ static inline int siw_refuse_value(const char *what, uint64_t value, const char 
 }
 
 /*
- * Records that a QP of this type does not support the attribute or function called what. types:
- * those that do, such as "UD and RD". Returns -EINVAL.
+ * Records that a QP of this type does not support the attribute or function with the name `what`.
+ * types: the types that support it, such as "UD and RD". Returns -EINVAL.
  */
 static inline int siw_refuse_type(const char *what, const char *types, uint64_t type)
 {
@@ -420,7 +420,7 @@ static inline int siw_refuse_type(const char *what, const char *types, uint64_t 
 
 /*
  * Ends a public function: returns err. If err is negative and no reason was recorded, records the
- * reason that corresponds to err.
+ * reason that corresponds to the errno value.
  */
 static inline int siw_refused(int err)
 {
@@ -431,7 +431,7 @@ static inline int siw_refused(int err)
 	return err;
 }
 
-/* As siw_refused, for a function that returns a pointer: returns NULL and sets errno. */
+/* Ends a function that returns a pointer, like siw_refused: returns NULL and sets errno. */
 void *siw_refused_null(int err) __attribute__((cold));
 
 #endif

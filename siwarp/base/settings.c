@@ -53,7 +53,7 @@ static const struct {
 	{ "SIWARP_STRICT", "use SIWARP_CRC_FIRST" },
 };
 
-/* Values of SIWARP_CAPTURE and SIWARP_FAULTS, which are text. */
+/* The values of the environment variables SIWARP_CAPTURE and SIWARP_FAULTS, which are text. */
 static const char *capture, *faults;
 #define CAPTURE ENV_PREFIX "CAPTURE="
 #define FAULTS	ENV_PREFIX "FAULTS="
@@ -73,7 +73,7 @@ static bool is_log_setting(const struct setting *s)
 	return s->value == &values.log;
 }
 
-static int setting_store(const struct setting *s, int64_t value);
+static int store_setting_value(const struct setting *s, int64_t value);
 
 /* Settings with values 0 to 2 that have names. */
 static const struct named {
@@ -87,7 +87,7 @@ static const struct named {
 };
 
 /* Returns the names of a setting's values, or NULL if they have none. */
-static const char *const *value_names(const struct setting *s)
+static const char *const *names_of_setting_values(const struct setting *s)
 {
 	for (size_t i = 0; i < sizeof(named) / sizeof(named[0]); i++)
 		if (named[i].value == s->value)
@@ -97,11 +97,11 @@ static const char *const *value_names(const struct setting *s)
 
 static int store_named_value(const struct setting *s, const char *text)
 {
-	const char *const *names = value_names(s);
+	const char *const *names = names_of_setting_values(s);
 
 	for (int i = 0; names && i < 3; i++)
 		if (strcmp(text, names[i]) == 0)
-			return setting_store(s, i);
+			return store_setting_value(s, i);
 	return -EINVAL;
 }
 
@@ -109,7 +109,7 @@ static int store_named_value(const struct setting *s, const char *text)
  * Relaxed order suffices: no other data depends on a setting, and siw_settings() orders the first
  * read.
  */
-static int setting_store(const struct setting *s, int64_t value)
+static int store_setting_value(const struct setting *s, int64_t value)
 {
 	if (value < s->min || value > s->max)
 		return -ERANGE;
@@ -117,7 +117,7 @@ static int setting_store(const struct setting *s, int64_t value)
 	return 0;
 }
 
-static int store_text(const struct setting *s, const char *text)
+static int store_setting_text(const struct setting *s, const char *text)
 {
 	const char *digits = text[0] == '-' ? text + 1 : text;
 	int64_t value;
@@ -125,19 +125,21 @@ static int store_text(const struct setting *s, const char *text)
 	if (is_log_setting(s)) {
 		int level = siw_trace_parse(text);
 
-		return level < 0 ? level : setting_store(s, level);
+		return level < 0 ? level : store_setting_value(s, level);
 	}
-	/* Digits only: strtoll() would also accept blanks, a plus sign and trailing text. */
+	/*
+	 * Accepts digits only: strtoll() would also accept blanks, a plus sign and trailing text.
+	 */
 	if (store_named_value(s, text) == 0)
 		return 0;
 	if (!digits[0] || digits[strspn(digits, "0123456789")])
 		return -EINVAL;
 	errno = 0;
 	value = strtoll(text, NULL, 10);
-	return errno ? -ERANGE : setting_store(s, value);
+	return errno ? -ERANGE : store_setting_value(s, value);
 }
 
-static const char *former_by_env(const char *var, size_t len)
+static const char *former_setting_by_env(const char *var, size_t len)
 {
 	for (size_t i = 0; i < sizeof(former) / sizeof(former[0]); i++)
 		if (strlen(former[i].env) == len && memcmp(former[i].env, var, len) == 0)
@@ -147,7 +149,7 @@ static const char *former_by_env(const char *var, size_t len)
 
 const char *siw_setting_former(const char *variable)
 {
-	return variable ? former_by_env(variable, strlen(variable)) : NULL;
+	return variable ? former_setting_by_env(variable, strlen(variable)) : NULL;
 }
 
 static const struct setting *setting_by_env(const char *var, size_t len)
@@ -159,10 +161,10 @@ static const struct setting *setting_by_env(const char *var, size_t len)
 }
 
 /*
- * If var assigns the variable called name, stores a copy of its value. Returns false for another
- * variable.
+ * If the environment string var assigns the variable with this name, stores a copy of the
+ * variable's value. Returns false for another variable.
  */
-static bool env_take_text(const char *var, const char *name, const char **value)
+static bool store_value_of_variable(const char *var, const char *name, const char **value)
 {
 	size_t n = strlen(name);
 
@@ -176,18 +178,20 @@ static void env_apply_variable(const char *var)
 {
 	size_t len = strcspn(var, "=");
 	const struct setting *s = setting_by_env(var, len);
-	const char *const *names = s ? value_names(s) : NULL;
+	const char *const *names = s ? names_of_setting_values(s) : NULL;
 
-	if (env_take_text(var, CAPTURE, &capture) || env_take_text(var, FAULTS, &faults) ||
+	if (store_value_of_variable(var, CAPTURE, &capture) ||
+	    store_value_of_variable(var, FAULTS, &faults) ||
 	    !strncmp(var, SIMULATED, strlen(SIMULATED)))
 		return;
-	if (!s && former_by_env(var, len))
-		siw_trace_warn_user("%.*s is ignored: %s", (int)len, var, former_by_env(var, len));
+	if (!s && former_setting_by_env(var, len))
+		siw_trace_warn_user("%.*s is ignored: %s", (int)len, var,
+				    former_setting_by_env(var, len));
 	else if (!s)
 		siw_trace_warn_user("there is no setting %.*s; ignored", (int)len, var);
 	else if (!var[len])
 		return;
-	else if (store_text(s, var + len + 1) == 0)
+	else if (store_setting_text(s, var + len + 1) == 0)
 		return;
 	else if (is_log_setting(s))
 		siw_trace_warn_user("%s is not level[,layer=level]...; ignored", var);
@@ -306,7 +310,7 @@ int siw_setting_set(const char *name, int64_t value)
 	if (!s)
 		return -ENOENT;
 	settings_init();
-	rv = setting_store(s, value);
+	rv = store_setting_value(s, value);
 	if (rv == 0 && is_log_setting(s))
 		siw_trace_set((int)value);
 	return rv;
@@ -319,7 +323,7 @@ int siw_setting_set_text(const char *name, const char *text)
 	if (!s)
 		return -ENOENT;
 	settings_init();
-	return store_text(s, text);
+	return store_setting_text(s, text);
 }
 
 void siw_settings_test_pauses(int64_t factor)

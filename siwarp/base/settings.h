@@ -126,7 +126,7 @@ struct siw_settings {
 #define X(field, ...) _Atomic int64_t field;
 	SIW_SETTINGS(X)
 #undef X
-	/* Not a setting: see siw_settings_test_pauses(). */
+	/* factor of siw_settings_test_pauses(), which is not a setting */
 	_Atomic int64_t pauses;
 };
 
@@ -138,7 +138,7 @@ struct siw_settings {
 const struct siw_settings *siw_settings(void);
 
 /*
- * Returns the value of the environment variable called name, which need not be a setting. All C
+ * Returns the value of the environment variable with this name, which need not be a setting. All C
  * code reads the environment through this function. NULL: the variable is not set, or the program
  * runs with more privileges than the user who started it (AT_SECURE).
  */
@@ -150,7 +150,10 @@ const char *siw_setting_variable(const char *name);
 
 int siw_settings_count(void);
 
-/* Properties of setting i, 0 <= i < siw_settings_count(), in table order; otherwise NULL or -1. */
+/*
+ * Properties of the setting with index i, 0 <= i < siw_settings_count(), in table order; otherwise
+ * NULL or -1.
+ */
 const char *siw_setting_name(int i);
 const char *siw_setting_env(int i);
 const char *siw_setting_option(int i);
@@ -161,38 +164,42 @@ int64_t siw_setting_max(int i);
 int64_t siw_setting_value(int i);
 
 /*
- * Sets the setting whose field is called name. -ENOENT: no such setting; -ERANGE: out of bounds,
+ * Sets the setting whose field has this name. -ENOENT: no such setting; -ERANGE: out of bounds,
  * nothing changed.
  */
 int siw_setting_set(const char *name, int64_t value);
 
 /*
- * As siw_setting_set, from text in the syntax of the environment and the command line: a decimal
- * number; for "persona", "error_policy", "rd_cc" and "batching" also the name of a value; for "log"
- * also the syntax of siw_trace_parse(). -EINVAL: none of these.
+ * Sets a setting like siw_setting_set, from text in the syntax of the environment and the command
+ * line: a decimal number; for "persona", "error_policy", "rd_cc" and "batching" also the name of a
+ * value; for "log" also the syntax of siw_trace_parse(). -EINVAL: the text is none of these.
  */
 int siw_setting_set_text(const char *name, const char *text);
 
 /*
- * What to do instead of using a setting of an earlier release: a phrase for a line on stderr, such
- * as "use SIWARP_BATCHING". variable: its former environment variable. NULL: there was none.
+ * Returns the replacement for a setting of an earlier release: a phrase for a line on stderr, such
+ * as "use SIWARP_BATCHING". variable: the former environment variable. NULL: there was no such
+ * variable.
  */
 const char *siw_setting_former(const char *variable);
 
 /*
  * For tests of real time on slow machines: multiplies the pauses after which posts are no longer
  * batched (qp/qp_sq.c) and one-sided messages no longer wake the watchdog threads
- * (device/device_watchdog.c). 1: the pauses of a user.
+ * (device/device_watchdog.c). 1: the pauses of normal operation.
  */
 void siw_settings_test_pauses(int64_t factor);
 
 /*
- * Returns the value of SIWARP_CAPTURE, the path of a capture file (base/capture.h); NULL if it is
- * unset or empty. It is not in the table, because its value is text and is taken from the
- * environment only.
+ * Returns the value of SIWARP_CAPTURE, the path of a capture file (base/capture.h); NULL if the
+ * variable is unset or empty. The variable is not in the table of settings, because its value is
+ * text and is read from the environment only.
  */
 const char *siw_setting_capture(void);
-/* Returns the value of SIWARP_FAULTS, a fault plan (base/faults.h), in the same way. */
+/*
+ * Returns the value of SIWARP_FAULTS, a fault plan (base/faults.h); NULL if the variable is unset
+ * or empty.
+ */
 const char *siw_setting_faults(void);
 
 /* cffi: end */

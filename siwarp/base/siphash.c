@@ -15,31 +15,31 @@ void siw_siphash_key(struct siw_sipkey *key)
 	key->k[1] = (uintptr_t)key ^ (uintptr_t)&siw_siphash_key;
 }
 
-static inline uint64_t rotate(uint64_t x, int bits)
+static inline uint64_t rotate_left(uint64_t x, int bits)
 {
 	return x << bits | x >> (64 - bits);
 }
 
-static inline void rounds(uint64_t v[4], int n)
+static inline void run_siphash_rounds(uint64_t v[4], int n)
 {
 	for (; n; n--) {
 		v[0] += v[1];
 		v[2] += v[3];
-		v[1] = rotate(v[1], 13) ^ v[0];
-		v[3] = rotate(v[3], 16) ^ v[2];
-		v[0] = rotate(v[0], 32);
+		v[1] = rotate_left(v[1], 13) ^ v[0];
+		v[3] = rotate_left(v[3], 16) ^ v[2];
+		v[0] = rotate_left(v[0], 32);
 		v[2] += v[1];
 		v[0] += v[3];
-		v[1] = rotate(v[1], 17) ^ v[2];
-		v[3] = rotate(v[3], 21) ^ v[0];
-		v[2] = rotate(v[2], 32);
+		v[1] = rotate_left(v[1], 17) ^ v[2];
+		v[3] = rotate_left(v[3], 21) ^ v[0];
+		v[2] = rotate_left(v[2], 32);
 	}
 }
 
 static inline void siphash_absorb(uint64_t v[4], uint64_t word)
 {
 	v[3] ^= word;
-	rounds(v, 2);
+	run_siphash_rounds(v, 2);
 	v[0] ^= word;
 }
 
@@ -63,6 +63,6 @@ uint64_t siw_siphash(const struct siw_sipkey *key, const void *data, size_t len)
 		last |= (uint64_t)at[i] << (8 * i);
 	siphash_absorb(v, last);
 	v[2] ^= 0xff;
-	rounds(v, 4);
+	run_siphash_rounds(v, 4);
 	return v[0] ^ v[1] ^ v[2] ^ v[3];
 }

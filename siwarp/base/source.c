@@ -35,9 +35,9 @@ uint32_t siw_source_index(uint64_t key, const struct siw_addr *addr)
 	return (uint32_t)(who >> (64 - SIW_SOURCE_BITS));
 }
 
-/* Returns the value of bucket->at after one more token is taken; 0: no token is available. */
-static uint64_t bucket_after_take(const struct siw_bucket *bucket, const struct siw_rate *ration,
-				  uint64_t now)
+/* Returns the value of bucket->at after one more token was consumed; 0: no token is available. */
+static uint64_t bucket_time_after_token(const struct siw_bucket *bucket,
+					const struct siw_rate *ration, uint64_t now)
 {
 	uint64_t each = ration->rate ? SECOND / ration->rate : 0, at = bucket->at;
 
@@ -50,7 +50,7 @@ static uint64_t bucket_after_take(const struct siw_bucket *bucket, const struct 
 
 bool siw_bucket_take(struct siw_bucket *bucket, const struct siw_rate *ration, uint64_t now)
 {
-	uint64_t at = bucket_after_take(bucket, ration, now);
+	uint64_t at = bucket_time_after_token(bucket, ration, now);
 
 	if (at)
 		bucket->at = at;
@@ -60,7 +60,7 @@ bool siw_bucket_take(struct siw_bucket *bucket, const struct siw_rate *ration, u
 bool siw_source_take(struct siw_source_buckets *buckets, uint32_t place, const struct siw_rate *all,
 		     const struct siw_rate *one, uint64_t now)
 {
-	uint64_t at = bucket_after_take(&buckets->one[place], one, now);
+	uint64_t at = bucket_time_after_token(&buckets->one[place], one, now);
 
 	if (!at || !siw_bucket_take(&buckets->all, all, now))
 		return false;

@@ -26,21 +26,22 @@ uint64_t siw_source_key(void);
 uint32_t siw_source_index(uint64_t key, const struct siw_addr *addr);
 
 /*
- * A token bucket: the time at which the last token taken would have been due at a steady rate, ns.
+ * A token bucket. Its value is the time in ns at which the last consumed token would have been due
+ * at a steady rate.
  */
 struct siw_bucket {
 	uint64_t at;
 };
 
 /*
- * A limit: rate in tokens per second, and burst, the tokens available at once. A rate of 0 allows
- * nothing.
+ * A rate limit: rate in tokens per second, and burst, the number of tokens that may be consumed
+ * immediately. A rate of 0 allows nothing.
  */
 struct siw_rate {
 	uint64_t rate, burst;
 };
 
-/* Takes a token; false: none is available at present. */
+/* Consumes a token of the bucket; false: no token is available at present. */
 bool siw_bucket_take(struct siw_bucket *bucket, const struct siw_rate *ration, uint64_t now);
 
 /* A bucket for all sources together, and one for each table entry. Zeroed buckets are full. */
@@ -49,8 +50,8 @@ struct siw_source_buckets {
 };
 
 /*
- * Takes a token from the common bucket and from that of the source. Returns false, and takes none,
- * if either is empty.
+ * Consumes a token of the common bucket and of the source's bucket. Returns false, and consumes
+ * none, if either is empty.
  */
 bool siw_source_take(struct siw_source_buckets *buckets, uint32_t place, const struct siw_rate *all,
 		     const struct siw_rate *one, uint64_t now);

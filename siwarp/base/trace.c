@@ -22,7 +22,7 @@ static const char *const layer_names[] = {
 static const char *const level_names[] = { "off", "error", "warn", "info", "debug" };
 #define N_LEVELS ((int)(sizeof(level_names) / sizeof(level_names[0])))
 
-static void trace_put_line(const char *head, const char *fmt, va_list ap)
+static void write_log_line(const char *head, const char *fmt, va_list ap)
 {
 	int saved = errno, cancel;
 	char line[512];
@@ -34,7 +34,7 @@ static void trace_put_line(const char *head, const char *fmt, va_list ap)
 	if (n > (int)sizeof(line) - 2)
 		n = (int)sizeof(line) - 2;
 	line[n++] = '\n';
-	/* A line that cannot be written is lost, without an error. */
+	/* A log line that cannot be written is lost, without an error. */
 	cancel = siw_cancel_disable();
 	if (write(STDERR_FILENO, line, (size_t)n) < 0)
 		errno = saved;
@@ -52,7 +52,7 @@ void siw_trace_write(enum siw_trace_layer layer, enum siw_log_level level, const
 		 (unsigned long long)(us / 1000000), (unsigned)(us % 1000000), layer_names[layer],
 		 level_names[level]);
 	va_start(ap, fmt);
-	trace_put_line(head, fmt, ap);
+	write_log_line(head, fmt, ap);
 	va_end(ap);
 }
 
@@ -61,7 +61,7 @@ void siw_trace_warn_user(const char *fmt, ...)
 	va_list ap;
 
 	va_start(ap, fmt);
-	trace_put_line("siwarp: ", fmt, ap);
+	write_log_line("siwarp: ", fmt, ap);
 	va_end(ap);
 }
 
@@ -71,7 +71,7 @@ void siw_trace_set(int level)
 		atomic_store_explicit(&siw_trace_levels[i], (uint8_t)level, memory_order_relaxed);
 }
 
-/* Returns the index in names of the word of len octets, or -1. */
+/* Returns the index, in the list names, of the word with len octets, or -1. */
 static int trace_find_name(const char *const *names, int n, const char *word, size_t len)
 {
 	for (int i = 0; i < n; i++)
@@ -127,8 +127,8 @@ int siw_trace_level(const char *layer)
 int siw_trace_test_log(const char *layer, int level, const char *text)
 {
 	/*
-	 * siw_log() takes bare names, not values, so every pair of layer and level needs a separate
-	 * call.
+	 * siw_log() accepts bare names, not values, so every pair of layer and level needs a
+	 * separate call.
 	 */
 #define LEVELS(l)                                      \
 	if (strcmp(layer, #l) == 0) {                  \

@@ -31,8 +31,8 @@ enum siw_log_level {
 };
 
 /*
- * Level of each layer. Stored by siw_trace_set() and siw_trace_parse(), relaxed: a level guards no
- * data.
+ * The log level of each layer. Stored by siw_trace_set() and siw_trace_parse(), relaxed, because a
+ * level guards no data.
  */
 extern _Atomic uint8_t siw_trace_levels[SIW_TRACE_N];
 

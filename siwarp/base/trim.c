@@ -8,7 +8,10 @@
 
 #define TRIM_MIN_OBJECTS 1024u
 
-/* One flag per process, because the heap is shared by the process. */
+/*
+ * Whether siw_trim has to return memory. One flag per process, because the heap is shared by the
+ * process.
+ */
 static atomic_bool wanted;
 
 /*

@@ -16,19 +16,19 @@
 
 /* cffi: begin */
 /*
- * A group of objects of a kind, each with some kB that are freed together. Zeroed, the group is
- * empty.
+ * A group of objects of one kind, each of which uses some kB that are freed together. A zeroed
+ * group is empty.
  */
 struct siw_population;
 /*
- * Add an object to a crowd, and remove one. When a crowd of at least 1024 objects has shrunk to a
- * quarter, the next siw_trim returns memory.
+ * siw_crowd_join adds an object to a group, and siw_crowd_leave removes one. When a group of at
+ * least 1024 objects has shrunk to a quarter, the next siw_trim returns memory.
  */
 void siw_crowd_join(struct siw_population *crowd);
 void siw_crowd_leave(struct siw_population *crowd);
 /*
- * Returns free memory to the system if a crowd has shrunk since the last call. Returns whether it
- * did. The call may take some ms: for a thread that is about to sleep.
+ * Returns free memory to the system if a group has shrunk since the last call. Returns whether the
+ * group had shrunk. The call may take some ms: for a thread that is about to sleep.
  */
 bool siw_trim(void);
 /* cffi: end */

@@ -48,8 +48,8 @@ int siw_cm_migrate_id(struct siw_cm_id *id, struct siw_cm_channel *to)
 	if (from == to)
 		return 0;
 	/*
-	 * An event is read under its channel's lock. Of the two locks, the one with the lower
-	 * address is taken first.
+	 * An event is read under its channel's lock. Of the locks of the two channels, the lock
+	 * with the lower address is acquired first.
 	 */
 	first = from < to ? from : to;
 	second = from < to ? to : from;
@@ -145,5 +145,5 @@ int siw_cm_tell(struct siw_cm_id *id, int event, int status)
 
 	if (err)
 		return err;
-	return siw_refused(siw_evq_tell(id->channel->evq, event, status, id));
+	return siw_refused(siw_evq_queue_notification(id->channel->evq, event, status, id));
 }

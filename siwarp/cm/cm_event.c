@@ -18,8 +18,8 @@
 static const struct siw_wire_err INSUFFICIENT_IRD = { SIW_LAYER_LLP, 0, SIW_MPA_INSUFFICIENT_IRD };
 
 /*
- * Returns the RTR that an initiator chooses among the kinds it offered: Write, then Read, as siwarp
- * and Linux's siw do. The responder is not told the choice.
+ * Returns the RTR message that an initiator chooses among the kinds it offered: Write, then Read,
+ * as siwarp and Linux's siw do. The choice is not transmitted to the responder.
  */
 static uint8_t choose_rtr(uint8_t offered)
 {
@@ -47,8 +47,8 @@ void siw_cm_report_params(struct siw_cm_event *ev, const struct siw_mpa_params *
  * Creates an id for the connection that a peer requested; the user owns the id from now on. Returns
  * 0 or -ENOMEM.
  */
-static int event_on_request(struct siw_cm_channel *ch, const struct siw_conn_event *e,
-			    struct siw_cm_event *ev)
+static int create_id_for_request_event(struct siw_cm_channel *ch, const struct siw_conn_event *e,
+				       struct siw_cm_event *ev)
 {
 	struct siw_cm_id *door = e->user_data;
 	struct siw_cm_id *listener = door->listener ? door->listener : door;
@@ -67,8 +67,8 @@ static int event_on_request(struct siw_cm_channel *ch, const struct siw_conn_eve
 	ev->listen_id = listener;
 	siw_cm_report_params(ev, &e->params);
 	/*
-	 * Our ORD is limited by the peer's IRD, and the peer's ORD is the IRD that it requests from
-	 * us.
+	 * This end's ORD is limited by the peer's IRD, and the peer's ORD is the IRD that it
+	 * requests from this end.
 	 */
 	ev->initiator_depth = e->params.enhanced ? e->params.ird : SIW_CM_NOT_NEGOTIATED;
 	ev->responder_resources = e->params.enhanced ? e->params.ord : SIW_CM_NOT_NEGOTIATED;
@@ -102,7 +102,7 @@ static int raise_ird_to_ord(struct siw_cm_id *id, uint16_t peer_ord)
  * Negotiates IRD and ORD and attaches the stream to the QP. Returns 0; or -errno, and sets *why to
  * the error that was reported to the peer.
  */
-static int connect_complete(struct siw_cm_id *id, const struct siw_mpa_params *reply,
+static int complete_connect(struct siw_cm_id *id, const struct siw_mpa_params *reply,
 			    struct siw_wire_err *why)
 {
 	struct siw_rc_start at = { .initiator = true, .rnr_retry = id->rnr_retry };
@@ -128,13 +128,15 @@ static int connect_complete(struct siw_cm_id *id, const struct siw_mpa_params *r
 		siw_connect_refuse(id->conn, why);
 		return err;
 	}
-	/* SIW_CONN_ESTABLISHED follows at once; the user's event then reports these parameters. */
+	/*
+	 * SIW_CONN_ESTABLISHED follows immediately; the user's event then reports these parameters.
+	 */
 	id->request = *reply;
 	return 0;
 }
 
-static void event_on_reply(struct siw_cm_id *id, const struct siw_conn_event *e,
-			   struct siw_cm_event *ev)
+static void translate_reply_event(struct siw_cm_id *id, const struct siw_conn_event *e,
+				  struct siw_cm_event *ev)
 {
 	struct siw_wire_err why;
 
@@ -145,7 +147,7 @@ static void event_on_reply(struct siw_cm_id *id, const struct siw_conn_event *e,
 		siw_cm_report_params(ev, &e->params);
 		return;
 	}
-	ev->status = connect_complete(id, &e->params, &why);
+	ev->status = complete_connect(id, &e->params, &why);
 	if (!ev->status)
 		return;
 	ev->event = SIW_CM_CONNECT_ERROR;
@@ -164,13 +166,13 @@ int siw_cm_establish(struct siw_cm_id *id)
 		err = siw_refuse(CM_NO_RESPONSE);
 	} else {
 		id->responded = false;
-		err = connect_complete(id, &id->reply, &why);
+		err = complete_connect(id, &id->reply, &why);
 	}
 	siw_unlock(&id->channel->lock);
 	return siw_refused(err);
 }
 
-static void event_on_established(struct siw_cm_id *id, struct siw_cm_event *ev)
+static void translate_established_event(struct siw_cm_id *id, struct siw_cm_event *ev)
 {
 	ev->event = SIW_CM_ESTABLISHED;
 	ev->initiator_depth = id->ord;
@@ -199,8 +201,8 @@ static int connect_failure_event(int status)
 }
 
 /* Translates a connection's event for the user. Returns 0, or 1 if there is nothing to report. */
-static int event_translate(struct siw_cm_channel *ch, const struct siw_conn_event *e,
-			   struct siw_cm_event *ev)
+static int translate_connection_event(struct siw_cm_channel *ch, const struct siw_conn_event *e,
+				      struct siw_cm_event *ev)
 {
 	struct siw_cm_id *id = e->user_data;
 
@@ -210,11 +212,11 @@ static int event_translate(struct siw_cm_channel *ch, const struct siw_conn_even
 	ev->peer_ird = ev->peer_ord = -1;
 	switch (e->kind) {
 	case SIW_CONN_REQUEST:
-		if (event_on_request(ch, e, ev))
+		if (create_id_for_request_event(ch, e, ev))
 			return 1;
 		break;
 	case SIW_CONN_REPLY:
-		event_on_reply(id, e, ev);
+		translate_reply_event(id, e, ev);
 		break;
 	case SIW_CONN_REJECTED:
 		ev->event = SIW_CM_REJECTED;
@@ -226,7 +228,7 @@ static int event_translate(struct siw_cm_channel *ch, const struct siw_conn_even
 		event_set_wire_error(ev, &e->err);
 		break;
 	case SIW_CONN_ESTABLISHED:
-		event_on_established(id, ev);
+		translate_established_event(id, ev);
 		break;
 	case SIW_CONN_ASKED:
 		if (siw_cm_ud_on_query(ch, e, ev))
@@ -266,8 +268,8 @@ int siw_cm_get_event(struct siw_cm_channel *ch, struct siw_cm_event *event, int 
 	if (!event)
 		return siw_refuse_null("event");
 	/*
-	 * Repeat until there is an event to report: another thread may read an event first, and an
-	 * MPA Reply alone is not reported, because SIW_CONN_ESTABLISHED follows it.
+	 * The loop repeats until there is an event to report: another thread may read an event
+	 * first, and an MPA Reply alone is not reported, because SIW_CONN_ESTABLISHED follows it.
 	 */
 	for (;;) {
 		int r = siw_evq_wait(ch->evq, timeout_ms < 0 ? -1 : remaining_ms(deadline));
@@ -275,7 +277,7 @@ int siw_cm_get_event(struct siw_cm_channel *ch, struct siw_cm_event *event, int 
 		if (r)
 			return siw_refused(r);
 		siw_lock(&ch->lock);
-		r = siw_evq_take(ch->evq, &e) && !event_translate(ch, &e, event);
+		r = siw_evq_pop_event(ch->evq, &e) && !translate_connection_event(ch, &e, event);
 		siw_unlock(&ch->lock);
 		if (r)
 			/* an error of the connection is reported in the event, not as the result */

@@ -115,7 +115,10 @@ static void id_release_device(struct siw_cm_id *id)
 	siw_connect_release_addr(&id->reserved);
 }
 
-/* The id's device is closed by force: the id's struct is kept, but its channel may be destroyed. */
+/*
+ * Called when the id's device is closed by force: the id's struct is kept, but its channel may be
+ * destroyed.
+ */
 static void id_end_by_force(struct siw_child *child)
 {
 	struct siw_cm_id *id = siw_container(child, struct siw_cm_id, child);
@@ -181,7 +184,7 @@ void siw_cm_end_id(struct siw_cm_id *id)
 
 	while ((door = id->device_listeners)) {
 		id->device_listeners = door->next_listener;
-		if (siw_cm_id_stale(door)) /* its device was closed: the struct is kept */
+		if (siw_cm_id_stale(door)) /* the id's device was closed: the struct is kept */
 			continue;
 		siw_cm_end_id(door);
 	}
@@ -242,7 +245,7 @@ int siw_cm_addr(struct siw_cm_id *id, struct siw_addr *local, struct siw_addr *p
 	return 0;
 }
 
-static int check_bind(const struct siw_cm_id *id, struct siw_qp *qp)
+static int check_id_can_bind(const struct siw_cm_id *id, struct siw_qp *qp)
 {
 	if (id->listening)
 		return siw_refuse(CM_LISTENS);
@@ -266,7 +269,7 @@ int siw_cm_bind_qp(struct siw_cm_id *id, struct siw_qp *qp)
 		return err;
 	if (!qp)
 		return siw_refuse_null("qp");
-	err = check_bind(id, qp);
+	err = check_id_can_bind(id, qp);
 	if (err)
 		return err;
 	err = id->ud ? siw_cm_ud_bind_qp(qp) : siw_modify_qp(qp, &attr, SIW_QP_STATE);
@@ -303,7 +306,7 @@ int siw_cm_listen(struct siw_cm_id *id, const struct siw_addr *addr, int backlog
 /* ---- the user's parameters become MPA's ------------------------------------------------------ */
 
 /* Checks a depth given by the user and converts it: 0 means the device's limit, -1 means none. */
-static int check_depth(const char *name, int asked, uint32_t limit, uint16_t *out)
+static int convert_depth(const char *name, int asked, uint32_t limit, uint16_t *out)
 {
 	if (asked < -1 || asked > (int)limit)
 		return siw_refuse(RANGE, siw_reason_text(name), (uint64_t)asked, (uint64_t)-1,
@@ -312,7 +315,7 @@ static int check_depth(const char *name, int asked, uint32_t limit, uint16_t *ou
 	return 0;
 }
 
-static int copy_pdata(struct siw_mpa_params *p, const void *data, uint32_t len)
+static int copy_private_data(struct siw_mpa_params *p, const void *data, uint32_t len)
 {
 	uint32_t most = p->rev == 2 ? MAX_PDATA_REV2 : MAX_PDATA_REV1;
 
@@ -326,7 +329,7 @@ static int copy_pdata(struct siw_mpa_params *p, const void *data, uint32_t len)
 	return 0;
 }
 
-static bool wants_markers(const struct siw_cm_param *param)
+static bool is_markers_requested(const struct siw_cm_param *param)
 {
 	return param->markers || siw_settings()->markers;
 }
@@ -345,8 +348,10 @@ static int param_convert_depths(struct siw_cm_id *id, const struct siw_cm_param 
 		dev.max_qp_init_rd_atom = (uint32_t)qp.ord;
 	if (qp.ird >= 0)
 		dev.max_qp_rd_atom = (uint32_t)qp.ird;
-	if (check_depth("initiator_depth", param->initiator_depth, dev.max_qp_init_rd_atom, ord) ||
-	    check_depth("responder_resources", param->responder_resources, dev.max_qp_rd_atom, ird))
+	if (convert_depth("initiator_depth", param->initiator_depth, dev.max_qp_init_rd_atom,
+			  ord) ||
+	    convert_depth("responder_resources", param->responder_resources, dev.max_qp_rd_atom,
+			  ird))
 		return -EINVAL;
 	id->ord_asked = param->initiator_depth > 0 || qp.ord > 0;
 	/* A Read in each direction confirms that the peer has received the preceding requests. */
@@ -381,8 +386,8 @@ static int param_check_request(const struct siw_cm_param *param)
 	return param_check_common(param);
 }
 
-/* The features that this end announces, unless a setting turns them off. */
-static uint8_t own_features(void)
+/* Returns the features that this end announces, unless a setting turns them off. */
+static uint8_t announced_features(void)
 {
 	if (!siw_settings()->mpa_announce)
 		return 0;
@@ -400,14 +405,14 @@ static int param_to_request(struct siw_cm_id *id, const struct siw_cm_param *par
 	if (err)
 		return err;
 	p->crc = !param->no_crc && siw_settings()->crc;
-	p->markers = wants_markers(param);
+	p->markers = is_markers_requested(param);
 	p->enhanced = p->rev == 2;
-	p->features = own_features();
+	p->features = announced_features();
 	p->p2p = param->peer_to_peer != 0;
 	p->rtr = (uint8_t)param->peer_to_peer;
 	if (param_convert_depths(id, param, &p->ird, &p->ord))
 		return -EINVAL;
-	return copy_pdata(p, param->private_data, param->private_data_len);
+	return copy_private_data(p, param->private_data, param->private_data_len);
 }
 
 int siw_cm_connect(struct siw_cm_id *id, const struct siw_addr *dest, const struct siw_addr *source,
@@ -457,7 +462,7 @@ static uint8_t choose_reply_rtr(uint8_t offered, uint16_t ird)
 
 	if (rtr)
 		return rtr;
-	/* RFC6581-9.2-08: the Reply lists a kind even if the Request offers none. */
+	/* RFC6581-9.2-08: the Reply lists an RTR kind even if the Request offers none. */
 	return offered ? offered : SIW_MPA_RTR_WRITE;
 }
 
@@ -471,9 +476,9 @@ static int param_to_reply(struct siw_cm_id *id, const struct siw_cm_param *param
 		return -EINVAL;
 	p->rev = req->rev;
 	p->crc = req->crc || (!param->no_crc && siw_settings()->crc);
-	p->markers = wants_markers(param);
+	p->markers = is_markers_requested(param);
 	p->enhanced = req->enhanced;
-	p->features = own_features() & req->features;
+	p->features = announced_features() & req->features;
 	if (param_convert_depths(id, param, &id->ird, &id->ord))
 		return -EINVAL;
 	if (req->enhanced) {
@@ -483,10 +488,10 @@ static int param_to_reply(struct siw_cm_id *id, const struct siw_cm_param *param
 	}
 	p->ird = id->ird;
 	p->ord = id->ord;
-	return copy_pdata(p, param->private_data, param->private_data_len);
+	return copy_private_data(p, param->private_data, param->private_data_len);
 }
 
-static int check_accept(struct siw_cm_id *id)
+static int check_qp_can_accept(struct siw_cm_id *id)
 {
 	struct siw_qp_held qp;
 
@@ -508,8 +513,8 @@ int siw_cm_accept(struct siw_cm_id *id, const struct siw_cm_param *param)
 		return err;
 	if (id->ud)
 		return siw_refused(siw_cm_ud_accept(id, param ? param : &defaults));
-	/* Check the QP first, because an accepting Reply cannot be withdrawn. */
-	err = check_accept(id);
+	/* Check the QP before the Reply is sent, because an accepting Reply cannot be withdrawn. */
+	err = check_qp_can_accept(id);
 	if (!err)
 		err = param_to_reply(id, param ? param : &defaults, &reply);
 	if (!err && param && param->tos)
@@ -544,7 +549,7 @@ int siw_cm_reject(struct siw_cm_id *id, const void *private_data, uint32_t priva
 	p.crc = id->request.crc;
 	p.enhanced = id->request.enhanced;
 	p.p2p = id->request.p2p;
-	err = copy_pdata(&p, private_data, private_data_len);
+	err = copy_private_data(&p, private_data, private_data_len);
 	return siw_refused(err ? err : siw_connect_reply(id->conn, &p));
 }
 

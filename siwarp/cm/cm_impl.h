@@ -21,7 +21,7 @@
 /* value of an IRD or ORD that is left to the ULP (RFC 6581 section 4.1) */
 #define SIW_CM_NOT_NEGOTIATED 0x3fff
 
-/* RFC6581-9.3-01: sent in a Terminate by an end that cannot continue for a local reason. */
+/* The error in a Terminate of an end that cannot continue for a local reason (RFC6581-9.3-01). */
 static const struct siw_wire_err SIW_CM_LOCAL_ERROR = { SIW_LAYER_LLP, 0, SIW_MPA_CATASTROPHIC };
 
 struct siw_cm_channel {
@@ -29,8 +29,8 @@ struct siw_cm_channel {
 	pid_t pid;		     /* the process that created the channel */
 	struct siw_evq *evq;
 	/*
-	 * Held from when an event is read from the queue until it is returned to the user, so that
-	 * the event's id cannot be destroyed meanwhile.
+	 * A lock that is held from when an event is read from the queue until it is returned to the
+	 * user, so that the event's id cannot be destroyed meanwhile.
 	 */
 	siw_lock_t lock;
 	_Atomic uint32_t n_ids;
@@ -55,7 +55,7 @@ struct siw_cm_id {
 	bool passive, listening;
 	/* when bound to the IPv6 wildcard address: does not reserve the port for IPv4 */
 	bool v6_only;
-	struct siw_mpa_params request; /* active side: our MPA Request; passive side: the peer's */
+	struct siw_mpa_params request; /* active side: own MPA Request; passive side: the peer's */
 	struct siw_mpa_params reply;   /* active side, while holds is set: the peer's MPA Reply */
 	/* holds: the user calls siw_cm_establish(); responded: a Reply waits for that call */
 	bool holds, responded;
@@ -70,13 +70,15 @@ struct siw_cm_id {
 };
 
 /*
- * Whether the object is unusable: this is a forked child's copy, or the device was closed by force.
+ * Returns whether the object is unusable: this is a forked child's copy, or the device was closed
+ * by force.
  */
 bool siw_cm_channel_stale(const struct siw_cm_channel *channel);
 bool siw_cm_id_stale(const struct siw_cm_id *id);
 /*
- * The first step of every call on an id or on a channel: forgets the reason of the thread's previous
- * call. Returns 0, -EINVAL for NULL, or -ESTALE if the device is unusable or this is a forked child.
+ * The first step of every call on an id or on a channel: clears the reason of the thread's previous
+ * call. Returns 0, -EINVAL for NULL, or -ESTALE if the device is unusable or this is a forked
+ * child.
  */
 int siw_cm_id_enter(const struct siw_cm_id *id);
 int siw_cm_channel_enter(const struct siw_cm_channel *channel);
@@ -104,7 +106,9 @@ int siw_cm_ud_connect(struct siw_cm_id *id, const struct siw_addr *dest,
 		      const struct siw_addr *source, const struct siw_cm_param *param);
 int siw_cm_ud_accept(struct siw_cm_id *id, const struct siw_cm_param *param);
 int siw_cm_ud_reject(struct siw_cm_id *id, const void *data, uint32_t len);
-/* Ends the id's query, listening port or request. An unanswered query of a peer is rejected. */
+/*
+ * Ends the query, listening port or request of a UD id. An unanswered query of a peer is rejected.
+ */
 void siw_cm_ud_release(struct siw_cm_id *id);
 /*
  * Translate a peer's query (siw_cm_ud_on_query; returns 0 or -ENOMEM) or the answer to our query
@@ -115,15 +119,15 @@ int siw_cm_ud_on_query(struct siw_cm_channel *ch, const struct siw_conn_event *e
 void siw_cm_ud_on_answer(struct siw_cm_id *id, const struct siw_conn_event *e,
 			 struct siw_cm_event *ev);
 
-/* Whether the id is connecting, connected or listening, or has a request to answer. */
+/* Returns whether the id is connecting, connected or listening, or has a request to answer. */
 static inline bool siw_cm_is_busy(const struct siw_cm_id *id)
 {
 	return id->conn || id->sidr_query || id->sidr_port || id->sidr_request;
 }
 
 /*
- * RFC 6581 section 6: the smaller of this end's depth and the peer's; the peer may leave its depth
- * open.
+ * Returns the limit of a depth by RFC 6581 section 6: the smaller of this end's depth and the
+ * peer's; the peer may leave its depth open.
  */
 static inline uint16_t siw_cm_limit_depth(uint16_t own, uint16_t peer)
 {

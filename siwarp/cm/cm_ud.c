@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * cm/cm_ud.c - ids for UD: a connect sends a query to a listener for the QPN and Q_Key of its queue
- * pair (spec/cm-udp.md). The frames, the retransmissions and their limits are in qp.
+ * pair (spec/cm-udp.md). The frames, the retransmissions and their limits are in connect/.
  */
 #include <errno.h>
 #include <string.h>
@@ -76,7 +76,7 @@ int siw_cm_ud_connect(struct siw_cm_id *id, const struct siw_addr *dest,
 /* ---- answers --------------------------------------------------------------------------------- */
 
 /*
- * Returns the address at which the id's queue pair receives: the address that the query was sent
+ * Determines the address at which the id's queue pair receives: the address that the query was sent
  * to, if the queue pair receives at every address of the device and the address is one of them;
  * otherwise the queue pair's bound or first address.
  */
@@ -98,7 +98,7 @@ static int ud_qp_address(struct siw_cm_id *id, struct siw_qp *qp, struct siw_add
 	return err ? err : siw_qp_addr(qp, out, NULL);
 }
 
-static int ud_answer_fill(struct siw_cm_id *id, const struct siw_cm_param *param,
+static int fill_ud_answer(struct siw_cm_id *id, const struct siw_cm_param *param,
 			  struct siw_sidr_data *say)
 {
 	struct siw_qp_attr attr;
@@ -125,7 +125,7 @@ int siw_cm_ud_accept(struct siw_cm_id *id, const struct siw_cm_param *param)
 
 	if (!id->sidr_request)
 		return siw_refuse(CM_NO_REQUEST);
-	err = ud_answer_fill(id, param, &say);
+	err = fill_ud_answer(id, param, &say);
 	if (err)
 		return err;
 	siw_sidr_answer(id->sidr_request, &say, 0);
@@ -152,7 +152,7 @@ void siw_cm_ud_release(struct siw_cm_id *id)
 	static const struct siw_sidr_data nothing;
 
 	if (id->sidr_query)
-		siw_sidr_query_end(id->sidr_query);
+		siw_sidr_end_query(id->sidr_query);
 	if (id->sidr_port)
 		siw_sidr_port_close(id->sidr_port);
 	if (id->sidr_request)

@@ -20,7 +20,9 @@
 #define FIRST_WAIT_US 1000
 #define LAST_WAIT_US  64000
 
-/* Makes a connect that was just started be retried if it is refused: 0 or -ENOMEM. */
+/*
+ * Enables retries of a connect that was just started, in case it is refused. Returns 0 or -ENOMEM.
+ */
 static int conn_retry_enable(struct siw_conn *conn, const struct siw_addr *dest,
 			     const struct siw_addr *source, const struct siw_mpa_params *params,
 			     int timeout_ms, int refused_ms)
@@ -43,7 +45,10 @@ static int conn_retry_enable(struct siw_conn *conn, const struct siw_addr *dest,
 	return 0;
 }
 
-/* The time until which a connect that failed with status is retried; 0: it is not retried. */
+/*
+ * Returns the time until which a connect that failed with status is retried; 0: the connect is not
+ * retried.
+ */
 static uint64_t retry_deadline(const struct siw_conn_retry *again, int status)
 {
 	switch (status) {
@@ -56,7 +61,7 @@ static uint64_t retry_deadline(const struct siw_conn_retry *again, int status)
 	}
 }
 
-/* The connect failed with status: returns whether it will be retried later. */
+/* Called when the connect failed with status: returns whether the connect will be retried later. */
 static bool conn_retry_schedule(struct siw_conn *conn, int status)
 {
 	struct siw_conn_retry *again = conn->retry;
@@ -78,8 +83,8 @@ static bool conn_retry_schedule(struct siw_conn *conn, int status)
 }
 
 /*
- * Retries the connect: 0, and the caller sets the start-up timer; or the -errno with which the
- * connect fails.
+ * Retries the connect. Returns 0, and the caller then sets the start-up timer; or the -errno with
+ * which the connect fails.
  */
 static int conn_retry_start(struct siw_conn *conn)
 {
@@ -108,16 +113,16 @@ void siw_conn_tos(struct siw_conn *conn, int tos)
 
 /* ==== connections ============================================================================= */
 
-/* Listeners, and connections from start-up until a QP takes the stream. */
+/* Listeners, and connections from start-up until a QP owns the stream. */
 
 /*
  * Maximum number of connections accepted in a listener's turn, so that earlier connections are
- * served in between.
+ * serviced between the accepted ones.
  */
 #define ACCEPTS 16
 /*
- * A start-up that has not sent its complete Request after this time, in nanoseconds, may be closed
- * to make room.
+ * A start-up whose peer has not sent its complete Request after this time, in nanoseconds, may be
+ * closed to admit another connection.
  */
 #define SAFE_NS 500000000ull
 #define NEVER	UINT64_MAX
@@ -169,7 +174,7 @@ static void conn_refuse_with_terminate(struct siw_conn *conn, const struct siw_w
 
 /*
  * Handles a failed start-up. A responder's connection, which the user has not seen yet, is dropped;
- * an initiator's user gets an event.
+ * the user of an initiator receives an event.
  */
 static void conn_startup_failed(struct siw_conn *conn, int status)
 {
@@ -224,7 +229,10 @@ static int conn_serve_startup(struct siw_conn *conn)
 	return 1;
 }
 
-/* The user has not answered the Request yet: checks whether the peer is still connected. */
+/*
+ * Services a connection whose Request the user has not answered yet: checks whether the peer is
+ * still connected.
+ */
 static int conn_serve_requested(struct siw_conn *conn)
 {
 	struct siw_mpa_params unused;
@@ -232,7 +240,7 @@ static int conn_serve_requested(struct siw_conn *conn)
 
 	if (r >= 0)
 		return 0;
-	if (conn->listener) { /* the user has not taken the Request yet */
+	if (conn->listener) { /* the user has not read the event of the Request yet */
 		siw_conn_free(conn);
 		return 1;
 	}
@@ -249,18 +257,18 @@ static void conn_start_timer(struct siw_conn *conn, int timeout_ms)
 	siw_device_timed_at(conn->user->ctx, &conn->timed, conn->deadline_ns);
 }
 
-static void conn_tick(struct siw_timed *timed, uint64_t now_ns)
+static void conn_handle_timer(struct siw_timed *timed, uint64_t now_ns)
 {
 	struct siw_conn *conn = siw_container(timed, struct siw_conn, timed);
 	int err;
 
 	if (now_ns < conn->deadline_ns)
 		return;
-	if (conn->stage == OVER) { /* startup_drop_deferred() has set this timer */
+	if (conn->stage == OVER) { /* end_startup_deferred() has set this timer */
 		siw_conn_free(conn);
 		return;
 	}
-	/* a start-up is now old enough to be closed for a newcomer */
+	/* a start-up is now old enough to be closed for a new connection */
 	if (conn->stage == LISTENING) {
 		conn->admission->shut = false;
 		siw_llp_resume(conn->lsock);
@@ -294,15 +302,15 @@ static int conn_serve(struct siw_io_handler *self)
 		return conn_serve_startup(conn);
 	case REQUESTED:
 		return conn_serve_requested(conn);
-	default: /* unread data stays in the socket until a QP resumes it and is served */
+	default: /* unread data stays in the socket until a QP resumes reading and is serviced */
 		if (conn->mpa)
 			siw_llp_pause(siw_mpa_sock(conn->mpa));
 		return 0;
 	}
 }
 
-static struct siw_conn *new_conn(const struct siw_conn_user *user, enum siw_conn_stage stage,
-				 void *user_data)
+static struct siw_conn *alloc_connection(const struct siw_conn_user *user,
+					 enum siw_conn_stage stage, void *user_data)
 {
 	struct siw_conn *conn = calloc(1, sizeof(*conn));
 
@@ -312,7 +320,7 @@ static struct siw_conn *new_conn(const struct siw_conn_user *user, enum siw_conn
 	conn->user = user;
 	conn->stage = stage;
 	conn->user_data = user_data;
-	conn->timed.tick = conn_tick;
+	conn->timed.tick = conn_handle_timer;
 	siw_link_init(&conn->timed.link);
 	siw_link_init(&conn->children);
 	siw_link_init(&conn->of_listener);
@@ -324,10 +332,10 @@ static struct siw_conn *new_conn(const struct siw_conn_user *user, enum siw_conn
 #define ANY_SOURCE UINT32_MAX
 
 /*
- * Ends a start-up in its listener's turn. The current progress round may be about to serve the
+ * Ends a start-up in its listener's turn. The current progress round may be about to service the
  * start-up, too, so the struct is freed later, by its timer.
  */
-static void startup_drop_deferred(struct siw_conn *conn)
+static void end_startup_deferred(struct siw_conn *conn)
 {
 	conn_end_stream(conn, true);
 	siw_conn_set_admission(conn, SIW_ADMISSION_NOWHERE);
@@ -336,12 +344,13 @@ static void startup_drop_deferred(struct siw_conn *conn)
 }
 
 /*
- * Returns the start-up to close for a newcomer: the oldest start-up of that source, or, with
- * ANY_SOURCE, the oldest of the source that has most; only start-ups older than SAFE_NS are
- * eligible. If there is none, returns NULL and sets *next to the time at which there will be one,
- * or NEVER.
+ * Returns the start-up to close for a new connection: the oldest start-up of that source, or, with
+ * ANY_SOURCE, the oldest of the source that has the most start-ups; only start-ups older than
+ * SAFE_NS are eligible. If there is no such start-up, returns NULL and sets *next to the time at
+ * which there will be one, or NEVER.
  */
-static struct siw_conn *startup_to_close(struct siw_conn *listener, uint32_t source, uint64_t *next)
+static struct siw_conn *choose_startup_to_close(struct siw_conn *listener, uint32_t source,
+						uint64_t *next)
 {
 	const struct siw_admission_count *of = listener->admission->source;
 	struct siw_conn *chosen = NULL;
@@ -364,20 +373,20 @@ static struct siw_conn *startup_to_close(struct siw_conn *listener, uint32_t sou
 	return chosen;
 }
 
-/* Closes a start-up of the source for a newcomer. Returns whether there was one to close. */
-static bool startup_displace(struct siw_conn *listener, uint32_t source)
+/* Closes a start-up of the source for a new connection. Returns whether a start-up was closed. */
+static bool close_startup_for_new_connection(struct siw_conn *listener, uint32_t source)
 {
 	uint64_t next;
-	struct siw_conn *conn = startup_to_close(listener, source, &next);
+	struct siw_conn *conn = choose_startup_to_close(listener, source, &next);
 
 	if (!conn)
 		return false;
 	siw_count(SIW_COUNTER_startups_refused, 1);
-	startup_drop_deferred(conn);
+	end_startup_deferred(conn);
 	return true;
 }
 
-static bool conn_peer_expected(const struct siw_conn *listener, const struct siw_addr *peer)
+static bool is_peer_expected(const struct siw_conn *listener, const struct siw_addr *peer)
 {
 	return listener->user->expects && listener->user->expects(listener, peer);
 }
@@ -395,33 +404,36 @@ static void listener_admit(struct siw_conn *listener, struct siw_conn *conn)
 		return;
 	}
 	conn->source = siw_admission_source(admission, &peer);
-	while (!siw_admission_fair(admission, conn->source) && !conn_peer_expected(listener, &peer))
-		if (!startup_displace(listener, conn->source)) {
+	while (!siw_admission_source_has_room(admission, conn->source) &&
+	       !is_peer_expected(listener, &peer))
+		if (!close_startup_for_new_connection(listener, conn->source)) {
 			siw_count(SIW_COUNTER_startups_refused, 1);
 			conn_end_stream(conn, true);
 			siw_conn_free(conn);
 			return;
 		}
 	if (!siw_admission_has_room(admission))
-		startup_displace(listener, ANY_SOURCE);
+		close_startup_for_new_connection(listener, ANY_SOURCE);
 	conn->listener = listener;
 	siw_link_add(&listener->children, &conn->of_listener);
 	siw_conn_set_admission(conn, SIW_ADMISSION_STARTING);
 	conn->began_ns = siw_now_ns();
-	conn_start_timer(conn, siw_admission_pressed(admission) ? timeout_ms / 4 + 1 : timeout_ms);
+	conn_start_timer(conn,
+			 siw_admission_is_half_full(admission) ? timeout_ms / 4 + 1 : timeout_ms);
 }
 
 /*
- * Whether another connection can be admitted: there is room, or a start-up that may be closed for
- * it. If not, further connections stay in the kernel's queue; when that is full, the kernel drops
- * SYNs, and the peers retransmit them.
+ * Returns whether another connection can be admitted: there is space, or a start-up may be closed
+ * for it. If not, further connections stay in the kernel's queue; when that is full, the kernel
+ * drops SYNs, and the peers retransmit them.
  */
 static bool listener_may_accept(struct siw_conn *listener)
 {
 	struct siw_admission *admission = listener->admission;
 	uint64_t next;
 
-	if (siw_admission_has_room(admission) || startup_to_close(listener, ANY_SOURCE, &next))
+	if (siw_admission_has_room(admission) ||
+	    choose_startup_to_close(listener, ANY_SOURCE, &next))
 		return true;
 	admission->shut = true;
 	siw_llp_pause(listener->lsock);
@@ -440,7 +452,7 @@ static int serve_listener(struct siw_conn *listener)
 
 		if (!listener_may_accept(listener))
 			return n;
-		conn = new_conn(listener->user, STARTING, NULL);
+		conn = alloc_connection(listener->user, STARTING, NULL);
 		if (!conn)
 			return n;
 		if (siw_mpa_accept(listener->lsock, &conn->handler, &conn->mpa)) {
@@ -457,7 +469,7 @@ static int serve_listener(struct siw_conn *listener)
 int siw_conn_listen(const struct siw_conn_user *user, const struct siw_addr *addr, int backlog,
 		    void *user_data, struct siw_conn **out)
 {
-	struct siw_conn *conn = new_conn(user, LISTENING, user_data);
+	struct siw_conn *conn = alloc_connection(user, LISTENING, user_data);
 	int err = -ENOMEM;
 
 	if (!conn)
@@ -477,7 +489,7 @@ int siw_conn_start(const struct siw_conn_user *user, const struct siw_addr *dest
 		   const struct siw_addr *source, const struct siw_mpa_params *params,
 		   int timeout_ms, void *user_data, struct siw_conn **out)
 {
-	struct siw_conn *conn = new_conn(user, STARTING, user_data);
+	struct siw_conn *conn = alloc_connection(user, STARTING, user_data);
 	struct siw_llp_port *port = user->ctx->lane.port;
 	int err;
 
@@ -505,7 +517,7 @@ int siw_connect_start(struct siw_reporter *reporter, const struct siw_addr *dest
 	int err;
 
 	/*
-	 * *out is set under the lock, because another thread may take the connection's first event
+	 * *out is set under the lock, because another thread may read the connection's first event
 	 * and use *out.
 	 */
 	siw_lock(&ctx->lane.lock);
@@ -522,10 +534,10 @@ int siw_connect_start(struct siw_reporter *reporter, const struct siw_addr *dest
 }
 
 /*
- * The result of a reply to a peer that has disconnected meanwhile: cause, except that a rejection
- * counts as successful.
+ * Returns the result of a reply to a peer that has disconnected meanwhile: cause, except that a
+ * rejection counts as successful.
  */
-static int reply_to_lost_peer(const struct siw_mpa_params *params, int cause)
+static int result_of_reply_to_lost_peer(const struct siw_mpa_params *params, int cause)
 {
 	return params->rejected ? 0 : cause;
 }
@@ -535,12 +547,12 @@ int siw_conn_reply(struct siw_conn *conn, const struct siw_mpa_params *params)
 	int err;
 
 	if (conn->stage == OVER && conn->cause)
-		return reply_to_lost_peer(params, conn->cause);
+		return result_of_reply_to_lost_peer(params, conn->cause);
 	if (conn->stage != REQUESTED)
 		return siw_refuse(CM_NO_REQUEST);
 	err = siw_mpa_reply(conn->mpa, params);
 	if (err == -ECONNRESET || err == -EPIPE)
-		return reply_to_lost_peer(params, err);
+		return result_of_reply_to_lost_peer(params, err);
 	if (err)
 		return err;
 	conn->stage = STARTED;
@@ -604,8 +616,9 @@ static void conn_report_established(struct siw_conn *conn)
 	conn_report(conn, NULL, SIW_CONN_ESTABLISHED, 0, NULL);
 }
 
-/* The on_ended callback of struct siw_rc_qp. */
-static void conn_ended(struct siw_conn *conn, int status, const struct siw_wire_err *err)
+/* Handles the end of the stream that a QP owned: the on_ended callback of struct siw_rc_qp. */
+static void conn_handle_stream_end(struct siw_conn *conn, int status,
+				   const struct siw_wire_err *err)
 {
 	conn->rc = NULL;
 	conn->stage = OVER;
@@ -627,13 +640,13 @@ int siw_conn_attach(struct siw_conn *conn, struct siw_rc_qp *rc, const struct si
 	conn->rc = rc;
 	rc->conn = conn;
 	rc->on_started = conn_report_established;
-	rc->on_ended = conn_ended;
+	rc->on_ended = conn_handle_stream_end;
 	siw_llp_set_handler(siw_mpa_sock(rc->mpa), &rc->base.qp.handler);
 	siw_llp_resume(siw_mpa_sock(rc->mpa));
 	siw_qp_wake(&rc->base); /* the initiator's RTR may still have to be sent */
 	if (start->initiator || !start->rtr)
 		conn_report_established(conn);
-	else /* limits the wait for the RTR */
+	else /* limits the wait for the RTR message */
 		conn_start_timer(conn, 0);
 	return 0;
 }
@@ -704,7 +717,7 @@ void siw_conn_destroy(struct siw_conn *conn)
 
 /* ==== listening =============================================================================== */
 
-/* Listening for a connection manager, at one address or at every address of the device. */
+/* Listeners of a connection manager, at one address or at every address of the device. */
 
 /* The state of a listen call in progress: its listeners, chained by also. */
 struct listening {
@@ -714,7 +727,7 @@ struct listening {
 	struct siw_conn *first, *last;
 };
 
-static int open_listener(struct siw_every_addr *how, struct siw_addr *addr)
+static int open_listener_at_addr(struct siw_every_addr *how, struct siw_addr *addr)
 {
 	struct listening *l = siw_container(how, struct listening, how);
 	struct siw_conn *conn;
@@ -739,12 +752,12 @@ static void close_listeners(struct siw_every_addr *how)
 	l->first = l->last = NULL;
 }
 
-/* Progress lock held. */
-static int listen_everywhere(struct listening *l, uint16_t port, struct siw_conn **out)
+/* Listens at every address of the device on one port. Called with the progress lock held. */
+static int listen_at_every_address(struct listening *l, uint16_t port, struct siw_conn **out)
 {
 	int err;
 
-	l->how = (struct siw_every_addr){ open_listener, close_listeners };
+	l->how = (struct siw_every_addr){ open_listener_at_addr, close_listeners };
 	err = siw_open_every_addr(l->user->ctx, &port, &l->how);
 	if (!err)
 		*out = l->first;
@@ -759,12 +772,12 @@ int siw_connect_listen(struct siw_reporter *reporter, const struct siw_addr *add
 	int err;
 
 	/*
-	 * *out is set under the lock, because another thread may take the listener's first event
+	 * *out is set under the lock, because another thread may read the listener's first event
 	 * and use *out.
 	 */
 	siw_lock(&ctx->lane.lock);
 	err = addr->family ? siw_conn_listen(l.user, addr, backlog, NULL, out)
-			   : listen_everywhere(&l, siw_addr_port(addr), out);
+			   : listen_at_every_address(&l, siw_addr_port(addr), out);
 	siw_unlock(&ctx->lane.lock);
 	return err;
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * connect/connect.h - how queue pairs meet, as the connection manager above uses it: listeners,
+ * connect/connect.h - establishes connections of queue pairs for the connection manager: listeners,
  * connection start-up, and the event queues that connections report to.
  *
  * What this layer does NOT do: decide about cm's connections. It passes start-up frames up and down
- * as values, and hands a started stream to a QP. Queue pairs that connect by GID and QPN
+ * as values, and transfers a started stream to a QP. Queue pairs that connect by GID and QPN
  * (connect_pair.c) need no connection manager.
  *
  * Lock order: as in qp/qp.h.
@@ -39,7 +39,7 @@ enum siw_conn_kind {
 	SIW_CONN_FAILED,       /* start-up failed: status */
 	SIW_CONN_ESTABLISHED,  /* the attached QP may send */
 	SIW_CONN_DISCONNECTED, /* the attached QP's stream has ended: status, err */
-	SIW_CONN_NOTIFIED,     /* queued by siw_evq_tell(): told holds the caller's number */
+	SIW_CONN_NOTIFIED,     /* siw_evq_queue_notification(): told holds the number */
 	/* UD (connect_sidr.h): a query arrived: asked is new, params holds its private data */
 	SIW_CONN_ASKED,
 	/* this end's query was answered: qpn, qkey, addr; params holds private data */
@@ -52,7 +52,7 @@ struct siw_conn_event {
 	int status;
 	int number; /* of a refused query: enum siw_sidr_status */
 	struct siw_sidr_request *sidr_request;
-	/* called when the event of the query is taken; progress lock held */
+	/* called when the event of the query is read; progress lock held */
 	void (*on_taken)(struct siw_sidr_request *asked);
 	uint32_t qpn, qkey;
 	struct siw_addr addr; /* the address at which that queue pair receives; no port */
@@ -65,28 +65,28 @@ struct siw_conn_event {
 	struct siw_mpa_params params;
 };
 
-/* Opens a queue. context NULL: the queue accepts events of connections on any device. */
+/* Opens an event queue. context NULL: the queue accepts events of connections on any device. */
 int siw_evq_open(struct siw_context *context, struct siw_evq **out);
 /*
- * All reporters of the queue must have been closed. A late siw_evq_wait() may still use the
- * queue until it is freed.
+ * Closes an event queue, whose reporters must all have been closed. A late siw_evq_wait() may still
+ * use the queue until it is freed.
  */
 void siw_evq_close(struct siw_evq *evq);
 void siw_evq_free(struct siw_evq *evq);
 int siw_evq_fd(struct siw_evq *evq);
 /*
- * Waits until there is an event, as siw_get_async_event() does, but does not take it. A queue
- * without a device leaves progress to the devices' threads.
+ * Waits until there is an event, as siw_get_async_event() does, but does not remove the event from
+ * the queue. A queue without a device leaves progress to the devices' threads.
  */
 int siw_evq_wait(struct siw_evq *evq, int timeout_ms);
 /*
- * Takes the oldest event: 1; 0: there is none. No reporter of the queue may be closed or moved at
- * the same time.
+ * Removes and returns the oldest event of the queue: 1; 0: there is no event. No reporter of the
+ * queue may be closed or moved at the same time.
  */
-int siw_evq_take(struct siw_evq *evq, struct siw_conn_event *event);
-/* Queues an event of kind TOLD with the number told: 0 or -ENOMEM. */
-int siw_evq_tell(struct siw_evq *evq, int told, int status, void *user_data);
-/* Drops the events that have this user_data. */
+int siw_evq_pop_event(struct siw_evq *evq, struct siw_conn_event *event);
+/* Queues an event of kind SIW_CONN_NOTIFIED with the number told. Returns 0 or -ENOMEM. */
+int siw_evq_queue_notification(struct siw_evq *evq, int told, int status, void *user_data);
+/* Drops the events of the queue that have this user_data. */
 void siw_evq_drop(struct siw_evq *evq, const void *user_data);
 
 /*
@@ -94,11 +94,17 @@ void siw_evq_drop(struct siw_evq *evq, const void *user_data);
  */
 int siw_reporter_open(struct siw_context *context, struct siw_evq *evq, void *user_data,
 		      struct siw_reporter **out);
-/* Queues an event with the reporter's device and user_data: 0 or -ENOMEM. Progress lock held. */
+/*
+ * Queues an event with the reporter's device and user_data. Returns 0 or -ENOMEM. Called with the
+ * progress lock held.
+ */
 int siw_reporter_report(struct siw_reporter *reporter, const struct siw_conn_event *event);
-/* Drops the event of a request that ends before the event was taken. Progress lock held. */
+/*
+ * Drops the event of a query that ends before its event was read. Called with the progress lock
+ * held.
+ */
 void siw_reporter_cancel(struct siw_reporter *reporter, const struct siw_sidr_request *asked);
-/* All connections of the reporter must have been destroyed. */
+/* Closes a reporter, whose connections must all have been destroyed. */
 void siw_reporter_close(struct siw_reporter *reporter);
 /*
  * Moves the events of user_data to another queue, and makes reporter, unless it is NULL, report to
@@ -137,21 +143,29 @@ int siw_connect_listen(struct siw_reporter *reporter, const struct siw_addr *add
 int siw_connect_start(struct siw_reporter *reporter, const struct siw_addr *dest,
 		      const struct siw_addr *source, const struct siw_mpa_params *params,
 		      int timeout_ms, int refused_ms, struct siw_conn **out);
-/* The responder sends its Reply. */
+/* Sends the responder's Reply. */
 int siw_connect_reply(struct siw_conn *conn, const struct siw_mpa_params *params);
 /*
  * Sets the IP type of service, 0 to 255, of everything that the connection sends, before and after
  * a QP owns the stream.
  */
 void siw_conn_tos(struct siw_conn *conn, int tos);
-/* Whether CRCs are in use. For a connection with an attached QP, also valid after its end. */
+/*
+ * Returns whether CRCs are in use. For a connection with an attached QP, the result is also valid
+ * after the end of the connection.
+ */
 int siw_conn_crc(struct siw_conn *conn);
 int siw_conn_addrs(struct siw_conn *conn, struct siw_addr *local, struct siw_addr *peer);
 
-/* Hands the started stream to the QP of hold: INIT -> RTR -> RTS. An ESTABLISHED event follows. */
+/*
+ * Transfers the started stream to the QP of hold: INIT -> RTR -> RTS. An ESTABLISHED event follows.
+ */
 int siw_connect_attach(struct siw_conn *conn, const struct siw_qp_hold *hold,
 		       const struct siw_rc_start *start);
-/* Instead of siw_connect_attach: sends a Terminate with the error, if possible, and closes. */
+/*
+ * Called instead of siw_connect_attach: sends a Terminate with the error, if possible, and closes
+ * the connection.
+ */
 void siw_connect_refuse(struct siw_conn *conn, const struct siw_wire_err *err);
 /*
  * Moves the attached QP to ERR; completed requests still reach the peer. -ENOTCONN: no QP is

@@ -51,13 +51,13 @@ uint32_t siw_admission_source(const struct siw_admission *admission, const struc
 	return siw_source_index(admission->key, addr);
 }
 
-bool siw_admission_fair(const struct siw_admission *admission, uint32_t source)
+bool siw_admission_source_has_room(const struct siw_admission *admission, uint32_t source)
 {
 	return source == SIW_SOURCES ||
 	       admission_below_limit(&admission->source[source], &admission->max_source);
 }
 
-bool siw_admission_pressed(const struct siw_admission *admission)
+bool siw_admission_is_half_full(const struct siw_admission *admission)
 {
 	return admission->all.starting >= (admission->max.starting + 1) / 2;
 }

@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * connect/connect_admission.h - counts a listener's pending connections, in total and per source, and decides
- * whether another connection is admitted (RFC 5042 section 6.4.1: a single party must not exhaust a
- * shared resource).
+ * connect/connect_admission.h - counts a listener's pending connections, in total and per source,
+ * and decides whether another connection is admitted (RFC 5042 section 6.4.1: a single party must
+ * not exhaust a shared resource).
  *
  * A connection is pending while it is in MPA start-up (setting max_startups), and then until the
- * program takes it (setting max_requests bounds both together). When there is no room, a start-up
- * that has not sent its complete Request for a while is closed to make room: the oldest start-up of
- * the newcomer's source if that source has used up its share, else the oldest of the source that
- * has most. Sources are defined in base/source.h. By default loopback has no share limit: a test
- * may open a thousand client connections from there, and a local attacker can do more harm than
- * fill these places. Setting source_share limits loopback, too. Under the progress lock.
+ * program reads its event (setting max_requests bounds both together). When the limit is reached, a
+ * start-up that has not received its complete Request for a while is closed to admit a new
+ * connection: the oldest start-up of the new connection's source if that source has used up its
+ * share, otherwise the oldest of the source that has the most start-ups. Sources are defined in
+ * base/source.h. By default loopback has no share limit: a test may open a thousand client
+ * connections from there, and a local attacker can do more harm than use up the pending
+ * connections. Setting source_share limits loopback, too. Call all functions under the progress
+ * lock.
  */
 #ifndef SIW_CONNECT_ADMISSION_H
 #define SIW_CONNECT_ADMISSION_H
@@ -32,26 +34,29 @@ struct siw_admission {
 	uint64_t key;
 	struct siw_admission_count max, max_source, all;
 	struct siw_admission_count
-		source[SIW_SOURCES + 1]; /* the last entry is for loopback without a share limit */
+		source[SIW_SOURCES + 1]; /* the last: loopback without a share limit */
 };
 
 enum siw_admission_place {
-	SIW_ADMISSION_NOWHERE, /* not counted */
+	SIW_ADMISSION_NOWHERE, /* in no admission count */
 	SIW_ADMISSION_STARTING,
 	SIW_ADMISSION_REQUEST,
 };
 
-/* Takes the limits from the settings. NULL: no memory. */
+/*
+ * Allocates the admission state of a listener, with the limits of the settings. Returns NULL if
+ * there is no memory.
+ */
 struct siw_admission *siw_admission_new(void);
-/* Whether the limits for all sources together admit another connection. */
+/* Returns whether the limits for all sources together admit another connection. */
 bool siw_admission_has_room(const struct siw_admission *admission);
-/* The index of an address's source in the listener's table. */
+/* Returns the index of an address's source in the listener's table. */
 uint32_t siw_admission_source(const struct siw_admission *admission, const struct siw_addr *addr);
-/* Whether at least half of the admissible start-ups are in progress. */
-bool siw_admission_pressed(const struct siw_admission *admission);
-/* Whether the limits for this source admit another connection. */
-bool siw_admission_fair(const struct siw_admission *admission, uint32_t source);
-/* Moves a connection of this source from one count to another. */
+/* Returns whether at least half of the admissible start-ups are in progress. */
+bool siw_admission_is_half_full(const struct siw_admission *admission);
+/* Returns whether the limits for this source admit another connection. */
+bool siw_admission_source_has_room(const struct siw_admission *admission, uint32_t source);
+/* Moves a connection of this source from one admission count to another. */
 void siw_admission_move(struct siw_admission *admission, uint32_t source,
 			enum siw_admission_place from, enum siw_admission_place to);
 

@@ -25,12 +25,12 @@ static void evq_update_fd(struct siw_evq *q)
 	q->fd_set = any;
 }
 
-static struct siw_reporter *reporter_of(const struct siw_conn *conn)
+static struct siw_reporter *reporter_of_connection(const struct siw_conn *conn)
 {
 	return siw_container(conn->user, struct siw_reporter, user);
 }
 
-/* Queues a copy of the event: 0 or -ENOMEM. */
+/* Adds a copy of the event to the queue. Returns 0 or -ENOMEM. */
 static int evq_add_event(struct siw_evq *q, const struct siw_conn_event *event)
 {
 	struct event_node *node = calloc(1, sizeof(*node));
@@ -48,7 +48,7 @@ static int evq_add_event(struct siw_evq *q, const struct siw_conn_event *event)
 static int conn_event_raise(struct siw_conn *conn, struct siw_conn *listener, int kind, int status,
 			    const struct siw_mpa_params *params)
 {
-	struct siw_reporter *reporter = reporter_of(conn);
+	struct siw_reporter *reporter = reporter_of_connection(conn);
 	struct siw_conn_event event = {
 		.kind = kind,
 		.status = status,
@@ -64,7 +64,7 @@ static int conn_event_raise(struct siw_conn *conn, struct siw_conn *listener, in
 	return evq_add_event(reporter->evq, &event);
 }
 
-int siw_evq_tell(struct siw_evq *q, int told, int status, void *user_data)
+int siw_evq_queue_notification(struct siw_evq *q, int told, int status, void *user_data)
 {
 	struct siw_conn_event event = {
 		.kind = SIW_CONN_NOTIFIED,
@@ -86,8 +86,8 @@ int siw_reporter_report(struct siw_reporter *reporter, const struct siw_conn_eve
 }
 
 /*
- * Whether the event concerns the object that what points to: a connection, its listener, or a
- * request.
+ * Returns whether the event concerns the object that `what` points to: a connection, its listener,
+ * or a request.
  */
 static bool event_concerns(const struct siw_conn_event *event, const void *what)
 {
@@ -95,7 +95,7 @@ static bool event_concerns(const struct siw_conn_event *event, const void *what)
 }
 
 /*
- * Drops the queued events that concern the object that what points to, or, if what is NULL, the
+ * Drops the queued events that concern the object that `what` points to, or, if `what` is NULL, the
  * events of user_data.
  */
 static void evq_drop_events(struct siw_evq *q, const void *what, const void *user_data)
@@ -130,7 +130,7 @@ void siw_reporter_cancel(struct siw_reporter *reporter, const struct siw_sidr_re
 
 static void conn_events_drop(struct siw_conn *conn)
 {
-	evq_drop_events(reporter_of(conn)->evq, conn, NULL);
+	evq_drop_events(reporter_of_connection(conn)->evq, conn, NULL);
 }
 
 int siw_evq_open(struct siw_context *ctx, struct siw_evq **out)
@@ -175,7 +175,7 @@ void siw_evq_free(struct siw_evq *q)
  * Counts a user of the device if the queue is not bound to a device: each connection id that uses
  * the device then keeps the device from being closed.
  */
-static void evq_count_user(struct siw_context *ctx, const struct siw_evq *q, uint32_t by)
+static void count_user_of_device(struct siw_context *ctx, const struct siw_evq *q, uint32_t by)
 {
 	if (!q->ctx)
 		atomic_fetch_add(&ctx->n_evq, by);
@@ -193,20 +193,20 @@ int siw_reporter_open(struct siw_context *ctx, struct siw_evq *q, void *user_dat
 						 .forget = conn_events_drop };
 	reporter->evq = q;
 	reporter->user_data = user_data;
-	evq_count_user(ctx, q, 1);
+	count_user_of_device(ctx, q, 1);
 	*out = reporter;
 	return 0;
 }
 
 void siw_reporter_close(struct siw_reporter *reporter)
 {
-	evq_count_user(reporter->user.ctx, reporter->evq, (uint32_t)-1);
+	count_user_of_device(reporter->user.ctx, reporter->evq, (uint32_t)-1);
 	free(reporter);
 }
 
 /*
- * Moves the events of user_data to another queue. Progress lock held if these events are raised by
- * connections, not only by the user.
+ * Moves the events of user_data to another queue. Called with the progress lock held if these
+ * events are raised by connections, not only by the user.
  */
 static void evq_move_events(struct siw_evq *from, struct siw_evq *to, const void *user_data)
 {
@@ -245,8 +245,8 @@ void siw_evq_move(struct siw_evq *from, struct siw_evq *to, const void *user_dat
 	siw_lock(&ctx->lane.lock);
 	evq_move_events(from, to, user_data);
 	reporter->evq = to;
-	evq_count_user(ctx, to, 1);
-	evq_count_user(ctx, from, (uint32_t)-1);
+	count_user_of_device(ctx, to, 1);
+	count_user_of_device(ctx, from, (uint32_t)-1);
 	siw_unlock(&ctx->lane.lock);
 }
 
@@ -335,7 +335,7 @@ int siw_evq_wait(struct siw_evq *q, int timeout_ms)
 	return r < 0 ? r : 0;
 }
 
-/* The device of the oldest event, or NULL. */
+/* Returns the device of the oldest event of the queue, or NULL. */
 static struct siw_context *evq_oldest_device(struct siw_evq *q)
 {
 	struct siw_context *ctx = NULL;
@@ -348,8 +348,8 @@ static struct siw_context *evq_oldest_device(struct siw_evq *q)
 }
 
 /*
- * Takes the oldest event if it belongs to device ctx, else returns NULL. ctx's progress lock held,
- * unless ctx is NULL.
+ * Removes and returns the oldest event if it belongs to device ctx, otherwise returns NULL. Called
+ * with the progress lock of ctx held, unless ctx is NULL.
  */
 static struct event_node *evq_take_of_device(struct siw_evq *q, const struct siw_context *ctx)
 {
@@ -368,13 +368,14 @@ static struct event_node *evq_take_of_device(struct siw_evq *q, const struct siw
 	return node;
 }
 
-int siw_evq_take(struct siw_evq *q, struct siw_conn_event *event)
+int siw_evq_pop_event(struct siw_evq *q, struct siw_conn_event *event)
 {
 	struct siw_context *ctx = evq_oldest_device(q);
 	struct event_node *node;
 
 	/*
-	 * The lock order is progress, then the queue's lock; siw_conn_leave_listener needs progress.
+	 * The lock order is the progress lock, then the queue's lock; siw_conn_leave_listener needs
+	 * the progress lock.
 	 */
 	if (ctx)
 		siw_lock(&ctx->lane.lock);

@@ -22,21 +22,21 @@ enum siw_conn_stage {
 
 /*
  * The receiver of connection events: an event queue for cm, or the queue pairs that connect by QPN.
- * Progress lock held.
+ * Its functions are called with the progress lock held.
  */
 struct siw_conn_user {
 	struct siw_context *ctx;
 	/*
-	 * Reports an event of conn; parameters as in struct siw_conn_event. For a REQUEST, a
-	 * result other than 0 means that nobody handles it and conn is to be freed; other results
-	 * are ignored.
+	 * Reports an event of conn; parameters as in struct siw_conn_event. For a REQUEST, a result
+	 * other than 0 means that no user handles the Request and conn is to be freed; other
+	 * results are ignored.
 	 */
 	int (*report)(struct siw_conn *conn, struct siw_conn *listener, int kind, int status,
 		      const struct siw_mpa_params *params);
-	/* Called when conn is being freed. */
+	/* Called when the connection conn is being freed. */
 	void (*forget)(struct siw_conn *conn);
 	/*
-	 * Whether this end expects connections from peer, which are then not limited by the
+	 * Returns whether this end expects connections from peer, which are then not limited by the
 	 * source's share.
 	 */
 	bool (*expects)(const struct siw_conn *listener, const struct siw_addr *peer);
@@ -68,7 +68,7 @@ struct siw_conn_retry {
 struct siw_conn {
 	struct siw_io_handler handler; /* must be first */
 	const struct siw_conn_user *user;
-	struct siw_conn *listener;   /* NULL after the user has taken the Request */
+	struct siw_conn *listener;   /* NULL after the user has read the event of the Request */
 	struct siw_link of_listener; /* link in its listener's children */
 	/*
 	 * index of the source in the listener's admission table, and the count that includes this
@@ -90,21 +90,24 @@ struct siw_conn {
 	bool established;
 	bool crc; /* CRCs are in use on the stream that a QP owns or owned */
 	uint64_t deadline_ns;
-	uint64_t began_ns; /* responder: when it was accepted */
+	uint64_t began_ns; /* responder: time at which the connection was accepted */
 	struct siw_timed timed;
 	int cause; /* reason why the connection ended, -errno */
 	struct siw_wire_err err;
 };
 
 /* ---- connect.c; progress lock held, as for all below ----------------------------------------- */
-/* As siw_connect_listen() and siw_connect_start(). dest NULL: connects source to itself. */
+/*
+ * Does the same as siw_connect_listen() and siw_connect_start() for this user. dest NULL: connects
+ * source to itself.
+ */
 int siw_conn_listen(const struct siw_conn_user *user, const struct siw_addr *addr, int backlog,
 		    void *user_data, struct siw_conn **out);
 int siw_conn_start(const struct siw_conn_user *user, const struct siw_addr *dest,
 		   const struct siw_addr *source, const struct siw_mpa_params *params,
 		   int timeout_ms, void *user_data, struct siw_conn **out);
 int siw_conn_reply(struct siw_conn *conn, const struct siw_mpa_params *params);
-/* Hands the started stream to the queue pair: 0 or -ENOMEM. */
+/* Transfers the started stream to the queue pair. Returns 0 or -ENOMEM. */
 int siw_conn_attach(struct siw_conn *conn, struct siw_rc_qp *rc, const struct siw_rc_start *start);
 /* Limits how long a Request may wait for the user's answer. */
 void siw_conn_set_timeout(struct siw_conn *conn, int timeout_ms);
@@ -116,9 +119,10 @@ void siw_conn_free(struct siw_conn *conn);
 
 /* ---- connect_events.c ------------------------------------------------------------------------ */
 /*
- * Removes a connection from its listener, after the user took the Request or the connection ended.
+ * Removes a connection from its listener, after the user read the event of the Request or the
+ * connection ended.
  */
 void siw_conn_leave_listener(struct siw_conn *conn);
-/* Moves the connection to another count of its listener's admission. */
+/* Moves the connection to another count of its listener's admission state. */
 void siw_conn_set_admission(struct siw_conn *conn, enum siw_admission_place place);
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * RC queue pairs that connect by GID and QPN, without a connection manager (spec/rc-pairing.md). All
- * functions are called with the progress lock held.
+ * RC queue pairs that connect by GID and QPN, without a connection manager (spec/rc-pairing.md).
+ * All functions are called with the progress lock held.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -64,7 +64,7 @@ struct frame {
 
 _Static_assert(sizeof(struct frame) == 48, "the size in the figure");
 
-/* Builds the private data; returns its length in octets. */
+/* Builds the private data that identifies this end; returns the length in octets. */
 static uint16_t pair_hello_build(uint8_t *out, const struct siw_pair_hello *hello)
 {
 	struct frame frame = {
@@ -82,7 +82,10 @@ static uint16_t pair_hello_build(uint8_t *out, const struct siw_pair_hello *hell
 	return sizeof(frame);
 }
 
-/* Parses private data: 0, or -EPROTO: not from siwarp, or of an unknown version. */
+/*
+ * Parses the private data of a peer. Returns 0, or -EPROTO: the data is not from siwarp, or of an
+ * unknown version.
+ */
 static int pair_hello_parse(const uint8_t *in, size_t len, struct siw_pair_hello *hello)
 {
 	struct frame frame;
@@ -117,8 +120,8 @@ static bool pair_id_same(const struct siw_pair_id *a, const struct siw_pair_id *
 }
 
 /*
- * Whether a is ordered before b, in which case a connects. The order is total and the same at both
- * ends.
+ * Returns whether id a is ordered before id b, in which case the end with id a connects. The order
+ * is total and the same at both ends.
  */
 static bool pair_id_before(const struct siw_pair_id *a, const struct siw_pair_id *b)
 {
@@ -128,8 +131,8 @@ static bool pair_id_before(const struct siw_pair_id *a, const struct siw_pair_id
 /* ==== ports, and the listeners behind them ==================================================== */
 
 /*
- * The TCP ports in the low 16 bits of RC QPNs. Each port serves up to 255 queue pairs of one device
- * and process; the kernel ensures that no other process uses the same port.
+ * The TCP ports in the low 16 bits of RC QPNs. Each port is used by up to 255 queue pairs of one
+ * device and process; the kernel ensures that no other process uses the same port.
  */
 
 #define SIW_PAIR_INDEXES 255 /* queue pairs of one port: indexes 1 to 255 */
@@ -141,7 +144,7 @@ struct siw_pair;
  * of the device's addresses.
  */
 struct siw_pair_port {
-	struct siw_conn_user user; /* first; user of its listeners and their connections */
+	struct siw_conn_user user; /* must be first; user of the port's connections */
 	struct siw_every_addr how; /* used to open the listeners */
 	struct siw_link link;	   /* link in ctx->pair_ports */
 	uint16_t port;
@@ -169,9 +172,9 @@ struct siw_pair {
 	struct siw_pair_port *port;
 	uint8_t index;
 	enum siw_pair_stage stage;
-	struct siw_pair_id own, peer; /* from RTR on */
+	struct siw_pair_id own, peer; /* the ids of both ends, valid from RTR on */
 	struct siw_conn *conn;	      /* in start-up as initiator, or attached */
-	struct siw_timed timed;	      /* timer for the two times below */
+	struct siw_timed timed;	      /* timer for retry_ns and fail_ns */
 	uint64_t retry_ns;	      /* time of the next connection attempt; 0: none */
 	/* time at which posted requests fail; 0: nothing is posted, or no limit */
 	uint64_t fail_ns;
@@ -186,7 +189,7 @@ _Static_assert(sizeof(((struct siw_pair_port *)0)->listeners) / sizeof(struct si
 		       SIW_MAX_ADDRS,
 	       "one listener for each address");
 
-/* The pair that has this QPN, or NULL. */
+/* Returns the pair that has this QPN, or NULL. */
 static struct siw_pair *pair_port_find(const struct siw_pair_port *port, uint32_t qpn)
 {
 	uint32_t index = qpn >> SIW_QPN_INDEX_BIT;
@@ -217,7 +220,7 @@ static int pair_port_listen_at(struct siw_every_addr *how, struct siw_addr *addr
 }
 
 /*
- * Opens listeners at a port. Settings rc_port_first and rc_port_last restrict the port, for
+ * Opens the listeners of a port. Settings rc_port_first and rc_port_last restrict the port, for
  * firewalls; 0: any port.
  */
 static int pair_port_listen(struct siw_pair_port *port)
@@ -253,7 +256,7 @@ static int pair_port_open(struct siw_context *ctx, const struct siw_conn_user *u
 	return 0;
 }
 
-/* A free index of this port whose QPN is unused, or 0: there is none. */
+/* Returns a free index of this port whose QPN is unused, or 0: there is none. */
 static uint8_t pair_port_free_index(const struct siw_context *ctx, const struct siw_pair_port *port)
 {
 	for (uint32_t i = 0, index = port->last; i < SIW_PAIR_INDEXES; i++) {
@@ -278,7 +281,10 @@ static void pair_port_assign(struct siw_pair_port *port, uint8_t index, struct s
 	port->user.ctx->n_high += pair->own.qpn >= SIW_FIRST_RC_QPN;
 }
 
-/* Assigns a QPN to pair: 0, -EADDRNOTAVAIL, -EADDRINUSE, -EMFILE, -ENOMEM, or another -errno. */
+/*
+ * Assigns a QPN to pair. Returns 0, -EADDRNOTAVAIL, -EADDRINUSE, -EMFILE, -ENOMEM, or another
+ * -errno.
+ */
 static int pair_port_join(struct siw_context *ctx, const struct siw_conn_user *user,
 			  struct siw_pair *pair)
 {
@@ -319,11 +325,11 @@ static void pair_port_leave(struct siw_pair *pair)
 /* ==== pairing ================================================================================= */
 
 /*
- * RC queue pairs that connect by GID and QPN (spec/rc-pairing.md). The program tells both ends the
- * id of the other by siw_modify_qp(). The end with the lower id connects, from its own address to
- * the other's address, with the port in the other's QPN; both identify themselves in MPA's private
- * data. Either end may be first: the initiator retries, and a Request for a queue pair that is not
- * in RTR yet is kept for it.
+ * RC queue pairs that connect by GID and QPN (spec/rc-pairing.md). The program sets the id of the
+ * other end at both ends with siw_modify_qp(). The end with the lower id connects, from its own
+ * address to the other's address, with the port in the other's QPN; both identify themselves in
+ * MPA's private data. Either end may be first: the initiator retries, and a Request for a queue
+ * pair that is not in RTR yet is kept for it.
  *
  * When a stream ends, the QP keeps its state, as on InfiniBand, where the loss of the peer does not
  * change the state either. Requests that are outstanding then or posted later fail at their
@@ -332,14 +338,14 @@ static void pair_port_leave(struct siw_pair *pair)
 
 #define FIRST_WAIT_US 1000u
 #define LAST_WAIT_US  64000u
-/* After this time without success, a peer is tried only once a second. */
+/* After this time without success, connecting to a peer is tried only once a second. */
 #define PATIENT_NS   (3 * UINT64_C(1000000000))
 #define SLOW_WAIT_US 1000000u
 /* Posted requests wait at least this long for a peer, because one lost SYN costs a second. */
 #define LEAST_WAIT_NS (3 * UINT64_C(1000000000))
 /*
- * A Request is kept for this many start-up time-outs, longer than its initiator waits; the
- * initiator then retries.
+ * A Request is kept for this many start-up time-outs, longer than the initiator of the Request
+ * waits; the initiator then retries.
  */
 #define KEPT_STARTUPS 2
 
@@ -358,10 +364,10 @@ static void pair_set_timer(struct siw_pair *pair)
 }
 
 /*
- * How long posted requests wait for a peer, in nanoseconds: attribute timeout in InfiniBand's
- * encoding (4.096 us << timeout), times retry_cnt + 1. 0: without limit.
+ * Returns how long posted requests wait for a peer, in nanoseconds: attribute timeout in
+ * InfiniBand's encoding (4.096 us << timeout), times retry_cnt + 1. 0: without limit.
  */
-static uint64_t pair_patience_ns(const struct siw_pair *pair)
+static uint64_t pair_request_timeout_ns(const struct siw_pair *pair)
 {
 	uint64_t wait = (UINT64_C(4096) << pair->timeout) * (uint64_t)(pair->retry_cnt + 1);
 
@@ -385,17 +391,17 @@ static void pair_retry_later(struct siw_pair *pair)
 /* ---- parameters of start-up ------------------------------------------------------------------ */
 
 /*
- * The number of Reads that this end accepts (IRD): the program's value plus one, for the empty Read
- * by which the peer finds out what this end has received.
+ * Returns the number of Reads that this end accepts (IRD): the program's value plus one, for the
+ * empty Read by which the peer finds out how much this end has received.
  */
-static uint16_t pair_own_ird(const struct siw_pair *pair)
+static uint16_t pair_own_ird_limit(const struct siw_pair *pair)
 {
 	int ird = pair->rc->base.ird;
 
 	return ird < 0 || ird >= SIW_RDMAP_MAX_READS ? SIW_RDMAP_MAX_READS : (uint16_t)(ird + 1);
 }
 
-static uint32_t own_features(void)
+static uint32_t pair_announced_features(void)
 {
 	return siw_settings()->delivery_counts ? SIW_PAIR_COUNTS : 0;
 }
@@ -403,7 +409,7 @@ static uint32_t own_features(void)
 static void pair_fill_params(const struct siw_pair *pair, struct siw_mpa_params *params)
 {
 	struct siw_pair_hello hello = {
-		.features = own_features(),
+		.features = pair_announced_features(),
 		.rnr_retry = (uint8_t)pair->rc->base.rnr_retry,
 		.from = pair->own,
 		.to = pair->peer,
@@ -416,7 +422,7 @@ static void pair_fill_params(const struct siw_pair *pair, struct siw_mpa_params 
 		.enhanced = 1,
 		.p2p = 1,
 		.rtr = SIW_MPA_RTR_WRITE | SIW_MPA_RTR_READ,
-		.ird = pair_own_ird(pair),
+		.ird = pair_own_ird_limit(pair),
 		.ord = SIW_RDMAP_MAX_READS,
 	};
 	params->pdata_len = pair_hello_build(params->pdata, &hello);
@@ -441,17 +447,17 @@ static int pair_attach(struct siw_pair *pair, struct siw_conn *conn,
 		       bool initiator, uint8_t rtr)
 {
 	struct siw_rc_start at = {
-		.ird = pair_own_ird(pair),
+		.ird = pair_own_ird_limit(pair),
 		.ord = theirs->ird < SIW_RDMAP_MAX_READS ? theirs->ird : SIW_RDMAP_MAX_READS,
 		.rtr = rtr,
 		.initiator = initiator,
 		.ord_known = true,
 		.siwarp = true,
-		.counts = own_features() & hello->features & SIW_PAIR_COUNTS,
+		.counts = pair_announced_features() & hello->features & SIW_PAIR_COUNTS,
 	};
 	int err;
 
-	/* Set before the connection reports that it is established. */
+	/* pair->conn is set before the connection reports that it is established. */
 	pair->conn = conn;
 	pair->stage = SIW_PAIR_PAIRED;
 	pair->retry_ns = pair->fail_ns = 0;
@@ -476,7 +482,7 @@ static void pair_connect(struct siw_pair *pair)
 
 	pair->retry_ns = 0;
 	pair_fill_params(pair, &params);
-	if (itself) /* without RTR, since this end is initiator and responder at once */
+	if (itself) /* without RTR message, since this end is initiator and responder in one */
 		params.p2p = params.rtr = 0;
 	dest.port_be = htons((uint16_t)pair->peer.qpn);
 	if (siw_conn_start(&pair->port->user, itself ? NULL : &dest, &pair->own.addr, &params, 0,
@@ -486,15 +492,15 @@ static void pair_connect(struct siw_pair *pair)
 	}
 }
 
-/* Frees a connection that has ended. Its end has been reported already. */
+/* Frees a connection that has ended, and whose end has been reported already. */
 static void pair_drop_conn(struct siw_pair *pair, struct siw_conn *conn)
 {
 	pair->conn = NULL;
 	siw_conn_free(conn);
 }
 
-static void pair_on_reply(struct siw_pair *pair, struct siw_conn *conn,
-			  const struct siw_mpa_params *params)
+static void pair_handle_reply(struct siw_pair *pair, struct siw_conn *conn,
+			      const struct siw_mpa_params *params)
 {
 	bool itself = pair_id_same(&pair->own, &pair->peer);
 	struct siw_pair_hello hello;
@@ -532,7 +538,10 @@ static int accept_request(struct siw_pair *pair, struct siw_conn *conn,
 	if (err)
 		return err;
 	siw_conn_leave_listener(conn);
-	/* user_data held the kept Request until now; it is no longer needed. */
+	/*
+	 * The member user_data held the kept Request until now; the kept Request is no longer
+	 * needed.
+	 */
 	free(conn->user_data);
 	conn->user_data = pair;
 	return pair_attach(pair, conn, theirs, hello, false, params.rtr);
@@ -568,8 +577,8 @@ static int pair_keep_request(struct siw_conn *conn, const struct siw_pair_hello 
 }
 
 /*
- * Accepts or rejects a Request. 0: the connection belongs to the queue pair. Otherwise the caller
- * frees conn.
+ * Accepts or rejects a Request. Returns 0: the connection belongs to the queue pair. Otherwise the
+ * caller frees conn.
  */
 static int pair_handle_request(struct siw_pair *pair, struct siw_conn *conn,
 			       const struct siw_pair_hello *hello,
@@ -583,8 +592,8 @@ static int pair_handle_request(struct siw_pair *pair, struct siw_conn *conn,
 }
 
 /*
- * Whether the sender's address is the one in its hello, which is not the case behind an address
- * translator.
+ * Returns whether the sender's address is the address in its private data, which is not the case
+ * behind an address translator.
  */
 static bool pair_hello_addr_matches(struct siw_conn *conn, const struct siw_pair_hello *hello)
 {
@@ -596,16 +605,16 @@ static bool pair_hello_addr_matches(struct siw_conn *conn, const struct siw_pair
 	return siw_addr_same(&peer, &hello->from.addr);
 }
 
-static int pair_on_request(struct siw_conn *conn, struct siw_conn *listener,
-			   const struct siw_mpa_params *params)
+static int pair_handle_arriving_request(struct siw_conn *conn, struct siw_conn *listener,
+					const struct siw_mpa_params *params)
 {
 	const struct siw_pair_port *port = listener->user_data;
 	struct siw_pair_hello hello;
 	struct siw_pair *pair;
 
 	/*
-	 * Without Reads, neither end can find out what the other has received; siwarp always grants
-	 * one.
+	 * Without Reads, neither end can find out how much the other has received; siwarp always
+	 * grants one.
 	 */
 	if (!params->enhanced || !params->p2p || !params->ird ||
 	    pair_hello_parse(params->pdata, params->pdata_len, &hello)) {
@@ -650,17 +659,17 @@ static void pair_handle_kept_requests(struct siw_pair *pair)
 
 /* ---- events of connections: struct siw_conn_user --------------------------------------------- */
 
-static int pair_report(struct siw_conn *conn, struct siw_conn *listener, int kind, int status,
-		       const struct siw_mpa_params *params)
+static int pair_handle_connection_event(struct siw_conn *conn, struct siw_conn *listener, int kind,
+					int status, const struct siw_mpa_params *params)
 {
 	struct siw_pair *pair = conn->user_data;
 
 	(void)status;
 	switch (kind) {
 	case SIW_CONN_REQUEST:
-		return pair_on_request(conn, listener, params);
+		return pair_handle_arriving_request(conn, listener, params);
 	case SIW_CONN_REPLY:
-		pair_on_reply(pair, conn, params);
+		pair_handle_reply(pair, conn, params);
 		return 0;
 	case SIW_CONN_ESTABLISHED:
 		return 0;
@@ -681,17 +690,17 @@ static int pair_report(struct siw_conn *conn, struct siw_conn *listener, int kin
 	}
 }
 
-static void pair_conn_freed(struct siw_conn *conn)
+static void pair_handle_freed_connection(struct siw_conn *conn)
 {
 	/*
-	 * user_data of a pending connection is its kept Request. For a listener user_data is the
-	 * port, and for other connections the pair, which are not freed here.
+	 * The user_data of a pending connection is its kept Request. For a listener user_data is
+	 * the port, and for other connections the pair, which are not freed here.
 	 */
 	if (conn->listener)
 		free(conn->user_data);
 }
 
-static bool pair_expects(const struct siw_conn *listener, const struct siw_addr *peer)
+static bool pair_expects_peer_address(const struct siw_conn *listener, const struct siw_addr *peer)
 {
 	const struct siw_pair_port *port = listener->user_data;
 	struct siw_addr who = *peer;
@@ -708,15 +717,18 @@ static bool pair_expects(const struct siw_conn *listener, const struct siw_addr 
 }
 
 static const struct siw_conn_user user = {
-	.report = pair_report,
-	.forget = pair_conn_freed,
-	.expects = pair_expects,
+	.report = pair_handle_connection_event,
+	.forget = pair_handle_freed_connection,
+	.expects = pair_expects_peer_address,
 };
 
 /* ---- calls of the queue pair: struct siw_pair_ops -------------------------------------------- */
 
-/* Fails all posted requests; the oldest one with RETRY_EXC_ERR, the others are flushed. */
-static void pair_tick(struct siw_timed *timed, uint64_t now_ns)
+/*
+ * Called when the timer of a pair expires: fails all posted requests; the oldest with
+ * RETRY_EXC_ERR, the others are flushed.
+ */
+static void pair_handle_timer(struct siw_timed *timed, uint64_t now_ns)
 {
 	struct siw_pair *pair = siw_container(timed, struct siw_pair, timed);
 
@@ -730,11 +742,14 @@ static void pair_tick(struct siw_timed *timed, uint64_t now_ns)
 	}
 }
 
-/* Requests are posted, and there is no stream: starts the time-out, and retries to connect now. */
-static void pair_turn(struct siw_rc_qp *rc)
+/*
+ * Called when requests are posted and there is no stream: starts the time-out, and retries to
+ * connect now.
+ */
+static void pair_start_time_out_and_connect(struct siw_rc_qp *rc)
 {
 	struct siw_pair *pair = rc->pair;
-	uint64_t now = siw_now_ns(), patience = pair_patience_ns(pair);
+	uint64_t now = siw_now_ns(), patience = pair_request_timeout_ns(pair);
 
 	if ((pair->stage != SIW_PAIR_AWAITING && pair->stage != SIW_PAIR_LOST) || pair->fail_ns ||
 	    !patience)
@@ -749,8 +764,8 @@ static void pair_turn(struct siw_rc_qp *rc)
 }
 
 /*
- * The address that this end uses towards the peer: the one given by the program, or the device's
- * first address of the same family.
+ * Sets the address that this end uses towards the peer: the address given by the program, or the
+ * device's first address of the same family.
  */
 static int pair_own_addr(const struct siw_pair *pair, const struct siw_qp_attr *attr,
 			 struct siw_addr *addr)
@@ -828,7 +843,7 @@ static void pair_modified(struct siw_rc_qp *rc)
 		pair_limit_reads(pair);
 }
 
-static void pair_stop(struct siw_rc_qp *rc)
+static void pair_stop_connecting(struct siw_rc_qp *rc)
 {
 	struct siw_pair *pair = rc->pair;
 
@@ -843,7 +858,7 @@ static void pair_stop(struct siw_rc_qp *rc)
 	rc->base.granted_ord = rc->base.reads_max = SIW_RDMAP_MAX_READS;
 }
 
-static void pair_query(const struct siw_rc_qp *rc, struct siw_qp_attr *attr)
+static void pair_query_attributes(const struct siw_rc_qp *rc, struct siw_qp_attr *attr)
 {
 	const struct siw_pair *pair = rc->pair;
 
@@ -854,11 +869,11 @@ static void pair_query(const struct siw_rc_qp *rc, struct siw_qp_attr *attr)
 	attr->dest_qp_num = pair->peer.qpn;
 }
 
-static void close_pair(struct siw_rc_qp *rc)
+static void free_pair_of_qp(struct siw_rc_qp *rc)
 {
 	struct siw_pair *pair = rc->pair;
 
-	pair_stop(rc);
+	pair_stop_connecting(rc);
 	pair_port_leave(pair);
 	rc->pair = NULL;
 	rc->pairs = NULL;
@@ -868,10 +883,10 @@ static void close_pair(struct siw_rc_qp *rc)
 static const struct siw_pair_ops ops = {
 	.prepare = pair_prepare,
 	.modified = pair_modified,
-	.turn = pair_turn,
-	.stop = pair_stop,
-	.query = pair_query,
-	.close = close_pair,
+	.turn = pair_start_time_out_and_connect,
+	.stop = pair_stop_connecting,
+	.query = pair_query_attributes,
+	.close = free_pair_of_qp,
 };
 
 int siw_pair_open(struct siw_rc_qp *rc)
@@ -882,10 +897,13 @@ int siw_pair_open(struct siw_rc_qp *rc)
 	if (!pair)
 		return -ENOMEM;
 	pair->rc = rc;
-	/* 67 ms, eight times with retry_cnt 7; LEAST_WAIT_NS raises this to 3 s */
+	/*
+	 * 67 ms; with retry_cnt 7 requests wait eight times as long, and LEAST_WAIT_NS raises that
+	 * to 3 s
+	 */
 	pair->timeout = 14;
 	pair->retry_cnt = 7;
-	pair->timed.tick = pair_tick;
+	pair->timed.tick = pair_handle_timer;
 	siw_link_init(&pair->timed.link);
 	err = pair_port_join(rc->base.qp.ctx, &user, pair);
 	if (err) {

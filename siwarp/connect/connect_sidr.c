@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Resolution of UD queue pairs over UDP (spec/cm-udp.md): queries of this end, and the ports that answer. */
+/*
+ * Resolution of UD queue pairs over UDP (spec/cm-udp.md): queries of this end, and the ports that
+ * answer.
+ */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -23,8 +26,8 @@
 #define FIRST_WAIT_MS 100
 #define LAST_WAIT_MS  1000
 /*
- * Number of cookies that are returned at once. If a peer sends more, further ones are returned with
- * the next scheduled retransmission.
+ * Number of cookies that are returned immediately. If a peer sends more, further cookies are
+ * returned with the next scheduled retransmission.
  */
 #define COOKIES 3
 /*
@@ -52,7 +55,7 @@ struct siw_sidr_query {
 	bool refused;
 };
 
-static struct siw_context *query_context(const struct siw_sidr_query *ask)
+static struct siw_context *device_of_sidr_query(const struct siw_sidr_query *ask)
 {
 	return ask->reporter->user.ctx;
 }
@@ -61,7 +64,7 @@ static void sidr_query_stop(struct siw_sidr_query *ask)
 {
 	if (!ask->sock)
 		return;
-	siw_device_timed_del(query_context(ask), &ask->timed);
+	siw_device_timed_del(device_of_sidr_query(ask), &ask->timed);
 	siw_llp_close(ask->sock);
 	ask->sock = NULL;
 }
@@ -82,13 +85,13 @@ static void sidr_query_report(struct siw_sidr_query *ask, int kind, int status,
 	}
 	/*
 	 * If there is no memory for the event, the answer counts as lost, and the next
-	 * retransmission triggers another one.
+	 * retransmission triggers another answer.
 	 */
 	if (siw_reporter_report(ask->reporter, &event) == 0)
 		sidr_query_stop(ask);
 }
 
-/* Sends the query: 0, or the -errno with which the kernel refused to send it. */
+/* Sends the query. Returns 0, or the -errno with which the kernel refused to send it. */
 static int sidr_query_send(struct siw_sidr_query *ask)
 {
 	uint8_t octets[SIW_SIDR_FRAME];
@@ -108,7 +111,7 @@ static void sidr_query_schedule(struct siw_sidr_query *ask, uint64_t now_ns)
 	if (ask->due_ns > ask->deadline_ns)
 		ask->due_ns = ask->deadline_ns;
 	ask->wait_ms = ask->wait_ms * 2 < LAST_WAIT_MS ? ask->wait_ms * 2 : LAST_WAIT_MS;
-	siw_device_timed_at(query_context(ask), &ask->timed, ask->due_ns);
+	siw_device_timed_at(device_of_sidr_query(ask), &ask->timed, ask->due_ns);
 }
 
 static bool sidr_query_is_refused(const struct siw_sidr_query *ask)
@@ -124,7 +127,7 @@ static void sidr_query_report_refused(struct siw_sidr_query *ask)
 	sidr_query_report(ask, SIW_CONN_REJECTED, -ECONNREFUSED, &nobody);
 }
 
-static void sidr_query_tick(struct siw_timed *timed, uint64_t now_ns)
+static void sidr_query_handle_timer(struct siw_timed *timed, uint64_t now_ns)
 {
 	struct siw_sidr_query *ask = siw_container(timed, struct siw_sidr_query, timed);
 
@@ -146,7 +149,7 @@ static void sidr_query_tick(struct siw_timed *timed, uint64_t now_ns)
 	sidr_query_send(ask);
 }
 
-static void sidr_query_on_cookie(struct siw_sidr_query *ask, const struct siw_sidr_frame *frame)
+static void sidr_query_handle_cookie(struct siw_sidr_query *ask, const struct siw_sidr_frame *frame)
 {
 	if (ask->question.cookie == frame->cookie)
 		return;
@@ -157,9 +160,9 @@ static void sidr_query_on_cookie(struct siw_sidr_query *ask, const struct siw_si
 }
 
 /*
- * Sets the queue pair's address to the one that was queried. Only if a loopback address was
- * queried, which stands for a device with other addresses, the address is taken from the answer.
- * false: the answer has another address, and is dropped.
+ * Sets the queue pair's address to the address that was queried. Only if a loopback address was
+ * queried, which stands for a device with other addresses, the address is copied from the answer.
+ * Returns false if the answer has another address, and is dropped.
  */
 static bool sidr_query_set_addr(const struct siw_sidr_query *ask, struct siw_sidr_frame *frame)
 {
@@ -172,8 +175,8 @@ static bool sidr_query_set_addr(const struct siw_sidr_query *ask, struct siw_sid
 	return true;
 }
 
-static void sidr_query_on_frame(struct siw_sidr_query *ask, const struct siw_addr *from,
-				struct siw_sidr_frame *frame)
+static void sidr_query_handle_frame(struct siw_sidr_query *ask, const struct siw_addr *from,
+				    struct siw_sidr_frame *frame)
 {
 	if (!siw_addr_same(from, &ask->dest) || frame->id != ask->question.id ||
 	    frame->type == SIW_SIDR_QUERY) {
@@ -181,7 +184,7 @@ static void sidr_query_on_frame(struct siw_sidr_query *ask, const struct siw_add
 		return;
 	}
 	if (frame->type == SIW_SIDR_COOKIE)
-		sidr_query_on_cookie(ask, frame);
+		sidr_query_handle_cookie(ask, frame);
 	else if (frame->type == SIW_SIDR_REFUSAL)
 		sidr_query_report(ask, SIW_CONN_REJECTED, -ECONNREFUSED, frame);
 	else if (sidr_query_set_addr(ask, frame))
@@ -191,16 +194,19 @@ static void sidr_query_on_frame(struct siw_sidr_query *ask, const struct siw_add
 }
 
 /*
- * Handles an ICMP port unreachable message. It counts only if it quotes the query's 64-bit id,
- * which an attacker that cannot see the query has to guess, and only once per transmission of the
- * query.
+ * Handles an ICMP port unreachable message. The message counts only if it quotes the query's 64-bit
+ * id, which an attacker that cannot see the query has to guess, and only once per transmission of
+ * the query.
  */
-static void sidr_query_on_icmp(struct siw_sidr_query *ask, const struct siw_addr *dest,
-			       const uint8_t *quoted, size_t len)
+static void sidr_query_handle_icmp_error(struct siw_sidr_query *ask, const struct siw_addr *dest,
+					 const uint8_t *quoted, size_t len)
 {
 	if (!siw_addr_same(dest, &ask->dest) ||
 	    siw_sidr_quoted_id(quoted, len) != ask->question.id) {
-		/* Not siw_drop(), since a capture contains only datagrams. */
+		/*
+		 * siw_drop() is not used, since a capture contains only datagrams, and this is an
+		 * ICMP message.
+		 */
 		siw_count(SIW_COUNTER_drop_sidr_id, 1);
 		return;
 	}
@@ -208,7 +214,8 @@ static void sidr_query_on_icmp(struct siw_sidr_query *ask, const struct siw_addr
 		return;
 	ask->refused = true;
 	ask->refusals++;
-	if (siw_llp_port_clock(query_context(ask)->lane.port) >= ask->begun_ns + PATIENCE_MS * MS &&
+	if (siw_llp_port_clock(device_of_sidr_query(ask)->lane.port) >=
+		    ask->begun_ns + PATIENCE_MS * MS &&
 	    sidr_query_is_refused(ask))
 		sidr_query_report_refused(ask);
 }
@@ -225,7 +232,7 @@ static void sidr_query_read_icmp(struct siw_sidr_query *ask)
 		if (len < 0)
 			break;
 		if (len > 0)
-			sidr_query_on_icmp(ask, &dest, quoted, (size_t)len);
+			sidr_query_handle_icmp_error(ask, &dest, quoted, (size_t)len);
 	}
 }
 
@@ -235,7 +242,7 @@ static int sidr_query_serve(struct siw_io_handler *self)
 	int n, max = (int)siw_settings()->budget;
 
 	for (n = 0; n < max && ask->sock; n++) {
-		uint8_t *room = siw_llp_port_room(query_context(ask)->lane.port);
+		uint8_t *room = siw_llp_port_room(device_of_sidr_query(ask)->lane.port);
 		struct siw_sidr_frame frame;
 		struct siw_addr from;
 		ssize_t len = siw_llp_udp_recv(ask->sock, &from, room, SIW_LLP_ROOM);
@@ -243,13 +250,16 @@ static int sidr_query_serve(struct siw_io_handler *self)
 		if (len < 0)
 			break;
 		if (siw_sidr_parse(room, (size_t)len, &frame))
-			sidr_query_on_frame(ask, &from, &frame);
+			sidr_query_handle_frame(ask, &from, &frame);
 	}
 	sidr_query_read_icmp(ask);
 	return n;
 }
 
-/* Random, so that an attacker that cannot see the query cannot answer it; never 0. */
+/*
+ * Returns a random id for a query, so that an attacker that cannot see the query cannot answer it;
+ * never 0.
+ */
 static uint64_t sidr_new_id(void)
 {
 	struct siw_sipkey key;
@@ -258,13 +268,13 @@ static uint64_t sidr_new_id(void)
 	return key.k[0] | 1;
 }
 
-/* Progress lock held. */
-static int sidr_query_begin(struct siw_sidr_query *ask, const struct siw_addr *source,
-			    int timeout_ms)
+/* Opens the socket of a query and sends the query. Called with the progress lock held. */
+static int sidr_query_open_and_send(struct siw_sidr_query *ask, const struct siw_addr *source,
+				    int timeout_ms)
 {
 	uint64_t now = siw_now_ns();
-	int err =
-		siw_llp_udp_open(query_context(ask)->lane.port, source, &ask->handler, &ask->sock);
+	int err = siw_llp_udp_open(device_of_sidr_query(ask)->lane.port, source, &ask->handler,
+				   &ask->sock);
 
 	if (err)
 		return err;
@@ -285,7 +295,10 @@ static int sidr_query_begin(struct siw_sidr_query *ask, const struct siw_addr *s
 	return 0;
 }
 
-/* The device's first address of dest's family, link-local if dest is. Progress lock held. */
+/*
+ * Finds the device's first address of dest's family, link-local if dest is. Called with the
+ * progress lock held.
+ */
 static int sidr_find_source(const struct siw_context *ctx, const struct siw_addr *dest,
 			    struct siw_addr *source)
 {
@@ -320,7 +333,7 @@ int siw_sidr_query(struct siw_reporter *reporter, const struct siw_addr *dest,
 	ask->handler.serve = sidr_query_serve;
 	ask->reporter = reporter;
 	ask->dest = *dest;
-	ask->timed.tick = sidr_query_tick;
+	ask->timed.tick = sidr_query_handle_timer;
 	siw_link_init(&ask->timed.link);
 	ask->question = (struct siw_sidr_frame){
 		.type = SIW_SIDR_QUERY,
@@ -333,9 +346,10 @@ int siw_sidr_query(struct siw_reporter *reporter, const struct siw_addr *dest,
 	if (!from.family)
 		err = sidr_find_source(ctx, dest, &from);
 	if (!err)
-		err = sidr_query_begin(ask, &from, timeout_ms);
+		err = sidr_query_open_and_send(ask, &from, timeout_ms);
 	/*
-	 * Set under the lock, because another thread may take the query's first event and use *out.
+	 * *out is set under the lock, because another thread may read the query's first event and
+	 * use *out.
 	 */
 	if (!err) {
 		*out = ask;
@@ -347,9 +361,9 @@ int siw_sidr_query(struct siw_reporter *reporter, const struct siw_addr *dest,
 	return err;
 }
 
-void siw_sidr_query_end(struct siw_sidr_query *ask)
+void siw_sidr_end_query(struct siw_sidr_query *ask)
 {
-	struct siw_context *ctx = query_context(ask);
+	struct siw_context *ctx = device_of_sidr_query(ask);
 
 	siw_lock(&ctx->lane.lock);
 	sidr_query_stop(ask);
@@ -360,26 +374,27 @@ void siw_sidr_query_end(struct siw_sidr_query *ask)
 /* ==== ports =================================================================================== */
 
 /*
- * The answering end of spec/cm-udp.md. A query is PENDING until the program takes its event, then
- * TAKEN until the program answers. The answer is kept for a while, because it may be lost and the
- * query repeated. The number of pending queries is limited in total and per source
- * (connect_admission.h), and that of kept answers by the setting max_startups. When several queries are pending, a source has to
- * prove with a cookie that it receives at its address.
+ * The answering end of spec/cm-udp.md. A query is in stage PENDING until the program reads its
+ * event, then in stage TAKEN until the program answers. The answer is kept for a while, because it
+ * may be lost and the query repeated. The number of pending queries is limited in total and per
+ * source (connect_admission.h), and that of kept answers by the setting max_startups. When several
+ * queries are pending, a source has to prove with a cookie that it receives at its address.
  *
- * Only one event of a port is in the program's queue at a time. When it is taken, the next query is
- * chosen: sources take turns, queries with a cookie come first, and a query that is no longer
- * repeated is forgotten.
+ * Only one event of a port is in the program's queue at a time. When the event is read, the next
+ * query is chosen: sources take turns, queries with a cookie come first, and a query that is no
+ * longer repeated is dropped.
  */
 
 #define BUCKETS 1024
 /* cookies are required from this many pending queries on, or from half of their limit */
 #define PRESSED 16
 /*
- * A query is repeated at least once a second; one that was not repeated for this long is forgotten.
+ * A peer repeats its query at least once a second; a query that was not repeated for this long is
+ * dropped.
  */
 #define REPEAT_NS 3500000000ull
 #define TIDY_NS	  10000000ull	/* arriving queries trigger a search for expired ones this often */
-#define COOKIE_NS 4000000000ull /* a cookie is valid for this long, and for up to twice as long */
+#define COOKIE_NS 4000000000ull /* a cookie is valid for this time, and for up to twice as long */
 /*
  * Number of times that a kept answer is sent again when its port closes, because repeated queries
  * will find no listener.
@@ -388,8 +403,8 @@ void siw_sidr_query_end(struct siw_sidr_query *ask)
 #define LAST_NS	   1000000000ull /* maximum age of an answer that is sent again */
 
 enum stage {
-	PENDING,  /* waits for the program to take its event */
-	TAKEN,	  /* the program has taken the event and not answered yet */
+	PENDING,  /* waits for the program to read its event */
+	TAKEN,	  /* the program has read the event and not answered yet */
 	ANSWERED, /* the answer is kept for repeated queries */
 	STAGES,
 };
@@ -408,9 +423,9 @@ struct siw_sidr_request {
 	enum stage stage;
 	struct siw_addr from;
 	uint64_t id;
-	uint32_t source; /* index of its source in the port's admission table */
+	uint32_t source; /* index of the query's source in the port's admission table */
 	enum kind kind;
-	uint64_t since_ns; /* when it entered this stage */
+	uint64_t since_ns; /* when the request entered this stage */
 	uint64_t heard_ns; /* when the query was last received */
 	union {
 		struct { /* PENDING */
@@ -420,7 +435,7 @@ struct siw_sidr_request {
 	};
 };
 
-/* A source's pending queries. All zero until the first one. */
+/* The pending queries of a source. All members are zero until the first query. */
 struct sidr_source {
 	struct siw_link questions[KINDS]; /* oldest first */
 	/* link in the port's turns; not linked if there are no queries */
@@ -453,11 +468,11 @@ struct siw_sidr_port {
 #define NO_SLOT UINT64_MAX
 
 /*
- * A keyed hash, so that a peer cannot compute it. slot: a time slot for a cookie, NO_SLOT for the
- * hash table.
+ * Returns a keyed hash of the query, which a peer cannot compute. slot: a time slot for a cookie,
+ * NO_SLOT for the hash table.
  */
-static uint64_t query_hash(const struct siw_sidr_port *port, const struct siw_addr *from,
-			   uint64_t id, uint64_t slot)
+static uint64_t sidr_query_hash(const struct siw_sidr_port *port, const struct siw_addr *from,
+				uint64_t id, uint64_t slot)
 {
 	struct {
 		uint8_t gid[16];
@@ -470,16 +485,16 @@ static uint64_t query_hash(const struct siw_sidr_port *port, const struct siw_ad
 	return siw_siphash(&port->key, &in, sizeof(in));
 }
 
-static struct siw_link *request_bucket(struct siw_sidr_port *port, const struct siw_addr *from,
-				       uint64_t id)
+static struct siw_link *sidr_request_hash_bucket(struct siw_sidr_port *port,
+						 const struct siw_addr *from, uint64_t id)
 {
-	return &port->buckets[query_hash(port, from, id, NO_SLOT) % BUCKETS];
+	return &port->buckets[sidr_query_hash(port, from, id, NO_SLOT) % BUCKETS];
 }
 
 static struct siw_sidr_request *sidr_port_find(struct siw_sidr_port *port,
 					       const struct siw_addr *from, uint64_t id)
 {
-	struct siw_link *bucket = request_bucket(port, from, id);
+	struct siw_link *bucket = sidr_request_hash_bucket(port, from, id);
 
 	for (struct siw_link *l = bucket->next; l != bucket; l = l->next) {
 		struct siw_sidr_request *request =
@@ -494,8 +509,8 @@ static struct siw_sidr_request *sidr_port_find(struct siw_sidr_port *port,
 /*
  * Sends a frame. If the socket is full, the frame counts as lost, and the peer repeats its query.
  */
-static void send_frame(struct siw_sidr_port *port, const struct siw_addr *to,
-		       uint8_t octets[SIW_SIDR_FRAME])
+static void sidr_port_send_frame(struct siw_sidr_port *port, const struct siw_addr *to,
+				 uint8_t octets[SIW_SIDR_FRAME])
 {
 	struct iovec iov = { octets, SIW_SIDR_FRAME };
 
@@ -515,7 +530,7 @@ static void sidr_port_refuse(struct siw_sidr_port *port, const struct siw_addr *
 
 	siw_sidr_build(&frame, octets);
 	siw_count(SIW_COUNTER_sidr_responses, 1);
-	send_frame(port, to, octets);
+	sidr_port_send_frame(port, to, octets);
 }
 
 /* ---- requests -------------------------------------------------------------------------------- */
@@ -524,8 +539,8 @@ static void sidr_port_refuse(struct siw_sidr_port *port, const struct siw_addr *
  * Moves the source to its position in turns, ordered by last_turn, or removes it if it has no query
  * of the kind.
  */
-static void sidr_source_set_turn(struct siw_sidr_port *port, struct sidr_source *source,
-				 enum kind kind)
+static void sidr_source_update_turn_position(struct siw_sidr_port *port, struct sidr_source *source,
+					     enum kind kind)
 {
 	struct siw_link *link = &source->in_turn[kind], *at = &port->turns[kind];
 
@@ -533,8 +548,8 @@ static void sidr_source_set_turn(struct siw_sidr_port *port, struct sidr_source 
 	if (siw_link_empty(&source->questions[kind]))
 		return;
 	/*
-	 * Most sources go to the end. A source whose last turn was long ago is placed before
-	 * sources with a later turn.
+	 * Most sources go to the end of the list of turns. A source whose last turn was long ago is
+	 * placed before sources with a later turn.
 	 */
 	while (at->prev != &port->turns[kind] &&
 	       siw_container(at->prev, struct sidr_source, in_turn[kind])->last_turn >
@@ -557,7 +572,7 @@ static void sidr_request_enqueue(struct siw_sidr_request *request)
 	first = siw_link_empty(&source->questions[request->kind]);
 	siw_link_add(&source->questions[request->kind], &request->in_source);
 	if (first)
-		sidr_source_set_turn(port, source, request->kind);
+		sidr_source_update_turn_position(port, source, request->kind);
 }
 
 static void sidr_request_dequeue(struct siw_sidr_request *request)
@@ -602,7 +617,8 @@ static void sidr_request_free(struct siw_sidr_request *request)
 	free(request);
 }
 
-static struct siw_sidr_request *sidr_port_oldest(struct siw_sidr_port *port, enum stage stage)
+static struct siw_sidr_request *sidr_oldest_request_in_stage(struct siw_sidr_port *port,
+							     enum stage stage)
 {
 	struct siw_link *list = &port->stages[stage];
 
@@ -611,7 +627,7 @@ static struct siw_sidr_request *sidr_port_oldest(struct siw_sidr_port *port, enu
 }
 
 /* Drops queries that are no longer repeated, and the oldest answers beyond the limit. */
-static void sidr_port_expire(struct siw_sidr_port *port)
+static void sidr_port_drop_expired_requests(struct siw_sidr_port *port)
 {
 	uint64_t now = siw_llp_port_clock(port->ctx->lane.port);
 	uint64_t most = (uint64_t)siw_settings()->sidr_timeout_ms * 1000000;
@@ -619,7 +635,8 @@ static void sidr_port_expire(struct siw_sidr_port *port)
 	struct siw_sidr_request *request;
 
 	port->tidied_ns = now;
-	while ((request = sidr_port_oldest(port, PENDING)) && request->since_ns + most < now)
+	while ((request = sidr_oldest_request_in_stage(port, PENDING)) &&
+	       request->since_ns + most < now)
 		sidr_request_free(request);
 	while (!siw_link_empty(&port->heard)) {
 		request = siw_container(port->heard.next, struct siw_sidr_request, in_heard);
@@ -627,40 +644,43 @@ static void sidr_port_expire(struct siw_sidr_port *port)
 			break;
 		sidr_request_free(request);
 	}
-	while ((request = sidr_port_oldest(port, ANSWERED)) &&
+	while ((request = sidr_oldest_request_in_stage(port, ANSWERED)) &&
 	       (request->since_ns + most < now ||
 		port->n_answered > (uint32_t)siw_settings()->max_startups))
 		sidr_request_free(request);
 }
 
-/* Never 0, which means no cookie. */
-static uint64_t make_cookie(const struct siw_sidr_port *port, const struct siw_addr *from,
-			    uint64_t id, uint64_t slot)
+/* Returns the cookie for a query: never 0, which means no cookie. */
+static uint64_t make_sidr_cookie(const struct siw_sidr_port *port, const struct siw_addr *from,
+				 uint64_t id, uint64_t slot)
 {
-	return query_hash(port, from, id, slot) | 1;
+	return sidr_query_hash(port, from, id, slot) | 1;
 }
 
-static uint64_t cookie_slot(uint64_t now_ns)
+static uint64_t cookie_time_slot(uint64_t now_ns)
 {
 	return now_ns / COOKIE_NS;
 }
 
-/* Whether the query has a valid cookie, which proves its source address. */
+/* Returns whether the query has a valid cookie, which proves its source address. */
 static bool sidr_has_valid_cookie(const struct siw_sidr_port *port, const struct siw_addr *from,
 				  const struct siw_sidr_frame *question)
 {
-	uint64_t slot = cookie_slot(siw_llp_port_clock(port->ctx->lane.port));
+	uint64_t slot = cookie_time_slot(siw_llp_port_clock(port->ctx->lane.port));
 
 	return question->cookie &&
-	       (question->cookie == make_cookie(port, from, question->id, slot) ||
-		question->cookie == make_cookie(port, from, question->id, slot - 1));
+	       (question->cookie == make_sidr_cookie(port, from, question->id, slot) ||
+		question->cookie == make_sidr_cookie(port, from, question->id, slot - 1));
 }
 
-/* As sidr_has_valid_cookie(); if there is no valid cookie, sends one to the source. */
+/*
+ * Does the same as sidr_has_valid_cookie(); if there is no valid cookie, sends a cookie to the
+ * source.
+ */
 static bool sidr_require_cookie(struct siw_sidr_port *port, const struct siw_addr *from,
 				const struct siw_sidr_frame *question)
 {
-	uint64_t slot = cookie_slot(siw_llp_port_clock(port->ctx->lane.port));
+	uint64_t slot = cookie_time_slot(siw_llp_port_clock(port->ctx->lane.port));
 	struct siw_sidr_frame frame = { .type = SIW_SIDR_COOKIE, .id = question->id };
 	uint8_t octets[SIW_SIDR_FRAME];
 
@@ -668,10 +688,10 @@ static bool sidr_require_cookie(struct siw_sidr_port *port, const struct siw_add
 		return true;
 	if (question->cookie)
 		siw_drop(SIW_COUNTER_drop_sidr_cookie);
-	frame.cookie = make_cookie(port, from, question->id, slot);
+	frame.cookie = make_sidr_cookie(port, from, question->id, slot);
 	siw_sidr_build(&frame, octets);
 	siw_count(SIW_COUNTER_sidr_cookies, 1);
-	send_frame(port, from, octets);
+	sidr_port_send_frame(port, from, octets);
 	return false;
 }
 
@@ -683,8 +703,8 @@ static bool sidr_needs_cookies(const struct siw_admission *admission)
 }
 
 /*
- * Chooses the next query: queries with a cookie first; within each kind, sources take turns. NULL:
- * there is none.
+ * Chooses the next pending query: queries with a cookie first; within each kind, sources take
+ * turns. Returns NULL if there is no query.
  */
 static struct siw_sidr_request *sidr_port_choose_next(struct siw_sidr_port *port)
 {
@@ -703,8 +723,8 @@ static struct siw_sidr_request *sidr_port_choose_next(struct siw_sidr_port *port
 
 static void sidr_port_offer_next(struct siw_sidr_port *port);
 
-/* The program has taken the query's event. */
-static void sidr_request_taken(struct siw_sidr_request *request)
+/* Called when the program has read the query's event. */
+static void sidr_request_event_read(struct siw_sidr_request *request)
 {
 	struct siw_sidr_port *port = request->port;
 
@@ -716,11 +736,12 @@ static void sidr_request_taken(struct siw_sidr_request *request)
 /* Queues an event for the next query, unless an event is in the queue already. */
 static void sidr_port_offer_next(struct siw_sidr_port *port)
 {
-	struct siw_conn_event event = { .kind = SIW_CONN_ASKED, .on_taken = sidr_request_taken };
+	struct siw_conn_event event = { .kind = SIW_CONN_ASKED,
+					.on_taken = sidr_request_event_read };
 	struct siw_sidr_request *next;
 	struct sidr_source *source;
 
-	sidr_port_expire(port);
+	sidr_port_drop_expired_requests(port);
 	if (!port->reporter || port->offered)
 		return;
 	next = sidr_port_choose_next(port);
@@ -739,16 +760,16 @@ static void sidr_port_offer_next(struct siw_sidr_port *port)
 	source = &port->sources[next->source];
 	source->last_turn = ++port->turn;
 	for (int kind = 0; kind < KINDS; kind++)
-		sidr_source_set_turn(port, source, kind);
+		sidr_source_update_turn_position(port, source, kind);
 }
 
-static void sidr_port_admit(struct siw_sidr_port *port, const struct siw_addr *from,
-			    const struct siw_sidr_frame *question)
+static void sidr_port_admit_query(struct siw_sidr_port *port, const struct siw_addr *from,
+				  const struct siw_sidr_frame *question)
 {
 	uint32_t source = siw_admission_source(port->admission, from);
 	struct siw_sidr_request *request;
 
-	if (!siw_admission_fair(port->admission, source)) {
+	if (!siw_admission_source_has_room(port->admission, source)) {
 		siw_drop(SIW_COUNTER_drop_sidr_share);
 		return;
 	}
@@ -768,17 +789,17 @@ static void sidr_port_admit(struct siw_sidr_port *port, const struct siw_addr *f
 	siw_link_add(&port->stages[PENDING], &request->in_stage);
 	siw_link_add(&port->heard, &request->in_heard);
 	sidr_request_enqueue(request);
-	siw_link_add(request_bucket(port, from, question->id), &request->in_bucket);
+	siw_link_add(sidr_request_hash_bucket(port, from, question->id), &request->in_bucket);
 	siw_admission_move(port->admission, source, SIW_ADMISSION_NOWHERE, SIW_ADMISSION_REQUEST);
 	sidr_port_offer_next(port);
 }
 
 /*
- * A pending query was received again. If it has a cookie now, it moves before the queries without
- * one.
+ * Handles a repetition of a pending query. If the repetition has a valid cookie, the query moves
+ * before the queries without a cookie.
  */
-static void sidr_request_repeated(struct siw_sidr_request *request,
-				  const struct siw_sidr_frame *question)
+static void sidr_handle_repeated_query(struct siw_sidr_request *request,
+				       const struct siw_sidr_frame *question)
 {
 	struct siw_sidr_port *port = request->port;
 
@@ -793,8 +814,8 @@ static void sidr_request_repeated(struct siw_sidr_request *request,
 	}
 }
 
-static void sidr_port_on_frame(struct siw_sidr_port *port, const struct siw_addr *from,
-			       const struct siw_sidr_frame *question)
+static void sidr_port_handle_frame(struct siw_sidr_port *port, const struct siw_addr *from,
+				   const struct siw_sidr_frame *question)
 {
 	struct siw_sidr_request *request;
 
@@ -809,14 +830,14 @@ static void sidr_port_on_frame(struct siw_sidr_port *port, const struct siw_addr
 		siw_count(SIW_COUNTER_sidr_response_retries, 1);
 		sidr_request_set_stage(request,
 				       ANSWERED); /* restarts the time that the answer is kept */
-		send_frame(port, from, request->answer);
+		sidr_port_send_frame(port, from, request->answer);
 	} else if (request && request->stage == PENDING) {
-		sidr_request_repeated(request, question);
+		sidr_handle_repeated_query(request, question);
 	} else if (!request && !port->reporter) {
 		sidr_port_refuse(port, from, question->id, SIW_SIDR_NO_SERVICE);
 	} else if (!request && (!sidr_needs_cookies(port->admission) ||
 				sidr_require_cookie(port, from, question))) {
-		sidr_port_admit(port, from, question);
+		sidr_port_admit_query(port, from, question);
 	}
 }
 
@@ -834,14 +855,17 @@ static int sidr_port_serve(struct siw_io_handler *self)
 		if (len < 0)
 			break;
 		if (siw_sidr_parse(room, (size_t)len, &frame))
-			sidr_port_on_frame(port, &from, &frame);
+			sidr_port_handle_frame(port, &from, &frame);
 	}
 	return n;
 }
 
 /* ---- ports ----------------------------------------------------------------------------------- */
 
-/* Progress lock held, as for all functions below that do not take it themselves. */
+/*
+ * Opens a port at which queries arrive. Called with the progress lock held, like all functions
+ * below that do not acquire it themselves.
+ */
 static int sidr_port_open(struct siw_reporter *reporter, const struct siw_addr *addr,
 			  struct siw_sidr_port **out)
 {
@@ -890,7 +914,7 @@ static void sidr_port_free(struct siw_sidr_port *port)
 static void sidr_request_resend(struct siw_sidr_port *port, struct siw_sidr_request *request)
 {
 	for (int i = 0; i < LAST_WORDS; i++)
-		send_frame(port, &request->from, request->answer);
+		sidr_port_send_frame(port, &request->from, request->answer);
 }
 
 static void sidr_port_close_one(struct siw_sidr_port *port)
@@ -898,17 +922,17 @@ static void sidr_port_close_one(struct siw_sidr_port *port)
 	uint64_t now = siw_llp_port_clock(port->ctx->lane.port);
 	struct siw_sidr_request *request;
 
-	while ((request = sidr_port_oldest(port, PENDING))) {
+	while ((request = sidr_oldest_request_in_stage(port, PENDING))) {
 		sidr_port_refuse(port, &request->from, request->id, SIW_SIDR_NO_SERVICE);
 		sidr_request_free(request);
 	}
-	while ((request = sidr_port_oldest(port, ANSWERED))) {
+	while ((request = sidr_oldest_request_in_stage(port, ANSWERED))) {
 		if (now < request->since_ns + LAST_NS)
 			sidr_request_resend(port, request);
 		sidr_request_free(request);
 	}
 	port->reporter = NULL;
-	if (!sidr_port_oldest(port, TAKEN))
+	if (!sidr_oldest_request_in_stage(port, TAKEN))
 		sidr_port_free(port);
 }
 
@@ -946,7 +970,7 @@ static int sidr_port_open_next(struct siw_every_addr *how, struct siw_addr *addr
 	return 0;
 }
 
-static void sidr_ports_undo(struct siw_every_addr *how)
+static void sidr_close_ports_after_error(struct siw_every_addr *how)
 {
 	struct listening *l = siw_container(how, struct listening, how);
 
@@ -957,7 +981,7 @@ static void sidr_ports_undo(struct siw_every_addr *how)
 int siw_sidr_listen(struct siw_reporter *reporter, const struct siw_addr *addr,
 		    struct siw_sidr_port **out)
 {
-	struct listening l = { .how = { sidr_port_open_next, sidr_ports_undo },
+	struct listening l = { .how = { sidr_port_open_next, sidr_close_ports_after_error },
 			       .reporter = reporter };
 	struct siw_context *ctx = reporter->user.ctx;
 	struct siw_addr at = *addr;
@@ -968,7 +992,8 @@ int siw_sidr_listen(struct siw_reporter *reporter, const struct siw_addr *addr,
 	err = addr->family ? sidr_port_open_next(&l.how, &at)
 			   : siw_open_every_addr(ctx, &number, &l.how);
 	/*
-	 * Set under the lock, because another thread may take the port's first event and use *out.
+	 * *out is set under the lock, because another thread may read the port's first event and
+	 * use *out.
 	 */
 	if (!err)
 		*out = l.first;
@@ -1018,14 +1043,14 @@ void siw_sidr_answer(struct siw_sidr_request *request, const struct siw_sidr_dat
 	siw_lock(&ctx->lane.lock);
 	siw_sidr_build(&frame, request->answer);
 	siw_count(SIW_COUNTER_sidr_responses, 1);
-	send_frame(port, &request->from, request->answer);
+	sidr_port_send_frame(port, &request->from, request->answer);
 	if (port->reporter) {
 		sidr_request_set_stage(request, ANSWERED);
-		sidr_port_expire(port);
+		sidr_port_drop_expired_requests(port);
 	} else {
 		sidr_request_resend(port, request);
 		sidr_request_free(request);
-		if (!sidr_port_oldest(port, TAKEN))
+		if (!sidr_oldest_request_in_stage(port, TAKEN))
 			sidr_port_free(port);
 	}
 	siw_unlock(&ctx->lane.lock);

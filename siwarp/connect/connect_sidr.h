@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * connect/connect_sidr.h - resolution of UD queue pairs (service id resolution, spec/cm-udp.md): an end that
- * knows an address and a UDP port sends a query there for the QPN and Q_Key of a service. Events go
- * to the reporter's queue: SIW_CONN_ASKED, SIW_CONN_ANSWERED, SIW_CONN_REJECTED, SIW_CONN_FAILED.
+ * connect/connect_sidr.h - resolution of UD queue pairs (service id resolution, spec/cm-udp.md): an
+ * end that knows an address and a UDP port sends a query there for the QPN and Q_Key of a service.
+ * Events go to the reporter's queue: SIW_CONN_ASKED, SIW_CONN_ANSWERED, SIW_CONN_REJECTED,
+ * SIW_CONN_FAILED.
  *
  * What this layer does NOT do: touch queue pairs. cm supplies the contents of answers.
  */
@@ -11,7 +12,7 @@
 
 #include "connect/connect.h"
 
-/* A query of this end, until it is answered or given up. */
+/* A query of this end, until it is answered or has failed. */
 struct siw_sidr_query;
 /* A UDP port at which queries arrive, or a chain of ports, one at each address of the device. */
 struct siw_sidr_port;
@@ -40,21 +41,22 @@ struct siw_sidr_data {
 int siw_sidr_query(struct siw_reporter *reporter, const struct siw_addr *dest,
 		   const struct siw_addr *source, const struct siw_sidr_data *say, int timeout_ms,
 		   struct siw_sidr_query **out, struct siw_addr *from);
-void siw_sidr_query_end(struct siw_sidr_query *ask);
+void siw_sidr_end_query(struct siw_sidr_query *ask);
 
 /* Listens at addr; family 0: at every address of the device, on one port. 0 or -errno. */
 int siw_sidr_listen(struct siw_reporter *reporter, const struct siw_addr *addr,
 		    struct siw_sidr_port **out);
 struct siw_addr siw_sidr_port_addr(const struct siw_sidr_port *port);
 /*
- * Refuses queries that were not taken yet; requests that were taken stay until they are answered.
+ * Closes the port and refuses the queries whose event was not read yet; requests whose event was
+ * read stay until they are answered.
  */
 void siw_sidr_port_close(struct siw_sidr_port *port);
 
-/* The addresses of both ends, for a request taken from the queue. */
+/* Returns the addresses of both ends of a request whose event was read from the queue. */
 void siw_sidr_request_addrs(const struct siw_sidr_request *request, struct siw_addr *local,
 			    struct siw_addr *peer);
-/* Answers the request, or refuses it if status is not 0, and ends it. */
+/* Answers the request, or refuses it if status is not 0, and ends the request. */
 void siw_sidr_answer(struct siw_sidr_request *request, const struct siw_sidr_data *say, int status);
 
 #endif

@@ -58,7 +58,7 @@ uint64_t siw_sidr_quoted_id(const uint8_t *in, size_t len)
 	return be64toh(wire.id);
 }
 
-/* Whether each field has a value that is valid for the frame's type. */
+/* Returns whether each field has a value that is valid for the frame's type. */
 static bool sidr_fields_valid(const struct siw_sidr_frame *frame)
 {
 	if (!frame->id)

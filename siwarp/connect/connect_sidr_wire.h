@@ -59,14 +59,16 @@ struct siw_sidr_frame {
 };
 
 void siw_sidr_build(const struct siw_sidr_frame *frame, uint8_t out[SIW_SIDR_FRAME]);
-/* False: not a valid frame; it was counted as dropped. */
+/*
+ * Parses a frame. Returns false if the octets are not a valid frame; they were counted as dropped.
+ */
 bool siw_sidr_parse(const uint8_t *in, size_t len, struct siw_sidr_frame *frame);
 
 /* Number of leading octets of a frame that include its id. */
 #define SIW_SIDR_QUOTED 16
 /*
- * The id of a frame of which only the first octets are available, as quoted by ICMP; 0: not a
- * frame.
+ * Returns the id of a frame of which only the first octets are available, as quoted by ICMP; 0: the
+ * octets are not a frame.
  */
 uint64_t siw_sidr_quoted_id(const uint8_t *in, size_t len);
 

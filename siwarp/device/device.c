@@ -39,7 +39,7 @@ struct siw_device **siw_get_device_list(int *num_devices)
 	siw_reason_begin();
 	if (n < 0)
 		goto out;
-	/* One allocation: the array of pointers, followed by the devices. */
+	/* The list is one allocation: the array of pointers, followed by the devices. */
 	list = calloc(1, (size_t)(n + 1) * sizeof(*list) + (size_t)n * sizeof(*devices));
 	if (!list) {
 		n = -ENOMEM;
@@ -95,10 +95,10 @@ static void fill_device_limits(struct siw_device_attr *attr)
 }
 
 /*
- * Another thread may be making progress in a late poll. After this function such a poll finds no
- * port.
+ * Closes the port of a context. Another thread may be making progress in a late poll; after this
+ * function such a poll finds no port.
  */
-static void close_port(struct siw_context *ctx)
+static void close_device_port(struct siw_context *ctx)
 {
 	struct siw_llp_port *port = ctx->lane.port;
 
@@ -133,8 +133,8 @@ static void context_reset_state(struct siw_context *ctx)
 	ctx->one_sided = 0;
 }
 
-/* Returns a context ready to be opened: a new one or a closed one. */
-static struct siw_context *new_context(void)
+/* Returns a context that can be opened: a new context or a closed one. */
+static struct siw_context *alloc_or_reuse_context(void)
 {
 	struct siw_context *ctx = siw_device_context_take();
 
@@ -179,20 +179,20 @@ static int open_port(struct siw_context *ctx)
 		return err;
 	err = siw_mem_open(&ctx->mem);
 	if (err)
-		goto close_port;
+		goto close_device_port;
 	siw_lock(&ctx->lane.lock);
 	ctx->lane.port = port;
 	siw_unlock(&ctx->lane.lock);
 	return 0;
 
-close_port:
+close_device_port:
 	siw_llp_port_close(port);
 	return err;
 }
 
 struct siw_context *siw_open_device(struct siw_device *device)
 {
-	struct siw_context *ctx = device ? new_context() : NULL;
+	struct siw_context *ctx = device ? alloc_or_reuse_context() : NULL;
 	int err;
 
 	siw_reason_begin();
@@ -214,25 +214,25 @@ struct siw_context *siw_open_device(struct siw_device *device)
 		goto fail;
 	err = siw_device_async_open(ctx);
 	if (err)
-		goto close_port;
+		goto close_device_port;
 	err = siw_device_port_open(ctx);
 	if (err)
 		goto close_async;
-	err = siw_device_exit_watch();
+	err = siw_device_register_exit_handler();
 	if (!err)
-		err = siw_device_fork_watch(ctx);
+		err = siw_device_register_for_fork(ctx);
 	if (err)
 		goto close_port_watch;
 	err = siw_device_thread_start(ctx);
 	if (!err)
 		return ctx;
-	siw_device_fork_unwatch(ctx);
+	siw_device_unregister_for_fork(ctx);
 close_port_watch:
 	siw_llp_watch_close(ctx->watch.watch);
 close_async:
 	siw_device_async_close(ctx);
-close_port:
-	close_port(ctx);
+close_device_port:
+	close_device_port(ctx);
 fail:
 	siw_guard_remove();
 	siw_device_context_keep(ctx);
@@ -305,9 +305,9 @@ static void wait_for_timers(struct siw_context *ctx)
 static void device_close_rest(struct siw_context *ctx)
 {
 	wait_for_timers(ctx);
-	siw_device_fork_unwatch(ctx);
+	siw_device_unregister_for_fork(ctx);
 	siw_llp_watch_close(ctx->watch.watch);
-	close_port(ctx);
+	close_device_port(ctx);
 	siw_device_async_close(ctx);
 	siw_guard_remove();
 }
@@ -405,11 +405,13 @@ const char *siw_version(void)
  */
 
 #define MS_NS 1000000
-/* maximum time to wait for waiters; a running waiter returns sooner */
+/* maximum time in ns to wait for waiters; a running waiter returns sooner */
 #define WAITERS_LEAVE_NS 5000000000ull
 
-/* Ends all children of this rank. The structs stay in a list and are never freed. */
-static void children_end(struct siw_context *ctx, enum siw_child_rank rank)
+/*
+ * Ends all children of this rank. The structs of the children stay in a list and are never freed.
+ */
+static void end_children_of_rank(struct siw_context *ctx, enum siw_child_rank rank)
 {
 	struct siw_link *list = &ctx->children[rank];
 
@@ -442,7 +444,7 @@ static void wake_all_waiters(struct siw_context *ctx)
  * Waits until no thread waits on the device. The time is limited, because a debugger or a signal
  * handler may hold a waiter for long.
  */
-static void await_waiters_gone(struct siw_context *ctx)
+static void await_end_of_waiters(struct siw_context *ctx)
 {
 	uint64_t until = siw_now_ns() + WAITERS_LEAVE_NS;
 
@@ -458,15 +460,15 @@ int siw_close_device_forced(struct siw_context *ctx)
 	siw_reason_begin();
 	if (!ctx)
 		return siw_refuse_null("context");
-	/* From here on every call on the device and its children is refused. */
+	/* From this point on every call on the device and its children is refused. */
 	if (atomic_exchange(&ctx->inherited, true))
 		return siw_refuse(STALE);
-	await_waiters_gone(ctx);
+	await_end_of_waiters(ctx);
 	siw_device_thread_stop(ctx);
 	siw_device_shutdown_connections(ctx, siw_now_ns() +
 						     (uint64_t)siw_settings()->linger_ms * 1000000);
 	for (int rank = 0; rank < SIW_CHILD_PASSIVE; rank++)
-		children_end(ctx, rank);
+		end_children_of_rank(ctx, rank);
 	device_close_rest(ctx);
 	siw_device_context_retire(ctx);
 	return 0;

@@ -68,8 +68,8 @@ struct siw_port_watch {
 };
 
 /*
- * One pending kind of asynchronous event of one object. It is linked into ctx->async_events from
- * when the event is raised until it is read. Protected by ctx->async_lock.
+ * One pending kind of asynchronous event of one object. The note is linked into ctx->async_events
+ * from when the event is raised until it is read. Protected by ctx->async_lock.
  */
 struct siw_async_note {
 	struct siw_link link;
@@ -83,9 +83,9 @@ struct siw_async_note {
 struct siw_async {
 	struct siw_context *ctx;
 	void *object;
-	/* the user context given at the object's creation; NULL for the device itself */
+	/* user context given at the object's creation; NULL for the device itself */
 	void *user;
-	uint32_t unacked; /* events read and not yet acknowledged; async_lock */
+	uint32_t unacked; /* events that were read and are not yet acknowledged; async_lock */
 	struct siw_async_note note[SIW_ASYNC_KINDS];
 };
 
@@ -141,8 +141,8 @@ struct siw_watchdogs {
 	unsigned int n; /* number of running watchdog threads */
 	bool attempted; /* creation of the threads was attempted */
 	_Atomic bool active;
-	_Atomic uint32_t served; /* number of wake-ups in which one-sided traffic was served */
-	uint64_t last_ns;	 /* when the progress thread last served one-sided traffic */
+	_Atomic uint32_t served; /* number of wake-ups in which one-sided traffic was handled */
+	uint64_t last_ns;	 /* when the progress thread last handled one-sided traffic */
 	/* consecutive wake-ups with one-sided traffic, each soon after the one before */
 	unsigned int streak;
 };
@@ -154,11 +154,11 @@ struct siw_idle_polls {
 	uint64_t since_ns; /* time at which FEW rounds without work had been made */
 	/* the CQ whose poll made the last progress round; NULL: unknown */
 	const struct siw_cq *last_cq;
-	unsigned int skipped; /* number of polls of other CQs since the progress round of by */
+	unsigned int skipped; /* number of polls of other CQs since the progress round of last_cq */
 	uint32_t work_count;  /* copy of the global count of rounds with work, while idle */
-	/* number of further polls with rare rounds only, because another device is busy */
+	/* number of further polls with rare rounds, because another device is busy */
 	uint32_t rare_left;
-	uint64_t round_ns; /* time of the last of these rare rounds */
+	uint64_t round_ns; /* time of the last of the rare rounds */
 };
 
 /*
@@ -168,23 +168,24 @@ struct siw_idle_polls {
 #define SIW_POLLS_PER_BURST 8
 
 /*
- * What a thread needs to make progress for a set of sockets and queue pairs. A device has one lane.
+ * The state that a thread needs to make progress for a set of sockets and queue pairs. A device has
+ * one lane.
  */
 struct siw_lane {
 	/* the progress lock: the thread that holds it makes progress */
 	siw_lock_t lock;
 	/* the sockets and their poller; NULL: the device is closed; written under the lock */
 	struct siw_llp_port *_Atomic port;
-	uint64_t rounds; /* number of progress rounds that polled sockets; the lock */
+	uint64_t rounds; /* number of progress rounds that polled sockets; under lock */
 	siw_lock_t unsent_lock;
 	struct siw_link unsent;	   /* QPs with requests left to send; unsent_lock */
 	_Atomic uint32_t n_unsent; /* number of QPs in unsent */
-	uint64_t unsent_rounds;	   /* number of rounds over the unsent list; the lock */
+	uint64_t unsent_rounds;	   /* number of rounds over the unsent list; under lock */
 	/* posts were delayed for a batch since the last round over the unsent list */
 	_Atomic bool posts_delayed;
-	/* the last round left requests for which the sockets have room; the lock */
+	/* the last round left requests for which the sockets have space; under lock */
 	bool more_to_send;
-	struct siw_link timed;	  /* list of struct siw_timed; the lock */
+	struct siw_link timed;	  /* list of struct siw_timed; under lock */
 	_Atomic uint32_t n_timed; /* number of timers in timed */
 	/* when the first timer is due; written under the lock */
 	_Atomic uint64_t next_tick_ns;
@@ -204,8 +205,8 @@ struct siw_context {
 	struct siw_idle_polls idle_polls; /* protected by the progress lock */
 	_Atomic uint32_t waiters;	  /* threads inside siw_device_wait */
 	/*
-	 * Spinning of waits: after a spin that found no completion, the next spin_skip waits do not
-	 * spin; spin_left of these are still to come. Hints only: relaxed accesses.
+	 * The spinning of waits: after a spin that found no completion, the next spin_skip waits do
+	 * not spin; spin_left of these are still to come. Both are hints only: relaxed accesses.
 	 */
 	_Atomic uint32_t spin_skip, spin_left;
 	_Atomic uint32_t fd_waiters; /* threads inside siw_device_wait_on_fd */
@@ -214,7 +215,7 @@ struct siw_context {
 	_Atomic bool cq_overrun; /* a CQ overflowed and its QPs have not been moved to ERR yet */
 	/*
 	 * Set in a forked child before the child runs, because the child's copy of the device is
-	 * unusable, and set when the device is closed by force.
+	 * unusable, and also set when the device is closed by force.
 	 */
 	_Atomic bool inherited;
 	siw_lock_t children_lock; /* innermost lock: no lock is taken under it */
@@ -283,8 +284,8 @@ struct siw_pd {
 
 struct siw_ah {
 	/*
-	 * Space for the caller's data (siw_ah_room). First member, so that the space and the handle
-	 * have the same address.
+	 * Space for the caller's data (siw_ah_room). Must be the first member, so that the space
+	 * and the handle have the same address.
 	 */
 	_Alignas(16) unsigned char room[SIW_AH_ROOM];
 	struct siw_pd *_Atomic pd; /* NULL: the object is destroyed */
@@ -311,7 +312,7 @@ struct siw_srq {
 	struct siw_link in_freelist;
 };
 
-/* The requests left in a send queue after the queue pair's turn. */
+/* The requests that are left in a send queue after the queue pair's turn. */
 enum siw_turn {
 	SIW_TURN_DONE,	  /* no request is left */
 	SIW_TURN_MORE,	  /* requests are left for the next turn */
@@ -322,14 +323,15 @@ enum siw_turn {
 
 /*
  * The operations of a queue pair that verbs calls: one const table per QP type. An operation that a
- * type does not need is NULL. All are called with the progress lock held, except record_polled.
+ * type does not need is NULL. All operations except record_polled are called with the progress lock
+ * held.
  */
 struct siw_qp_ops {
 	/* the QP has one peer at a time, so a region may be restricted to this QP */
 	bool owns_regions;
 	/*
-	 * The QP was marked unsent: sends more of its requests, and delivers messages that were
-	 * waiting for receives. turn: number of this round over all marked QPs.
+	 * Called when the QP was marked unsent: sends more of its requests, and delivers messages
+	 * that were waiting for receives. turn: number of this round over all marked QPs.
 	 */
 	enum siw_turn (*turn)(struct siw_qp *qp, uint64_t turn);
 	/*
@@ -340,8 +342,8 @@ struct siw_qp_ops {
 	bool (*uses_key)(struct siw_qp *qp, uint32_t lkey);
 	bool (*uses_ah)(struct siw_qp *qp, const struct siw_ah *ah);
 	/*
-	 * Whether no posted request and no response to the peer is waiting or being sent. send_lock
-	 * held.
+	 * Returns whether no posted request and no response to the peer is waiting or being sent.
+	 * Called with send_lock held.
 	 */
 	bool (*is_quiet)(const struct siw_qp *qp);
 	/*
@@ -349,19 +351,22 @@ struct siw_qp_ops {
 	 * memory has not been sent completely.
 	 */
 	void (*revoke)(struct siw_qp *qp, uint32_t stag);
-	/* Regions or windows have been destroyed: continues requests that waited for that. */
+	/*
+	 * Called when regions or windows have been destroyed: continues requests that waited for
+	 * that.
+	 */
 	void (*settle)(struct siw_qp *qp);
-	/* The addresses of the device may have changed. */
+	/* Called when the addresses of the device may have changed. */
 	void (*readdress)(struct siw_qp *qp);
 	/* Moves the QP to ERR; status: the reason, -errno. */
 	void (*fail)(struct siw_qp *qp, int status);
 	/*
-	 * The process is exiting. leave: sends the posted requests and shuts the connection down.
-	 * is_leaving: whether that is still in progress.
+	 * Called when the process is exiting. leave: sends the posted requests and shuts the
+	 * connection down. is_leaving: returns whether the shutdown is still in progress.
 	 */
 	void (*leave)(struct siw_qp *qp);
 	bool (*is_leaving)(const struct siw_qp *qp);
-	/* The completion of a Write-Record was polled. Called with a CQ lock held. */
+	/* Called with a CQ lock held when the completion of a Write-Record was polled. */
 	void (*record_polled)(struct siw_qp *qp);
 };
 
@@ -420,17 +425,17 @@ struct siw_bind_rest {
 /* ---- the context; any thread ----------------------------------------------------------------- */
 
 /*
- * Whether the device is unusable: this is a forked child and the parent opened the device, or the
- * device was closed by force. Lock-free.
+ * Returns whether the device is unusable: this is a forked child and the parent opened the device,
+ * or the device was closed by force. Lock-free.
  */
 static inline bool siw_device_inherited(const struct siw_context *ctx)
 {
 	return __builtin_expect(atomic_load_explicit(&ctx->inherited, memory_order_relaxed), 0);
 }
-/* Returns -ESTALE, with its reason, if siw_device_inherited(), otherwise 0. */
+/* Returns -ESTALE and records the reason if siw_device_inherited() is true; otherwise returns 0. */
 int siw_device_stale(const struct siw_context *ctx);
 /*
- * The first step of every verb: forgets the reason of the thread's previous call and checks the
+ * The first step of every verb: clears the reason of the thread's previous call and checks the
  * object that the verb is called on. ctx: the object's device, or NULL if the object is NULL. name:
  * the object's parameter, for the reason. Returns 0, -EINVAL for NULL, or -ESTALE.
  */
@@ -442,7 +447,7 @@ int siw_device_enter(const struct siw_context *ctx, const char *name);
 int siw_device_create_begin(const struct siw_pd *pd, const void *init);
 
 /*
- * The identity of the QP that a region is bound to. The value is odd, so it never equals an
+ * Returns the identity of the QP that a region is bound to. The value is odd, so it never equals an
  * object's address.
  */
 static inline const void *siw_device_owner(const struct siw_qp *qp)
@@ -458,7 +463,10 @@ void siw_device_child_add(struct siw_context *ctx, struct siw_child *child,
 			  enum siw_child_rank rank, void (*end)(struct siw_child *self), int fd);
 void siw_device_child_del(struct siw_context *ctx, struct siw_child *child);
 
-/* Removes and returns the object that was added first, or NULL if the list is empty. */
+/*
+ * Removes and returns the object that was added to the freelist first, or NULL if the list is
+ * empty.
+ */
 struct siw_link *siw_device_freelist_take(struct siw_freelist *list);
 void siw_device_freelist_give(struct siw_freelist *list, struct siw_link *link);
 
@@ -470,7 +478,7 @@ void siw_device_freelist_give(struct siw_freelist *list, struct siw_link *link);
  */
 void siw_device_poll(struct siw_context *ctx, const struct siw_cq *cq);
 /*
- * Makes one progress round: serves each socket that may have work once. Returns the number of
+ * Makes one progress round: services each socket that may have work once. Returns the number of
  * messages moved. Called with the progress lock held.
  */
 int siw_device_progress_once(struct siw_context *ctx);
@@ -483,8 +491,9 @@ int siw_device_progress_once(struct siw_context *ctx);
 int siw_device_wait(struct siw_context *ctx, int (*ready)(void *arg), void *arg, int fd,
 		    int timeout_ms);
 /*
- * Like siw_device_wait(), but the calling thread sleeps on fd only if the device has a progress
- * thread. For rare events: a thread that waits for them must not be woken by every message.
+ * Waits like siw_device_wait(), but the calling thread sleeps on fd only if the device has a
+ * progress thread. For rare events: a thread that waits for them must not be woken by every
+ * message.
  */
 int siw_device_wait_on_fd(struct siw_context *ctx, int (*ready)(void *arg), void *arg, int fd,
 			  int timeout_ms);
@@ -492,9 +501,9 @@ int siw_device_wait_on_fd(struct siw_context *ctx, int (*ready)(void *arg), void
 void siw_device_mark_unsent(struct siw_qp *qp);
 void siw_device_forget_unsent(struct siw_qp *qp);
 /*
- * Records that the QP may use memory or an address handle from now on, until a check finds it
- * quiet. Only recorded QPs are checked before memory or an address handle is destroyed. send_lock
- * held.
+ * Records that the QP may use memory or an address handle from now on, until a check finds the QP
+ * quiet. Only recorded QPs are checked before memory or an address handle is destroyed. Called with
+ * send_lock held.
  */
 void siw_device_busy_list_add(struct siw_qp *qp);
 static inline void siw_device_mark_busy(struct siw_qp *qp)
@@ -502,12 +511,15 @@ static inline void siw_device_mark_busy(struct siw_qp *qp)
 	if (__builtin_expect(!qp->on_busy, 0))
 		siw_device_busy_list_add(qp);
 }
-/* Removes the record before the QP is destroyed. Progress lock held. */
+/*
+ * Removes the QP's record of possible uses before the QP is destroyed. Called with the progress
+ * lock held.
+ */
 void siw_device_busy_list_forget(struct siw_qp *qp);
 /*
- * Wakes a sleeping thread to make progress. Any thread; the caller holds a lock that is also taken
- * when its object is ended, because closing a device by force frees the port after ending the
- * objects.
+ * Wakes a sleeping thread to make progress. Any thread; the caller holds a lock that is also
+ * acquired when its object is ended, because closing a device by force frees the port after ending
+ * the objects.
  */
 void siw_device_nudge(struct siw_context *ctx);
 /*
@@ -524,18 +536,19 @@ void siw_device_timed_del(struct siw_context *ctx, struct siw_timed *timed);
 void siw_device_async_init(struct siw_async *async, struct siw_context *ctx, void *object,
 			   void *user);
 /*
- * Raises an event (enum siw_event_type). An event that is raised again before it was read is
- * reported once, in the position of the last raise. Cannot fail. Called with any locks held.
+ * Raises an asynchronous event (enum siw_event_type). An event that is raised again before it was
+ * read is reported once, in the position of the last raise. Cannot fail. Called with any locks
+ * held.
  */
 void siw_device_async_raise(struct siw_async *async, int type);
 /*
- * Called before the object is destroyed: drops its unread events and waits until the read ones are
- * acknowledged. No further event may be raised. Called without locks.
+ * Called before the object is destroyed: drops the object's unread events and waits until the read
+ * events are acknowledged. No further event may be raised. Called without locks.
  */
 void siw_device_async_end(struct siw_async *async);
 /*
- * Like siw_device_async_end() when the device is closed by force, without waiting: no
- * acknowledgements will arrive.
+ * Ends the events of an object like siw_device_async_end() when the device is closed by force,
+ * without waiting: no acknowledgements will arrive.
  */
 void siw_device_async_drop(struct siw_async *async);
 
@@ -545,13 +558,14 @@ void siw_device_async_drop(struct siw_async *async);
 int siw_device_refuse_full(const char *limit, uint32_t max);
 
 /*
- * cq_is_of: whether the CQ belongs to this context. cq_is_overrun: whether the CQ has overflowed.
+ * siw_device_cq_has_context: returns whether the CQ belongs to this context.
+ * siw_device_cq_is_overrun: returns whether the CQ has overflowed.
  */
 bool siw_device_cq_has_context(const struct siw_cq *cq, const struct siw_context *ctx);
 bool siw_device_cq_is_overrun(const struct siw_cq *cq);
 /*
- * Adjusts the number of queue pairs that use the CQ: by is 1 when one is created, -1 when one is
- * destroyed.
+ * Adjusts the number of queue pairs that use the CQ: by is 1 when a queue pair is created, -1 when
+ * one is destroyed.
  */
 void siw_device_cq_count(struct siw_cq *cq, int by);
 /* The addresses of a received message. */
@@ -567,11 +581,14 @@ struct siw_way {
  */
 void siw_device_complete(struct siw_qp *qp, struct siw_cq *cq, const struct siw_wc *wc,
 			 const struct siw_way *way, uint32_t slot, bool solicited);
-/* Removes the completions of a QP that is reset or destroyed. They count as polled. */
+/*
+ * Removes the completions of a QP that is reset or destroyed. The removed completions count as
+ * polled.
+ */
 void siw_device_cq_purge(struct siw_cq *cq, struct siw_qp *qp);
 /*
- * Called after receives were taken from the SRQ: raises SRQ_LIMIT_REACHED if fewer are left than
- * the limit. Progress lock held.
+ * Called after receives were removed from the SRQ: raises SRQ_LIMIT_REACHED if fewer are left than
+ * the limit. Called with the progress lock held.
  */
 void siw_device_srq_taken(struct siw_srq *srq);
 
@@ -579,7 +596,7 @@ void siw_device_srq_taken(struct siw_srq *srq);
 
 /*
  * Called when a bind of a window of this type is posted: fills *bind and pins window and region.
- * Returns 0, or -EINVAL if the window no longer exists; nothing is pinned then.
+ * Returns 0, or -EINVAL if the window no longer exists; then nothing is pinned.
  */
 int siw_device_bind_pin(struct siw_context *ctx, const struct siw_send_wr *wr, int type,
 			struct siw_bind *bind);
@@ -591,8 +608,8 @@ void siw_device_bind_drop(struct siw_context *ctx, struct siw_bind *bind);
  */
 int siw_device_bind(struct siw_qp *qp, struct siw_bind *bind, struct siw_bind_rest *rest);
 /*
- * Resets all streams that still send from the previous binding, except the stream of the QP except.
- * Progress lock held, send_lock not held.
+ * Resets all streams that still send from the previous binding, except the stream of the QP
+ * `except`. Called with the progress lock held and send_lock not held.
  */
 void siw_device_bind_end(struct siw_context *ctx, const struct siw_bind_rest *rest,
 			 const struct siw_qp *except);

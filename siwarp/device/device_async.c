@@ -39,7 +39,10 @@ void siw_device_async_close(struct siw_context *ctx)
 	siw_lock_destroy(&ctx->async_lock);
 }
 
-/* Makes the descriptor readable if and only if there are unread events. async_lock held. */
+/*
+ * Makes the descriptor readable if and only if there are unread events. Called with async_lock
+ * held.
+ */
 static void async_update_fd(struct siw_context *ctx)
 {
 	bool any = !siw_link_empty(&ctx->async_events);
@@ -56,7 +59,7 @@ static void async_update_fd(struct siw_context *ctx)
 /* ---- raising --------------------------------------------------------------------------------- */
 
 /*
- * Returns the note of this event type, or an unused one. An object has enough notes for all its
+ * Returns the note of this event type, or an unused note. An object has enough notes for all its
  * event types.
  */
 static struct siw_async_note *async_find_note(struct siw_async *async, int type)
@@ -93,7 +96,7 @@ void siw_device_async_end(struct siw_async *async)
 	for (int i = 0; i < SIW_ASYNC_KINDS; i++)
 		siw_link_del(&async->note[i].link);
 	async_update_fd(ctx);
-	while (async->unacked) { /* rare; lasts until the user's event handler acknowledges */
+	while (async->unacked) { /* rare; lasts until the program acknowledges the events */
 		siw_unlock(&ctx->async_lock);
 		siw_sleep_ns(STEP_NS);
 		siw_lock(&ctx->async_lock);
@@ -156,7 +159,7 @@ int siw_get_async_event(struct siw_context *ctx, struct siw_async_event *event, 
 	return siw_refused(r < 0 ? r : 0);
 }
 
-static struct siw_async *async_of_event(const struct siw_async_event *event)
+static struct siw_async *async_state_of_event(const struct siw_async_event *event)
 {
 	switch (event->event_type) {
 	case SIW_EVENT_CQ_ERR:
@@ -181,7 +184,7 @@ static struct siw_async *async_of_event(const struct siw_async_event *event)
 
 void siw_ack_async_event(struct siw_async_event *event)
 {
-	struct siw_async *async = event ? async_of_event(event) : NULL;
+	struct siw_async *async = event ? async_state_of_event(event) : NULL;
 
 	if (!async || siw_device_inherited(async->ctx))
 		return;

@@ -18,7 +18,7 @@ void siw_device_busy_list_add(struct siw_qp *qp)
 	siw_unlock(&ctx->busy_lock);
 }
 
-/* Removes a QP from the busy list. busy_lock held. */
+/* Removes a QP from the busy list. Called with busy_lock held. */
 static void busy_list_remove(struct siw_context *ctx, struct siw_qp *qp)
 {
 	siw_link_del(&qp->busy);
@@ -41,7 +41,7 @@ void siw_device_busy_list_forget(struct siw_qp *qp)
 /*
  * Called after a QP was checked: adds the QP to the end of the busy list again, unless it is quiet.
  */
-static void busy_recheck(struct siw_qp *qp)
+static void busy_list_add_unless_quiet(struct siw_qp *qp)
 {
 	siw_lock(&qp->send_lock);
 	if (qp->ops->is_quiet(qp))
@@ -53,8 +53,8 @@ static void busy_recheck(struct siw_qp *qp)
 
 /*
  * Removes and returns the first QP of the busy list, or NULL if the list is empty. The QP is marked
- * on_busy until busy_recheck(). It is removed during its check because ending a stream may start
- * another search of the list.
+ * on_busy until busy_list_add_unless_quiet(). The QP is removed during its check because ending a
+ * stream may start another search of the list.
  */
 static struct siw_qp *busy_list_pop(struct siw_context *ctx)
 {
@@ -87,7 +87,7 @@ bool siw_device_key_in_use(struct siw_context *ctx, uint32_t lkey)
 	siw_lock(&ctx->lane.lock);
 	for (uint32_t n = busy_list_length(ctx); !busy && n && (qp = busy_list_pop(ctx)); n--) {
 		busy = qp->ops->uses_key(qp, lkey);
-		busy_recheck(qp);
+		busy_list_add_unless_quiet(qp);
 	}
 	siw_unlock(&ctx->lane.lock);
 	return busy;
@@ -100,8 +100,8 @@ bool siw_device_ah_in_use(struct siw_ah *ah)
 	bool busy = false;
 
 	/*
-	 * Most sends go directly to the socket, so only a handle that was ever queued needs a
-	 * search.
+	 * Most sends go directly to the socket, so only a handle of a send that was ever queued
+	 * needs a search.
 	 */
 	if (!atomic_load(&ah->queued))
 		return false;
@@ -109,13 +109,16 @@ bool siw_device_ah_in_use(struct siw_ah *ah)
 	siw_lock(&ctx->lane.lock);
 	for (uint32_t n = busy_list_length(ctx); !busy && n && (qp = busy_list_pop(ctx)); n--) {
 		busy = qp->ops->uses_ah && qp->ops->uses_ah(qp, ah);
-		busy_recheck(qp);
+		busy_list_add_unless_quiet(qp);
 	}
 	siw_unlock(&ctx->lane.lock);
 	return busy;
 }
 
-/* Responses that TCP has not accepted yet still refer to the memory. */
+/*
+ * Resets streams whose responses TCP has not accepted yet, because such responses still refer to
+ * the memory.
+ */
 void siw_device_revoke_stag_locked(struct siw_context *ctx, uint32_t stag,
 				   const struct siw_qp *except)
 {
@@ -125,11 +128,11 @@ void siw_device_revoke_stag_locked(struct siw_context *ctx, uint32_t stag,
 	for (; n && (qp = busy_list_pop(ctx)); n--) {
 		if (qp != except && qp->ops->revoke)
 			qp->ops->revoke(qp, stag);
-		busy_recheck(qp);
+		busy_list_add_unless_quiet(qp);
 	}
 }
 
-/* Taking the progress lock waits for a placement that has already looked up the STag. */
+/* Acquiring the progress lock waits for a placement that has already looked up the STag. */
 void siw_device_revoke_stag(struct siw_context *ctx, uint32_t stag)
 {
 	siw_lock(&ctx->lane.lock);

@@ -9,8 +9,8 @@
 #define STEP_NS 200000
 
 /*
- * The channel whose event this thread is waiting for while it makes progress. Its events need not
- * set the descriptor, because this thread will find them.
+ * The channel for whose event this thread waits while it makes progress. The channel's events need
+ * not set the descriptor, because this thread will find them.
  */
 static __thread struct siw_comp_channel *collecting;
 
@@ -92,7 +92,8 @@ void siw_device_channel_raise(struct siw_cq *cq)
 }
 
 /*
- * Makes the descriptor readable if and only if there are unread events. The channel's lock is held.
+ * Makes the descriptor readable if and only if there are unread events. Called with the channel's
+ * lock held.
  */
 static void comp_channel_update_fd(struct siw_comp_channel *ch)
 {
@@ -175,7 +176,7 @@ void siw_device_channel_leave(struct siw_cq *cq)
 		siw_link_del(&cq->in_channel);
 		comp_channel_update_fd(ch);
 	}
-	while (cq->unacked) { /* rare; lasts until the user's event handler acknowledges */
+	while (cq->unacked) { /* rare; lasts until the program acknowledges the events */
 		siw_unlock(&ch->lock);
 		siw_sleep_ns(STEP_NS);
 		siw_lock(&ch->lock);

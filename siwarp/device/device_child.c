@@ -24,7 +24,7 @@ void siw_device_child_del(struct siw_context *ctx, struct siw_child *child)
 
 /* ---- limits ---------------------------------------------------------------------------------- */
 
-bool siw_device_count_up(_Atomic uint32_t *count, uint32_t max)
+bool siw_device_increment_below_max(_Atomic uint32_t *count, uint32_t max)
 {
 	if (atomic_fetch_add(count, 1) < max)
 		return true;
@@ -40,7 +40,8 @@ int siw_device_refuse_full(const char *limit, uint32_t max)
 /* ---- freelists ------------------------------------------------------------------------------- */
 
 /*
- * The object that was destroyed first is reused first, because late calls on it are least likely.
+ * The object that was destroyed first is reused first, because late calls on that object are least
+ * likely.
  */
 
 void siw_device_freelist_init(struct siw_freelist *list)

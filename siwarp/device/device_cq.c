@@ -5,7 +5,7 @@
 
 #include "device/device_impl.h"
 
-static uint32_t cq_round_up(uint32_t n)
+static uint32_t round_up_cq_size(uint32_t n)
 {
 	uint32_t p = 1;
 
@@ -46,8 +46,9 @@ static struct siw_cq *cq_alloc(struct siw_context *ctx, uint32_t size)
 }
 
 /*
- * Sets the arming state. A program that arms a CQ may sleep on a descriptor next, so posts are not
- * delayed for a batch until the program has polled often again (siw_qp_may_delay_post). cq->lock held.
+ * Sets the arming state of a CQ. A program that arms a CQ may sleep on a descriptor next, so posts
+ * are not delayed for a batch until the program has polled often again (siw_qp_may_delay_post).
+ * Called with cq->lock held.
  */
 static void cq_set_armed(struct siw_cq *cq, int how)
 {
@@ -62,7 +63,7 @@ static void cq_set_armed(struct siw_cq *cq, int how)
 		atomic_fetch_add_explicit(&cq->ctx->n_armed, (uint32_t)by, memory_order_relaxed);
 }
 
-/* Ends a CQ. Late calls to poll or arm it find no completion and no channel. */
+/* Ends a CQ. Late calls that poll or arm the CQ find no completion and no channel. */
 static void cq_end(struct siw_cq *cq)
 {
 	struct siw_cqe *ring = cq->ring;
@@ -84,7 +85,7 @@ static void cq_end_by_force(struct siw_child *child)
 
 	if (cq->channel) {
 		siw_lock(&cq->channel->lock);
-		cq->unacked = 0; /* do not wait for acknowledgements: none will arrive */
+		cq->unacked = 0; /* acknowledgements are not awaited: none will arrive */
 		siw_unlock(&cq->channel->lock);
 		siw_device_channel_leave(cq);
 	}
@@ -125,7 +126,7 @@ struct siw_cq *siw_create_cq(struct siw_context *ctx, int cqe, void *cq_context,
 	if (atomic_fetch_add(&ctx->n_cq, 1) >= ctx->attr.max_cq)
 		err = siw_device_refuse_full("max_cq", ctx->attr.max_cq);
 	else
-		cq = cq_alloc(ctx, cq_round_up((uint32_t)cqe));
+		cq = cq_alloc(ctx, round_up_cq_size((uint32_t)cqe));
 	if (!cq) {
 		atomic_fetch_sub(&ctx->n_cq, 1);
 		return siw_refused_null(err ? err : -ENOMEM);
@@ -191,7 +192,7 @@ int siw_cq_pending(struct siw_cq *cq)
 		return siw_refuse_null("cq");
 	if (siw_device_inherited(cq->ctx))
 		return siw_refuse(STALE);
-	/* Read head before tail; tail is then never behind head. */
+	/* head is read before tail; tail is then never behind head. */
 	head = atomic_load_explicit(&cq->head, memory_order_acquire);
 	return (int)(atomic_load_explicit(&cq->tail, memory_order_acquire) - head);
 }
@@ -229,13 +230,13 @@ int siw_resize_cq(struct siw_cq *cq, int cqe)
 	err = cq_check_size(cq->ctx, cqe);
 	if (err)
 		return err;
-	mask = cq_round_up((uint32_t)cqe) - 1;
+	mask = round_up_cq_size((uint32_t)cqe) - 1;
 	ring = calloc((size_t)mask + 1, sizeof(*ring));
 	if (!ring)
 		return siw_refused(-ENOMEM);
 	/*
-	 * Send the delayed posts first: their completions count towards what the resized CQ has to
-	 * hold.
+	 * The delayed posts are sent first: their completions count towards the number that the
+	 * resized CQ has to hold.
 	 */
 	siw_device_send_posted(cq->ctx, true);
 	siw_lock(&cq->lock);
@@ -262,18 +263,18 @@ void siw_device_cq_count(struct siw_cq *cq, int by)
 }
 
 /*
- * A completion was lost, so the CQ is unusable. The next progress round moves its QPs to ERR,
- * because the caller may hold locks of any of them. cq->lock held.
+ * Called when a completion was lost, so the CQ is unusable. The next progress round moves the CQ's
+ * QPs to ERR, because the caller may hold locks of any of them. Called with cq->lock held.
  */
-static void __attribute__((cold, noinline)) overrun(struct siw_cq *cq)
+static void __attribute__((cold, noinline)) handle_cq_overrun(struct siw_cq *cq)
 {
 	siw_count(SIW_COUNTER_cq_overflow, 1);
 	if (!cq->overrun)
 		siw_device_async_raise(&cq->async, SIW_EVENT_CQ_ERR);
 	cq->overrun = true;
 	/*
-	 * Set on every overflow, because a QP may have been reset since the previous overflow.
-	 * Pairs with the exchange in fail_overrun().
+	 * The flag is set on every overflow, because a QP may have been reset since the previous
+	 * overflow. Pairs with the exchange in fail_overrun().
 	 */
 	atomic_store(&cq->ctx->cq_overrun, true);
 	siw_device_nudge(cq->ctx);
@@ -304,7 +305,7 @@ void siw_device_complete(struct siw_qp *qp, struct siw_cq *cq, const struct siw_
 	head = atomic_load_explicit(&cq->head, memory_order_relaxed);
 	tail = atomic_load_explicit(&cq->tail, memory_order_relaxed);
 	if (__builtin_expect(tail - head > cq->mask || cq->overrun, 0)) {
-		overrun(cq);
+		handle_cq_overrun(cq);
 	} else {
 		struct siw_cqe *cqe = &cq->ring[tail & cq->mask];
 
@@ -312,7 +313,7 @@ void siw_device_complete(struct siw_qp *qp, struct siw_cq *cq, const struct siw_
 		cqe->owner = qp;
 		cqe->slot = slot;
 		cqe_set_addresses(cqe, way);
-		/* Pairs with the read of tail in cq_take(), which holds no lock. */
+		/* Pairs with the read of tail in cq_poll_completions(), which holds no lock. */
 		atomic_store_explicit(&cq->tail, tail + 1, memory_order_release);
 	}
 	if (cq->armed &&
@@ -329,7 +330,7 @@ void siw_device_complete(struct siw_qp *qp, struct siw_cq *cq, const struct siw_
  * Frees the queue slots of a polled completion. Called under the CQ's lock, so that slots are freed
  * in order and the QP still exists.
  */
-static void cqe_free_slots(const struct siw_cqe *cqe)
+static void free_slots_of_completion(const struct siw_cqe *cqe)
 {
 	struct siw_qp *qp = cqe->owner;
 
@@ -343,8 +344,9 @@ static void cqe_free_slots(const struct siw_cqe *cqe)
 		qp->ops->record_polled(qp);
 }
 
-static int cq_take(struct siw_cq *cq, int max, struct siw_wc *wc, struct siw_addr *sources,
-		   struct siw_addr *dests, uint64_t *instances)
+static int cq_poll_completions(struct siw_cq *cq, int max, struct siw_wc *wc,
+			       struct siw_addr *sources, struct siw_addr *dests,
+			       uint64_t *instances)
 {
 	uint32_t head, tail;
 	int n = 0;
@@ -365,7 +367,7 @@ static int cq_take(struct siw_cq *cq, int max, struct siw_wc *wc, struct siw_add
 			dests[n] = cqe->dest;
 		if (instances)
 			instances[n] = cqe->instance;
-		cqe_free_slots(cqe);
+		free_slots_of_completion(cqe);
 	}
 	atomic_store_explicit(&cq->head, head, memory_order_relaxed);
 	siw_unlock(&cq->lock);
@@ -385,13 +387,13 @@ int siw_poll_cq_instances(struct siw_cq *cq, int num_entries, struct siw_wc *wc,
 		return siw_refuse_null("wc");
 	if (siw_device_inherited(cq->ctx))
 		return siw_refuse(STALE);
-	n = cq_take(cq, num_entries, wc, sources, dests, instances);
+	n = cq_poll_completions(cq, num_entries, wc, sources, dests, instances);
 	if (n) {
-		siw_device_polled_without_round(cq->ctx, n == num_entries);
+		siw_device_note_poll_without_round(cq->ctx, n == num_entries);
 		return n;
 	}
 	siw_device_poll(cq->ctx, cq);
-	n = cq_take(cq, num_entries, wc, sources, dests, instances);
+	n = cq_poll_completions(cq, num_entries, wc, sources, dests, instances);
 	if (!n && num_entries && atomic_load_explicit(&cq->overrun, memory_order_relaxed))
 		return siw_refuse(CQ_OVERFLOW);
 	return n;

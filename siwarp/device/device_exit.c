@@ -13,8 +13,8 @@
 #include "device/device_impl.h"
 
 /*
- * Number of attempts. The thread that called exit() may hold the lock itself, in a call interrupted
- * by a signal.
+ * Number of attempts to acquire the progress lock. The thread that called exit() may hold the lock
+ * itself, in a call interrupted by a signal.
  */
 #define LOCK_TRIES 100
 #define MS_NS	   1000000
@@ -44,7 +44,7 @@ static void context_begin_shutdown(struct siw_context *ctx, uint64_t deadline_ns
 	siw_unlock(&ctx->lane.lock);
 }
 
-/* Whether a connection is still being shut down. Progress lock held. */
+/* Returns whether a connection is still being shut down. Called with the progress lock held. */
 static bool context_is_closing(const struct siw_context *ctx)
 {
 	struct siw_link *l;
@@ -82,7 +82,7 @@ void siw_device_shutdown_connections(struct siw_context *ctx, uint64_t deadline_
 	context_wait_shutdown(ctx, deadline_ns);
 }
 
-static void close_at_exit(void)
+static void close_devices_at_exit(void)
 {
 	uint64_t deadline = siw_now_ns() + (uint64_t)siw_settings()->linger_ms * 1000000;
 
@@ -94,10 +94,10 @@ static bool watching;
 
 static void register_at_exit(void)
 {
-	watching = atexit(close_at_exit) == 0;
+	watching = atexit(close_devices_at_exit) == 0;
 }
 
-int siw_device_exit_watch(void)
+int siw_device_register_exit_handler(void)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
 

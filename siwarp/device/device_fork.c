@@ -3,24 +3,25 @@
  * Open devices after fork(). The child process has copies of the devices' memory but not their
  * threads, and a lock may be held by a thread that does not exist in the child. So fork() marks the
  * devices inherited in the child: every call on them or their objects returns ESTALE before it
- * takes a lock. The llp layer closes the child's copies of the descriptors. The parent process is
- * not affected.
+ * acquires a lock. The llp layer closes the child's copies of the descriptors. The parent process
+ * is not affected.
  */
 #include <errno.h>
 
 #include "base/fork.h"
 #include "device/device_impl.h"
 
-static void verbs_fork_child(void);
+static void mark_devices_inherited_in_child(void);
 
-static struct siw_fork_lock fork_lock = { .lock = SIW_LOCK_INIT, .in_child = verbs_fork_child };
-static struct siw_link contexts = { &contexts, &contexts }; /* open contexts; fork_lock */
+static struct siw_fork_lock fork_lock = { .lock = SIW_LOCK_INIT,
+					  .in_child = mark_devices_inherited_in_child };
+static struct siw_link contexts = { &contexts, &contexts }; /* open contexts; under fork_lock */
 /* closed contexts, kept for reuse; under fork_lock */
 static struct siw_link closed = { &closed, &closed };
 /* contexts closed by force, never reused; under fork_lock */
 static struct siw_link retired = { &retired, &retired };
 
-static void verbs_fork_child(void)
+static void mark_devices_inherited_in_child(void)
 {
 	while (!siw_link_empty(&contexts)) {
 		struct siw_link *l = contexts.next;
@@ -35,7 +36,7 @@ static void verbs_fork_child(void)
 	siw_link_init(&closed);
 }
 
-int siw_device_fork_watch(struct siw_context *ctx)
+int siw_device_register_for_fork(struct siw_context *ctx)
 {
 	int rv = siw_fork_lock_register(&fork_lock);
 
@@ -47,7 +48,7 @@ int siw_device_fork_watch(struct siw_context *ctx)
 	return 0;
 }
 
-void siw_device_fork_unwatch(struct siw_context *ctx)
+void siw_device_unregister_for_fork(struct siw_context *ctx)
 {
 	siw_lock(&fork_lock.lock);
 	siw_link_del(&ctx->open);

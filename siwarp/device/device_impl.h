@@ -10,15 +10,15 @@
  * Registers the exit handler through which exit() closes connections gracefully. Returns 0 or
  * -ENOMEM.
  */
-int siw_device_exit_watch(void);
+int siw_device_register_exit_handler(void);
 
 /* ---- device_fork.c --------------------------------------------------------------------------- */
 /*
  * Registers the context, so that fork() marks the child's copy as inherited. Returns 0 or -ENOMEM.
  */
-int siw_device_fork_watch(struct siw_context *ctx);
-void siw_device_fork_unwatch(struct siw_context *ctx);
-/* Runs call for every open device. No device is opened or closed meanwhile. */
+int siw_device_register_for_fork(struct siw_context *ctx);
+void siw_device_unregister_for_fork(struct siw_context *ctx);
+/* Calls `call` for every open device. No device is opened or closed meanwhile. */
 void siw_device_context_each(void (*call)(struct siw_context *ctx, uint64_t arg), uint64_t arg);
 /*
  * siw_device_context_take() returns a closed context for reuse, or NULL. siw_device_context_keep()
@@ -37,7 +37,7 @@ void siw_device_context_retire(struct siw_context *ctx);
  * Makes one progress round for a thread that may make no further round. Wakes a sleeping thread if
  * the round left work.
  */
-void siw_device_single_round(struct siw_context *ctx);
+void siw_device_progress_once_and_wake(struct siw_context *ctx);
 /*
  * Sends the posted requests that are delayed for a batch or wait for their turn. The next poll
  * would send them, but the program may not poll again soon. polls: the caller is a poll; it does
@@ -48,7 +48,7 @@ void siw_device_send_posted(struct siw_context *ctx, bool polls);
  * Records that a poll returned completions without a progress round. all: the poll filled its array
  * of completions, so the caller will poll again soon.
  */
-void siw_device_polled_without_round(struct siw_context *ctx, bool all);
+void siw_device_note_poll_without_round(struct siw_context *ctx, bool all);
 /*
  * Gives a turn to each QP that was marked unsent. Returns how many QPs sent something. Progress
  * lock held.
@@ -61,10 +61,10 @@ void siw_device_thread_stop(struct siw_context *ctx);
 
 /* ---- device_watchdog.c ----------------------------------------------------------------------- */
 /* Requests the shortest scheduler time slice that the kernel allows, for the calling thread. */
-void siw_device_short_slice(void);
-/* Called by the progress thread after a wake-up in which it served short one-sided messages. */
-void siw_device_watchdogs_note(struct siw_context *ctx);
-/* Ends the watchdog threads. The progress thread has ended already. */
+void siw_device_request_short_time_slice(void);
+/* Called by the progress thread after a wake-up in which it handled short one-sided messages. */
+void siw_device_watchdogs_note_one_sided(struct siw_context *ctx);
+/* Ends the watchdog threads. Called after the progress thread has ended. */
 void siw_device_watchdogs_stop(struct siw_context *ctx);
 
 /* ---- device_channel.c; all for a CQ that has a channel --------------------------------------- */
@@ -94,17 +94,18 @@ int siw_device_port_open(struct siw_context *ctx);
 
 /* ---- device_busy.c; called without locks ----------------------------------------------------- */
 /*
- * Whether a send that the socket has not accepted, or a Read without a response, uses this memory.
+ * Returns whether a send that the socket has not accepted, or a Read without a response, uses this
+ * memory.
  */
 bool siw_device_key_in_use(struct siw_context *ctx, uint32_t lkey);
-/* Whether a send that the socket has not accepted uses this address handle. */
+/* Returns whether a send that the socket has not accepted uses this address handle. */
 bool siw_device_ah_in_use(struct siw_ah *ah);
 
 /*
  * Called after an STag was invalidated. Resets the streams that still have to send a Read Response
- * from the STag's memory, except the stream of the QP except. On return, no other thread uses that
- * memory. siw_device_revoke_stag() is called without locks, the _locked variant with the progress
- * lock held.
+ * from the STag's memory, except the stream of the QP `except`. On return, no other thread uses
+ * that memory. siw_device_revoke_stag() is called without locks, the _locked variant with the
+ * progress lock held.
  */
 void siw_device_revoke_stag(struct siw_context *ctx, uint32_t stag);
 void siw_device_revoke_stag_locked(struct siw_context *ctx, uint32_t stag,
@@ -112,7 +113,7 @@ void siw_device_revoke_stag_locked(struct siw_context *ctx, uint32_t stag,
 
 /* ---- device_mr.c ----------------------------------------------------------------------------- */
 /* Converts a set of enum siw_access_flags to one of enum siw_mem_right. */
-static inline uint32_t siw_device_rights(int access)
+static inline uint32_t siw_device_mem_rights_of_access(int access)
 {
 	return (uint32_t)access &
 	       (SIW_MEM_LOCAL_WRITE | SIW_MEM_REMOTE_WRITE | SIW_MEM_REMOTE_READ |
@@ -131,17 +132,20 @@ void siw_device_mw_allow(struct siw_region *region);
 int siw_device_mw_forbid(struct siw_region *region);
 
 /* ---- device_progress.c ----------------------------------------------------------------------- */
-/* Microseconds from now until a later deadline; -1: no deadline. */
-static inline int64_t siw_device_left_us(uint64_t now, uint64_t deadline)
+/* Returns the microseconds from now until a later deadline; -1: no deadline. */
+static inline int64_t siw_device_us_until_deadline(uint64_t now, uint64_t deadline)
 {
 	return deadline == UINT64_MAX ? -1 : (int64_t)((deadline - now + 999) / 1000);
 }
-/* Microseconds until the deadline or the next timer, whichever is earlier; -1: neither exists. */
+/*
+ * Returns the microseconds until the deadline or the next timer, whichever is earlier; -1: neither
+ * exists.
+ */
 int64_t siw_device_sleep_us(struct siw_context *ctx, uint64_t now, uint64_t deadline);
 
 /* ---- device_child.c -------------------------------------------------------------------------- */
 /* Increments the count if it is below max. Returns whether the count was incremented. */
-bool siw_device_count_up(_Atomic uint32_t *count, uint32_t max);
+bool siw_device_increment_below_max(_Atomic uint32_t *count, uint32_t max);
 void siw_device_freelist_init(struct siw_freelist *list);
 
 #endif

@@ -16,7 +16,7 @@ struct siw_pd *siw_alloc_pd(struct siw_context *ctx)
 
 	if (err)
 		return siw_refused_null(err);
-	if (!siw_device_count_up(&ctx->n_pd, ctx->attr.max_pd))
+	if (!siw_device_increment_below_max(&ctx->n_pd, ctx->attr.max_pd))
 		return siw_refused_null(siw_device_refuse_full("max_pd", ctx->attr.max_pd));
 	pd = calloc(1, sizeof(*pd));
 	if (!pd) {
@@ -49,11 +49,11 @@ int siw_dealloc_pd(struct siw_pd *pd)
 /* ---- memory ---------------------------------------------------------------------------------- */
 
 /*
- * Whether the octet at addr is mapped and readable. The kernel copies the 8 octets around addr
- * before it checks the (invalid) first argument: EFAULT means not readable, EINVAL readable. No
- * signal mask is changed.
+ * Returns whether the octet at addr is mapped and readable. The kernel copies the 8 octets around
+ * addr before it checks the (invalid) first argument: EFAULT means not readable, EINVAL readable.
+ * No signal mask is changed.
  */
-static bool octet_readable(uintptr_t addr)
+static bool is_octet_readable(uintptr_t addr)
 {
 	long r;
 
@@ -65,10 +65,10 @@ static bool octet_readable(uintptr_t addr)
 }
 
 /*
- * Whether the octet at addr is writable. FUTEX_WAKE_OP atomically adds 0 to the word around addr
- * and fails with EFAULT if the page is not mapped or not writable.
+ * Returns whether the octet at addr is writable. FUTEX_WAKE_OP atomically adds 0 to the word around
+ * addr and fails with EFAULT if the page is not mapped or not writable.
  */
-static bool octet_writable(uintptr_t addr)
+static bool is_octet_writable(uintptr_t addr)
 {
 	uint32_t nobody = 0;
 	long r = syscall(SYS_futex, &nobody, FUTEX_WAKE_OP | FUTEX_PRIVATE_FLAG, 0, 0,
@@ -77,10 +77,11 @@ static bool octet_writable(uintptr_t addr)
 	return !(r < 0 && errno == EFAULT);
 }
 
-static int probe_memory(const void *addr, size_t length, int access)
+static int probe_memory_access(const void *addr, size_t length, int access)
 {
 	uintptr_t first = (uintptr_t)addr, last = first + length - 1;
-	bool (*can)(uintptr_t) = access & SIW_ACCESS_LOCAL_WRITE ? octet_writable : octet_readable;
+	bool (*can)(uintptr_t) = access & SIW_ACCESS_LOCAL_WRITE ? is_octet_writable
+								 : is_octet_readable;
 
 	if (!length)
 		return 0;
@@ -97,7 +98,7 @@ struct span {
 	int access;
 };
 
-static int check_access(int access, bool bound)
+static int check_access_flags(int access, bool bound)
 {
 	const int writes = SIW_ACCESS_REMOTE_WRITE | SIW_ACCESS_REMOTE_ATOMIC;
 	const int known = SIW_ACCESS_LOCAL_WRITE | SIW_ACCESS_REMOTE_READ | SIW_ACCESS_MW_BIND |
@@ -113,15 +114,18 @@ static int check_access(int access, bool bound)
 		return siw_refuse(MR_INVALIDATE);
 	if ((access & writes) && !(access & SIW_ACCESS_LOCAL_WRITE))
 		return siw_refuse(MR_LOCAL_WRITE, (uint64_t)access);
-	/* Not allowed together: windows would stay bound after a peer invalidated the region. */
+	/*
+	 * The two access rights are not allowed together: windows would stay bound after a peer
+	 * invalidated the region.
+	 */
 	if ((access & SIW_ACCESS_REMOTE_INVALIDATE) && (access & SIW_ACCESS_MW_BIND))
 		return siw_refuse(MR_NO_WINDOWS);
 	return 0;
 }
 
-static int check_span(const struct siw_pd *pd, const void *owner, const struct span *span)
+static int check_memory_span(const struct siw_pd *pd, const void *owner, const struct span *span)
 {
-	int err = check_access(span->access, owner);
+	int err = check_access_flags(span->access, owner);
 
 	if (!err && span->length > pd->ctx->attr.max_mr_size)
 		err = siw_refuse(MR_LENGTH, span->length, pd->ctx->attr.max_mr_size);
@@ -129,21 +133,21 @@ static int check_span(const struct siw_pd *pd, const void *owner, const struct s
 		err = siw_refuse(MR_WRAPS, span->length);
 	if (!err && span->access & SIW_ACCESS_ZERO_BASED && span->iova)
 		err = siw_refuse(MR_ZERO_BASED, span->iova);
-	return err ? err : probe_memory(span->addr, span->length, span->access);
+	return err ? err : probe_memory_access(span->addr, span->length, span->access);
 }
 
-/* Allocates an STag for this memory. Returns 0 and sets *stag, or returns -errno. */
+/* Allocates an STag for a span of memory. Returns 0 and sets *stag, or returns -errno. */
 static int region_alloc_stag(const struct siw_pd *pd, const void *owner, const struct span *span,
 			     uint32_t *stag)
 {
 	struct siw_mem_region region = { .addr = span->addr,
 					 .length = span->length,
 					 .to_base = span->iova,
-					 .rights = siw_device_rights(span->access) |
+					 .rights = siw_device_mem_rights_of_access(span->access) |
 						   SIW_MEM_LOCAL_READ,
 					 .pd = pd->number,
 					 .stream = owner };
-	int err = check_span(pd, owner, span);
+	int err = check_memory_span(pd, owner, span);
 
 	if (err)
 		return err;
@@ -151,7 +155,7 @@ static int region_alloc_stag(const struct siw_pd *pd, const void *owner, const s
 	return err == -ENOMEM ? siw_device_refuse_full("max_mr", SIW_MAX_MR) : err;
 }
 
-static void region_fill(struct siw_region *r, struct siw_pd *pd, const struct span *span,
+static void fill_region(struct siw_region *r, struct siw_pd *pd, const struct span *span,
 			uint32_t stag)
 {
 	struct siw_mr *mr = &r->mr;
@@ -168,7 +172,7 @@ static void region_fill(struct siw_region *r, struct siw_pd *pd, const struct sp
  * Returns a new or reused region. A late bind may still read a deregistered region, and then finds
  * bindable false.
  */
-static struct siw_region *new_region(struct siw_context *ctx)
+static struct siw_region *alloc_region(struct siw_context *ctx)
 {
 	struct siw_link *old = siw_device_freelist_take(&ctx->free_regions);
 	struct siw_region *r;
@@ -191,7 +195,7 @@ static struct siw_mr *register_memory(struct siw_pd *pd, const void *owner, cons
 	int err = siw_device_stale(pd->ctx);
 
 	if (!err) {
-		r = new_region(pd->ctx);
+		r = alloc_region(pd->ctx);
 		err = r ? region_alloc_stag(pd, owner, span, &stag) : -ENOMEM;
 	}
 	if (err) {
@@ -200,22 +204,22 @@ static struct siw_mr *register_memory(struct siw_pd *pd, const void *owner, cons
 		return siw_refused_null(err);
 	}
 	r->owner = owner;
-	region_fill(r, pd, span, stag);
+	fill_region(r, pd, span, stag);
 	atomic_fetch_add(&pd->n_mr, 1);
 	siw_device_child_add(pd->ctx, &r->child, SIW_CHILD_PASSIVE, NULL, -1);
 	siw_device_mw_allow(r);
 	return &r->mr;
 }
 
-/* The tagged offset of the region's first octet if the program gives none. */
-static uint64_t default_iova(const void *addr, int access)
+/* Returns the tagged offset of the region's first octet if the program specifies none. */
+static uint64_t default_tagged_offset(const void *addr, int access)
 {
 	return access & SIW_ACCESS_ZERO_BASED ? 0 : (uintptr_t)addr;
 }
 
 struct siw_mr *siw_reg_mr(struct siw_pd *pd, void *addr, size_t length, int access)
 {
-	uint64_t base = default_iova(addr, access);
+	uint64_t base = default_tagged_offset(addr, access);
 
 	siw_reason_begin();
 	if (!pd)
@@ -234,7 +238,7 @@ struct siw_mr *siw_reg_mr_iova(struct siw_pd *pd, void *addr, size_t length, uin
 
 struct siw_mr *siw_reg_mr_qp(struct siw_qp *qp, void *addr, size_t length, int access)
 {
-	uint64_t base = default_iova(addr, access);
+	uint64_t base = default_tagged_offset(addr, access);
 
 	siw_reason_begin();
 	if (!qp)
@@ -245,8 +249,8 @@ struct siw_mr *siw_reg_mr_qp(struct siw_qp *qp, void *addr, size_t length, int a
 			       &(struct span){ addr, length, base, access });
 }
 
-/* Invalidates and frees the STag. Afterwards no peer and no request uses it. */
-static int stag_end(struct siw_context *ctx, uint32_t stag)
+/* Invalidates and frees an STag. Afterwards no peer and no request uses the STag. */
+static int invalidate_and_free_stag(struct siw_context *ctx, uint32_t stag)
 {
 	int err = siw_mem_stag_free(ctx->mem, stag);
 
@@ -269,7 +273,7 @@ int siw_dereg_mr(struct siw_mr *mr)
 		return siw_refuse(MR_BUSY);
 	err = siw_device_mw_forbid(r);
 	if (!err)
-		err = stag_end(pd->ctx, mr->lkey);
+		err = invalidate_and_free_stag(pd->ctx, mr->lkey);
 	if (err)
 		return siw_refused(err);
 	atomic_fetch_sub(&pd->n_mr, 1);
@@ -292,41 +296,43 @@ static int region_register_again(struct siw_region *r, struct siw_pd *pd, const 
 		return err;
 	err = siw_device_mw_forbid(r);
 	if (!err)
-		err = stag_end(old_pd->ctx, r->mr.lkey);
+		err = invalidate_and_free_stag(old_pd->ctx, r->mr.lkey);
 	if (err) { /* windows are bound to the region, or it was deregistered */
 		siw_mem_stag_free(pd->ctx->mem, stag);
 		return err;
 	}
-	region_fill(r, pd, span, stag);
+	fill_region(r, pd, span, stag);
 	atomic_fetch_add(&pd->n_mr, 1);
 	atomic_fetch_sub(&old_pd->n_mr, 1);
 	siw_device_mw_allow(r);
 	return 0;
 }
 
-/* Changes only the access rights; the keys stay valid. */
-static int change_access(struct siw_region *r, const struct span *span)
+/* Changes only the access rights of a region; the keys stay valid. */
+static int change_access_rights(struct siw_region *r, const struct span *span)
 {
 	struct siw_context *ctx = r->mr.pd->ctx;
-	uint32_t lost = siw_device_rights(r->access) & ~siw_device_rights(span->access);
+	uint32_t lost = siw_device_mem_rights_of_access(r->access) &
+			~siw_device_mem_rights_of_access(span->access);
 	int err = siw_device_key_in_use(ctx, r->mr.lkey) ? siw_refuse(MR_BUSY) : 0;
 
 	if (!err)
-		err = check_span(r->mr.pd, r->owner, span);
+		err = check_memory_span(r->mr.pd, r->owner, span);
 	if (!err)
 		err = siw_device_mw_forbid(r);
 	if (err)
 		return err;
 	err = siw_mem_stag_set_rights(ctx->mem, r->mr.lkey,
-				      siw_device_rights(span->access) | SIW_MEM_LOCAL_READ);
+				      siw_device_mem_rights_of_access(span->access) |
+					      SIW_MEM_LOCAL_READ);
 	if (err)
 		return siw_refuse(MR_GONE);
 	if (lost & SIW_MEM_REMOTE_READ) {
 		siw_device_revoke_stag(ctx, r->mr.lkey);
 	} else if (lost) {
 		/*
-		 * Taking the lock waits for the end of a progress round that may have looked up the
-		 * previous rights.
+		 * Acquiring the lock waits for the end of a progress round that may have looked up
+		 * the previous rights.
 		 */
 		siw_lock(&ctx->lane.lock);
 		siw_unlock(&ctx->lane.lock);
@@ -336,8 +342,8 @@ static int change_access(struct siw_region *r, const struct span *span)
 	return 0;
 }
 
-/* Whether only rights change, and no peer has invalidated the region's key. */
-static bool keeps_key(const struct siw_region *r, int flags, const struct span *span)
+/* Returns whether only access rights change, and no peer has invalidated the region's key. */
+static bool reregistration_keeps_key(const struct siw_region *r, int flags, const struct span *span)
 {
 	return flags == SIW_REREG_MR_CHANGE_ACCESS && span->iova == r->iova &&
 	       siw_mem_stag_alive(r->mr.pd->ctx->mem, r->mr.lkey);
@@ -365,20 +371,20 @@ int siw_rereg_mr(struct siw_mr *mr, int flags, struct siw_pd *pd, void *addr, si
 		err = siw_refuse(REREG_OF_QP);
 	if (!(flags & SIW_REREG_MR_CHANGE_ACCESS))
 		span.access = r->access;
-	span.iova = default_iova(addr, span.access);
+	span.iova = default_tagged_offset(addr, span.access);
 	if (!(flags & SIW_REREG_MR_CHANGE_TRANSLATION)) {
 		span.addr = mr->addr;
 		span.length = mr->length;
 		span.iova = r->iova;
 		if ((span.access ^ r->access) & SIW_ACCESS_ZERO_BASED)
-			span.iova = default_iova(mr->addr, span.access);
+			span.iova = default_tagged_offset(mr->addr, span.access);
 	}
 	if (!flags || (flags & ~known))
 		err = siw_refuse(REREG_FLAGS, (uint64_t)flags);
 	if (siw_device_inherited(mr->pd->ctx))
 		err = siw_refuse(STALE);
-	if (!err && keeps_key(r, flags, &span))
-		err = change_access(r, &span);
+	if (!err && reregistration_keeps_key(r, flags, &span))
+		err = change_access_rights(r, &span);
 	else if (!err)
 		err = region_register_again(r, pd, &span);
 	if (!siw_refused(err))
@@ -393,8 +399,8 @@ int siw_rereg_mr(struct siw_mr *mr, int flags, struct siw_pd *pd, void *addr, si
  * Returns a new or reused address handle. A late send may still read a destroyed handle, and then
  * finds pd NULL.
  */
-static struct siw_ah *new_ah(struct siw_pd *pd, const struct siw_addr *dest,
-			     const struct siw_addr *source)
+static struct siw_ah *alloc_address_handle(struct siw_pd *pd, const struct siw_addr *dest,
+					   const struct siw_addr *source)
 {
 	struct siw_link *old = siw_device_freelist_take(&pd->ctx->free_ahs);
 	struct siw_ah *ah = old ? siw_container(old, struct siw_ah, in_freelist)
@@ -435,7 +441,7 @@ void siw_device_free_freelist_memory(struct siw_context *ctx)
 		free(siw_container(old, struct siw_window, in_freelist));
 }
 
-static int check_ah(const struct siw_pd *pd, const struct siw_addr *dest)
+static int check_ah_destination(const struct siw_pd *pd, const struct siw_addr *dest)
 {
 	if (!pd)
 		return siw_refuse_null("pd");
@@ -446,7 +452,7 @@ static int check_ah(const struct siw_pd *pd, const struct siw_addr *dest)
 	return siw_addr_len(dest) ? 0 : siw_refuse(ADDRESS_FAMILY, dest->family);
 }
 
-/* Whether the device has this address. */
+/* Returns whether the device has this address. */
 static bool context_has_addr(struct siw_context *ctx, const struct siw_addr *addr)
 {
 	bool has = false;
@@ -458,8 +464,8 @@ static bool context_has_addr(struct siw_context *ctx, const struct siw_addr *add
 	return has;
 }
 
-static int check_source(struct siw_pd *pd, const struct siw_addr *dest,
-			const struct siw_addr *source)
+static int check_ah_source(struct siw_pd *pd, const struct siw_addr *dest,
+			   const struct siw_addr *source)
 {
 	if (!source->family)
 		return 0;
@@ -468,8 +474,11 @@ static int check_source(struct siw_pd *pd, const struct siw_addr *dest,
 		       : siw_refuse(HANDLE_SOURCE);
 }
 
-/* The device's interface index, which completes a link-local destination address; 0: unknown. */
-static uint32_t device_scope(struct siw_context *ctx)
+/*
+ * Returns the device's interface index, which completes a link-local destination address; 0:
+ * unknown.
+ */
+static uint32_t device_interface_index(struct siw_context *ctx)
 {
 	uint32_t scope = 0;
 
@@ -494,27 +503,27 @@ struct siw_ah *siw_create_ah_from(struct siw_pd *pd, const struct siw_addr *dest
 	int err;
 
 	siw_reason_begin();
-	err = check_ah(pd, dest);
+	err = check_ah_destination(pd, dest);
 	if (!err)
-		err = source ? check_source(pd, dest, source) : siw_refuse_null("source");
+		err = source ? check_ah_source(pd, dest, source) : siw_refuse_null("source");
 	if (err)
 		return siw_refused_null(err);
-	if (!siw_device_count_up(&pd->ctx->n_ah, pd->ctx->attr.max_ah))
+	if (!siw_device_increment_below_max(&pd->ctx->n_ah, pd->ctx->attr.max_ah))
 		return siw_refused_null(siw_device_refuse_full("max_ah", pd->ctx->attr.max_ah));
-	ah = new_ah(pd, dest, source);
+	ah = alloc_address_handle(pd, dest, source);
 	if (!ah) {
 		atomic_fetch_sub(&pd->ctx->n_ah, 1);
 		return siw_refused_null(-ENOMEM);
 	}
 	if (siw_addr_is_link_local(dest) && !dest->scope)
-		ah->dest.scope = device_scope(pd->ctx);
+		ah->dest.scope = device_interface_index(pd->ctx);
 	atomic_fetch_add(&pd->n_ah, 1);
 	siw_device_child_add(pd->ctx, &ah->child, SIW_CHILD_PASSIVE, NULL, -1);
 	return ah;
 }
 
 /* Checks the address handle that a verb is called on; see siw_device_enter(). */
-static int ah_enter(const struct siw_ah *ah)
+static int check_address_handle(const struct siw_ah *ah)
 {
 	const struct siw_pd *pd = ah ? ah->pd : NULL;
 	int err = siw_device_enter(pd ? pd->ctx : NULL, "ah");
@@ -525,7 +534,7 @@ static int ah_enter(const struct siw_ah *ah)
 int siw_destroy_ah(struct siw_ah *ah)
 {
 	struct siw_pd *pd;
-	int err = ah_enter(ah);
+	int err = check_address_handle(ah);
 
 	if (err)
 		return err;
@@ -542,7 +551,7 @@ int siw_destroy_ah(struct siw_ah *ah)
 
 int siw_query_ah(struct siw_ah *ah, struct siw_addr *dest)
 {
-	int err = ah_enter(ah);
+	int err = check_address_handle(ah);
 
 	if (err)
 		return err;

@@ -14,7 +14,7 @@
 
 #define OCTET 0xffu /* the octet of a type 2 key that the program chooses */
 
-static struct siw_window *window_of(struct siw_mw *mw)
+static struct siw_window *window_struct_of(struct siw_mw *mw)
 {
 	return siw_container(mw, struct siw_window, mw);
 }
@@ -35,7 +35,7 @@ void siw_device_mw_allow(struct siw_region *region)
 	siw_unlock(&region->mr.context->mw_lock);
 }
 
-/* Removes a window from its region's list. mw_lock held. */
+/* Removes a window from its region's list. Called with mw_lock held. */
 static void window_leave_region(struct siw_window *w)
 {
 	if (!w->region)
@@ -44,7 +44,7 @@ static void window_leave_region(struct siw_window *w)
 	w->region = NULL;
 }
 
-static bool has_windows(struct siw_region *region)
+static bool region_has_bound_windows(struct siw_region *region)
 {
 	struct siw_mem *mem = region->mr.context->mem;
 
@@ -55,7 +55,7 @@ static bool has_windows(struct siw_region *region)
 }
 
 /* Makes every QP end the previous bindings that its binds have replaced. */
-static void qps_settle(struct siw_context *ctx)
+static void end_replaced_bindings_of_qps(struct siw_context *ctx)
 {
 	struct siw_link *l, *next;
 
@@ -78,7 +78,7 @@ int siw_device_mw_forbid(struct siw_region *region)
 	if (!atomic_load(&region->bindable))
 		return 0;
 	siw_lock(&ctx->mw_lock);
-	if (region->pins || has_windows(region)) {
+	if (region->pins || region_has_bound_windows(region)) {
 		siw_unlock(&ctx->mw_lock);
 		return siw_refuse(MR_WINDOWS);
 	}
@@ -90,13 +90,13 @@ int siw_device_mw_forbid(struct siw_region *region)
 	}
 	siw_unlock(&ctx->mw_lock);
 	if (ended)
-		qps_settle(ctx);
+		end_replaced_bindings_of_qps(ctx);
 	return 0;
 }
 
 /* ---- windows --------------------------------------------------------------------------------- */
 
-static struct siw_window *new_window(struct siw_pd *pd, int type, uint32_t stag)
+static struct siw_window *alloc_window(struct siw_pd *pd, int type, uint32_t stag)
 {
 	struct siw_link *old = siw_device_freelist_take(&pd->ctx->free_windows);
 	struct siw_window *w = old ? siw_container(old, struct siw_window, in_freelist)
@@ -109,7 +109,7 @@ static struct siw_window *new_window(struct siw_pd *pd, int type, uint32_t stag)
 		siw_link_init(&w->in_region);
 		siw_link_init(&w->in_freelist);
 	}
-	/* A late post may be reading the window. */
+	/* The lock is held because a late post may be reading the window. */
 	siw_lock(&pd->ctx->mw_lock);
 	w->mw.pd = pd;
 	w->mw.rkey = w->mw.handle = w->stag = stag;
@@ -130,13 +130,13 @@ struct siw_mw *siw_alloc_mw(struct siw_pd *pd, int type)
 		return siw_refused_null(err);
 	if (type != SIW_MW_TYPE_1 && type != SIW_MW_TYPE_2)
 		return siw_refused_null(siw_refuse_value("type", type, "siw_mw_type"));
-	if (!siw_device_count_up(&ctx->n_mw, ctx->attr.max_mw))
+	if (!siw_device_increment_below_max(&ctx->n_mw, ctx->attr.max_mw))
 		return siw_refused_null(siw_device_refuse_full("max_mw", ctx->attr.max_mw));
 	if (siw_mem_stag_reserve(ctx->mem, type == SIW_MW_TYPE_2, &stag)) {
 		siw_device_refuse_full("max_mr", SIW_MAX_MR);
 		goto give_back;
 	}
-	w = new_window(pd, type, stag);
+	w = alloc_window(pd, type, stag);
 	if (w) {
 		atomic_fetch_add(&pd->n_mw, 1);
 		siw_device_child_add(ctx, &w->child, SIW_CHILD_PASSIVE, NULL, -1);
@@ -152,7 +152,7 @@ give_back:
  * Makes a window unusable. Returns 0, -EBUSY or -EINVAL. *region: the window's region, pinned, or
  * NULL.
  */
-static int window_end(struct siw_window *w, struct siw_region **region)
+static int end_window(struct siw_window *w, struct siw_region **region)
 {
 	struct siw_context *ctx = w->mw.context;
 	int err = 0;
@@ -193,10 +193,10 @@ int siw_dealloc_mw(struct siw_mw *mw)
 
 	if (err)
 		return err;
-	w = window_of(mw);
+	w = window_struct_of(mw);
 	ctx = mw->context;
 	pd = mw->pd;
-	err = window_end(w, &region);
+	err = end_window(w, &region);
 	if (err)
 		return err;
 	if (region) {
@@ -216,7 +216,7 @@ int siw_device_bind_pin(struct siw_context *ctx, const struct siw_send_wr *wr, i
 			struct siw_bind *bind)
 {
 	const struct siw_mw_bind_info *info = &wr->bind_mw.bind_info;
-	struct siw_window *w = window_of(wr->bind_mw.mw);
+	struct siw_window *w = window_struct_of(wr->bind_mw.mw);
 	struct siw_region *r =
 		info->mr && info->length ? siw_container(info->mr, struct siw_region, mr) : NULL;
 	int err = 0;
@@ -265,15 +265,18 @@ void siw_device_bind_drop(struct siw_context *ctx, struct siw_bind *bind)
 		siw_mem_stag_free(ctx->mem, bind->rkey);
 }
 
-static bool range_in_region(const struct siw_region *r, uint64_t addr, uint64_t length)
+static bool is_range_in_region(const struct siw_region *r, uint64_t addr, uint64_t length)
 {
 	uint64_t start = r->iova, size = r->mr.length;
 
 	return addr >= start && addr - start <= size && length <= size - (addr - start);
 }
 
-/* Whether the bind is allowed. mw_lock held, also in the two functions below. */
-static bool may_bind(const struct siw_qp *qp, const struct siw_bind *bind)
+/*
+ * Returns whether the bind is allowed. is_bind_allowed(), bind_window() and unbind_window() are
+ * called with mw_lock held.
+ */
+static bool is_bind_allowed(const struct siw_qp *qp, const struct siw_bind *bind)
 {
 	const struct siw_window *w = bind->window;
 	const struct siw_region *r = bind->region;
@@ -285,7 +288,7 @@ static bool may_bind(const struct siw_qp *qp, const struct siw_bind *bind)
 		return false;
 	if (!bind->length)
 		return !of_qp;
-	if (!r || r->mr.pd != qp->pd || !range_in_region(r, bind->addr, bind->length))
+	if (!r || r->mr.pd != qp->pd || !is_range_in_region(r, bind->addr, bind->length))
 		return false;
 	/* A region that belongs to one QP must not become accessible to others. */
 	if (of_qp && r->owner && r->owner != siw_device_owner(qp))
@@ -294,15 +297,15 @@ static bool may_bind(const struct siw_qp *qp, const struct siw_bind *bind)
 	       r->access & SIW_ACCESS_LOCAL_WRITE;
 }
 
-/* Creates the new binding; a bind of length 0 creates none. */
-static int window_bind(const struct siw_qp *qp, const struct siw_bind *bind)
+/* Creates the new binding of a window; a bind of length 0 creates none. */
+static int bind_window(const struct siw_qp *qp, const struct siw_bind *bind)
 {
 	const struct siw_window *w = bind->window;
 	bool of_qp = w->mw.type == SIW_MW_TYPE_2;
 	struct siw_mem_region region = {
 		.length = bind->length,
 		.to_base = bind->access & SIW_ACCESS_ZERO_BASED ? 0 : bind->addr,
-		.rights = siw_device_rights(bind->access),
+		.rights = siw_device_mem_rights_of_access(bind->access),
 		.pd = qp->pd->number,
 	};
 
@@ -316,14 +319,15 @@ static int window_bind(const struct siw_qp *qp, const struct siw_bind *bind)
 }
 
 /*
- * Ends the previous binding. Returns whether streams may still be sending Read Responses from it.
+ * Ends the previous binding of a window. Returns whether streams may still be sending Read
+ * Responses from it.
  */
-static bool window_unbind(const struct siw_qp *qp, struct siw_window *w, struct siw_bind_rest *rest)
+static bool unbind_window(const struct siw_qp *qp, struct siw_window *w, struct siw_bind_rest *rest)
 {
 	struct siw_mem *mem = qp->ctx->mem;
 	bool bound;
 
-	/* the window was not bound; otherwise may_bind() would have failed */
+	/* the window was not bound; otherwise is_bind_allowed() would have failed */
 	if (w->mw.type == SIW_MW_TYPE_2)
 		return false;
 	bound = siw_mem_stag_alive(mem, w->stag);
@@ -342,8 +346,8 @@ int siw_device_bind(struct siw_qp *qp, struct siw_bind *bind, struct siw_bind_re
 	int result = SIW_WC_MW_BIND_ERR;
 
 	siw_lock(&qp->ctx->mw_lock);
-	if (may_bind(qp, bind) && !window_bind(qp, bind)) {
-		result = window_unbind(qp, w, rest) ? -EINPROGRESS : 0;
+	if (is_bind_allowed(qp, bind) && !bind_window(qp, bind)) {
+		result = unbind_window(qp, w, rest) ? -EINPROGRESS : 0;
 		window_leave_region(w);
 		w->stag = bind->rkey;
 		w->region = bind->length ? r : NULL;

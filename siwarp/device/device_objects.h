@@ -72,10 +72,10 @@ struct siw_cq {
 	/* the CQ overflowed and accepts no more completions; written under lock */
 	_Atomic bool overrun;
 	_Atomic uint32_t n_qp;
-	/* link in channel->cqs; this and the next two: under the channel's lock */
+	/* link in channel->cqs; in_channel, events and unacked: under the channel's lock */
 	struct siw_link in_channel;
-	uint32_t events;  /* number of events raised and not yet read */
-	uint32_t unacked; /* number of events read and not yet acknowledged */
+	uint32_t events;  /* number of events raised and not read yet */
+	uint32_t unacked; /* number of events read and not acknowledged yet */
 	struct siw_async async;
 	struct siw_child child;
 	struct siw_link in_freelist;

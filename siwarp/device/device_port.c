@@ -30,7 +30,7 @@ int siw_device_interfaces(struct siw_llp_interface **out)
 }
 
 /* Reads the interface's state. Returns whether its addresses have changed, or -errno. */
-static int interface_reread(struct siw_context *ctx)
+static int reread_interface_state(struct siw_context *ctx)
 {
 	struct siw_llp_interface *netifs, *own = NULL;
 	int n = siw_device_interfaces(&netifs);
@@ -56,7 +56,7 @@ static int interface_reread(struct siw_context *ctx)
 }
 
 /* Queue pairs that are bound to every address of the device open or close sockets accordingly. */
-static void qps_readdress(struct siw_context *ctx)
+static void notify_qps_of_address_change(struct siw_context *ctx)
 {
 	for (struct siw_link *l = ctx->qps.next; l != &ctx->qps; l = l->next) {
 		struct siw_qp *qp = siw_container(l, struct siw_qp, in_ctx);
@@ -66,7 +66,7 @@ static void qps_readdress(struct siw_context *ctx)
 	}
 }
 
-static void port_set_up(struct siw_context *ctx, uint32_t before, uint32_t up)
+static void set_port_state(struct siw_context *ctx, uint32_t before, uint32_t up)
 {
 	ctx->now.up = up;
 	if (before != up)
@@ -74,8 +74,8 @@ static void port_set_up(struct siw_context *ctx, uint32_t before, uint32_t up)
 				       up ? SIW_EVENT_PORT_ACTIVE : SIW_EVENT_PORT_ERR);
 }
 
-/* Handles the pending interface changes. Progress lock held. */
-static int port_watch_serve(struct siw_io_handler *self)
+/* Handles the pending interface changes. Called with the progress lock held. */
+static int handle_interface_changes(struct siw_io_handler *self)
 {
 	struct siw_port_watch *watch = siw_container(self, struct siw_port_watch, handler);
 	struct siw_context *ctx = watch->ctx;
@@ -85,7 +85,7 @@ static int port_watch_serve(struct siw_io_handler *self)
 		uint32_t up = ctx->now.up;
 
 		if (news == SIW_LLP_WATCH_UP || news == SIW_LLP_WATCH_DOWN) {
-			port_set_up(ctx, up, news == SIW_LLP_WATCH_UP);
+			set_port_state(ctx, up, news == SIW_LLP_WATCH_UP);
 			up = ctx->now.up;
 		}
 		/*
@@ -93,15 +93,15 @@ static int port_watch_serve(struct siw_io_handler *self)
 		 * not cover. If reading the state failed for lack of memory, the addresses may have
 		 * changed.
 		 */
-		if (interface_reread(ctx))
+		if (reread_interface_state(ctx))
 			siw_device_async_raise(&ctx->async, SIW_EVENT_GID_CHANGE);
 		/*
-		 * Called even if no address changed: an address that can be bound only now may have
-		 * been listed before.
+		 * notify_qps_of_address_change() is called even if no address changed: an address
+		 * that can be bound only now may have been listed before.
 		 */
-		qps_readdress(ctx);
+		notify_qps_of_address_change(ctx);
 		if (news == SIW_LLP_WATCH_LOST)
-			port_set_up(ctx, up, ctx->now.up);
+			set_port_state(ctx, up, ctx->now.up);
 		else
 			/* a change of the link state is reported by a message of its own */
 			ctx->now.up = up;
@@ -113,7 +113,7 @@ int siw_device_port_open(struct siw_context *ctx)
 {
 	int err;
 
-	ctx->watch.handler.serve = port_watch_serve;
+	ctx->watch.handler.serve = handle_interface_changes;
 	ctx->watch.ctx = ctx;
 	ctx->now = ctx->info;
 	err = siw_llp_watch_open(ctx->lane.port, ctx->info.netdev, &ctx->watch.handler,
@@ -121,7 +121,7 @@ int siw_device_port_open(struct siw_context *ctx)
 	if (err)
 		return err;
 	/* The device list from which the program chose may be outdated, so read the state again. */
-	err = interface_reread(ctx);
+	err = reread_interface_state(ctx);
 	if (err < 0)
 		siw_llp_watch_close(ctx->watch.watch);
 	return err < 0 ? err : 0;

@@ -40,15 +40,15 @@ void siw_device_mark_unsent(struct siw_qp *qp)
 	siw_unlock(&ctx->lane.unsent_lock);
 }
 
-/* Whether a thread may be sleeping on the sockets. */
-static bool has_sleeper(struct siw_context *ctx)
+/* Returns whether a thread may be sleeping on the sockets. */
+static bool may_have_sleeping_thread(struct siw_context *ctx)
 {
 	return siw_llp_port_armed(ctx->lane.port) || atomic_load(&ctx->waiters);
 }
 
 void siw_device_nudge(struct siw_context *ctx)
 {
-	if (ctx->lane.port && has_sleeper(ctx))
+	if (ctx->lane.port && may_have_sleeping_thread(ctx))
 		siw_llp_port_wake(ctx->lane.port);
 }
 
@@ -65,7 +65,7 @@ void siw_device_forget_unsent(struct siw_qp *qp)
 	siw_unlock(&ctx->lane.unsent_lock);
 }
 
-static struct siw_qp *next_unsent(struct siw_context *ctx)
+static struct siw_qp *next_unsent_qp(struct siw_context *ctx)
 {
 	struct siw_qp *qp = NULL;
 
@@ -81,7 +81,7 @@ static struct siw_qp *next_unsent(struct siw_context *ctx)
 }
 
 /* Moves n QPs from the head of the unsent list to its end. */
-static void rotate_unsent(struct siw_context *ctx, uint32_t n)
+static void rotate_unsent_list(struct siw_context *ctx, uint32_t n)
 {
 	siw_lock(&ctx->lane.unsent_lock);
 	for (; n && !siw_link_empty(&ctx->lane.unsent); n--) {
@@ -94,9 +94,9 @@ static void rotate_unsent(struct siw_context *ctx, uint32_t n)
 }
 
 /*
- * A QP is removed from the list before its turn, so that a post during the turn can add it again.
- * Several QPs may share a full socket; the first QP that found no room at all is the first in the
- * next round.
+ * Gives a turn to each QP of the unsent list. A QP is removed from the list before its turn, so
+ * that a post during the turn can add it again. Several QPs may share a full socket; the first QP
+ * that found no space at all is the first in the next round.
  */
 int siw_device_send_unsent(struct siw_context *ctx)
 {
@@ -113,7 +113,7 @@ int siw_device_send_unsent(struct siw_context *ctx)
 	ctx->lane.unsent_rounds++;
 	ctx->lane.more_to_send = false;
 	for (uint32_t n = atomic_load(&ctx->lane.n_unsent); n; n--) {
-		struct siw_qp *qp = next_unsent(ctx);
+		struct siw_qp *qp = next_unsent_qp(ctx);
 		enum siw_turn turn;
 
 		if (!qp)
@@ -128,7 +128,7 @@ int siw_device_send_unsent(struct siw_context *ctx)
 		moved += turn <= SIW_TURN_MORE;
 	}
 	if (starved && ahead)
-		rotate_unsent(ctx, ahead);
+		rotate_unsent_list(ctx, ahead);
 	return moved;
 }
 
@@ -137,9 +137,9 @@ int siw_device_send_unsent(struct siw_context *ctx)
  * edge-triggered epoll reports, so a thread sleeping on the sockets would miss them. Wakes such a
  * thread if there is more work.
  */
-static void wake_before_leaving(struct siw_context *ctx)
+static void wake_sleeper_if_work_is_left(struct siw_context *ctx)
 {
-	if (has_sleeper(ctx))
+	if (may_have_sleeping_thread(ctx))
 		siw_llp_port_leave(ctx->lane.port,
 				   ctx->lane.more_to_send &&
 					   atomic_load_explicit(&ctx->lane.n_unsent,
@@ -147,11 +147,11 @@ static void wake_before_leaving(struct siw_context *ctx)
 }
 
 /*
- * Takes the progress lock for a poll. A poll normally does not wait for a round of another thread.
- * But a poll must send the posts that are delayed for a batch, and the other thread's round may
- * already be past its sending step.
+ * Acquires the progress lock for a poll. A poll normally does not wait for a round of another
+ * thread. But a poll must send the posts that are delayed for a batch, and the other thread's round
+ * may already be past its sending step.
  */
-static bool lock_to_poll(struct siw_context *ctx)
+static bool acquire_progress_lock_for_poll(struct siw_context *ctx)
 {
 	if (siw_trylock(&ctx->lane.lock))
 		return true;
@@ -167,11 +167,11 @@ void siw_device_send_posted(struct siw_context *ctx, bool polls)
 		return;
 	if (!polls)
 		siw_lock(&ctx->lane.lock);
-	else if (!lock_to_poll(ctx))
+	else if (!acquire_progress_lock_for_poll(ctx))
 		return;
 	if (ctx->lane.port) {
 		siw_device_send_unsent(ctx);
-		wake_before_leaving(ctx);
+		wake_sleeper_if_work_is_left(ctx);
 	}
 	siw_unlock(&ctx->lane.lock);
 }
@@ -220,7 +220,7 @@ void siw_device_timed_del(struct siw_context *ctx, struct siw_timed *timed)
  * because the checks in most ticks are also triggered by socket events, and an idle device must
  * sleep. All timers expire on one grid, so that many timers cause no more wake-ups than one.
  */
-static void timer_plan(struct siw_timed *timed, uint64_t now)
+static void set_next_due_time(struct siw_timed *timed, uint64_t now)
 {
 	if (timed->step_ns < LONGEST_TICK_NS)
 		timed->step_ns *= 4;
@@ -253,7 +253,7 @@ static void run_due_timers(struct siw_context *ctx)
 		if (now < t->due_ns)
 			continue;
 		/* tick() may set another time, or free the timer. */
-		timer_plan(t, now);
+		set_next_due_time(t, now);
 		t->tick(t, now);
 	}
 	for (struct siw_link *l = ctx->lane.timed.next; l != &ctx->lane.timed; l = l->next) {
@@ -266,7 +266,7 @@ static void run_due_timers(struct siw_context *ctx)
 
 int64_t siw_device_sleep_us(struct siw_context *ctx, uint64_t now, uint64_t deadline)
 {
-	int64_t us = siw_device_left_us(now, deadline);
+	int64_t us = siw_device_us_until_deadline(now, deadline);
 	uint64_t tick = atomic_load_explicit(&ctx->lane.next_tick_ns, memory_order_relaxed);
 	int64_t tick_us;
 
@@ -280,7 +280,7 @@ int64_t siw_device_sleep_us(struct siw_context *ctx, uint64_t now, uint64_t dead
 /* ---- one round ------------------------------------------------------------------------------- */
 
 /* Moves the QPs of an overflowed CQ to ERR. */
-static void fail_overrun(struct siw_context *ctx)
+static void fail_qps_of_overrun_cqs(struct siw_context *ctx)
 {
 	struct siw_link *l, *next;
 
@@ -301,8 +301,8 @@ static void count_round_with_work(struct siw_context *ctx)
 	uint32_t count = atomic_load_explicit(&moves, memory_order_relaxed) + 1;
 
 	/*
-	 * Not an atomic add: a lost increment does no harm, because readers only check for a
-	 * change.
+	 * The counter is not incremented atomically: a lost increment does no harm, because readers
+	 * only check for a change.
 	 */
 	atomic_store_explicit(&moves, count, memory_order_relaxed);
 	ctx->idle_polls = (struct siw_idle_polls){ 0 };
@@ -322,23 +322,23 @@ int siw_device_progress_once(struct siw_context *ctx)
 	if (atomic_load_explicit(&ctx->lane.n_timed, memory_order_relaxed))
 		run_due_timers(ctx);
 	if (__builtin_expect(atomic_load_explicit(&ctx->cq_overrun, memory_order_relaxed), 0))
-		fail_overrun(ctx);
+		fail_qps_of_overrun_cqs(ctx);
 	if (moved)
 		count_round_with_work(ctx);
 	return moved;
 }
 
-void siw_device_single_round(struct siw_context *ctx)
+void siw_device_progress_once_and_wake(struct siw_context *ctx)
 {
 	siw_device_progress_once(ctx);
-	wake_before_leaving(ctx);
+	wake_sleeper_if_work_is_left(ctx);
 }
 
 static void count_poll(struct siw_context *ctx)
 {
 	/*
-	 * Not an atomic add: readers only check for a change, and the next poll makes up for a lost
-	 * increment.
+	 * The counter is not incremented atomically: readers only check for a change, and the next
+	 * poll makes up for a lost increment.
 	 */
 	uint32_t polls = atomic_load_explicit(&ctx->polls, memory_order_relaxed);
 
@@ -346,45 +346,45 @@ static void count_poll(struct siw_context *ctx)
 }
 
 /*
- * A program with dense posts whose requests complete at once, such as RC Writes, never polls an
- * empty CQ, and only polls of an empty CQ make progress. Therefore one in eight of its polls makes
- * a progress round here, to serve the sockets. The round also wakes the progress thread, which then
- * naps instead of sleeping on the sockets: posts may be delayed for a batch only while the progress
- * thread naps.
+ * Makes a progress round in one of eight polls for a program with dense posts. A program with dense
+ * posts whose requests complete immediately, such as RC Writes, never polls an empty CQ, and only
+ * polls of an empty CQ make progress. The round services the sockets. The round also wakes the
+ * progress thread, which then naps instead of sleeping on the sockets: posts may be delayed for a
+ * batch only while the progress thread naps.
  */
-static void dense_posts_round(struct siw_context *ctx)
+static void round_for_dense_posts(struct siw_context *ctx)
 {
 	count_poll(ctx);
-	if (!lock_to_poll(ctx))
+	if (!acquire_progress_lock_for_poll(ctx))
 		return;
 	if (ctx->lane.port) {
-		siw_device_single_round(ctx);
+		siw_device_progress_once_and_wake(ctx);
 		if (siw_llp_port_armed(ctx->lane.port))
 			siw_llp_port_wake(ctx->lane.port);
 	}
 	siw_unlock(&ctx->lane.lock);
 }
 
-void siw_device_polled_without_round(struct siw_context *ctx, bool all)
+void siw_device_note_poll_without_round(struct siw_context *ctx, bool all)
 {
-	/* Not an atomic add, for the reasons in count_poll(). */
+	/* The counter is not incremented atomically, for the reasons in count_poll(). */
 	uint32_t takes = atomic_load_explicit(&ctx->polls_without_round, memory_order_relaxed) + 1;
 
 	atomic_store_explicit(&ctx->polls_without_round, takes, memory_order_relaxed);
 	if (takes % SIW_POLLS_PER_BURST == 0 &&
 	    atomic_load_explicit(&ctx->posts_dense, memory_order_relaxed)) {
 		atomic_store_explicit(&ctx->posts_dense, false, memory_order_relaxed);
-		dense_posts_round(ctx);
+		round_for_dense_posts(ctx);
 	} else if (!all) { /* a poll with unused entries may be the last for a while */
 		siw_device_send_posted(ctx, true);
 	}
 }
 
 /*
- * For an idle device while the program also polls a busy device: whether to skip this poll's round.
- * Rare rounds are enough for the idle device.
+ * Returns whether to skip the round of a poll of an idle device while the program also polls a busy
+ * device. Rare rounds are enough for the idle device.
  */
-static bool skip_round_of_idle_device(struct siw_idle_polls *idle_polls)
+static bool may_skip_round_of_idle_device(struct siw_idle_polls *idle_polls)
 {
 	uint32_t count = atomic_load_explicit(&moves, memory_order_relaxed);
 	uint64_t now;
@@ -404,8 +404,8 @@ static bool skip_round_of_idle_device(struct siw_idle_polls *idle_polls)
 }
 
 /*
- * Whether a poll of cq is to make a round. Programs poll several CQs, and several devices, in turn,
- * most of them idle; a round that has just found no work is not repeated for each of them.
+ * Returns whether a poll of cq has to make a round. Programs poll several CQs, and several devices,
+ * in turn, most of them idle; a round that has just found no work is not repeated for each of them.
  */
 static bool poll_makes_round(struct siw_context *ctx, const struct siw_cq *cq)
 {
@@ -420,7 +420,7 @@ static bool poll_makes_round(struct siw_context *ctx, const struct siw_cq *cq)
 	}
 	idle_polls->last_cq = cq;
 	idle_polls->skipped = 0;
-	return !idle_polls->idle || !skip_round_of_idle_device(idle_polls);
+	return !idle_polls->idle || !may_skip_round_of_idle_device(idle_polls);
 }
 
 /*
@@ -453,12 +453,12 @@ void siw_device_poll(struct siw_context *ctx, const struct siw_cq *cq)
 	bool offer = false;
 
 	count_poll(ctx);
-	if (!lock_to_poll(ctx))
+	if (!acquire_progress_lock_for_poll(ctx))
 		return;
 	if (__builtin_expect(ctx->lane.port != NULL, 1) && poll_makes_round(ctx, cq)) {
 		if (!siw_device_progress_once(ctx))
 			offer = count_idle_round(&ctx->idle_polls);
-		wake_before_leaving(ctx);
+		wake_sleeper_if_work_is_left(ctx);
 	}
 	siw_unlock(&ctx->lane.lock);
 	if (__builtin_expect(offer, 0))

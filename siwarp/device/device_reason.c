@@ -67,12 +67,12 @@ static void reason_append(struct out *out, const char *text, size_t length)
 	out->text[out->n] = '\0';
 }
 
-static void put_text(struct out *out, const char *text)
+static void append_text(struct out *out, const char *text)
 {
 	reason_append(out, text, strlen(text));
 }
 
-static void put_number(struct out *out, uint64_t number)
+static void append_decimal(struct out *out, uint64_t number)
 {
 	char digits[24];
 
@@ -81,7 +81,7 @@ static void put_number(struct out *out, uint64_t number)
 }
 
 /* Bit sets are 32 bits wide, but their sign may have been extended. */
-static void put_hex(struct out *out, uint64_t number)
+static void append_hex(struct out *out, uint64_t number)
 {
 	char digits[24];
 
@@ -89,11 +89,11 @@ static void put_hex(struct out *out, uint64_t number)
 		      (size_t)snprintf(digits, sizeof(digits), "%#x", (unsigned int)number));
 }
 
-/* Appends the separator that precedes item i of n. */
-static void put_separator(struct out *out, int i, int n, const char *last)
+/* Appends the separator that precedes item i of a list of n items. */
+static void append_separator(struct out *out, int i, int n, const char *last)
 {
 	if (i)
-		put_text(out, i == n - 1 ? last : ", ");
+		append_text(out, i == n - 1 ? last : ", ");
 }
 
 static const char *qp_state_name(uint64_t state)
@@ -101,43 +101,43 @@ static const char *qp_state_name(uint64_t state)
 	return state < N_STATES ? states[state] : "no state";
 }
 
-static void put_states(struct out *out, uint64_t set)
+static void append_states(struct out *out, uint64_t set)
 {
 	int n = __builtin_popcountll(set), i = 0;
 
 	for (uint64_t state = 0; state < N_STATES; state++) {
 		if (!(set >> state & 1))
 			continue;
-		put_separator(out, i++, n, " or ");
-		put_text(out, states[state]);
+		append_separator(out, i++, n, " or ");
+		append_text(out, states[state]);
 	}
 }
 
-static void put_steps(struct out *out, uint64_t set)
+static void append_state_steps(struct out *out, uint64_t set)
 {
 	int n = __builtin_popcountll(set), i = 0;
 
 	for (uint64_t bit = 0; bit < 64; bit++) {
 		if (!(set >> bit & 1))
 			continue;
-		put_separator(out, i++, n, ", ");
-		put_text(out, qp_state_name(bit / 8));
+		append_separator(out, i++, n, ", ");
+		append_text(out, qp_state_name(bit / 8));
 		if (bit / 8 == bit % 8)
 			continue;
-		put_text(out, " to ");
-		put_text(out, qp_state_name(bit % 8));
+		append_text(out, " to ");
+		append_text(out, qp_state_name(bit % 8));
 	}
 }
 
-static void put_attributes(struct out *out, uint64_t set)
+static void append_attribute_names(struct out *out, uint64_t set)
 {
 	int i = 0;
 
 	for (size_t k = 0; k < sizeof(attributes) / sizeof(attributes[0]); k++) {
 		if (!(set & (uint64_t)attributes[k].bit))
 			continue;
-		put_separator(out, i++, 0, "");
-		put_text(out, attributes[k].name);
+		append_separator(out, i++, 0, "");
+		append_text(out, attributes[k].name);
 	}
 }
 
@@ -155,38 +155,38 @@ static const char *qp_type_name(uint64_t type)
 	}
 }
 
-static void put_errno(struct out *out, uint64_t number)
+static void append_errno_name(struct out *out, uint64_t number)
 {
 	char text[96] = "";
 
 #ifdef __GLIBC__ /* glibc's strerror_r() may return another string than text */
-	put_text(out, strerror_r((int)number, text, sizeof(text)));
+	append_text(out, strerror_r((int)number, text, sizeof(text)));
 #else
 	if (strerror_r((int)number, text, sizeof(text)))
 		text[sizeof(text) - 1] = '\0';
-	put_text(out, text);
+	append_text(out, text);
 #endif
 }
 
-/* Formats one number. kind: the format name between the colon and the closing brace. */
-static void put_kind(struct out *out, const char *kind, uint64_t number)
+/* Formats one number of a reason. kind: the format name between the colon and the closing brace. */
+static void append_formatted_number(struct out *out, const char *kind, uint64_t number)
 {
 	if (!strncmp(kind, "text}", 5))
-		put_text(out, (const char *)(uintptr_t)number);
+		append_text(out, (const char *)(uintptr_t)number);
 	else if (!strncmp(kind, "hex}", 4))
-		put_hex(out, number);
+		append_hex(out, number);
 	else if (!strncmp(kind, "state}", 6))
-		put_text(out, qp_state_name(number));
+		append_text(out, qp_state_name(number));
 	else if (!strncmp(kind, "states}", 7))
-		put_states(out, number);
+		append_states(out, number);
 	else if (!strncmp(kind, "steps}", 6))
-		put_steps(out, number);
+		append_state_steps(out, number);
 	else if (!strncmp(kind, "attrs}", 6))
-		put_attributes(out, number);
+		append_attribute_names(out, number);
 	else if (!strncmp(kind, "type}", 5))
-		put_text(out, qp_type_name(number));
+		append_text(out, qp_type_name(number));
 	else
-		put_errno(out, number);
+		append_errno_name(out, number);
 }
 
 const char *siw_reason(void)
@@ -204,9 +204,10 @@ const char *siw_reason(void)
 		if (!*format)
 			break;
 		if (format[2] == ':')
-			put_kind(&out, format + 3, siw_refusal.number[format[1] - '0']);
+			append_formatted_number(&out, format + 3,
+						siw_refusal.number[format[1] - '0']);
 		else
-			put_number(&out, siw_refusal.number[format[1] - '0']);
+			append_decimal(&out, siw_refusal.number[format[1] - '0']);
 		format = strchr(format, '}') + 1;
 	}
 	return out.text;

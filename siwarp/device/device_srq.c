@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Shared receive queues: one queue of receives for several queue pairs. The next message of any of
- * these queue pairs takes the oldest receive, under the progress lock. Receives are posted under
+ * these queue pairs consumes the oldest receive, under the progress lock. Receives are posted under
  * the SRQ's own lock.
  */
 #include <errno.h>
@@ -27,7 +27,7 @@ static int srq_check_size(const struct siw_context *ctx, uint32_t max_wr)
 		       : siw_refuse(RANGE, siw_reason_text("max_wr"), max_wr, 1, most);
 }
 
-static int check_limit(uint32_t limit, uint32_t max_wr)
+static int check_srq_limit(uint32_t limit, uint32_t max_wr)
 {
 	return limit > max_wr ? siw_refuse(SRQ_LIMIT, limit, max_wr) : 0;
 }
@@ -43,7 +43,7 @@ static int srq_check_args(const struct siw_pd *pd, const struct siw_srq_attr *at
 	if (attr->max_sge > max->max_srq_sge)
 		return siw_refuse(RANGE, siw_reason_text("max_sge"), attr->max_sge, 0,
 				  max->max_srq_sge);
-	return check_limit(attr->srq_limit, attr->max_wr);
+	return check_srq_limit(attr->srq_limit, attr->max_wr);
 }
 
 /*
@@ -180,7 +180,7 @@ void siw_device_srq_taken(struct siw_srq *srq)
 	siw_device_async_raise(&srq->async, SIW_EVENT_SRQ_LIMIT_REACHED);
 }
 
-/* Checks a modification of the SRQ. Progress lock held. */
+/* Checks a modification of the SRQ. Called with the progress lock held. */
 static int srq_check_modify(const struct siw_srq *srq, const struct siw_srq_attr *attr, int mask)
 {
 	uint32_t max_wr = srq->attr.max_wr;
@@ -196,12 +196,13 @@ static int srq_check_modify(const struct siw_srq *srq, const struct siw_srq_attr
 			return err;
 		max_wr = srq_round_up(attr->max_wr);
 	}
-	return check_limit(mask & SIW_SRQ_LIMIT ? attr->srq_limit : srq->attr.srq_limit, max_wr);
+	return check_srq_limit(mask & SIW_SRQ_LIMIT ? attr->srq_limit : srq->attr.srq_limit,
+			       max_wr);
 }
 
 /*
- * Changes the queue's size. Receives are taken under the progress lock and posted under the SRQ's
- * lock, so with both held no thread accesses the ring. Called with the progress lock held.
+ * Changes the size of the SRQ. Receives are consumed under the progress lock and posted under the
+ * SRQ's lock, so with both held no thread accesses the ring. Called with the progress lock held.
  */
 static int srq_resize(struct siw_srq *srq, uint32_t max_wr)
 {
@@ -256,17 +257,17 @@ int siw_query_srq(struct siw_srq *srq, struct siw_srq_attr *attr)
 }
 
 /*
- * Gives the waiting QPs a turn: their Sends arrived before these receives were posted. The first QP
- * to be served takes the first receive.
+ * Gives the waiting QPs a turn, because their Sends arrived before the receives were posted. The
+ * first QP that is serviced consumes the first receive.
  */
-static void srq_give_turns(struct siw_srq *srq)
+static void give_turns_to_waiting_qps(struct siw_srq *srq)
 {
 	for (struct siw_link *l = srq->waiting.next; l != &srq->waiting; l = l->next)
 		siw_device_mark_unsent(siw_container(l, struct siw_qp, in_srq));
 	siw_device_nudge(srq->ctx);
 }
 
-/* Posts one receive. srq->lock held. */
+/* Posts one receive to the SRQ. Called with srq->lock held. */
 static int srq_post_one(struct siw_srq *srq, const struct siw_recv_wr *wr)
 {
 	int err;
@@ -297,7 +298,7 @@ int siw_post_srq_recv(struct siw_srq *srq, struct siw_recv_wr *wr, struct siw_re
 			break;
 	}
 	if (__builtin_expect(!siw_link_empty(&srq->waiting), 0))
-		srq_give_turns(srq);
+		give_turns_to_waiting_qps(srq);
 	siw_unlock(&srq->lock);
 	if (err && bad_wr)
 		*bad_wr = wr;

@@ -10,18 +10,19 @@
 #include "base/trim.h"
 #include "device/device_impl.h"
 
-/* naps next to a sleeping waiter before the thread sleeps LONG_SLEEP_US */
+/* naps while a waiter sleeps before the thread sleeps LONG_SLEEP_US */
 #define NAPS_TO_LONG_SLEEP 100
 #define SHORT_NAPS	   3 /* number of short naps: an eighth, a quarter and a half of nap_us */
 #define LONG_SLEEP_US	   250000
 #define MOST_SKIPPED	   255 /* maximum number of wake-ups without a spin */
-#define STREAM		   2   /* this many rounds with messages count as a stream */
-/* at most so many rounds with messages: one or a few short messages */
+#define STREAM		   2   /* this many rounds with messages per wake-up are a stream */
+/* this many rounds with messages or fewer: one or a few short messages */
 #define FEW 16
 
 /*
- * The first naps after this thread has served the device are shorter, so that a program that pauses
- * polling for a moment need not wait for a long nap to end.
+ * Returns the duration of the next nap. The first naps after the progress thread has serviced the
+ * device are shorter, so that a program that pauses polling for a moment need not wait for a long
+ * nap to end.
  */
 static int64_t nap_duration_us(unsigned int naps)
 {
@@ -29,8 +30,8 @@ static int64_t nap_duration_us(unsigned int naps)
 }
 
 /*
- * Naps once. naps: number of previous naps; waits: how many of these passed without a poll while a
- * waiter slept.
+ * Makes the progress thread nap once. naps: number of previous naps; waits: how many of these
+ * passed without a poll while a waiter slept.
  */
 static void progress_thread_nap(struct siw_context *ctx, unsigned int naps, unsigned int waits)
 {
@@ -44,8 +45,8 @@ static void progress_thread_nap(struct siw_context *ctx, unsigned int naps, unsi
 			us = LONG_SLEEP_US;
 	}
 	/*
-	 * A waiter may set the descriptor after the nap; the next nap then ends at once and clears
-	 * it.
+	 * A waiter may set the descriptor after the nap; the next nap then ends immediately and
+	 * clears the descriptor.
 	 */
 	atomic_store(&ctx->naps, true);
 	if (siw_llp_wait(&nothing, ctx->sleep_fd, us) > 0)
@@ -55,8 +56,8 @@ static void progress_thread_nap(struct siw_context *ctx, unsigned int naps, unsi
 }
 
 /*
- * Returns false if the thread did not sleep, because there were requests to send or the thread is
- * to stop.
+ * Sleeps on the sockets. Returns false if the thread did not sleep, because there were requests to
+ * send or the thread has to stop.
  */
 static bool sleep_on_sockets(struct siw_context *ctx)
 {
@@ -68,8 +69,8 @@ static bool sleep_on_sockets(struct siw_context *ctx)
 	siw_llp_port_arm(ctx->lane.port);
 	/*
 	 * Data that arrived after the last round ends the wait by itself; posted requests do not,
-	 * so they are sent here. Pairs with siw_device_mark_unsent(), whose caller marks the QP and
-	 * then checks whether the port is armed.
+	 * so they are sent before the wait. Pairs with siw_device_mark_unsent(), whose caller marks
+	 * the QP and then checks whether the port is armed.
 	 */
 	moved = atomic_load(&ctx->lane.n_unsent) ? siw_device_send_unsent(ctx) : 0;
 	siw_llp_waitset_fill(ctx->lane.port, &set);
@@ -78,7 +79,9 @@ static bool sleep_on_sockets(struct siw_context *ctx)
 	if (moved)
 		return false;
 	siw_trim();
-	/* A wake-up that arrived too late for progress_thread_nap() is still set on the descriptor. */
+	/*
+	 * A wake-up that arrived too late for progress_thread_nap() is still set on the descriptor.
+	 */
 	siw_llp_event_clear(ctx->sleep_fd);
 	if (atomic_load(&ctx->stop))
 		return false;
@@ -86,7 +89,7 @@ static bool sleep_on_sockets(struct siw_context *ctx)
 	return true;
 }
 
-static void disarm_port(struct siw_context *ctx)
+static void disarm_port_of_device(struct siw_context *ctx)
 {
 	if (!siw_llp_port_armed(ctx->lane.port))
 		return;
@@ -113,11 +116,14 @@ struct spin {
 	unsigned int left;  /* number of wake-ups without a spin still to come */
 	/* paused: a round since the wake-up moved no message; paid: a later round did */
 	bool paused, paid;
-	/* a round since the wake-up served one-sided traffic, which no CQ reports */
+	/* a round since the wake-up handled one-sided traffic, which no CQ reports */
 	bool one_sided;
 };
 
-/* Called after each round. Returns whether to make another round before the thread sleeps. */
+/*
+ * Called after each round of the progress thread. Returns whether to make another round before the
+ * thread sleeps.
+ */
 static bool spin_continues(struct spin *spin, bool moved)
 {
 	uint64_t ns = (uint64_t)siw_settings()->spin_us * 1000, now;
@@ -135,7 +141,7 @@ static bool spin_continues(struct spin *spin, bool moved)
 	return now < spin->until_ns;
 }
 
-static void spin_begin_wake(struct spin *spin)
+static void spin_reset_after_wake_up(struct spin *spin)
 {
 	bool spun = spin->until_ns != 0;
 
@@ -172,14 +178,14 @@ static void *progress_thread(void *arg)
 	struct spin spin = { 0 };
 	unsigned int naps = 0, waits = 0;
 
-	siw_device_short_slice();
+	siw_device_request_short_time_slice();
 	while (!atomic_load(&ctx->stop)) {
 		uint32_t polls = atomic_load_explicit(&ctx->polls, memory_order_relaxed);
 
 		if (polls != seen || atomic_load(&ctx->waiters)) {
 			waits = polls == seen ? waits + 1 : 0;
 			seen = polls;
-			disarm_port(ctx);
+			disarm_port_of_device(ctx);
 			progress_thread_nap(ctx, naps++, waits);
 			continue;
 		}
@@ -187,8 +193,8 @@ static void *progress_thread(void *arg)
 		if (!spin_continues(&spin, progress_thread_round(ctx, &spin)) &&
 		    sleep_on_sockets(ctx)) {
 			if (spin.one_sided && spin.moved <= FEW)
-				siw_device_watchdogs_note(ctx);
-			spin_begin_wake(&spin);
+				siw_device_watchdogs_note_one_sided(ctx);
+			spin_reset_after_wake_up(&spin);
 		}
 	}
 	return NULL;

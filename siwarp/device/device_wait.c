@@ -19,7 +19,7 @@
  * spin some waits do not spin: one, then about twice as many each time. Returns when the spin ends;
  * 0: no spin.
  */
-static uint64_t begin_spin(struct siw_context *ctx)
+static uint64_t begin_wait_spin(struct siw_context *ctx)
 {
 	uint32_t left = atomic_load_explicit(&ctx->spin_left, memory_order_relaxed);
 
@@ -30,7 +30,7 @@ static uint64_t begin_spin(struct siw_context *ctx)
 	return siw_now_ns() + (uint64_t)siw_settings()->spin_us * 1000;
 }
 
-static void end_spin(struct siw_context *ctx, bool in_vain)
+static void end_wait_spin(struct siw_context *ctx, bool in_vain)
 {
 	uint32_t skip = atomic_load_explicit(&ctx->spin_skip, memory_order_relaxed);
 
@@ -42,7 +42,7 @@ static void end_spin(struct siw_context *ctx, bool in_vain)
 static int wait_loop(struct siw_context *ctx, int (*ready)(void *arg), void *arg, int fd,
 		     uint64_t deadline)
 {
-	uint64_t spin_until = begin_spin(ctx);
+	uint64_t spin_until = begin_wait_spin(ctx);
 	struct siw_llp_waitset set;
 	uint64_t now;
 	int moved, r;
@@ -52,7 +52,7 @@ static int wait_loop(struct siw_context *ctx, int (*ready)(void *arg), void *arg
 		r = ready(arg);
 		if (r) {
 			if (spin_until)
-				end_spin(ctx, false);
+				end_wait_spin(ctx, false);
 			return r;
 		}
 		if (siw_device_inherited(ctx))
@@ -64,7 +64,7 @@ static int wait_loop(struct siw_context *ctx, int (*ready)(void *arg), void *arg
 		if (now < spin_until)
 			continue;
 		if (spin_until)
-			end_spin(ctx, true);
+			end_wait_spin(ctx, true);
 		spin_until = 0;
 		siw_lock(&ctx->lane.lock);
 		moved = siw_device_progress_once(ctx);
@@ -84,7 +84,7 @@ static int wait_loop(struct siw_context *ctx, int (*ready)(void *arg), void *arg
 
 /*
  * Sends the posted requests, then returns ready()'s value. *deadline: when the wait ends; 0: do not
- * wait. A descriptor that the program made non-blocking is not waited on.
+ * wait. A descriptor that the program has made non-blocking is not waited on.
  */
 static int begin_wait(struct siw_context *ctx, int (*ready)(void *arg), void *arg, int fd,
 		      int timeout_ms, uint64_t *deadline)
@@ -106,7 +106,7 @@ static int begin_wait(struct siw_context *ctx, int (*ready)(void *arg), void *ar
 	return 0;
 }
 
-static void waiter_cleanup(void *arg)
+static void undo_waiter_count(void *arg)
 {
 	struct siw_context *ctx = arg;
 
@@ -121,7 +121,7 @@ static int wait_with_progress(struct siw_context *ctx, int (*ready)(void *arg), 
 	int r;
 
 	atomic_fetch_add(&ctx->waiters, 1);
-	pthread_cleanup_push(waiter_cleanup, ctx);
+	pthread_cleanup_push(undo_waiter_count, ctx);
 	r = wait_loop(ctx, ready, arg, fd, deadline);
 	pthread_cleanup_pop(1);
 	return r;
@@ -136,8 +136,8 @@ int siw_device_wait(struct siw_context *ctx, int (*ready)(void *arg), void *arg,
 	return r ? r : wait_with_progress(ctx, ready, arg, fd, deadline);
 }
 
-static int wait_on_fd(struct siw_context *ctx, int (*ready)(void *arg), void *arg, int fd,
-		      uint64_t deadline)
+static int wait_on_descriptor(struct siw_context *ctx, int (*ready)(void *arg), void *arg, int fd,
+			      uint64_t deadline)
 {
 	static const struct siw_llp_waitset nothing;
 
@@ -155,12 +155,13 @@ static int wait_on_fd(struct siw_context *ctx, int (*ready)(void *arg), void *ar
 		 */
 		if (siw_device_inherited(ctx))
 			return siw_refuse(STALE);
-		if (siw_llp_wait_cancel(&nothing, fd, siw_device_left_us(now, deadline)) == -EINTR)
+		if (siw_llp_wait_cancel(&nothing, fd,
+					siw_device_us_until_deadline(now, deadline)) == -EINTR)
 			return siw_refuse(INTERRUPTED);
 	}
 }
 
-static void fd_waiter_cleanup(void *arg)
+static void undo_fd_waiter_count(void *arg)
 {
 	struct siw_context *ctx = arg;
 
@@ -178,14 +179,14 @@ int siw_device_wait_on_fd(struct siw_context *ctx, int (*ready)(void *arg), void
 	if (!ctx->has_thread || !deadline)
 		return wait_with_progress(ctx, ready, arg, fd, deadline);
 	/*
-	 * This thread may have been the one that polled so far, so the progress thread must take
-	 * over now.
+	 * This thread may have been the only thread that polled so far, so the progress thread must
+	 * make progress from now on.
 	 */
 	if (atomic_load(&ctx->naps))
 		siw_llp_event_set(ctx->sleep_fd);
 	atomic_fetch_add(&ctx->fd_waiters, 1);
-	pthread_cleanup_push(fd_waiter_cleanup, ctx);
-	r = wait_on_fd(ctx, ready, arg, fd, deadline);
+	pthread_cleanup_push(undo_fd_waiter_count, ctx);
+	r = wait_on_descriptor(ctx, ready, arg, fd, deadline);
 	pthread_cleanup_pop(1);
 	return r;
 }

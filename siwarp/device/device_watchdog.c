@@ -4,11 +4,11 @@
  * one-sided Writes and do not poll.
  *
  * A message wakes the device's progress thread. If every CPU is busy, the scheduler compares the
- * woken thread with the program that spins on its CPU. The progress thread mostly gets the CPU at
- * once, but not if the program's time slice ends earlier than the thread's own would. In that case
- * the scheduler does not compare again until the timer tick, 1 to 10 ms later. So while such
- * messages arrive, the watchdog threads are woken alternately by a timer. Each wake-up makes the
- * scheduler compare again, and a watchdog that runs serves the messages that still wait. Two
+ * woken thread with the program that spins on its CPU. The progress thread mostly gets the CPU
+ * immediately, but not if the program's time slice ends earlier than the thread's own would. In
+ * that case the scheduler does not compare again until the timer tick, 1 to 10 ms later. So while
+ * such messages arrive, the watchdog threads are woken alternately by a timer. Each wake-up makes
+ * the scheduler compare again, and a watchdog that runs serves the messages that still wait. Two
  * threads are needed because a single one that wakes just after the progress thread, on the same
  * CPU, ends up waiting behind it.
  *
@@ -31,11 +31,12 @@
 #define SLICE_NS 100000 /* time slice in ns: the minimum that the kernel accepts */
 
 /*
- * A program that watches its memory and never polls keeps a CPU busy, perhaps every CPU. On such a
- * CPU a woken thread with a short time slice is scheduled sooner. Kernels from 6.12 on support a
- * slice per thread; older kernels refuse the call, and nothing changes.
+ * Requests a short time slice for the calling thread. A program that watches its memory and never
+ * polls keeps a CPU busy, perhaps every CPU. On such a CPU a woken thread with a short time slice
+ * is scheduled sooner. Kernels from 6.12 on support a slice per thread; older kernels refuse the
+ * call, and nothing changes.
  */
-void siw_device_short_slice(void)
+void siw_device_request_short_time_slice(void)
 {
 	struct {
 		uint32_t size, policy;
@@ -51,17 +52,17 @@ void siw_device_short_slice(void)
 	}
 }
 
-#define PERIOD_NS 200000u /* from a wake-up of one watchdog to the next wake-up of the other */
+#define PERIOD_NS 200000u /* time from a wake-up of one watchdog to the next of the other */
 /*
- * Watchdogs start after this many messages in a row, each within GAP_NS of the one
- * before.
+ * The watchdogs start after this many messages in a row, each within GAP_NS of the preceding
+ * message.
  */
 #define BEGIN  16
 #define GAP_NS 2000000u
 /* watchdogs stop after this many wake-ups without a message: a tenth of a second */
 #define END 250
 
-/* Sleeps until this watchdog's next wake-up. The watchdogs alternate, PERIOD_NS apart. */
+/* Sleeps until this watchdog's next wake-up. The two watchdogs alternate, PERIOD_NS apart. */
 static void watchdog_sleep(uint64_t which)
 {
 	uint64_t now = siw_now_ns(), turn = now / PERIOD_NS + 1;
@@ -72,10 +73,10 @@ static void watchdog_sleep(uint64_t which)
 }
 
 /*
- * Makes a progress round, unless a polling or waiting thread serves the device. polls: the poll
+ * Makes a progress round, unless a polling or waiting thread services the device. polls: the poll
  * count at the previous wake-up.
  */
-static void watchdog_poll(struct siw_context *ctx, uint32_t polls)
+static void watchdog_make_round(struct siw_context *ctx, uint32_t polls)
 {
 	uint32_t before;
 	bool served;
@@ -84,7 +85,7 @@ static void watchdog_poll(struct siw_context *ctx, uint32_t polls)
 	    atomic_load(&ctx->waiters) || !siw_trylock(&ctx->lane.lock))
 		return;
 	before = ctx->one_sided;
-	siw_device_single_round(ctx);
+	siw_device_progress_once_and_wake(ctx);
 	served = ctx->one_sided != before;
 	siw_unlock(&ctx->lane.lock);
 	if (served)
@@ -101,7 +102,7 @@ static void watchdog_loop(struct siw_context *ctx, uint64_t which)
 		uint32_t polls = atomic_load_explicit(&ctx->polls, memory_order_relaxed), served;
 
 		watchdog_sleep(which);
-		watchdog_poll(ctx, polls);
+		watchdog_make_round(ctx, polls);
 		served = atomic_load_explicit(&watchdogs->served, memory_order_relaxed);
 		quiet = served == seen ? quiet + 1 : 0;
 		seen = served;
@@ -115,7 +116,7 @@ static void *watchdog_thread(void *arg)
 	struct siw_watchdog *self = arg;
 	struct siw_context *ctx = self->ctx;
 
-	siw_device_short_slice();
+	siw_device_request_short_time_slice();
 	while (!atomic_load(&ctx->stop)) {
 		/* a spurious wake-up does no harm: the loop checks watchdogs->active */
 		sem_wait(&self->wake);
@@ -155,7 +156,7 @@ static void watchdogs_wake(struct siw_watchdogs *watchdogs)
 		sem_post(&watchdogs->threads[i].wake);
 }
 
-void siw_device_watchdogs_note(struct siw_context *ctx)
+void siw_device_watchdogs_note_one_sided(struct siw_context *ctx)
 {
 	struct siw_watchdogs *watchdogs = &ctx->watchdogs;
 	uint64_t now, gap_ns;

@@ -65,20 +65,20 @@ struct siw_io_handler {
 int siw_llp_port_open(struct siw_llp_port **out);
 /* Closes the port. All its sockets must have been closed before. */
 void siw_llp_port_close(struct siw_llp_port *port);
-/* Whether this process opened the port. False in a forked child. */
+/* Returns whether this process opened the port; false in a forked child. */
 bool siw_llp_port_is_ours(const struct siw_llp_port *port);
 
 /* Writes up to n handlers of sockets that may have work and returns their number. Never waits. */
 int siw_llp_port_poll(struct siw_llp_port *port, struct siw_io_handler **handlers, int n);
 /*
- * Called after a round by a thread that may make no further round: wakes the threads that sleep on
- * a wait set if requests are left to send (more) or a socket was not read until empty. Progress
- * lock held.
+ * Called after a progress round by a thread that may make no further round: wakes the threads that
+ * sleep on a wait set if requests are left to send (more) or a socket was not read until empty.
+ * Called with the progress lock held.
  */
 void siw_llp_port_leave(struct siw_llp_port *port, bool more);
 /*
- * The current time, or that of the last poll if the poll read the clock. For uses that need no
- * exact time.
+ * Returns the current time, or the time of the last poll if that poll read the clock. For uses that
+ * need no exact time.
  */
 uint64_t siw_llp_port_clock(const struct siw_llp_port *port);
 
@@ -91,21 +91,24 @@ uint64_t siw_llp_port_clock(const struct siw_llp_port *port);
 int siw_llp_port_arm(struct siw_llp_port *port);
 /* Removes the hot sockets from epoll, which siw_llp_port_arm() added. */
 void siw_llp_port_disarm(struct siw_llp_port *port);
-bool siw_llp_port_armed(const struct siw_llp_port *port); /* Any thread. */
+bool siw_llp_port_armed(const struct siw_llp_port *port); /* any thread */
 
 struct siw_llp_waitset {
 	int n;
 	int fds[20];
 	bool out[20];
 	/*
-	 * For siw_llp_wait(). A zeroed set is empty: only extra_fd and the time-out end a wait on
-	 * it.
+	 * The descriptors for siw_llp_wait(). A zeroed set is empty: only extra_fd and the time-out
+	 * end a wait on it.
 	 */
 	struct siw_llp_port *port; /* the port; must exist until the wait ends */
 	uint32_t changes;
-	uint64_t due_ns; /* when a poll has work even if no descriptor is ready; 0: never */
+	uint64_t due_ns; /* when a poll has work although no descriptor is ready; 0: never */
 };
-/* Fills the set with the descriptors that a poll would check now. Progress lock held. */
+/*
+ * Fills the wait set with the descriptors that a poll would check now. Called with the progress
+ * lock held.
+ */
 void siw_llp_waitset_fill(struct siw_llp_port *port, struct siw_llp_waitset *set);
 /*
  * Waits until a member of the set is ready, extra_fd (-1: none) is readable, or timeout_us
@@ -115,7 +118,7 @@ void siw_llp_waitset_fill(struct siw_llp_port *port, struct siw_llp_waitset *set
  * new set. The caller polls after each return of 1. Any thread, no lock.
  */
 int siw_llp_wait(const struct siw_llp_waitset *set, int extra_fd, int64_t timeout_us);
-/* Like siw_llp_wait(), and a cancellation point (base/cancel.h). */
+/* Waits like siw_llp_wait(), and is a cancellation point (base/cancel.h). */
 int siw_llp_wait_cancel(const struct siw_llp_waitset *set, int extra_fd, int64_t timeout_us);
 /*
  * Ends all waits in progress, or the next wait if none is in progress. The port's next poll clears
@@ -126,14 +129,16 @@ void siw_llp_port_wake(struct siw_llp_port *port);
 
 /*
  * Returns a buffer of SIW_LLP_ROOM octets, the maximum size of a datagram, for receiving a datagram
- * on any socket of this port. The next receive overwrites it. Progress lock held.
+ * on any socket of this port. The next receive overwrites the buffer. Called with the progress lock
+ * held.
  */
 #define SIW_LLP_ROOM 65536
 uint8_t *siw_llp_port_room(struct siw_llp_port *port);
 /*
- * take returns a buffer of SIW_LLP_ROOM octets for building a batch of datagrams, or NULL if memory
- * is exhausted; give returns the buffer. The port keeps one buffer for the next take, because each
- * of possibly thousands of sockets would otherwise need its own. Any thread.
+ * siw_llp_batch_take returns a buffer of SIW_LLP_ROOM octets for building a batch of datagrams, or
+ * NULL if memory is exhausted; siw_llp_batch_give returns the buffer to the port. The port keeps
+ * one buffer for the next call, because each of possibly thousands of sockets would otherwise need
+ * its own. Any thread.
  */
 uint8_t *siw_llp_batch_take(struct siw_llp_port *port);
 void siw_llp_batch_give(struct siw_llp_port *port, uint8_t *batch);
@@ -141,7 +146,7 @@ void siw_llp_batch_give(struct siw_llp_port *port, uint8_t *batch);
 /* ---- event descriptors: readable between set and clear; any thread -------------------------- */
 
 int siw_llp_event_open(void); /* Opens a close-on-exec descriptor; returns it or -errno. */
-/* Whether the program has set O_NONBLOCK on the descriptor. */
+/* Returns whether the program has set O_NONBLOCK on the descriptor. */
 bool siw_llp_event_nonblocking(int fd);
 void siw_llp_event_set(int fd);
 void siw_llp_event_clear(int fd);
@@ -204,9 +209,9 @@ int siw_llp_udp_open(struct siw_llp_port *port, const struct siw_addr *local,
  */
 int siw_llp_udp_reserve(struct siw_addr *local, bool v6_only);
 /*
- * Takes over a bound UDP socket from the program: sets it non-blocking and close-on-exec, and turns
- * its error queue and UDP_GRO off. siw_llp_close() closes it. Returns 0; -ENOTSOCK; or -EINVAL if
- * it is not UDP or not bound to a port. After an error the socket still belongs to the caller.
+ * Adopts a bound UDP socket of the program: sets it non-blocking and close-on-exec, and turns its
+ * error queue and UDP_GRO off. siw_llp_close() closes it. Returns 0; -ENOTSOCK; or -EINVAL if it is
+ * not UDP or not bound to a port. After an error the socket still belongs to the caller.
  */
 int siw_llp_udp_adopt(struct siw_llp_port *port, int fd, struct siw_io_handler *handler,
 		      struct siw_llp_sock **out);
@@ -229,13 +234,14 @@ int siw_llp_udp_group_sender(struct siw_llp_sock *sock, const char *netdev, int 
 /*
  * Allows several threads to send on this socket at the same time. The threads share only
  * want_write: a successful send clears want_write even if another thread found the socket full.
- * Clearing it therefore wakes all sleeping threads, and those with requests left to send try again.
+ * Clearing want_write therefore wakes all sleeping threads, and the threads with requests left to
+ * send try again.
  */
 void siw_llp_shared(struct siw_llp_sock *sock);
 /*
  * Sends one datagram, with sendto for one iovec and sendmsg for more. Returns 0, and want_write is
- * cleared; -EAGAIN, also for ENOBUFS: no room, and want_write is set; -EMSGSIZE, -ENETUNREACH or
- * another -errno. EINTR is handled inside.
+ * cleared; -EAGAIN, also for ENOBUFS: the socket is full, and want_write is set; -EMSGSIZE,
+ * -ENETUNREACH or another -errno. EINTR is handled inside.
  */
 int siw_llp_udp_send(struct siw_llp_sock *sock, const struct siw_addr *dest,
 		     const struct iovec *iov, int n);
@@ -249,7 +255,10 @@ int siw_llp_udp_send(struct siw_llp_sock *sock, const struct siw_addr *dest,
  */
 int siw_llp_udp_send_batch(struct siw_llp_sock *sock, const struct siw_addr *dest, const void *buf,
 			   size_t len, uint16_t seg);
-/* Like siw_llp_udp_send_batch(), for datagrams that are not contiguous: one iovec per datagram. */
+/*
+ * Sends a batch like siw_llp_udp_send_batch(), for datagrams that are not contiguous: one iovec per
+ * datagram.
+ */
 int siw_llp_udp_send_batchv(struct siw_llp_sock *sock, const struct siw_addr *dest,
 			    const struct iovec *iov, int n, uint16_t seg);
 /*
@@ -259,8 +268,9 @@ int siw_llp_udp_send_batchv(struct siw_llp_sock *sock, const struct siw_addr *de
 ssize_t siw_llp_udp_recv(struct siw_llp_sock *sock, struct siw_addr *source, void *buf,
 			 size_t size);
 /*
- * Like siw_llp_udp_recv(), but while many short datagrams arrive, one call may return several from
- * one source (llp_udp_dense.c). *seg: octets of each datagram, except that the last may be shorter.
+ * Receives like siw_llp_udp_recv(), but while many short datagrams arrive, one call may return
+ * several datagrams from one source (llp_udp_dense.c). *seg: octets of each datagram, except that
+ * the last may be shorter.
  */
 ssize_t siw_llp_udp_recv_dense(struct siw_llp_sock *sock, struct siw_addr *source, void *buf,
 			       size_t size, uint32_t *seg);
@@ -287,8 +297,8 @@ bool siw_llp_udp_ce(const struct siw_llp_sock *sock);
  */
 int siw_llp_udp_dont_fragment(struct siw_llp_sock *sock);
 /*
- * The maximum payload in octets of an unfragmented datagram to dest, according to the path MTU that
- * the kernel knows now; or -ENETUNREACH or another -errno. Costs a few system calls.
+ * Returns the maximum payload in octets of an unfragmented datagram to dest, according to the path
+ * MTU that the kernel knows now; or -ENETUNREACH or another -errno. Costs a few system calls.
  */
 int siw_llp_udp_path(struct siw_llp_sock *sock, const struct siw_addr *dest);
 /*
@@ -298,17 +308,17 @@ int siw_llp_udp_path(struct siw_llp_sock *sock, const struct siw_addr *dest);
  */
 int siw_llp_udp_fragments(struct siw_llp_sock *sock, bool may);
 /*
- * The path MTU from the socket's address to dest in octets, as far as the kernel knows it; 0:
- * unknown. The result is SIW_LLP_LOOPBACK_MTU or more only if dest is an address of this host; for
- * another host it is less, however large the interface's MTU is. Costs a few system calls.
+ * Returns the path MTU from the socket's address to dest in octets, as far as the kernel knows it;
+ * 0: unknown. The result is SIW_LLP_LOOPBACK_MTU or more only if dest is an address of this host;
+ * for another host it is less, however large the interface's MTU is. Costs a few system calls.
  */
 uint32_t siw_llp_udp_route_mtu(struct siw_llp_sock *sock, const struct siw_addr *dest);
 /* The MTU that Linux reports for its loopback interface over IPv4; over IPv6 it is one more. */
 #define SIW_LLP_LOOPBACK_MTU 65535
 /*
  * Enables siw_llp_udp_refused(), which reports ICMP errors about this socket's datagrams. From now
- * on the socket's handler must call siw_llp_udp_refused() until -EAGAIN whenever it is served,
- * because an unread ICMP message keeps the socket ready.
+ * on the socket's handler must call siw_llp_udp_refused() until -EAGAIN whenever the handler is
+ * called, because an unread ICMP message keeps the socket ready.
  */
 void siw_llp_udp_report_refusals(struct siw_llp_sock *sock, uint16_t family);
 /*
@@ -320,9 +330,12 @@ void siw_llp_udp_report_refusals(struct siw_llp_sock *sock, uint16_t family);
  */
 ssize_t siw_llp_udp_refused(struct siw_llp_sock *sock, struct siw_addr *dest, void *buf,
 			    size_t size);
-/* Octets of payload for which the socket's receive buffer has room; 0: unknown. */
+/* Returns the octets of payload for which the socket's receive buffer has space; 0: unknown. */
 uint32_t siw_llp_udp_room(struct siw_llp_sock *sock);
-/* Like siw_llp_udp_send(), but this datagram may be fragmented despite siw_llp_udp_dont_fragment(). */
+/*
+ * Sends like siw_llp_udp_send(), but the datagram may be fragmented despite
+ * siw_llp_udp_dont_fragment().
+ */
 int siw_llp_udp_send_fragmented(struct siw_llp_sock *sock, const struct siw_addr *dest,
 				const struct iovec *iov, int n);
 
@@ -358,10 +371,13 @@ int siw_llp_tcp_accept(struct siw_llp_sock *listener, struct siw_io_handler *han
 int siw_llp_tcp_connect(struct siw_llp_port *port, const struct siw_addr *dest,
 			const struct siw_addr *source, struct siw_io_handler *handler,
 			struct siw_llp_sock **out);
-/* Connects a socket to itself: its sent octets arrive at the same socket. */
+/* Connects a socket to itself: the octets that it sends arrive at the same socket. */
 int siw_llp_tcp_connect_itself(struct siw_llp_port *port, const struct siw_addr *local,
 			       struct siw_io_handler *handler, struct siw_llp_sock **out);
-/* Returns 0: connected; -EAGAIN: still connecting; or -errno (ECONNREFUSED, ...). */
+/*
+ * Returns the result of connecting a TCP socket: 0: connected; -EAGAIN: still connecting; or -errno
+ * (ECONNREFUSED, ...).
+ */
 int siw_llp_tcp_connected(struct siw_llp_sock *sock);
 /*
  * Sets the type of service (IPv4) or traffic class (IPv6) of the socket's segments, if the system
@@ -370,20 +386,24 @@ int siw_llp_tcp_connected(struct siw_llp_sock *sock);
 void siw_llp_tcp_tos(struct siw_llp_sock *sock, int tos);
 
 /*
- * Sends, with send for one iovec and sendmsg for more. Returns the number of octets that the kernel
- * accepted, possibly fewer than given; -EAGAIN: no room, and want_write is set; or -errno.
+ * Sends octets on a stream, with send for one iovec and sendmsg for more. Returns the number of
+ * octets that the kernel accepted, possibly fewer than given; -EAGAIN: the socket is full, and
+ * want_write is set; or -errno.
  */
 ssize_t siw_llp_tcp_sendv(struct siw_llp_sock *sock, const struct iovec *iov, int n);
 /*
- * Receives, with recv for one iovec and recvmsg for more. Returns the number of octets read; 0 at
- * the end of the peer's stream, also when called again; -EAGAIN; or -errno. After the end of the
- * stream, as after EAGAIN, the poller does not return the handler for reading until new input
- * arrives.
+ * Receives octets of a stream, with recv for one iovec and recvmsg for more. Returns the number of
+ * octets read; 0 at the end of the peer's stream, also when called again; -EAGAIN; or -errno. After
+ * the end of the stream, as after EAGAIN, the poller does not return the handler for reading until
+ * new input arrives.
  */
 ssize_t siw_llp_tcp_recvv(struct siw_llp_sock *sock, const struct iovec *iov, int n);
-/* The effective maximum segment size in octets at present (TCP_MAXSEG), or -errno. */
+/* Returns the effective maximum segment size in octets at present (TCP_MAXSEG), or -errno. */
 int siw_llp_tcp_emss(struct siw_llp_sock *sock);
-/* Whether a reset or a time-out has ended the connection. Received octets may still be unread. */
+/*
+ * Returns whether a reset or a time-out has ended the connection. Received octets may still be
+ * unread.
+ */
 bool siw_llp_tcp_is_closed(struct siw_llp_sock *sock);
 /*
  * Ends the sending side of the stream: the peer reads end of stream after the sent octets. Returns
@@ -398,8 +418,8 @@ void siw_llp_tcp_abort(struct siw_llp_sock *sock);
 void siw_llp_close(struct siw_llp_sock *sock);
 void siw_llp_set_handler(struct siw_llp_sock *sock, struct siw_io_handler *handler);
 /*
- * want: octets are left to send, so a wait ends and a poll returns the handler when the socket has
- * room. Any thread.
+ * Sets whether octets are left to send (want): if so, a wait ends and a poll returns the handler
+ * when the socket has space. Any thread.
  */
 void siw_llp_want_write(struct siw_llp_sock *sock, bool want);
 /*
@@ -410,7 +430,7 @@ void siw_llp_resume(struct siw_llp_sock *sock);
 /*
  * Stops reading or accepting until siw_llp_resume(): arriving data or connections wait in the
  * kernel and wake no thread. A poll returns the handler only for the end of the stream, an error,
- * or room to write.
+ * or space for sending.
  */
 void siw_llp_pause(struct siw_llp_sock *sock);
 /* Reports that the socket may have work: the next poll returns its handler. */
@@ -423,7 +443,10 @@ void siw_llp_sock_ready(struct siw_llp_sock *sock);
 void siw_llp_sock_timed(struct siw_llp_sock *sock);
 void siw_llp_sock_due(struct siw_llp_sock *sock, uint64_t at);
 bool siw_llp_sock_awaits_due(const struct siw_llp_sock *sock);
-/* The address of this end (siw_llp_local) or of the peer (siw_llp_peer). Returns 0 or -errno. */
+/*
+ * Returns the address of this end (siw_llp_local) or of the peer (siw_llp_peer) in *out. The result
+ * is 0 or -errno.
+ */
 int siw_llp_local(struct siw_llp_sock *sock, struct siw_addr *out);
 int siw_llp_peer(struct siw_llp_sock *sock, struct siw_addr *out);
 

@@ -46,14 +46,17 @@ static struct siw_link streams = { &streams, &streams };
 
 enum { THEIRS, OURS };
 
-static bool capture_addr_is_any(const struct siw_addr *a)
+static bool is_wildcard_address(const struct siw_addr *a)
 {
 	static const uint8_t zero[16];
 
 	return a->family == AF_INET ? !memcmp(a->v4, zero, 4) : !memcmp(a->v6, zero, 16);
 }
 
-/* For a socket bound to the wildcard address: the address from which this host sends to the peer. */
+/*
+ * Determines, for a socket bound to the wildcard address, the address from which this host sends to
+ * the peer.
+ */
 static void capture_route_source(struct siw_addr *local, const struct siw_addr *peer)
 {
 	struct siw_addr route;
@@ -64,7 +67,7 @@ static void capture_route_source(struct siw_addr *local, const struct siw_addr *
 	*local = route;
 }
 
-static bool same_host(struct siw_addr a, struct siw_addr b)
+static bool is_same_host(struct siw_addr a, struct siw_addr b)
 {
 	a.port_be = b.port_be = 0;
 	return siw_addr_same(&a, &b) ||
@@ -73,10 +76,10 @@ static bool same_host(struct siw_addr a, struct siw_addr b)
 }
 
 /*
- * Returns the number, within the capture file, of the interface that has this address or joined
- * this group.
+ * Returns the number, in the capture file, of the interface that has this address or joined this
+ * group.
  */
-static int interface_of(const struct siw_llp_sock *sock, const struct siw_addr *local)
+static int capture_interface_index(const struct siw_llp_sock *sock, const struct siw_addr *local)
 {
 	static struct siw_llp_interface all[64];
 	char name[IF_NAMESIZE];
@@ -87,7 +90,7 @@ static int interface_of(const struct siw_llp_sock *sock, const struct siw_addr *
 	n = siw_llp_interfaces(all, 64);
 	for (i = 0; i < n; i++)
 		for (uint32_t j = 0; j < all[i].n_addrs; j++)
-			if (same_host(all[i].addrs[j], *local))
+			if (is_same_host(all[i].addrs[j], *local))
 				return siw_capture_interface(all[i].name);
 	return siw_capture_interface("unknown");
 }
@@ -96,7 +99,7 @@ static int interface_of(const struct siw_llp_sock *sock, const struct siw_addr *
  * Returns an initial sequence number that both ends compute alike, so that two captures, or both
  * ends of a connection in one process, show the same connection.
  */
-static uint32_t first_number(const struct siw_addr *from, const struct siw_addr *to)
+static uint32_t initial_sequence_number(const struct siw_addr *from, const struct siw_addr *to)
 {
 	const struct siw_addr *ends[2] = { from, to };
 	uint32_t hash = 2166136261u;
@@ -121,7 +124,7 @@ static void capture_reset(struct siw_llp_capture *capture)
 		siw_link_del(&capture->all);
 }
 
-static void capture_link_twin(struct siw_llp_capture *capture)
+static void link_captures_of_both_ends(struct siw_llp_capture *capture)
 {
 	for (struct siw_link *l = streams.next; l != &streams; l = l->next) {
 		struct siw_llp_capture *other = siw_container(l, struct siw_llp_capture, all);
@@ -147,7 +150,7 @@ static void capture_link_twin(struct siw_llp_capture *capture)
  * Returns the socket's state for the running capture, or NULL without a capture. *fresh: the state
  * was just created.
  */
-static struct siw_llp_capture *capture_state(struct siw_llp_sock *sock, bool *fresh)
+static struct siw_llp_capture *get_capture_state(struct siw_llp_sock *sock, bool *fresh)
 {
 	uint32_t generation = siw_capture_generation();
 	struct siw_llp_capture *capture = sock->capture;
@@ -169,8 +172,8 @@ static struct siw_llp_capture *capture_state(struct siw_llp_sock *sock, bool *fr
 	return capture;
 }
 
-static void set_peer(struct siw_llp_sock *sock, struct siw_llp_capture *capture,
-		     const struct siw_addr *peer)
+static void set_captured_peer(struct siw_llp_sock *sock, struct siw_llp_capture *capture,
+			      const struct siw_addr *peer)
 {
 	capture->peer = *peer;
 	if (sock->udp) {
@@ -178,10 +181,10 @@ static void set_peer(struct siw_llp_sock *sock, struct siw_llp_capture *capture,
 
 		if (siw_llp_local(sock, &bound) == 0)
 			capture->local = bound;
-		if (capture_addr_is_any(&capture->local))
+		if (is_wildcard_address(&capture->local))
 			capture_route_source(&capture->local, peer);
 	}
-	capture->interface = interface_of(sock, &capture->local);
+	capture->interface = capture_interface_index(sock, &capture->local);
 }
 
 void siw_llp_capture_datagram(struct siw_llp_sock *sock, uint64_t when, bool sent,
@@ -190,7 +193,7 @@ void siw_llp_capture_datagram(struct siw_llp_sock *sock, uint64_t when, bool sen
 {
 	int saved = errno;
 	bool fresh;
-	struct siw_llp_capture *capture = capture_state(sock, &fresh);
+	struct siw_llp_capture *capture = get_capture_state(sock, &fresh);
 
 	if (capture) {
 		struct siw_capture_packet packet = {
@@ -203,7 +206,7 @@ void siw_llp_capture_datagram(struct siw_llp_sock *sock, uint64_t when, bool sen
 		};
 
 		if (fresh || !siw_addr_same(&capture->peer, peer))
-			set_peer(sock, capture, peer);
+			set_captured_peer(sock, capture, peer);
 		packet.interface = capture->interface;
 		packet.source = sent ? capture->local : capture->peer;
 		packet.dest = sent ? capture->peer : capture->local;
@@ -214,23 +217,23 @@ void siw_llp_capture_datagram(struct siw_llp_sock *sock, uint64_t when, bool sen
 
 /* ---- TCP ------------------------------------------------------------------------------------- */
 
-static struct siw_llp_capture *capture_stream_state(struct siw_llp_sock *sock)
+static struct siw_llp_capture *get_stream_capture_state(struct siw_llp_sock *sock)
 {
 	bool fresh;
 	struct siw_addr peer;
-	struct siw_llp_capture *capture = capture_state(sock, &fresh);
+	struct siw_llp_capture *capture = get_capture_state(sock, &fresh);
 
 	if (!capture || !fresh)
 		return capture;
 	if (siw_llp_peer(sock, &peer)) {
-		capture->generation = 0; /* the connection has ended; retry at the next call */
+		capture->generation = 0; /* the connection has ended; the next call tries again */
 		return NULL;
 	}
-	set_peer(sock, capture, &peer);
+	set_captured_peer(sock, capture, &peer);
 	/* A SYN uses one sequence number. */
-	capture->next[OURS] = first_number(&capture->local, &capture->peer) + 1;
-	capture->next[THEIRS] = first_number(&capture->peer, &capture->local) + 1;
-	capture_link_twin(capture);
+	capture->next[OURS] = initial_sequence_number(&capture->local, &capture->peer) + 1;
+	capture->next[THEIRS] = initial_sequence_number(&capture->peer, &capture->local) + 1;
+	link_captures_of_both_ends(capture);
 	return capture;
 }
 
@@ -255,7 +258,7 @@ static void capture_write_segment(struct siw_llp_capture *capture, uint64_t when
 	};
 
 	capture->next[who] += (uint32_t)length + !!(flags & SIW_TCP_SYN) + !!(flags & SIW_TCP_FIN);
-	/* Compare sequence numbers by their difference, because they wrap. */
+	/* Sequence numbers are compared by their difference, because they wrap. */
 	if (who == THEIRS && capture->has_known &&
 	    (int32_t)(capture->known - capture->next[THEIRS]) >= 0)
 		return;
@@ -269,7 +272,7 @@ static void capture_write_segment(struct siw_llp_capture *capture, uint64_t when
 void siw_llp_capture_connected(struct siw_llp_sock *sock, uint64_t when, bool initiator)
 {
 	int saved = errno, first = initiator ? OURS : THEIRS;
-	struct siw_llp_capture *capture = capture_stream_state(sock);
+	struct siw_llp_capture *capture = get_stream_capture_state(sock);
 
 	if (capture && !capture->twin) {
 		capture->next[OURS]--;
@@ -285,7 +288,7 @@ void siw_llp_capture_octets(struct siw_llp_sock *sock, uint64_t when, bool sent,
 			    const struct iovec *iov, size_t length)
 {
 	int saved = errno;
-	struct siw_llp_capture *capture = capture_stream_state(sock);
+	struct siw_llp_capture *capture = get_stream_capture_state(sock);
 	size_t at, n;
 
 	for (at = 0; capture && at < length; at += n) {
@@ -299,7 +302,7 @@ void siw_llp_capture_octets(struct siw_llp_sock *sock, uint64_t when, bool sent,
 void siw_llp_capture_end(struct siw_llp_sock *sock, uint64_t when, bool sent, bool reset)
 {
 	int saved = errno, who = sent ? OURS : THEIRS;
-	struct siw_llp_capture *capture = capture_stream_state(sock);
+	struct siw_llp_capture *capture = get_stream_capture_state(sock);
 
 	if (capture && reset && !(capture->ended[0] && capture->ended[1])) {
 		capture_write_segment(capture, when, who, SIW_TCP_RST | SIW_TCP_ACK, NULL, 0, 0);

@@ -24,10 +24,13 @@ void siw_llp_capture_octets(struct siw_llp_sock *sock, uint64_t when, bool sent,
 /* Writes the end of one direction of a stream, once. reset: a reset ends both directions. */
 void siw_llp_capture_end(struct siw_llp_sock *sock, uint64_t when, bool sent, bool reset);
 
-/* Variants for callers without the capture lock. They do nothing if no capture is running. */
+/*
+ * Variants of siw_llp_capture_connected() and siw_llp_capture_end() for callers without the capture
+ * lock. They do nothing if no capture is running.
+ */
 void siw_llp_capture_connected_now(struct siw_llp_sock *sock, bool initiator);
 void siw_llp_capture_end_now(struct siw_llp_sock *sock, bool sent, bool reset);
-/* Called before the socket is closed. */
+/* Writes the end of a connection to the capture. Called before the socket is closed. */
 void siw_llp_capture_close(struct siw_llp_sock *sock);
 
 #endif

@@ -60,8 +60,8 @@ static inline uint8_t siw_dgram_first(enum siw_dgram_type type)
 }
 
 /*
- * Whether a datagram with this first octet has the LLP header, rather than being a plain DDP
- * segment.
+ * Returns whether a datagram with this first octet has the LLP header, rather than being a plain
+ * DDP segment.
  */
 static inline bool siw_dgram_is(uint8_t first)
 {

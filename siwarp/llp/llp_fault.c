@@ -15,12 +15,12 @@
 #define RECEIVES 64 /* maximum number of datagrams that one call receives from the kernel */
 /* maximum UDP payload in octets; the kernel refuses more with EMSGSIZE */
 #define MAX_DATAGRAM 65507
-/* in ns, while packets are held back, because the plan may end meanwhile */
+/* maximum sleep in ns while packets are held back; the plan may end meanwhile */
 #define LONGEST_SLEEP 100000000
 
 /* ---- a socket's state ------------------------------------------------------------------------ */
 
-static struct siw_llp_faulty *faulty_alloc(struct siw_llp_sock *sock)
+static struct siw_llp_faulty *alloc_fault_state(struct siw_llp_sock *sock)
 {
 	struct siw_llp_faulty *f = calloc(1, sizeof(*f)), *other = NULL;
 
@@ -31,8 +31,8 @@ static struct siw_llp_faulty *faulty_alloc(struct siw_llp_sock *sock)
 	siw_fault_queue_init(&f->way[1].queue);
 	f->reset_at = UINT64_MAX;
 	/*
-	 * A send and a receive may race to create the state. Pairs with the load in
-	 * siw_llp_faulty_lock().
+	 * A send and a receive may race to create the fault state of a socket. Pairs with the load
+	 * in siw_llp_faulty_lock().
 	 */
 	if (atomic_compare_exchange_strong_explicit(&sock->faulty, &other, f, memory_order_acq_rel,
 						    memory_order_acquire))
@@ -41,8 +41,8 @@ static struct siw_llp_faulty *faulty_alloc(struct siw_llp_sock *sock)
 	return other;
 }
 
-/* Adopts a new plan. Packets held back under the old plan become due at once. */
-static void faulty_adopt_plan(struct siw_llp_sock *sock, struct siw_llp_faulty *f)
+/* Adopts a new fault plan. Packets held back under the old plan become due immediately. */
+static void adopt_new_fault_plan(struct siw_llp_sock *sock, struct siw_llp_faulty *f)
 {
 	uint32_t flow;
 
@@ -74,7 +74,7 @@ struct siw_llp_faulty *siw_llp_faulty_lock(struct siw_llp_sock *sock, int *error
 		if (siw_faults_generation() % 2 == 0)
 			/* the plan has ended, but another socket still holds packets back */
 			return NULL;
-		f = faulty_alloc(sock);
+		f = alloc_fault_state(sock);
 		if (!f) {
 			*error = ENOBUFS;
 			return NULL;
@@ -82,13 +82,13 @@ struct siw_llp_faulty *siw_llp_faulty_lock(struct siw_llp_sock *sock, int *error
 	}
 	siw_lock(&f->lock);
 	if (f->generation != siw_faults_generation())
-		faulty_adopt_plan(sock, f);
+		adopt_new_fault_plan(sock, f);
 	return f;
 }
 
 /* ---- when packets are due -------------------------------------------------------------------- */
 
-static uint64_t earlier_of(uint64_t a, uint64_t b)
+static uint64_t min_time(uint64_t a, uint64_t b)
 {
 	return a < b ? a : b;
 }
@@ -109,7 +109,7 @@ uint64_t siw_llp_fault_rx_next(struct siw_llp_sock *sock, struct siw_llp_faulty 
 	return siw_fault_queue_next(rx);
 }
 
-static uint64_t tx_due_ns(const struct siw_llp_faulty *f)
+static uint64_t next_transmit_time_ns(const struct siw_llp_faulty *f)
 {
 	uint64_t next = siw_fault_queue_next(&f->way[SIW_FAULT_TX].queue);
 
@@ -117,28 +117,29 @@ static uint64_t tx_due_ns(const struct siw_llp_faulty *f)
 }
 
 /*
- * Sets the time at which the port has packets due, if at is earlier than the present value. Any
+ * Sets the time at which the port has packets due, if `at` is earlier than the present value. Any
  * thread.
  */
 static void port_set_fault_due(struct siw_llp_port *port, uint64_t at)
 {
-	if (siw_llp_due_by(&port->fault_due, at))
-		siw_llp_port_changed(port); /* a sleeping thread must wake up earlier */
+	if (siw_llp_set_earlier_due_time(&port->fault_due, at))
+		siw_llp_port_invalidate_wait_sets(
+			port); /* a sleeping thread must wake up earlier */
 }
 
 void siw_llp_faulty_unlock(struct siw_llp_sock *sock, struct siw_llp_faulty *f, bool port_locked)
 {
-	uint64_t next = tx_due_ns(f);
+	uint64_t next = next_transmit_time_ns(f);
 	bool holds = !siw_fault_queue_empty(&f->way[SIW_FAULT_TX].queue) ||
 		     !siw_fault_queue_empty(&f->way[SIW_FAULT_RX].queue) || f->error;
 
-	next = earlier_of(next, f->reset_at);
+	next = min_time(next, f->reset_at);
 	/*
 	 * Without the port's lock the receive queue is not examined. The thread that added packets
-	 * to it has already set their time.
+	 * to the receive queue has already set their time.
 	 */
 	if (port_locked)
-		next = earlier_of(next, siw_llp_fault_rx_next(sock, f));
+		next = min_time(next, siw_llp_fault_rx_next(sock, f));
 	if (holds != f->counted)
 		siw_faults_hold(holds ? 1 : -1);
 	f->counted = holds;
@@ -164,7 +165,7 @@ void siw_llp_fault_close(struct siw_llp_sock *sock)
 	atomic_store_explicit(&sock->faulty, NULL, memory_order_relaxed);
 }
 
-bool siw_llp_fault_full(const struct siw_llp_sock *sock)
+bool siw_llp_fault_is_stream_full(const struct siw_llp_sock *sock)
 {
 	const struct siw_llp_faulty *f = atomic_load_explicit(&sock->faulty, memory_order_acquire);
 
@@ -175,14 +176,14 @@ uint64_t siw_llp_fault_wake_at(const struct siw_llp_port *port)
 {
 	uint64_t due = atomic_load_explicit(&port->fault_due, memory_order_seq_cst);
 
-	return due == UINT64_MAX ? 0 : earlier_of(due, siw_now_ns() + LONGEST_SLEEP);
+	return due == UINT64_MAX ? 0 : min_time(due, siw_now_ns() + LONGEST_SLEEP);
 }
 
 /* ---- sending datagrams ----------------------------------------------------------------------- */
 
 /* Sends a datagram, with CE if the plan marks it and the socket's datagrams are ECN-capable. */
-static int send_marked(struct siw_llp_sock *sock, const struct siw_addr *dest,
-		       const struct iovec *iov, int n, bool mark)
+static int send_with_ce_mark(struct siw_llp_sock *sock, const struct siw_addr *dest,
+			     const struct iovec *iov, int n, bool mark)
 {
 	bool marked = mark && atomic_load_explicit(&sock->ecn, memory_order_relaxed) &&
 		      siw_llp_udp_set_ecn(sock, SIW_LLP_ECN_CE) == 0;
@@ -193,7 +194,7 @@ static int send_marked(struct siw_llp_sock *sock, const struct siw_addr *dest,
 	return rv;
 }
 
-static void flush_datagrams(struct siw_llp_sock *sock, struct siw_llp_faulty *f, uint64_t now)
+static void send_due_datagrams(struct siw_llp_sock *sock, struct siw_llp_faulty *f, uint64_t now)
 {
 	struct siw_fault_queue *q = &f->way[SIW_FAULT_TX].queue;
 	struct siw_fault_held *held;
@@ -204,7 +205,7 @@ static void flush_datagrams(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
 	/* The loop ends, because each iteration removes a datagram from the queue. */
 	while ((held = siw_fault_queue_due(q, now))) {
 		struct iovec iov = { held->octets, held->length };
-		int rv = send_marked(sock, &held->peer, &iov, 1, held->ecn == SIW_LLP_ECN_CE);
+		int rv = send_with_ce_mark(sock, &held->peer, &iov, 1, held->ecn == SIW_LLP_ECN_CE);
 
 		if (rv == -EAGAIN) {
 			f->retry_at = now + 1000000;
@@ -229,7 +230,7 @@ static int hold_datagram(struct siw_llp_faulty *f, enum siw_fault_dir dir,
 	return 0;
 }
 
-static void count_fate(const struct siw_fault_decision *fate, uint64_t now)
+static void count_applied_faults(const struct siw_fault_decision *fate, uint64_t now)
 {
 	if (fate->dup)
 		siw_count(SIW_COUNTER_fault_dup, 1);
@@ -261,15 +262,15 @@ static int datagram_send_direct(struct siw_llp_sock *sock, const struct siw_addr
 		iov = &one;
 		n = 1;
 	}
-	rv = send_marked(sock, dest, iov, n, fate->mark);
+	rv = send_with_ce_mark(sock, dest, iov, n, fate->mark);
 	/* If the socket is full, the duplicate is lost, as in a network. */
-	if (rv == 0 && fate->dup && send_marked(sock, dest, iov, n, fate->mark) == -EAGAIN)
+	if (rv == 0 && fate->dup && send_with_ce_mark(sock, dest, iov, n, fate->mark) == -EAGAIN)
 		siw_llp_want_write(sock, false);
 	free(one.iov_base);
 	return rv;
 }
 
-static int datagram_hold_send(struct siw_llp_faulty *f, const struct siw_addr *dest,
+static int hold_sent_datagram(struct siw_llp_faulty *f, const struct siw_addr *dest,
 			      const struct iovec *iov, size_t length,
 			      struct siw_fault_decision *fate)
 {
@@ -277,7 +278,7 @@ static int datagram_hold_send(struct siw_llp_faulty *f, const struct siw_addr *d
 	int rv = hold_datagram(f, SIW_FAULT_TX, dest, iov, length, length, ecn, fate);
 
 	if (rv == 0 && fate->dup) {
-		fate->depart_ns = 0; /* the rate was used once */
+		fate->depart_ns = 0; /* only the first copy uses the rate */
 		rv = hold_datagram(f, SIW_FAULT_TX, dest, iov, length, length, ecn, fate);
 	}
 	if (rv == -ENOBUFS) {
@@ -306,14 +307,14 @@ static int datagram_send_by_plan(struct siw_llp_sock *sock, struct siw_llp_fault
 		if (rv == 0)
 			siw_fault_queue_passed(q, now);
 	} else {
-		rv = datagram_hold_send(f, dest, iov, length, &fate);
+		rv = hold_sent_datagram(f, dest, iov, length, &fate);
 	}
 	if (rv < 0)
-		/* the caller will retry the send, so restore the plan's state */
+		/* the caller will send again, so restore the plan's state */
 		f->way[SIW_FAULT_TX].path = before;
 	else if (fate.drop < 0)
-		count_fate(&fate, now);
-	flush_datagrams(sock, f, now);
+		count_applied_faults(&fate, now);
+	send_due_datagrams(sock, f, now);
 	return rv;
 }
 
@@ -341,8 +342,8 @@ int siw_llp_fault_send(struct siw_llp_sock *sock, const struct siw_addr *dest,
 /* ---- receiving datagrams --------------------------------------------------------------------- */
 
 /* Returns the length of a held datagram that is due, or -EAGAIN. */
-static ssize_t datagram_take_held(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
-				  struct siw_addr *source, void *buf, size_t size)
+static ssize_t take_due_datagram(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
+				 struct siw_addr *source, void *buf, size_t size)
 {
 	struct siw_fault_queue *q = &f->way[SIW_FAULT_RX].queue;
 	struct siw_fault_held *held = siw_fault_queue_due(q, siw_now_ns());
@@ -355,7 +356,7 @@ static ssize_t datagram_take_held(struct siw_llp_sock *sock, struct siw_llp_faul
 	*source = held->peer;
 	sock->got_ecn = held->ecn;
 	siw_fault_queue_drop(q, held);
-	siw_llp_sock_active(sock);
+	siw_llp_sock_note_received_data(sock);
 	return got;
 }
 
@@ -363,9 +364,9 @@ static ssize_t datagram_take_held(struct siw_llp_sock *sock, struct siw_llp_faul
  * Applies the plan to a datagram received from the kernel. Returns true if it is delivered now, and
  * false if it was held back or dropped.
  */
-static bool datagram_passes(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
-			    const struct siw_addr *source, void *buf, size_t here,
-			    size_t true_length)
+static bool apply_plan_to_received_datagram(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
+					    const struct siw_addr *source, void *buf, size_t here,
+					    size_t true_length)
 {
 	struct siw_fault_queue *q = &f->way[SIW_FAULT_RX].queue;
 	struct iovec iov = { buf, here };
@@ -379,7 +380,7 @@ static bool datagram_passes(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
 		siw_drop((enum siw_counter)fate.drop);
 		return false;
 	}
-	count_fate(&fate, now);
+	count_applied_faults(&fate, now);
 	if (fate.mark && sock->got_ecn)
 		sock->got_ecn = SIW_LLP_ECN_CE;
 	direct = fate.release_ns <= now && !fate.passes && !siw_fault_queue_due(q, now);
@@ -389,7 +390,7 @@ static bool datagram_passes(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
 		if (hold_datagram(f, SIW_FAULT_RX, source, &iov, here, true_length, sock->got_ecn,
 				  &fate))
 			siw_drop(SIW_COUNTER_fault_limit);
-		fate.depart_ns = 0; /* the rate was used once */
+		fate.depart_ns = 0; /* only the first copy uses the rate */
 	}
 	if (direct && fate.corrupt)
 		siw_fault_flip(buf, here, fate.flip);
@@ -409,13 +410,13 @@ ssize_t siw_llp_fault_recv(struct siw_llp_sock *sock, struct siw_addr *source, v
 	if (!f)
 		return siw_llp_udp_recv_now(sock, source, buf, size);
 	for (int i = 0; i < RECEIVES; i++) {
-		got = datagram_take_held(sock, f, source, buf, size);
+		got = take_due_datagram(sock, f, source, buf, size);
 		if (got >= 0)
 			break;
 		got = siw_llp_udp_recv_now(sock, source, buf, size);
-		if (got < 0 ||
-		    datagram_passes(sock, f, source, buf, (size_t)got < size ? (size_t)got : size,
-				    (size_t)got))
+		if (got < 0 || apply_plan_to_received_datagram(
+				       sock, f, source, buf,
+				       (size_t)got < size ? (size_t)got : size, (size_t)got))
 			break;
 		got = -EAGAIN; /* the kernel may have more datagrams, so the socket stays ready */
 	}
@@ -435,8 +436,8 @@ void siw_llp_fault_release(struct siw_llp_port *port)
 		return;
 	port->fault_generation = siw_faults_generation();
 	/*
-	 * Cleared before the sockets are examined, so that the time of a packet that another thread
-	 * holds back meanwhile is kept.
+	 * The time is cleared before the sockets are examined, so that the time of a packet that
+	 * another thread holds back meanwhile is kept.
 	 */
 	atomic_store_explicit(&port->fault_due, UINT64_MAX, memory_order_seq_cst);
 	for (struct siw_link *l = port->all.next; l != &port->all; l = l->next) {
@@ -447,7 +448,7 @@ void siw_llp_fault_release(struct siw_llp_port *port)
 			continue;
 		f = siw_llp_faulty_lock(sock, &error);
 		if (sock->udp)
-			flush_datagrams(sock, f, now);
+			send_due_datagrams(sock, f, now);
 		else
 			siw_llp_fault_stream_flush(sock, f, now);
 		if (siw_llp_fault_rx_next(sock, f) <= now)

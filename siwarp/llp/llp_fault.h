@@ -19,8 +19,8 @@
 
 struct siw_llp_faulty {
 	/*
-	 * protects all members; taken with any lock of llp's callers held, and before a capture's
-	 * lock
+	 * protects all members; acquired with any lock of llp's callers held, and before a
+	 * capture's lock
 	 */
 	siw_lock_t lock;
 	uint32_t generation;
@@ -53,7 +53,10 @@ ssize_t siw_llp_fault_recv(struct siw_llp_sock *sock, struct siw_addr *source, v
 ssize_t siw_llp_fault_sendv(struct siw_llp_sock *sock, const struct iovec *iov, int n);
 ssize_t siw_llp_fault_recvv(struct siw_llp_sock *sock, const struct iovec *iov, int n);
 int siw_llp_fault_shutdown(struct siw_llp_sock *sock);
-/* A connection was established. From now on its planned reset may happen, even while it is idle. */
+/*
+ * Called when a connection was established. From now on the connection's planned reset may happen,
+ * even while it is idle.
+ */
 void siw_llp_fault_connected(struct siw_llp_sock *sock);
 /* Called before the socket is closed: drops the packets that are held back for it. */
 void siw_llp_fault_close(struct siw_llp_sock *sock);
@@ -61,17 +64,17 @@ void siw_llp_fault_close(struct siw_llp_sock *sock);
 /* ---- for the poller -------------------------------------------------------------------------- */
 
 /*
- * Sends the packets that are due, and marks sockets ready that have received octets due. Called
- * under the caller's lock on the port.
+ * Sends the packets that are due, and marks the sockets ready whose received octets are due. Called
+ * with the caller's lock on the port held.
  */
 void siw_llp_fault_release(struct siw_llp_port *port);
-/* When a sleeping thread must wake up for a packet that is held back; 0: never. */
+/* Returns when a sleeping thread must wake up for a packet that is held back; 0: never. */
 uint64_t siw_llp_fault_wake_at(const struct siw_llp_port *port);
 /*
- * Whether the plan accepts no more octets although the socket has room. Waiting for room in the
- * socket would then end at once.
+ * Returns whether the fault plan accepts no more octets although the socket has space. Waiting for
+ * space in the socket would then end immediately.
  */
-bool siw_llp_fault_full(const struct siw_llp_sock *sock);
+bool siw_llp_fault_is_stream_full(const struct siw_llp_sock *sock);
 
 /* ---- between llp_fault.c and llp_fault_tcp.c ------------------------------------------------- */
 
@@ -85,9 +88,12 @@ struct siw_llp_faulty *siw_llp_faulty_lock(struct siw_llp_sock *sock, int *error
  * caller holds the lock on the port, also to receive.
  */
 void siw_llp_faulty_unlock(struct siw_llp_sock *sock, struct siw_llp_faulty *f, bool port_locked);
-/* Does what is due for a stream: sends octets, ends or resets the stream, or reports its error. */
+/*
+ * Performs the actions that are due for a stream: sends octets, ends or resets the stream, or
+ * reports its error.
+ */
 void siw_llp_fault_stream_flush(struct siw_llp_sock *sock, struct siw_llp_faulty *f, uint64_t now);
-/* When the next received octets are due; UINT64_MAX: unknown. */
+/* Returns when the next received octets of a stream are due; UINT64_MAX: unknown. */
 uint64_t siw_llp_fault_rx_next(struct siw_llp_sock *sock, struct siw_llp_faulty *f);
 
 #endif

@@ -19,7 +19,7 @@
  * Stores the iovecs of the first *length octets of iov in out, at most PIECES. Returns their number
  * and sets *length to the octets in them.
  */
-static int iov_prefix(const struct iovec *iov, int n, struct iovec *out, size_t *length)
+static int copy_iov_prefix(const struct iovec *iov, int n, struct iovec *out, size_t *length)
 {
 	size_t left = *length;
 	int used = 0;
@@ -36,7 +36,7 @@ static int iov_prefix(const struct iovec *iov, int n, struct iovec *out, size_t 
 	return used;
 }
 
-static uint8_t *scratch_buffer(struct siw_llp_faulty *f)
+static uint8_t *get_scratch_buffer(struct siw_llp_faulty *f)
 {
 	if (!f->scratch)
 		f->scratch = malloc(SIW_LLP_FAULT_SCRATCH);
@@ -44,7 +44,7 @@ static uint8_t *scratch_buffer(struct siw_llp_faulty *f)
 }
 
 /* Ends the stream as if the peer or the network had ended it. */
-static int end_stream(struct siw_llp_faulty *f, int error)
+static int end_stream_with_error(struct siw_llp_faulty *f, int error)
 {
 	siw_fault_queue_free(&f->way[SIW_FAULT_TX].queue);
 	siw_fault_queue_free(&f->way[SIW_FAULT_RX].queue);
@@ -55,11 +55,11 @@ static int end_stream(struct siw_llp_faulty *f, int error)
 	return -error;
 }
 
-static int stream_reset(struct siw_llp_sock *sock, struct siw_llp_faulty *f)
+static int reset_stream_as_planned(struct siw_llp_sock *sock, struct siw_llp_faulty *f)
 {
 	siw_count(SIW_COUNTER_fault_reset, 1);
 	siw_llp_tcp_reset(sock);
-	return end_stream(f, ECONNRESET);
+	return end_stream_with_error(f, ECONNRESET);
 }
 
 /* ---- sending --------------------------------------------------------------------------------- */
@@ -76,7 +76,7 @@ static ssize_t stream_send_direct(struct siw_llp_sock *sock, struct siw_llp_faul
 
 	if (bits) {
 		share = looked_at;
-		if (!scratch_buffer(f))
+		if (!get_scratch_buffer(f))
 			return siw_llp_send_failed(sock, ENOBUFS);
 		if (siw_fault_gather(f->scratch, iov, 0, share))
 			return -EFAULT;
@@ -92,13 +92,13 @@ static ssize_t stream_send_direct(struct siw_llp_sock *sock, struct siw_llp_faul
 		for (int i = 0; i < f->plan.n; i++)
 			if (f->plan.clause[i].corrupt)
 				share = looked_at;
-		n = iov_prefix(iov, n, part, &share);
+		n = copy_iov_prefix(iov, n, part, &share);
 	}
 	sent = siw_llp_tcp_sendv_now(sock, part, n);
 	if (sent > 0)
 		path->octets = from + (uint64_t)sent;
 	if (sent > 0 && bits) {
-		/* Count only the corrupted octets that were actually sent. */
+		/* Only the corrupted octets that were actually sent are counted. */
 		path->octets = from;
 		bits = siw_fault_stream_corrupt(&f->plan, path, &f->peer, NULL, (size_t)sent);
 		path->octets = from + (uint64_t)sent;
@@ -107,9 +107,9 @@ static ssize_t stream_send_direct(struct siw_llp_sock *sock, struct siw_llp_faul
 	return sent;
 }
 
-/* Holds back up to length octets. Returns their number, or -errno. */
-static ssize_t stream_hold(struct siw_llp_faulty *f, enum siw_fault_dir dir,
-			   const struct iovec *iov, size_t length, uint64_t now)
+/* Holds back up to length octets of a stream. Returns the number of octets held back, or -errno. */
+static ssize_t hold_stream_octets(struct siw_llp_faulty *f, enum siw_fault_dir dir,
+				  const struct iovec *iov, size_t length, uint64_t now)
 {
 	struct siw_fault_path *path = &f->way[dir].path;
 	size_t piece = siw_fault_stream_piece(&f->plan, path, &f->peer), taken = 0;
@@ -124,7 +124,7 @@ static ssize_t stream_hold(struct siw_llp_faulty *f, enum siw_fault_dir dir,
 		int rv = siw_fault_queue_add(&f->way[dir].queue, iov, taken, n, &fate, &held);
 
 		if (rv < 0) {
-			*path = before; /* a piece that could not be added must not use up the rate */
+			*path = before; /* a piece that was not added must not use the rate */
 			return taken ? (ssize_t)taken : rv;
 		}
 		siw_count(SIW_COUNTER_fault_corrupt,
@@ -147,12 +147,14 @@ static ssize_t stream_hold_send(struct siw_llp_sock *sock, struct siw_llp_faulty
 	if (q->octets < limit) {
 		size_t room = limit - q->octets;
 
-		taken = stream_hold(f, SIW_FAULT_TX, iov, share < room ? share : room, now);
+		taken = hold_stream_octets(f, SIW_FAULT_TX, iov, share < room ? share : room, now);
 	}
 	atomic_store_explicit(&f->full, q->octets >= limit || taken == -ENOBUFS,
 			      memory_order_relaxed);
 	if (taken == -ENOBUFS) {
-		/* siw_llp_fault_stream_flush() reports the socket ready once there is room. */
+		/*
+		 * siw_llp_fault_stream_flush() reports the socket ready once the queue has space.
+		 */
 		siw_count(SIW_COUNTER_tx_eagain, 1);
 		siw_llp_set_want_write(sock, false);
 		return -EAGAIN;
@@ -160,8 +162,8 @@ static ssize_t stream_hold_send(struct siw_llp_sock *sock, struct siw_llp_faulty
 	return taken;
 }
 
-static ssize_t send_locked(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
-			   const struct iovec *iov, int n)
+static ssize_t send_with_plan_locked(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
+				     const struct iovec *iov, int n)
 {
 	struct siw_fault_path *path = &f->way[SIW_FAULT_TX].path;
 	size_t length = siw_iov_octets(iov, n), share;
@@ -172,14 +174,14 @@ static ssize_t send_locked(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
 		return -f->error;
 	share = siw_fault_stream_allowed(&f->plan, path, &f->peer, length, now);
 	if (!share)
-		return stream_reset(sock, f);
+		return reset_stream_as_planned(sock, f);
 	if (siw_fault_queue_empty(&f->way[SIW_FAULT_TX].queue) &&
 	    !siw_fault_stream_waits(&f->plan, path, &f->peer, now))
 		sent = stream_send_direct(sock, f, iov, n, share);
 	else
 		sent = stream_hold_send(sock, f, iov, share, now);
 	if (sent < 0)
-		path->calls--; /* the caller will repeat the call, so do not count it */
+		path->calls--; /* the caller will repeat the call, so the plan does not count it */
 	else if (share < length)
 		siw_count(SIW_COUNTER_fault_short, 1);
 	return sent;
@@ -195,13 +197,13 @@ ssize_t siw_llp_fault_sendv(struct siw_llp_sock *sock, const struct iovec *iov, 
 		return siw_llp_send_failed(sock, error);
 	if (!f)
 		return siw_llp_tcp_sendv_now(sock, iov, n);
-	sent = send_locked(sock, f, iov, n);
+	sent = send_with_plan_locked(sock, f, iov, n);
 	siw_llp_faulty_unlock(sock, f, false);
 	return sent;
 }
 
-/* Sends the octets that are due, until the socket is full. */
-static void send_due(struct siw_llp_sock *sock, struct siw_llp_faulty *f, uint64_t now)
+/* Sends the octets of a stream that are due, until the socket is full. */
+static void send_due_octets(struct siw_llp_sock *sock, struct siw_llp_faulty *f, uint64_t now)
 {
 	struct siw_fault_queue *q = &f->way[SIW_FAULT_TX].queue;
 	struct siw_fault_held *held;
@@ -219,7 +221,7 @@ static void send_due(struct siw_llp_sock *sock, struct siw_llp_faulty *f, uint64
 			return;
 		}
 		if (sent < 0) {
-			end_stream(f, (int)-sent);
+			end_stream_with_error(f, (int)-sent);
 			siw_llp_sock_ready(sock);
 			return;
 		}
@@ -234,13 +236,13 @@ void siw_llp_fault_stream_flush(struct siw_llp_sock *sock, struct siw_llp_faulty
 	struct siw_fault_queue *q = &f->way[SIW_FAULT_TX].queue;
 
 	if (f->reset_at <= now && !f->error) {
-		stream_reset(sock, f);
+		reset_stream_as_planned(sock, f);
 		siw_llp_sock_ready(sock);
 		return;
 	}
 	if (f->error || siw_fault_queue_empty(q))
 		return;
-	send_due(sock, f, now);
+	send_due_octets(sock, f, now);
 	if (f->shut && siw_fault_queue_empty(q)) {
 		f->shut = false;
 		siw_llp_tcp_shutdown_now(sock);
@@ -293,11 +295,11 @@ static int copy_to_iovecs(const struct iovec *iov, int n, const uint8_t *octets,
 }
 
 /*
- * Returns the number of octets copied from those that are due, 0 at the end of the stream, -EAGAIN
- * or -EFAULT.
+ * Copies octets of a stream that are due to the caller. Returns the number of octets copied, 0 at
+ * the end of the stream, -EAGAIN or -EFAULT.
  */
-static ssize_t stream_take_held(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
-				const struct iovec *iov, int n, size_t length)
+static ssize_t take_due_stream_octets(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
+				      const struct iovec *iov, int n, size_t length)
 {
 	struct siw_fault_queue *q = &f->way[SIW_FAULT_RX].queue;
 	uint64_t now = siw_now_ns();
@@ -310,7 +312,7 @@ static ssize_t stream_take_held(struct siw_llp_sock *sock, struct siw_llp_faulty
 	if (!held)
 		return -EAGAIN;
 	if (held->end) {
-		siw_llp_sock_ended(sock);
+		siw_llp_sock_note_end_of_stream(sock);
 		/* from now on the kernel reports the end of the stream */
 		siw_fault_queue_drop(q, held);
 		return 0;
@@ -323,7 +325,7 @@ static ssize_t stream_take_held(struct siw_llp_sock *sock, struct siw_llp_faulty
 	held->taken += here;
 	if (held->taken == held->length)
 		siw_fault_queue_drop(q, held);
-	siw_llp_sock_active(sock);
+	siw_llp_sock_note_received_data(sock);
 	return (ssize_t)here;
 }
 
@@ -338,7 +340,7 @@ static int stream_hold_end(struct siw_llp_faulty *f)
 	return rv;
 }
 
-static bool end_is_held(struct siw_llp_faulty *f)
+static bool is_end_of_stream_held(struct siw_llp_faulty *f)
 {
 	struct siw_link *l = f->way[SIW_FAULT_RX].queue.order.prev;
 
@@ -347,8 +349,8 @@ static bool end_is_held(struct siw_llp_faulty *f)
 }
 
 /*
- * Moves octets from the kernel into the queue. Returns their number, 0 at the end of the stream, or
- * -errno.
+ * Moves octets from the kernel into the queue of held octets. Returns the number of octets, 0 at
+ * the end of the stream, or -errno.
  */
 static ssize_t stream_read_and_hold(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
 				    size_t share)
@@ -362,12 +364,12 @@ static ssize_t stream_read_and_hold(struct siw_llp_sock *sock, struct siw_llp_fa
 	 * If the queue is full, the socket leaves the hot set, because unread octets of a hot
 	 * socket end every sleep.
 	 */
-	sock->stopped = end_is_held(f) || q->octets >= limit;
+	sock->stopped = is_end_of_stream_held(f) || q->octets >= limit;
 	if (sock->stopped) {
-		siw_llp_sock_ended(sock);
+		siw_llp_sock_note_end_of_stream(sock);
 		return -EAGAIN;
 	}
-	if (!scratch_buffer(f))
+	if (!get_scratch_buffer(f))
 		return -ENOMEM;
 	if (share > SIW_LLP_FAULT_SCRATCH)
 		share = SIW_LLP_FAULT_SCRATCH;
@@ -375,19 +377,20 @@ static ssize_t stream_read_and_hold(struct siw_llp_sock *sock, struct siw_llp_fa
 		share = limit - q->octets;
 	iov = (struct iovec){ f->scratch, share };
 	got = siw_llp_tcp_recvv_now(sock, &iov, 1);
-	if (got > 0 && stream_hold(f, SIW_FAULT_RX, &iov, (size_t)got, siw_now_ns()) < got)
+	if (got > 0 && hold_stream_octets(f, SIW_FAULT_RX, &iov, (size_t)got, siw_now_ns()) < got)
 		/* not all octets could be queued, so the stream ends in error */
-		return end_stream(f, ENOMEM);
+		return end_stream_with_error(f, ENOMEM);
 	if (got == 0)
 		stream_hold_end(f);
 	return got;
 }
 
 /*
- * Receives directly from the kernel. The scratch buffer is used only if the fault plan corrupts octets.
+ * Receives directly from the kernel. The scratch buffer is used only if the fault plan corrupts
+ * octets.
  */
-static ssize_t recv_direct(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
-			   const struct iovec *iov, int n, size_t share)
+static ssize_t recv_stream_from_kernel(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
+				       const struct iovec *iov, int n, size_t share)
 {
 	struct siw_fault_path *path = &f->way[SIW_FAULT_RX].path;
 	struct iovec part[PIECES];
@@ -395,7 +398,7 @@ static ssize_t recv_direct(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
 	int bits;
 
 	if (siw_fault_stream_corrupt(&f->plan, path, &f->peer, NULL, share)) {
-		if (!scratch_buffer(f))
+		if (!get_scratch_buffer(f))
 			return -ENOMEM;
 		share = share < SIW_LLP_FAULT_SCRATCH ? share : SIW_LLP_FAULT_SCRATCH;
 		part[0] = (struct iovec){ f->scratch, share };
@@ -406,34 +409,35 @@ static ssize_t recv_direct(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
 		siw_count(SIW_COUNTER_fault_corrupt, (uint64_t)bits);
 		return copy_to_iovecs(iov, n, f->scratch, (size_t)got) ? -EFAULT : got;
 	}
-	n = iov_prefix(iov, n, part, &share);
+	n = copy_iov_prefix(iov, n, part, &share);
 	got = siw_llp_tcp_recvv_now(sock, part, n);
 	if (got > 0)
 		path->octets += (uint64_t)got;
 	return got;
 }
 
-static ssize_t recv_locked(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
-			   const struct iovec *iov, int n)
+static ssize_t recv_with_plan_locked(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
+				     const struct iovec *iov, int n)
 {
 	struct siw_fault_path *path = &f->way[SIW_FAULT_RX].path;
 	size_t length = siw_iov_octets(iov, n), share;
 
 	for (int i = 0; i < TURNS; i++) {
-		ssize_t got = f->error ? -f->error : stream_take_held(sock, f, iov, n, length);
+		ssize_t got = f->error ? -f->error
+				       : take_due_stream_octets(sock, f, iov, n, length);
 		uint64_t now = siw_now_ns();
 
 		if (got != -EAGAIN)
 			return got;
 		share = siw_fault_stream_allowed(&f->plan, path, &f->peer, length, now);
 		if (!share)
-			return stream_reset(sock, f);
+			return reset_stream_as_planned(sock, f);
 		if (siw_fault_queue_empty(&f->way[SIW_FAULT_RX].queue) &&
 		    siw_fault_queue_empty(&f->way[SIW_FAULT_TX].queue) &&
 		    !siw_fault_stream_waits(&f->plan, path, &f->peer, now)) {
-			got = recv_direct(sock, f, iov, n, share);
+			got = recv_stream_from_kernel(sock, f, iov, n, share);
 			if (got < 0)
-				/* the caller will repeat the call, so do not count it */
+				/* the caller will repeat the call, so the plan does not count it */
 				path->calls--;
 			else if (share < length && (size_t)got == share)
 				siw_count(SIW_COUNTER_fault_short, 1);
@@ -441,9 +445,10 @@ static ssize_t recv_locked(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
 		}
 		got = stream_read_and_hold(sock, f, share);
 		if (got < 0) {
-			/* Packets may have become due meanwhile. */
+			/* Packets may have become due since this call began. */
 			path->calls--;
-			return got == -EAGAIN ? stream_take_held(sock, f, iov, n, length) : got;
+			return got == -EAGAIN ? take_due_stream_octets(sock, f, iov, n, length)
+					      : got;
 		}
 	}
 	return -EAGAIN; /* the kernel may have more octets, so the socket stays ready */
@@ -459,9 +464,9 @@ ssize_t siw_llp_fault_recvv(struct siw_llp_sock *sock, const struct iovec *iov, 
 		return -error;
 	if (!f)
 		return siw_llp_tcp_recvv_now(sock, iov, n);
-	got = recv_locked(sock, f, iov, n);
+	got = recv_with_plan_locked(sock, f, iov, n);
 	siw_llp_faulty_unlock(sock, f, true);
 	if (got < 0 && got != -EAGAIN)
-		siw_llp_sock_ended(sock);
+		siw_llp_sock_note_end_of_stream(sock);
 	return got;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * llp/llp_fd.c - the set of this layer's descriptors. A forked child closes its copies at once,
+ * llp/llp_fd.c - the set of this layer's descriptors. A forked child closes its copies immediately,
  * because a port stays in use and a connection stays open as long as any copy of the descriptor is
  * open, even after the parent has closed its own. The child only closes the copies; it must not
  * change the epoll set, which it shares with the parent.
@@ -14,14 +14,15 @@
 
 #define BITS 64
 
-static void llp_fork_child(void);
+static void close_descriptors_in_child(void);
 
-static struct siw_fork_lock fork_lock = { .lock = SIW_LOCK_INIT, .in_child = llp_fork_child };
-/* One bit per descriptor. Protected by fork_lock. */
+static struct siw_fork_lock fork_lock = { .lock = SIW_LOCK_INIT,
+					  .in_child = close_descriptors_in_child };
+/* The set of descriptors, with one bit per descriptor; protected by fork_lock. */
 static uint64_t *ours;
 static size_t n_words;
 
-static void llp_fork_child(void)
+static void close_descriptors_in_child(void)
 {
 	for (size_t i = 0; i < n_words; i++) {
 		for (uint64_t word = ours[i]; word; word &= word - 1)
@@ -76,7 +77,7 @@ int siw_llp_fd_end(int fd)
 	return fd;
 }
 
-int siw_llp_fd_take(int fd)
+int siw_llp_fd_add(int fd)
 {
 	int rv;
 
@@ -86,7 +87,7 @@ int siw_llp_fd_take(int fd)
 	return rv;
 }
 
-bool siw_llp_fd_give(int fd)
+bool siw_llp_fd_remove(int fd)
 {
 	size_t word = (size_t)fd / BITS;
 	bool was;
@@ -105,6 +106,6 @@ void siw_llp_fd_close(int fd)
 	 * In a forked child, closing an inherited object does nothing here: the child's copy of the
 	 * descriptor is closed already, and the number may denote another file by now.
 	 */
-	if (siw_llp_fd_give(fd))
+	if (siw_llp_fd_remove(fd))
 		siw_close_fd(fd);
 }

@@ -17,10 +17,10 @@
 #endif
 
 /*
- * Looks up an interface's index. Uses an existing socket, because if_nametoindex() opens its own
- * and does not report why that failed.
+ * Looks up an interface's index. The function uses an existing socket, because if_nametoindex()
+ * opens its own and does not report why that failed.
  */
-static int netdev_index(int fd, const char *netdev, uint32_t *ifindex)
+static int look_up_interface_index(int fd, const char *netdev, uint32_t *ifindex)
 {
 	struct ifreq request = { 0 };
 
@@ -60,7 +60,7 @@ static int mcast_group_join(int fd, const struct siw_addr *group, uint32_t ifind
 	struct siw_addr local = *group;
 	int rv;
 
-	siw_llp_udp_buffers(fd);
+	siw_llp_udp_set_buffer_sizes(fd);
 	rv = siw_llp_option(fd, SOL_SOCKET, SO_REUSEADDR, 1);
 	if (rv == 0 && group->family == AF_INET6) {
 		local.scope = ifindex;
@@ -94,7 +94,7 @@ int siw_llp_udp_join(struct siw_llp_port *port, const struct siw_addr *group, co
 	fd = siw_llp_socket(group->family, SOCK_DGRAM);
 	if (fd < 0)
 		return fd;
-	rv = netdev_index(fd, netdev, &ifindex);
+	rv = look_up_interface_index(fd, netdev, &ifindex);
 	if (rv == 0)
 		rv = mcast_group_join(fd, group, ifindex);
 	if (rv == 0)
@@ -129,7 +129,7 @@ int siw_llp_udp_group_sender(struct siw_llp_sock *sock, const char *netdev, int 
 {
 	struct siw_addr local;
 	uint32_t ifindex = 0;
-	int rv = netdev_index(sock->fd, netdev, &ifindex);
+	int rv = look_up_interface_index(sock->fd, netdev, &ifindex);
 
 	if (rv == 0)
 		rv = siw_llp_local(sock, &local);

@@ -17,8 +17,8 @@
  * Returns the entry of ifa's interface, or NULL if the array is full. An IPv4 alias such as
  * "eth0:1" belongs to eth0.
  */
-static struct siw_llp_interface *interface_entry(struct siw_llp_interface *out, int *n, int max,
-						 const struct ifaddrs *ifa)
+static struct siw_llp_interface *find_or_add_interface_entry(struct siw_llp_interface *out, int *n,
+							     int max, const struct ifaddrs *ifa)
 {
 	size_t len = strcspn(ifa->ifa_name, ":");
 	struct siw_llp_interface *i = out;
@@ -48,7 +48,7 @@ static void interface_add_addr(struct siw_llp_interface *i, const struct sockadd
 	a->port_be = 0;
 }
 
-static int read_mtus(struct siw_llp_interface *out, int n)
+static int read_interface_mtus(struct siw_llp_interface *out, int n)
 {
 	int fd = siw_llp_socket(AF_INET, SOCK_DGRAM);
 
@@ -96,13 +96,13 @@ int siw_llp_interfaces(struct siw_llp_interface *out, int max)
 				continue;
 			if (pass[p].family && pass[p].family != family)
 				continue;
-			i = interface_entry(out, &n, max, ifa);
+			i = find_or_add_interface_entry(out, &n, max, ifa);
 			if (i && pass[p].family)
 				interface_add_addr(i, ifa->ifa_addr, pass[p].len);
 		}
 	}
 	freeifaddrs(all);
-	rv = read_mtus(out, n);
+	rv = read_interface_mtus(out, n);
 	return rv < 0 ? rv : n;
 }
 
@@ -115,7 +115,7 @@ int siw_llp_source_for(const struct siw_addr *dest, struct siw_addr *source)
 	if (fd < 0)
 		return fd;
 	if (!to.port_be)
-		to.port_be = htons(9); /* any port: nothing is sent */
+		to.port_be = htons(9); /* any port will do, because nothing is sent */
 	memset(source, 0, sizeof(*source));
 	/* Connecting a UDP socket sends nothing, and selects the source address. */
 	err = siw_llp_connect(fd, &to);

@@ -19,7 +19,7 @@
 #define EPOLL_EVERY_POLLS 32 /* while sockets are hot, epoll_wait is called in every 32nd poll */
 /* minimum interval of epoll_wait calls in ns while there are hot and cold sockets */
 #define EPOLL_INTERVAL_NS 10000
-/* maximum of that interval in ns; the interval doubles after each call without an event */
+/* maximum of that interval in ns; it doubles after each call without an event */
 #define MAX_EPOLL_INTERVAL_NS 80000
 /* a hot socket without data for this many polls may be replaced by a ready one */
 #define STALE_POLLS 256
@@ -35,33 +35,33 @@
 void siw_llp_port_wake(struct siw_llp_port *port)
 {
 	/*
-	 * One write is enough while woken is set. clear_wake() stores 0 only after it has read the
-	 * descriptor, so no wake-up is lost.
+	 * One write is enough while woken is set. reset_wake_descriptor() stores 0 only after it
+	 * has read the descriptor, so no wake-up is lost.
 	 */
 	if (!atomic_exchange_explicit(&port->woken, 1, memory_order_seq_cst))
 		siw_llp_event_set(port->wake_fd);
 }
 
 /*
- * Resets the wake descriptor once no thread sleeps on it, because it must first wake all sleeping
- * threads. The descriptor is read before 0 is stored: a wake-up before the store is served by this
- * poll, and a wake-up after the store writes to the descriptor again.
+ * Resets the wake descriptor once no thread sleeps on it, because the descriptor must first wake
+ * all sleeping threads. The descriptor is read before 0 is stored: a wake-up before the store is
+ * handled by this poll, and a wake-up after the store writes to the descriptor again.
  */
-static void clear_wake(struct siw_llp_port *port)
+static void reset_wake_descriptor(struct siw_llp_port *port)
 {
 	if (atomic_load_explicit(&port->sleepers, memory_order_seq_cst))
 		return;
 	siw_llp_event_clear(port->wake_fd);
 	atomic_store_explicit(&port->woken, 0, memory_order_seq_cst);
 	/*
-	 * A thread may have started to sleep meanwhile, and a wake-up for it may have found woken
-	 * set, so wake again.
+	 * A thread may have started to sleep meanwhile, and a wake-up for that thread may have
+	 * found woken set, so wake again.
 	 */
 	if (atomic_load_explicit(&port->sleepers, memory_order_seq_cst))
 		siw_llp_port_wake(port);
 }
 
-void siw_llp_port_changed(struct siw_llp_port *port)
+void siw_llp_port_invalidate_wait_sets(struct siw_llp_port *port)
 {
 	/* Pairs with siw_llp_wait(), which increments sleepers and then loads changes. */
 	atomic_fetch_add_explicit(&port->changes, 1, memory_order_seq_cst);
@@ -71,13 +71,13 @@ void siw_llp_port_changed(struct siw_llp_port *port)
 
 /* ---- ready ring ------------------------------------------------------------------------------ */
 
-static void ring_append(struct siw_llp_sock *sock)
+static void append_to_ready_ring(struct siw_llp_sock *sock)
 {
 	siw_link_add(&sock->port->ring, &sock->ring);
 	sock->port->n_ring++;
 }
 
-static void ring_remove(struct siw_llp_sock *sock)
+static void remove_from_ready_ring(struct siw_llp_sock *sock)
 {
 	siw_link_del(&sock->ring);
 	sock->port->n_ring--;
@@ -89,17 +89,17 @@ void siw_llp_sock_ready(struct siw_llp_sock *sock)
 		return;
 	sock->ready = true;
 	if (sock->hot < 0)
-		ring_append(sock);
-	siw_llp_port_changed(sock->port);
+		append_to_ready_ring(sock);
+	siw_llp_port_invalidate_wait_sets(sock->port);
 }
 
-void siw_llp_sock_drained(struct siw_llp_sock *sock)
+void siw_llp_sock_note_empty(struct siw_llp_sock *sock)
 {
 	if (!sock->ready)
 		return;
 	sock->ready = false;
 	if (sock->hot < 0)
-		ring_remove(sock);
+		remove_from_ready_ring(sock);
 }
 
 /* ---- epoll set ------------------------------------------------------------------------------- */
@@ -127,7 +127,10 @@ int siw_llp_sock_register(struct siw_llp_sock *sock)
 	if (epoll_ctl(sock->port->epfd, EPOLL_CTL_ADD, sock->fd, &ev))
 		return -errno;
 	atomic_store_explicit(&sock->registered, 1, memory_order_seq_cst);
-	/* Pairs with siw_llp_set_want_write(), which may have set want_write after wanted_epoll_events() loaded it. */
+	/*
+	 * Pairs with siw_llp_set_want_write(), which may have set want_write after
+	 * wanted_epoll_events() loaded it.
+	 */
 	now = wanted_epoll_events(sock) | ev.events;
 	if (now != ev.events) {
 		ev.events = now;
@@ -136,7 +139,7 @@ int siw_llp_sock_register(struct siw_llp_sock *sock)
 	return 0;
 }
 
-static void unregister_sock(struct siw_llp_sock *sock)
+static void remove_sock_from_epoll(struct siw_llp_sock *sock)
 {
 	struct epoll_event unused = { 0 };
 
@@ -147,7 +150,7 @@ static void unregister_sock(struct siw_llp_sock *sock)
 
 /* ---- hot set --------------------------------------------------------------------------------- */
 
-static void hot_remove(struct siw_llp_sock *sock)
+static void remove_from_hot_set(struct siw_llp_sock *sock)
 {
 	struct siw_llp_port *port = sock->port;
 	struct siw_llp_sock *last = port->hot[--port->n_hot];
@@ -156,7 +159,7 @@ static void hot_remove(struct siw_llp_sock *sock)
 	last->hot = sock->hot;
 	sock->hot = -1;
 	if (sock->ready)
-		ring_append(sock);
+		append_to_ready_ring(sock);
 }
 
 /*
@@ -170,11 +173,11 @@ static int sock_turn_cold(struct siw_llp_sock *sock)
 			 : siw_llp_sock_register(sock);
 
 	if (rv == 0)
-		hot_remove(sock);
+		remove_from_hot_set(sock);
 	return rv;
 }
 
-static bool hot_set_make_room(struct siw_llp_port *port)
+static bool make_room_in_hot_set(struct siw_llp_port *port)
 {
 	struct siw_llp_sock *idlest = port->hot[0];
 
@@ -191,23 +194,23 @@ static bool sock_turn_hot(struct siw_llp_sock *sock)
 {
 	struct siw_llp_port *port = sock->port;
 
-	if (!hot_set_make_room(port))
+	if (!make_room_in_hot_set(port))
 		return false;
 	if (sock->ready)
-		ring_remove(sock);
+		remove_from_ready_ring(sock);
 	sock->ready = true; /* epoll will not report the consumed event again */
 	if (!atomic_load_explicit(&port->armed, memory_order_relaxed))
-		unregister_sock(sock);
+		remove_sock_from_epoll(sock);
 	sock->hot = (int8_t)port->n_hot;
 	sock->active = port->polls;
 	port->hot[port->n_hot++] = sock;
-	siw_llp_port_changed(port);
+	siw_llp_port_invalidate_wait_sets(port);
 	return true;
 }
 
-void siw_llp_sock_ended(struct siw_llp_sock *sock)
+void siw_llp_sock_note_end_of_stream(struct siw_llp_sock *sock)
 {
-	siw_llp_sock_drained(sock);
+	siw_llp_sock_note_empty(sock);
 	if (sock->hot >= 0)
 		sock_turn_cold(sock);
 }
@@ -219,26 +222,26 @@ void siw_llp_pause(struct siw_llp_sock *sock)
 	 * A paused hot socket would end every sleep, because a sleep checks hot sockets
 	 * level-triggered: for unread data, not for new data.
 	 */
-	siw_llp_sock_ended(sock);
+	siw_llp_sock_note_end_of_stream(sock);
 }
 
 void siw_llp_sock_detach(struct siw_llp_sock *sock)
 {
-	siw_llp_sock_drained(sock);
+	siw_llp_sock_note_empty(sock);
 	if (sock->stalled)
 		sock->port->n_stalled--;
 	if (sock->hot >= 0)
-		hot_remove(sock);
+		remove_from_hot_set(sock);
 	/* A forked child must not change the epoll set, which it shares with the parent. */
 	if (getpid() == sock->port->owner)
-		unregister_sock(sock);
+		remove_sock_from_epoll(sock);
 }
 
 /*
- * Turns hot sockets cold that had no data for long while others had data, because each hot socket
- * costs every poll a system call.
+ * Turns hot sockets cold that had no data for long while other sockets had data, because each hot
+ * socket costs every poll a system call.
  */
-static void idle_turn_cold(struct siw_llp_port *port)
+static void turn_idle_sockets_cold(struct siw_llp_port *port)
 {
 	for (int i = port->n_hot - 1; i >= 0; i--)
 		if (port->active >= port->hot[i]->active + COOL_POLLS)
@@ -251,7 +254,7 @@ void siw_llp_sock_stall(struct siw_llp_sock *sock)
 {
 	struct siw_llp_port *port = sock->port;
 
-	siw_llp_sock_drained(sock);
+	siw_llp_sock_note_empty(sock);
 	if (sock->stalled)
 		return;
 	sock->stalled = true;
@@ -262,7 +265,7 @@ void siw_llp_sock_stall(struct siw_llp_sock *sock)
 		(int)(STALL_NS / 1000000));
 }
 
-static void retry_stalled(struct siw_llp_port *port)
+static void resume_stalled_listeners(struct siw_llp_port *port)
 {
 	if (siw_now_ns() < port->stalled_until)
 		return;
@@ -285,13 +288,17 @@ void siw_llp_sock_timed(struct siw_llp_sock *sock)
 
 void siw_llp_sock_due(struct siw_llp_sock *sock, uint64_t at)
 {
-	/* Pairs with release_timed(), which resets timed_due before it reads the sockets' times. */
-	siw_llp_due_by(&sock->due_ns, at);
-	if (siw_llp_due_by(&sock->port->timed_due, at))
-		siw_llp_port_changed(sock->port); /* a sleeping thread must wake up earlier */
+	/*
+	 * Pairs with mark_sockets_with_expired_timers_ready(), which resets timed_due before it
+	 * reads the sockets' times.
+	 */
+	siw_llp_set_earlier_due_time(&sock->due_ns, at);
+	if (siw_llp_set_earlier_due_time(&sock->port->timed_due, at))
+		siw_llp_port_invalidate_wait_sets(
+			sock->port); /* a sleeping thread must wake up earlier */
 }
 
-static void release_timed(struct siw_llp_port *port)
+static void mark_sockets_with_expired_timers_ready(struct siw_llp_port *port)
 {
 	uint64_t now = siw_now_ns(), due;
 
@@ -305,7 +312,7 @@ static void release_timed(struct siw_llp_port *port)
 
 		due = atomic_load_explicit(&sock->due_ns, memory_order_seq_cst);
 		if (due > now) {
-			siw_llp_due_by(&port->timed_due, due);
+			siw_llp_set_earlier_due_time(&port->timed_due, due);
 			continue;
 		}
 		atomic_store_explicit(&sock->due_ns, UINT64_MAX, memory_order_seq_cst);
@@ -314,7 +321,7 @@ static void release_timed(struct siw_llp_port *port)
 }
 
 /* Reads the drop counters of eight sockets per call, in turn. */
-static void sample_drops(struct siw_llp_port *port)
+static void read_drop_counters(struct siw_llp_port *port)
 {
 	for (int i = 0; i < 8 && port->all.next != &port->all; i++) {
 		struct siw_link *l = port->all.next;
@@ -334,8 +341,8 @@ static void handle_epoll_event(struct siw_llp_sock *sock, uint32_t events)
 	bool data = sock->kind == SIW_LLP_UDP || sock->kind == SIW_LLP_STREAM;
 
 	/*
-	 * Only EPOLLOUT, and no thread waits to send. A later siw_llp_set_want_write() makes epoll report it
-	 * again.
+	 * The only event is EPOLLOUT, and no thread waits to send. A later siw_llp_set_want_write()
+	 * makes epoll report EPOLLOUT again.
 	 */
 	if (data && !want && !(events & ~(uint32_t)EPOLLOUT))
 		return;
@@ -348,7 +355,7 @@ static void handle_epoll_event(struct siw_llp_sock *sock, uint32_t events)
 	siw_llp_sock_ready(sock);
 }
 
-static void call_epoll(struct siw_llp_port *port)
+static void poll_epoll_events(struct siw_llp_port *port)
 {
 	struct epoll_event events[BATCH];
 	int n = (int)syscall(SYS_epoll_pwait, port->epfd, events, BATCH, 0, NULL, 0);
@@ -359,22 +366,22 @@ static void call_epoll(struct siw_llp_port *port)
 		if (events[i].data.ptr)
 			handle_epoll_event(events[i].data.ptr, events[i].events);
 		else
-			clear_wake(port);
+			reset_wake_descriptor(port);
 	}
 	if (n > 0)
 		port->ask_ns = EPOLL_INTERVAL_NS;
 	else if (port->ask_ns < MAX_EPOLL_INTERVAL_NS)
 		port->ask_ns *= 2;
 	if (n <= 0 && ++port->quiet_rounds % DROPS_EVERY == 0)
-		sample_drops(port);
-	idle_turn_cold(port);
+		read_drop_counters(port);
+	turn_idle_sockets_cold(port);
 }
 
 /*
- * After a sleep the hot sockets are polled first. epoll_wait is called only if none of them had
- * data.
+ * Returns whether this poll follows a sleep and no hot socket had data. After a sleep the hot
+ * sockets are polled first, and epoll_wait is called only if none of them had data.
  */
-static bool slept_without_hot_data(struct siw_llp_port *port)
+static bool is_first_poll_after_sleep_without_hot_data(struct siw_llp_port *port)
 {
 	bool cold = port->active < port->slept;
 
@@ -384,10 +391,11 @@ static bool slept_without_hot_data(struct siw_llp_port *port)
 }
 
 /*
- * One poll may take long: a hot socket may be flooded, or the program may be busy between two
- * polls. So if there are cold sockets, the time since the last epoll_wait call counts, too.
+ * Returns whether epoll_wait is due by time. One poll may take long: a hot socket may be flooded,
+ * or the program may be busy between two polls. So if there are cold sockets, the time since the
+ * last epoll_wait call counts, too.
  */
-static inline bool epoll_interval_over(struct siw_llp_port *port)
+static inline bool is_epoll_due_by_time(struct siw_llp_port *port)
 {
 	uint64_t now;
 
@@ -400,17 +408,17 @@ static inline bool epoll_interval_over(struct siw_llp_port *port)
 	return true;
 }
 
-static inline bool must_call_epoll(struct siw_llp_port *port)
+static inline bool is_epoll_due(struct siw_llp_port *port)
 {
 	return port->n_hot == 0 || port->polls % EPOLL_EVERY_POLLS == 0 || port->ask ||
-	       epoll_interval_over(port) ||
+	       is_epoll_due_by_time(port) ||
 	       atomic_load_explicit(&port->armed, memory_order_relaxed) ||
-	       (port->after_sleep && slept_without_hot_data(port));
+	       (port->after_sleep && is_first_poll_after_sleep_without_hot_data(port));
 }
 
-/* Returns up to room hot sockets: all of them, or the next ones in turn. */
-static int return_hot_handlers(struct siw_llp_port *port, struct siw_io_handler **handlers,
-			       int room)
+/* Returns up to `room` hot sockets: all of them, or the next ones in turn. */
+static int collect_hot_handlers(struct siw_llp_port *port, struct siw_io_handler **handlers,
+				int room)
 {
 	int n = port->n_hot < room ? port->n_hot : room;
 	unsigned int next = 0;
@@ -430,8 +438,8 @@ static int return_hot_handlers(struct siw_llp_port *port, struct siw_io_handler 
 	return n;
 }
 
-static int return_ready_handlers(struct siw_llp_port *port, struct siw_io_handler **handlers,
-				 int room)
+static int collect_ready_handlers(struct siw_llp_port *port, struct siw_io_handler **handlers,
+				  int room)
 {
 	int n = port->n_ring < room ? port->n_ring : room;
 
@@ -451,26 +459,27 @@ int siw_llp_port_poll(struct siw_llp_port *port, struct siw_io_handler **handler
 
 	port->polls++;
 	if (atomic_load_explicit(&port->woken, memory_order_relaxed))
-		clear_wake(port);
+		reset_wake_descriptor(port);
 	if (port->n_stalled)
-		retry_stalled(port);
+		resume_stalled_listeners(port);
 	if (__builtin_expect(
 		    atomic_load_explicit(&port->fault_due, memory_order_relaxed) != UINT64_MAX, 0))
 		siw_llp_fault_release(port);
 	if (atomic_load_explicit(&port->timed_due, memory_order_relaxed) != UINT64_MAX)
-		release_timed(port);
-	if (must_call_epoll(port))
-		call_epoll(port);
+		mark_sockets_with_expired_timers_ready(port);
+	if (is_epoll_due(port))
+		poll_epoll_events(port);
 	if (port->n_ring == 0)
-		return return_hot_handlers(port, handlers, n);
+		return collect_hot_handlers(port, handlers, n);
 	/*
-	 * The ready ring gets up to half of the room. If room is 1, the ring gets every other poll.
+	 * The ready ring gets up to half of the array's entries. If the array has one entry, the
+	 * ring gets it in every other poll.
 	 */
 	share = n > 1 ? n / 2 : (int)(port->polls & 1);
 	if (share > port->n_ring)
 		share = port->n_ring;
-	done = return_hot_handlers(port, handlers, n - share);
-	return done + return_ready_handlers(port, handlers + done, n - done);
+	done = collect_hot_handlers(port, handlers, n - share);
+	return done + collect_ready_handlers(port, handlers + done, n - done);
 }
 
 uint64_t siw_llp_port_clock(const struct siw_llp_port *port)
@@ -489,7 +498,7 @@ int siw_llp_port_arm(struct siw_llp_port *port)
 
 		if (rv < 0) {
 			while (i-- > 0)
-				unregister_sock(port->hot[i]);
+				remove_sock_from_epoll(port->hot[i]);
 			return rv;
 		}
 	}
@@ -503,10 +512,10 @@ void siw_llp_port_disarm(struct siw_llp_port *port)
 		return;
 	atomic_store_explicit(&port->armed, 0, memory_order_seq_cst);
 	for (int i = 0; i < port->n_hot; i++)
-		unregister_sock(port->hot[i]);
+		remove_sock_from_epoll(port->hot[i]);
 	if (port->n_hot)
 		/* a thread that sleeps on the epoll set alone would miss the hot sockets' data */
-		siw_llp_port_changed(port);
+		siw_llp_port_invalidate_wait_sets(port);
 }
 
 bool siw_llp_port_armed(const struct siw_llp_port *port)

@@ -34,8 +34,8 @@ int siw_llp_option(int fd, int level, int name, int value)
 	return setsockopt(fd, level, name, &value, sizeof(value)) ? -errno : 0;
 }
 
-/* Whether the socket carries data now or will do so once it is connected. */
-static bool is_data(enum siw_llp_kind kind)
+/* Returns whether a socket of this kind carries data now or will do so once it is connected. */
+static bool is_data_socket_kind(enum siw_llp_kind kind)
 {
 	return kind == SIW_LLP_UDP || kind == SIW_LLP_CONNECTING || kind == SIW_LLP_STREAM;
 }
@@ -64,7 +64,7 @@ int siw_llp_sock_new(struct siw_llp_port *port, int fd, enum siw_llp_kind kind,
 		return rv;
 	}
 	siw_link_add(&port->all, &sock->all);
-	port->n_data += is_data(kind);
+	port->n_data += is_data_socket_kind(kind);
 	*out = sock;
 	return 0;
 }
@@ -86,7 +86,7 @@ void siw_llp_close(struct siw_llp_sock *sock)
 	siw_llp_sock_detach(sock);
 	siw_link_del(&sock->all);
 	siw_link_del(&sock->timed);
-	sock->port->n_data -= is_data((enum siw_llp_kind)sock->kind);
+	sock->port->n_data -= is_data_socket_kind((enum siw_llp_kind)sock->kind);
 	/* Linux closes the descriptor even if close() returns EINTR, so close() is not repeated. */
 	siw_llp_fd_close(sock->fd);
 	free(sock);
@@ -128,8 +128,8 @@ void siw_llp_set_want_write(struct siw_llp_sock *sock, bool always)
 	if (atomic_load_explicit(&sock->registered, memory_order_seq_cst) && (!did || always))
 		epoll_refresh(sock, true);
 	else if (!did)
-		/* a thread may sleep on this socket for reading only */
-		siw_llp_port_changed(sock->port);
+		/* a thread may sleep on this socket only for reading */
+		siw_llp_port_invalidate_wait_sets(sock->port);
 	siw_unlock(&sock->port->wish_lock);
 }
 
@@ -140,7 +140,7 @@ static __attribute__((cold, noinline)) void clear_want_write(struct siw_llp_sock
 	siw_lock(&sock->port->wish_lock);
 	did = atomic_exchange_explicit(&sock->want_write, 0, memory_order_seq_cst);
 	if (did && sock->udp && atomic_load_explicit(&sock->registered, memory_order_seq_cst))
-		/* otherwise each transmitted datagram would cause an epoll event */
+		/* an entry for EPOLLOUT would cause an event per transmitted datagram */
 		epoll_refresh(sock, false);
 	siw_unlock(&sock->port->wish_lock);
 	/* The thread that waits to send may belong to another user of the socket. */
@@ -206,7 +206,7 @@ int siw_llp_peer(struct siw_llp_sock *sock, struct siw_addr *out)
  * ThreadSanitizer does not see that a send precedes the receive of its octets. Two flows with the
  * same address only appear more ordered than they are.
  */
-static void *tsan_flow(uint16_t from, uint16_t to)
+static void *tsan_address_of_flow(uint16_t from, uint16_t to)
 {
 	static char flows[1 << 16];
 
@@ -227,22 +227,22 @@ static uint16_t sockname_port(int fd, int (*name)(int, struct sockaddr *, sockle
 	return name(fd, (struct sockaddr *)&a, &len) ? 0 : siw_addr_port(&a);
 }
 
-void siw_llp_order_send(int fd, const struct siw_addr *dest)
+void siw_llp_tsan_note_send(int fd, const struct siw_addr *dest)
 {
 	int saved = errno;
 	uint16_t to = dest ? siw_addr_port(dest) : sockname_port(fd, getpeername);
 
-	__tsan_release(tsan_flow(sockname_port(fd, getsockname), to));
+	__tsan_release(tsan_address_of_flow(sockname_port(fd, getsockname), to));
 	__tsan_release(&any);
 	errno = saved;
 }
 
-void siw_llp_order_received(int fd, const struct siw_addr *source)
+void siw_llp_tsan_note_receive(int fd, const struct siw_addr *source)
 {
 	int saved = errno;
 	uint16_t from = source ? siw_addr_port(source) : sockname_port(fd, getpeername);
 
-	__tsan_acquire(from ? tsan_flow(from, sockname_port(fd, getsockname)) : &any);
+	__tsan_acquire(from ? tsan_address_of_flow(from, sockname_port(fd, getsockname)) : &any);
 	errno = saved;
 }
 #endif

@@ -51,7 +51,7 @@ struct siw_llp_sock {
 	bool stopped;	 /* a fault plan holds back the maximum number of octets of this stream */
 	uint8_t got_ecn; /* ECN code point of the last datagram or batch; 0: not known */
 	bool stalled;	 /* of a listener: accept failed because no descriptor was available */
-	/* used by llp_udp_dense.c: */
+	/* members used by llp_udp_dense.c: */
 	bool batches;	 /* UDP_GRO is on: the kernel delivers batches */
 	bool no_batches; /* the kernel does not support UDP_GRO */
 	uint8_t lulls; /* consecutive times that the socket was empty after at most two datagrams */
@@ -63,8 +63,8 @@ struct siw_llp_sock {
 	uint32_t streak; /* number of short datagrams received since the socket was last empty */
 
 	/*
-	 * Accessed by any thread. want_write is stored by siw_llp_set_want_write() and pairs with the loads
-	 * in siw_llp_sock_register() and siw_llp_waitset_fill(); registered is stored by
+	 * Accessed by any thread. want_write is stored by siw_llp_set_want_write() and pairs with
+	 * the loads in siw_llp_sock_register() and siw_llp_waitset_fill(); registered is stored by
 	 * siw_llp_sock_register() and pairs with the load in siw_llp_set_want_write().
 	 */
 	_Alignas(SIW_LLP_LINE) _Atomic uint8_t want_write;
@@ -76,7 +76,10 @@ struct siw_llp_sock {
 	_Atomic uint64_t due_ns;
 	int error;	  /* error of connecting: an errno, or 0 */
 	uint32_t ifindex; /* of a multicast group's socket: its interface, otherwise 0 */
-	/* the part of the kernel's count of dropped datagrams that is already in our counter */
+	/*
+	 * the part of the kernel's count of dropped datagrams that siwarp's counter already
+	 * includes
+	 */
 	uint32_t drops;
 	struct siw_link all;
 	struct siw_link timed; /* in port->timed while the socket has timers */
@@ -105,8 +108,8 @@ struct siw_llp_port {
 	uint64_t clock_poll;
 	struct siw_llp_sock *hot[SIW_LLP_HOT_MAX];
 	/*
-	 * Held while a socket's want_write changes together with its events in epoll. Innermost
-	 * lock.
+	 * A lock that is held while a socket's want_write changes together with its events in
+	 * epoll. Innermost lock.
 	 */
 	siw_lock_t wish_lock;
 
@@ -150,7 +153,7 @@ struct siw_llp_port {
 };
 
 /* Sets *due to at if at is earlier. Returns whether *due was changed. Any thread. */
-static inline bool siw_llp_due_by(_Atomic uint64_t *due, uint64_t at)
+static inline bool siw_llp_set_earlier_due_time(_Atomic uint64_t *due, uint64_t at)
 {
 	uint64_t before = atomic_load_explicit(due, memory_order_relaxed);
 
@@ -167,29 +170,32 @@ static inline bool siw_llp_due_by(_Atomic uint64_t *due, uint64_t at)
 /* ---- llp_port.c: functions by which sockets report to the poller ----------------------------- */
 
 int siw_llp_sock_register(struct siw_llp_sock *sock);
-/* Reports that a receive on the socket returned EAGAIN. */
-void siw_llp_sock_drained(struct siw_llp_sock *sock);
+/* Called when a receive on the socket returned EAGAIN. */
+void siw_llp_sock_note_empty(struct siw_llp_sock *sock);
 /*
- * Reports that a receive found the end of the stream or an error. The socket leaves the hot set,
- * where every poll would find the same again.
+ * Called when a receive found the end of the stream or an error. The socket leaves the hot set,
+ * where every poll would find the same end again.
  */
-void siw_llp_sock_ended(struct siw_llp_sock *sock);
+void siw_llp_sock_note_end_of_stream(struct siw_llp_sock *sock);
 /*
- * accept() on a listener failed with EMFILE or a similar error: the listener leaves the ready ring
- * for 100 ms (STALL_NS).
+ * Called when accept() on a listener failed with EMFILE or a similar error: the listener leaves the
+ * ready ring for 100 ms (STALL_NS).
  */
 void siw_llp_sock_stall(struct siw_llp_sock *sock);
 /* Removes the socket from the hot set, the ready ring and the epoll set. */
 void siw_llp_sock_detach(struct siw_llp_sock *sock);
-/* Existing wait sets have become incomplete: wakes the threads that sleep on one. Any thread. */
-void siw_llp_port_changed(struct siw_llp_port *port);
+/*
+ * Called when existing wait sets have become incomplete: wakes the threads that sleep on a wait
+ * set. Any thread.
+ */
+void siw_llp_port_invalidate_wait_sets(struct siw_llp_port *port);
 
 /*
- * A receive on the socket returned data. A hot socket is marked ready until a receive finds it
- * empty, because received data may be left unhandled and no descriptor would wake a sleeping thread
- * for them.
+ * Called when a receive on the socket returned data. A hot socket is marked ready until a receive
+ * finds it empty, because received data may be left unhandled and no descriptor would wake a
+ * sleeping thread for them.
  */
-static inline void siw_llp_sock_active(struct siw_llp_sock *sock)
+static inline void siw_llp_sock_note_received_data(struct siw_llp_sock *sock)
 {
 	sock->active = sock->port->active = sock->port->polls;
 	if (sock->hot >= 0)
@@ -199,7 +205,7 @@ static inline void siw_llp_sock_active(struct siw_llp_sock *sock)
 /*
  * The system calls of the data path, made without the C library's wrappers. The wrappers make each
  * call a cancellation point (base/cancel.h), which costs two atomic instructions in a process with
- * threads. ThreadSanitizer does not see direct system calls; siw_llp_order_send() reports their
+ * threads. ThreadSanitizer does not see direct system calls; siw_llp_tsan_note_send() reports their
  * order instead. AddressSanitizer checks the memory that the wrappers read and write, so its builds
  * use them.
  */
@@ -250,24 +256,24 @@ static inline ssize_t siw_llp_readv(int fd, const struct iovec *iov, int n)
  */
 void siw_llp_fd_begin(void);
 /*
- * Ends siw_llp_fd_begin(). fd: the result of the call. Adds it to the set and returns it, or
- * returns -errno.
+ * Ends siw_llp_fd_begin(). fd: the result of the call that opened a descriptor. Adds the descriptor
+ * to the set and returns it, or returns -errno.
  */
 int siw_llp_fd_end(int fd);
 /*
- * siw_llp_fd_take(): adds a descriptor of the program to the set; returns 0 or -ENOMEM.
- * siw_llp_fd_give(): removes the descriptor, which then belongs to the program again; returns false
- * if it was not in the set.
+ * siw_llp_fd_add(): adds a descriptor of the program to the set; returns 0 or -ENOMEM.
+ * siw_llp_fd_remove(): removes the descriptor, which then belongs to the program again; returns
+ * false if it was not in the set.
  */
-int siw_llp_fd_take(int fd);
-bool siw_llp_fd_give(int fd);
+int siw_llp_fd_add(int fd);
+bool siw_llp_fd_remove(int fd);
 void siw_llp_fd_close(int fd);
 
 /* ---- llp_sock.c ------------------------------------------------------------------------------ */
 
 /*
- * Returns 0 or -errno. After -EINPROGRESS, and also after -EINTR, connecting continues in the
- * background.
+ * Connects a socket. Returns 0 or -errno. After -EINPROGRESS, and also after -EINTR, connecting
+ * continues in the background.
  */
 int siw_llp_connect(int fd, const struct siw_addr *dest);
 
@@ -278,23 +284,23 @@ int siw_llp_connect(int fd, const struct siw_addr *dest);
  * and source are NULL on a connected socket. In other builds these functions do nothing.
  */
 #if defined(__SANITIZE_THREAD__)
-void siw_llp_order_send(int fd, const struct siw_addr *dest);
-void siw_llp_order_received(int fd, const struct siw_addr *source);
+void siw_llp_tsan_note_send(int fd, const struct siw_addr *dest);
+void siw_llp_tsan_note_receive(int fd, const struct siw_addr *source);
 #else
-static inline void siw_llp_order_send(int fd, const struct siw_addr *dest)
+static inline void siw_llp_tsan_note_send(int fd, const struct siw_addr *dest)
 {
 	(void)fd, (void)dest;
 }
 
-static inline void siw_llp_order_received(int fd, const struct siw_addr *source)
+static inline void siw_llp_tsan_note_receive(int fd, const struct siw_addr *source)
 {
 	(void)fd, (void)source;
 }
 #endif
 
 /*
- * Returns the number of octets sent, or -1 with errno set. dest: NULL on a connected socket. n: at
- * most IOV_MAX.
+ * Sends on a socket. Returns the number of octets sent, or -1 with errno set. dest: NULL on a
+ * connected socket. n: at most IOV_MAX.
  */
 static __attribute__((always_inline)) inline ssize_t
 siw_llp_send(int fd, const struct siw_addr *dest, const struct iovec *iov, int n)
@@ -308,7 +314,7 @@ siw_llp_send(int fd, const struct siw_addr *dest, const struct iovec *iov, int n
 	};
 	ssize_t sent;
 
-	siw_llp_order_send(fd, dest);
+	siw_llp_tsan_note_send(fd, dest);
 	do {
 		if (n == 1)
 			sent = siw_llp_sendto(fd, iov->iov_base, iov->iov_len, MSG_NOSIGNAL, dest,
@@ -325,9 +331,9 @@ siw_llp_send(int fd, const struct siw_addr *dest, const struct iovec *iov, int n
 int siw_llp_sock_new(struct siw_llp_port *port, int fd, enum siw_llp_kind kind,
 		     struct siw_io_handler *handler, struct siw_llp_sock **out);
 /*
- * Sets want_write. always: update the epoll entry even if want_write was set before. This is needed
- * after errors without a certain later event: after ENOBUFS a full device queue gets room without
- * an event on the socket.
+ * Sets want_write of a socket. always: update the epoll entry even if want_write was set before,
+ * which is needed after errors without a certain later event: after ENOBUFS a full device queue
+ * gets space without an event on the socket.
  */
 void siw_llp_set_want_write(struct siw_llp_sock *sock, bool always);
 /*
@@ -335,18 +341,21 @@ void siw_llp_set_want_write(struct siw_llp_sock *sock, bool always);
  * -error.
  */
 int siw_llp_send_failed(struct siw_llp_sock *sock, int error);
-/* Adds the datagrams that the kernel dropped at this socket since the last call to our counter. */
+/*
+ * Adds the datagrams that the kernel dropped at this socket since the last call to siwarp's
+ * counter.
+ */
 void siw_llp_udp_count_drops(struct siw_llp_sock *sock);
 /* Turns batched receiving off before the descriptor is closed. */
 void siw_llp_udp_dense_close(struct siw_llp_sock *sock);
 /* Sets the socket's buffer sizes from the settings. */
-void siw_llp_udp_buffers(int fd);
+void siw_llp_udp_set_buffer_sizes(int fd);
 #define SIW_LLP_ECN_MASK 3
 #define SIW_LLP_ECN_ECT0 2
 #define SIW_LLP_ECN_CE	 3
-/* Sets the ECN code point of the datagrams that the socket sends. 0 or -errno. */
+/* Sets the ECN code point of the datagrams that the socket sends. Returns 0 or -errno. */
 int siw_llp_udp_set_ecn(struct siw_llp_sock *sock, int ecn);
-/* Opens a socket descriptor. Returns it, or -errno. */
+/* Opens a socket descriptor. Returns the descriptor, or -errno. */
 int siw_llp_socket(uint16_t family, int type);
 int siw_llp_option(int fd, int level, int name, int value);
 
@@ -356,7 +365,10 @@ int siw_llp_udp_send_now(struct siw_llp_sock *sock, const struct siw_addr *dest,
 			 const struct iovec *iov, int n);
 ssize_t siw_llp_udp_recv_now(struct siw_llp_sock *sock, struct siw_addr *source, void *buf,
 			     size_t size);
-/* *seg: the size of a batch's datagrams; 0: a single datagram was received. */
+/*
+ * Receives a datagram or a batch. *seg: the size of a batch's datagrams; 0: a single datagram was
+ * received.
+ */
 ssize_t siw_llp_udp_recv_batch(struct siw_llp_sock *sock, struct siw_addr *source, void *buf,
 			       size_t size, uint16_t *seg);
 ssize_t siw_llp_tcp_sendv_now(struct siw_llp_sock *sock, const struct iovec *iov, int n);

@@ -23,13 +23,13 @@
 enum purpose {
 	TO_LISTEN,
 	TO_KEEP,
-	TO_KEEP_BOTH, /* reserve the port for IPv4, too, if the address is an IPv6 one */
+	TO_KEEP_BOTH, /* reserve the port for IPv4, too, if the address is an IPv6 address */
 	TO_CONNECT,
 	/* the port is assigned at bind(), because it must be known before connecting */
 	TO_CONNECT_ITSELF,
 };
 
-static int open_bound(const struct siw_addr *local, uint16_t family, enum purpose how)
+static int open_bound_socket(const struct siw_addr *local, uint16_t family, enum purpose how)
 {
 	int rv, fd = siw_llp_socket(family, SOCK_STREAM);
 	bool reusable = how == TO_CONNECT ? local && local->port_be : how != TO_CONNECT_ITSELF;
@@ -59,7 +59,7 @@ static int open_bound(const struct siw_addr *local, uint16_t family, enum purpos
 int siw_llp_tcp_listen(struct siw_llp_port *port, const struct siw_addr *local, int backlog,
 		       struct siw_io_handler *handler, struct siw_llp_sock **out)
 {
-	int rv, fd = open_bound(local, local->family, TO_LISTEN);
+	int rv, fd = open_bound_socket(local, local->family, TO_LISTEN);
 
 	if (fd < 0)
 		return fd;
@@ -71,10 +71,14 @@ int siw_llp_tcp_listen(struct siw_llp_port *port, const struct siw_addr *local, 
 	return rv;
 }
 
-/* Like open_bound(); *own: the address to which the socket was bound. */
-static int open_bound_addr(const struct siw_addr *local, enum purpose how, struct siw_addr *own)
+/*
+ * Opens and binds a socket like open_bound_socket(); *own: the address to which the socket was
+ * bound.
+ */
+static int open_bound_socket_and_addr(const struct siw_addr *local, enum purpose how,
+				      struct siw_addr *own)
 {
-	int fd = open_bound(local, local->family, how);
+	int fd = open_bound_socket(local, local->family, how);
 	socklen_t len = sizeof(*own);
 
 	if (fd < 0)
@@ -90,14 +94,14 @@ static int open_bound_addr(const struct siw_addr *local, enum purpose how, struc
 int siw_llp_tcp_reserve(struct siw_addr *local, bool v6_only)
 {
 	struct siw_addr own;
-	int fd = open_bound_addr(local, v6_only ? TO_KEEP : TO_KEEP_BOTH, &own);
+	int fd = open_bound_socket_and_addr(local, v6_only ? TO_KEEP : TO_KEEP_BOTH, &own);
 
 	if (fd >= 0)
 		local->port_be = own.port_be;
 	return fd;
 }
 
-/* Whether this accept() error concerns one connection and not the listener. */
+/* Returns whether this accept() error concerns one connection and not the listener. */
 static bool is_connection_error(int error)
 {
 	switch (error) {
@@ -117,10 +121,10 @@ static bool is_connection_error(int error)
 	}
 }
 
-static int accept_failed(struct siw_llp_sock *listener, int error)
+static int handle_accept_error(struct siw_llp_sock *listener, int error)
 {
 	if (error == EAGAIN)
-		siw_llp_sock_drained(listener);
+		siw_llp_sock_note_empty(listener);
 	else if (error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM)
 		siw_llp_sock_stall(listener);
 	else if (is_connection_error(error))
@@ -128,7 +132,7 @@ static int accept_failed(struct siw_llp_sock *listener, int error)
 	return -error;
 }
 
-static int accept_one(int listener)
+static int accept_descriptor(int listener)
 {
 	int cancel = siw_cancel_disable(), fd;
 
@@ -144,10 +148,10 @@ int siw_llp_tcp_accept(struct siw_llp_sock *listener, struct siw_io_handler *han
 	int rv, fd, tries = 0;
 
 	do {
-		fd = accept_one(listener->fd);
+		fd = accept_descriptor(listener->fd);
 	} while (fd < 0 && is_connection_error(-fd) && ++tries < ACCEPT_TRIES);
 	if (fd < 0)
-		return accept_failed(listener, -fd);
+		return handle_accept_error(listener, -fd);
 	rv = siw_llp_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
 	if (rv == 0)
 		rv = siw_llp_sock_new(listener->port, fd, SIW_LLP_STREAM, handler, out);
@@ -162,9 +166,9 @@ int siw_llp_tcp_accept(struct siw_llp_sock *listener, struct siw_io_handler *han
 	return 0;
 }
 
-/* Connects fd and sets *out. After an error the descriptor is closed. */
-static int connect_fd(struct siw_llp_port *port, int fd, const struct siw_addr *dest,
-		      struct siw_io_handler *handler, struct siw_llp_sock **out)
+/* Connects fd and creates the socket struct *out. After an error the descriptor is closed. */
+static int connect_descriptor(struct siw_llp_port *port, int fd, const struct siw_addr *dest,
+			      struct siw_io_handler *handler, struct siw_llp_sock **out)
 {
 	int rv = siw_llp_connect(fd, dest);
 
@@ -180,26 +184,26 @@ int siw_llp_tcp_connect(struct siw_llp_port *port, const struct siw_addr *dest,
 			const struct siw_addr *source, struct siw_io_handler *handler,
 			struct siw_llp_sock **out)
 {
-	int fd = open_bound(source, dest->family, TO_CONNECT);
+	int fd = open_bound_socket(source, dest->family, TO_CONNECT);
 
-	return fd < 0 ? fd : connect_fd(port, fd, dest, handler, out);
+	return fd < 0 ? fd : connect_descriptor(port, fd, dest, handler, out);
 }
 
 int siw_llp_tcp_connect_itself(struct siw_llp_port *port, const struct siw_addr *local,
 			       struct siw_io_handler *handler, struct siw_llp_sock **out)
 {
 	struct siw_addr own;
-	int fd = open_bound_addr(local, TO_CONNECT_ITSELF, &own);
+	int fd = open_bound_socket_and_addr(local, TO_CONNECT_ITSELF, &own);
 
 	/* TCP simultaneous open (RFC 9293 section 3.5), with one socket as both ends. */
 	if (fd < 0)
 		return fd;
-	return connect_fd(port, fd, &own, handler, out);
+	return connect_descriptor(port, fd, &own, handler, out);
 }
 
 void siw_llp_tcp_tos(struct siw_llp_sock *sock, int tos)
 {
-	/* One of the two fails: the option of the other address family. */
+	/* One of the two calls fails: the option of the other address family. */
 	siw_llp_option(sock->fd, IPPROTO_IP, IP_TOS, tos);
 	siw_llp_option(sock->fd, IPPROTO_IPV6, IPV6_TCLASS, tos);
 }
@@ -229,10 +233,10 @@ int siw_llp_tcp_connected(struct siw_llp_sock *sock)
 				siw_llp_fault_connected(sock);
 			return 0;
 		}
-		siw_llp_sock_drained(sock);
+		siw_llp_sock_note_empty(sock);
 		return -EAGAIN;
 	}
-	siw_llp_sock_ended(sock);
+	siw_llp_sock_note_end_of_stream(sock);
 	return -sock->error;
 }
 
@@ -289,7 +293,10 @@ static __attribute__((always_inline)) inline ssize_t tcp_recv_once(struct siw_ll
 	return got;
 }
 
-/* Receives with the capture's lock held, so that the octets are written in stream order. */
+/*
+ * Receives on a stream with the capture's lock held, so that the octets are written in stream
+ * order.
+ */
 static __attribute__((cold, noinline)) ssize_t tcp_recv_captured(struct siw_llp_sock *sock,
 								 const struct iovec *iov, int n)
 {
@@ -312,20 +319,20 @@ static __attribute__((always_inline)) inline ssize_t recvv_now(struct siw_llp_so
 				       : tcp_recv_once(sock, iov, n);
 
 	if (__builtin_expect(got > 0, 1)) {
-		siw_llp_order_received(sock->fd, NULL);
-		siw_llp_sock_active(sock);
+		siw_llp_tsan_note_receive(sock->fd, NULL);
+		siw_llp_sock_note_received_data(sock);
 		return got;
 	}
 	if (got == 0) {
-		siw_llp_sock_ended(sock);
+		siw_llp_sock_note_end_of_stream(sock);
 		return 0;
 	}
 	if (errno == EAGAIN) {
-		siw_llp_sock_drained(sock);
+		siw_llp_sock_note_empty(sock);
 		return -EAGAIN;
 	}
 	got = -errno;
-	siw_llp_sock_ended(sock);
+	siw_llp_sock_note_end_of_stream(sock);
 	return got;
 }
 
@@ -353,8 +360,8 @@ bool siw_llp_tcp_is_closed(struct siw_llp_sock *sock)
 	socklen_t len = sizeof(info);
 
 	/*
-	 * TCP_INFO instead of SO_ERROR, because reading SO_ERROR would hide the error from the next
-	 * receive.
+	 * TCP_INFO is used instead of SO_ERROR, because reading SO_ERROR would hide the error from
+	 * the next receive.
 	 */
 	return getsockopt(sock->fd, IPPROTO_TCP, TCP_INFO, &info, &len) == 0 &&
 	       info.tcpi_state == TCP_CLOSE;

@@ -52,7 +52,7 @@ static void set_buffer_size(int fd, int force, int plain, int64_t octets)
 		siw_llp_option(fd, SOL_SOCKET, plain, value);
 }
 
-void siw_llp_udp_buffers(int fd)
+void siw_llp_udp_set_buffer_sizes(int fd)
 {
 	set_buffer_size(fd, SO_RCVBUFFORCE, SO_RCVBUF, siw_settings()->rcvbuf);
 	set_buffer_size(fd, SO_SNDBUFFORCE, SO_SNDBUF, siw_settings()->sndbuf);
@@ -65,7 +65,7 @@ int siw_llp_udp_open(struct siw_llp_port *port, const struct siw_addr *local,
 
 	if (fd < 0)
 		return fd;
-	siw_llp_udp_buffers(fd);
+	siw_llp_udp_set_buffer_sizes(fd);
 	if (local->family == AF_INET6) {
 		rv = siw_llp_option(fd, IPPROTO_IPV6, IPV6_V6ONLY, 1);
 		if (rv < 0)
@@ -108,7 +108,7 @@ static int get_int_option(int fd, int name, int *value)
 	return getsockopt(fd, SOL_SOCKET, name, value, &len) ? -errno : 0;
 }
 
-/* Returns 0 if fd is a UDP socket that is bound to a port, otherwise -errno. */
+/* Checks that fd is a UDP socket that is bound to a port. Returns 0 or -errno. */
 static int check_bound_udp(int fd)
 {
 	struct siw_addr local = { 0 };
@@ -147,20 +147,20 @@ int siw_llp_udp_adopt(struct siw_llp_port *port, int fd, struct siw_io_handler *
 	siw_llp_option(fd, IPPROTO_IP, IP_RECVERR, 0);
 	siw_llp_option(fd, IPPROTO_IPV6, IPV6_RECVERR, 0);
 	siw_llp_option(fd, IPPROTO_UDP, UDP_GRO, 0);
-	rv = siw_llp_fd_take(fd);
+	rv = siw_llp_fd_add(fd);
 	if (rv < 0)
 		return rv;
 	rv = siw_llp_sock_new(port, fd, SIW_LLP_UDP, handler, out);
 	if (rv == 0)
 		(*out)->drops = read_drop_counter(fd);
 	else
-		siw_llp_fd_give(fd);
+		siw_llp_fd_remove(fd);
 	return rv;
 }
 
 /*
- * Whether this error may be the socket's pending error, set by an ICMP message or by an unanswered
- * neighbour discovery for an earlier datagram.
+ * Returns whether this error may be the socket's pending error, set by an ICMP message or by an
+ * unanswered neighbour discovery for an earlier datagram.
  */
 static bool is_pending_error(int error)
 {
@@ -199,12 +199,15 @@ static inline ssize_t udp_send_once(struct siw_llp_sock *sock, const struct siw_
 }
 
 /*
- * A pending error belongs to an earlier datagram, and the call that returned it has cleared it, so
- * the datagram is sent again. If the second attempt fails with the same errno, the error is this
- * datagram's own (for example no route). ECONNREFUSED, which only ICMP causes, is never its own.
+ * Sends a datagram again after a pending error. A pending error belongs to an earlier datagram, and
+ * the call that returned it has cleared it. If the second attempt fails with the same errno, the
+ * error is this datagram's own (for example no route). ECONNREFUSED, which only ICMP causes, is
+ * never the datagram's own.
  */
-static __attribute__((cold, noinline)) int
-send_again(struct siw_llp_sock *sock, const struct siw_addr *dest, const struct iovec *iov, int n)
+static __attribute__((cold, noinline)) int resend_after_pending_error(struct siw_llp_sock *sock,
+								      const struct siw_addr *dest,
+								      const struct iovec *iov,
+								      int n)
 {
 	int first = errno;
 
@@ -219,7 +222,8 @@ send_again(struct siw_llp_sock *sock, const struct siw_addr *dest, const struct 
 }
 
 static __attribute__((always_inline)) inline int
-send_now(struct siw_llp_sock *sock, const struct siw_addr *dest, const struct iovec *iov, int n)
+send_datagram_without_faults(struct siw_llp_sock *sock, const struct siw_addr *dest,
+			     const struct iovec *iov, int n)
 {
 	if (__builtin_expect(udp_send_once(sock, dest, iov, n) >= 0, 1)) {
 		/* clearing want_write costs one load, unless a previous send failed with EAGAIN */
@@ -227,24 +231,27 @@ send_now(struct siw_llp_sock *sock, const struct siw_addr *dest, const struct io
 		return 0;
 	}
 	if (is_pending_error(errno))
-		return send_again(sock, dest, iov, n);
+		return resend_after_pending_error(sock, dest, iov, n);
 	return siw_llp_send_failed(sock, errno);
 }
 
 int siw_llp_udp_send_now(struct siw_llp_sock *sock, const struct siw_addr *dest,
 			 const struct iovec *iov, int n)
 {
-	return send_now(sock, dest, iov, n);
+	return send_datagram_without_faults(sock, dest, iov, n);
 }
 
 int siw_llp_udp_send(struct siw_llp_sock *sock, const struct siw_addr *dest,
 		     const struct iovec *iov, int n)
 {
 	return siw_faults_on() ? siw_llp_fault_send(sock, dest, iov, n)
-			       : send_now(sock, dest, iov, n);
+			       : send_datagram_without_faults(sock, dest, iov, n);
 }
 
-/* Whether a batch may have failed with this error although its datagrams can be sent one by one. */
+/*
+ * Returns whether a batch may have failed with this error although its datagrams can be sent one by
+ * one.
+ */
 static bool is_batch_error(int error)
 {
 	return error == EINVAL || error == EIO || error == EMSGSIZE || error == EOPNOTSUPP ||
@@ -288,17 +295,17 @@ static ssize_t send_batch(struct siw_llp_sock *sock, const struct siw_addr *dest
 	cmsg->cmsg_type = UDP_SEGMENT;
 	cmsg->cmsg_len = CMSG_LEN(sizeof(seg));
 	memcpy(CMSG_DATA(cmsg), &seg, sizeof(seg));
-	siw_llp_order_send(sock->fd, dest);
+	siw_llp_tsan_note_send(sock->fd, dest);
 	do {
 		sent = siw_llp_sendmsg(sock->fd, &msg, MSG_NOSIGNAL);
 	} while (sent < 0 && errno == EINTR);
 	return sent;
 }
 
-static __attribute__((cold, noinline)) ssize_t batch_captured(struct siw_llp_sock *sock,
-							      const struct siw_addr *dest,
-							      const struct iovec *iov, int n,
-							      uint16_t seg)
+static __attribute__((cold, noinline)) ssize_t send_batch_captured(struct siw_llp_sock *sock,
+								   const struct siw_addr *dest,
+								   const struct iovec *iov, int n,
+								   uint16_t seg)
 {
 	uint64_t when = siw_capture_lock();
 	ssize_t sent = send_batch(sock, dest, iov, n, seg);
@@ -319,7 +326,7 @@ int siw_llp_udp_send_batchv(struct siw_llp_sock *sock, const struct siw_addr *de
 		 * each
 		 */
 		return -ECONNREFUSED;
-	sent = siw_capture_on() ? batch_captured(sock, dest, iov, n, seg)
+	sent = siw_capture_on() ? send_batch_captured(sock, dest, iov, n, seg)
 				: send_batch(sock, dest, iov, n, seg);
 	if (sent >= 0) {
 		siw_llp_want_write(sock, false);
@@ -328,8 +335,8 @@ int siw_llp_udp_send_batchv(struct siw_llp_sock *sock, const struct siw_addr *de
 	if (is_batch_error(errno))
 		return -EOPNOTSUPP;
 	/*
-	 * The error belongs to an earlier datagram. Sending one by one finds out which destination
-	 * it concerns.
+	 * The error belongs to an earlier datagram. Sending the datagrams one by one finds out
+	 * which destination the error concerns.
 	 */
 	if (is_pending_error(errno)) {
 		siw_count(SIW_COUNTER_icmp_errors, 1);
@@ -349,7 +356,7 @@ int siw_llp_udp_send_batch(struct siw_llp_sock *sock, const struct siw_addr *des
 /* ---- receiving ------------------------------------------------------------------------------- */
 
 /* Reads the size of a batch's datagrams, and the batch's ECN code point. */
-static void read_control(struct siw_llp_sock *sock, struct msghdr *msg, uint16_t *seg)
+static void read_control_messages(struct siw_llp_sock *sock, struct msghdr *msg, uint16_t *seg)
 {
 	for (struct cmsghdr *c = CMSG_FIRSTHDR(msg); c; c = CMSG_NXTHDR(msg, c)) {
 		int value = 0;
@@ -367,13 +374,12 @@ static void read_control(struct siw_llp_sock *sock, struct msghdr *msg, uint16_t
 }
 
 /*
- * Like recvfrom(2). If seg is not NULL, *seg is set to the size of the datagrams of a batch, or to
- * 0 for a single datagram.
+ * Receives like recvfrom(2). If seg is not NULL, *seg is set to the size of the datagrams of a
+ * batch, or to 0 for a single datagram.
  */
-static __attribute__((always_inline)) inline ssize_t recv_plain(struct siw_llp_sock *sock,
-								struct siw_addr *source, void *buf,
-								size_t size, socklen_t *len,
-								uint16_t *seg)
+static __attribute__((always_inline)) inline ssize_t
+recv_one_datagram_or_batch(struct siw_llp_sock *sock, struct siw_addr *source, void *buf,
+			   size_t size, socklen_t *len, uint16_t *seg)
 {
 	union {
 		char octets[2 * CMSG_SPACE(sizeof(int))];
@@ -397,18 +403,18 @@ static __attribute__((always_inline)) inline ssize_t recv_plain(struct siw_llp_s
 	*seg = 0;
 	sock->got_ecn = 0;
 	if (got >= 0 && msg.msg_controllen)
-		read_control(sock, &msg, seg);
+		read_control_messages(sock, &msg, seg);
 	return got;
 }
 
-/* Receives, and clears the octets of source that a sockaddr_in does not fill. */
+/* Receives once, and clears the octets of source that a sockaddr_in does not fill. */
 static __attribute__((always_inline)) inline ssize_t udp_recv_once(struct siw_llp_sock *sock,
 								   struct siw_addr *source,
 								   void *buf, size_t size,
 								   uint16_t *seg)
 {
 	socklen_t len = sizeof(*source);
-	ssize_t got = recv_plain(sock, source, buf, size, &len, seg);
+	ssize_t got = recv_one_datagram_or_batch(sock, source, buf, size, &len, seg);
 
 	if (__builtin_expect(got >= 0, 1) && source->family == AF_INET) {
 		memset(source->v6, 0, sizeof(source->v6));
@@ -438,8 +444,10 @@ static __attribute__((cold, noinline)) ssize_t udp_recv_captured(struct siw_llp_
 	return got;
 }
 
-static __attribute__((always_inline)) inline ssize_t
-recv_now(struct siw_llp_sock *sock, struct siw_addr *source, void *buf, size_t size, uint16_t *seg)
+static __attribute__((always_inline)) inline ssize_t recv_without_faults(struct siw_llp_sock *sock,
+									 struct siw_addr *source,
+									 void *buf, size_t size,
+									 uint16_t *seg)
 {
 	bool again = false;
 
@@ -448,12 +456,12 @@ recv_now(struct siw_llp_sock *sock, struct siw_addr *source, void *buf, size_t s
 					       : udp_recv_once(sock, source, buf, size, seg);
 
 		if (__builtin_expect(got >= 0, 1)) {
-			siw_llp_order_received(sock->fd, source);
-			siw_llp_sock_active(sock);
+			siw_llp_tsan_note_receive(sock->fd, source);
+			siw_llp_sock_note_received_data(sock);
 			return got;
 		}
 		if (errno == EAGAIN) {
-			siw_llp_sock_drained(sock);
+			siw_llp_sock_note_empty(sock);
 			return -EAGAIN;
 		}
 		if (errno == EINTR)
@@ -473,14 +481,15 @@ ssize_t siw_llp_udp_recv_now(struct siw_llp_sock *sock, struct siw_addr *source,
 	uint16_t seg;
 
 	/* The ECN code point of a datagram is in a control message. */
-	return recv_now(sock, source, buf, size,
-			atomic_load_explicit(&sock->ecn, memory_order_relaxed) ? &seg : NULL);
+	return recv_without_faults(sock, source, buf, size,
+				   atomic_load_explicit(&sock->ecn, memory_order_relaxed) ? &seg
+											  : NULL);
 }
 
 ssize_t siw_llp_udp_recv(struct siw_llp_sock *sock, struct siw_addr *source, void *buf, size_t size)
 {
 	return siw_faults_on() ? siw_llp_fault_recv(sock, source, buf, size)
-			       : recv_now(sock, source, buf, size, NULL);
+			       : recv_without_faults(sock, source, buf, size, NULL);
 }
 
 bool siw_llp_udp_ce(const struct siw_llp_sock *sock)
@@ -491,5 +500,5 @@ bool siw_llp_udp_ce(const struct siw_llp_sock *sock)
 ssize_t siw_llp_udp_recv_batch(struct siw_llp_sock *sock, struct siw_addr *source, void *buf,
 			       size_t size, uint16_t *seg)
 {
-	return recv_now(sock, source, buf, size, seg);
+	return recv_without_faults(sock, source, buf, size, seg);
 }

@@ -19,9 +19,9 @@
 
 #define DENSE  32
 #define SPARSE 64
-#define SHORT  (SIW_LLP_ROOM / 2) /* in octets; two longer datagrams do not fit into one batch */
+#define SHORT  (SIW_LLP_ROOM / 2) /* octets; two longer datagrams do not fit into one batch */
 
-static void gro_start(struct siw_llp_sock *sock)
+static void turn_gro_on(struct siw_llp_sock *sock)
 {
 	sock->no_batches = siw_llp_option(sock->fd, IPPROTO_UDP, UDP_GRO, 1) < 0;
 	sock->batches = !sock->no_batches;
@@ -32,14 +32,14 @@ static void gro_start(struct siw_llp_sock *sock)
  * Turns UDP_GRO off. A batch that is already queued would then be received as one datagram, without
  * the size of its parts, so UDP_GRO is turned on again if any datagrams are queued.
  */
-static void gro_stop(struct siw_llp_sock *sock)
+static void turn_gro_off(struct siw_llp_sock *sock)
 {
 	int queued = 0;
 
 	siw_llp_option(sock->fd, IPPROTO_UDP, UDP_GRO, 0);
 	sock->batches = false;
 	if (ioctl(sock->fd, SIOCINQ, &queued) || queued)
-		gro_start(sock);
+		turn_gro_on(sock);
 }
 
 void siw_llp_udp_dense_close(struct siw_llp_sock *sock)
@@ -57,21 +57,22 @@ static bool needs_single_datagrams(void)
 static __attribute__((cold, noinline)) void count_dense_traffic(struct siw_llp_sock *sock)
 {
 	if (!sock->batches && !sock->no_batches && !needs_single_datagrams())
-		gro_start(sock);
+		turn_gro_on(sock);
 }
 
-/* The socket was found empty after at least one datagram. */
+/* Called when the socket was found empty after at least one datagram. */
 static void note_socket_empty(struct siw_llp_sock *sock)
 {
 	if (sock->streak > 2)
 		sock->lulls = 0;
 	else if (sock->batches && ++sock->lulls >= SPARSE)
-		gro_stop(sock);
+		turn_gro_off(sock);
 	sock->streak = 0;
 }
 
 /*
- * Receives with control messages: the size of a batch's datagrams, and whether they were marked CE.
+ * Receives with control messages, which contain the size of a batch's datagrams and whether the
+ * datagrams were marked CE.
  */
 static ssize_t recv_with_control(struct siw_llp_sock *sock, struct siw_addr *source, void *buf,
 				 size_t size, uint16_t *batch)
@@ -89,7 +90,7 @@ ssize_t siw_llp_udp_recv_dense(struct siw_llp_sock *sock, struct siw_addr *sourc
 	ssize_t len;
 
 	if (__builtin_expect(sock->batches, 0) && needs_single_datagrams())
-		gro_stop(sock);
+		turn_gro_off(sock);
 	if (__builtin_expect(sock->batches, 0) ||
 	    __builtin_expect(atomic_load_explicit(&sock->ecn, memory_order_relaxed), 0))
 		len = recv_with_control(sock, source, buf, size, &batch);

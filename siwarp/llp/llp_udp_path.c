@@ -14,8 +14,8 @@
 #define UDP_HEAD  8
 
 /*
- * Sets path MTU discovery. The values IP_PMTUDISC_... equal IPV6_PMTUDISC_... . DO sets "don't
- * fragment", DONT allows fragmentation.
+ * Sets the mode of path MTU discovery. The values IP_PMTUDISC_... equal IPV6_PMTUDISC_... . DO sets
+ * "don't fragment", DONT allows fragmentation.
  */
 static int set_mtu_discovery(struct siw_llp_sock *sock, uint16_t family, int how)
 {
@@ -42,7 +42,7 @@ int siw_llp_udp_set_ecn(struct siw_llp_sock *sock, int ecn)
 		return r;
 	level = local.family == AF_INET6 ? IPPROTO_IPV6 : IPPROTO_IP;
 	name = local.family == AF_INET6 ? IPV6_TCLASS : IP_TOS;
-	/* Keep the DSCP: the program may have set one on a socket of its own. */
+	/* The DSCP is kept: the program may have set one on a socket of its own. */
 	if (getsockopt(sock->fd, level, name, &was, &len))
 		return -errno;
 	return siw_llp_option(sock->fd, level, name, (was & ~SIW_LLP_ECN_MASK) | ecn);
@@ -88,7 +88,7 @@ int siw_llp_udp_send_fragmented(struct siw_llp_sock *sock, const struct siw_addr
 }
 
 /* Connects fd to dest and returns the kernel's path MTU in octets, or -errno. */
-static int connected_mtu(int fd, const struct siw_addr *dest)
+static int path_mtu_of_connected_socket(int fd, const struct siw_addr *dest)
 {
 	socklen_t len = sizeof(int);
 	int mtu, r;
@@ -103,18 +103,18 @@ static int connected_mtu(int fd, const struct siw_addr *dest)
 	return r ? -errno : mtu;
 }
 
-static int path_mtu(int fd, const struct siw_addr *local, const struct siw_addr *dest)
+static int query_path_mtu(int fd, const struct siw_addr *local, const struct siw_addr *dest)
 {
 	struct siw_addr from = *local;
 
 	from.port_be = 0;
 	if (bind(fd, (const struct sockaddr *)&from, siw_addr_len(&from)))
 		return -errno;
-	return connected_mtu(fd, dest);
+	return path_mtu_of_connected_socket(fd, dest);
 }
 
-/* Whether the address belongs to this host: only then can a socket be bound to it. */
-static bool is_of_this_host(const struct siw_addr *addr)
+/* Returns whether the address belongs to this host: only then can a socket be bound to it. */
+static bool is_address_of_this_host(const struct siw_addr *addr)
 {
 	struct siw_addr at = *addr;
 	int fd = siw_llp_socket(addr->family, SOCK_DGRAM), r;
@@ -137,9 +137,9 @@ uint32_t siw_llp_udp_route_mtu(struct siw_llp_sock *sock, const struct siw_addr 
 	fd = siw_llp_socket(dest->family, SOCK_DGRAM);
 	if (fd < 0)
 		return 0;
-	mtu = path_mtu(fd, &local, dest);
+	mtu = query_path_mtu(fd, &local, dest);
 	siw_llp_fd_close(fd);
-	if (mtu >= SIW_LLP_LOOPBACK_MTU && !is_of_this_host(dest))
+	if (mtu >= SIW_LLP_LOOPBACK_MTU && !is_address_of_this_host(dest))
 		return SIW_LLP_LOOPBACK_MTU - 1;
 	return mtu > 0 ? (uint32_t)mtu : 0;
 }
@@ -170,7 +170,7 @@ int siw_llp_udp_path(struct siw_llp_sock *sock, const struct siw_addr *dest)
 	fd = siw_llp_socket(dest->family, SOCK_DGRAM);
 	if (fd < 0)
 		return fd;
-	r = path_mtu(fd, &local, dest);
+	r = query_path_mtu(fd, &local, dest);
 	siw_llp_fd_close(fd);
 	if (r < 0)
 		return r;

@@ -13,8 +13,8 @@
 #include "llp/llp_sock.h"
 
 /*
- * Whether a socket is marked ready. Its edge-triggered event is consumed, so epoll will not report
- * the socket again and no thread may sleep.
+ * Returns whether a socket is marked ready. The edge-triggered event of such a socket is consumed,
+ * so epoll will not report the socket again and no thread may sleep.
  */
 static bool has_ready_socket(const struct siw_llp_port *port)
 {
@@ -29,17 +29,17 @@ static bool has_ready_socket(const struct siw_llp_port *port)
 void siw_llp_port_leave(struct siw_llp_port *port, bool more)
 {
 	if (more || has_ready_socket(port))
-		siw_llp_port_changed(port);
+		siw_llp_port_invalidate_wait_sets(port);
 }
 
 /*
- * Whether the socket waits for room in its send buffer. Packets held back by a fault plan are not
- * counted: they are released by time.
+ * Returns whether the socket waits for space in its send buffer. Packets held back by a fault plan
+ * are not counted, because they are released by time.
  */
-static bool waits_for_room(const struct siw_llp_sock *sock)
+static bool waits_for_send_buffer_space(const struct siw_llp_sock *sock)
 {
 	return atomic_load_explicit(&sock->want_write, memory_order_seq_cst) &&
-	       !siw_llp_fault_full(sock);
+	       !siw_llp_fault_is_stream_full(sock);
 }
 
 static uint64_t port_due_at(const struct siw_llp_port *port)
@@ -59,14 +59,14 @@ void siw_llp_waitset_fill(struct siw_llp_port *port, struct siw_llp_waitset *set
 
 	set->port = port;
 	/*
-	 * Loaded before want_write, because siw_llp_set_want_write() stores want_write first and then
-	 * changes.
+	 * The counter changes is loaded before want_write, because siw_llp_set_want_write() stores
+	 * want_write first and then changes.
 	 */
 	set->changes = atomic_load_explicit(&port->changes, memory_order_seq_cst);
 	set->n = 0;
 	hot = atomic_load_explicit(&port->armed, memory_order_relaxed) ? 0 : port->n_hot;
 	for (int i = 0; i < hot; i++) {
-		set->out[set->n] = waits_for_room(port->hot[i]);
+		set->out[set->n] = waits_for_send_buffer_space(port->hot[i]);
 		set->fds[set->n++] = port->hot[i]->fd;
 	}
 	set->out[set->n] = false;
@@ -79,7 +79,7 @@ void siw_llp_waitset_fill(struct siw_llp_port *port, struct siw_llp_waitset *set
  * Returns the maximum duration of the wait in nanoseconds, or -1 for no limit. *due: the duration
  * ends when the port has packets or timers due.
  */
-static int64_t wait_duration(const struct siw_llp_waitset *set, int64_t timeout_us, bool *due)
+static int64_t wait_duration_ns(const struct siw_llp_waitset *set, int64_t timeout_us, bool *due)
 {
 	int64_t ns = timeout_us;
 	uint64_t now;
@@ -109,7 +109,10 @@ struct sleep {
 	int64_t ns; /* maximum sleep in ns; -1: no limit */
 };
 
-/* Returns 1 if a descriptor is ready, 0 after the time-out, or -errno. */
+/*
+ * Sleeps until a descriptor is ready. Returns 1 if a descriptor is ready, 0 after the time-out, or
+ * -errno.
+ */
 static int sleep_on(struct sleep *how)
 {
 	struct timespec t = { how->ns / 1000000000, how->ns % 1000000000 };
@@ -118,20 +121,23 @@ static int sleep_on(struct sleep *how)
 	return rv < 0 ? -errno : rv > 0;
 }
 
-static void sleeper_cleanup(void *port)
+static void undo_sleeper_count(void *port)
 {
 	atomic_fetch_sub_explicit(&((struct siw_llp_port *)port)->sleepers, 1,
 				  memory_order_seq_cst);
 }
 
-/* Like sleep_on(), but returns 1 if the wait set has become incomplete. */
-static int sleep_on_port(struct siw_llp_port *port, uint32_t changes, struct sleep *how)
+/* Sleeps like sleep_on(), but returns 1 if the wait set has become incomplete. */
+static int sleep_on_wait_set(struct siw_llp_port *port, uint32_t changes, struct sleep *how)
 {
 	int rv;
 
-	/* Pairs with siw_llp_port_changed(), which increments changes and then loads sleepers. */
+	/*
+	 * Pairs with siw_llp_port_invalidate_wait_sets(), which increments changes and then loads
+	 * sleepers.
+	 */
 	atomic_fetch_add_explicit(&port->sleepers, 1, memory_order_seq_cst);
-	pthread_cleanup_push(sleeper_cleanup, port);
+	pthread_cleanup_push(undo_sleeper_count, port);
 	if (atomic_load_explicit(&port->changes, memory_order_seq_cst) != changes)
 		rv = 1;
 	else
@@ -146,7 +152,7 @@ int siw_llp_wait_cancel(const struct siw_llp_waitset *set, int extra_fd, int64_t
 	bool due;
 	int rv;
 
-	how.ns = wait_duration(set, timeout_us, &due);
+	how.ns = wait_duration_ns(set, timeout_us, &due);
 	for (; how.n < (nfds_t)set->n; how.n++)
 		how.fds[how.n] = (struct pollfd){ set->fds[how.n],
 						  set->out[how.n] ? POLLIN | POLLOUT : POLLIN, 0 };
@@ -154,7 +160,7 @@ int siw_llp_wait_cancel(const struct siw_llp_waitset *set, int extra_fd, int64_t
 		how.fds[how.n++] = (struct pollfd){ extra_fd, POLLIN, 0 };
 	if (!set->port)
 		return sleep_on(&how);
-	rv = sleep_on_port(set->port, set->changes, &how);
+	rv = sleep_on_wait_set(set->port, set->changes, &how);
 	return rv == 0 && due ? 1 : rv;
 }
 
@@ -182,8 +188,8 @@ void siw_llp_event_set(int fd)
 		;
 }
 
-/* Clears the event like read(), but never blocks. For kernels before 5.8. */
-static void clear_by_poll(int fd)
+/* Clears the event descriptor like read(), but never blocks. For kernels before 5.8. */
+static void clear_event_without_blocking(int fd)
 {
 	struct pollfd set = { .fd = fd, .events = POLLIN };
 	int cancel = siw_cancel_disable();
@@ -202,14 +208,14 @@ void siw_llp_event_clear(int fd)
 	ssize_t n;
 
 	/*
-	 * Do not rely on O_NONBLOCK: the program may change it, and may have read the descriptor
-	 * itself.
+	 * The loop does not rely on O_NONBLOCK: the program may change it, and may have read the
+	 * descriptor itself.
 	 */
 	do
 		n = syscall(SYS_preadv2, fd, &to, 1, -1l, -1l, RWF_NOWAIT);
 	while (n < 0 && errno == EINTR);
 	if (n < 0 && errno == EOPNOTSUPP)
-		clear_by_poll(fd);
+		clear_event_without_blocking(fd);
 }
 
 bool siw_llp_event_nonblocking(int fd)

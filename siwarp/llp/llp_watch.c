@@ -66,7 +66,10 @@ void siw_llp_watch_close(struct siw_llp_watch *watch)
 	free(watch);
 }
 
-/* Whether a link message is about the watched name, which a newly created interface may have. */
+/*
+ * Returns whether a link message is about the watched name, which a newly created interface may
+ * have.
+ */
 static bool is_about_watched_name(const struct siw_llp_watch *watch, const struct nlmsghdr *msg)
 {
 	const struct ifinfomsg *info = NLMSG_DATA(msg);
@@ -79,7 +82,7 @@ static bool is_about_watched_name(const struct siw_llp_watch *watch, const struc
 	return false;
 }
 
-static int change_of_link(struct siw_llp_watch *watch, const struct nlmsghdr *msg)
+static int watch_change_from_link_message(struct siw_llp_watch *watch, const struct nlmsghdr *msg)
 {
 	const struct ifinfomsg *info = NLMSG_DATA(msg);
 
@@ -97,14 +100,14 @@ static int change_of_link(struct siw_llp_watch *watch, const struct nlmsghdr *ms
 									     : SIW_LLP_WATCH_DOWN;
 }
 
-static int change_of_message(struct siw_llp_watch *watch, const struct nlmsghdr *msg)
+static int watch_change_from_message(struct siw_llp_watch *watch, const struct nlmsghdr *msg)
 {
 	const struct ifaddrmsg *addr = NLMSG_DATA(msg);
 
 	switch (msg->nlmsg_type) {
 	case RTM_NEWLINK:
 	case RTM_DELLINK:
-		return change_of_link(watch, msg);
+		return watch_change_from_link_message(watch, msg);
 	case RTM_NEWADDR:
 	case RTM_DELADDR:
 		return msg->nlmsg_len >= NLMSG_LENGTH(sizeof(*addr)) &&
@@ -117,9 +120,9 @@ static int change_of_message(struct siw_llp_watch *watch, const struct nlmsghdr 
 }
 
 /*
- * Discards the queued messages. They are older than the messages that the kernel dropped, and
- * report an outdated state. Reading the interface's state afterwards yields at least the state of
- * the newest message.
+ * Discards the queued messages. The queued messages are older than the messages that the kernel
+ * dropped, and report an outdated state. Reading the interface's state afterwards yields at least
+ * the state of the newest message.
  */
 static void discard_queued_messages(struct siw_llp_watch *watch)
 {
@@ -139,7 +142,7 @@ int siw_llp_watch_read(struct siw_llp_watch *watch)
 	} buf;
 	int tries = 0;
 
-	/* Reads at most 64 messages per call, because most may be about other interfaces. */
+	/* At most 64 messages are read per call, because most may be about other interfaces. */
 	while (tries++ < 64) {
 		ssize_t len =
 			siw_llp_recvfrom(watch->sock->fd, &buf, sizeof(buf), MSG_TRUNC, NULL, NULL);
@@ -151,7 +154,7 @@ int siw_llp_watch_read(struct siw_llp_watch *watch)
 			return SIW_LLP_WATCH_LOST;
 		}
 		if (len < 0) {
-			siw_llp_sock_drained(watch->sock);
+			siw_llp_sock_note_empty(watch->sock);
 			return 0;
 		}
 		/*
@@ -159,7 +162,7 @@ int siw_llp_watch_read(struct siw_llp_watch *watch)
 		 * is ignored.
 		 */
 		if ((size_t)len <= sizeof(buf) && NLMSG_OK(&buf.first, (size_t)len)) {
-			int news = change_of_message(watch, &buf.first);
+			int news = watch_change_from_message(watch, &buf.first);
 
 			if (news)
 				return news;

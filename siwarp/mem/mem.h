@@ -72,9 +72,9 @@ struct siw_mem_region {
  */
 int siw_mem_stag_alloc(struct siw_mem *mem, const struct siw_mem_region *region, uint32_t *stag);
 /*
- * Frees an STag, valid or invalidated. The STag is invalid at once; the function returns when no
- * references to it are left, so the caller must hold none. Returns 0; -ENOENT if the STag was free
- * already.
+ * Frees an STag, valid or invalidated. The STag is invalid immediately; the function returns when
+ * no references to it are left, so the caller must hold none. Returns 0; -ENOENT if the STag was
+ * free already.
  */
 int siw_mem_stag_free(struct siw_mem *mem, uint32_t stag);
 /*
@@ -95,7 +95,7 @@ int siw_mem_stag_bind(struct siw_mem *mem, uint32_t stag, const struct siw_mem_r
  * if it is not valid. Must not run concurrently with another thread that binds or frees the STag.
  */
 int siw_mem_stag_set_rights(struct siw_mem *mem, uint32_t stag, uint32_t rights);
-/* Whether the STag is valid, that is, names memory now. */
+/* Returns whether the STag is valid, that is, names memory now. */
 bool siw_mem_stag_alive(struct siw_mem *mem, uint32_t stag);
 /*
  * Checks that the STag is valid, its protection domain or stream, the right, and that [to, to +
@@ -111,11 +111,12 @@ bool siw_mem_stag_alive(struct siw_mem *mem, uint32_t stag);
 int siw_mem_stag_get(struct siw_mem *mem, uint32_t stag, uint32_t pd, const void *stream,
 		     uint32_t right, uint64_t to, uint64_t len, struct iovec *iov, int max,
 		     struct siw_wire_err *err);
-/* Releases the reference of a siw_mem_stag_get that returned more than 0. */
+/* Releases the reference to an STag that a siw_mem_stag_get with a result above 0 acquired. */
 void siw_mem_stag_put(struct siw_mem *mem, uint32_t stag);
 /*
- * Whether the peer of this stream may invalidate the STag: the STag is valid, bound to this stream
- * (a binding to its protection domain is not sufficient), and grants SIW_MEM_REMOTE_INVALIDATE.
+ * Returns whether the peer of this stream may invalidate the STag: the STag is valid, bound to this
+ * stream (a binding to its protection domain is not sufficient), and grants
+ * SIW_MEM_REMOTE_INVALIDATE.
  */
 bool siw_mem_stag_may_invalidate(struct siw_mem *mem, uint32_t stag, const void *stream);
 /*
@@ -135,7 +136,7 @@ int siw_mem_sgl_resolve(struct siw_mem *mem, const struct siw_sge *sgl, int nsge
 			int max);
 
 /*
- * Copies len octets to the beginning of the list. Returns 0; -EACCES and -EMSGSIZE as
+ * Copies len octets to the beginning of a scatter/gather list. Returns 0; -EACCES and -EMSGSIZE as
  * siw_mem_sgl_resolve; -EFAULT if the memory is not mapped.
  */
 int siw_mem_sgl_write(struct siw_mem *mem, const struct siw_sge *sgl, int nsge, uint32_t pd,
@@ -185,17 +186,20 @@ void siw_mem_queue_destroy(struct siw_mem_queue *queue);
  */
 int siw_mem_queue_resize(struct siw_mem_queue *queue, uint32_t depth);
 /*
- * Adds a buffer. Returns 0; -ENOMEM if the queue is full; -EINVAL if there are more elements than
- * max_sge.
+ * Adds a receive buffer to the queue. Returns 0; -ENOMEM if the queue is full; -EINVAL if there are
+ * more elements than max_sge.
  */
 int siw_mem_queue_post(struct siw_mem_queue *queue, uint64_t user_data, const struct siw_sge *sgl,
 		       int nsge);
 /*
- * Removes the oldest buffer unfilled, for a flush. Returns 1 and its user_data, or 0 if the queue
- * is empty.
+ * Removes the oldest receive buffer unfilled, for a flush. Returns 1 and the buffer's user_data, or
+ * 0 if the queue is empty.
  */
 int siw_mem_queue_take(struct siw_mem_queue *queue, uint64_t *user_data);
-/* Number of posted buffers that are not in use yet. May be called by any thread. */
+/*
+ * Returns the number of posted receive buffers that are not in use yet. May be called by any
+ * thread.
+ */
 uint32_t siw_mem_queue_used(const struct siw_mem_queue *queue);
 
 /* cffi: end */

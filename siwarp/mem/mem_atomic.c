@@ -10,7 +10,7 @@
 
 #define WORD 8
 
-static int atomic_run(uint64_t *word, const struct siw_mem_atomic *op, uint64_t *before)
+static int perform_atomic(uint64_t *word, const struct siw_mem_atomic *op, uint64_t *before)
 {
 	if (op->kind == SIW_MEM_FETCH_ADD)
 		return siw_guard_fetch_add(before, word, op->data, op->mask);
@@ -31,7 +31,7 @@ int siw_mem_atomic(struct siw_mem *mem, uint32_t stag, uint32_t pd, const void *
 		*err = (struct siw_wire_err){ SIW_LAYER_RDMAP, SIW_RDMAP_REMOTE_OPERATION,
 					      SIW_RDMAP_CATASTROPHIC_STREAM };
 		r = -EACCES;
-	} else if (op && atomic_run(iov.iov_base, op, before)) {
+	} else if (op && perform_atomic(iov.iov_base, op, before)) {
 		*err = (struct siw_wire_err){ SIW_LAYER_DDP, SIW_DDP_LOCAL_CATASTROPHIC, 0 };
 		r = -EACCES;
 	}

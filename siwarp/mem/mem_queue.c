@@ -81,8 +81,8 @@ int siw_mem_queue_resize(struct siw_mem_queue *queue, uint32_t depth)
 	return 0;
 }
 
-static void buffer_fill(struct siw_mem_buffer *buf, uint64_t user_data, const struct siw_sge *sgl,
-			int nsge)
+static void fill_receive_buffer(struct siw_mem_buffer *buf, uint64_t user_data,
+				const struct siw_sge *sgl, int nsge)
 {
 	buf->user_data = user_data;
 	buf->length = 0;
@@ -103,8 +103,8 @@ int siw_mem_queue_post(struct siw_mem_queue *queue, uint64_t user_data, const st
 	/* Pairs with the store of head in siw_mem_queue_pop. */
 	if (tail - atomic_load_explicit(&queue->head, memory_order_acquire) > queue->mask)
 		return -ENOMEM;
-	buffer_fill((void *)(queue->ring + (size_t)(tail & queue->mask) * queue->stride), user_data,
-		    sgl, nsge);
+	fill_receive_buffer((void *)(queue->ring + (size_t)(tail & queue->mask) * queue->stride),
+			    user_data, sgl, nsge);
 	/*
 	 * Pairs with the load of tail in siw_mem_queue_peek: the buffer is complete before it
 	 * becomes visible.
@@ -121,7 +121,7 @@ int siw_mem_queue_return(struct siw_mem_queue *queue, uint64_t user_data, const 
 	if (!returned)
 		return -ENOMEM;
 	returned->next = queue->returned;
-	buffer_fill(&returned->buf, user_data, sgl, nsge);
+	fill_receive_buffer(&returned->buf, user_data, sgl, nsge);
 	queue->returned = returned;
 	atomic_fetch_add(&queue->n_returned, 1);
 	return 0;

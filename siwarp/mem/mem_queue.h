@@ -40,7 +40,10 @@ struct siw_mem_queue {
 	_Alignas(64) uint8_t first_ring[];
 };
 
-/* The next buffer to fill, or NULL; valid until it is popped. Call under the progress lock. */
+/*
+ * Returns the next receive buffer to fill, or NULL; the buffer is valid until it is popped. Call
+ * under the progress lock.
+ */
 static inline const struct siw_mem_buffer *siw_mem_queue_peek(const struct siw_mem_queue *queue)
 {
 	uint32_t head = atomic_load_explicit(&queue->head, memory_order_relaxed);
@@ -55,7 +58,7 @@ static inline const struct siw_mem_buffer *siw_mem_queue_peek(const struct siw_m
 
 void siw_mem_queue_pop_returned(struct siw_mem_queue *queue);
 
-/* Removes the buffer that siw_mem_queue_peek returns. Call under the progress lock. */
+/* Removes the receive buffer that siw_mem_queue_peek returns. Call under the progress lock. */
 static inline void siw_mem_queue_pop(struct siw_mem_queue *queue)
 {
 	uint32_t head = atomic_load_explicit(&queue->head, memory_order_relaxed);

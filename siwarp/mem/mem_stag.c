@@ -50,8 +50,8 @@
 #define REGION_GEN_BITS (REGION_BITS - INDEX_BITS)
 #define WINDOW_GEN_BITS (WINDOW_BITS - INDEX_BITS)
 /*
- * Set in the generation of a window of type 2, so that an STag of one kind never matches an entry
- * of the other kind.
+ * A bit that is set in the generation of a window of type 2, so that an STag of one kind never
+ * matches an entry of the other kind.
  */
 #define GEN_OF_WINDOW 0x800u
 #define GEN_OCTET     0xffu /* the octet of a window's STag that its owner chooses */
@@ -75,7 +75,7 @@ struct siw_stag_entry {
 };
 _Static_assert(sizeof(struct siw_stag_entry) == 64, "one cache line");
 
-/* The key of a permutation of (index, generation). */
+/* The key of a permutation of index and generation. */
 struct siw_stag_key {
 	uint32_t add[3];
 	uint32_t mul[3];
@@ -104,10 +104,10 @@ struct siw_mem {
 /* ---- the permutation of STags ---------------------------------------------------------------- */
 
 /*
- * Three rounds of keyed addition, multiplication by a keyed odd number, and a fold of the upper
- * half into the lower. A Feistel network of four rounds took 50% longer.
+ * Permutes the bits of x in three rounds of keyed addition, multiplication by a keyed odd number,
+ * and a fold of the upper half into the lower. A Feistel network of four rounds took 50% longer.
  */
-static uint32_t permute(const struct siw_stag_key *key, uint32_t x, int bits)
+static uint32_t permute_stag_bits(const struct siw_stag_key *key, uint32_t x, int bits)
 {
 	uint32_t mask = (1u << bits) - 1;
 	int i;
@@ -119,7 +119,7 @@ static uint32_t permute(const struct siw_stag_key *key, uint32_t x, int bits)
 	return x;
 }
 
-static inline uint32_t unpermute(const struct siw_stag_key *key, uint32_t x, int bits)
+static inline uint32_t invert_stag_permutation(const struct siw_stag_key *key, uint32_t x, int bits)
 {
 	uint32_t mask = (1u << bits) - 1;
 	int half = (bits + 1) / 2;
@@ -193,7 +193,7 @@ void siw_mem_close(struct siw_mem *mem)
 	free(mem);
 }
 
-static void push_free(struct siw_mem *mem, uint32_t index)
+static void push_free_index(struct siw_mem *mem, uint32_t index)
 {
 	stag_entry_at(mem, index)->next = NONE;
 	if (mem->n_free++ == 0)
@@ -204,7 +204,8 @@ static void push_free(struct siw_mem *mem, uint32_t index)
 }
 
 /*
- * Adds a chunk. If there is no memory, or the table has its maximum size, the table is unchanged.
+ * Adds a chunk to the STag table. If there is no memory, or the table has its maximum size, the
+ * table is unchanged.
  */
 static void stag_table_grow(struct siw_mem *mem)
 {
@@ -219,10 +220,10 @@ static void stag_table_grow(struct siw_mem *mem)
 	/* Pairs with the load in stag_entry_at(). */
 	atomic_store_explicit(&mem->chunks[mem->n_chunks++], chunk, memory_order_release);
 	for (i = 0; i < CHUNK; i++)
-		push_free(mem, base + i);
+		push_free_index(mem, base + i);
 }
 
-static uint32_t pop_free(struct siw_mem *mem)
+static uint32_t pop_free_index(struct siw_mem *mem)
 {
 	uint32_t index;
 
@@ -241,7 +242,7 @@ static uint32_t generation_of_word(uint64_t word)
 	return (uint32_t)(word >> GEN_SHIFT) & GEN_MASK;
 }
 
-/* Returns the STag of this index at this turn, and its generation. */
+/* Returns the STag of the entry with this index at this turn, and the STag's generation. */
 static uint32_t stag_encode(const struct siw_mem *mem, bool window, uint32_t index, uint32_t turn,
 			    uint32_t *gen)
 {
@@ -250,10 +251,11 @@ static uint32_t stag_encode(const struct siw_mem *mem, bool window, uint32_t ind
 	turn &= gens - 1;
 	if (window) {
 		*gen = GEN_OF_WINDOW | turn << 8;
-		return WINDOW | permute(&mem->window_key, index * gens + turn, WINDOW_BITS) << 8;
+		return WINDOW |
+		       permute_stag_bits(&mem->window_key, index * gens + turn, WINDOW_BITS) << 8;
 	}
 	*gen = turn;
-	return permute(&mem->key, index * gens + turn, REGION_BITS);
+	return permute_stag_bits(&mem->key, index * gens + turn, REGION_BITS);
 }
 
 /* Returns the index and the generation that this STag encodes. */
@@ -262,19 +264,20 @@ static inline uint32_t stag_decode(const struct siw_mem *mem, uint32_t stag, uin
 	uint32_t plain;
 
 	if (stag & WINDOW) {
-		plain = unpermute(&mem->window_key, (stag & ~WINDOW) >> 8, WINDOW_BITS);
+		plain = invert_stag_permutation(&mem->window_key, (stag & ~WINDOW) >> 8,
+						WINDOW_BITS);
 		*gen = GEN_OF_WINDOW | (plain & ((1u << WINDOW_GEN_BITS) - 1)) << 8 |
 		       (stag & GEN_OCTET);
 		return plain >> WINDOW_GEN_BITS;
 	}
-	plain = unpermute(&mem->key, stag, REGION_BITS);
+	plain = invert_stag_permutation(&mem->key, stag, REGION_BITS);
 	*gen = plain & ((1u << REGION_GEN_BITS) - 1);
 	return plain >> REGION_GEN_BITS;
 }
 
 /*
- * Allocates a free entry and assigns it a new STag, which is not valid yet. Returns NULL if there
- * is no entry.
+ * Allocates a free entry of the table and assigns a new STag to it, which is not valid yet. Returns
+ * NULL if there is no free entry.
  */
 static struct siw_stag_entry *stag_alloc_entry(struct siw_mem *mem, bool window, uint32_t *stag)
 {
@@ -283,7 +286,7 @@ static struct siw_stag_entry *stag_alloc_entry(struct siw_mem *mem, bool window,
 	uint64_t word;
 
 	siw_lock(&mem->lock);
-	index = pop_free(mem);
+	index = pop_free_index(mem);
 	siw_unlock(&mem->lock);
 	if (index == NONE)
 		return NULL;
@@ -302,7 +305,7 @@ static struct siw_stag_entry *stag_alloc_entry(struct siw_mem *mem, bool window,
 	return e;
 }
 
-static void stag_entry_fill(struct siw_stag_entry *e, const struct siw_mem_region *region)
+static void fill_stag_entry(struct siw_stag_entry *e, const struct siw_mem_region *region)
 {
 	store_field(e, addr, region->addr);
 	store_field(e, length, region->length);
@@ -320,7 +323,7 @@ int siw_mem_stag_alloc(struct siw_mem *mem, const struct siw_mem_region *region,
 
 	if (!e)
 		return -ENOMEM;
-	stag_entry_fill(e, region);
+	fill_stag_entry(e, region);
 	atomic_fetch_add_explicit(&e->word, LIVE, memory_order_release);
 	return 0;
 }
@@ -357,7 +360,7 @@ bool siw_mem_stag_alive(struct siw_mem *mem, uint32_t stag)
  * Waits for look-ups that acquired a reference before the STag became invalid. They may still write
  * to the memory (RFC5041-8.3.1-07).
  */
-static void await_refs(struct siw_stag_entry *e)
+static void await_stag_references(struct siw_stag_entry *e)
 {
 	while (atomic_load(&e->word) & REFS)
 		siw_yield();
@@ -376,10 +379,10 @@ int siw_mem_stag_free(struct siw_mem *mem, uint32_t stag)
 		if (!(word & (LIVE | INVALID)) || generation_of_word(word) != gen)
 			return -ENOENT;
 	} while (!atomic_compare_exchange_weak(&e->word, &word, word & ~(LIVE | INVALID)));
-	await_refs(e);
+	await_stag_references(e);
 	atomic_fetch_add(&e->word, TURN_ONE);
 	siw_lock(&mem->lock);
-	push_free(mem, stag_decode(mem, stag, &gen));
+	push_free_index(mem, stag_decode(mem, stag, &gen));
 	siw_unlock(&mem->lock);
 	return 0;
 }
@@ -393,11 +396,11 @@ int siw_mem_stag_set_rights(struct siw_mem *mem, uint32_t stag, uint32_t rights)
 		return -ENOENT;
 	store_field(e, rights, rights);
 	/*
-	 * Look-ups that add their reference after this see the new rights; earlier look-ups are
-	 * waited for.
+	 * Look-ups that add their reference after this addition see the new rights;
+	 * await_stag_references() waits for earlier look-ups.
 	 */
 	atomic_fetch_add(&e->word, 0);
-	await_refs(e);
+	await_stag_references(e);
 	return 0;
 }
 
@@ -415,8 +418,8 @@ int siw_mem_stag_bind(struct siw_mem *mem, uint32_t stag, const struct siw_mem_r
 	 * Look-ups that acquired a reference while the STag was valid may still read the fields.
 	 * Later look-ups find it invalid and read none.
 	 */
-	await_refs(e);
-	stag_entry_fill(e, region);
+	await_stag_references(e);
+	fill_stag_entry(e, region);
 	word = atomic_load(&e->word);
 	while (!atomic_compare_exchange_weak(
 		&e->word, &word,
@@ -428,8 +431,8 @@ int siw_mem_stag_bind(struct siw_mem *mem, uint32_t stag, const struct siw_mem_r
 static void stag_entry_release(struct siw_stag_entry *e)
 {
 	/*
-	 * Pairs with the load in await_refs: all writes to the memory are completed before the
-	 * count is decremented.
+	 * Pairs with the load in await_stag_references: all writes to the memory are completed
+	 * before the count is decremented.
 	 */
 	atomic_fetch_sub_explicit(&e->word, 1, memory_order_release);
 }
@@ -437,11 +440,11 @@ static void stag_entry_release(struct siw_stag_entry *e)
 /* ---- invalidation by the peer (RFC 5040 section 5.3) ----------------------------------------- */
 
 /*
- * Returns the entry, with a reference held, if the peer of this stream may invalidate it; else
- * NULL.
+ * Returns the entry of the STag, with a reference held, if the peer of this stream may invalidate
+ * it; otherwise NULL.
  */
-static struct siw_stag_entry *get_invalidable(struct siw_mem *mem, uint32_t stag,
-					      const void *stream, uint32_t *gen)
+static struct siw_stag_entry *find_stag_that_peer_may_invalidate(struct siw_mem *mem, uint32_t stag,
+								 const void *stream, uint32_t *gen)
 {
 	struct siw_stag_entry *e = stag_find(mem, stag, gen);
 
@@ -457,7 +460,7 @@ static struct siw_stag_entry *get_invalidable(struct siw_mem *mem, uint32_t stag
 bool siw_mem_stag_may_invalidate(struct siw_mem *mem, uint32_t stag, const void *stream)
 {
 	uint32_t gen;
-	struct siw_stag_entry *e = get_invalidable(mem, stag, stream, &gen);
+	struct siw_stag_entry *e = find_stag_that_peer_may_invalidate(mem, stag, stream, &gen);
 
 	if (e)
 		stag_entry_release(e);
@@ -467,7 +470,7 @@ bool siw_mem_stag_may_invalidate(struct siw_mem *mem, uint32_t stag, const void 
 int siw_mem_stag_invalidate(struct siw_mem *mem, uint32_t stag, const void *stream)
 {
 	uint32_t gen;
-	struct siw_stag_entry *e = get_invalidable(mem, stag, stream, &gen);
+	struct siw_stag_entry *e = find_stag_that_peer_may_invalidate(mem, stag, stream, &gen);
 	uint64_t word;
 	bool done;
 
@@ -481,13 +484,13 @@ int siw_mem_stag_invalidate(struct siw_mem *mem, uint32_t stag, const void *stre
 	stag_entry_release(e);
 	if (!done)
 		return -EACCES;
-	await_refs(e);
+	await_stag_references(e);
 	return 0;
 }
 
 /* ---- access ---------------------------------------------------------------------------------- */
 
-static int stag_refuse(struct siw_wire_err *err, uint8_t layer, uint8_t type, uint8_t code)
+static int refuse_stag_access(struct siw_wire_err *err, uint8_t layer, uint8_t type, uint8_t code)
 {
 	*err = (struct siw_wire_err){ layer, type, code };
 	return -EACCES;
@@ -495,11 +498,11 @@ static int stag_refuse(struct siw_wire_err *err, uint8_t layer, uint8_t type, ui
 
 static int stag_refuse_tagged(struct siw_wire_err *err, uint8_t code)
 {
-	return stag_refuse(err, SIW_LAYER_DDP, SIW_DDP_TAGGED_BUFFER, code);
+	return refuse_stag_access(err, SIW_LAYER_DDP, SIW_DDP_TAGGED_BUFFER, code);
 }
 
 /*
- * The checks of RFC5041-7.1-06 except the first. Access rights are checked by RDMAP (RFC 5040
+ * Makes the checks of RFC5041-7.1-06 except the first. Access rights are checked by RDMAP (RFC 5040
  * figure 9).
  */
 static int stag_check_access(struct siw_stag_entry *e, uint32_t pd, const void *stream,
@@ -512,8 +515,8 @@ static int stag_check_access(struct siw_stag_entry *e, uint32_t pd, const void *
 	if (owner ? owner != stream : load_field(e, pd) != pd)
 		return stag_refuse_tagged(err, SIW_DDP_STAG_NOT_OF_STREAM);
 	if ((load_field(e, rights) & right) != right)
-		return stag_refuse(err, SIW_LAYER_RDMAP, SIW_RDMAP_REMOTE_PROTECTION,
-				   SIW_RDMAP_ACCESS);
+		return refuse_stag_access(err, SIW_LAYER_RDMAP, SIW_RDMAP_REMOTE_PROTECTION,
+					  SIW_RDMAP_ACCESS);
 	if (to + len < to)
 		return stag_refuse_tagged(err, SIW_DDP_TO_WRAP);
 	if (to < base || to - base > load_field(e, length) ||
@@ -555,7 +558,7 @@ int siw_mem_stag_get(struct siw_mem *mem, uint32_t stag, uint32_t pd, const void
 	n = siw_mem_sgl_resolve(mem, sgl, load_field(e, nsge), false, pd, true, to, len, iov, max);
 	if (n < 0) { /* a region in the list was freed while the STag was valid */
 		stag_entry_release(e);
-		return stag_refuse(err, SIW_LAYER_DDP, SIW_DDP_LOCAL_CATASTROPHIC, 0);
+		return refuse_stag_access(err, SIW_LAYER_DDP, SIW_DDP_LOCAL_CATASTROPHIC, 0);
 	}
 	return n;
 }

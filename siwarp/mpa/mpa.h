@@ -49,7 +49,7 @@ int siw_mpa_connect(struct siw_llp_port *port, const struct siw_addr *dest,
 		    const struct siw_addr *source, const struct siw_mpa_params *params,
 		    struct siw_io_handler *handler, struct siw_mpa_stream **out);
 /*
- * Opens a stream that is its own peer: what it sends is received by itself. No frames are
+ * Opens a stream that is its own peer and therefore receives the FPDUs that it sends. No frames are
  * exchanged; siw_mpa_startup returns SIW_MPA_REPLY with the params passed here.
  */
 int siw_mpa_connect_itself(struct siw_llp_port *port, const struct siw_addr *local,
@@ -81,7 +81,7 @@ int siw_mpa_startup(struct siw_mpa_stream *stream, struct siw_mpa_params *peer);
  * Responder: sends the Reply, which is a rejection if params->rejected is set. Returns 0; -EINVAL
  * if params are illegal; -errno. Of params it uses crc, markers, rejected, features if the Request
  * announces any, the private data and, for an enhanced Request, ird, ord and, if that is
- * peer-to-peer, rtr (at least one). Everything else is taken from the Request: revision, format,
+ * peer-to-peer, rtr (at least one). Everything else is copied from the Request: revision, format,
  * connection model, and 0x3fff in ird or ord if the Request has it in ord or ird. CRCs are then on
  * if either end requested them, and FPDUs to an end have Markers if that end requested them.
  */
@@ -119,9 +119,9 @@ int64_t siw_mpa_tx_fpdu(struct siw_mpa_stream *stream, const void *head, size_t 
  * count has reached its end.
  */
 int siw_mpa_tx_flush(struct siw_mpa_stream *stream, uint64_t *accepted);
-/* Whether framed FPDUs wait for room in TCP's buffer, or for the peer's first FPDU. */
+/* Returns whether framed FPDUs wait for space in TCP's buffer, or for the peer's first FPDU. */
 bool siw_mpa_tx_blocked(const struct siw_mpa_stream *stream);
-/* The *accepted of the last flush. */
+/* Returns the value of *accepted of the last siw_mpa_tx_flush. */
 uint64_t siw_mpa_tx_accepted(const struct siw_mpa_stream *stream);
 
 /* ---- receiving FPDUs ------------------------------------------------------------------------- */
@@ -155,22 +155,25 @@ int siw_mpa_rx_payload(struct siw_mpa_stream *stream, size_t skip, const struct 
 
 /* ---- the complete stream --------------------------------------------------------------------- */
 
-/* The error that caused the last -EPROTO or -EBADMSG. */
+/* Returns the error that caused the last -EPROTO or -EBADMSG of the stream. */
 struct siw_wire_err siw_mpa_error(const struct siw_mpa_stream *stream);
 int siw_mpa_addrs(struct siw_mpa_stream *stream, struct siw_addr *local, struct siw_addr *peer);
-/* The stream's socket: to set its handler, to pause and resume reading. */
+/* Returns the stream's socket: to set its handler, to pause and resume reading. */
 struct siw_llp_sock *siw_mpa_sock(const struct siw_mpa_stream *stream);
-/* Whether octets were read but not consumed: the next siw_mpa_rx_fpdu may need no system call. */
+/*
+ * Returns whether octets were read but not consumed: the next siw_mpa_rx_fpdu may need no system
+ * call.
+ */
 bool siw_mpa_staged(const struct siw_mpa_stream *stream);
 bool siw_mpa_crc_on(const struct siw_mpa_stream *stream);
-/* Shuts down the sending side; receiving continues. Returns 0 or -errno. */
+/* Shuts down the sending side of the stream; receiving continues. Returns 0 or -errno. */
 int siw_mpa_shutdown(struct siw_mpa_stream *stream);
 /*
- * Reads and discards what the peer still sends. Returns 1 if the stream ended, or the connection
- * failed; 0 if not yet; -EMSGSIZE if more arrived than 256 MiB.
+ * Reads and discards the octets that the peer still sends. Returns 1 if the stream ended, or the
+ * connection failed; 0 if not yet; -EMSGSIZE if more than 256 MiB arrived.
  */
 int siw_mpa_drain(struct siw_mpa_stream *stream);
-/* Closes and frees the stream. abort: with a TCP reset. */
+/* Closes and frees the stream. abort: the connection is reset. */
 void siw_mpa_close(struct siw_mpa_stream *stream, bool abort);
 
 /* cffi: end */

@@ -8,16 +8,16 @@
 
 #include "mpa/mpa_stream.h"
 
-static const char *frame_key(bool reply)
+static const char *startup_frame_key(bool reply)
 {
 	return reply ? SIW_MPA_KEY_REPLY : SIW_MPA_KEY_REQUEST;
 }
 
 /*
- * Whether this end may send a frame with these parameters. Revision 0 is the RDMA Consortium's
- * protocol, which siwarp does not support.
+ * Returns whether this end may send a frame with these parameters. Revision 0 is the RDMA
+ * Consortium's protocol, which siwarp does not support.
  */
-bool siw_mpa_params_legal(const struct siw_mpa_params *p, bool reply)
+bool siw_mpa_params_are_legal(const struct siw_mpa_params *p, bool reply)
 {
 	uint32_t room = SIW_MPA_MAX_PDATA;
 
@@ -39,7 +39,7 @@ bool siw_mpa_params_legal(const struct siw_mpa_params *p, bool reply)
 	return p->p2p ? p->rtr != 0 : p->rtr == 0;
 }
 
-static void put_enhanced(uint8_t *at, const struct siw_mpa_params *p)
+static void write_enhanced_data(uint8_t *at, const struct siw_mpa_params *p)
 {
 	struct siw_mpa_enhanced *e = (struct siw_mpa_enhanced *)at;
 	uint32_t ird = p->ird, ord = p->ord;
@@ -56,7 +56,7 @@ static void put_enhanced(uint8_t *at, const struct siw_mpa_params *p)
 	siw_mpa_put_be16(e->ord, ord);
 }
 
-static void get_enhanced(const uint8_t *at, struct siw_mpa_params *p)
+static void parse_enhanced_data(const uint8_t *at, struct siw_mpa_params *p)
 {
 	const struct siw_mpa_enhanced *e = (const struct siw_mpa_enhanced *)at;
 	uint32_t ird = siw_mpa_be16(e->ird), ord = siw_mpa_be16(e->ord);
@@ -72,7 +72,7 @@ static void get_enhanced(const uint8_t *at, struct siw_mpa_params *p)
 	p->rtr |= ord & SIW_MPA_BIT_D ? SIW_MPA_RTR_READ : 0;
 }
 
-static uint8_t put_features(uint8_t features, bool reply)
+static uint8_t announce_features_in_flags(uint8_t features, bool reply)
 {
 	uint8_t flags = reply ? SIW_MPA_FLAG_P : SIW_MPA_FLAG_Q;
 
@@ -82,7 +82,7 @@ static uint8_t put_features(uint8_t features, bool reply)
 }
 
 /* Any other pattern, such as a Request's bits repeated in a Reply, announces no features. */
-static uint8_t get_features(uint8_t flags, bool reply)
+static uint8_t parse_announced_features(uint8_t flags, bool reply)
 {
 	if ((flags & SIW_MPA_FLAGS_ROLE) != (reply ? SIW_MPA_FLAG_P : SIW_MPA_FLAG_Q))
 		return 0;
@@ -94,13 +94,13 @@ uint32_t siw_mpa_frame_build(uint8_t *frame, const struct siw_mpa_params *p, boo
 	struct siw_mpa_frame *f = (struct siw_mpa_frame *)frame;
 	uint8_t *pd = frame + sizeof(*f);
 
-	memcpy(f->key, frame_key(reply), SIW_MPA_KEY_LEN);
+	memcpy(f->key, startup_frame_key(reply), SIW_MPA_KEY_LEN);
 	f->flags = (p->markers ? SIW_MPA_FLAG_M : 0) | (p->crc ? SIW_MPA_FLAG_C : 0) |
 		   (p->rejected ? SIW_MPA_FLAG_R : 0) | (p->enhanced ? SIW_MPA_FLAG_S : 0) |
-		   put_features(p->features, reply);
+		   announce_features_in_flags(p->features, reply);
 	f->rev = p->rev;
 	if (p->enhanced) {
-		put_enhanced(pd, p);
+		write_enhanced_data(pd, p);
 		pd += sizeof(struct siw_mpa_enhanced);
 	}
 	memcpy(pd, p->pdata, p->pdata_len);
@@ -119,7 +119,8 @@ int siw_mpa_frame_missing(const uint8_t *frame, uint32_t len, bool reply)
 	const struct siw_mpa_frame *f = (const struct siw_mpa_frame *)frame;
 	uint32_t pd;
 
-	if (memcmp(frame, frame_key(reply), len < SIW_MPA_KEY_LEN ? len : SIW_MPA_KEY_LEN) != 0)
+	if (memcmp(frame, startup_frame_key(reply),
+		   len < SIW_MPA_KEY_LEN ? len : SIW_MPA_KEY_LEN) != 0)
 		return -EPROTO; /* RFC5044-7.1.1-02, -04; two initiators: RFC5044-7.1.2-15 */
 	if (len < sizeof(*f))
 		return (int)(sizeof(*f) - len);
@@ -140,12 +141,12 @@ int siw_mpa_frame_parse(const uint8_t *frame, bool reply, struct siw_mpa_params 
 	out->markers = !!(f->flags & SIW_MPA_FLAG_M);
 	out->crc = !!(f->flags & SIW_MPA_FLAG_C);
 	out->rejected = !!(f->flags & SIW_MPA_FLAG_R);
-	out->features = get_features(f->flags, reply);
+	out->features = parse_announced_features(f->flags, reply);
 	/* In revisions 0 and 1 the bit S is reserved (RFC5044-7.1.1-13, RFC6581-6-02). */
 	if (f->rev >= 2 && f->flags & SIW_MPA_FLAG_S) {
 		if (len < sizeof(struct siw_mpa_enhanced)) /* RFC6581-6-05 */
 			return -EPROTO;
-		get_enhanced(pd, out);
+		parse_enhanced_data(pd, out);
 		pd += sizeof(struct siw_mpa_enhanced);
 		len -= sizeof(struct siw_mpa_enhanced);
 	}

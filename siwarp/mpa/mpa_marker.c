@@ -11,14 +11,16 @@
 #include "base/guard.h"
 #include "mpa/mpa_stream.h"
 
-/* The position at which the next octet of an FPDU is written. */
+/*
+ * The position in the send buffer and in the stream at which the next octet of an FPDU is written.
+ */
 struct cursor {
 	uint8_t *to;
-	/* stream positions; at: of the next octet; first: of the length field */
+	/* stream positions; at: of the next octet; first: of the FPDU's length field */
 	uint32_t at, first;
 };
 
-static void put_marker(struct cursor *c, uint32_t fpduptr)
+static void write_marker(struct cursor *c, uint32_t fpduptr)
 {
 	struct siw_mpa_marker *marker = (struct siw_mpa_marker *)c->to;
 
@@ -29,20 +31,20 @@ static void put_marker(struct cursor *c, uint32_t fpduptr)
 }
 
 /* RFC5044-4.3-03, -08. The difference is also correct when positions wrap (RFC5044-4.3-04). */
-static void put_marker_if_due(struct cursor *c)
+static void write_marker_if_due(struct cursor *c)
 {
-	if (!siw_mpa_to_marker(c->at))
-		put_marker(c, c->at - c->first);
+	if (!siw_mpa_octets_to_marker(c->at))
+		write_marker(c, c->at - c->first);
 }
 
-/* Copies len octets with Markers in between. Returns 0, or -EFAULT if from is not mapped. */
-static int marker_copy(struct cursor *c, const uint8_t *from, size_t len)
+/* Copies len octets with Markers between them. Returns 0, or -EFAULT if from is not mapped. */
+static int copy_with_markers(struct cursor *c, const uint8_t *from, size_t len)
 {
 	while (len) {
 		uint32_t now;
 
-		put_marker_if_due(c);
-		now = siw_mpa_to_marker(c->at);
+		write_marker_if_due(c);
+		now = siw_mpa_octets_to_marker(c->at);
 		if (!now)
 			now = SIW_MPA_MARKER_SPACING;
 		if (now > len)
@@ -57,26 +59,26 @@ static int marker_copy(struct cursor *c, const uint8_t *from, size_t len)
 	return 0;
 }
 
-int siw_mpa_marked_put(uint8_t *to, uint32_t at, const void *head, size_t head_len,
-		       const struct iovec *payload, int n, uint32_t ulpdu, bool crc)
+int siw_mpa_write_fpdu_with_markers(uint8_t *to, uint32_t at, const void *head, size_t head_len,
+				    const struct iovec *payload, int n, uint32_t ulpdu, bool crc)
 {
 	static const uint8_t zeros[SIW_MPA_CRC_OCTETS];
 	uint8_t length[SIW_MPA_LEN_OCTETS];
 	struct cursor c = { .to = to, .at = at };
 
-	if (!siw_mpa_to_marker(at)) /* RFC5044-4.3-09 */
-		put_marker(&c, 0);
+	if (!siw_mpa_octets_to_marker(at)) /* RFC5044-4.3-09 */
+		write_marker(&c, 0);
 	c.first = c.at;
 	siw_mpa_put_be16(length, ulpdu);
 	memcpy(c.to, length, sizeof(length));
 	c.to += sizeof(length);
 	c.at += sizeof(length);
-	marker_copy(&c, head, head_len);
+	copy_with_markers(&c, head, head_len);
 	for (int i = 0; i < n; i++)
-		if (marker_copy(&c, payload[i].iov_base, payload[i].iov_len))
+		if (copy_with_markers(&c, payload[i].iov_base, payload[i].iov_len))
 			return -EFAULT;
-	marker_copy(&c, zeros, siw_mpa_pad(ulpdu));
-	put_marker_if_due(&c);
+	copy_with_markers(&c, zeros, siw_mpa_pad(ulpdu));
+	write_marker_if_due(&c);
 	if (crc) /* the CRC covers the Markers (RFC5044-4.4-11) */
 		siw_crc32c_put(c.to, siw_crc32c(0, to, (size_t)(c.to - to)));
 	else
@@ -86,7 +88,7 @@ int siw_mpa_marked_put(uint8_t *to, uint32_t at, const void *head, size_t head_l
 
 bool siw_mpa_markers_valid(const uint8_t *octets, uint32_t at, uint32_t marked_len)
 {
-	uint32_t i = siw_mpa_to_marker(at), first = i ? 0 : SIW_MPA_MARKER_OCTETS;
+	uint32_t i = siw_mpa_octets_to_marker(at), first = i ? 0 : SIW_MPA_MARKER_OCTETS;
 
 	for (; i < marked_len; i += SIW_MPA_MARKER_SPACING) {
 		const struct siw_mpa_marker *marker = (const struct siw_mpa_marker *)(octets + i);

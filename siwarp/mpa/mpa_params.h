@@ -33,7 +33,7 @@ enum siw_mpa_feature {
 
 struct siw_mpa_params {
 	uint8_t rev;	    /* MPA revision: 0, 1 or 2 */
-	uint8_t markers;    /* M: the sender requests Markers in what it receives */
+	uint8_t markers;    /* M: the sender requests Markers in the FPDUs that it receives */
 	uint8_t crc;	    /* C: the sender requests CRCs */
 	uint8_t rejected;   /* R, in a Reply: the connection is rejected */
 	uint8_t enhanced;   /* S: ird, ord and the RTR bits below are in the frame (revision 2) */

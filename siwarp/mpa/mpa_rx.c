@@ -16,7 +16,7 @@
  * With Markers every FPDU is completely staged, its CRC and its Markers are checked, and the
  * payload between them is copied to its destination.
  *
- * When nothing is staged, the staging buffer is handed to the next stream that receives
+ * When nothing is staged, the staging buffer is passed to the next stream that receives
  * (mpa_spare.h).
  */
 #include <errno.h>
@@ -32,7 +32,9 @@
 #include "mpa/mpa_stream.h"
 
 #define STAGING_OCTETS (64u << 10)
-/* The largest FPDU has 2 + 65535 + 3 + 4 octets; this buffer holds nearly two. */
+/*
+ * The largest FPDU has 2 + 65535 + 3 + 4 octets; a buffer of this size holds nearly two such FPDUs.
+ */
 #define STRICT_OCTETS (128u << 10)
 /* FPDUs up to this size are staged completely and checked before they are placed. */
 #define WHOLE_OCTETS 8192u
@@ -42,10 +44,13 @@
  */
 #define BULK_OCTETS 4096u
 #define HEAD_OCTETS 64u
-/* Octets of a peer that keeps sending which siw_mpa_drain discards before it gives up. */
+/*
+ * A peer may keep sending while siw_mpa_drain discards octets; siw_mpa_drain stops after this many
+ * octets.
+ */
 #define DRAIN_OCTETS (256u << 20)
 /*
- * Octets that a peer sends before it has received our Reply are stored up to this size; the rest
+ * Octets that a peer sends before it has received the Reply are stored up to this size; the rest
  * stays in TCP's receive buffer.
  */
 #define EARLY_OCTETS 4096u
@@ -64,8 +69,10 @@ void siw_mpa_rx_free(struct siw_mpa_rx *rx)
 	free(rx->buf);
 }
 
-/* Relaxed suffices: start-up stores crc_mode under the progress lock, which the caller holds. */
-static bool crc_is_on(const struct siw_mpa_stream *stream)
+/*
+ * Relaxed order suffices: start-up stores crc_mode under the progress lock, which the caller holds.
+ */
+static bool is_crc_on(const struct siw_mpa_stream *stream)
 {
 	return atomic_load_explicit(&stream->crc_mode, memory_order_relaxed) == SIW_MPA_CRC_ON;
 }
@@ -75,13 +82,16 @@ static uint32_t staged_octets(const struct siw_mpa_rx *rx)
 	return rx->end - rx->pos;
 }
 
-static int rx_dead(struct siw_mpa_stream *stream, enum siw_mpa_ecode code, int rv)
+static int end_rx_with_error(struct siw_mpa_stream *stream, enum siw_mpa_ecode code, int rv)
 {
 	stream->rx.dead = rv;
 	return siw_mpa_fail(stream, code, rv);
 }
 
-/* Allocates staging for a stream that has none, or enlarges it after Markers were negotiated. */
+/*
+ * Allocates the staging buffer of a stream that has none, or enlarges it after Markers were
+ * negotiated.
+ */
 static bool staging_grow(struct siw_mpa_rx *rx, uint32_t cap)
 {
 	uint8_t *buf = rx->buf ? NULL : siw_mpa_pool_get(&stagings[cap == STRICT_OCTETS]);
@@ -95,7 +105,7 @@ static bool staging_grow(struct siw_mpa_rx *rx, uint32_t cap)
 	return true;
 }
 
-/* Hands over the staging buffer when nothing is staged and nothing has arrived. */
+/* Returns the staging buffer to the pool when nothing is staged and nothing has arrived. */
 static void staging_release(struct siw_mpa_rx *rx)
 {
 	if (!rx->buf)
@@ -106,8 +116,8 @@ static void staging_release(struct siw_mpa_rx *rx)
 }
 
 /*
- * Makes room for at least want octets after the staged ones. There is always room for the rest of
- * one FPDU.
+ * Makes room in the staging buffer for at least `want` octets after the staged ones. There is
+ * always room for the rest of one FPDU.
  */
 static int staging_make_room(struct siw_mpa_rx *rx, uint32_t want)
 {
@@ -125,7 +135,10 @@ static int staging_make_room(struct siw_mpa_rx *rx, uint32_t want)
 	return rx->cap > rx->end ? 0 : -ENOBUFS;
 }
 
-/* Reads once into staging, up to limit octets. Sets rx->dry if the socket has no more. */
+/*
+ * Reads once into the staging buffer, up to limit octets. Sets rx->dry if the socket has no more
+ * octets.
+ */
 static int staging_read(struct siw_mpa_stream *stream, uint32_t want, uint32_t limit)
 {
 	struct siw_mpa_rx *rx = &stream->rx;
@@ -145,7 +158,7 @@ static int staging_read(struct siw_mpa_stream *stream, uint32_t want, uint32_t l
 	return (int)n;
 }
 
-int siw_mpa_rx_early(struct siw_mpa_stream *stream)
+int siw_mpa_store_early_octets(struct siw_mpa_stream *stream)
 {
 	uint32_t here = staged_octets(&stream->rx);
 
@@ -156,22 +169,22 @@ int siw_mpa_rx_early(struct siw_mpa_stream *stream)
  * Converts the error of a read: returns 0 if there was nothing to read. middle: the read was within
  * an FPDU, so that the end of the stream is an error.
  */
-static int read_failed(struct siw_mpa_stream *stream, int rv, bool middle)
+static int convert_read_error(struct siw_mpa_stream *stream, int rv, bool middle)
 {
 	if (rv == -EAGAIN)
 		return 0;
 	if (rv == -ENOTCONN && middle)
 		rv = -ECONNRESET;
-	return rx_dead(stream,
-		       rv == -EFAULT || rv == -ENOMEM ? SIW_MPA_CATASTROPHIC : SIW_MPA_CLOSED, rv);
+	return end_rx_with_error(
+		stream, rv == -EFAULT || rv == -ENOMEM ? SIW_MPA_CATASTROPHIC : SIW_MPA_CLOSED, rv);
 }
 
 /*
- * Whether the last read returned everything that the socket had. Then the caller returns 0 without
- * another read, which would find nothing. The socket is still marked ready, because it has not
- * reported EAGAIN, so its handler is called again.
+ * Returns whether the last read returned all octets that the socket had. Then the caller returns 0
+ * without another read, which would find nothing. The socket is still marked ready, because it has
+ * not reported EAGAIN, so its handler is called again.
  */
-static bool take_socket_empty(struct siw_mpa_rx *rx)
+static bool consume_socket_empty_flag(struct siw_mpa_rx *rx)
 {
 	bool dry = rx->dry;
 
@@ -180,19 +193,19 @@ static bool take_socket_empty(struct siw_mpa_rx *rx)
 }
 
 /*
- * A valid FPDU has arrived. From now on a responder may send (RFC5044-7.1.2-11), as soon as its
- * Reply is sent.
+ * Called when a valid FPDU has arrived. From now on a responder may send (RFC5044-7.1.2-11), as
+ * soon as its Reply is sent.
  */
-static void fpdu_validated(struct siw_mpa_stream *stream)
+static void note_valid_fpdu(struct siw_mpa_stream *stream)
 {
 	stream->rx.heard = true;
 	if (!siw_mpa_tx_is_open(stream) && !stream->start)
 		siw_mpa_open_tx(stream);
 }
 
-static bool crc_good(struct siw_mpa_stream *stream, uint32_t crc, const uint8_t *trailer)
+static bool is_fpdu_crc_valid(struct siw_mpa_stream *stream, uint32_t crc, const uint8_t *trailer)
 {
-	if (!crc_is_on(stream)) /* RFC5044-4.1-03 */
+	if (!is_crc_on(stream)) /* RFC5044-4.1-03 */
 		return true;
 	if (crc == siw_crc32c_get(trailer))
 		return true;
@@ -202,10 +215,10 @@ static bool crc_good(struct siw_mpa_stream *stream, uint32_t crc, const uint8_t 
 
 /* ---- locating the next FPDU ------------------------------------------------------------------ */
 
-/* Octets of a Marker directly before the next FPDU, or 0 if there is none. */
+/* Returns the octets of a Marker directly before the next FPDU, or 0 if there is none. */
 static uint32_t leading_marker_octets(const struct siw_mpa_rx *rx)
 {
-	return siw_mpa_to_marker(rx->at) ? 0 : SIW_MPA_MARKER_OCTETS;
+	return siw_mpa_octets_to_marker(rx->at) ? 0 : SIW_MPA_MARKER_OCTETS;
 }
 
 static uint32_t octets_to_stage_marked(const struct siw_mpa_rx *rx)
@@ -214,11 +227,12 @@ static uint32_t octets_to_stage_marked(const struct siw_mpa_rx *rx)
 
 	if (staged_octets(rx) < head)
 		return head;
-	return siw_mpa_marked_len(rx->at, siw_mpa_fpdu_len(siw_mpa_be16(rx->buf + rx->pos + head -
-									SIW_MPA_LEN_OCTETS)));
+	return siw_mpa_fpdu_len_with_markers(
+		rx->at,
+		siw_mpa_fpdu_len(siw_mpa_be16(rx->buf + rx->pos + head - SIW_MPA_LEN_OCTETS)));
 }
 
-/* Octets that must be staged before the header of the next FPDU is reported. */
+/* Returns the octets that must be staged before the header of the next FPDU is reported. */
 static uint32_t octets_to_stage(const struct siw_mpa_rx *rx)
 {
 	uint32_t len;
@@ -237,19 +251,19 @@ static int stage_fpdu_head(struct siw_mpa_stream *stream)
 {
 	struct siw_mpa_rx *rx = &stream->rx;
 
-	/* The loop ends: each round reads octets of this FPDU, or returns. */
+	/* The loop ends, because each round reads octets of this FPDU, or returns. */
 	for (;;) {
 		uint32_t want = octets_to_stage(rx);
 		int rv;
 
 		if (staged_octets(rx) >= want)
 			return 1;
-		if (take_socket_empty(rx))
+		if (consume_socket_empty_flag(rx))
 			return 0;
 		rv = staging_read(stream, want - staged_octets(rx),
 				  rx->bulk && !rx->strict ? BULK_OCTETS : STRICT_OCTETS);
 		if (rv < 0)
-			return read_failed(stream, rv, staged_octets(rx) > 0);
+			return convert_read_error(stream, rv, staged_octets(rx) > 0);
 	}
 }
 
@@ -259,11 +273,11 @@ static int check_whole_fpdu(struct siw_mpa_stream *stream, uint32_t len)
 	const uint8_t *at = rx->buf + rx->pos;
 	uint32_t crc = 0, covered = len - SIW_MPA_CRC_OCTETS;
 
-	if (crc_is_on(stream))
+	if (is_crc_on(stream))
 		crc = siw_crc32c(0, at, covered);
-	if (!crc_good(stream, crc, at + covered))
-		return rx_dead(stream, SIW_MPA_CRC, -EBADMSG);
-	fpdu_validated(stream);
+	if (!is_fpdu_crc_valid(stream, crc, at + covered))
+		return end_rx_with_error(stream, SIW_MPA_CRC, -EBADMSG);
+	note_valid_fpdu(stream);
 	return 1;
 }
 
@@ -283,12 +297,13 @@ static int head_without_markers(struct siw_mpa_stream *stream)
 }
 
 /*
- * Called when the FPDU is complete and its checks have passed. Skips a Marker before the FPDU, and
- * moves the octets before an early Marker up to those after it, so that the header is contiguous.
+ * Called when an FPDU with Markers is complete and its checks have passed. Skips a Marker before
+ * the FPDU, and moves the octets before an early Marker up to those after it, so that the header is
+ * contiguous.
  */
-static void open_marked(struct siw_mpa_rx *rx, uint32_t marked_len)
+static void skip_markers_of_fpdu(struct siw_mpa_rx *rx, uint32_t marked_len)
 {
-	uint32_t lead = leading_marker_octets(rx), gap = siw_mpa_to_marker(rx->at + lead);
+	uint32_t lead = leading_marker_octets(rx), gap = siw_mpa_octets_to_marker(rx->at + lead);
 
 	rx->pos += lead;
 	rx->left = marked_len - lead;
@@ -316,9 +331,9 @@ static __attribute__((noinline)) int marked_head(struct siw_mpa_stream *stream)
 	if (rv < 0)
 		return rv;
 	if (!siw_mpa_markers_valid(rx->buf + rx->pos, rx->at, len))
-		return rx_dead(stream, SIW_MPA_MARKER, -EPROTO);
+		return end_rx_with_error(stream, SIW_MPA_MARKER, -EPROTO);
 	rx->whole = true;
-	open_marked(rx, len);
+	skip_markers_of_fpdu(rx, len);
 	return 1;
 }
 
@@ -331,8 +346,8 @@ int siw_mpa_rx_fpdu(struct siw_mpa_stream *stream, const uint8_t **head, size_t 
 
 	if (rx->dead)
 		return rx->dead;
-	if (stream->start) { /* start-up, or the Reply is not sent completely */
-		rv = siw_mpa_pump(stream);
+	if (stream->start) { /* start-up is in progress, or the Reply is not sent completely */
+		rv = siw_mpa_send_startup_frame(stream);
 		if (rv < 0)
 			return rv;
 		if (stream->state < SIW_MPA_ST_ACCEPTING)
@@ -390,8 +405,8 @@ static int scatter_with_crc(const struct iovec *dest, int n, size_t at, const ui
  * Stores in out the part of dest that follows its first `at` octets. Returns the number of iovecs;
  * *len is set to their total length in octets.
  */
-static int remaining_dest(const struct iovec *dest, int n, size_t at, struct iovec *out, int max,
-			  size_t *len)
+static int remaining_dest_iovecs(const struct iovec *dest, int n, size_t at, struct iovec *out,
+				 int max, size_t *len)
 {
 	int used = 0;
 
@@ -409,29 +424,30 @@ static int remaining_dest(const struct iovec *dest, int n, size_t at, struct iov
 	return used;
 }
 
-static int finish_fpdu(struct siw_mpa_rx *rx, uint32_t consumed)
+static int finish_received_fpdu(struct siw_mpa_rx *rx, uint32_t consumed)
 {
 	rx->pos += consumed;
 	rx->have = rx->whole = rx->placing = false;
 	return 1;
 }
 
-/* Begins an FPDU that is only partly staged: adds its header to the CRC. */
+/* Begins an FPDU that is only partly staged: adds the FPDU's header to the CRC. */
 static void begin_partial_fpdu(struct siw_mpa_stream *stream, size_t skip)
 {
 	struct siw_mpa_rx *rx = &stream->rx;
 	uint32_t head = SIW_MPA_LEN_OCTETS + (uint32_t)skip;
 
 	rx->crc = 0;
-	if (crc_is_on(stream))
+	if (is_crc_on(stream))
 		rx->crc = siw_crc32c(0, rx->buf + rx->pos, head);
 	rx->pos += head;
 	rx->done = (uint32_t)skip;
 	rx->placing = true;
 }
 
-/* Copies staged payload to its destination. Returns 0 or -EFAULT. */
-static int place_staged(struct siw_mpa_stream *stream, size_t skip, const struct iovec *dest, int n)
+/* Copies staged payload to the payload's destination. Returns 0 or -EFAULT. */
+static int place_staged_payload(struct siw_mpa_stream *stream, size_t skip,
+				const struct iovec *dest, int n)
 {
 	struct siw_mpa_rx *rx = &stream->rx;
 	uint32_t now = rx->ulpdu_len - rx->done;
@@ -441,7 +457,7 @@ static int place_staged(struct siw_mpa_stream *stream, size_t skip, const struct
 	if (!now)
 		return 0;
 	if (scatter_with_crc(dest, n, rx->done - skip, rx->buf + rx->pos, now,
-			     crc_is_on(stream) ? &rx->crc : NULL))
+			     is_crc_on(stream) ? &rx->crc : NULL))
 		return -EFAULT;
 	rx->pos += now;
 	rx->done += now;
@@ -450,19 +466,20 @@ static int place_staged(struct siw_mpa_stream *stream, size_t skip, const struct
 
 /*
  * Reads the rest of the payload to its destination and the octets after it into staging, in one
- * system call. The CRC is computed at once, while the octets are in the cache. Returns the octets
- * read, or an error as staging_read() does.
+ * system call. The CRC is computed immediately, while the octets are in the cache. Returns the
+ * octets read, or an error as staging_read() does.
  */
-static int read_direct(struct siw_mpa_stream *stream, size_t skip, const struct iovec *dest, int n)
+static int read_payload_to_dest(struct siw_mpa_stream *stream, size_t skip,
+				const struct iovec *dest, int n)
 {
 	struct siw_mpa_rx *rx = &stream->rx;
 	struct iovec iov[DEST_IOVS + 1];
 	uint32_t rest = rx->ulpdu_len - rx->done;
 	size_t direct, asked;
-	int used = remaining_dest(dest, n, rx->done - skip, iov, DEST_IOVS, &direct);
+	int used = remaining_dest_iovecs(dest, n, rx->done - skip, iov, DEST_IOVS, &direct);
 	ssize_t got;
 
-	/* Staging is empty: payload is missing, so place_staged() has copied everything. */
+	/* Staging is empty: payload is missing, so place_staged_payload() has copied everything. */
 	rx->pos = rx->end = 0;
 	asked = direct;
 	if (direct == rest) {
@@ -478,15 +495,15 @@ static int read_direct(struct siw_mpa_stream *stream, size_t skip, const struct 
 		rx->end = (uint32_t)((size_t)got - direct);
 	else
 		direct = (size_t)got;
-	if (crc_is_on(stream)) {
+	if (is_crc_on(stream)) {
 		size_t left = direct;
 
 		for (int i = 0; left; i++) {
 			size_t now = iov[i].iov_len < left ? iov[i].iov_len : left;
 
 			/*
-			 * The memory was mapped when the kernel wrote it, but may be unmapped by
-			 * now.
+			 * The destination memory was mapped when the kernel wrote it, but may be
+			 * unmapped by now.
 			 */
 			if (siw_guard_crc(&rx->crc, iov[i].iov_base, now))
 				return -EFAULT;
@@ -501,7 +518,7 @@ static int read_direct(struct siw_mpa_stream *stream, size_t skip, const struct 
  * Checks the CRC once all payload is placed. Returns 1, 0 if pad and CRC have not arrived, or
  * -EBADMSG.
  */
-static int check_trailer(struct siw_mpa_stream *stream)
+static int check_fpdu_trailer(struct siw_mpa_stream *stream)
 {
 	struct siw_mpa_rx *rx = &stream->rx;
 	uint32_t pad = siw_mpa_pad(rx->ulpdu_len), len = pad + SIW_MPA_CRC_OCTETS;
@@ -509,15 +526,15 @@ static int check_trailer(struct siw_mpa_stream *stream)
 
 	if (staged_octets(rx) < len)
 		return 0;
-	if (crc_is_on(stream))
+	if (is_crc_on(stream))
 		rx->crc = siw_crc32c(rx->crc, at, pad);
-	if (!crc_good(stream, rx->crc, at + pad))
-		return rx_dead(stream, SIW_MPA_CRC, -EBADMSG);
-	fpdu_validated(stream);
-	return finish_fpdu(rx, len);
+	if (!is_fpdu_crc_valid(stream, rx->crc, at + pad))
+		return end_rx_with_error(stream, SIW_MPA_CRC, -EBADMSG);
+	note_valid_fpdu(stream);
+	return finish_received_fpdu(rx, len);
 }
 
-static bool dest_fits(const struct iovec *dest, int n, size_t want)
+static bool has_dest_length(const struct iovec *dest, int n, size_t want)
 {
 	size_t have = 0;
 
@@ -528,20 +545,21 @@ static bool dest_fits(const struct iovec *dest, int n, size_t want)
 	return have == want;
 }
 
-static int payload_whole(struct siw_mpa_stream *stream, size_t skip, const struct iovec *dest,
-			 int n)
+static int place_payload_of_staged_fpdu(struct siw_mpa_stream *stream, size_t skip,
+					const struct iovec *dest, int n)
 {
 	struct siw_mpa_rx *rx = &stream->rx;
 	const uint8_t *at = rx->buf + rx->pos + SIW_MPA_LEN_OCTETS + skip;
 
 	if (scatter_with_crc(dest, n, 0, at, rx->ulpdu_len - skip, NULL))
-		return rx_dead(stream, SIW_MPA_CATASTROPHIC, -EFAULT);
-	return finish_fpdu(rx, siw_mpa_fpdu_len(rx->ulpdu_len));
+		return end_rx_with_error(stream, SIW_MPA_CATASTROPHIC, -EFAULT);
+	return finish_received_fpdu(rx, siw_mpa_fpdu_len(rx->ulpdu_len));
 }
 
-/* Like payload_whole(), for payload with Markers in between. */
-static __attribute__((noinline)) int payload_marked(struct siw_mpa_stream *stream, size_t skip,
-						    const struct iovec *dest, int n)
+/* Places the payload of an FPDU with Markers; otherwise like place_payload_of_staged_fpdu(). */
+static __attribute__((noinline)) int place_payload_with_markers(struct siw_mpa_stream *stream,
+								size_t skip,
+								const struct iovec *dest, int n)
 {
 	struct siw_mpa_rx *rx = &stream->rx;
 	const uint8_t *from = rx->buf + rx->pos;
@@ -559,12 +577,12 @@ static __attribute__((noinline)) int payload_marked(struct siw_mpa_stream *strea
 		uint32_t now = len - done < gap ? len - done : gap;
 
 		if (scatter_with_crc(dest, n, done, from, now, NULL))
-			return rx_dead(stream, SIW_MPA_CATASTROPHIC, -EFAULT);
+			return end_rx_with_error(stream, SIW_MPA_CATASTROPHIC, -EFAULT);
 		done += now;
 		from += now + SIW_MPA_MARKER_OCTETS;
 		gap = SIW_MPA_MARKER_APART;
 	}
-	return finish_fpdu(rx, rx->left);
+	return finish_received_fpdu(rx, rx->left);
 }
 
 int siw_mpa_rx_payload(struct siw_mpa_stream *stream, size_t skip, const struct iovec *dest, int n)
@@ -573,35 +591,35 @@ int siw_mpa_rx_payload(struct siw_mpa_stream *stream, size_t skip, const struct 
 
 	if (rx->dead)
 		return rx->dead;
-	if (!rx->have || skip > rx->ulpdu_len || !dest_fits(dest, n, rx->ulpdu_len - skip))
+	if (!rx->have || skip > rx->ulpdu_len || !has_dest_length(dest, n, rx->ulpdu_len - skip))
 		return -EINVAL;
 	if (rx->whole)
-		return rx->markers ? payload_marked(stream, skip, dest, n)
-				   : payload_whole(stream, skip, dest, n);
+		return rx->markers ? place_payload_with_markers(stream, skip, dest, n)
+				   : place_payload_of_staged_fpdu(stream, skip, dest, n);
 	if (!rx->placing) {
 		if (SIW_MPA_LEN_OCTETS + skip > staged_octets(rx))
 			return -EINVAL;
 		begin_partial_fpdu(stream, skip);
 	}
-	/* The loop ends: each round consumes octets of this FPDU, or returns. */
+	/* The loop ends, because each round consumes octets of this FPDU, or returns. */
 	for (;;) {
 		int rv;
 
-		if (place_staged(stream, skip, dest, n))
-			return rx_dead(stream, SIW_MPA_CATASTROPHIC, -EFAULT);
+		if (place_staged_payload(stream, skip, dest, n))
+			return end_rx_with_error(stream, SIW_MPA_CATASTROPHIC, -EFAULT);
 		if (rx->done == rx->ulpdu_len) {
-			rv = check_trailer(stream);
+			rv = check_fpdu_trailer(stream);
 			if (rv)
 				return rv;
 		}
-		if (take_socket_empty(rx))
+		if (consume_socket_empty_flag(rx))
 			return 0;
 		if (rx->done < rx->ulpdu_len && n > 0)
-			rv = read_direct(stream, skip, dest, n);
+			rv = read_payload_to_dest(stream, skip, dest, n);
 		else
 			rv = staging_read(stream, SIW_MPA_MAX_TRAILER, BULK_OCTETS);
 		if (rv < 0)
-			return read_failed(stream, rv, true);
+			return convert_read_error(stream, rv, true);
 	}
 }
 
@@ -612,11 +630,11 @@ int siw_mpa_drain(struct siw_mpa_stream *stream)
 	struct siw_mpa_rx *rx = &stream->rx;
 
 	if (stream->start)
-		siw_mpa_pump(stream);
+		siw_mpa_send_startup_frame(stream);
 	rx->have = rx->whole = rx->placing = false;
 	/*
-	 * Bounded, to give other sockets a turn. The handler of a socket that still has octets is
-	 * called again.
+	 * The number of reads is bounded, to give other sockets a turn. The handler of a socket
+	 * that still has octets is called again.
 	 */
 	for (int i = 0; i < 64; i++) {
 		int rv;

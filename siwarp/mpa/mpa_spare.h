@@ -14,8 +14,8 @@
 #define SIW_MPA_SPARES 16u
 
 /*
- * Unused blocks of one size. Threads begin their search at different slots, so that they do not
- * share cache lines.
+ * A pool of unused memory blocks of one size. Threads begin their search at different slots, so
+ * that they do not share cache lines.
  */
 struct siw_mpa_spares {
 	struct {
@@ -23,7 +23,10 @@ struct siw_mpa_spares {
 	} slot[SIW_MPA_SPARES];
 };
 
-/* Returns an unused block, or NULL: the caller allocates one. May be called by any thread. */
+/*
+ * Returns an unused block of the pool, or NULL: the caller then allocates a block. May be called by
+ * any thread.
+ */
 void *siw_mpa_pool_get(struct siw_mpa_spares *spares);
 /*
  * Puts a block into the pool, or frees it if SIW_MPA_SPARES blocks are pooled. May be called by any

@@ -24,7 +24,10 @@ struct cell {
 #define ROW(state)	   [SIW_MPA_ST_##state]
 #define ON(event, act, to) [SIW_MPA_EV_##event] = {SIW_MPA_ACT_##act, SIW_MPA_ST_##to}
 
-/* Cells that are not listed are ILLEGAL. */
+/*
+ * The table of start-up: the action and the next state for each state and event. Cells that are not
+ * listed are ILLEGAL.
+ */
 static const struct cell table[SIW_MPA_N_STATES][SIW_MPA_N_EVENTS] = {
 	ROW(CONNECTING) = {
 		ON(CONNECTED, SEND_REQUEST, SENDING_REQUEST),
@@ -84,13 +87,13 @@ int siw_mpa_fail(struct siw_mpa_stream *stream, enum siw_mpa_ecode code, int rv)
 
 /* ---- actions: each returns one of enum siw_mpa_startup, or -errno ---------------------------- */
 
-static int act_illegal(struct siw_mpa_stream *stream)
+static int action_refuse_illegal_event(struct siw_mpa_stream *stream)
 {
 	(void)stream;
 	return -EINVAL;
 }
 
-static int act_wait(struct siw_mpa_stream *stream)
+static int action_keep_starting(struct siw_mpa_stream *stream)
 {
 	(void)stream;
 	return SIW_MPA_STARTING;
@@ -104,13 +107,13 @@ static void build_startup_frame(struct siw_mpa_stream *stream, bool reply)
 	start->out_sent = 0;
 }
 
-static int act_send_request(struct siw_mpa_stream *stream)
+static int action_send_request(struct siw_mpa_stream *stream)
 {
 	build_startup_frame(stream, false);
 	return SIW_MPA_STARTING;
 }
 
-static int act_report_request(struct siw_mpa_stream *stream)
+static int action_report_request(struct siw_mpa_stream *stream)
 {
 	(void)stream;
 	return SIW_MPA_REQUEST;
@@ -118,9 +121,9 @@ static int act_report_request(struct siw_mpa_stream *stream)
 
 /*
  * Answers a Request of revision 0 with a rejecting Reply of revision 1 and an orderly close (RFC
- * 5044 annex C.2.1), so that the peer learns the reason.
+ * 5044 annex C.2.1), so that the peer receives the reason.
  */
-static int act_refuse(struct siw_mpa_stream *stream)
+static int action_send_rejecting_reply_and_fail(struct siw_mpa_stream *stream)
 {
 	struct siw_mpa_start *start = stream->start;
 	const struct siw_mpa_params *peer = &start->peer;
@@ -128,12 +131,13 @@ static int act_refuse(struct siw_mpa_stream *stream)
 	start->mine = (struct siw_mpa_params){ .rev = 1, .crc = peer->crc, .rejected = 1 };
 	build_startup_frame(stream, true);
 	siw_count(SIW_COUNTER_rejects, 1);
-	siw_mpa_pump(stream); /* sent at most once, even if not all of it can be sent now */
+	siw_mpa_send_startup_frame(
+		stream); /* the Reply is sent once, even if only a part can be sent now */
 	stream->rx.dead = -EPROTO;
 	return siw_mpa_fail(stream, SIW_MPA_BAD_FRAME, -EPROTO);
 }
 
-/* Sets CRC and Markers as negotiated by both frames. */
+/* Sets the use of CRCs and Markers as negotiated by both frames. */
 static void set_negotiated_modes(struct siw_mpa_stream *stream)
 {
 	const struct siw_mpa_start *start = stream->start;
@@ -147,7 +151,7 @@ static void set_negotiated_modes(struct siw_mpa_stream *stream)
 	atomic_store_explicit(&stream->crc_mode, mode, memory_order_release);
 }
 
-static int act_give_reply(struct siw_mpa_stream *stream)
+static int action_report_reply(struct siw_mpa_stream *stream)
 {
 	set_negotiated_modes(stream);
 	siw_mpa_open_tx(stream);
@@ -155,25 +159,26 @@ static int act_give_reply(struct siw_mpa_stream *stream)
 }
 
 /*
- * A stream that is its own peer uses its own parameters as the peer's, without exchanging frames.
+ * Reports a stream's own parameters as the peer's, for a stream that is its own peer and exchanges
+ * no frames.
  */
-static int act_give_own(struct siw_mpa_stream *stream)
+static int action_report_own_params_as_reply(struct siw_mpa_stream *stream)
 {
 	stream->start->peer = stream->start->mine;
-	return act_give_reply(stream);
+	return action_report_reply(stream);
 }
 
-static int act_give_reject(struct siw_mpa_stream *stream)
+static int action_report_rejection(struct siw_mpa_stream *stream)
 {
 	stream->rx.dead = -ENOTCONN;
 	return SIW_MPA_REJECTED;
 }
 
 /*
- * RFC6581-9.2-10 requires a Terminate, which is sent in an FPDU. Therefore the stream is opened for
- * sending, but not for receiving.
+ * Opens the stream for sending, but not for receiving, because RFC6581-9.2-10 requires a Terminate,
+ * which is sent in an FPDU.
  */
-static int act_give_mismatch(struct siw_mpa_stream *stream)
+static int action_report_rtr_mismatch(struct siw_mpa_stream *stream)
 {
 	set_negotiated_modes(stream);
 	siw_mpa_open_tx(stream);
@@ -181,14 +186,14 @@ static int act_give_mismatch(struct siw_mpa_stream *stream)
 	return siw_mpa_fail(stream, SIW_MPA_NO_RTR_MATCH, -EPROTO);
 }
 
-static int act_send_accept(struct siw_mpa_stream *stream)
+static int action_send_accepting_reply(struct siw_mpa_stream *stream)
 {
 	build_startup_frame(stream, true);
 	set_negotiated_modes(stream);
 	return SIW_MPA_STARTING;
 }
 
-static int act_send_reject(struct siw_mpa_stream *stream)
+static int action_send_rejecting_reply(struct siw_mpa_stream *stream)
 {
 	build_startup_frame(stream, true);
 	stream->rx.dead = -ENOTCONN;
@@ -196,17 +201,17 @@ static int act_send_reject(struct siw_mpa_stream *stream)
 }
 
 /*
- * The Reply is sent. FPDUs must wait for the peer's first one (RFC5044-7.1.2-11), which has rarely
- * arrived by now.
+ * Enters full operation after the Reply was sent. FPDUs must wait for the peer's first FPDU
+ * (RFC5044-7.1.2-11), which has rarely arrived by now.
  */
-static int act_enter_full(struct siw_mpa_stream *stream)
+static int action_enter_full_operation(struct siw_mpa_stream *stream)
 {
 	if (stream->rx.heard)
 		siw_mpa_open_tx(stream);
 	return SIW_MPA_STARTING;
 }
 
-static int act_fail(struct siw_mpa_stream *stream)
+static int action_fail_startup(struct siw_mpa_stream *stream)
 {
 	struct siw_mpa_start *start = stream->start;
 
@@ -216,19 +221,19 @@ static int act_fail(struct siw_mpa_stream *stream)
 }
 
 static int (*const actions[])(struct siw_mpa_stream *) = {
-	[SIW_MPA_ACT_ILLEGAL] = act_illegal,
-	[SIW_MPA_ACT_SEND_REQUEST] = act_send_request,
-	[SIW_MPA_ACT_WAIT] = act_wait,
-	[SIW_MPA_ACT_GIVE_REQUEST] = act_report_request,
-	[SIW_MPA_ACT_REFUSE] = act_refuse,
-	[SIW_MPA_ACT_GIVE_REPLY] = act_give_reply,
-	[SIW_MPA_ACT_GIVE_REJECT] = act_give_reject,
-	[SIW_MPA_ACT_GIVE_MISMATCH] = act_give_mismatch,
-	[SIW_MPA_ACT_SEND_ACCEPT] = act_send_accept,
-	[SIW_MPA_ACT_SEND_REJECT] = act_send_reject,
-	[SIW_MPA_ACT_ENTER_FULL] = act_enter_full,
-	[SIW_MPA_ACT_FAIL] = act_fail,
-	[SIW_MPA_ACT_GIVE_OWN] = act_give_own,
+	[SIW_MPA_ACT_ILLEGAL] = action_refuse_illegal_event,
+	[SIW_MPA_ACT_SEND_REQUEST] = action_send_request,
+	[SIW_MPA_ACT_WAIT] = action_keep_starting,
+	[SIW_MPA_ACT_GIVE_REQUEST] = action_report_request,
+	[SIW_MPA_ACT_REFUSE] = action_send_rejecting_reply_and_fail,
+	[SIW_MPA_ACT_GIVE_REPLY] = action_report_reply,
+	[SIW_MPA_ACT_GIVE_REJECT] = action_report_rejection,
+	[SIW_MPA_ACT_GIVE_MISMATCH] = action_report_rtr_mismatch,
+	[SIW_MPA_ACT_SEND_ACCEPT] = action_send_accepting_reply,
+	[SIW_MPA_ACT_SEND_REJECT] = action_send_rejecting_reply,
+	[SIW_MPA_ACT_ENTER_FULL] = action_enter_full_operation,
+	[SIW_MPA_ACT_FAIL] = action_fail_startup,
+	[SIW_MPA_ACT_GIVE_OWN] = action_report_own_params_as_reply,
 };
 
 int siw_mpa_step(struct siw_mpa_stream *stream, enum siw_mpa_event event)
@@ -244,22 +249,22 @@ int siw_mpa_step(struct siw_mpa_stream *stream, enum siw_mpa_event event)
 
 #define NOTHING (-1)
 
-static int startup_lost(struct siw_mpa_stream *stream, int rv)
+static int record_loss_of_startup(struct siw_mpa_stream *stream, int rv)
 {
 	stream->start->lost = rv;
 	return SIW_MPA_EV_LOST;
 }
 
-static int observe_connected(struct siw_mpa_stream *stream)
+static int observe_tcp_connection(struct siw_mpa_stream *stream)
 {
 	int rv = siw_llp_tcp_connected(stream->sock);
 
 	if (rv == 0)
 		return stream->start->itself ? SIW_MPA_EV_ITSELF : SIW_MPA_EV_CONNECTED;
-	return rv == -EAGAIN ? NOTHING : startup_lost(stream, rv);
+	return rv == -EAGAIN ? NOTHING : record_loss_of_startup(stream, rv);
 }
 
-static int observe_sent(struct siw_mpa_stream *stream)
+static int observe_frame_transmission(struct siw_mpa_stream *stream)
 {
 	struct siw_mpa_start *start = stream->start;
 
@@ -271,7 +276,7 @@ static int observe_sent(struct siw_mpa_stream *stream)
 		if (n == -EAGAIN)
 			return NOTHING;
 		if (n < 0)
-			return startup_lost(stream, (int)n);
+			return record_loss_of_startup(stream, (int)n);
 		start->out_sent += (uint32_t)n;
 	}
 	siw_llp_want_write(stream->sock, false);
@@ -279,17 +284,17 @@ static int observe_sent(struct siw_mpa_stream *stream)
 }
 
 /*
- * Reads the frame and not one octet more, so that FPDUs after it stay in the socket. Returns 1 if
- * the frame is complete, 0 if octets are missing, -EPROTO if it is invalid, or -errno if TCP
- * failed.
+ * Reads the start-up frame and not one octet more, so that FPDUs after it stay in the socket.
+ * Returns 1 if the frame is complete, 0 if octets are missing, -EPROTO if it is invalid, or -errno
+ * if TCP failed.
  */
-static int read_frame(struct siw_mpa_stream *stream, bool reply)
+static int read_startup_frame(struct siw_mpa_stream *stream, bool reply)
 {
 	struct siw_mpa_start *start = stream->start;
 
 	/*
-	 * Usually two rounds, for the header and the private data; more if TCP delivers single
-	 * octets.
+	 * Reading a start-up frame usually takes two rounds, for the header and the private data;
+	 * more if TCP delivers single octets.
 	 */
 	for (uint32_t turn = 0; turn <= SIW_MPA_MAX_FRAME; turn++) {
 		int missing = siw_mpa_frame_missing(start->in, start->in_len, reply);
@@ -306,15 +311,15 @@ static int read_frame(struct siw_mpa_stream *stream, bool reply)
 	return 0;
 }
 
-static int observe_request(struct siw_mpa_stream *stream)
+static int observe_request_frame(struct siw_mpa_stream *stream)
 {
 	struct siw_mpa_params *peer = &stream->start->peer;
-	int rv = read_frame(stream, false);
+	int rv = read_startup_frame(stream, false);
 
 	if (rv == 0)
 		return NOTHING;
 	if (rv < 0)
-		return rv == -EPROTO ? SIW_MPA_EV_BAD_FRAME : startup_lost(stream, rv);
+		return rv == -EPROTO ? SIW_MPA_EV_BAD_FRAME : record_loss_of_startup(stream, rv);
 	if (siw_mpa_frame_parse(stream->start->in, false, peer) < 0 || peer->rev > 2)
 		return SIW_MPA_EV_BAD_FRAME; /* RFC5044-7.1.1-16 */
 	peer->rejected = 0; /* the R flag has no meaning in a Request (RFC 5044 section 7.1.1) */
@@ -338,7 +343,7 @@ static uint8_t mpa_choose_rtr(uint8_t both)
 	return both & SIW_MPA_RTR_READ ? SIW_MPA_RTR_READ : both & SIW_MPA_RTR_FPDU;
 }
 
-static int check_reply(struct siw_mpa_stream *stream)
+static int check_reply_matches_request(struct siw_mpa_stream *stream)
 {
 	const struct siw_mpa_params *mine = &stream->start->mine;
 	struct siw_mpa_params *peer = &stream->start->peer;
@@ -361,38 +366,41 @@ static int check_reply(struct siw_mpa_stream *stream)
 	return SIW_MPA_EV_REPLY;
 }
 
-static int observe_reply(struct siw_mpa_stream *stream)
+static int observe_reply_frame(struct siw_mpa_stream *stream)
 {
-	int rv = read_frame(stream, true);
+	int rv = read_startup_frame(stream, true);
 
 	if (rv == 0)
 		return NOTHING;
 	if (rv < 0)
-		return rv == -EPROTO ? SIW_MPA_EV_BAD_FRAME : startup_lost(stream, rv);
-	return check_reply(stream);
+		return rv == -EPROTO ? SIW_MPA_EV_BAD_FRAME : record_loss_of_startup(stream, rv);
+	return check_reply_matches_request(stream);
 }
 
 /*
- * While upper layers decide about the Request: checks whether the connection is still up, and
- * stores what the peer sends.
+ * Observes a stream while upper layers decide about the Request: checks whether the connection is
+ * still up, and stores the octets that the peer sends.
  */
-static int observe_lost(struct siw_mpa_stream *stream)
+static int observe_connection_loss(struct siw_mpa_stream *stream)
 {
-	int rv = siw_mpa_rx_early(stream);
+	int rv = siw_mpa_store_early_octets(stream);
 
 	/* the buffer is full: from now on only the connection's end is reported */
 	if (rv == -ENOBUFS)
 		siw_llp_pause(stream->sock);
 	if (rv > 0 || rv == -EAGAIN || rv == -ENOBUFS)
 		return NOTHING;
-	return startup_lost(stream, rv == -ENOTCONN ? -ECONNRESET : rv);
+	return record_loss_of_startup(stream, rv == -ENOTCONN ? -ECONNRESET : rv);
 }
 
 static int (*const observers[SIW_MPA_N_STATES])(struct siw_mpa_stream *) = {
-	ROW(CONNECTING) = observe_connected, ROW(SENDING_REQUEST) = observe_sent,
-	ROW(AWAIT_REPLY) = observe_reply,    ROW(AWAIT_REQUEST) = observe_request,
-	ROW(ANSWERING) = observe_lost,	     ROW(ACCEPTING) = observe_sent,
-	ROW(REJECTING) = observe_sent,
+	ROW(CONNECTING) = observe_tcp_connection,
+	ROW(SENDING_REQUEST) = observe_frame_transmission,
+	ROW(AWAIT_REPLY) = observe_reply_frame,
+	ROW(AWAIT_REQUEST) = observe_request_frame,
+	ROW(ANSWERING) = observe_connection_loss,
+	ROW(ACCEPTING) = observe_frame_transmission,
+	ROW(REJECTING) = observe_frame_transmission,
 };
 
 /* Frees the start-up state once start-up is complete. */
@@ -410,7 +418,7 @@ int siw_mpa_startup(struct siw_mpa_stream *stream, struct siw_mpa_params *peer)
 
 	if (!stream->start && stream->state != SIW_MPA_ST_FULL)
 		return stream->rx.dead;
-	/* The longest path, from CONNECTING to FULL, takes four events. */
+	/* The longest path through the states, from CONNECTING to FULL, takes four events. */
 	for (int i = 0; i < 4 && rv == SIW_MPA_STARTING && stream->start; i++) {
 		int event = observers[stream->state](stream);
 
@@ -428,15 +436,18 @@ int siw_mpa_startup(struct siw_mpa_stream *stream, struct siw_mpa_params *peer)
 	return rv;
 }
 
-int siw_mpa_pump(struct siw_mpa_stream *stream)
+int siw_mpa_send_startup_frame(struct siw_mpa_stream *stream)
 {
 	struct siw_mpa_params unused;
 	int rv;
 
 	if (stream->state != SIW_MPA_ST_ACCEPTING && stream->state != SIW_MPA_ST_REJECTING) {
-		/* After act_refuse the state is FAILED, but its frame may still have to be sent. */
+		/*
+		 * After action_send_rejecting_reply_and_fail() the state is FAILED, but the
+		 * rejecting Reply may still have to be sent.
+		 */
 		if (stream->start && stream->start->out_sent < stream->start->out_len)
-			observe_sent(stream);
+			observe_frame_transmission(stream);
 		return 0;
 	}
 	rv = siw_mpa_startup(stream, &unused);
@@ -451,7 +462,7 @@ int siw_mpa_pump(struct siw_mpa_stream *stream)
  * (RFC6581-9.1-11, -13). The Reply announces siwarp only to a peer that has announced itself, so
  * that any other initiator sees the reserved bits as zero.
  */
-static void adapt_reply(struct siw_mpa_params *mine, const struct siw_mpa_params *peer)
+static void adapt_reply_to_request(struct siw_mpa_params *mine, const struct siw_mpa_params *peer)
 {
 	mine->rev = peer->rev;
 	mine->enhanced = peer->enhanced;
@@ -479,10 +490,10 @@ int siw_mpa_reply(struct siw_mpa_stream *stream, const struct siw_mpa_params *pa
 		return stream->rx.dead;
 	if (stream->state != SIW_MPA_ST_ANSWERING)
 		return -EINVAL;
-	adapt_reply(&mine, &stream->start->peer);
-	if (!siw_mpa_params_legal(&mine, true))
+	adapt_reply_to_request(&mine, &stream->start->peer);
+	if (!siw_mpa_params_are_legal(&mine, true))
 		return -EINVAL;
 	stream->start->mine = mine;
 	rv = siw_mpa_step(stream, mine.rejected ? SIW_MPA_EV_REJECT : SIW_MPA_EV_ACCEPT);
-	return rv < 0 ? rv : siw_mpa_pump(stream);
+	return rv < 0 ? rv : siw_mpa_send_startup_frame(stream);
 }

@@ -60,7 +60,7 @@ int siw_mpa_accept(struct siw_llp_sock *listener, struct siw_io_handler *handler
 /* Allocates a stream in initiator mode, without a socket. Returns 0, -EINVAL or -ENOMEM. */
 static int stream_new_initiator(const struct siw_mpa_params *params, struct siw_mpa_stream **out)
 {
-	if (!siw_mpa_params_legal(params, false))
+	if (!siw_mpa_params_are_legal(params, false))
 		return -EINVAL;
 	*out = mpa_stream_new(SIW_MPA_ST_CONNECTING);
 	if (!*out)

@@ -41,7 +41,7 @@ enum siw_mpa_event {
 	SIW_MPA_EV_CONNECTED = 0, /* TCP is connected */
 	SIW_MPA_EV_SENT = 1,	  /* TCP accepted the last octet of our frame */
 	SIW_MPA_EV_REQUEST = 2,	  /* a Request that may be accepted or rejected */
-	/* a well-formed Request for something that siwarp does not support */
+	/* a well-formed Request that asks for something siwarp does not support */
 	SIW_MPA_EV_UNABLE = 3,
 	SIW_MPA_EV_REPLY = 4,	    /* a Reply with R=0 that matches our Request */
 	SIW_MPA_EV_REPLY_NO = 5,    /* a Reply with R=1 */
@@ -71,16 +71,22 @@ enum siw_mpa_action {
 	SIW_MPA_ACT_GIVE_OWN = 12,
 };
 
-/* For tests: the table's cell as action << 8 | next state, or -1 outside the table. */
+/*
+ * For tests: returns the cell of the start-up table as action << 8 | next state, or -1 outside the
+ * table.
+ */
 int siw_mpa_test_cell(int state, int event);
 
-/* For tests: the stream's state. */
+/* For tests: returns the stream's start-up state. */
 int siw_mpa_test_state(const struct siw_mpa_stream *stream);
 
-/* For tests: octets of memory that the stream holds in addition to its own struct. */
+/* For tests: returns the octets of memory that the stream holds in addition to its own struct. */
 size_t siw_mpa_test_memory(const struct siw_mpa_stream *stream);
 
-/* For tests: as if this many octets (a multiple of 512) had been sent and received already. */
+/*
+ * For tests: changes the state of the stream as if this many octets (a multiple of 512) had been
+ * sent and received already.
+ */
 void siw_mpa_test_set_position(struct siw_mpa_stream *stream, uint32_t octets);
 
 /* cffi: end */
@@ -91,7 +97,7 @@ enum siw_mpa_crc_mode {
 	SIW_MPA_CRC_ON = 2,
 };
 
-/* Freed when start-up is complete. */
+/* The state of a stream during start-up, freed when start-up is complete. */
 struct siw_mpa_start {
 	struct siw_mpa_params mine; /* initiator: the Request sent; responder: the Reply sent */
 	struct siw_mpa_params peer;
@@ -103,7 +109,7 @@ struct siw_mpa_start {
 	uint8_t out[SIW_MPA_MAX_FRAME];
 };
 
-/* Protected by the send lock. */
+/* The sending side of a stream, protected by the send lock. */
 struct siw_mpa_tx {
 	/*
 	 * Headers, trailers and small payloads; filled from the start after each reset. arena and
@@ -113,7 +119,7 @@ struct siw_mpa_tx {
 	struct iovec *iov;
 	uint32_t arena_used;
 	uint32_t iov_head, iov_tail;
-	/* in octets of the stream; the octets between the two are the batch */
+	/* stream positions in octets; the octets between the two are the batch */
 	uint64_t framed, accepted;
 	uint32_t mulpdu;     /* 0: not queried yet */
 	uint32_t mulpdu_age; /* number of flushes between two queries of the segment size */
@@ -123,11 +129,11 @@ struct siw_mpa_tx {
 	int dead;	     /* -errno */
 };
 
-/* Protected by the progress lock. */
+/* The receiving side of a stream, protected by the progress lock. */
 struct siw_mpa_rx {
 	/*
-	 * Staging buffer: octets [pos, end) are received and not consumed; may be NULL if there are
-	 * none.
+	 * Staging buffer: the octets [pos, end) are received and not consumed; may be NULL if there
+	 * are no such octets.
 	 */
 	uint8_t *buf;
 	uint32_t cap, pos, end;
@@ -157,9 +163,9 @@ struct siw_mpa_stream {
 	bool shutdown_wanted;	     /* siw_mpa_shutdown was called before the Reply was sent */
 	struct siw_wire_err error;
 	/*
-	 * The tx side reads these two without the progress lock. crc_mode: stored by start-up with
-	 * release, loaded by mpa_tx.c with acquire. tx_open: 1 once FPDUs may be sent; same
-	 * ordering.
+	 * The tx side reads crc_mode and tx_open without the progress lock. crc_mode: stored by
+	 * start-up with release, loaded by mpa_tx.c with acquire. tx_open: 1 once FPDUs may be
+	 * sent; same ordering.
 	 */
 	_Atomic uint8_t crc_mode;
 	_Atomic uint8_t tx_open;
@@ -169,37 +175,42 @@ struct siw_mpa_stream {
 
 /* Executes the table's transition for an event. Returns one of enum siw_mpa_startup, or -errno. */
 int siw_mpa_step(struct siw_mpa_stream *stream, enum siw_mpa_event event);
-/* Sends the rest of our start-up frame. Returns 0, or -errno if the connection failed. */
-int siw_mpa_pump(struct siw_mpa_stream *stream);
+/* Sends the rest of this end's start-up frame. Returns 0, or -errno if the connection failed. */
+int siw_mpa_send_startup_frame(struct siw_mpa_stream *stream);
 int siw_mpa_fail(struct siw_mpa_stream *stream, enum siw_mpa_ecode code, int rv);
 
-/* mpa_frame.c: conversion of frames to and from values. */
-bool siw_mpa_params_legal(const struct siw_mpa_params *params, bool reply);
+/* mpa_frame.c: functions that convert start-up frames to and from values. */
+bool siw_mpa_params_are_legal(const struct siw_mpa_params *params, bool reply);
 uint32_t siw_mpa_frame_build(uint8_t *frame, const struct siw_mpa_params *params, bool reply);
 /*
- * Returns how many octets are missing from a frame of which len have arrived; -EPROTO: not a frame.
+ * Returns how many octets are missing from a start-up frame of which len have arrived; -EPROTO: the
+ * octets are not a frame.
  */
 int siw_mpa_frame_missing(const uint8_t *frame, uint32_t len, bool reply);
-/* Parses a complete frame. Returns 0 or -EPROTO. */
+/* Parses a complete start-up frame. Returns 0 or -EPROTO. */
 int siw_mpa_frame_parse(const uint8_t *frame, bool reply, struct siw_mpa_params *out);
 
 /*
- * mpa_marker.c: writes an FPDU with its Markers, siw_mpa_marked_len octets, for stream position
- * `at`. Returns 0, or -EFAULT if the payload is not mapped.
+ * mpa_marker.c: writes an FPDU with its Markers, siw_mpa_fpdu_len_with_markers octets, for stream
+ * position `at`. Returns 0, or -EFAULT if the payload is not mapped.
  */
-int siw_mpa_marked_put(uint8_t *to, uint32_t at, const void *head, size_t head_len,
-		       const struct iovec *payload, int n, uint32_t ulpdu, bool crc);
-/* Whether all Markers of an FPDU of marked_len octets point to its first octet (RFC5044-8-01). */
+int siw_mpa_write_fpdu_with_markers(uint8_t *to, uint32_t at, const void *head, size_t head_len,
+				    const struct iovec *payload, int n, uint32_t ulpdu, bool crc);
+/*
+ * Returns whether all Markers of an FPDU of marked_len octets point to its first octet
+ * (RFC5044-8-01).
+ */
 bool siw_mpa_markers_valid(const uint8_t *octets, uint32_t at, uint32_t marked_len);
 
-/* mpa_tx.c, mpa_rx.c */
+/* functions of mpa_tx.c and mpa_rx.c */
 void siw_mpa_tx_free(struct siw_mpa_tx *tx);
 void siw_mpa_rx_free(struct siw_mpa_rx *rx);
 /*
- * Reads what the peer sends before start-up is complete, up to EARLY_OCTETS. Returns the number of
- * octets read (> 0); -EAGAIN; -ENOBUFS if that many are already stored; -ENOMEM; -ENOTCONN; -errno.
+ * Reads the octets that the peer sends before start-up is complete, up to EARLY_OCTETS. Returns the
+ * number of octets read (> 0); -EAGAIN; -ENOBUFS if that many are already stored; -ENOMEM;
+ * -ENOTCONN; -errno.
  */
-int siw_mpa_rx_early(struct siw_mpa_stream *stream);
+int siw_mpa_store_early_octets(struct siw_mpa_stream *stream);
 
 static inline bool siw_mpa_tx_is_open(const struct siw_mpa_stream *stream)
 {

@@ -7,7 +7,7 @@
  * arena contiguously, so a sequence of small FPDUs becomes one iovec and one send(). Large pieces
  * of payload are not copied; an iovec refers to them. The trailer of an FPDU and the header of the
  * next share an iovec, so a large FPDU uses two. When TCP has accepted the complete batch, its
- * memory is handed to the next stream that sends (mpa_spare.h).
+ * memory is passed to the next stream that sends (mpa_spare.h).
  *
  * With Markers everything is copied: otherwise an FPDU would consist of pieces of 508 octets. Its
  * CRC also covers the Markers, and is fastest over contiguous memory.
@@ -24,22 +24,23 @@
 #include "mpa/mpa_stream.h"
 
 /*
- * Large enough that the cost of a system call is spread over many octets, and small enough that
- * octets read by the CRC are still in the core's cache when the kernel copies them. Measured: the
- * throughput with 256 KiB is an eighth higher than with 1 MiB, and much higher than with 64 KiB.
+ * The size of a batch: large enough that the cost of a system call is spread over many octets, and
+ * small enough that octets read by the CRC are still in the core's cache when the kernel copies
+ * them. Measured: the throughput with 256 KiB is an eighth higher than with 1 MiB, and much higher
+ * than with 64 KiB.
  */
 #define BATCH_OCTETS (1u << 18)
 #define ARENA_OCTETS (256u << 10)
 /* Maximum number of iovecs in one sendmsg (IOV_MAX). */
 #define BATCH_IOVS 1024u
 /*
- * Pieces up to this size are copied: that is cheaper than an iovec, and small FPDUs share one
- * send().
+ * Pieces of payload up to this size are copied: that is cheaper than an iovec, and small FPDUs
+ * share one send().
  */
 #define COPY_OCTETS 2048u
 /*
- * Up to this size one CRC over the copied octets is faster than a combined copy and CRC for each
- * piece.
+ * Up to this FPDU size one CRC over the copied octets is faster than a combined copy and CRC for
+ * each piece.
  */
 #define PLAIN_CRC_OCTETS 256u
 /*
@@ -73,7 +74,7 @@ size_t siw_mpa_test_memory(const struct siw_mpa_stream *stream)
 	       (stream->tx.arena ? BLOCK_OCTETS : 0) + stream->rx.cap;
 }
 
-static int block_take(struct siw_mpa_tx *tx)
+static int acquire_batch_block(struct siw_mpa_tx *tx)
 {
 	void *block = siw_mpa_pool_get(&blocks);
 
@@ -86,14 +87,14 @@ static int block_take(struct siw_mpa_tx *tx)
 	return 0;
 }
 
-static void block_give(struct siw_mpa_tx *tx)
+static void return_batch_block(struct siw_mpa_tx *tx)
 {
 	siw_mpa_spare_give(&blocks, tx->arena);
 	tx->arena = NULL;
 	tx->iov = NULL;
 }
 
-static void iov_add(struct siw_mpa_tx *tx, const void *base, size_t len)
+static void add_to_batch_iovecs(struct siw_mpa_tx *tx, const void *base, size_t len)
 {
 	struct iovec *last = &tx->iov[tx->iov_tail - 1];
 
@@ -105,12 +106,12 @@ static void iov_add(struct siw_mpa_tx *tx, const void *base, size_t len)
 }
 
 /* Reserves the next len octets of the arena, and adds them to the batch. */
-static uint8_t *arena_take(struct siw_mpa_tx *tx, size_t len)
+static uint8_t *arena_reserve(struct siw_mpa_tx *tx, size_t len)
 {
 	uint8_t *at = tx->arena + tx->arena_used;
 
 	tx->arena_used += (uint32_t)len;
-	iov_add(tx, at, len);
+	add_to_batch_iovecs(tx, at, len);
 	return at;
 }
 
@@ -120,7 +121,7 @@ struct need {
 	uint32_t iovs;
 };
 
-static struct need fpdu_space(size_t head_len, const struct iovec *payload, int n)
+static struct need space_needed_for_fpdu(size_t head_len, const struct iovec *payload, int n)
 {
 	struct need need = { .ulpdu = head_len,
 			     .arena = SIW_MPA_LEN_OCTETS + head_len + SIW_MPA_MAX_TRAILER,
@@ -131,7 +132,7 @@ static struct need fpdu_space(size_t head_len, const struct iovec *payload, int 
 		if (payload[i].iov_len <= COPY_OCTETS)
 			need.arena += payload[i].iov_len;
 		else
-			/* one for the piece, and one for the copied octets after it */
+			/* one iovec for the piece, and one for the copied octets after it */
 			need.iovs += 2;
 	}
 	return need;
@@ -145,13 +146,14 @@ static bool batch_has_room(const struct siw_mpa_tx *tx, const struct need *need)
 }
 
 /*
- * frame_small() and frame_large() return 0, or -EFAULT with a part of the FPDU left in the batch.
+ * frame_small_fpdu() and frame_large_fpdu() add an FPDU to the batch. They return 0, or -EFAULT
+ * with a part of the FPDU left in the batch.
  */
-static int frame_small(struct siw_mpa_tx *tx, const void *head, size_t head_len,
-		       const struct iovec *payload, int n, uint32_t ulpdu, bool crc)
+static int frame_small_fpdu(struct siw_mpa_tx *tx, const void *head, size_t head_len,
+			    const struct iovec *payload, int n, uint32_t ulpdu, bool crc)
 {
 	uint32_t len = siw_mpa_fpdu_len(ulpdu);
-	uint8_t *start = arena_take(tx, len), *at = start + SIW_MPA_LEN_OCTETS;
+	uint8_t *start = arena_reserve(tx, len), *at = start + SIW_MPA_LEN_OCTETS;
 
 	siw_mpa_put_be16(start, ulpdu);
 	memcpy(at, head, head_len);
@@ -167,10 +169,10 @@ static int frame_small(struct siw_mpa_tx *tx, const void *head, size_t head_len,
 	return 0;
 }
 
-static int frame_large(struct siw_mpa_tx *tx, const void *head, size_t head_len,
-		       const struct iovec *payload, int n, uint32_t ulpdu, bool crc_on)
+static int frame_large_fpdu(struct siw_mpa_tx *tx, const void *head, size_t head_len,
+			    const struct iovec *payload, int n, uint32_t ulpdu, bool crc_on)
 {
-	uint8_t *at = arena_take(tx, SIW_MPA_LEN_OCTETS + head_len);
+	uint8_t *at = arena_reserve(tx, SIW_MPA_LEN_OCTETS + head_len);
 	uint32_t crc = 0, pad = siw_mpa_pad(ulpdu);
 
 	siw_mpa_put_be16(at, ulpdu);
@@ -184,15 +186,15 @@ static int frame_large(struct siw_mpa_tx *tx, const void *head, size_t head_len,
 		if (len > COPY_OCTETS) {
 			if (crc_on && siw_guard_crc(&crc, piece, len))
 				return -EFAULT;
-			iov_add(tx, piece, len);
+			add_to_batch_iovecs(tx, piece, len);
 		} else if (len) {
-			at = arena_take(tx, len);
+			at = arena_reserve(tx, len);
 			if (crc_on ? siw_guard_crc_read(&crc, at, piece, len)
 				   : siw_guard_read(at, piece, len))
 				return -EFAULT;
 		}
 	}
-	at = arena_take(tx, pad + SIW_MPA_CRC_OCTETS);
+	at = arena_reserve(tx, pad + SIW_MPA_CRC_OCTETS);
 	memset(at, 0, pad + SIW_MPA_CRC_OCTETS);
 	if (crc_on)
 		siw_crc32c_put(at + pad, siw_crc32c(crc, at, pad));
@@ -205,13 +207,13 @@ struct mark {
 	size_t last;
 };
 
-static struct mark batch_mark(const struct siw_mpa_tx *tx)
+static struct mark save_batch_state(const struct siw_mpa_tx *tx)
 {
 	return (struct mark){ tx->arena_used, tx->iov_tail,
 			      tx->iov_tail > tx->iov_head ? tx->iov[tx->iov_tail - 1].iov_len : 0 };
 }
 
-/* Removes a partly added FPDU whose payload is not mapped. */
+/* Removes a partly added FPDU whose payload is not mapped from the batch. */
 static __attribute__((cold)) int batch_roll_back(struct siw_mpa_tx *tx, const struct mark *mark)
 {
 	tx->arena_used = mark->arena_used;
@@ -226,7 +228,7 @@ int64_t siw_mpa_tx_fpdu(struct siw_mpa_stream *stream, const void *head, size_t 
 {
 	struct siw_mpa_tx *tx = &stream->tx;
 	uint8_t crc_mode = atomic_load_explicit(&stream->crc_mode, memory_order_acquire);
-	struct need need = fpdu_space(head_len, payload, n);
+	struct need need = space_needed_for_fpdu(head_len, payload, n);
 	uint32_t ulpdu = (uint32_t)need.ulpdu, len = siw_mpa_fpdu_len(ulpdu);
 	uint32_t at = (uint32_t)tx->framed;
 	bool crc = crc_mode == SIW_MPA_CRC_ON;
@@ -240,21 +242,21 @@ int64_t siw_mpa_tx_fpdu(struct siw_mpa_stream *stream, const void *head, size_t 
 	if (head_len > MAX_HEAD || need.ulpdu > SIW_MPA_MAX_MULPDU)
 		return -EMSGSIZE;
 	if (__builtin_expect(tx->markers, 0)) {
-		len = siw_mpa_marked_len(at, len);
+		len = siw_mpa_fpdu_len_with_markers(at, len);
 		need = (struct need){ .ulpdu = ulpdu, .arena = len, .iovs = 1 };
 	}
 	if (!batch_has_room(tx, &need))
 		return 0;
-	if (!tx->arena && block_take(tx))
+	if (!tx->arena && acquire_batch_block(tx))
 		return -ENOMEM;
-	mark = batch_mark(tx);
+	mark = save_batch_state(tx);
 	if (__builtin_expect(tx->markers, 0))
-		rv = siw_mpa_marked_put(arena_take(tx, len), at, head, head_len, payload, n, ulpdu,
-					crc);
+		rv = siw_mpa_write_fpdu_with_markers(arena_reserve(tx, len), at, head, head_len,
+						     payload, n, ulpdu, crc);
 	else if (ulpdu <= PLAIN_CRC_OCTETS)
-		rv = frame_small(tx, head, head_len, payload, n, ulpdu, crc);
+		rv = frame_small_fpdu(tx, head, head_len, payload, n, ulpdu, crc);
 	else
-		rv = frame_large(tx, head, head_len, payload, n, ulpdu, crc);
+		rv = frame_large_fpdu(tx, head, head_len, payload, n, ulpdu, crc);
 	return rv < 0 ? batch_roll_back(tx, &mark) : (int64_t)(tx->framed += len);
 }
 
@@ -264,7 +266,7 @@ static void batch_remove_accepted(struct siw_mpa_tx *tx, size_t n)
 	tx->accepted += n;
 	if (tx->accepted == tx->framed) {
 		tx->iov_head = tx->iov_tail = tx->arena_used = 0;
-		block_give(tx);
+		return_batch_block(tx);
 		return;
 	}
 	while (n >= tx->iov[tx->iov_head].iov_len)
@@ -273,7 +275,7 @@ static void batch_remove_accepted(struct siw_mpa_tx *tx, size_t n)
 	tx->iov[tx->iov_head].iov_len -= n;
 }
 
-static void set_blocked(struct siw_mpa_stream *stream, bool blocked)
+static void set_tx_blocked(struct siw_mpa_stream *stream, bool blocked)
 {
 	if (stream->tx.blocked != blocked)
 		siw_llp_want_write(stream->sock, blocked);
@@ -292,13 +294,13 @@ int siw_mpa_tx_flush(struct siw_mpa_stream *stream, uint64_t *accepted)
 	if (!siw_mpa_tx_is_open(stream)) /* RFC5044-7.1.2-11 */
 		return 0;
 	tx->flushes++;
-	/* The loop ends: each round sends octets, or returns. */
+	/* The loop ends, because each round sends octets, or returns. */
 	while (tx->accepted != tx->framed) {
 		ssize_t sent = siw_llp_tcp_sendv(stream->sock, tx->iov + tx->iov_head,
 						 (int)(tx->iov_tail - tx->iov_head));
 
 		if (sent == -EAGAIN) {
-			set_blocked(stream, true);
+			set_tx_blocked(stream, true);
 			return 0;
 		}
 		if (sent < 0)
@@ -306,7 +308,7 @@ int siw_mpa_tx_flush(struct siw_mpa_stream *stream, uint64_t *accepted)
 		batch_remove_accepted(tx, (size_t)sent);
 		*accepted = tx->accepted;
 	}
-	set_blocked(stream, false);
+	set_tx_blocked(stream, false);
 	return 1;
 }
 
@@ -321,10 +323,10 @@ uint64_t siw_mpa_tx_accepted(const struct siw_mpa_stream *stream)
 }
 
 /*
- * RFC5044-4.5-02: length field, ULPDU and CRC fill a segment, and no pad is needed. RFC5044-4.5-01:
- * space is reserved for the largest possible number of Markers.
+ * Returns the maximum ULPDU length. RFC5044-4.5-02: length field, ULPDU and CRC fill a segment, and
+ * no pad is needed. RFC5044-4.5-01: space is reserved for the largest possible number of Markers.
  */
-static uint32_t mulpdu_of(int emss, int64_t limit, bool markers)
+static uint32_t mulpdu_from_emss(int emss, int64_t limit, bool markers)
 {
 	int64_t mulpdu = (int64_t)emss - (SIW_MPA_LEN_OCTETS + SIW_MPA_CRC_OCTETS + emss % 4);
 
@@ -338,14 +340,14 @@ static uint32_t mulpdu_of(int emss, int64_t limit, bool markers)
 	return mulpdu < SIW_MPA_MIN_MULPDU ? SIW_MPA_MIN_MULPDU : (uint32_t)mulpdu; /* -4.5-06 */
 }
 
-static void query_emss(struct siw_mpa_stream *stream)
+static void query_max_segment_size(struct siw_mpa_stream *stream)
 {
 	struct siw_mpa_tx *tx = &stream->tx;
 	int64_t limit = siw_settings()->mulpdu;
 	int emss = siw_llp_tcp_emss(stream->sock);
 
 	if (emss > 0 || !tx->mulpdu)
-		tx->mulpdu = mulpdu_of(emss > 0 ? emss : 0, limit, tx->markers);
+		tx->mulpdu = mulpdu_from_emss(emss > 0 ? emss : 0, limit, tx->markers);
 	tx->flushes = 0;
 	if (tx->mulpdu >= limit)
 		tx->mulpdu_age = MULPDU_OLD;
@@ -360,6 +362,6 @@ size_t siw_mpa_mulpdu(struct siw_mpa_stream *stream)
 	struct siw_mpa_tx *tx = &stream->tx;
 
 	if (!tx->mulpdu || tx->flushes >= tx->mulpdu_age)
-		query_emss(stream);
+		query_max_segment_size(stream);
 	return tx->mulpdu;
 }

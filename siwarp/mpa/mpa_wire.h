@@ -43,7 +43,7 @@
 #define SIW_MPA_FLAG_Q 0x04 /* Request: the sender is siwarp */
 #define SIW_MPA_FLAG_P 0x02 /* Reply: the sender is siwarp */
 #define SIW_MPA_FLAG_D 0x01 /* with Q or P: the sender offers delivery counts */
-/* of these bits only Q may be set in a Request, only P in a Reply */
+/* of the bits Q, P and 0x08 only Q may be set in a Request, only P in a Reply */
 #define SIW_MPA_FLAGS_ROLE 0x0e
 
 struct siw_mpa_frame {
@@ -72,10 +72,10 @@ struct siw_mpa_enhanced {
 } __attribute__((packed));
 _Static_assert(sizeof(struct siw_mpa_enhanced) == 4, "RFC 6581 section 9");
 
-#define SIW_MPA_BIT_A	0x8000 /* in ird */
-#define SIW_MPA_BIT_B	0x4000 /* in ird */
-#define SIW_MPA_BIT_C	0x8000 /* in ord */
-#define SIW_MPA_BIT_D	0x4000 /* in ord */
+#define SIW_MPA_BIT_A	0x8000 /* in field ird */
+#define SIW_MPA_BIT_B	0x4000 /* in field ird */
+#define SIW_MPA_BIT_C	0x8000 /* in field ord */
+#define SIW_MPA_BIT_D	0x4000 /* in field ord */
 #define SIW_MPA_MAX_IRD 0x3fff /* 14 bits; all ones: not negotiated (RFC 6581 section 9.1) */
 
 #define SIW_MPA_MAX_FRAME (sizeof(struct siw_mpa_frame) + 512)
@@ -130,7 +130,7 @@ static inline void siw_mpa_put_be16(uint8_t *p, uint32_t v)
 	p[1] = (uint8_t)v;
 }
 
-/* Octets of padding that make length field, ULPDU and pad a multiple of four octets. */
+/* Returns the octets of padding that make length field, ULPDU and pad a multiple of four octets. */
 static inline uint32_t siw_mpa_pad(uint32_t ulpdu_len)
 {
 	return -(SIW_MPA_LEN_OCTETS + ulpdu_len) & 3;
@@ -142,21 +142,22 @@ static inline uint32_t siw_mpa_fpdu_len(uint32_t ulpdu_len)
 }
 
 /*
- * Octets from position at of a stream with Markers to the start of the next Marker; 0 at a Marker.
+ * Returns the octets from position at of a stream with Markers to the start of the next Marker; 0
+ * at a Marker.
  */
-static inline uint32_t siw_mpa_to_marker(uint32_t at)
+static inline uint32_t siw_mpa_octets_to_marker(uint32_t at)
 {
 	return -at % SIW_MPA_MARKER_SPACING;
 }
 
 /*
- * The length in octets of an FPDU of len octets in a stream with Markers, starting at position at:
- * its own octets, and the Markers right before it and inside it (RFC5044-4.3-05). Positions count
- * from the first Marker and wrap.
+ * Returns the length in octets of an FPDU of len octets in a stream with Markers, starting at
+ * position at: the FPDU's own octets, and the Markers directly before it and inside it
+ * (RFC5044-4.3-05). Positions count from the first Marker and wrap.
  */
-static inline uint32_t siw_mpa_marked_len(uint32_t at, uint32_t len)
+static inline uint32_t siw_mpa_fpdu_len_with_markers(uint32_t at, uint32_t len)
 {
-	uint32_t clear = siw_mpa_to_marker(at);
+	uint32_t clear = siw_mpa_octets_to_marker(at);
 	uint32_t behind = len > clear ? len - clear : 0;
 
 	return len +

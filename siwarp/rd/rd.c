@@ -14,13 +14,13 @@
  * rd_timer.c: timers.
  *
  * Sending: a segment is copied and its CRC computed in one pass, and it is normally sent in the
- * call that queues it. A short segment behind unacknowledged ones waits for the flush; segments of
+ * call that queues it. A short segment after unacknowledged ones waits for the flush; segments of
  * one length to one peer are sent in one batch of up to 64 (UDP_SEGMENT). While many short
  * datagrams arrive, they are also received in batches (llp_udp_dense.c).
  *
  * Acknowledgements are carried by DATA. A separate ACK is sent if the socket is empty and either
  * two segments wait for an acknowledgement or one has waited for 20 us, or if 64 wait (16 if they
- * are long, 8 behind a gap). A ping-pong therefore sends no separate ACK. A segment is acknowledged
+ * are long, 8 after a gap). A ping-pong therefore sends no separate ACK. A segment is acknowledged
  * after DDP has accepted it. The data of a datagram is delivered before the event for what the
  * datagram acknowledges: the delivery of a reply does not wait for the completion of the request
  * before it.
@@ -59,7 +59,10 @@
 
 /* ---- open and close -------------------------------------------------------------------------- */
 
-/* The largest credit for one peer, in units: what the socket's receive buffer can hold. */
+/*
+ * Returns the largest credit for one peer, in units: the amount that the socket's receive buffer
+ * can hold.
+ */
 static uint32_t rd_window_units(struct siw_llp_sock *sock)
 {
 	uint64_t window = (uint64_t)siw_settings()->rd_window;
@@ -71,7 +74,8 @@ static uint32_t rd_window_units(struct siw_llp_sock *sock)
 	return window > UINT16_MAX ? UINT16_MAX : window < 64 ? 64 : (uint32_t)window;
 }
 
-static void rd_init(struct siw_rd *rd, struct siw_llp_port *port, const struct siw_rd_attr *attr)
+static void init_rd_endpoint(struct siw_rd *rd, struct siw_llp_port *port,
+			     const struct siw_rd_attr *attr)
 {
 	const struct siw_settings *set = siw_settings();
 
@@ -111,7 +115,7 @@ int siw_rd_open(struct siw_llp_port *port, const struct siw_rd_attr *attr, struc
 
 	if (!rd)
 		return r;
-	rd_init(rd, port, attr);
+	init_rd_endpoint(rd, port, attr);
 	rd->rx_buf = malloc(SIW_RD_BUF);
 	if (!rd->rx_buf || siw_rd_table_init(rd))
 		goto free_rd;
@@ -187,7 +191,7 @@ void siw_rd_set_rnr(struct siw_rd *rd, uint8_t retry, uint8_t timer)
 	siw_unlock(&rd->lock);
 }
 
-/* The caller has handled the last RESTARTED or GONE event, and may send again. */
+/* Called when the caller has handled the last RESTARTED or GONE event, and may send again. */
 static void rd_event_handled(struct siw_rd *rd)
 {
 	if (!rd->settle)
@@ -222,7 +226,10 @@ void siw_rd_set_upper(struct siw_rd_peer *peer, void *upper)
 	peer->claimed = false;
 	if (peer->settling) /* the caller has handled the event */
 		rd_event_handled(peer->rd);
-	/* Pairs with the load below: the upper layer's object is complete before it is visible. */
+	/*
+	 * Pairs with the load of peer->upper: the upper layer's object is complete before it is
+	 * visible.
+	 */
 	atomic_store_explicit(&peer->upper, upper, memory_order_release);
 	siw_unlock(&peer->rd->lock);
 }
@@ -244,7 +251,7 @@ uint8_t siw_rd_peer_ird(const struct siw_rd_peer *peer)
 
 uint32_t siw_rd_mulpdu(const struct siw_rd_peer *peer, enum siw_rd_space space)
 {
-	uint32_t path = siw_rd_datagram(peer) - SIW_RD_OVERHEAD;
+	uint32_t path = siw_rd_max_datagram_octets(peer) - SIW_RD_OVERHEAD;
 	uint32_t units = atomic_load_explicit(&peer->seq[space].most_units, memory_order_relaxed);
 
 	return path < units * SIW_RD_UNIT ? path : units * SIW_RD_UNIT;
@@ -255,7 +262,7 @@ void siw_rd_reset(struct siw_rd_peer *peer, enum siw_rd_reason reason)
 	struct siw_rd *rd = peer->rd;
 
 	siw_lock(&rd->lock);
-	siw_rd_settle_segment(rd);
+	siw_rd_acknowledge_accepted_segment(rd);
 	if (peer->state == SIW_RD_OPEN && !rd->shut_down)
 		siw_rd_end_with_bye(peer, reason, 0);
 	else if (!rd->shut_down)
@@ -269,10 +276,10 @@ bool siw_rd_abandon_peer(struct siw_rd *rd, const struct siw_addr *addr)
 	bool found;
 
 	siw_lock(&rd->lock);
-	siw_rd_settle_segment(rd);
+	siw_rd_acknowledge_accepted_segment(rd);
 	peer = siw_rd_peer_find(rd, addr);
 	found = peer && !rd->shut_down &&
-		(peer->state != SIW_RD_CLOSED || siw_rd_outstanding(peer));
+		(peer->state != SIW_RD_CLOSED || siw_rd_has_outstanding_segment(peer));
 	if (found && peer->state == SIW_RD_OPEN)
 		siw_rd_end_with_bye(peer, SIW_RD_IDLE, SIW_RD_GONE);
 	else if (found)
@@ -300,18 +307,18 @@ size_t siw_rd_peer_size(void)
 
 /* ---- received datagrams ---------------------------------------------------------------------- */
 
-static bool is_foreign(const struct siw_rd_wire *wire)
+static bool has_unsupported_version(const struct siw_rd_wire *wire)
 {
 	return (wire->llp.type >> 2 & 3) != SIW_DGRAM_VERSION;
 }
 
-static bool is_of_all_versions(int type)
+static bool is_type_of_all_versions(int type)
 {
 	return type == SIW_DGRAM_RD_HELLO || type == SIW_DGRAM_RD_VERSIONS;
 }
 
-/* Whether a datagram may be handled at all; counts it as dropped if not. */
-static bool rd_datagram_valid(struct siw_rd *rd, const struct siw_rd_wire *wire, size_t len)
+/* Returns whether a datagram may be handled at all; counts a datagram that may not as dropped. */
+static bool rd_is_datagram_acceptable(struct siw_rd *rd, const struct siw_rd_wire *wire, size_t len)
 {
 	if (len < SIW_RD_OVERHEAD)
 		return siw_drop(SIW_COUNTER_drop_short);
@@ -319,7 +326,7 @@ static bool rd_datagram_valid(struct siw_rd *rd, const struct siw_rd_wire *wire,
 	    !siw_crc32c_ends((const uint8_t *)wire, len))
 		return siw_drop(SIW_COUNTER_drop_crc);
 	if (!siw_dgram_is(wire->llp.type) ||
-	    (is_foreign(wire) && !is_of_all_versions(wire->llp.type >> 4)))
+	    (has_unsupported_version(wire) && !is_type_of_all_versions(wire->llp.type >> 4)))
 		return siw_drop(SIW_COUNTER_drop_version);
 	if (wire->llp.dest_index)
 		return siw_drop(SIW_COUNTER_drop_header);
@@ -342,7 +349,7 @@ static void rd_handshake_complete(struct siw_rd_peer *peer, uint64_t now)
 	 * If the peer began a handshake before it received this end's HELLO, the peer's ECHO must
 	 * not open a second pair of epochs.
 	 */
-	peer->cookie_made = siw_rd_ms(peer->rd, now);
+	peer->cookie_made = siw_rd_cookie_clock_ms(peer->rd, now);
 	peer->backoff = peer->rtos = 0;
 	peer->timer_ns = SIW_RD_NEVER;
 }
@@ -357,32 +364,32 @@ static void rd_handle_pair_datagram(struct siw_rd_peer *peer, struct siw_rd_wire
 		siw_rd_handle_bye(peer, wire, now);
 		return;
 	}
-	if (wire->llp.type >> 4 == SIW_DGRAM_RD_ACK && !siw_rd_is_ack(wire + 1, body)) {
+	if (wire->llp.type >> 4 == SIW_DGRAM_RD_ACK && !siw_rd_is_valid_ack_body(wire + 1, body)) {
 		siw_drop(SIW_COUNTER_drop_header);
 		return;
 	}
 	if (peer->state != SIW_RD_OPEN)
 		rd_handshake_complete(peer, now);
 	peer->last_received_ns = now;
-	siw_rd_lru_touch(peer, now);
+	siw_rd_move_to_end_of_lru(peer, now);
 	if (siw_rd_peer_ird(peer) != wire->ird)
 		atomic_store_explicit(&peer->ird, wire->ird, memory_order_relaxed);
 	if (peer->verify) {
 		peer->verify = false;
 		peer->awaited_since_ns = 0;
-		siw_rd_report(peer, SIW_RD_REPORT_ACKED);
+		siw_rd_schedule_report(peer, SIW_RD_REPORT_ACKED);
 	}
 	switch (wire->llp.type >> 4) {
 	case SIW_DGRAM_RD_DATA:
 		siw_rd_acked(peer, wire, NULL, now);
 		if (!peer->rd->shut_down)
-			siw_rd_data(peer, wire, len, now);
+			siw_rd_handle_data(peer, wire, len, now);
 		break;
 	case SIW_DGRAM_RD_ACK:
 		siw_rd_acked(peer, wire, (const struct siw_rd_ack *)(wire + 1), now);
 		siw_rd_handle_not_ready(peer, wire, now);
 		if (wire->flags & SIW_RD_PROBED)
-			siw_rd_mtu_probed(peer, ntohl(wire->llp.psn));
+			siw_rd_mtu_handle_probe_ack(peer, ntohl(wire->llp.psn));
 		break;
 	default:
 		siw_rd_acked(peer, wire, NULL, now);
@@ -406,7 +413,7 @@ static void rd_handle_datagram(struct siw_rd *rd, struct siw_rd_wire *wire, uint
 		return; /* no new handshakes during shutdown */
 	switch (wire->llp.type >> 4) {
 	case SIW_DGRAM_RD_HELLO:
-		if (is_foreign(wire))
+		if (has_unsupported_version(wire))
 			siw_rd_handle_foreign_hello(rd, from, wire, len);
 		else
 			siw_rd_handle_hello(rd, from, wire, len);
@@ -428,7 +435,7 @@ static void rd_handle_datagram(struct siw_rd *rd, struct siw_rd_wire *wire, uint
 		if (is_of_current_pair(peer, wire))
 			rd_handle_pair_datagram(peer, wire, len, now);
 		else
-			siw_rd_refuse(rd, peer, wire);
+			siw_rd_answer_with_bye(rd, peer, wire);
 		return;
 	default:
 		siw_drop(SIW_COUNTER_drop_opcode);
@@ -437,7 +444,7 @@ static void rd_handle_datagram(struct siw_rd *rd, struct siw_rd_wire *wire, uint
 
 /* ---- events ---------------------------------------------------------------------------------- */
 
-static int rd_next_report(struct siw_rd_peer *peer)
+static int rd_consume_next_report(struct siw_rd_peer *peer)
 {
 	struct siw_rd *rd = peer->rd;
 
@@ -494,7 +501,8 @@ static int rd_next_event(struct siw_rd *rd, struct siw_rd_event *event)
 		return rd_segment_event(rd, event);
 	if (!siw_link_empty(&rd->news)) {
 		peer = siw_container(rd->news.next, struct siw_rd_peer, news);
-		*event = (struct siw_rd_event){ .kind = rd_next_report(peer), .peer = peer };
+		*event =
+			(struct siw_rd_event){ .kind = rd_consume_next_report(peer), .peer = peer };
 		if (!peer->reports)
 			siw_link_del(&peer->news);
 		return 1;
@@ -508,20 +516,27 @@ static int rd_next_event(struct siw_rd *rd, struct siw_rd_event *event)
 	return rd->delivered_peer ? rd_segment_event(rd, event) : 0;
 }
 
-/* The list must not be empty. */
+/*
+ * Returns the peer whose acknowledgement has been pending longest. The list of pending
+ * acknowledgements must not be empty.
+ */
 static struct siw_rd_peer *rd_first_pending_ack(struct siw_rd *rd)
 {
 	return siw_container(rd->acks.next, struct siw_rd_peer, acks);
 }
 
-/* The socket is empty: sends the acknowledgements that are due, and services the timers. */
-static void rd_socket_empty(struct siw_rd *rd)
+/*
+ * Called when the socket is empty: sends the acknowledgements that are due, and services the
+ * timers.
+ */
+static void rd_handle_empty_socket(struct siw_rd *rd)
 {
 	/*
-	 * Compares with the arrival time of the last datagram: an acknowledgement that still waits
-	 * out its delay is not due.
+	 * The comparison uses the arrival time of the last datagram: an acknowledgement whose delay
+	 * has not passed is not due.
 	 */
-	bool ack = !siw_link_empty(&rd->acks) && siw_rd_ack_now(rd_first_pending_ack(rd), rd->now);
+	bool ack = !siw_link_empty(&rd->acks) &&
+		   siw_rd_must_ack_now(rd_first_pending_ack(rd), rd->now);
 	uint64_t now;
 
 	if (rd->due == SIW_RD_NEVER && !rd->blocked)
@@ -536,15 +551,16 @@ static void rd_socket_empty(struct siw_rd *rd)
 	while (!siw_link_empty(&rd->acks)) {
 		struct siw_rd_peer *peer = rd_first_pending_ack(rd);
 
-		if (!siw_rd_ack_now(peer, now))
+		if (!siw_rd_must_ack_now(peer, now))
 			break;
 		siw_rd_send_ack(peer, 0, siw_rd_next_psn(peer), now);
 	}
 	if (now >= rd->due || rd->blocked) {
-		siw_rd_tick(rd, now);
+		siw_rd_service_timers(rd, now);
 	} else {
 		/*
-		 * The handler was called for an earlier timer that has expired: set the next one.
+		 * The handler was called for an earlier timer that has expired: set the time of the
+		 * next timer.
 		 */
 		siw_llp_sock_due(rd->sock, rd->due);
 	}
@@ -552,7 +568,7 @@ static void rd_socket_empty(struct siw_rd *rd)
 
 /* ---- receiving ------------------------------------------------------------------------------- */
 
-/* A call of the socket, which is made without the lock. */
+/* The arguments and the result of a receive call on the socket, which is made without the lock. */
 struct received {
 	ssize_t len;  /* as siw_llp_udp_recv_dense */
 	uint32_t seg; /* octets of each datagram but the last one */
@@ -563,7 +579,7 @@ static void rd_call_socket(struct siw_rd *rd, struct received *in)
 	in->len = siw_llp_udp_recv_dense(rd->sock, &rd->from, rd->rx_buf, SIW_RD_BUF, &in->seg);
 }
 
-/* Records what the socket returned. false: it was empty. */
+/* Records the datagrams that the socket returned. Returns false if the socket was empty. */
 static bool rd_datagrams_received(struct siw_rd *rd, const struct received *in)
 {
 	if (rd->ecn)
@@ -586,8 +602,8 @@ static bool rd_datagrams_received(struct siw_rd *rd, const struct received *in)
 }
 
 /*
- * Whether the next event can only come from the socket. Called without the lock: an event that
- * another thread reports at the same time is returned after the call of the socket.
+ * Returns whether the next event can only come from the socket. Called without the lock: an event
+ * that another thread reports at the same time is returned after the call of the socket.
  */
 static bool rd_needs_socket(const struct siw_rd *rd)
 {
@@ -606,7 +622,7 @@ static int rd_process_rx_buf(struct siw_rd *rd, struct siw_rd_event *event)
 		uint32_t len = rd->end - rd->at < rd->seg ? rd->end - rd->at : rd->seg;
 
 		rd->at += len;
-		if (rd_datagram_valid(rd, wire, len))
+		if (rd_is_datagram_acceptable(rd, wire, len))
 			rd_handle_datagram(rd, wire, len);
 		r = rd_next_event(rd, event);
 	}
@@ -622,14 +638,14 @@ int siw_rd_recv(struct siw_rd *rd, struct siw_rd_event *event)
 	if (called)
 		rd_call_socket(rd, &in);
 	siw_lock(&rd->lock);
-	siw_rd_settle_segment(rd);
+	siw_rd_acknowledge_accepted_segment(rd);
 	rd_event_handled(rd);
 	for (;;) {
 		bool empty = called && !rd_datagrams_received(rd, &in);
 
 		r = rd_process_rx_buf(rd, event);
 		if (!r && empty) {
-			rd_socket_empty(rd);
+			rd_handle_empty_socket(rd);
 			r = rd_next_event(rd, event);
 		}
 		if (r || empty)

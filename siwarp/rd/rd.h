@@ -49,7 +49,7 @@ enum siw_rd_space {
 };
 #define SIW_RD_SPACES 2
 
-/* Why a BYE ends the incarnation. */
+/* The reason for which a BYE ends the incarnation. */
 enum siw_rd_reason {
 	SIW_RD_CLOSED_END = 0,	 /* the endpoint is being closed */
 	SIW_RD_UNKNOWN_PAIR = 1, /* a datagram with an unknown pair of epochs arrived */
@@ -62,14 +62,17 @@ enum siw_rd_reason {
 struct siw_rd_attr {
 	struct siw_addr local; /* used if fd is -1; local.family must be set */
 	int fd;		       /* the user's bound UDP socket, or -1 */
-	/* siw_llp_port_poll calls it when siw_rd_recv must be called */
+	/* siw_llp_port_poll returns the handler when siw_rd_recv must be called */
 	struct siw_io_handler *handler;
 	bool no_crc;
 	/* advertised IRD: Read Requests and atomics that a peer may have outstanding here */
 	uint8_t ird;
 	uint32_t qkey;
 	uint32_t max_peers; /* 0: use setting rd_peers */
-	/* A silent peer is declared lost after this time, +-20%; 0: setting peer_timeout. */
+	/*
+	 * A silent peer is declared lost after this time, +-20%; 0: after the time in setting
+	 * peer_timeout.
+	 */
 	uint64_t peer_timeout_ns;
 	/* see siw_rd_set_rnr */
 	uint8_t rnr_retry, rnr_timer;
@@ -120,7 +123,10 @@ bool siw_rd_restarted(struct siw_rd *rd);
  * instance. Returns their number.
  */
 int siw_rd_restarts(struct siw_rd *rd, struct siw_rd_restart *out, int max);
-/* The instance that the peer at addr announced in the latest handshake; 0: none, or unknown. */
+/*
+ * Returns the instance that the peer at addr announced in the latest handshake; 0: none, or
+ * unknown.
+ */
 uint64_t siw_rd_instance(struct siw_rd *rd, const struct siw_addr *addr);
 
 /* ---- peers ----------------------------------------------------------------------------------- */
@@ -133,8 +139,8 @@ uint64_t siw_rd_instance(struct siw_rd *rd, const struct siw_addr *addr);
 int siw_rd_peer(struct siw_rd *rd, const struct siw_addr *addr, struct siw_rd_peer **out);
 const struct siw_addr *siw_rd_peer_addr(const struct siw_rd_peer *peer);
 /*
- * The upper layer's pointer for this peer, initially NULL. A record whose pointer is set is not
- * evicted.
+ * Sets the upper layer's pointer for this peer, initially NULL. A peer record whose pointer is set
+ * is not evicted.
  */
 void siw_rd_set_upper(struct siw_rd_peer *peer, void *upper);
 void *siw_rd_upper(const struct siw_rd_peer *peer);
@@ -146,11 +152,14 @@ void *siw_rd_upper(const struct siw_rd_peer *peer);
 #define SIW_RD_ROOM 36
 void *siw_rd_upper_data(struct siw_rd_peer *peer);
 /*
- * The IRD that the peer advertised; this end's ORD to the peer must not exceed it. 0: not known
- * yet.
+ * Returns the IRD that the peer advertised, which this end's ORD to the peer must not exceed. 0:
+ * not known yet.
  */
 uint8_t siw_rd_peer_ird(const struct siw_rd_peer *peer);
-/* For tests and benchmarks: the number of peer records, and the size of one record in octets. */
+/*
+ * For tests and benchmarks: the number of peer records (siw_rd_n_peers), and the size of one peer
+ * record in octets (siw_rd_peer_size).
+ */
 uint32_t siw_rd_n_peers(struct siw_rd *rd);
 size_t siw_rd_peer_size(void);
 /*
@@ -168,16 +177,16 @@ bool siw_rd_abandon_peer(struct siw_rd *rd, const struct siw_addr *addr);
 /* ---- tx -------------------------------------------------------------------------------------- */
 
 /*
- * The longest segment, in octets, that can be sent to this peer now; at least 1024. The value
- * follows the path MTU and the peer's credit, and may change from one segment to the next.
+ * Returns the longest segment, in octets, that can be sent to this peer now; at least 1024. The
+ * value follows the path MTU and the peer's credit, and may change from one segment to the next.
  */
 uint32_t siw_rd_mulpdu(const struct siw_rd_peer *peer, enum siw_rd_space space);
 /*
  * Queues a segment: head_len octets at head, then the iovecs; at most mulpdu octets in total. The
  * segment is copied and its CRC computed in the same pass. It is sent as soon as the congestion
- * window, credit and pacing allow; a short segment behind unacknowledged ones waits for the next
+ * window, credit and pacing allow; a short segment after unacknowledged ones waits for the next
  * siw_rd_flush, so that several are sent in one system call. Returns a value > 0, equal to
- * siw_rd_framed, if the segment was queued; 0 if there is no room now (siw_rd_blocked); -EFAULT if
+ * siw_rd_framed, if the segment was queued; 0 if there is no space now (siw_rd_blocked); -EFAULT if
  * the memory is not mapped; -EPIPE if the peer is gone or has restarted, which siw_rd_recv reports
  * too.
  */
@@ -185,8 +194,8 @@ int64_t siw_rd_tx(struct siw_rd_peer *peer, enum siw_rd_space space, const void 
 		  size_t head_len, const struct iovec *iov, int n);
 /*
  * Transmits the segments that siw_rd_tx has queued, as far as the congestion window, pacing and the
- * socket allow. Returns 1 if all were sent, 0 if some still wait. *taken: set to siw_rd_accepted of
- * the request space.
+ * socket allow. Returns 1 if all segments were sent, 0 if some still wait. *taken: set to
+ * siw_rd_accepted of the request space.
  */
 int siw_rd_flush(struct siw_rd_peer *peer, uint64_t *taken);
 bool siw_rd_blocked(const struct siw_rd_peer *peer, enum siw_rd_space space);
@@ -202,7 +211,9 @@ uint64_t siw_rd_accepted(const struct siw_rd_peer *peer, enum siw_rd_space space
 enum siw_rd_event_kind {
 	/* the peer's next segment of that space, CRC checked; see space, data, len */
 	SIW_RD_SEGMENT = 1,
-	/* the peer acknowledged more, or there is room again: the upper layer must flush */
+	/*
+	 * the peer acknowledged more segments, or there is space again: the upper layer must flush
+	 */
 	SIW_RD_ACKED,
 	SIW_RD_NEW_PEER, /* a record was created for an unknown source; its upper pointer is NULL */
 	/*
@@ -215,7 +226,10 @@ enum siw_rd_event_kind {
 	 * next siw_rd_tx starts a new handshake.
 	 */
 	SIW_RD_GONE,
-	/* Like GONE, but this end gave up: a message waited too long for a receive at the peer. */
+	/*
+	 * Like GONE, but this end ended the incarnation: a message waited too long for a receive at
+	 * the peer.
+	 */
 	SIW_RD_UNREADY,
 	/*
 	 * Like RESTARTED, but the peer is another instance: requests posted for the previous
@@ -233,26 +247,26 @@ struct siw_rd_event {
 	uint32_t len;
 };
 /*
- * Returns 1 and the next event, or 0 if there is none now. Also services expired timers. The same
- * SEGMENT is returned until siw_rd_segment_accepted or siw_rd_pause is called.
+ * Returns 1 and the next event, or 0 if there is no event now. Also services expired timers. The
+ * same SEGMENT is returned until siw_rd_segment_accepted or siw_rd_pause is called.
  */
 int siw_rd_recv(struct siw_rd *rd, struct siw_rd_event *event);
 /*
- * The last SEGMENT was placed, or discarded on purpose: it is acknowledged by the next siw_rd_recv,
- * or by a segment sent before.
+ * Called when the last SEGMENT was placed, or discarded on purpose: the segment is acknowledged by
+ * the next siw_rd_recv, or by a segment sent before.
  */
 void siw_rd_segment_accepted(struct siw_rd_peer *peer);
 /*
- * The last SEGMENT, of that space, cannot be accepted now, because no receive is posted. The
- * segment is stored, no further segments of that space are delivered for this peer until
- * siw_rd_resume, and the peer's credit is used up. The other space and other peers are not
- * affected. no_receive: the peer is told that its request lacks a receive.
+ * Called when the last SEGMENT, of that space, cannot be accepted now, because no receive is
+ * posted. The segment is stored, no further segments of that space are delivered for this peer
+ * until siw_rd_resume, and the peer's credit is used up. The other space and other peers are not
+ * affected. no_receive: the peer is notified that its request lacks a receive.
  */
 void siw_rd_pause(struct siw_rd_peer *peer, enum siw_rd_space space, bool no_receive);
 void siw_rd_resume(struct siw_rd_peer *peer, enum siw_rd_space space);
 /*
- * expected: the peer must send something although everything sent to it was acknowledged. A peer
- * that stays silent then is declared lost.
+ * Sets whether the peer must send something although everything sent to it was acknowledged
+ * (expected). A peer that stays silent then is declared lost.
  */
 void siw_rd_expect(struct siw_rd_peer *peer, bool expected);
 

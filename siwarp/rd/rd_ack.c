@@ -18,7 +18,7 @@
 /* longer reported delays are not acknowledgement delays and are ignored, ns */
 #define MOST_DELAY (1000 * 1000ull)
 
-/* Changes caused by one acknowledgement. */
+/* The changes that one acknowledgement has caused. */
 struct gain {
 	struct siw_rd_cc_ack cc;
 	uint32_t longest; /* octets of the longest delivered datagram */
@@ -29,18 +29,18 @@ struct gain {
 };
 
 /*
- * Whether a retransmitted datagram was acknowledged so soon that its first transmission must have
- * arrived (RFC 8985 section 6.2). In this case the send time of the retransmission tells nothing
- * about the datagrams sent between the two.
+ * Returns whether a retransmitted datagram was acknowledged so soon that its first transmission
+ * must have arrived (RFC 8985 section 6.2). In this case the send time of the retransmission says
+ * nothing about the datagrams sent between the two transmissions.
  */
-static bool acks_first_transmission(const struct siw_rd_peer *peer, const struct siw_rd_slot *slot,
-				    uint64_t now)
+static bool is_ack_of_first_transmission(const struct siw_rd_peer *peer,
+					 const struct siw_rd_slot *slot, uint64_t now)
 {
 	return slot->again && now - slot->sent_ns < peer->cc->min_rtt;
 }
 
-static void slot_delivered(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t index,
-			   struct gain *gain)
+static void handle_delivered_slot(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t index,
+				  struct gain *gain)
 {
 	struct siw_rd_tx *tx = seq->tx;
 	struct siw_rd_slot *slot = siw_rd_slot_of(tx, index);
@@ -57,7 +57,8 @@ static void slot_delivered(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uin
 		gain->longest = slot->len;
 	if (!slot->again && slot->sent_ns > gain->sent_ns)
 		gain->sent_ns = slot->sent_ns;
-	if (slot->sent_ns > peer->newest_ns && !acks_first_transmission(peer, slot, gain->cc.now))
+	if (slot->sent_ns > peer->newest_ns &&
+	    !is_ack_of_first_transmission(peer, slot, gain->cc.now))
 		peer->newest_ns = slot->sent_ns;
 	if (index >= tx->high)
 		tx->high = index + 1;
@@ -72,20 +73,20 @@ static void seq_acknowledge_to(struct siw_rd_peer *peer, struct siw_rd_seq *seq,
 		struct siw_rd_slot *slot = siw_rd_slot_of(tx, seq->una);
 
 		if (!slot->sacked)
-			slot_delivered(peer, seq, seq->una, gain);
-		tx->units -= siw_rd_units(slot->len);
+			handle_delivered_slot(peer, seq, seq->una, gain);
+		tx->units -= siw_rd_credit_units(slot->len);
 		tx->octets -= slot->len;
-		peer->rd->tx_octets -= siw_rd_class_octets(slot->class);
+		peer->rd->tx_octets -= siw_rd_size_class_octets(slot->class);
 		siw_rd_buf_free(peer->rd, slot->buf, slot->class);
 		slot->buf = NULL;
 	}
 	siw_rd_publish_accepted(peer);
-	siw_rd_report(peer, SIW_RD_REPORT_ACKED);
+	siw_rd_schedule_report(peer, SIW_RD_REPORT_ACKED);
 }
 
-/* ---- ranges ---------------------------------------------------------------------------------- */
+/* ---- ranges of an ACK ------------------------------------------------------------------------ */
 
-bool siw_rd_is_ack(const void *body, uint32_t octets)
+bool siw_rd_is_valid_ack_body(const void *body, uint32_t octets)
 {
 	const struct siw_rd_ack *ack = body;
 	uint32_t n;
@@ -111,13 +112,13 @@ static void handle_ack_ranges(struct siw_rd_peer *peer, struct siw_rd_seq *seq, 
 		from = i + ntohs(range->length);
 		for (i = i < seq->una ? seq->una : i; i < from && i < tx->sent; i++)
 			if (!siw_rd_slot_of(tx, i)->sacked)
-				slot_delivered(peer, seq, i, gain);
+				handle_delivered_slot(peer, seq, i, gain);
 	}
 }
 
 /*
  * Marks datagrams as lost that later datagrams have overtaken: by number, or, for retransmitted
- * ones, by send time.
+ * datagrams, by send time.
  */
 static void mark_lost_datagrams(struct siw_rd_peer *peer, struct siw_rd_seq *seq, struct gain *gain)
 {
@@ -142,8 +143,8 @@ static void mark_lost_datagrams(struct siw_rd_peer *peer, struct siw_rd_seq *seq
 }
 
 /*
- * By how many datagrams the acknowledgement of a space advances; negative: an older acknowledgement
- * that arrived late.
+ * Returns by how many datagrams the acknowledgement of a space advances; negative: an older
+ * acknowledgement that arrived late.
  */
 static int32_t ack_advance(const struct siw_rd_peer *peer, const struct siw_rd_seq *seq,
 			   const struct siw_rd_wire *wire)
@@ -151,9 +152,10 @@ static int32_t ack_advance(const struct siw_rd_peer *peer, const struct siw_rd_s
 	return (int32_t)(ntohl(wire->acknowledged[seq->space]) - peer->epoch - (uint32_t)seq->una);
 }
 
-/* Whether the peer acknowledges datagrams of a space that were never sent. */
-static bool ack_is_invalid(const struct siw_rd_peer *peer, const struct siw_rd_seq *seq,
-			   const struct siw_rd_wire *wire)
+/* Returns whether the peer acknowledges datagrams of a space that were never sent. */
+static bool acknowledges_unsent_datagram(const struct siw_rd_peer *peer,
+					 const struct siw_rd_seq *seq,
+					 const struct siw_rd_wire *wire)
 {
 	int32_t ahead = ack_advance(peer, seq, wire);
 
@@ -176,15 +178,16 @@ static void handle_space_ack(struct siw_rd_peer *peer, struct siw_rd_seq *seq,
 		return;
 	if (ahead)
 		seq_acknowledge_to(peer, seq, to, gain);
-	if (ahead || !siw_rd_lacks_credit(seq))
+	if (ahead || !siw_rd_lacks_credit_for_first(seq))
 		seq->starved_ns = 0;
 	if (ack && ack->ranges[seq->space])
 		handle_ack_ranges(peer, seq, to, ack, gain);
 }
 
 /*
- * took: time from sending a datagram, which was sent only once, to its acknowledgement, ns. The
- * delay that the peer reports for its acknowledgement is subtracted, unless it is implausible.
+ * Measures a round trip. took: time in ns from sending a datagram, which was sent only once, to its
+ * acknowledgement. The delay that the peer reports for its acknowledgement is subtracted, unless
+ * the delay is implausible.
  */
 static void measure_round_trip(struct siw_rd_peer *peer, struct gain *gain, uint64_t took)
 {
@@ -220,7 +223,7 @@ static void handle_delivery(struct siw_rd_peer *peer, struct gain *gain, uint64_
  * arrived late has a lower count and is ignored. At most the number of datagrams that can be
  * outstanding is believed.
  */
-static uint32_t new_ce_marks(struct siw_rd_peer *peer, uint32_t told)
+static uint32_t newly_reported_ce_marks(struct siw_rd_peer *peer, uint32_t told)
 {
 	uint32_t more = told - peer->ce_reported;
 
@@ -235,18 +238,20 @@ void siw_rd_acked(struct siw_rd_peer *peer, const struct siw_rd_wire *wire,
 {
 	struct siw_rd_seq *requests = &peer->seq[SIW_RD_REQUESTS];
 	struct siw_rd_seq *responses = &peer->seq[SIW_RD_RESPONSES];
-	bool waited = siw_rd_outstanding(peer);
+	bool waited = siw_rd_has_outstanding_segment(peer);
 	struct gain gain = { .cc.now = now, .delay = wire->delay };
 	uint64_t before = peer->in_flight;
 
-	if (waited && !siw_rd_unsent(requests) && !siw_rd_unsent(responses))
+	if (waited && !siw_rd_has_unsent_datagram(requests) &&
+	    !siw_rd_has_unsent_datagram(responses))
 		siw_rd_cc_idle(peer->cc, before);
-	if (ack_is_invalid(peer, requests, wire) || ack_is_invalid(peer, responses, wire)) {
+	if (acknowledges_unsent_datagram(peer, requests, wire) ||
+	    acknowledges_unsent_datagram(peer, responses, wire)) {
 		siw_drop(SIW_COUNTER_drop_rd_ack);
 		return;
 	}
 	if (ack)
-		gain.cc.ce = new_ce_marks(peer, ntohl(ack->ce));
+		gain.cc.ce = newly_reported_ce_marks(peer, ntohl(ack->ce));
 	handle_space_ack(peer, requests, wire, ack, &gain);
 	handle_space_ack(peer, responses, wire, ack, &gain);
 	if (!waited)
@@ -257,10 +262,10 @@ void siw_rd_acked(struct siw_rd_peer *peer, const struct siw_rd_wire *wire,
 		siw_rd_mtu_check_losses(peer, gain.relost, gain.longest, now);
 	if (peer->peer_unready_una != requests->una)
 		peer->peer_unready_ns = 0;
-	if (!siw_rd_outstanding(peer))
+	if (!siw_rd_has_outstanding_segment(peer))
 		peer->awaited_since_ns = siw_rd_awaits_more(peer) ? now : 0;
 	if (gain.cc.octets)
-		siw_rd_rearm(peer, now);
+		siw_rd_set_retransmission_timer(peer, now);
 	siw_rd_pump(peer, now);
 }
 
@@ -284,8 +289,8 @@ static struct siw_rd_slot *last_undelivered_in_space(const struct siw_rd_seq *se
  * Returns the datagram of either space that was sent last and is not known to have arrived, with
  * its space and index.
  */
-static struct siw_rd_slot *last_undelivered(struct siw_rd_peer *peer, struct siw_rd_seq **seq,
-					    uint64_t *index)
+static struct siw_rd_slot *last_undelivered_datagram(struct siw_rd_peer *peer,
+						     struct siw_rd_seq **seq, uint64_t *index)
 {
 	struct siw_rd_slot *last = NULL;
 
@@ -302,7 +307,7 @@ static struct siw_rd_slot *last_undelivered(struct siw_rd_peer *peer, struct siw
 	return last;
 }
 
-static uint32_t longest_undelivered(const struct siw_rd_peer *peer)
+static uint32_t longest_undelivered_datagram(const struct siw_rd_peer *peer)
 {
 	uint32_t most = 0;
 
@@ -316,7 +321,7 @@ static uint32_t longest_undelivered(const struct siw_rd_peer *peer)
 	return most;
 }
 
-static void mark_all_lost(struct siw_rd_peer *peer)
+static void mark_all_datagrams_lost(struct siw_rd_peer *peer)
 {
 	for (int n = 0; n < SIW_RD_SPACES; n++) {
 		struct siw_rd_tx *tx = peer->seq[n].tx;
@@ -333,15 +338,17 @@ static void mark_all_lost(struct siw_rd_peer *peer)
 	peer->in_flight = 0;
 }
 
-/* Whether the peer has a reason to grant no credit for a space: it reports NOT READY. */
+/*
+ * Returns whether the peer has a reason to grant no credit for a space: the peer reports NOT READY.
+ */
 static bool space_reports_not_ready(const struct siw_rd_peer *peer, const struct siw_rd_seq *seq)
 {
 	return seq->space == SIW_RD_REQUESTS && peer->peer_unready_ns;
 }
 
 /*
- * Whether the peer has granted too little credit for longer than the peer time-out: a peer that can
- * accept a segment grants credit for it.
+ * Returns whether the peer has granted too little credit for longer than the peer time-out: a peer
+ * that can accept a segment grants credit for it.
  */
 static bool peer_withholds_credit(struct siw_rd_peer *peer, uint64_t now)
 {
@@ -350,7 +357,7 @@ static bool peer_withholds_credit(struct siw_rd_peer *peer, uint64_t now)
 	for (int i = 0; i < SIW_RD_SPACES; i++) {
 		struct siw_rd_seq *seq = &peer->seq[i];
 
-		if (!siw_rd_lacks_credit(seq) || space_reports_not_ready(peer, seq))
+		if (!siw_rd_lacks_credit_for_first(seq) || space_reports_not_ready(peer, seq))
 			seq->starved_ns = 0;
 		else if (!seq->starved_ns)
 			seq->starved_ns = now;
@@ -361,8 +368,8 @@ static bool peer_withholds_credit(struct siw_rd_peer *peer, uint64_t now)
 }
 
 /*
- * Whether the peer acknowledges nothing of what was sent although it is alive: it refuses to, or IP
- * fragments do not reach it. The peer is declared lost after the peer time-out without an
+ * Returns whether the peer acknowledges nothing that was sent although it is alive: it refuses to,
+ * or IP fragments do not reach it. The peer is declared lost after the peer time-out without an
  * acknowledgement, or, if a datagram is sent in fragments, after as many time-outs as fit into the
  * peer time-out.
  */
@@ -374,7 +381,7 @@ static bool peer_never_acknowledges(struct siw_rd_peer *peer, uint64_t now)
 		/* a time-out is at most an eighth of the peer time-out, and at most a second */
 		fit = 8;
 	if (peer->rtos > MOST_RTOS + (fit < 240 ? fit : 240) &&
-	    longest_undelivered(peer) > peer->fragmented_len)
+	    longest_undelivered_datagram(peer) > peer->fragmented_len)
 		return true;
 	return peer->rtos > MOST_RTOS && now - peer->first_timeout_ns >= peer->rd->timeout;
 }
@@ -382,8 +389,8 @@ static bool peer_never_acknowledges(struct siw_rd_peer *peer, uint64_t now)
 /*
  * Sends a tail loss probe (RFC 8985 section 7): its acknowledgement shows which datagrams are lost.
  */
-static void probe_tail(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t index,
-		       uint64_t now)
+static void send_tail_loss_probe(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t index,
+				 uint64_t now)
 {
 	struct siw_rd_slot *slot = siw_rd_slot_of(seq->tx, index);
 
@@ -392,20 +399,20 @@ static void probe_tail(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_
 		seq->tx->n_lost++;
 		peer->in_flight -= slot->len;
 	}
-	siw_rd_resend(peer, seq, index, now);
+	siw_rd_resend_datagram(peer, seq, index, now);
 }
 
-void siw_rd_timeout(struct siw_rd_peer *peer, uint64_t now)
+void siw_rd_handle_retransmission_timeout(struct siw_rd_peer *peer, uint64_t now)
 {
 	struct siw_rd_seq *seq = NULL;
 	uint64_t index = 0, before = peer->last_sent_ns;
-	struct siw_rd_slot *last = last_undelivered(peer, &seq, &index);
+	struct siw_rd_slot *last = last_undelivered_datagram(peer, &seq, &index);
 	bool probes_tail = siw_rd_probes_tail(peer);
 
 	if (peer->backoff < MOST_RTOS && (peer->rtos || peer->backoff))
 		peer->backoff++;
 	if (!peer->rtos || !last ||
-	    (!siw_rd_in_credit(seq, index) && space_reports_not_ready(peer, seq)))
+	    (!siw_rd_is_covered_by_credit(seq, index) && space_reports_not_ready(peer, seq)))
 		peer->first_timeout_ns = now;
 	if (peer->rtos < UINT8_MAX)
 		peer->rtos++;
@@ -414,17 +421,17 @@ void siw_rd_timeout(struct siw_rd_peer *peer, uint64_t now)
 		siw_rd_end_incarnation(peer, SIW_RD_GONE);
 		return;
 	}
-	if (last && probes_tail && siw_rd_in_credit(seq, index)) {
-		probe_tail(peer, seq, index, now);
+	if (last && probes_tail && siw_rd_is_covered_by_credit(seq, index)) {
+		send_tail_loss_probe(peer, seq, index, now);
 	} else if (last) {
-		siw_rd_mtu_timeout(peer, longest_undelivered(peer), now);
-		mark_all_lost(peer);
+		siw_rd_mtu_timeout(peer, longest_undelivered_datagram(peer), now);
+		mark_all_datagrams_lost(peer);
 		siw_rd_cc_timeout(peer->cc, now);
 		peer->after_rto = peer->near ? 0 : 1 + AFTER_RTO;
 		siw_rd_pump(peer, now);
 	}
-	/* The peer has acknowledged everything, or grants no credit: probe it. */
+	/* The peer has acknowledged everything, or grants no credit: send a PROBE to the peer. */
 	if (!last || (peer->last_sent_ns == before && !peer->rd->blocked && peer->pace_ns <= now))
 		siw_rd_send_probe(peer, now);
-	siw_rd_rearm(peer, now);
+	siw_rd_set_retransmission_timer(peer, now);
 }

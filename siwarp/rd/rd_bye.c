@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * rd/rd_bye.c - the end of an incarnation. A BYE acknowledges the segments that its sender has
- * accepted, so it must be delivered: it is retransmitted until the peer answers it with a BYE, or
- * linger_ms has passed. Until then the pair of epochs is remembered as ended, even if the record
+ * accepted, so a BYE must be delivered: it is retransmitted until the peer answers it with a BYE,
+ * or linger_ms has passed. Until then the pair of epochs is remembered as ended, even if the record
  * already has a new pair.
  */
 #include <arpa/inet.h>
@@ -19,21 +19,24 @@
 
 static const struct siw_rate byes = { 1000, 100 }, byes_each = { 200, 20 };
 
-/* The pair of epochs that this end ended last with a peer, until the peer answers its BYE. */
+/*
+ * The pair of epochs that this end ended last with a peer, stored until the peer answers the BYE.
+ */
 struct siw_rd_pending_bye {
 	uint32_t epoch, peer_epoch;
 	uint64_t due_ns, until_ns, every_ns;
 	uint8_t bye[SIW_RD_OVERHEAD];
 };
 
-static void build_bye(struct siw_rd_peer *peer, enum siw_rd_reason reason, uint8_t flags,
-		      uint8_t *out)
+static void build_bye_datagram(struct siw_rd_peer *peer, enum siw_rd_reason reason, uint8_t flags,
+			       uint8_t *out)
 {
-	siw_rd_header(peer, SIW_DGRAM_RD_BYE, 0, flags, siw_now_ns(), (struct siw_rd_wire *)out);
+	siw_rd_write_header(peer, SIW_DGRAM_RD_BYE, 0, flags, siw_now_ns(),
+			    (struct siw_rd_wire *)out);
 	((struct siw_rd_wire *)out)->reason = (uint8_t)reason;
 }
 
-static void send_bye(struct siw_rd_peer *peer, uint8_t *bye)
+static void send_bye_datagram(struct siw_rd_peer *peer, uint8_t *bye)
 {
 	siw_rd_send(peer->rd, &peer->addr, bye, SIW_RD_LEN);
 }
@@ -46,7 +49,10 @@ void siw_rd_pending_bye_free(struct siw_rd_peer *peer)
 	peer->pending_bye = NULL;
 }
 
-/* Returns NULL if there is no memory; the BYE is then sent only once. */
+/*
+ * Allocates the state of a BYE that is retransmitted. Returns NULL if there is no memory; the BYE
+ * is then sent only once.
+ */
 static struct siw_rd_pending_bye *alloc_bye_state(const struct siw_rd_peer *peer,
 						  const uint8_t *bye)
 {
@@ -72,9 +78,9 @@ void siw_rd_end_with_bye(struct siw_rd_peer *peer, enum siw_rd_reason reason, in
 	struct siw_rd_pending_bye *pending;
 	uint8_t bye[SIW_RD_OVERHEAD];
 
-	build_bye(peer, reason, 0, bye);
+	build_bye_datagram(peer, reason, 0, bye);
 	pending = alloc_bye_state(peer, bye);
-	send_bye(peer, bye);
+	send_bye_datagram(peer, bye);
 	siw_rd_end_incarnation(peer, kind);
 	siw_rd_pending_bye_free(peer);
 	peer->pending_bye = pending;
@@ -82,7 +88,7 @@ void siw_rd_end_with_bye(struct siw_rd_peer *peer, enum siw_rd_reason reason, in
 		siw_rd_set_timer(peer, pending->due_ns);
 }
 
-uint64_t siw_rd_bye_due(const struct siw_rd_peer *peer)
+uint64_t siw_rd_next_bye_time(const struct siw_rd_peer *peer)
 {
 	return peer->pending_bye ? peer->pending_bye->due_ns : SIW_RD_NEVER;
 }
@@ -95,7 +101,7 @@ void siw_rd_bye_retransmit(struct siw_rd_peer *peer, uint64_t now)
 		siw_rd_pending_bye_free(peer);
 		return;
 	}
-	send_bye(peer, pending->bye);
+	send_bye_datagram(peer, pending->bye);
 	pending->every_ns = 2 * pending->every_ns < LONGEST_NS ? 2 * pending->every_ns : LONGEST_NS;
 	pending->due_ns = now + pending->every_ns;
 	if (pending->due_ns > pending->until_ns)
@@ -108,8 +114,8 @@ void siw_rd_bye_retransmit(struct siw_rd_peer *peer, uint64_t now)
  * Sends a BYE for the pair of epochs of a datagram for which there is no record, within the rate
  * limit.
  */
-static void send_bye_unknown_pair(struct siw_rd *rd, const struct siw_addr *to,
-				  const struct siw_rd_wire *wire, uint8_t reason, uint8_t flags)
+static void send_bye_for_unknown_pair(struct siw_rd *rd, const struct siw_addr *to,
+				      const struct siw_rd_wire *wire, uint8_t reason, uint8_t flags)
 {
 	struct siw_rd_sources *sources = siw_rd_sources(rd);
 	struct {
@@ -121,22 +127,22 @@ static void send_bye_unknown_pair(struct siw_rd *rd, const struct siw_addr *to,
 	if (!sources || !siw_source_take(&sources->bye, siw_source_index(sources->key, to), &byes,
 					 &byes_each, rd->now))
 		return;
-	siw_rd_bare_header(rd, SIW_DGRAM_RD_BYE, ntohl(wire->dest_epoch), ntohl(wire->source_epoch),
-			   &out.wire);
+	siw_rd_write_bare_header(rd, SIW_DGRAM_RD_BYE, ntohl(wire->dest_epoch),
+				 ntohl(wire->source_epoch), &out.wire);
 	out.wire.reason = reason;
 	out.wire.flags = flags;
 	siw_rd_send(rd, to, (uint8_t *)&out, SIW_RD_LEN);
 }
 
-static bool is_bye(const struct siw_rd_wire *wire)
+static bool is_bye_datagram(const struct siw_rd_wire *wire)
 {
 	return wire->llp.type >> 4 == SIW_DGRAM_RD_BYE;
 }
 
-/* Whether the sender of this BYE expects an answer. */
-static bool awaits_answer(const struct siw_rd_wire *wire)
+/* Returns whether the sender of this BYE expects an answer. */
+static bool awaits_answer_to_bye(const struct siw_rd_wire *wire)
 {
-	return is_bye(wire) && !(wire->flags & SIW_RD_ANSWER) &&
+	return is_bye_datagram(wire) && !(wire->flags & SIW_RD_ANSWER) &&
 	       wire->reason != SIW_RD_UNKNOWN_PAIR;
 }
 
@@ -148,11 +154,11 @@ static void handle_ended_pair(struct siw_rd_peer *peer, const struct siw_rd_wire
 {
 	struct siw_rd_wire *bye = (struct siw_rd_wire *)peer->pending_bye->bye;
 
-	if (awaits_answer(wire))
+	if (awaits_answer_to_bye(wire))
 		bye->flags |= SIW_RD_ANSWER;
-	if (!is_bye(wire) || awaits_answer(wire))
-		send_bye(peer, peer->pending_bye->bye);
-	if (is_bye(wire))
+	if (!is_bye_datagram(wire) || awaits_answer_to_bye(wire))
+		send_bye_datagram(peer, peer->pending_bye->bye);
+	if (is_bye_datagram(wire))
 		siw_rd_pending_bye_free(peer);
 }
 
@@ -162,14 +168,16 @@ static bool is_ended_pair(const struct siw_rd_peer *peer, const struct siw_rd_wi
 	       ntohl(wire->source_epoch) == peer->pending_bye->peer_epoch;
 }
 
-void siw_rd_refuse(struct siw_rd *rd, struct siw_rd_peer *peer, const struct siw_rd_wire *wire)
+void siw_rd_answer_with_bye(struct siw_rd *rd, struct siw_rd_peer *peer,
+			    const struct siw_rd_wire *wire)
 {
 	if (is_ended_pair(peer, wire))
 		handle_ended_pair(peer, wire);
-	else if (!is_bye(wire))
-		send_bye_unknown_pair(rd, &rd->from, wire, SIW_RD_UNKNOWN_PAIR, 0);
-	else if (awaits_answer(wire)) /* this end answered it before, and the answer was lost */
-		send_bye_unknown_pair(rd, &rd->from, wire, SIW_RD_CLOSED_END, SIW_RD_ANSWER);
+	else if (!is_bye_datagram(wire))
+		send_bye_for_unknown_pair(rd, &rd->from, wire, SIW_RD_UNKNOWN_PAIR, 0);
+	else if (awaits_answer_to_bye(
+			 wire)) /* this end answered it before, and the answer was lost */
+		send_bye_for_unknown_pair(rd, &rd->from, wire, SIW_RD_CLOSED_END, SIW_RD_ANSWER);
 	else
 		siw_drop(SIW_COUNTER_drop_rd_epoch);
 }
@@ -181,14 +189,14 @@ void siw_rd_handle_bye(struct siw_rd_peer *peer, const struct siw_rd_wire *wire,
 
 	/*
 	 * The BYE acknowledges segments that the peer accepted before it closed; nothing more is
-	 * sent to it.
+	 * sent to the peer.
 	 */
 	peer->state = SIW_RD_CLOSED;
 	if (open && wire->reason != SIW_RD_UNKNOWN_PAIR)
 		siw_rd_acked(peer, wire, NULL, now);
-	if (awaits_answer(wire)) {
-		build_bye(peer, SIW_RD_CLOSED_END, SIW_RD_ANSWER, answer);
-		send_bye(peer, answer);
+	if (awaits_answer_to_bye(wire)) {
+		build_bye_datagram(peer, SIW_RD_CLOSED_END, SIW_RD_ANSWER, answer);
+		send_bye_datagram(peer, answer);
 	}
 	peer->state = open ? SIW_RD_OPEN
 			   : SIW_RD_ECHOED; /* so that siw_rd_end_incarnation reports the end */
@@ -198,7 +206,7 @@ void siw_rd_handle_bye(struct siw_rd_peer *peer, const struct siw_rd_wire *wire,
 
 /* ---- closing the endpoint -------------------------------------------------------------------- */
 
-static struct siw_rd_peer *peer_of_link(struct siw_link *l)
+static struct siw_rd_peer *peer_of_lru_link(struct siw_link *l)
 {
 	return siw_container(l, struct siw_rd_peer, lru);
 }
@@ -206,11 +214,11 @@ static struct siw_rd_peer *peer_of_link(struct siw_link *l)
 void siw_rd_shutdown(struct siw_rd *rd)
 {
 	siw_lock(&rd->lock);
-	siw_rd_settle_segment(rd);
+	siw_rd_acknowledge_accepted_segment(rd);
 	rd->shut_down = true;
 	rd->delivered_peer = NULL;
 	for (struct siw_link *l = rd->lru.next; l != &rd->lru; l = l->next) {
-		struct siw_rd_peer *peer = peer_of_link(l);
+		struct siw_rd_peer *peer = peer_of_lru_link(l);
 
 		for (int i = 0; i < SIW_RD_SPACES; i++)
 			siw_rd_rx_free(peer, &peer->seq[i]);
@@ -220,12 +228,13 @@ void siw_rd_shutdown(struct siw_rd *rd)
 }
 
 /*
- * Whether the peer still accepts the segments sent to it. A peer that reports NOT READY may never
- * accept them.
+ * Returns whether the peer still accepts the segments sent to it. A peer that reports NOT READY may
+ * never accept them.
  */
 static bool peer_accepts_data(const struct siw_rd_peer *peer)
 {
-	return peer->state == SIW_RD_OPEN && siw_rd_outstanding(peer) && !peer->peer_unready_ns;
+	return peer->state == SIW_RD_OPEN && siw_rd_has_outstanding_segment(peer) &&
+	       !peer->peer_unready_ns;
 }
 
 bool siw_rd_shutdown_done(struct siw_rd *rd)
@@ -239,7 +248,7 @@ bool siw_rd_shutdown_done(struct siw_rd *rd)
 		;
 	siw_lock(&rd->lock);
 	for (struct siw_link *l = rd->lru.next; l != &rd->lru; l = l->next) {
-		struct siw_rd_peer *peer = peer_of_link(l);
+		struct siw_rd_peer *peer = peer_of_lru_link(l);
 
 		if (peer->state == SIW_RD_OPEN && !peer_accepts_data(peer))
 			siw_rd_end_with_bye(peer, SIW_RD_CLOSED_END, 0);
@@ -254,9 +263,9 @@ void siw_rd_send_final_byes(struct siw_rd *rd)
 	for (struct siw_link *l = rd->lru.next; l != &rd->lru; l = l->next) {
 		uint8_t bye[SIW_RD_OVERHEAD];
 
-		if (peer_of_link(l)->state != SIW_RD_OPEN)
+		if (peer_of_lru_link(l)->state != SIW_RD_OPEN)
 			continue;
-		build_bye(peer_of_link(l), SIW_RD_CLOSED_END, 0, bye);
-		send_bye(peer_of_link(l), bye);
+		build_bye_datagram(peer_of_lru_link(l), SIW_RD_CLOSED_END, 0, bye);
+		send_bye_datagram(peer_of_lru_link(l), bye);
 	}
 }

@@ -53,8 +53,8 @@ void siw_rd_cc_rtt(struct siw_rd_cc *cc, uint64_t rtt)
 	if (!rtt)
 		rtt = 1;
 	/*
-	 * A longer time means that the datagram was retransmitted, or that this process was
-	 * stopped; neither measures the path.
+	 * A longer round-trip time means that the datagram was retransmitted, or that this process
+	 * was stopped; neither measures the path.
 	 */
 	if (rtt > LONGEST_RTT)
 		rtt = LONGEST_RTT;
@@ -68,8 +68,9 @@ void siw_rd_cc_rtt(struct siw_rd_cc *cc, uint64_t rtt)
 	} else {
 		off = rtt > cc->srtt ? rtt - cc->srtt : cc->srtt - rtt;
 		/*
-		 * RFC 6298 section 2.3. The old value is reduced first; in the other order the
-		 * integer division would settle at 3/4 and 7/8 of the measured value.
+		 * RFC 6298 section 2.3. The old value is reduced before the new sample is added; in
+		 * the other order the integer division would settle at 3/4 and 7/8 of the measured
+		 * value.
 		 */
 		cc->rttvar -= cc->rttvar / 4;
 		cc->rttvar += off / 4;
@@ -101,7 +102,7 @@ uint64_t siw_rd_cc_wait(const struct siw_rd_cc *cc, uint32_t octets)
 	return cc->rate ? octets * cc->gap >> 20 : 0;
 }
 
-static uint32_t elapsed_ns32(uint64_t from, uint64_t to)
+static uint32_t elapsed_ns_at_most_32_bits(uint64_t from, uint64_t to)
 {
 	return to > from ? (uint32_t)lesser(to - from, UINT32_MAX) : 0;
 }
@@ -119,8 +120,8 @@ void siw_rd_cc_sent(struct siw_rd_cc *cc, uint64_t now, uint32_t octets, uint64_
 	sent->delivered = (uint32_t)cc->delivered;
 	sent->lost = (uint32_t)cc->lost;
 	sent->in_flight = (uint32_t)(in_flight + octets);
-	sent->idle_ns = elapsed_ns32(cc->delivered_at, now);
-	sent->span_ns = elapsed_ns32(cc->first_sent_at, now);
+	sent->idle_ns = elapsed_ns_at_most_32_bits(cc->delivered_at, now);
+	sent->span_ns = elapsed_ns_at_most_32_bits(cc->first_sent_at, now);
 	sent->app_limited = cc->app_limited != 0;
 }
 
@@ -152,8 +153,8 @@ void siw_rd_cc_lost(struct siw_rd_cc *cc, struct siw_rd_cc_ack *ack, const struc
 		siw_rd_bbr_lost(cc, ack->now, sent, octets);
 }
 
-/* Computes the delivery rate from this acknowledgement. */
-static struct sample delivery_rate_sample(struct siw_rd_cc *cc, const struct siw_rd_cc_ack *ack)
+/* Computes the delivery rate from one acknowledgement. */
+static struct sample sample_of_delivery_rate(struct siw_rd_cc *cc, const struct siw_rd_cc_ack *ack)
 {
 	const struct siw_rd_sent *sent = &ack->newest;
 	uint64_t acks = ack->now - ack->newest_at + sent->idle_ns;
@@ -180,10 +181,11 @@ static struct sample delivery_rate_sample(struct siw_rd_cc *cc, const struct siw
 }
 
 /*
- * A token bucket lets a few datagrams pass at once, and on a short path these are all the datagrams
- * of a round trip: two datagrams in 0.2 ms suggest six times the rate of a line of 20 Mbit/s. On
- * short paths the rate is therefore also measured over spans of at least SPAN_NS and SPAN_LEAST
- * datagrams, which are long compared with such a burst.
+ * Updates the delivery rate that is measured over a span. A token bucket lets a few datagrams pass
+ * together, and on a short path these are all the datagrams of a round trip: two datagrams in 0.2
+ * ms suggest six times the rate of a line of 20 Mbit/s. On short paths the rate is therefore also
+ * measured over spans of at least SPAN_NS and SPAN_LEAST datagrams, which are long compared with
+ * such a burst.
  */
 static void update_rate_span(struct siw_rd_cc *cc, uint64_t now)
 {
@@ -219,7 +221,7 @@ void siw_rd_cc_acked(struct siw_rd_cc *cc, const struct siw_rd_cc_ack *ack)
 	}
 	cc->burst += (uint32_t)(ack->octets / 64);
 	update_rate_span(cc, ack->now);
-	sample = delivery_rate_sample(cc, ack);
+	sample = sample_of_delivery_rate(cc, ack);
 	siw_rd_bbr_acked(cc, ack, &sample);
 }
 

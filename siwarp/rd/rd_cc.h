@@ -99,18 +99,18 @@ struct siw_rd_cc {
 	uint64_t delivered_at;	  /* time of the last delivery */
 	uint64_t first_sent_at;	  /* send time of the datagram that was delivered last */
 	/*
-	 * Start of the current span of rate measurement, and the rate of the previous span; 0: none
-	 * was measured, or the path is long.
+	 * Start of the current span of rate measurement, and the rate of the previous span; 0: no
+	 * rate was measured, or the path is long.
 	 */
 	uint64_t span_at, span_delivered, span_rate;
 	/*
 	 * The sender is limited by the application until this many octets are delivered in total;
-	 * 0: it is not.
+	 * 0: the sender is not limited by the application.
 	 */
 	uint64_t app_limited;
 	uint32_t rto;
 	uint32_t quantum; /* maximum octets of one batch */
-	/* octets that a sender that is behind its pacing schedule may send at once */
+	/* octets that a sender that is late in its pacing schedule may send without pacing */
 	uint32_t burst;
 	uint32_t mss;
 	bool bbr_on; /* BBR is used; otherwise CUBIC */
@@ -132,7 +132,10 @@ struct siw_rd_cc_ack {
 	struct siw_rd_sent newest;
 };
 
-/* Initializes with the controller that setting rd_cc selects; on a local path with CUBIC. */
+/*
+ * Initializes the congestion control with the controller that setting rd_cc selects; on a local
+ * path with CUBIC.
+ */
 void siw_rd_cc_init(struct siw_rd_cc *cc, uint32_t mss, bool local);
 /*
  * Reports a change of the path. mss: octets of the longest datagram; local: the path does not leave
@@ -151,16 +154,20 @@ void siw_rd_cc_delivered(struct siw_rd_cc *cc, struct siw_rd_cc_ack *ack,
 void siw_rd_cc_lost(struct siw_rd_cc *cc, struct siw_rd_cc_ack *ack, const struct siw_rd_sent *sent,
 		    uint32_t octets, uint64_t sent_ns);
 /*
- * Called when the acknowledgement is complete: updates the congestion window and the pacing rate.
+ * Called when all effects of an acknowledgement are collected: updates the congestion window and
+ * the pacing rate.
  */
 void siw_rd_cc_acked(struct siw_rd_cc *cc, const struct siw_rd_cc_ack *ack);
 /* Reports that nothing was acknowledged for a complete RTO. */
 void siw_rd_cc_timeout(struct siw_rd_cc *cc, uint64_t now);
 /* Reports that the sender has no more datagrams to send while in_flight octets are outstanding. */
 void siw_rd_cc_idle(struct siw_rd_cc *cc, uint64_t in_flight);
-/* Time from the last transmission to a tail loss probe (RFC 8985 section 7.2), ns. */
+/* Returns the time from the last transmission to a tail loss probe (RFC 8985 section 7.2), ns. */
 uint64_t siw_rd_cc_pto(const struct siw_rd_cc *cc);
-/* Pacing interval between this number of octets and the next transmission, ns; 0: no pacing. */
+/*
+ * Returns the pacing interval between this number of octets and the next transmission, ns; 0: no
+ * pacing.
+ */
 uint64_t siw_rd_cc_wait(const struct siw_rd_cc *cc, uint32_t octets);
 
 /* cffi: end */

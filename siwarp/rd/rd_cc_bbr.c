@@ -24,7 +24,10 @@ const struct siw_rd_bbr_gain siw_rd_bbr_gains[] = {
 	[PROBE_RTT] = { 100, 50 },
 };
 
-/* The rate of one initial window per round trip; before a round trip was measured, per 1 ms. */
+/*
+ * Returns the rate of one initial window per round trip; before a round trip was measured, per 1
+ * ms.
+ */
 static uint64_t initial_rate(const struct siw_rd_cc *cc)
 {
 	return (uint64_t)((double)cc->cwnd * (double)SECOND / (double)(cc->srtt ? cc->srtt : MS) *
@@ -63,7 +66,7 @@ static void update_round(struct siw_rd_cc *cc, const struct sample *s)
 	}
 }
 
-static void update_signals(struct siw_rd_cc *cc, const struct sample *s)
+static void update_bbr_signals(struct siw_rd_cc *cc, const struct sample *s)
 {
 	struct siw_rd_bbr *bbr = &cc->bbr;
 
@@ -94,7 +97,7 @@ static void update_ack_aggregation(struct siw_rd_cc *cc, const struct siw_rd_cc_
 	bbr->extra_acked[1] = (uint32_t)lesser(greater(extra, bbr->extra_acked[1]), UINT32_MAX);
 }
 
-static void check_full_bw(struct siw_rd_cc *cc, const struct sample *s)
+static void check_full_bandwidth_reached(struct siw_rd_cc *cc, const struct sample *s)
 {
 	struct siw_rd_bbr *bbr = &cc->bbr;
 
@@ -115,7 +118,7 @@ static uint64_t startup_losses(const struct siw_rd_cc *cc, uint64_t in_flight)
 	return lesser(STARTUP_LOSSES, greater(in_flight / cc->mss / 4, 1));
 }
 
-static void check_startup_done(struct siw_rd_cc *cc, const struct sample *s)
+static void end_startup_if_done(struct siw_rd_cc *cc, const struct sample *s)
 {
 	struct siw_rd_bbr *bbr = &cc->bbr;
 
@@ -133,7 +136,7 @@ static void check_startup_done(struct siw_rd_cc *cc, const struct sample *s)
 	bbr->drain_rounds = 0;
 }
 
-static void check_drain_done(struct siw_rd_cc *cc, const struct siw_rd_cc_ack *ack)
+static void end_drain_if_done(struct siw_rd_cc *cc, const struct siw_rd_cc_ack *ack)
 {
 	if (cc->bbr.state == DRAIN &&
 	    (ack->in_flight <= with_quanta(cc, bdp(cc, cc->bbr.bw, 100)) ||
@@ -158,7 +161,7 @@ static void bbr_set_rate(struct siw_rd_cc *cc, uint32_t gain)
 		siw_rd_cc_set_rate(cc, rate);
 }
 
-static void bound_cwnd(struct siw_rd_cc *cc)
+static void apply_bounds_to_cwnd(struct siw_rd_cc *cc)
 {
 	const struct siw_rd_bbr *bbr = &cc->bbr;
 	uint64_t cap = NO_LIMIT;
@@ -185,7 +188,7 @@ static void set_cwnd(struct siw_rd_cc *cc, const struct siw_rd_cc_ack *ack)
 	cc->cwnd = greater(cc->cwnd, bbr_min_window(cc));
 	if (bbr->state == PROBE_RTT)
 		cc->cwnd = lesser(cc->cwnd, siw_rd_bbr_probe_rtt_cwnd(cc));
-	bound_cwnd(cc);
+	apply_bounds_to_cwnd(cc);
 }
 
 /* ---- events ---------------------------------------------------------------------------------- */
@@ -209,15 +212,15 @@ void siw_rd_bbr_acked(struct siw_rd_cc *cc, const struct siw_rd_cc_ack *ack, con
 	struct siw_rd_bbr *bbr = &cc->bbr;
 	bool expired;
 
-	update_signals(cc, s);
+	update_bbr_signals(cc, s);
 	update_ack_aggregation(cc, ack);
-	check_full_bw(cc, s);
-	check_startup_done(cc, s);
+	check_full_bandwidth_reached(cc, s);
+	end_startup_if_done(cc, s);
 	if (bbr->loss_round_start) {
 		bbr->loss_in_round = false;
 		bbr->loss_events = 0;
 	}
-	check_drain_done(cc, ack);
+	end_drain_if_done(cc, ack);
 	siw_rd_bbr_update_cycle(cc, ack, s);
 	expired = siw_rd_bbr_update_min_rtt(cc, ack);
 	siw_rd_bbr_check_probe_rtt(cc, ack, expired);

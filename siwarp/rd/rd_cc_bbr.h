@@ -14,7 +14,7 @@
  */
 #define LEAST_CWND	 4
 #define LEAST_CWND_SHORT 2
-/* paths with a shorter round trip, or with an unknown one, are short */
+/* paths with a shorter or an unknown round trip are short */
 #define SHORT_PATH	 (10 * MS)
 #define BETA_10		 7
 #define HEADROOM_PERCENT 15
@@ -36,7 +36,7 @@ struct siw_rd_bbr_gain {
 	uint16_t pace, window;
 };
 
-/* Indexed by state. */
+/* The gains of each state of BBR, indexed by state. */
 extern const struct siw_rd_bbr_gain siw_rd_bbr_gains[];
 
 static inline bool is_probing_bw_state(const struct siw_rd_bbr *bbr)
@@ -71,7 +71,9 @@ static inline uint64_t bdp(const struct siw_rd_cc *cc, uint64_t bw, uint32_t hun
 	return octets_in(bw, cc->min_rtt) * hundredths / 100;
 }
 
-/* Adds an allowance for datagrams that are sent and acknowledged in batches. */
+/*
+ * Adds an allowance for datagrams that are sent and acknowledged in batches to an amount of octets.
+ */
 static inline uint64_t with_quanta(const struct siw_rd_cc *cc, uint64_t octets)
 {
 	octets = greater(octets, cc->quantum);
@@ -111,16 +113,16 @@ static inline void reset_full_bw(struct siw_rd_bbr *bbr)
 	bbr->full_bw_now = false;
 }
 
-/* rd_cc_bbr_loss.c */
+/* functions of rd_cc_bbr_loss.c */
 bool siw_rd_bbr_is_too_high(const struct siw_rd_cc *cc, uint64_t lost, uint64_t in_flight);
 void siw_rd_bbr_adapt_lower_bounds(struct siw_rd_cc *cc);
 
-/* rd_cc_bbr_probe.c */
+/* functions of rd_cc_bbr_probe.c */
 void siw_rd_bbr_start_down(struct siw_rd_cc *cc, uint64_t now);
 void siw_rd_bbr_update_cycle(struct siw_rd_cc *cc, const struct siw_rd_cc_ack *ack,
 			     const struct sample *s);
 
-/* rd_cc_bbr_rtt.c */
+/* functions of rd_cc_bbr_rtt.c */
 bool siw_rd_bbr_update_min_rtt(struct siw_rd_cc *cc, const struct siw_rd_cc_ack *ack);
 uint64_t siw_rd_bbr_probe_rtt_cwnd(const struct siw_rd_cc *cc);
 void siw_rd_bbr_check_probe_rtt_done(struct siw_rd_cc *cc, uint64_t now);

@@ -8,9 +8,9 @@
 #define LOSS_PERCENT 2 /* BBR.LossThresh */
 
 /*
- * Whether more than 2% of the octets in flight were lost: IsInflightTooHigh. If 2% are a datagram
- * or more, two more datagrams are tolerated: of 100 datagrams at 1% random loss, three are lost too
- * often to indicate congestion.
+ * Returns whether more than 2% of the octets in flight were lost: IsInflightTooHigh of the BBR
+ * draft. If 2% are a datagram or more, two more datagrams are tolerated: of 100 datagrams at 1%
+ * random loss, three are lost too often to indicate congestion.
  */
 bool siw_rd_bbr_is_too_high(const struct siw_rd_cc *cc, uint64_t lost, uint64_t in_flight)
 {
@@ -32,7 +32,10 @@ static void bbr_probe_too_high(struct siw_rd_cc *cc, uint64_t now, uint64_t in_f
 		siw_rd_bbr_start_down(cc, now);
 }
 
-/* Octets in flight at the time when losses exceeded the threshold: InflightAtLoss. */
+/*
+ * Returns the octets in flight at the time when losses exceeded the threshold: InflightAtLoss of
+ * the BBR draft.
+ */
 static uint64_t inflight_at_loss(uint64_t in_flight, uint64_t lost, uint32_t octets)
 {
 	uint64_t before = in_flight - lesser(in_flight, octets);
@@ -60,10 +63,10 @@ void siw_rd_bbr_lost(struct siw_rd_cc *cc, uint64_t now, const struct siw_rd_sen
 }
 
 /*
- * Whether the losses of this round are too few to indicate congestion. In the draft any loss
- * reduces the rate, round by round until the next probe: with 1% random loss nearly every round has
- * a loss, and a sixth of a line of 50 Mbit/s and 20 ms stays unused. Therefore the loss threshold
- * of bandwidth probes is applied here, too.
+ * Returns whether the losses of this round are too few to indicate congestion. In the BBR draft any
+ * loss reduces the rate, round by round until the next probe: with 1% random loss nearly every
+ * round has a loss, and a sixth of a line of 50 Mbit/s and 20 ms stays unused. Therefore siwarp
+ * applies the loss threshold of bandwidth probes to every round.
  */
 static bool bbr_losses_insignificant(const struct siw_rd_cc *cc)
 {
@@ -71,8 +74,8 @@ static bool bbr_losses_insignificant(const struct siw_rd_cc *cc)
 }
 
 /*
- * The delivery rate: the best sample of this round, as in the draft, but no more than the rate of
- * the last span (renew_span).
+ * Returns the delivery rate: the best sample of this round, as in the BBR draft, but no more than
+ * the rate of the last span (update_rate_span).
  */
 static uint64_t delivery_rate(const struct siw_rd_cc *cc)
 {

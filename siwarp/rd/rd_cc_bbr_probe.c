@@ -14,10 +14,13 @@
  */
 #define LEAST_RENO_ROUNDS 6
 #define MOST_RENO_ROUNDS  63
-/* On a path of 0.2 ms these rounds would last only 2 ms, and the flow would probe all the time. */
+/*
+ * On a path of 0.2 ms the rounds between two bandwidth probes would last only 2 ms, and the flow
+ * would probe all the time. This is the minimum time between two probes.
+ */
 #define LEAST_PROBE_WAIT (60 * MS)
 
-static uint32_t next_random(struct siw_rd_bbr *bbr)
+static uint32_t next_bbr_random_number(struct siw_rd_bbr *bbr)
 {
 	bbr->random = bbr->random * 1664525u + 1013904223u;
 	return bbr->random >> 8;
@@ -37,15 +40,15 @@ void siw_rd_bbr_start_down(struct siw_rd_cc *cc, uint64_t now)
 	reset_congestion_signals(bbr);
 	bbr->probe_up_per_inc = NO_LIMIT;
 	/* BBR.bw_probe_wait and rounds_since_bw_probe: 2 to 3 s, or as many rounds as Reno needs */
-	bbr->probe_wait_ns = (uint32_t)(2 * SECOND + next_random(bbr) % SECOND);
-	bbr->rounds_since_probe = (uint8_t)(next_random(bbr) & 1);
+	bbr->probe_wait_ns = (uint32_t)(2 * SECOND + next_bbr_random_number(bbr) % SECOND);
+	bbr->rounds_since_probe = (uint8_t)(next_bbr_random_number(bbr) & 1);
 	bbr->cycle_stamp = now;
 	bbr->ack_phase = ACKS_STOPPING;
 	start_round(cc);
 	bbr->state = PROBE_DOWN;
 }
 
-static void start_refill(struct siw_rd_cc *cc)
+static void start_probe_refill(struct siw_rd_cc *cc)
 {
 	struct siw_rd_bbr *bbr = &cc->bbr;
 
@@ -58,7 +61,7 @@ static void start_refill(struct siw_rd_cc *cc)
 	bbr->state = PROBE_REFILL;
 }
 
-static void raise_slope(struct siw_rd_cc *cc)
+static void raise_inflight_growth(struct siw_rd_cc *cc)
 {
 	struct siw_rd_bbr *bbr = &cc->bbr;
 
@@ -76,10 +79,10 @@ static void bbr_start_probe_up(struct siw_rd_cc *cc, uint64_t rate)
 	reset_full_bw(bbr);
 	bbr->full_bw = rate;
 	bbr->state = PROBE_UP;
-	raise_slope(cc);
+	raise_inflight_growth(cc);
 }
 
-static void probe_upward(struct siw_rd_cc *cc, const struct siw_rd_cc_ack *ack)
+static void raise_inflight_bound(struct siw_rd_cc *cc, const struct siw_rd_cc_ack *ack)
 {
 	struct siw_rd_bbr *bbr = &cc->bbr;
 
@@ -93,12 +96,15 @@ static void probe_upward(struct siw_rd_cc *cc, const struct siw_rd_cc_ack *ack)
 		bbr->inflight_longterm += steps * cc->mss;
 	}
 	if (bbr->round_start)
-		raise_slope(cc);
+		raise_inflight_growth(cc);
 }
 
-/* Returns true if the function has changed the state. */
-static bool adapt_long_term(struct siw_rd_cc *cc, const struct siw_rd_cc_ack *ack,
-			    const struct sample *s)
+/*
+ * Adapts the long-term bound on the octets in flight. Returns true if the function has changed
+ * BBR's state.
+ */
+static bool adapt_long_term_bound(struct siw_rd_cc *cc, const struct siw_rd_cc_ack *ack,
+				  const struct sample *s)
 {
 	struct siw_rd_bbr *bbr = &cc->bbr;
 
@@ -112,7 +118,7 @@ static bool adapt_long_term(struct siw_rd_cc *cc, const struct siw_rd_cc_ack *ac
 			bbr->max_bw[1] = 0;
 		}
 		if (is_probing_bw_state(bbr) && bbr->precautionary && !bbr->too_high) {
-			start_refill(cc);
+			start_probe_refill(cc);
 			return true;
 		}
 	}
@@ -120,11 +126,14 @@ static bool adapt_long_term(struct siw_rd_cc *cc, const struct siw_rd_cc_ack *ac
 		return false;
 	bbr->inflight_longterm = greater(bbr->inflight_longterm, s->in_flight);
 	if (bbr->state == PROBE_UP)
-		probe_upward(cc, ack);
+		raise_inflight_bound(cc, ack);
 	return false;
 }
 
-/* Whether 2 to 3 s have passed, or as many rounds as Reno takes to grow by the same amount. */
+/*
+ * Returns whether it is time for a bandwidth probe: 2 to 3 s have passed, or as many rounds as Reno
+ * needs to grow by the same amount.
+ */
 static bool is_time_to_probe(struct siw_rd_cc *cc, uint64_t now)
 {
 	const struct siw_rd_bbr *bbr = &cc->bbr;
@@ -165,7 +174,7 @@ void siw_rd_bbr_update_cycle(struct siw_rd_cc *cc, const struct siw_rd_cc_ack *a
 {
 	struct siw_rd_bbr *bbr = &cc->bbr;
 
-	if (!bbr->full_bw_reached || adapt_long_term(cc, ack, s) || !is_probing_bw_state(bbr))
+	if (!bbr->full_bw_reached || adapt_long_term_bound(cc, ack, s) || !is_probing_bw_state(bbr))
 		return;
 	if (bbr->state == PROBE_REFILL) {
 		if (bbr->round_start) {
@@ -178,7 +187,7 @@ void siw_rd_bbr_update_cycle(struct siw_rd_cc *cc, const struct siw_rd_cc_ack *a
 			siw_rd_bbr_start_down(cc, ack->now);
 		}
 	} else if (is_time_to_probe(cc, ack->now)) {
-		start_refill(cc);
+		start_probe_refill(cc);
 	} else if (bbr->state == PROBE_DOWN && is_time_to_cruise(cc, ack->in_flight)) {
 		bbr->state = PROBE_CRUISE;
 	}

@@ -12,7 +12,7 @@
 bool siw_rd_bbr_update_min_rtt(struct siw_rd_cc *cc, const struct siw_rd_cc_ack *ack)
 {
 	struct siw_rd_bbr *bbr = &cc->bbr;
-	/* Before the first measurement no value can be stale. */
+	/* Before the first measurement of the round trip no minimum can be stale. */
 	bool expired = bbr->probe_rtt_min_delay != NO_LIMIT &&
 		       ack->now > bbr->probe_rtt_min_stamp + PROBE_RTT_EVERY;
 

@@ -19,7 +19,7 @@ void siw_rd_cubic_init(struct siw_rd_cc *cc)
 	cc->cubic.ssthresh = UINT64_MAX;
 }
 
-/* The integer cube root. */
+/* Returns the integer cube root. */
 static uint64_t cube_root(uint64_t v)
 {
 	uint64_t low = 0, high = 2000000;
@@ -54,15 +54,16 @@ static void cubic_reduce(struct siw_rd_cc *cc, uint64_t now, uint64_t to)
 }
 
 /*
- * Converts to an integer with an upper bound: after a long time without loss the value can be huge.
+ * Converts octets to an integer with an upper bound: after a long time without loss the value can
+ * be huge.
  */
 static uint64_t cubic_bounded_octets(double octets)
 {
 	return octets < MOST_CWND ? (uint64_t)octets : MOST_CWND;
 }
 
-/* CUBIC's window one round trip after now, octets. */
-static uint64_t cubic_at(const struct siw_rd_cc *cc, uint64_t now)
+/* Returns CUBIC's window one round trip after now, in octets. */
+static uint64_t cubic_window_at(const struct siw_rd_cc *cc, uint64_t now)
 {
 	double t = ((double)(now - cc->cubic.epoch + cc->srtt) - (double)cc->cubic.k_ms * MS) /
 		   (double)SECOND;
@@ -71,8 +72,8 @@ static uint64_t cubic_at(const struct siw_rd_cc *cc, uint64_t now)
 	return grown > 0 ? cubic_bounded_octets(grown) : 0;
 }
 
-/* Reno's window at this time with the same beta, octets: RFC 9438 section 4.3. */
-static uint64_t reno_at(const struct siw_rd_cc *cc, uint64_t now)
+/* Returns Reno's window at this time with the same beta, in octets: RFC 9438 section 4.3. */
+static uint64_t reno_window_at(const struct siw_rd_cc *cc, uint64_t now)
 {
 	double rounds = (double)(now - cc->cubic.epoch) / (double)(cc->srtt ? cc->srtt : 1);
 
@@ -94,7 +95,7 @@ static void cubic_grow(struct siw_rd_cc *cc, uint64_t now, uint64_t octets)
 		cubic->w_max = cc->cwnd;
 		cubic->k_ms = 0;
 	}
-	target = greater(cubic_at(cc, now), reno_at(cc, now));
+	target = greater(cubic_window_at(cc, now), reno_window_at(cc, now));
 	if (target > cc->cwnd)
 		cc->cwnd += lesser(
 			(uint64_t)((double)(target - cc->cwnd) * (double)octets / (double)cc->cwnd),
@@ -104,7 +105,7 @@ static void cubic_grow(struct siw_rd_cc *cc, uint64_t now, uint64_t octets)
 }
 
 /*
- * Called at the end of a round. A queue that built up during two consecutive rounds ends slow
+ * Called at the end of a round trip. A queue that built up during two consecutive rounds ends slow
  * start.
  */
 static void cubic_end_round(struct siw_rd_cc *cc, uint64_t in_flight)
@@ -140,7 +141,7 @@ void siw_rd_cubic_acked(struct siw_rd_cc *cc, const struct siw_rd_cc_ack *ack)
 
 void siw_rd_cubic_lost(struct siw_rd_cc *cc, uint64_t now, uint64_t sent_ns, bool ce)
 {
-	/* Reduce only once for losses among datagrams sent before the last reduction. */
+	/* Reduce the window only once for losses among datagrams sent before the last reduction. */
 	if (sent_ns <= cc->cubic.reduced_at)
 		return;
 	cubic_reduce(cc, now, ce ? cc->cwnd * BETA_CE_100 / 100 : cc->cwnd * BETA_10 / 10);

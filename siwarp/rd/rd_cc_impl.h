@@ -30,7 +30,7 @@ static inline uint64_t lesser(uint64_t a, uint64_t b)
 	return a < b ? a : b;
 }
 
-/* Octets sent in ns nanoseconds at this rate. */
+/* Returns the octets sent in ns nanoseconds at this rate. */
 static inline uint64_t octets_in(uint64_t rate, uint64_t ns)
 {
 	double octets = (double)rate * (double)ns / (double)SECOND;

@@ -24,14 +24,14 @@
 /* a new cookie is requested after this number of unanswered ECHOs */
 #define ECHOES 3
 /*
- * The period for which epoch_for returns the same epoch is 2^16 ms, longer than a cookie's
+ * The period for which choose_own_epoch returns the same epoch is 2^16 ms, longer than a cookie's
  * lifetime.
  */
 #define EPOCH_MS_BITS 16
 
 static const struct siw_rate challenges = { 50000, 5000 }, challenges_each = { 10000, 1000 };
 
-/* The longest handshake datagram that is sent here: a HELLO. */
+/* The longest handshake datagram that this end sends: a HELLO. */
 struct datagram {
 	struct siw_rd_wire wire;
 	uint8_t body[SIW_RD_HELLO_LEAST];
@@ -49,8 +49,11 @@ struct offer {
 	uint8_t versions;
 };
 
-/* This end's parameters; writes head and options, at most SIW_RD_HELLO_LEAST octets, to `to`. */
-static struct offer own_offer(const struct siw_rd *rd, uint8_t *to)
+/*
+ * Returns this end's parameters; writes head and options, at most SIW_RD_HELLO_LEAST octets, to
+ * `to`.
+ */
+static struct offer own_handshake_parameters(const struct siw_rd *rd, uint8_t *to)
 {
 	struct {
 		struct siw_rd_head head;
@@ -81,7 +84,10 @@ static bool parse_instance_option(struct offer *offer, uint8_t length, const uin
 	return offer->instance;
 }
 
-/* Stores an option in the offer. Returns false if its value is invalid. */
+/*
+ * Stores an option of a handshake datagram in the offer. Returns false if the option's value is
+ * invalid.
+ */
 static bool parse_hello_option(struct offer *offer, uint8_t type, uint8_t length,
 			       const uint8_t *octets)
 {
@@ -104,7 +110,7 @@ static bool parse_hello_option(struct offer *offer, uint8_t type, uint8_t length
 }
 
 /*
- * Parses head and options at the start of a body of len octets. Returns false if they are
+ * Parses head and options at the start of a handshake body of len octets. Returns false if they are
  * malformed.
  */
 static bool parse_hello_options(const uint8_t *body, uint32_t len, struct offer *out)
@@ -132,7 +138,7 @@ static bool parse_hello_options(const uint8_t *body, uint32_t len, struct offer 
 	return true;
 }
 
-/* Parses a body that consists of head, options and a cookie. */
+/* Parses the body of a handshake datagram that consists of head, options and a cookie. */
 static bool parse_options_and_cookie(const uint8_t *body, uint32_t len, struct offer *offer,
 				     struct siw_rd_cookie *cookie)
 {
@@ -142,15 +148,15 @@ static bool parse_options_and_cookie(const uint8_t *body, uint32_t len, struct o
 	return true;
 }
 
-static void apply_peer_offer(struct siw_rd_peer *peer, const struct offer *offer)
+static void apply_handshake_parameters_of_peer(struct siw_rd_peer *peer, const struct offer *offer)
 {
 	peer->peer_max_segment = offer->longest < UINT16_MAX ? (uint16_t)offer->longest
 							     : UINT16_MAX;
 	peer->peer_window = offer->window < SIW_RD_WINDOW_MAX ? offer->window : SIW_RD_WINDOW_MAX;
 }
 
-void siw_rd_bare_header(const struct siw_rd *rd, enum siw_dgram_type type, uint32_t epoch,
-			uint32_t its_epoch, struct siw_rd_wire *out)
+void siw_rd_write_bare_header(const struct siw_rd *rd, enum siw_dgram_type type, uint32_t epoch,
+			      uint32_t its_epoch, struct siw_rd_wire *out)
 {
 	*out = (struct siw_rd_wire){
 		.llp = { .type = siw_dgram_first(type), .qkey = htonl(rd->qkey) },
@@ -180,23 +186,23 @@ static uint64_t hello_interval_ns(const struct siw_rd_peer *peer)
 static void send_hello(struct siw_rd_peer *peer, uint64_t now)
 {
 	struct datagram out = { 0 };
-	uint32_t len = own_offer(peer->rd, out.body).octets;
+	uint32_t len = own_handshake_parameters(peer->rd, out.body).octets;
 
 	if (peer->state == SIW_RD_ECHOED) {
-		siw_rd_header(peer, SIW_DGRAM_RD_ECHO, 0, 0, now, &out.wire);
+		siw_rd_write_header(peer, SIW_DGRAM_RD_ECHO, 0, 0, now, &out.wire);
 		out.wire.delay = 0;
 		out.wire.ird = 0;
 		memcpy(out.body + len, &peer->cookie, sizeof(peer->cookie));
 		len += (uint32_t)sizeof(peer->cookie);
 	} else {
-		siw_rd_bare_header(peer->rd, SIW_DGRAM_RD_HELLO, peer->epoch, 0, &out.wire);
+		siw_rd_write_bare_header(peer->rd, SIW_DGRAM_RD_HELLO, peer->epoch, 0, &out.wire);
 		len = SIW_RD_HELLO_LEAST;
 	}
 	siw_rd_send(peer->rd, &peer->addr, (uint8_t *)&out, SIW_RD_LEN + len);
 	peer->last_sent_ns = now;
 	peer->timer_ns = now + hello_interval_ns(peer);
 	siw_rd_set_timer(peer, peer->timer_ns);
-	siw_rd_set_timer(peer, siw_rd_lost_at(peer));
+	siw_rd_set_timer(peer, siw_rd_peer_loss_time(peer));
 }
 
 void siw_rd_hello(struct siw_rd_peer *peer, uint64_t now)
@@ -244,10 +250,10 @@ void siw_rd_handle_challenge(struct siw_rd *rd, const struct siw_addr *from,
 		return;
 	}
 	if (siw_rd_instance_changed(peer, offer.instance)) {
-		siw_rd_replaced(peer);
+		siw_rd_handle_replaced_instance(peer);
 		return;
 	}
-	apply_peer_offer(peer, &offer);
+	apply_handshake_parameters_of_peer(peer, &offer);
 	peer->cookie = cookie;
 	peer->peer_epoch = ntohl(wire->source_epoch);
 	peer->state = SIW_RD_ECHOED;
@@ -283,11 +289,11 @@ static uint64_t cookie_hash(const struct siw_rd *rd, const struct siw_addr *from
 			    const struct offer *its)
 {
 	uint8_t own[SIW_RD_HELLO_LEAST];
-	struct offer mine = own_offer(rd, own);
+	struct offer mine = own_handshake_parameters(rd, own);
 	struct {
 		struct siw_addr from;
 		uint32_t its_epoch, epoch, made, made_high, version;
-		uint64_t its_offer, own_offer;
+		uint64_t its_offer, own_handshake_parameters;
 	} __attribute__((packed)) in = {
 		*from,
 		its_epoch,
@@ -304,11 +310,11 @@ static uint64_t cookie_hash(const struct siw_rd *rd, const struct siw_addr *from
 
 /*
  * Returns this end's epoch for a pair with the peer's epoch its_epoch: the current epoch if that
- * pair is open or being opened, else a new epoch, which is the same for each retransmission of the
- * HELLO.
+ * pair is open or being opened, otherwise a new epoch, which is the same for each retransmission of
+ * the HELLO.
  */
-static uint32_t epoch_for(const struct siw_rd *rd, const struct siw_rd_peer *peer,
-			  const struct siw_addr *from, uint32_t its_epoch, uint64_t made)
+static uint32_t choose_own_epoch(const struct siw_rd *rd, const struct siw_rd_peer *peer,
+				 const struct siw_addr *from, uint32_t its_epoch, uint64_t made)
 {
 	struct {
 		struct siw_addr from;
@@ -323,8 +329,11 @@ static uint32_t epoch_for(const struct siw_rd *rd, const struct siw_rd_peer *pee
 	return siw_initial_sequence(epoch ? epoch : 1);
 }
 
-/* Whether a HELLO from this address may be answered now; consumes a token of the rate limit. */
-static bool hello_rate_allows(struct siw_rd *rd, const struct siw_addr *from, uint64_t now)
+/*
+ * Returns whether a HELLO from this address may be answered now; consumes a token of the rate
+ * limit.
+ */
+static bool is_hello_answer_allowed(struct siw_rd *rd, const struct siw_addr *from, uint64_t now)
 {
 	struct siw_rd_sources *sources = siw_rd_sources(rd);
 
@@ -336,25 +345,25 @@ void siw_rd_handle_hello(struct siw_rd *rd, const struct siw_addr *from,
 			 const struct siw_rd_wire *wire, uint32_t len)
 {
 	uint32_t its_epoch = ntohl(wire->source_epoch), epoch, octets;
-	uint64_t now = rd->now, made = siw_rd_ms(rd, now);
+	uint64_t now = rd->now, made = siw_rd_cookie_clock_ms(rd, now);
 	struct siw_rd_cookie cookie = { .made = htonl((uint32_t)made) };
 	struct datagram out = { 0 };
 	struct offer its;
 
 	/*
-	 * The response is no longer than the request, and rate limited, so that this endpoint
+	 * The response is no longer than the HELLO, and its rate is limited, so that this endpoint
 	 * cannot be used to amplify an attack.
 	 */
 	if (len < sizeof(out) || !its_epoch ||
 	    !parse_hello_options((const uint8_t *)(wire + 1), len - SIW_RD_OVERHEAD, &its) ||
-	    !hello_rate_allows(rd, from, now)) {
+	    !is_hello_answer_allowed(rd, from, now)) {
 		siw_drop(SIW_COUNTER_drop_rd_hello);
 		return;
 	}
-	epoch = epoch_for(rd, siw_rd_peer_find(rd, from), from, its_epoch, made);
+	epoch = choose_own_epoch(rd, siw_rd_peer_find(rd, from), from, its_epoch, made);
 	cookie.hash = cookie_hash(rd, from, its_epoch, epoch, made, &its);
-	siw_rd_bare_header(rd, SIW_DGRAM_RD_CHALLENGE, epoch, its_epoch, &out.wire);
-	octets = own_offer(rd, out.body).octets;
+	siw_rd_write_bare_header(rd, SIW_DGRAM_RD_CHALLENGE, epoch, its_epoch, &out.wire);
+	octets = own_handshake_parameters(rd, out.body).octets;
 	memcpy(out.body + octets, &cookie, sizeof(cookie));
 	siw_rd_send(rd, from, (uint8_t *)&out, SIW_RD_LEN + octets + sizeof(cookie));
 }
@@ -369,21 +378,22 @@ void siw_rd_handle_foreign_hello(struct siw_rd *rd, const struct siw_addr *from,
 	} __attribute__((packed)) out = { .head = { .versions = SIW_RD_VERSIONS } };
 
 	siw_drop(SIW_COUNTER_drop_version);
-	if (len < sizeof(out) || !wire->source_epoch || !hello_rate_allows(rd, from, rd->now))
+	if (len < sizeof(out) || !wire->source_epoch || !is_hello_answer_allowed(rd, from, rd->now))
 		return;
-	siw_rd_bare_header(rd, SIW_DGRAM_RD_VERSIONS, 0, ntohl(wire->source_epoch), &out.wire);
+	siw_rd_write_bare_header(rd, SIW_DGRAM_RD_VERSIONS, 0, ntohl(wire->source_epoch),
+				 &out.wire);
 	siw_rd_send(rd, from, (uint8_t *)&out, SIW_RD_LEN + sizeof(out.head));
 }
 
 /*
- * Whether the ECHO's cookie was created by this endpoint, for this source, these epochs and
- * options, and has not expired. *made: its creation time, by siw_rd_ms.
+ * Returns whether the ECHO's cookie was created by this endpoint, for this source, these epochs and
+ * options, and has not expired. *made: the cookie's creation time, by siw_rd_cookie_clock_ms.
  */
 static bool is_our_cookie(const struct siw_rd *rd, const struct siw_addr *from,
 			  const struct siw_rd_wire *wire, uint32_t len, struct offer *its,
 			  uint64_t *made)
 {
-	uint64_t ms = siw_rd_ms(rd, rd->now);
+	uint64_t ms = siw_rd_cookie_clock_ms(rd, rd->now);
 	struct siw_rd_cookie cookie;
 	uint32_t age;
 
@@ -397,15 +407,16 @@ static bool is_our_cookie(const struct siw_rd *rd, const struct siw_addr *from,
 					  ntohl(wire->dest_epoch), *made, its);
 }
 
-/* Whether the ECHO may belong to an evicted record whose cookie has not expired. */
-static bool cookie_may_be_evicted(struct siw_rd *rd, const struct siw_addr *from, uint64_t made)
+/* Returns whether the ECHO may belong to an evicted record whose cookie has not expired. */
+static bool may_cookie_belong_to_evicted_record(struct siw_rd *rd, const struct siw_addr *from,
+						uint64_t made)
 {
 	const struct siw_rd_sources *sources = rd->sources;
 
 	return sources && made <= sources->not_before[siw_source_index(sources->key, from)];
 }
 
-/* Both ends know both epochs: queued segments may be sent. */
+/* Opens the pair of epochs: both ends know both epochs, and queued segments may be sent. */
 static void rd_open_pair(struct siw_rd_peer *peer, uint32_t epoch, uint32_t its_epoch, uint64_t now)
 {
 	peer->state = SIW_RD_OPEN;
@@ -414,7 +425,7 @@ static void rd_open_pair(struct siw_rd_peer *peer, uint32_t epoch, uint32_t its_
 	peer->backoff = peer->rtos = 0;
 	peer->known_lost = false;
 	peer->timer_ns = SIW_RD_NEVER;
-	peer->awaited_since_ns = siw_rd_outstanding(peer) ? now : 0;
+	peer->awaited_since_ns = siw_rd_has_outstanding_segment(peer) ? now : 0;
 	peer->last_received_ns = now;
 	siw_rd_mtu_handshake_done(peer);
 }
@@ -451,7 +462,7 @@ void siw_rd_handle_echo(struct siw_rd *rd, const struct siw_addr *from,
 		siw_drop(SIW_COUNTER_drop_rd_epoch);
 		return;
 	}
-	if (!peer && cookie_may_be_evicted(rd, from, made)) {
+	if (!peer && may_cookie_belong_to_evicted_record(rd, from, made)) {
 		siw_drop(SIW_COUNTER_drop_rd_cookie);
 		return;
 	}
@@ -461,18 +472,18 @@ void siw_rd_handle_echo(struct siw_rd *rd, const struct siw_addr *from,
 	}
 	if (!same) {
 		if (siw_rd_instance_changed(peer, its.instance))
-			siw_rd_replaced(peer);
+			siw_rd_handle_replaced_instance(peer);
 		else if (peer->state == SIW_RD_OPEN)
 			siw_rd_end_incarnation(peer, SIW_RD_RESTARTED);
 		/* the peer knows that the previous incarnation has ended */
 		siw_rd_pending_bye_free(peer);
-		apply_peer_offer(peer, &its);
+		apply_handshake_parameters_of_peer(peer, &its);
 		rd_open_pair(peer, epoch, its_epoch, now);
 		if (!siw_rd_upper(peer))
-			siw_rd_report(peer, SIW_RD_REPORT_NEW);
+			siw_rd_schedule_report(peer, SIW_RD_REPORT_NEW);
 		peer->cookie_made = made;
 	}
-	siw_rd_lru_touch(peer, now);
+	siw_rd_move_to_end_of_lru(peer, now);
 	siw_rd_acked(peer, wire, NULL, now);
 	siw_rd_send_ack(peer, 0, siw_rd_next_psn(peer), now);
 }

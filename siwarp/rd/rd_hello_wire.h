@@ -57,8 +57,8 @@ enum siw_rd_option_type {
 #define SIW_RD_VERSIONS	   (1u << SIW_DGRAM_VERSION) /* the versions that siwarp supports */
 #define SIW_RD_HELLO_LEAST 64u
 /*
- * Every endpoint accepts segments of SIW_RD_MIN_MAX_SEGMENT octets. These values apply if the peer's
- * options announce no others.
+ * Every endpoint accepts segments of SIW_RD_MIN_MAX_SEGMENT octets. This value and the next one
+ * apply if the peer's options announce no others.
  */
 #define SIW_RD_MIN_MAX_SEGMENT (SIW_RD_MIN_DATAGRAM - SIW_RD_OVERHEAD)
 #define SIW_RD_DEFAULT_WINDOW  64u

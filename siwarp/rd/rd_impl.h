@@ -34,7 +34,7 @@
 struct siw_rd_slot {
 	uint8_t *buf;  /* header, segment and CRC */
 	uint32_t len;  /* octets of buf in use */
-	uint8_t class; /* size class of buf, see siw_rd_class */
+	uint8_t class; /* size class of buf, see siw_rd_size_class */
 	bool sacked;   /* the peer received the datagram */
 	bool lost;     /* presumed lost, must be retransmitted */
 	bool again;    /* sent more than once */
@@ -79,7 +79,7 @@ enum siw_rd_state {
 	SIW_RD_OPEN,
 };
 
-/* Events to report to the upper layer, in this order. */
+/* Events of a peer to report to the upper layer, in this order. */
 #define SIW_RD_REPORT_OVER  0x01 /* RESTARTED or GONE */
 #define SIW_RD_REPORT_NEW   0x02
 #define SIW_RD_REPORT_ACKED 0x04
@@ -88,12 +88,12 @@ enum siw_rd_state {
 struct siw_rd_seq {
 	/*
 	 * PSN indices: a datagram's PSN is its epoch + its index. una: the oldest unacknowledged
-	 * index; nxt: the next to be queued; rcv: the next expected from the peer.
+	 * index; nxt: the next index to be queued; rcv: the next index expected from the peer.
 	 */
 	uint64_t una, nxt, rcv;
 	/*
-	 * una, for siw_rd_accepted. After the end of an incarnation it keeps that incarnation's
-	 * value until the upper layer has handled the end.
+	 * The value of una, for siw_rd_accepted. After the end of an incarnation it keeps that
+	 * incarnation's value until the upper layer has handled the end.
 	 */
 	_Atomic uint64_t accepted;
 	struct siw_rd_tx *tx; /* NULL: no segment is queued or unacknowledged */
@@ -104,7 +104,7 @@ struct siw_rd_seq {
 	 * report NOT READY; 0: the credit suffices
 	 */
 	uint64_t starved_ns;
-	/* The last credit that was not 0, initially 1: no segment uses more units. */
+	/* The last credit of the peer that was not 0, initially 1: no segment uses more units. */
 	_Atomic uint16_t most_units;
 	uint8_t space; /* enum siw_rd_space */
 	bool held;     /* delivery is paused, see siw_rd_pause */
@@ -112,7 +112,7 @@ struct siw_rd_seq {
 
 struct siw_rd_peer {
 	struct siw_rd *rd;
-	struct siw_rd_peer *chain; /* the next peer in the same hash bucket */
+	struct siw_rd_peer *chain; /* next peer in the same hash bucket */
 	struct siw_addr addr;
 	uint32_t hash;
 	uint32_t place; /* index of the peer's source in the tables of struct siw_rd_sources */
@@ -127,7 +127,10 @@ struct siw_rd_peer {
 	struct siw_link in_source; /* in the list of all records of the same source */
 
 	uint32_t epoch, peer_epoch; /* peer_epoch 0: not known */
-	/* creation time, by siw_rd_ms, of the cookie whose ECHO opened this incarnation; 0: none */
+	/*
+	 * creation time, by siw_rd_cookie_clock_ms, of the cookie whose ECHO opened this
+	 * incarnation; 0: none
+	 */
 	uint64_t cookie_made;
 	uint8_t state; /* enum siw_rd_state */
 	_Atomic uint8_t ird;
@@ -176,16 +179,16 @@ struct siw_rd_peer {
 	/*
 	 * receive_wait_ns: time since which the peer's oldest request has waited at this end for a
 	 * receive. peer_unready_ns: time since which the peer has reported that this end's oldest
-	 * request waits at the peer for a receive; peer_unready_una: una at that time. 0: no request
-	 * waits.
+	 * request waits at the peer for a receive; peer_unready_una: una at that time. 0: no
+	 * request waits.
 	 */
 	uint64_t receive_wait_ns, peer_unready_ns, peer_unready_una;
 	uint64_t response_octets; /* octets of responses sent since the last request was sent */
 	uint64_t last_data_ns;	  /* arrival time of the newest DATA that was accepted or stored */
 	uint64_t last_received_ns, last_sent_ns;
 	/*
-	 * Time of the first of the consecutive time-outs (rtos) in which the peer acknowledged
-	 * nothing that it could have accepted.
+	 * Time of the first of the consecutive time-outs (rtos) in which the peer acknowledged none
+	 * of the datagrams that it could have accepted.
 	 */
 	uint64_t first_timeout_ns;
 	/*
@@ -204,7 +207,7 @@ struct siw_rd_peer {
 	/* number of datagrams beyond the acknowledged ones that the peer accepts */
 	uint32_t peer_window;
 	_Atomic uint16_t datagram; /* octets of the longest datagram to this peer now */
-	/* Longer datagrams are sent in IP fragments; equals datagram, or 0. */
+	/* Datagrams longer than this are sent in IP fragments; equals datagram, or 0. */
 	uint16_t fragmented_len;
 	/* A datagram of this length or longer triggers a search for a larger path MTU. */
 	uint16_t mtu_search_len;
@@ -230,7 +233,7 @@ struct siw_rd_peer {
 	uint32_t ce_reported;
 	uint64_t instance;	     /* the instance announced in the latest handshake; 0: none */
 	struct siw_rd_cookie cookie; /* state ECHOED: the cookie that the ECHO returns */
-	/* this end's last BYE, until it is answered; otherwise NULL */
+	/* this end's last BYE, until the peer answers it; otherwise NULL */
 	struct siw_rd_pending_bye *pending_bye;
 	/* index of the peer's timer in the heap, + 1; 0: no timer is set */
 	uint32_t heap_at;
@@ -238,28 +241,28 @@ struct siw_rd_peer {
 };
 
 /* Octets of the longest datagram to the peer now. Any thread. */
-static inline uint16_t siw_rd_datagram(const struct siw_rd_peer *peer)
+static inline uint16_t siw_rd_max_datagram_octets(const struct siw_rd_peer *peer)
 {
 	return atomic_load_explicit(&peer->datagram, memory_order_relaxed);
 }
 
-/* The state of the segment that siw_rd_recv returned last. */
+/* The progress of the segment that siw_rd_recv returned last. */
 enum siw_rd_delivery {
-	SIW_RD_NONE,	  /* none was returned, or it was acknowledged or paused */
-	SIW_RD_DELIVERED, /* the upper layer has it */
-	SIW_RD_ACCEPTED,  /* the upper layer has accepted it: it is to be acknowledged */
+	SIW_RD_NONE,	  /* no segment was returned, or it was acknowledged or paused */
+	SIW_RD_DELIVERED, /* the upper layer is handling the segment */
+	SIW_RD_ACCEPTED,  /* the upper layer has accepted the segment: it is to be acknowledged */
 };
 
 struct siw_rd_slab;
 
-/* A free buffer. */
+/* A free datagram buffer, in a list of free buffers of one size. */
 struct siw_rd_free {
 	struct siw_rd_free *next;
 };
 
 /*
- * One heap entry. The time may be earlier than the peer's timer: a postponed timer is re-sifted
- * when the entry expires.
+ * One entry of the timer heap. The time may be earlier than the peer's timer: a postponed timer is
+ * re-sifted when the entry expires.
  */
 struct siw_rd_timer {
 	uint64_t at;
@@ -273,8 +276,8 @@ struct siw_rd_sources {
 	struct siw_source_buckets hello, bye;
 	uint32_t records[SIW_SOURCES];
 	/*
-	 * cookie_made of the newest evicted incarnation of each source. ECHOs whose cookie was made
-	 * at that time or earlier create no record.
+	 * Per source: cookie_made of the newest evicted incarnation. ECHOs whose cookie was made at
+	 * that time or earlier create no record.
 	 */
 	uint64_t not_before[SIW_SOURCES];
 	struct siw_link
@@ -311,16 +314,16 @@ struct siw_rd {
 	/* how long a peer outside this machine may take to complete the handshake, ns */
 	uint64_t handshake_timeout;
 	/*
-	 * Longer than a datagram can stay in the network, ns. A record idle for this time may be
-	 * evicted. A peer that was silent for a third of this time may have evicted this end's
-	 * record, and is probed before anything else is sent to it.
+	 * Longer than a datagram can stay in the network, ns. A peer record that is idle for this
+	 * time may be evicted. A peer that was silent for a third of this time may have evicted
+	 * this end's record, and is probed before anything else is sent to it.
 	 */
 	uint64_t idle;
 	uint64_t began;
 	uint32_t cookie_ms; /* lifetime of a cookie, ms */
 	/*
-	 * A binary heap, earliest timer first: the children of entry i are 2i + 1 and 2i + 2. It
-	 * has room for one timer per record.
+	 * A binary heap of timers, the earliest first: the children of entry i are 2i + 1 and 2i +
+	 * 2. The heap has space for one timer per record.
 	 */
 	struct siw_rd_timer *heap;
 	uint32_t heap_n, heap_max;
@@ -343,19 +346,19 @@ struct siw_rd {
 	struct siw_rd_sources *sources; /* NULL until needed */
 	uint64_t epochs;		/* number of epochs generated so far */
 
-	/* Protected by the caller's progress lock: */
+	/* Members protected by the caller's progress lock: */
 	/* the peer whose segment was delivered to the upper layer */
 	struct siw_rd_peer *delivered_peer;
 	struct siw_rd_seq *delivered_seq; /* the PSN space of that segment */
 	/*
 	 * enum siw_rd_delivery. Only the upper layer's acceptance is stored without the lock, so
-	 * that the lock is taken once for a segment's acceptance and the next call.
+	 * that the lock is acquired once for a segment's acceptance and the next call.
 	 */
 	_Atomic uint8_t delivery;
 	struct siw_rd_peer *settle;
-	/* that segment's datagram in rx_buf; NULL: the datagram is stored in the peer's rx */
+	/* datagram of the delivered segment in rx_buf; NULL: it is stored in the peer's rx */
 	uint8_t *direct;
-	uint32_t direct_len; /* octets of that datagram */
+	uint32_t direct_len; /* octets of the datagram at direct */
 	uint8_t *rx_buf;     /* a buffer of SIW_RD_BUF octets */
 	/*
 	 * All datagrams in rx_buf come from this sender. Each has seg octets; the last one may be
@@ -381,11 +384,11 @@ _Static_assert(sizeof(struct siw_rd_peer) + sizeof(void *) <= 640, "size of an i
 int siw_rd_table_init(struct siw_rd *rd);
 void siw_rd_table_fini(struct siw_rd *rd);
 struct siw_rd_peer *siw_rd_peer_find(struct siw_rd *rd, const struct siw_addr *addr);
-/* Like siw_rd_peer, called with the lock held. */
+/* Does the same as siw_rd_peer, with the endpoint's lock held. */
 int siw_rd_peer_create(struct siw_rd *rd, const struct siw_addr *addr, struct siw_rd_peer **out);
 /* Returns a new epoch, never 0. */
 uint32_t siw_rd_new_epoch(struct siw_rd *rd);
-/* Returns rd->sources, allocated on first use; NULL: no memory. */
+/* Returns rd->sources, which are allocated on first use; NULL: no memory. */
 struct siw_rd_sources *siw_rd_sources(struct siw_rd *rd);
 /*
  * Updates the value of siw_rd_accepted, after una has changed or the end of an incarnation was
@@ -393,55 +396,64 @@ struct siw_rd_sources *siw_rd_sources(struct siw_rd *rd);
  */
 void siw_rd_publish_accepted(struct siw_rd_peer *peer);
 /* Schedules an event of the peer for the upper layer; what: a SIW_RD_REPORT_ bit. */
-void siw_rd_report(struct siw_rd_peer *peer, uint8_t what);
+void siw_rd_schedule_report(struct siw_rd_peer *peer, uint8_t what);
 /*
  * Ends this incarnation of the pair: drops all unacknowledged segments, gives this end a new epoch,
  * and reports kind to the upper layer (0: reports nothing).
  */
 void siw_rd_end_incarnation(struct siw_rd_peer *peer, int kind);
-/* Allocates congestion state for the peer, if it has none of its own. false: no memory. */
+/*
+ * Allocates congestion state for the peer, if the peer has none of its own. Returns false if there
+ * is no memory.
+ */
 bool siw_rd_cc_begin(struct siw_rd_peer *peer);
-/* Frees the peer's congestion state and keeps its round-trip time. Nothing may be outstanding. */
+/*
+ * Frees the peer's congestion state and keeps its round-trip time. No datagram may be outstanding.
+ */
 void siw_rd_cc_end(struct siw_rd_peer *peer);
 /* If a segment at rcv is stored and its space is not paused, schedules its delivery. */
-void siw_rd_offer_next(struct siw_rd_peer *peer);
-void siw_rd_lru_touch(struct siw_rd_peer *peer, uint64_t now);
+void siw_rd_schedule_delivery(struct siw_rd_peer *peer);
+void siw_rd_move_to_end_of_lru(struct siw_rd_peer *peer, uint64_t now);
 
-static inline uint32_t siw_rd_class_octets(uint8_t class)
+static inline uint32_t siw_rd_size_class_octets(uint8_t class)
 {
 	return 1u << (class + SIW_RD_CLASS_LEAST);
 }
-/* The size class of the smallest buffers that hold this number of octets. */
-static inline uint8_t siw_rd_class(uint32_t octets)
+/* Returns the size class of the smallest buffers that hold this number of octets. */
+static inline uint8_t siw_rd_size_class(uint32_t octets)
 {
 	uint8_t class = 0;
 
-	while (siw_rd_class_octets(class) < octets)
+	while (siw_rd_size_class_octets(class) < octets)
 		class ++;
 	return class;
 }
-void *siw_rd_buf(struct siw_rd *rd, uint32_t octets, uint8_t *class);
+void *siw_rd_alloc_buffer(struct siw_rd *rd, uint32_t octets, uint8_t *class);
 void siw_rd_buf_free(struct siw_rd *rd, void *buf, uint8_t class);
 
 /* ---- rd_tx.c --------------------------------------------------------------------------------- */
 
-/* The socket is full: siw_rd_pump will be called for the peer when there is room again. */
+/*
+ * Called when the socket is full: siw_rd_pump will be called for the peer when the socket has space
+ * again.
+ */
 void siw_rd_wait_for_socket(struct siw_rd_peer *peer);
 /*
- * Sends what the congestion window, credit, pacing and the socket allow. Returns false if something
- * still waits.
+ * Sends the queued segments that the congestion window, credit, pacing and the socket allow.
+ * Returns false if a segment still waits.
  */
 bool siw_rd_pump(struct siw_rd_peer *peer, uint64_t now);
-/* Retransmits the datagram with that index, regardless of the congestion window. */
-void siw_rd_resend(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t index, uint64_t now);
+/* Retransmits the datagram with this index, regardless of the congestion window. */
+void siw_rd_resend_datagram(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t index,
+			    uint64_t now);
 void siw_rd_tx_free(struct siw_rd_peer *peer, struct siw_rd_seq *seq);
 /*
- * Whether the credit covers all datagrams from una to this index. A datagram that the credit does
- * not cover is neither sent nor retransmitted.
+ * Returns whether the credit covers all datagrams from una to this index. A datagram that the
+ * credit does not cover is neither sent nor retransmitted.
  */
-bool siw_rd_in_credit(const struct siw_rd_seq *seq, uint64_t index);
-/* Whether a segment is outstanding and the credit does not cover even the first one. */
-bool siw_rd_lacks_credit(const struct siw_rd_seq *seq);
+bool siw_rd_is_covered_by_credit(const struct siw_rd_seq *seq, uint64_t index);
+/* Returns whether a segment is outstanding and the credit does not cover even the first one. */
+bool siw_rd_lacks_credit_for_first(const struct siw_rd_seq *seq);
 /* ---- rd_ack.c -------------------------------------------------------------------------------- */
 
 /*
@@ -450,31 +462,35 @@ bool siw_rd_lacks_credit(const struct siw_rd_seq *seq);
  */
 void siw_rd_acked(struct siw_rd_peer *peer, const struct siw_rd_wire *wire,
 		  const struct siw_rd_ack *ack, uint64_t now);
-/* Whether the octets after the header of an ACK are a well-formed body. */
-bool siw_rd_is_ack(const void *body, uint32_t octets);
-void siw_rd_timeout(struct siw_rd_peer *peer, uint64_t now);
+/* Returns whether the octets after the header of an ACK are a well-formed body. */
+bool siw_rd_is_valid_ack_body(const void *body, uint32_t octets);
+void siw_rd_handle_retransmission_timeout(struct siw_rd_peer *peer, uint64_t now);
 /* Sets the retransmission timer after a transmission or delivery. */
-void siw_rd_rearm(struct siw_rd_peer *peer, uint64_t now);
+void siw_rd_set_retransmission_timer(struct siw_rd_peer *peer, uint64_t now);
 
 /* ---- rd_rx.c --------------------------------------------------------------------------------- */
 
 /* If the upper layer has accepted the delivered segment, schedules its acknowledgement. */
-void siw_rd_settle_segment(struct siw_rd *rd);
+void siw_rd_acknowledge_accepted_segment(struct siw_rd *rd);
 /* Handles a DATA datagram in rx_buf. */
-void siw_rd_data(struct siw_rd_peer *peer, struct siw_rd_wire *wire, uint32_t len, uint64_t now);
+void siw_rd_handle_data(struct siw_rd_peer *peer, struct siw_rd_wire *wire, uint32_t len,
+			uint64_t now);
 void siw_rd_rx_free(struct siw_rd_peer *peer, struct siw_rd_seq *seq);
 void siw_rd_send_ack(struct siw_rd_peer *peer, uint8_t flags, uint32_t psn, uint64_t now);
-/* The socket is empty: returns whether the pending acknowledgement must be sent now. */
-bool siw_rd_ack_now(const struct siw_rd_peer *peer, uint64_t now);
-/* Returns the space whose next segment is stored and can be delivered, responses first; or NULL. */
+/* Called when the socket is empty: returns whether the pending acknowledgement must be sent now. */
+bool siw_rd_must_ack_now(const struct siw_rd_peer *peer, uint64_t now);
+/*
+ * Returns the PSN space whose next segment is stored and can be delivered, responses first; or
+ * NULL.
+ */
 struct siw_rd_seq *siw_rd_ready_seq(struct siw_rd_peer *peer);
-/* Schedules an acknowledgement: sends it at once, or within SIW_RD_ACK_NS. */
-void siw_rd_ack_due(struct siw_rd_peer *peer, bool at_once, uint64_t now);
+/* Schedules an acknowledgement: sends it immediately, or within SIW_RD_ACK_NS. */
+void siw_rd_schedule_ack(struct siw_rd_peer *peer, bool at_once, uint64_t now);
 uint16_t siw_rd_credit(const struct siw_rd_peer *peer, const struct siw_rd_seq *seq);
 
 /* ---- rd_rnr.c -------------------------------------------------------------------------------- */
 
-/* Whether the peer's oldest request waits here for a receive. */
+/* Returns whether the peer's oldest request waits here for a receive. */
 static inline bool siw_rd_request_lacks_receive(const struct siw_rd_peer *peer)
 {
 	return peer->receive_wait_ns && peer->seq[SIW_RD_REQUESTS].held;
@@ -493,20 +509,23 @@ void siw_rd_handle_not_ready(struct siw_rd_peer *peer, const struct siw_rd_wire 
  * changed: requests posted for the previous instance must not be sent to this one.
  */
 bool siw_rd_instance_changed(struct siw_rd_peer *peer, uint64_t instance);
-/* Called when the record is freed. */
-void siw_rd_restart_free(struct siw_rd_peer *peer);
+/*
+ * Called when the peer record is freed, or a restart of the peer was reported: clears the peer's
+ * flag `restarted`.
+ */
+void siw_rd_clear_restarted(struct siw_rd_peer *peer);
 
 /*
  * Handles a changed instance of the peer: ends the incarnation with the previous instance, and
  * reports that even if nothing was in progress, because requests posted for the previous instance
  * must not be sent.
  */
-void siw_rd_replaced(struct siw_rd_peer *peer);
+void siw_rd_handle_replaced_instance(struct siw_rd_peer *peer);
 
 /* ---- rd_hello.c ------------------------------------------------------------------------------ */
 
 void siw_rd_hello(struct siw_rd_peer *peer, uint64_t now);
-/* The handshake timer expired: retransmits HELLO or ECHO. */
+/* Called when the handshake timer has expired: retransmits HELLO or ECHO. */
 void siw_rd_hello_retransmit(struct siw_rd_peer *peer, uint64_t now);
 void siw_rd_handle_hello(struct siw_rd *rd, const struct siw_addr *from,
 			 const struct siw_rd_wire *wire, uint32_t len);
@@ -521,33 +540,39 @@ void siw_rd_handle_foreign_hello(struct siw_rd *rd, const struct siw_addr *from,
 				 const struct siw_rd_wire *wire, uint32_t len);
 void siw_rd_handle_versions(struct siw_rd *rd, const struct siw_addr *from,
 			    const struct siw_rd_wire *wire, uint32_t len);
-/* Fills a header without an acknowledgement. */
-void siw_rd_bare_header(const struct siw_rd *rd, enum siw_dgram_type type, uint32_t epoch,
-			uint32_t its_epoch, struct siw_rd_wire *out);
+/* Fills the header of a datagram that carries no acknowledgement. */
+void siw_rd_write_bare_header(const struct siw_rd *rd, enum siw_dgram_type type, uint32_t epoch,
+			      uint32_t its_epoch, struct siw_rd_wire *out);
 
 /* ---- rd_bye.c -------------------------------------------------------------------------------- */
 
-/* Like siw_rd_end_incarnation, but also sends the peer a BYE, which is retransmitted until it is answered. */
+/*
+ * Like siw_rd_end_incarnation, but also sends the peer a BYE, which is retransmitted until it is
+ * answered.
+ */
 void siw_rd_end_with_bye(struct siw_rd_peer *peer, enum siw_rd_reason reason, int kind);
-/* The time of the next retransmission of that BYE; SIW_RD_NEVER: none is pending. */
-uint64_t siw_rd_bye_due(const struct siw_rd_peer *peer);
+/*
+ * Returns the time of the next retransmission of the pending BYE; SIW_RD_NEVER: no BYE is pending.
+ */
+uint64_t siw_rd_next_bye_time(const struct siw_rd_peer *peer);
 void siw_rd_bye_retransmit(struct siw_rd_peer *peer, uint64_t now);
-/* Stops the retransmission of that BYE. */
+/* Stops the retransmission of the pending BYE. */
 void siw_rd_pending_bye_free(struct siw_rd_peer *peer);
 void siw_rd_handle_bye(struct siw_rd_peer *peer, const struct siw_rd_wire *wire, uint64_t now);
 /*
  * Answers a datagram whose epochs have ended or are unknown with a BYE, if an answer is allowed.
  * peer: the record of the datagram's source, or NULL.
  */
-void siw_rd_refuse(struct siw_rd *rd, struct siw_rd_peer *peer, const struct siw_rd_wire *wire);
+void siw_rd_answer_with_bye(struct siw_rd *rd, struct siw_rd_peer *peer,
+			    const struct siw_rd_wire *wire);
 /* Sends each peer one BYE, without retransmission. */
 void siw_rd_send_final_byes(struct siw_rd *rd);
 
 /* ---- rd_wire.c ------------------------------------------------------------------------------- */
 
 /*
- * Whether a datagram that begins with this octet is part of a handshake: such a datagram has a CRC
- * even if CRCs are disabled.
+ * Returns whether a datagram that begins with this octet is part of a handshake: such a datagram
+ * has a CRC even if CRCs are disabled.
  */
 static inline bool siw_rd_is_handshake_type(uint8_t first)
 {
@@ -557,21 +582,27 @@ static inline bool siw_rd_is_handshake_type(uint8_t first)
 	       type == SIW_DGRAM_RD_VERSIONS;
 }
 /* Writes the header of a datagram to this peer, with the current acknowledgement. */
-void siw_rd_header(struct siw_rd_peer *peer, enum siw_dgram_type type, uint32_t psn, uint8_t flags,
-		   uint64_t now, struct siw_rd_wire *out);
-/* Appends the CRC to len octets and sends them. Returns the result of siw_llp_udp_send. */
+void siw_rd_write_header(struct siw_rd_peer *peer, enum siw_dgram_type type, uint32_t psn,
+			 uint8_t flags, uint64_t now, struct siw_rd_wire *out);
+/*
+ * Appends the CRC to a datagram of len octets and sends it. Returns the result of siw_llp_udp_send.
+ */
 int siw_rd_send(struct siw_rd *rd, const struct siw_addr *to, uint8_t *datagram, size_t len);
 
 /* ---- rd_mtu.c -------------------------------------------------------------------------------- */
 
-void siw_rd_mtu_start(struct siw_rd_peer *peer);
+void siw_rd_mtu_init(struct siw_rd_peer *peer);
 /*
- * The handshake has determined the longest segment that the peer accepts: sets the datagram length.
+ * Called when the handshake has determined the longest segment that the peer accepts: sets the
+ * datagram length.
  */
 void siw_rd_mtu_handshake_done(struct siw_rd_peer *peer);
-/* The peer's incarnation has ended: the longest segment of the next one is unknown. */
+/*
+ * Called when the peer's incarnation has ended: the longest segment of the next incarnation is
+ * unknown.
+ */
 void siw_rd_mtu_incarnation_ended(struct siw_rd_peer *peer);
-/* A datagram of this length did not pass the path: reduces the datagram length. */
+/* Called when a datagram of this length did not pass the path: reduces the datagram length. */
 void siw_rd_mtu_lower(struct siw_rd_peer *peer, uint32_t octets, uint64_t now);
 /* Handles one more consecutive time-out (peer->rtos); octets: the longest outstanding datagram. */
 void siw_rd_mtu_timeout(struct siw_rd_peer *peer, uint32_t octets, uint64_t now);
@@ -584,12 +615,12 @@ void siw_rd_mtu_check_losses(struct siw_rd_peer *peer, uint32_t lost, uint32_t p
 /* Sends a datagram longer than the path MTU in IP fragments. Returns the result of siw_rd_send. */
 int siw_rd_mtu_send(struct siw_rd_peer *peer, uint8_t *datagram, size_t len);
 /*
- * A longer datagram could have been filled: probes the path for one, unless a probe was sent
- * recently.
+ * Called when a longer datagram could have been filled: probes the path for a longer datagram,
+ * unless a probe was sent recently.
  */
 void siw_rd_mtu_search(struct siw_rd_peer *peer, uint64_t now);
-void siw_rd_mtu_unanswered(struct siw_rd_peer *peer, uint64_t now);
-void siw_rd_mtu_probed(struct siw_rd_peer *peer, uint32_t psn);
+void siw_rd_mtu_handle_lost_probe(struct siw_rd_peer *peer, uint64_t now);
+void siw_rd_mtu_handle_probe_ack(struct siw_rd_peer *peer, uint32_t psn);
 
 /* ---- rd_timer.c ------------------------------------------------------------------------------ */
 
@@ -597,24 +628,31 @@ void siw_rd_mtu_probed(struct siw_rd_peer *peer, uint32_t psn);
 void siw_rd_set_timer(struct siw_rd_peer *peer, uint64_t at);
 /* Cancels the peer's timer. */
 void siw_rd_cancel_timer(struct siw_rd_peer *peer);
-/* Allocates room for the timers of this number of peers. false: no memory. */
+/* Allocates memory for the timers of this number of peers. Returns false if there is no memory. */
 bool siw_rd_reserve_timers(struct siw_rd *rd, uint32_t peers);
-/* The time, in ns, at which a silent peer is declared lost; SIW_RD_NEVER: the peer owes nothing. */
-uint64_t siw_rd_lost_at(const struct siw_rd_peer *peer);
+/*
+ * Returns the time, in ns, at which a silent peer is declared lost; SIW_RD_NEVER: the peer owes
+ * nothing.
+ */
+uint64_t siw_rd_peer_loss_time(const struct siw_rd_peer *peer);
 /* Sends an empty PROBE, which the peer must acknowledge. */
 void siw_rd_send_probe(struct siw_rd_peer *peer, uint64_t now);
 /*
  * Called before sending after a long silence: probes whether the peer still knows these epochs.
  * Returns 0.
  */
-int siw_rd_verify(struct siw_rd_peer *peer, uint64_t now);
-/* The peer owes a response from now on: it is declared lost if it stays silent. */
+int siw_rd_probe_pair_before_send(struct siw_rd_peer *peer, uint64_t now);
+/*
+ * Called when the peer owes a response from now on: the peer is declared lost if it stays silent.
+ */
 void siw_rd_expect_response(struct siw_rd_peer *peer, uint64_t now);
-/* Services expired timers, and the peers that waited for room in the socket. */
-void siw_rd_tick(struct siw_rd *rd, uint64_t now);
+/* Services expired timers, and the peers that waited for space in the socket. */
+void siw_rd_service_timers(struct siw_rd *rd, uint64_t now);
 
-/* The clock for cookies: milliseconds since this endpoint was opened, plus 1. */
-static inline uint64_t siw_rd_ms(const struct siw_rd *rd, uint64_t now)
+/*
+ * Returns the time of the clock for cookies: milliseconds since this endpoint was opened, plus 1.
+ */
+static inline uint64_t siw_rd_cookie_clock_ms(const struct siw_rd *rd, uint64_t now)
 {
 	return (now - rd->began) / SIW_RD_MS + 1;
 }
@@ -625,8 +663,8 @@ static inline bool siw_rd_has_gap(const struct siw_rd_seq *seq)
 }
 
 /*
- * Whether the peer must send something although nothing sent to it is outstanding: the upper layer
- * expects data, or there is a gap in the received datagrams.
+ * Returns whether the peer must send something although nothing sent to it is outstanding: the
+ * upper layer expects data, or there is a gap in the received datagrams.
  */
 static inline bool siw_rd_awaits_more(const struct siw_rd_peer *peer)
 {
@@ -634,13 +672,13 @@ static inline bool siw_rd_awaits_more(const struct siw_rd_peer *peer)
 	       siw_rd_has_gap(&peer->seq[SIW_RD_RESPONSES]);
 }
 
-/* Whether the upper layer still has to handle the end of an incarnation. */
+/* Returns whether the upper layer still has to handle the end of an incarnation. */
 static inline bool siw_rd_incarnation_ended(const struct siw_rd_peer *peer)
 {
 	return (peer->reports & SIW_RD_REPORT_OVER) || peer->settling;
 }
 
-/* Whether the peer has a send window, which requires congestion state. */
+/* Returns whether the peer has a send window, which requires congestion state. */
 static inline bool siw_rd_has_window(const struct siw_rd_peer *peer)
 {
 	return peer->seq[SIW_RD_REQUESTS].tx || peer->seq[SIW_RD_RESPONSES].tx;
@@ -651,28 +689,29 @@ static inline bool siw_rd_has_cc(const struct siw_rd_peer *peer)
 	return peer->cc != &peer->rd->initial_cc;
 }
 
-/* Whether a segment is queued or unacknowledged. */
-static inline bool siw_rd_outstanding(const struct siw_rd_peer *peer)
+/* Returns whether a segment is queued or unacknowledged. */
+static inline bool siw_rd_has_outstanding_segment(const struct siw_rd_peer *peer)
 {
 	return peer->seq[SIW_RD_REQUESTS].una != peer->seq[SIW_RD_REQUESTS].nxt ||
 	       peer->seq[SIW_RD_RESPONSES].una != peer->seq[SIW_RD_RESPONSES].nxt;
 }
 
-/* Whether a datagram waits for its first transmission or for retransmission. */
-static inline bool siw_rd_unsent(const struct siw_rd_seq *seq)
+/* Returns whether a datagram waits for its first transmission or for retransmission. */
+static inline bool siw_rd_has_unsent_datagram(const struct siw_rd_seq *seq)
 {
 	return seq->tx && (seq->tx->n_lost || seq->tx->sent < seq->nxt);
 }
 
-/* The PSN of the next request; an ACK carries it in its header. */
+/* Returns the PSN of the next request; an ACK carries this PSN in its header. */
 static inline uint32_t siw_rd_next_psn(const struct siw_rd_peer *peer)
 {
 	return peer->epoch + (uint32_t)peer->seq[SIW_RD_REQUESTS].nxt;
 }
 
 /*
- * Whether the next time-out only retransmits the last datagram, as a tail loss probe (RFC 8985
- * section 7). There is no tail loss probe while the peer is silent or the time-out is backed off.
+ * Returns whether the next time-out only retransmits the last datagram, as a tail loss probe (RFC
+ * 8985 section 7). There is no tail loss probe while the peer is silent or the time-out is backed
+ * off.
  */
 static inline bool siw_rd_probes_tail(const struct siw_rd_peer *peer)
 {
@@ -684,7 +723,7 @@ static inline struct siw_rd_slot *siw_rd_slot_of(struct siw_rd_tx *tx, uint64_t 
 	return &tx->slot[index & tx->mask];
 }
 
-static inline uint32_t siw_rd_units(uint32_t datagram)
+static inline uint32_t siw_rd_credit_units(uint32_t datagram)
 {
 	uint32_t segment = datagram - SIW_RD_OVERHEAD;
 
@@ -692,10 +731,10 @@ static inline uint32_t siw_rd_units(uint32_t datagram)
 }
 
 /*
- * The time at which pacing allows a full batch: waiting for a batch keeps the number of timers low
- * on a fast path.
+ * Returns the time at which pacing allows a full batch: waiting for a batch keeps the number of
+ * timers low on a fast path.
  */
-static inline uint64_t siw_rd_paced(const struct siw_rd_peer *peer)
+static inline uint64_t siw_rd_next_paced_send_time(const struct siw_rd_peer *peer)
 {
 	return peer->pace_ns + siw_rd_cc_wait(peer->cc, peer->cc->quantum);
 }

@@ -6,11 +6,11 @@
  * handshake shows.
  *
  * A caller that posts after requests to the peer were lost knows that the peer may have been
- * replaced: those requests are sent to whichever instance is met next. A killed peer therefore
- * fails the requests posted to it only once.
+ * replaced: those requests are sent to the next instance that completes a handshake. A killed peer
+ * therefore fails the requests posted to it only once.
  *
- * An instance number is no authentication: a peer that announces a different one in each handshake
- * only loses the requests that were posted for it.
+ * An instance number is no authentication: a peer that announces a different number in each
+ * handshake only loses the requests that were posted for it.
  */
 #include "rd/rd_impl.h"
 
@@ -28,14 +28,14 @@ bool siw_rd_instance_changed(struct siw_rd_peer *peer, uint64_t instance)
 	return !rd->follow_restart && !peer->known_lost;
 }
 
-void siw_rd_replaced(struct siw_rd_peer *peer)
+void siw_rd_handle_replaced_instance(struct siw_rd_peer *peer)
 {
 	peer->over_kind = SIW_RD_REPLACED;
-	siw_rd_report(peer, SIW_RD_REPORT_OVER);
+	siw_rd_schedule_report(peer, SIW_RD_REPORT_OVER);
 	siw_rd_end_incarnation(peer, 0);
 }
 
-void siw_rd_restart_free(struct siw_rd_peer *peer)
+void siw_rd_clear_restarted(struct siw_rd_peer *peer)
 {
 	peer->rd->n_restarted -= peer->restarted;
 	peer->restarted = false;
@@ -63,7 +63,7 @@ int siw_rd_restarts(struct siw_rd *rd, struct siw_rd_restart *out, int max)
 		if (!peer->restarted)
 			continue;
 		out[n++] = (struct siw_rd_restart){ peer->addr, peer->instance };
-		siw_rd_restart_free(peer);
+		siw_rd_clear_restarted(peer);
 	}
 	siw_unlock(&rd->lock);
 	return n;

@@ -37,8 +37,8 @@ static uint32_t ip_udp_header_len(const struct siw_rd *rd)
 }
 
 /*
- * The longest datagram, in octets, that both ends accept. Before the handshake: the length that
- * every endpoint accepts.
+ * Returns the longest datagram, in octets, that both ends accept. Before the handshake: the length
+ * that every endpoint accepts.
  */
 static uint32_t max_datagram_len(const struct siw_rd_peer *peer)
 {
@@ -79,7 +79,7 @@ static void mtu_set_datagram(struct siw_rd_peer *peer, uint32_t octets)
 		siw_rd_cc_path(peer->cc, n, peer->near);
 }
 
-void siw_rd_mtu_start(struct siw_rd_peer *peer)
+void siw_rd_mtu_init(struct siw_rd_peer *peer)
 {
 	peer->near = siw_llp_udp_route_mtu(peer->rd->sock, &peer->addr) >= SIW_LLP_LOOPBACK_MTU;
 	mtu_set_datagram(peer, SIW_RD_MIN_DATAGRAM);
@@ -93,7 +93,7 @@ void siw_rd_mtu_handshake_done(struct siw_rd_peer *peer)
 	if (!peer->fragmented_len)
 		return; /* the path carries only datagrams shorter than the minimum */
 	mtu_set_datagram(peer, peer->near ? datagram_len_for_mtu(peer, SIW_LLP_LOOPBACK_MTU)
-					  : siw_rd_datagram(peer));
+					  : siw_rd_max_datagram_octets(peer));
 }
 
 void siw_rd_mtu_incarnation_ended(struct siw_rd_peer *peer)
@@ -103,8 +103,8 @@ void siw_rd_mtu_incarnation_ended(struct siw_rd_peer *peer)
 		mtu_set_datagram(peer, SIW_RD_MIN_DATAGRAM);
 }
 
-/* The next common size above this number of octets; 0: none. */
-static uint32_t next_common_len(const struct siw_rd_peer *peer, uint32_t octets)
+/* Returns the next common datagram size above this number of octets; 0: there is none. */
+static uint32_t next_common_datagram_len(const struct siw_rd_peer *peer, uint32_t octets)
 {
 	for (size_t i = sizeof(common) / sizeof(common[0]); i-- > 0;)
 		if (datagram_len_for_mtu(peer, common[i]) > octets)
@@ -119,7 +119,7 @@ void siw_rd_mtu_lower(struct siw_rd_peer *peer, uint32_t octets, uint64_t now)
 	uint32_t to = SIW_RD_MIN_DATAGRAM, known;
 
 	if (octets > peer->fragmented_len)
-		return; /* known already: datagrams of this length are sent in fragments */
+		return; /* known already: such datagrams are sent in fragments */
 	siw_count(SIW_COUNTER_rd_mtu_lowered, 1);
 	if (octets > SIW_RD_MIN_DATAGRAM) {
 		known = route_datagram_len(peer);
@@ -164,15 +164,15 @@ int siw_rd_mtu_send(struct siw_rd_peer *peer, uint8_t *datagram, size_t len)
 /* ---- longer datagrams ------------------------------------------------------------------------ */
 
 /*
- * The next length to probe, in octets: the kernel's route MTU, else the next common size. 0: none
- * is left.
+ * Returns the next datagram length to probe, in octets: the kernel's route MTU, otherwise the next
+ * common size. 0: no length is left.
  */
 static uint32_t next_probe_len(const struct siw_rd_peer *peer)
 {
 	uint32_t size = peer->fragmented_len ? route_datagram_len(peer) : SIW_RD_MIN_DATAGRAM;
 
 	if (size <= peer->fragmented_len || size >= peer->probe_limit)
-		size = next_common_len(peer, peer->fragmented_len);
+		size = next_common_datagram_len(peer, peer->fragmented_len);
 	return size < peer->probe_limit ? size : 0;
 }
 
@@ -180,7 +180,7 @@ static uint32_t next_probe_len(const struct siw_rd_peer *peer)
 static int send_mtu_probe(struct siw_rd_peer *peer, uint32_t size, uint64_t now)
 {
 	struct siw_rd *rd = peer->rd;
-	uint8_t class, *out = siw_rd_buf(rd, size, &class);
+	uint8_t class, *out = siw_rd_alloc_buffer(rd, size, &class);
 	int r;
 
 	peer->probe = (uint16_t)size;
@@ -190,7 +190,8 @@ static int send_mtu_probe(struct siw_rd_peer *peer, uint32_t size, uint64_t now)
 	if (!out)
 		return 0; /* handled as if the PROBE were lost */
 	memset(out, 0, size);
-	siw_rd_header(peer, SIW_DGRAM_RD_PROBE, peer->probe_psn, 0, now, (struct siw_rd_wire *)out);
+	siw_rd_write_header(peer, SIW_DGRAM_RD_PROBE, peer->probe_psn, 0, now,
+			    (struct siw_rd_wire *)out);
 	siw_count(SIW_COUNTER_rd_probes, 1);
 	r = siw_rd_send(rd, &peer->addr, out, size - SIW_DGRAM_CRC_LEN);
 	siw_rd_buf_free(rd, out, class);
@@ -219,7 +220,7 @@ void siw_rd_mtu_search(struct siw_rd_peer *peer, uint64_t now)
 	mtu_probe_next(peer, now);
 }
 
-void siw_rd_mtu_unanswered(struct siw_rd_peer *peer, uint64_t now)
+void siw_rd_mtu_handle_lost_probe(struct siw_rd_peer *peer, uint64_t now)
 {
 	if (++peer->probe_tries < PROBE_TRIES && route_datagram_len(peer) >= peer->probe) {
 		send_mtu_probe(peer, peer->probe, now);
@@ -229,7 +230,7 @@ void siw_rd_mtu_unanswered(struct siw_rd_peer *peer, uint64_t now)
 	mtu_probe_next(peer, now);
 }
 
-void siw_rd_mtu_probed(struct siw_rd_peer *peer, uint32_t psn)
+void siw_rd_mtu_handle_probe_ack(struct siw_rd_peer *peer, uint32_t psn)
 {
 	if (!peer->probe || psn != peer->probe_psn)
 		return;

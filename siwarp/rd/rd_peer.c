@@ -18,14 +18,14 @@
 #define POOL_OCTETS (4u << 20) /* maximum octets of free buffers of one size */
 #define POOL_MOST   256u       /* maximum number of free buffers of one size */
 
-void *siw_rd_buf(struct siw_rd *rd, uint32_t octets, uint8_t *class)
+void *siw_rd_alloc_buffer(struct siw_rd *rd, uint32_t octets, uint8_t *class)
 {
-	uint8_t c = siw_rd_class(octets);
+	uint8_t c = siw_rd_size_class(octets);
 	struct siw_rd_free *buf;
 
 	*class = c;
 	if (!rd->pool[c].free)
-		return malloc(siw_rd_class_octets(c));
+		return malloc(siw_rd_size_class_octets(c));
 	buf = rd->pool[c].free;
 	rd->pool[c].free = buf->next;
 	rd->pool[c].n--;
@@ -35,7 +35,7 @@ void *siw_rd_buf(struct siw_rd *rd, uint32_t octets, uint8_t *class)
 void siw_rd_buf_free(struct siw_rd *rd, void *buf, uint8_t class)
 {
 	struct siw_rd_free *unused = buf;
-	uint32_t most = POOL_OCTETS / siw_rd_class_octets(class);
+	uint32_t most = POOL_OCTETS / siw_rd_size_class_octets(class);
 
 	if (rd->pool[class].n >= (most < POOL_MOST ? most : POOL_MOST)) {
 		free(buf);
@@ -59,7 +59,7 @@ struct siw_rd_slab {
 	struct siw_rd_peer peer[];
 };
 
-/* Returns a zeroed record, or NULL. */
+/* Returns a zeroed peer record, or NULL. */
 static struct siw_rd_peer *alloc_peer_record(struct siw_rd *rd)
 {
 	uint32_t n = rd->n_peers + 1 < MOST_OF_SLAB ? rd->n_peers + 1 : MOST_OF_SLAB;
@@ -112,7 +112,7 @@ bool siw_rd_cc_begin(struct siw_rd_peer *peer)
 	cc = malloc(sizeof(*cc));
 	if (!cc)
 		return false;
-	siw_rd_cc_init(cc, siw_rd_datagram(peer), peer->near);
+	siw_rd_cc_init(cc, siw_rd_max_datagram_octets(peer), peer->near);
 	if (peer->rtt)
 		siw_rd_cc_rtt(cc, peer->rtt);
 	peer->cc = cc;
@@ -140,7 +140,7 @@ static void peer_table_remove(struct siw_rd_peer *peer)
 	*at = peer->chain;
 }
 
-static void free_windows(struct siw_rd_peer *peer)
+static void free_windows_of_peer(struct siw_rd_peer *peer)
 {
 	for (int i = 0; i < SIW_RD_SPACES; i++) {
 		siw_rd_tx_free(peer, &peer->seq[i]);
@@ -148,7 +148,7 @@ static void free_windows(struct siw_rd_peer *peer)
 	}
 }
 
-static bool has_windows(const struct siw_rd_peer *peer)
+static bool has_send_or_receive_window(const struct siw_rd_peer *peer)
 {
 	for (int i = 0; i < SIW_RD_SPACES; i++)
 		if (peer->seq[i].tx || peer->seq[i].rx)
@@ -176,10 +176,10 @@ static void peer_record_free(struct siw_rd_peer *peer)
 {
 	struct siw_rd *rd = peer->rd;
 
-	free_windows(peer);
+	free_windows_of_peer(peer);
 	siw_rd_cc_end(peer);
 	siw_rd_pending_bye_free(peer);
-	siw_rd_restart_free(peer);
+	siw_rd_clear_restarted(peer);
 	peer_table_remove(peer);
 	siw_link_del(&peer->lru);
 	siw_rd_cancel_timer(peer);
@@ -246,7 +246,7 @@ struct siw_rd_peer *siw_rd_peer_find(struct siw_rd *rd, const struct siw_addr *a
 	return NULL;
 }
 
-/* Doubles the number of buckets, if there is memory for it. */
+/* Doubles the number of hash buckets, if there is memory for them. */
 static void peer_table_grow(struct siw_rd *rd)
 {
 	uint32_t n = rd->buckets * 2;
@@ -265,16 +265,17 @@ static void peer_table_grow(struct siw_rd *rd)
 	rd->buckets = n;
 }
 
-/* Whether anything is in progress with the peer. */
-static bool peer_in_use(const struct siw_rd_peer *peer)
+/* Returns whether anything is in progress with the peer. */
+static bool is_peer_in_use(const struct siw_rd_peer *peer)
 {
-	return peer->claimed || has_windows(peer) || peer->reports || peer->settling ||
-	       peer->expect || !siw_link_empty(&peer->ready) || peer->rd->delivered_peer == peer;
+	return peer->claimed || has_send_or_receive_window(peer) || peer->reports ||
+	       peer->settling || peer->expect || !siw_link_empty(&peer->ready) ||
+	       peer->rd->delivered_peer == peer;
 }
 
 /*
- * Whether the record may be evicted as idle: no datagram of the peer can still be in flight, and no
- * valid ECHO can reopen its incarnation after the sequence numbers were discarded.
+ * Returns whether the peer record may be evicted as idle: no datagram of the peer can still be in
+ * flight, and no valid ECHO can reopen its incarnation after the sequence numbers were discarded.
  */
 static bool peer_is_evictable(const struct siw_rd_peer *peer, uint64_t now)
 {
@@ -282,12 +283,12 @@ static bool peer_is_evictable(const struct siw_rd_peer *peer, uint64_t now)
 	uint64_t last = peer->last_received_ns > peer->last_sent_ns ? peer->last_received_ns
 								    : peer->last_sent_ns;
 
-	return siw_rd_ms(rd, now) > peer->cookie_made + rd->cookie_ms &&
+	return siw_rd_cookie_clock_ms(rd, now) > peer->cookie_made + rd->cookie_ms &&
 	       (peer->state == SIW_RD_CLOSED || now - last >= rd->idle);
 }
 
-/* Whether either end ever queued or accepted a segment of this pair. */
-static bool peer_exchanged_data(const struct siw_rd_peer *peer)
+/* Returns whether either end ever queued or accepted a segment of this pair. */
+static bool has_exchanged_segments(const struct siw_rd_peer *peer)
 {
 	for (int i = 0; i < SIW_RD_SPACES; i++)
 		if (peer->seq[i].rcv || peer->seq[i].nxt)
@@ -300,25 +301,26 @@ static void peer_evict(struct siw_rd_peer *peer)
 	struct siw_rd_sources *sources = peer->rd->sources;
 
 	/*
-	 * An ECHO with a cookie of this incarnation must not reopen it after its sequence numbers
-	 * were discarded.
+	 * An ECHO with a cookie of the evicted incarnation must not reopen it after its sequence
+	 * numbers were discarded.
 	 */
-	if (peer_exchanged_data(peer) && sources->not_before[peer->place] < peer->cookie_made)
+	if (has_exchanged_segments(peer) && sources->not_before[peer->place] < peer->cookie_made)
 		sources->not_before[peer->place] = peer->cookie_made;
 	siw_count(SIW_COUNTER_rd_evicted, 1);
 	peer_record_free(peer);
 }
 
 /*
- * Evicts the record that has been idle longest. Records in use are moved to the end of the list, so
- * that a few long-lived ones at its front do not hide the idle ones. The work per call is bounded.
+ * Evicts the peer record that has been idle longest. Records in use are moved to the end of the
+ * list, so that a few long-lived records at its front do not hide the idle ones. The work per call
+ * is bounded.
  */
-static bool evict_idle(struct siw_rd *rd, uint64_t now)
+static bool evict_longest_idle_peer(struct siw_rd *rd, uint64_t now)
 {
 	for (int i = 0; i < LOOK_AT; i++) {
 		struct siw_rd_peer *peer = siw_container(rd->lru.next, struct siw_rd_peer, lru);
 
-		if (!siw_rd_upper(peer) && !peer_in_use(peer)) {
+		if (!siw_rd_upper(peer) && !is_peer_in_use(peer)) {
 			if (!peer_is_evictable(peer, now))
 				return false;
 			peer_evict(peer);
@@ -330,7 +332,10 @@ static bool evict_idle(struct siw_rd *rd, uint64_t now)
 	return false;
 }
 
-/* Returns the source with the most records; the new peer's own source, if no other has more. */
+/*
+ * Returns the source with the most peer records; the new peer's own source, if no other source has
+ * more.
+ */
 static uint32_t source_with_most_records(const struct siw_rd_sources *sources, uint32_t place)
 {
 	for (uint32_t i = 0, most = sources->records[place]; i < SIW_SOURCES; i++)
@@ -341,15 +346,18 @@ static uint32_t source_with_most_records(const struct siw_rd_sources *sources, u
 	return place;
 }
 
-/* Whether the record is kept only because datagrams of an ended incarnation may still arrive. */
-static bool is_closed(const struct siw_rd_peer *peer)
+/*
+ * Returns whether the peer record is kept only because datagrams of an ended incarnation may still
+ * arrive.
+ */
+static bool is_kept_for_ended_incarnation(const struct siw_rd_peer *peer)
 {
 	return peer->state == SIW_RD_CLOSED && !peer->pending_bye;
 }
 
 /*
- * Evicts a record of a source: the oldest closed one, else the oldest that never exchanged a
- * segment, else, if any is true, the oldest one. The work per call is bounded.
+ * Evicts a peer record of a source: the oldest closed record, otherwise the oldest that never
+ * exchanged a segment, otherwise, if any is true, the oldest record. The work per call is bounded.
  */
 static bool evict_from_source(struct siw_rd_sources *sources, uint32_t place, bool any)
 {
@@ -361,11 +369,11 @@ static bool evict_from_source(struct siw_rd_sources *sources, uint32_t place, bo
 
 		siw_link_del(&peer->in_source);
 		siw_link_add(list, &peer->in_source);
-		if (siw_rd_upper(peer) || peer_in_use(peer))
+		if (siw_rd_upper(peer) || is_peer_in_use(peer))
 			continue;
-		if (is_closed(peer))
+		if (is_kept_for_ended_incarnation(peer))
 			closed = peer;
-		if (!useless && !peer_exchanged_data(peer))
+		if (!useless && !has_exchanged_segments(peer))
 			useless = peer;
 		if (!oldest)
 			oldest = peer;
@@ -377,9 +385,9 @@ static bool evict_from_source(struct siw_rd_sources *sources, uint32_t place, bo
 }
 
 /*
- * Called if no record is idle: evicts a record of the source that has the most records, or else one
- * of the new peer's own source. A record that has exchanged segments is evicted only if the new
- * peer's source has fewer records.
+ * Called if no peer record is idle: evicts a record of the source that has the most records, or
+ * else a record of the new peer's own source. A record that has exchanged segments is evicted only
+ * if the new peer's source has fewer records.
  */
 static bool evict_from_largest_source(struct siw_rd *rd, uint32_t place)
 {
@@ -393,7 +401,7 @@ static bool evict_from_largest_source(struct siw_rd *rd, uint32_t place)
 
 static bool evict_for_new_peer(struct siw_rd *rd, uint32_t place, uint64_t now)
 {
-	return evict_idle(rd, now) || evict_from_largest_source(rd, place);
+	return evict_longest_idle_peer(rd, now) || evict_from_largest_source(rd, place);
 }
 
 uint32_t siw_rd_new_epoch(struct siw_rd *rd)
@@ -450,18 +458,18 @@ int siw_rd_peer_create(struct siw_rd *rd, const struct siw_addr *addr, struct si
 	peer->chain = rd->table[peer->hash & (rd->buckets - 1)];
 	rd->table[peer->hash & (rd->buckets - 1)] = peer;
 	peer->cc = &rd->initial_cc;
-	siw_rd_mtu_start(peer);
+	siw_rd_mtu_init(peer);
 	*out = peer;
 	return 0;
 }
 
-void siw_rd_lru_touch(struct siw_rd_peer *peer, uint64_t now)
+void siw_rd_move_to_end_of_lru(struct siw_rd_peer *peer, uint64_t now)
 {
 	uint32_t ms = (uint32_t)(now / SIW_RD_MS);
 
 	/*
-	 * heard_ns and sent_ns are exact; the order of the list may lag by TOUCH_MS, which saves
-	 * work.
+	 * The times heard_ns and sent_ns are exact; the order of the list of peers may lag by
+	 * TOUCH_MS, which saves work.
 	 */
 	if (ms - peer->lru_ms < TOUCH_MS)
 		return;
@@ -472,7 +480,7 @@ void siw_rd_lru_touch(struct siw_rd_peer *peer, uint64_t now)
 
 /* ---- events ---------------------------------------------------------------------------------- */
 
-void siw_rd_report(struct siw_rd_peer *peer, uint8_t what)
+void siw_rd_schedule_report(struct siw_rd_peer *peer, uint8_t what)
 {
 	peer->reports |= what;
 	if (siw_link_empty(&peer->news))
@@ -489,7 +497,7 @@ void siw_rd_publish_accepted(struct siw_rd_peer *peer)
 				      memory_order_relaxed);
 }
 
-static void restart_space(struct siw_rd_seq *seq)
+static void reset_sequence_space(struct siw_rd_seq *seq)
 {
 	seq->una = seq->nxt = seq->rcv = 0;
 	seq->credit = 0;
@@ -504,12 +512,12 @@ void siw_rd_end_incarnation(struct siw_rd_peer *peer, int kind)
 	bool was = peer->state == SIW_RD_OPEN || peer->seq[SIW_RD_REQUESTS].nxt ||
 		   peer->seq[SIW_RD_RESPONSES].nxt;
 
-	peer->given = peer_exchanged_data(peer);
+	peer->given = has_exchanged_segments(peer);
 	if (kind && peer->seq[SIW_RD_REQUESTS].una != peer->seq[SIW_RD_REQUESTS].nxt)
 		peer->known_lost = true;
-	free_windows(peer);
+	free_windows_of_peer(peer);
 	for (int i = 0; i < SIW_RD_SPACES; i++)
-		restart_space(&peer->seq[i]);
+		reset_sequence_space(&peer->seq[i]);
 	if (rd->delivered_peer == peer)
 		rd->delivered_peer = NULL;
 	siw_link_del(&peer->ready);
@@ -517,7 +525,7 @@ void siw_rd_end_incarnation(struct siw_rd_peer *peer, int kind)
 	siw_link_del(&peer->starved);
 	siw_rd_cancel_timer(peer);
 	if (peer->pending_bye) /* keep retransmitting the BYE of an earlier incarnation */
-		siw_rd_set_timer(peer, siw_rd_bye_due(peer));
+		siw_rd_set_timer(peer, siw_rd_next_bye_time(peer));
 	peer->state = SIW_RD_CLOSED;
 	peer->epoch = siw_rd_new_epoch(rd);
 	peer->peer_epoch = 0;
@@ -545,7 +553,7 @@ void siw_rd_end_incarnation(struct siw_rd_peer *peer, int kind)
 		 */
 		if (!(peer->reports & SIW_RD_REPORT_OVER) || peer->over_kind != SIW_RD_REPLACED)
 			peer->over_kind = (uint8_t)kind;
-		siw_rd_report(peer, SIW_RD_REPORT_OVER);
+		siw_rd_schedule_report(peer, SIW_RD_REPORT_OVER);
 	}
 	siw_rd_publish_accepted(peer);
 }

@@ -2,13 +2,13 @@
 /*
  * rd/rd_rnr.c - requests without a receive. Their receiver stores them and sets NOT READY in its
  * ACKs, together with its RNR timer. The sender decides how long its requests may wait at the peer:
- * it gives up only when, after that time, another ACK still reports NOT READY.
+ * it ends the incarnation only when, after that time, another ACK still reports NOT READY.
  */
 #include "rd/rd_rnr.h"
 #include "rd/rd_impl.h"
 
 /* Ends the incarnation, because a request of this end waited too long for a receive at the peer. */
-static void rnr_give_up(struct siw_rd_peer *peer)
+static void end_incarnation_unready(struct siw_rd_peer *peer)
 {
 	siw_count(SIW_COUNTER_rnr_expired, 1);
 	siw_rd_end_with_bye(peer, SIW_RD_RNR, SIW_RD_UNREADY);
@@ -36,7 +36,7 @@ void siw_rd_handle_not_ready(struct siw_rd_peer *peer, const struct siw_rd_wire 
 		return;
 	patience = siw_rnr_timeout_ns(peer->rd->rnr_retry, ack->rnr_timer);
 	if (now - peer->peer_unready_ns >= patience) {
-		rnr_give_up(peer);
+		end_incarnation_unready(peer);
 	} else if (peer->peer_unready_ns + patience < peer->timer_ns) {
 		peer->timer_ns =
 			peer->peer_unready_ns + patience; /* the peer is probed at that time */
@@ -44,8 +44,8 @@ void siw_rd_handle_not_ready(struct siw_rd_peer *peer, const struct siw_rd_wire 
 	}
 }
 
-static bool fill_rnr_wait(const struct siw_rd_peer *peer, uint64_t since, bool here, uint64_t now,
-			  struct siw_rd_wait *out)
+static bool fill_waiting_peer_entry(const struct siw_rd_peer *peer, uint64_t since, bool here,
+				    uint64_t now, struct siw_rd_wait *out)
 {
 	if (!since)
 		return false;
@@ -66,11 +66,12 @@ int siw_rd_list_waiting_peers(struct siw_rd *rd, struct siw_rd_wait *out, int ma
 	for (struct siw_link *l = rd->lru.next; l != &rd->lru && n < max; l = l->next) {
 		const struct siw_rd_peer *peer = siw_container(l, struct siw_rd_peer, lru);
 
-		n += fill_rnr_wait(peer,
-				   siw_rd_request_lacks_receive(peer) ? peer->receive_wait_ns : 0,
-				   true, now, &out[n]);
+		n += fill_waiting_peer_entry(
+			peer, siw_rd_request_lacks_receive(peer) ? peer->receive_wait_ns : 0, true,
+			now, &out[n]);
 		if (n < max)
-			n += fill_rnr_wait(peer, peer->peer_unready_ns, false, now, &out[n]);
+			n += fill_waiting_peer_entry(peer, peer->peer_unready_ns, false, now,
+						     &out[n]);
 	}
 	siw_unlock(&rd->lock);
 	return n;

@@ -8,16 +8,16 @@
 #include "rd/rd_impl.h"
 
 #define FIRST_SLOTS   16
-#define MANY_ACKS     64 /* unacknowledged datagrams after which an ACK is sent at once */
+#define MANY_ACKS     64 /* unacknowledged datagrams after which an ACK is sent immediately */
 #define LONG_ACKS     16 /* the same limit for long datagrams */
-#define GAP_ACKS      8	 /* the same limit for datagrams behind a gap */
+#define GAP_ACKS      8	 /* the same limit for datagrams after a gap */
 #define LONGEST_UNITS (SIW_RD_BUF / SIW_RD_UNIT)
 
 /*
- * A quarter of the remaining memory, in units, so that peers that use all of their share leave some
- * for the next one; at least `least` units, at most window_units.
+ * Returns a quarter of the remaining memory, in units, so that peers that use all of their share
+ * leave some for the next peer; at least `least` units, at most window_units.
  */
-static uint32_t memory_share_units(const struct siw_rd *rd, uint32_t least)
+static uint32_t memory_share_in_units(const struct siw_rd *rd, uint32_t least)
 {
 	uint64_t left = rd->rx_limit > rd->rx_octets ? rd->rx_limit - rd->rx_octets : 0;
 	uint64_t units = left / SIW_RD_SHARE / SIW_RD_UNIT;
@@ -27,24 +27,26 @@ static uint32_t memory_share_units(const struct siw_rd *rd, uint32_t least)
 	return (uint32_t)(units < rd->window_units ? units : rd->window_units);
 }
 
-/* The most units of one space that this end stores for the peer. */
+/* Returns the most units of one space that this end stores for the peer. */
 static uint32_t max_stored_units(const struct siw_rd_peer *peer, const struct siw_rd_seq *seq)
 {
 	if (seq->rx)
-		return memory_share_units(peer->rd, seq->rx->units);
-	return memory_share_units(peer->rd, seq->held ? 0 : LONGEST_UNITS);
+		return memory_share_in_units(peer->rd, seq->rx->units);
+	return memory_share_in_units(peer->rd, seq->held ? 0 : LONGEST_UNITS);
 }
 
 /*
- * The credit to grant, in units. A datagram in order needs no memory, so unless the space is paused
- * the credit covers the longest segment in addition to the stored ones: a peer that grants less
- * without reporting NOT READY is declared lost (siw_rd_timeout).
+ * Returns the credit to grant to the peer, in units. A datagram in order needs no memory, so unless
+ * the space is paused the credit covers the longest segment in addition to the stored ones: a peer
+ * that grants less without reporting NOT READY is declared lost
+ * (siw_rd_handle_retransmission_timeout).
  */
 uint16_t siw_rd_credit(const struct siw_rd_peer *peer, const struct siw_rd_seq *seq)
 {
 	uint32_t stored = seq->rx ? seq->rx->units : 0;
 
-	return (uint16_t)memory_share_units(peer->rd, seq->held ? stored : stored + LONGEST_UNITS);
+	return (uint16_t)memory_share_in_units(peer->rd,
+					       seq->held ? stored : stored + LONGEST_UNITS);
 }
 
 /* ---- stored datagrams ------------------------------------------------------------------------ */
@@ -59,11 +61,11 @@ static uint64_t ring_octets(uint32_t slots)
 	return sizeof(struct siw_rd_rx) + slots * sizeof(struct siw_rd_held);
 }
 
-static void drop_held(struct siw_rd *rd, struct siw_rd_rx *rx, struct siw_rd_held *held)
+static void free_stored_datagram(struct siw_rd *rd, struct siw_rd_rx *rx, struct siw_rd_held *held)
 {
 	siw_rd_buf_free(rd, held->buf, held->class);
-	rd->rx_octets -= siw_rd_class_octets(held->class);
-	rx->units -= siw_rd_units(held->len);
+	rd->rx_octets -= siw_rd_size_class_octets(held->class);
+	rx->units -= siw_rd_credit_units(held->len);
 	rx->n--;
 	held->buf = NULL;
 }
@@ -83,11 +85,11 @@ void siw_rd_rx_free(struct siw_rd_peer *peer, struct siw_rd_seq *seq)
 		return;
 	for (uint32_t i = 0; i <= rx->mask; i++)
 		if (rx->slot[i].buf)
-			drop_held(peer->rd, rx, &rx->slot[i]);
+			free_stored_datagram(peer->rd, rx, &rx->slot[i]);
 	rx_ring_free(peer->rd, seq);
 }
 
-/* The number of slots of a ring that includes this index: a power of two. */
+/* Returns the number of slots of a ring that includes this index: a power of two. */
 static uint32_t rx_ring_slots(const struct siw_rd_seq *seq, uint64_t index)
 {
 	uint32_t n = seq->rx ? seq->rx->mask + 1 : FIRST_SLOTS;
@@ -123,8 +125,8 @@ static bool rx_ring_extend(struct siw_rd *rd, struct siw_rd_seq *seq, uint64_t i
 }
 
 /*
- * Whether a buffer of this number of octets may be allocated to store a datagram of len octets:
- * within the window, the credit of the space, and the memory for all peers.
+ * Returns whether a buffer of this number of octets may be allocated to store a datagram of len
+ * octets: within the window, the credit of the space, and the memory for all peers.
  */
 static bool may_store_datagram(const struct siw_rd_peer *peer, const struct siw_rd_seq *seq,
 			       uint64_t index, uint32_t len, uint32_t octets)
@@ -134,15 +136,16 @@ static bool may_store_datagram(const struct siw_rd_peer *peer, const struct siw_
 	uint64_t more;
 
 	if (index - seq->rcv >= SIW_RD_WINDOW_MAX ||
-	    units + siw_rd_units(len) > max_stored_units(peer, seq))
+	    units + siw_rd_credit_units(len) > max_stored_units(peer, seq))
 		return false;
-	more = ring_octets(rx_ring_slots(seq, index)) + siw_rd_class_octets(siw_rd_class(octets));
+	more = ring_octets(rx_ring_slots(seq, index)) +
+	       siw_rd_size_class_octets(siw_rd_size_class(octets));
 	return rd->rx_octets + more <= rd->rx_limit;
 }
 
 /*
- * Stores a datagram of rx_buf in the ring: a large one by swapping rx_buf with a new buffer, others
- * by a copy.
+ * Stores a datagram of rx_buf in the ring: a large datagram by swapping rx_buf with a new buffer,
+ * other datagrams by a copy.
  */
 static bool store_datagram(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t index,
 			   uint8_t *datagram, uint32_t len)
@@ -156,7 +159,7 @@ static bool store_datagram(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uin
 
 	if (!may_store_datagram(peer, seq, index, len, octets))
 		return false;
-	buf = siw_rd_buf(rd, octets, &class);
+	buf = siw_rd_alloc_buffer(rd, octets, &class);
 	if (!buf)
 		return false;
 	if (!rx_ring_extend(rd, seq, index)) {
@@ -173,9 +176,9 @@ static bool store_datagram(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uin
 	}
 	held->len = len;
 	held->class = class;
-	rd->rx_octets += siw_rd_class_octets(class);
+	rd->rx_octets += siw_rd_size_class_octets(class);
 	seq->rx->n++;
-	seq->rx->units += siw_rd_units(len);
+	seq->rx->units += siw_rd_credit_units(len);
 	if (index >= seq->rx->high)
 		seq->rx->high = index + 1;
 	peer->last_data_ns = rd->now;
@@ -193,7 +196,7 @@ struct siw_rd_seq *siw_rd_ready_seq(struct siw_rd_peer *peer)
 	return NULL;
 }
 
-void siw_rd_offer_next(struct siw_rd_peer *peer)
+void siw_rd_schedule_delivery(struct siw_rd_peer *peer)
 {
 	if (!siw_link_empty(&peer->ready) || !siw_rd_ready_seq(peer))
 		return;
@@ -203,7 +206,8 @@ void siw_rd_offer_next(struct siw_rd_peer *peer)
 
 /* ---- DATA ------------------------------------------------------------------------------------ */
 
-void siw_rd_data(struct siw_rd_peer *peer, struct siw_rd_wire *wire, uint32_t len, uint64_t now)
+void siw_rd_handle_data(struct siw_rd_peer *peer, struct siw_rd_wire *wire, uint32_t len,
+			uint64_t now)
 {
 	struct siw_rd *rd = peer->rd;
 	struct siw_rd_seq *seq =
@@ -219,7 +223,7 @@ void siw_rd_data(struct siw_rd_peer *peer, struct siw_rd_wire *wire, uint32_t le
 	if (ahead < 0 ||
 	    (seq->rx && index - seq->rcv <= seq->rx->mask && rx_slot_of(seq->rx, index)->buf)) {
 		siw_drop(SIW_COUNTER_rd_duplicates);
-		siw_rd_ack_due(peer, true, now);
+		siw_rd_schedule_ack(peer, true, now);
 		return;
 	}
 	if (ahead == 0 && !seq->held && !rd->delivered_peer) {
@@ -234,26 +238,26 @@ void siw_rd_data(struct siw_rd_peer *peer, struct siw_rd_wire *wire, uint32_t le
 		peer->last_progress_ns = now; /* a gap begins */
 	if (!store_datagram(peer, seq, index, (uint8_t *)wire, len)) {
 		siw_drop(SIW_COUNTER_drop_rd_window);
-		siw_rd_ack_due(peer, true, now);
+		siw_rd_schedule_ack(peer, true, now);
 		return;
 	}
 	if (ahead == 0)
-		siw_rd_offer_next(peer);
+		siw_rd_schedule_delivery(peer);
 	else if (siw_rd_awaits_more(peer))
 		siw_rd_expect_response(peer, now);
 	/*
-	 * A new gap is acknowledged at once, so that the sender learns of it early. In a stream
-	 * without pauses, datagrams behind a known gap are acknowledged several at a time.
+	 * A new gap is acknowledged immediately, so that the sender detects the loss early. In a
+	 * stream without pauses, datagrams after a known gap are acknowledged several at a time.
 	 */
-	siw_rd_ack_due(peer,
-		       !seq->held &&
-			       (opens || rd->streak < GAP_ACKS || peer->due_acks + 1 >= GAP_ACKS),
-		       now);
+	siw_rd_schedule_ack(peer,
+			    !seq->held && (opens || rd->streak < GAP_ACKS ||
+					   peer->due_acks + 1 >= GAP_ACKS),
+			    now);
 }
 
 /* ---- calls of the upper layer ---------------------------------------------------------------- */
 
-static void accept_next(struct siw_rd_peer *peer, struct siw_rd_seq *seq)
+static void acknowledge_delivered_segment(struct siw_rd_peer *peer, struct siw_rd_seq *seq)
 {
 	struct siw_rd *rd = peer->rd;
 
@@ -263,27 +267,30 @@ static void accept_next(struct siw_rd_peer *peer, struct siw_rd_seq *seq)
 		peer->receive_wait_ns = 0;
 	if (rd->direct && !seq->rx) {
 		seq->rcv++;
-		siw_rd_ack_due(peer,
-			       rd->direct_len > SIW_RD_BATCH / 2 && peer->due_acks + 1 >= LONG_ACKS,
-			       rd->now);
+		siw_rd_schedule_ack(
+			peer, rd->direct_len > SIW_RD_BATCH / 2 && peer->due_acks + 1 >= LONG_ACKS,
+			rd->now);
 		return;
 	}
 	if (!rd->direct)
-		drop_held(rd, seq->rx, rx_slot_of(seq->rx, seq->rcv));
+		free_stored_datagram(rd, seq->rx, rx_slot_of(seq->rx, seq->rcv));
 	seq->rcv++;
 	if (!seq->rx->n)
 		rx_ring_free(rd, seq);
-	siw_rd_offer_next(peer);
-	siw_rd_ack_due(peer, !seq->rx, rd->now);
+	siw_rd_schedule_delivery(peer);
+	siw_rd_schedule_ack(peer, !seq->rx, rd->now);
 }
 
-void siw_rd_settle_segment(struct siw_rd *rd)
+void siw_rd_acknowledge_accepted_segment(struct siw_rd *rd)
 {
-	/* Pairs with the store in siw_rd_segment_accepted: the segment's octets were read. */
+	/*
+	 * Pairs with the store in siw_rd_segment_accepted: the upper layer has read the segment's
+	 * octets.
+	 */
 	if (atomic_load_explicit(&rd->delivery, memory_order_acquire) != SIW_RD_ACCEPTED)
 		return;
 	if (rd->delivered_peer)
-		accept_next(rd->delivered_peer, rd->delivered_seq);
+		acknowledge_delivered_segment(rd->delivered_peer, rd->delivered_seq);
 	atomic_store_explicit(&rd->delivery, SIW_RD_NONE, memory_order_relaxed);
 }
 
@@ -311,13 +318,13 @@ void siw_rd_pause(struct siw_rd_peer *peer, enum siw_rd_space space, bool no_rec
 			/* Without memory the datagram counts as lost and will be retransmitted. */
 			if (!store_datagram(peer, seq, seq->rcv, rd->direct, rd->direct_len))
 				siw_drop(SIW_COUNTER_drop_rd_window);
-			siw_rd_ack_due(peer, tell, rd->now);
+			siw_rd_schedule_ack(peer, tell, rd->now);
 		} else if (tell) {
-			siw_rd_ack_due(peer, true, rd->now);
+			siw_rd_schedule_ack(peer, true, rd->now);
 		}
 	}
 	siw_link_del(&peer->ready);
-	siw_rd_offer_next(peer);
+	siw_rd_schedule_delivery(peer);
 	siw_unlock(&rd->lock);
 }
 
@@ -329,7 +336,7 @@ void siw_rd_resume(struct siw_rd_peer *peer, enum siw_rd_space space)
 	siw_lock(&rd->lock);
 	if (peer->seq[space].held) {
 		peer->seq[space].held = false;
-		siw_rd_offer_next(peer);
+		siw_rd_schedule_delivery(peer);
 		if (siw_rd_awaits_more(peer))
 			siw_rd_expect_response(peer, now);
 		/*
@@ -337,7 +344,7 @@ void siw_rd_resume(struct siw_rd_peer *peer, enum siw_rd_space space)
 		 * credit.
 		 */
 		if (!peer->seq[space].rx && peer->state == SIW_RD_OPEN)
-			siw_rd_ack_due(peer, true, now);
+			siw_rd_schedule_ack(peer, true, now);
 	}
 	siw_unlock(&rd->lock);
 	siw_llp_sock_ready(rd->sock);
@@ -347,7 +354,7 @@ void siw_rd_resume(struct siw_rd_peer *peer, enum siw_rd_space space)
 
 /*
  * Writes the ranges of the datagrams stored in a space, from rcv on, at most `most` ranges. Returns
- * their number.
+ * the number of ranges.
  */
 static uint32_t put_ack_ranges(const struct siw_rd_seq *seq, struct siw_rd_range *to, uint32_t most)
 {
@@ -398,7 +405,7 @@ void siw_rd_send_ack(struct siw_rd_peer *peer, uint8_t flags, uint32_t psn, uint
 
 	if (siw_rd_request_lacks_receive(peer))
 		flags |= SIW_RD_NOT_READY;
-	siw_rd_header(peer, SIW_DGRAM_RD_ACK, psn, flags, now, (struct siw_rd_wire *)out);
+	siw_rd_write_header(peer, SIW_DGRAM_RD_ACK, psn, flags, now, (struct siw_rd_wire *)out);
 	peer->due_acks = 0;
 	siw_link_del(&peer->acks);
 	peer->last_sent_ns = now;
@@ -407,13 +414,13 @@ void siw_rd_send_ack(struct siw_rd_peer *peer, uint8_t flags, uint32_t psn, uint
 	siw_rd_send(peer->rd, &peer->addr, out, SIW_RD_LEN + octets);
 }
 
-bool siw_rd_ack_now(const struct siw_rd_peer *peer, uint64_t now)
+bool siw_rd_must_ack_now(const struct siw_rd_peer *peer, uint64_t now)
 {
 	return peer->due_acks > 1 || siw_rd_has_gap(&peer->seq[SIW_RD_REQUESTS]) ||
 	       siw_rd_has_gap(&peer->seq[SIW_RD_RESPONSES]) || now - peer->ack_ns >= SIW_RD_ACK_NS;
 }
 
-void siw_rd_ack_due(struct siw_rd_peer *peer, bool at_once, uint64_t now)
+void siw_rd_schedule_ack(struct siw_rd_peer *peer, bool at_once, uint64_t now)
 {
 	if (peer->due_acks < UINT8_MAX)
 		peer->due_acks++;

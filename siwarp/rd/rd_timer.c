@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* rd/rd_timer.c - peers' timers. */
+/* rd/rd_timer.c - the timers of RD peers. */
 #include <stdlib.h>
 
 #include "rd/rd_impl.h"
@@ -29,7 +29,7 @@ static void heap_put(struct siw_rd *rd, uint32_t i, struct siw_rd_timer timer)
 	timer.peer->heap_at = i + 1;
 }
 
-/* Sifts a timer up from the free index i. */
+/* Sifts a timer up in the heap from the free index i. */
 static void heap_sift_up(struct siw_rd *rd, uint32_t i, struct siw_rd_timer timer)
 {
 	while (i && rd->heap[(i - 1) / 2].at > timer.at) {
@@ -39,7 +39,7 @@ static void heap_sift_up(struct siw_rd *rd, uint32_t i, struct siw_rd_timer time
 	heap_put(rd, i, timer);
 }
 
-/* Sifts a timer down, or up, from the free index i. */
+/* Sifts a timer down, or up, in the heap from the free index i. */
 static void heap_sift(struct siw_rd *rd, uint32_t i, struct siw_rd_timer timer)
 {
 	for (uint32_t least; 2 * i + 1 < rd->heap_n; i = least) {
@@ -86,15 +86,18 @@ void siw_rd_send_probe(struct siw_rd_peer *peer, uint64_t now)
 {
 	uint8_t out[SIW_RD_OVERHEAD];
 
-	/* Uses a PSN that differs from that of an outstanding MTU probe. */
-	siw_rd_header(peer, SIW_DGRAM_RD_PROBE, ~peer->probe_psn, 0, now,
-		      (struct siw_rd_wire *)out);
+	/*
+	 * The PSN of a PROBE for a peer's liveness differs from the PSN of an outstanding MTU
+	 * probe.
+	 */
+	siw_rd_write_header(peer, SIW_DGRAM_RD_PROBE, ~peer->probe_psn, 0, now,
+			    (struct siw_rd_wire *)out);
 	siw_count(SIW_COUNTER_rd_probes, 1);
 	siw_rd_send(peer->rd, &peer->addr, out, SIW_RD_LEN);
 	peer->last_sent_ns = now;
 }
 
-int siw_rd_verify(struct siw_rd_peer *peer, uint64_t now)
+int siw_rd_probe_pair_before_send(struct siw_rd_peer *peer, uint64_t now)
 {
 	if (peer->verify)
 		return 0;
@@ -104,13 +107,13 @@ int siw_rd_verify(struct siw_rd_peer *peer, uint64_t now)
 	siw_rd_send_probe(peer, now);
 	peer->timer_ns = now + peer->cc->rto;
 	siw_rd_set_timer(peer, peer->timer_ns);
-	siw_rd_set_timer(peer, siw_rd_lost_at(peer));
+	siw_rd_set_timer(peer, siw_rd_peer_loss_time(peer));
 	return 0;
 }
 
 /*
- * Whether the peer owes data that it could send at any time: the rest of a message, the datagrams
- * of a gap, or the response to a request that it has accepted.
+ * Returns whether the peer owes data that it could send at any time: the rest of a message, the
+ * datagrams of a gap, or the response to a request that it has accepted.
  */
 static bool peer_owes_data(const struct siw_rd_peer *peer)
 {
@@ -133,55 +136,60 @@ static uint64_t current_peer_timeout(const struct siw_rd_peer *peer)
 							  : peer->rd->timeout;
 }
 
-static uint64_t later_of(uint64_t a, uint64_t b)
+static uint64_t max_time(uint64_t a, uint64_t b)
 {
 	return a > b ? a : b;
 }
 
-uint64_t siw_rd_lost_at(const struct siw_rd_peer *peer)
+uint64_t siw_rd_peer_loss_time(const struct siw_rd_peer *peer)
 {
 	if (!peer->awaited_since_ns)
 		return SIW_RD_NEVER;
 	if (handshake_in_progress(peer))
 		return peer->awaited_since_ns + current_peer_timeout(peer);
-	return later_of(peer->last_received_ns, peer->awaited_since_ns) +
+	return max_time(peer->last_received_ns, peer->awaited_since_ns) +
 	       current_peer_timeout(peer);
 }
 
 /*
- * Whether the peer is lost: a response is due, and the peer has sent nothing for the time-out, or,
- * if its timer has expired, nothing of what is due. If the timer is serviced far too late, this
- * process was stopped and could not probe the peer; the peer is then probed first.
+ * Returns whether the peer is lost: a response is due, and the peer has sent nothing for the
+ * time-out, or, if its timer has expired, nothing of the data that is due. If the timer is serviced
+ * far too late, this process was stopped and could not probe the peer; the peer is then probed
+ * first.
  */
 static bool peer_is_lost(const struct siw_rd_peer *peer, uint64_t now)
 {
-	uint64_t at = siw_rd_lost_at(peer), due = at;
+	uint64_t at = siw_rd_peer_loss_time(peer), due = at;
 
 	if (peer->timer_ns <= now) {
 		due = peer->timer_ns;
 		if (at != SIW_RD_NEVER && !handshake_in_progress(peer) && peer_owes_data(peer))
-			at = later_of(peer->last_progress_ns, peer->awaited_since_ns) +
+			at = max_time(peer->last_progress_ns, peer->awaited_since_ns) +
 			     current_peer_timeout(peer);
 	}
 	return at <= now && now - due < current_peer_timeout(peer) / 4;
 }
 
 /*
- * When the measured state of the path is discarded. On a path beyond the machine it is kept longer.
+ * Returns the time at which the measured state of the path is discarded. The state of a path beyond
+ * the machine is kept longer.
  */
-static uint64_t path_state_expiry(const struct siw_rd_peer *peer)
+static uint64_t path_state_expiry_time(const struct siw_rd_peer *peer)
 {
 	return peer->last_sent_ns + (peer->near ? 100 * SIW_RD_MS : 10 * SIW_RD_S);
 }
 
-/* Nothing is outstanding: frees an idle send window, and probes a peer whose response is due. */
+/*
+ * Called when nothing is outstanding: frees an idle send window, and probes a peer whose response
+ * is due.
+ */
 static void service_idle_peer(struct siw_rd_peer *peer, uint64_t now)
 {
 	uint64_t every = peer->rd->timeout / 8;
 
 	for (int i = 0; i < SIW_RD_SPACES && now - peer->last_sent_ns >= 100 * SIW_RD_MS; i++)
 		siw_rd_tx_free(peer, &peer->seq[i]);
-	if (!siw_rd_has_window(peer) && now >= path_state_expiry(peer))
+	if (!siw_rd_has_window(peer) && now >= path_state_expiry_time(peer))
 		siw_rd_cc_end(peer);
 	if (peer->verify) {
 		siw_rd_send_probe(peer, now);
@@ -193,7 +201,7 @@ static void service_idle_peer(struct siw_rd_peer *peer, uint64_t now)
 	} else {
 		peer->awaited_since_ns = 0;
 		peer->timer_ns = siw_rd_has_window(peer) ? now + 100 * SIW_RD_MS
-				 : siw_rd_has_cc(peer)	 ? path_state_expiry(peer)
+				 : siw_rd_has_cc(peer)	 ? path_state_expiry_time(peer)
 							 : SIW_RD_NEVER;
 	}
 }
@@ -205,17 +213,17 @@ static void service_peer_timer(struct siw_rd_peer *peer, uint64_t now)
 		siw_rd_end_incarnation(peer, SIW_RD_GONE);
 	} else if (handshake_in_progress(peer)) {
 		siw_rd_hello_retransmit(peer, now);
-	} else if (!siw_rd_outstanding(peer) || peer->state == SIW_RD_CLOSED) {
+	} else if (!siw_rd_has_outstanding_segment(peer) || peer->state == SIW_RD_CLOSED) {
 		service_idle_peer(peer, now);
 	} else {
-		siw_rd_timeout(peer, now);
+		siw_rd_handle_retransmission_timeout(peer, now);
 	}
 }
 
-/* When the peer's next timer expires. */
-static uint64_t peer_next_expiry(const struct siw_rd_peer *peer, uint64_t now)
+/* Returns the time at which the peer's next timer expires. */
+static uint64_t next_timer_expiry_of_peer(const struct siw_rd_peer *peer, uint64_t now)
 {
-	uint64_t next = peer->timer_ns, lost = siw_rd_lost_at(peer);
+	uint64_t next = peer->timer_ns, lost = siw_rd_peer_loss_time(peer);
 
 	/*
 	 * Retransmissions to a silent peer may be seconds apart, so the peer time-out is checked
@@ -225,30 +233,30 @@ static uint64_t peer_next_expiry(const struct siw_rd_peer *peer, uint64_t now)
 		next = lost;
 	if (peer->due_acks && peer->ack_ns + SIW_RD_ACK_NS < next)
 		next = peer->ack_ns + SIW_RD_ACK_NS;
-	if (peer->pace_ns > now && peer->cc->rate && siw_rd_paced(peer) < next &&
-	    (siw_rd_unsent(&peer->seq[SIW_RD_REQUESTS]) ||
-	     siw_rd_unsent(&peer->seq[SIW_RD_RESPONSES])))
-		next = siw_rd_paced(peer);
-	if (siw_rd_bye_due(peer) < next)
-		next = siw_rd_bye_due(peer);
+	if (peer->pace_ns > now && peer->cc->rate && siw_rd_next_paced_send_time(peer) < next &&
+	    (siw_rd_has_unsent_datagram(&peer->seq[SIW_RD_REQUESTS]) ||
+	     siw_rd_has_unsent_datagram(&peer->seq[SIW_RD_RESPONSES])))
+		next = siw_rd_next_paced_send_time(peer);
+	if (siw_rd_next_bye_time(peer) < next)
+		next = siw_rd_next_bye_time(peer);
 	return peer->probe && peer->probe_ns < next ? peer->probe_ns : next;
 }
 
-static void tick_peer(struct siw_rd_peer *peer, uint64_t now)
+static void service_expired_peer(struct siw_rd_peer *peer, uint64_t now)
 {
 	if (peer->timer_ns <= now || peer_is_lost(peer, now))
 		service_peer_timer(peer, now);
 	if (peer->due_acks && peer->ack_ns + SIW_RD_ACK_NS <= now)
 		siw_rd_send_ack(peer, 0, siw_rd_next_psn(peer), now);
 	if (peer->probe && peer->probe_ns <= now)
-		siw_rd_mtu_unanswered(peer, now);
-	if (siw_rd_bye_due(peer) <= now)
+		siw_rd_mtu_handle_lost_probe(peer, now);
+	if (siw_rd_next_bye_time(peer) <= now)
 		siw_rd_bye_retransmit(peer, now);
 	siw_rd_pump(peer, now);
 }
 
-/* Sends datagrams that waited for room in the socket, while there is room. */
-static void pump_blocked_peers(struct siw_rd *rd, uint64_t now)
+/* Sends datagrams that waited for space in the socket, while there is space. */
+static void send_to_blocked_peers(struct siw_rd *rd, uint64_t now)
 {
 	rd->blocked = false;
 	while (!siw_link_empty(&rd->starved) && !rd->blocked) {
@@ -260,17 +268,17 @@ static void pump_blocked_peers(struct siw_rd *rd, uint64_t now)
 	}
 }
 
-void siw_rd_tick(struct siw_rd *rd, uint64_t now)
+void siw_rd_service_timers(struct siw_rd *rd, uint64_t now)
 {
 	if (rd->blocked)
-		pump_blocked_peers(rd, now);
+		send_to_blocked_peers(rd, now);
 	rd->due = 0; /* so that siw_rd_set_timer does not set the socket's timer during the loop */
 	while (rd->heap_n && rd->heap[0].at <= now) {
 		struct siw_rd_peer *peer = rd->heap[0].peer;
 		uint64_t at;
 
-		tick_peer(peer, now);
-		at = peer_next_expiry(peer, now);
+		service_expired_peer(peer, now);
+		at = next_timer_expiry_of_peer(peer, now);
 		siw_rd_cancel_timer(peer);
 		if (at != SIW_RD_NEVER) /* at most one expiry per tick, so that the loop ends */
 			siw_rd_set_timer(peer, at > now ? at : now + 1);
@@ -303,7 +311,8 @@ void siw_rd_expect(struct siw_rd_peer *peer, bool expected)
 	peer->expect = expected;
 	if (expected)
 		siw_rd_expect_response(peer, now);
-	else if (!siw_rd_outstanding(peer) && !peer->verify && !siw_rd_awaits_more(peer))
+	else if (!siw_rd_has_outstanding_segment(peer) && !peer->verify &&
+		 !siw_rd_awaits_more(peer))
 		peer->awaited_since_ns = 0;
 	siw_unlock(&rd->lock);
 }

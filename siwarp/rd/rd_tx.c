@@ -18,7 +18,7 @@
 #define IDLE_TX_NS  (100 * SIW_RD_MS)
 #define LONGEST_RTO SIW_RD_S
 
-/* ---- the window ------------------------------------------------------------------------------ */
+/* ---- the send window ------------------------------------------------------------------------- */
 
 static bool tx_ring_grow(struct siw_rd_seq *seq)
 {
@@ -39,10 +39,10 @@ static bool tx_ring_grow(struct siw_rd_seq *seq)
 	return true;
 }
 
-static void free_slot(struct siw_rd *rd, struct siw_rd_tx *tx, struct siw_rd_slot *slot)
+static void free_tx_slot(struct siw_rd *rd, struct siw_rd_tx *tx, struct siw_rd_slot *slot)
 {
 	tx->octets -= slot->len;
-	rd->tx_octets -= siw_rd_class_octets(slot->class);
+	rd->tx_octets -= siw_rd_size_class_octets(slot->class);
 	siw_rd_buf_free(rd, slot->buf, slot->class);
 	slot->buf = NULL;
 }
@@ -52,12 +52,12 @@ void siw_rd_tx_free(struct siw_rd_peer *peer, struct siw_rd_seq *seq)
 	if (!seq->tx)
 		return;
 	for (uint64_t i = seq->una; i < seq->nxt; i++)
-		free_slot(peer->rd, seq->tx, siw_rd_slot_of(seq->tx, i));
+		free_tx_slot(peer->rd, seq->tx, siw_rd_slot_of(seq->tx, i));
 	free(seq->tx);
 	seq->tx = NULL;
 }
 
-/* Whether a datagram of len octets may be queued now. */
+/* Returns whether a datagram of len octets may be queued now. */
 static bool rd_queue_has_room(const struct siw_rd_peer *peer, const struct siw_rd_seq *seq,
 			      uint32_t len)
 {
@@ -71,7 +71,7 @@ static bool rd_queue_has_room(const struct siw_rd_peer *peer, const struct siw_r
 		limit = LEAST_QUEUE;
 	if (limit > most)
 		limit = most;
-	/* Peers that acknowledge nothing must leave memory for the others. */
+	/* Peers that acknowledge nothing must leave memory for the other peers. */
 	if (limit > left / SIW_RD_SHARE)
 		limit = left / SIW_RD_SHARE;
 	return seq->tx->octets + len <= limit && seq->nxt - seq->una < SIW_RD_WINDOW_MAX;
@@ -79,12 +79,12 @@ static bool rd_queue_has_room(const struct siw_rd_peer *peer, const struct siw_r
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
-void siw_rd_rearm(struct siw_rd_peer *peer, uint64_t now)
+void siw_rd_set_retransmission_timer(struct siw_rd_peer *peer, uint64_t now)
 {
 	const struct siw_rd_cc *cc = peer->cc;
 	uint64_t rto = (uint64_t)cc->rto << peer->backoff, pto = siw_rd_cc_pto(cc);
 
-	if (!siw_rd_outstanding(peer)) {
+	if (!siw_rd_has_outstanding_segment(peer)) {
 		peer->timer_ns = now + IDLE_TX_NS;
 	} else {
 		if (rto > LONGEST_RTO)
@@ -98,8 +98,8 @@ void siw_rd_rearm(struct siw_rd_peer *peer, uint64_t now)
 	siw_rd_set_timer(peer, peer->timer_ns);
 }
 
-static void account_sent(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t index,
-			 uint64_t now)
+static void account_sent_datagram(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t index,
+				  uint64_t now)
 {
 	struct siw_rd_tx *tx = seq->tx;
 	struct siw_rd_slot *slot = siw_rd_slot_of(tx, index);
@@ -108,7 +108,7 @@ static void account_sent(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint6
 	peer->in_flight += slot->len;
 	if (index == tx->sent) {
 		tx->sent++;
-		tx->units += siw_rd_units(slot->len);
+		tx->units += siw_rd_credit_units(slot->len);
 	} else {
 		siw_count(SIW_COUNTER_rd_retransmits, 1);
 		slot->again = true;
@@ -142,12 +142,15 @@ void siw_rd_wait_for_socket(struct siw_rd_peer *peer)
 		siw_link_add(&peer->rd->starved, &peer->starved);
 }
 
-static uint8_t space_flag(const struct siw_rd_seq *seq)
+static uint8_t response_space_flag(const struct siw_rd_seq *seq)
 {
 	return seq->space == SIW_RD_RESPONSES ? SIW_RD_RESPONSE : 0;
 }
 
-/* Returns 1 if the datagram was sent, or lost because of an error; 0 if the socket is full. */
+/*
+ * Sends a datagram whose header is complete. Returns 1 if the datagram was sent, or lost because of
+ * an error; 0 if the socket is full.
+ */
 static int send_built(struct siw_rd_peer *peer, struct siw_rd_slot *slot, uint64_t now)
 {
 	struct iovec iov = { slot->buf, slot->len };
@@ -169,7 +172,8 @@ static int send_built(struct siw_rd_peer *peer, struct siw_rd_slot *slot, uint64
 }
 
 /*
- * Writes header and CRC at each transmission, so that the acknowledgement in the header is current.
+ * Builds a DATA datagram for transmission. Header and CRC are written at each transmission, so that
+ * the acknowledgement in the header is current.
  */
 static struct siw_rd_slot *build_data_datagram(struct siw_rd_peer *peer, struct siw_rd_seq *seq,
 					       uint64_t index, uint64_t now)
@@ -177,21 +181,24 @@ static struct siw_rd_slot *build_data_datagram(struct siw_rd_peer *peer, struct 
 	struct siw_rd_slot *slot = siw_rd_slot_of(seq->tx, index);
 	size_t len = slot->len - SIW_DGRAM_CRC_LEN;
 
-	siw_rd_header(peer, SIW_DGRAM_RD_DATA, peer->epoch + (uint32_t)index, space_flag(seq), now,
-		      (struct siw_rd_wire *)slot->buf);
+	siw_rd_write_header(peer, SIW_DGRAM_RD_DATA, peer->epoch + (uint32_t)index,
+			    response_space_flag(seq), now, (struct siw_rd_wire *)slot->buf);
 	siw_crc32c_put(slot->buf + len, peer->rd->crc ? siw_crc32c(0, slot->buf, len) : 0);
 	return slot;
 }
 
-static int send_slot(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t index, uint64_t now)
+static int send_datagram_of_slot(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t index,
+				 uint64_t now)
 {
 	if (!send_built(peer, build_data_datagram(peer, seq, index, now), now))
 		return 0;
-	account_sent(peer, seq, index, now);
+	account_sent_datagram(peer, seq, index, now);
 	return 1;
 }
 
-/* Whether the socket, the congestion window and pacing allow a datagram of len octets now. */
+/*
+ * Returns whether the socket, the congestion window and pacing allow a datagram of len octets now.
+ */
 static bool rd_may_send(struct siw_rd_peer *peer, uint32_t len, uint64_t now)
 {
 	if (peer->rd->blocked) {
@@ -203,38 +210,38 @@ static bool rd_may_send(struct siw_rd_peer *peer, uint32_t len, uint64_t now)
 		return false;
 	}
 	if (peer->pace_ns > now && peer->cc->rate) {
-		siw_rd_set_timer(peer, siw_rd_paced(peer));
+		siw_rd_set_timer(peer, siw_rd_next_paced_send_time(peer));
 		return false;
 	}
 	return true;
 }
 
-/* Whether the peer's credit and window cover one more datagram of len octets. */
+/* Returns whether the peer's credit and window cover one more datagram of len octets. */
 static bool has_credit(const struct siw_rd_peer *peer, const struct siw_rd_seq *seq, uint32_t len)
 {
-	return seq->tx->units + siw_rd_units(len) <= seq->credit &&
+	return seq->tx->units + siw_rd_credit_units(len) <= seq->credit &&
 	       seq->tx->sent - seq->una < peer->peer_window;
 }
 
-bool siw_rd_in_credit(const struct siw_rd_seq *seq, uint64_t index)
+bool siw_rd_is_covered_by_credit(const struct siw_rd_seq *seq, uint64_t index)
 {
 	uint32_t units = 0;
 
 	if (seq->tx->units <= seq->credit)
 		return true;
 	for (uint64_t i = seq->una; i <= index; i++)
-		units += siw_rd_units(siw_rd_slot_of(seq->tx, i)->len);
+		units += siw_rd_credit_units(siw_rd_slot_of(seq->tx, i)->len);
 	return units <= seq->credit;
 }
 
-bool siw_rd_lacks_credit(const struct siw_rd_seq *seq)
+bool siw_rd_lacks_credit_for_first(const struct siw_rd_seq *seq)
 {
 	return seq->una != seq->nxt &&
-	       siw_rd_units(siw_rd_slot_of(seq->tx, seq->una)->len) > seq->credit;
+	       siw_rd_credit_units(siw_rd_slot_of(seq->tx, seq->una)->len) > seq->credit;
 }
 
-/* Octets that pacing allows now. */
-static uint64_t due_octets(const struct siw_rd_peer *peer, uint64_t now)
+/* Returns the octets that pacing allows now. */
+static uint64_t octets_due_by_pacing(const struct siw_rd_peer *peer, uint64_t now)
 {
 	const struct siw_rd_cc *cc = peer->cc;
 	uint64_t since = now - peer->pace_ns, due;
@@ -254,7 +261,7 @@ static bool may_join_batch(const struct siw_rd_peer *peer, uint32_t len)
 
 /*
  * Returns how many unsent datagrams fit into one batch, given that the first one may be sent. All
- * have the same length, except the last, which may be shorter.
+ * datagrams of a batch have the same length, except the last, which may be shorter.
  */
 static uint32_t rd_batch_length(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t now)
 {
@@ -265,10 +272,10 @@ static uint32_t rd_batch_length(struct siw_rd_peer *peer, struct siw_rd_seq *seq
 
 	if (!may_join_batch(peer, datagram) || peer->after_rto)
 		return 1;
-	due = due_octets(peer, now);
+	due = octets_due_by_pacing(peer, now);
 	for (uint64_t i = tx->sent; i < seq->nxt && n < BATCH_MAX && len == datagram; i++, n++) {
 		len = siw_rd_slot_of(tx, i)->len;
-		units += siw_rd_units(len);
+		units += siw_rd_credit_units(len);
 		if (len > datagram || octets + len > SIW_RD_BATCH)
 			break;
 		if (n &&
@@ -280,7 +287,10 @@ static uint32_t rd_batch_length(struct siw_rd_peer *peer, struct siw_rd_seq *seq
 	return n;
 }
 
-/* Sends the next n datagrams as one batch. Returns 1 if sent; 0 if the socket is full. */
+/*
+ * Sends the next n datagrams as one batch. Returns 1 if the batch was sent; 0 if the socket is
+ * full.
+ */
 static int rd_send_batch(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint32_t n, uint64_t now)
 {
 	struct siw_rd_tx *tx = seq->tx;
@@ -300,10 +310,10 @@ static int rd_send_batch(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint3
 		return 0;
 	}
 	if (r == -EOPNOTSUPP || r == -ECONNREFUSED) {
-		sent = send_slot(peer, seq, tx->sent, now);
+		sent = send_datagram_of_slot(peer, seq, tx->sent, now);
 		/*
-		 * If the path MTU was lowered by this send, the datagrams were too long, and
-		 * batches still work.
+		 * If this batch has lowered the path MTU, the datagrams were too long, and batches
+		 * still work.
 		 */
 		if (r == -EOPNOTSUPP && peer->fragmented_len == whole)
 			peer->rd->batch_max = (uint32_t)iov[0].iov_len - 1;
@@ -311,13 +321,13 @@ static int rd_send_batch(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint3
 	}
 	/* Any other error counts as a loss on the path, as for a single datagram. */
 	for (; n; n--)
-		account_sent(peer, seq, tx->sent, now);
+		account_sent_datagram(peer, seq, tx->sent, now);
 	return 1;
 }
 
 /*
  * Sends datagrams for the first time. Returns false if the congestion window, pacing or the socket
- * allow no more; true if all were sent, or the rest waits for credit.
+ * allow no more; true if all datagrams were sent, or the rest waits for credit.
  */
 static bool send_new(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t now)
 {
@@ -332,13 +342,13 @@ static bool send_new(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t 
 			return false;
 		n = rd_batch_length(peer, seq, now);
 		if (!(n > 1 ? rd_send_batch(peer, seq, n, now)
-			    : send_slot(peer, seq, tx->sent, now)))
+			    : send_datagram_of_slot(peer, seq, tx->sent, now)))
 			return false;
 	}
 	return true;
 }
 
-/* Like send_new, for lost datagrams. */
+/* Retransmits lost datagrams; returns like send_new. */
 static bool resend_lost(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t now)
 {
 	struct siw_rd_tx *tx = seq->tx;
@@ -347,24 +357,27 @@ static bool resend_lost(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64
 	for (uint64_t i = seq->una; i < tx->sent && tx->n_lost; i++) {
 		struct siw_rd_slot *slot = siw_rd_slot_of(tx, i);
 
-		units += siw_rd_units(slot->len);
+		units += siw_rd_credit_units(slot->len);
 		/* if the credit was reduced, the peer would drop this datagram */
 		if (units > seq->credit)
 			return true;
-		if (slot->lost &&
-		    (!rd_may_send(peer, slot->len, now) || !send_slot(peer, seq, i, now)))
+		if (slot->lost && (!rd_may_send(peer, slot->len, now) ||
+				   !send_datagram_of_slot(peer, seq, i, now)))
 			return false;
 	}
 	return true;
 }
 
-/* Sends what a space has queued; returns like send_new. *sent is set if new datagrams were sent. */
+/*
+ * Sends the datagrams that a space has queued; returns like send_new. *sent is set if new datagrams
+ * were sent.
+ */
 static bool pump_space(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t now, bool *sent)
 {
 	uint64_t before;
 	bool more;
 
-	if (!siw_rd_unsent(seq))
+	if (!siw_rd_has_unsent_datagram(seq))
 		return true;
 	before = seq->tx->sent;
 	more = resend_lost(peer, seq, now);
@@ -379,53 +392,59 @@ bool siw_rd_pump(struct siw_rd_peer *peer, uint64_t now)
 	struct siw_rd_seq *requests = &peer->seq[SIW_RD_REQUESTS];
 	struct siw_rd_seq *responses = &peer->seq[SIW_RD_RESPONSES];
 	/*
-	 * Responses are sent first, but a peer that reads continuously must not block requests to
-	 * it.
+	 * Responses are sent first, but a peer that reads continuously must not block the requests
+	 * to that peer.
 	 */
 	bool turn = peer->response_octets > SIW_RD_BATCH, sent = false;
 
-	if (!siw_rd_outstanding(peer))
+	if (!siw_rd_has_outstanding_segment(peer))
 		return true;
 	if (peer->state != SIW_RD_OPEN)
 		return false;
 	if (pump_space(peer, turn ? requests : responses, now, &sent))
 		pump_space(peer, turn ? responses : requests, now, &sent);
 	if (sent || peer->timer_ns == SIW_RD_NEVER)
-		siw_rd_rearm(peer, now);
-	return !siw_rd_unsent(requests) && !siw_rd_unsent(responses);
+		siw_rd_set_retransmission_timer(peer, now);
+	return !siw_rd_has_unsent_datagram(requests) && !siw_rd_has_unsent_datagram(responses);
 }
 
 /* ---- queuing segments ------------------------------------------------------------------------ */
 
-void siw_rd_resend(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t index, uint64_t now)
+void siw_rd_resend_datagram(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t index,
+			    uint64_t now)
 {
-	send_slot(peer, seq, index, now);
+	send_datagram_of_slot(peer, seq, index, now);
 }
 
 /*
- * Whether the segment may be sent as soon as it is built, because nothing is queued before it. A
- * short segment behind unacknowledged ones waits for the flush, to be sent in a batch.
+ * Returns whether the segment may be sent as soon as it is built, because no segment is queued
+ * before it. A short segment after unacknowledged segments waits for the flush, to be sent in a
+ * batch.
  */
-static bool may_send_at_once(struct siw_rd_peer *peer, const struct siw_rd_seq *seq, uint32_t len,
-			     uint64_t now)
+static bool may_send_when_built(struct siw_rd_peer *peer, const struct siw_rd_seq *seq,
+				uint32_t len, uint64_t now)
 {
 	return peer->state == SIW_RD_OPEN && seq->tx->sent == seq->nxt && !seq->tx->n_lost &&
 	       (!peer->in_flight || !may_join_batch(peer, len)) &&
-	       !siw_rd_unsent(&peer->seq[SIW_RD_RESPONSES]) && has_credit(peer, seq, len) &&
-	       rd_may_send(peer, len, now);
+	       !siw_rd_has_unsent_datagram(&peer->seq[SIW_RD_RESPONSES]) &&
+	       has_credit(peer, seq, len) && rd_may_send(peer, len, now);
 }
 
 /*
- * Whether the peer may have evicted this end's record after a long silence. heard_ns may be later
- * than now, because now was read before the lock was taken.
+ * Returns whether the peer may have evicted this end's record after a long silence. heard_ns may be
+ * later than now, because now was read before the lock was acquired.
  */
 static bool must_verify_pair(const struct siw_rd_peer *peer, uint64_t now)
 {
-	return peer->verify || (now > peer->last_received_ns + peer->rd->idle / 3 &&
-				peer->state == SIW_RD_OPEN && !siw_rd_outstanding(peer));
+	return peer->verify ||
+	       (now > peer->last_received_ns + peer->rd->idle / 3 && peer->state == SIW_RD_OPEN &&
+		!siw_rd_has_outstanding_segment(peer));
 }
 
-/* Returns 1 if a segment may be queued; 0 if not now; -EPIPE if the incarnation has ended. */
+/*
+ * Returns 1 if a segment may be queued; 0 if it may not be queued now; -EPIPE if the incarnation
+ * has ended.
+ */
 static int rd_may_queue(struct siw_rd_peer *peer, const struct siw_rd_seq *seq, uint32_t len,
 			uint64_t now)
 {
@@ -433,11 +452,15 @@ static int rd_may_queue(struct siw_rd_peer *peer, const struct siw_rd_seq *seq, 
 		return -EPIPE;
 	if (!rd_queue_has_room(peer, seq, len))
 		return 0;
-	return must_verify_pair(peer, now) ? siw_rd_verify(peer, now) : 1;
+	return must_verify_pair(peer, now) ? siw_rd_probe_pair_before_send(peer, now) : 1;
 }
 
-/* Prepares the next slot of the window, with a buffer of len octets. NULL: no memory. */
-static struct siw_rd_slot *new_slot(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint32_t len)
+/*
+ * Prepares the next slot of the send window, with a buffer of len octets. Returns NULL if there is
+ * no memory.
+ */
+static struct siw_rd_slot *prepare_next_tx_slot(struct siw_rd_peer *peer, struct siw_rd_seq *seq,
+						uint32_t len)
 {
 	struct siw_rd_slot *slot;
 
@@ -446,11 +469,11 @@ static struct siw_rd_slot *new_slot(struct siw_rd_peer *peer, struct siw_rd_seq 
 		return NULL;
 	slot = siw_rd_slot_of(seq->tx, seq->nxt);
 	*slot = (struct siw_rd_slot){ .len = len };
-	slot->buf = siw_rd_buf(peer->rd, len, &slot->class);
+	slot->buf = siw_rd_alloc_buffer(peer->rd, len, &slot->class);
 	return slot->buf ? slot : NULL;
 }
 
-/* A segment as passed by the upper layer. */
+/* A segment that the upper layer has passed for transmission. */
 struct segment {
 	const void *head;
 	size_t head_len;
@@ -459,8 +482,9 @@ struct segment {
 };
 
 /*
- * Fills the slot: the header (if the segment is sent at once), head and iovecs, then the CRC,
- * computed while copying. Returns 1 if the segment was added to the window; -EFAULT if not.
+ * Fills the slot with a segment: the header (if the segment is sent immediately), head and iovecs,
+ * then the CRC, computed while copying. Returns 1 if the segment was added to the window; -EFAULT
+ * if not.
  */
 static int build_segment(struct siw_rd_peer *peer, struct siw_rd_seq *seq, struct siw_rd_slot *slot,
 			 const struct segment *seg, bool at_once, uint64_t now)
@@ -470,8 +494,8 @@ static int build_segment(struct siw_rd_peer *peer, struct siw_rd_seq *seq, struc
 	uint32_t crc = 0;
 
 	if (at_once)
-		siw_rd_header(peer, SIW_DGRAM_RD_DATA, peer->epoch + (uint32_t)seq->nxt,
-			      space_flag(seq), now, (struct siw_rd_wire *)slot->buf);
+		siw_rd_write_header(peer, SIW_DGRAM_RD_DATA, peer->epoch + (uint32_t)seq->nxt,
+				    response_space_flag(seq), now, (struct siw_rd_wire *)slot->buf);
 	memcpy(at, seg->head, seg->head_len);
 	if (sum)
 		crc = siw_crc32c(0, slot->buf, SIW_RD_LEN + seg->head_len);
@@ -487,7 +511,7 @@ static int build_segment(struct siw_rd_peer *peer, struct siw_rd_seq *seq, struc
 	}
 	siw_crc32c_put(at, crc);
 	seq->tx->octets += slot->len;
-	peer->rd->tx_octets += siw_rd_class_octets(slot->class);
+	peer->rd->tx_octets += siw_rd_size_class_octets(slot->class);
 	seq->nxt++;
 	return 1;
 }
@@ -503,7 +527,7 @@ static void after_segment_queued(struct siw_rd_peer *peer, uint32_t len, uint64_
 	if (!peer->awaited_since_ns)
 		peer->awaited_since_ns = now;
 	if (peer->state == SIW_RD_OPEN && peer->timer_ns == SIW_RD_NEVER)
-		siw_rd_rearm(peer, now);
+		siw_rd_set_retransmission_timer(peer, now);
 	else if (peer->state == SIW_RD_CLOSED)
 		siw_rd_hello(peer, now);
 }
@@ -523,20 +547,20 @@ int64_t siw_rd_tx(struct siw_rd_peer *peer, enum siw_rd_space space, const void 
 	if (len > SIW_RD_BUF)
 		return -EMSGSIZE;
 	siw_lock(&rd->lock);
-	siw_rd_settle_segment(rd); /* this segment's header then acknowledges it */
+	siw_rd_acknowledge_accepted_segment(rd); /* this segment's header then acknowledges it */
 	r = rd_may_queue(peer, seq, (uint32_t)len, now);
 	if (r == 1) {
-		slot = new_slot(peer, seq, (uint32_t)len);
-		at_once = slot && may_send_at_once(peer, seq, slot->len, now);
+		slot = prepare_next_tx_slot(peer, seq, (uint32_t)len);
+		at_once = slot && may_send_when_built(peer, seq, slot->len, now);
 		r = slot ? build_segment(peer, seq, slot, &seg, at_once, now) : 0;
 	}
 	if (r == 1) {
 		if (at_once && send_built(peer, slot, now)) {
 			bool first = peer->in_flight == 0;
 
-			account_sent(peer, seq, seq->nxt - 1, now);
+			account_sent_datagram(peer, seq, seq->nxt - 1, now);
 			if (first)
-				siw_rd_rearm(peer, now);
+				siw_rd_set_retransmission_timer(peer, now);
 		} else {
 			peer->queued = true;
 		}
@@ -548,13 +572,16 @@ int64_t siw_rd_tx(struct siw_rd_peer *peer, enum siw_rd_space space, const void 
 }
 
 /*
- * Whether nothing waits to be sent and the timer is set, so that siw_rd_pump would change nothing.
+ * Returns whether no datagram waits to be sent and the timer is set, so that siw_rd_pump would
+ * change nothing.
  */
-static bool all_sent(const struct siw_rd_peer *peer)
+static bool has_nothing_to_send(const struct siw_rd_peer *peer)
 {
-	return !siw_rd_outstanding(peer) ||
-	       (peer->state == SIW_RD_OPEN && !siw_rd_unsent(&peer->seq[SIW_RD_REQUESTS]) &&
-		!siw_rd_unsent(&peer->seq[SIW_RD_RESPONSES]) && peer->timer_ns != SIW_RD_NEVER);
+	return !siw_rd_has_outstanding_segment(peer) ||
+	       (peer->state == SIW_RD_OPEN &&
+		!siw_rd_has_unsent_datagram(&peer->seq[SIW_RD_REQUESTS]) &&
+		!siw_rd_has_unsent_datagram(&peer->seq[SIW_RD_RESPONSES]) &&
+		peer->timer_ns != SIW_RD_NEVER);
 }
 
 int siw_rd_flush(struct siw_rd_peer *peer, uint64_t *taken)
@@ -563,7 +590,7 @@ int siw_rd_flush(struct siw_rd_peer *peer, uint64_t *taken)
 
 	if (peer->queued) {
 		siw_lock(&rd->lock);
-		peer->queued = !all_sent(peer) && !siw_rd_pump(peer, siw_now_ns());
+		peer->queued = !has_nothing_to_send(peer) && !siw_rd_pump(peer, siw_now_ns());
 		siw_unlock(&rd->lock);
 	}
 	*taken = siw_rd_accepted(peer, SIW_RD_REQUESTS);
@@ -577,7 +604,7 @@ bool siw_rd_blocked(const struct siw_rd_peer *peer, enum siw_rd_space space)
 
 	siw_lock(&rd->lock);
 	blocked = siw_rd_incarnation_ended(peer) || peer->verify ||
-		  !rd_queue_has_room(peer, &peer->seq[space], siw_rd_datagram(peer));
+		  !rd_queue_has_room(peer, &peer->seq[space], siw_rd_max_datagram_octets(peer));
 	siw_unlock(&rd->lock);
 	return blocked;
 }

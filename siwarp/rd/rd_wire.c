@@ -8,7 +8,7 @@
 
 #define LONGEST_DELAY 65535u
 
-/* Microseconds since the arrival of the newest datagram that this end acknowledges. */
+/* Returns the microseconds since the arrival of the newest datagram that this end acknowledges. */
 static uint16_t ack_delay_us(const struct siw_rd_peer *peer, uint64_t now)
 {
 	uint64_t us = now > peer->last_data_ns ? (now - peer->last_data_ns) / 1000 : 0;
@@ -16,8 +16,8 @@ static uint16_t ack_delay_us(const struct siw_rd_peer *peer, uint64_t now)
 	return (uint16_t)(us < LONGEST_DELAY ? us : LONGEST_DELAY);
 }
 
-void siw_rd_header(struct siw_rd_peer *peer, enum siw_dgram_type type, uint32_t psn, uint8_t flags,
-		   uint64_t now, struct siw_rd_wire *out)
+void siw_rd_write_header(struct siw_rd_peer *peer, enum siw_dgram_type type, uint32_t psn,
+			 uint8_t flags, uint64_t now, struct siw_rd_wire *out)
 {
 	struct siw_rd *rd = peer->rd;
 

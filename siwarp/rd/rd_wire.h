@@ -67,8 +67,8 @@ struct siw_rd_ack {
 _Static_assert(sizeof(struct siw_rd_ack) == SIW_RD_ACK_LEN, "ACK");
 
 /*
- * One range: gap PSNs are missing after the acknowledged PSN or after the previous range; the next
- * length PSNs were received.
+ * One range of an ACK: gap PSNs are missing after the acknowledged PSN or after the previous range;
+ * the next length PSNs were received.
  */
 struct siw_rd_range {
 	uint16_t gap, length;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Creation of queue pairs: the checks of the program's attributes, then the queue pair itself. */
+/* Creation of queue pairs: checks the program's attributes, then creates the queue pair. */
 #include <errno.h>
 
 #include "connect/connect.h"
@@ -30,38 +30,39 @@ static int qp_check_type_attrs(const struct siw_qp_init_attr *init)
 	return 0;
 }
 
-static int refuse_other_context(const char *what)
+static int refuse_object_of_other_device(const char *what)
 {
 	return siw_refuse(QP_CONTEXT, siw_reason_text(what));
 }
 
-static int check_cqs(const struct siw_pd *pd, const struct siw_qp_init_attr *init)
+static int check_qp_cqs(const struct siw_pd *pd, const struct siw_qp_init_attr *init)
 {
 	if (!init->send_cq || !init->recv_cq)
 		return siw_refuse(QP_CQ, siw_reason_text(init->send_cq ? "recv_cq" : "send_cq"));
 	if (!siw_device_cq_has_context(init->send_cq, pd->ctx))
-		return refuse_other_context("send_cq");
+		return refuse_object_of_other_device("send_cq");
 	if (!siw_device_cq_has_context(init->recv_cq, pd->ctx))
-		return refuse_other_context("recv_cq");
+		return refuse_object_of_other_device("recv_cq");
 	if (siw_device_cq_is_overrun(init->send_cq) || siw_device_cq_is_overrun(init->recv_cq))
 		return siw_refuse(CQ_OVERFLOW);
 	return 0;
 }
 
-static int check_shared(const struct siw_pd *pd, const struct siw_qp_init_attr *init)
+static int check_shared_srq_and_socket(const struct siw_pd *pd, const struct siw_qp_init_attr *init)
 {
 	if (init->srq && init->srq->ctx != pd->ctx)
-		return refuse_other_context("srq");
+		return refuse_object_of_other_device("srq");
 	if (!init->shared_socket_qp)
 		return 0;
 	if (!siw_qp_class_of_type(init->qp_type)->shares_socket)
 		return siw_refuse_type("shared_socket_qp", "UD", init->qp_type);
 	if (init->shared_socket_qp->ctx != pd->ctx)
-		return refuse_other_context("shared_socket_qp");
+		return refuse_object_of_other_device("shared_socket_qp");
 	return init->addr.family || init->addr.port_be ? siw_refuse(SHARE_ADDRESS) : 0;
 }
 
-static int check_caps(const struct siw_device_attr *max, const struct siw_qp_cap *cap, bool srq)
+static int check_qp_capabilities(const struct siw_device_attr *max, const struct siw_qp_cap *cap,
+				 bool srq)
 {
 	const struct {
 		const char *name, *limit;
@@ -82,15 +83,15 @@ static int check_caps(const struct siw_device_attr *max, const struct siw_qp_cap
 	return 0;
 }
 
-static int check_init(const struct siw_pd *pd, const struct siw_qp_init_attr *init)
+static int check_qp_init_attributes(const struct siw_pd *pd, const struct siw_qp_init_attr *init)
 {
 	int err = qp_check_type_attrs(init);
 
 	if (!err)
-		err = check_cqs(pd, init);
+		err = check_qp_cqs(pd, init);
 	if (!err)
-		err = check_shared(pd, init);
-	return err ? err : check_caps(&pd->ctx->attr, &init->cap, init->srq);
+		err = check_shared_srq_and_socket(pd, init);
+	return err ? err : check_qp_capabilities(&pd->ctx->attr, &init->cap, init->srq);
 }
 
 struct siw_qp *siw_create_qp(struct siw_pd *pd, struct siw_qp_init_attr *init)
@@ -99,7 +100,7 @@ struct siw_qp *siw_create_qp(struct siw_pd *pd, struct siw_qp_init_attr *init)
 	int err = siw_device_create_begin(pd, init);
 
 	if (!err)
-		err = check_init(pd, init);
+		err = check_qp_init_attributes(pd, init);
 	if (err)
 		return siw_refused_null(err);
 	err = siw_qp_create(pd, init, siw_pair_open, &qp);

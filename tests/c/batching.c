@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * A program that waits in its own epoll set. Arming the completion queue transmits the posts that
- * were held back for batching, and reports the event, however long the device's thread naps.
+ * Tests a program that waits in its own epoll set. Arming the completion queue transmits the posts
+ * that were held back for batching, and reports the event, however long the device's thread naps.
  */
 #include <stdbool.h>
 #include <stdlib.h>
@@ -27,10 +27,10 @@ static void poll_all_cqs(void)
 }
 
 /*
- * Posts two Sends: the first is transmitted immediately. Returns whether the second is held back
- * for batching, as happens while the device's thread naps.
+ * Posts two Sends, of which the first is transmitted immediately. Returns whether the second is
+ * held back for batching, as happens while the device's thread naps.
  */
-static bool second_is_batched(void)
+static bool is_second_send_batched(void)
 {
 	poll_all_cqs();
 	check(post_send(&end, 0, 8, 1));
@@ -56,14 +56,14 @@ int main(void)
 		struct siw_cq *cq;
 
 		must(now_ms() < until);
-		if (!second_is_batched()) {
+		if (!is_second_send_batched()) {
 			nanosleep(&ms, NULL);
 			continue;
 		}
 		i++;
 		check(siw_req_notify_cq(end.cq, 0));
 		must(siw_cq_pending(end.cq) == 2);
-		/* there is no event if the thread's nap ended earlier */
+		/* there is no event if the nap of the device's thread ended earlier */
 		if (epoll_wait(epoll, &event, 1, 0) == 1) {
 			events++;
 			check(siw_get_cq_event(end.channel, &cq, &user, 0));

@@ -28,7 +28,7 @@ static struct siw_ddp_uc_report told;
  * Creates a queue pair in RTS with the user's rate limit in kbit/s (0: none), and acquires the
  * progress lock.
  */
-static void breaker_begin(uint32_t kbits)
+static void create_qp_and_lock_progress(uint32_t kbits)
 {
 	struct siw_qp_init_attr init = { .qp_type = SIW_QPT_UC, .cap = { 4, 4, 1, 1, 0 } };
 	struct siw_qp_attr attr = { .qkey = 1 };
@@ -50,7 +50,7 @@ static void breaker_begin(uint32_t kbits)
 	siw_lock(&rig.ctx->lane.lock);
 }
 
-static void breaker_end(void)
+static void unlock_progress_and_destroy_qp(void)
 {
 	siw_unlock(&rig.ctx->lane.lock);
 	check(siw_destroy_qp(&uc->base.qp));
@@ -59,7 +59,7 @@ static void breaker_end(void)
 }
 
 /* Simulates that n more datagrams were sent. */
-static void breaker_count_sends(uint32_t n)
+static void simulate_sends(uint32_t n)
 {
 	psn += n;
 	siw_lock(&uc->base.qp.send_lock);
@@ -68,8 +68,8 @@ static void breaker_count_sends(uint32_t n)
 	siw_unlock(&uc->base.qp.send_lock);
 }
 
-/* Simulates a report of the peer: another `came` datagrams have arrived. */
-static void breaker_peer_report(uint32_t came)
+/* Simulates a report of the peer: `came` more datagrams have arrived. */
+static void simulate_peer_report(uint32_t came)
 {
 	told.datagrams += came;
 	told.next = psn;
@@ -78,82 +78,82 @@ static void breaker_peer_report(uint32_t came)
 	siw_qp_breaker_check(uc);
 }
 
-static uint32_t send_rate(void)
+static uint32_t current_send_rate(void)
 {
 	return siw_ddp_uc_pace(uc->ddp)->kbits;
 }
 
-static bool breaker_timer_armed(void)
+static bool is_breaker_timer_armed(void)
 {
 	return !siw_link_empty(&uc->base.timed.link);
 }
 
-/* An open breaker restores the previous rate after exactly ten seconds. */
-static void check_restored_after_10s(uint32_t kbits)
+/* Checks that an open breaker restores the previous rate after exactly ten seconds. */
+static void check_rate_restored_after_10s(uint32_t kbits)
 {
 	uint64_t until;
 
-	breaker_begin(kbits);
+	create_qp_and_lock_progress(kbits);
 	for (int i = 0; i < 3; i++) {
-		breaker_count_sends(ROUND);
-		must(send_rate() != LEAST);
-		breaker_peer_report(ROUND / 2);
+		simulate_sends(ROUND);
+		must(current_send_rate() != LEAST);
+		simulate_peer_report(ROUND / 2);
 	}
-	must(send_rate() == LEAST);
+	must(current_send_rate() == LEAST);
 	until = uc->breaker.last_ns + 10 * SECOND;
 	for (int s = 9; s > 0; s--)
 		siw_qp_breaker_tick(&uc->base.timed, until - (uint64_t)s * SECOND);
 	siw_qp_breaker_tick(&uc->base.timed, until - 1);
-	must(send_rate() == LEAST && breaker_timer_armed());
+	must(current_send_rate() == LEAST && is_breaker_timer_armed());
 	siw_qp_breaker_tick(&uc->base.timed, until);
-	must(send_rate() == kbits);
-	breaker_end();
+	must(current_send_rate() == kbits);
+	unlock_progress_and_destroy_qp();
 }
 
 /*
- * An interval without sends stops the timer until the next send; if the peer then stays silent, the
- * breaker opens.
+ * Checks that an interval without sends stops the timer until the next send, and that the breaker
+ * opens if the peer then stays silent.
  */
 static void check_idle_stops_timer(void)
 {
 	uint64_t now = siw_now_ns();
 
-	breaker_begin(0);
-	must(!breaker_timer_armed());
-	breaker_count_sends(ROUND);
-	breaker_peer_report(ROUND);
-	must(breaker_timer_armed());
+	create_qp_and_lock_progress(0);
+	must(!is_breaker_timer_armed());
+	simulate_sends(ROUND);
+	simulate_peer_report(ROUND);
+	must(is_breaker_timer_armed());
 	siw_qp_breaker_tick(&uc->base.timed, now += SECOND);
-	must(breaker_timer_armed());
+	must(is_breaker_timer_armed());
 	siw_qp_breaker_tick(&uc->base.timed, now += SECOND);
-	must(!breaker_timer_armed());
+	must(!is_breaker_timer_armed());
 	siw_qp_breaker_check(uc);
-	must(!breaker_timer_armed());
+	must(!is_breaker_timer_armed());
 	for (int i = 0; i < 3; i++) {
-		must(send_rate() == 0);
-		breaker_count_sends(ROUND);
+		must(current_send_rate() == 0);
+		simulate_sends(ROUND);
 		siw_qp_breaker_check(uc);
-		must(breaker_timer_armed());
+		must(is_breaker_timer_armed());
 		siw_qp_breaker_tick(&uc->base.timed, now += SECOND);
 	}
-	must(send_rate() == LEAST);
-	breaker_end();
+	must(current_send_rate() == LEAST);
+	unlock_progress_and_destroy_qp();
 }
 
-/* A send after an idle period makes the device's thread start a new interval. */
+/* Checks that a send after an idle period makes the device's thread start a new interval. */
 static void check_send_restarts_interval(void)
 {
 	long deadline = now_ms() + LIMIT_MS;
 	uint64_t now = siw_now_ns();
 	bool sends = true;
 
-	breaker_begin(0);
-	breaker_count_sends(ROUND);
-	breaker_peer_report(ROUND);
+	create_qp_and_lock_progress(0);
+	simulate_sends(ROUND);
+	simulate_peer_report(ROUND);
 	siw_qp_breaker_tick(&uc->base.timed, now += SECOND);
 	siw_qp_breaker_tick(&uc->base.timed, now += SECOND);
-	must(!breaker_timer_armed());
-	breaker_count_sends(ROUND);
+	must(!is_breaker_timer_armed());
+	simulate_sends(ROUND);
 	while (sends && now_ms() < deadline) {
 		siw_unlock(&rig.ctx->lane.lock);
 		sched_yield();
@@ -161,28 +161,31 @@ static void check_send_restarts_interval(void)
 		sends = uc->breaker.resumed;
 	}
 	must(!sends);
-	breaker_end();
+	unlock_progress_and_destroy_qp();
 }
 
-/* Reports that arrive after sending has stopped open the breaker; the timer closes it later. */
-static void check_late_reports_open(void)
+/*
+ * Checks that reports that arrive after sending has stopped open the breaker, and that the timer
+ * closes it later.
+ */
+static void check_late_reports_open_breaker(void)
 {
 	uint64_t now = siw_now_ns();
 
-	breaker_begin(0);
-	breaker_count_sends(ROUND);
-	breaker_peer_report(ROUND);
+	create_qp_and_lock_progress(0);
+	simulate_sends(ROUND);
+	simulate_peer_report(ROUND);
 	siw_qp_breaker_tick(&uc->base.timed, now += SECOND);
 	siw_ddp_uc_set_tx_psn(uc->ddp, 4 * ROUND);
 	uc->breaker.sent = 4 * ROUND;
 	siw_qp_breaker_tick(&uc->base.timed, now += SECOND);
-	must(!breaker_timer_armed());
+	must(!is_breaker_timer_armed());
 	for (psn = 2 * ROUND; psn <= 4 * ROUND; psn += ROUND)
-		breaker_peer_report(0);
-	must(send_rate() == LEAST && breaker_timer_armed());
+		simulate_peer_report(0);
+	must(current_send_rate() == LEAST && is_breaker_timer_armed());
 	siw_qp_breaker_tick(&uc->base.timed, now + 20 * SECOND);
-	must(send_rate() == 0);
-	breaker_end();
+	must(current_send_rate() == 0);
+	unlock_progress_and_destroy_qp();
 }
 
 int main(int argc, char **argv)
@@ -193,8 +196,8 @@ int main(int argc, char **argv)
 	else if (!strcmp(argv[1], "woken"))
 		check_send_restarts_interval();
 	else if (!strcmp(argv[1], "late"))
-		check_late_reports_open();
+		check_late_reports_open_breaker();
 	else
-		check_restored_after_10s((uint32_t)strtoul(argv[1], NULL, 10));
+		check_rate_restored_after_10s((uint32_t)strtoul(argv[1], NULL, 10));
 	return 0;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * pthread_cancel() of threads that are inside calls of siwarp. With a cancellation pending, each
- * call except the waits returns as usual. A wait terminates its thread, whether the thread was
+ * Tests pthread_cancel() of threads that are inside calls of siwarp. With a cancellation pending,
+ * each call except the waits returns as usual. A wait terminates its thread, whether the thread was
  * already asleep or only starting to wait. Afterwards no event is lost and the device still works:
  * a terminated thread leaves no lock held and is not counted as active.
  */
@@ -24,7 +24,7 @@ static struct end ud, a, b;
 static struct siw_cm_channel *no_device;
 static char passed;
 
-static void cancel_self(void)
+static void cancel_own_thread(void)
 {
 	must(pthread_cancel(pthread_self()) == 0);
 }
@@ -70,7 +70,7 @@ static void bind_and_free_window(struct rig *of, struct end *end)
 	bind.bind_info.length = SLOT;
 	bind.bind_info.mw_access_flags = SIW_ACCESS_REMOTE_READ;
 	check(siw_bind_mw(end->qp, mw, &bind));
-	await(end, &wc, 1);
+	await_completions(end, &wc, 1);
 	check(siw_dealloc_mw(mw));
 	check(siw_dereg_mr(mr));
 }
@@ -82,7 +82,7 @@ static void *call_everything_cancelled(void *unused)
 	struct siw_wc wc;
 
 	(void)unused;
-	cancel_self();
+	cancel_own_thread();
 	check_device_list();
 	rig_open(&own);
 	rig_open(&other);
@@ -94,7 +94,7 @@ static void *call_everything_cancelled(void *unused)
 		exchange(&d, &c, SLOT, (char)('a' + i));
 	}
 	check(post_write(&c, 0, SLOT, 9, &d, 2));
-	await(&c, &wc, 1);
+	await_completions(&c, &wc, 1);
 	read_events(&u);
 	bind_and_free_window(&own, &c);
 	end_close(&u);
@@ -105,13 +105,13 @@ static void *call_everything_cancelled(void *unused)
 	return &passed;
 }
 
-/* Threads that compete for the same locks, so that they sleep on them (base/lock.c). */
+/* Makes threads compete for the same locks, so that they sleep on them (base/lock.c). */
 static void *compete_for_locks(void *unused)
 {
 	struct siw_wc wc[4];
 
 	(void)unused;
-	cancel_self();
+	cancel_own_thread();
 	for (int i = 0; i < 3000; i++) {
 		int r = post_send(&ud, 0, 8, 5);
 
@@ -128,7 +128,7 @@ static _Atomic bool own_pending, got;
 static void cancel_if_pending(void)
 {
 	if (own_pending)
-		cancel_self();
+		cancel_own_thread();
 }
 
 static void *await_cq(void *unused)
@@ -160,7 +160,7 @@ static void *await_cm(void *unused)
 	return unused;
 }
 
-/* An event channel that belongs to no device has no traffic to process. */
+/* Waits on an event channel that belongs to no device and therefore has no traffic to process. */
 static void *await_any_device(void *unused)
 {
 	struct siw_cm_event event;
@@ -221,7 +221,7 @@ static void drain_cq(void)
 }
 
 /*
- * Cancel a thread at about the time of its event: either that thread consumes the event, or the
+ * Cancels a thread at about the time of its event: either that thread consumes the event, or the
  * next waiting thread does.
  */
 static void check_event_not_lost(int round)
@@ -245,7 +245,7 @@ static void check_event_not_lost(int round)
 		check(siw_get_cq_event(ud.channel, &cq, NULL, LIMIT_MS));
 		siw_ack_cq_events(cq, 1);
 	}
-	await(&ud, wc, 2);
+	await_completions(&ud, wc, 2);
 }
 
 static void check_cancel_beside_pollers(void)
@@ -264,8 +264,8 @@ static void check_cancel_beside_pollers(void)
 }
 
 /*
- * No program thread polls at b: the device's thread has to answer, unless it wrongly assumes that a
- * program thread is waiting.
+ * Checks that the device's thread answers. No thread of the program polls at b, so the device's
+ * thread has to answer, unless it wrongly assumes that a thread of the program is waiting.
  */
 static void check_thread_answers(void)
 {
@@ -281,7 +281,7 @@ static void check_thread_answers(void)
 	wr.wr.rdma.rkey = b.mr->rkey;
 	for (int i = 0; i < 20; i++) {
 		check(siw_post_send(a.qp, &wr, NULL));
-		await(&a, &wc, 1);
+		await_completions(&a, &wc, 1);
 	}
 }
 

@@ -19,7 +19,7 @@
 #include "rdmap/rdmap.h"
 
 #define SIZE	1000
-#define PATIENT 20 /* time limit in seconds, far longer than any wait takes */
+#define PATIENT 20 /* time limit in seconds, much longer than any wait of the test */
 
 #define CHECK(what)                                                               \
 	do {                                                                      \
@@ -88,8 +88,8 @@ static void early_close_endpoint(struct end *e)
 	siw_llp_port_close(e->port);
 }
 
-/* Receives what has arrived at an endpoint, and transmits the replies. */
-static void endpoint_run(struct end *e)
+/* Receives the datagrams that have arrived at an endpoint, and transmits the replies. */
+static void receive_and_reply(struct end *e)
 {
 	struct siw_rdmap_stream *stream;
 	struct siw_rdmap_event event = { 0 };
@@ -107,14 +107,14 @@ static void endpoint_run(struct end *e)
 	}
 }
 
-static void run_until_done(int n)
+static void run_until_responses_received(int n)
 {
 	time_t end = time(NULL) + PATIENT;
 
 	while (done < n) {
 		CHECK(time(NULL) < end);
-		endpoint_run(&answers);
-		endpoint_run(&asks);
+		receive_and_reply(&answers);
+		receive_and_reply(&asks);
 	}
 }
 
@@ -125,12 +125,12 @@ int64_t __wrap_siw_rd_tx(struct siw_rd_peer *peer, enum siw_rd_space space, cons
 
 	if (r > 0 && at_once) {
 		at_once = false; /* the response is transmitted through this function, too */
-		run_until_done(done + 1);
+		run_until_responses_received(done + 1);
 	}
 	return r;
 }
 
-static struct siw_rdmap_stream *stream_to_peer(void)
+static struct siw_rdmap_stream *get_stream_to_responder(void)
 {
 	struct siw_rdmap_stream *stream;
 
@@ -138,22 +138,22 @@ static struct siw_rdmap_stream *stream_to_peer(void)
 	return stream;
 }
 
-static void early_request(struct siw_rdmap_op *op, bool early)
+static void send_request_with_early_response(struct siw_rdmap_op *op, bool early)
 {
-	struct siw_rdmap_stream *stream = stream_to_peer();
+	struct siw_rdmap_stream *stream = get_stream_to_responder();
 	int before = done;
 
 	at_once = early;
 	CHECK(siw_rdmap_send(stream, op) == 0);
 	CHECK(!early || done == before + 1);
 	CHECK(siw_rdmap_flush(stream, &accepted) >= 0);
-	run_until_done(before + 1);
-	endpoint_run(&answers);
-	endpoint_run(&asks);
+	run_until_responses_received(before + 1);
+	receive_and_reply(&answers);
+	receive_and_reply(&asks);
 	CHECK(done == before + 1 && user_data == op->user_data);
 }
 
-static void check_read(uint64_t number, bool early)
+static void check_read_response(uint64_t number, bool early)
 {
 	struct siw_sge sge = { (uintptr_t)asks.memory, SIZE, asks.stag };
 	struct siw_rdmap_op op = {
@@ -167,11 +167,11 @@ static void check_read(uint64_t number, bool early)
 	};
 
 	memset(answers.memory, (int)number, SIZE);
-	early_request(&op, early);
+	send_request_with_early_response(&op, early);
 	CHECK(memcmp(asks.memory, answers.memory, SIZE) == 0);
 }
 
-static void check_fetch_add(uint64_t number, bool early)
+static void check_atomic_response(uint64_t number, bool early)
 {
 	struct siw_sge sge = { (uintptr_t)asks.memory, 8, asks.stag };
 	struct siw_rdmap_atomic atomic = { .kind = SIW_RDMAP_FETCH_ADD, .data = number };
@@ -188,7 +188,7 @@ static void check_fetch_add(uint64_t number, bool early)
 	uint64_t before, after, was;
 
 	memcpy(&before, answers.memory, sizeof(before));
-	early_request(&op, early);
+	send_request_with_early_response(&op, early);
 	memcpy(&after, answers.memory, sizeof(after));
 	memcpy(&was, asks.memory, sizeof(was));
 	CHECK(after == before + number && was == before);
@@ -199,13 +199,13 @@ int main(void)
 	early_open_endpoint(&asks);
 	early_open_endpoint(&answers);
 	/* before this Read the two endpoints establish contact */
-	check_read(1, false);
+	check_read_response(1, false);
 	/* more requests than a queue pair may have outstanding */
 	for (uint64_t i = 2; i < 40; i += 4) {
-		check_read(i, true);
-		check_fetch_add(i + 1, true);
-		check_read(i + 2, false);
-		check_fetch_add(i + 3, false);
+		check_read_response(i, true);
+		check_atomic_response(i + 1, true);
+		check_read_response(i + 2, false);
+		check_atomic_response(i + 3, false);
 	}
 	early_close_endpoint(&asks);
 	early_close_endpoint(&answers);

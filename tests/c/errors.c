@@ -98,7 +98,8 @@ static void expect_async_event(struct siw_qp *qp, int type)
 }
 
 /*
- * A message longer than the receive buffer of b is reported to a, with the number of the message.
+ * Checks that a message longer than the receive buffer of b is reported to a, with the number of
+ * the message.
  */
 static void check_reported_error(struct siw_qp *a, struct siw_qp *b)
 {

@@ -39,7 +39,7 @@ static struct {
 } code[3];
 static int n_code;
 static atomic_long seen, fails_at;
-static char named[32]; /* name of the function to fail; "": count calls of any function */
+static char named[32]; /* name of the function that has to fail; "": any function is counted */
 static atomic_long last_at;
 static int named_error;
 
@@ -67,7 +67,7 @@ static void init_siwarp_ranges(void)
 		dl_iterate_phdr(find_siwarp_ranges, NULL);
 }
 
-static bool is_ours(const void *caller)
+static bool is_caller_in_siwarp(const void *caller)
 {
 	for (int i = 0; i < n_code; i++)
 		if ((uintptr_t)caller >= code[i].begin && (uintptr_t)caller < code[i].end)
@@ -93,9 +93,9 @@ long failing_arm(long n)
 }
 
 /*
- * From its n-th call on, `times` calls of the named function fail with `error`; times = 0: none.
- * Returns how many calls the previously named function has received. Call it only while no other
- * thread of siwarp runs.
+ * Selects a function to fail: from its n-th call on, `times` calls of the named function fail with
+ * `error`; times = 0: none. Returns how many calls the previously named function has received. Call
+ * it only while no other thread of siwarp runs.
  */
 long failing_name(const char *name, long n, long times, int error);
 long failing_name(const char *name, long n, long times, int error)
@@ -119,7 +119,7 @@ static bool call_has_to_fail(const char *name, const void *caller, int *error, b
 {
 	long n, from;
 
-	if (!is_ours(caller))
+	if (!is_caller_in_siwarp(caller))
 		return false;
 	if (named[0] ? strcmp(named, name) != 0 : alone)
 		return false;
@@ -174,7 +174,7 @@ void *realloc(void *p, size_t size)
 	}
 #define FAILING(type, name, parameters, arguments, failed, error) \
 	CALL(type, name, parameters, arguments, failed, error, false)
-/* A function that fails only if failing_name() selects it. */
+/* Defines a wrapper of a function that fails only if failing_name() selects it. */
 #define NAMED(type, name, parameters, arguments, failed) \
 	CALL(type, name, parameters, arguments, failed, 0, true)
 
@@ -212,7 +212,10 @@ FAILING(ssize_t, send, (int fd, const void *buf, size_t n, int flags), (fd, buf,
 NAMED(ssize_t, read, (int fd, void *buf, size_t n), (fd, buf, n), -1)
 NAMED(ssize_t, write, (int fd, const void *buf, size_t n), (fd, buf, n), -1)
 NAMED(int, shutdown, (int fd, int how), (fd, how), -1)
-/* The function behind pthread_atfork(), which the linker adds to each library. */
+/*
+ * __register_atfork() is the function that implements pthread_atfork(), which the linker adds to
+ * each library.
+ */
 NAMED(int, __register_atfork,
       (void (*before)(void), void (*parent)(void), void (*child)(void), void *library),
       (before, parent, child, library), error)

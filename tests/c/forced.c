@@ -25,7 +25,7 @@ static struct siw_cm_channel *cm;
 static struct siw_cm_id *listener, *active;
 static char memory[4096];
 
-static void *check_created(void *object)
+static void *check_object_created(void *object)
 {
 	must(object);
 	return object;
@@ -42,7 +42,7 @@ static struct siw_qp *create_qp(int type, int by_qpn)
 		.by_qpn = by_qpn,
 	};
 
-	return check_created(siw_create_qp(pd, &init));
+	return check_object_created(siw_create_qp(pd, &init));
 }
 
 static void modify_to_rts(struct siw_qp *qp)
@@ -62,14 +62,14 @@ static void create_all_objects(void)
 
 	check(siw_addr_parse("127.0.0.1", 0, &lo));
 	check(siw_addr_parse("239.255.77.7", 0, &group));
-	context = check_created(siw_open_device_by_addr(&lo));
-	pd = check_created(siw_alloc_pd(context));
-	channel = check_created(siw_create_comp_channel(context));
-	cq = check_created(siw_create_cq(context, 256, NULL, channel, 0));
-	srq = check_created(siw_create_srq(pd, &shared));
-	mr = check_created(siw_reg_mr(pd, memory, sizeof(memory),
-				      SIW_ACCESS_LOCAL_WRITE | SIW_ACCESS_MW_BIND));
-	mw = check_created(siw_alloc_mw(pd, SIW_MW_TYPE_2));
+	context = check_object_created(siw_open_device_by_addr(&lo));
+	pd = check_object_created(siw_alloc_pd(context));
+	channel = check_object_created(siw_create_comp_channel(context));
+	cq = check_object_created(siw_create_cq(context, 256, NULL, channel, 0));
+	srq = check_object_created(siw_create_srq(pd, &shared));
+	mr = check_object_created(siw_reg_mr(pd, memory, sizeof(memory),
+					     SIW_ACCESS_LOCAL_WRITE | SIW_ACCESS_MW_BIND));
+	mw = check_object_created(siw_alloc_mw(pd, SIW_MW_TYPE_2));
 	ud = create_qp(SIW_QPT_UD, 0);
 	grouped = create_qp(SIW_QPT_UD, 0);
 	modify_to_rts(ud);
@@ -78,13 +78,13 @@ static void create_all_objects(void)
 	create_qp(SIW_QPT_RC, 1);
 	create_qp(SIW_QPT_RD, 0);
 	check(siw_qp_addr(ud, &lo, NULL));
-	ah = check_created(siw_create_ah(pd, &lo));
-	cm = check_created(siw_cm_create_channel(context));
-	listener = check_created(siw_cm_create_id(cm, NULL));
+	ah = check_object_created(siw_create_ah(pd, &lo));
+	cm = check_object_created(siw_cm_create_channel(context));
+	listener = check_object_created(siw_cm_create_id(cm, NULL));
 	lo.port_be = 0;
 	check(siw_cm_listen(listener, &lo, 8));
 	check(siw_cm_addr(listener, &lo, NULL));
-	active = check_created(siw_cm_create_id(cm, NULL));
+	active = check_object_created(siw_cm_create_id(cm, NULL));
 	listed = create_qp(SIW_QPT_RC, 0);
 	check(siw_cm_bind_qp(active, listed));
 	check(siw_cm_connect(active, &lo, NULL, NULL));
@@ -146,7 +146,7 @@ static void *await_cm(void *unused)
 	return unused;
 }
 
-static void check_all_stale(void)
+static void check_all_handles_stale(void)
 {
 	struct siw_qp_attr attr = { 0 };
 	struct siw_wc wc;
@@ -185,7 +185,7 @@ int main(void)
 		check(siw_close_device_forced(context));
 		for (int i = 0; i < 4; i++)
 			must(pthread_join(threads[i], NULL) == 0);
-		check_all_stale();
+		check_all_handles_stale();
 	}
 	return 0;
 }

@@ -33,17 +33,17 @@ static _Atomic unsigned long rounds[2];
 #if defined(__SANITIZE_ADDRESS__)
 static pthread_rwlock_t gate = PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP;
 
-static void round_begin(void)
+static void begin_exchange_round(void)
 {
 	pthread_rwlock_rdlock(&gate);
 }
 
-static void round_end(void)
+static void end_exchange_round(void)
 {
 	pthread_rwlock_unlock(&gate);
 }
 
-static pid_t fork_beside(void)
+static pid_t fork_between_rounds(void)
 {
 	pid_t pid;
 
@@ -54,15 +54,15 @@ static pid_t fork_beside(void)
 	return pid;
 }
 #else
-static void round_begin(void)
+static void begin_exchange_round(void)
 {
 }
 
-static void round_end(void)
+static void end_exchange_round(void)
 {
 }
 
-static pid_t fork_beside(void)
+static pid_t fork_between_rounds(void)
 {
 	return fork();
 }
@@ -72,10 +72,10 @@ static void *exchange_rc_forever(void *unused)
 {
 	(void)unused;
 	for (unsigned int i = 0; !atomic_load(&stop); i++) {
-		round_begin();
+		begin_exchange_round();
 		exchange(&rc_a, &rc_b, i % SLOT + 1, (char)i);
 		exchange(&rc_b, &rc_a, i % SLOT + 1, (char)~i);
-		round_end();
+		end_exchange_round();
 		atomic_fetch_add(&rounds[0], 1);
 	}
 	return NULL;
@@ -85,9 +85,9 @@ static void *exchange_ud_forever(void *unused)
 {
 	(void)unused;
 	for (unsigned int i = 0; !atomic_load(&stop); i++) {
-		round_begin();
+		begin_exchange_round();
 		exchange(&ud, &ud, i % SLOT + 1, (char)i);
-		round_end();
+		end_exchange_round();
 		atomic_fetch_add(&rounds[1], 1);
 	}
 	return NULL;
@@ -97,8 +97,8 @@ static void *exchange_ud_forever(void *unused)
 #define no_pointer(call) must((errno = 0, (call) == NULL && errno == ESTALE))
 
 /*
- * None of these calls acquires a lock, although other threads held all locks when this child was
- * forked.
+ * Checks calls on handles that a forked child has inherited. None of these calls acquires a lock,
+ * although other threads held all locks when the child was forked.
  */
 static void check_handles_stale(void)
 {
@@ -207,12 +207,12 @@ int main(int argc, char **argv)
 	for (int i = 0; i < children; i++) {
 		unsigned long before = atomic_load(&rounds[0]), at = now_ms();
 		int status;
-		pid_t pid = fork_beside();
+		pid_t pid = fork_between_rounds();
 
 		must(pid >= 0);
 		if (!pid)
 			run_child(i, argv[0]);
-		/* The stream makes progress while the child lives. */
+		/* The loop ends when the stream has made progress while the child lives. */
 		while (atomic_load(&rounds[0]) < before + 3)
 			must(now_ms() < (long)at + LIMIT_MS);
 		must(waitpid(pid, &status, 0) == pid);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Waits whose time-out expires before the thread sleeps, as on a machine with overloaded CPUs: each
- * reading of the clock advances it by one step. Each wait must return EAGAIN immediately.
+ * Tests waits whose time-out expires before the thread sleeps, as on a machine with overloaded
+ * CPUs: each reading of the clock advances the clock by one step. Each wait must return EAGAIN
+ * immediately.
  */
 #include <errno.h>
 #include <stdatomic.h>
@@ -17,7 +18,7 @@
 
 static _Atomic uint64_t ahead_ns, step_ns;
 
-/* Overrides libc's function for the library. */
+/* Replaces the C library's clock_gettime() for siwarp. */
 int clock_gettime(clockid_t clock, struct timespec *t)
 {
 	uint64_t ns;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * A program makes calls that each transmit one share of a long send queue and find more room in the
- * socket, and then makes no further call for a while. The device's thread was also woken because of
- * the room, but runs only after these calls. By then the last call has consumed the event from
- * epoll, so the thread could go back to sleep with data left to send. The linker (--wrap) inserts
- * functions of this file in front of the thread's wait and of the socket's send.
+ * A program makes calls that each transmit one share of a long send queue and find more space in
+ * the socket, and then makes no further call for a while. The device's thread was also woken
+ * because of the space, but runs only after these calls. By then the last call has consumed the
+ * event from epoll, so the thread could go back to sleep with data left to send. The linker
+ * (--wrap) inserts functions of this file in front of the thread's wait and of the socket's send.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -16,7 +16,7 @@
 #include "llp/llp.h"
 #include "rig.h"
 
-/* octets: many times the capacity of the sockets, so the transfer takes many shares */
+/* octets: many times the capacity of the sockets, so the transfer consists of many shares */
 #define SIZE	 (64u << 20)
 #define SETTLE_N 50 /* checks, one each millisecond, to decide that the sockets are idle */
 
@@ -45,7 +45,7 @@ int __wrap_siw_llp_wait(const struct siw_llp_waitset *set, int extra_fd, int64_t
 {
 	int r;
 
-	/* Do not hold back the program's own thread, nor a thread that only naps. */
+	/* The program's own thread, and a thread that only naps, are not held back. */
 	if (pthread_equal(pthread_self(), program) || !set->port)
 		return __real_siw_llp_wait(set, extra_fd, timeout_us);
 	asleep = true;
@@ -91,7 +91,7 @@ static void write_all(struct end *a, uint32_t lkey, uint32_t rkey)
 	check(siw_post_send(a->qp, &wr, &bad));
 }
 
-/* Waits until the sockets are full and the sender's thread sleeps until there is room. */
+/* Waits until the sockets are full and the sender's thread sleeps until there is space. */
 static void wait_until_blocked(void)
 {
 	long deadline = now_ms() + LIMIT_MS;
@@ -102,14 +102,14 @@ static void wait_until_blocked(void)
 	}
 }
 
-static void poll_once(struct end *end)
+static void poll_empty_cq(struct end *end)
 {
 	struct siw_wc wc;
 
 	must(siw_poll_cq(end->cq, 1, &wc) == 0);
 }
 
-/* Receives everything that the sockets hold, while the sender transmits nothing. */
+/* Receives all data that the sockets hold, while the sender transmits nothing. */
 static void drain_cq(struct end *b)
 {
 	long deadline = now_ms() + LIMIT_MS;
@@ -117,7 +117,7 @@ static void drain_cq(struct end *b)
 	for (int n = 0; n < SETTLE_N || !caught; n++) {
 		must(now_ms() < deadline);
 		for (int i = 0; i < 100; i++)
-			poll_once(b);
+			poll_empty_cq(b);
 		sleep_ms(1);
 	}
 }
@@ -143,20 +143,20 @@ int main(void)
 	wait_until_blocked();
 	held = true;
 	drain_cq(&b);
-	/* Arming the queue transmits without checking epoll, and stops the wait for room. */
+	/* Arming the queue transmits without checking epoll, and stops the wait for space. */
 	sent = 0;
 	check(siw_req_notify_cq(a.cq, 0));
 	must(sent);
-	/* Consumes the epoll event that reports room, although no request waits for room. */
-	poll_once(&a);
+	/* Consumes the epoll event that reports space, although no request waits for space. */
+	poll_empty_cq(&a);
 	held = false;
 	/* The sender stops polling; its device's thread has to transmit the rest. */
 	deadline = now_ms() + LIMIT_MS;
 	while (*(volatile char *)&to[SIZE - 1] != from[SIZE - 1]) {
 		must(now_ms() < deadline);
-		poll_once(&b);
+		poll_empty_cq(&b);
 	}
-	await(&a, &wc, 1);
+	await_completions(&a, &wc, 1);
 	must(!memcmp(from, to, SIZE));
 
 	end_close(&a);

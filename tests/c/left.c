@@ -22,7 +22,10 @@
 static struct rig one, two;
 static struct end a, b;
 static struct siw_context *_Atomic watched; /* the context of rig `two`, once both rigs are open */
-/* holds: hold a thread at the next such point; held: a thread is held; came: it may continue */
+/*
+ * holds: hold a thread at the next inserted function; held: a thread is held; came: the held thread
+ * may continue
+ */
 static _Atomic bool holds, held, came;
 static pthread_t waiter;
 static _Atomic bool waits;
@@ -39,21 +42,21 @@ static void sleep_ms(long ms)
 	nanosleep(&t, NULL);
 }
 
-static void wait_for_flag(_Atomic bool *what)
+static void await_flag(_Atomic bool *what)
 {
 	for (long deadline = now_ms() + LIMIT_MS; !*what; sleep_ms(1))
 		must(now_ms() < deadline);
 }
 
-static void hold_thread(void)
+static void hold_thread_until_released(void)
 {
 	held = true;
-	wait_for_flag(&came);
+	await_flag(&came);
 }
 
 /*
- * The lock is already held, so the progress round of the program is run here, as if it had come
- * just before.
+ * The caller already holds the progress lock, so a progress round of the program is run by this
+ * function, as if it had preceded this call.
  */
 int __wrap_siw_llp_port_arm(struct siw_llp_port *port)
 {
@@ -61,7 +64,7 @@ int __wrap_siw_llp_port_arm(struct siw_llp_port *port)
 
 	if (ctx && port == ctx->lane.port && !siw_llp_port_armed(port) && !waits &&
 	    atomic_exchange(&holds, false)) {
-		hold_thread();
+		hold_thread_until_released();
 		must(siw_device_progress_once(ctx) == 1);
 	}
 	return __real_siw_llp_port_arm(port);
@@ -70,12 +73,12 @@ int __wrap_siw_llp_port_arm(struct siw_llp_port *port)
 int __wrap_siw_llp_wait_cancel(const struct siw_llp_waitset *set, int extra_fd, int64_t timeout_us)
 {
 	/*
-	 * Once the sockets are in this thread's wait set, the device's thread does not wait on
-	 * them.
+	 * Once the sockets are in the waiting thread's wait set, the device's thread does not wait
+	 * on them.
 	 */
 	if (waits && pthread_equal(pthread_self(), waiter) && set->n > 1 &&
 	    atomic_exchange(&holds, false))
-		hold_thread();
+		hold_thread_until_released();
 	return __real_siw_llp_wait_cancel(set, extra_fd, timeout_us);
 }
 
@@ -102,8 +105,8 @@ static void check_device_thread(void)
 	}
 	send_to_itself();
 	came = true;
-	await(&a, &wc, 1);
-	await(&b, &wc, 1);
+	await_completions(&a, &wc, 1);
+	await_completions(&b, &wc, 1);
 }
 
 static void *wait_for_event(void *unused)
@@ -131,14 +134,14 @@ static void check_waiting_thread(void)
 		must(now_ms() < deadline);
 	}
 	send_to_itself();
-	await(&b, &wc, 1);
+	await_completions(&b, &wc, 1);
 	came = true;
-	await(&a, &wc, 1);
+	await_completions(&a, &wc, 1);
 	check(siw_req_notify_cq(b.cq, 0));
 	send_to_itself();
 	must(pthread_join(thread, NULL) == 0);
-	await(&a, &wc, 1);
-	await(&b, &wc, 1);
+	await_completions(&a, &wc, 1);
+	await_completions(&b, &wc, 1);
 }
 
 int main(void)

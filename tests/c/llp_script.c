@@ -73,8 +73,8 @@ static void enter_namespace(const struct side *side)
 	(void)side;
 }
 
-/* In the simulation both ends send at the same instant without holding the line. */
-static void hold_line(bool hold)
+/* Does nothing: in the simulation both ends send at the same instant without holding the line. */
+static void hold_packets_on_line(bool hold)
 {
 	(void)hold;
 }
@@ -82,7 +82,7 @@ static void hold_line(bool hold)
 /* process of `siwarp wan` if the sides are in its two network namespaces; otherwise 0 */
 static pid_t relay;
 
-/* Sockets opened from now on are created in the side's network namespace. */
+/* Makes sockets that are opened from now on belong to the side's network namespace. */
 static void enter_namespace(const struct side *side)
 {
 	char path[64];
@@ -96,8 +96,11 @@ static void enter_namespace(const struct side *side)
 	must(fd >= 0 && !setns(fd, CLONE_NEWNET) && !close(fd));
 }
 
-/* While the line is held, no packet passes between the sides, and none is lost. */
-static void hold_line(bool hold)
+/*
+ * Holds or releases the line: while the line is held, no packet passes between the sides, and none
+ * is lost.
+ */
+static void hold_packets_on_line(bool hold)
 {
 	must(relay && !kill(relay, hold ? SIGSTOP : SIGCONT));
 }
@@ -170,7 +173,7 @@ static void await_closed(struct side *side)
 	const struct timespec moment = { .tv_nsec = 1000000 };
 	double until = monotonic_seconds() + LIMIT_S;
 
-	/* Do not wait on the port: unread octets would end that wait at once. */
+	/* The wait is not on the port: unread octets would end such a wait immediately. */
 	while (!siw_llp_tcp_is_closed(side->sock)) {
 		must(monotonic_seconds() < until);
 		nanosleep(&moment, NULL);
@@ -209,7 +212,7 @@ static const char *result_text(long rv)
 	}
 }
 
-static void print_result(const struct side *side, const char *what, long rv)
+static void print_step_result(const struct side *side, const char *what, long rv)
 {
 	printf("%s %s %s\n", side_name(side), what, result_text(rv));
 }
@@ -266,7 +269,7 @@ static void script_recv_all(struct side *side, size_t n)
 		long got = await_recv(side, octets + done, n - done);
 
 		if (got <= 0) {
-			print_result(side, "received", got);
+			print_step_result(side, "received", got);
 			return;
 		}
 		done += (size_t)got;
@@ -278,14 +281,14 @@ static void print_try_recv(struct side *side)
 {
 	char octets[64];
 
-	print_result(side, "receives", try_recv(side, octets, sizeof(octets)));
+	print_step_result(side, "receives", try_recv(side, octets, sizeof(octets)));
 }
 
 static void print_recv_at_end(struct side *side)
 {
 	char octets[64];
 
-	print_result(side, "at its end", await_recv(side, octets, sizeof(octets)));
+	print_step_result(side, "at its end", await_recv(side, octets, sizeof(octets)));
 }
 
 static void print_try_send(struct side *side)
@@ -293,19 +296,19 @@ static void print_try_send(struct side *side)
 	long sent = try_send(side, "xy", 2);
 
 	/* the result is 1 or 2: one or both octets may have been sent */
-	print_result(side, "sends", sent > 0 ? 1 : sent);
+	print_step_result(side, "sends", sent > 0 ? 1 : sent);
 }
 
 static void print_peer_address(struct side *side)
 {
 	struct siw_addr peer;
 
-	print_result(side, "peer", siw_llp_peer(side->sock, &peer));
+	print_step_result(side, "peer", siw_llp_peer(side->sock, &peer));
 }
 
 static void print_shutdown(struct side *side)
 {
-	print_result(side, "shutdown", siw_llp_tcp_shutdown(side->sock));
+	print_step_result(side, "shutdown", siw_llp_tcp_shutdown(side->sock));
 }
 
 static void close_side(struct side *side)
@@ -362,9 +365,9 @@ static void scene_refused(void)
 
 	nobody.port_be = 0x0100; /* port 1, where nothing listens */
 	must(!start_connect_from(&a, &nobody, NULL, &a.handler, &a.sock));
-	print_result(&a, "connects", await_connected(&a));
-	print_result(&a, "connects", siw_llp_tcp_connected(a.sock));
-	print_result(&a, "gone", siw_llp_tcp_is_closed(a.sock));
+	print_step_result(&a, "connects", await_connected(&a));
+	print_step_result(&a, "connects", siw_llp_tcp_connected(a.sock));
+	print_step_result(&a, "gone", siw_llp_tcp_is_closed(a.sock));
 	print_peer_address(&a);
 	close_side(&a);
 }
@@ -376,17 +379,19 @@ static void scene_addresses(void)
 
 	connect_sides_tcp();
 	must(!siw_llp_local(a.sock, &one) && !siw_llp_peer(b.sock, &other));
-	print_result(&a, "is b's peer", siw_addr_same(&one, &other));
+	print_step_result(&a, "is b's peer", siw_addr_same(&one, &other));
 	must(!siw_llp_local(b.sock, &one) && !siw_llp_peer(a.sock, &other));
-	print_result(&b, "is a's peer", siw_addr_same(&one, &other));
-	print_result(&a, "segments", siw_llp_tcp_emss(a.sock) >= 536);
-	print_result(&b, "accepts", siw_llp_tcp_accept(b.listener, &b.handler, &second));
-	print_result(&b, "listens", open_listener(&b, &b.addr, 4, &b.of_listener, &second));
+	print_step_result(&b, "is a's peer", siw_addr_same(&one, &other));
+	print_step_result(&a, "segments", siw_llp_tcp_emss(a.sock) >= 536);
+	print_step_result(&b, "accepts", siw_llp_tcp_accept(b.listener, &b.handler, &second));
+	print_step_result(&b, "listens", open_listener(&b, &b.addr, 4, &b.of_listener, &second));
 	must(!siw_llp_local(a.sock, &one));
-	print_result(&a, "connects", start_connect_from(&a, &b.addr, &one, &a.handler, &second));
+	print_step_result(&a, "connects",
+			  start_connect_from(&a, &b.addr, &one, &a.handler, &second));
 	siw_addr_parse("192.0.2.1", 0, &one);
-	print_result(&a, "connects", start_connect_from(&a, &b.addr, &one, &a.handler, &second));
-	print_result(&a, "connects", siw_llp_tcp_connected(a.sock));
+	print_step_result(&a, "connects",
+			  start_connect_from(&a, &b.addr, &one, &a.handler, &second));
+	print_step_result(&a, "connects", siw_llp_tcp_connected(a.sock));
 	print_try_recv(&a);
 	print_try_recv(&b);
 	close_side(&a);
@@ -406,7 +411,7 @@ static void scene_half_closed(void)
 	script_send_all(&b, "to a");
 	script_recv_all(&a, 4);
 	print_try_recv(&a);
-	print_result(&a, "gone", siw_llp_tcp_is_closed(a.sock));
+	print_step_result(&a, "gone", siw_llp_tcp_is_closed(a.sock));
 	print_shutdown(&a);
 	print_shutdown(&b);
 	print_recv_at_end(&a);
@@ -427,7 +432,7 @@ static void scene_half_closed(void)
 
 static void print_calls_after_reset(struct side *side)
 {
-	print_result(side, "gone", siw_llp_tcp_is_closed(side->sock));
+	print_step_result(side, "gone", siw_llp_tcp_is_closed(side->sock));
 	print_try_recv(side);
 	print_try_send(side);
 	print_peer_address(side);
@@ -435,7 +440,7 @@ static void print_calls_after_reset(struct side *side)
 	close_side(side);
 }
 
-/* Closing a socket with unread octets resets the connection. */
+/* Checks that closing a socket with unread octets resets the connection. */
 static void scene_unread_octets(void)
 {
 	connect_sides_tcp();
@@ -446,8 +451,8 @@ static void scene_unread_octets(void)
 	print_calls_after_reset(&a);
 }
 
-/* Octets that arrived before a reset can still be read. */
-static void scene_aborted(void)
+/* Checks that octets that arrived before a reset can still be read. */
+static void scene_read_after_reset(void)
 {
 	connect_sides_tcp();
 	script_send_all(&b, "before");
@@ -470,7 +475,7 @@ static void scene_send_after_abort(void)
 	print_calls_after_reset(&a);
 }
 
-/* Octets are sent to a socket that the peer has closed. */
+/* Sends octets to a socket that the peer has closed. */
 static void scene_closed_peer(void)
 {
 	connect_sides_tcp();
@@ -494,7 +499,7 @@ static void scene_not_accepted(void)
 	start_listener(&b);
 }
 
-/* The connection is established and ended by the client before the server accepts it. */
+/* The client establishes and ends a connection before the server accepts it. */
 static void scene_accepted_late(void)
 {
 	connect_a_to_b();
@@ -522,9 +527,9 @@ static void scene_octet_by_octet(void)
 	script_recv_all(&b, sizeof(text) - 1);
 	script_send_all(&b, text);
 	for (size_t i = 0; i < sizeof(text) - 1; i++)
-		print_result(&a, "received", await_recv(&a, got + i, 1));
+		print_step_result(&a, "received", await_recv(&a, got + i, 1));
 	printf("a received %s\n", got);
-	print_result(&a, "receives", try_recv(&a, got, 0));
+	print_step_result(&a, "receives", try_recv(&a, got, 0));
 	print_try_recv(&a);
 	close_side(&a);
 	print_recv_at_end(&b);
@@ -532,8 +537,8 @@ static void scene_octet_by_octet(void)
 }
 
 /*
- * A listener with a full backlog ignores further SYNs. The connect succeeds when there is room for
- * its next SYN, after one second.
+ * Connects to a listener with a full backlog, which ignores further SYNs. The connect succeeds when
+ * there is space for its next SYN, after one second.
  */
 static void scene_full_backlog(void)
 {
@@ -557,7 +562,7 @@ static void scene_full_backlog(void)
 			&a); /* read until EAGAIN, so that the poller stops returning the handler */
 	}
 	for (int i = 0; i < 3; i++)
-		print_result(&a, "connects", siw_llp_tcp_connected(connecting[i]));
+		print_step_result(&a, "connects", siw_llp_tcp_connected(connecting[i]));
 	for (int i = 0; i < 3; i++) {
 		while ((rv = siw_llp_tcp_accept(listener, &b.handler, &accepted[i])) == -EAGAIN)
 			await_handler(&b, &on_new);
@@ -565,7 +570,7 @@ static void scene_full_backlog(void)
 	}
 	while ((rv = siw_llp_tcp_connected(connecting[2])) == -EAGAIN)
 		await_handler(&a, &handlers[2]);
-	print_result(&a, "connects", rv);
+	print_step_result(&a, "connects", rv);
 	for (int i = 0; i < 3; i++) {
 		siw_llp_close(connecting[i]);
 		siw_llp_close(accepted[i]);
@@ -573,14 +578,14 @@ static void scene_full_backlog(void)
 	siw_llp_close(listener);
 }
 
-/* A simultaneous open of a socket that connects to itself. */
+/* Checks a simultaneous open of a socket that connects to itself. */
 static void scene_self_connect(void)
 {
 	struct siw_addr own = a.addr;
 
 	own.port_be = 0;
 	must(!start_self_connect(&a, &own, &a.handler, &a.sock));
-	print_result(&a, "connects", await_connected(&a));
+	print_step_result(&a, "connects", await_connected(&a));
 	script_send_all(&a, "to itself");
 	script_recv_all(&a, 9);
 	print_shutdown(&a);
@@ -613,19 +618,19 @@ static void scene_full_buffers(void)
 		n = await_recv(&b, in, sizeof(in));
 		must(n > 0 && !memcmp(in, out + received, (size_t)n));
 		received += (size_t)n;
-		if (sent < BIG && received == sent) /* the poller reports room in the send buffer */
+		if (sent < BIG && received == sent) /* the poller reports send buffer space */
 			await_handler(&a, &a.handler);
 	}
 	siw_llp_want_write(a.sock, false);
-	print_result(&a, "was blocked", blocked);
-	print_result(&b, "received all", received == BIG);
+	print_step_result(&a, "was blocked", blocked);
+	print_step_result(&b, "received all", received == BIG);
 	print_try_recv(&b);
 	close_side(&a);
 	print_recv_at_end(&b);
 	close_side(&b);
 }
 
-/* A paused socket is reported only after the peer has closed the connection. */
+/* Checks that a paused socket is reported only after the peer has closed the connection. */
 static void scene_paused(void)
 {
 	connect_sides_tcp();
@@ -633,7 +638,7 @@ static void scene_paused(void)
 	siw_llp_pause(b.sock);
 	script_send_all(&a, "later");
 	for (int i = 0; i < 3; i++) {
-		print_result(&b, "is returned", is_handler_ready(&b, &b.handler));
+		print_step_result(&b, "is returned", is_handler_ready(&b, &b.handler));
 		wait_for_port_event(&b);
 	}
 	siw_llp_resume(b.sock);
@@ -648,18 +653,18 @@ static void scene_paused(void)
 	close_side(&a);
 }
 
-/* Both sides connect to each other at the same time; the result is one connection. */
+/* Connects both sides to each other at the same time, which results in one connection. */
 static void scene_simultaneous_open(void)
 {
 	struct siw_addr at_a = a.addr, at_b = b.addr, peer;
 
 	at_a.port_be = at_b.port_be = 0x0200;
-	hold_line(true);
+	hold_packets_on_line(true);
 	must(!start_connect_from(&a, &at_b, &at_a, &a.handler, &a.sock));
 	must(!start_connect_from(&b, &at_a, &at_b, &b.handler, &b.sock));
-	hold_line(false);
-	print_result(&a, "connects", await_connected(&a));
-	print_result(&b, "connects", await_connected(&b));
+	hold_packets_on_line(false);
+	print_step_result(&a, "connects", await_connected(&a));
+	print_step_result(&b, "connects", await_connected(&b));
 	must(!siw_llp_peer(a.sock, &peer) && siw_addr_same(&peer, &at_b));
 	must(!siw_llp_peer(b.sock, &peer) && siw_addr_same(&peer, &at_a));
 	script_send_all(&a, "to b");
@@ -678,12 +683,12 @@ struct flow {
 	size_t sent, received;
 };
 
-static uint8_t octet_at(size_t at)
+static uint8_t stream_octet_at(size_t at)
 {
 	return (uint8_t)((uint32_t)at * 2654435761u >> 24);
 }
 
-static void flow_send(struct flow *flow)
+static void send_flow_octets(struct flow *flow)
 {
 	uint8_t octets[4096];
 
@@ -693,7 +698,7 @@ static void flow_send(struct flow *flow)
 		long rv;
 
 		for (size_t i = 0; i < n; i++)
-			octets[i] = octet_at(flow->sent + i);
+			octets[i] = stream_octet_at(flow->sent + i);
 		rv = try_send(flow->from, octets, n);
 		if (rv == -EAGAIN)
 			return;
@@ -703,21 +708,21 @@ static void flow_send(struct flow *flow)
 	siw_llp_want_write(flow->from->sock, false);
 }
 
-/* Octets arrive in order: those behind a lost segment are not delivered before it. */
-static void flow_receive(struct flow *flow)
+/* Checks that octets arrive in order: octets after a lost segment are not delivered before it. */
+static void receive_flow_octets(struct flow *flow)
 {
 	uint8_t octets[4096];
 	long n;
 
 	while ((n = try_recv(flow->to, octets, sizeof(octets))) > 0) {
 		for (long i = 0; i < n; i++)
-			must(octets[i] == octet_at(flow->received + (size_t)i));
+			must(octets[i] == stream_octet_at(flow->received + (size_t)i));
 		flow->received += (size_t)n;
 	}
 	must(n == -EAGAIN && flow->received <= flow->sent);
 }
 
-/* Segments are lost in both directions, including SYN and FIN segments. */
+/* Loses segments in both directions, including SYN and FIN segments. */
 static void scene_lossy_line(void)
 {
 	struct flow flows[] = { { &a, &b, 0, 0 }, { &b, &a, 0, 0 } };
@@ -727,16 +732,16 @@ static void scene_lossy_line(void)
 	while (flows[0].received < LOSSY || flows[1].received < LOSSY) {
 		must(monotonic_seconds() < until);
 		for (int i = 0; i < 2; i++) {
-			flow_send(&flows[i]);
-			flow_receive(&flows[i]);
+			send_flow_octets(&flows[i]);
+			receive_flow_octets(&flows[i]);
 		}
 		(void)is_handler_ready(&a, &a.handler);
 		(void)is_handler_ready(&b, &b.handler);
 		wait_for_port_event(&a);
 		wait_for_port_event(&b);
 	}
-	print_result(&a, "received all", flows[1].received == LOSSY);
-	print_result(&b, "received all", flows[0].received == LOSSY);
+	print_step_result(&a, "received all", flows[1].received == LOSSY);
+	print_step_result(&b, "received all", flows[0].received == LOSSY);
 	print_shutdown(&a);
 	print_recv_at_end(&b);
 	script_send_all(&b, "still open");
@@ -760,7 +765,10 @@ static struct siw_addr addr_with_port(const char *addr)
 	return found;
 }
 
-/* Text to print for an address: the host's addresses differ between the two builds. */
+/*
+ * Returns the text to print for an address, because the host's addresses differ between the two
+ * builds.
+ */
 static const char *address_label(const char *addr)
 {
 	return !strcmp(addr, ADDR_A) ? "IPv4" : !strcmp(addr, ADDR_V6) ? "IPv6" : addr;
@@ -787,9 +795,9 @@ static void reserve_and_release(bool udp, const char *addr, bool v6_only)
 
 /*
  * Opens a UDP socket or a listener, and closes it. between: tries to reserve the same port on each
- * kind of address while it is open.
+ * kind of address while the socket is open.
  */
-static void open_and_close(bool udp, const char *addr, bool between)
+static void open_and_close_socket(bool udp, const char *addr, bool between)
 {
 	static const struct {
 		const char *addr;
@@ -817,21 +825,21 @@ static void check_port_reservations(bool udp)
 	must(any.port_be);
 	the_port_be = any.port_be;
 	siw_llp_event_close(fd);
-	open_and_close(udp, "0.0.0.0", false);
-	open_and_close(udp, "::", false);
+	open_and_close_socket(udp, "0.0.0.0", false);
+	open_and_close_socket(udp, "::", false);
 	for (int alone = 0; alone < 2; alone++) {
 		fd = reserve_port(udp, "::", alone);
 		reserve_and_release(udp, "0.0.0.0", false);
 		reserve_and_release(udp, "::", true);
-		open_and_close(udp, ADDR_A, true);
-		open_and_close(udp, ADDR_V6, true);
+		open_and_close_socket(udp, ADDR_A, true);
+		open_and_close_socket(udp, ADDR_V6, true);
 		siw_llp_event_close(fd);
 	}
 	fd = reserve_port(udp, "0.0.0.0", false);
 	reserve_and_release(udp, "::", false);
 	reserve_and_release(udp, "::", true);
-	open_and_close(udp, ADDR_A, false);
-	open_and_close(udp, ADDR_V6, true);
+	open_and_close_socket(udp, ADDR_A, false);
+	open_and_close_socket(udp, ADDR_V6, true);
 	siw_llp_event_close(fd);
 	reserve_and_release(udp, "192.0.2.1", false);
 }
@@ -844,7 +852,7 @@ static const struct {
 	{ "addresses", scene_addresses },
 	{ "half closed", scene_half_closed },
 	{ "unread", scene_unread_octets },
-	{ "aborted", scene_aborted },
+	{ "aborted", scene_read_after_reset },
 	{ "aborted sender", scene_send_after_abort },
 	{ "closed peer", scene_closed_peer },
 	{ "not accepted", scene_not_accepted },
@@ -863,7 +871,10 @@ static void open_side(struct side *side, const char *addr)
 	must(!siw_llp_port_open(&side->port));
 }
 
-/* Port reservations on a host with addresses of both families, in a separate simulated network. */
+/*
+ * Runs the steps that reserve ports, on a host with addresses of both families, in a separate
+ * simulated network.
+ */
 static void run_port_scenes(uint64_t seed)
 {
 #ifdef SIMULATED
@@ -876,7 +887,7 @@ static void run_port_scenes(uint64_t seed)
 	(void)seed;
 #endif
 	open_side(&a, ADDR_A);
-	start_listener(&a); /* listening assigns the port to its simulated host */
+	start_listener(&a); /* listening assigns the port to the side's simulated host */
 	check_port_reservations(true);
 	check_port_reservations(false);
 	siw_llp_close(a.listener);
@@ -928,7 +939,7 @@ int main(int argc, char **argv)
 #endif
 	open_side(&a, at_a);
 	open_side(&b, at_b);
-	/* Assigns the address to a's port, as the address watch of a device does. */
+	/* Assigns the address to the host of a, as the address watch of a device does. */
 	start_listener(&a);
 	start_listener(&b);
 	for (size_t i = 0; plain && i < sizeof(scenes) / sizeof(scenes[0]); i++)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * A poll flushes the sends that are held back for batching, even if another thread is making
- * progress at that moment and has already passed its own flush. A test thread plays that other
- * thread: it holds the progress lock until the poll waits for the lock or has returned.
+ * Tests that a poll flushes the sends that are held back for batching, even if another thread is
+ * making progress at that moment and has already passed its own flush. A test thread acts as that
+ * other thread: it holds the progress lock until the poll waits for the lock or has returned.
  */
 #include <pthread.h>
 #include <sched.h>
@@ -47,7 +47,7 @@ static void poll_all_cqs(void)
  * Posts pairs of Sends until the second of a pair is held back, as happens while the device's
  * thread naps.
  */
-static void post_two_sends(void)
+static void post_until_second_send_is_batched(void)
 {
 	const struct timespec ms = { .tv_nsec = 1000000 };
 
@@ -61,14 +61,17 @@ static void post_two_sends(void)
 	}
 }
 
-/* takes: whether the poll finds the completion of the first send or finds nothing. */
+/*
+ * Polls while another thread holds the progress lock. takes: whether the poll finds the completion
+ * of the first send or finds nothing.
+ */
 static void poll_while_locked(bool takes)
 {
 	struct siw_wc wc[SLOTS];
 	pthread_t thread;
 	int n, there;
 
-	post_two_sends();
+	post_until_second_send_is_batched();
 	if (!takes) /* a poll that fills its array does not flush */
 		must(siw_poll_cq(end.cq, 1, wc) == 1);
 	holds = polled = false;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Threads that share one CQ, one SRQ and one device: some post and poll while others create, modify
- * and destroy objects. The argument is the duration in milliseconds.
+ * Tests threads that share one CQ, one SRQ and one device: some post and poll while others create,
+ * modify and destroy objects. The argument is the duration in milliseconds.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -98,8 +98,11 @@ static void poll_shared_cq(void)
 	}
 }
 
-/* Sends to itself. Each posting thread also polls, so that the CQ cannot be overrun. */
-static void *post_to_self(void *unused)
+/*
+ * Posts Sends from a queue pair to itself. Each posting thread also polls, so that the CQ cannot be
+ * overrun.
+ */
+static void *post_sends_to_own_qp(void *unused)
 {
 	struct siw_qp *qp = open_qp();
 	struct siw_ah *ah = create_ah_to(qp);
@@ -204,7 +207,7 @@ static void *register_and_free_memory(void *unused)
 		check_or_errno(post_send_to(qp, ah, own, m->lkey), ENOMEM, 0);
 		poll_shared_cq();
 		/*
-		 * A loopback send to the same queue pair never waits for room, so the region and
+		 * A loopback send to the same queue pair never waits for space, so the region and
 		 * the address handle are no longer in use.
 		 */
 		check(siw_dereg_mr(m));
@@ -216,10 +219,14 @@ static void *register_and_free_memory(void *unused)
 
 int main(int argc, char **argv)
 {
-	void *(*const work[])(void *) = {
-		post_to_self, post_to_self,	 create_and_destroy_qps, create_and_destroy_qps,
-		resize_cq,    read_async_events, wait_for_completions,	 register_and_free_memory
-	};
+	void *(*const work[])(void *) = { post_sends_to_own_qp,
+					  post_sends_to_own_qp,
+					  create_and_destroy_qps,
+					  create_and_destroy_qps,
+					  resize_cq,
+					  read_async_events,
+					  wait_for_completions,
+					  register_and_free_memory };
 	enum { N = sizeof(work) / sizeof(work[0]) };
 	struct siw_srq_init_attr init = { .attr = { .max_wr = 1024, .max_sge = 1 } };
 	const struct timespec rest = { .tv_nsec = 10000000 };
@@ -241,7 +248,7 @@ int main(int argc, char **argv)
 	length.tv_sec = ms / 1000;
 	length.tv_nsec = ms % 1000 * 1000000;
 	nanosleep(&length, NULL);
-	/* On a busy machine, continue until each thread has made progress. */
+	/* On a busy machine the test continues until each thread has made progress. */
 	for (long end = now_ms() + LIMIT_MS;
 	     !(received && made && resized && told && armed && freed) && now_ms() < end;)
 		nanosleep(&rest, NULL);

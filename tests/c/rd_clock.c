@@ -6,8 +6,10 @@
  */
 #include "rd_clock.h"
 
-/* Time in ns between the first and the i-th datagram of a type, when no answer arrives. */
-static uint64_t interval_to_nth(int type, uint32_t i)
+/*
+ * Returns the time in ns between the first and the i-th datagram of a type, when no answer arrives.
+ */
+static uint64_t interval_to_nth_datagram(int type, uint32_t i)
 {
 	CHECK(nth_sent(type, i));
 	return nth_sent(type, i)->at - nth_sent(type, 0)->at;
@@ -23,7 +25,7 @@ static void check_hello_intervals(const uint64_t ms[DOUBLINGS])
 	advance_clock(30 * S);
 	for (uint32_t i = 0; i < DOUBLINGS; i++) {
 		at += ms[i] * MS;
-		CHECK(interval_to_nth(SIW_DGRAM_RD_HELLO, i + 1) == at);
+		CHECK(interval_to_nth_datagram(SIW_DGRAM_RD_HELLO, i + 1) == at);
 	}
 }
 
@@ -33,7 +35,7 @@ static void check_hello_retransmission(void)
 	check_hello_intervals((uint64_t[]){ 1000, 2000, 4000, 4000, 4000, 4000, 4000, 4000 });
 }
 
-/* Intervals between HELLOs on a path that does not leave the machine. */
+/* Checks the intervals between HELLOs on a path that does not leave the machine. */
 static void check_hello_retransmission_on_host(void)
 {
 	open_endpoint();
@@ -42,10 +44,10 @@ static void check_hello_retransmission_on_host(void)
 }
 
 /*
- * If a peer never answers, it is reported lost when the time limit for establishing contact
- * expires, and not earlier.
+ * Checks that a peer that never answers is reported lost when the time limit for establishing
+ * contact expires, and not earlier.
  */
-static void check_meet_time_limit(void)
+static void check_contact_time_limit(void)
 {
 	open_endpoint();
 	send_segment(1);
@@ -55,7 +57,7 @@ static void check_meet_time_limit(void)
 	CHECK(news[SIW_RD_GONE] == 1);
 }
 
-/* The simulated peer answers a HELLO after ns nanoseconds, and stays silent afterwards. */
+/* Makes the simulated peer answer a HELLO after ns nanoseconds and stay silent afterwards. */
 static void answer_hello_after(uint64_t ns, bool near)
 {
 	open_endpoint();
@@ -74,15 +76,18 @@ static void check_echo_on_host(void)
 	answer_hello_after(10 * MS, true);
 	advance_clock(299 * MS);
 	CHECK(count_sent(SIW_DGRAM_RD_ECHO) == 4 && !count_sent(SIW_DGRAM_RD_HELLO));
-	CHECK(interval_to_nth(SIW_DGRAM_RD_ECHO, 1) == 20 * MS &&
-	      interval_to_nth(SIW_DGRAM_RD_ECHO, 2) == 60 * MS);
-	CHECK(interval_to_nth(SIW_DGRAM_RD_ECHO, 3) == 140 * MS);
+	CHECK(interval_to_nth_datagram(SIW_DGRAM_RD_ECHO, 1) == 20 * MS &&
+	      interval_to_nth_datagram(SIW_DGRAM_RD_ECHO, 2) == 60 * MS);
+	CHECK(interval_to_nth_datagram(SIW_DGRAM_RD_ECHO, 3) == 140 * MS);
 	advance_clock(2 * MS);
 	CHECK(count_sent(SIW_DGRAM_RD_ECHO) == 4);
 	CHECK(nth_sent(SIW_DGRAM_RD_HELLO, 0)->at - nth_sent(SIW_DGRAM_RD_ECHO, 0)->at == 300 * MS);
 }
 
-/* An ECHO is retransmitted if no answer arrives within the time that the CHALLENGE took. */
+/*
+ * Checks that an ECHO is retransmitted if no answer arrives within the time that the CHALLENGE
+ * took.
+ */
 static void check_echo_after_slow_challenge(void)
 {
 	answer_hello_after(2 * S, true);
@@ -93,17 +98,17 @@ static void check_echo_after_slow_challenge(void)
 }
 
 /*
- * Between machines, the first retransmission of an ECHO follows after three times the round trip of
- * the CHALLENGE; the interval then doubles.
+ * Checks an ECHO between machines: the first retransmission follows after three times the round
+ * trip of the CHALLENGE; the interval then doubles.
  */
 static void check_echo_between_machines(void)
 {
 	answer_hello_after(100 * MS, false);
 	advance_clock(4500 * MS - 1);
 	CHECK(count_sent(SIW_DGRAM_RD_ECHO) == 4 && !count_sent(SIW_DGRAM_RD_HELLO));
-	CHECK(interval_to_nth(SIW_DGRAM_RD_ECHO, 1) == 300 * MS &&
-	      interval_to_nth(SIW_DGRAM_RD_ECHO, 2) == 900 * MS);
-	CHECK(interval_to_nth(SIW_DGRAM_RD_ECHO, 3) == 2100 * MS);
+	CHECK(interval_to_nth_datagram(SIW_DGRAM_RD_ECHO, 1) == 300 * MS &&
+	      interval_to_nth_datagram(SIW_DGRAM_RD_ECHO, 2) == 900 * MS);
+	CHECK(interval_to_nth_datagram(SIW_DGRAM_RD_ECHO, 3) == 2100 * MS);
 	advance_clock(1);
 	CHECK(nth_sent(SIW_DGRAM_RD_HELLO, 0)->at - nth_sent(SIW_DGRAM_RD_ECHO, 0)->at ==
 	      4500 * MS);
@@ -119,7 +124,7 @@ static bool is_late_echo_accepted(uint64_t ns)
 	run_endpoint();
 	epoch = ntohl(nth_sent(SIW_DGRAM_RD_CHALLENGE, 0)->wire.source_epoch);
 	advance_clock(ns);
-	SEND_FROM_PEER(SIW_DGRAM_RD_ECHO, .rest = echo_body(), .len = ECHO);
+	SEND_FROM_PEER(SIW_DGRAM_RD_ECHO, .rest = body_of_echo(), .len = ECHO);
 	run_endpoint();
 	return siw_rd_n_peers(rd) == 1;
 }
@@ -132,7 +137,7 @@ static void check_cookie_lifetime(void)
 	CHECK(!siw_setting_set("rd_idle_ms", 30000));
 }
 
-/* Retransmission time-outs before a round trip has been measured. */
+/* Checks the retransmission time-outs before a round trip has been measured. */
 static void check_first_timeouts(void)
 {
 	uint64_t each[] = { 200, 200, 400, 800, 1000, 1000, 1000 }, at = 0;
@@ -143,7 +148,7 @@ static void check_first_timeouts(void)
 	advance_clock(9 * S);
 	for (uint32_t i = 0; i < sizeof(each) / sizeof(each[0]); i++) {
 		at += each[i] * MS;
-		CHECK(interval_to_nth(SIW_DGRAM_RD_DATA, i + 1) == at);
+		CHECK(interval_to_nth_datagram(SIW_DGRAM_RD_DATA, i + 1) == at);
 	}
 }
 
@@ -164,8 +169,9 @@ static void make_round_trips(uint32_t n, uint64_t rtt)
 }
 
 /*
- * After a loss, the last datagram is sent again after 2 SRTT plus 0.2 to 1 ms (tail-loss probe).
- * Further retransmissions follow after RTO, at least 20 ms, which doubles up to one second.
+ * Checks the time-outs after a loss: the last datagram is sent again after 2 SRTT plus 0.2 to 1 ms
+ * (tail-loss probe). Further retransmissions follow after RTO, at least 20 ms, which doubles up to
+ * one second.
  */
 static void check_timeouts_after_loss(void)
 {
@@ -179,15 +185,16 @@ static void check_timeouts_after_loss(void)
 	send_segment(1);
 	advance_clock(9 * S);
 	at = siw_rd_cc_pto(peer_record()->cc);
-	CHECK(interval_to_nth(SIW_DGRAM_RD_DATA, 1) == at && at >= 4 * MS && at <= 4500 * US);
+	CHECK(interval_to_nth_datagram(SIW_DGRAM_RD_DATA, 1) == at && at >= 4 * MS &&
+	      at <= 4500 * US);
 	for (uint32_t i = 2; i < 10; i++) {
 		at += rto;
-		CHECK(interval_to_nth(SIW_DGRAM_RD_DATA, i) == at);
+		CHECK(interval_to_nth_datagram(SIW_DGRAM_RD_DATA, i) == at);
 		rto = 2 * rto < S ? 2 * rto : S;
 	}
 }
 
-/* RTO is SRTT + 4 RTTVAR (RFC 6298) if that is more than the minimum. */
+/* Checks that RTO is SRTT + 4 RTTVAR (RFC 6298) if that is more than the minimum. */
 static void check_timeout_of_long_round_trip(void)
 {
 	open_endpoint();
@@ -196,8 +203,8 @@ static void check_timeout_of_long_round_trip(void)
 	CHECK(peer_record()->cc->srtt == 50 * MS && peer_record()->cc->rto == 150 * MS);
 	send_segment(1);
 	advance_clock(252 * MS);
-	CHECK(interval_to_nth(SIW_DGRAM_RD_DATA, 1) == 101 * MS);
-	CHECK(interval_to_nth(SIW_DGRAM_RD_DATA, 2) == 251 * MS);
+	CHECK(interval_to_nth_datagram(SIW_DGRAM_RD_DATA, 1) == 101 * MS);
+	CHECK(interval_to_nth_datagram(SIW_DGRAM_RD_DATA, 2) == 251 * MS);
 	CHECK(count_sent(SIW_DGRAM_RD_DATA) == 3);
 }
 
@@ -221,15 +228,15 @@ static void check_ack_delay_subtracted(void)
 	CHECK(srtt_with_ack_delay(900) == 50 * MS - 900 * US);
 }
 
-/* An implausibly long acknowledgement delay is ignored. */
+/* Checks that an implausibly long acknowledgement delay is ignored. */
 static void check_long_ack_delay_ignored(void)
 {
 	CHECK(srtt_with_ack_delay(30000) == 50 * MS);
 }
 
 /*
- * Karn's algorithm: a doubled time-out is kept until a datagram that was sent only once yields a
- * round trip (RFC 6298 section 5).
+ * Checks Karn's algorithm: a doubled time-out is kept until a datagram that was sent only once
+ * yields a round trip (RFC 6298 section 5).
  */
 static void check_backoff_is_kept(void)
 {
@@ -248,8 +255,8 @@ static void check_backoff_is_kept(void)
 	advance_clock(80 * MS - 1);
 	CHECK(count_sent(SIW_DGRAM_RD_DATA) == 1);
 	advance_clock(160 * MS + 1);
-	CHECK(interval_to_nth(SIW_DGRAM_RD_DATA, 1) == 80 * MS &&
-	      interval_to_nth(SIW_DGRAM_RD_DATA, 2) == 240 * MS);
+	CHECK(interval_to_nth_datagram(SIW_DGRAM_RD_DATA, 1) == 80 * MS &&
+	      interval_to_nth_datagram(SIW_DGRAM_RD_DATA, 2) == 240 * MS);
 	SEND_FROM_PEER(SIW_DGRAM_RD_ACK, .acknowledged = 62, .credit = 4096);
 	run_endpoint();
 	CHECK(peer_record()->backoff == 4 && peer_record()->rtos == 0);
@@ -263,10 +270,10 @@ static void check_backoff_is_kept(void)
 	n_sent = 0;
 	send_segment(1);
 	advance_clock(20 * MS);
-	CHECK(interval_to_nth(SIW_DGRAM_RD_DATA, 1) == siw_rd_cc_pto(peer_record()->cc));
+	CHECK(interval_to_nth_datagram(SIW_DGRAM_RD_DATA, 1) == siw_rd_cc_pto(peer_record()->cc));
 }
 
-static void send_data(uint32_t psn, uint32_t octets)
+static void send_data_from_peer(uint32_t psn, uint32_t octets)
 {
 	static const uint8_t body[SIW_RD_BATCH / 2 + 1];
 
@@ -277,7 +284,7 @@ static void check_ack_of_one(void)
 {
 	open_endpoint();
 	establish_contact();
-	send_data(0, 1);
+	send_data_from_peer(0, 1);
 	run_endpoint();
 	advance_clock(20 * US - 1);
 	CHECK(taken == 1 && !n_sent);
@@ -291,8 +298,8 @@ static void check_ack_of_two(void)
 {
 	open_endpoint();
 	establish_contact();
-	send_data(0, 1);
-	send_data(1, 1);
+	send_data_from_peer(0, 1);
+	send_data_from_peer(1, 1);
 	run_endpoint();
 	CHECK(n_sent == 1 && ntohl(log_[0].wire.acknowledged[0]) == EPOCH + 2);
 }
@@ -302,16 +309,19 @@ static void check_ack_of_many(void)
 	open_endpoint();
 	establish_contact();
 	for (uint32_t i = 0; i < 127; i++)
-		send_data(i, 1);
+		send_data_from_peer(i, 1);
 	run_endpoint();
-	/* An ACK after 64 datagrams, and one for the rest when the socket is empty. */
+	/*
+	 * One ACK is sent after 64 datagrams, and another for the other datagrams when the socket
+	 * is empty.
+	 */
 	CHECK(n_sent == 2 && ntohl(log_[0].wire.acknowledged[0]) == EPOCH + 64);
 	CHECK(ntohl(log_[1].wire.acknowledged[0]) == EPOCH + 127);
 }
 
 /*
- * At most 16 datagrams longer than half of a batch may wait for an acknowledgement; of shorter
- * ones, 64.
+ * Checks that at most 16 datagrams longer than half of a batch wait for an acknowledgement; of
+ * shorter datagrams, 64.
  */
 static void check_ack_of_long_datagrams(void)
 {
@@ -320,7 +330,7 @@ static void check_ack_of_long_datagrams(void)
 	open_endpoint();
 	establish_contact();
 	for (uint32_t i = 0; i < 40; i++)
-		send_data(i, longest_of_others + 1);
+		send_data_from_peer(i, longest_of_others + 1);
 	run_endpoint();
 	CHECK(taken == 40 && n_sent == 3);
 	CHECK(ntohl(log_[0].wire.acknowledged[0]) == EPOCH + 16);
@@ -328,7 +338,7 @@ static void check_ack_of_long_datagrams(void)
 	CHECK(ntohl(log_[2].wire.acknowledged[0]) == EPOCH + 40);
 	n_sent = 0;
 	for (uint32_t i = 40; i < 80; i++)
-		send_data(i, longest_of_others);
+		send_data_from_peer(i, longest_of_others);
 	run_endpoint();
 	CHECK(taken == 80 && n_sent == 1);
 	CHECK(ntohl(log_[0].wire.acknowledged[0]) == EPOCH + 80);
@@ -342,11 +352,11 @@ static void check_ack_after_gap(void)
 	open_endpoint();
 	establish_contact();
 	for (uint32_t i = 1; i <= 8 + 16; i++)
-		send_data(i, 1);
+		send_data_from_peer(i, 1);
 	run_endpoint();
 	/*
-	 * The first datagrams are acknowledged one by one, as more might not follow; then there is
-	 * one ACK for eight.
+	 * The first datagrams are acknowledged one by one, as more might not follow; then one ACK
+	 * acknowledges eight.
 	 */
 	CHECK(n_sent == 8 + 2 || n_sent == 8 + 3);
 	CHECK(ntohl(log_[n_sent - 1].wire.acknowledged[0]) == EPOCH);
@@ -356,7 +366,10 @@ static void check_ack_after_gap(void)
 	CHECK(ntohs(range->gap) == 1 && ntohs(range->length) == 24);
 }
 
-/* A peer that does not answer is reported lost at its time limit, and at most a fifth later. */
+/*
+ * Checks that a peer that does not answer is reported lost at its time limit, and at most a fifth
+ * of the limit later.
+ */
 static void check_peer_timeout(void)
 {
 	open_endpoint();
@@ -393,8 +406,8 @@ static bool is_evicted_after(uint64_t ns, bool gave)
 static void check_peer_eviction(void)
 {
 	/*
-	 * One millisecond more, because the lifetime of the peer's ECHO is also 30 s and counts in
-	 * milliseconds.
+	 * The limit is one millisecond more, because the lifetime of the peer's ECHO is also 30 s
+	 * and counts in milliseconds.
 	 */
 	CHECK(!is_evicted_after(30 * S - 1, true) && is_evicted_after(30 * S + MS, true));
 	CHECK(is_evicted_after(MS, false));
@@ -416,7 +429,7 @@ static void check_credit_probe(void)
 	CHECK(!count_sent(SIW_DGRAM_RD_DATA) && count_sent(SIW_DGRAM_RD_PROBE) == 1);
 }
 
-/* Sends segments of full length for ns nanoseconds; each is acknowledged immediately. */
+/* Sends segments of full length for ns nanoseconds; each segment is acknowledged immediately. */
 static void send_full_segments(uint64_t ns)
 {
 	for (uint64_t end = elapsed_ns() + ns; elapsed_ns() < end;) {
@@ -431,8 +444,8 @@ static void send_full_segments(uint64_t ns)
 }
 
 /*
- * Probes the route's MTU and then a smaller datagram length, three times each, 2 RTO apart; and
- * again ten seconds later.
+ * Checks that the route's MTU and then a smaller datagram length are probed, three times each, 2
+ * RTO apart; and again ten seconds later.
  */
 static void check_mtu_probes(void)
 {
@@ -446,16 +459,16 @@ static void check_mtu_probes(void)
 	CHECK(count_sent(SIW_DGRAM_RD_PROBE) == 6);
 	for (uint32_t i = 0; i < 6; i++) {
 		CHECK(nth_sent(SIW_DGRAM_RD_PROBE, i)->len == (i < 3 ? 1400 : 1280) - 28u);
-		CHECK(interval_to_nth(SIW_DGRAM_RD_PROBE, i) == i * 2 * 20 * MS);
+		CHECK(interval_to_nth_datagram(SIW_DGRAM_RD_PROBE, i) == i * 2 * 20 * MS);
 	}
 	send_full_segments(600 * MS);
-	CHECK(interval_to_nth(SIW_DGRAM_RD_PROBE, 6) >= 240 * MS + 10 * S);
-	CHECK(interval_to_nth(SIW_DGRAM_RD_PROBE, 6) <= 240 * MS + 10 * S + 2 * MS);
+	CHECK(interval_to_nth_datagram(SIW_DGRAM_RD_PROBE, 6) >= 240 * MS + 10 * S);
+	CHECK(interval_to_nth_datagram(SIW_DGRAM_RD_PROBE, 6) <= 240 * MS + 10 * S + 2 * MS);
 }
 
 /*
- * When long datagrams no longer pass, larger lengths are probed again one second later, while
- * segments of full length are sent.
+ * Checks that when long datagrams no longer pass, larger lengths are probed again one second later,
+ * while segments of full length are sent.
  */
 static void check_mtu_probes_after_loss(void)
 {
@@ -486,7 +499,10 @@ static void check_mtu_probes_after_loss(void)
 	CHECK(nth_sent(SIW_DGRAM_RD_PROBE, 0)->at <= lowered + S + 2 * MS);
 }
 
-/* A rate limit: `at_once` answers are sent immediately, then one for each interval of `each` ns. */
+/*
+ * Checks a rate limit: `at_once` answers are sent immediately, then one answer for each interval of
+ * `each` ns.
+ */
 static void check_rate_limit(const struct peer_datagram *what, int answer, uint32_t at_once,
 			     uint64_t each)
 {
@@ -510,14 +526,14 @@ static void check_rate_limit(const struct peer_datagram *what, int answer, uint3
 	CHECK(count_sent(answer) == at_once + 10);
 }
 
-static void check_challenge_rate(void)
+static void check_challenge_rate_limit(void)
 {
 	check_rate_limit(&(struct peer_datagram){ SIW_DGRAM_RD_HELLO, .rest = hello_body,
 						  .len = sizeof(hello_body) },
 			 SIW_DGRAM_RD_CHALLENGE, 1000, 100 * US);
 }
 
-static void check_bye_rate(void)
+static void check_bye_rate_limit(void)
 {
 	check_rate_limit(&(struct peer_datagram){ SIW_DGRAM_RD_PROBE }, SIW_DGRAM_RD_BYE, 20,
 			 5 * MS);
@@ -526,8 +542,8 @@ static void check_bye_rate(void)
 /* ---- acknowledgements ------------------------------------------------------------------------ */
 
 /*
- * Segments that are queued for lack of credit and were never sent cannot be acknowledged, whatever
- * the peer claims.
+ * Checks that segments that are queued for lack of credit and were never sent cannot be
+ * acknowledged, whatever the peer claims.
  */
 static void check_ack_of_unsent_ignored(void)
 {
@@ -548,8 +564,8 @@ static void check_ack_of_unsent_ignored(void)
 	run_endpoint();
 	CHECK(siw_rd_accepted(peer_record(), SIW_RD_REQUESTS) == 0);
 	/*
-	 * A range is ignored for segments that were never sent, and counts for those that were
-	 * sent.
+	 * An acknowledged range is ignored for segments that were never sent, and counts for
+	 * segments that were sent.
 	 */
 	SEND_FROM_PEER(SIW_DGRAM_RD_ACK, .credit = 2, .rest = &all, .len = sizeof(all));
 	run_endpoint();
@@ -565,7 +581,7 @@ static void check_ack_of_unsent_ignored(void)
 	CHECK(siw_rd_accepted(peer_record(), SIW_RD_REQUESTS) == 5);
 }
 
-/* Each range acknowledges its own datagrams, and no others. */
+/* Checks that each range of an ACK acknowledges its own datagrams, and no others. */
 static void check_ack_ranges(void)
 {
 	/* For each range: how many datagrams are missing, and how many arrived after them. */
@@ -608,7 +624,7 @@ static void check_ack_ranges(void)
 
 /* ---- a full socket --------------------------------------------------------------------------- */
 
-/* The socket becomes writable again, and the endpoint is notified. */
+/* Makes the socket writable again and notifies the endpoint. */
 static void make_socket_writable(void)
 {
 	net.full = false;
@@ -617,7 +633,7 @@ static void make_socket_writable(void)
 }
 
 /* Checks that the log holds n DATA datagrams with consecutive PSNs from `first`, each once. */
-static void check_sent_in_order(uint32_t first, uint32_t n)
+static void check_data_sent_in_order(uint32_t first, uint32_t n)
 {
 	CHECK(count_sent(SIW_DGRAM_RD_DATA) == n);
 	for (uint32_t i = 0; i < n; i++)
@@ -625,8 +641,8 @@ static void check_sent_in_order(uint32_t first, uint32_t n)
 }
 
 /*
- * Datagrams that a full socket rejected are sent when there is room, once and in order; no timer
- * treats them as lost.
+ * Checks that datagrams that a full socket rejected are sent when there is space, once and in
+ * order, and that no timer treats them as lost.
  */
 static void check_full_socket(bool no_batches)
 {
@@ -644,10 +660,10 @@ static void check_full_socket(bool no_batches)
 	advance_clock(MS);
 	CHECK(!n_sent);
 	make_socket_writable();
-	check_sent_in_order(60, 5);
+	check_data_sent_in_order(60, 5);
 	CHECK(!rd->blocked && siw_link_empty(&peer_record()->starved));
 	advance_clock(4 * MS);
-	check_sent_in_order(60, 5);
+	check_data_sent_in_order(60, 5);
 	SEND_FROM_PEER(SIW_DGRAM_RD_ACK, .acknowledged = 65, .credit = 4096);
 	run_endpoint();
 	CHECK(siw_rd_accepted(peer_record(), SIW_RD_REQUESTS) == 65);
@@ -663,7 +679,10 @@ static void check_full_socket_without_batches(void)
 	check_full_socket(true);
 }
 
-/* One datagram was sent before the socket became full: the rest waits behind it. */
+/*
+ * Checks a socket that becomes full after one datagram was sent: the other datagrams wait until the
+ * socket has space.
+ */
 static void check_full_socket_after_first(void)
 {
 	open_endpoint();
@@ -674,45 +693,45 @@ static void check_full_socket_after_first(void)
 	send_segment(1);
 	CHECK(count_sent(SIW_DGRAM_RD_DATA) == 1);
 	/*
-	 * The retransmission time-out of the first datagram also finds no room, and the datagram
-	 * keeps its place in the order.
+	 * The retransmission time-out of the first datagram also finds the socket full, and the
+	 * datagram keeps its place in the order.
 	 */
 	advance_clock(3 * S);
 	CHECK(count_sent(SIW_DGRAM_RD_DATA) == 1 && peer_record()->seq[0].nxt == 3);
 	n_sent = 0;
 	make_socket_writable();
-	check_sent_in_order(0,
-			    2); /* at most two datagrams are sent after a time-out (DGRAM-CC-10) */
+	check_data_sent_in_order(
+		0, 2); /* at most two datagrams are sent after a time-out (DGRAM-CC-10) */
 	SEND_FROM_PEER(SIW_DGRAM_RD_ACK, .acknowledged = 2, .credit = 4096);
 	run_endpoint();
-	check_sent_in_order(0, 3);
+	check_data_sent_in_order(0, 3);
 	SEND_FROM_PEER(SIW_DGRAM_RD_ACK, .acknowledged = 3, .credit = 4096);
 	run_endpoint();
 	CHECK(siw_rd_accepted(peer_record(), SIW_RD_REQUESTS) == 3 && !news[SIW_RD_GONE]);
 }
 
 /*
- * An acknowledgement that finds the socket full is dropped. When the peer retransmits the datagram,
- * it is acknowledged again.
+ * Checks that an acknowledgement that finds the socket full is dropped. When the peer retransmits
+ * the datagram, the datagram is acknowledged again.
  */
 static void check_full_socket_drops_ack(void)
 {
 	open_endpoint();
 	establish_contact();
 	net.full = true;
-	send_data(0, 1);
+	send_data_from_peer(0, 1);
 	run_endpoint();
 	advance_clock(MS);
 	CHECK(taken == 1 && !n_sent);
 	net.full = false;
-	send_data(0, 1);
+	send_data_from_peer(0, 1);
 	run_endpoint();
 	CHECK(taken == 1 && n_sent == 1 && ntohl(log_[0].wire.acknowledged[0]) == EPOCH + 1);
 }
 
 /*
- * Messages to a second peer are sent when the socket has room again, together with those of the
- * first peer, and do not wait for a time-out.
+ * Checks that messages to a second peer are sent when the socket has space again, together with
+ * those of the first peer, and do not wait for a time-out.
  */
 static void check_full_socket_other_peer(void)
 {
@@ -737,7 +756,10 @@ static void check_full_socket_other_peer(void)
 	CHECK(ntohl(nth_sent(SIW_DGRAM_RD_DATA, 1)->wire.llp.psn) == epoch);
 }
 
-/* A peer that is closed while it waits for room is removed from the queue of waiting peers. */
+/*
+ * Checks that a peer that is closed while it waits for space in the socket is removed from the
+ * queue of waiting peers.
+ */
 static void check_full_socket_peer_closed(void)
 {
 	open_endpoint();
@@ -761,7 +783,7 @@ static const struct {
 	{ "echo-far", check_echo_after_slow_challenge },
 	{ "hello-near", check_hello_retransmission_on_host },
 	{ "echo-near", check_echo_on_host },
-	{ "meeting", check_meet_time_limit },
+	{ "meeting", check_contact_time_limit },
 	{ "cookie", check_cookie_lifetime },
 	{ "retransmission-first", check_first_timeouts },
 	{ "retransmission", check_timeouts_after_loss },
@@ -779,8 +801,8 @@ static const struct {
 	{ "asked", check_credit_probe },
 	{ "longer", check_mtu_probes },
 	{ "longer-soon", check_mtu_probes_after_loss },
-	{ "challenges", check_challenge_rate },
-	{ "byes", check_bye_rate },
+	{ "challenges", check_challenge_rate_limit },
+	{ "byes", check_bye_rate_limit },
 	{ "full-socket-together", check_full_socket_batch },
 	{ "full-socket-one-by-one", check_full_socket_without_batches },
 	{ "full-socket-amid", check_full_socket_after_first },

@@ -44,8 +44,8 @@ uint64_t elapsed_ns(void);
  */
 void advance_clock(uint64_t ns);
 /*
- * A datagram of the simulated peer with these header fields and the octets behind the header; it is
- * available immediately.
+ * A datagram of the simulated peer with these header fields and the octets after the header; the
+ * datagram is available to the endpoint immediately.
  */
 struct peer_datagram {
 	int type;
@@ -70,7 +70,7 @@ extern const uint8_t hello_body[SIW_RD_HELLO_LEAST];
 enum { OFFER = 16, ECHO = OFFER + SIW_RD_COOKIE_LEN };
 const uint8_t *body_with_cookie(const void *cookie);
 /* Returns the body of the ECHO that answers the first CHALLENGE in the log. */
-const uint8_t *echo_body(void);
+const uint8_t *body_of_echo(void);
 /* Delivers the datagrams in flight and runs the endpoint until it has handled all of them. */
 void run_endpoint(void);
 /* Establishes contact, started by the simulated peer, and then clears the log. */

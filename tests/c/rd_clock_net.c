@@ -17,7 +17,7 @@ static struct siw_llp_port port;
 static uint64_t began, accepted;
 static uint32_t logged; /* datagrams of net.kept that are already in log_ */
 
-static bool knows_every_datagram(int end, int place)
+static bool has_record_of_any_peer(int end, int place)
 {
 	(void)end, (void)place;
 	return true;
@@ -36,7 +36,7 @@ void open_endpoint(void)
 	stranger = ENDS;
 	holds = false;
 	memset(news, 0, sizeof(news));
-	net.knows = knows_every_datagram;
+	net.knows = has_record_of_any_peer;
 	began = net.now;
 	if (!log_)
 		log_ = calloc(LOG, sizeof(*log_));
@@ -165,7 +165,7 @@ const uint8_t *body_with_cookie(const void *cookie)
 	return body;
 }
 
-const uint8_t *echo_body(void)
+const uint8_t *body_of_echo(void)
 {
 	const uint8_t *rest = nth_sent(SIW_DGRAM_RD_CHALLENGE, 0)->rest;
 
@@ -177,7 +177,7 @@ void establish_contact(void)
 	SEND_FROM_PEER(SIW_DGRAM_RD_HELLO, .rest = hello_body, .len = sizeof(hello_body));
 	run_endpoint();
 	epoch = ntohl(nth_sent(SIW_DGRAM_RD_CHALLENGE, 0)->wire.source_epoch);
-	SEND_FROM_PEER(SIW_DGRAM_RD_ECHO, .credit = 4096, .rest = echo_body(), .len = ECHO);
+	SEND_FROM_PEER(SIW_DGRAM_RD_ECHO, .credit = 4096, .rest = body_of_echo(), .len = ECHO);
 	run_endpoint();
 	CHECK(count_sent(SIW_DGRAM_RD_ACK) == 1);
 	n_sent = 0;

@@ -2,8 +2,8 @@
 /*
  * Two RD endpoints establish contact over a bad line, with a clock that the test controls: the
  * round trip is two seconds, and 30% of the datagrams in each direction are lost. For 99 of 100
- * seeds contact must be established within a minute, in one incarnation. The argument: "one" if one
- * endpoint starts, or "both".
+ * seeds contact must be established within a minute, in one incarnation. The argument is "one" if
+ * one endpoint starts, or "both".
  */
 #include "fuzz_rd.h"
 
@@ -23,7 +23,7 @@ static uint32_t random_number(void)
 	return rng_state >> 8;
 }
 
-static bool knows_every_datagram(int end, int place)
+static bool has_record_of_any_peer(int end, int place)
 {
 	(void)end, (void)place;
 	return true;
@@ -48,7 +48,10 @@ static void open_end(int i, uint32_t seed)
 	ends[i]->key = (struct siw_sipkey){ { seed, (uint64_t)i } };
 }
 
-/* Each datagram sent since the last call is lost, or scheduled for arrival. */
+/*
+ * Decides for each datagram that was sent since the last call whether it is lost or when it
+ * arrives.
+ */
 static void schedule_arrivals(void)
 {
 	while (known < net.n_in_flight) {
@@ -81,7 +84,7 @@ static void deliver_arrived(void)
 	memmove(due, due + 1, known * sizeof(due[0]));
 }
 
-static void advance_to_next(void)
+static void advance_to_next_arrival_or_timer(void)
 {
 	uint64_t next = known ? due[0] : UINT64_MAX;
 
@@ -106,7 +109,7 @@ static bool try_handshake(uint32_t seed, int senders)
 	bool met = false;
 
 	fuzz_net_reset();
-	net.knows = knows_every_datagram;
+	net.knows = has_record_of_any_peer;
 	known = 0;
 	parted = false;
 	rng_state = seed * 2654435761u;
@@ -117,7 +120,7 @@ static bool try_handshake(uint32_t seed, int senders)
 		CHECK(siw_rd_tx(peer_of_end(i), SIW_RD_REQUESTS, "x", 1, NULL, 0) == 1);
 	schedule_arrivals();
 	while (!met && net.now - began < GOAL) {
-		advance_to_next();
+		advance_to_next_arrival_or_timer();
 		met = peer_of_end(0)->state == SIW_RD_OPEN && peer_of_end(1)->state == SIW_RD_OPEN;
 	}
 	CHECK(!parted && (!met || (peer_of_end(0)->epoch == peer_of_end(1)->peer_epoch &&

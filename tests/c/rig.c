@@ -99,7 +99,7 @@ static struct siw_cm_id *rig_expect_event(struct rig *rig, int type)
 	struct siw_cm_event event;
 	int r;
 
-	/* A time-out of zero, since a wait would be a cancellation point. */
+	/* The poll uses a time-out of zero, since a wait would be a cancellation point. */
 	do {
 		sched_yield();
 		r = siw_cm_get_event(rig->cm, &event, 0);
@@ -194,7 +194,7 @@ int post_write(struct end *end, unsigned int slot, unsigned int size, uint64_t w
 	return siw_post_send(end->qp, &wr, &bad);
 }
 
-void await(struct end *end, struct siw_wc *wc, int n)
+void await_completions(struct end *end, struct siw_wc *wc, int n)
 {
 	long deadline = now_ms() + LIMIT_MS;
 	int have = 0;
@@ -219,8 +219,8 @@ void exchange(struct end *a, struct end *b, unsigned int size, char first)
 	check(post_recv(b, 1));
 	memset(a->mem, first, size);
 	check(post_send(a, 0, size, 7));
-	await(a, wc, a == b ? 2 : 1);
+	await_completions(a, wc, a == b ? 2 : 1);
 	if (a != b)
-		await(b, wc, 1);
+		await_completions(b, wc, 1);
 	must(b->mem[SLOT] == first && b->mem[SLOT + size - 1] == first);
 }

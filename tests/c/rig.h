@@ -51,7 +51,7 @@ long now_ms(void);
 
 void rig_open(struct rig *rig);
 void rig_close(struct rig *rig);
-/* Creates a UD queue pair in RTS that sends to the one at dest, or to itself. */
+/* Creates a UD queue pair in RTS that sends to the queue pair of dest, or to itself. */
 void ud_open(struct end *end, struct rig *rig, unsigned int slots, const struct end *dest);
 /* Creates two connected RC queue pairs, possibly on the same rig. */
 void rc_open(struct end *a, struct rig *of_a, struct end *b, struct rig *of_b, unsigned int slots);
@@ -67,7 +67,7 @@ int post_write(struct end *end, unsigned int slot, unsigned int size, uint64_t w
  * Polls for exactly n completions; aborts the program if one has failed or they do not arrive in
  * time.
  */
-void await(struct end *end, struct siw_wc *wc, int n);
+void await_completions(struct end *end, struct siw_wc *wc, int n);
 /*
  * Sends a message of size octets from a to b and waits for its completions. a and b may be the
  * same.

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * A round of many posts counts as dense, however long its posts take together. If each post makes a
- * system call (as before batching starts), sixty posts take as long as the gap that would make
- * rounds of two posts count as sparse. The posting thread has a clock that only its posts advance,
- * independent of the machine's load (--wrap).
+ * Tests that a round of many posts counts as dense, however long its posts take together. If each
+ * post makes a system call (as before batching starts), sixty posts take as long as the gap that
+ * would make rounds of two posts count as sparse. The posting thread has a clock that only its
+ * posts advance, independent of the machine's load (--wrap).
  */
 #include <pthread.h>
 #include <stdbool.h>
@@ -20,7 +20,10 @@
 static struct rig rig;
 static struct end end;
 
-/* Polls until no completion is left: only a poll that reads the sockets ends a round. */
+/*
+ * Polls until no completion is left, because only a poll that reads the sockets ends a round of
+ * posts.
+ */
 static void poll_all_cqs(void)
 {
 	struct siw_wc wc[SLOTS];
@@ -30,7 +33,7 @@ static void poll_all_cqs(void)
 }
 
 static pthread_t poster;
-static long posted_ns = 1000000000; /* time in ns shown by that thread's clock */
+static long posted_ns = 1000000000; /* time in ns shown by the posting thread's clock */
 
 int __real_clock_gettime(clockid_t clock, struct timespec *now);
 int __wrap_clock_gettime(clockid_t clock, struct timespec *now);
@@ -44,10 +47,10 @@ int __wrap_clock_gettime(clockid_t clock, struct timespec *now)
 }
 
 /*
- * Posts POSTS Sends, POST_NS ns apart, without polling. Returns whether some are held back for
- * batching, as happens while the device's thread naps.
+ * Posts POSTS Sends, POST_NS ns apart, without polling. Returns whether some Sends are held back
+ * for batching, as happens while the device's thread naps.
  */
-static bool some_are_batched(void)
+static bool are_some_sends_batched(void)
 {
 	for (unsigned int i = 0; i < POSTS; i++) {
 		check(post_send(&end, i, 8, i));
@@ -65,7 +68,7 @@ int main(void)
 	ud_open(&end, &rig, SLOTS, NULL);
 	poster = pthread_self();
 	until = time(NULL) + LIMIT_MS / 1000;
-	while (!some_are_batched()) {
+	while (!are_some_sends_batched()) {
 		must(time(NULL) < until);
 		poll_all_cqs();
 	}

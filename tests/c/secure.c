@@ -22,7 +22,7 @@ const char *__lsan_default_options(void)
 	return "detect_leaks=0";
 }
 
-static const char *text_or_none(const char *s)
+static const char *text_or_placeholder(const char *s)
 {
 	return s ? s : "none";
 }
@@ -36,9 +36,9 @@ int main(void)
 		return 1;
 	printf("secure %lu\n", getauxval(AT_SECURE));
 	printf("crc %lld\n", (long long)siw_settings()->crc);
-	printf("capture %s %d\n", text_or_none(siw_setting_capture()), siw_capture_on());
-	printf("faults %s\n", text_or_none(siw_setting_faults()));
-	printf("counters %s\n", text_or_none(siw_counters_path()));
+	printf("capture %s %d\n", text_or_placeholder(siw_setting_capture()), siw_capture_on());
+	printf("faults %s\n", text_or_placeholder(siw_setting_faults()));
+	printf("counters %s\n", text_or_placeholder(siw_counters_path()));
 	siw_close_device(context);
 	siw_free_device_list(devices);
 	return 0;

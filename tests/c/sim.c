@@ -53,7 +53,7 @@ static int n_ends;
 
 /* ---- endpoints ------------------------------------------------------------------------------- */
 
-static struct siw_addr addr_of(int i)
+static struct siw_addr address_of_host(int i)
 {
 	char text[32];
 	struct siw_addr addr;
@@ -66,7 +66,7 @@ static struct siw_addr addr_of(int i)
 static void add_hosts(int n)
 {
 	for (int i = 0; i < n; i++) {
-		struct siw_addr addr = addr_of(i);
+		struct siw_addr addr = address_of_host(i);
 
 		ends[i].host = siw_sim_host_add(&addr, 1, 0);
 		must(ends[i].host == i);
@@ -96,7 +96,7 @@ static void open_end(struct end *end, int type)
 		.max_write_records = type == SIW_QPT_UD || type == SIW_QPT_RD ? 8 : 0,
 	};
 
-	end->addr = attr.addr = addr_of((int)(end - ends));
+	end->addr = attr.addr = address_of_host((int)(end - ends));
 	end->ctx = siw_open_device_by_addr(&end->addr);
 	must(end->ctx);
 	end->pd = siw_alloc_pd(end->ctx);
@@ -175,8 +175,8 @@ static int post_send(struct end *end, int to, uint32_t number, uint32_t length)
 	return siw_post_send(end->qp, &wr, NULL);
 }
 
-/* Polls until there is one completion. */
-static struct siw_wc sim_poll_one(struct end *end)
+/* Polls until there is one completion, and returns that completion. */
+static struct siw_wc poll_one_completion(struct end *end)
 {
 	struct siw_wc wc;
 	int n;
@@ -189,7 +189,7 @@ static struct siw_wc sim_poll_one(struct end *end)
 
 static void expect_completion(struct end *end, int opcode)
 {
-	struct siw_wc wc = sim_poll_one(end);
+	struct siw_wc wc = poll_one_completion(end);
 
 	must(wc.status == SIW_WC_SUCCESS);
 	must(wc.opcode == opcode);
@@ -216,7 +216,7 @@ struct stream {
 	uint32_t posted, sent, received;
 };
 
-/* 1000 messages in each direction over a lossy network arrive once and in order. */
+/* Checks that 1000 messages in each direction over a lossy network arrive once and in order. */
 static void scenario_rd(void)
 {
 	enum { N = 1000 };
@@ -403,8 +403,8 @@ static void scenario_path_mtu(void)
 }
 
 /*
- * A peer that crashes: messages in flight to it fail because of an ICMP error, long before any
- * time-out.
+ * Checks a peer that crashes: messages in flight to the peer fail because of an ICMP error, long
+ * before any time-out.
  */
 static void scenario_crash(void)
 {
@@ -417,7 +417,7 @@ static void scenario_crash(void)
 	must(siw_post_send(ends[1].qp, &(struct siw_send_wr){ 0 }, NULL) == -ESTALE);
 	must(!siw_open_device_by_addr(&ends[1].addr));
 	must(!post_send(&ends[0], 1, 2, 64));
-	wc = sim_poll_one(&ends[0]);
+	wc = poll_one_completion(&ends[0]);
 	must(wc.status != SIW_WC_SUCCESS && wc.wr_id == 2);
 	printf("status=%d\n", wc.status);
 	printf("at=%" PRIu64 "\n", siw_sim_now());
@@ -429,8 +429,8 @@ static void scenario_crash(void)
 }
 
 /*
- * After a partition, the message fails when peer_timeout_ms have passed since the last datagram
- * that the peer answered.
+ * Checks that after a partition the message fails when peer_timeout_ms have passed since the last
+ * datagram that the peer answered.
  */
 static void scenario_partition(void)
 {
@@ -447,7 +447,7 @@ static void scenario_partition(void)
 	must(!siw_req_notify_cq(ends[0].cq, 0));
 	must(!siw_get_cq_event(ends[0].channel, &(struct siw_cq *){ 0 }, &(void *){ 0 }, -1));
 	siw_ack_cq_events(ends[0].cq, 1);
-	wc = sim_poll_one(&ends[0]);
+	wc = poll_one_completion(&ends[0]);
 	must(wc.status == SIW_WC_RETRY_EXC_ERR && wc.wr_id == 2);
 	printf("after=%" PRIu64 "\n", siw_sim_now() - began);
 	must(!siw_sim_cut(0, 1, 0) && !siw_sim_cut(1, 0, 0));
@@ -491,7 +491,7 @@ static void *run_echo_task(void *arg)
 	return NULL;
 }
 
-/* Two threads that block in turn. */
+/* Runs two threads that block in turn. */
 static void scenario_tasks(void)
 {
 	pthread_t threads[2];
@@ -513,7 +513,7 @@ static void scenario_tasks(void)
 	close_ends();
 }
 
-/* ---- */
+/* ---- main ------------------------------------------------------------------------------------ */
 
 static const struct {
 	const char *name;

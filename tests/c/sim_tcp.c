@@ -46,7 +46,7 @@ struct end {
 
 static struct end ends[MOST_ENDS];
 static int n_ends;
-/* How the scenario configures its queue pairs, and which address family it uses. */
+/* Options of the scenario: how its queue pairs connect, and which address family they use. */
 static int by_qpn, keep_unexpected;
 static bool ipv6;
 
@@ -190,7 +190,7 @@ static int post_request(struct end *end, int opcode, uint32_t number, uint32_t l
 	return siw_post_send(end->qp, &wr, NULL);
 }
 
-static bool holds_number(const uint8_t *at, uint32_t number, uint32_t length)
+static bool has_message_number(const uint8_t *at, uint32_t number, uint32_t length)
 {
 	for (uint32_t i = 0; i + sizeof(number) <= length; i += sizeof(number))
 		if (memcmp(at + i, &number, sizeof(number)) != 0)
@@ -198,7 +198,7 @@ static bool holds_number(const uint8_t *at, uint32_t number, uint32_t length)
 	return true;
 }
 
-static struct siw_wc tcp_poll_one(struct end *end)
+static struct siw_wc poll_one_completion(struct end *end)
 {
 	struct siw_wc wc;
 	int n;
@@ -211,7 +211,7 @@ static struct siw_wc tcp_poll_one(struct end *end)
 
 static void expect_completion(struct end *end, int opcode, uint64_t id)
 {
-	struct siw_wc wc = tcp_poll_one(end);
+	struct siw_wc wc = poll_one_completion(end);
 
 	must(wc.status == SIW_WC_SUCCESS && wc.opcode == opcode && wc.wr_id == id);
 }
@@ -222,7 +222,7 @@ struct flow {
 	uint32_t posted, sent, received;
 };
 
-static void flow_poll(struct end *end, struct flow *mine, struct flow *theirs)
+static void poll_flow_completion(struct end *end, struct flow *mine, struct flow *theirs)
 {
 	struct siw_wc wc;
 
@@ -234,7 +234,8 @@ static void flow_poll(struct end *end, struct flow *mine, struct flow *theirs)
 		return;
 	}
 	must(wc.opcode == SIW_WC_RECV && wc.wr_id == theirs->received);
-	must(holds_number(slot_address(end, wc.wr_id % RECEIVES), theirs->received, wc.byte_len));
+	must(has_message_number(slot_address(end, wc.wr_id % RECEIVES), theirs->received,
+				wc.byte_len));
 	must(wc.byte_len == 4 + theirs->received * 7 % 1000 * 4);
 	theirs->received++;
 	must(!post_recv(end, wc.wr_id + RECEIVES));
@@ -246,8 +247,8 @@ static bool flow_is_done(const struct flow *flow, uint32_t n)
 }
 
 /*
- * The Sends numbered `from` to n - 1 arrive in order and unchanged in both directions, with many
- * lengths.
+ * Checks that the Sends numbered `from` to n - 1 arrive in order and unchanged in both directions,
+ * with many lengths.
  */
 static void exchange_numbered_sends(struct end *a, struct end *b, uint32_t from, uint32_t n)
 {
@@ -270,7 +271,7 @@ static void exchange_numbered_sends(struct end *a, struct end *b, uint32_t from,
 				must(!post_request(both[i], SIW_WR_SEND, flow->posted++, length,
 						   NULL, 0));
 			}
-			flow_poll(both[i], flow, &flows[!i]);
+			poll_flow_completion(both[i], flow, &flows[!i]);
 		}
 }
 
@@ -288,7 +289,7 @@ static void scenario_lossy_link(void)
 	close_ends();
 }
 
-/* Duplicated and reordered segments cause nothing but delays. */
+/* Checks that duplicated and reordered segments cause nothing but delays. */
 static void scenario_disorder(void)
 {
 	must(!siw_sim_faults("loss=5%,burst=3,dup=5%,reorder=5%,delay=1ms"));
@@ -298,7 +299,10 @@ static void scenario_disorder(void)
 	close_ends();
 }
 
-/* A network queue that is much shorter than a window: the congestion window has to adapt to it. */
+/*
+ * Sends over a network queue that is much shorter than a window: the congestion window has to adapt
+ * to the queue.
+ */
 static void scenario_short_queue(void)
 {
 	must(!siw_sim_faults("rate=10Mbit,limit=8,delay=10ms"));
@@ -318,13 +322,16 @@ static void scenario_write_and_read(void)
 		must(!post_request(&ends[0], SIW_WR_RDMA_READ, n + 1, SLOT, &ends[1], 3));
 		expect_completion(&ends[0], SIW_WC_RDMA_WRITE, n);
 		expect_completion(&ends[0], SIW_WC_RDMA_READ, n + 1);
-		must(holds_number(slot_address(&ends[1], 3), n, SLOT));
-		must(holds_number(slot_address(&ends[0], RECEIVES + (n + 1) % RECEIVES), n, SLOT));
+		must(has_message_number(slot_address(&ends[1], 3), n, SLOT));
+		must(has_message_number(slot_address(&ends[0], RECEIVES + (n + 1) % RECEIVES), n,
+					SLOT));
 	}
 	close_ends();
 }
 
-/* Connecting takes one round trip for TCP, and another one for the MPA Request and Reply. */
+/*
+ * Checks the time of connecting: one round trip for TCP, and another for the MPA Request and Reply.
+ */
 static void scenario_connect_time(void)
 {
 	uint64_t began;
@@ -354,7 +361,7 @@ static void scenario_refused_connect(void)
 	close_ends();
 }
 
-/* A lost SYN is retransmitted after 1, 3 and 7 s. */
+/* Checks that a lost SYN is retransmitted after 1, 3 and 7 s. */
 static void scenario_lost_syn(void)
 {
 	uint64_t began;
@@ -372,7 +379,7 @@ static void scenario_lost_syn(void)
 	close_ends();
 }
 
-/* Data sent before a disconnect arrives. */
+/* Checks that data sent before a disconnect arrives. */
 static void scenario_disconnect_after_sends(void)
 {
 	enum { N = RECEIVES - 2 };
@@ -391,7 +398,7 @@ static void scenario_disconnect_after_sends(void)
 	for (uint32_t n = 0; n < N; n++)
 		expect_completion(&ends[1], SIW_WC_RECV, n);
 	for (uint32_t n = N; n < RECEIVES; n++) {
-		wc = tcp_poll_one(&ends[1]);
+		wc = poll_one_completion(&ends[1]);
 		must(wc.status == SIW_WC_WR_FLUSH_ERR && wc.wr_id == n);
 	}
 	must(wait_for_cm_event(&ends[1]).event == SIW_CM_DISCONNECTED);
@@ -399,7 +406,7 @@ static void scenario_disconnect_after_sends(void)
 }
 
 /*
- * The peer is killed with requests in flight. Its kernel still sends the responses that were
+ * Kills the peer with requests in flight. The peer's kernel still sends the responses that were
  * written before, until the next requests cause a reset.
  */
 static void scenario_crash(void)
@@ -421,14 +428,14 @@ static void scenario_crash(void)
 	began = siw_sim_now();
 	must(!siw_sim_host_crash(1));
 	for (uint32_t n = 0; n < N; n++) {
-		wc = tcp_poll_one(&ends[0]);
+		wc = poll_one_completion(&ends[0]);
 		must(wc.wr_id == n && (wc.status == SIW_WC_SUCCESS ? n == whole : n >= whole));
 		whole += wc.status == SIW_WC_SUCCESS;
 	}
 	must(whole > 0 && whole < N);
 	event = wait_for_cm_event(&ends[0]);
 	printf("event=%d\ntook=%" PRIu64 "\n", event.event, siw_sim_now() - began);
-	/* Nothing listens at that address any more. */
+	/* No program listens at the address of the killed peer any more. */
 	must(!siw_cm_destroy_id(ends[0].id) && !siw_destroy_qp(ends[0].qp));
 	create_qp(&ends[0]);
 	start_connect(&ends[0], &ends[1], 0);
@@ -447,8 +454,8 @@ static void scenario_crash(void)
 }
 
 /*
- * A partition of one minute: no data is lost, and the connection continues when the partition
- * heals.
+ * Checks a partition of one minute: no data is lost, and the connection continues when the
+ * partition heals.
  */
 static void scenario_healed_partition(void)
 {
@@ -466,12 +473,12 @@ static void scenario_healed_partition(void)
 	healed = siw_sim_now();
 	expect_completion(&ends[0], SIW_WC_RDMA_WRITE, 1);
 	expect_completion(&ends[0], SIW_WC_RDMA_READ, 2);
-	must(holds_number(slot_address(&ends[1], 40), 1, SLOT));
+	must(has_message_number(slot_address(&ends[1], 40), 1, SLOT));
 	printf("took=%" PRIu64 "\n", siw_sim_now() - healed);
 	close_ends();
 }
 
-/* A permanent partition: TCP gives up, and the request fails. */
+/* Checks a permanent partition: TCP ends the connection, and the request fails. */
 static void scenario_permanent_partition(void)
 {
 	uint64_t began;
@@ -484,14 +491,14 @@ static void scenario_permanent_partition(void)
 	must(!siw_sim_cut(0, 1, 1) && !siw_sim_cut(1, 0, 1));
 	began = siw_sim_now();
 	must(!post_request(&ends[0], SIW_WR_RDMA_READ, 1, SLOT, &ends[1], 40));
-	wc = tcp_poll_one(&ends[0]);
+	wc = poll_one_completion(&ends[0]);
 	must(wc.status != SIW_WC_SUCCESS && wc.wr_id == 1);
 	printf("took=%" PRIu64 "\n", siw_sim_now() - began);
 	close_ends();
 }
 
 /*
- * A receiver that reads nothing for a minute: TCP's window stops the sender. The connection
+ * Checks a receiver that reads nothing for a minute: TCP's window stops the sender. The connection
  * recovers even if the window update that reopens the window, or a window probe, is lost.
  */
 static void scenario_closed_window(void)
@@ -514,7 +521,8 @@ static void scenario_closed_window(void)
 	for (uint32_t received = 0; received < N; received++) {
 		must(!post_recv(&ends[1], received));
 		expect_completion(&ends[1], SIW_WC_RECV, received);
-		must(holds_number(slot_address(&ends[1], received % RECEIVES), received, SLOT));
+		must(has_message_number(slot_address(&ends[1], received % RECEIVES), received,
+					SLOT));
 		while (posted < N && posted - sent < RECEIVES)
 			must(!post_request(&ends[0], SIW_WR_SEND, posted++, SLOT, NULL, 0));
 		sent += (uint32_t)siw_poll_cq(ends[0].cq, 1, &wc);
@@ -548,7 +556,7 @@ static void modify_to_state(struct end *end, int state, const struct end *peer)
 	must(!siw_modify_qp(end->qp, &attr, mask));
 }
 
-/* Queue pairs that find each other by address and QPN; either may start first. */
+/* Connects queue pairs that find each other by address and QPN; either may start first. */
 static void scenario_connect_by_qpn(void)
 {
 	must(!siw_sim_faults("loss=2%,delay=2ms"));
@@ -564,7 +572,7 @@ static void scenario_connect_by_qpn(void)
 	close_ends();
 }
 
-/* The fault plan resets connections after a given number of octets. */
+/* Checks that the fault plan resets connections after a given number of octets. */
 static void scenario_planned_resets(void)
 {
 	struct siw_wc wc;
@@ -575,7 +583,7 @@ static void scenario_planned_resets(void)
 	connect_ends(&ends[0], &ends[1]);
 	do {
 		must(!post_request(&ends[0], SIW_WR_RDMA_WRITE, ++n, SLOT, &ends[1], 1));
-		wc = tcp_poll_one(&ends[0]);
+		wc = poll_one_completion(&ends[0]);
 	} while (wc.status == SIW_WC_SUCCESS);
 	must(wait_for_cm_event(&ends[0]).event == SIW_CM_DISCONNECTED);
 	must(wait_for_cm_event(&ends[1]).event == SIW_CM_DISCONNECTED);
@@ -583,7 +591,7 @@ static void scenario_planned_resets(void)
 	close_ends();
 }
 
-/* Many endpoints, each connected to the next one. */
+/* Creates many endpoints, each connected to the next one. */
 static void scenario_many_pairs(void)
 {
 	must(!siw_sim_faults("loss=1%,delay=2ms,rate=100Mbit"));
@@ -595,7 +603,7 @@ static void scenario_many_pairs(void)
 	close_ends();
 }
 
-/* ---- */
+/* ---- main ------------------------------------------------------------------------------------ */
 
 static const struct {
 	const char *name;

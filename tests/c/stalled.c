@@ -51,8 +51,8 @@ void __wrap_siw_device_nudge(struct siw_context *ctx)
 
 /*
  * Pretends that the device's thread does not sleep on the sockets but leaves polling to the posting
- * thread. Without this function that state would arise only by chance: each time the thread is
- * woken, the program polls the messages before the thread runs, and the thread sleeps again.
+ * thread. Without this function that state would arise only by chance, because each time the thread
+ * is woken, the program polls the messages before the thread runs, and the thread sleeps again.
  */
 bool __wrap_siw_llp_port_armed(const struct siw_llp_port *port)
 {
@@ -66,14 +66,14 @@ void __wrap_siw_qp_set_unexpected(struct siw_base_qp *base, bool any)
 	waits = waits || any;
 }
 
-static void *post_recv_stalled(void *end)
+static void *post_recv_while_closing(void *end)
 {
 	stalls = true;
 	check(post_recv(end, 1));
 	return NULL;
 }
 
-static void *post_sends_stalled(void *end)
+static void *post_sends_while_closing(void *end)
 {
 	struct end *ud = end;
 	struct siw_wc wc;
@@ -87,7 +87,7 @@ static void *post_sends_stalled(void *end)
 	return NULL;
 }
 
-static void close_during_post(void *(*post)(void *), struct end *end)
+static void force_close_during_post(void *(*post)(void *), struct end *end)
 {
 	pthread_t thread;
 
@@ -116,9 +116,9 @@ int main(void)
 		must(now_ms() < deadline);
 		must(siw_poll_cq(b.cq, 1, &wc) == 0);
 	}
-	close_during_post(post_recv_stalled, &b);
+	force_close_during_post(post_recv_while_closing, &b);
 	ud_open(&ud, &alone, SLOTS, NULL);
-	close_during_post(post_sends_stalled, &ud);
+	force_close_during_post(post_sends_while_closing, &ud);
 	check(siw_close_device_forced(one.ctx));
 	free(a.mem);
 	free(b.mem);

@@ -19,7 +19,7 @@
 
 #define THREADS 4
 #define SLOTS	64
-/* receives posted; the slots after them are targets of Writes and sources of Reads */
+/* receives posted; the following slots are targets of Writes and sources of Reads */
 #define RECVS	48
 #define SIZE	100
 #define FILL	'x'
@@ -38,9 +38,9 @@ struct own {
 	struct end ud, rc_a, rc_b;
 };
 
-/* ---- shared ---------------------------------------------------------------------------------- */
+/* ---- shared queue pairs ---------------------------------------------------------------------- */
 
-static bool check_posted(int r)
+static bool is_posted_unless_queue_full(int r)
 {
 	if (r == -ENOMEM) /* -ENOMEM means that the queue is full, which is not a failure */
 		return false;
@@ -50,7 +50,8 @@ static bool check_posted(int r)
 
 static void send_shared_rc(void)
 {
-	if (atomic_fetch_sub(&credits, 1) <= 0 || !check_posted(post_send(&rc_a, 0, SIZE, 0))) {
+	if (atomic_fetch_sub(&credits, 1) <= 0 ||
+	    !is_posted_unless_queue_full(post_send(&rc_a, 0, SIZE, 0))) {
 		atomic_fetch_add(&credits, 1);
 		return;
 	}
@@ -60,7 +61,7 @@ static void send_shared_rc(void)
 
 static void write_shared_rc(unsigned int number)
 {
-	if (check_posted(post_write(&rc_a, 0, SIZE, 0, &rc_b, RECVS + number)))
+	if (is_posted_unless_queue_full(post_write(&rc_a, 0, SIZE, 0, &rc_b, RECVS + number)))
 		atomic_fetch_add(&posted, 1);
 }
 
@@ -76,11 +77,11 @@ static void read_shared_rc(unsigned int number)
 
 	wr.wr.rdma.remote_addr = (uintptr_t)rc_b.mem + (uintptr_t)(SLOTS - 1) * SLOT;
 	wr.wr.rdma.rkey = rc_b.mr->rkey;
-	if (check_posted(siw_post_send(rc_a.qp, &wr, &bad)))
+	if (is_posted_unless_queue_full(siw_post_send(rc_a.qp, &wr, &bad)))
 		atomic_fetch_add(&posted, 1);
 }
 
-static void check_arrived(struct end *end, const struct siw_wc *wc)
+static void check_received_message(struct end *end, const struct siw_wc *wc)
 {
 	const char *message = end->mem + wc->wr_id * SLOT;
 
@@ -94,8 +95,8 @@ static void check_arrived(struct end *end, const struct siw_wc *wc)
 	}
 }
 
-/* Polls up to 8 completions of a shared queue and returns their number. */
-static int poll_shared(struct end *end)
+/* Polls up to 8 completions of a shared queue and returns the number of completions. */
+static int poll_shared_cq(struct end *end)
 {
 	struct siw_wc wc[8];
 	int n = siw_poll_cq(end->cq, 8, wc);
@@ -105,7 +106,7 @@ static int poll_shared(struct end *end)
 		if (wc[i].status != SIW_WC_SUCCESS)
 			die("a shared request failed: %s", siw_wc_status_str(wc[i].status));
 		if (wc[i].opcode == SIW_WC_RECV)
-			check_arrived(end, &wc[i]);
+			check_received_message(end, &wc[i]);
 		else if (end == &rc_a)
 			atomic_fetch_add(&completed, 1);
 	}
@@ -113,13 +114,13 @@ static int poll_shared(struct end *end)
 }
 
 /* Arms the CQ, polls once more and sleeps on the channel; another thread may consume the event. */
-static void wait_shared(struct end *end)
+static void wait_on_shared_cq(struct end *end)
 {
 	struct siw_cq *cq;
 	int r;
 
 	check(siw_req_notify_cq(end->cq, 0));
-	if (poll_shared(end))
+	if (poll_shared_cq(end))
 		return;
 	r = siw_get_cq_event(end->channel, &cq, NULL, WAIT_MS);
 	if (r == -EAGAIN || r == -EINTR)
@@ -128,13 +129,13 @@ static void wait_shared(struct end *end)
 	must(cq == end->cq);
 	siw_ack_cq_events(cq, 1);
 	atomic_fetch_add(&waits, 1);
-	poll_shared(end);
+	poll_shared_cq(end);
 }
 
-/* ---- per thread ------------------------------------------------------------------------------ */
+/* ---- queue pairs of one thread --------------------------------------------------------------- */
 
-/* Like exchange() of rig.h, but the receiver sleeps on its channel. */
-static void exchange_asleep(struct end *a, struct end *b, char first)
+/* Exchanges a message like exchange() of rig.h, but the receiver sleeps on its channel. */
+static void exchange_with_sleeping_receiver(struct end *a, struct end *b, char first)
 {
 	long deadline = now_ms() + LIMIT_MS;
 	struct siw_wc wc[2];
@@ -167,7 +168,7 @@ static void exchange_asleep(struct end *a, struct end *b, char first)
 	}
 	must(here && b->mem[SLOT] == first && b->mem[SLOT + SIZE - 1] == first);
 	if (a != b)
-		await(a, wc, 1);
+		await_completions(a, wc, 1);
 }
 
 static void use_private_qps(struct own *own, unsigned int choice)
@@ -179,16 +180,16 @@ static void use_private_qps(struct own *own, unsigned int choice)
 		exchange(&own->ud, &own->ud, SIZE, first);
 		break;
 	case 1:
-		exchange_asleep(&own->ud, &own->ud, first);
+		exchange_with_sleeping_receiver(&own->ud, &own->ud, first);
 		break;
 	case 2:
 		exchange(&own->rc_a, &own->rc_b, SIZE, first);
 		break;
 	case 3:
-		exchange_asleep(&own->rc_b, &own->rc_a, first);
+		exchange_with_sleeping_receiver(&own->rc_b, &own->rc_a, first);
 		break;
 	case 4:
-		exchange_asleep(&own->rc_a, &own->rc_b, first);
+		exchange_with_sleeping_receiver(&own->rc_a, &own->rc_b, first);
 		break;
 	default:
 		end_close(&own->ud);
@@ -217,26 +218,26 @@ static void *run_worker(void *arg)
 			read_shared_rc(own->number);
 			break;
 		case 3:
-			if (check_posted(post_send(&ud_a, 0, SIZE, 0)))
+			if (is_posted_unless_queue_full(post_send(&ud_a, 0, SIZE, 0)))
 				atomic_fetch_add(&ud_sent, 1);
 			break;
 		case 4:
-			wait_shared(shared[choice / 8 % 4]);
+			wait_on_shared_cq(shared[choice / 8 % 4]);
 			break;
 		case 5:
 			use_private_qps(own, choice / 8);
 			break;
 		default:
-			poll_shared(shared[choice / 8 % 4]);
+			poll_shared_cq(shared[choice / 8 % 4]);
 			break;
 		}
 	}
 	return NULL;
 }
 
-/* ---- all ------------------------------------------------------------------------------------- */
+/* ---- all threads ----------------------------------------------------------------------------- */
 
-static void open_shared(void)
+static void open_shared_queue_pairs(void)
 {
 	rig_open(&left);
 	rig_open(&right);
@@ -261,18 +262,18 @@ static void await_all_completions(void)
 	long deadline = now_ms() + LIMIT_MS;
 
 	while (completed < posted || received < sent) {
-		poll_shared(&rc_a);
-		poll_shared(&rc_b);
+		poll_shared_cq(&rc_a);
+		poll_shared_cq(&rc_b);
 		if (now_ms() > deadline)
 			die("%ld of %ld completed, %ld of %ld arrived", completed, posted, received,
 			    sent);
 	}
 	for (int i = 0; i < 4; i++)
-		poll_shared(i % 2 ? &ud_a : &ud_b);
+		poll_shared_cq(i % 2 ? &ud_a : &ud_b);
 	must(completed == posted && received == sent && ud_received <= ud_sent);
 }
 
-static void sleep_briefly(void)
+static void sleep_for_short_time(void)
 {
 	const struct timespec step = { .tv_nsec = 20000000 };
 
@@ -285,7 +286,7 @@ int main(int argc, char **argv)
 	pthread_t threads[THREADS];
 	struct own own[THREADS];
 
-	open_shared();
+	open_shared_queue_pairs();
 	for (unsigned int i = 0; i < THREADS; i++) {
 		own[i].number = i;
 		own[i].seed = i + 1;
@@ -296,7 +297,7 @@ int main(int argc, char **argv)
 	for (int i = 0; i < THREADS; i++)
 		must(!pthread_create(&threads[i], NULL, run_worker, &own[i]));
 	while (now_ms() < end)
-		sleep_briefly();
+		sleep_for_short_time();
 	atomic_store(&stop, true);
 	for (int i = 0; i < THREADS; i++)
 		pthread_join(threads[i], NULL);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Memory windows are revoked while the peer writes and reads through them at full speed. After this
- * end has learnt of the revocation, no octet of the memory changes, and no octet written there
+ * end has detected the revocation, no octet of the memory changes, and no octet written there
  * afterwards is transmitted. In the second half, four threads concurrently bind and deallocate
  * windows, deregister regions and destroy queue pairs, and any call may come too late. The argument
  * is the duration of each half in milliseconds.
@@ -38,7 +38,7 @@ struct peer {
 	_Atomic unsigned long done;
 };
 
-static int peer_request(struct peer *p)
+static int post_peer_request(struct peer *p)
 {
 	bool reads = rand_r(&p->seed) % 3 == 0;
 	uint32_t length = 1 + (uint32_t)rand_r(&p->seed) % SIZE;
@@ -61,7 +61,7 @@ static void *request_until_error(void *arg)
 	struct siw_wc wc[16];
 
 	for (;;) {
-		int n, r = peer_request(p);
+		int n, r = post_peer_request(p);
 
 		if (r != -ENOMEM)
 			check(r);
@@ -97,7 +97,7 @@ static void start_peer(struct peer *p, pthread_t *thread, struct end *end, const
 
 /* ---- this end -------------------------------------------------------------------------------- */
 
-static struct siw_mw_bind_info bind_info_of(struct siw_mr *mr)
+static struct siw_mw_bind_info bind_info_of_region(struct siw_mr *mr)
 {
 	return (struct siw_mw_bind_info){
 		.mr = mr,
@@ -110,14 +110,14 @@ static struct siw_mw_bind_info bind_info_of(struct siw_mr *mr)
 static int post_bind(struct siw_qp *qp, struct siw_mw *mw, struct siw_mr *mr)
 {
 	struct siw_mw_bind bind = { .send_flags = SIW_SEND_SIGNALED,
-				    .bind_info = bind_info_of(mr) };
+				    .bind_info = bind_info_of_region(mr) };
 	struct siw_send_wr *bad, wr = { .opcode = SIW_WR_BIND_MW, .send_flags = SIW_SEND_SIGNALED };
 
 	if (mw->type == SIW_MW_TYPE_1)
 		return siw_bind_mw(qp, mw, &bind);
 	wr.bind_mw.mw = mw;
 	wr.bind_mw.rkey = siw_inc_rkey(mw->rkey);
-	wr.bind_mw.bind_info = bind_info_of(mr);
+	wr.bind_mw.bind_info = bind_info_of_region(mr);
 	return siw_post_send(qp, &wr, &bad);
 }
 
@@ -157,8 +157,8 @@ static void bind_and_wait(struct end *end, struct siw_mw *mw, struct siw_mr *mr)
 
 enum ending { REQUEST, REBIND, DEALLOC, DESTROY };
 
-/* Revokes the window in one of four ways; the revocation is complete on return. */
-static void window_revoke(struct end *end, struct siw_mw **mw, enum ending how,
+/* Revokes the window in one of four ways; the revocation is complete when the function returns. */
+static void revoke_window(struct end *end, struct siw_mw **mw, enum ending how,
 			  struct siw_mr *other)
 {
 	bool two = (*mw)->type == SIW_MW_TYPE_2;
@@ -195,7 +195,7 @@ static void check_memory_unchanged(const char *memory, char what)
 		 STILL_US);
 }
 
-static void destroy_end(struct end *end)
+static void destroy_end_objects(struct end *end)
 {
 	if (end->id)
 		check(siw_cm_destroy_id(end->id));
@@ -225,7 +225,7 @@ static struct siw_mw *alloc_window(int type)
 	return mw;
 }
 
-static void drain_events(struct rig *rig)
+static void drain_cm_events(struct rig *rig)
 {
 	struct siw_cm_event event;
 
@@ -243,13 +243,13 @@ static void run_revoke_round(struct peer *p, char *memory, char *elsewhere, int 
 	pthread_t thread;
 
 	memset(memory, '.', SIZE);
-	drain_events(&left);
-	drain_events(&right);
+	drain_cm_events(&left);
+	drain_cm_events(&right);
 	rc_open(&a, &left, &b, &right, 16);
 	bind_and_wait(&b, mw, mr);
 	must(siw_dereg_mr(mr) == -EBUSY);
 	start_peer(p, &thread, &a, mw, memory);
-	window_revoke(&b, &mw, how, other);
+	revoke_window(&b, &mw, how, other);
 	/*
 	 * Destroying a queue pair does not revoke a type 1 window, which other queue pairs could
 	 * still use. A type 2 window has no other user.
@@ -268,8 +268,8 @@ static void run_revoke_round(struct peer *p, char *memory, char *elsewhere, int 
 	if (mw)
 		check(siw_dealloc_mw(mw));
 	check(siw_dereg_mr(other));
-	destroy_end(&a);
-	destroy_end(&b);
+	destroy_end_objects(&a);
+	destroy_end_objects(&b);
 	rounds[type - 1][how]++;
 }
 
@@ -285,7 +285,7 @@ static void revoke_under_load(long ms)
 	check(siw_dereg_mr(p.mr));
 }
 
-/* ---- all at once ----------------------------------------------------------------------------- */
+/* ---- all operations at the same time --------------------------------------------------------- */
 
 #define FEW 4
 
@@ -299,7 +299,7 @@ static char shared[SIZE];
 static atomic_bool stop;
 static _Atomic unsigned long binds, made, deallocs, deregs, opened;
 
-static void make_window(unsigned int i)
+static void alloc_window_of_slot(unsigned int i)
 {
 	struct siw_mw *mw = alloc_window(i % 2 ? SIW_MW_TYPE_2 : SIW_MW_TYPE_1);
 
@@ -308,13 +308,16 @@ static void make_window(unsigned int i)
 	windows[i] = mw;
 }
 
-static void check_or_expected(int r)
+static void check_or_expected_race_error(int r)
 {
 	if (r < 0 && r != -EINVAL && r != -ENOMEM && r != -EBUSY && r != -ENOENT)
 		die("unexpected: %s", strerror(-r));
 }
 
-/* The only thread that polls completions; their status depends on which thread was faster. */
+/*
+ * Binds random windows, and is the only thread that polls completions, whose status depends on
+ * which thread was faster.
+ */
 static void *bind_random_windows(void *unused)
 {
 	unsigned int seed = 2;
@@ -336,14 +339,14 @@ static void *bind_random_windows(void *unused)
 		wr.bind_mw.bind_info = bind.bind_info;
 		if (rand_r(&seed) % 8 == 0)
 			bind.bind_info.length = 0;
-		check_or_expected(i % 2 ? siw_post_send(qps[q], &wr, &bad)
-					: siw_bind_mw(qps[q], windows[i], &bind));
+		check_or_expected_race_error(i % 2 ? siw_post_send(qps[q], &wr, &bad)
+						   : siw_bind_mw(qps[q], windows[i], &bind));
 		if (i % 2)
-			check_or_expected(post_invalidate(qps[q], wr.bind_mw.rkey));
+			check_or_expected_race_error(post_invalidate(qps[q], wr.bind_mw.rkey));
 		for (q = 0; q < 2; q++) {
 			int n = siw_poll_cq(cqs[q], 16, wc);
 
-			check_or_expected(n);
+			check_or_expected_race_error(n);
 			for (int k = 0; k < n; k++)
 				made += wc[k].status == SIW_WC_SUCCESS;
 		}
@@ -359,10 +362,10 @@ static void *replace_windows(void *unused)
 		unsigned int i = (unsigned int)rand_r(&seed) % FEW;
 		int r = siw_dealloc_mw(windows[i]);
 
-		check_or_expected(r);
+		check_or_expected_race_error(r);
 		if (r)
 			continue;
-		make_window(i);
+		alloc_window_of_slot(i);
 	}
 	return unused;
 }
@@ -375,7 +378,7 @@ static void *replace_regions(void *unused)
 		unsigned int i = (unsigned int)rand_r(&seed) % FEW;
 		int r = siw_dereg_mr(regions[i]);
 
-		check_or_expected(r);
+		check_or_expected_race_error(r);
 		if (!r)
 			regions[i] = register_region(&right, shared, SIZE, REGION);
 	}
@@ -384,7 +387,7 @@ static void *replace_regions(void *unused)
 
 /*
  * A connection on separate event channels, because a failing bind may end it at any time, and the
- * other connection must not receive that event.
+ * other connection of the test must not receive that event.
  */
 struct pair {
 	struct rig left, right;
@@ -405,8 +408,8 @@ static void open_pair(struct pair *pair, int i)
 
 static void close_pair(struct pair *pair)
 {
-	destroy_end(&pair->a);
-	destroy_end(&pair->b);
+	destroy_end_objects(&pair->a);
+	destroy_end_objects(&pair->b);
 	check(siw_cm_destroy_channel(pair->left.cm));
 	check(siw_cm_destroy_channel(pair->right.cm));
 }
@@ -442,7 +445,7 @@ static void *replace_queue_pairs(void *unused)
 	return unused;
 }
 
-static void run_all_at_once(long ms)
+static void run_concurrent_operations(long ms)
 {
 	void *(*const work[])(void *) = { bind_random_windows, replace_windows, replace_regions };
 	const struct timespec rest = { .tv_nsec = 1000000 };
@@ -450,7 +453,7 @@ static void run_all_at_once(long ms)
 	pthread_t threads[3], opener;
 
 	for (unsigned int i = 0; i < FEW; i++) {
-		make_window(i);
+		alloc_window_of_slot(i);
 		regions[i] = register_region(&right, shared, SIZE, REGION);
 	}
 	check(-pthread_create(&opener, NULL, replace_queue_pairs, NULL));
@@ -479,9 +482,9 @@ int main(int argc, char **argv)
 	rig_open(&left);
 	rig_open(&right);
 	revoke_under_load(ms);
-	run_all_at_once(ms);
-	drain_events(&left);
-	drain_events(&right);
+	run_concurrent_operations(ms);
+	drain_cm_events(&left);
+	drain_cm_events(&right);
 	rig_close(&right);
 	rig_close(&left);
 	for (int i = 0; i < 8; i++)

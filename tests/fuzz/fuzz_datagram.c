@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Datagrams, from UDP up to the messages of a UD queue pair, and its error messages: errors found
- * are answered, and errors reported are compared with what was sent to the only peer.
+ * Fuzzes datagrams, from UDP up to the messages of a UD queue pair, and its error messages: errors
+ * found are answered, and errors reported are compared with the messages that were sent to the only
+ * peer.
  */
 #include "fuzz.h"
 #include "llp/llp.h"
@@ -13,7 +14,7 @@ static struct siw_llp_port *port;
 static uint8_t *buffers;
 static uint32_t buffers_key;
 
-static void set_up(void)
+static void create_port_and_buffers(void)
 {
 	struct siw_mem_region r = { .length = 200, .pd = 1, .rights = SIW_MEM_LOCAL_READ | 1 | 2 };
 
@@ -24,7 +25,7 @@ static void set_up(void)
 	CHECK(siw_mem_stag_alloc(mem, &r, &buffers_key) == 0);
 }
 
-static struct siw_mem_queue *queue_new(void)
+static struct siw_mem_queue *create_receive_queue(void)
 {
 	struct siw_mem_queue_attr attr = { .depth = 8, .max_sge = 2, .pd = 1 };
 	struct siw_sge sge[2] = { { (uintptr_t)buffers, 20, buffers_key },
@@ -37,7 +38,7 @@ static struct siw_mem_queue *queue_new(void)
 	return q;
 }
 
-/* Sends messages to the peer, for the input's error messages to refer to. */
+/* Sends messages to the peer, to which the input's error messages can refer. */
 static void fuzz_dgram_send_messages(struct siw_rdmap_dgram *dgram)
 {
 	struct siw_rdmap_dgram_op op = { .dest = &fuzz_addr, .qkey = 0x11223344 };
@@ -126,7 +127,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	struct fuzz_input in;
 
 	if (!port)
-		set_up();
+		create_port_and_buffers();
 	if (!fuzz_begin(data, size, NULL, 0, &in))
 		return 0;
 	CHECK(siw_llp_udp_open(port, &fuzz_addr, NULL, &sock) == 0);
@@ -136,7 +137,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	fuzz_patch(&in, "TOHI", (uint32_t)((uintptr_t)buffers >> 32));
 	fuzz_patch(&in, "TOLO", (uint32_t)(uintptr_t)buffers);
 	CHECK(siw_rdmap_record_open(dgram, 4) == 0);
-	q = queue_new();
+	q = create_receive_queue();
 	siw_rdmap_dgram_start(dgram, in.flags & FUZZ_REFUSE ? NULL : q, 1, 0x11223344);
 	fuzz_dgram_send_messages(dgram);
 	for (int i = 0; i < 4096 && siw_rdmap_dgram_recv(dgram, &event) == 1; i++)

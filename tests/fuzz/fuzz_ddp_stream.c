@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * DDP segments, placed into queues of small buffers and, if tagged, under the STag that the input
- * writes as "STAG".
+ * Fuzzes DDP segments, which are placed into queues of small buffers and, if tagged, under the STag
+ * that the input writes as "STAG".
  */
 #include "ddp/ddp.h"
 #include "fuzz.h"
@@ -16,7 +16,7 @@ static struct siw_llp_port *port;
 static uint32_t stag;
 static uint8_t *region, *buffers;
 
-static void set_up(void)
+static void create_port_and_buffers(void)
 {
 	struct siw_mem_region r = { .length = REGION,
 				    .to_base = BASE,
@@ -30,7 +30,7 @@ static void set_up(void)
 	CHECK(siw_mem_stag_alloc(mem, &r, &stag) == 0);
 }
 
-static struct siw_mem_queue *queue_new(void)
+static struct siw_mem_queue *create_receive_queue(void)
 {
 	struct siw_mem_queue_attr attr = { .depth = 4, .max_sge = 2, .internal = true };
 	struct siw_sge sge[2] = { { (uintptr_t)buffers, 100, 0 },
@@ -43,7 +43,7 @@ static struct siw_mem_queue *queue_new(void)
 	return q;
 }
 
-static int fuzz_ddp_one_segment(struct siw_ddp_stream *stream)
+static int receive_one_ddp_segment(struct siw_ddp_stream *stream)
 {
 	struct siw_ddp_delivery delivery = { 0 };
 	struct siw_ddp_seg seg;
@@ -74,7 +74,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	size_t n = size ? fuzz_request(request, data[0]) : 0;
 
 	if (!port)
-		set_up();
+		create_port_and_buffers();
 	if (!fuzz_begin(data, size, request, n, &in))
 		return 0;
 	fuzz_patch(&in, "STAG", stag);
@@ -85,9 +85,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	CHECK(siw_ddp_stream_open(mem, mpa, &stream) == 0);
 	siw_ddp_stream_set_pd(stream, 1);
 	for (uint32_t i = 0; i < 2; i++)
-		siw_ddp_stream_set_queue(stream, i, q[i] = queue_new());
+		siw_ddp_stream_set_queue(stream, i, q[i] = create_receive_queue());
 	for (int idle = 0; idle < 4;) {
-		int r = fuzz_ddp_one_segment(stream);
+		int r = receive_one_ddp_segment(stream);
 
 		if (r < 0)
 			break;

@@ -92,9 +92,9 @@ size_t fuzz_reply(uint8_t *to, uint8_t flags)
 	return fuzz_build_startup(to, "MPA ID Rep Frame", flags);
 }
 
-/* ---- reading and writing --------------------------------------------------------------------- */
+/* ---- reading and writing octets -------------------------------------------------------------- */
 
-static size_t scatter(const struct iovec *iov, int n, const uint8_t *from, size_t len)
+static size_t copy_to_iovecs(const struct iovec *iov, int n, const uint8_t *from, size_t len)
 {
 	size_t done = 0;
 
@@ -108,7 +108,7 @@ static size_t scatter(const struct iovec *iov, int n, const uint8_t *from, size_
 	return done;
 }
 
-static ssize_t fuzz_read_at_end(void)
+static ssize_t result_at_end_of_input(void)
 {
 	if (feed.how & 16)
 		return -EAGAIN;
@@ -123,19 +123,20 @@ ssize_t siw_llp_tcp_recvv(struct siw_llp_sock *sock, const struct iovec *iov, in
 
 	CHECK(!sock->listener);
 	if (feed.at_before < feed.n_before) {
-		len = scatter(iov, n, feed.before + feed.at_before, feed.n_before - feed.at_before);
+		len = copy_to_iovecs(iov, n, feed.before + feed.at_before,
+				     feed.n_before - feed.at_before);
 		feed.at_before += len;
 		return (ssize_t)len;
 	}
 	if (feed.at == feed.in->len)
-		return fuzz_read_at_end();
+		return result_at_end_of_input();
 	feed.skip = !feed.skip;
 	if (feed.how & 8 && feed.skip)
 		return -EAGAIN;
 	len = feed.in->len - feed.at;
 	if (len > most[feed.how & 7])
 		len = most[feed.how & 7];
-	len = scatter(iov, n, feed.in->octets + feed.at, len);
+	len = copy_to_iovecs(iov, n, feed.in->octets + feed.at, len);
 	feed.at += len;
 	return (ssize_t)len;
 }
@@ -214,7 +215,7 @@ int siw_llp_udp_send_batch(struct siw_llp_sock *sock, const struct siw_addr *des
 	return -EOPNOTSUPP;
 }
 
-/* Datagrams in the input: two octets of length each, then that many octets. */
+/* Returns the next datagram of the input: two octets of length, then that many octets. */
 ssize_t siw_llp_udp_recv(struct siw_llp_sock *sock, struct siw_addr *source, void *buf, size_t size)
 {
 	const uint8_t *at = feed.in->octets + feed.at;
@@ -245,9 +246,9 @@ bool siw_llp_port_more(const struct siw_llp_port *port)
 	return false;
 }
 
-/* ---- the rest -------------------------------------------------------------------------------- */
+/* ---- other functions of llp ------------------------------------------------------------------ */
 
-static int sock_new(bool listener, struct siw_llp_sock **out)
+static int create_fuzz_socket(bool listener, struct siw_llp_sock **out)
 {
 	*out = calloc(1, sizeof(**out));
 	CHECK(*out);
@@ -285,14 +286,14 @@ int siw_llp_udp_open(struct siw_llp_port *port, const struct siw_addr *local,
 		     struct siw_io_handler *handler, struct siw_llp_sock **out)
 {
 	(void)port, (void)local, (void)handler;
-	return sock_new(false, out);
+	return create_fuzz_socket(false, out);
 }
 
 int siw_llp_tcp_listen(struct siw_llp_port *port, const struct siw_addr *local, int backlog,
 		       struct siw_io_handler *handler, struct siw_llp_sock **out)
 {
 	(void)port, (void)local, (void)backlog, (void)handler;
-	return sock_new(true, out);
+	return create_fuzz_socket(true, out);
 }
 
 int siw_llp_tcp_reserve(struct siw_addr *local, bool v6_only)
@@ -306,7 +307,7 @@ int siw_llp_tcp_accept(struct siw_llp_sock *listener, struct siw_io_handler *han
 {
 	CHECK(listener->listener);
 	(void)handler;
-	return sock_new(false, out);
+	return create_fuzz_socket(false, out);
 }
 
 int siw_llp_tcp_connect(struct siw_llp_port *port, const struct siw_addr *dest,
@@ -314,14 +315,14 @@ int siw_llp_tcp_connect(struct siw_llp_port *port, const struct siw_addr *dest,
 			struct siw_llp_sock **out)
 {
 	(void)port, (void)dest, (void)source, (void)handler;
-	return sock_new(false, out);
+	return create_fuzz_socket(false, out);
 }
 
 int siw_llp_tcp_connect_itself(struct siw_llp_port *port, const struct siw_addr *local,
 			       struct siw_io_handler *handler, struct siw_llp_sock **out)
 {
 	(void)port, (void)local, (void)handler;
-	return sock_new(false, out);
+	return create_fuzz_socket(false, out);
 }
 
 void siw_llp_tcp_tos(struct siw_llp_sock *sock, int tos)

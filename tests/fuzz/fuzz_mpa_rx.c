@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* FPDUs after a valid start-up, placed into buffers of exactly their size. */
+/* Fuzzes FPDUs after a valid start-up, which are placed into buffers of exactly their size. */
 #include "fuzz.h"
 #include "mpa/mpa.h"
 
@@ -30,7 +30,7 @@ static int fuzz_mpa_place_payload(struct siw_mpa_stream *stream, size_t skip, si
 	return r;
 }
 
-static int fuzz_mpa_one_fpdu(struct siw_mpa_stream *stream, uint8_t how)
+static int receive_one_fpdu(struct siw_mpa_stream *stream, uint8_t how)
 {
 	size_t head_len, len, skip;
 	const uint8_t *head;
@@ -63,7 +63,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	CHECK(siw_mpa_startup(stream, &peer) == SIW_MPA_REQUEST);
 	CHECK(siw_mpa_reply(stream, &reply) == 0);
 	for (int idle = 0; idle < 4;) {
-		int r = fuzz_mpa_one_fpdu(stream, in.flags);
+		int r = receive_one_fpdu(stream, in.flags);
 
 		if (r < 0)
 			break;

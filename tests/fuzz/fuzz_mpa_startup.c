@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Start-up frames, in both roles, followed by a few FPDUs. */
+/* Fuzzes start-up frames, in both roles, followed by a few FPDUs. */
 #include "fuzz.h"
 #include "mpa/mpa.h"
 
@@ -29,8 +29,8 @@ static void fuzz_mpa_check_params(const struct siw_mpa_params *peer)
 	CHECK(peer->ird <= 0x3fff && peer->ord <= 0x3fff && peer->rtr <= 7);
 }
 
-/* Whether the start-up succeeded, so that FPDUs may follow. */
-static bool fuzz_mpa_startup(struct siw_mpa_stream *stream, const struct fuzz_input *in)
+/* Returns whether the start-up succeeded, so that FPDUs may follow. */
+static bool complete_mpa_startup(struct siw_mpa_stream *stream, const struct fuzz_input *in)
 {
 	struct siw_mpa_params peer, reply = { .crc = in->flags & FUZZ_CRC, .ird = 1, .ord = 1 };
 
@@ -68,7 +68,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	if (!fuzz_begin(data, size, NULL, 0, &in))
 		return 0;
 	stream = open_stream(&in, &listener);
-	if (fuzz_mpa_startup(stream, &in))
+	if (complete_mpa_startup(stream, &in))
 		for (int i = 0;
 		     i < 16 && siw_mpa_rx_fpdu(stream, &head, &head_len, &len, &whole) == 1; i++)
 			if (siw_mpa_rx_payload(stream, 0, NULL, 0) != 1)

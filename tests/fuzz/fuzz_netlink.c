@@ -1,13 +1,17 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* rtnetlink messages. They come from the kernel, but the parser must validate every field. */
+/*
+ * Fuzzes rtnetlink messages. The messages come from the kernel, but the parser must validate every
+ * field.
+ */
 #include "fuzz.h"
 #include "llp/llp_sock.h"
 
 static const uint8_t *message;
 static size_t n_message;
 
-/* Returns the one message, then end of data. */
-static ssize_t fuzz_recv(int fd, void *buf, size_t size, int flags, void *source, void *len)
+/* Returns the single message of the input, then end of data. */
+static ssize_t receive_input_message(int fd, void *buf, size_t size, int flags, void *source,
+				     void *len)
 {
 	size_t n = n_message < size ? n_message : size;
 
@@ -22,10 +26,10 @@ static ssize_t fuzz_recv(int fd, void *buf, size_t size, int flags, void *source
 }
 
 /*
- * Includes the parser's source file with its reads redirected to fuzz_recv. Its open and close
- * functions are not called.
+ * Includes the source file of the parser with its reads redirected to receive_input_message. The
+ * open and close functions of that file are not called.
  */
-#define siw_llp_recvfrom    fuzz_recv
+#define siw_llp_recvfrom    receive_input_message
 #define siw_llp_watch_open  watch_open
 #define siw_llp_watch_read  watch_read
 #define siw_llp_watch_close watch_close
@@ -53,7 +57,7 @@ int siw_llp_sock_new(struct siw_llp_port *port, int fd, enum siw_llp_kind kind,
 	return -ENOSYS;
 }
 
-void siw_llp_sock_drained(struct siw_llp_sock *sock)
+void siw_llp_sock_note_empty(struct siw_llp_sock *sock)
 {
 	(void)sock;
 }

@@ -33,7 +33,7 @@ struct input {
 /* State of one endpoint towards another endpoint, in one sequence space. */
 struct pair {
 	uint32_t next;	/* number of the next segment to send */
-	uint32_t taken; /* highest number delivered from the other endpoint, + 1 */
+	uint32_t taken; /* highest segment number delivered from the other endpoint, + 1 */
 	bool fresh;	/* nothing was delivered yet in this life of the pair */
 };
 
@@ -49,17 +49,17 @@ static uint8_t flags;
 static bool upset; /* the life of some pair may have ended legitimately */
 static uint32_t foreign_taken;
 
-static uint32_t fuzz_rd_byte(struct input *in)
+static uint32_t next_input_byte(struct input *in)
 {
 	return in->at < in->end ? *in->at++ : 0;
 }
 
-static uint32_t word(struct input *in)
+static uint32_t next_input_word(struct input *in)
 {
 	uint32_t n = 0;
 
 	for (int i = 0; i < 4; i++)
-		n = n << 8 | fuzz_rd_byte(in);
+		n = n << 8 | next_input_byte(in);
 	return n;
 }
 
@@ -77,7 +77,7 @@ static bool fuzz_rd_has_record(int end, int place)
 
 /* ---- the endpoints --------------------------------------------------------------------------- */
 
-static void open_end(int i)
+static void open_rd_endpoint(int i)
 {
 	struct siw_rd_attr attr = {
 		.local = fuzz_addr_of(i),
@@ -90,11 +90,14 @@ static void open_end(int i)
 
 	ends[i].port.owner = getpid();
 	CHECK(!siw_rd_open(&ends[i].port, &attr, &ends[i].rd));
-	/* The key is the same in each run, and differs between the lives of an endpoint. */
+	/*
+	 * The key of an endpoint is the same in each run, and differs between the lives of an
+	 * endpoint.
+	 */
 	ends[i].rd->key = (struct siw_sipkey){ { (uint64_t)i + 1, ends[i].life++ } };
 }
 
-static struct siw_rd_peer *peer_of(int a, int b)
+static struct siw_rd_peer *find_or_create_peer(int a, int b)
 {
 	struct siw_rd_peer *peer = fuzz_rd_peer_record(a, b);
 	struct siw_addr addr = fuzz_addr_of(b);
@@ -111,25 +114,25 @@ static struct siw_rd_peer *peer_of(int a, int b)
 	return peer;
 }
 
-static void fuzz_rd_new_life(int a, int b)
+static void begin_new_life_of_pair(int a, int b)
 {
 	for (int space = 0; space < SIW_RD_SPACES; space++)
 		ends[a].with[b][space].fresh = true;
 }
 
 /* Segment numbers are even in the space of requests and odd in the space of responses. */
-static uint32_t number_of(uint32_t next, enum siw_rd_space space)
+static uint32_t segment_number(uint32_t next, enum siw_rd_space space)
 {
 	return next * SIW_RD_SPACES + space;
 }
 
-/* Every segment whose length is a multiple of 3 is a response. */
+/* Sends a segment. Every segment whose length is a multiple of 3 is a response. */
 static void send_segment(int a, int b, uint32_t len)
 {
-	struct siw_rd_peer *peer = peer_of(a, b);
+	struct siw_rd_peer *peer = find_or_create_peer(a, b);
 	enum siw_rd_space space = len % 3 ? SIW_RD_REQUESTS : SIW_RD_RESPONSES;
 	struct pair *pair = &ends[a].with[b][space];
-	uint32_t number = htonl(number_of(pair->next, space));
+	uint32_t number = htonl(segment_number(pair->next, space));
 	uint8_t head[HEAD] = { 'S', (uint8_t)a, (uint8_t)b, (uint8_t)len };
 	static uint8_t body[1024];
 	struct iovec iov = { body, len };
@@ -149,7 +152,7 @@ static void send_segment(int a, int b, uint32_t len)
 	CHECK(accepted == siw_rd_accepted(peer, SIW_RD_REQUESTS));
 }
 
-/* Checks a segment that endpoint a received from b: unchanged, and next in order. */
+/* Checks a segment that endpoint a received from b: the segment is unchanged, and next in order. */
 static void fuzz_rd_deliver_segment(int a, int b, enum siw_rd_space space, const uint8_t *data,
 				    uint32_t len)
 {
@@ -199,14 +202,17 @@ static void fuzz_rd_handle_event(int a, const struct siw_rd_event *event)
 		/* fall through */
 	case SIW_RD_NEW_PEER:
 		if (b < ENDS)
-			fuzz_rd_new_life(a, b);
+			begin_new_life_of_pair(a, b);
 		return;
 	default:
 		CHECK(event->kind == SIW_RD_ACKED);
 	}
 }
 
-/* One progress round: an endpoint is serviced if its socket is ready or its timer has expired. */
+/*
+ * Makes one progress round: an endpoint is serviced if its socket is ready or its timer has
+ * expired.
+ */
 static void fuzz_rd_progress(int i)
 {
 	struct siw_rd *rd = ends[i].rd;
@@ -226,7 +232,7 @@ static void fuzz_rd_progress(int i)
 	}
 }
 
-static void fuzz_rd_hold_space(int i, enum siw_rd_space space, bool on)
+static void pause_or_resume_space(int i, enum siw_rd_space space, bool on)
 {
 	ends[i].holds[space] = on;
 	for (int place = 0; !on && place < PLACES; place++) {
@@ -251,15 +257,15 @@ static void fuzz_rd_restart_end(int i, bool quietly)
 	siw_rd_close(ends[i].rd);
 	net.full = was_full;
 	net.end[i].n = net.end[i].at = 0;
-	open_end(i);
+	open_rd_endpoint(i);
 	memset(ends[i].holds, 0, sizeof(ends[i].holds));
 	for (int b = 0; b < ENDS; b++)
-		fuzz_rd_new_life(i, b);
+		begin_new_life_of_pair(i, b);
 }
 
-/* ---- the books ------------------------------------------------------------------------------- */
+/* ---- checks of the accounting ---------------------------------------------------------------- */
 
-static uint64_t check_tx(const struct siw_rd_seq *seq, uint64_t *in_flight)
+static uint64_t check_send_window(const struct siw_rd_seq *seq, uint64_t *in_flight)
 {
 	const struct siw_rd_tx *tx = seq->tx;
 	uint64_t octets = 0, room = 0;
@@ -278,17 +284,17 @@ static uint64_t check_tx(const struct siw_rd_seq *seq, uint64_t *in_flight)
 		if (i < tx->sent && !slot->sacked && !slot->lost)
 			*in_flight += slot->len;
 		if (i < tx->sent)
-			units += siw_rd_units(slot->len);
+			units += siw_rd_credit_units(slot->len);
 		lost += slot->lost;
 		octets += slot->len;
-		room += siw_rd_class_octets(slot->class);
+		room += siw_rd_size_class_octets(slot->class);
 	}
 	CHECK(lost == tx->n_lost && units == tx->units);
 	CHECK(octets == tx->octets);
 	return room;
 }
 
-static uint64_t check_rx(const struct siw_rd *rd, const struct siw_rd_seq *seq)
+static uint64_t check_receive_window(const struct siw_rd *rd, const struct siw_rd_seq *seq)
 {
 	const struct siw_rd_rx *rx = seq->rx;
 	uint64_t room = 0;
@@ -302,8 +308,8 @@ static uint64_t check_rx(const struct siw_rd *rd, const struct siw_rd_seq *seq)
 		if (!held->buf)
 			continue;
 		n++;
-		units += siw_rd_units(held->len);
-		room += siw_rd_class_octets(held->class);
+		units += siw_rd_credit_units(held->len);
+		room += siw_rd_size_class_octets(held->class);
 	}
 	CHECK(n && n == rx->n && units == rx->units && units <= rd->window_units);
 	CHECK(rx->high > seq->rcv && rx->high - seq->rcv <= SIW_RD_WINDOW_MAX);
@@ -311,7 +317,10 @@ static uint64_t check_rx(const struct siw_rd *rd, const struct siw_rd_seq *seq)
 	return room + sizeof(*rx) + (rx->mask + 1) * sizeof(rx->slot[0]);
 }
 
-/* At most as many segments of this life count as accepted as the other endpoint has delivered. */
+/*
+ * Checks that at most as many segments of this life count as accepted as the other endpoint has
+ * delivered.
+ */
 static void check_accepted(int a, int b, enum siw_rd_space space)
 {
 	struct siw_rd_peer *peer = fuzz_rd_peer_record(a, b);
@@ -335,8 +344,8 @@ static void fuzz_rd_check_accounting(int i)
 		uint64_t in_flight = 0;
 
 		for (int space = 0; space < SIW_RD_SPACES; space++) {
-			tx += check_tx(&peer->seq[space], &in_flight);
-			rx += check_rx(rd, &peer->seq[space]);
+			tx += check_send_window(&peer->seq[space], &in_flight);
+			rx += check_receive_window(rd, &peer->seq[space]);
 		}
 		CHECK(in_flight == peer->in_flight);
 		n++;
@@ -351,7 +360,7 @@ static void fuzz_rd_check_accounting(int i)
 
 /* ---- strangers ------------------------------------------------------------------------------- */
 
-static uint32_t fuzz_rd_nearby_number(uint32_t base, uint32_t by)
+static uint32_t number_near(uint32_t base, uint32_t by)
 {
 	static const int32_t far[8] = { 0, 1, 15, 16, 300, 4095, 4096, -1 };
 
@@ -359,10 +368,10 @@ static uint32_t fuzz_rd_nearby_number(uint32_t base, uint32_t by)
 }
 
 /*
- * Whether a forged datagram is more than an attacker without knowledge of the epochs could send.
- * Such a datagram is not sent, because it could legitimately change an endpoint's state.
+ * Returns whether a forged datagram is more than an attacker without knowledge of the epochs could
+ * send. Such a datagram is not sent, because it could legitimately change an endpoint's state.
  */
-static bool fuzz_rd_forgery_implausible(int from, int to, const struct siw_rd_wire *wire)
+static bool is_forgery_beyond_attacker(int from, int to, const struct siw_rd_wire *wire)
 {
 	const struct siw_rd_peer *peer = fuzz_rd_peer_record(to, from);
 
@@ -375,27 +384,27 @@ static bool fuzz_rd_forgery_implausible(int from, int to, const struct siw_rd_wi
  * Builds the body of an ACK: up to four ranges from the input, and further ranges that repeat one
  * octet.
  */
-static uint32_t ack_body(struct input *in, uint8_t *rest)
+static uint32_t build_ack_body(struct input *in, uint8_t *rest)
 {
 	struct siw_rd_ack *ack = (struct siw_rd_ack *)rest;
-	uint32_t n = fuzz_rd_byte(in) % 64, len = SIW_RD_ACK_LEN + n * SIW_RD_RANGE_LEN;
+	uint32_t n = next_input_byte(in) % 64, len = SIW_RD_ACK_LEN + n * SIW_RD_RANGE_LEN;
 
-	memset(rest, (int)fuzz_rd_byte(in), len);
+	memset(rest, (int)next_input_byte(in), len);
 	ack->ranges[SIW_RD_REQUESTS] = (uint8_t)(n - n / 4);
 	ack->ranges[SIW_RD_RESPONSES] = (uint8_t)(n / 4);
 	for (uint32_t i = 0; i < n && i < 4; i++) {
 		struct siw_rd_range *range = (struct siw_rd_range *)(ack + 1) + i;
 
-		*range = (struct siw_rd_range){ htons((uint16_t)fuzz_rd_byte(in)),
-						htons((uint16_t)fuzz_rd_byte(in)) };
+		*range = (struct siw_rd_range){ htons((uint16_t)next_input_byte(in)),
+						htons((uint16_t)next_input_byte(in)) };
 	}
 	return len;
 }
 
 static void fuzz_rd_send_from_stranger(struct input *in)
 {
-	uint32_t how = fuzz_rd_byte(in), what = fuzz_rd_byte(in), who = how % STRANGERS, len = 0,
-		 crc;
+	uint32_t how = next_input_byte(in), what = next_input_byte(in), who = how % STRANGERS,
+		 len = 0, crc;
 	int to = (int)(how >> 2) % ENDS, from = ENDS + (int)who;
 	bool lies = (how >> 4) % 4 == 3;
 	struct {
@@ -408,16 +417,14 @@ static void fuzz_rd_send_from_stranger(struct input *in)
 	d.wire.source_epoch = htonl(0xf0000000 + who);
 	d.wire.dest_epoch = htonl(net.heard[who].epoch);
 	if (what & 0x10)
-		d.wire.source_epoch = htonl(word(in));
+		d.wire.source_epoch = htonl(next_input_word(in));
 	if (what & 0x20)
-		d.wire.dest_epoch = htonl(word(in));
-	d.wire.llp.psn = htonl(fuzz_rd_nearby_number(ntohl(d.wire.source_epoch), fuzz_rd_byte(in)));
-	d.wire.acknowledged[0] =
-		htonl(fuzz_rd_nearby_number(ntohl(d.wire.dest_epoch), fuzz_rd_byte(in)));
-	d.wire.acknowledged[1] =
-		htonl(fuzz_rd_nearby_number(ntohl(d.wire.dest_epoch), fuzz_rd_byte(in)));
-	d.wire.credit[0] = d.wire.credit[1] = htons((uint16_t)(fuzz_rd_byte(in) * 257));
-	d.wire.flags = (uint8_t)fuzz_rd_byte(in);
+		d.wire.dest_epoch = htonl(next_input_word(in));
+	d.wire.llp.psn = htonl(number_near(ntohl(d.wire.source_epoch), next_input_byte(in)));
+	d.wire.acknowledged[0] = htonl(number_near(ntohl(d.wire.dest_epoch), next_input_byte(in)));
+	d.wire.acknowledged[1] = htonl(number_near(ntohl(d.wire.dest_epoch), next_input_byte(in)));
+	d.wire.credit[0] = d.wire.credit[1] = htons((uint16_t)(next_input_byte(in) * 257));
+	d.wire.flags = (uint8_t)next_input_byte(in);
 	switch (what % 8 + SIW_DGRAM_RD_DATA) {
 	case SIW_DGRAM_RD_ECHO:
 	case SIW_DGRAM_RD_CHALLENGE:
@@ -430,22 +437,22 @@ static void fuzz_rd_send_from_stranger(struct input *in)
 		d.rest[0] = SIW_RD_VERSIONS;
 		len = SIW_RD_HELLO_LEAST;
 		if (what & 0x80) {
-			d.rest[3] = (uint8_t)fuzz_rd_byte(in);
+			d.rest[3] = (uint8_t)next_input_byte(in);
 			for (int i = SIW_RD_HEAD_LEN; i < 16; i++)
-				d.rest[i] = (uint8_t)fuzz_rd_byte(in);
+				d.rest[i] = (uint8_t)next_input_byte(in);
 		}
 		break;
 	case SIW_DGRAM_RD_ACK:
-		len = ack_body(in, d.rest);
+		len = build_ack_body(in, d.rest);
 		break;
 	default:
-		len = fuzz_rd_byte(in) * 4;
+		len = next_input_byte(in) * 4;
 	}
 	if (what & 0x40)
-		len = fuzz_rd_byte(in);
+		len = next_input_byte(in);
 	if (lies) {
 		from = (to + 1 + (int)who % (ENDS - 1)) % ENDS;
-		if (fuzz_rd_forgery_implausible(from, to, &d.wire))
+		if (is_forgery_beyond_attacker(from, to, &d.wire))
 			return;
 	}
 	crc = htole32(siw_crc32c(0, &d, SIW_RD_LEN + len));
@@ -455,7 +462,7 @@ static void fuzz_rd_send_from_stranger(struct input *in)
 
 /* ---- steps ----------------------------------------------------------------------------------- */
 
-static void deliver_all(void)
+static void deliver_datagrams_in_flight(void)
 {
 	while (fuzz_net_arrive(0))
 		;
@@ -463,22 +470,24 @@ static void deliver_all(void)
 		fuzz_rd_progress(i);
 }
 
-static void wait_for(uint64_t ns)
+static void advance_simulated_time(uint64_t ns)
 {
 	net.now += ns;
-	/* After so long without service, an endpoint may have dropped peers that were alive. */
+	/*
+	 * After so long a time without service, an endpoint may have dropped peers that were alive.
+	 */
 	if (ns > 1000 * MS)
 		upset = true;
 }
 
-static void fuzz_rd_corrupt(uint32_t which, uint32_t at)
+static void corrupt_datagram_in_flight(uint32_t which, uint32_t at)
 {
 	if (which < net.n_in_flight && net.in_flight[which]->len)
 		net.in_flight[which]->octets[at % net.in_flight[which]->len] ^=
 			(uint8_t)(1u << at % 8);
 }
 
-static void reset(int a, int b)
+static void reset_pair(int a, int b)
 {
 	struct siw_rd_peer *peer = fuzz_rd_peer_record(a, b);
 
@@ -486,7 +495,7 @@ static void reset(int a, int b)
 		return;
 	upset = true;
 	siw_rd_reset(peer, SIW_RD_CLOSED_END);
-	fuzz_rd_new_life(a, b);
+	begin_new_life_of_pair(a, b);
 }
 
 /*
@@ -499,9 +508,9 @@ static void fuzz_rd_fill_sockets(bool full)
 	net.full = full;
 }
 
-static void fuzz_rd_step(struct input *in)
+static void run_input_step(struct input *in)
 {
-	uint32_t what = fuzz_rd_byte(in) % 16, how = fuzz_rd_byte(in);
+	uint32_t what = next_input_byte(in) % 16, how = next_input_byte(in);
 	int a = (int)how % ENDS, b = (a + 1 + (int)(how >> 2) % (ENDS - 1)) % ENDS;
 	bool calm = flags & NO_ATTACKS;
 
@@ -509,7 +518,7 @@ static void fuzz_rd_step(struct input *in)
 	case 0:
 	case 1:
 		for (uint32_t n = how >> 6; n < 4; n++)
-			send_segment(a, b, fuzz_rd_byte(in));
+			send_segment(a, b, next_input_byte(in));
 		break;
 	case 2:
 	case 3:
@@ -522,13 +531,13 @@ static void fuzz_rd_step(struct input *in)
 		fuzz_net_replay(how);
 		break;
 	case 6:
-		wait_for(calm && how % 36 > 29 ? MS : 1ull << how % 36);
+		advance_simulated_time(calm && how % 36 > 29 ? MS : 1ull << how % 36);
 		break;
 	case 7:
 		fuzz_rd_progress(a);
 		break;
 	case 8:
-		fuzz_rd_hold_space(a, how >> 6 & 1, how & 0x80);
+		pause_or_resume_space(a, how >> 6 & 1, how & 0x80);
 		break;
 	case 9:
 		if (!calm)
@@ -542,17 +551,17 @@ static void fuzz_rd_step(struct input *in)
 			fuzz_rd_send_from_stranger(in);
 		break;
 	case 12:
-		fuzz_rd_corrupt(how % 16, fuzz_rd_byte(in));
+		corrupt_datagram_in_flight(how % 16, next_input_byte(in));
 		break;
 	case 13:
 		if (!calm && how > 200)
-			reset(a, b);
+			reset_pair(a, b);
 		else if (fuzz_rd_peer_record(a, b))
 			siw_rd_expect(fuzz_rd_peer_record(a, b), how & 1);
 		break;
 	case 14:
 		for (uint32_t n = how % 8; n < 8; n++) {
-			deliver_all();
+			deliver_datagrams_in_flight();
 			net.now += 100000;
 		}
 		break;
@@ -563,10 +572,10 @@ static void fuzz_rd_step(struct input *in)
 }
 
 /*
- * Whether every segment that was accepted for sending, and whose life continues, has been
+ * Returns whether every segment that was accepted for sending, and whose life continues, has been
  * delivered.
  */
-static bool fuzz_rd_all_delivered(void)
+static bool are_all_segments_delivered(void)
 {
 	for (int a = 0; a < ENDS; a++)
 		for (int b = 0; b < ENDS; b++) {
@@ -580,24 +589,24 @@ static bool fuzz_rd_all_delivered(void)
 }
 
 /* Ends all interference and loss, and checks that every transfer completes. */
-static void fuzz_rd_finish(void)
+static void end_faults_and_check_delivery(void)
 {
 	fuzz_rd_fill_sockets(false);
 	for (int i = 0; i < ENDS; i++)
 		for (int space = 0; space < SIW_RD_SPACES; space++)
-			fuzz_rd_hold_space(i, (enum siw_rd_space)space, false);
+			pause_or_resume_space(i, (enum siw_rd_space)space, false);
 	/*
 	 * If the network delayed a CHALLENGE for longer than the lifetime of its cookie, an
 	 * endpoint asks for a new cookie only after the same time again.
 	 */
-	for (int n = 0; n < 9000 && (n < 20 || !fuzz_rd_all_delivered()); n++) {
-		deliver_all();
+	for (int n = 0; n < 9000 && (n < 20 || !are_all_segments_delivered()); n++) {
+		deliver_datagrams_in_flight();
 		net.now += n < 6000 ? 5 * MS : 50 * MS;
 	}
-	CHECK(fuzz_rd_all_delivered());
+	CHECK(are_all_segments_delivered());
 }
 
-static void fuzz_rd_begin(void)
+static void begin_fuzz_run(void)
 {
 	static bool once;
 
@@ -612,12 +621,12 @@ static void fuzz_rd_begin(void)
 	net.no_batches = flags & NO_GSO;
 	net.knows = fuzz_rd_has_record;
 	memset(ends, 0, sizeof(ends));
-	/* A life may end legitimately if a record can be dropped before its peer is heard again. */
+	/* A life may end legitimately if a record can be dropped before its peer sends again. */
 	upset = flags & SHORT;
 	for (int i = 0; i < ENDS; i++) {
-		open_end(i);
+		open_rd_endpoint(i);
 		for (int b = 0; b < ENDS; b++)
-			fuzz_rd_new_life(i, b);
+			begin_new_life_of_pair(i, b);
 	}
 }
 
@@ -628,13 +637,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	if (size < 2)
 		return 0;
 	flags = data[0];
-	fuzz_rd_begin();
+	begin_fuzz_run();
 	for (int n = 0; n < STEPS && in.at < in.end; n++) {
-		fuzz_rd_step(&in);
+		run_input_step(&in);
 		for (int i = 0; i < ENDS && n % 4 == 0; i++)
 			fuzz_rd_check_accounting(i);
 	}
-	fuzz_rd_finish();
+	end_faults_and_check_delivery();
 	for (int i = 0; i < ENDS; i++) {
 		fuzz_rd_check_accounting(i);
 		siw_rd_close(ends[i].rd);

@@ -33,7 +33,7 @@ struct fuzz_net {
 	uint64_t now;
 	bool full;	      /* every socket refuses sends */
 	bool no_batches;      /* the kernel has no UDP_SEGMENT */
-	bool reseed;	      /* the next random octets are the first ones again: fuzz_rd_port.c */
+	bool reseed;	      /* the next random octets repeat the first ones: fuzz_rd_port.c */
 	uint32_t route_mtu;   /* path MTU that the kernel reports for every route; 0: none */
 	uint32_t n_in_flight; /* number of datagrams in flight, in sending order */
 	struct fuzz_datagram **in_flight;
@@ -47,12 +47,15 @@ struct fuzz_net {
 		uint32_t streak; /* datagrams received since the inbox was last empty */
 		struct siw_llp_sock *sock;
 	} end[ENDS];
-	/* What each stranger received last: the sender's epoch, and a cookie. */
+	/* The values that each stranger received last: the sender's epoch, and a cookie. */
 	struct {
 		uint32_t epoch;
 		uint8_t cookie[SIW_RD_COOKIE_LEN];
 	} heard[STRANGERS];
-	/* Whether the endpoint at `end` has a record of the peer at `place`; set by the harness. */
+	/*
+	 * Returns whether the endpoint at `end` has a record of the peer at `place`; set by the
+	 * harness.
+	 */
 	bool (*knows)(int end, int place);
 };
 
@@ -65,12 +68,15 @@ int fuzz_clock_gettime(clockid_t clock, struct timespec *t);
 void fuzz_net_reset(void);
 struct siw_addr fuzz_addr_of(int place);
 int fuzz_place_of(const struct siw_addr *addr);
-/* Delivers the i-th datagram in flight. False: there is none, or its receiver's inbox is full. */
+/*
+ * Delivers the i-th datagram in flight. Returns false if there is no such datagram, or its
+ * receiver's inbox is full.
+ */
 bool fuzz_net_arrive(uint32_t i);
 void fuzz_net_drop(uint32_t i);
 /* Sends an earlier datagram again; `which` counts back from the last one sent. */
 void fuzz_net_replay(uint32_t which);
-/* Puts one more datagram in flight. */
+/* Adds one datagram to the datagrams in flight. */
 void fuzz_net_send(int from, int to, const void *octets, uint32_t len);
 
 #endif

@@ -173,8 +173,8 @@ static int fuzz_net_send_one(struct siw_llp_sock *sock, const struct siw_addr *d
 		len += (uint32_t)iov[i].iov_len;
 	}
 	/*
-	 * A peer without a record, and without a handshake in progress, is never sent more than it
-	 * sent.
+	 * A peer without a record, and without a handshake in progress, is never sent more octets
+	 * than it sent.
 	 */
 	CHECK(net.knows(from, to) || len <= net.end[from].asked);
 	fuzz_net_send(from, to, octets, len);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Stubs of the reliable datagram functions that ddp and rdmap call, for the harnesses over
- * fuzz_llp.c, which open no RD endpoint: linked, and never called. fuzz_rd.c uses the real code.
+ * fuzz_llp.c, which open no RD endpoint: the stubs are linked, and never called. fuzz_rd.c uses the
+ * real code.
  */
 #include <stdlib.h>
 

@@ -126,7 +126,7 @@ void siw_llp_waitset_fill(struct siw_llp_port *port, struct siw_llp_waitset *set
 	set->port = port;
 }
 
-/* Does not sleep: advances the simulated time instead. */
+/* Advances the simulated time instead of sleeping. */
 int siw_llp_wait(const struct siw_llp_waitset *set, int extra_fd, int64_t timeout_us)
 {
 	(void)set, (void)extra_fd;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Stubs of the llp functions that other queue pair types call: linked with fuzz_rd_qp.c, and never
- * called.
+ * Stubs of the llp functions that other queue pair types call: the stubs are linked with
+ * fuzz_rd_qp.c, and never called.
  */
 #include <stdlib.h>
 

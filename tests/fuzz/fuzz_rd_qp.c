@@ -55,7 +55,7 @@ static struct {
 static uint8_t flags;
 static bool lied, upset;
 
-static uint32_t fuzz_qp_byte(struct input *in)
+static uint32_t next_input_byte(struct input *in)
 {
 	return in->at < in->end ? *in->at++ : 0;
 }
@@ -68,7 +68,7 @@ static bool fuzz_qp_has_record(int end, int place)
 	return place < QPS; /* there are no strangers here: fuzz_rd.c covers them */
 }
 
-static void to_rts(int i)
+static void move_qp_to_rts(int i)
 {
 	static const int states[] = { SIW_QPS_INIT, SIW_QPS_RTR, SIW_QPS_RTS };
 
@@ -79,7 +79,7 @@ static void to_rts(int i)
 	}
 }
 
-static void open_end(int i)
+static void open_end_with_qp(int i)
 {
 	struct siw_device **list = siw_get_device_list(NULL);
 	struct siw_addr peer = fuzz_addr_of(!i);
@@ -111,7 +111,7 @@ static void open_end(int i)
 	CHECK(ends[i].own && ends[i].granted && ends[i].to && ends[i].qp);
 	for (int at = SEND_AT; at < MEM; at++)
 		ends[i].mem[at] = (uint8_t)(at * 7 + i);
-	to_rts(i);
+	move_qp_to_rts(i);
 }
 
 static void close_end(int i)
@@ -120,7 +120,7 @@ static void close_end(int i)
 	CHECK(!siw_dereg_mr(ends[i].own) && !siw_dereg_mr(ends[i].granted));
 	CHECK(!siw_destroy_cq(ends[i].cq) && !siw_dealloc_pd(ends[i].pd));
 	CHECK(!siw_close_device(ends[i].ctx));
-	/* The source of sends, and the gaps between the areas, must not have changed. */
+	/* The source of sends, and the gaps between the memory areas, must not have changed. */
 	for (int at = SEND_AT; at < MEM; at++)
 		CHECK(ends[i].mem[at] == (uint8_t)(at * 7 + i));
 	free(ends[i].mem);
@@ -128,7 +128,7 @@ static void close_end(int i)
 
 /* ---- completions ----------------------------------------------------------------------------- */
 
-/* Checks a message: a number, then octets that are computed from the number. */
+/* Checks a message, which consists of a number and octets that are computed from the number. */
 static void check_message(int i, const struct siw_wc *wc)
 {
 	const uint8_t *octets = ends[i].mem + RECV_AT + wc->wr_id % DEPTH * SLOT;
@@ -143,7 +143,7 @@ static void check_message(int i, const struct siw_wc *wc)
 		CHECK(octets[at] == (uint8_t)(number * 3 + at));
 }
 
-static void poll_end(int i)
+static void poll_completions_of_end(int i)
 {
 	struct siw_wc wc[8];
 	int n;
@@ -202,26 +202,26 @@ static const int opcodes[] = { SIW_WR_SEND,
 enum { OPCODES = sizeof(opcodes) / sizeof(opcodes[0]) };
 
 /*
- * Addresses in the peer's memory; most values of `how` are valid, and 224 and above are misaligned
- * or outside the granted memory.
+ * Returns an address in the peer's memory. For most values of `how` it is valid; for 224 and above
+ * it is misaligned or outside the granted memory.
  */
-static uint64_t remote_of(int i, uint32_t how)
+static uint64_t remote_address(int i, uint32_t how)
 {
 	uint64_t base = (uintptr_t)(ends[!i].mem + GRANTED_AT);
 
 	return how < 224 ? base + how % 32 * 8 : base + (uint64_t)(int64_t)(int8_t)how * 40 + 4;
 }
 
-static void fuzz_qp_set_remote(int i, struct siw_send_wr *wr, uint32_t how)
+static void set_remote_address_of_request(int i, struct siw_send_wr *wr, uint32_t how)
 {
 	uint32_t rkey = how == 255 ? ends[!i].own->rkey : ends[!i].granted->rkey;
 
 	if (wr->opcode == SIW_WR_ATOMIC_FETCH_AND_ADD || wr->opcode == SIW_WR_ATOMIC_CMP_AND_SWP) {
-		wr->wr.atomic.remote_addr = remote_of(i, how);
+		wr->wr.atomic.remote_addr = remote_address(i, how);
 		wr->wr.atomic.rkey = rkey;
 		wr->wr.atomic.compare_add = how;
 	} else if (wr->opcode != SIW_WR_SEND) {
-		wr->wr.rdma.remote_addr = remote_of(i, how);
+		wr->wr.rdma.remote_addr = remote_address(i, how);
 		wr->wr.rdma.rkey = rkey;
 	}
 	wr->rd.ah = ends[i].to;
@@ -230,7 +230,7 @@ static void fuzz_qp_set_remote(int i, struct siw_send_wr *wr, uint32_t how)
 
 static void post_send(int i, uint32_t kind, uint32_t size, uint32_t how)
 {
-	/* Source of inline data, outside the end's memory; valid until the run ends. */
+	/* Source of inline data, which is outside the end's memory and valid until the run ends. */
 	static uint8_t inline_octets[64];
 	struct siw_sge sge = { (uintptr_t)ends[i].mem, 0, ends[i].own->lkey };
 	struct siw_send_wr wr = {
@@ -261,7 +261,7 @@ static void post_send(int i, uint32_t kind, uint32_t size, uint32_t how)
 		lied |= wr.opcode == SIW_WR_SEND || wr.opcode == SIW_WR_SEND_WITH_IMM;
 	}
 	wr.send_flags |= how & 1 ? SIW_SEND_SOLICITED : 0;
-	fuzz_qp_set_remote(i, &wr, how);
+	set_remote_address_of_request(i, &wr, how);
 	if (siw_post_send(ends[i].qp, &wr, NULL))
 		return;
 	ends[i].state[ends[i].posted++] = 1;
@@ -270,7 +270,7 @@ static void post_send(int i, uint32_t kind, uint32_t size, uint32_t how)
 
 /* ---- the attacker ---------------------------------------------------------------------------- */
 
-static struct siw_rd *endpoint(int i)
+static struct siw_rd *rd_endpoint_of_end(int i)
 {
 	return siw_rd_qp_of(siw_base_qp_of(ends[i].qp))->endpoint;
 }
@@ -279,7 +279,7 @@ static struct siw_rd_peer *fuzz_qp_peer_record(int i)
 {
 	struct siw_addr addr = fuzz_addr_of(!i);
 
-	return endpoint(i) ? siw_rd_peer_find(endpoint(i), &addr) : NULL;
+	return rd_endpoint_of_end(i) ? siw_rd_peer_find(rd_endpoint_of_end(i), &addr) : NULL;
 }
 
 static void fuzz_qp_write_crc(uint8_t *octets, uint32_t len)
@@ -293,30 +293,30 @@ static void fuzz_qp_write_crc(uint8_t *octets, uint32_t len)
 static void fuzz_qp_modify_in_flight(uint32_t which, struct input *in)
 {
 	struct fuzz_datagram *d;
-	uint32_t at = fuzz_qp_byte(in), n = fuzz_qp_byte(in) % 8 + 1;
+	uint32_t at = next_input_byte(in), n = next_input_byte(in) % 8 + 1;
 
 	if (which >= net.n_in_flight)
 		return;
 	d = net.in_flight[which];
 	for (uint32_t k = 0; k < n && at + k + SIW_DGRAM_CRC_LEN < d->len; k++)
-		d->octets[at + k] = (uint8_t)fuzz_qp_byte(in);
+		d->octets[at + k] = (uint8_t)next_input_byte(in);
 	fuzz_qp_write_crc(d->octets, d->len);
 	lied = true;
 }
 
-static uint32_t put_be(uint8_t *to, uint64_t number, uint32_t octets)
+static uint32_t put_big_endian(uint8_t *to, uint64_t number, uint32_t octets)
 {
 	for (uint32_t k = 0; k < octets; k++)
 		to[k] = (uint8_t)(number >> 8 * (octets - 1 - k));
 	return octets;
 }
 
-static uint64_t granted_at(int i, uint32_t how)
+static uint64_t granted_address(int i, uint32_t how)
 {
 	return (uintptr_t)(ends[i].mem + GRANTED_AT) + (uint64_t)(int64_t)(int8_t)how * 8;
 }
 
-static uint32_t msn_of(const struct siw_rd_peer *peer, uint32_t qn)
+static uint32_t next_msn_from_peer(const struct siw_rd_peer *peer, uint32_t qn)
 {
 	const struct siw_ddp_stream *stream = siw_rd_upper(peer);
 
@@ -329,47 +329,49 @@ static uint32_t msn_of(const struct siw_rd_peer *peer, uint32_t qn)
  */
 static uint32_t put_segment(int i, const struct siw_rd_peer *peer, uint8_t *to, struct input *in)
 {
-	uint32_t kind = fuzz_qp_byte(in), opcode = fuzz_qp_byte(in), how = fuzz_qp_byte(in), n = 0;
-	uint32_t rkey = kind & 0x40 ? fuzz_qp_byte(in) : ends[i].granted->rkey;
+	uint32_t kind = next_input_byte(in), opcode = next_input_byte(in),
+		 how = next_input_byte(in), n = 0;
+	uint32_t rkey = kind & 0x40 ? next_input_byte(in) : ends[i].granted->rkey;
 	uint32_t qn = opcode == 1 ? 1 : kind >> 2 & 3;
 
 	if (kind & 1) { /* a tagged segment */
-		n += put_be(to, 0x81 | (kind & 2 ? 0x40 : 0), 1);
-		n += put_be(to + n, 0x40 | opcode % 16, 1);
-		n += put_be(to + n, rkey, 4);
-		n += put_be(to + n, granted_at(i, how), 8);
+		n += put_big_endian(to, 0x81 | (kind & 2 ? 0x40 : 0), 1);
+		n += put_big_endian(to + n, 0x40 | opcode % 16, 1);
+		n += put_big_endian(to + n, rkey, 4);
+		n += put_big_endian(to + n, granted_address(i, how), 8);
 	} else {
-		n += put_be(to, 0x01 | (kind & 2 ? 0x40 : 0), 1);
-		n += put_be(to + n, 0x40 | opcode % 16, 1);
-		n += put_be(to + n, kind & 0x80 ? rkey : 0, 4);
-		n += put_be(to + n, qn, 4);
-		n += put_be(to + n, msn_of(peer, qn) + (how & 0x80 ? how & 3 : 0), 4);
-		n += put_be(to + n, how & 0x40 ? fuzz_qp_byte(in) : 0, 4);
+		n += put_big_endian(to, 0x01 | (kind & 2 ? 0x40 : 0), 1);
+		n += put_big_endian(to + n, 0x40 | opcode % 16, 1);
+		n += put_big_endian(to + n, kind & 0x80 ? rkey : 0, 4);
+		n += put_big_endian(to + n, qn, 4);
+		n += put_big_endian(to + n,
+				    next_msn_from_peer(peer, qn) + (how & 0x80 ? how & 3 : 0), 4);
+		n += put_big_endian(to + n, how & 0x40 ? next_input_byte(in) : 0, 4);
 	}
 	if (kind & 0x10) { /* a Read Request, or another message of that length */
-		n += put_be(to + n, ends[!i].granted->rkey, 4);
-		n += put_be(to + n, granted_at(!i, fuzz_qp_byte(in)), 8);
-		n += put_be(to + n, fuzz_qp_byte(in) * 16, 4);
-		n += put_be(to + n, ends[i].granted->rkey, 4);
-		n += put_be(to + n, granted_at(i, fuzz_qp_byte(in)), 8);
+		n += put_big_endian(to + n, ends[!i].granted->rkey, 4);
+		n += put_big_endian(to + n, granted_address(!i, next_input_byte(in)), 8);
+		n += put_big_endian(to + n, next_input_byte(in) * 16, 4);
+		n += put_big_endian(to + n, ends[i].granted->rkey, 4);
+		n += put_big_endian(to + n, granted_address(i, next_input_byte(in)), 8);
 	}
-	for (uint32_t more = fuzz_qp_byte(in) % 96; more; more--)
-		to[n++] = (uint8_t)fuzz_qp_byte(in);
+	for (uint32_t more = next_input_byte(in) % 96; more; more--)
+		to[n++] = (uint8_t)next_input_byte(in);
 	return n;
 }
 
 static uint32_t put_ack(uint8_t *to, struct input *in)
 {
-	uint32_t ranges = fuzz_qp_byte(in) % 6, n = 0;
+	uint32_t ranges = next_input_byte(in) % 6, n = 0;
 
-	n += put_be(to, fuzz_qp_byte(in), 4);
-	n += put_be(to + n, fuzz_qp_byte(in), 1);
-	n += put_be(to + n, ranges, 1);
-	n += put_be(to + n, ranges ? fuzz_qp_byte(in) % 2 : 0, 1);
-	n += put_be(to + n, 0, 1);
+	n += put_big_endian(to, next_input_byte(in), 4);
+	n += put_big_endian(to + n, next_input_byte(in), 1);
+	n += put_big_endian(to + n, ranges, 1);
+	n += put_big_endian(to + n, ranges ? next_input_byte(in) % 2 : 0, 1);
+	n += put_big_endian(to + n, 0, 1);
 	for (; ranges; ranges--) {
-		n += put_be(to + n, fuzz_qp_byte(in), 2);
-		n += put_be(to + n, fuzz_qp_byte(in), 2);
+		n += put_big_endian(to + n, next_input_byte(in), 2);
+		n += put_big_endian(to + n, next_input_byte(in), 2);
 	}
 	return n;
 }
@@ -378,7 +380,7 @@ static uint32_t put_ack(uint8_t *to, struct input *in)
 static void fuzz_qp_send_forged(int i, struct input *in)
 {
 	const struct siw_rd_peer *peer = fuzz_qp_peer_record(i);
-	uint32_t what = fuzz_qp_byte(in), space = what >> 7, type = what % 8, len = 0;
+	uint32_t what = next_input_byte(in), space = what >> 7, type = what % 8, len = 0;
 	const struct siw_rd_seq *seq;
 	struct {
 		struct siw_rd_wire wire;
@@ -394,19 +396,19 @@ static void fuzz_qp_send_forged(int i, struct input *in)
 	d.wire.source_epoch = htonl(peer->peer_epoch);
 	d.wire.dest_epoch = htonl(peer->epoch);
 	d.wire.llp.psn =
-		htonl(peer->peer_epoch + (uint32_t)seq->rcv + (what & 8 ? fuzz_qp_byte(in) : 0));
+		htonl(peer->peer_epoch + (uint32_t)seq->rcv + (what & 8 ? next_input_byte(in) : 0));
 	for (int s = 0; s < SIW_RD_SPACES; s++) {
 		d.wire.acknowledged[s] = htonl(peer->epoch + (uint32_t)peer->seq[s].una +
-					       (what & 16 ? fuzz_qp_byte(in) % 20 : 0));
-		d.wire.credit[s] = htons((uint16_t)(what & 32 ? fuzz_qp_byte(in) : 64));
+					       (what & 16 ? next_input_byte(in) % 20 : 0));
+		d.wire.credit[s] = htons((uint16_t)(what & 32 ? next_input_byte(in) : 64));
 	}
-	d.wire.ird = (uint8_t)(what & 64 ? fuzz_qp_byte(in) : 4);
+	d.wire.ird = (uint8_t)(what & 64 ? next_input_byte(in) : 4);
 	d.wire.flags = (uint8_t)(space * SIW_RD_RESPONSE);
 	if (type == SIW_DGRAM_RD_DATA) {
 		len = put_segment(i, peer, d.rest, in);
 	} else {
-		d.wire.flags = (uint8_t)fuzz_qp_byte(in);
-		len = type == SIW_DGRAM_RD_ACK ? put_ack(d.rest, in) : fuzz_qp_byte(in);
+		d.wire.flags = (uint8_t)next_input_byte(in);
+		len = type == SIW_DGRAM_RD_ACK ? put_ack(d.rest, in) : next_input_byte(in);
 	}
 	fuzz_qp_write_crc((uint8_t *)&d, SIW_RD_OVERHEAD + len);
 	fuzz_net_send(!i, i, &d, SIW_RD_OVERHEAD + len);
@@ -427,13 +429,14 @@ static uint64_t fuzz_qp_buffer_octets(const struct siw_rd *rd, bool sent)
 			const struct siw_rd_rx *rx = seq->rx;
 
 			for (uint64_t k = seq->una; sent && seq->tx && k < seq->nxt; k++)
-				room += siw_rd_class_octets(seq->tx->slot[k & seq->tx->mask].class);
+				room += siw_rd_size_class_octets(
+					seq->tx->slot[k & seq->tx->mask].class);
 			if (sent || !rx)
 				continue;
 			room += sizeof(*rx) + (rx->mask + 1) * sizeof(rx->slot[0]);
 			for (uint32_t k = 0; k <= rx->mask; k++)
 				if (rx->slot[k].buf)
-					room += siw_rd_class_octets(rx->slot[k].class);
+					room += siw_rd_size_class_octets(rx->slot[k].class);
 		}
 	}
 	return room;
@@ -441,7 +444,7 @@ static uint64_t fuzz_qp_buffer_octets(const struct siw_rd *rd, bool sent)
 
 static void fuzz_qp_check_accounting(int i)
 {
-	const struct siw_rd *rd = endpoint(i);
+	const struct siw_rd *rd = rd_endpoint_of_end(i);
 
 	CHECK(ends[i].done <= ends[i].posted);
 	if (!rd)
@@ -452,8 +455,8 @@ static void fuzz_qp_check_accounting(int i)
 }
 
 /*
- * One progress round of end i. Checks that it sends data as its window allows, at most one other
- * datagram for each datagram that it received, and what its timers repeat.
+ * Makes one progress round of end i. Checks that the end sends data as its window allows, at most
+ * one other datagram for each datagram that it received, and the datagrams that its timers repeat.
  */
 static void fuzz_qp_progress(int i)
 {
@@ -462,7 +465,7 @@ static void fuzz_qp_progress(int i)
 	ends[i].heard += net.end[i].n - net.end[i].at;
 	if (net.end[i].sock && atomic_load(&net.end[i].sock->due_ns) <= net.now)
 		ends[i].heard += PER_TIMER;
-	poll_end(i);
+	poll_completions_of_end(i);
 	for (uint32_t k = before; k < net.kept && net.kept - before < PAST; k++)
 		ends[i].answers += net.past[k % PAST].octets[0] >> 4 != SIW_DGRAM_RD_DATA;
 	CHECK(ends[i].answers <= ends[i].heard);
@@ -470,7 +473,7 @@ static void fuzz_qp_progress(int i)
 
 /* ---- steps ----------------------------------------------------------------------------------- */
 
-static void deliver_all(void)
+static void deliver_datagrams_in_flight(void)
 {
 	while (fuzz_net_arrive(0))
 		;
@@ -484,19 +487,19 @@ static void fuzz_qp_reset_end(int i)
 
 	upset = true;
 	CHECK(!siw_modify_qp(ends[i].qp, &attr, SIW_QP_STATE));
-	post_send(i, 0, 8, 0); /* posted in the error state: the request is flushed */
-	poll_end(i);
+	post_send(i, 0, 8, 0); /* posted in the error state, so the request is flushed */
+	poll_completions_of_end(i);
 	CHECK(ends[i].done == ends[i].posted);
 	attr.qp_state = SIW_QPS_RESET;
 	CHECK(!siw_modify_qp(ends[i].qp, &attr, SIW_QP_STATE));
 	net.end[i].n = net.end[i].at = 0;
-	to_rts(i);
+	move_qp_to_rts(i);
 }
 
 /*
  * Queries the senders that wait for a receive, and checks that at most `room` entries are written.
  */
-static void fuzz_qp_query_waits(int i, int room)
+static void query_waiting_peers(int i, int room)
 {
 	struct siw_rd_wait waits[4] = { 0 };
 	int n = siw_query_waits(ends[i].qp, waits, room);
@@ -506,16 +509,16 @@ static void fuzz_qp_query_waits(int i, int room)
 		CHECK(!waits[k].peer.family);
 }
 
-static void fuzz_qp_step(struct input *in)
+static void run_input_step(struct input *in)
 {
-	uint32_t what = fuzz_qp_byte(in) % 16, how = fuzz_qp_byte(in);
+	uint32_t what = next_input_byte(in) % 16, how = next_input_byte(in);
 	int a = (int)how & 1;
 
 	switch (what) {
 	case 0:
 	case 1:
 	case 2:
-		post_send(a, how >> 1, fuzz_qp_byte(in), fuzz_qp_byte(in));
+		post_send(a, how >> 1, next_input_byte(in), next_input_byte(in));
 		break;
 	case 3:
 		for (int n = flags & FEW ? 1 : 4; n; n--)
@@ -550,7 +553,7 @@ static void fuzz_qp_step(struct input *in)
 		break;
 	case 14:
 		for (uint32_t n = how % 8; n < 8; n++) {
-			deliver_all();
+			deliver_datagrams_in_flight();
 			net.now += 100000;
 		}
 		break;
@@ -558,11 +561,11 @@ static void fuzz_qp_step(struct input *in)
 		if (how > 240)
 			fuzz_qp_reset_end(a);
 		else
-			fuzz_qp_query_waits(a, how % 4);
+			query_waiting_peers(a, how % 4);
 	}
 }
 
-static bool all_done(void)
+static bool are_all_requests_complete(void)
 {
 	return ends[0].done == ends[0].posted && ends[1].done == ends[1].posted;
 }
@@ -571,12 +574,12 @@ static bool all_done(void)
  * Posts receives for all messages that may still arrive; then, if nothing was forged, checks that
  * every request completes.
  */
-static void fuzz_qp_finish(void)
+static void finish_run_and_check_completions(void)
 {
-	for (int n = 0; n < 4000 && (n < 20 || !all_done()); n++) {
+	for (int n = 0; n < 4000 && (n < 20 || !are_all_requests_complete()); n++) {
 		for (int i = 0; i < QPS && n % 10 == 0 && n < 2000; i++)
 			post_recv(i, SLOT);
-		deliver_all();
+		deliver_datagrams_in_flight();
 		net.now += 5 * MS;
 	}
 }
@@ -596,17 +599,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	net.reseed = true;
 	net.knows = fuzz_qp_has_record;
 	for (int i = 0; i < QPS; i++)
-		open_end(i);
+		open_end_with_qp(i);
 	for (int n = 0; n < STEPS && in.at < in.end; n++) {
-		fuzz_qp_step(&in);
+		run_input_step(&in);
 		for (int i = 0; i < QPS && n % 4 == 0; i++)
 			fuzz_qp_check_accounting(i);
 	}
-	fuzz_qp_finish();
+	finish_run_and_check_completions();
 	for (int i = 0; i < QPS; i++) {
 		fuzz_qp_check_accounting(i);
 		CHECK(!siw_modify_qp(ends[i].qp, &attr, SIW_QP_STATE));
-		poll_end(i);
+		poll_completions_of_end(i);
 		CHECK(ends[i].done == ends[i].posted);
 	}
 	for (int i = 0; i < QPS; i++)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * RDMAP messages on a stream: Sends, Writes, Read Requests and responses, Terminates. As the
+ * Fuzzes RDMAP messages on a stream: Sends, Writes, Read Requests and responses, Terminates. As the
  * initiator, the harness has one RDMA Read outstanding, whose sink STag the input writes as "SINK".
  */
 #include "fuzz.h"
@@ -20,7 +20,7 @@ static uint32_t stag;
 static uint8_t *region, *buffers;
 static uint32_t buffers_key;
 
-static void set_up(void)
+static void create_port_and_buffers(void)
 {
 	struct siw_mem_region r = { .length = REGION,
 				    .pd = 1,
@@ -40,7 +40,7 @@ static void set_up(void)
 	CHECK(siw_mem_stag_alloc(mem, &r, &buffers_key) == 0);
 }
 
-static struct siw_mem_queue *queue_new(void)
+static struct siw_mem_queue *create_receive_queue(void)
 {
 	struct siw_mem_queue_attr attr = { .depth = 4, .max_sge = 2, .pd = 1 };
 	struct siw_sge sge[2] = { { (uintptr_t)buffers, 20, buffers_key },
@@ -80,9 +80,9 @@ static struct siw_rdmap_stream *open_stream(void)
 	return stream;
 }
 
-static struct siw_rdmap_stream *fuzz_rdmap_respond(const struct fuzz_input *in,
-						   struct siw_mem_queue *q,
-						   struct siw_llp_sock **listener)
+static struct siw_rdmap_stream *open_stream_as_responder(const struct fuzz_input *in,
+							 struct siw_mem_queue *q,
+							 struct siw_llp_sock **listener)
 {
 	struct siw_mpa_params peer, reply = { .ird = 4, .ord = 4 };
 	struct siw_rdmap_start start = { .recvs = q,
@@ -105,7 +105,8 @@ static struct siw_rdmap_stream *fuzz_rdmap_respond(const struct fuzz_input *in,
 	return stream;
 }
 
-static struct siw_rdmap_stream *fuzz_rdmap_initiate(struct fuzz_input *in, struct siw_mem_queue *q)
+static struct siw_rdmap_stream *open_stream_with_outstanding_read(struct fuzz_input *in,
+								  struct siw_mem_queue *q)
 {
 	struct siw_mpa_params peer,
 		ask = { .rev = 2, .enhanced = 1, .ird = 4, .ord = 4, .crc = in->flags & FUZZ_CRC };
@@ -132,14 +133,17 @@ static struct siw_rdmap_stream *fuzz_rdmap_initiate(struct fuzz_input *in, struc
 	CHECK(siw_rdmap_start(stream, &start) == 0);
 	fuzz_n_sent = 0;
 	CHECK(siw_rdmap_send(stream, &read) == 0 && siw_rdmap_flush(stream, &accepted) == 1);
-	/* In the request sent: length (2 octets), untagged header (18), then the sink's STag. */
+	/*
+	 * The request that was sent consists of length (2 octets), untagged header (18), then the
+	 * sink's STag.
+	 */
 	memcpy(&sink, fuzz_sent + 2 + 18, 4);
 	fuzz_patch(in, "SINK", __builtin_bswap32(sink));
 	return stream;
 }
 
-/* Handles one event. False: the stream is over. */
-static bool fuzz_rdmap_one_event(struct siw_rdmap_stream *stream, int *idle)
+/* Handles one event of the stream. Returns false if the stream has ended. */
+static bool handle_one_rdmap_event(struct siw_rdmap_stream *stream, int *idle)
 {
 	struct siw_rdmap_event event;
 	uint64_t accepted;
@@ -190,7 +194,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	int idle = 0;
 
 	if (!port)
-		set_up();
+		create_port_and_buffers();
 	if (size)
 		n = data[0] & FUZZ_INITIATOR ? fuzz_reply(frame, data[0])
 					     : fuzz_request(frame, data[0]);
@@ -198,10 +202,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		return 0;
 	fuzz_patch(&in, "STAG", stag);
 	patch_addresses(&in);
-	q = queue_new();
-	stream = in.flags & FUZZ_INITIATOR ? fuzz_rdmap_initiate(&in, q)
-					   : fuzz_rdmap_respond(&in, q, &listener);
-	while (idle < 4 && fuzz_rdmap_one_event(stream, &idle))
+	q = create_receive_queue();
+	stream = in.flags & FUZZ_INITIATOR ? open_stream_with_outstanding_read(&in, q)
+					   : open_stream_as_responder(&in, q, &listener);
+	while (idle < 4 && handle_one_rdmap_event(stream, &idle))
 		;
 	siw_ddp_stream_take(ddp, SIW_RDMAP_QN_SEND, &cookie);
 	siw_rdmap_close(stream);

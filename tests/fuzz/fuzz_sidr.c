@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Frames of UD resolution (spec/cm-udp.md). If bit 0 of the first octet is set, the harness inserts
- * the correct CRC, which a fuzzer does not find by itself.
+ * Fuzzes frames of UD resolution (spec/cm-udp.md). If bit 0 of the first octet is set, the harness
+ * inserts the correct CRC, which a fuzzer does not find by itself.
  */
 #include "base/crc32c.h"
 #include "fuzz.h"
@@ -30,7 +30,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 	if (!size)
 		return 0;
-	/* Allocated with exactly this size, so that a sanitizer detects an access past the end. */
+	/*
+	 * The copy is allocated with exactly this size, so that a sanitizer detects an access past
+	 * the end.
+	 */
 	octets = malloc(size - 1 ? size - 1 : 1);
 	CHECK(octets);
 	memcpy(octets, data + 1, size - 1);

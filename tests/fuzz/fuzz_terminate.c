@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* The peer's Terminate Message, and headers that it quotes. */
+/* Fuzzes the peer's Terminate Message, and the headers that it quotes. */
 #include "fuzz.h"
 #include "rdmap/rdmap_impl.h"
 
@@ -7,7 +7,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct siw_rdmap_event event = { 0 };
 	struct siw_ddp_seg seg;
-	/* Allocated with exactly this size, so that a sanitizer detects an access past the end. */
+	/*
+	 * The copy is allocated with exactly this size, so that a sanitizer detects an access past
+	 * the end.
+	 */
 	uint8_t *octets = malloc(size ? size : 1);
 
 	CHECK(octets);

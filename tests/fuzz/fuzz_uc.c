@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * An unreliable connection, from UDP up to its messages: Sends and Writes in any number of
+ * Fuzzes an unreliable connection, from UDP up to its messages: Sends and Writes in any number of
  * datagrams, and immediate data. In the input, "STAG" is replaced with a writable rkey, and "TOHI"
  * and "TOLO" with the halves of its address.
  */
@@ -14,7 +14,7 @@ static struct siw_llp_port *port;
 static uint8_t *buffers;
 static uint32_t buffers_key, target_key;
 
-static void set_up(void)
+static void create_port_and_buffers(void)
 {
 	struct siw_mem_region r = { .length = 400, .pd = 1, .rights = SIW_MEM_LOCAL_READ | 1 | 2 };
 
@@ -26,7 +26,7 @@ static void set_up(void)
 	target_key = buffers_key;
 }
 
-static struct siw_mem_queue *queue_new(void)
+static struct siw_mem_queue *create_receive_queue(void)
 {
 	struct siw_mem_queue_attr attr = { .depth = 8, .max_sge = 2, .pd = 1 };
 	struct siw_sge sge[2] = { { (uintptr_t)buffers, 20, buffers_key },
@@ -51,7 +51,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	uint32_t octets;
 
 	if (!port)
-		set_up();
+		create_port_and_buffers();
 	if (!fuzz_begin(data, size, NULL, 0, &in))
 		return 0;
 	fuzz_patch(&in, "STAG", target_key);
@@ -60,7 +60,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	CHECK(siw_llp_udp_open(port, &fuzz_addr, NULL, &sock) == 0);
 	CHECK(siw_ddp_uc_open(port, mem, sock, in.flags & FUZZ_CRC, &ddp) == 0);
 	CHECK(siw_rdmap_uc_open(ddp, &uc) == 0);
-	start.recvs = queue_new();
+	start.recvs = create_receive_queue();
 	CHECK(siw_setting_set("uc_breaker", 2) == 0); /* 2: process loss reports on loopback, too */
 	CHECK(siw_rdmap_uc_connect(uc, &fuzz_addr, 0, 0) == 0);
 	siw_rdmap_uc_start(uc, &start);
