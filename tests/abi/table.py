@@ -242,7 +242,8 @@ def kill_one_end(
         while row.port and not machine.has_connection(row.port) and time.monotonic() < end:
             time.sleep(0.02)
         time.sleep(scale_limit(BEFORE_KILL))
-        victim.kill()
+        # In place "nobody" the process is runuser, whose child is the program.
+        os.killpg(victim.pid, signal.SIGKILL)
     last, killed = wait_or_kill(other, limit), wait_or_kill(victim, limit)
     return [killed, last] if row.kill == "server" else [last, killed]
 
