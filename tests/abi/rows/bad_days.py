@@ -10,11 +10,11 @@ from .row import CABLE, HERE, PERFTEST, PINGPONG, UCX, Row
 def trouble_rows() -> Iterator[Row]:
     """Yield rows in which an end is killed, all CPUs are busy, or TCP streams are delayed."""
     endless = {
-        # With -b both ends of ib_send_bw send. As with adapters, an end that only receives does not
-        # detect the death of its peer. Therefore ibv_rc_pingpong is not included, whose server may
-        # be killed while the client has nothing to send.
+        # With -b both ends of ib_send_bw and ib_write_bw send. As with adapters, an end that waits
+        # for data does not detect the death of its peer. Therefore ibv_rc_pingpong and ib_write_lat
+        # are not included, in which an end may be killed while the other one has nothing to send.
         "ib_send_bw -b": ("ib_send_bw -d {dev} -F -b -D 3000", PERFTEST, "RC"),
-        "ib_write_lat": ("ib_write_lat -d {dev} -F -D 3000", PERFTEST, "RC"),
+        "ib_write_bw -b": ("ib_write_bw -d {dev} -F -b -D 3000", PERFTEST, "RC"),
         "ib_read_bw": ("ib_read_bw -d {dev} -F -D 3000", PERFTEST, "RC"),
         "ucx_perftest rc_v": ("ucx_perftest -t tag_lat -n 1000000000", UCX, "RC"),
         "ucx_perftest ud_v": ("ucx_perftest -t tag_lat -n 1000000000", UCX, "UD"),
