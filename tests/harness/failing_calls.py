@@ -16,10 +16,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from harness.pair_harness import End as PairEnd
+from harness.pair_harness import connect_by_qpn
 from harness.rc_harness import READ, SEND, WRITE, End, Wire
 from harness.rd_harness import Peer
 from harness.verbs_harness import ALL_ACCESS, Rig
+from unit.cm.ud_harness import Ends
 
+from siwarp.cm import CMID, CMEvent, CMEventChannel, ConnParam
 from siwarp.verbs import CQ, AccessFlag, QPAttr, QPType, RecvWR, RemoteBuffer, SendWR
 
 #: A number greater than the number of system calls of any scenario.
@@ -30,14 +34,33 @@ class NoCompletionError(Exception):
     """A completion or event did not arrive because a call failed."""
 
 
+class Patience:
+    """How long a run waits for an event or completion, in seconds.
+
+    The runs in which a call fails are many, and some of them wait in vain. A run in which no call
+    fails must succeed on a busy machine.
+    """
+
+    seconds = 20.0
+
+
 def wait_for_completions(cq: CQ, n: int = 1) -> None:
-    """Wait for n completions, for at least a quarter of a second; sleep between polls."""
-    for _ in range(1000):
+    """Wait for n completions; sleep between polls."""
+    end = time.monotonic() + Patience.seconds
+    while time.monotonic() < end:
         n -= len(cq.poll(n))
         if n <= 0:
             return
         time.sleep(0.00025)
     raise NoCompletionError
+
+
+def wait_for_event(channel: CMEventChannel) -> CMEvent:
+    """Wait for the next event of a channel."""
+    event = channel.get_event(Patience.seconds)
+    if event is None:
+        raise NoCompletionError
+    return event
 
 
 def send_over_ud(rig: Rig) -> None:
@@ -60,14 +83,11 @@ def connect_over_rc(rig: Rig) -> None:
     """Connect two RC queue pairs, and complete a Send, a Write and a Read."""
     wire = Wire(rig)
     a = wire.begin_connect(size=1 << 12)
-    event = wire.p_channel.get_event(0.25)
-    if event is None:
-        raise NoCompletionError
+    event = wait_for_event(wire.p_channel)
     b = End(rig, event.id, wire.p_channel, size=1 << 12)
     b.post_receive(1)
     b.id.accept()
-    if wire.a_channel.get_event(0.25) is None:
-        raise NoCompletionError
+    wait_for_event(wire.a_channel)
     a.post(SEND, 2, length=100)
     wait_for_completions(b.rcq)
     wait_for_completions(a.scq)
@@ -99,11 +119,55 @@ def send_over_uc(rig: Rig) -> None:
     wait_for_completions(cq, 2)
 
 
+def resolve_over_udp(rig: Rig) -> None:
+    """Find a UD queue pair by address and port, once with a query that is rejected."""
+    ends = Ends(rig)
+    qp = ends.create_qp()
+    for accepts in (True, False):
+        ends.send_request(b"data")
+        asked = wait_for_event(ends.answering)
+        if accepts:
+            ends.accept(asked, qp)
+        else:
+            asked.id.reject(b"no")
+        wait_for_event(ends.asking)
+
+
+def connect_before_listening(rig: Rig) -> None:
+    """Connect to a port without a listener, which the connection retries until one listens."""
+    wire = Wire(rig)
+    to = wire.listener.local_addr
+    wire.listener.close()
+    id = CMID(wire.a_channel)
+    End(rig, id, wire.a_channel, size=1 << 12)
+    id.connect(to, ConnParam(refused=5, tos=32))
+    if wire.a_channel.get_event(0.05) is not None:
+        raise NoCompletionError
+    listener = CMID(wire.p_channel)
+    listener.listen(to)
+    event = wait_for_event(wire.p_channel)
+    event.id.reject(b"no")
+    wait_for_event(wire.a_channel)
+
+
+def connect_by_gid_and_qpn(rig: Rig) -> None:
+    """Connect two RC queue pairs by GID and QPN, and complete a Send."""
+    a, b = PairEnd(rig, size=1 << 13), PairEnd(rig, size=1 << 13)
+    b.init_with_receives(1)
+    connect_by_qpn(a, b)
+    a.send(b"data")
+    wait_for_completions(a.cq)
+    wait_for_completions(b.cq)
+
+
 SCENARIOS: dict[str, Callable[[Rig], None]] = {
     "ud": send_over_ud,
     "rc": connect_over_rc,
     "rd": exchange_over_rd,
     "uc": send_over_uc,
+    "resolution": resolve_over_udp,
+    "refused": connect_before_listening,
+    "pairing": connect_by_gid_and_qpn,
 }
 
 
@@ -138,6 +202,7 @@ def main() -> None:
     before = open_descriptor_count()
     failed = 0
     for n in range(1, BOUND):
+        Patience.seconds = 0.25
         arm(n)
         outcome = run_scenario(scenario)
         calls = arm(0)
@@ -146,6 +211,7 @@ def main() -> None:
             break
     else:
         raise AssertionError(f"more than {BOUND} calls")
+    Patience.seconds = 20.0
     assert failed > 10, f"{failed} failures of {n} calls: nothing failed"
     assert run_scenario(scenario) == "ok", "the scenario fails after the failed calls"
     assert open_descriptor_count() <= before, "a file descriptor was not closed"

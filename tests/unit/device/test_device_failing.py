@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -12,8 +13,13 @@ import pytest
 TESTS = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.parametrize("scenario", ["ud", "rc", "rd", "uc"])
-@pytest.mark.parametrize("how", ["plain", "faults", "capture"])
+@pytest.mark.parametrize(
+    ("scenario", "how"),
+    [
+        *itertools.product(("ud", "rc", "rd", "uc"), ("plain", "faults", "capture")),
+        *((scenario, "plain") for scenario in ("resolution", "refused", "pairing")),
+    ],
+)
 @pytest.mark.timeout(300)
 def test_any_single_failed_system_call_is_reported_and_leaks_no_descriptor(
     build_dir: Path, tmp_path: Path, scenario: str, how: str
