@@ -6,13 +6,12 @@
  * `siwarp bench` starts the program siwarp-bench twice for each run, as server and as client, with
  * a socket pair ("ctl") between them, over which they exchange ports and keys and synchronize their
  * start. Between hosts, one process is started on each host, and ctl is relayed (hosts.py).
- * The client prints its result as one line of JSON. Rounds, medians and ratios are computed in
- * Python (runner.py).
+ * The client prints its result as one line of JSON. runner.py computes rounds, medians and ratios.
  *
  * Every loop is bounded: by its iterations, by siw_bench_patience_ms without a message from the
  * peer, and by alarm(2). A spinning process measures this patience in its own CPU time, because on
- * a busy machine the peer may have to wait for a CPU. RC and RD lose no messages, so their
- * processes wait until the peer has finished or ended.
+ * a busy machine the peer may have to wait for a CPU. RC and RD lose no messages, so processes of
+ * RC and RD runs wait until the peer has finished or ended.
  */
 #ifndef SIW_BENCH_BENCH_H
 #define SIW_BENCH_BENCH_H
@@ -37,11 +36,11 @@ struct siw_bench_opts {
 	const char *kind; /* lat, bw, rate, or a kind of a program in lab/ */
 	const char *run;  /* "ours" for siwarp, or the name of a raw-socket floor */
 	enum siw_bench_op op;
-	bool server, rc, uc, rd, event; /* UD if none of rc, uc and rd is set */
+	bool server, rc, uc, rd, event; /* without rc, uc and rd, the queue pair is UD */
 	uint64_t size;			/* octets of a message */
-	uint32_t iters; /* messages in the measured part; a multiple of the credit */
+	uint32_t iters; /* number of messages in the measured part, a multiple of the credit */
 	uint32_t warmup;
-	uint32_t depth; /* maximum messages outstanding; for sends: the window */
+	uint32_t depth; /* maximum number of outstanding messages; for Sends, the window */
 	uint32_t batch; /* requests posted as one list */
 	int cpu;	/* CPU of the measuring thread; -1: any */
 	int ctl;
@@ -50,9 +49,12 @@ struct siw_bench_opts {
 	unsigned int limit_s;
 };
 
-/* Message that both sides exchange before they start: 24 octets, as packed by end.py. */
+/*
+ * Message of 24 octets that both sides exchange before the run starts; packed in the same way by
+ * end.py
+ */
 struct siw_bench_hello {
-	uint16_t port; /* all fields in host order: hosts with another order are refused earlier */
+	uint16_t port; /* all fields are in host order; other orders are refused earlier */
 	uint16_t zero;
 	uint32_t rkey;
 	uint64_t addr;
@@ -66,7 +68,7 @@ struct siw_bench_result {
 	uint64_t n;   /* number of measured samples or messages */
 };
 
-/* Memory of raw-socket runs and of siwarp: the octets to send, then slots to receive into. */
+/* Memory of a run: the octets to send, followed by slots for received messages */
 struct siw_bench_buf {
 	char *base;
 	size_t length, stride;
@@ -77,14 +79,17 @@ struct siw_bench_buf {
 _Noreturn void siw_bench_die(int code, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
 /*
- * The first dies with a message if r is a negative errno value, the second if object is NULL (the
- * reason is errno); the second returns object.
+ * siw_bench_check exits with a message if r is a negative errno value. siw_bench_check_object exits
+ * with a message of errno if object is NULL, and otherwise returns object.
  */
 void siw_bench_check(int r, const char *what);
 void *siw_bench_check_object(void *object, const char *what);
 uint64_t siw_bench_now(void); /* monotonic time in ns */
 void siw_bench_pin(int cpu);
-/* Raise the soft limit of descriptors to the hard limit; die if it is too low for n sockets. */
+/*
+ * Raise the soft limit of descriptors to the hard limit; exit with an error if the hard limit is
+ * too low for n sockets.
+ */
 void siw_bench_need_fds(uint32_t n);
 void siw_bench_buf_make(struct siw_bench_buf *buf, uint64_t size, uint32_t slots);
 void siw_bench_buf_free(struct siw_bench_buf *buf);
@@ -92,19 +97,22 @@ static inline char *siw_bench_slot(const struct siw_bench_buf *buf, uint32_t i)
 {
 	return buf->base + buf->stride * (1 + i % buf->slots);
 }
-/* Die if the buffer does not begin with the size octets that siw_bench_buf_make writes. */
+/* Exit with an error if data does not begin with the size octets that siw_bench_buf_make writes. */
 void siw_bench_buf_check(const char *data, uint64_t size);
 
-/* Send the own value and return the other side's; die if the other side has ended or is silent. */
+/*
+ * Send a value to the other side and receive the other side's value; exit with an error if the
+ * other side has ended or does not answer.
+ */
 void siw_bench_exchange_hello(int ctl, const struct siw_bench_hello *mine,
 			      struct siw_bench_hello *theirs);
 uint64_t siw_bench_exchange(int ctl, uint64_t mine);
-/* Die if the other side has ended. */
+/* Exit with an error if the other side has ended. */
 void siw_bench_check_peer(int ctl);
 
 /*
- * Time without a message: call siw_bench_idle in a spin loop, and siw_bench_reset_idle when a message
- * arrived.
+ * Measures the time without a message: a spin loop calls siw_bench_idle, and siw_bench_reset_idle
+ * after each message.
  */
 struct siw_bench_guard {
 	uint64_t since; /* CPU time of this thread at the last reset, in ns */
@@ -114,12 +122,15 @@ static inline void siw_bench_reset_idle(struct siw_bench_guard *guard)
 {
 	guard->spins = 0;
 }
-/* Only one CPU is allowed; the peer may need it, so a spinning process yields at once. */
+/*
+ * Whether a spinning process yields immediately because the process may use only one CPU, which the
+ * peer may need
+ */
 extern bool siw_bench_spin_yields;
-/* Limit of CPU time in ms for spinning without a message; --patience. */
+/* Limit of CPU time in ms for spinning without a message (option --patience) */
 extern unsigned int siw_bench_patience_ms;
 bool siw_bench_idle_slow(struct siw_bench_guard *guard);
-/* Return true after that time without a message; checks the clock in every 4096th call. */
+/* Return true after siw_bench_patience_ms without a message; every 4096th call checks the clock. */
 static inline bool siw_bench_idle(struct siw_bench_guard *guard)
 {
 	if (siw_bench_spin_yields)
@@ -127,20 +138,20 @@ static inline bool siw_bench_idle(struct siw_bench_guard *guard)
 	return (++guard->spins & 4095) == 0 && siw_bench_idle_slow(guard);
 }
 
-/* With --samples: write the samples to that file, in ns and in measured order. */
+/* Write the samples in ns and in measured order to the file of the option --samples, if any. */
 void siw_bench_write_samples(const struct siw_bench_opts *o, const uint64_t *ns);
 /*
- * Store the median and the 99th percentile of n samples (ns) in us, divided by parts. Sorts the
- * samples.
+ * Store the median and the 99th percentile of n samples, divided by parts and converted from ns to
+ * us. The samples are sorted.
  */
 void siw_bench_summarize_samples(uint64_t *ns, uint32_t n, double parts,
 				 struct siw_bench_result *result);
-/* Store octets per ns (GB/s) or messages per second, according to kind. */
+/* Store the result of a run in GB/s or in messages per second, according to kind. */
 void siw_bench_set_rate(const struct siw_bench_opts *o, uint32_t n, uint64_t ns,
 			struct siw_bench_result *result);
 /*
- * At the end of a windowed run: both sides exchange how many messages they sent or received, and
- * die with EXIT_LOST if the numbers differ, or differ from expected.
+ * At the end of a windowed run both sides exchange their numbers of sent and received messages, and
+ * exit with EXIT_LOST if the numbers differ from each other or from expected.
  */
 void siw_bench_check_counts(const struct siw_bench_opts *o, uint64_t done, uint64_t expected);
 static inline uint32_t siw_bench_credit_size(const struct siw_bench_opts *o)
@@ -152,8 +163,8 @@ static inline uint32_t siw_bench_credit_size(const struct siw_bench_opts *o)
 typedef void siw_bench_fn(const struct siw_bench_opts *o, struct siw_bench_result *result);
 
 /*
- * main of a program of runs: parse the options, do the run that select returns for them, and print
- * the result on the client. Return the exit status.
+ * The main function of a program of runs: parse the options, execute the run that select returns,
+ * and print the result on the client. Return the exit status.
  */
 int siw_bench_main(int argc, char **argv, siw_bench_fn *(*select)(const struct siw_bench_opts *o));
 

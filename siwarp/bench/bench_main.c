@@ -4,7 +4,7 @@
 
 #include "bench/bench.h"
 
-static siw_bench_fn *bench_select(const struct siw_bench_opts *o)
+static siw_bench_fn *bench_select_run(const struct siw_bench_opts *o)
 {
 	if (strcmp(o->kind, "lat") && strcmp(o->kind, "bw") && strcmp(o->kind, "rate"))
 		siw_bench_die(SIW_BENCH_EXIT_USAGE, "unknown kind: %s", o->kind);
@@ -15,5 +15,5 @@ static siw_bench_fn *bench_select(const struct siw_bench_opts *o)
 
 int main(int argc, char **argv)
 {
-	return siw_bench_main(argc, argv, bench_select);
+	return siw_bench_main(argc, argv, bench_select_run);
 }

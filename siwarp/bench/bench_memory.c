@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * siwarp-bench-memory: the memory that a process needs for its peers. `siwarp bench memory` starts
- * it twice, as the measured process and as the process with the peers, with a socket pair between
- * them.
+ * siwarp-bench-memory twice, as the measured process and as the process with the peers, with a
+ * socket pair between both.
  *
  * The measured process prints one line of JSON: its own memory and the kernel's memory for its
  * sockets, with every peer known and no traffic ("idle"), and with one message in flight to each
@@ -62,8 +62,8 @@ static bool memory_uses_rd(const struct end *e)
 }
 
 /*
- * Whether a request completes without action by the peer: UD. RC requests do so too, but RC has a
- * queue pair per peer.
+ * Returns whether the type is UD, whose requests complete without action by the peer on a single
+ * queue pair.
  */
 static bool memory_uses_ud(const struct end *e)
 {
@@ -73,10 +73,11 @@ static bool memory_uses_ud(const struct end *e)
 /* ---- memory in use --------------------------------------------------------------------------- */
 
 /*
- * Octets of this process's own memory. Pages of files (code, libraries) are excluded: the share of
- * them depends on how many other processes map them, and peers do not add to them.
+ * Returns the octets of the process's own memory. Pages of files (code, libraries) are excluded,
+ * because their share depends on the number of other processes that map them, and peers do not
+ * increase it.
  */
-static uint64_t memory_of_process(void)
+static uint64_t process_memory_octets(void)
 {
 	FILE *file = siw_bench_check_object(fopen("/proc/self/smaps_rollup", "r"),
 					    "/proc/self/smaps_rollup");
@@ -91,11 +92,11 @@ static uint64_t memory_of_process(void)
 }
 
 /*
- * Octets that the kernel has allocated for sent and received data of a socket; -1: not a socket.
- * Uses the system call directly: the device may close one of its descriptors meanwhile, which is
- * harmless here, but ThreadSanitizer would report the libc function.
+ * Returns the octets that the kernel has allocated for sent and received data of a socket, or -1 if
+ * fd is not a socket. The system call is made directly, because the device may concurrently close a
+ * descriptor, which is harmless, but which ThreadSanitizer would report for the libc function.
  */
-static int64_t memory_of_socket(int fd)
+static int64_t socket_memory_octets(int fd)
 {
 	uint32_t info[SK_MEMINFO_VARS] = { 0 };
 	socklen_t size = sizeof(info);
@@ -107,8 +108,11 @@ static int64_t memory_of_socket(int fd)
 	       info[SK_MEMINFO_BACKLOG];
 }
 
-/* Octets of kernel memory for all sockets of this process; also counts the sockets. */
-static uint64_t memory_of_sockets(const struct end *e, uint32_t *sockets)
+/*
+ * Returns the octets of kernel memory for all sockets of the process, and stores the number of
+ * sockets.
+ */
+static uint64_t sockets_memory_octets(const struct end *e, uint32_t *sockets)
 {
 	DIR *fds = siw_bench_check_object(opendir("/proc/self/fd"), "/proc/self/fd");
 	struct dirent *entry;
@@ -117,7 +121,8 @@ static uint64_t memory_of_sockets(const struct end *e, uint32_t *sockets)
 	*sockets = 0;
 	while ((entry = readdir(fds))) {
 		int fd = atoi(entry->d_name);
-		int64_t its = entry->d_name[0] == '.' || fd == e->ctl ? -1 : memory_of_socket(fd);
+		int64_t its = entry->d_name[0] == '.' || fd == e->ctl ? -1
+								      : socket_memory_octets(fd);
 
 		if (its < 0)
 			continue;
@@ -130,7 +135,10 @@ static uint64_t memory_of_sockets(const struct end *e, uint32_t *sockets)
 
 /* ---- both processes -------------------------------------------------------------------------- */
 
-/* cqe: number of completions that stay unpolled in the queue. */
+/*
+ * Opens the device and creates the objects of a side. cqe: number of completions that stay unpolled
+ * in the completion queue.
+ */
 static void memory_open_side(struct end *e, uint32_t cqe)
 {
 	struct siw_addr loopback;
@@ -169,7 +177,10 @@ static struct siw_qp *memory_create_qp(struct end *e, uint32_t sends)
 	return qp;
 }
 
-/* One receive per expected message; a further message would end a connection. */
+/*
+ * Posts one receive per expected message, because a message without a receive would end a
+ * connection.
+ */
 static void memory_post_recvs(struct end *e, struct siw_qp *qp)
 {
 	struct siw_sge sge = { (uintptr_t)e->memory, MESSAGE, e->mr->lkey };
@@ -237,7 +248,7 @@ static void memory_run_peers(struct end *e)
 		memory_accept_rc_peers(e);
 	else
 		memory_create_dgram_peers(e);
-	siw_bench_exchange(e->ctl, 0); /* all peers exist now */
+	siw_bench_exchange(e->ctl, 0); /* all peers exist */
 	siw_bench_exchange(e->ctl, 0); /* the measurement is done */
 }
 
@@ -247,7 +258,10 @@ static void memory_add_dgram_peers(struct end *e)
 {
 	struct siw_addr a;
 
-	/* An RD request keeps its slot until the peer has acknowledged it. */
+	/*
+	 * An RD request occupies a slot of the queue until the peer has acknowledged the request.
+	 *
+	 */
 	e->qps[0] = memory_create_qp(e, memory_uses_rd(e) && e->peers > RING ? e->peers : RING);
 	for (uint32_t i = 0; i < e->peers; i++) {
 		siw_addr_parse("127.0.0.1", (uint16_t)siw_bench_exchange(e->ctl, 0), &a);
@@ -256,8 +270,8 @@ static void memory_add_dgram_peers(struct end *e)
 }
 
 /*
- * Connect one after another: the measurement is of memory, and concurrent connection attempts would
- * need some.
+ * Connects the peers one after another, because concurrent connection attempts would increase the
+ * measured memory.
  */
 static void memory_connect_rc_peers(struct end *e)
 {
@@ -310,7 +324,10 @@ static void memory_wait_completion(struct end *e)
 			      siw_wc_status_str(wc.status));
 }
 
-/* The measured figure covers all connections only if all still exist. */
+/*
+ * Exits with an error unless all connections still exist, because the measured memory must include
+ * all connections.
+ */
 static void memory_check_connected(struct end *e)
 {
 	struct siw_qp_attr attr;
@@ -328,7 +345,7 @@ static void memory_check_connected(struct end *e)
 static void memory_trim_heap(void)
 {
 	usleep(SETTLE_US);
-#ifdef __GLIBC__ /* C libraries other than glibc return memory at once */
+#ifdef __GLIBC__ /* C libraries other than glibc return memory immediately */
 	malloc_trim(0);
 #endif
 }
@@ -344,16 +361,22 @@ static void memory_run_measured(struct end *e)
 	else
 		memory_add_dgram_peers(e);
 	siw_bench_exchange(e->ctl, 0);
-	/* Send one message to each peer, so that memory allocated at the first message exists. */
+	/*
+	 * Send one message to each peer, so that the memory allocated for the first message of a
+	 * peer exists.
+	 */
 	for (uint32_t i = 0; i < e->peers; i++) {
 		memory_send_to(e, i, SIW_SEND_SIGNALED);
 		memory_wait_completion(e);
 	}
 	if (memory_uses_rd(e))
 		memory_trim_heap();
-	idle = memory_of_process();
-	idle_kernel = memory_of_sockets(e, &sockets);
-	/* Enlarge the queue only now, because the used part of a queue counts as memory too. */
+	idle = process_memory_octets();
+	idle_kernel = sockets_memory_octets(e, &sockets);
+	/*
+	 * Enlarge the completion queue after the idle measurement, because the used part of a queue
+	 * counts as memory.
+	 */
 	if (!memory_uses_ud(e))
 		siw_bench_check(siw_resize_cq(e->cq, (int)e->peers + RING),
 				"a larger completion queue");
@@ -363,8 +386,8 @@ static void memory_run_measured(struct end *e)
 		if (memory_uses_ud(e))
 			memory_wait_completion(e);
 	}
-	loaded = memory_of_process();
-	loaded_kernel = memory_of_sockets(e, &sockets);
+	loaded = process_memory_octets();
+	loaded_kernel = sockets_memory_octets(e, &sockets);
 	kill(e->other, SIGCONT);
 	if (memory_uses_rc(e))
 		memory_check_connected(e);
@@ -399,5 +422,5 @@ int main(int argc, char **argv)
 		memory_run_measured(&e);
 	else
 		memory_run_peers(&e);
-	return 0; /* the end of the process frees everything; exit() ends the device */
+	return 0; /* the end of the process frees all objects */
 }

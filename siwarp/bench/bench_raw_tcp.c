@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* The floors (baselines) for RC: a TCP connection with TCP_NODELAY and no protocol above it. */
+/*
+ * The baselines ("floors") of RC: a TCP connection with TCP_NODELAY and without a protocol above
+ * TCP.
+ */
 #include <errno.h>
 #include <netinet/tcp.h>
 #include <stdlib.h>
@@ -74,7 +77,10 @@ static void raw_tcp_open(struct raw *r)
 	setsockopt(r->fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
 }
 
-/* After a send or recv without progress: return only for EAGAIN or EINTR, otherwise die. */
+/*
+ * Check the result of a send or recv without progress: return for EAGAIN or EINTR, otherwise exit
+ * with an error.
+ */
 static void raw_tcp_check_retry(struct raw *r, const char *what, ssize_t n)
 {
 	if (n < 0 && errno == EINTR)
@@ -106,7 +112,7 @@ static void raw_tcp_send_all(struct raw *r, const char *data, size_t size)
 	}
 }
 
-/* Receive total octets, wrapping to the buffer's start after size octets. */
+/* Receive total octets, wrapping to the start of the buffer after each size octets. */
 static void raw_tcp_recv_all(struct raw *r, char *data, size_t size, uint64_t total)
 {
 	size_t at = 0;
@@ -129,7 +135,10 @@ static void raw_tcp_recv_all(struct raw *r, char *data, size_t size, uint64_t to
 
 /* ---- latency of round trips ------------------------------------------------------------------ */
 
-/* Messages in both directions, or for Read a request in one direction and the data in the other. */
+/*
+ * Exchange messages in both directions or, for Read, requests in one direction and data in the
+ * other.
+ */
 static void raw_tcp_ping_pong(struct raw *r, uint32_t n, uint64_t *ns)
 {
 	size_t size = r->o->size;
@@ -183,7 +192,10 @@ static void raw_tcp_recv_stream(struct raw *r, uint32_t n)
 	raw_tcp_recv_all(r, siw_bench_slot(&r->buf, 0), size, n * r->o->size);
 }
 
-/* Transfer the data, with an octet in the other direction as its request or its acknowledgement. */
+/*
+ * Transfer data in one direction, with an octet in the other direction as request or
+ * acknowledgement.
+ */
 static void raw_tcp_run_part(struct raw *r, uint32_t n)
 {
 	bool pull = r->o->op == SIW_BENCH_READ;

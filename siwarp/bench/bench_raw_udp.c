@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The floors (baselines) for UD: the performance of a UDP socket on the same machine without
+ * The baselines ("floors") of UD: the performance of a UDP socket on the same machine without
  * siwarp. Streams are windowed like siwarp's, with a credit from the receiver per half window, so
  * that no datagram is lost and both variants do the same work.
  */
@@ -83,7 +83,7 @@ static void raw_udp_open(struct raw *r)
 		siw_bench_die(SIW_BENCH_EXIT_ERROR, "connect: %s", strerror(errno));
 }
 
-/* Return if the error is temporary (EAGAIN, ENOBUFS, EINTR); otherwise die. */
+/* Return if errno is a temporary error (EAGAIN, ENOBUFS, EINTR); otherwise exit with an error. */
 static void raw_udp_check_retry(const char *what)
 {
 	if (errno != EAGAIN && errno != ENOBUFS && errno != EINTR)
@@ -106,7 +106,7 @@ static void raw_udp_send(struct raw *r, const void *data, size_t size)
 	}
 }
 
-/* Receive a datagram; false after a time-out, which a blocking socket reports itself. */
+/* Receive a datagram; return false after a time-out, which a blocking socket reports itself. */
 static bool raw_udp_recv(struct raw *r, void *data, size_t size)
 {
 	struct sockaddr_in from;
@@ -236,7 +236,10 @@ static uint32_t raw_udp_send_batch(struct raw *r, uint32_t k)
 	return 1;
 }
 
-/* Send n messages; return the number sent, less than n if a credit did not arrive. */
+/*
+ * Send n messages; return the number of messages sent, which is less than n if a credit did not
+ * arrive.
+ */
 static uint32_t raw_udp_send_stream(struct raw *r, uint32_t n)
 {
 	uint32_t sent = 0, credited = 0, half = siw_bench_credit_size(r->o);
@@ -287,7 +290,7 @@ static uint32_t raw_udp_recv_mmsg(struct raw *r, uint32_t at, uint32_t most)
 	}
 }
 
-/* Receive; a batch that GRO received as one packet counts as its number of datagrams. */
+/* Receive datagrams; a batch that GRO delivers as one packet counts as its number of datagrams. */
 static uint32_t raw_udp_recv_gro(struct raw *r)
 {
 	static char batch[1 << 16];

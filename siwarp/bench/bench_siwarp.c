@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Client or server on the public interface: set-up, the steps that all runs share, and the runs of
- * latency, bandwidth and message rate.
+ * Client or server that uses siwarp's public interface: set-up, the steps that all runs share, and
+ * the runs of latency, bandwidth and message rate.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -37,8 +37,8 @@ static void bench_post_send(struct siw_bench_side *e, struct siw_send_wr *wr)
 	siw_bench_check(siw_post_send(e->qp, wr, &bad), "posting a send");
 }
 
-/* Set the peer's address, which UD and RD need in every request; a Write has one only on RD. */
-static void bench_address(const struct siw_bench_side *e, struct siw_send_wr *wr)
+/* Set the peer's address in a request, which every UD and RD request needs. */
+static void bench_set_dest_address(const struct siw_bench_side *e, struct siw_send_wr *wr)
 {
 	if (e->o->rd) {
 		wr->rd.ah = e->ah;
@@ -55,7 +55,7 @@ void siw_bench_post_send(struct siw_bench_side *e, uint32_t size)
 			       .lkey = e->mr->lkey };
 	struct siw_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = SIW_WR_SEND };
 
-	bench_address(e, &wr);
+	bench_set_dest_address(e, &wr);
 	bench_post_send(e, &wr);
 }
 
@@ -72,7 +72,7 @@ void siw_bench_post_rdma(struct siw_bench_side *e, int opcode, uint64_t size, ch
 				  .wr.rdma = { .remote_addr = remote, .rkey = e->peer.rkey } };
 
 	if (e->o->rd)
-		bench_address(e, &wr);
+		bench_set_dest_address(e, &wr);
 	bench_post_send(e, &wr);
 }
 
@@ -90,7 +90,10 @@ int siw_bench_poll(struct siw_bench_side *e, struct siw_wc *wc, int max)
 	return n;
 }
 
-/* Arm the queue, poll once more, and then sleep. Return false after a time-out without event. */
+/*
+ * Arm the completion queue, poll once more, and then sleep. Return false after a time-out without
+ * an event.
+ */
 static bool bench_sleep_on_channel(struct siw_bench_side *e, struct siw_wc *wc, int max, int *n)
 {
 	struct siw_cq *cq;
@@ -111,8 +114,9 @@ static bool bench_sleep_on_channel(struct siw_bench_side *e, struct siw_wc *wc, 
 }
 
 /*
- * Called after a time-out. With UD and UC a message was lost. RC and RD complete in error if the
- * peer is gone; otherwise the peer is slow, or has ended, which is detected on ctl.
+ * Return whether a time-out ends the wait. A time-out of UD and UC means that a message was lost.
+ * RC and RD requests complete in error if the peer is gone; otherwise the peer is slow, or has
+ * ended, which is detected on ctl.
  */
 static bool bench_wait_timed_out(const struct siw_bench_side *e)
 {
@@ -177,7 +181,7 @@ static void bench_create_qp(struct siw_bench_side *e, const struct siw_addr *loo
 			 .max_recv_wr = e->buf.slots,
 			 .max_send_sge = 1,
 			 .max_recv_sge = 1 },
-		.private_messages = e->o->rc, /* the peer is this program too */
+		.private_messages = e->o->rc, /* the peer also is siwarp-bench */
 	};
 
 	if (!e->o->rc)
@@ -196,7 +200,7 @@ static void bench_peer_addr(const struct siw_bench_side *e, struct siw_addr *a)
 	siw_bench_check(siw_addr_parse(e->o->remote, e->peer.port, a), "the peer's address");
 }
 
-/* Set-up of UD and RD, whose peers need only an address. */
+/* Set up a UD or RD queue pair, whose peers need only an address. */
 static void bench_open_ud(struct siw_bench_side *e, struct siw_bench_hello *mine,
 			  struct siw_addr *a)
 {
@@ -216,7 +220,8 @@ static void bench_open_ud(struct siw_bench_side *e, struct siw_bench_hello *mine
 }
 
 /*
- * Like UD, but the change to RTR sets the peer's address; no side sends before both have done so.
+ * Set up a UC queue pair: the change to RTR sets the peer's address, and no side sends before both
+ * sides are in RTR.
  */
 static void bench_open_uc(struct siw_bench_side *e, struct siw_bench_hello *mine,
 			  struct siw_addr *a)
@@ -346,12 +351,12 @@ void siw_bench_end_close(struct siw_bench_side *e)
 /* ---- latency --------------------------------------------------------------------------------- */
 
 /*
- * Send: messages in both directions, half a round trip. Write: both sides write a number into the
- * last octet of the other's slot and watch their own memory while they poll; half a round trip.
- * Read: a complete round trip, request and data.
+ * Latency of Send: half a round trip of messages in both directions. Latency of Write: half a round
+ * trip in which both sides write a number into the last octet of the other side's slot and watch
+ * their own memory while they poll. Latency of Read: a complete round trip of request and data.
  */
 
-/* Receives are posted again after the send, while the message is in transit. */
+/* Each receive is posted again after the send, while the message is in transit. */
 void siw_bench_lat_send(struct siw_bench_side *e, uint32_t n, uint64_t *ns)
 {
 	uint32_t size = (uint32_t)e->o->size, length;
@@ -474,10 +479,10 @@ void siw_bench_siwarp_lat(const struct siw_bench_opts *o, struct siw_bench_resul
 /* ---- bandwidth and message rate -------------------------------------------------------------- */
 
 /*
- * Sends are windowed: the receiver sends a credit, a small message, per half window, because
- * neither UD nor iWARP's RC has flow control. RD has flow control: its window is the number of
- * messages that the peer has not acknowledged. Writes count when the receiver has answered the Send
- * after them, Reads when the data has arrived.
+ * Streams of Sends are windowed: the receiver sends a credit, a small message, per half window,
+ * because neither UD nor iWARP's RC has flow control. RD has flow control, whose window is the
+ * number of messages that the peer has not acknowledged. Writes are counted when the receiver has
+ * answered the Send after the Writes, and Reads when their data has arrived.
  */
 
 struct list {
@@ -495,11 +500,11 @@ static void bench_list_init(struct siw_bench_side *e, struct list *l)
 		l->wr[i].sg_list = &l->sge;
 		l->wr[i].num_sge = 1;
 		l->wr[i].opcode = SIW_WR_SEND;
-		bench_address(e, &l->wr[i]);
+		bench_set_dest_address(e, &l->wr[i]);
 	}
 }
 
-/* Prepare a list of Writes to the peer's memory, or of Reads from it. */
+/* Prepare a list of Writes to, or Reads from, the peer's memory. */
 static void bench_list_init_rdma(struct siw_bench_side *e, struct list *l,
 				 enum siw_wr_opcode opcode)
 {
@@ -515,7 +520,10 @@ static void bench_list_init_rdma(struct siw_bench_side *e, struct list *l,
 	}
 }
 
-/* Post a list; its last request is signalled at intervals, to detect errors and to free slots. */
+/*
+ * Post a list of requests, whose last request is signalled at intervals, to detect errors and to
+ * free slots.
+ */
 static void bench_list_post(struct siw_bench_side *e, struct list *l, uint32_t k, bool report)
 {
 	struct siw_send_wr *bad;
@@ -544,7 +552,7 @@ static uint32_t bench_stream_send(struct siw_bench_side *e, uint32_t n)
 	struct list list;
 	int got;
 
-	if (e->o->op == SIW_BENCH_WRITE) /* UC: credits count the completions of immediate data */
+	if (e->o->op == SIW_BENCH_WRITE) /* UC credits count Writes with Immediate */
 		bench_list_init_rdma(e, &list, SIW_WR_RDMA_WRITE_WITH_IMM);
 	else
 		bench_list_init(e, &list);
@@ -595,7 +603,7 @@ static uint32_t bench_stream_receive(struct siw_bench_side *e, uint32_t n)
 				siw_bench_die(SIW_BENCH_EXIT_ERROR,
 					      "a message has %u octets, the wrong length",
 					      wc[i].byte_len);
-			/* Do not check memory that later Writes overwrite meanwhile. */
+			/* Do not check memory that later Writes may be overwriting. */
 			if (seen++ == 0 && wc[i].opcode == SIW_WC_RECV)
 				siw_bench_buf_check(siw_bench_slot(&e->buf, (uint32_t)wc[i].wr_id),
 						    e->o->size);
@@ -608,9 +616,9 @@ static uint32_t bench_stream_receive(struct siw_bench_side *e, uint32_t n)
 }
 
 /*
- * RD: the own completions of the last request of each half window are the credit; wr_id is the
- * number of requests completed with it. At the end the peer sends one message when it has received
- * all.
+ * Send n messages on RD, on which the completion of the last request of each half window is the
+ * credit; wr_id is the number of requests that have completed with that request. At the end the
+ * peer sends one message after it has received all messages.
  */
 static uint32_t bench_stream_send_rd(struct siw_bench_side *e, uint32_t n)
 {
@@ -660,7 +668,10 @@ static uint64_t bench_stream_run_send(struct siw_bench_side *e, uint32_t n)
 	return ns;
 }
 
-/* Keep depth requests outstanding until n have completed; the last one of a list is signalled. */
+/*
+ * Keep depth requests outstanding until n requests have completed. The last request of each list is
+ * signalled.
+ */
 static void bench_stream_post_rdma(struct siw_bench_side *e, enum siw_wr_opcode opcode, uint32_t n)
 {
 	int wanted = opcode == SIW_WR_RDMA_READ ? SIW_WC_RDMA_READ : SIW_WC_RDMA_WRITE;
@@ -700,7 +711,10 @@ static uint64_t bench_stream_run_write(struct siw_bench_side *e, uint32_t n)
 		siw_bench_post_send(e, 0);
 		siw_bench_buf_check(siw_bench_slot(&e->buf, 0), e->o->size);
 		memset(siw_bench_slot(&e->buf, 0), 0, e->o->size);
-		/* Last, because the receive allows the peer to write there again. */
+		/*
+		 * The receive is posted last, because it allows the peer to write the memory again.
+		 *
+		 */
 		siw_bench_post_recv(e, slot);
 		return 1;
 	}
@@ -735,7 +749,7 @@ void siw_bench_siwarp_stream(const struct siw_bench_opts *o, struct siw_bench_re
 		[SIW_BENCH_WRITE] = bench_stream_run_write,
 		[SIW_BENCH_READ] = bench_stream_run_read,
 	};
-	/* UC Writes have no flow control either. */
+	/* UC Writes have no flow control, like Sends. */
 	bool windowed = o->op == SIW_BENCH_SEND || o->uc;
 	uint32_t parts[] = { o->warmup, o->iters };
 	struct siw_bench_side e;

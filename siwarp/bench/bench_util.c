@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* What every program of runs needs: time, memory, control messages, statistics, its options. */
+/*
+ * Functions that every program of runs needs: time, memory, control messages, statistics and
+ * options.
+ */
 #include <errno.h>
 #include <getopt.h>
 #include <sched.h>
@@ -67,7 +70,7 @@ void siw_bench_need_fds(uint32_t n)
 		siw_bench_die(SIW_BENCH_EXIT_ERROR, "setrlimit: %s", strerror(errno));
 }
 
-/* Pins only the calling thread; the device's thread is left to the scheduler. */
+/* Pins only the calling thread, so that the scheduler places the device's thread. */
 void siw_bench_pin(int cpu)
 {
 	cpu_set_t set;
@@ -313,7 +316,7 @@ static enum siw_bench_op options_parse_op(const char *text)
 	siw_bench_die(SIW_BENCH_EXIT_USAGE, "unknown operation: %s", text);
 }
 
-/* Store a numeric option; return false if the option is not numeric. */
+/* Store the value of a numeric option; return false if the option is not numeric. */
 static bool options_set_number(struct siw_bench_opts *o, int option, const char *text)
 {
 	switch (option) {
@@ -418,7 +421,7 @@ int siw_bench_main(int argc, char **argv, siw_bench_fn *(*select)(const struct s
 	if (optind != argc || !o.iters || !o.depth || !o.batch)
 		siw_bench_die(SIW_BENCH_EXIT_USAGE,
 			      "siwarp-bench is started by `siwarp bench`: run that command");
-	/* End with the parent, because no other process waits for this run. */
+	/* The process ends with its parent, because no other process waits for the run. */
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	if (getppid() != parent)
 		return SIW_BENCH_EXIT_ERROR;

@@ -28,7 +28,7 @@ def _make_main_module(program: str) -> types.ModuleType:
 
 
 def _hide_runner_frames(own: types.CodeType) -> None:
-    """Make tracebacks start at the program, as if it had been run without this module."""
+    """Make tracebacks start at the program, as if Python had run the program directly."""
     show = sys.excepthook
 
     def print_program_traceback(
@@ -46,7 +46,7 @@ def _hide_runner_frames(own: types.CodeType) -> None:
 
 
 def run(program: str, args: list[str]) -> None:
-    """Run a program as ``__main__``, with these arguments.
+    """Run a program as ``__main__`` with the given arguments.
 
     Raises:
         OSError: the program cannot be read.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Devices of connection ids: each device is opened when it is first needed, and stays open."""
+"""Devices of connection ids, which are opened at their first use and stay open."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from siwarp.verbs.errors import Error
 from siwarp.verbs.pd import PD as NativePD
 
 _open: dict[str, tuple[verbs_device.Context, NativePD]] = {}
-# In a child of fork() the parent's open devices cannot be used.
+# A child of fork() cannot use the parent's open devices.
 os.register_at_fork(after_in_child=_open.clear)
 
 
@@ -41,13 +41,13 @@ def _open_shared_device(name: str) -> verbs_device.Context:
     return found[0]
 
 
-def shared_pd(context: verbs_device.Context) -> NativePD:
+def shared_pd_of_device(context: verbs_device.Context) -> NativePD:
     """Return the protection domain that the connection ids of a device share."""
     return next(pd for mine, pd in _open.values() if mine is context)
 
 
 def device_with_address(host: str) -> verbs_device.Context:
-    """Return the device with an address; a loopback address means the first device, as in rdma_cm.
+    """Return the device of an address or, as rdma_cm does, the first device for loopback.
 
     Raises:
         Error: there is no such device (ENODEV).
@@ -65,7 +65,7 @@ def device_with_address(host: str) -> verbs_device.Context:
 
 
 def device_of_cm_id(native: NativeCMID) -> verbs_device.Context | None:
-    """Return the device of a connection id, for example of an id made by a request; or None."""
+    """Return the device of a connection id, or None if the id has no device yet."""
     c = lib.siw_cm_device(native._c_object())
     if c == ffi.NULL:
         return None

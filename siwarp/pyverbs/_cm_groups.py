@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 """Multicast groups of a connection id (``pyverbs.cmid.CMID``).
 
-Joining an IP multicast group needs no permission, so a join raises its event at once. The queue
-pair is attached to the group when the program gets that event.
+Joining an IP multicast group needs no permission, so a join raises its event immediately. The queue
+pair is attached to the group when the program gets the event.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MASKS = ce.RDMA_CM_JOIN_MC_ATTR_ADDRESS | ce.RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS
 class _Group:
     host: str
     send_only: bool
-    told: bool = False
+    event_delivered: bool = False
     member: bool = False
 
 
@@ -44,7 +44,7 @@ class Groups(Wrapper[cm.CMID]):
 
     def _init_groups(self) -> None:
         self._groups: list[_Group] = []
-        self._told: _Group | None = None
+        self._last_joined_group: _Group | None = None
 
     @property
     @abstractmethod
@@ -62,7 +62,7 @@ class Groups(Wrapper[cm.CMID]):
         mc_attr: JoinMCAttrEx | None = None,
         context: object = None,
     ) -> None:
-        """Join a group; the event MULTICAST_JOIN is raised at once.
+        """Join a multicast group, which raises the event MULTICAST_JOIN immediately.
 
         Raises:
             PyverbsRDMAError: the address is not a multicast address, or the id is not for datagrams
@@ -98,11 +98,11 @@ class Groups(Wrapper[cm.CMID]):
         return found
 
     def _handle_multicast_join(self) -> int | None:
-        """Attach the queue pair; return the program's event, ``None``: the group was left."""
-        group = next((one for one in self._groups if not one.told), None)
+        """Attach the queue pair to a joined group; return the event, or None for a left group."""
+        group = next((one for one in self._groups if not one.event_delivered), None)
         if group is None:
             return None
-        group.told, self._told = True, group
+        group.event_delivered, self._last_joined_group = True, group
         if self._qp is not None and not group.send_only:
             try:
                 self._qp._native().attach_mcast(group.host)
@@ -112,13 +112,13 @@ class Groups(Wrapper[cm.CMID]):
         return int(ce.RDMA_CM_EVENT_MULTICAST_JOIN)
 
     def _last_group_destination(self) -> tuple[int, int, AHAttr] | None:
-        """Return how to send to the group of the last join event: QPN, Q_Key and address vector."""
-        if self._told is None:
+        """Return QPN, Q_Key and address vector for sending to the last joined group."""
+        if self._last_joined_group is None:
             return None
-        return _ALL_MEMBERS, self._QKEY, self._address_vector_to(self._told.host)
+        return _ALL_MEMBERS, self._QKEY, self._address_vector_to(self._last_joined_group.host)
 
     def leave_multicast(self, addr: AddrInfo) -> None:
-        """Leave a group.
+        """Leave a multicast group.
 
         Raises:
             PyverbsRDMAError: the id has not joined the group (EADDRNOTAVAIL).

@@ -20,9 +20,10 @@ from siwarp.verbs._ffi import Address
 if TYPE_CHECKING:
     from siwarp.pyverbs.cmid import CMID
 
-#: Maximum octets of private data in a ``struct rdma_conn_param``.
-MOST_PRIVATE = 255
-#: Seconds for which a refused connect is retried, as programs connect before their peer listens.
+#: Maximum number of octets of private data in a ``struct rdma_conn_param``.
+MAX_PRIVATE_DATA = 255
+#: Seconds for which a refused connect is retried, because programs may connect before their peer
+#: listens.
 _REFUSED_S = 0.5
 
 
@@ -46,7 +47,7 @@ def _resolve_address(node: str | None, service: str | int | None, flags: int) ->
 
 
 class AddrInfo(PyverbsObject):
-    """The addresses of both ends, resolved from names: ``src`` is this end, ``dst`` the peer.
+    """The addresses of the local end (``src``) and of the peer (``dst``), resolved from names.
 
     Raises:
         PyverbsRDMAError: a name cannot be resolved (EINVAL).
@@ -67,7 +68,7 @@ class AddrInfo(PyverbsObject):
         self._dst = _resolve_address(dst, dst_service, self._flags)
 
     def close(self) -> None:
-        """Do nothing: an AddrInfo holds no resources."""
+        """Do nothing, because an AddrInfo holds no resources."""
 
 
 class ConnParam(PyverbsObject):
@@ -102,16 +103,16 @@ class ConnParam(PyverbsObject):
         return self._data
 
     def set_private_data(self, val: bytes | str) -> None:
-        """Set the private data for the peer's event: at most 255 octets.
+        """Set the private data for the peer's event, of at most 255 octets.
 
         Raises:
-            PyverbsUserError: there are more octets.
+            PyverbsUserError: the data has more than 255 octets.
 
         """
         data = val.encode() if isinstance(val, str) else bytes(val)
-        if len(data) > MOST_PRIVATE:
+        if len(data) > MAX_PRIVATE_DATA:
             raise PyverbsUserError(
-                f"{len(data)} octets of private data exceed the limit of {MOST_PRIVATE}"
+                f"{len(data)} octets of private data exceed the limit of {MAX_PRIVATE_DATA}"
             )
         self._data = data
 
@@ -158,7 +159,7 @@ class CMEventChannel(Wrapper[cm.CMEventChannel]):
         self._ids[id(native)] = cmid
 
     def _next_event(self) -> CMEvent:
-        """Wait for the next event that the program must get."""
+        """Wait for the next event that the library does not handle itself, and return it."""
         while True:
             with convert_errors("Failed to get CM event"):
                 native = self._native().get_event()
@@ -171,7 +172,7 @@ class CMEventChannel(Wrapper[cm.CMEventChannel]):
 
 
 class CMEvent(PyverbsObject):
-    """The next event of a channel; the constructor waits for it."""
+    """An event of a connection id; the constructor waits for the next event of a channel."""
 
     def __init__(self, channel: CMEventChannel) -> None:
         self.__dict__.update(channel._next_event().__dict__)
@@ -186,12 +187,12 @@ class CMEvent(PyverbsObject):
     _native: cm.CMEvent
     _id: CMID
     _kind: int
-    #: For ids of datagrams: QPN, Q_Key and address vector of the remote queue pair.
+    #: QPN, Q_Key and address vector of the remote queue pair in an event of a datagram id.
     _ud: tuple[int, int, AHAttr] | None
 
     @property
     def event_type(self) -> int:
-        """A value of ``rdma_cm_event_type``."""
+        """The type of the event, a value of ``rdma_cm_event_type``."""
         return self._kind
 
     @property
@@ -207,7 +208,7 @@ class CMEvent(PyverbsObject):
             return "UNKNOWN EVENT"
 
     def ack_cm_event(self) -> None:
-        """Acknowledge the event; this has no effect, because nothing waits for it."""
+        """Do nothing, because no call waits for the acknowledgement of an event."""
 
     def close(self) -> None:
         """Acknowledge the event."""
@@ -215,7 +216,7 @@ class CMEvent(PyverbsObject):
 
 
 class UDParam(PyverbsObject):
-    """The remote queue pair in an event of datagrams: how to send to it."""
+    """The remote queue pair in an event of a datagram id: QPN, Q_Key and address vector."""
 
     def __init__(self, cm_event: CMEvent) -> None:
         if cm_event._ud is None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""The queue pair of a connection id: creation, posting, completions (``pyverbs.cmid.CMID``)."""
+"""Creation, requests and completions of a connection id's queue pair (``pyverbs.cmid.CMID``)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Posting(Wrapper[cm.CMID]):
     # ---- the queue pair
 
     def create_qp(self, qp_init: QPInitAttr) -> None:
-        """Make the queue pair, and completion queues where ``qp_init`` has none.
+        """Create the id's queue pair, and the completion queues that ``qp_init`` does not contain.
 
         Raises:
             PyverbsRDMAError: the id has a queue pair already, or no device yet, or ``qp_init`` has
@@ -119,18 +119,18 @@ class Posting(Wrapper[cm.CMID]):
     # ---- requests
 
     @staticmethod
-    def _one_sge(mr: MR, length: int | None) -> list[SGE]:
+    def _sge_list_of_region(mr: MR, length: int | None) -> list[SGE]:
         return [SGE(mr.buf, mr.length if length is None else length, mr.lkey)]
 
     def post_recv(self, mr: MR, length: int | None = None) -> None:
-        """Post a receive for all of a region, or its first octets."""
-        self._require_qp().post_recv(RecvWR(num_sge=1, sg=self._one_sge(mr, length)))
+        """Post a receive into a complete region, or into its first ``length`` octets."""
+        self._require_qp().post_recv(RecvWR(num_sge=1, sg=self._sge_list_of_region(mr, length)))
 
     def post_send(
         self, mr: MR, flags: int = e.IBV_SEND_SIGNALED, length: int | None = None
     ) -> None:
-        """Post a Send of all of a region, or its first octets."""
-        sg = self._one_sge(mr, length)
+        """Post a Send of a complete region, or of its first ``length`` octets."""
+        sg = self._sge_list_of_region(mr, length)
         self._require_qp().post_send(SendWR(num_sge=1, sg=sg, send_flags=flags))
 
     def post_ud_send(
@@ -142,7 +142,7 @@ class Posting(Wrapper[cm.CMID]):
         length: int | None = None,
     ) -> None:
         """Post a datagram to another queue pair."""
-        wr = SendWR(num_sge=1, sg=self._one_sge(mr, length), send_flags=flags)
+        wr = SendWR(num_sge=1, sg=self._sge_list_of_region(mr, length), send_flags=flags)
         wr.set_wr_ud(ah, rqpn, self._QKEY)
         self._require_qp().post_send(wr)
 
@@ -157,7 +157,9 @@ class Posting(Wrapper[cm.CMID]):
     def _post_rdma(
         self, opcode: int, mr: MR, length: int, remote_addr: int, rkey: int, flags: int
     ) -> None:
-        wr = SendWR(opcode=opcode, num_sge=1, sg=self._one_sge(mr, length), send_flags=flags)
+        wr = SendWR(
+            opcode=opcode, num_sge=1, sg=self._sge_list_of_region(mr, length), send_flags=flags
+        )
         wr.set_wr_rdma(rkey, remote_addr)
         self._require_qp().post_send(wr)
 
@@ -165,7 +167,7 @@ class Posting(Wrapper[cm.CMID]):
 
     @staticmethod
     def _wait_for_completion(cq: CQ | CQEX | None) -> WC | None:
-        """Wait for a completion of a queue; Ctrl-C interrupts."""
+        """Wait for a completion of a completion queue and return it; Ctrl-C interrupts the wait."""
         if cq is None:
             return None
         with convert_errors("Failed to get a completion"):
@@ -177,9 +179,9 @@ class Posting(Wrapper[cm.CMID]):
         return WC._from_native(found[0]) if found else None
 
     def get_send_comp(self) -> WC | None:
-        """Wait for the next completion of a send request."""
+        """Wait for the next completion of a send request, and return the completion."""
         return self._wait_for_completion(self._require_qp()._scq)
 
     def get_recv_comp(self) -> WC | None:
-        """Wait for the next completion of a receive."""
+        """Wait for the next completion of a receive, and return the completion."""
         return self._wait_for_completion(self._require_qp()._rcq)

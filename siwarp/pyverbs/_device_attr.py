@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from siwarp.pyverbs import enums as e
-from siwarp.pyverbs._field import Shown, UInt, attribute_lines, set_read_only_attributes
+from siwarp.pyverbs._field import ReadOnlyAttribute, UInt, attribute_lines, set_read_only_attributes
 from siwarp.pyverbs.addr import GID
 from siwarp.pyverbs.base import PyverbsObject
 from siwarp.pyverbs.utils import gid_str, gid_text
@@ -19,7 +19,7 @@ _DEVICE_CAPS = (
     | e.IBV_DEVICE_MEM_MGT_EXTENSIONS
     | e.IBV_DEVICE_MEM_WINDOW_TYPE_2B
 )
-#: A vendor id that no vendor uses; 0 would look as if the query had failed.
+#: A vendor id that no vendor uses; programs take 0 for a failed query.
 _NO_VENDOR = 0xFFFFFF
 _ODP_UD = e.IBV_ODP_SUPPORT_SEND | e.IBV_ODP_SUPPORT_RECV | e.IBV_ODP_SUPPORT_SRQ_RECV
 _ODP_UC = e.IBV_ODP_SUPPORT_SEND | e.IBV_ODP_SUPPORT_RECV | e.IBV_ODP_SUPPORT_WRITE
@@ -27,56 +27,56 @@ _ODP_RC = _ODP_UD | _ODP_UC | e.IBV_ODP_SUPPORT_READ | e.IBV_ODP_SUPPORT_ATOMIC
 
 
 class DeviceAttr(PyverbsObject):
-    """A device's limits (``struct ibv_device_attr``); 0: the device does not have such objects."""
+    """A device's limits (``struct ibv_device_attr``), which are 0 for unsupported objects."""
 
-    fw_version = Shown("")
-    node_guid = Shown(0)
-    sys_image_guid = Shown(0)
-    max_mr_size = Shown(0)
-    page_size_cap = Shown(~0xFFF & 0xFFFFFFFFFFFFFFFF)
-    vendor_id = Shown(_NO_VENDOR)
-    vendor_part_id = Shown(0)
-    hw_ver = Shown(1)
-    max_qp = Shown(0)
-    max_qp_wr = Shown(0)
-    device_cap_flags = Shown(_DEVICE_CAPS)
-    max_sge = Shown(0)
-    max_sge_rd = Shown(0)
-    max_cq = Shown(0)
-    max_cqe = Shown(0)
-    max_mr = Shown(0)
-    max_pd = Shown(0)
-    max_qp_rd_atom = Shown(0)
-    max_ee_rd_atom = Shown(0)
-    max_res_rd_atom = Shown(0)
-    max_qp_init_rd_atom = Shown(0)
-    max_ee_init_rd_atom = Shown(0)
-    atomic_caps = Shown(0)
-    max_ee = Shown(0)
-    max_rdd = Shown(0)
-    max_mw = Shown(0)
-    max_raw_ipv6_qps = Shown(0)
-    max_raw_ethy_qp = Shown(0)
-    max_mcast_grp = Shown(0)
-    max_mcast_qp_attach = Shown(0)
-    max_ah = Shown(0)
-    max_fmr = Shown(0)
-    max_map_per_fmr = Shown(0)
-    max_srq = Shown(0)
-    max_srq_wr = Shown(0)
-    max_srq_sge = Shown(0)
-    max_pkeys = Shown(1)
-    local_ca_ack_delay = Shown(0)
-    phys_port_cnt = Shown(1)
+    fw_version = ReadOnlyAttribute("")
+    node_guid = ReadOnlyAttribute(0)
+    sys_image_guid = ReadOnlyAttribute(0)
+    max_mr_size = ReadOnlyAttribute(0)
+    page_size_cap = ReadOnlyAttribute(~0xFFF & 0xFFFFFFFFFFFFFFFF)
+    vendor_id = ReadOnlyAttribute(_NO_VENDOR)
+    vendor_part_id = ReadOnlyAttribute(0)
+    hw_ver = ReadOnlyAttribute(1)
+    max_qp = ReadOnlyAttribute(0)
+    max_qp_wr = ReadOnlyAttribute(0)
+    device_cap_flags = ReadOnlyAttribute(_DEVICE_CAPS)
+    max_sge = ReadOnlyAttribute(0)
+    max_sge_rd = ReadOnlyAttribute(0)
+    max_cq = ReadOnlyAttribute(0)
+    max_cqe = ReadOnlyAttribute(0)
+    max_mr = ReadOnlyAttribute(0)
+    max_pd = ReadOnlyAttribute(0)
+    max_qp_rd_atom = ReadOnlyAttribute(0)
+    max_ee_rd_atom = ReadOnlyAttribute(0)
+    max_res_rd_atom = ReadOnlyAttribute(0)
+    max_qp_init_rd_atom = ReadOnlyAttribute(0)
+    max_ee_init_rd_atom = ReadOnlyAttribute(0)
+    atomic_caps = ReadOnlyAttribute(0)
+    max_ee = ReadOnlyAttribute(0)
+    max_rdd = ReadOnlyAttribute(0)
+    max_mw = ReadOnlyAttribute(0)
+    max_raw_ipv6_qps = ReadOnlyAttribute(0)
+    max_raw_ethy_qp = ReadOnlyAttribute(0)
+    max_mcast_grp = ReadOnlyAttribute(0)
+    max_mcast_qp_attach = ReadOnlyAttribute(0)
+    max_ah = ReadOnlyAttribute(0)
+    max_fmr = ReadOnlyAttribute(0)
+    max_map_per_fmr = ReadOnlyAttribute(0)
+    max_srq = ReadOnlyAttribute(0)
+    max_srq_wr = ReadOnlyAttribute(0)
+    max_srq_sge = ReadOnlyAttribute(0)
+    max_pkeys = ReadOnlyAttribute(1)
+    local_ca_ack_delay = ReadOnlyAttribute(0)
+    phys_port_cnt = ReadOnlyAttribute(1)
 
     def __str__(self) -> str:
         return attribute_lines(
-            self, *(name for name, of in vars(DeviceAttr).items() if type(of) is Shown)
+            self, *(name for name, of in vars(DeviceAttr).items() if type(of) is ReadOnlyAttribute)
         )
 
 
 class QueryDeviceExInput(PyverbsObject):
-    """Input of ``query_device_ex``; no bit of its mask is defined yet."""
+    """Input of ``query_device_ex``, of whose mask no bit is defined."""
 
     comp_mask = UInt(32)
 
@@ -85,13 +85,13 @@ class QueryDeviceExInput(PyverbsObject):
 
 
 class ODPCaps(PyverbsObject):
-    """On-demand paging: supported for all regions, as nothing is pinned; no implicit regions."""
+    """On-demand paging, supported for all regions except implicit regions."""
 
-    general_caps = Shown(int(e.IBV_ODP_SUPPORT))
-    rc_odp_caps = Shown(int(_ODP_RC))
-    uc_odp_caps = Shown(int(_ODP_UC))
-    ud_odp_caps = Shown(int(_ODP_UD))
-    xrc_odp_caps = Shown(0)
+    general_caps = ReadOnlyAttribute(int(e.IBV_ODP_SUPPORT))
+    rc_odp_caps = ReadOnlyAttribute(int(_ODP_RC))
+    uc_odp_caps = ReadOnlyAttribute(int(_ODP_UC))
+    ud_odp_caps = ReadOnlyAttribute(int(_ODP_UD))
+    xrc_odp_caps = ReadOnlyAttribute(0)
 
     def __str__(self) -> str:
         return attribute_lines(
@@ -100,75 +100,75 @@ class ODPCaps(PyverbsObject):
 
 
 class PCIAtomicCaps(PyverbsObject):
-    """Atomics over PCI: not supported, because the device is software."""
+    """Atomics over PCI, which siwarp does not support, because its devices are software."""
 
-    fetch_add = Shown(0)
-    swap = Shown(0)
-    compare_swap = Shown(0)
+    fetch_add = ReadOnlyAttribute(0)
+    swap = ReadOnlyAttribute(0)
+    compare_swap = ReadOnlyAttribute(0)
 
 
 class TSOCaps(PyverbsObject):
-    """TCP segmentation offload: not supported."""
+    """TCP segmentation offload, which siwarp does not support."""
 
-    max_tso = Shown(0)
-    supported_qpts = Shown(0)
+    max_tso = ReadOnlyAttribute(0)
+    supported_qpts = ReadOnlyAttribute(0)
 
 
 class RSSCaps(PyverbsObject):
-    """Receive side scaling: not supported."""
+    """Receive side scaling, which siwarp does not support."""
 
-    supported_qpts = Shown(0)
-    max_rwq_indirection_tables = Shown(0)
-    max_rwq_indirection_table_size = Shown(0)
-    rx_hash_fields_mask = Shown(0)
-    rx_hash_function = Shown(0)
+    supported_qpts = ReadOnlyAttribute(0)
+    max_rwq_indirection_tables = ReadOnlyAttribute(0)
+    max_rwq_indirection_table_size = ReadOnlyAttribute(0)
+    rx_hash_fields_mask = ReadOnlyAttribute(0)
+    rx_hash_function = ReadOnlyAttribute(0)
 
 
 class PacketPacingCaps(PyverbsObject):
-    """Limits of a queue pair's rate, in kbit/s; supported for UD and UC."""
+    """Limits of the rate of UD and UC queue pairs, in kbit/s."""
 
-    qp_rate_limit_min = Shown(1)
-    qp_rate_limit_max = Shown(0xFFFFFFFF)
-    supported_qpts = Shown(1 << e.IBV_QPT_UD | 1 << e.IBV_QPT_UC)
+    qp_rate_limit_min = ReadOnlyAttribute(1)
+    qp_rate_limit_max = ReadOnlyAttribute(0xFFFFFFFF)
+    supported_qpts = ReadOnlyAttribute(1 << e.IBV_QPT_UD | 1 << e.IBV_QPT_UC)
 
 
 class TMCaps(PyverbsObject):
-    """Tag matching: not supported."""
+    """Tag matching, which siwarp does not support."""
 
-    max_rndv_hdr_size = Shown(0)
-    max_num_tags = Shown(0)
-    flags = Shown(0)
-    max_ops = Shown(0)
-    max_sge = Shown(0)
+    max_rndv_hdr_size = ReadOnlyAttribute(0)
+    max_num_tags = ReadOnlyAttribute(0)
+    flags = ReadOnlyAttribute(0)
+    max_ops = ReadOnlyAttribute(0)
+    max_sge = ReadOnlyAttribute(0)
 
 
 class CQModerationCaps(PyverbsObject):
-    """Event moderation: not supported, each completion raises its event at once."""
+    """Event moderation, which siwarp does not support, as each completion raises its event."""
 
-    max_cq_count = Shown(0)
-    max_cq_period = Shown(0)
+    max_cq_count = ReadOnlyAttribute(0)
+    max_cq_period = ReadOnlyAttribute(0)
 
 
 class DeviceAttrEx(PyverbsObject):
     """A device's limits and unsupported features (``struct ibv_device_attr_ex``)."""
 
-    orig_attr = Shown(DeviceAttr())
-    comp_mask = Shown(0)
-    odp_caps = Shown(ODPCaps())
-    completion_timestamp_mask = Shown(0xFFFFFFFFFFFFFFFF)
-    #: Frequency of the time stamp clock in kHz: it counts nanoseconds.
-    hca_core_clock = Shown(1_000_000)
-    device_cap_flags_ex = Shown(_DEVICE_CAPS)
-    tso_caps = Shown(TSOCaps())
-    pci_atomic_caps = Shown(PCIAtomicCaps())
-    rss_caps = Shown(RSSCaps())
-    max_wq_type_rq = Shown(0)
-    packet_pacing_caps = Shown(PacketPacingCaps())
-    raw_packet_caps = Shown(0)
-    tm_caps = Shown(TMCaps())
-    cq_mod_caps = Shown(CQModerationCaps())
-    max_dm_size = Shown(0)
-    phys_port_cnt_ex = Shown(1)
+    orig_attr = ReadOnlyAttribute(DeviceAttr())
+    comp_mask = ReadOnlyAttribute(0)
+    odp_caps = ReadOnlyAttribute(ODPCaps())
+    completion_timestamp_mask = ReadOnlyAttribute(0xFFFFFFFFFFFFFFFF)
+    #: Frequency of the time stamp clock, which counts nanoseconds, in kHz.
+    hca_core_clock = ReadOnlyAttribute(1_000_000)
+    device_cap_flags_ex = ReadOnlyAttribute(_DEVICE_CAPS)
+    tso_caps = ReadOnlyAttribute(TSOCaps())
+    pci_atomic_caps = ReadOnlyAttribute(PCIAtomicCaps())
+    rss_caps = ReadOnlyAttribute(RSSCaps())
+    max_wq_type_rq = ReadOnlyAttribute(0)
+    packet_pacing_caps = ReadOnlyAttribute(PacketPacingCaps())
+    raw_packet_caps = ReadOnlyAttribute(0)
+    tm_caps = ReadOnlyAttribute(TMCaps())
+    cq_mod_caps = ReadOnlyAttribute(CQModerationCaps())
+    max_dm_size = ReadOnlyAttribute(0)
+    phys_port_cnt_ex = ReadOnlyAttribute(1)
 
 
 class AllocDmAttr(PyverbsObject):
@@ -182,51 +182,51 @@ class AllocDmAttr(PyverbsObject):
         self.length, self.log_align_req, self.comp_mask = length, log_align_req, comp_mask
 
 
-#: ``port_cap_flags``, and the flag that each address vector needs a GID.
+#: ``port_cap_flags`` of a port, and the flag by which each address vector needs a GID.
 _PORT_CAPS = int(e.IBV_PORT_CM_SUP | e.IBV_PORT_IP_BASED_GIDS)
 
 
 class PortAttr(PyverbsObject):
     """The state of a device's port (``struct ibv_port_attr``)."""
 
-    state = Shown(0)
-    max_mtu = Shown(int(e.IBV_MTU_4096))
-    active_mtu = Shown(0)
-    gid_tbl_len = Shown(16)
-    port_cap_flags = Shown(_PORT_CAPS)
-    port_cap_flags2 = Shown(0)
-    max_msg_sz = Shown(0)
-    bad_pkey_cntr = Shown(0)
-    qkey_viol_cntr = Shown(0)
-    pkey_tbl_len = Shown(1)
-    lid = Shown(0)
-    sm_lid = Shown(0)
-    lmc = Shown(0)
-    max_vl_num = Shown(1)
-    sm_sl = Shown(0)
-    subnet_timeout = Shown(0)
-    init_type_reply = Shown(0)
-    active_width = Shown(0)
-    active_speed = Shown(0)
-    phys_state = Shown(0)
-    link_layer = Shown(e.IBV_LINK_LAYER_ETHERNET)
-    flags = Shown(e.IBV_QPF_GRH_REQUIRED)
+    state = ReadOnlyAttribute(0)
+    max_mtu = ReadOnlyAttribute(int(e.IBV_MTU_4096))
+    active_mtu = ReadOnlyAttribute(0)
+    gid_tbl_len = ReadOnlyAttribute(16)
+    port_cap_flags = ReadOnlyAttribute(_PORT_CAPS)
+    port_cap_flags2 = ReadOnlyAttribute(0)
+    max_msg_sz = ReadOnlyAttribute(0)
+    bad_pkey_cntr = ReadOnlyAttribute(0)
+    qkey_viol_cntr = ReadOnlyAttribute(0)
+    pkey_tbl_len = ReadOnlyAttribute(1)
+    lid = ReadOnlyAttribute(0)
+    sm_lid = ReadOnlyAttribute(0)
+    lmc = ReadOnlyAttribute(0)
+    max_vl_num = ReadOnlyAttribute(1)
+    sm_sl = ReadOnlyAttribute(0)
+    subnet_timeout = ReadOnlyAttribute(0)
+    init_type_reply = ReadOnlyAttribute(0)
+    active_width = ReadOnlyAttribute(0)
+    active_speed = ReadOnlyAttribute(0)
+    phys_state = ReadOnlyAttribute(0)
+    link_layer = ReadOnlyAttribute(e.IBV_LINK_LAYER_ETHERNET)
+    flags = ReadOnlyAttribute(e.IBV_QPF_GRH_REQUIRED)
 
     def __str__(self) -> str:
         return attribute_lines(
-            self, *(name for name, of in vars(PortAttr).items() if type(of) is Shown)
+            self, *(name for name, of in vars(PortAttr).items() if type(of) is ReadOnlyAttribute)
         )
 
 
 class GIDEntry(PyverbsObject):
     """An entry of a device's GID table (``struct ibv_gid_entry``)."""
 
-    gid_subnet_prefix = Shown(0)
-    gid_interface_id = Shown(0)
-    gid_index = Shown(0)
-    port_num = Shown(0)
-    gid_type = Shown(0)
-    ndev_ifindex = Shown(0)
+    gid_subnet_prefix = ReadOnlyAttribute(0)
+    gid_interface_id = ReadOnlyAttribute(0)
+    gid_index = ReadOnlyAttribute(0)
+    port_num = ReadOnlyAttribute(0)
+    gid_type = ReadOnlyAttribute(0)
+    ndev_ifindex = ReadOnlyAttribute(0)
 
     def __init__(
         self,

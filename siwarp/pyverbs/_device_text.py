@@ -98,7 +98,7 @@ def speed_to_str(speed: int) -> str:
 
 
 def str_from_flags(flags: int, dictionary: Mapping[int, str]) -> str:
-    """Return the names of the flags that are set, one per line."""
+    """Return the names of the set flags, one per line."""
     return "\n  " + "".join(f"{name}\n  " for bit, name in dictionary.items() if flags & bit)
 
 

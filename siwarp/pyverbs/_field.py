@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class UInt:
-    """An unsigned integer attribute of ``bits`` bits; OverflowError: the value is out of range."""
+    """An unsigned integer attribute of ``bits`` bits; larger values raise OverflowError."""
 
     def __init__(self, bits: int, default: int = 0) -> None:
         self._limit = 1 << bits
@@ -31,15 +31,16 @@ class UInt:
         return value
 
     def __set__(self, of: object, value: int) -> None:
-        # Accept float values as Cython does, in which pyverbs is written: max_cqe / 2 is a float.
+        # Accept float values such as max_cqe / 2, as Cython does, in which rdma-core's pyverbs is
+        # written.
         number = int(value) if isinstance(value, float) else operator.index(value)
         if not 0 <= number < self._limit:
             raise OverflowError(f"{self._name} must be from 0 to {self._limit - 1}, not {number}")
         of.__dict__[self._name] = number
 
 
-class PartOf:
-    """An attribute that is stored in another attribute: ``max_send_wr`` in ``cap``."""
+class DelegatedAttribute:
+    """An attribute that is stored in another attribute, such as ``max_send_wr`` in ``cap``."""
 
     def __init__(self, whole: str) -> None:
         self._whole = whole
@@ -49,10 +50,10 @@ class PartOf:
         self._name = name
 
     @overload
-    def __get__(self, of: None, owner: type) -> PartOf: ...
+    def __get__(self, of: None, owner: type) -> DelegatedAttribute: ...
     @overload
     def __get__(self, of: object, owner: type) -> int: ...
-    def __get__(self, of: object | None, owner: type) -> int | PartOf:
+    def __get__(self, of: object | None, owner: type) -> int | DelegatedAttribute:
         if of is None:
             return self
         value: int = getattr(getattr(of, self._whole), self._name)
@@ -62,8 +63,8 @@ class PartOf:
         setattr(getattr(of, self._whole), self._name, value)
 
 
-class Shown(Generic[T]):
-    """A read-only attribute, whose value only siwarp sets (``set_read_only_attributes``)."""
+class ReadOnlyAttribute(Generic[T]):
+    """A read-only attribute, whose value only ``set_read_only_attributes`` sets."""
 
     def __init__(self, default: T) -> None:
         self._default = default
@@ -73,10 +74,10 @@ class Shown(Generic[T]):
         self._name = name
 
     @overload
-    def __get__(self, of: None, owner: type) -> Shown[T]: ...
+    def __get__(self, of: None, owner: type) -> ReadOnlyAttribute[T]: ...
     @overload
     def __get__(self, of: object, owner: type) -> T: ...
-    def __get__(self, of: object | None, owner: type) -> T | Shown[T]:
+    def __get__(self, of: object | None, owner: type) -> T | ReadOnlyAttribute[T]:
         if of is None:
             return self
         value: T = of.__dict__.get(self._name, self._default)
@@ -87,11 +88,11 @@ class Shown(Generic[T]):
 
 
 def set_read_only_attributes(of: object, **values: Any) -> None:
-    """Set read-only attributes."""
+    """Set the values of read-only attributes of an object."""
     of.__dict__.update(values)
 
 
 def attribute_lines(of: object, *names: str) -> str:
-    """Return a line of text for each attribute: its name and its value."""
+    """Return lines of text with the names and values of an object's attributes."""
     lines = [(name.replace("_", " "), getattr(of, name)) for name in names]
     return "".join(f"{name:<22}: {value!s:<20}\n" for name, value in lines)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from siwarp.base import system
 
-#: Speed in Mbit/s of interfaces that report none.
+#: Speed in Mbit/s that is assumed for interfaces without a reported speed.
 _USUAL_MBPS = 10_000
 #: Codes of link width and speed per lane (``ibv_query_port``), by total rate in Mbit/s.
 _RATES = {
@@ -26,7 +26,7 @@ _RATES = {
 
 
 def _sysfs_attribute(netdev: str, name: str) -> str:
-    """Return an attribute of an interface from sysfs, or ""."""
+    """Return an attribute of an interface from sysfs, or "" if it cannot be read."""
     try:
         return Path("/sys/class/net", netdev, name).read_text(encoding="ascii").strip()
     except (OSError, UnicodeError):
@@ -36,8 +36,8 @@ def _sysfs_attribute(netdev: str, name: str) -> str:
 def interface_guid(netdev: str) -> int:
     """Return the GUID of the device on an interface, in network byte order.
 
-    It is the interface's hardware address (RFC 7042: an EUI-48 in an EUI-64), or derived from the
-    interface index if there is none, as for ``lo``.
+    The GUID is the interface's hardware address (RFC 7042: an EUI-48 in an EUI-64) or, without a
+    hardware address, derived from the interface index.
     """
     try:
         mac = bytes.fromhex(_sysfs_attribute(netdev, "address").replace(":", ""))
@@ -50,7 +50,7 @@ def interface_guid(netdev: str) -> int:
 
 
 def link_width_and_speed(netdev: str) -> tuple[int, int]:
-    """Return the codes of the link width and speed that are at least the interface's rate."""
+    """Return the codes of the lowest link width and speed not below the interface's rate."""
     try:
         mbps = int(_sysfs_attribute(netdev, "speed"))
     except ValueError:

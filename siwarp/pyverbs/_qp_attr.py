@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from siwarp.pyverbs import enums as e
-from siwarp.pyverbs._field import PartOf, UInt, attribute_lines
+from siwarp.pyverbs._field import DelegatedAttribute, UInt, attribute_lines
 from siwarp.pyverbs.addr import AHAttr
 from siwarp.pyverbs.base import PyverbsCM, PyverbsObject
 from siwarp.pyverbs.utils import (
@@ -59,11 +59,11 @@ class QPCap(PyverbsObject):
 class _Init(PyverbsObject):
     qp_type = UInt(32, e.IBV_QPT_UD)
     sq_sig_all = UInt(32)
-    max_send_wr = PartOf("_cap")
-    max_recv_wr = PartOf("_cap")
-    max_send_sge = PartOf("_cap")
-    max_recv_sge = PartOf("_cap")
-    max_inline_data = PartOf("_cap")
+    max_send_wr = DelegatedAttribute("_cap")
+    max_recv_wr = DelegatedAttribute("_cap")
+    max_send_sge = DelegatedAttribute("_cap")
+    max_recv_sge = DelegatedAttribute("_cap")
+    max_inline_data = DelegatedAttribute("_cap")
     send_cq: CQ | CQEX | None = None
     recv_cq: CQ | CQEX | None = None
     srq: SRQ | None = None
@@ -71,7 +71,7 @@ class _Init(PyverbsObject):
 
     @property
     def cap(self) -> QPCap:
-        """The requested capacities; after creation of the queue pair, the granted ones."""
+        """The requested capacities or, after creation of the queue pair, the granted capacities."""
         return self._cap
 
     @cap.setter
@@ -171,7 +171,7 @@ class QPInitAttrEx(_Init):
 
 
 class QPAttr(PyverbsObject):
-    """Attributes of a queue pair; a separate mask selects the valid ones."""
+    """Attributes of a queue pair, of which a separate mask selects the valid attributes."""
 
     qp_state = UInt(32)
     cur_qp_state = UInt(32)
@@ -220,7 +220,7 @@ class QPAttr(PyverbsObject):
 
     @property
     def ah_attr(self) -> AHAttr:
-        """Address vector of the peer. This is a copy: assign a new value to change it."""
+        """Copy of the address vector of the peer, which only an assignment changes."""
         return self._ah._copy()
 
     @ah_attr.setter

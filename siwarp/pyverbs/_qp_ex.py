@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Extended queue pairs: requests are built one after another, and posted as one list."""
+"""Extended queue pairs, whose requests are built one after another and posted as a list."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _OPERATIONS = {
 
 
 class _Request:
-    """A request that is being built."""
+    """A send request under construction."""
 
     def __init__(self, opcode: int, wr_id: int, flags: int, **more: Any) -> None:
         self.opcode, self.wr_id, self.flags, self.more = opcode, wr_id, flags, more
@@ -54,7 +54,7 @@ class _Request:
         self.keep: Any = None
 
     def to_native(self) -> verbs_wr.SendWR:
-        """Return the request in the form that ``siwarp.verbs`` posts."""
+        """Return the request as a send request of ``siwarp.verbs``."""
         flags = self.flags & ~e.IBV_SEND_INLINE | (e.IBV_SEND_INLINE if self.inline else 0)
         plain = {name: self.more[name] for name in ("imm_data",) if name in self.more}
         wr = verbs_wr.SendWR(self.wr_id, self.opcode, send_flags=flags, sg=self.sg, **plain)
@@ -69,15 +69,15 @@ class _Request:
         return wr
 
 
-def _big_endian(imm_data: int) -> int:
-    """Return immediate data in network byte order; ``wr_send_imm`` takes host byte order."""
+def _to_network_byte_order(imm_data: int) -> int:
+    """Convert the immediate data of ``wr_send_imm`` from host to network byte order."""
     return socket.htonl(imm_data)
 
 
 class QPEx(QP):
     """An extended queue pair: ``wr_start``, requests and their setters, ``wr_complete``.
 
-    An error in one of the requests drops all of them.
+    An error in a request of a list drops all requests of the list.
 
     Raises:
         PyverbsRDMAError: as for QP; ``send_ops_flags`` has operations that the type does not
@@ -110,19 +110,19 @@ class QPEx(QP):
 
     @property
     def ind_table(self) -> None:
-        """None: receive side scaling is not supported."""
+        """None, because receive side scaling is not supported."""
         return
 
     # ---- the list
 
     def wr_start(self) -> None:
-        """Begin a list of requests; another thread that calls this waits for the end of it."""
+        """Begin a list of requests; calls of other threads wait for the end of the list."""
         self._building.acquire()
         self._started = True
         self._requests, self._why = [], None
 
     def wr_complete(self) -> None:
-        """Post the list, completely or not at all.
+        """Post all requests of the list or, after an error, none.
 
         Raises:
             PyverbsRDMAError: the error of the first invalid request.
@@ -142,7 +142,7 @@ class QPEx(QP):
             self._building.release()
 
     def wr_abort(self) -> None:
-        """Discard the list."""
+        """Discard the list of requests."""
         if self._started:
             self._requests = []
             self._started = False
@@ -167,11 +167,11 @@ class QPEx(QP):
         self._begin_request(e.IBV_WR_SEND)
 
     def wr_send_imm(self, imm_data: int) -> None:
-        """Begin a Send with immediate data, given in host byte order."""
-        self._begin_request(e.IBV_WR_SEND_WITH_IMM, imm_data=_big_endian(imm_data))
+        """Begin a Send with immediate data in host byte order."""
+        self._begin_request(e.IBV_WR_SEND_WITH_IMM, imm_data=_to_network_byte_order(imm_data))
 
     def wr_send_inv(self, invalidate_rkey: int) -> None:
-        """Begin a Send with Invalidate of a key of the peer."""
+        """Begin a Send with Invalidate of an rkey of the peer."""
         self._begin_request(e.IBV_WR_SEND_WITH_INV, imm_data=invalidate_rkey)
 
     def wr_rdma_read(self, rkey: int, remote_addr: int) -> None:
@@ -183,9 +183,11 @@ class QPEx(QP):
         self._begin_request(e.IBV_WR_RDMA_WRITE, remote=(rkey, remote_addr))
 
     def wr_rdma_write_imm(self, rkey: int, remote_addr: int, data: int) -> None:
-        """Begin a Write with immediate data, given in host byte order."""
+        """Begin a Write with immediate data in host byte order."""
         self._begin_request(
-            e.IBV_WR_RDMA_WRITE_WITH_IMM, remote=(rkey, remote_addr), imm_data=_big_endian(data)
+            e.IBV_WR_RDMA_WRITE_WITH_IMM,
+            remote=(rkey, remote_addr),
+            imm_data=_to_network_byte_order(data),
         )
 
     def wr_atomic_cmp_swp(self, rkey: int, remote_addr: int, compare: int, swap: int) -> None:
@@ -197,7 +199,7 @@ class QPEx(QP):
         self._begin_request(e.IBV_WR_ATOMIC_FETCH_AND_ADD, atomic=(rkey, remote_addr, add))
 
     def wr_bind_mw(self, mw: MW, rkey: int, bind_info: MWBindInfo) -> None:
-        """Begin a bind of a type 2 window, which sets the window's key to ``rkey``."""
+        """Begin a bind of a type 2 window, which gives the window the key ``rkey``."""
         bind = mw._native(), bind_info._native_info(), rkey
         self._begin_request(e.IBV_WR_BIND_MW, bind=bind)
 
@@ -206,11 +208,11 @@ class QPEx(QP):
         self._begin_request(e.IBV_WR_LOCAL_INV, imm_data=invalidate_rkey)
 
     def wr_send_tso(self, hdr: int, hdr_sz: int, mss: int) -> None:
-        """Not supported: ``wr_complete`` raises an error."""
+        """Record that TSO is not supported, so that ``wr_complete`` raises an error."""
         self._record_error("siwarp has no TSO: it applies to Ethernet frames", errno.EOPNOTSUPP)
 
     def wr_atomic_write(self, rkey: int, remote_addr: int, atomic_wr: object) -> None:
-        """Not supported: ``wr_complete`` raises an error."""
+        """Record that atomic writes are unsupported, so that ``wr_complete`` raises an error."""
         self._record_error(
             "siwarp has no atomic write: RFC 7306 does not define it", errno.EOPNOTSUPP
         )
@@ -218,21 +220,21 @@ class QPEx(QP):
     # ---- setters for the last request
 
     def wr_set_ud_addr(self, ah: AH, remote_qpn: int, remote_rkey: int) -> None:
-        """Set the destination of a datagram."""
+        """Set the destination of the last datagram request."""
         self._last_request().to = ah._native(), remote_qpn, remote_rkey
 
     def wr_set_xrc_srqn(self, remote_srqn: int) -> None:
-        """Not supported: ``wr_complete`` raises an error."""
+        """Record that XRC is not supported, so that ``wr_complete`` raises an error."""
         self._record_error(
             "siwarp has no XRC: queues are in the memory of one process", errno.EOPNOTSUPP
         )
 
     def wr_set_sge(self, sge: SGE) -> None:
-        """Set a single scatter/gather element."""
+        """Set a single scatter/gather element of the last request."""
         self.wr_set_sge_list(1, [sge])
 
     def wr_set_sge_list(self, num_sge: int, sg_list: Sequence[SGE]) -> None:
-        """Set the scatter/gather elements."""
+        """Set the scatter/gather elements of the last request."""
         last = self._last_request()
         if not 0 <= num_sge <= len(sg_list):
             self._record_error(f"There are {len(sg_list)} elements, not {num_sge}", errno.EINVAL)
@@ -241,11 +243,11 @@ class QPEx(QP):
         last.inline = False
 
     def wr_set_inline_data(self, addr: int, length: int) -> None:
-        """Set inline data, which is copied at once."""
+        """Set the inline data of the last request, which is copied during the call."""
         self.wr_set_inline_data_list(1, [DataBuffer(addr, length)])
 
     def wr_set_inline_data_list(self, num_buf: int, buf_list: Sequence[DataBuffer]) -> None:
-        """Set inline data from several buffers, which is copied at once."""
+        """Set the inline data of the last request from several buffers, copied during the call."""
         last, most = self._last_request(), self._native().cap.max_inline_data
         chosen = list(buf_list)[:num_buf]
         total = sum(one.length for one in chosen)

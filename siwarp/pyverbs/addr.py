@@ -37,8 +37,8 @@ __all__ = [
 ]
 
 _MAPPED = bytes(10) + b"\xff\xff"
-#: A GRH (InfiniBand 8.3) has the layout of an IPv6 header; for IPv4 the second half holds the IPv4
-#: header.
+#: Layout of a GRH (InfiniBand 8.3), which is an IPv6 header, or contains an IPv4 header in its
+#: second half.
 _GRH = struct.Struct("!IHBB16s16s")
 GRH_OCTETS = 40
 _IPV4_AT = 20
@@ -333,7 +333,7 @@ def _grh_gids(octets: bytes) -> tuple[bytes, bytes] | None:
 
 
 def _address_vector_of_wc(context: Context, wc: WC, grh: GRH | int | None, port_num: int) -> AHAttr:
-    """Return an address vector to the sender of a datagram."""
+    """Return the address vector for replying to the sender of a datagram."""
     reason, ends = "", None
     if not wc.wc_flags & 1:  # IBV_WC_GRH
         reason = "the completion does not belong to a datagram"
@@ -355,8 +355,8 @@ def _address_vector_of_wc(context: Context, wc: WC, grh: GRH | int | None, port_
 class AH(Wrapper[NativeAH]):
     """An address handle: ``AH(pd, attr=AHAttr(...))``, or ``AH(pd, wc=, grh=, port_num=)``.
 
-    The second form is for the sender of a datagram; ``grh`` is the address of its receive buffer,
-    or a GRH.
+    The second form creates a handle for the sender of a datagram; ``grh`` is a GRH, or the address
+    of the datagram's receive buffer.
     """
 
     _RANK = 4

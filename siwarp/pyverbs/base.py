@@ -23,13 +23,13 @@ LOG_FORMAT = "[%(levelname)s] %(asctime)s %(filename)s:%(lineno)s: %(message)s"
 
 
 def PyverbsRDMAErrno(msg: str) -> PyverbsRDMAError:
-    """Return an exception with the errno value of this thread's last library call."""
+    """Return an exception with the errno value of the calling thread's last library call."""
     return PyverbsRDMAError(msg, int(ffi.errno))
 
 
 @contextlib.contextmanager
 def convert_errors(what: str) -> Iterator[None]:
-    """Convert errors of ``siwarp.verbs`` to PyverbsRDMAError: ``what``, then the reason."""
+    """Convert errors of ``siwarp.verbs`` in a ``with`` block to PyverbsRDMAError."""
     try:
         yield
     except Error as e:
@@ -44,7 +44,7 @@ def to_pyverbs_error(what: str, error: Error) -> PyverbsRDMAError:
 
 
 def raise_unsupported(what: str, why: str) -> NoReturn:
-    """Raise an error: siwarp does not support ``what`` (EOPNOTSUPP), because of ``why``."""
+    """Raise PyverbsRDMAError (EOPNOTSUPP) with the reason why ``what`` is not supported."""
     raise PyverbsRDMAError(f"siwarp has no {what}: {why}", errno.EOPNOTSUPP)
 
 
@@ -64,13 +64,13 @@ H = TypeVar("H", bound=Handle)
 
 
 class PyverbsCM(PyverbsObject):
-    """An object that ``close()`` or the end of a ``with`` block closes, after its children."""
+    """Base class of objects that are closed by ``close()`` or the end of a ``with`` block."""
 
-    #: Close order of children: the lowest rank closes first.
+    #: Rank of an object in the closing of its parent, which closes children of low rank first.
     _RANK: ClassVar[int] = 0
 
     def _register_with_parents(self, *parents: PyverbsCM) -> None:
-        """Register this object with its parents, which close it before they close themselves."""
+        """Register the object with its parents, which close the object before themselves."""
         self._serial = next(_serials)
         for parent in parents:
             parent._children_registry().add(self)
@@ -83,7 +83,7 @@ class PyverbsCM(PyverbsObject):
         return found
 
     def _open_children_of_type(self, kind: type[Kind]) -> list[Kind]:
-        """Return the open children of this type."""
+        """Return the open children of the given type."""
         return [
             one
             for one in list(self._children_registry())
@@ -97,7 +97,7 @@ class PyverbsCM(PyverbsObject):
     def _close_children(self) -> None:
         below = self._children_registry()
         for child in sorted(below, key=lambda one: (one._RANK, -one._serial)):
-            below.discard(child)  # the child may close its own parents
+            below.discard(child)  # closing a child may close its parents
             try:
                 child.close()
             except BaseException:
@@ -105,7 +105,7 @@ class PyverbsCM(PyverbsObject):
                 raise
 
     def close(self) -> None:
-        """Close the object; a second call has no effect."""
+        """Close the object and its children; a second call has no effect."""
         self._close_children()
 
     def __enter__(self: Kind) -> Kind:
@@ -132,7 +132,7 @@ class Wrapper(PyverbsCM, Generic[H]):
         return self._h
 
     def close(self) -> None:
-        """Close the object, after its children; a second call has no effect.
+        """Close the object's children, then the object; a second call has no effect.
 
         Raises:
             PyverbsRDMAError: the object is still in use (EBUSY).

@@ -65,4 +65,4 @@ export_enum_members(globals())
 if TYPE_CHECKING:
 
     def __getattr__(name: str) -> int:
-        """Return a member of the enumerations above by its name."""
+        """Return a member of the module's enumerations by its name."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 """Connection ids: ``pyverbs.cmid``, the interface of rdma_cm on ``siwarp.cm``.
 
-An id made from an AddrInfo is synchronous: it has its own event channel, and each call waits for
-the event that reports its result.
+An id created from an AddrInfo is synchronous: the id has its own event channel, and each call waits
+for the event that reports the result of the call.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from siwarp.pyverbs._cm_device import (
     device_of_cm_id,
     device_with_address,
     is_wildcard_address,
-    shared_pd,
+    shared_pd_of_device,
 )
 from siwarp.pyverbs._cm_groups import Groups
 from siwarp.pyverbs._cm_param import (
@@ -58,12 +58,13 @@ __all__ = [
 
 _DATAGRAMS = (ce.RDMA_PS_UDP, ce.RDMA_PS_IPOIB)
 _HOPS = 64
-#: The peer's Sends are retried without limit, every 655 ms (code 0), while there is no receive.
+#: RNR retry count and timer: the peer's Sends without a receive are retried without limit, every
+#: 655 ms.
 _RETRIES, _RNR_TIMER = 7, 0
 _ACK_TIMEOUT = 14
 _OPTION_TOS, _OPTION_REUSEADDR, _OPTION_AFONLY = 0, 1, 2
 _OPTION_ACK_TIMEOUT = ce.RDMA_OPTION_ID_ACK_TIMEOUT
-#: Errors of an unreachable address: an event reports them, and the call itself succeeds.
+#: Errors of unreachable addresses, which an event reports instead of the call.
 _OF_NETWORK = (
     errno.ENETUNREACH,
     errno.EHOSTUNREACH,
@@ -185,11 +186,11 @@ class CMID(Posting, Groups):
 
     def _native_pd(self) -> NativePD:
         given = self._given_pd
-        return shared_pd(self._require_device()) if given is None else given._native()
+        return shared_pd_of_device(self._require_device()) if given is None else given._native()
 
     @property
     def pd(self) -> PD:
-        """The protection domain: the given one, or the one that the device's ids share."""
+        """The protection domain of the id, by default the one shared by the device's ids."""
         if self._given_pd is not None:
             return self._given_pd
         if self._own_pd is None:
@@ -198,12 +199,12 @@ class CMID(Posting, Groups):
 
     @property
     def context(self) -> Context:
-        """The device of the id."""
+        """The device context of the id."""
         return self.pd._context
 
     @property
     def dev_name(self) -> str:
-        """The name of the device."""
+        """The name of the id's device."""
         return self._require_device().name
 
     @property
@@ -213,19 +214,19 @@ class CMID(Posting, Groups):
 
     @property
     def event_channel(self) -> CMEventChannel:
-        """The channel for events of the id."""
+        """The event channel of the id."""
         return self._channel
 
     # ---- events
 
     def _handle_event(self, event: cm.CMEvent) -> int | None:
-        """Update the state for an event; return the program's event number, ``None``: no event."""
+        """Update the id's state for an event; return the event number for the program, or None."""
         kind = int(event.type)
         if kind == cm.CMEventType.CONNECT_REQUEST:
             return kind
         if kind == cm.CMEventType.ESTABLISHED:
             self._established = True
-            if self._holds:  # the active side of such a connection gets no ESTABLISHED event
+            if self._holds:  # the active side, which called establish(), gets no ESTABLISHED event
                 return None
         ended = kind == cm.CMEventType.DISCONNECTED
         if ended and self._accepted and not self._established and not self._ends:
@@ -238,7 +239,7 @@ class CMID(Posting, Groups):
         return kind
 
     def _ud_destination(self, event: cm.CMEvent, kind: int) -> tuple[int, int, AHAttr] | None:
-        """Return QPN, Q_Key and address vector of the remote end in an event of datagrams."""
+        """Return QPN, Q_Key and address vector of the remote end in an event of a datagram id."""
         if not self._is_ud:
             return None
         if kind in (ce.RDMA_CM_EVENT_MULTICAST_JOIN, ce.RDMA_CM_EVENT_MULTICAST_ERROR):
@@ -259,7 +260,7 @@ class CMID(Posting, Groups):
         return AHAttr(is_global=1, port_num=1, gr=route)
 
     def _wait_if_synchronous(self) -> None:
-        """Wait for the event of a synchronous call."""
+        """Wait for the event that reports the result of a call, if the id is synchronous."""
         if not self._sync:
             return
         event = self._channel._next_event()
@@ -293,7 +294,7 @@ class CMID(Posting, Groups):
         self._bound, self._any = True, self._device_ is None
 
     def resolve_addr(self, rai: AddrInfo, timeout_ms: int = 2000) -> None:
-        """Find the device and local address for ``dst``; ADDR_RESOLVED is raised at once."""
+        """Find the device and local address for ``dst``, and raise ADDR_RESOLVED immediately."""
         dest = rai._dst
         if (
             dest is None
@@ -338,7 +339,7 @@ class CMID(Posting, Groups):
         self._source = found, port
 
     def resolve_route(self, timeout_ms: int = 2000) -> None:
-        """Resolve the route; ROUTE_RESOLVED is raised at once."""
+        """Resolve the route to the peer, and raise ROUTE_RESOLVED immediately."""
         if not self._resolved or self._routed:
             raise PyverbsRDMAError(
                 "Failed to resolve route: the address is not resolved, or the route is already "
@@ -376,12 +377,12 @@ class CMID(Posting, Groups):
         try:
             native.listen_also(device, (address, self._source[1]), backlog)
         except Error as error:
-            # Skip an address that is still in duplicate address detection.
+            # An address that is still in duplicate address detection is skipped.
             if error.errno != errno.EADDRNOTAVAIL:
                 raise
 
     def get_request(self) -> CMID:
-        """Wait for the next connection request and return its new id; synchronous listeners only.
+        """Wait for the next connection request of a synchronous listener, and return its id.
 
         Raises:
             PyverbsRDMAError: the id is not synchronous, or does not listen (EINVAL).
@@ -409,7 +410,7 @@ class CMID(Posting, Groups):
         return new
 
     def accept(self, param: ConnParam | None = None) -> None:
-        """Accept the connection request of this id."""
+        """Accept the connection request from which the id was created."""
         if not self._asks:
             raise PyverbsRDMAError(
                 "Failed to accept: the CMID has no connection request", errno.EINVAL
@@ -419,7 +420,7 @@ class CMID(Posting, Groups):
         if param is None:
             param = ConnParam(min(self._resources, 255), min(self._depth, 255), rnr_retry=7)
         self._set_retries(param)
-        self._accepted = True  # before another thread may handle its events
+        self._accepted = True  # set before another thread may handle the id's events
         try:
             with convert_errors("Failed to accept"):
                 self._native().accept(self._native_param(param, hold=False))
@@ -427,11 +428,11 @@ class CMID(Posting, Groups):
             self._accepted = False
             raise
         self._asks = False
-        if not self._is_ud:  # the passive side of datagrams gets no event that its answer arrived
+        if not self._is_ud:  # the passive side of a datagram id gets no event
             self._wait_if_synchronous()
 
     def reject(self, private_data: bytes | str | None = None, private_data_len: int = 0) -> None:
-        """Reject the connection request of this id."""
+        """Reject the connection request from which the id was created."""
         data = private_data.encode() if isinstance(private_data, str) else private_data or b""
         if private_data_len:
             data = data[:private_data_len]
@@ -454,7 +455,7 @@ class CMID(Posting, Groups):
         return param._to_native(hold, self._tos, *most)
 
     def _bind_program_qp(self, param: ConnParam | None) -> None:
-        """Use a queue pair that the program made itself, and identified by its number."""
+        """Bind the queue pair that the program created itself and identifies by its number."""
         qp = find_open_qp(self._require_device(), param.qpn) if param is not None else None
         if qp is None:
             raise PyverbsRDMAError(
@@ -472,7 +473,7 @@ class CMID(Posting, Groups):
                 self._qp._native().modify(NativeQPAttr(rnr_retry=retries, min_rnr_timer=_RNR_TIMER))
 
     def connect(self, param: ConnParam | None = None) -> None:
-        """Connect to the resolved address; an event such as ESTABLISHED or REJECTED has the result.
+        """Connect to the resolved address; an event such as ESTABLISHED reports the result.
 
         Raises:
             PyverbsRDMAError: no route has been resolved, or there is no queue pair (EINVAL); for a
@@ -492,7 +493,7 @@ class CMID(Posting, Groups):
         self._wait_if_synchronous()
 
     def establish(self) -> None:
-        """Complete the connection of a queue pair that the program made itself."""
+        """Complete the connection of a queue pair that the program created itself."""
         if not self._holds:
             raise PyverbsRDMAError(
                 "Failed to establish: the CMID has its own queue pair and "
@@ -513,14 +514,14 @@ class CMID(Posting, Groups):
         self._ends = True
         with convert_errors("Failed to disconnect"):
             self._native().disconnect()
-        # Without a connection, or after its end, there is no event to wait for.
+        # An id without a connection, or whose connection has ended, gets no event.
         if not self._over and (self._accepted or self._established or self._holds):
             self._wait_if_synchronous()
 
     # ---- options and attributes
 
     def set_option(self, level: int, optname: int, optval: int, optlen: int) -> None:
-        """Set the type of service, or the time-out in the result of ``init_qp_attr``."""
+        """Set the type of service, or the time-out that ``init_qp_attr`` returns."""
         known = level == ce.RDMA_OPTION_ID and 0 <= optname <= _OPTION_ACK_TIMEOUT
         if not known or (optname == _OPTION_ACK_TIMEOUT and not 0 <= optval <= 31):
             raise PyverbsRDMAError(f"Failed to set option {optname} to {optval}", errno.EINVAL)
@@ -559,16 +560,16 @@ class CMID(Posting, Groups):
         return attr, mask
 
     def set_local_ece(self, ece: ECE) -> None:
-        """Refuse vendor options: siwarp has none."""
+        """Refuse vendor options, because siwarp has none."""
         if ece.vendor_id or ece.options:
             raise PyverbsRDMAError("siwarp has no vendor options", errno.EOPNOTSUPP)
 
     def get_remote_ece(self) -> ECE:
-        """Return the peer's vendor options: none, as MPA frames have no place for them."""
+        """Return empty vendor options of the peer, because MPA frames carry none."""
         return ECE()
 
     def query_qp(self, attr_mask: int) -> tuple[QPAttr, QPInitAttr]:
-        """Return the attributes and creation parameters of the queue pair."""
+        """Return the attributes and creation parameters of the id's queue pair."""
         return self._require_qp().query(attr_mask)
 
     def close(self) -> None:

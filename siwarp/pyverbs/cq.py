@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from siwarp.base import system
 from siwarp.pyverbs import enums as e
-from siwarp.pyverbs._field import Shown, UInt, attribute_lines
+from siwarp.pyverbs._field import ReadOnlyAttribute, UInt, attribute_lines
 from siwarp.pyverbs._wc import (
     WC,
     cqe_flags_to_str,
@@ -98,7 +98,7 @@ class CompChannel(Wrapper[verbs_cq.CompChannel]):
 def _create_native_cq(
     context: Context, cqe: int, channel: CompChannel | None, comp_vector: int
 ) -> verbs_cq.CQ:
-    # Accept float values as Cython does: max_cqe / 2 is a float.
+    # Accept float values such as max_cqe / 2, as Cython does.
     size = max(_LEAST, int(cqe)) if cqe > 0 else int(cqe)
     with convert_errors("Failed to create a CQ"):
         native = None if channel is None else channel._native()
@@ -121,13 +121,13 @@ class _Queue(Wrapper[verbs_cq.CQ]):
         return self._channel
 
     def req_notify(self, solicited_only: bool = False) -> None:
-        """Request one event for the next completion; without a channel this has no effect."""
+        """Request an event for the next completion; has no effect without a channel."""
         if self._channel is not None:
             with convert_errors("Failed to request notification"):
                 self._native().req_notify(bool(solicited_only))
 
     def ack_events(self, num_events: int) -> None:
-        """Acknowledge events that the channel returned."""
+        """Acknowledge completion events that the channel returned."""
         with convert_errors("Failed to acknowledge events"):
             self._native().ack_events(num_events)
 
@@ -163,7 +163,7 @@ class CQ(_Queue):
         self._init_queue(context, _create_native_cq(context, cqe, channel, comp_vector), channel)
 
     def poll(self, num_entries: int = 1) -> tuple[int, list[WC]]:
-        """Poll up to ``num_entries`` completions; return their number, and a list of them.
+        """Poll up to ``num_entries`` completions; return their number and the list of completions.
 
         Raises:
             PyverbsRDMAError: the queue has overflowed.
@@ -183,16 +183,16 @@ class CQ(_Queue):
 
 
 class PollCqAttr(PyverbsObject):
-    """Input of ``start_poll``; no bit of its mask is defined yet."""
+    """Input of ``start_poll``, of whose mask no bit is defined."""
 
     comp_mask = UInt(32)
 
 
 class WcTmInfo(PyverbsObject):
-    """Tag matching information of a completion; always 0, because tag matching is not supported."""
+    """Tag matching information of a completion, which is always 0."""
 
-    tag = Shown(0)
-    priv = Shown(0)
+    tag = ReadOnlyAttribute(0)
+    priv = ReadOnlyAttribute(0)
 
 
 class CqInitAttrEx(PyverbsObject):
@@ -280,7 +280,7 @@ class CQEX(_Queue):
         return 0
 
     def start_poll(self, attr: PollCqAttr) -> int:
-        """Start a batch with the next completion: 0, ENOENT if there is none, or another errno."""
+        """Start a batch with the next completion; return 0, ENOENT (none), or another errno."""
         if (attr is not None and attr.comp_mask) or self._polling:
             return errno.EINVAL
         result = self._poll_one()
@@ -288,16 +288,16 @@ class CQEX(_Queue):
         return result
 
     def poll_next(self) -> int:
-        """Advance to the next completion; results as for ``start_poll``."""
+        """Advance to the next completion; return the same values as ``start_poll``."""
         return self._poll_one() if self._polling else errno.EINVAL
 
     def end_poll(self) -> None:
-        """End the batch."""
+        """End the batch of completions."""
         self._polling = False
 
     @property
     def wr_id(self) -> int:
-        """wr_id of the current completion."""
+        """The wr_id of the current completion."""
         return self._wc.wr_id
 
     @property
@@ -314,7 +314,7 @@ class CQEX(_Queue):
         return self._wc.vendor_err
 
     def read_byte_len(self) -> int:
-        """Return the number of octets received or read."""
+        """Return the number of octets that the current completion received or read."""
         return self._wc.byte_len
 
     def read_imm_data(self) -> int:
@@ -330,7 +330,7 @@ class CQEX(_Queue):
         return self._wc.src_qp
 
     def read_wc_flags(self) -> int:
-        """Return flags of ``ibv_wc_flags``."""
+        """Return the current completion's flags of ``ibv_wc_flags``."""
         return self._wc.wc_flags
 
     def read_slid(self) -> int:

@@ -46,7 +46,7 @@ from siwarp.pyverbs._device_text import (
     translate_transport_type,
     width_to_str,
 )
-from siwarp.pyverbs._field import Shown, set_read_only_attributes
+from siwarp.pyverbs._field import ReadOnlyAttribute, set_read_only_attributes
 from siwarp.pyverbs._interfaces import interface_guid, link_width_and_speed
 from siwarp.pyverbs.addr import GID, address_to_gid_octets
 from siwarp.pyverbs.base import (
@@ -116,8 +116,8 @@ _LINK_UP, _DISABLED = 5, 3
 _INT_MAX = 0x7FFFFFFF
 
 
-def persona() -> Persona:
-    """Return the persona of devices: ROCE, unless the setting ``persona`` selects IWARP."""
+def device_persona() -> Persona:
+    """Return the persona of all devices, which is ROCE unless the setting ``persona`` is iwarp."""
     of_setting = int(_ffi.lib.siw_persona_setting())
     return Persona.IWARP if of_setting == Persona.IWARP else Persona.ROCE
 
@@ -140,7 +140,7 @@ class Device(PyverbsObject):
 
     @property
     def node_type(self) -> int:
-        """Node type: a channel adapter, or an RNIC if the setting ``persona`` is iwarp."""
+        """Node type, a channel adapter, or an RNIC if the setting ``persona`` is iwarp."""
         return self._values[2]
 
     @property
@@ -162,7 +162,7 @@ class Device(PyverbsObject):
 
 
 def get_device_list() -> list[Device]:
-    """Return this machine's devices: one per interface with an address; ``siw_lo`` is last.
+    """Return the machine's devices, one per interface with an address, with ``siw_lo`` last.
 
     Raises:
         PyverbsRDMAError: the interfaces cannot be listed.
@@ -170,7 +170,7 @@ def get_device_list() -> list[Device]:
     """
     with convert_errors("Failed to get the list of devices"):
         found = verbs_device.get_device_list()
-    roce = persona() == Persona.ROCE
+    roce = device_persona() == Persona.ROCE
     node = e.IBV_NODE_CA if roce else e.IBV_NODE_RNIC
     transport = e.IBV_TRANSPORT_IB if roce else e.IBV_TRANSPORT_IWARP
     found.sort(key=lambda one: (one.netdev == "lo", system.interface_index(one.netdev)))
@@ -187,12 +187,12 @@ def get_device_list() -> list[Device]:
 
 
 def rdma_get_devices() -> list[Device]:
-    """Return the devices that the connection manager uses: all devices."""
+    """Return the devices that the connection manager uses, which are all devices."""
     return get_device_list()
 
 
 class AsyncEvent(PyverbsObject):
-    """An asynchronous event (``struct ibv_async_event``); acknowledge it by ``ack()``."""
+    """An asynchronous event (``struct ibv_async_event``), which ``ack()`` acknowledges."""
 
     def __init__(self, event_type: int = 0) -> None:
         self._type = event_type
@@ -206,11 +206,11 @@ class AsyncEvent(PyverbsObject):
 
     @property
     def event_type(self) -> int:
-        """A value of ``ibv_event_type``."""
+        """The type of the event, a value of ``ibv_event_type``."""
         return self._type
 
     def ack(self) -> None:
-        """Acknowledge the event; before that, its object cannot be closed."""
+        """Acknowledge the event, whose object cannot be closed before."""
         if self._native is not None:
             self._native.ack()
 
@@ -276,7 +276,7 @@ class Context(Wrapper[verbs_device.Context]):
         for other in list(_contexts):
             if not other._is_closed and other._cmd_fd >= 0 and _is_same_file(fd, other._cmd_fd):
                 self._share_native(other._native())
-                self._other = other  # keeps the imported Context open as long as this one
+                self._other = other  # keeps the imported Context open
                 self._cmd_fd = fd
                 return
         raise PyverbsRDMAError(
@@ -285,7 +285,7 @@ class Context(Wrapper[verbs_device.Context]):
         )
 
     def close(self) -> None:
-        """Close the device, after its children; a second call has no effect."""
+        """Close the children of the device, then the device; a second call has no effect."""
         super().close()
         fd, self._cmd_fd = self._cmd_fd, -1
         if fd >= 0 and not self._shared:
@@ -307,7 +307,7 @@ class Context(Wrapper[verbs_device.Context]):
 
     @property
     def num_comp_vectors(self) -> int:
-        """The number of completion vectors: 1."""
+        """The number of completion vectors, which is 1."""
         return 1
 
     @property
@@ -320,7 +320,7 @@ class Context(Wrapper[verbs_device.Context]):
 
     @property
     def context(self) -> int:
-        """A unique number of this open device."""
+        """A unique number of the open device."""
         return id(self._native())
 
     @property
@@ -378,7 +378,7 @@ class Context(Wrapper[verbs_device.Context]):
             )
 
     def query_port(self, port_num: int) -> PortAttr:
-        """Return the state of the port; its number is 1."""
+        """Return the state of the port, whose number is 1."""
         self._check_port(port_num, "port")
         info, native = self._query_info(), self._native()
         with convert_errors("Failed to query the port"):
@@ -398,7 +398,7 @@ class Context(Wrapper[verbs_device.Context]):
         return attr
 
     def query_gid(self, port_num: int, index: int) -> GID:
-        """Return a GID of the port; an unused entry is zero."""
+        """Return a GID of the port, which is zero for an unused entry."""
         self._check_gid_index(port_num, index)
         own = self._gid_addresses()
         return GID() if index >= len(own) else gid_from_octets(address_to_gid_octets(own[index]))
@@ -411,7 +411,7 @@ class Context(Wrapper[verbs_device.Context]):
             )
 
     def query_gid_type(self, port_num: int, index: int) -> int:
-        """Return the type of a GID in the numbering of sysfs: RoCE v2."""
+        """Return the type of a GID, RoCE v2, in the numbering of sysfs."""
         self._check_gid_index(port_num, index)
         return e.IBV_GID_TYPE_SYSFS_ROCE_V2
 
@@ -459,7 +459,7 @@ class Context(Wrapper[verbs_device.Context]):
         return [self._gid_entry(index, address) for index, address in enumerate(own)]
 
     def query_pkey(self, port_num: int, index: int) -> int:
-        """Return the only P_Key."""
+        """Return the only P_Key of the port."""
         self._check_port(port_num, f"P_Key {index} of port")
         if index:
             raise PyverbsRDMAError(
@@ -483,7 +483,7 @@ class Context(Wrapper[verbs_device.Context]):
                 native = self._native().get_async_event()
             if native is not None and int(native.event_type) in _EVENTS:
                 return AsyncEvent._from_native(native)
-            if native is not None:  # a siwarp event for which pyverbs has no number
+            if native is not None:  # an event specific to siwarp, for which pyverbs has no number
                 native.ack()
 
 
@@ -498,7 +498,7 @@ class DM(PyverbsCM):
 
     """
 
-    handle = Shown(0)
+    handle = ReadOnlyAttribute(0)
 
     def __init__(self, context: Context, dm_attr: AllocDmAttr | None = None, **_: Any) -> None:
         wanted = 0 if dm_attr is None else dm_attr.length
@@ -507,15 +507,15 @@ class DM(PyverbsCM):
         )
 
     def copy_to_dm(self, dm_offset: int, data: bytes | str, length: int) -> NoReturn:
-        """Not supported: raise PyverbsRDMAError (EOPNOTSUPP)."""
+        """Raise PyverbsRDMAError (EOPNOTSUPP), as siwarp has no device memory."""
         raise_unsupported("device memory", "a software device has no memory of its own")
 
     def copy_from_dm(self, dm_offset: int, length: int) -> NoReturn:
-        """Not supported: raise PyverbsRDMAError (EOPNOTSUPP)."""
+        """Raise PyverbsRDMAError (EOPNOTSUPP), as siwarp has no device memory."""
         raise_unsupported("device memory", "a software device has no memory of its own")
 
     def unimport(self) -> NoReturn:
-        """Not supported: raise PyverbsRDMAError (EOPNOTSUPP)."""
+        """Raise PyverbsRDMAError (EOPNOTSUPP), as siwarp has no device memory."""
         raise_unsupported("device memory", "a software device has no memory of its own")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Writes to device registers: ``pyverbs.dma_util``. Here they are ordinary memory writes."""
+"""Writes to device registers (``pyverbs.dma_util``), which are ordinary memory writes."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from siwarp.pyverbs.mem_alloc import writebe32, writebe64
 
 
 def udma_to_dev_barrier() -> None:
-    """Do nothing: no device reads memory without the CPU."""
+    """Do nothing, because only the CPU accesses the memory."""
 
 
 def udma_from_dev_barrier() -> None:
-    """Do nothing: no device reads memory without the CPU."""
+    """Do nothing, because only the CPU accesses the memory."""
 
 
 def mmio_write32_as_be(addr: int, val: int) -> None:

@@ -3,29 +3,29 @@
 
 from __future__ import annotations
 
-from siwarp.pyverbs._field import Shown
+from siwarp.pyverbs._field import ReadOnlyAttribute
 from siwarp.pyverbs.base import PyverbsRDMAErrno, raise_unsupported
 
 __all__ = ["DmaBuf", "PyverbsRDMAErrno"]
 
 
 class DmaBuf:
-    """GPU memory; ``DmaBufMR`` accepts the descriptor of existing GPU memory.
+    """GPU memory, which siwarp cannot allocate; ``DmaBufMR`` accepts existing GPU memory.
 
     Raises:
         PyverbsRDMAError: always (EOPNOTSUPP).
 
     """
 
-    size = Shown(0)
-    gpu = Shown(0)
-    handle = Shown(0)
-    fd = Shown(-1)
-    drm_fd = Shown(-1)
-    map_offset = Shown(0)
+    size = ReadOnlyAttribute(0)
+    gpu = ReadOnlyAttribute(0)
+    handle = ReadOnlyAttribute(0)
+    fd = ReadOnlyAttribute(-1)
+    drm_fd = ReadOnlyAttribute(-1)
+    map_offset = ReadOnlyAttribute(0)
 
     def __init__(self, size: int, gpu: int = 0, gtt: int = 0) -> None:
         raise_unsupported("DmaBuf", "it cannot allocate GPU memory; pass a descriptor to DmaBufMR")
 
     def close(self) -> None:
-        """Do nothing: no memory was allocated."""
+        """Do nothing, because no memory was allocated."""

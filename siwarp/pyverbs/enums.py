@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 """All enumerations of ``pyverbs.enums``, and their members.
 
-They include numbers of unsupported features. A call that gets such a number raises an error with
-the reason.
+The enumerations include numbers of unsupported features. A call with such a number raises an error
+with the reason.
 """
 
 from __future__ import annotations
@@ -32,4 +32,4 @@ export_enum_members(globals())
 if TYPE_CHECKING:
 
     def __getattr__(name: str) -> int:
-        """Return a member of the enumerations above by its name."""
+        """Return a member of the module's enumerations by its name."""

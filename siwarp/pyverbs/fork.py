@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Support of fork(): ``pyverbs.fork``. Memory is not pinned, so it needs no protection."""
+"""Support of fork() (``pyverbs.fork``), which needs no action, as memory is not pinned."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["PyverbsRDMAError", "fork_init", "is_fork_initialized"]
 
 
 def fork_init() -> None:
-    """Do nothing: open objects remain the parent's, and the child opens its own."""
+    """Do nothing, because open objects remain with the parent, and a child opens its own."""
 
 
 def is_fork_initialized() -> ibv_fork_status:

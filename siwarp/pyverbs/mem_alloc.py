@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 """Memory access by address: ``pyverbs.mem_alloc``, the C library's functions.
 
-As in C, addresses are not checked: a wrong one crashes the process.
+As in C, addresses are not checked: an invalid address crashes the process.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAP_SHARED_ = _mmap.MAP_SHARED
 MAP_PRIVATE_ = _mmap.MAP_PRIVATE
 MAP_ANONYMOUS_ = _mmap.MAP_ANONYMOUS
 MAP_STACK_ = 0x20000
-# Values on Linux, on all processors that siwarp supports.
+# Constants of Linux, which are equal on all processors that siwarp supports.
 MAP_FIXED_ = 0x10
 MAP_GROWSDOWN_ = 0x100
 MAP_LOCKED_ = 0x2000
@@ -48,7 +48,7 @@ def _libc_error(what: str) -> PyverbsRDMAError:
 
 
 def malloc(size: int) -> int:
-    """Allocate ``size`` octets and return their address; 0: out of memory."""
+    """Allocate ``size`` octets and return their address, or 0 if memory is exhausted."""
     return int(_libc.malloc(size) or 0)
 
 

@@ -64,7 +64,7 @@ _handles = itertools.count(1)
 _open: weakref.WeakValueDictionary[int, MR] = weakref.WeakValueDictionary()
 
 
-def access_rights(access: int, what: str) -> int:
+def access_rights_of_flags(access: int, what: str) -> int:
     """Return the access rights in a set of access flags.
 
     Raises:
@@ -119,7 +119,7 @@ class MR(Wrapper[verbs_mr.MR]):
 
     def _register(self, memory: Any, access: int, iova: int | None = None) -> None:
         what = "Failed to register a MR"
-        rights = access_rights(access, what)
+        rights = access_rights_of_flags(access, what)
         pd = self._pd._native()
         with convert_errors(what):
             self._h = verbs_mr.MR(pd, memory, rights, iova=iova)
@@ -137,7 +137,7 @@ class MR(Wrapper[verbs_mr.MR]):
         self._h, self._shared, self._handle, self._other = other._h, True, handle, other
 
     def unimport(self) -> None:
-        """End an import; the imported region stays registered."""
+        """End an import of a region, which stays registered."""
         self._unimport()
 
     def _contains(self, element: SGE) -> bool:
@@ -149,17 +149,17 @@ class MR(Wrapper[verbs_mr.MR]):
 
     @property
     def buf(self) -> int:
-        """Address of the first octet."""
+        """Address of the region's first octet."""
         return 0 if self._is_closed else self._native().addr
 
     @property
     def length(self) -> int:
-        """Length in octets."""
+        """Length of the region in octets."""
         return self._native().length
 
     @property
     def lkey(self) -> int:
-        """Local key, for scatter/gather elements."""
+        """Local key of the region, for scatter/gather elements."""
         return self._native().lkey
 
     @property
@@ -169,10 +169,10 @@ class MR(Wrapper[verbs_mr.MR]):
 
     @property
     def handle(self) -> int:
-        """Number for ``MR(pd, handle=...)``."""
+        """Handle number of the region, for ``MR(pd, handle=...)``."""
         return self._handle
 
-    # ---- its memory
+    # ---- memory of the region
 
     def _check_range(self, length: int, offset: int) -> None:
         own = self._native().length
@@ -182,7 +182,7 @@ class MR(Wrapper[verbs_mr.MR]):
             )
 
     def write(self, data: bytes | str, length: int, offset: int = 0) -> None:
-        """Write ``length`` octets of ``data`` into the memory at ``offset``.
+        """Write ``length`` octets of ``data`` into the region's memory at ``offset``.
 
         Raises:
             PyverbsUserError: the range is outside the region, or ``data`` is shorter.
@@ -195,7 +195,7 @@ class MR(Wrapper[verbs_mr.MR]):
         self._native().view[offset : offset + length] = octets[:length]
 
     def read(self, length: int, offset: int) -> bytes:
-        """Return ``length`` octets of the memory from ``offset`` on.
+        """Return ``length`` octets of the region's memory from ``offset`` on.
 
         Raises:
             PyverbsUserError: the range is outside the region.
@@ -212,7 +212,7 @@ class MR(Wrapper[verbs_mr.MR]):
         length: int = 0,
         access: int = 0,
     ) -> None:
-        """Change memory, domain or rights; the keys change, unless only rights change.
+        """Change the memory, domain or rights; the keys change unless only the rights change.
 
         Raises:
             PyverbsRDMAError: as for a new region; the region is then unchanged.
@@ -231,7 +231,7 @@ class MR(Wrapper[verbs_mr.MR]):
         if flags & e.IBV_REREG_MR_CHANGE_TRANSLATION:
             new["buffer"] = memory_buffer_at(addr, length)
         if flags & e.IBV_REREG_MR_CHANGE_ACCESS:
-            new["access"] = access_rights(access, what)
+            new["access"] = access_rights_of_flags(access, what)
         if wants_pd and pd is not None:
             new["pd"] = pd._native()
         with convert_errors(what):
@@ -262,7 +262,7 @@ class MWBindInfo(PyverbsCM):
         return self._mr
 
     def _native_info(self) -> verbs_mw.MWBindInfo:
-        # Local access rights are ignored: a window is for access by peers.
+        # Local access rights are ignored, because a window grants access only to peers.
         access = self.mw_access_flags & ~e.IBV_ACCESS_LOCAL_WRITE
         return verbs_mw.MWBindInfo(self._mr._native(), self.addr, self.length, access)
 
@@ -308,12 +308,12 @@ class MW(Wrapper[verbs_mw.MW]):
 
     @property
     def rkey(self) -> int:
-        """Remote key, for the peer: the key of the last bind posted."""
+        """Remote key of the window, for the peer, which is the key of the last posted bind."""
         return self._native().rkey
 
     @property
     def type(self) -> int:
-        """A value of ``ibv_mw_type``."""
+        """The type of the window, a value of ``ibv_mw_type``."""
         return int(self._native().type)
 
     def __str__(self) -> str:
@@ -341,7 +341,7 @@ class DMMR(MR):
 
 
 class DmaBufMR(MR):
-    """A region in a dma-buf, memory of another device that a descriptor refers to, using ``mmap``.
+    """A region in a dma-buf, which is memory of another device and is accessed by ``mmap``.
 
     Raises:
         PyverbsRDMAError: there is no descriptor, or the CPU cannot map the memory (EOPNOTSUPP).

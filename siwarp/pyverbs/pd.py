@@ -44,7 +44,7 @@ _PREFETCHES = range(3)
 
 
 class PD(Wrapper[NativePD]):
-    """A protection domain of a Context or a CMID; ``handle`` imports one of the same process.
+    """A protection domain of a Context or a CMID; ``handle`` imports one of the process.
 
     Raises:
         PyverbsRDMAError: the device has no room for another protection domain (ENOMEM), or none has
@@ -88,12 +88,12 @@ class PD(Wrapper[NativePD]):
         self._h, self._shared, self._handle, self._other = other._h, True, handle, other
 
     def unimport(self) -> None:
-        """End an import; the imported protection domain stays open."""
+        """End an import of a protection domain, which stays open."""
         self._unimport()
 
     @property
     def handle(self) -> int:
-        """Number for ``PD(context, handle=...)``."""
+        """Handle number of the protection domain, for ``PD(context, handle=...)``."""
         return self._handle
 
     @property
@@ -107,7 +107,7 @@ class PD(Wrapper[NativePD]):
         return self._open_children_of_type(MR)
 
     def advise_mr(self, advise: int, flags: int, sg_list: Sequence[SGE]) -> int:
-        """Check advice about memory and ignore it; memory is paged in only when it is used.
+        """Check advice about memory, which has no effect, as memory is paged in on use.
 
         Raises:
             PyverbsRDMAError: an advice or flag is not defined, or an element is in no region
@@ -127,7 +127,7 @@ class PD(Wrapper[NativePD]):
 
 
 class ParentDomainContext(PyverbsObject):
-    """The program's functions for allocating the memory of queues."""
+    """Functions of the program that allocate the memory of queues."""
 
     user_data: object = None
 
@@ -156,7 +156,7 @@ class ParentDomainInitAttr(PyverbsObject):
 
 
 class ParentDomain(PD):
-    """A parent domain: another object for an existing protection domain.
+    """A parent domain, which is another object for an existing protection domain.
 
     Raises:
         PyverbsRDMAError: the program supplies allocators (EOPNOTSUPP).

@@ -18,7 +18,7 @@ class PyverbsError(Exception):
 
 
 class PyverbsRDMAError(PyverbsError):
-    """A call of verbs or of rdma_cm failed; ``error_code`` is its errno value, or -1."""
+    """Exception for a failed call of verbs or rdma_cm, with the errno value ``error_code``."""
 
     def __init__(self, msg: str, error_code: int = -1) -> None:
         super().__init__(msg, error_code)
@@ -29,19 +29,19 @@ class PyverbsRDMAError(PyverbsError):
 
     @property
     def error_code(self) -> int:
-        """The errno value, or -1."""
+        """The errno value of the failed call, or -1."""
         return self._error_code
 
 
 def _rebuild_error(text: str, error_code: int) -> PyverbsRDMAError:
-    """Return an exception with a complete text; used to unpickle one from another process."""
+    """Return an exception with a complete text, when an exception is unpickled."""
     error = PyverbsRDMAError(text)
     error._error_code = error_code
     return error
 
 
 class PyverbsUserError(PyverbsError):
-    """The program used pyverbs incorrectly."""
+    """Exception for incorrect use of pyverbs by the program."""
 
     def __init__(self, msg: str) -> None:
         super().__init__(msg)

@@ -25,7 +25,7 @@ from siwarp.pyverbs.base import (
     raise_unsupported,
     to_pyverbs_error,
 )
-from siwarp.pyverbs.device import Context, persona
+from siwarp.pyverbs.device import Context, device_persona
 from siwarp.pyverbs.mr import MW, MWBind
 from siwarp.pyverbs.pd import PD
 from siwarp.pyverbs.pyverbs_error import PyverbsError, PyverbsRDMAError, PyverbsUserError
@@ -102,7 +102,7 @@ _NOT_OURS = {
     e.IBV_QP_CAP: ("resizing of the queues of a queue pair", "create a new one"),
 }
 _ALL_MASKS = sum(e.ibv_qp_attr_mask)
-#: Attributes set by the program that the engine does not keep for all types.
+#: Attributes set by the program that the engine does not store for all types.
 _REMEMBERED = {
     e.IBV_QP_PKEY_INDEX: "pkey_index",
     e.IBV_QP_PORT: "port_num",
@@ -121,7 +121,7 @@ _REMEMBERED = {
 }
 #: Bits of attribute values that adapters keep, and return in queries.
 _BITS = {"timeout": 0x1F, "retry_cnt": 7, "rnr_retry": 7, "min_rnr_timer": 0x1F}
-#: Access rights of a queue pair; the right to bind windows belongs to regions.
+#: Access rights of a queue pair, without the right to bind windows, which belongs to regions.
 _RIGHTS = (
     e.IBV_ACCESS_LOCAL_WRITE
     | e.IBV_ACCESS_REMOTE_WRITE
@@ -131,7 +131,7 @@ _RIGHTS = (
 
 
 def check_qp_type(qp_type: int) -> None:
-    """Raise an error with the reason if siwarp does not support a queue pair type."""
+    """Raise an error with the reason if a queue pair type is not supported."""
     if qp_type in _MISSING:
         raise_unsupported(f"QP of type {qp_type_to_str(qp_type)}", _MISSING[qp_type])
     if qp_type not in _TYPES:
@@ -159,7 +159,7 @@ def to_native_init_attr(init: QPInitAttr | QPInitAttrEx, by_qpn: bool) -> qpattr
         rcq=init.recv_cq._native(),
         srq=None if init.srq is None else init.srq._native(),
         sq_sig_all=bool(init.sq_sig_all),
-        persona=persona(),
+        persona=device_persona(),
         by_qpn=by_qpn and init.qp_type == e.IBV_QPT_RC,
         grh=init.qp_type == e.IBV_QPT_UD,
         every_addr=init.qp_type in (e.IBV_QPT_UD, e.IBV_QPT_UC),
@@ -175,7 +175,7 @@ _queue_pairs: weakref.WeakSet[QP] = weakref.WeakSet()
 
 
 def find_open_qp(context: verbs_device.Context, qp_num: int) -> QP | None:
-    """Return the open queue pair of a device with this number."""
+    """Return the open queue pair of a device with the given number."""
     for one in list(_queue_pairs):
         if one._num == qp_num and not one._is_closed and one._native().pd.context is context:
             return one
@@ -183,13 +183,13 @@ def find_open_qp(context: verbs_device.Context, qp_num: int) -> QP | None:
 
 
 def _value_in_field_width(attr: QPAttr, name: str) -> Any:
-    """Return the value of an attribute that an adapter would keep."""
+    """Return an attribute value truncated to the width of an adapter's field."""
     value = getattr(attr, name)
     return value & _BITS[name] if name in _BITS else value
 
 
 class QP(Wrapper[verbs_qp.QP]):
-    """A queue pair of a PD, made from a QPInitAttr, or of a Context, made from a QPInitAttrEx.
+    """A queue pair, created from a PD and a QPInitAttr, or a Context and a QPInitAttrEx.
 
     With ``qp_attr`` a UD queue pair is moved to RTS, an RC or UC queue pair to INIT.
 
@@ -264,22 +264,22 @@ class QP(Wrapper[verbs_qp.QP]):
 
     @property
     def qp_num(self) -> int:
-        """Number of the queue pair."""
+        """The queue pair number."""
         return self._num
 
     @property
     def qp_type(self) -> int:
-        """A value of ``ibv_qp_type``."""
+        """The queue pair type, a value of ``ibv_qp_type``."""
         return self._type
 
     @property
     def qp_state(self) -> int:
-        """A value of ``ibv_qp_state``."""
+        """The queue pair state, a value of ``ibv_qp_state``."""
         state = int(self._native().qp_state)
         return self._of_cm if self._of_cm is not None and state == e.IBV_QPS_INIT else state
 
     def query(self, attr_mask: int) -> tuple[QPAttr, QPInitAttr]:
-        """Return all attributes and the creation parameters; ``attr_mask`` is ignored."""
+        """Return all attributes and the creation parameters, regardless of ``attr_mask``."""
         with convert_errors("Failed to query QP"):
             now, _ = self._native().query()
         attr, known = QPAttr(), self._set
@@ -347,7 +347,7 @@ class QP(Wrapper[verbs_qp.QP]):
             raise PyverbsRDMAError(f"{what}: {', '.join(found)} out of range", errno.EINVAL)
 
     def _waits_for_cm(self, attr: QPAttr, mask: int, state: int, to: int) -> bool:
-        """Return whether the connection id makes this transition, once it is connected."""
+        """Return whether the connection id makes a state transition once it is connected."""
         rtr = (state, to) == (e.IBV_QPS_INIT, e.IBV_QPS_RTR)
         if rtr and mask & e.IBV_QP_DEST_QPN and attr.dest_qp_num == QPN_OF_CM:
             self._of_cm = to
@@ -382,17 +382,17 @@ class QP(Wrapper[verbs_qp.QP]):
         self._modify(step, self._get_comp_mask(name), f"Failed to modify QP state to {name}")
 
     def to_init(self, qp_attr: QPAttr) -> None:
-        """Move to INIT."""
+        """Move the queue pair to INIT."""
         self._move_to_state(qp_attr, e.IBV_QPS_INIT)
 
     def to_rtr(self, qp_attr: QPAttr) -> None:
-        """Move to RTR; first to INIT, unless the state is INIT already."""
+        """Move the queue pair to RTR, through INIT unless its state is INIT."""
         if self.qp_state != e.IBV_QPS_INIT:
             self.to_init(qp_attr)
         self._move_to_state(qp_attr, e.IBV_QPS_RTR)
 
     def to_rts(self, qp_attr: QPAttr) -> None:
-        """Move to RTS; first through INIT and RTR, unless the state is RTR already."""
+        """Move the queue pair to RTS, through INIT and RTR unless its state is RTR."""
         if self.qp_state != e.IBV_QPS_RTR:
             self.to_rtr(qp_attr)
         self._move_to_state(qp_attr, e.IBV_QPS_RTS)
@@ -439,12 +439,12 @@ class QP(Wrapper[verbs_qp.QP]):
     # ---- features of adapters
 
     def query_data_in_order(self, op: int, flags: int = 0) -> int:
-        """Return 0: the octets of a segment are not placed in a defined order."""
+        """Return 0, because the octets of a segment are placed in no defined order."""
         self._native()
         return 0
 
     def set_ece(self, ece: ECE) -> None:
-        """Set vendor options: only empty options, as ``query_ece`` returns, are accepted."""
+        """Accept empty vendor options, which ``query_ece`` returns, and refuse others."""
         self._native()
         if ece.comp_mask:
             raise PyverbsRDMAError("Failed to set ECE: comp_mask must be 0", errno.EINVAL)

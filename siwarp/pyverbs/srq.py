@@ -7,7 +7,7 @@ import errno
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from siwarp.pyverbs import enums as e
-from siwarp.pyverbs._field import PartOf, UInt
+from siwarp.pyverbs._field import DelegatedAttribute, UInt
 from siwarp.pyverbs.base import (
     PyverbsCM,
     PyverbsObject,
@@ -41,7 +41,7 @@ __all__ = [
 
 
 class SrqAttr(PyverbsObject):
-    """Capacities of a shared receive queue, and its limit: fewer receives raise an event."""
+    """Capacities of a shared receive queue, and the limit of receives that raises an event."""
 
     max_wr = UInt(32)
     max_sge = UInt(32)
@@ -55,11 +55,11 @@ class SrqAttr(PyverbsObject):
 
 
 class SrqInitAttr(PyverbsObject):
-    """Creation parameters of a queue of a PD; the limit takes effect only by ``SRQ.modify``."""
+    """Creation parameters of a PD's shared receive queue; its limit needs ``SRQ.modify``."""
 
-    max_wr = PartOf("_attr")
-    max_sge = PartOf("_attr")
-    srq_limit = PartOf("_attr")
+    max_wr = DelegatedAttribute("_attr")
+    max_sge = DelegatedAttribute("_attr")
+    srq_limit = DelegatedAttribute("_attr")
 
     def __init__(self, attr: SrqAttr | None = None) -> None:
         self._attr = SrqAttr(0, 0, 0)
@@ -68,7 +68,7 @@ class SrqInitAttr(PyverbsObject):
 
 
 class SrqInitAttrEx(SrqInitAttr):
-    """Creation parameters of a queue of a Context."""
+    """Creation parameters of a shared receive queue of a Context."""
 
     comp_mask = UInt(32)
     srq_type = UInt(32)
@@ -83,7 +83,7 @@ class SrqInitAttrEx(SrqInitAttr):
 
 
 class OpsWr(PyverbsCM):
-    """A tag matching request; no queue accepts it."""
+    """A tag matching request, which siwarp does not support."""
 
     wr_id = UInt(64)
     opcode = UInt(32)
@@ -114,7 +114,7 @@ class OpsWr(PyverbsCM):
 
 
 class SRQ(Wrapper[verbs_srq.SRQ]):
-    """A shared receive queue of a PD, or, made from a SrqInitAttrEx, of a Context.
+    """A shared receive queue of a PD or, created from a SrqInitAttrEx, of a Context.
 
     Raises:
         PyverbsRDMAError: sizes above the device's limits (EINVAL), no room for another queue
@@ -156,22 +156,22 @@ class SRQ(Wrapper[verbs_srq.SRQ]):
         self._create_srq(attr.pd, attr)
 
     def modify(self, attr: SrqAttr, comp_mask: int) -> None:
-        """Arm the limit (IBV_SRQ_LIMIT), or change the size (IBV_SRQ_MAX_WR)."""
+        """Arm the queue's limit (IBV_SRQ_LIMIT), or change its size (IBV_SRQ_MAX_WR)."""
         with convert_errors("Failed to modify SRQ"):
             self._native().modify(attr._native_attr(), int(comp_mask))
 
     def query(self) -> SrqAttr:
-        """Return the size, and the limit if it is armed."""
+        """Return the size of the queue, and its limit if armed."""
         with convert_errors("Failed to query SRQ"):
             found = self._native().query()
         return SrqAttr(found.max_wr, found.max_sge, found.srq_limit)
 
     def get_srq_num(self) -> int:
-        """Return the number of the queue on its device."""
+        """Return the number of the shared receive queue on its device."""
         return self._native().srq_num
 
     def post_recv(self, recv_wr: RecvWR, bad_recv_wr: RecvWR | None = None) -> None:
-        """Post a receive, and the receives linked to it by ``next_wr``.
+        """Post a receive and the receives linked to it by ``next_wr``.
 
         Raises:
             PyverbsRDMAError: the queue is full (ENOMEM), or a request is invalid (EINVAL);
@@ -187,5 +187,5 @@ class SRQ(Wrapper[verbs_srq.SRQ]):
             raise to_pyverbs_error("Failed to post receive to SRQ", error) from error
 
     def post_srq_ops(self, wr: OpsWr, bad_wr: OpsWr | None = None) -> NoReturn:
-        """Not supported: raise PyverbsRDMAError (EOPNOTSUPP)."""
+        """Raise PyverbsRDMAError (EOPNOTSUPP), as siwarp has no tag matching."""
         raise_unsupported("tag matching", "it is a feature of adapters")

@@ -49,7 +49,7 @@ def gid_text(raw: bytes) -> str:
 
 
 def gid_str(subnet_prefix: int, interface_id: int) -> str:
-    """Return a GID as eight words of four digits; its halves are in network byte order."""
+    """Return a GID, given as halves in network byte order, as eight words of four digits."""
     return gid_text(
         subnet_prefix.to_bytes(8, sys.byteorder) + interface_id.to_bytes(8, sys.byteorder)
     )
@@ -95,7 +95,7 @@ def qp_state_to_str(qp_state: int) -> str:
 
 
 def mtu_to_str(mtu: int) -> int:
-    """Return the octets of an MTU code; 0: an undefined code."""
+    """Return the number of octets of an MTU code, or 0 for an undefined code."""
     return 128 << mtu if 1 <= mtu <= 5 else 0
 
 

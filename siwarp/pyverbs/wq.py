@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from siwarp.pyverbs import enums as e
-from siwarp.pyverbs._field import Shown, UInt
+from siwarp.pyverbs._field import ReadOnlyAttribute, UInt
 from siwarp.pyverbs.base import PyverbsCM, PyverbsObject, PyverbsRDMAErrno, raise_unsupported
 from siwarp.pyverbs.device import Context
 from siwarp.pyverbs.pyverbs_error import PyverbsError, PyverbsRDMAError, PyverbsUserError
@@ -88,21 +88,21 @@ class WQ(PyverbsCM):
 
     """
 
-    wqn = Shown(0)
+    wqn = ReadOnlyAttribute(0)
 
     def __init__(self, ctx: Context, attr: WQInitAttr) -> None:
         raise_unsupported("WQ", _WHY)
 
     def modify(self, wq_attr: WQAttr) -> NoReturn:
-        """Not supported: raise PyverbsRDMAError (EOPNOTSUPP)."""
+        """Raise PyverbsRDMAError (EOPNOTSUPP), as siwarp has no work queues."""
         raise_unsupported("WQ", _WHY)
 
     def post_recv(self, wr: object, bad_wr: object = None) -> NoReturn:
-        """Not supported: raise PyverbsRDMAError (EOPNOTSUPP)."""
+        """Raise PyverbsRDMAError (EOPNOTSUPP), as siwarp has no work queues."""
         raise_unsupported("WQ", _WHY)
 
     def add_ref(self, obj: object) -> NoReturn:
-        """Not supported: raise PyverbsRDMAError (EOPNOTSUPP)."""
+        """Raise PyverbsRDMAError (EOPNOTSUPP), as siwarp has no work queues."""
         raise_unsupported("WQ", _WHY)
 
 
@@ -127,11 +127,11 @@ class RwqIndTable(PyverbsCM):
 
     @property
     def wqs(self) -> list[WQ]:
-        """Empty: there are no work queues."""
+        """The work queues of the table, of which there are none."""
         return []
 
     def add_ref(self, obj: object) -> NoReturn:
-        """Not supported: raise PyverbsRDMAError (EOPNOTSUPP)."""
+        """Raise PyverbsRDMAError (EOPNOTSUPP), as siwarp has no indirection tables."""
         raise_unsupported("RwqIndTable", _WHY)
 
 

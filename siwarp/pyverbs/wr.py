@@ -50,7 +50,7 @@ def send_flags_to_str(flags: int) -> str:
 
 
 class SGE(PyverbsCM):
-    """A scatter/gather element: address, octets, and the key of its region."""
+    """A scatter/gather element, with address, length, and lkey of its region."""
 
     addr = UInt(64)
     length = UInt(32)
@@ -60,7 +60,7 @@ class SGE(PyverbsCM):
         self.addr, self.length, self.lkey = addr, length, lkey
 
     def read(self, length: int, offset: int) -> bytes:
-        """Return ``length`` octets of the element from ``offset`` on."""
+        """Return ``length`` octets of the element's memory from ``offset`` on."""
         from siwarp.pyverbs import mem_alloc
 
         return mem_alloc.read(self.addr, length, offset)
@@ -199,7 +199,7 @@ class SendWR(PyverbsCM):
 
     @property
     def imm_data(self) -> int:
-        """32 bits for the peer; the key in a request that invalidates one."""
+        """Immediate data of 32 bits, or the key that the request invalidates."""
         return self._wr.imm_data
 
     @imm_data.setter
@@ -208,34 +208,34 @@ class SendWR(PyverbsCM):
 
     @property
     def sg_list(self) -> int:
-        """Address of the scatter/gather list in C; 0: no elements."""
+        """Address of the C scatter/gather list, or 0 without elements."""
         return int(ffi.cast("uintptr_t", self._wr._c.sg_list))
 
     @property
     def rkey(self) -> int:
-        """Key that a BIND_MW request sets for its window."""
+        """Key that a BIND_MW request gives its window."""
         return self._wr.rkey
 
     def set_wr_ud(self, ah: AH, rqpn: int, rqkey: int) -> None:
-        """Set the destination of a datagram."""
+        """Set the destination of a datagram request."""
         with convert_errors("Failed to set the AH of a WR"):
             self._wr.set_wr_ud(ah._native(), int(rqpn), int(rqkey))
 
     def set_wr_rdma(self, rkey: int, addr: int) -> None:
-        """Set the peer's memory for a Write or Read."""
+        """Set the peer's memory of a Write or Read request."""
         self._wr.set_wr_rdma(rkey, addr)
 
     def set_wr_atomic(self, rkey: int, addr: int, compare_add: int, swap: int = 0) -> None:
-        """Set the peer's memory for an atomic, and its operands."""
+        """Set the peer's memory and the operands of an atomic request."""
         self._wr.set_wr_atomic(rkey, addr, compare_add, swap)
 
     def set_bind_wr(self, mw: MW, bind_info: MWBindInfo) -> None:
-        """Set the type 2 window of a BIND_MW request, and its region; ``rkey`` is its next key."""
+        """Set the type 2 window, the new key ``rkey`` and the region of a BIND_MW request."""
         with convert_errors("Failed to set the MW of a WR"):
             self._wr.set_bind_wr(mw._native(), bind_info._native_info())
 
     def set_qp_type_xrc(self, remote_srqn: int) -> NoReturn:
-        """Not supported: raise PyverbsRDMAError (EOPNOTSUPP)."""
+        """Raise PyverbsRDMAError (EOPNOTSUPP), as siwarp has no XRC."""
         raise_unsupported("XRC", "queues are in the memory of one process")
 
     def _copy_from(self, other: SendWR) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Deterministic simulation: the engine runs on a network in memory and a virtual clock.
+"""Deterministic simulation: the engine runs on a simulated network and a virtual clock.
 
 ::
 
@@ -12,7 +12,7 @@
         world.run_for("10min")
 
 A process is either real or simulated. ``SIWARP_SIM=1`` in the environment, or importing this
-package before ``siwarp.verbs``, makes it a simulated one: the verbs and asyncio code then work
+package before ``siwarp.verbs``, makes the process simulated: the verbs and asyncio code then work
 on a ``World`` and open no socket.
 """
 
@@ -22,8 +22,8 @@ import sys
 
 from siwarp.base import system
 
-# The first import of siwarp.base.library, by siwarp.verbs for example, decides which library is
-# loaded: the real or the simulated one.
+# The first import of siwarp.base.library, by siwarp.verbs for example, decides whether the process
+# loads the real or the simulated library.
 if "siwarp.base.library" not in sys.modules:
     system.simulated = True
 
@@ -34,7 +34,7 @@ from siwarp.sim.units import Duration, nanoseconds
 from siwarp.sim.world import Deadlock, Stats, World
 
 if system.simulated:
-    doors.install()
+    doors.install_simulated_functions()
 
 __all__ = [
     "Deadlock",

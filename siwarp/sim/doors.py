@@ -18,7 +18,12 @@ from siwarp.sim import tasks
 from siwarp.sim.loop import Loop
 from siwarp.sim.units import NEVER, nanoseconds
 
-__all__ = ["install", "set_qkeys", "set_router", "set_starter"]
+__all__ = [
+    "install_simulated_functions",
+    "set_address_functions",
+    "set_qkey_function",
+    "set_task_starter",
+]
 
 _start: Callable[[Callable[[], object], str], None] | None = None
 _route: Callable[[str], str] | None = None
@@ -27,32 +32,34 @@ _qkey_of: Callable[[str], int] | None = None
 _drawn = 0
 
 
-def set_starter(start: Callable[[Callable[[], object], str], None] | None) -> None:
-    """Set the function that starts tasks while a world is open; None: no world is open."""
+def set_task_starter(start: Callable[[Callable[[], object], str], None] | None) -> None:
+    """Set the function that starts tasks in the open world; None: no world is open."""
     global _start
     _start = start
 
 
-def set_router(route: Callable[[str], str] | None, home: Callable[[str], str] | None) -> None:
-    """Set the functions that know the running task's host while a world is open.
+def set_address_functions(
+    route: Callable[[str], str] | None, home: Callable[[str], str] | None
+) -> None:
+    """Set the functions that return addresses of the running task's host; None: no world is open.
 
     Args:
-        route: returns the host's address for connections to a given peer address.
-        home: returns the host's address that stands for a wildcard address or for "".
+        route: function that returns the host's address for connections to a given peer address.
+        home: function that returns the host's address for a wildcard address or for "".
 
     """
     global _route, _home
     _route, _home = route, home
 
 
-def set_qkeys(qkey_of: Callable[[str], int] | None) -> None:
+def set_qkey_function(qkey_of: Callable[[str], int] | None) -> None:
     """Set the function that returns the default Q_Key of the host with a given address."""
     global _qkey_of
     _qkey_of = qkey_of
 
 
-def _monotonic() -> float:
-    # Waits must end also without a world, for example while the process exits.
+def _monotonic_seconds() -> float:
+    # Waits must also end when no world is open, for example while the process exits.
     if not lib.siw_sim_is_open():
         return time.monotonic()
     return float(lib.siw_sim_now() + lib.SIW_SIM_MONOTONIC) / 1e9
@@ -64,7 +71,7 @@ def _clock_ns(real: bool) -> int:
     return int(lib.siw_sim_now() + (lib.SIW_SIM_REALTIME if real else lib.SIW_SIM_MONOTONIC))
 
 
-def _sleep(seconds: float) -> None:
+def _sleep_seconds(seconds: float) -> None:
     if lib.siw_sim_is_open():
         lib.siw_sim_sleep_until(lib.siw_sim_now() + nanoseconds(seconds))
     else:
@@ -82,14 +89,15 @@ def _random_bytes(n: int) -> bytes:
     if lib.siw_sim_is_open():
         words = (int(lib.siw_sim_random()) for _ in range((n + 7) // 8))
         return b"".join(word.to_bytes(8, "little") for word in words)[:n]
-    # Modules that draw random numbers when they are imported get the same ones in every run.
+    # Modules that draw random numbers during their import get the same numbers in every run.
     _drawn += 1
     return hashlib.shake_128(str(_drawn).encode()).digest(n)
 
 
-def _readable_now(fd: int) -> bool:
+def _is_readable_now(fd: int) -> bool:
     ready = ffi.new("uint8_t[1]")
-    # An error also counts as readable: reading a descriptor of a crashed device reports the crash.
+    # An error also counts as readable, because reading a descriptor of a crashed device reports the
+    # crash.
     return bool(lib.siw_sim_poll(ffi.new("int[1]", [fd]), 1, 0, ready) != 0)
 
 
@@ -109,17 +117,20 @@ class _Waker:
         lib.siw_sim_event_close(self._fd)
 
 
-def _sleep_on(fds: list[int], deadline: float | None) -> None:
+def _wait_until_readable(fds: list[int], deadline: float | None) -> None:
     until = NEVER
     if deadline is not None:
         begin = lib.SIW_SIM_MONOTONIC
         until = NEVER if deadline > 1e10 else max(0, round(deadline * 1e9) - begin)
-    # EBADF is ignored: an object was closed in the meantime, and its next call reports that.
+    # EBADF is ignored: the next call on an object that was closed during the wait reports the
+    # error.
     lib.siw_sim_poll(ffi.new("int[]", fds), len(fds), until, ffi.new("uint8_t[]", len(fds)))
-    tasks.leave_if_over()
+    tasks.raise_if_ending()
 
 
-def _addresses(host: str | None, port: str | int | None, kind: int, flags: int) -> list[Any]:
+def _resolve_numeric_address(
+    host: str | None, port: str | int | None, kind: int, flags: int
+) -> list[Any]:
     try:
         numeric = flags | socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
         return socket.getaddrinfo(host, port, type=kind, flags=numeric)
@@ -129,7 +140,7 @@ def _addresses(host: str | None, port: str | int | None, kind: int, flags: int) 
         ) from None
 
 
-def _device_name(name: str) -> str:
+def _resolve_device_name(name: str) -> str:
     return _home(name) if _home is not None and name in {"", "0.0.0.0", "::"} else name
 
 
@@ -138,7 +149,7 @@ def _interface_index(name: str) -> int:
     return int(number) + 1 if number != name and number.isdecimal() else 0
 
 
-def _check_loop(loop: object) -> None:
+def _require_world_loop(loop: object) -> None:
     if not isinstance(loop, Loop):
         raise RuntimeError(
             "this event loop uses the machine's clock, not the world's: run the coroutine with "
@@ -146,7 +157,7 @@ def _check_loop(loop: object) -> None:
         )
 
 
-def _source_address(name: str, port: int) -> str:
+def _source_address_toward(name: str, port: int) -> str:
     try:
         address = str(ipaddress.ip_address(name.partition("%")[0]))
     except ValueError:
@@ -158,7 +169,7 @@ def _source_address(name: str, port: int) -> str:
     return _route(address)
 
 
-def _start_thread(call: Callable[[], object], name: str) -> None:
+def _start_task_as_thread(call: Callable[[], object], name: str) -> None:
     if _start is None:
         raise RuntimeError(
             f"cannot start thread {name}, no world is open: create a siwarp.sim.World"
@@ -166,21 +177,21 @@ def _start_thread(call: Callable[[], object], name: str) -> None:
     _start(call, name)
 
 
-def install() -> None:
-    """Replace the real functions by the simulated ones."""
-    system.monotonic = _monotonic
+def install_simulated_functions() -> None:
+    """Replace the functions of siwarp.base.system by their simulated counterparts."""
+    system.monotonic = _monotonic_seconds
     system.clock_ns = _clock_ns
-    system.sleep = _sleep
+    system.sleep = _sleep_seconds
     system.process_qkey = _process_qkey
     system.random_bytes = _random_bytes
-    system.readable_now = _readable_now
+    system.readable_now = _is_readable_now
     system.waker = _Waker
-    system.sleep_on = _sleep_on
-    system.addresses = _addresses
-    system.device_name = _device_name
+    system.sleep_on = _wait_until_readable
+    system.addresses = _resolve_numeric_address
+    system.device_name = _resolve_device_name
     system.interface_index = _interface_index
-    system.check_loop = _check_loop
-    system.source_address = _source_address
-    system.start_thread = _start_thread
+    system.check_loop = _require_world_loop
+    system.source_address = _source_address_toward
+    system.start_thread = _start_task_as_thread
     system.lock = tasks.SimLock
     system.rlock = tasks.SimRLock

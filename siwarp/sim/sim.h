@@ -1,34 +1,35 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * sim/sim.h - a deterministic simulator: the layers above llp, unchanged, run on a network in
- * memory and a virtual clock. libsiwarp-sim is libsiwarp with this folder instead of llp.
+ * sim/sim.h - a deterministic simulator, in which the unchanged layers above llp run on a simulated
+ * network and a virtual clock. libsiwarp-sim is libsiwarp with this folder instead of llp.
  *
  * A world consists of hosts, links between them, a clock, tasks and one seed. Devices are opened
  * at the hosts' addresses by the ordinary calls (siw_open_device_by_addr). The same seed produces
  * the same run in any process, regardless of the load of the machine.
  *
  * Time. While a world is open, this library's clocks (base/clock.h, and the C library's clocks for
- * code that is linked into this library) stand still while code runs. The clock advances when no
- * work is left at the current instant: to the next delivery, timer or deadline.
+ * code that is linked into this library) stand still while code runs. When no work is left at the
+ * current instant, the clock advances to the next delivery, timer or deadline.
  *
  * Tasks. A task is a thread of the program that takes part in the world. Exactly one task runs at
  * a time; all others are blocked inside a call of this library. The thread that opens the world is
- * task 0. Scheduling points are all blocking calls (siw_get_cq_event and similar calls, sleeps,
- * and the functions below that say so) and all polls that find nothing. At a scheduling point the
- * seed decides what runs next, among the tasks that are ready and the devices that have work. A
- * task whose poll found nothing runs again after 1 us; the pause doubles with each further empty
- * poll, up to 1 ms, and ends early if an event occurs. Devices have no threads: the scheduler
- * makes a device's progress rounds, except while a task waits on the device or has just polled it.
- * With the setting progress_thread=0 the scheduler makes none.
+ * task 0. Scheduling points are all blocking calls (siw_get_cq_event and similar calls, sleeps, and
+ * the functions below that are documented as scheduling points) and all polls without a result. At
+ * a scheduling point the seed selects the next to run among the tasks that are ready and the
+ * devices that have work. A task runs again 1 us after a poll without a result; the pause doubles
+ * with each further empty poll, up to 1 ms, and ends early if an event occurs. Devices have no
+ * threads: the scheduler makes a device's progress rounds, except while a task waits on the device
+ * or has just polled the device. With the setting progress_thread=0 the scheduler makes no progress
+ * rounds.
  *
- * Between scheduling points a task may call anything. A thread that is not a task must not make
+ * Between scheduling points a task may call any function. A thread that is not a task must not make
  * blocking or polling calls while a world is open: such a call prints a line on stderr and aborts
  * the process.
  *
  * TCP. Segments are subject to the links' fault plans, like datagrams: a lost segment is
- * retransmitted, and the data behind it waits. The seed decides where a stream is cut into
- * segments and how many octets one call moves. As with Linux's defaults, a connection whose peer
- * does not answer ends after 924.6 s (ETIMEDOUT), and a connect attempt after 127 s. corrupt=
+ * retransmitted, and the data after the lost segment waits. The seed decides where a stream is cut
+ * into segments and how many octets one call moves. As with Linux's defaults, a connection whose
+ * peer does not answer ends after 924.6 s (ETIMEDOUT), and a connect attempt after 127 s. corrupt=
  * causes damage that TCP's checksum does not detect. reset= and short= apply to each connection.
  *
  * Rates. Packets that are queued for the sender's interface, or for a link whose plan has a rate,
@@ -54,16 +55,16 @@
 /* ---- world ----------------------------------------------------------------------------------- */
 
 /*
- * Opens a world. A process has at most one world at a time, and any number one after another.
+ * Opens a world. A process has at most one world at a time, and any number of worlds in succession.
  * faults: the fault plan (base/faults.h) of every link without a plan of its own; NULL or "":
- * packets arrive at once and in order. -EBUSY: a world is already open; -EINVAL: the plan is
+ * packets arrive immediately and in order. -EBUSY: a world is already open; -EINVAL: the plan is
  * invalid, siw_sim_why() returns the reason; -ENOMEM.
  */
 int siw_sim_open(uint64_t seed, const char *faults);
 /*
- * on != 0: from now on message sequence numbers and RD's epochs (the first packet sequence numbers
- * of RD connections) begin just below 2^32, so that they wrap early. 0: they begin as on a real
- * machine. Both ends of a connection must begin in the same way, so call this function before
+ * on != 0: later message sequence numbers and RD epochs (the first packet sequence numbers of RD
+ * connections) begin just below 2^32, so that the numbers wrap early. 0: the numbers begin as on a
+ * real machine. Both ends of a connection must begin in the same way, so call this function before
  * devices are opened. The program's own protocol code (plain sockets below) must then begin with
  * MSN SIW_SIM_NEAR_WRAP.
  */
@@ -91,24 +92,24 @@ uint64_t siw_sim_now(void);
 uint64_t siw_sim_random(void);
 
 /*
- * Returns a hash of all network events so far: each datagram, segment and connection that was
- * sent, delivered, lost or refused, with its time, addresses and length. The LLP header of a
- * datagram is hashed as well. The octets behind the header are not, because tagged offsets are
- * addresses in this process.
+ * Returns a hash of all network events so far: each datagram, segment and connection that was sent,
+ * delivered, lost or refused, with its time, addresses and length. The hash includes the LLP header
+ * of a datagram, but not the octets after the header, because tagged offsets are addresses in this
+ * process.
  */
 uint64_t siw_sim_trace_hash(void);
 
 struct siw_sim_stats {
 	uint64_t sent, delivered;  /* datagrams sent; datagrams delivered to a socket */
 	uint64_t lost, duplicated; /* packets lost or duplicated by plans, partitions and crashes */
-	/* packets to a port without a socket: answered by ICMP or a reset */
+	/* packets to a port without a socket, which are answered by ICMP or a reset */
 	uint64_t refused;
-	/* datagrams without buffer space; connections beyond a backlog */
+	/* datagrams dropped for lack of buffer space; connections beyond a backlog */
 	uint64_t overflowed;
 	uint64_t connections,
 		/* TCP: connections established; segments sent, including retransmissions */
 		segments;
-	uint64_t rounds;	     /* progress rounds of devices, made by the scheduler */
+	uint64_t rounds;	     /* progress rounds of devices that the scheduler made */
 	uint64_t switches;	     /* switches from one task to another */
 	uint64_t instants;	     /* number of times that the clock advanced */
 	uint64_t allocations_failed; /* allocations that siw_sim_fail_memory made fail */
@@ -117,14 +118,15 @@ void siw_sim_stats(struct siw_sim_stats *out);
 
 /*
  * Returns the number of memory blocks that this library has allocated from the C library and not
- * freed. Some blocks are kept for the next world, so compare two values only if the same world had
- * run before the first of them. Any thread.
+ * freed. Some blocks are kept for the next world, so two values are comparable only if the same
+ * world had run before the first value was read. Any thread.
  */
 int64_t siw_sim_blocks(void);
 /*
- * Makes of_million of 1,000,000 allocations of this library fail from now on; the seed decides
- * which. 0, the initial value: none fail. Allocations of the simulated network, clock and sockets
- * always succeed. -ENOENT: no world is open; -EINVAL: of_million is too large.
+ * Makes of_million of 1,000,000 later allocations of this library fail; the seed decides which
+ * allocations fail. 0, the initial value: no allocation fails. Allocations of the simulated
+ * network, clock and sockets always succeed. -ENOENT: no world is open; -EINVAL: of_million is too
+ * large.
  */
 int siw_sim_fail_memory(uint32_t of_million);
 
@@ -133,18 +135,18 @@ int siw_sim_fail_memory(uint32_t of_million);
 /*
  * Adds a host with one interface, named "sim0", "sim1" and so on after the host's number. The
  * interface has the given addresses (their ports are ignored) and MTU (0: 1500). Returns the
- * number of the host, counted from 0. -EINVAL: no address, more than 16, or one that is not a
- * unicast address; -EADDRINUSE: another host has one of the addresses; -ENOMEM.
+ * number of the host, counted from 0. -EINVAL: no address, more than 16 addresses, or an address
+ * that is not unicast; -EADDRINUSE: another host has one of the addresses; -ENOMEM.
  */
 int siw_sim_host_add(const struct siw_addr *addrs, int n, uint32_t mtu);
 /*
- * Ends all processes of the host, as kill -9 does; the host's kernel keeps running. UDP ports are
+ * Ends all processes of the host, as SIGKILL does; the host's kernel keeps running. UDP ports are
  * closed, and datagrams to them are answered by ICMP. TCP connections are closed as by close():
  * data already written is still sent, followed by a FIN; if received octets are unread, a reset is
  * sent instead. Packets in flight arrive. Handles of the host's devices report ESTALE. No device
  * can be opened on the host until siw_sim_host_restart. A second call has no effect. The call is a
- * scheduling point, because it wakes the tasks that wait on the host's devices. -ENOENT: no such
- * host.
+ * scheduling point, because the crash wakes the tasks that wait on the host's devices. -ENOENT: no
+ * such host.
  */
 int siw_sim_host_crash(int host);
 /* Allows devices to be opened on a crashed host again. */
@@ -158,21 +160,25 @@ int siw_sim_host_link_up(int host, int up);
 /*
  * Replaces the fault plan of the host's interface, which applies to all packets of the host
  * regardless of their other end. tx: clauses apply to packets that the host sends, before the
- * link's plan; rx: clauses apply to packets that it receives, after the link's plan. All senders
- * share a rate in this plan. NULL, the initial value: no plan. dup=, reorder=, reset= and short= are
- * for links only. -EINVAL: invalid plan; -ENOENT: no such host.
+ * link's plan; rx: clauses apply to packets that the host receives, after the link's plan. All
+ * senders share a rate in this plan. NULL, the initial value: no plan. dup=, reorder=, reset= and
+ * short= are valid for links only. -EINVAL: invalid plan; -ENOENT: no such host.
  */
 int siw_sim_host_plan(int host, const char *faults);
 
-/* ---- links: each pair of hosts has one, and so has a host with itself ------------------------ */
+/* ---- links between two hosts, or from a host to itself ------------------------ */
 
 /*
- * Replaces the fault plan between two hosts. Its tx: clauses apply to packets from a to b, its rx:
- * clauses to packets from b to a, all others to both directions. NULL: the world's plan applies.
- * Packets in flight are not affected. -EINVAL: invalid plan; -ENOENT: no such host.
+ * Replaces the fault plan of the link between two hosts. tx: clauses of the plan apply to packets
+ * from a to b, rx: clauses to packets from b to a, all other clauses to both directions. NULL: the
+ * world's plan applies. Packets in flight are not affected. -EINVAL: invalid plan; -ENOENT: no such
+ * host.
  */
 int siw_sim_link(int a, int b, const char *faults);
-/* Replaces the fault plan of the world. On each link, its "a" is the host that was added first. */
+/*
+ * Replaces the fault plan of the world. tx: clauses apply to packets from the earlier added host of
+ * a link.
+ */
 int siw_sim_faults(const char *faults);
 /*
  * Starts (cut != 0) or ends (0) a partition: all packets from a to b are lost, including those in
@@ -180,14 +186,14 @@ int siw_sim_faults(const char *faults);
  */
 int siw_sim_cut(int a, int b, int cut);
 /*
- * From now on, mutates of_1000 of 1,000 datagrams that the host sends: a few octets change, or the
- * datagram is shortened, and its CRC is recomputed. For tests of a malicious peer. -ENOENT: no
+ * Makes the host mutate of_1000 of 1,000 datagrams that it sends later, for tests of a malicious
+ * peer: a few octets change, or the datagram is truncated, and its CRC is recomputed. -ENOENT: no
  * such host; -EINVAL: of_1000 is out of range.
  */
 int siw_sim_mutate(int host, int of_1000);
 /*
  * Sets the MTU of the path between a and b; 0: the MTU of their interfaces applies. Larger packets
- * that may not be fragmented are lost; if told is set, ICMP reports them to the sending host.
+ * that may not be fragmented are lost; if told is set, ICMP reports each loss to the sending host.
  */
 int siw_sim_path_mtu(int a, int b, uint32_t mtu, int told);
 
@@ -211,41 +217,42 @@ int siw_sim_task_ended(int task);
 
 /*
  * Scheduling points. siw_sim_yield lets other tasks run first, at the same instant.
- * siw_sim_sleep_until returns exactly at the time `at` (of siw_sim_now), or at once if that time
- * has passed.
+ * siw_sim_sleep_until returns exactly at the time `at` (of siw_sim_now), or immediately if `at` has
+ * passed.
  */
 void siw_sim_yield(void);
 void siw_sim_sleep_until(uint64_t at);
 /*
- * Runs everything that can run at the current time, then advances the clock once, to `until` at
- * most. Returns 1, or 0 when the time is `until`. -EDEADLK: until is UINT64_MAX and no event will
- * ever occur.
+ * Runs all tasks and devices that can run at the current time, then advances the clock once, to
+ * `until` at most. Returns 1, or 0 when the time is `until`. -EDEADLK: until is UINT64_MAX and no
+ * event will ever occur.
  */
 int siw_sim_step(uint64_t until);
 /*
  * Runs the world up to `until`, or to the end of the instant at which a task calls siw_sim_stop,
  * without a switch to the caller at each instant. Returns 1 when stopped, also if siw_sim_stop was
- * called before; 0 when the time is `until`, where work of that instant may be left; -EDEADLK as
- * siw_sim_step.
+ * called before siw_sim_run; 0 when the time is `until`, where work of that instant may be left;
+ * -EDEADLK as siw_sim_step.
  */
 int siw_sim_run(uint64_t until);
 void siw_sim_stop(void);
 /*
  * siw_sim_park blocks until siw_sim_unpark is called for the task (returns 1), or until the time
- * `until` (returns 0). It returns at once if the unpark came first. Any task may be unparked.
+ * `until` (returns 0). siw_sim_park returns immediately if the task was unparked before. Any task
+ * may be unparked.
  */
 int siw_sim_park(uint64_t until);
 void siw_sim_unpark(int task);
 /*
  * Blocks until at least one of n descriptors is readable, the task is unparked, or the time is
- * `until`. The descriptors must come from siw_llp_event_open: those of completion channels,
- * asynchronous events and connection events. Sets ready[i] to 1 for each readable descriptor.
- * Returns the number of readable descriptors, which is 0 on time-out and after an unpark; -EBADF:
- * a descriptor is not of this world.
+ * `until`. The descriptors must have been created by siw_llp_event_open, as those of completion
+ * channels, asynchronous events and connection events are. Sets ready[i] to 1 for each readable
+ * descriptor. Returns the number of readable descriptors, which is 0 on time-out and after an
+ * unpark; -EBADF: a descriptor is not of this world.
  */
 int siw_sim_poll(const int *fds, int n, uint64_t until, uint8_t *ready);
 /*
- * Descriptors for siw_sim_poll() that only the program sets. siw_sim_event_open returns a
+ * Event descriptors for siw_sim_poll() that only the program sets. siw_sim_event_open returns a
  * descriptor, or -errno. A descriptor is readable from siw_sim_event_set until
  * siw_sim_event_clear.
  */
@@ -257,42 +264,44 @@ void siw_sim_event_clear(int fd);
 void siw_sim_event_close(int fd);
 /*
  * A set of event descriptors, for waits whose cost does not grow with the number of descriptors.
- * NULL: no world is open. A descriptor leaves the set when it is closed. Close the set before the
- * world.
+ * siw_sim_set_open returns NULL if no world is open. A descriptor leaves the set when the
+ * descriptor is closed. The set must be closed before the world.
  */
 struct siw_sim_set;
 struct siw_sim_set *siw_sim_set_open(void);
 void siw_sim_set_close(struct siw_sim_set *set);
-/* Adds a descriptor. Returns 0, also if the set already has it; -EBADF: it is not of this world. */
+/* Adds a descriptor, if it is not in the set. Returns 0; -EBADF: not a descriptor of this world. */
 int siw_sim_set_add(struct siw_sim_set *set, int fd);
 void siw_sim_set_del(struct siw_sim_set *set, int fd);
 /*
- * Waits as siw_sim_poll does. Writes up to max descriptors: first those that have been closed,
- * each once, then the readable ones in the order in which they became readable. Returns how many.
+ * Waits as siw_sim_poll does. Writes up to max descriptors: first the descriptors that have been
+ * closed, each once, then the readable descriptors in the order in which they became readable.
+ * Returns the number of descriptors written.
  */
 int siw_sim_set_wait(struct siw_sim_set *set, uint64_t until, int *ready, int max);
 
-/* ---- plain sockets: for a peer whose protocol the program implements ------------------------- */
+/* ---- plain sockets, for a peer whose protocol the program implements ------------------------- */
 
 /*
- * A UDP or TCP socket at an address of a host, without a device. Functions with `until` block up
- * to that time (of siw_sim_now), then return -EAGAIN. If `until` is not in the future they do not
- * block, but a call that finds nothing is an empty poll and lets time pass. After a crash of the
- * host every function returns -ESTALE (for TCP connections: -ECONNRESET).
+ * A UDP or TCP socket at an address of a host, without a device. Functions with the parameter
+ * `until` block up to that time (of siw_sim_now), then return -EAGAIN. If `until` is not in the
+ * future the functions do not block, but a call without a result is an empty poll and lets time
+ * pass. After a crash of the host every function returns -ESTALE (for TCP connections:
+ * -ECONNRESET).
  */
 struct siw_sim_socket;
 
 /* Opens a UDP socket. Port 0: a free port is chosen. Returns 0, -EADDRINUSE or -EADDRNOTAVAIL. */
 int siw_sim_udp_open(const struct siw_addr *local, struct siw_sim_socket **out);
 /*
- * Sends one datagram with this ECN code point (0 to 3). Returns 0, -EMSGSIZE, -EAFNOSUPPORT or
+ * Sends one datagram with the ECN code point ecn (0 to 3). Returns 0, -EMSGSIZE, -EAFNOSUPPORT or
  * -ENETUNREACH.
  */
 int siw_sim_udp_send(struct siw_sim_socket *socket, const struct siw_addr *dest, const void *octets,
 		     size_t length, int ecn);
 /*
  * Receives one datagram and returns its length; a length above size means that the datagram was
- * truncated. *ecn: its ECN code point.
+ * truncated. *ecn: the datagram's ECN code point.
  */
 ssize_t siw_sim_udp_recv(struct siw_sim_socket *socket, struct siw_addr *source, void *to,
 			 size_t size, uint64_t until, int *ecn);
@@ -307,15 +316,15 @@ int siw_sim_tcp_accept(struct siw_sim_socket *listener, uint64_t until,
 int siw_sim_tcp_connect(const struct siw_addr *local, const struct siw_addr *dest, uint64_t until,
 			struct siw_sim_socket **out);
 /*
- * Return how many octets were accepted or read, which may be fewer than asked for; recv returns 0
- * at the end of the peer's stream.
+ * Send and receive octets of a TCP connection. Both functions return the number of octets accepted
+ * or read, which may be less than requested; recv returns 0 at the end of the peer's stream.
  */
 ssize_t siw_sim_tcp_send(struct siw_sim_socket *socket, const void *octets, size_t length,
 			 uint64_t until);
 ssize_t siw_sim_tcp_recv(struct siw_sim_socket *socket, void *to, size_t size, uint64_t until);
 /*
- * Ends the sending direction: the peer reads all data sent, then the end of the stream. Returns 0
- * or -ENOTCONN.
+ * Ends the sending direction of a TCP connection: the peer reads all data sent, then the end of the
+ * stream. Returns 0 or -ENOTCONN.
  */
 int siw_sim_tcp_shutdown(struct siw_sim_socket *socket);
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * sim/sim_device.c - devices without threads: the scheduler does between tasks what a progress
- * thread (device_thread.c) does on a real machine; and polls, which are scheduling points. The
- * linker's --wrap replaces the functions of verbs by the functions here.
+ * sim/sim_device.c - devices without threads, whose progress rounds the scheduler makes instead of
+ * a progress thread (device_thread.c), and polls, which are scheduling points. The linker's --wrap
+ * replaces functions of device/ by the __wrap_ functions below.
  */
 #include "base/settings.h"
 #include "sim/sim_impl.h"
@@ -28,7 +28,7 @@ void __wrap_siw_device_thread_stop(struct siw_context *ctx)
 {
 	ctx->has_thread = false;
 	ctx->lane.port->served = false;
-	/* after a crash, the task that uses the device closes the context */
+	/* After a crash, the task that uses the device closes the context. */
 	ctx->lane.port->context = NULL;
 }
 
@@ -50,16 +50,16 @@ void __wrap_siw_device_poll(struct siw_context *ctx, const struct siw_cq *cq)
 	sim_empty_poll();
 }
 
-bool sim_device_round(struct siw_llp_port *port)
+bool sim_device_make_round(struct siw_llp_port *port)
 {
 	struct siw_context *ctx = port->context;
 	int moved;
 
-	if (!ctx) /* the device's progress was stopped in the meantime */
+	if (!ctx) /* the progress thread of the device was stopped */
 		return false;
 	/*
-	 * A task that waits for another lock may hold the progress lock; that task then makes the
-	 * round.
+	 * A task that waits for another lock may hold the progress lock, and makes the round itself
+	 * after its wait.
 	 */
 	if (!siw_trylock(&ctx->lane.lock))
 		return false;
@@ -68,15 +68,15 @@ bool sim_device_round(struct siw_llp_port *port)
 	return moved > 0;
 }
 
-uint64_t sim_device_tick(const struct siw_llp_port *port)
+uint64_t sim_device_next_tick_ns(const struct siw_llp_port *port)
 {
 	const struct siw_context *ctx = port->context;
 
 	return atomic_load(&ctx->lane.n_timed) ? atomic_load(&ctx->lane.next_tick_ns) : SIM_NEVER;
 }
 
-/* Closes the device without the linger time, because the host has crashed. */
-static void close_at_once(struct siw_context *ctx)
+/* Closes a device of a crashed host without waiting for the linger time. */
+static void close_device_without_linger(struct siw_context *ctx)
 {
 	int64_t linger = siw_settings()->linger_ms;
 
@@ -85,7 +85,7 @@ static void close_at_once(struct siw_context *ctx)
 	siw_setting_set("linger_ms", linger);
 }
 
-void sim_device_close_all(const struct sim_host *host)
+void sim_host_close_devices(const struct sim_host *host)
 {
 	struct siw_link *next;
 
@@ -94,8 +94,8 @@ void sim_device_close_all(const struct sim_host *host)
 
 		next = l->next;
 		if (port->host == host && port->context) {
-			close_at_once(port->context);
-			/* tasks have run in the meantime and may have changed the list */
+			close_device_without_linger(port->context);
+			/* other tasks have run during the close and may have changed the list */
 			next = sim.ports.next;
 		}
 	}

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * sim/sim_impl.h - the state of a world, and declarations that this folder's files share; private
- * to it.
+ * sim/sim_impl.h - the state of a world, and the declarations shared by the files of sim/; private
+ * to sim/.
  *
- * There are no locks: one task runs at a time, and the running task may access everything here.
- * Every decision depends on the seed and on earlier events only, never on an address, a thread id
- * or the machine's clock.
+ * There are no locks, because only one task runs at a time, and the running task may access the
+ * whole state. Every decision depends on the seed and on earlier events only, never on an address,
+ * a thread id or the machine's clock.
  */
 #ifndef SIW_SIM_IMPL_H
 #define SIW_SIM_IMPL_H
@@ -31,7 +31,7 @@
 #define SIM_ECN_ECT0 2
 #define SIM_ECN_CE   3
 
-/* octets of a socket's buffer used by each datagram in addition to its payload */
+/* octets of a socket buffer that each datagram uses in addition to its payload */
 #define SIM_OVERHEAD 768
 
 /* ---- timers ---------------------------------------------------------------------------------- */
@@ -48,7 +48,7 @@ struct sim_due {
 	struct sim_timer *timer;
 };
 
-/* Sets the timer; a timer that is already set gets the new time. */
+/* Sets the expiry time of a timer, which may already be set. */
 void sim_timer_set(struct sim_timer *timer, uint64_t at);
 void sim_timer_stop(struct sim_timer *timer);
 
@@ -57,28 +57,28 @@ void sim_timer_stop(struct sim_timer *timer);
 struct sim_plan {
 	struct siw_faults faults;
 	uint64_t began;
-	/* list of the world's plans, all of which live as long as the world */
+	/* link in the list of the world's plans, which are freed when the world is closed */
 	struct sim_plan *next;
 };
 
-/* State of a fault plan for the packets that pass in one direction, in order. */
+/* State of a fault plan for the packets that pass in order in one direction. */
 struct sim_line {
-	const struct sim_plan *plan; /* plan that the member state belongs to */
+	const struct sim_plan *plan; /* plan to which the member state belongs */
 	struct siw_fault_path state;
 	struct siw_fault_backlog backlog; /* of struct sim_leaving */
 };
 
-/* A packet, or a fragment of one, that waits for the rate of a line. */
+/* A packet or a fragment of a packet that waits for the rate limit of a line. */
 struct sim_leaving {
 	struct siw_fault_waiting waiting;
-	struct siw_llp_sock *sock; /* socket whose send buffer holds the packet; NULL: none */
+	struct siw_llp_sock *sock; /* socket whose send buffer holds the packet, or NULL */
 };
 
 struct sim_host {
 	uint32_t number;
-	struct siw_llp_interface netif; /* the ports of its addresses are 0 */
+	struct siw_llp_interface netif; /* port numbers of the addresses are 0 */
 	bool dead;			/* the host has crashed and has not been restarted */
-	/* how many of 1,000 datagrams sent by the host are mutated */
+	/* number of datagrams in 1,000 sent by the host that are mutated */
 	uint32_t mutated;
 	struct siw_link watches;
 	struct siw_link socks;
@@ -89,18 +89,18 @@ struct sim_host {
 /* A path: one direction of the link between two hosts */
 struct sim_path {
 	struct sim_host *from, *to;
-	const struct sim_plan *own; /* fault plan of this link; NULL: the world's plan applies */
+	const struct sim_plan *own; /* fault plan of the link; NULL: the world's plan applies */
 	struct sim_line line;
-	bool receives; /* the plan's rx: clauses apply to this direction, not its tx: clauses */
+	bool receives; /* the plan's rx: clauses apply to this direction, not the tx: clauses */
 	bool cut;
 	bool told; /* ICMP reports packets that are longer than the path MTU */
 	uint32_t cuts;
 	uint32_t mtu;	       /* 0: the MTU of the interfaces applies */
 	uint32_t known;	       /* the path MTU that ICMP has reported; 0: none */
-	struct siw_link aside; /* packets held back by reorder= until other packets overtake them */
+	struct siw_link aside; /* packets held back by reorder= until others have overtaken them */
 	/*
-	 * Rate limit of ICMP, as Linux's net.ipv4.icmp_ratelimit: a burst of 6, then 1 message per
-	 * second.
+	 * Rate limit of ICMP messages, as net.ipv4.icmp_ratelimit of Linux: a burst of 6, then 1
+	 * message per second.
 	 */
 	uint64_t icmp_since;
 	uint32_t icmp_tokens;
@@ -122,31 +122,30 @@ enum sim_event {
 };
 
 /*
- * Header of a TCP segment. Sequence numbers are 64 bits: they start with the SYN at 0 and do not
- * wrap.
+ * Header of a TCP segment. Sequence numbers have 64 bits, start with the SYN at 0 and do not wrap.
  */
 struct sim_segment {
 	uint8_t flags;		 /* enum siw_capture_tcp_flags */
 	bool probe;		 /* a window probe */
 	uint64_t seq, ack, edge; /* edge: right edge of the receive window */
 	/*
-	 * For selective acknowledgement: number of this transmission, and of the transmission that
-	 * the segment acknowledges
+	 * Numbers of this transmission, and of the transmission that the segment acknowledges, for
+	 * selective acknowledgement
 	 */
 	uint64_t number, answers;
-	/* Connection ids of both ends; to is 0 while the sender does not know the peer's id. */
+	/* Connection ids of both ends. The id `to` is 0 while the sender does not know it. */
 	uint64_t from, to;
 };
 
 struct sim_packet {
 	struct sim_timer timer;
-	struct siw_link link; /* in a socket's inbox, or in one of a connection's packet lists */
-	struct siw_fault_aside aside; /* in path->aside */
+	struct siw_link link; /* link in a socket's inbox or in a packet list of a connection */
+	struct siw_fault_aside aside; /* link in path->aside */
 	struct sim_path *path;
 	uint32_t cuts; /* value of path->cuts when the packet was sent */
 	struct siw_addr from, to;
 	uint8_t ecn;
-	bool refusal; /* an ICMP port unreachable message; octets holds the quoted datagram */
+	bool refusal; /* the packet is an ICMP port unreachable message, which quotes a datagram */
 	bool tcp;
 	bool received;		    /* the packet has passed the destination's interface */
 	struct sim_segment segment; /* TCP packets only */
@@ -156,21 +155,22 @@ struct sim_packet {
 
 struct sim_host *sim_host_by_addr(const struct siw_addr *addr);
 struct sim_path *sim_path_get(struct sim_host *from, struct sim_host *to);
-/* The path MTU that the sender knows, in octets */
-uint32_t sim_path_known(const struct sim_path *path);
+/* Returns the path MTU in octets that the sender knows. */
+uint32_t sim_path_known_mtu(const struct sim_path *path);
 /*
- * Applies the path's fault plan to a packet of this many octets; peer: the address of its other
- * end. sock: the socket whose send buffer holds the packet while it waits for the rate limit, or
- * NULL. Returns false if the packet is lost; the loss is then already counted.
+ * Applies the path's fault plan to a packet of the given number of octets. peer: the address of the
+ * packet's other end. sock: the socket whose send buffer holds the packet while the packet waits
+ * for the rate limit, or NULL. Returns false if the packet is lost, in which case the loss has been
+ * counted.
  */
 bool sim_path_apply_plan(struct sim_path *path, const struct siw_addr *peer, uint32_t octets,
 			 struct siw_llp_sock *sock, struct siw_fault_decision *fate);
 /*
- * Parses a fault plan for a link or an interface of this world. NULL: the text is invalid,
- * siw_sim_why() returns the reason.
+ * Parses a fault plan for a link or an interface of this world. Returns NULL if the text is
+ * invalid; siw_sim_why() then returns the reason.
  */
-struct sim_plan *sim_plan_new(const char *text, enum siw_faults_place place);
-/* Sends a datagram; to a group, one datagram to each host with a member. Returns 0 or -errno. */
+struct sim_plan *sim_plan_parse(const char *text, enum siw_faults_place place);
+/* Sends a datagram, or a copy to each host with a member of the group. Returns 0 or -errno. */
 int sim_net_send(struct siw_llp_sock *sock, const struct siw_addr *dest, const struct iovec *iov,
 		 int n);
 struct sim_packet *sim_packet_new(struct sim_path *path, const struct siw_addr *from,
@@ -180,16 +180,16 @@ void sim_packet_free(struct sim_packet *packet);
 void sim_segment_send(struct sim_packet *packet);
 void sim_segment_trace(enum sim_event what, const struct sim_packet *packet);
 void sim_segment_capture(const struct sim_host *host, bool sent, const struct sim_packet *packet);
-/* A connection's own position in the random numbers of the path's fault plan */
+/* Position of a connection in the random numbers of the path's fault plan */
 struct sim_flow {
 	uint32_t number; /* number of the connection */
 	const struct sim_plan *plan;
 	struct siw_fault_path state;
 };
 /*
- * Returns how many of `length` octets one call may move according to the path's plan (reset=,
- * short=); 0: the connection must be reset. *reset_at: the time (of siw_sim_now) at which the plan
- * resets the connection in any case, or SIM_NEVER.
+ * Returns the number of octets, of `length`, that one call may move according to the path's plan
+ * (reset=, short=); 0: the connection must be reset. *reset_at: the time (of siw_sim_now) at which
+ * the plan resets the connection, or SIM_NEVER.
  */
 size_t sim_path_stream_share(struct sim_path *path, struct sim_flow *flow,
 			     const struct siw_addr *peer, size_t length, uint64_t *reset_at);
@@ -197,32 +197,32 @@ size_t sim_path_stream_share(struct sim_path *path, struct sim_flow *flow,
 void sim_net_capture(const struct sim_host *host, bool sent, const struct siw_addr *from,
 		     const struct siw_addr *to, const uint8_t *octets, uint32_t length);
 /* Frees hosts, paths and packets in flight. */
-void sim_net_close(void);
+void sim_net_free(void);
 
-void sim_trace(enum sim_event what, const struct siw_addr *from, const struct siw_addr *to,
-	       uint64_t length, const void *octets);
+void sim_trace_event(enum sim_event what, const struct siw_addr *from, const struct siw_addr *to,
+		     uint64_t length, const void *octets);
 
 /* ---- ports and sockets ----------------------------------------------------------------------- */
 
 struct siw_llp_port {
 	struct siw_link all;
-	struct siw_link ring; /* sockets that are ready, in the order of polling */
+	struct siw_link ring; /* ready sockets, in the order of polling */
 	uint32_t n_ring;
 	struct siw_link socks;
 	struct siw_link timed;
 	uint64_t timed_due;
 	bool woken;
 	uint32_t changes;
-	struct sim_host *host;	 /* host of the port; NULL until the port has a watch or a socket */
+	struct sim_host *host;	 /* host, or NULL until the port has a watch or a socket */
 	struct siw_link waiters; /* tasks that wait on the port */
-	/* The fields below belong to the scheduler, which serves the device. */
-	struct siw_context *context; /* the port's device; NULL until it is opened */
-	bool served;		     /* the scheduler makes the device's progress rounds */
+	/* The fields below belong to the scheduler, which makes the device's progress rounds. */
+	struct siw_context *context; /* device of the port, or NULL until the device is opened */
+	bool served;		     /* whether the scheduler makes the device's progress rounds */
 	struct sim_timer timer;
 	uint64_t nap_until;
-	struct siw_link due; /* link in the list sim.due of ports that the scheduler must check */
+	struct siw_link due; /* link in sim.due, the list of ports that the scheduler must check */
 	bool has_work;	     /* the port is in the array sim.work */
-	bool nap_over;	     /* a nap has ended, and a progress round must follow */
+	bool nap_over;	     /* a nap has ended, so that a progress round must follow */
 	/* time of the last progress round, and number of rounds at that instant */
 	uint64_t round_at;
 	uint32_t rounds;
@@ -240,7 +240,7 @@ enum sim_kind {
 };
 
 enum sim_cut {
-	SIM_CUT_KNOWN, /* as IP_PMTUDISC_WANT: fragments datagrams that exceed the known path MTU */
+	SIM_CUT_KNOWN, /* as IP_PMTUDISC_WANT: fragment datagrams that exceed the known path MTU */
 	SIM_CUT_ALL,
 	SIM_CUT_NONE,  /* as IP_PMTUDISC_DO */
 	SIM_CUT_PROBE, /* as IP_PMTUDISC_PROBE */
@@ -261,17 +261,17 @@ struct siw_llp_sock {
 	struct siw_link inbox, refusals;
 	uint32_t n_inbox, inbox_octets;
 	uint32_t streak;
-	uint32_t out_octets;   /* octets in its send buffer, which wait for a rate limit */
-	struct sim_timer room; /* fires when the send buffer has room again */
+	uint32_t out_octets;   /* octets in the send buffer, which wait for a rate limit */
+	struct sim_timer room; /* expires when the send buffer has free space again */
 	bool hears, group;
-	uint8_t ecn;	 /* ECN code point of datagrams it sends */
-	uint8_t got_ecn; /* ECN code point of the last datagram received */
+	uint8_t ecn;	 /* ECN code point of sent datagrams */
+	uint8_t got_ecn; /* ECN code point of the last received datagram */
 	int ttl;
 	enum sim_cut cut;
 	/* TCP sockets (sim_tcp.c) */
 	struct sim_stream *stream; /* NULL for a listener */
-	struct siw_link coming;	   /* listener: connections that are not established yet */
-	struct siw_link waiting;   /* listener: connections that wait for accept */
+	struct siw_link coming;	   /* listener: connections that are not yet established */
+	struct siw_link waiting;   /* listener: established connections that are not yet accepted */
 	uint32_t n_waiting, backlog;
 };
 
@@ -286,92 +286,94 @@ struct siw_llp_watch {
 int sim_sock_init(struct siw_llp_sock *sock, struct siw_llp_port *port, enum sim_kind kind,
 		  struct siw_io_handler *handler);
 void sim_sock_fini(struct siw_llp_sock *sock);
-void sim_sock_drained(struct siw_llp_sock *sock);
+void sim_sock_clear_ready(struct siw_llp_sock *sock);
 /*
- * Finds the sockets with this address and port, one per call, after `after`. host: the host to
- * search if addr is the wildcard address.
+ * Returns the next socket after `after` that is bound to the given address and port, or NULL. host:
+ * the host to search if addr is the wildcard address.
  */
-struct siw_llp_sock *sim_sock_at(enum sim_kind kind, const struct siw_addr *addr,
-				 const struct sim_host *host, const struct siw_llp_sock *after);
+struct siw_llp_sock *sim_sock_find(enum sim_kind kind, const struct siw_addr *addr,
+				   const struct sim_host *host, const struct siw_llp_sock *after);
 /*
- * Binds the socket to an address, and stores the port in *local. Returns 0, -EADDRINUSE,
+ * Binds a socket to an address, and stores the port in *local. Returns 0, -EADDRINUSE,
  * -EADDRNOTAVAIL or -EAFNOSUPPORT.
  */
 int sim_sock_bind(struct siw_llp_sock *sock, struct siw_addr *local, bool shares);
 void sim_sock_unbind(struct siw_llp_sock *sock);
 /*
- * Removes the socket's packets that wait for a rate limit from the accounting of its send buffer.
+ * Removes a socket's packets that wait for a rate limit from the accounting of its send buffer.
  */
 void sim_net_detach_sock(struct siw_llp_sock *sock);
 /*
- * Returns whether the send buffer has room for this many octets. If not, sets the timer
- * sock->room.
+ * Returns whether a socket's send buffer has space for the given number of octets. If not, sets the
+ * timer sock->room.
  */
 bool sim_net_has_room(struct siw_llp_sock *sock, const struct siw_addr *dest, uint32_t octets);
-/* Delivers a datagram or an ICMP message to the host. */
-void sim_udp_arrive(struct sim_packet *packet, struct sim_host *host);
+/* Delivers a datagram or an ICMP message to a host. */
+void sim_udp_deliver(struct sim_packet *packet, struct sim_host *host);
 void sim_udp_drop_all(struct siw_llp_sock *sock);
-/* Delivers a TCP segment to the host. */
-void sim_tcp_arrive(struct sim_packet *packet, struct sim_host *host);
-/* Closes the connections of the host's processes, as the kernel does when processes are killed. */
-void sim_tcp_crash(const struct sim_host *host);
-void sim_tcp_close(void);
+/* Delivers a TCP segment to a host. */
+void sim_tcp_deliver(struct sim_packet *packet, struct sim_host *host);
+/* Closes the connections of a host's processes, as the kernel does when processes are killed. */
+void sim_tcp_close_host(const struct sim_host *host);
+void sim_tcp_free_streams(void);
 /*
- * Reports that the port has work: wakes the tasks that wait on it, or marks it for the scheduler.
+ * Reports that a port has work: wakes the tasks that wait on the port, or marks the port for the
+ * scheduler.
  */
-void sim_port_kick(struct siw_llp_port *port);
-/* Makes the scheduler check the port before it picks the next task or device. */
-void sim_port_due(struct siw_llp_port *port);
-void sim_port_look(struct siw_llp_port *port);
+void sim_port_wake(struct siw_llp_port *port);
+/* Makes the scheduler check the port before the scheduler selects the next task or device. */
+void sim_port_mark_due(struct siw_llp_port *port);
+void sim_port_update_schedule(struct siw_llp_port *port);
 /*
- * Reserves a port of this kind of socket and returns the descriptor that holds the reservation, or
- * -errno. Port 0: a free port, which is stored in *local. Like Linux, a reserved UDP port excludes
- * other sockets, and a reserved TCP port conflicts with listeners only. In a world of several
- * hosts a wildcard address conflicts with nothing, because the caller's host is not known.
+ * Reserves a port number for sockets of the given kind and returns the descriptor that holds the
+ * reservation, or -errno. Port 0 reserves a free port, which is stored in *local. As on Linux, a
+ * reserved UDP port excludes other sockets, and a reserved TCP port conflicts with listeners only.
+ * In a world of several hosts a wildcard address has no conflicts, because the caller's host is not
+ * known.
  */
-int sim_keep(enum sim_kind kind, struct siw_addr *local, bool v6_only);
-/* Releases the port reservations of a host that has crashed. */
-void sim_keep_none(const struct sim_host *host);
-void sim_watch_tell(struct sim_host *host, enum siw_llp_watch_change news);
+int sim_reserve_port(enum sim_kind kind, struct siw_addr *local, bool v6_only);
+/* Releases the port reservations of a crashed host. */
+void sim_release_reserved_ports(const struct sim_host *host);
+void sim_watch_report_change(struct sim_host *host, enum siw_llp_watch_change news);
 
-/* sim_device.c: a port's device, while the scheduler serves it */
-/* returns whether the round handled anything */
-bool sim_device_round(struct siw_llp_port *port);
-/* time of the next tick; SIM_NEVER: none */
-uint64_t sim_device_tick(const struct siw_llp_port *port);
-void sim_device_close_all(const struct sim_host *host);
+/* sim_device.c: the device of a port whose progress rounds the scheduler makes */
+/* Makes a progress round of the port's device. Returns whether the round handled anything. */
+bool sim_device_make_round(struct siw_llp_port *port);
+/* Returns the monotonic time in ns of the device's next tick; SIM_NEVER: no tick is due. */
+uint64_t sim_device_next_tick_ns(const struct siw_llp_port *port);
+void sim_host_close_devices(const struct sim_host *host);
 
 /* ---- event descriptors ----------------------------------------------------------------------- */
 
-/* An address and port that are reserved for sockets opened later (siw_llp_tcp_reserve). */
+/* An address and port reserved for sockets that are opened later (siw_llp_tcp_reserve). */
 struct sim_kept {
 	enum sim_kind kind; /* SIM_UDP or SIM_LISTENER */
 	struct siw_addr addr;
 	const struct sim_host *host; /* NULL: a wildcard address in a world of several hosts */
-	/* the IPv6 wildcard address without IPV6_V6ONLY, which includes IPv4 */
+	/* addr is the IPv6 wildcard address without IPV6_V6ONLY, which includes IPv4 */
 	bool both;
 };
 
 struct sim_fd {
 	int fd;
 	bool set;
-	bool keeps; /* the descriptor reserves a port and is not an event descriptor */
+	bool keeps; /* the descriptor holds a port reservation and is not an event descriptor */
 	struct sim_kept kept;
 	struct siw_link waiters;
-	struct siw_link members; /* its memberships of descriptor sets */
+	struct siw_link members; /* memberships of the descriptor in descriptor sets */
 };
 
 struct siw_sim_set {
 	struct siw_link members, readable, waiters;
-	int *gone; /* descriptors that have been closed, but not yet reported */
+	int *gone; /* closed descriptors that have not been reported yet */
 	uint32_t n_gone, gone_room;
 };
 
-struct sim_fd *sim_fd_get(int fd); /* NULL: the descriptor was not made here */
+struct sim_fd *sim_fd_find(int fd); /* NULL: not a descriptor of the simulator */
 
 /* ---- tasks ----------------------------------------------------------------------------------- */
 
-/* A task's entry in the waiters list of one object. A task has one for each object it waits for. */
+/* Entry of a waiting task in the list of waiters of one of the objects that it waits for */
 struct sim_wait {
 	struct siw_link link;
 	struct sim_task *task;
@@ -381,7 +383,8 @@ enum sim_state {
 	SIM_READY,
 	SIM_BLOCKED,
 	/*
-	 * in siw_sim_step() or siw_sim_run(): runs again when nothing else can run at this instant
+	 * The task is in siw_sim_step() or siw_sim_run() and runs again when no other task or
+	 * device can run at the current instant.
 	 */
 	SIM_STEPPING,
 	SIM_ENDED,
@@ -390,32 +393,32 @@ enum sim_state {
 struct sim_task {
 	int number;
 	enum sim_state state;
-	_Atomic uint32_t turn; /* a futex: 1 while the task has the turn */
+	_Atomic uint32_t turn; /* futex that is 1 while the task has the turn */
 	struct sim_timer timer;
-	bool woken;    /* woken by an object it waits for, not by the timer */
-	bool unparked; /* unpark came before park */
+	bool woken;    /* the task was woken by an object, not by the timer */
+	bool unparked; /* siw_sim_unpark() was called before siw_sim_park() */
 	bool parked;
 	uint64_t until; /* end time of the current step */
-	bool runs;	/* siw_sim_run(): the step does not end with the instant */
+	bool runs;	/* siw_sim_run() was called, so the step does not end with the instant */
 	int stepped;
-	uint64_t pause; /* ns to wait after its next poll that finds nothing */
+	uint64_t pause; /* ns to wait after the task's next poll without a result */
 	struct sim_wait *waits;
 	uint32_t n_waits, waits_room;
 };
 
-/* Adds these waiters to the objects that the running task waits for in its next sim_block(). */
+/* Adds the running task to a list of waiters until its next sim_block_task() ends. */
 void sim_wait_add(struct siw_link *waiters);
 /*
- * A scheduling point. Returns true if an event woke the task, false if the time is `until` or
- * later.
+ * Blocks the running task, as a scheduling point, until an event or the time `until`. Returns true
+ * if an event woke the task, false if the time is `until` or later.
  */
-bool sim_block(uint64_t until);
+bool sim_block_task(uint64_t until);
 /*
- * Call after a poll of the running task found nothing. Objects may be added with sim_wait_add()
- * before, as for sim_block().
+ * Pauses the running task after a poll without a result. Objects may be added with sim_wait_add()
+ * before the call, as for sim_block_task().
  */
 void sim_empty_poll(void);
-/* Wakes all tasks in the list. */
+/* Wakes all tasks in a list of waiters. */
 void sim_wake_all(struct siw_link *waiters);
 /* Returns the running task. Aborts the process if the calling thread is not a task. */
 struct sim_task *sim_current_task(void);
@@ -426,42 +429,42 @@ struct sim_task *sim_current_task(void);
 struct sim_random {
 	uint64_t state;
 };
-uint64_t sim_random(struct sim_random *random);
+uint64_t sim_draw_random(struct sim_random *random);
 
 /*
- * Like malloc, calloc and realloc, for the simulator's own memory: siw_sim_fail_memory() has no
- * effect on them.
+ * Allocate the simulator's own memory like malloc, calloc and realloc. siw_sim_fail_memory() has no
+ * effect on these allocations.
  */
 void *sim_malloc(size_t size);
 void *sim_calloc(size_t n, size_t size);
 void *sim_realloc(void *old, size_t size);
 
 #define SIM_BUCKETS	 4096
-#define SIM_PATH_BUCKETS 65536 /* large, since there may be a path for each pair of hosts */
+#define SIM_PATH_BUCKETS 65536 /* large, because there may be a path for each pair of hosts */
 
 struct sim_world {
 	bool open;
-	_Atomic uint64_t now; /* any thread may read it */
+	_Atomic uint64_t now; /* time in ns, which any thread may read */
 	uint64_t order;
 	uint64_t hash;
 	struct sim_random choose, numbers, net, tcp, memory;
-	uint32_t memory_fails; /* how many of 1,000,000 allocations fail */
+	uint32_t memory_fails; /* number of allocations in 1,000,000 that fail */
 	enum {
 		SIM_MEMORY_UNDECIDED,
 		SIM_MEMORY_FAILS,
 		SIM_MEMORY_SUCCEEDS
 	} memory_decided; /* whether the next allocation fails */
-	/* Arguments of siw_initial_sequence() so far, in a world whose numbers begin near their wrap */
+	/* Arguments of siw_initial_sequence() so far, if numbers begin near their wrap */
 	bool near_wrap;
 	uint32_t *firsts;
 	uint32_t n_firsts, firsts_room;
 	struct siw_sim_stats stats;
-	uint64_t handed; /* number of handlers that polls have returned so far */
+	uint64_t handed; /* number of handlers that polls of ports have returned so far */
 	bool in_round;	 /* a progress round of a device is running */
-	/* a poll of a completion queue is running: a yield inside it belongs to that poll */
+	/* a poll of a completion queue is running, to which a yield inside belongs */
 	bool in_poll;
 
-	struct sim_due *heap; /* a binary heap; index 0 is not used */
+	struct sim_due *heap; /* binary heap of timers, whose index 0 is not used */
 	uint32_t n_heap, heap_room;
 
 	struct sim_task **tasks;
@@ -469,7 +472,7 @@ struct sim_world {
 	uint32_t n_stepping;
 	bool stopped; /* siw_sim_stop() was called, and no siw_sim_run() has returned since */
 	struct sim_task *running;
-	/* What can run at this instant: tasks that are ready, and ports that have work */
+	/* Tasks and ports that can run at the current instant: ready tasks, and ports with work */
 	struct sim_task **ready;
 	uint32_t n_ready, ready_room;
 	struct siw_llp_port **work;
@@ -483,9 +486,9 @@ struct sim_world {
 	struct sim_plan *plans, *plan;
 	struct sim_path *paths[SIM_PATH_BUCKETS];
 	struct siw_llp_sock *socks[SIM_BUCKETS];
-	struct siw_link streams; /* all connection endpoints */
+	struct siw_link streams; /* all TCP connection endpoints */
 	struct sim_stream *streams_at[SIM_BUCKETS];
-	uint64_t n_streams; /* number of endpoints created so far */
+	uint64_t n_streams; /* number of TCP connection endpoints created so far */
 	struct sim_host_addr {
 		struct siw_addr addr;
 		struct sim_host *host;
@@ -496,14 +499,14 @@ struct sim_world {
 extern struct sim_world sim;
 
 /*
- * Allocates zeroed memory. Aborts the process if there is none, because the run must not depend on
- * the machine's memory.
+ * Allocates zeroed memory. Aborts the process if no memory is available, because a run must not
+ * depend on the machine's memory.
  */
 void *sim_alloc(size_t octets);
-/* Makes room for one more element of an array that has n elements. */
+/* Grows an array of n elements, if it is full, and returns it. *room: its capacity in elements. */
 void *sim_grow(void *array, uint32_t n, uint32_t *room, size_t size);
 
-static inline uint64_t sim_clock(void)
+static inline uint64_t sim_monotonic_ns(void)
 {
 	return sim.now + SIW_SIM_MONOTONIC;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * sim/sim_memory.c - replaces the C library's allocation functions, to count the memory that this
- * library holds and to make allocations fail. If the same world runs twice, the second run must
- * not increase the number of blocks.
+ * sim/sim_memory.c - replacements of the C library's allocation functions, which count the memory
+ * that libsiwarp-sim holds and make allocations fail. If the same world runs twice, the second run
+ * must not increase the number of blocks.
  */
 #include <errno.h>
 #include <malloc.h>
@@ -38,7 +38,7 @@ static void *count_block(void *memory)
 	return memory;
 }
 
-/* Returns whether the next allocation must fail; sets errno if so. */
+/* Returns whether the next allocation must fail, and sets errno in that case. */
 static bool allocation_fails(void)
 {
 	if (__builtin_expect(!sim.memory_fails, 1) || !sim.open)
@@ -49,7 +49,7 @@ static bool allocation_fails(void)
 		sim.memory_decided = SIM_MEMORY_UNDECIDED;
 		if (!fails)
 			return false;
-	} else if (sim_random(&sim.memory) % 1000000 >= sim.memory_fails) {
+	} else if (sim_draw_random(&sim.memory) % 1000000 >= sim.memory_fails) {
 		return false;
 	}
 	sim.stats.allocations_failed++;
@@ -138,10 +138,10 @@ int64_t siw_sim_blocks(void)
 /* ---- memory kept from earlier worlds --------------------------------------------------------- */
 
 /*
- * The library keeps some freed memory for reuse: destroyed objects of a device, closed devices,
- * buffers of streams. Reusing it allocates nothing. The wrappers below make the same decision of
- * success or failure, exactly once, whether an object is reused or allocated, so that the same
- * seed produces the same run in any process.
+ * The library keeps some freed memory for reuse without an allocation: destroyed objects of a
+ * device, closed devices, buffers of streams. The wrappers below decide about success or failure
+ * exactly once and in the same way, whether an object is reused or allocated, so that the same seed
+ * produces the same run in any process.
  */
 struct siw_link *__real_siw_device_freelist_take(struct siw_freelist *list);
 struct siw_link *__wrap_siw_device_freelist_take(struct siw_freelist *list);
@@ -150,7 +150,7 @@ struct siw_link *__wrap_siw_device_freelist_take(struct siw_freelist *list)
 {
 	struct siw_link *kept = __real_siw_device_freelist_take(list);
 
-	/* the caller now allocates an object, and that allocation must fail */
+	/* The caller allocates an object if none is kept, and the allocation must fail. */
 	if (kept && allocation_fails()) {
 		siw_device_freelist_give(list, kept);
 		sim.stats.allocations_failed--;
@@ -164,8 +164,8 @@ void __real_siw_device_free_freelist_memory(struct siw_context *ctx);
 void __wrap_siw_device_free_freelist_memory(struct siw_context *ctx);
 
 /*
- * This function empties the freelists to free the objects and allocates nothing, so nothing may
- * fail.
+ * siw_device_free_freelist_memory() takes the objects from the freelists only to free them, so the
+ * calls that take them must not fail.
  */
 void __wrap_siw_device_free_freelist_memory(struct siw_context *ctx)
 {
@@ -179,7 +179,7 @@ void __wrap_siw_device_free_freelist_memory(struct siw_context *ctx)
 struct siw_context *__real_siw_device_context_take(void);
 struct siw_context *__wrap_siw_device_context_take(void);
 
-/* The struct of a device must be available, whether it is reused or newly allocated. */
+/* The allocation of a device's struct always succeeds, as if the struct were reused. */
 struct siw_context *__wrap_siw_device_context_take(void)
 {
 	struct siw_context *kept = __real_siw_device_context_take();

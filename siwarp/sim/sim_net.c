@@ -23,11 +23,11 @@
 
 /* ---- the trace ------------------------------------------------------------------------------- */
 
-static void trace_mix(uint64_t word)
+static void trace_mix_word(uint64_t word)
 {
 	struct sim_random step = { sim.hash ^ word };
 
-	sim.hash = sim_random(&step);
+	sim.hash = sim_draw_random(&step);
 }
 
 static void trace_mix_addr(const struct siw_addr *addr)
@@ -37,28 +37,28 @@ static void trace_mix_addr(const struct siw_addr *addr)
 	memcpy(words, addr->v6, sizeof(words));
 	if (addr->family == AF_INET)
 		memcpy(words, addr->v4, sizeof(addr->v4));
-	trace_mix((uint64_t)addr->family << 16 | addr->port_be);
-	trace_mix(words[0]);
-	trace_mix(words[1]);
+	trace_mix_word((uint64_t)addr->family << 16 | addr->port_be);
+	trace_mix_word(words[0]);
+	trace_mix_word(words[1]);
 }
 
-void sim_trace(enum sim_event what, const struct siw_addr *from, const struct siw_addr *to,
-	       uint64_t length, const void *octets)
+void sim_trace_event(enum sim_event what, const struct siw_addr *from, const struct siw_addr *to,
+		     uint64_t length, const void *octets)
 {
 	uint64_t head[2] = { 0 };
 
-	trace_mix((uint64_t)what << 56 ^ sim.now);
+	trace_mix_word((uint64_t)what << 56 ^ sim.now);
 	trace_mix_addr(from);
 	trace_mix_addr(to);
-	trace_mix(length);
+	trace_mix_word(length);
 	/*
-	 * Only the header is hashed: the octets behind it may hold tagged offsets, and so does the
-	 * CRC.
+	 * Only the header is hashed, because the octets after the header may hold tagged offsets,
+	 * on which the CRC depends as well.
 	 */
 	if (octets && length >= SIW_DGRAM_LEN && siw_dgram_is(*(const uint8_t *)octets))
 		memcpy(head, octets, SIW_DGRAM_LEN);
-	trace_mix(head[0]);
-	trace_mix(head[1]);
+	trace_mix_word(head[0]);
+	trace_mix_word(head[1]);
 }
 
 /* ---- addresses ------------------------------------------------------------------------------- */
@@ -104,7 +104,7 @@ static bool is_unicast_addr(const struct siw_addr *addr)
 	       !siw_addr_is_group(addr) && !siw_addr_is_loopback(addr);
 }
 
-static int check_addrs(const struct siw_addr *addrs, int n)
+static int check_host_addrs(const struct siw_addr *addrs, int n)
 {
 	if (n < 1 || n > (int)(sizeof(((struct siw_llp_interface *)0)->addrs) / sizeof(*addrs)))
 		return -EINVAL;
@@ -120,7 +120,7 @@ static int check_addrs(const struct siw_addr *addrs, int n)
 	return 0;
 }
 
-static void add_addr(struct sim_host *host, const struct siw_addr *addr)
+static void host_add_addr(struct sim_host *host, const struct siw_addr *addr)
 {
 	struct sim_host_addr *a = sim_alloc(sizeof(*a));
 	uint32_t bucket;
@@ -137,7 +137,7 @@ static void add_addr(struct sim_host *host, const struct siw_addr *addr)
 int siw_sim_host_add(const struct siw_addr *addrs, int n, uint32_t mtu)
 {
 	struct sim_host *host;
-	int rv = sim.open ? check_addrs(addrs, n) : -ENOENT;
+	int rv = sim.open ? check_host_addrs(addrs, n) : -ENOENT;
 
 	if (!rv && mtu && (mtu < LEAST_MTU || mtu > LOCAL_MTU))
 		rv = -EINVAL;
@@ -154,10 +154,10 @@ int siw_sim_host_add(const struct siw_addr *addrs, int n, uint32_t mtu)
 	siw_fault_backlog_init(&host->receives.backlog);
 	for (int i = 0; i < n; i++) /* IPv4 addresses first */
 		if (addrs[i].family == AF_INET)
-			add_addr(host, &addrs[i]);
+			host_add_addr(host, &addrs[i]);
 	for (int i = 0; i < n; i++)
 		if (addrs[i].family == AF_INET6)
-			add_addr(host, &addrs[i]);
+			host_add_addr(host, &addrs[i]);
 	sim.hosts = sim_grow(sim.hosts, sim.n_hosts, &sim.hosts_room, sizeof(struct sim_host *));
 	sim.hosts[sim.n_hosts++] = host;
 	return (int)host->number;
@@ -172,17 +172,18 @@ int siw_sim_host_crash(int number)
 	if (host->dead)
 		return 0;
 	host->dead = true;
-	sim_trace(SIM_CRASHED, &host->netif.addrs[0], &host->netif.addrs[0], host->number, NULL);
-	sim_tcp_crash(host);
+	sim_trace_event(SIM_CRASHED, &host->netif.addrs[0], &host->netif.addrs[0], host->number,
+			NULL);
+	sim_tcp_close_host(host);
 	while (!siw_link_empty(&host->socks)) {
 		struct siw_llp_sock *sock =
 			siw_container(host->socks.next, struct siw_llp_sock, of_host);
 
 		sim_sock_unbind(sock);
-		sim_port_kick(sock->port);
+		sim_port_wake(sock->port);
 	}
-	sim_keep_none(host);
-	sim_device_close_all(host);
+	sim_release_reserved_ports(host);
+	sim_host_close_devices(host);
 	return 0;
 }
 
@@ -205,7 +206,7 @@ int siw_sim_host_link_up(int number, int up)
 	if (host->netif.up == !!up)
 		return 0;
 	host->netif.up = !!up;
-	sim_watch_tell(host, up ? SIW_LLP_WATCH_UP : SIW_LLP_WATCH_DOWN);
+	sim_watch_report_change(host, up ? SIW_LLP_WATCH_UP : SIW_LLP_WATCH_DOWN);
 	return 0;
 }
 
@@ -216,7 +217,7 @@ static struct sim_path **path_bucket(const struct sim_host *from, const struct s
 	return &sim.paths[(from->number * 2654435761u ^ to->number * 40503u) % SIM_PATH_BUCKETS];
 }
 
-static struct sim_path *find_path(const struct sim_host *from, const struct sim_host *to)
+static struct sim_path *path_find(const struct sim_host *from, const struct sim_host *to)
 {
 	struct sim_path *path = *path_bucket(from, to);
 
@@ -227,7 +228,7 @@ static struct sim_path *find_path(const struct sim_host *from, const struct sim_
 
 struct sim_path *sim_path_get(struct sim_host *from, struct sim_host *to)
 {
-	struct sim_path **bucket = path_bucket(from, to), *path = find_path(from, to);
+	struct sim_path **bucket = path_bucket(from, to), *path = path_find(from, to);
 
 	if (path)
 		return path;
@@ -242,7 +243,7 @@ struct sim_path *sim_path_get(struct sim_host *from, struct sim_host *to)
 	return path;
 }
 
-static struct sim_path *path_back(const struct sim_path *path)
+static struct sim_path *path_reverse(const struct sim_path *path)
 {
 	return sim_path_get(path->to, path->from);
 }
@@ -284,21 +285,21 @@ static uint32_t min_u32(uint32_t a, uint32_t b)
 	return a < b ? a : b;
 }
 
-static uint32_t interface_mtu(const struct sim_path *path)
+static uint32_t sender_interface_mtu(const struct sim_path *path)
 {
 	return path->from == path->to ? LOCAL_MTU : path->from->netif.mtu;
 }
 
-uint32_t sim_path_known(const struct sim_path *path)
+uint32_t sim_path_known_mtu(const struct sim_path *path)
 {
-	uint32_t mtu = interface_mtu(path);
+	uint32_t mtu = sender_interface_mtu(path);
 
 	return path->known ? min_u32(mtu, path->known) : mtu;
 }
 
-static uint32_t path_limit(const struct sim_path *path)
+static uint32_t path_usable_mtu(const struct sim_path *path)
 {
-	uint32_t mtu = interface_mtu(path);
+	uint32_t mtu = sender_interface_mtu(path);
 
 	if (path->from != path->to)
 		mtu = min_u32(mtu, path->to->netif.mtu);
@@ -307,7 +308,7 @@ static uint32_t path_limit(const struct sim_path *path)
 
 static const struct siw_faults nothing;
 
-/* Makes the line use this plan. The plan numbers packets from its beginning. */
+/* Makes a line use the given plan, which numbers packets from the beginning of the plan. */
 static const struct siw_faults *line_use_plan(struct sim_line *line, const struct sim_plan *plan,
 					      enum siw_fault_dir dir, uint32_t flow)
 {
@@ -319,8 +320,8 @@ static const struct siw_faults *line_use_plan(struct sim_line *line, const struc
 	return &plan->faults;
 }
 
-/* The plan in force on this path */
-static const struct siw_faults *path_plan(struct sim_path *path)
+/* Returns the fault plan that applies to a path. */
+static const struct siw_faults *path_active_plan(struct sim_path *path)
 {
 	const struct sim_plan *plan = path->own ? path->own : sim.plan;
 	bool receives = path->own ? path->receives : path->from->number > path->to->number;
@@ -339,7 +340,7 @@ int siw_sim_host_plan(int number, const char *faults)
 	if (!host)
 		return -ENOENT;
 	if (faults) {
-		plan = sim_plan_new(faults, SIW_FAULTS_INTERFACE);
+		plan = sim_plan_parse(faults, SIW_FAULTS_INTERFACE);
 		if (!plan)
 			return -EINVAL;
 	}
@@ -353,7 +354,7 @@ static struct sim_leaving *leaving_of_link(struct siw_link *l)
 			     waiting);
 }
 
-/* Removes the packets that have passed the rate at this time from the line and its send buffers. */
+/* Removes the packets that have passed the line's rate limit from the line and the send buffers. */
 static void line_expire_departed(struct sim_line *line, uint64_t now)
 {
 	struct siw_fault_waiting *first;
@@ -380,7 +381,7 @@ static void line_add_departure(struct sim_line *line, uint64_t at, uint32_t octe
 {
 	struct sim_leaving *leaving;
 
-	if (at <= sim_clock())
+	if (at <= sim_monotonic_ns())
 		return;
 	leaving = sim_alloc(sizeof(*leaving));
 	leaving->sock = sock;
@@ -390,18 +391,18 @@ static void line_add_departure(struct sim_line *line, uint64_t at, uint32_t octe
 }
 
 /*
- * Applies a fault plan to a packet on a line. Returns false if the packet is lost; the loss is
- * then counted.
+ * Applies a fault plan to a packet on a line. Counts the loss and returns false if the packet is
+ * lost.
  */
 static bool line_apply_plan(struct sim_line *line, const struct siw_faults *plan,
 			    const struct siw_addr *peer, uint32_t octets, struct siw_llp_sock *sock,
 			    struct siw_fault_decision *fate)
 {
-	*fate = (struct siw_fault_decision){ .drop = -1, .release_ns = sim_clock() };
+	*fate = (struct siw_fault_decision){ .drop = -1, .release_ns = sim_monotonic_ns() };
 	if (!plan->n)
 		return true;
-	line_expire_departed(line, sim_clock());
-	siw_fault_decide(plan, &line->state, peer, octets, sim_clock(), line->backlog.n,
+	line_expire_departed(line, sim_monotonic_ns());
+	siw_fault_decide(plan, &line->state, peer, octets, sim_monotonic_ns(), line->backlog.n,
 			 line->backlog.octets, fate);
 	if (fate->drop >= 0) {
 		siw_count((enum siw_counter)fate->drop, 1);
@@ -415,7 +416,7 @@ static bool line_apply_plan(struct sim_line *line, const struct siw_faults *plan
 bool sim_path_apply_plan(struct sim_path *path, const struct siw_addr *peer, uint32_t octets,
 			 struct siw_llp_sock *sock, struct siw_fault_decision *fate)
 {
-	const struct siw_faults *plan = path_plan(path);
+	const struct siw_faults *plan = path_active_plan(path);
 
 	if (path->cut || !path->from->netif.up || !path->to->netif.up) {
 		sim.stats.lost++;
@@ -427,10 +428,11 @@ bool sim_path_apply_plan(struct sim_path *path, const struct siw_addr *peer, uin
 /* ---- send buffers ---------------------------------------------------------------------------- */
 
 /*
- * The first line with a rate limit on the way from the socket to this address; NULL: no such host
+ * Returns the first line that may have a rate limit on the way from a socket to an address; NULL:
+ * no host has the address.
  */
-static struct sim_line *first_rate_line(const struct siw_llp_sock *sock,
-					const struct siw_addr *dest)
+static struct sim_line *first_rate_limited_line(const struct siw_llp_sock *sock,
+						const struct siw_addr *dest)
 {
 	struct sim_host *to = sim_host_by_addr(dest);
 
@@ -439,7 +441,7 @@ static struct sim_line *first_rate_line(const struct siw_llp_sock *sock,
 	return to ? &sim_path_get(sock->host, to)->line : NULL;
 }
 
-static uint64_t send_buffer(void)
+static uint64_t send_buffer_octets(void)
 {
 	return 2 * (uint64_t)siw_settings()->sndbuf;
 }
@@ -451,13 +453,13 @@ bool sim_net_has_room(struct siw_llp_sock *sock, const struct siw_addr *dest, ui
 
 	if (!sock->out_octets || !sock->open)
 		return true;
-	line = first_rate_line(sock, dest);
+	line = first_rate_limited_line(sock, dest);
 	if (line)
-		line_expire_departed(line, sim_clock());
+		line_expire_departed(line, sim_monotonic_ns());
 	rest = sock->out_octets;
-	if (!rest || rest + octets + SIM_OVERHEAD <= send_buffer() || !line)
+	if (!rest || rest + octets + SIM_OVERHEAD <= send_buffer_octets() || !line)
 		return true;
-	/* Like the kernel's, the buffer becomes writable again once half of it is free. */
+	/* As in the kernel, the send buffer becomes writable again once half of it is free. */
 	for (struct siw_link *l = line->backlog.waiting.next; l != &line->backlog.waiting;
 	     l = l->next) {
 		const struct sim_leaving *leaving = leaving_of_link(l);
@@ -466,7 +468,7 @@ bool sim_net_has_room(struct siw_llp_sock *sock, const struct siw_addr *dest, ui
 			continue;
 		rest -= leaving->waiting.octets + SIM_OVERHEAD;
 		sim_timer_set(&sock->room, leaving->waiting.depart_ns - SIW_SIM_MONOTONIC);
-		if (rest <= send_buffer() / 2)
+		if (rest <= send_buffer_octets() / 2)
 			break;
 	}
 	return !sock->room.place;
@@ -487,7 +489,7 @@ void sim_net_detach_sock(struct siw_llp_sock *sock)
 		return;
 	line_forget_sock(&sock->host->sends, sock);
 	for (uint32_t i = 0; i < sim.n_hosts; i++) {
-		struct sim_path *path = find_path(sock->host, sim.hosts[i]);
+		struct sim_path *path = path_find(sock->host, sim.hosts[i]);
 
 		if (path)
 			line_forget_sock(&path->line, sock);
@@ -513,7 +515,7 @@ static void packet_send(struct sim_packet *packet, struct siw_llp_sock *sock);
 static void packet_send_unreachable(struct sim_packet *packet);
 static void packet_arrive(struct sim_timer *timer);
 
-/* Octets of the packet that count against the plan's rates */
+/* Returns the number of octets of a packet that count against the rates of fault plans. */
 static uint32_t packet_rate_octets(const struct sim_packet *packet)
 {
 	if (packet->refusal)
@@ -544,13 +546,13 @@ static bool packet_apply_plan(struct sim_packet *packet, enum stage stage, uint3
 }
 
 /*
- * Applies the fault plan to every fragment of a datagram that is longer than the path MTU. The
- * datagram is lost if any fragment is.
+ * Applies a fault plan to a packet, or to every fragment of a datagram that is longer than the path
+ * MTU. A datagram is lost if any fragment is lost.
  */
 static bool datagram_apply_plan(struct sim_packet *packet, enum stage stage,
 				struct siw_llp_sock *sock, struct siw_fault_decision *fate)
 {
-	uint32_t head = ip_header_octets(&packet->to), limit = path_limit(packet->path);
+	uint32_t head = ip_header_octets(&packet->to), limit = path_usable_mtu(packet->path);
 	uint32_t most = (limit - head) & ~7u, rest = packet->length + UDP_HEAD;
 	struct siw_fault_decision each;
 	bool passes = true;
@@ -571,22 +573,23 @@ static bool datagram_apply_plan(struct sim_packet *packet, enum stage stage,
 }
 
 /* Discards a packet whose loss is already counted. */
-static void packet_discard(struct sim_packet *packet)
+static void packet_discard_counted(struct sim_packet *packet)
 {
 	if (packet->tcp)
 		sim_segment_trace(SIM_SEGMENT_LOST, packet);
 	else
-		sim_trace(SIM_LOST, &packet->from, &packet->to, packet->length, packet->octets);
+		sim_trace_event(SIM_LOST, &packet->from, &packet->to, packet->length,
+				packet->octets);
 	sim_packet_free(packet);
 }
 
-static void packet_lose(struct sim_packet *packet)
+static void packet_discard_and_count(struct sim_packet *packet)
 {
 	sim.stats.lost++;
 	if (packet->tcp)
 		sim_segment_trace(SIM_SEGMENT_LOST, packet);
 	else
-		sim_trace(SIM_LOST, &packet->from, &packet->to, packet->length, NULL);
+		sim_trace_event(SIM_LOST, &packet->from, &packet->to, packet->length, NULL);
 	sim_packet_free(packet);
 }
 
@@ -602,8 +605,8 @@ static void packet_apply_damage(struct sim_packet *packet, const struct siw_faul
 }
 
 /*
- * Passes the packet through the interface of its destination. Returns false if the packet is lost
- * or arrives later. Packets that an interface's plan delays stay in order.
+ * Passes a packet through the interface of its destination. Returns false if the packet is lost or
+ * arrives later. Packets that an interface's plan delays stay in order.
  */
 static bool packet_enter_receiver(struct sim_packet *packet)
 {
@@ -613,11 +616,11 @@ static bool packet_enter_receiver(struct sim_packet *packet)
 	if (!packet->path->to->plan || packet->path->from == packet->path->to)
 		return true;
 	if (!datagram_apply_plan(packet, RECEIVES, NULL, &fate)) {
-		packet_discard(packet);
+		packet_discard_counted(packet);
 		return false;
 	}
 	packet_apply_damage(packet, &fate);
-	if (fate.release_ns <= sim_clock())
+	if (fate.release_ns <= sim_monotonic_ns())
 		return true;
 	sim_timer_set(&packet->timer, fate.release_ns - SIW_SIM_MONOTONIC);
 	return false;
@@ -630,20 +633,20 @@ static void packet_arrive(struct sim_timer *timer)
 
 	siw_link_del(&packet->aside.link);
 	if (packet->cuts != path->cuts || !path->to->netif.up) {
-		packet_lose(packet);
+		packet_discard_and_count(packet);
 		return;
 	}
 	if (!packet->received && !packet_enter_receiver(packet))
 		return;
 	if (packet->tcp) {
-		sim_tcp_arrive(packet, path->to);
+		sim_tcp_deliver(packet, path->to);
 		return;
 	}
-	if (!packet->refusal && !sim_sock_at(SIM_UDP, &packet->to, path->to, NULL)) {
+	if (!packet->refusal && !sim_sock_find(SIM_UDP, &packet->to, path->to, NULL)) {
 		packet_send_unreachable(packet);
 		return;
 	}
-	sim_udp_arrive(packet, path->to);
+	sim_udp_deliver(packet, path->to);
 }
 
 struct sim_packet *sim_packet_new(struct sim_path *path, const struct siw_addr *from,
@@ -652,7 +655,7 @@ struct sim_packet *sim_packet_new(struct sim_path *path, const struct siw_addr *
 	struct sim_packet *packet = sim_malloc(sizeof(*packet) + length);
 
 	if (!packet)
-		packet = sim_alloc(sizeof(*packet) + length); /* aborts the process */
+		packet = sim_alloc(sizeof(*packet) + length); /* aborts the process on failure */
 	*packet = (struct sim_packet){
 		.path = path,
 		.cuts = path->cuts,
@@ -667,10 +670,10 @@ struct sim_packet *sim_packet_new(struct sim_path *path, const struct siw_addr *
 }
 
 /*
- * Lets a packet that arrives at that time overtake the packets that reorder= holds back. Packets
- * that were held back themselves do not count here, unlike in a siw_fault_queue.
+ * Lets a packet that arrives at the time `arrives` overtake the packets that reorder= holds back.
+ * Unlike in a siw_fault_queue, packets that were held back do not count as overtaking packets.
  */
-static void path_overtake(struct sim_path *path, uint64_t arrives)
+static void path_release_overtaken(struct sim_path *path, uint64_t arrives)
 {
 	struct siw_fault_aside *aside;
 
@@ -695,7 +698,7 @@ static void packet_depart(struct sim_packet *packet, const struct siw_fault_deci
 		return;
 	}
 	sim_timer_set(&packet->timer, arrives);
-	path_overtake(packet->path, arrives);
+	path_release_overtaken(packet->path, arrives);
 }
 
 static void packet_send_duplicate(const struct sim_packet *packet,
@@ -713,15 +716,18 @@ static void packet_send_duplicate(const struct sim_packet *packet,
 	packet_depart(copy, fate);
 }
 
-/* No socket has the port: answers with an ICMP port unreachable, limited to the kernel's rate. */
+/*
+ * Answers a datagram to a port without a socket by an ICMP port unreachable message, at most at the
+ * kernel's rate.
+ */
 static void packet_send_unreachable(struct sim_packet *packet)
 {
-	struct sim_path *back = path_back(packet->path);
+	struct sim_path *back = path_reverse(packet->path);
 	uint32_t quoted = min_u32(packet->length, QUOTED);
 	uint64_t earned = (sim.now - back->icmp_since) / ICMP_EACH_NS;
 
 	sim.stats.refused++;
-	sim_trace(SIM_REFUSED, &packet->from, &packet->to, packet->length, NULL);
+	sim_trace_event(SIM_REFUSED, &packet->from, &packet->to, packet->length, NULL);
 	if (earned) {
 		back->icmp_since += earned * ICMP_EACH_NS;
 		back->icmp_tokens = (uint32_t)(earned > ICMP_BURST - back->icmp_tokens
@@ -739,14 +745,14 @@ static void packet_send_unreachable(struct sim_packet *packet)
 	sim_packet_free(packet);
 }
 
-/* Sends the packet along the path between the hosts. */
+/* Sends a packet along the path between its hosts. */
 static void packet_enter_path(struct sim_packet *packet, struct siw_llp_sock *sock)
 {
 	struct siw_fault_decision fate;
 
 	packet->timer.fire = packet_arrive;
 	if (!datagram_apply_plan(packet, PASSES, sock, &fate)) {
-		packet_discard(packet);
+		packet_discard_counted(packet);
 		return;
 	}
 	packet_apply_damage(packet, &fate);
@@ -763,8 +769,8 @@ static void packet_leave_sender(struct sim_timer *timer)
 }
 
 /*
- * Sends a packet from its host. sock: the socket whose send buffer holds the packet while it waits
- * for a rate limit, or NULL.
+ * Sends a packet from its host. sock: the socket whose send buffer holds the packet while the
+ * packet waits for a rate limit, or NULL.
  */
 static void packet_send(struct sim_packet *packet, struct siw_llp_sock *sock)
 {
@@ -776,11 +782,11 @@ static void packet_send(struct sim_packet *packet, struct siw_llp_sock *sock)
 		return;
 	}
 	if (!datagram_apply_plan(packet, SENDS, sock, &fate)) {
-		packet_discard(packet);
+		packet_discard_counted(packet);
 		return;
 	}
 	packet_apply_damage(packet, &fate);
-	if (fate.release_ns <= sim_clock()) {
+	if (fate.release_ns <= sim_monotonic_ns()) {
 		packet_enter_path(packet, NULL);
 		return;
 	}
@@ -800,7 +806,7 @@ int siw_sim_mutate(int number, int of_1000)
 	return 0;
 }
 
-/* Changes a datagram as a malicious peer would: the CRC is recomputed and correct. */
+/* Randomly changes a datagram as a malicious peer would, with a recomputed, valid CRC. */
 static void datagram_mutate(struct sim_packet *packet)
 {
 	uint32_t body = packet->length - SIW_DGRAM_CRC_LEN;
@@ -814,7 +820,7 @@ static void datagram_mutate(struct sim_packet *packet)
 		body = 1 + (uint32_t)((draw >> 40) % body);
 	for (uint32_t i = 0; i <= (draw >> 36 & 3); i++) {
 		uint64_t where = siw_sim_random();
-		/* Mostly changes the first 64 octets, where the headers are. */
+		/* Mostly the first 64 octets are changed, which contain the headers. */
 		uint32_t most = where & 1 && body > 64 ? 64 : body;
 
 		packet->octets[(where >> 32) % most] ^= (uint8_t)(1u << (where >> 8 & 7));
@@ -837,8 +843,9 @@ static void datagram_send(struct siw_llp_sock *sock, struct sim_path *path,
 }
 
 /*
- * The length of the longest packet of this datagram that routers may not fragment; 0: routers may
- * fragment all of them. Over IPv6 only the sender fragments, for the path MTU it knows.
+ * Returns the length of a datagram's longest packet that routers may not fragment; 0: routers may
+ * fragment all packets of the datagram. Over IPv6 only the sender fragments, for the path MTU that
+ * the sender knows.
  */
 static uint32_t largest_unfragmented(const struct siw_addr *dest, uint32_t packet, uint32_t known,
 				     bool whole)
@@ -853,27 +860,28 @@ static uint32_t largest_unfragmented(const struct siw_addr *dest, uint32_t packe
 }
 
 /*
- * Checks the length against the socket's fragmentation mode: 0 or -EMSGSIZE. *lost: the datagram
- * is sent, but is too long for the path.
+ * Checks a datagram's length against the socket's fragmentation mode. Returns 0 or -EMSGSIZE.
+ * *lost: whether the datagram is sent, but is lost because it is too long for the path.
  */
 static int datagram_check_size(const struct siw_llp_sock *sock, struct sim_path *path,
 			       const struct siw_addr *dest, uint32_t length, bool *lost)
 {
-	uint32_t packet = length + UDP_HEAD + ip_header_octets(dest), known = sim_path_known(path);
+	uint32_t packet = length + UDP_HEAD + ip_header_octets(dest);
+	uint32_t known = sim_path_known_mtu(path);
 	bool whole;
 
 	*lost = false;
 	if (sock->cut == SIM_CUT_NONE && packet > known)
 		return -EMSGSIZE;
-	if (sock->cut == SIM_CUT_PROBE && packet > interface_mtu(path))
+	if (sock->cut == SIM_CUT_PROBE && packet > sender_interface_mtu(path))
 		return -EMSGSIZE;
 	whole = sock->cut == SIM_CUT_NONE || sock->cut == SIM_CUT_PROBE ||
 		(sock->cut == SIM_CUT_KNOWN && packet <= known);
-	if (largest_unfragmented(dest, packet, known, whole) <= path_limit(path))
+	if (largest_unfragmented(dest, packet, known, whole) <= path_usable_mtu(path))
 		return 0;
 	*lost = true;
 	if (path->told)
-		path->known = path_limit(path);
+		path->known = path_usable_mtu(path);
 	return 0;
 }
 
@@ -902,7 +910,7 @@ void sim_net_capture(const struct sim_host *host, bool sent, const struct siw_ad
 			octets, length);
 }
 
-static const struct siw_addr *first_addr(const struct sim_host *host, uint16_t family)
+static const struct siw_addr *host_first_addr(const struct sim_host *host, uint16_t family)
 {
 	for (uint32_t i = 0; i < host->netif.n_addrs; i++)
 		if (host->netif.addrs[i].family == family)
@@ -910,14 +918,15 @@ static const struct siw_addr *first_addr(const struct sim_host *host, uint16_t f
 	return NULL;
 }
 
-/* Sends one datagram to each host that has a member of the group, including the sender's host. */
-static void send_to_group(struct siw_llp_sock *sock, const struct siw_addr *from,
-			  const struct siw_addr *dest, const uint8_t *octets, uint32_t length)
+/* Sends a datagram to each host with a member of the group, including the sender's host. */
+static void send_to_group_members(struct siw_llp_sock *sock, const struct siw_addr *from,
+				  const struct siw_addr *dest, const uint8_t *octets,
+				  uint32_t length)
 {
 	for (uint32_t i = 0; i < sim.n_hosts; i++) {
 		struct sim_host *host = sim.hosts[i];
 
-		if (!sim_sock_at(SIM_UDP, dest, host, NULL) || (host != sock->host && !sock->ttl))
+		if (!sim_sock_find(SIM_UDP, dest, host, NULL) || (host != sock->host && !sock->ttl))
 			continue;
 		datagram_send(sock, sim_path_get(sock->host, host), from, dest, octets, length);
 	}
@@ -947,7 +956,7 @@ int sim_net_send(struct siw_llp_sock *sock, const struct siw_addr *dest, const s
 
 	to.scope = 0;
 	if (!sock->open)
-		return 0; /* its host has crashed: nothing is sent */
+		return 0; /* a crashed host sends nothing */
 	if (!rv && dest->family != sock->local.family)
 		rv = -EAFNOSUPPORT;
 	if (!rv && length > 65535 - UDP_HEAD - (dest->family == AF_INET ? IPV4_HEAD : 0u))
@@ -955,7 +964,7 @@ int sim_net_send(struct siw_llp_sock *sock, const struct siw_addr *dest, const s
 	if (rv)
 		return rv;
 	if (sim_addr_is_any(&from)) {
-		const struct siw_addr *own = first_addr(sock->host, from.family);
+		const struct siw_addr *own = host_first_addr(sock->host, from.family);
 
 		if (!own)
 			return -ENETUNREACH;
@@ -965,8 +974,8 @@ int sim_net_send(struct siw_llp_sock *sock, const struct siw_addr *dest, const s
 	if (siw_addr_is_group(dest)) {
 		sim.stats.sent++;
 		sim_net_capture(sock->host, true, &from, &to, octets, length);
-		sim_trace(SIM_SENT, &from, &to, length, octets);
-		send_to_group(sock, &from, &to, octets, length);
+		sim_trace_event(SIM_SENT, &from, &to, length, octets);
+		send_to_group_members(sock, &from, &to, octets, length);
 		return 0;
 	}
 	if (host)
@@ -975,27 +984,27 @@ int sim_net_send(struct siw_llp_sock *sock, const struct siw_addr *dest, const s
 		return rv;
 	sim.stats.sent++;
 	sim_net_capture(sock->host, true, &from, &to, octets, length);
-	sim_trace(SIM_SENT, &from, &to, length, octets);
+	sim_trace_event(SIM_SENT, &from, &to, length, octets);
 	if (host && !lost) {
 		datagram_send(sock, sim_path_get(sock->host, host), &from, &to, octets, length);
-	} else { /* the datagram is too long for the path, or no host has the address */
+	} else { /* too long for the path, or no host has the address */
 		sim.stats.lost++;
-		sim_trace(SIM_LOST, &from, &to, length, NULL);
+		sim_trace_event(SIM_LOST, &from, &to, length, NULL);
 	}
 	return 0;
 }
 
-/* ---- segments -------------------------------------------------------------------------------- */
+/* ---- TCP segments ---------------------------------------------------------------------------- */
 
 void sim_segment_trace(enum sim_event what, const struct sim_packet *packet)
 {
 	const struct sim_segment *segment = &packet->segment;
 
-	sim_trace(what, &packet->from, &packet->to,
-		  (uint64_t)segment->flags << 56 ^ segment->seq << 20 ^ packet->length, NULL);
+	sim_trace_event(what, &packet->from, &packet->to,
+			(uint64_t)segment->flags << 56 ^ segment->seq << 20 ^ packet->length, NULL);
 }
 
-/* Initial sequence number of a connection endpoint in the capture file */
+/* Returns the initial sequence number of a connection endpoint in the capture file. */
 static uint32_t capture_initial_seq(uint64_t connection)
 {
 	return (uint32_t)connection * 2654435761u;
@@ -1026,10 +1035,10 @@ void sim_segment_send(struct sim_packet *packet)
 	sim.stats.segments++;
 	sim_segment_trace(SIM_SEGMENT_SENT, packet);
 	sim_segment_capture(path->from, true, packet);
-	if (octets > path_limit(path)) {
+	if (octets > path_usable_mtu(path)) {
 		if (path->told)
-			path->known = path_limit(path);
-		packet_lose(packet);
+			path->known = path_usable_mtu(path);
+		packet_discard_and_count(packet);
 		return;
 	}
 	packet_send(packet, NULL);
@@ -1038,7 +1047,7 @@ void sim_segment_send(struct sim_packet *packet)
 size_t sim_path_stream_share(struct sim_path *path, struct sim_flow *flow,
 			     const struct siw_addr *peer, size_t length, uint64_t *reset_at)
 {
-	const struct siw_faults *faults = path_plan(path);
+	const struct siw_faults *faults = path_active_plan(path);
 	uint64_t at;
 
 	*reset_at = SIM_NEVER;
@@ -1052,13 +1061,13 @@ size_t sim_path_stream_share(struct sim_path *path, struct sim_flow *flow,
 	at = siw_fault_reset_at(faults, &flow->state, peer);
 	if (at != UINT64_MAX)
 		*reset_at = at - SIW_SIM_MONOTONIC;
-	return siw_fault_stream_allowed(faults, &flow->state, peer, length, sim_clock());
+	return siw_fault_stream_allowed(faults, &flow->state, peer, length, sim_monotonic_ns());
 }
 
-void sim_net_close(void)
+void sim_net_free(void)
 {
-	sim_tcp_close();
-	/* Only packets in flight have timers at this point. */
+	sim_tcp_free_streams();
+	/* At the end of a world only packets in flight have timers. */
 	while (sim.n_heap)
 		sim_packet_free(siw_container(sim.heap[1].timer, struct sim_packet, timer));
 	for (int i = 0; i < SIM_PATH_BUCKETS; i++)

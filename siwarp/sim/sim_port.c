@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * sim/sim_port.c - ports, sockets and their addresses, waiting, event descriptors and interfaces:
- * the functions of llp.h except those of UDP and TCP.
+ * sim/sim_port.c - the functions of llp.h except those of UDP and TCP: ports, sockets and their
+ * addresses, waiting, event descriptors and interfaces.
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -16,23 +16,23 @@
 #define FIRST_FREE_PORT 32768
 #define FREE_PORTS	28232
 
-static uint64_t world_time(uint64_t ns)
+static uint64_t world_time_of_monotonic(uint64_t ns)
 {
 	return ns == SIM_NEVER ? SIM_NEVER : ns > SIW_SIM_MONOTONIC ? ns - SIW_SIM_MONOTONIC : 0;
 }
 
-/* ---- work of a port -------------------------------------------------------------------------- */
+/* ---- scheduling of a port -------------------------------------------------------------------- */
 
-void sim_port_due(struct siw_llp_port *port)
+void sim_port_mark_due(struct siw_llp_port *port)
 {
 	if (siw_link_empty(&port->due))
 		siw_link_add(&sim.due, &port->due);
 }
 
-void sim_port_kick(struct siw_llp_port *port)
+void sim_port_wake(struct siw_llp_port *port)
 {
 	sim_wake_all(&port->waiters);
-	sim_port_due(port);
+	sim_port_mark_due(port);
 }
 
 static void port_timer_fire(struct sim_timer *timer)
@@ -40,7 +40,7 @@ static void port_timer_fire(struct sim_timer *timer)
 	struct siw_llp_port *port = siw_container(timer, struct siw_llp_port, timer);
 
 	port->nap_over |= port->nap_until == timer->at;
-	sim_port_due(port);
+	sim_port_mark_due(port);
 }
 
 static void port_add_work(struct siw_llp_port *port)
@@ -52,14 +52,14 @@ static void port_add_work(struct siw_llp_port *port)
 	sim.work[sim.n_work++] = port;
 }
 
-void sim_port_look(struct siw_llp_port *port)
+void sim_port_update_schedule(struct siw_llp_port *port)
 {
 	uint64_t due, tick;
 
 	if (!port->served)
 		return;
-	due = world_time(port->timed_due);
-	tick = world_time(sim_device_tick(port));
+	due = world_time_of_monotonic(port->timed_due);
+	tick = world_time_of_monotonic(sim_device_next_tick_ns(port));
 	if (tick < due)
 		due = tick;
 	if (due <= sim.now || port->nap_over ||
@@ -118,15 +118,15 @@ bool siw_llp_port_is_ours(const struct siw_llp_port *port)
 	return getpid() == port->owner;
 }
 
-static void port_fire_timed_socks(struct siw_llp_port *port)
+static void port_set_due_socks_ready(struct siw_llp_port *port)
 {
-	if (sim_clock() < port->timed_due)
+	if (sim_monotonic_ns() < port->timed_due)
 		return;
 	port->timed_due = SIM_NEVER;
 	for (struct siw_link *l = port->timed.next; l != &port->timed; l = l->next) {
 		struct siw_llp_sock *sock = siw_container(l, struct siw_llp_sock, in_timed);
 
-		if (sock->due_ns > sim_clock()) {
+		if (sock->due_ns > sim_monotonic_ns()) {
 			if (sock->due_ns < port->timed_due)
 				port->timed_due = sock->due_ns;
 			continue;
@@ -141,7 +141,7 @@ int siw_llp_port_poll(struct siw_llp_port *port, struct siw_io_handler **handler
 	int found = 0;
 
 	port->woken = false;
-	port_fire_timed_socks(port);
+	port_set_due_socks_ready(port);
 	if (!sim.in_round)
 		port->nap_until = sim.now + (uint64_t)siw_settings()->nap_us * 1000;
 	for (uint32_t left = port->n_ring; left && found < n; left--) {
@@ -152,7 +152,7 @@ int siw_llp_port_poll(struct siw_llp_port *port, struct siw_io_handler **handler
 		handlers[found++] = siw_container(l, struct siw_llp_sock, ring)->handler;
 	}
 	sim.handed += (uint64_t)found;
-	sim_port_due(port);
+	sim_port_mark_due(port);
 	return found;
 }
 
@@ -161,14 +161,14 @@ void siw_llp_port_leave(struct siw_llp_port *port, bool more)
 	if (more || port->n_ring) {
 		port->changes++;
 		port->nap_over |= more;
-		sim_port_kick(port);
+		sim_port_wake(port);
 	}
 }
 
 uint64_t siw_llp_port_clock(const struct siw_llp_port *port)
 {
 	(void)port;
-	return sim_clock();
+	return sim_monotonic_ns();
 }
 
 int siw_llp_port_arm(struct siw_llp_port *port)
@@ -183,8 +183,8 @@ void siw_llp_port_disarm(struct siw_llp_port *port)
 }
 
 /*
- * Like a device's progress thread, a port sleeps on its sockets, except during a nap while other
- * threads poll.
+ * Like the progress thread of a device, a port is armed for events of its sockets, except during a
+ * nap while other threads poll.
  */
 bool siw_llp_port_armed(const struct siw_llp_port *port)
 {
@@ -194,7 +194,7 @@ bool siw_llp_port_armed(const struct siw_llp_port *port)
 void siw_llp_port_wake(struct siw_llp_port *port)
 {
 	port->woken = true;
-	sim_port_kick(port);
+	sim_port_wake(port);
 }
 
 uint8_t *siw_llp_port_room(struct siw_llp_port *port)
@@ -229,7 +229,7 @@ void siw_llp_waitset_fill(struct siw_llp_port *port, struct siw_llp_waitset *set
 	set->due_ns = port->timed_due == SIM_NEVER ? 0 : port->timed_due;
 }
 
-static bool wait_is_over(const struct siw_llp_waitset *set, const struct sim_fd *extra)
+static bool waitset_has_event(const struct siw_llp_waitset *set, const struct sim_fd *extra)
 {
 	const struct siw_llp_port *port = set->port;
 
@@ -239,7 +239,7 @@ static bool wait_is_over(const struct siw_llp_waitset *set, const struct sim_fd 
 
 int siw_llp_wait_cancel(const struct siw_llp_waitset *set, int extra_fd, int64_t timeout_us)
 {
-	struct sim_fd *extra = sim_fd_get(extra_fd);
+	struct sim_fd *extra = sim_fd_find(extra_fd);
 	uint64_t until = SIM_NEVER, due = SIM_NEVER;
 	bool woken;
 
@@ -248,16 +248,16 @@ int siw_llp_wait_cancel(const struct siw_llp_waitset *set, int extra_fd, int64_t
 	if (timeout_us >= 0 && (uint64_t)timeout_us < (SIM_NEVER - sim.now) / 1000)
 		until = sim.now + (uint64_t)timeout_us * 1000;
 	if (set->due_ns)
-		due = world_time(set->due_ns);
-	if (wait_is_over(set, extra)) {
-		sim_block(sim.now);
+		due = world_time_of_monotonic(set->due_ns);
+	if (waitset_has_event(set, extra)) {
+		sim_block_task(sim.now);
 		return 1;
 	}
 	if (set->port)
 		sim_wait_add(&set->port->waiters);
 	if (extra)
 		sim_wait_add(&extra->waiters);
-	woken = sim_block(due < until ? due : until);
+	woken = sim_block_task(due < until ? due : until);
 	return woken || due < until;
 }
 
@@ -266,12 +266,12 @@ int siw_llp_wait(const struct siw_llp_waitset *set, int extra_fd, int64_t timeou
 	return siw_llp_wait_cancel(set, extra_fd, timeout_us);
 }
 
-/* ---- event descriptors: eventfds, so that programs can use them as such ---------------------- */
+/* ---- event descriptors, which are eventfds ---------------------- */
 
 static struct sim_fd **fds; /* indexed by descriptor number */
 static int n_fds;
 
-struct sim_fd *sim_fd_get(int fd)
+struct sim_fd *sim_fd_find(int fd)
 {
 	return fd >= 0 && fd < n_fds ? fds[fd] : NULL;
 }
@@ -305,7 +305,7 @@ bool siw_llp_event_nonblocking(int fd)
 	return fcntl(fd, F_GETFL) & O_NONBLOCK;
 }
 
-/* Membership of a descriptor in a set */
+/* Membership of an event descriptor in a descriptor set */
 struct member {
 	struct siw_sim_set *set;
 	int fd;
@@ -313,7 +313,7 @@ struct member {
 	struct siw_link readable; /* link in the list of the set's readable descriptors */
 };
 
-static void event_add_to_sets(struct sim_fd *event)
+static void event_set_readable_in_sets(struct sim_fd *event)
 {
 	for (struct siw_link *l = event->members.next; l != &event->members; l = l->next) {
 		struct member *member = siw_container(l, struct member, of_event);
@@ -324,13 +324,13 @@ static void event_add_to_sets(struct sim_fd *event)
 	}
 }
 
-static void event_remove_from_sets(struct sim_fd *event)
+static void event_clear_readable_in_sets(struct sim_fd *event)
 {
 	for (struct siw_link *l = event->members.next; l != &event->members; l = l->next)
 		siw_link_del(&siw_container(l, struct member, of_event)->readable);
 }
 
-static void member_free(struct member *member)
+static void fd_set_remove_member(struct member *member)
 {
 	siw_link_del(&member->of_set);
 	siw_link_del(&member->of_event);
@@ -338,14 +338,14 @@ static void member_free(struct member *member)
 	free(member);
 }
 
-/* Each set reports the closed descriptor once more, so that the set's user notices. */
+/* Makes each set of a closed descriptor report the descriptor once more to the set's user. */
 static void event_report_closed(struct sim_fd *event)
 {
 	while (!siw_link_empty(&event->members)) {
 		struct member *member = siw_container(event->members.next, struct member, of_event);
 		struct siw_sim_set *set = member->set;
 
-		member_free(member);
+		fd_set_remove_member(member);
 		set->gone = sim_grow(set->gone, set->n_gone, &set->gone_room, sizeof(*set->gone));
 		set->gone[set->n_gone++] = event->fd;
 		sim_wake_all(&set->waiters);
@@ -354,7 +354,7 @@ static void event_report_closed(struct sim_fd *event)
 
 void siw_llp_event_set(int fd)
 {
-	struct sim_fd *event = sim_fd_get(fd);
+	struct sim_fd *event = sim_fd_find(fd);
 	uint64_t one = 1;
 
 	if (!event)
@@ -362,27 +362,27 @@ void siw_llp_event_set(int fd)
 	if (!event->set && write(fd, &one, sizeof(one)) == (ssize_t)sizeof(one))
 		event->set = true;
 	sim_wake_all(&event->waiters);
-	event_add_to_sets(event);
+	event_set_readable_in_sets(event);
 }
 
 void siw_llp_event_clear(int fd)
 {
-	struct sim_fd *event = sim_fd_get(fd);
+	struct sim_fd *event = sim_fd_find(fd);
 	uint64_t count;
 	struct iovec to = { &count, sizeof(count) };
 
 	if (!event || !event->set)
 		return;
 	event->set = false;
-	event_remove_from_sets(event);
-	/* The program may have read the descriptor itself. */
+	event_clear_readable_in_sets(event);
+	/* EAGAIN: the program has already read the descriptor itself. */
 	if (preadv2(fd, &to, 1, -1, RWF_NOWAIT) < 0 && errno != EAGAIN)
 		perror("siwarp.sim: reading an event descriptor");
 }
 
 void siw_llp_event_close(int fd)
 {
-	struct sim_fd *event = sim_fd_get(fd);
+	struct sim_fd *event = sim_fd_find(fd);
 
 	if (!event)
 		return;
@@ -401,7 +401,7 @@ int siw_sim_poll(const int *which, int n, uint64_t until, uint8_t *ready)
 		int found = 0;
 
 		for (int i = 0; i < n; i++) {
-			const struct sim_fd *event = sim_fd_get(which[i]);
+			const struct sim_fd *event = sim_fd_find(which[i]);
 
 			if (!event)
 				return -EBADF;
@@ -411,13 +411,13 @@ int siw_sim_poll(const int *which, int n, uint64_t until, uint8_t *ready)
 		if (found || me->unparked || (waited && sim.now >= until)) {
 			me->unparked = false;
 			if (!waited)
-				sim_block(sim.now);
+				sim_block_task(sim.now);
 			return found;
 		}
 		for (int i = 0; i < n; i++)
-			sim_wait_add(&sim_fd_get(which[i])->waiters);
+			sim_wait_add(&sim_fd_find(which[i])->waiters);
 		me->parked = true;
-		sim_block(until);
+		sim_block_task(until);
 		me->parked = false;
 	}
 }
@@ -429,7 +429,7 @@ int siw_sim_event_open(void)
 
 int siw_sim_event_is(int fd)
 {
-	return sim_fd_get(fd) != NULL;
+	return sim_fd_find(fd) != NULL;
 }
 
 void siw_sim_event_set(int fd)
@@ -465,12 +465,12 @@ void siw_sim_set_close(struct siw_sim_set *set)
 	if (!set)
 		return;
 	while (!siw_link_empty(&set->members))
-		member_free(siw_container(set->members.next, struct member, of_set));
+		fd_set_remove_member(siw_container(set->members.next, struct member, of_set));
 	free(set->gone);
 	free(set);
 }
 
-static struct member *set_find_member(const struct siw_sim_set *set, const struct sim_fd *event)
+static struct member *fd_set_find_member(const struct siw_sim_set *set, const struct sim_fd *event)
 {
 	for (struct siw_link *l = event->members.next; l != &event->members; l = l->next) {
 		struct member *member = siw_container(l, struct member, of_event);
@@ -483,12 +483,12 @@ static struct member *set_find_member(const struct siw_sim_set *set, const struc
 
 int siw_sim_set_add(struct siw_sim_set *set, int fd)
 {
-	struct sim_fd *event = sim_fd_get(fd);
+	struct sim_fd *event = sim_fd_find(fd);
 	struct member *member;
 
 	if (!event)
 		return -EBADF;
-	if (set_find_member(set, event))
+	if (fd_set_find_member(set, event))
 		return 0;
 	member = sim_alloc(sizeof(*member));
 	member->set = set;
@@ -497,17 +497,17 @@ int siw_sim_set_add(struct siw_sim_set *set, int fd)
 	siw_link_add(&event->members, &member->of_event);
 	siw_link_init(&member->readable);
 	if (event->set)
-		event_add_to_sets(event);
+		event_set_readable_in_sets(event);
 	return 0;
 }
 
 void siw_sim_set_del(struct siw_sim_set *set, int fd)
 {
-	const struct sim_fd *event = sim_fd_get(fd);
-	struct member *member = event ? set_find_member(set, event) : NULL;
+	const struct sim_fd *event = sim_fd_find(fd);
+	struct member *member = event ? fd_set_find_member(set, event) : NULL;
 
 	if (member)
-		member_free(member);
+		fd_set_remove_member(member);
 }
 
 int siw_sim_set_wait(struct siw_sim_set *set, uint64_t until, int *ready, int max)
@@ -525,17 +525,17 @@ int siw_sim_set_wait(struct siw_sim_set *set, uint64_t until, int *ready, int ma
 		if (found || me->unparked || (waited && sim.now >= until)) {
 			me->unparked = false;
 			if (!waited)
-				sim_block(sim.now);
+				sim_block_task(sim.now);
 			return found;
 		}
 		sim_wait_add(&set->waiters);
 		me->parked = true;
-		sim_block(until);
+		sim_block_task(until);
 		me->parked = false;
 	}
 }
 
-static bool port_is_reserved(uint16_t port_be)
+static bool is_port_reserved(uint16_t port_be)
 {
 	for (int i = 0; i < n_fds; i++)
 		if (fds[i] && fds[i]->keeps && fds[i]->kept.addr.port_be == port_be)
@@ -574,7 +574,7 @@ int sim_sock_init(struct siw_llp_sock *sock, struct siw_llp_port *port, enum sim
 
 void sim_sock_fini(struct siw_llp_sock *sock)
 {
-	sim_sock_drained(sock);
+	sim_sock_clear_ready(sock);
 	sim_net_detach_sock(sock);
 	sim_sock_unbind(sock);
 	siw_link_del(&sock->in_timed);
@@ -586,65 +586,69 @@ static uint32_t sock_bucket(const struct siw_addr *addr, const struct sim_host *
 	return sim_addr_bucket(addr, sim_addr_is_any(addr) ? host->number + 1 : 0);
 }
 
-static bool is_stream(enum sim_kind kind)
+static bool is_not_udp(enum sim_kind kind)
 {
 	return kind != SIM_UDP;
 }
 
-static bool sock_matches(const struct siw_llp_sock *sock, enum sim_kind kind,
-			 const struct siw_addr *addr, const struct sim_host *host)
+static bool is_sock_bound_to(const struct siw_llp_sock *sock, enum sim_kind kind,
+			     const struct siw_addr *addr, const struct sim_host *host)
 {
-	if (is_stream(sock->kind) != is_stream(kind) || sock->host != host ||
+	if (is_not_udp(sock->kind) != is_not_udp(kind) || sock->host != host ||
 	    sock->local.family != addr->family || sock->local.port_be != addr->port_be)
 		return false;
 	return !memcmp(sock->local.v4, addr->v4, 4) && !memcmp(sock->local.v6, addr->v6, 16);
 }
 
-static struct siw_llp_sock *sock_find(enum sim_kind kind, const struct siw_addr *addr,
-				      const struct sim_host *host, const struct siw_llp_sock *after)
+static struct siw_llp_sock *sock_find_exact(enum sim_kind kind, const struct siw_addr *addr,
+					    const struct sim_host *host,
+					    const struct siw_llp_sock *after)
 {
 	struct siw_llp_sock *sock = after ? after->next : sim.socks[sock_bucket(addr, host)];
 
-	while (sock && !sock_matches(sock, kind, addr, host))
+	while (sock && !is_sock_bound_to(sock, kind, addr, host))
 		sock = sock->next;
 	return sock;
 }
 
-struct siw_llp_sock *sim_sock_at(enum sim_kind kind, const struct siw_addr *addr,
-				 const struct sim_host *host, const struct siw_llp_sock *after)
+struct siw_llp_sock *sim_sock_find(enum sim_kind kind, const struct siw_addr *addr,
+				   const struct sim_host *host, const struct siw_llp_sock *after)
 {
 	struct siw_addr any = { .family = addr->family, .port_be = addr->port_be };
-	struct siw_llp_sock *sock = sock_find(kind, addr, host, after);
+	struct siw_llp_sock *sock = sock_find_exact(kind, addr, host, after);
 
 	if (!sock && !after && !siw_addr_is_group(addr))
-		sock = sock_find(kind, &any, host, NULL);
+		sock = sock_find_exact(kind, &any, host, NULL);
 	return sock;
 }
 
-/* Returns whether the port is not available at this address. */
-static bool port_in_use(enum sim_kind kind, const struct siw_addr *addr,
-			const struct sim_host *host)
+/* Returns whether a socket of the host prevents binding to the given address and port. */
+static bool is_port_in_use(enum sim_kind kind, const struct siw_addr *addr,
+			   const struct sim_host *host)
 {
-	if (sim_sock_at(kind, addr, host, NULL))
+	if (sim_sock_find(kind, addr, host, NULL))
 		return true;
 	if (!sim_addr_is_any(addr))
 		return false;
 	for (struct siw_link *l = host->socks.next; l != &host->socks; l = l->next) {
 		const struct siw_llp_sock *sock = siw_container(l, struct siw_llp_sock, of_host);
 
-		if (is_stream(sock->kind) == is_stream(kind) &&
+		if (is_not_udp(sock->kind) == is_not_udp(kind) &&
 		    sock->local.family == addr->family && sock->local.port_be == addr->port_be)
 			return true;
 	}
 	return false;
 }
 
-static bool same_address(const struct siw_addr *a, const struct siw_addr *b)
+static bool is_same_ip_address(const struct siw_addr *a, const struct siw_addr *b)
 {
 	return !memcmp(a->v4, b->v4, 4) && !memcmp(a->v6, b->v6, 16);
 }
 
-/* both: addr is the IPv6 wildcard address and includes IPv4. */
+/*
+ * Returns whether a reservation conflicts with an address. both: addr is the IPv6 wildcard address
+ * and includes IPv4.
+ */
 static bool reservation_overlaps(const struct sim_kept *kept, const struct siw_addr *addr,
 				 bool both)
 {
@@ -653,14 +657,14 @@ static bool reservation_overlaps(const struct sim_kept *kept, const struct siw_a
 	if (kept->addr.family != addr->family)
 		return kept->addr.family == AF_INET6 ? kept->both : both;
 	return sim_addr_is_any(&kept->addr) || sim_addr_is_any(addr) ||
-	       same_address(&kept->addr, addr);
+	       is_same_ip_address(&kept->addr, addr);
 }
 
 /*
- * Returns whether the port is reserved for UDP at this address. Only UDP: several sockets may use
- * a reserved TCP port.
+ * Returns whether a port is reserved for UDP at the given address. There is no counterpart for TCP,
+ * because several sockets may use a reserved TCP port.
  */
-static bool udp_port_is_reserved(const struct siw_addr *addr, const struct sim_host *host,
+static bool is_udp_port_reserved(const struct siw_addr *addr, const struct sim_host *host,
 				 bool both)
 {
 	for (int i = 0; i < n_fds; i++) {
@@ -673,13 +677,13 @@ static bool udp_port_is_reserved(const struct siw_addr *addr, const struct sim_h
 	return false;
 }
 
-static int free_port(enum sim_kind kind, struct siw_addr *addr, const struct sim_host *host)
+static int choose_free_port(enum sim_kind kind, struct siw_addr *addr, const struct sim_host *host)
 {
-	uint32_t first = (uint32_t)(sim_random(&sim.numbers) % FREE_PORTS);
+	uint32_t first = (uint32_t)(sim_draw_random(&sim.numbers) % FREE_PORTS);
 
 	for (uint32_t i = 0; i < FREE_PORTS; i++) {
 		addr->port_be = htons((uint16_t)(FIRST_FREE_PORT + (first + i) % FREE_PORTS));
-		if (!port_is_reserved(addr->port_be) && !port_in_use(kind, addr, host))
+		if (!is_port_reserved(addr->port_be) && !is_port_in_use(kind, addr, host))
 			return 0;
 	}
 	return -EADDRINUSE;
@@ -699,11 +703,11 @@ int sim_sock_bind(struct siw_llp_sock *sock, struct siw_addr *local, bool shares
 		return -EADDRNOTAVAIL;
 	local->scope = 0;
 	if (!local->port_be)
-		rv = free_port(sock->kind, local, host);
-	else if (sock->kind == SIM_UDP && udp_port_is_reserved(local, host, false))
+		rv = choose_free_port(sock->kind, local, host);
+	else if (sock->kind == SIM_UDP && is_udp_port_reserved(local, host, false))
 		rv = -EADDRINUSE;
 	else
-		rv = !shares && port_in_use(sock->kind, local, host) ? -EADDRINUSE : 0;
+		rv = !shares && is_port_in_use(sock->kind, local, host) ? -EADDRINUSE : 0;
 	if (rv)
 		return rv;
 	sock->host = host;
@@ -734,7 +738,7 @@ void sim_sock_unbind(struct siw_llp_sock *sock)
 		sim_udp_drop_all(sock);
 }
 
-void sim_sock_drained(struct siw_llp_sock *sock)
+void sim_sock_clear_ready(struct siw_llp_sock *sock)
 {
 	if (!sock->ready)
 		return;
@@ -750,13 +754,13 @@ void siw_llp_sock_ready(struct siw_llp_sock *sock)
 	sock->ready = true;
 	siw_link_add(&sock->port->ring, &sock->ring);
 	sock->port->n_ring++;
-	sim_port_kick(sock->port);
+	sim_port_wake(sock->port);
 }
 
 void siw_llp_pause(struct siw_llp_sock *sock)
 {
 	sock->held = true;
-	sim_sock_drained(sock);
+	sim_sock_clear_ready(sock);
 }
 
 void siw_llp_resume(struct siw_llp_sock *sock)
@@ -791,7 +795,7 @@ void siw_llp_sock_due(struct siw_llp_sock *sock, uint64_t at)
 		return;
 	port->timed_due = at;
 	port->changes++;
-	sim_port_kick(port);
+	sim_port_wake(port);
 }
 
 bool siw_llp_sock_awaits_due(const struct siw_llp_sock *sock)
@@ -805,7 +809,7 @@ int siw_llp_local(struct siw_llp_sock *sock, struct siw_addr *out)
 	return 0;
 }
 
-/* ---- reserved port numbers ------------------------------------------------------------------- */
+/* ---- interfaces and their watches ------------------------------------------------------------ */
 
 int siw_llp_interfaces(struct siw_llp_interface *out, int max)
 {
@@ -829,7 +833,7 @@ int siw_llp_source_for(const struct siw_addr *dest, struct siw_addr *source)
 	return -ENETUNREACH;
 }
 
-static struct sim_host *host_named(const char *name)
+static struct sim_host *host_of_netdev(const char *name)
 {
 	for (uint32_t i = 0; i < sim.n_hosts; i++)
 		if (!strcmp(sim.hosts[i]->netif.name, name))
@@ -840,7 +844,7 @@ static struct sim_host *host_named(const char *name)
 int siw_llp_watch_open(struct siw_llp_port *port, const char *name, struct siw_io_handler *handler,
 		       struct siw_llp_watch **out)
 {
-	struct sim_host *host = host_named(name);
+	struct sim_host *host = host_of_netdev(name);
 	struct siw_llp_watch *watch;
 
 	if (!host || host->dead)
@@ -853,7 +857,7 @@ int siw_llp_watch_open(struct siw_llp_port *port, const char *name, struct siw_i
 	return 0;
 }
 
-void sim_watch_tell(struct sim_host *host, enum siw_llp_watch_change news)
+void sim_watch_report_change(struct sim_host *host, enum siw_llp_watch_change news)
 {
 	for (struct siw_link *l = host->watches.next; l != &host->watches; l = l->next) {
 		struct siw_llp_watch *watch = siw_container(l, struct siw_llp_watch, of_host);
@@ -871,7 +875,7 @@ int siw_llp_watch_read(struct siw_llp_watch *watch)
 	int news;
 
 	if (!watch->n) {
-		sim_sock_drained(&watch->sock);
+		sim_sock_clear_ready(&watch->sock);
 		return 0;
 	}
 	news = watch->queue[0];
@@ -888,18 +892,18 @@ void siw_llp_watch_close(struct siw_llp_watch *watch)
 	free(watch);
 }
 
-/* ---- what keeps a port number ---------------------------------------------------------------- */
+/* ---- port reservations ----------------------------------------------------------------------- */
 
-static bool port_not_reservable(const struct sim_kept *kept)
+static bool is_port_unreservable(const struct sim_kept *kept)
 {
 	struct siw_addr v4 = { .family = AF_INET, .port_be = kept->addr.port_be };
 
-	return port_in_use(kept->kind, &kept->addr, kept->host) ||
-	       (kept->both && port_in_use(kept->kind, &v4, kept->host)) ||
-	       (kept->kind == SIM_UDP && udp_port_is_reserved(&kept->addr, kept->host, kept->both));
+	return is_port_in_use(kept->kind, &kept->addr, kept->host) ||
+	       (kept->both && is_port_in_use(kept->kind, &v4, kept->host)) ||
+	       (kept->kind == SIM_UDP && is_udp_port_reserved(&kept->addr, kept->host, kept->both));
 }
 
-int sim_keep(enum sim_kind kind, struct siw_addr *local, bool v6_only)
+int sim_reserve_port(enum sim_kind kind, struct siw_addr *local, bool v6_only)
 {
 	bool any = sim_addr_is_any(local);
 	struct sim_kept kept = { .kind = kind,
@@ -913,12 +917,12 @@ int sim_keep(enum sim_kind kind, struct siw_addr *local, bool v6_only)
 	if (!sim.n_hosts || (!any && !kept.host))
 		return -EADDRNOTAVAIL;
 	if (!local->port_be) {
-		rv = free_port(kind, local, kept.host ? kept.host : sim.hosts[0]);
+		rv = choose_free_port(kind, local, kept.host ? kept.host : sim.hosts[0]);
 		if (rv)
 			return rv;
 	}
 	kept.addr = *local;
-	if (kept.host && port_not_reservable(&kept))
+	if (kept.host && is_port_unreservable(&kept))
 		return -EADDRINUSE;
 	fd = siw_llp_event_open();
 	if (fd >= 0) {
@@ -928,7 +932,7 @@ int sim_keep(enum sim_kind kind, struct siw_addr *local, bool v6_only)
 	return fd;
 }
 
-void sim_keep_none(const struct sim_host *host)
+void sim_release_reserved_ports(const struct sim_host *host)
 {
 	for (int i = 0; i < n_fds; i++)
 		if (fds[i] && fds[i]->kept.host == host)

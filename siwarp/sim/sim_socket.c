@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * sim/sim_socket.c - plain sockets: a program uses them to take part in the network without a
- * device. Each is one socket of llp.h on its own port, which no device polls.
+ * sim/sim_socket.c - plain sockets, with which a program takes part in the network without a
+ * device. A plain socket is a socket of llp.h on its own port, which no device polls.
  */
 #include "sim/sim_impl.h"
 
@@ -35,27 +35,27 @@ void siw_sim_socket_close(struct siw_sim_socket *socket, int reset)
 }
 
 /*
- * Returns whether the host of a UDP socket or listener has crashed: they lose their port then. For
+ * Returns whether the host of a UDP socket or listener has crashed, which unbinds the socket. For
  * connections, sim_tcp.c returns the error.
  */
-static bool plain_is_stale(const struct siw_sim_socket *socket)
+static bool plain_has_crashed_host(const struct siw_sim_socket *socket)
 {
 	return !socket->sock->stream && !socket->sock->open;
 }
 
 /*
- * Called when a call found nothing. Returns whether the call must be retried. *again: a retry
- * after `until` has already been granted.
+ * Waits after a call without a result. Returns whether the call must be retried. *again: the last
+ * retry, after `until`, has already been made.
  */
-static bool plain_wait(struct siw_sim_socket *socket, uint64_t until, bool *again)
+static bool plain_wait_before_retry(struct siw_sim_socket *socket, uint64_t until, bool *again)
 {
-	/* Clear the ready state: a socket that is already ready would not wake its waiters. */
-	sim_sock_drained(socket->sock);
+	/* A socket that is already ready would not wake its waiters. */
+	sim_sock_clear_ready(socket->sock);
 	if (*again)
 		return false;
 	sim_wait_add(&socket->port->waiters);
 	if (until > sim.now) {
-		*again = !sim_block(until);
+		*again = !sim_block_task(until);
 		return true;
 	}
 	sim_empty_poll();
@@ -85,7 +85,7 @@ int siw_sim_udp_send(struct siw_sim_socket *socket, const struct siw_addr *dest,
 {
 	struct iovec iov = { (void *)octets, length };
 
-	if (plain_is_stale(socket))
+	if (plain_has_crashed_host(socket))
 		return -ESTALE;
 	socket->sock->ecn = (uint8_t)(ecn & SIM_ECN_CE);
 	return siw_llp_udp_send(socket->sock, dest, &iov, 1);
@@ -98,10 +98,10 @@ ssize_t siw_sim_udp_recv(struct siw_sim_socket *socket, struct siw_addr *source,
 	ssize_t got;
 
 	do {
-		if (plain_is_stale(socket))
+		if (plain_has_crashed_host(socket))
 			return -ESTALE;
 		got = siw_llp_udp_recv(socket->sock, source, to, size);
-	} while (got == -EAGAIN && plain_wait(socket, until, &again));
+	} while (got == -EAGAIN && plain_wait_before_retry(socket, until, &again));
 	if (got >= 0)
 		sim_current_task()->pause = 0;
 	*ecn = socket->sock->got_ecn;
@@ -130,7 +130,7 @@ static void sock_move_to_port(struct siw_llp_sock *sock, struct siw_llp_port *to
 {
 	bool ready = sock->ready;
 
-	sim_sock_drained(sock);
+	sim_sock_clear_ready(sock);
 	siw_link_del(&sock->of_port);
 	siw_link_add(&to->socks, &sock->of_port);
 	sock->port = to;
@@ -148,10 +148,10 @@ int siw_sim_tcp_accept(struct siw_sim_socket *listener, uint64_t until, struct s
 	if (rv)
 		return rv;
 	do {
-		rv = plain_is_stale(listener)
+		rv = plain_has_crashed_host(listener)
 			     ? -ESTALE
 			     : siw_llp_tcp_accept(listener->sock, &socket->handler, &socket->sock);
-	} while (rv == -EAGAIN && plain_wait(listener, until, &again));
+	} while (rv == -EAGAIN && plain_wait_before_retry(listener, until, &again));
 	if (rv) {
 		siw_sim_socket_close(socket, 0);
 		return rv;
@@ -175,7 +175,7 @@ int siw_sim_tcp_connect(const struct siw_addr *local, const struct siw_addr *des
 	if (!rv)
 		do
 			rv = siw_llp_tcp_connected(socket->sock);
-		while (rv == -EAGAIN && plain_wait(socket, until, &again));
+		while (rv == -EAGAIN && plain_wait_before_retry(socket, until, &again));
 	if (rv)
 		siw_sim_socket_close(socket, 0);
 	else
@@ -192,7 +192,7 @@ ssize_t siw_sim_tcp_send(struct siw_sim_socket *socket, const void *octets, size
 
 	do
 		sent = siw_llp_tcp_sendv(socket->sock, &iov, 1);
-	while (sent == -EAGAIN && plain_wait(socket, until, &again));
+	while (sent == -EAGAIN && plain_wait_before_retry(socket, until, &again));
 	return sent;
 }
 
@@ -204,7 +204,7 @@ ssize_t siw_sim_tcp_recv(struct siw_sim_socket *socket, void *to, size_t size, u
 
 	do
 		got = siw_llp_tcp_recvv(socket->sock, &iov, 1);
-	while (got == -EAGAIN && plain_wait(socket, until, &again));
+	while (got == -EAGAIN && plain_wait_before_retry(socket, until, &again));
 	if (got >= 0)
 		sim_current_task()->pause = 0;
 	return got;
@@ -215,7 +215,7 @@ int siw_sim_tcp_shutdown(struct siw_sim_socket *socket)
 	return siw_llp_tcp_shutdown(socket->sock);
 }
 
-/* ---- both protocols -------------------------------------------------------------------------- */
+/* ---- functions of both protocols ------------------------------------------------------------- */
 
 void siw_sim_socket_local(struct siw_sim_socket *socket, struct siw_addr *out)
 {

@@ -1,35 +1,35 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * sim/sim_tcp.c - TCP: the functions of llp.h for streams, on segments that sim_net.c carries.
+ * sim/sim_tcp.c - the functions of llp.h for TCP, on segments that sim_net.c carries.
  *
  * The sender cuts its stream into segments, which the path's fault plan delays, loses, reorders or
- * duplicates like any packet. The receiver acknowledges every segment and names the transmission
- * that it answers, which serves as selective acknowledgement. A segment is considered lost once
+ * duplicates like any packet. The receiver acknowledges every segment together with the number of
+ * its transmission, which serves as selective acknowledgement. A segment is considered lost once
  * three segments sent after it have arrived, or after a retransmission time-out (RFC 6298, with
- * Linux's bounds). Data that arrives behind a lost segment waits at the receiver, so loss shows as
- * delay and head-of-line blocking. A congestion window (RFC 5681) and the receiver's window limit
- * the data in flight.
+ * Linux's bounds). Data that arrives after a lost segment waits at the receiver, so that loss
+ * causes delay and head-of-line blocking. A congestion window (RFC 5681) and the receiver's window
+ * limit the data in flight.
  *
- * The seed decides where the stream is cut, how much a read returns and how much a write accepts.
+ * The seed decides where the stream is cut and how many octets a read returns or a write accepts.
  *
- * Like Linux: the results of calls and their order, resets, half-closed connections, TIME-WAIT,
- * the backlog. Not simulated: keepalive, delayed acknowledgements, urgent data, detection of path
- * MTU black holes.
+ * The results of calls and their order, resets, half-closed connections, TIME-WAIT and the backlog
+ * are as in Linux. Keepalive, delayed acknowledgements, urgent data and the detection of path MTU
+ * black holes are not simulated.
  */
 #include "base/capture.h"
 #include "base/pieces.h"
 #include "sim/sim_impl.h"
 
-#define SEND_ROOM    (256u << 10) /* octets of a send buffer: a power of two */
+#define SEND_ROOM    (256u << 10) /* octets of a send buffer, a power of two */
 #define RECEIVE_ROOM (256u << 10) /* octets of a receive buffer */
 #define FIRST_ROOM   (16u << 10)  /* initial size of a send buffer */
 #define HEADS_IPV4   52		  /* octets of IPv4 and TCP headers, with the time stamp option */
 #define HEADS_IPV6   72
 #define LEAST_MSS    48
 #define FIRST_CWND   10 /* initial congestion window in segments (RFC 6928) */
-#define REORDERING   3	/* later segments received before one is considered lost (RFC 5681) */
+#define REORDERING   3	/* later segments received before a segment counts as lost (RFC 5681) */
 #define MOST_BACKLOG 4096
-#define PORT_TRIES   100 /* free ports tried, to find one without a connection to the same peer */
+#define PORT_TRIES   100 /* free ports tried to find a port without a connection to the same peer */
 
 #define MS	      1000000ull
 #define SECOND	      1000000000ull
@@ -41,7 +41,7 @@
 #define LIMIT	      (924600 * MS)  /* time-out of a connection: net.ipv4.tcp_retries2=15 */
 #define CLOSED_LIMIT  (102200 * MS)  /* time-out after close: net.ipv4.tcp_orphan_retries=8 */
 #define TIME_WAIT     (60 * SECOND)
-/* On average one of this many segments, reads or writes is cut short. */
+/* On average one in SHORT_..._IN segments, reads or writes is shortened. */
 #define SHORT_SEGMENT_IN 4
 #define SHORT_READ_IN	 8
 #define SHORT_WRITE_IN	 16
@@ -50,68 +50,68 @@ enum tcp_state {
 	CONNECTING, /* SYN-SENT */
 	ANSWERING,  /* SYN-RECEIVED */
 	OPEN,
-	CLOSED, /* also in TIME-WAIT, where it still answers segments */
+	CLOSED, /* includes TIME-WAIT, in which segments are still answered */
 };
 
-/* A segment that was sent and is not acknowledged yet, or only selectively */
+/* A sent segment that is not acknowledged, or acknowledged only selectively */
 struct sent {
 	struct siw_link link;
 	uint64_t seq, at;
-	uint64_t number; /* number of its last transmission */
-	uint32_t length; /* sequence numbers it occupies: SYN and FIN count as one */
+	uint64_t number; /* number of the segment's last transmission */
+	uint32_t length; /* number of sequence numbers; SYN and FIN count as one each */
 	uint8_t flags;
-	bool arrived; /* selectively acknowledged, while an earlier segment is not */
-	bool lost;    /* to be retransmitted */
-	bool again;   /* sent more than once, so it gives no round-trip sample */
+	bool arrived; /* the segment is acknowledged selectively */
+	bool lost;    /* the segment must be retransmitted */
+	bool again;   /* a retransmitted segment gives no round-trip sample */
 };
 
 struct sim_stream {
 	struct sim_timer timer, reset;
 	struct siw_link all;
 	struct sim_stream *next; /* link in the hash bucket */
-	bool listed;		 /* the stream is in a hash bucket, where segments find it */
-	struct siw_link queue;	 /* in its listener's list coming or waiting */
+	bool listed;		 /* the stream is in its hash bucket, where segments find it */
+	struct siw_link queue;	 /* link in the listener's list coming or waiting */
 	struct siw_llp_sock *listener;
-	struct siw_llp_sock *sock; /* NULL: the connection is not accepted yet, or closed */
+	struct siw_llp_sock *sock; /* NULL: the connection is not yet accepted, or is closed */
 	struct sim_host *host;
 	struct siw_addr local, peer;
 	uint64_t id, peer_id;
 	enum tcp_state state;
-	bool active;  /* opened by connect */
+	bool active;  /* the connection was opened by connect */
 	bool known;   /* the program knows that the connection is established */
-	bool aborted; /* close sends a reset */
-	int error;    /* error that the next call returns */
+	bool aborted; /* closing the socket sends a reset */
+	int error;    /* errno value that the next call returns */
 	struct sim_flow out_flow, in_flow;
 	/*
-	 * Sending. Octet i of the stream has the sequence number i + 1, and is at that index of the
-	 * ring, modulo its size.
+	 * Sending. Octet i of the stream has the sequence number i + 1, which is also its index in
+	 * the ring, modulo the size of the ring.
 	 */
 	uint8_t *ring;
 	uint32_t ring_room;
-	uint64_t una, nxt, end; /* first unacknowledged, next to send, next to be written */
+	uint64_t una, nxt, end; /* first unacknowledged, next to send, next to write */
 	uint64_t edge;		/* the right edge of the peer's window */
-	bool shut;		/* the sending direction is shut: a FIN follows */
-	struct siw_link flight; /* list of struct sent: segments not acknowledged yet */
+	bool shut;		/* the sending direction is shut down, and a FIN follows */
+	struct siw_link flight; /* list of struct sent, the unacknowledged segments */
 	uint64_t pipe;		/* sequence numbers in flight that are not lost */
 	uint32_t n_lost;
-	/* numbers of transmissions: the last one used; the newest one that arrived */
+	/* transmission numbers: the last number used, and the highest acknowledged number */
 	uint64_t numbers, newest;
 	uint64_t cwnd, ssthresh, recover;
 	uint64_t srtt, rttvar;
 	uint32_t backoff;
-	/* when the peer last acknowledged something, or last had nothing to acknowledge */
+	/* time at which the peer last acknowledged data or had nothing to acknowledge */
 	uint64_t progress;
 	uint64_t rto_from;
 	/* Receiving */
-	struct siw_link early; /* packets behind a gap, by sequence number */
+	struct siw_link early; /* out-of-order packets, by sequence number */
 	struct siw_link inbox;
-	uint64_t rcv_nxt, read; /* read: octets that the program has read */
+	uint64_t rcv_nxt, read; /* read: number of octets that the program has read */
 	uint32_t unread, taken; /* taken: octets already read of the inbox's first packet */
 	uint64_t told_edge;
-	bool ended; /* the peer's FIN has arrived, and all before it */
+	bool ended; /* the peer's FIN and all octets before the FIN have arrived */
 };
 
-static struct sent *sent_of_link(struct siw_link *l)
+static struct sent *sent_segment_of_link(struct siw_link *l)
 {
 	return siw_container(l, struct sent, link);
 }
@@ -131,15 +131,15 @@ static uint64_t max_u64(uint64_t a, uint64_t b)
 	return a > b ? a : b;
 }
 
-/* Returns a random length from 1 to length - 1 in one of n cases on average, otherwise length. */
-static size_t random_share(size_t length, uint64_t n)
+/* Returns a random length from 1 to length - 1 in one of n calls on average, otherwise length. */
+static size_t random_part_length(size_t length, uint64_t n)
 {
-	if (length < 2 || sim_random(&sim.tcp) % n)
+	if (length < 2 || sim_draw_random(&sim.tcp) % n)
 		return length;
-	return 1 + (size_t)(sim_random(&sim.tcp) % (length - 1));
+	return 1 + (size_t)(sim_draw_random(&sim.tcp) % (length - 1));
 }
 
-/* ---- connections by their addresses ---------------------------------------------------------- */
+/* ---- lookup of connections by address -------------------------------------------------------- */
 
 static struct sim_stream **stream_bucket(const struct siw_addr *local, const struct siw_addr *peer)
 {
@@ -157,7 +157,7 @@ static struct sim_stream *stream_find(const struct siw_addr *local, const struct
 	return s;
 }
 
-static void stream_list(struct sim_stream *s)
+static void stream_add_to_bucket(struct sim_stream *s)
 {
 	struct sim_stream **at = stream_bucket(&s->local, &s->peer);
 
@@ -166,7 +166,7 @@ static void stream_list(struct sim_stream *s)
 	s->listed = true;
 }
 
-static void stream_unlist(struct sim_stream *s)
+static void stream_remove_from_bucket(struct sim_stream *s)
 {
 	struct sim_stream **at = stream_bucket(&s->local, &s->peer);
 
@@ -200,11 +200,11 @@ static struct sim_stream *stream_new(struct sim_host *host, const struct siw_add
 	siw_link_init(&s->early);
 	siw_link_init(&s->inbox);
 	siw_link_add(&sim.streams, &s->all);
-	stream_list(s);
+	stream_add_to_bucket(s);
 	return s;
 }
 
-static void drop_packets(struct siw_link *packets)
+static void free_packets(struct siw_link *packets)
 {
 	while (!siw_link_empty(packets)) {
 		struct sim_packet *packet = packet_of_link(packets->next);
@@ -214,19 +214,19 @@ static void drop_packets(struct siw_link *packets)
 	}
 }
 
-/* Stops sending and receiving. Received octets can still be read. */
+/* Stops sending and receiving on a connection. Received octets can still be read. */
 static void stream_stop(struct sim_stream *s)
 {
 	s->state = CLOSED;
 	sim_timer_stop(&s->timer);
 	sim_timer_stop(&s->reset);
 	while (!siw_link_empty(&s->flight)) {
-		struct sent *sent = sent_of_link(s->flight.next);
+		struct sent *sent = sent_segment_of_link(s->flight.next);
 
 		siw_link_del(&sent->link);
 		free(sent);
 	}
-	drop_packets(&s->early);
+	free_packets(&s->early);
 	free(s->ring);
 	s->ring = NULL;
 	s->ring_room = 0;
@@ -237,8 +237,8 @@ static void stream_stop(struct sim_stream *s)
 static void stream_free(struct sim_stream *s)
 {
 	stream_stop(s);
-	drop_packets(&s->inbox);
-	stream_unlist(s);
+	free_packets(&s->inbox);
+	stream_remove_from_bucket(s);
 	siw_link_del(&s->queue);
 	siw_link_del(&s->all);
 	free(s);
@@ -246,7 +246,7 @@ static void stream_free(struct sim_stream *s)
 
 /* ---- readiness ------------------------------------------------------------------------------- */
 
-static bool stream_writable(const struct sim_stream *s)
+static bool is_stream_writable(const struct sim_stream *s)
 {
 	return s->state == CLOSED || (s->state == OPEN && s->end - s->una <= SEND_ROOM / 3 * 2);
 }
@@ -257,22 +257,22 @@ static void stream_notify(struct sim_stream *s)
 		siw_llp_sock_ready(s->sock);
 }
 
-static void notify_room(struct sim_stream *s)
+static void notify_if_writable(struct sim_stream *s)
 {
-	if (s->sock && s->sock->want_write && stream_writable(s))
+	if (s->sock && s->sock->want_write && is_stream_writable(s))
 		siw_llp_sock_ready(s->sock);
 }
 
 /*
- * Ends the connection after a reset or a time-out. Frees s if neither a socket nor a listener's
- * queue of established connections holds it.
+ * Ends a connection after a reset or a time-out. Frees s if s belongs neither to a socket nor to a
+ * listener's queue of established connections.
  */
 static void stream_fail(struct sim_stream *s, int error)
 {
 	bool owned = s->sock || (s->listener && s->state != ANSWERING);
 
 	stream_stop(s);
-	stream_unlist(s);
+	stream_remove_from_bucket(s);
 	s->error = error;
 	if (owned)
 		stream_notify(s);
@@ -282,19 +282,19 @@ static void stream_fail(struct sim_stream *s, int error)
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
-static uint32_t mss_of(const struct sim_stream *s)
+static uint32_t stream_mss(const struct sim_stream *s)
 {
 	struct sim_host *to = sim_host_by_addr(&s->peer);
 	uint32_t heads = s->local.family == AF_INET6 ? HEADS_IPV6 : HEADS_IPV4;
-	uint32_t mtu = to ? sim_path_known(sim_path_get(s->host, to)) : s->host->netif.mtu;
+	uint32_t mtu = to ? sim_path_known_mtu(sim_path_get(s->host, to)) : s->host->netif.mtu;
 
-	if (to && to != s->host && mtu > to->netif.mtu) /* known from the MSS in the peer's SYN */
+	if (to && to != s->host && mtu > to->netif.mtu) /* limited by the MSS in the peer's SYN */
 		mtu = to->netif.mtu;
 	mtu = (uint32_t)max_u64(mtu, heads + LEAST_MSS);
 	return (uint32_t)min_u64(mtu - heads, SIW_CAPTURE_TCP_MAX);
 }
 
-/* Copies octets out of the ring (write false) or into it (write true). */
+/* Copies octets from the ring (write false) or to the ring (write true). */
 static void ring_copy(struct sim_stream *s, uint64_t seq, uint8_t *octets, uint32_t length,
 		      bool write)
 {
@@ -312,7 +312,7 @@ static void ring_copy(struct sim_stream *s, uint64_t seq, uint8_t *octets, uint3
 	}
 }
 
-static void stream_emit(struct sim_stream *s, struct sim_segment segment, uint32_t length)
+static void stream_send_segment(struct sim_stream *s, struct sim_segment segment, uint32_t length)
 {
 	struct sim_host *to = sim_host_by_addr(&s->peer);
 	struct sim_packet *packet;
@@ -335,18 +335,18 @@ static void stream_emit(struct sim_stream *s, struct sim_segment segment, uint32
 	sim_segment_send(packet);
 }
 
-static void acknowledge(struct sim_stream *s, uint64_t number)
+static void send_ack(struct sim_stream *s, uint64_t number)
 {
-	stream_emit(s, (struct sim_segment){ .seq = s->nxt, .answers = number }, 0);
+	stream_send_segment(s, (struct sim_segment){ .seq = s->nxt, .answers = number }, 0);
 }
 
 static void send_reset(struct sim_stream *s)
 {
-	stream_emit(s, (struct sim_segment){ .flags = SIW_TCP_RST, .seq = s->nxt }, 0);
+	stream_send_segment(s, (struct sim_segment){ .flags = SIW_TCP_RST, .seq = s->nxt }, 0);
 }
 
-/* Answers a segment that belongs to no connection with a reset. */
-static void segment_refuse(const struct sim_packet *packet, struct sim_host *host)
+/* Answers a segment of an unknown connection with a reset. */
+static void refuse_segment(const struct sim_packet *packet, struct sim_host *host)
 {
 	struct sim_packet *reset;
 
@@ -365,7 +365,7 @@ static void segment_refuse(const struct sim_packet *packet, struct sim_host *hos
 	sim_segment_send(reset);
 }
 
-static void sent_transmit(struct sim_stream *s, struct sent *sent)
+static void sent_segment_transmit(struct sim_stream *s, struct sent *sent)
 {
 	uint32_t marks = !!(sent->flags & SIW_TCP_SYN) + !!(sent->flags & SIW_TCP_FIN);
 
@@ -374,13 +374,14 @@ static void sent_transmit(struct sim_stream *s, struct sent *sent)
 	sent->number = ++s->numbers;
 	sent->at = sim.now;
 	s->pipe += sent->length;
-	stream_emit(s,
-		    (struct sim_segment){
-			    .flags = sent->flags, .seq = sent->seq, .number = sent->number },
-		    sent->length - marks);
+	stream_send_segment(s,
+			    (struct sim_segment){ .flags = sent->flags,
+						  .seq = sent->seq,
+						  .number = sent->number },
+			    sent->length - marks);
 }
 
-static struct sent *sent_new(uint64_t seq, uint32_t length, uint8_t flags)
+static struct sent *sent_segment_new(uint64_t seq, uint32_t length, uint8_t flags)
 {
 	struct sent *sent = sim_alloc(sizeof(*sent));
 
@@ -390,24 +391,25 @@ static struct sent *sent_new(uint64_t seq, uint32_t length, uint8_t flags)
 	return sent;
 }
 
-static void transmit_new(struct sim_stream *s, uint32_t length, uint8_t flags)
+static void transmit_new_segment(struct sim_stream *s, uint32_t length, uint8_t flags)
 {
-	struct sent *sent = sent_new(s->nxt, length, flags);
+	struct sent *sent = sent_segment_new(s->nxt, length, flags);
 
 	if (siw_link_empty(&s->flight))
 		s->progress = s->rto_from = sim.now;
 	siw_link_add(&s->flight, &sent->link);
 	s->nxt += length;
-	sent_transmit(s, sent);
+	sent_segment_transmit(s, sent);
 }
 
-/* Retransmits a segment. Splits it first if the path MTU has shrunk below its length. */
-static void retransmit(struct sim_stream *s, struct sent *sent, uint32_t mss)
+/* Retransmits a segment, and splits the segment first if the path MTU has become too small. */
+static void retransmit_segment(struct sim_stream *s, struct sent *sent, uint32_t mss)
 {
 	uint32_t fin = !!(sent->flags & SIW_TCP_FIN);
 
 	if (sent->length > mss + fin) {
-		struct sent *rest = sent_new(sent->seq + mss, sent->length - mss, sent->flags);
+		struct sent *rest =
+			sent_segment_new(sent->seq + mss, sent->length - mss, sent->flags);
 
 		rest->again = rest->lost = true;
 		s->n_lost++;
@@ -416,17 +418,17 @@ static void retransmit(struct sim_stream *s, struct sent *sent, uint32_t mss)
 		siw_link_add(sent->link.next, &rest->link);
 	}
 	sent->again = true;
-	sent_transmit(s, sent);
+	sent_segment_transmit(s, sent);
 }
 
-static uint64_t rto_of(const struct sim_stream *s)
+static uint64_t stream_rto_ns(const struct sim_stream *s)
 {
 	uint64_t rto = s->srtt ? s->srtt + max_u64(4 * s->rttvar, LEAST_RTO) : FIRST_RTO;
 
 	return s->backoff < 20 ? min_u64(rto << s->backoff, MOST_RTO) : MOST_RTO;
 }
 
-static bool fin_is_acked(const struct sim_stream *s)
+static bool is_fin_acked(const struct sim_stream *s)
 {
 	return s->shut && s->una == s->end + 1;
 }
@@ -436,73 +438,73 @@ static void stream_arm_timer(struct sim_stream *s)
 	if (s->state == CLOSED)
 		return;
 	if (!siw_link_empty(&s->flight) || s->nxt < s->end)
-		sim_timer_set(&s->timer, max_u64(s->rto_from + rto_of(s), sim.now));
-	else if (!s->sock && fin_is_acked(s)) /* closed, in FIN-WAIT-2 */
+		sim_timer_set(&s->timer, max_u64(s->rto_from + stream_rto_ns(s), sim.now));
+	else if (!s->sock && is_fin_acked(s)) /* a closed socket in FIN-WAIT-2 */
 		sim_timer_set(&s->timer, s->rto_from + TIME_WAIT);
 	else
 		sim_timer_stop(&s->timer);
 }
 
-static void send_lost(struct sim_stream *s, uint32_t mss)
+static void retransmit_lost(struct sim_stream *s, uint32_t mss)
 {
 	for (struct siw_link *l = s->flight.next; l != &s->flight && s->n_lost; l = l->next)
-		if (sent_of_link(l)->lost && s->pipe < s->cwnd)
-			retransmit(s, sent_of_link(l), mss);
+		if (sent_segment_of_link(l)->lost && s->pipe < s->cwnd)
+			retransmit_segment(s, sent_segment_of_link(l), mss);
 }
 
-/* Sends as much as the congestion window and the peer's window permit. */
-static void stream_push(struct sim_stream *s)
+/* Sends as many octets as the congestion window and the peer's window permit. */
+static void stream_send_permitted(struct sim_stream *s)
 {
-	uint32_t mss = mss_of(s);
+	uint32_t mss = stream_mss(s);
 
 	if (s->state == OPEN) {
-		send_lost(s, mss);
+		retransmit_lost(s, mss);
 		while (s->pipe < s->cwnd && !s->n_lost && s->nxt < s->end + s->shut) {
 			uint64_t room = s->edge > s->nxt ? s->edge - s->nxt : 0;
 			uint64_t length = min_u64(min_u64(mss, s->end - s->nxt), room);
 			uint8_t flags = length ? SIW_TCP_PSH : 0;
 
-			length = random_share(length, SHORT_SEGMENT_IN);
+			length = random_part_length(length, SHORT_SEGMENT_IN);
 			if (s->shut && s->nxt + length == s->end) {
 				flags |= SIW_TCP_FIN;
 				length++;
 			}
 			if (!length)
 				break;
-			transmit_new(s, (uint32_t)length, flags);
+			transmit_new_segment(s, (uint32_t)length, flags);
 		}
 	}
 	stream_arm_timer(s);
 }
 
-/* The retransmission timer has expired. */
+/* Handles the expiry of the retransmission timer. */
 static void stream_rto_expired(struct sim_stream *s)
 {
 	s->backoff++;
 	s->rto_from = sim.now;
-	if (siw_link_empty(&s->flight)) { /* the peer's window is closed: send a window probe */
-		stream_emit(s, (struct sim_segment){ .seq = s->nxt, .probe = true }, 0);
+	if (siw_link_empty(&s->flight)) { /* the peer's window is closed, so send a window probe */
+		stream_send_segment(s, (struct sim_segment){ .seq = s->nxt, .probe = true }, 0);
 		stream_arm_timer(s);
 		return;
 	}
 	if (s->state != OPEN) { /* retransmit the SYN or SYN-ACK */
 		s->pipe = 0;
-		sent_of_link(s->flight.next)->again = true;
-		sent_transmit(s, sent_of_link(s->flight.next));
+		sent_segment_of_link(s->flight.next)->again = true;
+		sent_segment_transmit(s, sent_segment_of_link(s->flight.next));
 		stream_arm_timer(s);
 		return;
 	}
 	for (struct siw_link *l = s->flight.next; l != &s->flight; l = l->next) {
-		struct sent *sent = sent_of_link(l);
+		struct sent *sent = sent_segment_of_link(l);
 
 		s->n_lost += !sent->arrived && !sent->lost;
 		sent->lost |= !sent->arrived;
 	}
 	s->pipe = 0;
-	s->ssthresh = max_u64(s->cwnd / 2, 2 * (uint64_t)mss_of(s));
-	s->cwnd = mss_of(s);
+	s->ssthresh = max_u64(s->cwnd / 2, 2 * (uint64_t)stream_mss(s));
+	s->cwnd = stream_mss(s);
 	s->recover = s->una;
-	stream_push(s);
+	stream_send_permitted(s);
 }
 
 static uint64_t stream_timeout_ns(const struct sim_stream *s)
@@ -519,7 +521,7 @@ static void stream_timer_fire(struct sim_timer *timer)
 	struct sim_stream *s = siw_container(timer, struct sim_stream, timer);
 
 	if (s->state == CLOSED) { /* TIME-WAIT is over */
-		stream_unlist(s);
+		stream_remove_from_bucket(s);
 		if (!s->sock && !s->listener)
 			stream_free(s);
 	} else if (siw_link_empty(&s->flight) && s->nxt >= s->end) {
@@ -549,7 +551,7 @@ static void stream_sample_rtt(struct sim_stream *s, const struct sent *sent)
 	s->srtt = max_u64((7 * s->srtt + rtt) / 8, 1);
 }
 
-static void mark_arrived(struct sim_stream *s, struct sent *sent)
+static void mark_segment_arrived(struct sim_stream *s, struct sent *sent)
 {
 	if (sent->arrived)
 		return;
@@ -563,14 +565,14 @@ static void mark_arrived(struct sim_stream *s, struct sent *sent)
 	stream_sample_rtt(s, sent);
 }
 
-static void grow_window(struct sim_stream *s, uint64_t octets)
+static void grow_congestion_window(struct sim_stream *s, uint64_t octets)
 {
 	if (s->una < s->recover)
 		return;
 	if (s->cwnd < s->ssthresh)
 		s->cwnd += octets;
 	else
-		s->cwnd += max_u64(mss_of(s) * octets / s->cwnd, 1);
+		s->cwnd += max_u64(stream_mss(s) * octets / s->cwnd, 1);
 	s->cwnd = min_u64(s->cwnd, 2 * (uint64_t)SEND_ROOM);
 }
 
@@ -579,26 +581,26 @@ static void handle_cumulative_ack(struct sim_stream *s, uint64_t ack)
 	uint64_t octets = ack - s->una;
 
 	while (!siw_link_empty(&s->flight)) {
-		struct sent *sent = sent_of_link(s->flight.next);
+		struct sent *sent = sent_segment_of_link(s->flight.next);
 
 		if (sent->seq + sent->length > ack)
 			break;
-		mark_arrived(s, sent);
+		mark_segment_arrived(s, sent);
 		siw_link_del(&sent->link);
 		free(sent);
 	}
 	s->una = ack;
 	s->backoff = 0;
 	s->progress = s->rto_from = sim.now;
-	grow_window(s, octets);
+	grow_congestion_window(s, octets);
 }
 
-static void find_lost(struct sim_stream *s)
+static void mark_lost_segments(struct sim_stream *s)
 {
 	bool any = false;
 
 	for (struct siw_link *l = s->flight.next; l != &s->flight; l = l->next) {
-		struct sent *sent = sent_of_link(l);
+		struct sent *sent = sent_segment_of_link(l);
 
 		if (sent->arrived || sent->lost || sent->number + REORDERING > s->newest)
 			continue;
@@ -607,7 +609,7 @@ static void find_lost(struct sim_stream *s)
 		s->n_lost++;
 	}
 	if (any && s->una >= s->recover) {
-		s->cwnd = s->ssthresh = max_u64(s->cwnd / 2, 2 * (uint64_t)mss_of(s));
+		s->cwnd = s->ssthresh = max_u64(s->cwnd / 2, 2 * (uint64_t)stream_mss(s));
 		s->recover = s->nxt;
 	}
 }
@@ -615,22 +617,22 @@ static void find_lost(struct sim_stream *s)
 static void handle_ack(struct sim_stream *s, const struct sim_segment *segment)
 {
 	if (segment->edge > s->edge && siw_link_empty(&s->flight))
-		s->backoff = 0; /* backoff of window probes */
+		s->backoff = 0; /* end the backoff of window probes */
 	s->edge = max_u64(s->edge, segment->edge);
 	if (segment->ack > s->una && segment->ack <= s->nxt)
 		handle_cumulative_ack(s, segment->ack);
-	if (siw_link_empty(&s->flight)) { /* the segment answers window probes */
+	if (siw_link_empty(&s->flight)) { /* the segment is an answer to a window probe */
 		s->progress = sim.now;
 		return;
 	}
 	if (!segment->answers)
 		return;
 	for (struct siw_link *l = s->flight.next; l != &s->flight; l = l->next)
-		if (sent_of_link(l)->number == segment->answers) {
-			mark_arrived(s, sent_of_link(l));
+		if (sent_segment_of_link(l)->number == segment->answers) {
+			mark_segment_arrived(s, sent_segment_of_link(l));
 			break;
 		}
-	find_lost(s);
+	mark_lost_segments(s);
 }
 
 /* ---- opening and closing --------------------------------------------------------------------- */
@@ -638,17 +640,17 @@ static void handle_ack(struct sim_stream *s, const struct sim_segment *segment)
 static void send_syn(struct sim_stream *s, enum tcp_state state)
 {
 	s->state = state;
-	transmit_new(s, 1, SIW_TCP_SYN);
+	transmit_new_segment(s, 1, SIW_TCP_SYN);
 	stream_arm_timer(s);
 }
 
-static void stream_opened(struct sim_stream *s)
+static void stream_set_established(struct sim_stream *s)
 {
 	struct siw_llp_sock *listener = s->listener;
 
 	s->state = OPEN;
-	s->cwnd = FIRST_CWND * (uint64_t)mss_of(s);
-	sim_trace(SIM_CONNECTED, &s->local, &s->peer, s->id, NULL);
+	s->cwnd = FIRST_CWND * (uint64_t)stream_mss(s);
+	sim_trace_event(SIM_CONNECTED, &s->local, &s->peer, s->id, NULL);
 	sim.stats.connections += s->active;
 	stream_notify(s);
 	if (!listener)
@@ -660,17 +662,17 @@ static void stream_opened(struct sim_stream *s)
 		siw_llp_sock_ready(listener);
 }
 
-static void handle_first_syn(struct sim_packet *packet, struct sim_host *host)
+static void handle_syn_for_listener(struct sim_packet *packet, struct sim_host *host)
 {
-	struct siw_llp_sock *listener = sim_sock_at(SIM_LISTENER, &packet->to, host, NULL);
+	struct siw_llp_sock *listener = sim_sock_find(SIM_LISTENER, &packet->to, host, NULL);
 	struct sim_stream *s;
 
 	if (!listener || listener->kind != SIM_LISTENER || host->dead) {
 		sim.stats.refused++;
-		segment_refuse(packet, host);
+		refuse_segment(packet, host);
 		return;
 	}
-	/* like Linux, drop the SYN: the peer retransmits it */
+	/* As Linux does, drop the SYN, which the peer retransmits. */
 	if (listener->n_waiting > listener->backlog) {
 		sim.stats.overflowed++;
 		return;
@@ -691,43 +693,43 @@ static void handle_syn(struct sim_stream *s, const struct sim_segment *segment)
 		s->rcv_nxt = 1;
 		s->state = ANSWERING;
 		handle_ack(s, segment);
-		stream_opened(s);
-		acknowledge(s, segment->number);
-		stream_push(s);
+		stream_set_established(s);
+		send_ack(s, segment->number);
+		stream_send_permitted(s);
 		return;
 	}
-	/* A simultaneous open (RFC 9293 section 3.5). */
+	/* Both ends have sent a SYN: a simultaneous open (RFC 9293 section 3.5). */
 	s->peer_id = segment->from;
 	s->edge = segment->edge;
 	s->rcv_nxt = 1;
 	s->state = ANSWERING;
 	s->pipe = 0;
-	sent_transmit(s, sent_of_link(s->flight.next));
+	sent_segment_transmit(s, sent_segment_of_link(s->flight.next));
 }
 
 /*
- * Closes the connection if both directions have ended. by_fin: the peer's FIN arrived last.
- * Otherwise the acknowledgement of our FIN did, and there is no TIME-WAIT. Frees s if no socket
- * holds it.
+ * Closes a connection if both directions have ended. by_fin: the peer's FIN arrived last. Otherwise
+ * the acknowledgement of the local FIN arrived last, and there is no TIME-WAIT. Frees s if s
+ * belongs to no socket.
  */
-static void close_if_ended(struct sim_stream *s, bool by_fin)
+static void close_if_both_ended(struct sim_stream *s, bool by_fin)
 {
-	if (s->state != OPEN || !s->ended || !fin_is_acked(s))
+	if (s->state != OPEN || !s->ended || !is_fin_acked(s))
 		return;
 	stream_stop(s);
-	notify_room(s);
+	notify_if_writable(s);
 	if (by_fin) {
 		sim_timer_set(&s->timer, sim.now + TIME_WAIT);
 		return;
 	}
-	stream_unlist(s);
+	stream_remove_from_bucket(s);
 	if (!s->sock && !s->listener)
 		stream_free(s);
 }
 
 static void handle_reset(struct sim_stream *s)
 {
-	if (s->state == CLOSED) { /* in TIME-WAIT: the reset ends it */
+	if (s->state == CLOSED) { /* a reset ends TIME-WAIT */
 		sim_timer_set(&s->timer, sim.now);
 		return;
 	}
@@ -736,14 +738,14 @@ static void handle_reset(struct sim_stream *s)
 
 /* ---- receiving ------------------------------------------------------------------------------- */
 
-static uint32_t segment_span(const struct sim_packet *packet)
+static uint32_t segment_sequence_length(const struct sim_packet *packet)
 {
 	uint8_t flags = packet->segment.flags;
 
 	return packet->length + !!(flags & SIW_TCP_SYN) + !!(flags & SIW_TCP_FIN);
 }
 
-/* Adds the packet to the out-of-order packets, sorted by sequence number. */
+/* Adds a packet to the out-of-order packets, sorted by sequence number. */
 static void add_early_packet(struct sim_stream *s, struct sim_packet *packet)
 {
 	struct siw_link *l = s->early.prev;
@@ -753,12 +755,12 @@ static void add_early_packet(struct sim_stream *s, struct sim_packet *packet)
 	siw_link_add(l->next, &packet->link);
 }
 
-/* Moves packets without a gap in front of them to the inbox. */
-static void close_gap(struct sim_stream *s)
+/* Moves the out-of-order packets that have become the next in order to the inbox. */
+static void move_in_order_to_inbox(struct sim_stream *s)
 {
 	while (!siw_link_empty(&s->early)) {
 		struct sim_packet *packet = packet_of_link(s->early.next);
-		uint64_t behind = packet->segment.seq + segment_span(packet), skip;
+		uint64_t behind = packet->segment.seq + segment_sequence_length(packet), skip;
 
 		if (packet->segment.seq > s->rcv_nxt)
 			return;
@@ -783,69 +785,69 @@ static void close_gap(struct sim_stream *s)
 	}
 }
 
-/* Handles a segment with octets or a FIN. Returns false if the caller still owns the packet. */
+/* Handles a segment with octets or a FIN. Returns whether it took ownership of the packet. */
 static bool handle_data(struct sim_stream *s, struct sim_packet *packet)
 {
-	uint64_t behind = packet->segment.seq + segment_span(packet),
+	uint64_t behind = packet->segment.seq + segment_sequence_length(packet),
 		 number = packet->segment.number;
 	uint32_t unread = s->unread;
 	bool ended = s->ended;
 
 	if (behind <= s->rcv_nxt || behind > 2 + s->read + RECEIVE_ROOM) {
-		acknowledge(s, number);
+		send_ack(s, number);
 		return false;
 	}
-	/* data for a closed socket: reset the connection */
+	/* Data for a closed socket resets the connection. */
 	if (!s->sock && !s->listener && packet->length) {
 		send_reset(s);
 		stream_fail(s, ECONNRESET);
 		return false;
 	}
 	add_early_packet(s, packet);
-	close_gap(s);
-	acknowledge(s, number);
+	move_in_order_to_inbox(s);
+	send_ack(s, number);
 	if (s->sock && ((s->unread > unread && !s->sock->held) || s->ended != ended))
 		siw_llp_sock_ready(s->sock);
 	if (s->ended != ended)
-		close_if_ended(s, true);
+		close_if_both_ended(s, true);
 	return true;
 }
 
 /*
- * Handles a segment of this connection other than its first SYN. Returns true if it took ownership
- * of the packet, false if the caller has to free it.
+ * Handles a segment of a known connection other than the first SYN. Returns true if the function
+ * took ownership of the packet, false if the caller has to free the packet.
  */
 static bool handle_segment(struct sim_stream *s, struct sim_packet *packet)
 {
 	const struct sim_segment segment = packet->segment;
 	uint64_t una = s->una;
 
-	if (s->state == CLOSED) { /* TIME-WAIT: the last acknowledgement was lost */
-		if (segment_span(packet))
-			acknowledge(s, segment.number);
+	if (s->state == CLOSED) { /* in TIME-WAIT, the last acknowledgement was lost */
+		if (segment_sequence_length(packet))
+			send_ack(s, segment.number);
 		return false;
 	}
 	handle_ack(s, &segment);
 	if (s->state == ANSWERING && s->una)
-		stream_opened(s);
+		stream_set_established(s);
 	if (s->state != OPEN)
 		return false;
-	stream_push(s);
+	stream_send_permitted(s);
 	if (s->una != una) {
-		notify_room(s);
-		if (s->ended && fin_is_acked(s)) {
-			close_if_ended(s, false);
+		notify_if_writable(s);
+		if (s->ended && is_fin_acked(s)) {
+			close_if_both_ended(s, false);
 			return false;
 		}
 	}
 	if (segment.probe || segment.flags & SIW_TCP_SYN)
-		acknowledge(s, segment.number);
-	else if (segment_span(packet))
+		send_ack(s, segment.number);
+	else if (segment_sequence_length(packet))
 		return handle_data(s, packet);
 	return false;
 }
 
-void sim_tcp_arrive(struct sim_packet *packet, struct sim_host *host)
+void sim_tcp_deliver(struct sim_packet *packet, struct sim_host *host)
 {
 	const struct sim_segment *segment = &packet->segment;
 	struct sim_stream *s = stream_find(&packet->to, &packet->from);
@@ -856,7 +858,7 @@ void sim_tcp_arrive(struct sim_packet *packet, struct sim_host *host)
 	/* A SYN of a new connection replaces a connection in TIME-WAIT. */
 	if (s && syn && s->state == CLOSED && segment->from != s->peer_id) {
 		sim_timer_stop(&s->timer);
-		stream_unlist(s);
+		stream_remove_from_bucket(s);
 		if (!s->sock && !s->listener)
 			stream_free(s);
 		s = NULL;
@@ -866,19 +868,19 @@ void sim_tcp_arrive(struct sim_packet *packet, struct sim_host *host)
 		if (ours)
 			handle_reset(s);
 	} else if (!s && syn && !(segment->flags & SIW_TCP_ACK)) {
-		handle_first_syn(packet, host);
+		handle_syn_for_listener(packet, host);
 	} else if (s && syn && s->state == CONNECTING && (ours || !segment->to)) {
 		handle_syn(s, segment);
 	} else if (ours && syn && s->state == ANSWERING && !segment->to) {
-		s->pipe = 0; /* the answer to the peer's SYN was lost */
-		sent_transmit(s, sent_of_link(s->flight.next));
+		s->pipe = 0; /* the SYN-ACK was lost */
+		sent_segment_transmit(s, sent_segment_of_link(s->flight.next));
 	} else if (ours) {
 		if (handle_segment(s, packet))
 			return;
 	} else if (s && syn && s->state != CONNECTING) {
-		acknowledge(s, 0); /* the peer has forgotten the connection and will reset it */
+		send_ack(s, 0); /* the peer, which does not know the connection, resets it */
 	} else {
-		segment_refuse(packet, host);
+		refuse_segment(packet, host);
 	}
 	sim_packet_free(packet);
 }
@@ -889,7 +891,7 @@ static void reset_timer_fire(struct sim_timer *timer)
 
 	siw_count(SIW_COUNTER_fault_reset, 1);
 	send_reset(s);
-	drop_packets(&s->inbox);
+	free_packets(&s->inbox);
 	s->unread = 0;
 	stream_fail(s, ECONNRESET);
 }
@@ -898,7 +900,7 @@ static void reset_timer_fire(struct sim_timer *timer)
 
 int siw_llp_tcp_reserve(struct siw_addr *local, bool v6_only)
 {
-	return sim_keep(SIM_LISTENER, local, v6_only);
+	return sim_reserve_port(SIM_LISTENER, local, v6_only);
 }
 
 int siw_llp_tcp_listen(struct siw_llp_port *port, const struct siw_addr *local, int backlog,
@@ -944,7 +946,7 @@ int siw_llp_tcp_accept(struct siw_llp_sock *listener, struct siw_io_handler *han
 	struct sim_stream *s;
 
 	if (siw_link_empty(&listener->waiting)) {
-		sim_sock_drained(listener);
+		sim_sock_clear_ready(listener);
 		return -EAGAIN;
 	}
 	s = siw_container(listener->waiting.next, struct sim_stream, queue);
@@ -952,7 +954,7 @@ int siw_llp_tcp_accept(struct siw_llp_sock *listener, struct siw_io_handler *han
 	listener->n_waiting--;
 	sock = sim_alloc(sizeof(*sock));
 	sim_sock_init(sock, listener->port, SIM_STREAM_SOCK, handler);
-	/* The socket is not bound; it uses the listener's port. */
+	/* The accepted socket is not bound, because it uses the listener's port. */
 	sock->host = s->host;
 	sock->local = s->local;
 	sock->stream = s;
@@ -967,7 +969,7 @@ int siw_llp_tcp_accept(struct siw_llp_sock *listener, struct siw_io_handler *han
 
 /* ---- connecting ------------------------------------------------------------------------------ */
 
-static const struct siw_addr *own_addr(const struct sim_host *host, uint16_t family)
+static const struct siw_addr *host_first_addr(const struct sim_host *host, uint16_t family)
 {
 	for (uint32_t i = 0; i < host->netif.n_addrs; i++)
 		if (host->netif.addrs[i].family == family)
@@ -975,15 +977,16 @@ static const struct siw_addr *own_addr(const struct sim_host *host, uint16_t fam
 	return NULL;
 }
 
-/* Stores the source address for connections from the host to dest in *local. */
-static int choose_source(struct sim_host *host, const struct siw_addr *dest, struct siw_addr *local)
+/* Stores the source address for connections from a host to dest in *local. */
+static int choose_source_addr(struct sim_host *host, const struct siw_addr *dest,
+			      struct siw_addr *local)
 {
 	const struct siw_addr *own;
 	uint16_t port_be = local->port_be;
 
 	if (!host)
 		return -ENETUNREACH;
-	own = sim_host_by_addr(dest) == host ? dest : own_addr(host, dest->family);
+	own = sim_host_by_addr(dest) == host ? dest : host_first_addr(host, dest->family);
 	if (!own)
 		return -ENETUNREACH;
 	*local = *own;
@@ -992,11 +995,11 @@ static int choose_source(struct sim_host *host, const struct siw_addr *dest, str
 }
 
 /*
- * Binds the socket to *local for a connection to dest (NULL: to the socket itself), and stores the
+ * Binds a socket to *local for a connection to dest (NULL: to the socket itself), and stores the
  * addresses of both ends. Returns 0, -EADDRINUSE or -EADDRNOTAVAIL.
  */
-static int bind_pair(struct siw_llp_sock *sock, const struct siw_addr *dest, struct siw_addr *local,
-		     struct siw_addr *peer)
+static int bind_address_pair(struct siw_llp_sock *sock, const struct siw_addr *dest,
+			     struct siw_addr *local, struct siw_addr *peer)
 {
 	bool any_port = !local->port_be;
 
@@ -1006,7 +1009,7 @@ static int bind_pair(struct siw_llp_sock *sock, const struct siw_addr *dest, str
 		if (rv)
 			return rv;
 		*peer = dest ? *dest : *local;
-		if (sim_addr_is_any(peer)) { /* like Linux: the wildcard address means this host */
+		if (sim_addr_is_any(peer)) { /* as in Linux, the wildcard address means this host */
 			*peer = *local;
 			peer->port_be = dest ? dest->port_be : local->port_be;
 		}
@@ -1014,7 +1017,7 @@ static int bind_pair(struct siw_llp_sock *sock, const struct siw_addr *dest, str
 		if (!stream_find(local, peer))
 			return 0;
 		/*
-		 * Another connection uses this pair of addresses: in TIME-WAIT, or accepted by a
+		 * Another connection uses the pair of addresses, in TIME-WAIT or accepted by a
 		 * listener.
 		 */
 		if (!any_port)
@@ -1025,7 +1028,7 @@ static int bind_pair(struct siw_llp_sock *sock, const struct siw_addr *dest, str
 	return -EADDRNOTAVAIL;
 }
 
-/* Connects a socket to dest; NULL: to itself. */
+/* Opens a socket and connects the socket to dest; NULL: to itself. */
 static int connect_stream(struct siw_llp_port *port, const struct siw_addr *dest,
 			  struct siw_addr local, struct siw_io_handler *handler,
 			  struct siw_llp_sock **out)
@@ -1035,7 +1038,7 @@ static int connect_stream(struct siw_llp_port *port, const struct siw_addr *dest
 	int rv;
 
 	sim_sock_init(sock, port, SIM_STREAM_SOCK, handler);
-	rv = bind_pair(sock, dest, &local, &peer);
+	rv = bind_address_pair(sock, dest, &local, &peer);
 	if (rv) {
 		sim_sock_fini(sock);
 		free(sock);
@@ -1065,7 +1068,7 @@ int siw_llp_tcp_connect(struct siw_llp_port *port, const struct siw_addr *dest,
 	if (siw_addr_is_group(dest))
 		return -ENETUNREACH;
 	if (sim_addr_is_any(&local))
-		rv = choose_source(port->host, dest, &local);
+		rv = choose_source_addr(port->host, dest, &local);
 	return rv ? rv : connect_stream(port, dest, local, handler, out);
 }
 
@@ -1073,7 +1076,7 @@ int siw_llp_tcp_connect_itself(struct siw_llp_port *port, const struct siw_addr 
 			       struct siw_io_handler *handler, struct siw_llp_sock **out)
 {
 	struct siw_addr own = *local;
-	int rv = sim_addr_is_any(local) ? choose_source(port->host, local, &own) : 0;
+	int rv = sim_addr_is_any(local) ? choose_source_addr(port->host, local, &own) : 0;
 
 	return rv ? rv : connect_stream(port, NULL, own, handler, out);
 }
@@ -1085,11 +1088,11 @@ int siw_llp_tcp_connected(struct siw_llp_sock *sock)
 	if (s->known)
 		return 0;
 	if (s->error) {
-		sim_sock_drained(sock);
+		sim_sock_clear_ready(sock);
 		return -s->error;
 	}
 	if (s->state != OPEN) {
-		sim_sock_drained(sock);
+		sim_sock_clear_ready(sock);
 		return -EAGAIN;
 	}
 	s->known = true;
@@ -1098,12 +1101,12 @@ int siw_llp_tcp_connected(struct siw_llp_sock *sock)
 
 void siw_llp_tcp_tos(struct siw_llp_sock *sock, int tos)
 {
-	(void)sock, (void)tos; /* the simulated network ignores it */
+	(void)sock, (void)tos; /* the simulated network ignores the type of service */
 }
 
 /* ---- reading and writing --------------------------------------------------------------------- */
 
-static int pop_error(struct sim_stream *s, int otherwise)
+static int take_pending_error(struct sim_stream *s, int otherwise)
 {
 	int error = s->error ? s->error : otherwise;
 
@@ -1112,10 +1115,10 @@ static int pop_error(struct sim_stream *s, int otherwise)
 }
 
 /*
- * Returns how many octets this call may move according to the path's fault plan; 0: the plan has
- * reset the connection.
+ * Returns the number of octets that a call may move according to the path's fault plan; 0: the plan
+ * has reset the connection.
  */
-static size_t stream_plan_share(struct sim_stream *s, bool sends, size_t length)
+static size_t stream_plan_allowance(struct sim_stream *s, bool sends, size_t length)
 {
 	struct sim_host *peer = sim_host_by_addr(&s->peer);
 	size_t planned;
@@ -1136,8 +1139,8 @@ static size_t stream_plan_share(struct sim_stream *s, bool sends, size_t length)
 	return planned;
 }
 
-/* Makes room in the ring for `more` octets. */
-static void grow_ring(struct sim_stream *s, size_t more)
+/* Grows the send ring so that `more` octets fit. */
+static void grow_send_ring(struct sim_stream *s, size_t more)
 {
 	uint64_t from = max_u64(s->una, 1);
 	size_t need = (size_t)(s->end - from) + more;
@@ -1162,13 +1165,13 @@ static void grow_ring(struct sim_stream *s, size_t more)
 	s->ring_room = room;
 }
 
-/* Copies the program's octets into the ring. Returns 0 or -EFAULT. */
-static int write_ring(struct sim_stream *s, const struct iovec *iov, size_t length)
+/* Copies the program's octets into the send ring. Returns 0 or -EFAULT. */
+static int copy_to_send_ring(struct sim_stream *s, const struct iovec *iov, size_t length)
 {
 	uint64_t seq = s->end;
 	size_t left = length;
 
-	grow_ring(s, length);
+	grow_send_ring(s, length);
 	for (; left; iov++) {
 		size_t done = 0, here = min_u64(iov->iov_len, left);
 
@@ -1187,7 +1190,7 @@ static int write_ring(struct sim_stream *s, const struct iovec *iov, size_t leng
 	return 0;
 }
 
-static ssize_t send_failed(int rv)
+static ssize_t count_send_error(int rv)
 {
 	siw_count(SIW_COUNTER_send_errors, 1);
 	return rv;
@@ -1200,26 +1203,26 @@ ssize_t siw_llp_tcp_sendv(struct siw_llp_sock *sock, const struct iovec *iov, in
 	uint64_t room;
 
 	if (s->error || s->shut || s->state == CLOSED)
-		return send_failed(pop_error(s, EPIPE));
+		return count_send_error(take_pending_error(s, EPIPE));
 	room = s->state == OPEN ? SEND_ROOM - (s->end - s->una) : 0;
 	if (!room) {
 		sock->want_write = true;
 		siw_count(SIW_COUNTER_tx_eagain, 1);
 		return -EAGAIN;
 	}
-	length = stream_plan_share(s, true, min_u64(all, room));
+	length = stream_plan_allowance(s, true, min_u64(all, room));
 	if (all && !length)
-		return send_failed(pop_error(s, ECONNRESET));
-	length = random_share(length, SHORT_WRITE_IN);
-	if (write_ring(s, iov, length))
-		return send_failed(-EFAULT);
+		return count_send_error(take_pending_error(s, ECONNRESET));
+	length = random_part_length(length, SHORT_WRITE_IN);
+	if (copy_to_send_ring(s, iov, length))
+		return count_send_error(-EFAULT);
 	s->out_flow.state.octets += length;
-	stream_push(s);
+	stream_send_permitted(s);
 	return (ssize_t)length;
 }
 
-/* Copies received octets to the program. Returns 0 or -EFAULT. */
-static int read_inbox(const struct sim_stream *s, const struct iovec *iov, size_t length)
+/* Copies received octets to the program's buffers. Returns 0 or -EFAULT. */
+static int copy_from_inbox(const struct sim_stream *s, const struct iovec *iov, size_t length)
 {
 	struct siw_link *l = s->inbox.next;
 	size_t from = s->taken, to = 0;
@@ -1245,7 +1248,7 @@ static int read_inbox(const struct sim_stream *s, const struct iovec *iov, size_
 	return 0;
 }
 
-static void drop_read(struct sim_stream *s, size_t length)
+static void consume_read_octets(struct sim_stream *s, size_t length)
 {
 	s->unread -= (uint32_t)length;
 	s->read += length;
@@ -1260,12 +1263,12 @@ static void drop_read(struct sim_stream *s, size_t length)
 	}
 	s->taken = (uint32_t)length;
 	/*
-	 * Like Linux: send no window update before the window has grown by a quarter of the
+	 * As Linux does, send a window update only when the window has grown by a quarter of the
 	 * buffer.
 	 */
 	if (s->state == OPEN && !s->ended &&
 	    1 + s->read + RECEIVE_ROOM - s->told_edge >= RECEIVE_ROOM / 4)
-		acknowledge(s, 0);
+		send_ack(s, 0);
 }
 
 ssize_t siw_llp_tcp_recvv(struct siw_llp_sock *sock, const struct iovec *iov, int n)
@@ -1274,25 +1277,25 @@ ssize_t siw_llp_tcp_recvv(struct siw_llp_sock *sock, const struct iovec *iov, in
 	size_t length = min_u64(siw_iov_octets(iov, n), s->unread);
 
 	if (length)
-		length = stream_plan_share(s, false, length);
+		length = stream_plan_allowance(s, false, length);
 	if (s->unread && length) {
-		length = random_share(length, SHORT_READ_IN);
-		if (read_inbox(s, iov, length))
+		length = random_part_length(length, SHORT_READ_IN);
+		if (copy_from_inbox(s, iov, length))
 			return -EFAULT;
-		drop_read(s, length);
+		consume_read_octets(s, length);
 		return (ssize_t)length;
 	}
 	if (s->unread && s->state == OPEN)
 		return 0; /* iov has room for no octet */
-	sim_sock_drained(sock);
+	sim_sock_clear_ready(sock);
 	if (s->error && !s->ended)
-		return pop_error(s, 0);
+		return take_pending_error(s, 0);
 	return s->ended || s->state == CLOSED ? 0 : -EAGAIN;
 }
 
 int siw_llp_tcp_emss(struct siw_llp_sock *sock)
 {
-	return (int)mss_of(sock->stream);
+	return (int)stream_mss(sock->stream);
 }
 
 bool siw_llp_tcp_is_closed(struct siw_llp_sock *sock)
@@ -1306,12 +1309,12 @@ int siw_llp_tcp_shutdown(struct siw_llp_sock *sock)
 
 	if (s->state == CLOSED)
 		return -ENOTCONN;
-	if (s->state == CONNECTING) { /* like Linux: shutdown ends the connection attempt */
+	if (s->state == CONNECTING) { /* as in Linux, shutdown ends the connection attempt */
 		stream_fail(s, 0);
 		return 0;
 	}
 	s->shut = true;
-	stream_push(s);
+	stream_send_permitted(s);
 	return 0;
 }
 
@@ -1336,7 +1339,7 @@ static void close_stream(struct sim_stream *s)
 {
 	s->sock = NULL;
 	if (s->state == CLOSED && s->listed) { /* TIME-WAIT continues without the socket */
-		drop_packets(&s->inbox);
+		free_packets(&s->inbox);
 		s->unread = 0;
 		return;
 	}
@@ -1352,7 +1355,7 @@ static void close_stream(struct sim_stream *s)
 	s->shut = true;
 	if (siw_link_empty(&s->flight))
 		s->rto_from = sim.now;
-	stream_push(s);
+	stream_send_permitted(s);
 }
 
 void siw_llp_close(struct siw_llp_sock *sock)
@@ -1370,20 +1373,20 @@ void siw_llp_close(struct siw_llp_sock *sock)
 void siw_llp_want_write(struct siw_llp_sock *sock, bool want)
 {
 	sock->want_write = want;
-	if (want && !sock->room.place && (!sock->stream || stream_writable(sock->stream)))
+	if (want && !sock->room.place && (!sock->stream || is_stream_writable(sock->stream)))
 		siw_llp_sock_ready(sock);
 }
 
 /*
- * Closes the stream of a killed process. The socket gets a stream that has been reset, for later
- * calls.
+ * Closes the stream of a killed process. The socket gets a substitute stream, on which later calls
+ * fail with ECONNRESET.
  */
-static void close_of_killed(struct sim_stream *s)
+static void close_stream_of_killed(struct sim_stream *s)
 {
 	struct siw_llp_sock *sock = s->sock;
 	struct sim_stream *rest = stream_new(s->host, &s->local, &s->peer);
 
-	stream_unlist(rest);
+	stream_remove_from_bucket(rest);
 	rest->state = CLOSED;
 	rest->error = ECONNRESET;
 	rest->sock = sock;
@@ -1392,7 +1395,7 @@ static void close_of_killed(struct sim_stream *s)
 	siw_llp_sock_ready(sock);
 }
 
-void sim_tcp_crash(const struct sim_host *host)
+void sim_tcp_close_host(const struct sim_host *host)
 {
 	struct siw_link *next;
 
@@ -1403,7 +1406,7 @@ void sim_tcp_crash(const struct sim_host *host)
 		if (s->host != host || s->state == CLOSED)
 			continue;
 		if (s->sock) {
-			close_of_killed(s);
+			close_stream_of_killed(s);
 		} else if (s->listener) {
 			send_reset(s);
 			stream_fail(s, ECONNRESET);
@@ -1411,7 +1414,7 @@ void sim_tcp_crash(const struct sim_host *host)
 	}
 }
 
-void sim_tcp_close(void)
+void sim_tcp_free_streams(void)
 {
 	while (!siw_link_empty(&sim.streams))
 		stream_free(siw_container(sim.streams.next, struct sim_stream, all));

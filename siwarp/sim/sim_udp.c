@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* sim/sim_udp.c - UDP sockets: the functions of llp.h, on the datagrams of sim_net.c. */
+/* sim/sim_udp.c - the functions of llp.h for UDP sockets, on the datagrams of sim_net.c. */
 #include <stdio.h>
 
 #include "base/settings.h"
@@ -8,7 +8,7 @@
 #define IPV4_HEAD 20
 #define IPV6_HEAD 40
 #define UDP_HEAD  8
-/* a socket receives in batches after this many consecutive datagrams, as llp_udp_dense.c */
+/* consecutive datagrams after which a socket receives in batches, as in llp_udp_dense.c */
 #define DENSE	  32
 #define TRAIN	  64  /* maximum number of datagrams in a batch */
 #define MOST_HELD 256 /* maximum number of ICMP messages that a socket queues */
@@ -33,10 +33,10 @@ int siw_llp_udp_open(struct siw_llp_port *port, const struct siw_addr *local,
 
 int siw_llp_udp_reserve(struct siw_addr *local, bool v6_only)
 {
-	return sim_keep(SIM_UDP, local, v6_only);
+	return sim_reserve_port(SIM_UDP, local, v6_only);
 }
 
-/* Always fails: a descriptor of the program is not a simulated socket. */
+/* Always fails, because a descriptor of the program is not a simulated socket. */
 int siw_llp_udp_adopt(struct siw_llp_port *port, int fd, struct siw_io_handler *handler,
 		      struct siw_llp_sock **out)
 {
@@ -64,7 +64,7 @@ int siw_llp_udp_join(struct siw_llp_port *port, const struct siw_addr *group, co
 		return -EINVAL;
 	if (!host)
 		return -ENODEV;
-	if (sim_sock_at(SIM_UDP, &any, host, NULL))
+	if (sim_sock_find(SIM_UDP, &any, host, NULL))
 		return -EADDRINUSE;
 	sock = sim_alloc(sizeof(*sock));
 	sim_sock_init(sock, port, SIM_UDP, handler);
@@ -90,7 +90,7 @@ int siw_llp_udp_group_sender(struct siw_llp_sock *sock, const char *netdev, int 
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
-/* As in the kernel, the send buffer takes all datagrams of a batch or none. */
+/* As in the kernel, the send buffer accepts all datagrams of a batch or none. */
 static int udp_check_send_room(struct siw_llp_sock *sock, const struct siw_addr *dest,
 			       size_t octets)
 {
@@ -124,10 +124,11 @@ int siw_llp_udp_send(struct siw_llp_sock *sock, const struct siw_addr *dest,
 }
 
 /*
- * Like the kernel, refuses a batch whose datagrams are too long to be sent without fragmentation.
+ * Returns whether the datagrams of a batch are sent without fragmentation; the kernel refuses other
+ * batches.
  */
-static bool batch_fits_mtu(const struct siw_llp_sock *sock, const struct siw_addr *dest,
-			   uint16_t seg)
+static bool batch_fits_path_mtu(const struct siw_llp_sock *sock, const struct siw_addr *dest,
+				uint16_t seg)
 {
 	uint32_t head = (dest->family == AF_INET6 ? IPV6_HEAD : IPV4_HEAD) + UDP_HEAD;
 	struct sim_host *host = sim_host_by_addr(dest);
@@ -135,7 +136,7 @@ static bool batch_fits_mtu(const struct siw_llp_sock *sock, const struct siw_add
 	if (!sock->open)
 		return true;
 	return seg + head <=
-	       (host ? sim_path_known(sim_path_get(sock->host, host)) : sock->host->netif.mtu);
+	       (host ? sim_path_known_mtu(sim_path_get(sock->host, host)) : sock->host->netif.mtu);
 }
 
 int siw_llp_udp_send_batchv(struct siw_llp_sock *sock, const struct siw_addr *dest,
@@ -143,7 +144,7 @@ int siw_llp_udp_send_batchv(struct siw_llp_sock *sock, const struct siw_addr *de
 {
 	int rv;
 
-	if (!batch_fits_mtu(sock, dest, seg))
+	if (!batch_fits_path_mtu(sock, dest, seg))
 		return -EOPNOTSUPP;
 	rv = udp_check_send_room(sock, dest, iov_octets(iov, n));
 	if (rv)
@@ -162,7 +163,7 @@ int siw_llp_udp_send_batch(struct siw_llp_sock *sock, const struct siw_addr *des
 {
 	int rv;
 
-	if (!batch_fits_mtu(sock, dest, seg))
+	if (!batch_fits_path_mtu(sock, dest, seg))
 		return -EOPNOTSUPP;
 	rv = udp_check_send_room(sock, dest, len);
 	if (rv)
@@ -207,12 +208,12 @@ static void udp_enqueue(struct siw_llp_sock *sock, struct sim_packet *packet)
 	if (!inbox_has_room(sock, packet->length)) {
 		sim.stats.overflowed++;
 		siw_count(SIW_COUNTER_drop_rxq_overflow, 1);
-		sim_trace(SIM_OVERFLOWED, &packet->from, &packet->to, packet->length, NULL);
+		sim_trace_event(SIM_OVERFLOWED, &packet->from, &packet->to, packet->length, NULL);
 		sim_packet_free(packet);
 		return;
 	}
 	sim.stats.delivered++;
-	sim_trace(SIM_DELIVERED, &packet->from, &packet->to, packet->length, packet->octets);
+	sim_trace_event(SIM_DELIVERED, &packet->from, &packet->to, packet->length, packet->octets);
 	siw_link_add(&sock->inbox, &packet->link);
 	sock->n_inbox++;
 	sock->inbox_octets += packet->length;
@@ -230,15 +231,18 @@ static void udp_enqueue_refusal(struct siw_llp_sock *sock, struct sim_packet *pa
 		sim_packet_free(packet);
 		return;
 	}
-	/* The kernel also sets the socket's pending error, which llp counts and ignores. */
+	/*
+	 * The kernel also sets the socket's pending error, which llp counts and otherwise ignores.
+	 *
+	 */
 	siw_count(SIW_COUNTER_icmp_errors, 1);
 	siw_link_add(&sock->refusals, &packet->link);
 	siw_llp_sock_ready(sock);
 }
 
-void sim_udp_arrive(struct sim_packet *packet, struct sim_host *host)
+void sim_udp_deliver(struct sim_packet *packet, struct sim_host *host)
 {
-	struct siw_llp_sock *sock = sim_sock_at(SIM_UDP, &packet->to, host, NULL), *next;
+	struct siw_llp_sock *sock = sim_sock_find(SIM_UDP, &packet->to, host, NULL), *next;
 
 	if (packet->refusal) {
 		if (sock)
@@ -247,11 +251,11 @@ void sim_udp_arrive(struct sim_packet *packet, struct sim_host *host)
 			sim_packet_free(packet);
 		return;
 	}
-	/* Each member of the group on this host gets a copy. */
+	/* Each member of the group on the host gets a copy of the datagram. */
 	for (; sock && siw_addr_is_group(&packet->to); sock = next) {
 		struct sim_packet *copy;
 
-		next = sim_sock_at(SIM_UDP, &packet->to, host, sock);
+		next = sim_sock_find(SIM_UDP, &packet->to, host, sock);
 		if (!next)
 			break;
 		copy = sim_alloc(sizeof(*copy) + packet->length);
@@ -278,7 +282,7 @@ void sim_udp_drop_all(struct siw_llp_sock *sock)
 	sock->n_inbox = sock->inbox_octets = 0;
 }
 
-static struct sim_packet *inbox_first(const struct siw_llp_sock *sock)
+static struct sim_packet *inbox_first_packet(const struct siw_llp_sock *sock)
 {
 	return siw_link_empty(&sock->inbox)
 		       ? NULL
@@ -288,7 +292,7 @@ static struct sim_packet *inbox_first(const struct siw_llp_sock *sock)
 static ssize_t udp_dequeue(struct siw_llp_sock *sock, struct siw_addr *source, void *buf,
 			   size_t size)
 {
-	struct sim_packet *packet = inbox_first(sock);
+	struct sim_packet *packet = inbox_first_packet(sock);
 	uint32_t length;
 
 	if (!packet)
@@ -310,13 +314,13 @@ ssize_t siw_llp_udp_recv(struct siw_llp_sock *sock, struct siw_addr *source, voi
 	ssize_t got = udp_dequeue(sock, source, buf, size);
 
 	if (got == -EAGAIN && siw_link_empty(&sock->refusals))
-		sim_sock_drained(sock);
+		sim_sock_clear_ready(sock);
 	return got;
 }
 
 /*
- * As the kernel with UDP_GRO: returns several datagrams of one source and length at once; the last
- * one may be shorter.
+ * Returns several datagrams of one source and length in one call, as the kernel does with UDP_GRO;
+ * the last datagram may be shorter.
  */
 ssize_t siw_llp_udp_recv_dense(struct siw_llp_sock *sock, struct siw_addr *source, void *buf,
 			       size_t size, uint32_t *seg)
@@ -329,7 +333,7 @@ ssize_t siw_llp_udp_recv_dense(struct siw_llp_sock *sock, struct siw_addr *sourc
 	if (sock->streak <= DENSE || len <= 0 || (size_t)len > size)
 		return len;
 	for (int n = 1; n < TRAIN && last == (ssize_t)*seg; n++) {
-		const struct sim_packet *packet = inbox_first(sock);
+		const struct sim_packet *packet = inbox_first_packet(sock);
 		struct siw_addr same;
 
 		if (!packet || !packet->length || packet->length > *seg ||
@@ -389,7 +393,7 @@ ssize_t siw_llp_udp_refused(struct siw_llp_sock *sock, struct siw_addr *dest, vo
 	return (ssize_t)length;
 }
 
-/* ---- what a path can carry ------------------------------------------------------------------- */
+/* ---- ECN, fragmentation and path MTU --------------------------------------------------------- */
 
 int siw_llp_udp_ecn(struct siw_llp_sock *sock)
 {
@@ -425,7 +429,7 @@ int siw_llp_udp_path(struct siw_llp_sock *sock, const struct siw_addr *dest)
 		return -EAFNOSUPPORT;
 	if (!sock->host)
 		return -ENETUNREACH;
-	mtu = host ? (int)sim_path_known(sim_path_get(sock->host, host))
+	mtu = host ? (int)sim_path_known_mtu(sim_path_get(sock->host, host))
 		   : (int)sock->host->netif.mtu;
 	return mtu - head < most ? mtu - head : most;
 }
@@ -439,7 +443,7 @@ uint32_t siw_llp_udp_route_mtu(struct siw_llp_sock *sock, const struct siw_addr 
 		return 0;
 	if (host == sock->host)
 		return SIW_LLP_LOOPBACK_MTU;
-	mtu = host ? sim_path_known(sim_path_get(sock->host, host)) : sock->host->netif.mtu;
+	mtu = host ? sim_path_known_mtu(sim_path_get(sock->host, host)) : sock->host->netif.mtu;
 	return mtu < SIW_LLP_LOOPBACK_MTU ? mtu : SIW_LLP_LOOPBACK_MTU - 1;
 }
 

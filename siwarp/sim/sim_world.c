@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * sim/sim_world.c - the world: its heap of timers, its tasks and their scheduler, the clock and
- * random numbers.
+ * sim/sim_world.c - the heap of timers, the tasks and their scheduler, the clock and the random
+ * numbers of a world.
  *
- * A task is a thread. It runs until a scheduling point, where its own thread picks what runs next:
- * a device with work, whose progress round the thread makes itself, or a task, to which it passes
- * the turn. The clock advances only when nothing can run.
+ * A task is a thread that runs until a scheduling point. There the thread selects what runs next: a
+ * device with work, whose progress round the thread makes itself, or a task, to which the thread
+ * passes the turn. The clock advances only when no task and no device can run.
  */
 #include <limits.h>
 #include <linux/futex.h>
@@ -19,9 +19,9 @@
 
 #include "sim/sim_impl.h"
 
-/* pause after the first empty poll; doubled by each further empty poll ... */
+/* pause after the first empty poll, which each further empty poll doubles */
 #define FIRST_PAUSE_NS 1000
-#define MOST_PAUSE_NS  1000000 /* ... up to this */
+#define MOST_PAUSE_NS  1000000 /* maximum pause after an empty poll */
 
 /* from linux/prctl.h of Linux 6.16 */
 #ifndef PR_FUTEX_HASH
@@ -29,9 +29,9 @@
 #define PR_FUTEX_HASH_SET_SLOTS 1
 #endif
 
-/* limit of rounds of one device at one instant: more is an endless loop */
+/* limit of progress rounds of one device at one instant, above which there is an endless loop */
 #define MOST_ROUNDS 1000000
-/* rounds at one instant, after which a round that handled no socket takes time */
+/* progress rounds at one instant, after which a round that handled no socket takes time */
 #define FREE_ROUNDS 16
 
 struct sim_world sim;
@@ -67,7 +67,7 @@ void *sim_grow(void *array, uint32_t n, uint32_t *room, size_t size)
 	return array;
 }
 
-uint64_t sim_random(struct sim_random *random)
+uint64_t sim_draw_random(struct sim_random *random)
 {
 	uint64_t z = random->state += 0x9e3779b97f4a7c15u;
 
@@ -78,7 +78,7 @@ uint64_t sim_random(struct sim_random *random)
 
 uint64_t siw_sim_random(void)
 {
-	return sim_random(&sim.numbers);
+	return sim_draw_random(&sim.numbers);
 }
 
 #define NUMBERS_NEAR_WRAP 4096 /* number of consecutive epochs that are distinct */
@@ -90,7 +90,7 @@ void siw_sim_near_wrap(int on)
 
 uint32_t __wrap_siw_initial_sequence(uint32_t usual);
 
-/* All MSNs begin with the same number. Epochs must be distinct, so each one gets another number. */
+/* All MSNs begin with the same number; each epoch gets another number, as epochs must differ. */
 uint32_t __wrap_siw_initial_sequence(uint32_t usual)
 {
 	uint32_t i = 0;
@@ -110,33 +110,33 @@ uint32_t __wrap_siw_initial_sequence(uint32_t usual)
 
 /* ---- the heap -------------------------------------------------------------------------------- */
 
-static bool due_before(const struct sim_due *a, const struct sim_due *b)
+static bool is_due_earlier(const struct sim_due *a, const struct sim_due *b)
 {
 	return a->at != b->at ? a->at < b->at : a->order < b->order;
 }
 
-static void heap_put(const struct sim_due *due, uint32_t place)
+static void timer_heap_store(const struct sim_due *due, uint32_t place)
 {
 	sim.heap[place] = *due;
 	due->timer->place = place;
 }
 
-/* Finds the timer's position in the heap, starting at a free position. */
-static void heap_sift(struct sim_due due, uint32_t place)
+/* Stores a timer in the heap, starting the search of its position at a free position. */
+static void timer_heap_insert(struct sim_due due, uint32_t place)
 {
 	uint32_t child;
 
-	for (; place > 1 && due_before(&due, &sim.heap[place / 2]); place /= 2)
-		heap_put(&sim.heap[place / 2], place);
+	for (; place > 1 && is_due_earlier(&due, &sim.heap[place / 2]); place /= 2)
+		timer_heap_store(&sim.heap[place / 2], place);
 	while ((child = 2 * place) <= sim.n_heap) {
-		if (child < sim.n_heap && due_before(&sim.heap[child + 1], &sim.heap[child]))
+		if (child < sim.n_heap && is_due_earlier(&sim.heap[child + 1], &sim.heap[child]))
 			child++;
-		if (!due_before(&sim.heap[child], &due))
+		if (!is_due_earlier(&sim.heap[child], &due))
 			break;
-		heap_put(&sim.heap[child], place);
+		timer_heap_store(&sim.heap[child], place);
 		place = child;
 	}
-	heap_put(&due, place);
+	timer_heap_store(&due, place);
 }
 
 void sim_timer_stop(struct sim_timer *timer)
@@ -149,7 +149,7 @@ void sim_timer_stop(struct sim_timer *timer)
 	timer->place = 0;
 	last = sim.heap[sim.n_heap--];
 	if (last.timer != timer)
-		heap_sift(last, place);
+		timer_heap_insert(last, place);
 }
 
 void sim_timer_set(struct sim_timer *timer, uint64_t at)
@@ -161,15 +161,15 @@ void sim_timer_set(struct sim_timer *timer, uint64_t at)
 		return;
 	timer->at = at;
 	sim.heap = sim_grow(sim.heap, sim.n_heap + 1, &sim.heap_room, sizeof(*sim.heap));
-	heap_sift((struct sim_due){ at, ++sim.order, timer }, ++sim.n_heap);
+	timer_heap_insert((struct sim_due){ at, ++sim.order, timer }, ++sim.n_heap);
 }
 
-static uint64_t next_instant(void)
+static uint64_t next_timer_ns(void)
 {
 	return sim.n_heap ? sim.heap[1].at : SIM_NEVER;
 }
 
-/* Advances the clock, and fires the timers that have expired. */
+/* Advances the clock, and calls the functions of the timers that have expired. */
 static void clock_advance(uint64_t to)
 {
 	if (to > sim.now) {
@@ -184,7 +184,7 @@ static void clock_advance(uint64_t to)
 	}
 }
 
-/* ---- turns ----------------------------------------------------------------------------------- */
+/* ---- turns of tasks -------------------------------------------------------------------------- */
 
 static void await_turn(struct sim_task *task)
 {
@@ -208,7 +208,7 @@ struct sim_task *sim_current_task(void)
 	return own;
 }
 
-static void make_ready(struct sim_task *task)
+static void task_make_ready(struct sim_task *task)
 {
 	task->state = SIM_READY;
 	sim.ready = sim_grow(sim.ready, sim.n_ready, &sim.ready_room, sizeof(*sim.ready));
@@ -224,7 +224,7 @@ static void task_wake(struct sim_task *task, bool by_event)
 	task->n_waits = 0;
 	sim_timer_stop(&task->timer);
 	task->woken = by_event;
-	make_ready(task);
+	task_make_ready(task);
 }
 
 void sim_wake_all(struct siw_link *waiters)
@@ -238,8 +238,8 @@ static void task_timer_fire(struct sim_timer *timer)
 	task_wake(siw_container(timer, struct sim_task, timer), false);
 }
 
-/* Returns the lowest-numbered task that is inside siw_sim_step() or siw_sim_run(); NULL: none. */
-static struct sim_task *stepping_task(void)
+/* Returns the lowest-numbered task that is in siw_sim_step() or siw_sim_run(), or NULL. */
+static struct sim_task *find_stepping_task(void)
 {
 	for (uint32_t i = 0; sim.n_stepping && i < sim.n_tasks; i++)
 		if (sim.tasks[i] && sim.tasks[i]->state == SIM_STEPPING)
@@ -247,27 +247,27 @@ static struct sim_task *stepping_task(void)
 	return NULL;
 }
 
-static void end_step(struct sim_task *steps, int result)
+static void task_end_step(struct sim_task *steps, int result)
 {
 	steps->stepped = result;
 	sim.n_stepping--;
 	if (steps->runs)
 		sim.stopped = false;
-	make_ready(steps);
+	task_make_ready(steps);
 }
 
-/* Nothing can run at this instant: advances the clock, or ends a step. */
+/* Advances the clock or ends a step, because nothing can run at the current instant. */
 static void advance_or_end_step(void)
 {
-	struct sim_task *steps = stepping_task();
-	uint64_t to = next_instant();
+	struct sim_task *steps = find_stepping_task();
+	uint64_t to = next_timer_ns();
 
-	if (to <= sim.now) { /* events of this instant come before the end of a step */
+	if (to <= sim.now) { /* events of this instant precede the end of a step */
 		clock_advance(to);
 		return;
 	}
 	if (steps && steps->runs && sim.stopped) {
-		end_step(steps, 1);
+		task_end_step(steps, 1);
 		return;
 	}
 	if (steps && steps->until < to)
@@ -277,16 +277,16 @@ static void advance_or_end_step(void)
 	if (to != SIM_NEVER)
 		clock_advance(to);
 	if (steps && (!steps->runs || to == SIM_NEVER || sim.now >= steps->until))
-		end_step(steps, to == SIM_NEVER ? -EDEADLK : sim.now < steps->until);
+		task_end_step(steps, to == SIM_NEVER ? -EDEADLK : sim.now < steps->until);
 }
 
-static void check_due_ports(void)
+static void update_due_ports(void)
 {
 	while (!siw_link_empty(&sim.due)) {
 		struct siw_llp_port *port = siw_container(sim.due.next, struct siw_llp_port, due);
 
 		siw_link_del(&port->due);
-		sim_port_look(port);
+		sim_port_update_schedule(port);
 	}
 }
 
@@ -304,10 +304,10 @@ static void port_make_round(uint32_t which)
 			  "one instant");
 	sim.stats.rounds++;
 	sim.in_round = true;
-	if (sim_device_round(port)) {
+	if (sim_device_make_round(port)) {
 		/*
-		 * There may be more work. But the device may also be polling the clock, for
-		 * example to keep delivery counts 5 us apart; then time has to pass between its
+		 * The device may have more work, or may be polling the clock, for example to keep
+		 * delivery counts 5 us apart. In the latter case time has to pass between the
 		 * rounds.
 		 */
 		if (sim.handed != handed || port->rounds < FREE_ROUNDS)
@@ -316,21 +316,21 @@ static void port_make_round(uint32_t which)
 			port->nap_until = sim.now + FIRST_PAUSE_NS;
 	}
 	sim.in_round = false;
-	sim_port_due(port);
+	sim_port_mark_due(port);
 }
 
-static struct sim_task *next_task(void)
+static struct sim_task *choose_next_task(void)
 {
 	for (;;) {
 		uint32_t n, which;
 
-		check_due_ports();
+		update_due_ports();
 		n = sim.n_ready + sim.n_work;
 		if (!n) {
 			advance_or_end_step();
 			continue;
 		}
-		which = n == 1 ? 0 : (uint32_t)(sim_random(&sim.choose) % n);
+		which = n == 1 ? 0 : (uint32_t)(sim_draw_random(&sim.choose) % n);
 		if (which < sim.n_ready) {
 			struct sim_task *task = sim.ready[which];
 
@@ -342,13 +342,13 @@ static struct sim_task *next_task(void)
 }
 
 /*
- * Runs other tasks and devices. Returns when the calling task has the turn again; the caller has
- * set its state, and what it waits for.
+ * Runs other tasks and devices, and returns when the calling task has the turn again. The caller
+ * has set the task's state and the objects that the task waits for.
  */
-static void schedule(struct sim_task *me)
+static void run_others_until_turn(struct sim_task *me)
 {
-	struct sim_task *next = next_task();
-	/* A task that has ended may be freed as soon as the next one runs. */
+	struct sim_task *next = choose_next_task();
+	/* An ended task may be freed as soon as the next task runs. */
 	bool ended = me->state == SIM_ENDED;
 
 	sim.running = next;
@@ -371,7 +371,7 @@ void sim_wait_add(struct siw_link *waiters)
 
 		more = sim_alloc((n ? 2 * n : 4) * sizeof(*more));
 		me->waits_room = n ? 2 * n : 4;
-		/* The entries are members of lists, so each one must be relinked. */
+		/* The entries are members of lists, so each entry must be relinked. */
 		for (uint32_t i = 0; i < n; i++) {
 			more[i].task = me;
 			siw_link_add(&me->waits[i].link, &more[i].link);
@@ -385,7 +385,7 @@ void sim_wait_add(struct siw_link *waiters)
 	siw_link_add(waiters, &wait->link);
 }
 
-bool sim_block(uint64_t until)
+bool sim_block_task(uint64_t until)
 {
 	struct sim_task *me = sim_current_task();
 
@@ -395,7 +395,7 @@ bool sim_block(uint64_t until)
 		task_wake(me, false);
 	else
 		sim_timer_set(&me->timer, until);
-	schedule(me);
+	run_others_until_turn(me);
 	return me->woken;
 }
 
@@ -406,19 +406,20 @@ void sim_empty_poll(void)
 	me->pause = !me->pause			    ? FIRST_PAUSE_NS
 		    : me->pause < MOST_PAUSE_NS / 2 ? 2 * me->pause
 						    : MOST_PAUSE_NS;
-	sim_block(sim.now + me->pause);
+	sim_block_task(sim.now + me->pause);
 }
 
 /* ---- tasks ----------------------------------------------------------------------------------- */
 
-/* Protects the array sim.tasks: a starting thread may read it while the running task adds tasks. */
+/* Protects the array sim.tasks, which starting threads read while the running task adds tasks. */
 static pthread_mutex_t tasks_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /*
- * Since 6.16, Linux gives a process only about 16 hash buckets for its private futexes, so that
- * passing the turn would search a sixteenth of all tasks. Request four buckets per task.
+ * Requests four futex hash buckets per task. By default Linux 6.16 and later have only about 16
+ * hash buckets for the private futexes of a process, so that passing the turn would search a
+ * sixteenth of all tasks.
  */
-static void spread_futexes(void)
+static void request_futex_buckets(void)
 {
 	if (sim.n_tasks >= 64 && !(sim.n_tasks & (sim.n_tasks - 1)))
 		prctl(PR_FUTEX_HASH, PR_FUTEX_HASH_SET_SLOTS, 4ul * sim.n_tasks, 0ul, 0ul);
@@ -437,9 +438,9 @@ int siw_sim_task_new(void)
 	sim.tasks = sim_grow(sim.tasks, sim.n_tasks, &sim.tasks_room, sizeof(struct sim_task *));
 	sim.tasks[sim.n_tasks++] = task;
 	pthread_mutex_unlock(&tasks_lock);
-	spread_futexes();
+	request_futex_buckets();
 	if (task->number)
-		make_ready(task);
+		task_make_ready(task);
 	return task->number;
 }
 
@@ -467,7 +468,7 @@ void siw_sim_task_end(void)
 
 	me->state = SIM_ENDED;
 	own = NULL;
-	schedule(me);
+	run_others_until_turn(me);
 }
 
 void siw_sim_task_drop(int number)
@@ -495,15 +496,15 @@ int siw_sim_task_ended(int number)
 
 void siw_sim_yield(void)
 {
-	sim_block(sim.now);
+	sim_block_task(sim.now);
 }
 
 void siw_sim_sleep_until(uint64_t at)
 {
-	sim_block(at);
+	sim_block_task(at);
 }
 
-static int task_step(uint64_t until, bool runs)
+static int task_run_step(uint64_t until, bool runs)
 {
 	struct sim_task *me = sim_current_task();
 
@@ -511,18 +512,18 @@ static int task_step(uint64_t until, bool runs)
 	me->until = until;
 	me->runs = runs;
 	sim.n_stepping++;
-	schedule(me);
+	run_others_until_turn(me);
 	return me->stepped;
 }
 
 int siw_sim_step(uint64_t until)
 {
-	return task_step(until, false);
+	return task_run_step(until, false);
 }
 
 int siw_sim_run(uint64_t until)
 {
-	return task_step(until, true);
+	return task_run_step(until, true);
 }
 
 void siw_sim_stop(void)
@@ -537,11 +538,11 @@ int siw_sim_park(uint64_t until)
 
 	if (woken) {
 		me->unparked = false;
-		sim_block(sim.now);
+		sim_block_task(sim.now);
 		return 1;
 	}
 	me->parked = true;
-	sim_block(until);
+	sim_block_task(until);
 	me->parked = false;
 	woken = me->unparked;
 	me->unparked = false;
@@ -588,7 +589,7 @@ int __wrap_nanosleep(const struct timespec *t, struct timespec *left)
 {
 	if (!sim.open)
 		return __real_nanosleep(t, left);
-	sim_block(sim.now + (uint64_t)t->tv_sec * 1000000000u + (uint64_t)t->tv_nsec);
+	sim_block_task(sim.now + (uint64_t)t->tv_sec * 1000000000u + (uint64_t)t->tv_nsec);
 	return 0;
 }
 
@@ -609,7 +610,7 @@ ssize_t __wrap_getrandom(void *to, size_t n, unsigned int flags)
 		return __real_getrandom(to, n, flags);
 	for (size_t i = 0; i < n; i++, word >>= 8) {
 		if (i % 8 == 0)
-			word = sim_random(&sim.numbers);
+			word = sim_draw_random(&sim.numbers);
 		((uint8_t *)to)[i] = (uint8_t)word;
 	}
 	return (ssize_t)n;
@@ -622,7 +623,7 @@ const char *siw_sim_why(void)
 	return why;
 }
 
-struct sim_plan *sim_plan_new(const char *text, enum siw_faults_place place)
+struct sim_plan *sim_plan_parse(const char *text, enum siw_faults_place place)
 {
 	struct sim_plan *plan = sim_alloc(sizeof(*plan));
 
@@ -633,7 +634,7 @@ struct sim_plan *sim_plan_new(const char *text, enum siw_faults_place place)
 	for (int i = 0; i < plan->faults.n; i++) {
 		struct sim_random mix = { sim.net.state ^ plan->faults.clause[i].seed };
 
-		plan->faults.clause[i].seed = sim_random(&mix);
+		plan->faults.clause[i].seed = sim_draw_random(&mix);
 	}
 	plan->began = sim.now;
 	plan->next = sim.plans;
@@ -641,7 +642,7 @@ struct sim_plan *sim_plan_new(const char *text, enum siw_faults_place place)
 	return plan;
 }
 
-/* Resets the world to its empty state between two worlds. */
+/* Resets the global state of the simulator between two worlds. */
 static void world_reset(void)
 {
 	memset(&sim, 0, sizeof(sim));
@@ -657,12 +658,12 @@ int siw_sim_open(uint64_t seed, const char *faults)
 	if (sim.open)
 		return -EBUSY;
 	world_reset();
-	sim.choose.state = sim_random(&seeds);
-	sim.numbers.state = sim_random(&seeds);
-	sim.net.state = sim_random(&seeds);
-	sim.tcp.state = sim_random(&seeds);
-	sim.memory.state = sim_random(&seeds);
-	sim.plan = sim_plan_new(faults, SIW_FAULTS_LINK);
+	sim.choose.state = sim_draw_random(&seeds);
+	sim.numbers.state = sim_draw_random(&seeds);
+	sim.net.state = sim_draw_random(&seeds);
+	sim.tcp.state = sim_draw_random(&seeds);
+	sim.memory.state = sim_draw_random(&seeds);
+	sim.plan = sim_plan_parse(faults, SIW_FAULTS_LINK);
 	if (!sim.plan)
 		return -EINVAL;
 	sim.open = true;
@@ -671,7 +672,7 @@ int siw_sim_open(uint64_t seed, const char *faults)
 	return 0;
 }
 
-static bool tasks_left(void)
+static bool has_unended_task(void)
 {
 	for (uint32_t i = 1; i < sim.n_tasks; i++)
 		if (sim.tasks[i]->state != SIM_ENDED)
@@ -686,7 +687,7 @@ int siw_sim_close(void)
 
 	if (!sim.open)
 		return -ENOENT;
-	if (sim_current_task()->number || sim.n_ports || tasks_left())
+	if (sim_current_task()->number || sim.n_ports || has_unended_task())
 		return -EBUSY;
 	sim.open = false;
 	own = NULL;
@@ -695,7 +696,7 @@ int siw_sim_close(void)
 		free(sim.tasks[i]);
 	}
 	free(sim.firsts);
-	sim_net_close();
+	sim_net_free();
 	for (struct sim_plan *next, *plan = sim.plans; plan; plan = next) {
 		next = plan->next;
 		free(plan);
@@ -731,11 +732,11 @@ uint64_t siw_sim_trace_hash(void)
 	return sim.hash;
 }
 
-/* ---- plans ----------------------------------------------------------------------------------- */
+/* ---- fault plans ----------------------------------------------------------------------------- */
 
 int siw_sim_faults(const char *faults)
 {
-	struct sim_plan *plan = sim_plan_new(faults, SIW_FAULTS_LINK);
+	struct sim_plan *plan = sim_plan_parse(faults, SIW_FAULTS_LINK);
 
 	if (!plan)
 		return -EINVAL;
@@ -750,7 +751,7 @@ int siw_sim_link(int a, int b, const char *faults)
 
 	if (a < 0 || b < 0 || (uint32_t)a >= sim.n_hosts || (uint32_t)b >= sim.n_hosts)
 		return -ENOENT;
-	plan = faults ? sim_plan_new(faults, SIW_FAULTS_LINK) : NULL;
+	plan = faults ? sim_plan_parse(faults, SIW_FAULTS_LINK) : NULL;
 	if (faults && !plan)
 		return -EINVAL;
 	there = sim_path_get(sim.hosts[a], sim.hosts[b]);

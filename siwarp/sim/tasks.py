@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Tasks: threads of which exactly one runs at a time; and locks for them."""
+"""Tasks of a world, which are threads of which exactly one runs at a time, and their locks."""
 
 from __future__ import annotations
 
@@ -12,39 +12,49 @@ from typing import Any
 from siwarp.base.library import lib
 from siwarp.sim.units import NEVER
 
-__all__ = ["Ended", "SimLock", "SimRLock", "Task", "current", "home", "leave_if_over", "start"]
+__all__ = [
+    "SimLock",
+    "SimRLock",
+    "Task",
+    "WorldEnded",
+    "current_host_address",
+    "current_task",
+    "raise_if_ending",
+    "start_task",
+]
 
 
-#: True while the world is being closed: tasks that still wait must end.
+#: True while the world is being closed, so that tasks that still wait must end.
 ending = False
 
 
-class Ended(BaseException):
-    """Raised inside a task that still runs when its world ends."""
+class WorldEnded(BaseException):
+    """Exception raised inside a task that still runs when its world is closed."""
 
 
 class Task:
-    """A function that runs in a world; made by ``World.spawn``."""
+    """A function that runs in a thread of its own in a world, created by ``World.spawn``."""
 
     def __init__(self, name: str, home: str | None) -> None:
         #: Name of the task in messages.
         self.name = name
-        #: First address of the task's host, which ``siwarp.connect`` uses, or None: no host.
+        #: First address of the task's host, which ``siwarp.connect`` uses; None: the task has no
+        #: host.
         self.home = home
         #: Number of the task in the world.
         self.number = -1
         self._done = False
         self._value: Any = None
         self._error: BaseException | None = None
-        self._told = False
-        self._crashes = 0  # number of crashes of its host before the task started
+        self._error_raised = False
+        self._crashes = 0  # number of crashes of the task's host before the task started
 
     def done(self) -> bool:
-        """Return whether the function has returned or raised an exception."""
+        """Return whether the task's function has returned or raised an exception."""
         return self._done
 
     def result(self) -> Any:
-        """Return the function's result, or raise the exception that it raised.
+        """Return the result of the task's function, or raise the function's exception.
 
         Raises:
             RuntimeError: the task has not ended.
@@ -53,7 +63,7 @@ class Task:
         if not self._done:
             raise RuntimeError(f"{self!r} has not ended: wait with world.run_until(task.done)")
         if self._error is not None:
-            self._told = True
+            self._error_raised = True
             raise self._error
         return self._value
 
@@ -62,30 +72,30 @@ class Task:
         return f"<Task {self.number} {self.name} {state}>"
 
 
-#: Task of each thread; the thread that opened the world has none.
+#: Task of each thread; the thread that opened the world has no task.
 _local = threading.local()
 
 
-def current() -> Task | None:
-    """Return the calling thread's task; None for the thread that opened the world."""
+def current_task() -> Task | None:
+    """Return the calling thread's task, or None for the thread that opened the world."""
     task: Task | None = getattr(_local, "task", None)
     return task
 
 
-def home() -> str | None:
-    """Return the first address of the running task's host, or None: the task has no host."""
-    task = current()
+def current_host_address() -> str | None:
+    """Return the first address of the running task's host, or None if the task has no host."""
+    task = current_task()
     return None if task is None else task.home
 
 
-def leave_if_over() -> None:
-    """Raise Ended if the calling task's world is being closed."""
-    if ending and current() is not None:
-        raise Ended
+def raise_if_ending() -> None:
+    """Raise WorldEnded if the calling task's world is being closed."""
+    if ending and current_task() is not None:
+        raise WorldEnded
 
 
-def start(task: Task, call: Callable[[], Any], ended: Callable[[Task], None]) -> None:
-    """Start a task's thread, which calls ``ended`` after the function ``call`` has ended.
+def start_task(task: Task, call: Callable[[], Any], ended: Callable[[Task], None]) -> None:
+    """Start a thread that calls ``call``, stores the result in the task, and calls ``ended``.
 
     Raises:
         MemoryError: no memory is left.
@@ -97,7 +107,7 @@ def start(task: Task, call: Callable[[], Any], ended: Callable[[Task], None]) ->
         raise MemoryError(f"out of memory for the task {task.name}: end other tasks first")
     task.number = number
 
-    def run() -> None:
+    def run_task() -> None:
         lib.siw_sim_task_begin(number)
         _local.task = task
         try:
@@ -110,15 +120,16 @@ def start(task: Task, call: Callable[[], Any], ended: Callable[[Task], None]) ->
             lib.siw_sim_task_end()
 
     try:
-        # A daemon thread: a task of a world that could not be closed must not block process exit.
-        threading.Thread(target=run, name=f"siwarp-sim-{task.name}", daemon=True).start()
+        # The thread is a daemon thread, so that a task of a world that could not be closed does not
+        # block the exit of the process.
+        threading.Thread(target=run_task, name=f"siwarp-sim-{task.name}", daemon=True).start()
     except RuntimeError:
         lib.siw_sim_task_drop(number)
         raise
 
 
 class SimLock:
-    """A lock for tasks: other tasks run while one waits; release passes it to the first waiter."""
+    """A lock for tasks, passed on release to the task that has waited longest."""
 
     _reentrant = False
 
@@ -128,7 +139,7 @@ class SimLock:
         self._waiting: deque[int] = deque()
 
     def acquire(self, blocking: bool = True) -> bool:
-        """Acquire the lock; return False if it is held and ``blocking`` is False."""
+        """Acquire the lock, or return False if the lock is held and ``blocking`` is False."""
         me = lib.siw_sim_task()
         if self._owner is None or (self._reentrant and self._owner == me):
             self._owner = me
@@ -139,16 +150,16 @@ class SimLock:
         self._waiting.append(me)
         while self._owner != me:  # release() passes the lock to the first waiter
             lib.siw_sim_park(NEVER)
-            if self._owner != me and ending and current() is not None:
+            if self._owner != me and ending and current_task() is not None:
                 self._waiting.remove(me)
-                raise Ended
+                raise WorldEnded
         return True
 
     def release(self) -> None:
         """Release the lock.
 
         Raises:
-            RuntimeError: no task holds it.
+            RuntimeError: no task holds the lock.
 
         """
         if self._owner is None:
@@ -176,6 +187,6 @@ class SimLock:
 
 
 class SimRLock(SimLock):
-    """A reentrant lock: the task that holds it may acquire it again."""
+    """A reentrant lock for tasks, which its holder may acquire again."""
 
     _reentrant = True

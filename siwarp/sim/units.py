@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Durations: seconds as numbers, or text with a unit."""
+"""Conversion of durations, which are numbers of seconds or text with a unit."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TEXT = re.compile(r"(\d+(?:\.\d+)?)\s*(ns|us|ms|s|min|h)")
 
 
 def nanoseconds(duration: Duration) -> int:
-    """Return a duration in nanoseconds: a number of seconds, or text with ns, us, ms, s, min or h.
+    """Convert a number of seconds, or text with ns, us, ms, s, min or h, to nanoseconds.
 
     Raises:
         ValueError: the duration is negative, infinite, or malformed text.

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * wan/wan.h - a relay of IP packets between two network namespaces, a and b, that applies a fault
- * plan to them (base/faults.h): tx: is from a to b, rx: from b to a, and a peer in the plan is b's
- * end of a packet. Without root privileges everything is in a new user namespace.
+ * plan (base/faults.h) to the packets: tx: clauses apply from a to b, rx: clauses from b to a, and
+ * a peer in the plan is b's end of a packet. Without root privileges the namespaces are created in
+ * a new user namespace.
  *
- * What this program does NOT do: inspect packets beyond addresses and ports. It refuses reset= and
- * short=, which apply to streams.
+ * The relay does not inspect packets beyond addresses and ports. The clauses reset= and short=,
+ * which apply to streams, are refused.
  */
 #ifndef SIW_WAN_H
 #define SIW_WAN_H
@@ -21,7 +22,7 @@
 #define WAN_ADDR6_A "fd77::1"
 #define WAN_ADDR6_B "fd77::2"
 
-/* Descriptors of the relay's namespaces; other processes open them as /proc/PID/fd/... */
+/* Descriptors of the relay's namespaces, which other processes open as /proc/PID/fd/... */
 #define WAN_FD_A 200
 #define WAN_FD_B 201
 
@@ -31,16 +32,22 @@ enum { WAN_A, WAN_B };
 
 struct wan_space {
 	int ns;	 /* descriptor of the network namespace */
-	int tun; /* descriptor of its interface wan0; packets without a header */
+	int tun; /* descriptor of the interface wan0, for packets without a header */
 };
 
-/* Creates both namespaces, with interfaces up and addresses set. The process is in b afterwards. */
+/*
+ * Creates both namespaces, sets their interfaces up and their addresses, and leaves the process in
+ * b.
+ */
 int wan_spaces_open(struct wan_space spaces[2], int mtu);
-/* Starts a program in a namespace, with `apart` in a new process group. Returns its PID or -1. */
+/*
+ * Starts a program in a namespace, and in a new process group if `apart` is set. Returns the PID or
+ * -1.
+ */
 pid_t wan_start(const struct wan_space *space, char *const argv[], bool apart);
 /*
- * Replaces this process by a program in namespace `which` of the relay process `pid`. Returns only
- * on failure, with an exit status.
+ * Replaces the calling process by a program in namespace `which` of the relay process `pid`.
+ * Returns only on failure, with an exit status.
  */
 int wan_enter(pid_t pid, int which, char *const argv[]);
 

@@ -7,8 +7,9 @@
  *   siwarp-wan --check PLAN
  *
  * B_COMMAND is a shell command, or empty. When A_COMMAND ends, the relay writes its statistics to
- * STATS_FD as JSON and exits with the exit status of A_COMMAND. --check prints why the relay cannot
- * carry a plan out, with exit status 2; otherwise it prints nothing.
+ * STATS_FD as JSON and exits with the exit status of A_COMMAND. With --check the program prints why
+ * the relay cannot execute a plan and exits with status 2, or prints nothing and exits with status
+ * 0.
  */
 #include <errno.h>
 #include <signal.h>
@@ -23,19 +24,19 @@
 
 #define GRACE_NS 3000000000ll /* time from SIGTERM to SIGKILL for b's command */
 
-static int exit_status_of(int status)
+static int exit_status_of_wait(int status)
 {
 	return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
 struct run {
 	struct wan_relay *relay;
-	int signals; /* signalfd descriptor */
-	pid_t a, b;  /* PID of the command; 0: none, or ended */
+	int signals; /* descriptor of signalfd(2) */
+	pid_t a, b;  /* PIDs of the commands; 0: no command, or the command has ended */
 	int status;  /* exit status of a's command */
 };
 
-/* Handles ended commands, and forwards SIGTERM to a's command. */
+/* Records the end of commands, and forwards SIGTERM to a's command. */
 static void handle_signals(struct run *run)
 {
 	struct signalfd_siginfo info;
@@ -48,7 +49,7 @@ static void handle_signals(struct run *run)
 	while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
 		if (pid == run->a) {
 			run->a = 0;
-			run->status = exit_status_of(status);
+			run->status = exit_status_of_wait(status);
 		} else if (pid == run->b) {
 			run->b = 0;
 		}
@@ -99,14 +100,14 @@ static int block_signals(void)
 	return signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
 }
 
-static int main_enter(int argc, char **argv)
+static int run_enter(int argc, char **argv)
 {
 	if (argc < 5 || (strcmp(argv[3], "a") != 0 && strcmp(argv[3], "b") != 0))
 		return 2;
 	return wan_enter((pid_t)atoi(argv[2]), argv[3][0] == 'a' ? WAN_A : WAN_B, argv + 4);
 }
 
-static int main_check(const char *text)
+static int run_check(const char *text)
 {
 	struct siw_faults plan;
 	char why[192];
@@ -136,9 +137,9 @@ int main(int argc, char **argv)
 	int stats;
 
 	if (argc > 1 && strcmp(argv[1], "--enter") == 0)
-		return main_enter(argc, argv);
+		return run_enter(argc, argv);
 	if (argc == 3 && strcmp(argv[1], "--check") == 0)
-		return main_check(argv[2]);
+		return run_check(argv[2]);
 	if (argc < 6)
 		return 2;
 	if (siw_faults_parse(argv[1], SIW_FAULTS_RELAY, &plan, why, sizeof(why))) {

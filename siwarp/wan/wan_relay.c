@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* wan/wan_relay.c - relays packets between both ends, subject to the fault plan. */
+/* wan/wan_relay.c - relays packets between two network namespaces, subject to a fault plan. */
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
@@ -26,7 +26,7 @@ struct way {
 
 struct wan_relay {
 	struct siw_faults plan;
-	struct way ways[2]; /* indexed by the end that sends */
+	struct way ways[2]; /* indexed by the sending end */
 	uint8_t packet[PACKET];
 };
 
@@ -65,8 +65,8 @@ const struct wan_stats *wan_relay_stats(const struct wan_relay *relay, int from)
 }
 
 /*
- * Finds b's end of a packet, with its port if the packet contains one. Returns the length of the
- * IP header; 0: not an IP packet.
+ * Stores the address, and the port if any, of b's end of a packet in *peer. Returns the length of
+ * the IP header, or 0 if the packet is not an IP packet.
  */
 static size_t parse_ip_header(const uint8_t *p, size_t n, bool from_a, struct siw_addr *peer)
 {
@@ -104,7 +104,10 @@ static void count_drop(struct wan_stats *stats, int why)
 		stats->full++;
 }
 
-/* Sets CE if the sender declared support for ECN (RFC 3168 section 5). */
+/*
+ * Sets CE in a packet whose sender declared support for ECN (RFC 3168 section 5). Returns whether
+ * CE was set.
+ */
 static bool set_ce(uint8_t *p)
 {
 	uint32_t sum;
@@ -117,7 +120,9 @@ static bool set_ce(uint8_t *p)
 	}
 	if (!(p[1] & 3))
 		return false;
-	/* Update of the header checksum (RFC 1624): the word grows by the bits that are set. */
+	/*
+	 * Update the header checksum (RFC 1624) by the bits that setting CE adds to a header word.
+	 */
 	sum = (uint32_t)(p[10] << 8 | p[11]);
 	sum = (~sum & 0xffff) + (uint32_t)((p[1] | 3) - p[1]);
 	sum = ~(sum + (sum >> 16)) & 0xffff;
@@ -127,15 +132,18 @@ static bool set_ce(uint8_t *p)
 	return true;
 }
 
-static void path_send(struct way *way, const uint8_t *packet, size_t n)
+static void path_send_packet(struct way *way, const uint8_t *packet, size_t n)
 {
-	/* An end that is down, or has no room, drops the packet, as a network interface does. */
+	/*
+	 * As with a network interface, the packet is dropped if the receiving end is down or has no
+	 * buffer space.
+	 */
 	if (write(way->out, packet, n) == (ssize_t)n)
 		way->stats.passed++;
 }
 
-static void path_hold(struct way *way, const struct iovec *iov,
-		      const struct siw_fault_decision *fate)
+static void path_queue_packet(struct way *way, const struct iovec *iov,
+			      const struct siw_fault_decision *fate)
 {
 	struct siw_fault_held *held;
 
@@ -148,7 +156,7 @@ static void path_release_due(struct way *way, uint64_t now)
 	struct siw_fault_held *held;
 
 	while ((held = siw_fault_queue_due(&way->queue, now))) {
-		path_send(way, held->octets, held->length);
+		path_send_packet(way, held->octets, held->length);
 		siw_fault_queue_drop(&way->queue, held);
 	}
 }
@@ -176,16 +184,16 @@ static void relay_packet(struct wan_relay *relay, struct way *way, size_t n)
 	if (fate.corrupt)
 		siw_fault_flip(relay->packet + head, n - head, fate.flip);
 	fate.corrupt = false;
-	path_hold(way, &iov, &fate);
-	fate.depart_ns = 0; /* the rate was used once */
+	path_queue_packet(way, &iov, &fate);
+	fate.depart_ns = 0; /* a copy does not wait for the rate limit again */
 	if (fate.dup)
-		path_hold(way, &iov, &fate);
+		path_queue_packet(way, &iov, &fate);
 	path_release_due(way, now);
 }
 
 /*
- * Relays the pending packets of one end. Returns 1 if there may be more, 0 if not, or -1 after a
- * message on stderr.
+ * Relays the pending packets of one end. Returns 1 if more packets may be pending, 0 if not, or -1
+ * after a message on stderr.
  */
 static int relay_pending(struct wan_relay *relay, struct way *way)
 {

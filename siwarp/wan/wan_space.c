@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* wan/wan_space.c - two network namespaces with one interface each, with or without root. */
+/*
+ * wan/wan_space.c - creation of two network namespaces with one interface each, with or without
+ * root privileges.
+ */
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/if.h>
@@ -45,7 +48,7 @@ static int write_file(const char *path, const char *text)
  * Enters a new user namespace, in which this process has root privileges and may create network
  * namespaces.
  */
-static int become_root(void)
+static int enter_user_namespace(void)
 {
 	uid_t uid = geteuid();
 	gid_t gid = getegid();
@@ -95,8 +98,12 @@ static int open_space(struct wan_space *space, int keep)
 	return space->tun < 0 ? -1 : 0;
 }
 
-/* Configures the interface with ip(8), whose standard input gets the commands. */
-static int configure(const struct wan_space *space, const char *v4, const char *v6, int mtu)
+/*
+ * Configures the interface of a namespace by ip(8), which reads the commands from standard input.
+ *
+ */
+static int configure_interface(const struct wan_space *space, const char *v4, const char *v6,
+			       int mtu)
 {
 	char *argv[] = { "ip", "-force", "-batch", "-", NULL };
 	int ends[2], status, saved;
@@ -133,13 +140,13 @@ static int configure(const struct wan_space *space, const char *v4, const char *
 
 int wan_spaces_open(struct wan_space spaces[2], int mtu)
 {
-	if (geteuid() != 0 && become_root())
+	if (geteuid() != 0 && enter_user_namespace())
 		return -1;
 	if (open_space(&spaces[WAN_A], WAN_FD_A) || open_space(&spaces[WAN_B], WAN_FD_B))
 		return -1;
-	if (configure(&spaces[WAN_A], WAN_ADDR_A, WAN_ADDR6_A, mtu))
+	if (configure_interface(&spaces[WAN_A], WAN_ADDR_A, WAN_ADDR6_A, mtu))
 		return -1;
-	return configure(&spaces[WAN_B], WAN_ADDR_B, WAN_ADDR6_B, mtu);
+	return configure_interface(&spaces[WAN_B], WAN_ADDR_B, WAN_ADDR6_B, mtu);
 }
 
 static __attribute__((noreturn)) void exec_program(char *const argv[])

@@ -22,7 +22,10 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Only these declarations are exported; everything else is compiled with hidden visibility. */
+/*
+ * The functions of <infiniband/verbs.h> are exported; all other symbols are compiled with hidden
+ * visibility.
+ */
 #pragma GCC visibility push(default)
 #include <infiniband/verbs.h>
 #pragma GCC visibility pop
@@ -30,7 +33,7 @@
 #include <siwarp/siw.h>
 #include <siwarp/siw_ext.h>
 
-/* <infiniband/verbs.h> defines these functions as macros. */
+/* <infiniband/verbs.h> defines macros with the names of some exported functions. */
 #undef ibv_query_port
 #undef ibv_reg_mr
 #undef ibv_reg_mr_iova
@@ -52,9 +55,9 @@
 	 (unsigned int)(IBV_ACCESS_HUGETLB | IBV_ACCESS_ON_DEMAND))
 
 /*
- * Called after a signal interrupted a wait. Returns whether the wait should be restarted, as the
- * kernel does for SA_RESTART: true if every handler of the program is installed with SA_RESTART.
- * The handler that ran cannot be determined.
+ * Returns whether a wait that a signal has interrupted should be restarted, as the kernel does for
+ * SA_RESTART: true if every handler of the program is installed with SA_RESTART, because the
+ * handler that ran cannot be determined.
  */
 bool abi_should_restart(void);
 
@@ -68,7 +71,7 @@ enum abi_kind {
 	ABI_CQ,
 	ABI_QP,
 	ABI_SRQ,
-	ABI_AH, /* stored in engine memory, in the room at the start of struct siw_ah */
+	ABI_AH, /* stored in engine memory, in the space at the start of struct siw_ah */
 	ABI_TD,
 	ABI_BUF,
 	ABI_LIST, /* array of ibv_get_device_list, allocated by malloc */
@@ -83,13 +86,13 @@ struct abi_device {
 	atomic_int users; /* number of device lists and contexts that refer to the device */
 };
 
-/* A descriptor that was passed to ibv_import_device. It is closed when that import is closed. */
+/* A descriptor that was passed to ibv_import_device, and that is closed with the import. */
 struct abi_import {
 	struct abi_import *next;
 	int fd;
 };
 
-/* A mapping of a dma-buf. It exists until its region is deregistered or the device is closed. */
+/* A mapping of a dma-buf, which exists until its region is deregistered or the device is closed. */
 struct abi_mapping {
 	struct abi_mapping *next;
 	void *addr;
@@ -102,7 +105,7 @@ struct abi_context {
 	struct abi_device *device;
 	unsigned int forks;   /* value of abi_forks when the device was opened */
 	pthread_mutex_t lock; /* protects the members below */
-	/* device information at the program's last query of the port or its GIDs */
+	/* device information at the time of the program's last query of the port or its GIDs */
 	struct siw_device_info info;
 	struct abi_import *imports;
 	struct abi_mapping *mappings;
@@ -111,11 +114,11 @@ struct abi_context {
 struct abi_pd {
 	struct ibv_pd ibv; /* must be first */
 	struct siw_pd *siw;
-	/* NULL, or the protection domain that this parent domain refers to */
+	/* protection domain to which this parent domain refers; NULL: no parent domain */
 	struct abi_pd *parent_of;
 	struct abi_td *td;
 	atomic_uint users; /* number of parent domains that refer to this domain */
-	bool of_ids;	   /* used by connection ids, as marked by siw_ibv_pd_of_ids */
+	bool of_ids;	   /* used by connection ids (siw_ibv_pd_of_ids) */
 };
 
 struct abi_td {
@@ -123,7 +126,7 @@ struct abi_td {
 	atomic_uint users;
 };
 
-/* Memory allocated by ibv_alloc_buf. It may outlive its device and is freed by ibv_free_buf. */
+/* Memory allocated by ibv_alloc_buf, which may outlive its device and is freed by ibv_free_buf. */
 struct abi_buf {
 	struct ibv_context *context; /* must be first */
 	struct ibv_pd *pd;
@@ -178,7 +181,10 @@ struct abi_qp {
 	struct ibv_qp_cap cap;	     /* granted capabilities */
 	int sq_sig_all;
 	bool by_cm; /* connected by a connection id, not by the peer's GID and QPN */
-	/* ibv_modify_qp got SIW_IBV_QPN_OF_CM: from RTR on, the state is what the program set */
+	/*
+	 * ibv_modify_qp got SIW_IBV_QPN_OF_CM, so that from RTR on the state is the one that the
+	 * program set
+	 */
 	bool of_cm;
 	/* attributes that the program has set and the engine does not store */
 	struct ibv_qp_attr set;
@@ -188,9 +194,9 @@ struct abi_qp {
 /* ---- abi_object.c: registry of live handles -------------------------------------------------- */
 
 /*
- * The number of fork() generations between this process and the first one. A lock that was created
- * before a fork may be held by a thread that does not exist in the child; a function that finds
- * another number in its object must not take the object's lock, and must return ESTALE.
+ * The number of fork() generations between this process and the first process. A lock that was
+ * created before a fork may be held by a thread that does not exist in the child. A function must
+ * therefore not acquire the lock of an object that contains another number, and must return ESTALE.
  */
 extern unsigned int abi_forks;
 /*
@@ -199,66 +205,78 @@ extern unsigned int abi_forks;
  */
 void abi_init_checked_mutex(pthread_mutex_t *mutex);
 /*
- * Returns zeroed memory for an object of that kind, or NULL with errno ENOMEM. The memory is never
- * returned to malloc.
+ * Returns zeroed memory for an object of the given kind, or NULL with errno ENOMEM. The memory is
+ * never returned to malloc.
  */
-void *abi_alloc(enum abi_kind kind);
-/* Registers the fork handlers of the registry, once: the child of fork() finds its lock free. */
+void *abi_alloc_object(enum abi_kind kind);
+/*
+ * Registers the fork handlers of the registry at the first call, so that the registry's lock is
+ * free in the child of fork().
+ */
 void abi_fork_init(void);
-/* Frees memory of abi_alloc that was not passed to abi_add, or whose object abi_end has ended. */
-void abi_free(enum abi_kind kind, void *memory);
-/* Registers handle as a live object. owner may be NULL. Returns false with errno ENOMEM. */
-bool abi_add(enum abi_kind kind, void *handle, struct ibv_context *owner);
-/* Returns whether handle is a live object of that kind; false with errno EINVAL if it is not. */
-bool abi_live(enum abi_kind kind, const void *handle);
 /*
- * Marks handle as dead: later calls on it fail with EINVAL, including those of inline functions
- * compiled into the program; posts are dropped (abi_post_dropped). Returns false if another thread
- * has ended the object first.
+ * Frees memory of abi_alloc_object that was not passed to abi_register_handle, or whose handle
+ * abi_mark_dead has marked dead.
  */
-bool abi_end(enum abi_kind kind, void *handle);
-/* Ends all objects of the context, and then the context. Returns as abi_end. */
-bool abi_end_all(struct ibv_context *context);
+void abi_free_object(enum abi_kind kind, void *memory);
 /*
- * Calls visit for each object of that kind until visit returns true. Returns that object, or NULL.
+ * Registers a handle as a live object. owner may be NULL. Returns true, or false with errno ENOMEM.
+ *
  */
-void *abi_find(enum abi_kind kind, bool (*visit)(void *handle, const void *wanted),
-	       const void *wanted);
+bool abi_register_handle(enum abi_kind kind, void *handle, struct ibv_context *owner);
+/* Returns true if handle is a live object of the given kind, otherwise false with errno EINVAL. */
+bool abi_is_live(enum abi_kind kind, const void *handle);
+/*
+ * Marks a handle as dead. Later calls on the handle fail with EINVAL, including those of inline
+ * functions compiled into the program; posts are dropped (abi_post_dropped). Returns false if
+ * another thread has marked the handle before.
+ */
+bool abi_mark_dead(enum abi_kind kind, void *handle);
+/*
+ * Marks all objects of a context, and then the context, as dead. Returns the same values as
+ * abi_mark_dead.
+ */
+bool abi_mark_context_dead(struct ibv_context *context);
+/*
+ * Calls visit for each object of the given kind until visit returns true. Returns the object for
+ * which visit returned true, or NULL.
+ */
+void *abi_find_object(enum abi_kind kind, bool (*visit)(void *handle, const void *wanted),
+		      const void *wanted);
 
 /* ---- abi_context.c --------------------------------------------------------------------------- */
 
 /*
- * The context of dead objects: its functions fail with EINVAL, except posts, which are accepted and
- * dropped (abi_post_dropped).
+ * The context of dead objects, whose functions fail with EINVAL, except posts, which are accepted
+ * and dropped (abi_post_dropped).
  */
 extern struct verbs_context abi_dead_context;
 
 /* ---- functions newer than rdma-core 44 ------------------------------------------------------- */
 
 /*
- * Exports a function under a versioned name, as the default version of that name. Used for
- * functions that rdma-core introduced after release 44, which the installed headers may or may not
- * declare.
+ * Exports a function under a versioned name, as the default version of the name. Used for functions
+ * that rdma-core introduced after release 44, which the installed headers may not declare.
  */
 #define ABI_VERSION(of, name, node) __asm__(".symver " #of "," #name "@@IBVERBS_" #node)
 
 /* ---- abi_buf.c ------------------------------------------------------------------------------- */
 
-/* Returns whether the buffer belongs to the protection domain and contains the range. */
+/* Returns whether a buffer belongs to the protection domain and contains the range. */
 bool abi_buf_contains(const struct abi_buf *buf, const struct ibv_pd *pd, const void *addr,
 		      size_t length);
 
 /* ---- abi_dmabuf.c ---------------------------------------------------------------------------- */
 
 /*
- * Maps length octets of a dma-buf, starting at offset, and sets *at to their address. NULL with
- * errno on failure.
+ * Maps length octets of a dma-buf, starting at offset, and sets *at to the address of the mapping.
+ * Returns NULL with errno on failure.
  */
-struct abi_mapping *abi_map(struct abi_context *ctx, int fd, uint64_t offset, size_t length,
-			    bool writable, void **at);
-void abi_unmap(struct abi_context *ctx, struct abi_mapping *mapping);
-/* Unmaps all mappings in a list. */
-void abi_unmap_all(struct abi_mapping *mappings);
+struct abi_mapping *abi_map_dmabuf(struct abi_context *ctx, int fd, uint64_t offset, size_t length,
+				   bool writable, void **at);
+void abi_unmap_dmabuf(struct abi_context *ctx, struct abi_mapping *mapping);
+/* Unmaps all dma-buf mappings in a list. */
+void abi_unmap_dmabufs(struct abi_mapping *mappings);
 
 /* ---- implementations of the function tables in struct verbs_context -------------------------- */
 
@@ -297,65 +315,69 @@ void abi_device_put(struct abi_device *device);
  * Returns whether devices appear as Ethernet channel adapters (persona roce, the default) rather
  * than as iWARP RNICs.
  */
-bool abi_roce(void);
+bool abi_is_roce(void);
 
 /* ---- abi_port.c ------------------------------------------------------------------------------ */
 
-/* Returns the speed of the interface in Mbit/s; 10 Gbit/s if the interface has none, as lo. */
-long abi_speed(const char *netdev);
+/*
+ * Returns the speed of an interface in Mbit/s, or 10 Gbit/s for an interface without a speed, such
+ * as lo.
+ */
+long abi_interface_mbps(const char *netdev);
 
 /* ---- abi_addr.c ------------------------------------------------------------------------------ */
 
-/* Converts an address to a GID: IPv4 as ::ffff:a.b.c.d. */
+/* Converts an address to a GID, an IPv4 address to ::ffff:a.b.c.d. */
 void abi_gid_of_addr(const struct siw_addr *addr, union ibv_gid *gid);
 /*
- * Converts a GID to an address with port 0. A multicast GID that maps an IPv4 group yields that
+ * Converts a GID to an address with port 0, and a multicast GID that maps an IPv4 group to the IPv4
  * group.
  */
 void abi_addr_of_gid(const struct abi_context *ctx, const union ibv_gid *gid,
 		     struct siw_addr *addr);
 /* Updates the GID table from the device's current addresses. Returns 0 or an errno value. */
-int abi_refresh(struct abi_context *ctx);
+int abi_refresh_gids(struct abi_context *ctx);
 /*
- * Returns the address at index of the GID table as last seen by the program; false if there is
- * none.
+ * Stores the address at an index of the GID table that the program queried last. Returns false if
+ * there is none.
  */
-bool abi_source(struct abi_context *ctx, unsigned int index, struct siw_addr *addr);
+bool abi_addr_of_gid_index(struct abi_context *ctx, unsigned int index, struct siw_addr *addr);
 /*
  * Resolves an address vector to a destination and a source address. Returns 0 or EINVAL. source may
  * be NULL.
  */
-int abi_addrs_of_attr(struct abi_context *ctx, const struct ibv_ah_attr *attr,
-		      struct siw_addr *dest, struct siw_addr *source);
+int abi_resolve_ah_attr(struct abi_context *ctx, const struct ibv_ah_attr *attr,
+			struct siw_addr *dest, struct siw_addr *source);
 
 /* ---- abi_cq_ex.c ----------------------------------------------------------------------------- */
 
-/* Turns the CQ into an extended CQ: sets the function pointers of struct ibv_cq_ex. */
+/* Makes a CQ an extended CQ by setting the function pointers of struct ibv_cq_ex. */
 void abi_cq_set_readers(struct abi_cq *cq, uint64_t wc_flags);
-/* Makes the polling functions of an extended CQ fail from now on. */
-void abi_cq_end(struct abi_cq *cq);
+/* Makes the polling functions of an extended CQ fail, because the CQ is being destroyed. */
+void abi_cq_disable_polling(struct abi_cq *cq);
 
 /* ---- abi_qp.c -------------------------------------------------------------------------------- */
 
-/* As ibv_create_qp, with additional attributes that only siwarp supports. */
+/* Creates a queue pair like ibv_create_qp, with additional attributes that only siwarp supports. */
 struct ibv_qp *abi_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *init,
 			     const struct siw_qp_init_attr *more);
-/* As ibv_create_qp_ex, for a queue pair of a connection id. */
+/* Creates a queue pair of a connection id like ibv_create_qp_ex. */
 struct ibv_qp *abi_create_cm_qp(struct ibv_context *context, struct ibv_qp_init_attr_ex *attr);
 
-/* Stores attributes for ibv_query_qp. */
+/* Stores queue pair attributes, which ibv_query_qp returns. */
 void abi_store_attr(struct abi_qp *qp, const struct ibv_qp_attr *attr, int mask);
 
 /* ---- abi_modify.c, abi_qp_ex.c --------------------------------------------------------------- */
 
 /*
- * Returns whether verbs allow the state transition with that attribute mask: 0 or EINVAL. from and
- * to: enum ibv_qp_state.
+ * Checks whether verbs allow a state transition with the given attribute mask. Returns 0 or EINVAL.
+ * from and to: enum ibv_qp_state.
  */
-int abi_step_allowed(enum ibv_qp_type type, enum ibv_qp_state from, enum ibv_qp_state to, int mask);
+int abi_check_transition(enum ibv_qp_type type, enum ibv_qp_state from, enum ibv_qp_state to,
+			 int mask);
 /* Sets the function pointers of struct ibv_qp_ex. Returns 0 or an errno value. */
 int abi_builder_create(struct abi_qp *qp, uint64_t send_ops_flags);
-/* Frees the builder of abi_builder_make; requests built afterwards are dropped. */
+/* Frees the builder that abi_builder_create has made. Requests built afterwards are dropped. */
 void abi_builder_destroy(struct abi_qp *qp);
 /* Converts a verbs bind request to the engine's. Returns 0 or EINVAL. */
 int abi_bind_info(const struct ibv_mw_bind_info *from, struct siw_mw_bind_info *to);
@@ -376,9 +398,10 @@ static inline struct abi_cq *abi_cq_of(struct ibv_cq *cq)
 }
 
 /*
- * Converts an engine result (0 or a negative errno value) to the return value of a verbs function.
+ * Converts a result of the engine (0 or a negative errno value) to the return value of a verbs
+ * function.
  */
-static inline int abi_result(int r)
+static inline int abi_errno_of_result(int r)
 {
 	if (r >= 0)
 		return 0;
@@ -387,9 +410,9 @@ static inline int abi_result(int r)
 }
 
 /*
- * Result of a post to a queue that another thread is destroying or has just destroyed. The
- * libraries of adapters write such a request to a queue that is no longer read, and programs rely
- * on this (Gloo does). The request is therefore accepted and dropped; the reason is recorded.
+ * Returns the result of a post to a queue that another thread is destroying or has just destroyed.
+ * Such a request is accepted and dropped, and the reason is recorded. Programs such as Gloo rely on
+ * the libraries of adapters, which write such a request to a queue that is no longer read.
  */
 static inline int abi_post_dropped(void)
 {
@@ -403,7 +426,7 @@ static inline int abi_fail(int why)
 	return why;
 }
 
-static inline void *abi_null(int why)
+static inline void *abi_fail_null(int why)
 {
 	errno = why;
 	return NULL;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * abi/ibverbs/abi_addr.c - conversion between IP addresses and GIDs, as in RoCE v2: IPv4 as ::ffff:a.b.c.d.
+ * abi/ibverbs/abi_addr.c - conversion between IP addresses and GIDs as in RoCE v2, where an IPv4
+ * GID is ::ffff:a.b.c.d.
  */
 #include <sys/socket.h>
 
@@ -37,7 +38,7 @@ void abi_addr_of_gid(const struct abi_context *ctx, const union ibv_gid *gid, st
 		addr->scope = (uint32_t)ctx->device->ifindex;
 }
 
-int abi_refresh(struct abi_context *ctx)
+int abi_refresh_gids(struct abi_context *ctx)
 {
 	struct siw_device_info now;
 	int r = siw_query_device_info(ctx->siw, &now);
@@ -50,7 +51,7 @@ int abi_refresh(struct abi_context *ctx)
 	return 0;
 }
 
-bool abi_source(struct abi_context *ctx, unsigned int index, struct siw_addr *addr)
+bool abi_addr_of_gid_index(struct abi_context *ctx, unsigned int index, struct siw_addr *addr)
 {
 	bool found;
 
@@ -62,8 +63,8 @@ bool abi_source(struct abi_context *ctx, unsigned int index, struct siw_addr *ad
 	return found;
 }
 
-int abi_addrs_of_attr(struct abi_context *ctx, const struct ibv_ah_attr *attr,
-		      struct siw_addr *dest, struct siw_addr *source)
+int abi_resolve_ah_attr(struct abi_context *ctx, const struct ibv_ah_attr *attr,
+			struct siw_addr *dest, struct siw_addr *source)
 {
 	struct siw_addr from;
 
@@ -72,7 +73,7 @@ int abi_addrs_of_attr(struct abi_context *ctx, const struct ibv_ah_attr *attr,
 	/* Without LIDs, an address vector without a GID has no destination. */
 	if (!attr->is_global || attr->port_num != ABI_PORT)
 		return EINVAL;
-	if (!abi_source(ctx, attr->grh.sgid_index, &from))
+	if (!abi_addr_of_gid_index(ctx, attr->grh.sgid_index, &from))
 		return EINVAL;
 	abi_addr_of_gid(ctx, &attr->grh.dgid, dest);
 	if (dest->family != from.family)

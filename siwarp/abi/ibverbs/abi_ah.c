@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * abi/ibverbs/abi_ah.c - address handles. A struct ibv_ah is stored in the room at the start of the
- * engine's handle, so both have the same address and work requests that contain the handle are
- * posted unchanged.
+ * abi/ibverbs/abi_ah.c - address handles. A struct ibv_ah is stored in the space at the start of
+ * the engine's handle. Both have the same address, so that work requests with the handle are posted
+ * unchanged.
  */
 #include <arpa/inet.h>
 #include <netinet/ip.h>
@@ -14,12 +14,12 @@
 #define IPV4_AT 20
 
 /*
- * Handles an address vector by which rsockets addresses its own port with that port's LID. Without
- * LIDs the LID is 0 and is taken to mean the device's first address; only in protection domains of
- * connection ids, because Ethernet adapters refuse such a vector.
+ * Replaces an address vector without a GID and with LID 0, by which rsockets addresses its own
+ * port, by the device's first address. Returns false for other vectors, and for protection domains
+ * of the program, in which Ethernet adapters refuse such a vector.
  */
-static bool ah_own_port(const struct ibv_pd *pd, const struct ibv_ah_attr *attr,
-			struct ibv_ah_attr *out)
+static bool ah_addresses_own_port(const struct ibv_pd *pd, const struct ibv_ah_attr *attr,
+				  struct ibv_ah_attr *out)
 {
 	if (attr->is_global || attr->dlid || !((const struct abi_pd *)pd)->of_ids)
 		return false;
@@ -35,13 +35,14 @@ struct ibv_ah *ibv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
 	struct ibv_ah *ah;
 	int why;
 
-	if (!abi_live(ABI_PD, pd))
+	if (!abi_is_live(ABI_PD, pd))
 		return NULL;
-	if (attr && ah_own_port(pd, attr, &own))
+	if (attr && ah_addresses_own_port(pd, attr, &own))
 		attr = &own;
-	why = attr ? abi_addrs_of_attr(abi_context_of(pd->context), attr, &dest, &source) : EINVAL;
+	why = attr ? abi_resolve_ah_attr(abi_context_of(pd->context), attr, &dest, &source)
+		   : EINVAL;
 	if (why)
-		return abi_null(why);
+		return abi_fail_null(why);
 	siw = siw_create_ah_from(((struct abi_pd *)pd)->siw, &dest, &source);
 	if (!siw)
 		return NULL;
@@ -49,10 +50,10 @@ struct ibv_ah *ibv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
 	ah->context = pd->context;
 	ah->pd = pd;
 	ah->handle = 0;
-	if (abi_add(ABI_AH, ah, pd->context))
+	if (abi_register_handle(ABI_AH, ah, pd->context))
 		return ah;
 	siw_destroy_ah(siw);
-	return abi_null(ENOMEM);
+	return abi_fail_null(ENOMEM);
 }
 
 int ibv_destroy_ah(struct ibv_ah *ah)
@@ -61,24 +62,24 @@ int ibv_destroy_ah(struct ibv_ah *ah)
 	struct ibv_pd *pd;
 	int r;
 
-	if (!abi_live(ABI_AH, ah))
+	if (!abi_is_live(ABI_AH, ah))
 		return EINVAL;
 	context = ah->context;
 	pd = ah->pd;
 	/* The handle must be ended before its memory can be reused for another handle. */
-	abi_end(ABI_AH, ah);
+	abi_mark_dead(ABI_AH, ah);
 	r = siw_destroy_ah((struct siw_ah *)ah);
 	if (r < 0) {
 		ah->context = context;
 		ah->pd = pd;
-		abi_add(ABI_AH, ah, context);
+		abi_register_handle(ABI_AH, ah, context);
 	}
-	return abi_result(r);
+	return abi_errno_of_result(r);
 }
 
 /*
- * Derives the reverse path from the GRH of a received RoCE v2 message, by exchanging its GIDs. The
- * GRH is an IPv6 header, or an IPv4 header in the second half.
+ * Derives the reverse path from the GRH of a received RoCE v2 message, by exchanging the GIDs. The
+ * GRH is an IPv6 header, or contains an IPv4 header in its second half.
  */
 static bool grh_reverse_path(const struct ibv_grh *grh, union ibv_gid *own,
 			     struct ibv_global_route *back)
@@ -110,8 +111,8 @@ static bool grh_reverse_path(const struct ibv_grh *grh, union ibv_gid *own,
 }
 
 /*
- * Returns the index of a GID in the table or, if it is not in the table (such as a multicast
- * group), of the first GID of the same family; -1 if there is none.
+ * Returns the index of a GID in the GID table. If the GID is not in the table, such as a multicast
+ * GID, returns the index of the first GID of the same family, or -1 if there is none.
  */
 static int gid_index_of(struct abi_context *ctx, const union ibv_gid *gid)
 {
@@ -120,7 +121,7 @@ static int gid_index_of(struct abi_context *ctx, const union ibv_gid *gid)
 	union ibv_gid own;
 
 	abi_addr_of_gid(ctx, gid, &wanted);
-	for (unsigned int i = 0; abi_source(ctx, i, &one); i++) {
+	for (unsigned int i = 0; abi_addr_of_gid_index(ctx, i, &one); i++) {
 		abi_gid_of_addr(&one, &own);
 		if (memcmp(&own, gid, sizeof(own)) == 0)
 			return (int)i;
@@ -137,7 +138,7 @@ int ibv_init_ah_from_wc(struct ibv_context *context, uint8_t port_num, struct ib
 	union ibv_gid own;
 	int index;
 
-	if (!abi_live(ABI_CONTEXT, context) || port_num != ABI_PORT || !wc || !ah_attr ||
+	if (!abi_is_live(ABI_CONTEXT, context) || port_num != ABI_PORT || !wc || !ah_attr ||
 	    abi_context_of(context)->forks != abi_forks)
 		goto refuse;
 	/* Without LIDs and without a GRH, the source of the message is unknown. */
@@ -160,7 +161,7 @@ struct ibv_ah *ibv_create_ah_from_wc(struct ibv_pd *pd, struct ibv_wc *wc, struc
 {
 	struct ibv_ah_attr attr;
 
-	if (!abi_live(ABI_PD, pd) || ibv_init_ah_from_wc(pd->context, port_num, wc, grh, &attr))
+	if (!abi_is_live(ABI_PD, pd) || ibv_init_ah_from_wc(pd->context, port_num, wc, grh, &attr))
 		return NULL;
 	return ibv_create_ah(pd, &attr);
 }
@@ -171,15 +172,18 @@ int ibv_resolve_eth_l2_from_gid(struct ibv_context *context, struct ibv_ah_attr 
 	struct siw_addr dest;
 	int why;
 
-	if (!abi_live(ABI_CONTEXT, context))
+	if (!abi_is_live(ABI_CONTEXT, context))
 		return -EINVAL;
-	why = attr && eth_mac ? abi_addrs_of_attr(abi_context_of(context), attr, &dest, NULL)
+	why = attr && eth_mac ? abi_resolve_ah_attr(abi_context_of(context), attr, &dest, NULL)
 			      : EINVAL;
 	if (why) {
 		errno = why;
 		return -why;
 	}
-	/* The kernel resolves MAC addresses when it sends; programs never see the frames. */
+	/*
+	 * The kernel resolves MAC addresses when it sends, and programs never see Ethernet frames.
+	 *
+	 */
 	memset(eth_mac, 0, ETHERNET_LL_SIZE);
 	if (vid)
 		*vid = 0xffff; /* no VLAN */

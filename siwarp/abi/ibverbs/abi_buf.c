@@ -17,26 +17,26 @@ void *abi_alloc_buf(struct ibv_pd *pd, size_t size, struct abi_buf **buf)
 	void *addr;
 	int why;
 
-	if (!abi_live(ABI_PD, pd))
+	if (!abi_is_live(ABI_PD, pd))
 		return NULL;
 	if (!buf || !size)
-		return abi_null(EINVAL);
-	made = abi_alloc(ABI_BUF);
+		return abi_fail_null(EINVAL);
+	made = abi_alloc_object(ABI_BUF);
 	if (!made)
 		return NULL;
 	addr = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	why = errno;
 	if (addr != MAP_FAILED) {
 		*made = (struct abi_buf){ pd->context, pd, addr, size };
-		if (abi_add(ABI_BUF, made, NULL)) {
+		if (abi_register_handle(ABI_BUF, made, NULL)) {
 			*buf = made;
 			return addr;
 		}
 		why = ENOMEM;
 		munmap(addr, size);
 	}
-	abi_free(ABI_BUF, made);
-	return abi_null(why);
+	abi_free_object(ABI_BUF, made);
+	return abi_fail_null(why);
 }
 
 ABI_VERSION(abi_free_buf, ibv_free_buf, 1.17);
@@ -44,10 +44,10 @@ void abi_free_buf(struct abi_buf *buf)
 {
 	struct abi_buf gone;
 
-	if (!abi_live(ABI_BUF, buf))
+	if (!abi_is_live(ABI_BUF, buf))
 		return;
 	gone = *buf;
-	abi_end(ABI_BUF, buf);
+	abi_mark_dead(ABI_BUF, buf);
 	munmap(gone.addr, gone.size);
 }
 
@@ -63,9 +63,9 @@ ABI_VERSION(abi_reg_buf_mr, ibv_reg_buf_mr, 1.17);
 struct ibv_mr *abi_reg_buf_mr(struct ibv_pd *pd, struct abi_buf *buf, void *addr, size_t length,
 			      int access)
 {
-	if (!abi_live(ABI_PD, pd) || !abi_live(ABI_BUF, buf) ||
+	if (!abi_is_live(ABI_PD, pd) || !abi_is_live(ABI_BUF, buf) ||
 	    !abi_buf_contains(buf, pd, addr, length))
-		return abi_null(EINVAL);
+		return abi_fail_null(EINVAL);
 	return ibv_reg_mr(pd, addr, length, access);
 }
 
@@ -73,6 +73,6 @@ ABI_VERSION(abi_export_buf_dmabuf_fd, ibv_export_buf_dmabuf_fd, 1.18);
 int abi_export_buf_dmabuf_fd(struct abi_buf *buf)
 {
 	/* The buffer is ordinary process memory, which has no dma-buf. */
-	errno = abi_live(ABI_BUF, buf) ? ENODATA : EINVAL;
+	errno = abi_is_live(ABI_BUF, buf) ? ENODATA : EINVAL;
 	return -1;
 }

@@ -8,7 +8,7 @@
 #include "abi/ibverbs/abi.h"
 #include "abi/ibverbs/abi_cancel.h"
 
-/* One completion vector: all completions are generated in the same way. */
+/* There is one completion vector, because all completions are generated in the same way. */
 #define COMP_VECTORS 1
 
 static const struct ibv_context_ops ops = {
@@ -22,7 +22,7 @@ static const struct ibv_context_ops ops = {
 	.post_recv = abi_post_recv,
 };
 
-/* Functions that are not set here fail with EOPNOTSUPP in the header's inline wrappers. */
+/* Functions that this table does not set fail with EOPNOTSUPP in the inline wrappers of verbs.h. */
 static const struct verbs_context extended = {
 	.query_port = abi_query_port,
 	.advise_mr = abi_advise_mr,
@@ -41,7 +41,7 @@ static const struct verbs_context extended = {
 	.sz = sizeof(struct verbs_context),
 };
 
-static int dead_poll(struct ibv_cq *cq, int num_entries, struct ibv_wc *wc)
+static int poll_dead_cq(struct ibv_cq *cq, int num_entries, struct ibv_wc *wc)
 {
 	(void)cq;
 	(void)num_entries;
@@ -49,14 +49,15 @@ static int dead_poll(struct ibv_cq *cq, int num_entries, struct ibv_wc *wc)
 	return -EINVAL;
 }
 
-static int dead_notify(struct ibv_cq *cq, int solicited_only)
+static int req_notify_dead_cq(struct ibv_cq *cq, int solicited_only)
 {
 	(void)cq;
 	(void)solicited_only;
 	return EINVAL;
 }
 
-static int dead_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad_wr)
+static int post_send_to_dead_qp(struct ibv_qp *qp, struct ibv_send_wr *wr,
+				struct ibv_send_wr **bad_wr)
 {
 	(void)qp;
 	(void)wr;
@@ -64,7 +65,8 @@ static int dead_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_
 	return abi_post_dropped();
 }
 
-static int dead_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr)
+static int post_recv_to_dead_qp(struct ibv_qp *qp, struct ibv_recv_wr *wr,
+				struct ibv_recv_wr **bad_wr)
 {
 	(void)qp;
 	(void)wr;
@@ -72,7 +74,8 @@ static int dead_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_
 	return abi_post_dropped();
 }
 
-static int dead_post_srq(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr)
+static int post_recv_to_dead_srq(struct ibv_srq *srq, struct ibv_recv_wr *wr,
+				 struct ibv_recv_wr **bad_wr)
 {
 	(void)srq;
 	(void)wr;
@@ -81,8 +84,8 @@ static int dead_post_srq(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv
 }
 
 /*
- * Context of dead objects. Functions that do not check whether their object is alive are replaced
- * by functions that fail or drop the request.
+ * Context of dead objects, in which the functions that do not check whether their object is alive
+ * are replaced by functions that fail or drop the request.
  */
 struct verbs_context abi_dead_context = {
 	.sz = sizeof(struct verbs_context),
@@ -98,11 +101,11 @@ struct verbs_context abi_dead_context = {
 			.alloc_mw = abi_alloc_mw,
 			.bind_mw = abi_bind_mw,
 			.dealloc_mw = abi_dealloc_mw,
-			.poll_cq = dead_poll,
-			.req_notify_cq = dead_notify,
-			.post_srq_recv = dead_post_srq,
-			.post_send = dead_post_send,
-			.post_recv = dead_post_recv,
+			.poll_cq = poll_dead_cq,
+			.req_notify_cq = req_notify_dead_cq,
+			.post_srq_recv = post_recv_to_dead_srq,
+			.post_send = post_send_to_dead_qp,
+			.post_recv = post_recv_to_dead_qp,
 		},
 		.cmd_fd = -1,
 		.async_fd = -1,
@@ -111,9 +114,10 @@ struct verbs_context abi_dead_context = {
 };
 
 /*
- * Opens the engine's device for that interface, which may have disappeared since the list was made.
+ * Opens the engine's device of an interface, which may have disappeared since the device list was
+ * made.
  */
-static struct siw_context *open_engine(const char *netdev)
+static struct siw_context *open_engine_device(const char *netdev)
 {
 	struct siw_device **list = siw_get_device_list(NULL);
 	struct siw_context *siw = NULL;
@@ -128,7 +132,7 @@ static struct siw_context *open_engine(const char *netdev)
 			break;
 		}
 	siw_free_device_list(list);
-	return siw ? siw : abi_null(why);
+	return siw ? siw : abi_fail_null(why);
 }
 
 static void context_init(struct abi_context *ctx, struct abi_device *device)
@@ -153,20 +157,20 @@ struct ibv_context *ibv_open_device(struct ibv_device *device)
 	struct abi_context *ctx;
 	int why = ENOMEM;
 
-	if (!abi_live(ABI_DEVICE, device))
+	if (!abi_is_live(ABI_DEVICE, device))
 		return NULL;
-	ctx = abi_alloc(ABI_CONTEXT);
+	ctx = abi_alloc_object(ABI_CONTEXT);
 	if (!ctx)
 		return NULL;
-	ctx->siw = open_engine(((struct abi_device *)device)->info.netdev);
+	ctx->siw = open_engine_device(((struct abi_device *)device)->info.netdev);
 	if (!ctx->siw) {
 		why = errno;
 		goto no_engine;
 	}
 	context_init(ctx, (struct abi_device *)device);
 	/*
-	 * Programs poll this descriptor, duplicate it and pass it to ibv_import_device, so it must
-	 * be valid.
+	 * cmd_fd must be a valid descriptor, because programs poll it, duplicate it and pass it to
+	 * ibv_import_device.
 	 */
 	ctx->v.context.cmd_fd = memfd_create("siwarp", MFD_CLOEXEC);
 	if (ctx->v.context.cmd_fd < 0) {
@@ -174,7 +178,7 @@ struct ibv_context *ibv_open_device(struct ibv_device *device)
 		goto no_fd;
 	}
 	abi_device_get(ctx->device);
-	if (!abi_add(ABI_CONTEXT, &ctx->v.context, NULL))
+	if (!abi_register_handle(ABI_CONTEXT, &ctx->v.context, NULL))
 		goto not_added;
 	return &ctx->v.context;
 
@@ -184,11 +188,11 @@ not_added:
 no_fd:
 	siw_close_device_forced(ctx->siw);
 no_engine:
-	abi_free(ABI_CONTEXT, ctx);
-	return abi_null(why);
+	abi_free_object(ABI_CONTEXT, ctx);
+	return abi_fail_null(why);
 }
 
-/* Whether cmd_fd of the context refers to the file *wanted. */
+/* Returns whether cmd_fd of a context refers to the file *wanted. */
 static bool context_has_fd(void *handle, const void *wanted)
 {
 	const struct stat *file = wanted;
@@ -199,7 +203,10 @@ static bool context_has_fd(void *handle, const void *wanted)
 	       own.st_ino == file->st_ino;
 }
 
-/* Ends one import of the context and closes its descriptor. Returns false if there is no import. */
+/*
+ * Ends one import of a context and closes the imported descriptor. Returns false if there is no
+ * import.
+ */
 static bool context_end_import(struct abi_context *ctx)
 {
 	struct abi_import *import;
@@ -213,8 +220,8 @@ static bool context_end_import(struct abi_context *ctx)
 	if (!import)
 		return false;
 	/*
-	 * The program may have closed the descriptor by mistake, and its number may have been
-	 * reused.
+	 * The program may have closed the imported descriptor by mistake, and the number may have
+	 * been reused.
 	 */
 	if (fstat(import->fd, &file) == 0 && context_has_fd(&ctx->v.context, &file))
 		abi_close_fd(import->fd);
@@ -230,7 +237,7 @@ int ibv_close_device(struct ibv_context *context)
 	struct siw_context *siw;
 	int fd;
 
-	if (!abi_live(ABI_CONTEXT, context))
+	if (!abi_is_live(ABI_CONTEXT, context))
 		return -1;
 	ctx = abi_context_of(context);
 	if (ctx->forks == abi_forks && context_end_import(ctx))
@@ -239,13 +246,16 @@ int ibv_close_device(struct ibv_context *context)
 	siw = ctx->siw;
 	fd = context->cmd_fd;
 	mappings = ctx->mappings;
-	/* Closing the device also ends objects that the program has not destroyed. */
-	if (!abi_end_all(context)) {
+	/*
+	 * Closing a device also ends the objects of the device that the program has not destroyed.
+	 *
+	 */
+	if (!abi_mark_context_dead(context)) {
 		errno = EINVAL;
 		return -1;
 	}
 	siw_close_device_forced(siw);
-	abi_unmap_all(mappings);
+	abi_unmap_dmabufs(mappings);
 	abi_close_fd(fd);
 	abi_device_put(device);
 	return 0;
@@ -261,17 +271,17 @@ struct ibv_context *ibv_import_device(int cmd_fd)
 	if (fstat(cmd_fd, &file) != 0)
 		return NULL;
 	/*
-	 * A device of another process cannot be imported: its queues and sockets exist only in that
-	 * process.
+	 * A device of another process cannot be imported, because its queues and sockets exist only
+	 * in the other process.
 	 */
-	context = abi_find(ABI_CONTEXT, context_has_fd, &file);
+	context = abi_find_object(ABI_CONTEXT, context_has_fd, &file);
 	if (!context)
-		return abi_null(EINVAL);
+		return abi_fail_null(EINVAL);
 	import = malloc(sizeof(*import));
 	if (!import)
-		return abi_null(ENOMEM);
+		return abi_fail_null(ENOMEM);
 	ctx = abi_context_of(context);
-	/* the context's own descriptor is not a duplicate that has to be closed */
+	/* the context's own descriptor must not be closed with the import */
 	import->fd = cmd_fd != context->cmd_fd ? cmd_fd : -1;
 	pthread_mutex_lock(&ctx->lock);
 	import->next = ctx->imports;

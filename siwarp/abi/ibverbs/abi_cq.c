@@ -7,9 +7,9 @@ struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *context)
 	struct abi_channel *channel;
 	int why;
 
-	if (!abi_live(ABI_CONTEXT, context))
+	if (!abi_is_live(ABI_CONTEXT, context))
 		return NULL;
-	channel = abi_alloc(ABI_CHANNEL);
+	channel = abi_alloc_object(ABI_CHANNEL);
 	if (!channel)
 		return NULL;
 	channel->siw = siw_create_comp_channel(abi_context_of(context)->siw);
@@ -17,25 +17,25 @@ struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *context)
 	if (channel->siw) {
 		channel->ibv.context = context;
 		channel->ibv.fd = siw_comp_channel_fd(channel->siw);
-		if (abi_add(ABI_CHANNEL, channel, context))
+		if (abi_register_handle(ABI_CHANNEL, channel, context))
 			return &channel->ibv;
 		why = ENOMEM;
 		siw_destroy_comp_channel(channel->siw);
 	}
-	abi_free(ABI_CHANNEL, channel);
-	return abi_null(why);
+	abi_free_object(ABI_CHANNEL, channel);
+	return abi_fail_null(why);
 }
 
 int ibv_destroy_comp_channel(struct ibv_comp_channel *channel)
 {
 	int r;
 
-	if (!abi_live(ABI_CHANNEL, channel))
+	if (!abi_is_live(ABI_CHANNEL, channel))
 		return EINVAL;
 	r = siw_destroy_comp_channel(((struct abi_channel *)channel)->siw);
 	if (r == 0)
-		abi_end(ABI_CHANNEL, channel);
-	return abi_result(r);
+		abi_mark_dead(ABI_CHANNEL, channel);
+	return abi_errno_of_result(r);
 }
 
 /* Creates a CQ with the members of struct ibv_cq; abi_cq_ex.c sets the rest of struct ibv_cq_ex. */
@@ -45,19 +45,19 @@ static struct abi_cq *cq_create(struct ibv_context *context, int cqe, void *cq_c
 	struct abi_cq *cq;
 	int why;
 
-	if (!abi_live(ABI_CONTEXT, context) || (channel && !abi_live(ABI_CHANNEL, channel)))
+	if (!abi_is_live(ABI_CONTEXT, context) || (channel && !abi_is_live(ABI_CHANNEL, channel)))
 		return NULL;
 	if (cqe > 0 && cqe < ABI_MIN_CQE)
 		cqe = ABI_MIN_CQE;
-	cq = abi_alloc(ABI_CQ);
+	cq = abi_alloc_object(ABI_CQ);
 	if (!cq)
 		return NULL;
 	cq->siw = siw_create_cq(abi_context_of(context)->siw, cqe, cq,
 				channel ? ((struct abi_channel *)channel)->siw : NULL, comp_vector);
 	if (!cq->siw) {
 		why = errno;
-		abi_free(ABI_CQ, cq);
-		return abi_null(why);
+		abi_free_object(ABI_CQ, cq);
+		return abi_fail_null(why);
 	}
 	cq->ibv.context = context;
 	cq->ibv.channel = channel;
@@ -72,11 +72,11 @@ static struct abi_cq *cq_create(struct ibv_context *context, int cqe, void *cq_c
 
 static struct abi_cq *cq_register(struct abi_cq *cq)
 {
-	if (!cq || abi_add(ABI_CQ, cq, cq->ibv.context))
+	if (!cq || abi_register_handle(ABI_CQ, cq, cq->ibv.context))
 		return cq;
 	siw_destroy_cq(cq->siw);
-	abi_free(ABI_CQ, cq);
-	return abi_null(ENOMEM);
+	abi_free_object(ABI_CQ, cq);
+	return abi_fail_null(ENOMEM);
 }
 
 struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *cq_context,
@@ -95,14 +95,14 @@ struct ibv_cq_ex *abi_create_cq_ex(struct ibv_context *context, struct ibv_cq_in
 	struct abi_cq *cq;
 
 	if (!attr || attr->comp_mask & ~masks || attr->cqe > INT32_MAX)
-		return abi_null(EINVAL);
+		return abi_fail_null(EINVAL);
 	flags = attr->comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS ? attr->flags : 0;
 	if (attr->comp_mask & IBV_CQ_INIT_ATTR_MASK_PD &&
-	    (!abi_live(ABI_PD, attr->parent_domain) || attr->parent_domain->context != context))
-		return abi_null(EINVAL);
+	    (!abi_is_live(ABI_PD, attr->parent_domain) || attr->parent_domain->context != context))
+		return abi_fail_null(EINVAL);
 	/* An overflow ends the CQ and its queue pairs, so IGNORE_OVERRUN is not supported. */
 	if (attr->wc_flags & ~readers || flags & ~(uint32_t)IBV_CREATE_CQ_ATTR_SINGLE_THREADED)
-		return abi_null(EOPNOTSUPP);
+		return abi_fail_null(EOPNOTSUPP);
 	cq = cq_create(context, (int)attr->cqe, attr->cq_context, attr->channel,
 		       (int)attr->comp_vector);
 	if (cq) {
@@ -114,11 +114,11 @@ struct ibv_cq_ex *abi_create_cq_ex(struct ibv_context *context, struct ibv_cq_in
 
 int abi_modify_cq(struct ibv_cq *cq, struct ibv_modify_cq_attr *attr)
 {
-	if (!abi_live(ABI_CQ, cq) || !attr || attr->attr_mask >= IBV_CQ_ATTR_RESERVED)
+	if (!abi_is_live(ABI_CQ, cq) || !attr || attr->attr_mask >= IBV_CQ_ATTR_RESERVED)
 		return abi_fail(EINVAL);
 	/*
-	 * Moderation is not supported (cq_mod_caps of query_device_ex is 0): each completion raises
-	 * its event at once.
+	 * Moderation is not supported (cq_mod_caps of query_device_ex is 0), because each
+	 * completion raises its event immediately.
 	 */
 	return abi_fail(EOPNOTSUPP);
 }
@@ -127,25 +127,28 @@ int ibv_resize_cq(struct ibv_cq *cq, int cqe)
 {
 	int r;
 
-	if (!abi_live(ABI_CQ, cq))
+	if (!abi_is_live(ABI_CQ, cq))
 		return EINVAL;
-	/* Not rounded up: a program that shrinks a CQ wants the size that it requests. */
+	/*
+	 * The size is not rounded up, because a program that shrinks a CQ wants the requested size.
+	 *
+	 */
 	r = siw_resize_cq(abi_cq_of(cq)->siw, cqe);
 	if (r == 0)
 		cq->cqe = siw_cq_capacity(abi_cq_of(cq)->siw);
-	return abi_result(r);
+	return abi_errno_of_result(r);
 }
 
 int ibv_destroy_cq(struct ibv_cq *cq)
 {
 	int r;
 
-	if (!abi_live(ABI_CQ, cq))
+	if (!abi_is_live(ABI_CQ, cq))
 		return EINVAL;
 	r = siw_destroy_cq(abi_cq_of(cq)->siw);
 	if (r == 0)
-		abi_end(ABI_CQ, cq);
-	return abi_result(r);
+		abi_mark_dead(ABI_CQ, cq);
+	return abi_errno_of_result(r);
 }
 
 int abi_poll_cq(struct ibv_cq *cq, int num_entries, struct ibv_wc *wc)
@@ -158,5 +161,5 @@ int abi_req_notify_cq(struct ibv_cq *cq, int solicited_only)
 	/* Arming a CQ without a channel has no effect, and is not an error for adapters. */
 	if (!cq->channel)
 		return 0;
-	return abi_result(siw_req_notify_cq(abi_cq_of(cq)->siw, solicited_only));
+	return abi_errno_of_result(siw_req_notify_cq(abi_cq_of(cq)->siw, solicited_only));
 }

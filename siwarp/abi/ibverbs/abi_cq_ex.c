@@ -3,7 +3,7 @@
  * abi/ibverbs/abi_cq_ex.c - extended completion queues, which return one completion at a time and one
  * member per function.
  *
- * Time stamps are those of the poll that returned the completion, not of the completion itself.
+ * The time stamp of a completion is the time of the poll that returned the completion.
  */
 #include <time.h>
 
@@ -22,7 +22,10 @@ static uint64_t now_ns(clockid_t clock)
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* Polls the next completion. Returns 0, ENOENT if there is none, or an errno value. */
+/*
+ * Polls the next completion of a batch. Returns 0, ENOENT if there is no completion, or another
+ * errno value.
+ */
 static int next_poll(struct ibv_cq_ex *ibv)
 {
 	struct abi_cq *cq = cq_of_ex(ibv);
@@ -39,7 +42,7 @@ static int next_poll(struct ibv_cq_ex *ibv)
 	return 0;
 }
 
-/* Ends a batch; has no effect unless start_poll has begun one. */
+/* Ends a batch of completions, if start_poll has begun a batch. */
 static void end_poll(struct ibv_cq_ex *cq)
 {
 	if (cq_of_ex(cq)->single_threaded || !cq_of_ex(cq)->open)
@@ -49,8 +52,8 @@ static void end_poll(struct ibv_cq_ex *cq)
 }
 
 /*
- * Begins a batch. After an error, including ENOENT, no lock is held and end_poll must not be
- * called. EINVAL: the calling thread has not ended its previous batch.
+ * Begins a batch of completions. After an error, including ENOENT, no lock is held and end_poll
+ * must not be called. EINVAL: the calling thread has not ended its previous batch.
  */
 static int start_poll(struct ibv_cq_ex *cq, struct ibv_poll_cq_attr *attr)
 {
@@ -131,7 +134,7 @@ static uint64_t read_wallclock_ns(struct ibv_cq_ex *cq)
 	return cq_of_ex(cq)->wallclock_ns;
 }
 
-/* VLANs, flow tags and tag matching are not supported, so these values are always 0. */
+/* VLANs, flow tags and tag matching are not supported, so that their values are always 0. */
 static uint16_t read_cvlan(struct ibv_cq_ex *cq)
 {
 	(void)cq;
@@ -188,7 +191,7 @@ static int next_poll_dead(struct ibv_cq_ex *cq)
 	return EINVAL;
 }
 
-void abi_cq_end(struct abi_cq *cq)
+void abi_cq_disable_polling(struct abi_cq *cq)
 {
 	cq->ibv.start_poll = start_poll_dead;
 	cq->ibv.next_poll = next_poll_dead;

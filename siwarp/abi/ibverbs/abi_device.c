@@ -11,18 +11,19 @@
 #include "abi/ibverbs/abi_cancel.h"
 
 /*
- * Inserted into an EUI-48 to form an EUI-64 (RFC 7042), as for the node GUIDs of Ethernet adapters.
+ * Bits inserted into an EUI-48 to form an EUI-64 (RFC 7042), as in the node GUIDs of Ethernet
+ * adapters
  */
 #define EUI64_MIDDLE 0xfffe
 
-bool abi_roce(void)
+bool abi_is_roce(void)
 {
 	return siw_persona_setting() != SIW_PERSONA_IWARP;
 }
 
 /*
- * Returns a GUID derived from the interface's hardware address, or from its index if it has none,
- * as lo.
+ * Returns a GUID derived from an interface's hardware address or, without a hardware address, from
+ * its index.
  */
 static uint64_t interface_guid(const char *netdev, int ifindex)
 {
@@ -56,7 +57,7 @@ static uint64_t interface_guid(const char *netdev, int ifindex)
 
 static struct abi_device *device_create(const struct siw_device_info *info)
 {
-	struct abi_device *device = abi_alloc(ABI_DEVICE);
+	struct abi_device *device = abi_alloc_object(ABI_DEVICE);
 	struct ibv_device *ibv;
 
 	if (!device)
@@ -66,16 +67,16 @@ static struct abi_device *device_create(const struct siw_device_info *info)
 	device->ifindex = (int)if_nametoindex(info->netdev);
 	device->guid_be = interface_guid(info->netdev, device->ifindex);
 	device->users = 1;
-	ibv->node_type = abi_roce() ? IBV_NODE_CA : IBV_NODE_RNIC;
-	ibv->transport_type = abi_roce() ? IBV_TRANSPORT_IB : IBV_TRANSPORT_IWARP;
+	ibv->node_type = abi_is_roce() ? IBV_NODE_CA : IBV_NODE_RNIC;
+	ibv->transport_type = abi_is_roce() ? IBV_TRANSPORT_IB : IBV_TRANSPORT_IWARP;
 	snprintf(ibv->name, sizeof(ibv->name), "%s", info->name);
-	/* `siwarp run` creates files with these names. */
+	/* `siwarp run` creates device files with the names of struct ibv_device. */
 	snprintf(ibv->dev_name, sizeof(ibv->dev_name), "uverbs%d", device->ifindex);
 	snprintf(ibv->dev_path, sizeof(ibv->dev_path), "/sys/class/infiniband_verbs/uverbs%d",
 		 device->ifindex);
 	snprintf(ibv->ibdev_path, sizeof(ibv->ibdev_path), "/sys/class/infiniband/%s", info->name);
-	if (!abi_add(ABI_DEVICE, device, NULL)) {
-		abi_free(ABI_DEVICE, device);
+	if (!abi_register_handle(ABI_DEVICE, device, NULL)) {
+		abi_free_object(ABI_DEVICE, device);
 		return NULL;
 	}
 	return device;
@@ -89,12 +90,12 @@ void abi_device_get(struct abi_device *device)
 void abi_device_put(struct abi_device *device)
 {
 	if (atomic_fetch_sub(&device->users, 1) == 1)
-		abi_end(ABI_DEVICE, device);
+		abi_mark_dead(ABI_DEVICE, device);
 }
 
 /*
- * Orders loopback last: programs use the first device, which should reach other machines if any
- * device does.
+ * Compares devices so that loopback is last, because programs use the first device, which should
+ * reach other machines.
  */
 static int compare_loopback_last(const void *a, const void *b)
 {
@@ -108,7 +109,7 @@ static int compare_loopback_last(const void *a, const void *b)
 static void device_list_free(struct ibv_device **list)
 {
 	for (struct ibv_device **one = list; one && *one; one++)
-		if (abi_live(ABI_DEVICE, *one))
+		if (abi_is_live(ABI_DEVICE, *one))
 			abi_device_put((struct abi_device *)*one);
 	free(list);
 }
@@ -131,9 +132,9 @@ struct ibv_device **ibv_get_device_list(int *num_devices)
 			break;
 	}
 	siw_free_device_list(engine);
-	if (!list || made < n || !abi_add(ABI_LIST, list, NULL)) {
+	if (!list || made < n || !abi_register_handle(ABI_LIST, list, NULL)) {
 		device_list_free(list);
-		return abi_null(ENOMEM);
+		return abi_fail_null(ENOMEM);
 	}
 	qsort(list, (size_t)n, sizeof(struct ibv_device *), compare_loopback_last);
 	if (num_devices)
@@ -143,21 +144,21 @@ struct ibv_device **ibv_get_device_list(int *num_devices)
 
 void ibv_free_device_list(struct ibv_device **list)
 {
-	if (abi_end(ABI_LIST, list))
+	if (abi_mark_dead(ABI_LIST, list))
 		device_list_free(list);
 }
 
 const char *ibv_get_device_name(struct ibv_device *device)
 {
-	return abi_live(ABI_DEVICE, device) ? device->name : NULL;
+	return abi_is_live(ABI_DEVICE, device) ? device->name : NULL;
 }
 
 int ibv_get_device_index(struct ibv_device *device)
 {
-	return abi_live(ABI_DEVICE, device) ? ((struct abi_device *)device)->ifindex : -1;
+	return abi_is_live(ABI_DEVICE, device) ? ((struct abi_device *)device)->ifindex : -1;
 }
 
 __be64 ibv_get_device_guid(struct ibv_device *device)
 {
-	return abi_live(ABI_DEVICE, device) ? ((struct abi_device *)device)->guid_be : 0;
+	return abi_is_live(ABI_DEVICE, device) ? ((struct abi_device *)device)->guid_be : 0;
 }

@@ -1,32 +1,35 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* abi/ibverbs/abi_dmabuf.c - dma-bufs, which are mapped so that the CPU can access them. */
+/*
+ * abi/ibverbs/abi_dmabuf.c - memory regions of dma-bufs, which are mapped so that the CPU can
+ * access them.
+ */
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "abi/ibverbs/abi.h"
 
-struct abi_mapping *abi_map(struct abi_context *ctx, int fd, uint64_t offset, size_t length,
-			    bool writable, void **at)
+struct abi_mapping *abi_map_dmabuf(struct abi_context *ctx, int fd, uint64_t offset, size_t length,
+				   bool writable, void **at)
 {
 	size_t page = (size_t)sysconf(_SC_PAGESIZE), before = offset % page;
 	struct abi_mapping *mapping;
 
 	if (!length || length > SIZE_MAX - before)
-		return abi_null(EINVAL);
+		return abi_fail_null(EINVAL);
 	mapping = malloc(sizeof(*mapping));
 	if (!mapping)
-		return abi_null(ENOMEM);
+		return abi_fail_null(ENOMEM);
 	mapping->size = before + length;
 	mapping->addr = mmap(NULL, mapping->size, PROT_READ | (writable ? PROT_WRITE : 0),
 			     MAP_SHARED, fd, (off_t)(offset - before));
 	if (mapping->addr == MAP_FAILED) {
 		free(mapping);
 		/*
-		 * Memory that the CPU cannot map, such as most of a graphics card's memory, is not
+		 * Memory that cannot be mapped, such as most of a graphics card's memory, is not
 		 * supported.
 		 */
-		return abi_null(errno == EBADF || errno == EINVAL ? errno : EOPNOTSUPP);
+		return abi_fail_null(errno == EBADF || errno == EINVAL ? errno : EOPNOTSUPP);
 	}
 	*at = (char *)mapping->addr + before;
 	pthread_mutex_lock(&ctx->lock);
@@ -36,7 +39,7 @@ struct abi_mapping *abi_map(struct abi_context *ctx, int fd, uint64_t offset, si
 	return mapping;
 }
 
-void abi_unmap(struct abi_context *ctx, struct abi_mapping *mapping)
+void abi_unmap_dmabuf(struct abi_context *ctx, struct abi_mapping *mapping)
 {
 	struct abi_mapping **at = &ctx->mappings;
 
@@ -46,10 +49,10 @@ void abi_unmap(struct abi_context *ctx, struct abi_mapping *mapping)
 	*at = mapping->next;
 	pthread_mutex_unlock(&ctx->lock);
 	mapping->next = NULL;
-	abi_unmap_all(mapping);
+	abi_unmap_dmabufs(mapping);
 }
 
-void abi_unmap_all(struct abi_mapping *mappings)
+void abi_unmap_dmabufs(struct abi_mapping *mappings)
 {
 	while (mappings) {
 		struct abi_mapping *next = mappings->next;
@@ -76,21 +79,21 @@ struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t leng
 	void *at;
 	int why;
 
-	if (!abi_live(ABI_PD, pd))
+	if (!abi_is_live(ABI_PD, pd))
 		return NULL;
 	if ((unsigned int)access & ~TAKEN || (offset ^ iova) % page)
-		return abi_null(EINVAL);
+		return abi_fail_null(EINVAL);
 	ctx = abi_context_of(pd->context);
 	if (ctx->forks != abi_forks)
-		return abi_null(ESTALE);
-	mapping = abi_map(ctx, fd, offset, length, access & IBV_ACCESS_LOCAL_WRITE, &at);
+		return abi_fail_null(ESTALE);
+	mapping = abi_map_dmabuf(ctx, fd, offset, length, access & IBV_ACCESS_LOCAL_WRITE, &at);
 	if (!mapping)
 		return NULL;
 	mr = ibv_reg_mr_iova2(pd, at, length, iova, (unsigned int)access);
 	if (!mr) {
 		why = errno;
-		abi_unmap(ctx, mapping);
-		return abi_null(why);
+		abi_unmap_dmabuf(ctx, mapping);
+		return abi_fail_null(why);
 	}
 	((struct abi_mr *)mr)->mapping = mapping;
 	return mr;

@@ -18,7 +18,7 @@ int ibv_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **cq, void 
 	void *user;
 	int r;
 
-	if (!abi_live(ABI_CHANNEL, channel) || !cq || !cq_context)
+	if (!abi_is_live(ABI_CHANNEL, channel) || !cq || !cq_context)
 		return event_result(-EINVAL);
 	do
 		r = siw_get_cq_event(((struct abi_channel *)channel)->siw, &siw, &user, WAIT);
@@ -32,11 +32,14 @@ int ibv_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **cq, void 
 
 void ibv_ack_cq_events(struct ibv_cq *cq, unsigned int nevents)
 {
-	if (abi_live(ABI_CQ, cq))
+	if (abi_is_live(ABI_CQ, cq))
 		siw_ack_cq_events(abi_cq_of(cq)->siw, nevents);
 }
 
-/* Returns the kind of object that an event refers to, which selects the member of element. */
+/*
+ * Returns the kind of object to which an event refers, which determines the member of
+ * event.element.
+ */
 static enum abi_kind event_object_kind(int event_type)
 {
 	switch (event_type) {
@@ -67,7 +70,7 @@ int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *eve
 	struct siw_async_event taken;
 	int r;
 
-	if (!abi_live(ABI_CONTEXT, context) || !event)
+	if (!abi_is_live(ABI_CONTEXT, context) || !event)
 		return event_result(-EINVAL);
 	do
 		r = siw_get_async_event(abi_context_of(context)->siw, &taken, WAIT);
@@ -80,8 +83,8 @@ int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *eve
 	case ABI_QP:
 	case ABI_SRQ:
 		/*
-		 * The engine's user pointer is the object of this library, which begins with the
-		 * public struct.
+		 * The engine's user pointer is the verbs object, which begins with the public
+		 * struct.
 		 */
 		event->element.cq = taken.user_context;
 		break;
@@ -100,17 +103,17 @@ void ibv_ack_async_event(struct ibv_async_event *event)
 	taken.event_type = (int)event->event_type;
 	switch (event_object_kind(taken.event_type)) {
 	case ABI_CQ:
-		if (!abi_live(ABI_CQ, event->element.cq))
+		if (!abi_is_live(ABI_CQ, event->element.cq))
 			return;
 		taken.element.cq = abi_cq_of(event->element.cq)->siw;
 		break;
 	case ABI_QP:
-		if (!abi_live(ABI_QP, event->element.qp))
+		if (!abi_is_live(ABI_QP, event->element.qp))
 			return;
 		taken.element.qp = abi_qp_of(event->element.qp)->siw;
 		break;
 	case ABI_SRQ:
-		if (!abi_live(ABI_SRQ, event->element.srq))
+		if (!abi_is_live(ABI_SRQ, event->element.srq))
 			return;
 		taken.element.srq = ((struct abi_srq *)event->element.srq)->siw;
 		break;

@@ -64,7 +64,7 @@ void ibv_copy_qp_attr_from_kern(struct ibv_qp_attr *dst, struct ib_uverbs_qp_att
 	dst->alt_timeout = src->alt_timeout;
 }
 
-/* Copies the numeric members, which both structs have. */
+/* Copies the numeric members that the kernel's struct and the struct of verbs have in common. */
 #define COPY_NUMBERS(dst, src)                                                       \
 	do {                                                                         \
 		(dst)->dlid = (src)->dlid;                                           \

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * abi/ibverbs/abi_layout.c - compile-time checks that work requests and completions of verbs have the same
- * layout as the engine's, which allows casts between them. Contains no code.
+ * layout as the engine's, which allows casts between them. The file contains no code.
  */
 #include "abi/ibverbs/abi.h"
 
@@ -64,8 +64,8 @@ SIZE(ibv_srq_attr, siw_srq_attr);
 SAME(ibv_srq_attr, siw_srq_attr, srq_limit);
 
 /*
- * struct ibv_cq and struct ibv_qp are the beginnings of their _ex structs. A struct ibv_ah fits
- * into the room that the engine provides at the start of its handle.
+ * struct ibv_cq_ex and struct ibv_qp_ex begin with the members of struct ibv_cq and struct ibv_qp.
+ * A struct ibv_ah fits into the space at the start of the engine's handle.
  */
 _Static_assert(offsetof(struct ibv_cq_ex, async_events_completed) ==
 		       offsetof(struct ibv_cq, async_events_completed),

@@ -69,7 +69,8 @@ static const struct step steps[STATES][STATES] = {
 };
 /* clang-format on */
 
-int abi_step_allowed(enum ibv_qp_type type, enum ibv_qp_state from, enum ibv_qp_state to, int mask)
+int abi_check_transition(enum ibv_qp_type type, enum ibv_qp_state from, enum ibv_qp_state to,
+			 int mask)
 {
 	const struct step *step;
 	/* RD queue pairs of <siwarp/ibv_ext.h> have the transitions of UD. */
@@ -79,7 +80,7 @@ int abi_step_allowed(enum ibv_qp_type type, enum ibv_qp_state from, enum ibv_qp_
 	mask &= ~IBV_QP_STATE;
 	if ((unsigned int)from >= STATES || (unsigned int)to >= STATES || column >= TYPES)
 		return EINVAL;
-	/* Allowed from every state, without other attributes. */
+	/* Transitions to RESET and ERR are allowed from every state, without other attributes. */
 	if (to == IBV_QPS_RESET || to == IBV_QPS_ERR)
 		return mask & ~CUR ? EINVAL : 0;
 	step = &steps[from][to];

@@ -4,7 +4,7 @@
 
 #include "abi/ibverbs/abi.h"
 
-/* The flags that the engine implements. This library accepts ABI_ACCESS_IGNORED as well. */
+/* The access flags that the engine implements. The library also accepts ABI_ACCESS_IGNORED. */
 #define ENGINE                                                                                   \
 	((unsigned int)(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |                       \
 			IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND | \
@@ -15,9 +15,9 @@ struct ibv_pd *ibv_alloc_pd(struct ibv_context *context)
 	struct abi_pd *pd;
 	int why;
 
-	if (!abi_live(ABI_CONTEXT, context))
+	if (!abi_is_live(ABI_CONTEXT, context))
 		return NULL;
-	pd = abi_alloc(ABI_PD);
+	pd = abi_alloc_object(ABI_PD);
 	if (!pd)
 		return NULL;
 	pd->siw = siw_alloc_pd(abi_context_of(context)->siw);
@@ -27,13 +27,13 @@ struct ibv_pd *ibv_alloc_pd(struct ibv_context *context)
 
 		pd->ibv.context = context;
 		pd->ibv.handle = atomic_fetch_add(&handles, 1) + 1;
-		if (abi_add(ABI_PD, pd, context))
+		if (abi_register_handle(ABI_PD, pd, context))
 			return &pd->ibv;
 		why = ENOMEM;
 		siw_dealloc_pd(pd->siw);
 	}
-	abi_free(ABI_PD, pd);
-	return abi_null(why);
+	abi_free_object(ABI_PD, pd);
+	return abi_fail_null(why);
 }
 
 static void parent_domain_release(struct abi_pd *pd)
@@ -43,14 +43,14 @@ static void parent_domain_release(struct abi_pd *pd)
 		atomic_fetch_sub(&pd->td->users, 1);
 }
 
-/* Whether an MR, MW or AH, whose pd is the second member, belongs to the protection domain. */
-static bool has_pd_second(void *handle, const void *wanted)
+/* Returns whether an MR, MW or AH, whose second member is pd, belongs to the protection domain. */
+static bool mr_mw_ah_has_pd(void *handle, const void *wanted)
 {
 	return ((struct ibv_mr *)handle)->pd == wanted;
 }
 
-/* Whether a QP or SRQ, whose pd is the third member, belongs to the protection domain. */
-static bool has_pd_third(void *handle, const void *wanted)
+/* Returns whether a QP or SRQ, whose third member is pd, belongs to the protection domain. */
+static bool qp_srq_has_pd(void *handle, const void *wanted)
 {
 	return ((struct ibv_srq *)handle)->pd == wanted;
 }
@@ -60,14 +60,16 @@ _Static_assert(offsetof(struct ibv_ah, pd) == offsetof(struct ibv_mr, pd), "ibv_
 _Static_assert(offsetof(struct ibv_qp, pd) == offsetof(struct ibv_srq, pd), "ibv_qp");
 
 /*
- * Whether objects exist that were created with this parent domain. The engine knows only the real
- * domain.
+ * Returns whether objects exist that were created with a parent domain. The engine knows only the
+ * protection domain to which the parent domain refers.
  */
 static bool parent_domain_in_use(const struct abi_pd *parent)
 {
-	return abi_find(ABI_MR, has_pd_second, parent) || abi_find(ABI_MW, has_pd_second, parent) ||
-	       abi_find(ABI_AH, has_pd_second, parent) || abi_find(ABI_QP, has_pd_third, parent) ||
-	       abi_find(ABI_SRQ, has_pd_third, parent);
+	return abi_find_object(ABI_MR, mr_mw_ah_has_pd, parent) ||
+	       abi_find_object(ABI_MW, mr_mw_ah_has_pd, parent) ||
+	       abi_find_object(ABI_AH, mr_mw_ah_has_pd, parent) ||
+	       abi_find_object(ABI_QP, qp_srq_has_pd, parent) ||
+	       abi_find_object(ABI_SRQ, qp_srq_has_pd, parent);
 }
 
 int ibv_dealloc_pd(struct ibv_pd *ibv)
@@ -75,19 +77,19 @@ int ibv_dealloc_pd(struct ibv_pd *ibv)
 	struct abi_pd *pd = (struct abi_pd *)ibv;
 	int r;
 
-	if (!abi_live(ABI_PD, ibv))
+	if (!abi_is_live(ABI_PD, ibv))
 		return EINVAL;
 	if (pd->users || (pd->parent_of && parent_domain_in_use(pd)))
 		return abi_fail(EBUSY);
-	/* A parent domain is an alias of the domain that it refers to. */
+	/* A parent domain is only an alias of another protection domain. */
 	if (!pd->parent_of) {
 		r = siw_dealloc_pd(pd->siw);
 		if (r < 0)
-			return abi_result(r);
+			return abi_errno_of_result(r);
 	} else {
 		parent_domain_release(pd);
 	}
-	abi_end(ABI_PD, pd);
+	abi_mark_dead(ABI_PD, pd);
 	return 0;
 }
 
@@ -95,27 +97,27 @@ struct ibv_td *abi_alloc_td(struct ibv_context *context, struct ibv_td_init_attr
 {
 	struct abi_td *td;
 
-	if (!abi_live(ABI_CONTEXT, context))
+	if (!abi_is_live(ABI_CONTEXT, context))
 		return NULL;
 	if (!attr || attr->comp_mask)
-		return abi_null(EINVAL);
-	td = abi_alloc(ABI_TD);
+		return abi_fail_null(EINVAL);
+	td = abi_alloc_object(ABI_TD);
 	if (!td)
 		return NULL;
 	td->ibv.context = context;
-	if (abi_add(ABI_TD, td, context))
+	if (abi_register_handle(ABI_TD, td, context))
 		return &td->ibv;
-	abi_free(ABI_TD, td);
-	return abi_null(ENOMEM);
+	abi_free_object(ABI_TD, td);
+	return abi_fail_null(ENOMEM);
 }
 
 int abi_dealloc_td(struct ibv_td *td)
 {
-	if (!abi_live(ABI_TD, td))
+	if (!abi_is_live(ABI_TD, td))
 		return EINVAL;
 	if (((struct abi_td *)td)->users)
 		return abi_fail(EBUSY);
-	abi_end(ABI_TD, td);
+	abi_mark_dead(ABI_TD, td);
 	return 0;
 }
 
@@ -124,16 +126,16 @@ struct ibv_pd *abi_alloc_parent_domain(struct ibv_context *context,
 {
 	struct abi_pd *pd;
 
-	if (!abi_live(ABI_CONTEXT, context))
+	if (!abi_is_live(ABI_CONTEXT, context))
 		return NULL;
-	if (!attr || !abi_live(ABI_PD, attr->pd) || attr->pd->context != context ||
-	    (attr->td && (!abi_live(ABI_TD, attr->td) || attr->td->context != context)) ||
+	if (!attr || !abi_is_live(ABI_PD, attr->pd) || attr->pd->context != context ||
+	    (attr->td && (!abi_is_live(ABI_TD, attr->td) || attr->td->context != context)) ||
 	    ((struct abi_pd *)attr->pd)->parent_of)
-		return abi_null(EINVAL);
+		return abi_fail_null(EINVAL);
 	/* The engine allocates all queue memory, so custom allocators would never be called. */
 	if (attr->comp_mask & ~(uint32_t)IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT)
-		return abi_null(EOPNOTSUPP);
-	pd = abi_alloc(ABI_PD);
+		return abi_fail_null(EOPNOTSUPP);
+	pd = abi_alloc_object(ABI_PD);
 	if (!pd)
 		return NULL;
 	pd->ibv = *attr->pd;
@@ -143,14 +145,14 @@ struct ibv_pd *abi_alloc_parent_domain(struct ibv_context *context,
 	atomic_fetch_add(&pd->parent_of->users, 1);
 	if (pd->td)
 		atomic_fetch_add(&pd->td->users, 1);
-	if (abi_add(ABI_PD, pd, context))
+	if (abi_register_handle(ABI_PD, pd, context))
 		return &pd->ibv;
 	parent_domain_release(pd);
-	abi_free(ABI_PD, pd);
-	return abi_null(ENOMEM);
+	abi_free_object(ABI_PD, pd);
+	return abi_fail_null(ENOMEM);
 }
 
-static bool has_pd_handle(void *handle, const void *wanted)
+static bool has_pd_handle_number(void *handle, const void *wanted)
 {
 	const struct ibv_pd *pd = handle, *looked_for = wanted;
 
@@ -161,10 +163,10 @@ struct ibv_pd *ibv_import_pd(struct ibv_context *context, uint32_t pd_handle)
 {
 	struct ibv_pd wanted = { context, pd_handle }, *pd;
 
-	if (!abi_live(ABI_CONTEXT, context))
+	if (!abi_is_live(ABI_CONTEXT, context))
 		return NULL;
-	pd = abi_find(ABI_PD, has_pd_handle, &wanted);
-	return pd ? pd : abi_null(EINVAL);
+	pd = abi_find_object(ABI_PD, has_pd_handle_number, &wanted);
+	return pd ? pd : abi_fail_null(EINVAL);
 }
 
 void ibv_unimport_pd(struct ibv_pd *pd)
@@ -172,7 +174,7 @@ void ibv_unimport_pd(struct ibv_pd *pd)
 	(void)pd; /* an import returns the object itself, so there is nothing to undo */
 }
 
-/* Copies the public members of the region from the engine's. */
+/* Copies the public members of a region from the engine's region. */
 static void mr_copy_public_members(struct abi_mr *mr, struct ibv_pd *pd)
 {
 	mr->ibv.context = pd->context;
@@ -195,14 +197,14 @@ static struct abi_mr *mr_register(struct ibv_pd *pd, void *addr, size_t length, 
 	struct abi_mr *mr;
 	int why;
 
-	if (!abi_live(ABI_PD, pd))
+	if (!abi_is_live(ABI_PD, pd))
 		return NULL;
 	why = mr_check_access(access);
 	if (why)
-		return abi_null(why);
+		return abi_fail_null(why);
 	if (access & IBV_ACCESS_ZERO_BASED)
 		iova = 0;
-	mr = abi_alloc(ABI_MR);
+	mr = abi_alloc_object(ABI_MR);
 	if (!mr)
 		return NULL;
 	mr->siw = siw_reg_mr_iova(((struct abi_pd *)pd)->siw, addr, length, iova,
@@ -212,13 +214,13 @@ static struct abi_mr *mr_register(struct ibv_pd *pd, void *addr, size_t length, 
 		mr_copy_public_members(mr, pd);
 		mr->iova = iova;
 		mr->access = access;
-		if (abi_add(ABI_MR, mr, pd->context))
+		if (abi_register_handle(ABI_MR, mr, pd->context))
 			return mr;
 		why = ENOMEM;
 		siw_dereg_mr(mr->siw);
 	}
-	abi_free(ABI_MR, mr);
-	return abi_null(why);
+	abi_free_object(ABI_MR, mr);
+	return abi_fail_null(why);
 }
 
 struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t length, int access)
@@ -257,7 +259,7 @@ int ibv_rereg_mr(struct ibv_mr *ibv, int flags, struct ibv_pd *pd, void *addr, s
 	int r;
 
 	errno = EINVAL;
-	if (!abi_live(ABI_MR, ibv) || (new_pd && !abi_live(ABI_PD, pd)) || mr->mapping)
+	if (!abi_is_live(ABI_MR, ibv) || (new_pd && !abi_is_live(ABI_PD, pd)) || mr->mapping)
 		return IBV_REREG_MR_ERR_INPUT;
 	now = flags & IBV_REREG_MR_CHANGE_ACCESS ? (unsigned int)access : mr->access;
 	if (mr_check_access(now))
@@ -279,20 +281,20 @@ int ibv_dereg_mr(struct ibv_mr *ibv)
 	struct abi_context *ctx;
 	int r;
 
-	if (!abi_live(ABI_MR, ibv))
+	if (!abi_is_live(ABI_MR, ibv))
 		return EINVAL;
 	r = siw_dereg_mr(mr->siw);
 	if (r < 0)
-		return abi_result(r);
+		return abi_errno_of_result(r);
 	mapping = mr->mapping;
 	ctx = abi_context_of(ibv->context);
-	abi_end(ABI_MR, mr);
+	abi_mark_dead(ABI_MR, mr);
 	if (mapping)
-		abi_unmap(ctx, mapping);
+		abi_unmap_dmabuf(ctx, mapping);
 	return 0;
 }
 
-static bool has_mr_handle(void *handle, const void *wanted)
+static bool has_mr_handle_number(void *handle, const void *wanted)
 {
 	const struct ibv_mr *mr = handle, *looked_for = wanted;
 
@@ -303,11 +305,11 @@ struct ibv_mr *ibv_import_mr(struct ibv_pd *pd, uint32_t mr_handle)
 {
 	struct ibv_mr wanted = { .handle = mr_handle }, *mr;
 
-	if (!abi_live(ABI_PD, pd))
+	if (!abi_is_live(ABI_PD, pd))
 		return NULL;
 	wanted.context = pd->context;
-	mr = abi_find(ABI_MR, has_mr_handle, &wanted);
-	return mr ? mr : abi_null(EINVAL);
+	mr = abi_find_object(ABI_MR, has_mr_handle_number, &wanted);
+	return mr ? mr : abi_fail_null(EINVAL);
 }
 
 void ibv_unimport_mr(struct ibv_mr *mr)
@@ -331,7 +333,8 @@ static bool mr_has_lkey(void *handle, const void *wanted)
 /* Checks one element of ibv_advise_mr. Returns 0 or an errno value. */
 static int check_advice(const struct ibv_pd *pd, bool writes, const struct ibv_sge *sge)
 {
-	const struct abi_mr *mr = abi_find(ABI_MR, mr_has_lkey, &(struct advice){ pd, sge->lkey });
+	const struct abi_mr *mr =
+		abi_find_object(ABI_MR, mr_has_lkey, &(struct advice){ pd, sge->lkey });
 	uint64_t base;
 
 	if (!mr)
@@ -347,14 +350,14 @@ static int check_advice(const struct ibv_pd *pd, bool writes, const struct ibv_s
 	return 0;
 }
 
-/* Advice is only checked, because the kernel loads pages on demand. */
+/* Advice is checked but has no effect, because the kernel loads pages on demand. */
 int abi_advise_mr(struct ibv_pd *pd, enum ibv_advise_mr_advice advice, uint32_t flags,
 		  struct ibv_sge *sg_list, uint32_t num_sge)
 {
 	bool writes = advice == IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE;
 	int r = 0;
 
-	if (!abi_live(ABI_PD, pd) || (!sg_list && num_sge) ||
+	if (!abi_is_live(ABI_PD, pd) || (!sg_list && num_sge) ||
 	    flags & ~(uint32_t)IBV_ADVISE_MR_FLAG_FLUSH)
 		return abi_fail(EINVAL);
 	if ((unsigned int)advice > IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT)
@@ -366,7 +369,7 @@ int abi_advise_mr(struct ibv_pd *pd, enum ibv_advise_mr_advice advice, uint32_t 
 
 struct ibv_mr *abi_alloc_null_mr(struct ibv_pd *pd)
 {
-	return abi_live(ABI_PD, pd) ? abi_null(EOPNOTSUPP) : NULL;
+	return abi_is_live(ABI_PD, pd) ? abi_fail_null(EOPNOTSUPP) : NULL;
 }
 
 /* ---- ibv_reg_mr_ex (IBVERBS_1.15) ------------------------------------------------------------ */
@@ -395,7 +398,7 @@ enum {
 _Static_assert(offsetof(struct abi_mr_init_attr, comp_mask) == 16, "ibv_mr_init_attr");
 _Static_assert(offsetof(struct abi_mr_init_attr, fd_offset) == 48, "ibv_mr_init_attr");
 
-/* Whether the members selected by comp_mask may be combined. */
+/* Returns whether the members that comp_mask selects may be combined. */
 static bool mr_init_attr_valid(struct ibv_pd *pd, const struct abi_mr_init_attr *attr)
 {
 	const uint64_t mask = attr->comp_mask;
@@ -404,7 +407,7 @@ static bool mr_init_attr_valid(struct ibv_pd *pd, const struct abi_mr_init_attr 
 		return false;
 	if (!(mask & HAS_BUF))
 		return true;
-	return mask & HAS_ADDR && abi_live(ABI_BUF, attr->buf) &&
+	return mask & HAS_ADDR && abi_is_live(ABI_BUF, attr->buf) &&
 	       abi_buf_contains(attr->buf, pd, attr->addr, attr->length);
 }
 
@@ -414,12 +417,12 @@ struct ibv_mr *abi_reg_mr_ex(struct ibv_pd *pd, const struct abi_mr_init_attr *a
 {
 	uint64_t offset, iova;
 
-	if (!abi_live(ABI_PD, pd))
+	if (!abi_is_live(ABI_PD, pd))
 		return NULL;
 	if (!attr || !mr_init_attr_valid(pd, attr))
-		return abi_null(EINVAL);
+		return abi_fail_null(EINVAL);
 	if (attr->comp_mask & ~(uint64_t)(HAS_IOVA | HAS_ADDR | HAS_FD | HAS_FD_OFFSET | HAS_BUF))
-		return abi_null(EOPNOTSUPP);
+		return abi_fail_null(EOPNOTSUPP);
 	if (attr->comp_mask & HAS_ADDR) {
 		iova = attr->comp_mask & HAS_IOVA ? attr->iova : (uintptr_t)attr->addr;
 		return ibv_reg_mr_iova2(pd, attr->addr, attr->length, iova,

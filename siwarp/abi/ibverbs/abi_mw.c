@@ -7,9 +7,9 @@ struct ibv_mw *abi_alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type)
 	struct abi_mw *mw;
 	int why;
 
-	if (!abi_live(ABI_PD, pd))
+	if (!abi_is_live(ABI_PD, pd))
 		return NULL;
-	mw = abi_alloc(ABI_MW);
+	mw = abi_alloc_object(ABI_MW);
 	if (!mw)
 		return NULL;
 	mw->siw = siw_alloc_mw(((struct abi_pd *)pd)->siw, (int)type);
@@ -22,33 +22,33 @@ struct ibv_mw *abi_alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type)
 			.handle = mw->siw->handle,
 			.type = type,
 		};
-		if (abi_add(ABI_MW, mw, pd->context))
+		if (abi_register_handle(ABI_MW, mw, pd->context))
 			return &mw->ibv;
 		why = ENOMEM;
 		siw_dealloc_mw(mw->siw);
 	}
-	abi_free(ABI_MW, mw);
-	return abi_null(why);
+	abi_free_object(ABI_MW, mw);
+	return abi_fail_null(why);
 }
 
 int abi_dealloc_mw(struct ibv_mw *mw)
 {
 	int r;
 
-	if (!abi_live(ABI_MW, mw))
+	if (!abi_is_live(ABI_MW, mw))
 		return EINVAL;
 	r = siw_dealloc_mw(((struct abi_mw *)mw)->siw);
 	if (r == 0)
-		abi_end(ABI_MW, mw);
-	return abi_result(r);
+		abi_mark_dead(ABI_MW, mw);
+	return abi_errno_of_result(r);
 }
 
 int abi_bind_info(const struct ibv_mw_bind_info *from, struct siw_mw_bind_info *to)
 {
 	/* A bind of length 0 needs no region. */
-	if (from->mr && !abi_live(ABI_MR, from->mr))
+	if (from->mr && !abi_is_live(ABI_MR, from->mr))
 		return EINVAL;
-	/* A window grants access to peers only, so the local write flag is ignored. */
+	/* The local write flag is ignored, because a window grants access only to peers. */
 	*to = (struct siw_mw_bind_info){
 		.mr = from->mr ? ((struct abi_mr *)from->mr)->siw : NULL,
 		.addr = from->addr,
@@ -64,7 +64,7 @@ int abi_bind_mw(struct ibv_qp *qp, struct ibv_mw *ibv, struct ibv_mw_bind *bind)
 	struct siw_mw_bind request;
 	int r;
 
-	if (!abi_live(ABI_QP, qp) || !abi_live(ABI_MW, ibv) || !bind ||
+	if (!abi_is_live(ABI_QP, qp) || !abi_is_live(ABI_MW, ibv) || !bind ||
 	    abi_bind_info(&bind->bind_info, &request.bind_info))
 		return abi_fail(EINVAL);
 	request.wr_id = bind->wr_id;
@@ -72,5 +72,5 @@ int abi_bind_mw(struct ibv_qp *qp, struct ibv_mw *ibv, struct ibv_mw_bind *bind)
 	r = siw_bind_mw(abi_qp_of(qp)->siw, mw->siw, &request);
 	if (r == 0)
 		ibv->rkey = mw->siw->rkey;
-	return abi_result(r);
+	return abi_errno_of_result(r);
 }

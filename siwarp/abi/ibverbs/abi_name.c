@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * abi/ibverbs/abi_name.c - the complete content of libibverbs.so, a name that some programs open. It
- * depends on libibverbs.so.1, so dlsym() finds all symbols there.
+ * abi/ibverbs/abi_name.c - the complete content of libibverbs.so, a name that some programs open.
+ * libibverbs.so depends on libibverbs.so.1, so that dlsym() finds all symbols.
  */
 #include <infiniband/verbs.h>
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * abi/ibverbs/abi_object.c - registry of live handles. Every function except those that post and poll
- * checks its handle here first, so that an invalid handle, a handle of another kind or a destroyed
- * handle causes EINVAL instead of a crash.
+ * abi/ibverbs/abi_object.c - registry of live handles. Every function except those that post and
+ * poll first checks its handle in the registry, so that an invalid handle, a handle of another kind
+ * or a destroyed handle causes EINVAL instead of a crash.
  *
  * Posting and polling jump through the context of the object, in code that is compiled into the
  * program. Therefore the memory of an object is only ever reused for objects of the same kind, and
@@ -13,8 +13,8 @@
 #include "abi/ibverbs/abi.h"
 
 /*
- * Memory is reused only after this many objects of the same kind have been freed since, so that
- * late calls still find a dead object.
+ * Number of later frees of objects of the same kind after which memory is reused, so that late
+ * calls still find a dead object
  */
 #define QUARANTINE 64
 
@@ -41,7 +41,8 @@ static struct {
 } spares[ABI_KINDS];
 
 /*
- * Header in front of each object, for the list of spares, so that the object itself stays readable.
+ * Header before each object, for the list of spare objects, so that the object itself stays
+ * readable
  */
 union front {
 	struct spare link;
@@ -73,7 +74,7 @@ static void registry_fork_child(void)
 	registry_unlock();
 }
 
-/* Registers fork handlers: the child of fork() must find the lock free. */
+/* Registers fork handlers, so that the lock is free in the child of fork(). */
 static void registry_init(void)
 {
 	pthread_atfork(registry_lock_raw, registry_unlock, registry_fork_child);
@@ -100,7 +101,7 @@ void abi_init_checked_mutex(pthread_mutex_t *mutex)
 	pthread_mutexattr_destroy(&attr);
 }
 
-void *abi_alloc(enum abi_kind kind)
+void *abi_alloc_object(enum abi_kind kind)
 {
 	union front *front = NULL;
 
@@ -114,11 +115,11 @@ void *abi_alloc(enum abi_kind kind)
 	if (front)
 		return memset(front + 1, 0, sizes[kind]);
 	front = calloc(1, sizeof(*front) + sizes[kind]);
-	/* cppcheck-suppress memleak ; it is found again by abi_free */
-	return front ? front + 1 : abi_null(ENOMEM);
+	/* cppcheck-suppress memleak ; it is found again by abi_free_object */
+	return front ? front + 1 : abi_fail_null(ENOMEM);
 }
 
-void abi_free(enum abi_kind kind, void *memory)
+void abi_free_object(enum abi_kind kind, void *memory)
 {
 	struct spare *spare = &((union front *)memory - 1)->link;
 
@@ -132,7 +133,7 @@ void abi_free(enum abi_kind kind, void *memory)
 	registry_unlock();
 }
 
-/* Returns the slot of handle, or a free slot for it. */
+/* Returns the registry slot of a handle, or a free slot for a new handle. */
 static struct entry *registry_slot(const void *handle)
 {
 	size_t i = ((uintptr_t)handle >> 4) * 0x9e3779b97f4a7c15u >> 7;
@@ -174,7 +175,7 @@ static bool registry_grow(void)
 	return true;
 }
 
-bool abi_add(enum abi_kind kind, void *handle, struct ibv_context *owner)
+bool abi_register_handle(enum abi_kind kind, void *handle, struct ibv_context *owner)
 {
 	bool ok;
 
@@ -192,7 +193,7 @@ bool abi_add(enum abi_kind kind, void *handle, struct ibv_context *owner)
 	return ok;
 }
 
-bool abi_live(enum abi_kind kind, const void *handle)
+bool abi_is_live(enum abi_kind kind, const void *handle)
 {
 	bool live = false;
 
@@ -209,8 +210,8 @@ bool abi_live(enum abi_kind kind, const void *handle)
 }
 
 /*
- * Redirects the functions of the object, which are called through its context, to those of dead
- * objects.
+ * Replaces the functions of an object, which are called through the object's context, by the
+ * functions of dead objects.
  */
 static void object_disable(enum abi_kind kind, void *handle)
 {
@@ -223,14 +224,14 @@ static void object_disable(enum abi_kind kind, void *handle)
 		break;
 	case ABI_CQ:
 		((struct ibv_cq *)handle)->context = dead;
-		abi_cq_end(handle);
+		abi_cq_disable_polling(handle);
 		break;
 	case ABI_QP:
 		((struct ibv_qp *)handle)->context = dead;
 		abi_builder_destroy(handle);
 		break;
 	default:
-		/* The first member of all other objects is the pointer to their context. */
+		/* The first member of each other object is the pointer to its context. */
 		*(struct ibv_context **)handle = dead;
 	}
 }
@@ -241,7 +242,7 @@ static void object_end_locked(struct entry *e)
 	e->handle = TOMB;
 }
 
-bool abi_end(enum abi_kind kind, void *handle)
+bool abi_mark_dead(enum abi_kind kind, void *handle)
 {
 	bool ended = false;
 
@@ -255,11 +256,15 @@ bool abi_end(enum abi_kind kind, void *handle)
 	}
 	registry_unlock();
 	if (ended && kind != ABI_AH && kind != ABI_LIST)
-		abi_free(kind, kind == ABI_CONTEXT ? (void *)abi_context_of(handle) : handle);
+		abi_free_object(kind,
+				kind == ABI_CONTEXT ? (void *)abi_context_of(handle) : handle);
 	return ended;
 }
 
-/* Finds the next entry of the context from slot *i on, and sets *i to the slot after it. */
+/*
+ * Finds the next registry entry of a context from slot *i on, and sets *i to the slot after the
+ * entry.
+ */
 static bool registry_next(struct ibv_context *context, size_t *i, struct entry *found)
 {
 	bool is = false;
@@ -273,17 +278,17 @@ static bool registry_next(struct ibv_context *context, size_t *i, struct entry *
 	return is;
 }
 
-bool abi_end_all(struct ibv_context *context)
+bool abi_mark_context_dead(struct ibv_context *context)
 {
 	struct entry one;
 
 	for (size_t i = 0; registry_next(context, &i, &one);)
-		abi_end(one.kind, one.handle);
-	return abi_end(ABI_CONTEXT, context);
+		abi_mark_dead(one.kind, one.handle);
+	return abi_mark_dead(ABI_CONTEXT, context);
 }
 
-void *abi_find(enum abi_kind kind, bool (*visit)(void *handle, const void *wanted),
-	       const void *wanted)
+void *abi_find_object(enum abi_kind kind, bool (*visit)(void *handle, const void *wanted),
+		      const void *wanted)
 {
 	void *found = NULL;
 

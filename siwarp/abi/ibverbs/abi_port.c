@@ -32,7 +32,7 @@ _Static_assert(sizeof(union port_attr) == 56, "ibv_port_attr");
 _Static_assert(offsetof(struct ibv_port_attr, port_cap_flags2) == COMPAT_PORT_SIZE,
 	       "ibv_port_attr");
 
-static enum ibv_mtu mtu_code(uint32_t octets)
+static enum ibv_mtu mtu_code_of_octets(uint32_t octets)
 {
 	enum ibv_mtu mtu = IBV_MTU_256;
 
@@ -41,7 +41,7 @@ static enum ibv_mtu mtu_code(uint32_t octets)
 	return mtu;
 }
 
-long abi_speed(const char *netdev)
+long abi_interface_mbps(const char *netdev)
 {
 	char path[64], text[16] = "";
 	int cancel = abi_cancel_disable();
@@ -59,7 +59,7 @@ long abi_speed(const char *netdev)
 	return mbps > 0 ? mbps : SPEED_PER_LANE_MBPS;
 }
 
-/* Sets width and speed per lane, as the codes of ibv_query_port(3). */
+/* Sets the width and the speed per lane, which are codes of ibv_query_port(3). */
 static void port_set_rate(struct ibv_port_attr *attr, long mbps)
 {
 	static const struct {
@@ -85,7 +85,7 @@ static void fill_port(const struct siw_device_info *info, uint32_t max_msg,
 	*attr = (struct ibv_port_attr){
 		.state = info->up ? IBV_PORT_ACTIVE : IBV_PORT_DOWN,
 		.max_mtu = IBV_MTU_4096,
-		.active_mtu = mtu_code(info->mtu),
+		.active_mtu = mtu_code_of_octets(info->mtu),
 		.gid_tbl_len = ABI_GIDS,
 		.port_cap_flags = IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS,
 		.max_msg_sz = max_msg,
@@ -95,7 +95,7 @@ static void fill_port(const struct siw_device_info *info, uint32_t max_msg,
 		.link_layer = IBV_LINK_LAYER_ETHERNET,
 		.flags = GRH_REQUIRED,
 	};
-	port_set_rate(attr, abi_speed(info->netdev));
+	port_set_rate(attr, abi_interface_mbps(info->netdev));
 }
 
 int abi_query_port(struct ibv_context *context, uint8_t port_num, struct ibv_port_attr *attr,
@@ -107,20 +107,23 @@ int abi_query_port(struct ibv_context *context, uint8_t port_num, struct ibv_por
 	struct abi_context *ctx;
 	int r;
 
-	if (!abi_live(ABI_CONTEXT, context) || port_num != ABI_PORT || !attr)
+	if (!abi_is_live(ABI_CONTEXT, context) || port_num != ABI_PORT || !attr)
 		return abi_fail(EINVAL);
 	ctx = abi_context_of(context);
 	r = siw_query_device(ctx->siw, &limits);
 	if (r == 0)
-		r = -abi_refresh(ctx);
+		r = -abi_refresh_gids(ctx);
 	if (r < 0)
-		return abi_result(r);
+		return abi_errno_of_result(r);
 	pthread_mutex_lock(&ctx->lock);
 	info = ctx->info;
 	pthread_mutex_unlock(&ctx->lock);
 	fill_port(&info, limits.max_rc_msg, &port.attr);
 	port.words[ACTIVE_SPEED_EX] = port.attr.active_speed;
-	/* The struct of a newer program is longer, that of an older program shorter. */
+	/*
+	 * The struct ibv_port_attr of newer programs is longer, and that of older programs is
+	 * shorter.
+	 */
 	memset(attr, 0, size);
 	memcpy(attr, &port, size < sizeof(port) ? size : sizeof(port));
 	return 0;
@@ -137,7 +140,7 @@ static int clamp_to_int(uint64_t limit)
 	return limit < INT32_MAX ? (int)limit : INT32_MAX;
 }
 
-/* A 24-bit OUI that no vendor has. 0 would look as if the query had failed. */
+/* A 24-bit OUI that no vendor has; programs take 0 for a failed query */
 #define NO_VENDOR 0xffffff
 
 int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *attr)
@@ -146,12 +149,12 @@ int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *attr)
 	struct abi_context *ctx;
 	int r;
 
-	if (!abi_live(ABI_CONTEXT, context) || !attr)
+	if (!abi_is_live(ABI_CONTEXT, context) || !attr)
 		return abi_fail(EINVAL);
 	ctx = abi_context_of(context);
 	r = siw_query_device(ctx->siw, &limits);
 	if (r < 0)
-		return abi_result(r);
+		return abi_errno_of_result(r);
 	*attr = (struct ibv_device_attr){
 		.node_guid = ctx->device->guid_be,
 		.sys_image_guid = ctx->device->guid_be,
@@ -225,7 +228,7 @@ int abi_query_rt_values(struct ibv_context *context, struct ibv_values_ex *value
 {
 	struct timespec now;
 
-	if (!abi_live(ABI_CONTEXT, context) || !values)
+	if (!abi_is_live(ABI_CONTEXT, context) || !values)
 		return abi_fail(EINVAL);
 	/* The remaining bits of comp_mask report which values were set. */
 	values->comp_mask &= IBV_VALUES_MASK_RAW_CLOCK;
@@ -241,15 +244,15 @@ int ibv_query_gid(struct ibv_context *context, uint8_t port_num, int index, unio
 	struct siw_addr addr;
 	int r = EINVAL;
 
-	if (abi_live(ABI_CONTEXT, context) && port_num == ABI_PORT && index >= 0 &&
+	if (abi_is_live(ABI_CONTEXT, context) && port_num == ABI_PORT && index >= 0 &&
 	    index < ABI_GIDS && gid)
-		r = abi_refresh(abi_context_of(context));
+		r = abi_refresh_gids(abi_context_of(context));
 	if (r) {
 		errno = r;
 		return -1;
 	}
 	memset(gid, 0, sizeof(*gid)); /* an unused GID table entry is all zero, as with adapters */
-	if (abi_source(abi_context_of(context), (unsigned int)index, &addr))
+	if (abi_addr_of_gid_index(abi_context_of(context), (unsigned int)index, &addr))
 		abi_gid_of_addr(&addr, gid);
 	return 0;
 }
@@ -276,16 +279,16 @@ int _ibv_query_gid_ex(struct ibv_context *context, uint32_t port_num, uint32_t g
 	struct abi_context *ctx;
 	int r;
 
-	if (!abi_live(ABI_CONTEXT, context) || port_num != ABI_PORT || gid_index >= ABI_GIDS ||
+	if (!abi_is_live(ABI_CONTEXT, context) || port_num != ABI_PORT || gid_index >= ABI_GIDS ||
 	    !entry || !entry_size)
 		return abi_fail(EINVAL);
 	if (flags)
 		return abi_fail(EOPNOTSUPP);
 	ctx = abi_context_of(context);
-	r = abi_refresh(ctx);
+	r = abi_refresh_gids(ctx);
 	if (r)
 		return abi_fail(r);
-	if (!abi_source(ctx, gid_index, &addr))
+	if (!abi_addr_of_gid_index(ctx, gid_index, &addr))
 		return abi_fail(ENODATA);
 	fill_gid_entry(ctx, &addr, gid_index, entry, entry_size);
 	return 0;
@@ -299,15 +302,15 @@ ssize_t _ibv_query_gid_table(struct ibv_context *context, struct ibv_gid_entry *
 	size_t n = 0;
 	int r;
 
-	if (!abi_live(ABI_CONTEXT, context) || (!entries && max_entries) || !entry_size)
+	if (!abi_is_live(ABI_CONTEXT, context) || (!entries && max_entries) || !entry_size)
 		return -abi_fail(EINVAL);
 	if (flags)
 		return -abi_fail(EOPNOTSUPP);
 	ctx = abi_context_of(context);
-	r = abi_refresh(ctx);
+	r = abi_refresh_gids(ctx);
 	if (r)
 		return -abi_fail(r);
-	for (uint32_t i = 0; abi_source(ctx, i, &addr); i++) {
+	for (uint32_t i = 0; abi_addr_of_gid_index(ctx, i, &addr); i++) {
 		if (n == max_entries)
 			return -abi_fail(EINVAL);
 		fill_gid_entry(ctx, &addr, i, (char *)entries + n++ * entry_size, entry_size);
@@ -315,23 +318,27 @@ ssize_t _ibv_query_gid_table(struct ibv_context *context, struct ibv_gid_entry *
 	return (ssize_t)n;
 }
 
-/* Private to rdma-core, but called by ibv_devinfo and perftest of Linux distributions. */
+/*
+ * ibv_query_gid_type is private to rdma-core, but ibv_devinfo and perftest of Linux distributions
+ * call it.
+ */
 ABI_EXPORT int ibv_query_gid_type(struct ibv_context *context, uint8_t port_num, unsigned int index,
 				  int *type);
 int ibv_query_gid_type(struct ibv_context *context, uint8_t port_num, unsigned int index, int *type)
 {
-	if (!abi_live(ABI_CONTEXT, context) || port_num != ABI_PORT || index >= ABI_GIDS || !type) {
+	if (!abi_is_live(ABI_CONTEXT, context) || port_num != ABI_PORT || index >= ABI_GIDS ||
+	    !type) {
 		errno = EINVAL;
 		return -1;
 	}
-	/* Encoding of sysfs: 0 is InfiniBand or RoCE v1, 1 is RoCE v2. */
+	/* GID types are encoded as in sysfs: 0 is InfiniBand or RoCE v1, and 1 is RoCE v2. */
 	*type = 1;
 	return 0;
 }
 
 int ibv_query_pkey(struct ibv_context *context, uint8_t port_num, int index, __be16 *pkey)
 {
-	if (!abi_live(ABI_CONTEXT, context) || port_num != ABI_PORT || index != 0 || !pkey) {
+	if (!abi_is_live(ABI_CONTEXT, context) || port_num != ABI_PORT || index != 0 || !pkey) {
 		errno = EINVAL;
 		return -1;
 	}
@@ -341,7 +348,7 @@ int ibv_query_pkey(struct ibv_context *context, uint8_t port_num, int index, __b
 
 int ibv_get_pkey_index(struct ibv_context *context, uint8_t port_num, __be16 pkey)
 {
-	if (!abi_live(ABI_CONTEXT, context) || port_num != ABI_PORT || pkey != htons(ABI_PKEY)) {
+	if (!abi_is_live(ABI_CONTEXT, context) || port_num != ABI_PORT || pkey != htons(ABI_PKEY)) {
 		errno = EINVAL;
 		return -1;
 	}
@@ -357,9 +364,9 @@ int abi_query_port_speed(struct ibv_context *context, uint32_t port_num, uint64_
 {
 	const uint64_t mbps_per_unit = 100;
 
-	if (!abi_live(ABI_CONTEXT, context) || port_num != ABI_PORT || !port_speed)
+	if (!abi_is_live(ABI_CONTEXT, context) || port_num != ABI_PORT || !port_speed)
 		return abi_fail(EINVAL);
-	*port_speed =
-		(uint64_t)abi_speed(abi_context_of(context)->device->info.netdev) / mbps_per_unit;
+	*port_speed = (uint64_t)abi_interface_mbps(abi_context_of(context)->device->info.netdev) /
+		      mbps_per_unit;
 	return 0;
 }

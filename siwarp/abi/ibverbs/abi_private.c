@@ -4,16 +4,16 @@
  * versions named PRIVATE.
  *
  * Programs of Linux distributions are linked with provider libraries (libmlx5, libefa), which bind
- * these functions when they are loaded. Here registering a provider has no effect, because no
- * device of a provider exists. The functions that would drive a device are therefore never called,
- * and return EOPNOTSUPP.
+ * these functions when they are loaded. Registering a provider has no effect, because siwarp has no
+ * devices of providers. The functions that would drive a device are therefore never called, and
+ * return EOPNOTSUPP.
  *
  * Each release of rdma-core that changes this interface has a separate PRIVATE symbol version with
  * the same function names. Provider libraries of all these releases must be loadable.
  */
 #include "abi/ibverbs/abi.h"
 
-/* Functions that pass a command to the kernel driver. */
+/* Functions of rdma-core that pass a command to the kernel driver */
 #define COMMANDS(X)                       \
 	X(execute_ioctl)                  \
 	X(ibv_cmd_advise_mr)              \
@@ -76,7 +76,7 @@
 	X(ibv_cmd_rereg_mr)               \
 	X(ibv_cmd_resize_cq)
 
-/* Such functions of releases after 44. */
+/* Functions of rdma-core releases after 44 that pass a command to the kernel driver */
 #define NEWER_COMMANDS(X)               \
 	X(ibv_cmd_alloc_dmah)           \
 	X(ibv_cmd_create_comp_cntr)     \
@@ -104,12 +104,12 @@ int abi_no_driver(void)
 ABI_EXPORT void *abi_no_device(void);
 void *abi_no_device(void)
 {
-	return abi_null(EOPNOTSUPP);
+	return abi_fail_null(EOPNOTSUPP);
 }
 
 /*
- * Returns the name of an opcode for messages. Newer headers declare this function for programs as
- * well.
+ * Returns the name of an opcode, for use in messages. Newer headers also declare ibv_wr_opcode_str
+ * for programs.
  */
 ABI_EXPORT const char *abi_wr_opcode_str(int opcode);
 const char *abi_wr_opcode_str(int opcode)
@@ -133,7 +133,7 @@ const char *abi_wr_opcode_str(int opcode)
 	return (unsigned int)opcode < n && names[opcode] ? names[opcode] : "unknown";
 }
 
-/* Called by the constructors and destructors of providers; nothing to do. */
+/* Does nothing. The constructors and destructors of providers call this function. */
 ABI_EXPORT void abi_not_needed(void);
 void abi_not_needed(void)
 {
@@ -175,13 +175,13 @@ EACH(verbs_uninit_context, abi_not_needed)
 EACH(verbs_init_cq, abi_not_needed)
 EACH(__verbs_log, abi_not_needed)
 
-/* Each release of rdma-core has a separate name for the registration function. */
+/* Each PRIVATE version of rdma-core has a registration function with another name. */
 NODE(34, "@@", verbs_register_driver_34, abi_not_needed);
 NODE(57, "@@", verbs_register_driver_57, abi_not_needed);
 NODE(59, "@@", verbs_register_driver_59, abi_not_needed);
 NODE(64, "@@", verbs_register_driver_64, abi_not_needed);
 NODE(65, "@@", verbs_register_driver_65, abi_not_needed);
 
-/* Whether providers may destroy objects of a device that was unplugged. */
+/* Tells providers whether objects of an unplugged device may be destroyed. */
 ABI_EXPORT extern bool verbs_allow_disassociate_destroy;
 bool verbs_allow_disassociate_destroy;

@@ -23,7 +23,7 @@ _Static_assert((int)IBV_QP_SQ_PSN == (int)SIW_QP_SQ_PSN, "masks");
 _Static_assert((int)IBV_QPS_ERR == (int)SIW_QPS_ERR, "states");
 
 /* Rounds a non-zero queue size up to ABI_MIN_WR, as adapters do. */
-static uint32_t round_up_wr(uint32_t wr)
+static uint32_t round_up_queue_size(uint32_t wr)
 {
 	return wr > 0 && wr < ABI_MIN_WR ? ABI_MIN_WR : wr;
 }
@@ -31,9 +31,9 @@ static uint32_t round_up_wr(uint32_t wr)
 static int qp_init_to_engine(const struct ibv_pd *pd, const struct ibv_qp_init_attr *init,
 			     struct abi_qp *qp, struct siw_qp_init_attr *out)
 {
-	if (!abi_live(ABI_CQ, init->send_cq) || !abi_live(ABI_CQ, init->recv_cq) ||
+	if (!abi_is_live(ABI_CQ, init->send_cq) || !abi_is_live(ABI_CQ, init->recv_cq) ||
 	    init->send_cq->context != pd->context || init->recv_cq->context != pd->context ||
-	    (init->srq && (!abi_live(ABI_SRQ, init->srq) || init->srq->context != pd->context)))
+	    (init->srq && (!abi_is_live(ABI_SRQ, init->srq) || init->srq->context != pd->context)))
 		return EINVAL;
 	*out = (struct siw_qp_init_attr){
 		.qp_context = qp,
@@ -41,8 +41,8 @@ static int qp_init_to_engine(const struct ibv_pd *pd, const struct ibv_qp_init_a
 		.recv_cq = abi_cq_of(init->recv_cq)->siw,
 		.srq = init->srq ? ((struct abi_srq *)init->srq)->siw : NULL,
 		.cap = {
-			.max_send_wr = round_up_wr(init->cap.max_send_wr),
-			.max_recv_wr = round_up_wr(init->cap.max_recv_wr),
+			.max_send_wr = round_up_queue_size(init->cap.max_send_wr),
+			.max_recv_wr = round_up_queue_size(init->cap.max_recv_wr),
 			.max_send_sge = init->cap.max_send_sge,
 			.max_recv_sge = init->cap.max_recv_sge,
 			.max_inline_data = init->cap.max_inline_data > ABI_INLINE
@@ -51,7 +51,7 @@ static int qp_init_to_engine(const struct ibv_pd *pd, const struct ibv_qp_init_a
 		},
 		.qp_type = (int)init->qp_type,
 		.sq_sig_all = init->sq_sig_all != 0,
-		.persona = abi_roce() ? SIW_PERSONA_ROCE : SIW_PERSONA_IWARP,
+		.persona = abi_is_roce() ? SIW_PERSONA_ROCE : SIW_PERSONA_IWARP,
 		.by_qpn = init->qp_type == IBV_QPT_RC && !qp->by_cm,
 		.grh = init->qp_type == IBV_QPT_UD,
 		.every_addr = init->qp_type == IBV_QPT_UD || init->qp_type == IBV_QPT_UC,
@@ -98,7 +98,7 @@ static void qp_init_public(struct abi_qp *qp, struct ibv_pd *pd,
 	qp->sq_sig_all = init->sq_sig_all;
 }
 
-/* Copies the attributes that only siwarp has (<siwarp/ibv_ext.h>). */
+/* Copies the attributes that only siwarp supports (<siwarp/ibv_ext.h>). */
 static void qp_add_extensions(struct siw_qp_init_attr *wanted, const struct siw_qp_init_attr *more)
 {
 	wanted->no_crc = more->no_crc;
@@ -112,8 +112,9 @@ static void qp_add_extensions(struct siw_qp_init_attr *wanted, const struct siw_
 }
 
 /*
- * Creates a queue pair. by_cm: a connection id connects it. ops_flags: NULL, or the send_ops_flags
- * of an extended queue pair. more: NULL, or the attributes that only siwarp has.
+ * Creates a queue pair. by_cm: a connection id connects the queue pair. ops_flags: NULL, or the
+ * send_ops_flags of an extended queue pair. more: NULL, or the attributes that only siwarp
+ * supports.
  */
 static struct ibv_qp *qp_create(struct ibv_pd *pd, struct ibv_qp_init_attr *init, bool by_cm,
 				const uint64_t *ops_flags, const struct siw_qp_init_attr *more)
@@ -122,12 +123,12 @@ static struct ibv_qp *qp_create(struct ibv_pd *pd, struct ibv_qp_init_attr *init
 	struct abi_qp *qp;
 	int why;
 
-	if (!abi_live(ABI_PD, pd))
+	if (!abi_is_live(ABI_PD, pd))
 		return NULL;
 	why = !init ? EINVAL : more && (int)init->qp_type == SIW_QPT_RD ? 0 : check_qp_type(init);
 	if (why)
-		return abi_null(why);
-	qp = abi_alloc(ABI_QP);
+		return abi_fail_null(why);
+	qp = abi_alloc_object(ABI_QP);
 	if (!qp)
 		return NULL;
 	qp->by_cm = by_cm;
@@ -144,7 +145,7 @@ static struct ibv_qp *qp_create(struct ibv_pd *pd, struct ibv_qp_init_attr *init
 	memcpy(&qp->cap, &wanted.cap, sizeof(qp->cap));
 	qp_init_public(qp, pd, init);
 	why = ops_flags ? abi_builder_create(qp, *ops_flags) : 0;
-	if (!why && !abi_add(ABI_QP, qp, pd->context))
+	if (!why && !abi_register_handle(ABI_QP, qp, pd->context))
 		why = ENOMEM;
 	if (!why) {
 		init->cap = qp->cap;
@@ -153,8 +154,8 @@ static struct ibv_qp *qp_create(struct ibv_pd *pd, struct ibv_qp_init_attr *init
 	siw_destroy_qp(qp->siw);
 	abi_builder_destroy(qp);
 no_engine:
-	abi_free(ABI_QP, qp);
-	return abi_null(why);
+	abi_free_object(ABI_QP, qp);
+	return abi_fail_null(why);
 }
 
 struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *init)
@@ -175,15 +176,15 @@ static struct ibv_qp *qp_create_ex(struct ibv_context *context, struct ibv_qp_in
 			       IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
 	bool extended;
 
-	if (!abi_live(ABI_CONTEXT, context))
+	if (!abi_is_live(ABI_CONTEXT, context))
 		return NULL;
-	if (!attr || !(attr->comp_mask & IBV_QP_INIT_ATTR_PD) || !abi_live(ABI_PD, attr->pd) ||
+	if (!attr || !(attr->comp_mask & IBV_QP_INIT_ATTR_PD) || !abi_is_live(ABI_PD, attr->pd) ||
 	    attr->pd->context != context)
-		return abi_null(EINVAL);
+		return abi_fail_null(EINVAL);
 	/* XRC, receive side scaling and TSO are not supported. */
 	if (attr->comp_mask & ~known ||
 	    (attr->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS && attr->create_flags))
-		return abi_null(EOPNOTSUPP);
+		return abi_fail_null(EOPNOTSUPP);
 	extended = attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
 	return qp_create(attr->pd, (struct ibv_qp_init_attr *)attr, by_cm,
 			 extended ? &attr->send_ops_flags : NULL, NULL);
@@ -201,22 +202,22 @@ struct ibv_qp *abi_create_cm_qp(struct ibv_context *context, struct ibv_qp_init_
 
 struct ibv_qp_ex *ibv_qp_to_qp_ex(struct ibv_qp *qp)
 {
-	return abi_live(ABI_QP, qp) && abi_qp_of(qp)->builder ? &abi_qp_of(qp)->ibv : NULL;
+	return abi_is_live(ABI_QP, qp) && abi_qp_of(qp)->builder ? &abi_qp_of(qp)->ibv : NULL;
 }
 
 int ibv_destroy_qp(struct ibv_qp *ibv)
 {
 	int r;
 
-	if (!abi_live(ABI_QP, ibv))
+	if (!abi_is_live(ABI_QP, ibv))
 		return EINVAL;
 	atomic_store(&abi_qp_of(ibv)->ending, true);
 	r = siw_destroy_qp(abi_qp_of(ibv)->siw);
 	if (r == 0)
-		abi_end(ABI_QP, ibv);
+		abi_mark_dead(ABI_QP, ibv);
 	else
 		atomic_store(&abi_qp_of(ibv)->ending, false);
-	return abi_result(r);
+	return abi_errno_of_result(r);
 }
 
 /* ---- states and attributes ------------------------------------------------------------------- */
@@ -226,7 +227,10 @@ static bool has_rate_limit(const struct ibv_qp *qp)
 	return qp->qp_type == IBV_QPT_UD || qp->qp_type == IBV_QPT_UC;
 }
 
-/* Checks attribute values that the engine does not check, or not for this transition. */
+/*
+ * Checks attribute values that the engine does not check, or does not check in the requested state
+ * transition.
+ */
 static int qp_check_attr(const struct ibv_qp *qp, const struct ibv_qp_attr *attr, int mask)
 {
 	if (mask & ~KNOWN_MASKS)
@@ -250,8 +254,8 @@ static int qp_check_attr(const struct ibv_qp *qp, const struct ibv_qp_attr *attr
 }
 
 /*
- * Stores what the program set, for ibv_query_qp: the engine does not store these values, or not for
- * all QP types.
+ * Stores attributes that the program has set, which ibv_query_qp returns. The engine does not store
+ * these attributes for all QP types.
  */
 static void qp_store_attr(struct ibv_qp_attr *set, const struct ibv_qp_attr *attr, int mask)
 {
@@ -289,7 +293,10 @@ static int qp_attr_to_engine(struct ibv_qp *qp, const struct ibv_qp_attr *attr, 
 		.qp_state = (int)attr->qp_state,
 		.cur_qp_state = (int)attr->cur_qp_state,
 		.qkey = attr->qkey,
-		/* MW_BIND is an access right of regions, but DAPL sets it here, too. */
+		/*
+		 * MW_BIND is an access right of regions, but DAPL sets MW_BIND for queue pairs,
+		 * too.
+		 */
 		.qp_access_flags =
 			(int)(attr->qp_access_flags & ~(ABI_ACCESS_IGNORED | IBV_ACCESS_MW_BIND)),
 		.en_sqd_async_notify = attr->en_sqd_async_notify,
@@ -306,14 +313,14 @@ static int qp_attr_to_engine(struct ibv_qp *qp, const struct ibv_qp_attr *attr, 
 		.rate_limit = attr->rate_limit,
 	};
 	if (mask & IBV_QP_AV)
-		return abi_addrs_of_attr(abi_context_of(qp->context), &attr->ah_attr, &out->ah_addr,
-					 &out->ah_source);
+		return abi_resolve_ah_attr(abi_context_of(qp->context), &attr->ah_attr,
+					   &out->ah_addr, &out->ah_source);
 	return 0;
 }
 
 /*
- * Returns the state that the program sees. The engine keeps the queue pair of a connection id in
- * INIT until the connection is established.
+ * Returns the state that ibv_query_qp reports. The engine keeps the queue pair of a connection id
+ * in INIT until the connection is established.
  */
 static enum ibv_qp_state qp_visible_state(struct abi_qp *own, int engine)
 {
@@ -327,7 +334,7 @@ static enum ibv_qp_state qp_visible_state(struct abi_qp *own, int engine)
 }
 
 /*
- * Whether the transition is one that the connection id will perform later, so only its attributes
+ * Returns whether the connection id performs a state transition later, so that only the attributes
  * are stored.
  */
 static bool qp_deferred_to_cm(struct abi_qp *own, const struct ibv_qp_attr *attr, int mask,
@@ -349,7 +356,7 @@ static bool qp_deferred_to_cm(struct abi_qp *own, const struct ibv_qp_attr *attr
 			 (from == IBV_QPS_RTR && to == IBV_QPS_RTS));
 }
 
-/* Stores the attributes that were set, and the new state. */
+/* Stores the attributes that the program has set, and the new state. */
 static void qp_record_transition(struct abi_qp *own, const struct ibv_qp_attr *attr, int mask,
 				 enum ibv_qp_state to)
 {
@@ -387,7 +394,7 @@ int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr_in, int mask)
 	struct abi_qp *own;
 	int r, taken;
 
-	if (!abi_live(ABI_QP, qp) || !attr_in)
+	if (!abi_is_live(ABI_QP, qp) || !attr_in)
 		return abi_fail(EINVAL);
 	fields = qp_truncate_attr(attr_in);
 	attr = &fields;
@@ -397,10 +404,10 @@ int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr_in, int mask)
 		return abi_fail(r);
 	r = siw_query_qp(own->siw, &now, NULL);
 	if (r < 0)
-		return abi_result(r);
+		return abi_errno_of_result(r);
 	from = mask & IBV_QP_CUR_STATE ? attr->cur_qp_state : qp_visible_state(own, now.qp_state);
 	to = mask & IBV_QP_STATE ? attr->qp_state : from;
-	r = abi_step_allowed(qp->qp_type, from, to, mask);
+	r = abi_check_transition(qp->qp_type, from, to, mask);
 	if (r)
 		return abi_fail(r);
 	if (qp_deferred_to_cm(own, attr, mask, from, to)) {
@@ -412,26 +419,26 @@ int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr_in, int mask)
 		return abi_fail(r);
 	taken = siw_qp_step_attrs((int)qp->qp_type, (int)from, mask & IBV_QP_STATE ? (int)to : -1);
 	if (taken < 0)
-		return abi_result(taken);
+		return abi_errno_of_result(taken);
 	r = siw_modify_qp(own->siw, &wanted,
 			  mask & SAME_MASKS & (taken | IBV_QP_STATE | IBV_QP_CUR_STATE));
 	if (r < 0)
-		return abi_result(r);
+		return abi_errno_of_result(r);
 	qp_record_transition(own, attr, mask, to);
 	return 0;
 }
 
-/* The burst size is fixed in the engine and cannot be requested. */
+/* The burst size is fixed, so that a program cannot request one. */
 int abi_modify_qp_rate_limit(struct ibv_qp *qp, struct ibv_qp_rate_limit_attr *attr)
 {
 	struct siw_qp_attr wanted = { 0 };
 
-	if (!abi_live(ABI_QP, qp) || !attr || attr->comp_mask)
+	if (!abi_is_live(ABI_QP, qp) || !attr || attr->comp_mask)
 		return abi_fail(EINVAL);
 	if (!has_rate_limit(qp) || attr->max_burst_sz || attr->typical_pkt_sz)
 		return abi_fail(EOPNOTSUPP);
 	wanted.rate_limit = attr->rate_limit;
-	return abi_result(siw_modify_qp(abi_qp_of(qp)->siw, &wanted, SIW_QP_RATE_LIMIT));
+	return abi_errno_of_result(siw_modify_qp(abi_qp_of(qp)->siw, &wanted, SIW_QP_RATE_LIMIT));
 }
 
 static void fill_init_attr(struct ibv_qp *qp, struct ibv_qp_init_attr *init)
@@ -457,16 +464,16 @@ int ibv_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int attr_mask,
 
 	/* All attributes are available at no cost, so the mask is ignored. */
 	(void)attr_mask;
-	if (!abi_live(ABI_QP, qp) || !attr || !init)
+	if (!abi_is_live(ABI_QP, qp) || !attr || !init)
 		return abi_fail(EINVAL);
 	own = abi_qp_of(qp);
 	r = siw_query_qp(own->siw, &now, NULL);
 	if (r < 0)
-		return abi_result(r);
+		return abi_errno_of_result(r);
 	state = qp_visible_state(own, now.qp_state);
 	pthread_mutex_lock(&own->lock);
 	*attr = own->set;
-	qp->state = state; /* the state may have changed by itself, for example to ERR */
+	qp->state = state; /* the engine may have changed the state, for example to ERR */
 	pthread_mutex_unlock(&own->lock);
 	attr->qp_state = attr->cur_qp_state = state;
 	attr->path_mig_state = IBV_MIG_MIGRATED;
@@ -489,17 +496,20 @@ int ibv_query_qp_data_in_order(struct ibv_qp *qp, enum ibv_wr_opcode op, uint32_
 	(void)flags;
 	(void)qp;
 	/*
-	 * Segments are placed in order, but the octets of a segment by memcpy(), which guarantees
-	 * no order.
+	 * Segments are placed in order, but memcpy() places the octets of a segment in no
+	 * guaranteed order.
 	 */
 	return 0;
 }
 
 int ibv_set_ece(struct ibv_qp *qp, struct ibv_ece *ece)
 {
-	if (!abi_live(ABI_QP, qp) || !ece || ece->comp_mask)
+	if (!abi_is_live(ABI_QP, qp) || !ece || ece->comp_mask)
 		return abi_fail(EINVAL);
-	/* ECE are vendor options; siwarp has none and supports no other vendor's. */
+	/*
+	 * ECE are vendor options; siwarp has no vendor options and supports none of other vendors.
+	 *
+	 */
 	if (ece->vendor_id || ece->options)
 		return abi_fail(EOPNOTSUPP);
 	return 0;
@@ -507,7 +517,7 @@ int ibv_set_ece(struct ibv_qp *qp, struct ibv_ece *ece)
 
 int ibv_query_ece(struct ibv_qp *qp, struct ibv_ece *ece)
 {
-	if (!abi_live(ABI_QP, qp) || !ece)
+	if (!abi_is_live(ABI_QP, qp) || !ece)
 		return abi_fail(EINVAL);
 	memset(ece, 0, sizeof(*ece));
 	return 0;
@@ -520,10 +530,10 @@ static int qp_change_membership(struct ibv_qp *qp, const union ibv_gid *gid,
 {
 	struct siw_addr group;
 
-	if (!abi_live(ABI_QP, qp) || !gid || qp->qp_type != IBV_QPT_UD)
+	if (!abi_is_live(ABI_QP, qp) || !gid || qp->qp_type != IBV_QPT_UD)
 		return abi_fail(EINVAL);
 	abi_addr_of_gid(abi_context_of(qp->context), gid, &group);
-	return abi_result(change(abi_qp_of(qp)->siw, &group));
+	return abi_errno_of_result(change(abi_qp_of(qp)->siw, &group));
 }
 
 int ibv_attach_mcast(struct ibv_qp *qp, const union ibv_gid *gid, uint16_t lid)
@@ -541,14 +551,14 @@ int ibv_detach_mcast(struct ibv_qp *qp, const union ibv_gid *gid, uint16_t lid)
 /* ---- posting --------------------------------------------------------------------------------- */
 
 /*
- * Posts one bind request. Binds are posted separately because they contain verbs objects that must
- * be converted.
+ * Posts one bind request. Binds are posted separately, because a bind contains verbs objects that
+ * must be converted.
  */
 static int post_bind(struct ibv_qp *qp, const struct ibv_send_wr *wr)
 {
 	struct siw_send_wr one, *bad;
 
-	if (!abi_live(ABI_MW, wr->bind_mw.mw))
+	if (!abi_is_live(ABI_MW, wr->bind_mw.mw))
 		return EINVAL;
 	memcpy(&one, wr, sizeof(one));
 	one.next = NULL;
@@ -568,10 +578,10 @@ static uint32_t send_list_bound(struct ibv_qp *qp)
 }
 
 /*
- * Converts the engine's result of a post. A post that races with the destruction of its queue pair
- * is dropped without an error.
+ * Converts the engine's result of a post to an errno value. A post that races with the destruction
+ * of its queue pair is dropped without an error.
  */
-static int post_errno(struct ibv_qp *qp, int r)
+static int errno_of_post(struct ibv_qp *qp, int r)
 {
 	return r && atomic_load(&abi_qp_of(qp)->ending) ? abi_post_dropped() : -r;
 }
@@ -612,13 +622,13 @@ int abi_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr 
 
 	for (const struct ibv_send_wr *one = wr; one && left; one = one->next, left--)
 		if (one->opcode == IBV_WR_BIND_MW)
-			return post_errno(qp, -post_with_binds(qp, wr, bad_wr));
-	return post_errno(qp, siw_post_send(abi_qp_of(qp)->siw, (struct siw_send_wr *)wr,
-					    (struct siw_send_wr **)bad_wr));
+			return errno_of_post(qp, -post_with_binds(qp, wr, bad_wr));
+	return errno_of_post(qp, siw_post_send(abi_qp_of(qp)->siw, (struct siw_send_wr *)wr,
+					       (struct siw_send_wr **)bad_wr));
 }
 
 int abi_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr)
 {
-	return post_errno(qp, siw_post_recv(abi_qp_of(qp)->siw, (struct siw_recv_wr *)wr,
-					    (struct siw_recv_wr **)bad_wr));
+	return errno_of_post(qp, siw_post_recv(abi_qp_of(qp)->siw, (struct siw_recv_wr *)wr,
+					       (struct siw_recv_wr **)bad_wr));
 }

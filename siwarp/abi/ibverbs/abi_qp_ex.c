@@ -14,23 +14,29 @@ struct abi_builder {
 	int err;	      /* first error of a request in the list */
 	bool dead;	      /* builder of destroyed queue pairs; never open */
 	size_t n, sges, octets;
-	/* Arrays that grow as needed. Pointers between them are set when the list is complete. */
+	/*
+	 * The following arrays grow as needed. Pointers between the arrays are set when the list is
+	 * complete.
+	 */
 	struct siw_send_wr *wr;
 	size_t wr_room;
 	size_t *first_sge; /* index of the first element of each request */
 	struct ibv_sge *sge;
 	size_t sge_room;
-	/* copies of inline data; until the list is complete, sge.addr is an offset into it */
+	/*
+	 * copies of inline data; until the list is complete, sge.addr of inline data is an offset
+	 * into `inlined`
+	 */
 	char *inlined;
 	size_t inlined_room;
 };
 
-static struct abi_builder *builder_of(struct ibv_qp_ex *qp)
+static struct abi_builder *builder_of_qp_ex(struct ibv_qp_ex *qp)
 {
 	return ((struct abi_qp *)qp)->builder;
 }
 
-/* Ensures that *array has room for `wanted` elements of `size` octets. */
+/* Ensures that *array has space for `wanted` elements of `size` octets. */
 static bool builder_reserve(struct abi_builder *b, void *array, size_t *have, size_t wanted,
 			    size_t size)
 {
@@ -54,7 +60,7 @@ static bool builder_reserve(struct abi_builder *b, void *array, size_t *have, si
 /* Begins a request. Returns NULL if an earlier request failed or memory is exhausted. */
 static struct siw_send_wr *builder_begin_wr(struct ibv_qp_ex *qp, enum ibv_wr_opcode opcode)
 {
-	struct abi_builder *b = builder_of(qp);
+	struct abi_builder *b = builder_of_qp_ex(qp);
 	size_t index_room = b->wr_room;
 	struct siw_send_wr *wr;
 
@@ -66,7 +72,7 @@ static struct siw_send_wr *builder_begin_wr(struct ibv_qp_ex *qp, enum ibv_wr_op
 	wr = &b->wr[b->n++];
 	memset(wr, 0, sizeof(*wr));
 	wr->wr_id = qp->wr_id;
-	/* the setters of inline data set this flag */
+	/* the setters of inline data set IBV_SEND_INLINE */
 	wr->send_flags = qp->wr_flags & ~(unsigned int)IBV_SEND_INLINE;
 	wr->opcode = (int)opcode;
 	return wr;
@@ -74,8 +80,8 @@ static struct siw_send_wr *builder_begin_wr(struct ibv_qp_ex *qp, enum ibv_wr_op
 
 static void builder_fail(struct ibv_qp_ex *qp, int why)
 {
-	if (!builder_of(qp)->err)
-		builder_of(qp)->err = why;
+	if (!builder_of_qp_ex(qp)->err)
+		builder_of_qp_ex(qp)->err = why;
 }
 
 /* ---- operations ------------------------------------------------------------------------------ */
@@ -140,7 +146,7 @@ static void wr_bind_mw(struct ibv_qp_ex *qp, struct ibv_mw *mw, uint32_t rkey,
 
 	if (!wr)
 		return;
-	if (!abi_live(ABI_MW, mw) || !bind_info ||
+	if (!abi_is_live(ABI_MW, mw) || !bind_info ||
 	    abi_bind_info(bind_info, &wr->bind_mw.bind_info)) {
 		builder_fail(qp, EINVAL);
 		return;
@@ -194,11 +200,11 @@ static void wr_atomic_write(struct ibv_qp_ex *qp, uint32_t rkey, uint64_t remote
 	builder_fail(qp, EOPNOTSUPP);
 }
 
-/* ---- setters, which modify the request begun last -------------------------------------------- */
+/* ---- setters of the last request ------------------------------------------------------------- */
 
 static struct siw_send_wr *builder_last_wr(struct ibv_qp_ex *qp)
 {
-	struct abi_builder *b = builder_of(qp);
+	struct abi_builder *b = builder_of_qp_ex(qp);
 
 	if (!b->n)
 		builder_fail(qp, EINVAL);
@@ -226,7 +232,7 @@ static void wr_set_xrc_srqn(struct ibv_qp_ex *qp, uint32_t remote_srqn)
 /* Replaces the scatter/gather elements of the last request. */
 static void builder_set_sges(struct ibv_qp_ex *qp, size_t n, const struct ibv_sge *list)
 {
-	struct abi_builder *b = builder_of(qp);
+	struct abi_builder *b = builder_of_qp_ex(qp);
 	struct siw_send_wr *wr = builder_last_wr(qp);
 
 	if (!wr)
@@ -257,12 +263,13 @@ static void wr_set_sge_list(struct ibv_qp_ex *qp, size_t num_sge, const struct i
 }
 
 /*
- * Copies the data into one inline element now, because the program may change it after this call.
+ * Copies inline data into one element during the call, because the program may change the data
+ * afterwards.
  */
 static void wr_set_inline_data_list(struct ibv_qp_ex *qp, size_t num_buf,
 				    const struct ibv_data_buf *buf_list)
 {
-	struct abi_builder *b = builder_of(qp);
+	struct abi_builder *b = builder_of_qp_ex(qp);
 	struct siw_send_wr *wr = builder_last_wr(qp);
 	struct ibv_sge one = { .addr = b->octets };
 	size_t total = 0;
@@ -304,12 +311,15 @@ static void wr_set_inline_data(struct ibv_qp_ex *qp, void *addr, size_t length)
 	wr_set_inline_data_list(qp, 1, &one);
 }
 
-/* ---- the list -------------------------------------------------------------------------------- */
+/* ---- lists of requests ----------------------------------------------------------------------- */
 
-/* A second call before the end of the list makes the complete list fail. */
+/*
+ * Begins a list of requests. A second call before the end of the list makes the complete list fail.
+ *
+ */
 static void wr_start(struct ibv_qp_ex *qp)
 {
-	struct abi_builder *b = builder_of(qp);
+	struct abi_builder *b = builder_of_qp_ex(qp);
 
 	if (b->dead || b->forks != abi_forks)
 		return;
@@ -334,7 +344,7 @@ static void builder_link_requests(struct abi_builder *b)
 	}
 }
 
-/* Posts the complete list or, on an error, none of it. */
+/* Posts the complete list of requests or, on an error, no request. */
 static int builder_post(struct abi_qp *qp, struct abi_builder *b)
 {
 	struct siw_send_wr *bad;
@@ -346,7 +356,7 @@ static int builder_post(struct abi_qp *qp, struct abi_builder *b)
 
 static int wr_complete(struct ibv_qp_ex *qp)
 {
-	struct abi_builder *b = builder_of(qp);
+	struct abi_builder *b = builder_of_qp_ex(qp);
 	int r;
 
 	if (b->dead)
@@ -367,7 +377,7 @@ static int wr_complete(struct ibv_qp_ex *qp)
 
 static void wr_abort(struct ibv_qp_ex *qp)
 {
-	struct abi_builder *b = builder_of(qp);
+	struct abi_builder *b = builder_of_qp_ex(qp);
 
 	if (!b->open)
 		return;
@@ -405,8 +415,8 @@ int abi_builder_create(struct abi_qp *qp, uint64_t send_ops_flags)
 	abi_init_checked_mutex(&qp->builder->lock);
 	qp->builder->forks = abi_forks;
 	/*
-	 * All functions are set, whatever was requested: unsupported operations are refused when
-	 * they are posted.
+	 * All functions are set, regardless of send_ops_flags, because unsupported operations are
+	 * refused when they are posted.
 	 */
 	ibv->wr_atomic_cmp_swp = wr_atomic_cmp_swp;
 	ibv->wr_atomic_fetch_add = wr_atomic_fetch_add;

@@ -8,11 +8,11 @@ struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *init
 	struct abi_srq *srq;
 	int why;
 
-	if (!abi_live(ABI_PD, pd))
+	if (!abi_is_live(ABI_PD, pd))
 		return NULL;
 	if (!init)
-		return abi_null(EINVAL);
-	srq = abi_alloc(ABI_SRQ);
+		return abi_fail_null(EINVAL);
+	srq = abi_alloc_object(ABI_SRQ);
 	if (!srq)
 		return NULL;
 	wanted.srq_context = srq;
@@ -31,7 +31,7 @@ struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *init
 		srq->ibv.handle = atomic_fetch_add(&handles, 1) + 1;
 		pthread_mutex_init(&srq->ibv.mutex, NULL);
 		pthread_cond_init(&srq->ibv.cond, NULL);
-		if (abi_add(ABI_SRQ, srq, pd->context)) {
+		if (abi_register_handle(ABI_SRQ, srq, pd->context)) {
 			init->attr.max_wr = wanted.attr.max_wr;
 			init->attr.max_sge = wanted.attr.max_sge;
 			return &srq->ibv;
@@ -39,42 +39,43 @@ struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *init
 		why = ENOMEM;
 		siw_destroy_srq(srq->siw);
 	}
-	abi_free(ABI_SRQ, srq);
-	return abi_null(why);
+	abi_free_object(ABI_SRQ, srq);
+	return abi_fail_null(why);
 }
 
 struct ibv_srq *abi_create_srq_ex(struct ibv_context *context, struct ibv_srq_init_attr_ex *attr)
 {
-	if (!abi_live(ABI_CONTEXT, context) || !attr ||
+	if (!abi_is_live(ABI_CONTEXT, context) || !attr ||
 	    attr->comp_mask >= IBV_SRQ_INIT_ATTR_RESERVED)
-		return abi_null(EINVAL);
+		return abi_fail_null(EINVAL);
 	if (attr->comp_mask & IBV_SRQ_INIT_ATTR_TYPE && attr->srq_type != IBV_SRQT_BASIC)
-		return abi_null(EOPNOTSUPP);
+		return abi_fail_null(EOPNOTSUPP);
 	/* A basic SRQ has neither an XRC domain nor a CQ nor tag matching. */
 	if (attr->comp_mask & ~(uint32_t)(IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD) ||
 	    !(attr->comp_mask & IBV_SRQ_INIT_ATTR_PD))
-		return abi_null(EINVAL);
+		return abi_fail_null(EINVAL);
 	return ibv_create_srq(attr->pd, (struct ibv_srq_init_attr *)attr);
 }
 
 int ibv_modify_srq(struct ibv_srq *srq, struct ibv_srq_attr *attr, int mask)
 {
-	if (!abi_live(ABI_SRQ, srq) || !attr || mask & ~(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT))
+	if (!abi_is_live(ABI_SRQ, srq) || !attr || mask & ~(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT))
 		return abi_fail(EINVAL);
-	return abi_result(
+	return abi_errno_of_result(
 		siw_modify_srq(((struct abi_srq *)srq)->siw, (struct siw_srq_attr *)attr, mask));
 }
 
 int ibv_query_srq(struct ibv_srq *srq, struct ibv_srq_attr *attr)
 {
-	if (!abi_live(ABI_SRQ, srq) || !attr)
+	if (!abi_is_live(ABI_SRQ, srq) || !attr)
 		return abi_fail(EINVAL);
-	return abi_result(siw_query_srq(((struct abi_srq *)srq)->siw, (struct siw_srq_attr *)attr));
+	return abi_errno_of_result(
+		siw_query_srq(((struct abi_srq *)srq)->siw, (struct siw_srq_attr *)attr));
 }
 
 int abi_get_srq_num(struct ibv_srq *srq, uint32_t *srq_num)
 {
-	if (!abi_live(ABI_SRQ, srq) || !srq_num)
+	if (!abi_is_live(ABI_SRQ, srq) || !srq_num)
 		return abi_fail(EINVAL);
 	*srq_num = siw_srq_num(((struct abi_srq *)srq)->siw);
 	return 0;
@@ -84,15 +85,15 @@ int ibv_destroy_srq(struct ibv_srq *srq)
 {
 	int r;
 
-	if (!abi_live(ABI_SRQ, srq))
+	if (!abi_is_live(ABI_SRQ, srq))
 		return EINVAL;
 	atomic_store(&((struct abi_srq *)srq)->ending, true);
 	r = siw_destroy_srq(((struct abi_srq *)srq)->siw);
 	if (r == 0)
-		abi_end(ABI_SRQ, srq);
+		abi_mark_dead(ABI_SRQ, srq);
 	else
 		atomic_store(&((struct abi_srq *)srq)->ending, false);
-	return abi_result(r);
+	return abi_errno_of_result(r);
 }
 
 int abi_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr)

@@ -49,7 +49,7 @@ const char *ibv_wc_status_str(enum ibv_wc_status status)
 	return siw_wc_status_str((int)status);
 }
 
-/* Rates: the code, the multiple of 2.5 Gbit/s (0: none), and the rate in Mbit/s. */
+/* Rates with their code, their multiple of 2.5 Gbit/s (0: none), and their value in Mbit/s */
 static const struct {
 	enum ibv_rate rate;
 	int multiple, mbps;

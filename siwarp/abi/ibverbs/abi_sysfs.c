@@ -17,8 +17,8 @@ const char *ibv_get_sysfs_path(void)
 	return path && *path ? path : "/sys";
 }
 
-/* Reads the beginning of a file. Returns the number of octets, or -1 with errno. */
-static ssize_t read_file(const char *path, char *buf, size_t size)
+/* Reads the beginning of a file. Returns the number of octets read, or -1 with errno. */
+static ssize_t read_file_start(const char *path, char *buf, size_t size)
 {
 	int cancel = abi_cancel_disable();
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -32,7 +32,10 @@ static ssize_t read_file(const char *path, char *buf, size_t size)
 	return n;
 }
 
-/* Reads dir/file without the trailing newline. Returns the number of octets, or -1 with errno. */
+/*
+ * Reads the file dir/file without the trailing newline. Returns the number of octets, or -1 with
+ * errno.
+ */
 ABI_EXPORT int ibv_read_sysfs_file(const char *dir, const char *file, char *buf, size_t size);
 int ibv_read_sysfs_file(const char *dir, const char *file, char *buf, size_t size)
 {
@@ -44,7 +47,7 @@ int ibv_read_sysfs_file(const char *dir, const char *file, char *buf, size_t siz
 		errno = EINVAL;
 		return -1;
 	}
-	n = read_file(path, buf, size);
+	n = read_file_start(path, buf, size);
 	if (n > 0 && buf[n - 1] == '\n')
 		n--;
 	if (n >= 0 && (size_t)n < size)
@@ -53,9 +56,9 @@ int ibv_read_sysfs_file(const char *dir, const char *file, char *buf, size_t siz
 }
 
 /*
- * No memory is pinned, so the parent keeps its memory and its devices continue to work after fork. A
- * child must open devices itself; calls on inherited objects fail with ESTALE. All that is needed is
- * that this library's fork handlers are registered.
+ * No memory is pinned, so the parent keeps its memory and its devices continue to work after fork.
+ * A child must open devices itself; calls on inherited objects fail with ESTALE. ibv_fork_init only
+ * registers the library's fork handlers.
  */
 int ibv_fork_init(void)
 {
@@ -87,7 +90,7 @@ int ibv_dofork_range(void *base, size_t size)
 struct ibv_dm *ibv_import_dm(struct ibv_context *context, uint32_t dm_handle)
 {
 	(void)dm_handle;
-	return abi_live(ABI_CONTEXT, context) ? abi_null(EOPNOTSUPP) : NULL;
+	return abi_is_live(ABI_CONTEXT, context) ? abi_fail_null(EOPNOTSUPP) : NULL;
 }
 
 void ibv_unimport_dm(struct ibv_dm *dm)

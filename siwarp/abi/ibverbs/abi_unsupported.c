@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * abi/ibverbs/abi_unsupported.c - functions of IBVERBS_1.15 to 1.18 that need hardware which a
- * software RNIC does not have. They exist so that programs can be linked, and fail with EOPNOTSUPP.
+ * software RNIC does not have. The functions exist so that programs can be linked, and fail with
+ * EOPNOTSUPP.
  */
 #include "abi/ibverbs/abi.h"
 
@@ -14,7 +15,7 @@ int abi_refuse(void)
 ABI_EXPORT void *abi_refuse_pointer(void);
 void *abi_refuse_pointer(void)
 {
-	return abi_null(EOPNOTSUPP);
+	return abi_fail_null(EOPNOTSUPP);
 }
 
 ABI_EXPORT int abi_refuse_fd(void);

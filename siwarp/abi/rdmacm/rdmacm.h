@@ -4,8 +4,8 @@
  * interface of programs that connect by rdma_cm.
  *
  * Ids and channels wrap engine objects and begin with the public structs of <rdma/rdma_cma.h>.
- * Addresses are resolved here without delay; the resulting events are queued on the engine's
- * channel, which keeps all events in order.
+ * Addresses are resolved without delay; the resulting events are queued on the engine's channel,
+ * which keeps all events in order.
  *
  * Functions return what their man pages specify: 0, or -1 with errno, or NULL with errno.
  */
@@ -32,7 +32,7 @@ enum cm_kind {
 	CM_EVENT,
 };
 
-/* Registry entry, embedded in every object that programs hold a pointer to. */
+/* Registry entry, embedded in every object to which programs hold a pointer */
 struct cm_object {
 	const void *handle;
 	enum cm_kind kind;
@@ -47,34 +47,44 @@ struct cm_channel {
 struct cm_id {
 	struct rdma_cm_id id; /* must be first */
 	/*
-	 * The system's librdmacm, whose rsockets may run on siwarp's ids, reads its own private
-	 * device data at this place to determine queue sizes. Points to cm_long_queues.
+	 * The system's librdmacm, whose rsockets may use siwarp's ids, reads its private device
+	 * data through the pointer at this offset to determine queue sizes. The pointer refers to
+	 * cm_fake_device_data.
 	 */
 	const uint32_t *foreign_device;
 	struct cm_object object;
 	struct siw_cm_id *siw;
-	struct cm_channel *own; /* private channel of a synchronous id; else NULL */
+	struct cm_channel *own; /* private channel of a synchronous id, otherwise NULL */
 	/* events that the program has not acknowledged; protected by cm_lock */
 	unsigned int unacked;
 	bool bound, listening, asks; /* asks: id of a CONNECT_REQUEST that is not answered yet */
 	bool resolved, routed;	     /* active side: address resolved, route resolved */
 	/*
-	 * State of the connection according to its events: accepted locally but not yet
-	 * established; established; over. ends: the local program has called rdma_disconnect.
+	 * State of the connection according to its events: accepted locally; established; over,
+	 * that is, ended. ends: the local program has called rdma_disconnect.
 	 */
 	bool accepted, established, over, ends;
 	bool any; /* bound to a wildcard address */
 	bool v6_only;
-	/* active side with a QP that the program manages: rdma_establish is still to be called */
+	/*
+	 * active side with a QP that the program manages: the program still has to call
+	 * rdma_establish
+	 */
 	atomic_bool completes;
 	/* depths of the CONNECT_REQUEST; once established, the negotiated depths */
 	uint8_t resources, depth;
-	/* The queue pair bound to the engine's id. The program may store another one in id.qp. */
+	/*
+	 * The queue pair bound to the engine's id. The program may store another queue pair in
+	 * id.qp.
+	 */
 	struct ibv_qp *taken;
-	/* Queue pair of a connection without an RC queue pair of the program: see cm_stand_in. */
+	/* Queue pair of a connection without an RC queue pair of the program (cm_substitute_qp) */
 	struct ibv_qp *stand_in;
 	struct ibv_cq *stand_in_cq;
-	/* RDMA_OPTION_ID_TOS; an id of a CONNECT_REQUEST inherits it from the listener */
+	/*
+	 * value of RDMA_OPTION_ID_TOS, which an id of a CONNECT_REQUEST inherits from the listener
+	 *
+	 */
 	uint8_t tos;
 	struct ibv_sa_path_rec path; /* path record shown in the id's route */
 	uint8_t ack_timeout;	     /* RDMA_OPTION_ID_ACK_TIMEOUT */
@@ -82,19 +92,19 @@ struct cm_id {
 	/* arguments of rdma_write_cm_event, oldest first; protected by cm_lock */
 	struct cm_arg *args;
 	struct rdma_addrinfo *info; /* result of rdma_resolve_addrinfo */
-	/* Set by rdma_create_ep on the passive side, for the ids of connection requests. */
+	/* Arguments of rdma_create_ep on the passive side, for the ids of connection requests */
 	struct ibv_pd *ep_pd;
 	struct ibv_qp_init_attr *ep_attr;
 };
 
-/* Events that <rdma/rdma_cma.h> introduced after release 44. */
+/* Events that <rdma/rdma_cma.h> introduced after rdma-core release 44 */
 enum {
 	CM_EVENT_ADDRINFO_RESOLVED = 16,
 	CM_EVENT_ADDRINFO_ERROR = 17,
 	CM_EVENT_USER = 18,
 };
 
-/* Argument of an event that the program wrote by rdma_write_cm_event. */
+/* Argument of an event that the program wrote by rdma_write_cm_event */
 struct cm_arg {
 	struct cm_arg *next;
 	uint64_t arg;
@@ -109,43 +119,49 @@ struct cm_event {
 
 /* ---- rdmacm_object.c ------------------------------------------------------------------------- */
 
-/* The library's lock. Only locks of the engine may be taken while it is held. */
+/* Acquires the library's lock. While the lock is held, only locks of the engine may be acquired. */
 void cm_lock(void);
 void cm_unlock(void);
-/* Registers the object as alive, under its handle. Returns false with errno ENOMEM. */
-bool cm_add(struct cm_object *object, enum cm_kind kind, const void *handle);
-bool cm_add_locked(struct cm_object *object, enum cm_kind kind, const void *handle);
-bool cm_live(enum cm_kind kind, const void *handle); /* false with errno EINVAL */
-bool cm_live_locked(enum cm_kind kind, const void *handle);
-void cm_end(struct cm_object *object);
-void cm_end_locked(struct cm_object *object);
-/* cm_acked records that an event of the id was acknowledged; cm_wait_acked waits until all are. */
-void cm_acked(struct cm_id *id);
-void cm_wait_acked(struct cm_id *id);
+/* Registers an object as alive under its handle. Returns true, or false with errno ENOMEM. */
+bool cm_register_object(struct cm_object *object, enum cm_kind kind, const void *handle);
+bool cm_register_object_locked(struct cm_object *object, enum cm_kind kind, const void *handle);
+bool cm_is_live(enum cm_kind kind, const void *handle); /* false with errno EINVAL */
+bool cm_is_live_locked(enum cm_kind kind, const void *handle);
+void cm_mark_dead(struct cm_object *object);
+void cm_mark_dead_locked(struct cm_object *object);
+/*
+ * cm_record_ack records that an event of an id was acknowledged; cm_wait_acks waits until all
+ * events of an id are acknowledged.
+ */
+void cm_record_ack(struct cm_id *id);
+void cm_wait_acks(struct cm_id *id);
 
 /* ---- rdmacm_device.c ------------------------------------------------------------------------- */
 
 /*
- * Returns the open device that has the address, which may be a loopback address; NULL with errno
- * ENODEV if there is none.
+ * Returns the open device with the given address, which may be a loopback address, or NULL with
+ * errno ENODEV.
  */
-struct ibv_context *cm_device_of(const struct siw_addr *local);
+struct ibv_context *cm_device_of_addr(const struct siw_addr *local);
 /*
- * Returns the first address of the first device at which other machines can reach it; false if
+ * Stores the first address of the first device that other machines can reach. Returns false if
  * there is none.
  */
-bool cm_first_addr(sa_family_t family, struct siw_addr *addr);
-/* Returns the open device with that engine context, or NULL if this library has not opened it. */
-struct ibv_context *cm_device_by(const struct siw_context *siw);
-/* Returns the library's default protection domain of the device, or NULL with errno. */
+bool cm_first_reachable_addr(sa_family_t family, struct siw_addr *addr);
+/*
+ * Returns the open device with the given engine context, or NULL if the library has not opened the
+ * device.
+ */
+struct ibv_context *cm_device_of_engine(const struct siw_context *siw);
+/* Returns the library's default protection domain of a device, or NULL with errno. */
 struct ibv_pd *cm_default_pd(struct ibv_context *verbs);
 /*
  * Calls visit(device, address) for every address of every device until visit returns false.
  * Loopback addresses are reported with the first device. Returns 0 or an errno value.
  */
-int cm_each_address(bool (*visit)(struct ibv_context *verbs, const struct siw_addr *addr,
-				  void *arg),
-		    void *arg);
+int cm_visit_addresses(bool (*visit)(struct ibv_context *verbs, const struct siw_addr *addr,
+				     void *arg),
+		       void *arg);
 
 /* ---- rdmacm_addr.c --------------------------------------------------------------------------- */
 
@@ -154,17 +170,17 @@ int cm_addr_from(const struct sockaddr *from, struct siw_addr *to);
 bool cm_addr_is_any(const struct siw_addr *addr);
 bool cm_addr_is_loopback(const struct siw_addr *addr);
 bool cm_addr_is_group(const struct siw_addr *addr);
-void cm_gid_of(const struct siw_addr *addr, union ibv_gid *gid);
-/* Stores addresses and their GIDs in the id's route. NULL leaves an address unchanged. */
+void cm_gid_of_addr(const struct siw_addr *addr, union ibv_gid *gid);
+/* Stores addresses and their GIDs in the route of an id. NULL leaves an address unchanged. */
 void cm_set_route_addrs(struct cm_id *id, const struct siw_addr *source,
 			const struct siw_addr *dest);
 /*
  * Copies the first element of info. rdma_freeaddrinfo frees the copy. Returns NULL if memory is
  * exhausted.
  */
-struct rdma_addrinfo *cm_copy_info(const struct rdma_addrinfo *info);
-const struct siw_addr *cm_source(const struct cm_id *id);
-const struct siw_addr *cm_dest(const struct cm_id *id);
+struct rdma_addrinfo *cm_copy_addrinfo(const struct rdma_addrinfo *info);
+const struct siw_addr *cm_source_addr(const struct cm_id *id);
+const struct siw_addr *cm_dest_addr(const struct cm_id *id);
 
 /* ---- rdmacm_event.c: events written by the program ------------------------------------------- */
 
@@ -173,7 +189,7 @@ const struct siw_addr *cm_dest(const struct cm_id *id);
  * cm_lock.
  */
 uint64_t cm_pop_event_arg(struct cm_id *id);
-/* Drops what belongs to the events of an id that are not read, when the id is destroyed. */
+/* Frees the arguments of the unread events of an id that is being destroyed. */
 void cm_drop_written_events(struct cm_id *id);
 
 /* ---- rdmacm_ud.c: functions for datagram ids; the caller has checked the arguments ----------- */
@@ -186,10 +202,13 @@ static inline bool cm_is_ud(const struct cm_id *id)
 int cm_ud_connect(struct cm_id *id, const struct rdma_conn_param *from);
 int cm_ud_accept(struct cm_id *id, const struct rdma_conn_param *from);
 int cm_ud_disconnect(struct cm_id *id);
-/* Stores for ibv_query_qp the attributes with which the id has moved its RC queue pair to RTS. */
+/*
+ * Stores the attributes with which an id has moved its RC queue pair to RTS, which ibv_query_qp
+ * returns.
+ */
 void cm_store_qp_attr(const struct cm_id *id);
 int cm_ud_init_attr(const struct cm_id *id, struct ibv_qp_attr *attr, int *mask);
-/* Fills in the address vector for sending from the id's address to dgid. */
+/* Fills in the address vector for sending from the address of an id to dgid. */
 void cm_ud_fill_path(const struct cm_id *id, const union ibv_gid *dgid, struct rdma_ud_param *ud);
 /* Fills in the event data of a UD connection request or response. */
 void cm_ud_fill_event(const struct cm_id *id, const struct siw_cm_event *from,
@@ -198,44 +217,47 @@ void cm_ud_fill_event(const struct cm_id *id, const struct siw_cm_event *from,
 /* ---- rdmacm_mcast.c -------------------------------------------------------------------------- */
 
 /*
- * Fills in the event of the oldest join that has none yet, and makes the queue pair a member of the
- * group. Returns false if there is no such join. The caller holds cm_lock.
+ * Fills in the event of the oldest join whose event was not yet delivered, and makes the queue pair
+ * a member of the group. Returns false if there is no such join. The caller holds cm_lock.
  */
 bool cm_fill_join_event(struct cm_id *id, struct cm_event *event);
-/* Leaves all groups, when the id's queue pair or the id is destroyed. */
-void cm_leave_all(struct cm_id *id);
+/* Leaves all groups of an id. Called when the id or its queue pair is destroyed. */
+void cm_leave_all_groups(struct cm_id *id);
 
 /* ---- rdmacm_rsocket.c ------------------------------------------------------------------------ */
 
-/* Data that the system's librdmacm interprets as device limits: large values at every offset. */
+/*
+ * Data that the system's librdmacm interprets as device limits, with large values at every offset
+ *
+ */
 extern const uint32_t cm_fake_device_data[64];
 
 /* ---- rdmacm_qp.c ----------------------------------------------------------------------------- */
 
 /*
- * Returns the substitute queue pair of a connection that only carries private data, creating it at
- * the first call; NULL if it cannot be created. cm_end_stand_in destroys it, after the engine's id
- * was destroyed.
+ * Returns the substitute queue pair of a connection that only carries private data, which the first
+ * call creates, or NULL if the queue pair cannot be created. cm_destroy_substitute_qp destroys the
+ * queue pair after the engine's id was destroyed.
  */
-struct ibv_qp *cm_stand_in(struct cm_id *id);
-void cm_end_stand_in(struct cm_id *id);
+struct ibv_qp *cm_substitute_qp(struct cm_id *id);
+void cm_destroy_substitute_qp(struct cm_id *id);
 
 /* ---- rdmacm_id.c ----------------------------------------------------------------------------- */
 
 /*
- * Creates the id of a CONNECT_REQUEST that arrived at listener. Returns NULL with errno on failure.
- * The caller holds cm_lock.
+ * Creates the id of a CONNECT_REQUEST that arrived at a listener. Returns NULL with errno on
+ * failure. The caller holds cm_lock.
  */
 struct cm_id *cm_id_of_request(struct cm_id *listener, struct siw_cm_id *siw);
 /* Sets the device of a new id. Must be called after cm_lock was released. */
-void cm_set_device_of(struct cm_id *id);
-/* Acknowledges the event that a synchronous id still exposes in id.event. */
+void cm_set_device_of_id(struct cm_id *id);
+/* Acknowledges the event, if any, in the member event of a synchronous id. */
 void cm_ack_pending_event(struct cm_id *id);
 /*
- * For a synchronous id, waits for the result of the operation just started. Returns 0, or -1 with
- * errno.
+ * Waits for the result of the operation that was started last, if the id is synchronous. Returns 0,
+ * or -1 with errno.
  */
-int cm_complete(struct cm_id *id);
+int cm_wait_result(struct cm_id *id);
 
 static inline struct cm_id *cm_id_of(struct rdma_cm_id *id)
 {
@@ -258,8 +280,11 @@ static inline int cm_result(int r)
 	return r < 0 ? cm_fail(-r) : 0;
 }
 
-/* Copies a program's private data to the engine's parameters. -EINVAL: a length without data. */
-static inline int cm_take_private(const struct rdma_conn_param *from, struct siw_cm_param *to)
+/*
+ * Copies a program's private data to the engine's parameters. Returns 0, or -EINVAL for a length
+ * without data.
+ */
+static inline int cm_copy_private_data(const struct rdma_conn_param *from, struct siw_cm_param *to)
 {
 	if (from->private_data_len && !from->private_data)
 		return -EINVAL;

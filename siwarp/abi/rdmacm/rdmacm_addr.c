@@ -11,9 +11,9 @@
 
 /*
  * Converts a multicast address of family AF_IB, which is a GID and therefore an IP address.
- * Programs have no other way to give the GID of a group.
+ * Programs have no other way to pass the GID of a group.
  */
-static int ib_group_from(const struct sockaddr *from, struct siw_addr *to)
+static int addr_of_ib_group(const struct sockaddr *from, struct siw_addr *to)
 {
 	struct sockaddr_ib ib;
 
@@ -31,7 +31,7 @@ int cm_addr_from(const struct sockaddr *from, struct siw_addr *to)
 		return EINVAL;
 	memset(to, 0, sizeof(*to));
 	if (from->sa_family == AF_IB)
-		return ib_group_from(from, to);
+		return addr_of_ib_group(from, to);
 	if (from->sa_family == AF_INET)
 		memcpy(to, from, offsetof(struct sockaddr_in, sin_zero));
 	else if (from->sa_family == AF_INET6)
@@ -39,8 +39,8 @@ int cm_addr_from(const struct sockaddr *from, struct siw_addr *to)
 	else
 		return EAFNOSUPPORT;
 	/*
-	 * A sockaddr_in6 has its flow label where struct siw_addr has v4, which must be zero for
-	 * IPv6.
+	 * The flow label of a sockaddr_in6 is at the offset of v4 in struct siw_addr, which must be
+	 * zero for IPv6.
 	 */
 	if (from->sa_family == AF_INET6)
 		memset(to->v4, 0, sizeof(to->v4));
@@ -67,7 +67,7 @@ bool cm_addr_is_loopback(const struct siw_addr *addr)
 	return addr->family == AF_INET ? addr->v4[0] == 127 : memcmp(addr->v6, one, 16) == 0;
 }
 
-void cm_gid_of(const struct siw_addr *addr, union ibv_gid *gid)
+void cm_gid_of_addr(const struct siw_addr *addr, union ibv_gid *gid)
 {
 	memset(gid, 0, sizeof(*gid));
 	if (addr->family == AF_INET) {
@@ -85,33 +85,33 @@ void cm_set_route_addrs(struct cm_id *id, const struct siw_addr *source,
 
 	if (source) {
 		memcpy(&addr->src_storage, source, sizeof(*source));
-		cm_gid_of(source, &addr->addr.ibaddr.sgid);
+		cm_gid_of_addr(source, &addr->addr.ibaddr.sgid);
 	}
 	if (dest) {
 		memcpy(&addr->dst_storage, dest, sizeof(*dest));
-		cm_gid_of(dest, &addr->addr.ibaddr.dgid);
+		cm_gid_of_addr(dest, &addr->addr.ibaddr.dgid);
 	}
 	addr->addr.ibaddr.pkey = htons(ABI_PKEY);
 }
 
-const struct siw_addr *cm_source(const struct cm_id *id)
+const struct siw_addr *cm_source_addr(const struct cm_id *id)
 {
 	return (const struct siw_addr *)&id->id.route.addr.src_storage;
 }
 
-const struct siw_addr *cm_dest(const struct cm_id *id)
+const struct siw_addr *cm_dest_addr(const struct cm_id *id)
 {
 	return (const struct siw_addr *)&id->id.route.addr.dst_storage;
 }
 
 __be16 rdma_get_src_port(struct rdma_cm_id *id)
 {
-	return cm_live(CM_ID, id) ? cm_source(cm_id_of(id))->port_be : 0;
+	return cm_is_live(CM_ID, id) ? cm_source_addr(cm_id_of(id))->port_be : 0;
 }
 
 __be16 rdma_get_dst_port(struct rdma_cm_id *id)
 {
-	return cm_live(CM_ID, id) ? cm_dest(cm_id_of(id))->port_be : 0;
+	return cm_is_live(CM_ID, id) ? cm_dest_addr(cm_id_of(id))->port_be : 0;
 }
 
 /* ---- rdma_getaddrinfo ------------------------------------------------------------------------ */
@@ -135,7 +135,7 @@ static bool duplicate_name(const char *from, char **to)
 	return !from || *to;
 }
 
-struct rdma_addrinfo *cm_copy_info(const struct rdma_addrinfo *from)
+struct rdma_addrinfo *cm_copy_addrinfo(const struct rdma_addrinfo *from)
 {
 	struct rdma_addrinfo *info = calloc(1, sizeof(*info));
 
@@ -192,16 +192,16 @@ static bool addrinfo_set_source(struct rdma_addrinfo *info)
 }
 
 /*
- * Replaces a loopback address if a passive end gives a name of this machine and no port. libfabric
- * resolves "localhost" in this way and passes the result to its peers, for which a loopback address
- * would be useless.
+ * Replaces a loopback address if a passive end passes a name of this machine and no port. libfabric
+ * resolves "localhost" in this way and passes the result to its peers, which cannot use a loopback
+ * address.
  */
 static void addrinfo_replace_loopback(struct rdma_addrinfo *info)
 {
 	struct siw_addr addr, first;
 
 	if (!cm_addr_from(info->ai_src_addr, &addr) && cm_addr_is_loopback(&addr) &&
-	    cm_first_addr(addr.family, &first))
+	    cm_first_reachable_addr(addr.family, &first))
 		memcpy(info->ai_src_addr, &first, info->ai_src_len);
 }
 
@@ -241,7 +241,7 @@ static struct rdma_addrinfo *addrinfo_create(const struct addrinfo *found,
 }
 
 /*
- * Returns the first IP address of the name. Programs use the first result, and request another
+ * Resolves a name to its first IP address. Programs use the first result, and request another
  * family by RAI_FAMILY.
  */
 static int addrinfo_resolve(const char *node, const char *service, const struct addrinfo *wanted,
@@ -311,7 +311,7 @@ void rdma_freeaddrinfo(struct rdma_addrinfo *res)
 
 /* ---- asynchronous resolution of names (RDMACM_1.4) ------------------------------------------- */
 
-/* Flags of rdma_resolve_addrinfo: RAI_SA and RAI_DNS. */
+/* The flags RAI_SA and RAI_DNS of rdma_resolve_addrinfo */
 enum {
 	BY_SA = 0x10,
 	BY_DNS = 0x20,
@@ -349,18 +349,19 @@ int rdma_resolve_addrinfo(struct rdma_cm_id *rdma_id, const char *node, const ch
 	struct cm_id *id = cm_id_of(rdma_id);
 	int why, r;
 
-	if (!cm_live(CM_ID, rdma_id))
+	if (!cm_is_live(CM_ID, rdma_id))
 		return -1;
 	if (!node && !service && !hints)
 		return cm_fail(EINVAL);
 	if (hints)
 		wanted = *hints;
-	/* resolution by the InfiniBand subnet administrator, which does not exist here */
+	/* resolution by an InfiniBand subnet administrator is not supported */
 	if (wanted.ai_flags & BY_SA)
 		return cm_fail(wanted.ai_flags & BY_DNS ? EINVAL : EOPNOTSUPP);
 	wanted.ai_flags &= ~BY_DNS;
 	/*
-	 * The system's resolver determines the time-out; the event is queued when it has finished.
+	 * The system's resolver determines the time-out. The event is queued when the resolver has
+	 * finished.
 	 */
 	why = rdma_getaddrinfo(node, service, hints ? &wanted : NULL, &found);
 	r = siw_cm_tell(id->siw, why ? CM_EVENT_ADDRINFO_ERROR : CM_EVENT_ADDRINFO_RESOLVED,
@@ -371,17 +372,17 @@ int rdma_resolve_addrinfo(struct rdma_cm_id *rdma_id, const char *node, const ch
 	}
 	rdma_freeaddrinfo(id->info);
 	id->info = found;
-	return cm_complete(id);
+	return cm_wait_result(id);
 }
 
 int rdma_query_addrinfo(struct rdma_cm_id *rdma_id, struct rdma_addrinfo **info)
 {
 	struct cm_id *id = cm_id_of(rdma_id);
 
-	if (!info || !cm_live(CM_ID, rdma_id))
+	if (!info || !cm_is_live(CM_ID, rdma_id))
 		return cm_fail(EINVAL);
 	if (!id->info)
 		return cm_fail(ENODATA);
-	*info = cm_copy_info(id->info);
+	*info = cm_copy_addrinfo(id->info);
 	return *info ? 0 : cm_fail(ENOMEM);
 }

@@ -7,7 +7,7 @@
 /*
  * Time for which a refused connect is retried. Programs that connect twice, such as perftest, start
  * to listen for the second connection about when the peer connects; with adapters, resolving
- * addresses and creating queue pairs takes longer, which hides this race.
+ * addresses and creating queue pairs takes longer, which hides the race.
  */
 #define REFUSED_MS 500
 
@@ -31,7 +31,7 @@ static int conn_param_to_engine(const struct cm_id *id, const struct rdma_conn_p
 	if (r < 0)
 		return r;
 	*to = (struct siw_cm_param){
-		/* As with InfiniBand adapters, either end may send first. */
+		/* Either end may send first, as with InfiniBand adapters. */
 		.peer_to_peer = SIW_CM_RTR_WRITE | SIW_CM_RTR_READ,
 		.refused_ms = REFUSED_MS,
 		.tos = id->tos,
@@ -42,12 +42,12 @@ static int conn_param_to_engine(const struct cm_id *id, const struct rdma_conn_p
 		depth_to_engine(from->initiator_depth, (int)device.max_qp_init_rd_atom);
 	to->responder_resources =
 		depth_to_engine(from->responder_resources, (int)device.max_qp_rd_atom);
-	return cm_take_private(from, to);
+	return cm_copy_private_data(from, to);
 }
 
 /*
- * Sets how often the peer's Sends are retried while no receive is posted. This end does the
- * counting. Applies to queue pairs whose states the id manages.
+ * Sets how often the peer's Sends are retried while no receive is posted, which the receiving end
+ * counts. Applies to queue pairs whose states the id manages.
  */
 static int set_rnr_retries(struct cm_id *id, const struct rdma_conn_param *from,
 			   struct siw_cm_param *to)
@@ -74,7 +74,7 @@ struct listening {
 static bool listen_on_address(struct ibv_context *verbs, const struct siw_addr *addr, void *arg)
 {
 	struct listening *l = arg;
-	const struct siw_addr *bound = cm_source(l->id);
+	const struct siw_addr *bound = cm_source_addr(l->id);
 	struct siw_addr at = *addr;
 	int r;
 
@@ -90,10 +90,10 @@ static bool listen_on_address(struct ibv_context *verbs, const struct siw_addr *
 	return !l->why;
 }
 
-static int listen_on_all(struct cm_id *id, int backlog)
+static int listen_on_all_addresses(struct cm_id *id, int backlog)
 {
 	struct listening l = { .id = id, .backlog = backlog };
-	int why = cm_each_address(listen_on_address, &l);
+	int why = cm_visit_addresses(listen_on_address, &l);
 
 	if (why || l.why)
 		return why ? why : l.why;
@@ -102,12 +102,12 @@ static int listen_on_all(struct cm_id *id, int backlog)
 
 int rdma_listen(struct rdma_cm_id *rdma_id, int backlog)
 {
-	/* Without an address: listen on all devices, at a port that the library selects. */
+	/* An id without an address listens on all devices, at a port that the library selects. */
 	struct sockaddr_in6 any = { .sin6_family = AF_INET6 };
 	struct cm_id *id = cm_id_of(rdma_id);
 	int why;
 
-	if (!cm_live(CM_ID, rdma_id))
+	if (!cm_is_live(CM_ID, rdma_id))
 		return -1;
 	if (id->listening || id->asks || id->id.qp)
 		return cm_fail(EINVAL);
@@ -115,7 +115,8 @@ int rdma_listen(struct rdma_cm_id *rdma_id, int backlog)
 		return -1;
 	if (backlog <= 0)
 		backlog = SOMAXCONN;
-	why = id->any ? listen_on_all(id, backlog) : -siw_cm_listen(id->siw, NULL, backlog);
+	why = id->any ? listen_on_all_addresses(id, backlog)
+		      : -siw_cm_listen(id->siw, NULL, backlog);
 	if (why)
 		return cm_fail(why);
 	id->listening = true;
@@ -124,21 +125,22 @@ int rdma_listen(struct rdma_cm_id *rdma_id, int backlog)
 
 /*
  * Binds a queue pair that the program created without the id, given by its number. Returns 0 or an
- * errno value. A queue pair that is not RC is not connected: UCX passes one only for its number,
- * and tells its peer in private data which queue pairs to connect.
+ * errno value. A queue pair of another type than RC is not connected: UCX passes a UD queue pair
+ * only for its number, and sends its peer the numbers of the queue pairs to connect in private
+ * data.
  */
 static int bind_qp_by_number(struct cm_id *id, const struct rdma_conn_param *param)
 {
 	struct ibv_qp *qp = param ? siw_ibv_find_qp(id->id.verbs, param->qp_num) : NULL;
 
 	if (qp && qp->qp_type != IBV_QPT_RC && !cm_is_ud(id))
-		qp = cm_stand_in(id);
+		qp = cm_substitute_qp(id);
 	return qp ? -siw_cm_bind_qp(id->siw, siw_ibv_qp(qp)) : EINVAL;
 }
 
 /*
- * Binds a queue pair that was created with another id and that the program then stored in this id,
- * as DAPL does. Returns 0 or an errno value.
+ * Binds a queue pair that was created with another id and that the program then stored in the given
+ * id, as DAPL does. Returns 0 or an errno value.
  */
 static int bind_replaced_qp(struct cm_id *id)
 {
@@ -162,7 +164,7 @@ int rdma_connect(struct rdma_cm_id *rdma_id, struct rdma_conn_param *conn_param)
 	struct siw_cm_param param;
 	int r;
 
-	if (!cm_live(CM_ID, rdma_id))
+	if (!cm_is_live(CM_ID, rdma_id))
 		return -1;
 	if (!id->routed)
 		return cm_fail(EINVAL);
@@ -179,9 +181,9 @@ int rdma_connect(struct rdma_cm_id *rdma_id, struct rdma_conn_param *conn_param)
 		return cm_fail(-r);
 	id->completes = !id->id.qp;
 	param.hold = id->completes;
-	source = *cm_source(id);
-	r = siw_cm_connect(id->siw, cm_dest(id), &source, &param);
-	return r < 0 ? cm_fail(-r) : cm_complete(id);
+	source = *cm_source_addr(id);
+	r = siw_cm_connect(id->siw, cm_dest_addr(id), &source, &param);
+	return r < 0 ? cm_fail(-r) : cm_wait_result(id);
 }
 
 int rdma_accept(struct rdma_cm_id *rdma_id, struct rdma_conn_param *conn_param)
@@ -191,7 +193,7 @@ int rdma_accept(struct rdma_cm_id *rdma_id, struct rdma_conn_param *conn_param)
 	struct siw_cm_param param;
 	int r;
 
-	if (!cm_live(CM_ID, rdma_id))
+	if (!cm_is_live(CM_ID, rdma_id))
 		return -1;
 	if (!id->asks)
 		return cm_fail(EINVAL);
@@ -220,7 +222,7 @@ int rdma_accept(struct rdma_cm_id *rdma_id, struct rdma_conn_param *conn_param)
 		return cm_fail(-r);
 	}
 	id->asks = false;
-	return cm_complete(id);
+	return cm_wait_result(id);
 }
 
 int rdma_reject(struct rdma_cm_id *rdma_id, const void *private_data, uint8_t private_data_len)
@@ -228,7 +230,7 @@ int rdma_reject(struct rdma_cm_id *rdma_id, const void *private_data, uint8_t pr
 	struct cm_id *id = cm_id_of(rdma_id);
 	int r;
 
-	if (!cm_live(CM_ID, rdma_id))
+	if (!cm_is_live(CM_ID, rdma_id))
 		return -1;
 	if (!id->asks)
 		return cm_fail(EINVAL);
@@ -250,7 +252,7 @@ int rdma_disconnect(struct rdma_cm_id *rdma_id)
 	struct cm_id *id = cm_id_of(rdma_id);
 	int r;
 
-	if (!cm_live(CM_ID, rdma_id))
+	if (!cm_is_live(CM_ID, rdma_id))
 		return -1;
 	if (id->asks || id->listening)
 		return cm_fail(EINVAL);
@@ -263,19 +265,18 @@ int rdma_disconnect(struct rdma_cm_id *rdma_id)
 	if (id->id.qp)
 		id->id.qp->state = IBV_QPS_ERR;
 	/*
-	 * A synchronous id that was never connected, or whose connection is over, has no event to
-	 * wait for.
+	 * A synchronous id that was never connected, or whose connection has ended, gets no event.
 	 */
 	if (id->over || !(id->accepted || id->established || id->completes))
 		return 0;
-	return cm_complete(id);
+	return cm_wait_result(id);
 }
 
 int rdma_establish(struct rdma_cm_id *rdma_id)
 {
 	struct cm_id *id = cm_id_of(rdma_id);
 
-	if (!cm_live(CM_ID, rdma_id))
+	if (!cm_is_live(CM_ID, rdma_id))
 		return -1;
 	/* Only an active id whose queue pair the program manages needs rdma_establish. */
 	return id->completes ? cm_result(siw_cm_establish(id->siw)) : cm_fail(EINVAL);
@@ -283,11 +284,11 @@ int rdma_establish(struct rdma_cm_id *rdma_id)
 
 int rdma_notify(struct rdma_cm_id *id, enum ibv_event_type event)
 {
-	if (!cm_live(CM_ID, id))
+	if (!cm_is_live(CM_ID, id))
 		return -1;
 	/*
-	 * Queue pairs receive nothing before their connection is established, so there is nothing
-	 * to do.
+	 * COMM_EST needs no action, because queue pairs receive nothing before their connection is
+	 * established.
 	 */
 	return event == IBV_EVENT_COMM_EST ? 0 : cm_fail(EINVAL);
 }

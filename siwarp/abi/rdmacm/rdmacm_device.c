@@ -19,7 +19,7 @@ struct opened {
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct opened *all; /* protected by lock */
+static struct opened *all; /* list of opened devices, protected by lock */
 
 /* The child of fork() cannot use the parent's devices, so it starts with an empty list. */
 static void devices_fork_child(void)
@@ -44,7 +44,7 @@ static void devices_unlock(void)
 	pthread_mutex_unlock(&lock);
 }
 
-/* The caller holds lock. */
+/* Opens a device, or returns the device if it is already open. The caller holds lock. */
 static struct opened *open_device_locked(struct ibv_device *device)
 {
 	struct opened *one;
@@ -96,7 +96,7 @@ static bool device_has_address(const struct ibv_device *device, const struct siw
 	return false;
 }
 
-struct ibv_context *cm_device_of(const struct siw_addr *local)
+struct ibv_context *cm_device_of_addr(const struct siw_addr *local)
 {
 	struct ibv_device **list = ibv_get_device_list(NULL), **one;
 	struct ibv_context *verbs = NULL;
@@ -105,8 +105,8 @@ struct ibv_context *cm_device_of(const struct siw_addr *local)
 	if (!list)
 		return NULL;
 	/*
-	 * Programs that connect to "localhost" also want a device that reaches other machines, so
-	 * the first device is returned for loopback.
+	 * For loopback addresses the first device is returned, because programs that connect to
+	 * "localhost" also want a device that reaches other machines.
 	 */
 	for (one = list; *one && !cm_addr_is_loopback(local) && !device_has_address(*one, local);)
 		one++;
@@ -115,10 +115,10 @@ struct ibv_context *cm_device_of(const struct siw_addr *local)
 		why = errno;
 	}
 	ibv_free_device_list(list);
-	return verbs ? verbs : abi_null(why);
+	return verbs ? verbs : abi_fail_null(why);
 }
 
-bool cm_first_addr(sa_family_t family, struct siw_addr *addr)
+bool cm_first_reachable_addr(sa_family_t family, struct siw_addr *addr)
 {
 	struct ibv_device **list = ibv_get_device_list(NULL);
 	const struct siw_device_info *info;
@@ -137,7 +137,7 @@ bool cm_first_addr(sa_family_t family, struct siw_addr *addr)
 	return found;
 }
 
-struct ibv_context *cm_device_by(const struct siw_context *siw)
+struct ibv_context *cm_device_of_engine(const struct siw_context *siw)
 {
 	struct ibv_context *verbs = NULL;
 
@@ -166,9 +166,9 @@ struct ibv_pd *cm_default_pd(struct ibv_context *verbs)
 	return pd;
 }
 
-int cm_each_address(bool (*visit)(struct ibv_context *verbs, const struct siw_addr *addr,
-				  void *arg),
-		    void *arg)
+int cm_visit_addresses(bool (*visit)(struct ibv_context *verbs, const struct siw_addr *addr,
+				     void *arg),
+		       void *arg)
 {
 	struct ibv_device **list = ibv_get_device_list(NULL);
 	struct ibv_context *first = NULL;

@@ -15,10 +15,10 @@ enum {
 };
 
 /*
- * Programs such as rping end in this way: one thread destroys the channel and returns from main(),
- * while another has acknowledged its last event and calls rdma_get_cm_event again. With an adapter
- * the second thread usually calls first and then waits forever. Therefore rdma_get_cm_event on a
- * channel that was destroyed fails only after a second, by which time such a program has exited.
+ * rdma_get_cm_event on a destroyed channel fails only after a second, for programs such as rping:
+ * one thread destroys the channel and returns from main(), while another thread has acknowledged
+ * its last event and calls rdma_get_cm_event again. With an adapter the second thread usually calls
+ * first and then waits forever. After a second such a program has exited.
  */
 #define GONE	    16 /* number of destroyed channels that are remembered */
 #define LAST_WAIT_S 1
@@ -46,14 +46,14 @@ struct rdma_event_channel *rdma_create_event_channel(void)
 	channel->siw = siw_cm_create_channel(NULL);
 	if (channel->siw) {
 		channel->ev.fd = siw_cm_channel_fd(channel->siw);
-		if (cm_add(&channel->object, CM_CHANNEL, channel))
+		if (cm_register_object(&channel->object, CM_CHANNEL, channel))
 			return &channel->ev;
 	}
 	why = errno;
 	if (channel->siw)
 		siw_cm_destroy_channel(channel->siw);
 	free(channel);
-	return abi_null(why);
+	return abi_fail_null(why);
 }
 
 void rdma_destroy_event_channel(struct rdma_event_channel *ev)
@@ -62,15 +62,15 @@ void rdma_destroy_event_channel(struct rdma_event_channel *ev)
 	bool over;
 
 	/*
-	 * Checked and destroyed under one lock, because a thread that waits for an event may be
-	 * about to access the channel.
+	 * The channel is checked and destroyed under one lock, because a thread that waits for an
+	 * event may be about to access the channel.
 	 */
 	cm_lock();
-	/* A channel that still has ids is kept, because the program might use those ids. */
-	over = cm_live_locked(CM_CHANNEL, ev) && siw_cm_destroy_channel(channel->siw) == 0;
+	/* A channel that still has ids is kept, because the program may still use the ids. */
+	over = cm_is_live_locked(CM_CHANNEL, ev) && siw_cm_destroy_channel(channel->siw) == 0;
 	if (over) {
 		gone[n_gone++ % GONE] = channel;
-		cm_end_locked(&channel->object);
+		cm_mark_dead_locked(&channel->object);
 	}
 	cm_unlock();
 	if (over)
@@ -85,8 +85,9 @@ static uint8_t depth_to_uint8(int value)
 }
 
 /*
- * Sets the depths in an event: the values in the peer's frame if it contains them, otherwise the
- * values that this end may use. Events of connection requests always use the latter.
+ * Sets the depths in an event to the values in the peer's frame or, if the frame contains no
+ * depths, to the values that the local end may use. Events of connection requests always contain
+ * the latter values.
  */
 static void event_fill_depths(struct rdma_conn_param *conn, const struct siw_cm_event *from)
 {
@@ -117,12 +118,15 @@ static void event_fill_conn(struct cm_event *event, const struct siw_cm_event *f
 static int event_status(const struct cm_id *id, const struct siw_cm_event *from)
 {
 	/*
-	 * 0, as for adapters: no operation has failed. rsockets accepts no other status for the end
-	 * of a connection.
+	 * The status of DISCONNECTED is 0, as with adapters, because rsockets accepts no other
+	 * status.
 	 */
 	if (from->event == SIW_CM_DISCONNECTED)
 		return 0;
-	/* Status of InfiniBand's SIDR response, as specified for UNREACHABLE in the man page. */
+	/*
+	 * The status of a rejected UD request is that of InfiniBand's SIDR response, as the man
+	 * page specifies for UNREACHABLE.
+	 */
 	if (from->event == SIW_CM_REJECTED && cm_is_ud(id))
 		return (int)from->wire_error;
 	if (from->event != SIW_CM_REJECTED ||
@@ -152,8 +156,8 @@ static void id_update_state(struct cm_id *id, int event, const struct siw_cm_eve
 }
 
 /*
- * Whether a connection was accepted but ended before it was established, without rdma_disconnect at
- * this end. To the program such a connection never existed.
+ * Returns whether an accepted connection ended before it was established, without a local
+ * rdma_disconnect. The program gets no DISCONNECTED event of such a connection.
  */
 static bool ended_before_established(const struct cm_id *id, const struct siw_cm_event *from)
 {
@@ -161,8 +165,7 @@ static bool ended_before_established(const struct cm_id *id, const struct siw_cm
 }
 
 /*
- * Fills in the data of an event. Returns false if the event belongs to a group that the program has
- * left.
+ * Fills in the data of an event. Returns false for an event of a group that the program has left.
  */
 static bool event_fill_data(struct cm_id *id, struct cm_event *event,
 			    const struct siw_cm_event *from)
@@ -179,8 +182,8 @@ static bool event_fill_data(struct cm_id *id, struct cm_event *event,
 }
 
 /*
- * Fills in the program's event. Returns false if it is to be suppressed, or the id of a request
- * cannot be created.
+ * Fills in an event for the program. Returns false if the event must be suppressed, or if the id of
+ * a request cannot be created.
  */
 static bool event_fill(struct cm_event *event, const struct siw_cm_event *from)
 {
@@ -222,8 +225,8 @@ static bool event_fill(struct cm_event *event, const struct siw_cm_event *from)
 }
 
 /*
- * Gets the next event without waiting. Returns 0; -EAGAIN, with *fd set to the descriptor to wait
- * for; -EINVAL: the channel was destroyed; or another negative errno value.
+ * Gets the next event of a channel without waiting. Returns 0; -EAGAIN, with *fd set to the
+ * descriptor to wait for; -EINVAL if the channel was destroyed; or another negative errno value.
  */
 static int channel_poll_event(struct cm_channel *channel, struct cm_event *event, int *fd)
 {
@@ -232,11 +235,11 @@ static int channel_poll_event(struct cm_channel *channel, struct cm_event *event
 
 	/*
 	 * The lock ensures that the event is counted in unacked before a thread that destroys the
-	 * event's id waits for unacked. That thread has destroyed the engine's id by then, so no
-	 * other event of the id can follow.
+	 * event's id waits for unacked. The destroying thread has already destroyed the engine's
+	 * id, so that no other event of the id can follow.
 	 */
 	cm_lock();
-	if (cm_live_locked(CM_CHANNEL, channel)) {
+	if (cm_is_live_locked(CM_CHANNEL, channel)) {
 		*fd = channel->ev.fd;
 		do
 			r = siw_cm_get_event(channel->siw, &from, 0);
@@ -246,7 +249,7 @@ static int channel_poll_event(struct cm_channel *channel, struct cm_event *event
 	return r;
 }
 
-/* Waits until the channel may have an event. Returns 0 or a negative errno value. */
+/* Waits until a channel's descriptor is readable. Returns 0 or a negative errno value. */
 static int channel_wait(int fd)
 {
 	struct pollfd one = { .fd = fd, .events = POLLIN };
@@ -256,7 +259,10 @@ static int channel_wait(int fd)
 		return -errno;
 	if (flags & O_NONBLOCK)
 		return -EAGAIN;
-	/* The only cancellation point of this file: the thread holds no lock and no event. */
+	/*
+	 * poll() is the only cancellation point of this file, because the thread holds no lock and
+	 * no event.
+	 */
 	return poll(&one, 1, -1) < 0 ? -errno : 0;
 }
 
@@ -290,19 +296,19 @@ int rdma_get_cm_event(struct rdma_event_channel *ev, struct rdma_cm_event **out)
 	pthread_cleanup_push(free, event);
 	r = channel_get_event(channel, event);
 	pthread_cleanup_pop(0);
-	/* Do not mistake a new event channel for a destroyed one at the same address. */
-	if (r && !cm_live(CM_CHANNEL, ev) && channel_was_destroyed(ev)) {
+	/* A live channel may have the address of a destroyed channel. */
+	if (r && !cm_is_live(CM_CHANNEL, ev) && channel_was_destroyed(ev)) {
 		r = -EINVAL;
 		sleep(LAST_WAIT_S);
 	}
 	if (r == 0 && event->ev.listen_id)
-		cm_set_device_of(cm_id_of(event->ev.id));
-	if (r == 0 && cm_add(&event->object, CM_EVENT, event)) {
+		cm_set_device_of_id(cm_id_of(event->ev.id));
+	if (r == 0 && cm_register_object(&event->object, CM_EVENT, event)) {
 		*out = &event->ev;
 		return 0;
 	}
 	if (r == 0) {
-		cm_acked(event->of);
+		cm_record_ack(event->of);
 		r = -ENOMEM;
 	}
 	free(event);
@@ -313,10 +319,10 @@ int rdma_ack_cm_event(struct rdma_cm_event *ev)
 {
 	struct cm_event *event = (struct cm_event *)ev;
 
-	if (!cm_live(CM_EVENT, ev))
+	if (!cm_is_live(CM_EVENT, ev))
 		return cm_fail(EINVAL);
-	cm_end(&event->object);
-	cm_acked(event->of);
+	cm_mark_dead(&event->object);
+	cm_record_ack(event->of);
 	free(event);
 	return 0;
 }
@@ -368,8 +374,8 @@ uint64_t cm_pop_event_arg(struct cm_id *id)
 }
 
 /*
- * Queues the event on the channel and its argument behind the earlier arguments. Returns 0 or a
- * negative errno value.
+ * Queues an event of the program on the channel, and its argument after the earlier arguments.
+ * Returns 0 or a negative errno value.
  */
 static int queue_program_event(struct cm_id *id, int status, uint64_t arg)
 {
@@ -395,7 +401,7 @@ static int queue_program_event(struct cm_id *id, int status, uint64_t arg)
 int rdma_write_cm_event(struct rdma_cm_id *id, enum rdma_cm_event_type event, int status,
 			uint64_t arg)
 {
-	if (!cm_live(CM_ID, id))
+	if (!cm_is_live(CM_ID, id))
 		return -1;
 	if ((int)event != CM_EVENT_USER)
 		return cm_fail(EINVAL);

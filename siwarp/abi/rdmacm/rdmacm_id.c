@@ -8,7 +8,7 @@
 #define HOPS	   64
 #define RESOLVE_MS 2000 /* time-outs of rdma_create_ep; no resolution takes that long */
 
-static struct cm_channel *channel_of(const struct cm_id *id)
+static struct cm_channel *cm_channel_of(const struct cm_id *id)
 {
 	return (struct cm_channel *)id->id.channel;
 }
@@ -26,17 +26,17 @@ static struct cm_id *cm_id_create(struct rdma_event_channel *ev, void *context,
 	id->id.ps = ps;
 	id->id.qp_type = cm_is_ud(id) ? IBV_QPT_UD : IBV_QPT_RC;
 	id->foreign_device = cm_fake_device_data;
-	id->siw = cm_is_ud(id) ? siw_cm_create_ud_id(channel_of(id)->siw, id)
-			       : siw_cm_create_id(channel_of(id)->siw, id);
+	id->siw = cm_is_ud(id) ? siw_cm_create_ud_id(cm_channel_of(id)->siw, id)
+			       : siw_cm_create_id(cm_channel_of(id)->siw, id);
 	if (id->siw) {
-		if (cm_add(&id->object, CM_ID, id))
+		if (cm_register_object(&id->object, CM_ID, id))
 			return id;
 		siw_cm_destroy_id(id->siw);
 	} else {
 		why = errno;
 	}
 	free(id);
-	return abi_null(why);
+	return abi_fail_null(why);
 }
 
 static void cm_id_set_device(struct cm_id *id, struct ibv_context *verbs)
@@ -52,7 +52,7 @@ int rdma_create_id(struct rdma_event_channel *channel, struct rdma_cm_id **out, 
 	struct rdma_event_channel *own = NULL;
 	struct cm_id *id;
 
-	if (!out || (channel && !cm_live(CM_CHANNEL, channel)))
+	if (!out || (channel && !cm_is_live(CM_CHANNEL, channel)))
 		return cm_fail(EINVAL);
 	/* RDMA_PS_IB is for native InfiniBand addresses. */
 	if (ps != RDMA_PS_TCP && ps != RDMA_PS_UDP && ps != RDMA_PS_IPOIB)
@@ -74,9 +74,9 @@ int rdma_create_id(struct rdma_event_channel *channel, struct rdma_cm_id **out, 
 	return 0;
 }
 
-void cm_set_device_of(struct cm_id *id)
+void cm_set_device_of_id(struct cm_id *id)
 {
-	struct ibv_context *verbs = cm_device_by(siw_cm_device(id->siw));
+	struct ibv_context *verbs = cm_device_of_engine(siw_cm_device(id->siw));
 
 	if (verbs && !id->id.verbs)
 		cm_id_set_device(id, verbs);
@@ -97,7 +97,7 @@ struct cm_id *cm_id_of_request(struct cm_id *listener, struct siw_cm_id *siw)
 	id->tos = listener->tos;
 	id->siw = siw;
 	id->asks = id->bound = true;
-	if (!cm_add_locked(&id->object, CM_ID, id)) {
+	if (!cm_register_object_locked(&id->object, CM_ID, id)) {
 		free(id);
 		return NULL;
 	}
@@ -119,18 +119,18 @@ int rdma_destroy_id(struct rdma_cm_id *rdma_id)
 	struct cm_id *id = cm_id_of(rdma_id);
 	struct rdma_event_channel *own;
 
-	if (!cm_live(CM_ID, rdma_id))
+	if (!cm_is_live(CM_ID, rdma_id))
 		return -1;
 	/*
-	 * If the device was closed, the engine's id has already ended, and this call fails
+	 * If the device was closed, the engine's id has already ended, and siw_cm_destroy_id fails
 	 * harmlessly.
 	 */
 	siw_cm_destroy_id(id->siw);
-	cm_end_stand_in(id);
-	cm_leave_all(id);
+	cm_destroy_substitute_qp(id);
+	cm_leave_all_groups(id);
 	cm_ack_pending_event(id);
-	cm_wait_acked(id);
-	cm_end(&id->object);
+	cm_wait_acks(id);
+	cm_mark_dead(&id->object);
 	own = (struct rdma_event_channel *)id->own;
 	cm_drop_written_events(id);
 	rdma_freeaddrinfo(id->info);
@@ -147,7 +147,7 @@ int rdma_migrate_id(struct rdma_cm_id *rdma_id, struct rdma_event_channel *chann
 	struct rdma_event_channel *own = NULL, *old;
 	int r;
 
-	if (!cm_live(CM_ID, rdma_id) || (channel && !cm_live(CM_CHANNEL, channel)))
+	if (!cm_is_live(CM_ID, rdma_id) || (channel && !cm_is_live(CM_CHANNEL, channel)))
 		return -1;
 	if (!channel) {
 		if (id->own)
@@ -163,7 +163,7 @@ int rdma_migrate_id(struct rdma_cm_id *rdma_id, struct rdma_event_channel *chann
 	}
 	cm_ack_pending_event(id);
 	/* A thread that got an event from the old channel may still access the id's channel. */
-	cm_wait_acked(id);
+	cm_wait_acks(id);
 	old = (struct rdma_event_channel *)id->own;
 	id->own = (struct cm_channel *)own;
 	id->id.channel = channel;
@@ -172,7 +172,7 @@ int rdma_migrate_id(struct rdma_cm_id *rdma_id, struct rdma_event_channel *chann
 	return 0;
 }
 
-int cm_complete(struct cm_id *id)
+int cm_wait_result(struct cm_id *id)
 {
 	struct rdma_cm_event *event;
 	int status;
@@ -194,7 +194,7 @@ int cm_complete(struct cm_id *id)
 
 /* ---- addresses ------------------------------------------------------------------------------- */
 
-/* Binds the id to an address of this machine, or to a port only. Returns 0 or an errno value. */
+/* Binds an id to an address of this machine, or only to a port. Returns 0 or an errno value. */
 static int cm_id_bind(struct cm_id *id, const struct siw_addr *addr)
 {
 	struct siw_addr own = *addr, peer;
@@ -202,7 +202,7 @@ static int cm_id_bind(struct cm_id *id, const struct siw_addr *addr)
 	int r;
 
 	if (!cm_addr_is_any(addr)) {
-		verbs = cm_device_of(addr);
+		verbs = cm_device_of_addr(addr);
 		if (!verbs)
 			return errno;
 		r = siw_cm_set_device(id->siw, siw_ibv_context(verbs));
@@ -228,7 +228,7 @@ int rdma_bind_addr(struct rdma_cm_id *rdma_id, struct sockaddr *addr)
 	struct siw_addr own;
 	int why;
 
-	if (!cm_live(CM_ID, rdma_id))
+	if (!cm_is_live(CM_ID, rdma_id))
 		return -1;
 	if (id->bound || id->id.verbs)
 		return cm_fail(EINVAL);
@@ -239,12 +239,12 @@ int rdma_bind_addr(struct rdma_cm_id *rdma_id, struct sockaddr *addr)
 }
 
 /*
- * Determines the address that the id will connect from, and its device. Returns 0 or an errno
+ * Determines the source address of an id's connection, and the id's device. Returns 0 or an errno
  * value.
  */
 static int cm_id_select_source(struct cm_id *id, const struct siw_addr *dest)
 {
-	struct siw_addr own = *cm_source(id), found;
+	struct siw_addr own = *cm_source_addr(id), found;
 	struct ibv_context *verbs;
 	int why;
 
@@ -256,7 +256,7 @@ static int cm_id_select_source(struct cm_id *id, const struct siw_addr *dest)
 	found.port_be = id->bound ? own.port_be : 0;
 	if (!id->bound && !cm_is_ud(id))
 		return cm_id_bind(id, &found);
-	verbs = cm_device_of(&found);
+	verbs = cm_device_of_addr(&found);
 	if (!verbs)
 		return errno;
 	why = -siw_cm_set_device(id->siw, siw_ibv_context(verbs));
@@ -268,8 +268,8 @@ static int cm_id_select_source(struct cm_id *id, const struct siw_addr *dest)
 }
 
 /*
- * Whether the error means that the destination cannot be reached; it is then reported by an event
- * instead of by the call.
+ * Returns whether an error means that the destination is unreachable, which an event reports
+ * instead of the call.
  */
 static bool is_unreachable(int why)
 {
@@ -311,16 +311,16 @@ int rdma_resolve_addr(struct rdma_cm_id *rdma_id, struct sockaddr *src, struct s
 {
 	int why;
 
-	(void)timeout_ms; /* resolution is a local route lookup that completes at once */
-	if (!cm_live(CM_ID, rdma_id))
+	(void)timeout_ms; /* resolution is a local route lookup, which completes immediately */
+	if (!cm_is_live(CM_ID, rdma_id))
 		return -1;
 	why = cm_id_resolve(cm_id_of(rdma_id), src, dst);
-	return why ? cm_fail(why) : cm_complete(cm_id_of(rdma_id));
+	return why ? cm_fail(why) : cm_wait_result(cm_id_of(rdma_id));
 }
 
 /*
- * Fills in a path record as the kernel does for Ethernet. Programs check whether the destination is
- * beyond the local link, and then address it by GID.
+ * Fills in the path record of an id as the kernel does for Ethernet. Programs check whether the
+ * destination is beyond the local link, and then address the destination by GID.
  */
 static void cm_id_fill_path(struct cm_id *id)
 {
@@ -346,20 +346,20 @@ int rdma_resolve_route(struct rdma_cm_id *rdma_id, int timeout_ms)
 	int r;
 
 	(void)timeout_ms;
-	if (!cm_live(CM_ID, rdma_id))
+	if (!cm_is_live(CM_ID, rdma_id))
 		return -1;
 	if (!id->resolved || id->routed)
 		return cm_fail(EINVAL);
 	r = siw_cm_tell(id->siw, SIW_CM_ROUTE_RESOLVED, 0);
 	id->routed = r == 0;
 	cm_id_fill_path(id);
-	return r < 0 ? cm_fail(-r) : cm_complete(id);
+	return r < 0 ? cm_fail(-r) : cm_wait_result(id);
 }
 
 /* ---- endpoints ------------------------------------------------------------------------------- */
 
-static int ep_begin_passive(struct cm_id *id, struct rdma_addrinfo *res, struct ibv_pd *pd,
-			    const struct ibv_qp_init_attr *attr)
+static int endpoint_start_passive(struct cm_id *id, struct rdma_addrinfo *res, struct ibv_pd *pd,
+				  const struct ibv_qp_init_attr *attr)
 {
 	if (rdma_bind_addr(&id->id, res->ai_src_addr))
 		return -1;
@@ -374,8 +374,8 @@ static int ep_begin_passive(struct cm_id *id, struct rdma_addrinfo *res, struct 
 	return 0;
 }
 
-static int ep_begin_active(struct cm_id *id, struct rdma_addrinfo *res, struct ibv_pd *pd,
-			   struct ibv_qp_init_attr *attr)
+static int endpoint_start_active(struct cm_id *id, struct rdma_addrinfo *res, struct ibv_pd *pd,
+				 struct ibv_qp_init_attr *attr)
 {
 	if (rdma_resolve_addr(&id->id, res->ai_src_addr, res->ai_dst_addr, RESOLVE_MS) ||
 	    rdma_resolve_route(&id->id, RESOLVE_MS))
@@ -397,8 +397,9 @@ int rdma_create_ep(struct rdma_cm_id **out, struct rdma_addrinfo *res, struct ib
 	if (rdma_create_id(NULL, &id, NULL, (enum rdma_port_space)res->ai_port_space))
 		return -1;
 	id->qp_type = (enum ibv_qp_type)res->ai_qp_type;
-	r = res->ai_flags & RAI_PASSIVE ? ep_begin_passive(cm_id_of(id), res, pd, qp_init_attr)
-					: ep_begin_active(cm_id_of(id), res, pd, qp_init_attr);
+	r = res->ai_flags & RAI_PASSIVE
+		    ? endpoint_start_passive(cm_id_of(id), res, pd, qp_init_attr)
+		    : endpoint_start_active(cm_id_of(id), res, pd, qp_init_attr);
 	if (r) {
 		int why = errno;
 
@@ -411,7 +412,7 @@ int rdma_create_ep(struct rdma_cm_id **out, struct rdma_addrinfo *res, struct ib
 
 void rdma_destroy_ep(struct rdma_cm_id *id)
 {
-	if (!cm_live(CM_ID, id))
+	if (!cm_is_live(CM_ID, id))
 		return;
 	if (id->qp)
 		rdma_destroy_qp(id);
@@ -427,7 +428,7 @@ int rdma_get_request(struct rdma_cm_id *listen, struct rdma_cm_id **out)
 	struct rdma_cm_id *id;
 	int why;
 
-	if (!cm_live(CM_ID, listen) || !out || !listener->own || !listener->listening)
+	if (!cm_is_live(CM_ID, listen) || !out || !listener->own || !listener->listening)
 		return cm_fail(EINVAL);
 	cm_ack_pending_event(listener);
 	if (rdma_get_cm_event(listen->channel, &event))

@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * abi/rdmacm/rdmacm_mcast.c - multicast groups of an id. Joining an IP group needs no permission, so the
- * event of a join is queued at once; the queue pair becomes a member when the program gets that
- * event.
+ * abi/rdmacm/rdmacm_mcast.c - multicast groups of an id. Joining an IP group needs no permission,
+ * so the event of a join is queued immediately; the queue pair becomes a member when the program
+ * gets the event.
  */
 #include <stdlib.h>
 
 #include "abi/rdmacm/rdmacm.h"
 
-/* A group that an id has joined. The list is ordered oldest first and protected by cm_lock. */
+/*
+ * A group that an id has joined. The list of groups is ordered from the oldest to the newest and
+ * protected by cm_lock.
+ */
 struct cm_group {
 	struct cm_group *next;
 	struct siw_addr addr;
@@ -16,12 +19,12 @@ struct cm_group {
 	void *context;
 	bool send_only;
 	bool told;	   /* the program has received the event of the join */
-	struct ibv_qp *qp; /* queue pair that is a member through this join, or NULL */
+	struct ibv_qp *qp; /* queue pair that the join has made a member, or NULL */
 };
 
 /*
- * Removes the group from the id's list and returns it; NULL if it is not in the list. The caller
- * holds cm_lock.
+ * Removes a group from the list of an id and returns the group, or NULL if it is not in the list.
+ * The caller holds cm_lock.
  */
 static struct cm_group *group_unlink(struct cm_id *id, const struct siw_addr *addr)
 {
@@ -43,7 +46,7 @@ static void group_leave(struct cm_group *group)
 	free(group);
 }
 
-void cm_leave_all(struct cm_id *id)
+void cm_leave_all_groups(struct cm_id *id)
 {
 	struct cm_group *group;
 
@@ -65,7 +68,7 @@ bool cm_fill_join_event(struct cm_id *id, struct cm_event *event)
 
 	while (group && group->told)
 		group = group->next;
-	if (!group) /* the group was left meanwhile */
+	if (!group) /* the program has left the group */
 		return false;
 	group->told = true;
 	event->ev.event = RDMA_CM_EVENT_MULTICAST_JOIN;
@@ -89,7 +92,7 @@ static int group_from_sockaddr(const struct sockaddr *from, struct siw_addr *add
 
 	if (why)
 		return why;
-	/* All multicast messages use one UDP port, which is a setting. */
+	/* The port is 0, because all multicast messages use one UDP port, which is a setting. */
 	addr->port_be = 0;
 	addr->scope = 0;
 	return cm_addr_is_group(addr) ? 0 : EINVAL;
@@ -107,7 +110,7 @@ static int group_join(struct cm_id *id, const struct sockaddr *from, bool send_o
 	if (!group)
 		return cm_fail(why ? why : ENOMEM);
 	group->addr = addr;
-	cm_gid_of(&addr, &group->gid);
+	cm_gid_of_addr(&addr, &group->gid);
 	group->context = context;
 	group->send_only = send_only;
 	cm_lock();
@@ -117,7 +120,7 @@ static int group_join(struct cm_id *id, const struct sockaddr *from, bool send_o
 	cm_unlock();
 	why = -siw_cm_tell(id->siw, RDMA_CM_EVENT_MULTICAST_JOIN, 0);
 	if (!why)
-		return cm_complete(id);
+		return cm_wait_result(id);
 	cm_lock();
 	group_unlink(id, &addr);
 	cm_unlock();
@@ -127,7 +130,7 @@ static int group_join(struct cm_id *id, const struct sockaddr *from, bool send_o
 
 int rdma_join_multicast(struct rdma_cm_id *id, struct sockaddr *addr, void *context)
 {
-	if (!cm_live(CM_ID, id))
+	if (!cm_is_live(CM_ID, id))
 		return -1;
 	return group_join(cm_id_of(id), addr, false, context);
 }
@@ -137,7 +140,7 @@ int rdma_join_multicast_ex(struct rdma_cm_id *id, struct rdma_cm_join_mc_attr_ex
 {
 	uint32_t flags = RDMA_MC_JOIN_FLAG_FULLMEMBER;
 
-	if (!cm_live(CM_ID, id))
+	if (!cm_is_live(CM_ID, id))
 		return -1;
 	if (!attr || !(attr->comp_mask & RDMA_CM_JOIN_MC_ATTR_ADDRESS))
 		return cm_fail(EINVAL);
@@ -157,7 +160,7 @@ int rdma_leave_multicast(struct rdma_cm_id *id, struct sockaddr *addr)
 	struct siw_addr which;
 	int why;
 
-	if (!cm_live(CM_ID, id))
+	if (!cm_is_live(CM_ID, id))
 		return -1;
 	why = group_from_sockaddr(addr, &which);
 	if (why)

@@ -24,9 +24,9 @@ void cm_unlock(void)
 }
 
 /*
- * Registers fork handlers: the child of fork() must find the lock free. Handlers that prepare a fork
- * run in the reverse order of their registration. libibverbs takes its lock while this one is held,
- * so its handlers must be registered first.
+ * Registers fork handlers, so that the lock is free in the child of fork(). Handlers that prepare a
+ * fork run in the reverse order of their registration. The handlers of libibverbs must be
+ * registered first, because the lock of libibverbs is acquired while the lock of librdmacm is held.
  */
 static void cm_registry_init(void)
 {
@@ -48,7 +48,7 @@ static int compare_handles(const void *a, const void *b)
 	return (one > two) - (one < two);
 }
 
-bool cm_add_locked(struct cm_object *object, enum cm_kind kind, const void *handle)
+bool cm_register_object_locked(struct cm_object *object, enum cm_kind kind, const void *handle)
 {
 	object->handle = handle;
 	object->kind = kind;
@@ -58,17 +58,17 @@ bool cm_add_locked(struct cm_object *object, enum cm_kind kind, const void *hand
 	return false;
 }
 
-bool cm_add(struct cm_object *object, enum cm_kind kind, const void *handle)
+bool cm_register_object(struct cm_object *object, enum cm_kind kind, const void *handle)
 {
 	bool ok;
 
 	cm_lock();
-	ok = cm_add_locked(object, kind, handle);
+	ok = cm_register_object_locked(object, kind, handle);
 	cm_unlock();
 	return ok;
 }
 
-bool cm_live_locked(enum cm_kind kind, const void *handle)
+bool cm_is_live_locked(enum cm_kind kind, const void *handle)
 {
 	const struct cm_object wanted = { .handle = handle };
 	struct cm_object *const *found = handle ? tfind(&wanted, &alive, compare_handles) : NULL;
@@ -79,29 +79,29 @@ bool cm_live_locked(enum cm_kind kind, const void *handle)
 	return false;
 }
 
-bool cm_live(enum cm_kind kind, const void *handle)
+bool cm_is_live(enum cm_kind kind, const void *handle)
 {
 	bool live;
 
 	cm_lock();
-	live = cm_live_locked(kind, handle);
+	live = cm_is_live_locked(kind, handle);
 	cm_unlock();
 	return live;
 }
 
-void cm_end_locked(struct cm_object *object)
+void cm_mark_dead_locked(struct cm_object *object)
 {
 	tdelete(object, &alive, compare_handles);
 }
 
-void cm_end(struct cm_object *object)
+void cm_mark_dead(struct cm_object *object)
 {
 	cm_lock();
-	cm_end_locked(object);
+	cm_mark_dead_locked(object);
 	cm_unlock();
 }
 
-void cm_acked(struct cm_id *id)
+void cm_record_ack(struct cm_id *id)
 {
 	cm_lock();
 	id->unacked--;
@@ -109,13 +109,13 @@ void cm_acked(struct cm_id *id)
 	cm_unlock();
 }
 
-void cm_wait_acked(struct cm_id *id)
+void cm_wait_acks(struct cm_id *id)
 {
 	int cancel;
 
 	/*
-	 * The wait has no time limit. Cancellation is disabled, because a cancelled thread would
-	 * keep the lock.
+	 * Cancellation is disabled, because a thread cancelled in the unlimited wait would keep the
+	 * lock.
 	 */
 	cancel = abi_cancel_disable();
 	cm_lock();

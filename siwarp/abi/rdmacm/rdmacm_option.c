@@ -7,11 +7,10 @@ int rdma_set_option(struct rdma_cm_id *rdma_id, int level, int optname, void *op
 	struct cm_id *id = cm_id_of(rdma_id);
 	size_t wanted;
 
-	if (!optval || !cm_live(CM_ID, rdma_id))
+	if (!optval || !cm_is_live(CM_ID, rdma_id))
 		return cm_fail(EINVAL);
 	/*
-	 * RDMA_OPTION_IB sets paths of the InfiniBand subnet administrator, which does not exist
-	 * here.
+	 * RDMA_OPTION_IB, which sets paths of an InfiniBand subnet administrator, is not supported.
 	 */
 	if (level != RDMA_OPTION_ID)
 		return cm_fail(level == RDMA_OPTION_IB ? EOPNOTSUPP : EINVAL);
@@ -30,8 +29,8 @@ int rdma_set_option(struct rdma_cm_id *rdma_id, int level, int optname, void *op
 		id->tos = *(uint8_t *)optval;
 	if (optname == RDMA_OPTION_ID_REUSEADDR || optname == RDMA_OPTION_ID_AFONLY) {
 		/*
-		 * On an id that rdma_resolve_addr has bound, the program may set these options,
-		 * which then have no effect.
+		 * On an id that rdma_resolve_addr has bound, address options may be set, but have
+		 * no effect.
 		 */
 		if (id->bound && !id->resolved)
 			return cm_fail(EINVAL);
@@ -41,23 +40,26 @@ int rdma_set_option(struct rdma_cm_id *rdma_id, int level, int optname, void *op
 		}
 	}
 	/*
-	 * REUSEADDR needs no action: addresses are always reusable. ACK_TIMEOUT is only returned by
-	 * rdma_init_qp_attr: TCP uses its own retransmission time-out.
+	 * REUSEADDR needs no action, because addresses are always reusable. ACK_TIMEOUT is only
+	 * returned by rdma_init_qp_attr, because TCP uses its own retransmission time-out.
 	 */
 	return 0;
 }
 
 int rdma_set_local_ece(struct rdma_cm_id *id, struct ibv_ece *ece)
 {
-	if (!ece || !cm_live(CM_ID, id) || ece->comp_mask)
+	if (!ece || !cm_is_live(CM_ID, id) || ece->comp_mask)
 		return cm_fail(EINVAL);
-	/* ECE are vendor options; siwarp has none and supports no other vendor's. */
+	/*
+	 * ECE are vendor options; siwarp has no vendor options and supports none of other vendors.
+	 *
+	 */
 	return ece->vendor_id || ece->options ? cm_fail(EOPNOTSUPP) : 0;
 }
 
 int rdma_get_remote_ece(struct rdma_cm_id *id, struct ibv_ece *ece)
 {
-	if (!ece || !cm_live(CM_ID, id))
+	if (!ece || !cm_is_live(CM_ID, id))
 		return cm_fail(EINVAL);
 	memset(ece, 0, sizeof(*ece));
 	return 0;

@@ -4,9 +4,9 @@
 
 #include "abi/rdmacm/rdmacm.h"
 
-#define ACK_TIMEOUT 14 /* 67 ms */
+#define ACK_TIMEOUT 14 /* InfiniBand code of 67 ms */
 
-/* Converts a verbs result to 0, or -1 with errno. */
+/* Converts the result of a verbs function to 0, or to -1 with errno. */
 static int cm_errno_result(int why)
 {
 	return why ? cm_fail(why) : 0;
@@ -104,7 +104,7 @@ failed:
 
 int rdma_create_qp_ex(struct rdma_cm_id *id, struct ibv_qp_init_attr_ex *attr)
 {
-	if (!attr || !cm_live(CM_ID, id))
+	if (!attr || !cm_is_live(CM_ID, id))
 		return cm_fail(EINVAL);
 	return cm_create_qp(id, attr);
 }
@@ -114,7 +114,7 @@ int rdma_create_qp(struct rdma_cm_id *id, struct ibv_pd *pd, struct ibv_qp_init_
 	struct ibv_qp_init_attr_ex ex = { 0 };
 	int r;
 
-	if (!attr || !cm_live(CM_ID, id))
+	if (!attr || !cm_is_live(CM_ID, id))
 		return cm_fail(EINVAL);
 	memcpy(&ex, attr, sizeof(*attr));
 	ex.comp_mask = IBV_QP_INIT_ATTR_PD;
@@ -127,16 +127,16 @@ int rdma_create_qp(struct rdma_cm_id *id, struct ibv_pd *pd, struct ibv_qp_init_
 
 void rdma_destroy_qp(struct rdma_cm_id *id)
 {
-	if (!cm_live(CM_ID, id) || !id->qp)
+	if (!cm_is_live(CM_ID, id) || !id->qp)
 		return;
-	cm_leave_all(cm_id_of(id));
+	cm_leave_all_groups(cm_id_of(id));
 	ibv_destroy_qp(id->qp);
 	id->qp = NULL;
 	cm_id_of(id)->taken = NULL;
 	cm_destroy_cqs(id);
 }
 
-struct ibv_qp *cm_stand_in(struct cm_id *id)
+struct ibv_qp *cm_substitute_qp(struct cm_id *id)
 {
 	struct ibv_qp_init_attr_ex attr = {
 		.qp_type = IBV_QPT_RC,
@@ -154,7 +154,7 @@ struct ibv_qp *cm_stand_in(struct cm_id *id)
 	return id->stand_in;
 }
 
-void cm_end_stand_in(struct cm_id *id)
+void cm_destroy_substitute_qp(struct cm_id *id)
 {
 	if (id->stand_in)
 		ibv_destroy_qp(id->stand_in);
@@ -168,7 +168,7 @@ int rdma_create_srq_ex(struct rdma_cm_id *id, struct ibv_srq_init_attr_ex *attr)
 {
 	struct ibv_srq *srq;
 
-	if (!attr || !cm_live(CM_ID, id))
+	if (!attr || !cm_is_live(CM_ID, id))
 		return cm_fail(EINVAL);
 	if (id->srq)
 		return cm_fail(EINVAL);
@@ -207,7 +207,7 @@ int rdma_create_srq(struct rdma_cm_id *id, struct ibv_pd *pd, struct ibv_srq_ini
 
 void rdma_destroy_srq(struct rdma_cm_id *id)
 {
-	if (!cm_live(CM_ID, id) || !id->srq)
+	if (!cm_is_live(CM_ID, id) || !id->srq)
 		return;
 	if (ibv_destroy_srq(id->srq))
 		return;
@@ -219,8 +219,8 @@ void rdma_destroy_srq(struct rdma_cm_id *id)
 /* ---- attributes ------------------------------------------------------------------------------ */
 
 /*
- * Fills in the attributes of the transition to attr->qp_state. Returns 0, or EINVAL for another
- * state.
+ * Fills in the attributes of the transition to state attr->qp_state. Returns 0, or EINVAL for an
+ * unsupported state.
  */
 static int fill_step_attr(const struct cm_id *id, struct ibv_qp_attr *attr, int *mask)
 {
@@ -270,15 +270,16 @@ void cm_store_qp_attr(const struct cm_id *id)
 }
 
 /*
- * For a queue pair that the program made itself. The id moves it to RTR and RTS when the connection
- * is established; ibv_modify_qp with the attributes that this function returns only stores them.
+ * Returns attributes for a queue pair that the program has created itself. ibv_modify_qp only
+ * stores the attributes; the id moves the queue pair to RTR and RTS when the connection is
+ * established.
  */
 int rdma_init_qp_attr(struct rdma_cm_id *rdma_id, struct ibv_qp_attr *attr, int *mask)
 {
 	struct cm_id *id = cm_id_of(rdma_id);
 	int why;
 
-	if (!attr || !mask || !cm_live(CM_ID, rdma_id))
+	if (!attr || !mask || !cm_is_live(CM_ID, rdma_id))
 		return cm_fail(EINVAL);
 	if (!id->id.verbs)
 		return cm_fail(EINVAL);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * abi/rdmacm/rdmacm_rsocket.c - rsockets, a protocol on top of rdma_cm. Calls are forwarded to the
- * system's librdmacm, if it is installed. That library's calls of rdma_cm and verbs reach siwarp's
- * libraries, which come first in symbol lookup. Without it each function prints a message once and
- * fails with EOPNOTSUPP.
+ * system's librdmacm, if it is installed. The calls of rdma_cm and verbs by the system's librdmacm
+ * reach siwarp's libraries, which come first in symbol lookup. Without the system's librdmacm each
+ * function prints a message once and fails with EOPNOTSUPP.
  */
 #include <dlfcn.h>
 #include <poll.h>
@@ -20,7 +20,7 @@
 
 const uint32_t cm_fake_device_data[64] = { [0 ... 63] = 0x3fffffff };
 
-/* Functions of later releases of rdma-core (RDMACM_1.5). */
+/* Functions of later rdma-core releases (RDMACM_1.5) */
 struct epoll_event;
 #pragma GCC visibility push(default)
 int repoll_create1(int flags);
@@ -30,7 +30,7 @@ int repoll_ctl(int epfd, int op, int fd, struct epoll_event *event);
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static void *genuine;
 
-static void open_genuine(void)
+static void open_system_librdmacm(void)
 {
 	static const char *const places[] = {
 		"/usr/lib/x86_64-linux-gnu/librdmacm.so.1",
@@ -42,7 +42,7 @@ static void open_genuine(void)
 
 	for (size_t i = 0; i < sizeof(places) / sizeof(places[0]) && !genuine; i++) {
 		genuine = dlopen(places[i], RTLD_NOW | RTLD_LOCAL);
-		/* A symbolic link to this library does not count as another library. */
+		/* A symbolic link to siwarp's librdmacm is not the system's librdmacm. */
 		if (genuine && dlsym(genuine, "rsocket") == (void *)rsocket)
 			genuine = NULL;
 	}
@@ -50,20 +50,20 @@ static void open_genuine(void)
 
 /* State of one forwarded function. */
 struct forwarded {
-	_Atomic(void *) function; /* the function in the system's library, once found */
-	atomic_bool said;	  /* a message that the function is missing was printed */
+	_Atomic(void *) function; /* function of the system's library, or NULL before the lookup */
+	atomic_bool said;	  /* the message about the missing function was printed */
 };
 
 /*
  * Looks up a function in the system's library; NULL with errno EOPNOTSUPP. Concurrent lookups give
  * the same result.
  */
-static void *rsocket_look_up(const char *name, struct forwarded *of)
+static void *rsocket_find_function(const char *name, struct forwarded *of)
 {
 	int cancel = abi_cancel_disable();
 	void *function;
 
-	pthread_once(&once, open_genuine);
+	pthread_once(&once, open_system_librdmacm);
 	function = genuine ? dlsym(genuine, name) : NULL;
 	if (!function && !atomic_exchange(&of->said, true))
 		fprintf(stderr, "siwarp: %s: rsockets require the system's librdmacm, which %s\n",
@@ -72,27 +72,27 @@ static void *rsocket_look_up(const char *name, struct forwarded *of)
 	if (!function)
 		errno = EOPNOTSUPP;
 	/*
-	 * Pairs with the acquire load in rsocket_function(), so that the opened library is visible to the
-	 * reader.
+	 * The release store pairs with the acquire load in rsocket_function(), so that a reader
+	 * sees the opened library.
 	 */
 	atomic_store_explicit(&of->function, function, memory_order_release);
 	return function;
 }
 
 /*
- * Returns the function of the system's library, looking it up at the first call; NULL with errno
+ * Returns a function of the system's library, which the first call looks up, or NULL with errno
  * EOPNOTSUPP.
  */
 static void *rsocket_function(const char *name, struct forwarded *of)
 {
 	void *function = atomic_load_explicit(&of->function, memory_order_acquire);
 
-	return function ? function : rsocket_look_up(name, of);
+	return function ? function : rsocket_find_function(name, of);
 }
 
 /*
- * Defines a function that calls its counterpart in the system's library, or returns `none` if there
- * is none.
+ * Defines a function that calls its counterpart in the system's library, or returns `none` without
+ * a counterpart.
  */
 #define FORWARD(type, name, parameters, arguments, none)               \
 	type name parameters                                           \

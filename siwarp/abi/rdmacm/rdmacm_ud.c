@@ -17,8 +17,8 @@ static bool gid_is_ipv4(const union ibv_gid *gid)
 }
 
 /*
- * Returns the GID index of the id's address if that has the family of dgid, otherwise of the
- * device's first address of that family; 0 if there is none.
+ * Returns the GID index of the address of an id if the address has the family of dgid, otherwise
+ * the GID index of the device's first address of that family, or 0 if there is none.
  */
 static uint8_t ud_gid_index(const struct cm_id *id, const union ibv_gid *dgid)
 {
@@ -56,7 +56,7 @@ void cm_ud_fill_event(const struct cm_id *id, const struct siw_cm_event *from,
 	ud->private_data_len = (uint8_t)from->private_data_len;
 	if (from->event != SIW_CM_ESTABLISHED || siw_cm_addr(id->siw, &local, &peer))
 		return;
-	cm_gid_of(&peer, &dgid);
+	cm_gid_of_addr(&peer, &dgid);
 	cm_ud_fill_path(id, &dgid, ud);
 	ud->qp_num = from->qpn;
 	ud->qkey = from->qkey;
@@ -65,26 +65,26 @@ void cm_ud_fill_event(const struct cm_id *id, const struct siw_cm_event *from,
 static int ud_param_to_engine(const struct rdma_conn_param *from, struct siw_cm_param *to)
 {
 	*to = (struct siw_cm_param){ 0 };
-	return from ? cm_take_private(from, to) : 0;
+	return from ? cm_copy_private_data(from, to) : 0;
 }
 
 int cm_ud_connect(struct cm_id *id, const struct rdma_conn_param *from)
 {
-	struct siw_addr source = *cm_source(id);
+	struct siw_addr source = *cm_source_addr(id);
 	struct siw_cm_param param;
 	int r = ud_param_to_engine(from, &param);
 
 	if (r == 0)
-		r = siw_cm_connect(id->siw, cm_dest(id), &source, &param);
+		r = siw_cm_connect(id->siw, cm_dest_addr(id), &source, &param);
 	/*
-	 * Ports of rdma_cm are separate from UDP ports, so the program may use a UDP socket on this
-	 * port.
+	 * Ports of rdma_cm are separate from UDP ports, so the program itself may use a UDP socket
+	 * on the port.
 	 */
 	if (r == -EADDRINUSE) {
 		source.port_be = 0;
-		r = siw_cm_connect(id->siw, cm_dest(id), &source, &param);
+		r = siw_cm_connect(id->siw, cm_dest_addr(id), &source, &param);
 	}
-	return r < 0 ? cm_fail(-r) : cm_complete(id);
+	return r < 0 ? cm_fail(-r) : cm_wait_result(id);
 }
 
 int cm_ud_accept(struct cm_id *id, const struct rdma_conn_param *from)
@@ -97,8 +97,7 @@ int cm_ud_accept(struct cm_id *id, const struct rdma_conn_param *from)
 	if (r < 0)
 		return cm_fail(-r);
 	/*
-	 * The responder is not notified whether its response arrived, so there is no event to wait
-	 * for.
+	 * The responder gets no event, because it is not notified of the arrival of its response.
 	 */
 	id->asks = false;
 	cm_ack_pending_event(id);
@@ -110,8 +109,8 @@ int cm_ud_disconnect(struct cm_id *id)
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
 
 	/*
-	 * There is no connection to end; the queue pair goes to ERR and neither sends nor receives
-	 * any more.
+	 * UD has no connection to end. The queue pair is moved to ERR, in which it neither sends
+	 * nor receives.
 	 */
 	return id->id.qp ? cm_result(-ibv_modify_qp(id->id.qp, &attr, IBV_QP_STATE)) : 0;
 }

@@ -14,14 +14,14 @@
  *
  * UD        with ids of siw_cm_create_ud_id, the same calls query a listener for the QPN and Q_Key
  *           of its UD queue pair (spec/cm-udp.md). The event ESTABLISHED contains both, and
- *           siw_cm_addr returns the address. No connection exists: the listener learns only that
- *           it was queried, and neither end is notified when the other leaves.
+ *           siw_cm_addr returns the address. No connection exists: the listener is only notified of
+ *           the query, and neither end is notified when the other end is destroyed.
  *
- * These functions move the QP through INIT, RTR and RTS. siw_cm_bind_qp moves it to INIT, so that
- * receives can be posted before the connection is established.
+ * The connection manager moves the QP through INIT, RTR and RTS. siw_cm_bind_qp moves the QP to
+ * INIT, so that receives can be posted before the connection is established.
  *
  * Conventions are those of <siwarp/siw.h>. Events of an id are queued on its channel. A new id that
- * an event delivers is owned by the user, who must destroy it.
+ * an event delivers is owned by the program, which must destroy the id.
  */
 #ifndef SIWARP_CM_H
 #define SIWARP_CM_H
@@ -39,7 +39,7 @@ struct siw_cm_channel;
 struct siw_cm_id;
 
 enum siw_cm_event_type {
-	/* numbers as in librdmacm; the first four are raised by siw_cm_tell only */
+	/* numbers as in librdmacm; only siw_cm_tell raises the events 0 to 3 */
 	SIW_CM_ADDR_RESOLVED = 0,
 	SIW_CM_ADDR_ERROR = 1,
 	SIW_CM_ROUTE_RESOLVED = 2,
@@ -51,7 +51,7 @@ enum siw_cm_event_type {
 	SIW_CM_REJECTED = 8,
 	SIW_CM_ESTABLISHED = 9,
 	SIW_CM_DISCONNECTED = 10,
-	SIW_CM_MULTICAST_JOIN = 12, /* the last two are raised by siw_cm_tell only */
+	SIW_CM_MULTICAST_JOIN = 12, /* only siw_cm_tell raises multicast events */
 	SIW_CM_MULTICAST_ERROR = 13,
 };
 
@@ -82,10 +82,10 @@ struct siw_cm_param {
 	int responder_resources; /* offered IRD; 0 and -1 as for initiator_depth */
 	int rev;		 /* connect: MPA revision, 1 or 2; 0 = 2 */
 	int no_crc;		 /* 1 = use CRCs only if the peer requires them */
-	int peer_to_peer; /* connect, revision 2: set of enum siw_cm_rtr that is offered as RTR */
-	int markers;	  /* 1 = request Markers from the peer, as setting markers does */
-	int timeout_ms;	  /* time limit of MPA start-up; 0 = setting mpa_timeout_ms */
-	/* connect: 1 = report the peer's Reply as CONNECT_RESPONSE and wait for siw_cm_establish */
+	int peer_to_peer;	 /* connect, revision 2: set of enum siw_cm_rtr that is offered */
+	int markers;		 /* 1 = request Markers from the peer, like setting markers */
+	int timeout_ms;		 /* time limit of MPA start-up; 0 = setting mpa_timeout_ms */
+	/* connect: 1 = report the peer's Reply by CONNECT_RESPONSE and wait for siw_cm_establish */
 	int hold;
 	/*
 	 * connect: time in milliseconds for which a refused connect is retried because no listener
@@ -96,21 +96,21 @@ struct siw_cm_param {
 	int tos; /* type of service or traffic class of sent packets, at most 255; 0 = not set */
 	/*
 	 * persona roce: rnr_retry for the peer's Sends to this end, as rnr_retry_count of rdma_cm:
-	 * 1 to 7, or -1 for no retry. It takes precedence over the value that the peer transmits. 0
-	 * = the value that the peer transmits, or else the attribute of the local queue pair
-	 * (struct siw_qp_attr).
+	 * 1 to 7, or -1 for no retry. A value other than 0 takes precedence over the value that the
+	 * peer transmits. 0 = the value that the peer transmits, or else the attribute of the local
+	 * queue pair (struct siw_qp_attr).
 	 */
 	int rnr_retry;
 };
 
-/* An event, as siw_cm_get_event returns it. A prefix names the events that set a member. */
+/* An event that siw_cm_get_event returns. A prefix names the events that set a member. */
 struct siw_cm_event {
 	struct siw_cm_id *id;	     /* CONNECT_REQUEST: the new id */
 	struct siw_cm_id *listen_id; /* valid in CONNECT_REQUEST only */
 	void *context;		     /* context of id (CONNECT_REQUEST: of listen_id) */
 	int event;		     /* enum siw_cm_event_type */
 	int status;		     /* 0 or -errno: -ECONNREFUSED, -ETIMEDOUT, -EPROTO, ... */
-	int rev, crc, peer_to_peer;  /* as in the peer's frame; ESTABLISHED: as negotiated */
+	int rev, crc, peer_to_peer; /* values in the peer's frame; ESTABLISHED: negotiated values */
 	int markers;	     /* 1 = the peer requests Markers in the stream that it receives */
 	int initiator_depth; /* negotiated local ORD; CONNECT_REQUEST: its upper limit */
 	/* negotiated local IRD; CONNECT_REQUEST: ORD that the peer requests */
@@ -129,14 +129,15 @@ struct siw_cm_event {
 /*
  * Creates an event channel for ids. With context NULL the channel belongs to no device: each of its
  * ids is assigned a device later by siw_cm_set_device, and the channel delivers the events of ids
- * of any device. A thread that waits on such a channel makes no progress itself, so the devices'
- * progress threads must be enabled (setting progress_thread), or no event arrives.
+ * of any device. A thread that waits on a channel without a device makes no progress itself, so the
+ * devices' progress threads must be enabled (setting progress_thread), or no event arrives.
  */
 struct siw_cm_channel *siw_cm_create_channel(struct siw_context *context);
 /* Destroys the channel. -EBUSY: an id of the channel still exists. */
 int siw_cm_destroy_channel(struct siw_cm_channel *channel);
 /*
- * Returns a descriptor, for poll(2) and similar calls, that is readable while an event is queued.
+ * Returns a descriptor of the channel, for poll(2) and similar calls, that is readable while an
+ * event is queued.
  */
 int siw_cm_channel_fd(struct siw_cm_channel *channel);
 /*
@@ -145,13 +146,13 @@ int siw_cm_channel_fd(struct siw_cm_channel *channel);
  */
 int siw_cm_get_event(struct siw_cm_channel *channel, struct siw_cm_event *event, int timeout_ms);
 
-/* Creates an id for RC queue pairs. context is returned in its events. Errors: ENOMEM. */
+/* Creates an id for RC queue pairs. Events of the id return context. Errors: ENOMEM. */
 struct siw_cm_id *siw_cm_create_id(struct siw_cm_channel *channel, void *context);
-/* Creates an id for UD queue pairs; see UD at the top of this header. */
+/* Creates an id for UD queue pairs, as described under UD at the top of this header. */
 struct siw_cm_id *siw_cm_create_ud_id(struct siw_cm_channel *channel, void *context);
 /*
- * Destroys the id. Its listener, start-up or connection ends. Its QP, if any, goes to ERR and must
- * be destroyed by the user.
+ * Destroys the id. The id's listener, start-up or connection ends. The id's QP, if any, goes to ERR
+ * and must be destroyed by the program.
  */
 int siw_cm_destroy_id(struct siw_cm_id *id);
 /* Sets the context that later events of the id return. */
@@ -164,8 +165,8 @@ int siw_cm_set_device(struct siw_cm_id *id, struct siw_context *context);
 /* Returns the device of the id, or NULL if the id has none. */
 struct siw_context *siw_cm_device(struct siw_cm_id *id);
 /*
- * Moves the id to another channel. Events that are still queued for the id move with it, in order.
- * The new channel must belong to no device or to the device of the id.
+ * Moves the id to another channel, together with the events that are still queued for the id, in
+ * order. The new channel must belong to no device or to the device of the id.
  */
 int siw_cm_migrate_id(struct siw_cm_id *id, struct siw_cm_channel *channel);
 /*
@@ -175,15 +176,15 @@ int siw_cm_migrate_id(struct siw_cm_id *id, struct siw_cm_channel *channel);
 int siw_cm_set_v6only(struct siw_cm_id *id, int on);
 /*
  * Reserves a local address for the id, which later listens on it or connects from it. Port 0
- * selects a free port; siw_cm_addr returns the one that was selected. The IPv6 wildcard address
- * reserves the port for IPv4 as well, unless siw_cm_set_v6only was called. Needs no device.
- * -EADDRINUSE: another socket listens on the address. If the other socket is only bound so far,
- * this call succeeds and siw_cm_listen fails instead. The same holds for a UD id whose port is in
- * use by a UDP socket, since a program may have opened that socket itself.
+ * selects a free port, which siw_cm_addr returns. The IPv6 wildcard address reserves the port for
+ * IPv4 as well, unless siw_cm_set_v6only was called. The id needs no device. -EADDRINUSE: another
+ * socket listens on the address. If another socket is only bound to the address, this call succeeds
+ * and siw_cm_listen fails instead. The same holds for a UD id whose port is in use by a UDP socket,
+ * since a program may have opened that socket itself.
  */
 int siw_cm_bind_addr(struct siw_cm_id *id, const struct siw_addr *addr);
 /*
- * Queues an event chosen by the caller on the id's channel, behind the queued events. Intended for
+ * Queues an event chosen by the caller on the id's channel, after the queued events. Intended for
  * callers that resolve addresses or join groups themselves. event may be any number; status is
  * passed through unchanged.
  */
@@ -196,7 +197,7 @@ int siw_cm_addr(struct siw_cm_id *id, struct siw_addr *local, struct siw_addr *p
 
 /*
  * Binds an RC QP of the same device to the id and moves the QP to INIT, so that receives can be
- * posted. A QP with by_qpn must be in RESET or INIT; it can then no longer be connected by QPN.
+ * posted. A QP with by_qpn must be in RESET or INIT, and can then no longer be connected by QPN.
  *
  * A UD id accepts UD queue pairs. A UD QP in RESET is moved to RTS with Q_Key SIW_CM_UD_QKEY; in
  * any other state it is left unchanged. Only an id that accepts requests needs a UD QP.
@@ -211,15 +212,15 @@ int siw_cm_bind_qp(struct siw_cm_id *id, struct siw_qp *qp);
  * Family 0 listens on every current address of the device, on one port. Each address has its own
  * descriptor, its own backlog and its own limits of pending connections (settings max_startups,
  * max_requests). siw_cm_addr returns the first address for the listening id, and for the id of a
- * CONNECT_REQUEST the address that the request was sent to. Addresses that the device gains later
- * are not listened on.
+ * CONNECT_REQUEST the address to which the request was sent. Listening does not include addresses
+ * that the device gains later.
  */
 int siw_cm_listen(struct siw_cm_id *id, const struct siw_addr *addr, int backlog);
 /*
  * Adds a listening address on another device. The channel of the id must belong to no device; the
  * id itself needs no device. The id of a CONNECT_REQUEST is assigned the device on which the
- * request arrived. May be called any number of times; destroying the id ends all its listeners.
- * Errors as for siw_cm_listen.
+ * request arrived. The function may be called any number of times; destroying the id ends all its
+ * listeners. Errors as for siw_cm_listen.
  */
 int siw_cm_listen_also(struct siw_cm_id *id, struct siw_context *context,
 		       const struct siw_addr *addr, int backlog);
@@ -232,7 +233,7 @@ int siw_cm_connect(struct siw_cm_id *id, const struct siw_addr *dest, const stru
 int siw_cm_accept(struct siw_cm_id *id, const struct siw_cm_param *param);
 /*
  * Completes a connect that set hold in its parameters, after the event CONNECT_RESPONSE. The peer
- * waits until this call. The event ESTABLISHED follows.
+ * waits until siw_cm_establish is called. The event ESTABLISHED follows.
  */
 int siw_cm_establish(struct siw_cm_id *id);
 /*

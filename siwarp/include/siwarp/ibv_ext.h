@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * <siwarp/ibv_ext.h> - for libibverbs programs that run on siwarp's libibverbs.so.1: gives access
- * to reliable datagrams, Write-Records, the error queue and all other functions of
- * <siwarp/siw_ext.h> on objects created by verbs.
+ * <siwarp/ibv_ext.h> - access for libibverbs programs on siwarp's libibverbs.so.1 to reliable
+ * datagrams, Write-Records, the error queue and all other functions of <siwarp/siw_ext.h> on
+ * objects created by verbs.
  *
- * Each verbs object is backed by a siwarp object. The functions below return that object, for use
- * with the query, post and poll functions of <siwarp/siw.h> and <siwarp/siw_ext.h>. The object
- * remains owned by verbs: destroy it, change its state and resize it by ibv_ functions only. Work
+ * Each verbs object is backed by a siwarp object. The functions below return the siwarp object, for
+ * use with the query, post and poll functions of <siwarp/siw.h> and <siwarp/siw_ext.h>. The object
+ * remains owned by verbs: only ibv_ functions may destroy it, change its state or resize it. Work
  * requests and completions have the same layout in both interfaces. For an invalid or destroyed
  * handle the functions return NULL and set errno to EINVAL.
  *
@@ -49,36 +49,37 @@ SIW_IBV struct siw_srq *siw_ibv_srq(struct ibv_srq *srq);
 SIW_IBV struct siw_ah *siw_ibv_ah(struct ibv_ah *ah);
 
 /*
- * As ibv_create_qp, with additional attributes from the following members of more: no_crc, persona,
- * error_policy, max_write_records, max_peers, peer_timeout_ms, private_messages, keep_unexpected.
- * Other members of more are ignored. init->qp_type may also be SIW_QPT_RD. An RD queue pair is
- * moved through the states of UD by ibv_modify_qp, and its requests are posted by siw_post_send,
- * because they name their peer in wr.rd of struct siw_send_wr. Errors: as siw_create_qp.
+ * Creates a queue pair like ibv_create_qp, with additional attributes from the following members of
+ * more: no_crc, persona, error_policy, max_write_records, max_peers, peer_timeout_ms,
+ * private_messages, keep_unexpected. Other members of more are ignored. init->qp_type may also be
+ * SIW_QPT_RD. An RD queue pair is moved through the states of UD by ibv_modify_qp, and its requests
+ * are posted by siw_post_send, because RD requests contain their peer in wr.rd of struct
+ * siw_send_wr. Errors: as siw_create_qp.
  */
 SIW_IBV struct ibv_qp *siw_ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *init,
 					 const struct siw_qp_init_attr *more);
 
 /*
- * As ibv_create_qp_ex, but creates an RC queue pair for siw_cm_bind_qp of <siwarp/cm.h>, which
- * cannot be connected by GID and QPN.
+ * Creates an RC queue pair like ibv_create_qp_ex, for siw_cm_bind_qp of <siwarp/cm.h>. The queue
+ * pair cannot be connected by GID and QPN.
  */
 SIW_IBV struct ibv_qp *siw_ibv_create_cm_qp(struct ibv_context *context,
 					    struct ibv_qp_init_attr_ex *attr);
 
 /*
- * Marks a protection domain as one used by rdma_cm ids. In such a domain an address handle without
- * a GID and with LID 0 refers to the device's own port, as rsockets expects.
+ * Marks a protection domain as used by rdma_cm ids. In a marked domain an address handle without a
+ * GID and with LID 0 refers to the device's own port, as rsockets expects.
  */
 SIW_IBV void siw_ibv_pd_of_ids(struct ibv_pd *pd);
 
-/* Stores attributes that rdma_cm has set, so that ibv_query_qp returns them. No other effect. */
+/* Stores attributes that rdma_cm has set, only so that ibv_query_qp returns them. */
 SIW_IBV void siw_ibv_show_attr(struct ibv_qp *qp, const struct ibv_qp_attr *attr, int mask);
 
 /* Returns the queue pair with number qp_num of the context, or NULL if there is none. */
 SIW_IBV struct ibv_qp *siw_ibv_find_qp(struct ibv_context *context, uint32_t qp_num);
 /*
- * A reserved dest_qp_num that no queue pair has. ibv_modify_qp with this number lets an RC queue
- * pair of a connection id appear in RTR and then RTS; the real transitions happen when the
+ * A reserved dest_qp_num that no queue pair has. After ibv_modify_qp with this number an RC queue
+ * pair of a connection id is reported in RTR and then RTS; the real transitions happen when the
  * connection is established.
  */
 #define SIW_IBV_QPN_OF_CM 0xff0000

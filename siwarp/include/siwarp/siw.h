@@ -3,22 +3,22 @@
  * <siwarp/siw.h> - verbs over a software RNIC: the native C interface of siwarp.
  *
  * Each function is named after its libibverbs counterpart, with the prefix siw_ instead of ibv_,
- * and behaves as the man page of that counterpart describes, except where a comment in this header
- * says otherwise. Work requests, scatter/gather elements and completions have the same layout as
- * their ibv_ counterparts.
+ * and behaves as the man page of the counterpart describes, unless a comment in this header states
+ * otherwise. Work requests, scatter/gather elements and completions have the same layout as their
+ * ibv_ counterparts.
  *
  * Return values: a function that returns a pointer returns NULL on failure and sets errno. Any
  * other function returns 0 or a count on success and a negative errno value on failure. Every
- * object may be used from several threads at once.
+ * object may be used from several threads at the same time.
  *
  * fork: open objects continue to work in the parent only. In the child, every call on an inherited
  * object fails with ESTALE, including the calls that destroy it, because the child closes its
  * copies of the descriptors. The child may open devices itself. A daemon that forks at start-up
  * must open its devices after the fork.
  *
- * The connection manager is in <siwarp/cm.h>. RC queue pairs can also be connected without it: see
- * by_qpn in struct siw_qp_init_attr. Functions that have no libibverbs counterpart are in
- * <siwarp/siw_ext.h>.
+ * The connection manager is in <siwarp/cm.h>. RC queue pairs can also be connected without the
+ * connection manager (by_qpn in struct siw_qp_init_attr). Functions that have no libibverbs
+ * counterpart are in <siwarp/siw_ext.h>.
  */
 #ifndef SIWARP_SIW_H
 #define SIWARP_SIW_H
@@ -47,7 +47,7 @@ struct siw_mr;
 struct siw_mw;
 
 /*
- * Name and addresses of a device. The GID table holds the addresses in the order of addrs, IPv4
+ * Name and addresses of a device. The GID table contains the addresses in the order of addrs, IPv4
  * first.
  */
 struct siw_device_info {
@@ -83,7 +83,7 @@ struct siw_device_attr {
 	uint32_t atomic_cap; /* enum siw_atomic_cap; always SIW_ATOMIC_GLOB */
 };
 
-/* As enum ibv_atomic_cap: the scope within which atomic operations are atomic. */
+/* The scope within which atomic operations are atomic, as enum ibv_atomic_cap */
 enum siw_atomic_cap {
 	SIW_ATOMIC_NONE = 0,
 	SIW_ATOMIC_HCA = 1,
@@ -92,11 +92,11 @@ enum siw_atomic_cap {
 };
 
 /*
- * Returns the devices that the machine has at present as a NULL-terminated array, to be freed by
+ * Returns the current devices of the machine as a NULL-terminated array, which must be freed by
  * siw_free_device_list. num_devices may be NULL.
  */
 struct siw_device **siw_get_device_list(int *num_devices);
-/* Frees the array. Devices that are open stay open. */
+/* Frees a device list. Open devices stay open. */
 void siw_free_device_list(struct siw_device **list);
 /* Returns the name and addresses of a device in the list, valid until the list is freed. */
 const struct siw_device_info *siw_device_info(struct siw_device *device);
@@ -123,9 +123,9 @@ int siw_query_device_info(struct siw_context *context, struct siw_device_info *i
 /* ---- asynchronous events --------------------------------------------------------------------- */
 
 /*
- * As enum ibv_event_type. A comment names the valid member of the union element. Events without a
- * comment are never raised, because they concern features that IP does not have: path migration,
- * partitions and a subnet manager.
+ * Types of asynchronous events, as enum ibv_event_type. A comment names the valid member of the
+ * union element. Events without a comment are never raised, because they concern features that IP
+ * does not have: path migration, partitions and a subnet manager.
  */
 enum siw_event_type {
 	SIW_EVENT_CQ_ERR = 0, /* cq: the CQ overflowed; its QPs are in ERR */
@@ -138,7 +138,7 @@ enum siw_event_type {
 	SIW_EVENT_QP_REQ_ERR = 2,    /* qp: went to ERR on an invalid request of the peer */
 	SIW_EVENT_QP_ACCESS_ERR = 3, /* qp: went to ERR because the peer lacked access rights */
 	SIW_EVENT_COMM_EST = 4,	     /* qp: a message arrived while the QP was in RTR */
-	SIW_EVENT_SQ_DRAINED = 5, /* qp: is in SQD, and the requests it had started are complete */
+	SIW_EVENT_SQ_DRAINED = 5,    /* qp: in SQD, all started requests have completed */
 	SIW_EVENT_PATH_MIG = 6,
 	SIW_EVENT_PATH_MIG_ERR = 7,
 	/*
@@ -151,21 +151,21 @@ enum siw_event_type {
 	SIW_EVENT_LID_CHANGE = 11,
 	SIW_EVENT_PKEY_CHANGE = 12,
 	SIW_EVENT_SM_CHANGE = 13,
-	/* Never raised: an SRQ cannot fail. An error of a receive is reported in its completion. */
+	/* Never raised, because an SRQ cannot fail. Completions report errors of receives. */
 	SIW_EVENT_SRQ_ERR = 14,
-	SIW_EVENT_SRQ_LIMIT_REACHED = 15, /* srq: fewer receives are left than the SRQ's limit */
-	/* qp: is in ERR and takes no more receives from its SRQ */
+	SIW_EVENT_SRQ_LIMIT_REACHED = 15, /* srq: fewer receives than the SRQ's limit are left */
+	/* qp: the QP is in ERR and consumes no more receives of its SRQ */
 	SIW_EVENT_QP_LAST_WQE_REACHED = 16,
 	SIW_EVENT_CLIENT_REREGISTER = 17,
 	SIW_EVENT_GID_CHANGE = 18, /* port_num: the interface's addresses changed */
-	/* Events specific to siwarp, numbered far above those of libibverbs: */
+	/* Events specific to siwarp, with numbers far above those of libibverbs: */
 	SIW_EVENT_QP_ERR_QUEUED = 1000,	 /* qp: siw_poll_err has an error to return */
 	SIW_EVENT_PEER_RESTARTED = 1001, /* qp: siw_poll_restarts has a peer to return */
 	/* qp: UC only: the peer loses too many datagrams; the QP sends at a lower rate for 10 s */
 	SIW_EVENT_CONGESTED = 1002,
 };
 
-/* As struct ibv_async_event. */
+/* An asynchronous event, as struct ibv_async_event */
 struct siw_async_event {
 	union {
 		struct siw_cq *cq;
@@ -189,7 +189,7 @@ struct siw_async_event {
  * FATAL: a Terminate from the peer, a broken or reset stream, an overflow of the QP's CQ. A QP
  * raises none of them if it goes to ERR by siw_modify_qp, by a disconnect of either end, or by the
  * failure of one of its own requests. COMM_EST is not raised for an RC QP that <siwarp/cm.h>
- * connects, because such a QP leaves RTR at once.
+ * connects, because such a QP leaves RTR immediately.
  */
 int siw_get_async_event(struct siw_context *context, struct siw_async_event *event, int timeout_ms);
 /*
@@ -199,8 +199,8 @@ int siw_get_async_event(struct siw_context *context, struct siw_async_event *eve
  */
 void siw_ack_async_event(struct siw_async_event *event);
 /*
- * Returns a descriptor that is readable while an event is queued. Do not read from it; call
- * siw_get_async_event.
+ * Returns a descriptor that is readable while an asynchronous event is queued. Do not read from the
+ * descriptor; call siw_get_async_event.
  */
 int siw_async_fd(struct siw_context *context);
 /* Returns a static text that describes an event type (enum siw_event_type). */
@@ -215,10 +215,10 @@ enum siw_access_flags {
 	SIW_ACCESS_REMOTE_ATOMIC = 8,
 	SIW_ACCESS_MW_BIND = 16,    /* for a region: memory windows may be bound to it */
 	SIW_ACCESS_ZERO_BASED = 32, /* tagged offsets of the region or window start at 0 */
-	SIW_ACCESS_REMOTE_INVALIDATE = 1 << 30, /* siwarp's own; for siw_reg_mr_qp only */
+	SIW_ACCESS_REMOTE_INVALIDATE = 1 << 30, /* specific to siwarp; only for siw_reg_mr_qp */
 };
 
-/* A memory region; addr and length as registered. */
+/* A memory region; addr and length are the registered values */
 struct siw_mr {
 	struct siw_context *context;
 	struct siw_pd *pd;
@@ -244,19 +244,19 @@ int siw_dealloc_pd(struct siw_pd *pd);
  */
 struct siw_mr *siw_reg_mr(struct siw_pd *pd, void *addr, size_t length, int access);
 /*
- * As siw_reg_mr, but addresses in the region start at iova instead of addr. This applies to the
- * tagged offsets that the peer uses, to scatter/gather elements with the region's lkey, and to
- * memory windows bound to the region. With SIW_ACCESS_ZERO_BASED, which siw_reg_mr also accepts,
- * addresses start at 0. SIW_SEND_INLINE payload is always read at its virtual address, without a
- * key. Additional causes of EINVAL: iova + length wraps, or iova is not 0 with ZERO_BASED. After
- * siw_rereg_mr with CHANGE_TRANSLATION, addresses start at the new addr.
+ * Registers memory like siw_reg_mr, but addresses in the region start at iova instead of addr: the
+ * tagged offsets that the peer uses, the addresses of scatter/gather elements with the region's
+ * lkey, and the addresses of memory windows bound to the region. With SIW_ACCESS_ZERO_BASED, which
+ * siw_reg_mr also accepts, addresses start at 0. SIW_SEND_INLINE payload is always read at its
+ * virtual address, without a key. Additional causes of EINVAL: iova + length wraps, or iova is not
+ * 0 with ZERO_BASED. After siw_rereg_mr with CHANGE_TRANSLATION, addresses start at the new addr.
  */
 struct siw_mr *siw_reg_mr_iova(struct siw_pd *pd, void *addr, size_t length, uint64_t iova,
 			       int access);
 /*
- * Deregisters the region. When the call returns, the STag is invalid and the memory is no longer
- * accessed: the call waits for a placement in progress in another thread, and resets a stream that
- * still has to send a Read response from the region.
+ * Deregisters the region. When the call returns, the STag is invalid and siwarp no longer accesses
+ * the memory: the call waits for a placement in progress in another thread, and resets a stream
+ * that still has to send a Read response from the region.
  *
  * -EBUSY: a local request still uses the memory (a Send or Write that TCP or UDP has not accepted,
  * or a Read or atomic without its response), a window is bound to the region, or a bind to the
@@ -273,8 +273,8 @@ enum siw_rereg_mr_flags {
 
 /* The values of enum ibv_rereg_mr_err_code that siwarp uses; errno holds the cause. */
 enum siw_rereg_mr_err_code {
-	SIW_REREG_MR_ERR_INPUT = -1, /* the region is unchanged, its keys are valid */
-	SIW_REREG_MR_ERR_CMD = -4,   /* the region is deregistered: do not use it */
+	SIW_REREG_MR_ERR_INPUT = -1, /* the region is unchanged, and its keys are valid */
+	SIW_REREG_MR_ERR_CMD = -4,   /* the region is deregistered and must not be used */
 };
 
 /*
@@ -299,7 +299,7 @@ enum siw_mw_type {
 	SIW_MW_TYPE_2 = 2,
 };
 
-/* As struct ibv_mw. */
+/* A memory window, as struct ibv_mw */
 struct siw_mw {
 	struct siw_context *context;
 	struct siw_pd *pd;
@@ -309,8 +309,8 @@ struct siw_mw {
 };
 
 /*
- * As struct ibv_mw_bind_info. The window covers length octets of the region from addr on; for a
- * region with an iova, addr is in the range that starts at iova.
+ * The memory of a bind, as struct ibv_mw_bind_info. The window covers length octets of the region
+ * from addr on; for a region with an iova, addr is in the range that starts at iova.
  */
 struct siw_mw_bind_info {
 	struct siw_mr *mr; /* registered with SIW_ACCESS_MW_BIND */
@@ -321,7 +321,7 @@ struct siw_mw_bind_info {
 		mw_access_flags;
 };
 
-/* As struct ibv_mw_bind. */
+/* A bind request, as struct ibv_mw_bind */
 struct siw_mw_bind {
 	uint64_t wr_id;
 	unsigned int send_flags; /* of enum siw_send_flags: FENCE, SIGNALED */
@@ -331,8 +331,8 @@ struct siw_mw_bind {
 /*
  * Allocates a memory window: a part of a region that peers may access with the rights given when
  * the window is bound. RC and UC queue pairs bind and invalidate windows by work requests, which
- * take effect in send queue order, so a peer that learns the key from a Send posted after the bind
- * can use it. Once an invalidation, a bind to another range or siw_dealloc_mw has completed, no
+ * take effect in send queue order, so that a peer can use a key that it receives in a Send posted
+ * after the bind. Once an invalidation, a bind to another range or siw_dealloc_mw has completed, no
  * access with the old key changes memory, and a stream that still has to send a Read response from
  * the window has been reset. A peer that uses an invalid key receives a Terminate; on UC only its
  * message is dropped. A window grants no local access, and grants remote write access only if the
@@ -342,12 +342,12 @@ struct siw_mw_bind {
  * Each bind ends the previous binding and generates a new, unguessable key. A bind of length 0 only
  * ends the previous binding.
  *
- * Type 2 windows are bound by SIW_WR_BIND_MW to the QP that the request is posted to. Only the peer
- * of that QP may access the window, in every connection of the QP. The upper 24 bits of the key are
- * those of the rkey that siw_alloc_mw returned; the program chooses the low octet, for example by
- * siw_inc_rkey. Before the window is bound again it must be invalidated by SIW_WR_LOCAL_INV on the
- * same QP, or by a Send with Invalidate from the peer. After that QP is destroyed, the window can
- * only be deallocated.
+ * Type 2 windows are bound by SIW_WR_BIND_MW to the QP to which the request is posted. Only the
+ * peer of that QP may access the window, in every connection of the QP. The upper 24 bits of the
+ * key are those of the rkey that siw_alloc_mw returned; the program chooses the low octet, for
+ * example by siw_inc_rkey. Before the window is bound again it must be invalidated by
+ * SIW_WR_LOCAL_INV on the same QP, or by a Send with Invalidate from the peer. After that QP is
+ * destroyed, the window can only be deallocated.
  *
  * Errors: EINVAL, ENOMEM (max_mw reached).
  */
@@ -418,16 +418,16 @@ enum siw_wc_flags {
 };
 
 /*
- * As struct ibv_wc. In a completion with an error only wr_id, status, qp_num and vendor_err are
- * valid.
+ * A work completion, as struct ibv_wc. In a completion with an error only wr_id, status, qp_num and
+ * vendor_err are valid.
  */
 struct siw_wc {
 	uint64_t wr_id;
 	int status; /* enum siw_wc_status */
 	int opcode; /* enum siw_wc_opcode */
 	/*
-	 * The Terminate that caused the error, as layer << 16 | type << 8 | code, or 0 if there was
-	 * none. RDMAP's local catastrophic error, which has no code, is 0xff.
+	 * The Terminate that caused the error, as layer << 16 | type << 8 | code, or 0 if no
+	 * Terminate caused the error. RDMAP's local catastrophic error, which has no code, is 0xff.
 	 */
 	uint32_t vendor_err;
 	uint32_t byte_len; /* octets received; RECV_RDMA_WITH_IMM: octets of the peer's Write */
@@ -446,14 +446,14 @@ struct siw_wc {
 };
 
 /*
- * Creates a completion queue with room for at least cqe completions. channel may be NULL.
+ * Creates a completion queue with space for at least cqe completions. channel may be NULL.
  * comp_vector must be 0. Errors: EINVAL (cqe < 1 or > max_cqe, comp_vector not 0), ENOMEM.
  */
 struct siw_cq *siw_create_cq(struct siw_context *context, int cqe, void *cq_context,
 			     struct siw_comp_channel *channel, int comp_vector);
 /* Destroys the CQ, after all its events have been acknowledged. -EBUSY: a QP uses the CQ. */
 int siw_destroy_cq(struct siw_cq *cq);
-/* Returns the number of completions that the CQ has room for, or -errno. */
+/* Returns the capacity of the CQ in completions, or -errno. */
 int siw_cq_capacity(struct siw_cq *cq);
 /*
  * Resizes the CQ to at least cqe completions. Completions in the CQ are kept in order. -EINVAL: cqe
@@ -461,8 +461,8 @@ int siw_cq_capacity(struct siw_cq *cq);
  */
 int siw_resize_cq(struct siw_cq *cq, int cqe);
 /*
- * Removes up to num_entries completions from the CQ and writes them to wc. Returns their number, 0
- * if the CQ is empty, or -errno.
+ * Removes up to num_entries completions from the CQ and writes them to wc. Returns the number of
+ * completions, 0 if the CQ is empty, or -errno.
  *
  * -EOVERFLOW: the CQ overflowed, and all completions that it held have been polled. Later
  * completions were dropped (counter cq_overflow), SIW_EVENT_CQ_ERR was raised, and every QP that
@@ -471,11 +471,11 @@ int siw_resize_cq(struct siw_cq *cq, int cqe);
  */
 int siw_poll_cq(struct siw_cq *cq, int num_entries, struct siw_wc *wc);
 /*
- * Arms the CQ: the next completion raises one event on the CQ's channel. With solicited_only, the
- * next completion raises the event only if it has an error status or is that of a receive consumed
- * by a solicited message. Completions already in the CQ raise no event, so a program arms the CQ,
- * polls once more, and then waits. If the CQ has been armed both ways, any completion raises the
- * event. -EINVAL: the CQ has no channel.
+ * Arms the CQ: the next completion raises one event on the CQ's channel. With solicited_only, only
+ * a completion with an error status, or of a receive consumed by a solicited message, raises the
+ * event. Completions already in the CQ raise no event, so a program arms the CQ, polls once more,
+ * and then waits. If the CQ has been armed both ways, any completion raises the event. -EINVAL: the
+ * CQ has no channel.
  */
 int siw_req_notify_cq(struct siw_cq *cq, int solicited_only);
 /* Returns a static text that describes a completion status (enum siw_wc_status). */
@@ -486,19 +486,19 @@ struct siw_comp_channel *siw_create_comp_channel(struct siw_context *context);
 /* Destroys the completion channel. -EBUSY: a CQ uses the channel. */
 int siw_destroy_comp_channel(struct siw_comp_channel *channel);
 /*
- * Returns a descriptor, for poll(2) and similar calls, that is readable while an event is queued.
- * Do not read from it; call siw_get_cq_event.
+ * Returns a descriptor, for poll(2) and similar calls, that is readable while a completion event is
+ * queued. Do not read from the descriptor; call siw_get_cq_event.
  */
 int siw_comp_channel_fd(struct siw_comp_channel *channel);
 /*
- * Waits up to timeout_ms milliseconds for an event (-1: without limit; 0: without waiting). While
- * it waits, the calling thread makes progress on the device's traffic. Returns 0; -EAGAIN when the
- * time has elapsed; -EINTR after a signal. If O_NONBLOCK is set on the channel's descriptor by
- * fcntl(2), timeout_ms -1 means 0.
+ * Waits up to timeout_ms milliseconds for a completion event (-1: without limit; 0: without
+ * waiting). While waiting, the calling thread makes progress on the device's traffic. Returns 0;
+ * -EAGAIN when the time has elapsed; -EINTR after a signal. If O_NONBLOCK is set on the channel's
+ * descriptor by fcntl(2), timeout_ms -1 means 0.
  *
- * If timeout_ms is not 0, this call is a cancellation point (pthread_cancel), and so are
- * siw_get_async_event and siw_cm_get_event. A thread that is cancelled there has not removed an
- * event. No other function of siwarp is a cancellation point.
+ * If timeout_ms is not 0, siw_get_cq_event is a cancellation point (pthread_cancel), and so are
+ * siw_get_async_event and siw_cm_get_event. A thread that is cancelled in such a call has not
+ * removed an event. No other function of siwarp is a cancellation point.
  */
 int siw_get_cq_event(struct siw_comp_channel *channel, struct siw_cq **cq, void **cq_context,
 		     int timeout_ms);
@@ -518,8 +518,8 @@ void siw_ack_cq_events(struct siw_cq *cq, unsigned int nevents);
  * as usual in verbs. remote_qpn 0 addresses the first QP of a shared socket.
  *
  * The address may be a multicast group. The port is then always SIW_MCAST_PORT (setting
- * mcast_port), and messages leave through the interface of the QP's device. They pass routers only
- * if setting mcast_ttl is greater than 1.
+ * mcast_port), and messages leave through the interface of the QP's device. Messages to a group
+ * pass routers only if setting mcast_ttl is greater than 1.
  *
  * An IPv6 link-local address without a scope is taken to be on the device's link.
  */
@@ -533,9 +533,9 @@ int siw_destroy_ah(struct siw_ah *ah);
 /* ---- queue pairs ----------------------------------------------------------------------------- */
 
 enum siw_qp_type {
-	SIW_QPT_RC = 2, /* over TCP */
-	SIW_QPT_UC = 3, /* over UDP, to one peer */
-	SIW_QPT_UD = 4, /* over UDP */
+	SIW_QPT_RC = 2, /* reliable connection over TCP */
+	SIW_QPT_UC = 3, /* unreliable connection over UDP, to one peer */
+	SIW_QPT_UD = 4, /* unreliable datagrams over UDP */
 	/*
 	 * Reliable datagrams over UDP, without a connection. Messages to each of any number of
 	 * peers are delivered in order and exactly once. libibverbs has no counterpart; the number
@@ -564,14 +564,14 @@ enum siw_qp_state {
  *
  * ROCE, as InfiniBand programs expect: a request completes when the peer has it, that is, when the
  * peer's receive has completed or the data is in the peer's memory. If the peer refuses a request,
- * that request completes with the error, the requests before it with success, and those after it
- * with WR_FLUSH_ERR. A peer known to be siwarp (see private_messages in struct siw_qp_init_attr)
- * acknowledges messages by delivery counts, and a Send completes before the peer's reply to it is
- * received. For any other peer, a zero-length RDMA Read after the request serves as the
- * acknowledgement; a siwarp peer recognizes this Read and sends delivery counts from then on. The
- * Read counts towards the peer's IRD, so the connection requests an IRD of at least 1. If the peer
- * allows no Reads, or does not state its IRD (MPA revision 1 without initiator_depth), requests
- * complete as with IWARP (counter confirm_none).
+ * the refused request completes with the error, the earlier requests with success, and the later
+ * requests with WR_FLUSH_ERR. A peer known to be siwarp (see private_messages in struct
+ * siw_qp_init_attr) acknowledges messages by delivery counts, and a Send completes before the
+ * peer's reply to it is received. For any other peer, a zero-length RDMA Read after the request
+ * serves as the acknowledgement; a siwarp peer recognizes such a Read and then sends delivery
+ * counts. The Read counts towards the peer's IRD, so the connection requests an IRD of at least 1.
+ * If the peer allows no Reads, or does not state its IRD (MPA revision 1 without initiator_depth),
+ * requests complete as with IWARP (counter confirm_none).
  */
 enum siw_persona {
 	SIW_PERSONA_AUTO = 0, /* setting persona; IWARP if the setting is 0 (auto) */
@@ -590,8 +590,8 @@ enum siw_persona {
  * the queue pair usable again. MESSAGE: the queue pair continues, with SIW_EVENT_QP_ERR_QUEUED;
  * meant for servers whose peers are untrusted.
  *
- * Under ERROR only the Q_Key prevents strangers from stopping the queue pair, so choose it at
- * random. A Q_Key of 0 is refused (EINVAL at the transition to INIT).
+ * Under ERROR only the Q_Key prevents strangers from stopping the queue pair, so the Q_Key should
+ * be random. A Q_Key of 0 is refused (EINVAL at the transition to INIT).
  *
  * Under both policies a datagram is dropped and counted if its Q_Key is wrong, if an earlier check
  * fails (CRC, length, versions, queue number), or if no receive is posted. A message longer than
@@ -600,8 +600,8 @@ enum siw_persona {
  */
 enum siw_error_policy {
 	/*
-	 * Setting error_policy. If that is 0 (auto): ERROR for a UD QP with a non-zero Q_Key that
-	 * is in no multicast group, MESSAGE for every other QP.
+	 * The policy of setting error_policy. If the setting is 0 (auto): ERROR for a UD QP with a
+	 * non-zero Q_Key that is in no multicast group, MESSAGE for every other QP.
 	 */
 	SIW_ERROR_POLICY_AUTO = 0,
 	SIW_ERROR_POLICY_ERROR = 1,
@@ -617,22 +617,22 @@ struct siw_qp_cap {
 };
 
 /*
- * Attributes of a new queue pair. A prefix such as "UD, RC:" names the QP types that a member
- * applies to; other types ignore the member or refuse a value other than 0.
+ * Attributes of a new queue pair. A prefix such as "UD, RC:" names the QP types to which a member
+ * applies; other types ignore the member or refuse a value other than 0.
  */
 struct siw_qp_init_attr {
 	void *qp_context;
 	struct siw_cq *send_cq;
 	struct siw_cq *recv_cq;
 	struct siw_srq *srq;   /* NULL, or the SRQ that replaces the QP's own receive queue */
-	struct siw_qp_cap cap; /* written back: the actual values, at least those requested */
+	struct siw_qp_cap cap; /* written back: the actual values, not below the requested values */
 	int qp_type;
 	int sq_sig_all;
 	int no_crc; /* UD, UC: 1 = send 0 in the CRC field and do not check received CRCs */
 	/*
 	 * UD, UC, RD: local address and port to bind. Family 0 selects the device's first address,
 	 * port 0 any free port. An RD QP bound to the wildcard address can be reached only at the
-	 * address that its machine sends from.
+	 * source address of its machine.
 	 */
 	struct siw_addr addr;
 	int persona;	  /* RC: enum siw_persona */
@@ -644,9 +644,9 @@ struct siw_qp_init_attr {
 	struct siw_qp *shared_socket_qp;
 	/*
 	 * UD, RD: number of incoming Write-Records that can be in progress at a time, at most 1024;
-	 * with 0 all Write-Records are refused. Up to half that number of completions are held in
-	 * the receive CQ, which needs room for them; further completions are added after those have
-	 * been polled. Any peer that knows the Q_Key and the key of a region with
+	 * with 0 all Write-Records are refused. Up to max_write_records / 2 completions are held in
+	 * the receive CQ, which needs space for them; further completions are added after the
+	 * earlier ones have been polled. Any peer that knows the Q_Key and the key of a region with
 	 * SIW_ACCESS_REMOTE_WRITE may send Write-Records.
 	 */
 	uint32_t max_write_records;
@@ -655,25 +655,25 @@ struct siw_qp_init_attr {
 	 * is reached, a new peer replaces the record that has been idle longest, or else a record
 	 * of the source address that holds most.
 	 *
-	 * RD: peer_timeout_ms is the time in milliseconds after which a peer that owes a response
-	 * and stays silent is declared lost (0: setting peer_timeout_ms). With 0, setting
+	 * RD: peer_timeout_ms is the time in milliseconds after which a peer that does not send an
+	 * outstanding response is declared lost (0: setting peer_timeout_ms). With 0, setting
 	 * rd_handshake_timeout_ms applies to a peer on another machine that has not yet answered
 	 * the first message.
 	 */
 	uint32_t max_peers;
 	uint32_t peer_timeout_ms;
 	/*
-	 * RC: 1 = a Send for which no receive is posted waits at this end until a receive is
-	 * posted, whatever the persona. Up to setting rnr_octets octets of such Sends are stored;
-	 * beyond that, TCP flow control stops the peer. An orderly close by the peer is reported
+	 * RC: 1 = a Send for which no receive is posted waits at the receiver until a receive is
+	 * posted, with any persona. Up to setting rnr_octets octets of such Sends are stored; above
+	 * this limit TCP flow control stops the peer. An orderly close by the peer is reported
 	 * after the last stored Send.
 	 */
 	int keep_unexpected;
 	/*
 	 * RC: 1 = siw_modify_qp connects the QP to another QP with by_qpn set, given the peer's
 	 * address and QPN. 0 = <siwarp/cm.h> connects the QP. The QPN of a by_qpn QP is index << 16
-	 * | TCP port, with an index of 1 to 255. The device's addresses are listened on at that
-	 * port; one port serves 255 queue pairs of a process (settings rc_port_first,
+	 * | TCP port, with an index of 1 to 255. The library listens on the TCP port at the
+	 * device's addresses; one port serves 255 queue pairs of a process (settings rc_port_first,
 	 * rc_port_last). Errors: EADDRINUSE (no port is free), EADDRNOTAVAIL (the device has no
 	 * address).
 	 */
@@ -681,11 +681,11 @@ struct siw_qp_init_attr {
 	/*
 	 * UD: 1 = each received message is preceded by a 40-octet GRH in its receive buffer, as
 	 * with RoCE v2: the IPv6 header, or 20 zero octets followed by the IPv4 header with a valid
-	 * checksum. The destination in the header is the address or multicast group that the
-	 * message was sent to; for a QP bound to the wildcard address, the wildcard address. The
-	 * time to live or hop limit is always 64. byte_len includes the 40 octets, wc_flags
-	 * contains SIW_WC_GRH, and sl is 9 (IPv6) or 10 (IPv4). A message that does not fit after
-	 * the 40 octets is too long for its receive. Write-Records have no GRH.
+	 * checksum. The destination in the header is the address or multicast group to which the
+	 * message was sent; for a QP bound to the wildcard address, the wildcard address. The time
+	 * to live or hop limit is always 64. byte_len includes the 40 octets, wc_flags contains
+	 * SIW_WC_GRH, and sl is 9 (IPv6) or 10 (IPv4). A message that does not fit after the 40
+	 * octets is too long for its receive. Write-Records have no GRH.
 	 */
 	int grh;
 	/*
@@ -695,23 +695,23 @@ struct siw_qp_init_attr {
 	 * messages leave from the source of the address handle (siw_create_ah_from) or else from
 	 * the device's first address of the destination's family, a link-local address for a
 	 * link-local destination. UC messages leave from ah_source of the transition to RTR.
-	 * siw_poll_cq_between returns the local address that a message was sent to, and a reply
+	 * siw_poll_cq_between returns the local address to which a message was sent, and a reply
 	 * should leave from the same address. siw_qp_addr returns the first address.
 	 *
 	 * Addresses that the device gains later are bound as well, up to 16 during the life of the
 	 * QP, unless another program uses the port there (counter addrs_unbound). An address that
-	 * the device loses receives nothing until the address is back. Messages sent from it either
-	 * leave without a chance of a reply or end with GENERAL_ERR, depending on the kernel; the
-	 * QP continues.
+	 * the device loses receives nothing until the address is back. Messages from a lost address
+	 * either leave without a chance of a reply or end with GENERAL_ERR, depending on the
+	 * kernel; the QP continues.
 	 */
 	int every_addr;
 	/*
-	 * RC: 1 = the program asserts that the peer is siwarp and that the peer was told the same
-	 * about this end. Send with Immediate may then be posted, and persona roce needs no RDMA
-	 * Reads (enum siw_persona). Set this only for peers that the start-up of the connection
-	 * does not identify: connections made with by_qpn identify themselves, and so do those of
-	 * the connection manager unless setting mpa_announce is 0 at either end. siw_query_qp:
-	 * whether the peer is known to be siwarp by any of these means.
+	 * RC: 1 = the program asserts that the peer is siwarp, and that the peer's program asserts
+	 * the same about this end. Send with Immediate may then be posted, and persona roce needs
+	 * no RDMA Reads (enum siw_persona). Set this only for peers that the start-up of the
+	 * connection does not identify: connections made with by_qpn identify themselves, and so do
+	 * those of the connection manager unless setting mpa_announce is 0 at either end.
+	 * siw_query_qp returns whether the peer is known to be siwarp by any of these means.
 	 */
 	int private_messages;
 };
@@ -735,7 +735,7 @@ enum siw_qp_attr_mask {
 	SIW_QP_MAX_DEST_RD_ATOMIC = 131072,
 	SIW_QP_DEST_QPN = 1048576,
 	SIW_QP_RATE_LIMIT = 33554432,
-	SIW_QP_FD = 1073741824, /* siwarp's own */
+	SIW_QP_FD = 1073741824, /* specific to siwarp */
 };
 
 /*
@@ -747,8 +747,8 @@ struct siw_qp_attr {
 	int cur_qp_state; /* modify: the required current state; another state is an error */
 	uint32_t qkey;	  /* UD, UC: Q_Key of received datagrams; on UC also of sent datagrams */
 	/*
-	 * RC, UC: operations that the peer may use. An operation requires both this right and that
-	 * of the STag. Initially all rights are set.
+	 * RC, UC: operations that the peer may use. An operation requires both the right of the QP
+	 * and the right of the STag. Initially all rights of the QP are set.
 	 */
 	int qp_access_flags;
 	/* to SQD: raise SIW_EVENT_SQ_DRAINED when the send queue is drained */
@@ -758,10 +758,10 @@ struct siw_qp_attr {
 	 * max_rd_atomic is the ORD: the maximum number of outstanding RDMA Reads and atomics of
 	 * this end. In SQD it can be changed, up to the value that both ends agreed on.
 	 * max_dest_rd_atomic is the IRD: the maximum number of Reads and atomics that the peer may
-	 * have outstanding here. siw_query_qp returns the agreed values while the QP is connected,
-	 * and the configured values, or 0, before. With by_qpn both are the values that this end
-	 * requests: Reads beyond the peer's limit wait in the send queue, and a query returns the
-	 * configured values.
+	 * have outstanding at this end. siw_query_qp returns the agreed values while the QP is
+	 * connected, and the configured values, or 0, before the connection. With by_qpn both
+	 * members are the values that this end requests: Reads beyond the peer's limit wait in the
+	 * send queue, and a query returns the configured values.
 	 */
 	int max_rd_atomic;
 	int max_dest_rd_atomic;
@@ -772,29 +772,31 @@ struct siw_qp_attr {
 	 * min_rnr_timer of the receiver. A siwarp sender with persona roce transmits its rnr_retry
 	 * before its first message. For any other sender the receiver's own rnr_retry applies,
 	 * because iWARP has no receiver-not-ready NAK. rnr_retry of struct siw_cm_param overrides
-	 * both.
+	 * both values.
 	 *
 	 * rnr_retry is 0 to 6, or 7 for no limit (the default). min_rnr_timer is the InfiniBand
 	 * code: 1 (0.01 ms) to 31 (491.52 ms), or 0 (655.36 ms); the default is 12 (0.64 ms).
 	 *
-	 * RD: the same times apply, but the sender decides, when the receiver reports that no
-	 * receive is posted: the messages that the sender has started to that peer then fail, and
-	 * the peer is notified.
+	 * RD: the same times apply, but the sender measures them after the receiver has reported
+	 * that no receive is posted. When the time has elapsed, the messages that the sender has
+	 * started to the receiver fail, and the receiver is notified.
 	 */
 	int rnr_retry;
 	int min_rnr_timer;
 	/*
-	 * UD and UC, to INIT: a bound UDP socket, which the QP takes over and whose port determines
-	 * the QPN. Not allowed for a QP that shares its socket or is a member of a multicast group.
+	 * UD and UC, to INIT: a bound UDP socket, of which the QP takes ownership and whose port
+	 * determines the QPN. Not allowed for a QP that shares its socket or is a member of a
+	 * multicast group.
 	 */
 	int fd;
 	/*
 	 * UC, to RTR. ah_addr is the address of the peer and requires SIW_QP_AV, which is mandatory
 	 * for this transition. The peer's port is the low 16 bits of dest_qp_num, or the port in
 	 * ah_addr if those bits are 0 or dest_qp_num is not given. path_mtu is the maximum payload
-	 * of one datagram in octets, at least 256, or 1 to 5 as in enum ibv_mtu (256 to 4096). If
-	 * it is 0 or not given, it is the size that the route carries without fragmentation, which
-	 * is also the upper limit. siw_query_qp returns the current value in octets.
+	 * of one datagram in octets, at least 256, or 1 to 5 as in enum ibv_mtu (256 to 4096). A
+	 * path_mtu of 0, or one that is not given, selects the size that the route carries without
+	 * fragmentation, which is also the upper limit. siw_query_qp returns the current value in
+	 * octets.
 	 */
 	struct siw_addr ah_addr;
 	int path_mtu;
@@ -811,12 +813,12 @@ struct siw_qp_attr {
 	 * dest_qp_num at ah_addr (whose port is ignored), and the local address is ah_source;
 	 * family 0 selects the device's first address of the peer's family. The peer must be given
 	 * the local address and QPN. Either end may reach RTR first. Requests posted in RTS before
-	 * the stream exists wait for it. path_mtu, rq_psn and sq_psn have no effect on TCP.
+	 * the stream exists wait for the stream. path_mtu, rq_psn and sq_psn have no effect on TCP.
 	 *
 	 * timeout, retry_cnt: to RTS. A posted request without a connected peer completes with
 	 * RETRY_EXC_ERR after (4.096 us << timeout) * (retry_cnt + 1), but not before 3 s. With
-	 * timeout 0 it waits indefinitely. Losing the peer does not change the state of the QP:
-	 * requests that are then incomplete, and those posted later, fail after the same time.
+	 * timeout 0 the request waits indefinitely. Losing the peer does not change the state of
+	 * the QP: incomplete requests, and requests posted later, fail after the same time.
 	 */
 	struct siw_addr ah_source;
 	int timeout;
@@ -850,10 +852,10 @@ enum siw_wr_opcode {
 	SIW_WR_RDMA_READ = 4,
 	/*
 	 * RC and RD. An atomic changes the 64-bit value, in the peer's byte order, at
-	 * wr.atomic.remote_addr, in memory registered with SIW_ACCESS_REMOTE_ATOMIC. It is atomic
-	 * with respect to all queue pairs, devices, threads and atomic instructions of the peer's
-	 * machine. If the address is not a multiple of 8, the peer terminates the connection and
-	 * its memory is unchanged. The scatter/gather elements, 8 octets in total, receive the
+	 * wr.atomic.remote_addr, in memory registered with SIW_ACCESS_REMOTE_ATOMIC. The change is
+	 * atomic with respect to all queue pairs, devices, threads and atomic instructions of the
+	 * peer's machine. If the address is not a multiple of 8, the peer terminates the connection
+	 * and its memory is unchanged. The scatter/gather elements, 8 octets in total, receive the
 	 * original value in local byte order. Atomics count as Reads for ORD and IRD.
 	 */
 	SIW_WR_ATOMIC_CMP_AND_SWP = 5,	 /* stores swap if the value equals compare_add */
@@ -862,8 +864,8 @@ enum siw_wr_opcode {
 	SIW_WR_BIND_MW = 8,
 	SIW_WR_SEND_WITH_INV = 9,
 	/*
-	 * Masked versions of the two atomics above (RFC 7306 section 5.1), with the numbers of the
-	 * Linux kernel. CMP: if the value and compare_add are equal in the bits of
+	 * Masked versions of compare-and-swap and fetch-and-add (RFC 7306 section 5.1), with the
+	 * numbers of the Linux kernel. CMP: if the value and compare_add are equal in the bits of
 	 * masked.compare_add_mask, the bits of masked.swap_mask are replaced by those of swap. ADD:
 	 * each set bit of masked.compare_add_mask is the most significant bit of a field; the
 	 * fields are added separately, and the carry out of each field is discarded.
@@ -886,7 +888,7 @@ enum siw_send_flags {
 	SIW_SEND_INLINE = 8,
 };
 
-/* As struct ibv_send_wr. Members after wr that belong to unsupported operations must be 0. */
+/* A send request, as struct ibv_send_wr. Members of unsupported operations after wr must be 0. */
 struct siw_send_wr {
 	uint64_t wr_id;
 	struct siw_send_wr *next;
@@ -896,7 +898,10 @@ struct siw_send_wr {
 	uint32_t send_flags;
 	union {
 		uint32_t
-			/* ..._WITH_IMM: sent as stored; use htonl() if byte orders may differ */
+			/*
+			 * ..._WITH_IMM: sent in the stored byte order; use htonl() if byte orders
+			 * may differ
+			 */
 			imm_data;
 		/*
 		 * SEND_WITH_INV: the peer's STag to invalidate; LOCAL_INV: the local STag to
@@ -946,7 +951,7 @@ struct siw_send_wr {
 	};
 };
 
-/* As struct ibv_recv_wr. */
+/* A receive request, as struct ibv_recv_wr */
 struct siw_recv_wr {
 	uint64_t wr_id;
 	struct siw_recv_wr *next;
@@ -964,10 +969,10 @@ struct siw_recv_wr {
  * descriptor is left for the socket), ENOSPC (SIW_MAX_SHARERS QPs already share the socket).
  *
  * UD QPs that share a socket each have an index, 0 for the first QP: a UD QPN is index << 16 | UDP
- * port. Each has its own state, queues, CQs, PD and Q_Key. Datagrams to an index without a QP are
- * dropped (counter drop_qn). The QPs share the address and the kernel's socket buffers, so a flood
- * of datagrams to one QP may make the kernel drop datagrams to the others. The socket is closed
- * when the last of these QPs is destroyed.
+ * port. Each of the QPs has its own state, queues, CQs, PD and Q_Key. Datagrams to an index without
+ * a QP are dropped (counter drop_qn). The QPs share the address and the kernel's socket buffers, so
+ * a flood of datagrams to one QP may make the kernel drop datagrams to the others. The socket is
+ * closed when the last of these QPs is destroyed.
  */
 struct siw_qp *siw_create_qp(struct siw_pd *pd, struct siw_qp_init_attr *init);
 /*
@@ -985,7 +990,7 @@ int siw_destroy_qp(struct siw_qp *qp);
  * <siwarp/cm.h> for other RC queue pairs. Any state -> ERR: all requests are flushed. Any state ->
  * RESET: all requests are dropped without completions, and completions of this QP that were not
  * polled are removed from their CQs, as by siw_destroy_qp. RTS -> SQD: requests that were started
- * complete; the others wait until SQD -> RTS. A UD or UC Send that fails by a local error
+ * complete; other requests wait until SQD -> RTS. A UD or UC Send that fails by a local error
  * (LOC_PROT_ERR, LOC_LEN_ERR) moves its QP to SQE: sends are flushed and receives continue until
  * SQE -> RTS.
  *
@@ -996,7 +1001,7 @@ int siw_destroy_qp(struct siw_qp *qp);
 int siw_modify_qp(struct siw_qp *qp, const struct siw_qp_attr *attr, int attr_mask);
 /* Writes the current value of every member to *attr and *init. Either pointer may be NULL. */
 int siw_query_qp(struct siw_qp *qp, struct siw_qp_attr *attr, struct siw_qp_init_attr *init);
-/* Returns the QPN; 0 if qp is NULL. */
+/* Returns the QPN of a queue pair, or 0 if qp is NULL. */
 uint32_t siw_qp_num(struct siw_qp *qp);
 
 /* ---- multicast ------------------------------------------------------------------------------- */
@@ -1010,7 +1015,7 @@ uint32_t siw_qp_num(struct siw_qp *qp);
 /*
  * UD: makes the QP a member of a multicast group on its device. group is an IPv4 or IPv6 multicast
  * address of the QP's address family; its port and scope are ignored. The QP then receives all
- * messages to the group that carry its Q_Key, including those it sends itself. Each member's copy
+ * messages to the group that carry its Q_Key, including its own messages. Each member's copy
  * consumes a receive of that member, and is dropped if no receive is posted (counter
  * drop_no_buffer). src_qp and the source address in a completion are those of the sender. Errors in
  * messages to a group are counted but not reported to the sender. A QP need not be a member of a
@@ -1022,8 +1027,8 @@ uint32_t siw_qp_num(struct siw_qp *qp);
  */
 int siw_attach_mcast(struct siw_qp *qp, const struct siw_addr *group);
 /*
- * Ends the membership. A QP must leave all groups before it can be destroyed. -EINVAL: the QP is
- * not a member.
+ * Ends the membership of a QP in a multicast group. A QP must leave all groups before it can be
+ * destroyed. -EINVAL: the QP is not a member.
  */
 int siw_detach_mcast(struct siw_qp *qp, const struct siw_addr *group);
 
@@ -1034,7 +1039,7 @@ int siw_detach_mcast(struct siw_qp *qp, const struct siw_addr *group);
  * atomic whose length is not 8 octets, a Read or atomic if the peer allows none); -ENOMEM: the
  * queue is full.
  *
- * A queue has room for exactly max_send_wr or max_recv_wr requests. A request occupies its slot
+ * A queue has space for exactly max_send_wr or max_recv_wr requests. A request occupies its slot
  * until its completion is polled; an unsignaled request, until a later completion of the same queue
  * is polled. Receives can be posted from INIT on and sends from RTS on; in SQE and ERR they are
  * flushed.
@@ -1045,9 +1050,9 @@ int siw_detach_mcast(struct siw_qp *qp, const struct siw_addr *group);
  * Write without immediate data, a Read or an atomic.
  *
  * SIW_WR_BIND_MW and SIW_WR_LOCAL_INV are local operations executed in send queue order; with
- * SIW_SEND_FENCE, after all Reads posted before. They have no scatter/gather elements. -EINVAL: not
- * a type 2 window, a window or region of another device, access flags that struct siw_mw_bind_info
- * does not list, or SIW_SEND_INLINE.
+ * SIW_SEND_FENCE, after all earlier Reads. Both operations have no scatter/gather elements.
+ * -EINVAL: not a type 2 window, a window or region of another device, access flags that struct
+ * siw_mw_bind_info does not list, or SIW_SEND_INLINE.
  *
  * A bind completes with MW_BIND_ERR, and the QP goes to ERR (UC: SQE), if window, region and QP are
  * not all of the same PD; the window is already bound; the new rkey is not one of the window's
@@ -1059,16 +1064,17 @@ int siw_detach_mcast(struct siw_qp *qp, const struct siw_addr *group);
  */
 int siw_post_send(struct siw_qp *qp, struct siw_send_wr *wr, struct siw_send_wr **bad_wr);
 /*
- * As siw_post_send, for receive requests. -EINVAL also if the QP has an SRQ; use siw_post_srq_recv.
+ * Posts a list of receive requests like siw_post_send. -EINVAL also if the QP has an SRQ, for which
+ * siw_post_srq_recv posts receives.
  */
 int siw_post_recv(struct siw_qp *qp, struct siw_recv_wr *wr, struct siw_recv_wr **bad_wr);
 
 /* ---- shared receive queues ------------------------------------------------------------------- */
 
-/* As struct ibv_srq_attr. */
+/* Attributes of a shared receive queue, as struct ibv_srq_attr */
 struct siw_srq_attr {
-	uint32_t max_wr;    /* capacity in receives; written back: at least the value requested */
-	uint32_t max_sge;   /* SGEs per receive; written back: at least the value requested */
+	uint32_t max_wr;    /* capacity in receives; written back: at least the requested value */
+	uint32_t max_sge;   /* SGEs per receive; written back: at least the requested value */
 	uint32_t srq_limit; /* 0: the limit is not armed */
 };
 
@@ -1099,7 +1105,7 @@ struct siw_srq *siw_create_srq(struct siw_pd *pd, struct siw_srq_init_attr *init
 int siw_destroy_srq(struct siw_srq *srq);
 /*
  * Changes the attributes in attr_mask (a set of enum siw_srq_attr_mask). SIW_SRQ_LIMIT arms the
- * limit. When fewer than srq_limit receives are left, which may be at once,
+ * limit. When fewer than srq_limit receives are left, which may be immediately,
  * SIW_EVENT_SRQ_LIMIT_REACHED is raised once and the limit is reset to 0. SIW_SRQ_MAX_WR resizes
  * the SRQ to at least max_wr receives; posted receives are kept in order, and traffic continues.
  * -EINVAL, and nothing changes: a limit above max_wr; a max_wr that is 0, above max_srq_wr, below
@@ -1110,7 +1116,10 @@ int siw_modify_srq(struct siw_srq *srq, const struct siw_srq_attr *attr, int att
 int siw_query_srq(struct siw_srq *srq, struct siw_srq_attr *attr);
 /* Returns the number of the SRQ, which is unique on the device and never 0. */
 uint32_t siw_srq_num(struct siw_srq *srq);
-/* As siw_post_recv, in any state of any QP. -EINVAL (number of SGEs), -ENOMEM (the SRQ is full). */
+/*
+ * Posts receives to an SRQ, in any state of its QPs. -EINVAL (number of SGEs), -ENOMEM (SRQ full).
+ *
+ */
 int siw_post_srq_recv(struct siw_srq *srq, struct siw_recv_wr *wr, struct siw_recv_wr **bad_wr);
 
 /* cffi: end */

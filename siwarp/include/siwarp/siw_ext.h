@@ -23,23 +23,23 @@ extern "C" {
 /* ---- devices --------------------------------------------------------------------------------- */
 
 /*
- * Opens the device that has address addr (the port is ignored). The wildcard address opens lo.
+ * Opens the device with address addr (whose port is ignored). The wildcard address opens lo.
  * ENODEV: no device has the address.
  */
 struct siw_context *siw_open_device_by_addr(const struct siw_addr *addr);
 /*
  * Sets *source to the address of this host, with port 0, from which the system would send to dest
- * (whose port is ignored): siw_open_device_by_addr() opens the device that has it. ENETUNREACH: no
- * route leads to dest.
+ * (whose port is ignored): siw_open_device_by_addr() opens the device of that address. ENETUNREACH:
+ * no route leads to dest.
  */
 int siw_source_address(const struct siw_addr *dest, struct siw_addr *source);
 /*
  * Closes the device together with all its children. Data of completed requests still reaches the
  * peers, within setting linger_ms, as at the exit of the process. Threads that wait for events of
  * the device return -ESTALE, and so does every later call on the device or on one of its children,
- * including calls that destroy or acknowledge. Meanwhile other threads may post and poll, but not
- * create or destroy children. Several hundred octets per child stay allocated so that late calls
- * can be detected; siw_close_device leaves nothing allocated. -ESTALE: the device is already
+ * including calls that destroy or acknowledge. During the call other threads may post and poll, but
+ * not create or destroy children. Several hundred octets per child stay allocated so that late
+ * calls can be detected; siw_close_device leaves nothing allocated. -ESTALE: the device is already
  * closed.
  */
 int siw_close_device_forced(struct siw_context *context);
@@ -48,28 +48,29 @@ int siw_close_device_forced(struct siw_context *context);
 
 /*
  * Returns why the last call of this thread was refused, that is, returned NULL or a negative
- * number. The text is one line that names the rule, the value, the limit and the remedy. It covers
- * the functions of <siwarp/siw.h>, <siwarp/siw_ext.h> and <siwarp/cm.h>; call it before the thread
- * calls another of these functions. The text stays valid until the same thread calls siw_reason
- * again. Returns "" after a call that was not refused. Exception: functions that post, poll or
- * return a number (such as siw_cq_capacity) do not clear the reason of an earlier call.
+ * number. The text is one line that names the rule, the value, the limit and the remedy. Refusals
+ * of all functions of <siwarp/siw.h>, <siwarp/siw_ext.h> and <siwarp/cm.h> have a reason; call
+ * siw_reason before the thread calls another of these functions. The text stays valid until the
+ * same thread calls siw_reason again. Returns "" after a call that was not refused. Exception:
+ * functions that post, poll or return a number (such as siw_cq_capacity) do not clear the reason of
+ * an earlier call.
  */
 const char *siw_reason(void);
 /*
- * Returns the same reason as a symbolic name, such as CQ_SIZE, for use by programs. Names remain
- * stable when texts are reworded.
+ * Returns the reason of siw_reason as a symbolic name, such as CQ_SIZE, for use by programs. Names
+ * remain stable when texts are reworded.
  */
 const char *siw_reason_name(void);
 /*
- * For libraries on top of siwarp that detect the use of a destroyed object themselves: records the
- * reason DESTROYED for the calling thread and returns -EINVAL.
+ * Records the reason DESTROYED for the calling thread and returns -EINVAL, for libraries on top of
+ * siwarp that detect the use of a destroyed object themselves.
  */
 int siw_reason_destroyed(void);
 
 /* ---- capture --------------------------------------------------------------------------------- */
 
 /*
- * Starts to write everything that this process sends and receives to a pcapng file. No root
+ * Starts to write all packets that this process sends and receives to a pcapng file. No root
  * privileges are needed. %p in path is replaced by the PID. The Ethernet, IP, TCP and UDP headers
  * are synthesized; the packet comment of a dropped datagram gives the reason. A forked child writes
  * a separate file, with -PID inserted before the suffix. Environment variable SIWARP_CAPTURE=FILE
@@ -89,10 +90,10 @@ void siw_capture_stop(void);
 /* ---- faults ---------------------------------------------------------------------------------- */
 
 /*
- * Sets a fault plan to inject between the queue pairs of this process and their peers from now
- * on. Datagrams: loss, bursts, duplication, reordering, corruption, ECN marks, delay, jitter, rate,
- * blackout. Streams: delay, jitter, rate, blackout, reset, short reads and writes, corruption.
- * Example: "loss=1%,burst=5,delay=0.1ms; rx:rate=50Mbit,peer=10.0.0.0/8,seed=7";
+ * Sets a plan of faults to inject between the queue pairs of this process and their peers. Faults
+ * of datagrams: loss, bursts, duplication, reordering, corruption, ECN marks, delay, jitter, rate,
+ * blackout. Faults of streams: delay, jitter, rate, blackout, reset, short reads and writes,
+ * corruption. Example: "loss=1%,burst=5,delay=0.1ms; rx:rate=50Mbit,peer=10.0.0.0/8,seed=7";
  * `siwarp wan --help` describes the syntax.
  *
  * Faults are drawn from a seeded generator: for each socket and direction separately, the same plan
@@ -118,15 +119,16 @@ size_t siw_faults_get(char *plan, size_t size);
 /* ---- memory of one queue pair ---------------------------------------------------------------- */
 
 /*
- * As siw_reg_mr, in the QP's protection domain, but only the QP's peer may access the region, in
- * every connection of the QP. Any other peer that tries to access it receives a Terminate. Local
- * use with the lkey is not limited to the QP. The QP may be destroyed before the region.
+ * Registers memory like siw_reg_mr, in the QP's protection domain, but only the QP's peer may
+ * access the region, in every connection of the QP. Any other peer that tries to access it receives
+ * a Terminate. Local use with the lkey is not limited to the QP. The QP may be destroyed before the
+ * region.
  *
  * With SIW_ACCESS_REMOTE_INVALIDATE the peer may invalidate the region by a Send with Invalidate.
- * When the receive of that Send completes (SIW_WC_WITH_INV), both keys are invalid and no peer
+ * When the receive of the Send completes (SIW_WC_WITH_INV), both keys are invalid and no peer
  * accesses the memory any more; siw_dereg_mr is still required. If a response to a Read of the
- * region by that peer is still outstanding at that time, the connection is reset instead. A Send
- * with Invalidate for an STag without this access right, or for an STag of another QP, has no
+ * region by the peer is still outstanding when the Send arrives, the connection is reset instead. A
+ * Send with Invalidate for an STag without this access right, or for an STag of another QP, has no
  * effect except that its sender receives a Terminate. The local program can invalidate the region
  * by SIW_WR_LOCAL_INV on the same QP.
  */
@@ -135,39 +137,39 @@ struct siw_mr *siw_reg_mr_qp(struct siw_qp *qp, void *addr, size_t length, int a
 /* ---- completion queues, address handles ------------------------------------------------------ */
 
 /*
- * Returns the number of completions in the CQ, or -errno. Unlike siw_poll_cq on an empty CQ, this
- * call makes no progress on traffic; instead the device's progress thread resumes at once. Intended
- * for programs that wait in their own event loop.
+ * Returns the number of completions in the CQ, or -errno. Unlike siw_poll_cq on an empty CQ,
+ * siw_cq_pending makes no progress on traffic; instead the device's progress thread resumes
+ * immediately. Intended for programs that wait in their own event loop.
  */
 int siw_cq_pending(struct siw_cq *cq);
 /*
- * As siw_poll_cq. In addition sources[i] is set to the source address of the message that wc[i]
+ * Polls a CQ like siw_poll_cq, and sets sources[i] to the source address of the message that wc[i]
  * completes (family 0: wc[i] is not a datagram receive).
  */
 int siw_poll_cq_from(struct siw_cq *cq, int num_entries, struct siw_wc *wc,
 		     struct siw_addr *sources);
 /*
- * As siw_poll_cq_from. In addition dests[i] is set to the local address and port, or the multicast
- * group, that the message was sent to (family 0: not known, for example for a Write-Record). A
- * reply through an address handle of siw_create_ah_from with source dests[i] leaves from the same
- * address. sources and dests may be NULL.
+ * Polls a CQ like siw_poll_cq_from, and sets dests[i] to the local address and port, or the
+ * multicast group, to which the message was sent (family 0: not known, for example for a
+ * Write-Record). A reply through an address handle of siw_create_ah_from with source dests[i]
+ * leaves from the same address. sources and dests may be NULL.
  */
 int siw_poll_cq_between(struct siw_cq *cq, int num_entries, struct siw_wc *wc,
 			struct siw_addr *sources, struct siw_addr *dests);
 /*
- * As siw_poll_cq_between. In addition instances[i] is set to the instance of an RD message's
- * source: a random number that each RD QP chooses when it is created. A changed instance at an
- * unchanged address means another QP, usually of a restarted process. 0: wc[i] is not an RD
+ * Polls a CQ like siw_poll_cq_between, and sets instances[i] to the instance of an RD message's
+ * source, which is a random number that each RD QP chooses when it is created. A changed instance
+ * at an unchanged address means another QP, usually of a restarted process. 0: wc[i] is not an RD
  * receive, or the peer reports no instance. Every array except wc may be NULL.
  */
 int siw_poll_cq_instances(struct siw_cq *cq, int num_entries, struct siw_wc *wc,
 			  struct siw_addr *sources, struct siw_addr *dests, uint64_t *instances);
 /*
- * As siw_create_ah, but messages leave from source, an address of the device (the port is ignored;
- * family 0: as siw_create_ah). Additional causes of EINVAL: the device does not have the address,
- * or dest is of another address family. A UD QP that posts with the handle must have every_addr or
- * be bound to source; otherwise siw_post_send returns -EINVAL. An RD QP always sends from its bound
- * address and ignores source.
+ * Creates an address handle like siw_create_ah, with which messages leave from source, an address
+ * of the device (the port is ignored; family 0: as siw_create_ah). Additional causes of EINVAL: the
+ * device does not have the address, or dest is of another address family. A UD QP that posts with
+ * the handle must have every_addr or be bound to source; otherwise siw_post_send returns -EINVAL.
+ * An RD QP always sends from its bound address and ignores source.
  */
 struct siw_ah *siw_create_ah_from(struct siw_pd *pd, const struct siw_addr *dest,
 				  const struct siw_addr *source);
@@ -177,9 +179,9 @@ int siw_query_ah(struct siw_ah *ah, struct siw_addr *dest);
 #define SIW_AH_ROOM 64
 /*
  * Returns SIW_AH_ROOM octets of caller-owned memory, initially zero, at the same address as the
- * handle. A library with its own layout of address handles can store them there, and can then cast
- * lists of work requests instead of copying them. siwarp never reads this memory. EINVAL: ah is
- * NULL.
+ * handle. A library with its own layout of address handles can store its handles in this memory,
+ * and can then cast lists of work requests instead of copying them. siwarp never reads this memory.
+ * EINVAL: ah is NULL.
  */
 void *siw_ah_room(struct siw_ah *ah);
 
@@ -193,8 +195,8 @@ int siw_persona_setting(void);
 
 /*
  * Returns the attributes (a set of enum siw_qp_attr_mask) that siw_modify_qp accepts for a QP of
- * type qp_type on the transition from one state to another. With to = -1 the attributes are those
- * accepted without a change of state. -EINVAL: the transition does not exist.
+ * type qp_type on the transition from one state to another. With to = -1, returns the attributes
+ * that are accepted without a change of state. -EINVAL: the transition does not exist.
  */
 int siw_qp_step_attrs(int qp_type, int from, int to);
 /*
@@ -204,20 +206,20 @@ int siw_qp_step_attrs(int qp_type, int from, int to);
  */
 int siw_qp_addr(struct siw_qp *qp, struct siw_addr *local, struct siw_addr *peer);
 /*
- * UD: lists the source addresses whose datagrams were dropped because no receive was posted, those
- * with the most drops first. Writes up to max entries to out; returns the number of known sources,
+ * UD: lists the source addresses whose datagrams were dropped because no receive was posted, in
+ * descending order of drops. Writes up to max entries to out; returns the number of known sources,
  * at most 32. -EINVAL: not a UD QP.
  */
 int siw_query_drops(struct siw_qp *qp, struct siw_source_drops *out, int max);
 
 /*
- * RD: lists the peers with a message that waits for a receive, either here or at the peer (which
- * reports this to the sender). Writes up to max entries to out; returns the number written.
- * -EINVAL: not an RD QP.
+ * RD: lists the peers with a message that waits for a receive, either at this end or at the peer,
+ * which reports the waiting message to the sender. Writes up to max entries to out; returns the
+ * number written. -EINVAL: not an RD QP.
  */
 int siw_query_waits(struct siw_qp *qp, struct siw_rd_wait *out, int max);
 /*
- * RD: returns the peers that came back as another instance (see siw_poll_cq_instances), each once.
+ * RD: returns each peer that has restarted as another instance (see siw_poll_cq_instances) once.
  * SIW_EVENT_PEER_RESTARTED reports that there are such peers. Writes up to max entries to out;
  * returns the number written. Requests posted for the previous instance, that is, before the new
  * instance was detected, complete with SIW_WC_WR_FLUSH_ERR. With setting rd_follow_restart,
@@ -236,17 +238,17 @@ int siw_poll_restarts(struct siw_qp *qp, struct siw_rd_restart *out, int max);
 int siw_end_peer(struct siw_qp *qp, const struct siw_addr *peer);
 
 /*
- * As siw_post_send, but posts either all requests of the list or none: if a request is refused, or
- * does not fit behind those before it, *bad_wr points to that request and nothing has been posted.
- * Each request is checked twice, which costs time.
+ * Posts either all send requests of a list or none, otherwise like siw_post_send. If a request is
+ * refused, or the queue has no space for it after the earlier requests of the list, *bad_wr points
+ * to that request and no request has been posted. Each request is checked twice, which costs time.
  */
 int siw_post_send_all(struct siw_qp *qp, struct siw_send_wr *wr, struct siw_send_wr **bad_wr);
 
 /* ---- error queue ----------------------------------------------------------------------------- */
 
 enum siw_err_origin {
-	SIW_ERR_FOUND = 1,    /* detected here, in a message that source sent */
-	SIW_ERR_REPORTED = 2, /* detected by source, in a message that this end sent to it */
+	SIW_ERR_FOUND = 1,    /* detected by this end, in a message from source */
+	SIW_ERR_REPORTED = 2, /* detected by source, in a message from this end */
 };
 
 /* An error of a datagram queue pair, as siw_poll_err returns it. */
@@ -255,8 +257,8 @@ struct siw_err_entry {
 	uint32_t src_qpn; /* QPN of the source */
 	struct siw_addr source;
 	uint64_t wr_id;	  /* REPORTED: wr_id of the send request */
-	uint32_t msn;	  /* of the message in error; for a Write-Record its id */
-	uint32_t seg_len; /* octets of the segment in error, header included */
+	uint32_t msn;	  /* MSN of the message in error, or id of a Write-Record */
+	uint32_t seg_len; /* octets of the segment in error, including its header */
 	uint8_t layer;	  /* layer, type and code as in a Terminate (RFC 5040 section 4.8) */
 	uint8_t type;
 	uint8_t code;
@@ -265,15 +267,16 @@ struct siw_err_entry {
 };
 
 /*
- * UD: removes up to num_entries errors from the QP's error queue, oldest first. Returns their
- * number, 0 if there are none, or -errno. -EINVAL: not a UD QP. If there are none, the call makes
- * progress on traffic as siw_poll_cq does. A reset of the QP keeps the errors. The capacity of the
- * queue is setting err_queue, half of it for each origin. Errors that arrive while their half is
- * full are dropped (counter err_lost), because the first error is usually the cause of the others.
+ * UD: removes up to num_entries errors from the QP's error queue, oldest first. Returns the number
+ * of errors, 0 if the queue is empty, or -errno. -EINVAL: not a UD QP. If the queue is empty, the
+ * call makes progress on traffic as siw_poll_cq does. A reset of the QP keeps the errors. The
+ * capacity of the queue is setting err_queue, half of it for each origin. Errors that arrive while
+ * their half is full are dropped (counter err_lost), because the first error is usually the cause
+ * of the others.
  *
- * An error detected at this end stops a QP of policy ERROR. Exception: a Write-Record to memory
- * that it may not access is not reported to its sender, because the report would reveal which keys
- * exist.
+ * An error detected at this end stops a QP of policy ERROR. Exception: a Write-Record without
+ * access rights to its target memory is not reported to its sender, because the report would reveal
+ * which keys exist.
  *
  * An error that a peer reports does not change the state of the QP. The report is accepted only if
  * it refers to one of the last messages or Write-Records (setting err_window), if that message was
@@ -293,24 +296,24 @@ struct siw_record {
 	uint32_t length; /* length of the complete message in octets */
 	uint32_t valid;	 /* number of octets that arrived */
 };
-/* Octets [start, end) of a message, counted from its first octet. */
+/* A range of octets of a message: offsets start (included) to end (excluded) */
 struct siw_record_range {
 	uint32_t start;
 	uint32_t end;
 };
 /*
- * Returns the state of the Write-Record whose completion had this wr_id. Writes up to max ranges of
- * octets that arrived, in ascending order and never adjacent; returns the total number of ranges,
- * at most 32 (further ranges are not recorded). record may be NULL. Octets outside the ranges may
- * have been written as well. -ENOENT: the Write-Record is no longer stored, because
- * max_write_records / 2 others have completed since; -EINVAL: not a UD or RD QP.
+ * Returns the state of the Write-Record whose completion had the given wr_id. Writes up to max
+ * ranges of octets that arrived, in ascending order and never adjacent; returns the total number of
+ * ranges, at most 32 (further ranges are not recorded). record may be NULL. Octets outside the
+ * ranges may have been written as well. -ENOENT: the Write-Record is no longer stored, because
+ * max_write_records / 2 later Write-Records have completed; -EINVAL: not a UD or RD QP.
  */
 int siw_query_record(struct siw_qp *qp, uint64_t wr_id, struct siw_record *record,
 		     struct siw_record_range *ranges, int max);
 
 /* ---- the library itself ---------------------------------------------------------------------- */
 
-const char *siw_version(void); /* "MAJOR.MINOR.PATCH" */
+const char *siw_version(void); /* returns "MAJOR.MINOR.PATCH" */
 
 /* cffi: end */
 

@@ -18,9 +18,9 @@ extern "C" {
 
 /*
  * An IPv4 or IPv6 address with a port. The layout matches struct sockaddr_in (family, port, v4) and
- * struct sockaddr_in6 (family, port, v4 = 0 in place of the flow label, v6, scope), so a pointer to
- * it can be passed to socket calls. The port is therefore in network byte order. family is AF_INET,
- * AF_INET6, or 0 for no address.
+ * struct sockaddr_in6 (family, port, v4 = 0 in place of the flow label, v6, scope), so that a
+ * pointer to a struct siw_addr can be passed to socket calls. The port is therefore in network byte
+ * order. family is AF_INET, AF_INET6, or 0 for no address.
  */
 struct siw_addr {
 	uint16_t family;
@@ -31,7 +31,8 @@ struct siw_addr {
 };
 
 /*
- * A scatter/gather element: a range of registered memory, as struct ibv_sge. length is in octets.
+ * A scatter/gather element, that is, a range of registered memory, as struct ibv_sge. length is in
+ * octets.
  */
 struct siw_sge {
 	uint64_t addr;
@@ -46,20 +47,20 @@ struct siw_sge {
 struct siw_source_drops {
 	struct siw_addr source;
 	uint64_t drops; /* number of dropped datagrams */
-	uint64_t over;	/* upper bound of those that came from sources no longer stored */
+	uint64_t over;	/* upper bound of the drops from sources no longer stored */
 };
 
 /* An RD peer with a message that waits for a receive. Returned by siw_query_waits. */
 struct siw_rd_wait {
 	struct siw_addr peer;
 	uint64_t ms; /* waiting time so far in milliseconds */
-	int here;    /* 1: a message of the peer waits here; 0: a message of this end waits there */
+	int here;    /* 1: the message waits at this end; 0: at the peer */
 };
 
-/* An RD peer that came back as another instance. Returned by siw_poll_restarts. */
+/* An RD peer that has restarted as another instance. Returned by siw_poll_restarts. */
 struct siw_rd_restart {
 	struct siw_addr peer;
-	uint64_t instance; /* present instance of the peer; 0: the peer reports none */
+	uint64_t instance; /* current instance of the peer; 0: the peer reports no instance */
 };
 
 /*

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Vendors' modules of pyverbs: all names can be imported, but using them raises an error.
+"""Vendors' modules of pyverbs, from which all names can be imported, but not used.
 
 Programs for several adapters import these modules regardless of the installed adapter.
 """
@@ -18,7 +18,7 @@ _NAME = __name__
 
 
 class _Missing(type):
-    """A class without instances; as a number it is 0."""
+    """Metaclass of unavailable names, which have no instances and are 0 as numbers."""
 
     def __getattr__(cls, name: str) -> Any:
         if name.startswith("__"):
@@ -26,7 +26,7 @@ class _Missing(type):
         return _Missing(name, (Missing,), {})
 
     def __call__(cls, *args: object, **more: object) -> object:
-        # an Attr class only describes an object, so instances are allowed
+        # instances of Attr classes are allowed, because they only describe objects
         if not cls.__name__.endswith("Attr"):
             raise_unsupported(f"vendor-specific {cls.__name__}", "it is not an adapter")
         return types.SimpleNamespace(args=args, **more)
@@ -61,7 +61,7 @@ class _Module(types.ModuleType):
 
 
 class _Finder:
-    """Finds a module for any name below this package."""
+    """Finder that returns a module for any name below the package."""
 
     @classmethod
     def find_spec(
@@ -77,7 +77,7 @@ class _Finder:
         return module
 
     def exec_module(self, module: types.ModuleType) -> None:
-        """Do nothing: the module has no code."""
+        """Do nothing, because the module has no code."""
 
 
 sys.meta_path.append(_Finder)

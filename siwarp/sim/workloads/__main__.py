@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 """Runs programs for ``siwarp sim``: reads JSON requests, one per line, and prints one line each.
 
-Each program runs twice. The second run must produce the same trace as the first, and must not
-leave more memory allocated.
+Each program runs twice. The second run must produce the same trace as the first, and must not leave
+more memory allocated than the first.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from siwarp.sim.workloads import Outcome, generate, run
 SPARE = 16
 
 
-def twice(workload: str, seed: int, operations: int | None, capture: str | None) -> Outcome:
+def run_twice(workload: str, seed: int, operations: int | None, capture: str | None) -> Outcome:
     """Run a program twice and return the outcome of both runs."""
     program = generate(workload, seed)
     first = run(program, operations, capture)
@@ -31,7 +31,7 @@ def twice(workload: str, seed: int, operations: int | None, capture: str | None)
     if not failure and second != first:
         failure = f"the second run had a different trace: {second.hash:016x}, not {first.hash:016x}"
     # The structs of objects that were open on crashed hosts remain allocated, two structs for some
-    # objects. Freelists may grow a little.
+    # objects. Freelists may also grow by a few blocks.
     if not failure and grown > second.stale * 5 // 4 + SPARE:
         failure = (
             f"the second run leaked {grown} blocks of memory, {second.stale} of them explained by "
@@ -41,10 +41,10 @@ def twice(workload: str, seed: int, operations: int | None, capture: str | None)
 
 
 def main() -> None:
-    """Answer requests until the end of standard input."""
+    """Run the requested programs and print their outcomes until the end of standard input."""
     for line in sys.stdin:
         ask = json.loads(line)
-        outcome = twice(ask["workload"], ask["seed"], ask["operations"], ask["capture"])
+        outcome = run_twice(ask["workload"], ask["seed"], ask["operations"], ask["capture"])
         print(json.dumps(dataclasses.asdict(outcome)), flush=True)
 
 

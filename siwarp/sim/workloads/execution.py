@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from siwarp.base.library import ffi
 from siwarp.sim.workloads import program as programs
-from siwarp.sim.workloads.endings import Endings
+from siwarp.sim.workloads.endings import EndChecks
 from siwarp.sim.workloads.model import (
     BLANK,
     Cell,
@@ -26,11 +26,11 @@ from siwarp.sim.workloads.model import (
     Target,
     Violation,
     content,
-    number_of,
+    message_number_of,
     require,
 )
 from siwarp.sim.workloads.objects import Objects
-from siwarp.sim.workloads.program import Op, Program
+from siwarp.sim.workloads.program import Operation, Program
 from siwarp.sim.workloads.rc import RNR_NS, Connections
 from siwarp.sim.world import World
 from siwarp.verbs import (
@@ -66,40 +66,48 @@ from siwarp.verbs import (
 
 __all__ = ["Outcome", "run"]
 
-REMOTE = (
+REMOTE_ACCESS = (
     AccessFlag.LOCAL_WRITE
     | AccessFlag.REMOTE_WRITE
     | AccessFlag.REMOTE_READ
     | AccessFlag.REMOTE_ATOMIC
 )
-#: Operations that create objects which the model needs: no allocation fails while they run.
-MAKING = frozenset(
+#: Operations that create objects which the model needs; no allocation fails during them.
+CREATING_OPERATIONS = frozenset(
     (
-        *("create", "recover", "reset", "restart", "overflow", "register", "reregister"),
-        *("deregister", "bind", "join", "resize", "srq_limit"),
+        *(
+            "create_qp",
+            "recover_qp",
+            "reset_qp",
+            "restart",
+            "overflow_cq",
+            "register_targets",
+            "reregister_target",
+        ),
+        *("deregister_memory", "bind_window", "join_group", "resize_cq", "arm_srq_limit"),
     )
 )
 #: Size of a slot in octets, by queue pair type.
-SLOT = {QPType.UD: 4096, QPType.UC: 16384, QPType.RD: 16384, QPType.RC: 16384}
-#: Types whose queue pairs are connected to one peer.
-PAIRED = (QPType.UC, QPType.RC)
-#: Types that support Reads and atomics.
-READS = (QPType.RD, QPType.RC)
+SLOT_SIZES = {QPType.UD: 4096, QPType.UC: 16384, QPType.RD: 16384, QPType.RC: 16384}
+#: Queue pair types that are connected to one peer.
+CONNECTED_TYPES = (QPType.UC, QPType.RC)
+#: Queue pair types that support Reads and atomics.
+READ_TYPES = (QPType.RD, QPType.RC)
 SLOTS = 24
 INLINE = 64
 QKEY = 0x5EED
 RECORDS = 8
 #: First datagram number in a program whose numbers start just below the wrap.
 BELOW_WRAP = (1 << 32) - 20
-#: Number of messages of 16,000 octets in the burst that shows that no credit was lost.
-BURST = 6
-#: Octets of closed regions that are checked after each operation, in turn.
+#: Number of messages of 16,000 octets in the burst that verifies that no credit was lost.
+BURST_MESSAGES = 6
+#: Number of octets of closed regions that are checked after each operation, in rotation.
 CLOSED_OCTETS = 256 << 10
-#: Seconds after which everything must have ended; an RD handshake and its retransmissions take
+#: Seconds within which all requests must complete; an RD handshake with retransmissions takes
 #: longest.
-END_S = 240
-LOSS = (WCStatus.RETRY_EXC_ERR, WCStatus.WR_FLUSH_ERR)
-REFUSED = (
+COMPLETION_LIMIT_S = 240
+LOSS_STATUSES = (WCStatus.RETRY_EXC_ERR, WCStatus.WR_FLUSH_ERR)
+REFUSAL_STATUSES = (
     WCStatus.REM_ACCESS_ERR,
     WCStatus.REM_INV_REQ_ERR,
     WCStatus.REM_OP_ERR,
@@ -109,18 +117,18 @@ REFUSED = (
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a run.
+    """The result of running a program.
 
     Attributes:
         hash: hash of the world's trace.
         operations: number of operations executed.
         packets: number of datagrams and TCP segments sent.
-        drops: number of these that were lost, refused, or dropped by a full buffer.
+        drops: number of packets that were lost, refused, or dropped by a full buffer.
         crashes: number of host crashes.
-        refusals: number of calls that were refused, as required.
-        stale: number of objects left by crashed hosts, so that late calls on them are refused.
-        failure: description of the failure; empty if there was none.
-        failed_at: number of operations up to and including the failed one.
+        refusals: number of calls that were refused as the verbs require.
+        stale: number of objects of crashed hosts that remain allocated so that late calls are
+        refused. failure: description of the failure; empty if there was none. failed_at: number of
+        operations up to and including the failed one.
 
     """
 
@@ -138,7 +146,7 @@ class Outcome:
 def run(
     program: Program, operations: int | None = None, capture: str | os.PathLike[str] | None = None
 ) -> Outcome:
-    """Run the first operations of a program, or all of them, and then the checks at its end.
+    """Run the first operations of a program, or all of them, and then its final checks.
 
     Args:
         program: result of ``generate``.
@@ -148,21 +156,21 @@ def run(
     """
     ops = program.ops[:operations]
     with (
-        programs.set_to(program.settings),
+        programs.changed_settings(program.settings),
         World(program.seed, program.plan, near_wrap=program.near_wrap) as world,
     ):
         with world.capture(capture) if capture else contextlib.nullcontext():
             execution = Execution(world, program)
             failure = ""
             try:
-                execution.start()
+                execution.open_hosts()
                 for op in ops:
-                    execution.step(op)
-                execution.finish()
+                    execution.run_operation(op)
+                execution.check_end()
             except (Violation, Error, ValueError, AssertionError, KeyError) as e:
                 kind = "" if isinstance(e, Violation) else f"{type(e).__name__}: "
                 failure = f"{kind}{e}" or repr(e)
-                execution.abandon()
+                execution.stop_after_failure()
         stats = world.stats
         return Outcome(
             hash=world.trace_hash,
@@ -178,7 +186,7 @@ def run(
 
 
 class Execution:
-    """A running program: hosts, queue pairs, and the model of what they guarantee each other."""
+    """A running program: hosts, queue pairs, and the model of their guarantees."""
 
     def __init__(self, world: World, program: Program) -> None:
         self.world = world
@@ -186,63 +194,63 @@ class Execution:
         self.ending = False
         self.steps = self.crashes = self.refusals = self.stale = 0
         self.hosts: list[Host] = []
-        #: All lives of all queue pairs.
+        #: All queue pairs, including destroyed ones.
         self.ends: list[End] = []
-        self.at: dict[Address, End] = {}  # the last queue pair at each address
+        self.at: dict[Address, End] = {}  # the most recent queue pair at each address
         self.requests: dict[int, Request] = {}
         self.messages: dict[int, Message] = {}
         self.frozen: list[Memory] = []
         self._next_frozen = 0
-        #: Write-Records that have completed, by target, source and message number.
+        #: Keys of the Write-Records that have completed: target, source and message number.
         self.recorded: set[tuple[int, ...]] = set()
-        self.reports = 0  # number of Write-Records reported
+        self.reports = 0  # number of Write-Records for which a completion was polled
         self.plan = program.plan  # fault plan of all links without a plan of their own
         self.link_plans: dict[frozenset[str], str] = {}
         self.duplicates = "dup=" in program.plan
         short = program.settings["peer_timeout_ms"] < 10000
         short |= program.settings["rd_handshake_timeout_ms"] < 60000
-        # time-outs are short: RD may lose a peer on a network with high loss or delay
+        # whether time-outs are so short that RD may fail on a network with high loss or delay
         self.impatient = short
-        # the network had high loss or delay at some time
-        self.harsh = programs.is_harsh(program.plan)
+        # whether the network has had high loss or delay at some time
+        self.harsh = programs.is_harsh_plan(program.plan)
         self._numbers = 0
-        self.rc = Connections(self, REMOTE)
-        self.objects = Objects(self, REMOTE)
-        self.endings = Endings(self, REMOTE)
+        self.rc = Connections(self, REMOTE_ACCESS)
+        self.objects = Objects(self, REMOTE_ACCESS)
+        self.endings = EndChecks(self, REMOTE_ACCESS)
 
-    def number(self) -> int:
+    def next_number(self) -> int:
         self._numbers += 1
         return self._numbers
 
-    # ---- start, steps, and the checks after each step
+    # ---- start, operations, and the checks after each operation
 
-    def start(self) -> None:
-        """Open all hosts, and create queue pairs of each type."""
+    def open_hosts(self) -> None:
+        """Open the devices of all hosts, and create queue pairs of each type."""
         program = self.program
         for i in range(program.devices):
             address = f"fd00::{i + 1}" if program.ipv6 else f"10.0.0.{i + 1}"
             host = Host(i, address, i >= program.devices - program.liars)
             host.context = self.world.device(address, mtu=program.mtu)
             self.hosts.append(host)
-            self._furnish(host)
+            self._create_host_objects(host)
             if host.liar:
                 self.world.mutate(host.context, 20)
         for kind in (QPType[name] for name in program.kinds):
             for a, b in zip(self.hosts, self.hosts[1:], strict=False):
                 if kind == QPType.RC or (kind == QPType.UC and a.number % 2 == 0):
-                    self._make_pair(kind, a, b, small=False)
+                    self._create_connected_pair(kind, a, b, small=False)
 
-    def step(self, op: Op) -> None:
-        """Run one operation, let the world run for its pause, and check the invariants."""
+    def run_operation(self, op: Operation) -> None:
+        """Run one operation, run the world for the operation's pause, and check the invariants."""
         self.steps += 1
-        self.world.fail_memory(0 if op.kind in MAKING else self.program.memory)
-        self._call(op)
+        self.world.fail_memory(0 if op.kind in CREATING_OPERATIONS else self.program.memory)
+        self._call_operation(op)
         self.world.fail_memory(self.program.memory)
         if op.pause_ns:
             self.world.run_for(op.pause_ns / 1e9)
-        self._look()
+        self._check_invariants()
 
-    def _call(self, op: Op) -> None:
+    def _call_operation(self, op: Operation) -> None:
         for place in (self, self.rc, self.objects):
             call = getattr(place, f"do_{op.kind}", None)
             if call is not None:
@@ -251,8 +259,8 @@ class Execution:
         raise AssertionError(f"there is no operation {op.kind}: add do_{op.kind}()")
 
     @contextlib.contextmanager
-    def plenty(self) -> Iterator[None]:
-        """Let no allocation fail while a ``with`` block creates objects that the model needs."""
+    def without_allocation_failures(self) -> Iterator[None]:
+        """Let all allocations succeed while a ``with`` block creates objects of the model."""
         before = self.world.memory_failing
         self.world.fail_memory(0)
         try:
@@ -260,15 +268,15 @@ class Execution:
         finally:
             self.world.fail_memory(before)
 
-    def _look(self, *, at_all: bool = False) -> None:
-        """Check open regions and queue pair states, and some or (``at_all``) all closed regions."""
+    def _check_invariants(self, *, at_all: bool = False) -> None:
+        """Check open regions, queue pair states, and some or (``at_all``) all closed regions."""
         for host in self.hosts:
             host.target.check(bool(self.program.liars))
             if host.srq is not None:
                 host.srq_slots.check()
         for end in self.ends:
             if not end.gone:
-                for slots in end.all_slots():
+                for slots in end.message_slots():
                     slots.check()
         octets, n = 0, len(self.frozen)
         while n and (at_all or octets < CLOSED_OCTETS):
@@ -279,15 +287,15 @@ class Execution:
         for end in self.live():
             state = end.qp.qp_state
             if state in (QPState.ERR, QPState.SQE):
-                require(end.may_err, f"{end!r} is in {state.name}, and nothing went wrong")
+                require(end.may_be_in_error, f"{end!r} is in {state.name}, and nothing went wrong")
 
-    def abandon(self) -> None:
-        """Stop after a failure; the world's close releases everything."""
+    def stop_after_failure(self) -> None:
+        """Stop after a failure; closing the world releases all objects."""
 
     # ---- creation of objects
 
-    def _furnish(self, host: Host) -> None:
-        """Create a host's objects on its open device."""
+    def _create_host_objects(self, host: Host) -> None:
+        """Create the program's objects on a host's open device."""
         host.up, host.life = True, host.life + 1
         host.ends, host.completions, host.handles = [], [], {}
         host.most = {}
@@ -295,29 +303,29 @@ class Execution:
         host.srq = SRQ(host.pd, SrqAttr(max_wr=32))
         host.srq_posted = {}
         host.srq_slots = Slots(f"the shared receives of {host.address}", 40, 16384)
-        self.register(host, host.srq_slots.memory, AccessFlag.LOCAL_WRITE)
+        self.register_memory(host, host.srq_slots.memory, AccessFlag.LOCAL_WRITE)
         host.srq_limit = 0
         before = host.target.closed_at if host.life > 1 else -1
         host.target = Target(host)
-        host.target.closed_at = before  # requests posted earlier may complete after a restart
-        self.register(host, host.target.memory, REMOTE)
-        self._make_completions(host, 8192)
+        host.target.closed_at = before  # requests of an earlier life may still complete
+        self.register_memory(host, host.target.memory, REMOTE_ACCESS)
+        self._create_completion_queue(host, 8192)
         for kind in (QPType[name] for name in self.program.kinds):
-            if kind not in PAIRED:
-                self.make_end(host, kind)
+            if kind not in CONNECTED_TYPES:
+                self.create_queue_pair(host, kind)
         if "RC" in self.program.kinds:
-            self.rc.furnish(host)
+            self.rc.listen_on_host(host)
 
-    def register(self, host: Host, memory: Memory, access: AccessFlag) -> None:
+    def register_memory(self, host: Host, memory: Memory, access: AccessFlag) -> None:
         memory.mr = MR(host.pd, memory.view, access)
 
-    def _make_completions(self, host: Host, cqe: int) -> Completions:
+    def _create_completion_queue(self, host: Host, cqe: int) -> Completions:
         cq = CQ(host.context, cqe, channel=CompChannel(host.context))
         completions = Completions(cq, small=cqe < 100)
         host.completions.append(completions)
         return completions
 
-    def make_end(
+    def create_queue_pair(
         self,
         host: Host,
         kind: QPType,
@@ -329,31 +337,31 @@ class Execution:
         plain: bool = False,
         shares: bool | None = None,
     ) -> End:
-        """Make a queue pair; UD and RD queue pairs are moved to RTS.
+        """Create a queue pair, and move a UD or RD queue pair to RTS.
 
         Args:
-            host: its host.
-            kind: its type.
+            host: host of the queue pair.
+            kind: type of the queue pair.
             small: use a small completion queue, which may overflow.
-            port: port of its address; 0: a free port.
-            by_qpn: RC: connect by address and QPN instead of the connection manager.
+            port: port of the queue pair's address; 0: a free port.
+            by_qpn: RC: pair by GID and QPN instead of by the connection manager.
             private: RC: allow immediate data.
-            plain: persona roce, its own receive queue, and Sends that wait for receives.
-            shares: use the host's shared receive queue; None: depends on its number.
+            plain: use persona roce, a receive queue of its own, and no RNR retry limit.
+            shares: use the host's shared receive queue; None: the queue pair's number decides.
 
         """
-        number = self.number()
+        number = self.next_number()
         end = End(number, host, kind)
         end.by_qpn, end.private = by_qpn, private
         end.persona = Persona.ROCE if plain or number % 5 < 3 else Persona.IWARP
-        completions = self._make_completions(host, 6) if small else host.completions[0]
+        completions = self._create_completion_queue(host, 6) if small else host.completions[0]
         end.send = end.recv = completions
-        end.may_err = small or bool(self.program.liars)
-        if end.may_err:
-            end.disturbance.begin("unreliable")
+        end.may_be_in_error = small or bool(self.program.liars)
+        if end.may_be_in_error:
+            end.disturbance.begin_fault("unreliable")
         if self.program.memory:
-            end.may_err = True
-            end.disturbance.begin("memory")
+            end.may_be_in_error = True
+            end.disturbance.begin_fault("memory")
         end.shares = host.srq is not None and number % 4 == 0 and not small and not plain
         if shares is not None:
             end.shares = shares
@@ -367,8 +375,8 @@ class Execution:
                 srq=host.srq if end.shares else None,
                 addr=None if kind == QPType.RC else (host.address, port),
                 grh=end.grh,
-                qkey=None if kind in PAIRED else QKEY,
-                max_write_records=0 if small or kind in PAIRED else RECORDS,
+                qkey=None if kind in CONNECTED_TYPES else QKEY,
+                max_write_records=0 if small or kind in CONNECTED_TYPES else RECORDS,
                 persona=end.persona if kind == QPType.RC else Persona.AUTO,
                 by_qpn=by_qpn,
                 private_messages=kind == QPType.RC and end.private,
@@ -378,18 +386,18 @@ class Execution:
             ("sends", end.qp.cap.max_send_wr),
             ("receives", end.qp.cap.max_recv_wr),
         ):
-            slots = Slots(f"the {name} of {kind.name} {number}", count + 8, SLOT[kind])
-            self.register(host, slots.memory, AccessFlag.LOCAL_WRITE)
+            slots = Slots(f"the {name} of {kind.name} {number}", count + 8, SLOT_SIZES[kind])
+            self.register_memory(host, slots.memory, AccessFlag.LOCAL_WRITE)
             setattr(end, name, slots)
-        if kind in READS:
+        if kind in READ_TYPES:
             end.large = Slots(f"the large Reads of {kind.name} {number}", 2, Target.STATIC)
-            self.register(host, end.large.memory, AccessFlag.LOCAL_WRITE)
+            self.register_memory(host, end.large.memory, AccessFlag.LOCAL_WRITE)
         end.qp_num = end.qp.qp_num
         end.address = (host.address, end.qp_num) if kind == QPType.RC else end.qp.addr
         if kind == QPType.RD and number % 8 == 1 and not plain:
             end.rnr_retry, end.min_rnr_timer = number // 8 % 4, (1, 20, 26)[number // 32 % 3]
-        if kind not in PAIRED:
-            self._to_rts(end)
+        if kind not in CONNECTED_TYPES:
+            self._move_to_rts(end)
         host.ends.append(end)
         there = sum(e.kind == kind for e in host.ends)
         host.most[kind] = max(host.most.get(kind, 0), there)
@@ -397,22 +405,22 @@ class Execution:
         self.at[end.address] = end
         return end
 
-    def _make_pair(self, kind: QPType, a: Host, b: Host, *, small: bool) -> None:
-        rng = random.Random(self.number() << 32 | self.program.seed)
+    def _create_connected_pair(self, kind: QPType, a: Host, b: Host, *, small: bool) -> None:
+        rng = random.Random(self.next_number() << 32 | self.program.seed)
         by_qpn = kind == QPType.RC and rng.random() < 0.5
         private = kind == QPType.RC and (by_qpn or rng.random() < 0.5)
         ends = (
-            self.make_end(a, kind, small=small, by_qpn=by_qpn, private=private),
-            self.make_end(b, kind, by_qpn=by_qpn, private=private),
+            self.create_queue_pair(a, kind, small=small, by_qpn=by_qpn, private=private),
+            self.create_queue_pair(b, kind, by_qpn=by_qpn, private=private),
         )
         if kind == QPType.RC:
-            self.rc.pair(*ends, rng)
+            self.rc.connect_new_pair(*ends, rng)
             return
         for here, there in (ends, ends[::-1]):
             here.peer = there
-            self._to_rts(here)
+            self._move_to_rts(here)
 
-    def _to_rts(self, end: End) -> None:
+    def _move_to_rts(self, end: End) -> None:
         if end.kind != QPType.UC:
             end.qp.to_rts(
                 QPAttr(rnr_retry=end.rnr_retry, min_rnr_timer=end.min_rnr_timer)
@@ -421,43 +429,43 @@ class Execution:
             )
             return
         assert end.peer is not None
-        # Both ends get the same PSN, and a new one in each life, so that datagrams of an earlier
-        # life are not mistaken for current ones.
+        # Both ends get the same PSN, which differs in each life, so that datagrams of an earlier
+        # life are not mistaken for current datagrams.
         pair = end.number + end.peer.number << 8 | end.life
         psn = random.Random(pair).getrandbits(32)
         if self.program.near_wrap and not end.life:
             psn = BELOW_WRAP
-        access = int(REMOTE)
+        access = int(REMOTE_ACCESS)
         end.qp.to_rts(
             QPAttr(ah_attr=end.peer.address, rq_psn=psn, sq_psn=psn, qp_access_flags=access)
         )
 
-    def _reset(self, end: End, *, on: bool) -> None:
-        """Move a queue pair to RESET and, if ``on``, back to RTS; connected types: both ends."""
+    def _reset_queue_pair(self, end: End, *, on: bool) -> None:
+        """Move a queue pair, and its peer if connected, to RESET and, if ``on``, back to RTS."""
         ends = [end]
-        if end.kind in PAIRED and end.peer is not None and not end.peer.gone:
+        if end.kind in CONNECTED_TYPES and end.peer is not None and not end.peer.gone:
             ends.append(end.peer)
         for one in ends:
             if one.kind == QPType.RC:
-                self.rc.leave(one, "ended")
+                self.rc.close_connection(one, "ended")
             one.qp.modify(QPAttr(qp_state=QPState.RESET))
             self.objects.close_window(one)
-            self._drop(one)
-            one.may_err = one.send.small or bool(self.program.liars or self.program.memory)
+            self._forget_posted_requests(one)
+            one.may_be_in_error = one.send.small or bool(self.program.liars or self.program.memory)
         end.life = max(one.life for one in ends)
         for one in ends:
             one.life = end.life
         if end.pair is not None:
             if on and len(ends) == 2:
-                self.rc.connect(end.pair)
+                self.rc.connect_pair(end.pair)
             return
         for one in ends if on else ():
-            self._to_rts(one)
+            self._move_to_rts(one)
 
-    def _handle(self, end: End, dest: Address) -> AH:
+    def _address_handle(self, end: End, dest: Address) -> AH:
         handles = end.host.handles
         if dest not in handles:
-            with self.plenty():
+            with self.without_allocation_failures():
                 handles[dest] = AH(end.host.pd, dest)
         return handles[dest]
 
@@ -466,41 +474,45 @@ class Execution:
     def live(self) -> list[End]:
         return [end for end in self.ends if not end.gone]
 
-    def pick_end(self, op: Op, which: int = 0, *kinds: QPType) -> End | None:
-        """Pick an open queue pair of one of these types."""
+    def pick_queue_pair(self, op: Operation, which: int = 0, *kinds: QPType) -> End | None:
+        """Return an open queue pair of one of the given types, chosen by the operation."""
         ends = [e for e in self.live() if not kinds or e.kind in kinds]
-        return ends[op.pick(which, len(ends))] if ends else None
+        return ends[op.draw_below(which, len(ends))] if ends else None
 
-    def _dest(self, op: Op, end: End, which: int) -> Address:
-        """Pick the destination of a message: mostly a queue pair that exists."""
-        if end.kind in PAIRED:
+    def _pick_destination(self, op: Operation, end: End, which: int) -> Address:
+        """Return the destination of a message, mostly the address of an existing queue pair."""
+        if end.kind in CONNECTED_TYPES:
             assert end.peer is not None
             return end.peer.address
-        if end.kind == QPType.UD and op.chance(3, 12):
-            return self.objects.group(op.pick(which, 2)), 0
-        ends = [e for e in self.ends if e.kind == end.kind and (not e.gone or op.chance(5, 5))]
-        return ends[op.pick(which, len(ends))].address if ends else end.address
+        if end.kind == QPType.UD and op.draw_boolean(3, 12):
+            return self.objects.group_address(op.draw_below(which, 2)), 0
+        ends = [
+            e for e in self.ends if e.kind == end.kind and (not e.gone or op.draw_boolean(5, 5))
+        ]
+        return ends[op.draw_below(which, len(ends))].address if ends else end.address
 
-    def pick_host(self, op: Op, which: int = 0, *, up: bool = True) -> Host | None:
+    def pick_host(self, op: Operation, which: int = 0, *, up: bool = True) -> Host | None:
         hosts = [host for host in self.hosts if host.up == up]
-        return hosts[op.pick(which, len(hosts))] if hosts else None
+        return hosts[op.draw_below(which, len(hosts))] if hosts else None
 
     # ---- sends
 
-    def request(self, end: End, verb: str, op: Op | None = None) -> Request | None:
-        """Return a request with a buffer slot of its own; None: no slot is free.
+    def new_send_request(self, end: End, verb: str, op: Operation | None = None) -> Request | None:
+        """Return a new send request with a buffer slot of its own, or None if no slot is free.
 
-        Without an operation the request is signaled.
+        A request without an operation (``op`` None) is signaled.
         """
         if not end.sends.free:
             return None
-        signaled = op is None or not op.chance(4, 10)
-        request = Request(self.number(), end, verb, self._numbers, signaled=signaled)
+        signaled = op is None or not op.draw_boolean(4, 10)
+        request = Request(self.next_number(), end, verb, self._numbers, signaled=signaled)
         request.slots, request.slot = end.sends, end.sends.free.pop()
         self.requests[request.wr_id] = request
         return request
 
-    def wr(self, request: Request, opcode: WROpcode, length: int, **more: object) -> SendWR:
+    def build_send_wr(
+        self, request: Request, opcode: WROpcode, length: int, **more: object
+    ) -> SendWR:
         end, slots = request.end, request.slots
         assert end is not None and slots is not None and slots.memory.mr is not None
         request.length = length
@@ -510,19 +522,24 @@ class Execution:
             flags |= SendFlag.INLINE
         if request.order % 3 == 0:
             flags |= SendFlag.SOLICITED
-        sg = [slots.memory.mr.sge(slots.at(request.slot), length)]
+        sg = [slots.memory.mr.sge(slots.offset_of(request.slot), length)]
         if length > 200 and request.order % 2:  # two scatter/gather elements
-            at, first = slots.at(request.slot), (100, length * 2 // 3)[request.order // 2 % 2]
+            at, first = (
+                slots.offset_of(request.slot),
+                (100, length * 2 // 3)[request.order // 2 % 2],
+            )
             sg = [slots.memory.mr.sge(at, first), slots.memory.mr.sge(at + first, length - first)]
         if request.order % 7 == 0:
             flags |= SendFlag.FENCE
         ah = None
-        if end.kind not in PAIRED:
+        if end.kind not in CONNECTED_TYPES:
             assert request.dest is not None
-            ah = self._handle(end, request.dest)
+            ah = self._address_handle(end, request.dest)
         return SendWR(request.wr_id, opcode, send_flags=flags, sg=sg, ah=ah, **more)  # type: ignore[arg-type]
 
-    def message(self, request: Request, length: int, *, imm: bool, wide: bool = False) -> Message:
+    def new_message(
+        self, request: Request, length: int, *, imm: bool, wide: bool = False
+    ) -> Message:
         end, dest = request.end, request.dest
         assert end is not None and dest is not None
         number = request.wr_id
@@ -531,8 +548,8 @@ class Execution:
         self.messages[number] = request.message = message
         return message
 
-    def post(self, end: End, some: list[tuple[Request, SendWR]]) -> bool:
-        """Post requests in one call and forget refused ones; return whether none was refused."""
+    def post_sends(self, end: End, some: list[tuple[Request, SendWR]]) -> bool:
+        """Post requests in one call, forget refused ones, and return whether all were accepted."""
         state = end.qp.qp_state
         taken = len(some)
         try:
@@ -540,7 +557,7 @@ class Execution:
         except Error as e:
             taken = [id(wr) for _, wr in some].index(id(e.bad_wr))
             self.refusals += 1
-            # Before its connection is established, an RC queue pair does not know its limits.
+            # An RC queue pair does not know its limits before its connection is established.
             early = state == QPState.ERR and end.kind == QPType.RC and not end.connected
             early &= e.errno == errno.EINVAL
             if state in (QPState.RESET, QPState.INIT, QPState.RTR) or early:
@@ -559,9 +576,9 @@ class Execution:
                     request.message.behind = end.last_write
                 if request.cell is not None:
                     end.last_write = request.cell, request.version
-                self.rc.posted(end, request.message)
+                self.rc.record_posted_request(end, request.message)
         for request, _ in reversed(some[taken:]):
-            self.forget(request)
+            self.forget_request(request)
             if request.message is not None:
                 del self.messages[request.message.number]
                 assert request.dest is not None
@@ -577,117 +594,125 @@ class Execution:
         )
         return taken == len(some)
 
-    def forget(self, request: Request) -> None:
+    def forget_request(self, request: Request) -> None:
         request.done = True
-        self._free(request)
+        self._free_slot(request)
 
-    def _free(self, request: Request) -> None:
+    def _free_slot(self, request: Request) -> None:
         if request.slots is not None and request.slot >= 0:
             request.slots.free.append(request.slot)
             request.slot = -1
 
     def _prepare_send(
-        self, op: Op, end: End, number: int, bad: str = "", dest: Address | None = None
+        self, op: Operation, end: End, number: int, bad: str = "", dest: Address | None = None
     ) -> tuple[Request, SendWR] | None:
-        request = self.request(end, "send", op)
+        request = self.new_send_request(end, "send", op)
         if request is None:
             return None
         request.bad = bad
-        request.dest = dest or self._dest(op, end, 1)
+        request.dest = dest or self._pick_destination(op, end, 1)
         assert request.slots is not None
         imm = number % 4 == 0 and (end.kind != QPType.RC or (end.private and end.connected))
         sizes = (0, 1, 16, 40) if imm else (16, 64, 100, 500, 1400, 3000)
         length = sizes[number // 4 % len(sizes)]
         if number % 29 == 5:
-            length = SLOT[end.kind] - 40
-        message = self.message(request, length, imm=imm)
-        request.slots.fill(request.slot, content(message.number, length))
+            length = SLOT_SIZES[end.kind] - 40
+        message = self.new_message(request, length, imm=imm)
+        request.slots.write(request.slot, content(message.number, length))
         opcode = WROpcode.SEND_WITH_IMM if imm else WROpcode.SEND
-        return request, self.wr(request, opcode, length, imm_data=message.number if imm else 0)
+        return request, self.build_send_wr(
+            request, opcode, length, imm_data=message.number if imm else 0
+        )
 
-    def do_send(self, op: Op) -> None:
-        """Post a Send of any size, with or without immediate data."""
-        end = self.pick_end(op)
+    def do_send(self, op: Operation) -> None:
+        """Post a Send of a random size, with or without immediate data."""
+        end = self.pick_queue_pair(op)
         prepared = end and self._prepare_send(op, end, op.numbers[2])
         if end and prepared:
-            self.post(end, [prepared])
+            self.post_sends(end, [prepared])
 
-    def greet(self, end: End, number: int = 1, dest: Address | None = None) -> Request | None:
-        """Post a Send, of 16 octets by default; None: there is no room.
+    def post_plain_send(
+        self, end: End, number: int = 1, dest: Address | None = None
+    ) -> Request | None:
+        """Post a Send, of 16 octets by default; return its request, or None if it was refused.
 
-        The responder of a connection must not send before the initiator's first message.
+        The responder of a connection must not send before the initiator's first message arrives.
         """
-        op = Op("send", (0, 0, 1, 0, 99, 0), 0)
+        op = Operation("send", (0, 0, 1, 0, 99, 0), 0)
         prepared = self._prepare_send(op, end, number, dest=dest)
-        if prepared is None or not self.post(end, [prepared]):
+        if prepared is None or not self.post_sends(end, [prepared]):
             return None
         return prepared[0]
 
-    def do_send_list(self, op: Op) -> None:
+    def do_send_list(self, op: Operation) -> None:
         """Post several Sends in one call."""
-        end = self.pick_end(op)
+        end = self.pick_queue_pair(op)
         if end is None:
             return
-        some = [self._prepare_send(op, end, op.numbers[2] + i) for i in range(2 + op.pick(3, 5))]
+        some = [
+            self._prepare_send(op, end, op.numbers[2] + i) for i in range(2 + op.draw_below(3, 5))
+        ]
         ready = [one for one in some if one is not None]
         if ready:
-            self.post(end, ready)
+            self.post_sends(end, ready)
 
-    def do_bad_send(self, op: Op) -> None:
-        """Post a Send whose memory is not registered."""
-        end = self.pick_end(op)
+    def do_bad_send(self, op: Operation) -> None:
+        """Post a Send whose buffer has an invalid lkey."""
+        end = self.pick_queue_pair(op)
         prepared = end and self._prepare_send(op, end, 1 + op.numbers[2] * 4, "local")
         if end is None or not prepared:
             return
         _, wr = prepared
         wr.sg[0].lkey ^= 0x00FFFF00
-        end.may_err = True
-        end.disturbance.begin("error")
+        end.may_be_in_error = True
+        end.disturbance.begin_fault("error")
         if end.pair is not None:
             end.pair.causes.add("local")
-        self.post(end, [prepared])
+        self.post_sends(end, [prepared])
 
-    def do_overfill(self, op: Op) -> None:
-        """Post until a queue is full: it must accept exactly as many requests as it can hold."""
-        end = self.pick_end(op)
+    def do_overfill(self, op: Operation) -> None:
+        """Check that a queue accepts exactly as many requests as it can hold."""
+        end = self.pick_queue_pair(op)
         if end is None:
             return
-        if op.chance(1, 50) and not end.shares:
-            while self._post_receive(end, SLOT[end.kind]):
+        if op.draw_boolean(1, 50) and not end.shares:
+            while self._post_receive_of_length(end, SLOT_SIZES[end.kind]):
                 pass
             return
         for i in range(end.qp.cap.max_send_wr + 1):
             prepared = self._prepare_send(op, end, op.numbers[2] + i)
-            if prepared is None or not self.post(end, [prepared]):
+            if prepared is None or not self.post_sends(end, [prepared]):
                 return
 
     # ---- one-sided operations
 
-    def _target(self, request: Request) -> Target | None:
-        """Return the target on a request's destination host, if the target is registered."""
+    def _destination_target(self, request: Request) -> Target | None:
+        """Return the registered target on a request's destination host, or None."""
         end = self.at.get(request.dest) if request.dest else None
         if end is None or end.gone or not end.host.up or end.host.target.memory.mr is None:
             return None
         return end.host.target
 
-    def _aim(self, op: Op, verb: str, *kinds: QPType) -> tuple[Request, Target] | None:
-        end = self.pick_end(op, 0, *kinds)
-        request = end and self.request(end, verb, op)
+    def _new_request_to_target(
+        self, op: Operation, verb: str, *kinds: QPType
+    ) -> tuple[Request, Target] | None:
+        end = self.pick_queue_pair(op, 0, *kinds)
+        request = end and self.new_send_request(end, verb, op)
         if end is None or not request:
             return None
-        request.dest = self._dest(op, end, 1)
-        target = self._target(request)
+        request.dest = self._pick_destination(op, end, 1)
+        target = self._destination_target(request)
         if target is None:
-            self.forget(request)
+            self.forget_request(request)
             return None
         return request, target
 
-    def _remote(self, target: Target, at: int, length: int) -> RemoteBuffer:
+    def _remote_buffer(self, target: Target, at: int, length: int) -> RemoteBuffer:
         assert target.memory.mr is not None
         return target.memory.mr.remote(at, length)
 
-    def _write(self, op: Op, verb: str, opcode: WROpcode, *kinds: QPType) -> None:
-        aimed = self._aim(op, verb, *kinds)
+    def _post_write(self, op: Operation, verb: str, opcode: WROpcode, *kinds: QPType) -> None:
+        aimed = self._new_request_to_target(op, verb, *kinds)
         if aimed is None:
             return
         request, target = aimed
@@ -695,14 +720,14 @@ class Execution:
         assert end is not None and request.slots is not None
         assert request.dest is not None
         record = verb == "write_record"
-        steady = end.kind not in READS or record
-        cell = target.cell(end, request.dest, steady=steady, record=record)
+        steady = end.kind not in READ_TYPES or record
+        cell = target.cell_for(end, request.dest, steady=steady, record=record)
         if cell is None:
-            self.forget(request)
+            self.forget_request(request)
             return
         lengths = (0, 1, 60, 1000, 3000, Target.RECORD) if record else (0, 1, 8, 60, 300, 1000)
-        length = min(lengths[op.pick(2, 6)], request.slots.size)
-        offset = op.pick(3, cell.length - length + 1)
+        length = min(lengths[op.draw_below(2, 6)], request.slots.size)
+        offset = op.draw_below(3, cell.length - length + 1)
         request.cell = cell
         if cell.steady:
             cell.expected[:] = content(1 << 40 | cell.number, cell.length)
@@ -712,110 +737,110 @@ class Execution:
             cell.expected[offset : offset + length] = octets
             cell.version += 1
             request.version = cell.version
-        request.slots.fill(request.slot, octets)
+        request.slots.write(request.slot, octets)
         imm = 0
         if verb == "write_imm":
-            message = self.message(request, length, imm=True, wide=True)
+            message = self.new_message(request, length, imm=True, wide=True)
             message.cell, message.offset, imm = cell, offset, message.number
-        wr = self.wr(
+        wr = self.build_send_wr(
             request,
             opcode,
             length,
-            remote=self._remote(target, cell.at + offset, length),
+            remote=self._remote_buffer(target, cell.at + offset, length),
             imm_data=imm,
         )
-        self.post(end, [(request, wr)])
+        self.post_sends(end, [(request, wr)])
 
-    def write_record(self, end: End, peer: End, cell: Cell, at: int, length: int) -> None:
-        """Post a Write-Record to a part of a cell in the peer's target."""
-        request = self.request(end, "write_record")
+    def post_write_record(self, end: End, peer: End, cell: Cell, at: int, length: int) -> None:
+        """Post a Write-Record of ``length`` octets to offset ``at`` of a cell of the peer."""
+        request = self.new_send_request(end, "write_record")
         if request is None:
             return
         assert request.slots is not None
         request.dest, request.cell = peer.address, cell
-        request.slots.fill(request.slot, bytes(cell.expected[at : at + length]))
-        remote = self._remote(peer.host.target, cell.at + at, length)
-        wr = self.wr(request, WROpcode.RDMA_WRITE_RECORD, length, remote=remote)
-        self.post(end, [(request, wr)])
+        request.slots.write(request.slot, bytes(cell.expected[at : at + length]))
+        remote = self._remote_buffer(peer.host.target, cell.at + at, length)
+        wr = self.build_send_wr(request, WROpcode.RDMA_WRITE_RECORD, length, remote=remote)
+        self.post_sends(end, [(request, wr)])
 
-    def do_write(self, op: Op) -> None:
+    def do_write(self, op: Operation) -> None:
         """Post an RDMA Write to the queue pair's own cell in the target."""
-        self._write(op, "write", WROpcode.RDMA_WRITE, *READS, QPType.UC)
+        self._post_write(op, "write", WROpcode.RDMA_WRITE, *READ_TYPES, QPType.UC)
 
-    def do_write_imm(self, op: Op) -> None:
+    def do_write_imm(self, op: Operation) -> None:
         """Post an RDMA Write with immediate data."""
-        self._write(op, "write_imm", WROpcode.RDMA_WRITE_WITH_IMM, *READS, QPType.UC)
+        self._post_write(op, "write_imm", WROpcode.RDMA_WRITE_WITH_IMM, *READ_TYPES, QPType.UC)
 
-    def do_write_record(self, op: Op) -> None:
-        """Post a Write-Record."""
-        self._write(op, "write_record", WROpcode.RDMA_WRITE_RECORD, QPType.RD, QPType.UD)
+    def do_write_record(self, op: Operation) -> None:
+        """Post a Write-Record to the queue pair's own cell in the target."""
+        self._post_write(op, "write_record", WROpcode.RDMA_WRITE_RECORD, QPType.RD, QPType.UD)
 
-    def do_read(self, op: Op) -> None:
+    def do_read(self, op: Operation) -> None:
         """Post an RDMA Read of the target's constant part."""
-        aimed = self._aim(op, "read", *READS)
+        aimed = self._new_request_to_target(op, "read", *READ_TYPES)
         if aimed is not None:
-            length = (0, 1, 64, 1000, 4096, Target.STATIC - 100)[op.pick(2, 6)]
-            self.read(*aimed, length, op.numbers[3])
+            length = (0, 1, 64, 1000, 4096, Target.STATIC - 100)[op.draw_below(2, 6)]
+            self.post_read(*aimed, length, op.numbers[3])
 
-    def read(self, request: Request, target: Target, length: int, at: int) -> bool:
+    def post_read(self, request: Request, target: Target, length: int, at: int) -> bool:
         """Post a Read of ``length`` octets of a target; ``at`` determines the offset.
 
         Return whether the request was accepted.
         """
         assert request.end is not None
         if length > 4096 and request.end.large.free:
-            self._free(request)
+            self._free_slot(request)
             request.slots, request.slot = request.end.large, request.end.large.free.pop()
         length = min(length, request.slots.size if request.slots else 0)
         offset = at % (Target.STATIC - length + 1)
         request.expected = target.static[offset : offset + length]
-        wr = self.wr(
-            request, WROpcode.RDMA_READ, length, remote=self._remote(target, offset, length)
+        wr = self.build_send_wr(
+            request, WROpcode.RDMA_READ, length, remote=self._remote_buffer(target, offset, length)
         )
-        return self.post(request.end, [(request, wr)])
+        return self.post_sends(request.end, [(request, wr)])
 
-    def do_fetch_add(self, op: Op) -> None:
-        """Add 1 to a counter that all peers add to."""
-        aimed = self._aim(op, "atomic", *READS)
+    def do_fetch_add(self, op: Operation) -> None:
+        """Post a fetch-and-add that adds 1 to a counter shared by all peers."""
+        aimed = self._new_request_to_target(op, "atomic", *READ_TYPES)
         if aimed is None:
             return
         request, target = aimed
         assert request.end is not None
-        counter = request.counter = target.counters[op.pick(2, Target.COUNTERS)]
+        counter = request.counter = target.counters[op.draw_below(2, Target.COUNTERS)]
         counter.unknown += 1
-        masked = op.chance(3, 30)
-        wr = self.wr(
+        masked = op.draw_boolean(3, 30)
+        wr = self.build_send_wr(
             request,
             WROpcode.MASKED_ATOMIC_FETCH_AND_ADD if masked else WROpcode.ATOMIC_FETCH_AND_ADD,
             8,
-            remote=self._remote(target, counter.at, 8),
+            remote=self._remote_buffer(target, counter.at, 8),
             compare_add=1,
         )
-        self.post(request.end, [(request, wr)])
+        self.post_sends(request.end, [(request, wr)])
 
-    def do_compare_swap(self, op: Op) -> None:
-        """Post a compare-and-swap with a value that does not match, so that nothing changes."""
-        aimed = self._aim(op, "atomic", *READS)
+    def do_compare_swap(self, op: Operation) -> None:
+        """Post a compare-and-swap whose compare value differs, so that no memory changes."""
+        aimed = self._new_request_to_target(op, "atomic", *READ_TYPES)
         if aimed is None:
             return
         request, target = aimed
         assert request.end is not None
-        at = 8 * op.pick(2, Target.STATIC // 8)
+        at = 8 * op.draw_below(2, Target.STATIC // 8)
         request.expected = target.static[at : at + 8]
         other = int.from_bytes(request.expected, "little") ^ 1
-        wr = self.wr(
+        wr = self.build_send_wr(
             request,
             WROpcode.ATOMIC_CMP_AND_SWP,
             8,
-            remote=self._remote(target, at, 8),
+            remote=self._remote_buffer(target, at, 8),
             compare_add=other,
             swap=0,
         )
-        self.post(request.end, [(request, wr)])
+        self.post_sends(request.end, [(request, wr)])
 
-    def do_bad_remote(self, op: Op) -> None:
-        """Write or read without permission: out of bounds, or with a wrong key."""
-        aimed = self._aim(op, "write", *READS, QPType.UC)
+    def do_bad_remote(self, op: Operation) -> None:
+        """Post an RDMA Write or Read that must be refused: out of bounds, or with a wrong rkey."""
+        aimed = self._new_request_to_target(op, "write", *READ_TYPES, QPType.UC)
         if aimed is None:
             return
         request, target = aimed
@@ -825,39 +850,39 @@ class Execution:
             RemoteBuffer(mr.addr + mr.length - 4, 8, mr.rkey),
             RemoteBuffer(mr.addr - 8, 8, mr.rkey),
             RemoteBuffer(mr.addr, 8, mr.rkey ^ 0x00FFFF00),
-        )[op.pick(2, 3)]
+        )[op.draw_below(2, 3)]
         request.bad = "remote"
-        request.slots.fill(request.slot, b"\xbb" * 8)
-        reads = op.chance(3, 30) and end.kind in READS
+        request.slots.write(request.slot, b"\xbb" * 8)
+        reads = op.draw_boolean(3, 30) and end.kind in READ_TYPES
         if reads:
             request.verb = "read"
         if end.pair is not None:
             end.pair.causes.add("refused")
-        wr = self.wr(
+        wr = self.build_send_wr(
             request, WROpcode.RDMA_READ if reads else WROpcode.RDMA_WRITE, 8, remote=remote
         )
-        self.post(end, [(request, wr)])
+        self.post_sends(end, [(request, wr)])
 
     # ---- receives
 
     def post_receive(self, end: End) -> bool:
         """Post a receive that is large enough for any message; return whether it was accepted."""
-        return self._post_receive(end, SLOT[end.kind])
+        return self._post_receive_of_length(end, SLOT_SIZES[end.kind])
 
-    def _post_receive(self, end: End, length: int) -> bool:
+    def _post_receive_of_length(self, end: End, length: int) -> bool:
         if end.shares:
-            posted = self.post_shared(end.host, 1)
+            posted = self.post_shared_receives(end.host, 1)
             end.offered += posted
             return posted > 0
         if not end.receives.free:
             return False
-        request, wr = self._receive(end.receives, end, length)
+        request, wr = self._new_receive(end.receives, end, length)
         room = end.qp.cap.max_recv_wr
         try:
             end.qp.post_recv(wr)
         except Error as e:
             self.refusals += 1
-            self._free(request)
+            self._free_slot(request)
             if end.qp.qp_state == QPState.RESET:
                 require(e.errno == errno.EINVAL, f"a receive for {end!r} in RESET: {e}")
                 return False
@@ -874,24 +899,24 @@ class Execution:
         )
         return True
 
-    def _receive(self, slots: Slots, end: End | None, length: int) -> tuple[Request, RecvWR]:
-        """Return a receive of this length; ``end`` None: for a shared receive queue."""
-        request = Request(self.number(), end, "receive", self._numbers)
+    def _new_receive(self, slots: Slots, end: End | None, length: int) -> tuple[Request, RecvWR]:
+        """Return a new receive of the given length; ``end`` None: for a shared receive queue."""
+        request = Request(self.next_number(), end, "receive", self._numbers)
         request.slots, request.slot, request.length = slots, slots.free.pop(), length
-        slots.fill(request.slot, bytes([BLANK]) * length)
+        slots.write(request.slot, bytes([BLANK]) * length)
         assert slots.memory.mr is not None
-        at, first = slots.at(request.slot), length
+        at, first = slots.offset_of(request.slot), length
         if request.order % 2 and end is not None:  # two scatter/gather elements
             first = length // 5
         parts = ((at, first), (at + first, length - first))
         sg = [slots.memory.mr.sge(*part) for part in parts if part[1]]
         return request, RecvWR(request.wr_id, sg=sg)
 
-    def post_shared(self, host: Host, n: int) -> int:
-        """Post up to n receives to a host's shared receive queue in one call; return how many."""
+    def post_shared_receives(self, host: Host, n: int) -> int:
+        """Post up to ``n`` receives to a host's shared receive queue; return the number posted."""
         srq, slots = host.srq, host.srq_slots
         assert srq is not None
-        some = [self._receive(slots, None, slots.size) for _ in range(min(n, len(slots.free)))]
+        some = [self._new_receive(slots, None, slots.size) for _ in range(min(n, len(slots.free)))]
         taken = len(some)
         try:
             srq.post_recv([wr for _, wr in some])
@@ -907,50 +932,50 @@ class Execution:
         for request, _ in some[:taken]:
             self.requests[request.wr_id] = host.srq_posted[request.wr_id] = request
         for request, _ in reversed(some[taken:]):
-            self._free(request)
+            self._free_slot(request)
         return taken
 
-    def do_receive(self, op: Op) -> None:
-        """Post up to 6 receives."""
-        end = self.pick_end(op)
+    def do_post_receives(self, op: Operation) -> None:
+        """Post up to 6 receives to a queue pair."""
+        end = self.pick_queue_pair(op)
         if end is None or end.host.slow:
             return
-        n = 1 + op.pick(1, 6)
+        n = 1 + op.draw_below(1, 6)
         if end.shares:
-            end.offered += self.post_shared(end.host, n)
+            end.offered += self.post_shared_receives(end.host, n)
             return
         for _ in range(n):
-            if not self._post_receive(end, SLOT[end.kind]):
+            if not self._post_receive_of_length(end, SLOT_SIZES[end.kind]):
                 return
 
-    def do_short_receive(self, op: Op) -> None:
+    def do_post_short_receive(self, op: Operation) -> None:
         """Post a receive that is too short for most messages."""
-        end = self.pick_end(op)
+        end = self.pick_queue_pair(op)
         if end is not None and not end.shares:
             end.short = True
             if end.pair is not None:
                 end.pair.causes.add("refused")
-            self._post_receive(end, 41 + op.pick(1, 100))
+            self._post_receive_of_length(end, 41 + op.draw_below(1, 100))
 
     # ---- completions
 
-    def do_arm(self, op: Op) -> None:
-        """Arm a completion queue, also if it is not empty."""
+    def do_arm_cq(self, op: Operation) -> None:
+        """Arm a completion queue, even if the completion queue is not empty."""
         host = self.pick_host(op)
         if host is None:
             return
-        completions = host.completions[op.pick(1, len(host.completions))]
+        completions = host.completions[op.draw_below(1, len(host.completions))]
         if completions.waiters or completions.overflowed or completions.armed is not None:
             return
         try:
             completions.cq.req_notify()
         except StateError as e:
-            self._overflowed(host, completions, e)
+            self._record_cq_overflow(host, completions, e)
             return
         completions.armed = completions.cq.pending
 
-    def _announced(self, completions: Completions) -> None:
-        """Check that a completion added since the queue was armed has raised an event."""
+    def _check_completion_event(self, completions: Completions) -> None:
+        """Check that a completion added to an armed completion queue has raised an event."""
         cq, armed = completions.cq, completions.armed
         if armed is None or completions.overflowed or cq.pending <= armed:
             return
@@ -963,13 +988,13 @@ class Execution:
         cq.ack_events(1)
         completions.armed = None
 
-    def poll(self, host: Host, completions: Completions, n: int) -> int:
-        """Poll a completion queue for at most n completions, check them, return their number."""
-        self._announced(completions)
+    def poll_completions(self, host: Host, completions: Completions, n: int) -> int:
+        """Poll a completion queue for up to ``n`` completions, check them, return their number."""
+        self._check_completion_event(completions)
         try:
             wcs = completions.cq.poll(n)
         except StateError as e:
-            self._overflowed(host, completions, e)
+            self._record_cq_overflow(host, completions, e)
             return 0
         if completions.armed is not None:
             completions.armed = max(completions.armed - len(wcs), 0)
@@ -977,7 +1002,7 @@ class Execution:
             self._complete(host, completions, wc)
         return len(wcs)
 
-    def _overflowed(self, host: Host, completions: Completions, e: StateError) -> None:
+    def _record_cq_overflow(self, host: Host, completions: Completions, e: StateError) -> None:
         require(
             e.errno == errno.EOVERFLOW and completions.small,
             f"polling a completion queue of {host.address}: {e}",
@@ -985,35 +1010,35 @@ class Execution:
         completions.overflowed = True
         for end in host.ends:
             if end.send is completions:
-                end.lost = end.may_err = True
-                end.disturbance.begin("overflow")
+                end.lost = end.may_be_in_error = True
+                end.disturbance.begin_fault("overflow")
 
-    def do_poll(self, op: Op) -> None:
+    def do_poll(self, op: Operation) -> None:
         """Poll a completion queue for up to 16 completions."""
         host = self.pick_host(op)
         if host is not None and not host.slow:
-            completions = host.completions[op.pick(1, len(host.completions))]
-            self.poll(host, completions, 1 + op.pick(2, 16))
-            self.rc.events(host)
-            self.objects.events(host)
+            completions = host.completions[op.draw_below(1, len(host.completions))]
+            self.poll_completions(host, completions, 1 + op.draw_below(2, 16))
+            self.rc.handle_cm_events(host)
+            self.objects.check_srq_limit_event(host)
 
-    def do_poll_all(self, op: Op) -> None:
+    def do_poll_all(self, op: Operation) -> None:
         """Poll all completion queues until they are empty."""
         del op
-        self.poll_everything()
+        self.poll_all_hosts()
 
-    def do_wait(self, op: Op) -> None:
+    def do_wait_for_cq(self, op: Operation) -> None:
         """Start a task that waits for completions."""
         host = self.pick_host(op)
         if host is None or host.slow:
             return
-        completions = host.completions[op.pick(1, len(host.completions))]
-        if completions.armed is not None:  # the wait would consume the event of that arming
+        completions = host.completions[op.draw_below(1, len(host.completions))]
+        if completions.armed is not None:  # the wait would consume the event
             return
         completions.waiters += 1
-        limit = (1 + op.pick(2, 200)) / 1000
+        limit = (1 + op.draw_below(2, 200)) / 1000
 
-        def wait() -> None:
+        def wait_for_completions() -> None:
             try:
                 wcs = completions.cq.wait(timeout=limit)
             except Timeout:
@@ -1021,21 +1046,21 @@ class Execution:
             except StateError as e:
                 wcs = []
                 if e.errno != errno.ESTALE or host.up:
-                    self._overflowed(host, completions, e)
+                    self._record_cq_overflow(host, completions, e)
             finally:
                 completions.waiters -= 1
             for wc in wcs:
                 self._complete(host, completions, wc)
 
-        self.world.spawn(wait)
+        self.world.spawn(wait_for_completions)
 
-    def do_rest(self, op: Op) -> None:
-        """Let 1 to 100 ms pass."""
-        self.world.run_for((1 + op.pick(0, 100)) / 1000)
+    def do_rest(self, op: Operation) -> None:
+        """Run the world for 1 to 100 ms."""
+        self.world.run_for((1 + op.draw_below(0, 100)) / 1000)
 
     def _complete(self, host: Host, completions: Completions, wc: WC) -> None:
         if wc.ok and wc.opcode == WCOpcode.RECV_WRITE_RECORD:
-            self._recorded(host, wc)
+            self._check_write_record(host, wc)
             return
         request = self.requests.get(wc.wr_id)
         require(
@@ -1046,12 +1071,12 @@ class Execution:
         require(not request.done, f"{request.verb} {wc.wr_id} completed again, or too late: {wc!r}")
         request.done, request.status = True, wc.status
         if request.verb == "receive":
-            self._received(host, request, wc)
+            self._check_receive_completion(host, request, wc)
         else:
-            self._sent(request, wc)
-        self._free(request)
+            self._check_send_completion(request, wc)
+        self._free_slot(request)
 
-    def _sent(self, request: Request, wc: WC) -> None:
+    def _check_send_completion(self, request: Request, wc: WC) -> None:
         end = request.end
         assert end is not None
         del end.posted[request.wr_id]
@@ -1062,7 +1087,7 @@ class Execution:
             end.last_done.get(key, 0) < request.order, f"{what} completed after a later request"
         )
         end.last_done[key] = request.order
-        # Earlier unsignaled requests have completed as well.
+        # A completion also completes the earlier unsignaled requests.
         for other in [r for r in end.posted.values() if r.order < request.order]:
             if key is not None and other.dest != key:
                 continue
@@ -1070,65 +1095,65 @@ class Execution:
             if wc.ok:
                 other.done = True
                 del end.posted[other.wr_id]
-                self._free(other)
+                self._free_slot(other)
         require(not wc.ok or request.signaled, f"{what} is unsignaled, but completed")
-        self._judge(request, end, wc, what)
-        self.objects.completed(request, wc)
+        self._check_send_status(request, end, wc, what)
+        self.objects.record_window_completion(request, wc)
         if request.message is not None:
             request.message.status = wc.status
         if wc.ok:
-            self._succeeded(request, end, what)
+            self._check_successful_send(request, end, what)
         elif request.cell is not None:
             request.cell.tainted = True
         if request.verb not in ("read", "atomic") and request.slot >= 0:
-            # The request is complete, so its buffer may be reused.
+            # The program may reuse the buffer of a completed request.
             assert request.slots is not None
-            request.slots.fill(request.slot, b"\xee" * min(64, request.length))
+            request.slots.write(request.slot, b"\xee" * min(64, request.length))
 
-    def _judge(self, request: Request, end: End, wc: WC, what: str) -> None:
-        """Check a send request's status against the faults that may have caused it."""
-        if self.program.liars and (end.liar or self._of_liar(request.dest)):
+    def _check_send_status(self, request: Request, end: End, wc: WC, what: str) -> None:
+        """Check the status of a send request against the faults that may have caused the status."""
+        if self.program.liars and (end.liar or self._is_address_of_liar(request.dest)):
             return
         status = WCStatus(wc.status)
         if end.kind == QPType.RC:
-            self.rc.judge(request, end, wc, what)
+            self.rc.check_send_status(request, end, wc, what)
         elif request.bad == "local":
             require(
-                status in (WCStatus.LOC_PROT_ERR, WCStatus.WR_FLUSH_ERR, *LOSS),
+                status in (WCStatus.LOC_PROT_ERR, WCStatus.WR_FLUSH_ERR, *LOSS_STATUSES),
                 f"{what} from no region: {status.name}",
             )
         elif request.bad == "remote" and end.kind == QPType.RD:
-            # A Write that has completed before the error message arrives keeps its status
+            # A Write that completes before the error message arrives keeps its status
             # (DGRAM-RDV-8).
             require(
                 not wc.ok or request.verb == "write",
                 f"{what}, from memory that is not granted, succeeded",
             )
-            if status not in REFUSED and not wc.ok:
-                self._may_lose(request, end, status, what)
+            if status not in REFUSAL_STATUSES and not wc.ok:
+                self._check_rd_failure(request, end, status, what)
         elif wc.ok:
             return
         elif end.kind == QPType.RD:
-            self._may_lose(request, end, status, what)
+            self._check_rd_failure(request, end, status, what)
         elif status == WCStatus.WR_FLUSH_ERR:
-            require(end.may_err, f"{what} was flushed without a cause")
+            require(end.may_be_in_error, f"{what} was flushed without a cause")
         else:
-            disturbed = end.host.disturbance.last_ns(0) >= 0 or self.program.memory > 0
+            disturbed = end.host.disturbance.last_fault_ns(0) >= 0 or self.program.memory > 0
             require(status == WCStatus.GENERAL_ERR and disturbed, f"{what}: {status.name}")
 
-    def _of_liar(self, address: Address | None) -> bool:
+    def _is_address_of_liar(self, address: Address | None) -> bool:
         end = self.at.get(address) if address else None
         return end is not None and end.liar
 
-    def _may_lose(self, request: Request, end: End, status: WCStatus, what: str) -> None:
+    def _check_rd_failure(self, request: Request, end: End, status: WCStatus, what: str) -> None:
         peer = self.at.get(request.dest) if request.dest else None
-        if status in REFUSED:
+        if status in REFUSAL_STATUSES:
             target = peer.host.target if peer is not None else None
             closed = target is None or target.closed_at > request.order
             closed |= request.verb == "write_record" and peer is not None and peer.send.small
             short = peer is not None and peer.short and request.message is not None
             require(
-                closed or short or end.may_err,
+                closed or short or end.may_be_in_error,
                 f"{what}: {status.name}, although the request is valid",
             )
             return
@@ -1138,49 +1163,51 @@ class Execution:
                 end.rnr_retry is not None,
                 f"{what} has no RNR retry limit, but failed with RNR_RETRY_EXC_ERR",
             )
-            self.waited(request, end.rnr_retry or 0, peer, what)
+            self.check_rnr_wait(request, end.rnr_retry or 0, peer, what)
             return
-        require(status in LOSS, f"{what}: {status.name}")
+        require(status in LOSS_STATUSES, f"{what}: {status.name}")
         require(
             (self.impatient and self.harsh)
             or bool(limited)
             or peer is None
-            or self._may_be_lost(end, peer),
+            or self._may_rd_pair_fail(end, peer),
             f"{what}: {status.name}, although neither end was disturbed",
         )
 
-    def _may_be_lost(self, end: End, peer: End) -> bool:
-        """Return whether an RD pair may have failed because of a disturbance at either end.
+    def _may_rd_pair_fail(self, end: End, peer: End) -> bool:
+        """Return whether requests of an RD pair may have failed because of a disturbance.
 
-        Once a request posted after the disturbance has completed, the pair has reconnected, and
-        the disturbance no longer excuses a failure.
+        A request that was posted after a disturbance and has completed shows that the pair has
+        reconnected. The disturbance then no longer excuses a failure.
         """
         now = self.world.now_ns
         if end.gone or peer.gone:
             return True
-        happened = [one.disturbance.last_ns(now) for one in (end, peer, end.host, peer.host)]
+        happened = [one.disturbance.last_fault_ns(now) for one in (end, peer, end.host, peer.host)]
         # An earlier queue pair at the peer's address may have closed.
-        happened += [e.disturbance.last_ns(now) for e in self.ends if e.address == peer.address]
+        happened += [
+            e.disturbance.last_fault_ns(now) for e in self.ends if e.address == peer.address
+        ]
         proven = [end.proven_ns.get(peer.address, 0)]
         if end.address in peer.next_index:
             proven.append(peer.proven_ns.get(end.address, 0))
         return max(happened) >= min(proven)
 
-    def waited(self, request: Request, retry: int, peer: End | None, what: str) -> None:
-        """Check that a Send has waited for its receive at least as long as configured."""
+    def check_rnr_wait(self, request: Request, retry: int, peer: End | None, what: str) -> None:
+        """Check that a Send that failed with RNR_RETRY_EXC_ERR waited as long as configured."""
         timer = peer.min_rnr_timer if peer is not None else None
         least = 0 if timer is None else retry * RNR_NS[timer]
         waited = self.world.now_ns - request.posted_ns
         require(waited >= least, f"{what} waited for its receive {waited} ns, and not {least}")
 
-    def _succeeded(self, request: Request, end: End, what: str) -> None:
+    def _check_successful_send(self, request: Request, end: End, what: str) -> None:
         if end.kind == QPType.RD and request.dest is not None:
             end.proven_ns[request.dest] = request.posted_ns
         slots = request.slots
         if slots is None:
             return
-        honest = not (self.program.liars and (end.liar or self._of_liar(request.dest)))
-        # A liar has the target's key, and may overwrite what others read (Target.check).
+        honest = not (self.program.liars and (end.liar or self._is_address_of_liar(request.dest)))
+        # A host that sends mutated datagrams may overwrite memory that others read (Target.check).
         if request.expected is not None and not request.bad and not self.program.liars:
             got = slots.read(request.slot, len(request.expected))
             require(got == request.expected, f"{what} returned wrong octets")
@@ -1196,19 +1223,19 @@ class Execution:
         cell = request.cell
         if cell is None or cell.steady or cell.tainted or not honest:
             return
-        target, dest = self._target(request), request.dest
-        if target is None or dest is None or end.kind not in READS:
+        target, dest = self._destination_target(request), request.dest
+        if target is None or dest is None or end.kind not in READ_TYPES:
             return
         if request.version != cell.version:
             return
         require(
             target.cells.get((end.number, dest, False)) is not cell
             or (end.kind == QPType.RC and end.persona != Persona.ROCE)
-            or target.octets(cell) == cell.expected,
+            or target.octets_of_cell(cell) == cell.expected,
             f"{what} completed, but its octets are not in the target",
         )
 
-    def _received(self, host: Host, request: Request, wc: WC) -> None:
+    def _check_receive_completion(self, host: Host, request: Request, wc: WC) -> None:
         if request.end is not None:
             end = request.end
             del end.waiting[request.wr_id]
@@ -1224,12 +1251,12 @@ class Execution:
             end.last_received = request.order
         status = WCStatus(wc.status)
         if status == WCStatus.WR_FLUSH_ERR:
-            require(end.may_err, f"{what} was flushed without a cause")
+            require(end.may_be_in_error, f"{what} was flushed without a cause")
         elif status == WCStatus.LOC_PROT_ERR:
             require(request.bad == "closed", f"{what} found its memory closed: {wc!r}")
         elif status == WCStatus.LOC_LEN_ERR:
             require(
-                request.length < SLOT[end.kind] or end.may_err,
+                request.length < SLOT_SIZES[end.kind] or end.may_be_in_error,
                 f"{what} of {request.length} octets was too short",
             )
         else:
@@ -1239,7 +1266,7 @@ class Execution:
     def _arrived(self, end: End, request: Request, wc: WC, what: str) -> None:
         slots = request.slots
         assert slots is not None
-        if wc.source is not None and self._of_liar(wc.source):
+        if wc.source is not None and self._is_address_of_liar(wc.source):
             return
         if end.kind == QPType.UC and end.peer is not None and end.peer.liar:
             return
@@ -1247,7 +1274,7 @@ class Execution:
         wide = wc.opcode == WCOpcode.RECV_RDMA_WITH_IMM
         octets = b"" if wide else slots.read(request.slot, wc.byte_len)[front:]
         imm = wc.imm_data if wc.wc_flags & WCFlag.WITH_IMM else None
-        number = imm if imm is not None else number_of(octets)
+        number = imm if imm is not None else message_number_of(octets)
         message = self.messages.get(number) if number is not None else None
         require(message is not None, f"{what} contains a message that was not sent: {wc!r}")
         assert message is not None and number is not None
@@ -1263,7 +1290,7 @@ class Execution:
         require(wide or octets == content(number, message.length), f"{what} was altered")
         to_group = message.dest[0] in end.groups
         require(message.dest == end.address or to_group, f"{what} was for {message.dest}")
-        self.objects.invalidated(end, message, wc, what)
+        self.objects.check_invalidated_key(end, message, wc, what)
         if wc.source is not None:
             require(wc.source == message.source.address, f"{what} came from {wc.source}")
         if end.kind == QPType.UD:
@@ -1273,7 +1300,7 @@ class Execution:
                 f"{what}: octets behind the message were overwritten",
             )
         life = end.number << 16 | end.life
-        # The network may duplicate a UD message, and UD does not detect duplicates.
+        # The network may duplicate a UD message, because UD does not detect duplicates.
         again = sum(message.taken.values()) if end.kind == QPType.RD else message.taken.get(life, 0)
         may_twice = end.kind == QPType.UD and self.duplicates
         require(not again or may_twice, f"{what} arrived twice")
@@ -1291,19 +1318,19 @@ class Execution:
             self.rc.arrived(end, message, what)
         cell = message.cell
         if wide and cell is not None and cell.steady:
-            now = end.host.target.octets(cell)
+            now = end.host.target.octets_of_cell(cell)
             span = slice(message.offset, message.offset + message.length)
             require(
                 now[span] == bytes(cell.expected[span]) or end.host.target.closed_at > 0,
                 f"{what}: its octets are not in the target",
             )
 
-    def _recorded(self, host: Host, wc: WC) -> None:
+    def _check_write_record(self, host: Host, wc: WC) -> None:
         end = next((e for e in host.ends if e.qp_num == wc.qp_num and not e.gone), None)
         require(end is not None, f"a Write-Record for QP {wc.qp_num} of {host.address}: none")
         assert end is not None
         record = end.qp.record(wc)
-        if self._of_liar(record.source):
+        if self._is_address_of_liar(record.source):
             return
         what = f"Write-Record {record.message_id} of {record.source} at {end!r}"
         source = self.at.get(record.source)
@@ -1322,19 +1349,19 @@ class Execution:
         require(cell is not None, f"{what}: {source!r} posted no Write-Record to this host")
         assert cell is not None
         mr = host.target.memory
-        start = record.addr - _address(mr) - cell.at
+        start = record.addr - _memory_address(mr) - cell.at
         require(0 <= start <= cell.length - record.length, f"{what} is outside of its cell")
-        now = host.target.octets(cell)
+        now = host.target.octets_of_cell(cell)
         for first, last in record.ranges:
             span = slice(start + first, start + last)
             require(now[span] == bytes(cell.expected[span]), f"{what}: wrong octets")
 
     # ---- lives of queue pairs
 
-    def _drop(self, end: End) -> None:
-        """Forget the requests posted to a queue pair that ends without completing them."""
+    def _forget_posted_requests(self, end: End) -> None:
+        """Forget the posted requests of a reset or closed queue pair, which never complete."""
         for request in [*end.posted.values(), *end.waiting.values()]:
-            self.forget(request)
+            self.forget_request(request)
             if request.cell is not None:
                 request.cell.tainted = True
         end.posted.clear()
@@ -1342,60 +1369,60 @@ class Execution:
         end.lost = True
         if end.gone:
             end.disturbance.faults.clear()
-        end.disturbance.end("error", self.world.now_ns)
-        end.disturbance.note(self.world.now_ns)
+        end.disturbance.end_fault("error", self.world.now_ns)
+        end.disturbance.record_instant_fault(self.world.now_ns)
         end.life += 1
 
-    def do_to_error(self, op: Op) -> None:
-        """Move a queue pair to ERR, so that its posted requests are flushed."""
-        end = self.pick_end(op)
+    def do_move_to_err(self, op: Operation) -> None:
+        """Move a queue pair to ERR, which flushes its posted requests."""
+        end = self.pick_queue_pair(op)
         if end is not None:
-            end.may_err = end.lost = True
-            end.disturbance.begin("error")
+            end.may_be_in_error = end.lost = True
+            end.disturbance.begin_fault("error")
             end.qp.modify(QPAttr(qp_state=QPState.ERR))
 
-    def do_reset(self, op: Op) -> None:
-        """Move a queue pair to RESET, and mostly back to RTS."""
-        end = self.pick_end(op)
+    def do_reset_qp(self, op: Operation) -> None:
+        """Move a queue pair to RESET and, in 80% of the cases, back to RTS."""
+        end = self.pick_queue_pair(op)
         if end is None:
             return
-        self._reset(end, on=op.chance(1, 80))
+        self._reset_queue_pair(end, on=op.draw_boolean(1, 80))
 
-    def do_recover(self, op: Op) -> None:
-        """Bring a queue pair back to RTS from any state."""
+    def do_recover_qp(self, op: Operation) -> None:
+        """Move a queue pair that is not in RTS back to RTS, or destroy it if that is impossible."""
         ends = [end for end in self.live() if end.qp.qp_state != QPState.RTS]
         if not ends:
             return
-        end = ends[op.pick(0, len(ends))]
-        gone = end.kind in PAIRED and (end.peer is None or end.peer.gone)
+        end = ends[op.draw_below(0, len(ends))]
+        gone = end.kind in CONNECTED_TYPES and (end.peer is None or end.peer.gone)
         if end.send.overflowed or gone:
-            self.destroy(end)
+            self.destroy_queue_pair(end)
             return
         if end.qp.qp_state in (QPState.SQE, QPState.SQD):
             end.qp.to_rts()
         else:
-            self._reset(end, on=True)
+            self._reset_queue_pair(end, on=True)
 
-    def do_drain(self, op: Op) -> None:
+    def do_move_to_sqd(self, op: Operation) -> None:
         """Move a queue pair to SQD."""
-        end = self.pick_end(op, 0, QPType.UD, QPType.UC, QPType.RC)
+        end = self.pick_queue_pair(op, 0, QPType.UD, QPType.UC, QPType.RC)
         if end is not None and end.qp.qp_state == QPState.RTS:
             end.qp.modify(QPAttr(qp_state=QPState.SQD))
 
-    def do_destroy(self, op: Op) -> None:
+    def do_destroy_qp(self, op: Operation) -> None:
         """Destroy a queue pair."""
-        end = self.pick_end(op)
+        end = self.pick_queue_pair(op)
         if end is not None and not end.send.waiters:
-            self.destroy(end)
+            self.destroy_queue_pair(end)
 
-    def destroy(self, end: End) -> None:
+    def destroy_queue_pair(self, end: End) -> None:
         end.gone = True
-        self.rc.leave(end, "ended")
+        self.rc.close_connection(end, "ended")
         end.qp.close()
         self.objects.close_window(end)
-        self._drop(end)
+        self._forget_posted_requests(end)
         end.host.ends.remove(end)
-        for slots in end.all_slots():
+        for slots in end.message_slots():
             assert slots.memory.mr is not None
             slots.memory.mr.close()
             slots.memory.freeze()
@@ -1407,28 +1434,32 @@ class Execution:
             assert channel is not None
             channel.close()
 
-    def do_create(self, op: Op) -> None:
+    def do_create_qp(self, op: Operation) -> None:
         """Create a queue pair; for connected types, both ends."""
         host, kind = (
             self.pick_host(op),
-            QPType[self.program.kinds[op.pick(1, len(self.program.kinds))]],
+            QPType[self.program.kinds[op.draw_below(1, len(self.program.kinds))]],
         )
         if host is None or len(host.ends) > 5:
             return
-        small = op.chance(2, 15)
-        if kind not in PAIRED:
+        small = op.draw_boolean(2, 15)
+        if kind not in CONNECTED_TYPES:
             gone = [e for e in self.ends if e.gone and e.host is host and e.kind == kind]
-            port = gone[op.pick(4, len(gone))].address[1] if gone and op.chance(3, 50) else 0
+            port = (
+                gone[op.draw_below(4, len(gone))].address[1]
+                if gone and op.draw_boolean(3, 50)
+                else 0
+            )
             if any(e.address == (host.address, port) for e in self.live()):
                 port = 0
-            self.make_end(host, kind, small=small, port=port)
+            self.create_queue_pair(host, kind, small=small, port=port)
             return
         other = self.pick_host(op, 3)
         if other is not None and other is not host and len(other.ends) <= 5:
-            self._make_pair(kind, host, other, small=small)
+            self._create_connected_pair(kind, host, other, small=small)
 
-    def do_overflow(self, op: Op) -> None:
-        """Create a queue pair with a small completion queue, and overflow that queue."""
+    def do_overflow_cq(self, op: Operation) -> None:
+        """Create a queue pair with a small completion queue, and overflow the completion queue."""
         host = self.pick_host(op)
         if host is None or len(host.ends) > 6:
             return
@@ -1436,143 +1467,153 @@ class Execution:
         if not kinds:
             return
         kind = kinds[0]
-        end = self.make_end(host, kind, small=True)
+        end = self.create_queue_pair(host, kind, small=True)
         for i in range(end.qp.cap.max_send_wr):
             prepared = self._prepare_send(op, end, op.numbers[2] + i)
             if prepared is not None:
-                self.post(end, [prepared])
+                self.post_sends(end, [prepared])
 
     # ---- the network and its hosts
 
-    def do_plan(self, op: Op) -> None:
-        """Change the fault plan of all links."""
-        plan = programs.draw_plan(random.Random(op.numbers[0]))
+    def do_change_plan(self, op: Operation) -> None:
+        """Change the fault plan of all links that have no plan of their own."""
+        plan = programs.draw_fault_plan(random.Random(op.numbers[0]))
         self.duplicates |= "dup=" in plan
-        self.harsh |= programs.is_harsh(plan)
+        self.harsh |= programs.is_harsh_plan(plan)
         self.plan = plan
-        self.rc.planned()
+        self.rc.record_plan_change()
         self.world.faults(plan)
 
-    def do_link_plan(self, op: Op) -> None:
+    def do_change_link_plan(self, op: Operation) -> None:
         """Set or remove the fault plan of one link."""
-        a, b = self.hosts[op.pick(0, len(self.hosts))], self.hosts[op.pick(1, len(self.hosts))]
-        plan = programs.draw_plan(random.Random(op.numbers[2])) if op.chance(3, 70) else None
+        a, b = (
+            self.hosts[op.draw_below(0, len(self.hosts))],
+            self.hosts[op.draw_below(1, len(self.hosts))],
+        )
+        plan = (
+            programs.draw_fault_plan(random.Random(op.numbers[2]))
+            if op.draw_boolean(3, 70)
+            else None
+        )
         self.duplicates |= plan is not None and "dup=" in plan
-        self.harsh |= plan is not None and programs.is_harsh(plan)
+        self.harsh |= plan is not None and programs.is_harsh_plan(plan)
         ends = frozenset((a.address, b.address))
         if plan is None:
             self.link_plans.pop(ends, None)
         else:
             self.link_plans[ends] = plan
-        self.rc.planned()
+        self.rc.record_plan_change()
         self.world.link(a.address, b.address, plan)
 
-    def do_partition(self, op: Op) -> None:
+    def do_partition(self, op: Operation) -> None:
         """Partition the hosts into two groups."""
         groups: tuple[list[str], list[str]] = ([], [])
         for i, host in enumerate(self.hosts):
             groups[op.numbers[0] >> i & 1].append(host.address)
         if all(groups):
             for host in self.hosts:
-                host.disturbance.begin("partition")
-            self.world.partition(*groups, one_way=op.chance(1, 20))
+                host.disturbance.begin_fault("partition")
+            self.world.partition(*groups, one_way=op.draw_boolean(1, 20))
 
-    def do_heal(self, op: Op | None) -> None:
+    def do_end_partitions(self, op: Operation | None) -> None:
         """End all partitions."""
         del op
         self.world.heal()
         for host in self.hosts:
-            host.disturbance.end("partition", self.world.now_ns)
+            host.disturbance.end_fault("partition", self.world.now_ns)
 
-    def do_link_down(self, op: Op) -> None:
+    def do_set_link_down(self, op: Operation) -> None:
         """Set an interface down."""
-        host = self.hosts[op.pick(0, len(self.hosts))]
-        host.disturbance.begin("link")
+        host = self.hosts[op.draw_below(0, len(self.hosts))]
+        host.disturbance.begin_fault("link")
         self.world.link_up(host.address, False)
 
-    def do_link_up(self, op: Op | None) -> None:
+    def do_set_links_up(self, op: Operation | None) -> None:
         """Set all interfaces up."""
         del op
         for host in self.hosts:
             self.world.link_up(host.address, True)
-            host.disturbance.end("link", self.world.now_ns)
+            host.disturbance.end_fault("link", self.world.now_ns)
 
-    def do_path_mtu(self, op: Op) -> None:
-        """Change the MTU of a path, with or without ICMP messages."""
-        a, b = self.hosts[op.pick(0, len(self.hosts))], self.hosts[op.pick(1, len(self.hosts))]
+    def do_change_path_mtu(self, op: Operation) -> None:
+        """Change the MTU of the path between two hosts, with or without ICMP messages."""
+        a, b = (
+            self.hosts[op.draw_below(0, len(self.hosts))],
+            self.hosts[op.draw_below(1, len(self.hosts))],
+        )
         if a is not b:
-            mtu = (0, 1280, 1400)[op.pick(2, 3)]
-            self._path_mtu(a, b, mtu, told=op.chance(3, 50))
+            mtu = (0, 1280, 1400)[op.draw_below(2, 3)]
+            self._set_path_mtu(a, b, mtu, told=op.draw_boolean(3, 50))
 
-    def _path_mtu(self, a: Host, b: Host, mtu: int, *, told: bool) -> None:
+    def _set_path_mtu(self, a: Host, b: Host, mtu: int, *, told: bool) -> None:
         for here, there in ((a, b), (b, a)):
             if mtu:
-                here.disturbance.begin(f"path to {there.address}")
+                here.disturbance.begin_fault(f"path to {there.address}")
             else:
-                here.disturbance.end(f"path to {there.address}", self.world.now_ns)
+                here.disturbance.end_fault(f"path to {there.address}", self.world.now_ns)
         self.world.path_mtu(a.address, b.address, mtu, told=told)
 
-    def do_slow(self, op: Op) -> None:
-        """Make a host stop polling and posting receives."""
-        self.hosts[op.pick(0, len(self.hosts))].slow = True
+    def do_stop_polling(self, op: Operation) -> None:
+        """Make a host slow: the host stops polling and posting receives."""
+        self.hosts[op.draw_below(0, len(self.hosts))].slow = True
 
-    def do_quick(self, op: Op) -> None:
-        """Make a slow host continue."""
-        self.hosts[op.pick(0, len(self.hosts))].slow = False
+    def do_resume_polling(self, op: Operation) -> None:
+        """Make a slow host poll and post receives again."""
+        self.hosts[op.draw_below(0, len(self.hosts))].slow = False
 
-    def do_crash(self, op: Op) -> None:
+    def do_crash(self, op: Operation) -> None:
         """Crash a host, unless it is the last one."""
         host = self.pick_host(op)
         if host is None or sum(h.up for h in self.hosts) < 2:
             return
         self.crashes += 1
         self.stale += len(host.context._open_descendants()) + 1
-        # The structs of destroyed objects are kept for later objects of their type: for a queue
-        # pair, its own struct and those of its regions.
+        # The engine keeps the structs of destroyed objects for later objects of the same type: for
+        # a queue pair, its own struct and the structs of its regions.
         self.stale += 4 * (sum(host.most.values()) - len(host.ends))
         host.up = False
-        host.disturbance.note(self.world.now_ns)
+        host.disturbance.record_instant_fault(self.world.now_ns)
         for end in host.ends:
-            if end.pair is not None:  # tasks of its peer may notice the crash at once
+            if end.pair is not None:  # tasks of the peer may notice the crash immediately
                 end.pair.causes.add("lost")
         self.world.crash(host.address)
         for end in host.ends:
             end.gone = True
             end.id = None
-            self._drop(end)
+            self._forget_posted_requests(end)
         host.channel = host.listener = None
-        for memory in list(host.memories()):
+        for memory in list(host.registered_memories()):
             if memory not in self.frozen:
                 memory.freeze()
                 self.frozen.append(memory)
-        self.world.run_for(0)  # tasks that wait on this host notice the crash
+        self.world.run_for(0)  # waits of tasks on the crashed host end
         host.context.close(force=True)
         for completions in host.completions:
             require(not completions.waiters, f"a wait on {host.address} did not end")
 
-    def do_restart(self, op: Op) -> None:
+    def do_restart(self, op: Operation) -> None:
         """Restart a host that has crashed."""
         host = self.pick_host(op, up=False)
         if host is not None:
             host.context = self.world.restart(host.address)
-            self._furnish(host)
+            self._create_host_objects(host)
             for end in self.live():
                 there = end.peer
-                if end.kind in PAIRED and there and there.gone and there.host is host:
-                    self.destroy(end)
-                    self._make_pair(end.kind, end.host, host, small=False)
+                if end.kind in CONNECTED_TYPES and there and there.gone and there.host is host:
+                    self.destroy_queue_pair(end)
+                    self._create_connected_pair(end.kind, end.host, host, small=False)
 
-    # ---- the end
+    # ---- checks at the end of the program
 
-    def finish(self) -> None:
-        """End all faults, check that requests complete and messages arrive, then close."""
+    def check_end(self) -> None:
+        """End all faults; check that requests complete and messages arrive; close all objects."""
         world = self.world
         world.fail_memory(0)
         self.ending = True
         for end in self.ends:
-            end.disturbance.end("memory", world.now_ns)
-        self.do_heal(None)
-        self.do_link_up(None)
+            end.disturbance.end_fault("memory", world.now_ns)
+        self.do_end_partitions(None)
+        self.do_set_links_up(None)
         world.faults("")
         self.plan, self.link_plans = "", {}
         for host in self.hosts:
@@ -1580,47 +1621,49 @@ class Execution:
             for other in self.hosts:
                 world.link(host.address, other.address, None)
                 if other is not host:
-                    self._path_mtu(host, other, 0, told=True)
+                    self._set_path_mtu(host, other, 0, told=True)
         for end in self.live():
             if end.qp.qp_state in (QPState.SQD, QPState.SQE):
                 end.qp.to_rts()
             elif end.qp.qp_state == QPState.RESET and not (end.pair and end.id):
-                self._reset(end, on=True)  # RD makes its peers wait while it is in RESET
-        self._settle(
+                self._reset_queue_pair(end, on=True)  # an RD queue pair in RESET delays its peers
+        self._poll_until_idle(
             "complete",
-            lambda end: any(r.signaled for r in end.posted.values()) and self.rc.busy(end),
+            lambda end: any(r.signaled for r in end.posted.values()) and self.rc.must_complete(end),
         )
-        self._burst()
-        self._arrivals()
-        self.rc.arrivals(self._pass)
-        self.endings.all()
-        self._look(at_all=True)
-        self._flush()
-        self._look(at_all=True)
-        self._close()
+        self._check_rd_credit()
+        self._check_rd_arrivals()
+        self.rc.check_arrivals(self._poll_and_post_receives)
+        self.endings.run_all_checks()
+        self._check_invariants(at_all=True)
+        self._check_flush()
+        self._check_invariants(at_all=True)
+        self._close_all_objects()
 
-    def _settle(self, doing: str, busy: Callable[[End], bool]) -> None:
-        """Poll and post receives until no queue pair is busy."""
+    def _poll_until_idle(self, doing: str, busy: Callable[[End], bool]) -> None:
+        """Poll and post receives until ``busy`` returns false for all open queue pairs."""
         began, pause = self.world.now, 0.0005
         while True:
-            self.poll_everything()
+            self.poll_all_hosts()
             left = [e for e in self.live() if not e.send.overflowed and busy(e)]
             if not left:
                 return
-            if self.world.now - began > END_S:
+            if self.world.now - began > COMPLETION_LIMIT_S:
                 request = next(iter(left[0].posted.values()), None)
                 what = f"{request.verb} {request.wr_id} to {request.dest}" if request else "it"
-                raise Violation(f"{what} of {left[0]!r} did not {doing} within {END_S} s")
-            self.receive_everywhere()
+                raise Violation(
+                    f"{what} of {left[0]!r} did not {doing} within {COMPLETION_LIMIT_S} s"
+                )
+            self.post_receives_everywhere()
             self.world.run_for(pause)
             pause = min(pause * 1.3, 2)
 
-    def _pass(self) -> None:
-        self.poll_everything()
-        self.receive_everywhere()
+    def _poll_and_post_receives(self) -> None:
+        self.poll_all_hosts()
+        self.post_receives_everywhere()
         self.world.run_for(0.1)
 
-    def receive_everywhere(self) -> None:
+    def post_receives_everywhere(self) -> None:
         for end in self.live():
             if end.qp.qp_state != QPState.RTS:
                 continue
@@ -1630,17 +1673,19 @@ class Execution:
             while len(waiting) < room and self.post_receive(end):
                 pass
 
-    def poll_everything(self) -> None:
+    def poll_all_hosts(self) -> None:
         for host in self.hosts:
             if host.up:
-                self.rc.events(host)
-                self.objects.events(host)
+                self.rc.handle_cm_events(host)
+                self.objects.check_srq_limit_event(host)
                 for completions in list(host.completions):
-                    while not completions.overflowed and self.poll(host, completions, 64):
+                    while not completions.overflowed and self.poll_completions(
+                        host, completions, 64
+                    ):
                         pass
 
-    def _burst(self) -> None:
-        """Send more than a window between all RD queue pairs, to show that no credit was lost."""
+    def _check_rd_credit(self) -> None:
+        """Send more than a window between all RD queue pairs, to check that no credit was lost."""
         for end in self.live():
             if end.kind != QPType.RD or end.send.small or end.qp.qp_state != QPState.RTS:
                 continue
@@ -1648,27 +1693,29 @@ class Execution:
                 if other.kind != QPType.RD or other.send.small or other.liar or end.liar:
                     continue
                 if other.qp.qp_state == QPState.RTS:
-                    self._burst_to(end, other)
+                    self._send_burst(end, other)
 
-    def _burst_to(self, end: End, other: End) -> None:
-        for _ in range(BURST):
-            request = Request(self.number(), end, "send", self._numbers)
-            # unsignaled requests hold the slots, and nothing reports their completion any more
+    def _send_burst(self, end: End, other: End) -> None:
+        for _ in range(BURST_MESSAGES):
+            request = Request(self.next_number(), end, "send", self._numbers)
+            # unsignaled requests whose completion is never reported may still hold all slots
             if not end.sends.free:
                 break
             request.slots, request.slot = end.sends, end.sends.free.pop()
             request.dest = other.address
             self.requests[request.wr_id] = request
-            message = self.message(request, 16000, imm=False)
-            request.slots.fill(request.slot, content(message.number, 16000))
-            self.post(end, [(request, self.wr(request, WROpcode.SEND, 16000))])
-        self._settle("complete", lambda e: e is end and any(r.signaled for r in e.posted.values()))
+            message = self.new_message(request, 16000, imm=False)
+            request.slots.write(request.slot, content(message.number, 16000))
+            self.post_sends(end, [(request, self.build_send_wr(request, WROpcode.SEND, 16000))])
+        self._poll_until_idle(
+            "complete", lambda e: e is end and any(r.signaled for r in e.posted.values())
+        )
 
-    def _arrivals(self) -> None:
-        """Check that completed RD messages arrived, or were lost or refused by their receivers.
+    def _check_rd_arrivals(self) -> None:
+        """Check that each completed RD message arrived, or was lost or refused by its receiver.
 
-        A Send that has completed before the error message arrives keeps its status; the error is
-        then in the sender's error queue (DGRAM-RDV-8).
+        A Send that completes before the error message arrives keeps its status, and the error is
+        reported in the sender's error queue (DGRAM-RDV-8).
         """
         for message in self.messages.values():
             source = message.source
@@ -1679,35 +1726,35 @@ class Execution:
                 continue
             what = f"message {message.number} of {source!r} to {message.dest} completed"
             refused = any(e.short for e in takers)
-            if message.wide:  # a Write with Immediate to a region that was closed in the meantime
+            if message.wide:  # the region may have been closed before the Write
                 refused |= any(e.host.target.closed_at > message.number for e in takers)
             require(refused, f"{what} but did not arrive")
             if not source.gone and not source.lost:
                 source.errors += len(source.qp.errors())
                 require(source.errors > 0, f"{what} and was refused, but no error was reported")
 
-    def _flush(self) -> None:
-        """Move all queue pairs to ERR: all posted requests must complete."""
+    def _check_flush(self) -> None:
+        """Move all queue pairs to ERR, and check that all posted requests are flushed."""
         for end in self.live():
             if end.qp.qp_state != QPState.RESET:
-                end.may_err = end.lost = True
-                end.disturbance.begin("error")
+                end.may_be_in_error = end.lost = True
+                end.disturbance.begin_fault("error")
                 end.qp.modify(QPAttr(qp_state=QPState.ERR))
         began = self.world.now
         while self.world.now - began < 1:
             self.world.run_for("10ms")
-            self.poll_everything()
+            self.poll_all_hosts()
         for end in self.live():
             if end.send.overflowed or end.qp.qp_state == QPState.RESET:
                 continue
             left = [r for r in end.posted.values() if r.signaled] + list(end.waiting.values())
             require(not left, f"{len(left)} requests of {end!r} were not flushed in ERR")
 
-    def _close(self) -> None:
-        """Close everything in order: no close may fail with EBUSY."""
-        self.world.run_for("1s")  # waiting tasks end
+    def _close_all_objects(self) -> None:
+        """Close all objects in the required order, so that no close fails with EBUSY."""
+        self.world.run_for("1s")  # tasks that wait for completions reach their time-outs
         for end in self.live():
-            self.destroy(end)
+            self.destroy_queue_pair(end)
         for host in self.hosts:
             if not host.up:
                 continue
@@ -1732,6 +1779,6 @@ class Execution:
             memory.check_frozen()
 
 
-def _address(memory: Memory) -> int:
-    """Return the address of a memory's first octet."""
+def _memory_address(memory: Memory) -> int:
+    """Return the virtual address of the first octet of a memory."""
     return int(ffi.cast("uintptr_t", ffi.from_buffer(memory.view)))

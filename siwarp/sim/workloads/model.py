@@ -45,12 +45,12 @@ __all__ = [
     "require",
 ]
 
-#: Octets of the guards before and behind each region, and before each slot.
+#: Size in octets of the guards before and after each region, and before each slot.
 GUARD = 64
 _GUARD = b"\xa5" * GUARD
 #: Value of each octet of a receive slot before the receive is posted.
 BLANK = 0x5A
-#: Tag at the start of each message that has room for it: mark, number and length.
+#: Tag at the start of each message that is long enough for a tag: mark, number and length.
 TAG = struct.Struct("!4sQI")
 _MARK = b"siws"
 
@@ -60,21 +60,21 @@ class Violation(Exception):
 
 
 def require(holds: bool, text: str) -> None:
-    """Raise a Violation with this text if the condition is false."""
+    """Raise a Violation with the given text if the condition is false."""
     if not holds:
         raise Violation(text)
 
 
 def content(number: int, length: int) -> bytes:
-    """Return the octets of a message: its tag, if it fits, then octets derived from its number."""
+    """Return a message's octets: a tag if the message is long enough, then pseudo-random octets."""
     octets = hashlib.shake_128(number.to_bytes(8, "big")).digest(length)
     if length < TAG.size:
         return octets
     return TAG.pack(_MARK, number, length) + octets[TAG.size :]
 
 
-def number_of(octets: bytes) -> int | None:
-    """Return the number in a message's tag; None: the message has no tag."""
+def message_number_of(octets: bytes) -> int | None:
+    """Return the message number in the tag of a message, or None if the message has no tag."""
     if len(octets) < TAG.size:
         return None
     mark, number, _ = TAG.unpack_from(octets)
@@ -82,7 +82,7 @@ def number_of(octets: bytes) -> int | None:
 
 
 class Memory:
-    """Memory between two guards, and its memory region."""
+    """A buffer between two guards, and the memory region registered for the buffer."""
 
     def __init__(self, name: str, length: int) -> None:
         self.name = name
@@ -92,16 +92,16 @@ class Memory:
         self._frozen: bytes | None = None
 
     def check(self) -> None:
-        """Raise a Violation if a guard was overwritten."""
+        """Raise a Violation if a guard of the buffer was overwritten."""
         whole = self._all
         if whole[:GUARD] != _GUARD or whole[-GUARD:] != _GUARD:
             raise Violation(f"a write outside of a region: a guard of {self.name} has changed")
 
     def freeze(self) -> None:
-        """Record that the region is closed: from now on nothing may write to the memory."""
+        """Record that the region is closed, and that the memory must not change from now on."""
         self._frozen = bytes(self._all)
 
-    def thaw(self) -> None:
+    def end_freeze(self) -> None:
         """Record that the memory is registered again."""
         self.check_frozen()
         self._frozen = None
@@ -110,11 +110,11 @@ class Memory:
         return len(self._all)
 
     def octets(self, at: int, length: int) -> bytearray:
-        """Return a copy of ``length`` octets at an offset."""
+        """Return a copy of ``length`` octets of the memory, from the given offset."""
         return self._all[GUARD + at : GUARD + at + length]
 
     def guards(self, layout: struct.Struct) -> tuple[bytes, ...]:
-        """Return the guards at the positions that a layout describes."""
+        """Return the current octets of the guards at the positions that a layout describes."""
         return layout.unpack_from(self._all)
 
     def check_frozen(self) -> None:
@@ -137,18 +137,18 @@ class Slots:
         self._layout = struct.Struct(f"{GUARD}s" + f"{GUARD}s{size}x" * count + f"{GUARD}s")
         self._intact = (_GUARD,) * (count + 2)
 
-    def at(self, slot: int) -> int:
+    def offset_of(self, slot: int) -> int:
         """Return the offset of a slot's first octet."""
         return slot * self._stride + GUARD
 
-    def fill(self, slot: int, octets: bytes) -> None:
-        """Write octets to a slot."""
-        at = self.at(slot)
+    def write(self, slot: int, octets: bytes) -> None:
+        """Write octets to the start of a slot."""
+        at = self.offset_of(slot)
         self.memory.view[at : at + len(octets)] = octets
 
     def read(self, slot: int, length: int) -> bytes:
-        """Return the first octets of a slot."""
-        at = self.at(slot)
+        """Return the first ``length`` octets of a slot."""
+        at = self.offset_of(slot)
         return bytes(self.memory.view[at : at + length])
 
     def check(self) -> None:
@@ -160,24 +160,24 @@ class Slots:
 
 @dataclass(eq=False)
 class Message:
-    """A Send, or a Write with Immediate: it consumes a receive of the peer."""
+    """A Send or a Write with Immediate, which consumes a receive of the peer."""
 
     number: int
     source: End
-    life: int  # life of the source when the message was posted
+    life: int  # number of the source's life in which the message was posted
     dest: Address
-    index: int  # number among the messages of this source to this destination
+    index: int  # number of the message among those of this source to this destination
     length: int
     imm: int | None
-    wide: bool  # a Write with Immediate: its octets are in the target
+    wide: bool  # whether the message is a Write with Immediate, whose octets are in the target
     cell: Cell | None = None
     offset: int = 0
     status: int | None = None
-    #: RC: the last Write posted before the message; it must be placed when the message arrives.
+    #: RC: the last Write posted before the message; the Write is placed before the message arrives.
     behind: tuple[Cell, int] | None = None
-    #: RC: the key that a Send with Invalidate invalidates.
+    #: RC: the rkey that a Send with Invalidate invalidates.
     inv_key: int | None = None
-    #: How often the message arrived, by life of the receiving queue pair.
+    #: How often the message has arrived, by life of the receiving queue pair.
     taken: dict[int, int] = field(default_factory=dict)
 
 
@@ -200,18 +200,18 @@ class Request:
     expected: bytes | None = None  # expected octets of a Read
     counter: Counter | None = None
     amount: int = 0
-    bad: str = ""  # kind of a deliberate error; empty: none
+    bad: str = ""  # kind of the request's deliberate error; empty: none
     posted_ns: int = 0
     done: bool = False
-    status: int | None = None  # status of its completion
+    status: int | None = None  # status of the request's completion
 
 
 @dataclass(eq=False)
 class Cell:
     """A part of a target that one queue pair writes to.
 
-    All Writes to a ``steady`` cell write the same octets, so that any octets that arrived are
-    correct, whatever was lost. In other cells the last Write determines the content.
+    All Writes to a ``steady`` cell write the same octets, so that a partly lost Write leaves no
+    wrong octets in the cell. In other cells the last Write determines the content.
     """
 
     number: int
@@ -225,7 +225,7 @@ class Cell:
 
 @dataclass(eq=False)
 class Counter:
-    """A 64-bit counter, to which any number of peers add 1 by atomics."""
+    """A 64-bit counter in a target, to which any number of peers add 1 by atomics."""
 
     at: int
     done: int = 0
@@ -234,7 +234,7 @@ class Counter:
 
 
 class Target:
-    """Memory of a host that peers write, read, and use as counters."""
+    """Memory of a host that peers write and read, and whose counters they increment."""
 
     STATIC = 40000
     COUNTERS = 8
@@ -247,33 +247,33 @@ class Target:
     def __init__(self, host: Host) -> None:
         self.memory = Memory(
             f"the target of {host.address}",
-            self.STATIC + 8 * self.COUNTERS + self._octets_of_cells(),
+            self.STATIC + 8 * self.COUNTERS + self._cell_octets(),
         )
         self.static = hashlib.shake_128(host.address.encode()).digest(self.STATIC)
         self._present = self.static
         self.memory.view[: self.STATIC] = self.static
         self.counters = [Counter(self.STATIC + 8 * i) for i in range(self.COUNTERS)]
         self.cells: dict[tuple[int, Address, bool], Cell] = {}
-        # content of all cells when they were last checked
-        self._seen = bytearray(self._octets_of_cells())
+        # content of all cells at the time of the last check
+        self._seen = bytearray(self._cell_octets())
         # offset of the next free cell, by cell size
         self._at = {self.CELL: 0, self.RECORD: self.CELL * self.CELLS}
-        self.closed_at = -1  # number of the step in which the region was last closed
+        self.closed_at = -1  # request number at which the region was last closed; -1: never
 
-    def _octets_of_cells(self) -> int:
+    def _cell_octets(self) -> int:
         return self.CELL * self.CELLS + self.RECORD * self.RECORDS
 
-    def cell(
+    def cell_for(
         self, writer: End, dest: Address, *, steady: bool, record: bool = False
     ) -> Cell | None:
-        """Return the cell for Writes of ``writer`` to the queue pair at ``dest``; None: none left.
+        """Return the cell for Writes of ``writer`` to the address ``dest``; None: none is free.
 
-        A cell belongs to one pair of writer and destination.
+        Each cell belongs to one pair of writer and destination.
         """
         key = (writer.number, dest, steady)
         if key not in self.cells:
             length = self.RECORD if record else self.CELL
-            end = self._octets_of_cells() if record else self.CELL * self.CELLS
+            end = self._cell_octets() if record else self.CELL * self.CELLS
             at = self._at[length]
             if at + length > end:
                 return None
@@ -282,22 +282,22 @@ class Target:
             self.cells[key] = Cell(len(self.cells), at, length, steady, bytearray(length))
         return self.cells[key]
 
-    def spoil(self) -> None:
-        """Overwrite the constant part after its region was closed: no Read may return that."""
+    def overwrite_constant_part(self) -> None:
+        """Overwrite the constant part of a closed target with octets that no Read may return."""
         self._present = b"\xdd" * self.STATIC
         self.memory.view[: self.STATIC] = self._present
 
-    def restore(self) -> None:
-        """Restore the constant part before the memory is registered again."""
+    def restore_constant_part(self) -> None:
+        """Restore the constant part of the target before its memory is registered again."""
         self._present = self.static
         self.memory.view[: self.STATIC] = self.static
 
-    def octets(self, cell: Cell) -> bytes:
-        """Return the current content of a cell."""
+    def octets_of_cell(self, cell: Cell) -> bytes:
+        """Return the current content of a cell of the target."""
         return bytes(self.memory.view[cell.at : cell.at + cell.length])
 
     def check(self, liars: bool) -> None:
-        """Raise a Violation if the target contains octets that nothing wrote."""
+        """Raise a Violation if the target contains octets that no posted request wrote."""
         self.memory.check()
         if liars:
             return
@@ -321,7 +321,7 @@ class Target:
 
     def _check_cells(self) -> None:
         for cell in self.cells.values():
-            now = self.octets(cell)
+            now = self.octets_of_cell(cell)
             if cell.steady and now != cell.expected:
                 require(
                     all(a in (0, b) for a, b in zip(now, cell.expected, strict=True)),
@@ -330,37 +330,37 @@ class Target:
 
 
 class Disturbance:
-    """Faults of a host or a queue pair that may make it lose its RD peers, and their times.
+    """Faults of a host or queue pair that may end its RD connections, and the faults' times.
 
-    A disturbance lasts while there is a fault. It excuses a lost message until requests complete
-    again.
+    A disturbance lasts while there is a fault. A disturbance excuses a lost message until requests
+    complete again.
     """
 
     def __init__(self) -> None:
-        self.faults: set[str] = set()  # names of faults that have not ended
-        self.ended_ns = -1  # when the last fault ended; -1: there was none
+        self.faults: set[str] = set()  # names of the faults that have not ended
+        self.ended_ns = -1  # time in ns at which the last fault ended; -1: there was no fault
 
-    def note(self, now_ns: int) -> None:
-        """Record a fault that ended at once."""
+    def record_instant_fault(self, now_ns: int) -> None:
+        """Record a fault that began and ended at the same instant."""
         self.ended_ns = now_ns
 
-    def begin(self, fault: str) -> None:
+    def begin_fault(self, fault: str) -> None:
         """Record the beginning of a fault."""
         self.faults.add(fault)
 
-    def end(self, fault: str, now_ns: int) -> None:
+    def end_fault(self, fault: str, now_ns: int) -> None:
         """Record the end of a fault."""
         if fault in self.faults:
             self.faults.remove(fault)
             self.ended_ns = now_ns
 
-    def last_ns(self, now_ns: int) -> int:
-        """Return the last time at which there was a fault; -1: never."""
+    def last_fault_ns(self, now_ns: int) -> int:
+        """Return the last time in ns at which there was a fault; -1: there was none."""
         return now_ns if self.faults else self.ended_ns
 
 
 class Completions:
-    """A completion queue and its expected state."""
+    """A completion queue of the program and its expected state."""
 
     def __init__(self, cq: CQ, small: bool) -> None:
         self.cq = cq
@@ -372,7 +372,7 @@ class Completions:
 
 
 class Host:
-    """A host of the world, and the objects open on it."""
+    """A host of the world, and the objects that are open on the host."""
 
     def __init__(self, number: int, address: str, liar: bool) -> None:
         self.number = number
@@ -380,16 +380,16 @@ class Host:
         self.liar = liar
         self.up = True
         self.life = 0
-        self.slow = False  # does not poll and post receives
+        self.slow = False  # whether the host currently neither polls nor posts receives
         self.disturbance = Disturbance()
         self.context: Context
         self.pd: PD
         self.srq: SRQ | None = None
         self.srq_slots: Slots
         self.srq_posted: dict[int, Request] = {}
-        self.srq_limit = 0  # armed limit of the shared receive queue; 0: none
+        self.srq_limit = 0  # limit of the shared receive queue that is armed; 0: none
         self.ends: list[End] = []
-        # maximum number of queue pairs open at a time in this life
+        # maximum number of queue pairs open at the same time in this life, by type
         self.most: dict[QPType, int] = {}
         self.completions: list[Completions] = []
         self.channel: CMEventChannel | None = None  # for RC by the connection manager
@@ -397,13 +397,13 @@ class Host:
         self.target: Target
         self.handles: dict[Address, AH] = {}
 
-    def memories(self) -> Iterator[Memory]:
-        """Yield all memory that is or was registered in this life of the host."""
+    def registered_memories(self) -> Iterator[Memory]:
+        """Yield all memory that is or was registered since the host's last start."""
         yield self.target.memory
         if self.srq is not None:
             yield self.srq_slots.memory
         for end in self.ends:
-            for slots in end.all_slots():
+            for slots in end.message_slots():
                 yield slots.memory
             if end.window is not None:
                 yield end.window.memory
@@ -413,28 +413,27 @@ class Host:
 class Window:
     """A type 2 memory window of an RC queue pair, and the region that it is bound to.
 
-    ``key`` is valid for the peer from the completion of the bind until either end posts an
-    invalidation.
+    The peer may use ``key`` from the completion of the bind until either end posts an invalidation.
     """
 
     memory: Memory
     mw: MW
     remote: RemoteBuffer | None = None
     key: int | None = None
-    bound: bool = False  # until an invalidation has completed
-    binding: int | None = None  # number of the posted bind or invalidation, until it completes
+    bound: bool = False  # whether the window is bound; true until an invalidation has completed
+    binding: int | None = None  # number of the bind or invalidation in progress; None: none
 
 
 @dataclass(eq=False)
 class Pair:
-    """Two RC queue pairs that connect to each other, in one life of both.
+    """Two RC queue pairs that are connected to each other until one of them is reset or destroyed.
 
     ``causes`` lists what may end the connection or fail a request, other than the program itself:
     ``rnr``, a Send that may find no receive; ``refused``, an access without permission; ``local``,
-    a local error of one end; ``ended``, an orderly end of one end; ``lost``, an end of which the
-    peer may not be notified; ``meeting``, a connection start-up that may fail; ``memory``, a
-    failed allocation; ``corrupt``, a link that alters the octets of TCP. Without any cause nothing
-    may fail.
+    a local error of one end; ``ended``, an orderly close by one end; ``lost``, a close of which the
+    peer may not be notified; ``meeting``, a connection start-up that may fail; ``memory``, a failed
+    allocation; ``corrupt``, a link that alters the octets of TCP. Without a cause no request and no
+    connection may fail.
     """
 
     a: End
@@ -442,17 +441,17 @@ class Pair:
     by_qpn: bool
     #: Maximum number of outstanding RDMA Reads in each direction.
     depth: int
-    #: Connection manager: RTR with which the initiator opens the connection; 0: by a Send.
+    #: Connection manager: type of the initiator's RTR message; 0: the initiator sends a Send.
     rtr: RTR
-    #: By QPN: InfiniBand's time-out code for requests to an unreachable peer; 0: no limit.
+    #: Pairing by GID and QPN: InfiniBand time-out code (attribute timeout); 0: no time-out.
     timeout: int
     causes: set[str] = field(default_factory=set)
-    #: Connection manager: numbers of the ends that are established.
+    #: Connection manager: numbers of the queue pairs that have received ESTABLISHED.
     established: set[int] = field(default_factory=set)
 
 
 class End:
-    """A queue pair and its expected state; it may have several lives, separated by RESET."""
+    """A queue pair and its expected state; each move to RESET begins another life."""
 
     def __init__(self, number: int, host: Host, kind: QPType) -> None:
         self.number = number
@@ -464,33 +463,33 @@ class End:
         self.recv: Completions
         self.sends: Slots
         self.receives: Slots
-        self.large: Slots  # for Reads larger than a slot, on types that support Reads
-        self.shares = False  # uses the shared receive queue
+        self.large: Slots  # buffers for Reads larger than a slot, on types that support Reads
+        self.shares = False  # whether the queue pair uses the shared receive queue
         self.grh = False
-        self.groups: set[str] = set()  # UD: multicast groups that it is or was a member of
-        self.rnr_retry: int | None = None  # RD, RC; None: the device's default, which is no limit
+        self.groups: set[str] = set()  # UD: all groups that it has joined
+        self.rnr_retry: int | None = None  # RD, RC; None: the default, no limit
         self.min_rnr_timer: int | None = None
         self.window: Window | None = None  # RC only
         self.address: Address = ("", 0)
         self.peer: End | None = None  # UC and RC only
         self.posted: dict[int, Request] = {}  # send requests, in the order of the queue
         self.waiting: dict[int, Request] = {}  # receive requests
-        self.life = 0  # number of the current life; RESET begins a new one
-        self.short = False  # it has posted receives that are too short
-        self.errors = 0  # number of entries read from its error queue
-        self.gone = False  # destroyed, or its host crashed
+        self.life = 0  # number of the current life; a move to RESET begins a new life
+        self.short = False  # whether receives that are too short were posted
+        self.errors = 0  # number of entries read from the queue pair's error queue
+        self.gone = False  # whether the queue pair was destroyed or its host crashed
         self.disturbance = Disturbance()
-        #: RD: by peer, when the last request that completed with success was posted.
+        #: RD: by peer, the time at which the last successful request was posted.
         self.proven_ns: dict[Address, int] = {}
-        self.lost = False  # completions of this queue pair may have been lost
-        self._may_err = False
+        self.lost = False  # whether completions of this queue pair may have been lost
+        self._may_be_in_error = False
         self.pair: Pair | None = None  # RC only
-        self.by_qpn = False  # RC: connected by address and QPN
+        self.by_qpn = False  # RC: whether the queue pair is paired by GID and QPN
         self.persona = Persona.IWARP
-        self.private = False  # RC: it may send immediate data with Sends
+        self.private = False  # RC: whether Sends with immediate data are allowed
         self.id: CMID | None = None
-        self.failed = False  # RC: a request of this life has failed
-        self.waits = False  # RC: a message of this life may have had to wait for a receive
+        self.failed = False  # RC: whether a request of this life has failed
+        self.waits = False  # RC: whether a message of this life may have waited for a receive
         self.offered = 0  # number of receives posted in this life
         self.promised = 0  # RC: number of messages posted in this life
         self.last_write: tuple[Cell, int] | None = None  # RC only
@@ -500,28 +499,28 @@ class End:
         self.last_received = -1
 
     @property
-    def may_err(self) -> bool:
+    def may_be_in_error(self) -> bool:
         """Whether the queue pair may be in state ERR or SQE."""
-        return self._may_err or bool(self.pair and self.pair.causes)
+        return self._may_be_in_error or bool(self.pair and self.pair.causes)
 
-    @may_err.setter
-    def may_err(self, value: bool) -> None:
-        self._may_err = value
+    @may_be_in_error.setter
+    def may_be_in_error(self, value: bool) -> None:
+        self._may_be_in_error = value
         if self.pair is not None and value:
             self.pair.causes.add("ended")
 
-    def all_slots(self) -> list[Slots]:
-        """Return the memory of its messages."""
+    def message_slots(self) -> list[Slots]:
+        """Return the slots of the queue pair's sends, receives and large Reads."""
         return [self.sends, self.receives, *([self.large] if hasattr(self, "large") else [])]
 
     @property
     def connected(self) -> bool:
-        """RC: whether the limits of its connection are known."""
+        """RC: whether the queue pair knows the limits of its connection."""
         return self.by_qpn or bool(self.pair and self.number in self.pair.established)
 
     @property
     def liar(self) -> bool:
-        """Whether its host mutates the datagrams it sends."""
+        """Whether the queue pair's host mutates the datagrams that the host sends."""
         return self.host.liar
 
     def __repr__(self) -> str:

@@ -19,7 +19,7 @@ from siwarp.sim.workloads.model import (
     content,
     require,
 )
-from siwarp.sim.workloads.program import Op
+from siwarp.sim.workloads.program import Operation
 from siwarp.verbs import (
     AH,
     CQ,
@@ -49,19 +49,19 @@ if TYPE_CHECKING:
 __all__ = ["Objects"]
 
 
-class _Closes(Protocol):
-    """An object that a program makes and closes."""
+class _Closable(Protocol):
+    """An object that a program creates and closes."""
 
     def close(self) -> None: ...
 
 
-#: Size in octets of a region that a window is bound to.
-WINDOW = 1024
+#: Size in octets of a region to which a memory window is bound.
+WINDOW_OCTETS = 1024
 _WINDOW_ACCESS = AccessFlag.LOCAL_WRITE | AccessFlag.MW_BIND
 
 
 class Objects:
-    """The other objects of a program.
+    """The objects of a program other than queue pairs.
 
     Args:
         run: the program.
@@ -75,16 +75,16 @@ class Objects:
 
     # ---- failing allocations
 
-    def do_no_memory(self, op: Op) -> None:
-        """Make an object while 30% of all allocations fail: success or ENOMEM."""
+    def do_create_without_memory(self, op: Operation) -> None:
+        """Check that object creation succeeds or fails with ENOMEM if 30% of allocations fail."""
         run = self.run
         host = run.pick_host(op)
         if host is None:
             return
-        kind = QPType[run.program.kinds[op.pick(2, len(run.program.kinds))]]
+        kind = QPType[run.program.kinds[op.draw_below(2, len(run.program.kinds))]]
         at = None if kind == QPType.RC else (host.address, 0)
         octets = bytearray(100)
-        makers: tuple[Callable[[], _Closes], ...] = (
+        makers: tuple[Callable[[], _Closable], ...] = (
             lambda: PD(host.context),
             lambda: CQ(host.context, 100),
             lambda: CompChannel(host.context),
@@ -95,7 +95,7 @@ class Objects:
             lambda: CMEventChannel(host.context),
             lambda: QP(host.pd, QPInitAttr(kind, scq=host.completions[0].cq, addr=at)),
         )
-        make = makers[op.pick(1, len(makers))]
+        make = makers[op.draw_below(1, len(makers))]
         run.world.fail_memory(300000)
         try:
             made = make()
@@ -109,18 +109,18 @@ class Objects:
 
     # ---- regions
 
-    def do_deregister(self, op: Op) -> None:
-        """Close a region that peers may be writing to, or one for Sends or receives."""
+    def do_deregister_memory(self, op: Operation) -> None:
+        """Close a region to which peers may be writing, or regions of a queue pair's messages."""
         run = self.run
         host = run.pick_host(op)
         if host is None:
             return
-        if op.chance(1, 50) and host.target.memory.mr is not None:
-            if op.chance(2, 60):
-                self._read_from(op, host)
+        if op.draw_boolean(1, 50) and host.target.memory.mr is not None:
+            if op.draw_boolean(2, 60):
+                self._post_large_reads(op, host)
             self.close_target(host)
             return
-        end = run.pick_end(op, 2)
+        end = run.pick_queue_pair(op, 2)
         if end is None:
             return
         for slots, users in ((end.sends, end.posted), (end.receives, end.waiting)):
@@ -136,28 +136,28 @@ class Objects:
                 continue
             if slots is end.receives:
                 for request in users.values():
-                    # a message that consumes this receive completes it with an error
+                    # the receive completes with an error if a message consumes the receive
                     request.bad = "closed"
                 end.short |= bool(users)
                 if end.pair is not None and users:
                     end.pair.causes.add("refused")
             slots.memory.freeze()
-            slots.memory.thaw()
-            run.register(end.host, slots.memory, AccessFlag.LOCAL_WRITE)
+            slots.memory.end_freeze()
+            run.register_memory(end.host, slots.memory, AccessFlag.LOCAL_WRITE)
 
     def close_target(self, host: Host) -> None:
-        """Close the region of a host's target, and overwrite its memory."""
+        """Close the region of a host's target, and overwrite the target's constant part."""
         memory = host.target.memory
         assert memory.mr is not None
         memory.mr.close()
         memory.mr = None
-        self._ends_access(host.target, host)
-        host.target.spoil()
+        self._record_key_change(host.target, host)
+        host.target.overwrite_constant_part()
         memory.freeze()
         self.run.frozen.append(memory)
 
-    def _read_from(self, op: Op, host: Host) -> None:
-        """Post large Reads of a host's target, so that the host is still responding on return."""
+    def _post_large_reads(self, op: Operation, host: Host) -> None:
+        """Post large Reads of a host's target, and run the world until the host is responding."""
         run = self.run
         there = [end for end in host.ends if end.kind == QPType.RD]
         for end in run.live():
@@ -167,71 +167,71 @@ class Objects:
                 dest = there[0] if end.kind == QPType.RD and there else None
             if dest is None or dest.host is not host or end.qp.qp_state != QPState.RTS:
                 continue
-            request = run.request(end, "read") if end.large.free else None
+            request = run.new_send_request(end, "read") if end.large.free else None
             if request is not None:
                 request.dest = dest.address
-                run.read(request, host.target, Target.STATIC - 100, op.numbers[5])
-        run.world.run_for(op.pick(4, 2000) / 1e6)
+                run.post_read(request, host.target, Target.STATIC - 100, op.numbers[5])
+        run.world.run_for(op.draw_below(4, 2000) / 1e6)
 
-    def _ends_access(self, target: Target, host: Host) -> None:
-        """Record that a target's keys are invalid from now on: later accesses are refused."""
-        target.closed_at = self.run.number()
+    def _record_key_change(self, target: Target, host: Host) -> None:
+        """Record that a target's keys have become invalid and later accesses are refused."""
+        target.closed_at = self.run.next_number()
         for cell in target.cells.values():
             cell.tainted = True
         for taker in host.ends:
             if taker.pair is not None:
                 taker.pair.causes.add("refused")
 
-    def do_register(self, op: Op) -> None:
-        """Register the closed targets again."""
+    def do_register_targets(self, op: Operation) -> None:
+        """Register the memory of all closed targets again."""
         del op
         for host in self.run.hosts:
             memory = host.target.memory
             if host.up and memory.mr is None:
-                memory.thaw()
-                host.target.restore()
+                memory.end_freeze()
+                host.target.restore_constant_part()
                 self.run.frozen.remove(memory)
-                self.run.register(host, memory, self.access)
+                self.run.register_memory(host, memory, self.access)
 
-    def do_reregister(self, op: Op) -> None:
-        """Reregister a target's memory, which changes its keys, or only its access rights."""
+    def do_reregister_target(self, op: Operation) -> None:
+        """Reregister a target's memory, which changes the keys, or only its access rights."""
         host = self.run.pick_host(op)
         mr = host.target.memory.mr if host is not None else None
         if host is None or mr is None:
             return
         before = mr.rkey
-        if op.chance(1, 30):
+        if op.draw_boolean(1, 30):
             mr.rereg(access=int(self.access))
             require(mr.rkey == before, f"the key of {host.target.memory.name} has changed")
             return
         mr.rereg(buffer=host.target.memory.view, access=int(self.access))
         require(mr.rkey != before, f"the key of {host.target.memory.name} is the same")
-        self._ends_access(host.target, host)
+        self._record_key_change(host.target, host)
 
     # ---- windows
 
-    def do_bind(self, op: Op) -> None:
-        """Bind a window of an RC queue pair to a region of the same host."""
-        end = self.run.pick_end(op, 0, QPType.RC)
+    def do_bind_window(self, op: Operation) -> None:
+        """Bind an RC queue pair's memory window to a region of the same host."""
+        end = self.run.pick_queue_pair(op, 0, QPType.RC)
         if end is None or end.qp.qp_state != QPState.RTS or not end.connected:
             return
         if end.window is None:
-            memory = Memory(f"the window of RC {end.number}", WINDOW)
+            memory = Memory(f"the window of RC {end.number}", WINDOW_OCTETS)
             memory.mr = MR(end.host.pd, memory.view, _WINDOW_ACCESS)
             end.window = Window(memory, MW(end.host.pd))
         window = end.window
         if window.bound or window.binding is not None:
             return
-        request = self._local(end, "bind")
+        request = self._new_window_request(end, "bind")
         assert window.memory.mr is not None
         try:
             window.remote = window.mw.bind(end.qp, window.memory.mr, wr_id=request.wr_id)
         except Error as e:
-            self._full(end, request, e)
+            self._handle_full_send_queue(end, request, e)
 
-    def _local(self, end: End, verb: str) -> Request:
-        """Return a request without a buffer, and record it as posted."""
-        number = self.run.number()
+    def _new_window_request(self, end: End, verb: str) -> Request:
+        """Return a new bind or invalidation request, and record the request as posted."""
+        number = self.run.next_number()
         request = Request(number, end, verb, number)
         request.posted_ns = self.run.world.now_ns
         self.run.requests[number] = end.posted[number] = request
@@ -239,8 +239,8 @@ class Objects:
         end.window.binding = number
         return request
 
-    def _full(self, end: End, request: Request, e: Error) -> None:
-        """Handle a request that was refused because the send queue was full."""
+    def _handle_full_send_queue(self, end: End, request: Request, e: Error) -> None:
+        """Check that a bind or invalidation was refused because the send queue was full."""
         self.run.refusals += 1
         del end.posted[request.wr_id]
         request.done = True
@@ -249,8 +249,8 @@ class Objects:
         full = len(end.posted) >= end.qp.cap.max_send_wr
         require(e.errno == errno.ENOMEM and full, f"{request.verb} of {end!r}: {e}")
 
-    def completed(self, request: Request, wc: WC) -> None:
-        """Record the completion of a bind or an invalidation."""
+    def record_window_completion(self, request: Request, wc: WC) -> None:
+        """Record the completion of a bind or an invalidation of a memory window."""
         end = request.end
         window = end.window if end is not None else None
         if window is None or window.binding != request.wr_id:
@@ -262,71 +262,79 @@ class Objects:
             window.bound = False
             window.mw.rkey = inc_rkey(window.mw.rkey)
 
-    def do_window_write(self, op: Op) -> None:
-        """Write through the peer's window; rarely out of bounds, or with an invalid key."""
-        end = self.run.pick_end(op, 0, QPType.RC)
+    def do_write_through_window(self, op: Operation) -> None:
+        """Post an RDMA Write through the peer's window, rarely without permission."""
+        end = self.run.pick_queue_pair(op, 0, QPType.RC)
         window = end.peer.window if end is not None and end.peer is not None else None
         if end is None or window is None or window.remote is None:
             return
-        bad = not window.bound or op.chance(1, 5)
-        if not window.bound and not op.chance(1, 5):
+        bad = not window.bound or op.draw_boolean(1, 5)
+        if not window.bound and not op.draw_boolean(1, 5):
             return
-        # A bind or an invalidation is in progress.
+        # Skip windows with a bind or an invalidation in progress.
         if window.binding is not None or (window.bound and window.key is None):
             return
-        request = self.run.request(end, "write", op)
+        request = self.run.new_send_request(end, "write", op)
         if request is None:
             return
         assert end.pair is not None and end.peer is not None and request.slots is not None
         request.dest = end.peer.address
-        length = 1 + op.pick(2, WINDOW)
-        at = op.pick(3, WINDOW - length + 1)
+        length = 1 + op.draw_below(2, WINDOW_OCTETS)
+        at = op.draw_below(3, WINDOW_OCTETS - length + 1)
         if bad:
             request.bad = "remote"
             end.pair.causes.add("refused")
-            at = at if window.key is None else WINDOW - length + 1
-        request.slots.fill(request.slot, content(request.wr_id, length))
+            at = at if window.key is None else WINDOW_OCTETS - length + 1
+        request.slots.write(request.slot, content(request.wr_id, length))
         remote = RemoteBuffer(window.remote.addr + at, length, window.remote.rkey)
-        self.run.post(
-            end, [(request, self.run.wr(request, WROpcode.RDMA_WRITE, length, remote=remote))]
+        self.run.post_sends(
+            end,
+            [
+                (
+                    request,
+                    self.run.build_send_wr(request, WROpcode.RDMA_WRITE, length, remote=remote),
+                )
+            ],
         )
 
-    def do_invalidate(self, op: Op) -> None:
-        """Invalidate the queue pair's own window, while its peer may still write through it."""
-        end = self.run.pick_end(op, 0, QPType.RC)
+    def do_invalidate_window(self, op: Operation) -> None:
+        """Invalidate a queue pair's window while the peer may still write through the window."""
+        end = self.run.pick_queue_pair(op, 0, QPType.RC)
         if end is None or end.window is None or end.window.key is None or end.pair is None:
             return
         if end.qp.qp_state != QPState.RTS or end.window.binding is not None:
             return
         end.window.key = None
         end.pair.causes.add("refused")
-        request = self._local(end, "invalidate")
+        request = self._new_window_request(end, "invalidate")
         try:
             end.window.mw.invalidate(end.qp, wr_id=request.wr_id)
         except Error as e:
-            self._full(end, request, e)
+            self._handle_full_send_queue(end, request, e)
 
-    def do_send_invalidate(self, op: Op) -> None:
-        """Post a Send with Invalidate for the peer's window."""
-        end = self.run.pick_end(op, 0, QPType.RC)
+    def do_send_with_invalidate(self, op: Operation) -> None:
+        """Post a Send with Invalidate that invalidates the peer's window."""
+        end = self.run.pick_queue_pair(op, 0, QPType.RC)
         window = end.peer.window if end is not None and end.peer is not None else None
         if end is None or window is None or window.key is None:
             return
-        request = self.run.request(end, "send", op)
+        request = self.run.new_send_request(end, "send", op)
         if request is None:
             return
         assert end.peer is not None and request.slots is not None
         request.dest = end.peer.address
-        length = 16 + op.pick(2, 200)
-        message = self.run.message(request, length, imm=False)
+        length = 16 + op.draw_below(2, 200)
+        message = self.run.new_message(request, length, imm=False)
         message.inv_key = window.key
-        request.slots.fill(request.slot, content(message.number, length))
-        wr = self.run.wr(request, WROpcode.SEND_WITH_INV, length, invalidate_rkey=window.key)
-        if self.run.post(end, [(request, wr)]):
+        request.slots.write(request.slot, content(message.number, length))
+        wr = self.run.build_send_wr(
+            request, WROpcode.SEND_WITH_INV, length, invalidate_rkey=window.key
+        )
+        if self.run.post_sends(end, [(request, wr)]):
             window.key = None
 
-    def invalidated(self, end: End, message: Message, wc: WC, what: str) -> None:
-        """Check the invalidated key in a receive completion against the message."""
+    def check_invalidated_key(self, end: End, message: Message, wc: WC, what: str) -> None:
+        """Check that a receive completion has the invalidated rkey that its message requested."""
         require(
             wc.invalidated_rkey == message.inv_key,
             f"{what} invalidated {wc.invalidated_rkey}, and not {message.inv_key}",
@@ -336,7 +344,7 @@ class Objects:
             end.window.mw.rkey = inc_rkey(end.window.mw.rkey)
 
     def close_window(self, end: End) -> None:
-        """Close the window, and its region, of a queue pair that is reset or destroyed."""
+        """Close the memory window, and its region, of a queue pair that is reset or destroyed."""
         window, end.window = end.window, None
         if window is None:
             return
@@ -348,34 +356,34 @@ class Objects:
 
     # ---- groups
 
-    def group(self, which: int) -> str:
+    def group_address(self, which: int) -> str:
         """Return the address of a multicast group."""
         return f"ff15::{which + 1}" if self.run.program.ipv6 else f"239.1.1.{which + 1}"
 
-    def do_join(self, op: Op) -> None:
+    def do_join_group(self, op: Operation) -> None:
         """Attach a UD queue pair to a multicast group."""
-        end = self.run.pick_end(op, 0, QPType.UD)
+        end = self.run.pick_queue_pair(op, 0, QPType.UD)
         if end is not None:
-            group = self.group(op.pick(1, 2))
+            group = self.group_address(op.draw_below(1, 2))
             end.groups.add(group)
             end.qp.attach_mcast(group)
 
-    def do_part(self, op: Op) -> None:
+    def do_leave_group(self, op: Operation) -> None:
         """Detach a UD queue pair from a multicast group."""
         members = [e for e in self.run.live() if e.kind == QPType.UD and e.qp._groups]
         if members:
-            end = members[op.pick(0, len(members))]
+            end = members[op.draw_below(0, len(members))]
             end.qp.detach_mcast(sorted(end.qp._groups)[0])
 
     # ---- queues
 
-    def do_resize(self, op: Op) -> None:
+    def do_resize_cq(self, op: Operation) -> None:
         """Resize a completion queue."""
         host = self.run.pick_host(op)
         if host is None:
             return
         cq = host.completions[0].cq
-        size = (1, 4096, 8192, 16384)[op.pick(1, 4)]
+        size = (1, 4096, 8192, 16384)[op.draw_below(1, 4)]
         pending = cq.pending
         try:
             cq.resize(size)
@@ -387,19 +395,19 @@ class Objects:
             )
             return
         require(cq.capacity >= size, f"a queue of {size} completions holds {cq.capacity}")
-        if size < 4096:  # too small for the outstanding requests
+        if size < 4096:  # the queue is too small for all outstanding requests
             cq.resize(8192)
 
-    def do_srq_limit(self, op: Op) -> None:
+    def do_arm_srq_limit(self, op: Operation) -> None:
         """Arm the limit of a shared receive queue."""
         host = self.run.pick_host(op)
         if host is None or host.srq is None:
             return
-        limit = 1 + op.pick(1, 16)
+        limit = 1 + op.draw_below(1, 16)
         host.srq.modify(SrqAttr(srq_limit=limit))
         host.srq_limit = limit
 
-    def events(self, host: Host) -> None:
+    def check_srq_limit_event(self, host: Host) -> None:
         """Check that a shared receive queue below its limit has raised SRQ_LIMIT_REACHED."""
         limit, srq = host.srq_limit, host.srq
         if not limit or srq is None or len(host.srq_posted) >= limit:

@@ -2,7 +2,7 @@
 """Programs: a list of operations that depends only on a workload and a seed.
 
 An operation has a kind and a few random numbers. When an operation runs, its numbers select from
-the objects that exist then, so that each prefix of a program is a valid program.
+the objects that exist at that time, so that each prefix of a program is a valid program.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from dataclasses import dataclass, field
 
 from siwarp.base.library import ffi, lib
 
-__all__ = ["WORKLOADS", "Op", "Program", "Workload", "generate", "set_to"]
+__all__ = ["WORKLOADS", "Operation", "Program", "Workload", "changed_settings", "generate"]
 
 #: Number of random numbers of an operation.
 _NUMBERS = 6
 
 
 @dataclass(frozen=True)
-class Op:
-    """One operation.
+class Operation:
+    """One operation of a random program.
 
     Attributes:
-        kind: its method is ``do_`` + kind, of ``Execution``, ``Connections`` or ``Objects``.
-        numbers: random numbers of 32 bits.
-        pause_ns: how long the world runs after the operation, in ns.
+        kind: name of the operation; ``do_`` + kind is its method in ``Execution``, ``Connections``
+        or ``Objects``. numbers: random numbers of 32 bits. pause_ns: how long the world runs after
+        the operation, in ns.
 
     """
 
@@ -35,12 +35,12 @@ class Op:
     numbers: tuple[int, ...]
     pause_ns: int
 
-    def pick(self, which: int, n: int) -> int:
-        """Return number ``which`` as a number from 0 to ``n`` - 1."""
+    def draw_below(self, which: int, n: int) -> int:
+        """Return the operation's random number ``which`` modulo ``n``."""
         return self.numbers[which] % n
 
-    def chance(self, which: int, percent: int) -> bool:
-        """Return True with a probability of ``percent``/100, depending on number ``which``."""
+    def draw_boolean(self, which: int, percent: int) -> bool:
+        """Return True with a probability of ``percent``/100, decided by random number ``which``."""
         return self.numbers[which] % 100 < percent
 
 
@@ -50,7 +50,7 @@ class Workload:
 
     Attributes:
         help: a description of one line.
-        kinds: names of queue pair types.
+        kinds: names of the queue pair types that the programs use.
         weights: relative frequency of each operation.
         devices: minimum and maximum number of devices.
         liars: number of hosts that send mutated datagrams.
@@ -64,24 +64,31 @@ class Workload:
     liars: int = 0
 
 
-#: Operations that begin and end faults; all workloads have them.
+#: Relative frequencies of the operations that begin and end faults, which all workloads have.
 _FAULTS = {
-    "plan": 6,
-    "link_plan": 6,
+    "change_plan": 6,
+    "change_link_plan": 6,
     "partition": 3,
-    "heal": 5,
-    "link_down": 1,
-    "link_up": 3,
-    "path_mtu": 2,
+    "end_partitions": 5,
+    "set_link_down": 1,
+    "set_links_up": 3,
+    "change_path_mtu": 2,
     "crash": 2,
     "restart": 6,
-    "slow": 6,
-    "quick": 10,
-    "no_memory": 6,
+    "stop_polling": 6,
+    "resume_polling": 10,
+    "create_without_memory": 6,
 }
-_QUEUES = {"receive": 160, "poll": 200, "poll_all": 20, "wait": 20, "rest": 10, "overfill": 4}
-_QUEUES |= {"resize": 3, "srq_limit": 16, "join": 10, "part": 4, "arm": 20}
-_MESSAGES = {"send": 240, "send_list": 20, "bad_send": 4, "short_receive": 6}
+_QUEUES = {
+    "post_receives": 160,
+    "poll": 200,
+    "poll_all": 20,
+    "wait_for_cq": 20,
+    "rest": 10,
+    "overfill": 4,
+}
+_QUEUES |= {"resize_cq": 3, "arm_srq_limit": 16, "join_group": 10, "leave_group": 4, "arm_cq": 20}
+_MESSAGES = {"send": 240, "send_list": 20, "bad_send": 4, "post_short_receive": 6}
 _ONE_SIDED = {
     "write": 80,
     "write_imm": 40,
@@ -90,22 +97,22 @@ _ONE_SIDED = {
     "compare_swap": 20,
     "write_record": 30,
     "bad_remote": 10,
-    "deregister": 6,
-    "reregister": 4,
-    "register": 12,
-    "bind": 40,
-    "window_write": 30,
-    "invalidate": 6,
-    "send_invalidate": 24,
+    "deregister_memory": 6,
+    "reregister_target": 4,
+    "register_targets": 12,
+    "bind_window": 40,
+    "write_through_window": 30,
+    "invalidate_window": 6,
+    "send_with_invalidate": 24,
 }
 _CHURN = {
-    "to_error": 8,
-    "reset": 8,
-    "destroy": 8,
-    "create": 30,
-    "recover": 30,
-    "drain": 4,
-    "overflow": 3,
+    "move_to_err": 8,
+    "reset_qp": 8,
+    "destroy_qp": 8,
+    "create_qp": 30,
+    "recover_qp": 30,
+    "move_to_sqd": 4,
+    "overflow_cq": 3,
 }
 
 WORKLOADS: dict[str, Workload] = {
@@ -132,8 +139,8 @@ WORKLOADS: dict[str, Workload] = {
             **{kind: 4 * weight for kind, weight in _CHURN.items()},
             "crash": 8,
             "restart": 24,
-            "deregister": 6,
-            "register": 12,
+            "deregister_memory": 6,
+            "register_targets": 12,
         },
     ),
     "rc": Workload(
@@ -146,7 +153,7 @@ WORKLOADS: dict[str, Workload] = {
             **_ONE_SIDED,
             **_CHURN,
             "disconnect": 10,
-            "recover": 60,
+            "recover_qp": 60,
         },
     ),
     "rd-many": Workload(
@@ -158,7 +165,7 @@ WORKLOADS: dict[str, Workload] = {
     "liars": Workload(
         "a peer whose datagrams are mutated, with a valid CRC",
         ("UD", "UC", "RD"),
-        {**_FAULTS, **_QUEUES, **_MESSAGES, **_ONE_SIDED, "recover": 30, "create": 20},
+        {**_FAULTS, **_QUEUES, **_MESSAGES, **_ONE_SIDED, "recover_qp": 30, "create_qp": 20},
         devices=(3, 6),
         liars=1,
     ),
@@ -167,7 +174,7 @@ WORKLOADS: dict[str, Workload] = {
 
 @dataclass(frozen=True)
 class Program:
-    """A program and the world it runs in.
+    """A random program and the properties of the world in which the program runs.
 
     Attributes:
         workload: the name of its workload.
@@ -176,11 +183,11 @@ class Program:
         devices: number of hosts, with one device each.
         liars: how many of the hosts, counted from the last, send mutated datagrams.
         ipv6: whether the hosts have IPv6 addresses.
-        plan: the initial fault plan.
+        plan: the initial fault plan of the world.
         settings: values of settings, by name.
         near_wrap: whether message and packet numbers start just below their wrap.
         memory: how many of 1,000,000 allocations fail while the operations run.
-        mtu: MTU of the interfaces. Only long TCP segments are sent without a copy.
+        mtu: MTU of the interfaces, in octets. Only long TCP segments are sent without a copy.
         ops: the operations.
 
     """
@@ -196,10 +203,10 @@ class Program:
     near_wrap: bool
     mtu: int
     memory: int
-    ops: tuple[Op, ...] = field(repr=False)
+    ops: tuple[Operation, ...] = field(repr=False)
 
 
-def draw_plan(rng: random.Random) -> str:
+def draw_fault_plan(rng: random.Random) -> str:
     """Draw a fault plan for a link."""
     if rng.random() < 0.15:
         return ""
@@ -228,15 +235,15 @@ def draw_plan(rng: random.Random) -> str:
     return ",".join(clauses)
 
 
-def is_harsh(plan: str) -> bool:
-    """Return whether a plan's loss or delay is high: RD with short time-outs may lose peers."""
+def is_harsh_plan(plan: str) -> bool:
+    """Return whether a fault plan has a loss or delay at which RD with short time-outs may fail."""
     clauses = dict(clause.partition("=")[::2] for clause in plan.split(","))
     loss, delay = clauses.get("loss", "0%"), clauses.get("delay", "0us")
     return float(loss[:-1]) > 1 or int(delay[:-2]) > 1000 or "rate" in clauses
 
 
-def _settings(rng: random.Random) -> dict[str, int]:
-    """Draw values for some settings; most of them are the defaults."""
+def _draw_settings(rng: random.Random) -> dict[str, int]:
+    """Draw random values for some settings; most of the values are the defaults."""
     choices: dict[str, tuple[int, ...]] = {
         "budget": (1, 64, 64),
         "hot_sockets": (1, 4, 4),
@@ -259,7 +266,7 @@ def _settings(rng: random.Random) -> dict[str, int]:
 
 
 @contextlib.contextmanager
-def set_to(values: dict[str, int]) -> Iterator[None]:
+def changed_settings(values: dict[str, int]) -> Iterator[None]:
     """Change settings while a ``with`` block runs."""
     names = [ffi.string(lib.siw_setting_name(i)) for i in range(lib.siw_settings_count())]
     before = {name: lib.siw_setting_value(names.index(name.encode())) for name in values}
@@ -273,8 +280,8 @@ def set_to(values: dict[str, int]) -> Iterator[None]:
             lib.siw_setting_set(name.encode(), value)
 
 
-def _pause(rng: random.Random) -> int:
-    """Draw a pause in ns: mostly none or short, rarely longer than all timers of a connection."""
+def _draw_pause_ns(rng: random.Random) -> int:
+    """Draw a pause in ns: mostly 0 or short, rarely longer than all timers of a connection."""
     at = rng.random()
     if at < 0.5:
         return 0
@@ -288,7 +295,7 @@ def _pause(rng: random.Random) -> int:
 
 
 def generate(workload: str, seed: int, operations: int = 600) -> Program:
-    """Return the program of a workload and a seed.
+    """Return the random program that a workload and a seed determine.
 
     Raises:
         ValueError: there is no such workload.
@@ -297,20 +304,22 @@ def generate(workload: str, seed: int, operations: int = 600) -> Program:
     if workload not in WORKLOADS:
         raise ValueError(f"no workload {workload!r}: use one of {', '.join(WORKLOADS)}")
     family = WORKLOADS[workload]
-    # A seed of type str gives the same numbers in all processes and versions of Python.
+    # A seed of type str produces the same random numbers in all processes and Python versions.
     rng = random.Random(f"siwarp {workload} {seed}")
     kinds, weights = list(family.weights), list(family.weights.values())
 
-    def op(kind: str) -> Op:
-        return Op(kind, tuple(rng.getrandbits(32) for _ in range(_NUMBERS)), _pause(rng))
+    def draw_operation(kind: str) -> Operation:
+        return Operation(
+            kind, tuple(rng.getrandbits(32) for _ in range(_NUMBERS)), _draw_pause_ns(rng)
+        )
 
     devices = rng.randint(*family.devices)
     ipv6, near_wrap = rng.random() < 0.2, rng.random() < 0.3
-    plan, settings = draw_plan(rng), _settings(rng)
-    ops = [op(kind) for kind in rng.choices(kinds, weights, k=operations)]
-    # Each program has these operations, so that none runs without a crash or a refusal.
+    plan, settings = draw_fault_plan(rng), _draw_settings(rng)
+    ops = [draw_operation(kind) for kind in rng.choices(kinds, weights, k=operations)]
+    # Each program has these operations, so that each program causes a crash and a refusal.
     for kind, at in (("overfill", 0.4), ("crash", 0.6), ("restart", 0.7)):
-        ops.insert(int(len(ops) * at) + rng.randint(0, len(ops) // 20), op(kind))
+        ops.insert(int(len(ops) * at) + rng.randint(0, len(ops) // 20), draw_operation(kind))
     return Program(
         workload,
         seed,

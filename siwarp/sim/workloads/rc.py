@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""RC in random programs: pairs, how they connect and end, and which completions are valid."""
+"""RC queue pairs of random programs: connection, disconnection, and the valid completions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from siwarp.cm import CMID, RTR, CMEvent, CMEventChannel, CMEventType, ConnParam
 from siwarp.sim.workloads.model import End, Host, Message, Pair, Request, Violation, require
-from siwarp.sim.workloads.program import Op
+from siwarp.sim.workloads.program import Operation
 from siwarp.verbs import (
     WC,
     AccessFlag,
@@ -27,12 +27,12 @@ from siwarp.verbs import (
 if TYPE_CHECKING:
     from siwarp.sim.workloads.execution import Execution
 
-__all__ = ["ENDLESS", "RNR_NS", "Connections"]
+__all__ = ["RNR_NS", "UNLIMITED_RETRIES", "Connections"]
 
 PORT = 7471
 #: Private data of a connection request: number and life of the connecting queue pair.
-_WHO = struct.Struct("!II")
-#: Nanoseconds of InfiniBand's min_rnr_timer codes.
+_QUEUE_PAIR_LIFE = struct.Struct("!II")
+#: Times in ns of InfiniBand's min_rnr_timer codes, by code.
 RNR_NS = tuple(
     10_000 * n
     for n in (
@@ -40,12 +40,12 @@ RNR_NS = tuple(
         *(1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152),
     )
 )
-ENDLESS = 7
+UNLIMITED_RETRIES = 7
 _REFUSED = (WCStatus.REM_ACCESS_ERR, WCStatus.REM_INV_REQ_ERR, WCStatus.REM_OP_ERR)
 
 
 class Connections:
-    """The RC queue pairs of a program.
+    """The connected pairs of RC queue pairs of a program.
 
     Args:
         run: the program.
@@ -59,13 +59,13 @@ class Connections:
 
     # ---- pairs
 
-    def furnish(self, host: Host) -> None:
-        """Make a host listen for connection requests."""
+    def listen_on_host(self, host: Host) -> None:
+        """Create a host's event channel, and listen for connection requests."""
         host.channel = CMEventChannel(host.context)
         host.listener = CMID(host.channel)
         host.listener.listen((host.address, PORT))
 
-    def pair(
+    def connect_new_pair(
         self,
         a: End,
         b: End,
@@ -73,14 +73,14 @@ class Connections:
         retries: tuple[int, ...] | None = None,
         depth: int = 0,
     ) -> None:
-        """Pair two queue pairs in RESET, and connect them.
+        """Make a pair of two queue pairs in RESET, and connect them.
 
         Args:
-            a: the initiator, if the connection manager connects them.
-            b: its peer.
-            rng: draws the properties of the pair.
-            retries: rnr_retry of each end; None: drawn from rng.
-            depth: maximum number of outstanding Reads; 0: drawn from rng.
+            a: a queue pair; the initiator, if the connection manager connects the pair.
+            b: peer of ``a``.
+            rng: source of the pair's random properties.
+            retries: rnr_retry of each end; None: random values.
+            depth: maximum number of outstanding Reads; 0: a random number.
 
         """
         pair = Pair(
@@ -97,10 +97,10 @@ class Connections:
             here.min_rnr_timer = rng.choice((1, 12, 20, 26, 28))
         if retries:
             a.rnr_retry, b.rnr_retry = retries
-        self.connect(pair)
+        self.connect_pair(pair)
 
-    def connect(self, pair: Pair) -> None:
-        """Connect a pair; both ends are in RESET."""
+    def connect_pair(self, pair: Pair) -> None:
+        """Connect a pair whose queue pairs are both in RESET."""
         pair.causes.clear()
         pair.established.clear()
         for end in (pair.a, pair.b):
@@ -109,42 +109,42 @@ class Connections:
             end.next_index.clear()
             if end.send.small:
                 pair.causes.add("local")
-            self._known(end)
-        self._planned(pair)
+            self._update_expected_cells(end)
+        self._record_corrupting_plan(pair)
         if pair.timeout or not pair.by_qpn:
             pair.causes.add("meeting")
         if self.run.program.memory and not self.run.ending:
             pair.causes.add("memory")
         if not pair.by_qpn:
-            self._dial(pair)
+            self._connect_by_cm(pair)
             return
         for end in (pair.a, pair.b):
             end.qp.to_init(QPAttr(qp_access_flags=int(self.access)))
-            self._receives(end)
-            self.to_rts(end)
+            self._post_first_receives(end)
+            self.move_to_rts(end)
 
-    def _known(self, end: End) -> None:
-        """Update the expected content of an end's cells: no Writes are in flight any more."""
+    def _update_expected_cells(self, end: End) -> None:
+        """Set the expected content of a queue pair's cells to their current content."""
         assert end.peer is not None
         target = end.peer.host.target
         for (writer, dest, _), cell in target.cells.items():
             if writer == end.number and dest == end.peer.address:
-                cell.expected[:] = target.octets(cell)
+                cell.expected[:] = target.octets_of_cell(cell)
                 cell.tainted = target.memory.mr is None
 
-    def planned(self) -> None:
+    def record_plan_change(self) -> None:
         """Record that fault plans of links have changed."""
         for end in self.run.ends:
             if end.pair is not None and end is end.pair.a and not end.gone:
-                self._planned(end.pair)
+                self._record_corrupting_plan(end.pair)
 
-    def _planned(self, pair: Pair) -> None:
+    def _record_corrupting_plan(self, pair: Pair) -> None:
         link = frozenset((pair.a.host.address, pair.b.host.address))
         if "corrupt" in self.run.link_plans.get(link, self.run.plan):
             pair.causes.add("corrupt")  # a CRC error ends the connection
 
-    def to_rts(self, end: End) -> None:
-        """Move an end that connects by QPN from INIT to RTS."""
+    def move_to_rts(self, end: End) -> None:
+        """Move a queue pair that is paired by GID and QPN from INIT to RTS."""
         pair, peer = end.pair, end.peer
         assert pair is not None and peer is not None
         end.qp.to_rts(
@@ -160,18 +160,18 @@ class Connections:
             )
         )
 
-    def _receives(self, end: End) -> None:
-        """Post 4 receives before the connection is established."""
+    def _post_first_receives(self, end: End) -> None:
+        """Post 4 receives to a queue pair before its connection is established."""
         for _ in range(4):
             self.run.post_receive(end)
 
-    def _dial(self, pair: Pair) -> None:
+    def _connect_by_cm(self, pair: Pair) -> None:
         a = pair.a
         assert a.host.channel is not None
         a.id = CMID(a.host.channel)
-        self._bind(a)
+        self._bind_queue_pair(a)
         param = ConnParam(
-            _WHO.pack(a.number, a.life),
+            _QUEUE_PAIR_LIFE.pack(a.number, a.life),
             initiator_depth=pair.depth,
             responder_resources=pair.depth,
             peer_to_peer=pair.rtr,
@@ -179,7 +179,7 @@ class Connections:
         )
         a.id.connect((pair.b.host.address, PORT), param, (a.host.address, 0))
 
-    def _bind(self, end: End) -> None:
+    def _bind_queue_pair(self, end: End) -> None:
         pair = end.pair
         assert end.id is not None and pair is not None
         end.id.bind_qp(end.qp)
@@ -190,10 +190,10 @@ class Connections:
                 qp_access_flags=int(self.access),
             )
         )
-        self._receives(end)
+        self._post_first_receives(end)
 
-    def leave(self, end: End, cause: str) -> None:
-        """Record that an end leaves its pair, and close its connection."""
+    def close_connection(self, end: End, cause: str) -> None:
+        """Record the cause for which a queue pair leaves its pair, and close its connection."""
         if end.pair is not None:
             end.pair.causes.add(cause)
         if end.id is not None:
@@ -202,18 +202,18 @@ class Connections:
 
     # ---- connection manager events
 
-    def events(self, host: Host) -> None:
+    def handle_cm_events(self, host: Host) -> None:
         """Handle the pending events of a host's event channel."""
         while host.up and host.channel is not None:
             event = host.channel.get_event(0)
             if event is None:
                 return
-            with self.run.plenty():
-                self._event(host, event)
+            with self.run.without_allocation_failures():
+                self._handle_cm_event(host, event)
 
-    def _event(self, host: Host, event: CMEvent) -> None:
+    def _handle_cm_event(self, host: Host, event: CMEvent) -> None:
         if event.type == CMEventType.CONNECT_REQUEST:
-            self._request(host, event)
+            self._handle_connect_request(host, event)
             return
         end = next((e for e in host.ends if e.id is event.id), None)
         if end is None or end.pair is None:
@@ -224,7 +224,7 @@ class Connections:
             if len(pair.established) == 2:
                 pair.causes.discard("meeting")
             if end is pair.a and not pair.rtr:
-                self.run.greet(end)
+                self.run.post_plain_send(end)
         elif event.type == CMEventType.DISCONNECTED:
             require(
                 bool(pair.causes), f"{end!r} was disconnected, and nothing went wrong: {event!r}"
@@ -234,8 +234,8 @@ class Connections:
             require(bool(pair.causes), f"{end!r} did not connect: {event!r}")
             pair.causes.add("ended")
 
-    def _request(self, host: Host, event: CMEvent) -> None:
-        number, life = _WHO.unpack(event.private_data[: _WHO.size])
+    def _handle_connect_request(self, host: Host, event: CMEvent) -> None:
+        number, life = _QUEUE_PAIR_LIFE.unpack(event.private_data[: _QUEUE_PAIR_LIFE.size])
         a = next((e for e in self.run.ends if e.number == number), None)
         b = a.peer if a is not None else None
         ready = a is not None and b is not None and b.pair is a.pair and not a.gone and not b.gone
@@ -243,37 +243,37 @@ class Connections:
             event.id.reject()
             event.id.close()
             return
-        if b.qp.qp_state != QPState.RESET:  # it was moved to ERR in the meantime
+        if b.qp.qp_state != QPState.RESET:  # the queue pair is in ERR
             event.id.reject()
             event.id.close()
             return
         assert b.pair is not None
         b.id = event.id
-        self._bind(b)
+        self._bind_queue_pair(b)
         depth = b.pair.depth
         try:
             b.id.accept(ConnParam(initiator_depth=depth, responder_resources=depth))
-        except Error:  # the peer has gone
+        except Error:  # the peer has closed the connection
             b.pair.causes.add("ended")
 
-    def do_disconnect(self, op: Op) -> None:
-        """Disconnect a connection."""
+    def do_disconnect(self, op: Operation) -> None:
+        """Disconnect a connection of the connection manager."""
         ends = [e for e in self.run.live() if e.id is not None and e.pair is not None]
         if not ends:
             return
-        end = ends[op.pick(0, len(ends))]
+        end = ends[op.draw_below(0, len(ends))]
         assert end.id is not None and end.pair is not None
         end.pair.causes.add("ended")
         try:
             end.id.disconnect()
-        except StateError as e:  # not connected yet, or no longer
+        except StateError as e:  # the queue pair is not connected
             self.run.refusals += 1
             require(end.qp.qp_state != QPState.RTS, f"disconnecting {end!r}: {e}")
 
     # ---- results of requests
 
-    def posted(self, end: End, message: Message | None) -> None:
-        """Record a posted request, and whether its peer has posted a receive for it."""
+    def record_posted_request(self, end: End, message: Message | None) -> None:
+        """Record a posted message, and whether the peer has posted a receive for the message."""
         pair, peer = end.pair, end.peer
         assert pair is not None and peer is not None
         if message is None:
@@ -282,24 +282,24 @@ class Connections:
         if end.promised <= peer.offered and not peer.shares:
             return
         end.waits = True
-        if peer.persona == Persona.IWARP or min(self._retries(end)) < ENDLESS:
+        if peer.persona == Persona.IWARP or min(self._rnr_retry_limits(end)) < UNLIMITED_RETRIES:
             pair.causes.add("rnr")
 
-    def _retries(self, end: End) -> list[int]:
-        """Return the RNR retry limits of a Send: only its own limit if the peer knows it."""
+    def _rnr_retry_limits(self, end: End) -> list[int]:
+        """Return the RNR retry limits that apply to the Sends of ``end``."""
         peer = end.peer
         assert peer is not None
         told = end.by_qpn and end.persona == Persona.ROCE
         ends = [end] if told else [end, peer]
-        return [ENDLESS if one.rnr_retry is None else one.rnr_retry for one in ends]
+        return [UNLIMITED_RETRIES if one.rnr_retry is None else one.rnr_retry for one in ends]
 
-    def judge(self, request: Request, end: End, wc: WC, what: str) -> None:
-        """Check the status of a request against the causes of failure of its pair."""
+    def check_send_status(self, request: Request, end: End, wc: WC, what: str) -> None:
+        """Check the status of a request against the possible causes of failure of its pair."""
         pair, status = end.pair, WCStatus(wc.status)
         assert pair is not None
         if wc.ok:
-            # Requests behind a Send without a receive continue, and may complete before that Send
-            # fails. A bind takes effect at once, before earlier requests complete.
+            # Requests after a Send that waits for a receive continue, and may complete before the
+            # Send fails. A bind takes effect immediately, before earlier requests complete.
             local = request.verb in ("bind", "invalidate")
             passed = local or (end.waits and request.message is None)
             require(not end.failed or passed, f"{what} succeeded after a failed request")
@@ -314,13 +314,13 @@ class Connections:
         causes = pair.causes
         require(bool(causes), f"{what}: {status.name}, and nothing went wrong with its pair")
         if status == WCStatus.WR_FLUSH_ERR and request.verb in ("read", "atomic"):
-            # The peer refused a later request, and the Read's response will not arrive. The
-            # requests between the two have arrived.
+            # If the peer refuses a request after a Read, the Read's response does not arrive,
+            # although the requests between the Read and the refused request have arrived.
             return
         first, end.failed = not end.failed, True
         if status == WCStatus.WR_FLUSH_ERR:
             return
-        # A request that needs no receive may fail while earlier ones still wait.
+        # A request that needs no receive may fail while earlier requests wait for receives.
         first |= request.bad == "local" or end.waits
         require(first, f"{what}: {status.name} after a failed request, not a flush")
         if status == WCStatus.RNR_RETRY_EXC_ERR:
@@ -328,9 +328,9 @@ class Connections:
             peer = end.peer
             assert peer is not None
             if peer.persona == Persona.ROCE:
-                retry = min(self._retries(end))
-                require(retry < ENDLESS, f"{what} has no RNR retry limit, but failed")
-                self.run.waited(request, retry, peer, what)
+                retry = min(self._rnr_retry_limits(end))
+                require(retry < UNLIMITED_RETRIES, f"{what} has no RNR retry limit, but failed")
+                self.run.check_rnr_wait(request, retry, peer, what)
         elif status in _REFUSED:
             refusing = causes & {"refused", "local", "corrupt", "memory"}
             require(bool(refusing), f"{what}: {status.name}, although the request is valid")
@@ -342,7 +342,7 @@ class Connections:
             )
 
     def arrived(self, end: End, message: Message, what: str) -> None:
-        """Check an arrival against its stream: messages arrive in order, without gaps."""
+        """Check that a message arrived after the Write that was posted before the message."""
         require(message.life == end.life, f"{what} is of an earlier connection")
         if end.pair is not None and end.pair.by_qpn:
             end.pair.causes.discard("meeting")  # the connection is established
@@ -350,12 +350,12 @@ class Connections:
             cell, version = message.behind
             if version == cell.version and not cell.tainted:
                 require(
-                    end.host.target.octets(cell) == cell.expected,
+                    end.host.target.octets_of_cell(cell) == cell.expected,
                     f"{what} arrived before the Write in front of it",
                 )
 
-    def busy(self, end: End) -> bool:
-        """Return whether the requests of a pair complete without further action."""
+    def must_complete(self, end: End) -> bool:
+        """Return whether the requests of a queue pair must complete without further action."""
         pair = end.pair
         if pair is None or not pair.causes:
             return True
@@ -364,26 +364,26 @@ class Connections:
             return False
         return not pair.by_qpn or pair.timeout > 0
 
-    def owed(self) -> Iterator[tuple[Message, bool]]:
-        """Yield the messages that must arrive, and whether they have arrived."""
+    def owed_messages(self) -> Iterator[tuple[Message, bool]]:
+        """Yield each message that must arrive, and whether the message has arrived."""
         for message in self.run.messages.values():
             source, taker = message.source, message.source.peer
             if source.kind != QPType.RC or message.status != WCStatus.SUCCESS or taker is None:
                 continue
             if taker.gone or taker.send.overflowed or message.life != taker.life:
                 continue
-            # Persona roce: completed messages have arrived. Persona iwarp: unless the connection
-            # ended.
+            # With persona roce completed messages have arrived; with persona iwarp only if the
+            # connection has not ended.
             if source.persona == Persona.ROCE or (source.pair and not source.pair.causes):
                 yield message, bool(sum(message.taken.values()))
 
-    def arrivals(self, settle: Callable[[], None]) -> None:
-        """Raise a Violation unless all messages that must arrive do arrive."""
+    def check_arrivals(self, settle: Callable[[], None]) -> None:
+        """Raise a Violation if a required message has not arrived after 200 ``settle`` calls."""
         for _ in range(200):
-            if all(there for _, there in self.owed()):
+            if all(there for _, there in self.owed_messages()):
                 return
             settle()
-        for message, there in self.owed():
+        for message, there in self.owed_messages():
             if not there:
                 raise Violation(
                     f"message {message.number} of {message.source!r} completed, and did not arrive"

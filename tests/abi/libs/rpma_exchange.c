@@ -1,9 +1,10 @@
-/* librpma: Writes with flushes, Reads, immediate data and messages, with checked data.
+/*
+ * librpma test: Writes with flushes, Reads, atomic writes and messages, with checked data.
  *
  * rpma_exchange server|client ADDRESS PORT ROUNDS      ADDRESS: the server's
  *
- * The server exposes its memory. In each round the client writes to it, reads the data back and
- * notifies the server, which checks its memory and answers.
+ * The server exposes its memory. In each round the client writes to the server's memory, reads the
+ * data back and notifies the server, which checks its memory and answers.
  */
 #include <librpma.h>
 #include <stdint.h>
@@ -14,8 +15,8 @@
 
 enum { SIZE = 1 << 20, MESSAGE = 64, DESCRIPTOR = 64 };
 
-#define OK(call) ok((call), #call)
-static void ok(int failed, const char *call)
+#define OK(call) exit_on_error((call), #call)
+static void exit_on_error(int failed, const char *call)
 {
 	if (failed) {
 		fprintf(stderr, "%s: %s\n", call, rpma_err_2str(failed));
@@ -23,7 +24,7 @@ static void ok(int failed, const char *call)
 	}
 }
 
-static void same(const void *got, const void *wanted, size_t size, const char *what)
+static void require_same_octets(const void *got, const void *wanted, size_t size, const char *what)
 {
 	if (memcmp(got, wanted, size) != 0) {
 		fprintf(stderr, "%s is wrong\n", what);
@@ -31,15 +32,15 @@ static void same(const void *got, const void *wanted, size_t size, const char *w
 	}
 }
 
-static void pattern(unsigned char *to, size_t size, int seed)
+static void fill_pattern(unsigned char *to, size_t size, int seed)
 {
 	for (size_t i = 0; i < size; i++)
 		to[i] = (unsigned char)(i * 7 + (i >> 8) * 13 + seed);
 }
 
 /*
- * The state of one end: the remotely accessible area or the working area, and a buffer for messages
- * in each direction.
+ * The state of one end: its memory for Writes and Reads, and a buffer for messages in each
+ * direction.
  */
 struct end {
 	struct rpma_peer *peer;
@@ -47,7 +48,7 @@ struct end {
 	struct rpma_cq *cq;
 	unsigned char *memory, *expected, *in, *out;
 	struct rpma_mr_local *mr, *in_mr, *out_mr;
-	int early; /* whether the completion of the answer came before that of the request */
+	int early; /* whether the completion of the answer preceded that of the request */
 };
 
 static unsigned char *aligned_region(struct end *end, size_t size, int usage,
@@ -60,7 +61,7 @@ static unsigned char *aligned_region(struct end *end, size_t size, int usage,
 	return memory;
 }
 
-static void prepare(struct end *end, const char *address, enum rpma_util_ibv_context_type type)
+static void open_end(struct end *end, const char *address, enum rpma_util_ibv_context_type type)
 {
 	const int usage = RPMA_MR_USAGE_READ_SRC | RPMA_MR_USAGE_READ_DST |
 			  RPMA_MR_USAGE_WRITE_SRC | RPMA_MR_USAGE_WRITE_DST |
@@ -75,8 +76,8 @@ static void prepare(struct end *end, const char *address, enum rpma_util_ibv_con
 	end->expected = malloc(SIZE);
 }
 
-/* Returns the context of the next completion; unsignalled requests have none. */
-static const void *next(struct end *end)
+/* Waits for the next completion and returns its context. */
+static const void *wait_completion_context(struct end *end)
 {
 	struct ibv_wc wc;
 	int failed;
@@ -91,8 +92,8 @@ static const void *next(struct end *end)
 	return (const void *)(uintptr_t)wc.wr_id;
 }
 
-/* Wait for the completion that carries this context. */
-static void completed(struct end *end, const void *context)
+/* Waits for the completion with the given context. */
+static void wait_completion_of(struct end *end, const void *context)
 {
 	const void *found;
 
@@ -100,10 +101,10 @@ static void completed(struct end *end, const void *context)
 		end->early = 0;
 		return;
 	}
-	found = next(end);
+	found = wait_completion_context(end);
 	if (found == end->in && context == end->out && !end->early) {
 		end->early = 1;
-		found = next(end);
+		found = wait_completion_context(end);
 	}
 	if (found != context) {
 		fprintf(stderr, "a completion of something else\n");
@@ -122,26 +123,26 @@ static void expect_event(struct end *end, enum rpma_conn_event wanted)
 	}
 }
 
-static void receive_next(struct end *end)
+static void post_message_receive(struct end *end)
 {
 	OK(rpma_recv(end->conn, end->in_mr, 0, MESSAGE, end->in));
 }
 
-static void send_round(struct end *end, int round)
+static void send_round_message(struct end *end, int round)
 {
-	pattern(end->out, MESSAGE, round);
+	fill_pattern(end->out, MESSAGE, round);
 	OK(rpma_send(end->conn, end->out_mr, 0, MESSAGE, RPMA_F_COMPLETION_ALWAYS, end->out));
-	completed(end, end->out);
+	wait_completion_of(end, end->out);
 }
 
-static void take_round(struct end *end, int round)
+static void receive_round_message(struct end *end, int round)
 {
-	completed(end, end->in);
-	pattern(end->expected, MESSAGE, round);
-	same(end->in, end->expected, MESSAGE, "a message");
+	wait_completion_of(end, end->in);
+	fill_pattern(end->expected, MESSAGE, round);
+	require_same_octets(end->in, end->expected, MESSAGE, "a message");
 }
 
-static void serve(struct end *end, const char *address, const char *port, int rounds)
+static void run_server(struct end *end, const char *address, const char *port, int rounds)
 {
 	unsigned char descriptor[DESCRIPTOR];
 	struct rpma_conn_private_data lent = { descriptor, 0 };
@@ -149,7 +150,7 @@ static void serve(struct end *end, const char *address, const char *port, int ro
 	struct rpma_ep *ep = NULL;
 	size_t size = 0;
 
-	prepare(end, address, RPMA_UTIL_IBV_CONTEXT_LOCAL);
+	open_end(end, address, RPMA_UTIL_IBV_CONTEXT_LOCAL);
 	OK(rpma_mr_get_descriptor_size(end->mr, &size));
 	OK(rpma_mr_get_descriptor(end->mr, descriptor));
 	lent.len = (uint8_t)size;
@@ -160,51 +161,51 @@ static void serve(struct end *end, const char *address, const char *port, int ro
 	expect_event(end, RPMA_CONN_ESTABLISHED);
 	OK(rpma_conn_get_cq(end->conn, &end->cq));
 	for (int round = 0; round < rounds; round++) {
-		take_round(end, round);
-		pattern(end->expected, SIZE, round);
-		same(end->memory, end->expected, SIZE, "what the peer wrote");
-		receive_next(end);
-		send_round(end, round + 1);
+		receive_round_message(end, round);
+		fill_pattern(end->expected, SIZE, round);
+		require_same_octets(end->memory, end->expected, SIZE, "what the peer wrote");
+		post_message_receive(end);
+		send_round_message(end, round + 1);
 	}
 	expect_event(end, RPMA_CONN_CLOSED);
 	OK(rpma_conn_disconnect(end->conn));
 	OK(rpma_ep_shutdown(&ep));
 }
 
-static void client_loop(struct end *end, struct rpma_mr_remote *there, int round)
+static void run_client_round(struct end *end, struct rpma_mr_remote *there, int round)
 {
 	const char flag[8] = { (char)round, (char)(round >> 8) };
 
-	pattern(end->memory, SIZE, round);
+	fill_pattern(end->memory, SIZE, round);
 	OK(rpma_write(end->conn, there, 0, end->mr, 0, SIZE, RPMA_F_COMPLETION_ON_ERROR, NULL));
 	OK(rpma_flush(end->conn, there, 0, SIZE, RPMA_FLUSH_TYPE_VISIBILITY,
 		      RPMA_F_COMPLETION_ALWAYS, there));
-	completed(end, there);
+	wait_completion_of(end, there);
 	memset(end->memory, 0, SIZE);
 	OK(rpma_read(end->conn, end->mr, 0, there, 0, SIZE, RPMA_F_COMPLETION_ALWAYS, end->mr));
-	completed(end, end->mr);
-	pattern(end->expected, SIZE, round);
-	same(end->memory, end->expected, SIZE, "what was read back");
+	wait_completion_of(end, end->mr);
+	fill_pattern(end->expected, SIZE, round);
+	require_same_octets(end->memory, end->expected, SIZE, "what was read back");
 	/*
-	 * An atomic write of eight octets, which must never be partly visible; then the previous
-	 * data is restored.
+	 * An atomic write of eight octets must never be partly visible. After the check the
+	 * previous data is restored.
 	 */
 	OK(rpma_atomic_write(end->conn, there, 8, flag, RPMA_F_COMPLETION_ON_ERROR, NULL));
 	OK(rpma_read(end->conn, end->mr, 0, there, 8, 8, RPMA_F_COMPLETION_ALWAYS, end->mr));
-	completed(end, end->mr);
-	same(end->memory, flag, 8, "the atomic write");
+	wait_completion_of(end, end->mr);
+	require_same_octets(end->memory, flag, 8, "the atomic write");
 	memcpy(end->memory, end->expected, 16);
 	OK(rpma_write(end->conn, there, 0, end->mr, 0, 16, RPMA_F_COMPLETION_ON_ERROR, NULL));
-	send_round(end, round);
+	send_round_message(end, round);
 }
 
-static void client_round(struct end *end, const char *address, const char *port, int rounds)
+static void run_client(struct end *end, const char *address, const char *port, int rounds)
 {
 	struct rpma_conn_private_data lent = { NULL, 0 };
 	struct rpma_mr_remote *there = NULL;
 	struct rpma_conn_req *request = NULL;
 
-	prepare(end, address, RPMA_UTIL_IBV_CONTEXT_REMOTE);
+	open_end(end, address, RPMA_UTIL_IBV_CONTEXT_REMOTE);
 	OK(rpma_conn_req_new(end->peer, address, port, NULL, &request));
 	OK(rpma_conn_req_recv(request, end->in_mr, 0, MESSAGE, end->in));
 	OK(rpma_conn_req_connect(&request, NULL, &end->conn));
@@ -213,10 +214,10 @@ static void client_round(struct end *end, const char *address, const char *port,
 	OK(rpma_conn_get_private_data(end->conn, &lent));
 	OK(rpma_mr_remote_from_descriptor(lent.ptr, lent.len, &there));
 	for (int round = 0; round < rounds; round++) {
-		client_loop(end, there, round);
-		take_round(end, round + 1);
+		run_client_round(end, there, round);
+		receive_round_message(end, round + 1);
 		if (round + 1 < rounds)
-			receive_next(end);
+			post_message_receive(end);
 	}
 	OK(rpma_mr_remote_delete(&there));
 	OK(rpma_conn_disconnect(end->conn));
@@ -230,9 +231,9 @@ int main(int argc, char **argv)
 	if (argc != 5)
 		return 2;
 	if (strcmp(argv[1], "server") == 0)
-		serve(&end, argv[2], argv[3], atoi(argv[4]));
+		run_server(&end, argv[2], argv[3], atoi(argv[4]));
 	else
-		client_round(&end, argv[2], argv[3], atoi(argv[4]));
+		run_client(&end, argv[2], argv[3], atoi(argv[4]));
 	OK(rpma_conn_delete(&end.conn));
 	OK(rpma_mr_dereg(&end.mr));
 	OK(rpma_mr_dereg(&end.in_mr));

@@ -1,36 +1,36 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * MPI communication patterns with checked data: mpi_exchange hello|ring|alltoall [OCTETS [LAPS of
- * the ring]]
+ * Tests MPI communication patterns with checked data: mpi_exchange hello|ring|alltoall [OCTETS
+ * [LAPS of the ring]]
  */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Returns the octet at offset `at` of the message from rank `from` to rank `to`. */
-static unsigned char octet(int from, int to, size_t at)
+/* Returns the octet at offset `at` of a message from rank `from` to rank `to`. */
+static unsigned char message_octet(int from, int to, size_t at)
 {
 	return (unsigned char)(from * 31 + to * 7 + at * 13 + (at >> 8));
 }
 
-static void fill(unsigned char *to_send, int from, int to, size_t size)
+static void fill_message(unsigned char *to_send, int from, int to, size_t size)
 {
 	for (size_t i = 0; i < size; i++)
-		to_send[i] = octet(from, to, i);
+		to_send[i] = message_octet(from, to, i);
 }
 
-static int first_difference(const unsigned char *came, int from, int to, size_t size)
+static int report_first_difference(const unsigned char *came, int from, int to, size_t size)
 {
 	for (size_t i = 0; i < size; i++)
-		if (came[i] != octet(from, to, i)) {
+		if (came[i] != message_octet(from, to, i)) {
 			fprintf(stderr, "from %d to %d: octet %zu is wrong\n", from, to, i);
 			return 1;
 		}
 	return 0;
 }
 
-static int hello(int rank, int ranks)
+static int check_allreduce(int rank, int ranks)
 {
 	int sum = 0;
 
@@ -38,33 +38,33 @@ static int hello(int rank, int ranks)
 	return sum != ranks * (ranks - 1) / 2;
 }
 
-static int ring(int rank, int ranks, size_t size, long laps)
+static int check_ring(int rank, int ranks, size_t size, long laps)
 {
 	int next = (rank + 1) % ranks, before = (rank + ranks - 1) % ranks, bad = 0;
 	unsigned char *out = malloc(size), *in = malloc(size);
 
 	for (long lap = 0; lap < laps && !bad; lap++) {
-		fill(out, rank, next, size);
+		fill_message(out, rank, next, size);
 		memset(in, 0, size);
 		MPI_Sendrecv(out, (int)size, MPI_BYTE, next, 1, in, (int)size, MPI_BYTE, before, 1,
 			     MPI_COMM_WORLD, MPI_STATUS_IGNORE);
-		bad = first_difference(in, before, rank, size);
+		bad = report_first_difference(in, before, rank, size);
 	}
 	free(out);
 	free(in);
 	return bad;
 }
 
-static int alltoall(int rank, int ranks, size_t size)
+static int check_alltoall(int rank, int ranks, size_t size)
 {
 	unsigned char *out = malloc(size * ranks), *in = calloc(ranks, size);
 	int bad = 0;
 
 	for (int to = 0; to < ranks; to++)
-		fill(out + to * size, rank, to, size);
+		fill_message(out + to * size, rank, to, size);
 	MPI_Alltoall(out, (int)size, MPI_BYTE, in, (int)size, MPI_BYTE, MPI_COMM_WORLD);
 	for (int from = 0; from < ranks; from++)
-		bad += first_difference(in + from * size, from, rank, size);
+		bad += report_first_difference(in + from * size, from, rank, size);
 	free(out);
 	free(in);
 	return bad;
@@ -81,11 +81,11 @@ int main(int argc, char **argv)
 	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
 	MPI_Comm_size(MPI_COMM_WORLD, &ranks);
 	if (strcmp(what, "ring") == 0)
-		bad = ring(rank, ranks, size, laps);
+		bad = check_ring(rank, ranks, size, laps);
 	else if (strcmp(what, "alltoall") == 0)
-		bad = alltoall(rank, ranks, size);
+		bad = check_alltoall(rank, ranks, size);
 	else
-		bad = hello(rank, ranks);
+		bad = check_allreduce(rank, ranks);
 	MPI_Allreduce(&bad, &all, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
 	if (rank == 0 && !all)
 		printf("%s of %d ranks: data correct\n", what, ranks);

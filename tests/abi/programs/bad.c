@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Invalid arguments: every function is called with NULL, garbage, a handle of another kind, memory
- * that is not an object, and a destroyed handle; then with invalid values of every other parameter.
- * Each call must return the error that its man page names, and none may crash. The program prints
- * all failures.
+ * Invalid arguments: every function is called with NULL, an invalid address, a handle of another
+ * kind, memory that is not an object, and a destroyed handle; then with invalid values of every
+ * other parameter. Each call must return the error that its man page specifies, and no call may
+ * crash. The program prints all failures.
  */
 #include <infiniband/sa.h>
 #include <dlfcn.h>
@@ -24,7 +24,7 @@ extern int ibv_read_sysfs_file(const char *dir, const char *file, char *buf, siz
 
 static void *volatile nothing; /* a NULL pointer that the compiler cannot recognise as NULL */
 
-/* Values that are not handles of the expected kind. */
+/* Values that are not valid handles of the expected kind */
 struct bad {
 	const char *name;
 	void *handle;
@@ -46,7 +46,7 @@ struct bad {
 static struct ibv_qp_attr qp_attr;
 static struct ibv_qp_init_attr qp_init;
 
-static void contexts(void)
+static void check_bad_contexts(void)
 {
 	struct ibv_device **list = ibv_get_device_list(NULL), *device;
 	struct ibv_context *c = ibv_open_device(list[0]);
@@ -96,11 +96,11 @@ static void contexts(void)
 		ERRNO(0, (int)ibv_get_device_guid(device));
 	}
 	ibv_free_device_list(NULL);
-	ibv_free_device_list(list); /* the list is freed a second time */
+	ibv_free_device_list(list); /* a second free of the same list */
 	ibv_free_device_list((struct ibv_device **)memory);
 }
 
-static void context_values(void)
+static void check_bad_context_values(void)
 {
 	struct ibv_port_attr port;
 	struct ibv_gid_entry entry[1];
@@ -127,7 +127,7 @@ static void context_values(void)
 	MINUS(EINVAL, ibv_get_pkey_index(ctx, 1, 0x7fff));
 	ERRNO(EINVAL, ibv_query_gid_ex(ctx, 1, 10000, entry, 0));
 	ERRNO(EOPNOTSUPP, ibv_query_gid_ex(ctx, 1, 0, entry, 1));
-	/* the GID table has two entries, which do not fit into one */
+	/* the buffer has one entry, but the GID table has two entries */
 	ERRNO(-EINVAL, (int)ibv_query_gid_table(ctx, entry, 1, 0));
 	ERRNO(-EINVAL, (int)ibv_query_gid_table(ctx, NULL, 1, 0));
 	ERRNO(-EOPNOTSUPP, (int)ibv_query_gid_table(ctx, entry, 1, 1));
@@ -143,11 +143,11 @@ static void context_values(void)
 	ibv_unimport_dm(NULL);
 }
 
-static void domains(void)
+static void check_bad_domains(void)
 {
 	struct ibv_pd *p = ibv_alloc_pd(ctx);
 	struct ibv_srq_init_attr srq = { .attr = { 1, 1, 0 } };
-	struct ibv_ah_attr attr = to_self();
+	struct ibv_ah_attr attr = loopback_ah_attr();
 	struct ibv_wc wc = { 0 };
 
 	CHECK(p && ibv_dealloc_pd(p) == 0);
@@ -173,7 +173,7 @@ static void domains(void)
 	ERRNO(EINVAL, ibv_advise_mr(p, IBV_ADVISE_MR_ADVICE_PREFETCH, 0, NULL, 0));
 }
 
-static void regions(void)
+static void check_bad_regions(void)
 {
 	struct ibv_mr *mr = ibv_reg_mr(pd, memory, SIZE, 0);
 	struct ibv_mw *mw = ibv_alloc_mw(pd, IBV_MW_TYPE_1);
@@ -205,7 +205,7 @@ static void regions(void)
 	ERRNO(EINVAL, ibv_dealloc_mw(mw));
 }
 
-static void completion_queues(void)
+static void check_bad_completion_queues(void)
 {
 	struct ibv_comp_channel *channel = ibv_create_comp_channel(ctx);
 	struct ibv_cq_init_attr_ex ex = { .cqe = 1, .wc_flags = IBV_WC_STANDARD_FLAGS };
@@ -260,7 +260,7 @@ static void completion_queues(void)
 	}
 }
 
-static void creating_queue_pairs(struct ibv_cq *cq)
+static void check_bad_qp_creation(struct ibv_cq *cq)
 {
 	struct ibv_qp_init_attr_ex ex = { 0 };
 	struct ibv_qp_init_attr init;
@@ -305,11 +305,11 @@ static void creating_queue_pairs(struct ibv_cq *cq)
 	NONE(EOPNOTSUPP, ibv_create_qp_ex(ctx, &ex));
 }
 
-/* State transitions and attribute masks that verbs do not allow; the state must not change. */
-static void invalid_transitions(struct ibv_qp *qp)
+/* Checks that invalid state transitions and attribute masks fail and leave the state unchanged. */
+static void check_invalid_transitions(struct ibv_qp *qp)
 {
 	static const struct {
-		/* attribute mask of the ibv_modify_qp call, which is made in RESET */
+		/* attribute mask of the ibv_modify_qp call in state RESET */
 		int from_mask;
 		struct ibv_qp_attr attr;
 		int wanted;
@@ -355,31 +355,31 @@ static void invalid_transitions(struct ibv_qp *qp)
 	}
 }
 
-/* Invalid paths in the transition from INIT to RTR. */
-static void invalid_paths(struct ibv_qp *qp)
+/* Checks that invalid paths are refused in the transition from INIT to RTR. */
+static void check_invalid_paths(struct ibv_qp *qp)
 {
 	which = "a path that is none";
-	to_init(qp);
+	move_qp_to_init(qp);
 	qp_attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTR, .path_mtu = 3, .dest_qp_num = 1 };
 #define TO_RTR                                                                          \
 	(IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | \
 	 IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER)
-	qp_attr.ah_attr = to_self();
+	qp_attr.ah_attr = loopback_ah_attr();
 	qp_attr.ah_attr.is_global = 0;
 	ERRNO(EINVAL, ibv_modify_qp(qp, &qp_attr, TO_RTR));
-	qp_attr.ah_attr = to_self();
+	qp_attr.ah_attr = loopback_ah_attr();
 	qp_attr.ah_attr.grh.sgid_index = 200;
 	ERRNO(EINVAL, ibv_modify_qp(qp, &qp_attr, TO_RTR));
-	qp_attr.ah_attr = to_self();
+	qp_attr.ah_attr = loopback_ah_attr();
 	qp_attr.ah_attr.port_num = 9;
 	ERRNO(EINVAL, ibv_modify_qp(qp, &qp_attr, TO_RTR));
-	qp_attr.ah_attr = to_self();
+	qp_attr.ah_attr = loopback_ah_attr();
 	memset(&qp_attr.ah_attr.grh.dgid, 0, 16);
-	/* the destination GID has another address family than the source */
+	/* the address families of the destination GID and the source GID differ */
 	ERRNO(EINVAL, ibv_modify_qp(qp, &qp_attr, TO_RTR));
 }
 
-static void posting(struct ibv_qp *qp)
+static void check_bad_posts(struct ibv_qp *qp)
 {
 	struct ibv_sge sge = { 0 }, many[64] = { { 0 } };
 	struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND }, *bad;
@@ -407,8 +407,8 @@ static void posting(struct ibv_qp *qp)
 }
 
 /*
- * siw_reason_name of <siwarp/siw_ext.h>, looked up at run time because verbs programs are not
- * linked to siwarp's library.
+ * Calls siw_reason_name of <siwarp/siw_ext.h>, which is looked up at run time because verbs
+ * programs are not linked to siwarp's library.
  */
 static const char *engine_reason_name(void)
 {
@@ -419,7 +419,7 @@ static const char *engine_reason_name(void)
 	return name();
 }
 
-static void queue_pairs(void)
+static void check_bad_queue_pairs(void)
 {
 	struct ibv_cq *cq = ibv_create_cq(ctx, 1, NULL, NULL, 0);
 	struct ibv_sge sge = { 0 };
@@ -432,18 +432,18 @@ static void queue_pairs(void)
 
 	CHECK(cq);
 	qp_init = default_qp_attr(cq, IBV_QPT_RC);
-	creating_queue_pairs(cq);
+	check_bad_qp_creation(cq);
 	init = qp_init;
 	qp = ibv_create_qp(pd, &init);
 	CHECK(qp);
-	invalid_transitions(qp);
-	invalid_paths(qp);
-	posting(qp);
+	check_invalid_transitions(qp);
+	check_invalid_paths(qp);
+	check_bad_posts(qp);
 	CHECK(ibv_destroy_qp(qp) == 0);
 	which = "a destroyed queue pair, inline";
 	/*
-	 * Posts to a destroyed queue pair are accepted and dropped, as by the libraries of
-	 * adapters.
+	 * Posts to a destroyed queue pair are accepted and dropped, as the libraries of adapters
+	 * do.
 	 */
 	ERRNO(0, ibv_post_send(qp, &wr, &bad));
 	CHECK(strcmp(engine_reason_name(), "DESTROYED") == 0);
@@ -466,7 +466,7 @@ static void queue_pairs(void)
 	CHECK(ibv_destroy_cq(cq) == 0);
 }
 
-static void shared_queues_and_handles(void)
+static void check_bad_srqs_and_ahs(void)
 {
 	struct ibv_srq_init_attr init = { .attr = { 8, 1, 0 } }, wrong;
 	struct ibv_srq *srq = ibv_create_srq(pd, &init);
@@ -474,7 +474,7 @@ static void shared_queues_and_handles(void)
 							IBV_SRQ_INIT_ATTR_TYPE,
 					   .pd = pd,
 					   .srq_type = IBV_SRQT_XRC };
-	struct ibv_ah_attr attr = to_self();
+	struct ibv_ah_attr attr = loopback_ah_attr();
 	struct ibv_recv_wr rr = { 0 }, *bad_rr;
 	struct ibv_srq_attr srq_attr = { .srq_limit = 1000000 };
 	struct ibv_ah *ah;
@@ -495,10 +495,10 @@ static void shared_queues_and_handles(void)
 	NONE(EINVAL, ibv_create_ah(pd, NULL));
 	attr.is_global = 0;
 	NONE(EINVAL, ibv_create_ah(pd, &attr));
-	attr = to_self();
+	attr = loopback_ah_attr();
 	attr.grh.sgid_index = 99;
 	NONE(EINVAL, ibv_create_ah(pd, &attr));
-	attr = to_self();
+	attr = loopback_ah_attr();
 	ah = ibv_create_ah(pd, &attr);
 	CHECK(ah && ibv_destroy_ah(ah) == 0 && ibv_destroy_srq(srq) == 0);
 	which = "a destroyed queue, inline";
@@ -516,8 +516,8 @@ static void shared_queues_and_handles(void)
 	EACH(ah) ERRNO(EINVAL, ibv_destroy_ah(ah));
 }
 
-/* Features without hardware support fail with EOPNOTSUPP, never with ENOSYS. */
-static void unsupported_calls(struct ibv_qp *qp)
+/* Checks that unsupported features fail with EOPNOTSUPP, never with ENOSYS. */
+static void check_unsupported_calls(struct ibv_qp *qp)
 {
 	struct ibv_srq_init_attr srq_init = { .attr = { 1, 1, 0 } };
 	struct ibv_srq *srq = ibv_create_srq(pd, &srq_init);
@@ -554,20 +554,20 @@ int main(void)
 	struct ibv_cq *cq;
 	struct ibv_qp *qp;
 
-	open_lo();
+	open_loopback_device();
 	cq = ibv_create_cq(ctx, 1, NULL, NULL, 0);
 	qp_init = default_qp_attr(cq, IBV_QPT_RC);
 	qp = ibv_create_qp(pd, &qp_init);
 	CHECK(cq && qp);
-	unsupported_calls(qp);
-	contexts();
-	context_values();
-	domains();
+	check_unsupported_calls(qp);
+	check_bad_contexts();
+	check_bad_context_values();
+	check_bad_domains();
 	CHECK(ibv_destroy_qp(qp) == 0 && ibv_destroy_cq(cq) == 0);
-	regions();
-	completion_queues();
-	queue_pairs();
-	shared_queues_and_handles();
-	close_lo();
-	return refused_at_least(700);
+	check_bad_regions();
+	check_bad_completion_queues();
+	check_bad_queue_pairs();
+	check_bad_srqs_and_ahs();
+	close_loopback_device();
+	return exit_code_of_refusals(700);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Helpers for calls that must fail: every unexpected result is printed. */
+/* Helpers that check calls that must fail, and print every unexpected result. */
 #ifndef ABI_TEST_BAD_H
 #define ABI_TEST_BAD_H
 
@@ -8,7 +8,7 @@
 static int failures, rows;
 static const char *which;
 
-static void check_result(int line, const char *call, long got, long wanted)
+static void check_call_result(int line, const char *call, long got, long wanted)
 {
 	rows++;
 	if (got == wanted)
@@ -19,29 +19,32 @@ static void check_result(int line, const char *call, long got, long wanted)
 }
 
 /*
- * Check a call that returns an errno value (ERRNO), -1 with errno (MINUS), or NULL with errno
- * (NONE).
+ * Check that a call fails by returning an errno value (ERRNO), by returning -1 and setting errno
+ * (MINUS), or by returning NULL and setting errno (NONE).
  */
-#define ERRNO(wanted, call)                                      \
-	do {                                                     \
-		errno = 0;                                       \
-		check_result(__LINE__, #call, (call), (wanted)); \
+#define ERRNO(wanted, call)                                           \
+	do {                                                          \
+		errno = 0;                                            \
+		check_call_result(__LINE__, #call, (call), (wanted)); \
 	} while (0)
-#define MINUS(wanted, call)                                                         \
-	do {                                                                        \
-		errno = 0;                                                          \
-		check_result(__LINE__, #call, (call) == -1 ? errno : -2, (wanted)); \
+#define MINUS(wanted, call)                                                              \
+	do {                                                                             \
+		errno = 0;                                                               \
+		check_call_result(__LINE__, #call, (call) == -1 ? errno : -2, (wanted)); \
 	} while (0)
-#define NONE(wanted, call)                                                            \
-	do {                                                                          \
-		errno = 0;                                                            \
-		check_result(__LINE__, #call, (call) == NULL ? errno : -2, (wanted)); \
+#define NONE(wanted, call)                                                                 \
+	do {                                                                               \
+		errno = 0;                                                                 \
+		check_call_result(__LINE__, #call, (call) == NULL ? errno : -2, (wanted)); \
 	} while (0)
 
 static char memory[SIZE] __attribute__((aligned(64)));
 
-/* Returns the exit code of the program. */
-static inline int refused_at_least(int calls)
+/*
+ * Returns the program's exit code: 0 if all of at least `calls` checked calls failed as expected.
+ *
+ */
+static inline int exit_code_of_refusals(int calls)
 {
 	printf("%d calls refused\n", rows);
 	return failures || rows < calls;

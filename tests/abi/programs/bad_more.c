@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Invalid arguments, continued: calls with valid handles but a NULL result pointer, and functions
- * without a handle. A function that returns nothing must not write through a NULL pointer.
+ * More invalid arguments: calls with valid handles but a NULL result pointer, and functions without
+ * a handle parameter. A function without a return value must not write through a NULL pointer.
  */
 #include <infiniband/sa.h>
 #include <limits.h>
@@ -23,7 +23,7 @@ extern void ibv_copy_path_rec_from_kern(struct ibv_sa_path_rec *dst, struct ib_u
 extern void ibv_copy_path_rec_to_kern(struct ib_user_path_rec *dst, struct ibv_sa_path_rec *src);
 
 /*
- * Functions for providers, which siwarp has no devices for; newer headers declare some of them
+ * Functions for providers, which siwarp does not have; newer headers declare some of the functions
  * differently.
  */
 extern int read_ibdev_file(void *buf, size_t size, void *device,
@@ -35,10 +35,10 @@ extern void heap_destroy(void *heap) __asm__("ibv_dmabuf_heap_destroy");
 
 static void *volatile nothing; /* a NULL pointer that the compiler cannot recognise as NULL */
 
-/* Result pointers of context functions are NULL. */
-static void null_results_context(void)
+/* Checks functions of a context with NULL result pointers. */
+static void check_null_context_results(void)
 {
-	struct ibv_ah_attr to = to_self();
+	struct ibv_ah_attr to = loopback_ah_attr();
 	struct ibv_wc wc = { .wc_flags = IBV_WC_GRH };
 	uint8_t mac[6];
 	uint16_t vid;
@@ -62,8 +62,8 @@ static void null_results_context(void)
 	NONE(EINVAL, ibv_create_ah_from_wc(pd, &wc, (struct ibv_grh *)memory, 1));
 }
 
-/* Result pointers of queue functions are NULL. */
-static void null_results_queue(void)
+/* Checks functions of queues with NULL result pointers. */
+static void check_null_queue_results(void)
 {
 	struct ibv_comp_channel *channel = ibv_create_comp_channel(ctx);
 	struct ibv_srq_init_attr srq_init = { .attr = { 1, 1, 0 } };
@@ -85,9 +85,10 @@ static void null_results_queue(void)
 }
 
 /*
- * Looks up the engine's objects by invalid handles, handles of another kind, and destroyed handles.
+ * Checks the lookup of siwarp's objects by invalid handles, handles of another kind, and destroyed
+ * handles.
  */
-static void engine_objects(void)
+static void check_engine_object_lookup(void)
 {
 	struct ibv_pd *gone = ibv_alloc_pd(ctx);
 	void *handles[] = { NULL, (void *)(uintptr_t)0x10, memory + 1, memory, NULL };
@@ -126,21 +127,21 @@ static void engine_objects(void)
 	ERRNO(1, siw_ibv_find_qp(ctx, 0) == NULL);
 }
 
-/* If either pointer is NULL, the object of the other one stays unchanged. */
-#define COPIES_NOTHING(function, to, from)                             \
-	do {                                                           \
-		to dst;                                                \
-		from src;                                              \
-		memset(&dst, 0x5a, sizeof(dst));                       \
-		memset(&src, 0xa5, sizeof(src));                       \
-		function(&dst, nothing);                               \
-		function(nothing, &src);                               \
-		function(nothing, nothing);                            \
-		ERRNO(1, of_one_octet(&dst, sizeof(dst), 0x5a));       \
-		ERRNO(1, of_one_octet(&src, sizeof(src), (char)0xa5)); \
+/* Checks that a copy function changes neither object if either pointer is NULL. */
+#define COPIES_NOTHING(function, to, from)                                 \
+	do {                                                               \
+		to dst;                                                    \
+		from src;                                                  \
+		memset(&dst, 0x5a, sizeof(dst));                           \
+		memset(&src, 0xa5, sizeof(src));                           \
+		function(&dst, nothing);                                   \
+		function(nothing, &src);                                   \
+		function(nothing, nothing);                                \
+		ERRNO(1, all_octets_equal(&dst, sizeof(dst), 0x5a));       \
+		ERRNO(1, all_octets_equal(&src, sizeof(src), (char)0xa5)); \
 	} while (0)
 
-static int of_one_octet(const void *at, size_t size, char octet)
+static int all_octets_equal(const void *at, size_t size, char octet)
 {
 	const char *octets = at;
 
@@ -149,7 +150,7 @@ static int of_one_octet(const void *at, size_t size, char octet)
 	return size == 0;
 }
 
-static void copies(void)
+static void check_copies_with_null(void)
 {
 	which = "NULL";
 	COPIES_NOTHING(ibv_copy_ah_attr_from_kern, struct ibv_ah_attr, struct ib_uverbs_ah_attr);
@@ -159,8 +160,8 @@ static void copies(void)
 	COPIES_NOTHING(ibv_copy_path_rec_to_kern, struct ib_user_path_rec, struct ibv_sa_path_rec);
 }
 
-/* ibv_dofork_range and ibv_dontfork_range accept any range, at any time and in any order. */
-static void fork_ranges(void)
+/* Checks that ibv_dofork_range and ibv_dontfork_range accept any range in any order. */
+static void check_fork_ranges(void)
 {
 	static const size_t sizes[] = { 0, 1, 4095, SIZE_MAX };
 	char *const bases[] = { NULL, memory, memory + 1, (char *)UINTPTR_MAX };
@@ -171,13 +172,13 @@ static void fork_ranges(void)
 			ERRNO(0, ibv_dofork_range(bases[base], sizes[size]));
 			ERRNO(0, ibv_dontfork_range(bases[base], sizes[size]));
 		}
-	which = "an open device"; /* adapters refuse ibv_fork_init if a device is open */
+	which = "an open device"; /* for adapters, ibv_fork_init fails while a device is open */
 	ERRNO(0, ibv_fork_init());
 	ERRNO(0, ibv_fork_init());
 	ERRNO(IBV_FORK_UNNEEDED, (int)ibv_is_fork_initialized());
 }
 
-static void sysfs(void)
+static void check_sysfs_calls(void)
 {
 	char long_name[PATH_MAX + 1], text[8];
 
@@ -200,7 +201,7 @@ static void sysfs(void)
 	CHECK(unsetenv("SYSFS_PATH") == 0);
 }
 
-static void of_providers(void)
+static void check_provider_functions(void)
 {
 	which = "what is for providers";
 	ERRNO(EOPNOTSUPP, read_ibdev_file(memory, SIZE, nothing, "file"));
@@ -210,19 +211,19 @@ static void of_providers(void)
 	heap_free(memory);
 	heap_destroy(nothing);
 	heap_destroy(memory);
-	ERRNO(1, of_one_octet(memory, SIZE, 0));
+	ERRNO(1, all_octets_equal(memory, SIZE, 0));
 }
 
 int main(void)
 {
-	open_lo();
-	null_results_context();
-	null_results_queue();
-	engine_objects();
-	copies();
-	fork_ranges();
-	sysfs();
-	of_providers();
-	close_lo();
-	return refused_at_least(130);
+	open_loopback_device();
+	check_null_context_results();
+	check_null_queue_results();
+	check_engine_object_lookup();
+	check_copies_with_null();
+	check_fork_ranges();
+	check_sysfs_calls();
+	check_provider_functions();
+	close_loopback_device();
+	return exit_code_of_refusals(130);
 }

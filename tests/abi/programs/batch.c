@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Posts a list of 32 messages on a UD queue pair to a UDP port of loopback, which the argument
- * gives. Every octet of a 64-octet message is the number of the message.
+ * Posts a list of 32 messages of 64 octets on a UD queue pair to a UDP port of loopback, which is
+ * the argument of the program. Every octet of a message is the number of the message.
  */
 #include "common.h"
 
@@ -17,10 +17,10 @@ int main(int argc, char **argv)
 	struct side a;
 
 	CHECK(argc == 2);
-	open_lo();
-	make_side(&a, IBV_QPT_UD, NULL);
-	to_rts(a.qp, 0);
-	attr = to_self();
+	open_loopback_device();
+	create_side(&a, IBV_QPT_UD, NULL);
+	move_qp_to_rts(a.qp, 0);
+	attr = loopback_ah_attr();
 	ah = ibv_create_ah(pd, &attr);
 	CHECK(ah);
 	for (int i = 0; i < COUNT; i++) {
@@ -36,9 +36,9 @@ int main(int argc, char **argv)
 		};
 	}
 	CHECK(ibv_post_send(a.qp, wr, &bad) == 0);
-	next_success(a.cq);
+	wait_success(a.cq);
 	CHECK(ibv_destroy_ah(ah) == 0);
-	end_side(&a);
-	close_lo();
+	destroy_side(&a);
+	close_loopback_device();
 	return 0;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Ids, events and endpoints of rdma_cm: cm order, cm threads, cm endpoints, cm others, cm forked.
- * Both ends are in this process, on loopback.
+ * Ids, events and endpoints of rdma_cm. The argument selects a part: order, threads, endpoints,
+ * names, private, others or forked. Both ends of each connection are in this process, on loopback.
  */
 #include <fcntl.h>
 #include <pthread.h>
@@ -16,102 +16,102 @@
  * ---- order of events --------------------------------------------------------------------------
  */
 
-static void refused(struct rdma_cm_id *listener)
+static void check_rejection(struct rdma_cm_id *listener)
 {
-	struct rdma_cm_id *client = resolved(other, rdma_get_src_port(listener)), *server;
+	struct rdma_cm_id *client = create_resolved_id(other, rdma_get_src_port(listener)), *server;
 	struct rdma_cm_event *event;
 
 	CHECK(rdma_connect(client, NULL) == 0);
-	server = next_cm_request(listener, NULL, 0);
+	server = wait_cm_request(listener, NULL, 0);
 	CHECK(rdma_reject(server, "no", 3) == 0);
 	CHECK(rdma_reject(server, NULL, 0) == -1 && errno == EINVAL);
-	cm_destroy(server);
-	event = next_cm_event(other, RDMA_CM_EVENT_REJECTED, client);
+	destroy_id_and_qp(server);
+	event = wait_cm_event(other, RDMA_CM_EVENT_REJECTED, client);
 	CHECK(event->status == 28 && event->param.conn.private_data_len == 3);
 	CHECK(strcmp(event->param.conn.private_data, "no") == 0);
 	CHECK(rdma_ack_cm_event(event) == 0);
-	cm_destroy(client);
-	client = resolved(other, htons(9)); /* port 9, where no program listens */
+	destroy_id_and_qp(client);
+	client = create_resolved_id(other, htons(9)); /* port 9, where no program listens */
 	CHECK(rdma_connect(client, NULL) == 0);
 	expect_cm_event(other, RDMA_CM_EVENT_REJECTED, client, 8);
-	cm_destroy(client);
+	destroy_id_and_qp(client);
 }
 
 static atomic_bool destroyed;
 
-static void *destroy(void *id)
+static void *destroy_id(void *id)
 {
 	CHECK(rdma_destroy_id(id) == 0);
 	destroyed = true;
 	return NULL;
 }
 
-static void waits_for_acks(struct rdma_cm_id *listener)
+static void check_destroy_waits_for_ack(struct rdma_cm_id *listener)
 {
 	struct rdma_cm_id *client, *server;
 	struct rdma_cm_event *event;
 	pthread_t thread;
 
-	connected(listener, &client, &server);
+	connect_ids(listener, &client, &server);
 	CHECK(rdma_disconnect(client) == 0);
-	event = next_cm_event(other, RDMA_CM_EVENT_DISCONNECTED, client);
+	event = wait_cm_event(other, RDMA_CM_EVENT_DISCONNECTED, client);
 	rdma_destroy_qp(client);
-	CHECK(pthread_create(&thread, NULL, destroy, client) == 0);
+	CHECK(pthread_create(&thread, NULL, destroy_id, client) == 0);
 	usleep(50000);
 	CHECK(!destroyed);
 	CHECK(event->id == client && rdma_ack_cm_event(event) == 0);
 	CHECK(pthread_join(thread, NULL) == 0 && destroyed);
 	expect_cm_event(channel, RDMA_CM_EVENT_DISCONNECTED, server, 0);
-	cm_destroy(server);
+	destroy_id_and_qp(server);
 }
 
-static void without_queue_pair(struct rdma_cm_id *listener)
+static void check_destroy_of_connected_qp(struct rdma_cm_id *listener)
 {
 	struct rdma_cm_id *client, *server;
 
-	connected(listener, &client, &server);
+	connect_ids(listener, &client, &server);
 	rdma_destroy_qp(server);
 	expect_cm_event(other, RDMA_CM_EVENT_DISCONNECTED, client, 0);
 	expect_cm_event(channel, RDMA_CM_EVENT_DISCONNECTED, server, 0);
 	CHECK(rdma_destroy_id(server) == 0);
-	cm_destroy(client);
+	destroy_id_and_qp(client);
 }
 
-static void moves(struct rdma_cm_id *listener)
+static void check_migration_of_events(struct rdma_cm_id *listener)
 {
 	struct rdma_event_channel *third = rdma_create_event_channel();
 	struct rdma_cm_id *client, *server;
 
 	CHECK(third);
-	connected(listener, &client, &server);
+	connect_ids(listener, &client, &server);
 	CHECK(rdma_disconnect(server) == 0);
 	CHECK(rdma_migrate_id(client, third) == 0 && client->channel == third);
 	expect_cm_event(third, RDMA_CM_EVENT_DISCONNECTED, client, 0);
 	expect_cm_event(channel, RDMA_CM_EVENT_DISCONNECTED, server, 0);
-	cm_destroy(client);
-	cm_destroy(server);
+	destroy_id_and_qp(client);
+	destroy_id_and_qp(server);
 	rdma_destroy_event_channel(third);
 }
 
-static void event_order(void)
+static void check_event_order(void)
 {
-	struct rdma_cm_id *listener = listen_on(channel), *client, *server;
+	struct rdma_cm_id *listener = listen_on_channel(channel), *client, *server;
 	struct rdma_cm_event *event;
 
-	connected(listener, &client, &server);
+	connect_ids(listener, &client, &server);
 	CHECK(rdma_disconnect(client) == 0);
 	expect_cm_event(other, RDMA_CM_EVENT_DISCONNECTED, client, 0);
 	expect_cm_event(channel, RDMA_CM_EVENT_DISCONNECTED, server, 0);
 	/*
-	 * the connection has already ended: rdma_disconnect succeeds, and no further event follows
+	 * rdma_disconnect succeeds although the connection has ended, and causes no further event
 	 */
 	CHECK(rdma_disconnect(server) == 0);
-	cm_destroy(client);
-	cm_destroy(server);
-	refused(listener);
-	waits_for_acks(listener);
-	without_queue_pair(listener);
-	moves(listener);
+	destroy_id_and_qp(client);
+	destroy_id_and_qp(server);
+	check_rejection(listener);
+	check_destroy_waits_for_ack(listener);
+	check_destroy_of_connected_qp(listener);
+	check_migration_of_events(listener);
 	CHECK(fcntl(channel->fd, F_SETFL, O_NONBLOCK) == 0);
 	CHECK(rdma_get_cm_event(channel, &event) == -1 && errno == EAGAIN);
 	CHECK(rdma_destroy_id(listener) == 0);
@@ -133,11 +133,11 @@ static void *count_cm_events(void *unused)
 	return NULL;
 }
 
-/* One thread waits for events and is cancelled, while another creates and destroys the ids. */
-static void threads(void)
+/* Cancels a thread that waits for events while another thread creates and destroys ids. */
+static void check_cancelled_event_thread(void)
 {
-	struct rdma_cm_id *listener = listen_on(channel), *id;
-	struct sockaddr_in addr = loopback(rdma_get_src_port(listener));
+	struct rdma_cm_id *listener = listen_on_channel(channel), *id;
+	struct sockaddr_in addr = loopback_sockaddr(rdma_get_src_port(listener));
 	pthread_t thread;
 
 	for (int round = 0; round < 20; round++) {
@@ -146,11 +146,11 @@ static void threads(void)
 			CHECK(rdma_create_id(other, &id, NULL, RDMA_PS_TCP) == 0);
 			CHECK(rdma_resolve_addr(id, NULL, (struct sockaddr *)&addr, 1000) == 0);
 			CHECK(rdma_resolve_route(id, 1000) == 0);
-			queues(id);
+			create_rc_qp(id);
 			CHECK(rdma_connect(id, NULL) == 0);
 			if (i % 2)
 				usleep(100);
-			cm_destroy(id);
+			destroy_id_and_qp(id);
 		}
 		CHECK(pthread_cancel(thread) == 0 && pthread_join(thread, NULL) == 0);
 	}
@@ -160,7 +160,7 @@ static void threads(void)
 
 /* ---- endpoints, which are synchronous -------------------------------------------------------- */
 
-static struct rdma_addrinfo *info(const char *port, int flags)
+static struct rdma_addrinfo *loopback_addrinfo(const char *port, int flags)
 {
 	struct rdma_addrinfo hints = { .ai_flags = flags, .ai_port_space = RDMA_PS_TCP }, *res;
 
@@ -172,7 +172,7 @@ static struct rdma_addrinfo *info(const char *port, int flags)
 }
 
 /* A passive lookup without a port returns the address at which other hosts reach the listener. */
-static void passive_lookup(void)
+static void check_passive_lookup(void)
 {
 	struct rdma_addrinfo hints = { .ai_flags = RAI_PASSIVE }, *res;
 	struct ibv_context **devices = rdma_get_devices(NULL);
@@ -193,7 +193,7 @@ static void passive_lookup(void)
 	rdma_freeaddrinfo(res);
 }
 
-static struct ibv_qp_init_attr small(void)
+static struct ibv_qp_init_attr small_qp_attr(void)
 {
 	return (struct ibv_qp_init_attr){
 		.cap = { .max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1 },
@@ -201,7 +201,7 @@ static struct ibv_qp_init_attr small(void)
 	};
 }
 
-static void *serve(void *listener)
+static void *serve_one_request(void *listener)
 {
 	struct rdma_cm_id *id;
 	struct ibv_mr *mr;
@@ -219,10 +219,10 @@ static void *serve(void *listener)
 	return NULL;
 }
 
-static void endpoints(void)
+static void check_endpoints(void)
 {
-	struct rdma_addrinfo *res = info("0", RAI_PASSIVE | RAI_NUMERICHOST);
-	struct ibv_qp_init_attr attr = small();
+	struct rdma_addrinfo *res = loopback_addrinfo("0", RAI_PASSIVE | RAI_NUMERICHOST);
+	struct ibv_qp_init_attr attr = small_qp_attr();
 	struct rdma_cm_id *listener, *id;
 	pthread_t thread;
 	struct ibv_mr *mr;
@@ -232,10 +232,10 @@ static void endpoints(void)
 	CHECK(rdma_create_ep(&listener, res, NULL, &attr) == 0 && !listener->qp);
 	rdma_freeaddrinfo(res);
 	CHECK(rdma_listen(listener, 0) == 0);
-	CHECK(pthread_create(&thread, NULL, serve, listener) == 0);
+	CHECK(pthread_create(&thread, NULL, serve_one_request, listener) == 0);
 	snprintf(port, sizeof(port), "%d", ntohs(rdma_get_src_port(listener)));
-	res = info(port, RAI_NUMERICHOST);
-	attr = small();
+	res = loopback_addrinfo(port, RAI_NUMERICHOST);
+	attr = small_qp_attr();
 	CHECK(rdma_create_ep(&id, res, NULL, &attr) == 0 && id->qp);
 	rdma_freeaddrinfo(res);
 	mr = rdma_reg_msgs(id, memory, 64);
@@ -245,8 +245,8 @@ static void endpoints(void)
 	CHECK(pthread_join(thread, NULL) == 0);
 	CHECK(rdma_dereg_mr(mr) == 0);
 	rdma_destroy_ep(id);
-	res = info("9", 0);
-	attr = small();
+	res = loopback_addrinfo("9", 0);
+	attr = small_qp_attr();
 	CHECK(rdma_create_ep(&id, res, NULL, &attr) == 0);
 	rdma_freeaddrinfo(res);
 	CHECK(rdma_connect(id, NULL) == -1 && errno == ECONNREFUSED);
@@ -258,9 +258,9 @@ static void endpoints(void)
 
 static struct ibv_cq *own_cq;
 
-static struct ibv_qp *own_qp(struct rdma_cm_id *id, enum ibv_qp_type type)
+static struct ibv_qp *create_program_qp(struct rdma_cm_id *id, enum ibv_qp_type type)
 {
-	struct ibv_qp_init_attr attr = small();
+	struct ibv_qp_init_attr attr = small_qp_attr();
 
 	own_cq = own_cq ? own_cq : ibv_create_cq(id->verbs, 16, NULL, NULL, 0);
 	CHECK(own_cq);
@@ -269,7 +269,7 @@ static struct ibv_qp *own_qp(struct rdma_cm_id *id, enum ibv_qp_type type)
 	return ibv_create_qp(id->pd, &attr);
 }
 
-static void qp_modify_step(struct rdma_cm_id *id, struct ibv_qp *qp, enum ibv_qp_state to)
+static void move_qp_by_id(struct rdma_cm_id *id, struct ibv_qp *qp, enum ibv_qp_state to)
 {
 	struct ibv_qp_attr attr = { .qp_state = to };
 	struct ibv_qp_init_attr init;
@@ -280,7 +280,7 @@ static void qp_modify_step(struct rdma_cm_id *id, struct ibv_qp *qp, enum ibv_qp
 	CHECK(ibv_query_qp(qp, &attr, mask, &init) == 0 && attr.qp_state == to);
 }
 
-static void send_by(struct ibv_qp *from, struct ibv_qp *to, struct ibv_mr *mr)
+static void send_between_qps(struct ibv_qp *from, struct ibv_qp *to, struct ibv_mr *mr)
 {
 	struct ibv_sge sge = { (uintptr_t)memory, 64, mr->lkey };
 	struct ibv_recv_wr recv = { .sg_list = &sge, .num_sge = 1 }, *bad_recv;
@@ -298,10 +298,10 @@ static void send_by(struct ibv_qp *from, struct ibv_qp *to, struct ibv_mr *mr)
 	CHECK(done == 2);
 }
 
-static void foreign_queue_pairs(void)
+static void check_program_qps(void)
 {
-	struct rdma_cm_id *listener = listen_on(channel), *client, *server;
-	struct sockaddr_in addr = loopback(rdma_get_src_port(listener));
+	struct rdma_cm_id *listener = listen_on_channel(channel), *client, *server;
+	struct sockaddr_in addr = loopback_sockaddr(rdma_get_src_port(listener));
 	struct rdma_conn_param param = { .responder_resources = 4, .initiator_depth = 4 };
 	struct rdma_cm_event *event;
 	struct ibv_qp *one, *two;
@@ -312,37 +312,40 @@ static void foreign_queue_pairs(void)
 	expect_cm_event(other, RDMA_CM_EVENT_ADDR_RESOLVED, client, 0);
 	CHECK(rdma_resolve_route(client, 1000) == 0);
 	expect_cm_event(other, RDMA_CM_EVENT_ROUTE_RESOLVED, client, 0);
-	one = own_qp(client, IBV_QPT_RC);
+	one = create_program_qp(client, IBV_QPT_RC);
 	CHECK(one);
-	/* rdma_connect fails: no queue pair has the given number */
+	/* rdma_connect fails because no queue pair has the given number */
 	CHECK(rdma_connect(client, &param) == -1 && errno == EINVAL);
 	param.qp_num = one->qp_num;
 	CHECK(rdma_establish(client) == -1 && errno == EINVAL);
 	CHECK(rdma_connect(client, &param) == 0);
-	event = next_cm_event(channel, RDMA_CM_EVENT_CONNECT_REQUEST, NULL);
+	event = wait_cm_event(channel, RDMA_CM_EVENT_CONNECT_REQUEST, NULL);
 	server = event->id;
 	CHECK(rdma_ack_cm_event(event) == 0);
-	two = own_qp(server, IBV_QPT_RC);
+	two = create_program_qp(server, IBV_QPT_RC);
 	CHECK(two);
-	qp_modify_step(server, two, IBV_QPS_INIT);
-	qp_modify_step(server, two, IBV_QPS_RTR);
-	qp_modify_step(server, two, IBV_QPS_RTS);
+	move_qp_by_id(server, two, IBV_QPS_INIT);
+	move_qp_by_id(server, two, IBV_QPS_RTR);
+	move_qp_by_id(server, two, IBV_QPS_RTS);
 	param.qp_num = two->qp_num;
 	CHECK(rdma_accept(server, &param) == 0);
 	expect_cm_event(other, RDMA_CM_EVENT_CONNECT_RESPONSE, client, 0);
-	qp_modify_step(client, one, IBV_QPS_INIT);
-	qp_modify_step(client, one, IBV_QPS_RTR);
-	qp_modify_step(client, one, IBV_QPS_RTS);
+	move_qp_by_id(client, one, IBV_QPS_INIT);
+	move_qp_by_id(client, one, IBV_QPS_RTR);
+	move_qp_by_id(client, one, IBV_QPS_RTS);
 	CHECK(rdma_establish(client) == 0);
 	CHECK(rdma_establish(client) == -1 && errno == EINVAL);
 	expect_cm_event(channel, RDMA_CM_EVENT_ESTABLISHED, server, 0);
 	mr = rdma_reg_msgs(client, memory, 64);
 	CHECK(mr && client->pd == server->pd);
-	send_by(one, two, mr);
-	send_by(two, one, mr);
+	send_between_qps(one, two, mr);
+	send_between_qps(two, one, mr);
 	CHECK(rdma_disconnect(server) == 0);
 	expect_cm_event(channel, RDMA_CM_EVENT_DISCONNECTED, server, 0);
-	/* the client gets DISCONNECTED without a previous ESTABLISHED event */
+	/*
+	 * the client, which called rdma_establish, gets DISCONNECTED without an ESTABLISHED event
+	 *
+	 */
 	expect_cm_event(other, RDMA_CM_EVENT_DISCONNECTED, client, 0);
 	CHECK(rdma_dereg_mr(mr) == 0);
 	CHECK(ibv_destroy_qp(one) == 0 && ibv_destroy_qp(two) == 0 && ibv_destroy_cq(own_cq) == 0);
@@ -351,13 +354,13 @@ static void foreign_queue_pairs(void)
 }
 
 /*
- * The program passes a UD queue pair only for its number. The parameters of the real connection are
- * exchanged in private data.
+ * Checks ids that only exchange private data. The program passes the number of a UD queue pair,
+ * because rdma_cm requires a number.
  */
-static void private_data_alone(void)
+static void check_private_data_without_qp(void)
 {
-	struct rdma_cm_id *listener = listen_on(channel), *client, *server;
-	struct sockaddr_in addr = loopback(rdma_get_src_port(listener));
+	struct rdma_cm_id *listener = listen_on_channel(channel), *client, *server;
+	struct sockaddr_in addr = loopback_sockaddr(rdma_get_src_port(listener));
 	struct rdma_conn_param param = { .private_data = "ask", .private_data_len = 4 };
 	struct rdma_cm_event *event;
 	struct ibv_qp *one, *two;
@@ -367,21 +370,21 @@ static void private_data_alone(void)
 	expect_cm_event(other, RDMA_CM_EVENT_ADDR_RESOLVED, client, 0);
 	CHECK(rdma_resolve_route(client, 1000) == 0);
 	expect_cm_event(other, RDMA_CM_EVENT_ROUTE_RESOLVED, client, 0);
-	one = own_qp(client, IBV_QPT_UD);
+	one = create_program_qp(client, IBV_QPT_UD);
 	CHECK(one);
 	param.qp_num = one->qp_num;
 	CHECK(rdma_connect(client, &param) == 0 && !client->qp);
-	event = next_cm_event(channel, RDMA_CM_EVENT_CONNECT_REQUEST, NULL);
+	event = wait_cm_event(channel, RDMA_CM_EVENT_CONNECT_REQUEST, NULL);
 	server = event->id;
 	CHECK(strcmp(event->param.conn.private_data, "ask") == 0);
 	CHECK(rdma_ack_cm_event(event) == 0);
-	two = own_qp(server, IBV_QPT_UD);
+	two = create_program_qp(server, IBV_QPT_UD);
 	CHECK(two);
 	param = (struct rdma_conn_param){ .private_data = "answer",
 					  .private_data_len = 7,
 					  .qp_num = two->qp_num };
 	CHECK(rdma_accept(server, &param) == 0 && !server->qp);
-	event = next_cm_event(other, RDMA_CM_EVENT_CONNECT_RESPONSE, client);
+	event = wait_cm_event(other, RDMA_CM_EVENT_CONNECT_RESPONSE, client);
 	CHECK(strcmp(event->param.conn.private_data, "answer") == 0);
 	CHECK(rdma_ack_cm_event(event) == 0 && rdma_establish(client) == 0);
 	expect_cm_event(channel, RDMA_CM_EVENT_ESTABLISHED, server, 0);
@@ -390,14 +393,14 @@ static void private_data_alone(void)
 	expect_cm_event(other, RDMA_CM_EVENT_DISCONNECTED, client, 0);
 	expect_cm_event(channel, RDMA_CM_EVENT_DISCONNECTED, server, 0);
 	CHECK(ibv_destroy_qp(one) == 0 && ibv_destroy_qp(two) == 0 && ibv_destroy_cq(own_cq) == 0);
-	cm_destroy(client);
-	cm_destroy(server);
+	destroy_id_and_qp(client);
+	destroy_id_and_qp(server);
 	CHECK(rdma_destroy_id(listener) == 0);
 }
 
 /* ---- forked child ---------------------------------------------------------------------------- */
 
-static void child(struct rdma_cm_id *inherited)
+static void check_inherited_id(struct rdma_cm_id *inherited)
 {
 	struct rdma_event_channel *own = rdma_create_event_channel();
 	struct rdma_cm_event *event;
@@ -406,21 +409,21 @@ static void child(struct rdma_cm_id *inherited)
 	CHECK(rdma_connect(inherited, NULL) == -1 && errno == ESTALE);
 	CHECK(own);
 	rdma_destroy_qp(inherited);
-	rdma_destroy_id(resolved(own, htons(9)));
+	rdma_destroy_id(create_resolved_id(own, htons(9)));
 	_exit(0);
 }
 
-static void forked(void)
+static void check_forked_child(void)
 {
-	struct rdma_cm_id *id = resolved(channel, htons(9));
+	struct rdma_cm_id *id = create_resolved_id(channel, htons(9));
 	pid_t pid = fork();
 	int status;
 
 	CHECK(pid >= 0);
 	if (pid == 0)
-		child(id);
+		check_inherited_id(id);
 	CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0);
-	cm_destroy(id);
+	destroy_id_and_qp(id);
 }
 
 int main(int argc, char **argv)
@@ -431,19 +434,19 @@ int main(int argc, char **argv)
 	other = rdma_create_event_channel();
 	CHECK(channel && other);
 	if (strcmp(what, "order") == 0)
-		event_order();
+		check_event_order();
 	else if (strcmp(what, "threads") == 0)
-		threads();
+		check_cancelled_event_thread();
 	else if (strcmp(what, "endpoints") == 0)
-		endpoints();
+		check_endpoints();
 	else if (strcmp(what, "names") == 0)
-		passive_lookup();
+		check_passive_lookup();
 	else if (strcmp(what, "private") == 0)
-		private_data_alone();
+		check_private_data_without_qp();
 	else if (strcmp(what, "others") == 0)
-		foreign_queue_pairs();
+		check_program_qps();
 	else if (strcmp(what, "forked") == 0)
-		forked();
+		check_forked_child();
 	else
 		return 2;
 	rdma_destroy_event_channel(channel);

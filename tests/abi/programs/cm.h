@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Shared by the rdma_cm programs: ids on two event channels of one process, connected over
- * loopback.
+ * Helpers shared by the rdma_cm programs, which connect ids on two event channels of one process
+ * over loopback.
  */
 #ifndef ABI_TEST_CM_H
 #define ABI_TEST_CM_H
@@ -16,7 +16,7 @@
 static struct rdma_event_channel *channel, *other;
 static char memory[SIZE];
 
-static inline struct sockaddr_in loopback(uint16_t port_be)
+static inline struct sockaddr_in loopback_sockaddr(uint16_t port_be)
 {
 	struct sockaddr_in addr = { .sin_family = AF_INET, .sin_port = port_be };
 
@@ -24,8 +24,8 @@ static inline struct sockaddr_in loopback(uint16_t port_be)
 	return addr;
 }
 
-/* Returns the next event of a channel, and checks its type and its id. */
-static inline struct rdma_cm_event *next_cm_event(struct rdma_event_channel *of,
+/* Waits for the next event of a channel, checks the event's type and id, and returns the event. */
+static inline struct rdma_cm_event *wait_cm_event(struct rdma_event_channel *of,
 						  enum rdma_cm_event_type wanted,
 						  const struct rdma_cm_id *id)
 {
@@ -44,15 +44,15 @@ static inline struct rdma_cm_event *next_cm_event(struct rdma_event_channel *of,
 static inline void expect_cm_event(struct rdma_event_channel *of, enum rdma_cm_event_type wanted,
 				   const struct rdma_cm_id *id, int status)
 {
-	struct rdma_cm_event *event = next_cm_event(of, wanted, id);
+	struct rdma_cm_event *event = wait_cm_event(of, wanted, id);
 
 	CHECK(event->status == status);
 	CHECK(rdma_ack_cm_event(event) == 0);
 }
 
-static inline struct rdma_cm_id *listen_on(struct rdma_event_channel *on)
+static inline struct rdma_cm_id *listen_on_channel(struct rdma_event_channel *on)
 {
-	struct sockaddr_in addr = loopback(0);
+	struct sockaddr_in addr = loopback_sockaddr(0);
 	struct rdma_cm_id *id;
 
 	CHECK(rdma_create_id(on, &id, &channel, RDMA_PS_TCP) == 0);
@@ -63,7 +63,7 @@ static inline struct rdma_cm_id *listen_on(struct rdma_event_channel *on)
 	return id;
 }
 
-static inline void queues(struct rdma_cm_id *id)
+static inline void create_rc_qp(struct rdma_cm_id *id)
 {
 	struct ibv_qp_init_attr attr = {
 		.cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1 },
@@ -76,9 +76,9 @@ static inline void queues(struct rdma_cm_id *id)
 	CHECK(attr.send_cq == id->send_cq && id->qp->state == IBV_QPS_INIT);
 }
 
-static inline struct rdma_cm_id *resolved(struct rdma_event_channel *on, uint16_t port_be)
+static inline struct rdma_cm_id *create_resolved_id(struct rdma_event_channel *on, uint16_t port_be)
 {
-	struct sockaddr_in addr = loopback(port_be);
+	struct sockaddr_in addr = loopback_sockaddr(port_be);
 	struct rdma_cm_id *id;
 
 	CHECK(rdma_create_id(on, &id, NULL, RDMA_PS_TCP) == 0);
@@ -87,11 +87,11 @@ static inline struct rdma_cm_id *resolved(struct rdma_event_channel *on, uint16_
 	CHECK(id->verbs && id->port_num == 1 && rdma_get_dst_port(id) == port_be);
 	CHECK(rdma_resolve_route(id, 1000) == 0);
 	expect_cm_event(on, RDMA_CM_EVENT_ROUTE_RESOLVED, id, 0);
-	queues(id);
+	create_rc_qp(id);
 	return id;
 }
 
-static inline void send_to(struct rdma_cm_id *from, struct rdma_cm_id *to)
+static inline void send_between_ids(struct rdma_cm_id *from, struct rdma_cm_id *to)
 {
 	struct ibv_mr *one = rdma_reg_msgs(from, memory, 64), *two = rdma_reg_msgs(to, memory, 64);
 	struct ibv_wc wc;
@@ -104,28 +104,28 @@ static inline void send_to(struct rdma_cm_id *from, struct rdma_cm_id *to)
 	CHECK(rdma_dereg_mr(one) == 0 && rdma_dereg_mr(two) == 0);
 }
 
-static inline void cm_destroy(struct rdma_cm_id *id)
+static inline void destroy_id_and_qp(struct rdma_cm_id *id)
 {
 	rdma_destroy_qp(id);
 	CHECK(id->qp == NULL && id->send_cq == NULL && id->recv_cq_channel == NULL);
 	CHECK(rdma_destroy_id(id) == 0);
 }
 
-/* The client disconnects; both ends receive the event, and both ids are destroyed. */
-static inline void cm_disconnect(struct rdma_cm_id *client, struct rdma_cm_id *server)
+/* Disconnects the client, checks that both ends receive the event, and destroys both ids. */
+static inline void disconnect_ids(struct rdma_cm_id *client, struct rdma_cm_id *server)
 {
 	CHECK(rdma_disconnect(client) == 0);
 	expect_cm_event(other, RDMA_CM_EVENT_DISCONNECTED, client, 0);
 	expect_cm_event(channel, RDMA_CM_EVENT_DISCONNECTED, server, 0);
-	cm_destroy(client);
-	cm_destroy(server);
+	destroy_id_and_qp(client);
+	destroy_id_and_qp(server);
 }
 
-/* Returns the id of the next connection request, and checks its private data. */
-static inline struct rdma_cm_id *next_cm_request(struct rdma_cm_id *listener, const uint8_t *data,
+/* Waits for a connection request, checks its private data, and returns its id with a queue pair. */
+static inline struct rdma_cm_id *wait_cm_request(struct rdma_cm_id *listener, const uint8_t *data,
 						 uint8_t len)
 {
-	struct rdma_cm_event *event = next_cm_event(channel, RDMA_CM_EVENT_CONNECT_REQUEST, NULL);
+	struct rdma_cm_event *event = wait_cm_event(channel, RDMA_CM_EVENT_CONNECT_REQUEST, NULL);
 	struct rdma_cm_id *id = event->id;
 
 	CHECK(event->listen_id == listener && id != listener && id->context == listener->context);
@@ -133,14 +133,14 @@ static inline struct rdma_cm_id *next_cm_request(struct rdma_cm_id *listener, co
 	CHECK(rdma_get_src_port(id) == rdma_get_src_port(listener) && rdma_get_dst_port(id) != 0);
 	CHECK(event->param.conn.private_data_len == len);
 	CHECK(len == 0 || memcmp(event->param.conn.private_data, data, len) == 0);
-	queues(id);
+	create_rc_qp(id);
 	CHECK(len == 0 || memcmp(event->param.conn.private_data, data, len) == 0);
 	CHECK(rdma_ack_cm_event(event) == 0);
 	return id;
 }
 
-static inline void connected(struct rdma_cm_id *listener, struct rdma_cm_id **client,
-			     struct rdma_cm_id **server)
+static inline void connect_ids(struct rdma_cm_id *listener, struct rdma_cm_id **client,
+			       struct rdma_cm_id **server)
 {
 	struct rdma_conn_param param = { .responder_resources = 255, .initiator_depth = 255 };
 	struct rdma_cm_event *event;
@@ -150,21 +150,21 @@ static inline void connected(struct rdma_cm_id *listener, struct rdma_cm_id **cl
 		data[i] = (uint8_t)(i + 1);
 	param.private_data = data;
 	param.private_data_len = sizeof(data);
-	*client = resolved(other, rdma_get_src_port(listener));
+	*client = create_resolved_id(other, rdma_get_src_port(listener));
 	CHECK(rdma_connect(*client, &param) == 0);
-	*server = next_cm_request(listener, data, sizeof(data));
+	*server = wait_cm_request(listener, data, sizeof(data));
 	param.private_data_len = 10;
 	param.initiator_depth = param.responder_resources = 0;
 	CHECK(rdma_accept(*server, &param) == 0);
-	event = next_cm_event(other, RDMA_CM_EVENT_ESTABLISHED, *client);
+	event = wait_cm_event(other, RDMA_CM_EVENT_ESTABLISHED, *client);
 	CHECK(event->param.conn.private_data_len == 10);
 	CHECK(memcmp(event->param.conn.private_data, data, 10) == 0);
 	CHECK(rdma_ack_cm_event(event) == 0);
 	expect_cm_event(channel, RDMA_CM_EVENT_ESTABLISHED, *server, 0);
 	CHECK((*client)->qp->state == IBV_QPS_RTS && rdma_get_src_port(*client) != 0);
 	CHECK(rdma_get_src_port(*client) == rdma_get_dst_port(*server));
-	send_to(*server, *client); /* either end of the connection may send first */
-	send_to(*client, *server);
+	send_between_ids(*server, *client); /* the server may send first */
+	send_between_ids(*client, *server);
 }
 
 struct named {
@@ -173,10 +173,10 @@ struct named {
 };
 
 /*
- * Runs the part named by the only argument, with both channels open. Returns the exit code of the
- * program.
+ * Opens both channels and runs the part of the program that the only argument names. Returns the
+ * program's exit code.
  */
-static inline int run_named(const struct named *all, size_t count, int argc, char **argv)
+static inline int run_named_part(const struct named *all, size_t count, int argc, char **argv)
 {
 	channel = rdma_create_event_channel();
 	other = rdma_create_event_channel();

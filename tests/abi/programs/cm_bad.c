@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* rdma_cm calls that must fail: garbage, wrong order, invalid and destroyed handles. */
+/*
+ * rdma_cm calls that must fail: invalid values, calls in a wrong order, invalid and destroyed
+ * handles.
+ */
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netdb.h>
@@ -23,8 +26,8 @@ int rdma_resolve_addrinfo(struct rdma_cm_id *id, const char *node, const char *s
 			  const struct rdma_addrinfo *hints);
 int rdma_query_addrinfo(struct rdma_cm_id *id, struct rdma_addrinfo **info);
 
-/* Passes an invalid id to every function that takes one. */
-static void no_id(struct rdma_cm_id *id)
+/* Passes an invalid id to every function with an id parameter. */
+static void check_calls_with_bad_id(struct rdma_cm_id *id)
 {
 	struct ibv_qp_init_attr init = { .qp_type = IBV_QPT_RC };
 	struct ibv_qp_init_attr_ex init_ex = { .qp_type = IBV_QPT_RC };
@@ -68,23 +71,23 @@ static void no_id(struct rdma_cm_id *id)
 	MINUS(EINVAL, rdma_write_cm_event(id, (enum rdma_cm_event_type)18, 0, 0));
 	MINUS(EINVAL, rdma_resolve_addrinfo(id, "127.0.0.1", NULL, NULL));
 	MINUS(EINVAL, rdma_query_addrinfo(id, &info));
-	check_result(__LINE__, "rdma_get_src_port", rdma_get_src_port(id), 0);
-	check_result(__LINE__, "rdma_get_dst_port", rdma_get_dst_port(id), 0);
-	/* These functions have no return value, so the test only checks that they do not crash. */
+	check_call_result(__LINE__, "rdma_get_src_port", rdma_get_src_port(id), 0);
+	check_call_result(__LINE__, "rdma_get_dst_port", rdma_get_dst_port(id), 0);
+	/* Functions without a return value must only not crash. */
 	rdma_destroy_qp(id);
 	rdma_destroy_srq(id);
 	rdma_destroy_ep(id);
 }
 
-static void no_handles(void)
+static void check_bad_handles(void)
 {
 	struct rdma_cm_event *event, *gone;
 	struct rdma_cm_id *id;
 
 	which = "a handle that is none";
-	no_id(NULL);
-	no_id((struct rdma_cm_id *)memory);
-	no_id((struct rdma_cm_id *)channel);
+	check_calls_with_bad_id(NULL);
+	check_calls_with_bad_id((struct rdma_cm_id *)memory);
+	check_calls_with_bad_id((struct rdma_cm_id *)channel);
 	MINUS(EINVAL, rdma_get_cm_event(NULL, &event));
 	MINUS(EINVAL, rdma_get_cm_event((struct rdma_event_channel *)memory, &event));
 	MINUS(EINVAL, rdma_get_cm_event(channel, NULL));
@@ -103,10 +106,10 @@ static void no_handles(void)
 	CHECK(rdma_get_cm_event(channel, &gone) == 0 && rdma_ack_cm_event(gone) == 0);
 	MINUS(EINVAL, rdma_ack_cm_event(gone));
 	CHECK(rdma_destroy_id(id) == 0);
-	no_id(id);
+	check_calls_with_bad_id(id);
 }
 
-static void wrong_values(struct rdma_cm_id *id)
+static void check_bad_values(struct rdma_cm_id *id)
 {
 	struct sockaddr_in6 v6 = { .sin6_family = AF_INET6, .sin6_addr = IN6ADDR_LOOPBACK_INIT };
 	struct sockaddr strange = { .sa_family = AF_UNIX };
@@ -123,7 +126,7 @@ static void wrong_values(struct rdma_cm_id *id)
 	MINUS(EINVAL, rdma_resolve_addr(id, NULL, NULL, 1));
 	MINUS(EINVAL, rdma_resolve_addr(id, NULL, (struct sockaddr *)&any, 1));
 	MINUS(EINVAL, rdma_resolve_addr(id, (struct sockaddr *)&v6, (struct sockaddr *)&addr, 1));
-	/* 192.0.2.99, an address that no interface of this machine has */
+	/* 192.0.2.99, which is not an address of this machine */
 	any.sin_addr.s_addr = htonl(0xc0000263);
 	MINUS(ENODEV, rdma_bind_addr(id, (struct sockaddr *)&any));
 	MINUS(EINVAL, rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, NULL, 4));
@@ -143,11 +146,11 @@ static void wrong_values(struct rdma_cm_id *id)
 	MINUS(EINVAL, rdma_leave_multicast(id, (struct sockaddr *)&addr));
 	MINUS(EINVAL, rdma_migrate_id(id, (struct rdma_event_channel *)memory));
 	MINUS(EINVAL, rdma_create_ep(&out, NULL, NULL, NULL));
-	check_result(__LINE__, "rdma_event_str",
-		     strcmp(rdma_event_str((enum rdma_cm_event_type)99), "UNKNOWN EVENT"), 0);
+	check_call_result(__LINE__, "rdma_event_str",
+			  strcmp(rdma_event_str((enum rdma_cm_event_type)99), "UNKNOWN EVENT"), 0);
 }
 
-static void no_names(void)
+static void check_bad_names(void)
 {
 	struct rdma_addrinfo hints = { .ai_flags = 1 << 20 }, *res;
 
@@ -167,8 +170,8 @@ static void no_names(void)
 	ERRNO(EAI_SERVICE, rdma_getaddrinfo("127.0.0.1", NULL, &hints, &res));
 }
 
-/* Calls that are not valid yet, or no longer, in the state of the id. */
-static void wrong_order(struct rdma_cm_id *id)
+/* Checks calls that are not valid in the current state of the id. */
+static void check_wrong_order(struct rdma_cm_id *id)
 {
 	struct ibv_qp_init_attr init = { .qp_type = IBV_QPT_RC, .cap = { 1, 1, 1, 1, 0 } };
 	struct ibv_srq_init_attr srq = { .attr = { 1, 1, 0 } };
@@ -212,12 +215,12 @@ static void wrong_order(struct rdma_cm_id *id)
 	rdma_destroy_qp(id);
 }
 
-/* whether to destroy the event channel before the next wait for its events */
+/* whether the next wait for events of the channel destroys the channel first */
 static _Thread_local bool leaves;
 
 /*
- * The library calls fcntl64 between two reads of the channel, to find out whether its caller has to
- * wait.
+ * Replaces the C library's fcntl64, which the rdma_cm library calls before a wait to find out
+ * whether the channel's descriptor is non-blocking.
  */
 int fcntl64(int fd, int cmd, ...)
 {
@@ -235,38 +238,38 @@ int fcntl64(int fd, int cmd, ...)
 }
 
 /*
- * The same situation arises when rping exits: its second thread waits for events while main()
- * returns, and the call must not return early.
+ * Checks that a wait on a destroyed channel fails, but not early. rping exits while its second
+ * thread waits for events, and depends on the delay.
  */
-static void wait_on_destroyed(const char *when)
+static void check_wait_on_destroyed_channel(const char *when)
 {
 	struct rdma_cm_event *event;
-	double before = now();
+	double before = now_seconds();
 
 	which = when;
 	MINUS(EINVAL, rdma_get_cm_event(channel, &event));
-	CHECK(now() - before > 0.9);
+	CHECK(now_seconds() - before > 0.9);
 }
 
-static void channel_is_gone(void)
+static void check_destroyed_channel(void)
 {
 	leaves = true;
-	wait_on_destroyed("a channel that goes while an event is waited for");
+	check_wait_on_destroyed_channel("a channel that goes while an event is waited for");
 	CHECK(!leaves);
-	wait_on_destroyed("a channel that is gone");
+	check_wait_on_destroyed_channel("a channel that is gone");
 }
 
-/* A new event channel may get the address of a destroyed one; the two must not be confused. */
-static void channel_is_new(void)
+/* Checks that a new event channel at the address of a destroyed event channel is usable. */
+static void check_new_channel_at_old_address(void)
 {
 	struct rdma_cm_event *event;
-	double before = now();
+	double before = now_seconds();
 
 	which = "a channel at the place of one that is gone";
 	channel = rdma_create_event_channel();
 	CHECK(channel && fcntl(channel->fd, F_SETFL, O_NONBLOCK) == 0);
 	MINUS(EAGAIN, rdma_get_cm_event(channel, &event));
-	CHECK(now() - before < 0.9);
+	CHECK(now_seconds() - before < 0.9);
 	rdma_destroy_event_channel(channel);
 }
 
@@ -279,13 +282,13 @@ int main(void)
 	addr.sin_port = htons(9);
 	channel = rdma_create_event_channel();
 	CHECK(channel);
-	no_handles();
+	check_bad_handles();
 	CHECK(rdma_create_id(channel, &id, NULL, RDMA_PS_TCP) == 0);
-	wrong_values(id);
-	no_names();
-	wrong_order(id);
+	check_bad_values(id);
+	check_bad_names();
+	check_wrong_order(id);
 	CHECK(rdma_destroy_id(id) == 0);
-	channel_is_gone();
-	channel_is_new();
-	return refused_at_least(150);
+	check_destroyed_channel();
+	check_new_channel_at_old_address();
+	return exit_code_of_refusals(150);
 }

@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Rarely used rdma_cm calls: cm_calls queues, depths, datagrams, settings or moves. Both ends are
- * in this process, on loopback.
+ * Rarely used rdma_cm calls. The argument selects a part: queues, depths, datagrams, settings or
+ * moves. Both ends of each connection are in this process, on loopback.
  */
 #include <pthread.h>
 
 #include "cm.h"
 
-static struct rdma_cm_id *next_request_id(void)
+static struct rdma_cm_id *wait_request_id(void)
 {
-	struct rdma_cm_event *event = next_cm_event(channel, RDMA_CM_EVENT_CONNECT_REQUEST, NULL);
+	struct rdma_cm_event *event = wait_cm_event(channel, RDMA_CM_EVENT_CONNECT_REQUEST, NULL);
 	struct rdma_cm_id *id = event->id;
 
 	CHECK(rdma_ack_cm_event(event) == 0);
 	return id;
 }
 
-static void accept_it(struct rdma_cm_id *client, struct rdma_cm_id *server)
+static void accept_and_expect_established(struct rdma_cm_id *client, struct rdma_cm_id *server)
 {
 	CHECK(rdma_accept(server, NULL) == 0);
 	expect_cm_event(other, RDMA_CM_EVENT_ESTABLISHED, client, 0);
@@ -25,7 +25,7 @@ static void accept_it(struct rdma_cm_id *client, struct rdma_cm_id *server)
 
 /* ---- queue pairs and shared receive queues --------------------------------------------------- */
 
-static void shared_receives(struct rdma_cm_id *id)
+static void create_srq_of_id(struct rdma_cm_id *id)
 {
 	struct ibv_srq_init_attr attr = { .attr = { .max_wr = 4, .max_sge = 1 } };
 
@@ -33,7 +33,7 @@ static void shared_receives(struct rdma_cm_id *id)
 	CHECK(rdma_create_srq(id, NULL, &attr) == -1 && errno == EINVAL);
 }
 
-static void shared_receives_ex(struct rdma_cm_id *id)
+static void create_srq_ex_of_id(struct rdma_cm_id *id)
 {
 	struct ibv_srq_init_attr_ex attr = {
 		.attr = { .max_wr = 4, .max_sge = 1 },
@@ -45,8 +45,8 @@ static void shared_receives_ex(struct rdma_cm_id *id)
 	CHECK(rdma_create_srq_ex(id, &attr) == 0 && id->srq && id->srq->pd == id->pd);
 }
 
-/* The program names no protection domain, so the queue pair gets that of the id. */
-static void queues_ex(struct rdma_cm_id *id)
+/* Creates a queue pair without a protection domain argument, so that the id's is used. */
+static void create_qp_ex_of_id(struct rdma_cm_id *id)
 {
 	struct ibv_qp_init_attr_ex attr = {
 		.cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1 },
@@ -59,7 +59,7 @@ static void queues_ex(struct rdma_cm_id *id)
 	CHECK(attr.send_cq == id->send_cq && attr.recv_cq == id->recv_cq && attr.srq == id->srq);
 }
 
-static void end_shared(struct rdma_cm_id *id)
+static void destroy_qp_then_srq(struct rdma_cm_id *id)
 {
 	rdma_destroy_srq(id);
 	CHECK(id->srq); /* the shared receive queue still exists, because the queue pair uses it */
@@ -70,70 +70,70 @@ static void end_shared(struct rdma_cm_id *id)
 	CHECK(rdma_destroy_id(id) == 0);
 }
 
-/* Each end has a shared receive queue that supplies the receives of the id's queue pair. */
-static void queues_of_ids(void)
+/* Checks ids with shared receive queues, which supply the receives of the ids' queue pairs. */
+static void check_queues_of_ids(void)
 {
-	struct rdma_cm_id *listener = listen_on(channel), *server;
-	struct rdma_cm_id *client = resolved(other, rdma_get_src_port(listener));
+	struct rdma_cm_id *listener = listen_on_channel(channel), *server;
+	struct rdma_cm_id *client = create_resolved_id(other, rdma_get_src_port(listener));
 
 	rdma_destroy_qp(client);
-	shared_receives_ex(client);
-	queues_ex(client);
+	create_srq_ex_of_id(client);
+	create_qp_ex_of_id(client);
 	CHECK(client->qp->srq == client->srq);
 	CHECK(rdma_connect(client, NULL) == 0);
-	server = next_request_id();
-	shared_receives(server);
-	queues(server);
+	server = wait_request_id();
+	create_srq_of_id(server);
+	create_rc_qp(server);
 	CHECK(server->qp->srq == server->srq);
-	accept_it(client, server);
+	accept_and_expect_established(client, server);
 	CHECK(rdma_notify(server, IBV_EVENT_COMM_EST) == 0);
-	send_to(client,
-		/* rdma_post_recv posts to the id's shared receive queue, if there is one */
-		server);
-	send_to(server, client);
-	end_shared(client);
-	end_shared(server);
+	send_between_ids(client,
+			 /* rdma_post_recv posts to the id's shared receive queue */
+			 server);
+	send_between_ids(server, client);
+	destroy_qp_then_srq(client);
+	destroy_qp_then_srq(server);
 	CHECK(rdma_destroy_id(listener) == 0);
 }
 
 /* ---- depths ---------------------------------------------------------------------------------- */
 
 /*
- * A depth of 255 stands for the device's maximum. A depth of 0 means no Reads, except for the Read
- * that persona roce uses for confirmation.
+ * Checks that a depth of 255 selects the device's maximum, and that a depth of 0 permits no Reads
+ * except the confirming Read of persona roce.
  */
-static void depths(void)
+static void check_depths(void)
 {
 	struct rdma_conn_param most = { .responder_resources = 255, .initiator_depth = 255 };
 	struct rdma_conn_param none = { 0 };
-	struct rdma_cm_id *listener = listen_on(channel), *client, *server;
+	struct rdma_cm_id *listener = listen_on_channel(channel), *client, *server;
 	struct ibv_device_attr device;
 	struct rdma_cm_event *event;
 	int kept;
 
-	client = resolved(other, rdma_get_src_port(listener));
+	client = create_resolved_id(other, rdma_get_src_port(listener));
 	CHECK(ibv_query_device(client->verbs, &device) == 0);
 	kept = client->verbs->device->transport_type == IBV_TRANSPORT_IB;
 	CHECK(rdma_connect(client, &most) == 0);
-	event = next_cm_event(channel, RDMA_CM_EVENT_CONNECT_REQUEST, NULL);
+	event = wait_cm_event(channel, RDMA_CM_EVENT_CONNECT_REQUEST, NULL);
 	CHECK(event->param.conn.responder_resources == device.max_qp_init_rd_atom);
 	CHECK(event->param.conn.initiator_depth == device.max_qp_rd_atom);
 	server = event->id;
 	CHECK(rdma_ack_cm_event(event) == 0);
-	queues(server);
+	create_rc_qp(server);
 	CHECK(rdma_accept(server, &none) == 0);
-	event = next_cm_event(other, RDMA_CM_EVENT_ESTABLISHED, client);
+	event = wait_cm_event(other, RDMA_CM_EVENT_ESTABLISHED, client);
 	CHECK(event->param.conn.responder_resources == kept);
 	CHECK(event->param.conn.initiator_depth == kept);
 	CHECK(rdma_ack_cm_event(event) == 0);
 	expect_cm_event(channel, RDMA_CM_EVENT_ESTABLISHED, server, 0);
-	cm_disconnect(client, server);
+	disconnect_ids(client, server);
 	CHECK(rdma_destroy_id(listener) == 0);
 }
 
 /* ---- datagram endpoints ---------------------------------------------------------------------- */
 
-static struct rdma_addrinfo *datagrams_at(const char *port, int flags)
+static struct rdma_addrinfo *datagram_addrinfo(const char *port, int flags)
 {
 	struct rdma_addrinfo hints = {
 		.ai_flags = flags | RAI_NUMERICHOST,
@@ -147,13 +147,13 @@ static struct rdma_addrinfo *datagrams_at(const char *port, int flags)
 	return info;
 }
 
-static struct rdma_cm_id *endpoint(const char *port, int flags)
+static struct rdma_cm_id *create_datagram_endpoint(const char *port, int flags)
 {
 	struct ibv_qp_init_attr attr = {
 		.cap = { .max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1 },
 		.sq_sig_all = 1,
 	};
-	struct rdma_addrinfo *info = datagrams_at(port, flags);
+	struct rdma_addrinfo *info = datagram_addrinfo(port, flags);
 	struct rdma_cm_id *id;
 
 	CHECK(rdma_create_ep(&id, info, NULL, &attr) == 0 && id->qp_type == IBV_QPT_UD);
@@ -162,7 +162,7 @@ static struct rdma_cm_id *endpoint(const char *port, int flags)
 	return id;
 }
 
-static void *serve(void *listener)
+static void *accept_request(void *listener)
 {
 	struct rdma_cm_id *id;
 
@@ -172,9 +172,9 @@ static void *serve(void *listener)
 	return id;
 }
 
-static void datagrams(void)
+static void check_datagram_endpoints(void)
 {
-	struct rdma_cm_id *listener = endpoint("0", RAI_PASSIVE), *id;
+	struct rdma_cm_id *listener = create_datagram_endpoint("0", RAI_PASSIVE), *id;
 	const struct rdma_ud_param *ud;
 	struct ibv_ah_attr way;
 	struct ibv_mr *mr;
@@ -185,9 +185,9 @@ static void datagrams(void)
 	void *server;
 
 	CHECK(rdma_listen(listener, 0) == 0);
-	CHECK(pthread_create(&thread, NULL, serve, listener) == 0);
+	CHECK(pthread_create(&thread, NULL, accept_request, listener) == 0);
 	snprintf(port, sizeof(port), "%d", ntohs(rdma_get_src_port(listener)));
-	id = endpoint(port, 0);
+	id = create_datagram_endpoint(port, 0);
 	CHECK(rdma_connect(id, NULL) == 0 && id->event->event == RDMA_CM_EVENT_ESTABLISHED);
 	CHECK(pthread_join(thread, &server) == 0);
 	ud = &id->event->param.ud;
@@ -208,8 +208,8 @@ static void datagrams(void)
 
 /* ---- options and ECE ------------------------------------------------------------------------- */
 
-/* Options that concern the address cannot be set once the id is bound. */
-static void set_option_too_late(struct rdma_cm_id *bound)
+/* Checks that options of the address cannot be set after the id was bound. */
+static void check_option_after_bind(struct rdma_cm_id *bound)
 {
 	int on = 1;
 
@@ -221,8 +221,8 @@ static void set_option_too_late(struct rdma_cm_id *bound)
 	CHECK(errno == EINVAL);
 }
 
-/* Vendor options (ECE): none are sent, and none are received. */
-static void vendors_options(struct rdma_cm_id *id)
+/* Checks that no vendor options (ECE) are sent or received. */
+static void check_vendor_options(struct rdma_cm_id *id)
 {
 	struct ibv_ece ece = { 0 };
 
@@ -232,73 +232,73 @@ static void vendors_options(struct rdma_cm_id *id)
 	CHECK(!ece.vendor_id && !ece.options && !ece.comp_mask);
 }
 
-static void refused(struct rdma_cm_id *listener)
+static void check_rejection_with_ece(struct rdma_cm_id *listener)
 {
-	struct rdma_cm_id *client = resolved(other, rdma_get_src_port(listener)), *server;
+	struct rdma_cm_id *client = create_resolved_id(other, rdma_get_src_port(listener)), *server;
 	struct rdma_cm_event *event;
 
-	vendors_options(client);
+	check_vendor_options(client);
 	CHECK(rdma_connect(client, NULL) == 0);
-	server = next_request_id();
-	vendors_options(server);
+	server = wait_request_id();
+	check_vendor_options(server);
 	CHECK(rdma_reject_ece(server, "no", 3) == 0);
 	CHECK(rdma_reject_ece(server, "no", 3) == -1 && errno == EINVAL);
-	event = next_cm_event(other, RDMA_CM_EVENT_REJECTED, client);
+	event = wait_cm_event(other, RDMA_CM_EVENT_REJECTED, client);
 	CHECK(event->param.conn.private_data_len >= 3);
 	CHECK(strcmp(event->param.conn.private_data, "no") == 0);
 	CHECK(rdma_ack_cm_event(event) == 0);
-	cm_destroy(client);
+	destroy_id_and_qp(client);
 	CHECK(rdma_destroy_id(server) == 0);
 }
 
-static void settings(void)
+static void check_options_and_ece(void)
 {
-	struct rdma_cm_id *listener = listen_on(channel);
+	struct rdma_cm_id *listener = listen_on_channel(channel);
 
-	set_option_too_late(listener);
-	refused(listener);
+	check_option_after_bind(listener);
+	check_rejection_with_ece(listener);
 	CHECK(rdma_destroy_id(listener) == 0);
 }
 
-/* ---- ids that become synchronous and asynchronous again -------------------------------------- */
+/* ---- migration to synchronous operation and back --------------------------------------------- */
 
-static void migrate_id(void)
+static void check_id_migration(void)
 {
-	struct rdma_cm_id *listener = listen_on(channel), *client, *server;
+	struct rdma_cm_id *listener = listen_on_channel(channel), *client, *server;
 
-	client = resolved(other, rdma_get_src_port(listener));
+	client = create_resolved_id(other, rdma_get_src_port(listener));
 	CHECK(rdma_connect(client, NULL) == 0);
-	server = next_request_id();
-	queues(server);
-	accept_it(client, server);
+	server = wait_request_id();
+	create_rc_qp(server);
+	accept_and_expect_established(client, server);
 	CHECK(rdma_migrate_id(client, NULL) == 0);
 	CHECK(client->channel && client->channel != other && !client->event);
 	CHECK(rdma_migrate_id(client, NULL) == 0); /* the id is already synchronous */
 	CHECK(rdma_disconnect(client) == 0);
 	CHECK(client->event && client->event->event == RDMA_CM_EVENT_DISCONNECTED);
 	expect_cm_event(channel, RDMA_CM_EVENT_DISCONNECTED, server, 0);
-	cm_destroy(client);
-	cm_destroy(server);
+	destroy_id_and_qp(client);
+	destroy_id_and_qp(server);
 
-	/* Migrate back: the events are reported on the channel again. */
-	client = resolved(other, rdma_get_src_port(listener));
+	/* After migration back to the channel, events are reported on the channel again. */
+	client = create_resolved_id(other, rdma_get_src_port(listener));
 	CHECK(rdma_migrate_id(client, NULL) == 0);
 	CHECK(rdma_migrate_id(client, other) == 0 && client->channel == other && !client->event);
 	CHECK(rdma_connect(client, NULL) == 0);
-	server = next_request_id();
-	queues(server);
-	accept_it(client, server);
-	cm_disconnect(client, server);
+	server = wait_request_id();
+	create_rc_qp(server);
+	accept_and_expect_established(client, server);
+	disconnect_ids(client, server);
 	CHECK(rdma_destroy_id(listener) == 0);
 }
 
 int main(int argc, char **argv)
 {
-	static const struct named all[] = { { "queues", queues_of_ids },
-					    { "depths", depths },
-					    { "datagrams", datagrams },
-					    { "settings", settings },
-					    { "moves", migrate_id } };
+	static const struct named all[] = { { "queues", check_queues_of_ids },
+					    { "depths", check_depths },
+					    { "datagrams", check_datagram_endpoints },
+					    { "settings", check_options_and_ece },
+					    { "moves", check_id_migration } };
 
-	return run_named(all, sizeof(all) / sizeof(all[0]), argc, argv);
+	return run_named_part(all, sizeof(all) / sizeof(all[0]), argc, argv);
 }

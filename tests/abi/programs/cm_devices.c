@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Listeners on the wildcard address, with the two devices "near" and "far" in a private network
- * namespace: each connection request reports the device on which it arrived.
+ * Listeners on the wildcard address of a private network namespace with the two devices "near" and
+ * "far". Each connection request must report the device on which the request arrived.
  */
 #include <stdbool.h>
 #include <unistd.h>
 
 #include "cm.h"
 
-static void ip(const char *what)
+static void run_ip(const char *what)
 {
 	char command[200];
 
@@ -16,28 +16,28 @@ static void ip(const char *what)
 	CHECK(system(command) == 0);
 }
 
-static void two_devices(void)
+static void create_two_devices(void)
 {
-	/* A preloaded sanitizer is meant for this program, not for ip. */
+	/* Do not preload a sanitizer into ip. */
 	unsetenv("LD_PRELOAD");
-	ip("link add near type veth peer name far");
-	ip("link set far addrgenmode none");
-	ip("link set near addrgenmode none");
-	ip("link set lo up");
-	ip("link set far up");
-	ip("link set near up");
-	ip("addr add 192.0.2.1/24 dev near");
-	ip("addr add 198.51.100.1/24 dev far");
-	ip("addr add 2001:db8::1/64 dev far nodad");
+	run_ip("link add near type veth peer name far");
+	run_ip("link set far addrgenmode none");
+	run_ip("link set near addrgenmode none");
+	run_ip("link set lo up");
+	run_ip("link set far up");
+	run_ip("link set near up");
+	run_ip("addr add 192.0.2.1/24 dev near");
+	run_ip("addr add 198.51.100.1/24 dev far");
+	run_ip("addr add 2001:db8::1/64 dev far nodad");
 	/*
-	 * The kernel installs the local route a little later; until then connections to the address
-	 * fail.
+	 * The kernel installs the local route with a delay, and connections to the address fail
+	 * until the route exists.
 	 */
 	CHECK(system("until ip -6 route show table local | grep -q 2001:db8::1; do sleep 0.01; done") ==
 	      0);
 }
 
-/* Returns a listener on ::, on every device; only_v6: for IPv6 only. */
+/* Creates a listener on :: and on every device. only_v6: do not accept IPv4 connections. */
 static struct rdma_cm_id *listen_wildcard(bool only_v6)
 {
 	struct sockaddr_in6 any = { .sin6_family = AF_INET6 };
@@ -51,13 +51,13 @@ static struct rdma_cm_id *listen_wildcard(bool only_v6)
 	return id;
 }
 
-static bool is_device(const struct rdma_cm_id *id, const char *name)
+static bool is_id_on_device(const struct rdma_cm_id *id, const char *name)
 {
 	return id->verbs && strcmp(ibv_get_device_name(id->verbs->device), name) == 0;
 }
 
-/* Returns an id that has started to connect to an address. */
-static struct rdma_cm_id *connecting(const char *text, uint16_t port_be)
+/* Creates an id that starts to connect to an address. */
+static struct rdma_cm_id *start_connecting(const char *text, uint16_t port_be)
 {
 	struct sockaddr_in v4 = { .sin_family = AF_INET, .sin_port = port_be };
 	struct sockaddr_in6 v6 = { .sin6_family = AF_INET6, .sin6_port = port_be };
@@ -71,41 +71,41 @@ static struct rdma_cm_id *connecting(const char *text, uint16_t port_be)
 	expect_cm_event(other, RDMA_CM_EVENT_ADDR_RESOLVED, id, 0);
 	CHECK(rdma_resolve_route(id, 1000) == 0);
 	expect_cm_event(other, RDMA_CM_EVENT_ROUTE_RESOLVED, id, 0);
-	queues(id);
+	create_rc_qp(id);
 	CHECK(rdma_connect(id, NULL) == 0);
 	return id;
 }
 
 static void check_request_device(struct rdma_cm_id *listener, const char *text, const char *device)
 {
-	struct rdma_cm_id *client = connecting(text, rdma_get_src_port(listener));
-	struct rdma_cm_id *server = next_cm_request(listener, NULL, 0);
+	struct rdma_cm_id *client = start_connecting(text, rdma_get_src_port(listener));
+	struct rdma_cm_id *server = wait_cm_request(listener, NULL, 0);
 
-	CHECK(is_device(client, device) && is_device(server, device));
+	CHECK(is_id_on_device(client, device) && is_id_on_device(server, device));
 	CHECK(server->qp->context == server->verbs && server->pd->context == server->verbs);
 	CHECK(rdma_accept(server, NULL) == 0);
 	expect_cm_event(other, RDMA_CM_EVENT_ESTABLISHED, client, 0);
 	expect_cm_event(channel, RDMA_CM_EVENT_ESTABLISHED, server, 0);
-	send_to(client, server);
-	cm_disconnect(client, server);
+	send_between_ids(client, server);
+	disconnect_ids(client, server);
 }
 
-/* Checks that a connection is refused; nothing else in this namespace uses the port. */
+/* Checks that a connection to a port without a listener is refused. */
 static void check_refused(const char *text, uint16_t port_be)
 {
-	struct rdma_cm_id *client = connecting(text, port_be);
-	struct rdma_cm_event *event = next_cm_event(other, RDMA_CM_EVENT_REJECTED, client);
+	struct rdma_cm_id *client = start_connecting(text, port_be);
+	struct rdma_cm_event *event = wait_cm_event(other, RDMA_CM_EVENT_REJECTED, client);
 
 	CHECK(event->status == 8);
 	CHECK(rdma_ack_cm_event(event) == 0);
-	cm_destroy(client);
+	destroy_id_and_qp(client);
 }
 
 /*
- * Joining an IPv6 group fails on a device with only IPv4 addresses. The id may join another group
- * afterwards.
+ * Checks that joining an IPv6 group fails on a device with only IPv4 addresses, and that the id can
+ * then join another group.
  */
-static void no_such_group(void)
+static void check_group_of_other_family(void)
 {
 	struct sockaddr_in own = { .sin_family = AF_INET }, group = own;
 	struct sockaddr_in6 strange = { .sin6_family = AF_INET6 };
@@ -124,7 +124,7 @@ static void no_such_group(void)
 	CHECK(rdma_bind_addr(id, (struct sockaddr *)&own) == 0);
 	CHECK(rdma_create_qp(id, NULL, &attr) == 0);
 	CHECK(rdma_join_multicast(id, (struct sockaddr *)&strange, &word) == 0);
-	event = next_cm_event(other, RDMA_CM_EVENT_MULTICAST_ERROR, id);
+	event = wait_cm_event(other, RDMA_CM_EVENT_MULTICAST_ERROR, id);
 	CHECK(event->status < 0 && event->param.ud.private_data == &word);
 	CHECK(rdma_ack_cm_event(event) == 0);
 	CHECK(rdma_join_multicast(id, (struct sockaddr *)&group, NULL) == 0);
@@ -137,7 +137,7 @@ int main(void)
 {
 	struct rdma_cm_id *listener;
 
-	two_devices();
+	create_two_devices();
 	channel = rdma_create_event_channel();
 	other = rdma_create_event_channel();
 	CHECK(channel && other);
@@ -150,7 +150,7 @@ int main(void)
 	check_request_device(listener, "2001:db8::1", "siw_far");
 	check_refused("192.0.2.1", rdma_get_src_port(listener));
 	CHECK(rdma_destroy_id(listener) == 0);
-	no_such_group();
+	check_group_of_other_family();
 	rdma_destroy_event_channel(channel);
 	rdma_destroy_event_channel(other);
 	return 0;

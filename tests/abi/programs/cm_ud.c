@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Datagram ids and multicast groups of rdma_cm: cm_ud connect, cm_ud groups, and cm_ud ipoib, which
- * runs both with that port space. Both ends are in this process, on loopback, which the first
- * device serves.
+ * Datagram ids and multicast groups of rdma_cm. The argument selects a part: connect, left, groups,
+ * or ipoib, which runs both tests with the port space RDMA_PS_IPOIB. Both ends are in this process,
+ * on loopback, which belongs to the first device.
  */
 #include <unistd.h>
 
@@ -12,7 +12,7 @@
 
 static enum rdma_port_space space = RDMA_PS_UDP;
 
-static struct rdma_cm_id *new_ud(struct rdma_event_channel *on)
+static struct rdma_cm_id *create_ud_id(struct rdma_event_channel *on)
 {
 	struct rdma_cm_id *id;
 
@@ -21,20 +21,20 @@ static struct rdma_cm_id *new_ud(struct rdma_event_channel *on)
 	return id;
 }
 
-static struct rdma_cm_id *listening(void)
+static struct rdma_cm_id *create_ud_listener(void)
 {
-	struct sockaddr_in addr = loopback(0);
-	struct rdma_cm_id *id = new_ud(channel);
+	struct sockaddr_in addr = loopback_sockaddr(0);
+	struct rdma_cm_id *id = create_ud_id(channel);
 
 	CHECK(rdma_bind_addr(id, (struct sockaddr *)&addr) == 0 && rdma_get_src_port(id));
 	CHECK(rdma_listen(id, 0) == 0);
 	return id;
 }
 
-static struct rdma_cm_id *ud_resolved_id(uint16_t port_be)
+static struct rdma_cm_id *create_resolved_ud_id(uint16_t port_be)
 {
-	struct sockaddr_in addr = loopback(port_be);
-	struct rdma_cm_id *id = new_ud(other);
+	struct sockaddr_in addr = loopback_sockaddr(port_be);
+	struct rdma_cm_id *id = create_ud_id(other);
 
 	CHECK(rdma_resolve_addr(id, NULL, (struct sockaddr *)&addr, 100) == 0);
 	expect_cm_event(other, RDMA_CM_EVENT_ADDR_RESOLVED, id, 0);
@@ -45,7 +45,7 @@ static struct rdma_cm_id *ud_resolved_id(uint16_t port_be)
 	return id;
 }
 
-static void ud_queues(struct rdma_cm_id *id)
+static void create_ud_qp(struct rdma_cm_id *id)
 {
 	struct ibv_qp_init_attr attr = {
 		.cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1 },
@@ -59,7 +59,7 @@ static void ud_queues(struct rdma_cm_id *id)
 	CHECK(now.qp_state == IBV_QPS_RTS && now.qkey == UDP_QKEY);
 }
 
-static void ud_connect(struct rdma_cm_id *id, const char *data)
+static void connect_ud_id(struct rdma_cm_id *id, const char *data)
 {
 	struct rdma_conn_param param = {
 		.private_data = data,
@@ -69,9 +69,9 @@ static void ud_connect(struct rdma_cm_id *id, const char *data)
 	CHECK(rdma_connect(id, &param) == 0);
 }
 
-static struct rdma_cm_id *ud_next_request(struct rdma_cm_id *listener, const char *data)
+static struct rdma_cm_id *wait_ud_request(struct rdma_cm_id *listener, const char *data)
 {
-	struct rdma_cm_event *event = next_cm_event(channel, RDMA_CM_EVENT_CONNECT_REQUEST, NULL);
+	struct rdma_cm_event *event = wait_cm_event(channel, RDMA_CM_EVENT_CONNECT_REQUEST, NULL);
 	struct rdma_cm_id *id = event->id;
 
 	CHECK(event->listen_id == listener && id->verbs && id->qp_type == IBV_QPT_UD);
@@ -82,14 +82,14 @@ static struct rdma_cm_id *ud_next_request(struct rdma_cm_id *listener, const cha
 	return id;
 }
 
-static void finish(struct rdma_cm_id *id)
+static void destroy_ud_id(struct rdma_cm_id *id)
 {
 	if (id->qp)
 		rdma_destroy_qp(id);
 	CHECK(!id->qp && rdma_destroy_id(id) == 0);
 }
 
-/* Sends a message with the address handle attributes from the event. */
+/* Sends a message with the address handle attributes of an event's parameters. */
 static void ud_send_by_event(struct rdma_cm_id *from, struct rdma_cm_id *to,
 			     const struct rdma_ud_param *ud)
 {
@@ -107,63 +107,63 @@ static void ud_send_by_event(struct rdma_cm_id *from, struct rdma_cm_id *to,
 	CHECK(ibv_destroy_ah(ah) == 0 && ibv_dereg_mr(mr) == 0);
 }
 
-static void accepted(struct rdma_cm_id *listener)
+static void check_accepted_request(struct rdma_cm_id *listener)
 {
 	struct rdma_conn_param param = { .private_data = "it is me", .private_data_len = 9 };
-	struct rdma_cm_id *client = ud_resolved_id(rdma_get_src_port(listener)), *server;
+	struct rdma_cm_id *client = create_resolved_ud_id(rdma_get_src_port(listener)), *server;
 	struct rdma_cm_event *event;
 	uint8_t tos = 0x20;
 
 	CHECK(rdma_set_option(client, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &tos, 1) == 0);
-	ud_queues(client);
-	ud_connect(client, "who");
-	server = ud_next_request(listener, "who");
-	ud_queues(server);
+	create_ud_qp(client);
+	connect_ud_id(client, "who");
+	server = wait_ud_request(listener, "who");
+	create_ud_qp(server);
 	CHECK(rdma_accept(server, &param) == 0);
 	CHECK(rdma_accept(server, &param) == -1 && errno == EINVAL);
-	event = next_cm_event(other, RDMA_CM_EVENT_ESTABLISHED, client);
+	event = wait_cm_event(other, RDMA_CM_EVENT_ESTABLISHED, client);
 	CHECK(event->status == 0 && strcmp(event->param.ud.private_data, "it is me") == 0);
 	CHECK(event->param.ud.qp_num == server->qp->qp_num && event->param.ud.qkey == UDP_QKEY);
 	CHECK(event->param.ud.ah_attr.grh.traffic_class == 0x20);
 	ud_send_by_event(client, server, &event->param.ud);
 	CHECK(rdma_ack_cm_event(event) == 0);
 	CHECK(rdma_disconnect(client) == 0 && rdma_disconnect(server) == 0);
-	finish(client);
-	finish(server);
+	destroy_ud_id(client);
+	destroy_ud_id(server);
 }
 
-/* The status is that of InfiniBand's SIDR response: 2, rejected. */
-static void rejected(struct rdma_cm_id *listener)
+/* Checks that rejected requests fail with status 2 (rejected) of InfiniBand's SIDR response. */
+static void check_rejected_requests(struct rdma_cm_id *listener)
 {
-	struct rdma_cm_id *client = ud_resolved_id(rdma_get_src_port(listener)), *server;
+	struct rdma_cm_id *client = create_resolved_ud_id(rdma_get_src_port(listener)), *server;
 	struct rdma_cm_event *event;
 
-	ud_connect(client, NULL);
-	server = ud_next_request(listener, NULL);
+	connect_ud_id(client, NULL);
+	server = wait_ud_request(listener, NULL);
 	CHECK(rdma_reject(server, "no", 3) == 0);
 	CHECK(rdma_reject(server, "no", 3) == -1 && errno == EINVAL);
-	finish(server);
-	event = next_cm_event(other, RDMA_CM_EVENT_UNREACHABLE, client);
+	destroy_ud_id(server);
+	event = wait_cm_event(other, RDMA_CM_EVENT_UNREACHABLE, client);
 	CHECK(event->status == 2 && event->param.ud.private_data_len == 3);
 	CHECK(rdma_ack_cm_event(event) == 0);
-	finish(client);
-	client = ud_resolved_id(rdma_get_src_port(listener));
-	ud_connect(client, NULL);
-	/* the listener destroys the id of the request without an answer */
-	finish(ud_next_request(listener, NULL));
+	destroy_ud_id(client);
+	client = create_resolved_ud_id(rdma_get_src_port(listener));
+	connect_ud_id(client, NULL);
+	/* destroying the id of a request without an answer rejects the request */
+	destroy_ud_id(wait_ud_request(listener, NULL));
 	expect_cm_event(other, RDMA_CM_EVENT_UNREACHABLE, client, 2);
-	finish(client);
-	/* port 9, where nothing listens: InfiniBand's status for that case */
-	client = ud_resolved_id(htons(9));
-	ud_connect(client, NULL);
+	destroy_ud_id(client);
+	/* InfiniBand's status for port 9, which has no listener */
+	client = create_resolved_ud_id(htons(9));
+	connect_ud_id(client, NULL);
 	expect_cm_event(other, RDMA_CM_EVENT_UNREACHABLE, client, 1);
-	finish(client);
+	destroy_ud_id(client);
 }
 
-/* The program accepts with the number and the Q_Key of its own queue pair. */
-static void by_number(struct rdma_cm_id *listener)
+/* Checks that a request can be accepted with the number and Q_Key of the program's queue pair. */
+static void check_accept_by_qp_number(struct rdma_cm_id *listener)
 {
-	struct rdma_cm_id *client = ud_resolved_id(rdma_get_src_port(listener)), *server;
+	struct rdma_cm_id *client = create_resolved_ud_id(rdma_get_src_port(listener)), *server;
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT };
 	struct rdma_conn_param param = { 0 };
 	struct rdma_cm_event *event;
@@ -171,9 +171,9 @@ static void by_number(struct rdma_cm_id *listener)
 	struct ibv_qp *qp;
 	int mask;
 
-	ud_connect(client, NULL);
-	server = ud_next_request(listener, NULL);
-	/* rdma_accept fails: no queue pair has the given number */
+	connect_ud_id(client, NULL);
+	server = wait_ud_request(listener, NULL);
+	/* rdma_accept fails because no queue pair has the given number */
 	CHECK(rdma_accept(server, &param) == -1 && errno == EINVAL);
 	init.send_cq = init.recv_cq = ibv_create_cq(server->verbs, 8, NULL, NULL, 0);
 	qp = ibv_create_qp(server->pd, &init);
@@ -189,30 +189,30 @@ static void by_number(struct rdma_cm_id *listener)
 	}
 	param.qp_num = qp->qp_num;
 	CHECK(rdma_accept(server, &param) == 0);
-	event = next_cm_event(other, RDMA_CM_EVENT_ESTABLISHED, client);
+	event = wait_cm_event(other, RDMA_CM_EVENT_ESTABLISHED, client);
 	CHECK(event->param.ud.qp_num == qp->qp_num && event->param.ud.qkey == 77);
 	CHECK(rdma_ack_cm_event(event) == 0);
-	finish(client);
-	finish(server);
+	destroy_ud_id(client);
+	destroy_ud_id(server);
 	CHECK(ibv_destroy_qp(qp) == 0 && ibv_destroy_cq(init.send_cq) == 0);
 }
 
-static void too_long(struct rdma_cm_id *listener)
+static void check_private_data_limit(struct rdma_cm_id *listener)
 {
-	struct rdma_cm_id *client = ud_resolved_id(rdma_get_src_port(listener)), *server;
+	struct rdma_cm_id *client = create_resolved_ud_id(rdma_get_src_port(listener)), *server;
 	struct rdma_conn_param param = { .private_data = memory, .private_data_len = 181 };
 
 	CHECK(rdma_connect(client, &param) == -1 && errno == EINVAL);
 	param.private_data_len = 180;
 	CHECK(rdma_connect(client, &param) == 0);
-	server = next_cm_event(channel, RDMA_CM_EVENT_CONNECT_REQUEST, NULL)->id;
+	server = wait_cm_event(channel, RDMA_CM_EVENT_CONNECT_REQUEST, NULL)->id;
 	(void)server;
-	_exit(0); /* the process exits with requests pending; no orderly shutdown is needed */
+	_exit(0); /* the process exits with pending requests, without an orderly shutdown */
 }
 
 /* ---- groups ---------------------------------------------------------------------------------- */
 
-static struct sockaddr_in group(const char *text)
+static struct sockaddr_in group_addr(const char *text)
 {
 	struct sockaddr_in addr = { .sin_family = AF_INET };
 
@@ -220,9 +220,9 @@ static struct sockaddr_in group(const char *text)
 	return addr;
 }
 
-static void joined(struct rdma_cm_id *id, void *context)
+static void expect_join_event(struct rdma_cm_id *id, void *context)
 {
-	struct rdma_cm_event *event = next_cm_event(other, RDMA_CM_EVENT_MULTICAST_JOIN, id);
+	struct rdma_cm_event *event = wait_cm_event(other, RDMA_CM_EVENT_MULTICAST_JOIN, id);
 	const struct rdma_ud_param *ud = &event->param.ud;
 
 	CHECK(event->status == 0 && ud->private_data == context);
@@ -230,32 +230,33 @@ static void joined(struct rdma_cm_id *id, void *context)
 	CHECK(rdma_ack_cm_event(event) == 0);
 }
 
-static void groups(void)
+static void check_groups(void)
 {
-	struct sockaddr_in addr = loopback(0), one = group("239.8.8.1"), two = group("239.8.8.2");
-	struct sockaddr_in strange = group("10.8.8.1");
+	struct sockaddr_in addr = loopback_sockaddr(0), one = group_addr("239.8.8.1"),
+			   two = group_addr("239.8.8.2");
+	struct sockaddr_in strange = group_addr("10.8.8.1");
 	struct rdma_cm_join_mc_attr_ex ex = {
 		.comp_mask = RDMA_CM_JOIN_MC_ATTR_ADDRESS | RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS,
 		.join_flags = RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER,
 		.addr = (struct sockaddr *)&two,
 	};
-	struct rdma_cm_id *id = new_ud(other);
+	struct rdma_cm_id *id = create_ud_id(other);
 	union ibv_gid gid = { .raw = { [10] = 0xff, [11] = 0xff, 239, 8, 8, 2 } };
 	int word;
 
 	CHECK(rdma_join_multicast(id, (struct sockaddr *)&one, &word) == -1 && errno == EINVAL);
 	CHECK(rdma_bind_addr(id, (struct sockaddr *)&addr) == 0);
-	ud_queues(id);
+	create_ud_qp(id);
 	CHECK(rdma_join_multicast(id, (struct sockaddr *)&strange, &word) == -1);
 	CHECK(errno == EINVAL);
 	CHECK(rdma_join_multicast(id, (struct sockaddr *)&one, &word) == 0);
-	joined(id, &word);
-	/* ibv_destroy_qp fails: the queue pair is a member of a group */
+	expect_join_event(id, &word);
+	/* ibv_destroy_qp fails while the queue pair is a member of a group */
 	CHECK(ibv_destroy_qp(id->qp) == EBUSY);
 	CHECK(rdma_join_multicast_ex(id, &ex, NULL) == 0);
-	joined(id, NULL);
+	expect_join_event(id, NULL);
 	/*
-	 * ibv_detach_mcast fails: the queue pair joined through rdma_cm, not through
+	 * ibv_detach_mcast fails because the queue pair joined through rdma_cm, not through
 	 * ibv_attach_mcast
 	 */
 	CHECK(ibv_detach_mcast(id->qp, &gid, 0) == EINVAL);
@@ -268,11 +269,11 @@ static void groups(void)
 	CHECK(errno == EADDRNOTAVAIL);
 	CHECK(rdma_leave_multicast(id, (struct sockaddr *)&two) == 0);
 	CHECK(rdma_join_multicast(id, (struct sockaddr *)&one, NULL) == 0);
-	/* leaving the group also discards the pending join event */
+	/* leaving a group discards the pending join event */
 	CHECK(rdma_leave_multicast(id, (struct sockaddr *)&one) == 0);
 	CHECK(rdma_join_multicast(id, (struct sockaddr *)&two, NULL) == 0);
-	joined(id, NULL);
-	finish(id); /* destroying the id leaves the groups that it still belongs to */
+	expect_join_event(id, NULL);
+	destroy_ud_id(id); /* destroying an id leaves the remaining groups of the id */
 }
 
 int main(int argc, char **argv)
@@ -286,15 +287,15 @@ int main(int argc, char **argv)
 	if (strcmp(argv[1], "ipoib") == 0)
 		space = RDMA_PS_IPOIB;
 	if (strcmp(argv[1], "connect") != 0 && strcmp(argv[1], "left") != 0)
-		groups();
+		check_groups();
 	if (strcmp(argv[1], "groups") != 0) {
-		listener = listening();
-		accepted(listener);
-		rejected(listener);
-		by_number(listener);
+		listener = create_ud_listener();
+		check_accepted_request(listener);
+		check_rejected_requests(listener);
+		check_accept_by_qp_number(listener);
 		if (strcmp(argv[1], "left") == 0)
-			too_long(listener);
-		finish(listener);
+			check_private_data_limit(listener);
+		destroy_ud_id(listener);
 	}
 	rdma_destroy_event_channel(channel);
 	rdma_destroy_event_channel(other);

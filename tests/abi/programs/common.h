@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Shared by the programs of this folder. They use only verbs, like any RDMA program: two queue
- * pairs of one process on the device siw_lo send to each other.
+ * Helpers shared by the programs of this folder, which use only verbs: two queue pairs of one
+ * process on the device siw_lo send messages to each other.
  */
 #ifndef ABI_TEST_COMMON_H
 #define ABI_TEST_COMMON_H
@@ -18,7 +18,7 @@
 #define QKEY	0x11111111u
 #define SIZE	4096
 #define PORT	1
-#define SECONDS 20 /* limit for one completion on a busy machine, in s */
+#define SECONDS 20 /* time limit in s for one completion on a busy machine */
 
 #define CHECK(condition)                                                                          \
 	do {                                                                                      \
@@ -38,17 +38,17 @@ struct side {
 
 static struct ibv_context *ctx;
 static struct ibv_pd *pd;
-static union ibv_gid gid;    /* GID of the peer, the destination of all messages */
-static uint8_t source_index; /* index of the local GID that sends to the peer */
+static union ibv_gid gid;    /* GID of the peer, to which all messages are sent */
+static uint8_t source_index; /* index of the local GID, the source of all messages */
 
-static inline void open_lo(void)
+static inline void open_loopback_device(void)
 {
 	struct ibv_device **list;
 	int n;
 
 	list = ibv_get_device_list(&n);
 	CHECK(list && n > 0);
-	/* The loopback device is the last device of the list. */
+	/* The last device of the device list is the loopback device. */
 	CHECK(strcmp(ibv_get_device_name(list[n - 1]), "siw_lo") == 0);
 	ctx = ibv_open_device(list[n - 1]);
 	CHECK(ctx);
@@ -58,20 +58,20 @@ static inline void open_lo(void)
 	CHECK(ibv_query_gid(ctx, PORT, 0, &gid) == 0);
 }
 
-static inline void close_lo(void)
+static inline void close_loopback_device(void)
 {
 	CHECK(ibv_dealloc_pd(pd) == 0);
 	CHECK(ibv_close_device(ctx) == 0);
 }
 
-static inline struct ibv_ah_attr to_self(void)
+static inline struct ibv_ah_attr loopback_ah_attr(void)
 {
 	return (struct ibv_ah_attr){ .is_global = 1,
 				     .port_num = PORT,
 				     .grh = { .dgid = gid, .sgid_index = source_index } };
 }
 
-static inline void to_init(struct ibv_qp *qp)
+static inline void move_qp_to_init(struct ibv_qp *qp)
 {
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = PORT, .qkey = QKEY };
 	int mask = IBV_QP_STATE | IBV_QP_PORT | IBV_QP_PKEY_INDEX;
@@ -82,7 +82,7 @@ static inline void to_init(struct ibv_qp *qp)
 	CHECK(ibv_modify_qp(qp, &attr, mask) == 0);
 }
 
-static inline void to_rts(struct ibv_qp *qp, uint32_t dest)
+static inline void move_qp_to_rts(struct ibv_qp *qp, uint32_t dest)
 {
 	struct ibv_qp_attr attr = {
 		.qp_state = IBV_QPS_RTR,
@@ -90,7 +90,7 @@ static inline void to_rts(struct ibv_qp *qp, uint32_t dest)
 		.dest_qp_num = dest,
 		.max_dest_rd_atomic = 4,
 		.min_rnr_timer = 12,
-		.ah_attr = to_self(),
+		.ah_attr = loopback_ah_attr(),
 	};
 	int mask = IBV_QP_STATE, rc = qp->qp_type == IBV_QPT_RC;
 
@@ -112,7 +112,7 @@ static inline void to_rts(struct ibv_qp *qp, uint32_t dest)
 	CHECK(qp->state == IBV_QPS_RTS);
 }
 
-static inline void make_memory(struct side *side)
+static inline void register_side_memory(struct side *side)
 {
 	side->buf = calloc(1, SIZE);
 	CHECK(side->buf);
@@ -137,7 +137,7 @@ static inline struct ibv_qp_init_attr default_qp_attr(struct ibv_cq *cq, enum ib
 	};
 }
 
-static inline void make_side(struct side *side, enum ibv_qp_type type, struct ibv_srq *srq)
+static inline void create_side(struct side *side, enum ibv_qp_type type, struct ibv_srq *srq)
 {
 	struct ibv_qp_init_attr init;
 
@@ -148,11 +148,11 @@ static inline void make_side(struct side *side, enum ibv_qp_type type, struct ib
 	side->qp = ibv_create_qp(pd, &init);
 	CHECK(side->qp);
 	CHECK(init.cap.max_send_wr >= 32 && (srq || init.cap.max_recv_wr >= 32));
-	make_memory(side);
-	to_init(side->qp);
+	register_side_memory(side);
+	move_qp_to_init(side->qp);
 }
 
-static inline void end_side(struct side *side)
+static inline void destroy_side(struct side *side)
 {
 	CHECK(ibv_destroy_qp(side->qp) == 0);
 	CHECK(ibv_destroy_cq(side->cq) == 0);
@@ -162,8 +162,8 @@ static inline void end_side(struct side *side)
 
 static inline void connect_sides(struct side *a, struct side *b)
 {
-	to_rts(a->qp, b->qp->qp_num);
-	to_rts(b->qp, a->qp->qp_num);
+	move_qp_to_rts(a->qp, b->qp->qp_num);
+	move_qp_to_rts(b->qp, a->qp->qp_num);
 }
 
 static inline struct ibv_sge sge_of_side(const struct side *side, size_t offset, uint32_t length)
@@ -179,7 +179,7 @@ static inline void post_recv(struct side *side, uint64_t id, size_t offset, uint
 	CHECK(ibv_post_recv(side->qp, &wr, &bad) == 0);
 }
 
-/* Returns how many file descriptors this process has. */
+/* Returns the number of open file descriptors of this process. */
 static inline int count_descriptors(void)
 {
 	DIR *all = opendir("/proc/self/fd");
@@ -189,10 +189,10 @@ static inline int count_descriptors(void)
 	while (readdir(all))
 		n++;
 	closedir(all);
-	return n - 3; /* do not count ".", ".." and the descriptor of the directory itself */
+	return n - 3; /* do not count ".", ".." and the directory's own descriptor */
 }
 
-static inline double now(void)
+static inline double now_seconds(void)
 {
 	struct timespec t;
 
@@ -200,23 +200,23 @@ static inline double now(void)
 	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
-/* Returns the next completion of a completion queue. */
-static inline struct ibv_wc next_completion(struct ibv_cq *cq)
+/* Waits for the next completion of a completion queue and returns the completion. */
+static inline struct ibv_wc wait_completion(struct ibv_cq *cq)
 {
-	double end = now() + SECONDS;
+	double end = now_seconds() + SECONDS;
 	struct ibv_wc wc;
 	int n;
 
 	do
 		n = ibv_poll_cq(cq, 1, &wc);
-	while (n == 0 && now() < end);
+	while (n == 0 && now_seconds() < end);
 	CHECK(n == 1);
 	return wc;
 }
 
-static inline struct ibv_wc next_success(struct ibv_cq *cq)
+static inline struct ibv_wc wait_success(struct ibv_cq *cq)
 {
-	struct ibv_wc wc = next_completion(cq);
+	struct ibv_wc wc = wait_completion(cq);
 
 	if (wc.status != IBV_WC_SUCCESS)
 		fprintf(stderr, "%s\n", ibv_wc_status_str(wc.status));

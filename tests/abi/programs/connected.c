@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Every operation of an RC queue pair; with the argument uc, the operations of UC. */
+/* Tests every operation of an RC queue pair or, with the argument uc, of a UC queue pair. */
 #include "common.h"
 
 static struct side a, b;
@@ -17,7 +17,7 @@ static struct ibv_send_wr make_request(enum ibv_wr_opcode opcode, struct ibv_sge
 	};
 }
 
-static void post(struct ibv_send_wr *wr)
+static void post_send(struct ibv_send_wr *wr)
 {
 	struct ibv_send_wr *bad;
 
@@ -32,30 +32,33 @@ static void check_sends(void)
 
 	memset(a.buf, 'x', 100);
 	post_recv(&b, 7, 0, 200);
-	post(&wr);
-	wc = next_success(b.cq);
+	post_send(&wr);
+	wc = wait_success(b.cq);
 	CHECK(wc.wr_id == 7 && wc.opcode == IBV_WC_RECV && wc.byte_len == 100);
 	CHECK(wc.qp_num == b.qp->qp_num && !(wc.wc_flags & IBV_WC_WITH_IMM));
 	CHECK(memcmp(b.buf, a.buf, 100) == 0);
-	wc = next_success(a.cq);
+	wc = wait_success(a.cq);
 	CHECK(wc.wr_id == 100 + IBV_WR_SEND && wc.opcode == IBV_WC_SEND);
 
-	/* The buffer of an inline request may be changed immediately, and its lkey is ignored. */
+	/*
+	 * The buffer of an inline request may be changed right after the post, and the lkey is
+	 * ignored.
+	 */
 	sge.lkey = 0;
 	sge.length = 64;
 	wr.opcode = IBV_WR_SEND_WITH_IMM;
 	wr.send_flags |= IBV_SEND_INLINE;
 	post_recv(&b, 8, 0, 200);
 	memset(a.buf, 'y', 64);
-	post(&wr);
+	post_send(&wr);
 	memset(a.buf, 'z', 64);
-	wc = next_success(b.cq);
+	wc = wait_success(b.cq);
 	CHECK(wc.wc_flags & IBV_WC_WITH_IMM && wc.imm_data == 0x12345678 && wc.byte_len == 64);
 	CHECK(b.buf[0] == 'y' && b.buf[63] == 'y');
-	next_success(a.cq);
+	wait_success(a.cq);
 }
 
-static void list_of_sends(void)
+static void check_send_list(void)
 {
 	struct ibv_sge sge = sge_of_side(&a, 0, 10);
 	struct ibv_send_wr wr[4], *bad;
@@ -67,11 +70,11 @@ static void list_of_sends(void)
 		wr[i].next = i < 3 ? &wr[i + 1] : NULL;
 		post_recv(&b, (uint64_t)i, 0, 10);
 	}
-	post(wr);
+	post_send(wr);
 	for (int i = 0; i < 4; i++)
-		CHECK(next_success(b.cq).wr_id == (uint64_t)i);
-	CHECK(next_success(a.cq).wr_id == 3);
-	/* An invalid request ends the list and is returned in bad_wr. */
+		CHECK(wait_success(b.cq).wr_id == (uint64_t)i);
+	CHECK(wait_success(a.cq).wr_id == 3);
+	/* An invalid request ends the processing of the list and is returned in bad_wr. */
 	wr[2].opcode = (enum ibv_wr_opcode)99;
 	for (int i = 0; i < 4; i++)
 		post_recv(&b, (uint64_t)i, 0, 10);
@@ -80,38 +83,38 @@ static void list_of_sends(void)
 	wr[2].next = &wr[3];
 	CHECK(ibv_post_send(a.qp, &wr[2], &bad) == 0);
 	for (int i = 0; i < 4; i++)
-		CHECK(next_success(b.cq).wr_id == (uint64_t)i);
-	CHECK(next_success(a.cq).wr_id == 100 + IBV_WR_SEND);
-	CHECK(next_success(a.cq).wr_id == 3);
+		CHECK(wait_success(b.cq).wr_id == (uint64_t)i);
+	CHECK(wait_success(a.cq).wr_id == 100 + IBV_WR_SEND);
+	CHECK(wait_success(a.cq).wr_id == 3);
 }
 
-static void writes(void)
+static void check_writes(void)
 {
 	struct ibv_sge sge = sge_of_side(&a, 0, 256);
 	struct ibv_send_wr wr = make_request(IBV_WR_RDMA_WRITE, &sge);
 	struct ibv_wc wc;
 
 	memset(a.buf, 'w', 256);
-	post(&wr);
-	CHECK(next_success(a.cq).opcode == IBV_WC_RDMA_WRITE);
+	post_send(&wr);
+	CHECK(wait_success(a.cq).opcode == IBV_WC_RDMA_WRITE);
 	wr.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
 	post_recv(&b, 9, 0, 0);
-	post(&wr);
-	wc = next_success(b.cq);
+	post_send(&wr);
+	wc = wait_success(b.cq);
 	CHECK(wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM && wc.byte_len == 256);
 	CHECK(wc.imm_data == 0x12345678 && memcmp(b.buf + 512, a.buf, 256) == 0);
-	next_success(a.cq);
+	wait_success(a.cq);
 }
 
-static void reads_and_atomics(void)
+static void check_reads_and_atomics(void)
 {
 	struct ibv_sge sge = sge_of_side(&a, 1024, 256);
 	struct ibv_send_wr wr = make_request(IBV_WR_RDMA_READ, &sge);
 	uint64_t *result = (uint64_t *)(a.buf + 1024), *target = (uint64_t *)(b.buf + 512);
 
 	memset(b.buf + 512, 'r', 256);
-	post(&wr);
-	CHECK(next_success(a.cq).opcode == IBV_WC_RDMA_READ);
+	post_send(&wr);
+	CHECK(wait_success(a.cq).opcode == IBV_WC_RDMA_READ);
 	CHECK(memcmp(a.buf + 1024, b.buf + 512, 256) == 0);
 
 	*target = 40;
@@ -119,21 +122,21 @@ static void reads_and_atomics(void)
 	wr = make_request(IBV_WR_ATOMIC_FETCH_AND_ADD, &sge);
 	wr.wr.atomic.rkey = b.mr->rkey;
 	wr.wr.atomic.compare_add = 2;
-	post(&wr);
-	CHECK(next_success(a.cq).opcode == IBV_WC_FETCH_ADD && *result == 40 && *target == 42);
+	post_send(&wr);
+	CHECK(wait_success(a.cq).opcode == IBV_WC_FETCH_ADD && *result == 40 && *target == 42);
 	wr.opcode = IBV_WR_ATOMIC_CMP_AND_SWP;
 	wr.wr.atomic.compare_add = 42;
 	wr.wr.atomic.swap = 99;
-	post(&wr);
-	CHECK(next_success(a.cq).opcode == IBV_WC_COMP_SWAP && *result == 42 && *target == 99);
+	post_send(&wr);
+	CHECK(wait_success(a.cq).opcode == IBV_WC_COMP_SWAP && *result == 42 && *target == 99);
 }
 
-/* The peer can write through a window of either type until its key is invalidated. */
-static void windows(void)
+/* Checks that the peer can write through a window of either type. */
+static void check_windows(void)
 {
 	struct ibv_mw *one = ibv_alloc_mw(pd, IBV_MW_TYPE_1),
 		      *two = ibv_alloc_mw(pd, IBV_MW_TYPE_2);
-	/* Local access rights are ignored when a window is bound, and are not an error. */
+	/* Local access rights in a bind are ignored without an error. */
 	struct ibv_mw_bind_info info = { b.mr, (uintptr_t)b.buf, 64,
 					 IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_LOCAL_WRITE };
 	struct ibv_mw_bind bind = { 5, IBV_SEND_SIGNALED, info };
@@ -142,14 +145,14 @@ static void windows(void)
 
 	CHECK(one && two);
 	CHECK(ibv_bind_mw(b.qp, one, &bind) == 0);
-	CHECK(next_success(b.cq).opcode == IBV_WC_BIND_MW);
+	CHECK(wait_success(b.cq).opcode == IBV_WC_BIND_MW);
 	wr.wr.rdma.remote_addr = (uintptr_t)b.buf;
 	wr.wr.rdma.rkey = one->rkey;
 	memset(a.buf, '1', 64);
-	post(&wr);
-	next_success(a.cq);
+	post_send(&wr);
+	wait_success(a.cq);
 
-	/* A type 2 window is bound by a request, and a Send follows in the same list. */
+	/* A type 2 window is bound by a request, which a Send follows in the same list. */
 	memset(binds, 0, sizeof(binds));
 	binds[0] = (struct ibv_send_wr){ .wr_id = 1,
 					 .opcode = IBV_WR_BIND_MW,
@@ -165,30 +168,33 @@ static void windows(void)
 					 .send_flags = IBV_SEND_SIGNALED };
 	post_recv(&a, 3, 2048, 16);
 	CHECK(ibv_post_send(b.qp, binds, &bad) == 0);
-	CHECK(next_success(b.cq).opcode == IBV_WC_BIND_MW);
-	CHECK(next_success(b.cq).wr_id == 2);
-	CHECK(next_success(a.cq).wr_id == 3);
+	CHECK(wait_success(b.cq).opcode == IBV_WC_BIND_MW);
+	CHECK(wait_success(b.cq).wr_id == 2);
+	CHECK(wait_success(a.cq).wr_id == 3);
 	wr.wr.rdma.rkey = two->rkey;
 	memset(a.buf, '2', 64);
-	post(&wr);
-	next_success(a.cq);
-	/* A Send with Invalidate invalidates the window's key and reports it in the completion. */
+	post_send(&wr);
+	wait_success(a.cq);
+	/*
+	 * A Send with Invalidate invalidates the window's rkey, which the receive completion
+	 * reports.
+	 */
 	wr = make_request(IBV_WR_SEND_WITH_INV, &sge);
 	wr.invalidate_rkey = two->rkey;
 	post_recv(&b, 4, 2048, 64);
-	post(&wr);
+	post_send(&wr);
 	sge.lkey = 0;
 	{
-		struct ibv_wc wc = next_success(b.cq);
+		struct ibv_wc wc = wait_success(b.cq);
 
 		CHECK(wc.wc_flags & IBV_WC_WITH_INV && wc.invalidated_rkey == two->rkey);
 	}
 	CHECK(b.buf[0] == '2' && b.buf[63] == '2');
-	next_success(a.cq);
+	wait_success(a.cq);
 	CHECK(ibv_dealloc_mw(one) == 0 && ibv_dealloc_mw(two) == 0);
 }
 
-static void attributes(int uc)
+static void check_attributes(int uc)
 {
 	struct ibv_qp_init_attr init;
 	struct ibv_qp_attr attr;
@@ -204,15 +210,15 @@ static void attributes(int uc)
 	CHECK(init.cap.max_send_wr >= 32 && init.cap.max_inline_data >= 64);
 }
 
-/* Posted requests are flushed when the queue pair enters ERR, and discarded in RESET. */
-static void errors(void)
+/* Checks that ERR flushes posted requests, and that RESET clears the attributes. */
+static void check_flush_and_reset(void)
 {
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
 	struct ibv_qp_init_attr init;
 
 	post_recv(&a, 77, 0, 10);
 	CHECK(ibv_modify_qp(a.qp, &attr, IBV_QP_STATE) == 0);
-	CHECK(next_completion(a.cq).status == IBV_WC_WR_FLUSH_ERR);
+	CHECK(wait_completion(a.cq).status == IBV_WC_WR_FLUSH_ERR);
 	attr.qp_state = IBV_QPS_RESET;
 	CHECK(ibv_modify_qp(a.qp, &attr, IBV_QP_STATE) == 0);
 	CHECK(ibv_query_qp(a.qp, &attr, ~0, &init) == 0);
@@ -223,21 +229,21 @@ int main(int argc, char **argv)
 {
 	int uc = argc > 1 && strcmp(argv[1], "uc") == 0;
 
-	open_lo();
-	make_side(&a, uc ? IBV_QPT_UC : IBV_QPT_RC, NULL);
-	make_side(&b, uc ? IBV_QPT_UC : IBV_QPT_RC, NULL);
+	open_loopback_device();
+	create_side(&a, uc ? IBV_QPT_UC : IBV_QPT_RC, NULL);
+	create_side(&b, uc ? IBV_QPT_UC : IBV_QPT_RC, NULL);
 	connect_sides(&a, &b);
-	attributes(uc);
+	check_attributes(uc);
 	check_sends();
-	list_of_sends();
-	writes();
+	check_send_list();
+	check_writes();
 	if (!uc) {
-		reads_and_atomics();
-		windows();
+		check_reads_and_atomics();
+		check_windows();
 	}
-	errors();
-	end_side(&a);
-	end_side(&b);
-	close_lo();
+	check_flush_and_reset();
+	destroy_side(&a);
+	destroy_side(&b);
+	close_loopback_device();
 	return 0;
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * UD queue pairs: a GRH before each message, replies through the GRH, immediate data, a shared
- * receive queue, a group. The argument is the index of the GID: 0 for IPv4, 1 for IPv6.
+ * Tests UD queue pairs: a GRH before each message, replies through the GRH, immediate data, a
+ * shared receive queue, a group, a rate limit. The argument is the index of the GID: 0 for IPv4, 1
+ * for IPv6.
  */
 #include "common.h"
 
@@ -11,7 +12,8 @@ static struct side a, b;
 static struct ibv_ah *ah;
 static int index_;
 
-static void send_to(struct side *from, struct ibv_ah *to, uint32_t qpn, enum ibv_wr_opcode opcode)
+static void send_datagram(struct side *from, struct ibv_ah *to, uint32_t qpn,
+			  enum ibv_wr_opcode opcode)
 {
 	struct ibv_sge sge = sge_of_side(from, 0, 32);
 	struct ibv_send_wr wr = {
@@ -26,10 +28,10 @@ static void send_to(struct side *from, struct ibv_ah *to, uint32_t qpn, enum ibv
 	struct ibv_send_wr *bad;
 
 	CHECK(ibv_post_send(from->qp, &wr, &bad) == 0);
-	CHECK(next_success(from->cq).opcode == IBV_WC_SEND);
+	CHECK(wait_success(from->cq).opcode == IBV_WC_SEND);
 }
 
-static void reply(void)
+static void check_reply(void)
 {
 	struct ibv_ah_attr attr;
 	struct ibv_wc wc;
@@ -38,8 +40,8 @@ static void reply(void)
 	post_recv(&b, 2, 0, GRH + 64);
 	post_recv(&a, 3, 1024, GRH + 64);
 	memset(a.buf, 'u', 32);
-	send_to(&a, ah, b.qp->qp_num, IBV_WR_SEND_WITH_IMM);
-	wc = next_success(b.cq);
+	send_datagram(&a, ah, b.qp->qp_num, IBV_WR_SEND_WITH_IMM);
+	wc = wait_success(b.cq);
 	CHECK(wc.byte_len == GRH + 32 && wc.wc_flags & IBV_WC_GRH && wc.imm_data == 0xfeed);
 	CHECK(wc.src_qp == a.qp->qp_num && memcmp(b.buf + GRH, a.buf, 32) == 0);
 	CHECK(ibv_init_ah_from_wc(ctx, PORT, &wc, (struct ibv_grh *)b.buf, &attr) == 0);
@@ -47,19 +49,19 @@ static void reply(void)
 	CHECK(memcmp(&attr.grh.dgid, &gid, sizeof(gid)) == 0);
 	back = ibv_create_ah_from_wc(pd, &wc, (struct ibv_grh *)b.buf, PORT);
 	CHECK(back && back->context == ctx && back->pd == pd);
-	send_to(&b, back, wc.src_qp, IBV_WR_SEND);
-	wc = next_success(a.cq);
+	send_datagram(&b, back, wc.src_qp, IBV_WR_SEND);
+	wc = wait_success(a.cq);
 	CHECK(wc.src_qp == b.qp->qp_num && wc.byte_len == GRH + 32);
 	CHECK(ibv_destroy_ah(back) == 0);
 }
 
-/* IPv4 only: loopback has no route to IPv6 groups, which tests/namespaces covers. */
-static void group(void)
+/* Checks an IPv4 group. Loopback has no route to IPv6 groups, which tests/namespaces covers. */
+static void check_group(void)
 {
-	/* ff0e::ffff:239.1.2.3, RoCE's form of an IPv4 group address. */
+	/* ff0e::ffff:239.1.2.3, the form of an IPv4 group address in RoCE */
 	static const uint8_t raw[16] = { 0xff, 0x0e, 0,	   0,	 0,   0, 0, 0,
 					 0,    0,    0xff, 0xff, 239, 1, 2, 3 };
-	struct ibv_ah_attr attr = to_self();
+	struct ibv_ah_attr attr = loopback_ah_attr();
 	union ibv_gid mgid = gid;
 	struct ibv_ah *to;
 
@@ -69,14 +71,14 @@ static void group(void)
 	to = ibv_create_ah(pd, &attr);
 	CHECK(to);
 	post_recv(&b, 4, 0, GRH + 64);
-	send_to(&a, to, 0xffffff, IBV_WR_SEND);
-	CHECK(next_success(b.cq).wr_id == 4);
+	send_datagram(&a, to, 0xffffff, IBV_WR_SEND);
+	CHECK(wait_success(b.cq).wr_id == 4);
 	CHECK(ibv_detach_mcast(b.qp, &mgid, 0) == 0);
 	CHECK(ibv_detach_mcast(b.qp, &mgid, 0) == EINVAL);
 	CHECK(ibv_destroy_ah(to) == 0);
 }
 
-static void shared_receives(void)
+static void check_shared_receives(void)
 {
 	struct ibv_srq_init_attr init = { .attr = { .max_wr = 4, .max_sge = 1 } };
 	struct ibv_srq *srq = ibv_create_srq(pd, &init);
@@ -86,26 +88,26 @@ static void shared_receives(void)
 	struct side c;
 
 	CHECK(srq && init.attr.max_wr >= 4);
-	make_side(&c, IBV_QPT_UD, srq);
-	to_rts(c.qp, 0);
+	create_side(&c, IBV_QPT_UD, srq);
+	move_qp_to_rts(c.qp, 0);
 	sge = sge_of_side(&c, 0, GRH + 64);
 	wr.sg_list = &sge;
 	wr.num_sge = 1;
 	CHECK(ibv_post_srq_recv(srq, &wr, &bad) == 0);
 	CHECK(ibv_post_recv(c.qp, &wr, &bad) == EINVAL && bad == &wr);
-	send_to(&a, ah, c.qp->qp_num, IBV_WR_SEND);
-	CHECK(next_success(c.cq).wr_id == 50);
+	send_datagram(&a, ah, c.qp->qp_num, IBV_WR_SEND);
+	CHECK(wait_success(c.cq).wr_id == 50);
 	CHECK(ibv_query_srq(srq, &attr) == 0 && attr.max_wr >= 4 && attr.srq_limit == 0);
 	CHECK(ibv_destroy_srq(srq) == EBUSY);
-	end_side(&c);
+	destroy_side(&c);
 	CHECK(ibv_destroy_srq(srq) == 0);
 }
 
 /*
- * The first message is sent immediately and uses up a rate limit of 1 kbit/s for half a second;
- * removing the limit lets the next message be sent.
+ * Checks that removing a rate limit takes effect. At 1 kbit/s the first message, which is sent
+ * immediately, delays the next message by half a second.
  */
-static void limited(void)
+static void check_rate_limit(void)
 {
 	struct ibv_qp_rate_limit_attr slow = { .rate_limit = 1 }, burst = { .max_burst_sz = 1 };
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_RTS };
@@ -115,38 +117,38 @@ static void limited(void)
 	CHECK(ibv_query_qp(a.qp, &attr, IBV_QP_RATE_LIMIT, &init) == 0 && attr.rate_limit == 1);
 	CHECK(ibv_modify_qp_rate_limit(a.qp, &burst) == EOPNOTSUPP);
 	post_recv(&b, 2, 0, GRH + 64);
-	send_to(&a, ah, b.qp->qp_num, IBV_WR_SEND);
-	CHECK(next_success(b.cq).byte_len == GRH + 32);
+	send_datagram(&a, ah, b.qp->qp_num, IBV_WR_SEND);
+	CHECK(wait_success(b.cq).byte_len == GRH + 32);
 	attr.rate_limit = 0;
 	CHECK(ibv_modify_qp(a.qp, &attr, IBV_QP_RATE_LIMIT) == 0);
 	CHECK(ibv_query_qp(a.qp, &attr, IBV_QP_RATE_LIMIT, &init) == 0 && attr.rate_limit == 0);
 	post_recv(&b, 2, 0, GRH + 64);
-	send_to(&a, ah, b.qp->qp_num, IBV_WR_SEND);
-	CHECK(next_success(b.cq).byte_len == GRH + 32);
+	send_datagram(&a, ah, b.qp->qp_num, IBV_WR_SEND);
+	CHECK(wait_success(b.cq).byte_len == GRH + 32);
 }
 
 int main(int argc, char **argv)
 {
 	struct ibv_ah_attr attr;
 
-	open_lo();
+	open_loopback_device();
 	index_ = argc > 1 ? atoi(argv[1]) : 0;
 	CHECK(ibv_query_gid(ctx, PORT, index_, &gid) == 0);
-	make_side(&a, IBV_QPT_UD, NULL);
-	make_side(&b, IBV_QPT_UD, NULL);
+	create_side(&a, IBV_QPT_UD, NULL);
+	create_side(&b, IBV_QPT_UD, NULL);
 	connect_sides(&a, &b);
-	attr = to_self();
+	attr = loopback_ah_attr();
 	attr.grh.sgid_index = (uint8_t)index_;
 	ah = ibv_create_ah(pd, &attr);
 	CHECK(ah);
-	reply();
-	limited();
+	check_reply();
+	check_rate_limit();
 	if (index_ == 0)
-		group();
-	shared_receives();
+		check_group();
+	check_shared_receives();
 	CHECK(ibv_destroy_ah(ah) == 0);
-	end_side(&a);
-	end_side(&b);
-	close_lo();
+	destroy_side(&a);
+	destroy_side(&b);
+	close_loopback_device();
 	return 0;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Extended queue pairs and completion queues: each ibv_wr_* function and each ibv_wc_read_*
+ * Tests extended queue pairs and completion queues with each ibv_wr_* and each ibv_wc_read_*
  * function.
  */
 #include "common.h"
@@ -15,7 +15,7 @@ static struct side a, b;
 static struct ibv_qp_ex *qpx;
 static struct ibv_cq_ex *cqx;
 
-static void make_extended(struct side *side)
+static void create_extended_side(struct side *side)
 {
 	struct ibv_cq_init_attr_ex attr = {
 		.cqe = 10,
@@ -37,43 +37,43 @@ static void make_extended(struct side *side)
 	CHECK(side->qp);
 	qpx = ibv_qp_to_qp_ex(side->qp);
 	CHECK(qpx);
-	make_memory(side);
-	to_init(side->qp);
+	register_side_memory(side);
+	move_qp_to_init(side->qp);
 }
 
 /*
- * Starts polling at the next completion, and checks its wr_id and opcode; the caller must call
- * ibv_end_poll.
+ * Starts polling at the next completion, and checks the wr_id and opcode of the completion. The
+ * caller must call ibv_end_poll.
  */
-static void ex_start_poll(uint64_t id, enum ibv_wc_opcode opcode)
+static void start_poll_and_check(uint64_t id, enum ibv_wc_opcode opcode)
 {
 	struct ibv_poll_cq_attr none = { 0 };
-	double end = now() + SECONDS;
+	double end = now_seconds() + SECONDS;
 	int r;
 
 	do
 		r = ibv_start_poll(cqx, &none);
-	while (r == ENOENT && now() < end);
+	while (r == ENOENT && now_seconds() < end);
 	CHECK(r == 0 && cqx->status == IBV_WC_SUCCESS && cqx->wr_id == id);
 	CHECK(ibv_wc_read_opcode(cqx) == opcode && ibv_wc_read_qp_num(cqx) == a.qp->qp_num);
 	CHECK(ibv_wc_read_completion_ts(cqx) && ibv_wc_read_completion_wallclock_ns(cqx));
 }
 
-static void ex_end_poll(uint64_t id, enum ibv_wc_opcode opcode)
+static void poll_single_completion(uint64_t id, enum ibv_wc_opcode opcode)
 {
-	ex_start_poll(id, opcode);
+	start_poll_and_check(id, opcode);
 	CHECK(ibv_next_poll(cqx) == ENOENT);
 	ibv_end_poll(cqx);
 }
 
-static void ex_begin_request(uint64_t id)
+static void begin_request(uint64_t id)
 {
 	ibv_wr_start(qpx);
 	qpx->wr_id = id;
 	qpx->wr_flags = IBV_SEND_SIGNALED;
 }
 
-static void sends(void)
+static void check_sends(void)
 {
 	struct ibv_sge two[2] = { sge_of_side(&a, 0, 10), sge_of_side(&a, 100, 20) };
 	struct ibv_data_buf bufs[2] = { { a.buf, 10 }, { a.buf + 100, 20 } };
@@ -83,7 +83,7 @@ static void sends(void)
 		post_recv(&b, i, (size_t)i * 64, 64);
 	memset(a.buf, 'p', 10);
 	memset(a.buf + 100, 'q', 20);
-	ex_begin_request(1);
+	begin_request(1);
 	ibv_wr_send(qpx);
 	ibv_wr_set_sge(qpx, a.mr->lkey, (uintptr_t)a.buf, 10);
 	qpx->wr_id = 2;
@@ -95,59 +95,59 @@ static void sends(void)
 	qpx->wr_id = 4;
 	ibv_wr_send(qpx);
 	ibv_wr_set_inline_data_list(qpx, 2, bufs);
-	memset(a.buf, 'P', 10); /* the inline data was copied when the request was built */
+	memset(a.buf, 'P', 10); /* building the request has copied the inline data */
 	CHECK(ibv_wr_complete(qpx) == 0);
-	CHECK(next_success(b.cq).byte_len == 10);
-	wc = next_success(b.cq);
+	CHECK(wait_success(b.cq).byte_len == 10);
+	wc = wait_success(b.cq);
 	CHECK(wc.byte_len == 30 && wc.imm_data == 0xabcd && wc.wc_flags & IBV_WC_WITH_IMM);
-	CHECK(next_success(b.cq).byte_len == 10 && b.buf[128] == 'p');
-	CHECK(next_success(b.cq).byte_len == 30 && b.buf[192] == 'p' && b.buf[221] == 'q');
+	CHECK(wait_success(b.cq).byte_len == 10 && b.buf[128] == 'p');
+	CHECK(wait_success(b.cq).byte_len == 30 && b.buf[192] == 'p' && b.buf[221] == 'q');
 	for (uint64_t id = 1; id <= 4; id++) {
-		ex_start_poll(id, IBV_WC_SEND);
+		start_poll_and_check(id, IBV_WC_SEND);
 		ibv_end_poll(cqx);
 	}
 }
 
-static void tagged(void)
+static void check_tagged_requests(void)
 {
 	uint64_t remote = (uintptr_t)b.buf + 512;
 	uint64_t *result = (uint64_t *)(a.buf + 1024), *target = (uint64_t *)(b.buf + 512);
 
 	*target = 0;
 	post_recv(&b, 5, 0, 0);
-	ex_begin_request(5);
+	begin_request(5);
 	ibv_wr_rdma_write(qpx, b.mr->rkey, remote);
 	ibv_wr_set_sge(qpx, a.mr->lkey, (uintptr_t)a.buf, 64);
 	CHECK(ibv_wr_complete(qpx) == 0);
-	ex_end_poll(5, IBV_WC_RDMA_WRITE);
-	ex_begin_request(6);
+	poll_single_completion(5, IBV_WC_RDMA_WRITE);
+	begin_request(6);
 	ibv_wr_rdma_write_imm(qpx, b.mr->rkey, remote, 77);
 	ibv_wr_set_sge(qpx, a.mr->lkey, (uintptr_t)a.buf, 64);
 	CHECK(ibv_wr_complete(qpx) == 0);
-	CHECK(next_success(b.cq).imm_data == 77);
-	ex_end_poll(6, IBV_WC_RDMA_WRITE);
-	ex_begin_request(7);
+	CHECK(wait_success(b.cq).imm_data == 77);
+	poll_single_completion(6, IBV_WC_RDMA_WRITE);
+	begin_request(7);
 	ibv_wr_rdma_read(qpx, b.mr->rkey, remote);
 	ibv_wr_set_sge(qpx, a.mr->lkey, (uintptr_t)result, 64);
 	CHECK(ibv_wr_complete(qpx) == 0);
-	ex_end_poll(7, IBV_WC_RDMA_READ);
+	poll_single_completion(7, IBV_WC_RDMA_READ);
 	CHECK(memcmp(result, a.buf, 64) == 0);
 	*target = 5;
-	ex_begin_request(8);
+	begin_request(8);
 	ibv_wr_atomic_fetch_add(qpx, b.mr->rkey, remote, 3);
 	ibv_wr_set_sge(qpx, a.mr->lkey, (uintptr_t)result, 8);
 	CHECK(ibv_wr_complete(qpx) == 0);
-	ex_end_poll(8, IBV_WC_FETCH_ADD);
+	poll_single_completion(8, IBV_WC_FETCH_ADD);
 	CHECK(*result == 5 && *target == 8);
-	ex_begin_request(9);
+	begin_request(9);
 	ibv_wr_atomic_cmp_swp(qpx, b.mr->rkey, remote, 8, 13);
 	ibv_wr_set_sge(qpx, a.mr->lkey, (uintptr_t)result, 8);
 	CHECK(ibv_wr_complete(qpx) == 0);
-	ex_end_poll(9, IBV_WC_COMP_SWAP);
+	poll_single_completion(9, IBV_WC_COMP_SWAP);
 	CHECK(*result == 8 && *target == 13);
 }
 
-static void windows(void)
+static void check_windows(void)
 {
 	struct ibv_mw *mw = ibv_alloc_mw(pd, IBV_MW_TYPE_2);
 	struct ibv_mw_bind_info info = { a.mr, (uintptr_t)a.buf, 64, IBV_ACCESS_REMOTE_READ };
@@ -155,43 +155,43 @@ static void windows(void)
 
 	CHECK(mw);
 	key = ibv_inc_rkey(mw->rkey);
-	ex_begin_request(20);
+	begin_request(20);
 	ibv_wr_bind_mw(qpx, mw, key, &info);
 	qpx->wr_id = 21;
 	ibv_wr_local_inv(qpx, key);
 	CHECK(ibv_wr_complete(qpx) == 0);
-	ex_start_poll(20, IBV_WC_BIND_MW);
+	start_poll_and_check(20, IBV_WC_BIND_MW);
 	ibv_end_poll(cqx);
-	ex_end_poll(21, IBV_WC_LOCAL_INV);
+	poll_single_completion(21, IBV_WC_LOCAL_INV);
 	CHECK(ibv_dealloc_mw(mw) == 0);
 }
 
-/* One invalid request: no request of the list is posted. */
-static void refusals(void)
+/* Checks that no request of a list with an invalid request is posted. */
+static void check_refused_lists(void)
 {
-	ex_begin_request(30);
-	/* sets a scatter/gather list before any request was started */
+	begin_request(30);
+	/* a scatter/gather list is set before a request was started */
 	ibv_wr_set_sge(qpx, a.mr->lkey, (uintptr_t)a.buf, 1);
 	CHECK(ibv_wr_complete(qpx) == EINVAL);
-	ex_begin_request(31);
+	begin_request(31);
 	ibv_wr_send(qpx);
 	ibv_wr_set_inline_data(qpx, a.buf, SIZE);
 	CHECK(ibv_wr_complete(qpx) == ENOMEM);
-	ex_begin_request(32);
+	begin_request(32);
 	ibv_wr_send_tso(qpx, a.buf, 10, 10);
 	CHECK(ibv_wr_complete(qpx) == EOPNOTSUPP);
-	ex_begin_request(33);
+	begin_request(33);
 	ibv_wr_send(qpx);
 	ibv_wr_abort(qpx);
-	ex_begin_request(34);
+	begin_request(34);
 	ibv_wr_send(qpx);
 	ibv_wr_set_inline_data_list(qpx, 2, NULL);
 	CHECK(ibv_wr_complete(qpx) == EINVAL);
 	/*
-	 * The last of three requests has an error that only the final check finds: inline data for
-	 * a Read.
+	 * Inline data for a Read, in the last of three requests, is an error that only
+	 * ibv_wr_complete finds.
 	 */
-	ex_begin_request(35);
+	begin_request(35);
 	for (int i = 0; i < 2; i++) {
 		ibv_wr_rdma_write(qpx, b.mr->rkey, (uintptr_t)b.buf);
 		ibv_wr_set_sge(qpx, a.mr->lkey, (uintptr_t)a.buf, 8);
@@ -199,27 +199,28 @@ static void refusals(void)
 	ibv_wr_rdma_read(qpx, b.mr->rkey, (uintptr_t)b.buf);
 	ibv_wr_set_inline_data(qpx, a.buf, 8);
 	CHECK(ibv_wr_complete(qpx) == EINVAL);
-	/* ibv_wr_complete without ibv_wr_start fails. */
+	/* ibv_wr_complete fails without ibv_wr_start. */
 	CHECK(ibv_wr_complete(qpx) == EINVAL);
 	ibv_wr_abort(qpx);
-	ex_begin_request(36);
-	ex_begin_request(37);
+	begin_request(36);
+	begin_request(37);
 	ibv_wr_send(qpx);
 	CHECK(ibv_wr_complete(qpx) == EINVAL);
 	CHECK(ibv_start_poll(cqx, NULL) == ENOENT);
 }
 
 /*
- * A list with one request more than the queue has room for: none is posted. After a poll all are.
+ * Checks that no request of a list is posted if the list has one request more than the queue has
+ * space for, and that a list of the queue's size is posted.
  */
-static void full_queue(void)
+static void check_full_queue(void)
 {
 	struct ibv_qp_init_attr init;
 	struct ibv_qp_attr attr;
 
 	CHECK(ibv_query_qp(a.qp, &attr, IBV_QP_CAP, &init) == 0);
 	for (uint32_t too_many = 2; too_many-- > 0;) {
-		ex_begin_request(40);
+		begin_request(40);
 		for (uint32_t i = 0; i < attr.cap.max_send_wr + too_many; i++) {
 			qpx->wr_id = 40 + i;
 			ibv_wr_rdma_write(qpx, b.mr->rkey, (uintptr_t)b.buf);
@@ -228,33 +229,33 @@ static void full_queue(void)
 		CHECK(ibv_wr_complete(qpx) == (too_many ? ENOMEM : 0));
 	}
 	for (uint32_t i = 0; i < attr.cap.max_send_wr; i++) {
-		ex_start_poll(40 + i, IBV_WC_RDMA_WRITE);
+		start_poll_and_check(40 + i, IBV_WC_RDMA_WRITE);
 		ibv_end_poll(cqx);
 	}
 	CHECK(ibv_start_poll(cqx, NULL) == ENOENT);
 }
 
 /*
- * Batches of completions: ibv_next_poll succeeds or reports ENOENT; one batch ends before the next
- * starts.
+ * Checks batches of completions: ibv_next_poll succeeds or returns ENOENT, and a batch must end
+ * before the next batch starts.
  */
-static void batches(void)
+static void check_poll_batches(void)
 {
-	ibv_end_poll(cqx); /* ends a batch that was never started, which is harmless */
-	ex_begin_request(200);
+	ibv_end_poll(cqx); /* harmless without ibv_start_poll */
+	begin_request(200);
 	for (int i = 0; i < 3; i++) {
 		qpx->wr_id = 200 + (uint64_t)i;
 		ibv_wr_rdma_write(qpx, b.mr->rkey, (uintptr_t)b.buf);
 		ibv_wr_set_sge(qpx, a.mr->lkey, (uintptr_t)a.buf, 8);
 	}
 	CHECK(ibv_wr_complete(qpx) == 0);
-	ex_start_poll(200, IBV_WC_RDMA_WRITE);
+	start_poll_and_check(200, IBV_WC_RDMA_WRITE);
 	CHECK(ibv_start_poll(cqx, NULL) == EINVAL);
 	for (uint64_t id = 201; id < 203; id++) {
-		double end = now() + SECONDS;
+		double end = now_seconds() + SECONDS;
 		int r;
 
-		while ((r = ibv_next_poll(cqx)) == ENOENT && now() < end)
+		while ((r = ibv_next_poll(cqx)) == ENOENT && now_seconds() < end)
 			;
 		CHECK(r == 0 && cqx->wr_id == id && cqx->status == IBV_WC_SUCCESS);
 	}
@@ -266,17 +267,18 @@ static void batches(void)
 	CHECK(ibv_wc_read_cvlan(cqx) == 0 && ibv_wc_read_flow_tag(cqx) == 0);
 }
 
-static void fences(void)
+static void check_raw_clock(void)
 {
 	struct ibv_values_ex values = { .comp_mask = IBV_VALUES_MASK_RAW_CLOCK };
 
 	/*
-	 * The clock of the completion time stamps; bits of unknown values are cleared in the mask.
+	 * The raw clock is the clock of the completion time stamps. Bits of unknown values are
+	 * cleared in the mask.
 	 */
 	values.comp_mask |= 8;
 	CHECK(ibv_query_rt_values_ex(ctx, &values) == 0);
 	CHECK(values.comp_mask == IBV_VALUES_MASK_RAW_CLOCK && values.raw_clock.tv_sec == 0);
-	CHECK((double)values.raw_clock.tv_nsec / 1e9 > now() - SECONDS);
+	CHECK((double)values.raw_clock.tv_nsec / 1e9 > now_seconds() - SECONDS);
 	values.comp_mask = 0;
 	CHECK(ibv_query_rt_values_ex(ctx, &values) == 0 && values.comp_mask == 0);
 	CHECK(!ibv_qp_to_qp_ex(b.qp));
@@ -284,19 +286,19 @@ static void fences(void)
 
 int main(void)
 {
-	open_lo();
-	make_extended(&a);
-	make_side(&b, IBV_QPT_RC, NULL);
+	open_loopback_device();
+	create_extended_side(&a);
+	create_side(&b, IBV_QPT_RC, NULL);
 	connect_sides(&a, &b);
-	sends();
-	tagged();
-	windows();
-	refusals();
-	full_queue();
-	batches();
-	fences();
-	end_side(&a);
-	end_side(&b);
-	close_lo();
+	check_sends();
+	check_tagged_requests();
+	check_windows();
+	check_refused_lists();
+	check_full_queue();
+	check_poll_batches();
+	check_raw_clock();
+	destroy_side(&a);
+	destroy_side(&b);
+	close_loopback_device();
 	return 0;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Child processes of a program with an rdma_cm connection: which descriptors they inherit, and how
- * their exit affects the connection. inherit: the parent; inherit count: prints the number of open
- * descriptors.
+ * Checks that child processes of a program with an rdma_cm connection inherit no descriptors of the
+ * library, and that their exit leaves the connection intact. With an argument, the program only
+ * returns its number of open descriptors.
  */
 #include <spawn.h>
 #include <sys/wait.h>
@@ -20,8 +20,11 @@ static void check_exit_status(pid_t pid, int code)
 	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == code);
 }
 
-/* Children by fork and exec; by posix_spawn, which shares memory until exec; and by fork only. */
-static void children(const char *self, int before)
+/*
+ * Runs children by fork and exec, by posix_spawn, which shares memory until exec, and by fork only.
+ *
+ */
+static void run_children(const char *self, int before)
 {
 	char *arguments[] = { (char *)self, "count", NULL };
 	pid_t pid = fork();
@@ -40,7 +43,7 @@ static void children(const char *self, int before)
 	pid = fork();
 	CHECK(pid >= 0);
 	if (pid == 0)
-		exit(8); /* the child leaves by exit(), which runs the exit handlers */
+		exit(8); /* exit() runs the exit handlers, unlike _exit() */
 	check_exit_status(pid, 8);
 }
 
@@ -55,15 +58,15 @@ int main(int argc, char **argv)
 	channel = rdma_create_event_channel();
 	other = rdma_create_event_channel();
 	CHECK(channel && other);
-	listener = listen_on(channel);
-	connected(listener, &client, &server);
+	listener = listen_on_channel(channel);
+	connect_ids(listener, &client, &server);
 	CHECK(count_descriptors() > before + 8);
 	for (int i = 0; i < 3; i++) {
-		children(argv[0], before);
-		send_to(client, server);
-		send_to(server, client);
+		run_children(argv[0], before);
+		send_between_ids(client, server);
+		send_between_ids(server, client);
 	}
-	cm_disconnect(client, server);
+	disconnect_ids(client, server);
 	CHECK(rdma_destroy_id(listener) == 0);
 	rdma_destroy_event_channel(channel);
 	rdma_destroy_event_channel(other);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The peer is killed with SIGKILL while no request is posted (idle), or while Writes are in flight
- * (busy). Arguments: rc, uc or ud; idle or busy.
+ * Tests a peer that is killed by SIGKILL while no request is posted (idle), or while requests are
+ * in flight (busy). Arguments: rc, uc or ud; idle or busy.
  *
  * RC: the queue pair stays in RTS until its next request, which fails with RETRY_EXC_ERR after a
  * time-out; later requests and the receives are flushed. UC and UD: no error is reported, requests
@@ -15,7 +15,10 @@
 
 #include "common.h"
 
-/* s: posted requests wait 3 s for a peer, regardless of timeout and retry_cnt */
+/*
+ * minimum time in s after which requests fail; siwarp waits 3 s for a peer, regardless of timeout
+ * and retry_cnt
+ */
 #define AT_LEAST 2.5
 #define BUSY	 16
 
@@ -30,25 +33,25 @@ static struct name peer;
 static struct ibv_ah *ah;
 static int ends[2];
 
-static void set_up(void)
+static void connect_processes(void)
 {
 	struct ibv_ah_attr attr;
 	struct name mine;
 
-	open_lo();
-	make_side(&own, type, NULL);
+	open_loopback_device();
+	create_side(&own, type, NULL);
 	mine = (struct name){ own.qp->qp_num, own.mr->rkey, (uintptr_t)own.buf };
 	CHECK(write(ends[0], &mine, sizeof(mine)) == sizeof(mine));
 	CHECK(read(ends[1], &peer, sizeof(peer)) == sizeof(peer));
-	to_rts(own.qp, peer.qpn);
-	attr = to_self();
+	move_qp_to_rts(own.qp, peer.qpn);
+	attr = loopback_ah_attr();
 	ah = type == IBV_QPT_UD ? ibv_create_ah(pd, &attr) : NULL;
 	post_recv(&own, 1000, 0, 128);
 	post_recv(&own, 1001, 128, 128);
 	CHECK(write(ends[0], "r", 1) == 1 && read(ends[1], &mine, 1) == 1);
 }
 
-static void post(uint64_t id)
+static void post_request(uint64_t id)
 {
 	struct ibv_sge sge = sge_of_side(&own, 2048, ah ? 64 : 2048);
 	struct ibv_send_wr wr = {
@@ -71,7 +74,7 @@ static void post(uint64_t id)
 	CHECK(ibv_post_send(own.qp, &wr, &bad) == 0);
 }
 
-static enum ibv_qp_state state(void)
+static enum ibv_qp_state query_qp_state(void)
 {
 	struct ibv_qp_init_attr init;
 	struct ibv_qp_attr attr;
@@ -80,23 +83,23 @@ static enum ibv_qp_state state(void)
 	return attr.qp_state;
 }
 
-/* Keeps the queue full until a request fails, or until many requests have succeeded. */
-static void busy(pid_t child)
+/* Kills the peer while the send queue is full, and checks the completions of all requests. */
+static void check_busy_peer_killed(pid_t child)
 {
-	double end = now() + SECONDS;
+	double end = now_seconds() + SECONDS;
 	uint64_t posted = 0, done = 0;
 	struct ibv_wc wc;
 
-	while (now() < end) {
+	while (now_seconds() < end) {
 		int n;
 
 		while (posted < done + BUSY)
-			post(posted++);
+			post_request(posted++);
 		n = ibv_poll_cq(own.cq, 1, &wc);
 		CHECK(n >= 0);
 		if (n == 0)
 			continue;
-		CHECK(wc.wr_id == done++); /* each request completes once, in order */
+		CHECK(wc.wr_id == done++); /* each request completes exactly once and in order */
 		if (wc.status != IBV_WC_SUCCESS)
 			break;
 		if (done == 10 * BUSY)
@@ -104,43 +107,44 @@ static void busy(pid_t child)
 		if (done == 100 * BUSY && type != IBV_QPT_RC)
 			break;
 	}
-	CHECK(now() < end);
+	CHECK(now_seconds() < end);
 	CHECK(wc.status == (type == IBV_QPT_RC ? IBV_WC_RETRY_EXC_ERR : IBV_WC_SUCCESS));
 	for (; done < posted; done++) {
-		wc = next_completion(own.cq);
+		wc = wait_completion(own.cq);
 		CHECK(wc.wr_id == done);
 		CHECK(wc.status == (type == IBV_QPT_RC ? IBV_WC_WR_FLUSH_ERR : IBV_WC_SUCCESS));
 	}
 }
 
-static void flushed_receives(void)
+static void check_flushed_receives(void)
 {
 	for (uint64_t id = 1000; id < 1002; id++) {
-		struct ibv_wc wc = next_completion(own.cq);
+		struct ibv_wc wc = wait_completion(own.cq);
 
 		CHECK(wc.wr_id == id && wc.status == IBV_WC_WR_FLUSH_ERR);
 	}
-	CHECK(state() == IBV_QPS_ERR);
+	CHECK(query_qp_state() == IBV_QPS_ERR);
 }
 
-static void idle(pid_t child)
+static void check_idle_peer_killed(pid_t child)
 {
 	struct ibv_wc wc;
 	double began;
 
 	CHECK(kill(child, SIGKILL) == 0);
 	usleep(300000);
-	CHECK(ibv_poll_cq(own.cq, 1, &wc) == 0 && state() == IBV_QPS_RTS);
-	began = now();
-	post(1);
-	post(2);
-	wc = next_completion(own.cq);
+	CHECK(ibv_poll_cq(own.cq, 1, &wc) == 0 && query_qp_state() == IBV_QPS_RTS);
+	began = now_seconds();
+	post_request(1);
+	post_request(2);
+	wc = wait_completion(own.cq);
 	if (type != IBV_QPT_RC) {
-		CHECK(wc.status == IBV_WC_SUCCESS && next_success(own.cq).wr_id == 2);
+		CHECK(wc.status == IBV_WC_SUCCESS && wait_success(own.cq).wr_id == 2);
 		return;
 	}
-	CHECK(wc.wr_id == 1 && wc.status == IBV_WC_RETRY_EXC_ERR && now() - began > AT_LEAST);
-	wc = next_completion(own.cq);
+	CHECK(wc.wr_id == 1 && wc.status == IBV_WC_RETRY_EXC_ERR &&
+	      now_seconds() - began > AT_LEAST);
+	wc = wait_completion(own.cq);
 	CHECK(wc.wr_id == 2 && wc.status == IBV_WC_WR_FLUSH_ERR);
 }
 
@@ -158,22 +162,22 @@ int main(int argc, char **argv)
 	CHECK(child >= 0);
 	ends[0] = child ? there[1] : back[1];
 	ends[1] = child ? back[0] : there[0];
-	set_up();
+	connect_processes();
 	while (child == 0)
 		pause();
 	if (strcmp(argv[2], "busy") == 0)
-		busy(child);
+		check_busy_peer_killed(child);
 	else
-		idle(child);
+		check_idle_peer_killed(child);
 	CHECK(waitpid(child, &status, 0) == child && WIFSIGNALED(status));
 	if (type == IBV_QPT_RC) {
-		flushed_receives();
+		check_flushed_receives();
 	} else {
-		CHECK(ibv_poll_cq(own.cq, 1, &wc) == 0 && state() == IBV_QPS_RTS);
+		CHECK(ibv_poll_cq(own.cq, 1, &wc) == 0 && query_qp_state() == IBV_QPS_RTS);
 	}
 	if (ah)
 		CHECK(ibv_destroy_ah(ah) == 0);
-	end_side(&own);
-	close_lo();
+	destroy_side(&own);
+	close_loopback_device();
 	return 0;
 }

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Tests the limits of ibv_query_device, each exactly and exceeded by one. Objects at the limit can
- * be created; beyond it the call fails with EINVAL, or with ENOMEM for a limit on the number of
- * objects.
+ * Tests the limits of ibv_query_device. A call with the value of the limit succeeds; a call with a
+ * value one above the limit fails with EINVAL, or with ENOMEM for a limit on the number of objects.
  */
 #include "common.h"
 
@@ -10,8 +9,8 @@ static struct ibv_device_attr limits;
 
 static struct ibv_cq *cq;
 
-/* Creates a queue pair with these queue depths and list lengths. Returns 0 or the errno. */
-static int queue_pair(enum ibv_qp_type type, struct ibv_qp_cap cap)
+/* Creates and destroys a queue pair with the given capacities. Returns 0 or the errno value. */
+static int try_queue_pair(enum ibv_qp_type type, struct ibv_qp_cap cap)
 {
 	struct ibv_qp_init_attr init = default_qp_attr(cq, type);
 	struct ibv_qp *qp;
@@ -28,22 +27,22 @@ static int queue_pair(enum ibv_qp_type type, struct ibv_qp_cap cap)
 	return 0;
 }
 
-static void queue_pairs(enum ibv_qp_type type)
+static void check_qp_limits(enum ibv_qp_type type)
 {
 	uint32_t wr = (uint32_t)limits.max_qp_wr, sge = (uint32_t)limits.max_sge;
 
-	CHECK(queue_pair(type, (struct ibv_qp_cap){ wr, wr, sge, sge, 0 }) == 0);
-	CHECK(queue_pair(type, (struct ibv_qp_cap){ wr + 1, 1, 1, 1, 0 }) == EINVAL);
-	CHECK(queue_pair(type, (struct ibv_qp_cap){ 1, wr + 1, 1, 1, 0 }) == EINVAL);
-	CHECK(queue_pair(type, (struct ibv_qp_cap){ 1, 1, sge + 1, 1, 0 }) == EINVAL);
-	CHECK(queue_pair(type, (struct ibv_qp_cap){ 1, 1, 1, sge + 1, 0 }) == EINVAL);
+	CHECK(try_queue_pair(type, (struct ibv_qp_cap){ wr, wr, sge, sge, 0 }) == 0);
+	CHECK(try_queue_pair(type, (struct ibv_qp_cap){ wr + 1, 1, 1, 1, 0 }) == EINVAL);
+	CHECK(try_queue_pair(type, (struct ibv_qp_cap){ 1, wr + 1, 1, 1, 0 }) == EINVAL);
+	CHECK(try_queue_pair(type, (struct ibv_qp_cap){ 1, 1, sge + 1, 1, 0 }) == EINVAL);
+	CHECK(try_queue_pair(type, (struct ibv_qp_cap){ 1, 1, 1, sge + 1, 0 }) == EINVAL);
 }
 
 /*
- * A message with the maximum number of scatter/gather elements arrives in as many; one more is
- * refused.
+ * Checks that a message with the maximum number of scatter/gather elements arrives in as many
+ * elements, and that one more element is refused.
  */
-static void pieces(void)
+static void check_sge_limits(void)
 {
 	struct ibv_sge out[64], in[64];
 	int n = limits.max_sge;
@@ -55,8 +54,8 @@ static void pieces(void)
 	struct ibv_qp_init_attr init;
 
 	CHECK(n < 64);
-	make_side(&a, IBV_QPT_RC, NULL);
-	make_side(&b, IBV_QPT_RC, NULL);
+	create_side(&a, IBV_QPT_RC, NULL);
+	create_side(&b, IBV_QPT_RC, NULL);
 	CHECK(ibv_destroy_qp(a.qp) == 0 && ibv_destroy_qp(b.qp) == 0);
 	init = default_qp_attr(a.cq, IBV_QPT_RC);
 	init.cap.max_send_sge = init.cap.max_recv_sge = (uint32_t)n;
@@ -64,8 +63,8 @@ static void pieces(void)
 	init.send_cq = init.recv_cq = b.cq;
 	b.qp = ibv_create_qp(pd, &init);
 	CHECK(a.qp && b.qp);
-	to_init(a.qp);
-	to_init(b.qp);
+	move_qp_to_init(a.qp);
+	move_qp_to_init(b.qp);
 	connect_sides(&a, &b);
 	for (int i = 0; i <= n; i++) {
 		memset(a.buf + 16 * i, 'a' + i, 8);
@@ -75,18 +74,18 @@ static void pieces(void)
 	CHECK(ibv_post_recv(b.qp, &recv, &bad_recv) == 0);
 	wr.send_flags = IBV_SEND_SIGNALED;
 	CHECK(ibv_post_send(a.qp, &wr, &bad) == 0);
-	CHECK(next_success(b.cq).byte_len == 8u * (uint32_t)n);
-	next_success(a.cq);
+	CHECK(wait_success(b.cq).byte_len == 8u * (uint32_t)n);
+	wait_success(a.cq);
 	for (int i = 0; i < n; i++)
 		CHECK(b.buf[32 * i] == 'a' + i && b.buf[32 * i + 7] == 'a' + i);
 	wr.num_sge = recv.num_sge = n + 1;
 	CHECK(ibv_post_send(a.qp, &wr, &bad) == EINVAL && bad == &wr);
 	CHECK(ibv_post_recv(b.qp, &recv, &bad_recv) == EINVAL && bad_recv == &recv);
-	end_side(&a);
-	end_side(&b);
+	destroy_side(&a);
+	destroy_side(&b);
 }
 
-static int shared_queue(uint32_t wr, uint32_t sge)
+static int try_shared_queue(uint32_t wr, uint32_t sge)
 {
 	struct ibv_srq_init_attr init = { .attr = { .max_wr = wr, .max_sge = sge } };
 	struct ibv_srq *srq;
@@ -100,16 +99,16 @@ static int shared_queue(uint32_t wr, uint32_t sge)
 	return 0;
 }
 
-static void shared_queues(void)
+static void check_srq_limits(void)
 {
 	uint32_t wr = (uint32_t)limits.max_srq_wr, sge = (uint32_t)limits.max_srq_sge;
 
-	CHECK(shared_queue(wr, sge) == 0);
-	CHECK(shared_queue(wr + 1, 1) == EINVAL);
-	CHECK(shared_queue(1, sge + 1) == EINVAL);
+	CHECK(try_shared_queue(wr, sge) == 0);
+	CHECK(try_shared_queue(wr + 1, 1) == EINVAL);
+	CHECK(try_shared_queue(1, sge + 1) == EINVAL);
 }
 
-static void completion_queues(void)
+static void check_cq_limits(void)
 {
 	struct ibv_cq *deep = ibv_create_cq(ctx, limits.max_cqe, NULL, NULL, 0);
 
@@ -118,10 +117,10 @@ static void completion_queues(void)
 	CHECK(!ibv_create_cq(ctx, limits.max_cqe + 1, NULL, NULL, 0) && errno == EINVAL);
 }
 
-static void domains(void)
+static void check_pd_limit(void)
 {
 	struct ibv_pd **all = calloc((size_t)limits.max_pd, sizeof(struct ibv_pd *));
-	int n = 1; /* the protection domain `pd` already exists */
+	int n = 1; /* the protection domain `pd` exists already */
 
 	CHECK(all);
 	while (n < limits.max_pd) {
@@ -135,8 +134,8 @@ static void domains(void)
 	free(all);
 }
 
-/* The limits of Reads that a queue pair accepts and has outstanding. */
-static void reads(void)
+/* Checks the limits of the outstanding Reads of a queue pair as responder and initiator. */
+static void check_read_limits(void)
 {
 	struct ibv_qp_attr rtr = { .qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024 };
 	struct ibv_qp_attr rts = { .qp_state = IBV_QPS_RTS };
@@ -144,9 +143,9 @@ static void reads(void)
 		   IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
 	struct side a;
 
-	make_side(&a, IBV_QPT_RC, NULL);
+	create_side(&a, IBV_QPT_RC, NULL);
 	rtr.dest_qp_num = a.qp->qp_num ^ 1;
-	rtr.ah_attr = to_self();
+	rtr.ah_attr = loopback_ah_attr();
 	rtr.max_dest_rd_atomic = (uint8_t)(limits.max_qp_rd_atom + 1);
 	CHECK(ibv_modify_qp(a.qp, &rtr, mask) == EINVAL);
 	rtr.max_dest_rd_atomic = (uint8_t)limits.max_qp_rd_atom;
@@ -157,11 +156,11 @@ static void reads(void)
 	CHECK(ibv_modify_qp(a.qp, &rts, mask) == EINVAL);
 	rts.max_rd_atomic = (uint8_t)limits.max_qp_init_rd_atom;
 	CHECK(ibv_modify_qp(a.qp, &rts, mask) == 0);
-	end_side(&a);
+	destroy_side(&a);
 }
 
-/* The port's tables have the length that it reports, and there is no second port. */
-static void port(void)
+/* Checks that the port's tables have the reported lengths, and that there is no second port. */
+static void check_port_limits(void)
 {
 	struct ibv_port_attr attr;
 	union ibv_gid one;
@@ -178,20 +177,20 @@ static void port(void)
 
 int main(void)
 {
-	open_lo();
+	open_loopback_device();
 	CHECK(ibv_query_device(ctx, &limits) == 0);
 	cq = ibv_create_cq(ctx, 1, NULL, NULL, 0);
 	CHECK(cq);
-	queue_pairs(IBV_QPT_RC);
-	queue_pairs(IBV_QPT_UC);
-	queue_pairs(IBV_QPT_UD);
-	pieces();
-	shared_queues();
-	completion_queues();
-	domains();
-	reads();
-	port();
+	check_qp_limits(IBV_QPT_RC);
+	check_qp_limits(IBV_QPT_UC);
+	check_qp_limits(IBV_QPT_UD);
+	check_sge_limits();
+	check_srq_limits();
+	check_cq_limits();
+	check_pd_limit();
+	check_read_limits();
+	check_port_limits();
 	CHECK(ibv_destroy_cq(cq) == 0);
-	close_lo();
+	close_loopback_device();
 	return 0;
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Tests that an rdma_cm peer is lost: killed with SIGKILL or stopped. The argument names its state:
- * "idle", "busy", "asked" (it has a connection request), "asking" (it has sent one), "stopped", or
- * "datagrams" (its id is of RDMA_PS_UDP). This end must receive an event within the time that the
- * comment of each part states.
+ * Tests the loss of an rdma_cm peer that is killed by SIGKILL or stopped. The argument is the state
+ * of the peer: "idle", "busy", "asked" (the peer has received a connection request), "asking" (the
+ * peer has sent a connection request), "stopped", or "datagrams" (the peer's id is of RDMA_PS_UDP).
+ * This process must receive an event in time.
  */
 #include <signal.h>
 #include <stdbool.h>
@@ -16,11 +16,11 @@
 
 #define WRITES 4
 
-static uint16_t *port; /* listening port of the peer; in memory shared by both processes */
+static uint16_t *port; /* listening port, in memory shared by both processes */
 static pid_t peer;
 static double began;
 
-/* Runs the function in a child process until the child is killed. */
+/* Runs a function in a child process, which then waits to be killed. */
 static void run_peer(void (*what)(void))
 {
 	peer = fork();
@@ -37,11 +37,11 @@ static void run_peer(void (*what)(void))
 
 static void kill_peer(int number)
 {
-	began = now();
+	began = now_seconds();
 	CHECK(kill(peer, number) == 0);
 }
 
-static void gone(void)
+static void kill_and_reap_peer(void)
 {
 	CHECK(kill(peer, SIGKILL) == 0);
 	CHECK(waitpid(peer, NULL, 0) == peer);
@@ -54,48 +54,51 @@ static void open_channels(void)
 	CHECK(channel && other);
 }
 
-/* Returns the port that the other process listens on. */
-static uint16_t its_port(void)
+/* Waits until the other process listens, and returns the port. */
+static uint16_t wait_peer_port(void)
 {
 	while (!*(volatile uint16_t *)port)
 		usleep(1000);
 	return *port;
 }
 
-static void listens(void)
+static void peer_listens(void)
 {
-	*port = rdma_get_src_port(listen_on(channel));
+	*port = rdma_get_src_port(listen_on_channel(channel));
 }
 
 static void peer_accepts(void)
 {
-	struct rdma_cm_id *listener = listen_on(channel);
+	struct rdma_cm_id *listener = listen_on_channel(channel);
 
 	*port = rdma_get_src_port(listener);
-	CHECK(rdma_accept(next_cm_request(listener, NULL, 0), NULL) == 0);
+	CHECK(rdma_accept(wait_cm_request(listener, NULL, 0), NULL) == 0);
 }
 
 static void peer_connects(void)
 {
-	CHECK(rdma_connect(resolved(other, its_port()), NULL) == 0);
+	CHECK(rdma_connect(create_resolved_id(other, wait_peer_port()), NULL) == 0);
 }
 
 /* ---- connections ----------------------------------------------------------------------------- */
 
-static struct rdma_cm_id *connect_to(void)
+static struct rdma_cm_id *connect_to_peer(void)
 {
 	struct rdma_cm_id *id;
 
 	run_peer(peer_accepts);
 	open_channels();
-	id = resolved(other, its_port());
+	id = create_resolved_id(other, wait_peer_port());
 	CHECK(rdma_connect(id, NULL) == 0);
 	expect_cm_event(other, RDMA_CM_EVENT_ESTABLISHED, id, 0);
 	return id;
 }
 
-/* All posted requests complete in order: possibly some successes first, then only errors. */
-static void ends_in_order(struct rdma_cm_id *id, int posted)
+/*
+ * Checks that all posted requests complete in order, and that only errors follow the first error.
+ *
+ */
+static void check_completions_in_order(struct rdma_cm_id *id, int posted)
 {
 	bool failed = false;
 
@@ -110,109 +113,111 @@ static void ends_in_order(struct rdma_cm_id *id, int posted)
 }
 
 /*
- * The event arrives immediately, because the kernel closes the connection of a process that dies.
+ * Checks that the event DISCONNECTED arrives without delay, because the kernel closes the
+ * connections of a killed process.
  */
-static void connected_one(bool busy)
+static void check_connected_peer_killed(bool busy)
 {
-	struct rdma_cm_id *id = connect_to();
+	struct rdma_cm_id *id = connect_to_peer();
 	struct ibv_mr *mr = rdma_reg_msgs(id, memory, SIZE);
 	struct ibv_wc wc;
 
 	CHECK(mr && rdma_post_recv(id, NULL, memory, 64, mr) == 0);
 	if (busy) {
-		CHECK(kill(peer, SIGSTOP) == 0); /* the peer has received none of the Writes */
+		CHECK(kill(peer, SIGSTOP) == 0); /* a stopped peer receives none of the Sends */
 		for (int i = 0; i < WRITES; i++)
 			CHECK(rdma_post_send(id, (void *)(uintptr_t)i, memory, 64, mr, 0) == 0);
 	}
 	kill_peer(SIGKILL);
 	expect_cm_event(other, RDMA_CM_EVENT_DISCONNECTED, id, 0);
-	CHECK(now() - began < SECONDS / 4.0);
+	CHECK(now_seconds() - began < SECONDS / 4.0);
 	CHECK(rdma_get_recv_comp(id, &wc) == 1 && wc.status == IBV_WC_WR_FLUSH_ERR);
 	if (!busy)
 		CHECK(rdma_post_send(id, NULL, memory, 64, mr, 0) == 0);
-	ends_in_order(id, busy ? WRITES : 1);
+	check_completions_in_order(id, busy ? WRITES : 1);
 	CHECK(rdma_disconnect(id) == 0);
 	CHECK(rdma_dereg_mr(mr) == 0);
-	cm_destroy(id);
+	destroy_id_and_qp(id);
 }
 
-static void idle(void)
+static void check_idle_peer_killed(void)
 {
-	connected_one(false);
+	check_connected_peer_killed(false);
 }
 
-static void busy(void)
+static void check_busy_peer_killed(void)
 {
-	connected_one(true);
+	check_connected_peer_killed(true);
 }
 
 /* ---- connection establishment ---------------------------------------------------------------- */
 
-/* The peer is killed before it answers a connection request, so nothing listens there any more. */
-static void peer_killed_before_reply(void)
+/* Checks a connection request to a peer that is killed before the peer answers. */
+static void check_server_killed_before_reply(void)
 {
 	struct rdma_cm_event *event;
 	struct rdma_cm_id *id;
 
-	run_peer(listens);
+	run_peer(peer_listens);
 	open_channels();
-	id = resolved(other, its_port());
+	id = create_resolved_id(other, wait_peer_port());
 	CHECK(rdma_connect(id, NULL) == 0);
 	usleep(100000);
 	kill_peer(SIGKILL);
-	event = next_cm_event(other, RDMA_CM_EVENT_REJECTED, id);
-	CHECK(event->status == 8 && now() - began < SECONDS / 4.0);
+	event = wait_cm_event(other, RDMA_CM_EVENT_REJECTED, id);
+	CHECK(event->status == 8 && now_seconds() - began < SECONDS / 4.0);
 	CHECK(rdma_ack_cm_event(event) == 0);
-	cm_destroy(id);
+	destroy_id_and_qp(id);
 }
 
-/* The peer is killed before its connection request is answered. */
-static void client_killed_before_reply(void)
+/* Checks the accept of a connection request whose sender has been killed. */
+static void check_client_killed_before_reply(void)
 {
 	struct rdma_cm_id *listener, *id;
 
 	run_peer(peer_connects);
 	open_channels();
-	listener = listen_on(channel);
+	listener = listen_on_channel(channel);
 	*port = rdma_get_src_port(listener);
-	id = next_cm_request(listener, NULL, 0);
+	id = wait_cm_request(listener, NULL, 0);
 	kill_peer(SIGKILL);
 	CHECK(waitpid(peer, NULL, 0) == peer);
 	/*
-	 * Either rdma_accept fails, or it succeeds and an event reports the loss of the peer later.
+	 * Either rdma_accept fails, or rdma_accept succeeds and an event reports the loss of the
+	 * peer later.
 	 */
 	if (rdma_accept(id, NULL) == 0) {
 		struct rdma_cm_event *event =
-			next_cm_event(channel, RDMA_CM_EVENT_CONNECT_ERROR, id);
+			wait_cm_event(channel, RDMA_CM_EVENT_CONNECT_ERROR, id);
 
 		CHECK(event->status < 0);
 		CHECK(rdma_ack_cm_event(event) == 0);
 	} else {
 		CHECK(errno == ECONNRESET || errno == ENOTCONN || errno == EPIPE);
 	}
-	cm_destroy(id);
+	destroy_id_and_qp(id);
 	CHECK(rdma_destroy_id(listener) == 0);
 }
 
-/* The peer is stopped, but alive: the event arrives after the setting mpa_timeout_ms. */
-static void stopped(void)
+/* Checks that a connect to a stopped peer times out after SIWARP_MPA_TIMEOUT_MS. */
+static void check_stopped_peer(void)
 {
 	double limit = atof(getenv("SIWARP_MPA_TIMEOUT_MS")) / 1000;
 	struct rdma_cm_id *id;
 
-	run_peer(listens);
+	run_peer(peer_listens);
 	open_channels();
-	id = resolved(other, its_port());
+	id = create_resolved_id(other, wait_peer_port());
 	kill_peer(SIGSTOP);
 	CHECK(rdma_connect(id, NULL) == 0);
 	expect_cm_event(other, RDMA_CM_EVENT_UNREACHABLE, id, -ETIMEDOUT);
-	CHECK(now() - began >= limit && now() - began < limit + SECONDS / 4.0);
-	cm_destroy(id);
+	CHECK(now_seconds() - began >= limit && now_seconds() - began < limit + SECONDS / 4.0);
+	destroy_id_and_qp(id);
 }
 
 /* ---- datagrams ------------------------------------------------------------------------------- */
 
-static struct rdma_cm_id *new_ud(struct rdma_event_channel *on)
+static struct rdma_cm_id *create_ud_id(struct rdma_event_channel *on)
 {
 	struct rdma_cm_id *id;
 
@@ -220,29 +225,29 @@ static struct rdma_cm_id *new_ud(struct rdma_event_channel *on)
 	return id;
 }
 
-static void listens_for_datagrams(void)
+static void peer_listens_for_datagrams(void)
 {
-	struct sockaddr_in addr = loopback(0);
-	struct rdma_cm_id *id = new_ud(channel);
+	struct sockaddr_in addr = loopback_sockaddr(0);
+	struct rdma_cm_id *id = create_ud_id(channel);
 
 	CHECK(rdma_bind_addr(id, (struct sockaddr *)&addr) == 0 && rdma_listen(id, 0) == 0);
 	*port = rdma_get_src_port(id);
 }
 
 /*
- * The peer is killed before it answers: the event arrives soon, with status 1, as if nothing
- * listened there.
+ * Checks that a request to a datagram peer that is killed before the peer answers fails without
+ * delay with status 1, as if there were no listener.
  */
-static void datagrams(void)
+static void check_datagram_peer_killed(void)
 {
 	struct rdma_conn_param param = { 0 };
 	struct sockaddr_in addr;
 	struct rdma_cm_id *id;
 
-	run_peer(listens_for_datagrams);
+	run_peer(peer_listens_for_datagrams);
 	open_channels();
-	id = new_ud(other);
-	addr = loopback(its_port());
+	id = create_ud_id(other);
+	addr = loopback_sockaddr(wait_peer_port());
 	CHECK(rdma_resolve_addr(id, NULL, (struct sockaddr *)&addr, 100) == 0);
 	expect_cm_event(other, RDMA_CM_EVENT_ADDR_RESOLVED, id, 0);
 	CHECK(rdma_resolve_route(id, 100) == 0);
@@ -251,7 +256,7 @@ static void datagrams(void)
 	usleep(100000);
 	kill_peer(SIGKILL);
 	expect_cm_event(other, RDMA_CM_EVENT_UNREACHABLE, id, 1);
-	CHECK(now() - began < SECONDS / 4.0);
+	CHECK(now_seconds() - began < SECONDS / 4.0);
 	CHECK(rdma_destroy_id(id) == 0);
 }
 
@@ -260,12 +265,12 @@ int main(int argc, char **argv)
 	static const struct {
 		const char *name;
 		void (*run)(void);
-	} all[] = { { "idle", idle },
-		    { "busy", busy },
-		    { "asked", peer_killed_before_reply },
-		    { "asking", client_killed_before_reply },
-		    { "stopped", stopped },
-		    { "datagrams", datagrams } };
+	} all[] = { { "idle", check_idle_peer_killed },
+		    { "busy", check_busy_peer_killed },
+		    { "asked", check_server_killed_before_reply },
+		    { "asking", check_client_killed_before_reply },
+		    { "stopped", check_stopped_peer },
+		    { "datagrams", check_datagram_peer_killed } };
 
 	port = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	CHECK(port != MAP_FAILED && argc == 2);
@@ -273,7 +278,7 @@ int main(int argc, char **argv)
 		if (strcmp(argv[1], all[i].name) == 0) {
 			all[i].run();
 			if (kill(peer, 0) == 0)
-				gone();
+				kill_and_reap_peer();
 			rdma_destroy_event_channel(channel);
 			rdma_destroy_event_channel(other);
 			return 0;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Many processes, or many connections, with rdma_cm on loopback.
+ * Tests many processes or many connections with rdma_cm on loopback.
  *
  *   many PROCESSES GROUP EACH ROUNDS poll|event
  *
- * Every two processes of a group of GROUP processes have EACH connections, on which both send in
- * turn, ROUNDS times. The program prints the totals "wall" and "cpu" in seconds, and "rss" in KiB
- * and "fds" of the largest process, without connections and with them.
+ * Every two processes of a group of GROUP processes have EACH connections, on which both ends send
+ * in turn, ROUNDS times. The program prints the totals "wall" and "cpu" in seconds, and the maxima
+ * "rss" in KiB and "fds" of a process without and with connections.
  */
 #include <fcntl.h>
 #include <pthread.h>
@@ -23,7 +23,7 @@
 
 #define MOST	2048 /* maximum number of connections of a process */
 #define OCTETS	64
-#define LIMIT_S 120 /* limit for everything that one process waits for, in s */
+#define LIMIT_S 120 /* time limit in s for each wait of a process */
 
 struct connection {
 	struct rdma_cm_id *id;
@@ -31,7 +31,7 @@ struct connection {
 	bool dialed;
 };
 
-/* Memory shared by all processes. */
+/* Memory shared by all processes */
 static struct {
 	pthread_barrier_t all;
 	_Atomic long rss[2], fds[2];
@@ -49,7 +49,7 @@ static struct ibv_mr *mr;
 
 /* ---- resources of a process ------------------------------------------------------------------ */
 
-static long resident(void)
+static long resident_kib(void)
 {
 	long pages, in_memory;
 	FILE *of = fopen("/proc/self/statm", "r");
@@ -59,7 +59,7 @@ static long resident(void)
 	return in_memory * (sysconf(_SC_PAGESIZE) / 1024);
 }
 
-static void raise_to(_Atomic long *most, long value)
+static void raise_maximum(_Atomic long *most, long value)
 {
 	long seen = *most;
 
@@ -69,13 +69,13 @@ static void raise_to(_Atomic long *most, long value)
 
 static void record_usage(int when)
 {
-	raise_to(&shared->rss[when], resident());
-	raise_to(&shared->fds[when], count_descriptors());
+	raise_maximum(&shared->rss[when], resident_kib());
+	raise_maximum(&shared->fds[when], count_descriptors());
 }
 
 /* ---- connecting ------------------------------------------------------------------------------ */
 
-static void need_queues(struct ibv_context *verbs)
+static void create_shared_cq(struct ibv_context *verbs)
 {
 	if (cq)
 		return;
@@ -90,7 +90,7 @@ static void post_receive(struct connection *one)
 	CHECK(rdma_post_recv(one->id, one, memory, OCTETS, mr) == 0);
 }
 
-static void add(struct rdma_cm_id *id, bool dialed)
+static void add_connection(struct rdma_cm_id *id, bool dialed)
 {
 	struct connection *one = &connections[n_connections++];
 	struct ibv_qp_init_attr attr = {
@@ -99,7 +99,7 @@ static void add(struct rdma_cm_id *id, bool dialed)
 	};
 
 	CHECK(n_connections <= MOST);
-	need_queues(id->verbs);
+	create_shared_cq(id->verbs);
 	attr.send_cq = attr.recv_cq = cq;
 	CHECK(rdma_create_qp(id, NULL, &attr) == 0);
 	if (!mr)
@@ -112,27 +112,27 @@ static void add(struct rdma_cm_id *id, bool dialed)
 	post_receive(one);
 }
 
-static void dial(int to)
+static void start_connecting(int to)
 {
-	struct sockaddr_in addr = loopback(shared->ports[to]);
+	struct sockaddr_in addr = loopback_sockaddr(shared->ports[to]);
 	struct rdma_cm_id *id;
 
 	CHECK(rdma_create_id(channel, &id, NULL, RDMA_PS_TCP) == 0);
 	CHECK(rdma_resolve_addr(id, NULL, (struct sockaddr *)&addr, 1000) == 0);
 }
 
-static void on_event(struct rdma_cm_event *event)
+static void handle_cm_event(struct rdma_cm_event *event)
 {
 	switch ((int)event->event) {
 	case RDMA_CM_EVENT_ADDR_RESOLVED:
 		CHECK(rdma_resolve_route(event->id, 1000) == 0);
 		break;
 	case RDMA_CM_EVENT_ROUTE_RESOLVED:
-		add(event->id, true);
+		add_connection(event->id, true);
 		CHECK(rdma_connect(event->id, NULL) == 0);
 		break;
 	case RDMA_CM_EVENT_CONNECT_REQUEST:
-		add(event->id, false);
+		add_connection(event->id, false);
 		CHECK(rdma_accept(event->id, NULL) == 0);
 		break;
 	case RDMA_CM_EVENT_ESTABLISHED:
@@ -144,24 +144,24 @@ static void on_event(struct rdma_cm_event *event)
 	default:
 		fprintf(stderr, "%d: %s, status %d\n", rank, rdma_event_str(event->event),
 			event->status);
-		CHECK(!"an event that should not come");
+		CHECK(!"unexpected event");
 	}
 }
 
-/* Handles events until `wanted` connections are established. */
-static void until_established(int wanted)
+/* Handles connection manager events until `wanted` connections are established. */
+static void wait_established(int wanted)
 {
-	double cm_destroy = now() + LIMIT_S;
+	double end = now_seconds() + LIMIT_S;
 
 	while (n_established != wanted) {
 		struct rdma_cm_event *event;
 		struct rdma_cm_event copy;
 
 		CHECK(poll(&(struct pollfd){ channel->fd, POLLIN, 0 }, 1, LIMIT_S * 1000) == 1);
-		CHECK(rdma_get_cm_event(channel, &event) == 0 && now() < cm_destroy);
+		CHECK(rdma_get_cm_event(channel, &event) == 0 && now_seconds() < end);
 		copy = *event;
 		CHECK(rdma_ack_cm_event(event) == 0);
-		on_event(&copy);
+		handle_cm_event(&copy);
 	}
 }
 
@@ -177,13 +177,13 @@ static void post_send(struct connection *one)
 /* Waits for completions, and returns their number. */
 static int wait_completions(struct ibv_wc *wc, int most)
 {
-	double cm_destroy = now() + LIMIT_S;
+	double end = now_seconds() + LIMIT_S;
 	struct ibv_cq *which;
 	void *unused;
 	int n;
 
 	while ((n = ibv_poll_cq(cq, most, wc)) == 0) {
-		CHECK(now() < cm_destroy);
+		CHECK(now_seconds() < end);
 		if (!by_event)
 			continue;
 		CHECK(ibv_get_cq_event(completions, &which, &unused) == 0);
@@ -194,7 +194,10 @@ static int wait_completions(struct ibv_wc *wc, int most)
 	return n;
 }
 
-/* The end that connected sends first; each receiver answers, until both have sent all messages. */
+/*
+ * Sends from the connecting end of each connection, and answers each message, until all are sent.
+ *
+ */
 static void exchange_all(void)
 {
 	int open = 0;
@@ -226,7 +229,7 @@ static void exchange_all(void)
 
 /* ---- a process ------------------------------------------------------------------------------- */
 
-static void barrier_wait_all(void)
+static void wait_all_processes(void)
 {
 	pthread_barrier_wait(&shared->all);
 }
@@ -236,7 +239,7 @@ static void disconnect_all(void)
 	for (int i = 0; i < n_connections; i++)
 		if (connections[i].dialed)
 			CHECK(rdma_disconnect(connections[i].id) == 0);
-	until_established(0);
+	wait_established(0);
 	for (int i = 0; i < n_connections; i++) {
 		rdma_destroy_qp(connections[i].id);
 		CHECK(rdma_destroy_id(connections[i].id) == 0);
@@ -251,43 +254,44 @@ static void run_process(void)
 	CHECK(channel);
 	if (last >= processes)
 		last = processes - 1;
-	listener = listen_on(channel);
+	listener = listen_on_channel(channel);
 	shared->ports[rank] = rdma_get_src_port(listener);
 	record_usage(0);
-	barrier_wait_all();
+	wait_all_processes();
 	for (int to = rank + 1; to <= last; to++)
 		for (int i = 0; i < each; i++)
-			dial(to);
-	until_established(each * (last - first));
-	barrier_wait_all();
+			start_connecting(to);
+	wait_established(each * (last - first));
+	wait_all_processes();
 	exchange_all();
 	record_usage(1);
-	barrier_wait_all();
+	wait_all_processes();
 	disconnect_all();
 	CHECK(!mr || ibv_dereg_mr(mr) == 0);
 	CHECK(rdma_destroy_id(listener) == 0);
 	rdma_destroy_event_channel(channel);
 }
 
-static double seconds(struct timeval t)
+static double timeval_seconds(struct timeval t)
 {
 	return (double)t.tv_sec + (double)t.tv_usec / 1e6;
 }
 
-static void report(double began)
+static void print_totals(double began)
 {
 	struct rusage used;
 
 	CHECK(getrusage(RUSAGE_CHILDREN, &used) == 0);
 	printf("{\"wall\": %.3f, \"cpu\": %.3f, \"rss\": [%ld, %ld], \"fds\": [%ld, %ld]}\n",
-	       now() - began, seconds(used.ru_utime) + seconds(used.ru_stime), shared->rss[0],
+	       now_seconds() - began,
+	       timeval_seconds(used.ru_utime) + timeval_seconds(used.ru_stime), shared->rss[0],
 	       shared->rss[1], shared->fds[0], shared->fds[1]);
 }
 
 int main(int argc, char **argv)
 {
 	pthread_barrierattr_t attr;
-	double began = now();
+	double began = now_seconds();
 	int failed = 0, status;
 
 	CHECK(argc == 6 && setpgid(0, 0) == 0);
@@ -312,7 +316,7 @@ int main(int argc, char **argv)
 			return 0;
 		}
 	}
-	/* If one process fails, the others wait at the barrier; they are terminated, too. */
+	/* If a process fails, terminate the others, which would wait at the barrier. */
 	while (wait(&status) > 0)
 		if (status && !failed) {
 			failed = 1;
@@ -320,6 +324,6 @@ int main(int argc, char **argv)
 			kill(0, SIGTERM);
 		}
 	if (!failed)
-		report(began);
+		print_totals(began);
 	return failed;
 }

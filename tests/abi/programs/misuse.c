@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Objects used where they do not belong: objects of other devices and of closed ones, request lists
- * of destroyed queue pairs, and requests that a queue pair does not support. None of the calls may
- * crash.
+ * Tests misused objects: objects of other devices and of closed devices, request lists of destroyed
+ * queue pairs, and requests that a queue pair does not support. No call may crash.
  */
 #include "bad.h"
 
-/* Calls the inline functions of verbs.h with a closed context. */
-static void closed_inline(void)
+/* Checks the inline functions of verbs.h with a closed context. */
+static void check_closed_context(void)
 {
 	struct ibv_device **list = ibv_get_device_list(NULL);
 	struct ibv_context *c = ibv_open_device(list[0]);
@@ -36,8 +35,8 @@ static void closed_inline(void)
 	ibv_free_device_list(list);
 }
 
-/* Uses objects of one device in calls on another. */
-static void other_contexts(void)
+/* Checks calls on one device with objects of another device. */
+static void check_objects_of_other_device(void)
 {
 	struct ibv_device **list = ibv_get_device_list(NULL);
 	struct ibv_context *c = ibv_open_device(list[0]);
@@ -74,7 +73,7 @@ static void other_contexts(void)
 	NONE(EINVAL, ibv_import_mr(p, mr->handle));
 	NONE(EINVAL, ibv_import_pd(c, pd->handle));
 	CHECK(ibv_dereg_mr(mr) == 0 && ibv_destroy_cq(mine) == 0);
-	CHECK(ibv_close_device(c) == 0); /* closing the device also releases all of its objects */
+	CHECK(ibv_close_device(c) == 0); /* closing a device releases all objects of the device */
 	which = "an object of a closed device";
 	ERRNO(EINVAL, ibv_dealloc_pd(p));
 	ERRNO(EINVAL, ibv_destroy_cq(cq));
@@ -91,7 +90,7 @@ static void other_contexts(void)
 		ERRNO(wanted, ibv_wr_complete(qpx)); \
 	} while (0)
 
-static void wrong_lists(struct ibv_qp_ex *qpx)
+static void check_invalid_lists(struct ibv_qp_ex *qpx)
 {
 	struct ibv_sge sge = { 0 };
 	struct ibv_mw_bind_info bind = { 0 };
@@ -111,7 +110,7 @@ static void wrong_lists(struct ibv_qp_ex *qpx)
 	LIST(EINVAL, (ibv_wr_send(qpx), ibv_wr_set_sge_list(qpx, 1000, &sge)));
 }
 
-static void lists_of_destroyed_qps(struct ibv_qp_ex *qpx)
+static void check_lists_of_destroyed_qp(struct ibv_qp_ex *qpx)
 {
 	struct ibv_mw_bind_info bind = { 0 };
 	struct ibv_data_buf buf = { memory, 8 };
@@ -135,8 +134,8 @@ static void lists_of_destroyed_qps(struct ibv_qp_ex *qpx)
 }
 #undef LIST
 
-/* A request list of a destroyed extended queue pair, and completions of a destroyed queue. */
-static void extended(void)
+/* Checks request lists of a destroyed queue pair, and polls of a destroyed completion queue. */
+static void check_extended_objects(void)
 {
 	struct ibv_cq_init_attr_ex cq_init = { .cqe = 1, .wc_flags = IBV_WC_STANDARD_FLAGS };
 	struct ibv_cq_ex *cqx = ibv_create_cq_ex(ctx, &cq_init);
@@ -153,9 +152,9 @@ static void extended(void)
 	qp = ibv_create_qp_ex(ctx, &init);
 	CHECK(cqx && qp);
 	qpx = ibv_qp_to_qp_ex(qp);
-	wrong_lists(qpx);
+	check_invalid_lists(qpx);
 	CHECK(ibv_destroy_qp(qp) == 0);
-	lists_of_destroyed_qps(qpx);
+	check_lists_of_destroyed_qp(qpx);
 	NONE(EINVAL, ibv_qp_to_qp_ex(qp));
 	CHECK(ibv_destroy_cq(ibv_cq_ex_to_cq(cqx)) == 0);
 	which = "an extended queue that was destroyed";
@@ -166,8 +165,8 @@ static void extended(void)
 	(void)ibv_wc_read_opcode(cqx);
 }
 
-/* Invalid receives, empty lists, and polls; three elements are more than a receive may have. */
-static void receives_and_polls(const struct side *a, struct ibv_sge *sges)
+/* Checks invalid receives, empty lists, and polls. A receive may have at most two elements. */
+static void check_bad_receives_and_polls(const struct side *a, struct ibv_sge *sges)
 {
 	struct ibv_recv_wr rr = { .num_sge = 3, .sg_list = sges }, *bad_rr;
 	struct ibv_send_wr *bad;
@@ -184,22 +183,22 @@ static void receives_and_polls(const struct side *a, struct ibv_sge *sges)
 	ERRNO(1, ibv_poll_cq(a->cq, -1, &wc) <= 0);
 	ERRNO(1, ibv_poll_cq(a->cq, 1, NULL) < 0);
 	ERRNO(0, ibv_poll_cq(a->cq, 0, NULL));
-	ERRNO(0, ibv_poll_cq(a->cq, 1, &wc)); /* none of the invalid requests was accepted */
+	ERRNO(0, ibv_poll_cq(a->cq, 1, &wc)); /* no invalid request was accepted */
 }
 
-/* Invalid requests on queue pairs that are able to send. */
-static void requests(enum ibv_qp_type type)
+/* Checks invalid requests on a queue pair in RTS. */
+static void check_bad_requests(enum ibv_qp_type type)
 {
 	struct ibv_pd *p = ibv_alloc_pd(ctx);
-	struct ibv_ah_attr path = to_self();
+	struct ibv_ah_attr path = loopback_ah_attr();
 	struct ibv_ah *foreign = ibv_create_ah(p, &path), *gone = ibv_create_ah(pd, &path);
 	struct ibv_sge sges[3];
 	struct ibv_send_wr good, wr, *bad;
 	struct side a;
 
 	CHECK(p && foreign && gone && ibv_destroy_ah(gone) == 0);
-	make_side(&a, type, NULL);
-	to_rts(a.qp, a.qp->qp_num);
+	create_side(&a, type, NULL);
+	move_qp_to_rts(a.qp, a.qp->qp_num);
 	for (int i = 0; i < 3; i++)
 		sges[i] = sge_of_side(&a, 0, 8);
 	good = (struct ibv_send_wr){ .sg_list = sges, .num_sge = 1, .opcode = IBV_WR_SEND };
@@ -236,7 +235,7 @@ static void requests(enum ibv_qp_type type)
 	WITH(num_sge, -1);
 	WITH(sg_list, NULL);
 	for (int bit = 4; bit < 32; bit++)
-		/* the bits from IBV_SEND_IP_CSUM upwards are not supported */
+		/* IBV_SEND_IP_CSUM and the higher bits are not supported */
 		WITH(send_flags, 1u << bit);
 	if (type == IBV_QPT_RC) {
 		good.opcode = IBV_WR_RDMA_READ;
@@ -251,14 +250,14 @@ static void requests(enum ibv_qp_type type)
 	good.opcode = IBV_WR_SEND;
 	WITH(send_flags, IBV_SEND_INLINE);
 #undef WITH
-	receives_and_polls(&a, sges);
+	check_bad_receives_and_polls(&a, sges);
 	CHECK(!good.wr.ud.ah || type != IBV_QPT_UD || ibv_destroy_ah(good.wr.ud.ah) == 0);
 	CHECK(ibv_destroy_ah(foreign) == 0 && ibv_dealloc_pd(p) == 0);
-	end_side(&a);
+	destroy_side(&a);
 }
 
-/* Memory windows, through the inline functions. */
-static void windows(void)
+/* Checks invalid binds of memory windows through the inline functions. */
+static void check_bad_window_binds(void)
 {
 	struct ibv_mw *one = ibv_alloc_mw(pd, IBV_MW_TYPE_1),
 		      *two = ibv_alloc_mw(pd, IBV_MW_TYPE_2);
@@ -267,11 +266,11 @@ static void windows(void)
 	struct side a;
 
 	CHECK(one && two && mr);
-	make_side(&a, IBV_QPT_RC, NULL);
+	create_side(&a, IBV_QPT_RC, NULL);
 	which = "a window in a wrong bind";
 	/* binding a window is invalid in state INIT */
 	ERRNO(EINVAL, ibv_bind_mw(a.qp, one, &bind));
-	to_rts(a.qp, a.qp->qp_num);
+	move_qp_to_rts(a.qp, a.qp->qp_num);
 	ERRNO(EINVAL, ibv_bind_mw(a.qp, two, &bind));
 	bind.bind_info.mw_access_flags = 1 << 30;
 	ERRNO(EINVAL, ibv_bind_mw(a.qp, one, &bind));
@@ -279,11 +278,11 @@ static void windows(void)
 	CHECK(ibv_dealloc_mw(one) == 0);
 	ERRNO(EINVAL, ibv_bind_mw(a.qp, one, &bind));
 	CHECK(ibv_dealloc_mw(two) == 0 && ibv_dereg_mr(mr) == 0);
-	end_side(&a);
+	destroy_side(&a);
 }
 
-/* Circular request lists: only as many requests are accepted as the queue holds. */
-static void circular_lists(void)
+/* Checks that a queue accepts only as many requests of a circular list as the queue holds. */
+static void check_circular_lists(void)
 {
 	struct ibv_mr *mr = ibv_reg_mr(pd, memory, SIZE, IBV_ACCESS_MW_BIND);
 	struct ibv_mw *window = ibv_alloc_mw(pd, IBV_MW_TYPE_2);
@@ -300,31 +299,31 @@ static void circular_lists(void)
 	bind.bind_mw.bind_info =
 		(struct ibv_mw_bind_info){ mr, (uintptr_t)memory, 8, IBV_ACCESS_REMOTE_WRITE };
 	which = "a list that never ends";
-	make_side(&a, IBV_QPT_RC, NULL);
-	to_rts(a.qp, a.qp->qp_num);
+	create_side(&a, IBV_QPT_RC, NULL);
+	move_qp_to_rts(a.qp, a.qp->qp_num);
 	ERRNO(ENOMEM, ibv_post_recv(a.qp, &recv, &bad_recv));
 	ERRNO(ENOMEM, ibv_post_send(a.qp, &send, &bad));
 	ERRNO(1, bad == &send);
-	end_side(&a);
-	make_side(&a, IBV_QPT_RC, NULL);
-	to_rts(a.qp, a.qp->qp_num);
+	destroy_side(&a);
+	create_side(&a, IBV_QPT_RC, NULL);
+	move_qp_to_rts(a.qp, a.qp->qp_num);
 	ERRNO(ENOMEM, ibv_post_send(a.qp, &bind, &bad));
 	ERRNO(1, bad == &send);
-	end_side(&a);
+	destroy_side(&a);
 	CHECK(ibv_dealloc_mw(window) == 0 && ibv_dereg_mr(mr) == 0);
 }
 
 int main(void)
 {
-	open_lo();
-	closed_inline();
-	other_contexts();
-	extended();
-	requests(IBV_QPT_RC);
-	requests(IBV_QPT_UC);
-	requests(IBV_QPT_UD);
-	windows();
-	circular_lists();
-	close_lo();
-	return refused_at_least(400);
+	open_loopback_device();
+	check_closed_context();
+	check_objects_of_other_device();
+	check_extended_objects();
+	check_bad_requests(IBV_QPT_RC);
+	check_bad_requests(IBV_QPT_UC);
+	check_bad_requests(IBV_QPT_UD);
+	check_bad_window_binds();
+	check_circular_lists();
+	close_loopback_device();
+	return exit_code_of_refusals(400);
 }

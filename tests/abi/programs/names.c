@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Names of enum values and conversion of rates: every value has a name, and so do invalid values.
+ * Tests the names of enum values, including invalid values, and the conversion of rates.
  */
 #include "common.h"
 
-static void strings(void)
+static void check_enum_names(void)
 {
 	for (int i = -3; i < 60; i++) {
 		const char *all[] = {
@@ -17,7 +17,7 @@ static void strings(void)
 		for (size_t n = 0; n < sizeof(all) / sizeof(all[0]); n++)
 			CHECK(all[n] && *all[n]);
 	}
-	/* The names are unique. */
+	/* The names of the values of an enum are unique. */
 	for (int a = 0; a < IBV_WC_TM_RNDV_INCOMPLETE; a++)
 		for (int b = a + 1; b <= IBV_WC_TM_RNDV_INCOMPLETE; b++)
 			CHECK(strcmp(ibv_wc_status_str((enum ibv_wc_status)a),
@@ -29,7 +29,7 @@ static void strings(void)
 	CHECK(strcmp(ibv_port_state_str(IBV_PORT_ACTIVE), ibv_port_state_str(IBV_PORT_DOWN)) != 0);
 }
 
-static void rates(void)
+static void check_rate_conversions(void)
 {
 	CHECK(ibv_rate_to_mult(IBV_RATE_5_GBPS) == 2 && mult_to_ibv_rate(2) == IBV_RATE_5_GBPS);
 	CHECK(ibv_rate_to_mult(IBV_RATE_MAX) == -1 && mult_to_ibv_rate(3) == IBV_RATE_MAX);
@@ -45,7 +45,7 @@ static void rates(void)
 	}
 }
 
-static void keys(void)
+static void check_rkey_increment(void)
 {
 	/* ibv_inc_rkey increments only the low octet of a key. */
 	CHECK(ibv_inc_rkey(0x12345600) == 0x12345601 && ibv_inc_rkey(0x123456ff) == 0x12345600);
@@ -53,8 +53,8 @@ static void keys(void)
 
 int main(void)
 {
-	strings();
-	rates();
-	keys();
+	check_enum_names();
+	check_rate_conversions();
+	check_rkey_increment();
 	return 0;
 }

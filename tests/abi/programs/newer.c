@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Functions that rdma-core added after release 44, as in a program compiled with current headers.
- * They are declared here, because the headers of this machine may be older.
+ * Tests functions that rdma-core added after release 44. The program declares the functions itself,
+ * because the headers of the machine may be older.
  */
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -53,16 +53,16 @@ static int ibv_query_comp_cntr_caps(struct ibv_context *context, void *caps)
 	return _ibv_query_comp_cntr_caps(context, caps, 16);
 }
 
-/* Reads the region at address `at`, and checks that the data is what was written to its memory. */
-static void reads_as(struct ibv_mr *mr, uint64_t at, const char *wanted)
+/* Reads a region from remote address `at`, and checks the data. */
+static void check_read_of_region(struct ibv_mr *mr, uint64_t at, const char *wanted)
 {
 	struct side a, b;
 	struct ibv_send_wr wr = { .opcode = IBV_WR_RDMA_READ, .send_flags = IBV_SEND_SIGNALED };
 	struct ibv_send_wr *bad;
 	struct ibv_sge sge;
 
-	make_side(&a, IBV_QPT_RC, NULL);
-	make_side(&b, IBV_QPT_RC, NULL);
+	create_side(&a, IBV_QPT_RC, NULL);
+	create_side(&b, IBV_QPT_RC, NULL);
 	connect_sides(&a, &b);
 	sge = sge_of_side(&a, 0, (uint32_t)strlen(wanted));
 	wr.sg_list = &sge;
@@ -70,13 +70,13 @@ static void reads_as(struct ibv_mr *mr, uint64_t at, const char *wanted)
 	wr.wr.rdma.remote_addr = at;
 	wr.wr.rdma.rkey = mr->rkey;
 	CHECK(ibv_post_send(a.qp, &wr, &bad) == 0);
-	next_success(a.cq);
+	wait_success(a.cq);
 	CHECK(memcmp(a.buf, wanted, strlen(wanted)) == 0);
-	end_side(&a);
-	end_side(&b);
+	destroy_side(&a);
+	destroy_side(&b);
 }
 
-static void regions(void)
+static void check_reg_mr_ex(void)
 {
 	char *buf = aligned_alloc(SIZE, SIZE);
 	struct attr attr = { .length = SIZE, .access = ACCESS, .comp_mask = ADDR, .addr = buf };
@@ -85,13 +85,13 @@ static void regions(void)
 
 	CHECK(mr && mr->addr == buf && mr->length == SIZE && mr->pd == pd);
 	memcpy(buf, "by address", 10);
-	reads_as(mr, (uintptr_t)buf, "by address");
+	check_read_of_region(mr, (uintptr_t)buf, "by address");
 	CHECK(ibv_dereg_mr(mr) == 0);
 	attr.comp_mask = ADDR | IOVA;
 	attr.iova = 0x10000;
 	mr = ibv_reg_mr_ex(pd, &attr);
 	CHECK(mr);
-	reads_as(mr, 0x10000, "by address");
+	check_read_of_region(mr, 0x10000, "by address");
 	CHECK(ibv_dereg_mr(mr) == 0);
 
 	CHECK(fd >= 0 && ftruncate(fd, 2 * SIZE) == 0 && pwrite(fd, "by file", 7, SIZE) == 7);
@@ -99,15 +99,15 @@ static void regions(void)
 	attr.comp_mask = FD | FD_OFFSET | IOVA;
 	mr = ibv_reg_mr_ex(pd, &attr);
 	CHECK(mr);
-	reads_as(mr, 0, "by file");
+	check_read_of_region(mr, 0, "by file");
 	CHECK(ibv_dereg_mr(mr) == 0);
 	attr.comp_mask = FD | FD_OFFSET;
 	mr = ibv_reg_mr_ex(pd, &attr);
 	CHECK(mr);
-	reads_as(mr, SIZE, "by file");
+	check_read_of_region(mr, SIZE, "by file");
 	CHECK(ibv_dereg_mr(mr) == 0);
 
-	/* ibv_reg_mr_ex needs exactly one of a memory address and a descriptor. */
+	/* ibv_reg_mr_ex requires exactly one of a memory address and a descriptor. */
 	CHECK(!ibv_reg_mr_ex(pd, NULL) && errno == EINVAL);
 	for (uint64_t mask = 0; mask < 64; mask++) {
 		attr.comp_mask = mask;
@@ -120,7 +120,7 @@ static void regions(void)
 	free(buf);
 }
 
-static void buffers(void)
+static void check_buffers(void)
 {
 	struct ibv_pd *other = ibv_alloc_pd(ctx);
 	struct buffer *buf = NULL;
@@ -132,7 +132,7 @@ static void buffers(void)
 	memcpy(addr + 10, "buffer", 6);
 	mr = ibv_reg_buf_mr(pd, buf, addr + 10, SIZE, ACCESS);
 	CHECK(mr);
-	reads_as(mr, (uintptr_t)addr + 10, "buffer");
+	check_read_of_region(mr, (uintptr_t)addr + 10, "buffer");
 	CHECK(ibv_dereg_mr(mr) == 0);
 	attr.addr = addr;
 	attr.buf = buf;
@@ -155,7 +155,7 @@ static void buffers(void)
 	CHECK(ibv_dealloc_pd(other) == 0);
 }
 
-static void ports(void)
+static void check_port_speed(void)
 {
 	struct {
 		struct ibv_port_attr attr;
@@ -163,13 +163,16 @@ static void ports(void)
 	} port;
 	uint64_t speed = 0;
 
-	/* the unit of the port speed is 100 Mbit/s, so 100 means 10 Gbit/s */
+	/* the unit of the port speed is 100 Mbit/s, so that 100 means 10 Gbit/s */
 	CHECK(ibv_query_port_speed(ctx, PORT, &speed) == 0 && speed == 100);
 	CHECK(ibv_query_port_speed(ctx, 0, &speed) == EINVAL);
 	CHECK(ibv_query_port_speed(ctx, 257, &speed) == EINVAL);
 	CHECK(ibv_query_port_speed(ctx, PORT, NULL) == EINVAL);
 	CHECK(ibv_query_port_speed(NULL, PORT, &speed) == EINVAL);
-	/* The newer struct appends active_speed_ex to the older one, and may grow again. */
+	/*
+	 * The newer struct ibv_port_attr has the additional member active_speed_ex, and may grow
+	 * again.
+	 */
 	memset(&port, 0xff, sizeof(port));
 	CHECK(verbs_get_ctx(ctx)->query_port(ctx, PORT, &port.attr, 56) == 0);
 	memcpy(&speed, (char *)&port + 52, 4);
@@ -185,8 +188,8 @@ static void ports(void)
 #define NONE(wanted, call)  CHECK(!(call) && errno == (wanted))
 #define MINUS(wanted, call) CHECK((call) == -1 && errno == (wanted))
 
-static void *no_memory(struct ibv_pd *p, void *context, size_t size, size_t alignment,
-		       uint64_t type)
+static void *allocate_nothing(struct ibv_pd *p, void *context, size_t size, size_t alignment,
+			      uint64_t type)
 {
 	(void)p;
 	(void)context;
@@ -196,12 +199,12 @@ static void *no_memory(struct ibv_pd *p, void *context, size_t size, size_t alig
 	return NULL;
 }
 
-static void refused(void)
+static void check_unsupported_functions(void)
 {
 	struct ibv_parent_domain_init_attr own = {
 		.pd = pd,
 		.comp_mask = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS,
-		.alloc = no_memory,
+		.alloc = allocate_nothing,
 	};
 	uint64_t number[8] = { 0 };
 	struct attr attr = { .length = 8, .comp_mask = ADDR | DMAH, .addr = number };
@@ -227,11 +230,11 @@ static void refused(void)
 
 int main(void)
 {
-	open_lo();
-	regions();
-	buffers();
-	ports();
-	refused();
-	close_lo();
+	open_loopback_device();
+	check_reg_mr_ex();
+	check_buffers();
+	check_port_speed();
+	check_unsupported_functions();
+	close_loopback_device();
 	return 0;
 }

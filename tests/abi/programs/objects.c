@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Results of the calls on devices, ports, regions, queues and events. */
+/* Tests the results of calls on devices, ports, regions, queues and events. */
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -17,7 +17,7 @@ static atomic_bool forked;
 extern int ibv_query_gid_type(struct ibv_context *context, uint8_t port, unsigned int index,
 			      int *type);
 
-static void device_and_port(void)
+static void check_device_and_port(void)
 {
 	struct ibv_device_attr_ex attr;
 	struct ibv_gid_entry entry, table[32];
@@ -49,7 +49,7 @@ static void device_and_port(void)
 	CHECK(fcntl(ctx->cmd_fd, F_GETFD) >= 0 && fcntl(ctx->async_fd, F_GETFD) >= 0);
 }
 
-static void regions(void)
+static void check_regions(void)
 {
 	char *buf = calloc(2, SIZE);
 	struct ibv_mr *mr, *same;
@@ -75,10 +75,10 @@ static void regions(void)
 }
 
 /*
- * Writes to offset 100 of a region whose remote addresses start at 0x10000, from a region whose
- * addresses start at 0x20000.
+ * Checks a Write to offset 100 of a region whose remote addresses start at 0x10000, from a region
+ * whose addresses start at 0x20000.
  */
-static void other_addresses(struct ibv_mr *(*reg)(struct ibv_pd *, void *, size_t, uint64_t))
+static void check_iova_regions(struct ibv_mr *(*reg)(struct ibv_pd *, void *, size_t, uint64_t))
 {
 	struct side a, b;
 	struct ibv_mr *from, *to;
@@ -89,8 +89,8 @@ static void other_addresses(struct ibv_mr *(*reg)(struct ibv_pd *, void *, size_
 				  .send_flags = IBV_SEND_SIGNALED };
 	struct ibv_send_wr *bad;
 
-	make_side(&a, IBV_QPT_RC, NULL);
-	make_side(&b, IBV_QPT_RC, NULL);
+	create_side(&a, IBV_QPT_RC, NULL);
+	create_side(&b, IBV_QPT_RC, NULL);
 	connect_sides(&a, &b);
 	from = reg(pd, a.buf, SIZE, 0x20000);
 	to = reg(pd, b.buf, SIZE, 0x10000);
@@ -100,29 +100,29 @@ static void other_addresses(struct ibv_mr *(*reg)(struct ibv_pd *, void *, size_
 	wr.wr.rdma.remote_addr = 0x10000 + 100;
 	wr.wr.rdma.rkey = to->rkey;
 	CHECK(ibv_post_send(a.qp, &wr, &bad) == 0);
-	next_success(a.cq);
-	/* Read the octets back, which proves that the Write has been placed. */
+	wait_success(a.cq);
+	/* Reading the octets back proves that the Write has been placed. */
 	memset(a.buf, 0, SIZE);
 	wr.opcode = IBV_WR_RDMA_READ;
 	CHECK(ibv_post_send(a.qp, &wr, &bad) == 0);
-	next_success(a.cq);
+	wait_success(a.cq);
 	CHECK(memcmp(a.buf + 8, "elsewhere", 9) == 0 && memcmp(b.buf + 100, "elsewhere", 9) == 0);
 	CHECK(ibv_dereg_mr(from) == 0 && ibv_dereg_mr(to) == 0);
-	end_side(&a);
-	end_side(&b);
+	destroy_side(&a);
+	destroy_side(&b);
 }
 
-static struct ibv_mr *by_function(struct ibv_pd *of, void *addr, size_t length, uint64_t iova)
+static struct ibv_mr *reg_mr_iova(struct ibv_pd *of, void *addr, size_t length, uint64_t iova)
 {
 	return (ibv_reg_mr_iova)(of, addr, length, iova, ACCESS);
 }
 
-static struct ibv_mr *by_function_2(struct ibv_pd *of, void *addr, size_t length, uint64_t iova)
+static struct ibv_mr *reg_mr_iova2(struct ibv_pd *of, void *addr, size_t length, uint64_t iova)
 {
 	return ibv_reg_mr_iova2(of, addr, length, iova, ACCESS | IBV_ACCESS_RELAXED_ORDERING);
 }
 
-static int mappings(void)
+static int count_mappings(void)
 {
 	FILE *maps = fopen("/proc/self/maps", "r");
 	char line[512];
@@ -136,7 +136,7 @@ static int mappings(void)
 }
 
 /* Memory behind a descriptor that can be mapped, like that of a dma-buf. */
-static void dmabuf(void)
+static void check_dmabuf(void)
 {
 	int fd = memfd_create("dmabuf", MFD_CLOEXEC), pipes[2];
 	struct ibv_device **list = ibv_get_device_list(NULL);
@@ -146,10 +146,10 @@ static void dmabuf(void)
 
 	CHECK(fd >= 0 && ftruncate(fd, 3 * SIZE) == 0 && pipe(pipes) == 0 && left);
 	mr = ibv_reg_dmabuf_mr(pd, SIZE + 100, 500, 100, fd, ACCESS | IBV_ACCESS_RELAXED_ORDERING);
-	CHECK(mr && mr->length == 500 && mappings() == 1);
+	CHECK(mr && mr->length == 500 && count_mappings() == 1);
 	CHECK(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, 0) ==
 	      IBV_REREG_MR_ERR_INPUT);
-	CHECK(ibv_dereg_mr(mr) == 0 && mappings() == 0);
+	CHECK(ibv_dereg_mr(mr) == 0 && count_mappings() == 0);
 	CHECK(!ibv_reg_dmabuf_mr(pd, 0, SIZE, 0, pipes[0], ACCESS) && errno == EOPNOTSUPP);
 	CHECK(!ibv_reg_dmabuf_mr(pd, 0, SIZE, 0, -1, ACCESS) && errno == EBADF);
 	CHECK(!ibv_reg_dmabuf_mr(pd, 0, 0, 0, fd, ACCESS) && errno == EINVAL);
@@ -160,11 +160,11 @@ static void dmabuf(void)
 	CHECK(!ibv_reg_dmabuf_mr(pd, 100, SIZE, 0, fd, ACCESS) && errno == EINVAL);
 	CHECK(!ibv_reg_dmabuf_mr(pd, 0, SIZE, 0, fd, IBV_ACCESS_ZERO_BASED) && errno == EINVAL);
 	CHECK(!ibv_reg_dmabuf_mr(pd, 0, SIZE, 0, fd, IBV_ACCESS_ON_DEMAND) && errno == EINVAL);
-	CHECK(mappings() == 0);
+	CHECK(count_mappings() == 0);
 	/* A region that was not deregistered is released with its device. */
-	CHECK(ibv_reg_dmabuf_mr(left, 0, SIZE, 0, fd, ACCESS) && mappings() == 1);
-	CHECK(ibv_reg_dmabuf_mr(left, 0, SIZE, 0, fd, ACCESS) && mappings() == 2);
-	CHECK(ibv_close_device(other) == 0 && mappings() == 0);
+	CHECK(ibv_reg_dmabuf_mr(left, 0, SIZE, 0, fd, ACCESS) && count_mappings() == 1);
+	CHECK(ibv_reg_dmabuf_mr(left, 0, SIZE, 0, fd, ACCESS) && count_mappings() == 2);
+	CHECK(ibv_close_device(other) == 0 && count_mappings() == 0);
 	ibv_free_device_list(list);
 	close(fd);
 	close(pipes[0]);
@@ -175,7 +175,7 @@ static void dmabuf(void)
  * Prefetch advice must refer to a region of the same protection domain, and advice to write to a
  * writable one.
  */
-static void advice(void)
+static void check_advice(void)
 {
 	struct ibv_pd *other = ibv_alloc_pd(ctx);
 	char *buf = calloc(1, SIZE);
@@ -204,7 +204,7 @@ static void advice(void)
 	free(buf);
 }
 
-static void domains(void)
+static void check_domains_and_imports(void)
 {
 	struct ibv_td_init_attr none = { 0 };
 	struct ibv_td *td = ibv_alloc_td(ctx, &none);
@@ -227,14 +227,14 @@ static void domains(void)
 	same = ibv_import_pd(again, pd->handle);
 	CHECK(same == pd);
 	ibv_unimport_pd(same);
-	/* Closing the imported context closes its descriptor, and leaves the device open. */
+	/* Closing an imported context closes the imported descriptor and leaves the device open. */
 	CHECK(ibv_close_device(again) == 0 && fcntl(fd, F_GETFD) == -1);
 	CHECK(ibv_import_device(ctx->cmd_fd) == ctx && ibv_close_device(ctx) == 0);
 	CHECK(fcntl(ctx->cmd_fd, F_GETFD) >= 0);
 	CHECK(ibv_import_device(0) == NULL && errno == EINVAL);
 }
 
-static void completion_events(void)
+static void check_completion_events(void)
 {
 	struct ibv_comp_channel *channel = ibv_create_comp_channel(ctx);
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
@@ -250,7 +250,7 @@ static void completion_events(void)
 	init = default_qp_attr(cq, IBV_QPT_UD);
 	qp = ibv_create_qp(pd, &init);
 	CHECK(qp);
-	to_init(qp);
+	move_qp_to_init(qp);
 	CHECK(fcntl(channel->fd, F_SETFL, O_NONBLOCK) == 0);
 	CHECK(ibv_get_cq_event(channel, &got, &user) == -1 && errno == EAGAIN);
 	CHECK(ibv_req_notify_cq(cq, 0) == 0);
@@ -259,7 +259,7 @@ static void completion_events(void)
 	CHECK(poll(&(struct pollfd){ channel->fd, POLLIN, 0 }, 1, SECONDS * 1000) == 1);
 	CHECK(ibv_get_cq_event(channel, &got, &user) == 0 && got == cq && user == &channel);
 	ibv_ack_cq_events(cq, 1);
-	CHECK(next_completion(cq).status == IBV_WC_WR_FLUSH_ERR);
+	CHECK(wait_completion(cq).status == IBV_WC_WR_FLUSH_ERR);
 	CHECK(ibv_resize_cq(cq, 1000) == 0 && cq->cqe >= 1000);
 	CHECK(ibv_resize_cq(cq, 10) == 0 && cq->cqe >= 10 && cq->cqe < 256);
 	CHECK(ibv_destroy_comp_channel(channel) == EBUSY && ibv_destroy_cq(cq) == EBUSY);
@@ -268,7 +268,8 @@ static void completion_events(void)
 }
 
 /*
- * Resizing a completion queue keeps the completions in it, and cannot shrink it below their number.
+ * Checks that resizing a completion queue keeps its completions, and cannot shrink the completion
+ * queue below their number.
  */
 static void check_cq_resize(void)
 {
@@ -280,21 +281,21 @@ static void check_cq_resize(void)
 	int before;
 
 	CHECK(cq && qp);
-	to_init(qp);
+	move_qp_to_init(qp);
 	for (; wr.wr_id < 5; wr.wr_id++)
 		CHECK(ibv_post_recv(qp, &wr, &bad) == 0);
 	CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE) == 0);
 	before = cq->cqe;
 	CHECK(ibv_resize_cq(cq, 2) == EINVAL && cq->cqe == before);
 	CHECK(ibv_resize_cq(cq, 5) == 0 && cq->cqe >= 5);
-	CHECK(next_completion(cq).wr_id == 0);
+	CHECK(wait_completion(cq).wr_id == 0);
 	CHECK(ibv_resize_cq(cq, 5000) == 0 && cq->cqe >= 5000);
 	for (uint64_t id = 1; id < 5; id++)
-		CHECK(next_completion(cq).wr_id == id);
+		CHECK(wait_completion(cq).wr_id == id);
 	CHECK(ibv_destroy_qp(qp) == 0 && ibv_destroy_cq(cq) == 0);
 }
 
-/* Resizing a shared receive queue keeps its posted receives; each queue has its own number. */
+/* Checks that resizing a shared receive queue keeps its posted receives. */
 static void check_srq_resize(void)
 {
 	struct ibv_srq_init_attr init = { .attr = { .max_wr = 100, .max_sge = 1 } };
@@ -318,7 +319,7 @@ static void check_srq_resize(void)
 	CHECK(ibv_destroy_srq(srq) == 0 && ibv_destroy_srq(other) == 0);
 }
 
-static void asynchronous_events(void)
+static void check_async_events(void)
 {
 	struct ibv_srq_init_attr init = { .attr = { .max_wr = 8, .max_sge = 1 } };
 	struct ibv_srq *srq = ibv_create_srq(pd, &init);
@@ -338,10 +339,13 @@ static void asynchronous_events(void)
 	CHECK(ibv_destroy_srq(srq) == 0);
 }
 
-/* Acquires locks all the time, so that they are held when another thread forks. */
+/*
+ * Acquires the library's locks repeatedly, so that the locks may be held when another thread forks.
+ *
+ */
 static void *hold_locks(void *unused)
 {
-	struct ibv_ah_attr path = to_self();
+	struct ibv_ah_attr path = loopback_ah_attr();
 
 	while (!atomic_load(&forked)) {
 		struct ibv_ah *ah = ibv_create_ah(pd, &path);
@@ -352,13 +356,13 @@ static void *hold_locks(void *unused)
 	return unused;
 }
 
-static void in_child(struct ibv_qp_ex *qpx, struct ibv_cq_ex *cqx)
+static void check_objects_in_child(struct ibv_qp_ex *qpx, struct ibv_cq_ex *cqx)
 {
-	struct ibv_ah_attr path = to_self();
+	struct ibv_ah_attr path = loopback_ah_attr();
 	struct ibv_gid_entry entry;
 	union ibv_gid one;
 
-	alarm(SECONDS); /* the alarm kills a child that hangs on a lock that is never released */
+	alarm(SECONDS); /* kills a child that hangs on a lock held by a thread of the parent */
 	CHECK(ibv_alloc_pd(ctx) == NULL && errno == ESTALE);
 	CHECK(!ibv_create_ah(pd, &path) && errno == ESTALE);
 	CHECK(ibv_query_gid(ctx, PORT, 0, &one) == -1 && errno == ESTALE);
@@ -371,14 +375,14 @@ static void in_child(struct ibv_qp_ex *qpx, struct ibv_cq_ex *cqx)
 	ibv_close_device(ctx);
 	/* ThreadSanitizer cannot start a thread in the forked child of a multithreaded process. */
 	if (!getenv("TSAN_OPTIONS")) {
-		open_lo();
-		close_lo();
+		open_loopback_device();
+		close_loopback_device();
 	}
 	_exit(0);
 }
 
-/* In a forked child the inherited objects are unusable, but the child can open devices. */
-static void fork_child(void)
+/* Checks that inherited objects are unusable in a forked child, but the child can open devices. */
+static void check_forked_children(void)
 {
 	struct ibv_cq_init_attr_ex cq_init = { .cqe = 1 };
 	struct ibv_cq_ex *cqx = ibv_create_cq_ex(ctx, &cq_init);
@@ -399,7 +403,7 @@ static void fork_child(void)
 
 		CHECK(child >= 0);
 		if (child == 0)
-			in_child(ibv_qp_to_qp_ex(qp), cqx);
+			check_objects_in_child(ibv_qp_to_qp_ex(qp), cqx);
 		CHECK(waitpid(child, &status, 0) == child);
 		CHECK(WIFEXITED(status) && !WEXITSTATUS(status));
 	}
@@ -409,8 +413,8 @@ static void fork_child(void)
 	CHECK(ibv_destroy_qp(qp) == 0 && ibv_destroy_cq(ibv_cq_ex_to_cq(cqx)) == 0);
 }
 
-/* A program may close its device without destroying the remaining objects first. */
-static void close_with_children(void)
+/* Checks that a device can be closed while objects of the device are still open. */
+static void check_close_with_open_objects(void)
 {
 	struct ibv_device **list = ibv_get_device_list(NULL);
 	struct ibv_context *mine = ibv_open_device(list[0]);
@@ -428,20 +432,20 @@ static void close_with_children(void)
 
 int main(void)
 {
-	open_lo();
-	device_and_port();
-	regions();
-	other_addresses(by_function);
-	other_addresses(by_function_2);
-	dmabuf();
-	advice();
-	domains();
-	completion_events();
+	open_loopback_device();
+	check_device_and_port();
+	check_regions();
+	check_iova_regions(reg_mr_iova);
+	check_iova_regions(reg_mr_iova2);
+	check_dmabuf();
+	check_advice();
+	check_domains_and_imports();
+	check_completion_events();
 	check_cq_resize();
 	check_srq_resize();
-	asynchronous_events();
-	fork_child();
-	close_with_children();
-	close_lo();
+	check_async_events();
+	check_forked_children();
+	check_close_with_open_objects();
+	close_loopback_device();
 	return 0;
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * A machine without memory or descriptors: every call reports the shortage, existing objects can be
- * destroyed, and nothing leaks. Argument: calls, with tests/c/failing.c preloaded, which makes one
- * system call after the other fail; or descriptors, whose limit rises with each run.
+ * Tests a shortage of memory or descriptors: every call reports the shortage, existing objects can
+ * be destroyed, and no descriptor leaks. With the argument "calls" and tests/c/failing.c preloaded,
+ * another system call fails in each run; with "descriptors" the limit of descriptors rises with
+ * each run.
  */
 #include <dlfcn.h>
 #include <stdbool.h>
@@ -36,7 +37,7 @@ static bool is_shortage_errno(int why)
 	return false;
 }
 
-/* Creates an object; if that fails, the current run ends here. */
+/* Creates an object, or ends the current run if the creation fails. */
 #define MAKE(member, call)                               \
 	do {                                             \
 		errno = 0;                               \
@@ -56,7 +57,7 @@ static bool is_shortage_errno(int why)
 		}                                      \
 	} while (0)
 
-static struct ibv_qp *extended(void)
+static struct ibv_qp *create_extended_qp(void)
 {
 	struct ibv_qp_init_attr base = default_qp_attr(ibv_cq_ex_to_cq(own.cqx), IBV_QPT_RC);
 	struct ibv_qp_init_attr_ex init = { 0 };
@@ -68,7 +69,7 @@ static struct ibv_qp *extended(void)
 	return ibv_create_qp_ex(own.ctx, &init);
 }
 
-static int modify(struct ibv_qp *qp, enum ibv_qp_state to, int mask)
+static int modify_qp_state(struct ibv_qp *qp, enum ibv_qp_state to, int mask)
 {
 	struct ibv_qp_attr attr = {
 		.qp_state = to,
@@ -77,28 +78,28 @@ static int modify(struct ibv_qp *qp, enum ibv_qp_state to, int mask)
 		.path_mtu = IBV_MTU_1024,
 		.dest_qp_num = qp->qp_num,
 		.min_rnr_timer = 12,
-		.ah_attr = to_self(),
+		.ah_attr = loopback_ah_attr(),
 	};
 
 	return ibv_modify_qp(qp, &attr, IBV_QP_STATE | mask);
 }
 
-static void states(void)
+static void move_qps_through_states(void)
 {
-	DO(modify(own.rc, IBV_QPS_INIT, IBV_QP_PORT | IBV_QP_PKEY_INDEX | IBV_QP_ACCESS_FLAGS));
-	DO(modify(own.rc, IBV_QPS_RTR,
-		  IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-			  IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
-	DO(modify(own.ud, IBV_QPS_INIT, IBV_QP_PORT | IBV_QP_PKEY_INDEX | IBV_QP_QKEY));
-	DO(modify(own.ud, IBV_QPS_RTR, 0));
-	DO(modify(own.ud, IBV_QPS_RTS, IBV_QP_SQ_PSN));
+	DO(modify_qp_state(own.rc, IBV_QPS_INIT,
+			   IBV_QP_PORT | IBV_QP_PKEY_INDEX | IBV_QP_ACCESS_FLAGS));
+	DO(modify_qp_state(own.rc, IBV_QPS_RTR,
+			   IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+				   IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
+	DO(modify_qp_state(own.ud, IBV_QPS_INIT, IBV_QP_PORT | IBV_QP_PKEY_INDEX | IBV_QP_QKEY));
+	DO(modify_qp_state(own.ud, IBV_QPS_RTR, 0));
+	DO(modify_qp_state(own.ud, IBV_QPS_RTS, IBV_QP_SQ_PSN));
 }
 
 /*
- * Posts an extended request, which the library allocates memory for: either the complete list is
- * posted or nothing.
+ * Posts a receive to the UD queue pair and to the shared receive queue.
  */
-static void post(void)
+static void post_receives(void)
 {
 	struct ibv_recv_wr wr = { .wr_id = 1 }, *bad;
 
@@ -118,7 +119,7 @@ static void create_all_objects(void)
 
 	MAKE(list, ibv_get_device_list(&n));
 	if (!n)
-		return; /* the device list is empty if listing the interfaces has failed */
+		return; /* the device list is empty if the interfaces could not be listed */
 	MAKE(ctx, ibv_open_device(own.list[n - 1]));
 	MAKE(pd, ibv_alloc_pd(own.ctx));
 	MAKE(td, ibv_alloc_td(own.ctx, &none));
@@ -132,17 +133,17 @@ static void create_all_objects(void)
 	MAKE(cqx, ibv_create_cq_ex(own.ctx, &cq));
 	DO(ibv_resize_cq(own.cq, 1000));
 	MAKE(srq, ibv_create_srq(own.pd, &srq));
-	MAKE(rc, extended());
+	MAKE(rc, create_extended_qp());
 	init = default_qp_attr(own.cq, IBV_QPT_UD);
 	MAKE(ud, ibv_create_qp(own.pd, &init));
 	if (ibv_query_gid(own.ctx, PORT, 0, &gid)) {
 		CHECK(is_shortage_errno(errno));
 		return;
 	}
-	path = to_self();
+	path = loopback_ah_attr();
 	MAKE(ah, ibv_create_ah(own.pd, &path));
-	states();
-	post();
+	move_qps_through_states();
+	post_receives();
 }
 
 #define END(member, call)                          \
@@ -170,8 +171,8 @@ static void destroy_all_objects(void)
 	own.list = NULL;
 }
 
-/* Makes one system call after the other fail, until a run succeeds without a failure. */
-static int calls(void)
+/* Makes another system call fail in each run, until a run completes without a failure. */
+static int check_failing_system_calls(void)
 {
 	long (*arm)(long n) = (long (*)(long))dlsym(RTLD_DEFAULT, "failing_arm");
 	int before = count_descriptors();
@@ -189,7 +190,7 @@ static int calls(void)
 	return n > 50 ? 0 : 1;
 }
 
-static int few_descriptors(void)
+static int check_few_descriptors(void)
 {
 	int before = count_descriptors(), lives = 0;
 	struct rlimit limit;
@@ -216,10 +217,11 @@ static int few_descriptors(void)
 int main(int argc, char **argv)
 {
 	CHECK(argc == 2);
-	/* The test needs no pinned memory, so the limit of locked memory can be 0. */
+	/* The test needs no locked memory, so the limit of locked memory can be 0. */
 	CHECK(setrlimit(RLIMIT_MEMLOCK, &(struct rlimit){ 0, 0 }) == 0);
-	/* Make the allocations that a process makes only once before counting. */
+	/* The first run makes the allocations that a process makes only once. */
 	create_all_objects();
 	destroy_all_objects();
-	return strcmp(argv[1], "calls") == 0 ? calls() : few_descriptors();
+	return strcmp(argv[1], "calls") == 0 ? check_failing_system_calls()
+					     : check_few_descriptors();
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Tests the tables of ibv_modify_qp(3): each transition is tried without each required attribute,
- * and with each attribute that does not exist for the type; the state must not change. ibv_query_qp
- * returns the values that were set.
+ * Tests the tables of ibv_modify_qp(3): each transition must fail without each required attribute,
+ * and with each attribute that does not exist for the queue pair type, and must then leave the
+ * state unchanged. ibv_query_qp must return the values that were set.
  */
 #include "common.h"
 
@@ -41,7 +41,7 @@ static const struct {
 	},
 };
 
-static struct ibv_qp_attr values(enum ibv_qp_state to)
+static struct ibv_qp_attr attr_values_for_state(enum ibv_qp_state to)
 {
 	struct ibv_qp_attr attr = {
 		.qp_state = to,
@@ -52,12 +52,12 @@ static struct ibv_qp_attr values(enum ibv_qp_state to)
 		.dest_qp_num = 0x010203,
 		.qp_access_flags = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_LOCAL_WRITE |
 				   IBV_ACCESS_MW_BIND,
-		.ah_attr = to_self(),
+		.ah_attr = loopback_ah_attr(),
 		.max_rd_atomic = 3,
 		.max_dest_rd_atomic = 5,
 		/*
-		 * Adapters use only five bits of a time and three of a count, and ignore the
-		 * others.
+		 * Like adapters, siwarp uses only five bits of a time-out and three bits of a retry
+		 * count.
 		 */
 		.min_rnr_timer = 12 | 0x20,
 		.port_num = PORT,
@@ -73,7 +73,7 @@ static struct ibv_qp_attr values(enum ibv_qp_state to)
 	return attr;
 }
 
-static enum ibv_qp_state state(struct ibv_qp *qp)
+static enum ibv_qp_state query_qp_state(struct ibv_qp *qp)
 {
 	struct ibv_qp_init_attr init;
 	struct ibv_qp_attr attr;
@@ -82,11 +82,11 @@ static enum ibv_qp_state state(struct ibv_qp *qp)
 	return attr.qp_state;
 }
 
-/* Tries all invalid variants of one transition, then makes it. */
+/* Checks that all invalid variants of a state transition fail, then makes the transition. */
 static void check_qp_transition(struct ibv_qp *qp, enum ibv_qp_state to, int required, int foreign)
 {
-	enum ibv_qp_state from = state(qp);
-	struct ibv_qp_attr attr = values(to);
+	enum ibv_qp_state from = query_qp_state(qp);
+	struct ibv_qp_attr attr = attr_values_for_state(to);
 
 	for (int bit = 0; bit < 21; bit++) {
 		int mask = IBV_QP_STATE | required;
@@ -97,22 +97,22 @@ static void check_qp_transition(struct ibv_qp *qp, enum ibv_qp_state to, int req
 			mask |= 1 << bit;
 		else
 			continue;
-		CHECK(ibv_modify_qp(qp, &attr, mask) == EINVAL && state(qp) == from);
+		CHECK(ibv_modify_qp(qp, &attr, mask) == EINVAL && query_qp_state(qp) == from);
 	}
-	/* An undefined attribute, and attributes of features that are not supported. */
+	/* Undefined attributes, and attributes of unsupported features, are refused. */
 	CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE | required | 1 << 28) == EINVAL);
 	CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE | required | IBV_QP_CAP) == EOPNOTSUPP);
 	CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE | required | IBV_QP_ALT_PATH) == EOPNOTSUPP);
 	/* A current state (cur_qp_state) that differs from the actual state is refused. */
 	attr.cur_qp_state = IBV_QPS_SQD;
 	CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE | required | IBV_QP_CUR_STATE) == EINVAL);
-	CHECK(state(qp) == from);
-	CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE | required) == 0 && state(qp) == to);
+	CHECK(query_qp_state(qp) == from);
+	CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE | required) == 0 && query_qp_state(qp) == to);
 }
 
-static void queried(struct ibv_qp *qp, const struct ibv_qp_init_attr *made)
+static void check_queried_values(struct ibv_qp *qp, const struct ibv_qp_init_attr *made)
 {
-	struct ibv_qp_attr attr, set = values(IBV_QPS_RTS);
+	struct ibv_qp_attr attr, set = attr_values_for_state(IBV_QPS_RTS);
 	struct ibv_qp_init_attr init;
 
 	CHECK(ibv_query_qp(qp, &attr, ~0, &init) == 0);
@@ -140,7 +140,7 @@ static void queried(struct ibv_qp *qp, const struct ibv_qp_init_attr *made)
 	CHECK(memcmp(&init.cap, &made->cap, sizeof(init.cap)) == 0);
 }
 
-static void check_all_steps(size_t row)
+static void check_all_transitions(size_t row)
 {
 	struct ibv_cq *cq = ibv_create_cq(ctx, 10, NULL, NULL, 0);
 	struct ibv_qp_init_attr init = default_qp_attr(cq, tables[row].type);
@@ -150,29 +150,30 @@ static void check_all_steps(size_t row)
 	init.qp_context = &init;
 	init.sq_sig_all = 1;
 	qp = ibv_create_qp(pd, &init);
-	CHECK(cq && qp && state(qp) == IBV_QPS_RESET);
+	CHECK(cq && qp && query_qp_state(qp) == IBV_QPS_RESET);
 	for (int round = 0; round < 2; round++) {
 		check_qp_transition(qp, IBV_QPS_INIT, tables[row].to_init, tables[row].foreign);
 		check_qp_transition(qp, IBV_QPS_RTR, tables[row].to_rtr, tables[row].foreign);
 		check_qp_transition(qp, IBV_QPS_RTS, tables[row].to_rts, tables[row].foreign);
-		queried(qp, &init);
+		check_queried_values(qp, &init);
 		/*
-		 * Transitions to ERR and RESET from every state, with only IBV_QP_STATE in the
-		 * mask.
+		 * Transitions to ERR and RESET accept only IBV_QP_STATE in the mask.
 		 */
 		attr.qp_state = IBV_QPS_ERR;
 		CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PORT) == EINVAL);
-		CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE) == 0 && state(qp) == IBV_QPS_ERR);
+		CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE) == 0 &&
+		      query_qp_state(qp) == IBV_QPS_ERR);
 		attr.qp_state = IBV_QPS_RTS;
 		CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE) == EINVAL);
 		attr.qp_state = IBV_QPS_RESET;
-		CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE) == 0 && state(qp) == IBV_QPS_RESET);
+		CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE) == 0 &&
+		      query_qp_state(qp) == IBV_QPS_RESET);
 	}
 	CHECK(ibv_destroy_qp(qp) == 0 && ibv_destroy_cq(cq) == 0);
 }
 
-/* With a shared receive queue the receive queue sizes are ignored; UC does not support one. */
-static void shared(void)
+/* Checks that a shared receive queue overrides the receive capacities, and that UC refuses one. */
+static void check_qp_with_srq(void)
 {
 	struct ibv_cq *cq = ibv_create_cq(ctx, 10, NULL, NULL, 0);
 	struct ibv_srq_init_attr srq_init = { .attr = { 8, 1, 0 } };
@@ -193,10 +194,10 @@ static void shared(void)
 
 int main(void)
 {
-	open_lo();
+	open_loopback_device();
 	for (size_t row = 0; row < sizeof(tables) / sizeof(tables[0]); row++)
-		check_all_steps(row);
-	shared();
-	close_lo();
+		check_all_transitions(row);
+	check_qp_with_srq();
+	close_loopback_device();
 	return 0;
 }

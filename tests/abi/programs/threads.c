@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Several threads create and destroy objects of one device concurrently, and query the objects of
- * other threads.
+ * Tests threads that create and destroy objects of one device concurrently, and query the objects
+ * of other threads.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -13,14 +13,14 @@
 #define THREADS 4
 #define ROUNDS	100
 
-/* a queue pair of any thread, which may already be destroyed */
+/* queue pair of any thread, which may already be destroyed */
 static struct ibv_qp *_Atomic shared;
 
 static void create_destroy_once(char *buf)
 {
 	struct ibv_mr *mr = ibv_reg_mr(pd, buf, SIZE, IBV_ACCESS_LOCAL_WRITE);
 	struct ibv_cq *cq = ibv_create_cq(ctx, 10, NULL, NULL, 0);
-	struct ibv_ah_attr path = to_self();
+	struct ibv_ah_attr path = loopback_ah_attr();
 	struct ibv_ah *ah = ibv_create_ah(pd, &path);
 	struct ibv_qp_init_attr init, asked;
 	struct ibv_qp_attr attr;
@@ -32,18 +32,18 @@ static void create_destroy_once(char *buf)
 	init = default_qp_attr(cq, IBV_QPT_UD);
 	qp = ibv_create_qp(pd, &init);
 	CHECK(qp);
-	to_init(qp);
+	move_qp_to_init(qp);
 	CHECK(ibv_query_gid(ctx, PORT, 0, &one) == 0);
 	other = shared;
 	r = other ? ibv_query_qp(other, &attr, ~0, &asked) : 0;
 	CHECK(r == 0 || r == EINVAL);
 	shared = qp;
-	to_rts(qp, 0);
+	move_qp_to_rts(qp, 0);
 	CHECK(ibv_destroy_qp(qp) == 0);
 	CHECK(ibv_destroy_ah(ah) == 0 && ibv_destroy_cq(cq) == 0 && ibv_dereg_mr(mr) == 0);
 }
 
-static void *work(void *unused)
+static void *create_destroy_repeatedly(void *unused)
 {
 	char *buf = malloc(SIZE);
 
@@ -66,8 +66,8 @@ static struct {
 } victim;
 
 /*
- * Each call works or reports that the object does not exist. Post calls never report that, as in
- * the libraries of adapters.
+ * Checks that each call on an object that another thread destroys succeeds or reports that the
+ * object does not exist. As with adapters, post calls never report that an object does not exist.
  */
 static void *use_victim(void *unused)
 {
@@ -82,7 +82,7 @@ static void *use_victim(void *unused)
 
 		CHECK(r == 0 || r == ENOMEM);
 		r = ibv_post_send(victim.qp, &wr, &bad);
-		/* EINVAL, because the request has no address handle */
+		/* EINVAL: the request has no address handle */
 		CHECK(r == 0 || r == EINVAL);
 		r = ibv_post_srq_recv(victim.srq, &rr, &bad_rr);
 		CHECK(r == 0 || r == ENOMEM);
@@ -94,8 +94,8 @@ static void *use_victim(void *unused)
 	return unused;
 }
 
-/* The number of rounds is so small that the memory of destroyed objects is not reused. */
-static void destroyed_in_use(void)
+/* The number of iterations is so small that the memory of destroyed objects is not reused. */
+static void check_destroy_during_use(void)
 {
 	for (int i = 0; i < 40; i++) {
 		struct ibv_srq_init_attr srq = { .attr = { 8, 1, 0 } };
@@ -109,8 +109,8 @@ static void destroyed_in_use(void)
 		init = default_qp_attr(victim.cq, IBV_QPT_UD);
 		victim.qp = ibv_create_qp(pd, &init);
 		CHECK(victim.qp);
-		to_init(victim.qp);
-		to_rts(victim.qp, 0);
+		move_qp_to_init(victim.qp);
+		move_qp_to_rts(victim.qp, 0);
 		CHECK(pthread_create(&thread, NULL, use_victim, NULL) == 0);
 		usleep(500);
 		CHECK(ibv_destroy_qp(victim.qp) == 0 && ibv_destroy_cq(victim.cq) == 0);
@@ -121,7 +121,7 @@ static void destroyed_in_use(void)
 	}
 }
 
-static void *await_event(void *context)
+static void *expect_failed_wait(void *context)
 {
 	struct ibv_async_event event;
 
@@ -129,14 +129,14 @@ static void *await_event(void *context)
 	return NULL;
 }
 
-/* A thread that waits for a device's events gets an error when the device is closed. */
-static void closed_while_waited_for(void)
+/* Checks that a wait for a device's events fails when another thread closes the device. */
+static void check_close_during_wait(void)
 {
 	struct ibv_device **list = ibv_get_device_list(NULL);
 	struct ibv_context *c = ibv_open_device(list[0]);
 	pthread_t thread;
 
-	CHECK(c && pthread_create(&thread, NULL, await_event, c) == 0);
+	CHECK(c && pthread_create(&thread, NULL, expect_failed_wait, c) == 0);
 	usleep(50000);
 	CHECK(ibv_close_device(c) == 0 && pthread_join(thread, NULL) == 0);
 	ibv_free_device_list(list);
@@ -144,15 +144,15 @@ static void closed_while_waited_for(void)
 
 static atomic_int closed;
 
-static void *close_it(void *context)
+static void *close_and_count(void *context)
 {
 	if (ibv_close_device(context) == 0)
 		atomic_fetch_add(&closed, 1);
 	return NULL;
 }
 
-/* If several threads close one device at the same time, exactly one of them succeeds. */
-static void closed_twice(void)
+/* Checks that exactly one of several threads that close a device at the same time succeeds. */
+static void check_concurrent_close(void)
 {
 	struct ibv_device **list = ibv_get_device_list(NULL);
 	pthread_t threads[THREADS];
@@ -163,7 +163,7 @@ static void closed_twice(void)
 		CHECK(c && ibv_alloc_pd(c) && ibv_create_cq(c, 1, NULL, NULL, 0));
 		atomic_store(&closed, 0);
 		for (int i = 0; i < THREADS; i++)
-			CHECK(pthread_create(&threads[i], NULL, close_it, c) == 0);
+			CHECK(pthread_create(&threads[i], NULL, close_and_count, c) == 0);
 		for (int i = 0; i < THREADS; i++)
 			CHECK(pthread_join(threads[i], NULL) == 0);
 		CHECK(atomic_load(&closed) == 1);
@@ -173,7 +173,7 @@ static void closed_twice(void)
 
 static atomic_bool went_through;
 
-/* None of these calls waits for an event, so none of them is a cancellation point. */
+/* Opens and closes a device, with calls that are no cancellation points because none waits. */
 static void *open_and_close(void *unused)
 {
 	struct ibv_device **list;
@@ -192,10 +192,10 @@ static void *open_and_close(void *unused)
 }
 
 /*
- * None of these calls leaks a descriptor when its thread is cancelled, before the call or at any
- * time during it.
+ * Checks that opening and closing a device leaks no descriptor when the thread is cancelled before
+ * or during the calls.
  */
-static void cancelled(void)
+static void check_cancelled_threads(void)
 {
 	int before = count_descriptors();
 	pthread_t thread;
@@ -219,15 +219,15 @@ int main(void)
 {
 	pthread_t threads[THREADS];
 
-	open_lo();
+	open_loopback_device();
 	for (int i = 0; i < THREADS; i++)
-		CHECK(pthread_create(&threads[i], NULL, work, NULL) == 0);
+		CHECK(pthread_create(&threads[i], NULL, create_destroy_repeatedly, NULL) == 0);
 	for (int i = 0; i < THREADS; i++)
 		CHECK(pthread_join(threads[i], NULL) == 0);
-	destroyed_in_use();
-	closed_while_waited_for();
-	closed_twice();
-	cancelled();
-	close_lo();
+	check_destroy_during_use();
+	check_close_during_wait();
+	check_concurrent_close();
+	check_cancelled_threads();
+	close_loopback_device();
 	return 0;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Ways of waiting for messages: a child answers each message, and this process detects the answer
- * in one of three ways. Arguments: rc, uc or ud; then
+ * Tests three ways of waiting for messages: a child process answers each message, and the parent
+ * process detects the answer in the way that an argument selects. Arguments: rc, uc or ud; then
  *   poll     only calls ibv_poll_cq, in a loop
  *   memory   watches its memory, without any call
  *   epoll    sleeps on its completion channel
@@ -28,26 +28,26 @@ static struct ibv_comp_channel *channel;
 static struct side own;
 static struct name peer;
 static struct ibv_ah *ah;
-static int ends[2]; /* write end of the pipe to the other process, read end of the pipe from it */
+static int ends[2]; /* write end and read end of the pipes to and from the other process */
 
 static size_t grh_octets(void)
 {
 	return type == IBV_QPT_UD ? GRH : 0;
 }
 
-/* Where received messages are placed: Writes at offset 1024, receives from offset 0. */
-static volatile char *arrival(bool by_write)
+/* Returns the address at which messages arrive: offset 1024 for Writes, offset 0 for receives. */
+static volatile char *arrival_address(bool by_write)
 {
 	return own.buf + (by_write ? 1024 : grh_octets());
 }
 
-static void set_up(bool with_channel)
+static void connect_processes(bool with_channel)
 {
 	struct ibv_qp_init_attr init;
 	struct ibv_ah_attr attr;
 	struct name mine;
 
-	open_lo();
+	open_loopback_device();
 	if (with_channel) {
 		channel = ibv_create_comp_channel(ctx);
 		CHECK(channel && fcntl(channel->fd, F_SETFL, O_NONBLOCK) == 0);
@@ -57,22 +57,23 @@ static void set_up(bool with_channel)
 	init = default_qp_attr(own.cq, type);
 	own.qp = ibv_create_qp(pd, &init);
 	CHECK(own.qp);
-	make_memory(&own);
-	to_init(own.qp);
+	register_side_memory(&own);
+	move_qp_to_init(own.qp);
 	mine = (struct name){ own.qp->qp_num, own.mr->rkey, (uintptr_t)own.buf };
 	CHECK(write(ends[0], &mine, sizeof(mine)) == sizeof(mine));
 	CHECK(read(ends[1], &peer, sizeof(peer)) == sizeof(peer));
-	to_rts(own.qp, peer.qpn);
-	attr = to_self();
+	move_qp_to_rts(own.qp, peer.qpn);
+	attr = loopback_ah_attr();
 	ah = type == IBV_QPT_UD ? ibv_create_ah(pd, &attr) : NULL;
 	/*
-	 * Both ends post receives before either sends: UC and UD drop messages without a receive.
+	 * Both ends post receives before either end sends, because UC and UD drop messages without
+	 * a receive.
 	 */
 	post_recv(&own, 0, 0, (uint32_t)grh_octets() + LENGTH);
 	CHECK(write(ends[0], "r", 1) == 1 && read(ends[1], &mine, 1) == 1);
 }
 
-/* Sends a message of octets `mark`: a Send, or a Write that consumes no receive. */
+/* Sends a message whose octets are all `mark`, by a Send or by a Write that consumes no receive. */
 static void send_mark(char mark, bool by_write)
 {
 	struct ibv_sge sge = sge_of_side(&own, 2048, LENGTH);
@@ -99,34 +100,34 @@ static void send_mark(char mark, bool by_write)
 }
 
 /*
- * Polls up to the next receive completion, and posts the receive again; ignores completions of
- * sends.
+ * Polls until the next receive completion, ignoring completions of sends, and posts the receive
+ * again.
  */
-static void receive(char mark)
+static void poll_receive(char mark)
 {
-	double end = now() + SECONDS;
+	double end = now_seconds() + SECONDS;
 	struct ibv_wc wc;
 	int n;
 
 	do {
-		CHECK(now() < end);
+		CHECK(now_seconds() < end);
 		n = ibv_poll_cq(own.cq, 1, &wc);
 		CHECK(n >= 0 && (n == 0 || wc.status == IBV_WC_SUCCESS));
 	} while (n == 0 || wc.opcode != IBV_WC_RECV);
-	CHECK(*arrival(false) == mark);
+	CHECK(*arrival_address(false) == mark);
 	post_recv(&own, 0, 0, (uint32_t)grh_octets() + LENGTH);
 }
 
-/* Makes no call between the request and its answer, nor after the answer. */
+/* Waits for an answer by reading memory, without any call of verbs. */
 static void watch_memory(char mark, bool by_write)
 {
-	double end = now() + SECONDS;
+	double end = now_seconds() + SECONDS;
 
-	while (*arrival(by_write) != mark)
-		CHECK(now() < end);
+	while (*arrival_address(by_write) != mark)
+		CHECK(now_seconds() < end);
 }
 
-static void sleep_for_it(int epoll)
+static void sleep_until_cq_event(int epoll)
 {
 	struct epoll_event event;
 	struct ibv_cq *cq;
@@ -138,37 +139,40 @@ static void sleep_for_it(int epoll)
 	CHECK(ibv_req_notify_cq(cq, 0) == 0);
 }
 
-/* Writes need no call at this end while the send queue has room: poll from time to time. */
-static void make_room(int i)
+/*
+ * Polls the completions of 16 Writes after every 16th Write, so that the send queue does not fill.
+ *
+ */
+static void drain_send_completions(int i)
 {
 	if (i % 16 == 0)
 		for (int n = 0; n < 16; n++)
-			next_success(own.cq);
+			wait_success(own.cq);
 }
 
-/* Answers ROUNDS messages, each by the same operation, and exits when the parent allows it. */
-static void answer(bool by_write)
+/* Answers ROUNDS messages by the same operation, and exits when the parent process permits. */
+static void run_answering_child(bool by_write)
 {
-	set_up(false);
+	connect_processes(false);
 	for (int i = 1; i <= ROUNDS; i++) {
 		if (by_write)
 			watch_memory((char)i, true);
 		else
-			receive((char)i);
+			poll_receive((char)i);
 		send_mark((char)i, by_write);
 		if (by_write)
-			make_room(i);
+			drain_send_completions(i);
 	}
-	/* The last message must be sent before the child exits. */
+	/* The child must not exit before the last message is sent. */
 	CHECK(read(ends[1], &peer, 1) == 1);
 	_exit(0);
 }
 
 /*
- * Waits up to the receive with that mark; several events may belong to it, or one event to several
- * receives.
+ * Waits with epoll for the receive completion of a message with the given mark. Several events may
+ * belong to a receive, or one event to several receives.
  */
-static void by_epoll(int epoll, char mark)
+static void wait_receive_by_epoll(int epoll, char mark)
 {
 	struct ibv_wc wc;
 
@@ -177,13 +181,13 @@ static void by_epoll(int epoll, char mark)
 
 		CHECK(n >= 0);
 		if (n == 0) {
-			sleep_for_it(epoll);
+			sleep_until_cq_event(epoll);
 			continue;
 		}
 		CHECK(wc.status == IBV_WC_SUCCESS);
 		if (wc.opcode != IBV_WC_RECV)
 			continue;
-		CHECK(*arrival(false) == mark);
+		CHECK(*arrival_address(false) == mark);
 		post_recv(&own, 0, 0, (uint32_t)grh_octets() + LENGTH);
 		return;
 	}
@@ -195,7 +199,7 @@ static void send_and_wait(const char *way, bool by_write)
 	struct epoll_event in = { .events = EPOLLIN };
 	int epoll = epoll_create1(EPOLL_CLOEXEC);
 
-	set_up(sleeps);
+	connect_processes(sleeps);
 	if (sleeps) {
 		CHECK(epoll_ctl(epoll, EPOLL_CTL_ADD, channel->fd, &in) == 0);
 		CHECK(ibv_req_notify_cq(own.cq, 0) == 0);
@@ -203,15 +207,15 @@ static void send_and_wait(const char *way, bool by_write)
 	for (int i = 1; i <= ROUNDS; i++) {
 		send_mark((char)i, by_write);
 		if (sleeps) {
-			by_epoll(epoll, (char)i);
+			wait_receive_by_epoll(epoll, (char)i);
 			continue;
 		}
 		if (looks)
 			watch_memory((char)i, by_write);
 		if (by_write)
-			make_room(i);
+			drain_send_completions(i);
 		else
-			receive((char)i);
+			poll_receive((char)i);
 	}
 	close(epoll);
 	CHECK(write(ends[0], "e", 1) == 1);
@@ -227,21 +231,21 @@ int main(int argc, char **argv)
 	type = strcmp(argv[1], "rc") == 0   ? IBV_QPT_RC
 	       : strcmp(argv[1], "uc") == 0 ? IBV_QPT_UC
 					    : IBV_QPT_UD;
-	/* UD has no Writes: the watched memory is that of a receive. */
+	/* UD has no Writes, so the watched memory is the buffer of a receive. */
 	by_write = strcmp(argv[2], "memory") == 0 && type != IBV_QPT_UD;
 	child = fork();
 	CHECK(child >= 0);
 	ends[0] = child ? there[1] : back[1];
 	ends[1] = child ? back[0] : there[0];
 	if (child == 0)
-		answer(by_write);
+		run_answering_child(by_write);
 	send_and_wait(argv[2], by_write);
 	CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && !WEXITSTATUS(status));
 	if (ah)
 		CHECK(ibv_destroy_ah(ah) == 0);
-	end_side(&own);
+	destroy_side(&own);
 	if (channel)
 		CHECK(ibv_destroy_comp_channel(channel) == 0);
-	close_lo();
+	close_loopback_device();
 	return 0;
 }

@@ -21,7 +21,7 @@ def fi_pingpong_rows() -> Iterator[Row]:
 
     The rows for rxm also test that the program ends: rxm creates event channels at the addresses of
     recently destroyed channels, and must not hang at exit because a new channel is mistaken for a
-    destroyed channel (programs/cm_bad.c, channel_is_new).
+    destroyed channel (programs/cm_bad.c, check_new_channel_at_old_address).
     """
     for provider, endpoint, transport, _ in ENDPOINTS:
         # Datagrams that do not fit into the receiver's socket are lost, and fi_pingpong waits for

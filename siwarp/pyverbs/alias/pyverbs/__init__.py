@@ -17,7 +17,7 @@ _ALIAS, _MEANT = __name__, "siwarp.pyverbs"
 
 
 class _Loader:
-    """Loads a module of ``siwarp.pyverbs`` under its name in ``pyverbs``."""
+    """Loader of a module of ``siwarp.pyverbs`` under its name in ``pyverbs``."""
 
     def __init__(self, meant: types.ModuleType) -> None:
         self._meant, self._spec = meant, meant.__spec__
@@ -26,12 +26,12 @@ class _Loader:
         return self._meant
 
     def exec_module(self, module: types.ModuleType) -> None:
-        """Restore the module's own spec, which the import has replaced; there is no code to run."""
+        """Restore the module's own spec, which the import has replaced, and execute no code."""
         module.__spec__ = self._spec
 
 
 class _Finder:
-    """Finds the module of ``siwarp.pyverbs`` for a module of ``pyverbs``."""
+    """Finder of the module of ``siwarp.pyverbs`` for a module of ``pyverbs``."""
 
     @staticmethod
     def find_spec(

@@ -1,28 +1,28 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The error queue through <siwarp/ibv_ext.h>: a message longer than its receive is reported to its
- * sender. The sender's queue pair has the per-message error policy and stays usable.
+ * Tests the error queue through <siwarp/ibv_ext.h>: a message longer than its receive is reported
+ * to the sender, whose queue pair has the per-message error policy and stays usable.
  */
 #include <siwarp/ibv_ext.h>
 
 #include "../common.h"
 
-/* Returns the next error of the queue pair. */
-static struct siw_err_entry next_error(struct ibv_qp *qp)
+/* Waits for the next error of a queue pair, and returns the error. */
+static struct siw_err_entry wait_error_entry(struct ibv_qp *qp)
 {
 	struct siw_err_entry entry;
-	double end = now() + SECONDS;
+	double end = now_seconds() + SECONDS;
 	int n;
 
 	do
 		n = siw_poll_err(siw_ibv_qp(qp), 1, &entry);
-	while (n == 0 && now() < end);
+	while (n == 0 && now_seconds() < end);
 	CHECK(n == 1);
 	return entry;
 }
 
-/* Replaces the default queue pair by one with the per-message error policy. */
-static void replace(struct side *side)
+/* Replaces the queue pair of a side by a queue pair with the per-message error policy. */
+static void replace_qp(struct side *side)
 {
 	struct ibv_qp_init_attr init = default_qp_attr(side->cq, IBV_QPT_UD);
 	struct siw_qp_init_attr more = { .error_policy = SIW_ERROR_POLICY_MESSAGE };
@@ -30,7 +30,7 @@ static void replace(struct side *side)
 	CHECK(ibv_destroy_qp(side->qp) == 0);
 	side->qp = siw_ibv_create_qp(pd, &init, &more);
 	CHECK(side->qp);
-	to_init(side->qp);
+	move_qp_to_init(side->qp);
 }
 
 int main(void)
@@ -44,14 +44,14 @@ int main(void)
 	struct ibv_sge sge;
 	struct side a, b;
 
-	open_lo();
-	make_side(&a, IBV_QPT_UD, NULL);
-	make_side(&b, IBV_QPT_UD, NULL);
-	replace(&a);
-	to_rts(a.qp, 0);
-	to_rts(b.qp, 0);
+	open_loopback_device();
+	create_side(&a, IBV_QPT_UD, NULL);
+	create_side(&b, IBV_QPT_UD, NULL);
+	replace_qp(&a);
+	move_qp_to_rts(a.qp, 0);
+	move_qp_to_rts(b.qp, 0);
 	CHECK(siw_poll_err(siw_ibv_qp(a.qp), 1, &entry) == 0);
-	attr = to_self();
+	attr = loopback_ah_attr();
 	wr.wr.ud.ah = ibv_create_ah(pd, &attr);
 	CHECK(wr.wr.ud.ah);
 	wr.wr.ud.remote_qpn = b.qp->qp_num;
@@ -60,21 +60,21 @@ int main(void)
 	wr.sg_list = &sge;
 	post_recv(&b, 1, 0, 50); /* a receive of 50 octets, of which the GRH takes 40 */
 	CHECK(ibv_post_send(a.qp, &wr, &bad) == 0);
-	next_success(a.cq);
-	CHECK(next_completion(b.cq).status == IBV_WC_LOC_LEN_ERR);
-	entry = next_error(a.qp);
+	wait_success(a.cq);
+	CHECK(wait_completion(b.cq).status == IBV_WC_LOC_LEN_ERR);
+	entry = wait_error_entry(a.qp);
 	CHECK(entry.origin == SIW_ERR_REPORTED && entry.wr_id == 77);
 	CHECK(entry.layer == 1 && entry.type == 2 && entry.code == 5);
 	CHECK(entry.src_qpn == b.qp->qp_num);
 	CHECK(siw_poll_err(siw_ibv_qp(a.qp), 1, &entry) == 0);
-	/* After the error, both queue pairs can still be used. */
+	/* Both queue pairs remain usable after the error. */
 	post_recv(&b, 2, 0, 128);
 	CHECK(ibv_post_send(a.qp, &wr, &bad) == 0);
-	next_success(a.cq);
-	CHECK(next_success(b.cq).wr_id == 2);
+	wait_success(a.cq);
+	CHECK(wait_success(b.cq).wr_id == 2);
 	CHECK(ibv_destroy_ah(wr.wr.ud.ah) == 0);
-	end_side(&a);
-	end_side(&b);
-	close_lo();
+	destroy_side(&a);
+	destroy_side(&b);
+	close_loopback_device();
 	return 0;
 }
