@@ -113,6 +113,7 @@ NOT_COUNTED = (
     "test_base_secure.py::test_a_setuid_program_ignores_the_siwarp_variables_of_its_caller",
     "test_llp_capture.py::test_a_file_size_limit_ends_the_capture_but_not_the_traffic",
     "test_python_rebuild.py",
+    "test_sim_core.py::test_the_simulator_handles_100000_datagrams_per_second",
 )
 
 
