@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from lab import command
-from siwarp.bench.cli import bar, reported
+from siwarp.bench.cli import bench_errors_reported, progress_bar
 from siwarp.bench.compare import Compared, Interval, ratio_interval, verdict
 from siwarp.bench.runner import BenchError, Progress, run
-from siwarp.bench.table import MIB, plain
+from siwarp.bench.table import MIB, fixed_width_console
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -170,7 +170,7 @@ def print_ratios(found: list[dict[str, Any]], console: Console | None = None) ->
     """Print a line for each checked ratio, and explain the verdicts."""
     from rich.table import Table
 
-    console = plain(console, 100)
+    console = fixed_width_console(console, 100)
     shown = Table(header_style="bold", border_style="dim")
     for column in ("what", "kept", "now", "95% interval", "verdict"):
         shown.add_column(column, justify="left" if column in ("what", "verdict") else "right")
@@ -212,9 +212,9 @@ def main(
         raise typer.BadParameter(f"no ratio has {only!r} in its name: omit --only to see all")
     if to_write and only:
         raise typer.BadParameter("--write needs all ratios: leave out --only or --write")
-    with reported("lab check"):
+    with bench_errors_reported("lab check"):
         ratios = {} if to_write else read_references(Path(file))
-        with bar("the ratios") as progress:
+        with progress_bar("the ratios") as progress:
             found = check_ratios(ratios, rounds, progress, checked)
     if to_write:
         write_references(found, Path(file))

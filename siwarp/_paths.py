@@ -16,7 +16,7 @@ def include_dir() -> Path:
     return Path(__file__).resolve().parent / "include"
 
 
-def library() -> Path:
+def library_path() -> Path:
     """Return the shared library that this installation's Python uses.
 
     In an installed package it is ``siwarp/lib/libsiwarp.so.0``; in an editable installation the
@@ -63,6 +63,6 @@ def cflags() -> str:
 
 def libs() -> str:
     """Return the linker flags for a C program, quoted for a shell."""
-    folder = library().parent
+    folder = library_path().parent
     flags = (f"-L{folder}", f"-l:{LIBRARY}", f"-Wl,-rpath,{folder}")
     return " ".join(shlex.quote(flag) for flag in flags)

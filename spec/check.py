@@ -369,7 +369,7 @@ def read_specification(root: Path) -> str:
 
 def requirement_ids(requirement: Requirement) -> tuple[str, ...]:
     """Return the ids that tests must cite for a requirement: its items, or its own id."""
-    return item_ids(requirement.id, requirement.items) or (requirement.id,)
+    return item_ids(requirement.id, requirement.case_count) or (requirement.id,)
 
 
 def requirement_problems(
@@ -401,7 +401,7 @@ def requirement_problems(
 def citable_ids(clauses: dict[str, Clause], wanted: list[Requirement]) -> list[str]:
     """Return all ids that may be cited: clauses, requirements, and the items of both."""
     of_clauses = [i for clause in clauses.values() for i in (clause.id, *clause.items)]
-    return of_clauses + [i for r in wanted for i in (r.id, *item_ids(r.id, r.items))]
+    return of_clauses + [i for r in wanted for i in (r.id, *item_ids(r.id, r.case_count))]
 
 
 def requirements_table(wanted: list[Requirement], found: Citations) -> str:
@@ -439,8 +439,8 @@ def main(argv: list[str] | None = None) -> int:
 
     clauses, problems = load_clauses(args.root / "spec")
     markdown = read_specification(args.root)
-    wanted = requirements.parse(markdown)
-    itemised = [c.id for c in clauses.values() if c.items] + [r.id for r in wanted if r.items]
+    wanted = requirements.parse_requirements(markdown)
+    itemised = [c.id for c in clauses.values() if c.items] + [r.id for r in wanted if r.case_count]
     found = scan_citations(args.root, citable_ids(clauses, wanted), itemised)
     ran = RecordedRun(
         clause_record.load_record(args.root), clause_record.source_fingerprint(args.root)

@@ -9,7 +9,7 @@ import typer
 
 from lab import command
 from lab.abi import programs, translation
-from siwarp.bench.cli import bar, reported
+from siwarp.bench.cli import bench_errors_reported, progress_bar
 from siwarp.bench.runner import Progress
 
 PARTS = ("programs", "translation")
@@ -60,9 +60,9 @@ def main(
     """
     wanted = command.parse_names(parts, PARTS, "--part")
     found: dict[str, Any] = {}
-    with reported("lab abi"):
+    with bench_errors_reported("lab abi"):
         if "programs" in wanted:
-            with bar("programs on siwarp") as progress:
+            with progress_bar("programs on siwarp") as progress:
                 found["programs"] = _measure_programs(only, rounds, progress)
         if "translation" in wanted:
             found["translation"] = translation.measure_translation(rounds)

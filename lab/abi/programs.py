@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from siwarp.bench.runner import BenchError, run
-from siwarp.bench.table import figure, plain
+from siwarp.bench.table import fixed_width_console, format_figure
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -339,7 +339,7 @@ def measure_rows(
 
 def _format_cell(spread: dict[str, float], unit: str = "") -> str:
     def format_value(value: float) -> str:
-        return figure(value, unit) if unit else f"{value:.2f}"
+        return format_figure(value, unit) if unit else f"{value:.2f}"
 
     return f"{format_value(spread['median'])}\n{spread['min']:.2f} to {spread['max']:.2f}"
 
@@ -355,7 +355,7 @@ def _table_cells(result: dict[str, Any]) -> list[str]:
         _format_cell(measured["ours"], unit),
         _format_cell(measured["program"], unit),
         f"{measured['ratio_to_ours']['median']:.2f}",
-        result["beside"] + f"\n{figure(measured['beside']['median'], unit)}",
+        result["beside"] + f"\n{format_figure(measured['beside']['median'], unit)}",
         _format_cell(measured["ratio"]),
         promised,
         "kept" if measured["kept"] else "MISSED",
@@ -366,7 +366,7 @@ def print_table(results: Sequence[dict[str, Any]], console: Console | None = Non
     """Print the table of the rows, and the reason for each row that failed."""
     from rich.table import Table
 
-    console = plain(console, 160)
+    console = fixed_width_console(console, 160)
     shown = Table(header_style="bold", border_style="dim")
     columns = ("program", "raw socket", "siwarp", "it", "it/siwarp", "beside", "it/beside")
     for column in (*columns, "promised", "verdict"):

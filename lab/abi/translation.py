@@ -8,7 +8,7 @@ import statistics
 import subprocess
 from typing import Any
 
-from siwarp.bench.runner import BenchError, program
+from siwarp.bench.runner import BenchError, bench_program_path
 
 __all__ = ["MOST", "measure_translation", "print_cycles"]
 
@@ -26,7 +26,7 @@ def measure_translation(rounds: int) -> dict[str, dict[str, Any]]:
         BenchError: the build has no siwarp-lab-translation, or the program failed.
 
     """
-    tool = program().parents[2] / "lab" / "siwarp-lab-translation"
+    tool = bench_program_path().parents[2] / "lab" / "siwarp-lab-translation"
     if not tool.is_file():
         raise BenchError("this build has no siwarp-lab-translation: it needs librdmacm-dev")
     seen: list[dict[str, dict[str, float]]] = []

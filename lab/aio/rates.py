@@ -14,8 +14,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from siwarp.bench.runner import BenchError, Progress, counter
-from siwarp.bench.trust import busy, span, spread
+from siwarp.bench.runner import BenchError, Progress, step_counter
+from siwarp.bench.trust import load_warning, minimum_and_maximum, spread_warning
 
 __all__ = ["CONNECTIONS", "measure_rates", "print_rates"]
 
@@ -77,10 +77,10 @@ def measure_rates(
         BenchError: a run failed.
 
     """
-    step = counter(progress, len(connections) * rounds * len(WAYS))
+    step = step_counter(progress, len(connections) * rounds * len(WAYS))
     points = []
     for n in connections:
-        doubts = [busy()]
+        doubts = [load_warning()]
         trips = max(1, _TRIPS // n)
         found: list[dict[str, float]] = []
         for turn in range(rounds):
@@ -96,9 +96,9 @@ def measure_rates(
                 "size": size,
                 **{way: statistics.median(each[way] for each in found) for way in WAYS},
                 "ratio": statistics.median(ratios),
-                "span": span(ratios),
+                "span": minimum_and_maximum(ratios),
                 "rounds": found,
-                "unreliable": list(filter(None, (*doubts, spread(ratios)))),
+                "unreliable": list(filter(None, (*doubts, spread_warning(ratios)))),
             }
         )
     return points

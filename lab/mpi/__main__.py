@@ -15,7 +15,7 @@ from lab.command import (
     run_study,
 )
 from lab.mpi import command, hybrid
-from siwarp.bench.cli import bar
+from siwarp.bench.cli import progress_bar
 
 app = create_application()
 
@@ -70,7 +70,7 @@ def main(
         raise typer.BadParameter(
             "give ranks from 2 to 256, separated by commas", param_hint="--ranks"
         )
-    with bar("MPI") as progress:
+    with progress_bar("MPI") as progress:
         options = command.Options(wanted, rounds, octets, numbers, netif, mpich, limit, progress)
         status = command.run_parts(options, as_json=as_json, plot=plot, output=output)
     raise typer.Exit(status)

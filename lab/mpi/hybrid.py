@@ -17,7 +17,7 @@ from lab.mpi.launch import wait_for_json
 from lab.mpi.peers import memory_of_one_rank
 from lab.mpi.wire import median_and_range
 from siwarp.bench.runner import BenchError, Progress
-from siwarp.bench.runner import program as bench_program
+from siwarp.bench.runner import bench_program_path as bench_program
 
 __all__ = ["CHANNELS", "LIMIT", "RANKS", "SIZE", "THRESHOLD", "measure_channels"]
 

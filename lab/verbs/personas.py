@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from lab.verbs import runs
-from siwarp.bench.runner import BenchError, Progress, counter
+from siwarp.bench.runner import BenchError, Progress, step_counter
 from siwarp.bench.runner import run as bench_run
-from siwarp.bench.table import MIB, figure, plain
-from siwarp.bench.trust import span
+from siwarp.bench.table import MIB, fixed_width_console, format_figure
+from siwarp.bench.trust import minimum_and_maximum
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -91,7 +91,7 @@ def _measure_row(
         **medians_by_persona("value"),
         "p99": medians_by_persona("p99"),
         "roce_ratio": statistics.median(ratios),
-        "span": span(ratios),
+        "span": minimum_and_maximum(ratios),
         "rounds": found,
     }
 
@@ -111,7 +111,7 @@ def measure_personas(
         of roce to iwarp), ``span`` (the least and the largest ratio), and ``rounds``.
 
     """
-    step = counter(progress, len(rows) * rounds * len(PERSONAS))
+    step = step_counter(progress, len(rows) * rounds * len(PERSONAS))
     results = []
     for row in rows:
         result: dict[str, Any] = {"name": row.name, "error": None, "measured": None}
@@ -132,10 +132,10 @@ def _table_cells(result: dict[str, Any]) -> list[str]:
     late = [measured["p99"][persona] for persona in PERSONAS]
     return [
         result["name"],
-        "-" if floor is None else figure(floor, unit),
-        *(figure(measured[persona], unit) for persona in PERSONAS),
+        "-" if floor is None else format_figure(floor, unit),
+        *(format_figure(measured[persona], unit) for persona in PERSONAS),
         f"{measured['roce_ratio']:.2f} ({least:.2f} to {largest:.2f})",
-        " / ".join(figure(us, unit) for us in late) if all(late) else "",
+        " / ".join(format_figure(us, unit) for us in late) if all(late) else "",
     ]
 
 
@@ -143,7 +143,7 @@ def print_personas(results: list[dict[str, Any]], console: Console | None = None
     """Print the table of both personas, and the reason for each row that failed."""
     from rich.table import Table
 
-    console = plain(console, 140)
+    console = fixed_width_console(console, 140)
     shown = Table(header_style="bold", border_style="dim")
     for column in ("RC", "raw TCP", *PERSONAS, "roce / iwarp", "99% within, iwarp / roce"):
         shown.add_column(column, justify="left" if column == "RC" else "right")

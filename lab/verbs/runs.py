@@ -13,20 +13,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from siwarp.bench.plan import Plan, datagrams
+from siwarp.bench.plan import Plan, datagrams_in_receive_buffer
 from siwarp.bench.runner import (
     LIMIT_S,
     BenchError,
     Progress,
     Side,
-    counter,
-    cpu_of,
+    bench_program_path,
+    cpu_for_side,
     end_options,
-    program,
     run_sides,
+    step_counter,
     warmup_of,
 )
-from siwarp.bench.trust import busy, span, spread
+from siwarp.bench.trust import load_warning, minimum_and_maximum, spread_warning
 
 __all__ = ["KINDS", "Kind", "create_plan", "measure_kind", "run_measurement_once"]
 
@@ -75,7 +75,7 @@ def create_plan(kind: str, qp: str = "", iters: int | None = None) -> Plan:
     qp = qp or of.qp
     depth = 1
     if kind == "fair":
-        depth = max(1, min(64, datagrams(of.size))) if qp == "ud" else 64
+        depth = max(1, min(64, datagrams_in_receive_buffer(of.size))) if qp == "ud" else 64
     return Plan(kind, qp, of.op, of.size, iters or of.iters, depth, "poll", "c", 1, 1)
 
 
@@ -88,14 +88,14 @@ def run_measurement_once(
         BenchError: the run failed, or this build has no siwarp-lab-verbs.
 
     """
-    path = program().parents[2] / "lab" / "siwarp-lab-verbs"
+    path = bench_program_path().parents[2] / "lab" / "siwarp-lab-verbs"
     if not path.is_file():
         raise BenchError("this build has no siwarp-lab-verbs: run make build in a checkout")
     own = {"run": what, "warmup": warmup_of(plan), "limit": LIMIT_S}
     sides = [
         Side(
             side,
-            [str(path), *end_options(plan, side, cpu=cpu_of(side), **own)],
+            [str(path), *end_options(plan, side, cpu=cpu_for_side(side), **own)],
             {**os.environ, **(env or {})},
         )
         for side in KINDS[plan.kind].sides
@@ -141,8 +141,8 @@ def measure_kind(
 
     """
     plan = create_plan(kind, qp, iters)
-    step = counter(progress, rounds)
-    doubt = busy()
+    step = step_counter(progress, rounds)
+    doubt = load_warning()
     found = []
     for turn in range(rounds):
         found.append(_measure_round(plan, env, turn))
@@ -158,10 +158,10 @@ def measure_kind(
         "ours": median_of("ours"),
         "floor": median_of("floor"),
         "ratio_median": median_of("ratio"),
-        "spans": {"ratio": span(ratios)} if ratios else {},
+        "spans": {"ratio": minimum_and_maximum(ratios)} if ratios else {},
         "floors": {},
         "rounds": found,
         "unreliable": list(
-            filter(None, (doubt, spread(ratios or [abs(each["ours"]) for each in found])))
+            filter(None, (doubt, spread_warning(ratios or [abs(each["ours"]) for each in found])))
         ),
     }

@@ -12,7 +12,7 @@ import typer
 from lab import command
 from lab.wan import flows as shared
 from lab.wan import matrix as bottlenecks
-from siwarp.bench.cli import reported
+from siwarp.bench.cli import bench_errors_reported
 from siwarp.cli.wan import check_plan
 
 app = command.create_application()
@@ -64,8 +64,8 @@ def main(
     if len(set(kinds)) < len(kinds) or set(kinds) - {"rd", "tcp"}:
         raise typer.BadParameter("rd, tcp, or rd,tcp", param_hint="--flows")
     check_plan(faults)
-    with reported("lab wan"):
-        found = shared.measure(kinds, seconds, faults, congestion)
+    with bench_errors_reported("lab wan"):
+        found = shared.measure_flows(kinds, seconds, faults, congestion)
     if not as_json:
         print(f"{faults}, {seconds:g} s; the kernel's TCP has {found['congestion_control']}")
     command.output_results(found, _print_flows, as_json=as_json)
@@ -87,7 +87,7 @@ def _measure_matrix(cells: str, seconds: float, results: str, *, as_json: bool) 
     def print_progress(done: int, total: int, what: str) -> None:
         print(f"{done + 1} of {total}: {what}", file=sys.stderr, flush=True)
 
-    with reported("lab wan"):
+    with bench_errors_reported("lab wan"):
         found = bottlenecks.measure_cells(
             names, seconds, Path(results) if results else None, progress=print_progress
         )

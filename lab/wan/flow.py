@@ -107,7 +107,7 @@ def _connect_when_listening(connect: Callable[[], socket.socket]) -> socket.sock
 
 
 def _run_rd_source(there: tuple[str, int], seconds: float) -> None:
-    from siwarp.base.counters import own
+    from siwarp.base.counters import read_own_counters
     from siwarp.verbs import AH, CQ, MR, PD, QP, CompChannel, Context, QPInitAttr, QPType, SendWR
 
     with (
@@ -138,7 +138,7 @@ def _run_rd_source(there: tuple[str, int], seconds: float) -> None:
             raise TimeoutError("the sink does not answer")
         flow = threading.Thread(target=send_continuously)
         _print_octets_per_step(
-            seconds, flow, lambda: done * MESSAGE, lambda: own()["rd_retransmits"]
+            seconds, flow, lambda: done * MESSAGE, lambda: read_own_counters()["rd_retransmits"]
         )
         stop.set()
         flow.join()

@@ -17,7 +17,7 @@ from typing import Any
 
 from siwarp.bench.runner import BenchError
 
-__all__ = ["default_congestion_control", "measure", "run_sources"]
+__all__ = ["default_congestion_control", "measure_flows", "run_sources"]
 
 _B = "10.77.0.2"
 #: Seconds for starting and ending the flows, in addition to the duration of the flows.
@@ -36,7 +36,7 @@ def _flow_command(role: str, kind: str, host: str, *more: str) -> list[str]:
     return [sys.executable, "-m", "lab.wan.flow", role, kind, host, *more]
 
 
-def measure(
+def measure_flows(
     flows: tuple[str, ...], seconds: float, faults: str, congestion: str = ""
 ) -> dict[str, Any]:
     """Run flows at the same time over a link with a fault plan; return the results of each flow.

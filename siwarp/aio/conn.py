@@ -503,13 +503,13 @@ class Opening(Generic[T]):
     """Result of ``connect``, ``listen`` and ``open_ud``: use ``await`` or ``async with``."""
 
     def __init__(self, begin: Callable[[], Awaitable[T]]) -> None:
-        self._begin = begin
+        self._open = begin
 
     def __await__(self) -> Generator[Any, None, T]:
-        return self._begin().__await__()
+        return self._open().__await__()
 
     async def __aenter__(self) -> T:
-        self._opened: Any = await self._begin()
+        self._opened: Any = await self._open()
         opened: T = self._opened
         return opened
 

@@ -54,7 +54,7 @@ class Shares:
         self._peers: dict[Address, deque[float]] = {}
         self._sources: Counter[str] = Counter()
 
-    def may_take(self, peer: Address) -> bool:
+    def may_acquire(self, peer: Address) -> bool:
         """Return whether the peer may acquire one more place."""
         quarter = self.places // 4
         if self.used < quarter:
@@ -87,13 +87,13 @@ class Shares:
         taken, peer = min(holders)
         return peer, taken + self.SAFE
 
-    def take(self, peer: Address) -> None:
+    def acquire(self, peer: Address) -> None:
         """Add one place to the number of places that the peer holds."""
         self.used += 1
         self._peers.setdefault(peer, deque()).append(system.monotonic())
         self._sources[source_of(peer)] += 1
 
-    def give(self, peer: Address) -> None:
+    def release(self, peer: Address) -> None:
         """Remove one place from the number of places that the peer holds."""
         self.used -= 1
         self._peers[peer].popleft()
@@ -120,10 +120,10 @@ class Admission:
         self._look: asyncio.TimerHandle | None = None
         self._waiting: OrderedDict[Address, deque[asyncio.Future[None]]] = OrderedDict()
 
-    async def enter(self, peer: Address) -> None:
+    async def acquire(self, peer: Address) -> None:
         """Wait until the peer may acquire a place, and acquire it."""
-        if peer not in self._waiting and self._shares.may_take(peer):
-            self._shares.take(peer)
+        if peer not in self._waiting and self._shares.may_acquire(peer):
+            self._shares.acquire(peer)
             return
         turn = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(peer, deque()).append(turn)
@@ -133,7 +133,7 @@ class Admission:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self.leave(peer)  # the task was admitted and cancelled at the same time
+                self.release(peer)  # the task was admitted and cancelled at the same time
             else:
                 self._remove_waiter(peer, turn)
             raise
@@ -163,9 +163,9 @@ class Admission:
             if not turns:
                 del self._waiting[peer]
 
-    def leave(self, peer: Address) -> None:
+    def release(self, peer: Address) -> None:
         """Release a place of the peer, and admit waiting tasks that may now acquire a place."""
-        self._shares.give(peer)
+        self._shares.release(peer)
         for one in list(self._waiting):
             if self._shares.used >= self._shares.places:
                 break
@@ -178,11 +178,11 @@ class Admission:
 
     def _admit_waiters(self, peer: Address) -> None:
         turns = self._waiting[peer]
-        while turns and (turns[0].done() or self._shares.may_take(peer)):
+        while turns and (turns[0].done() or self._shares.may_acquire(peer)):
             turn = turns.popleft()
             if not turn.done():
                 turn.set_result(None)
-                self._shares.take(peer)
+                self._shares.acquire(peer)
         if turns:
             self._waiting.move_to_end(peer)
         else:
@@ -206,7 +206,7 @@ class Ration:
         self._every, self._burst = 1 / rate, burst
         self._due: OrderedDict[str, float] = OrderedDict()
 
-    def take(self, peer: Address) -> bool:
+    def try_consume(self, peer: Address) -> bool:
         """Return whether the peer's source may make one more request now; count a permitted
         request.
         """

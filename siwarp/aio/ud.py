@@ -146,7 +146,7 @@ class Endpoint(User):
 
     async def _post_and_wait(self, message: memoryview, to: Address, qpn: int) -> WC:
         to = host_and_port(to)
-        await self._admission.enter(to)
+        await self._admission.acquire(to)
         slot = self._slots.pop()
         done = self._source.loop.create_future()
         self._sent[slot] = done, to
@@ -184,7 +184,7 @@ class Endpoint(User):
         self._slots.append(slot)
         self._sq.wanted -= 1
         done, to = self._sent.pop(slot)
-        self._admission.leave(to)
+        self._admission.release(to)
         return done
 
     def _on_send_completion(self, slot: int, wc: WC) -> None:

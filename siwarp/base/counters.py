@@ -13,7 +13,13 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["CountersError", "folders", "own", "pids", "read"]
+__all__ = [
+    "CountersError",
+    "counter_folders",
+    "read_counters",
+    "read_own_counters",
+    "readable_pids",
+]
 
 MAGIC = b"siwcntrs"
 VERSION = 1
@@ -26,7 +32,7 @@ class CountersError(OSError):
     """The counters of a process cannot be read; the text gives the reason."""
 
 
-def folders() -> list[Path]:
+def counter_folders() -> list[Path]:
     """Return the folders that may contain counters pages of this user's processes, likeliest first.
 
     A folder is omitted if it is missing, belongs to another user, is accessible to others or is a
@@ -58,7 +64,7 @@ def _process_start_ticks(pid: int) -> int | None:
 
 def _counter_pages() -> Iterator[tuple[int, Path]]:
     """Yield the PID and the path of every counters page; only the name of the file is checked."""
-    for folder in folders():
+    for folder in counter_folders():
         try:
             files = sorted(folder.iterdir())
         except OSError:
@@ -123,7 +129,7 @@ def _explain_missing_page(pid: int) -> str:
     )
 
 
-def read(pid: int) -> dict[str, int]:
+def read_counters(pid: int) -> dict[str, int]:
     """Return the counters of a running process by name, in the order of the C table.
 
     Counters count single messages, datagrams and events, those called *_octets count octets. All
@@ -143,7 +149,7 @@ def read(pid: int) -> dict[str, int]:
     raise CountersError(f"process {pid}: no counters; {_explain_missing_page(pid)}") from error
 
 
-def own() -> dict[str, int]:
+def read_own_counters() -> dict[str, int]:
     """Return the counters of this process, which exist even if the process has no counters file."""
     from siwarp.base.library import ffi, lib
 
@@ -153,7 +159,7 @@ def own() -> dict[str, int]:
     }
 
 
-def pids() -> list[int]:
+def readable_pids() -> list[int]:
     """Return the PIDs of this user's running processes whose counters can be read, ascending."""
     good = set()
     for pid, path in _counter_pages():

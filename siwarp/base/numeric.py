@@ -6,10 +6,10 @@ from __future__ import annotations
 import ipaddress
 import socket
 
-__all__ = ["numeric"]
+__all__ = ["resolve_to_numeric"]
 
 
-def numeric(host: str) -> str:
+def resolve_to_numeric(host: str) -> str:
     """Return an address of ``host``, preferably IPv4, which servers listen on by default.
 
     Raises:

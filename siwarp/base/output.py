@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import TextIO
 
-__all__ = ["BROKEN_PIPE", "unbroken"]
+__all__ = ["BROKEN_PIPE", "run_with_closable_output"]
 
 #: Exit status after a closed pipe: the status that a shell reports for death by SIGPIPE.
 BROKEN_PIPE = 141
@@ -30,7 +30,7 @@ def _flush_unless_closed(stream: TextIO) -> bool:
     return True
 
 
-def unbroken(command: Callable[[], int]) -> int:
+def run_with_closable_output(command: Callable[[], int]) -> int:
     """Run a command and return its exit status: BROKEN_PIPE if its output is not read to the end.
 
     A SystemExit raised by the command is passed on. If a package of the extra ``cli`` is missing, a

@@ -7,7 +7,14 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["PERCENTILES", "histogram", "lines", "parse_percentiles", "percentiles", "write"]
+__all__ = [
+    "PERCENTILES",
+    "histogram",
+    "histogram_lines",
+    "parse_percentiles",
+    "percentiles",
+    "write_samples",
+]
 
 #: The percentiles that a summary of latencies contains.
 PERCENTILES = (50.0, 90.0, 99.0, 99.9, 99.99)
@@ -76,7 +83,7 @@ def histogram(ordered: Sequence[float]) -> list[tuple[float, float, int]]:
     ]
 
 
-def lines(ordered: Sequence[float]) -> list[str]:
+def histogram_lines(ordered: Sequence[float]) -> list[str]:
     """Return a histogram of samples in us as text lines with range, count and bar.
 
     A run of empty bars is shown as one line.
@@ -93,7 +100,7 @@ def lines(ordered: Sequence[float]) -> list[str]:
     return found
 
 
-def write(path: Path, samples: Sequence[float]) -> None:
+def write_samples(path: Path, samples: Sequence[float]) -> None:
     """Write samples in us to a file, one per line, in order."""
     with path.open("w", encoding="ascii") as file:
         file.writelines(f"{value:.3f}\n" for value in samples)

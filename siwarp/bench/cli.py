@@ -14,24 +14,24 @@ from typing import Any
 
 import typer
 
-from siwarp.base.output import unbroken
+from siwarp.base.output import run_with_closable_output
 from siwarp.bench import compare, memory
 from siwarp.bench import table as figures
 from siwarp.bench.hosts import PORT
-from siwarp.bench.options import HOSTS, OPTIONS, REMOVED, STREAM, TIMES, takes
+from siwarp.bench.options import HOSTS, OPTIONS, REMOVED, STREAM, TIMES, with_options
 from siwarp.bench.plan import UsageError
 from siwarp.bench.runner import BenchError, run
 from siwarp.bench.runner import Progress as Step
 from siwarp.bench.show import show
-from siwarp.bench.sizes import octets
+from siwarp.bench.sizes import parse_octets
 
-__all__ = ["app", "bar", "end_by_signal", "main", "reported"]
+__all__ = ["app", "bench_errors_reported", "end_by_signal", "main", "progress_bar"]
 
 app = typer.Typer(no_args_is_help=True)
 
 
 @contextlib.contextmanager
-def bar(text: str) -> Iterator[Step | None]:
+def progress_bar(text: str) -> Iterator[Step | None]:
     """Show a progress bar on a terminal; yields None if the output is not a terminal."""
     if not (sys.stdout.isatty() and sys.stderr.isatty()):
         yield None
@@ -56,7 +56,7 @@ def _fault_environment(faults: str | None) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def reported(program: str = "siwarp bench") -> Iterator[None]:
+def bench_errors_reported(program: str = "siwarp bench") -> Iterator[None]:
     """End the program with the error message if a measurement fails."""
     try:
         yield
@@ -67,7 +67,7 @@ def reported(program: str = "siwarp bench") -> Iterator[None]:
 
 def _parse_size_option(text: str | None) -> int | None:
     try:
-        return None if text is None else octets(text)
+        return None if text is None else parse_octets(text)
     except ValueError as e:
         raise typer.BadParameter(str(e), param_hint="--size") from None
 
@@ -88,7 +88,7 @@ def _measure_and_print(
     results = []
     for each in _split_list_options(qp):
         try:
-            with bar(f"bench {kind}") as progress, reported():
+            with progress_bar(f"bench {kind}") as progress, bench_errors_reported():
                 measured = run(
                     kind,
                     each,
@@ -177,8 +177,8 @@ def _measure_between_hosts(
         sizes="all" if all_sizes else sizes or size,
         **{**plain, **{name: value for name, value in options.items() if name in names}},
     )
-    with bar(f"bench {kind}") as progress:
-        hosts_points.client(asked, progress)
+    with progress_bar(f"bench {kind}") as progress:
+        hosts_points.run_client(asked, progress)
 
 
 def end_by_signal(number: int, _frame: FrameType | None) -> None:
@@ -243,13 +243,13 @@ def compare_with(
     if server:
         from siwarp.bench import hosts_points
 
-        hosts_points.serve(bind, port, visit, as_json=as_json)
+        hosts_points.run_server(bind, port, visit, as_json=as_json)
         return
     if program is None:
         raise typer.BadParameter(
             "--rounds and --json belong to --program or to a command: give one"
         )
-    with bar("both programs") as progress, reported():
+    with progress_bar("both programs") as progress, bench_errors_reported():
         compared = compare.compare(program, rounds or compare.ROUNDS, progress)
     if as_json:
         print(json.dumps(compared, indent=2))
@@ -259,7 +259,9 @@ def compare_with(
 
 
 @app.command()
-@takes(f"addr qp op size iters wait api depth rounds markers faults {REMOVED} {HOSTS} {TIMES}")
+@with_options(
+    f"addr qp op size iters wait api depth rounds markers faults {REMOVED} {HOSTS} {TIMES}"
+)
 def lat(**options: Any) -> None:
     """One-way latency: half a round trip, or all of it for a Read. One message at a time."""
     if options.pop("depth") not in (None, 1):
@@ -268,21 +270,21 @@ def lat(**options: Any) -> None:
 
 
 @app.command()
-@takes(f"addr {STREAM} {REMOVED} {HOSTS} pairs both")
+@with_options(f"addr {STREAM} {REMOVED} {HOSTS} pairs both")
 def bw(**options: Any) -> None:
     """Bandwidth in GB/s (10^9 octets a second)."""
     _measure_locally_or_between_hosts("bw", **options)
 
 
 @app.command()
-@takes(f"addr {STREAM} {REMOVED} {HOSTS} pairs both")
+@with_options(f"addr {STREAM} {REMOVED} {HOSTS} pairs both")
 def rate(**options: Any) -> None:
     """Messages per second."""
     _measure_locally_or_between_hosts("rate", **options)
 
 
 @app.command("memory")
-@takes("")
+@with_options("")
 def memory_command(
     qp: str = typer.Option(
         ",".join(memory.QPS), "--qp", help="Kinds of queue pairs, separated by commas."
@@ -301,7 +303,7 @@ def memory_command(
         raise typer.BadParameter(
             "give numbers from 1 to 16000, separated by commas", param_hint="--peers"
         )
-    with bar("memory") as progress, reported():
+    with progress_bar("memory") as progress, bench_errors_reported():
         found = memory.measure(qps, tuple(map(int, peers.split(","))), progress)
     if as_json:
         print(json.dumps(found, indent=2))
@@ -328,15 +330,15 @@ def _print_memory(found: dict[str, Any]) -> None:
 
 
 @app.command()
-@takes("rounds only output")
+@with_options("rounds only output")
 def table(rounds: int, only: str, output: str, *, as_json: bool) -> None:
     """Figures beside raw sockets, with promised limits; exit status 1 if one is missed."""
     rows = [row for row in figures.ROWS if only.lower() in row.name.lower()]
     if not rows:
         raise typer.BadParameter(f"no row has {only!r} in its name: omit --only to print the names")
-    with bar("the figures") as progress:
-        results = figures.measure(rows, rounds, progress)
-    figures.write(results, output)
+    with progress_bar("the figures") as progress:
+        results = figures.measure_rows(rows, rounds, progress)
+    figures.write_results(results, output)
     if as_json:
         print(json.dumps(results, indent=2))
     else:
@@ -384,6 +386,6 @@ def _add_default_command(words: list[str]) -> list[str]:
 
 def main() -> int:
     """``python -m siwarp.bench``: measure all figures, unless another command is named."""
-    return unbroken(
+    return run_with_closable_output(
         lambda: app(args=_add_default_command(sys.argv[1:]), prog_name="siwarp bench") or 0
     )

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from siwarp.bench.runner import BenchError, Progress, counter
-from siwarp.bench.table import MIB, figure, plain
+from siwarp.bench.runner import BenchError, Progress, step_counter
+from siwarp.bench.table import MIB, fixed_width_console, format_figure
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -320,7 +320,7 @@ def compare(
     """
     path = other_program(other)
     programs = {"this": _Program(), "other": _Program(path)}
-    step = counter(progress, (rounds + 1) * len(figures))
+    step = step_counter(progress, (rounds + 1) * len(figures))
     iters: list[int] = []
     for what in figures:
         chosen = programs["this"].measure(what, None)["iters"]
@@ -364,7 +364,7 @@ def show(compared: dict[str, Any], console: Console | None = None) -> None:
     """Print a line for each figure, and explain the numbers."""
     from rich.table import Table
 
-    console = plain(console, 120)
+    console = fixed_width_console(console, 120)
     shown = Table(header_style="bold", border_style="dim")
     columns = ("what", "other", "this", "ratio", "95% interval", "limit", "verdict")
     for column in columns:
@@ -374,8 +374,8 @@ def show(compared: dict[str, Any], console: Console | None = None) -> None:
         sign = 1 if each["less_is_better"] else -1
         shown.add_row(
             each["name"],
-            figure(each["other"], each["unit"]),
-            figure(each["this"], each["unit"]),
+            format_figure(each["other"], each["unit"]),
+            format_figure(each["this"], each["unit"]),
             f"{each['ratio']:.3f}",
             f"{each['low']:.3f} to {each['high']:.3f}",
             f"{1 + sign * each['limit']:.2f}",

@@ -66,17 +66,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from siwarp.base.closing import Closing
-from siwarp.base.numeric import numeric
+from siwarp.base.numeric import resolve_to_numeric
 from siwarp.base.stop import Stopping
 from siwarp.bench.plan import Plan, UsageError, make_plan
 from siwarp.bench.runner import (
     GRACE_S,
     LIMIT_S,
     BenchError,
+    bench_program_path,
+    check_process_ends,
     end_options,
     end_reason,
-    judge,
-    program,
     warmup_of,
 )
 
@@ -546,7 +546,7 @@ class _Channel(Closing):
 def _process_command(request: Request, side: str, where: Addresses, cpu: int | None) -> list[str]:
     own = {"limit": request.limit, "local": where.local, "remote": where.remote, "cpu": cpu}
     options = end_options(request.to_plan(), side, run="ours", warmup=request.warmup, **own)
-    return [str(program()), *options]
+    return [str(bench_program_path()), *options]
 
 
 def _choose_cpu(channel: int, side: str) -> int | None:
@@ -711,7 +711,7 @@ class Visit(Closing):
 
     def __init__(self, host: str, port: int) -> None:
         self.where = f"{host} port {port}"
-        connection = self._connect_with_retries((numeric(host), port))
+        connection = self._connect_with_retries((resolve_to_numeric(host), port))
         try:
             connection.settimeout(None)
             exchange_greetings(connection, self.where, self.CONNECT_S)
@@ -783,7 +783,7 @@ class Visit(Closing):
             raise BenchError(str(e.strerror)) from None
         except ValueError as e:
             raise UsageError(str(e)) from None
-        judge(f"{request.qp} {request.op}, {request.size} octets", ends)
+        check_process_ends(f"{request.qp} {request.op}, {request.size} octets", ends)
         return _sum_results(request, results, folder)
 
     def _send_request(self, request: Request) -> None:

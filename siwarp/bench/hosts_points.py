@@ -24,15 +24,25 @@ from typing import Any
 import typer
 
 from siwarp.base import samples as of_samples
-from siwarp.base.numeric import numeric
+from siwarp.base.numeric import resolve_to_numeric
 from siwarp.base.stop import Stop
 from siwarp.bench.hosts import Load, Round, Server, Visit
 from siwarp.bench.plan import Plan, UsageError, make_plan
 from siwarp.bench.runner import ITERS, BenchError, seconds_of
-from siwarp.bench.sizes import ALL, sizes
-from siwarp.bench.trust import busy, spread
+from siwarp.bench.sizes import ALL, parse_sizes
+from siwarp.bench.trust import load_warning, spread_warning
 
-__all__ = ["Amount", "Asked", "Point", "client", "heading", "measure", "notes", "row", "serve"]
+__all__ = [
+    "Amount",
+    "Asked",
+    "Point",
+    "measure_point",
+    "point_line",
+    "reliability_notes",
+    "run_client",
+    "run_server",
+    "table_heading",
+]
 
 # ---- a point
 
@@ -117,7 +127,7 @@ def _messages_per_run(plan: Plan, seconds: float) -> int:
     """Return a suitable number of messages for a run: a multiple of the receiver's credit."""
     _, _, most = ITERS[plan.kind]
     iters = max(1, min(most, int(seconds)))
-    return iters + -iters % plan.credit
+    return iters + -iters % plan.messages_per_credit
 
 
 def _probe_seconds_per_message(visit: Visit, plan: Plan, load: Load, most: int | None) -> float:
@@ -129,14 +139,14 @@ def _probe_seconds_per_message(visit: Visit, plan: Plan, load: Load, most: int |
             n = most
         if each * n > ROUND_S:
             break
-        probe = replace(plan, iters=n + -n % plan.credit)
+        probe = replace(plan, iters=n + -n % plan.messages_per_credit)
         each = seconds_of(plan, visit.run(probe, load).slowest)
         if n == most:
             break
     return each
 
 
-def measure(
+def measure_point(
     visit: Visit,
     plan: Plan,
     amount: Amount,
@@ -167,7 +177,7 @@ def measure(
         began = time.monotonic()
         while (left is None and time.monotonic() - began < amount.seconds) or left:
             n = _messages_per_run(plan, (ROUND_S if left else length) / max(each, 1e-9))
-            n = n if left is None else min(n, left + -left % plan.credit)
+            n = n if left is None else min(n, left + -left % plan.messages_per_credit)
             done = visit.run(replace(plan, iters=n), load, keep=plan.kind == "lat")
             _add_round(point, done)
             each = seconds_of(plan, done.slowest)
@@ -177,7 +187,7 @@ def measure(
             tick(min(1.0, part if amount.iters is None else 1 - (left or 0) / amount.iters))
     except BenchError as e:
         point.partial = str(e)
-    point.unreliable = [doubt for doubt in (machine, spread(point.rounds)) if doubt]
+    point.unreliable = [doubt for doubt in (machine, spread_warning(point.rounds)) if doubt]
     return point
 
 
@@ -201,7 +211,7 @@ def _format_size(octets: int) -> str:
     return str(octets)
 
 
-def heading(kind: str) -> str:
+def table_heading(kind: str) -> str:
     """Return the heading of the table of points."""
     head = f"{'qp':<3} {'op':<5} {'size':>7} {'messages':>8}"
     if kind == "lat":
@@ -210,7 +220,7 @@ def heading(kind: str) -> str:
     return f"{head} {'median':>12} {'least':>12} {'largest':>12} {unit}"
 
 
-def row(point: Point) -> str:
+def point_line(point: Point) -> str:
     """Return a point as a line; a star refers to a note about its reliability."""
     plan = point.plan
     head = f"{plan.qp:<3} {plan.op:<5} {_format_size(plan.size):>7} {point.n:>8}"
@@ -226,7 +236,7 @@ def row(point: Point) -> str:
     return shown + " partial" * bool(point.partial) + "*" * bool(point.unreliable)
 
 
-def notes(points: Iterable[Point]) -> list[str]:
+def reliability_notes(points: Iterable[Point]) -> list[str]:
     """Return the reasons why points are partial or unreliable, each once with its points."""
     reasons: dict[str, list[str]] = {}
     for point in points:
@@ -252,7 +262,7 @@ def distribution_lines(
         shown = of_samples.percentiles(sorted(point.samples), wanted)
         found.append("  " + "  ".join(f"{name} {value:.2f}" for name, value in shown.items()))
     if histogram:
-        found += of_samples.lines(sorted(point.samples))
+        found += of_samples.histogram_lines(sorted(point.samples))
     return found
 
 
@@ -349,7 +359,7 @@ def _make_plans(asked: Asked) -> tuple[list[Plan], list[str]]:
     """Return the measurements to make, and the sizes of ``--sizes all`` that are not possible."""
     plans, left_out = [], []
     for qp in asked.qps:
-        every: list[int | None] = [None] if asked.sizes is None else [*sizes(asked.sizes)]
+        every: list[int | None] = [None] if asked.sizes is None else [*parse_sizes(asked.sizes)]
         for size in every:
             try:
                 plans.append(
@@ -383,7 +393,7 @@ def _measure_points(
     asked: Asked, plans: Sequence[Plan], tick: Callable[[int, int], None] | None
 ) -> Iterator[Point]:
     amount = Amount(asked.iters, asked.duration or SECONDS)
-    load, doubt = Load(asked.pairs, asked.both), busy()
+    load, doubt = Load(asked.pairs, asked.both), load_warning()
     with Visit(asked.addr, asked.port) as visit:
         for i, plan in enumerate(plans):
 
@@ -391,13 +401,13 @@ def _measure_points(
                 if tick is not None:
                     tick(int(100 * (i + part)), 100 * len(plans))
 
-            point = measure(visit, plan, amount, load, report_progress, doubt)
+            point = measure_point(visit, plan, amount, load, report_progress, doubt)
             yield point
             if visit.is_over:
                 break
 
 
-def client(asked: Asked, tick: Callable[[int, int], None] | None) -> None:
+def run_client(asked: Asked, tick: Callable[[int, int], None] | None) -> None:
     """Measure all points, print the results, and write the files that the options name.
 
     The exit status is 1 if a point has no result, and 2 if the measurement is not possible at all.
@@ -411,14 +421,14 @@ def client(asked: Asked, tick: Callable[[int, int], None] | None) -> None:
         for point in _measure_points(asked, plans, tick):
             if not asked.as_json:
                 if not points:
-                    print(heading(asked.kind))
+                    print(table_heading(asked.kind))
                 _print_point(asked, point)
             points.append(point)
         _write_files(asked, points)
     if asked.as_json:
         result = {"server": asked.addr, "port": asked.port, "left_out": left_out}
         print(json.dumps({**result, "points": [p.as_json(wanted) for p in points]}, indent=2))
-    for note in notes(points):
+    for note in reliability_notes(points):
         typer.echo(f"siwarp bench: {note}", err=True)
     if len(points) < len(plans) or any(point.value is None for point in points):
         if asked.as_json and points:
@@ -427,7 +437,7 @@ def client(asked: Asked, tick: Callable[[int, int], None] | None) -> None:
 
 
 def _print_point(asked: Asked, point: Point) -> None:
-    print(row(point), flush=True)
+    print(point_line(point), flush=True)
     percentiles = asked.wanted_percentiles if asked.percentiles is not None else None
     for line in distribution_lines(point, percentiles, histogram=asked.histogram):
         print(line)
@@ -441,10 +451,10 @@ def _write_files(asked: Asked, points: Sequence[Point]) -> None:
         write_csv(Path(asked.csv), points, asked.wanted_percentiles)
     if asked.samples:
         everything = [us for point in points for us in point.samples]
-        of_samples.write(Path(asked.samples), everything)
+        of_samples.write_samples(Path(asked.samples), everything)
 
 
-def serve(bind: str | None, port: int, visit: float, *, as_json: bool) -> None:
+def run_server(bind: str | None, port: int, visit: float, *, as_json: bool) -> None:
     """Run the server until SIGTERM or SIGINT."""
     stop = Stop()
 
@@ -457,7 +467,10 @@ def serve(bind: str | None, port: int, visit: float, *, as_json: bool) -> None:
     def print_line(line: str) -> None:
         print(line, file=sys.stderr if as_json else sys.stdout, flush=True)
 
-    with _errors_reported(), Server(numeric(bind or "0.0.0.0"), port, visit, print_line) as server:
+    with (
+        _errors_reported(),
+        Server(resolve_to_numeric(bind or "0.0.0.0"), port, visit, print_line) as server,
+    ):
         host, bound = server.address
         if as_json:
             print(json.dumps({"addr": host, "port": bound}), flush=True)

@@ -14,7 +14,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from siwarp.bench.runner import BenchError, Progress, program
+from siwarp.bench.runner import BenchError, Progress, bench_program_path
 
 __all__ = ["PEERS", "QPS", "kernel_octets", "measure"]
 
@@ -53,7 +53,7 @@ def kernel_octets(udp: int, tcp: int) -> int | None:
 
 def _measure_process(qp: str, peers: int) -> dict[str, Any]:
     """Measure one process with ``peers`` peers by siwarp-bench-memory."""
-    tool = str(program().with_name("siwarp-bench-memory"))
+    tool = str(bench_program_path().with_name("siwarp-bench-memory"))
     mine, theirs = socket.socketpair()
     with mine, theirs, contextlib.ExitStack() as stack:
         ends: list[subprocess.Popen[str]] = []

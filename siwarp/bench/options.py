@@ -11,7 +11,7 @@ import typer
 
 from siwarp.bench.hosts import PORT
 
-__all__ = ["HOSTS", "OPTIONS", "REMOVED", "STREAM", "TIMES", "takes"]
+__all__ = ["HOSTS", "OPTIONS", "REMOVED", "STREAM", "TIMES", "with_options"]
 
 
 def _list_completion(*words: str) -> Callable[[str], list[str]]:
@@ -245,7 +245,7 @@ REMOVED = "persona plot"
 Command = Callable[..., None]
 
 
-def takes(names: str) -> Callable[[Command], Command]:
+def with_options(names: str) -> Callable[[Command], Command]:
     """Return a decorator that adds the named options, and --json, after a command's own options."""
 
     def add_options(command: Command) -> Command:

@@ -14,7 +14,7 @@ __all__ = [
     "Plan",
     "PlanOptions",
     "UsageError",
-    "datagrams",
+    "datagrams_in_receive_buffer",
     "floor_plan",
     "floors_of",
     "make_plan",
@@ -88,7 +88,7 @@ class Plan:
         return KINDS[self.kind][1]
 
     @property
-    def credit(self) -> int:
+    def messages_per_credit(self) -> int:
         """Number of messages per credit of the receiver; the iterations are a multiple of that
         number.
         """
@@ -171,7 +171,7 @@ def floor_plan(plan: Plan) -> Plan:
     depth = _default_depth("bw", "ud", "send", RD_FLOOR)
     beside = replace(plan, qp="ud", op="send", size=RD_FLOOR, depth=depth)
     iters = max(1, plan.iters * plan.size // RD_FLOOR)
-    return replace(beside, iters=iters + -iters % beside.credit)
+    return replace(beside, iters=iters + -iters % beside.messages_per_credit)
 
 
 def without_losses(faults: str) -> str | None:
@@ -203,7 +203,7 @@ def _receive_buffer_octets() -> int:
         return s.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
 
 
-def datagrams(size: int) -> int:
+def datagrams_in_receive_buffer(size: int) -> int:
     """Return the number of datagrams of a size that surely fit in a receive buffer.
 
     The kernel rounds a small datagram up to a power of two; above 16 KiB it uses page fragments.
@@ -218,7 +218,11 @@ def _default_depth(kind: str, qp: str, op: str, size: int, beside: bool = True) 
     if op != "send" and qp != "uc":
         return 16
     depth = 16 if size >= 16384 else 128
-    return depth if _has_flow_control(kind, qp, beside) else max(1, min(depth, datagrams(size)))
+    return (
+        depth
+        if _has_flow_control(kind, qp, beside)
+        else max(1, min(depth, datagrams_in_receive_buffer(size)))
+    )
 
 
 def _has_flow_control(kind: str, qp: str, beside: bool) -> bool:
@@ -269,7 +273,7 @@ def _check_plan(plan: Plan, beside: bool) -> None:
     if (
         not _has_flow_control(plan.kind, plan.qp, beside)
         and plan.kind != "lat"
-        and plan.depth > (room := datagrams(plan.size))
+        and plan.depth > (room := datagrams_in_receive_buffer(plan.size))
     ):
         raise UsageError(
             f"{plan.depth} datagrams of {plan.size} octets do not fit a socket's receive buffer: "

@@ -27,7 +27,7 @@ from siwarp.bench.plan import (
     make_plan,
     without_losses,
 )
-from siwarp.bench.trust import beaten, busy, span, spread
+from siwarp.bench.trust import load_warning, minimum_and_maximum, slow_floor_warning, spread_warning
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -39,15 +39,15 @@ __all__ = [
     "Progress",
     "Side",
     "SlowError",
-    "counter",
-    "cpu_of",
+    "bench_program_path",
+    "check_process_ends",
+    "cpu_for_side",
     "end_options",
     "end_reason",
-    "judge",
-    "program",
     "run",
     "run_sides",
     "seconds_of",
+    "step_counter",
     "warmup_of",
 ]
 
@@ -81,7 +81,7 @@ ITERS = {
 Progress = Callable[[int, int], None]
 
 
-def counter(progress: Progress | None, total: int) -> Callable[[], None]:
+def step_counter(progress: Progress | None, total: int) -> Callable[[], None]:
     """Return a function to call after each of ``total`` steps, which reports the count to
     ``progress``.
     """
@@ -126,7 +126,7 @@ class _Variant:
     faults: str | None = None
 
 
-def program() -> Path:
+def bench_program_path() -> Path:
     """Return the path of the program siwarp-bench of this installation.
 
     Raises:
@@ -144,7 +144,7 @@ def program() -> Path:
     raise FileNotFoundError(f"no siwarp-bench next to {_siwarp.__file__}: install siwarp again")
 
 
-def cpu_of(side: str) -> int | None:
+def cpu_for_side(side: str) -> int | None:
     """Return the CPU for the client or the server; None if the process may use only one CPU."""
     allowed = sorted(os.sched_getaffinity(0))
     return allowed[side == "server"] if len(allowed) > 1 else None
@@ -156,7 +156,7 @@ def cpu_of(side: str) -> int | None:
 def warmup_of(plan: Plan) -> int:
     """Return the number of warm-up messages, which precede the measured messages."""
     warmup = max(plan.iters // 10, 1)
-    return warmup + -warmup % plan.credit
+    return warmup + -warmup % plan.messages_per_credit
 
 
 def end_options(plan: Plan, side: str, **more: object) -> list[str]:
@@ -198,7 +198,7 @@ def end_reason(code: int, said: str, limit: float | None = None) -> str:
     return said.strip().splitlines()[-1] if said.strip() else f"exit status {code}"
 
 
-def judge(name: str, ends: Iterable[tuple[str, int, str]]) -> None:
+def check_process_ends(name: str, ends: Iterable[tuple[str, int, str]]) -> None:
     """Raise an error if a process of the run failed. ``ends``: (side, exit status, reason)."""
     failed = [end for end in ends if end[1]]
     if not failed:
@@ -280,12 +280,14 @@ def run_sides(
                 process.wait()
     codes = [process.returncode for process in reversed(started)]
     reasons = [end_reason(code, err, limit) for code, (_, err) in zip(codes, said, strict=True)]
-    judge(what, zip((side.name for side in reversed(sides)), codes, reasons, strict=True))
+    check_process_ends(
+        what, zip((side.name for side in reversed(sides)), codes, reasons, strict=True)
+    )
     result: dict[str, float] = json.loads(said[0][0])
     return result
 
 
-def _measure(
+def _run_variant(
     plan: Plan, run: _Variant, env: Mapping[str, str], until: float = math.inf
 ) -> dict[str, float]:
     """Run one variant of a measurement once and return the client's output.
@@ -301,12 +303,14 @@ def _measure(
         raise SlowError(f"no time is left for the run {run.name!r}: reduce --depth or --size")
     # The limit is in whole seconds; half of the remaining time, so that a shorter run can follow.
     limit = math.ceil(min(left / 2, LIMIT_S))
-    start = [sys.executable, "-m", "siwarp.bench.end"] if run.python else [str(program())]
+    start = (
+        [sys.executable, "-m", "siwarp.bench.end"] if run.python else [str(bench_program_path())]
+    )
     own = {"run": run.what, "warmup": warmup_of(plan), "limit": limit}
     sides = [
         Side(
             side,
-            start + end_options(plan, side, cpu=cpu_of(side), **own),
+            start + end_options(plan, side, cpu=cpu_for_side(side), **own),
             _process_environment(env, side, run),
         )
         for side in ("server", "client")
@@ -317,7 +321,7 @@ def _measure(
 # ---- rounds of runs
 
 
-def _runs(plan: Plan, floors: Floors, faults: str = "") -> list[_Variant]:
+def _variants_of_round(plan: Plan, floors: Floors, faults: str = "") -> list[_Variant]:
     """Return the runs of a round: the floor, siwarp, siwarp's variants, the other floors."""
     what = "ours" if floors.floor in ("c", "ud") else floors.floor
     floor = _Variant("floor", what, beside=floors.floor != "c")
@@ -339,12 +343,14 @@ def seconds_of(plan: Plan, value: float) -> float:
     }[plan.unit]
 
 
-def _seconds_each(plan: Plan, run: _Variant, env: Mapping[str, str], until: float) -> float:
+def _probe_seconds_per_message(
+    plan: Plan, run: _Variant, env: Mapping[str, str], until: float
+) -> float:
     """Return the seconds per message, measured by short runs."""
 
     def probe_run(iters: int) -> float:
-        short = replace(plan, iters=iters + -iters % plan.credit)
-        return seconds_of(plan, _measure(short, run, env, until)["value"])
+        short = replace(plan, iters=iters + -iters % plan.messages_per_credit)
+        return seconds_of(plan, _run_variant(short, run, env, until)["value"])
 
     each, short = probe_run(FIRST), ITERS[plan.kind][0]
     if each * short > min(PROBE_S, (until - time.monotonic()) / PROBES):
@@ -353,7 +359,7 @@ def _seconds_each(plan: Plan, run: _Variant, env: Mapping[str, str], until: floa
     return min(probe_run(short) for _ in range(3))
 
 
-def _with_iters(
+def _choose_iterations(
     plan: Plan, runs: list[_Variant], env: Mapping[str, str], until: float = math.inf
 ) -> tuple[Plan, str]:
     """Return the plan with a number of iterations that fits in the time, and a remark.
@@ -367,17 +373,17 @@ def _with_iters(
     short, least, most = ITERS[plan.kind]
     iters, partial = plan.iters or least, ""
     if least < most and not 0 < plan.iters <= short:
-        each = _seconds_each(plan, slowest, env, until)
+        each = _probe_seconds_per_message(plan, slowest, env, until)
         share = (until - time.monotonic()) / (2 * plan.rounds * len(runs))
         longest = min(LONGEST_S, share)
-        room = max(plan.credit, int(longest / each))
+        room = max(plan.messages_per_credit, int(longest / each))
         iters = min(room, plan.iters or max(least, min(most, int(TARGET_S / each))))
         if iters < plan.iters:
             partial = (
                 f"a run had {iters} of {plan.iters} messages, because more take over "
                 f"{longest:.3g} s"
             )
-    return replace(plan, iters=iters + -iters % plan.credit), partial
+    return replace(plan, iters=iters + -iters % plan.messages_per_credit), partial
 
 
 def _measure_round(
@@ -393,7 +399,7 @@ def _measure_round(
     values: dict[str, float] = {}
     p99: dict[str, float] = {}
     for one in order:
-        result = _measure(plan, one, env, until)
+        result = _run_variant(plan, one, env, until)
         values[one.name] = result["value"]
         if result["p99"]:
             p99[one.name] = result["p99"]
@@ -404,7 +410,7 @@ def _measure_round(
     return shown
 
 
-def _rounds(
+def _measure_rounds(
     plan: Plan, one: Callable[[Plan, int], dict[str, Any]], until: float = math.inf
 ) -> tuple[Plan, list[dict[str, Any]], str]:
     """Do the rounds, with fewer messages if a round takes too long; no round starts after
@@ -429,7 +435,7 @@ def _rounds(
         try:
             rounds.append(one(plan, len(rounds)))
         except BenchError as e:
-            fewer = max(1, plan.iters // 8 // plan.credit) * plan.credit
+            fewer = max(1, plan.iters // 8 // plan.messages_per_credit) * plan.messages_per_credit
             is_long = plan.iters > ITERS[plan.kind][0]
             if isinstance(e, SlowError) and is_long and shorter < SHORTER:
                 shorter += 1
@@ -491,11 +497,11 @@ def run(
     if not others:
         floors = Floors(floors.floor)
     env = env or {}
-    runs = _runs(plan, floors, env.get("SIWARP_FAULTS", ""))
-    count_step = counter(progress, plan.rounds * len(runs))
-    doubt = busy()
-    plan, partial = _with_iters(plan, runs, env, until)
-    plan, rounds, why = _rounds(
+    runs = _variants_of_round(plan, floors, env.get("SIWARP_FAULTS", ""))
+    count_step = step_counter(progress, plan.rounds * len(runs))
+    doubt = load_warning()
+    plan, partial = _choose_iterations(plan, runs, env, until)
+    plan, rounds, why = _measure_rounds(
         plan, lambda plan, turn: _measure_round(plan, runs, env, count_step, turn, until), until
     )
     partial = "; ".join(filter(None, (partial, why)))
@@ -507,10 +513,12 @@ def run(
 def _summary_doubts(plan: Plan, summary: Mapping[str, Any]) -> list[str]:
     """Return reasons why a summary may reflect the state of the machine."""
     rounds = summary["rounds"]
-    found = [spread([each["ratio"] for each in rounds])]
+    found = [spread_warning([each["ratio"] for each in rounds])]
     if plan.wait == "poll":
         found.append(
-            beaten(summary["floor"], summary["floors"], less_is_better=plan.less_is_better)
+            slow_floor_warning(
+                summary["floor"], summary["floors"], less_is_better=plan.less_is_better
+            )
         )
     return found
 
@@ -538,7 +546,7 @@ def _summarize_rounds(
         **asked,
         "unit": plan.unit,
         "less_is_better": plan.less_is_better,
-        "cpus": [cpu for side in ("client", "server") if (cpu := cpu_of(side)) is not None],
+        "cpus": [cpu for side in ("client", "server") if (cpu := cpu_for_side(side)) is not None],
         "ours": ours,
         "floor": floor,
         "floor_name": floors.floor,
@@ -552,6 +560,8 @@ def _summarize_rounds(
             for name, of_rounds in every.items()
             if name != "ratio"
         },
-        "spans": {name: span(of_rounds) for name, of_rounds in every.items() if of_rounds},
+        "spans": {
+            name: minimum_and_maximum(of_rounds) for name, of_rounds in every.items() if of_rounds
+        },
         "rounds": rounds,
     }

@@ -9,7 +9,7 @@ import textwrap
 from typing import Any
 
 from siwarp.bench.plan import RD_FLOOR
-from siwarp.bench.table import figure
+from siwarp.bench.table import format_figure
 
 __all__ = ["floor_words", "show"]
 
@@ -81,7 +81,7 @@ def _terminal_columns() -> int:
 
 def _print_figure(words: str, value: float, unit: str, more: str = "") -> None:
     """Print a figure with a remark; the remark goes to the next line if the terminal is narrow."""
-    line = f"  {words:<42} {figure(value, unit):>16}"
+    line = f"  {words:<42} {format_figure(value, unit):>16}"
     whole = f"{line}   {more}".rstrip()
     if len(whole) <= _terminal_columns():
         print(whole)

@@ -14,7 +14,16 @@ from siwarp.bench.runner import BenchError, run
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["ROWS", "Row", "figure", "judge", "measure", "plain", "show", "write"]
+__all__ = [
+    "ROWS",
+    "Row",
+    "fixed_width_console",
+    "format_figure",
+    "measure_rows",
+    "row_verdict",
+    "show",
+    "write_results",
+]
 
 MIB = 1 << 20
 
@@ -155,7 +164,7 @@ ROWS: tuple[Row, ...] = (
 )
 
 
-def figure(value: float, unit: str) -> str:
+def format_figure(value: float, unit: str) -> str:
     """Return a value as text, with its unit and three significant digits."""
     if unit == "msg/s":
         value, unit = value / 1e6, "M msg/s"
@@ -163,7 +172,7 @@ def figure(value: float, unit: str) -> str:
     return f"{value:.{digits}f} {unit}"
 
 
-def judge(row: Row, value: float) -> str:
+def row_verdict(row: Row, value: float) -> str:
     """Return ``aim`` if the value reaches the aim, ``must`` if only the limit, else ``missed``."""
     sign = 1 if row.less_is_better else -1
     if value * sign <= row.aim * sign:
@@ -171,7 +180,7 @@ def judge(row: Row, value: float) -> str:
     return "must" if value * sign <= row.must * sign else "missed"
 
 
-def measure(
+def measure_rows(
     rows: Sequence[Row],
     rounds: int,
     progress: Callable[[int, int], None] | None = None,
@@ -198,13 +207,13 @@ def measure(
             result.update(verdict="missed", error=str(e), measured=None)
         else:
             ratio = measured[_RATIOS[row.beside]]
-            verdict = judge(row, measured["ours"] if ratio is None else ratio)
+            verdict = row_verdict(row, measured["ours"] if ratio is None else ratio)
             result.update(verdict=verdict, error=None, measured=measured)
         results.append(result)
     return results
 
 
-def write(results: list[dict[str, Any]], output: str) -> None:
+def write_results(results: list[dict[str, Any]], output: str) -> None:
     """Write all results of the table to the file ``output``, unless the name is empty."""
     if output:
         Path(output).write_text(json.dumps(results, indent=2) + "\n", "utf-8")
@@ -215,13 +224,13 @@ def _table_cells(result: dict[str, Any]) -> list[str]:
     if measured is None:
         return [result["name"], result["floor_words"], "", "", "", "", *limits, result["verdict"]]
     unit = measured["unit"]
-    ours = figure(measured["ours"], unit)
+    ours = format_figure(measured["ours"], unit)
     floor = measured[result["beside"]]
     if floor is None:
         limits = [f"{limit} {unit}" for limit in limits]
         return [result["name"], "-", "", ours, "", "", *limits, result["verdict"]]
     ratio = f"{measured[_RATIOS[result['beside']]]:.2f}"
-    words = [result["name"], result["floor_words"], figure(floor, unit)]
+    words = [result["name"], result["floor_words"], format_figure(floor, unit)]
     least, largest = measured["spans"][_SPANS[result["beside"]]]
     return [*words, ours, ratio, f"{least:.2f} to {largest:.2f}", *limits, result["verdict"]]
 
@@ -231,11 +240,11 @@ def _other_floors_line(result: dict[str, Any]) -> str:
     if measured is None or not measured["floors"]:
         return ""
     unit = measured["unit"]
-    figures = (f"{name} {figure(value, unit)}" for name, value in measured["floors"].items())
+    figures = (f"{name} {format_figure(value, unit)}" for name, value in measured["floors"].items())
     return f"{result['name']}: {', '.join(figures)}"
 
 
-def plain(console: Console | None, width: int) -> Console:
+def fixed_width_console(console: Console | None, width: int) -> Console:
     """Return the console, or a new one; with a fixed width if it is not a terminal."""
     from rich.console import Console
 
@@ -249,7 +258,7 @@ def show(results: list[dict[str, Any]], console: Console | None = None) -> None:
     """Print the table, the other raw-socket runs, and the reasons for failures."""
     from rich.table import Table
 
-    console = plain(console, 160)
+    console = fixed_width_console(console, 160)
     shown = Table(header_style="bold", border_style="dim")
     right = ("floor", "ours", "ratio", "of the rounds", "must", "aim")
     for column in ("what", "beside", "floor", "ours", *right[2:], "verdict"):

@@ -6,7 +6,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
-__all__ = ["SPREAD_FACTOR", "beaten", "busy", "span", "spread"]
+__all__ = [
+    "SPREAD_FACTOR",
+    "load_warning",
+    "minimum_and_maximum",
+    "slow_floor_warning",
+    "spread_warning",
+]
 
 #: Rounds that differ by more than this factor indicate a disturbed machine.
 SPREAD_FACTOR = 1.5
@@ -20,7 +26,7 @@ SLOWER_FACTOR = 1.5
 _OTHER_WORK = ("gso", "coalesced")
 
 
-def busy() -> str:
+def load_warning() -> str:
     """Return a warning if other programs need more CPUs than exist; to be called before
     measuring.
     """
@@ -30,19 +36,19 @@ def busy() -> str:
     return f"before the measurement, the load exceeded the number of cores ({cores})"
 
 
-def spread(rounds: Sequence[float]) -> str:
+def spread_warning(rounds: Sequence[float]) -> str:
     """Return a warning if the values of the rounds differ by more than SPREAD_FACTOR."""
     if len(rounds) < 2 or max(rounds) <= SPREAD_FACTOR * min(rounds):
         return ""
     return f"the rounds differ by more than a factor of {SPREAD_FACTOR:g}"
 
 
-def span(values: Sequence[float]) -> list[float]:
+def minimum_and_maximum(values: Sequence[float]) -> list[float]:
     """Return the minimum and the maximum of ``values``."""
     return [min(values), max(values)]
 
 
-def beaten(floor: float, others: Mapping[str, float], *, less_is_better: bool) -> str:
+def slow_floor_warning(floor: float, others: Mapping[str, float], *, less_is_better: bool) -> str:
     """Return a warning if a floor (raw-socket run) is far slower than an equivalent floor.
 
     Args:

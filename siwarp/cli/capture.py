@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
-from siwarp.cli.capture_file import capture_variables, files_of
-from siwarp.cli.execute import die_as, run_beside
+from siwarp.cli.capture_file import capture_variables, existing_capture_files
+from siwarp.cli.execute import end_like_program, run_as_child
 
 
 def capture(
@@ -37,15 +37,15 @@ def capture(
     ended, the names of the files are printed on standard error. The exit status is the command's.
     """
     variables = capture_variables(output, command[0], max_mb)
-    before = files_of(output)
-    status = run_beside(command, {**os.environ, **variables})
+    before = existing_capture_files(output)
+    status = run_as_child(command, {**os.environ, **variables})
     _report_capture_files(output, before, status)
-    raise typer.Exit(die_as(status))
+    raise typer.Exit(end_like_program(status))
 
 
 def _report_capture_files(output: str, before: set[str], status: int) -> None:
     """Report the capture files that were written; nothing for a command that could not be run."""
-    written = sorted(files_of(output) - before)
+    written = sorted(existing_capture_files(output) - before)
     for file in written:
         with contextlib.suppress(FileNotFoundError):  # the captured command may remove the file
             size = Path(file).stat().st_size

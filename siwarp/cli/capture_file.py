@@ -9,7 +9,7 @@ import shutil
 import stat
 from pathlib import Path
 
-__all__ = ["capture_variables", "files_of"]
+__all__ = ["capture_variables", "existing_capture_files"]
 
 VARIABLE = "SIWARP_CAPTURE"
 LIMIT = "SIWARP_CAPTURE_MB"
@@ -59,7 +59,7 @@ def capture_variables(output: str, program: str, max_mb: int = 0) -> dict[str, s
     return {VARIABLE: str(file), **({LIMIT: str(max_mb)} if max_mb else {})}
 
 
-def files_of(output: str) -> set[str]:
+def existing_capture_files(output: str) -> set[str]:
     """Return the existing capture files that ``output`` names: of the first and of other processes.
 
     The names are relative to the same folder as ``output``.

@@ -12,7 +12,7 @@ from dataclasses import asdict
 
 from siwarp.cli import show
 from siwarp.cli.main import UsageError
-from siwarp.cli.settings import Setting, former, settings
+from siwarp.cli.settings import Setting, former_setting_advice, settings
 
 __all__ = ["GROUPS", "main"]
 
@@ -65,7 +65,7 @@ def main(_name: str, arguments: list[str]) -> int:
     elif given & {"--cflags", "--libs"}:
         _print_flags("--cflags" in given, "--libs" in given)
     elif "--json" in given:
-        show.data([asdict(row) for row in rows or settings()])
+        show.print_json([asdict(row) for row in rows or settings()])
     elif rows:
         _print_each(rows)
     else:
@@ -80,7 +80,7 @@ def _select_settings(words: list[str]) -> list[Setting]:
     known = {name: row for row in settings() for name in (row.name, row.variable, row.option)}
     for word in words:
         if word not in known:
-            if gone := former(word):
+            if gone := former_setting_advice(word):
                 raise UsageError(f"config: {word} is no longer a setting: {gone}")
             near = difflib.get_close_matches(word, known, 1)
             advice = f"; did you mean {near[0]}?" if near else ""
@@ -97,9 +97,9 @@ def _print_flags(cflags: bool, libs: bool) -> None:
 
 def _print_each(rows: list[Setting]) -> None:
     for row in rows:
-        show.line(f"{row.variable}, or {row.option} before a command", style="bold")
-        show.line(f"  {row.help}")
-        show.line(
+        show.print_line(f"{row.variable}, or {row.option} before a command", style="bold")
+        show.print_line(f"  {row.help}")
+        show.print_line(
             f"  value {row.value}; default {row.default}; from {row.minimum} to {row.maximum}"
         )
 
@@ -112,14 +112,14 @@ def _print_tables() -> None:
     for title, names in GROUPS.items():
         _print_group(title, [rows[name] for name in names.split()])
     for text in _FOOT:
-        show.line(text)
+        show.print_line(text)
 
 
 def _print_group(title: str, rows: list[Setting]) -> None:
     """Print one group's table, with the columns at the same position as in the other groups."""
-    show.table(
+    show.print_table(
         (title.ljust(24), "value".rjust(10), "default".rjust(10), "what"),
         [(row.variable, str(row.value), str(row.default), row.help) for row in rows],
         right=(1, 2),
     )
-    show.line()
+    show.print_line()

@@ -46,9 +46,9 @@ def _print_changes(pid: int, seconds: float, values: dict[str, int]) -> None:
         time.sleep(seconds)
         before = values
         try:
-            values = pages.read(pid)
+            values = pages.read_counters(pid)
         except pages.CountersError:
-            show.line(f"Process {pid} has ended.")
+            show.print_line(f"Process {pid} has ended.")
             return
         moved = [
             (name, str(value), f"{(value - before.get(name, 0)) / seconds:.0f}")
@@ -56,8 +56,8 @@ def _print_changes(pid: int, seconds: float, values: dict[str, int]) -> None:
             if value != before.get(name, 0)
         ]
         if moved:
-            show.table(("counter", "value", "a second"), moved, right=(1, 2))
-        show.line("" if moved else "No counter changed.")
+            show.print_table(("counter", "value", "a second"), moved, right=(1, 2))
+        show.print_line("" if moved else "No counter changed.")
         sys.stdout.flush()
 
 
@@ -75,7 +75,7 @@ def _read_counters_or_exit(pid: int) -> dict[str, int]:
     from siwarp.base import counters as pages
 
     try:
-        return pages.read(pid)
+        return pages.read_counters(pid)
     except pages.CountersError as e:
         typer.echo(f"siwarp: {e}", err=True)
         raise typer.Exit(1) from None
@@ -86,24 +86,24 @@ def _read_all_counters() -> dict[int, dict[str, int]]:
     from siwarp.base import counters as pages
 
     found = {}
-    for pid in pages.pids():
+    for pid in pages.readable_pids():
         with contextlib.suppress(pages.CountersError):
-            found[pid] = pages.read(pid)
+            found[pid] = pages.read_counters(pid)
     return found
 
 
 def _print_processes(as_json: bool) -> None:
     from siwarp.base import counters as pages
 
-    found = pages.pids()
+    found = pages.readable_pids()
     if as_json:
-        show.data([{"pid": one, "command": _command_line_of(one)} for one in found])
+        show.print_json([{"pid": one, "command": _command_line_of(one)} for one in found])
     elif found:
-        show.table(
+        show.print_table(
             ("PID", "command"), [(str(one), _command_line_of(one)) for one in found], right=(0,)
         )
     else:
-        show.line("None of your processes has a siwarp device open.")
+        show.print_line("None of your processes has a siwarp device open.")
 
 
 def counters(
@@ -130,15 +130,15 @@ def counters(
     elif pid is None:
         _print_processes(as_json)
     elif as_json:
-        show.data({"pid": pid, "counters": _read_counters_or_exit(pid)})
+        show.print_json({"pid": pid, "counters": _read_counters_or_exit(pid)})
     else:
         values = _read_counters_or_exit(pid)
         rows = _counter_rows(values, every)
         if rows:
-            show.table(("counter", "value", "what"), rows, right=(1,))
+            show.print_table(("counter", "value", "what"), rows, right=(1,))
         else:
-            show.line(f"Process {pid} has not sent, received or dropped anything yet.")
+            show.print_line(f"Process {pid} has not sent, received or dropped anything yet.")
         if watch is not None:
-            show.line()
+            show.print_line()
             sys.stdout.flush()
             _print_changes(pid, watch, values)

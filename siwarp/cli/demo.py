@@ -29,8 +29,8 @@ class _Failed(Exception):
     """A check of the demo failed; the text says which one."""
 
 
-def _sure(good: bool, text: str) -> None:
-    show.tick(text, good)
+def _report_check(good: bool, text: str) -> None:
+    show.print_finding(text, good)
     if not good:
         raise _Failed(text)
 
@@ -42,7 +42,7 @@ def _format_size(octets: int) -> str:
 def _write_random_file(path: Path, size: int) -> str:
     """Fill a file with random octets and return its SHA-256."""
     digest = hashlib.sha256()
-    with path.open("wb") as file, show.bar("random octets", size) as step:
+    with path.open("wb") as file, show.progress_bar("random octets", size) as step:
         for at in range(0, size, 4 * _MIB):
             piece = os.urandom(min(4 * _MIB, size - at))
             digest.update(piece)
@@ -73,7 +73,7 @@ def _transfer_region(conn: Any, mr: Any, there: Any, opcode: Any, text: str) -> 
     ]
     began = time.perf_counter()
     # After an interrupt, outstanding requests still use the memory: close the queue pair first.
-    with contextlib.ExitStack() as cut_short, show.bar(text, mr.length) as step:
+    with contextlib.ExitStack() as cut_short, show.progress_bar(text, mr.length) as step:
         cut_short.callback(conn.close)
         posted = done = 0
         while done < len(requests):
@@ -96,14 +96,16 @@ def _write_and_read_back_file(peer: Peer, folder: Path, size: int) -> None:
     import siwarp
     from siwarp.verbs import MR, AccessFlag, WROpcode
 
-    show.heading(f"A file of {_format_size(size)} over RC (iWARP on TCP)")
+    show.print_heading(f"A file of {_format_size(size)} over RC (iWARP on TCP)")
     source, back = folder / "source", folder / "back"
     digest = _write_random_file(source, size)
     _allocate_file(back, size)
     port = peer.receive_value()["port"]
     with siwarp.connect(("127.0.0.1", port)) as conn:
         there = siwarp.RemoteBuffer.unpack(conn.recv(30))
-        show.tick(f"connected to process {peer.pid}, TCP port {port}; it sent address and STag")
+        show.print_finding(
+            f"connected to process {peer.pid}, TCP port {port}; it sent address and STag"
+        )
         with mapped_file(source, write=False) as m:
             with MR(conn.pd, m, AccessFlag(0)) as mr:
                 took = _transfer_region(conn, mr, there, WROpcode.RDMA_WRITE, "RDMA Write")
@@ -111,7 +113,7 @@ def _write_and_read_back_file(peer: Peer, folder: Path, size: int) -> None:
             # memory.
             conn.read(there.part(size - 1, 1))
         peer.send_value("digest")
-        _sure(
+        _report_check(
             peer.receive_value()["sha256"] == digest,
             f"RDMA Write: {size / took / 1e9:.2f} GB/s; "
             f"the peer computes the same SHA-256, {digest[:16]}...",
@@ -120,7 +122,9 @@ def _write_and_read_back_file(peer: Peer, folder: Path, size: int) -> None:
             with MR(conn.pd, m) as mr:
                 took = _transfer_region(conn, mr, there, WROpcode.RDMA_READ, "RDMA Read")
             same = hashlib.sha256(m).hexdigest() == digest
-        _sure(same, f"RDMA Read:  {size / took / 1e9:.2f} GB/s; the data read back has it too")
+        _report_check(
+            same, f"RDMA Read:  {size / took / 1e9:.2f} GB/s; the data read back has it too"
+        )
         peer.send_value("done")
 
 
@@ -128,7 +132,7 @@ def _try_invalid_keys(peer: Peer) -> None:
     import siwarp
     from siwarp.verbs import ProtocolError, terminate_reason
 
-    show.heading("A key that the peer never issued")
+    show.print_heading("A key that the peer never issued")
     port = peer.receive_value()["port"]
 
     def attempt_write(conn: Any, there: Any) -> None:
@@ -152,11 +156,11 @@ def _try_invalid_keys(peer: Peer) -> None:
             except ProtocolError as e:
                 refused = (e.layer, e.type, e.code) == wanted
                 untouched = peer.receive_value()["untouched"]
-                _sure(
+                _report_check(
                     refused and untouched,
                     f"{name} to STag {bad.rkey:#010x}: Terminate, {terminate_reason(*wanted)}",
                 )
-                show.note(
+                show.print_note(
                     f"layer {e.layer}, type {e.type}, code {e.code:#04x}, as clause {e.clause} "
                     "lists it; the peer's memory is untouched"
                 )
@@ -204,26 +208,30 @@ def demo(
     measured: list[dict[str, Any]] = []
     failed = None
     with contextlib.ExitStack() as silence:
-        found = silence.enter_context(show.recorded()) if as_json else []
+        found = silence.enter_context(show.recorded_findings()) if as_json else []
         try:
-            _move_data(size * _MIB, lossy=faults is not None)
+            _demonstrate_transfers(size * _MIB, lossy=faults is not None)
             if bench:
-                _compare(measured)
+                _compare_with_raw_sockets(measured)
         except (_Failed, demo_datagrams.Lost) as e:
             failed = str(e)
     seconds = time.monotonic() - began
     if as_json:
-        show.data({"sections": found, "bench": measured, "seconds": seconds, "failed": failed})
+        show.print_json(
+            {"sections": found, "bench": measured, "seconds": seconds, "failed": failed}
+        )
     if failed is not None:
         typer.echo(f"siwarp demo: {failed}", err=True)
         raise typer.Exit(1)
     if not as_json:
-        show.line()
-        show.line(f"Completed in {seconds:.0f} s.", "bold")
-        show.line("Next: siwarp ping; siwarp bench lat --qp rc; examples/python/rc_write_read.py")
+        show.print_line()
+        show.print_line(f"Completed in {seconds:.0f} s.", "bold")
+        show.print_line(
+            "Next: siwarp ping; siwarp bench lat --qp rc; examples/python/rc_write_read.py"
+        )
 
 
-def _move_data(octets: int, lossy: bool) -> None:
+def _demonstrate_transfers(octets: int, lossy: bool) -> None:
     """Show transfers between this process and a peer, and accesses that are refused."""
     with tempfile.TemporaryDirectory(prefix="siwarp-demo-") as name:
         folder = Path(name)
@@ -234,18 +242,18 @@ def _move_data(octets: int, lossy: bool) -> None:
                 f"{3 * octets // _MIB} MiB: set TMPDIR to a larger folder, or give "
                 f"--size {free // _MIB // 4}"
             )
-        show.line("siwarp demo: a software RNIC in each of two processes, on loopback")
+        show.print_line("siwarp demo: a software RNIC in each of two processes, on loopback")
         there = folder / "there"
         _allocate_file(there, octets)
         with Peer("siwarp.cli.demo_peer", str(there)) as peer:
-            show.line(f"this is process {os.getpid()}, the peer is {peer.pid}")
+            show.print_line(f"this is process {os.getpid()}, the peer is {peer.pid}")
             _write_and_read_back_file(peer, folder, octets)
-            demo_datagrams.unreliable(peer, lossy=lossy)
-            demo_datagrams.reliable(peer)
+            demo_datagrams.demonstrate_ud(peer, lossy=lossy)
+            demo_datagrams.demonstrate_rd(peer)
             _try_invalid_keys(peer)
 
 
-def _compare(measured: list[dict[str, Any]]) -> None:
+def _compare_with_raw_sockets(measured: list[dict[str, Any]]) -> None:
     """Print siwarp's figures beside those of raw sockets; append each result to ``measured``.
 
     Ends within _COMPARE_S. A busy machine completes fewer rounds, and a measurement without a
@@ -254,11 +262,11 @@ def _compare(measured: list[dict[str, Any]]) -> None:
     from siwarp.bench import BenchError, run
     from siwarp.bench.runner import SlowError
 
-    show.heading("Compared with raw sockets, alternately in the same run (medians; CRC on)")
+    show.print_heading("Compared with raw sockets, alternately in the same run (medians; CRC on)")
     rows = []
     doubts: set[str] = set()
     until = time.monotonic() + _COMPARE_S
-    with show.bar("measuring", len(_COMPARED)) as step:
+    with show.progress_bar("measuring", len(_COMPARED)) as step:
         for at, (words, arguments) in enumerate(_COMPARED):
             # A measurement that ends early leaves the rest of its time to the following
             # measurements.
@@ -283,9 +291,11 @@ def _compare(measured: list[dict[str, Any]]) -> None:
                 doubts.add(f"{words}: {result['partial']}")
             step(1)
     columns = ("what", "siwarp", "raw socket", "ratio", "of the rounds")
-    show.table(columns, rows, right=(1, 2, 3, 4))
-    show.note("ratio: siwarp to raw socket; for one-way time less is better, for bandwidth more")
+    show.print_table(columns, rows, right=(1, 2, 3, 4))
+    show.print_note(
+        "ratio: siwarp to raw socket; for one-way time less is better, for bandwidth more"
+    )
     for doubt in sorted(doubts):
-        show.note(f"unreliable: {doubt}")
+        show.print_note(f"unreliable: {doubt}")
     if len(os.sched_getaffinity(0)) == 1:
-        show.note("only one core for both processes: they alternate and yield it at once")
+        show.print_note("only one core for both processes: they alternate and yield it at once")

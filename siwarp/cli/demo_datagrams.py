@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from siwarp.cli.peer import Peer
     from siwarp.verbs import AH, CQ, MR, QP
 
-__all__ = ["Lost", "reliable", "unreliable"]
+__all__ = ["Lost", "demonstrate_rd", "demonstrate_ud"]
 
 #: Seconds until a datagram counts as lost: without a fault plan, and with one.
 _PATIENCE, _SHORT_PATIENCE = 10.0, 0.3
@@ -44,7 +44,7 @@ def _open_endpoint(kind: str, octets: int, port: int) -> Iterator[tuple[QP, CQ, 
         yield qp, cq, mr, ah
 
 
-def unreliable(peer: Peer, lossy: bool) -> None:
+def demonstrate_ud(peer: Peer, lossy: bool) -> None:
     """Send a UD datagram of each size to the peer; if ``lossy``, some may be lost.
 
     Raises:
@@ -53,12 +53,16 @@ def unreliable(peer: Peer, lossy: bool) -> None:
     """
     from siwarp.verbs import RecvWR, SendWR
 
-    show.heading("Datagrams over UD (iWARP on UDP), in both directions through address handles")
+    show.print_heading(
+        "Datagrams over UD (iWARP on UDP), in both directions through address handles"
+    )
     told = peer.receive_value()
     largest = told["size"]
     sizes = [1 << n for n in range(largest.bit_length()) if 1 << n < largest] + [largest]
     with _open_endpoint("UD", 2 * largest, told["port"]) as (qp, cq, mr, ah):
-        show.tick(f"QP {qp.qp_num} here, QP {told['port']} there: their UDP ports; no connection")
+        show.print_finding(
+            f"QP {qp.qp_num} here, QP {told['port']} there: their UDP ports; no connection"
+        )
         into = RecvWR(1, sg=[mr.sge(largest, largest)])
         qp.post_recv(into)
         back = 0
@@ -73,11 +77,13 @@ def unreliable(peer: Peer, lossy: bool) -> None:
             elif not lossy:
                 raise Lost(f"a datagram of {size} octets was not returned")
         if lossy:
-            show.tick(
+            show.print_finding(
                 f"{back} of {len(sizes)} came back unchanged; UD does not retransmit the others"
             )
         else:
-            show.tick(f"{len(sizes)} sizes from 1 to {largest} octets, all returned unchanged")
+            show.print_finding(
+                f"{len(sizes)} sizes from 1 to {largest} octets, all returned unchanged"
+            )
         _let_peer_close_first(peer)
 
 
@@ -95,7 +101,7 @@ def _is_echo_received(
     return False
 
 
-def reliable(peer: Peer) -> None:
+def demonstrate_rd(peer: Peer) -> None:
     """Send RD messages to the peer, several at a time; all must come back once and in order.
 
     Raises:
@@ -105,7 +111,7 @@ def reliable(peer: Peer) -> None:
     from siwarp.base import counters
     from siwarp.verbs import RecvWR, SendWR, WCOpcode
 
-    show.heading("Reliable datagrams (RD): every message arrives once and in order")
+    show.print_heading("Reliable datagrams (RD): every message arrives once and in order")
     port = peer.receive_value()["port"]
     with _open_endpoint("RD", 2 * _DEPTH * _OCTETS, port) as (qp, cq, mr, ah):
         slots = range(0, _DEPTH * _OCTETS, _OCTETS)
@@ -117,7 +123,7 @@ def reliable(peer: Peer) -> None:
         qp.post_recv(recvs)
         sent: list[bytes] = []
         back = 0
-        with show.bar("messages", _MESSAGES) as step:
+        with show.progress_bar("messages", _MESSAGES) as step:
             while back < _MESSAGES:
                 while len(sent) - back < _DEPTH and len(sent) < _MESSAGES:
                     sent.append(os.urandom(_OCTETS))
@@ -134,8 +140,8 @@ def reliable(peer: Peer) -> None:
                     qp.post_recv(recvs[wc.wr_id])
                     back += 1
                     step(1)
-        again = counters.own()["rd_retransmits"]
-        show.tick(
+        again = counters.read_own_counters()["rd_retransmits"]
+        show.print_finding(
             f"{_MESSAGES} messages of {_OCTETS} octets came back in order; "
             f"{again} datagrams were retransmitted"
         )

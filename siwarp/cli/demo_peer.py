@@ -65,7 +65,7 @@ def mapped_file(path: Path, write: bool) -> Iterator[mmap.mmap]:
         yield memory
 
 
-def hold_file(path: Path) -> None:
+def serve_file(path: Path) -> None:
     """Offer a file's memory over RC; report its SHA-256 on request."""
     with siwarp.listen(("127.0.0.1", 0)) as listener:
         _print_json({"port": listener.address[1]})
@@ -145,7 +145,7 @@ def offer_page_and_refuse_invalid_keys() -> None:
 def main() -> int:
     """Run the peer's parts of the demo one after another."""
     try:
-        hold_file(Path(sys.argv[1]))
+        serve_file(Path(sys.argv[1]))
         echo_datagrams(QPType.UD)
         echo_datagrams(QPType.RD)
         offer_page_and_refuse_invalid_keys()

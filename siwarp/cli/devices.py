@@ -25,9 +25,9 @@ def devices(as_json: bool = typer.Option(False, "--json", help="Print JSON.")) -
             entry["error"] = e.strerror
         found.append(entry)
     if as_json:
-        show.data(found)
+        show.print_json(found)
         return
-    show.table(
+    show.print_table(
         ("device", "interface", "state", "MTU", "addresses"),
         [
             (
@@ -42,12 +42,12 @@ def devices(as_json: bool = typer.Option(False, "--json", help="Print JSON.")) -
         right=(3,),
     )
     if not found:
-        show.line(
+        show.print_line(
             "No interface has an address: run `sudo ip link set lo up` to configure loopback."
         )
     limits = next((entry["limits"] for entry in found if entry["limits"]), None)
     if limits:
-        show.line("limits of each: " + ", ".join(f"{k} {v}" for k, v in limits.items()))
+        show.print_line("limits of each: " + ", ".join(f"{k} {v}" for k, v in limits.items()))
     for entry in found:
         if "error" in entry:
-            show.tick(f"{entry['name']} cannot be opened: {entry['error']}", good=False)
+            show.print_finding(f"{entry['name']} cannot be opened: {entry['error']}", good=False)

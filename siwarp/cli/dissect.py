@@ -88,7 +88,7 @@ def _message_details(message: Message) -> str:
 
 def _print_messages(messages: list[Message]) -> None:
     start = min(message.when_ns for message in messages)
-    show.table(
+    show.print_table(
         ("no", "stream", "seconds", "frame", "octets", "from", "to", "what", "more"),
         [
             (
@@ -129,7 +129,7 @@ def _stream_details(stream: Stream) -> str:
 
 
 def _print_streams(streams: list[Stream]) -> None:
-    show.table(
+    show.print_table(
         ("stream", "from", "to", "seconds", "messages", "errors", "more"),
         [
             (
@@ -188,9 +188,9 @@ def _print_selection(
         streams = [s for s in streams if s.number in stream]
     shown: list[Message] | list[Stream] = streams if summary else messages
     if as_json:
-        show.data([asdict(one) for one in shown])
+        show.print_json([asdict(one) for one in shown])
     elif not shown:
-        show.line(
+        show.print_line(
             "The capture has no such message."
             if found.messages
             else "The capture has no iWARP message."

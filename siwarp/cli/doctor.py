@@ -33,14 +33,14 @@ class Finding:
     advice: str
 
 
-def _proc(path: str) -> str | None:
+def _read_sysctl(path: str) -> str | None:
     try:
         return Path("/proc/sys", path).read_text(encoding="ascii").strip()
     except OSError:
         return None
 
 
-def _ports() -> Finding:
+def _check_ports() -> Finding:
     taken = []
     for kind, name in ((socket.SOCK_DGRAM, "UDP"), (socket.SOCK_STREAM, "TCP")):
         with socket.socket(socket.AF_INET, kind) as s:
@@ -59,7 +59,7 @@ def _ports() -> Finding:
             "fair",
             f"{which} port {PORT} is in use: give `siwarp ping` another one with --port",
         )
-    span = (_proc("net/ipv4/ip_local_port_range") or "?").replace("\t", " to ")
+    span = (_read_sysctl("net/ipv4/ip_local_port_range") or "?").replace("\t", " to ")
     return Finding(
         "ports",
         "good",
@@ -68,7 +68,7 @@ def _ports() -> Finding:
     )
 
 
-def _granted(option: int, force: int, octets: int) -> int:
+def _granted_buffer_octets(option: int, force: int, octets: int) -> int:
     """Return the buffer size in octets that a UDP socket is granted when siwarp requests
     ``octets``.
 
@@ -82,7 +82,7 @@ def _granted(option: int, force: int, octets: int) -> int:
         return s.getsockopt(socket.SOL_SOCKET, option) // 2  # the kernel reports twice the size
 
 
-def _buffers() -> Finding:
+def _check_socket_buffers() -> Finding:
     from siwarp.cli.settings import settings
 
     values = {setting.name: setting.value for setting in settings()}
@@ -91,10 +91,10 @@ def _buffers() -> Finding:
         ("rcvbuf", "rmem_max", socket.SO_RCVBUF, SO_RCVBUFFORCE),
         ("sndbuf", "wmem_max", socket.SO_SNDBUF, SO_SNDBUFFORCE),
     ):
-        if _granted(option, force, values[name]) < values[name]:
+        if _granted_buffer_octets(option, force, values[name]) < values[name]:
             low.append(f"net.core.{limit}={values[name]}")
     if low:
-        where = "" if _proc("net/core/rmem_max") else "; in a container: on its host"
+        where = "" if _read_sysctl("net/core/rmem_max") else "; in a container: on its host"
         return Finding(
             "buffers",
             "fair",
@@ -109,9 +109,9 @@ def _check_drops() -> Finding:
     from siwarp.base import counters
 
     lossy = []
-    for pid in counters.pids():
+    for pid in counters.readable_pids():
         try:
-            values = counters.read(pid)
+            values = counters.read_counters(pid)
         except counters.CountersError:
             continue  # the process has ended
         lost = sum(n for name, n in values.items() if name.startswith("drop_"))
@@ -149,7 +149,7 @@ def _namespace_remedy() -> str:
         ("kernel.unprivileged_userns_clone", "1"),
         ("kernel.apparmor_restrict_unprivileged_userns", "0"),
     ):
-        if _proc(name.replace(".", "/")) not in (None, value):
+        if _read_sysctl(name.replace(".", "/")) not in (None, value):
             return f"run as root, or sudo sysctl -w {name}={value}"
     return "run as root"
 
@@ -200,7 +200,7 @@ def _check_cores() -> Finding:
     return Finding("cores", "good", f"{usable} cores: client and server can poll at the same time")
 
 
-def _device() -> Finding:
+def _check_device() -> Finding:
     from siwarp.verbs import CQ, PD, QP, Context, Error, QPInitAttr, QPType, get_device_list
 
     try:
@@ -214,9 +214,9 @@ def _device() -> Finding:
 
 
 _CHECKS: tuple[Callable[[], Finding], ...] = (
-    _device,
-    _ports,
-    _buffers,
+    _check_device,
+    _check_ports,
+    _check_socket_buffers,
     _check_drops,
     _check_gso,
     _check_cores,
@@ -229,7 +229,7 @@ def doctor(as_json: bool = typer.Option(False, "--json", help="Print JSON.")) ->
     """Check this machine and print one line of advice on each property that matters."""
     findings = [check() for check in _CHECKS]
     if as_json:
-        show.data([asdict(finding) for finding in findings])
+        show.print_json([asdict(finding) for finding in findings])
     else:
         for finding in findings:
             mark, style = {
@@ -237,8 +237,9 @@ def doctor(as_json: bool = typer.Option(False, "--json", help="Print JSON.")) ->
                 "fair": ("note", "yellow"),
                 "bad": ("BAD ", "bold red"),
             }[finding.state]
-            show.line(
-                f"{mark}  {finding.what:<10}  {finding.advice}", style if show.fancy() else ""
+            show.print_line(
+                f"{mark}  {finding.what:<10}  {finding.advice}",
+                style if show.is_terminal_output() else "",
             )
     if any(finding.state == "bad" for finding in findings):
         raise typer.Exit(1)

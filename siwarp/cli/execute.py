@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from types import FrameType
 
-__all__ = ["die_as", "execute", "run_beside"]
+__all__ = ["end_like_program", "execute", "run_as_child"]
 
 #: Signals that Python ignores; the program must start with their default action, as in a shell.
 _IGNORED_HERE = (signal.SIGPIPE, signal.SIGXFSZ)
@@ -82,7 +82,7 @@ class _ChildProcess:
         return self.process.wait()
 
 
-def run_beside(command: list[str], environment: Mapping[str, str]) -> int:
+def run_as_child(command: list[str], environment: Mapping[str, str]) -> int:
     """Run a program as a child and wait for it; return its status, -N if signal N ended it.
 
     For a program that cannot be run, returns the status that a shell would have then.
@@ -95,7 +95,7 @@ def run_beside(command: list[str], environment: Mapping[str, str]) -> int:
             return _exec_error(command[0], e)
 
 
-def die_as(status: int) -> int:
+def end_like_program(status: int) -> int:
     """End this process by the signal that ended a program (status -N); return any other status."""
     if status < 0:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

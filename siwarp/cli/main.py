@@ -8,7 +8,7 @@ import importlib
 import os
 import sys
 
-from siwarp.base.output import unbroken
+from siwarp.base.output import run_with_closable_output
 
 __all__ = ["main"]
 
@@ -25,13 +25,13 @@ def apply_settings(arguments: list[str]) -> list[str]:
     rest = list(arguments)
     if not rest or not rest[0].startswith("--"):
         return rest
-    from siwarp.cli.settings import former, settings
+    from siwarp.cli.settings import former_setting_advice, settings
 
     table = {setting.option: setting for setting in settings()}
     while rest:
         option, equals, value = rest[0].partition("=")
         if option not in table:
-            if advice := former(option):
+            if advice := former_setting_advice(option):
                 raise UsageError(f"{option} is no longer a setting: {advice}")
             break
         rest.pop(0)
@@ -68,7 +68,7 @@ def main(arguments: list[str] | None = None) -> int:
         # Objects that imports create live until the process ends. Collecting garbage among them
         # finds nothing, and would take a fifth of a short command's time.
         gc.disable()
-    return unbroken(lambda: _run_command(arguments))
+    return run_with_closable_output(lambda: _run_command(arguments))
 
 
 def _enable_gc() -> None:

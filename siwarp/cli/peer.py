@@ -17,7 +17,7 @@ import siwarp
 from siwarp.base.closing import Closing
 from siwarp.verbs.qkey import qkey_environment
 
-__all__ = ["Peer", "on_stdin_end"]
+__all__ = ["Peer", "call_at_stdin_end"]
 
 
 class Peer(Closing):
@@ -82,7 +82,7 @@ class Peer(Closing):
         self.close()
 
 
-def on_stdin_end(call: Callable[[], None]) -> None:
+def call_at_stdin_end(call: Callable[[], None]) -> None:
     """Call ``call`` in a thread when standard input ends."""
 
     def watch_stdin() -> None:

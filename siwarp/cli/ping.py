@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from siwarp.base.numeric import numeric
+from siwarp.base.numeric import resolve_to_numeric
 from siwarp.cli import show
-from siwarp.cli.peer import Peer, on_stdin_end
+from siwarp.cli.peer import Peer, call_at_stdin_end
 
 if TYPE_CHECKING:
     from siwarp.cli.ping_client import Pinger
@@ -29,7 +29,9 @@ Op = Enum("Op", {"send": "send", "write": "write", "read": "read"}, type=str)
 PersonaKind = Enum("PersonaKind", {"auto": "auto", "iwarp": "iwarp", "roce": "roce"}, type=str)
 
 
-def _run(pinger: Pinger, iters: int, label: str, lost_limit: int) -> tuple[int, list[int], int]:
+def _run_pings(
+    pinger: Pinger, iters: int, label: str, lost_limit: int
+) -> tuple[int, list[int], int]:
     """Return the number of pings sent, the times of the good pings in ns, and the number of wrong
     pings.
 
@@ -38,7 +40,7 @@ def _run(pinger: Pinger, iters: int, label: str, lost_limit: int) -> tuple[int, 
     times: list[int] = []
     wrong = sent = pending = silent = 0
     clock = time.perf_counter_ns
-    with contextlib.suppress(KeyboardInterrupt), show.bar(label, iters) as step:
+    with contextlib.suppress(KeyboardInterrupt), show.progress_bar(label, iters) as step:
         shown = clock()
         for i in range(iters):
             began = clock()
@@ -77,9 +79,9 @@ def _measure_round_trips(
             return _measure_round_trips(
                 "127.0.0.1", peer.receive_value()["port"], qp, op, size, iters, device
             )
-    with Pinger((numeric(addr), port), qp, op, size, device) as pinger:
+    with Pinger((resolve_to_numeric(addr), port), qp, op, size, device) as pinger:
         label = f"{qp.upper()} {op}"
-        sent, times, wrong = _run(pinger, iters, label, KINDS[qp].lost_limit)
+        sent, times, wrong = _run_pings(pinger, iters, label, KINDS[qp].lost_limit)
     result = {
         "peer": f"{addr}:{port}" if ":" not in addr else f"[{addr}]:{port}",
         "qp": qp,
@@ -122,17 +124,17 @@ def _print_result(result: dict[str, Any], own: bool) -> None:
         what = "RDMA Write with immediate data, in both directions"
     whose = "a peer process that it started, " if own else ""
     octets = f"{size} octet{'s' if size > 1 else ''}"
-    show.line(f"{qp.upper()} {op} to {whose}{result['peer']}: {octets}, {what}")
+    show.print_line(f"{qp.upper()} {op} to {whose}{result['peer']}: {octets}, {what}")
     wrong = f", {result['wrong']} wrong" if result["wrong"] else ""
-    show.line("{sent} sent, {received} back, {lost} lost".format(**result) + wrong)
+    show.print_line("{sent} sent, {received} back, {lost} lost".format(**result) + wrong)
     if not result["received"]:
-        show.line(
+        show.print_line(
             f"no server answers: is `siwarp ping --server --qp {qp}` running there, with "
             "the same --crc, and was its --qkey given?"
         )
     if result["rtt_us"]:
         times = "  ".join(f"{name} {value:.1f}" for name, value in result["rtt_us"].items())
-        show.line(f"round trip in us: {times}")
+        show.print_line(f"round trip in us: {times}")
 
 
 def _run_server(
@@ -145,7 +147,7 @@ def _run_server(
 
     stop = Stop()
     if until_eof:
-        on_stdin_end(stop.set)
+        call_at_stdin_end(stop.set)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     with Context(device or addr) as context:
@@ -280,25 +282,27 @@ def ping(
     except ValueError as e:
         raise typer.BadParameter(str(e), param_hint="--percentiles") from None
     if server:
-        _run_server(numeric(bind or "0.0.0.0"), port, qp.value, device, as_json, until_eof)
+        _run_server(
+            resolve_to_numeric(bind or "0.0.0.0"), port, qp.value, device, as_json, until_eof
+        )
         return
     result, times = _measure_round_trips(addr, port, qp.value, op.value, size, iters, device)
     if not as_json:
         _print_result(result, own=addr is None)
     if file:
-        samples.write(Path(file), times)
+        samples.write_samples(Path(file), times)
     times.sort()
     found = samples.percentiles(times, wanted) if times else {}
     if as_json:
         more: dict[str, Any] = {"percentiles": found} if wanted else {}
         if histogram:
             more["histogram"] = samples.histogram(times)
-        show.data(result | more)
+        show.print_json(result | more)
     else:
         if found:
             shown = "  ".join(f"{name} {value:.1f}" for name, value in found.items())
-            show.line(f"percentiles in us: {shown}")
-        for line in samples.lines(times) if histogram else ():
-            show.line(line)
+            show.print_line(f"percentiles in us: {shown}")
+        for line in samples.histogram_lines(times) if histogram else ():
+            show.print_line(line)
     if not result["received"] or result["wrong"]:
         sys.exit(1)

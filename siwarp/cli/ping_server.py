@@ -196,9 +196,9 @@ class _Server:
 
     def run(self, stop: Stopping) -> None:
         """Serve clients until ``stop`` is set."""
-        handle_completions(self.cq, self.handle, stop, *self._fds)
+        handle_completions(self.cq, self.process_completions, stop, *self._fds)
 
-    def handle(self, wcs: list[WC]) -> float | None:
+    def process_completions(self, wcs: list[WC]) -> float | None:
         """Process completions; return the seconds until the next call is necessary, or None."""
         raise NotImplementedError
 
@@ -247,7 +247,7 @@ class RCServer(_Server):
         self._fds = (self._events.fileno(),)
         self._turn = 0
 
-    def handle(self, wcs: list[WC]) -> None:
+    def process_completions(self, wcs: list[WC]) -> None:
         """Process completions, and from time to time connection events."""
         for wc in wcs:
             self._serve_client(wc)
@@ -319,7 +319,7 @@ class Loans:
         """
         if not asked:
             self._end_loan(client)
-        if not asked or not self._ration.take(client):
+        if not asked or not self._ration.try_consume(client):
             return b""
         try:
             op, size = Hello.unpack(asked)
@@ -411,7 +411,7 @@ class DatagramServer(_Server):
         self._qp.to_rts(RNR if kind == "rd" else None)
         self._qp.post_recv(self._recvs[: self.RECVS])
 
-    def handle(self, wcs: list[WC]) -> float | None:
+    def process_completions(self, wcs: list[WC]) -> float | None:
         """Process completions; return the seconds until the next call is necessary, or None."""
         asked = list(self._waiting.items())
         self._waiting.clear()
@@ -425,7 +425,7 @@ class DatagramServer(_Server):
             else:
                 self._qp.post_recv(self._recvs[wc.wr_id])
         for client, wc in asked:
-            if self._shares.may_take(client):
+            if self._shares.may_acquire(client):
                 self._answer_request(client, wc)
             elif self._kind != "rd" or self._shares.held_count(client) or client in self._waiting:
                 self._qp.post_recv(self._recvs[wc.wr_id])
@@ -438,7 +438,7 @@ class DatagramServer(_Server):
         return min((wait for wait in waits if wait is not None), default=None)
 
     def _release_buffer(self, buffer: int) -> None:
-        self._shares.give(self._holders.pop(buffer))
+        self._shares.release(self._holders.pop(buffer))
         self._free.append(buffer)
 
     def _displace_longest_holder(self) -> float | None:
@@ -460,7 +460,7 @@ class DatagramServer(_Server):
         if length:
             wr = self._sends[recv]
             wr.sg[0].length = length
-            self._shares.take(client)
+            self._shares.acquire(client)
             self._holders[recv] = client
             try:
                 # Several queue pairs may share the client's socket.

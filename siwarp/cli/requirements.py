@@ -19,7 +19,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["BEGIN", "END", "REQUIREMENT_ID", "Requirement", "parse", "text"]
+__all__ = [
+    "BEGIN",
+    "END",
+    "REQUIREMENT_ID",
+    "Requirement",
+    "parse_requirements",
+    "specification_text",
+]
 
 REQUIREMENT_ID = re.compile(r"DGRAM-[A-Z]+-\d+")
 BEGIN, END = "<!-- shown by: begin -->", "<!-- shown by: end -->"
@@ -40,7 +47,7 @@ class Requirement:
     tests: tuple[str, ...]
 
     @property
-    def items(self) -> int:
+    def case_count(self) -> int:
         """Number of cases in the text, numbered (a), (b), ... in this order; 0 for none."""
         count = 0
         for letter in re.findall(r"\(([a-z])\)", self.text):
@@ -48,7 +55,7 @@ class Requirement:
         return count if count > 1 else 0
 
 
-def text() -> str:
+def specification_text() -> str:
     """Return the specification's text, from the installed package or from the source tree."""
     spec = importlib.util.find_spec("siwarp")
     assert spec is not None and spec.origin is not None
@@ -58,7 +65,7 @@ def text() -> str:
     return (installed if installed.is_file() else source).read_text(encoding="utf-8")
 
 
-def parse(markdown: str) -> list[Requirement]:
+def parse_requirements(markdown: str) -> list[Requirement]:
     """Return all requirements, in the text's order."""
     body, _, table = markdown.partition(BEGIN)
     tests = {row[1]: row[2] for row in map(_ROW.fullmatch, table.splitlines()) if row}

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from siwarp.cli.capture_file import capture_variables
 from siwarp.cli.execute import execute
 from siwarp.cli.main import UsageError, apply_settings
-from siwarp.cli.run_preload import preloaded
+from siwarp.cli.run_preload import preload_environment
 from siwarp.cli.run_view import show_devices
 
 __all__ = ["main"]
@@ -115,7 +115,7 @@ def _parse_options(name: str, arguments: list[str]) -> _Options:
 def _added_variables(options: _Options) -> dict[str, str]:
     """Return the variables that the options and the library add to the environment."""
     from_settings = {k: v for k, v in os.environ.items() if k.startswith("SIWARP_")}
-    added = {**from_settings, **preloaded(os.environ)}
+    added = {**from_settings, **preload_environment(os.environ)}
     if options.faults is not None:
         from siwarp.verbs import faults
 

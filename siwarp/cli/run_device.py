@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Device", "Gid", "devices"]
+__all__ = ["Device", "Gid", "query_library_devices"]
 
 _NAME, _PATH = 64, 256
 
@@ -190,7 +190,7 @@ def _write_devices_to_pipe(library: Path, pipe: int) -> None:
         json.dump(said, out)
 
 
-def devices(library: Path) -> list[Device]:
+def query_library_devices(library: Path) -> list[Device]:
     """Return the devices of a library; the first one is the programs' default.
 
     Raises:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from siwarp import _paths
 
-__all__ = ["preloaded"]
+__all__ = ["preload_environment"]
 
 PATH, PRELOAD = "LD_LIBRARY_PATH", "LD_PRELOAD"
 
@@ -32,7 +32,9 @@ def _preload_entry(library: Path) -> str:
     return library.name if re.search(r"[\s:]", str(library)) else str(library)
 
 
-def preloaded(environment: Mapping[str, str], folder: Path | None = None) -> dict[str, str]:
+def preload_environment(
+    environment: Mapping[str, str], folder: Path | None = None
+) -> dict[str, str]:
     """Return LD_LIBRARY_PATH and LD_PRELOAD for a program that runs in this environment.
 
     Existing values are kept: the program's preloaded libraries stay before siwarp's, as sanitizers

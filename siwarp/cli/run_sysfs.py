@@ -13,7 +13,7 @@ from pathlib import Path
 
 from siwarp.cli.run_device import Device, Gid
 
-__all__ = ["infiniband", "rdma_cm", "verbs"]
+__all__ = ["infiniband_files", "rdma_cm_files", "verbs_files"]
 
 #: Names that ib_core prints for enum ibv_node_type, enum ibv_port_state, the physical states of a
 #: port, and link layers.
@@ -116,7 +116,7 @@ def _port_files(device: Device) -> Iterator[tuple[str, str]]:
             yield f"gid_attrs/ndevs/{gid.index}", ndev
 
 
-def infiniband(device: Device) -> dict[str, str]:
+def infiniband_files(device: Device) -> dict[str, str]:
     """Return the files of /sys/class/infiniband/DEVICE: relative path and line of text."""
     interface = _interface_of_gids(device.gids)
     return {
@@ -131,12 +131,12 @@ def infiniband(device: Device) -> dict[str, str]:
     }
 
 
-def verbs(device: Device) -> dict[str, str]:
+def verbs_files(device: Device) -> dict[str, str]:
     """Return the files of /sys/class/infiniband_verbs/UVERBS; the device number is /dev/null's."""
     return {"ibdev": device.name, "abi_version": str(_DEVICE_ABI), "dev": "1:3"}
 
 
-def rdma_cm() -> dict[str, str]:
+def rdma_cm_files() -> dict[str, str]:
     """Return the files of /sys/class/misc/rdma_cm."""
     return {"abi_version": str(_RDMA_CM_ABI)}
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from siwarp import _paths
 from siwarp.cli import run_sysfs
-from siwarp.cli.run_device import Device, devices
+from siwarp.cli.run_device import Device, query_library_devices
 
 __all__ = ["show_devices"]
 
@@ -140,15 +140,15 @@ def _show_device_classes(found: Sequence[Device]) -> None:
         (misc / name).symlink_to(target)
     if "rdma_cm" not in links and (_paths.abi_dir() / "librdmacm.so.1").is_file():
         # With this file, the system's own librdmacm would try to use the kernel's rdma_cm.
-        _write_files(misc / "rdma_cm", run_sysfs.rdma_cm())
+        _write_files(misc / "rdma_cm", run_sysfs.rdma_cm_files())
     verbs = _CLASSES / "infiniband_verbs"
     _write_files(verbs, run_sysfs.uverbs_abi_files())
     for device in found:
         folder = _CLASSES / "infiniband" / device.name
-        files = run_sysfs.infiniband(device)
+        files = run_sysfs.infiniband_files(device)
         _write_files(folder, files)
         _link_to_interface(folder / "device", files.get("ports/1/gid_attrs/ndevs/0", ""))
-        _write_files(verbs / device.dev_name, run_sysfs.verbs(device))
+        _write_files(verbs / device.dev_name, run_sysfs.verbs_files(device))
         (verbs / device.dev_name / "device").symlink_to(f"../../infiniband/{device.name}/device")
     _mount("siwarp", _CLASSES, None, _MS_REMOUNT | _MS_BIND | _MS_RDONLY | _TMPFS)
 
@@ -201,7 +201,7 @@ def show_devices() -> str | None:
     """
     nothing = "the program finds no /sys/class/infiniband and /dev/infiniband"
     try:
-        found = devices(_paths.abi_dir() / "libibverbs.so.1")
+        found = query_library_devices(_paths.abi_dir() / "libibverbs.so.1")
     except OSError as e:
         return f"{nothing}: {e}"
     refusal = _run_in_child(lambda: _show_device_files(found))

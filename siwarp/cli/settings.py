@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Setting", "former", "settings"]
+__all__ = ["Setting", "former_setting_advice", "settings"]
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def settings() -> list[Setting]:
     ]
 
 
-def former(word: str) -> str | None:
+def former_setting_advice(word: str) -> str | None:
     """Return what to do instead of using a setting of an earlier release, or None.
 
     ``word`` is its name, its ``SIWARP_`` variable or its option.

@@ -21,7 +21,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["bar", "data", "fancy", "heading", "line", "note", "recorded", "table", "tick"]
+__all__ = [
+    "is_terminal_output",
+    "print_finding",
+    "print_heading",
+    "print_json",
+    "print_line",
+    "print_note",
+    "print_table",
+    "progress_bar",
+    "recorded_findings",
+]
 
 
 #: Minimum width of a table's last column. If the terminal has less room, the column is printed
@@ -30,7 +40,7 @@ MIN_LAST_WIDTH = 24
 INDENT = " " * 4
 
 
-def fancy() -> bool:
+def is_terminal_output() -> bool:
     """Return whether output goes to a terminal (or FORCE_COLOR is set) and rich is installed."""
     seen = sys.stdout is not None and (sys.stdout.isatty() or bool(os.environ.get("FORCE_COLOR")))
     return seen and importlib.util.find_spec("rich") is not None
@@ -41,7 +51,7 @@ _record: list[dict[str, Any]] | None = None
 
 
 @contextlib.contextmanager
-def recorded() -> Iterator[list[dict[str, Any]]]:
+def recorded_findings() -> Iterator[list[dict[str, Any]]]:
     """Suppress all output in this context; yield a list to which each heading adds a dict.
 
     The dict has ``title`` and ``findings``; each finding has ``text`` and ``good``.
@@ -61,16 +71,16 @@ def _console() -> Console:
     return Console(highlight=False, soft_wrap=True)
 
 
-def data(value: Any) -> None:
+def print_json(value: Any) -> None:
     """Print a value as JSON."""
     print(json.dumps(value, indent=2))
 
 
-def line(text: str = "", style: str = "") -> None:
+def print_line(text: str = "", style: str = "") -> None:
     """Print one line; on a terminal, break a long line into several."""
     if _record is not None:
         return
-    if not fancy():
+    if not is_terminal_output():
         print(text)
         return
     from rich.text import Text
@@ -89,12 +99,12 @@ def _wrapped_lines(text: str) -> Iterator[str]:
         yield from _hanging_lines("", indent + INDENT, text, room)
 
 
-def heading(text: str) -> None:
+def print_heading(text: str) -> None:
     """Print the heading of the next findings."""
     if _record is not None:
         _record.append({"title": text, "findings": []})
         return
-    if not fancy():
+    if not is_terminal_output():
         print(f"\n== {text}")
         return
     from rich.rule import Rule
@@ -104,12 +114,12 @@ def heading(text: str) -> None:
     _console().print(Rule(Text(text, style="bold cyan"), align="left", style="cyan"))
 
 
-def tick(text: str, good: bool = True) -> None:
+def print_finding(text: str, good: bool = True) -> None:
     """Print a finding of a command, marked as good or bad."""
     if _record is not None:
         _record[-1]["findings"].append({"text": text, "good": good})
         return
-    if not fancy():
+    if not is_terminal_output():
         print(f"{'ok' if good else 'FAILED'}: {text}")
         return
     from rich.text import Text
@@ -121,12 +131,12 @@ def tick(text: str, good: bool = True) -> None:
         _console().print(shown)
 
 
-def note(text: str) -> None:
+def print_note(text: str) -> None:
     """Print an additional explanation of the last finding, indented."""
-    line(f"    {text}", style="dim")
+    print_line(f"    {text}", style="dim")
 
 
-def table(
+def print_table(
     columns: Sequence[str],
     rows: Sequence[Sequence[str]],
     right: Sequence[int] = (),
@@ -142,11 +152,11 @@ def table(
     room = _terminal_columns()
     for row, style in zip(everything, ["bold", *(styles or [""] * len(rows))], strict=True):
         for each in _table_row_lines(row, widths, right, room):
-            line(each, style)
+            print_line(each, style)
 
 
 def _terminal_columns() -> int:
-    return shutil.get_terminal_size().columns if fancy() else sys.maxsize
+    return shutil.get_terminal_size().columns if is_terminal_output() else sys.maxsize
 
 
 def _table_row_lines(
@@ -185,9 +195,9 @@ def _hanging_lines(first: str, others: str, text: str, room: int) -> Iterator[st
 
 
 @contextlib.contextmanager
-def bar(text: str, total: int) -> Iterator[Callable[[int], None]]:
+def progress_bar(text: str, total: int) -> Iterator[Callable[[int], None]]:
     """Show a progress bar; yield a function that is called with the steps since the last call."""
-    if _record is not None or not fancy():
+    if _record is not None or not is_terminal_output():
         yield lambda _steps: None
         return
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn

@@ -29,15 +29,15 @@ def dgram(
 ) -> None:
     """Print the requirements of datagram-iWARP, each with the tests that verify it."""
     if text:
-        print(requirements.text(), end="")
+        print(requirements.specification_text(), end="")
         return
-    found = requirements.parse(requirements.text())
+    found = requirements.parse_requirements(requirements.specification_text())
     if as_json:
-        show.data([asdict(requirement) for requirement in found])
+        show.print_json([asdict(requirement) for requirement in found])
         return
-    if show.fancy():
+    if show.is_terminal_output():
         rows = [(r.id, r.level, r.text, "\n".join(map(_short_test_id, r.tests))) for r in found]
-        show.table(("requirement", "level", "text", "shown by"), rows)
+        show.print_table(("requirement", "level", "text", "shown by"), rows)
     else:
         for r in found:
             print(f"{r.id} {r.level}: {r.text} [{' '.join(r.tests)}]")

@@ -159,7 +159,7 @@ def wan(
         faults, mtu, in_b or "", words or [os.environ.get("SHELL", "/bin/sh")]
     )
     if statistics is not None and as_json:
-        show.data(statistics)
+        show.print_json(statistics)
     elif statistics is not None:
         _print_statistics(statistics)
     raise typer.Exit(status)

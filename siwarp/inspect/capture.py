@@ -53,7 +53,7 @@ from siwarp.inspect.wire import (
     LLP_VERSION,
     RD_HEADER_LEN,
     TAGGED_HDR_LEN,
-    parse_rd,
+    parse_rd_header,
     parse_report,
 )
 
@@ -279,7 +279,7 @@ def _llp_message(packet: Packet, kind: str, sound: bool) -> Message:
         },
     )
     if reliable:
-        message.fields |= parse_rd(octets)
+        message.fields |= parse_rd_header(octets)
     if kind == "UC_REPORT":
         message.fields |= parse_report(octets)
     if header is not None:

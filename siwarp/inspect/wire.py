@@ -109,7 +109,7 @@ def parse_report(octets: bytes) -> dict[str, int]:
     return dict(zip(names, REPORT.unpack_from(octets, LLP_HDR_LEN), strict=True))
 
 
-def parse_rd(octets: bytes) -> dict[str, int]:
+def parse_rd_header(octets: bytes) -> dict[str, int]:
     """Parse a datagram's RD header; for an ACK, add the number of requests received after a gap."""
     fields = dict(zip(_RD_NAMES, _RD.unpack_from(octets)[6:], strict=True))
     if octets[0] >> 4 == RD_ACK:

@@ -29,7 +29,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from abi.rows import BOTH, CABLE, GATE, HERE, NOBODY, PLACES, Row, all_rows  # noqa: E402
 from cli.install_harness import find_python_for, install_package  # noqa: E402
-from namespaces.ns_harness import PATH, Namespace, cabled  # noqa: E402
+from namespaces.ns_harness import PATH, Namespace, create_cabled_namespaces  # noqa: E402
 from pace import scale_limit  # noqa: E402
 
 from siwarp import _paths  # noqa: E402
@@ -98,7 +98,9 @@ class Machine:
             "own6": namespace.v6,
             "over_dev": f"siw_{over.link}",
             "over_addr": over.v4,
-            "over": shlex.join(over.inside(sys.executable, "-m", "siwarp.cli", "run", "--")),
+            "over": shlex.join(
+                over.command_line_inside(sys.executable, "-m", "siwarp.cli", "run", "--")
+            ),
             "work": str(self.work),
             "abi": str(self.work / "abi"),
             "venv": str(self.environment_folder(row.wheel)),
@@ -111,15 +113,17 @@ class Machine:
             siwarp = [*AS_NOBODY, "env", *variables, find_python_for(AS_NOBODY), "-m", "siwarp.cli"]
         else:
             siwarp = ["env", *variables, sys.executable, "-m", "siwarp.cli"]
-        return namespace.inside(*siwarp, "run", *shlex.split(row.options), "--", *filled)
+        return namespace.command_line_inside(
+            *siwarp, "run", *shlex.split(row.options), "--", *filled
+        )
 
     def is_listening(self, port: int) -> bool:
         """Return whether a socket in the server's namespace listens on a TCP port."""
-        return self.ends[0].listens(port)
+        return self.ends[0].has_listening_socket(port)
 
     def has_connection(self, port: int) -> bool:
         """Return whether a TCP port of the server's namespace has a connection."""
-        return self.ends[0].connected(port)
+        return self.ends[0].has_connection(port)
 
 
 def compile_exchange(compiler: str | Path, program: Path) -> None:
@@ -337,7 +341,7 @@ def run_row(machine: Machine, row: Row, place: str, stamp: str) -> Result:
 def build_stamp(row: Row) -> str:
     """Return a hash of the row, the verbs library and the engine."""
     said = hashlib.sha256(repr(row).encode())
-    for library in (_paths.abi_dir() / _paths.VERBS, _paths.library()):
+    for library in (_paths.abi_dir() / _paths.VERBS, _paths.library_path()):
         said.update(library.read_bytes())
     return said.hexdigest()[:16]
 
@@ -433,7 +437,7 @@ def main() -> int:
         prepare_work_folder(work)
         if not options.gate:
             compile_library_programs(work)
-        with cabled() as ends, record.open("a" if options.resume else "w") as out:
+        with create_cabled_namespaces() as ends, record.open("a" if options.resume else "w") as out:
             machine = Machine(ends, work)
             for row, place in selected_rows(options.all, options.gate, options.only):
                 stamp = build_stamp(row)

@@ -29,7 +29,7 @@ PYTHON = "/usr/bin/python3"
 def private_namespace() -> Iterator[Namespace]:
     """Provide a network namespace, in which the ports of the pingpong programs are free."""
     namespace = Namespace("lo", "127.0.0.1", "::1")
-    namespace.ip("link", "set", "lo", "up")
+    namespace.run_ip("link", "set", "lo", "up")
     yield namespace
     namespace.close()
 
@@ -50,7 +50,7 @@ def installed_pyverbs() -> None:
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_a_pyverbs_script_succeeds(private_namespace: Namespace, script: str) -> None:
     done = pace.run_command(
-        private_namespace.inside(
+        private_namespace.command_line_inside(
             *COMMAND, "run", "--no-view", PYTHON, str(FOLDER / f"{script}.py"), "siw_lo"
         ),
         capture_output=True,
@@ -107,7 +107,7 @@ def test_every_class_of_pyverbs_is_used_in_a_script() -> None:
 def wait_until_listening(private_namespace: Namespace, server: subprocess.Popen[str]) -> None:
     """Wait until a pingpong server listens on its TCP port."""
     end = time.monotonic() + scale_limit(30)
-    while not private_namespace.listens(PINGPONG):
+    while not private_namespace.has_listening_socket(PINGPONG):
         assert server.poll() is None, server.communicate()
         assert time.monotonic() < end, "it does not listen"
         time.sleep(0.02)
@@ -125,7 +125,7 @@ def test_a_pingpong_of_two_processes_succeeds(
     command = [*COMMAND, "run", "--no-view", program, "-d", "siw_lo", "-g", "0", "-c", "-n", "200"]
     command += options
     with subprocess.Popen(
-        private_namespace.inside(*command),
+        private_namespace.command_line_inside(*command),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -133,7 +133,7 @@ def test_a_pingpong_of_two_processes_succeeds(
         try:
             wait_until_listening(private_namespace, server)
             client = pace.run_command(
-                private_namespace.inside(*command, "127.0.0.1"),
+                private_namespace.command_line_inside(*command, "127.0.0.1"),
                 capture_output=True,
                 text=True,
                 seconds=60,

@@ -147,7 +147,7 @@ def test_a_failed_row_has_the_verdict_missed_and_the_reason() -> None:
     def raise_bench_error(**_: Any) -> dict[str, Any]:
         raise BenchError("lost 3 of 4 messages")
 
-    (result,) = table.measure([table_row(1, 1)], 1, run=raise_bench_error)
+    (result,) = table.measure_rows([table_row(1, 1)], 1, run=raise_bench_error)
     assert (result["verdict"], result["error"]) == ("missed", "lost 3 of 4 messages")
 
 
@@ -165,12 +165,12 @@ def test_a_figure_of_which_less_is_better_has_upper_limits(
     less: bool, value: float, verdict: str
 ) -> None:
     limits = (1.15, 1.05) if less else (1.0, 1.2)
-    assert table.judge(table_row(*limits, less=less), value) == verdict
+    assert table.row_verdict(table_row(*limits, less=less), value) == verdict
 
 
 @pytest.mark.parametrize(("value", "verdict"), [(0.69, "missed"), (0.7, "must"), (0.9, "aim")])
 def test_a_figure_of_which_more_is_better_has_lower_limits(value: float, verdict: str) -> None:
-    assert table.judge(table_row(0.7, 0.9, less=False), value) == verdict
+    assert table.row_verdict(table_row(0.7, 0.9, less=False), value) == verdict
 
 
 def test_the_median_ratio_is_judged_or_the_microseconds_without_a_floor() -> None:
@@ -178,9 +178,9 @@ def test_the_median_ratio_is_judged_or_the_microseconds_without_a_floor() -> Non
         return {"ratio_median": ratio, "ours": 3.0}
 
     ratio: float | None = 1.1
-    assert table.measure([table_row(1.15, 1.05)], 1, run=run)[0]["verdict"] == "must"
+    assert table.measure_rows([table_row(1.15, 1.05)], 1, run=run)[0]["verdict"] == "must"
     ratio = None
-    assert table.measure([table_row(10, 2)], 1, run=run)[0]["verdict"] == "must"
+    assert table.measure_rows([table_row(10, 2)], 1, run=run)[0]["verdict"] == "must"
 
 
 @pytest.mark.parametrize("promised", table.ROWS, ids=lambda r: r.name)
@@ -190,8 +190,8 @@ def test_every_promised_figure_has_a_plan_and_an_aim_stricter_than_its_limit(
     plan = make_plan(**{k: v for k, v in promised.arguments.items() if k != "env"})
 
     assert plan.less_is_better == promised.less_is_better
-    assert table.judge(promised, promised.aim) == "aim"
-    assert table.judge(promised, promised.must) == "must"
+    assert table.row_verdict(promised, promised.aim) == "aim"
+    assert table.row_verdict(promised, promised.must) == "must"
 
 
 @pytest.mark.parametrize("words", [["memory", "--help"], ["rate", "--help"], ["table", "--help"]])

@@ -36,7 +36,7 @@ def start_end(side: str, run: str, theirs: socket.socket) -> subprocess.Popen[st
     options = f"--kind rate --run {run} --side {side} --qp ud --size 64 --iters 4 --warmup 4"
     options += f" --depth 2 --limit 30 --patience {PATIENCE_MS} --ctl {theirs.fileno()}"
     process = subprocess.Popen(
-        [str(runner.program()), *options.split()],
+        [str(runner.bench_program_path()), *options.split()],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -125,7 +125,7 @@ def test_lost_messages_raise_lost_error_with_the_name_of_the_run(
     script = 'case "$*" in *server*) echo "lost 1 of 9 messages" >&2; exit 3;; esac\n'
     script += 'echo "the peer process has ended" >&2; exit 1'
     path = create_fake_bench(tmp_path, script, monkeypatch)
-    monkeypatch.setattr(runner, "program", lambda: path)
+    monkeypatch.setattr(runner, "bench_program_path", lambda: path)
 
     with pytest.raises(runner.LostError, match="'floor' failed: lost 1 of 9 messages"):
         bench.run("lat", "ud", iters=10, rounds=1)
@@ -139,7 +139,7 @@ def test_the_error_has_the_reasons_of_client_and_server(
     )
     script += 'echo "a request failed: work request flushed" >&2; exit 1'
     path = create_fake_bench(tmp_path, script, monkeypatch)
-    monkeypatch.setattr(runner, "program", lambda: path)
+    monkeypatch.setattr(runner, "bench_program_path", lambda: path)
     both = (
         "client: a request failed: work request flushed; "
         "server: an answer arrived before a completion"
@@ -153,7 +153,7 @@ def test_a_run_that_exceeds_its_limit_is_killed_and_its_processes_are_reaped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = create_fake_bench(tmp_path, f"echo $$ >> '{tmp_path}/pids'\nexec sleep 100", monkeypatch)
-    monkeypatch.setattr(runner, "program", lambda: path)
+    monkeypatch.setattr(runner, "bench_program_path", lambda: path)
     monkeypatch.setattr(runner, "LIMIT_S", 1)
     monkeypatch.setattr(runner, "GRACE_S", 0)
 
@@ -172,7 +172,7 @@ def test_a_measurement_ends_within_its_total_time_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = create_fake_bench(tmp_path, "exec sleep 100", monkeypatch)
-    monkeypatch.setattr(runner, "program", lambda: path)
+    monkeypatch.setattr(runner, "bench_program_path", lambda: path)
 
     began = time.monotonic()
     with pytest.raises(runner.SlowError):
@@ -182,7 +182,7 @@ def test_a_measurement_ends_within_its_total_time_limit(
 
 
 def test_the_bench_program_exists_and_names_siwarp_bench_in_its_error() -> None:
-    done = subprocess.run([runner.program()], capture_output=True, text=True, timeout=30)
+    done = subprocess.run([runner.bench_program_path()], capture_output=True, text=True, timeout=30)
     assert done.returncode == 2
     assert "siwarp bench" in done.stderr or "unknown kind" in done.stderr
 
@@ -215,7 +215,7 @@ def test_a_process_with_a_reliable_transport_waits_for_a_slow_peer(
         )
         processes.append(
             subprocess.Popen(
-                [str(runner.program()), *options.split()],
+                [str(runner.bench_program_path()), *options.split()],
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,

@@ -298,10 +298,12 @@ def test_the_longest_row_of_a_point_fits_into_80_columns(kind: str, value: float
     samples = array("d", [value] * 9) if kind == "lat" else array("d")
     doubt = ["the rounds differ by 2.0"]
     point = Point(plan, Load(), [value] * 3, 99_999_999, samples, "it was lost", doubt)
-    row = hosts_points.row(point)
+    row = hosts_points.point_line(point)
     assert row.endswith(" partial*")
-    assert len(row) <= 80 and len(hosts_points.heading(kind)) <= 80
-    assert hosts_points.notes([point])[1] == "rc 1M: *unreliable: the rounds differ by 2.0"
+    assert len(row) <= 80 and len(hosts_points.table_heading(kind)) <= 80
+    assert (
+        hosts_points.reliability_notes([point])[1] == "rc 1M: *unreliable: the rounds differ by 2.0"
+    )
     point.partial, point.unreliable = "", []
-    assert hosts_points.row(point).split()[:3] == ["rc", "write", "1M"]
-    assert hosts_points.row(point)[-1].isdigit()
+    assert hosts_points.point_line(point).split()[:3] == ["rc", "write", "1M"]
+    assert hosts_points.point_line(point)[-1].isdigit()

@@ -110,8 +110,8 @@ def test_the_floor_of_rd_bandwidth_is_as_many_octets_in_60_kb_ud_datagrams() -> 
     beside = floor_plan(plan)
     assert (beside.qp, beside.op, beside.size) == ("ud", "send", 60000)
     assert beside.depth == make_plan("bw", "ud").depth
-    assert beside.iters % beside.credit == 0
-    assert 0 <= beside.iters - (120 << 20) // 60000 < beside.credit
+    assert beside.iters % beside.messages_per_credit == 0
+    assert 0 <= beside.iters - (120 << 20) // 60000 < beside.messages_per_credit
 
 
 def test_the_floor_of_rd_latency_and_rate_is_the_same_plan_with_ud() -> None:

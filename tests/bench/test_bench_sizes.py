@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from siwarp.base import samples
-from siwarp.bench.sizes import octets, sizes
+from siwarp.bench.sizes import parse_octets, parse_sizes
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ from siwarp.bench.sizes import octets, sizes
     ],
 )
 def test_lists_and_ranges_of_sizes_are_parsed(text: str, wanted: list[int]) -> None:
-    assert sizes(text) == wanted
+    assert parse_sizes(text) == wanted
 
 
 @pytest.mark.parametrize(
@@ -28,11 +28,11 @@ def test_lists_and_ranges_of_sizes_are_parsed(text: str, wanted: list[int]) -> N
 )
 def test_an_invalid_size_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
-        sizes(text)
+        parse_sizes(text)
 
 
 def test_suffixes_are_powers_of_1024() -> None:
-    assert [octets(f"2{unit}") for unit in ("", "K", "k", "M", "G")] == [
+    assert [parse_octets(f"2{unit}") for unit in ("", "K", "k", "M", "G")] == [
         2, 2048, 2048, 2 << 20, 2 << 30,
     ]  # fmt: skip
 
@@ -54,6 +54,6 @@ def test_a_histogram_counts_each_sample_once() -> None:
     assert all(low < high for low, high, _ in bars)
     assert bars[-1][0] <= 700 < bars[-1][1]
     assert samples.histogram([]) == []
-    lines = samples.lines(ordered)
+    lines = samples.histogram_lines(ordered)
     assert sum(int(line.split()[4]) for line in lines if "us" in line) == len(ordered)
     assert [line for line in lines if "us" not in line] == [f"{'...':>10}"] * 3

@@ -16,9 +16,9 @@ from siwarp.bench.show import show
 
 
 def test_a_large_spread_of_rounds_makes_a_figure_unreliable() -> None:
-    assert trust.spread([1.0, 1.4, 1.2]) == ""
-    assert "differ" in trust.spread([1.0, 1.6])
-    assert trust.spread([3.0]) == ""
+    assert trust.spread_warning([1.0, 1.4, 1.2]) == ""
+    assert "differ" in trust.spread_warning([1.0, 1.6])
+    assert trust.spread_warning([3.0]) == ""
 
 
 def test_a_load_above_the_number_of_cores_makes_a_figure_unreliable(
@@ -27,17 +27,17 @@ def test_a_load_above_the_number_of_cores_makes_a_figure_unreliable(
     cores = len(os.sched_getaffinity(0))
     most = max(cores, trust.OWN_LOAD)
     monkeypatch.setattr(os, "getloadavg", lambda: (most + 0.5, 0.0, 0.0))
-    assert f"exceeded the number of cores ({cores})" in trust.busy()
+    assert f"exceeded the number of cores ({cores})" in trust.load_warning()
     monkeypatch.setattr(os, "getloadavg", lambda: (most - 0.5, 0.0, 0.0))
-    assert trust.busy() == ""
+    assert trust.load_warning() == ""
 
 
 def test_a_floor_that_is_much_slower_than_another_floor_is_reported() -> None:
-    assert "blocking" in trust.beaten(4.0, {"blocking": 2.0}, less_is_better=True)
-    assert trust.beaten(2.2, {"blocking": 2.0}, less_is_better=True) == ""
-    assert "single" in trust.beaten(1.0, {"single": 2.0}, less_is_better=False)
+    assert "blocking" in trust.slow_floor_warning(4.0, {"blocking": 2.0}, less_is_better=True)
+    assert trust.slow_floor_warning(2.2, {"blocking": 2.0}, less_is_better=True) == ""
+    assert "single" in trust.slow_floor_warning(1.0, {"single": 2.0}, less_is_better=False)
     # Floors that send a batch with one system call are not compared.
-    assert trust.beaten(1.0, {"gso": 9.0, "coalesced": 9.0}, less_is_better=False) == ""
+    assert trust.slow_floor_warning(1.0, {"gso": 9.0, "coalesced": 9.0}, less_is_better=False) == ""
 
 
 PLAN = make_plan("lat", "ud", iters=6400, rounds=3)
@@ -54,7 +54,7 @@ def run_rounds(*answers: BenchError | None) -> tuple[list[int], Any]:
             raise failure
         return {"ours": 1.0}
 
-    return asked, runner._rounds(PLAN, simulate_round)
+    return asked, runner._measure_rounds(PLAN, simulate_round)
 
 
 def test_a_run_that_exceeds_its_limit_is_repeated_with_fewer_messages() -> None:
@@ -103,7 +103,7 @@ def busy_machine(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         return {"value": 5000.0, "p99": 0.0}
 
     monkeypatch.setattr(runner.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(runner, "_measure", simulate_measurement)
+    monkeypatch.setattr(runner, "_run_variant", simulate_measurement)
     return now
 
 
@@ -147,7 +147,7 @@ def test_a_short_plan_is_measured_without_a_trial_run(monkeypatch: pytest.Monkey
     def fail_if_probed(*_: object) -> float:
         raise AssertionError("probed")
 
-    monkeypatch.setattr(runner, "_seconds_each", fail_if_probed)
+    monkeypatch.setattr(runner, "_probe_seconds_per_message", fail_if_probed)
     short = replace(PLAN, iters=500)
-    runs = runner._runs(short, bench.runner.floors_of(short))
-    assert runner._with_iters(short, runs, {}) == (short, "")
+    runs = runner._variants_of_round(short, bench.runner.floors_of(short))
+    assert runner._choose_iterations(short, runs, {}) == (short, "")

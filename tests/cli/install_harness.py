@@ -21,7 +21,7 @@ def install_package(folder: Path) -> Path:
     """
     if {"SANITIZER", "COVERAGE"} & os.environ.keys():
         pytest.skip("an instrumented tree is not installed")
-    library = _paths.library()
+    library = _paths.library_path()
     site = folder / "site"
     if library.parent.name == "lib":
         shutil.copytree(library.parent.parent, site / "siwarp")

@@ -326,7 +326,7 @@ def test_dropped_datagrams_are_dissected_with_reason_and_clause(tmp_path: Path) 
     def poll_until_dropped(cq: CQ, counter: str) -> None:
         def has_counter_changed() -> bool:
             cq.poll(8)
-            return counters.read(os.getpid())[counter] != start[counter]
+            return counters.read_counters(os.getpid())[counter] != start[counter]
 
         wait_until(has_counter_changed)
 
@@ -339,7 +339,7 @@ def test_dropped_datagrams_are_dissected_with_reason_and_clause(tmp_path: Path) 
         QP(pd, QPInitAttr(QPType.UD, scq=cq)) as qp,
         socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s,
     ):
-        start = counters.read(os.getpid())
+        start = counters.read_counters(os.getpid())
         qp.to_rts()
         for octets in (b"", b"x" * 21, b"y" * 50):
             s.sendto(octets, qp.addr)

@@ -147,7 +147,7 @@ def test_devices_and_doctor_give_advice_if_no_interface_has_an_address(
     monkeypatch.setattr(verbs, "Context", fail_to_open_device)
     devices.devices(as_json=False)
     assert "`sudo ip link set lo up`" in capsys.readouterr().out
-    finding = doctor._device()
+    finding = doctor._check_device()
     assert finding.state == "bad"
     assert finding.advice.endswith("is lo up? sudo ip link set lo up")
 
@@ -158,7 +158,7 @@ def test_the_peer_process_of_the_demo_fails_with_a_message_and_no_traceback(
     def fail_without_device(_path: Path) -> None:
         raise verbs.Error(errno.ENODEV, "no device (see `siwarp devices`)")
 
-    monkeypatch.setattr(demo_peer, "hold_file", fail_without_device)
+    monkeypatch.setattr(demo_peer, "serve_file", fail_without_device)
     monkeypatch.setattr(sys, "argv", ["demo_peer", "file"])
     assert demo_peer.main() == 1
     assert capsys.readouterr().err == "siwarp demo's peer: no device (see `siwarp devices`)\n"
@@ -312,22 +312,22 @@ def test_counters_of_a_process_without_a_device_prints_an_error() -> None:
 def test_counters_prints_why_a_process_has_no_counters(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(counters.CountersError, match="no such process runs"):
         # The PID is larger than the largest possible PID.
-        counters.read(1 << 22 | 1)
+        counters.read_counters(1 << 22 | 1)
     with monkeypatch.context() as other:
         other.setattr(os, "geteuid", lambda: -1)
         with pytest.raises(counters.CountersError, match="a process of another user"):
-            counters.read(os.getppid())
+            counters.read_counters(os.getppid())
 
 
 def test_a_process_can_read_its_own_counters_if_no_folder_for_counters_exists(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(counters, "folders", list)
+    monkeypatch.setattr(counters, "counter_folders", list)
     with Context(), pytest.raises(counters.CountersError, match="found no directory"):
-        counters.read(os.getpid())
-    before = counters.own()
+        counters.read_counters(os.getpid())
+    before = counters.read_own_counters()
     lib.siw_counters_test_count(list(before).index("rd_retransmits"), 3)
-    assert counters.own()["rd_retransmits"] == before["rd_retransmits"] + 3
+    assert counters.read_own_counters()["rd_retransmits"] == before["rd_retransmits"] + 3
 
 
 def test_doctor_prints_one_line_of_advice_for_each_finding(
@@ -380,19 +380,21 @@ def test_doctor_treats_a_tcp_port_with_only_time_wait_connections_as_free(
             accepted.close()
             assert client.recv(1) == b""
         monkeypatch.setattr(doctor, "PORT", port)
-        taken = doctor._ports()
+        taken = doctor._check_ports()
         assert taken.state == "fair" and f"TCP port {port} is in use" in taken.advice
-    assert f"TCP port {port} is in use" not in doctor._ports().advice
+    assert f"TCP port {port} is in use" not in doctor._check_ports().advice
 
 
 def test_doctor_tests_socket_buffers_if_proc_does_not_provide_the_limits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(doctor, "_proc", lambda _path: None)
-    assert doctor._granted(socket.SO_RCVBUF, doctor.SO_RCVBUFFORCE, 100_000) == 100_000
-    assert "None" not in doctor._buffers().advice
-    monkeypatch.setattr(doctor, "_granted", lambda *_: 1000)
-    finding = doctor._buffers()
+    monkeypatch.setattr(doctor, "_read_sysctl", lambda _path: None)
+    assert (
+        doctor._granted_buffer_octets(socket.SO_RCVBUF, doctor.SO_RCVBUFFORCE, 100_000) == 100_000
+    )
+    assert "None" not in doctor._check_socket_buffers().advice
+    monkeypatch.setattr(doctor, "_granted_buffer_octets", lambda *_: 1000)
+    finding = doctor._check_socket_buffers()
     assert finding.state == "fair"
     assert (
         "net.core.rmem_max=" in finding.advice and "in a container: on its host" in finding.advice
@@ -493,10 +495,10 @@ def test_a_demo_that_fails_reports_the_failure_in_json(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail_after_heading(octets: int, lossy: bool) -> None:
-        show.heading("Something")
-        demo._sure(False, f"{octets} octets came back")
+        show.print_heading("Something")
+        demo._report_check(False, f"{octets} octets came back")
 
-    monkeypatch.setattr(demo, "_move_data", fail_after_heading)
+    monkeypatch.setattr(demo, "_demonstrate_transfers", fail_after_heading)
     with pytest.raises(typer.Exit) as end:
         demo.demo(size=1, bench=True, faults=None, as_json=True)
     assert end.value.exit_code == 1

@@ -19,7 +19,7 @@ def test_a_measurement_that_a_busy_machine_does_not_finish_is_no_failure(
 
     monkeypatch.setattr(bench, "run", raise_slow_error)
     measured: list[dict[str, Any]] = []
-    demo._compare(measured)
+    demo._compare_with_raw_sockets(measured)
     said = " ".join(capsys.readouterr().out.split())
     assert measured == []
     assert said.count("was not measured, because this machine is busy") == len(demo._COMPARED)
@@ -46,7 +46,7 @@ def test_the_comparison_of_the_demo_has_a_total_time_limit_and_reports_omissions
 
     monkeypatch.setattr(bench, "run", fake_comparison)
     monkeypatch.setattr(demo.time, "monotonic", lambda: now[0])
-    demo._compare([])
+    demo._compare_with_raw_sockets([])
     # The first measurement used its complete fifth; the time that the other measurements leave is
     # shared by the measurements that follow them.
     assert shares == [8.0, 8.0, 10.5 + 1 / 12, pytest.approx(15.375), pytest.approx(30.75)]
@@ -63,4 +63,4 @@ def test_a_measurement_that_fails_for_another_reason_fails_the_demo(
 
     monkeypatch.setattr(bench, "run", raise_bench_error)
     with pytest.raises(demo._Failed, match="no such device"):
-        demo._compare([])
+        demo._compare_with_raw_sockets([])

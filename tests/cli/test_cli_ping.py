@@ -28,7 +28,7 @@ from scapy.packet import Raw
 
 import siwarp as library
 from siwarp.base import counters
-from siwarp.base.numeric import numeric
+from siwarp.base.numeric import resolve_to_numeric
 from siwarp.cli import ping, ping_client
 from siwarp.cli.ping_client import KINDS, MAX_SIZE, Hello, Pinger
 from siwarp.cm import CMID, CMEventChannel, CMEventType, ConnParam
@@ -193,8 +193,8 @@ def test_ping_prefers_the_ipv4_address_of_a_name(
     for found, taken in (([six, four], "127.0.0.1"), ([six], "::1")):
         with monkeypatch.context() as names:
             names.setattr(socket, "getaddrinfo", lambda *_, found=found, **__: found)
-            assert numeric("localhost") == taken
-            assert numeric("fe80::1%eth0") == "fe80::1%eth0"
+            assert resolve_to_numeric("localhost") == taken
+            assert resolve_to_numeric("fe80::1%eth0") == "fe80::1%eth0"
 
 
 @pytest.mark.parametrize(("qp", "more"), [("ud", ""), ("rd", " (if it has several, select one")])
@@ -362,7 +362,7 @@ def test_a_ping_server_serves_other_clients_after_a_client_is_killed() -> None:
             with contextlib.suppress(BaseException):
                 os.execv(*_endless_ping_command(port))
             os._exit(1)
-        wait_until(lambda: counters.read(process.pid)["rx_msgs"] > 10)
+        wait_until(lambda: counters.read_counters(process.pid)["rx_msgs"] > 10)
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         assert (
@@ -494,7 +494,7 @@ def test_an_interrupted_ping_is_not_counted_as_lost() -> None:
 
         def close(self) -> None: ...
 
-    sent, times, wrong = ping._run(InterruptedPinger(), 10, "pings", 5)
+    sent, times, wrong = ping._run_pings(InterruptedPinger(), 10, "pings", 5)
     assert (sent, len(times), wrong) == (2, 2, 0)
 
 

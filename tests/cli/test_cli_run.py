@@ -24,7 +24,7 @@ from pace import scale_limit
 
 from siwarp import _paths
 from siwarp.cli import run_view
-from siwarp.cli.run_preload import preloaded
+from siwarp.cli.run_preload import preload_environment
 
 SIWARP_LIBIBVERBS = _paths.abi_dir() / "libibverbs.so.1"
 #: Shell script: runs a program as a child process and waits for its end.
@@ -164,7 +164,7 @@ def test_a_low_limit_of_open_files_is_raised_and_a_high_limit_is_kept() -> None:
 
 def test_the_preloads_and_library_paths_of_the_program_are_kept() -> None:
     mine = {"LD_LIBRARY_PATH": "/somewhere::/else", "LD_PRELOAD": "libm.so.6 libdl.so.2"}
-    got = preloaded(mine)
+    got = preload_environment(mine)
     assert got["LD_LIBRARY_PATH"] == f"{SIWARP_LIBIBVERBS.parent}:/somewhere::/else"
     assert got["LD_PRELOAD"].split(":")[:2] == ["libm.so.6", "libdl.so.2"]
     # The loader splits LD_PRELOAD at blanks. If the path of siwarp has a blank, only the file name
@@ -175,14 +175,14 @@ def test_the_preloads_and_library_paths_of_the_program_are_kept() -> None:
         else str(SIWARP_LIBIBVERBS)
     )
     assert entry in got["LD_PRELOAD"].split(":")[2:]
-    assert preloaded(got) == got, "a second call must add nothing"
-    assert preloaded({})["LD_LIBRARY_PATH"] == str(SIWARP_LIBIBVERBS.parent)
+    assert preload_environment(got) == got, "a second call must add nothing"
+    assert preload_environment({})["LD_LIBRARY_PATH"] == str(SIWARP_LIBIBVERBS.parent)
 
 
 def test_every_libibverbs_and_librdmacm_of_the_folder_is_preloaded(tmp_path: Path) -> None:
     for name in ("libibverbs.so.1", "librdmacm.so.1", "libother.so"):
         (tmp_path / name).touch()
-    got = preloaded({}, tmp_path)["LD_PRELOAD"].split(":")
+    got = preload_environment({}, tmp_path)["LD_PRELOAD"].split(":")
     assert got == [str(tmp_path / "libibverbs.so.1"), str(tmp_path / "librdmacm.so.1")]
 
 
@@ -192,23 +192,23 @@ def test_a_path_that_the_loader_cannot_use_is_reported_or_avoided(tmp_path: Path
         folder.mkdir(parents=True)
     (blank / "libibverbs.so.1").symlink_to(SIWARP_LIBIBVERBS)
     library = Path(
-        os.path.normpath(blank / os.path.relpath(_paths.library(), SIWARP_LIBIBVERBS.parent))
+        os.path.normpath(blank / os.path.relpath(_paths.library_path(), SIWARP_LIBIBVERBS.parent))
     )
-    library.symlink_to(_paths.library())
-    got = preloaded({}, blank)
+    library.symlink_to(_paths.library_path())
+    got = preload_environment({}, blank)
     assert got == {"LD_LIBRARY_PATH": str(blank), "LD_PRELOAD": "libibverbs.so.1"}
     done = subprocess.run(
         ["grep", "-c", "libibverbs", "/proc/self/maps"],
         capture_output=True,
         text=True,
-        env={**os.environ, **preloaded(os.environ, blank)},
+        env={**os.environ, **preload_environment(os.environ, blank)},
     )
     assert int(done.stdout) > 0 and done.stderr == ""
     (colon / "libibverbs.so.1").symlink_to(SIWARP_LIBIBVERBS)
     with pytest.raises(ValueError, match="a:b"):
-        preloaded({}, colon)
+        preload_environment({}, colon)
     with pytest.raises(FileNotFoundError, match=r"libibverbs\.so\.1"):
-        preloaded({}, none)
+        preload_environment({}, none)
 
 
 def test_a_shell_can_evaluate_the_output_of_siwarp_env(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from cli.install_harness import find_python_for, install_package
 from pace import scale_limit
 
 from siwarp import _paths
-from siwarp.cli.run_device import Device, devices
+from siwarp.cli.run_device import Device, query_library_devices
 
 NOBODY = ["runuser", "-u", "nobody", "--"]
 #: The message on standard error if the view of /sys and /dev cannot be created.
@@ -68,7 +68,7 @@ def read_folders_as_user(*folders: str, seen_by: list[str]) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def siwarp_devices() -> list[Device]:
-    return devices(_paths.abi_dir() / "libibverbs.so.1")
+    return query_library_devices(_paths.abi_dir() / "libibverbs.so.1")
 
 
 @pytest.fixture(scope="module")
@@ -343,4 +343,4 @@ def test_a_libibverbs_that_cannot_be_loaded_is_named_in_the_error(tmp_path: Path
     broken = tmp_path / "libibverbs.so.1"
     broken.write_bytes(b"no library")
     with pytest.raises(OSError, match=r"invalid ELF header|too short"):
-        devices(broken)
+        query_library_devices(broken)

@@ -9,7 +9,7 @@ from harness.verbs_harness import Rig
 from siwarp.verbs import RecvWR, SendWR
 
 
-class Told:
+class QPWithReceiveEvents:
     """A UD queue pair that sends to itself, with a completion channel for its receives."""
 
     def __init__(self, rig: Rig, cqe: int = 64) -> None:

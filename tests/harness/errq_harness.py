@@ -82,7 +82,7 @@ def parse_error_message(octets: bytes) -> tuple[Any, Any]:
     return head, told
 
 
-class Stranger:
+class PlainUDPSocket:
     """A plain UDP socket on this host, with the methods of ``socket.socket``."""
 
     def __init__(self, host: str = net.HERE) -> None:
@@ -96,16 +96,16 @@ class Stranger:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.sock, name)
 
-    def __enter__(self) -> Stranger:
+    def __enter__(self) -> PlainUDPSocket:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.sock.close()
 
 
-def qp_with_duplicate_socket(rig: Rig, **kwargs: Any) -> tuple[QP, Stranger]:
+def qp_with_duplicate_socket(rig: Rig, **kwargs: Any) -> tuple[QP, PlainUDPSocket]:
     """Return a UD queue pair in RTS, and a duplicate of its socket that can send any datagram."""
-    theirs = Stranger()
+    theirs = PlainUDPSocket()
     qp = rig.create_qp(**kwargs)
     qp.modify(QPAttr(qp_state=QPState.INIT, fd=os.dup(theirs.fileno()), qkey=QKEY))
     qp.to_rts()

@@ -26,7 +26,7 @@ QKEY = 0x51
 HOSTS = [net.HERE, net.HERE_V6]
 
 
-class End:
+class UDOnEveryAddress:
     """A UD queue pair bound to every local address, with a CQ for each direction and memory."""
 
     def __init__(self, rig: Rig, cqe: int = 256, **kwargs: object) -> None:
@@ -57,7 +57,7 @@ def last_reason_name() -> str:
     return ffi.string(lib.siw_reason_name()).decode()  # type: ignore[no-any-return]
 
 
-class Uc:
+class UCOnEveryAddress:
     """A UC queue pair in INIT bound to every local address."""
 
     def __init__(self, rig: Rig, **kwargs: object) -> None:
@@ -68,6 +68,6 @@ class Uc:
         self.qp: QP = rig.create_qp(self.cq, qp_type=QPType.UC, **kwargs)  # type: ignore[arg-type]
         self.qp.to_init(QPAttr(qkey=QKEY))
 
-    def connect(self, peer: Uc, host: str, source: str | None) -> None:
+    def connect(self, peer: UCOnEveryAddress, host: str, source: str | None) -> None:
         self.qp.to_rtr(QPAttr(ah_attr=AHAttr(host, 0, source), dest_qp_num=peer.qp.qp_num))
         self.qp.to_rts(QPAttr())

@@ -17,9 +17,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from harness.pair_harness import End as PairEnd
-from harness.pair_harness import connect_by_qpn
+from harness.pair_harness import connect_pair_by_qpn
 from harness.rc_harness import READ, SEND, WRITE, End, Wire
-from harness.rd_harness import Peer
+from harness.rd_harness import RDEnd
 from harness.verbs_harness import ALL_ACCESS, Rig
 from unit.cm.ud_harness import Ends
 
@@ -99,7 +99,7 @@ def connect_over_rc(rig: Rig) -> None:
 
 def exchange_over_rd(rig: Rig) -> None:
     """Send 8000 octets between two RD queue pairs in each direction."""
-    a, b = Peer(rig, 1 << 14), Peer(rig, 1 << 14)
+    a, b = RDEnd(rig, 1 << 14), RDEnd(rig, 1 << 14)
     for one, other in ((a, b), (b, a)):
         other.post_receive(1)
         one.send(other, bytes(8000))
@@ -154,7 +154,7 @@ def connect_by_gid_and_qpn(rig: Rig) -> None:
     """Connect two RC queue pairs by GID and QPN, and complete a Send."""
     a, b = PairEnd(rig, size=1 << 13), PairEnd(rig, size=1 << 13)
     b.init_with_receives(1)
-    connect_by_qpn(a, b)
+    connect_pair_by_qpn(a, b)
     a.send(b"data")
     wait_for_completions(a.cq)
     wait_for_completions(b.cq)

@@ -21,7 +21,7 @@ from siwarp.verbs import (
 QKEY = 0x77
 
 
-class Member:
+class MulticastMember:
     """A UD queue pair in RTS that is attached to multicast groups, with CQs and memory."""
 
     def __init__(self, rig: Rig, *groups: str, qkey: int = QKEY, **kwargs: object) -> None:

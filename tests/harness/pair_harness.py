@@ -136,7 +136,7 @@ def _wait_for_completions(cq: CQ, n: int, limit: float) -> list[WC]:
     return found
 
 
-def connect_by_qpn(a: End, b: End, **attr: Any) -> None:
+def connect_pair_by_qpn(a: End, b: End, **attr: Any) -> None:
     """Move both queue pairs to RTS, `a` first, so that they connect by address and QPN."""
     a.to_rts(b.host_and_qpn, **attr)
     b.to_rts(a.host_and_qpn, **attr)

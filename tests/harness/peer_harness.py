@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import net
-from harness.rc_harness import End, Wire, plain_listener
+from harness.rc_harness import End, Wire, create_plain_listener
 from harness.verbs_harness import LIMIT, wait_until
 from scapy.packet import Raw
 
@@ -172,7 +172,7 @@ def connected_plain_peer(
     disconnect, unless the test passes ``gone`` because the queue pair no longer exists then.
     """
     size = end.pop("size", 1 << 16)
-    with plain_listener() as s:
+    with create_plain_listener() as s:
         a = End(wire.active, CMID(wire.a_channel), wire.a_channel, size, **end)
         a.id.connect(s.getsockname(), ask)
         sock, _ = s.accept()

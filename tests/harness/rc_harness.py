@@ -130,12 +130,12 @@ class Wire:
         return a, b
 
 
-def plain_listener(host: str = net.HERE) -> Any:
+def create_plain_listener(host: str = net.HERE) -> Any:
     """Return a listening TCP socket that does not implement MPA."""
     return net.tcp_listen(host, LIMIT)
 
 
-def plain_connect(address: tuple[str, int]) -> Any:
+def connect_plain_socket(address: tuple[str, int]) -> Any:
     return net.tcp_connect(address, limit=LIMIT)
 
 
@@ -161,7 +161,7 @@ __all__ = [
     "WRITE",
     "End",
     "Wire",
-    "plain_connect",
-    "plain_listener",
+    "connect_plain_socket",
+    "create_plain_listener",
     "read_to_end",
 ]

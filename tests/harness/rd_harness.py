@@ -28,7 +28,7 @@ from siwarp.verbs import (
 QKEY = 0x51A5
 
 
-class Peer:
+class RDEnd:
     """An RD queue pair in RTS with CQs, and memory to send from and to receive into.
 
     Requests send from the region ``out``; receives are posted into the region ``into``.
@@ -82,7 +82,7 @@ class Peer:
         self.out, self.into = rig.reg_mr(size, access), rig.reg_mr(size, access)
         self._ah: dict[Any, AH] = {}
 
-    def address_handle(self, to: Peer) -> AH:
+    def address_handle(self, to: RDEnd) -> AH:
         """Return an address handle for the queue pair of a peer."""
         where = to.qp.addr
         if where not in self._ah:
@@ -96,7 +96,7 @@ class Peer:
 
     def send(
         self,
-        to: Peer,
+        to: RDEnd,
         data: bytes = b"",
         wr_id: int = 2,
         *,
@@ -127,7 +127,7 @@ class Peer:
 
     def post_rdma(
         self,
-        to: Peer,
+        to: RDEnd,
         opcode: WROpcode,
         length: int,
         wr_id: int = 3,

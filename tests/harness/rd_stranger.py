@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import net
-from harness.rd_harness import QKEY, Peer
+from harness.rd_harness import QKEY, RDEnd
 from harness.verbs_harness import LIMIT
 from pace import limit_exceeded
 from unit.rd.rd_kit import OFFER
@@ -40,13 +40,13 @@ from siwarp.inspect.rd import (
 EPOCH = 0xABCD0001
 
 
-def options_with_instance(instance: int) -> bytes:
+def handshake_options_with_instance(instance: int) -> bytes:
     """Return the handshake options of a peer with an instance id; 0: no instance option."""
     told = {RDOption.LONGEST: 65_000, RDOption.WINDOW: 1 << 20, RDOption.INSTANCE: instance}
     return handshake_offer(told) if instance else OFFER
 
 
-class Stranger:
+class ScriptedRDPeer:
     """A scripted RD peer of the queue pair of ``end``; either side may begin the handshake.
 
     The peer acknowledges each segment immediately, except segments for which ``keeps`` returns
@@ -54,7 +54,7 @@ class Stranger:
     without duplicates.
     """
 
-    def __init__(self, end: Peer, host: str = net.HERE) -> None:
+    def __init__(self, end: RDEnd, host: str = net.HERE) -> None:
         self.end = end
         self.to = end.qp.addr
         self.sock = net.open_udp_socket(host)
@@ -127,7 +127,7 @@ class Stranger:
             self.next[space] += 1
         self.send_datagram(RDType.ACK)
 
-    def acknowledge_kept(self) -> None:
+    def acknowledge_kept_segments(self) -> None:
         """Acknowledge all received segments, also those that ``keeps`` has selected."""
         self.keeps = lambda _head: False
         self.next = [*self.last]
@@ -148,7 +148,7 @@ class Stranger:
     def restart(self, instance: int | None = None) -> None:
         """Restart the peer with a new epoch and without state, but do not connect."""
         if instance is not None:
-            self.offer = options_with_instance(instance)
+            self.offer = handshake_options_with_instance(instance)
         net.sleep(0.002)  # the time in a cookie is in milliseconds
         self.epoch += 0x1000
         self.psn, self.other = [self.epoch, self.epoch], 0
@@ -253,10 +253,12 @@ class Stranger:
 
 
 @contextlib.contextmanager
-def scripted_peer(end: Peer, *, connect: bool = True, instance: int = 0) -> Iterator[Stranger]:
+def scripted_peer(
+    end: RDEnd, *, connect: bool = True, instance: int = 0
+) -> Iterator[ScriptedRDPeer]:
     """Provide a scripted RD peer for a block; close the peer at the end of the block."""
-    made = Stranger(end)
-    made.offer = options_with_instance(instance)
+    made = ScriptedRDPeer(end)
+    made.offer = handshake_options_with_instance(instance)
     try:
         if connect:
             made.connect()

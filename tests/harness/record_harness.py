@@ -16,7 +16,7 @@ GRANTED = AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_WRITE
 PRIVATE = 15
 
 
-class Sender:
+class PlainUDPSender:
     """A plain UDP socket that sends to a single address."""
 
     def __init__(self, to: tuple[str, int]) -> None:
@@ -33,7 +33,7 @@ class Sender:
         self.sock.close()
 
 
-class Target:
+class WriteRecordTarget:
     """A UD queue pair that accepts Write-Records, and plain sockets that send them."""
 
     def __init__(
@@ -53,11 +53,11 @@ class Target:
             error_policy=error_policy,
         )
         self.qp.to_rts(QPAttr(qkey=QKEY))
-        self.socks: list[Sender] = []
+        self.socks: list[PlainUDPSender] = []
 
-    def create_sender(self) -> Sender:
+    def create_sender(self) -> PlainUDPSender:
         """Return a new plain UDP socket that sends to the target."""
-        self.socks.append(Sender(self.qp.addr))
+        self.socks.append(PlainUDPSender(self.qp.addr))
         return self.socks[-1]
 
     def build_message(self, data: bytes, at: int, number: int, size: int = CUT) -> list[bytes]:

@@ -16,7 +16,7 @@ from siwarp.verbs import (
 QKEY = 0x1234
 
 
-class Shared:
+class QPsOnOneSocket:
     """Several UD queue pairs in RTS that share one socket, each with a CQ and memory."""
 
     def __init__(self, rig: Rig, n: int, host: str = net.HERE, **cap: int) -> None:

@@ -12,7 +12,7 @@ SIGNALED = SendFlag.SIGNALED
 SILENT = SendFlag(0)
 
 
-def post_until_refused(pair: Pair, flags: SendFlag) -> int:
+def post_sends_until_queue_full(pair: Pair, flags: SendFlag) -> int:
     """Post sends until the send queue is full; return the number of accepted posts."""
     n = 0
     while n < 1000:

@@ -21,7 +21,7 @@ from siwarp.verbs import (
 LIMIT_REACHED, LAST_WQE = EventType.SRQ_LIMIT_REACHED, EventType.QP_LAST_WQE_REACHED
 
 
-class Shared:
+class SharedReceiveQueue:
     """An SRQ of a device, memory for its receives, and the CQ of the receives."""
 
     def __init__(self, rig: Rig, max_wr: int = 16) -> None:
@@ -47,7 +47,7 @@ class Shared:
         return self.mr.read(length, 64 * wr_id)
 
 
-def connect_with_srq(wire: Wire, shared: Shared, **kw: Any) -> tuple[End, End]:
+def connect_with_srq(wire: Wire, shared: SharedReceiveQueue, **kw: Any) -> tuple[End, End]:
     """Return two connected RC endpoints, of which the passive one uses receives of the SRQ."""
     a = wire.begin_connect(size=4096, **kw)
     request = wire.next_request()
@@ -58,7 +58,7 @@ def connect_with_srq(wire: Wire, shared: Shared, **kw: Any) -> tuple[End, End]:
     return a, b
 
 
-def consume_receives(rig: Rig, shared: Shared, n: int) -> None:
+def consume_receives(rig: Rig, shared: SharedReceiveQueue, n: int) -> None:
     """Consume ``n`` receives of the SRQ by sending UD messages."""
     qp = rig.create_ud_qp(shared.cq, srq=shared.srq)
     sender = rig.create_ud_qp()

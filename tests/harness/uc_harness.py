@@ -35,7 +35,7 @@ def connect_qps(a: QP, b: QP, **attrs: Any) -> None:
         one.to_rts(QPAttr(ah_attr=other.addr, **attrs))
 
 
-class Ends:
+class UCPair:
     """Two connected UC queue pairs of one device; `a` sends, `b` receives, with CQs and memory."""
 
     def __init__(
@@ -78,7 +78,7 @@ class Ends:
         return poll(self.rcq, n)
 
 
-class Peer:
+class PlainUCPeer:
     """A plain socket as the peer of a UC queue pair; `psn` is the PSN of its next datagram."""
 
     def __init__(self, rig: Rig, *, psn: int = 0, rq_psn: int = 0, **kind: Any) -> None:
@@ -175,10 +175,10 @@ class Peer:
         self.sock.close()
 
 
-class Told:
+class LossReporter:
     """Loss reports of a peer: counts of the datagrams and octets that it has received."""
 
-    def __init__(self, peer: Peer) -> None:
+    def __init__(self, peer: PlainUCPeer) -> None:
         self.peer = peer
         self.out = peer.rig.reg_mr(bytearray(SIZE))
         self.psn = self.datagrams = self.octets = 0
@@ -202,7 +202,7 @@ class Told:
         self.peer.send_datagrams(bytes(inspect.UCReport(**named)))
 
 
-def wait_until_processed(peer: Peer) -> None:
+def wait_until_processed(peer: PlainUCPeer) -> None:
     """Wait until the queue pair has processed all datagrams that the peer has sent so far."""
     before = counter_value("drop_version")
     peer.send_datagrams(peer.build_datagram(bytes(20), type=15, psn=0))

@@ -89,7 +89,7 @@ def temporary_settings(**values: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def long_pauses(factor: int = 100) -> Iterator[None]:
+def multiplied_pauses(factor: int = 100) -> Iterator[None]:
     """Multiply the pauses after which batching and watchdogs end, for tests on slow machines."""
     lib.siw_settings_test_pauses(factor)
     try:
@@ -255,7 +255,7 @@ class Pair:
         )
 
 
-def invalid_elements(pair: Pair) -> dict[str, tuple[int, int, int]]:
+def invalid_scatter_gather_elements(pair: Pair) -> dict[str, tuple[int, int, int]]:
     """Return invalid scatter/gather elements (address, length, key), by the kind of error."""
     rig, mr = pair.rig, pair.out
     stale = rig.reg_mr(bytearray(16))

@@ -6,7 +6,7 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from harness.rc_harness import End, Wire, plain_connect, plain_listener, read_to_end
+from harness.rc_harness import End, Wire, connect_plain_socket, create_plain_listener, read_to_end
 from harness.verbs_harness import LIMIT
 from scapy.packet import Packet
 
@@ -80,7 +80,7 @@ def _next_event_of_kind(channel: CMEventChannel, kind: CMEventType) -> CMEvent:
         assert event.type == CMEventType.DISCONNECTED, event
 
 
-class Peer:
+class ScriptedRCPeer:
     """A peer of an RC queue pair: `sock` is the TCP socket, and `end` is siwarp's endpoint.
 
     The stream of the peer has Markers if siwarp requested Markers, and the stream of siwarp has
@@ -105,13 +105,13 @@ class Peer:
         before_accept: Callable[[End], object] = lambda end: None,
         established: bool = True,
         **cap: Any,
-    ) -> Peer:
+    ) -> ScriptedRCPeer:
         """Return a peer that has connected to a listener of siwarp.
 
         established: wait until the queue pair is established before the peer sends (without RTR).
         """
         request = request or MPARequest(rev=2, s=1, ird=4, ord=4)
-        sock = plain_connect(wire.address)
+        sock = connect_plain_socket(wire.address)
         sock.sendall(bytes(request))
         # Disconnect events of earlier connections may still be on the channel.
         request_event = _next_event_of_kind(wire.p_channel, CMEventType.CONNECT_REQUEST)
@@ -134,10 +134,10 @@ class Peer:
         size: int = 1 << 16,
         established: bool = True,
         **cap: Any,
-    ) -> Peer:
+    ) -> ScriptedRCPeer:
         """Return a peer that has accepted a connection of siwarp."""
         reply = reply or MPAReply(rev=2, s=1, ird=4, ord=4)
-        with plain_listener(wire.host) as listener:
+        with create_plain_listener(wire.host) as listener:
             channel = CMEventChannel(wire.active.ctx)
             end = End(wire.active, CMID(channel), channel, size=size, **cap)
             end.id.connect(listener.getsockname()[:2], param)
@@ -206,7 +206,7 @@ class Peer:
     def close(self) -> None:
         self.sock.close()
 
-    def __enter__(self) -> Peer:
+    def __enter__(self) -> ScriptedRCPeer:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -214,11 +214,14 @@ class Peer:
 
 
 #: The function that connects a peer, by the peer's role in the start-up.
-CONNECT: dict[str, Any] = {"asking": Peer.connect_to_siwarp, "answering": Peer.accept_from_siwarp}
+CONNECT: dict[str, Any] = {
+    "asking": ScriptedRCPeer.connect_to_siwarp,
+    "answering": ScriptedRCPeer.accept_from_siwarp,
+}
 
 __all__ = [
     "CONNECT",
-    "Peer",
+    "ScriptedRCPeer",
     "build_read_request",
     "build_read_response",
     "build_send",

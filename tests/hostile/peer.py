@@ -8,7 +8,7 @@ import struct
 import termios
 import time
 
-from harness.rc_harness import SEND, End, Wire, plain_connect
+from harness.rc_harness import SEND, End, Wire, connect_plain_socket
 from harness.verbs_harness import LIMIT, octet_pattern, poll
 from scapy.packet import Packet
 
@@ -30,7 +30,7 @@ class RawPeer:
     def send_fpdus(self, *segments: Packet) -> None:
         self.send(*[FPDU(ulpdu=s) for s in segments])
 
-    def unread_octets(self) -> int:
+    def count_unread_octets(self) -> int:
         """Return the number of received octets that have not been read."""
         room = fcntl.ioctl(self.sock, termios.FIONREAD, b"\0\0\0\0")
         return int(struct.unpack("i", room)[0])
@@ -110,10 +110,10 @@ HELLO = FPDU(ulpdu=DDPTagged(opcode=Opcode.RDMA_WRITE, l=1, stag=1))
 
 
 def connect_raw_peer(address: tuple[str, int]) -> RawPeer:
-    return RawPeer(plain_connect(address))
+    return RawPeer(connect_plain_socket(address))
 
 
-def accept_raw(
+def accept_raw_initiator(
     wire: Wire, size: int = 1 << 16, hello: bool = True, **cap: int
 ) -> tuple[RawPeer, End]:
     """Connect a raw initiator, and return it and the siwarp end that accepted the connection.
@@ -164,7 +164,7 @@ def check_other_connections_served(wire: Wire, *ended: End) -> None:
 __all__ = [
     "HELLO",
     "RawPeer",
-    "accept_raw",
+    "accept_raw_initiator",
     "accept_raw_with_params",
     "build_request_frame",
     "check_other_connections_served",

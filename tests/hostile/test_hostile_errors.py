@@ -15,7 +15,7 @@ from harness.errq_harness import (
     OPCODE,
     QKEY,
     WRONG,
-    Stranger,
+    PlainUDPSocket,
     build_datagram,
     build_error_message,
 )
@@ -59,7 +59,7 @@ def check_good_peer_served(qp: QP, rig: Rig) -> None:
     good.close()
 
 
-def read_received_datagrams(who: Stranger) -> list[bytes]:
+def read_received_datagrams(who: PlainUDPSocket) -> list[bytes]:
     """Return all datagrams that have arrived at a socket."""
     found = []
     who.setblocking(False)
@@ -79,7 +79,7 @@ def test_a_sender_without_the_q_key_cannot_end_a_queue_pair_and_is_not_answered(
 ) -> None:
     rng = random.Random(SEED)
     qp = verbs_device.create_ud_qp(qkey=QKEY, error_policy=ErrorPolicy.ERROR)
-    with Stranger() as who:
+    with PlainUDPSocket() as who:
         names = ("drop_qkey", "drop_qn", "drop_version", "drop_header")
         before = count_handled_datagrams(qp, *names)
         for i in range(MANY):
@@ -104,7 +104,7 @@ def test_forged_error_messages_have_no_effect(verbs_device: Rig) -> None:
     qp = verbs_device.create_ud_qp(qkey=1)
     names = ("err_stale", "err_malformed", "drop_version", "drop_header", "drop_qn", "drop_opcode",
              "drop_qkey", "drop_short", "drop_crc")  # fmt: skip
-    with Stranger() as peer, Stranger() as who:
+    with PlainUDPSocket() as peer, PlainUDPSocket() as who:
         ah = verbs_device.create_ah(peer.getsockname())
         for i in range(32):
             qp.post_send(SendWR(i, ah=ah, remote_qkey=QKEY))
@@ -144,7 +144,7 @@ def test_an_error_message_is_at_most_24_octets_longer_than_its_cause(
         size += 1
         qp.post_recv(RecvWR(1))
     cause = build_datagram(bytes(size), **WRONG.get(what, ({}, OPCODE))[0])
-    with Stranger() as who:
+    with PlainUDPSocket() as who:
         who.sendto(cause, qp.addr)
         wait_until(lambda: qp.rcq.poll(1) or qp.errors())
         assert len(who.recv(1 << 16)) <= len(cause) + MAX_ADDED_OCTETS
@@ -157,7 +157,7 @@ def test_a_flood_of_invalid_messages_is_answered_at_a_limited_rate(policy: Error
         rig = Rig()
         qp = rig.create_ud_qp(qkey=QKEY, error_policy=policy)
         cause = build_datagram(opcode=4)
-        with Stranger() as who:
+        with PlainUDPSocket() as who:
             found = ("err_found", "drop_no_buffer")
             before, began = count_handled_datagrams(qp, *found), time.monotonic()
             for i in range(MANY):
@@ -216,7 +216,7 @@ def test_a_flood_from_one_source_leaves_error_messages_for_other_sources(verbs_d
         qp = verbs_device.create_ud_qp(
             qkey=QKEY, error_policy=ErrorPolicy.MESSAGE, addr=("127.0.0.1", 0)
         )
-        with Stranger() as who:
+        with PlainUDPSocket() as who:
             before, limited = counter_value("err_found"), counter_value("err_limited")
             for _ in range(50):
                 who.sendto(build_datagram(mo=1), qp.addr)

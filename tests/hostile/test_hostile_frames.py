@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 
 import pytest
-from harness.rc_harness import End, plain_listener
+from harness.rc_harness import End, create_plain_listener
 from harness.verbs_harness import wait_until
 from hostile.fields import boundary_values, find_packet_field, numeric_fields, packet_layers
 from hostile.peer import RawPeer, connect_raw_peer
@@ -193,7 +193,7 @@ def expected_reply_event(octets: bytes, max_ird: int) -> CMEventType | None:
 def send_and_check_reply(target: Target, octets: bytes, what: str) -> None:
     files = count_open_files()
     verdict = expected_reply_event(octets, target.rig.ctx.query_device().max_qp_rd_atom)
-    listener = plain_listener()
+    listener = create_plain_listener()
     end = End(target.rig, CMID(target.wire.a_channel), target.wire.a_channel)
     end.id.connect(listener.getsockname())
     peer = RawPeer(listener.accept()[0])

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 import pytest
 from harness.rc_harness import READ, SEND, WRITE, End, Wire
 from harness.verbs_harness import ALL_ACCESS, Pair, Rig, octet_pattern, poll, wait_until
-from hostile.peer import accept_raw, check_other_connections_served
-from hostile.vanishing import PAGE, Vanishing
+from hostile.peer import accept_raw_initiator, check_other_connections_served
+from hostile.vanishing import PAGE, RemovableMemory
 
 from siwarp._siwarp import ffi, lib
 from siwarp.cm import ConnParam
@@ -61,7 +61,7 @@ class PartlyRemovedRegion:
     """A registered region of one end, of which all but the first page has been removed."""
 
     def __init__(self, end: End, how: str) -> None:
-        self.memory = Vanishing(1 << 19, how)
+        self.memory = RemovableMemory(1 << 19, how)
         self.mr: MR = end.rig.reg_mr(self.memory.buffer, ALL_ACCESS)
         self.memory.remove_pages(PAGE)
 
@@ -214,12 +214,12 @@ def test_memory_removed_while_tcp_is_full_fails_the_request_that_sends_it(
     """The CRCs of the segments are computed before the memory is removed; only TCP reads the memory
     later.
     """
-    peer, b = accept_raw(two_device_wire, size=4096)
-    memory = Vanishing(32 << 20, how)
+    peer, b = accept_raw_initiator(two_device_wire, size=4096)
+    memory = RemovableMemory(32 << 20, how)
     mr = b.rig.reg_mr(memory.buffer, ALL_ACCESS)
     b.qp.post_send(SendWR(1, WRITE, sg=[mr.sge()], remote=mr.remote()))
     b.qp.post_send(SendWR(2, WRITE, sg=[b.mem.sge(0, 8)], remote=mr.remote()))
-    wait_until(lambda: peer.unread_octets() > 0)
+    wait_until(lambda: peer.count_unread_octets() > 0)
     assert b.scq.poll(4) == []
     memory.remove_pages()
     peer.discard_until_end()
@@ -241,7 +241,7 @@ def test_a_datagram_for_removed_memory_completes_its_receive_with_a_protection_e
     how: str, size: int, crc: bool
 ) -> None:
     rig = Rig()
-    memory = Vanishing(1 << 17, how)
+    memory = RemovableMemory(1 << 17, how)
     mr = rig.reg_mr(memory.buffer)
     out = rig.reg_mr(bytearray(octet_pattern(size)))
     qp = rig.create_ud_qp(addr=("127.0.0.1", 0), crc=crc)
@@ -269,7 +269,7 @@ def test_a_datagram_from_removed_memory_fails_and_later_datagrams_are_transmitte
     how: str, size: int, crc: bool
 ) -> None:
     rig = Rig()
-    memory = Vanishing(1 << 17, how)
+    memory = RemovableMemory(1 << 17, how)
     mr = rig.reg_mr(memory.buffer)
     pair = Pair(rig)
     memory.remove_pages()
@@ -296,8 +296,8 @@ def test_a_datagram_from_removed_memory_fails_and_later_datagrams_are_transmitte
 PROGRAM = """
 import ctypes, faulthandler, os, signal, sys, threading
 sys.path[:0] = {path!r}
-from hostile.peer import accept_raw, check_other_connections_served
-from hostile.vanishing import PAGE, Vanishing
+from hostile.peer import accept_raw_initiator, check_other_connections_served
+from hostile.vanishing import PAGE, RemovableMemory
 from harness.verbs_harness import ALL_ACCESS, Rig, poll
 from harness.rc_harness import WRITE, Wire
 from siwarp.verbs import QPState
@@ -306,7 +306,7 @@ rig = Rig()
 {after}
 wire = Wire(rig)
 a, b = wire.connect()
-memory = Vanishing(1 << 16, "unmapped")
+memory = RemovableMemory(1 << 16, "unmapped")
 mr = rig.reg_mr(memory.buffer, ALL_ACCESS)
 memory.remove_pages()
 a.post(WRITE, 1, length=100, remote=mr.remote(0, 100))

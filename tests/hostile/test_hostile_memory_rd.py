@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from harness.rd_harness import Peer
+from harness.rd_harness import RDEnd
 from harness.rd_stranger import scripted_peer
 from harness.verbs_harness import ALL_ACCESS, Rig, wait_until
-from hostile.vanishing import PAGE, Vanishing
+from hostile.vanishing import PAGE, RemovableMemory
 
 from siwarp.inspect import Opcode, Queue, Terminate
 from siwarp.verbs import (
@@ -34,15 +34,15 @@ class RdTrio:
     """Three connected RD queue pairs; of the first queue pair's memory only one page remains."""
 
     def __init__(self, rig: Rig, how: str) -> None:
-        self.a, self.b, self.c = (Peer(rig, SIZE) for _ in range(3))
-        self.memory = Vanishing(SIZE, how)
+        self.a, self.b, self.c = (RDEnd(rig, SIZE) for _ in range(3))
+        self.memory = RemovableMemory(SIZE, how)
         self.gone: MR = rig.reg_mr(self.memory.buffer, ALL_ACCESS)
         self.memory.remove_pages(PAGE)
         for one in (self.b, self.c):
             self.check_message_arrives(self.a, one)
             self.check_message_arrives(one, self.a)
 
-    def check_message_arrives(self, one: Peer, other: Peer, wr_id: int = 50) -> None:
+    def check_message_arrives(self, one: RDEnd, other: RDEnd, wr_id: int = 50) -> None:
         """Assert that a message from one queue pair arrives at the other."""
         other.post_receive(wr_id, 64, SIZE - 64)
         one.send(other, b"still there", 51, offset=SIZE - 64)
@@ -63,11 +63,13 @@ def connected_trio(request: pytest.FixtureRequest) -> Iterator[RdTrio]:
     made.memory.close()
 
 
-def post_request(one: Peer, to: Peer, wr_id: int, opcode: WROpcode, *sg: Any, **more: Any) -> None:
+def post_request(
+    one: RDEnd, to: RDEnd, wr_id: int, opcode: WROpcode, *sg: Any, **more: Any
+) -> None:
     one.qp.post_send(SendWR(wr_id, opcode, sg=list(sg), ah=one.address_handle(to), **more))
 
 
-def return_to_rts(one: Peer) -> None:
+def return_to_rts(one: RDEnd) -> None:
     wait_until(lambda: one.qp.qp_state == QPState.SQE)
     one.qp.modify(QPAttr(qp_state=QPState.RTS))
 

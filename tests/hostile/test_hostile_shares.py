@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from cli.cli_harness import ping_server
 from harness.rd_harness import QKEY
-from harness.rd_stranger import Stranger
+from harness.rd_stranger import ScriptedRDPeer
 from harness.verbs_harness import Rig, temporary_settings
 from pace import scale_limit
 from unit.cm.ud_harness import Ends, build_question, plain_udp_socket
@@ -35,7 +35,7 @@ Address = tuple[str, int]
 SERVED = 1.0
 
 
-class Attacker(Stranger):
+class Attacker(ScriptedRDPeer):
     """An attacker at a given source address that has completed the RD handshake with the server."""
 
     def __init__(self, to: Address, source: str) -> None:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from harness.rc_harness import SEND, End, Wire, plain_listener
+from harness.rc_harness import SEND, End, Wire, create_plain_listener
 from harness.verbs_harness import (
     Rig,
     assert_counter_grows,
@@ -21,7 +21,7 @@ from harness.verbs_harness import (
 from hostile.peer import (
     HELLO,
     RawPeer,
-    accept_raw,
+    accept_raw_initiator,
     build_request_frame,
     check_other_connections_served,
     connect_raw_peer,
@@ -180,7 +180,7 @@ def test_an_established_connection_with_an_unread_event_costs_no_cpu_time(wire: 
     """The initiator has received the Reply and octets after the Reply, but its program fetches no
     event.
     """
-    listener = plain_listener()
+    listener = create_plain_listener()
     a = End(wire.active, CMID(wire.a_channel), wire.a_channel, size=4096)
     a.id.connect(listener.getsockname())
     peer = RawPeer(listener.accept()[0])
@@ -200,7 +200,7 @@ def test_an_established_connection_with_an_unread_event_costs_no_cpu_time(wire: 
 
 
 def test_a_peer_that_is_silent_within_an_fpdu_costs_no_cpu_time(wire: Wire) -> None:
-    peer, end = accept_raw(wire)
+    peer, end = accept_raw_initiator(wire)
     fpdu = bytes(FPDU(ulpdu=DDPUntagged(opcode=Opcode.SEND, msn=1) / octet_pattern(20_000)))
     end.post_receive(1, 0, 20_000)
     done = 0
@@ -229,7 +229,7 @@ def test_a_peer_that_closes_or_resets_at_any_stage_does_not_affect_other_connect
         peer.send(frame[:octets])
         peer.close(reset)
     else:
-        peer, end = accept_raw(wire, hello=octets != "reply")
+        peer, end = accept_raw_initiator(wire, hello=octets != "reply")
         end.post_receive(1, 0, 100)
         whole = bytes(FPDU(ulpdu=DDPUntagged(opcode=Opcode.SEND, msn=1) / octet_pattern(100)))
         if octets in ("fpdu", "half"):
@@ -246,7 +246,7 @@ def test_a_peer_that_closes_or_resets_at_any_stage_does_not_affect_other_connect
 
 
 def test_a_peer_that_shuts_down_its_sending_side_receives_the_queued_octets(wire: Wire) -> None:
-    peer, end = accept_raw(wire, size=1 << 16)
+    peer, end = accept_raw_initiator(wire, size=1 << 16)
     end.mem.write(octet_pattern(1 << 16))
     end.post(SEND, 1, length=1 << 16)
     assert poll(end.scq)[0].ok

@@ -27,7 +27,7 @@ _places = itertools.count(
 HOWS = ("unmapped", "protected", "truncated", "read-only")
 
 
-class Vanishing:
+class RemovableMemory:
     """Mapped memory of ``size`` octets; ``buffer`` is the object to register."""
 
     def __init__(self, size: int, how: str) -> None:

@@ -28,7 +28,7 @@ def pytest_configure(config: pytest.Config) -> None:
 # ------------------------------------------------------------------ the guest
 
 
-class Guests:
+class GuestPool:
     """The current guest VM, which is replaced after its kernel has failed."""
 
     def __init__(self, boot: Callable[[], vm.Guest]) -> None:
@@ -59,21 +59,21 @@ class Guests:
             self.running = None
 
 
-GUESTS = pytest.StashKey[Guests]()
+GUESTS = pytest.StashKey[GuestPool]()
 
 
 @pytest.fixture(scope="session")
-def guests(pytestconfig: pytest.Config) -> Iterator[Guests]:
+def guests(pytestconfig: pytest.Config) -> Iterator[GuestPool]:
     """Yield the guests of this session, of which only one runs at a time."""
     image = vm.cached_image()
-    made = Guests(lambda: vm.Guest(image, forward=(RPING_PORT, ECHO_PORT)))
+    made = GuestPool(lambda: vm.Guest(image, forward=(RPING_PORT, ECHO_PORT)))
     pytestconfig.stash[GUESTS] = made
     yield made
     made.close()
 
 
 @pytest.fixture
-def guest(guests: Guests) -> vm.Guest:
+def guest(guests: GuestPool) -> vm.Guest:
     """Return a running guest with Linux siw."""
     return guests.get_or_boot()
 

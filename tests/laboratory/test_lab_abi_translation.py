@@ -16,7 +16,7 @@ TOOL = "siwarp-lab-translation"
 
 
 def skip_without_tool() -> None:
-    if not (runner.program().parents[2] / "lab" / TOOL).is_file():
+    if not (runner.bench_program_path().parents[2] / "lab" / TOOL).is_file():
         pytest.skip("built without librdmacm-dev")
 
 
@@ -40,7 +40,9 @@ def create_fake_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: st
     path.parent.mkdir()
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(0o755)
-    monkeypatch.setattr(translation, "program", lambda: tmp_path / "siwarp/bench/siwarp-bench")
+    monkeypatch.setattr(
+        translation, "bench_program_path", lambda: tmp_path / "siwarp/bench/siwarp-bench"
+    )
 
 
 def test_more_cycles_than_promised_are_a_missed_promise(
@@ -62,7 +64,9 @@ def test_more_cycles_than_promised_are_a_missed_promise(
 def test_a_missing_or_failed_tool_is_reported_as_a_bench_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(translation, "program", lambda: tmp_path / "siwarp/bench/siwarp-bench")
+    monkeypatch.setattr(
+        translation, "bench_program_path", lambda: tmp_path / "siwarp/bench/siwarp-bench"
+    )
     with pytest.raises(runner.BenchError, match="this build has no siwarp-lab-translation"):
         translation.measure_translation(1)
     create_fake_tool(tmp_path, monkeypatch, "echo a device: no such device >&2; exit 1")

@@ -16,7 +16,7 @@ from pace import slowdown_factor
 from lab.verbs import personas, runs
 from lab.verbs.__main__ import PROMISED
 from siwarp.bench import table
-from siwarp.bench.runner import BenchError, program
+from siwarp.bench.runner import BenchError, bench_program_path
 
 #: Promised upper limit in microseconds until a Write is visible to a program that only reads its
 #: memory, with both CPUs busy.
@@ -61,7 +61,7 @@ def test_latency_beside_busy_or_idle_queue_pairs_is_compared_with_none(
 
 
 def test_a_limit_of_descriptors_that_is_too_low_is_reported() -> None:
-    tool = program().parents[2] / "lab" / "siwarp-lab-verbs"
+    tool = bench_program_path().parents[2] / "lab" / "siwarp-lab-verbs"
     done = subprocess.run(
         ["bash", "-c", 'ulimit -n 300; exec "$@"', "-", str(tool), "--kind", "crowd"],
         # The environment is for the shell; the program loads its own sanitizer library.
@@ -89,8 +89,8 @@ def test_every_promised_figure_has_a_plan_and_an_aim_stricter_than_its_limit(
     promised: table.Row,
 ) -> None:
     runs.create_plan(**promised.arguments)
-    assert table.judge(promised, promised.aim) == "aim"
-    assert table.judge(promised, promised.must) == "must"
+    assert table.row_verdict(promised, promised.aim) == "aim"
+    assert table.row_verdict(promised, promised.must) == "must"
 
 
 def test_both_personas_are_measured_and_the_ratio_is_the_median_of_rounds() -> None:

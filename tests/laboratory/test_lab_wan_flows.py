@@ -17,7 +17,7 @@ pytestmark = pytest.mark.scales
 @pytest.fixture(autouse=True)
 def need_line_with_faults() -> None:
     """Skip the tests on a machine where the link with faults cannot be created."""
-    wan_harness.need_line()
+    wan_harness.skip_without_tun_device()
 
 
 def test_both_flows_transfer_octets_at_the_same_time_and_their_shares_add_up_to_1() -> None:
@@ -46,7 +46,7 @@ def test_the_output_has_the_plan_the_congestion_control_and_a_chart_of_each_flow
 def test_a_link_that_drops_every_packet_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SIWARP_PEER_TIMEOUT_MS", "1000")
     with pytest.raises(BenchError, match="did not reach its sink"):
-        wan.measure(("rd",), 1, "loss=100%")
+        wan.measure_flows(("rd",), 1, "loss=100%")
 
 
 @pytest.mark.parametrize("flows", ["udp", "rd,rd", ""])

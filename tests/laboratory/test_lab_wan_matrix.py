@@ -128,7 +128,7 @@ def test_an_unknown_cell_is_a_usage_error() -> None:
 @pytest.mark.scales
 @pytest.mark.parametrize("name", wan_matrix.SHORT)
 def test_a_bottleneck_is_shared_and_not_flooded(name: str, tmp_path: Path) -> None:
-    wan_harness.need_line()
+    wan_harness.skip_without_tun_device()
     results = tmp_path / "cell.json"
     before = slowdown_factor()
     done = run_lab(

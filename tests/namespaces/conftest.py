@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from namespaces.ns_harness import Namespace, cabled
+from namespaces.ns_harness import Namespace, create_cabled_namespaces
 from namespaces.path_harness import RoutedPath
 
 
 @pytest.fixture(scope="session")
 def cabled_namespaces() -> Iterator[tuple[Namespace, Namespace]]:
     """Yield two network namespaces connected by a veth pair, for the complete test session."""
-    with cabled() as ends:
+    with create_cabled_namespaces() as ends:
         yield ends
 
 

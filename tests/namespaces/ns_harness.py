@@ -62,14 +62,14 @@ class Namespace:
         self._holder.kill()
         self._holder.communicate()
 
-    def inside(self, *command: str) -> list[str]:
+    def command_line_inside(self, *command: str) -> list[str]:
         """Return the command line that runs a program in this namespace."""
         return ["nsenter", "-t", self.pid, *self._user, "-n", *command]
 
     def run(self, *command: str) -> str:
         """Run a system program in this namespace and return its standard output."""
         done = subprocess.run(
-            self.inside(*command),
+            self.command_line_inside(*command),
             capture_output=True,
             text=True,
             timeout=20,
@@ -78,14 +78,14 @@ class Namespace:
         assert done.returncode == 0, f"{' '.join(command)}: {done.stderr.strip()}"
         return done.stdout
 
-    def ip(self, *args: str) -> str:
+    def run_ip(self, *args: str) -> str:
         return self.run("ip", *args)
 
     def configure_interfaces(self) -> None:
-        self.ip("link", "set", "lo", "up")
-        self.ip("link", "set", self.link, "up")
-        self.ip("addr", "add", f"{self.v4}/24", "dev", self.link)
-        self.ip("addr", "add", f"{self.v6}/64", "dev", self.link, "nodad")
+        self.run_ip("link", "set", "lo", "up")
+        self.run_ip("link", "set", self.link, "up")
+        self.run_ip("addr", "add", f"{self.v4}/24", "dev", self.link)
+        self.run_ip("addr", "add", f"{self.v6}/64", "dev", self.link, "nodad")
 
     def wait_for_link_local(self) -> None:
         """Wait until the link-local address of the interface has passed duplicate address
@@ -106,16 +106,16 @@ class Namespace:
                 return True
         return False
 
-    def listens(self, port: int) -> bool:
+    def has_listening_socket(self, port: int) -> bool:
         """Return whether a socket of this namespace listens on this TCP port."""
         return self.has_tcp_socket(port, "0A")
 
-    def connected(self, port: int) -> bool:
+    def has_connection(self, port: int) -> bool:
         """Return whether a TCP connection with this port exists in this namespace."""
         return self.has_tcp_socket(port, "01")
 
     def link_local_address(self) -> str | None:
-        for found in json.loads(self.ip("-6", "-j", "addr", "show", "dev", self.link)):
+        for found in json.loads(self.run_ip("-6", "-j", "addr", "show", "dev", self.link)):
             for a in found.get("addr_info", ()):
                 if a.get("scope") == "link" and not a.get("tentative"):
                     return f"{a['local']}%{self.link}"
@@ -124,7 +124,7 @@ class Namespace:
     def start_python(self, code: str, *args: str, **env: str) -> subprocess.Popen[str]:
         """Start a Python program in this namespace; ``env`` adds environment variables."""
         return subprocess.Popen(
-            self.inside(sys.executable, "-c", code, *args),
+            self.command_line_inside(sys.executable, "-c", code, *args),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -146,7 +146,7 @@ def wait_for_json_output(process: subprocess.Popen[str], seconds: float = 30) ->
 
 
 @contextlib.contextmanager
-def cabled() -> Iterator[tuple[Namespace, Namespace]]:
+def create_cabled_namespaces() -> Iterator[tuple[Namespace, Namespace]]:
     """Yield two network namespaces connected by a veth pair, each with its link-local address."""
     with contextlib.ExitStack() as made:
         ends: list[Namespace] = []
@@ -156,9 +156,9 @@ def cabled() -> Iterator[tuple[Namespace, Namespace]]:
         # The veth pair is created inside the namespaces, so that a failure leaves no interface in
         # the machine's own namespace.
         peer = ["peer", "name", ends[1].link, "netns", ends[1].pid]
-        ends[0].ip("link", "add", ends[0].link, "type", "veth", *peer)
+        ends[0].run_ip("link", "add", ends[0].link, "type", "veth", *peer)
         for end in ends:
-            end.ip("link", "set", end.link, "addrgenmode", "eui64")
+            end.run_ip("link", "set", end.link, "addrgenmode", "eui64")
             end.configure_interfaces()
         for end in ends:
             end.wait_for_link_local()

@@ -11,7 +11,7 @@ import sys
 import time
 from typing import Any
 
-from siwarp.base.counters import read
+from siwarp.base.counters import read_counters
 from siwarp.verbs import (
     AH,
     CQ,
@@ -201,8 +201,8 @@ def poll_receive_queue(seconds: float) -> None:
         time.sleep(0.001)
 
 
-def read_counters(*names: str) -> list[int]:
-    values = read(os.getpid())
+def read_own_counter_values(*names: str) -> list[int]:
+    values = read_counters(os.getpid())
     return [values[name] for name in names]
 
 

@@ -18,9 +18,9 @@ def test_bench_measures_every_type_of_queue_pair_between_two_hosts(
 ) -> None:
     here, there = cabled_namespaces
     address = getattr(there, family)
-    with bench_server("--addr", address, inside=tuple(there.inside())) as (port, _):
+    with bench_server("--addr", address, inside=tuple(there.command_line_inside())) as (port, _):
         done = pace.run_command(
-            here.inside(
+            here.command_line_inside(
                 *COMMAND, "bench", kind, address, "-p", str(port), "--json",
                 "--qp", "rc,ud,uc,rd", "-s", "1K", "-n", "60",
             ),

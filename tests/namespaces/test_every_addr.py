@@ -124,14 +124,14 @@ def test_a_second_address_of_a_family_can_be_used_as_source_and_destination(
 ) -> None:
     a, b = cabled_namespaces
     for end, host in ((a, "192.0.2.101"), (b, "192.0.2.102")):
-        end.ip("addr", "add", f"{host}/24", "dev", end.link)
+        end.run_ip("addr", "add", f"{host}/24", "dev", end.link)
     try:
         with run_echo_program(b) as (_, qpn):
             pairs = [(x, y) for x in (a.v4, "192.0.2.101") for y in (b.v4, "192.0.2.102")]
             found = ask_echo_program(a, qpn, *(("word", there, here) for here, there in pairs))
     finally:
         for end, host in ((a, "192.0.2.101"), (b, "192.0.2.102")):
-            end.ip("addr", "del", f"{host}/24", "dev", end.link)
+            end.run_ip("addr", "del", f"{host}/24", "dev", end.link)
     assert [(d, s) for s, d, _ in found] == pairs
 
 
@@ -159,7 +159,7 @@ def test_each_send_of_a_list_uses_the_source_address_of_its_own_address_handle(
 ) -> None:
     """Sends to one destination form one batch only if they have the same source address."""
     a, b = cabled_namespaces
-    a.ip("addr", "add", "192.0.2.105/24", "dev", a.link)
+    a.run_ip("addr", "add", "192.0.2.105/24", "dev", a.link)
     listener = b.start_python(
         "import json, socket, sys; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n"
         "s.bind((sys.argv[1], 0)); s.settimeout(20); print(s.getsockname()[1], flush=True)\n"
@@ -178,7 +178,7 @@ def test_each_send_of_a_list_uses_the_source_address_of_its_own_address_handle(
     finally:
         listener.kill()
         listener.wait()
-        a.ip("addr", "del", "192.0.2.105/24", "dev", a.link)
+        a.run_ip("addr", "del", "192.0.2.105/24", "dev", a.link)
 
 
 @pytest.mark.parametrize("host", ["192.0.2.103", "2001:db8::103"])
@@ -190,10 +190,10 @@ def test_an_added_address_is_bound_and_a_removed_address_does_not_affect_others(
     nodad = ["nodad"] if ":" in host else []
     with run_echo_program(b) as (process, qpn):
         for _ in range(2):  # the address is added, removed and added again
-            b.ip("addr", "add", f"{host}{length}", "dev", b.link, *nodad)
+            b.run_ip("addr", "add", f"{host}{length}", "dev", b.link, *nodad)
             ((source, _, _),) = ask_echo_program(a, qpn, ("word", host, ""))
             assert source == host
-            b.ip("addr", "del", f"{host}{length}", "dev", b.link)
+            b.run_ip("addr", "del", f"{host}{length}", "dev", b.link)
             ((source, _, _),) = ask_echo_program(a, qpn, ("word", b.v4, ""))
             assert source == b.v4
         assert process.poll() is None
@@ -230,7 +230,7 @@ def test_sends_from_a_removed_address_do_not_affect_sends_from_other_addresses(
     six = ":" in host
     where = [f"{host}/64" if six else f"{host}/24", "dev", a.link]
     nodad = ["nodad"] if six else []
-    a.ip("addr", "add", *where, *nodad)
+    a.run_ip("addr", "add", *where, *nodad)
     loser = a.start_python(
         SENDER_FROM_LOST_ADDRESS, a.v4, *((b.v6, host, a.v6) if six else (b.v4, host, a.v4))
     )
@@ -245,11 +245,11 @@ def test_sends_from_a_removed_address_do_not_affect_sends_from_other_addresses(
 
         assert loser.stdout.readline() == "ready\n"
         assert send_and_read_statuses() == "SUCCESS SUCCESS\n"
-        a.ip("addr", "del", *where)
+        a.run_ip("addr", "del", *where)
         # Linux transmits IPv6 from an address that was present when the socket was bound; IPv4
         # sends fail.
         assert send_and_read_statuses() == ("SUCCESS SUCCESS\n" if six else "GENERAL_ERR SUCCESS\n")
-        a.ip("addr", "add", *where, *nodad)
+        a.run_ip("addr", "add", *where, *nodad)
         assert send_and_read_statuses() == "SUCCESS SUCCESS\n"
     finally:
         loser.kill()
@@ -297,7 +297,7 @@ def test_a_send_without_a_source_uses_the_first_remaining_address_of_the_family(
 ) -> None:
     a, b = cabled_namespaces
     second = ["192.0.2.107/24", "dev", a.link]
-    a.ip("addr", "add", *second)
+    a.run_ip("addr", "add", *second)
     hearer = b.start_python(RECEIVER)
     assert hearer.stdout is not None
     sender = a.start_python(SENDER, a.v4, hearer.stdout.readline().strip(), b.v4, b.v6)
@@ -307,7 +307,7 @@ def test_a_send_without_a_source_uses_the_first_remaining_address_of_the_family(
         assert sender.stdout.readline() == "ready\n"
         for lost in ("", "192.0.2.107"):
             if lost:
-                a.ip("addr", "del", *second)
+                a.run_ip("addr", "del", *second)
             sender.stdin.write(f"{lost}\n")
             sender.stdin.flush()
             assert [hearer.stdout.readline().strip() for _ in range(2)] == [a.v4, a.v6]
@@ -338,14 +338,14 @@ def test_an_added_address_whose_port_is_used_by_another_program_is_not_bound(
             held.stdin.write(f"{qpn}\n")
             held.stdin.flush()
             assert held.stdout.readline() == "bound\n"
-            b.ip("addr", "add", "192.0.2.104/24", "dev", b.link)
+            b.run_ip("addr", "add", "192.0.2.104/24", "dev", b.link)
             ((source, _, told),) = ask_echo_program(a, qpn, ("word", b.v4, ""))
             assert (source, told[4]) == (b.v4, 1)
             assert process.poll() is None
     finally:
         held.kill()
         held.communicate()
-        b.ip("addr", "del", "192.0.2.104/24", "dev", b.link)
+        b.run_ip("addr", "del", "192.0.2.104/24", "dev", b.link)
 
 
 @pytest.mark.parametrize("group", ["239.192.7.94", "ff15::7:94", "ff02::7:94"])

@@ -133,11 +133,11 @@ def test_group_messages_on_one_interface_do_not_reach_members_on_another(
 @contextlib.contextmanager
 def add_loopback_group_route(at: Namespace, group: str) -> Iterator[None]:
     route = ["local", f"{group}/128", "dev", "lo", "table", "local"]
-    at.ip("-6", "route", "add", *route)
+    at.run_ip("-6", "route", "add", *route)
     try:
         yield
     finally:
-        at.ip("-6", "route", "del", *route)
+        at.run_ip("-6", "route", "del", *route)
 
 
 @pytest.mark.clause("DGRAM-MCAST-6")
@@ -181,13 +181,13 @@ for _ in range(1000):
 def test_ipv6_groups_work_on_loopback_after_a_route_is_added() -> None:
     alone = Namespace("lo", "127.0.0.1", "::1")
     try:
-        alone.ip("link", "set", "lo", "up")
+        alone.run_ip("link", "set", "lo", "up")
         refused = alone.start_python(SENDER, "::1", "::1", GROUPS["v6"], '["x"]')
         assert "GENERAL_ERR" in refused.communicate(timeout=30)[1], (
             "a send without a route must fail"
         )
         # TROUBLESHOOTING.md recommends this command.
-        alone.ip("-6", "route", "add", "local", "ff00::/8", "dev", "lo", "table", "local")
+        alone.run_ip("-6", "route", "add", "local", "ff00::/8", "dev", "lo", "table", "local")
         for group in (GROUPS["v6"], GROUPS["link"]):
             with run_group_member(alone, "::1", group, "lo") as got:
                 send_to_group(alone, "::1", "::1", group, "here", "")

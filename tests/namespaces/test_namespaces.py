@@ -232,7 +232,7 @@ def test_connecting_to_an_unreachable_address_fails_within_the_timeout(
 ) -> None:
     a, b = cabled_namespaces
     if cut == "cable":
-        b.ip("link", "set", b.link, "down")
+        b.run_ip("link", "set", b.link, "down")
     target = b.v4 if cut == "cable" else "192.0.2.99"
     try:
         name, status, took = wait_for_json_output(
@@ -240,8 +240,8 @@ def test_connecting_to_an_unreachable_address_fails_within_the_timeout(
         )
     finally:
         if cut == "cable":
-            b.ip("link", "set", b.link, "up")
-            b.ip("addr", "replace", f"{b.v6}/64", "dev", b.link, "nodad")
+            b.run_ip("link", "set", b.link, "up")
+            b.run_ip("addr", "replace", f"{b.v6}/64", "dev", b.link, "nodad")
     assert name == "UNREACHABLE"
     assert status in (110, 113)  # errno ETIMEDOUT or EHOSTUNREACH
     assert took < 5

@@ -81,7 +81,7 @@ def test_all_rd_operations_complete_over_a_path_that_silently_drops_long_datagra
     routed_path.set_middle_mtu(1280, routers_report=False)
     send_and_check_delivery(a, b, [100_000, 64, 5000])
     # The dropped path MTU probes contained no data segment.
-    assert a.call("read_counters", "rd_mtu_lowered") == [0]
+    assert a.call("read_own_counter_values", "rd_mtu_lowered") == [0]
     send_empty_message(a, b)
     assert a.call("send_and_wait", [300_000], WAIT, "RDMA_WRITE") == ["SUCCESS"]
     send_empty_message(a, b)
@@ -107,7 +107,7 @@ def test_the_datagram_length_follows_a_path_mtu_that_routers_report(
     wait_for_packet_size(routed_path, a, b, 1500)
     routed_path.set_middle_mtu(1280)
     send_and_check_delivery(a, b, [100_000])
-    assert a.call("read_counters", "rd_mtu_lowered")[0] >= 1
+    assert a.call("read_own_counter_values", "rd_mtu_lowered")[0] >= 1
     wait_for_packet_size(routed_path, a, b, 1280)
     routed_path.set_middle_mtu(1500)
     # The packet size rises again, although the kernel caches the lower path MTU for minutes.
@@ -128,7 +128,7 @@ def test_a_forged_icmp_path_mtu_has_no_effect_while_no_datagram_is_lost(
     # The kernel has accepted the forged path MTU.
     assert "mtu 600" in routed_path.run_shell("a", f"ip route get {V4['b']}")
     assert mean_packet_length(routed_path, a, b) > 1440
-    assert a.call("read_counters", "rd_mtu_lowered") == [0]
+    assert a.call("read_own_counter_values", "rd_mtu_lowered") == [0]
 
 
 @for_ipv4_and_ipv6

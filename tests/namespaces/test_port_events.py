@@ -84,8 +84,8 @@ def port_namespace() -> Iterator[Namespace]:
     """
     made = Namespace("port", V4[0], V6[0])
     try:
-        made.ip("link", "add", "port", "type", "veth", "peer", "name", "other")
-        made.ip("link", "set", "other", "up")
+        made.run_ip("link", "add", "port", "type", "veth", "peer", "name", "other")
+        made.run_ip("link", "set", "other", "up")
         made.configure_interfaces()
         yield made
     finally:
@@ -104,9 +104,9 @@ def test_each_time_a_link_goes_down_or_up_a_port_event_is_raised(
 ) -> None:
     # The link is set down by the administrator, or loses its carrier.
     for link in ("port", "other"):
-        port_namespace.ip("link", "set", link, "down")
+        port_namespace.run_ip("link", "set", link, "down")
         assert event_watcher.wait_for_event("PORT_ERR")[0] is False
-        port_namespace.ip("link", "set", link, "up")
+        port_namespace.run_ip("link", "set", link, "up")
         assert event_watcher.wait_for_event("PORT_ACTIVE")[0] is True
 
 
@@ -114,21 +114,21 @@ def test_an_added_or_removed_address_raises_an_event_and_updates_the_address_lis
     port_namespace: Namespace, event_watcher: EventWatcher
 ) -> None:
     for address in ("192.0.2.77", "2001:db8::77"):
-        port_namespace.ip(
+        port_namespace.run_ip(
             "addr", "add", f"{address}/32", "dev", "port", *(["nodad"] if ":" in address else [])
         )
         event_watcher.wait_for_address_event(address, True)
-        port_namespace.ip("addr", "del", f"{address}/32", "dev", "port")
+        port_namespace.run_ip("addr", "del", f"{address}/32", "dev", "port")
         event_watcher.wait_for_address_event(address, False)
 
 
 def test_changes_of_another_interface_raise_no_event(
     port_namespace: Namespace, event_watcher: EventWatcher
 ) -> None:
-    port_namespace.ip("addr", "add", "198.51.100.1/24", "dev", "lo")
-    port_namespace.ip("link", "set", "lo", "down")
-    port_namespace.ip("link", "set", "lo", "up")
-    port_namespace.ip("addr", "add", "192.0.2.78/32", "dev", "port")
+    port_namespace.run_ip("addr", "add", "198.51.100.1/24", "dev", "lo")
+    port_namespace.run_ip("link", "set", "lo", "down")
+    port_namespace.run_ip("link", "set", "lo", "up")
+    port_namespace.run_ip("addr", "add", "192.0.2.78/32", "dev", "port")
     seen: list[object] = []
     while not seen or "192.0.2.78" not in str(seen[-1]):
         seen.append(event_watcher.read_event())
@@ -140,7 +140,7 @@ def test_changes_of_another_interface_raise_no_event(
 def test_removing_the_interface_raises_a_port_error_event(
     port_namespace: Namespace, event_watcher: EventWatcher
 ) -> None:
-    port_namespace.ip("link", "del", "port")
+    port_namespace.run_ip("link", "del", "port")
     assert event_watcher.wait_for_event("PORT_ERR")[0] is False
     assert event_watcher.process.poll() is None
 

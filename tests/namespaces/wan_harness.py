@@ -7,7 +7,7 @@ import os
 import pytest
 
 
-def need_line() -> None:
+def skip_without_tun_device() -> None:
     """Skip the test if no emulated line can be created, because some kernels have no tun device."""
     if os.environ.get("SANITIZER") == "tsan":
         pytest.skip("the relay has one thread, and a shell under ThreadSanitizer's library crashes")

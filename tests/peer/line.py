@@ -19,7 +19,7 @@ Address = tuple[str, int]
 BUFFER = 4 << 20
 
 
-def udp_socket(address: Address = (net.HERE, 0)) -> socket.socket:
+def open_udp_socket(address: Address = (net.HERE, 0)) -> socket.socket:
     """Return a bound non-blocking UDP socket with buffers large enough for a burst."""
     sock: socket.socket = net.open_udp_socket(*address)
     if not net.SIMULATED:
@@ -79,7 +79,7 @@ class Line:
     """
 
     def __init__(self, seed: int, faults: Faults = CLEAN) -> None:
-        self._near, self._far = udp_socket(), udp_socket()
+        self._near, self._far = open_udp_socket(), open_udp_socket()
         self.near: Address = self._near.getsockname()
         self.far: Address = self._far.getsockname()
         self.peer: Address | None = None

@@ -42,7 +42,7 @@ from peer.rd_wire import (
     Datagram,
     Greeting,
     credit_units,
-    greeting_octets,
+    encode_greeting,
     parse_ack,
     parse_datagram,
     parse_greeting,
@@ -455,7 +455,7 @@ class RdPeer:
         self._rng = random.Random(f"epochs {seed}")
         self._secret = self._rng.randbytes(16)
         self.instance = self._rng.randrange(1, 1 << 64)
-        self.own = greeting_octets(OPTIONS | {INSTANCE: self.instance.to_bytes(8, "big")})
+        self.own = encode_greeting(OPTIONS | {INSTANCE: self.instance.to_bytes(8, "big")})
         self._began = net.now()
 
     def consume_receive(self) -> bool:
@@ -476,11 +476,11 @@ class RdPeer:
             found = self.pairs[address] = RdPair(self, address, self._draw_random_epoch(), 0)
         return found
 
-    def conversation(self, address: Address) -> Conversation:
+    def conversation_with(self, address: Address) -> Conversation:
         """Return the Conversation that sends messages to this peer."""
         return self.pair_with(address).talk
 
-    def step(self) -> None:
+    def process_datagrams_and_run_timers(self) -> None:
         """Process all queued datagrams, and run the timers of all pairs."""
         for octets, source in receive_waiting_datagrams(self.sock):
             try:

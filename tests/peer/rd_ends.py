@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from peer.line import Faults, Line, run_until, udp_socket
+from peer.line import Faults, Line, open_udp_socket, run_until
 from peer.ours import (
     LIMIT_S,
     SEED,
@@ -43,7 +43,11 @@ class Ends:
 
     def run_until(self, until: Callable[[], bool], limit: float = LIMIT_S) -> None:
         """Run the peer, the line and siwarp until the condition is true."""
-        steps = [self.peer.step, self.line.forward_datagrams, self.ours.poll_completions]
+        steps = [
+            self.peer.process_datagrams_and_run_timers,
+            self.line.forward_datagrams,
+            self.ours.poll_completions,
+        ]
         run_until(until, steps, [*self.line.sockets(), self.peer.sock], limit)
         assert self.peer.wrong == []
 
@@ -58,13 +62,13 @@ def siwarp_and_peer(faults: Faults, attr: QPAttr | None = None, **peer: int) -> 
     attr = attr or QPAttr(qkey=QKEY)
     with (
         siwarp_queue_pair(QPType.RD, attr=attr, slot=1 << 15) as ours,
-        udp_socket() as sock,
+        open_udp_socket() as sock,
         close_line_at_exit(Line(SEED, faults)) as line,
     ):
         yield Ends(ours, line, RdPeer(sock, QKEY, SEED, **peer))
 
 
-def siwarp_arrivals(ours: SiwarpEnd) -> list[Arrival]:
+def collect_siwarp_arrivals(ours: SiwarpEnd) -> list[Arrival]:
     """Return the completed receives of siwarp as Arrival objects, for comparison with the
     peer's.
     """
@@ -93,13 +97,13 @@ def check_messages_both_ways(faults: Faults, first: str) -> None:
             answer = seeded_octets(f"from {i}", rng.choice([0, 1, 100, 3000, 60_000]))
             to_peer.append(Arrival(answer, i.to_bytes(4, sys.byteorder), len(answer)))
             if first == "peer" or i:
-                talk = talk or both.peer.conversation(both.line.near)
+                talk = talk or both.peer.conversation_with(both.line.near)
                 talk.send(payload, immediate=value, solicited=i % 2 == 0)
             both.ours.post_payload(answer, WROpcode.SEND_WITH_IMM, ah=both.ah, imm_data=i)
             if i == 0:
                 both.run_until(lambda: bool(both.peer.arrivals))
                 if first == "siwarp":
-                    talk = both.peer.conversation(both.line.near)
+                    talk = both.peer.conversation_with(both.line.near)
                     talk.send(payload, immediate=value)
             # Some Sends must complete first, so that the send queue does not overflow.
             if i % 64 == 63:
@@ -107,7 +111,7 @@ def check_messages_both_ways(faults: Faults, first: str) -> None:
         both.run_until(lambda: len(both.ours.got) == count and len(both.peer.arrivals) == count)
         both.run_until(both.peer.is_idle)
         both.run_until(lambda: len(both.ours.sent) == count)
-        assert siwarp_arrivals(both.ours) == to_siwarp
+        assert collect_siwarp_arrivals(both.ours) == to_siwarp
         assert both.peer.arrivals == to_peer
         assert all(wc.ok for wc in both.ours.sent)
         assert {wc.source for wc, _ in both.ours.got} == {both.line.far}

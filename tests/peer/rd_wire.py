@@ -154,7 +154,7 @@ def psn_within(psn: int, first: int, after: int) -> bool:
     return psn_at_or_after(psn, first) and (psn - first) % NEXT < (after - first) % NEXT
 
 
-def greeting_octets(options: dict[int, bytes], versions: int = OUR_VERSIONS) -> bytes:
+def encode_greeting(options: dict[int, bytes], versions: int = OUR_VERSIONS) -> bytes:
     """Return the head and options of a handshake datagram in wire format."""
     packed = b"".join(OPTION_HEAD.pack(t, len(value)) + value for t, value in options.items())
     return HEAD.pack(versions, 0, len(packed)) + packed

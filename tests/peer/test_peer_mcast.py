@@ -10,7 +10,7 @@ import socket
 from collections.abc import Iterator
 
 import pytest
-from peer.line import BAD, Line, run_until, udp_socket
+from peer.line import BAD, Line, open_udp_socket, run_until
 from peer.ours import SEED, close_line_at_exit, seeded_octets, siwarp_queue_pair
 from peer.ud import UdPeer
 from peer.wire import WireError, strip_crc
@@ -57,7 +57,7 @@ def test_siwarp_receives_messages_that_the_peer_sends_to_a_multicast_group(
         # The queue pair has a receive for each message, because a delayed process gets many
         # messages in a row.
         siwarp_queue_pair(QPType.UD, slots=256, attr=QPAttr(qkey=qkey)) as ours,
-        udp_socket() as sock,
+        open_udp_socket() as sock,
         close_line_at_exit(Line(SEED, BAD)) as line,
     ):
         ours.qp.attach_mcast(group_address)

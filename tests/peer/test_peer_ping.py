@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from peer.line import BAD, Address, Faults, Line, run_until, udp_socket
+from peer.line import BAD, Address, Faults, Line, open_udp_socket, run_until
 from peer.ours import SEED, close_line_at_exit, seeded_octets
 from peer.rd import RdPeer
 from peer.ud import UdPeer
@@ -38,7 +38,7 @@ def ping_server(kind: str) -> Iterator[Address]:
 
 
 def test_a_ud_ping_server_answers_only_questions() -> None:
-    with ping_server("ud") as address, udp_socket() as sock:
+    with ping_server("ud") as address, open_udp_socket() as sock:
         peer = UdPeer(sock, QKEY)
         peer.send(address, b"hello")
         peer.send(address, b"")
@@ -51,13 +51,13 @@ def test_a_ud_ping_server_answers_only_questions() -> None:
 def test_an_rd_ping_server_answers_questions_and_lends_memory() -> None:
     with (
         ping_server("rd") as address,
-        udp_socket() as sock,
+        open_udp_socket() as sock,
         close_line_at_exit(Line(SEED, BAD)) as line,
     ):
         line.siwarp = address
         peer = RdPeer(sock, QKEY, SEED)
-        steps = [peer.step, line.forward_datagrams]
-        talk = peer.conversation(line.near)
+        steps = [peer.process_datagrams_and_run_timers, line.forward_datagrams]
+        talk = peer.conversation_with(line.near)
         for i in range(20):
             talk.send(b"Q" + seeded_octets(i, 100 * i))
         run_until(lambda: len(peer.arrivals) == 20, steps, [sock, *line.sockets()], 20)
@@ -88,17 +88,17 @@ def test_an_rd_ping_server_answers_questions_and_lends_memory() -> None:
 
 @pytest.mark.parametrize("faults", [Faults(), BAD], ids=["clean", "bad"])
 def test_an_rd_ping_client_receives_answers_of_the_independent_peer(faults: Faults) -> None:
-    with udp_socket() as sock, close_line_at_exit(Line(SEED, faults)) as line:
+    with open_udp_socket() as sock, close_line_at_exit(Line(SEED, faults)) as line:
         line.peer = sock.getsockname()
         peer = RdPeer(sock, QKEY, SEED)
         answered = 0
 
         def answer_pings() -> None:
             nonlocal answered
-            peer.step()
+            peer.process_datagrams_and_run_timers()
             for arrival in peer.arrivals:
                 if arrival.payload[:1] == b"Q":
-                    peer.conversation(line.near).send(b"A" + arrival.payload[1:])
+                    peer.conversation_with(line.near).send(b"A" + arrival.payload[1:])
                     answered += 1
             peer.arrivals.clear()
 

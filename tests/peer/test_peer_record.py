@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from itertools import pairwise
 
 import pytest
-from peer.line import BAD, CLEAN, Faults, Line, run_until, udp_socket
+from peer.line import BAD, CLEAN, Faults, Line, open_udp_socket, run_until
 from peer.ours import (
     SEED,
     TIMEOUT_S,
@@ -80,7 +80,7 @@ def siwarp_and_peer(faults: Faults) -> Iterator[Ends]:
         siwarp_queue_pair(
             QPType.UD, attr=attr, max_write_records=512, error_policy="message"
         ) as ours,
-        udp_socket() as sock,
+        open_udp_socket() as sock,
         close_line_at_exit(Line(SEED, faults)) as line,
     ):
         yield Ends(ours, line, UdPeer(sock, QKEY))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
-from peer.line import CLEAN, Faults, Line, run_until, udp_socket
+from peer.line import CLEAN, Faults, Line, open_udp_socket, run_until
 from peer.ours import (
     ALL,
     SEED,
@@ -66,7 +66,7 @@ def siwarp_and_peer(faults: Faults, psn: tuple[int, int] = (0, 0)) -> Iterator[E
     """Yield both ends; ``psn`` holds the first PSN sent to siwarp and the first PSN sent by
     siwarp.
     """
-    with udp_socket() as sock, close_line_at_exit(Line(SEED, faults)) as line:
+    with open_udp_socket() as sock, close_line_at_exit(Line(SEED, faults)) as line:
         attr = QPAttr(
             qkey=QKEY,
             ah_attr=line.far,
@@ -194,7 +194,7 @@ def test_uc_datagrams_that_are_not_credible_or_lack_access_rights_have_no_effect
         liar.send(b"another Q_Key")
         honest.write(both.region.rkey, both.region.iova + MEMORY, b"beyond", immediate=bytes(4))
         honest.write(both.region.rkey ^ 1, both.region.iova, b"no such STag", immediate=bytes(4))
-        with udp_socket() as stranger:
+        with open_udp_socket() as stranger:
             UcSender(stranger, both.ours.qp.addr, QKEY, honest.psn, MTU).send(b"from elsewhere")
             both.drain_line()
         assert [data for _, data in both.ours.got] == [b"the end"]

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 
 import pytest
-from peer.line import BAD, CLEAN, Faults, Line, run_until, udp_socket
+from peer.line import BAD, CLEAN, Faults, Line, open_udp_socket, run_until
 from peer.ours import (
     SEED,
     TIMEOUT_S,
@@ -65,7 +65,7 @@ def siwarp_and_peer(faults: Faults) -> Iterator[Ends]:
         siwarp_queue_pair(
             QPType.UD, slots=slots, attr=QPAttr(qkey=QKEY), error_policy="message"
         ) as ours,
-        udp_socket() as sock,
+        open_udp_socket() as sock,
         close_line_at_exit(Line(SEED, faults)) as line,
     ):
         yield Ends(ours, UdPeer(sock, QKEY), line)
@@ -260,7 +260,7 @@ def test_ud_messages_with_unknown_opcodes_or_subcodes_are_reported_as_unexpected
 def test_with_error_policy_error_an_invalid_message_moves_the_queue_pair_to_err() -> None:
     with (
         siwarp_queue_pair(QPType.UD, attr=QPAttr(qkey=QKEY), error_policy="error") as ours,
-        udp_socket() as sock,
+        open_udp_socket() as sock,
         close_line_at_exit(Line(SEED)) as line,
     ):
         both = Ends(ours, UdPeer(sock, QKEY), line)

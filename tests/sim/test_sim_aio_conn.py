@@ -124,7 +124,7 @@ def test_connecting_to_a_host_that_does_not_answer_fails_after_30_seconds(world:
             await aio.connect((B, PORT))
         assert world.now == pytest.approx(30, abs=1e-6)
         with pytest.raises(asyncio.TimeoutError):
-            await asyncio.wait_for(aio.connect((B, PORT))._begin(), 5)
+            await asyncio.wait_for(aio.connect((B, PORT))._open(), 5)
         assert world.now == pytest.approx(35, abs=1e-6)
 
     world.run(connect_to_silent_host())
@@ -207,7 +207,7 @@ def test_a_crash_of_a_host_ends_all_pending_operations_at_the_same_time(world: W
                     a.recv(),
                     b.recv(),
                     silent.accept(),
-                    aio.connect((B, 9), private_data=b"x")._begin(),
+                    aio.connect((B, 9), private_data=b"x")._open(),
                 )
             ]
             world.partition(A, B)

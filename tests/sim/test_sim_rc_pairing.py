@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from harness.pair_harness import connect_by_qpn, exchange_sends
+from harness.pair_harness import connect_pair_by_qpn, exchange_sends
 from harness.verbs_harness import counter_value, octet_pattern, temporary_settings
 from sim.rc_harness import (
     MS,
@@ -86,7 +86,7 @@ def test_packet_loss_while_two_queue_pairs_connect_is_only_a_delay(
     a, b = unconnected_ends
     world.faults("loss=30%,delay=5ms")
     a.init_with_receives(), b.init_with_receives()
-    connect_by_qpn(a, b, timeout=20, retry_cnt=7)
+    connect_pair_by_qpn(a, b, timeout=20, retry_cnt=7)
     exchange_sends(a, b)
     assert world.stats.lost > 0
 
@@ -97,7 +97,7 @@ def test_two_queue_pairs_connect_over_a_long_round_trip(
     a, b = unconnected_ends
     world.faults("delay=500ms")
     a.init_with_receives(), b.init_with_receives()
-    connect_by_qpn(a, b)
+    connect_pair_by_qpn(a, b)
     a.send(b"far away")
     (wc,) = b.wait_for_receives()
     assert wc.ok and b.mr.read(8) == b"far away"
@@ -133,7 +133,7 @@ def test_an_end_in_err_accepts_no_connection_from_its_peer(
     a, b = unconnected_ends
     world.faults("delay=10ms")
     a.init_with_receives(), b.init_with_receives()
-    connect_by_qpn(a, b, timeout=20, retry_cnt=7)  # these values allow 34 s to connect
+    connect_pair_by_qpn(a, b, timeout=20, retry_cnt=7)  # these values allow 34 s to connect
     a.send(b"there")
     a.send(b"there", 2)
     # The Request arrives after 30 ms, and the Reply is lost, so the other end sends another
@@ -159,7 +159,7 @@ def test_an_idle_queue_pair_stays_in_rts_when_its_peer_closes(
 ) -> None:
     a, b = unconnected_ends
     a.init_with_receives(), b.init_with_receives()
-    connect_by_qpn(a, b)
+    connect_pair_by_qpn(a, b)
     exchange_sends(a, b)
     b.close()
     assert_no_completions(world, 3600, a.cq, a.rcq)
@@ -177,7 +177,7 @@ def test_open_requests_wait_for_timeout_and_retry_cnt_after_the_peer_closed(
     """Check that the sender waits, because its peer may exit after it has received everything."""
     a, b = unconnected_roce_ends
     a.init_with_receives(), b.init_with_receives(receives=0)
-    connect_by_qpn(a, b)
+    connect_pair_by_qpn(a, b)
     a.send(b"it has no receive", 1)
     assert_no_completions(world, 0.1, a.cq)
     b.close()
@@ -193,7 +193,7 @@ def test_open_requests_end_with_their_queue_pair(
 ) -> None:
     a, b = unconnected_roce_ends
     a.init_with_receives(), b.init_with_receives(receives=0)
-    connect_by_qpn(a, b)
+    connect_pair_by_qpn(a, b)
     a.send(b"it has no receive", 1)
     assert_no_completions(world, 0.1, a.cq)
     b.close()
@@ -216,7 +216,7 @@ def test_requests_to_a_killed_peer_fail_after_the_minimum_wait(
 ) -> None:
     a, b = unconnected_roce_ends
     a.init_with_receives(), b.init_with_receives()
-    connect_by_qpn(a, b)
+    connect_pair_by_qpn(a, b)
     exchange_sends(a, b)
     world.run_for(1)
     if not idle:
@@ -238,14 +238,14 @@ def test_a_reset_queue_pair_connects_to_a_restarted_peer(
 ) -> None:
     a, b = unconnected_roce_ends
     a.init_with_receives(), b.init_with_receives()
-    connect_by_qpn(a, b)
+    connect_pair_by_qpn(a, b)
     exchange_sends(a, b)
     world.crash(b.device)
     again = End(world, b.address, device=world.restart(b.address), by_qpn=True)
     again.init_with_receives()
     a.qp.modify(QPAttr(qp_state=QPState.RESET))
     a.init_with_receives()
-    connect_by_qpn(a, again)
+    connect_pair_by_qpn(a, again)
     exchange_sends(a, again)
 
 
@@ -325,7 +325,7 @@ def test_a_send_of_persona_roce_by_gid_and_qpn_waits_for_a_receive(
 ) -> None:
     a, b = unconnected_roce_ends
     a.init_with_receives(0), b.init_with_receives(0)
-    connect_by_qpn(a, b)
+    connect_pair_by_qpn(a, b)
     a.send(b"last words")
     assert_no_completions(world, 3600, a.cq)
     began = world.now_ns
@@ -343,7 +343,7 @@ def test_a_write_completes_by_a_delivery_count_after_a_round_trip(
 ) -> None:
     a, b = unconnected_roce_ends
     a.init_with_receives(), b.init_with_receives()
-    connect_by_qpn(a, b)
+    connect_pair_by_qpn(a, b)
     exchange_sends(a, b)
     world.run_for(1)
     for turn in range(5):
@@ -362,7 +362,7 @@ def test_without_delivery_counts_a_write_is_confirmed_by_a_read(world: World) ->
     with temporary_settings(delivery_counts=0):
         a, b = (End(world, f"10.0.0.{i}", by_qpn=True, persona=Persona.ROCE) for i in (1, 2))
         a.init_with_receives(), b.init_with_receives()
-        connect_by_qpn(a, b)
+        connect_pair_by_qpn(a, b)
         exchange_sends(a, b)
         world.run_for(1)
         began = world.now_ns
@@ -377,7 +377,7 @@ def test_requests_to_an_unreachable_peer_complete_when_the_network_is_repaired(
 ) -> None:
     a, b = unconnected_roce_ends
     a.init_with_receives(), b.init_with_receives()
-    connect_by_qpn(a, b)
+    connect_pair_by_qpn(a, b)
     exchange_sends(a, b)
     world.partition(a.device, b.device)
     a.post(WRITE, 1, length=100, remote=b.mr.remote(40_000, 100))
@@ -394,7 +394,7 @@ def test_many_writes_complete_by_few_delivery_counts(
     a.init_with_receives(0), b.init_with_receives(0)
     for i in range(64):
         b.qp.post_recv(RecvWR(i, sg=[b.mr.sge(0, 1 << 10)]))
-    connect_by_qpn(a, b)
+    connect_pair_by_qpn(a, b)
     world.run_for(1)
     before = world.stats.segments
     for i in range(64):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from sim.conftest import ACCESS, End
 
-from siwarp.base.counters import own as counters
+from siwarp.base.counters import read_own_counters as counters
 from siwarp.sim import World
 from siwarp.verbs import (
     AH,

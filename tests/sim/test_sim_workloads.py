@@ -64,39 +64,39 @@ def test_the_sim_command_detects_a_write_outside_of_a_region(
 
 
 def test_the_sim_command_detects_an_altered_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    was = model.content
+    was = model.message_content
     monkeypatch.setattr(
-        execution, "content", lambda number, n: was(number, n)[:-1] + b"\0" if n else b""
+        execution, "message_content", lambda number, n: was(number, n)[:-1] + b"\0" if n else b""
     )
-    arrived = execution.Execution._arrived
+    arrived = execution.Execution._check_received_message
 
     def check_with_original_content(self: Any, *arguments: Any) -> None:
-        monkeypatch.setattr(execution, "content", was)
+        monkeypatch.setattr(execution, "message_content", was)
         arrived(self, *arguments)
 
-    monkeypatch.setattr(execution.Execution, "_arrived", check_with_original_content)
+    monkeypatch.setattr(execution.Execution, "_check_received_message", check_with_original_content)
     assert "was altered" in run(generate("messages", 1)).failure
 
 
 def test_the_sim_command_detects_a_duplicate_completion(monkeypatch: pytest.MonkeyPatch) -> None:
-    complete = execution.Execution._complete
+    complete = execution.Execution._check_completion
 
     def complete_twice(self: Any, *arguments: Any) -> None:
         complete(self, *arguments)
         complete(self, *arguments)
 
-    monkeypatch.setattr(execution.Execution, "_complete", complete_twice)
+    monkeypatch.setattr(execution.Execution, "_check_completion", complete_twice)
     assert "completed again, or too late" in run(generate("messages", 1)).failure
 
 
 def test_the_sim_command_detects_a_missing_completion(monkeypatch: pytest.MonkeyPatch) -> None:
-    complete = execution.Execution._complete
+    complete = execution.Execution._check_completion
 
     def complete_all_but_every_16th(self: Any, host: Any, completions: Any, wc: Any) -> None:
         if wc.wr_id % 16:
             complete(self, host, completions, wc)
 
-    monkeypatch.setattr(execution.Execution, "_complete", complete_all_but_every_16th)
+    monkeypatch.setattr(execution.Execution, "_check_completion", complete_all_but_every_16th)
     assert run(generate("rd-many", 2)).failure
 
 
@@ -106,7 +106,7 @@ def test_the_sim_command_detects_a_missing_message_of_an_rc_stream(
     def record_wrong_number(self: Any, end: model.End, message: model.Message, what: str) -> None:
         end.last_taken[message.source.number << 16 | message.life, end.number << 16] = 0
 
-    monkeypatch.setattr(rc.Connections, "arrived", record_wrong_number)
+    monkeypatch.setattr(rc.Connections, "check_message_order", record_wrong_number)
     assert "number 2 of its stream, arrived after number 0" in run(generate("rc", 2)).failure
 
 
@@ -114,7 +114,7 @@ def test_the_sim_command_detects_an_rc_connection_that_ends_without_a_cause(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def end_connection(self: execution.Execution, op: Any) -> None:
-        for end in self.live():
+        for end in self.open_queue_pairs():
             if end.pair and end.qp.qp_state == QPState.RTS:
                 end.pair.causes.clear()
                 end.qp.modify(QPAttr(qp_state=QPState.ERR))

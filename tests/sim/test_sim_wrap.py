@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from harness.pair_harness import connect_by_qpn
+from harness.pair_harness import connect_pair_by_qpn
 from sim import rc_harness
 from sim.test_sim_types import (
     MESSAGE_COUNT,
@@ -96,7 +96,7 @@ def test_rc_messages_and_reads_arrive_across_the_wrap_of_sequence_numbers(
         a, b = (rc_harness.End(world, f"10.0.0.{i}", by_qpn=True, persona=persona) for i in (1, 2))
         a.init_with_receives(MESSAGE_COUNT)
         b.init_with_receives(MESSAGE_COUNT)
-        connect_by_qpn(a, b)
+        connect_pair_by_qpn(a, b)
         for i in range(MESSAGE_COUNT):
             a.send(message_octets(i), i)
             a.post(WROpcode.RDMA_READ, i, length=8, remote=b.mr.remote(0, 8))
@@ -113,7 +113,7 @@ def test_delivery_counts_of_waiting_sends_cross_the_wrap(world: World) -> None:
     a, b = (rc_harness.End(world, f"10.0.0.{i}", by_qpn=True, persona=Persona.ROCE) for i in (1, 2))
     a.init_with_receives(0)
     b.init_with_receives(0)
-    connect_by_qpn(a, b)
+    connect_pair_by_qpn(a, b)
     for i in range(2 * 16):
         a.send(message_octets(i), i)
         rc_harness.assert_no_completions(world, 1e-4, a.cq)

@@ -21,7 +21,7 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
-from siwarp.base.counters import read
+from siwarp.base.counters import read_counters
 from siwarp.inspect.crc import crc32c
 from siwarp.inspect.rd import COOKIE_LEN, HELLO_LEAST, RDDatagram, RDType, handshake_offer
 from siwarp.verbs import (
@@ -123,7 +123,7 @@ def run_attacker(port: int, pid: int, goal: int, limit: float) -> dict[str, Any]
     f = SpoofedFlood(port)
 
     def count_handled() -> int:
-        counters = read(pid)
+        counters = read_counters(pid)
         return sum(counters[name] for name in JUDGED)
 
     before, stop = count_handled(), time.monotonic() + limit

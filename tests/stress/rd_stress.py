@@ -15,7 +15,7 @@ import time
 import zlib
 from dataclasses import dataclass, field
 
-from siwarp.base.counters import read
+from siwarp.base.counters import read_counters
 from siwarp.verbs import (
     AH,
     CQ,
@@ -195,7 +195,7 @@ def main(argv: list[str] | None = None) -> int:
     } | {
         "atomics": sum(sums),
         "atomics_exact": exact,
-        "sent_again": read(os.getpid())["rd_retransmits"],
+        "sent_again": read_counters(os.getpid())["rd_retransmits"],
     }
     result["seconds"] = round(time.monotonic() - started, 1)
     print(json.dumps(result))

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from harness.rd_harness import Peer
-from harness.record_harness import Target
-from harness.uc_harness import Ends
+from harness.rd_harness import RDEnd
+from harness.record_harness import WriteRecordTarget
+from harness.uc_harness import UCPair
 from harness.verbs_harness import Pair, Rig, octet_pattern, poll
 from scapy.packet import Packet, Raw
 from tshark.tshark_harness import (
@@ -91,7 +91,7 @@ def test_the_script_shows_type_epochs_and_segment_of_every_rd_datagram(
 ) -> None:
     file = tmp_path / "rd.pcapng"
     with package.capture(file):
-        a, b = Peer(verbs_device), Peer(verbs_device)
+        a, b = RDEnd(verbs_device), RDEnd(verbs_device)
         for n in (1, 5000):
             b.post_receive()
             a.send(b, octet_pattern(n))
@@ -143,11 +143,11 @@ def test_the_script_shows_the_fields_of_uc_write_record_and_immediate_data(
 ) -> None:
     file = tmp_path / "both.pcapng"
     with package.capture(file):
-        uc = Ends(verbs_device, attrs={"path_mtu": 256})
+        uc = UCPair(verbs_device, attrs={"path_mtu": 256})
         uc.post_receive()
         uc.send(octet_pattern(600), opcode=WROpcode.SEND_WITH_IMM, imm_data=0x01020304)
         assert uc.poll_sends()[0].ok and uc.poll_receives()[0].ok
-        ud, target = Pair(verbs_device), Target(verbs_device)
+        ud, target = Pair(verbs_device), WriteRecordTarget(verbs_device)
         ud.post_receive()
         ud.send(b"with data", opcode=WROpcode.SEND_WITH_IMM, imm_data=0x01020304)
         assert poll(ud.scq)[0].ok and poll(ud.rcq)[0].ok

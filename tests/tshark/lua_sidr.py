@@ -18,9 +18,9 @@ from unit.cm.ud_harness import Ends
 from unit.inspect.inspect_harness import make_udp_packet, write_capture
 from unit.inspect.test_inspect_resolution import (
     ANSWER,
-    ASKER,
     COOKIE,
-    DOOR,
+    LISTENER,
+    QUERIER,
     REFUSAL,
     change_octet_and_fix_crc,
     sidr_frame,
@@ -70,8 +70,11 @@ def test_queries_and_answers_of_siwarp_are_shown_with_fields_and_good_crcs(
 
 
 def test_cookies_and_queries_that_return_a_cookie_are_shown(tmp_path: Path) -> None:
-    sent = [(ASKER, DOOR, sidr_frame(id=7)), (DOOR, ASKER, sidr_frame(**COOKIE))]
-    sent += [(ASKER, DOOR, sidr_frame(id=7, cookie=0x99)), (DOOR, ASKER, sidr_frame(**ANSWER))]
+    sent = [(QUERIER, LISTENER, sidr_frame(id=7)), (LISTENER, QUERIER, sidr_frame(**COOKIE))]
+    sent += [
+        (QUERIER, LISTENER, sidr_frame(id=7, cookie=0x99)),
+        (LISTENER, QUERIER, sidr_frame(**ANSWER)),
+    ]
     file = write_capture([make_udp_packet(o, a, b) for a, b, o in sent], tmp_path / "x.pcapng")
     assert "question with a cookie" in run_tshark(file, *lua_options())
     shown = read_packet_fields(
@@ -105,7 +108,7 @@ def test_cookies_and_queries_that_return_a_cookie_are_shown(tmp_path: Path) -> N
     ],
 )
 def test_an_invalid_resolution_frame_is_shown_as_invalid(tmp_path: Path, octets: bytes) -> None:
-    file = write_capture([make_udp_packet(octets, ASKER, DOOR)], tmp_path / "x.pcapng")
+    file = write_capture([make_udp_packet(octets, QUERIER, LISTENER)], tmp_path / "x.pcapng")
     assert read_packet_fields(file, "siwarp.bad_sidr", "frame.number", options=lua_options()) == [
         ["1"]
     ]
@@ -113,7 +116,7 @@ def test_an_invalid_resolution_frame_is_shown_as_invalid(tmp_path: Path, octets:
 
 def test_a_wrong_crc_of_a_resolution_frame_is_shown_as_bad(tmp_path: Path) -> None:
     file = write_capture(
-        [make_udp_packet(sidr_frame(id=7, crc=5), ASKER, DOOR)], tmp_path / "x.pcapng"
+        [make_udp_packet(sidr_frame(id=7, crc=5), QUERIER, LISTENER)], tmp_path / "x.pcapng"
     )
     assert read_packet_fields(
         file, "siwarp.bad_crc", "siwarp.sidr.id", "siwarp.crc.status", options=lua_options()
@@ -125,7 +128,7 @@ def test_resolution_frames_of_any_length_cause_no_error_in_the_script(
     tmp_path: Path, length: int
 ) -> None:
     octets = sidr_frame(**ANSWER).ljust(1000, b"\0")[:length]
-    file = write_capture([make_udp_packet(octets, ASKER, DOOR)], tmp_path / "x.pcapng")
+    file = write_capture([make_udp_packet(octets, QUERIER, LISTENER)], tmp_path / "x.pcapng")
     assert len(
         read_packet_fields(file, "siwarp.bad_sidr", "frame.number", options=lua_options())
     ) == (length >= 4)

@@ -42,8 +42,8 @@ def coverage_pages(root: Path) -> dict[str, str]:
     clauses, problems = check.load_clauses(root / "spec")
     if problems:
         raise ValueError(f"spec/ is wrong: {problems[0]}")
-    wanted = requirements.parse(check.read_specification(root))
-    listing = [c.id for c in clauses.values() if c.items] + [r.id for r in wanted if r.items]
+    wanted = requirements.parse_requirements(check.read_specification(root))
+    listing = [c.id for c in clauses.values() if c.items] + [r.id for r in wanted if r.case_count]
     found = check.scan_citations(root, check.citable_ids(clauses, wanted), listing)
     ran = check.RecordedRun(clause_record.load_record(root), clause_record.source_fingerprint(root))
     groups: dict[str, list[Row]] = {}

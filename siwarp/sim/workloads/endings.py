@@ -12,7 +12,7 @@ import random
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from siwarp.sim.workloads.model import End, Host, Message, Request, Target, content, require
+from siwarp.sim.workloads.model import End, Host, Message, Request, Target, message_content, require
 from siwarp.sim.workloads.program import changed_settings
 from siwarp.sim.workloads.rc import RNR_NS, UNLIMITED_RETRIES
 from siwarp.verbs import AccessFlag, QPState, QPType, WCStatus
@@ -69,7 +69,11 @@ class EndChecks:
 
     def _undisturbed_queue_pairs(self, *kinds: QPType) -> list[End]:
         """Return the undisturbed queue pairs of the given types that are in RTS."""
-        ends = [e for e in self.run.live() if e.kind in kinds and e.qp.qp_state == QPState.RTS]
+        ends = [
+            e
+            for e in self.run.open_queue_pairs()
+            if e.kind in kinds and e.qp.qp_state == QPState.RTS
+        ]
         ends = [e for e in ends if not (e.liar or e.send.small or e.disturbance.faults)]
         # A receive that is too short, or whose region is closed, would consume a message without
         # storing the message.
@@ -212,7 +216,7 @@ class EndChecks:
             cell = target.cell_for(end, peer.address, steady=True, record=True)
             if cell is None or target.memory.mr is None or len(ends) < 2:
                 continue
-            cell.expected[:] = content(1 << 40 | cell.number, cell.length)
+            cell.expected[:] = message_content(1 << 40 | cell.number, cell.length)
             run.world.link(end.host.address, peer.host.address, "loss=40%,seed=7")
             for _ in range(4):
                 self._check_reported_write_records(end, peer, cell.at)
@@ -336,7 +340,7 @@ class EndChecks:
         if not self.run.program.settings["linger_ms"]:
             return
         self.run.world.faults("delay=2ms,rate=10Mbit")
-        for end in self.run.live():
+        for end in self.run.open_queue_pairs():
             pair, peer = end.pair, end.peer
             if pair is None or peer is None or pair.causes:
                 continue

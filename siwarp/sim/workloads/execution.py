@@ -25,7 +25,7 @@ from siwarp.sim.workloads.model import (
     Slots,
     Target,
     Violation,
-    content,
+    message_content,
     message_number_of,
     require,
 )
@@ -284,7 +284,7 @@ class Execution:
             memory.check_frozen()
             self._next_frozen += 1
             octets, n = octets + len(memory), n - 1
-        for end in self.live():
+        for end in self.open_queue_pairs():
             state = end.qp.qp_state
             if state in (QPState.ERR, QPState.SQE):
                 require(end.may_be_in_error, f"{end!r} is in {state.name}, and nothing went wrong")
@@ -471,12 +471,12 @@ class Execution:
 
     # ---- selection
 
-    def live(self) -> list[End]:
+    def open_queue_pairs(self) -> list[End]:
         return [end for end in self.ends if not end.gone]
 
     def pick_queue_pair(self, op: Operation, which: int = 0, *kinds: QPType) -> End | None:
         """Return an open queue pair of one of the given types, chosen by the operation."""
-        ends = [e for e in self.live() if not kinds or e.kind in kinds]
+        ends = [e for e in self.open_queue_pairs() if not kinds or e.kind in kinds]
         return ends[op.draw_below(which, len(ends))] if ends else None
 
     def _pick_destination(self, op: Operation, end: End, which: int) -> Address:
@@ -618,7 +618,7 @@ class Execution:
         if number % 29 == 5:
             length = SLOT_SIZES[end.kind] - 40
         message = self.new_message(request, length, imm=imm)
-        request.slots.write(request.slot, content(message.number, length))
+        request.slots.write(request.slot, message_content(message.number, length))
         opcode = WROpcode.SEND_WITH_IMM if imm else WROpcode.SEND
         return request, self.build_send_wr(
             request, opcode, length, imm_data=message.number if imm else 0
@@ -730,10 +730,10 @@ class Execution:
         offset = op.draw_below(3, cell.length - length + 1)
         request.cell = cell
         if cell.steady:
-            cell.expected[:] = content(1 << 40 | cell.number, cell.length)
+            cell.expected[:] = message_content(1 << 40 | cell.number, cell.length)
             octets = bytes(cell.expected[offset : offset + length])
         else:
-            octets = content(request.wr_id, length)
+            octets = message_content(request.wr_id, length)
             cell.expected[offset : offset + length] = octets
             cell.version += 1
             request.version = cell.version
@@ -999,7 +999,7 @@ class Execution:
         if completions.armed is not None:
             completions.armed = max(completions.armed - len(wcs), 0)
         for wc in wcs:
-            self._complete(host, completions, wc)
+            self._check_completion(host, completions, wc)
         return len(wcs)
 
     def _record_cq_overflow(self, host: Host, completions: Completions, e: StateError) -> None:
@@ -1050,7 +1050,7 @@ class Execution:
             finally:
                 completions.waiters -= 1
             for wc in wcs:
-                self._complete(host, completions, wc)
+                self._check_completion(host, completions, wc)
 
         self.world.spawn(wait_for_completions)
 
@@ -1058,7 +1058,7 @@ class Execution:
         """Run the world for 1 to 100 ms."""
         self.world.run_for((1 + op.draw_below(0, 100)) / 1000)
 
-    def _complete(self, host: Host, completions: Completions, wc: WC) -> None:
+    def _check_completion(self, host: Host, completions: Completions, wc: WC) -> None:
         if wc.ok and wc.opcode == WCOpcode.RECV_WRITE_RECORD:
             self._check_write_record(host, wc)
             return
@@ -1261,9 +1261,9 @@ class Execution:
             )
         else:
             require(status == WCStatus.SUCCESS, f"{what}: {status.name}")
-            self._arrived(end, request, wc, what)
+            self._check_received_message(end, request, wc, what)
 
-    def _arrived(self, end: End, request: Request, wc: WC, what: str) -> None:
+    def _check_received_message(self, end: End, request: Request, wc: WC, what: str) -> None:
         slots = request.slots
         assert slots is not None
         if wc.source is not None and self._is_address_of_liar(wc.source):
@@ -1287,7 +1287,7 @@ class Execution:
             wc.byte_len == message.length + front,
             f"{what} came with {wc.byte_len} octets, not {message.length}",
         )
-        require(wide or octets == content(number, message.length), f"{what} was altered")
+        require(wide or octets == message_content(number, message.length), f"{what} was altered")
         to_group = message.dest[0] in end.groups
         require(message.dest == end.address or to_group, f"{what} was for {message.dest}")
         self.objects.check_invalidated_key(end, message, wc, what)
@@ -1315,7 +1315,7 @@ class Execution:
             )
             end.last_taken[key] = message.index
         if end.kind == QPType.RC:
-            self.rc.arrived(end, message, what)
+            self.rc.check_message_order(end, message, what)
         cell = message.cell
         if wide and cell is not None and cell.steady:
             now = end.host.target.octets_of_cell(cell)
@@ -1390,7 +1390,7 @@ class Execution:
 
     def do_recover_qp(self, op: Operation) -> None:
         """Move a queue pair that is not in RTS back to RTS, or destroy it if that is impossible."""
-        ends = [end for end in self.live() if end.qp.qp_state != QPState.RTS]
+        ends = [end for end in self.open_queue_pairs() if end.qp.qp_state != QPState.RTS]
         if not ends:
             return
         end = ends[op.draw_below(0, len(ends))]
@@ -1450,7 +1450,7 @@ class Execution:
                 if gone and op.draw_boolean(3, 50)
                 else 0
             )
-            if any(e.address == (host.address, port) for e in self.live()):
+            if any(e.address == (host.address, port) for e in self.open_queue_pairs()):
                 port = 0
             self.create_queue_pair(host, kind, small=small, port=port)
             return
@@ -1597,7 +1597,7 @@ class Execution:
         if host is not None:
             host.context = self.world.restart(host.address)
             self._create_host_objects(host)
-            for end in self.live():
+            for end in self.open_queue_pairs():
                 there = end.peer
                 if end.kind in CONNECTED_TYPES and there and there.gone and there.host is host:
                     self.destroy_queue_pair(end)
@@ -1622,7 +1622,7 @@ class Execution:
                 world.link(host.address, other.address, None)
                 if other is not host:
                     self._set_path_mtu(host, other, 0, told=True)
-        for end in self.live():
+        for end in self.open_queue_pairs():
             if end.qp.qp_state in (QPState.SQD, QPState.SQE):
                 end.qp.to_rts()
             elif end.qp.qp_state == QPState.RESET and not (end.pair and end.id):
@@ -1645,7 +1645,7 @@ class Execution:
         began, pause = self.world.now, 0.0005
         while True:
             self.poll_all_hosts()
-            left = [e for e in self.live() if not e.send.overflowed and busy(e)]
+            left = [e for e in self.open_queue_pairs() if not e.send.overflowed and busy(e)]
             if not left:
                 return
             if self.world.now - began > COMPLETION_LIMIT_S:
@@ -1664,7 +1664,7 @@ class Execution:
         self.world.run_for(0.1)
 
     def post_receives_everywhere(self) -> None:
-        for end in self.live():
+        for end in self.open_queue_pairs():
             if end.qp.qp_state != QPState.RTS:
                 continue
             shared = end.host.srq if end.shares else None
@@ -1686,10 +1686,10 @@ class Execution:
 
     def _check_rd_credit(self) -> None:
         """Send more than a window between all RD queue pairs, to check that no credit was lost."""
-        for end in self.live():
+        for end in self.open_queue_pairs():
             if end.kind != QPType.RD or end.send.small or end.qp.qp_state != QPState.RTS:
                 continue
-            for other in self.live():
+            for other in self.open_queue_pairs():
                 if other.kind != QPType.RD or other.send.small or other.liar or end.liar:
                     continue
                 if other.qp.qp_state == QPState.RTS:
@@ -1705,7 +1705,7 @@ class Execution:
             request.dest = other.address
             self.requests[request.wr_id] = request
             message = self.new_message(request, 16000, imm=False)
-            request.slots.write(request.slot, content(message.number, 16000))
+            request.slots.write(request.slot, message_content(message.number, 16000))
             self.post_sends(end, [(request, self.build_send_wr(request, WROpcode.SEND, 16000))])
         self._poll_until_idle(
             "complete", lambda e: e is end and any(r.signaled for r in e.posted.values())
@@ -1735,7 +1735,7 @@ class Execution:
 
     def _check_flush(self) -> None:
         """Move all queue pairs to ERR, and check that all posted requests are flushed."""
-        for end in self.live():
+        for end in self.open_queue_pairs():
             if end.qp.qp_state != QPState.RESET:
                 end.may_be_in_error = end.lost = True
                 end.disturbance.begin_fault("error")
@@ -1744,7 +1744,7 @@ class Execution:
         while self.world.now - began < 1:
             self.world.run_for("10ms")
             self.poll_all_hosts()
-        for end in self.live():
+        for end in self.open_queue_pairs():
             if end.send.overflowed or end.qp.qp_state == QPState.RESET:
                 continue
             left = [r for r in end.posted.values() if r.signaled] + list(end.waiting.values())
@@ -1753,7 +1753,7 @@ class Execution:
     def _close_all_objects(self) -> None:
         """Close all objects in the required order, so that no close fails with EBUSY."""
         self.world.run_for("1s")  # tasks that wait for completions reach their time-outs
-        for end in self.live():
+        for end in self.open_queue_pairs():
             self.destroy_queue_pair(end)
         for host in self.hosts:
             if not host.up:

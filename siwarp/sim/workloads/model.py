@@ -41,7 +41,7 @@ __all__ = [
     "Target",
     "Violation",
     "Window",
-    "content",
+    "message_content",
     "require",
 ]
 
@@ -65,7 +65,7 @@ def require(holds: bool, text: str) -> None:
         raise Violation(text)
 
 
-def content(number: int, length: int) -> bytes:
+def message_content(number: int, length: int) -> bytes:
     """Return a message's octets: a tag if the message is long enough, then pseudo-random octets."""
     octets = hashlib.shake_128(number.to_bytes(8, "big")).digest(length)
     if length < TAG.size:

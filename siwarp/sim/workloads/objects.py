@@ -16,7 +16,7 @@ from siwarp.sim.workloads.model import (
     Request,
     Target,
     Window,
-    content,
+    message_content,
     require,
 )
 from siwarp.sim.workloads.program import Operation
@@ -160,7 +160,7 @@ class Objects:
         """Post large Reads of a host's target, and run the world until the host is responding."""
         run = self.run
         there = [end for end in host.ends if end.kind == QPType.RD]
-        for end in run.live():
+        for end in run.open_queue_pairs():
             if end.kind == QPType.RC and end.connected:
                 dest = end.peer
             else:
@@ -285,7 +285,7 @@ class Objects:
             request.bad = "remote"
             end.pair.causes.add("refused")
             at = at if window.key is None else WINDOW_OCTETS - length + 1
-        request.slots.write(request.slot, content(request.wr_id, length))
+        request.slots.write(request.slot, message_content(request.wr_id, length))
         remote = RemoteBuffer(window.remote.addr + at, length, window.remote.rkey)
         self.run.post_sends(
             end,
@@ -326,7 +326,7 @@ class Objects:
         length = 16 + op.draw_below(2, 200)
         message = self.run.new_message(request, length, imm=False)
         message.inv_key = window.key
-        request.slots.write(request.slot, content(message.number, length))
+        request.slots.write(request.slot, message_content(message.number, length))
         wr = self.run.build_send_wr(
             request, WROpcode.SEND_WITH_INV, length, invalidate_rkey=window.key
         )
@@ -370,7 +370,7 @@ class Objects:
 
     def do_leave_group(self, op: Operation) -> None:
         """Detach a UD queue pair from a multicast group."""
-        members = [e for e in self.run.live() if e.kind == QPType.UD and e.qp._groups]
+        members = [e for e in self.run.open_queue_pairs() if e.kind == QPType.UD and e.qp._groups]
         if members:
             end = members[op.draw_below(0, len(members))]
             end.qp.detach_mcast(sorted(end.qp._groups)[0])

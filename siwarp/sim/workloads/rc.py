@@ -258,7 +258,7 @@ class Connections:
 
     def do_disconnect(self, op: Operation) -> None:
         """Disconnect a connection of the connection manager."""
-        ends = [e for e in self.run.live() if e.id is not None and e.pair is not None]
+        ends = [e for e in self.run.open_queue_pairs() if e.id is not None and e.pair is not None]
         if not ends:
             return
         end = ends[op.draw_below(0, len(ends))]
@@ -341,7 +341,7 @@ class Connections:
                 status == WCStatus.RETRY_EXC_ERR and pair.by_qpn, f"{what} failed: {status.name}"
             )
 
-    def arrived(self, end: End, message: Message, what: str) -> None:
+    def check_message_order(self, end: End, message: Message, what: str) -> None:
         """Check that a message arrived after the Write that was posted before the message."""
         require(message.life == end.life, f"{what} is of an earlier connection")
         if end.pair is not None and end.pair.by_qpn:

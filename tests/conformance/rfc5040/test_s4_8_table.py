@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
-from harness.rc_harness import End, Wire, plain_connect, plain_listener, read_to_end
+from harness.rc_harness import End, Wire, connect_plain_socket, create_plain_listener, read_to_end
 from harness.verbs_harness import ALL_ACCESS, Rig, octet_pattern, poll, wait_until
 from harness.wire_peer import (
     CONNECT,
-    Peer,
+    ScriptedRCPeer,
     build_read_request,
     build_read_response,
     build_send,
@@ -64,7 +64,7 @@ ALL = FIGURE_9 | DDP_7_2 | MPA_8 | ENHANCED_8
 
 #: A function that sends the octets which provoke an error, and returns the segment that the
 #: Terminate must quote.
-Provoke = Callable[[Peer, int], Packet | None]
+Provoke = Callable[[ScriptedRCPeer, int], Packet | None]
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class ErrorCase:
         return "/".join(f"{n:x}" for n in self.error) + f"-{self.provoke.__name__.strip('_')}"
 
 
-def send_and_return_segment(peer: Peer, segment: Packet) -> Packet:
+def send_and_return_segment(peer: ScriptedRCPeer, segment: Packet) -> Packet:
     peer.send_segments(segment)
     return segment
 
@@ -97,7 +97,9 @@ def keep_registered(mr: MR) -> RemoteBuffer:
     return mr.remote()
 
 
-def register_memory(peer: Peer, access: int = ALL_ACCESS, *, foreign: bool = False) -> RemoteBuffer:
+def register_memory(
+    peer: ScriptedRCPeer, access: int = ALL_ACCESS, *, foreign: bool = False
+) -> RemoteBuffer:
     """Return registered memory of 40,000 octets, in the peer's protection domain or in another
     one.
     """
@@ -108,86 +110,86 @@ def register_memory(peer: Peer, access: int = ALL_ACCESS, *, foreign: bool = Fal
 # ---- RDMAP: source of a Read Request, STag to invalidate, operations
 
 
-def _read_invalid_stag(peer: Peer, size: int) -> Packet:
+def _read_invalid_stag(peer: ScriptedRCPeer, size: int) -> Packet:
     there = register_memory(peer)
     return send_and_return_segment(peer, build_read_request(size, there.rkey ^ 0x40, there.addr))
 
 
-def _read_out_of_bounds(peer: Peer, size: int) -> Packet:
+def _read_out_of_bounds(peer: ScriptedRCPeer, size: int) -> Packet:
     there = register_memory(peer)
     return send_and_return_segment(
         peer, build_read_request(size, there.rkey, there.addr + 40_001 - size)
     )
 
 
-def _read_without_right(peer: Peer, size: int) -> Packet:
+def _read_without_right(peer: ScriptedRCPeer, size: int) -> Packet:
     there = register_memory(peer, AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_WRITE)
     return send_and_return_segment(peer, build_read_request(size, there.rkey, there.addr))
 
 
-def _read_other_pd(peer: Peer, size: int) -> Packet:
+def _read_other_pd(peer: ScriptedRCPeer, size: int) -> Packet:
     there = register_memory(peer, foreign=True)
     return send_and_return_segment(peer, build_read_request(size, there.rkey, there.addr))
 
 
-def _read_that_wraps(peer: Peer, size: int) -> Packet:
+def _read_that_wraps(peer: ScriptedRCPeer, size: int) -> Packet:
     there = register_memory(peer)
     return send_and_return_segment(peer, build_read_request(size, there.rkey, 2**64 - size + 1))
 
 
-def _invalidate_forbidden_stag(peer: Peer, size: int) -> Packet:
+def _invalidate_forbidden_stag(peer: ScriptedRCPeer, size: int) -> Packet:
     segment = build_send(opcode=Opcode.SEND_INVALIDATE, inv_stag=register_memory(peer).rkey)
     return send_and_return_segment(peer, segment / Raw(octet_pattern(size)))
 
 
-def _write_without_right(peer: Peer, size: int) -> Packet:
+def _write_without_right(peer: ScriptedRCPeer, size: int) -> Packet:
     there = register_memory(peer, AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_READ)
     return send_and_return_segment(
         peer, build_write(there.rkey, there.addr) / Raw(octet_pattern(size))
     )
 
 
-def _send_wrong_rdmap_version(peer: Peer, size: int) -> Packet:
+def _send_wrong_rdmap_version(peer: ScriptedRCPeer, size: int) -> Packet:
     return send_and_return_segment(peer, build_send(rv=2) / Raw(octet_pattern(size)))
 
 
-def _write_wrong_rdmap_version(peer: Peer, size: int) -> Packet:
+def _write_wrong_rdmap_version(peer: ScriptedRCPeer, size: int) -> Packet:
     there = register_memory(peer)
     return send_and_return_segment(
         peer, build_write(there.rkey, there.addr, rv=3) / Raw(octet_pattern(size))
     )
 
 
-def _send_unknown_opcode(peer: Peer, size: int) -> Packet:
+def _send_unknown_opcode(peer: ScriptedRCPeer, size: int) -> Packet:
     return send_and_return_segment(peer, build_send(opcode=0xB) / Raw(octet_pattern(size)))
 
 
-def _send_on_wrong_queue(peer: Peer, size: int) -> Packet:
+def _send_on_wrong_queue(peer: ScriptedRCPeer, size: int) -> Packet:
     return send_and_return_segment(peer, build_send(qn=2) / Raw(octet_pattern(min(size, 100))))
 
 
-def _send_unasked_read_response(peer: Peer, size: int) -> Packet:
+def _send_unasked_read_response(peer: ScriptedRCPeer, size: int) -> Packet:
     there = register_memory(peer)
     return send_and_return_segment(
         peer, build_read_response(there.rkey, there.addr) / Raw(octet_pattern(size))
     )
 
 
-def _send_short_read_response(peer: Peer, size: int) -> Packet:
+def _send_short_read_response(peer: ScriptedRCPeer, size: int) -> Packet:
     request = start_siwarp_read(peer, size)
     return send_and_return_segment(
         peer, build_read_response(request.sink_stag, request.sink_to) / Raw(octet_pattern(size - 1))
     )
 
 
-def _send_truncated_read_request(peer: Peer, size: int) -> Packet:
+def _send_truncated_read_request(peer: ScriptedRCPeer, size: int) -> Packet:
     there = register_memory(peer)
     segment = build_read_request(size, there.rkey, there.addr)
     segment = DDPUntagged(bytes(segment)[:-1])
     return send_and_return_segment(peer, segment)
 
 
-def _send_misaligned_atomic(peer: Peer, size: int) -> Packet:
+def _send_misaligned_atomic(peer: ScriptedRCPeer, size: int) -> Packet:
     """Send a misaligned atomic, for which RFC 7306 uses an error code of RFC 5040."""
     there = register_memory(peer)
     request = AtomicRequest(
@@ -198,7 +200,7 @@ def _send_misaligned_atomic(peer: Peer, size: int) -> Packet:
     )
 
 
-def start_siwarp_read(peer: Peer, size: int) -> ReadRequest:
+def start_siwarp_read(peer: ScriptedRCPeer, size: int) -> ReadRequest:
     """Have the siwarp end post an RDMA Read of this size, and return its Read Request."""
     end = peer.end
     there = RemoteBuffer(0x1000, 1 << 20, 0x77)
@@ -208,7 +210,7 @@ def start_siwarp_read(peer: Peer, size: int) -> ReadRequest:
     return ReadRequest(bytes(fpdu.ulpdu.payload))
 
 
-def _invalidate_source_of_blocked_write(peer: Peer, size: int) -> None:
+def _invalidate_source_of_blocked_write(peer: ScriptedRCPeer, size: int) -> None:
     """Have siwarp send a long Write, which blocks because the peer reads nothing, and invalidate
     the source of the Write.
     """
@@ -219,7 +221,7 @@ def _invalidate_source_of_blocked_write(peer: Peer, size: int) -> None:
     peer.send_segments(build_send(opcode=Opcode.SEND_INVALIDATE, inv_stag=mr.rkey))
 
 
-def register_invalidatable_memory(peer: Peer, size: int) -> MR:
+def register_invalidatable_memory(peer: ScriptedRCPeer, size: int) -> MR:
     """Return memory that the peer may invalidate, even while the siwarp end uses it."""
     access = ALL_ACCESS | AccessFlag.REMOTE_INVALIDATE
     mr = MR(peer.end.rig.pd, bytearray(size), access, qp=peer.end.qp)
@@ -230,35 +232,35 @@ def register_invalidatable_memory(peer: Peer, size: int) -> MR:
 # ---- DDP
 
 
-def _write_invalid_stag(peer: Peer, size: int) -> Packet:
+def _write_invalid_stag(peer: ScriptedRCPeer, size: int) -> Packet:
     there = register_memory(peer)
     return send_and_return_segment(
         peer, build_write(there.rkey ^ 0x40, there.addr) / Raw(octet_pattern(size))
     )
 
 
-def _write_out_of_bounds(peer: Peer, size: int) -> Packet:
+def _write_out_of_bounds(peer: ScriptedRCPeer, size: int) -> Packet:
     there = register_memory(peer)
     return send_and_return_segment(
         peer, build_write(there.rkey, there.addr + 40_001 - size) / Raw(octet_pattern(size))
     )
 
 
-def _write_below_region(peer: Peer, size: int) -> Packet:
+def _write_below_region(peer: ScriptedRCPeer, size: int) -> Packet:
     there = register_memory(peer)
     return send_and_return_segment(
         peer, build_write(there.rkey, there.addr - 1) / Raw(octet_pattern(size))
     )
 
 
-def _write_other_pd(peer: Peer, size: int) -> Packet:
+def _write_other_pd(peer: ScriptedRCPeer, size: int) -> Packet:
     there = register_memory(peer, foreign=True)
     return send_and_return_segment(
         peer, build_write(there.rkey, there.addr) / Raw(octet_pattern(size))
     )
 
 
-def _write_other_qp(peer: Peer, size: int) -> Packet:
+def _write_other_qp(peer: ScriptedRCPeer, size: int) -> Packet:
     end = peer.end
     other = end.rig.create_qp(qp_type=end.qp.qp_type)
     there = keep_registered(MR(end.rig.pd, bytearray(40_000), ALL_ACCESS, qp=other))
@@ -267,20 +269,20 @@ def _write_other_qp(peer: Peer, size: int) -> Packet:
     )
 
 
-def _write_that_wraps(peer: Peer, size: int) -> Packet:
+def _write_that_wraps(peer: ScriptedRCPeer, size: int) -> Packet:
     return send_and_return_segment(
         peer, build_write(register_memory(peer).rkey, 2**64 - size + 1) / Raw(octet_pattern(size))
     )
 
 
-def _write_wrong_ddp_version(peer: Peer, size: int) -> Packet:
+def _write_wrong_ddp_version(peer: ScriptedRCPeer, size: int) -> Packet:
     there = register_memory(peer)
     return send_and_return_segment(
         peer, build_write(there.rkey, there.addr, dv=2) / Raw(octet_pattern(size))
     )
 
 
-def _send_read_response_out_of_order(peer: Peer, size: int) -> Packet:
+def _send_read_response_out_of_order(peer: ScriptedRCPeer, size: int) -> Packet:
     """Send a response to the second Read while the first Read is unanswered."""
     start_siwarp_read(peer, size)
     second = start_siwarp_read(peer, size)
@@ -289,30 +291,30 @@ def _send_read_response_out_of_order(peer: Peer, size: int) -> Packet:
     )
 
 
-def _send_read_response_with_gap(peer: Peer, size: int) -> Packet:
+def _send_read_response_with_gap(peer: ScriptedRCPeer, size: int) -> Packet:
     request = start_siwarp_read(peer, size)
     return send_and_return_segment(
         peer, build_read_response(request.sink_stag, request.sink_to + 1) / Raw(octet_pattern(size))
     )
 
 
-def _send_long_read_response(peer: Peer, size: int) -> Packet:
+def _send_long_read_response(peer: ScriptedRCPeer, size: int) -> Packet:
     request = start_siwarp_read(peer, size)
     return send_and_return_segment(
         peer, build_read_response(request.sink_stag, request.sink_to) / Raw(octet_pattern(size + 1))
     )
 
 
-def _send_on_unknown_queue(peer: Peer, size: int) -> Packet:
+def _send_on_unknown_queue(peer: ScriptedRCPeer, size: int) -> Packet:
     return send_and_return_segment(peer, build_send(qn=4) / Raw(octet_pattern(size)))
 
 
-def _send_without_receive(peer: Peer, size: int) -> Packet:
+def _send_without_receive(peer: ScriptedRCPeer, size: int) -> Packet:
     peer.send_segments(build_send(1))
     return send_and_return_segment(peer, build_send(2) / Raw(octet_pattern(size)))
 
 
-def _send_too_many_reads(peer: Peer, size: int) -> Packet:
+def _send_too_many_reads(peer: ScriptedRCPeer, size: int) -> Packet:
     """Send a fifth Read Request while four Reads are outstanding, because the peer does not read
     their responses of 64 MiB.
     """
@@ -322,34 +324,34 @@ def _send_too_many_reads(peer: Peer, size: int) -> Packet:
     return send_and_return_segment(peer, build_read_request(size, there.rkey, there.addr, msn=5))
 
 
-def _send_wrong_msn(peer: Peer, size: int) -> Packet:
+def _send_wrong_msn(peer: ScriptedRCPeer, size: int) -> Packet:
     return send_and_return_segment(peer, build_send(2) / Raw(octet_pattern(size)))
 
 
-def _send_mo_with_gap(peer: Peer, size: int) -> Packet:
+def _send_mo_with_gap(peer: ScriptedRCPeer, size: int) -> Packet:
     peer.send_segments(build_send(l=0) / Raw(b"abc"))
     return send_and_return_segment(peer, build_send(mo=4) / Raw(octet_pattern(size)))
 
 
-def _send_mo_going_back(peer: Peer, size: int) -> Packet:
+def _send_mo_going_back(peer: ScriptedRCPeer, size: int) -> Packet:
     peer.send_segments(build_send(l=0) / Raw(b"abc"))
     return send_and_return_segment(peer, build_send(mo=2) / Raw(octet_pattern(size)))
 
 
-def _send_first_mo_not_zero(peer: Peer, size: int) -> Packet:
+def _send_first_mo_not_zero(peer: ScriptedRCPeer, size: int) -> Packet:
     return send_and_return_segment(peer, build_send(mo=1) / Raw(octet_pattern(size)))
 
 
-def _send_too_long_message(peer: Peer, size: int) -> Packet:
+def _send_too_long_message(peer: ScriptedRCPeer, size: int) -> Packet:
     peer.send_segments(build_send(l=0) / Raw(bytes(30_000)))
     return send_and_return_segment(peer, build_send(mo=30_000) / Raw(bytes(1)))
 
 
-def _send_wrong_ddp_version(peer: Peer, size: int) -> Packet:
+def _send_wrong_ddp_version(peer: ScriptedRCPeer, size: int) -> Packet:
     return send_and_return_segment(peer, build_send(dv=0) / Raw(octet_pattern(size)))
 
 
-def _send_to_invalidated_receive(peer: Peer, size: int) -> None:
+def _send_to_invalidated_receive(peer: ScriptedRCPeer, size: int) -> None:
     """Send a message for which siwarp must use a receive whose local key is invalidated."""
     mr = register_invalidatable_memory(peer, 40_000)
     peer.end.qp.post_recv(RecvWR(2, sg=[mr.sge()]))
@@ -357,18 +359,18 @@ def _send_to_invalidated_receive(peer: Peer, size: int) -> None:
     peer.send_segments(build_send(2) / Raw(octet_pattern(size)))
 
 
-def _send_truncated_ddp_header(peer: Peer, size: int) -> None:
+def _send_truncated_ddp_header(peer: ScriptedRCPeer, size: int) -> None:
     peer.send_segments(b"\x41\x43" + bytes(15))
 
 
 # ---- MPA
 
 
-def _send_wrong_crc(peer: Peer, size: int) -> None:
+def _send_wrong_crc(peer: ScriptedRCPeer, size: int) -> None:
     peer.send_segments(build_send() / Raw(octet_pattern(size)), crc=0x12345678)
 
 
-def _send_wrong_marker(peer: Peer, size: int) -> None:
+def _send_wrong_marker(peer: ScriptedRCPeer, size: int) -> None:
     octets = bytearray(peer.frame_segment(build_send() / Raw(octet_pattern(max(size, 600)))))
     octets[octets.index(b"\0\0", 500) + 3] ^= 4
     octets[-4:] = crc32c(bytes(octets[:-4])).to_bytes(4, "little")
@@ -464,7 +466,7 @@ def expected_terminate(row: ErrorCase, segment: Packet | None) -> bytes:
     return bytes(Terminate(**fields))
 
 
-def provoke_and_check(row: ErrorCase, peer: Peer, size: int) -> None:
+def provoke_and_check(row: ErrorCase, peer: ScriptedRCPeer, size: int) -> None:
     """Provoke an error, and check the reports to the peer and to the program."""
     end = peer.end
     canary = bytes(end.mem.view)
@@ -506,7 +508,7 @@ def test_each_quoted_error_causes_the_same_terminate_with_markers_in_both_direct
     wire: Wire, row: ErrorCase
 ) -> None:
     reply = MPAReply(rev=2, m=1, s=1, ird=4, ord=4)
-    with Peer.accept_from_siwarp(wire, reply, ConnParam(markers=True)) as peer:
+    with ScriptedRCPeer.accept_from_siwarp(wire, reply, ConnParam(markers=True)) as peer:
         provoke_and_check(row, peer, 700)
 
 
@@ -527,7 +529,7 @@ def test_each_quoted_error_causes_the_same_terminate_with_markers_in_both_direct
 def test_an_invalid_mpa_request_closes_tcp_immediately_without_an_answer(
     wire: Wire, octets: bytes
 ) -> None:
-    with plain_connect(wire.address) as s:
+    with connect_plain_socket(wire.address) as s:
         s.sendall(octets)
         assert read_to_end(s) == b""
 
@@ -541,13 +543,13 @@ def test_an_invalid_mpa_request_closes_tcp_immediately_without_an_answer(
 def test_an_invalid_mpa_reply_is_error_code_4_and_closes_tcp_immediately(
     wire: Wire, octets: bytes
 ) -> None:
-    with Peer.accept_from_siwarp(wire, Raw(octets), established=False) as peer:
+    with ScriptedRCPeer.accept_from_siwarp(wire, Raw(octets), established=False) as peer:
         event = peer.end.next_cm_event()
         assert (event.type, event.wire_error) == (CMEventType.CONNECT_ERROR, 0x020004)
         assert read_to_end(peer.sock) == b""
 
 
-def receive_terminate_fields(peer: Peer) -> tuple[int, int, int, int, int, int]:
+def receive_terminate_fields(peer: ScriptedRCPeer) -> tuple[int, int, int, int, int, int]:
     t = peer.receive_terminate()
     return (t.layer, t.etype, t.code, t.m, t.d, t.r)
 
@@ -556,7 +558,7 @@ def receive_terminate_fields(peer: Peer) -> tuple[int, int, int, int, int, int]:
 def test_a_queue_pair_in_err_at_the_mpa_reply_causes_a_local_catastrophic_error(
     wire: Wire,
 ) -> None:
-    with plain_listener() as listener:
+    with create_plain_listener() as listener:
         channel = CMEventChannel(wire.active.ctx)
         end = End(wire.active, CMID(channel), channel)
         end.id.connect(listener.getsockname())
@@ -566,7 +568,7 @@ def test_a_queue_pair_in_err_at_the_mpa_reply_causes_a_local_catastrophic_error(
         end.qp.modify(QPAttr(qp_state=QPState.ERR))
         reply = MPAReply(rev=2, s=1, ird=4, ord=4)
         sock.sendall(bytes(reply))
-        with Peer(sock, end, reply, request) as peer:
+        with ScriptedRCPeer(sock, end, reply, request) as peer:
             event = end.next_cm_event()
             assert (event.type, event.wire_error) == (CMEventType.CONNECT_ERROR, 0x020005)
             assert receive_terminate_fields(peer) == (2, 0, 5, 0, 0, 0)
@@ -577,7 +579,7 @@ def test_a_responder_with_an_ord_above_the_maximum_ird_causes_insufficient_ird(
     wire: Wire,
 ) -> None:
     reply = MPAReply(rev=2, s=1, ird=4, ord=1000)
-    with Peer.accept_from_siwarp(wire, reply, established=False) as peer:
+    with ScriptedRCPeer.accept_from_siwarp(wire, reply, established=False) as peer:
         assert peer.end.next_cm_event().wire_error == 0x020006
         assert receive_terminate_fields(peer) == (2, 0, 6, 0, 0, 0)
 
@@ -589,7 +591,7 @@ def test_a_responder_that_supports_no_offered_rtr_causes_the_error_no_matching_r
 ) -> None:
     bits = {"b": 1} if ours != RTR.FPDU else {"c_rtr": 1, "d_rtr": 1}
     reply = MPAReply(rev=2, s=1, a=1, ird=4, ord=4, **bits)
-    with Peer.accept_from_siwarp(
+    with ScriptedRCPeer.accept_from_siwarp(
         wire, reply, ConnParam(peer_to_peer=ours), established=False
     ) as peer:
         assert peer.end.next_cm_event().wire_error == 0x020007
@@ -602,7 +604,7 @@ def test_an_initiator_that_sends_another_rtr_causes_the_error_no_matching_rtr(
     wire: Wire, sent: str
 ) -> None:
     request = MPARequest(rev=2, s=1, a=1, c_rtr=1, ird=4, ord=4)
-    with Peer.connect_to_siwarp(wire, request, established=False) as peer:
+    with ScriptedRCPeer.connect_to_siwarp(wire, request, established=False) as peer:
         there = register_memory(peer)
         peer.end.post_receive(1)
         peer.send_segments(
@@ -620,7 +622,7 @@ def test_an_initiator_that_sends_another_rtr_causes_the_error_no_matching_rtr(
 @pytest.mark.clause("RFC5044-8-01#a")
 def test_a_connection_that_the_peer_closes_causes_no_terminate(wire: Wire, after: bytes) -> None:
     """A connection that the peer closes (error 2/0/1) causes no Terminate, even within an FPDU."""
-    with Peer.connect_to_siwarp(wire) as peer:
+    with ScriptedRCPeer.connect_to_siwarp(wire) as peer:
         peer.send_segments(None)
         peer.end.post_receive(1)
         peer.sock.sendall(after)

@@ -425,7 +425,7 @@ def test_a_send_with_invalidate_is_recognized_by_its_opcode_and_stag_field(
     t = stream.assert_terminates_with((0, 1, lib.SIW_RDMAP_CANNOT_INVALIDATE))
     assert t.quoted_ddp.inv_stag == m.stag
     assert m.is_untouched()
-    assert stream.recvs.take() == 1
+    assert stream.recvs.take_buffer() == 1
     assert world.free_stag(m.stag) == 0, "the STag must remain valid"
 
 

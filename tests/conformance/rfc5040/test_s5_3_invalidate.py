@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from harness.rc_harness import SEND, WRITE, Wire, read_to_end
 from harness.verbs_harness import ALL_ACCESS, Rig, octet_pattern, poll
-from harness.wire_peer import Peer, build_read_request, build_send, build_write
+from harness.wire_peer import ScriptedRCPeer, build_read_request, build_send, build_write
 from scapy.packet import Raw
 
 from siwarp.inspect import Opcode, split_stream
@@ -26,13 +26,13 @@ def wire() -> Iterator[Wire]:
     rig.close()
 
 
-def register_peer_memory(peer: Peer, access: int = INVALIDATE, size: int = 1000) -> MR:
+def register_peer_memory(peer: ScriptedRCPeer, access: int = INVALIDATE, size: int = 1000) -> MR:
     """Return memory that only this peer may access."""
     return MR(peer.end.rig.pd, bytearray(size), access, qp=peer.end.qp)
 
 
 def check_invalidate_refused(
-    peer: Peer, stag: int, opcode: int = INV, size: int = 3, msn: int = 1
+    peer: ScriptedRCPeer, stag: int, opcode: int = INV, size: int = 3, msn: int = 1
 ) -> None:
     """Send a Send with Invalidate of this STag, and check that the Terminate reports that the STag
     cannot be invalidated.
@@ -60,7 +60,7 @@ def check_invalidate_refused(
 def test_every_segment_of_a_send_with_invalidate_contains_the_stag(
     wire: Wire, flags: SendFlag, opcode: int, size: int
 ) -> None:
-    with Peer.accept_from_siwarp(wire, size=1 << 17) as peer:
+    with ScriptedRCPeer.accept_from_siwarp(wire, size=1 << 17) as peer:
         end = peer.end
         end.mem.write(octet_pattern(size))
         sg = [end.mem.sge(0, size)] if size else []
@@ -97,7 +97,7 @@ def test_every_segment_of_a_send_with_invalidate_contains_the_stag(
 def test_the_stag_is_invalid_when_the_receive_of_a_send_with_invalidate_completes(
     wire: Wire, opcode: int, size: int
 ) -> None:
-    with Peer.connect_to_siwarp(wire) as peer:
+    with ScriptedRCPeer.connect_to_siwarp(wire) as peer:
         mr = register_peer_memory(peer)
         end = peer.end
         end.post_receive(1)
@@ -120,7 +120,7 @@ def test_the_stag_is_invalid_when_the_receive_of_a_send_with_invalidate_complete
 
 @pytest.mark.clause("RFC5040-5.3-13#a")
 def test_an_invalidated_stag_is_also_invalid_for_reads_and_as_a_local_key(wire: Wire) -> None:
-    with Peer.connect_to_siwarp(wire) as peer:
+    with ScriptedRCPeer.connect_to_siwarp(wire) as peer:
         mr = register_peer_memory(peer)
         peer.end.post_receive(1)
         peer.send_segments(build_send(1, opcode=INV, inv_stag=mr.rkey))
@@ -128,7 +128,7 @@ def test_an_invalidated_stag_is_also_invalid_for_reads_and_as_a_local_key(wire: 
         peer.send_segments(build_read_request(1, mr.rkey, mr.addr))
         t = peer.receive_terminate()
         assert (t.layer, t.etype, t.code, t.r) == (0, 1, 0, 1)
-    with Peer.accept_from_siwarp(wire) as other:
+    with ScriptedRCPeer.accept_from_siwarp(wire) as other:
         other.end.qp.post_send(SendWR(7, sg=[mr.sge(0, 5)]))
         assert poll(other.end.scq)[0].status == WCStatus.LOC_PROT_ERR
     mr.close()
@@ -136,7 +136,7 @@ def test_an_invalidated_stag_is_also_invalid_for_reads_and_as_a_local_key(wire: 
 
 @pytest.mark.clause("RFC5040-5.3-06")
 def test_only_a_send_with_invalidate_and_solicited_event_raises_an_event(wire: Wire) -> None:
-    with Peer.connect_to_siwarp(wire) as peer:
+    with ScriptedRCPeer.connect_to_siwarp(wire) as peer:
         end = peer.end
         for msn, opcode in ((1, INV), (2, SE_INV)):
             mr = register_peer_memory(peer)
@@ -149,7 +149,7 @@ def test_only_a_send_with_invalidate_and_solicited_event_raises_an_event(wire: W
 
 
 def test_a_send_with_invalidate_invalidates_the_stag_only_with_its_last_segment(wire: Wire) -> None:
-    with Peer.connect_to_siwarp(wire) as peer:
+    with ScriptedRCPeer.connect_to_siwarp(wire) as peer:
         mr = register_peer_memory(peer)
         end = peer.end
         end.post_receive(1)
@@ -169,7 +169,7 @@ def test_no_octet_of_an_invalidated_region_is_transmitted_after_the_completion(
     """A Read Request that is overtaken by an invalidation of the same peer is answered, or the
     connection ends first.
     """
-    with Peer.connect_to_siwarp(wire) as peer:
+    with ScriptedRCPeer.connect_to_siwarp(wire) as peer:
         end = peer.end
         mr = register_peer_memory(peer, size=size)
         end.post_receive(1)
@@ -194,15 +194,15 @@ def test_no_octet_of_an_invalidated_region_is_transmitted_after_the_completion(
 # ---- refused
 
 
-def _region_without_right(peer: Peer, wire: Wire) -> MR:
+def _region_without_right(peer: ScriptedRCPeer, wire: Wire) -> MR:
     return register_peer_memory(peer, ALL_ACCESS)
 
 
-def _region_of_whole_pd(peer: Peer, wire: Wire) -> MR:
+def _region_of_whole_pd(peer: ScriptedRCPeer, wire: Wire) -> MR:
     return MR(peer.end.rig.pd, bytearray(1000), ALL_ACCESS)
 
 
-def _region_of_other_qp(peer: Peer, wire: Wire) -> MR:
+def _region_of_other_qp(peer: ScriptedRCPeer, wire: Wire) -> MR:
     other = peer.end.rig.create_qp(qp_type=peer.end.qp.qp_type)
     return MR(peer.end.rig.pd, bytearray(1000), INVALIDATE, qp=other)
 
@@ -212,13 +212,13 @@ def _region_of_other_qp(peer: Peer, wire: Wire) -> MR:
 @pytest.mark.parametrize("make", [_region_without_right, _region_of_whole_pd, _region_of_other_qp])
 @pytest.mark.clause("RFC5040-5.3-13#b", "RFC5040-7.2-05", "RFC5040-8.1.1-08")
 def test_invalidation_of_an_stag_without_the_right_is_refused_and_has_no_effect(
-    wire: Wire, make: Callable[[Peer, Wire], MR], opcode: int, size: int
+    wire: Wire, make: Callable[[ScriptedRCPeer, Wire], MR], opcode: int, size: int
 ) -> None:
-    with Peer.connect_to_siwarp(wire) as peer:
+    with ScriptedRCPeer.connect_to_siwarp(wire) as peer:
         mr = make(peer, wire)
         check_invalidate_refused(peer, mr.rkey, opcode, size)
     mr.write(b"alive")
-    with Peer.accept_from_siwarp(wire) as other:
+    with ScriptedRCPeer.accept_from_siwarp(wire) as other:
         other.end.qp.post_send(SendWR(7, sg=[mr.sge(0, 5)]))
         assert poll(other.end.scq)[0].ok
         assert bytes(other.receive_fpdu().ulpdu.payload) == b"alive"
@@ -227,7 +227,7 @@ def test_invalidation_of_an_stag_without_the_right_is_refused_and_has_no_effect(
 @pytest.mark.parametrize("which", ["never", "closed", "invalidated", "zero"])
 @pytest.mark.clause("RFC5040-7.2-04")
 def test_invalidation_of_an_invalid_stag_is_refused(wire: Wire, which: str) -> None:
-    with Peer.connect_to_siwarp(wire) as peer:
+    with ScriptedRCPeer.connect_to_siwarp(wire) as peer:
         mr = register_peer_memory(peer)
         stag = {"never": mr.rkey ^ 0x4000, "zero": 0}.get(which, mr.rkey)
         if which == "closed":
@@ -240,7 +240,7 @@ def test_invalidation_of_an_invalid_stag_is_refused(wire: Wire, which: str) -> N
 
 
 def test_a_send_with_invalidate_with_a_wrong_crc_invalidates_nothing(wire: Wire) -> None:
-    with Peer.accept_from_siwarp(wire) as peer:
+    with ScriptedRCPeer.accept_from_siwarp(wire) as peer:
         mr = register_peer_memory(peer)
         peer.end.post_receive(1)
         peer.send_segments(
@@ -248,7 +248,7 @@ def test_a_send_with_invalidate_with_a_wrong_crc_invalidates_nothing(wire: Wire)
         )
         t = peer.receive_terminate()
         assert (t.layer, t.etype, t.code) == (2, 0, 2)
-    with Peer.accept_from_siwarp(wire) as other:
+    with ScriptedRCPeer.accept_from_siwarp(wire) as other:
         other.end.qp.post_send(SendWR(7, sg=[mr.sge(0, 5)]))
         assert poll(other.end.scq)[0].ok
 
@@ -257,7 +257,10 @@ def test_a_send_with_invalidate_with_a_wrong_crc_invalidates_nothing(wire: Wire)
 
 
 def test_a_region_bound_to_a_queue_pair_is_refused_to_the_peer_of_another(wire: Wire) -> None:
-    with Peer.connect_to_siwarp(wire) as one, Peer.connect_to_siwarp(wire) as other:
+    with (
+        ScriptedRCPeer.connect_to_siwarp(wire) as one,
+        ScriptedRCPeer.connect_to_siwarp(wire) as other,
+    ):
         mr = register_peer_memory(one)
         one.send_segments(build_write(mr.rkey, mr.addr) / Raw(b"mine"))
         other.send_segments(build_write(mr.rkey, mr.addr) / Raw(b"not!"))

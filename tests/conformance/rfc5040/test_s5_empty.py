@@ -9,7 +9,13 @@ from collections.abc import Iterator
 import pytest
 from harness.rc_harness import READ, SEND, WRITE, Wire
 from harness.verbs_harness import ALL_ACCESS, Rig, poll
-from harness.wire_peer import Peer, build_read_request, build_read_response, build_send, build_write
+from harness.wire_peer import (
+    ScriptedRCPeer,
+    build_read_request,
+    build_read_response,
+    build_send,
+    build_write,
+)
 from scapy.packet import Raw
 
 from siwarp.cm import CMEventType, ConnParam
@@ -32,7 +38,9 @@ def wire() -> Iterator[Wire]:
 @pytest.mark.clause("RFC5040-5.2.1-14", "RFC5040-5.2.1-16", "RFC5040-5.2.1-17")
 def test_a_read_of_length_0_is_answered_for_any_source(wire: Wire) -> None:
     sources = [(stag, to) for stag in STAGS for to in OFFSETS]
-    with Peer.connect_to_siwarp(wire, param=ConnParam(responder_resources=len(sources))) as peer:
+    with ScriptedRCPeer.connect_to_siwarp(
+        wire, param=ConnParam(responder_resources=len(sources))
+    ) as peer:
         for msn, (stag, to) in enumerate(sources, 1):
             peer.send_segments(build_read_request(0, stag, to, msn=msn, sink=msn, sink_to=to))
         for msn, (_, to) in enumerate(sources, 1):
@@ -48,7 +56,7 @@ def test_a_read_of_length_0_is_answered_for_any_source(wire: Wire) -> None:
 
 @pytest.mark.clause("RFC5040-5.3-09", "RFC5040-5.3-10")
 def test_a_send_of_length_0_consumes_a_receive_of_any_size(wire: Wire) -> None:
-    with Peer.connect_to_siwarp(wire) as peer:
+    with ScriptedRCPeer.connect_to_siwarp(wire) as peer:
         end = peer.end
         end.mem.write(b"\xa5" * 16)
         end.post_receive(1, 0, 8)
@@ -61,7 +69,7 @@ def test_a_send_of_length_0_consumes_a_receive_of_any_size(wire: Wire) -> None:
 
 @pytest.mark.clause("RFC5041-3-05")
 def test_segments_of_length_0_may_begin_and_end_a_longer_message(wire: Wire) -> None:
-    with Peer.connect_to_siwarp(wire) as peer:
+    with ScriptedRCPeer.connect_to_siwarp(wire) as peer:
         there = MR(peer.end.rig.pd, bytearray(100), ALL_ACCESS)
         peer.end.post_receive(1, 0, 100)
         peer.send_segments(
@@ -81,7 +89,7 @@ def test_segments_of_length_0_may_begin_and_end_a_longer_message(wire: Wire) -> 
 
 @pytest.mark.parametrize("sink", STAGS)
 def test_a_read_response_of_length_0_is_accepted_for_any_sink(wire: Wire, sink: int) -> None:
-    with Peer.accept_from_siwarp(wire) as peer:
+    with ScriptedRCPeer.accept_from_siwarp(wire) as peer:
         peer.end.post(READ, 4, remote=RemoteBuffer(0x99, 0, 0x77))
         request = peer.receive_fpdu().ulpdu
         assert ReadRequest(bytes(request.payload)).size == 0
@@ -96,7 +104,7 @@ def test_a_read_response_of_length_0_is_accepted_for_any_sink(wire: Wire, sink: 
 @pytest.mark.parametrize("rkey", STAGS)
 @pytest.mark.clause("RFC5041-5.2-08", "RFC5040-5.1-09")
 def test_a_transmitted_message_of_length_0_is_one_segment(wire: Wire, rkey: int) -> None:
-    with Peer.accept_from_siwarp(wire) as peer:
+    with ScriptedRCPeer.accept_from_siwarp(wire) as peer:
         end = peer.end
         end.post(WRITE, 1, remote=RemoteBuffer(OFFSETS[-1], 0, rkey))
         end.post(SEND, 2)
@@ -113,7 +121,7 @@ def test_after_start_up_a_send_of_length_0_needs_a_receive_like_any_send(wire: W
     request = MPARequest(rev=2, s=1, a=1, b=1, ird=4, ord=4)
     for opening in (None, build_send(1)):
         msn = 1 if opening is None else 2
-        with Peer.connect_to_siwarp(wire, request, established=False) as peer:
+        with ScriptedRCPeer.connect_to_siwarp(wire, request, established=False) as peer:
             peer.send_segments(opening)
             assert peer.end.next_cm_event().type == CMEventType.ESTABLISHED
             peer.send_segments(build_send(msn))

@@ -44,7 +44,7 @@ def test_a_write_is_placed_into_part_of_the_buffer_and_is_not_delivered(world: R
     e = stream.next_event(progress=True)
     assert (e.kind, e.user_data, e.length) == ("PROGRESS", 0, 3)
     assert m.octets() == bytes([0xA5]) * 50 + b"abc" + bytes([0xA5]) * 47
-    assert stream.recvs.take() == 1
+    assert stream.recvs.take_buffer() == 1
 
 
 @pytest.mark.clause("RFC5040-5.1-06", "RFC5040-5.3-08", "RFC5040-5.5-09")
@@ -99,7 +99,7 @@ def test_each_read_request_has_one_response_and_neither_is_delivered_to_the_user
         head, octets = stream.read_sent_message()
         assert (head.opcode, octets) == (Opcode.RDMA_READ_RESPONSE, octet_pattern(10))
     assert stream.poll_event() is None
-    assert stream.recvs.take() == 1
+    assert stream.recvs.take_buffer() == 1
 
 
 @pytest.mark.clause("RFC5040-5.2.1-01", "RFC5040-5.2.1-02", "RFC5040-5.2.1-07")
@@ -263,7 +263,7 @@ def test_each_send_consumes_one_receive_in_order(world: RdmapWorld) -> None:
     assert [(e.kind, e.user_data, e.length, e.msn) for e in got] == [
         ("RECV", i, i, i + 1) for i in range(9)
     ]
-    assert stream.recvs.take() == 9
+    assert stream.recvs.take_buffer() == 9
 
 
 @pytest.mark.clause("RFC5040-5.3-04")
@@ -297,7 +297,7 @@ def test_a_send_of_length_0_consumes_a_receive(world: RdmapWorld) -> None:
     stream.inject_segments(build_send())
     e = stream.next_event()
     assert (e.kind, e.user_data, e.length) == ("RECV", 4, 0)
-    assert stream.recvs.take() is None
+    assert stream.recvs.take_buffer() is None
 
 
 # ---- section 5.4: Terminate
@@ -376,7 +376,7 @@ def test_a_read_request_is_not_processed_before_it_is_completely_delivered(
     rest[14:18] = (12).to_bytes(4, "big")
     stream.inject_segments(bytes(first))
     assert stream.next_event(progress=True).kind == "PROGRESS"
-    assert not stream.owes_responses
+    assert not stream.has_pending_responses
     stream.inject_segments(bytes(rest))
     assert stream.next_event().kind == "REQUESTED"
     stream.flush()

@@ -53,7 +53,7 @@ def test_an_opcode_on_a_wrong_queue_or_buffer_model_is_unexpected(
     t = stream.assert_terminates_with(OPCODE)
     assert t.quoted_ddp.opcode == opcode
     assert m.is_untouched()
-    assert stream.recvs.take() == 1
+    assert stream.recvs.take_buffer() == 1
 
 
 @pytest.mark.parametrize("version", [2, 3])

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from harness.rc_harness import SEND, Wire
 from harness.verbs_harness import ALL_ACCESS, Rig, octet_pattern, poll
-from harness.wire_peer import Peer, build_read_request, build_send, build_write
+from harness.wire_peer import ScriptedRCPeer, build_read_request, build_send, build_write
 from scapy.packet import Raw
 
 from siwarp.cm import ConnParam
@@ -25,7 +25,7 @@ def wire() -> Iterator[Wire]:
     rig.close()
 
 
-def receive_terminate_numbers(peer: Peer) -> tuple[int, int, int]:
+def receive_terminate_numbers(peer: ScriptedRCPeer) -> tuple[int, int, int]:
     t = peer.receive_terminate()
     return (t.layer, t.etype, t.code)
 
@@ -33,7 +33,10 @@ def receive_terminate_numbers(peer: Peer) -> tuple[int, int, int]:
 @pytest.mark.parametrize("how", ["write", "read"])
 @pytest.mark.clause("RFC5040-8.1.1-03")
 def test_an_stag_bound_to_one_stream_is_refused_on_another(wire: Wire, how: str) -> None:
-    with Peer.connect_to_siwarp(wire) as one, Peer.connect_to_siwarp(wire) as other:
+    with (
+        ScriptedRCPeer.connect_to_siwarp(wire) as one,
+        ScriptedRCPeer.connect_to_siwarp(wire) as other,
+    ):
         mr = MR(one.end.rig.pd, bytearray(b"mine" * 10), ALL_ACCESS, qp=one.end.qp)
         if how == "write":
             other.send_segments(build_write(mr.rkey, mr.addr) / Raw(b"not!"))
@@ -63,7 +66,7 @@ def test_a_peer_can_write_only_the_registered_range_and_only_until_deregistratio
     wire: Wire, at: int, size: int, good: bool
 ) -> None:
     memory = bytearray(b"\xa5" * 250)
-    with Peer.connect_to_siwarp(wire) as peer:
+    with ScriptedRCPeer.connect_to_siwarp(wire) as peer:
         mr = MR(peer.end.rig.pd, memoryview(memory)[100:150], ALL_ACCESS)
         peer.send_segments(build_write(mr.rkey, mr.addr - 100 + at) / Raw(octet_pattern(size)))
         if not good:
@@ -84,7 +87,7 @@ def test_a_peer_can_write_only_the_registered_range_and_only_until_deregistratio
 @pytest.mark.clause("RFC5040-8.1.1-07")
 def test_writes_do_not_change_memory_after_its_deregistration(wire: Wire, size: int) -> None:
     memory = bytearray(size)
-    with Peer.connect_to_siwarp(wire) as peer:
+    with ScriptedRCPeer.connect_to_siwarp(wire) as peer:
         mr = MR(peer.end.rig.pd, memory, ALL_ACCESS)
         rkey, there = mr.rkey, mr.addr
         octets = [
@@ -116,7 +119,7 @@ def test_writes_do_not_change_memory_after_its_deregistration(wire: Wire, size: 
 @pytest.mark.parametrize("limit", [1, 2, 5])
 @pytest.mark.clause("RFC5040-8.1.1-13")
 def test_the_number_of_outstanding_reads_of_a_peer_is_limited(wire: Wire, limit: int) -> None:
-    with Peer.connect_to_siwarp(wire, param=ConnParam(responder_resources=limit)) as peer:
+    with ScriptedRCPeer.connect_to_siwarp(wire, param=ConnParam(responder_resources=limit)) as peer:
         there = MR(peer.end.rig.pd, bytearray(64 << 20), ALL_ACCESS)
         for msn in range(1, limit + 2):
             peer.send_segments(build_read_request(64 << 20, there.rkey, there.addr, msn=msn))
@@ -147,7 +150,7 @@ def test_a_completion_queue_overflow_affects_only_the_streams_that_use_the_queue
 
 @pytest.mark.clause("RFC5040-5.2.2-01", "RFC5040-5.2.2-05")
 def test_a_read_response_goes_to_the_tagged_buffer_that_the_request_names(wire: Wire) -> None:
-    with Peer.connect_to_siwarp(wire) as peer:
+    with ScriptedRCPeer.connect_to_siwarp(wire) as peer:
         mr = MR(peer.end.rig.pd, bytearray(octet_pattern(200_000)), ALL_ACCESS)
         sink, to = 0xC0FFEE01, 2**40 + 5
         peer.send_segments(build_read_request(200_000, mr.rkey, mr.addr, sink=sink, sink_to=to))
@@ -168,7 +171,7 @@ def test_a_read_response_goes_to_the_tagged_buffer_that_the_request_names(wire: 
 
 @pytest.mark.clause("RFC5040-5.1-08", "RFC5040-5.2.1-10", "RFC5040-5.2.1-06")
 def test_a_request_with_many_local_buffers_names_one_remote_buffer(wire: Wire) -> None:
-    with Peer.accept_from_siwarp(wire, max_send_sge=3) as peer:
+    with ScriptedRCPeer.accept_from_siwarp(wire, max_send_sge=3) as peer:
         end = peer.end
         end.mem.write(octet_pattern(50_000))
         sg = [end.mem.sge(0, 10_000), end.mem.sge(20_000, 1), end.mem.sge(30_000, 19_999)]

@@ -39,11 +39,11 @@ def test_the_t_bit_selects_the_tagged_or_the_untagged_buffer(world: DdpWorld) ->
     posted, region = world.registered_memory(3), world.registered_memory(3)
     q.post(1, posted.sge())
     stream.inject_segments(tagged_segment(b"tag", stag=region.stag))
-    stream.receive()
+    stream.receive_segment()
     assert region.octets() == b"tag"
     assert posted.is_untouched()
     stream.inject_segments(untagged_segment(b"unt"))
-    stream.receive()
+    stream.receive_segment()
     assert posted.octets() == b"unt"
     assert region.octets() == b"tag"
 
@@ -79,7 +79,11 @@ def test_messages_are_delivered_in_order_and_with_their_last_segment(
     stream.inject_segments(
         untagged_segment(b"abc", l=0), untagged_segment(b"de", mo=3), untagged_segment(b"f", msn=2)
     )
-    assert [stream.receive(), stream.receive(), stream.receive()] == [None, (1, 5), (2, 1)]
+    assert [stream.receive_segment(), stream.receive_segment(), stream.receive_segment()] == [
+        None,
+        (1, 5),
+        (2, 1),
+    ]
 
 
 @pytest.mark.parametrize("is_tagged", [False, True])
@@ -97,7 +101,7 @@ def test_reserved_bits_of_received_ddp_segments_are_ignored(world: DdpWorld, res
     stream = world.receiver()
     m = world.registered_memory(3)
     stream.inject_segments(tagged_segment(b"abc", stag=m.stag, ddp_rsvd=reserved))
-    assert stream.receive() == (0, 3)
+    assert stream.receive_segment() == (0, 3)
 
 
 @pytest.mark.parametrize("version", [0, 2, 3])
@@ -152,7 +156,7 @@ def test_rsvdulp_and_stag_of_a_tagged_segment_are_passed_to_the_upper_layer(
     stream.inject_segments(tagged_segment(b"abc", stag=m.stag, rv=2, rdmap_rsvd=2, opcode=7))
     seg = stream.next_header()
     assert (seg.ulp_octet, seg.stag) == (0xA7, m.stag)
-    assert stream.place(seg) == (0, 3)
+    assert stream.place_segment(seg) == (0, 3)
 
 
 @pytest.mark.clause("RFC5041-4.2-06", "RFC5041-8.3-04")
@@ -171,7 +175,7 @@ def test_a_tagged_message_may_start_at_any_offset(world: DdpWorld, to: int) -> N
     stream = world.receiver()
     m = world.registered_memory(1000)
     stream.inject_segments(tagged_segment(b"abc", stag=m.stag, to=to))
-    stream.receive()
+    stream.receive_segment()
     assert m.octets()[to : to + 3] == b"abc"
     assert m.octets().count(0xA5) == 997
 
@@ -225,7 +229,7 @@ def test_msns_wrap_around_to_zero_in_both_directions(world: DdpWorld) -> None:
         got += [head.msn for head, _ in out.read_sent_segments(0)]
         q.post(user_data)
         in_.inject_segments(untagged_segment(msn=msn))
-        assert in_.receive() == (user_data, 0)
+        assert in_.receive_segment() == (user_data, 0)
     assert got == [2**32 - 1, 0, 1]
 
 
@@ -239,10 +243,10 @@ def test_rsvdulp_is_passed_up_even_if_it_differs_between_segments(world: DdpWorl
         untagged_segment(b"abc", l=0, inv_stag=5),
         untagged_segment(b"de", mo=3, inv_stag=6, opcode=7),
     )
-    assert stream.receive() is None
+    assert stream.receive_segment() is None
     seg = stream.next_header()
     assert (seg.ulp_octet, seg.ulp_word) == (0x47, 6)
-    assert stream.place(seg) == (1, 5)
+    assert stream.place_segment(seg) == (1, 5)
 
 
 # ---- section 4.4

@@ -15,7 +15,7 @@ from unit.ddp.ddp_harness import (
     DdpWorld,
     Stream,
     StreamError,
-    fpdu,
+    build_fpdu,
     octet_pattern,
     open_ddp_world,
     tagged_segment,
@@ -79,8 +79,8 @@ def test_payload_is_placed_correctly_for_any_segmentation(cuts: set[int]) -> Non
             octets, last = octet_pattern(1000)[at:end], int(end == 1000)
             stream.inject_segments(untagged_segment(octets, mo=at, l=last))
             stream.inject_segments(tagged_segment(octets, stag=region.stag, to=at, l=last))
-            stream.receive()
-            stream.receive()
+            stream.receive_segment()
+            stream.receive_segment()
         assert posted.octets() == region.octets() == octet_pattern(1000)
 
 
@@ -103,8 +103,8 @@ def test_stag_and_offset_of_an_empty_tagged_message_are_not_checked(
     stream = world.receiver()
     m = world.registered_memory(3)
     stream.inject_segments(tagged_segment(stag=stag, to=to), tagged_segment(b"abc", stag=m.stag))
-    assert stream.receive() == (0, 0)
-    assert stream.receive() == (0, 3)
+    assert stream.receive_segment() == (0, 0)
+    assert stream.receive_segment() == (0, 3)
 
 
 @pytest.mark.clause("RFC5041-5.3-02", "RFC5041-5.3-03")
@@ -127,14 +127,18 @@ def test_ddp_messages_are_delivered_once_and_in_order(world: DdpWorld) -> None:
     for user_data in range(50):
         q.post(user_data, m.sge())
         stream.inject_segments(untagged_segment(bytes([user_data]), msn=user_data + 1))
-    assert [stream.receive() for _ in range(50)] == [(user_data, 1) for user_data in range(50)]
+    assert [stream.receive_segment() for _ in range(50)] == [
+        (user_data, 1) for user_data in range(50)
+    ]
     assert stream.poll_header() is None
 
 
 @pytest.mark.clause("RFC5041-3-13")
 @given(cuts=st.lists(st.integers(1, 2000), max_size=20))
 def test_each_segment_is_delivered_once_for_any_division_of_the_tcp_stream(cuts: list[int]) -> None:
-    octets = b"".join(fpdu(untagged_segment(octet_pattern(40, n), msn=n)) for n in range(1, 31))
+    octets = b"".join(
+        build_fpdu(untagged_segment(octet_pattern(40, n), msn=n)) for n in range(1, 31)
+    )
     with open_ddp_world() as world:
         stream, q = world.receiver(), world.create_queue(depth=64)
         lib.siw_ddp_stream_set_queue(stream.handle, 0, q.handle)
@@ -145,9 +149,12 @@ def test_each_segment_is_delivered_once_for_any_division_of_the_tcp_stream(cuts:
         for at, end in pairwise([0, *sorted({c for c in cuts if c < len(octets)}), len(octets)]):
             stream.sock.sendall(octets[at:end])
             while (seg := stream.poll_header()) is not None:
-                got.append(stream.place(seg))
+                got.append(stream.place_segment(seg))
         wait_until(
-            lambda: len(got) == 30 or ((s := stream.poll_header()) and got.append(stream.place(s)))
+            lambda: (
+                len(got) == 30
+                or ((s := stream.poll_header()) and got.append(stream.place_segment(s)))
+            )
         )
         assert got == [(n, 40) for n in range(30)]
         assert [m.octets() for m in memories[:30]] == [octet_pattern(40, n) for n in range(1, 31)]
@@ -162,10 +169,10 @@ def test_a_message_is_not_delivered_without_its_last_segment(world: DdpWorld) ->
     m = world.registered_memory(10)
     q.post(1, m.sge())
     stream.inject_segments(untagged_segment(b"01234", l=0), untagged_segment(b"56789", mo=5, l=0))
-    assert [stream.receive(), stream.receive()] == [None, None]
+    assert [stream.receive_segment(), stream.receive_segment()] == [None, None]
     assert m.octets() == b"0123456789"  # the octets are placed, but not delivered
     stream.inject_segments(untagged_segment(mo=10, l=1))
-    assert stream.receive() == (1, 10)
+    assert stream.receive_segment() == (1, 10)
 
 
 @pytest.mark.parametrize("parts", [[0], [1], [300], [100, 200], [0, 0, 300], [300, 0]])
@@ -181,7 +188,7 @@ def test_the_delivery_of_a_message_reports_its_length(world: DdpWorld, parts: li
             untagged_segment(octet_pattern(n), mo=at, l=int(i == len(parts) - 1))
         )
         at += n
-    got = [stream.receive() for _ in parts]
+    got = [stream.receive_segment() for _ in parts]
     assert got == [None] * (len(parts) - 1) + [(9, sum(parts))]
 
 
@@ -197,7 +204,7 @@ def test_one_direction_of_a_stream_continues_after_the_other_has_ended(world: Dd
     in_.mpa.shutdown()
     assert in_.sock.recv(1) == b""
     in_.inject_segments(tagged_segment(b"xyz", stag=m.stag))
-    assert in_.receive() == (0, 3)
+    assert in_.receive_segment() == (0, 3)
     assert m.octets() == b"xyz"
 
 
@@ -221,11 +228,11 @@ def test_a_segment_with_the_l_bit_delivers_nothing_while_preceding_octets_are_mi
         q.post(user_data, m.sge())
     if "msn" in fields:
         stream.inject_segments(untagged_segment(b"01234", l=0))
-        assert stream.receive() is None
+        assert stream.receive_segment() is None
     stream.inject_segments(untagged_segment(octets, l=1, **fields))
     stream.receive_until_error()  # the segment with L fails, so nothing was delivered
     # The receive of the first message has been consumed.
-    assert q.take() == (2 if "msn" in fields else 1)
+    assert q.take_buffer() == (2 if "msn" in fields else 1)
 
 
 @pytest.mark.clause("RFC5041-6.2.2-01#a")

@@ -63,7 +63,7 @@ def test_an_untagged_message_without_a_posted_buffer_is_refused(world: DdpWorld,
     m = world.registered_memory(10)
     q.post(1, m.sge())
     stream.inject_segments(untagged_segment(b"abc"), untagged_segment(octet_pattern(size), msn=2))
-    assert stream.receive() == (1, 3)
+    assert stream.receive_segment() == (1, 3)
     assert stream.receive_until_error() == (*UNTAGGED, 0x02)
     assert m.octets() == b"abc" + bytes([0xA5]) * 7
 
@@ -86,10 +86,10 @@ def test_an_msn_that_was_already_delivered_is_refused(
 ) -> None:
     stream, q, m = receiving_stream
     stream.inject_segments(untagged_segment(b"abc"), untagged_segment(b"xyz"))
-    assert stream.receive() == (1, 3)
+    assert stream.receive_segment() == (1, 3)
     assert stream.receive_until_error() == (*UNTAGGED, 0x03)
     assert m.octets()[:3] == b"abc"
-    assert q.take() == 2
+    assert q.take_buffer() == 2
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -101,7 +101,7 @@ def test_an_mo_that_leaves_a_gap_or_goes_back_is_refused(
     stream, _, m = receiving_stream
     if before:
         stream.inject_segments(untagged_segment(octet_pattern(before), l=0))
-        stream.receive()
+        stream.receive_segment()
     stream.inject_segments(untagged_segment(octet_pattern(size, 2), mo=mo))
     assert stream.receive_until_error() == (*UNTAGGED, 0x04)
     assert m.octets() == octet_pattern(before) + bytes([0xA5]) * (30_000 - before)
@@ -116,7 +116,7 @@ def test_an_untagged_message_too_long_for_its_buffer_is_refused(
     at = 0
     for n in parts[:-1]:
         stream.inject_segments(untagged_segment(octet_pattern(n), l=0))
-        stream.receive()
+        stream.receive_segment()
         at += n
     stream.inject_segments(untagged_segment(octet_pattern(parts[-1]), mo=at))
     assert stream.receive_until_error() == (*UNTAGGED, 0x05)
@@ -262,7 +262,7 @@ def test_segments_after_an_invalid_segment_are_dropped(
         with pytest.raises(StreamError):
             stream.next_header()
     assert m.is_untouched()
-    assert q.take() == 1
+    assert q.take_buffer() == 1
 
 
 # ---- section 8
@@ -282,7 +282,7 @@ def test_an_stag_bound_to_one_stream_is_refused_on_another(world: DdpWorld) -> N
     one, other = world.receiver(), world.receiver()
     m = world.registered_memory(100, stream=one)
     one.inject_segments(tagged_segment(b"abc", stag=m.stag))
-    assert one.receive() == (0, 3)
+    assert one.receive_segment() == (0, 3)
     other.inject_segments(tagged_segment(b"xyz", stag=m.stag))
     assert other.receive_until_error() == (*TAGGED, lib.SIW_DDP_STAG_NOT_OF_STREAM)
     assert m.octets()[:3] == b"abc"
@@ -297,9 +297,9 @@ def test_an_stag_can_be_bound_to_a_protection_domain_or_to_a_stream(world: DdpWo
     )
     for stream in (one, other):
         stream.inject_segments(tagged_segment(b"abc", stag=of_domain.stag))
-        assert stream.receive() == (0, 3)
+        assert stream.receive_segment() == (0, 3)
     one.inject_segments(tagged_segment(b"xyz", stag=of_stream.stag))
-    assert one.receive() == (0, 3)
+    assert one.receive_segment() == (0, 3)
 
 
 @pytest.mark.clause("RFC5041-8.3.1-04")
@@ -320,7 +320,7 @@ def test_an_stag_is_valid_for_its_range_and_until_it_is_freed(world: DdpWorld) -
     m = world.registered_memory(100, to_base=500)
     stream = world.receiver()
     stream.inject_segments(tagged_segment(b"abc", stag=m.stag, to=597))
-    assert stream.receive() == (0, 3)
+    assert stream.receive_segment() == (0, 3)
     assert m.octets()[97:] == b"abc"
     assert world.free_stag(m.stag) == 0
     stream.inject_segments(tagged_segment(b"xyz", stag=m.stag, to=597))
@@ -334,7 +334,7 @@ def test_the_memory_of_a_freed_stag_is_not_changed(world: DdpWorld) -> None:
     m = world.registered_memory(20_000)
     for i in range(5):
         stream.inject_segments(tagged_segment(octet_pattern(20_000, i), stag=m.stag))
-    stream.receive()
+    stream.receive_segment()
     assert world.free_stag(m.stag) == 0
     before = m.octets()
     assert stream.receive_until_error() == (*TAGGED, lib.SIW_DDP_INVALID_STAG)

@@ -7,7 +7,7 @@ from _siwarp_layers import lib
 from unit.mpa.mpa_harness import (
     StreamError,
     World,
-    fpdu,
+    build_fpdu,
     mpa_params,
     octet_pattern,
     recv_exactly,
@@ -26,7 +26,7 @@ def test_each_ulpdu_is_sent_in_a_separate_fpdu(world: World, sizes: list[int]) -
     for ulpdu in ulpdus:
         assert stream.frame_fpdu(b"", [ulpdu]) == 1
     stream.flush()
-    octets = recv_exactly(stream.sock, sum(len(fpdu(u)) for u in ulpdus))
+    octets = recv_exactly(stream.sock, sum(len(build_fpdu(u)) for u in ulpdus))
     assert split_fpdus(octets) == ulpdus
 
 
@@ -53,7 +53,7 @@ def test_each_received_ulpdu_is_passed_on_separately_with_its_length(
 ) -> None:
     stream = world.receiver()
     ulpdus = [octet_pattern(n, i) for i, n in enumerate(sizes)]
-    stream.sock.sendall(b"".join(map(fpdu, ulpdus)))
+    stream.sock.sendall(b"".join(map(build_fpdu, ulpdus)))
     assert [stream.receive_ulpdu() for _ in ulpdus] == ulpdus
     assert stream.peek_fpdu() is None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from scapy.packet import Raw
-from unit.mpa.mpa_harness import World, crc32c, fpdu, octet_pattern, recv_exactly, split_fpdus
+from unit.mpa.mpa_harness import World, build_fpdu, crc32c, octet_pattern, recv_exactly, split_fpdus
 
 from siwarp.inspect import FPDU
 
@@ -16,8 +16,8 @@ def test_an_fpdu_consists_of_length_ulpdu_pad_and_crc(world: World, size: int) -
     ulpdu = octet_pattern(size)
     assert stream.frame_fpdu(ulpdu[:18], [ulpdu[18:]]) == 1
     stream.flush()
-    octets = recv_exactly(stream.sock, len(fpdu(ulpdu)))
-    assert octets == fpdu(ulpdu)
+    octets = recv_exactly(stream.sock, len(build_fpdu(ulpdu)))
+    assert octets == build_fpdu(ulpdu)
     assert len(octets) % 4 == 0
 
 
@@ -29,7 +29,7 @@ def test_pad_octets_are_sent_as_zero(world: World, size: int) -> None:
     for fill in (0xFF, 0xAA):
         assert stream.frame_fpdu(bytes([fill]) * 3, [bytes([fill]) * (size - 3)]) == 1
         stream.flush()
-        octets = recv_exactly(stream.sock, len(fpdu(bytes(size))))
+        octets = recv_exactly(stream.sock, len(build_fpdu(bytes(size))))
         assert octets[2 + size : -4] == bytes(-(2 + size) % 4)
 
 
@@ -52,7 +52,7 @@ def test_without_crc_the_crc_field_is_present_and_may_have_any_value(
     world: World, size: int, crc: int
 ) -> None:
     stream = world.receiver(crc=False)
-    stream.sock.sendall(fpdu(octet_pattern(size), crc=crc) + fpdu(b"next", crc=crc))
+    stream.sock.sendall(build_fpdu(octet_pattern(size), crc=crc) + build_fpdu(b"next", crc=crc))
     assert stream.receive_ulpdu() == octet_pattern(size)
     assert stream.receive_ulpdu() == b"next"
 
@@ -64,7 +64,7 @@ def test_fpdus_sent_without_crc_also_have_the_crc_field(world: World, size: int)
     for _ in range(2):
         assert stream.frame_fpdu(b"", [octet_pattern(size)]) == 1
     stream.flush()
-    octets = recv_exactly(stream.sock, 2 * len(fpdu(octet_pattern(size))))
+    octets = recv_exactly(stream.sock, 2 * len(build_fpdu(octet_pattern(size))))
     assert split_fpdus(octets, crc=False) == [octet_pattern(size)] * 2
 
 

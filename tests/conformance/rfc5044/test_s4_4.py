@@ -10,9 +10,9 @@ from unit.mpa.mpa_harness import (
     LLP_LAYER,
     MPA_TYPE,
     World,
+    build_fpdu,
     crc32c,
     errno_of_failing_step,
-    fpdu,
     mpa_params,
     octet_pattern,
     recv_exactly,
@@ -22,8 +22,8 @@ from unit.mpa.mpa_harness import (
 
 from siwarp.inspect import MPAReply, MPARequest
 
-SMALL = fpdu(octet_pattern(37))
-LARGE = fpdu(octet_pattern(20_000))
+SMALL = build_fpdu(octet_pattern(37))
+LARGE = build_fpdu(octet_pattern(20_000))
 
 
 @pytest.mark.clause("RFC5044-4.4-10")
@@ -45,7 +45,7 @@ def test_the_crc_covers_length_ulpdu_and_pad_in_the_octet_order_of_iscsi(
     stream = world.sender()
     assert stream.frame_fpdu(octet_pattern(size)[:18], [octet_pattern(size)[18:]]) == 1
     stream.flush()
-    octets = recv_exactly(stream.sock, len(fpdu(octet_pattern(size))))
+    octets = recv_exactly(stream.sock, len(build_fpdu(octet_pattern(size))))
     assert split_fpdus(octets) == [octet_pattern(size)]
 
 
@@ -98,11 +98,11 @@ def test_a_request_for_crcs_by_either_end_enables_crcs_for_both_ends(
     initiator = world.initiator_awaiting_reply(mpa_params(crc=ours))
     assert recv_startup_frame(initiator.sock).c == ours
     initiator.sock.sendall(bytes(MPAReply(rev=2, c=theirs)))
-    initiator.startup()
+    initiator.complete_startup()
     responder, _ = world.responder_with_request(MPARequest(rev=2, c=theirs))
     responder.send_reply(mpa_params(crc=ours))
     assert recv_startup_frame(responder.sock).c == ours
-    responder.sock.sendall(fpdu(b"first"))
+    responder.sock.sendall(build_fpdu(b"first"))
     assert responder.receive_ulpdu(0) == b"first"
     for stream in (initiator, responder):
         assert lib.siw_mpa_crc_on(stream.handle)
@@ -110,20 +110,20 @@ def test_a_request_for_crcs_by_either_end_enables_crcs_for_both_ends(
             stream.frame_fpdu(b"generated")
             stream.flush()
             assert split_fpdus(recv_exactly(stream.sock, 16)) == [b"generated"]
-            stream.sock.sendall(fpdu(b"checked"))
+            stream.sock.sendall(build_fpdu(b"checked"))
             assert stream.receive_ulpdu(0) == b"checked"
-        stream.sock.sendall(fpdu(b"wrong", crc=0))
+        stream.sock.sendall(build_fpdu(b"wrong", crc=0))
         assert errno_of_failing_step(stream.peek_fpdu) == errno.EBADMSG
 
 
 @pytest.mark.clause("RFC5044-4.4-07", "RFC5044-7.1.1-10", "RFC5044-7.1.1-12")
 def test_crcs_are_disabled_from_the_first_fpdu_if_neither_end_requests_them(world: World) -> None:
     initiator, _ = world.initiator_with_reply(
-        mpa_params(crc=0), bytes(MPAReply(rev=2, c=0)) + fpdu(b"any", crc=5)
+        mpa_params(crc=0), bytes(MPAReply(rev=2, c=0)) + build_fpdu(b"any", crc=5)
     )
     responder, _ = world.responder_with_request(MPARequest(rev=2, c=0))
     responder.send_reply(mpa_params(crc=0))
-    responder.sock.sendall(fpdu(b"any", crc=5))
+    responder.sock.sendall(build_fpdu(b"any", crc=5))
     for stream in (initiator, responder):
         assert not lib.siw_mpa_crc_on(stream.handle)
         assert stream.receive_ulpdu(0) == b"any"

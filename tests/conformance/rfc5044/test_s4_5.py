@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from _siwarp_layers import lib
-from unit.mpa.mpa_harness import World, fpdu, octet_pattern, recv_exactly
+from unit.mpa.mpa_harness import World, build_fpdu, octet_pattern, recv_exactly
 
 
 @pytest.mark.clause("RFC5044-4.5-02", "RFC5044-5.1-01")
@@ -25,7 +25,7 @@ def test_an_fpdu_of_mulpdu_octets_fills_a_tcp_segment_without_pad(world: World, 
     stream.flush()
     emss = stream.emss()
     octets = recv_exactly(stream.sock, emss - emss % 4)
-    assert octets == fpdu(octet_pattern(mulpdu))
+    assert octets == build_fpdu(octet_pattern(mulpdu))
 
 
 @pytest.mark.clause("RFC5044-4.5-06")
@@ -36,7 +36,7 @@ def test_mulpdu_is_128_if_tcp_segments_are_smaller(world: World, mss: int) -> No
     assert lib.siw_mpa_mulpdu(stream.handle) == 128
     assert stream.frame_fpdu(b"", [octet_pattern(128)]) == 1
     stream.flush()
-    assert recv_exactly(stream.sock, 136) == fpdu(octet_pattern(128))
+    assert recv_exactly(stream.sock, 136) == build_fpdu(octet_pattern(128))
 
 
 @pytest.mark.clause("RFC5044-4.5-07")
@@ -56,7 +56,7 @@ def test_mulpdu_does_not_depend_on_the_fill_level_of_the_last_tcp_segment(
 def test_fpdus_are_found_regardless_of_tcp_segment_boundaries(world: World, step: int) -> None:
     """With TCP_NODELAY, each write becomes a separate TCP segment."""
     ulpdus = [octet_pattern(n, n) for n in (0, 5, 44, 90, 300 if step < 50 else 30_000)]
-    octets = b"".join(map(fpdu, ulpdus))
+    octets = b"".join(map(build_fpdu, ulpdus))
     stream = world.receiver()
     for at in range(0, len(octets), step):
         stream.sock.sendall(octets[at : at + step])

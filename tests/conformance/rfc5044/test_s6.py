@@ -9,8 +9,8 @@ import pytest
 from unit.mpa.mpa_harness import (
     WHOLE_OCTETS,
     World,
+    build_fpdu,
     errno_of_failing_step,
-    fpdu,
     octet_pattern,
     open_mpa_world,
     temporary_setting,
@@ -21,7 +21,7 @@ from unit.mpa.mpa_harness import (
 @pytest.mark.clause("RFC5044-6-01", "RFC5044-6-02#b", "RFC5044-6-04")
 @pytest.mark.parametrize(("strict", "size"), [(0, 1), (0, 100), (0, 8000), (1, 100), (1, 60_000)])
 def test_an_fpdu_is_passed_on_only_after_its_last_octet_has_arrived(strict: int, size: int) -> None:
-    octets = fpdu(octet_pattern(size))
+    octets = build_fpdu(octet_pattern(size))
     assert strict or len(octets) <= WHOLE_OCTETS
     with temporary_setting("crc_first", strict), open_mpa_world() as world:
         stream = world.receiver()
@@ -36,9 +36,9 @@ def test_an_fpdu_is_passed_on_only_after_its_last_octet_has_arrived(strict: int,
 @pytest.mark.clause("RFC5044-6-02#a", "RFC5044-6-03")
 def test_the_length_of_an_fpdu_determines_where_the_next_fpdu_starts(world: World) -> None:
     """Payload that resembles FPDUs is treated as payload."""
-    inner = fpdu(b"inner") * 3
+    inner = build_fpdu(b"inner") * 3
     stream = world.receiver()
-    stream.sock.sendall(fpdu(inner) + fpdu(b"outer"))
+    stream.sock.sendall(build_fpdu(inner) + build_fpdu(b"outer"))
     assert stream.receive_ulpdu() == inner
     assert stream.receive_ulpdu() == b"outer"
 
@@ -47,9 +47,11 @@ def test_the_length_of_an_fpdu_determines_where_the_next_fpdu_starts(world: Worl
 @pytest.mark.parametrize("size", [50, 20_000])
 def test_after_a_wrong_crc_no_further_fpdu_is_passed_on(world: World, size: int) -> None:
     stream = world.receiver()
-    stream.sock.sendall(fpdu(b"good") + fpdu(octet_pattern(size), crc=0) + fpdu(b"good again"))
+    stream.sock.sendall(
+        build_fpdu(b"good") + build_fpdu(octet_pattern(size), crc=0) + build_fpdu(b"good again")
+    )
     assert stream.receive_ulpdu() == b"good"
     assert errno_of_failing_step(lambda: stream.receive_ulpdu() and None) == errno.EBADMSG
     for _ in range(3):
         assert errno_of_failing_step(stream.peek_fpdu) == errno.EBADMSG
-        assert errno_of_failing_step(lambda: stream.place_once(0, None)) == errno.EBADMSG
+        assert errno_of_failing_step(lambda: stream.place_payload_once(0, None)) == errno.EBADMSG

@@ -12,9 +12,9 @@ from unit.mpa.mpa_harness import (
     LLP_LAYER,
     MPA_TYPE,
     World,
+    build_fpdu,
     check_result,
     errno_of_failing_step,
-    fpdu,
     mpa_params,
     octet_pattern,
     private_data_of,
@@ -32,7 +32,7 @@ REQUEST, REPLY = bytes(MPARequest(rev=1)), bytes(MPAReply(rev=1))
 
 def startup_errno(stream: Any) -> int:
     """Return the errno with which the MPA start-up of a stream fails."""
-    return errno_of_failing_step(lambda: stream.startup_once()[0])
+    return errno_of_failing_step(lambda: stream.continue_startup()[0])
 
 
 @pytest.mark.clause("RFC5044-7.1.1-01", "RFC5044-7.1.1-14", "RFC5044-7.1.1-17")
@@ -195,7 +195,7 @@ def test_the_responder_sends_markers_if_the_request_has_the_m_bit(world: World, 
     stream.send_reply(mpa_params(rev=rev))
     reply = recv_startup_frame(stream.sock)
     assert (reply.rev, reply.r, reply.m) == (rev, 0, 0)
-    stream.sock.sendall(fpdu(b"unmarked, since we did not ask"))
+    stream.sock.sendall(build_fpdu(b"unmarked, since we did not ask"))
     assert stream.receive_ulpdu() == b"unmarked, since we did not ask"
     assert stream.frame_fpdu(b"answer") == 1
     stream.flush()
@@ -211,7 +211,7 @@ def test_the_initiator_sends_markers_if_the_reply_has_the_m_bit(world: World) ->
     assert stream.frame_fpdu(b"hello") == 1
     stream.flush()
     assert unmark(recv_exactly(stream.sock, 16))[0][2:7] == b"hello"
-    stream.sock.sendall(fpdu(b"unmarked, since we did not ask"))
+    stream.sock.sendall(build_fpdu(b"unmarked, since we did not ask"))
     assert stream.receive_ulpdu() == b"unmarked, since we did not ask"
 
 
@@ -220,7 +220,7 @@ def test_the_initiator_sends_markers_if_the_reply_has_the_m_bit(world: World) ->
 def test_private_data_of_any_content_up_to_512_octets_is_passed_on(
     world: World, length: int
 ) -> None:
-    pdata = (REQUEST + REPLY + fpdu(b"x") * 60)[:length]
+    pdata = (REQUEST + REPLY + build_fpdu(b"x") * 60)[:length]
     assert (
         private_data_of(world.responder_with_request(MPARequest(rev=1, private_data=pdata))[1])
         == pdata
@@ -240,7 +240,7 @@ def test_exactly_the_octets_of_the_private_data_are_passed_on(
     world: World, role: str, length: int
 ) -> None:
     """Octets of the next FPDU follow immediately, and the caller's memory ends after the buffer."""
-    pdata, behind = octet_pattern(length, 3), fpdu(b"not private data")
+    pdata, behind = octet_pattern(length, 3), build_fpdu(b"not private data")
     if role == "request":
         stream = world.responder()
         stream.sock.sendall(bytes(MPARequest(rev=1, private_data=pdata)) + behind)
@@ -266,7 +266,7 @@ def test_the_start_up_waits_for_the_rest_of_the_private_data(world: World) -> No
     stream = world.responder()
     stream.sock.sendall(bytes(MPARequest(rev=1, pd_length=8, private_data=b"1234")))
     for _ in range(20):
-        assert stream.startup_once()[0] == lib.SIW_MPA_STARTING
+        assert stream.continue_startup()[0] == lib.SIW_MPA_STARTING
     stream.sock.sendall(b"5678")
-    _, peer = wait_until(lambda: (s := stream.startup_once())[0] and s)
+    _, peer = wait_until(lambda: (s := stream.continue_startup())[0] and s)
     assert private_data_of(peer) == b"12345678"

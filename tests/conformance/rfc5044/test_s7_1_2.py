@@ -11,8 +11,8 @@ from unit.mpa.mpa_harness import (
     MPA_TYPE,
     PATIENCE,
     World,
+    build_fpdu,
     errno_of_failing_step,
-    fpdu,
     mpa_params,
     octet_pattern,
     recv_exactly,
@@ -38,7 +38,7 @@ def has_peer_received_nothing(stream) -> bool:  # type: ignore[no-untyped-def]
 @pytest.mark.clause("RFC5044-7.1.2-01", "RFC5044-7.1.2-02", "RFC5044-7.1-02")
 def test_an_initiator_sends_an_mpa_request_first(world: World) -> None:
     stream = world.initiator(mpa_params(rev=1, pdata=b"ask"))
-    wait_until(lambda: stream.startup_once() and stream.state == lib.SIW_MPA_ST_AWAIT_REPLY)
+    wait_until(lambda: stream.continue_startup() and stream.state == lib.SIW_MPA_ST_AWAIT_REPLY)
     request = recv_startup_frame(stream.sock)
     assert isinstance(request, MPARequest)
     assert request.private_data == b"ask"
@@ -48,7 +48,7 @@ def test_an_initiator_sends_an_mpa_request_first(world: World) -> None:
 def test_a_responder_sends_and_accepts_no_fpdu_before_the_mpa_request(world: World) -> None:
     stream = world.responder()
     for _ in range(10):
-        assert stream.startup_once()[0] == lib.SIW_MPA_STARTING
+        assert stream.continue_startup()[0] == lib.SIW_MPA_STARTING
     assert errno_of_failing_step(lambda: stream.send_reply(mpa_params())) == errno.EINVAL
     assert errno_of_failing_step(lambda: stream.frame_fpdu(b"x")) == errno.ENOTCONN
     assert errno_of_failing_step(stream.peek_fpdu) == errno.EINVAL
@@ -87,7 +87,7 @@ def test_an_mpa_reply_without_the_r_bit_accepts_and_fpdus_are_received_after_it(
     stream.send_reply(mpa_params(pdata=b"yes"))
     reply = recv_startup_frame(stream.sock)
     assert (reply.r, reply.private_data) == (0, b"yes")
-    stream.sock.sendall(fpdu(b"data"))
+    stream.sock.sendall(build_fpdu(b"data"))
     assert stream.receive_ulpdu() == b"data"
 
 
@@ -105,7 +105,7 @@ def test_tcp_stays_open_after_an_initiator_was_rejected(world: World) -> None:
     stream = world.initiator_awaiting_reply(mpa_params())
     recv_startup_frame(stream.sock)
     stream.sock.sendall(bytes(MPAReply(rev=2, r=1)))
-    assert stream.startup()[0] == lib.SIW_MPA_REJECTED
+    assert stream.complete_startup()[0] == lib.SIW_MPA_REJECTED
     assert errno_of_failing_step(lambda: stream.frame_fpdu(b"x")) == errno.ENOTCONN
     stream.sock.settimeout(0.03)
     with pytest.raises(TimeoutError):
@@ -118,7 +118,7 @@ def test_an_accepted_initiator_sends_and_receives_fpdus(world: World) -> None:
     assert stream.frame_fpdu(b"there") == 1
     assert stream.flush_once() == 1
     assert split_fpdus(recv_exactly(stream.sock, 12)) == [b"there"]
-    stream.sock.sendall(fpdu(b"back"))
+    stream.sock.sendall(build_fpdu(b"back"))
     assert stream.receive_ulpdu() == b"back"
 
 
@@ -131,17 +131,17 @@ def test_a_responder_sends_no_fpdu_before_the_first_fpdu_of_its_peer_is_validate
     stream = world.receiver()
     assert stream.frame_fpdu(b"eager") == 1
     assert stream.flush_once() == 0
-    octets = fpdu(octet_pattern(size))
+    octets = build_fpdu(octet_pattern(size))
     stream.sock.sendall(octets[:-1])
     seen = stream.peek_fpdu()
     if size > 8192:
         seen = seen or wait_until(stream.peek_fpdu)
-        assert stream.place_once(0, None) == 0
+        assert stream.place_payload_once(0, None) == 0
     assert stream.flush_once() == 0
     assert has_peer_received_nothing(stream)
     stream.sock.sendall(octets[-1:])
     if size > 8192:
-        stream.place(0)
+        stream.place_payload(0)
     else:
         wait_until(stream.peek_fpdu)
     assert stream.flush_once() == 1
@@ -154,7 +154,7 @@ def test_a_responder_sends_no_fpdu_before_the_first_fpdu_of_its_peer_is_validate
 def test_a_responder_sends_nothing_after_an_invalid_first_fpdu(world: World, size: int) -> None:
     stream = world.receiver()
     assert stream.frame_fpdu(b"eager") == 1
-    stream.sock.sendall(fpdu(octet_pattern(size), crc=1))
+    stream.sock.sendall(build_fpdu(octet_pattern(size), crc=1))
     assert errno_of_failing_step(lambda: stream.receive_ulpdu() and None) == errno.EBADMSG
     assert stream.error == CRC
     assert stream.flush_once() == 0
@@ -165,7 +165,7 @@ def test_a_responder_sends_nothing_after_an_invalid_first_fpdu(world: World, siz
 def test_an_initiator_that_receives_a_request_instead_of_a_reply_fails(world: World) -> None:
     stream = world.initiator_awaiting_reply(mpa_params())
     stream.sock.sendall(bytes(recv_startup_frame(stream.sock)))
-    assert errno_of_failing_step(lambda: stream.startup_once()[0]) == errno.EPROTO
+    assert errno_of_failing_step(lambda: stream.continue_startup()[0]) == errno.EPROTO
     assert stream.error == (LLP_LAYER, MPA_TYPE, lib.SIW_MPA_BAD_FRAME)
 
 
@@ -173,5 +173,5 @@ def test_an_initiator_that_receives_a_request_instead_of_a_reply_fails(world: Wo
 def test_a_responder_that_receives_a_reply_instead_of_a_request_fails(world: World) -> None:
     stream = world.responder()
     stream.sock.sendall(bytes(MPAReply(rev=2)))
-    assert errno_of_failing_step(lambda: stream.startup_once()[0]) == errno.EPROTO
+    assert errno_of_failing_step(lambda: stream.continue_startup()[0]) == errno.EPROTO
     assert stream.error == (LLP_LAYER, MPA_TYPE, lib.SIW_MPA_BAD_FRAME)

@@ -17,12 +17,12 @@ from harness.rc_harness import (
     WRITE,
     End,
     Wire,
-    plain_connect,
-    plain_listener,
+    connect_plain_socket,
+    create_plain_listener,
     read_to_end,
 )
 from harness.verbs_harness import Rig, octet_pattern, poll
-from harness.wire_peer import Peer, build_send, recv_startup_frame
+from harness.wire_peer import ScriptedRCPeer, build_send, recv_startup_frame
 from scapy.packet import Raw
 
 from siwarp._siwarp import lib
@@ -45,11 +45,11 @@ def wire() -> Iterator[Wire]:
 @pytest.mark.clause("RFC5044-4.4-03", "RFC5044-4.4-01#a")
 def test_by_default_siwarp_requests_and_checks_crcs(wire: Wire) -> None:
     """By default siwarp requests and checks CRCs, even if the peer requests none."""
-    with Peer.accept_from_siwarp(wire, MPAReply(rev=2, c=0, s=1, ird=4, ord=4)) as peer:
+    with ScriptedRCPeer.accept_from_siwarp(wire, MPAReply(rev=2, c=0, s=1, ird=4, ord=4)) as peer:
         assert peer.ours.c == 1
         peer.send_segments(build_send(1), crc=0x01020304)
         assert peer.receive_terminate().code == 2
-    with Peer.connect_to_siwarp(wire, MPARequest(rev=2, c=0, s=1, ird=1, ord=1)) as peer:
+    with ScriptedRCPeer.connect_to_siwarp(wire, MPARequest(rev=2, c=0, s=1, ird=1, ord=1)) as peer:
         assert peer.ours.c == 1
         peer.send_segments(None)  # a responder may send only after it has received an FPDU
         peer.send_segments(build_send(1), crc=0x01020304)
@@ -62,7 +62,9 @@ def test_the_negotiation_of_crcs_is_not_visible_to_a_program(wire: Wire) -> None
     seen = []
     for ours, theirs in itertools.product([False, True], repeat=2):
         reply = MPAReply(rev=2, c=int(theirs), s=1, ird=4, ord=4)
-        with Peer.accept_from_siwarp(wire, reply, ConnParam(crc=ours), established=False) as peer:
+        with ScriptedRCPeer.accept_from_siwarp(
+            wire, reply, ConnParam(crc=ours), established=False
+        ) as peer:
             event = peer.end.next_cm_event()
             peer.end.post_receive(1)
             peer.send_segments(build_send(1) / Raw(b"abc"))
@@ -92,7 +94,7 @@ def test_crcs_are_disabled_only_if_neither_end_requests_crcs(
     wire: Wire, ours: bool, theirs: bool
 ) -> None:
     reply = MPAReply(rev=2, c=int(theirs), s=1, ird=4, ord=4)
-    with Peer.accept_from_siwarp(wire, reply, ConnParam(crc=ours)) as peer:
+    with ScriptedRCPeer.accept_from_siwarp(wire, reply, ConnParam(crc=ours)) as peer:
         peer.end.post_receive(1)
         peer.send_segments(build_send(1) / Raw(b"abc"), crc=0x01020304)
         if ours or theirs:
@@ -117,7 +119,7 @@ def mulpdu_limit(request: pytest.FixtureRequest) -> Iterator[int]:
 @pytest.mark.clause("RFC5044-3-03", "RFC5044-3-05", "RFC5044-4.5-05")
 def test_segments_have_the_size_of_mulpdu_except_the_last(wire: Wire, mulpdu_limit: int) -> None:
     size = min(mulpdu_limit * 40, 1 << 20)
-    with Peer.accept_from_siwarp(wire, size=1 << 20) as peer:
+    with ScriptedRCPeer.accept_from_siwarp(wire, size=1 << 20) as peer:
         end = peer.end
         end.post(WRITE, 1, length=size, remote=RemoteBuffer(0, size, 0x77))
         end.post(SEND, 2, length=size)
@@ -141,7 +143,7 @@ def test_segments_have_the_size_of_mulpdu_except_the_last(wire: Wire, mulpdu_lim
 def test_a_request_that_the_program_rejects_is_answered_with_the_r_bit(
     wire: Wire, rev: int
 ) -> None:
-    with plain_connect(wire.address) as s:
+    with connect_plain_socket(wire.address) as s:
         s.sendall(bytes(MPARequest(rev=rev, private_data=b"let me in")))
         request = wire.next_request()
         assert request.private_data == b"let me in"
@@ -172,13 +174,13 @@ def test_invalid_private_data_length_closes_the_connection_with_a_local_error(
     kind = MPARequest if role == "asking" else MPAReply
     octets = bytes(kind(rev=1, pd_length=length, private_data=pdata))
     if role == "asking":
-        s = plain_connect(wire.address)
+        s = connect_plain_socket(wire.address)
         s.sendall(octets)
         s.shutdown(socket.SHUT_WR) if length == 8 else None
         assert read_to_end(s) == b""
         assert wire.p_channel.get_event(0) is None  # no event for this client reaches the program
     else:
-        with plain_listener(wire.host) as listener:
+        with create_plain_listener(wire.host) as listener:
             a = End(wire.active, CMID(wire.a_channel), wire.a_channel)
             a.id.connect(listener.getsockname()[:2], ConnParam(rev=1))
             s, _ = listener.accept()
@@ -197,7 +199,7 @@ def test_invalid_private_data_length_closes_the_connection_with_a_local_error(
 def test_the_ord_of_a_responder_does_not_exceed_the_ird_of_the_initiator(
     wire: Wire, ird: int
 ) -> None:
-    with Peer.connect_to_siwarp(wire, MPARequest(rev=2, s=1, ird=ird, ord=3)) as peer:
+    with ScriptedRCPeer.connect_to_siwarp(wire, MPARequest(rev=2, s=1, ird=ird, ord=3)) as peer:
         assert peer.ours.s == 1
         assert peer.ours.ord <= ird
 
@@ -209,7 +211,7 @@ def test_the_ord_of_a_responder_does_not_exceed_the_ird_of_the_initiator(
 def test_a_disconnect_transmits_the_accepted_requests_and_flushes_later_requests(
     wire: Wire,
 ) -> None:
-    with Peer.accept_from_siwarp(wire, size=1 << 20) as peer:
+    with ScriptedRCPeer.accept_from_siwarp(wire, size=1 << 20) as peer:
         end = peer.end
         end.mem.write(octet_pattern(300_000))
         end.post(SEND, 1, length=300_000)
@@ -223,7 +225,7 @@ def test_a_disconnect_transmits_the_accepted_requests_and_flushes_later_requests
 
 @pytest.mark.clause("RFC5041-3-10", "RFC5041-3-11", "RFC5041-6.2.1-04")
 def test_a_graceful_end_of_the_peer_is_reported_and_answered(wire: Wire) -> None:
-    with Peer.connect_to_siwarp(wire) as peer:
+    with ScriptedRCPeer.connect_to_siwarp(wire) as peer:
         peer.end.post_receive(1)
         peer.end.post_receive(2)
         peer.send_segments(build_send(1))
@@ -237,7 +239,7 @@ def test_a_graceful_end_of_the_peer_is_reported_and_answered(wire: Wire) -> None
 
 @pytest.mark.clause("RFC5041-6.2.2-02", "RFC5041-3-04")
 def test_a_lost_connection_is_reported_and_outstanding_requests_are_flushed(wire: Wire) -> None:
-    with Peer.accept_from_siwarp(wire) as peer:
+    with ScriptedRCPeer.accept_from_siwarp(wire) as peer:
         end = peer.end
         end.post_receive(1)
         end.post(READ, 2, length=8, remote=RemoteBuffer(0, 8, 0x77))

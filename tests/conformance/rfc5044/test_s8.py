@@ -12,8 +12,8 @@ from unit.mpa.mpa_harness import (
     LLP_LAYER,
     MPA_TYPE,
     World,
+    build_fpdu,
     errno_of_failing_step,
-    fpdu,
     recv_exactly,
     split_fpdus,
 )
@@ -22,7 +22,7 @@ from unit.mpa.mpa_harness import (
 @pytest.mark.clause("RFC5044-7.2-01", "RFC5044-8-01#a")
 def test_the_peers_end_of_stream_is_reported_and_sending_remains_possible(world: World) -> None:
     stream = world.receiver()
-    stream.sock.sendall(fpdu(b"last"))
+    stream.sock.sendall(build_fpdu(b"last"))
     stream.sock.shutdown(socket.SHUT_WR)
     assert stream.receive_ulpdu() == b"last"
     assert errno_of_failing_step(stream.peek_fpdu) == errno.ENOTCONN
@@ -44,7 +44,7 @@ def test_a_tcp_reset_is_reported_as_a_lost_connection(world: World) -> None:
 @pytest.mark.clause("RFC5044-8-08")
 def test_after_a_wrong_crc_tcp_stays_open_and_a_last_message_can_be_sent(world: World) -> None:
     stream = world.receiver()
-    stream.sock.sendall(fpdu(b"good") + fpdu(b"bad", crc=7))
+    stream.sock.sendall(build_fpdu(b"good") + build_fpdu(b"bad", crc=7))
     assert stream.receive_ulpdu() == b"good"
     assert errno_of_failing_step(stream.peek_fpdu) == errno.EBADMSG
     assert stream.frame_fpdu(b"a diagnosis") == 1

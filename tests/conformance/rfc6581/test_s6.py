@@ -79,10 +79,10 @@ def test_the_s_bit_without_space_for_the_enhanced_data_is_a_bad_frame(
 ) -> None:
     stream = world.responder()
     stream.sock.sendall(bytes(MPARequest(rev=2, s=1, pd_length=length))[:20] + bytes(length))
-    assert errno_of_failing_step(lambda: stream.startup_once()[0]) == errno.EPROTO
+    assert errno_of_failing_step(lambda: stream.continue_startup()[0]) == errno.EPROTO
     assert stream.error == BAD_FRAME
     for r in (0, 1):
         stream = world.initiator_awaiting_reply(enhanced_params())
         stream.sock.sendall(bytes(MPAReply(rev=2, s=1, r=r, pd_length=length))[:20] + bytes(length))
-        assert errno_of_failing_step(lambda s=stream: s.startup_once()[0]) == errno.EPROTO
+        assert errno_of_failing_step(lambda s=stream: s.continue_startup()[0]) == errno.EPROTO
         assert stream.error == BAD_FRAME

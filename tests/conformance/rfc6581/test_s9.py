@@ -61,7 +61,7 @@ def test_ird_and_ord_of_an_accepting_or_rejecting_reply_are_passed_on(
 ) -> None:
     stream = world.initiator_awaiting_reply(enhanced_params())
     stream.sock.sendall(bytes(MPAReply(rev=2, s=1, r=rejected, ird=ird, ord=ord_)))
-    code, peer = stream.startup()
+    code, peer = stream.complete_startup()
     assert code == (lib.SIW_MPA_REJECTED if rejected else lib.SIW_MPA_REPLY)
     assert (peer.enhanced, peer.ird, peer.ord) == (1, ird, ord_)
 

@@ -12,9 +12,9 @@ from unit.mpa.mpa_harness import (
     LLP_LAYER,
     MPA_TYPE,
     World,
+    build_fpdu,
     enhanced_params,
     errno_of_failing_step,
-    fpdu,
     mpa_params,
     recv_exactly,
     recv_startup_frame,
@@ -116,12 +116,12 @@ def test_an_rtr_that_both_ends_support_is_chosen_if_there_is_one(
     stream = world.initiator_awaiting_reply(enhanced_params(p2p=1, rtr=offered))
     stream.sock.sendall(bytes(MPAReply(rev=2, s=1, a=1, **rtr_bit_fields(named))))
     if offered & named:
-        code, peer = stream.startup()
+        code, peer = stream.complete_startup()
         assert code == lib.SIW_MPA_REPLY
         assert peer.rtr in (FPDU, WRITE, READ)
         assert peer.rtr & offered & named
     else:
-        assert errno_of_failing_step(lambda: stream.startup_once()[0]) == errno.EPROTO
+        assert errno_of_failing_step(lambda: stream.continue_startup()[0]) == errno.EPROTO
         assert stream.error == NO_MATCH
 
 
@@ -140,10 +140,10 @@ def test_without_a_common_rtr_the_error_is_7_and_a_terminate_can_still_be_sent(
 ) -> None:
     stream = world.initiator_awaiting_reply(enhanced_params(p2p=1, rtr=WRITE))
     recv_startup_frame(stream.sock)
-    stream.sock.sendall(bytes(reply) + fpdu(b"not looked at"))
-    assert errno_of_failing_step(lambda: stream.startup_once()[0]) == errno.EPROTO
+    stream.sock.sendall(bytes(reply) + build_fpdu(b"not looked at"))
+    assert errno_of_failing_step(lambda: stream.continue_startup()[0]) == errno.EPROTO
     assert stream.error == (2, 0, 7)
-    assert errno_of_failing_step(lambda: stream.startup_once()[0]) == errno.EPROTO, (
+    assert errno_of_failing_step(lambda: stream.continue_startup()[0]) == errno.EPROTO, (
         "the start-up must fail again with the same error"
     )
     assert errno_of_failing_step(stream.peek_fpdu) == errno.EPROTO
@@ -156,5 +156,5 @@ def test_without_a_common_rtr_the_error_is_7_and_a_terminate_can_still_be_sent(
 def test_a_peer_to_peer_reply_to_a_client_server_request_is_no_matching_rtr(world: World) -> None:
     stream = world.initiator_awaiting_reply(enhanced_params())
     stream.sock.sendall(bytes(MPAReply(rev=2, s=1, a=1, c_rtr=1)))
-    assert errno_of_failing_step(lambda: stream.startup_once()[0]) == errno.EPROTO
+    assert errno_of_failing_step(lambda: stream.continue_startup()[0]) == errno.EPROTO
     assert stream.error == NO_MATCH

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from _siwarp_layers import ffi, lib
 from conformance.rfc7306.test_s6_immediate import build_immediate, post_write_with_imm
-from hostile.vanishing import PAGE, Vanishing
+from hostile.vanishing import PAGE, RemovableMemory
 from unit.rdmap.rdmap_harness import (
     ALL,
     PD,
@@ -166,7 +166,7 @@ def test_rfc_7306_messages_with_an_unknown_rdmap_version_are_refused(
 def test_an_error_while_making_an_atomic_response_is_reported_without_a_quote(
     world: RdmapWorld,
 ) -> None:
-    gone = Vanishing(PAGE, "unmapped")
+    gone = RemovableMemory(PAGE, "unmapped")
     stag = ffi.new("uint32_t *")
     where = {"addr": ffi.cast("uint8_t *", gone.addr), "to_base": gone.addr, "length": PAGE}
     where |= {"rights": ALL, "pd": PD}

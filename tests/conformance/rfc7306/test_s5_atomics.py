@@ -250,7 +250,7 @@ def test_an_atomic_request_is_not_delivered_to_the_program(world: RdmapWorld) ->
     assert (e.kind, e.length) == ("REQUESTED", 8)
     stream.flush()
     assert stream.poll_event() is None
-    assert stream.recvs.take() == 9
+    assert stream.recvs.take_buffer() == 9
     assert read_word(m) == 2
 
 
@@ -360,7 +360,7 @@ def test_preceding_messages_are_delivered_before_an_atomic_request_is_answered(
     while stream.poll_event():
         pass
     stream.flush()
-    assert not stream.owes_responses and read_word(m) == 9
+    assert not stream.has_pending_responses and read_word(m) == 9
     stream.recvs.post(4, world.registered_memory(10).sge())
     assert stream.next_event().kind == "RECV"
     _, response = answer_atomic_request(stream)

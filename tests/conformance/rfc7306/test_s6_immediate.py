@@ -104,7 +104,7 @@ def test_immediate_data_of_a_size_other_than_eight_octets_are_an_error(
     t = stream.assert_terminates_with(UNSPECIFIED)
     assert (t.m, t.d, t.r, t.quoted_ddp.opcode) == (1, 1, 0, Opcode.IMMEDIATE)
     assert m.is_untouched()
-    assert stream.recvs.take() == 1
+    assert stream.recvs.take_buffer() == 1
 
 
 def test_immediate_data_may_arrive_in_two_segments(world: RdmapWorld) -> None:

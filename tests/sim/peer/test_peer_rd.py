@@ -7,7 +7,7 @@ import sys
 
 import net
 import pytest
-from peer.line import BAD, CLEAN, Faults, receive_waiting_datagrams, run_until, udp_socket
+from peer.line import BAD, CLEAN, Faults, open_udp_socket, receive_waiting_datagrams, run_until
 from peer.ours import LIMIT_S, SEED, TIMEOUT_S, seeded_octets, siwarp_queue_pair, stress_rounds
 from peer.rd import RdPeer
 from peer.rd_ends import (
@@ -16,8 +16,8 @@ from peer.rd_ends import (
     QKEY,
     STAG,
     check_messages_both_ways,
+    collect_siwarp_arrivals,
     siwarp_and_peer,
-    siwarp_arrivals,
 )
 from peer.rd_wire import (
     CHALLENGE,
@@ -25,7 +25,7 @@ from peer.rd_wire import (
     HELLO,
     VERSIONS,
     Datagram,
-    greeting_octets,
+    encode_greeting,
     parse_datagram,
     parse_greeting,
     unused_fields_are_zero,
@@ -50,7 +50,7 @@ def test_a_peer_writes_reads_and_executes_atomics_in_siwarps_memory() -> None:
     count = stress_rounds(12, 1000)
     rng = random.Random(SEED)
     with siwarp_and_peer(BAD) as both:
-        talk = both.peer.conversation(both.line.near)
+        talk = both.peer.conversation_with(both.line.near)
         rkey, base = both.region.rkey, both.region.iova
         wanted = bytearray(MEMORY)
         reads, adds, told = [], [], []
@@ -68,7 +68,7 @@ def test_a_peer_writes_reads_and_executes_atomics_in_siwarps_memory() -> None:
             # The next Write must not overtake this Read, because requests take effect in order.
             both.run_until(lambda: reads[-1][0].is_done() and adds[-1].is_done())
         both.run_until(lambda: both.peer.is_idle() and len(both.ours.got) == count)
-        assert siwarp_arrivals(both.ours) == told
+        assert collect_siwarp_arrivals(both.ours) == told
         assert all(read.result == there for read, there in reads)
         total = 0
         for i, add in enumerate(adds):
@@ -129,7 +129,7 @@ def test_siwarp_writes_reads_and_executes_atomics_in_the_peers_memory() -> None:
 @pytest.mark.clause("DGRAM-RDV-7", "DGRAM-RDV-8")
 def test_invalid_accesses_of_a_peer_are_refused_and_its_valid_requests_complete() -> None:
     with siwarp_and_peer(BAD) as both:
-        talk = both.peer.conversation(both.line.near)
+        talk = both.peer.conversation_with(both.line.near)
         rkey, base = both.region.rkey, both.region.iova
         bad_write = talk.write(rkey ^ 1, base, bytes(5000))
         bad_read = talk.read(rkey, base + MEMORY - 10, 20)
@@ -171,7 +171,7 @@ def test_an_rd_read_that_the_peer_refuses_completes_with_an_access_error() -> No
 def test_a_send_waits_for_a_receive_without_delaying_read_responses() -> None:
     """Check a peer without a receive, which reports NOT_READY while its own Read is answered."""
     with siwarp_and_peer(BAD, receives=0) as both:
-        talk = both.peer.conversation(both.line.near)
+        talk = both.peer.conversation_with(both.line.near)
         talk.send(b"hello")
         both.run_until(lambda: bool(both.ours.got))
         both.ours.post_payload(seeded_octets("held", 10_000), ah=both.ah)
@@ -188,7 +188,7 @@ def test_a_send_waits_for_a_receive_without_delaying_read_responses() -> None:
 @pytest.mark.clause("DGRAM-RDV-5", "DGRAM-RDV-17", "DGRAM-RDV-19")
 def test_siwarp_reports_a_missing_receive_and_accepts_the_send_later() -> None:
     with siwarp_and_peer(BAD) as both:
-        talk = both.peer.conversation(both.line.near)
+        talk = both.peer.conversation_with(both.line.near)
         slots, both.ours.held = 64, True
         for i in range(slots + 3):
             talk.send(b"%d" % i)
@@ -239,11 +239,11 @@ def test_siwarp_does_not_exceed_a_small_credit() -> None:
 @pytest.mark.clause("DGRAM-RD-6", "DGRAM-RD-7", "DGRAM-INST-4")
 def test_a_restarted_peer_is_a_new_incarnation() -> None:
     with siwarp_and_peer(BAD) as both:
-        both.peer.conversation(both.line.near).send(b"before")
+        both.peer.conversation_with(both.line.near).send(b"before")
         both.run_until(lambda: both.peer.is_idle() and len(both.ours.got) == 1)
-        with udp_socket() as sock:
+        with open_udp_socket() as sock:
             first, both.peer = both.peer, RdPeer(sock, QKEY, "again")
-            both.peer.conversation(both.line.near).send(b"after")
+            both.peer.conversation_with(both.line.near).send(b"after")
             both.run_until(lambda: both.peer.is_idle() and len(both.ours.got) == 2)
             both.ours.post_payload(b"welcome back", ah=both.ah)
             both.run_until(lambda: bool(both.peer.arrivals))
@@ -258,7 +258,7 @@ def test_a_restarted_peer_is_a_new_incarnation() -> None:
 def test_a_restarted_siwarp_ends_the_incarnation_of_its_former_instance() -> None:
     """Check that siwarp's BYE ends the old incarnation and that the next message starts another."""
     with siwarp_and_peer(CLEAN) as both:
-        both.peer.conversation(both.line.near).send(b"before")
+        both.peer.conversation_with(both.line.near).send(b"before")
         both.run_until(lambda: both.peer.is_idle() and len(both.ours.got) == 1)
         old = both.peer.pair_with(both.line.near)
         with siwarp_queue_pair(QPType.RD, attr=QPAttr(qkey=QKEY)) as again:
@@ -267,7 +267,7 @@ def test_a_restarted_siwarp_ends_the_incarnation_of_its_former_instance() -> Non
             lost = old.talk.send(b"to nobody")
             both.run_until(lambda: old.ended == 1)
             assert lost.failed
-            both.peer.conversation(both.line.near).send(b"after")
+            both.peer.conversation_with(both.line.near).send(b"after")
             both.run_until(lambda: both.peer.is_idle() and bool(again.got))
             assert [data for _, data in again.got] == [b"after"]
             both.ours = before
@@ -280,12 +280,12 @@ LOSSY = Faults(loss=0.3, double=0.05, reorder=0.1)
 @pytest.mark.clause("DGRAM-BYE-1", "DGRAM-BYE-2", "DGRAM-BYE-3")
 def test_siwarp_closes_immediately_and_acknowledges_all_messages_it_received() -> None:
     with siwarp_and_peer(LOSSY) as both:
-        talk = both.peer.conversation(both.line.near)
+        talk = both.peer.conversation_with(both.line.near)
         pair = both.peer.pair_with(both.line.near)
         requests = [talk.send(b"%d" % i) for i in range(12)]
         both.run_until(lambda: len(both.ours.got) == 12)
         closing_end = net.current_world().spawn(both.ours.qp.close)
-        steps = [both.peer.step, both.line.forward_datagrams]
+        steps = [both.peer.process_datagrams_and_run_timers, both.line.forward_datagrams]
         run_until(lambda: pair.ended is not None, steps, both.line.sockets(), LIMIT_S)
         run_until(lambda: closing_end.done(), steps, both.line.sockets(), LIMIT_S)
         assert pair.ended == 0 and both.peer.wrong == []
@@ -327,7 +327,7 @@ def build_hello(body: bytes, version: int = 1) -> bytes:
 
 @pytest.mark.clause("DGRAM-RD-4", "DGRAM-EXT-2", "DGRAM-EXT-5")
 def test_the_answer_to_a_hello_is_no_longer_than_the_hello() -> None:
-    padded = greeting_octets({}).ljust(GREETING_OCTETS, b"\0")
+    padded = encode_greeting({}).ljust(GREETING_OCTETS, b"\0")
     endless = b"\x02\0\xff\xff".ljust(GREETING_OCTETS, b"\0")
     with siwarp_and_peer(CLEAN) as both:
         answers: list[bytes] = []

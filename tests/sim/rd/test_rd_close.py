@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import net
 import pytest
-from harness.rd_harness import Peer
-from harness.rd_stranger import Stranger, scripted_peer
+from harness.rd_harness import RDEnd
+from harness.rd_stranger import ScriptedRDPeer, scripted_peer
 from harness.verbs_harness import (
     Rig,
     assert_no_completion,
@@ -23,7 +23,7 @@ LONG_LINGER_MS = 60_000  # linger time in ms of tests that do not test the end o
 LOSSY_LINGER_MS = 5000
 
 
-def receive_bye(s: Stranger) -> RDDatagram:
+def receive_bye(s: ScriptedRDPeer) -> RDDatagram:
     """Wait until the scripted peer receives a BYE, and return the BYE."""
     while True:
         d = s.process_datagram()
@@ -31,14 +31,14 @@ def receive_bye(s: Stranger) -> RDDatagram:
             return d
 
 
-def answer_bye(s: Stranger) -> None:
+def answer_bye(s: ScriptedRDPeer) -> None:
     s.send_datagram(RDType.BYE, rd_flags=int(RDFlag.ANSWER))
 
 
 @pytest.mark.clause("DGRAM-BYE-3")
 def test_an_rd_endpoint_repeats_its_bye_until_the_peer_answers(rig: Rig) -> None:
     with temporary_settings(linger_ms=LONG_LINGER_MS):
-        a = Peer(rig)
+        a = RDEnd(rig)
         a.post_receive()
         with scripted_peer(a) as s:
             s.send_and_wait(s.build_untagged(3, b"taken"))
@@ -57,7 +57,7 @@ def test_an_rd_endpoint_repeats_its_bye_until_the_peer_answers(rig: Rig) -> None
 @pytest.mark.clause("DGRAM-BYE-3")
 def test_a_closed_rd_endpoint_answers_later_datagrams_of_the_pair_with_its_bye(rig: Rig) -> None:
     with temporary_settings(linger_ms=LONG_LINGER_MS):
-        a = Peer(rig)
+        a = RDEnd(rig)
         a.post_receive()
         with scripted_peer(a) as s:
             s.send_and_wait(s.build_untagged(3, b"taken"))
@@ -76,7 +76,7 @@ def test_a_closed_rd_endpoint_answers_later_datagrams_of_the_pair_with_its_bye(r
 @pytest.mark.clause("DGRAM-BYE-3")
 def test_closing_a_device_waits_the_linger_time_for_an_rd_peer_that_never_answers(rig: Rig) -> None:
     with temporary_settings(linger_ms=300):
-        a = Peer(rig)
+        a = RDEnd(rig)
         with scripted_peer(a) as s:
             a.qp.close()
             began = net.now()
@@ -93,7 +93,7 @@ def test_a_send_received_before_the_receiver_closes_succeeds_over_a_lossy_line(
 ) -> None:
     with temporary_settings(linger_ms=LOSSY_LINGER_MS), net.apply_fault_plan("tx:loss=30%,seed=11"):
         for _ in range(4):
-            a, b = Peer(rig, 1 << 17), Peer(rig, 1 << 17)
+            a, b = RDEnd(rig, 1 << 17), RDEnd(rig, 1 << 17)
             b.post_receive()
             a.send(b, octet_pattern(size))
             assert b.poll_receives()[0].ok
@@ -105,7 +105,7 @@ def test_a_send_received_before_the_receiver_closes_succeeds_over_a_lossy_line(
 @pytest.mark.clause("DGRAM-BYE-4")
 def test_a_closing_endpoint_delivers_its_read_response_before_the_bye(rig: Rig) -> None:
     with temporary_settings(linger_ms=LONG_LINGER_MS):
-        a = Peer(rig)
+        a = RDEnd(rig)
         a.into.view[:] = octet_pattern(1 << 16)
         with scripted_peer(a) as s:
             s.keeps = lambda _head: True
@@ -116,7 +116,7 @@ def test_a_closing_endpoint_delivers_its_read_response_before_the_bye(rig: Rig) 
             # A closing endpoint retransmits its data before it sends a BYE.
             while (d := s.process_datagram()).type != RDType.DATA:
                 assert d.type == RDType.ACK
-            s.acknowledge_kept()
+            s.acknowledge_kept_segments()
             assert receive_bye(s).ird == RDReason.CLOSED
             answer_bye(s)
 
@@ -128,7 +128,7 @@ def test_an_endpoint_that_closes_still_answers_a_read_over_a_lossy_line(
 ) -> None:
     with temporary_settings(linger_ms=LOSSY_LINGER_MS), net.apply_fault_plan("tx:loss=30%,seed=5"):
         for i in range(3):
-            a, b = Peer(rig, 1 << 17), Peer(rig, 1 << 17)
+            a, b = RDEnd(rig, 1 << 17), RDEnd(rig, 1 << 17)
             b.into.view[:size] = octet_pattern(size, i)
             b.post_receive()
             a.post_rdma(b, WROpcode.RDMA_READ, size)
@@ -143,7 +143,7 @@ def test_an_endpoint_that_closes_still_answers_a_read_over_a_lossy_line(
 @pytest.mark.clause("DGRAM-BYE-4")
 def test_an_rd_close_does_not_wait_for_a_peer_that_is_not_ready(rig: Rig) -> None:
     with temporary_settings(linger_ms=LONG_LINGER_MS):
-        a, b = Peer(rig), Peer(rig)
+        a, b = RDEnd(rig), RDEnd(rig)
         a.send(b, b"no receive is posted for it")
         wait_until(lambda: a.qp.waits())
         a.qp.close()
@@ -157,14 +157,14 @@ def test_a_new_endpoint_may_use_the_port_of_an_endpoint_that_still_repeats_its_b
     rig: Rig,
 ) -> None:
     with temporary_settings(linger_ms=LONG_LINGER_MS):
-        a = Peer(rig)
+        a = RDEnd(rig)
         with scripted_peer(a) as s:
             where = a.qp.addr
             a.qp.close()
             receive_bye(s)
-            b = Peer(rig, host=where[0], port=where[1])
+            b = RDEnd(rig, host=where[0], port=where[1])
             assert b.qp.addr == where
             b.post_receive()
-            c = Peer(rig)
+            c = RDEnd(rig)
             c.send(b, b"served")
             assert c.poll_sends()[0].ok and b.poll_receives()[0].byte_len == 6

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from harness.rd_harness import QKEY, Peer
+from harness.rd_harness import QKEY, RDEnd
 from harness.rd_stranger import scripted_peer
 from harness.verbs_harness import ALL_ACCESS, Rig, octet_pattern, wait_until
 
@@ -29,7 +29,7 @@ from siwarp.verbs import (
 @pytest.mark.clause("DGRAM-RDV-7", "DGRAM-RDV-8")
 @pytest.mark.parametrize("kind", ["stag", "bounds", "rights"])
 def test_a_refused_rd_read_fails_and_the_next_read_succeeds(rig: Rig, kind: str) -> None:
-    a, b = Peer(rig), Peer(rig)
+    a, b = RDEnd(rig), RDEnd(rig)
     closed = rig.reg_mr(64, AccessFlag.LOCAL_WRITE)
     remote = b.into.remote()
     bad = {
@@ -54,7 +54,7 @@ def test_a_refused_rd_read_fails_and_the_next_read_succeeds(rig: Rig, kind: str)
 
 @pytest.mark.clause("DGRAM-RDV-7", "DGRAM-RDV-8")
 def test_a_refused_rd_write_changes_no_memory_and_is_reported(rig: Rig) -> None:
-    a, b = Peer(rig, 1 << 18), Peer(rig, 1 << 18)
+    a, b = RDEnd(rig, 1 << 18), RDEnd(rig, 1 << 18)
     b.into.view[:] = b"\xee" * b.size
     remote = b.into.remote()
     bad = type(remote)(remote.addr, remote.length, remote.rkey ^ 1)
@@ -74,7 +74,7 @@ def test_a_refused_rd_write_changes_no_memory_and_is_reported(rig: Rig) -> None:
 
 @pytest.mark.clause("DGRAM-RDV-7", "DGRAM-RDV-8")
 def test_an_rd_write_beyond_the_end_of_a_region_is_placed_up_to_the_end(rig: Rig) -> None:
-    b = Peer(rig, 1 << 12)
+    b = RDEnd(rig, 1 << 12)
     b.post_receive(1, 64)
     with scripted_peer(b) as s:
         end = b.size
@@ -98,7 +98,7 @@ def test_an_rd_write_beyond_the_end_of_a_region_is_placed_up_to_the_end(rig: Rig
 def test_a_segment_that_does_not_continue_a_refused_write_is_checked_separately(
     rig: Rig, what: str
 ) -> None:
-    b = Peer(rig, 1 << 12)
+    b = RDEnd(rig, 1 << 12)
     b.post_receive(1, 64)
     other = rig.reg_mr(bytearray(64), ALL_ACCESS)
     with scripted_peer(b) as s:
@@ -126,7 +126,7 @@ def test_a_segment_that_does_not_continue_a_refused_write_is_checked_separately(
 @pytest.mark.clause("DGRAM-RDV-7", "DGRAM-RDV-8")
 @pytest.mark.parametrize("what", ["the rest of it", "a hole"])
 def test_a_send_longer_than_its_receive_ends_with_its_last_segment(rig: Rig, what: str) -> None:
-    b = Peer(rig)
+    b = RDEnd(rig)
     b.post_receive(1, 4)
     b.post_receive(2, 64, 100)
     with scripted_peer(b) as s:
@@ -151,7 +151,7 @@ def test_a_send_longer_than_its_receive_ends_with_its_last_segment(rig: Rig, wha
 def test_an_rd_read_request_of_wrong_length_is_an_unquoted_operation_error(
     rig: Rig, octets: int
 ) -> None:
-    b = Peer(rig)
+    b = RDEnd(rig)
     b.post_receive(1, 64)
     with scripted_peer(b) as s:
         request = s.build_read_request(8)[: 18 + octets]
@@ -170,7 +170,7 @@ def test_an_rd_read_request_of_wrong_length_is_an_unquoted_operation_error(
 def test_a_send_to_an_undefined_queue_number_is_refused_and_the_next_send_arrives(
     rig: Rig, qn: int
 ) -> None:
-    b = Peer(rig)
+    b = RDEnd(rig)
     b.post_receive(1, 64)
     with scripted_peer(b) as s:
         head = DDPUntagged(opcode=Opcode.SEND, qn=qn, msn=1)
@@ -184,7 +184,7 @@ def test_a_send_to_an_undefined_queue_number_is_refused_and_the_next_send_arrive
 
 @pytest.mark.clause("DGRAM-RDV-8")
 def test_refused_rd_reads_are_answered_in_the_order_of_the_requests(rig: Rig) -> None:
-    b = Peer(rig)
+    b = RDEnd(rig)
     with scripted_peer(b) as s:
         bad = (
             s.build_read_request(8, 0),
@@ -224,7 +224,7 @@ def test_refused_rd_reads_are_answered_in_the_order_of_the_requests(rig: Rig) ->
 def test_siwarp_never_answers_an_error_message_with_an_error_message(
     rig: Rig, body: bytes | str, fields: dict[str, int]
 ) -> None:
-    b = Peer(rig)
+    b = RDEnd(rig)
     b.post_receive(1, 64)
     with scripted_peer(b) as s:
         if isinstance(body, str):  # an error message about a message that siwarp never sent
@@ -242,7 +242,7 @@ def test_siwarp_never_answers_an_error_message_with_an_error_message(
 def test_a_message_longer_than_its_receive_completes_the_receive_with_a_length_error(
     rig: Rig,
 ) -> None:
-    a, b = Peer(rig), Peer(rig)
+    a, b = RDEnd(rig), RDEnd(rig)
     for size in (65, 20_000):
         b.into.view[:] = b"\xee" * b.size
         b.post_receive(1, 64)
@@ -260,7 +260,7 @@ def test_a_message_longer_than_its_receive_completes_the_receive_with_a_length_e
 
 
 def test_with_error_policy_error_a_refused_message_moves_the_queue_pair_to_err(rig: Rig) -> None:
-    a, b = Peer(rig), Peer(rig, policy=ErrorPolicy.ERROR)
+    a, b = RDEnd(rig), RDEnd(rig, policy=ErrorPolicy.ERROR)
     remote = b.into.remote()
     b.post_receive(5)
     a.post_rdma(b, WROpcode.RDMA_READ, 4, 1, remote=type(remote)(remote.addr, 64, remote.rkey ^ 1))
@@ -277,7 +277,7 @@ def test_with_error_policy_error_a_refused_message_moves_the_queue_pair_to_err(r
 def test_an_invalid_local_key_moves_an_rd_send_queue_to_sqe_until_the_program_resumes_it(
     rig: Rig,
 ) -> None:
-    a, b = Peer(rig), Peer(rig)
+    a, b = RDEnd(rig), RDEnd(rig)
     b.post_receive(1)
     sge = a.out.sge(0, 4)
     sge.lkey ^= 1
@@ -302,7 +302,7 @@ def test_a_message_out_of_sequence_ends_the_incarnation_with_reason_sequence(
         Queue.READ_REQUEST: Opcode.RDMA_READ_REQUEST,
         Queue.TERMINATE: Opcode.TERMINATE,
     }
-    b, c = Peer(rig), Peer(rig)
+    b, c = RDEnd(rig), RDEnd(rig)
     b.post_receive(1, 64)
     b.post_receive(2, 64)
     with scripted_peer(b) as s:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from harness.rd_harness import QKEY, Peer
-from harness.rd_stranger import Stranger, scripted_peer
+from harness.rd_harness import QKEY, RDEnd
+from harness.rd_stranger import ScriptedRDPeer, scripted_peer
 from harness.verbs_harness import (
     Rig,
     assert_no_completion,
@@ -38,7 +38,7 @@ def follow_restarts() -> Iterator[None]:
         yield
 
 
-def receive_restart_event(rig: Rig, end: Peer) -> list[PeerRestart]:
+def receive_restart_event(rig: Rig, end: RDEnd) -> list[PeerRestart]:
     """Receive the event PEER_RESTARTED, and return the restarts that the queue pair reports."""
     event = rig.ctx.get_async_event(10)
     assert event is not None
@@ -47,14 +47,14 @@ def receive_restart_event(rig: Rig, end: Peer) -> list[PeerRestart]:
     return end.qp.restarts()
 
 
-def exchange_first_message(a: Peer, s: Stranger, ah: AH) -> None:
+def exchange_first_message(a: RDEnd, s: ScriptedRDPeer, ah: AH) -> None:
     """Establish an incarnation between ``a`` and the scripted peer by one message."""
     a.qp.post_send(SendWR(9, sg=[a.out.sge(0, 4)], ah=ah))
     s.receive_segment()
     assert a.poll_sends()[0].ok
 
 
-def post_while_drained(a: Peer, ah: AH) -> None:
+def post_while_drained(a: RDEnd, ah: AH) -> None:
     """Post three requests while the send queue is drained, so that the requests are not started."""
     a.qp.modify(QPAttr(qp_state=QPState.SQD))
     for i in range(3):
@@ -69,7 +69,7 @@ def post_while_drained(a: Peer, ah: AH) -> None:
 def test_requests_that_were_not_started_are_flushed_when_another_instance_appears(
     rig: Rig, begins: str, left: bool
 ) -> None:
-    a = Peer(rig)
+    a = RDEnd(rig)
     with scripted_peer(a, instance=1) as s, AH(rig.pd, s.addr) as ah:
         exchange_first_message(a, s, ah)
         post_while_drained(a, ah)
@@ -102,7 +102,7 @@ def test_requests_that_were_not_started_are_flushed_when_another_instance_appear
 def test_requests_are_sent_in_a_new_incarnation_with_the_same_instance(
     rig: Rig, how: str, instance: int
 ) -> None:
-    a = Peer(rig)
+    a = RDEnd(rig)
     before = counter_value("rd_restarted")
     with scripted_peer(a, instance=instance) as s, AH(rig.pd, s.addr) as ah:
         exchange_first_message(a, s, ah)
@@ -126,7 +126,7 @@ def test_requests_are_sent_in_a_new_incarnation_with_the_same_instance(
 def test_with_rd_follow_restart_requests_are_sent_to_another_instance(
     rig: Rig, begins: str
 ) -> None:
-    a = Peer(rig)
+    a = RDEnd(rig)
     with scripted_peer(a, instance=1) as s, AH(rig.pd, s.addr) as ah:
         exchange_first_message(a, s, ah)
         post_while_drained(a, ah)
@@ -147,7 +147,7 @@ def test_with_rd_follow_restart_requests_are_sent_to_another_instance(
 def test_a_peer_that_first_states_its_instance_is_the_same_but_without_it_is_another(
     rig: Rig, first: int, then: int, moves: bool
 ) -> None:
-    a = Peer(rig)
+    a = RDEnd(rig)
     with scripted_peer(a, instance=first) as s, AH(rig.pd, s.addr) as ah:
         exchange_first_message(a, s, ah)
         post_while_drained(a, ah)
@@ -163,7 +163,7 @@ def test_a_peer_that_first_states_its_instance_is_the_same_but_without_it_is_ano
 
 @pytest.mark.clause("DGRAM-INST-4")
 def test_the_restart_event_is_raised_without_requests_in_progress(rig: Rig) -> None:
-    a = Peer(rig)
+    a = RDEnd(rig)
     with scripted_peer(a, instance=1) as s:
         s.restart_and_connect(2)
         assert receive_restart_event(rig, a) == [PeerRestart(s.addr, 2)]
@@ -174,7 +174,7 @@ def test_the_restart_event_is_raised_without_requests_in_progress(rig: Rig) -> N
 
 @pytest.mark.clause("DGRAM-INST-6")
 def test_completions_name_the_instance_of_the_sender(rig: Rig) -> None:
-    a, b = Peer(rig), Peer(rig)
+    a, b = RDEnd(rig), RDEnd(rig)
     with scripted_peer(a, instance=1) as s:
         for instance in (1, 2, 3):
             if instance > 1:
@@ -205,7 +205,7 @@ def test_completions_name_the_instance_of_the_sender(rig: Rig) -> None:
 
 @pytest.mark.clause("DGRAM-INST-7")
 def test_a_peer_that_is_another_instance_each_time_does_not_affect_other_peers(rig: Rig) -> None:
-    a, b = Peer(rig), Peer(rig)
+    a, b = RDEnd(rig), RDEnd(rig)
     before = counter_value("rd_restarted")
     with scripted_peer(a, instance=1) as s:
         for i in range(2, 202):
@@ -227,7 +227,7 @@ def test_a_peer_that_is_another_instance_each_time_does_not_affect_other_peers(r
 
 
 def test_only_an_rd_queue_pair_reports_restarts(rig: Rig) -> None:
-    a, ud = Peer(rig), rig.create_qp()
+    a, ud = RDEnd(rig), rig.create_qp()
     assert a.qp.restarts() == []
     with pytest.raises(Error, match="RD"):
         ud.restarts()

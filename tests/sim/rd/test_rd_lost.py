@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import net
 import pytest
-from harness.rd_harness import QKEY, Peer
+from harness.rd_harness import QKEY, RDEnd
 from harness.rd_stranger import scripted_peer
 from harness.verbs_harness import (
     Rig,
@@ -29,7 +29,7 @@ def test_a_send_received_before_the_receiver_closes_succeeds_at_the_sender(
     rig: Rig, size: int
 ) -> None:
     for _ in range(12):
-        a, b = Peer(rig, 1 << 19), Peer(rig, 1 << 19)
+        a, b = RDEnd(rig, 1 << 19), RDEnd(rig, 1 << 19)
         b.post_receive()
         a.send(b, octet_pattern(size))
         assert b.poll_receives()[0].ok
@@ -51,8 +51,8 @@ def other_host_rig() -> Iterator[Rig]:
 def test_a_killed_peer_is_reported_and_requests_to_another_peer_complete(
     rig: Rig, other_host_rig: Rig
 ) -> None:
-    a, b = Peer(rig, peer_timeout=1.0), Peer(rig)
-    p = Peer(other_host_rig, host=OTHER_HOST)
+    a, b = RDEnd(rig, peer_timeout=1.0), RDEnd(rig)
+    p = RDEnd(other_host_rig, host=OTHER_HOST)
     p.post_receive()
     where = p.qp.addr
     with AH(rig.pd, where) as ah:
@@ -80,7 +80,7 @@ def test_a_killed_peer_is_reported_and_requests_to_another_peer_complete(
 
 @pytest.mark.clause("DGRAM-RDV-11")
 def test_requests_unacknowledged_by_a_restarted_peer_are_flushed_with_its_address(rig: Rig) -> None:
-    a, b = Peer(rig), Peer(rig)
+    a, b = RDEnd(rig), RDEnd(rig)
     with scripted_peer(a) as s:
         ah = AH(rig.pd, s.addr)
         s.keeps = lambda _head: True
@@ -106,7 +106,7 @@ def test_requests_unacknowledged_by_a_restarted_peer_are_flushed_with_its_addres
 def test_requests_that_were_not_started_are_sent_in_the_next_incarnation_of_the_pair(
     rig: Rig, how: str
 ) -> None:
-    a = Peer(rig)
+    a = RDEnd(rig)
     with scripted_peer(a) as s:
         ah = AH(rig.pd, s.addr)
         a.qp.post_send(SendWR(9, sg=[a.out.sge(0, 4)], ah=ah))
@@ -131,7 +131,7 @@ def test_requests_that_were_not_started_are_sent_in_the_next_incarnation_of_the_
 
 @pytest.mark.clause("DGRAM-RDV-10")
 def test_requests_reach_a_queue_pair_that_was_reset_at_the_same_port(rig: Rig) -> None:
-    a, b = Peer(rig), Peer(rig)
+    a, b = RDEnd(rig), RDEnd(rig)
     b.post_receive()
     a.send(b, b"one")
     assert a.poll_sends()[0].ok and b.poll_receives()[0].ok
@@ -152,7 +152,7 @@ def test_requests_reach_a_queue_pair_that_was_reset_at_the_same_port(rig: Rig) -
 def test_a_receive_that_an_aborted_message_filled_partly_is_used_for_the_next_message(
     rig: Rig,
 ) -> None:
-    a, b, c = Peer(rig, 1 << 22), Peer(rig, 1 << 22), Peer(rig)
+    a, b, c = RDEnd(rig, 1 << 22), RDEnd(rig, 1 << 22), RDEnd(rig)
     b.post_receive(1)
     b.post_receive(2)
     # The rate is low enough to stop the sender in the middle of the message.
@@ -172,11 +172,11 @@ def test_the_receive_of_a_message_whose_sender_was_killed_is_used_for_another_me
     rig: Rig, other_host_rig: Rig
 ) -> None:
     limit = 1.0
-    b, c = Peer(rig, 1 << 22, peer_timeout=limit), Peer(rig)
+    b, c = RDEnd(rig, 1 << 22, peer_timeout=limit), RDEnd(rig)
     b.post_receive(1)
     b.post_receive(2)
     gone = counter_value("rd_gone")
-    p = Peer(other_host_rig, 1 << 22, host=OTHER_HOST)
+    p = RDEnd(other_host_rig, 1 << 22, host=OTHER_HOST)
     p.out.view[:] = bytes([1]) * (1 << 22)
     net.current_world().link(OTHER_HOST, net.HERE, "rate=40Mbit")
     p.qp.post_send(SendWR(1, sg=[p.out.sge(0, 1 << 22)], ah=AH(other_host_rig.pd, b.qp.addr)))
@@ -194,7 +194,7 @@ def test_the_receive_of_a_message_whose_sender_was_killed_is_used_for_another_me
 
 
 def test_rd_requests_complete_intact_over_an_unreliable_network(rig: Rig) -> None:
-    a, b = Peer(rig, 1 << 20), Peer(rig, 1 << 20)
+    a, b = RDEnd(rig, 1 << 20), RDEnd(rig, 1 << 20)
     with net.apply_fault_plan("loss=10%,dup=5%,reorder=10%,corrupt=0.1%,seed=5"):
         for i in range(40):
             b.post_receive(i, 20_000, 20_000 * i)
@@ -219,7 +219,7 @@ def test_closing_an_rd_queue_pair_during_a_message_fails_the_message_at_its_peer
     rig: Rig, amid: str
 ) -> None:
     size = 1 << 22
-    a, b, c = Peer(rig, size, peer_timeout=0.5), Peer(rig, size), Peer(rig)
+    a, b, c = RDEnd(rig, size, peer_timeout=0.5), RDEnd(rig, size), RDEnd(rig)
     where = b.qp.addr
     # The rate is low enough to stop the transfer in the middle, even on a busy machine.
     with net.apply_fault_plan("rate=20Mbit"):
@@ -246,7 +246,7 @@ def test_closing_an_rd_queue_pair_during_a_message_fails_the_message_at_its_peer
 def test_a_silent_peer_without_credit_is_acknowledged_a_limited_number_of_times(
     rig: Rig,
 ) -> None:
-    a = Peer(rig)
+    a = RDEnd(rig)
     with scripted_peer(a) as s:
         # Of 71 datagrams the first is a Read Request without credit for the response, 69 are Sends
         # without a receive, and the last follows a long gap, so that every ACK contains a range.

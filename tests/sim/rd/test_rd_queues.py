@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from harness.rd_harness import Peer
+from harness.rd_harness import RDEnd
 from harness.rd_stranger import EPOCH, scripted_peer
 from harness.verbs_harness import ALL_ACCESS, Rig, assert_no_completion, octet_pattern
 from unit.llp.llp_harness import temporary_setting
@@ -25,7 +25,7 @@ def test_a_send_without_a_receive_does_not_delay_responses_of_its_sender(
     with temporary_setting(
         "rd_total_window", 4 << 20 if what == "more than is stored" else 64 << 20
     ):
-        a, b = Peer(rig, max(held, 1 << 16)), Peer(rig, 1 << 16)
+        a, b = RDEnd(rig, max(held, 1 << 16)), RDEnd(rig, 1 << 16)
     data = octet_pattern(held)
     a.send(b, data)
     # Because `b` has no receive, the first part of the Send waits at `b` and the rest waits at `a`.
@@ -48,7 +48,7 @@ def test_a_send_without_a_receive_does_not_delay_responses_of_its_sender(
 
 @pytest.mark.clause("DGRAM-RD-37", "DGRAM-RDV-17")
 def test_a_send_without_a_receive_does_not_delay_an_error_message(rig: Rig) -> None:
-    a, b = Peer(rig), Peer(rig)
+    a, b = RDEnd(rig), RDEnd(rig)
     a.send(b, b"held")
     assert_no_completion(a.scq, 0.05)
     remote = a.into.remote()
@@ -76,7 +76,7 @@ WRONG_SPACE_SEGMENTS = {
 @pytest.mark.parametrize("what", WRONG_SPACE_SEGMENTS)
 def test_an_untagged_segment_in_the_wrong_psn_space_is_refused(rig: Rig, what: str) -> None:
     response, head = WRONG_SPACE_SEGMENTS[what]
-    a = Peer(rig)
+    a = RDEnd(rig)
     a.post_receive()
     with scripted_peer(a) as s:
         octets = s.build_untagged(octets=b"wrong", **head)
@@ -93,7 +93,7 @@ def test_an_untagged_segment_in_the_wrong_psn_space_is_refused(rig: Rig, what: s
 @pytest.mark.clause("DGRAM-RD-39")
 @pytest.mark.parametrize("opcode", [Opcode.RDMA_WRITE, Opcode.RDMA_READ_RESPONSE, 15])
 def test_a_tagged_segment_in_the_wrong_psn_space_is_refused(rig: Rig, opcode: int) -> None:
-    a = Peer(rig)
+    a = RDEnd(rig)
     response = opcode != Opcode.RDMA_READ_RESPONSE
     a.into.view[:] = b"\xee" * a.size
     with scripted_peer(a) as s:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import net
 import pytest
-from harness.rd_harness import QKEY, Peer
+from harness.rd_harness import QKEY, RDEnd
 from harness.verbs_harness import Rig, counter_value
 from unit.rd.rd_kit import HELLO, OFFER
 
@@ -16,7 +16,7 @@ PEER_RECORDS, EXCESS_PEERS = 64, 200
 class RecordOccupier:
     """A scripted peer that establishes an incarnation and then sends only probes."""
 
-    def __init__(self, server: Peer, number: int) -> None:
+    def __init__(self, server: RDEnd, number: int) -> None:
         self.dest, self.epoch = server.qp.addr, 1 + number
         self.sock = net.open_udp_socket()
         self.sock.settimeout(5.0)
@@ -43,7 +43,7 @@ class RecordOccupier:
 def test_a_host_that_occupies_all_peer_records_does_not_prevent_service_of_clients(
     rig: Rig, host: str
 ) -> None:
-    server = Peer(rig, max_peers=PEER_RECORDS)
+    server = RDEnd(rig, max_peers=PEER_RECORDS)
     net.open_udp_socket(host).close()  # the socket adds a simulated host with this address
     there = Rig(host)
     takers = [RecordOccupier(server, i) for i in range(PEER_RECORDS + EXCESS_PEERS)]
@@ -55,7 +55,7 @@ def test_a_host_that_occupies_all_peer_records_does_not_prevent_service_of_clien
         # Peer records of the same host replace each other.
         assert counter_value("rd_evicted") - before == EXCESS_PEERS
         for i in range(3):
-            client = Peer(there, host=host)
+            client = RDEnd(there, host=host)
             server.post_receive(i)
             began = net.now()
             client.send(server, b"good", i)
@@ -70,11 +70,11 @@ def test_a_host_that_occupies_all_peer_records_does_not_prevent_service_of_clien
 @pytest.mark.clause("DGRAM-MEET-7")
 @pytest.mark.parametrize("host", [net.HERE, "10.0.0.2"])
 def test_closed_clients_do_not_prevent_new_clients_of_their_address(rig: Rig, host: str) -> None:
-    server = Peer(rig, max_peers=4)
+    server = RDEnd(rig, max_peers=4)
     net.open_udp_socket(host).close()  # the socket adds a simulated host with this address
     there = Rig(host)
     for i in range(12):
-        client = Peer(there, host=host)
+        client = RDEnd(there, host=host)
         server.post_receive(i)
         began = net.now()
         client.send(server, b"good", i)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import net
 import pytest
-from harness.rd_harness import QKEY, Peer
+from harness.rd_harness import QKEY, RDEnd
 from harness.rd_stranger import scripted_peer
 from harness.verbs_harness import Rig, assert_no_completion, counter_value, wait_until
 
@@ -13,8 +13,8 @@ from siwarp.inspect.rd import RDFlag, RDReason, RDType, ack_body
 from siwarp.verbs import AH, QPAttr, QPState, SendWR, WCStatus, WROpcode
 
 
-def create_peer(rig: Rig, retry: int = 7, timer: int = 12) -> Peer:
-    return Peer(rig, attr=QPAttr(qkey=QKEY, rnr_retry=retry, min_rnr_timer=timer))
+def create_peer(rig: Rig, retry: int = 7, timer: int = 12) -> RDEnd:
+    return RDEnd(rig, attr=QPAttr(qkey=QKEY, rnr_retry=retry, min_rnr_timer=timer))
 
 
 @pytest.mark.clause("DGRAM-RDV-19")
@@ -44,7 +44,7 @@ def test_an_ack_reports_a_missing_receive_with_the_rnr_timer_of_the_receiver(
 
 @pytest.mark.clause("DGRAM-RDV-20")
 def test_by_default_an_rd_send_waits_without_limit_for_a_receive(rig: Rig) -> None:
-    a, b = Peer(rig), create_peer(rig, timer=1)
+    a, b = RDEnd(rig), create_peer(rig, timer=1)
     before = counter_value("rd_not_ready")
     a.send(b, b"patient")
     assert_no_completion(a.scq, 2.0)
@@ -63,7 +63,7 @@ def test_by_default_an_rd_send_waits_without_limit_for_a_receive(rig: Rig) -> No
 def test_an_rd_send_that_exhausts_its_rnr_retries_ends_the_incarnation(
     rig: Rig, retry: int, timer: int, least: float
 ) -> None:
-    a, b, c = create_peer(rig, retry=retry), create_peer(rig, timer=timer), Peer(rig)
+    a, b, c = create_peer(rig, retry=retry), create_peer(rig, timer=timer), RDEnd(rig)
     several = least > 0  # otherwise the first message may fail before the second message is posted
     before, began = counter_value("rnr_expired"), net.now()
     c.post_receive()

@@ -9,8 +9,8 @@ from typing import Any
 
 import net
 import pytest
-from harness.rd_harness import QKEY, Peer
-from harness.rd_stranger import Stranger
+from harness.rd_harness import QKEY, RDEnd
+from harness.rd_stranger import ScriptedRDPeer
 from harness.verbs_harness import Rig
 from unit.llp.conftest import temporary_setting
 
@@ -27,7 +27,7 @@ SERVER, GOOD_CLIENT = "10.0.0.5", "10.0.0.2"
 SERVICE_LIMIT_S = 1.0
 
 
-class Attacker(Stranger):
+class Attacker(ScriptedRDPeer):
     """A peer that sends a request but accepts no answer; ``how`` selects its replies, if any."""
 
     def __init__(self, to: tuple[str, int], source: str, how: str) -> None:
@@ -132,7 +132,7 @@ def create_rig(world: siwarp.sim.World, address: str) -> Rig:
 
 def get_answer(rig: Rig, server: DatagramServer, octets: bytes) -> bytes:
     """Send a request from a new client, and return the answer of the server."""
-    client = Peer(rig, host=GOOD_CLIENT)
+    client = RDEnd(rig, host=GOOD_CLIENT)
     client.post_receive()
     client.send(SimpleNamespace(qp=SimpleNamespace(addr=server.address)), octets)  # type: ignore[arg-type]
     (wc,) = client.poll_receives()
@@ -177,9 +177,11 @@ def test_an_attacked_asyncio_server_answers_a_good_client(
 # ---- memory that a ping server lends to clients
 
 
-def request_memory(rig: Rig, server: DatagramServer, size: int) -> tuple[Peer, RemoteBuffer | None]:
+def request_memory(
+    rig: Rig, server: DatagramServer, size: int
+) -> tuple[RDEnd, RemoteBuffer | None]:
     """Request memory as a new client; return the client and the memory that the client may use."""
-    client = Peer(rig, size=1 << 12, host=rig.ctx.device.addresses[0])
+    client = RDEnd(rig, size=1 << 12, host=rig.ctx.device.addresses[0])
     client.post_receive()
     client.send(
         SimpleNamespace(qp=SimpleNamespace(addr=server.address)),  # type: ignore[arg-type]
@@ -191,7 +193,7 @@ def request_memory(rig: Rig, server: DatagramServer, size: int) -> tuple[Peer, R
     return client, RemoteBuffer.unpack(answer[1:]) if len(answer) > 1 else None
 
 
-def can_write(client: Peer, server: DatagramServer, there: RemoteBuffer, count: int) -> bool:
+def can_write(client: RDEnd, server: DatagramServer, there: RemoteBuffer, count: int) -> bool:
     """Write the last octet of the borrowed memory; return whether the Write succeeded."""
     client.out.view[0] = count
     to = SimpleNamespace(qp=SimpleNamespace(addr=server.address))

@@ -124,7 +124,7 @@ def test_repeated_attempts_to_deliver_a_held_segment_cause_no_acknowledgements(
     s.send_datagram(RDType.DATA, body=b"held")
     s.send_datagram(RDType.DATA, psn=s.epoch + 1, body=b"behind it")
     poll_until(lambda: looked.append(1) or len(looked) > 20, e)
-    s.drain()
+    s.discard_datagrams_until_silent()
     peer, counters = e.get_peer(s.address), Counters()
     for _ in range(1000):
         lib.siw_rd_resume(peer, lib.SIW_RD_REQUESTS)
@@ -170,7 +170,7 @@ def test_no_header_field_prevents_a_peer_from_starting_a_new_incarnation(
         octets = octets[: max(0, len(octets) - CRC_LEN - cut)]
         octets += crc32c(octets).to_bytes(4, "little")
     s.sock.sendto(octets, s.dest)
-    s.drain()
+    s.discard_datagrams_until_silent()
     # After any effect on the former incarnation, the real peer can start a new incarnation.
     s.epoch = (s.epoch + 0x01000193) & 0xFFFFFFFF or 1
     net.sleep(0.0012)
@@ -282,7 +282,7 @@ def test_after_a_timeout_at_most_two_datagrams_are_sent_at_a_time(make_endpoint,
     came: dict[float, int] = {}
 
     def count_data_until_stop() -> bool:
-        while octets := s._next_datagram():
+        while octets := s._read_next_datagram():
             if RDDatagram(octets).type == RDType.DATA:
                 at = round(net.now() - began, 3)
                 came[at] = came.get(at, 0) + 1

@@ -7,7 +7,7 @@ import sys
 
 import net
 import pytest
-from harness.rd_harness import QKEY, Peer
+from harness.rd_harness import QKEY, RDEnd
 from harness.rd_stranger import scripted_peer
 from harness.verbs_harness import (
     ALL_ACCESS,
@@ -50,7 +50,7 @@ from siwarp.verbs import (
 
 @pytest.mark.clause("DGRAM-RDV-3", "DGRAM-RDV-5")
 def test_an_rd_send_completes_only_after_the_peer_has_received_the_message(rig: Rig) -> None:
-    a, b = Peer(rig), Peer(rig)
+    a, b = RDEnd(rig), RDEnd(rig)
     a.send(b, b"early", 7)
     assert_no_completion(a.scq, 0.05)
     b.post_receive(8)
@@ -60,7 +60,7 @@ def test_an_rd_send_completes_only_after_the_peer_has_received_the_message(rig: 
 
 @pytest.mark.clause("DGRAM-RDV-2", "DGRAM-RDV-5")
 def test_an_rd_send_without_a_receive_does_not_delay_messages_to_other_peers(rig: Rig) -> None:
-    a, slow, quick = Peer(rig), Peer(rig), Peer(rig)
+    a, slow, quick = RDEnd(rig), RDEnd(rig), RDEnd(rig)
     for i in range(4):
         a.send(slow, b"wait", i)
     quick.post_receive()
@@ -74,7 +74,7 @@ def test_an_rd_send_without_a_receive_does_not_delay_messages_to_other_peers(rig
 
 
 def test_send_queue_slots_are_freed_although_the_oldest_request_is_incomplete(rig: Rig) -> None:
-    a, stuck, quick = Peer(rig, depth=4), Peer(rig), Peer(rig)
+    a, stuck, quick = RDEnd(rig, depth=4), RDEnd(rig), RDEnd(rig)
     a.send(stuck, b"stuck", 1)
     for i in range(40):
         quick.post_receive()
@@ -86,7 +86,7 @@ def test_send_queue_slots_are_freed_although_the_oldest_request_is_incomplete(ri
 
 
 def test_inline_and_unsignaled_rd_sends_arrive_and_free_their_send_queue_slots(rig: Rig) -> None:
-    a, b = Peer(rig, depth=8), Peer(rig)
+    a, b = RDEnd(rig, depth=8), RDEnd(rig)
     for turn in range(8):
         for i in range(7):
             b.post_receive(i, 64)
@@ -101,7 +101,7 @@ def test_inline_and_unsignaled_rd_sends_arrive_and_free_their_send_queue_slots(r
 
 
 def test_posting_to_a_full_rd_send_queue_fails_with_enomem(rig: Rig) -> None:
-    a, b = Peer(rig, depth=4), Peer(rig)
+    a, b = RDEnd(rig, depth=4), RDEnd(rig)
     for i in range(4):
         a.send(b, b"x", i)
     assert errno_raised_by(a.send, b, b"x") == errno.ENOMEM
@@ -113,7 +113,7 @@ def test_posting_to_a_full_rd_send_queue_fails_with_enomem(rig: Rig) -> None:
 
 def test_a_solicited_rd_send_raises_the_solicited_completion_event(rig: Rig) -> None:
     channel = rig.create_channel()
-    a, b = Peer(rig), Peer(rig, channel=channel)
+    a, b = RDEnd(rig), RDEnd(rig, channel=channel)
     for _ in range(2):
         b.post_receive()
     b.rcq.req_notify(solicited_only=True)
@@ -129,7 +129,7 @@ def test_a_solicited_rd_send_raises_the_solicited_completion_event(rig: Rig) -> 
 
 def test_rd_queue_pairs_share_the_receives_of_a_shared_receive_queue(rig: Rig) -> None:
     srq = rig.create_srq(16)
-    a, b, c = Peer(rig), Peer(rig, srq=srq), Peer(rig, srq=srq)
+    a, b, c = RDEnd(rig), RDEnd(rig, srq=srq), RDEnd(rig, srq=srq)
     mr = rig.reg_mr(1024)
     a.send(b, b"to b", 1)
     a.send(c, b"to c", 2, offset=64)
@@ -141,7 +141,7 @@ def test_rd_queue_pairs_share_the_receives_of_a_shared_receive_queue(rig: Rig) -
 
 @pytest.mark.clause("DGRAM-RDV-9")
 def test_rd_reads_beyond_the_responder_resources_of_the_peer_wait(rig: Rig) -> None:
-    a, b = Peer(rig), Peer(rig, attr=QPAttr(qkey=QKEY, max_dest_rd_atomic=2))
+    a, b = RDEnd(rig), RDEnd(rig, attr=QPAttr(qkey=QKEY, max_dest_rd_atomic=2))
     b.into.view[:4096] = octet_pattern(4096)
     for i in range(32):
         a.post_rdma(b, WROpcode.RDMA_READ, 128, i, offset=128 * i)
@@ -154,7 +154,7 @@ def test_rd_reads_beyond_the_responder_resources_of_the_peer_wait(rig: Rig) -> N
 def test_rd_read_and_atomic_requests_do_not_exceed_the_limit_that_the_peer_states(
     rig: Rig, tells: int, most: int
 ) -> None:
-    a = Peer(rig)
+    a = RDEnd(rig)
     with scripted_peer(a, connect=False) as s:
         s.ird, ah = tells, AH(rig.pd, s.addr)
         remote = RemoteBuffer(0x1000, 64, 0x123456)
@@ -181,7 +181,7 @@ def test_rd_read_and_atomic_requests_do_not_exceed_the_limit_that_the_peer_state
 
 
 def test_a_fence_waits_for_reads_from_the_same_rd_peer(rig: Rig) -> None:
-    a, b = Peer(rig, 1 << 20), Peer(rig, 1 << 20)
+    a, b = RDEnd(rig, 1 << 20), RDEnd(rig, 1 << 20)
     b.into.view[:] = b"\x01" * b.size
     a.post_rdma(b, WROpcode.RDMA_READ, 1 << 19, 1)
     a.post_rdma(b, WROpcode.RDMA_WRITE, 1 << 19, 2, flags=SendFlag.SIGNALED | SendFlag.FENCE)
@@ -197,7 +197,7 @@ def test_a_fence_waits_for_reads_from_the_same_rd_peer(rig: Rig) -> None:
 def test_a_refused_rd_atomic_changes_no_memory_and_the_next_atomic_succeeds(
     rig: Rig, why: str, code: tuple[int, int, int]
 ) -> None:
-    b = Peer(rig, 1 << 12)
+    b = RDEnd(rig, 1 << 12)
     readable = rig.reg_mr(bytearray(64), ALL_ACCESS & ~AccessFlag.REMOTE_ATOMIC)
     b.into.view[:] = b"\x11" * b.size
     at = {"misaligned": 4, "bounds": b.size}.get(why, 0)
@@ -230,7 +230,7 @@ def test_a_refused_rd_atomic_changes_no_memory_and_the_next_atomic_succeeds(
 
 
 def test_an_rd_send_with_invalidate_invalidates_the_stag_of_the_region(rig: Rig) -> None:
-    a, b = Peer(rig), Peer(rig)
+    a, b = RDEnd(rig), RDEnd(rig)
     mr = MR(
         rig.pd,
         64,
@@ -248,7 +248,7 @@ def test_an_rd_send_with_invalidate_invalidates_the_stag_of_the_region(rig: Rig)
 
 
 def test_an_rd_send_that_arrives_before_state_rtr_waits(rig: Rig) -> None:
-    a, b = Peer(rig), Peer(rig, ready=False)
+    a, b = RDEnd(rig), RDEnd(rig, ready=False)
     b.qp.to_init(QPAttr(qkey=QKEY))
     b.post_receive()
     a.send(b, b"early", 1)
@@ -261,7 +261,7 @@ def test_an_rd_send_that_arrives_before_state_rtr_waits(rig: Rig) -> None:
 def test_in_sqd_an_rd_queue_pair_completes_started_requests_and_holds_later_requests(
     rig: Rig,
 ) -> None:
-    a, b = Peer(rig), Peer(rig)
+    a, b = RDEnd(rig), RDEnd(rig)
     a.send(b, b"begun", 1)
     a.qp.modify(QPAttr(qp_state=QPState.SQD, en_sqd_async_notify=True))
     a.send(b, b"held", 2, offset=64)
@@ -278,7 +278,7 @@ def test_in_sqd_an_rd_queue_pair_completes_started_requests_and_holds_later_requ
 def test_moving_an_rd_queue_pair_to_err_flushes_its_requests_and_fails_sends_of_the_peer(
     rig: Rig,
 ) -> None:
-    a, b, c = Peer(rig), Peer(rig), Peer(rig)
+    a, b, c = RDEnd(rig), RDEnd(rig), RDEnd(rig)
     a.post_receive(9)
     for i in range(3):
         a.send(b, b"x", i)
@@ -295,8 +295,8 @@ def test_moving_an_rd_queue_pair_to_err_flushes_its_requests_and_fails_sends_of_
 
 
 def test_an_rd_send_with_a_wrong_q_key_is_not_received(rig: Rig) -> None:
-    a = Peer(rig, attr=QPAttr(qkey=QKEY + 1), peer_timeout=0.3)
-    b = Peer(rig)
+    a = RDEnd(rig, attr=QPAttr(qkey=QKEY + 1), peer_timeout=0.3)
+    b = RDEnd(rig)
     b.post_receive()
     a.send(b, b"x", 4)
     assert [(w.wr_id, w.status) for w in a.poll_sends()] == [(4, WCStatus.RETRY_EXC_ERR)]
@@ -304,7 +304,7 @@ def test_an_rd_send_with_a_wrong_q_key_is_not_received(rig: Rig) -> None:
 
 
 def test_invalid_rd_send_requests_are_refused_when_posted(rig: Rig) -> None:
-    a, b = Peer(rig), Peer(rig)
+    a, b = RDEnd(rig), RDEnd(rig)
     with PD(rig.ctx) as pd, AH(pd, b.qp.addr) as foreign:
         assert errno_raised_by(a.qp.post_send, SendWR(1, ah=foreign)) == errno.EINVAL
     with AH(rig.pd, (net.HERE, 0)) as nowhere:
@@ -324,7 +324,7 @@ def test_invalid_rd_send_requests_are_refused_when_posted(rig: Rig) -> None:
 
 @pytest.mark.clause("DGRAM-RDV-4")
 def test_rd_messages_arrive_after_idle_streams_were_released(rig: Rig) -> None:
-    a, b = Peer(rig), Peer(rig)
+    a, b = RDEnd(rig), RDEnd(rig)
     for i in range(3):
         b.post_receive(i)
         a.send(b, bytes([i]), i)
@@ -341,7 +341,7 @@ def test_rd_messages_arrive_after_idle_streams_were_released(rig: Rig) -> None:
 def test_message_sequence_numbers_continue_after_idle_time_and_restart_at_1_with_an_incarnation(
     rig: Rig,
 ) -> None:
-    a = Peer(rig)
+    a = RDEnd(rig)
     with scripted_peer(a) as s:
         ah = AH(rig.pd, s.addr)
 
@@ -363,7 +363,7 @@ def test_message_sequence_numbers_continue_after_idle_time_and_restart_at_1_with
 
 
 def test_closing_an_rd_queue_pair_with_pending_requests_leaves_its_peer_usable(rig: Rig) -> None:
-    a, b, c = Peer(rig), Peer(rig), Peer(rig)
+    a, b, c = RDEnd(rig), RDEnd(rig), RDEnd(rig)
     for i in range(8):
         a.send(b, b"to nobody", i)
     b.post_receive()
@@ -379,8 +379,8 @@ def test_closing_an_rd_queue_pair_with_pending_requests_leaves_its_peer_usable(r
 @pytest.mark.clause("DGRAM-RDV-15")
 @pytest.mark.parametrize("size", [8, 100_000])
 def test_an_rd_request_completes_before_the_receive_of_the_answer(rig: Rig, size: int) -> None:
-    b, both = Peer(rig, 1 << 18), rig.create_cq(64)
-    a = Peer(rig, 1 << 18, cq=both)
+    b, both = RDEnd(rig, 1 << 18), rig.create_cq(64)
+    a = RDEnd(rig, 1 << 18, cq=both)
     for i in range(30):
         a.post_receive(1000 + i)
         b.post_receive(1)
@@ -395,7 +395,7 @@ def test_an_rd_request_completes_before_the_receive_of_the_answer(rig: Rig, size
 def test_memory_of_a_posted_send_may_be_deregistered_before_the_queue_pair_is_closed(
     rig: Rig,
 ) -> None:
-    a, b = Peer(rig), Peer(rig)
+    a, b = RDEnd(rig), RDEnd(rig)
     mr = rig.reg_mr(bytearray(b"sent, and not taken"))
     a.qp.post_send(SendWR(1, sg=[mr.sge()], ah=a.address_handle(b)))
     mr.close()
@@ -406,7 +406,7 @@ def test_memory_of_a_posted_send_may_be_deregistered_before_the_queue_pair_is_cl
 
 @pytest.mark.clause("DGRAM-RDV-16")
 def test_rd_peers_access_memory_through_windows_that_another_queue_pair_bound(rig: Rig) -> None:
-    a, b = Peer(rig), Peer(rig)
+    a, b = RDEnd(rig), RDEnd(rig)
     region = rig.reg_mr(128, ALL_ACCESS | AccessFlag.MW_BIND)
     cq = rig.create_cq()
     binder = rig.create_qp(cq, qp_type=QPType.UC)

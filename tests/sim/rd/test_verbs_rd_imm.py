@@ -7,8 +7,8 @@ import sys
 
 import net
 import pytest
-from harness.rd_harness import Peer
-from harness.rd_stranger import Stranger, scripted_peer
+from harness.rd_harness import RDEnd
+from harness.rd_stranger import ScriptedRDPeer, scripted_peer
 from harness.verbs_harness import Rig, assert_no_completion, octet_pattern, wait_until
 
 from siwarp.inspect import DDP, Opcode, Queue
@@ -39,11 +39,13 @@ def native_octets(value: int) -> bytes:
     return value.to_bytes(4, sys.byteorder)
 
 
-def post_write_with_immediate(a: Peer, b: Peer, length: int, wr_id: int = 3, **more: int) -> None:
+def post_write_with_immediate(a: RDEnd, b: RDEnd, length: int, wr_id: int = 3, **more: int) -> None:
     a.post_rdma(b, WRITE_IMM, length, wr_id, imm_data=more.pop("imm", IMM), **more)
 
 
-def post_to_scripted_peer(a: Peer, s: Stranger, opcode: WROpcode, length: int, **more: int) -> AH:
+def post_to_scripted_peer(
+    a: RDEnd, s: ScriptedRDPeer, opcode: WROpcode, length: int, **more: int
+) -> AH:
     """Post a request to the scripted peer; the caller must keep the returned address handle."""
     ah = AH(a.rig.pd, s.addr)
     wr = SendWR(2, opcode, sg=[a.out.sge(0, length)], ah=ah, remote=a.into.remote(), **more)
@@ -59,7 +61,7 @@ def post_to_scripted_peer(a: Peer, s: Stranger, opcode: WROpcode, length: int, *
 def test_an_rd_write_with_immediate_consumes_a_receive_but_not_its_buffer(
     rig: Rig, size: int
 ) -> None:
-    a, b = Peer(rig, 1 << 20), Peer(rig, 1 << 20)
+    a, b = RDEnd(rig, 1 << 20), RDEnd(rig, 1 << 20)
     spare = rig.reg_mr(bytearray(b"\xdd" * 64))
     a.out.view[:size] = octet_pattern(size, size)
     b.qp.post_recv(RecvWR(7, sg=[spare.sge()]))
@@ -76,7 +78,7 @@ def test_an_rd_write_with_immediate_consumes_a_receive_but_not_its_buffer(
 @pytest.mark.clause("DGRAM-IMM-5")
 @pytest.mark.parametrize("size", SIZES)
 def test_an_rd_send_with_immediate_delivers_payload_and_immediate_data(rig: Rig, size: int) -> None:
-    a, b = Peer(rig, 1 << 20), Peer(rig, 1 << 20)
+    a, b = RDEnd(rig, 1 << 20), RDEnd(rig, 1 << 20)
     b.into.view[:64] = b"\xee" * 64
     b.post_receive(7, size)
     a.send(b, octet_pattern(size, size), 8, opcode=SEND_IMM, imm_data=IMM)
@@ -89,7 +91,7 @@ def test_an_rd_send_with_immediate_delivers_payload_and_immediate_data(rig: Rig,
 
 
 def test_rd_requests_with_immediate_may_have_inline_data(rig: Rig) -> None:
-    a, b = Peer(rig), Peer(rig)
+    a, b = RDEnd(rig), RDEnd(rig)
     flags = SendFlag.INLINE | SendFlag.SIGNALED
     a.out.view[:64] = octet_pattern(64)
     b.qp.post_recv([RecvWR(1), RecvWR(2, sg=[b.into.sge(64, 64)])])
@@ -103,8 +105,8 @@ def test_rd_requests_with_immediate_may_have_inline_data(rig: Rig) -> None:
 
 def test_a_solicited_request_with_immediate_raises_the_solicited_completion_event(rig: Rig) -> None:
     channel = rig.create_channel()
-    b = Peer(rig, channel=channel)
-    a = Peer(rig)
+    b = RDEnd(rig, channel=channel)
+    a = RDEnd(rig)
     solicited = SendFlag.SIGNALED | SendFlag.SOLICITED
     for opcode in (WRITE_IMM, SEND_IMM):
         b.qp.post_recv([RecvWR(1), RecvWR(2)])
@@ -120,7 +122,7 @@ def test_a_solicited_request_with_immediate_raises_the_solicited_completion_even
 
 
 def test_a_write_with_immediate_waits_for_a_receive_and_reports_its_own_length(rig: Rig) -> None:
-    a, b = Peer(rig), Peer(rig)
+    a, b = RDEnd(rig), RDEnd(rig)
     for i, size in enumerate((70, 5)):
         post_write_with_immediate(a, b, size, i, imm=i)
     assert_no_completion(a.scq, 0.1)  # longer than the time after which idle streams are released
@@ -136,7 +138,7 @@ def test_a_write_with_immediate_waits_for_a_receive_and_reports_its_own_length(r
 def test_flushed_requests_with_immediate_that_wait_for_a_receive_are_not_delivered(
     rig: Rig,
 ) -> None:
-    a, b = Peer(rig), Peer(rig)
+    a, b = RDEnd(rig), RDEnd(rig)
     post_write_with_immediate(a, b, 10, 1)
     a.send(b, b"x", 2, offset=64, opcode=SEND_IMM, imm_data=1)
     assert_no_completion(a.scq)
@@ -152,7 +154,7 @@ def test_flushed_requests_with_immediate_that_wait_for_a_receive_are_not_deliver
 
 
 def test_immediate_data_arrives_once_and_in_order_over_an_unreliable_network(rig: Rig) -> None:
-    a, b = Peer(rig, depth=128), Peer(rig, depth=128)
+    a, b = RDEnd(rig, depth=128), RDEnd(rig, depth=128)
     b.qp.post_recv([RecvWR(i, sg=[b.into.sge(40_000, 64)]) for i in range(128)])
     got, posted, done = [], 0, 0
 
@@ -185,7 +187,7 @@ def test_immediate_data_arrives_once_and_in_order_over_an_unreliable_network(rig
 def test_an_rd_write_with_immediate_is_sent_as_a_write_and_an_immediate_data_message(
     rig: Rig, solicited: bool
 ) -> None:
-    a = Peer(rig)
+    a = RDEnd(rig)
     a.out.view[:100] = octet_pattern(100)
     flags = SendFlag.SIGNALED | (SendFlag.SOLICITED if solicited else 0)
     with scripted_peer(a, connect=False) as s:
@@ -212,7 +214,7 @@ def test_an_rd_write_with_immediate_is_sent_as_a_write_and_an_immediate_data_mes
 def test_an_rd_send_with_immediate_is_sent_as_a_private_message_with_a_header(
     rig: Rig, solicited: bool
 ) -> None:
-    a = Peer(rig)
+    a = RDEnd(rig)
     a.out.view[:8] = b"payload!"
     flags = SendFlag.SIGNALED | (SendFlag.SOLICITED if solicited else 0)
     with scripted_peer(a, connect=False) as s:
@@ -224,12 +226,12 @@ def test_an_rd_send_with_immediate_is_sent_as_a_private_message_with_a_header(
         del keep
 
 
-def build_immediate(s: Stranger, octets: bytes = bytes(8)) -> bytes:
+def build_immediate(s: ScriptedRDPeer, octets: bytes = bytes(8)) -> bytes:
     return s.build_untagged(Opcode.IMMEDIATE, octets)
 
 
 def test_the_length_of_a_write_with_immediate_is_known_after_an_idle_time(rig: Rig) -> None:
-    b = Peer(rig)
+    b = RDEnd(rig)
     b.qp.post_recv([RecvWR(i) for i in range(3)])
     with scripted_peer(b) as s:
         s.send_and_wait(s.build_write(octet_pattern(30), l=0), s.build_write(octet_pattern(20), 30))
@@ -250,7 +252,7 @@ def test_the_length_of_a_write_with_immediate_is_known_after_an_idle_time(rig: R
 @pytest.mark.clause("DGRAM-RDV-13")
 @pytest.mark.parametrize("size", [10, 300_000])
 def test_immediate_data_of_a_refused_write_consumes_no_receive(rig: Rig, size: int) -> None:
-    a, b = Peer(rig, 1 << 19), Peer(rig, 1 << 19)
+    a, b = RDEnd(rig, 1 << 19), RDEnd(rig, 1 << 19)
     closed = rig.reg_mr(1 << 19, AccessFlag.LOCAL_WRITE)
     b.post_receive(5, 64)
     a.post_rdma(b, WRITE_IMM, size, 1, remote=closed.remote(), imm_data=IMM)
@@ -269,7 +271,7 @@ def test_immediate_data_of_a_refused_write_consumes_no_receive(rig: Rig, size: i
 
 @pytest.mark.clause("DGRAM-RDV-13")
 def test_the_sender_of_a_refused_write_with_immediate_receives_one_error_message(rig: Rig) -> None:
-    b = Peer(rig)
+    b = RDEnd(rig)
     b.post_receive(5, 64)
     with scripted_peer(b) as s:
         s.send_and_wait(
@@ -293,7 +295,7 @@ def test_an_rd_write_reported_invalid_while_it_is_sent_is_completed_after_its_la
     rig: Rig,
 ) -> None:
     size = 3 << 20
-    a = Peer(rig, size)
+    a = RDEnd(rig, size)
     with scripted_peer(a, connect=False) as s:
         first: list[DDP] = []
         s.keeps = lambda head: bool(first) and head.to > first[0].to + (1 << 18)
@@ -303,7 +305,7 @@ def test_an_rd_write_reported_invalid_while_it_is_sent_is_completed_after_its_la
         assert_no_completion(
             a.scq
         )  # No completion is expected yet, because siwarp still reads the memory of the Write.
-        s.acknowledge_kept()
+        s.acknowledge_kept_segments()
         end = s.receive_segment()[0]
         while end.opcode != Opcode.IMMEDIATE:
             end = s.receive_segment()[0]
@@ -314,7 +316,7 @@ def test_an_rd_write_reported_invalid_while_it_is_sent_is_completed_after_its_la
 
 def test_an_error_message_about_immediate_data_fails_its_write(rig: Rig) -> None:
     size = 1 << 20
-    a = Peer(rig, size)
+    a = RDEnd(rig, size)
     with scripted_peer(a, connect=False) as s:
         s.keeps = lambda head: head.opcode == Opcode.IMMEDIATE
         keep = post_to_scripted_peer(a, s, WRITE_IMM, size, imm_data=IMM)
@@ -322,7 +324,7 @@ def test_an_error_message_about_immediate_data_fails_its_write(rig: Rig) -> None
         while head.opcode != Opcode.IMMEDIATE:
             head = s.receive_segment()[0]
         s.report_error(head, (0, 2, 0xFF))
-        s.acknowledge_kept()
+        s.acknowledge_kept_segments()
         (wc,) = a.poll_sends()
         assert (wc.wr_id, wc.status) == (2, WCStatus.REM_OP_ERR)
         del keep
@@ -332,7 +334,7 @@ def test_an_error_message_about_immediate_data_fails_its_write(rig: Rig) -> None
 def test_immediate_data_of_invalid_size_is_refused_and_consumes_no_receive(
     rig: Rig, size: int
 ) -> None:
-    b = Peer(rig)
+    b = RDEnd(rig)
     b.post_receive(4, 200)
     with scripted_peer(b) as s:
         s.send_and_wait(build_immediate(s, b"\xaa" * size), s.build_untagged(Opcode.SEND, b"good"))
@@ -348,7 +350,7 @@ def test_immediate_data_of_invalid_size_is_refused_and_consumes_no_receive(
 def test_an_unknown_private_message_is_refused_and_consumes_no_receive(
     rig: Rig, body: bytes
 ) -> None:
-    b = Peer(rig)
+    b = RDEnd(rig)
     b.post_receive(4, 200)
     with scripted_peer(b) as s:
         s.send_and_wait(s.build_untagged(PRIVATE, body), s.build_untagged(Opcode.SEND, b"good"))

@@ -6,8 +6,8 @@ import os
 
 import net
 import pytest
-from harness.rd_harness import Peer
-from harness.rd_stranger import Stranger, scripted_peer
+from harness.rd_harness import RDEnd
+from harness.rd_stranger import ScriptedRDPeer, scripted_peer
 from harness.verbs_harness import (
     Rig,
     assert_no_completion,
@@ -40,7 +40,7 @@ SIZES = [0, 1, 64, 1400, 65_457, 65_536, 1 << 20]
 MESSAGE_COUNT = 100 if "SANITIZER" in os.environ else 300
 
 
-def poll_records(peer: Peer, n: int = 1) -> list[tuple[WC, Record]]:
+def poll_records(peer: RDEnd, n: int = 1) -> list[tuple[WC, Record]]:
     found = []
     for wc in peer.poll_receives(n):
         assert (wc.status, wc.opcode) == (0, WCOpcode.RECV_WRITE_RECORD)
@@ -57,7 +57,7 @@ def consecutive_ids(first: int, n: int) -> list[int]:
 def test_an_rd_write_record_is_reported_once_complete_and_consumes_no_receive(
     rig: Rig, size: int
 ) -> None:
-    a, b = Peer(rig, 1 << 20), Peer(rig, 1 << 20, max_write_records=4)
+    a, b = RDEnd(rig, 1 << 20), RDEnd(rig, 1 << 20, max_write_records=4)
     b.post_receive(77, 64)
     a.out.view[:size] = octet_pattern(size, size)
     ids: list[int] = []
@@ -82,7 +82,7 @@ def test_an_rd_write_record_is_reported_once_complete_and_consumes_no_receive(
 def test_each_segment_of_a_write_record_states_its_position_in_the_message(
     rig: Rig, size: int
 ) -> None:
-    a = Peer(rig, 1 << 18)
+    a = RDEnd(rig, 1 << 18)
     a.out.view[:size] = octet_pattern(size)
     with scripted_peer(a, connect=False) as s:
         ah, ids = AH(rig.pd, s.addr), []
@@ -112,7 +112,7 @@ def test_each_segment_of_a_write_record_states_its_position_in_the_message(
 
 
 def test_write_records_arrive_once_and_complete_over_an_unreliable_network(rig: Rig) -> None:
-    a, b = Peer(rig, 1 << 16, depth=64), Peer(rig, 1 << 16, max_write_records=64)
+    a, b = RDEnd(rig, 1 << 16, depth=64), RDEnd(rig, 1 << 16, max_write_records=64)
     got: list[tuple[int, int]] = []
     posted = done = 0
 
@@ -136,8 +136,8 @@ def test_write_records_arrive_once_and_complete_over_an_unreliable_network(rig: 
 
 @pytest.mark.clause("DGRAM-REC-19")
 def test_write_records_wait_at_their_sender_if_the_receiver_does_not_poll(rig: Rig) -> None:
-    a, b = Peer(rig), Peer(rig, max_write_records=8)
-    other = Peer(rig)
+    a, b = RDEnd(rig), RDEnd(rig, max_write_records=8)
+    other = RDEnd(rig)
     for i in range(20):
         a.post_rdma(b, RECORD, 8, i)
     assert [w.wr_id for w in a.poll_sends(4)] == [0, 1, 2, 3]
@@ -164,7 +164,7 @@ def test_write_records_wait_at_their_sender_if_the_receiver_does_not_poll(rig: R
 def test_a_refused_rd_write_record_is_not_reported_and_changes_no_memory(
     rig: Rig, kind: str, size: int
 ) -> None:
-    a, b = Peer(rig, 1 << 18), Peer(rig, 1 << 18, max_write_records=4)
+    a, b = RDEnd(rig, 1 << 18), RDEnd(rig, 1 << 18, max_write_records=4)
     memory = rig.reg_mr(bytearray(size), AccessFlag.LOCAL_WRITE) if kind == "rights" else b.into
     to = memory.remote()
     if kind == "stag":
@@ -190,7 +190,7 @@ def test_a_refused_rd_write_record_is_not_reported_and_changes_no_memory(
 
 
 def build_record_segment(
-    s: Stranger, octets: bytes, number: int, length: int, at: int, **fields: int
+    s: ScriptedRDPeer, octets: bytes, number: int, length: int, at: int, **fields: int
 ) -> bytes:
     base = s.end.into.addr
     head = {"message_id": number, "to": base, "length": length}
@@ -215,7 +215,7 @@ def build_record_segment(
 def test_an_invalid_write_record_segment_is_refused_with_an_error_message(
     rig: Rig, fields: dict[str, int], code: int
 ) -> None:
-    b = Peer(rig, max_write_records=4)
+    b = RDEnd(rig, max_write_records=4)
     with scripted_peer(b) as s:
         s.send_and_wait(build_record_segment(s, b"evil", 1, 4, 0, **fields))
         answer = s.receive_terminate()
@@ -231,7 +231,7 @@ def test_an_invalid_write_record_segment_is_refused_with_an_error_message(
 def test_a_segment_that_does_not_continue_its_write_record_ends_the_message(
     rig: Rig, other: dict[str, int]
 ) -> None:
-    b = Peer(rig, max_write_records=4)
+    b = RDEnd(rig, max_write_records=4)
     if "ddp_to" in other:
         other = {"ddp_to": b.into.addr + 5}
     with scripted_peer(b) as s:
@@ -247,7 +247,7 @@ def test_a_segment_that_does_not_continue_its_write_record_ends_the_message(
 
 @pytest.mark.clause("DGRAM-REC-9")
 def test_an_rd_queue_pair_refuses_write_records_unless_they_were_enabled(rig: Rig) -> None:
-    b = Peer(rig)
+    b = RDEnd(rig)
     b.post_receive(1, 8)
     with scripted_peer(b) as s:
         s.send_and_wait(

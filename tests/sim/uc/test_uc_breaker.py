@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import net
 import pytest
-from harness.uc_harness import QKEY, ROUND, Peer, Told, crc32c, wait_until_processed
+from harness.uc_harness import QKEY, ROUND, LossReporter, PlainUCPeer, crc32c, wait_until_processed
 from harness.verbs_harness import LIMIT, Rig, assert_counter_grows, wait_until
 from pace import limit_exceeded
 
@@ -26,13 +26,13 @@ def reports_on_loopback() -> Iterator[None]:
 
 
 @pytest.fixture
-def peer(rig: Rig, reports_on_loopback: None) -> Iterator[Peer]:
-    made = Peer(rig, max_send_wr=128)
+def peer(rig: Rig, reports_on_loopback: None) -> Iterator[PlainUCPeer]:
+    made = PlainUCPeer(rig, max_send_wr=128)
     yield made
     made.close()
 
 
-def has_minimum_rate(told: Told) -> bool:
+def has_minimum_rate(told: LossReporter) -> bool:
     """Return whether the queue pair sends at the minimum rate, at which a round takes 13 s."""
     told.peer.qp.post_send([SendWR(1, sg=[told.out.sge()])] * ROUND)
     began = net.now()
@@ -43,7 +43,7 @@ def has_minimum_rate(told: Told) -> bool:
 
 
 @pytest.mark.clause("DGRAM-CB-1", "DGRAM-CB-2")
-def test_a_uc_receiver_reports_its_received_datagrams_once_a_second(peer: Peer) -> None:
+def test_a_uc_receiver_reports_its_received_datagrams_once_a_second(peer: PlainUCPeer) -> None:
     began = net.now()
     sent = octets = reports = 0
     told: list[UCReport] = []
@@ -72,7 +72,7 @@ def test_a_uc_receiver_reports_its_received_datagrams_once_a_second(peer: Peer) 
 
 
 @pytest.mark.clause("DGRAM-CB-1")
-def test_lost_and_late_uc_datagrams_are_not_counted_in_the_report(peer: Peer) -> None:
+def test_lost_and_late_uc_datagrams_are_not_counted_in_the_report(peer: PlainUCPeer) -> None:
     datagrams = [peer.build_send(b"x")[0] for _ in range(3 * MIN_REPORTED_DATAGRAMS)]
     came = datagrams[::2]
     peer.send_datagrams(*came[1:], came[0])
@@ -82,7 +82,7 @@ def test_lost_and_late_uc_datagrams_are_not_counted_in_the_report(peer: Peer) ->
     assert found.octets == found.datagrams * len(came[0])
 
 
-def _wait_for_report(peer: Peer) -> UCReport:
+def _wait_for_report(peer: PlainUCPeer) -> UCReport:
     """Poll until a report has arrived, and return the report."""
     peer.sock.setblocking(False)
 
@@ -97,7 +97,7 @@ def _wait_for_report(peer: Peer) -> UCReport:
 
 
 @pytest.mark.clause("DGRAM-CB-2")
-def test_too_few_uc_datagrams_and_reports_of_the_peer_cause_no_report(peer: Peer) -> None:
+def test_too_few_uc_datagrams_and_reports_of_the_peer_cause_no_report(peer: PlainUCPeer) -> None:
     peer.send_datagrams(*[peer.build_send(b"x")[0] for _ in range(MIN_REPORTED_DATAGRAMS - 1)])
     peer.send_datagrams(*[bytes(UCReport(q_key=QKEY))] * 100)
     wait_until_processed(peer)
@@ -108,9 +108,9 @@ def test_too_few_uc_datagrams_and_reports_of_the_peer_cause_no_report(peer: Peer
 
 @pytest.mark.clause("DGRAM-CB-5", "DGRAM-CB-7")
 def test_lasting_loss_reduces_the_uc_sending_rate_and_raises_the_event_congested(
-    peer: Peer, rig: Rig
+    peer: PlainUCPeer, rig: Rig
 ) -> None:
-    told = Told(peer)
+    told = LossReporter(peer)
     for _ in range(3):
         told.send_messages()
         told.send_report(ROUND * 8 // 10, octets=0)
@@ -123,9 +123,9 @@ def test_lasting_loss_reduces_the_uc_sending_rate_and_raises_the_event_congested
 @pytest.mark.clause("DGRAM-CB-5")
 @pytest.mark.parametrize("came", [(80, 80, 90, 80, 80), (90,) * 6, (100,) * 4])
 def test_short_or_small_loss_does_not_change_the_uc_sending_rate(
-    peer: Peer, rig: Rig, came: tuple[int, ...]
+    peer: PlainUCPeer, rig: Rig, came: tuple[int, ...]
 ) -> None:
-    told = Told(peer)
+    told = LossReporter(peer)
     for n in came:
         told.send_messages()
         told.send_report(n)
@@ -143,8 +143,10 @@ IMPOSSIBLE_REPORTS = {
 
 @pytest.mark.clause("DGRAM-CB-4")
 @pytest.mark.parametrize("what", IMPOSSIBLE_REPORTS)
-def test_uc_reports_with_impossible_values_are_ignored(peer: Peer, rig: Rig, what: str) -> None:
-    told = Told(peer)
+def test_uc_reports_with_impossible_values_are_ignored(
+    peer: PlainUCPeer, rig: Rig, what: str
+) -> None:
+    told = LossReporter(peer)
     for _ in range(4):
         told.send_messages()
         told.send_report(0, **IMPOSSIBLE_REPORTS[what])
@@ -155,9 +157,9 @@ def test_uc_reports_with_impossible_values_are_ignored(peer: Peer, rig: Rig, wha
 
 @pytest.mark.clause("DGRAM-CB-3")
 def test_uc_reports_of_another_sender_or_with_wrong_fields_are_ignored(
-    peer: Peer, rig: Rig
+    peer: PlainUCPeer, rig: Rig
 ) -> None:
-    told = Told(peer)
+    told = LossReporter(peer)
     right = {"q_key": QKEY, "datagrams": 0, "octets": 0}
     with net.open_udp_socket() as other:
         for _ in range(4):
@@ -177,7 +179,7 @@ def test_uc_reports_of_another_sender_or_with_wrong_fields_are_ignored(
     assert rig.ctx.get_async_event(0) is None
 
 
-def send_until_breaker_event(told: Told, seconds: float, until_event: bool) -> bool:
+def send_until_breaker_event(told: LossReporter, seconds: float, until_event: bool) -> bool:
     """Send for at most ``seconds``; return whether the circuit breaker raised an event."""
     began = net.now()
     while not limit_exceeded(began, seconds) if until_event else net.now() - began < seconds:
@@ -190,8 +192,8 @@ def send_until_breaker_event(told: Told, seconds: float, until_event: bool) -> b
 
 
 @pytest.mark.clause("DGRAM-CB-6", "DGRAM-CB-7")
-def test_a_uc_peer_that_stops_reporting_receives_at_the_minimum_rate(peer: Peer) -> None:
-    told = Told(peer)
+def test_a_uc_peer_that_stops_reporting_receives_at_the_minimum_rate(peer: PlainUCPeer) -> None:
+    told = LossReporter(peer)
     told.send_messages()
     told.send_report(ROUND)
     wait_until_processed(peer)
@@ -200,5 +202,5 @@ def test_a_uc_peer_that_stops_reporting_receives_at_the_minimum_rate(peer: Peer)
 
 
 @pytest.mark.clause("DGRAM-CB-8")
-def test_a_uc_peer_that_never_reports_receives_at_full_rate(peer: Peer) -> None:
-    assert not send_until_breaker_event(Told(peer), 4.5, until_event=False)
+def test_a_uc_peer_that_never_reports_receives_at_full_rate(peer: PlainUCPeer) -> None:
+    assert not send_until_breaker_event(LossReporter(peer), 4.5, until_event=False)

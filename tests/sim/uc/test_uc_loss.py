@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import net
 import pytest
-from harness.uc_harness import Ends, Peer
+from harness.uc_harness import PlainUCPeer, UCPair
 from harness.verbs_harness import Rig, counter_value, octet_pattern, wait_until
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -27,8 +27,8 @@ messages = st.lists(
 
 
 @pytest.fixture
-def peer(rig: Rig) -> Iterator[Peer]:
-    made = Peer(rig, size=2 * WRITE_OFFSET)
+def peer(rig: Rig) -> Iterator[PlainUCPeer]:
+    made = PlainUCPeer(rig, size=2 * WRITE_OFFSET)
     yield made
     made.close()
 
@@ -55,7 +55,7 @@ def arrival_order(datagrams: list[bytes], seed: int, trouble: float) -> list[int
     jump=st.sampled_from([0, 1, 1 << 20]),
 )
 def test_a_uc_message_is_delivered_exactly_if_all_its_datagrams_arrive_in_order(
-    peer: Peer, what: list[tuple[bool, int]], seed: int, trouble: float, jump: int
+    peer: PlainUCPeer, what: list[tuple[bool, int]], seed: int, trouble: float, jump: int
 ) -> None:
     # A receiver accepts a datagram only if its PSN is newer than all previous PSNs; a message is
     # complete if all of its datagrams with consecutive PSNs were accepted.
@@ -118,7 +118,7 @@ def test_uc_messages_delivered_over_an_unreliable_network_are_intact_and_in_orde
     rig: Rig, plan: str, shown: str
 ) -> None:
     size, count = 2000, 400
-    ends = Ends(rig, attrs={"path_mtu": 512}, max_recv_wr=64, max_send_wr=64)
+    ends = UCPair(rig, attrs={"path_mtu": 512}, max_recv_wr=64, max_send_wr=64)
     before = counter_value(shown)
     done = -1
     delivered: list[int] = []

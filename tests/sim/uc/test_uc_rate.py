@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import net
 import pytest
-from harness.uc_harness import Ends
+from harness.uc_harness import UCPair
 from harness.verbs_harness import (
     LIMIT,
     Rig,
@@ -78,7 +78,7 @@ def test_ud_sends_are_transmitted_at_the_rate_limit(
 
 @pytest.mark.parametrize(("size", "kbits"), [(100, 5_000), (3000, 50_000), (200_000, 50_000)])
 def test_uc_sends_are_transmitted_at_the_rate_limit(rig: Rig, size: int, kbits: int) -> None:
-    ends = Ends(rig, size=size, max_send_wr=128, attrs={"path_mtu": 4096})
+    ends = UCPair(rig, size=size, max_send_wr=128, attrs={"path_mtu": 4096})
     set_rate_limit(ends.a, kbits)
     n = kbits * 40 // size
     took = seconds_to_complete(ends.a, [SendWR(1, sg=[ends.out.sge()])] * n, 1)

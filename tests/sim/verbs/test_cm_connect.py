@@ -10,7 +10,7 @@ import pytest
 from harness.rc_harness import (
     End,
     Wire,
-    plain_connect,
+    connect_plain_socket,
     read_to_end,
 )
 from harness.verbs_harness import errno_raised_by
@@ -26,7 +26,7 @@ from siwarp.verbs import (
 
 def test_the_request_of_a_client_that_has_left_can_be_rejected_but_not_accepted(wire: Wire) -> None:
     for left in (True, False):
-        with plain_connect(wire.address) as s:
+        with connect_plain_socket(wire.address) as s:
             s.sendall(bytes(MPARequest(rev=2, s=1, ird=1, ord=1)))
             request = wire.next_request()
             s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -60,7 +60,7 @@ def test_accepting_with_a_queue_pair_in_err_fails_without_a_message_to_the_clien
 def test_clients_that_send_garbage_or_close_do_not_disturb_the_listener(
     two_device_wire: Wire, garbage: bytes
 ) -> None:
-    with plain_connect(two_device_wire.address) as s:
+    with connect_plain_socket(two_device_wire.address) as s:
         s.sendall(garbage)
         if len(garbage) < 20:
             s.shutdown(socket.SHUT_WR)

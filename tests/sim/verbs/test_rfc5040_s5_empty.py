@@ -10,7 +10,13 @@ from collections.abc import Iterator
 import pytest
 from harness.rc_harness import SEND, Wire
 from harness.verbs_harness import Rig, assert_no_completion, poll
-from harness.wire_peer import Peer, build_read_request, build_read_response, build_send, build_write
+from harness.wire_peer import (
+    ScriptedRCPeer,
+    build_read_request,
+    build_read_response,
+    build_send,
+    build_write,
+)
 from scapy.packet import Packet, Raw
 
 from siwarp.cm import RTR, CMEventType, ConnParam
@@ -34,7 +40,7 @@ def wire() -> Iterator[Wire]:
 
 @pytest.mark.clause("RFC5041-5.2-09", "RFC5041-5.2-10")
 def test_an_empty_write_with_any_stag_and_offset_is_accepted_without_completion(wire: Wire) -> None:
-    with Peer.connect_to_siwarp(wire) as peer:
+    with ScriptedRCPeer.connect_to_siwarp(wire) as peer:
         peer.end.post_receive(1)
         peer.send_segments(*[build_write(stag, to) for stag in STAGS for to in OFFSETS])
         peer.send_segments(build_send(1) / Raw(b"behind"))
@@ -65,7 +71,7 @@ def test_each_kind_of_rtr_establishes_the_connection_and_consumes_no_receive(
 ) -> None:
     bits, segment, msn = RTR_KINDS[kind]
     request = MPARequest(rev=2, s=1, a=1, ird=4, ord=4, **bits)
-    with Peer.connect_to_siwarp(wire, request, established=False) as peer:
+    with ScriptedRCPeer.connect_to_siwarp(wire, request, established=False) as peer:
         end = peer.end
         assert peer.ours.a == 1 and all(getattr(peer.ours, bit) for bit in bits)
         if posted:
@@ -96,7 +102,7 @@ def test_each_kind_of_rtr_that_siwarp_sends_is_empty_and_causes_no_completion(
     wire: Wire, bits: dict[str, int], kind: RTR
 ) -> None:
     reply = MPAReply(rev=2, s=1, a=1, ird=4, ord=4, **bits)
-    with Peer.accept_from_siwarp(wire, reply, ConnParam(peer_to_peer=kind)) as peer:
+    with ScriptedRCPeer.accept_from_siwarp(wire, reply, ConnParam(peer_to_peer=kind)) as peer:
         fpdu = peer.receive_fpdu()
         if kind == RTR.FPDU:
             assert fpdu.ulpdu_length == 0

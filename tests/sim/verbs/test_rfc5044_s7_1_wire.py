@@ -8,10 +8,10 @@ import pytest
 from harness.rc_harness import (
     End,
     Wire,
-    plain_connect,
+    connect_plain_socket,
 )
 from harness.verbs_harness import Rig, assert_no_completion, poll
-from harness.wire_peer import Peer, build_send, recv_startup_frame
+from harness.wire_peer import ScriptedRCPeer, build_send, recv_startup_frame
 from scapy.packet import Raw
 
 from siwarp.inspect import FPDU, MPAReply, MPARequest
@@ -30,11 +30,11 @@ def test_the_first_fpdu_is_delivered_to_the_queue_pair_that_accepted_the_request
     wire: Wire,
 ) -> None:
     """Check that only the accepting queue pair receives the first FPDU, after it has accepted."""
-    with plain_connect(wire.address) as s:
+    with connect_plain_socket(wire.address) as s:
         first = bytes(FPDU(ulpdu=build_send(1) / Raw(b"abc")))
         s.sendall(bytes(MPARequest(rev=2, s=1, ird=4, ord=4)) + first)
         end = End(wire.passive, wire.next_request().id, wire.p_channel, size=8)
-        with Peer.connect_to_siwarp(wire) as other:
+        with ScriptedRCPeer.connect_to_siwarp(wire) as other:
             other.end.post_receive(1)
             end.post_receive(2)
             assert_no_completion(end.rcq)

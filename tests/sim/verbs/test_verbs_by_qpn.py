@@ -11,7 +11,7 @@ from typing import Any
 
 import net
 import pytest
-from harness.pair_harness import HOST, End, connect_by_qpn, exchange_sends, is_in_state
+from harness.pair_harness import HOST, End, connect_pair_by_qpn, exchange_sends, is_in_state
 from harness.verbs_harness import Rig, errno_raised_by, octet_pattern, temporary_settings
 
 from siwarp.cm import CMID, CMEventChannel
@@ -66,7 +66,7 @@ def test_reads_writes_and_atomics_work_on_a_connection_by_gid_and_qpn(
 ) -> None:
     a, b = unconnected_ends
     a.init_with_receives(), b.init_with_receives()
-    connect_by_qpn(a, b, max_rd_atomic=4, max_dest_rd_atomic=4)
+    connect_pair_by_qpn(a, b, max_rd_atomic=4, max_dest_rd_atomic=4)
     data = octet_pattern(20_000)
     b.mr.write(data, len(data), 30_000)
     remote = RemoteBuffer(b.mr.addr + 30_000, len(data), b.mr.rkey)
@@ -94,7 +94,7 @@ def test_send_with_immediate_needs_no_setting_on_a_connection_by_gid_and_qpn(
 ) -> None:
     a, b = unconnected_ends
     a.init_with_receives(), b.init_with_receives()
-    connect_by_qpn(a, b)
+    connect_pair_by_qpn(a, b)
     wr = SendWR(3, WROpcode.SEND_WITH_IMM, sg=[a.mr.sge(20_000, 5)], imm_data=0x01020304)
     a.qp.post_send(wr)  # the request may be posted before the connection is established
     assert a.wait_for_sends(1)[0].ok
@@ -157,7 +157,7 @@ def test_queue_pairs_connect_by_gid_and_qpn_over_ipv6(rig: Rig) -> None:
         pytest.skip("this machine's loopback has no IPv6")
     a, b = End(rig, host), End(rig, host)
     a.init_with_receives(), b.init_with_receives()
-    connect_by_qpn(a, b)
+    connect_pair_by_qpn(a, b)
     exchange_sends(a, b)
     attr, init = a.qp.query()
     assert attr.ah_attr == AHAttr(host, 0, host) and init.by_qpn
@@ -167,7 +167,7 @@ def test_a_queue_pair_can_connect_to_another_peer_after_reset(rig: Rig) -> None:
     a, b, c = End(rig), End(rig), End(rig)
     for end in (a, b, c):
         end.init_with_receives()
-    connect_by_qpn(a, b)
+    connect_pair_by_qpn(a, b)
     exchange_sends(a, b)
     number = a.qp.qp_num
     a.qp.modify(QPAttr(qp_state=QPState.RESET))

@@ -16,7 +16,7 @@ from harness.pair_harness import (
     build_mpa_request,
     build_private_data,
     build_valid_request,
-    connect_by_qpn,
+    connect_pair_by_qpn,
     exchange_sends,
     has_connection,
     is_in_state,
@@ -184,8 +184,8 @@ def test_the_expected_peer_is_accepted_although_its_source_share_is_used_up(rig:
             strangers.append(tcp_connect_to(ends[1]))
     wait_until(lambda: counter_value("startups_refused") >= refused + 7)
     for a, b in zip(many[:20], many[:19:-1], strict=True):
-        connect_by_qpn(a, b)
-    connect_by_qpn(*ends)
+        connect_pair_by_qpn(a, b)
+    connect_pair_by_qpn(*ends)
     for a, b in (*zip(many[:20], many[:19:-1], strict=True), tuple(ends)):
         exchange_sends(a, b)
     for s in strangers:

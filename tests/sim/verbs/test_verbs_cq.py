@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.cq_harness import Told
+from harness.cq_harness import QPWithReceiveEvents
 from harness.verbs_harness import Pair, Rig, assert_no_completion, poll
 
 from siwarp.base.library import ffi, lib
@@ -22,7 +22,7 @@ def test_separate_completion_queues_for_sends_and_receives_get_the_right_complet
 def test_a_completion_before_arming_raises_no_event_but_is_returned_by_the_next_poll(
     rig: Rig,
 ) -> None:
-    told = Told(rig)
+    told = QPWithReceiveEvents(rig)
     told.post_receives(2)
     told.post_sends(SendFlag.SIGNALED)
     wc = ffi.new("struct siw_wc[1]")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from harness.errq_harness import QKEY, WHERE, Stranger, build_datagram, corrupt_one_bit
-from harness.uc_harness import Peer
+from harness.errq_harness import QKEY, WHERE, PlainUDPSocket, build_datagram, corrupt_one_bit
+from harness.uc_harness import PlainUCPeer
 from harness.verbs_harness import (
     Rig,
     assert_counter_grows,
@@ -26,7 +26,7 @@ def test_a_ud_message_with_one_wrong_bit_is_dropped_and_not_placed(
     qp = rig.create_ud_qp(cq, qkey=QKEY)
     mr = rig.reg_mr(bytearray(1 << 16))
     qp.post_recv(RecvWR(1, sg=[mr.sge()]))
-    with Stranger() as theirs, assert_counter_grows("drop_crc", 1):
+    with PlainUDPSocket() as theirs, assert_counter_grows("drop_crc", 1):
         theirs.sendto(corrupt_one_bit(build_datagram(octet_pattern(size)), where), qp.addr)
         assert_no_completion(cq)
         assert bytes(mr.view) == bytes(1 << 16)
@@ -42,7 +42,7 @@ def test_a_ud_message_with_one_wrong_bit_is_dropped_and_not_placed(
 def test_a_uc_datagram_with_one_wrong_bit_is_dropped_and_not_placed(
     rig: Rig, what: str, size: int, where: str
 ) -> None:
-    peer = Peer(rig)
+    peer = PlainUCPeer(rig)
     peer.post_receive(1)
     before = bytes(peer.memory.view)
     with assert_counter_grows("drop_crc", 1):

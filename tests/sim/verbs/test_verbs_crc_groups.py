@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from harness.errq_harness import QKEY, WHERE, Stranger, build_datagram, corrupt_one_bit
-from harness.record_harness import Target
+from harness.errq_harness import QKEY, WHERE, PlainUDPSocket, build_datagram, corrupt_one_bit
+from harness.record_harness import WriteRecordTarget
 from harness.verbs_harness import (
     MCAST_PORT,
     Rig,
@@ -31,7 +31,7 @@ def test_each_multicast_member_drops_a_message_with_one_wrong_bit(
     for qp, mr in zip(qps, mrs, strict=True):
         qp.attach_mcast(GROUP)
         qp.post_recv(RecvWR(1, sg=[mr.sge()]))
-    with Stranger() as theirs, assert_counter_grows("drop_crc", 2):
+    with PlainUDPSocket() as theirs, assert_counter_grows("drop_crc", 2):
         theirs.sendto(
             corrupt_one_bit(build_datagram(octet_pattern(size)), where), (GROUP, MCAST_PORT)
         )
@@ -54,13 +54,13 @@ def test_each_multicast_member_drops_a_message_with_one_wrong_bit(
 def test_a_write_record_datagram_with_one_wrong_bit_is_dropped_and_not_placed(
     rig: Rig, where: str, size: int
 ) -> None:
-    target, data = Target(rig), octet_pattern(size)
+    target, data = WriteRecordTarget(rig), octet_pattern(size)
     (good,) = target.build_message(data, 0, 5, size)
     if where == "RDMAP's head":
         wrong = good[:30] + bytes([good[30] ^ 1]) + good[31:]
     else:
         wrong = corrupt_one_bit(good, where)
-    with Stranger() as who:
+    with PlainUDPSocket() as who:
         with assert_counter_grows("drop_crc", 1):
             who.sendto(wrong, target.qp.addr)
             assert_no_completion(target.cq)

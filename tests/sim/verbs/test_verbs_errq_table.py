@@ -12,7 +12,7 @@ from harness.errq_harness import (
     OPCODE,
     QKEY,
     TOO_LONG,
-    Stranger,
+    PlainUDPSocket,
     build_datagram,
     build_error_message,
     parse_error_message,
@@ -146,11 +146,11 @@ def test_each_row_of_the_error_table_is_checked_before_later_rows(
     rig: Rig, row: dict[str, InvalidDatagram]
 ) -> None:
     for name, wrong in row.items():
-        with Stranger() as who:
+        with PlainUDPSocket() as who:
             check_row(rig, who, name, wrong)
 
 
-def check_row(rig: Rig, who: Stranger, name: str, wrong: InvalidDatagram) -> None:
+def check_row(rig: Rig, who: PlainUDPSocket, name: str, wrong: InvalidDatagram) -> None:
     """Send a datagram under policy `error`; check the counter, answer, completion and state."""
     qp = rig.create_ud_qp(qkey=QKEY, error_policy=ErrorPolicy.ERROR)
     mr = rig.reg_mr(bytearray(LONG))

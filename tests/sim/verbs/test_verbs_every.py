@@ -5,7 +5,14 @@ from __future__ import annotations
 import errno
 
 import net
-from harness.every_harness import HOSTS, QKEY, End, Uc, build_datagram, last_reason_name
+from harness.every_harness import (
+    HOSTS,
+    QKEY,
+    UCOnEveryAddress,
+    UDOnEveryAddress,
+    build_datagram,
+    last_reason_name,
+)
 from harness.verbs_harness import (
     Rig,
     assert_counter_grows,
@@ -35,7 +42,7 @@ def test_sending_from_an_address_of_another_queue_pair_is_refused(rig: Rig) -> N
 
 
 def test_error_messages_are_sent_from_the_address_that_received_the_message(rig: Rig) -> None:
-    b = End(rig, error_policy="message")
+    b = UDOnEveryAddress(rig, error_policy="message")
     for host in HOSTS:
         with net.open_udp_socket(host) as s:
             s.settimeout(10)
@@ -47,7 +54,7 @@ def test_error_messages_are_sent_from_the_address_that_received_the_message(rig:
 
 
 def test_invalid_datagrams_are_dropped_at_every_address_of_a_ud_queue_pair(rig: Rig) -> None:
-    b = End(rig)
+    b = UDOnEveryAddress(rig)
     b.post_receives()
     good = build_datagram()
     for host in HOSTS:
@@ -69,7 +76,7 @@ def test_invalid_datagrams_are_dropped_at_every_address_of_a_ud_queue_pair(rig: 
 
 
 def test_datagrams_of_strangers_are_dropped_at_every_address_of_a_uc_queue_pair(rig: Rig) -> None:
-    a, b = Uc(rig), Uc(rig)
+    a, b = UCOnEveryAddress(rig), UCOnEveryAddress(rig)
     a.connect(b, net.HERE, None)
     for host in HOSTS:
         with net.open_udp_socket(host) as s, assert_counter_grows("drop_short", 300):

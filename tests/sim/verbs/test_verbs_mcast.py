@@ -6,7 +6,7 @@ import errno
 from collections.abc import Iterator
 
 import pytest
-from harness.mcast_harness import QKEY, Member, build_datagram, send_from_plain_socket
+from harness.mcast_harness import QKEY, MulticastMember, build_datagram, send_from_plain_socket
 from harness.verbs_harness import (
     Rig,
     assert_counter_grows,
@@ -34,8 +34,8 @@ def group_address() -> Iterator[str]:
 def test_every_multicast_member_receives_a_copy_into_its_own_receive(
     rig: Rig, group_address: str
 ) -> None:
-    sender = Member(rig)
-    members = [Member(rig, group_address) for _ in range(3)]
+    sender = MulticastMember(rig)
+    members = [MulticastMember(rig, group_address) for _ in range(3)]
     ah = rig.create_ah((group_address, 0))
     for n, size in enumerate((0, 1, 1000, 60000)):
         for i, m in enumerate(members):
@@ -54,7 +54,7 @@ def test_every_multicast_member_receives_a_copy_into_its_own_receive(
 def test_a_multicast_sender_that_is_a_member_receives_its_own_message(
     rig: Rig, group_address: str
 ) -> None:
-    a, b = Member(rig, group_address), Member(rig, group_address)
+    a, b = MulticastMember(rig, group_address), MulticastMember(rig, group_address)
     ah = rig.create_ah((group_address, 0))
     a.post_receive(), b.post_receive()
     a.send(ah, b"to all of us")
@@ -70,13 +70,13 @@ def test_a_multicast_sender_that_is_a_member_receives_its_own_message(
 def test_each_multicast_member_checks_and_drops_messages_separately(
     rig: Rig, group_address: str
 ) -> None:
-    sender = Member(rig)
+    sender = MulticastMember(rig)
     good, other_key, empty = (
-        Member(rig, group_address),
-        Member(rig, group_address, qkey=1),
-        Member(rig, group_address),
+        MulticastMember(rig, group_address),
+        MulticastMember(rig, group_address, qkey=1),
+        MulticastMember(rig, group_address),
     )
-    down, short = Member(rig, group_address), Member(rig, group_address)
+    down, short = MulticastMember(rig, group_address), MulticastMember(rig, group_address)
     good.post_receive(), other_key.post_receive(), down.post_receive()
     down.qp.modify(QPAttr(qp_state=QPState.ERR))
     assert poll(down.cq)[0].status == WCStatus.WR_FLUSH_ERR
@@ -101,7 +101,7 @@ def test_each_multicast_member_checks_and_drops_messages_separately(
 def test_a_member_attached_twice_receives_one_copy_and_is_detached_by_one_call(
     rig: Rig, group_address: str
 ) -> None:
-    sender, member = Member(rig), Member(rig, group_address, group_address)
+    sender, member = MulticastMember(rig), MulticastMember(rig, group_address, group_address)
     member.post_receive(), member.post_receive(2)
     sender.send(rig.create_ah((group_address, 0)), b"once")
     assert member.received_octets() == b"once"
@@ -116,8 +116,11 @@ def test_a_member_attached_twice_receives_one_copy_and_is_detached_by_one_call(
 def test_multicast_groups_are_separate_from_each_other_and_from_unicast(
     rig: Rig, group_address: str
 ) -> None:
-    sender, a = Member(rig), Member(rig, group_address)
-    b, both = Member(rig, "239.192.7.92"), Member(rig, group_address, "239.192.7.92")
+    sender, a = MulticastMember(rig), MulticastMember(rig, group_address)
+    b, both = (
+        MulticastMember(rig, "239.192.7.92"),
+        MulticastMember(rig, group_address, "239.192.7.92"),
+    )
     for m in (a, b, both):
         m.post_receive(), m.post_receive(2)
     sender.send(rig.create_ah((group_address, 0)), b"first")
@@ -132,7 +135,10 @@ def test_multicast_groups_are_separate_from_each_other_and_from_unicast(
 
 @pytest.mark.clause("DGRAM-MCAST-3")
 def test_members_with_and_without_crc_may_belong_to_one_group(rig: Rig, group_address: str) -> None:
-    with_crc, without = Member(rig, group_address), Member(rig, group_address, crc=False)
+    with_crc, without = (
+        MulticastMember(rig, group_address),
+        MulticastMember(rig, group_address, crc=False),
+    )
     without.post_receive(), with_crc.post_receive()
     with assert_counter_grows("drop_crc", 1):
         send_from_plain_socket(group_address, build_datagram(b"unchecked", crc=0))
@@ -143,7 +149,7 @@ def test_members_with_and_without_crc_may_belong_to_one_group(rig: Rig, group_ad
 def test_lists_of_requests_and_requests_held_in_sqd_reach_the_multicast_group(
     rig: Rig, group_address: str
 ) -> None:
-    sender, member = Member(rig), Member(rig, group_address)
+    sender, member = MulticastMember(rig), MulticastMember(rig, group_address)
     ah = rig.create_ah((group_address, 77))
     mr = rig.reg_mr(bytearray(b"12345678"))
     for i in range(20):

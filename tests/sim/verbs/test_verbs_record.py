@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import net
 import pytest
-from harness.record_harness import CUT, GRANTED, QKEY, Target
+from harness.record_harness import CUT, GRANTED, QKEY, WriteRecordTarget
 from harness.verbs_harness import (
     Rig,
     assert_counter_grows,
@@ -48,8 +48,8 @@ def record_time_limits(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture
-def target(rig: Rig) -> Iterator[Target]:
-    made = Target(rig)
+def target(rig: Rig) -> Iterator[WriteRecordTarget]:
+    made = WriteRecordTarget(rig)
     yield made
     made.close()
 
@@ -79,7 +79,7 @@ def test_the_reported_ranges_of_a_write_record_contain_the_octets_of_the_sender(
     record_time_limits: None, rig: Rig, sizes: list[int], seed: int, trouble: float
 ) -> None:
     rng = random.Random(seed)
-    target = Target(rig)
+    target = WriteRecordTarget(rig)
     sock = target.create_sender()
     data = [octet_pattern(size, seed % 89 + i) for i, size in enumerate(sizes)]
     arriving = []
@@ -122,7 +122,7 @@ def test_the_reported_ranges_of_a_write_record_contain_the_octets_of_the_sender(
 def test_an_incomplete_write_record_is_reported_after_a_time_limit(
     record_time_limits: None, rig: Rig, lost: str
 ) -> None:
-    target = Target(rig)
+    target = WriteRecordTarget(rig)
     data = octet_pattern(200)
     cut = target.build_message(data, 0, 9)
     with assert_counter_grows("record_partial", 1):
@@ -144,7 +144,7 @@ def test_an_incomplete_write_record_is_reported_after_a_time_limit(
 def test_late_segments_of_the_last_reported_write_records_are_recognized(
     record_time_limits: None, rig: Rig
 ) -> None:
-    target = Target(rig, max_write_records=8)
+    target = WriteRecordTarget(rig, max_write_records=8)
     sock = target.create_sender()
     sent = [target.build_segment(b"whole", 8 * n, n, 5, 0) for n in range(1, 41)]
     for datagram in sent:
@@ -162,7 +162,7 @@ def test_late_segments_of_the_last_reported_write_records_are_recognized(
 @pytest.mark.clause("DGRAM-REC-8")
 @pytest.mark.parametrize("why", ["beyond", "right"])
 def test_write_record_octets_are_placed_only_where_the_key_allows(rig: Rig, why: str) -> None:
-    target = Target(rig)
+    target = WriteRecordTarget(rig)
     region = rig.reg_mr(bytearray(100), GRANTED if why == "beyond" else AccessFlag.LOCAL_WRITE)
     target.memory = region
     sock = target.create_sender()
@@ -176,7 +176,7 @@ def test_write_record_octets_are_placed_only_where_the_key_allows(rig: Rig, why:
 
 @pytest.mark.clause("DGRAM-REC-9")
 def test_a_ud_queue_pair_refuses_write_records_unless_they_were_enabled(rig: Rig) -> None:
-    target = Target(rig, max_write_records=0)
+    target = WriteRecordTarget(rig, max_write_records=0)
     with assert_counter_grows("drop_opcode", 1):
         target.create_sender().send(target.build_segment(b"evil", 0, 5, 4, 0))
         assert_no_completion(target.cq)
@@ -192,7 +192,7 @@ def test_a_ud_queue_pair_refuses_write_records_unless_they_were_enabled(rig: Rig
 def test_a_host_that_starts_many_write_records_ends_its_own_oldest_records_early(
     record_time_limits: None, rig: Rig
 ) -> None:
-    target = Target(rig, max_write_records=8)
+    target = WriteRecordTarget(rig, max_write_records=8)
     sock = target.create_sender()
     with assert_counter_grows("record_early", 4):
         for number in range(1, 9):
@@ -210,7 +210,7 @@ def test_a_host_that_starts_many_write_records_ends_its_own_oldest_records_early
 def test_the_number_of_ranges_of_a_write_record_is_bounded(
     record_time_limits: None, rig: Rig
 ) -> None:
-    target = Target(rig)
+    target = WriteRecordTarget(rig)
     sock = target.create_sender()
     data = octet_pattern(400)
     with assert_counter_grows("record_ranges", 8):
@@ -222,7 +222,7 @@ def test_the_number_of_ranges_of_a_write_record_is_bounded(
 
 
 def test_reset_discards_incomplete_write_records(record_time_limits: None, rig: Rig) -> None:
-    target = Target(rig)
+    target = WriteRecordTarget(rig)
     sock = target.create_sender()
     sock.send(target.build_segment(b"half", 0, 1, 8, 0))
     assert_no_completion(target.cq)
@@ -238,7 +238,7 @@ def test_a_send_queue_is_drained_after_a_partly_transmitted_write_record_is_comp
     rig: Rig,
 ) -> None:
     size = 64 << 20
-    target = Target(rig, size=8)
+    target = WriteRecordTarget(rig, size=8)
     with temporary_settings(progress_thread=0):  # only calls of this thread send anything
         mine = Rig()
     out, cq = mine.reg_mr(mmap.mmap(-1, size)), mine.create_cq()

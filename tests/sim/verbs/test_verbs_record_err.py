@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from harness.errq_harness import (
-    Stranger,
+    PlainUDPSocket,
     crc32c,
 )
-from harness.record_harness import GRANTED, QKEY, Target
+from harness.record_harness import GRANTED, QKEY, WriteRecordTarget
 from harness.verbs_harness import (
     Rig,
     assert_counter_grows,
@@ -80,12 +80,12 @@ def parse_record_error(octets: bytes) -> tuple[Any, Any, bytes]:
 
 
 @pytest.fixture
-def sender_socket() -> Iterator[Stranger]:
-    with Stranger() as made:
+def sender_socket() -> Iterator[PlainUDPSocket]:
+    with PlainUDPSocket() as made:
         yield made
 
 
-def check_record_accepted(target: Target, sender_socket: Stranger) -> None:
+def check_record_accepted(target: WriteRecordTarget, sender_socket: PlainUDPSocket) -> None:
     """Check that the target still receives another Write-Record."""
     sender_socket.sendto(target.build_segment(b"good", 200, 77, 4, 0), target.qp.addr)
     ((_, record),) = target.poll_records()
@@ -100,10 +100,10 @@ def check_record_accepted(target: Target, sender_socket: Stranger) -> None:
 @pytest.mark.parametrize("policy", [ERROR, MESSAGE])
 @pytest.mark.parametrize("what", RULE_VIOLATIONS)
 def test_a_rule_violation_in_a_write_record_is_reported_and_ends_an_abortive_queue_pair(
-    rig: Rig, sender_socket: Stranger, what: str, policy: ErrorPolicy
+    rig: Rig, sender_socket: PlainUDPSocket, what: str, policy: ErrorPolicy
 ) -> None:
     fields, name, err = RULE_VIOLATIONS[what]
-    target = Target(rig, error_policy=policy)
+    target = WriteRecordTarget(rig, error_policy=policy)
     wrong = target.build_segment(b"evil", 0, 5, 4, 0, llp_source_index=9, **fields)
     with assert_counter_grows(name, 1), assert_counter_grows("err_sent", 1):
         sender_socket.sendto(wrong, target.qp.addr)
@@ -137,9 +137,9 @@ def test_a_rule_violation_in_a_write_record_is_reported_and_ends_an_abortive_que
 
 @pytest.mark.clause("DGRAM-REC-13")
 def test_a_truncated_write_record_header_is_an_unexpected_opcode(
-    rig: Rig, sender_socket: Stranger
+    rig: Rig, sender_socket: PlainUDPSocket
 ) -> None:
-    target = Target(rig)
+    target = WriteRecordTarget(rig)
     whole = bytes(RecordDatagram(target.build_segment(b"", 0, 5, 0, 0)).segment)
     for n in range(14, 34):
         with assert_counter_grows("drop_opcode", 1):
@@ -154,9 +154,9 @@ def test_a_truncated_write_record_header_is_an_unexpected_opcode(
 
 @pytest.mark.clause("DGRAM-REC-13")
 def test_a_segment_that_contradicts_an_incomplete_write_record_is_reported(
-    rig: Rig, sender_socket: Stranger
+    rig: Rig, sender_socket: PlainUDPSocket
 ) -> None:
-    target = Target(rig)
+    target = WriteRecordTarget(rig)
     data = bytes(range(100))
     first = target.build_segment(data[:50], 0, 5, 100, 0)
     other = target.build_segment(data[:50], 500, 5, 120, 50)
@@ -182,9 +182,9 @@ def test_a_segment_that_contradicts_an_incomplete_write_record_is_reported(
 @pytest.mark.clause("DGRAM-REC-9")
 @pytest.mark.parametrize("policy", [ERROR, MESSAGE])
 def test_a_write_record_to_a_queue_pair_without_write_records_is_an_unexpected_opcode(
-    rig: Rig, sender_socket: Stranger, policy: ErrorPolicy
+    rig: Rig, sender_socket: PlainUDPSocket, policy: ErrorPolicy
 ) -> None:
-    target = Target(rig, max_write_records=0, error_policy=policy)
+    target = WriteRecordTarget(rig, max_write_records=0, error_policy=policy)
     sent = target.build_segment(b"evil", 0, 5, 4, 0)
     with assert_counter_grows("drop_opcode", 1):
         sender_socket.sendto(sent, target.qp.addr)
@@ -195,7 +195,7 @@ def test_a_write_record_to_a_queue_pair_without_write_records_is_an_unexpected_o
 
 
 def make_target_inaccessible(
-    rig: Rig, target: Target, why: str
+    rig: Rig, target: WriteRecordTarget, why: str
 ) -> tuple[int, dict[str, int], tuple[int, int, int]]:
     """Return offset and fields of a segment of four octets, and the error that it causes."""
     if why == "no such STag":
@@ -215,9 +215,9 @@ def make_target_inaccessible(
 @pytest.mark.parametrize("policy", [ERROR, MESSAGE])
 @pytest.mark.parametrize("why", ["no such STag", "beyond", "before", "another PD", "right"])
 def test_an_inaccessible_write_record_is_recorded_locally_and_not_reported(
-    rig: Rig, sender_socket: Stranger, why: str, policy: ErrorPolicy
+    rig: Rig, sender_socket: PlainUDPSocket, why: str, policy: ErrorPolicy
 ) -> None:
-    target = Target(rig, error_policy=policy)
+    target = WriteRecordTarget(rig, error_policy=policy)
     first = target.memory
     at, fields, err = make_target_inaccessible(rig, target, why)
     wrong = target.build_segment(b"evil", at, 5, 4, 0, **fields)
@@ -237,8 +237,10 @@ def test_an_inaccessible_write_record_is_recorded_locally_and_not_reported(
 
 
 @pytest.mark.clause("DGRAM-REC-14", "DGRAM-ERR-2")
-def test_probing_stags_by_write_records_reveals_nothing(rig: Rig, sender_socket: Stranger) -> None:
-    target = Target(rig)
+def test_probing_stags_by_write_records_reveals_nothing(
+    rig: Rig, sender_socket: PlainUDPSocket
+) -> None:
+    target = WriteRecordTarget(rig)
     own = target.memory.rkey
     rng = random.Random(7)
     for stag in (own ^ 1, own ^ 0x100, 0, 0xFFFFFFFF, *(rng.getrandbits(32) for _ in range(20))):
@@ -260,9 +262,9 @@ def test_probing_stags_by_write_records_reveals_nothing(rig: Rig, sender_socket:
     ids=["Q_Key", "RDMAP version", "index", "DDP version"],
 )  # fmt: skip
 def test_a_write_record_segment_that_is_not_credible_causes_no_error(
-    rig: Rig, sender_socket: Stranger, fields: dict[str, int]
+    rig: Rig, sender_socket: PlainUDPSocket, fields: dict[str, int]
 ) -> None:
-    target = Target(rig, error_policy=ERROR)
+    target = WriteRecordTarget(rig, error_policy=ERROR)
     before = counter_value("err_found")
     sender_socket.sendto(target.build_segment(b"evil", 0, 5, 4, 0, **fields), target.qp.addr)
     check_record_accepted(target, sender_socket)
@@ -275,9 +277,9 @@ def test_a_write_record_segment_that_is_not_credible_causes_no_error(
 
 
 def test_a_queue_pair_accepts_write_records_again_after_an_abortive_error(
-    rig: Rig, sender_socket: Stranger
+    rig: Rig, sender_socket: PlainUDPSocket
 ) -> None:
-    target = Target(rig, error_policy=ERROR)
+    target = WriteRecordTarget(rig, error_policy=ERROR)
     sender_socket.sendto(target.build_segment(b"half", 0, 1, 8, 0), target.qp.addr)
     sender_socket.sendto(target.build_segment(b"evil", 0, 2, 3, 0), target.qp.addr)
     wait_until(lambda: target.qp.qp_state == QPState.ERR)
@@ -307,7 +309,9 @@ def build_record_error(
     return bytes(UDDatagram(segment=DDPDatagram(**head) / Raw(bytes(octets))))
 
 
-def post_record_and_receive(rig: Rig, qp: QP, to: Stranger, wr_id: int, octets: int = 100) -> bytes:
+def post_record_and_receive(
+    rig: Rig, qp: QP, to: PlainUDPSocket, wr_id: int, octets: int = 100
+) -> bytes:
     """Send a Write-Record from a queue pair to a plain socket; return its first datagram."""
     out = rig.reg_mr(bytearray(octets))
     remote = rig.reg_mr(bytearray(1)).remote()
@@ -327,7 +331,7 @@ def post_record_and_receive(rig: Rig, qp: QP, to: Stranger, wr_id: int, octets: 
 
 @pytest.mark.clause("DGRAM-REC-15")
 def test_an_error_message_about_a_write_record_names_the_request_and_counts_once(
-    rig: Rig, sender_socket: Stranger
+    rig: Rig, sender_socket: PlainUDPSocket
 ) -> None:
     qp = rig.create_ud_qp(qkey=QKEY)
     wrongs = {
@@ -361,13 +365,13 @@ def test_an_error_message_about_a_write_record_names_the_request_and_counts_once
     ids=["Q_Key", "index", "R=0", "not quoted", "cut", "STag", "TO", "id"],
 )  # fmt: skip
 def test_an_error_message_that_does_not_match_a_sent_write_record_is_stale(
-    rig: Rig, sender_socket: Stranger, change: dict[str, Any]
+    rig: Rig, sender_socket: PlainUDPSocket, change: dict[str, Any]
 ) -> None:
     qp = rig.create_ud_qp(qkey=QKEY)
     wrong = post_record_and_receive(rig, qp, sender_socket, 1)
     before = counter_value("err_stale")
     sender_socket.sendto(build_record_error(wrong, **change), qp.addr)
-    with Stranger() as another:  # a socket that knows all values, but is not the destination
+    with PlainUDPSocket() as another:  # a socket that knows all values, but is not the destination
         another.sendto(build_record_error(wrong), qp.addr)
         wait_until(lambda: qp.errors() == [] and counter_value("err_stale") == before + 2)
     sender_socket.sendto(build_record_error(wrong), qp.addr)
@@ -376,7 +380,7 @@ def test_an_error_message_that_does_not_match_a_sent_write_record_is_stale(
 
 
 def test_only_errors_about_the_latest_write_records_are_attributed_to_requests(
-    rig: Rig, sender_socket: Stranger
+    rig: Rig, sender_socket: PlainUDPSocket
 ) -> None:
     with temporary_settings(err_window=4):
         qp = rig.create_ud_qp(qkey=QKEY)

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 from harness.errq_harness import (
-    Stranger,
+    PlainUDPSocket,
 )
-from harness.record_harness import GRANTED, QKEY, Target
+from harness.record_harness import GRANTED, QKEY, WriteRecordTarget
 from harness.verbs_harness import (
     Rig,
     assert_counter_grows,
@@ -32,8 +32,8 @@ DV = {**RV, "ddp_dv": 2}
 
 
 def check_datagram(
-    target: Target, who: Stranger, octets: bytes, why: str, told: Err | None = None,
-    noted: Err | None = None,
+    target: WriteRecordTarget, who: PlainUDPSocket, octets: bytes, why: str,
+    told: Err | None = None, noted: Err | None = None,
 ) -> None:  # fmt: skip
     """Send a datagram under policy `error`; check the counter, answer, error queue and state."""
     state = QPState.RTS if told is None else QPState.ERR
@@ -54,16 +54,16 @@ def check_datagram(
     target.close()
 
 
-def create_target(rig: Rig, **kwargs: int) -> Target:
-    return Target(rig, error_policy=ErrorPolicy.ERROR, **kwargs)  # type: ignore[arg-type]
+def create_target(rig: Rig, **kwargs: int) -> WriteRecordTarget:
+    return WriteRecordTarget(rig, error_policy=ErrorPolicy.ERROR, **kwargs)  # type: ignore[arg-type]
 
 
-def build_invalid_segment(target: Target, **fields: int) -> bytes:
+def build_invalid_segment(target: WriteRecordTarget, **fields: int) -> bytes:
     return target.build_segment(b"evil", 0, 5, 4, 0, **fields)
 
 
-def check_row_credible_datagrams(rig: Rig, who: Stranger) -> None:
-    def check_datagram_dropped(why: str, spoil: Callable[[Target], bytes]) -> None:
+def check_row_credible_datagrams(rig: Rig, who: PlainUDPSocket) -> None:
+    def check_datagram_dropped(why: str, spoil: Callable[[WriteRecordTarget], bytes]) -> None:
         target = create_target(rig)
         check_datagram(target, who, spoil(target), why)
         assert not any(target.memory.read(8))
@@ -86,7 +86,7 @@ def build_untagged_segment() -> bytes:
     return bytes(DDPDatagram(q_key=QKEY, opcode=15)) + bytes(40)
 
 
-def check_row_unexpected_opcode(rig: Rig, who: Stranger) -> None:
+def check_row_unexpected_opcode(rig: Rig, who: PlainUDPSocket) -> None:
     for fields in ({"ddp_opcode": 0}, {"ddp_opcode": 7}, {"head_subcode": 2}):
         target = create_target(rig)
         # The segment also has the mistake of the next row of the table.
@@ -106,7 +106,7 @@ def check_row_unexpected_opcode(rig: Rig, who: Stranger) -> None:
     check_datagram(target, who, build_invalid_segment(target), "drop_opcode", OPCODE)
 
 
-def check_row_invalid_position(rig: Rig, who: Stranger) -> None:
+def check_row_invalid_position(rig: Rig, who: PlainUDPSocket) -> None:
     for fields in (
         {"head_length": 5}, {"ddp_l": 0}, {"head_length": 3}, {"head_to": 1 << 63}
     ):  # fmt: skip
@@ -118,7 +118,7 @@ def check_row_invalid_position(rig: Rig, who: Stranger) -> None:
         check_datagram(target, who, octets, "drop_header", UNSPECIFIED)
 
 
-def check_row_late_segment(rig: Rig, who: Stranger) -> None:
+def check_row_late_segment(rig: Rig, who: PlainUDPSocket) -> None:
     target = create_target(rig)
     who.sendto(target.build_segment(b"whole", 0, 5, 5, 0), target.qp.addr)
     target.poll_records()
@@ -128,7 +128,7 @@ def check_row_late_segment(rig: Rig, who: Stranger) -> None:
     )
 
 
-def check_row_contradictory_segment(rig: Rig, who: Stranger) -> None:
+def check_row_contradictory_segment(rig: Rig, who: PlainUDPSocket) -> None:
     with temporary_settings(record_timeout_ms=10_000):
         for change in ("length", "place", "STag"):
             target = create_target(rig)
@@ -142,7 +142,7 @@ def check_row_contradictory_segment(rig: Rig, who: Stranger) -> None:
             check_datagram(target, who, octets, "drop_header", UNSPECIFIED)
 
 
-def check_row_inaccessible_memory(rig: Rig, who: Stranger) -> None:
+def check_row_inaccessible_memory(rig: Rig, who: PlainUDPSocket) -> None:
     target = create_target(rig)
     octets = build_invalid_segment(target, ddp_stag=target.memory.rkey ^ 0x100)
     check_datagram(target, who, octets, "drop_access", noted=(1, 1, 0))
@@ -157,7 +157,7 @@ def check_row_inaccessible_memory(rig: Rig, who: Stranger) -> None:
     check_datagram(target, who, build_invalid_segment(target), "drop_access", noted=(0, 1, 2))
 
 
-def check_row_full_record_queue(rig: Rig, who: Stranger) -> None:
+def check_row_full_record_queue(rig: Rig, who: PlainUDPSocket) -> None:
     target = create_target(rig, max_write_records=2)
     before = counter_value("record_full")
     # No record is polled, so that as many records wait as the queue pair has slots.
@@ -183,7 +183,7 @@ def check_row_full_record_queue(rig: Rig, who: Stranger) -> None:
     ids=lambda row: row.__name__,
 )
 def test_each_row_of_the_write_record_error_table_is_checked_before_later_rows(
-    rig: Rig, row: Callable[[Rig, Stranger], None]
+    rig: Rig, row: Callable[[Rig, PlainUDPSocket], None]
 ) -> None:
-    with Stranger() as who:
+    with PlainUDPSocket() as who:
         row(rig, who)

@@ -16,7 +16,7 @@ from harness.verbs_harness import (
     octet_pattern,
     poll,
 )
-from hostile.vanishing import PAGE, Vanishing
+from hostile.vanishing import PAGE, RemovableMemory
 
 from siwarp.cm import CMEventType
 from siwarp.verbs import Persona, QPAttr, RecvWR, WCStatus
@@ -52,7 +52,7 @@ def test_a_send_of_persona_roce_waits_for_a_receive_and_fails_after_its_rnr_retr
 
 def test_a_receive_into_unmapped_memory_moves_the_queue_pair_to_err(two_device_wire: Wire) -> None:
     a, b = two_device_wire.connect(persona=Persona.ROCE)
-    memory = Vanishing(2 * PAGE, "unmapped")
+    memory = RemovableMemory(2 * PAGE, "unmapped")
     mr = b.rig.reg_mr(memory.buffer, ALL_ACCESS)
     memory.remove_pages(PAGE)
     with assert_counter_grows("rnr_unexpected", 1):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import net
 import pytest
-from harness.share_harness import QKEY, Shared, send_message
+from harness.share_harness import QKEY, QPsOnOneSocket, send_message
 from harness.verbs_harness import Rig, assert_counter_grows, assert_no_completion, poll
 
 from siwarp.inspect import DDPDatagram, UDDatagram, ud_qn
@@ -16,7 +16,7 @@ def build_datagram(qn: int, qkey: int) -> bytes:
 
 @pytest.mark.clause("DGRAM-SHARE-4")
 def test_a_datagram_to_an_unused_queue_pair_index_is_dropped_and_counted(rig: Rig) -> None:
-    b = Shared(rig, 2)
+    b = QPsOnOneSocket(rig, 2)
     for i in (0, 1):
         b.post_receive(i)
     b.qps[1].close()
@@ -31,7 +31,7 @@ def test_a_datagram_to_an_unused_queue_pair_index_is_dropped_and_counted(rig: Ri
 
 @pytest.mark.clause("DGRAM-SHARE-6")
 def test_each_queue_pair_of_a_shared_socket_checks_its_own_q_key_and_receives(rig: Rig) -> None:
-    b = Shared(rig, 2)
+    b = QPsOnOneSocket(rig, 2)
     b.post_receive(0)
     with assert_counter_grows("drop_qkey", 1):
         send_message(rig, b.qps[1], b.qps[0], b"x", QKEY + 1)

@@ -6,7 +6,7 @@ import errno
 
 import pytest
 from harness.rc_harness import SEND, WRITE, Wire
-from harness.slots_harness import SIGNALED, SILENT, post_until_refused
+from harness.slots_harness import SIGNALED, SILENT, post_sends_until_queue_full
 from harness.verbs_harness import Pair, Rig, assert_no_completion, errno_raised_by, poll
 
 from siwarp.verbs import QPAttr, QPState, SendFlag, SendWR
@@ -19,12 +19,12 @@ def test_polling_a_completion_frees_the_slots_of_all_requests_up_to_it(rig: Rig)
         pair.a.post_send(SendWR(i, ah=pair.to_b, send_flags=flags))
     for wr_id, freed in [(2, 3), (3, 1), (5, 2)]:
         assert poll(pair.scq)[0].wr_id == wr_id
-        assert post_until_refused(pair, SILENT) == freed
+        assert post_sends_until_queue_full(pair, SILENT) == freed
     # Two unsignaled requests and the later requests still use slots, which only a later signaled
     # request
     # would free.
     assert_no_completion(pair.scq)
-    assert post_until_refused(pair, SILENT) == 0
+    assert post_sends_until_queue_full(pair, SILENT) == 0
 
 
 def test_an_rc_send_queue_holds_exactly_max_send_wr_requests(

@@ -7,7 +7,7 @@ from typing import Any
 
 import net
 import pytest
-from harness.rc_harness import READ, SEND, WRITE, End, Wire, plain_listener
+from harness.rc_harness import READ, SEND, WRITE, End, Wire, create_plain_listener
 from harness.sqd_harness import next_drained_qp
 from harness.verbs_harness import (
     Pair,
@@ -206,7 +206,7 @@ def test_a_send_queue_is_draining_until_the_peer_reads_the_octets(rig: Rig) -> N
     """Check draining with a plain TCP peer that reads only at a chosen time."""
     channel = CMEventChannel(rig.ctx)
     size = 1 << 24  # the size is more octets than both sockets hold
-    with plain_listener() as listener:
+    with create_plain_listener() as listener:
         a = End(rig, CMID(channel), channel, size=size)
         a.id.connect(listener.getsockname(), ConnParam(rev=1))
         peer, _ = listener.accept()

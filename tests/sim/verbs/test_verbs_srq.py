@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import socket
 
-from harness.rc_harness import SEND, End, Wire, plain_connect
-from harness.srq_harness import LAST_WQE, LIMIT_REACHED, Shared, connect_with_srq, consume_receives
+from harness.rc_harness import SEND, End, Wire, connect_plain_socket
+from harness.srq_harness import (
+    LAST_WQE,
+    LIMIT_REACHED,
+    SharedReceiveQueue,
+    connect_with_srq,
+    consume_receives,
+)
 from harness.verbs_harness import (
     Pair,
     Rig,
@@ -32,7 +38,7 @@ FLUSHED = WCStatus.WR_FLUSH_ERR
 
 
 def test_a_ud_message_is_dropped_if_the_shared_receive_queue_is_empty(rig: Rig) -> None:
-    shared = Shared(rig)
+    shared = SharedReceiveQueue(rig)
     pair = Pair(rig)
     ud = rig.create_ud_qp(shared.cq, srq=shared.srq)
     with assert_counter_grows("drop_no_buffer", 1):
@@ -44,7 +50,7 @@ def test_a_ud_message_is_dropped_if_the_shared_receive_queue_is_empty(rig: Rig) 
 def test_a_queue_pair_in_err_raises_last_wqe_reached_and_leaves_shared_receives(
     two_device_wire: Wire,
 ) -> None:
-    shared = Shared(two_device_wire.passive)
+    shared = SharedReceiveQueue(two_device_wire.passive)
     (a, b), (c, d) = (
         connect_with_srq(two_device_wire, shared),
         connect_with_srq(two_device_wire, shared),
@@ -69,8 +75,8 @@ def test_a_queue_pair_in_err_raises_last_wqe_reached_and_leaves_shared_receives(
 def test_the_shared_receive_of_an_incomplete_message_is_flushed(
     wire: Wire,
 ) -> None:
-    shared = Shared(wire.passive)
-    with plain_connect(wire.address) as s:
+    shared = SharedReceiveQueue(wire.passive)
+    with connect_plain_socket(wire.address) as s:
         s.sendall(bytes(MPARequest(rev=2, s=1, ird=1, ord=1)))
         b = End(wire.passive, wire.next_request().id, wire.p_channel, srq=shared.srq)
         shared.post_receives(7, 8)

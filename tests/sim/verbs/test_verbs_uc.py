@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from harness.uc_harness import QKEY, Ends, Peer
+from harness.uc_harness import QKEY, PlainUCPeer, UCPair
 from harness.verbs_harness import Rig, assert_counter_grows, assert_no_completion, octet_pattern
 
 from siwarp.verbs import (
@@ -15,14 +15,14 @@ from siwarp.verbs import (
 
 
 @pytest.fixture
-def peer(rig: Rig) -> Iterator[Peer]:
-    made = Peer(rig)
+def peer(rig: Rig) -> Iterator[PlainUCPeer]:
+    made = PlainUCPeer(rig)
     yield made
     made.close()
 
 
 @pytest.mark.clause("DGRAM-UC-7")
-def test_duplicate_and_late_uc_datagrams_are_dropped_and_counted(peer: Peer) -> None:
+def test_duplicate_and_late_uc_datagrams_are_dropped_and_counted(peer: PlainUCPeer) -> None:
     peer.post_receive(1)
     peer.post_receive(2)
     one, two = peer.build_send(octet_pattern(200), 100)
@@ -35,7 +35,7 @@ def test_duplicate_and_late_uc_datagrams_are_dropped_and_counted(peer: Peer) -> 
 
 
 @pytest.mark.clause("DGRAM-UC-14")
-def test_a_uc_message_without_a_receive_is_dropped_and_counted(peer: Peer) -> None:
+def test_a_uc_message_without_a_receive_is_dropped_and_counted(peer: PlainUCPeer) -> None:
     with assert_counter_grows("drop_no_buffer", 1), assert_counter_grows("drop_partial", 2):
         peer.send_datagrams(*peer.build_send(octet_pattern(300), 100))
         assert_no_completion(peer.cq)
@@ -45,7 +45,7 @@ def test_a_uc_message_without_a_receive_is_dropped_and_counted(peer: Peer) -> No
 
 
 def test_err_flushes_and_reset_discards_the_receive_of_an_incomplete_uc_message(rig: Rig) -> None:
-    peer = Peer(rig)
+    peer = PlainUCPeer(rig)
     peer.post_receive(1)
     peer.post_receive(2)
     peer.send_datagrams(*peer.build_send(octet_pattern(300), 100)[:2])
@@ -63,7 +63,7 @@ def test_err_flushes_and_reset_discards_the_receive_of_an_incomplete_uc_message(
 
 
 def test_a_uc_send_posted_in_sqd_is_transmitted_after_sqd(rig: Rig) -> None:
-    ends = Ends(rig)
+    ends = UCPair(rig)
     ends.a.modify(QPAttr(qp_state=QPState.SQD, en_sqd_async_notify=True))
     ends.post_receive(1)
     ends.send(b"later")

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Iterator
 
 import pytest
-from harness.uc_harness import Peer
+from harness.uc_harness import PlainUCPeer
 from harness.verbs_harness import Rig, assert_counter_grows, assert_no_completion, octet_pattern
 
 from siwarp.inspect import DDPUntagged
@@ -16,8 +16,8 @@ IMM = 0x01020304
 
 
 @pytest.fixture
-def peer(rig: Rig) -> Iterator[Peer]:
-    made = Peer(rig, attrs={"path_mtu": 256})
+def peer(rig: Rig) -> Iterator[PlainUCPeer]:
+    made = PlainUCPeer(rig, attrs={"path_mtu": 256})
     yield made
     made.close()
 
@@ -26,7 +26,7 @@ def native_octets(value: int) -> bytes:
     return struct.pack("=I", value)
 
 
-def build_immediate(peer: Peer, first: bool = False, data: bytes | None = None) -> bytes:
+def build_immediate(peer: PlainUCPeer, first: bool = False, data: bytes | None = None) -> bytes:
     head = DDPUntagged(opcode=8, msn=50)
     octets = native_octets(IMM) + bytes(4) if data is None else data
     return peer.build_datagram(bytes(head) + octets, first=first)
@@ -35,7 +35,7 @@ def build_immediate(peer: Peer, first: bool = False, data: bytes | None = None) 
 @pytest.mark.clause("DGRAM-UC-20")
 @pytest.mark.parametrize("lost", range(4))
 def test_immediate_data_after_a_uc_write_that_lost_a_datagram_is_not_delivered(
-    peer: Peer, lost: int
+    peer: PlainUCPeer, lost: int
 ) -> None:
     peer.post_receive(1)
     cut = [
@@ -53,7 +53,7 @@ def test_immediate_data_after_a_uc_write_that_lost_a_datagram_is_not_delivered(
 
 
 @pytest.mark.clause("DGRAM-UC-20")
-def test_immediate_data_after_a_refused_uc_write_is_not_delivered(peer: Peer) -> None:
+def test_immediate_data_after_a_refused_uc_write_is_not_delivered(peer: PlainUCPeer) -> None:
     peer.post_receive(1)
     with assert_counter_grows("drop_access", 1), assert_counter_grows("drop_partial", 1):
         peer.send_datagrams(*peer.build_write(b"x", 1, 0), build_immediate(peer))
@@ -63,7 +63,7 @@ def test_immediate_data_after_a_refused_uc_write_is_not_delivered(peer: Peer) ->
     assert (got.byte_len, got.imm_data) == (0, IMM)
 
 
-def test_immediate_data_on_uc_needs_a_receive(peer: Peer) -> None:
+def test_immediate_data_on_uc_needs_a_receive(peer: PlainUCPeer) -> None:
     with assert_counter_grows("drop_no_buffer", 1):
         peer.send_datagrams(build_immediate(peer, first=True))
         assert_no_completion(peer.cq)

@@ -31,8 +31,8 @@ def take_shares(shares: Shares, *peers: tuple[str, int], most: int = 1000) -> in
     before = shares.used
     for _ in range(most):
         for peer in peers:
-            if shares.may_take(peer):
-                shares.take(peer)
+            if shares.may_acquire(peer):
+                shares.acquire(peer)
     return shares.used - before
 
 
@@ -42,35 +42,35 @@ def test_a_peer_gets_a_quarter_and_a_source_three_quarters_of_a_limited_resource
     assert take_shares(shares, B) == 1, "a peer without a slot did not get one slot"
     assert take_shares(shares, *[("10.0.0.1", port) for port in range(3, 100)]) == 31
     assert shares.used == 48
-    assert not shares.may_take(("10.0.0.1", 200))
+    assert not shares.may_acquire(("10.0.0.1", 200))
     assert take_shares(shares, C) == 1
     assert take_shares(shares, *[(f"10.1.0.{i}", 1) for i in range(100)]) == 15
     assert shares.used == 64
-    shares.give(A)
-    assert not shares.may_take(A)
-    assert shares.may_take(("10.2.0.1", 1))
+    shares.release(A)
+    assert not shares.may_acquire(A)
+    assert shares.may_acquire(("10.2.0.1", 1))
     for peer in (*[A] * 15, B):
-        shares.give(peer)
-    assert shares.may_take(("10.0.0.1", 200))
+        shares.release(peer)
+    assert shares.may_acquire(("10.0.0.1", 200))
 
 
 def test_a_peer_beyond_its_share_waits_and_does_not_delay_other_peers() -> None:
     async def main() -> None:
         admission = Admission(16)
         for _ in range(4):
-            await asyncio.wait_for(admission.enter(A), 1)
-        late = [asyncio.ensure_future(admission.enter(A)) for _ in range(3)]
+            await asyncio.wait_for(admission.acquire(A), 1)
+        late = [asyncio.ensure_future(admission.acquire(A)) for _ in range(3)]
         await asyncio.sleep(0.01)
         assert not any(one.done() for one in late)
-        await asyncio.wait_for(admission.enter(B), 1)
-        await asyncio.wait_for(admission.enter(C), 1)
+        await asyncio.wait_for(admission.acquire(B), 1)
+        await asyncio.wait_for(admission.acquire(C), 1)
         late[0].cancel()
         await asyncio.sleep(0)
         for peer in (B, C, A):
-            admission.leave(peer)
+            admission.release(peer)
         await asyncio.wait_for(late[1], 1)
         assert not late[2].done()
-        admission.leave(A)
+        admission.release(A)
         await asyncio.wait_for(late[2], 1)
 
     asyncio.run(main())
@@ -78,9 +78,14 @@ def test_a_peer_beyond_its_share_waits_and_does_not_delay_other_peers() -> None:
 
 def test_each_source_has_a_separate_ration() -> None:
     ration = Ration(0.001, 3)
-    assert [ration.take(A), ration.take(B), ration.take(A), ration.take(B)] == [True] * 3 + [False]
-    assert [ration.take(C) for _ in range(4)] == [True] * 3 + [False]
+    assert [
+        ration.try_consume(A),
+        ration.try_consume(B),
+        ration.try_consume(A),
+        ration.try_consume(B),
+    ] == [True] * 3 + [False]
+    assert [ration.try_consume(C) for _ in range(4)] == [True] * 3 + [False]
     fast = Ration(1000, 1)
-    assert fast.take(A)
+    assert fast.try_consume(A)
     for i in range(Ration.SOURCES):
-        assert fast.take((f"10.{i >> 8}.{i & 255}.9", 1))
+        assert fast.try_consume((f"10.{i >> 8}.{i & 255}.9", 1))

@@ -138,13 +138,15 @@ def test_the_counter_page_and_its_directory_are_accessible_only_to_the_user(run_
 
 def test_another_process_reads_the_counters_of_a_running_process(run_dir: Path) -> None:
     with CountingProcess() as p:
-        assert counters.read(p.process.pid) == dict.fromkeys(EXPECTED_NAMES, 0)
+        assert counters.read_counters(p.process.pid) == dict.fromkeys(EXPECTED_NAMES, 0)
         p.execute(
             "[lib.siw_counters_test_count(i, i + 1) for i in range(lib.siw_counters_count())]"
         )
-        assert counters.read(p.process.pid) == {n: i + 1 for i, n in enumerate(EXPECTED_NAMES)}
-        assert p.process.pid in counters.pids()
-    assert p.process.pid not in counters.pids()
+        assert counters.read_counters(p.process.pid) == {
+            n: i + 1 for i, n in enumerate(EXPECTED_NAMES)
+        }
+        assert p.process.pid in counters.readable_pids()
+    assert p.process.pid not in counters.readable_pids()
 
 
 def test_the_counter_page_is_deleted_at_process_exit(run_dir: Path) -> None:
@@ -152,7 +154,7 @@ def test_the_counter_page_is_deleted_at_process_exit(run_dir: Path) -> None:
         assert p.path.exists()
     assert not p.path.exists()
     with pytest.raises(counters.CountersError, match="no counters"):
-        counters.read(p.process.pid)
+        counters.read_counters(p.process.pid)
 
 
 def test_initializing_the_counters_a_second_time_changes_nothing(
@@ -254,13 +256,13 @@ def test_the_counter_page_of_a_killed_process_is_deleted_by_the_next_process(run
         p.process.wait(30)
         assert p.path.exists()
         with pytest.raises(counters.CountersError, match="not running"):
-            counters.read(p.process.pid)
+            counters.read_counters(p.process.pid)
         # The test asks for this process only, because others may have counter pages in /tmp.
-        assert p.process.pid not in counters.pids()
+        assert p.process.pid not in counters.readable_pids()
         with CountingProcess() as q:
             assert not p.path.exists()
-            assert q.process.pid in counters.pids()
-            assert p.process.pid not in counters.pids()
+            assert q.process.pid in counters.readable_pids()
+            assert p.process.pid not in counters.readable_pids()
 
 
 def test_cleanup_of_stale_counter_pages_keeps_live_pages_and_other_files(run_dir: Path) -> None:
@@ -360,7 +362,7 @@ def test_the_reader_of_a_counter_page_returns_counters_of_a_newer_version(
     own_page_path: Path,
 ) -> None:
     own_page_path.write_bytes(build_page())
-    assert counters.read(os.getpid()) == {"a_new_counter": 11, "tx_msgs": 22}
+    assert counters.read_counters(os.getpid()) == {"a_new_counter": 11, "tx_msgs": 22}
 
 
 @pytest.mark.parametrize(
@@ -378,8 +380,8 @@ def test_the_reader_refuses_a_counter_page_that_is_invalid_or_of_another_process
 ) -> None:
     own_page_path.write_bytes(build_page(**changes))
     with pytest.raises(counters.CountersError, match=why):
-        counters.read(os.getpid())
-    assert os.getpid() not in counters.pids()
+        counters.read_counters(os.getpid())
+    assert os.getpid() not in counters.readable_pids()
 
 
 def test_the_reader_refuses_links_pipes_and_truncated_files_as_counter_pages(
@@ -389,15 +391,15 @@ def test_the_reader_refuses_links_pipes_and_truncated_files_as_counter_pages(
     other.write_bytes(build_page())
     own_page_path.symlink_to(other)
     with pytest.raises(counters.CountersError):
-        counters.read(os.getpid())
+        counters.read_counters(os.getpid())
     own_page_path.unlink()
     os.mkfifo(own_page_path)
     with pytest.raises(counters.CountersError, match="not a file"):
-        counters.read(os.getpid())
+        counters.read_counters(os.getpid())
     own_page_path.unlink()
     own_page_path.write_bytes(b"siwcntrs")
     with pytest.raises(counters.CountersError, match="is incomplete: try again"):
-        counters.read(os.getpid())
+        counters.read_counters(os.getpid())
 
 
 def test_the_reader_of_counter_pages_ignores_directories_that_others_can_write(
@@ -405,4 +407,4 @@ def test_the_reader_of_counter_pages_ignores_directories_that_others_can_write(
 ) -> None:
     own_page_path.write_bytes(build_page())
     own_page_path.parent.chmod(0o770)
-    assert own_page_path.parent not in counters.folders()
+    assert own_page_path.parent not in counters.counter_folders()

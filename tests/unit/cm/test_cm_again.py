@@ -6,7 +6,7 @@ import socket
 import struct
 
 import pytest
-from harness.rc_harness import End, Wire, plain_listener
+from harness.rc_harness import End, Wire, create_plain_listener
 
 from siwarp.cm import CMID, CMEventType, ConnParam
 from siwarp.inspect import MPAReply
@@ -22,7 +22,7 @@ def accept_and_reset(s: socket.socket) -> None:
 
 
 def test_a_connect_that_the_listener_resets_is_retried_and_succeeds(wire: Wire) -> None:
-    with plain_listener() as s:
+    with create_plain_listener() as s:
         a = End(wire.active, CMID(wire.a_channel), wire.a_channel)
         a.id.connect(s.getsockname(), ConnParam(refused=0.001))
         for _ in range(3):
@@ -38,7 +38,7 @@ def test_a_connect_that_the_listener_resets_is_retried_and_succeeds(wire: Wire) 
 def test_a_reset_connect_fails_after_its_time_out_or_immediately_without_retries(
     wire: Wire, refused: float
 ) -> None:
-    with plain_listener() as s:
+    with create_plain_listener() as s:
         s.settimeout(1)
         a = End(wire.active, CMID(wire.a_channel), wire.a_channel)
         a.id.connect(s.getsockname(), ConnParam(refused=refused, timeout=0.2))

@@ -16,8 +16,8 @@ from harness.rc_harness import (
     WRITE,
     End,
     Wire,
-    plain_connect,
-    plain_listener,
+    connect_plain_socket,
+    create_plain_listener,
     read_to_end,
 )
 from harness.verbs_harness import (
@@ -180,7 +180,7 @@ def test_a_rejection_carries_private_data_and_the_queue_pair_can_connect_again(
 
 @pytest.mark.clause("RFC5044-7.1.2-05#a", "RFC5044-7.1.2-05#b")
 def test_a_rejected_client_reads_the_mpa_reply_and_then_the_end_of_the_stream(wire: Wire) -> None:
-    with plain_connect(wire.address) as s:
+    with connect_plain_socket(wire.address) as s:
         s.sendall(bytes(MPARequest(rev=2, s=1, ird=1, ord=1)))
         request = wire.next_request()
         request.id.reject(b"not today")
@@ -391,7 +391,7 @@ def test_a_cm_channel_with_an_id_is_busy(rig: Rig) -> None:
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 def test_a_connect_to_a_port_without_a_listener_is_rejected(rig: Rig, host: str) -> None:
     wire = Wire(rig, host=host)
-    with plain_listener(host) as s:
+    with create_plain_listener(host) as s:
         gone = s.getsockname()[:2]
     a = End(rig, CMID(wire.a_channel), wire.a_channel)
     a.id.connect(gone)
@@ -404,7 +404,7 @@ def test_a_connect_to_a_port_without_a_listener_is_rejected(rig: Rig, host: str)
 
 @pytest.mark.parametrize("garbage", GARBAGE, ids=["http", "zeros", "a request", "x"])
 def test_an_invalid_mpa_reply_causes_a_connect_error(wire: Wire, garbage: bytes) -> None:
-    with plain_listener() as s:
+    with create_plain_listener() as s:
         a = End(wire.active, CMID(wire.a_channel), wire.a_channel)
         a.id.connect(s.getsockname(), ConnParam(timeout=2))
         peer, _ = s.accept()
@@ -418,7 +418,7 @@ def test_an_invalid_mpa_reply_causes_a_connect_error(wire: Wire, garbage: bytes)
 def test_a_listener_that_closes_the_tcp_connection_causes_a_connect_error(
     wire: Wire, said: bytes
 ) -> None:
-    with plain_listener() as s:
+    with create_plain_listener() as s:
         a = End(wire.active, CMID(wire.a_channel), wire.a_channel)
         a.id.connect(s.getsockname(), ConnParam(timeout=2))
         peer, _ = s.accept()
@@ -518,7 +518,7 @@ def test_connections_of_siwarp_connect_and_listen_send_write_and_read() -> None:
 
 def test_the_request_of_a_client_that_has_disconnected_can_only_be_rejected(wire: Wire) -> None:
     for left in (True, False):
-        with plain_connect(wire.address) as s:
+        with connect_plain_socket(wire.address) as s:
             s.sendall(bytes(MPARequest(rev=2, s=1, ird=1, ord=1)))
             request = wire.next_request()
             s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

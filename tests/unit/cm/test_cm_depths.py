@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from harness.rc_harness import End, Wire, plain_connect, plain_listener
+from harness.rc_harness import End, Wire, connect_plain_socket, create_plain_listener
 from harness.verbs_harness import temporary_settings
 from harness.wire_peer import build_terminate, recv_startup_frame
 
@@ -24,7 +24,7 @@ def receive_request_of_siwarp(
     wire: Wire, param: ConnParam, persona: Persona = Persona.IWARP
 ) -> MPARequest:
     """Connect with siwarp to a plain socket and return the MPA Request that siwarp sends."""
-    with plain_listener() as s:
+    with create_plain_listener() as s:
         a = End(wire.active, CMID(wire.a_channel), wire.a_channel, persona=persona)
         a.id.connect(s.getsockname(), param)
         peer, _ = s.accept()
@@ -47,7 +47,7 @@ def test_an_mpa_request_of_persona_roce_allows_one_read_as_confirming_read(
 def test_an_mpa_reply_of_persona_roce_allows_one_read_as_confirming_read(
     wire: Wire, persona: Persona, depth: int
 ) -> None:
-    with plain_connect(wire.address) as s:
+    with connect_plain_socket(wire.address) as s:
         s.sendall(bytes(MPARequest(rev=2, s=1, ird=4, ord=4)))
         end = End(wire.passive, wire.next_request().id, wire.p_channel, persona=persona)
         end.id.accept(ZERO_DEPTHS)
@@ -67,7 +67,7 @@ def test_an_mpa_request_requests_crc_unless_the_setting_or_the_call_disables_crc
 
 @pytest.mark.clause("RFC5040-5.4-07")
 def test_the_event_after_a_terminate_reports_its_layer_type_and_code(wire: Wire) -> None:
-    with plain_connect(wire.address) as s:
+    with connect_plain_socket(wire.address) as s:
         s.sendall(bytes(MPARequest(rev=2, s=1, ird=4, ord=4)))
         end = End(wire.passive, wire.next_request().id, wire.p_channel)
         end.id.accept()
@@ -81,7 +81,7 @@ def test_the_event_after_a_terminate_reports_its_layer_type_and_code(wire: Wire)
 @pytest.mark.clause("RFC6581-9.1-07")
 def test_an_initiator_accepts_an_ord_in_the_mpa_reply_up_to_the_device_limit(wire: Wire) -> None:
     most = wire.active.ctx.query_device().max_qp_rd_atom
-    with plain_listener() as s:
+    with create_plain_listener() as s:
         a = End(wire.active, CMID(wire.a_channel), wire.a_channel)
         a.id.connect(s.getsockname(), ConnParam(responder_resources=2))
         peer, _ = s.accept()
@@ -106,7 +106,7 @@ def test_an_initiator_accepts_an_ord_in_the_mpa_reply_up_to_the_device_limit(wir
 def test_the_reply_accepts_all_offered_rtrs_and_the_event_reports_the_chosen_one(
     wire: Wire, kinds: tuple[RTR, ...], chosen: RTR, accepts: bool
 ) -> None:
-    with plain_connect(wire.address) as s:
+    with connect_plain_socket(wire.address) as s:
         s.sendall(build_request_offering_rtrs(*kinds))
         request = wire.next_request()
         assert request.peer_to_peer == sum(kinds)
@@ -132,7 +132,7 @@ def test_the_reply_accepts_all_offered_rtrs_and_the_event_reports_the_chosen_one
 def test_the_initiator_sends_one_of_several_agreed_rtrs(
     wire: Wire, agreed: tuple[RTR, ...], opcode: Opcode
 ) -> None:
-    with plain_listener() as s:
+    with create_plain_listener() as s:
         a = End(wire.active, CMID(wire.a_channel), wire.a_channel)
         a.id.connect(s.getsockname(), ConnParam(peer_to_peer=RTR(7)))
         peer, _ = s.accept()

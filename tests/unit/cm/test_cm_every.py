@@ -8,7 +8,7 @@ import socket
 from pathlib import Path
 
 import pytest
-from harness.rc_harness import SEND, End, Wire, plain_connect
+from harness.rc_harness import SEND, End, Wire, connect_plain_socket
 from harness.verbs_harness import Rig, assert_counter_grows, errno_raised_by, octet_pattern, poll
 
 from siwarp._siwarp import lib
@@ -60,12 +60,12 @@ def test_a_wildcard_listener_accepts_at_each_address_and_the_id_reports_the_addr
 def test_closing_a_wildcard_listener_closes_all_its_sockets_and_pending_requests(rig: Rig) -> None:
     wire = WildcardWire(rig)
     before = open_descriptor_count()
-    clients = [plain_connect((host, wire.port)) for host in HOSTS]
+    clients = [connect_plain_socket((host, wire.port)) for host in HOSTS]
     wire.listener.close()
     for host, client in zip(HOSTS, clients, strict=True):
         client.close()
         with pytest.raises(ConnectionRefusedError):
-            plain_connect((host, wire.port))
+            connect_plain_socket((host, wire.port))
     assert open_descriptor_count() == before - 2
     # The second listener raises OSError if the port is still in use.
     WildcardWire(rig, wire.port).listener.close()
@@ -94,7 +94,7 @@ def test_siw_cm_listen_accepts_an_address_without_a_family_as_wildcard(rig: Rig)
 
 def test_invalid_requests_to_a_wildcard_listener_do_not_affect_valid_requests(rig: Rig) -> None:
     wire = WildcardWire(rig)
-    liars = [plain_connect((host, wire.port)) for host in HOSTS for _ in range(5)]
+    liars = [connect_plain_socket((host, wire.port)) for host in HOSTS for _ in range(5)]
     for liar in liars:
         liar.sendall(b"GET / HTTP/1.1\r\n\r\nand more than twenty octets")
     with assert_counter_grows("accepts", 2):

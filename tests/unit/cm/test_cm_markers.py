@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from harness.rc_harness import READ, SEND, WRITE, End, Wire
 from harness.verbs_harness import octet_pattern, poll
-from harness.wire_peer import CONNECT, Peer, build_read_request, build_send, build_write
+from harness.wire_peer import CONNECT, ScriptedRCPeer, build_read_request, build_send, build_write
 from scapy.packet import Raw
 from unit.cm.test_cm_connect import exchange_data
 
@@ -51,15 +51,15 @@ def test_large_transfers_in_both_directions_at_the_same_time_with_markers(
 
 
 def test_the_setting_markers_is_the_default_of_a_connection(wire: Wire) -> None:
-    with Peer.connect_to_siwarp(wire) as peer:
+    with ScriptedRCPeer.connect_to_siwarp(wire) as peer:
         assert peer.ours.m == 0
     assert peer.end.next_cm_event().type == CMEventType.DISCONNECTED
     lib.siw_setting_set(b"markers", 1)
     try:
-        with Peer.connect_to_siwarp(wire) as peer:
+        with ScriptedRCPeer.connect_to_siwarp(wire) as peer:
             assert peer.ours.m == 1
         assert peer.end.next_cm_event().type == CMEventType.DISCONNECTED
-        with Peer.accept_from_siwarp(wire) as peer:
+        with ScriptedRCPeer.accept_from_siwarp(wire) as peer:
             assert peer.ours.m == 1
     finally:
         lib.siw_setting_set(b"markers", 0)
@@ -98,7 +98,7 @@ def test_markers_interoperate_with_a_scapy_peer(wire: Wire, how: str, size: int)
 
 
 def test_a_wrong_marker_is_reported_by_a_terminate(wire: Wire) -> None:
-    with Peer.connect_to_siwarp(wire, param=ConnParam(markers=True)) as peer:
+    with ScriptedRCPeer.connect_to_siwarp(wire, param=ConnParam(markers=True)) as peer:
         octets = bytearray(peer.frame_segment(build_send(1) / Raw(bytes(600))))
         octets[515] -= 4
         octets[-4:] = crc32c(bytes(octets[:-4])).to_bytes(4, "little")

@@ -9,8 +9,8 @@ import pytest
 from harness.rc_harness import (
     End,
     Wire,
-    plain_connect,
-    plain_listener,
+    connect_plain_socket,
+    create_plain_listener,
     read_to_end,
 )
 from harness.verbs_harness import poll
@@ -53,7 +53,7 @@ def connect_to_plain_socket_and_reply(
 def test_an_mpa_reply_with_an_ord_above_the_device_limit_is_terminated(
     wire: Wire,
 ) -> None:
-    with plain_listener() as s:
+    with create_plain_listener() as s:
         a, peer = connect_to_plain_socket_and_reply(
             wire, s, MPAReply(rev=2, s=1, ird=1, ord=129), ConnParam(responder_resources=2)
         )
@@ -69,7 +69,7 @@ def test_an_mpa_reply_with_an_ord_above_the_device_limit_is_terminated(
 def test_the_initiator_raises_its_ird_and_lowers_its_ord_to_those_of_the_reply(
     wire: Wire,
 ) -> None:
-    with plain_listener() as s:
+    with create_plain_listener() as s:
         a, peer = connect_to_plain_socket_and_reply(
             wire,
             s,
@@ -85,7 +85,7 @@ def test_the_initiator_raises_its_ird_and_lowers_its_ord_to_those_of_the_reply(
 
 @pytest.mark.clause("RFC6581-9.1-12", "RFC6581-9.1-14")
 def test_an_mpa_reply_without_negotiated_depths_does_not_change_the_depths(wire: Wire) -> None:
-    with plain_listener() as s:
+    with create_plain_listener() as s:
         a, peer = connect_to_plain_socket_and_reply(
             wire,
             s,
@@ -99,7 +99,7 @@ def test_an_mpa_reply_without_negotiated_depths_does_not_change_the_depths(wire:
 
 @pytest.mark.clause("RFC6581-9.1-10")
 def test_the_depths_of_a_rejecting_mpa_reply_are_reported(wire: Wire) -> None:
-    with plain_listener() as s:
+    with create_plain_listener() as s:
         a, peer = connect_to_plain_socket_and_reply(
             wire, s, MPAReply(rev=2, s=1, r=1, ird=7, ord=200, private_data=b"why"), ConnParam()
         )
@@ -111,7 +111,7 @@ def test_the_depths_of_a_rejecting_mpa_reply_are_reported(wire: Wire) -> None:
 
 @pytest.mark.clause("RFC6581-9.2-10", "RFC6581-9.2-11")
 def test_an_mpa_reply_that_accepts_none_of_the_offered_rtrs_is_terminated(wire: Wire) -> None:
-    with plain_listener() as s:
+    with create_plain_listener() as s:
         a, peer = connect_to_plain_socket_and_reply(
             wire,
             s,
@@ -127,7 +127,7 @@ def test_an_mpa_reply_that_accepts_none_of_the_offered_rtrs_is_terminated(wire: 
 
 @pytest.mark.clause("RFC6581-9.1-11", "RFC6581-9.1-13")
 def test_the_reply_to_a_request_without_negotiated_depths_negotiates_none(wire: Wire) -> None:
-    with plain_connect(wire.address) as s:
+    with connect_plain_socket(wire.address) as s:
         s.sendall(bytes(MPARequest(rev=2, s=1, ird=0x3FFF, ord=0x3FFF)))
         request = wire.next_request()
         b = End(wire.passive, request.id, wire.p_channel)
@@ -139,7 +139,7 @@ def test_the_reply_to_a_request_without_negotiated_depths_negotiates_none(wire: 
 
 
 def test_an_invalid_fpdu_ends_the_connection_with_a_terminate(wire: Wire) -> None:
-    with plain_connect(wire.address) as s:
+    with connect_plain_socket(wire.address) as s:
         s.sendall(bytes(MPARequest(rev=2, s=1, ird=1, ord=1)))
         b = End(wire.passive, wire.next_request().id, wire.p_channel, size=64)
         b.post_receive(wr_id=3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from harness.rc_harness import End, Wire, plain_connect, plain_listener
+from harness.rc_harness import End, Wire, connect_plain_socket, create_plain_listener
 from harness.verbs_harness import temporary_settings
 from harness.wire_peer import recv_startup_frame
 
@@ -27,7 +27,7 @@ DEPTHS = [(0, 0), (1, 1000), (0x3FFF, 0), (0x3FFF, 0x3FFF)]
 
 @pytest.mark.clause("RFC6581-9.2-08")
 def test_the_reply_to_a_peer_to_peer_request_without_rtr_chooses_an_empty_write(wire: Wire) -> None:
-    with plain_connect(wire.address) as s:
+    with connect_plain_socket(wire.address) as s:
         s.sendall(bytes(MPARequest(rev=2, s=1, a=1, ird=4, ord=4)))
         end = End(wire.passive, wire.next_request().id, wire.p_channel)
         end.id.accept()
@@ -58,7 +58,7 @@ def test_an_mpa_request_of_revision_1_has_the_format_of_rfc_5044(
     The Request has no S bit and no words for IRD and ORD, and no RTR follows.
     """
     persona = {"persona": Persona.ROCE} if roce else {}
-    with temporary_settings(mpa_announce=0), plain_listener() as listener:
+    with temporary_settings(mpa_announce=0), create_plain_listener() as listener:
         end = End(wire.active, CMID(wire.a_channel), wire.a_channel, **persona)
         end.id.connect(listener.getsockname()[:2], param)
         sock, _ = listener.accept()
@@ -78,7 +78,7 @@ def test_an_mpa_request_of_revision_1_has_the_format_of_rfc_5044(
 
 @pytest.mark.clause("RFC6581-10-03")
 def test_a_client_server_mpa_request_of_revision_2_offers_no_rtr(wire: Wire) -> None:
-    with plain_listener() as listener:
+    with create_plain_listener() as listener:
         end = End(wire.active, CMID(wire.a_channel), wire.a_channel)
         end.id.connect(listener.getsockname()[:2], ConnParam())
         sock, _ = listener.accept()
@@ -103,7 +103,7 @@ RTR_FPDUS = {
 def test_an_mpa_reply_accepts_all_offered_rtrs_and_each_opens_the_connection(
     wire: Wire, offered: int, sent: int
 ) -> None:
-    with plain_connect(wire.address) as s:
+    with connect_plain_socket(wire.address) as s:
         flags = {"b": offered & 1, "c_rtr": offered >> 1 & 1, "d_rtr": offered >> 2}
         s.sendall(bytes(MPARequest(rev=2, s=1, a=1, ird=4, ord=4, **flags)))
         end = End(wire.passive, wire.next_request().id, wire.p_channel)
@@ -120,7 +120,7 @@ def test_an_mpa_reply_accepts_all_offered_rtrs_and_each_opens_the_connection(
 
 
 def test_an_mpa_reply_accepts_a_read_as_rtr_only_if_the_responder_accepts_reads(wire: Wire) -> None:
-    with plain_connect(wire.address) as s:
+    with connect_plain_socket(wire.address) as s:
         s.sendall(bytes(MPARequest(rev=2, s=1, a=1, c_rtr=1, d_rtr=1, ird=4, ord=0)))
         end = End(wire.passive, wire.next_request().id, wire.p_channel)
         end.id.accept(ConnParam(responder_resources=0))
@@ -134,7 +134,7 @@ def test_mpa_requests_with_any_combination_of_flags_and_depths_are_accepted(
     wire: Wire, a: int, ird: int, ord_: int
 ) -> None:
     for m, c, b, write, read in itertools.product((0, 1), repeat=5):
-        with plain_connect(wire.address) as s:
+        with connect_plain_socket(wire.address) as s:
             request = MPARequest(
                 rev=2, m=m, c=c, s=1, a=a, b=b, c_rtr=write, d_rtr=read, ird=ird, ord=ord_
             )

@@ -29,7 +29,7 @@ with Context(sys.argv[1]) as context:
     peers = [socket.create_connection(listener.local_addr) for _ in range(9)]
     end = time.monotonic() + float(sys.argv[2])
     while time.monotonic() < end:
-        now = counters.own()
+        now = counters.read_own_counters()
         if now["startups_refused"] == 3 or now["startups_paused"]:
             break
         time.sleep(0.01)

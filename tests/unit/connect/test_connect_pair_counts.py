@@ -18,7 +18,7 @@ from harness.pair_harness import (
     Process,
     build_mpa_request,
     build_private_data,
-    connect_by_qpn,
+    connect_pair_by_qpn,
     exchange_sends,
     gid_of_host,
 )
@@ -121,7 +121,7 @@ def test_queue_pairs_of_any_personas_connect_by_qpn_and_exchange_messages(
     a.init_with_receives()
     b.init_with_receives()
     with assert_counter_grows("confirm_reads", 0), assert_counter_grows("confirm_none", 0):
-        connect_by_qpn(a, b)
+        connect_pair_by_qpn(a, b)
         exchange_sends(a, b)
 
 
@@ -177,7 +177,7 @@ def test_a_send_completes_before_the_receive_of_its_answer_in_a_shared_cq(rig: R
     a, b = End(rig, persona=ROCE), End(other_rig, persona=ROCE)
     a.init_with_receives()
     b.init_with_receives()
-    connect_by_qpn(a, b)
+    connect_pair_by_qpn(a, b)
     for i in range(8):
         a.send(b"ask", i)
         came = [wc for wc in b.wait_for_sends(1) if wc.opcode == WCOpcode.RECV]
@@ -195,7 +195,7 @@ def test_reads_atomics_fenced_requests_and_writes_complete_in_order(rig: Rig) ->
     a, b = End(rig, persona=ROCE), End(rig, persona=ROCE)
     a.init_with_receives()
     b.init_with_receives(32)
-    connect_by_qpn(a, b, max_rd_atomic=4, max_dest_rd_atomic=4)
+    connect_pair_by_qpn(a, b, max_rd_atomic=4, max_dest_rd_atomic=4)
     there = RemoteBuffer(b.mr.addr + 32768, 64, b.mr.rkey)
     codes = [
         WROpcode.RDMA_WRITE,

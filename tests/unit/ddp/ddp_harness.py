@@ -20,9 +20,9 @@ from unit.mpa.mpa_harness import (
     PATIENCE,
     StreamError,
     World,
+    build_fpdu,
     check_result,
     crc32c,
-    fpdu,
     open_world,
     recv_exactly,
     split_fpdus,
@@ -44,9 +44,9 @@ __all__ = [
     "Sge",
     "Stream",
     "StreamError",
+    "build_fpdu",
     "check_result",
     "crc32c",
-    "fpdu",
     "octet_pattern",
     "open_ddp_world",
     "recv_exactly",
@@ -176,7 +176,7 @@ class Queue:
     def resize(self, depth: int) -> None:
         check_result(lib.siw_mem_queue_resize(self.handle, depth))
 
-    def take(self) -> int | None:
+    def take_buffer(self) -> int | None:
         user_data = ffi.new("uint64_t *")
         return int(user_data[0]) if lib.siw_mem_queue_take(self.handle, user_data) else None
 
@@ -195,7 +195,7 @@ class PeerStream:
     def inject_segments(self, *segments: bytes) -> None:
         """Send segments to the stream, each in an FPDU."""
         fields = {} if self.crc else {"crc": 0}
-        self.sock.sendall(b"".join(fpdu(s, **fields) for s in segments))
+        self.sock.sendall(b"".join(build_fpdu(s, **fields) for s in segments))
 
     def read_sent_segment(self) -> tuple[Any, bytes]:
         """Read one FPDU that the stream sent; return its segment's header and payload."""
@@ -225,19 +225,21 @@ class Stream(PeerStream):
         rv = check_result(lib.siw_ddp_rx_place(self.handle, seg, right, delivery))
         return (rv, int(delivery.user_data), int(delivery.length)) if rv else None
 
-    def place(self, seg: Any, right: int = lib.SIW_MEM_REMOTE_WRITE) -> tuple[int, int] | None:
+    def place_segment(
+        self, seg: Any, right: int = lib.SIW_MEM_REMOTE_WRITE
+    ) -> tuple[int, int] | None:
         """Place the segment; return the delivery's (user_data, length), or None in mid-message."""
         rv, user_data, length = wait_until(lambda: self.place_segment_once(seg, right))
         return (user_data, length) if rv == 1 else None
 
-    def receive(self, right: int = lib.SIW_MEM_REMOTE_WRITE) -> tuple[int, int] | None:
-        return self.place(self.next_header(), right)
+    def receive_segment(self, right: int = lib.SIW_MEM_REMOTE_WRITE) -> tuple[int, int] | None:
+        return self.place_segment(self.next_header(), right)
 
     def receive_until_error(self, right: int = lib.SIW_MEM_REMOTE_WRITE) -> tuple[int, int, int]:
         """Receive until the stream fails; return the error's layer, type and code."""
         try:
             for _ in range(1000):
-                self.receive(right)
+                self.receive_segment(right)
         except StreamError as e:
             assert e.errno in (errno.EPROTO, errno.EACCES, errno.EBADMSG), e
         else:

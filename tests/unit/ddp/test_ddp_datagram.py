@@ -139,7 +139,7 @@ def test_a_datagram_is_placed_into_the_oldest_posted_buffer(
     assert socket.ntohs(source.port_be) == d.sock.getsockname()[1]
     assert d.place_datagram(q) == (1, 11, size)
     assert m.octets() == octet_pattern(size) + bytes([0xA5]) * 5
-    assert q.take() == 12
+    assert q.take_buffer() == 12
 
 
 @given(st.lists(st.integers(0, 300), min_size=1, max_size=16), st.data())
@@ -261,7 +261,7 @@ def test_a_datagram_longer_than_its_buffer_consumes_it_and_writes_nothing(world:
     d.receive_datagram()
     assert d.place_datagram(q) == (-errno.EMSGSIZE, 5, 4)
     assert m.is_untouched()
-    assert q.take() is None
+    assert q.take_buffer() is None
 
 
 def test_a_buffer_with_an_invalid_key_is_consumed_and_nothing_is_written(world: DdpWorld) -> None:
@@ -273,7 +273,7 @@ def test_a_buffer_with_an_invalid_key_is_consumed_and_nothing_is_written(world: 
     assert d.place_datagram(q)[:2] == (-errno.EACCES, 5)
     assert good.is_untouched()
     assert bad.is_untouched()
-    assert q.take() is None
+    assert q.take_buffer() is None
 
 
 def test_an_unplaced_datagram_is_dropped_by_the_next_receive(world: DdpWorld) -> None:

@@ -15,7 +15,7 @@ from unit.ddp.ddp_harness import (
     PD,
     DdpWorld,
     StreamError,
-    fpdu,
+    build_fpdu,
     octet_pattern,
     open_ddp_world,
     tagged_segment,
@@ -54,7 +54,7 @@ def test_an_untagged_message_in_any_segments_fills_any_scatter_list(
             seg = stream.next_header()
             assert (seg.payload, seg.mo, seg.msn, seg.last) == (n, at, 1, last)
             assert (seg.ulp_octet, seg.ulp_word) == (0x45, i)
-            delivered.append(stream.place(seg))
+            delivered.append(stream.place_segment(seg))
             at += n
         assert delivered == [None] * (len(pieces) - 1) + [(42, total)]
         want = octets + bytes([0xA5]) * (sum(sizes) - total)
@@ -75,7 +75,7 @@ def test_tagged_segments_are_placed_at_their_offsets(
         for i, (at, n) in enumerate(writes):
             n = min(n, 3000 - at - (base == 2**64 - 3000))
             stream.inject_segments(tagged_segment(octet_pattern(n, i), stag=m.stag, to=base + at))
-            assert stream.receive() == (0, n)
+            assert stream.receive_segment() == (0, n)
             model[at : at + n] = octet_pattern(n, i)
         assert m.octets() == model
 
@@ -94,11 +94,11 @@ def test_the_ddp_header_of_a_segment_is_reported_unchanged(world: DdpWorld) -> N
     assert bytes(ffi.buffer(seg.head, seg.head_len)) == first[:14]
     assert (seg.tagged, seg.last, seg.ulp_octet) == (True, False, 0xDB)
     assert (seg.stag, seg.to, seg.payload, seg.seg_len) == (m.stag, 1, 3, 17)
-    assert stream.place(seg) is None
+    assert stream.place_segment(seg) is None
     seg = stream.next_header()
     assert bytes(ffi.buffer(seg.head, seg.head_len)) == second[:18]
     assert (seg.tagged, seg.last, seg.ulp_word, seg.qn) == (False, True, 0xCAFEBABE, 2)
-    assert stream.place(seg) == (1, 2)
+    assert stream.place_segment(seg) == (1, 2)
 
 
 def test_the_same_segment_is_reported_until_it_is_placed(world: DdpWorld) -> None:
@@ -108,7 +108,7 @@ def test_the_same_segment_is_reported_until_it_is_placed(world: DdpWorld) -> Non
         tagged_segment(b"abc", stag=m.stag), tagged_segment(b"xyz", stag=m.stag, to=5)
     )
     assert [stream.next_header().to for _ in range(3)] == [0, 0, 0]
-    stream.receive()
+    stream.receive_segment()
     assert stream.next_header().to == 5
 
 
@@ -122,10 +122,10 @@ def test_placing_is_refused_before_a_header_was_reported(world: DdpWorld) -> Non
 def test_an_fpdu_without_a_ulpdu_is_reported_as_empty(world: DdpWorld) -> None:
     stream = world.receiver()
     m = world.registered_memory(10)
-    stream.sock.sendall(fpdu(b""))
+    stream.sock.sendall(build_fpdu(b""))
     stream.inject_segments(tagged_segment(b"abc", stag=m.stag))
     assert stream.next_header() == "empty"
-    assert stream.receive() == (0, 3)
+    assert stream.receive_segment() == (0, 3)
 
 
 def test_each_untagged_queue_has_its_own_msns(world: DdpWorld) -> None:
@@ -138,7 +138,7 @@ def test_each_untagged_queue_has_its_own_msns(world: DdpWorld) -> None:
             q.post(10 * qn + i, m.sge())
     for qn, msn in [(0, 1), (3, 1), (0, 2), (1, 1), (2, 1), (3, 2), (0, 3)]:
         stream.inject_segments(untagged_segment(b"x", qn=qn, msn=msn))
-        assert stream.receive() == (10 * qn + msn - 1, 1)
+        assert stream.receive_segment() == (10 * qn + msn - 1, 1)
 
 
 def test_two_streams_may_share_one_untagged_queue(world: DdpWorld) -> None:
@@ -149,11 +149,11 @@ def test_two_streams_may_share_one_untagged_queue(world: DdpWorld) -> None:
     q.post(1, m.sge())
     q.post(2, n.sge())
     one.inject_segments(untagged_segment(b"abc", l=0))
-    assert one.receive() is None
+    assert one.receive_segment() is None
     other.inject_segments(untagged_segment(b"xyz"))
-    assert other.receive() == (2, 3)
+    assert other.receive_segment() == (2, 3)
     one.inject_segments(untagged_segment(b"def", mo=3))
-    assert one.receive() == (1, 6)
+    assert one.receive_segment() == (1, 6)
     assert m.octets()[:6] == b"abcdef"
     assert n.octets()[:3] == b"xyz"
 
@@ -169,9 +169,9 @@ def test_another_stream_may_use_the_last_buffer_between_header_and_placement(
     one.inject_segments(untagged_segment(b"abc"))
     other.inject_segments(untagged_segment(b"xyz"))
     seg = one.next_header()
-    assert other.receive() == (1, 3)
+    assert other.receive_segment() == (1, 3)
     with pytest.raises(StreamError, match="EPROTO"):
-        one.place(seg)
+        one.place_segment(seg)
     assert one.error == (1, 2, lib.SIW_DDP_NO_BUFFER)
 
 
@@ -184,14 +184,14 @@ def test_the_buffer_of_an_incomplete_message_can_be_reclaimed(world: DdpWorld) -
     user_data = ffi.new("uint64_t *")
     assert lib.siw_ddp_stream_take(stream.handle, 0, user_data) == 0
     stream.inject_segments(untagged_segment(b"abc", l=0))
-    stream.receive()
+    stream.receive_segment()
     stream.sock.close()
     with pytest.raises(StreamError, match="ENOTCONN"):
         stream.next_header()
     assert lib.siw_ddp_stream_take(stream.handle, 0, user_data) == 1
     assert user_data[0] == 5
     assert lib.siw_ddp_stream_take(stream.handle, 0, user_data) == 0
-    assert q.take() == 6
+    assert q.take_buffer() == 6
 
 
 # ---- refused segments
@@ -211,7 +211,7 @@ def test_a_segment_with_a_wrong_crc_and_other_errors_is_a_crc_error(
     world: DdpWorld, size: int
 ) -> None:
     stream = world.receiver()
-    stream.sock.sendall(fpdu(tagged_segment(octet_pattern(size), stag=1, dv=3), crc=0))
+    stream.sock.sendall(build_fpdu(tagged_segment(octet_pattern(size), stag=1, dv=3), crc=0))
     assert stream.receive_until_error() == CRC
 
 
@@ -221,7 +221,7 @@ def test_a_segment_with_a_wrong_crc_is_not_delivered(world: DdpWorld, size: int)
     lib.siw_ddp_stream_set_queue(stream.handle, 0, q.handle)
     m = world.registered_memory(size)
     q.post(1, m.sge())
-    stream.sock.sendall(fpdu(untagged_segment(octet_pattern(size)), crc=0))
+    stream.sock.sendall(build_fpdu(untagged_segment(octet_pattern(size)), crc=0))
     assert stream.receive_until_error() == CRC
     assert len(m.octets()) == size  # octets() asserts that nothing outside was written
 
@@ -229,7 +229,7 @@ def test_a_segment_with_a_wrong_crc_is_not_delivered(world: DdpWorld, size: int)
 @pytest.mark.fast_path
 def test_a_refused_large_segment_is_reported_after_its_crc_check(world: DdpWorld) -> None:
     stream = world.receiver()
-    octets = fpdu(tagged_segment(octet_pattern(LARGE), stag=1))
+    octets = build_fpdu(tagged_segment(octet_pattern(LARGE), stag=1))
     stream.sock.sendall(octets[:-1])
     seg = stream.next_header()
     assert stream.place_segment_once(seg, WRITE) is None
@@ -273,7 +273,7 @@ def test_the_upper_layer_may_refuse_a_segment_and_nothing_is_placed(
 def test_a_crc_error_takes_precedence_over_a_refusal_by_the_upper_layer(world: DdpWorld) -> None:
     stream = world.receiver()
     m = world.registered_memory(LARGE)
-    octets = fpdu(tagged_segment(octet_pattern(LARGE), stag=m.stag), crc=0)
+    octets = build_fpdu(tagged_segment(octet_pattern(LARGE), stag=m.stag), crc=0)
     stream.sock.sendall(octets[:-1])
     stream.next_header()
     stream.sock.sendall(octets[-1:])
@@ -288,7 +288,7 @@ def test_a_crc_error_takes_precedence_over_a_refusal_by_the_upper_layer(world: D
 def test_freeing_an_stag_in_the_middle_of_a_segment_stops_its_placement(world: DdpWorld) -> None:
     stream = world.receiver()
     m = world.registered_memory(LARGE)
-    octets = fpdu(tagged_segment(octet_pattern(LARGE), stag=m.stag))
+    octets = build_fpdu(tagged_segment(octet_pattern(LARGE), stag=m.stag))
     stream.sock.sendall(octets[:10_000])
     seg = stream.next_header()
     wait_until(
@@ -321,7 +321,7 @@ def test_a_read_sink_accepts_only_read_responses(world: DdpWorld) -> None:
     stream = world.receiver()
     m = world.registered_memory(10, rights=SINK, stream=stream)
     stream.inject_segments(tagged_segment(b"abc", stag=m.stag), tagged_segment(b"xyz", stag=m.stag))
-    assert stream.receive(SINK) == (0, 3)
+    assert stream.receive_segment(SINK) == (0, 3)
     assert stream.receive_until_error(WRITE) == (0, 1, lib.SIW_RDMAP_ACCESS)
     assert m.octets()[:3] == b"abc"
 
@@ -337,7 +337,7 @@ def test_no_segment_from_the_peer_writes_outside_the_permitted_memory(segment: b
         try:
             seg = stream.next_header()
             if seg != "empty":
-                stream.place(seg)
+                stream.place_segment(seg)
         except StreamError as e:
             assert e.errno in (errno.EPROTO, errno.EACCES)
             assert posted.is_untouched()
@@ -352,7 +352,7 @@ def test_an_orderly_end_of_stream_and_a_truncated_segment_are_different_errors(
     one.sock.close()
     with pytest.raises(StreamError, match="ENOTCONN"):
         one.next_header()
-    other.sock.sendall(fpdu(tagged_segment(b"abc", stag=1))[:5])
+    other.sock.sendall(build_fpdu(tagged_segment(b"abc", stag=1))[:5])
     other.sock.close()
     with pytest.raises(StreamError, match="ECONNRESET"):
         other.next_header()

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 
 import pytest
-from harness.rc_harness import READ, SEND, WRITE, End, Wire, plain_connect
+from harness.rc_harness import READ, SEND, WRITE, End, Wire, connect_plain_socket
 from harness.verbs_harness import LIMIT, Rig, poll, wait_until
 
 from siwarp._siwarp import ffi, lib
@@ -125,7 +125,7 @@ def shut_down_sending(s: socket.socket) -> None:
 def test_the_way_a_peer_ends_a_connection_determines_the_asynchronous_event(
     two_device_wire: Wire, what: Callable[[socket.socket], None], kind: EventType | None
 ) -> None:
-    with plain_connect(two_device_wire.address) as s:
+    with connect_plain_socket(two_device_wire.address) as s:
         s.sendall(bytes(MPARequest(rev=2, s=1, ird=1, ord=1)))
         b = End(
             two_device_wire.passive, two_device_wire.next_request().id, two_device_wire.p_channel

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from harness.rc_harness import READ, SEND, WRITE, End, Wire, plain_connect
+from harness.rc_harness import READ, SEND, WRITE, End, Wire, connect_plain_socket
 from harness.verbs_harness import ALL_ACCESS, Rig, poll
 
 from siwarp.inspect import FPDU, DDPTagged, MPARequest, Opcode
@@ -74,7 +74,7 @@ class SilentPeer:
     """A peer that connects, sends a first message, and then neither reads nor answers."""
 
     def __init__(self, wire: Wire) -> None:
-        self.socket = plain_connect(wire.address)
+        self.socket = connect_plain_socket(wire.address)
         self.socket.sendall(bytes(MPARequest(rev=2, s=1, ird=4, ord=4)))
         self.end = End(wire.passive, wire.next_request().id, wire.p_channel, size=64)
         self.end.id.accept()

@@ -9,7 +9,7 @@ import threading
 import time
 
 import pytest
-from harness.cq_harness import Told
+from harness.cq_harness import QPWithReceiveEvents
 from harness.rc_harness import SEND, Wire
 from harness.verbs_harness import Rig, counter_value, errno_raised_by, poll
 from pace import scale_limit
@@ -22,8 +22,8 @@ SLACK = 1.0 if "SANITIZER" in os.environ else 0.2
 
 
 @pytest.fixture
-def qp_with_channel(rig: Rig) -> Told:
-    return Told(rig)
+def qp_with_channel(rig: Rig) -> QPWithReceiveEvents:
+    return QPWithReceiveEvents(rig)
 
 
 # ---- queues
@@ -57,7 +57,9 @@ def test_a_nonzero_completion_vector_is_refused(rig: Rig) -> None:
     assert errno_raised_by(CQ, rig.ctx, 4, comp_vector=1) == errno.EINVAL
 
 
-def test_poll_returns_as_many_completions_as_requested_and_available(qp_with_channel: Told) -> None:
+def test_poll_returns_as_many_completions_as_requested_and_available(
+    qp_with_channel: QPWithReceiveEvents,
+) -> None:
     qp_with_channel.post_receives(5)
     qp_with_channel.post_sends(n=5)
     first = poll(qp_with_channel.cq, 2)
@@ -67,7 +69,7 @@ def test_poll_returns_as_many_completions_as_requested_and_available(qp_with_cha
 
 
 def test_polling_for_zero_completions_returns_zero_and_for_fewer_is_refused(
-    qp_with_channel: Told,
+    qp_with_channel: QPWithReceiveEvents,
 ) -> None:
     wc = ffi.new("struct siw_wc[1]")
     assert lib.siw_poll_cq(qp_with_channel.cq._c_object(), 0, wc) == 0
@@ -134,7 +136,9 @@ def test_a_cq_without_a_completion_channel_cannot_be_armed(rig: Rig) -> None:
     assert errno_raised_by(rig.create_cq().req_notify) == errno.EINVAL
 
 
-def test_an_armed_cq_raises_one_event_for_its_next_completion(qp_with_channel: Told) -> None:
+def test_an_armed_cq_raises_one_event_for_its_next_completion(
+    qp_with_channel: QPWithReceiveEvents,
+) -> None:
     qp_with_channel.post_receives(3)
     qp_with_channel.post_sends()
     poll(qp_with_channel.cq)
@@ -148,7 +152,7 @@ def test_an_armed_cq_raises_one_event_for_its_next_completion(qp_with_channel: T
     assert qp_with_channel.channel.get_cq_event(0) is None
 
 
-def test_a_cq_armed_twice_raises_one_event(qp_with_channel: Told) -> None:
+def test_a_cq_armed_twice_raises_one_event(qp_with_channel: QPWithReceiveEvents) -> None:
     qp_with_channel.post_receives(2)
     qp_with_channel.cq.req_notify()
     qp_with_channel.cq.req_notify()
@@ -159,7 +163,7 @@ def test_a_cq_armed_twice_raises_one_event(qp_with_channel: Told) -> None:
 
 
 def test_a_cq_armed_solicited_only_raises_an_event_for_a_solicited_message_only(
-    qp_with_channel: Told,
+    qp_with_channel: QPWithReceiveEvents,
 ) -> None:
     qp_with_channel.post_receives(3)
     qp_with_channel.cq.req_notify(solicited_only=True)
@@ -171,7 +175,9 @@ def test_a_cq_armed_solicited_only_raises_an_event_for_a_solicited_message_only(
     poll(qp_with_channel.cq)
 
 
-def test_a_cq_armed_solicited_only_raises_an_event_for_an_error(qp_with_channel: Told) -> None:
+def test_a_cq_armed_solicited_only_raises_an_event_for_an_error(
+    qp_with_channel: QPWithReceiveEvents,
+) -> None:
     qp_with_channel.post_receives()
     qp_with_channel.cq.req_notify(solicited_only=True)
     qp_with_channel.qp.modify(QPAttr(qp_state=QPState.ERR))
@@ -207,7 +213,7 @@ def test_over_rc_only_a_solicited_message_raises_an_event_when_armed_solicited_o
 
 
 def test_arming_solicited_only_does_not_narrow_an_earlier_arming_for_any_completion(
-    qp_with_channel: Told,
+    qp_with_channel: QPWithReceiveEvents,
 ) -> None:
     qp_with_channel.post_receives()
     qp_with_channel.cq.req_notify()
@@ -216,7 +222,7 @@ def test_arming_solicited_only_does_not_narrow_an_earlier_arming_for_any_complet
     assert qp_with_channel.channel.get_cq_event(5) is qp_with_channel.cq
 
 
-def test_a_wait_for_a_cq_event_ends_at_its_time_out(qp_with_channel: Told) -> None:
+def test_a_wait_for_a_cq_event_ends_at_its_time_out(qp_with_channel: QPWithReceiveEvents) -> None:
     for seconds in (0.0, 0.01, 0.12):
         start = time.monotonic()
         assert qp_with_channel.channel.get_cq_event(seconds) is None
@@ -236,7 +242,7 @@ def test_a_wait_for_a_cq_event_ends_at_its_time_out(qp_with_channel: Told) -> No
 
 
 def test_the_channel_descriptor_is_readable_exactly_while_an_event_is_unread(
-    qp_with_channel: Told,
+    qp_with_channel: QPWithReceiveEvents,
 ) -> None:
     qp_with_channel.post_receives(2)
     assert not qp_with_channel.becomes_readable(0)
@@ -252,7 +258,7 @@ def test_the_channel_descriptor_is_readable_exactly_while_an_event_is_unread(
     assert len(poll(qp_with_channel.cq)) == 1
 
 
-def test_a_completion_channel_works_with_selectors(qp_with_channel: Told) -> None:
+def test_a_completion_channel_works_with_selectors(qp_with_channel: QPWithReceiveEvents) -> None:
     qp_with_channel.post_receives()
     qp_with_channel.cq.req_notify()
     with selectors.DefaultSelector() as s:
@@ -278,7 +284,9 @@ def test_one_completion_channel_delivers_the_events_of_several_cqs(rig: Rig) -> 
         assert len(poll(cq)) == 1
 
 
-def test_cq_wait_misses_no_completion_between_arming_and_polling(qp_with_channel: Told) -> None:
+def test_cq_wait_misses_no_completion_between_arming_and_polling(
+    qp_with_channel: QPWithReceiveEvents,
+) -> None:
     rounds, window = 300, 4
     # The semaphore counts the posted receives for which no message has been sent.
     room = threading.Semaphore(window)
@@ -303,7 +311,7 @@ def test_cq_wait_misses_no_completion_between_arming_and_polling(qp_with_channel
 
 
 def test_a_thread_that_waits_for_a_cq_event_wakes_when_another_thread_causes_it(
-    qp_with_channel: Told,
+    qp_with_channel: QPWithReceiveEvents,
 ) -> None:
     found: list[object] = []
     qp_with_channel.cq.req_notify()
@@ -350,7 +358,7 @@ def test_destroying_a_cq_waits_until_its_read_events_are_acknowledged(rig: Rig) 
     thread.join()
 
 
-def test_an_unread_cq_event_is_discarded_with_its_cq(qp_with_channel: Told) -> None:
+def test_an_unread_cq_event_is_discarded_with_its_cq(qp_with_channel: QPWithReceiveEvents) -> None:
     qp_with_channel.post_receives()
     qp_with_channel.cq.req_notify()
     qp_with_channel.post_sends()

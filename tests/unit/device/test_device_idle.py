@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.rc_harness import SEND, WRITE, Wire, plain_listener
+from harness.rc_harness import SEND, WRITE, Wire, create_plain_listener
 from harness.verbs_harness import Rig, poll, wait_until
-from harness.wire_peer import Peer
+from harness.wire_peer import ScriptedRCPeer
 
 from siwarp.cm import CMID, CMEventChannel, ConnParam
 from siwarp.verbs import RecvWR, RemoteBuffer, SendWR
@@ -73,7 +73,7 @@ def exchange_traffic(rig: Rig) -> Any:
 
 
 def connect_to_silent_peers(rig: Rig) -> Any:
-    silent = plain_listener()
+    silent = create_plain_listener()
     channel = CMEventChannel(rig.ctx)
     ids = [CMID(channel) for _ in range(10)]
     for cm_id in ids:
@@ -83,21 +83,21 @@ def connect_to_silent_peers(rig: Rig) -> Any:
 
 
 def disconnect_from_silent_peers(rig: Rig) -> Any:
-    peers = [Peer.connect_to_siwarp(Wire(rig)) for _ in range(10)]
+    peers = [ScriptedRCPeer.connect_to_siwarp(Wire(rig)) for _ in range(10)]
     for peer in peers:
         peer.end.id.disconnect()
     return peers
 
 
 def close_queue_pairs_of_silent_peers(rig: Rig) -> Any:
-    peers = [Peer.connect_to_siwarp(Wire(rig)) for _ in range(10)]
+    peers = [ScriptedRCPeer.connect_to_siwarp(Wire(rig)) for _ in range(10)]
     for peer in peers:
         peer.end.close()
     return peers
 
 
 def fill_send_queue_to_a_peer_that_does_not_read(rig: Rig) -> Any:
-    peer = Peer.connect_to_siwarp(Wire(rig), size=1 << 20, max_send_wr=64)
+    peer = ScriptedRCPeer.connect_to_siwarp(Wire(rig), size=1 << 20, max_send_wr=64)
     for _ in range(64):
         peer.end.post(WRITE, length=1 << 20, remote=RemoteBuffer(0, 1 << 20, 1))
     wait_until(lambda: not peer.end.scq.poll(64))
@@ -147,7 +147,7 @@ def test_an_idle_open_device_wakes_at_most_five_times_a_second(
 
 def test_a_connection_attempt_times_out_although_the_device_sleeps() -> None:
     rig = Rig()
-    with plain_listener() as silent:
+    with create_plain_listener() as silent:
         channel = CMEventChannel(rig.ctx)
         cm_id = CMID(channel)
         cm_id.bind_qp(rig.create_qp(qp_type=2))

@@ -19,7 +19,7 @@ from harness.mw_harness import (
     RW,
     assert_terminated,
     bind_new_window,
-    connect_both_senders,
+    connect_until_both_may_send,
     invalidate_window,
     read_remote,
     register_region,
@@ -27,9 +27,9 @@ from harness.mw_harness import (
     write_and_complete,
 )
 from harness.rc_harness import READ, SEND, WRITE, End, Wire
-from harness.uc_harness import Ends
+from harness.uc_harness import UCPair
 from harness.verbs_harness import Rig, errno_raised_by, poll, wait_until
-from hostile.peer import accept_raw
+from hostile.peer import accept_raw_initiator
 
 from siwarp.inspect import DDPUntagged, Opcode, ReadRequest
 from siwarp.verbs import (
@@ -54,7 +54,7 @@ from siwarp.verbs import (
 @pytest.fixture
 def connected_endpoints(two_device_wire: Wire) -> Iterator[tuple[End, End]]:
     """Two connected endpoints on two devices, of which both may send."""
-    yield connect_both_senders(two_device_wire)
+    yield connect_until_both_may_send(two_device_wire)
 
 
 # ---- access that a window grants
@@ -81,7 +81,7 @@ def test_a_memory_window_grants_access_to_its_part_of_the_region(
 def test_octets_of_the_region_outside_its_memory_window_are_refused(
     two_device_wire: Wire, kind: MWType, offset: int
 ) -> None:
-    a, b = connect_both_senders(two_device_wire)
+    a, b = connect_until_both_may_send(two_device_wire)
     mr = register_region(b)
     mw, remote = bind_new_window(b, mr, kind, offset=100, length=50)
     write_and_complete(a, RemoteBuffer(mr.addr + offset, 10, remote.rkey), b"0123456789")
@@ -113,7 +113,7 @@ def test_tagged_offsets_of_a_zero_based_memory_window_start_at_zero(
 def test_a_memory_window_grants_only_the_access_rights_of_its_bind(
     two_device_wire: Wire, kind: MWType, reads: bool
 ) -> None:
-    a, b = connect_both_senders(two_device_wire)
+    a, b = connect_until_both_may_send(two_device_wire)
     mr = register_region(b)
     access = AccessFlag.REMOTE_WRITE if reads else AccessFlag.REMOTE_READ
     mw, remote = bind_new_window(b, mr, kind, access=access)
@@ -137,8 +137,8 @@ def test_the_key_of_a_memory_window_is_no_local_key(connected_endpoints: tuple[E
 def test_a_type_2_window_is_valid_for_one_queue_pair_and_a_type_1_window_for_its_pd(
     two_device_wire: Wire,
 ) -> None:
-    a, b = connect_both_senders(two_device_wire)
-    c, d = connect_both_senders(two_device_wire)
+    a, b = connect_until_both_may_send(two_device_wire)
+    c, d = connect_until_both_may_send(two_device_wire)
     mr = register_region(b)
     one, shared = bind_new_window(b, mr, MWType.TYPE_1)
     write_and_complete(c, shared, b"shared")
@@ -202,7 +202,7 @@ def test_requests_before_and_after_a_bind_complete_in_order(
 def test_under_persona_roce_a_bind_completes_after_earlier_unsignaled_sends(
     two_device_wire: Wire,
 ) -> None:
-    a, b = connect_both_senders(two_device_wire, persona=Persona.ROCE)
+    a, b = connect_until_both_may_send(two_device_wire, persona=Persona.ROCE)
     mr = register_region(b)
     mw = MW(b.rig.pd)
     a.post_receive(1)
@@ -223,7 +223,7 @@ def test_under_persona_roce_a_bind_completes_after_earlier_unsignaled_sends(
 def test_an_invalidated_or_closed_memory_window_grants_no_access(
     two_device_wire: Wire, kind: MWType, how: str, op: WROpcode
 ) -> None:
-    a, b = connect_both_senders(two_device_wire)
+    a, b = connect_until_both_may_send(two_device_wire)
     mr = register_region(b)
     mw, remote = bind_new_window(b, mr, kind)
     write_and_complete(a, remote, b"while it lives")
@@ -261,7 +261,7 @@ def test_the_peer_may_invalidate_a_type_2_memory_window(
 
 
 def test_the_peer_may_not_invalidate_a_type_1_memory_window(two_device_wire: Wire) -> None:
-    a, b = connect_both_senders(two_device_wire)
+    a, b = connect_until_both_may_send(two_device_wire)
     mr = register_region(b)
     mw, remote = bind_new_window(b, mr, MWType.TYPE_1)
     b.post_receive(1)
@@ -273,7 +273,7 @@ def test_the_peer_may_not_invalidate_a_type_1_memory_window(two_device_wire: Wir
 
 
 def test_a_new_bind_of_a_type_1_memory_window_ends_the_previous_bind(two_device_wire: Wire) -> None:
-    a, b = connect_both_senders(two_device_wire)
+    a, b = connect_until_both_may_send(two_device_wire)
     first, second = register_region(b), register_region(b)
     mw, old = bind_new_window(b, first, MWType.TYPE_1)
     new = mw.bind(b.qp, second)
@@ -292,7 +292,7 @@ def test_a_new_bind_of_a_type_1_memory_window_ends_the_previous_bind(two_device_
 def test_local_invalidate_ends_remote_access_to_a_region_of_one_queue_pair(
     two_device_wire: Wire,
 ) -> None:
-    a, b = connect_both_senders(two_device_wire)
+    a, b = connect_until_both_may_send(two_device_wire)
     mr = MR(b.rig.pd, bytearray(100), LOCAL | RW | AccessFlag.REMOTE_INVALIDATE, qp=b.qp)
     write_and_complete(a, mr.remote(), b"hello")
     assert read_remote(a, mr.remote(), 5) == b"hello"
@@ -313,8 +313,8 @@ def test_the_connection_of_a_peer_amid_a_read_is_reset_when_its_memory_window_en
     """Data that the program writes to the memory after the end of the window is not sent."""
     # The size exceeds what TCP accepts while the peer does not read.
     size = 16 << 20
-    peer, end = accept_raw(two_device_wire)
-    _, other = connect_both_senders(two_device_wire)
+    peer, end = accept_raw_initiator(two_device_wire)
+    _, other = connect_until_both_may_send(two_device_wire)
     mr = register_region(end, size)
     mr.view[:] = b"\x11" * size
     mw, remote = bind_new_window(end, mr, kind)
@@ -323,7 +323,7 @@ def test_the_connection_of_a_peer_amid_a_read_is_reset_when_its_memory_window_en
         DDPUntagged(opcode=Opcode.RDMA_READ_REQUEST, qn=1, msn=1)
         / ReadRequest(sink_stag=1, size=size, src_stag=remote.rkey, src_to=remote.addr)
     )
-    wait_until(lambda: end.rcq.poll() == [] and peer.unread_octets() > 0)
+    wait_until(lambda: end.rcq.poll() == [] and peer.count_unread_octets() > 0)
     if how == "close":
         mw.close()
     elif how == "request":
@@ -350,7 +350,7 @@ def test_a_region_can_be_closed_after_its_window_is_invalidated_amid_a_peers_rea
 ) -> None:
     """The program closes the region without waiting for the completion of the invalidation."""
     size = 16 << 20
-    peer, end = accept_raw(two_device_wire)
+    peer, end = accept_raw_initiator(two_device_wire)
     mr = register_region(end, size)
     mr.view[:] = b"\x11" * size
     mw, remote = bind_new_window(end, mr)
@@ -359,7 +359,7 @@ def test_a_region_can_be_closed_after_its_window_is_invalidated_amid_a_peers_rea
         DDPUntagged(opcode=Opcode.RDMA_READ_REQUEST, qn=1, msn=1)
         / ReadRequest(sink_stag=1, size=size, src_stag=remote.rkey, src_to=remote.addr)
     )
-    wait_until(lambda: end.rcq.poll() == [] and peer.unread_octets() > 0)
+    wait_until(lambda: end.rcq.poll() == [] and peer.count_unread_octets() > 0)
     mw.invalidate(end.qp)
     mr.close()
     memory[:] = b"\x22" * size
@@ -374,7 +374,7 @@ def test_a_region_can_be_closed_after_its_window_is_invalidated_amid_a_peers_rea
 
 @pytest.mark.parametrize("kind", BOTH)
 def test_memory_windows_grant_access_to_the_writes_of_a_uc_peer(rig: Rig, kind: MWType) -> None:
-    ends = Ends(rig, size=64)
+    ends = UCPair(rig, size=64)
     mr = MR(rig.pd, bytearray(64), LOCAL | BIND)
     mw = MW(rig.pd, kind)
     remote = mw.bind(ends.b, mr, 8, 16, access=AccessFlag.REMOTE_WRITE)
@@ -400,7 +400,7 @@ def test_memory_windows_grant_access_to_the_writes_of_a_uc_peer(rig: Rig, kind: 
 
 
 def test_a_failed_bind_moves_a_uc_queue_pair_to_sqe_and_flushes_later_requests(rig: Rig) -> None:
-    ends = Ends(rig, size=64)
+    ends = UCPair(rig, size=64)
     mr, mw = MR(rig.pd, bytearray(64), LOCAL), MW(rig.pd)
     ends.a.modify(QPAttr(qp_state=QPState.SQD))
     for wr_id in (1, 2):

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 from harness.rc_harness import READ, End, Wire
-from harness.rd_harness import Peer
-from harness.uc_harness import Ends
+from harness.rd_harness import RDEnd
+from harness.uc_harness import UCPair
 from harness.verbs_harness import Rig, errno_raised_by, poll, wait_until
 
 from siwarp.verbs import (
@@ -303,7 +303,7 @@ class BoundWindow:
     """A memory window on a region of the RD target, bound through a UC queue pair."""
 
     def __init__(self, rig: Rig, access: int, kind: MWType = MWType.TYPE_1) -> None:
-        self.binder = Ends(rig, size=8)
+        self.binder = UCPair(rig, size=8)
         self.mr = MR(rig.pd, 64, LOCAL | BIND)
         self.mw = MW(rig.pd, kind)
         self.remote = self.mw.bind(self.binder.a, self.mr, 16, 16, access=access)
@@ -315,7 +315,7 @@ class BoundWindow:
 
 
 def test_rd_writes_reads_and_atomics_work_through_a_memory_window(rig: Rig) -> None:
-    a, b = Peer(rig), Peer(rig)
+    a, b = RDEnd(rig), RDEnd(rig)
     w = BoundWindow(rig, WRITES | READS | ATOMIC)
     a.out.view[:16] = b"sixteen octets.."
     a.post_rdma(b, WROpcode.RDMA_WRITE, 16, remote=w.remote)
@@ -338,7 +338,7 @@ def test_rd_writes_reads_and_atomics_work_through_a_memory_window(rig: Rig) -> N
 def test_an_rd_request_that_a_memory_window_does_not_grant_fails_alone(
     rig: Rig, opcode: WROpcode, why: str
 ) -> None:
-    a, b = Peer(rig), Peer(rig)
+    a, b = RDEnd(rig), RDEnd(rig)
     given = {READ: WRITES, WROpcode.RDMA_WRITE: READS}.get(opcode, WRITES | READS)
     kind = MWType.TYPE_2 if why == "type 2" else MWType.TYPE_1
     w = BoundWindow(rig, given if why == "right" else WRITES | READS | ATOMIC, kind)
@@ -372,7 +372,7 @@ def test_an_rd_request_that_a_memory_window_does_not_grant_fails_alone(
 
 
 def test_an_rd_queue_pair_refuses_binds_and_invalidations(rig: Rig) -> None:
-    a = Peer(rig)
+    a = RDEnd(rig)
     mr = MR(rig.pd, 64, LOCAL | BIND)
     for kind in BOTH:
         mw = MW(rig.pd, kind)
@@ -386,7 +386,7 @@ def test_an_rd_queue_pair_refuses_binds_and_invalidations(rig: Rig) -> None:
         mw.close()
     inv = SendWR(1, WROpcode.LOCAL_INV, invalidate_rkey=mr.rkey)
     assert errno_raised_by(a.qp.post_send, inv) == errno.EINVAL
-    b = Peer(rig)
+    b = RDEnd(rig)
     b.post_receive()
     a.send(b, b"goes on")
     assert a.poll_sends()[0].ok and b.poll_receives()[0].ok

@@ -9,7 +9,12 @@ import threading
 import net
 import pytest
 from harness.rc_harness import SEND, End, Wire
-from harness.srq_harness import LIMIT_REACHED, Shared, connect_with_srq, consume_receives
+from harness.srq_harness import (
+    LIMIT_REACHED,
+    SharedReceiveQueue,
+    connect_with_srq,
+    consume_receives,
+)
 from harness.verbs_harness import (
     LIMIT,
     Pair,
@@ -50,7 +55,7 @@ def test_query_of_an_srq_returns_the_granted_size(rig: Rig) -> None:
 
 
 def test_a_receive_with_too_many_elements_is_refused_and_reported_as_bad_wr(rig: Rig) -> None:
-    shared = Shared(rig)
+    shared = SharedReceiveQueue(rig)
     good = RecvWR(1, sg=[shared.mr.sge(0, 1)])
     bad = RecvWR(2, sg=[shared.mr.sge(0, 1)] * 2)
     with pytest.raises(OSError, match="2 elements exceed the SRQ's max_sge of 1") as caught:
@@ -77,7 +82,7 @@ def test_an_srq_can_have_the_sizes_that_the_device_reports_and_not_more(rig: Rig
 
 
 def test_posting_a_receive_to_a_queue_pair_with_an_srq_is_refused(rig: Rig) -> None:
-    shared = Shared(rig)
+    shared = SharedReceiveQueue(rig)
     qp = rig.create_ud_qp(shared.cq, srq=shared.srq)
     assert (qp.cap.max_recv_wr, qp.cap.max_recv_sge) == (0, 0)
     with pytest.raises(OSError, match=r"SRQ\.post_recv") as caught:
@@ -89,7 +94,7 @@ def test_posting_a_receive_to_a_queue_pair_with_an_srq_is_refused(rig: Rig) -> N
 def test_messages_of_rc_and_ud_queue_pairs_use_the_oldest_receive_of_the_srq(
     two_device_wire: Wire,
 ) -> None:
-    shared = Shared(two_device_wire.passive)
+    shared = SharedReceiveQueue(two_device_wire.passive)
     ends = [connect_with_srq(two_device_wire, shared) for _ in range(3)]
     ud = two_device_wire.passive.create_ud_qp(shared.cq, srq=shared.srq)
     sender = two_device_wire.active.create_ud_qp()
@@ -113,7 +118,7 @@ def test_messages_of_rc_and_ud_queue_pairs_use_the_oldest_receive_of_the_srq(
 
 
 def test_all_queue_pairs_that_share_an_srq_receive_their_messages(two_device_wire: Wire) -> None:
-    shared = Shared(two_device_wire.passive, 512)
+    shared = SharedReceiveQueue(two_device_wire.passive, 512)
     ends = [connect_with_srq(two_device_wire, shared) for _ in range(4)]
     each = 64
     shared.post_receives(*[i % 200 for i in range(4 * each)], length=8)
@@ -125,7 +130,7 @@ def test_all_queue_pairs_that_share_an_srq_receive_their_messages(two_device_wir
 
 
 def test_a_receive_uses_the_protection_domain_of_its_srq(rig: Rig) -> None:
-    shared = Shared(rig)
+    shared = SharedReceiveQueue(rig)
     other = PD(rig.ctx)
     mine, rig.pd = rig.pd, other
     qp = rig.create_ud_qp(shared.cq, srq=shared.srq)
@@ -138,7 +143,7 @@ def test_a_receive_uses_the_protection_domain_of_its_srq(rig: Rig) -> None:
 
 
 def test_the_srq_limit_event_is_raised_once_and_the_limit_is_then_disarmed(rig: Rig) -> None:
-    shared = Shared(rig)
+    shared = SharedReceiveQueue(rig)
     shared.post_receives(*range(6))
     shared.srq.modify(SrqAttr(srq_limit=4))
     assert shared.srq.query().srq_limit == 4
@@ -158,7 +163,7 @@ def test_the_srq_limit_event_is_raised_once_and_the_limit_is_then_disarmed(rig: 
 
 
 def test_an_srq_limit_above_the_posted_receives_raises_its_event_immediately(rig: Rig) -> None:
-    shared = Shared(rig)
+    shared = SharedReceiveQueue(rig)
     shared.post_receives(1)
     shared.srq.modify(SrqAttr(srq_limit=2))
     assert rig.next_async_event().event_type == LIMIT_REACHED
@@ -174,7 +179,7 @@ def test_a_queue_pair_that_uses_most_receives_of_an_srq_is_identified_and_stoppe
     two_device_wire: Wire,
 ) -> None:
     """The limit event is raised while receives are left, and completions name the queue pair."""
-    shared = Shared(two_device_wire.passive)
+    shared = SharedReceiveQueue(two_device_wire.passive)
     ends = [connect_with_srq(two_device_wire, shared, persona=Persona.IWARP) for _ in range(3)]
     cqs = {b.qp.qp_num: b.rcq for _, b in ends}
     hog, hog_end = ends[1]
@@ -206,7 +211,7 @@ def test_a_queue_pair_that_uses_most_receives_of_an_srq_is_identified_and_stoppe
 
 
 def test_messages_of_an_rc_queue_pair_raise_the_srq_limit_event(two_device_wire: Wire) -> None:
-    shared = Shared(two_device_wire.passive)
+    shared = SharedReceiveQueue(two_device_wire.passive)
     a, b = connect_with_srq(two_device_wire, shared)
     shared.post_receives(1, 2)
     shared.srq.modify(SrqAttr(srq_limit=2))
@@ -219,7 +224,7 @@ BOTH = SrqAttrMask.MAX_WR | SrqAttrMask.LIMIT
 
 
 def test_an_invalid_srq_size_or_limit_is_refused_and_changes_nothing(rig: Rig) -> None:
-    shared = Shared(rig, max_wr=16)
+    shared = SharedReceiveQueue(rig, max_wr=16)
     most = rig.ctx.query_device().max_srq_wr
     shared.post_receives(*range(10))
     shared.srq.modify(SrqAttr(srq_limit=10))
@@ -239,7 +244,7 @@ def test_an_invalid_srq_size_or_limit_is_refused_and_changes_nothing(rig: Rig) -
 
 
 def test_an_srq_can_shrink_to_its_receives_after_its_limit_event(rig: Rig) -> None:
-    shared = Shared(rig, max_wr=16)
+    shared = SharedReceiveQueue(rig, max_wr=16)
     shared.post_receives(*range(9))
     shared.srq.modify(SrqAttr(srq_limit=9))
     shared.consume_receive(rig)
@@ -251,7 +256,7 @@ def test_an_srq_can_shrink_to_its_receives_after_its_limit_event(rig: Rig) -> No
 
 @pytest.mark.parametrize("size", [5, 16, 64, 1000])
 def test_posted_receives_keep_their_order_when_the_srq_is_resized(rig: Rig, size: int) -> None:
-    shared = Shared(rig, max_wr=8)
+    shared = SharedReceiveQueue(rig, max_wr=8)
     shared.post_receives(*range(8))
     # Three receives are consumed, so that the ring does not start at index 0.
     for n in range(3):
@@ -275,7 +280,7 @@ def test_every_srq_has_a_unique_number(rig: Rig) -> None:
 
 
 def test_an_srq_is_resized_while_receives_are_posted_and_consumed(rig: Rig) -> None:
-    shared = Shared(rig, max_wr=64)
+    shared = SharedReceiveQueue(rig, max_wr=64)
     pair = Pair(rig)
     receiver = rig.create_ud_qp(shared.cq, srq=shared.srq)
     to = AH(rig.pd, receiver.addr)
@@ -314,7 +319,7 @@ def test_an_srq_is_resized_while_receives_are_posted_and_consumed(rig: Rig) -> N
 
 
 def test_an_srq_cannot_be_closed_while_a_queue_pair_uses_it(rig: Rig) -> None:
-    shared = Shared(rig)
+    shared = SharedReceiveQueue(rig)
     qp = rig.create_ud_qp(shared.cq, srq=shared.srq)
     with pytest.raises(StateError) as caught:
         shared.srq.close()
@@ -358,7 +363,7 @@ def test_calls_on_a_destroyed_srq_are_refused(rig: Rig) -> None:
 def test_under_persona_roce_a_send_to_an_empty_srq_completes_after_a_receive_is_posted(
     two_device_wire: Wire,
 ) -> None:
-    shared = Shared(two_device_wire.passive)
+    shared = SharedReceiveQueue(two_device_wire.passive)
     a, b = connect_with_srq(two_device_wire, shared, persona=Persona.ROCE)
     a.mem.write(b"early")
     a.post(SEND, length=5)
@@ -383,7 +388,7 @@ def test_bad_wr_is_set_only_for_a_refused_receive_and_may_be_null(rig: Rig) -> N
 def test_waiting_rc_queue_pairs_receive_as_receives_are_posted_to_their_srq(
     two_device_wire: Wire,
 ) -> None:
-    shared = Shared(two_device_wire.passive)
+    shared = SharedReceiveQueue(two_device_wire.passive)
     ends = [connect_with_srq(two_device_wire, shared, persona=Persona.ROCE) for _ in range(3)]
     unexpected = counter_value("rnr_unexpected")
     for a, _ in ends:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pace
 import pytest
-from harness.rc_harness import SEND, Wire, plain_listener
+from harness.rc_harness import SEND, Wire, create_plain_listener
 from harness.verbs_harness import LIMIT, Rig, poll, temporary_settings, wait_until
 
 from siwarp._siwarp import ffi, lib
@@ -85,7 +85,7 @@ class ConnectionEventWait(EventWait):
         super().__init__(rig)
         self.channel = CMEventChannel(rig.ctx)
         self.fd = self.channel.fileno()
-        self.nobody = plain_listener()
+        self.nobody = create_plain_listener()
         self.ids: list[CMID] = []
 
     def wait_for_event(self, ms: int) -> int:

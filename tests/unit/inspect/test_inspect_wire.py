@@ -24,7 +24,7 @@ from siwarp.inspect import (
 )
 from siwarp.inspect.messages import parse_header
 from siwarp.inspect.rd import RDDatagram, RDType
-from siwarp.inspect.wire import parse_rd, parse_startup, parse_terminate
+from siwarp.inspect.wire import parse_rd_header, parse_startup, parse_terminate
 
 
 @given(st.booleans(), st.binary(min_size=2, max_size=2), st.binary(max_size=12))
@@ -48,7 +48,7 @@ def test_parse_rd_returns_the_same_fields_as_the_scapy_layer(
     kind: RDType, head: bytes, body: bytes
 ) -> None:
     octets = bytes([kind << 4]) + head + body + bytes(4)
-    ours, theirs = parse_rd(octets), RDDatagram(octets)
+    ours, theirs = parse_rd_header(octets), RDDatagram(octets)
     beyond = ours.pop("beyond", None)
     assert {name: int(getattr(theirs, name)) for name in ours} == ours
     assert beyond == (len(theirs.received()) if kind == RDType.ACK else None)

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 from interop import vm
-from interop.conftest import Guests
+from interop.conftest import GuestPool
 
 BUG = "[   12.345678] kernel BUG at drivers/infiniband/core/iwcm.c:969!"
 
@@ -47,14 +47,14 @@ def test_console_messages_of_the_siw_driver_are_not_kernel_faults() -> None:
 
 
 def test_a_guest_is_kept_while_its_kernel_has_no_fault() -> None:
-    guests = Guests(lambda: cast(Any, FakeGuest()))
+    guests = GuestPool(lambda: cast(Any, FakeGuest()))
     first = guests.get_or_boot()
     assert guests.end_if_faulty() == ""
     assert guests.get_or_boot() is first
 
 
 def test_a_guest_whose_kernel_failed_is_replaced_for_the_next_test() -> None:
-    guests = Guests(lambda: cast(Any, FakeGuest()))
+    guests = GuestPool(lambda: cast(Any, FakeGuest()))
     first = cast(Any, guests.get_or_boot())
     first.console += BUG
     assert guests.end_if_faulty() == BUG

@@ -12,7 +12,12 @@ def test_an_untagged_queue_returns_buffers_in_posting_order(world: DdpWorld) -> 
     q = world.create_queue(depth=4)
     for user_data in (7, 2**64 - 1, 0):
         q.post(user_data)
-    assert [q.take(), q.take(), q.take(), q.take()] == [7, 2**64 - 1, 0, None]
+    assert [q.take_buffer(), q.take_buffer(), q.take_buffer(), q.take_buffer()] == [
+        7,
+        2**64 - 1,
+        0,
+        None,
+    ]
 
 
 @pytest.mark.parametrize(("depth", "room"), [(1, 1), (2, 2), (3, 4), (16, 16), (17, 32)])
@@ -24,9 +29,9 @@ def test_the_depth_of_an_untagged_queue_is_rounded_up_to_a_power_of_two(
         q.post(i)
     with pytest.raises(StreamError, match="ENOMEM"):
         q.post(room)
-    assert q.take() == 0
+    assert q.take_buffer() == 0
     q.post(room)
-    assert [q.take() for _ in range(room)] == list(range(1, room + 1))
+    assert [q.take_buffer() for _ in range(room)] == list(range(1, room + 1))
 
 
 def test_a_buffer_with_more_elements_than_max_sge_is_refused(world: DdpWorld) -> None:
@@ -35,7 +40,7 @@ def test_a_buffer_with_more_elements_than_max_sge_is_refused(world: DdpWorld) ->
     q.post(1, m.sge(), m.sge())
     with pytest.raises(StreamError, match="EINVAL"):
         q.post(2, m.sge(), m.sge(), m.sge())
-    assert [q.take(), q.take()] == [1, None]
+    assert [q.take_buffer(), q.take_buffer()] == [1, None]
 
 
 def test_an_untagged_queue_with_max_sge_above_16_is_refused(world: DdpWorld) -> None:
@@ -50,7 +55,7 @@ def test_an_untagged_queue_matches_a_list_model(steps: list[int | None]) -> None
         model: list[int] = []
         for user_data in steps:
             if user_data is None:
-                assert q.take() == (model.pop(0) if model else None)
+                assert q.take_buffer() == (model.pop(0) if model else None)
             elif len(model) == 8:
                 with pytest.raises(StreamError, match="ENOMEM"):
                     q.post(user_data)
@@ -71,7 +76,7 @@ def test_an_untagged_queue_that_is_resized_matches_a_list_model(steps: list[int 
         room = 8
         for step in steps:
             if step is None:
-                assert q.take() == (model.pop(0) if model else None)
+                assert q.take_buffer() == (model.pop(0) if model else None)
             elif step < 0 and -step < len(model):
                 with pytest.raises(StreamError, match="EINVAL"):
                     q.resize(-step)
@@ -84,7 +89,7 @@ def test_an_untagged_queue_that_is_resized_matches_a_list_model(steps: list[int 
             else:
                 q.post(step)
                 model.append(step)
-        assert [q.take() for _ in model] == model
+        assert [q.take_buffer() for _ in model] == model
 
 
 def test_resizing_an_untagged_queue_above_the_maximum_depth_is_refused(world: DdpWorld) -> None:

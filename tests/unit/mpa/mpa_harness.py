@@ -94,7 +94,7 @@ def private_data_of(p: Any) -> bytes:
     return bytes(ffi.buffer(p.pdata, p.pdata_len))
 
 
-def fpdu(ulpdu: bytes, **fields: Any) -> bytes:
+def build_fpdu(ulpdu: bytes, **fields: Any) -> bytes:
     """Return an FPDU built by scapy; its CRC, unless given, is computed by crcmod."""
     if len(ulpdu) > 4096:  # large FPDUs are built without scapy, which is slow
         body = len(ulpdu).to_bytes(2, "big") + ulpdu
@@ -170,18 +170,18 @@ class Stream:
 
     # Start-up.
 
-    def startup_once(self) -> tuple[int, Any]:
+    def continue_startup(self) -> tuple[int, Any]:
         peer = ffi.new("struct siw_mpa_params *")
         return check_result(lib.siw_mpa_startup(self.handle, peer)), peer
 
-    def startup(self) -> tuple[int, Any]:
+    def complete_startup(self) -> tuple[int, Any]:
         """Continue start-up until it has a result; return its code and the peer's parameters."""
 
-        def continue_startup() -> tuple[int, Any] | None:
-            code, peer = self.startup_once()
+        def poll_startup_result() -> tuple[int, Any] | None:
+            code, peer = self.continue_startup()
             return (code, peer) if code != lib.SIW_MPA_STARTING else None
 
-        return wait_until(continue_startup)  # type: ignore[no-any-return]
+        return wait_until(poll_startup_result)  # type: ignore[no-any-return]
 
     def send_reply(self, p: Any) -> None:
         check_result(lib.siw_mpa_reply(self.handle, p))
@@ -241,13 +241,13 @@ class Stream:
         head = bytes(ffi.buffer(self._head[0], self._head_len[0]))
         return head, int(self._ulpdu_len[0]), bool(self._whole[0])
 
-    def place_once(self, skip: int, dest: Iov | None) -> int:
+    def place_payload_once(self, skip: int, dest: Iov | None) -> int:
         array, n = (dest.array, len(dest)) if dest else (ffi.NULL, 0)
         return check_result(lib.siw_mpa_rx_payload(self.handle, skip, array, n))
 
-    def place(self, skip: int, *buffers: Any) -> None:
+    def place_payload(self, skip: int, *buffers: Any) -> None:
         dest = Iov(buffers) if buffers else None
-        wait_until(lambda: self.place_once(skip, dest))
+        wait_until(lambda: self.place_payload_once(skip, dest))
 
     def receive_ulpdu(self, skip: int = 14, pieces: int = 1) -> bytes:
         """Receive the next ULPDU: the first `skip` octets from the head, the rest into buffers."""
@@ -257,7 +257,7 @@ class Stream:
         sizes = [rest // pieces] * (pieces - 1)
         sizes.append(rest - sum(sizes))
         buffers = [bytearray(n) for n in sizes]
-        self.place(skip, *buffers)
+        self.place_payload(skip, *buffers)
         return bytes(head[:skip] + b"".join(buffers))
 
     def emss(self) -> int:
@@ -423,7 +423,7 @@ class World:
         """Return a responder that has delivered this MPA Request, and the Request's parameters."""
         stream = self.responder()
         stream.sock.sendall(bytes(request))
-        code, peer = stream.startup()
+        code, peer = stream.complete_startup()
         assert code == lib.SIW_MPA_REQUEST
         return stream, peer
 
@@ -432,7 +432,7 @@ class World:
         stream = self.initiator_awaiting_reply(p)
         recv_startup_frame(stream.sock)
         stream.sock.sendall(bytes(reply))
-        code, peer = stream.startup()
+        code, peer = stream.complete_startup()
         assert code == lib.SIW_MPA_REPLY
         return stream, peer
 
@@ -443,7 +443,7 @@ class World:
         """
         stream = self.responder(rcvbuf=rcvbuf)
         stream.sock.sendall(bytes(MPARequest(rev=2, c=int(crc))))
-        assert stream.startup()[0] == lib.SIW_MPA_REQUEST
+        assert stream.complete_startup()[0] == lib.SIW_MPA_REQUEST
         stream.send_reply(mpa_params(crc=0, markers=int(markers)))
         reply = recv_startup_frame(stream.sock)
         assert (reply.r, reply.m) == (0, int(markers))
@@ -452,7 +452,7 @@ class World:
     def initiator_awaiting_reply(self, p: Any, *, rcvbuf: int = 0, mss: int = 0) -> Stream:
         """Return an initiator that has sent its MPA Request and awaits the Reply."""
         stream = self.initiator(p, rcvbuf=rcvbuf, mss=mss)
-        wait_until(lambda: stream.startup_once() and stream.state == lib.SIW_MPA_ST_AWAIT_REPLY)
+        wait_until(lambda: stream.continue_startup() and stream.state == lib.SIW_MPA_ST_AWAIT_REPLY)
         return stream
 
     def sender(
@@ -465,7 +465,7 @@ class World:
         stream = self.initiator_awaiting_reply(mpa_params(crc=int(crc)), rcvbuf=rcvbuf, mss=mss)
         recv_startup_frame(stream.sock)
         stream.sock.sendall(bytes(MPAReply(rev=2, c=0, m=int(markers))))
-        assert stream.startup()[0] == lib.SIW_MPA_REPLY
+        assert stream.complete_startup()[0] == lib.SIW_MPA_REPLY
         return stream
 
     def close(self) -> None:

@@ -79,7 +79,7 @@ def test_recorded_fpdus_of_a_linux_siw_server_are_received(
         == bytes(request)[:18] + b"\0\4" + bytes(request)[20:24]
     )
     thread = start_sending_octets(stream, octets, step)
-    code, peer = stream.startup()
+    code, peer = stream.complete_startup()
     assert code == lib.SIW_MPA_REPLY
     assert (peer.ird, peer.ord) == (reply.ird, reply.ord)
     for want in split_ulpdus(octets):

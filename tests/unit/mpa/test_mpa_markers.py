@@ -16,7 +16,7 @@ from unit.mpa.mpa_harness import (
     MPA_TYPE,
     StreamError,
     World,
-    fpdu,
+    build_fpdu,
     mpa_params,
     octet_pattern,
     open_mpa_world,
@@ -194,7 +194,7 @@ def test_after_a_discarded_fpdu_with_markers_the_next_fpdu_is_found(world: World
     stream = world.receiver(markers=True)
     stream.sock.sendall(fpdus_with_markers([octet_pattern(3000), b"next"]))
     wait_until(stream.peek_fpdu)
-    stream.place(18)
+    stream.place_payload(18)
     assert stream.receive_ulpdu() == b"next"
 
 
@@ -206,7 +206,7 @@ def test_fpdus_with_markers_that_arrived_with_the_mpa_request_are_received(world
     sender = threading.Thread(target=stream.sock.sendall, args=(octets,))
     sender.start()
     wait_until(
-        lambda: stream.startup_once()[0] == 0 and lib.siw_mpa_test_memory(stream.handle) > 65000
+        lambda: stream.continue_startup()[0] == 0 and lib.siw_mpa_test_memory(stream.handle) > 65000
     )
     stream.send_reply(mpa_params(markers=1))
     assert [stream.receive_ulpdu() for _ in ulpdus] == ulpdus
@@ -310,7 +310,7 @@ def test_a_ulpdu_length_beyond_the_range_of_a_marker_pointer_ends_the_stream(wor
 
 def test_missing_markers_end_the_stream(world: World) -> None:
     stream = world.receiver(markers=True)
-    assert send_and_get_error(stream, fpdu(b"no marker") * 4000) in (CRC, MARKER)
+    assert send_and_get_error(stream, build_fpdu(b"no marker") * 4000) in (CRC, MARKER)
 
 
 def test_markers_continue_when_stream_positions_wrap_around_in_both_directions() -> None:

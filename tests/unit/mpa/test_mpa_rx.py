@@ -19,7 +19,7 @@ from unit.mpa.mpa_harness import (
     Iov,
     StreamError,
     World,
-    fpdu,
+    build_fpdu,
     octet_pattern,
     open_mpa_world,
     temporary_setting,
@@ -42,7 +42,7 @@ def wait_for_loopback() -> None:
 @pytest.mark.parametrize("size", [0, 1, 2, 3, 41])
 def test_a_stream_split_at_any_octet_gives_the_same_ulpdus(world: World, size: int) -> None:
     ulpdus = [octet_pattern(size, 1), octet_pattern(size + 1, 2)]
-    octets = b"".join(fpdu(u) for u in ulpdus)
+    octets = b"".join(build_fpdu(u) for u in ulpdus)
     stream = world.receiver()
     for at in range(len(octets) + 1):
         stream.sock.sendall(octets[:at])
@@ -60,8 +60,8 @@ def test_a_stream_split_at_any_octet_gives_the_same_ulpdus(world: World, size: i
 @pytest.mark.fast_path
 def test_a_large_fpdu_split_at_any_octet_is_placed_completely(world: World, at: int) -> None:
     ulpdu = octet_pattern(LARGE)
-    first = fpdu(ulpdu)
-    octets = first + fpdu(b"next")
+    first = build_fpdu(ulpdu)
+    octets = first + build_fpdu(b"next")
     stream = world.receiver()
     stream.sock.sendall(octets[:at])
     wait_for_loopback()
@@ -71,12 +71,12 @@ def test_a_large_fpdu_split_at_any_octet_is_placed_completely(world: World, at: 
     assert (early is None) == (at < 66)
     if early is not None:
         assert early[1:] == (LARGE, complete)
-        assert stream.place_once(14, iov) == complete
+        assert stream.place_payload_once(14, iov) == complete
     stream.sock.sendall(octets[at:])
     if early is None:
         wait_until(stream.peek_fpdu)
     if not complete:
-        wait_until(lambda: stream.place_once(14, iov))
+        wait_until(lambda: stream.place_payload_once(14, iov))
     assert dest == ulpdu[14:]
     assert stream.receive_ulpdu(0) == b"next"
 
@@ -92,7 +92,7 @@ def test_fpdus_of_any_sizes_in_any_pieces_are_received_in_order(
     sizes: list[int], cuts: list[int], pieces: int, crc: bool, strict: bool
 ) -> None:
     ulpdus = [octet_pattern(n, i) for i, n in enumerate(sizes)]
-    octets = b"".join(fpdu(u) for u in ulpdus)
+    octets = b"".join(build_fpdu(u) for u in ulpdus)
     with temporary_setting("crc_first", int(strict)), open_mpa_world() as world:
         stream = world.receiver(crc=crc)
 
@@ -135,18 +135,18 @@ def test_fpdus_of_every_size_around_the_limits_are_received(strict: int) -> None
 
 def test_a_small_fpdu_is_reported_completely_until_it_is_consumed(world: World) -> None:
     stream = world.receiver()
-    stream.sock.sendall(fpdu(b"first") + fpdu(b"second"))
+    stream.sock.sendall(build_fpdu(b"first") + build_fpdu(b"second"))
     assert wait_until(stream.peek_fpdu) == (b"first", 5, True)
     assert stream.peek_fpdu() == (b"first", 5, True)
-    stream.place(5)
+    stream.place_payload(5)
     assert wait_until(stream.peek_fpdu) == (b"second", 6, True)
 
 
 def test_an_empty_fpdu_is_reported_as_a_complete_ulpdu_of_length_0(world: World) -> None:
     stream = world.receiver()
-    stream.sock.sendall(fpdu(b"") + fpdu(b"x"))
+    stream.sock.sendall(build_fpdu(b"") + build_fpdu(b"x"))
     assert wait_until(stream.peek_fpdu) == (b"", 0, True)
-    stream.place(0)
+    stream.place_payload(0)
     assert wait_until(stream.peek_fpdu) == (b"x", 1, True)
 
 
@@ -154,7 +154,7 @@ def test_an_empty_fpdu_is_reported_as_a_complete_ulpdu_of_length_0(world: World)
 def test_a_large_fpdu_is_reported_once_64_octets_of_its_ulpdu_have_arrived(world: World) -> None:
     ulpdu = octet_pattern(LARGE)
     stream = world.receiver()
-    octets = fpdu(ulpdu)
+    octets = build_fpdu(ulpdu)
     stream.sock.sendall(octets[:65])
     wait_for_loopback()
     assert stream.peek_fpdu() is None
@@ -166,9 +166,9 @@ def test_a_large_fpdu_is_reported_once_64_octets_of_its_ulpdu_have_arrived(world
 @pytest.mark.fast_path
 def test_the_next_fpdu_cannot_be_examined_while_one_is_being_placed(world: World) -> None:
     stream = world.receiver()
-    stream.sock.sendall(fpdu(octet_pattern(LARGE))[:15_000])
+    stream.sock.sendall(build_fpdu(octet_pattern(LARGE))[:15_000])
     wait_until(stream.peek_fpdu)
-    assert stream.place_once(14, Iov([bytearray(LARGE - 14)])) == 0
+    assert stream.place_payload_once(14, Iov([bytearray(LARGE - 14)])) == 0
     with pytest.raises(StreamError) as e:
         stream.peek_fpdu()
     assert e.value.errno == errno.EBUSY
@@ -184,10 +184,10 @@ def test_payload_is_scattered_over_the_pieces_of_its_destination(
     sizes = [1, 0, 7, rest // 3, 0]
     sizes.append(rest - sum(sizes))
     stream = world.receiver()
-    stream.sock.sendall(fpdu(ulpdu))
+    stream.sock.sendall(build_fpdu(ulpdu))
     wait_until(stream.peek_fpdu)
     buffers = [bytearray(n) for n in sizes]
-    stream.place(skip, *buffers)
+    stream.place_payload(skip, *buffers)
     assert b"".join(buffers) == ulpdu[skip:]
 
 
@@ -197,11 +197,11 @@ def test_a_destination_of_200_pieces_is_filled(world: World) -> None:
     buffers = [bytearray(299 + i % 3) for i in range(199)]
     buffers.append(bytearray(60_000 - sum(map(len, buffers))))
     stream = world.receiver()
-    octets = fpdu(ulpdu)
+    octets = build_fpdu(ulpdu)
     stream.sock.sendall(octets[:100])
     wait_until(stream.peek_fpdu)
     stream.sock.sendall(octets[100:])
-    stream.place(0, *buffers)
+    stream.place_payload(0, *buffers)
     assert b"".join(buffers) == ulpdu
 
 
@@ -210,14 +210,14 @@ def test_payload_without_a_destination_is_discarded_and_its_crc_is_checked(
     world: World, size: int
 ) -> None:
     stream = world.receiver()
-    stream.sock.sendall(fpdu(octet_pattern(size)) + fpdu(b"next"))
+    stream.sock.sendall(build_fpdu(octet_pattern(size)) + build_fpdu(b"next"))
     wait_until(stream.peek_fpdu)
-    stream.place(14)
+    stream.place_payload(14)
     assert stream.receive_ulpdu(0) == b"next"
-    stream.sock.sendall(fpdu(octet_pattern(size), crc=1))
+    stream.sock.sendall(build_fpdu(octet_pattern(size), crc=1))
     with pytest.raises(StreamError) as e:
         wait_until(stream.peek_fpdu)
-        stream.place(14)
+        stream.place_payload(14)
     assert e.value.errno == errno.EBADMSG
 
 
@@ -227,13 +227,13 @@ def test_a_destination_of_another_length_than_the_payload_is_refused(
     world: World, size: int, off: int
 ) -> None:
     stream = world.receiver()
-    stream.sock.sendall(fpdu(octet_pattern(size)))
+    stream.sock.sendall(build_fpdu(octet_pattern(size)))
     wait_until(stream.peek_fpdu)
     with pytest.raises(StreamError) as e:
-        stream.place_once(14, Iov([bytearray(size - 14 + off)]))
+        stream.place_payload_once(14, Iov([bytearray(size - 14 + off)]))
     assert e.value.errno == errno.EINVAL
     with pytest.raises(StreamError) as e:
-        stream.place_once(size + 1, None)
+        stream.place_payload_once(size + 1, None)
     assert e.value.errno == errno.EINVAL
     assert stream.receive_ulpdu(14) == octet_pattern(size)
 
@@ -244,7 +244,7 @@ def test_a_destination_of_another_length_than_the_payload_is_refused(
 @pytest.mark.parametrize("size", [100, LARGE])
 @pytest.mark.parametrize("strict", [0, 1])
 def test_no_octet_outside_the_destination_is_written(strict: int, size: int) -> None:
-    octets = fpdu(octet_pattern(size, 1)) + fpdu(octet_pattern(size, 2))
+    octets = build_fpdu(octet_pattern(size, 1)) + build_fpdu(octet_pattern(size, 2))
     memory = bytearray(b"\xa5" * (size + 200))
     view = memoryview(memory)[100 : 100 + size - 14]
     with temporary_setting("crc_first", strict), open_mpa_world() as world:
@@ -254,14 +254,14 @@ def test_no_octet_outside_the_destination_is_written(strict: int, size: int) -> 
         stream.peek_fpdu()
         stream.sock.sendall(octets[90:])
         wait_until(stream.peek_fpdu)
-        stream.place(14, view)
+        stream.place_payload(14, view)
         assert stream.receive_ulpdu() == octet_pattern(size, 2)
     assert view == octet_pattern(size, 1)[14:]
     assert set(memory[:100] + memory[100 + size - 14 :]) == {0xA5}
 
 
 def test_with_setting_crc_first_nothing_is_written_before_the_crc_is_checked() -> None:
-    octets = bytearray(fpdu(octet_pattern(LARGE)))
+    octets = bytearray(build_fpdu(octet_pattern(LARGE)))
     octets[-1] ^= 1
     dest = bytearray(LARGE - 14)
     with temporary_setting("crc_first", 1), open_mpa_world() as world:
@@ -274,14 +274,14 @@ def test_with_setting_crc_first_nothing_is_written_before_the_crc_is_checked() -
             wait_until(stream.peek_fpdu)
         assert e.value.errno == errno.EBADMSG
         with pytest.raises(StreamError):
-            stream.place_once(14, Iov([dest]))
+            stream.place_payload_once(14, Iov([dest]))
     assert dest == bytes(LARGE - 14)
 
 
 @pytest.mark.fast_path
 def test_placing_into_read_only_memory_fails_with_efault(world: World) -> None:
     stream = world.receiver()
-    octets = fpdu(octet_pattern(LARGE))
+    octets = build_fpdu(octet_pattern(LARGE))
     stream.sock.sendall(octets[:66])
     wait_until(stream.peek_fpdu)
     with mmap.mmap(-1, 2 * LARGE, prot=mmap.PROT_READ) as readonly:
@@ -306,7 +306,7 @@ def test_placing_into_read_only_memory_fails_with_efault(world: World) -> None:
 
 def test_an_end_of_stream_between_fpdus_is_permanently_reported_as_enotconn(world: World) -> None:
     stream = world.receiver()
-    stream.sock.sendall(fpdu(b"last"))
+    stream.sock.sendall(build_fpdu(b"last"))
     stream.sock.close()
     assert stream.receive_ulpdu(0) == b"last"
     for _ in range(2):
@@ -319,7 +319,7 @@ def test_an_end_of_stream_between_fpdus_is_permanently_reported_as_enotconn(worl
 @pytest.mark.parametrize("at", [1, 2, 3, 66, 5000, LARGE, LARGE + 4])
 def test_an_end_of_stream_inside_an_fpdu_is_reported_as_econnreset(world: World, at: int) -> None:
     stream = world.receiver()
-    stream.sock.sendall(fpdu(octet_pattern(LARGE))[:at])
+    stream.sock.sendall(build_fpdu(octet_pattern(LARGE))[:at])
     stream.sock.close()
     with pytest.raises(StreamError) as e:
         stream.receive_ulpdu()
@@ -329,7 +329,7 @@ def test_an_end_of_stream_inside_an_fpdu_is_reported_as_econnreset(world: World,
 
 def test_drain_discards_all_received_octets_and_reports_the_end_of_stream(world: World) -> None:
     stream = world.receiver()
-    stream.sock.sendall(fpdu(b"read") + fpdu(octet_pattern(LARGE))[:-1])
+    stream.sock.sendall(build_fpdu(b"read") + build_fpdu(octet_pattern(LARGE))[:-1])
     wait_until(stream.peek_fpdu)
     sender = threading.Thread(target=lambda: stream.sock.sendall(bytes(20 << 20)))
     sender.start()

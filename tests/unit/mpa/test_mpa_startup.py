@@ -22,9 +22,9 @@ from unit.mpa.mpa_harness import (
     Stream,
     StreamError,
     World,
+    build_fpdu,
     enhanced_params,
     find_socket_of_stream,
-    fpdu,
     mpa_params,
     octet_pattern,
     open_mpa_world,
@@ -49,9 +49,9 @@ def test_an_mpa_request_split_at_any_octet_is_parsed(world: World, at: int) -> N
     stream = world.responder()
     stream.sock.sendall(REQUEST[:at])
     for _ in range(3):
-        assert stream.startup_once()[0] == lib.SIW_MPA_STARTING
+        assert stream.continue_startup()[0] == lib.SIW_MPA_STARTING
     stream.sock.sendall(REQUEST[at:])
-    code, peer = stream.startup()
+    code, peer = stream.complete_startup()
     assert code == lib.SIW_MPA_REQUEST
     assert (peer.rev, peer.crc, peer.p2p, peer.ird, peer.ord) == (2, 1, 1, 9, 7)
     assert peer.rtr == lib.SIW_MPA_RTR_FPDU | lib.SIW_MPA_RTR_WRITE
@@ -64,9 +64,9 @@ def test_an_mpa_reply_split_at_any_octet_is_parsed(world: World, at: int) -> Non
     recv_startup_frame(stream.sock)
     stream.sock.sendall(REPLY[:at])
     for _ in range(3):
-        assert stream.startup_once()[0] == lib.SIW_MPA_STARTING
+        assert stream.continue_startup()[0] == lib.SIW_MPA_STARTING
     stream.sock.sendall(REPLY[at:])
-    code, peer = stream.startup()
+    code, peer = stream.complete_startup()
     assert code == lib.SIW_MPA_REPLY
     assert (peer.rev, peer.p2p, peer.rtr) == (2, 1, lib.SIW_MPA_RTR_WRITE)
     assert (peer.ird, peer.ord) == (7, 9)
@@ -86,7 +86,7 @@ def test_private_data_of_each_legal_length_arrives_in_both_directions(
     stream = world.initiator_awaiting_reply(mpa_params(rev=rev, pdata=there))
     assert recv_startup_frame(stream.sock).private_data == there
     stream.sock.sendall(bytes(MPAReply(rev=rev, private_data=back)))
-    code, peer = stream.startup()
+    code, peer = stream.complete_startup()
     assert code == lib.SIW_MPA_REPLY
     assert private_data_of(peer) == back
 
@@ -162,17 +162,17 @@ def test_a_peer_that_closes_within_its_mpa_request_is_reported_as_econnreset(
     stream.sock.sendall(REQUEST[:sent])
     stream.sock.close()
     with pytest.raises(StreamError) as e:
-        stream.startup()
+        stream.complete_startup()
     assert e.value.errno == errno.ECONNRESET
     assert stream.error == (LLP_LAYER, MPA_TYPE, lib.SIW_MPA_CLOSED)
 
 
 def test_a_disconnect_while_the_mpa_request_is_pending_is_reported(world: World) -> None:
     stream, _ = world.responder_with_request(REQUEST)
-    assert stream.startup_once()[0] == lib.SIW_MPA_STARTING
+    assert stream.continue_startup()[0] == lib.SIW_MPA_STARTING
     stream.sock.close()
     with pytest.raises(StreamError) as e:
-        stream.startup()
+        stream.complete_startup()
     assert e.value.errno == errno.ECONNRESET
     with pytest.raises(StreamError) as e:
         stream.send_reply(mpa_params(rtr=1))
@@ -182,9 +182,9 @@ def test_a_disconnect_while_the_mpa_request_is_pending_is_reported(world: World)
 @pytest.mark.clause("RFC5044-7.1-01")
 def test_fpdus_that_arrived_with_the_mpa_request_are_received_after_the_reply(world: World) -> None:
     stream, _ = world.responder_with_request(
-        bytes(MPARequest(rev=2)) + fpdu(b"early") + fpdu(b"bird")
+        bytes(MPARequest(rev=2)) + build_fpdu(b"early") + build_fpdu(b"bird")
     )
-    wait_until(lambda: stream.startup_once() and time.sleep(0.001) is None)
+    wait_until(lambda: stream.continue_startup() and time.sleep(0.001) is None)
     stream.send_reply(mpa_params())
     assert stream.receive_ulpdu(0) == b"early"
     assert stream.receive_ulpdu(0) == b"bird"
@@ -202,19 +202,19 @@ def test_up_to_4_kib_that_arrive_before_the_mpa_reply_are_read_and_kept(
     world: World, piecemeal: bool
 ) -> None:
     ulpdus = [octet_pattern(1000, i) for i in range(20)]
-    octets = b"".join(fpdu(ulpdu) for ulpdu in ulpdus)
+    octets = b"".join(build_fpdu(ulpdu) for ulpdu in ulpdus)
     stream, _ = world.responder_with_request(MPARequest(rev=2))
     handlers = ffi.new("struct siw_io_handler *[]", 8)
     with find_socket_of_stream(stream.sock) as ours:
         if piecemeal:
             stream.sock.sendall(octets[:3000])
-            wait_until(lambda: stream.startup_once() and unread_octet_count(ours) == 0)
+            wait_until(lambda: stream.continue_startup() and unread_octet_count(ours) == 0)
         stream.sock.sendall(octets[3000 if piecemeal else 0 :])
         wait_until(
-            lambda: stream.startup_once() and unread_octet_count(ours) == len(octets) - EARLY
+            lambda: stream.continue_startup() and unread_octet_count(ours) == len(octets) - EARLY
         )
         for _ in range(10):
-            assert stream.startup_once()[0] == lib.SIW_MPA_STARTING
+            assert stream.continue_startup()[0] == lib.SIW_MPA_STARTING
         assert unread_octet_count(ours) == len(octets) - EARLY
         # A full socket of a peer that waits for the MPA Reply must not keep the poller busy.
         wait_until(lambda: lib.siw_llp_port_poll(world.port, handlers, 8) == 0)
@@ -227,7 +227,7 @@ def test_up_to_4_kib_that_arrive_before_the_mpa_reply_are_read_and_kept(
 @pytest.mark.clause("RFC5044-7.1-01")
 def test_fpdus_that_arrived_with_the_mpa_reply_are_received(world: World) -> None:
     stream, _ = world.initiator_with_reply(
-        mpa_params(), bytes(MPAReply(rev=2)) + fpdu(b"early") + fpdu(b"bird")
+        mpa_params(), bytes(MPAReply(rev=2)) + build_fpdu(b"early") + build_fpdu(b"bird")
     )
     assert stream.receive_ulpdu(0) == b"early"
     assert stream.receive_ulpdu(0) == b"bird"
@@ -236,11 +236,11 @@ def test_fpdus_that_arrived_with_the_mpa_reply_are_received(world: World) -> Non
 def test_a_rejecting_mpa_reply_delivers_its_private_data_and_ends_the_stream(world: World) -> None:
     stream = world.initiator_awaiting_reply(mpa_params())
     stream.sock.sendall(bytes(MPAReply(rev=2, r=1, private_data=b"not today")))
-    code, peer = stream.startup()
+    code, peer = stream.complete_startup()
     assert code == lib.SIW_MPA_REJECTED
     assert private_data_of(peer) == b"not today"
     assert stream.state == lib.SIW_MPA_ST_REJECTED
-    for step in (stream.peek_fpdu, stream.startup_once, lambda: stream.frame_fpdu(b"no")):
+    for step in (stream.peek_fpdu, stream.continue_startup, lambda: stream.frame_fpdu(b"no")):
         with pytest.raises(StreamError) as e:
             step()
         assert e.value.errno == errno.ENOTCONN
@@ -275,7 +275,7 @@ def test_an_idle_stream_holds_no_buffers_after_start_up_and_after_traffic(world:
     assert held_buffer_octets() == 0
     assert stream.peek_fpdu() is None
     for _ in range(3):
-        stream.sock.sendall(fpdu(b"x"))
+        stream.sock.sendall(build_fpdu(b"x"))
         assert stream.receive_ulpdu(0) == b"x"
         assert 0 < held_buffer_octets() <= 131072
         assert stream.peek_fpdu() is None  # the stream has no buffered octets any more
@@ -294,12 +294,12 @@ def test_a_partly_received_fpdu_is_kept_while_other_streams_are_used_and_closed(
     world: World,
 ) -> None:
     stream, others = world.receiver(), [world.receiver() for _ in range(20)]
-    octets = fpdu(octet_pattern(1000))
+    octets = build_fpdu(octet_pattern(1000))
     stream.sock.sendall(octets[:500])
     wait_until(partial(holds_partial_fpdu, stream))
     # the streams have more staging buffers at the same time than the free list keeps
     for i, other in enumerate(others):
-        other.sock.sendall(fpdu(octet_pattern(1000, i)) + b"\0")
+        other.sock.sendall(build_fpdu(octet_pattern(1000, i)) + b"\0")
     for i, other in enumerate(others):
         assert other.receive_ulpdu(0) == octet_pattern(1000, i)
         wait_until(partial(holds_partial_fpdu, other))
@@ -346,7 +346,7 @@ def test_an_mpa_reply_that_does_not_fit_into_tcps_buffer_is_sent_later(world: Wo
     before = fill_send_buffer(stream)
     stream.send_reply(mpa_params(pdata=b"late"))
     assert stream.state == lib.SIW_MPA_ST_ACCEPTING
-    stream.sock.sendall(fpdu(b"eager"))
+    stream.sock.sendall(build_fpdu(b"eager"))
     assert stream.receive_ulpdu() == b"eager"
     assert stream.frame_fpdu(b"after the Reply") == 1
     for _ in range(3):
@@ -377,10 +377,10 @@ def test_an_mpa_request_that_does_not_fit_into_tcps_buffer_is_sent_later(world: 
     stream = world.initiator(mpa_params(pdata=b"late"))
     before = fill_send_buffer(stream)
     for _ in range(3):
-        assert stream.startup_once()[0] == lib.SIW_MPA_STARTING
+        assert stream.continue_startup()[0] == lib.SIW_MPA_STARTING
     assert stream.state == lib.SIW_MPA_ST_SENDING_REQUEST
     recv_exactly(stream.sock, before)
-    wait_until(lambda: stream.startup_once() and stream.state == lib.SIW_MPA_ST_AWAIT_REPLY)
+    wait_until(lambda: stream.continue_startup() and stream.state == lib.SIW_MPA_ST_AWAIT_REPLY)
     assert recv_startup_frame(stream.sock).private_data == b"late"
 
 
@@ -412,7 +412,7 @@ def close_sending_and_get_startup_result(stream: Stream) -> int | str:
     """Shut down the peer's sending; return the result of start-up, or the name of its errno."""
     stream.sock.shutdown(socket.SHUT_WR)
     try:
-        return stream.startup()[0]
+        return stream.complete_startup()[0]
     except StreamError as e:
         return errno.errorcode[e.errno]
 

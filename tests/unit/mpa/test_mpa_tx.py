@@ -19,7 +19,7 @@ from unit.mpa.mpa_harness import (
     MAX_ULPDU,
     StreamError,
     World,
-    fpdu,
+    build_fpdu,
     octet_pattern,
     open_mpa_world,
     recv_exactly,
@@ -128,7 +128,7 @@ def test_one_small_fpdu_or_eight_are_sent_in_one_tcp_segment(world: World, size:
             for _ in range(count):
                 assert stream.frame_fpdu(HEAD, [octet_pattern(size)]) == 1
             stream.flush()
-            recv_exactly(stream.sock, count * len(fpdu(HEAD + octet_pattern(size))))
+            recv_exactly(stream.sock, count * len(build_fpdu(HEAD + octet_pattern(size))))
             assert data_segments_sent(sender) - before == 1
 
 
@@ -154,7 +154,7 @@ def test_a_batch_of_large_fpdus_is_full_at_about_256_kib(world: World) -> None:
     while stream.frame_fpdu(HEAD, [payload]):
         count += 1
         assert count < 100
-    assert BATCH_OCTETS <= count * len(fpdu(HEAD + payload)) < BATCH_OCTETS + 65536
+    assert BATCH_OCTETS <= count * len(build_fpdu(HEAD + payload)) < BATCH_OCTETS + 65536
 
 
 @pytest.mark.parametrize("size", [0, 46, 1400])
@@ -177,7 +177,7 @@ def test_the_accepted_count_has_only_fpdus_that_tcp_has_accepted_completely(worl
     """The peer reads nothing at first, so TCP accepts a batch only partly."""
     stream = world.sender(rcvbuf=4096)
     payload = octet_pattern(60000)
-    one = len(fpdu(HEAD + payload))
+    one = len(build_fpdu(HEAD + payload))
     while stream.accepted_count == stream.framed_count:
         while stream.frame_fpdu(HEAD, [payload]):
             pass
@@ -231,7 +231,7 @@ def test_large_payload_is_sent_by_reference_and_not_copied(world: World) -> None
     assert stream.frame_fpdu(HEAD, [payload]) == 1
     payload[5000] ^= 0xFF
     stream.flush()
-    octets = recv_exactly(stream.sock, len(fpdu(HEAD + bytes(payload))))
+    octets = recv_exactly(stream.sock, len(build_fpdu(HEAD + bytes(payload))))
     assert octets[20:10_020] == payload
     with pytest.raises(AssertionError, match="the CRC is wrong"):
         split_fpdus(octets)
@@ -243,7 +243,7 @@ def test_small_payload_may_change_after_it_was_framed(world: World) -> None:
     assert stream.frame_fpdu(HEAD, [payload]) == 1
     payload[:] = bytes(2048)
     stream.flush()
-    octets = recv_exactly(stream.sock, len(fpdu(HEAD + bytes(payload))))
+    octets = recv_exactly(stream.sock, len(build_fpdu(HEAD + bytes(payload))))
     assert split_fpdus(octets) == [HEAD + octet_pattern(2048)]
 
 
@@ -254,7 +254,7 @@ def test_a_ulpdu_of_any_size_up_to_the_limit_is_accepted(world: World, size: int
     head, rest = octet_pattern(size)[:18], octet_pattern(size)[18:]
     assert stream.frame_fpdu(head, [rest] if rest else []) == 1
     stream.flush()
-    assert split_fpdus(recv_exactly(stream.sock, len(fpdu(octet_pattern(size))))) == [
+    assert split_fpdus(recv_exactly(stream.sock, len(build_fpdu(octet_pattern(size))))) == [
         octet_pattern(size)
     ]
 
@@ -284,7 +284,7 @@ def test_a_smaller_mulpdu_does_not_change_fpdus_that_are_already_framed(world: W
             sizes.append(len(HEAD) + size)
         assert stream.framed_count > stream.accepted_count + 1
     with temporary_setting("mulpdu", 128):
-        got, wanted = bytearray(), len(sizes) * len(fpdu(bytes(sizes[0])))
+        got, wanted = bytearray(), len(sizes) * len(build_fpdu(bytes(sizes[0])))
         while lib.siw_mpa_mulpdu(stream.handle) != 128:
             got += stream.sock.recv(1024)
             stream.flush_once()

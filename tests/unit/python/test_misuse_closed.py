@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from harness.rc_harness import End
 from harness.verbs_harness import poll
-from hostile.vanishing import PAGE, Vanishing
+from hostile.vanishing import PAGE, RemovableMemory
 from unit.python.misuse_harness import VerbsObjects
 
 import siwarp
@@ -332,7 +332,7 @@ def test_the_attributes_of_queue_pair_state_transitions_can_be_queried() -> None
 
 def test_sending_from_unmapped_memory_fails_without_a_crash(verbs_objects: VerbsObjects) -> None:
     """A send from registered memory that the program has unmapped fails with LOC_PROT_ERR."""
-    memory = Vanishing(PAGE, "unmapped")
+    memory = RemovableMemory(PAGE, "unmapped")
     mr = lib.siw_reg_mr(verbs_objects.pd._c_object(), ffi.cast("void *", memory.addr), PAGE, 0)
     memory.remove_pages()
     qp = verbs_objects.make_ud_qp()

@@ -18,7 +18,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "abi" / "pyverbs"
 def private_namespace() -> Iterator[Namespace]:
     """A network namespace in which no other process uses the ports of connection identifiers."""
     namespace = Namespace("lo", "127.0.0.1", "::1")
-    namespace.ip("link", "set", "lo", "up")
+    namespace.run_ip("link", "set", "lo", "up")
     yield namespace
     namespace.close()
 
@@ -29,7 +29,9 @@ def test_a_pyverbs_script_succeeds_on_siwarp_pyverbs(
 ) -> None:
     program = str(FOLDER / f"{script}.py")
     done = pace.run_command(
-        private_namespace.inside(sys.executable, "-m", "siwarp.pyverbs", program, "siw_lo"),
+        private_namespace.command_line_inside(
+            sys.executable, "-m", "siwarp.pyverbs", program, "siw_lo"
+        ),
         capture_output=True,
         text=True,
         seconds=60,

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
-from harness.errq_harness import CRC, HEAD, QKEY, Stranger, crc32c
-from harness.uc_harness import Ends, Peer
+from harness.errq_harness import CRC, HEAD, QKEY, PlainUDPSocket, crc32c
+from harness.uc_harness import PlainUCPeer, UCPair
 from harness.verbs_harness import Rig, assert_counter_grows, octet_pattern, poll
 
 from siwarp.inspect import DDPDatagram, UDDatagram
@@ -20,8 +20,8 @@ SIZES = [0, 1, 4095, 4096, 4097, 20_000, 60_000]
 
 
 @pytest.fixture
-def receiving_socket() -> Iterator[Stranger]:
-    s = Stranger()
+def receiving_socket() -> Iterator[PlainUDPSocket]:
+    s = PlainUDPSocket()
     s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
     yield s
     s.close()
@@ -45,7 +45,7 @@ def expected_crc(octets: bytes, on: bool) -> bytes:
 @pytest.mark.parametrize("pieces", [1, 3])
 @pytest.mark.parametrize("n", [1, 5], ids=["alone", "in a list"])
 def test_a_ud_send_has_the_crc_of_all_its_octets(
-    rig: Rig, receiving_socket: Stranger, n: int, pieces: int, size: int, crc: bool
+    rig: Rig, receiving_socket: PlainUDPSocket, n: int, pieces: int, size: int, crc: bool
 ) -> None:
     cq = rig.create_cq()
     qp = rig.create_ud_qp(cq, crc=crc, max_send_wr=8, max_send_sge=4)
@@ -64,7 +64,7 @@ def test_a_ud_send_has_the_crc_of_all_its_octets(
 @pytest.mark.clause("DGRAM-LLP-2")
 @pytest.mark.parametrize("size", [0, 1, 64])
 def test_an_inline_ud_send_has_the_crc_of_all_its_octets(
-    rig: Rig, receiving_socket: Stranger, size: int
+    rig: Rig, receiving_socket: PlainUDPSocket, size: int
 ) -> None:
     qp = rig.create_ud_qp(max_inline_data=64)
     data = octet_pattern(64)[:size]
@@ -87,7 +87,7 @@ def test_a_queue_pair_without_crc_ignores_the_crc_field(rig: Rig, size: int) -> 
     mr = rig.reg_mr(bytearray(1 << 16))
     qp.post_recv(RecvWR(1, sg=[mr.sge()]))
     segment = DDPDatagram(q_key=QKEY) / octet_pattern(size)
-    with Stranger() as theirs, assert_counter_grows("drop_crc", 0):
+    with PlainUDPSocket() as theirs, assert_counter_grows("drop_crc", 0):
         theirs.sendto(bytes(UDDatagram(segment=segment, crc=0x12345678)), qp.addr)
         assert poll(cq)[0].byte_len == size
 
@@ -102,7 +102,7 @@ def test_a_queue_pair_without_crc_ignores_the_crc_field(rig: Rig, size: int) -> 
 def test_each_uc_datagram_has_the_crc_of_all_its_octets(
     rig: Rig, what: str, size: int, crc: bool
 ) -> None:
-    peer = Peer(rig, crc=crc, size=1 << 17)
+    peer = PlainUCPeer(rig, crc=crc, size=1 << 17)
     peer.memory.write(octet_pattern(size))
     sg = [peer.memory.sge(0, size)] if size else []
     if what == "send":
@@ -123,7 +123,7 @@ def test_each_uc_datagram_has_the_crc_of_all_its_octets(
 
 
 def test_uc_sends_posted_as_a_list_arrive_whole(rig: Rig) -> None:
-    ends = Ends(rig, max_send_wr=64, max_recv_wr=64)
+    ends = UCPair(rig, max_send_wr=64, max_recv_wr=64)
     sizes = [100] * 10 + [4096, 4097, 50_000]
     for i, size in enumerate(sizes):
         ends.post_receive(i, size, 0)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
-from harness.errq_harness import Stranger
+from harness.errq_harness import PlainUDPSocket
 from harness.verbs_harness import MCAST_PORT, Rig, octet_pattern, poll
 from unit.qp.test_qp_crc import CRC, HEAD, SIZES, build_gathered_sends, expected_crc
 
@@ -66,7 +66,7 @@ def test_each_datagram_of_a_write_record_has_the_crc_of_all_its_octets(
     mr, data = rig.reg_mr(bytearray(octet_pattern(size or 1))), octet_pattern(size)
     cuts = [size * k // pieces for k in range(pieces + 1)]
     sg = [mr.sge(a, b - a) for a, b in pairwise(cuts)]
-    with Stranger() as sink:
+    with PlainUDPSocket() as sink:
         sink.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
         ah, remote = rig.create_ah(sink.getsockname()), mr.remote(0, size)
         record = WROpcode.RDMA_WRITE_RECORD

@@ -19,16 +19,16 @@ from typing import Any
 import pytest
 from harness.peer_harness import PlainPeer, connected_plain_peer
 from harness.rc_harness import End, Wire
-from harness.rd_harness import Peer as RDPeer
-from harness.rd_stranger import Stranger
-from harness.uc_harness import Peer as UCPeer
-from harness.verbs_harness import Rig, long_pauses, temporary_settings, wait_until
+from harness.rd_harness import RDEnd as RDPeer
+from harness.rd_stranger import ScriptedRDPeer
+from harness.uc_harness import PlainUCPeer as UCPeer
+from harness.verbs_harness import Rig, multiplied_pauses, temporary_settings, wait_until
 
 from siwarp.inspect.rd import RDType
 from siwarp.verbs import CQ, QP, CompChannel, QPAttr, QPState, QPType, SendFlag, SendWR
 
 NAP_US = 100_000
-#: The pause between posts after which batching ends, in microseconds, within long_pauses().
+#: The pause between posts after which batching ends, in microseconds, within multiplied_pauses().
 SILENCE_US = 20_000
 AUTO, NEVER, ALWAYS = range(3)
 
@@ -43,7 +43,7 @@ class Sender:
         self.mr = rig.reg_mr(bytearray(8 * 4096))
         self.posted = 0
         self.seen: set[int] = set()
-        self.stranger: Stranger | None = None
+        self.stranger: ScriptedRDPeer | None = None
         self.plain: tuple[End, PlainPeer] | None = None
         self.open = contextlib.ExitStack()
         self.wr: dict[str, Any] = {}
@@ -53,7 +53,7 @@ class Sender:
             self.qp, self.sock, self.cq = peer.qp, peer.sock, peer.cq
         elif kind == QPType.RD:
             end = RDPeer(rig, cq=self.cq)
-            self.stranger = Stranger(end)
+            self.stranger = ScriptedRDPeer(end)
             self.stranger.connect()
             self.qp, self.sock = end.qp, self.stranger.sock
             self.wr = {"ah": rig.create_ah(self.stranger.addr)}
@@ -250,7 +250,7 @@ def test_posts_are_held_back_again_if_the_program_keeps_polling_after_arming_a_c
 @pytest.fixture(params=KINDS, ids=["ud", "uc", "rd", "rc"])
 def sender_with_defaults(request: pytest.FixtureRequest) -> Iterator[Sender]:
     """Provide a Sender with default settings except for the nap and the pause between posts."""
-    with temporary_settings(nap_us=NAP_US), long_pauses():
+    with temporary_settings(nap_us=NAP_US), multiplied_pauses():
         made = Sender(Rig(), request.param)
         yield made
         made.close()
@@ -290,7 +290,7 @@ def test_posts_are_held_back_in_dense_traffic_and_not_after_a_pause(
 @pytest.mark.parametrize("kind", [QPType.UD, QPType.UC, QPType.RC])
 def test_posts_are_held_back_also_if_every_poll_finds_a_completion(kind: QPType) -> None:
     """The progress thread sleeps on idle sockets until the program's polls are reported to it."""
-    with temporary_settings(nap_us=NAP_US), long_pauses():
+    with temporary_settings(nap_us=NAP_US), multiplied_pauses():
         made = Sender(Rig(), kind)
 
         def some_posts_are_held_back() -> bool:

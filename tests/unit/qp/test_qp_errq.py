@@ -14,7 +14,7 @@ from harness.errq_harness import (
     QKEY,
     TOO_LONG,
     WRONG,
-    Stranger,
+    PlainUDPSocket,
     build_datagram,
     build_error_message,
     parse_error_message,
@@ -58,7 +58,7 @@ def read_errors(qp: QP, n: int = 1) -> list[ErrorReport]:
     return found
 
 
-def assert_still_receives(qp: QP, rig: Rig, who: Stranger) -> None:
+def assert_still_receives(qp: QP, rig: Rig, who: PlainUDPSocket) -> None:
     """Assert that the queue pair still receives a message."""
     mr = rig.reg_mr(bytearray(8))
     qp.post_recv(RecvWR(77, sg=[mr.sge()]))
@@ -79,7 +79,7 @@ def test_an_invalid_message_is_reported_to_its_sender_and_handled_by_the_error_p
     fields, err = WRONG[what]
     qp = rig.create_ud_qp(qkey=QKEY, error_policy=policy)
     qp.post_recv(RecvWR(5))
-    with Stranger() as who:
+    with PlainUDPSocket() as who:
         wrong = build_datagram(b"some octets", msn=4711, qn=ud_qn(0, 0, 9), **fields)
         with assert_counter_grows("err_found", 1), assert_counter_grows("err_sent", 1):
             who.sendto(wrong, qp.addr)
@@ -117,7 +117,7 @@ def test_an_invalid_message_is_reported_to_its_sender_and_handled_by_the_error_p
 @pytest.mark.clause("DGRAM-ERR-7")
 def test_after_a_fatal_error_a_queue_pair_can_be_reset_and_receives_again(rig: Rig) -> None:
     qp = rig.create_ud_qp(qkey=QKEY)
-    with Stranger() as who:
+    with PlainUDPSocket() as who:
         who.sendto(build_datagram(opcode=4), qp.addr)
         with rig.next_async_event() as event:
             assert event.event_type == EventType.QP_REQ_ERR
@@ -144,7 +144,7 @@ def test_a_message_longer_than_its_receive_is_reported_and_the_queue_pair_stays_
     qp = rig.create_ud_qp(qkey=QKEY, error_policy=policy)
     mr = rig.reg_mr(bytearray(3))
     qp.post_recv(RecvWR(5, sg=[mr.sge()]))
-    with Stranger() as who:
+    with PlainUDPSocket() as who:
         who.sendto(build_datagram(b"long", msn=12), qp.addr)
         (wc,) = poll(qp.rcq)
         assert (wc.wr_id, wc.status) == (5, WCStatus.LOC_LEN_ERR)
@@ -180,7 +180,7 @@ UNREPORTED_DATAGRAMS = {
 @pytest.mark.parametrize("what", UNREPORTED_DATAGRAMS)
 def test_invalid_datagrams_and_error_messages_cause_no_report(rig: Rig, what: str) -> None:
     qp = rig.create_ud_qp(qkey=QKEY)
-    with Stranger() as who:
+    with PlainUDPSocket() as who:
         before = counter_value("err_found")
         who.sendto(UNREPORTED_DATAGRAMS[what], qp.addr)
         assert_still_receives(qp, rig, who)
@@ -192,7 +192,7 @@ def test_invalid_datagrams_and_error_messages_cause_no_report(rig: Rig, what: st
 def test_a_queue_pair_in_init_sends_no_error_messages(rig: Rig) -> None:
     qp = rig.create_qp()
     qp.to_init(QPAttr(qkey=QKEY))
-    with Stranger() as who:
+    with PlainUDPSocket() as who:
         before = counter_value("drop_no_buffer")
         who.sendto(build_datagram(opcode=4), qp.addr)
         wait_until(lambda: qp.errors() or counter_value("drop_no_buffer") == before + 1)
@@ -202,7 +202,7 @@ def test_a_queue_pair_in_init_sends_no_error_messages(rig: Rig) -> None:
 # ---- errors that peers report
 
 
-def send_and_return_msn(rig: Rig, qp: QP, to: Stranger, wr_id: int = 1, **kwargs: int) -> int:
+def send_and_return_msn(rig: Rig, qp: QP, to: PlainUDPSocket, wr_id: int = 1, **kwargs: int) -> int:
     """Send a UD message to a plain socket; return the message's MSN."""
     qp.post_send(SendWR(wr_id, ah=rig.create_ah(to.getsockname()), remote_qkey=QKEY, **kwargs))
     poll(qp.scq)
@@ -214,7 +214,7 @@ def test_a_peers_error_message_is_queued_and_does_not_change_the_queue_pairs_sta
     rig: Rig,
 ) -> None:
     qp = rig.create_ud_qp(qkey=1)
-    with Stranger() as who, assert_counter_grows("err_received", 1):
+    with PlainUDPSocket() as who, assert_counter_grows("err_received", 1):
         msn = send_and_return_msn(rig, qp, who, wr_id=0xFEDCBA9876543210)
         assert not select.select([rig.ctx.async_fd()], [], [], 0)[0]
         message = build_error_message(msn, (1, 2, 5), qn=ud_qn(2, 0, 3))
@@ -249,7 +249,7 @@ def test_an_error_message_about_a_message_never_sent_to_its_source_is_stale(
     rig: Rig, what: str
 ) -> None:
     qp = rig.create_ud_qp(qkey=1)
-    with Stranger() as who, Stranger() as other:
+    with PlainUDPSocket() as who, PlainUDPSocket() as other:
         msn = send_and_return_msn(rig, qp, who)
         says = who
         stale = {
@@ -279,7 +279,7 @@ def test_an_error_message_about_a_message_never_sent_to_its_source_is_stale(
 def test_error_messages_about_older_than_the_last_sent_messages_are_stale(rig: Rig) -> None:
     with temporary_settings(err_window=4):
         qp = rig.create_ud_qp(qkey=1)
-        with Stranger() as who:
+        with PlainUDPSocket() as who:
             msns = [send_and_return_msn(rig, qp, who, wr_id=i) for i in range(9)]
             before = counter_value("err_stale")
             for msn in msns:
@@ -291,7 +291,7 @@ def test_error_messages_about_older_than_the_last_sent_messages_are_stale(rig: R
 
 def test_an_error_message_about_any_message_of_a_batch_is_queued_with_its_wr_id(rig: Rig) -> None:
     qp = rig.create_ud_qp(qkey=1)
-    with Stranger() as who:
+    with PlainUDPSocket() as who:
         ah = rig.create_ah(who.getsockname())
         qp.post_send([SendWR(100 + i, ah=ah, remote_qkey=QKEY) for i in range(20)])
         poll(qp.scq, 20)
@@ -315,7 +315,7 @@ def test_a_queue_pair_reports_to_another_that_its_message_was_too_long(rig: Rig)
 
 def test_errors_are_found_and_reported_over_ipv6(rig: Rig) -> None:
     qp = rig.create_ud_qp(qkey=QKEY, error_policy=MESSAGE, addr=("::1", 0))
-    with Stranger("::1") as who:
+    with PlainUDPSocket("::1") as who:
         who.sendto(build_datagram(opcode=9, msn=3), qp.addr)
         (found,) = read_errors(qp)
         assert (found.origin, found.msn) == (ErrorOrigin.FOUND, 3)
@@ -355,7 +355,7 @@ def test_two_queue_pairs_do_not_answer_each_others_error_messages(rig: Rig) -> N
 def test_a_full_error_queue_keeps_its_first_errors_and_counts_the_rest(rig: Rig) -> None:
     with temporary_settings(err_queue=8):
         qp = rig.create_ud_qp(qkey=QKEY, error_policy=MESSAGE)
-        with Stranger() as who, assert_counter_grows("err_lost", 6):
+        with PlainUDPSocket() as who, assert_counter_grows("err_lost", 6):
             msn = send_and_return_msn(rig, qp, who)
             before = counter_value("err_found")
             for i in range(10):
@@ -373,7 +373,7 @@ def test_an_error_affects_only_the_addressed_queue_pair_of_a_shared_socket(rig: 
     first = rig.create_ud_qp(qkey=QKEY, addr=("127.0.0.1", 0))
     second = rig.create_ud_qp(qkey=QKEY, shared_socket_qp=first)
     index = second.qp_num >> 16
-    with Stranger() as who:
+    with PlainUDPSocket() as who:
         who.sendto(build_datagram(opcode=4, msn=5, qn=ud_qn(0, index, 7)), second.addr)
         (found,) = read_errors(second)
         assert (found.msn, found.qpn) == (5, 7 << 16 | who.getsockname()[1])
@@ -401,7 +401,7 @@ def test_several_threads_may_cause_and_read_errors_while_the_queue_pair_is_reset
             found.extend(qp.poll_errors(3))
 
     def send_errors_until_stopped() -> None:
-        with Stranger() as who:
+        with PlainUDPSocket() as who:
             ah = rig.create_ah(who.getsockname())
             while not stop.is_set():
                 who.sendto(build_datagram(opcode=4), qp.addr)
@@ -445,7 +445,7 @@ def test_error_messages_to_one_source_are_rate_limited(rig: Rig) -> None:
     with temporary_settings(err_source_rate=3, err_queue=64):
         mine = Rig()
         qp = mine.create_ud_qp(qkey=QKEY, error_policy=MESSAGE)
-        with Stranger() as who:
+        with PlainUDPSocket() as who:
             limited = counter_value("err_limited")
             for _ in range(20):
                 who.sendto(build_datagram(opcode=4), qp.addr)
@@ -484,7 +484,7 @@ def test_the_default_error_policy_of_a_multicast_member_is_message(rig: Rig) -> 
     for qp in (member, strict):
         qp.attach_mcast("239.192.7.92")
     assert queried_policies() == [MESSAGE, ERROR]
-    with Stranger() as who:
+    with PlainUDPSocket() as who:
         for qp in (member, strict):
             who.sendto(build_datagram(opcode=4), qp.addr)
             read_errors(qp)
@@ -503,7 +503,7 @@ def test_an_unknown_error_policy_is_refused(rig: Rig, policy: int | str) -> None
 
 def test_poll_errors_returns_at_most_the_requested_number_of_errors(rig: Rig) -> None:
     qp = rig.create_ud_qp(qkey=QKEY, error_policy=MESSAGE)
-    with Stranger() as who:
+    with PlainUDPSocket() as who:
         before = counter_value("err_found")
         for i in range(5):
             who.sendto(build_datagram(opcode=0, msn=i), qp.addr)
@@ -535,7 +535,7 @@ def test_a_capture_shows_invalid_messages_error_messages_and_reasons_of_drops(
     rig: Rig, tmp_path: Path
 ) -> None:
     file = tmp_path / "errors.pcapng"
-    with capture(file), Stranger() as who:
+    with capture(file), PlainUDPSocket() as who:
         qp = rig.create_ud_qp(qkey=QKEY, error_policy=MESSAGE)
         before = counter_value("err_stale")
         for octets in (

@@ -10,7 +10,14 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from harness.every_harness import HOSTS, QKEY, End, Uc, build_datagram, last_reason_name
+from harness.every_harness import (
+    HOSTS,
+    QKEY,
+    UCOnEveryAddress,
+    UDOnEveryAddress,
+    build_datagram,
+    last_reason_name,
+)
 from harness.verbs_harness import (
     LIMIT,
     MCAST_PORT,
@@ -45,7 +52,7 @@ def open_descriptor_count() -> int:
 def test_a_queue_pair_on_every_address_receives_and_answers_at_each_address(
     rig: Rig, host: str
 ) -> None:
-    a, b = End(rig), End(rig)
+    a, b = UDOnEveryAddress(rig), UDOnEveryAddress(rig)
     for i in range(20):
         b.post_receives()
         a.post_receives()
@@ -62,8 +69,8 @@ def test_a_queue_pair_on_every_address_receives_and_answers_at_each_address(
 def test_an_ah_from_a_completion_has_a_source_unless_the_qp_has_the_wildcard_address(
     rig: Rig,
 ) -> None:
-    a, b = End(rig), End(rig)
-    anywhere = End(rig, every_addr=False, addr=("0.0.0.0", 0))
+    a, b = UDOnEveryAddress(rig), UDOnEveryAddress(rig)
+    anywhere = UDOnEveryAddress(rig, every_addr=False, addr=("0.0.0.0", 0))
     for end, source in ((b, HOSTS[0]), (anywhere, None)):
         end.post_receives()
         a.send(AH(rig.pd, (HOSTS[0], 0)), end.qp.qp_num)
@@ -77,7 +84,7 @@ def test_an_ah_from_a_completion_has_a_source_unless_the_qp_has_the_wildcard_add
 
 def test_a_queue_pair_on_every_address_has_one_socket_per_address_on_one_port(rig: Rig) -> None:
     before = open_descriptor_count()
-    end = End(rig)
+    end = UDOnEveryAddress(rig)
     assert open_descriptor_count() - before == len(HOSTS)
     assert end.qp.addr == ("127.0.0.1", end.port)
     for host in HOSTS:
@@ -96,7 +103,7 @@ def test_a_requested_port_must_be_free_at_every_address(rig: Rig) -> None:
         before = open_descriptor_count()
         assert errno_raised_by(rig.create_qp, every_addr=True, addr=("", taken)) == errno.EADDRINUSE
         assert open_descriptor_count() == before
-    end = End(rig, addr=("", taken))
+    end = UDOnEveryAddress(rig, addr=("", taken))
     assert end.qp.qp_num == taken
     _, init = end.qp.query()
     assert (init.every_addr, init.addr) == (True, ("", taken))
@@ -120,7 +127,7 @@ def test_a_free_port_is_found_although_many_are_in_use_at_one_address(rig: Rig) 
 
 def test_each_socket_of_a_queue_pair_is_serviced_however_busy_the_other_one_is(rig: Rig) -> None:
     """One socket always has up to 64 queued datagrams; 128 receives suffice for both sockets."""
-    b = End(rig, max_recv_wr=128)
+    b = UDOnEveryAddress(rig, max_recv_wr=128)
     over, sent, came = threading.Event(), 0, Counter[str]()
 
     def flood_until_over() -> None:
@@ -166,7 +173,7 @@ def test_an_icmp_error_on_one_socket_of_a_queue_pair_prevents_no_later_send(
     with socket.socket(family, socket.SOCK_DGRAM) as s:
         s.bind((host, 0))
         nobody = s.getsockname()[1]
-    a, b = End(rig), End(rig)
+    a, b = UDOnEveryAddress(rig), UDOnEveryAddress(rig)
     b.post_receives(8)
     for i in range(4):
         a.send(AH(rig.pd, (host, nobody)))
@@ -177,7 +184,7 @@ def test_an_icmp_error_on_one_socket_of_a_queue_pair_prevents_no_later_send(
 
 
 def test_a_list_of_sends_over_two_sockets_stays_in_order_per_address(rig: Rig) -> None:
-    a, b = End(rig, max_send_wr=64), End(rig, max_recv_wr=64)
+    a, b = UDOnEveryAddress(rig, max_send_wr=64), UDOnEveryAddress(rig, max_recv_wr=64)
     for i in range(40):
         b.qp.post_recv(RecvWR(i, sg=[b.mr.sge(64 * i, 64)]))
     ahs = [AH(rig.pd, (host, b.port)) for host in HOSTS]
@@ -222,13 +229,13 @@ def test_attribute_every_addr_is_refused_for_rc_or_rd_or_with_an_address_or_own_
 
 
 def test_queue_pairs_may_share_all_sockets_of_a_queue_pair_on_every_address(rig: Rig) -> None:
-    a = End(rig)
-    first = End(rig)
-    others = [End(rig, shared_socket_qp=first.qp, grh=i == 1) for i in range(3)]
+    a = UDOnEveryAddress(rig)
+    first = UDOnEveryAddress(rig)
+    others = [UDOnEveryAddress(rig, shared_socket_qp=first.qp, grh=i == 1) for i in range(3)]
     assert [e.qp.qp_num for e in others] == [i << 16 | first.port for i in (1, 2, 3)]
     assert others[0].qp.query()[1].every_addr
 
-    def exchange_messages_with_each(ends: list[End]) -> None:
+    def exchange_messages_with_each(ends: list[UDOnEveryAddress]) -> None:
         for host in HOSTS:
             for e in ends:
                 e.post_receives()
@@ -248,7 +255,7 @@ def test_queue_pairs_may_share_all_sockets_of_a_queue_pair_on_every_address(rig:
 
 
 def test_a_queue_pair_on_every_address_may_join_and_send_to_multicast_groups(rig: Rig) -> None:
-    a, b = End(rig), End(rig, grh=True)
+    a, b = UDOnEveryAddress(rig), UDOnEveryAddress(rig, grh=True)
     group = "239.192.7.93"
     b.qp.attach_mcast(group)
     b.post_receives()
@@ -266,7 +273,7 @@ def test_a_queue_pair_on_every_address_may_join_and_send_to_multicast_groups(rig
 
 @pytest.mark.parametrize("host", HOSTS)
 def test_a_write_record_is_sent_from_the_source_of_its_address_handle(rig: Rig, host: str) -> None:
-    a, b = End(rig), End(rig, max_write_records=4)
+    a, b = UDOnEveryAddress(rig), UDOnEveryAddress(rig, max_write_records=4)
     target = rig.reg_mr(bytearray(200000), 3)
     out = rig.reg_mr(bytearray(octet_pattern(200000)))
     ah = AH(rig.pd, (host, b.port), source=host)
@@ -285,12 +292,12 @@ def test_a_write_record_is_sent_from_the_source_of_its_address_handle(rig: Rig, 
 
 
 def test_threads_may_send_over_both_sockets_while_sharing_queue_pairs_are_closed(rig: Rig) -> None:
-    b = End(rig, max_recv_wr=4096, cqe=300)  # the queues must hold all 300 messages
-    first = End(rig)
-    sharers = [End(rig, shared_socket_qp=first.qp) for _ in range(2)]
+    b = UDOnEveryAddress(rig, max_recv_wr=4096, cqe=300)  # the queues must hold all 300 messages
+    first = UDOnEveryAddress(rig)
+    sharers = [UDOnEveryAddress(rig, shared_socket_qp=first.qp) for _ in range(2)]
     failed = []
 
-    def send_to_both_hosts(end: End) -> None:
+    def send_to_both_hosts(end: UDOnEveryAddress) -> None:
         try:
             for i in range(100):
                 end.send(AH(rig.pd, (HOSTS[i % 2], b.port)))
@@ -317,7 +324,7 @@ def test_threads_may_send_over_both_sockets_while_sharing_queue_pairs_are_closed
 def test_a_uc_queue_pair_on_every_address_sends_and_receives_at_the_chosen_address(
     rig: Rig, host: str, source: str | None
 ) -> None:
-    a, b = Uc(rig), Uc(rig)
+    a, b = UCOnEveryAddress(rig), UCOnEveryAddress(rig)
     source = source and host
     a.connect(b, host, source)
     b.connect(a, host, source)
@@ -335,7 +342,7 @@ def test_a_uc_queue_pair_on_every_address_sends_and_receives_at_the_chosen_addre
 
 
 def test_a_uc_queue_pair_refuses_a_foreign_source_address_and_stays_in_init(rig: Rig) -> None:
-    a, one = Uc(rig), Uc(rig, every_addr=False, addr=("127.0.0.1", 0))
+    a, one = UCOnEveryAddress(rig), UCOnEveryAddress(rig, every_addr=False, addr=("127.0.0.1", 0))
     for qp, host, source in (
         (a.qp, "127.0.0.1", "192.0.2.9"),
         (a.qp, "127.0.0.1", "::1"),
@@ -349,7 +356,7 @@ def test_a_uc_queue_pair_refuses_a_foreign_source_address_and_stays_in_init(rig:
 
 
 def test_after_a_reset_a_uc_queue_pair_may_use_another_source_address(rig: Rig) -> None:
-    a, b = Uc(rig), Uc(rig)
+    a, b = UCOnEveryAddress(rig), UCOnEveryAddress(rig)
     for host in (*HOSTS, *HOSTS):
         for one, other in ((a, b), (b, a)):
             one.connect(other, host, None)

@@ -8,8 +8,8 @@ import pytest
 from failing import run_with_failing_calls
 
 BEGIN = """
-from harness.uc_harness import Ends
-from harness.record_harness import Target
+from harness.uc_harness import UCPair
+from harness.record_harness import WriteRecordTarget
 from harness.verbs_harness import Rig, Pair, assert_counter_grows, octet_pattern, poll
 from siwarp.verbs import QPState, RecvWR, SendWR, WROpcode
 rig = Rig()
@@ -18,7 +18,7 @@ N = 20
 
 
 @pytest.mark.parametrize("error", ["EOPNOTSUPP", "EINVAL", "ECONNREFUSED", "EAGAIN", "ENOBUFS"])
-@pytest.mark.parametrize("kind", ["Pair", "Ends"])
+@pytest.mark.parametrize("kind", ["Pair", "UCPair"])
 def test_all_datagrams_of_a_batch_arrive_in_order_although_send_calls_fail(
     build_dir: Path, kind: str, error: str
 ) -> None:
@@ -56,7 +56,7 @@ def test_a_uc_message_is_sent_although_send_calls_fail_temporarily(
         build_dir,
         BEGIN
         + f"""
-ends = Ends(rig, size=1 << 18)
+ends = UCPair(rig, size=1 << 18)
 ends.out.write(octet_pattern({size}))
 ends.post_receive(1, {size}, 0)
 with failing({call!r}, errno.{error}, times=2):
@@ -78,11 +78,11 @@ def test_a_write_record_from_unmapped_or_protected_memory_is_a_protection_error(
         build_dir,
         BEGIN
         + f"""
-from hostile.vanishing import Vanishing
+from hostile.vanishing import RemovableMemory
 from siwarp.verbs import QPAttr, WCStatus
-target = Target(rig, size=1 << 18)
+target = WriteRecordTarget(rig, size=1 << 18)
 qp = rig.create_ud_qp(qkey=0x2345)
-memory = Vanishing(1 << 18, {how!r})
+memory = RemovableMemory(1 << 18, {how!r})
 gone, good = rig.reg_mr(memory.buffer), rig.reg_mr(bytearray(octet_pattern({size})))
 memory.remove_pages()
 def post(wr_id, mr):

@@ -8,7 +8,7 @@ import sys
 
 import pace
 import pytest
-from harness.rd_harness import Peer
+from harness.rd_harness import RDEnd
 from harness.verbs_harness import Rig, wait_until
 
 from siwarp.verbs import (
@@ -101,7 +101,7 @@ def test_with_q_key_0_the_default_error_policy_is_message(rig: Rig) -> None:
 
 @pytest.mark.clause("DGRAM-ERR-19")
 def test_by_default_an_invalid_write_leaves_an_rd_queue_pair_in_rts(rig: Rig) -> None:
-    a, b = Peer(rig, policy=ErrorPolicy.AUTO), Peer(rig, policy=ErrorPolicy.AUTO)
+    a, b = RDEnd(rig, policy=ErrorPolicy.AUTO), RDEnd(rig, policy=ErrorPolicy.AUTO)
     assert _queried_policy(b.qp) == ErrorPolicy.MESSAGE
     b.post_receive()
     a.post_rdma(b, WROpcode.RDMA_WRITE, 100, 1, remote=RemoteBuffer(b.into.addr, 1, 100))

@@ -6,7 +6,7 @@ import errno
 
 import pytest
 from harness.rc_harness import READ, SEND, WRITE, End, Wire
-from harness.slots_harness import SIGNALED, SILENT, post_until_refused
+from harness.slots_harness import SIGNALED, SILENT, post_sends_until_queue_full
 from harness.verbs_harness import Pair, Rig, errno_raised_by, poll, wait_until
 
 from siwarp.verbs import QP, QPAttr, QPState, RecvWR, SendFlag, SendWR, WCStatus
@@ -17,7 +17,7 @@ def test_a_ud_queue_pair_accepts_exactly_max_send_wr_posts_before_a_poll(
     rig: Rig, flags: SendFlag
 ) -> None:
     pair = Pair(rig, max_send_wr=8)
-    assert post_until_refused(pair, flags) == pair.a.cap.max_send_wr == 8
+    assert post_sends_until_queue_full(pair, flags) == pair.a.cap.max_send_wr == 8
     # Neither waiting nor progress frees a slot of the send queue.
     wait_until(lambda: pair.rcq.poll(1) == [])
     assert errno_raised_by(pair.a.post_send, SendWR(99, ah=pair.to_b)) == errno.ENOMEM

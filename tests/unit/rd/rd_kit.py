@@ -223,7 +223,7 @@ class Stranger:
         self.sock.sendto(octets, self.dest)
         return octets
 
-    def _next_datagram(self) -> bytes | None:
+    def _read_next_datagram(self) -> bytes | None:
         """Return the endpoint's next datagram or None; skip datagrams of other senders."""
         with contextlib.suppress(BlockingIOError):
             while True:
@@ -237,7 +237,7 @@ class Stranger:
         found: list[RDDatagram] = []
 
         def collect_matching_datagram() -> None:
-            while not found and (octets := self._next_datagram()):
+            while not found and (octets := self._read_next_datagram()):
                 d = RDDatagram(octets)
                 assert d.crc == d.crc_expected() and d.q_key == QKEY
                 if kind is None or d.type == kind:
@@ -246,14 +246,14 @@ class Stranger:
         poll_until(lambda: found, self.end, seconds=seconds, also=collect_matching_datagram)
         return found[0]
 
-    def sends_nothing(self) -> bool:
+    def receives_nothing(self) -> bool:
         """Return whether the endpoint sends nothing in 50 polls, enough polls for an answer."""
         for _ in range(50):
             self.end.poll_once()
-        return self._next_datagram() is None
+        return self._read_next_datagram() is None
 
-    def drain(self) -> None:
-        while not self.sends_nothing():
+    def discard_datagrams_until_silent(self) -> None:
+        while not self.receives_nothing():
             pass
 
     def request_challenge(self) -> RDDatagram:

@@ -79,7 +79,7 @@ def test_only_the_response_missing_from_an_acknowledged_range_is_retransmitted(c
     e, s = connected_endpoint
     peer = e.get_peer(s.address)
     s.send_datagram(RDType.ACK)
-    s.drain()
+    s.discard_datagrams_until_silent()
     send_requests_and_responses(e, peer, 6)
     lib.siw_rd_flush(peer, new_uint64())
     first = [s.receive_datagram(RDType.DATA) for _ in range(12)]
@@ -103,9 +103,9 @@ def test_queued_responses_are_sent_before_queued_requests(connected_endpoint):
     e, s = connected_endpoint
     peer = e.get_peer(s.address)
     s.send_datagram(RDType.ACK, credit=0)
-    s.drain()
+    s.discard_datagrams_until_silent()
     send_requests_and_responses(e, peer, 5)
-    assert s.sends_nothing()
+    assert s.receives_nothing()
     s.send_datagram(RDType.ACK)
     flags = [int(s.receive_datagram(RDType.DATA).rd_flags) for _ in range(10)]
     assert flags == [RDFlag.RESPONSE] * 5 + [0] * 5
@@ -116,12 +116,12 @@ def test_requests_do_not_wait_for_the_credit_of_responses(connected_endpoint):
     e, s = connected_endpoint
     peer = e.get_peer(s.address)
     s.send_datagram(RDType.ACK, credit=0)
-    s.drain()
+    s.discard_datagrams_until_silent()
     send_requests_and_responses(e, peer, 5)
     s.send_datagram(RDType.ACK, credit=5, response_credit=2)
     flags = [int(s.receive_datagram(RDType.DATA).rd_flags) for _ in range(7)]
     assert flags == [RDFlag.RESPONSE] * 2 + [0] * 5
-    assert s.receive_datagram().type == RDType.PROBE or not s.sends_nothing()
+    assert s.receive_datagram().type == RDType.PROBE or not s.receives_nothing()
 
 
 @pytest.mark.clause("DGRAM-RD-40")
@@ -130,7 +130,7 @@ def test_the_maximum_segment_length_follows_the_peers_credit(connected_endpoint)
     peer = e.get_peer(s.address)
     for credit, longest in ((16, 16 * 1024), (1, 1024), (0, 1024), (3, 3 * 1024)):
         s.send_datagram(RDType.ACK, credit=credit, response_credit=2 * credit)
-        s.drain()
+        s.discard_datagrams_until_silent()
         assert lib.siw_rd_mulpdu(peer, REQUESTS) == longest
         assert lib.siw_rd_mulpdu(peer, RESPONSES) == 2 * longest
 
@@ -140,11 +140,11 @@ def test_a_segment_longer_than_the_credit_waits_and_the_peer_is_probed(connected
     e, s = connected_endpoint
     peer = e.get_peer(s.address)
     s.send_datagram(RDType.ACK, credit=64)
-    s.drain()
+    s.discard_datagrams_until_silent()
     segment = os.urandom(63 * 1024 + 1)
     for credit in (16, 63, 0, 1):
         s.send_datagram(RDType.ACK, credit=credit)
-        s.drain()
+        s.discard_datagrams_until_silent()
         assert not credit or lib.siw_rd_mulpdu(peer, REQUESTS) == credit * 1024
     # a segment as long as the credit allowed before it was reduced
     assert e.send(peer, segment) == 1
@@ -168,7 +168,7 @@ def test_a_peer_without_stored_segments_is_granted_credit_for_the_longest_segmen
         one.connect()
         for i in range(1, 9):
             one.send_datagram(RDType.DATA, psn=one.epoch + i, body=bytes(30000))
-        one.drain()
+        one.discard_datagrams_until_silent()
     s.connect()
     s.send_datagram(RDType.PROBE, psn=7)
     ack = s.receive_datagram(RDType.ACK)
@@ -185,10 +185,10 @@ def test_an_outdated_acknowledgement_is_ignored_per_space(connected_endpoint):
     e, s = connected_endpoint
     peer = e.get_peer(s.address)
     s.send_datagram(RDType.ACK)
-    s.drain()
+    s.discard_datagrams_until_silent()
     send_requests_and_responses(e, peer, 4)
     lib.siw_rd_flush(peer, new_uint64())
-    s.drain()
+    s.discard_datagrams_until_silent()
     s.send_datagram(
         RDType.ACK, acknowledged=s.other + 3, response_acknowledged=s.other + 1, credit=8
     )
@@ -205,7 +205,7 @@ def test_an_outdated_acknowledgement_is_ignored_per_space(connected_endpoint):
     # three ACKs that acknowledge the same PSN: the credit of the last one counts
     for credit in (5, 9, 4):
         s.send_datagram(RDType.ACK, **(fields | {"acknowledged": s.other + 3}), credit=credit)
-        s.drain()
+        s.discard_datagrams_until_silent()
         assert lib.siw_rd_mulpdu(peer, REQUESTS) == credit * 1024
 
 
@@ -217,14 +217,14 @@ def test_segments_acknowledged_by_a_range_are_kept_until_they_are_delivered(make
     s.connect()
     for i in range(1, 9):
         s.send_datagram(RDType.DATA, psn=s.epoch + i, body=bytes([i]) * 20000)
-    s.drain()
+    s.discard_datagrams_until_silent()
     s.send_datagram(RDType.PROBE)
     named = s.receive_datagram(RDType.ACK).received()
     assert named
     other.connect()
     for i in range(1, 65):  # more segments than the remaining memory can store
         other.send_datagram(RDType.DATA, psn=other.epoch + i, body=bytes(20000))
-        other.drain()
+        other.discard_datagrams_until_silent()
     s.send_datagram(RDType.DATA, psn=s.epoch, body=b"first")
     goal = len(named) + 1
     poll_until(lambda: any(got[:1] == [b"first"] and len(got) == goal for got in e.got.values()), e)
@@ -239,7 +239,7 @@ def test_an_endless_supply_of_responses_to_a_peer_does_not_block_a_request_to_it
     e, s = connected_endpoint
     peer = e.get_peer(s.address)
     s.send_datagram(RDType.ACK, credit=20000)
-    s.drain()
+    s.discard_datagrams_until_silent()
     n = 0
     while e.send(peer, bytes(30000), space=RESPONSES) == 1:
         n += 1

@@ -24,10 +24,10 @@ from unit.ddp.ddp_harness import (
     PeerStream,
     Sge,
     StreamError,
+    build_fpdu,
     check_result,
     counter_value,
     crc32c,
-    fpdu,
     octet_pattern,
     parse_segment,
     recv_exactly,
@@ -67,6 +67,7 @@ __all__ = [
     "UDDatagram",
     "build_atomic_request",
     "build_atomic_response",
+    "build_fpdu",
     "build_read_request",
     "build_read_response",
     "build_send",
@@ -75,7 +76,6 @@ __all__ = [
     "check_result",
     "counter_value",
     "crc32c",
-    "fpdu",
     "octet_pattern",
     "open_rdmap_world",
     "parse_segment",
@@ -346,7 +346,7 @@ class Stream(PeerStream):
         return sum(1 for _ in itertools.takewhile(lambda stamp: stamp.end <= upto, self.stamps))
 
     @property
-    def owes_responses(self) -> bool:
+    def has_pending_responses(self) -> bool:
         return bool(lib.siw_rdmap_responses_pending(self.handle))
 
     # ---- receive path of the stream

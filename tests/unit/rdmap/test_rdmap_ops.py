@@ -10,7 +10,7 @@ import threading
 
 import pytest
 from _siwarp_layers import ffi, lib
-from hostile.vanishing import Vanishing
+from hostile.vanishing import RemovableMemory
 from hypothesis import given
 from hypothesis import strategies as st
 from unit.rdmap.rdmap_harness import (
@@ -192,9 +192,9 @@ def test_a_read_request_from_the_peer_is_answered(world: RdmapWorld, size: int) 
             size=size, src_stag=m.stag, src_to=m.addr, sink_stag=0xBEEF, sink_to=2**40
         )
     )
-    assert not stream.owes_responses
+    assert not stream.has_pending_responses
     assert stream.next_event().kind == "REQUESTED"
-    assert stream.owes_responses
+    assert stream.has_pending_responses
     stop = threading.Event()
 
     def flush_until_stopped() -> None:
@@ -208,7 +208,7 @@ def test_a_read_request_from_the_peer_is_answered(world: RdmapWorld, size: int) 
     thread.join()
     assert (head.opcode, head.stag, head.to) == (Opcode.RDMA_READ_RESPONSE, 0xBEEF, 2**40)
     assert octets == octet_pattern(size)
-    assert not stream.owes_responses
+    assert not stream.has_pending_responses
     assert stream.begun_count == 0, "a Read Response counts as an operation of the program"
 
 
@@ -365,7 +365,7 @@ def test_the_stamp_of_an_operation_identifies_memory_that_tcp_could_not_read(
 ) -> None:
     stream = world.initiator(crc=crc)
     m = world.registered_memory(10)
-    gone = Vanishing(1 << 16, "unmapped")
+    gone = RemovableMemory(1 << 16, "unmapped")
     stream.send_operation(SEND, [m.sge()])
     stream.begin_operation(WRITE, [(gone.addr, 60_000, 0)], internal=True, rkey=1)
     stream.begin_operation(SEND, [m.sge()])
@@ -480,7 +480,11 @@ def test_the_receive_of_an_incomplete_send_can_be_reclaimed(world: RdmapWorld) -
     assert stream.next_event(progress=True).kind == "PROGRESS"
     stream.sock.close()
     stream.next_event()
-    assert [stream.take_receive(), stream.take_receive(), stream.recvs.take()] == [1, None, 2]
+    assert [stream.take_receive(), stream.take_receive(), stream.recvs.take_buffer()] == [
+        1,
+        None,
+        2,
+    ]
 
 
 def test_freeing_the_key_of_a_long_send_ends_the_stream_with_a_terminate(

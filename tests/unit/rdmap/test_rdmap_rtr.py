@@ -118,7 +118,7 @@ def test_a_first_message_other_than_the_negotiated_rtr_ends_the_stream(
     )
     stream.assert_terminates_with(NO_MATCH)
     assert m.is_untouched()
-    assert stream.recvs.take() == 1
+    assert stream.recvs.take_buffer() == 1
 
 
 @pytest.mark.parametrize("sent", [FPDU, WRITE, READ])

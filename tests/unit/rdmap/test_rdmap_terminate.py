@@ -149,7 +149,7 @@ def test_after_a_terminate_nothing_is_sent_or_received(world: RdmapWorld) -> Non
     with pytest.raises(StreamError, match="EINVAL"):
         stream.send_terminate()
     assert m.is_untouched()
-    assert stream.recvs.take() == 1
+    assert stream.recvs.take_buffer() == 1
 
 
 def test_sending_a_terminate_on_a_stream_without_an_error_is_refused(world: RdmapWorld) -> None:

@@ -13,12 +13,12 @@ from unit.rdmap.rdmap_harness import (
     RdmapWorld,
     Stream,
     StreamError,
+    build_fpdu,
     build_read_request,
     build_read_response,
     build_send,
     build_terminate,
     build_write,
-    fpdu,
     octet_pattern,
     wait_until,
 )
@@ -134,7 +134,7 @@ def test_a_partly_stored_unexpected_send_is_completed_in_its_receive_buffer(
 def test_an_unexpected_segment_may_arrive_in_small_pieces(world: RdmapWorld, size: int) -> None:
     stream = world.initiator(unexpected_octets=ROOM)
     m = world.registered_memory(max(size, 1))
-    octets = fpdu(build_send(octet_pattern(size)))
+    octets = build_fpdu(build_send(octet_pattern(size)))
     step = max(1, len(octets) // 40)
     for at in range(0, len(octets) - step, step):
         stream.sock.sendall(octets[at : at + step])
@@ -180,7 +180,9 @@ def test_full_storage_for_unexpected_sends_stops_reading_and_loses_nothing(
 ) -> None:
     stream = world.initiator(unexpected_octets=ROOM)
     sizes = [random.Random(5).randrange(0, 4000) for _ in range(300)]
-    octets = b"".join(fpdu(build_send(octet_pattern(n, i), msn=i + 1)) for i, n in enumerate(sizes))
+    octets = b"".join(
+        build_fpdu(build_send(octet_pattern(n, i), msn=i + 1)) for i, n in enumerate(sizes)
+    )
     stream.sock.settimeout(0.05)
     put = 0
 
@@ -216,7 +218,7 @@ def test_unexpected_sends_of_a_peer_occupy_at_most_the_limit_of_memory(
     sent = 0
     for i in range(rounds):
         octets = b"".join(
-            fpdu(build_send(octet_pattern(size), msn=i * each + j + 1)) for j in range(each)
+            build_fpdu(build_send(octet_pattern(size), msn=i * each + j + 1)) for j in range(each)
         )
         try:
             while octets:

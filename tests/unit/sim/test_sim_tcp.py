@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from namespaces.wan_harness import need_line
+from namespaces.wan_harness import skip_without_tun_device
 
 MS = 1_000_000
 SECOND = 1_000_000_000
@@ -196,7 +196,7 @@ def run_script_over_line(
     build_dir: Path, plan: str, what: str
 ) -> tuple[dict[str, list[str]], dict[str, Any]]:
     """Run the script in two network namespaces; return its scenes and the relay's statistics."""
-    need_line()
+    skip_without_tun_device()
     script = build_dir / "tests/c/siw-test-llp-script"
     done = subprocess.run(
         [sys.executable, "-m", "siwarp.cli", "wan", "--json", "--faults", plan, "--", script, what],

@@ -125,7 +125,7 @@ class SpecTree:
         if self.outcomes is None:
             return
         clauses, _ = check.load_clauses(self.root / "spec")
-        wanted = requirements.parse(check.read_specification(self.root))
+        wanted = requirements.parse_requirements(check.read_specification(self.root))
         cited = check.scan_citations(self.root, check.citable_ids(clauses, wanted)).tests
         tests: dict[str, dict[str, object]] = {}
         for clause_id, names in cited.items():

@@ -315,7 +315,9 @@ def test_an_outdated_table_of_tests_is_an_error_and_can_be_rewritten(
     )
     assert run_checker(spec_tree, capsys, "--write")[0] == 0
     assert run_checker(spec_tree, capsys)[0] == 0
-    (found,) = requirements.parse((spec_tree.root / "spec" / "datagram-iwarp.md").read_text())
+    (found,) = requirements.parse_requirements(
+        (spec_tree.root / "spec" / "datagram-iwarp.md").read_text()
+    )
     assert found == requirements.Requirement(
         requirement_id(1), "SHOULD", "3. UD", "It is so.", ("tests/unit/test_x.py::test_it",)
     )
@@ -331,7 +333,7 @@ def test_a_requirement_ends_at_the_next_item_or_empty_line() -> None:
             "  Not of it.",
         ]
     )
-    assert [(r.level, r.text) for r in requirements.parse(text)] == [
+    assert [(r.level, r.text) for r in requirements.parse_requirements(text)] == [
         ("MUST", "One more."),
         ("SHOULD", "Two."),
     ]

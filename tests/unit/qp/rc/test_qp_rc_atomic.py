@@ -24,7 +24,7 @@ from harness.atomic_harness import (
 from harness.peer_harness import connected_plain_peer
 from harness.rc_harness import READ, End, Wire
 from harness.verbs_harness import ALL_ACCESS, Rig, errno_raised_by, poll, wait_until
-from hostile.vanishing import PAGE, Vanishing
+from hostile.vanishing import PAGE, RemovableMemory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -333,7 +333,7 @@ def test_a_refused_atomic_changes_no_memory_and_terminates_the_connection(
 
 @pytest.mark.parametrize("how", ["unmapped", "protected", "truncated"])
 def test_an_atomic_on_inaccessible_memory_ends_only_the_connection(wire: Wire, how: str) -> None:
-    gone = Vanishing(PAGE, how)
+    gone = RemovableMemory(PAGE, how)
     a, b = wire.connect()
     mr = b.rig.reg_mr(gone.buffer, ALL_ACCESS)
     gone.remove_pages()
@@ -391,7 +391,7 @@ def test_an_atomic_with_a_deregistered_local_key_completes_with_loc_prot_err(wir
 
 def test_an_atomic_with_an_unmapped_result_buffer_completes_with_loc_prot_err(wire: Wire) -> None:
     with connected_plain_peer(wire, gone=True) as (a, peer):
-        gone = Vanishing(PAGE, "unmapped")
+        gone = RemovableMemory(PAGE, "unmapped")
         mr = a.rig.reg_mr(gone.buffer, AccessFlag.LOCAL_WRITE)
         a.qp.post_send(SendWR(6, ADD, sg=[mr.sge(0, 8)], remote=THERE))
         _, octets = peer.receive_segment()

@@ -12,7 +12,7 @@ import threading
 import pytest
 from harness.rc_harness import READ, WRITE, End, Wire
 from harness.verbs_harness import ALL_ACCESS, poll, wait_until
-from hostile.peer import accept_raw
+from hostile.peer import accept_raw_initiator
 
 from siwarp.cm import CMEventType
 from siwarp.inspect import DDPUntagged, Opcode, ReadRequest
@@ -28,14 +28,14 @@ def test_deregistering_a_region_that_the_peer_reads_stops_the_response_and_ends_
     two_device_wire: Wire,
 ) -> None:
     size = 16 << 20  # more octets than TCP accepts while the peer does not read
-    peer, end = accept_raw(two_device_wire)
+    peer, end = accept_raw_initiator(two_device_wire)
     mr = end.rig.reg_mr(bytearray(b"\x11") * size, ALL_ACCESS)
     memory = mr.view.obj
     peer.send_fpdus(
         DDPUntagged(opcode=Opcode.RDMA_READ_REQUEST, qn=1, msn=1)
         / ReadRequest(sink_stag=1, size=size, src_stag=mr.rkey, src_to=mr.addr)
     )
-    wait_until(lambda: peer.unread_octets() > 0)
+    wait_until(lambda: peer.count_unread_octets() > 0)
     mr.close()
     memory[:] = b"\x22" * size  # after deregistration, the program may change the memory
     got = peer.read_until_end()

@@ -6,7 +6,7 @@ import pytest
 from conformance.rfc5040.test_s4_8_table import ALL
 from harness.rc_harness import READ, Wire
 from harness.verbs_harness import assert_counter_grows, poll
-from harness.wire_peer import Peer, build_send, build_terminate
+from harness.wire_peer import ScriptedRCPeer, build_send, build_terminate
 from scapy.packet import Packet
 
 from siwarp.cm import CMEventType
@@ -69,9 +69,9 @@ def expected_vendor_err(error: tuple[int, int, int]) -> int:
     return error[0] << 16 | error[1] << 8 | error[2]
 
 
-def peer_with_read_requests(wire: Wire) -> tuple[Peer, list[bytes]]:
+def peer_with_read_requests(wire: Wire) -> tuple[ScriptedRCPeer, list[bytes]]:
     """Return a peer to which siwarp sends three Read Requests, and the requests' segments."""
-    peer = Peer.accept_from_siwarp(wire)
+    peer = ScriptedRCPeer.accept_from_siwarp(wire)
     for wr_id in (1, 2, 3):
         peer.end.post(READ, wr_id, length=8, remote=RemoteBuffer(0x100 * wr_id, 8, 0x77))
     segments = [bytes(peer.receive_fpdu().ulpdu) for _ in range(3)]
@@ -80,7 +80,7 @@ def peer_with_read_requests(wire: Wire) -> tuple[Peer, list[bytes]]:
 
 
 def send_terminate_and_check_reports(
-    peer: Peer, message: Packet, error: tuple[int, int, int]
+    peer: ScriptedRCPeer, message: Packet, error: tuple[int, int, int]
 ) -> dict[int, int]:
     """Send a Terminate and check all reports of it; return the statuses of the Reads by wr_id."""
     end = peer.end
@@ -168,11 +168,11 @@ def test_a_terminate_that_quotes_no_outstanding_request_flushes_all_requests(
 def test_both_sides_close_the_stream_after_a_terminate(
     wire: Wire,
 ) -> None:
-    with Peer.accept_from_siwarp(wire) as peer:
+    with ScriptedRCPeer.accept_from_siwarp(wire) as peer:
         peer.send_segments(build_terminate(0, 1, 0))
         assert peer.receive_to_end().fpdus == []  # siwarp has closed, while the peer's side is open
         peer.end.wait_for_error_state()
-    with Peer.accept_from_siwarp(wire) as peer:
+    with ScriptedRCPeer.accept_from_siwarp(wire) as peer:
         peer.send_segments(build_send(msn=7))
         # the Terminate is directly followed by the end of the stream
         assert peer.receive_terminate().code == 3

@@ -6,7 +6,7 @@ This file's tests use real sockets; others are in tests/sim/rd/test_verbs_rd.py.
 from __future__ import annotations
 
 import pytest
-from harness.rd_harness import Peer
+from harness.rd_harness import RDEnd
 from harness.verbs_harness import Rig, octet_pattern
 
 from siwarp.verbs import (
@@ -25,7 +25,7 @@ SIZES = [0, 1, 3, 64, 1023, 1024, 1025, 1400, 1500, 4096, 9000, 65507, 65536, 20
 def test_rd_messages_of_every_size_arrive_whole_with_their_source(
     rig: Rig, host: str, crc: bool
 ) -> None:
-    a, b = (Peer(rig, 1 << 18, host=host, crc=crc) for _ in range(2))
+    a, b = (RDEnd(rig, 1 << 18, host=host, crc=crc) for _ in range(2))
     for i, size in enumerate(SIZES):
         data = octet_pattern(size, i)
         b.into.view[:] = b"\xee" * b.size
@@ -43,7 +43,7 @@ def test_rd_messages_of_every_size_arrive_whole_with_their_source(
 
 @pytest.mark.clause("DGRAM-RDV-1")
 def test_one_rd_queue_pair_sends_to_eight_peers_in_order_per_peer(rig: Rig) -> None:
-    a, others = Peer(rig, depth=256), [Peer(rig) for _ in range(8)]
+    a, others = RDEnd(rig, depth=256), [RDEnd(rig) for _ in range(8)]
     for other in others:
         for i in range(16):
             other.post_receive(i, 64, 64 * i)
@@ -67,7 +67,7 @@ def test_one_rd_queue_pair_sends_to_eight_peers_in_order_per_peer(rig: Rig) -> N
 def test_the_data_of_an_rd_write_is_at_the_peer_when_the_write_completes(
     rig: Rig, size: int
 ) -> None:
-    a, b = Peer(rig, 1 << 20), Peer(rig, 1 << 20)
+    a, b = RDEnd(rig, 1 << 20), RDEnd(rig, 1 << 20)
     a.out.view[:size] = octet_pattern(size)
     a.post_rdma(b, WROpcode.RDMA_WRITE, size)
     (sent,) = a.poll_sends()
@@ -77,7 +77,7 @@ def test_the_data_of_an_rd_write_is_at_the_peer_when_the_write_completes(
 
 @pytest.mark.parametrize("size", [0, 1, 1500, 65536, 1 << 20])
 def test_an_rd_read_returns_the_content_of_the_peers_memory(rig: Rig, size: int) -> None:
-    a, b = Peer(rig, 1 << 20), Peer(rig, 1 << 20)
+    a, b = RDEnd(rig, 1 << 20), RDEnd(rig, 1 << 20)
     b.into.view[:size] = octet_pattern(size)
     a.post_rdma(b, WROpcode.RDMA_READ, size)
     (done,) = a.poll_sends()
@@ -86,7 +86,7 @@ def test_an_rd_read_returns_the_content_of_the_peers_memory(rig: Rig, size: int)
 
 
 def test_fetch_adds_of_several_rd_peers_lose_no_update(rig: Rig) -> None:
-    target, peers = Peer(rig), [Peer(rig) for _ in range(3)]
+    target, peers = RDEnd(rig), [RDEnd(rig) for _ in range(3)]
     for i in range(20):
         for peer in peers:
             peer.post_rdma(target, WROpcode.ATOMIC_FETCH_AND_ADD, 8, i, compare_add=i)

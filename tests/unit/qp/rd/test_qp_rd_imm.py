@@ -5,7 +5,7 @@ This file's tests use real sockets; others are in tests/sim/rd/test_verbs_rd_imm
 
 from __future__ import annotations
 
-from harness.rd_harness import Peer
+from harness.rd_harness import RDEnd
 from harness.verbs_harness import Rig
 
 from siwarp.verbs import (
@@ -18,12 +18,12 @@ WRITE_IMM, SEND_IMM = WROpcode.RDMA_WRITE_WITH_IMM, WROpcode.SEND_WITH_IMM
 IMM = 0x01C2_83FE
 
 
-def write_with_immediate(a: Peer, b: Peer, length: int, wr_id: int = 3, **more: int) -> None:
+def write_with_immediate(a: RDEnd, b: RDEnd, length: int, wr_id: int = 3, **more: int) -> None:
     a.post_rdma(b, WRITE_IMM, length, wr_id, imm_data=more.pop("imm", IMM), **more)
 
 
 def test_requests_of_all_opcodes_from_several_rd_peers_stay_in_order_per_peer(rig: Rig) -> None:
-    target, peers = Peer(rig, 1 << 20, depth=256), [Peer(rig, 1 << 20) for _ in range(3)]
+    target, peers = RDEnd(rig, 1 << 20, depth=256), [RDEnd(rig, 1 << 20) for _ in range(3)]
     target.qp.post_recv([RecvWR(i, sg=[target.into.sge(1 << 19, 4096)]) for i in range(60)])
     kinds = [(SEND, 10), (WRITE_IMM, 200_000), (READ, 30), (WRITE_IMM, 0), (SEND_IMM, 20)]
     for turn in range(4):

@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Iterator
 
 import pytest
-from harness.rd_harness import Peer
+from harness.rd_harness import RDEnd
 from harness.verbs_harness import Rig
 
 from siwarp.verbs import (
@@ -25,10 +25,10 @@ from siwarp.verbs import (
 LISTENER = """
     import sys
     sys.path.insert(0, "tests")
-    from harness.rd_harness import Peer
+    from harness.rd_harness import RDEnd
     from harness.verbs_harness import Rig
     rig = Rig()
-    peer = Peer(rig, port=int(sys.argv[1]))
+    peer = RDEnd(rig, port=int(sys.argv[1]))
     for i in range(16):
         peer.post_receive(i, 64, 64 * i)
     print(peer.qp.addr[1], flush=True)
@@ -81,7 +81,7 @@ def listeners() -> Iterator[list[Listener]]:
         listener.close()
 
 
-def wait_for_restart(rig: Rig, end: Peer) -> list[PeerRestart]:
+def wait_for_restart(rig: Rig, end: RDEnd) -> list[PeerRestart]:
     """Wait for the PEER_RESTARTED event; return the restarts that the queue pair reports."""
     event = rig.ctx.get_async_event(10)
     assert event is not None
@@ -95,7 +95,7 @@ def wait_for_restart(rig: Rig, end: Peer) -> list[PeerRestart]:
 def test_messages_posted_for_a_killed_process_do_not_reach_its_successor_on_the_port(
     rig: Rig, listeners: list[Listener], loss: int
 ) -> None:
-    a = Peer(rig)
+    a = RDEnd(rig)
     for i in range(16):
         a.out.write(f"n{i:02}".encode(), offset=8 * i)
     first = Listener()

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
-from harness.rd_harness import Peer
+from harness.rd_harness import RDEnd
 from harness.rd_stranger import scripted_peer
 from harness.verbs_harness import Rig, assert_no_completion, wait_until
 
@@ -50,10 +50,10 @@ def start_peer_process(
 EXITS = """
     import ctypes, sys
     sys.path.insert(0, "tests")
-    from harness.rd_harness import Peer
+    from harness.rd_harness import RDEnd
     from harness.verbs_harness import Rig
     rig = Rig()
-    peer = Peer(rig)
+    peer = RDEnd(rig)
     print(peer.qp.addr[1], flush=True)
     sys.stdin.readline()
     ctypes.CDLL(None).exit(0)  # exits as a C program does, without Python's cleanup
@@ -72,7 +72,7 @@ def test_peers_receive_a_bye_when_a_program_exits_without_closing_its_queue_pair
     other_processes: list[subprocess.Popen[str]],
 ) -> None:
     p, port = start_peer_process(other_processes, 0, EXITS)
-    with scripted_peer(cast("Peer", RemoteEndpoint(port))) as s:
+    with scripted_peer(cast("RDEnd", RemoteEndpoint(port))) as s:
         assert p.stdin is not None
         p.stdin.write("now\n")
         p.stdin.flush()
@@ -82,7 +82,7 @@ def test_peers_receive_a_bye_when_a_program_exits_without_closing_its_queue_pair
 @pytest.mark.clause("DGRAM-RD-20")
 @pytest.mark.parametrize("what", ["request", "response"])
 def test_a_device_sleeps_while_queued_messages_wait_for_a_peers_credit(rig: Rig, what: str) -> None:
-    a = Peer(rig)
+    a = RDEnd(rig)
     with scripted_peer(a) as s:
         s.send_datagram(RDType.ACK, credit=0)
         if what == "request":

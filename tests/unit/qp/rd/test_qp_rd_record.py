@@ -6,7 +6,7 @@ This file's tests use real sockets; others are in tests/sim/rd/test_verbs_rd_rec
 from __future__ import annotations
 
 import pytest
-from harness.rd_harness import Peer
+from harness.rd_harness import RDEnd
 from harness.verbs_harness import Rig
 
 from siwarp.verbs import (
@@ -23,7 +23,10 @@ def consecutive_message_ids(first: int, n: int) -> list[int]:
 
 @pytest.mark.clause("DGRAM-REC-17")
 def test_write_records_are_ordered_with_other_messages_of_a_peer(rig: Rig) -> None:
-    target, peers = Peer(rig, 1 << 18, max_write_records=64), [Peer(rig, 1 << 18) for _ in range(3)]
+    target, peers = (
+        RDEnd(rig, 1 << 18, max_write_records=64),
+        [RDEnd(rig, 1 << 18) for _ in range(3)],
+    )
     for i in range(12):
         target.post_receive(i, 64, 200_000)
     for turn in range(4):

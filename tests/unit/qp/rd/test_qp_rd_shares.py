@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Iterator
 
 import pytest
-from harness.rd_harness import Peer
-from harness.rd_stranger import Stranger
+from harness.rd_harness import RDEnd
+from harness.rd_stranger import ScriptedRDPeer
 from harness.verbs_harness import Rig, poll, wait_until
 
 from siwarp.inspect import Opcode
@@ -16,12 +16,12 @@ RECEIVES = 8
 
 
 @contextlib.contextmanager
-def peers_with_half_message(end: Peer, n: int, host: str) -> Iterator[list[Stranger]]:
+def peers_with_half_message(end: RDEnd, n: int, host: str) -> Iterator[list[ScriptedRDPeer]]:
     """Create peers that have each sent the first half of a message."""
     with contextlib.ExitStack() as stack:
         made = []
         for _ in range(n):
-            one = Stranger(end, host)
+            one = ScriptedRDPeer(end, host)
             stack.callback(one.close)
             one.connect()
             one.send_segment(one.build_untagged(Opcode.SEND, b"half", l=0))
@@ -29,21 +29,21 @@ def peers_with_half_message(end: Peer, n: int, host: str) -> Iterator[list[Stran
         yield made
 
 
-def send_second_half_of_message(one: Stranger) -> None:
+def send_second_half_of_message(one: ScriptedRDPeer) -> None:
     """Send the second half of the peer's message, which completes the message."""
     one.send_segment(one.build_untagged(Opcode.SEND, b"more", mo=4, msn=1))
 
 
-def assert_single_segment_received(end: Peer, host: str) -> None:
+def assert_single_segment_received(end: RDEnd, host: str) -> None:
     """Assert that the endpoint receives a single-segment message of a new peer immediately."""
-    with contextlib.closing(Stranger(end, host)) as one:
+    with contextlib.closing(ScriptedRDPeer(end, host)) as one:
         one.connect()
         one.send_and_wait(one.build_untagged(Opcode.SEND, b"whole"))
 
 
 @pytest.fixture
-def receiving_peer(rig: Rig) -> Peer:
-    made = Peer(rig, 1 << 12)
+def receiving_peer(rig: Rig) -> RDEnd:
+    made = RDEnd(rig, 1 << 12)
     for i in range(RECEIVES):
         made.post_receive(i, 64, 64 * i)
     return made
@@ -51,7 +51,7 @@ def receiving_peer(rig: Rig) -> Peer:
 
 @pytest.mark.clause("DGRAM-FAIR-1")
 def test_multi_segment_messages_leave_a_quarter_of_the_receives_and_all_complete(
-    receiving_peer: Peer,
+    receiving_peer: RDEnd,
 ) -> None:
     with (
         peers_with_half_message(receiving_peer, 6, "127.0.0.2") as some,
@@ -73,7 +73,7 @@ def test_multi_segment_messages_leave_a_quarter_of_the_receives_and_all_complete
 
 @pytest.mark.clause("DGRAM-FAIR-1")
 def test_multi_segment_messages_of_one_source_use_at_most_half_of_the_receives(
-    receiving_peer: Peer,
+    receiving_peer: RDEnd,
 ) -> None:
     with (
         peers_with_half_message(receiving_peer, 7, "127.0.0.2"),
@@ -87,7 +87,7 @@ def test_multi_segment_messages_of_one_source_use_at_most_half_of_the_receives(
 
 @pytest.mark.clause("DGRAM-FAIR-1")
 def test_multi_segment_messages_use_the_last_receive_one_at_a_time(rig: Rig) -> None:
-    end = Peer(rig, 1 << 12)
+    end = RDEnd(rig, 1 << 12)
     end.post_receive(1, 64)
     with peers_with_half_message(end, 2, "127.0.0.2") as both:
         for one in both:

@@ -9,7 +9,7 @@ import socket
 from collections.abc import Callable, Iterator
 
 import pytest
-from harness.uc_harness import QKEY, Ends, Peer, connect_qps, crc32c
+from harness.uc_harness import QKEY, PlainUCPeer, UCPair, connect_qps, crc32c
 from harness.verbs_harness import Rig, assert_counter_grows, errno_raised_by, octet_pattern, poll
 
 from siwarp.inspect import UC_FIRST, DDPTagged, DDPUntagged, Opcode, UCDatagram
@@ -36,8 +36,8 @@ SIZES = [0, 1, 64, 4095, 4096, 4097, 65472, 65473, 65474, 131072]
 
 
 @pytest.fixture
-def uc_peer(rig: Rig) -> Iterator[Peer]:
-    made = Peer(rig)
+def uc_peer(rig: Rig) -> Iterator[PlainUCPeer]:
+    made = PlainUCPeer(rig)
     yield made
     made.close()
 
@@ -49,7 +49,7 @@ def uc_peer(rig: Rig) -> Iterator[Peer]:
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 @pytest.mark.parametrize("crc", [True, False], ids=["crc", "no_crc"])
 def test_uc_sends_and_writes_of_every_size_arrive_whole(rig: Rig, host: str, crc: bool) -> None:
-    ends = Ends(rig, host=host, crc=crc)
+    ends = UCPair(rig, host=host, crc=crc)
     assert ends.a.query()[0].path_mtu == MOST[host]
     for i, size in enumerate(SIZES):
         data = octet_pattern(size, i)
@@ -73,7 +73,7 @@ def test_uc_sends_and_writes_of_every_size_arrive_whole(rig: Rig, host: str, crc
 
 
 def test_a_requested_path_mtu_above_the_paths_limit_is_reduced_to_the_limit(rig: Rig) -> None:
-    peer = Peer(rig, attrs={"path_mtu": 65535})
+    peer = PlainUCPeer(rig, attrs={"path_mtu": 65535})
     assert peer.qp.query()[0].path_mtu == MOST["127.0.0.1"]
     peer.close()
 
@@ -105,7 +105,7 @@ else:
 def test_a_uc_send_is_segmented_at_the_path_mtu(rig: Rig, path_mtu: int) -> None:
     octets = {1: 256, 4: 2048, 0: MOST["127.0.0.1"]}.get(path_mtu, path_mtu)
     data = octet_pattern(10 * octets + 3 if path_mtu else 3 * octets + 3)
-    with_peer = Peer(rig, attrs={"path_mtu": path_mtu}, size=len(data))
+    with_peer = PlainUCPeer(rig, attrs={"path_mtu": path_mtu}, size=len(data))
     with_peer.memory.write(data)
     assert with_peer.qp.query()[0].path_mtu == octets
     with_peer.qp.post_send(SendWR(1, sg=[with_peer.memory.sge(0, len(data))]))
@@ -133,7 +133,7 @@ def test_a_uc_send_is_segmented_at_the_path_mtu(rig: Rig, path_mtu: int) -> None
 @pytest.mark.clause("DGRAM-UC-1", "DGRAM-UC-2", "DGRAM-UC-3")
 def test_a_uc_write_is_segmented_at_the_path_mtu_into_tagged_segments(rig: Rig) -> None:
     data = octet_pattern(1000)
-    peer = Peer(rig, attrs={"path_mtu": 256})
+    peer = PlainUCPeer(rig, attrs={"path_mtu": 256})
     peer.memory.write(data)
     remote = peer.memory.remote(5, 1000)
     for first in (0, 4):
@@ -154,7 +154,7 @@ def test_a_uc_write_is_segmented_at_the_path_mtu_into_tagged_segments(rig: Rig) 
 
 @pytest.mark.clause("DGRAM-UC-2", "DGRAM-UC-16")
 def test_small_uc_messages_are_one_datagram_each_with_psns_that_wrap_around(rig: Rig) -> None:
-    peer = Peer(rig, rq_psn=(1 << 32) - 3, max_send_wr=64)
+    peer = PlainUCPeer(rig, rq_psn=(1 << 32) - 3, max_send_wr=64)
     peer.memory.write(octet_pattern(64))
     peer.qp.post_send([SendWR(i, sg=[peer.memory.sge(0, i % 5)]) for i in range(40)])
     for i in range(40):
@@ -169,7 +169,7 @@ def test_small_uc_messages_are_one_datagram_each_with_psns_that_wrap_around(rig:
 
 
 def test_only_a_solicited_uc_send_notifies_a_cq_armed_for_solicited_events(rig: Rig) -> None:
-    ends = Ends(rig)
+    ends = UCPair(rig)
     channel = rig.create_channel()
     cq = rig.create_cq(channel=channel)
     b = rig.create_qp(rcq=cq, scq=ends.idle, qp_type=QPType.UC)
@@ -190,7 +190,7 @@ def test_only_a_solicited_uc_send_notifies_a_cq_armed_for_solicited_events(rig: 
 
 @pytest.mark.clause("DGRAM-UC-8", "DGRAM-UC-9")
 def test_a_uc_message_that_lost_a_datagram_is_dropped_and_the_next_uses_its_receive(
-    uc_peer: Peer,
+    uc_peer: PlainUCPeer,
 ) -> None:
     for lost in range(3):
         uc_peer.post_receive(lost)
@@ -204,7 +204,7 @@ def test_a_uc_message_that_lost_a_datagram_is_dropped_and_the_next_uses_its_rece
 
 @pytest.mark.clause("DGRAM-UC-2", "DGRAM-UC-7")
 def test_psns_may_wrap_around_in_the_middle_of_a_uc_message(rig: Rig) -> None:
-    peer = Peer(rig, psn=(1 << 32) - 2)
+    peer = PlainUCPeer(rig, psn=(1 << 32) - 2)
     peer.post_receive(1)
     cut = peer.build_send(octet_pattern(500), 100)
     with assert_counter_grows("uc_missing", 0), assert_counter_grows("drop_late", 1):
@@ -215,7 +215,7 @@ def test_psns_may_wrap_around_in_the_middle_of_a_uc_message(rig: Rig) -> None:
 
 
 @pytest.mark.clause("DGRAM-LLP-8")
-def test_undefined_flags_of_a_uc_datagram_are_ignored(uc_peer: Peer) -> None:
+def test_undefined_flags_of_a_uc_datagram_are_ignored(uc_peer: PlainUCPeer) -> None:
     uc_peer.post_receive(1)
     uc_peer.send_datagrams(
         uc_peer.build_datagram(bytes(DDPUntagged(opcode=Opcode.SEND, l=1)) + b"good", flags=0xFF)
@@ -237,7 +237,7 @@ def test_undefined_flags_of_a_uc_datagram_are_ignored(uc_peer: Peer) -> None:
     ],
 )
 def test_a_uc_datagram_that_is_not_credible_is_dropped_and_consumes_no_psn(
-    uc_peer: Peer, name: str, change: dict[str, int]
+    uc_peer: PlainUCPeer, name: str, change: dict[str, int]
 ) -> None:
     uc_peer.post_receive(1)
     segment = bytes(DDPUntagged(opcode=Opcode.SEND)) + b"bad"
@@ -250,7 +250,9 @@ def test_a_uc_datagram_that_is_not_credible_is_dropped_and_consumes_no_psn(
 
 
 @pytest.mark.parametrize("octets", [b"", b"\x12", bytes(20), bytes(29)])
-def test_a_uc_datagram_shorter_than_its_headers_is_dropped(uc_peer: Peer, octets: bytes) -> None:
+def test_a_uc_datagram_shorter_than_its_headers_is_dropped(
+    uc_peer: PlainUCPeer, octets: bytes
+) -> None:
     with assert_counter_grows("drop_short", 1):
         uc_peer.send_datagrams(octets)
         uc_peer.post_receive(1)
@@ -275,7 +277,7 @@ def test_a_uc_datagram_shorter_than_its_headers_is_dropped(uc_peer: Peer, octets
     ],
 )
 def test_an_invalid_uc_segment_is_dropped_without_effect(
-    uc_peer: Peer, name: str, head: object
+    uc_peer: PlainUCPeer, name: str, head: object
 ) -> None:
     uc_peer.post_receive(1)
     with assert_counter_grows(name, 1):
@@ -289,7 +291,7 @@ def test_an_invalid_uc_segment_is_dropped_without_effect(
 @pytest.mark.clause("DGRAM-UC-23")
 @pytest.mark.parametrize("policy", ["error", "message"])
 def test_protocol_errors_on_uc_are_not_reported(rig: Rig, policy: str) -> None:
-    with contextlib.closing(Peer(rig, error_policy=policy)) as peer:
+    with contextlib.closing(PlainUCPeer(rig, error_policy=policy)) as peer:
         peer.post_receive(1)
         for head in (DDPUntagged(opcode=Opcode.TERMINATE), DDPTagged(opcode=0, stag=1)):
             peer.send_datagrams(peer.build_datagram(bytes(head) + b"bad", first=True))
@@ -305,7 +307,7 @@ def test_protocol_errors_on_uc_are_not_reported(rig: Rig, policy: str) -> None:
 @pytest.mark.clause("DGRAM-UC-24")
 @pytest.mark.parametrize("change", [{"mo": 101}, {"msn": 99}, {"opcode": Opcode.SEND_SE}])
 def test_a_uc_segment_out_of_sequence_ends_its_message(
-    uc_peer: Peer, change: dict[str, int]
+    uc_peer: PlainUCPeer, change: dict[str, int]
 ) -> None:
     uc_peer.post_receive(1)
     head = {"opcode": Opcode.SEND, "msn": 1, "mo": 100, **change}
@@ -321,7 +323,9 @@ def test_a_uc_segment_out_of_sequence_ends_its_message(
 
 
 @pytest.mark.clause("DGRAM-UC-24")
-def test_a_uc_message_may_have_any_msn_if_all_its_segments_have_the_same(uc_peer: Peer) -> None:
+def test_a_uc_message_may_have_any_msn_if_all_its_segments_have_the_same(
+    uc_peer: PlainUCPeer,
+) -> None:
     for i, msn in enumerate((7, 7, 0, 0xFFFFFFFF)):
         uc_peer.post_receive(i)
         uc_peer.send_datagrams(*uc_peer.build_send(octet_pattern(300), 100, msn=msn))
@@ -331,7 +335,7 @@ def test_a_uc_message_may_have_any_msn_if_all_its_segments_have_the_same(uc_peer
 
 @pytest.mark.clause("DGRAM-UC-6")
 def test_a_uc_datagram_from_another_source_than_the_peer_is_dropped_and_counted(
-    uc_peer: Peer,
+    uc_peer: PlainUCPeer,
 ) -> None:
     uc_peer.post_receive(1)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
@@ -344,7 +348,7 @@ def test_a_uc_datagram_from_another_source_than_the_peer_is_dropped_and_counted(
 
 
 @pytest.mark.clause("DGRAM-UC-15")
-def test_a_uc_message_longer_than_its_receive_is_a_length_error(uc_peer: Peer) -> None:
+def test_a_uc_message_longer_than_its_receive_is_a_length_error(uc_peer: PlainUCPeer) -> None:
     uc_peer.post_receive(1, 0, 150)
     uc_peer.post_receive(2, 1000)
     uc_peer.memory.view[:] = b"\xee" * len(uc_peer.memory.view)
@@ -364,7 +368,7 @@ def test_a_uc_message_longer_than_its_receive_is_a_length_error(uc_peer: Peer) -
 
 
 @pytest.mark.clause("DGRAM-UC-10")
-def test_received_segments_of_an_incomplete_uc_write_are_placed(uc_peer: Peer) -> None:
+def test_received_segments_of_an_incomplete_uc_write_are_placed(uc_peer: PlainUCPeer) -> None:
     data = octet_pattern(400)
     key = uc_peer.memory.rkey
     cut = uc_peer.build_write(data, key, uc_peer.memory.addr + 50, 100)
@@ -381,7 +385,7 @@ def test_received_segments_of_an_incomplete_uc_write_are_placed(uc_peer: Peer) -
 @pytest.mark.parametrize("why", ["stag", "beyond", "before", "wrap", "right", "denied"])
 def test_a_uc_write_that_fails_the_access_check_is_dropped_and_counted(rig: Rig, why: str) -> None:
     attrs = {"qp_access_flags": AccessFlag(0)} if why == "denied" else {}
-    peer = Peer(rig, attrs=attrs)
+    peer = PlainUCPeer(rig, attrs=attrs)
     region = peer.memory if why != "right" else rig.reg_mr(bytearray(100))
     stag = region.rkey ^ (0x100 if why == "stag" else 0)
     at = {"beyond": region.addr + region.length - 1, "before": region.addr - 1}.get(
@@ -402,7 +406,7 @@ def test_a_uc_write_that_fails_the_access_check_is_dropped_and_counted(rig: Rig,
 
 @pytest.mark.clause("DGRAM-UC-17")
 def test_an_invalid_key_moves_a_uc_queue_pair_to_sqe_until_it_is_set_to_rts(rig: Rig) -> None:
-    ends = Ends(rig)
+    ends = UCPair(rig)
     bad = SGE(ends.out.addr, 8, ends.out.lkey ^ 0x55)
     good = ends.out.sge(0, 8)
     ends.post_receive(1)
@@ -424,10 +428,10 @@ def test_an_invalid_key_moves_a_uc_queue_pair_to_sqe_until_it_is_set_to_rts(rig:
 
 @pytest.mark.clause("DGRAM-UC-17")
 def test_a_uc_message_with_an_invalid_key_in_its_middle_is_not_delivered(rig: Rig) -> None:
-    ends = Ends(rig, attrs={"path_mtu": 1024})
+    ends = UCPair(rig, attrs={"path_mtu": 1024})
     bad = SGE(ends.out.addr, 5000, ends.out.lkey ^ 0x55)
     ends.post_receive(1)
-    two = Ends(rig, attrs={"path_mtu": 1024}, max_send_sge=2)
+    two = UCPair(rig, attrs={"path_mtu": 1024}, max_send_sge=2)
     two.post_receive(1)
     two.a.post_send(SendWR(2, sg=[two.out.sge(0, 5000), bad]))
     assert two.poll_sends()[0].status == WCStatus.LOC_PROT_ERR
@@ -440,7 +444,7 @@ def test_a_uc_message_with_an_invalid_key_in_its_middle_is_not_delivered(rig: Ri
 
 @pytest.mark.clause("DGRAM-UC-16")
 def test_uc_sends_to_a_closed_port_complete_without_error(rig: Rig) -> None:
-    peer = Peer(rig)
+    peer = PlainUCPeer(rig)
     peer.close()
     for i in range(3):
         peer.qp.post_send(SendWR(i, sg=[peer.memory.sge(0, 9)]))
@@ -471,7 +475,7 @@ def test_the_transition_of_a_uc_queue_pair_to_rtr_requires_the_peers_address(rig
 
 
 def test_requests_that_uc_does_not_support_are_refused_with_the_reason(rig: Rig) -> None:
-    ends = Ends(rig)
+    ends = UCPair(rig)
     for opcode in (WROpcode.RDMA_READ, WROpcode.SEND_WITH_INV):
         with pytest.raises(Error, match="UC QP supports only SEND"):
             ends.a.post_send(SendWR(opcode=opcode, sg=[ends.out.sge(0, 1)]))
@@ -481,7 +485,7 @@ def test_requests_that_uc_does_not_support_are_refused_with_the_reason(rig: Rig)
 
 
 def test_a_uc_queue_pair_adopts_a_socket_of_the_program(rig: Rig) -> None:
-    ends = Ends(rig, connected=False)
+    ends = UCPair(rig, connected=False)
     own = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     own.bind(("127.0.0.1", 0))
     port = own.getsockname()[1]
@@ -495,7 +499,7 @@ def test_a_uc_queue_pair_adopts_a_socket_of_the_program(rig: Rig) -> None:
 
 def test_a_uc_queue_pair_can_receive_from_a_shared_receive_queue(rig: Rig) -> None:
     srq = rig.create_srq()
-    ends = Ends(rig)
+    ends = UCPair(rig)
     b = rig.create_qp(scq=ends.idle, rcq=ends.rcq, qp_type=QPType.UC, srq=srq)
     a = rig.create_qp(ends.scq, qp_type=QPType.UC)
     connect_qps(a, b)

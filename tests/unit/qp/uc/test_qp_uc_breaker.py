@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from harness.uc_harness import Peer, Told, wait_until_processed
+from harness.uc_harness import LossReporter, PlainUCPeer, wait_until_processed
 from harness.verbs_harness import Rig
 
 LEAST = 16
@@ -14,14 +14,14 @@ LEAST = 16
 
 @pytest.mark.clause("DGRAM-CB-9")
 def test_on_loopback_uc_has_no_receiver_reports_and_no_circuit_breaker(rig: Rig) -> None:
-    peer = Peer(rig, max_send_wr=128)
+    peer = PlainUCPeer(rig, max_send_wr=128)
     peer.send_datagrams(*[peer.build_send(b"x")[0] for _ in range(2 * LEAST)])
     wait_until_processed(peer)
     peer.sock.setblocking(False)
     with pytest.raises(BlockingIOError):
         peer.sock.recv(2000)
     peer.sock.setblocking(True)
-    told = Told(peer)
+    told = LossReporter(peer)
     for _ in range(4):
         told.send_messages()
         told.send_report(0)

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Iterator
 
 import pytest
-from harness.uc_harness import QKEY, Ends, Peer, crc32c
+from harness.uc_harness import QKEY, PlainUCPeer, UCPair, crc32c
 from harness.verbs_harness import Rig, assert_counter_grows, octet_pattern
 
 from siwarp.inspect import UC_FIRST, DDPTagged, DDPUntagged, Opcode, UCDatagram
@@ -18,8 +18,8 @@ SIZES = [0, 1, 64, 5000, 65465, 65466, 100000]
 
 
 @pytest.fixture
-def uc_peer(rig: Rig) -> Iterator[Peer]:
-    made = Peer(rig, attrs={"path_mtu": 256})
+def uc_peer(rig: Rig) -> Iterator[PlainUCPeer]:
+    made = PlainUCPeer(rig, attrs={"path_mtu": 256})
     yield made
     made.close()
 
@@ -30,7 +30,7 @@ def encode_native_uint32(value: int) -> bytes:
 
 @pytest.mark.clause("DGRAM-UC-19", "DGRAM-UC-20")
 def test_immediate_data_arrives_with_uc_messages_of_every_size(rig: Rig) -> None:
-    ends = Ends(rig)
+    ends = UCPair(rig)
     for i, size in enumerate(SIZES):
         data = octet_pattern(size, i)
         ends.post_receive(1)
@@ -56,7 +56,7 @@ def test_immediate_data_arrives_with_uc_messages_of_every_size(rig: Rig) -> None
 @pytest.mark.clause("DGRAM-UC-20")
 def test_immediate_data_follows_a_uc_write_sent_in_several_rounds(rig: Rig) -> None:
     size = 400_000  # UC sends two datagrams of almost 64 KiB per round
-    ends = Ends(rig, size=size)
+    ends = UCPair(rig, size=size)
     data = octet_pattern(size)
     ends.post_receive(1, 0)
     remote = ends.into.remote(0, size)
@@ -69,7 +69,7 @@ def test_immediate_data_follows_a_uc_write_sent_in_several_rounds(rig: Rig) -> N
 
 @pytest.mark.parametrize("solicited", [False, True])
 def test_a_uc_send_with_immediate_begins_with_a_header_of_8_octets(
-    uc_peer: Peer, solicited: bool
+    uc_peer: PlainUCPeer, solicited: bool
 ) -> None:
     data = octet_pattern(300)
     uc_peer.memory.write(data)
@@ -91,7 +91,7 @@ def test_a_uc_send_with_immediate_begins_with_a_header_of_8_octets(
 @pytest.mark.clause("DGRAM-UC-20")
 @pytest.mark.parametrize("solicited", [False, True])
 def test_a_uc_write_with_immediate_is_one_operation_of_two_messages(
-    uc_peer: Peer, solicited: bool
+    uc_peer: PlainUCPeer, solicited: bool
 ) -> None:
     flags = SendFlag.SIGNALED | (SendFlag.SOLICITED if solicited else 0)
     wr = SendWR(
@@ -117,7 +117,7 @@ def test_a_uc_write_with_immediate_is_one_operation_of_two_messages(
 
 
 def build_immediate_data_datagram(
-    peer: Peer, first: bool = False, data: bytes | None = None
+    peer: PlainUCPeer, first: bool = False, data: bytes | None = None
 ) -> bytes:
     head = DDPUntagged(opcode=8, msn=50)
     octets = encode_native_uint32(IMM) + bytes(4) if data is None else data
@@ -125,7 +125,9 @@ def build_immediate_data_datagram(
 
 
 @pytest.mark.parametrize("octets", [b"", bytes(7), bytes(9)])
-def test_uc_immediate_data_of_other_than_8_octets_is_dropped(uc_peer: Peer, octets: bytes) -> None:
+def test_uc_immediate_data_of_other_than_8_octets_is_dropped(
+    uc_peer: PlainUCPeer, octets: bytes
+) -> None:
     uc_peer.post_receive(1)
     with assert_counter_grows("drop_header", 1):
         uc_peer.send_datagrams(
@@ -136,7 +138,7 @@ def test_uc_immediate_data_of_other_than_8_octets_is_dropped(uc_peer: Peer, octe
 
 
 @pytest.mark.parametrize("octets", [b"", bytes(7), b"\x09" + bytes(7), b"\x03" + bytes(19)])
-def test_an_undefined_private_message_on_uc_is_dropped(uc_peer: Peer, octets: bytes) -> None:
+def test_an_undefined_private_message_on_uc_is_dropped(uc_peer: PlainUCPeer, octets: bytes) -> None:
     uc_peer.post_receive(1)
     with assert_counter_grows("drop_opcode", 1):
         uc_peer.send_datagrams(

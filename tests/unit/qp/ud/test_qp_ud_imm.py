@@ -12,7 +12,7 @@ from harness.errq_harness import (
     OPCODE,
     QKEY,
     TOO_LONG,
-    Stranger,
+    PlainUDPSocket,
     build_datagram,
     parse_error_message,
 )
@@ -63,9 +63,9 @@ def check_datagram(octets: bytes, payload: bytes, msn: int, subcode: int = 1) ->
     assert octets[18:-4] == immediate_header(subcode) + payload
 
 
-def qp_and_plain_peer(rig: Rig, host: str, **kwargs: int) -> tuple[QP, Stranger]:
+def qp_and_plain_peer(rig: Rig, host: str, **kwargs: int) -> tuple[QP, PlainUDPSocket]:
     qp = rig.create_ud_qp(qkey=QKEY, addr=(host, 0), max_inline_data=300, **kwargs)
-    return qp, Stranger(host)
+    return qp, PlainUDPSocket(host)
 
 
 @pytest.mark.clause("DGRAM-UD-19")
@@ -137,7 +137,7 @@ def test_only_a_solicited_ud_send_with_immediate_notifies_a_cq_armed_for_solicit
     qp = rig.create_ud_qp(cq, qkey=QKEY)
     qp.post_recv([RecvWR(1), RecvWR(2)])
     cq.req_notify(solicited_only=True)
-    with Stranger() as who:
+    with PlainUDPSocket() as who:
         who.sendto(build_datagram(immediate_header(subcode), opcode=Opcode.PRIVATE), qp.addr)
         if subcode == 1:
             wait_until(lambda: cq.poll(1))
@@ -194,7 +194,7 @@ def test_an_undefined_private_message_on_ud_is_an_unexpected_opcode(
 ) -> None:
     qp = rig.create_ud_qp(qkey=QKEY, error_policy=ErrorPolicy.MESSAGE)
     qp.post_recv(RecvWR(1))
-    with Stranger() as who, assert_counter_grows("drop_opcode", 1):
+    with PlainUDPSocket() as who, assert_counter_grows("drop_opcode", 1):
         who.sendto(build_datagram(payload, opcode=Opcode.PRIVATE, msn=5), qp.addr)
         (found,) = wait_until(qp.errors)
         _, told = parse_error_message(who.recv(1 << 16))
@@ -207,7 +207,7 @@ def test_a_ud_send_with_immediate_longer_than_its_receive_is_a_length_error(rig:
     qp = rig.create_ud_qp(qkey=QKEY)
     mr = rig.reg_mr(bytearray(b"." * 20))
     qp.post_recv([RecvWR(1, sg=[mr.sge(0, 10)]), RecvWR(2, sg=[mr.sge(10, 10)])])
-    with Stranger() as who, assert_counter_grows("drop_too_long", 1):
+    with PlainUDPSocket() as who, assert_counter_grows("drop_too_long", 1):
         who.sendto(build_datagram(immediate_header() + b"x" * 10, opcode=Opcode.PRIVATE), qp.addr)
         who.sendto(build_datagram(immediate_header() + b"y" * 11, opcode=Opcode.PRIVATE), qp.addr)
         good, bad = poll(qp.rcq, 2)

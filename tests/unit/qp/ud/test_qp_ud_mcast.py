@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from harness.mcast_harness import QKEY, Member, build_datagram, send_from_plain_socket
+from harness.mcast_harness import QKEY, MulticastMember, build_datagram, send_from_plain_socket
 from harness.verbs_harness import (
     MCAST_PORT,
     Rig,
@@ -49,7 +49,7 @@ def group_address() -> Iterator[str]:
 def test_multicast_messages_are_sent_to_the_multicast_port_whatever_port_is_given(
     rig: Rig, group_address: str
 ) -> None:
-    sender, member = Member(rig), Member(rig, group_address)
+    sender, member = MulticastMember(rig), MulticastMember(rig, group_address)
     # the default multicast port, used unless a setting names another port
     assert lib.SIW_MCAST_PORT == 62607
     for where, remote_qpn in (
@@ -67,7 +67,7 @@ def test_multicast_messages_are_sent_to_the_multicast_port_whatever_port_is_give
 
 
 def test_unicast_to_the_group_port_is_not_delivered(rig: Rig, group_address: str) -> None:
-    member = Member(rig, group_address)
+    member = MulticastMember(rig, group_address)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
         s.connect(("127.0.0.1", MCAST_PORT))
         s.send(build_datagram(b"x"))
@@ -95,7 +95,7 @@ def test_unicast_to_the_group_port_is_not_delivered(rig: Rig, group_address: str
 def test_an_invalid_multicast_datagram_is_dropped_and_never_answered(
     rig: Rig, group_address: str, fields: dict[str, int], name: str
 ) -> None:
-    member = Member(rig, group_address)
+    member = MulticastMember(rig, group_address)
     member.post_receive()
     sent = counter_value("err_sent") + counter_value("err_limited") + counter_value("err_unsent")
     with assert_counter_grows(name, 1):
@@ -153,7 +153,7 @@ def test_only_current_members_of_a_group_receive_a_message(
 ) -> None:
     rig = Rig()
     try:
-        qps = [Member(rig) for _ in range(3)]
+        qps = [MulticastMember(rig) for _ in range(3)]
         ahs = [rig.create_ah((g, 0)) for g in GROUPS]
         members: set[tuple[int, int]] = set()
         for number, (what, q, g) in enumerate(steps):
@@ -188,7 +188,11 @@ def test_two_devices_of_one_process_may_both_have_members_of_a_group(
     # As with two processes, each device has its own socket for the group.
     there = Rig()
     try:
-        a, b, sender = Member(rig, group_address), Member(there, group_address), Member(rig)
+        a, b, sender = (
+            MulticastMember(rig, group_address),
+            MulticastMember(there, group_address),
+            MulticastMember(rig),
+        )
         a.post_receive(), b.post_receive()
         sender.send(rig.create_ah((group_address, 0)), b"both")
         assert (a.received_octets(), b.received_octets()) == (b"both", b"both")
@@ -200,15 +204,15 @@ def test_two_devices_of_one_process_may_both_have_members_of_a_group(
 def test_destroying_a_multicast_member_is_refused_and_closing_its_object_detaches_it(
     rig: Rig, group_address: str
 ) -> None:
-    member = Member(rig, group_address)
+    member = MulticastMember(rig, group_address)
     assert lib.siw_destroy_qp(member.qp._c) == -errno.EBUSY
     fds = len(list(Path("/proc/self/fd").iterdir()))
     member.qp.close()
     # Two descriptors are closed: the queue pair's socket and the group's socket.
     assert len(list(Path("/proc/self/fd").iterdir())) == fds - 2
-    dropped = Member(rig, group_address, "239.192.7.92")
+    dropped = MulticastMember(rig, group_address, "239.192.7.92")
     del dropped.qp
-    sender = Member(rig)
+    sender = MulticastMember(rig)
     assert len(list(Path("/proc/self/fd").iterdir())) == fds - 2 + 1
     sender.send(rig.create_ah((group_address, 0)), b"to nobody")
 
@@ -260,7 +264,7 @@ def test_a_multicast_member_refuses_to_adopt_another_socket(rig: Rig, group_addr
 def test_a_capture_of_a_multicast_message_has_the_groups_addresses(
     rig: Rig, group_address: str, tmp_path: Path
 ) -> None:
-    sender, member = Member(rig), Member(rig, group_address)
+    sender, member = MulticastMember(rig), MulticastMember(rig, group_address)
     file = tmp_path / "group.pcapng"
     with capture(file):
         member.post_receive()

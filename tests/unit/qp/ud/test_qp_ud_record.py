@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import crcmod.predefined
 import pytest
-from harness.record_harness import PRIVATE, QKEY, Target
+from harness.record_harness import PRIVATE, QKEY, WriteRecordTarget
 from harness.verbs_harness import (
     LIMIT,
     Pair,
@@ -36,8 +36,8 @@ crc32c = crcmod.predefined.mkPredefinedCrcFun("crc-32c")
 
 
 @pytest.fixture
-def target(rig: Rig) -> Iterator[Target]:
-    made = Target(rig)
+def target(rig: Rig) -> Iterator[WriteRecordTarget]:
+    made = WriteRecordTarget(rig)
     yield made
     made.close()
 
@@ -114,7 +114,7 @@ def test_the_llp_header_of_a_write_record_has_both_queue_pair_indexes_and_a_psn(
 
 @pytest.mark.clause("DGRAM-REC-2")
 def test_each_new_queue_pair_starts_its_message_ids_at_another_number(rig: Rig) -> None:
-    target = Target(rig)
+    target = WriteRecordTarget(rig)
     out = rig.reg_mr(bytearray(b"again"))
     ids = set()
     for _ in range(3):
@@ -135,7 +135,7 @@ def test_a_write_record_is_delivered_completely_and_consumes_no_receive(rig: Rig
     pair = Pair(rig)
     size = 1 << 20
     data = octet_pattern(size)
-    target = Target(rig, size=size)
+    target = WriteRecordTarget(rig, size=size)
     target.qp.post_recv([RecvWR(i) for i in range(target.qp.cap.max_recv_wr)])
     out = rig.reg_mr(bytearray(data))
     ids = []
@@ -178,7 +178,7 @@ def test_each_time_out_reports_an_incomplete_write_record(
 ) -> None:
     # The shorter time-out exceeds the pause between two datagrams on a busy machine.
     with temporary_settings(**times):
-        target = Target(rig)
+        target = WriteRecordTarget(rig)
     cut = target.build_message(octet_pattern(200), 0, 9)
     sock = target.create_sender()
     for datagram in cut[1:] if lost == "first" else cut[:-1]:
@@ -213,7 +213,7 @@ def test_each_time_out_reports_an_incomplete_write_record(
     ],
 )
 def test_an_invalid_write_record_segment_is_dropped_and_starts_no_message(
-    target: Target, name: str, fields: dict[str, int]
+    target: WriteRecordTarget, name: str, fields: dict[str, int]
 ) -> None:
     sock = target.create_sender()
     with assert_counter_grows(name, 1):
@@ -226,7 +226,7 @@ def test_an_invalid_write_record_segment_is_dropped_and_starts_no_message(
 
 
 @pytest.mark.clause("DGRAM-LLP-8", "DGRAM-REC-20")
-def test_reserved_fields_of_a_write_record_are_ignored(target: Target) -> None:
+def test_reserved_fields_of_a_write_record_are_ignored(target: WriteRecordTarget) -> None:
     nonsense = {"llp_flags": 0xFF, "llp_psn": 0xDEADBEEF, "ddp_ddp_rsvd": 15}
     sock = target.create_sender()
     sock.send(
@@ -237,7 +237,7 @@ def test_reserved_fields_of_a_write_record_are_ignored(target: Target) -> None:
 
 
 def test_a_segment_that_contradicts_earlier_segments_of_its_write_record_is_dropped(
-    target: Target,
+    target: WriteRecordTarget,
 ) -> None:
     sock = target.create_sender()
     data = octet_pattern(100)
@@ -255,7 +255,7 @@ def test_a_segment_that_contradicts_earlier_segments_of_its_write_record_is_drop
 
 @pytest.mark.clause("DGRAM-REC-11")
 def test_unpolled_write_records_delay_further_completions(rig: Rig) -> None:
-    target = Target(rig, max_write_records=8)
+    target = WriteRecordTarget(rig, max_write_records=8)
     sock = target.create_sender()
     behind = counter_value("drop_qkey")
     for number in range(1, 7):
@@ -276,7 +276,7 @@ def test_unpolled_write_records_delay_further_completions(rig: Rig) -> None:
 def test_write_records_that_a_reset_removed_from_the_cq_count_as_polled(rig: Rig) -> None:
     """Write-Records that did not count as polled would block further completions for ever."""
     other = rig.create_cq()
-    target = Target(rig, max_write_records=8)
+    target = WriteRecordTarget(rig, max_write_records=8)
     sock = target.create_sender()
     for life in range(3):
         for number in range(1, 5):

@@ -5,7 +5,7 @@ This file's tests use real sockets; others are in tests/sim/verbs/test_verbs_rec
 
 from __future__ import annotations
 
-from harness.record_harness import QKEY, Target
+from harness.record_harness import QKEY, WriteRecordTarget
 from harness.verbs_harness import Rig, poll, wait_until
 
 from siwarp.verbs import (
@@ -15,7 +15,7 @@ from siwarp.verbs import (
 
 
 def test_an_error_of_a_write_record_is_reported_to_its_sender_with_the_wr_id(rig: Rig) -> None:
-    target = Target(rig, max_write_records=0)
+    target = WriteRecordTarget(rig, max_write_records=0)
     first = rig.create_ud_qp(qkey=QKEY)
     for n, sender in enumerate((first, rig.create_ud_qp(qkey=QKEY, shared_socket_qp=first))):
         out = rig.reg_mr(bytearray(20))

@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from harness.share_harness import QKEY, Shared, send_message
+from harness.share_harness import QKEY, QPsOnOneSocket, send_message
 from harness.verbs_harness import (
     Rig,
     assert_counter_grows,
@@ -44,7 +44,7 @@ from siwarp.verbs import (
 def test_each_queue_pair_on_a_shared_socket_receives_the_messages_for_its_number(
     rig: Rig, host: str
 ) -> None:
-    a, b = Shared(rig, 3, host), Shared(rig, 3, host)
+    a, b = QPsOnOneSocket(rig, 3, host), QPsOnOneSocket(rig, 3, host)
     assert len({qp.addr for qp in b.qps}) == 1
     assert [qp.qp_num for qp in b.qps] == [i << 16 | b.qps[0].addr[1] for i in range(3)]
     for i in (2, 0, 1):
@@ -63,7 +63,7 @@ def test_each_queue_pair_on_a_shared_socket_receives_the_messages_for_its_number
 def test_the_ud_header_has_both_queue_pair_indexes_and_a_message_count_per_queue_pair(
     rig: Rig,
 ) -> None:
-    a = Shared(rig, 3)
+    a = QPsOnOneSocket(rig, 3)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as peer:
         peer.bind(("127.0.0.1", 0))
         peer.settimeout(10)
@@ -88,7 +88,7 @@ def test_the_ud_header_has_both_queue_pair_indexes_and_a_message_count_per_queue
 def test_a_stopped_queue_pair_drops_only_its_own_messages(
     rig: Rig, state: QPState, down: int
 ) -> None:
-    b = Shared(rig, 3)
+    b = QPsOnOneSocket(rig, 3)
     if state == QPState.INIT:
         b.qps[down].modify(QPAttr(qp_state=QPState.RESET))
     b.qps[down].modify(QPAttr(qp_state=state))
@@ -104,7 +104,7 @@ def test_a_stopped_queue_pair_drops_only_its_own_messages(
 
 @pytest.mark.clause("DGRAM-SHARE-7")
 def test_a_shared_socket_is_closed_with_its_last_queue_pair(rig: Rig) -> None:
-    b = Shared(rig, 3)
+    b = QPsOnOneSocket(rig, 3)
     host, port = b.qps[0].addr
     for gone, left in ((0, (1, 2)), (2, (1,))):
         b.qps[gone].close()
@@ -186,7 +186,7 @@ def test_a_new_queue_pair_on_a_shared_socket_skips_the_number_of_an_rc_queue_pai
 
 def test_messages_of_queue_pairs_on_a_shared_socket_are_neither_lost_nor_mixed_up(rig: Rig) -> None:
     n, each = 4, 100
-    a, b = Shared(rig, n, max_send_wr=256), Shared(rig, n, max_recv_wr=256)
+    a, b = QPsOnOneSocket(rig, n, max_send_wr=256), QPsOnOneSocket(rig, n, max_recv_wr=256)
     ahs = [rig.create_ah(qp) for qp in b.qps]
     for i in range(n):
         a.mrs[i].write(octet_pattern(32, i))
@@ -215,7 +215,7 @@ def test_messages_of_queue_pairs_on_a_shared_socket_are_neither_lost_nor_mixed_u
 @pytest.mark.clause("DGRAM-SHARE-3")
 def test_threads_may_send_on_queue_pairs_of_one_socket_at_the_same_time(rig: Rig) -> None:
     n, each = 4, 150
-    a, b = Shared(rig, n), Shared(rig, n, max_recv_wr=256)
+    a, b = QPsOnOneSocket(rig, n), QPsOnOneSocket(rig, n, max_recv_wr=256)
     ahs = [rig.create_ah(qp) for qp in b.qps]
     done: list[int] = []
     for i in range(n):
@@ -296,7 +296,7 @@ def test_invalid_socket_sharing_is_refused_with_a_reason(rig: Rig) -> None:
 
 
 def test_a_shared_socket_cannot_be_replaced_by_a_socket_of_the_program(rig: Rig) -> None:
-    b = Shared(rig, 2)
+    b = QPsOnOneSocket(rig, 2)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as mine:
         mine.bind(("127.0.0.1", 0))
         port = mine.getsockname()[1]
@@ -328,7 +328,7 @@ def test_a_queue_pair_on_a_shared_socket_opens_no_file_descriptor(rig: Rig) -> N
 def test_a_reply_by_a_completions_address_handle_reaches_the_sending_queue_pair(
     rig: Rig, opcode: WROpcode, told: bool
 ) -> None:
-    a, b = Shared(rig, 3), Shared(rig, 2)
+    a, b = QPsOnOneSocket(rig, 3), QPsOnOneSocket(rig, 2)
     for i, qp in enumerate(a.qps):
         b.post_receive(1)
         send_message(rig, qp, b.qps[1], b"who is it", QKEY + 1)
@@ -355,7 +355,7 @@ def test_a_write_record_by_a_completions_address_handle_reaches_the_sending_queu
     first = rig.create_ud_qp(cq, qkey=QKEY, max_write_records=4)
     second = rig.create_ud_qp(cq, qkey=QKEY, shared_socket_qp=first, max_write_records=4)
     mr = rig.reg_mr(bytearray(8), AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_WRITE)
-    other = Shared(rig, 1)
+    other = QPsOnOneSocket(rig, 1)
     other.post_receive(0)
     send_message(rig, second, other.qps[0], b"write to me", QKEY)
     (asked,) = poll(other.cqs[0])
