@@ -41,7 +41,7 @@ def test_only_the_rows_of_a_wheel_that_cannot_be_installed_are_reported_as_skipp
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     for name, value in (
         ("all_rows", lambda: ROWS),
-        ("cabled", no_namespaces),
+        ("create_cabled_namespaces", no_namespaces),
         ("Machine", MachineWithoutNamespaces),
         ("prepare_work_folder", lambda _: None),
         ("compile_library_programs", lambda _: None),

@@ -102,7 +102,9 @@ def start_ping_server(world: siwarp.sim.World) -> DatagramServer:
     def handle_completions() -> None:
         wait: float | None = None
         while True:
-            wait = server.handle(server.cq.wait(timeout=wait if wait is not None else 3600.0))
+            wait = server.process_completions(
+                server.cq.wait(timeout=wait if wait is not None else 3600.0)
+            )
 
     world.spawn(handle_completions)
     return server
