@@ -115,6 +115,14 @@ void siw_conn_tos(struct siw_conn *conn, int tos)
 
 /* Listeners, and connections from start-up until a QP owns the stream. */
 
+/* The listeners of a siw_connect_listen() at every address of the device, chained by next_addr. */
+struct siw_conn_listeners {
+	struct siw_every_addr every; /* must be first */
+	const struct siw_conn_user *user;
+	int backlog;
+	struct siw_conn *first, *last;
+};
+
 /*
  * Maximum number of connections accepted in a listener's turn, so that earlier connections are
  * serviced between the accepted ones.
@@ -148,6 +156,8 @@ void siw_conn_free(struct siw_conn *conn)
 {
 	while (!siw_link_empty(&conn->children))
 		siw_conn_free(siw_container(conn->children.next, struct siw_conn, of_listener));
+	if (conn->set)
+		siw_every_addr_stop(&conn->set->every);
 	if (conn->next_addr)
 		siw_conn_free(conn->next_addr);
 	if (conn->lsock)
@@ -155,6 +165,7 @@ void siw_conn_free(struct siw_conn *conn)
 	conn_end_stream(conn, false);
 	conn->user->forget(conn);
 	siw_conn_leave_listener(conn);
+	free(conn->set);
 	free(conn->admission);
 	free(conn->retry);
 	free(conn);
@@ -719,17 +730,9 @@ void siw_conn_destroy(struct siw_conn *conn)
 
 /* Listeners of a connection manager, at one address or at every address of the device. */
 
-/* The state of a listen call in progress: its listeners, chained by also. */
-struct listening {
-	struct siw_every_addr how; /* must be first */
-	const struct siw_conn_user *user;
-	int backlog;
-	struct siw_conn *first, *last;
-};
-
-static int open_listener_at_addr(struct siw_every_addr *how, struct siw_addr *addr)
+static int open_listener_at_addr(struct siw_every_addr *every, struct siw_addr *addr)
 {
-	struct listening *l = siw_container(how, struct listening, how);
+	struct siw_conn_listeners *l = siw_container(every, struct siw_conn_listeners, every);
 	struct siw_conn *conn;
 	int err = siw_conn_listen(l->user, addr, l->backlog, NULL, &conn);
 
@@ -743,9 +746,9 @@ static int open_listener_at_addr(struct siw_every_addr *how, struct siw_addr *ad
 	return siw_llp_local(conn->lsock, addr);
 }
 
-static void close_listeners(struct siw_every_addr *how)
+static void close_listeners(struct siw_every_addr *every)
 {
-	struct listening *l = siw_container(how, struct listening, how);
+	struct siw_conn_listeners *l = siw_container(every, struct siw_conn_listeners, every);
 
 	if (l->first)
 		siw_conn_free(l->first);
@@ -753,21 +756,33 @@ static void close_listeners(struct siw_every_addr *how)
 }
 
 /* Listens at every address of the device on one port. Called with the progress lock held. */
-static int listen_at_every_address(struct listening *l, uint16_t port, struct siw_conn **out)
+static int listen_at_every_address(const struct siw_conn_user *user, uint16_t port, int backlog,
+				   struct siw_conn **out)
 {
+	struct siw_conn_listeners *l = calloc(1, sizeof(*l));
 	int err;
 
-	l->how = (struct siw_every_addr){ open_listener_at_addr, close_listeners };
-	err = siw_open_every_addr(l->user->ctx, &port, &l->how);
-	if (!err)
-		*out = l->first;
-	return err;
+	if (!l)
+		return -ENOMEM;
+	*l = (struct siw_conn_listeners){
+		.every = { .open = open_listener_at_addr, .undo = close_listeners },
+		.user = user,
+		.backlog = backlog,
+	};
+	err = siw_every_addr_open(&l->every, user->ctx, port);
+	if (err) {
+		free(l);
+		return err;
+	}
+	l->first->set = l;
+	*out = l->first;
+	return 0;
 }
 
 int siw_connect_listen(struct siw_reporter *reporter, const struct siw_addr *addr, int backlog,
 		       struct siw_conn **out)
 {
-	struct listening l = { .user = &reporter->user, .backlog = backlog };
+	const struct siw_conn_user *user = &reporter->user;
 	struct siw_context *ctx = reporter->user.ctx;
 	int err;
 
@@ -776,8 +791,8 @@ int siw_connect_listen(struct siw_reporter *reporter, const struct siw_addr *add
 	 * and use *out.
 	 */
 	siw_lock(&ctx->lane.lock);
-	err = addr->family ? siw_conn_listen(l.user, addr, backlog, NULL, out)
-			   : listen_at_every_address(&l, siw_addr_port(addr), out);
+	err = addr->family ? siw_conn_listen(user, addr, backlog, NULL, out)
+			   : listen_at_every_address(user, siw_addr_port(addr), backlog, out);
 	siw_unlock(&ctx->lane.lock);
 	return err;
 }

@@ -82,6 +82,8 @@ struct siw_conn {
 	enum siw_conn_stage stage;
 	struct siw_llp_sock *lsock;
 	struct siw_conn *next_addr; /* the listener at the device's next address, or NULL */
+	/* the first of the listeners at every address of the device: their set; otherwise NULL */
+	struct siw_conn_listeners *set;
 	struct siw_mpa_stream *mpa; /* NULL once a QP owns the stream */
 	struct siw_rc_qp *rc;	    /* the QP that owns the stream */
 	void *user_data;

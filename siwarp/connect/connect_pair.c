@@ -9,6 +9,7 @@
 #include "base/addr.h"
 #include "base/clock.h"
 #include "connect/connect_impl.h"
+#include "llp/llp.h"
 #include "qp/qp_sockets.h"
 
 /* ==== private data of Request and Reply ======================================================= */
@@ -144,11 +145,10 @@ struct siw_pair;
  * of the device's addresses.
  */
 struct siw_pair_port {
-	struct siw_conn_user user; /* must be first; user of the port's connections */
-	struct siw_every_addr how; /* used to open the listeners */
-	struct siw_link link;	   /* link in ctx->pair_ports */
-	uint16_t port;
-	uint8_t last; /* the index assigned last; indexes are assigned round-robin */
+	struct siw_conn_user user;   /* must be first; user of the port's connections */
+	struct siw_every_addr every; /* the listeners, and the port */
+	struct siw_link link;	     /* link in ctx->pair_ports */
+	uint8_t last;		     /* the index assigned last; indexes are assigned round-robin */
 	uint32_t n_pairs, n_listeners;
 	struct siw_conn *listeners[16];
 	struct siw_pair *pairs[SIW_PAIR_INDEXES + 1];
@@ -194,22 +194,22 @@ static struct siw_pair *pair_port_find(const struct siw_pair_port *port, uint32_
 {
 	uint32_t index = qpn >> SIW_QPN_INDEX_BIT;
 
-	return (qpn & 0xffff) == port->port && index <= SIW_PAIR_INDEXES ? port->pairs[index]
-									 : NULL;
+	return (qpn & 0xffff) == port->every.port && index <= SIW_PAIR_INDEXES ? port->pairs[index]
+									       : NULL;
 }
 
-static void pair_port_close_listeners(struct siw_every_addr *how)
+static void pair_port_close_listeners(struct siw_every_addr *every)
 {
-	struct siw_pair_port *port = siw_container(how, struct siw_pair_port, how);
+	struct siw_pair_port *port = siw_container(every, struct siw_pair_port, every);
 
 	for (uint32_t i = 0; i < port->n_listeners; i++)
 		siw_conn_free(port->listeners[i]);
 	port->n_listeners = 0;
 }
 
-static int pair_port_listen_at(struct siw_every_addr *how, struct siw_addr *addr)
+static int pair_port_listen_at(struct siw_every_addr *every, struct siw_addr *addr)
 {
-	struct siw_pair_port *port = siw_container(how, struct siw_pair_port, how);
+	struct siw_pair_port *port = siw_container(every, struct siw_pair_port, every);
 	struct siw_conn **listener = &port->listeners[port->n_listeners];
 	int err = siw_conn_listen(&port->user, addr, BACKLOG, port, listener);
 
@@ -229,11 +229,12 @@ static int pair_port_listen(struct siw_pair_port *port)
 	int err;
 
 	do {
-		port->port = (uint16_t)first;
-		err = siw_open_every_addr(port->user.ctx, &port->port, &port->how);
+		err = siw_every_addr_open(&port->every, port->user.ctx, (uint16_t)first);
 	} while (err == -EADDRINUSE && first && ++first <= last);
 	return err;
 }
+
+static void pair_port_connect_again(struct siw_every_addr *every);
 
 static int pair_port_open(struct siw_context *ctx, const struct siw_conn_user *user,
 			  struct siw_pair_port **out)
@@ -245,7 +246,11 @@ static int pair_port_open(struct siw_context *ctx, const struct siw_conn_user *u
 		return -ENOMEM;
 	port->user = *user;
 	port->user.ctx = ctx;
-	port->how = (struct siw_every_addr){ pair_port_listen_at, pair_port_close_listeners };
+	port->every = (struct siw_every_addr){
+		.open = pair_port_listen_at,
+		.undo = pair_port_close_listeners,
+		.updated = pair_port_connect_again,
+	};
 	err = pair_port_listen(port);
 	if (err) {
 		free(port);
@@ -263,7 +268,7 @@ static uint8_t pair_port_free_index(const struct siw_context *ctx, const struct 
 		uint32_t qpn;
 
 		index = index % SIW_PAIR_INDEXES + 1;
-		qpn = index << SIW_QPN_INDEX_BIT | port->port;
+		qpn = index << SIW_QPN_INDEX_BIT | port->every.port;
 		if (!port->pairs[index] && qpn <= SIW_LAST_RC_QPN && !siw_qp_qpn_taken(ctx, qpn))
 			return (uint8_t)index;
 	}
@@ -277,7 +282,7 @@ static void pair_port_assign(struct siw_pair_port *port, uint8_t index, struct s
 	port->n_pairs++;
 	pair->port = port;
 	pair->index = index;
-	pair->own.qpn = (uint32_t)index << SIW_QPN_INDEX_BIT | port->port;
+	pair->own.qpn = (uint32_t)index << SIW_QPN_INDEX_BIT | port->every.port;
 	port->user.ctx->n_high += pair->own.qpn >= SIW_FIRST_RC_QPN;
 }
 
@@ -317,7 +322,8 @@ static void pair_port_leave(struct siw_pair *pair)
 	port->user.ctx->n_high -= pair->own.qpn >= SIW_FIRST_RC_QPN;
 	if (--port->n_pairs)
 		return;
-	pair_port_close_listeners(&port->how);
+	siw_every_addr_stop(&port->every);
+	pair_port_close_listeners(&port->every);
 	siw_link_del(&port->link);
 	free(port);
 }
@@ -497,6 +503,41 @@ static void pair_drop_conn(struct siw_pair *pair, struct siw_conn *conn)
 {
 	pair->conn = NULL;
 	siw_conn_free(conn);
+}
+
+/* Returns whether this end's attempt to connect waits for the peer's TCP. */
+static bool pair_waits_for_tcp(const struct siw_pair *pair)
+{
+	const struct siw_conn *conn = pair->conn;
+
+	return pair->stage == SIW_PAIR_AWAITING && conn && conn->initiator && conn->mpa &&
+	       siw_llp_tcp_connected(siw_mpa_sock(conn->mpa)) == -EAGAIN;
+}
+
+static void pair_connect_again(struct siw_pair *pair)
+{
+	if (pair_waits_for_tcp(pair)) {
+		pair_drop_conn(pair, pair->conn);
+		pair_connect(pair);
+	} else if (pair->retry_ns) {
+		pair->retry_ns = siw_now_ns();
+	}
+	pair_set_timer(pair);
+}
+
+/*
+ * Connects again after a change of the link or the addresses: the member updated of struct
+ * siw_every_addr. Linux sets the routes of IPv6 addresses again when a link becomes ready, and a
+ * SYN to an address of this host that is sent meanwhile leaves on the link. It is lost, and not
+ * retransmitted before neighbor discovery of that address has failed, after 3 s.
+ */
+static void pair_port_connect_again(struct siw_every_addr *every)
+{
+	struct siw_pair_port *port = siw_container(every, struct siw_pair_port, every);
+
+	for (uint32_t i = 1; i <= SIW_PAIR_INDEXES; i++)
+		if (port->pairs[i])
+			pair_connect_again(port->pairs[i]);
 }
 
 static void pair_handle_reply(struct siw_pair *pair, struct siw_conn *conn,

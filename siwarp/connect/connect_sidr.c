@@ -444,6 +444,13 @@ struct sidr_source {
 	uint64_t last_turn;
 };
 
+/* The ports of a siw_sidr_listen() at every address of the device, chained by next_addr. */
+struct siw_sidr_ports {
+	struct siw_every_addr every; /* must be first */
+	struct siw_reporter *reporter;
+	struct siw_sidr_port *first, *last;
+};
+
 struct siw_sidr_port {
 	struct siw_io_handler handler; /* must be first */
 	struct siw_context *ctx;
@@ -452,6 +459,8 @@ struct siw_sidr_port {
 	struct siw_llp_sock *sock;
 	struct siw_addr addr;
 	struct siw_sidr_port *next_addr; /* the port at the device's next address, or NULL */
+	/* the first of the ports at every address of the device: their set; otherwise NULL */
+	struct siw_sidr_ports *set;
 	struct siw_admission *admission;
 	struct siw_sipkey key;
 	uint32_t n_answered;
@@ -938,6 +947,11 @@ static void sidr_port_close_one(struct siw_sidr_port *port)
 
 static void sidr_ports_close(struct siw_sidr_port *port)
 {
+	if (port && port->set) {
+		siw_every_addr_stop(&port->set->every);
+		free(port->set);
+		port->set = NULL;
+	}
 	while (port) {
 		struct siw_sidr_port *next = port->next_addr;
 
@@ -946,16 +960,9 @@ static void sidr_ports_close(struct siw_sidr_port *port)
 	}
 }
 
-/* The state of a listen call in progress: its ports, chained by also. */
-struct listening {
-	struct siw_every_addr how; /* must be first */
-	struct siw_reporter *reporter;
-	struct siw_sidr_port *first, *last;
-};
-
-static int sidr_port_open_next(struct siw_every_addr *how, struct siw_addr *addr)
+static int sidr_port_open_next(struct siw_every_addr *every, struct siw_addr *addr)
 {
-	struct listening *l = siw_container(how, struct listening, how);
+	struct siw_sidr_ports *l = siw_container(every, struct siw_sidr_ports, every);
 	struct siw_sidr_port *port;
 	int err = sidr_port_open(l->reporter, addr, &port);
 
@@ -970,33 +977,49 @@ static int sidr_port_open_next(struct siw_every_addr *how, struct siw_addr *addr
 	return 0;
 }
 
-static void sidr_close_ports_after_error(struct siw_every_addr *how)
+static void sidr_close_ports_after_error(struct siw_every_addr *every)
 {
-	struct listening *l = siw_container(how, struct listening, how);
+	struct siw_sidr_ports *l = siw_container(every, struct siw_sidr_ports, every);
 
 	sidr_ports_close(l->first);
 	l->first = l->last = NULL;
 }
 
+static int sidr_listen_at_every_address(struct siw_reporter *reporter, uint16_t port,
+					struct siw_sidr_port **out)
+{
+	struct siw_sidr_ports *l = calloc(1, sizeof(*l));
+	int err;
+
+	if (!l)
+		return -ENOMEM;
+	*l = (struct siw_sidr_ports){
+		.every = { .open = sidr_port_open_next, .undo = sidr_close_ports_after_error },
+		.reporter = reporter,
+	};
+	err = siw_every_addr_open(&l->every, reporter->user.ctx, port);
+	if (err) {
+		free(l);
+		return err;
+	}
+	l->first->set = l;
+	*out = l->first;
+	return 0;
+}
+
 int siw_sidr_listen(struct siw_reporter *reporter, const struct siw_addr *addr,
 		    struct siw_sidr_port **out)
 {
-	struct listening l = { .how = { sidr_port_open_next, sidr_close_ports_after_error },
-			       .reporter = reporter };
 	struct siw_context *ctx = reporter->user.ctx;
-	struct siw_addr at = *addr;
-	uint16_t number = siw_addr_port(addr);
 	int err;
 
-	siw_lock(&ctx->lane.lock);
-	err = addr->family ? sidr_port_open_next(&l.how, &at)
-			   : siw_open_every_addr(ctx, &number, &l.how);
 	/*
 	 * *out is set under the lock, because another thread may read the port's first event and
 	 * use *out.
 	 */
-	if (!err)
-		*out = l.first;
+	siw_lock(&ctx->lane.lock);
+	err = addr->family ? sidr_port_open(reporter, addr, out)
+			   : sidr_listen_at_every_address(reporter, siw_addr_port(addr), out);
 	siw_unlock(&ctx->lane.lock);
 	return err;
 }

@@ -154,6 +154,7 @@ static struct siw_context *alloc_or_reuse_context(void)
 	siw_link_init(&ctx->lane.timed);
 	siw_link_init(&ctx->lingering_rds);
 	siw_link_init(&ctx->qps);
+	siw_link_init(&ctx->addr_followers);
 	siw_link_init(&ctx->groups);
 	siw_link_init(&ctx->pair_ports);
 	siw_link_init(&ctx->open);

@@ -192,6 +192,16 @@ struct siw_lane {
 };
 
 /* An open device: one RNIC with its own poller and progress thread. */
+/* An object whose sockets follow the addresses of the device. */
+struct siw_addr_follower {
+	struct siw_link link; /* link in ctx->addr_followers; progress lock */
+	/*
+	 * Called with the progress lock held when the link or the addresses of the device's
+	 * interface may have changed; ctx->now has the new state. Must not remove a follower.
+	 */
+	void (*update)(struct siw_addr_follower *self);
+};
+
 struct siw_context {
 	struct siw_lane lane;
 	struct siw_mem *mem;
@@ -225,7 +235,9 @@ struct siw_context {
 	uint32_t n_busy;      /* number of QPs in busy; busy_lock */
 	/* number of timers of streams and endpoints that wait for their peers to close */
 	_Atomic uint32_t n_linger;
-	struct siw_link qps;	/* protected by the progress lock */
+	struct siw_link qps; /* protected by the progress lock */
+	/* list of struct siw_addr_follower, oldest first; progress lock */
+	struct siw_link addr_followers;
 	struct siw_link groups; /* list of multicast groups with member QPs; progress lock */
 	/* owned by qp: RD endpoints whose queue pairs are destroyed; progress lock */
 	struct siw_link lingering_rds;
@@ -356,8 +368,6 @@ struct siw_qp_ops {
 	 * that.
 	 */
 	void (*settle)(struct siw_qp *qp);
-	/* Called when the addresses of the device may have changed. */
-	void (*readdress)(struct siw_qp *qp);
 	/* Moves the QP to ERR; status: the reason, -errno. */
 	void (*fail)(struct siw_qp *qp, int status);
 	/*

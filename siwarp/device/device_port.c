@@ -55,14 +55,14 @@ static int reread_interface_state(struct siw_context *ctx)
 	return n;
 }
 
-/* Queue pairs that are bound to every address of the device open or close sockets accordingly. */
-static void notify_qps_of_address_change(struct siw_context *ctx)
+static void notify_followers_of_address_change(struct siw_context *ctx)
 {
-	for (struct siw_link *l = ctx->qps.next; l != &ctx->qps; l = l->next) {
-		struct siw_qp *qp = siw_container(l, struct siw_qp, in_ctx);
+	for (struct siw_link *l = ctx->addr_followers.next; l != &ctx->addr_followers;
+	     l = l->next) {
+		struct siw_addr_follower *follower =
+			siw_container(l, struct siw_addr_follower, link);
 
-		if (qp->ops->readdress)
-			qp->ops->readdress(qp);
+		follower->update(follower);
 	}
 }
 
@@ -95,17 +95,18 @@ static int handle_interface_changes(struct siw_io_handler *self)
 		 */
 		if (reread_interface_state(ctx))
 			siw_device_async_raise(&ctx->async, SIW_EVENT_GID_CHANGE);
-		/*
-		 * notify_qps_of_address_change() is called even if no address changed: an address
-		 * that can be bound only now may have been listed before.
-		 */
-		notify_qps_of_address_change(ctx);
 		if (news == SIW_LLP_WATCH_LOST)
 			set_port_state(ctx, up, ctx->now.up);
 		else
 			/* a change of the link state is reported by a message of its own */
 			ctx->now.up = up;
 	}
+	/*
+	 * Followers are notified even if no address changed: an address that can be bound only now
+	 * may have been listed before.
+	 */
+	if (n)
+		notify_followers_of_address_change(ctx);
 	return n;
 }
 

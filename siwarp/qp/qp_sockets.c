@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * UDP sockets at every address of a device, on one port. A single socket at the wildcard address
+ * Sockets at every address of a device, on one port. A single UDP socket at the wildcard address
  * would need fewer descriptors, but would not report the destination address of a datagram without
  * a control message for each, nor let the sender choose its source address.
  */
@@ -18,43 +18,87 @@
  */
 #define TRIES 64
 
-static int open_at_each_addr(const struct siw_device_info *device, uint16_t *number,
-			     struct siw_every_addr *how)
+static int every_addr_open_at(struct siw_every_addr *every, struct siw_addr addr)
 {
+	int err;
+
+	addr.port_be = htons(every->port);
+	err = every->open(every, &addr);
+	if (err)
+		return err;
+	every->port = siw_addr_port(&addr);
+	addr.port_be = 0;
+	every->addrs[every->n++] = addr;
+	return 0;
+}
+
+static int every_addr_try_port(struct siw_every_addr *every, uint16_t port)
+{
+	const struct siw_device_info *now = &every->ctx->now;
 	int err = -EADDRNOTAVAIL;
-	bool any = false;
 
-	for (uint32_t i = 0; i < device->n_addrs; i++) {
-		struct siw_addr addr = device->addrs[i];
-
-		addr.port_be = htons(*number);
-		err = how->open(how, &addr);
-		if (err == -EADDRNOTAVAIL)
-			continue;
-		if (err)
+	every->port = port;
+	every->n = 0;
+	for (uint32_t i = 0; i < now->n_addrs; i++) {
+		err = every_addr_open_at(every, now->addrs[i]);
+		if (err && err != -EADDRNOTAVAIL)
 			break;
-		any = true;
-		*number = siw_addr_port(&addr);
 	}
-	if (err == -EADDRNOTAVAIL && any)
+	if (err == -EADDRNOTAVAIL && every->n)
 		err = 0;
 	if (err)
-		how->undo(how);
+		every->undo(every);
 	return err;
 }
 
-int siw_open_every_addr(const struct siw_context *ctx, uint16_t *number, struct siw_every_addr *how)
+static bool addrs_contain(const struct siw_addr *addrs, uint32_t n, const struct siw_addr *addr)
 {
-	int tries = *number ? 1 : TRIES, err;
+	for (uint32_t i = 0; i < n; i++)
+		if (siw_addr_same_host(&addrs[i], addr))
+			return true;
+	return false;
+}
 
+/* Opens sockets at the addresses that have none: the member update of struct siw_addr_follower. */
+static void every_addr_update(struct siw_addr_follower *follower)
+{
+	struct siw_every_addr *every = siw_container(follower, struct siw_every_addr, follower);
+	const struct siw_device_info *now = &every->ctx->now;
+
+	for (uint32_t i = 0; i < now->n_addrs && every->n < SIW_MAX_ADDRS; i++) {
+		int err = 0;
+
+		if (!addrs_contain(every->addrs, every->n, &now->addrs[i]))
+			err = every_addr_open_at(every, now->addrs[i]);
+		/*
+		 * The failure for an IPv6 address that is still under duplicate address detection
+		 * is ignored, because the kernel announces the address again later.
+		 */
+		if (err && err != -EADDRNOTAVAIL)
+			siw_count(SIW_COUNTER_addrs_unbound, 1);
+	}
+	if (every->updated)
+		every->updated(every);
+}
+
+int siw_every_addr_open(struct siw_every_addr *every, struct siw_context *ctx, uint16_t port)
+{
+	int tries = port ? 1 : TRIES, err;
+
+	every->ctx = ctx;
 	do {
-		uint16_t port = *number;
-
-		err = open_at_each_addr(&ctx->now, &port, how);
-		if (!err)
-			*number = port;
+		err = every_addr_try_port(every, port);
 	} while (err == -EADDRINUSE && --tries);
-	return err;
+	if (err)
+		return err;
+	every->follower.update = every_addr_update;
+	siw_link_add(&ctx->addr_followers, &every->follower.link);
+	return 0;
+}
+
+void siw_every_addr_stop(struct siw_every_addr *every)
+{
+	siw_link_del(&every->follower.link);
 }
 
 /* ---- the sockets ----------------------------------------------------------------------------- */
@@ -103,9 +147,9 @@ static void addr_socks_choose_default(struct siw_addr_socks *ends)
 		atomic_store(&ends->first[i], first[i]);
 }
 
-static int addr_sock_open(struct siw_every_addr *how, struct siw_addr *addr)
+static int addr_sock_open(struct siw_every_addr *every, struct siw_addr *addr)
 {
-	struct siw_addr_socks *ends = siw_container(how, struct siw_addr_socks, how);
+	struct siw_addr_socks *ends = siw_container(every, struct siw_addr_socks, every);
 	struct siw_addr_sock *end = calloc(1, sizeof(*end));
 	int err;
 
@@ -113,7 +157,7 @@ static int addr_sock_open(struct siw_every_addr *how, struct siw_addr *addr)
 		return -ENOMEM;
 	end->handler.serve = addr_sock_handle_event;
 	end->socks = ends;
-	err = siw_llp_udp_open(ends->ctx->lane.port, addr, &end->handler, &end->sock);
+	err = siw_llp_udp_open(every->ctx->lane.port, addr, &end->handler, &end->sock);
 	if (err)
 		goto free_end;
 	err = siw_llp_local(end->sock, &end->addr);
@@ -134,15 +178,26 @@ free_end:
 	return err;
 }
 
-static void addr_socks_close_all(struct siw_every_addr *how)
+static void addr_socks_close_all(struct siw_every_addr *every)
 {
-	struct siw_addr_socks *ends = siw_container(how, struct siw_addr_socks, how);
+	struct siw_addr_socks *ends = siw_container(every, struct siw_addr_socks, every);
 
 	for (uint32_t i = 0; i < addr_socks_count(ends); i++) {
 		siw_llp_close(ends->at[i]->sock);
 		free(ends->at[i]);
 	}
 	atomic_store(&ends->n, 0);
+}
+
+static void addr_socks_updated(struct siw_every_addr *every)
+{
+	struct siw_addr_socks *ends = siw_container(every, struct siw_addr_socks, every);
+	const struct siw_device_info *now = &every->ctx->now;
+
+	for (uint32_t i = 0; i < addr_socks_count(ends); i++)
+		atomic_store(&ends->at[i]->lost,
+			     !addrs_contain(now->addrs, now->n_addrs, &ends->at[i]->addr));
+	addr_socks_choose_default(ends);
 }
 
 int siw_addr_socks_open(struct siw_context *ctx, uint16_t port, void *server,
@@ -153,12 +208,14 @@ int siw_addr_socks_open(struct siw_context *ctx, uint16_t port, void *server,
 
 	if (!ends)
 		return -ENOMEM;
-	ends->how = (struct siw_every_addr){ addr_sock_open, addr_socks_close_all };
-	ends->ctx = ctx;
+	ends->every = (struct siw_every_addr){
+		.open = addr_sock_open,
+		.undo = addr_socks_close_all,
+		.updated = addr_socks_updated,
+	};
 	ends->server = server;
 	ends->serve = how;
-	ends->port = port;
-	err = siw_open_every_addr(ctx, &ends->port, &ends->how);
+	err = siw_every_addr_open(&ends->every, ctx, port);
 	if (err) {
 		free(ends);
 		return err;
@@ -170,7 +227,8 @@ int siw_addr_socks_open(struct siw_context *ctx, uint16_t port, void *server,
 
 void siw_addr_socks_close(struct siw_addr_socks *ends)
 {
-	addr_socks_close_all(&ends->how);
+	siw_every_addr_stop(&ends->every);
+	addr_socks_close_all(&ends->every);
 	free(ends);
 }
 
@@ -189,37 +247,6 @@ static struct siw_addr_sock *addr_socks_find_addr(const struct siw_addr_socks *e
 		if (siw_addr_same_host(&ends->at[i]->addr, addr))
 			return ends->at[i];
 	return NULL;
-}
-
-static void addr_socks_open_at(struct siw_addr_socks *ends, struct siw_addr addr)
-{
-	int err;
-
-	addr.port_be = htons(ends->port);
-	err = addr_sock_open(&ends->how, &addr);
-	/*
-	 * The failure for an IPv6 address that is still under duplicate address detection is
-	 * ignored, because the kernel announces the address again later.
-	 */
-	if (err && err != -EADDRNOTAVAIL)
-		siw_count(SIW_COUNTER_addrs_unbound, 1);
-}
-
-void siw_addr_socks_update(struct siw_addr_socks *ends)
-{
-	const struct siw_device_info *now = &ends->ctx->now;
-
-	for (uint32_t i = 0; i < addr_socks_count(ends); i++)
-		atomic_store(&ends->at[i]->lost, true);
-	for (uint32_t i = 0; i < now->n_addrs; i++) {
-		struct siw_addr_sock *end = addr_socks_find_addr(ends, &now->addrs[i]);
-
-		if (end)
-			atomic_store(&end->lost, false);
-		else if (addr_socks_count(ends) < SIW_MAX_ADDRS)
-			addr_socks_open_at(ends, now->addrs[i]);
-	}
-	addr_socks_choose_default(ends);
 }
 
 struct siw_addr_sock *siw_addr_socks_find(const struct siw_addr_socks *ends,

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * qp/qp_sockets.h - opens sockets on one port at all addresses of a device: for listeners, and
- * for the UDP sockets of a queue pair. Progress lock held unless stated otherwise.
+ * qp/qp_sockets.h - sockets on one port at all addresses of a device, which follow the addresses:
+ * for listeners, and for the UDP sockets of a queue pair. Progress lock held unless stated
+ * otherwise.
  */
 #ifndef SIW_QP_SOCKETS_H
 #define SIW_QP_SOCKETS_H
@@ -10,6 +11,7 @@
 
 #define SIW_MAX_ADDRS (sizeof(((struct siw_device_info *)0)->addrs) / sizeof(struct siw_addr))
 
+/* Sockets or listeners on one port, one at each address of a device. */
 struct siw_every_addr {
 	/*
 	 * Opens a socket or listener at *addr. If the port is 0, any free port is used and stored
@@ -18,16 +20,27 @@ struct siw_every_addr {
 	int (*open)(struct siw_every_addr *self, struct siw_addr *addr);
 	/* Closes all sockets or listeners that the member open has opened. */
 	void (*undo)(struct siw_every_addr *self);
+	/* NULL, or called when sockets have been opened at the addresses that the device has now */
+	void (*updated)(struct siw_every_addr *self);
+	/* The members below belong to qp_sockets.c. */
+	struct siw_addr_follower follower;
+	struct siw_context *ctx;
+	uint16_t port;
+	uint32_t n;
+	struct siw_addr addrs[SIW_MAX_ADDRS]; /* addresses of the n open sockets; ports are 0 */
 };
 /*
- * Calls how->open for each address of the device with port *number. If *number is 0, a port that is
- * free at all addresses is used and stored in *number. An address that cannot be bound yet, for
- * example an IPv6 address still under duplicate address detection, is skipped. Returns 0; or
+ * Calls every->open for each address of the device with this port. 0: a port that is free at all
+ * addresses; every->port is then the port. An address that cannot be bound yet, for example an IPv6
+ * address still under duplicate address detection, is skipped. When the device has new addresses,
+ * or an address can be bound, every->open is called for it, if there is room in the table. Sockets
+ * of removed addresses are kept, because the device may get the address again. Returns 0; or
  * -EADDRINUSE, -EADDRNOTAVAIL (the device has no address) or another -errno, with no socket left
  * open.
  */
-int siw_open_every_addr(const struct siw_context *ctx, uint16_t *number,
-			struct siw_every_addr *how);
+int siw_every_addr_open(struct siw_every_addr *every, struct siw_context *ctx, uint16_t port);
+/* Stops to follow the device's addresses. The caller closes the sockets. */
+void siw_every_addr_stop(struct siw_every_addr *every);
 
 struct siw_addr_socks;
 
@@ -46,15 +59,13 @@ struct siw_addr_sock {
  * pairs that share the sockets.
  */
 struct siw_addr_socks {
-	struct siw_every_addr how; /* must be first */
-	struct siw_context *ctx;
+	struct siw_every_addr every; /* must be first */
 	/*
 	 * the object of the caller of siw_addr_socks_open() that the member serve uses; under the
 	 * progress lock
 	 */
 	void *server;
 	int (*serve)(struct siw_addr_sock *end);
-	uint16_t port;
 	bool shared; /* several queue pairs send on the sockets */
 	/*
 	 * number of sockets; written with the progress lock held; any thread may read the first n
@@ -72,19 +83,13 @@ struct siw_addr_socks {
 /*
  * Opens a UDP socket at each address of the device; port 0: any port. serve: as in struct
  * siw_io_handler; end->socks->server is the caller's server. Returns 0, -ENOMEM or a value of
- * siw_open_every_addr().
+ * siw_every_addr_open().
  */
 int siw_addr_socks_open(struct siw_context *ctx, uint16_t port, void *server,
 			int (*serve)(struct siw_addr_sock *end), struct siw_addr_socks **out);
 void siw_addr_socks_close(struct siw_addr_socks *ends);
 /* Prepares the sockets for several queue pairs that send on them. */
 void siw_addr_socks_share(struct siw_addr_socks *ends);
-/*
- * Updates the sockets after a change of the device's addresses: opens sockets at new addresses, if
- * there is room in the table and the port is free at the address. Sockets of removed addresses are
- * kept, because the device may get the address again.
- */
-void siw_addr_socks_update(struct siw_addr_socks *ends);
 /*
  * Returns the socket that a datagram to dest is sent from: the socket at source (whose port is
  * ignored), or, if source has no family, the socket at the device's first address of dest's family

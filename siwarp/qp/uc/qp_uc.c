@@ -557,12 +557,6 @@ static int uc_handle_addr_sock_event(struct siw_addr_sock *end)
 
 /* ---- the type -------------------------------------------------------------------------------- */
 
-static void uc_update_addrs(struct siw_qp *qp)
-{
-	if (siw_uc_qp_of(siw_base_qp_of(qp))->socks)
-		siw_addr_socks_update(siw_uc_qp_of(siw_base_qp_of(qp))->socks);
-}
-
 static void uc_settle_binds(struct siw_qp *qp)
 {
 	siw_qp_mw_settle(siw_base_qp_of(qp), false);
@@ -581,7 +575,6 @@ const struct siw_qp_class siw_qp_uc_class = {
 		.uses_key = siw_qp_uses_key,
 		.is_quiet = siw_qp_is_quiet,
 		.settle = uc_settle_binds,
-		.readdress = uc_update_addrs,
 		.fail = siw_qp_fail,
 		.leave = siw_qp_dgram_send_at_exit,
 	},

@@ -839,14 +839,6 @@ static int ud_handle_addr_sock_event(struct siw_addr_sock *end)
 
 /* ---- the type -------------------------------------------------------------------------------- */
 
-static void ud_update_addrs(struct siw_qp *qp)
-{
-	struct siw_ud_qp *ud = siw_ud_qp_of(siw_base_qp_of(qp));
-
-	if (ud->socks && ud->socks->server == ud) /* only once for all QPs that share the sockets */
-		siw_addr_socks_update(ud->socks);
-}
-
 static void ud_count_polled_record(struct siw_qp *qp)
 {
 	siw_qp_record_count_polled(siw_base_qp_of(qp), &siw_ud_qp_of(siw_base_qp_of(qp))->records);
@@ -872,7 +864,6 @@ const struct siw_qp_class siw_qp_ud_class = {
 		.uses_ah = ud_uses_ah,
 		.fail = siw_qp_fail,
 		.leave = siw_qp_dgram_send_at_exit,
-		.readdress = ud_update_addrs,
 		.record_polled = ud_count_polled_record,
 	},
 	.size = sizeof(struct siw_ud_qp),

@@ -1,0 +1,135 @@
+"""Listeners and RC queue pairs whose device gets an address or a link after they were created."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+from harness.verbs_harness import wait_until
+from namespaces.ns_harness import Namespace, create_cabled_namespaces, wait_for_json_output
+from pace import scale_limit
+
+#: Program: listens at every address for RC and for UD connections, adds an address to its
+#: interface, and connects to both listeners, and an RC queue pair to another by GID and QPN, at
+#: that address. Prints the events of the listeners and the statuses of the queue pair.
+LATE_ADDRESS = """
+import json, subprocess, sys
+from siwarp.cm import *
+from siwarp.verbs import *
+device, link, host, *options = sys.argv[1:]
+with Context(device) as ctx, PD(ctx) as pd, CQ(ctx) as cq, CMEventChannel(ctx) as channel:
+    listeners = [CMID(channel, ud=ud) for ud in (False, True)]
+    for listener in listeners:
+        listener.listen(("", 0), every_addr=True)
+    qps = [QP(pd, QPInitAttr(QPType.RC, scq=cq, by_qpn=True)) for _ in range(2)]
+    subprocess.run(["ip", "addr", "add", host, "dev", link, *options], check=True)
+    address = host.split("/")[0]
+    while address not in ctx.query_info().addresses:
+        ctx.get_async_event().ack()
+    clients = [CMID(channel, ud=ud) for ud in (False, True)]
+    clients[0].bind_qp(QP(pd, QPInitAttr(QPType.RC, scq=cq)))
+    requests = []
+    for client, listener in zip(clients, listeners):
+        client.connect((address, listener.local_addr[1]))
+        event = channel.get_event()
+        requests.append([event.type.name, event.id.local_addr[0]])
+        event.id.reject()
+        assert channel.get_event().type == CMEventType.REJECTED
+    mr = MR(pd, 8)
+    for qp, peer in (qps, qps[::-1]):
+        there = AHAttr(address, 0, address)
+        qp.to_rts(QPAttr(ah_attr=there, dest_qp_num=peer.qp_num, timeout=18))
+    qps[1].post_recv(RecvWR(1, sg=[mr.sge()]))
+    qps[0].post_send(SendWR(2, sg=[mr.sge()]))
+    done = []
+    while len(done) < 2:
+        done += cq.poll(2)
+    print(json.dumps([requests, sorted(wc.status_name for wc in done)]))
+"""
+
+
+@pytest.fixture
+def cable() -> Iterator[tuple[Namespace, Namespace]]:
+    """Yield two connected namespaces for one test, which may break their link."""
+    with create_cabled_namespaces() as ends:
+        yield ends
+
+
+@pytest.mark.parametrize("address", ["192.0.2.109", "2001:db8::109"])
+def test_listeners_and_rc_queue_pairs_are_reachable_at_an_address_that_is_added_later(
+    cable: tuple[Namespace, Namespace], address: str
+) -> None:
+    end, _ = cable
+    options = [f"{address}/64", "nodad"] if ":" in address else [f"{address}/24"]
+    process = end.start_python(LATE_ADDRESS, end.v4, end.link, *options)
+    requests, statuses = wait_for_json_output(process, scale_limit(30))
+    assert requests == [["CONNECT_REQUEST", address]] * 2
+    assert statuses == ["SUCCESS", "SUCCESS"]
+
+
+#: Program: an RC queue pair that connects by GID and QPN. Prints its QPN, reads its peer's, and
+#: prints the status of a message in one direction.
+PAIR = """
+import sys
+from siwarp.verbs import *
+here, there, sends = sys.argv[1], sys.argv[2], sys.argv[3] == "sends"
+with Context(here) as ctx, PD(ctx) as pd, CQ(ctx) as cq, MR(pd, 8) as mr:
+    qp = QP(pd, QPInitAttr(QPType.RC, scq=cq, by_qpn=True))
+    print(qp.qp_num, flush=True)
+    number = int(sys.stdin.readline())
+    qp.to_init()
+    if not sends:
+        qp.post_recv(RecvWR(1, sg=[mr.sge()]))
+    qp.to_rts(QPAttr(ah_attr=AHAttr(there), dest_qp_num=number, timeout=0))
+    if sends:
+        qp.post_send(SendWR(2, sg=[mr.sge()]))
+    while not (done := cq.poll()):
+        pass
+    print(done[0].status_name, flush=True)
+    sys.stdin.readline()
+"""
+
+
+def syn_sent_ports(at: Namespace) -> set[str]:
+    """Return the local ports of the TCP connections in state SYN-SENT."""
+    sockets = at.run("ss", "-Htn", "state", "syn-sent")
+    return set(re.findall(rf"{re.escape(at.v4)}:(\d+)", sockets))
+
+
+def test_an_rc_queue_pair_connects_again_when_its_link_changes_and_its_syn_was_lost(
+    cable: tuple[Namespace, Namespace],
+) -> None:
+    """The kernel retransmits a SYN from the same port: a different port is a new attempt."""
+    a, b = cable
+    a.run_ip("neigh", "replace", b.v4, "lladdr", "02:00:00:00:00:01", "dev", a.link)
+    roles = (a, b.v4, "sends"), (b, a.v4, "receives")
+    # The attempt must not end by the time-out of its start-up.
+    env = {"SIWARP_MPA_TIMEOUT_MS": "600000"}
+    ends = [at.start_python(PAIR, at.v4, there, role, **env) for at, there, role in roles]
+
+    def read_line(process: subprocess.Popen[str]) -> str:
+        assert process.stdout is not None
+        return process.stdout.readline().strip()
+
+    def write_line(process: subprocess.Popen[str], line: str) -> None:
+        assert process.stdin is not None
+        process.stdin.write(f"{line}\n")
+        process.stdin.flush()
+
+    try:
+        numbers = [read_line(process) for process in ends]
+        for process, number in zip(ends, reversed(numbers), strict=True):
+            write_line(process, number)
+        # The end with the lower address connects.
+        first = wait_until(lambda: syn_sent_ports(a))
+        a.run_ip("link", "set", a.link, "mtu", "1400")
+        wait_until(lambda: syn_sent_ports(a) - first)
+        a.run_ip("neigh", "del", b.v4, "dev", a.link)
+        a.run_ip("link", "set", a.link, "mtu", "1500")
+        assert [read_line(process) for process in ends] == ["SUCCESS", "SUCCESS"]
+    finally:
+        for process in ends:
+            process.kill()
+            process.communicate()
