@@ -48,9 +48,9 @@ bool are_sums_correct(const std::vector<float> &data, int ranks, int round)
 // wait.
 struct FlushingBarrier : gloo::BarrierAllToAll {
 	using BarrierAllToAll::BarrierAllToAll;
-	void run_rank()
+	void run()
 	{
-		BarrierAllToAll::run_rank();
+		BarrierAllToAll::run();
 		for (auto &buffer : sendBuffers_)
 			buffer->waitSend();
 	}
