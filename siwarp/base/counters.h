@@ -59,7 +59,7 @@
 	X(startups_refused, "connections closed: too many pending, in total or of one source")     \
 	X(startup_timeouts, "MPA start-ups aborted because the peer was silent")                   \
 	X(startup_strangers, "connections closed: the first frame was not an MPA Request")         \
-	X(addrs_unbound, "new addresses not bound: the queue pair's port is in use there")         \
+	X(addrs_unbound, "new addresses not bound: the port is in use there")                      \
 	X(pair_retries, "RC by QPN: failed connection attempts that were retried")                 \
 	X(pair_refused, "RC by QPN: requests rejected: unknown QPN, or the QP has a peer")         \
 	X(pair_addresses, "RC by QPN: requests closed: source address is not the stated one")      \

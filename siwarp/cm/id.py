@@ -447,9 +447,9 @@ class CMID(Handle):
 
         Without an address, listen at the address reserved by ``bind_addr``.
 
-        With ``every_addr`` and the host ``""``, listen at every address that the device has now,
-        on one port. ``local_addr`` is then the first of them, and the new id of a CONNECT_REQUEST
-        has the address at which the request arrived.
+        With ``every_addr`` and the host ``""``, listen on one port at every address of the device,
+        also at addresses that it gains later. ``local_addr`` is then the first of them, and the new
+        id of a CONNECT_REQUEST has the address at which the request arrived.
 
         Raises:
             Error: the address is in use, does not belong to this machine, or needs a privilege.

@@ -53,7 +53,7 @@ class QPInitAttr:
             reported after the last of these Sends.
         by_qpn: RC: ``modify`` connects the queue pair, by the peer's address and QPN, to another
             queue pair with ``by_qpn``; without it a ``CMID`` connects. The device listens at the
-            TCP port in the QPN.
+            TCP port in the QPN, on each of its addresses, also on those that it gains later.
         grh: UD: each message is preceded in its receive by 40 octets of GRH, in RoCE v2's form: the
             message's IPv6 header, or 20 octets of zero and its IPv4 header. ``WC.byte_len``
             includes them.

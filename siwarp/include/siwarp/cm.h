@@ -209,11 +209,12 @@ int siw_cm_bind_qp(struct siw_cm_id *id, struct siw_qp *qp);
  * free port, which siw_cm_addr returns. backlog is as for listen(2). -EADDRINUSE, -EADDRNOTAVAIL,
  * -EACCES.
  *
- * Family 0 listens on every current address of the device, on one port. Each address has its own
+ * Family 0 listens on every address of the device, on one port. Each address has its own
  * descriptor, its own backlog and its own limits of pending connections (settings max_startups,
  * max_requests). siw_cm_addr returns the first address for the listening id, and for the id of a
- * CONNECT_REQUEST the address to which the request was sent. Listening does not include addresses
- * that the device gains later.
+ * CONNECT_REQUEST the address to which the request was sent. Addresses that the device gains later
+ * are included, up to 16 during the life of the listener, unless another program uses the port
+ * there (counter addrs_unbound).
  */
 int siw_cm_listen(struct siw_cm_id *id, const struct siw_addr *addr, int backlog);
 /*
