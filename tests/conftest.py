@@ -379,10 +379,7 @@ def pytest_sessionfinish() -> None:
     Memory of Python objects is still reachable while the interpreter runs. LeakSanitizer writes its
     report to a file, which tools/sanitize evaluates.
     """
-    # In the separate process of a test marked `alone`, LeakSanitizer's tracer itself sometimes
-    # crashes (signal 11, cause unknown). The functions that such a test calls are also called in
-    # the other processes.
-    if os.environ.get("SANITIZER") == "asan" and "TEST_ALONE" not in os.environ:
+    if os.environ.get("SANITIZER") == "asan":
         gc.collect()
         wait_for_device_threads()
         ctypes.CDLL(None).__lsan_do_recoverable_leak_check()
