@@ -41,7 +41,7 @@
 #define PATIENCE_MS 500
 
 struct siw_sidr_query {
-	struct siw_io_handler handler; /* must be first */
+	struct siw_io_handler handler; /* must be the first member of the struct */
 	struct siw_reporter *reporter;
 	struct siw_llp_sock *sock; /* NULL: the query has ended */
 	struct siw_addr dest, from;
@@ -393,8 +393,9 @@ void siw_sidr_end_query(struct siw_sidr_query *ask)
  * dropped.
  */
 #define REPEAT_NS 3500000000ull
-#define TIDY_NS	  10000000ull	/* arriving queries trigger a search for expired ones this often */
-#define COOKIE_NS 4000000000ull /* a cookie is valid for this time, and for up to twice as long */
+#define TIDY_NS	  10000000ull /* interval of the searches for expired queries */
+/* a cookie expires after this time at the earliest, and after twice this time at the latest */
+#define COOKIE_NS 4000000000ull
 /*
  * Number of times that a kept answer is sent again when its port closes, because repeated queries
  * will find no listener.
@@ -403,7 +404,7 @@ void siw_sidr_end_query(struct siw_sidr_query *ask)
 #define LAST_NS	   1000000000ull /* maximum age of an answer that is sent again */
 
 enum stage {
-	PENDING,  /* waits for the program to read its event */
+	PENDING,  /* the query waits until the program reads its event */
 	TAKEN,	  /* the program has read the event and not answered yet */
 	ANSWERED, /* the answer is kept for repeated queries */
 	STAGES,
@@ -418,7 +419,7 @@ enum kind {
 
 struct siw_sidr_request {
 	struct siw_link in_stage, in_bucket;
-	struct siw_link in_source, in_heard; /* linked only while PENDING */
+	struct siw_link in_source, in_heard; /* linked only while the query is in stage PENDING */
 	struct siw_sidr_port *port;
 	enum stage stage;
 	struct siw_addr from;
@@ -438,35 +439,35 @@ struct siw_sidr_request {
 /* The pending queries of a source. All members are zero until the first query. */
 struct sidr_source {
 	struct siw_link questions[KINDS]; /* oldest first */
-	/* link in the port's turns; not linked if there are no queries */
+	/* link in the port's list turns; not linked while the source has no queries */
 	struct siw_link in_turn[KINDS];
-	/* value of the port's turn when a query of the source was last offered */
+	/* the port's turn at the time when a query of the source was last offered to the program */
 	uint64_t last_turn;
 };
 
 /* The ports of a siw_sidr_listen() at every address of the device, chained by next_addr. */
 struct siw_sidr_ports {
-	struct siw_every_addr every; /* must be first */
+	struct siw_every_addr every; /* must be the first member of the struct */
 	struct siw_reporter *reporter;
 	struct siw_sidr_port *first, *last;
 };
 
 struct siw_sidr_port {
-	struct siw_io_handler handler; /* must be first */
+	struct siw_io_handler handler; /* must be the first member of the struct */
 	struct siw_context *ctx;
 	/* NULL: the port is closed, and waits for its last answers */
 	struct siw_reporter *reporter;
 	struct siw_llp_sock *sock;
 	struct siw_addr addr;
 	struct siw_sidr_port *next_addr; /* the port at the device's next address, or NULL */
-	/* the first of the ports at every address of the device: their set; otherwise NULL */
+	/* in the first of a set of ports at every address of the device: the set; otherwise NULL */
 	struct siw_sidr_ports *set;
 	struct siw_admission *admission;
 	struct siw_sipkey key;
 	uint32_t n_answered;
 	uint64_t tidied_ns;
 	struct siw_sidr_request *offered; /* the request whose event is in the queue, or NULL */
-	uint64_t turn;			  /* number of queries offered so far */
+	uint64_t turn;			  /* number of queries offered to the program so far */
 	struct sidr_source sources[SIW_SOURCES + 1];
 	struct siw_link turns[KINDS];	/* sources with queries of the kind, ordered by last_turn */
 	struct siw_link heard;		/* pending requests, by heard_ns */
@@ -838,7 +839,7 @@ static void sidr_port_handle_frame(struct siw_sidr_port *port, const struct siw_
 	if (request && request->stage == ANSWERED) {
 		siw_count(SIW_COUNTER_sidr_response_retries, 1);
 		sidr_request_set_stage(request,
-				       ANSWERED); /* restarts the time that the answer is kept */
+				       ANSWERED); /* the answer is kept for the full time again */
 		sidr_port_send_frame(port, from, request->answer);
 	} else if (request && request->stage == PENDING) {
 		sidr_handle_repeated_query(request, question);

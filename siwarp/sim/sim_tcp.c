@@ -88,7 +88,8 @@ struct sim_stream {
 	 */
 	uint8_t *ring;
 	uint32_t ring_room;
-	uint64_t una, nxt, end; /* first unacknowledged, next to send, next to write */
+	/* sequence numbers: first unacknowledged, next to send, next to write */
+	uint64_t una, nxt, end;
 	uint64_t edge;		/* the right edge of the peer's window */
 	bool shut;		/* the sending direction is shut down, and a FIN follows */
 	struct siw_link flight; /* list of struct sent, the unacknowledged segments */
@@ -288,7 +289,8 @@ static uint32_t stream_mss(const struct sim_stream *s)
 	uint32_t heads = s->local.family == AF_INET6 ? HEADS_IPV6 : HEADS_IPV4;
 	uint32_t mtu = to ? sim_path_known_mtu(sim_path_get(s->host, to)) : s->host->netif.mtu;
 
-	if (to && to != s->host && mtu > to->netif.mtu) /* limited by the MSS in the peer's SYN */
+	/* the MSS in the peer's SYN limits the segment size */
+	if (to && to != s->host && mtu > to->netif.mtu)
 		mtu = to->netif.mtu;
 	mtu = (uint32_t)max_u64(mtu, heads + LEAST_MSS);
 	return (uint32_t)min_u64(mtu - heads, SIW_CAPTURE_TCP_MAX);

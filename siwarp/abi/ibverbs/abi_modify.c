@@ -7,7 +7,7 @@
 #include "abi/ibverbs/abi.h"
 
 #define STATES (IBV_QPS_ERR + 1)
-#define TYPES  3 /* RC, UC, UD */
+#define TYPES  3 /* number of queue pair types: RC, UC, UD */
 
 #define PORT	(IBV_QP_PKEY_INDEX | IBV_QP_PORT)
 #define AV	(IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN)

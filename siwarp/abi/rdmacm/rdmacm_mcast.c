@@ -18,8 +18,8 @@ struct cm_group {
 	union ibv_gid gid;
 	void *context;
 	bool send_only;
-	bool told;	   /* the program has received the event of the join */
-	struct ibv_qp *qp; /* queue pair that the join has made a member, or NULL */
+	bool told;	   /* the program has received the event MULTICAST_JOIN of the group */
+	struct ibv_qp *qp; /* queue pair that the join has added to the group, or NULL */
 };
 
 /*

@@ -210,7 +210,7 @@ static int rd_post_request(struct siw_base_qp *base, const struct siw_send_wr *w
 	struct siw_flow *flow;
 	struct siw_addr dest;
 
-	(void)wait; /* not needed: any request stays in the queue until the queue is run */
+	(void)wait; /* wait is not needed: any request stays in the queue until the queue is run */
 	if (length < 0)
 		return (int)length;
 	if (siw_qp_sq_full(&rd->base))
