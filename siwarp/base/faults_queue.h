@@ -86,7 +86,7 @@ struct siw_fault_held {
 	uint8_t ecn;
 	size_t length;	    /* number of octets stored in the member octets */
 	size_t true_length; /* original length of a datagram that was truncated */
-	size_t taken;	    /* octets of a piece of a stream that are already sent or delivered */
+	size_t octets_done; /* octets of a piece of a stream that are already sent or delivered */
 	uint8_t octets[];
 };
 

@@ -88,8 +88,8 @@ int siw_evq_wait(struct siw_evq *evq, int timeout_ms);
  * queue may be closed or moved at the same time.
  */
 int siw_evq_pop_event(struct siw_evq *evq, struct siw_conn_event *event);
-/* Queues an event of kind SIW_CONN_NOTIFIED with the number told. Returns 0 or -ENOMEM. */
-int siw_evq_queue_notification(struct siw_evq *evq, int told, int status, void *user_data);
+/* Queues an event of kind SIW_CONN_NOTIFIED with a number. Returns 0 or -ENOMEM. */
+int siw_evq_queue_notification(struct siw_evq *evq, int number, int status, void *user_data);
 /* Drops the events of the queue that have this user_data. */
 void siw_evq_drop(struct siw_evq *evq, const void *user_data);
 

@@ -419,15 +419,16 @@ enum kind {
 
 struct siw_sidr_request {
 	struct siw_link in_stage, in_bucket;
-	struct siw_link in_source, in_heard; /* linked only while the query is in stage PENDING */
+	/* linked only while the query is in stage PENDING */
+	struct siw_link in_source, in_by_arrival;
 	struct siw_sidr_port *port;
 	enum stage stage;
 	struct siw_addr from;
 	uint64_t id;
 	uint32_t source; /* index of the query's source in the port's admission table */
 	enum kind kind;
-	uint64_t since_ns; /* when the request entered this stage */
-	uint64_t heard_ns; /* when the query was last received */
+	uint64_t since_ns;	   /* when the request entered this stage */
+	uint64_t last_received_ns; /* when the query was last received */
 	union {
 		struct { /* PENDING */
 			uint8_t len, octets[SIW_SIDR_DATA];
@@ -470,7 +471,7 @@ struct siw_sidr_port {
 	uint64_t turn;			  /* number of queries offered to the program so far */
 	struct sidr_source sources[SIW_SOURCES + 1];
 	struct siw_link turns[KINDS];	/* sources with queries of the kind, ordered by last_turn */
-	struct siw_link heard;		/* pending requests, by heard_ns */
+	struct siw_link by_arrival;	/* pending requests, by last_received_ns */
 	struct siw_link stages[STAGES]; /* requests by stage, oldest first */
 	struct siw_link buckets[BUCKETS];
 };
@@ -602,7 +603,7 @@ static void sidr_request_set_stage(struct siw_sidr_request *request, enum stage 
 		siw_admission_move(port->admission, request->source, SIW_ADMISSION_REQUEST,
 				   SIW_ADMISSION_NOWHERE);
 		sidr_request_dequeue(request);
-		siw_link_del(&request->in_heard);
+		siw_link_del(&request->in_by_arrival);
 	}
 	port->n_answered -= request->stage == ANSWERED;
 	siw_link_del(&request->in_stage);
@@ -648,9 +649,10 @@ static void sidr_port_drop_expired_requests(struct siw_sidr_port *port)
 	while ((request = sidr_oldest_request_in_stage(port, PENDING)) &&
 	       request->since_ns + most < now)
 		sidr_request_free(request);
-	while (!siw_link_empty(&port->heard)) {
-		request = siw_container(port->heard.next, struct siw_sidr_request, in_heard);
-		if (request->heard_ns + repeat >= now)
+	while (!siw_link_empty(&port->by_arrival)) {
+		request = siw_container(port->by_arrival.next, struct siw_sidr_request,
+					in_by_arrival);
+		if (request->last_received_ns + repeat >= now)
 			break;
 		sidr_request_free(request);
 	}
@@ -793,11 +795,11 @@ static void sidr_port_admit_query(struct siw_sidr_port *port, const struct siw_a
 	request->id = question->id;
 	request->source = source;
 	request->kind = sidr_has_valid_cookie(port, from, question) ? WITH_COOKIE : WITHOUT_COOKIE;
-	request->since_ns = request->heard_ns = siw_llp_port_clock(port->ctx->lane.port);
+	request->since_ns = request->last_received_ns = siw_llp_port_clock(port->ctx->lane.port);
 	request->data.len = (uint8_t)question->data_len;
 	memcpy(request->data.octets, question->data, question->data_len);
 	siw_link_add(&port->stages[PENDING], &request->in_stage);
-	siw_link_add(&port->heard, &request->in_heard);
+	siw_link_add(&port->by_arrival, &request->in_by_arrival);
 	sidr_request_enqueue(request);
 	siw_link_add(sidr_request_hash_bucket(port, from, question->id), &request->in_bucket);
 	siw_admission_move(port->admission, source, SIW_ADMISSION_NOWHERE, SIW_ADMISSION_REQUEST);
@@ -813,9 +815,9 @@ static void sidr_handle_repeated_query(struct siw_sidr_request *request,
 {
 	struct siw_sidr_port *port = request->port;
 
-	request->heard_ns = siw_llp_port_clock(port->ctx->lane.port);
-	siw_link_del(&request->in_heard);
-	siw_link_add(&port->heard, &request->in_heard);
+	request->last_received_ns = siw_llp_port_clock(port->ctx->lane.port);
+	siw_link_del(&request->in_by_arrival);
+	siw_link_add(&port->by_arrival, &request->in_by_arrival);
 	if (request->kind == WITHOUT_COOKIE && sidr_needs_cookies(port->admission) &&
 	    sidr_require_cookie(port, &request->from, question)) {
 		sidr_request_dequeue(request);
@@ -887,7 +889,7 @@ static int sidr_port_open(struct siw_reporter *reporter, const struct siw_addr *
 	port->handler.serve = sidr_port_serve;
 	port->ctx = reporter->user.ctx;
 	port->reporter = reporter;
-	siw_link_init(&port->heard);
+	siw_link_init(&port->by_arrival);
 	for (int i = 0; i < KINDS; i++)
 		siw_link_init(&port->turns[i]);
 	for (int i = 0; i < STAGES; i++)

@@ -93,7 +93,7 @@ struct siw_ddp_rd_rx {
 	uint8_t space; /* PSN space of the segment at the head of the stream: enum siw_rd_space */
 	/* a partially received message holds a receive, and the stream is counted in parts */
 	bool part;
-	bool blamed; /* the refused message has used up the buffer of user_data */
+	bool consumed_buffer; /* the refused message has used up the buffer of user_data */
 	/*
 	 * For each PSN space: whether the remaining segments of a refused message are dropped, and
 	 * the last segment dropped.

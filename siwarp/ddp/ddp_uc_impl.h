@@ -43,12 +43,12 @@ struct siw_uc_rx {
 
 /* The reports of a UC endpoint; protected by the progress lock. */
 struct siw_uc_reports {
-	bool on;		    /* reports of received datagrams are sent and accepted */
-	bool heard;		    /* the peer's report in the member last was not read yet */
-	uint64_t datagrams, octets; /* counts of received datagrams since siw_ddp_uc_connect */
-	uint64_t told;		    /* count of datagrams in the last report sent to the peer */
-	uint64_t told_ns;	    /* time of the last report sent, ns; 0: none was sent */
-	uint32_t psn;		    /* PSN of the next report */
+	bool on;		     /* reports of received datagrams are sent and accepted */
+	bool report_unread;	     /* the peer's report in the member last was not read yet */
+	uint64_t datagrams, octets;  /* counts of received datagrams since siw_ddp_uc_connect */
+	uint64_t reported_datagrams; /* count of datagrams in the last report sent to the peer */
+	uint64_t reported_ns;	     /* time of the last report sent, ns; 0: none was sent */
+	uint32_t psn;		     /* PSN of the next report */
 	struct siw_ddp_uc_report last;
 };
 

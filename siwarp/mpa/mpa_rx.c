@@ -198,7 +198,7 @@ static bool consume_socket_empty_flag(struct siw_mpa_rx *rx)
  */
 static void note_valid_fpdu(struct siw_mpa_stream *stream)
 {
-	stream->rx.heard = true;
+	stream->rx.fpdu_received = true;
 	if (!siw_mpa_tx_is_open(stream) && !stream->start)
 		siw_mpa_open_tx(stream);
 }

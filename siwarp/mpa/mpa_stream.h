@@ -150,10 +150,10 @@ struct siw_mpa_rx {
 	bool bulk;     /* the last FPDU was large */
 	bool dry;      /* the last read returned fewer octets than requested */
 	bool strict;
-	bool markers;	  /* this end requested Markers; strict is then set, too */
-	bool heard;	  /* a valid FPDU has arrived */
-	int dead;	  /* -errno, after an error was reported (RFC5044-8-07) */
-	uint64_t dropped; /* octets that siw_mpa_drain dropped */
+	bool markers;	    /* this end requested Markers; strict is then set, too */
+	bool fpdu_received; /* a valid FPDU has arrived */
+	int dead;	    /* -errno, after an error was reported (RFC5044-8-07) */
+	uint64_t dropped;   /* octets that siw_mpa_drain dropped */
 };
 
 struct siw_mpa_stream {

@@ -88,9 +88,9 @@ struct siw_flow {
 	uint64_t instance;	     /* RD: the peer's instance number; 0: not known */
 	/*
 	 * Positions in the unit of stamps. Requests that end at or before `accepted` are complete.
-	 * The memory of requests that end at or before `taken` is no longer read.
+	 * The memory of requests that end at or before `memory_released` is no longer read.
 	 */
-	uint64_t accepted, taken;
+	uint64_t accepted, memory_released;
 	uint32_t reads_out; /* Reads and atomics whose responses are outstanding */
 	/* RD: siw_rdmap_rd_is_torn() returns true, and the unfinished request has failed already */
 	bool torn;
@@ -306,7 +306,7 @@ struct siw_qp_class {
 	void (*failed)(struct siw_base_qp *base, struct siw_flow *flow, int status);
 	/*
 	 * Passes the requests that have begun to the lower layer, and updates the members accepted
-	 * and taken of the flow. Returns the same values as siw_rdmap_flush().
+	 * and memory_released of the flow. Returns the same values as siw_rdmap_flush().
 	 */
 	int (*flush)(struct siw_base_qp *base, struct siw_flow *flow);
 	/*

@@ -194,10 +194,10 @@ int64_t siw_rd_tx(struct siw_rd_peer *peer, enum siw_rd_space space, const void 
 		  size_t head_len, const struct iovec *iov, int n);
 /*
  * Transmits the segments that siw_rd_tx has queued, as far as the congestion window, pacing and the
- * socket allow. Returns 1 if all segments were sent, 0 if some still wait. *taken: set to
+ * socket allow. Returns 1 if all segments were sent, 0 if some still wait. *accepted: set to
  * siw_rd_accepted of the request space.
  */
-int siw_rd_flush(struct siw_rd_peer *peer, uint64_t *taken);
+int siw_rd_flush(struct siw_rd_peer *peer, uint64_t *accepted);
 bool siw_rd_blocked(const struct siw_rd_peer *peer, enum siw_rd_space space);
 /*
  * siw_rd_framed: the number of segments of that space that siw_rd_tx has queued in this

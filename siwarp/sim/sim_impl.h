@@ -93,7 +93,7 @@ struct sim_path {
 	struct sim_line line;
 	bool receives; /* the plan's rx: clauses apply to this direction, not the tx: clauses */
 	bool cut;
-	bool told; /* ICMP reports packets that are longer than the path MTU */
+	bool reports_icmp; /* ICMP reports packets that are longer than the path MTU */
 	uint32_t cuts;
 	uint32_t mtu;	       /* 0: the MTU of the interfaces applies */
 	uint32_t known;	       /* the path MTU that ICMP has reported; 0: none */

@@ -57,8 +57,8 @@ struct cm_id {
 	struct cm_channel *own; /* private channel of a synchronous id, otherwise NULL */
 	/* events that the program has not acknowledged; protected by cm_lock */
 	unsigned int unacked;
-	bool bound, listening, asks; /* asks: id of a CONNECT_REQUEST that is not answered yet */
-	bool resolved, routed;	     /* active side: address resolved, route resolved */
+	bool bound, listening, unanswered; /* unanswered: id of an unanswered CONNECT_REQUEST */
+	bool resolved, routed;		   /* active side: address resolved, route resolved */
 	/*
 	 * State of the connection according to its events: accepted locally; established; over,
 	 * that is, ended. ends: the local program has called rdma_disconnect.
@@ -77,7 +77,7 @@ struct cm_id {
 	 * The queue pair bound to the engine's id. The program may store another queue pair in
 	 * id.qp.
 	 */
-	struct ibv_qp *taken;
+	struct ibv_qp *bound_qp;
 	/* Queue pair of a connection without an RC queue pair of the program (cm_substitute_qp) */
 	struct ibv_qp *stand_in;
 	struct ibv_cq *stand_in_cq;

@@ -276,7 +276,7 @@ static int rd_flush_requests(struct siw_base_qp *base, struct siw_flow *flow)
 {
 	(void)base;
 	/* the data was copied when the request was framed, so the program may reuse the memory */
-	flow->taken = UINT64_MAX - 1;
+	flow->memory_released = UINT64_MAX - 1;
 	return siw_rdmap_flush(flow->stream, &flow->accepted);
 }
 
