@@ -17,7 +17,7 @@
 
 #define MAX_PASSES    3
 #define DEFAULT_LIMIT 1000	 /* packets that may wait for a rate, unless limit= is given */
-#define STREAM_LIMIT  (4 << 20)	 /* octets of a stream that may be held back */
+#define STREAM_LIMIT  (4 << 20)	 /* maximum octets of a stream that a fault plan holds back */
 #define STREAM_PIECE  (64 << 10) /* maximum octets of a stream that are released together */
 #define PIECE_NS      1000000	 /* ns; time in which a rate limit passes a piece */
 #define NS	      1000000000ull

@@ -40,9 +40,9 @@ enum siw_fault_dir {
 
 /* One clause of a plan. A member of 0 means that the clause does not contain this fault. */
 struct siw_fault_clause {
-	uint8_t dirs; /* set of 1 << enum siw_fault_dir */
+	uint8_t dirs; /* directions of the clause: set of 1 << enum siw_fault_dir */
 	bool has_blackout, has_reset_at;
-	bool limit_octets; /* unit of limit: octets instead of packets */
+	bool limit_octets; /* the clause's limit= is a number of octets, not of packets */
 	/* number of leading bits of the peer's address that are compared */
 	uint8_t prefix;
 	struct siw_addr peer; /* family 0: any address; port 0: any port */
@@ -143,14 +143,14 @@ uint32_t siw_faults_next_flow(uint32_t generation);
 struct siw_fault_path {
 	uint8_t dir;	   /* enum siw_fault_dir */
 	uint64_t began_ns; /* start time of the plan */
-	uint64_t packets;  /* packets so far; for a stream, pieces so far */
-	uint64_t octets;   /* stream: octets so far */
-	uint64_t calls;	   /* stream: calls so far */
-	uint64_t last_ns;  /* latest release time so far, to keep the order */
+	uint64_t packets;  /* number of packets so far; for a stream, of pieces of octets */
+	uint64_t octets;   /* for a stream: number of octets so far */
+	uint64_t calls;	   /* for a stream: number of send or receive calls so far */
+	uint64_t last_ns;  /* latest release time of the packets so far, to keep their order */
 	struct {
 		uint64_t key;	  /* key of the clause's random numbers */
-		uint64_t busy_ns; /* the rate is in use until this time */
-		uint32_t burst;	  /* datagrams of the current burst that are still to be lost */
+		uint64_t busy_ns; /* earlier packets use the rate limit until this time */
+		uint32_t burst;	  /* datagrams of the current burst of losses still to be lost */
 	} clause[SIW_FAULTS_CLAUSES];
 };
 
@@ -159,8 +159,8 @@ struct siw_fault_decision {
 	int drop; /* counter for the drop (enum siw_counter); -1: not dropped */
 	bool dup, corrupt, mark;
 	uint8_t passes;	     /* number of later packets that overtake this packet */
-	uint64_t depart_ns;  /* time of passing the rate limit; 0: no wait */
-	uint64_t release_ns; /* time of delivery */
+	uint64_t depart_ns;  /* when the packet has passed the rate limit; 0: no wait */
+	uint64_t release_ns; /* time at which the packet is delivered */
 	uint64_t flip;	     /* random number that selects the flipped bit */
 };
 

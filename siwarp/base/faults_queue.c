@@ -135,7 +135,8 @@ void siw_fault_queue_passed(struct siw_fault_queue *q, uint64_t at)
 			siw_link_del(&held->link);
 			queue_insert(q, held);
 		}
-		siw_fault_overtake(&q->aside); /* overtakes the packets that remain */
+		/* the packet overtakes all packets still in the list */
+		siw_fault_overtake(&q->aside);
 	}
 }
 

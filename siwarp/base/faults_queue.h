@@ -60,7 +60,7 @@ struct siw_fault_waiting *siw_fault_backlog_departed(struct siw_fault_backlog *b
  * packets have been released, and after SIW_FAULT_ASIDE_NS in any case.
  */
 struct siw_fault_aside {
-	struct siw_link link; /* in the list of the packets that still wait to be overtaken */
+	struct siw_link link; /* link in a list of packets that still wait to be overtaken */
 	uint8_t passes;
 };
 
@@ -76,17 +76,17 @@ struct siw_fault_aside *siw_fault_overtaken(struct siw_link *aside);
 /* ---- the queue ------------------------------------------------------------------------------- */
 
 struct siw_fault_held {
-	struct siw_link link; /* in the queue's list order */
+	struct siw_link link; /* link in the list `order` of the queue */
 	struct siw_fault_waiting waiting;
 	struct siw_fault_aside aside;
 	uint64_t release_ns;
 	struct siw_addr peer;
-	bool end; /* marks the end of a stream */
+	bool end; /* the entry marks the end of a stream */
 	/* the ECN code point of a received datagram; CE: to be sent with CE */
 	uint8_t ecn;
-	size_t length;	    /* octets stored in octets */
+	size_t length;	    /* number of octets stored in the member octets */
 	size_t true_length; /* original length of a datagram that was truncated */
-	size_t taken;	    /* octets of a piece of a stream that are already sent or delivered */
+	size_t octets_done; /* octets of a piece of a stream that are already sent or delivered */
 	uint8_t octets[];
 };
 

@@ -10,8 +10,9 @@
  * and it is acquired first, so that the list does not change.
  */
 static siw_lock_t lock = SIW_LOCK_INIT;
-static struct siw_fork_lock *watched; /* protected by lock; the newest first */
-static bool registered;		      /* protected by lock */
+/* list of locks held during fork(), the newest first; protected by lock */
+static struct siw_fork_lock *watched;
+static bool registered; /* the fork handlers are registered; protected by lock */
 
 static void fork_locks_take(void)
 {

@@ -36,7 +36,7 @@ typedef jmp_buf jump_t;
 
 struct guard {
 	jump_t jump;
-	uintptr_t start, end; /* the address range whose access may fault */
+	uintptr_t start, end; /* the range of user memory whose access may fault */
 };
 
 /*
@@ -175,8 +175,9 @@ __attribute__((noinline)) int siw_guard_cmp_swap(uint64_t *before, uint64_t *the
 /* ---- the signal handlers --------------------------------------------------------------------- */
 
 static const int signals[2] = { SIGSEGV, SIGBUS };
-static struct sigaction before[2]; /* previous handlers; written before ours are installed */
-static bool placed[2];		   /* our handler is installed, or was replaced later */
+/* previous signal handlers, stored before siwarp's are installed */
+static struct sigaction before[2];
+static bool placed[2]; /* siwarp's handler was installed */
 static unsigned int users;
 static siw_lock_t lock = SIW_LOCK_INIT;
 
@@ -240,7 +241,7 @@ static void guard_chain_handler(int sig, siginfo_t *info, void *context)
 		return;
 	}
 	if (!(old->sa_flags & SA_SIGINFO) && old->sa_handler == SIG_IGN) {
-		if (info->si_code > 0) /* a fault cannot be ignored */
+		if (info->si_code > 0) /* a SIGSEGV or SIGBUS of a fault cannot be ignored */
 			guard_default_action(sig, info);
 		return;
 	}

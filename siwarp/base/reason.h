@@ -349,7 +349,7 @@ enum siw_reason_code {
 #define SIW_WHY_NUMBERS 4
 
 struct siw_refusal {
-	enum siw_reason_code why; /* number is valid if why is not NONE */
+	enum siw_reason_code why; /* NONE: no reason is recorded, and number is not valid */
 	uint64_t number[SIW_WHY_NUMBERS];
 };
 

@@ -24,7 +24,7 @@
 
 #define SIW_BENCH_EXIT_ERROR 1
 #define SIW_BENCH_EXIT_USAGE 2
-#define SIW_BENCH_EXIT_LOST  3 /* messages were lost: the figure would be meaningless */
+#define SIW_BENCH_EXIT_LOST  3 /* exit status: messages were lost, so no figure is valid */
 
 #define SIW_BENCH_SLEEP_MS \
 	10000		   /* ms to sleep without a message; spinning: siw_bench_patience_ms */
@@ -33,10 +33,10 @@
 enum siw_bench_op { SIW_BENCH_SEND, SIW_BENCH_WRITE, SIW_BENCH_READ };
 
 struct siw_bench_opts {
-	const char *kind; /* lat, bw, rate, or a kind of a program in lab/ */
-	const char *run;  /* "ours" for siwarp, or the name of a raw-socket floor */
+	const char *kind; /* kind of measurement: lat, bw, rate, or one of a program in lab/ */
+	const char *run;  /* "ours" for siwarp, or the name of a raw-socket program to compare */
 	enum siw_bench_op op;
-	bool server, rc, uc, rd, event; /* without rc, uc and rd, the queue pair is UD */
+	bool server, rc, uc, rd, event; /* if neither rc nor uc nor rd is set, the QP is UD */
 	uint64_t size;			/* octets of a message */
 	uint32_t iters; /* number of messages in the measured part, a multiple of the credit */
 	uint32_t warmup;

@@ -46,7 +46,7 @@ struct end {
 	struct siw_mr *mr;
 	char *memory;
 	struct siw_cm_channel *cm;
-	struct siw_qp **qps; /* measured process: one queue pair, or one per peer for RC */
+	struct siw_qp **qps; /* QPs of the measured process: one, or for RC one per peer */
 	struct siw_ah **ahs;
 	struct siw_cm_id **ids;
 };
@@ -248,8 +248,8 @@ static void memory_run_peers(struct end *e)
 		memory_accept_rc_peers(e);
 	else
 		memory_create_dgram_peers(e);
-	siw_bench_exchange(e->ctl, 0); /* all peers exist */
-	siw_bench_exchange(e->ctl, 0); /* the measurement is done */
+	siw_bench_exchange(e->ctl, 0); /* wait until all peers exist */
+	siw_bench_exchange(e->ctl, 0); /* wait until the measurement is done */
 }
 
 /* ---- the measured process -------------------------------------------------------------------- */

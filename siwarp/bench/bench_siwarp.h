@@ -21,9 +21,9 @@ struct siw_bench_side {
 	struct siw_cq *cq;
 	struct siw_qp *qp;
 	struct siw_mr *mr;
-	struct siw_ah *ah;		 /* used by UD and RD */
-	struct siw_cm_channel *cm;	 /* used by RC */
-	struct siw_cm_id *listener, *id; /* used by RC */
+	struct siw_ah *ah;		 /* address handle of the peer; only for UD and RD */
+	struct siw_cm_channel *cm;	 /* channel for connection events; only for RC */
+	struct siw_cm_id *listener, *id; /* connection ids; only for RC */
 	struct siw_bench_buf buf;
 	struct siw_bench_hello peer;
 	struct siw_bench_guard guard;

@@ -418,9 +418,9 @@ def exchange_greetings(connection: socket.socket, where: str, seconds: float) ->
         raise OSError(111, f"{where} refuses: {remove_control_characters(said)}")
 
 
-def remove_control_characters(said: bytes) -> str:
+def remove_control_characters(text: bytes) -> str:
     """Return another host's text without characters that could control a terminal."""
-    return "".join(c for c in said.decode("utf-8", "replace") if c.isprintable())
+    return "".join(c for c in text.decode("utf-8", "replace") if c.isprintable())
 
 
 # ---- the processes of a run on one host
@@ -448,11 +448,11 @@ class Ended:
     n: int = 0
 
     @classmethod
-    def from_process(cls, code: int, said: str, complaint: str) -> Ended:
+    def from_process(cls, code: int, output: str, complaint: str) -> Ended:
         """Return the meaning of a process's exit status and output."""
         if code:
             return cls(code, end_reason(code, complaint)[:1000])
-        result = json.loads(said) if said else {"value": 0.0, "n": 0}
+        result = json.loads(output) if output else {"value": 0.0, "n": 0}
         return cls(0, "", float(result["value"]), int(result["n"]))
 
     @classmethod

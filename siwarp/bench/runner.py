@@ -186,8 +186,8 @@ class Side:
     env: Mapping[str, str]
 
 
-def end_reason(code: int, said: str, limit: float | None = None) -> str:
-    """Return why a process of a run ended with this status; ``said`` is its standard error.
+def end_reason(code: int, stderr: str, limit: float | None = None) -> str:
+    """Return why a process of a run ended with this status; ``stderr`` is its standard error.
 
     limit: the seconds that its run had; without it LIMIT_S.
     """
@@ -195,7 +195,7 @@ def end_reason(code: int, said: str, limit: float | None = None) -> str:
         return f"it did not finish within {limit or LIMIT_S} s: reduce --depth or --size"
     if code < 0:
         return f"it was killed by {signal.Signals(-code).name}"
-    return said.strip().splitlines()[-1] if said.strip() else f"exit status {code}"
+    return stderr.strip().splitlines()[-1] if stderr.strip() else f"exit status {code}"
 
 
 def check_process_ends(name: str, ends: Iterable[tuple[str, int, str]]) -> None:

@@ -490,13 +490,13 @@ class DatagramServer(_Server):
         view[at : at + len(answer)] = answer
         return len(answer)
 
-    def _admit_uc_client(self, source: Address, asked: bytes) -> bytes:
-        """Return the answer to a UC client's request, or no octets if ``asked`` is no such
+    def _admit_uc_client(self, source: Address, request: bytes) -> bytes:
+        """Return the answer to a UC client's request, or no octets if ``request`` is no such
         request.
         """
-        if len(asked) != UC_REQUEST.size:
+        if len(request) != UC_REQUEST.size:
             return b""
-        magic, op, port, size, memory = UC_REQUEST.unpack(asked)
+        magic, op, port, size, memory = UC_REQUEST.unpack(request)
         if magic != UC_MAGIC or op > 1 or not 1 <= size <= UC_MAX_SIZE or not port:
             return b""
         peer, hello = (source[0], port), Hello(OPS[op], size)

@@ -88,7 +88,7 @@ static int raise_ird_to_ord(struct siw_cm_id *id, uint16_t peer_ord)
 {
 	struct siw_device_attr dev;
 
-	/* RFC6581-9.1-14: ORD may be left open */
+	/* RFC6581-9.1-14: the peer may leave its ORD to the ULP */
 	if (peer_ord == SIW_CM_NOT_NEGOTIATED || peer_ord <= id->ird)
 		return 0;
 	siw_query_device(id->context, &dev);

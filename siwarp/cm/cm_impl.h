@@ -39,7 +39,7 @@ struct siw_cm_channel {
 
 struct siw_cm_id {
 	struct siw_cm_channel *channel;
-	struct siw_context *context; /* the id's device; NULL: none yet */
+	struct siw_context *context; /* device of the id; NULL: no device was assigned yet */
 	/* reports events of the id's connections on its device; NULL: no device */
 	struct siw_reporter *reporter;
 	void *user;
@@ -53,16 +53,20 @@ struct siw_cm_id {
 	struct siw_cm_id *next_listener;
 	struct siw_qp_hold qp;
 	bool passive, listening;
-	/* when bound to the IPv6 wildcard address: does not reserve the port for IPv4 */
+	/* if the id is bound to the IPv6 wildcard address: its port is not reserved for IPv4 */
 	bool v6_only;
-	struct siw_mpa_params request; /* active side: own MPA Request; passive side: the peer's */
-	struct siw_mpa_params reply;   /* active side, while holds is set: the peer's MPA Reply */
-	/* holds: the user calls siw_cm_establish(); responded: a Reply waits for that call */
+	/* active side: this end's MPA Request; passive side: the peer's MPA Request */
+	struct siw_mpa_params request;
+	struct siw_mpa_params reply; /* active side, while holds is set: the peer's MPA Reply */
+	/*
+	 * holds: the user completes the connection by siw_cm_establish(); responded: the peer's
+	 * Reply waits for that call
+	 */
 	bool holds, responded;
 	uint16_t ird, ord; /* the negotiated IRD and ORD */
 	int rnr_retry;	   /* active side: rnr_retry from struct siw_cm_param */
 	bool ord_asked;	   /* the user specified an ORD */
-	bool ud; /* the id resolves UD queue pairs; at most one of the next three is set */
+	bool ud;	   /* for UD queue pairs; at most one of the next three members is set */
 	struct siw_sidr_query *sidr_query;
 	struct siw_sidr_port *sidr_port;
 	struct siw_sidr_request *sidr_request; /* the peer's query; NULL after it was answered */

@@ -82,7 +82,7 @@ int siw_cm_ud_connect(struct siw_cm_id *id, const struct siw_addr *dest,
  */
 static int ud_qp_address(struct siw_cm_id *id, struct siw_qp *qp, struct siw_addr *out)
 {
-	/* stays without addresses unless the QP receives at every address */
+	/* filled only if the QP receives at every address of the device */
 	struct siw_device_info info = { 0 };
 	struct siw_qp_init_attr init;
 	struct siw_qp_attr attr;

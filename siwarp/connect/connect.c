@@ -117,7 +117,7 @@ void siw_conn_tos(struct siw_conn *conn, int tos)
 
 /* The listeners of a siw_connect_listen() at every address of the device, chained by next_addr. */
 struct siw_conn_listeners {
-	struct siw_every_addr every; /* must be first */
+	struct siw_every_addr every; /* must be the first member of the struct */
 	const struct siw_conn_user *user;
 	int backlog;
 	struct siw_conn *first, *last;

@@ -35,14 +35,17 @@ enum siw_conn_kind {
 	SIW_CONN_REQUEST = 1,
 	/* the peer accepted: params holds its Reply; the user calls siw_connect_attach() next */
 	SIW_CONN_REPLY,
-	SIW_CONN_REJECTED,     /* the peer's Reply has R=1 */
-	SIW_CONN_FAILED,       /* start-up failed: status */
-	SIW_CONN_ESTABLISHED,  /* the attached QP may send */
-	SIW_CONN_DISCONNECTED, /* the attached QP's stream has ended: status, err */
-	SIW_CONN_NOTIFIED,     /* siw_evq_queue_notification(): told holds the number */
-	/* UD (connect_sidr.h): a query arrived: asked is new, params holds its private data */
+	SIW_CONN_REJECTED,    /* the peer's Reply has R=1 */
+	SIW_CONN_FAILED,      /* start-up failed: status */
+	SIW_CONN_ESTABLISHED, /* the attached QP may send */
+	/* the attached QP's stream has ended; status and err give the reason */
+	SIW_CONN_DISCONNECTED,
+	SIW_CONN_NOTIFIED, /* queued by siw_evq_queue_notification(), with the number */
+	/*
+	 * UD (connect_sidr.h): a query arrived: sidr_request is new, params holds its private data
+	 */
 	SIW_CONN_ASKED,
-	/* this end's query was answered: qpn, qkey, addr; params holds private data */
+	/* UD: the peer answered this end's query: qpn, qkey, addr; params holds private data */
 	SIW_CONN_ANSWERED,
 };
 /* cffi: end */
@@ -50,15 +53,16 @@ enum siw_conn_kind {
 struct siw_conn_event {
 	int kind; /* enum siw_conn_kind */
 	int status;
-	int number; /* of a refused query: enum siw_sidr_status */
+	int number; /* notification: its number; refused UD query: enum siw_sidr_status */
 	struct siw_sidr_request *sidr_request;
 	/* called when the event of the query is read; progress lock held */
 	void (*on_taken)(struct siw_sidr_request *asked);
 	uint32_t qpn, qkey;
-	struct siw_addr addr; /* the address at which that queue pair receives; no port */
+	struct siw_addr addr; /* address, without port, at which the queue pair qpn receives */
 	struct siw_conn *conn;
-	struct siw_conn *listener; /* only in a REQUEST event */
-	struct siw_context *ctx;   /* the device of conn */
+	/* listener at which the Request arrived; only in a REQUEST event */
+	struct siw_conn *listener;
+	struct siw_context *ctx; /* device of the connection conn */
 	/* user_data of conn's reporter; in a REQUEST, of listener's reporter */
 	void *user_data;
 	struct siw_wire_err err;
@@ -84,8 +88,8 @@ int siw_evq_wait(struct siw_evq *evq, int timeout_ms);
  * queue may be closed or moved at the same time.
  */
 int siw_evq_pop_event(struct siw_evq *evq, struct siw_conn_event *event);
-/* Queues an event of kind SIW_CONN_NOTIFIED with the number told. Returns 0 or -ENOMEM. */
-int siw_evq_queue_notification(struct siw_evq *evq, int told, int status, void *user_data);
+/* Queues an event of kind SIW_CONN_NOTIFIED with a number. Returns 0 or -ENOMEM. */
+int siw_evq_queue_notification(struct siw_evq *evq, int number, int status, void *user_data);
 /* Drops the events of the queue that have this user_data. */
 void siw_evq_drop(struct siw_evq *evq, const void *user_data);
 

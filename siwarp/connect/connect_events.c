@@ -64,11 +64,11 @@ static int conn_event_raise(struct siw_conn *conn, struct siw_conn *listener, in
 	return evq_add_event(reporter->evq, &event);
 }
 
-int siw_evq_queue_notification(struct siw_evq *q, int told, int status, void *user_data)
+int siw_evq_queue_notification(struct siw_evq *q, int number, int status, void *user_data)
 {
 	struct siw_conn_event event = {
 		.kind = SIW_CONN_NOTIFIED,
-		.number = told,
+		.number = number,
 		.status = status,
 		.user_data = user_data,
 	};

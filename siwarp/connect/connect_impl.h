@@ -43,16 +43,17 @@ struct siw_conn_user {
 };
 
 struct siw_evq {
-	struct siw_context *ctx; /* NULL: not bound to a device */
+	struct siw_context *ctx; /* NULL: the queue accepts events of connections on any device */
 	siw_lock_t lock;
 	struct siw_link events; /* list of struct event_node; protected by lock */
 	int fd;
-	bool fd_set; /* protected by lock */
+	bool fd_set; /* the descriptor fd is readable; protected by lock */
 };
 
 struct siw_reporter {
-	struct siw_conn_user user; /* must be first */
-	struct siw_evq *evq;	   /* written with the progress lock held */
+	struct siw_conn_user user; /* must be the first member of the struct */
+	/* queue of the reported events; written with the progress lock held */
+	struct siw_evq *evq;
 	void *user_data;
 };
 
@@ -66,10 +67,10 @@ struct siw_conn_retry {
 };
 
 struct siw_conn {
-	struct siw_io_handler handler; /* must be first */
+	struct siw_io_handler handler; /* must be the first member of the struct */
 	const struct siw_conn_user *user;
 	struct siw_conn *listener;   /* NULL after the user has read the event of the Request */
-	struct siw_link of_listener; /* link in its listener's children */
+	struct siw_link of_listener; /* link in the list `children` of the connection's listener */
 	/*
 	 * index of the source in the listener's admission table, and the count that includes this
 	 * connection
@@ -82,7 +83,10 @@ struct siw_conn {
 	enum siw_conn_stage stage;
 	struct siw_llp_sock *lsock;
 	struct siw_conn *next_addr; /* the listener at the device's next address, or NULL */
-	/* the first of the listeners at every address of the device: their set; otherwise NULL */
+	/*
+	 * in the first of a set of listeners at every address of the device: the set; otherwise
+	 * NULL
+	 */
 	struct siw_conn_listeners *set;
 	struct siw_mpa_stream *mpa; /* NULL once a QP owns the stream */
 	struct siw_rc_qp *rc;	    /* the QP that owns the stream */

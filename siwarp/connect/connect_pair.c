@@ -42,12 +42,12 @@ struct siw_pair_id {
 };
 
 enum siw_pair_features {
-	SIW_PAIR_COUNTS = 1, /* supports delivery counts (spec/delivery-counts.md) */
+	SIW_PAIR_COUNTS = 1, /* the sender supports delivery counts (spec/delivery-counts.md) */
 };
 
 struct siw_pair_hello {
 	uint32_t features; /* set of enum siw_pair_features */
-	uint8_t rnr_retry; /* the sender's, as in struct siw_qp_attr */
+	uint8_t rnr_retry; /* rnr_retry of the sender's QP, as in struct siw_qp_attr */
 	struct siw_pair_id from, to;
 };
 
@@ -136,7 +136,7 @@ static bool pair_id_before(const struct siw_pair_id *a, const struct siw_pair_id
  * device and process; the kernel ensures that no other process uses the same port.
  */
 
-#define SIW_PAIR_INDEXES 255 /* queue pairs of one port: indexes 1 to 255 */
+#define SIW_PAIR_INDEXES 255 /* maximum number of QPs that share one TCP port: indexes 1 to 255 */
 
 struct siw_pair;
 
@@ -145,8 +145,8 @@ struct siw_pair;
  * of the device's addresses.
  */
 struct siw_pair_port {
-	struct siw_conn_user user;   /* must be first; user of the port's connections */
-	struct siw_every_addr every; /* the listeners, and the port */
+	struct siw_conn_user user;   /* must be the first member; user of the port's connections */
+	struct siw_every_addr every; /* the listeners at every address, and their port */
 	struct siw_link link;	     /* link in ctx->pair_ports */
 	uint8_t last;		     /* the index assigned last; indexes are assigned round-robin */
 	uint32_t n_pairs, n_listeners;
@@ -173,14 +173,14 @@ struct siw_pair {
 	uint8_t index;
 	enum siw_pair_stage stage;
 	struct siw_pair_id own, peer; /* the ids of both ends, valid from RTR on */
-	struct siw_conn *conn;	      /* in start-up as initiator, or attached */
+	struct siw_conn *conn;	      /* connection that this end initiates, or that is attached */
 	struct siw_timed timed;	      /* timer for retry_ns and fail_ns */
 	uint64_t retry_ns;	      /* time of the next connection attempt; 0: none */
 	/* time at which posted requests fail; 0: nothing is posted, or no limit */
 	uint64_t fail_ns;
 	uint64_t began_ns;	/* when the QP went to RTR, or the first request was posted */
 	uint32_t wait_us;	/* wait between the last attempt and the next */
-	int timeout, retry_cnt; /* as in struct siw_qp_attr */
+	int timeout, retry_cnt; /* time-out and retry count, as in struct siw_qp_attr */
 };
 
 #define BACKLOG 1024
@@ -558,7 +558,7 @@ static void pair_handle_reply(struct siw_pair *pair, struct siw_conn *conn,
 
 /* ---- the responder --------------------------------------------------------------------------- */
 
-/* The contents of a kept Request. */
+/* The contents of a Request that is kept until its QP is in RTR. */
 struct kept {
 	struct siw_pair_hello hello;
 	struct siw_mpa_params params;

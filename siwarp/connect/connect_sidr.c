@@ -41,7 +41,7 @@
 #define PATIENCE_MS 500
 
 struct siw_sidr_query {
-	struct siw_io_handler handler; /* must be first */
+	struct siw_io_handler handler; /* must be the first member of the struct */
 	struct siw_reporter *reporter;
 	struct siw_llp_sock *sock; /* NULL: the query has ended */
 	struct siw_addr dest, from;
@@ -393,8 +393,9 @@ void siw_sidr_end_query(struct siw_sidr_query *ask)
  * dropped.
  */
 #define REPEAT_NS 3500000000ull
-#define TIDY_NS	  10000000ull	/* arriving queries trigger a search for expired ones this often */
-#define COOKIE_NS 4000000000ull /* a cookie is valid for this time, and for up to twice as long */
+#define TIDY_NS	  10000000ull /* interval of the searches for expired queries */
+/* a cookie expires after this time at the earliest, and after twice this time at the latest */
+#define COOKIE_NS 4000000000ull
 /*
  * Number of times that a kept answer is sent again when its port closes, because repeated queries
  * will find no listener.
@@ -403,7 +404,7 @@ void siw_sidr_end_query(struct siw_sidr_query *ask)
 #define LAST_NS	   1000000000ull /* maximum age of an answer that is sent again */
 
 enum stage {
-	PENDING,  /* waits for the program to read its event */
+	PENDING,  /* the query waits until the program reads its event */
 	TAKEN,	  /* the program has read the event and not answered yet */
 	ANSWERED, /* the answer is kept for repeated queries */
 	STAGES,
@@ -418,15 +419,16 @@ enum kind {
 
 struct siw_sidr_request {
 	struct siw_link in_stage, in_bucket;
-	struct siw_link in_source, in_heard; /* linked only while PENDING */
+	/* linked only while the query is in stage PENDING */
+	struct siw_link in_source, in_by_arrival;
 	struct siw_sidr_port *port;
 	enum stage stage;
 	struct siw_addr from;
 	uint64_t id;
 	uint32_t source; /* index of the query's source in the port's admission table */
 	enum kind kind;
-	uint64_t since_ns; /* when the request entered this stage */
-	uint64_t heard_ns; /* when the query was last received */
+	uint64_t since_ns;	   /* when the request entered this stage */
+	uint64_t last_received_ns; /* when the query was last received */
 	union {
 		struct { /* PENDING */
 			uint8_t len, octets[SIW_SIDR_DATA];
@@ -438,38 +440,38 @@ struct siw_sidr_request {
 /* The pending queries of a source. All members are zero until the first query. */
 struct sidr_source {
 	struct siw_link questions[KINDS]; /* oldest first */
-	/* link in the port's turns; not linked if there are no queries */
+	/* link in the port's list turns; not linked while the source has no queries */
 	struct siw_link in_turn[KINDS];
-	/* value of the port's turn when a query of the source was last offered */
+	/* the port's turn at the time when a query of the source was last offered to the program */
 	uint64_t last_turn;
 };
 
 /* The ports of a siw_sidr_listen() at every address of the device, chained by next_addr. */
 struct siw_sidr_ports {
-	struct siw_every_addr every; /* must be first */
+	struct siw_every_addr every; /* must be the first member of the struct */
 	struct siw_reporter *reporter;
 	struct siw_sidr_port *first, *last;
 };
 
 struct siw_sidr_port {
-	struct siw_io_handler handler; /* must be first */
+	struct siw_io_handler handler; /* must be the first member of the struct */
 	struct siw_context *ctx;
 	/* NULL: the port is closed, and waits for its last answers */
 	struct siw_reporter *reporter;
 	struct siw_llp_sock *sock;
 	struct siw_addr addr;
 	struct siw_sidr_port *next_addr; /* the port at the device's next address, or NULL */
-	/* the first of the ports at every address of the device: their set; otherwise NULL */
+	/* in the first of a set of ports at every address of the device: the set; otherwise NULL */
 	struct siw_sidr_ports *set;
 	struct siw_admission *admission;
 	struct siw_sipkey key;
 	uint32_t n_answered;
 	uint64_t tidied_ns;
 	struct siw_sidr_request *offered; /* the request whose event is in the queue, or NULL */
-	uint64_t turn;			  /* number of queries offered so far */
+	uint64_t turn;			  /* number of queries offered to the program so far */
 	struct sidr_source sources[SIW_SOURCES + 1];
 	struct siw_link turns[KINDS];	/* sources with queries of the kind, ordered by last_turn */
-	struct siw_link heard;		/* pending requests, by heard_ns */
+	struct siw_link by_arrival;	/* pending requests, by last_received_ns */
 	struct siw_link stages[STAGES]; /* requests by stage, oldest first */
 	struct siw_link buckets[BUCKETS];
 };
@@ -601,7 +603,7 @@ static void sidr_request_set_stage(struct siw_sidr_request *request, enum stage 
 		siw_admission_move(port->admission, request->source, SIW_ADMISSION_REQUEST,
 				   SIW_ADMISSION_NOWHERE);
 		sidr_request_dequeue(request);
-		siw_link_del(&request->in_heard);
+		siw_link_del(&request->in_by_arrival);
 	}
 	port->n_answered -= request->stage == ANSWERED;
 	siw_link_del(&request->in_stage);
@@ -647,9 +649,10 @@ static void sidr_port_drop_expired_requests(struct siw_sidr_port *port)
 	while ((request = sidr_oldest_request_in_stage(port, PENDING)) &&
 	       request->since_ns + most < now)
 		sidr_request_free(request);
-	while (!siw_link_empty(&port->heard)) {
-		request = siw_container(port->heard.next, struct siw_sidr_request, in_heard);
-		if (request->heard_ns + repeat >= now)
+	while (!siw_link_empty(&port->by_arrival)) {
+		request = siw_container(port->by_arrival.next, struct siw_sidr_request,
+					in_by_arrival);
+		if (request->last_received_ns + repeat >= now)
 			break;
 		sidr_request_free(request);
 	}
@@ -792,11 +795,11 @@ static void sidr_port_admit_query(struct siw_sidr_port *port, const struct siw_a
 	request->id = question->id;
 	request->source = source;
 	request->kind = sidr_has_valid_cookie(port, from, question) ? WITH_COOKIE : WITHOUT_COOKIE;
-	request->since_ns = request->heard_ns = siw_llp_port_clock(port->ctx->lane.port);
+	request->since_ns = request->last_received_ns = siw_llp_port_clock(port->ctx->lane.port);
 	request->data.len = (uint8_t)question->data_len;
 	memcpy(request->data.octets, question->data, question->data_len);
 	siw_link_add(&port->stages[PENDING], &request->in_stage);
-	siw_link_add(&port->heard, &request->in_heard);
+	siw_link_add(&port->by_arrival, &request->in_by_arrival);
 	sidr_request_enqueue(request);
 	siw_link_add(sidr_request_hash_bucket(port, from, question->id), &request->in_bucket);
 	siw_admission_move(port->admission, source, SIW_ADMISSION_NOWHERE, SIW_ADMISSION_REQUEST);
@@ -812,9 +815,9 @@ static void sidr_handle_repeated_query(struct siw_sidr_request *request,
 {
 	struct siw_sidr_port *port = request->port;
 
-	request->heard_ns = siw_llp_port_clock(port->ctx->lane.port);
-	siw_link_del(&request->in_heard);
-	siw_link_add(&port->heard, &request->in_heard);
+	request->last_received_ns = siw_llp_port_clock(port->ctx->lane.port);
+	siw_link_del(&request->in_by_arrival);
+	siw_link_add(&port->by_arrival, &request->in_by_arrival);
 	if (request->kind == WITHOUT_COOKIE && sidr_needs_cookies(port->admission) &&
 	    sidr_require_cookie(port, &request->from, question)) {
 		sidr_request_dequeue(request);
@@ -838,7 +841,7 @@ static void sidr_port_handle_frame(struct siw_sidr_port *port, const struct siw_
 	if (request && request->stage == ANSWERED) {
 		siw_count(SIW_COUNTER_sidr_response_retries, 1);
 		sidr_request_set_stage(request,
-				       ANSWERED); /* restarts the time that the answer is kept */
+				       ANSWERED); /* the answer is kept for the full time again */
 		sidr_port_send_frame(port, from, request->answer);
 	} else if (request && request->stage == PENDING) {
 		sidr_handle_repeated_query(request, question);
@@ -886,7 +889,7 @@ static int sidr_port_open(struct siw_reporter *reporter, const struct siw_addr *
 	port->handler.serve = sidr_port_serve;
 	port->ctx = reporter->user.ctx;
 	port->reporter = reporter;
-	siw_link_init(&port->heard);
+	siw_link_init(&port->by_arrival);
 	for (int i = 0; i < KINDS; i++)
 		siw_link_init(&port->turns[i]);
 	for (int i = 0; i < STAGES; i++)

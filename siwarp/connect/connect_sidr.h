@@ -28,8 +28,8 @@ enum siw_sidr_status {
 
 /* The data that a program supplies for a query or its answer. */
 struct siw_sidr_data {
-	uint32_t qpn, qkey;   /* of an answer */
-	struct siw_addr addr; /* of an answer: address at which the queue pair receives */
+	uint32_t qpn, qkey;   /* in an answer: QPN and Q_Key of the queue pair */
+	struct siw_addr addr; /* in an answer: address at which the queue pair receives */
 	const void *data;
 	uint8_t data_len; /* octets; at most 180 in a query, 136 in an answer */
 };

@@ -53,8 +53,9 @@ struct siw_sidr_frame {
 	uint8_t status; /* of a refusal: enum siw_sidr_status of connect_sidr.h */
 	uint8_t data_len;
 	uint64_t id, cookie;
-	uint32_t qpn, qkey;   /* of an answer */
-	struct siw_addr addr; /* of an answer: address at which the queue pair receives; no port */
+	uint32_t qpn, qkey; /* in an answer: QPN and Q_Key of the queue pair */
+	/* in an answer: address, without port, at which the queue pair receives */
+	struct siw_addr addr;
 	uint8_t data[SIW_SIDR_DATA];
 };
 

@@ -134,10 +134,10 @@ void siw_ddp_stream_keep_unexpected(struct siw_ddp_stream *stream, uint64_t octe
  */
 struct siw_ddp_msg {
 	bool tagged;
-	bool internal; /* sgl is library memory */
+	bool internal; /* sgl refers to library memory, whose keys are not checked */
 	uint8_t ulp_octet;
 	uint32_t ulp_word; /* untagged */
-	uint32_t qn;	   /* untagged; the DDP layer assigns the MSN */
+	uint32_t qn;	   /* untagged message: its queue number; DDP assigns the MSN */
 	uint32_t stag;	   /* tagged: the peer's STag */
 	uint64_t to;
 	const struct siw_sge *sgl;

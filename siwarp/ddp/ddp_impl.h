@@ -72,8 +72,8 @@ struct siw_ddp_unexpected {
 };
 
 struct siw_ddp_rx {
-	int dead;	     /* -errno; set when no more segments are processed */
-	bool have;	     /* seg is the segment at the head of the stream */
+	int dead;	     /* -errno after which no more segments are processed; 0: none */
+	bool have;	     /* the member seg holds the segment at the head of the stream */
 	bool any_unexpected; /* unexpected segments of queue 0 are stored */
 	bool whole;	     /* the complete seg has arrived and its CRC is checked */
 	bool refusing;	     /* seg is being dropped, with the error in why and why_err */
@@ -91,9 +91,9 @@ struct siw_ddp_rd_rx {
 	const uint8_t *data; /* the segment at the head of the stream, or NULL */
 	uint32_t len;
 	uint8_t space; /* PSN space of the segment at the head of the stream: enum siw_rd_space */
-	/* the stream is counted in parts: a partially received message holds a receive */
+	/* a partially received message holds a receive, and the stream is counted in parts */
 	bool part;
-	bool blamed; /* the refused message has used up the buffer of user_data */
+	bool consumed_buffer; /* the refused message has used up the buffer of user_data */
 	/*
 	 * For each PSN space: whether the remaining segments of a refused message are dropped, and
 	 * the last segment dropped.
@@ -121,7 +121,7 @@ struct siw_ddp_tx {
 	uint32_t at_msn;
 	uint64_t offset; /* octets of the message framed so far */
 	struct siw_ddp_msg msg;
-	uint32_t msn[SIW_DDP_QUEUES]; /* MSN of the next message */
+	uint32_t msn[SIW_DDP_QUEUES]; /* MSN of the next message of each queue */
 	uint64_t framed; /* end of the last segment, in the unit of siw_ddp_tx_accepted */
 	uint32_t n_sources;
 	struct siw_ddp_source sources[SIW_DDP_SOURCES];
@@ -130,7 +130,7 @@ struct siw_ddp_tx {
 struct siw_ddp_stream {
 	struct siw_mem *mem;
 	const struct siw_ddp_lower *lower; /* ddp_lower.h */
-	/* set for a stream on MPA; rd is set for a stream over RD */
+	/* the lower layer of the stream: mpa for MPA, rd for RD; the other is NULL */
 	struct siw_mpa_stream *mpa;
 	struct siw_rd_peer *rd;
 	uint32_t pd;

@@ -29,7 +29,7 @@ struct siw_llp_sock;
 
 struct siw_ddp_pace {
 	uint32_t kbits; /* kbit/s; 0: no limit */
-	bool held;	/* the last send was delayed: the bucket was empty */
+	bool held;	/* the rate limit delayed the last send */
 	uint64_t paid_ns;
 	struct siw_llp_sock *timer;
 };

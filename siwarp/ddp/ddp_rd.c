@@ -434,7 +434,7 @@ static void abandon_rx_message(struct siw_ddp_stream *stream, struct siw_ddp_rxq
 	if (!q->begun && !qn && error_uses_up_buffer(&stream->rx.err))
 		siw_ddp_rxq_take_buffer(q);
 	if (q->begun && (!qn || siw_mem_queue_return(q->queue, q->user_data, q->sgl, q->nsge))) {
-		rd->blamed = !qn;
+		rd->consumed_buffer = !qn;
 		rd->user_data = q->user_data;
 	}
 	q->begun = false;
@@ -449,7 +449,7 @@ static int rd_lower_drop_refused_segment(struct siw_ddp_stream *stream)
 
 	rx->refusing = rx->have = false;
 	rx->err = rx->why_err;
-	rd->blamed = false;
+	rd->consumed_buffer = false;
 	rd_lower_scatter_payload(stream, 0, NULL, 0);
 	if (!rx->seg.head_len)
 		return rx->why;
@@ -495,9 +495,9 @@ static bool rd_drop_if_message_refused(struct siw_ddp_stream *stream)
 
 int siw_ddp_rd_refused_buffer(struct siw_ddp_stream *stream, uint64_t *user_data)
 {
-	if (!stream->rd_rx.blamed)
+	if (!stream->rd_rx.consumed_buffer)
 		return 0;
-	stream->rd_rx.blamed = false;
+	stream->rd_rx.consumed_buffer = false;
 	*user_data = stream->rd_rx.user_data;
 	return 1;
 }

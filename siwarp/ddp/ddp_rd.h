@@ -132,7 +132,8 @@ enum siw_ddp_rd_event_kind {
 	 * which the segment is returned again, or rejects the peer
 	 */
 	SIW_DDP_RD_NO_STREAM,
-	SIW_DDP_RD_ACKED, /* siw_ddp_tx_accepted has advanced, or there is room to send again */
+	/* the peer accepted segments (siw_ddp_tx_accepted), or there is room to send again */
+	SIW_DDP_RD_ACKED,
 	/*
 	 * siw_ddp_rd_end must be called. status: -ECONNRESET, the pair began a new incarnation;
 	 * -ESTALE, the peer is another instance; -ETIMEDOUT, the peer is silent or closed;
@@ -143,7 +144,7 @@ enum siw_ddp_rd_event_kind {
 struct siw_ddp_rd_event {
 	int kind; /* enum siw_ddp_rd_event_kind */
 	int status;
-	bool acked; /* also an event SIW_DDP_RD_ACKED, to be handled last */
+	bool acked; /* the event is also an SIW_DDP_RD_ACKED, to be handled last */
 	struct siw_ddp_rd_peer *peer;
 	void *user; /* user of the peer's stream; NULL with NO_STREAM */
 	const struct siw_ddp_seg *seg;

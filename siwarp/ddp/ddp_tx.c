@@ -118,7 +118,7 @@ static int ddp_resolve_payload(struct siw_ddp_stream *stream, const struct siw_d
 
 /* The next segment of the message that is being sent. */
 struct segment {
-	uint64_t len; /* octets of payload */
+	uint64_t len; /* octets of the segment's payload */
 	bool last;
 	size_t head_len;
 	uint8_t head[SIW_DDP_MAX_HEAD];

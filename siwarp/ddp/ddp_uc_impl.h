@@ -32,7 +32,7 @@ struct siw_uc_rx {
 	 * from the queue for the current message, or for an earlier message that was not finished.
 	 */
 	bool begun;
-	bool held; /* a buffer was removed from the queue */
+	bool held; /* a receive buffer was removed from the receive queue */
 	uint32_t msn;
 	uint32_t placed; /* octets of the message placed so far, which is the next valid MO */
 	uint64_t user_data;
@@ -43,12 +43,12 @@ struct siw_uc_rx {
 
 /* The reports of a UC endpoint; protected by the progress lock. */
 struct siw_uc_reports {
-	bool on;		    /* reports are sent and accepted */
-	bool heard;		    /* the report in last was not read yet */
-	uint64_t datagrams, octets; /* counts of received datagrams since siw_ddp_uc_connect */
-	uint64_t told;		    /* number of datagrams in the last report that was sent */
-	uint64_t told_ns;	    /* time of the last report sent, ns; 0: none was sent */
-	uint32_t psn;		    /* PSN of the next report */
+	bool on;		     /* reports of received datagrams are sent and accepted */
+	bool report_unread;	     /* the peer's report in the member last was not read yet */
+	uint64_t datagrams, octets;  /* counts of received datagrams since siw_ddp_uc_connect */
+	uint64_t reported_datagrams; /* count of datagrams in the last report sent to the peer */
+	uint64_t reported_ns;	     /* time of the last report sent, ns; 0: none was sent */
+	uint32_t psn;		     /* PSN of the next report */
 	struct siw_ddp_uc_report last;
 };
 

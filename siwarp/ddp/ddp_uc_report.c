@@ -51,8 +51,8 @@ bool siw_ddp_uc_report_due(const struct siw_ddp_uc *uc)
 {
 	const struct siw_uc_reports *r = &uc->reports;
 
-	return r->on && r->datagrams - r->told >= LEAST &&
-	       (!r->told_ns || siw_now_ns() - r->told_ns >= INTERVAL_NS);
+	return r->on && r->datagrams - r->reported_datagrams >= LEAST &&
+	       (!r->reported_ns || siw_now_ns() - r->reported_ns >= INTERVAL_NS);
 }
 
 void siw_ddp_uc_report_send(struct siw_ddp_uc *uc)
@@ -73,8 +73,8 @@ void siw_ddp_uc_report_send(struct siw_ddp_uc *uc)
 	if (siw_llp_udp_send(uc->sock, &uc->peer, iov, 2))
 		return;
 	r->psn++;
-	r->told = r->datagrams;
-	r->told_ns = siw_now_ns();
+	r->reported_datagrams = r->datagrams;
+	r->reported_ns = siw_now_ns();
 }
 
 void siw_ddp_uc_report_store(struct siw_ddp_uc *uc, const uint8_t *datagram)
@@ -82,7 +82,7 @@ void siw_ddp_uc_report_store(struct siw_ddp_uc *uc, const uint8_t *datagram)
 	struct report_wire wire;
 
 	memcpy(&wire, datagram, sizeof(wire));
-	uc->reports.heard = uc->reports.on;
+	uc->reports.report_unread = uc->reports.on;
 	uc->reports.last = (struct siw_ddp_uc_report){
 		.datagrams = be64toh(wire.datagrams),
 		.octets = be64toh(wire.octets),
@@ -92,9 +92,9 @@ void siw_ddp_uc_report_store(struct siw_ddp_uc *uc, const uint8_t *datagram)
 
 int siw_ddp_uc_report_received(struct siw_ddp_uc *uc, struct siw_ddp_uc_report *report)
 {
-	if (!uc->reports.heard)
+	if (!uc->reports.report_unread)
 		return 0;
-	uc->reports.heard = false;
+	uc->reports.report_unread = false;
 	*report = uc->reports.last;
 	return 1;
 }

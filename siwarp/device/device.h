@@ -191,7 +191,6 @@ struct siw_lane {
 	_Atomic uint64_t next_tick_ns;
 };
 
-/* An open device: one RNIC with its own poller and progress thread. */
 /* An object whose sockets follow the addresses of the device. */
 struct siw_addr_follower {
 	struct siw_link link; /* link in ctx->addr_followers; progress lock */
@@ -202,6 +201,7 @@ struct siw_addr_follower {
 	void (*update)(struct siw_addr_follower *self);
 };
 
+/* An open device: one RNIC with its own poller and progress thread. */
 struct siw_context {
 	struct siw_lane lane;
 	struct siw_mem *mem;
@@ -228,9 +228,9 @@ struct siw_context {
 	 * unusable, and also set when the device is closed by force.
 	 */
 	_Atomic bool inherited;
-	siw_lock_t children_lock; /* innermost lock: no lock is taken under it */
+	siw_lock_t children_lock; /* innermost lock: no lock is acquired while it is held */
 	struct siw_link children[SIW_CHILD_RANKS];
-	siw_lock_t busy_lock; /* innermost lock: no lock is taken under it */
+	siw_lock_t busy_lock; /* innermost lock: no lock is acquired while it is held */
 	struct siw_link busy; /* QPs that may be using memory or address handles; busy_lock */
 	uint32_t n_busy;      /* number of QPs in busy; busy_lock */
 	/* number of timers of streams and endpoints that wait for their peers to close */
@@ -271,11 +271,13 @@ struct siw_context {
 	pthread_t thread;
 	_Atomic bool stop;
 	uint32_t one_sided; /* number of short Writes and Reads by peers; progress lock */
-	_Atomic bool naps;  /* the progress thread leaves progress to others for a short nap */
+	_Atomic bool naps;  /* the progress thread sleeps briefly; others make progress */
 	/* the progress thread sleeps long, because a waiter sleeps on the sockets */
 	_Atomic bool asleep;
 	int sleep_fd;
-	/* the watchdog threads; except for the atomics, only the progress thread uses it */
+	/*
+	 * the watchdog threads; except for its atomics, only the progress thread uses this member
+	 */
 	struct siw_watchdogs watchdogs;
 
 	/*
@@ -300,7 +302,7 @@ struct siw_ah {
 	 * and the handle have the same address.
 	 */
 	_Alignas(16) unsigned char room[SIW_AH_ROOM];
-	struct siw_pd *_Atomic pd; /* NULL: the object is destroyed */
+	struct siw_pd *_Atomic pd; /* NULL: the address handle is destroyed */
 	struct siw_addr dest;
 	struct siw_addr source; /* source address of outgoing messages; family 0: any */
 	struct siw_child child;
@@ -315,9 +317,10 @@ struct siw_srq {
 	uint32_t number;
 	void *user;
 	siw_lock_t lock;	     /* protects the posting of receives */
-	struct siw_mem_queue *recvs; /* NULL: the object is destroyed */
+	struct siw_mem_queue *recvs; /* NULL: the SRQ is destroyed */
 	struct siw_link waiting;     /* QPs with received Sends that have no receive yet */
-	struct siw_srq_attr attr;    /* srq_limit: protected by progress; 0 after the limit event */
+	/* attr.srq_limit: under the progress lock; 0 after the limit event */
+	struct siw_srq_attr attr;
 	_Atomic uint32_t n_qp;
 	struct siw_async async;
 	struct siw_child child;
@@ -391,7 +394,7 @@ struct siw_qp {
 	struct siw_pd *pd;
 	struct siw_cq *send_cq, *recv_cq;
 	struct siw_srq *srq; /* SRQ that supplies the receives; NULL: the QP has its own queue */
-	uint64_t serial;     /* unique among all QPs ever made on the device */
+	uint64_t serial;     /* serial number, unique among all QPs ever created on the device */
 	/*
 	 * enum siw_qp_state. Written under send_lock and progress; UD's step from RTS to SQE, under
 	 * send_lock only.
@@ -406,7 +409,8 @@ struct siw_qp {
 	bool on_unsent;		/* protected by ctx->lane.unsent_lock */
 	bool on_busy;		/* protected by send_lock */
 	struct siw_link busy;	/* protected by ctx->busy_lock */
-	bool has_unexpected;	/* Sends wait for receives; written under progress and recv_lock */
+	/* received Sends wait for receives; written under progress and recv_lock */
+	bool has_unexpected;
 	/* in its SRQ's waiting list while has_unexpected; protected by the SRQ's lock */
 	struct siw_link in_srq;
 	struct siw_link in_ctx;
@@ -417,9 +421,9 @@ struct siw_qp {
 
 /* A memory window bind that was posted and not carried out yet. */
 struct siw_bind {
-	struct siw_window
-		*window; /* protected from destruction; NULL: the bind was carried out or dropped */
-	/* protected from deregistration; NULL: no region, or one that permits no windows */
+	/* window to bind, protected from deallocation; NULL: the bind was carried out or dropped */
+	struct siw_window *window;
+	/* region to bind to, protected from deregistration; NULL: none, or it permits no windows */
 	struct siw_region *region;
 	uint64_t addr, length; /* in octets */
 	uint32_t rkey;	       /* the window's rkey after the bind */

@@ -176,7 +176,7 @@ void siw_device_channel_leave(struct siw_cq *cq)
 		siw_link_del(&cq->in_channel);
 		comp_channel_update_fd(ch);
 	}
-	while (cq->unacked) { /* rare; lasts until the program acknowledges the events */
+	while (cq->unacked) { /* a rare wait, until the program acknowledges the events */
 		siw_unlock(&ch->lock);
 		siw_sleep_ns(STEP_NS);
 		siw_lock(&ch->lock);

@@ -85,7 +85,7 @@ static void cq_end_by_force(struct siw_child *child)
 
 	if (cq->channel) {
 		siw_lock(&cq->channel->lock);
-		cq->unacked = 0; /* acknowledgements are not awaited: none will arrive */
+		cq->unacked = 0; /* do not wait for acknowledgements of events: none will arrive */
 		siw_unlock(&cq->channel->lock);
 		siw_device_channel_leave(cq);
 	}

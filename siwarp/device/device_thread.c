@@ -114,8 +114,8 @@ struct spin {
 	unsigned int moved; /* number of rounds since the wake-up that moved messages */
 	unsigned int skip;  /* number of wake-ups without a spin after an unsuccessful spin */
 	unsigned int left;  /* number of wake-ups without a spin still to come */
-	/* paused: a round since the wake-up moved no message; paid: a later round did */
-	bool paused, paid;
+	/* paused: a round since the wake-up moved no message; resumed: a later round did */
+	bool paused, resumed;
 	/* a round since the wake-up handled one-sided traffic, which no CQ reports */
 	bool one_sided;
 };
@@ -131,7 +131,7 @@ static bool spin_continues(struct spin *spin, bool moved)
 	if (!moved && !spin->until_ns)
 		return false;
 	spin->moved += moved;
-	spin->paid |= moved && spin->paused;
+	spin->resumed |= moved && spin->paused;
 	spin->paused |= !moved;
 	if (spin->left && spin->moved < STREAM)
 		return moved;
@@ -147,7 +147,7 @@ static void spin_reset_after_wake_up(struct spin *spin)
 
 	if (spin->left)
 		spin->left--;
-	if (spun && spin->paid) {
+	if (spun && spin->resumed) {
 		spin->skip = spin->left = 0;
 	} else if (spun && spin->moved < STREAM) {
 		spin->skip = spin->skip < MOST_SKIPPED ? 2 * spin->skip + 1 : MOST_SKIPPED;
@@ -155,7 +155,7 @@ static void spin_reset_after_wake_up(struct spin *spin)
 	}
 	spin->until_ns = 0;
 	spin->moved = 0;
-	spin->paused = spin->paid = spin->one_sided = false;
+	spin->paused = spin->resumed = spin->one_sided = false;
 }
 
 static int progress_thread_round(struct siw_context *ctx, struct spin *spin)

@@ -23,9 +23,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define SIW_DGRAM_MARK	    0x02 /* in the low two bits of the first octet */
+#define SIW_DGRAM_MARK	    0x02 /* mark of an LLP header, in the low two bits of the first octet */
 #define SIW_DGRAM_MARK_MASK 0x03
-#define SIW_DGRAM_VERSION   1 /* in the two bits above the mark */
+#define SIW_DGRAM_VERSION   1 /* protocol version, in the two bits above the mark */
 #define SIW_DGRAM_CRC_LEN   4
 
 /* Datagram types. RD types are followed by the rest of the RD header. */

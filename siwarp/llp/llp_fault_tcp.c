@@ -213,7 +213,8 @@ static void send_due_octets(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
 	f->retry_at = 0;
 	/* The loop ends: each iteration sends octets or returns. */
 	while ((held = siw_fault_queue_due(q, now))) {
-		struct iovec iov = { held->octets + held->taken, held->length - held->taken };
+		struct iovec iov = { held->octets + held->octets_done,
+				     held->length - held->octets_done };
 		ssize_t sent = siw_llp_tcp_sendv_now(sock, &iov, 1);
 
 		if (sent == -EAGAIN) {
@@ -225,8 +226,8 @@ static void send_due_octets(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
 			siw_llp_sock_ready(sock);
 			return;
 		}
-		held->taken += (size_t)sent;
-		if (held->taken == held->length)
+		held->octets_done += (size_t)sent;
+		if (held->octets_done == held->length)
 			siw_fault_queue_drop(q, held);
 	}
 }
@@ -317,13 +318,13 @@ static ssize_t take_due_stream_octets(struct siw_llp_sock *sock, struct siw_llp_
 		siw_fault_queue_drop(q, held);
 		return 0;
 	}
-	here = held->length - held->taken;
+	here = held->length - held->octets_done;
 	if (here > length)
 		here = length;
-	if (copy_to_iovecs(iov, n, held->octets + held->taken, here))
+	if (copy_to_iovecs(iov, n, held->octets + held->octets_done, here))
 		return -EFAULT;
-	held->taken += here;
-	if (held->taken == held->length)
+	held->octets_done += here;
+	if (held->octets_done == held->length)
 		siw_fault_queue_drop(q, held);
 	siw_llp_sock_note_received_data(sock);
 	return (ssize_t)here;

@@ -19,7 +19,7 @@
 #define EPOLL_EVERY_POLLS 32 /* while sockets are hot, epoll_wait is called in every 32nd poll */
 /* minimum interval of epoll_wait calls in ns while there are hot and cold sockets */
 #define EPOLL_INTERVAL_NS 10000
-/* maximum of that interval in ns; it doubles after each call without an event */
+/* maximum interval of epoll_wait calls in ns; doubles after each call without an event */
 #define MAX_EPOLL_INTERVAL_NS 80000
 /* a hot socket without data for this many polls may be replaced by a ready one */
 #define STALE_POLLS 256

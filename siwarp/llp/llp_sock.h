@@ -75,7 +75,7 @@ struct siw_llp_sock {
 	/* time at which a poll returns the handler unconditionally; UINT64_MAX: never */
 	_Atomic uint64_t due_ns;
 	int error;	  /* error of connecting: an errno, or 0 */
-	uint32_t ifindex; /* of a multicast group's socket: its interface, otherwise 0 */
+	uint32_t ifindex; /* interface of a multicast group's socket; otherwise 0 */
 	/*
 	 * the part of the kernel's count of dropped datagrams that siwarp's counter already
 	 * includes
@@ -83,9 +83,9 @@ struct siw_llp_sock {
 	uint32_t drops;
 	struct siw_link all;
 	struct siw_link timed; /* in port->timed while the socket has timers */
-	/* of llp_capture.c, under the capture lock; NULL until a capture is started */
+	/* capture state of the socket, under the capture lock; NULL until a capture is started */
 	struct siw_llp_capture *capture;
-	/* of llp_fault.c; NULL until there is a fault plan */
+	/* fault state of the socket; NULL until there is a fault plan */
 	struct siw_llp_faulty *_Atomic faulty;
 };
 

@@ -44,7 +44,7 @@ enum siw_mem_right {
 	SIW_MEM_REMOTE_WRITE = 2,
 	SIW_MEM_REMOTE_READ = 4,
 	SIW_MEM_REMOTE_ATOMIC = 8,
-	SIW_MEM_LOCAL_READ = 1 << 28, /* granted by every region */
+	SIW_MEM_LOCAL_READ = 1 << 28, /* local read access, granted by every region */
 	SIW_MEM_READ_SINK = 1 << 29,  /* only the response of one RDMA Read may be placed there */
 	SIW_MEM_REMOTE_INVALIDATE = 1 << 30,
 };

@@ -29,14 +29,15 @@ struct siw_mem_queue {
 	uint32_t pd;
 	uint32_t stride; /* octets from one buffer to the next */
 	bool internal;
-	/* directly after the struct, until siw_mem_queue_resize */
+	/* memory of the buffers; directly after the struct until siw_mem_queue_resize */
 	uint8_t *ring;
 	_Alignas(64) _Atomic uint32_t tail; /* number of buffers posted; stored with release */
 	/* number of buffers popped; stored with release; progress lock */
 	_Alignas(64) _Atomic uint32_t head;
 	/* length of the list `returned`; written under the progress lock */
 	_Atomic uint32_t n_returned;
-	struct siw_mem_returned *returned; /* used before the buffers of the ring; progress lock */
+	/* buffers used before those of the ring; progress lock */
+	struct siw_mem_returned *returned;
 	_Alignas(64) uint8_t first_ring[];
 };
 

@@ -44,7 +44,7 @@
 #define TURN_SHIFT 44
 #define TURN_ONE   (1ull << TURN_SHIFT)
 
-#define WINDOW		(1u << 31) /* the top bit of an STag */
+#define WINDOW		(1u << 31) /* the top bit of an STag; set for a type 2 window */
 #define REGION_BITS	31
 #define WINDOW_BITS	23
 #define REGION_GEN_BITS (REGION_BITS - INDEX_BITS)
@@ -86,7 +86,7 @@ struct siw_stag_key {
 struct siw_mem {
 	struct siw_stag_entry *_Atomic chunks[CHUNKS];
 	struct siw_stag_key key, window_key; /* constant */
-	/* protects the members below; look-ups do not take it */
+	/* lock that protects the members below; look-ups of STags do not acquire it */
 	siw_lock_t lock;
 	uint32_t n_chunks;
 	/* queue of n_free free indexes; the oldest is reused first */
@@ -479,7 +479,7 @@ int siw_mem_stag_invalidate(struct siw_mem *mem, uint32_t stag, const void *stre
 	word = atomic_load(&e->word);
 	do
 		done = stag_word_valid(word,
-				       gen); /* false: the owner freed or invalidated it first */
+				       gen); /* false: its owner freed or invalidated the STag */
 	while (done && !atomic_compare_exchange_weak(&e->word, &word, word - LIVE + INVALID));
 	stag_entry_release(e);
 	if (!done)

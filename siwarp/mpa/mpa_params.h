@@ -19,8 +19,8 @@
 enum siw_mpa_rtr {
 	SIW_MPA_RTR_NONE = 0,
 	SIW_MPA_RTR_FPDU = 1,  /* zero-length FPDU */
-	SIW_MPA_RTR_WRITE = 2, /* zero-length RDMA Write */
-	SIW_MPA_RTR_READ = 4,  /* zero-length RDMA Read */
+	SIW_MPA_RTR_WRITE = 2, /* the RTR is a zero-length RDMA Write */
+	SIW_MPA_RTR_READ = 4,  /* the RTR is a zero-length RDMA Read */
 };
 
 /*

@@ -198,7 +198,7 @@ static bool consume_socket_empty_flag(struct siw_mpa_rx *rx)
  */
 static void note_valid_fpdu(struct siw_mpa_stream *stream)
 {
-	stream->rx.heard = true;
+	stream->rx.fpdu_received = true;
 	if (!siw_mpa_tx_is_open(stream) && !stream->start)
 		siw_mpa_open_tx(stream);
 }
@@ -483,7 +483,10 @@ static int read_payload_to_dest(struct siw_mpa_stream *stream, size_t skip,
 	rx->pos = rx->end = 0;
 	asked = direct;
 	if (direct == rest) {
-		/* otherwise dest has more than DEST_IOVS pieces left, and another read follows */
+		/*
+		 * if direct < rest, dest has more than DEST_IOVS pieces left, and another read
+		 * follows
+		 */
 		iov[used++] = (struct iovec){ rx->buf, BULK_OCTETS };
 		asked += BULK_OCTETS;
 	}

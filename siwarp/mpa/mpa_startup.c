@@ -206,7 +206,7 @@ static int action_send_rejecting_reply(struct siw_mpa_stream *stream)
  */
 static int action_enter_full_operation(struct siw_mpa_stream *stream)
 {
-	if (stream->rx.heard)
+	if (stream->rx.fpdu_received)
 		siw_mpa_open_tx(stream);
 	return SIW_MPA_STARTING;
 }

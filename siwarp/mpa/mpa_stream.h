@@ -32,21 +32,21 @@ enum siw_mpa_state {
 	SIW_MPA_ST_REJECTING = 6,
 	SIW_MPA_ST_FULL = 7,	    /* full operation */
 	SIW_MPA_ST_TERMINATING = 8, /* initiator: may send a Terminate, and nothing else */
-	SIW_MPA_ST_REJECTED = 9,    /* ended by R=1, at either end */
+	SIW_MPA_ST_REJECTED = 9,    /* ended by a Reply with R=1, sent by either end */
 	SIW_MPA_ST_FAILED = 10,	    /* ended by an error */
 	SIW_MPA_N_STATES = 11,
 };
 
 enum siw_mpa_event {
 	SIW_MPA_EV_CONNECTED = 0, /* TCP is connected */
-	SIW_MPA_EV_SENT = 1,	  /* TCP accepted the last octet of our frame */
+	SIW_MPA_EV_SENT = 1,	  /* TCP accepted all of this end's start-up frame */
 	SIW_MPA_EV_REQUEST = 2,	  /* a Request that may be accepted or rejected */
 	/* a well-formed Request that asks for something siwarp does not support */
 	SIW_MPA_EV_UNABLE = 3,
-	SIW_MPA_EV_REPLY = 4,	    /* a Reply with R=0 that matches our Request */
+	SIW_MPA_EV_REPLY = 4,	    /* a Reply with R=0 that matches this end's Request */
 	SIW_MPA_EV_REPLY_NO = 5,    /* a Reply with R=1 */
 	SIW_MPA_EV_REPLY_OTHER = 6, /* a Reply with R=0 for another connection model or RTR */
-	SIW_MPA_EV_BAD_FRAME = 7,   /* not a valid frame */
+	SIW_MPA_EV_BAD_FRAME = 7,   /* an invalid start-up frame was received */
 	SIW_MPA_EV_LOST = 8,	    /* TCP failed or ended */
 	SIW_MPA_EV_ACCEPT = 9,	    /* the upper layer accepts the connection */
 	SIW_MPA_EV_REJECT = 10,	    /* the upper layer rejects the connection */
@@ -55,7 +55,7 @@ enum siw_mpa_event {
 };
 
 enum siw_mpa_action {
-	/* must not happen in this state: -EINVAL, the state is unchanged */
+	/* the event must not happen in this state: -EINVAL, the state is unchanged */
 	SIW_MPA_ACT_ILLEGAL = 0,
 	SIW_MPA_ACT_SEND_REQUEST = 1,
 	SIW_MPA_ACT_WAIT = 2,
@@ -121,9 +121,9 @@ struct siw_mpa_tx {
 	uint32_t iov_head, iov_tail;
 	/* stream positions in octets; the octets between the two are the batch */
 	uint64_t framed, accepted;
-	uint32_t mulpdu;     /* 0: not queried yet */
+	uint32_t mulpdu;     /* maximum length of a ULPDU; 0: not queried yet */
 	uint32_t mulpdu_age; /* number of flushes between two queries of the segment size */
-	uint32_t flushes;    /* since the last query */
+	uint32_t flushes;    /* number of flushes since the last query of the segment size */
 	bool blocked;	     /* TCP's buffer was full */
 	bool markers;	     /* the peer requested Markers; stored before crc_mode is */
 	int dead;	     /* -errno */
@@ -137,9 +137,9 @@ struct siw_mpa_rx {
 	 */
 	uint8_t *buf;
 	uint32_t cap, pos, end;
-	uint32_t ulpdu_len; /* if have: ULPDU length of the FPDU at the head of the stream */
-	uint32_t done;	    /* if placing: octets of its ULPDU that are consumed */
-	uint32_t crc;	    /* if placing: CRC of the consumed octets */
+	uint32_t ulpdu_len; /* if have is set: ULPDU length of the FPDU at the head of the stream */
+	uint32_t done;	    /* if placing is set: octets of the FPDU's ULPDU that are consumed */
+	uint32_t crc;	    /* if placing is set: CRC of the consumed octets */
 	/* with markers: stream position after the FPDU at the head of the stream */
 	uint32_t at;
 	uint32_t gap;  /* with markers, if have: octets from pos to the next Marker */
@@ -150,10 +150,10 @@ struct siw_mpa_rx {
 	bool bulk;     /* the last FPDU was large */
 	bool dry;      /* the last read returned fewer octets than requested */
 	bool strict;
-	bool markers;	  /* this end requested Markers; strict is then set, too */
-	bool heard;	  /* a valid FPDU has arrived */
-	int dead;	  /* -errno, after an error was reported (RFC5044-8-07) */
-	uint64_t dropped; /* octets that siw_mpa_drain dropped */
+	bool markers;	    /* this end requested Markers; strict is then set, too */
+	bool fpdu_received; /* a valid FPDU has arrived */
+	int dead;	    /* -errno, after an error was reported (RFC5044-8-07) */
+	uint64_t dropped;   /* octets that siw_mpa_drain dropped */
 };
 
 struct siw_mpa_stream {

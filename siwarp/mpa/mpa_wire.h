@@ -32,7 +32,7 @@
 
 #define SIW_MPA_FLAG_M 0x80 /* the sender requests Markers in the FPDUs it receives */
 #define SIW_MPA_FLAG_C 0x40 /* the sender requests CRCs */
-#define SIW_MPA_FLAG_R 0x20 /* Reply: rejected. Ignored in a Request */
+#define SIW_MPA_FLAG_R 0x20 /* in a Reply: the connection is rejected; ignored in a Request */
 #define SIW_MPA_FLAG_S 0x10 /* the private data starts with struct siw_mpa_enhanced */
 /*
  * Flag bits reserved by RFC 5044; siwarp announces itself with them (spec/mpa-announcement.md).
@@ -72,10 +72,10 @@ struct siw_mpa_enhanced {
 } __attribute__((packed));
 _Static_assert(sizeof(struct siw_mpa_enhanced) == 4, "RFC 6581 section 9");
 
-#define SIW_MPA_BIT_A	0x8000 /* in field ird */
-#define SIW_MPA_BIT_B	0x4000 /* in field ird */
-#define SIW_MPA_BIT_C	0x8000 /* in field ord */
-#define SIW_MPA_BIT_D	0x4000 /* in field ord */
+#define SIW_MPA_BIT_A	0x8000 /* bit A (peer-to-peer connection), in field ird */
+#define SIW_MPA_BIT_B	0x4000 /* bit B (RTR by an empty FPDU), in field ird */
+#define SIW_MPA_BIT_C	0x8000 /* bit C (RTR by an empty Write), in field ord */
+#define SIW_MPA_BIT_D	0x4000 /* bit D (RTR by an empty Read), in field ord */
 #define SIW_MPA_MAX_IRD 0x3fff /* 14 bits; all ones: not negotiated (RFC 6581 section 9.1) */
 
 #define SIW_MPA_MAX_FRAME (sizeof(struct siw_mpa_frame) + 512)

@@ -17,7 +17,7 @@
 
 enum siw_wqe_state {
 	SIW_WQE_POSTED,
-	SIW_WQE_BEGUN, /* passed to RDMAP; not complete yet */
+	SIW_WQE_BEGUN, /* the request was passed to RDMAP and is not complete yet */
 	/* the request has failed, or is a Read or atomic whose response has arrived */
 	SIW_WQE_DONE,
 };
@@ -60,13 +60,14 @@ struct siw_wqe {
 			struct siw_llp_sock *sock; /* the socket that the message is sent from */
 			/* RDMA_WRITE_RECORD */
 			struct {
-				uint64_t addr; /* address at the target */
+				uint64_t addr; /* address in the target's memory */
 				uint64_t sent; /* octets of the message sent so far */
 				uint32_t rkey;
 			} record;
 		};
-		struct siw_bind bind;		/* BIND_MW, while POSTED */
-		struct siw_rdmap_atomic atomic; /* op.atomic points to it */
+		struct siw_bind bind; /* a BIND_MW request, while POSTED */
+		/* an atomic request; op.atomic points to this member */
+		struct siw_rdmap_atomic atomic;
 	};
 	struct siw_sge sge[];
 };
@@ -87,9 +88,9 @@ struct siw_flow {
 	uint64_t instance;	     /* RD: the peer's instance number; 0: not known */
 	/*
 	 * Positions in the unit of stamps. Requests that end at or before `accepted` are complete.
-	 * The memory of requests that end at or before `taken` is no longer read.
+	 * The memory of requests that end at or before `memory_released` is no longer read.
 	 */
-	uint64_t accepted, taken;
+	uint64_t accepted, memory_released;
 	uint32_t reads_out; /* Reads and atomics whose responses are outstanding */
 	/* RD: siw_rdmap_rd_is_torn() returns true, and the unfinished request has failed already */
 	bool torn;
@@ -144,7 +145,7 @@ enum siw_teardown {
 	SIW_TERMINATING,   /* ERR: begun requests, and then a Terminate, are being sent */
 	/* ERR: all requests were flushed; new requests are flushed immediately */
 	SIW_FLUSHED,
-	SIW_DEAD, /* destroyed; late calls may still access the memory, which is kept */
+	SIW_DEAD, /* the QP is destroyed; its memory is kept, because late calls may access it */
 };
 
 /* The result of a sending turn of a queue pair. */
@@ -221,7 +222,7 @@ struct siw_post_round {
 
 /* Properties and functions that differ between the types of queue pairs. */
 struct siw_qp_class {
-	struct siw_qp_ops ops; /* must be first */
+	struct siw_qp_ops ops; /* must be the first member of the struct */
 	size_t size;	       /* size of the type's struct in octets */
 	bool has_records;      /* QPs of the type send and receive Write-Records */
 	bool has_errors;       /* supports siw_poll_err(); RC reports errors by ending its stream */
@@ -305,7 +306,7 @@ struct siw_qp_class {
 	void (*failed)(struct siw_base_qp *base, struct siw_flow *flow, int status);
 	/*
 	 * Passes the requests that have begun to the lower layer, and updates the members accepted
-	 * and taken of the flow. Returns the same values as siw_rdmap_flush().
+	 * and memory_released of the flow. Returns the same values as siw_rdmap_flush().
 	 */
 	int (*flush)(struct siw_base_qp *base, struct siw_flow *flow);
 	/*
@@ -337,7 +338,7 @@ const struct siw_qp_class *siw_qp_class_of_type(int type);
 
 /* The part of a queue pair that is common to all QP types: the work queues and the attributes. */
 struct siw_base_qp {
-	struct siw_qp qp; /* must be first */
+	struct siw_qp qp; /* must be the first member of the struct */
 	void *user;
 	/*
 	 * list of the references (struct siw_qp_hold) of connection ids to the QP; under the
@@ -348,7 +349,7 @@ struct siw_base_qp {
 	bool grh;	      /* UD: each received message is preceded by a GRH */
 	bool every_addr;      /* UD, UC: the QP has a socket at each address of the device */
 	bool roce;	      /* persona roce */
-	bool keep_unexpected; /* a received Send waits for a receive, with any persona */
+	bool keep_unexpected; /* whatever the persona, a received Send waits for a receive */
 	bool private;	      /* the peer is siwarp: siwarp-private messages may be sent */
 	bool private_always;  /* siwarp-private messages may be sent even if the setting is off */
 	bool errs_fatal;      /* the effective error_policy; under the progress lock */
@@ -377,7 +378,7 @@ struct siw_base_qp {
 	struct siw_wqe *sq_free;   /* list of free slots that were used before */
 	uint32_t sq_head, sq_tail; /* number of requests completed, and posted */
 	uint32_t begun;		   /* number of requests begun and not complete */
-	struct siw_flow flow;	   /* not used by types with many_flows */
+	struct siw_flow flow;	   /* the QP's only flow; not used by QP types with many_flows */
 	struct siw_link flows;
 	struct siw_revoke revoke;
 	bool draining;	 /* the QP is in SQD, with requests that have begun and are not complete */
@@ -440,7 +441,7 @@ struct siw_pair_ops {
 };
 
 struct siw_rc_qp {
-	struct siw_base_qp base; /* must be first */
+	struct siw_base_qp base; /* must be the first member of the struct */
 	/*
 	 * The MPA stream that carries the RDMAP and DDP streams of the flow. The pointer is changed
 	 * only with the progress lock and send_lock held.
@@ -477,7 +478,10 @@ struct siw_rc_qp {
 	const struct siw_pair_ops *pairs; /* NULL: a connection manager connects the QP */
 	struct siw_pair *pair;
 	struct siw_linger *linger; /* allocated with the QP, so that closing it cannot fail */
-	/* created to connect by QPN, but connected by cm; keeps its QPN */
+	/*
+	 * the QP was created to connect by QPN, but a connection manager connected it; keeps its
+	 * QPN
+	 */
 	bool left_pairing;
 	bool counted; /* the QP is included in the counter ctx->n_rc */
 	/*
@@ -494,7 +498,7 @@ struct siw_rc_qp {
 };
 
 struct siw_ud_qp {
-	struct siw_base_qp base;   /* must be first */
+	struct siw_base_qp base;   /* must be the first member of the struct */
 	struct siw_llp_sock *sock; /* the QP's only or first socket; may be shared with other QPs */
 	struct siw_addr_socks
 		/* NULL, or the sockets at every address; may be shared with other QPs */
@@ -526,7 +530,7 @@ struct siw_breaker {
 };
 
 struct siw_uc_qp {
-	struct siw_base_qp base;      /* must be first */
+	struct siw_base_qp base;      /* must be the first member of the struct */
 	struct siw_llp_sock *sock;    /* the socket used for sending */
 	struct siw_addr_socks *socks; /* NULL, or the QP's sockets at every address */
 	struct siw_ddp_uc *ddp;	      /* UC DDP on the socket */
@@ -541,7 +545,7 @@ struct siw_uc_qp {
 };
 
 struct siw_rd_qp {
-	struct siw_base_qp base; /* must be first */
+	struct siw_base_qp base; /* must be the first member of the struct */
 	struct siw_rd *endpoint;
 	struct siw_ddp_rd *ddp;	  /* DDP on the endpoint; under the progress lock */
 	struct siw_rdmap_rd *end; /* RDMAP on ddp; under send_lock, as all members below */

@@ -46,7 +46,7 @@ struct siw_addr_socks;
 
 /* A UDP socket at one address of a device, which exists as long as its struct siw_addr_socks. */
 struct siw_addr_sock {
-	struct siw_io_handler handler; /* must be first */
+	struct siw_io_handler handler; /* must be the first member of the struct */
 	struct siw_addr_socks *socks;
 	struct siw_llp_sock *sock;
 	struct siw_addr addr;
@@ -59,7 +59,7 @@ struct siw_addr_sock {
  * pairs that share the sockets.
  */
 struct siw_addr_socks {
-	struct siw_every_addr every; /* must be first */
+	struct siw_every_addr every; /* must be the first member of the struct */
 	/*
 	 * the object of the caller of siw_addr_socks_open() that the member serve uses; under the
 	 * progress lock

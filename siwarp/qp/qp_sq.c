@@ -256,7 +256,7 @@ static bool wqe_needs_memory(const struct siw_flow *flow, const struct siw_wqe *
 	if (wqe->state == SIW_WQE_DONE || (wqe->flags & SIW_SEND_INLINE))
 		return false;
 	return wqe->state == SIW_WQE_POSTED || siw_qp_awaits_response(wqe) ||
-	       wqe->op.stamp.end > flow->taken;
+	       wqe->op.stamp.end > flow->memory_released;
 }
 
 bool siw_qp_wqe_uses_key(const struct siw_flow *flow, const struct siw_wqe *wqe, const void *lkey)

@@ -58,7 +58,7 @@ struct step {
 	int attrs[COLUMNS];
 };
 
-#define STEP (1 << 29) /* a bit that no attribute has */
+#define STEP (1 << 29) /* a bit that no attribute mask contains */
 #define GO(state, action, ud, uc, rd, rc)                                  \
 	{                                                                  \
 		SIW_QPS_##state, SIW_QPA_##action,                         \

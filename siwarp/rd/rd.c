@@ -286,7 +286,8 @@ bool siw_rd_abandon_peer(struct siw_rd *rd, const struct siw_addr *addr)
 		siw_rd_end_incarnation(peer, SIW_RD_GONE);
 	siw_unlock(&rd->lock);
 	if (found)
-		siw_llp_sock_ready(rd->sock); /* so that the GONE event is reported */
+		/* mark the socket ready, so that event GONE is reported */
+		siw_llp_sock_ready(rd->sock);
 	return found;
 }
 

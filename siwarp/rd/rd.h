@@ -60,7 +60,7 @@ enum siw_rd_reason {
 };
 
 struct siw_rd_attr {
-	struct siw_addr local; /* used if fd is -1; local.family must be set */
+	struct siw_addr local; /* address to bind if fd is -1; local.family must always be set */
 	int fd;		       /* the user's bound UDP socket, or -1 */
 	/* siw_llp_port_poll returns the handler when siw_rd_recv must be called */
 	struct siw_io_handler *handler;
@@ -194,10 +194,10 @@ int64_t siw_rd_tx(struct siw_rd_peer *peer, enum siw_rd_space space, const void 
 		  size_t head_len, const struct iovec *iov, int n);
 /*
  * Transmits the segments that siw_rd_tx has queued, as far as the congestion window, pacing and the
- * socket allow. Returns 1 if all segments were sent, 0 if some still wait. *taken: set to
+ * socket allow. Returns 1 if all segments were sent, 0 if some still wait. *accepted: set to
  * siw_rd_accepted of the request space.
  */
-int siw_rd_flush(struct siw_rd_peer *peer, uint64_t *taken);
+int siw_rd_flush(struct siw_rd_peer *peer, uint64_t *accepted);
 bool siw_rd_blocked(const struct siw_rd_peer *peer, enum siw_rd_space space);
 /*
  * siw_rd_framed: the number of segments of that space that siw_rd_tx has queued in this
@@ -241,7 +241,7 @@ enum siw_rd_event_kind {
 struct siw_rd_event {
 	int kind; /* enum siw_rd_event_kind */
 	struct siw_rd_peer *peer;
-	int space;  /* SEGMENT: enum siw_rd_space */
+	int space;  /* in event SEGMENT: enum siw_rd_space */
 	bool acked; /* SEGMENT: the event is also an ACKED, to be handled after the segment */
 	const uint8_t *data; /* SEGMENT: valid until the next siw_rd_recv or siw_rd_pause */
 	uint32_t len;

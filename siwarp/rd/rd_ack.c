@@ -223,13 +223,13 @@ static void handle_delivery(struct siw_rd_peer *peer, struct gain *gain, uint64_
  * arrived late has a lower count and is ignored. At most the number of datagrams that can be
  * outstanding is believed.
  */
-static uint32_t newly_reported_ce_marks(struct siw_rd_peer *peer, uint32_t told)
+static uint32_t newly_reported_ce_marks(struct siw_rd_peer *peer, uint32_t ce_count)
 {
-	uint32_t more = told - peer->ce_reported;
+	uint32_t more = ce_count - peer->ce_reported;
 
 	if (more > INT32_MAX)
 		return 0;
-	peer->ce_reported = told;
+	peer->ce_reported = ce_count;
 	return more < SIW_RD_WINDOW_MAX ? more : SIW_RD_WINDOW_MAX;
 }
 

@@ -176,7 +176,7 @@ void siw_rd_answer_with_bye(struct siw_rd *rd, struct siw_rd_peer *peer,
 	else if (!is_bye_datagram(wire))
 		send_bye_for_unknown_pair(rd, &rd->from, wire, SIW_RD_UNKNOWN_PAIR, 0);
 	else if (awaits_answer_to_bye(
-			 wire)) /* this end answered it before, and the answer was lost */
+			 wire)) /* this end answered that BYE before, and the answer was lost */
 		send_bye_for_unknown_pair(rd, &rd->from, wire, SIW_RD_CLOSED_END, SIW_RD_ANSWER);
 	else
 		siw_drop(SIW_COUNTER_drop_rd_epoch);

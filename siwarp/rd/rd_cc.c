@@ -12,7 +12,7 @@
 #define LONGEST_RTO  SECOND
 #define FIRST_RTO    (200 * MS)
 #define LONGEST_RTT  (2 * SECOND)
-#define FIRST_CWND   10 /* datagrams; RFC 6928 */
+#define FIRST_CWND   10 /* initial congestion window, in datagrams; RFC 6928 */
 #define QUANTUM_NS   (MS / 5)
 #define BURST_NS     (MS / 2)
 #define MOST_AT_ONCE 65507

@@ -55,7 +55,7 @@ struct siw_rd_cubic {
 
 /* State of BBR, under the draft's names. UINT64_MAX stands for the draft's Infinity. */
 struct siw_rd_bbr {
-	uint64_t max_bw[2]; /* maximum of the previous cycle, and of this one */
+	uint64_t max_bw[2]; /* maximum bandwidth of the previous probe cycle, and of this one */
 	uint64_t bw;
 	uint64_t bw_latest, bw_shortterm;
 	uint64_t inflight_latest, inflight_shortterm, inflight_longterm;
@@ -95,7 +95,7 @@ struct siw_rd_cc {
 	uint64_t cwnd;
 	uint64_t rate;		  /* pacing rate; 0: no pacing */
 	uint64_t gap;		  /* pacing interval per octet, in units of 2^-20 ns */
-	uint64_t delivered, lost; /* octets in total */
+	uint64_t delivered, lost; /* total octets delivered, and lost */
 	uint64_t delivered_at;	  /* time of the last delivery */
 	uint64_t first_sent_at;	  /* send time of the datagram that was delivered last */
 	/*

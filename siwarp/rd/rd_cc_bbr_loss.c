@@ -25,7 +25,7 @@ static void bbr_probe_too_high(struct siw_rd_cc *cc, uint64_t now, uint64_t in_f
 	struct siw_rd_bbr *bbr = &cc->bbr;
 
 	bbr->too_high = true;
-	bbr->probe_sample = false; /* evaluated once per probe */
+	bbr->probe_sample = false; /* the losses of a bandwidth probe are evaluated once */
 	if (!app_limited)
 		bbr->inflight_longterm = greater(in_flight, target_inflight(cc) * BETA_10 / 10);
 	if (bbr->state == PROBE_UP)

@@ -12,7 +12,7 @@
 
 /* The delivery rate measured over about one round trip (BBR draft, section 4.1.1). */
 struct sample {
-	uint64_t rate;	    /* 0: no rate could be measured */
+	uint64_t rate;	    /* delivery rate; 0: no rate could be measured */
 	uint64_t delivered; /* octets delivered since the datagram was sent */
 	uint64_t prior;	    /* octets delivered in total when the datagram was sent */
 	uint64_t lost;	    /* octets lost since the datagram was sent */

@@ -45,7 +45,7 @@ struct offer {
 	const uint8_t *head; /* head and options, as in the datagram */
 	uint32_t octets;     /* length of head and options */
 	uint32_t longest, window;
-	uint64_t instance; /* 0: none was announced */
+	uint64_t instance; /* instance of the peer; 0: the peer announced none */
 	uint8_t versions;
 };
 

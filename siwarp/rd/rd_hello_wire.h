@@ -34,14 +34,14 @@ _Static_assert(sizeof(struct siw_rd_head) == SIW_RD_HEAD_LEN, "head");
 /* Options whose value is a 32-bit number. */
 struct siw_rd_option {
 	uint8_t type;
-	uint8_t length; /* octets of value */
+	uint8_t length; /* length of the member value in octets */
 	uint32_t value;
 } __attribute__((packed));
 _Static_assert(sizeof(struct siw_rd_option) == 6, "option");
 
 struct siw_rd_option_instance {
 	uint8_t type;
-	uint8_t length; /* octets of instance */
+	uint8_t length; /* length of the member instance in octets */
 	uint64_t instance;
 } __attribute__((packed));
 _Static_assert(sizeof(struct siw_rd_option_instance) == 10, "instance option");

@@ -80,7 +80,7 @@ enum siw_rd_state {
 };
 
 /* Events of a peer to report to the upper layer, in this order. */
-#define SIW_RD_REPORT_OVER  0x01 /* RESTARTED or GONE */
+#define SIW_RD_REPORT_OVER  0x01 /* event RESTARTED or GONE, which ended an incarnation */
 #define SIW_RD_REPORT_NEW   0x02
 #define SIW_RD_REPORT_ACKED 0x04
 
@@ -202,7 +202,7 @@ struct siw_rd_peer {
 	uint64_t awaited_since_ns;
 	uint64_t ack_ns;   /* arrival time of the first datagram that due_acks counts */
 	uint64_t timer_ns; /* when the next handshake, PTO, RTO or idle timer expires */
-	uint64_t pace_ns;  /* nothing is sent before this time */
+	uint64_t pace_ns;  /* pacing: nothing is sent to the peer before this time */
 
 	/* number of datagrams beyond the acknowledged ones that the peer accepts */
 	uint32_t peer_window;
@@ -212,7 +212,7 @@ struct siw_rd_peer {
 	/* A datagram of this length or longer triggers a search for a larger path MTU. */
 	uint16_t mtu_search_len;
 	uint16_t probe;	    /* octets of the outstanding PROBE; 0: none */
-	uint32_t probe_psn; /* PSN of that PROBE */
+	uint32_t probe_psn; /* PSN of the outstanding PROBE */
 	/* when the record was last moved to the end of lru: low bits of the time in ms */
 	uint32_t lru_ms;
 	/*
@@ -343,13 +343,13 @@ struct siw_rd {
 	_Atomic bool has_events; /* list news or ready is not empty */
 	/* initial congestion state, read for peers that have no state of their own */
 	struct siw_rd_cc initial_cc;
-	struct siw_rd_sources *sources; /* NULL until needed */
+	struct siw_rd_sources *sources; /* limits by source address; NULL until needed */
 	uint64_t epochs;		/* number of epochs generated so far */
 
 	/* Members protected by the caller's progress lock: */
 	/* the peer whose segment was delivered to the upper layer */
 	struct siw_rd_peer *delivered_peer;
-	struct siw_rd_seq *delivered_seq; /* the PSN space of that segment */
+	struct siw_rd_seq *delivered_seq; /* PSN space of the segment that was delivered */
 	/*
 	 * enum siw_rd_delivery. Only the upper layer's acceptance is stored without the lock, so
 	 * that the lock is acquired once for a segment's acceptance and the next call.

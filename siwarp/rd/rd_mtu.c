@@ -119,7 +119,7 @@ void siw_rd_mtu_lower(struct siw_rd_peer *peer, uint32_t octets, uint64_t now)
 	uint32_t to = SIW_RD_MIN_DATAGRAM, known;
 
 	if (octets > peer->fragmented_len)
-		return; /* known already: such datagrams are sent in fragments */
+		return; /* datagrams of this length are already sent in fragments */
 	siw_count(SIW_COUNTER_rd_mtu_lowered, 1);
 	if (octets > SIW_RD_MIN_DATAGRAM) {
 		known = route_datagram_len(peer);

@@ -468,8 +468,8 @@ void siw_rd_move_to_end_of_lru(struct siw_rd_peer *peer, uint64_t now)
 	uint32_t ms = (uint32_t)(now / SIW_RD_MS);
 
 	/*
-	 * The times heard_ns and sent_ns are exact; the order of the list of peers may lag by
-	 * TOUCH_MS, which saves work.
+	 * The times last_received_ns and last_sent_ns are exact; the order of the list of peers may
+	 * lag by TOUCH_MS, which saves work.
 	 */
 	if (ms - peer->lru_ms < TOUCH_MS)
 		return;

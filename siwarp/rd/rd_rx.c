@@ -9,8 +9,8 @@
 
 #define FIRST_SLOTS   16
 #define MANY_ACKS     64 /* unacknowledged datagrams after which an ACK is sent immediately */
-#define LONG_ACKS     16 /* the same limit for long datagrams */
-#define GAP_ACKS      8	 /* the same limit for datagrams after a gap */
+#define LONG_ACKS     16 /* unacknowledged long datagrams after which an ACK is sent */
+#define GAP_ACKS      8	 /* unacknowledged datagrams after a gap that cause an ACK */
 #define LONGEST_UNITS (SIW_RD_BUF / SIW_RD_UNIT)
 
 /*
@@ -235,7 +235,7 @@ void siw_rd_handle_data(struct siw_rd_peer *peer, struct siw_rd_wire *wire, uint
 	}
 	opens = !seq->rx || index > seq->rx->high;
 	if (!seq->rx)
-		peer->last_progress_ns = now; /* a gap begins */
+		peer->last_progress_ns = now; /* a gap in the received PSNs begins */
 	if (!store_datagram(peer, seq, index, (uint8_t *)wire, len)) {
 		siw_drop(SIW_COUNTER_drop_rd_window);
 		siw_rd_schedule_ack(peer, true, now);

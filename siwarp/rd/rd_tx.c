@@ -431,8 +431,8 @@ static bool may_send_when_built(struct siw_rd_peer *peer, const struct siw_rd_se
 }
 
 /*
- * Returns whether the peer may have evicted this end's record after a long silence. heard_ns may be
- * later than now, because now was read before the lock was acquired.
+ * Returns whether the peer may have evicted this end's record after a long silence.
+ * last_received_ns may be later than now, because now was read before the lock was acquired.
  */
 static bool must_verify_pair(const struct siw_rd_peer *peer, uint64_t now)
 {
@@ -584,7 +584,7 @@ static bool has_nothing_to_send(const struct siw_rd_peer *peer)
 		peer->timer_ns != SIW_RD_NEVER);
 }
 
-int siw_rd_flush(struct siw_rd_peer *peer, uint64_t *taken)
+int siw_rd_flush(struct siw_rd_peer *peer, uint64_t *accepted)
 {
 	struct siw_rd *rd = peer->rd;
 
@@ -593,7 +593,7 @@ int siw_rd_flush(struct siw_rd_peer *peer, uint64_t *taken)
 		peer->queued = !has_nothing_to_send(peer) && !siw_rd_pump(peer, siw_now_ns());
 		siw_unlock(&rd->lock);
 	}
-	*taken = siw_rd_accepted(peer, SIW_RD_REQUESTS);
+	*accepted = siw_rd_accepted(peer, SIW_RD_REQUESTS);
 	return !peer->queued;
 }
 

@@ -35,12 +35,12 @@ struct siw_rd_wire {
 	struct siw_dgram_wire llp;
 	uint32_t source_epoch;
 	uint32_t dest_epoch;
-	uint32_t acknowledged[2]; /* by enum siw_rd_space */
+	uint32_t acknowledged[2]; /* acknowledged PSNs, indexed by enum siw_rd_space */
 	uint16_t credit[2];
 	uint16_t delay;
 	union {
 		uint8_t ird;
-		uint8_t reason; /* BYE: enum siw_rd_reason (rd.h) */
+		uint8_t reason; /* in a BYE: the reason, enum siw_rd_reason */
 	};
 	uint8_t flags;
 } __attribute__((packed));
@@ -48,7 +48,7 @@ struct siw_rd_wire {
 _Static_assert(sizeof(struct siw_rd_wire) == SIW_RD_LEN, "RD header");
 
 #define SIW_RD_PROBED	0x01 /* ACK: acknowledges the PROBE with that PSN */
-#define SIW_RD_ANSWER	0x02 /* BYE: answers a BYE */
+#define SIW_RD_ANSWER	0x02 /* flag of a BYE that answers the peer's BYE */
 #define SIW_RD_RESPONSE 0x04 /* DATA: its PSN belongs to the response space */
 /* ACK: the oldest request that is not acknowledged waits for a receive */
 #define SIW_RD_NOT_READY 0x08
@@ -60,7 +60,7 @@ _Static_assert(sizeof(struct siw_rd_wire) == SIW_RD_LEN, "RD header");
 struct siw_rd_ack {
 	uint32_t ce; /* datagrams of this incarnation received with the ECN mark CE */
 	uint8_t rnr_timer;
-	uint8_t ranges[2]; /* by enum siw_rd_space */
+	uint8_t ranges[2]; /* numbers of ranges, indexed by enum siw_rd_space */
 	uint8_t zero;
 } __attribute__((packed));
 #define SIW_RD_ACK_LEN 8

@@ -152,7 +152,7 @@ struct siw_rdmap_atomic {
  * read; of a Read or an atomic, only the request has been sent then.
  */
 struct siw_rdmap_stamp {
-	uint64_t end; /* UINT64_MAX: not completely framed yet */
+	uint64_t end; /* end position; UINT64_MAX: the operation is not completely framed */
 	uint64_t begin;
 };
 
@@ -169,7 +169,7 @@ struct siw_rdmap_op {
 	 * immediate data is sent as PRIVATE. Both are one operation.
 	 */
 	uint8_t imm_opcode;
-	bool solicited; /* used only for PRIVATE */
+	bool solicited; /* the Send is solicited; used only for PRIVATE */
 	bool internal;	/* sgl is library memory (inline data) */
 	/*
 	 * For WRITE, READ_REQUEST, ATOMIC_REQUEST and SEND..._INV: rkey is the peer's STag, and
@@ -183,7 +183,7 @@ struct siw_rdmap_op {
 	int nsge;
 	uint32_t imm; /* the four octets of immediate data in memory order */
 	union {
-		uint8_t imm_room[8]; /* with immediate data: used by RDMAP */
+		uint8_t imm_room[8]; /* used by RDMAP if the operation has immediate data */
 		/* only for ATOMIC_REQUEST; the struct is copied */
 		const struct siw_rdmap_atomic *atomic;
 	};
@@ -287,7 +287,7 @@ enum siw_rdmap_event_kind {
 	 * The values are not checked; see siw_rdmap_refuse_count().
 	 */
 	SIW_RDMAP_DELIVERED,
-	SIW_RDMAP_RNR_RETRY, /* sent by the peer's siw_rdmap_announce(): rnr_retry, 0 to 7 */
+	SIW_RDMAP_RNR_RETRY, /* the peer announced its rnr_retry (0 to 7) by siw_rdmap_announce() */
 	/*
 	 * An invalid message has consumed a receive: user_data, status. On datagrams the status is
 	 * -EMSGSIZE or -EACCES; on a stream -EACCES or -EPROTO, and ERROR follows.
@@ -338,7 +338,7 @@ struct siw_rdmap_event {
 	uint32_t length;	/* in octets */
 	uint32_t placed;	/* stream: octets of the segment that caused the event */
 	uint32_t sends, writes; /* DELIVERED: counts since the stream's start, modulo 2^32 */
-	uint8_t rnr_retry;	/* RNR_RETRY */
+	uint8_t rnr_retry;	/* the value in event RNR_RETRY */
 	bool solicited;
 	bool invalidated;
 	bool with_imm; /* RECV: imm is immediate data, in memory order */
@@ -355,7 +355,7 @@ struct siw_rdmap_event {
 	uint32_t inv_stag;
 	void *user;	   /* datagram: user pointer of the endpoint */
 	uint32_t ulp_word; /* datagram: the Q_Key */
-	uint32_t src_qpn;  /* datagram */
+	uint32_t src_qpn;  /* on datagrams: QPN of the sender */
 	uint32_t msn;
 	struct siw_wire_err err;
 	/*
@@ -381,7 +381,7 @@ struct siw_rdmap_event {
 	/* with ERROR: the quoted segment belongs to the response to the oldest Read or atomic */
 	bool of_response;
 	bool receive_consumed;
-	struct siw_addr source; /* datagram */
+	struct siw_addr source; /* on datagrams: address of the sender */
 	/*
 	 * UD: the local address or group address at which the message arrived; valid as long as the
 	 * socket exists
@@ -469,7 +469,7 @@ struct siw_rdmap_dgram_op {
 	 * octets less
 	 */
 	bool with_imm;
-	uint32_t imm; /* in memory order */
+	uint32_t imm; /* immediate data, in memory order */
 	const struct siw_sge *sgl;
 	int nsge;
 	uint64_t length; /* in octets */

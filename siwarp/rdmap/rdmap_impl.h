@@ -27,7 +27,7 @@ struct siw_rdmap_flow {
 
 struct siw_rdmap_traffic {
 	struct siw_rdmap_flow sent;	/* protected by the send lock */
-	struct siw_rdmap_flow received; /* under the progress lock, as the next two */
+	struct siw_rdmap_flow received; /* under the progress lock, as are the next two members */
 	struct siw_rdmap_flow sent_reported, received_reported;
 };
 
@@ -262,7 +262,7 @@ struct siw_rdmap_read {
 	 * siw_rdmap_confirm()
 	 */
 	bool silent;
-	bool confirm; /* sent by siw_rdmap_confirm() */
+	bool confirm; /* the Read was sent by siw_rdmap_confirm() */
 	/* an error message has refused the request; used only by the receiving side */
 	bool refused;
 	bool atomic; /* the request is an atomic, whose result is written to sgl */

@@ -38,7 +38,7 @@ struct siw_rdmap_uc {
 	bool headed; /* the operation is a Send with Immediate, with solicited and imm */
 	bool solicited;
 	uint32_t imm;
-	uint32_t octets; /* octets of the current Write so far */
+	uint32_t octets; /* octets of the current Write received so far */
 	/* The Immediate Data to send after its Write is framed; under the send lock. */
 	uint8_t due_opcode; /* opcode of the Immediate Data; 0: none */
 	uint32_t due_imm;

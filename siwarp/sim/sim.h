@@ -193,9 +193,10 @@ int siw_sim_cut(int a, int b, int cut);
 int siw_sim_mutate(int host, int of_1000);
 /*
  * Sets the MTU of the path between a and b; 0: the MTU of their interfaces applies. Larger packets
- * that may not be fragmented are lost; if told is set, ICMP reports each loss to the sending host.
+ * that may not be fragmented are lost; if reports_icmp is set, ICMP reports each loss to the
+ * sending host.
  */
-int siw_sim_path_mtu(int a, int b, uint32_t mtu, int told);
+int siw_sim_path_mtu(int a, int b, uint32_t mtu, int reports_icmp);
 
 /* ---- tasks ----------------------------------------------------------------------------------- */
 

@@ -65,7 +65,7 @@ struct sim_plan {
 struct sim_line {
 	const struct sim_plan *plan; /* plan to which the member state belongs */
 	struct siw_fault_path state;
-	struct siw_fault_backlog backlog; /* of struct sim_leaving */
+	struct siw_fault_backlog backlog; /* list of struct sim_leaving */
 };
 
 /* A packet or a fragment of a packet that waits for the rate limit of a line. */
@@ -93,7 +93,7 @@ struct sim_path {
 	struct sim_line line;
 	bool receives; /* the plan's rx: clauses apply to this direction, not the tx: clauses */
 	bool cut;
-	bool told; /* ICMP reports packets that are longer than the path MTU */
+	bool reports_icmp; /* ICMP reports packets that are longer than the path MTU */
 	uint32_t cuts;
 	uint32_t mtu;	       /* 0: the MTU of the interfaces applies */
 	uint32_t known;	       /* the path MTU that ICMP has reported; 0: none */
@@ -126,7 +126,7 @@ enum sim_event {
  */
 struct sim_segment {
 	uint8_t flags;		 /* enum siw_capture_tcp_flags */
-	bool probe;		 /* a window probe */
+	bool probe;		 /* the segment is a window probe */
 	uint64_t seq, ack, edge; /* edge: right edge of the receive window */
 	/*
 	 * Numbers of this transmission, and of the transmission that the segment acknowledges, for
@@ -148,8 +148,8 @@ struct sim_packet {
 	bool refusal; /* the packet is an ICMP port unreachable message, which quotes a datagram */
 	bool tcp;
 	bool received;		    /* the packet has passed the destination's interface */
-	struct sim_segment segment; /* TCP packets only */
-	uint32_t length;	    /* octets of payload */
+	struct sim_segment segment; /* only for TCP packets: the header */
+	uint32_t length;	    /* octets of the packet's payload */
 	uint8_t octets[];
 };
 

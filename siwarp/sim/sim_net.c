@@ -261,7 +261,7 @@ int siw_sim_cut(int a, int b, int cut)
 	return 0;
 }
 
-int siw_sim_path_mtu(int a, int b, uint32_t mtu, int told)
+int siw_sim_path_mtu(int a, int b, uint32_t mtu, int reports_icmp)
 {
 	struct sim_host *from = host_by_number(a), *to = host_by_number(b);
 	struct sim_path *both[2];
@@ -274,7 +274,7 @@ int siw_sim_path_mtu(int a, int b, uint32_t mtu, int told)
 	both[1] = sim_path_get(to, from);
 	for (int i = 0; i < 2; i++) {
 		both[i]->mtu = mtu;
-		both[i]->told = told != 0;
+		both[i]->reports_icmp = reports_icmp != 0;
 		both[i]->known = 0;
 	}
 	return 0;
@@ -880,7 +880,7 @@ static int datagram_check_size(const struct siw_llp_sock *sock, struct sim_path 
 	if (largest_unfragmented(dest, packet, known, whole) <= path_usable_mtu(path))
 		return 0;
 	*lost = true;
-	if (path->told)
+	if (path->reports_icmp)
 		path->known = path_usable_mtu(path);
 	return 0;
 }
@@ -1036,7 +1036,7 @@ void sim_segment_send(struct sim_packet *packet)
 	sim_segment_trace(SIM_SEGMENT_SENT, packet);
 	sim_segment_capture(path->from, true, packet);
 	if (octets > path_usable_mtu(path)) {
-		if (path->told)
+		if (path->reports_icmp)
 			path->known = path_usable_mtu(path);
 		packet_discard_and_count(packet);
 		return;

@@ -88,7 +88,8 @@ struct sim_stream {
 	 */
 	uint8_t *ring;
 	uint32_t ring_room;
-	uint64_t una, nxt, end; /* first unacknowledged, next to send, next to write */
+	/* sequence numbers: first unacknowledged, next to send, next to write */
+	uint64_t una, nxt, end;
 	uint64_t edge;		/* the right edge of the peer's window */
 	bool shut;		/* the sending direction is shut down, and a FIN follows */
 	struct siw_link flight; /* list of struct sent, the unacknowledged segments */
@@ -105,9 +106,9 @@ struct sim_stream {
 	/* Receiving */
 	struct siw_link early; /* out-of-order packets, by sequence number */
 	struct siw_link inbox;
-	uint64_t rcv_nxt, read; /* read: number of octets that the program has read */
-	uint32_t unread, taken; /* taken: octets already read of the inbox's first packet */
-	uint64_t told_edge;
+	uint64_t rcv_nxt, read;	     /* read: number of octets that the program has read */
+	uint32_t unread, inbox_read; /* inbox_read: octets read of the inbox's first packet */
+	uint64_t advertised_edge;
 	bool ended; /* the peer's FIN and all octets before the FIN have arrived */
 };
 
@@ -288,7 +289,8 @@ static uint32_t stream_mss(const struct sim_stream *s)
 	uint32_t heads = s->local.family == AF_INET6 ? HEADS_IPV6 : HEADS_IPV4;
 	uint32_t mtu = to ? sim_path_known_mtu(sim_path_get(s->host, to)) : s->host->netif.mtu;
 
-	if (to && to != s->host && mtu > to->netif.mtu) /* limited by the MSS in the peer's SYN */
+	/* the MSS in the peer's SYN limits the segment size */
+	if (to && to != s->host && mtu > to->netif.mtu)
 		mtu = to->netif.mtu;
 	mtu = (uint32_t)max_u64(mtu, heads + LEAST_MSS);
 	return (uint32_t)min_u64(mtu - heads, SIW_CAPTURE_TCP_MAX);
@@ -320,7 +322,7 @@ static void stream_send_segment(struct sim_stream *s, struct sim_segment segment
 	segment.from = s->id;
 	segment.to = s->peer_id;
 	segment.ack = s->rcv_nxt;
-	segment.edge = s->told_edge = 1 + s->read + RECEIVE_ROOM;
+	segment.edge = s->advertised_edge = 1 + s->read + RECEIVE_ROOM;
 	if (s->state != CONNECTING)
 		segment.flags |= SIW_TCP_ACK;
 	if (!to) { /* no host has the peer's address */
@@ -1225,7 +1227,7 @@ ssize_t siw_llp_tcp_sendv(struct siw_llp_sock *sock, const struct iovec *iov, in
 static int copy_from_inbox(const struct sim_stream *s, const struct iovec *iov, size_t length)
 {
 	struct siw_link *l = s->inbox.next;
-	size_t from = s->taken, to = 0;
+	size_t from = s->inbox_read, to = 0;
 
 	while (length) {
 		const struct sim_packet *packet = packet_of_link(l);
@@ -1252,7 +1254,7 @@ static void consume_read_octets(struct sim_stream *s, size_t length)
 {
 	s->unread -= (uint32_t)length;
 	s->read += length;
-	for (length += s->taken; !siw_link_empty(&s->inbox);) {
+	for (length += s->inbox_read; !siw_link_empty(&s->inbox);) {
 		struct sim_packet *packet = packet_of_link(s->inbox.next);
 
 		if (length < packet->length)
@@ -1261,13 +1263,13 @@ static void consume_read_octets(struct sim_stream *s, size_t length)
 		siw_link_del(&packet->link);
 		sim_packet_free(packet);
 	}
-	s->taken = (uint32_t)length;
+	s->inbox_read = (uint32_t)length;
 	/*
 	 * As Linux does, send a window update only when the window has grown by a quarter of the
 	 * buffer.
 	 */
 	if (s->state == OPEN && !s->ended &&
-	    1 + s->read + RECEIVE_ROOM - s->told_edge >= RECEIVE_ROOM / 4)
+	    1 + s->read + RECEIVE_ROOM - s->advertised_edge >= RECEIVE_ROOM / 4)
 		send_ack(s, 0);
 }
 

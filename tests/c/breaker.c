@@ -74,7 +74,7 @@ static void simulate_peer_report(uint32_t came)
 	told.datagrams += came;
 	told.next = psn;
 	uc->ddp->reports.last = told;
-	uc->ddp->reports.heard = true;
+	uc->ddp->reports.report_unread = true;
 	siw_qp_breaker_check(uc);
 }
 

@@ -79,7 +79,7 @@ enum abi_kind {
 };
 
 struct abi_device {
-	struct ibv_device ibv; /* must be first */
+	struct ibv_device ibv; /* must be the first member of the struct */
 	struct siw_device_info info;
 	uint64_t guid_be;
 	int ifindex;
@@ -100,10 +100,10 @@ struct abi_mapping {
 };
 
 struct abi_context {
-	struct verbs_context v; /* must be first; programs hold &v.context */
+	struct verbs_context v; /* must be the first member; programs hold &v.context */
 	struct siw_context *siw;
 	struct abi_device *device;
-	unsigned int forks;   /* value of abi_forks when the device was opened */
+	unsigned int forks;   /* abi_forks when the device was opened; differs in a forked child */
 	pthread_mutex_t lock; /* protects the members below */
 	/* device information at the time of the program's last query of the port or its GIDs */
 	struct siw_device_info info;
@@ -112,30 +112,30 @@ struct abi_context {
 };
 
 struct abi_pd {
-	struct ibv_pd ibv; /* must be first */
+	struct ibv_pd ibv; /* must be the first member of the struct */
 	struct siw_pd *siw;
 	/* protection domain to which this parent domain refers; NULL: no parent domain */
 	struct abi_pd *parent_of;
 	struct abi_td *td;
 	atomic_uint users; /* number of parent domains that refer to this domain */
-	bool of_ids;	   /* used by connection ids (siw_ibv_pd_of_ids) */
+	bool of_ids;	   /* the protection domain is used by rdma_cm ids (siw_ibv_pd_of_ids) */
 };
 
 struct abi_td {
-	struct ibv_td ibv; /* must be first */
+	struct ibv_td ibv; /* must be the first member of the struct */
 	atomic_uint users;
 };
 
 /* Memory allocated by ibv_alloc_buf, which may outlive its device and is freed by ibv_free_buf. */
 struct abi_buf {
-	struct ibv_context *context; /* must be first */
+	struct ibv_context *context; /* must be the first member of the struct */
 	struct ibv_pd *pd;
 	void *addr;
 	size_t size;
 };
 
 struct abi_mr {
-	struct ibv_mr ibv; /* must be first */
+	struct ibv_mr ibv; /* must be the first member of the struct */
 	struct siw_mr *siw;
 	uint64_t iova;
 	unsigned int access;
@@ -143,29 +143,32 @@ struct abi_mr {
 };
 
 struct abi_mw {
-	struct ibv_mw ibv; /* must be first */
+	struct ibv_mw ibv; /* must be the first member of the struct */
 	struct siw_mw *siw;
 };
 
 struct abi_channel {
-	struct ibv_comp_channel ibv; /* must be first */
+	struct ibv_comp_channel ibv; /* must be the first member of the struct */
 	struct siw_comp_channel *siw;
 };
 
 struct abi_cq {
-	struct ibv_cq_ex ibv; /* must be first; begins with the members of struct ibv_cq */
+	/* must be the first member; begins with the members of struct ibv_cq */
+	struct ibv_cq_ex ibv;
 	struct siw_cq *siw;
 	struct ibv_wc wc;	 /* the current completion, between start_poll and end_poll */
 	pthread_mutex_t polling; /* held between start_poll and end_poll, unless single_threaded */
 	bool single_threaded;
-	bool open;			     /* start_poll was called; protected by polling */
-	unsigned int forks;		     /* value of abi_forks when the CQ was created */
+	/* ibv_start_poll has begun a batch; protected by the mutex polling */
+	bool open;
+	/* abi_forks when the CQ was created; differs in a forked child */
+	unsigned int forks;
 	uint64_t wc_flags;		     /* enum ibv_create_cq_wc_flags */
 	uint64_t monotonic_ns, wallclock_ns; /* time at which wc was polled */
 };
 
 struct abi_srq {
-	struct ibv_srq ibv; /* must be first */
+	struct ibv_srq ibv; /* must be the first member of the struct */
 	struct siw_srq *siw;
 	atomic_bool ending; /* ibv_destroy_srq is in progress */
 };
@@ -173,17 +176,18 @@ struct abi_srq {
 struct abi_builder;
 
 struct abi_qp {
-	struct ibv_qp_ex ibv; /* must be first; begins with the members of struct ibv_qp */
+	/* must be the first member; begins with the members of struct ibv_qp */
+	struct ibv_qp_ex ibv;
 	struct siw_qp *siw;
 	atomic_bool ending;	     /* ibv_destroy_qp is in progress */
-	struct abi_builder *builder; /* NULL: created without send_ops_flags */
-	pthread_mutex_t lock;	     /* protects of_cm, set, ece and the state in ibv */
+	struct abi_builder *builder; /* NULL: the QP was created without send_ops_flags */
+	pthread_mutex_t lock;	     /* mutex that protects of_cm, set, ece and ibv.state */
 	struct ibv_qp_cap cap;	     /* granted capabilities */
 	int sq_sig_all;
-	bool by_cm; /* connected by a connection id, not by the peer's GID and QPN */
+	bool by_cm; /* an rdma_cm id connects the QP, not the peer's GID and QPN */
 	/*
-	 * ibv_modify_qp got SIW_IBV_QPN_OF_CM, so that from RTR on the state is the one that the
-	 * program set
+	 * the program has passed SIW_IBV_QPN_OF_CM to ibv_modify_qp, so from RTR on the QP's state
+	 * is the one that the program has set
 	 */
 	bool of_cm;
 	/* attributes that the program has set and the engine does not store */

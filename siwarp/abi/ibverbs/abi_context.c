@@ -281,7 +281,7 @@ struct ibv_context *ibv_import_device(int cmd_fd)
 	if (!import)
 		return abi_fail_null(ENOMEM);
 	ctx = abi_context_of(context);
-	/* the context's own descriptor must not be closed with the import */
+	/* ending the import must not close the descriptor cmd_fd of the imported context */
 	import->fd = cmd_fd != context->cmd_fd ? cmd_fd : -1;
 	pthread_mutex_lock(&ctx->lock);
 	import->next = ctx->imports;

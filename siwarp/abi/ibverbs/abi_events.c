@@ -2,7 +2,7 @@
 /* abi/ibverbs/abi_events.c - completion events and asynchronous events. */
 #include "abi/ibverbs/abi.h"
 
-#define WAIT (-1) /* waits without limit, or not at all if the descriptor has O_NONBLOCK */
+#define WAIT (-1) /* time-out: wait without limit, or not at all if the descriptor has O_NONBLOCK */
 
 static int event_result(int r)
 {

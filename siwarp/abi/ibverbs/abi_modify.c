@@ -7,7 +7,7 @@
 #include "abi/ibverbs/abi.h"
 
 #define STATES (IBV_QPS_ERR + 1)
-#define TYPES  3 /* RC, UC, UD */
+#define TYPES  3 /* number of queue pair types: RC, UC, UD */
 
 #define PORT	(IBV_QP_PKEY_INDEX | IBV_QP_PORT)
 #define AV	(IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN)
@@ -24,7 +24,7 @@
 struct step {
 	bool exists;
 	struct {
-		int needed, taken;
+		int required, optional;
 	} of[TYPES];
 };
 
@@ -84,8 +84,8 @@ int abi_check_transition(enum ibv_qp_type type, enum ibv_qp_state from, enum ibv
 	if (to == IBV_QPS_RESET || to == IBV_QPS_ERR)
 		return mask & ~CUR ? EINVAL : 0;
 	step = &steps[from][to];
-	if (!step->exists || (step->of[column].needed & ~mask) ||
-	    (mask & ~(step->of[column].needed | step->of[column].taken)))
+	if (!step->exists || (step->of[column].required & ~mask) ||
+	    (mask & ~(step->of[column].required | step->of[column].optional)))
 		return EINVAL;
 	return 0;
 }

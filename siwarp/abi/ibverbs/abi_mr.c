@@ -171,7 +171,7 @@ struct ibv_pd *ibv_import_pd(struct ibv_context *context, uint32_t pd_handle)
 
 void ibv_unimport_pd(struct ibv_pd *pd)
 {
-	(void)pd; /* an import returns the object itself, so there is nothing to undo */
+	(void)pd; /* ibv_import_pd returns the PD itself, so there is nothing to undo */
 }
 
 /* Copies the public members of a region from the engine's region. */
@@ -314,7 +314,7 @@ struct ibv_mr *ibv_import_mr(struct ibv_pd *pd, uint32_t mr_handle)
 
 void ibv_unimport_mr(struct ibv_mr *mr)
 {
-	(void)mr; /* an import returns the object itself, so there is nothing to undo */
+	(void)mr; /* ibv_import_mr returns the MR itself, so there is nothing to undo */
 }
 
 struct advice {

@@ -13,13 +13,13 @@
 #include "abi/ibverbs/abi.h"
 
 /*
- * Number of later frees of objects of the same kind after which memory is reused, so that late
- * calls still find a dead object
+ * The memory of a freed object is reused only after this many later frees of objects of the same
+ * kind, so that a late call still finds an object that is marked dead
  */
 #define QUARANTINE 64
 
 struct entry {
-	void *handle; /* NULL: never used; TOMB: no longer used */
+	void *handle; /* NULL: the slot was never used; TOMB: the slot's object was removed */
 	struct ibv_context *owner;
 	enum abi_kind kind;
 };
@@ -219,7 +219,7 @@ static void object_disable(enum abi_kind kind, void *handle)
 
 	switch (kind) {
 	case ABI_DEVICE:
-	case ABI_CONTEXT: /* their functions check whether the handle is alive */
+	case ABI_CONTEXT: /* the functions of devices and contexts check the handle */
 	case ABI_LIST:
 		break;
 	case ABI_CQ:

@@ -8,7 +8,7 @@
 #include "abi/ibverbs/abi.h"
 #include "abi/ibverbs/abi_cancel.h"
 
-#define PHYS_LINK_UP	    5 /* InfiniBand section 14.2.5.6 */
+#define PHYS_LINK_UP	    5 /* physical state of a port, InfiniBand section 14.2.5.6 */
 #define PHYS_DISABLED	    3
 #define GRH_REQUIRED	    1  /* in ibv_port_attr.flags: every address vector needs a GID */
 #define COMPAT_PORT_SIZE    48 /* octets that the exported function ibv_query_port writes */

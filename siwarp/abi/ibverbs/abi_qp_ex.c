@@ -8,11 +8,12 @@
 #include "abi/ibverbs/abi.h"
 
 struct abi_builder {
-	pthread_mutex_t lock; /* held from wr_start to wr_complete or wr_abort */
-	bool open;	      /* wr_start was called; protected by lock */
-	unsigned int forks;   /* value of abi_forks when the builder was created */
-	int err;	      /* first error of a request in the list */
-	bool dead;	      /* builder of destroyed queue pairs; never open */
+	pthread_mutex_t lock; /* mutex held from ibv_wr_start to ibv_wr_complete or ibv_wr_abort */
+	bool open;	      /* ibv_wr_start has begun a list of requests; protected by lock */
+	/* abi_forks when the builder was created; differs in a forked child */
+	unsigned int forks;
+	int err;   /* first error of a request in the list */
+	bool dead; /* builder of destroyed queue pairs; never open */
 	size_t n, sges, octets;
 	/*
 	 * The following arrays grow as needed. Pointers between the arrays are set when the list is
@@ -20,7 +21,7 @@ struct abi_builder {
 	 */
 	struct siw_send_wr *wr;
 	size_t wr_room;
-	size_t *first_sge; /* index of the first element of each request */
+	size_t *first_sge; /* index of the first SGE of each request */
 	struct ibv_sge *sge;
 	size_t sge_room;
 	/*

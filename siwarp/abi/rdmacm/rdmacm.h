@@ -23,7 +23,7 @@
 #include <siwarp/ibv_ext.h>
 
 #define CM_MAX_PRIVATE 255 /* maximum private data in octets, limited by struct rdma_conn_param */
-#define CM_RETRIES     7   /* as rnr_retry_count: no limit */
+#define CM_RETRIES     7   /* retry count; as rnr_retry_count, 7 means that there is no limit */
 #define CM_RNR_TIMER   0   /* InfiniBand's RNR timer code for 655 ms, as in rdma_connect(3) */
 
 enum cm_kind {
@@ -39,13 +39,13 @@ struct cm_object {
 };
 
 struct cm_channel {
-	struct rdma_event_channel ev; /* must be first */
+	struct rdma_event_channel ev; /* must be the first member of the struct */
 	struct cm_object object;
 	struct siw_cm_channel *siw;
 };
 
 struct cm_id {
-	struct rdma_cm_id id; /* must be first */
+	struct rdma_cm_id id; /* must be the first member of the struct */
 	/*
 	 * The system's librdmacm, whose rsockets may use siwarp's ids, reads its private device
 	 * data through the pointer at this offset to determine queue sizes. The pointer refers to
@@ -57,8 +57,8 @@ struct cm_id {
 	struct cm_channel *own; /* private channel of a synchronous id, otherwise NULL */
 	/* events that the program has not acknowledged; protected by cm_lock */
 	unsigned int unacked;
-	bool bound, listening, asks; /* asks: id of a CONNECT_REQUEST that is not answered yet */
-	bool resolved, routed;	     /* active side: address resolved, route resolved */
+	bool bound, listening, unanswered; /* unanswered: id of an unanswered CONNECT_REQUEST */
+	bool resolved, routed;		   /* active side: address resolved, route resolved */
 	/*
 	 * State of the connection according to its events: accepted locally; established; over,
 	 * that is, ended. ends: the local program has called rdma_disconnect.
@@ -77,7 +77,7 @@ struct cm_id {
 	 * The queue pair bound to the engine's id. The program may store another queue pair in
 	 * id.qp.
 	 */
-	struct ibv_qp *taken;
+	struct ibv_qp *bound_qp;
 	/* Queue pair of a connection without an RC queue pair of the program (cm_substitute_qp) */
 	struct ibv_qp *stand_in;
 	struct ibv_cq *stand_in_cq;
@@ -111,9 +111,9 @@ struct cm_arg {
 };
 
 struct cm_event {
-	struct rdma_cm_event ev; /* must be first */
+	struct rdma_cm_event ev; /* must be the first member of the struct */
 	struct cm_object object;
-	struct cm_id *of; /* id whose unacked includes this event */
+	struct cm_id *of; /* connection id that counts the event as unacknowledged */
 	uint8_t private_data[512];
 };
 
@@ -125,7 +125,7 @@ void cm_unlock(void);
 /* Registers an object as alive under its handle. Returns true, or false with errno ENOMEM. */
 bool cm_register_object(struct cm_object *object, enum cm_kind kind, const void *handle);
 bool cm_register_object_locked(struct cm_object *object, enum cm_kind kind, const void *handle);
-bool cm_is_live(enum cm_kind kind, const void *handle); /* false with errno EINVAL */
+bool cm_is_live(enum cm_kind kind, const void *handle); /* not live: returns false, errno EINVAL */
 bool cm_is_live_locked(enum cm_kind kind, const void *handle);
 void cm_mark_dead(struct cm_object *object);
 void cm_mark_dead_locked(struct cm_object *object);

@@ -109,7 +109,7 @@ int rdma_listen(struct rdma_cm_id *rdma_id, int backlog)
 
 	if (!cm_is_live(CM_ID, rdma_id))
 		return -1;
-	if (id->listening || id->asks || id->id.qp)
+	if (id->listening || id->unanswered || id->id.qp)
 		return cm_fail(EINVAL);
 	if (!id->bound && rdma_bind_addr(rdma_id, (struct sockaddr *)&any))
 		return -1;
@@ -147,11 +147,11 @@ static int bind_replaced_qp(struct cm_id *id)
 	struct ibv_qp *qp = id->id.qp;
 	int r;
 
-	if (qp == id->taken)
+	if (qp == id->bound_qp)
 		return 0;
 	r = siw_ibv_qp(qp) ? siw_cm_bind_qp(id->siw, siw_ibv_qp(qp)) : -EINVAL;
 	if (r == 0)
-		id->taken = qp;
+		id->bound_qp = qp;
 	return -r;
 }
 
@@ -195,7 +195,7 @@ int rdma_accept(struct rdma_cm_id *rdma_id, struct rdma_conn_param *conn_param)
 
 	if (!cm_is_live(CM_ID, rdma_id))
 		return -1;
-	if (!id->asks)
+	if (!id->unanswered)
 		return cm_fail(EINVAL);
 	r = id->id.qp ? bind_replaced_qp(id) : bind_qp_by_number(id, conn_param);
 	if (r)
@@ -221,7 +221,7 @@ int rdma_accept(struct rdma_cm_id *rdma_id, struct rdma_conn_param *conn_param)
 		id->accepted = false;
 		return cm_fail(-r);
 	}
-	id->asks = false;
+	id->unanswered = false;
 	return cm_wait_result(id);
 }
 
@@ -232,12 +232,12 @@ int rdma_reject(struct rdma_cm_id *rdma_id, const void *private_data, uint8_t pr
 
 	if (!cm_is_live(CM_ID, rdma_id))
 		return -1;
-	if (!id->asks)
+	if (!id->unanswered)
 		return cm_fail(EINVAL);
 	r = siw_cm_reject(id->siw, private_data, private_data_len);
 	if (r < 0)
 		return cm_fail(-r);
-	id->asks = false;
+	id->unanswered = false;
 	cm_ack_pending_event(id);
 	return 0;
 }
@@ -254,7 +254,7 @@ int rdma_disconnect(struct rdma_cm_id *rdma_id)
 
 	if (!cm_is_live(CM_ID, rdma_id))
 		return -1;
-	if (id->asks || id->listening)
+	if (id->unanswered || id->listening)
 		return cm_fail(EINVAL);
 	if (cm_is_ud(id))
 		return cm_ud_disconnect(id);

@@ -22,7 +22,7 @@ enum {
  */
 #define GONE	    16 /* number of destroyed channels that are remembered */
 #define LAST_WAIT_S 1
-static const void *gone[GONE]; /* protected by cm_lock */
+static const void *gone[GONE]; /* addresses of destroyed channels; protected by cm_lock */
 static unsigned int n_gone;
 
 static bool channel_was_destroyed(const void *channel)

@@ -96,7 +96,7 @@ struct cm_id *cm_id_of_request(struct cm_id *listener, struct siw_cm_id *siw)
 	id->foreign_device = cm_fake_device_data;
 	id->tos = listener->tos;
 	id->siw = siw;
-	id->asks = id->bound = true;
+	id->unanswered = id->bound = true;
 	if (!cm_register_object_locked(&id->object, CM_ID, id)) {
 		free(id);
 		return NULL;
@@ -284,7 +284,7 @@ static int cm_id_resolve(struct cm_id *id, struct sockaddr *src, struct sockaddr
 
 	if (why)
 		return why;
-	if (cm_addr_is_any(&dest) || id->asks || id->listening || id->resolved)
+	if (cm_addr_is_any(&dest) || id->unanswered || id->listening || id->resolved)
 		return EINVAL;
 	if (src && !id->bound) {
 		why = cm_addr_from(src, &source);

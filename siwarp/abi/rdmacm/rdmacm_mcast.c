@@ -18,8 +18,8 @@ struct cm_group {
 	union ibv_gid gid;
 	void *context;
 	bool send_only;
-	bool told;	   /* the program has received the event of the join */
-	struct ibv_qp *qp; /* queue pair that the join has made a member, or NULL */
+	bool join_reported; /* the program has received the event MULTICAST_JOIN of the group */
+	struct ibv_qp *qp;  /* queue pair that the join has added to the group, or NULL */
 };
 
 /*
@@ -66,11 +66,11 @@ bool cm_fill_join_event(struct cm_id *id, struct cm_event *event)
 	struct rdma_ud_param *ud = &event->ev.param.ud;
 	struct cm_group *group = id->groups;
 
-	while (group && group->told)
+	while (group && group->join_reported)
 		group = group->next;
 	if (!group) /* the program has left the group */
 		return false;
-	group->told = true;
+	group->join_reported = true;
 	event->ev.event = RDMA_CM_EVENT_MULTICAST_JOIN;
 	if (id->id.qp && !group->send_only) {
 		event->ev.status = -ibv_attach_mcast(id->id.qp, &group->gid, 0);

@@ -92,7 +92,7 @@ static int cm_create_qp(struct rdma_cm_id *id, struct ibv_qp_init_attr_ex *attr)
 	}
 	qp->state = cm_is_ud(cm_id_of(id)) ? IBV_QPS_RTS : IBV_QPS_INIT;
 	id->qp = qp;
-	cm_id_of(id)->taken = qp;
+	cm_id_of(id)->bound_qp = qp;
 	id->pd = attr->pd;
 	id->qp_type = attr->qp_type;
 	return 0;
@@ -132,7 +132,7 @@ void rdma_destroy_qp(struct rdma_cm_id *id)
 	cm_leave_all_groups(cm_id_of(id));
 	ibv_destroy_qp(id->qp);
 	id->qp = NULL;
-	cm_id_of(id)->taken = NULL;
+	cm_id_of(id)->bound_qp = NULL;
 	cm_destroy_cqs(id);
 }
 

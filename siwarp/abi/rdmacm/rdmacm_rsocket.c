@@ -51,7 +51,7 @@ static void open_system_librdmacm(void)
 /* State of one forwarded function. */
 struct forwarded {
 	_Atomic(void *) function; /* function of the system's library, or NULL before the lookup */
-	atomic_bool said;	  /* the message about the missing function was printed */
+	atomic_bool reported_missing; /* the message about the missing function was printed */
 };
 
 /*
@@ -65,7 +65,7 @@ static void *rsocket_find_function(const char *name, struct forwarded *of)
 
 	pthread_once(&once, open_system_librdmacm);
 	function = genuine ? dlsym(genuine, name) : NULL;
-	if (!function && !atomic_exchange(&of->said, true))
+	if (!function && !atomic_exchange(&of->reported_missing, true))
 		fprintf(stderr, "siwarp: %s: rsockets require the system's librdmacm, which %s\n",
 			name, genuine ? "does not contain this function" : "is not installed");
 	abi_cancel_restore(cancel);

@@ -99,7 +99,7 @@ int cm_ud_accept(struct cm_id *id, const struct rdma_conn_param *from)
 	/*
 	 * The responder gets no event, because it is not notified of the arrival of its response.
 	 */
-	id->asks = false;
+	id->unanswered = false;
 	cm_ack_pending_event(id);
 	return 0;
 }

@@ -168,14 +168,14 @@ static int rc_flush_requests(struct siw_base_qp *base, struct siw_flow *flow)
 		rc->confirm.wanted = rc_requests_begun(base);
 	if (rc->confirm.on)
 		rc_send_confirming_read(rc);
-	r = siw_rdmap_flush(flow->stream, &flow->taken);
+	r = siw_rdmap_flush(flow->stream, &flow->memory_released);
 	/*
 	 * Without delivery counts and confirmations, requests complete when TCP has accepted them.
 	 * With delivery counts, rc_apply_delivery_count() sets flow->accepted; with confirmations,
 	 * rc_mark_delivered() makes requests DONE.
 	 */
 	if (!rc->counts.on)
-		flow->accepted = rc->confirm.on ? 0 : flow->taken;
+		flow->accepted = rc->confirm.on ? 0 : flow->memory_released;
 	return r;
 }
 
@@ -223,7 +223,7 @@ static enum siw_run rc_run_send_queue(struct siw_base_qp *base)
 		r = rc_flush_requests(base, flow);
 	siw_qp_flow_reap(base, flow);
 	if (__builtin_expect(r == -EFAULT, 0) && !siw_is_closing(base))
-		rc_fail_at_position(base, flow->taken);
+		rc_fail_at_position(base, flow->memory_released);
 	/* This end found an error in data that it was sending, which the receiving side reports. */
 	if (r == -EACCES && !siw_is_closing(base))
 		siw_advance_teardown(base, SIW_BROKEN);

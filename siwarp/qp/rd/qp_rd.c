@@ -210,7 +210,7 @@ static int rd_post_request(struct siw_base_qp *base, const struct siw_send_wr *w
 	struct siw_flow *flow;
 	struct siw_addr dest;
 
-	(void)wait; /* not needed: any request stays in the queue until the queue is run */
+	(void)wait; /* wait is not needed: any request stays in the queue until the queue is run */
 	if (length < 0)
 		return (int)length;
 	if (siw_qp_sq_full(&rd->base))
@@ -276,7 +276,7 @@ static int rd_flush_requests(struct siw_base_qp *base, struct siw_flow *flow)
 {
 	(void)base;
 	/* the data was copied when the request was framed, so the program may reuse the memory */
-	flow->taken = UINT64_MAX - 1;
+	flow->memory_released = UINT64_MAX - 1;
 	return siw_rdmap_flush(flow->stream, &flow->accepted);
 }
 

@@ -92,29 +92,29 @@ static void breaker_open(struct siw_uc_qp *uc, uint64_t now_ns, uint64_t octets,
  * and do not decrease.
  */
 static bool breaker_report_is_plausible(const struct siw_ddp_uc_report *last,
-					const struct siw_ddp_uc_report *told, uint32_t sent)
+					const struct siw_ddp_uc_report *report, uint32_t sent)
 {
-	uint32_t span = told->next - last->next;
+	uint32_t span = report->next - last->next;
 
-	return span <= sent - last->next && told->datagrams >= last->datagrams &&
-	       told->datagrams - last->datagrams <= span && told->octets >= last->octets &&
-	       told->octets - last->octets <= (uint64_t)span * UINT16_MAX;
+	return span <= sent - last->next && report->datagrams >= last->datagrams &&
+	       report->datagrams - last->datagrams <= span && report->octets >= last->octets &&
+	       report->octets - last->octets <= (uint64_t)span * UINT16_MAX;
 }
 
 /*
  * Evaluates a report of the peer in the circuit breaker. send_lock held, as for
  * breaker_evaluate_interval().
  */
-static void breaker_evaluate_report(struct siw_uc_qp *uc, const struct siw_ddp_uc_report *told,
+static void breaker_evaluate_report(struct siw_uc_qp *uc, const struct siw_ddp_uc_report *report,
 				    uint64_t now_ns)
 {
 	struct siw_breaker *b = &uc->breaker;
 	const struct siw_ddp_uc_report last = b->last;
-	uint32_t span = told->next - last.next, in, sent;
+	uint32_t span = report->next - last.next, in, sent;
 	uint64_t ns = now_ns - b->last_ns;
 
 	siw_ddp_uc_next_psns(uc->ddp, &in, &sent);
-	if (!breaker_report_is_plausible(&last, told, sent))
+	if (!breaker_report_is_plausible(&last, report, sent))
 		return;
 	b->report_seen = true;
 	if (!b->reports_expected) {
@@ -124,14 +124,14 @@ static void breaker_evaluate_report(struct siw_uc_qp *uc, const struct siw_ddp_u
 	b->reports_expected = true;
 	if (span < LEAST)
 		return;
-	b->last = *told;
+	b->last = *report;
 	b->last_ns = now_ns;
-	if ((span - (told->datagrams - last.datagrams)) * LOSS_PART > span)
+	if ((span - (report->datagrams - last.datagrams)) * LOSS_PART > span)
 		b->bad_reports++;
 	else
 		b->bad_reports = 0;
 	if (b->bad_reports >= LASTS)
-		breaker_open(uc, now_ns, told->octets - last.octets, ns);
+		breaker_open(uc, now_ns, report->octets - last.octets, ns);
 }
 
 /*
@@ -157,19 +157,19 @@ static void breaker_evaluate_interval(struct siw_uc_qp *uc, uint64_t now_ns)
 
 void siw_qp_breaker_check(struct siw_uc_qp *uc)
 {
-	struct siw_ddp_uc_report told;
+	struct siw_ddp_uc_report report;
 	bool due = siw_ddp_uc_report_due(uc->ddp);
-	bool heard = siw_ddp_uc_report_received(uc->ddp, &told);
+	bool received = siw_ddp_uc_report_received(uc->ddp, &report);
 
-	if (__builtin_expect(!due && !heard && !uc->breaker.paused, 1))
+	if (__builtin_expect(!due && !received && !uc->breaker.paused, 1))
 		return;
 	siw_lock(&uc->base.qp.send_lock);
 	if (uc->breaker.resumed)
 		breaker_start_interval(uc, siw_now_ns());
 	if (due && uc->base.qp.state >= SIW_QPS_RTR && uc->base.qp.state <= SIW_QPS_SQE)
 		siw_ddp_uc_report_send(uc->ddp);
-	if (heard && uc->base.qp.state >= SIW_QPS_RTS && uc->base.qp.state <= SIW_QPS_SQE)
-		breaker_evaluate_report(uc, &told, siw_now_ns());
+	if (received && uc->base.qp.state >= SIW_QPS_RTS && uc->base.qp.state <= SIW_QPS_SQE)
+		breaker_evaluate_report(uc, &report, siw_now_ns());
 	siw_unlock(&uc->base.qp.send_lock);
 }
 
@@ -484,7 +484,7 @@ static int uc_flush_requests(struct siw_base_qp *base, struct siw_flow *flow)
 		uc_mark_requests_failed(base, first, last, SIW_WC_GENERAL_ERR);
 		r = siw_rdmap_uc_flush(uc->end);
 	}
-	flow->accepted = flow->taken = siw_ddp_uc_accepted(uc->ddp);
+	flow->accepted = flow->memory_released = siw_ddp_uc_accepted(uc->ddp);
 	return r;
 }
 

@@ -13,7 +13,7 @@ _Static_assert(SIW_MCAST_PORT == 62607, "SIW_MCAST_PORT is the default of settin
 
 /* A multicast group, in list ctx->groups. The detach of the last member frees the group. */
 struct siw_group {
-	struct siw_io_handler handler; /* must be first */
+	struct siw_io_handler handler; /* must be the first member of the struct */
 	struct siw_link link;
 	struct siw_addr addr; /* port and scope are 0 */
 	struct siw_llp_port *port;

@@ -106,7 +106,7 @@ class EndChecks:
                     continue
                 self._poll_until_received(message)
                 require(
-                    bool(message.taken),
+                    bool(message.arrivals),
                     f"message {message.number} of {end!r} to {peer!r} did not arrive, and nothing "
                     "is lost any more",
                 )
@@ -151,7 +151,7 @@ class EndChecks:
         if message is not None:
             self._poll_until_received(message)
             require(
-                bool(message.taken),
+                bool(message.arrivals),
                 f"{what} completed but did not arrive, although nothing happened except: {why}",
             )
 
@@ -159,7 +159,7 @@ class EndChecks:
         """Poll until a message has arrived, for up to 5 s, because TCP may retransmit late."""
         run = self.run
         began = run.world.now
-        while not message.taken and run.world.now - began < 5:
+        while not message.arrivals and run.world.now - began < 5:
             run.poll_all_hosts()
             run.world.run_for(0.005)
 
@@ -172,17 +172,17 @@ class EndChecks:
             if sent is None or sent.message is None:
                 continue
             began = run.world.now
-            while not sent.message.taken and run.world.now - began < 60:
+            while not sent.message.arrivals and run.world.now - began < 60:
                 run.poll_completions(peer.host, peer.recv, 1)
                 run.world.run_for(0)
             answer = run.post_plain_send(peer, dest=end.address)
             if answer is None or answer.message is None:
                 continue
-            while not answer.message.taken and run.world.now - began < 60:
+            while not answer.message.arrivals and run.world.now - began < 60:
                 run.poll_completions(end.host, end.recv, 1)
                 run.world.run_for(0.0001)
             require(
-                sent.done or not answer.message.taken,
+                sent.done or not answer.message.arrivals,
                 f"{end!r} received the answer of {peer!r} before its own Send completed",
             )
 
@@ -365,7 +365,7 @@ class EndChecks:
             run.world.run_for(0.005)
         for message in messages:
             require(
-                bool(message.taken) or message.status != WCStatus.SUCCESS,
+                bool(message.arrivals) or message.status != WCStatus.SUCCESS,
                 f"message {message.number} of {end!r} completed before the queue pair was "
                 f"closed, but did not arrive at {peer!r}",
             )

@@ -1301,10 +1301,14 @@ class Execution:
             )
         life = end.number << 16 | end.life
         # The network may duplicate a UD message, because UD does not detect duplicates.
-        again = sum(message.taken.values()) if end.kind == QPType.RD else message.taken.get(life, 0)
+        again = (
+            sum(message.arrivals.values())
+            if end.kind == QPType.RD
+            else message.arrivals.get(life, 0)
+        )
         may_twice = end.kind == QPType.UD and self.duplicates
         require(not again or may_twice, f"{what} arrived twice")
-        message.taken[life] = message.taken.get(life, 0) + 1
+        message.arrivals[life] = message.arrivals.get(life, 0) + 1
         if end.kind != QPType.UD:
             key = (message.source.number << 16 | message.life, life)
             last = end.last_taken.get(key, 0)
@@ -1722,7 +1726,7 @@ class Execution:
             if source.kind != QPType.RD or message.status != WCStatus.SUCCESS or source.liar:
                 continue
             takers = [e for e in self.ends if e.address == message.dest]
-            if sum(message.taken.values()) or any(e.lost or e.gone or e.liar for e in takers):
+            if sum(message.arrivals.values()) or any(e.lost or e.gone or e.liar for e in takers):
                 continue
             what = f"message {message.number} of {source!r} to {message.dest} completed"
             refused = any(e.short for e in takers)

@@ -178,7 +178,7 @@ class Message:
     #: RC: the rkey that a Send with Invalidate invalidates.
     inv_key: int | None = None
     #: How often the message has arrived, by life of the receiving queue pair.
-    taken: dict[int, int] = field(default_factory=dict)
+    arrivals: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass(eq=False)

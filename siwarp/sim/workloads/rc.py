@@ -375,7 +375,7 @@ class Connections:
             # With persona roce completed messages have arrived; with persona iwarp only if the
             # connection has not ended.
             if source.persona == Persona.ROCE or (source.pair and not source.pair.causes):
-                yield message, bool(sum(message.taken.values()))
+                yield message, bool(sum(message.arrivals.values()))
 
     def check_arrivals(self, settle: Callable[[], None]) -> None:
         """Raise a Violation if a required message has not arrived after 200 ``settle`` calls."""
