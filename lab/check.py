@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from lab import command
-from siwarp.bench.cli import bench_errors_reported, progress_bar
+from siwarp.bench.cli import exit_with_message_on_bench_error, progress_bar
 from siwarp.bench.compare import Compared, Interval, ratio_interval, verdict
 from siwarp.bench.runner import BenchError, Progress, run
 from siwarp.bench.table import MIB, fixed_width_console
@@ -32,10 +32,10 @@ __all__ = [
     "ROUNDS",
     "CheckedRatio",
     "check_ratios",
-    "has_loss",
+    "has_performance_loss",
     "print_ratios",
-    "read_references",
-    "write_references",
+    "read_reference_ratios",
+    "write_reference_ratios",
 ]
 
 #: The reference ratios of this checkout.
@@ -78,7 +78,7 @@ CHECKED: tuple[CheckedRatio, ...] = (
 )
 
 
-def read_references(path: Path) -> dict[str, float]:
+def read_reference_ratios(path: Path) -> dict[str, float]:
     """Return the reference ratios that a file contains, by name.
 
     Raises:
@@ -154,12 +154,12 @@ def _compare_with_reference(
     }
 
 
-def has_loss(found: list[dict[str, Any]]) -> bool:
+def has_performance_loss(found: list[dict[str, Any]]) -> bool:
     """Return whether at least one ratio has the verdict ``loss``."""
     return any(each["verdict"] == "loss" for each in found)
 
 
-def write_references(found: list[dict[str, Any]], path: Path) -> None:
+def write_reference_ratios(found: list[dict[str, Any]], path: Path) -> None:
     """Write the measured ratios to a file as references, with a description of the machine."""
     machine = {"cpus": len(os.sched_getaffinity(0)), "kernel": platform.release()}
     ratios = {each["name"]: round(each["ratio"], 3) for each in found}
@@ -212,14 +212,14 @@ def main(
         raise typer.BadParameter(f"no ratio has {only!r} in its name: omit --only to see all")
     if to_write and only:
         raise typer.BadParameter("--write needs all ratios: leave out --only or --write")
-    with bench_errors_reported("lab check"):
-        ratios = {} if to_write else read_references(Path(file))
+    with exit_with_message_on_bench_error("lab check"):
+        ratios = {} if to_write else read_reference_ratios(Path(file))
         with progress_bar("the ratios") as progress:
             found = check_ratios(ratios, rounds, progress, checked)
     if to_write:
-        write_references(found, Path(file))
+        write_reference_ratios(found, Path(file))
     command.output_results(found, print_ratios, as_json=as_json)
-    raise typer.Exit(1 if has_loss(found) else 0)
+    raise typer.Exit(1 if has_performance_loss(found) else 0)
 
 
 if __name__ == "__main__":

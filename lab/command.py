@@ -11,7 +11,7 @@ from typing import Any
 
 import typer
 
-from siwarp.bench.cli import end_by_signal
+from siwarp.bench.cli import exit_on_signal
 
 __all__ = [
     "AS_JSON",
@@ -37,7 +37,7 @@ def create_application() -> typer.Typer:
 
 def run_study(app: typer.Typer, study: str) -> None:
     """Run the command ``python -m lab.STUDY``; SIGTERM also ends its processes."""
-    signal.signal(signal.SIGTERM, end_by_signal)
+    signal.signal(signal.SIGTERM, exit_on_signal)
     app(prog_name=f"python -m lab.{study}")
 
 

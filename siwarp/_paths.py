@@ -36,7 +36,7 @@ def library_path() -> Path:
     raise FileNotFoundError(f"no {LIBRARY} beside {_siwarp.__file__}")
 
 
-def abi_dir() -> Path:
+def rdma_core_abi_dir() -> Path:
     """Return the folder of ``libibverbs.so.1``, for the ``LD_LIBRARY_PATH`` of an RDMA program.
 
     In an installed package it is ``siwarp/lib/abi``; in an editable installation ``siwarp/abi`` in
@@ -56,12 +56,12 @@ def abi_dir() -> Path:
     raise FileNotFoundError(f"no {VERBS} beside {spec.origin}: built with -Dabi=disabled?")
 
 
-def cflags() -> str:
+def compiler_flags() -> str:
     """Return the compiler flags for a C program, quoted for a shell."""
     return shlex.quote(f"-I{include_dir()}")
 
 
-def libs() -> str:
+def linker_flags() -> str:
     """Return the linker flags for a C program, quoted for a shell."""
     folder = library_path().parent
     flags = (f"-L{folder}", f"-l:{LIBRARY}", f"-Wl,-rpath,{folder}")

@@ -175,7 +175,7 @@ def _scan_test_functions(tree: ast.Module, name: str, found: Citations) -> None:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             if node.name.startswith("test"):
                 on_tests.update(_scan_one_test(node, f"{name}::{node.name}", found))
-        elif mark := _clause_mark(node):
+        elif mark := _as_pytest_clause_mark(node):
             marks.append(mark)
     for mark in marks:
         if mark not in on_tests:
@@ -186,11 +186,13 @@ def _scan_one_test(
     test: ast.FunctionDef | ast.AsyncFunctionDef, where: str, found: Citations
 ) -> list[ast.Call]:
     """Record the clauses that a test cites in markers of the test and of its parameters."""
-    own_marks = [mark for deco in test.decorator_list if (mark := _clause_mark(deco))]
-    marks = [mark for deco in test.decorator_list for mark in _clause_marks(deco)]
-    own = [i for mark in own_marks for i in _clause_ids_of_mark(mark, where, found)]
+    own_marks = [mark for deco in test.decorator_list if (mark := _as_pytest_clause_mark(deco))]
+    marks = [mark for deco in test.decorator_list for mark in _pytest_clause_marks(deco)]
+    own = [i for mark in own_marks for i in _clause_ids_of_pytest_mark(mark, where, found)]
     by_param = [
-        own + _clause_ids_of_mark(mark, where, found) for mark in marks if mark not in own_marks
+        own + _clause_ids_of_pytest_mark(mark, where, found)
+        for mark in marks
+        if mark not in own_marks
     ]
     for ids in [own, *by_param]:
         cited = {i.partition("#")[0] for i in ids}
@@ -207,20 +209,20 @@ def _scan_one_test(
 def _is_skip_or_xfail(test: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     """Return whether a test is marked with skip, skipif or xfail."""
     decorators = (d.func if isinstance(d, ast.Call) else d for d in test.decorator_list)
-    return any(_is_mark(decorator, {"skip", "skipif", "xfail"}) for decorator in decorators)
+    return any(_is_pytest_mark(decorator, {"skip", "skipif", "xfail"}) for decorator in decorators)
 
 
-def _clause_marks(node: ast.AST) -> Iterator[ast.Call]:
-    return (mark for child in ast.walk(node) if (mark := _clause_mark(child)))
+def _pytest_clause_marks(node: ast.AST) -> Iterator[ast.Call]:
+    return (mark for child in ast.walk(node) if (mark := _as_pytest_clause_mark(child)))
 
 
-def _clause_mark(node: ast.AST) -> ast.Call | None:
-    if isinstance(node, ast.Call) and _is_mark(node.func, {"clause"}):
+def _as_pytest_clause_mark(node: ast.AST) -> ast.Call | None:
+    if isinstance(node, ast.Call) and _is_pytest_mark(node.func, {"clause"}):
         return node
     return None
 
 
-def _is_mark(node: ast.AST, names: set[str]) -> bool:
+def _is_pytest_mark(node: ast.AST, names: set[str]) -> bool:
     """Return whether a syntax tree node is `pytest.mark.NAME` with one of the names."""
     return (
         isinstance(node, ast.Attribute)
@@ -230,7 +232,7 @@ def _is_mark(node: ast.AST, names: set[str]) -> bool:
     )
 
 
-def _clause_ids_of_mark(mark: ast.Call, where: str, found: Citations) -> list[str]:
+def _clause_ids_of_pytest_mark(mark: ast.Call, where: str, found: Citations) -> list[str]:
     ids = []
     for arg in mark.args:
         value = arg.value if isinstance(arg, ast.Constant) else None
@@ -298,17 +300,17 @@ class RecordedRun:
         """Return the outcome of each test that cites a clause, by test id with parameters."""
         return self._outcomes.get(clause_id, {})
 
-    def is_shown(self, clause_id: str) -> bool:
+    def is_clause_shown_by_tests(self, clause_id: str) -> bool:
         """Return whether a test that cites a clause passed, and no such test failed."""
         outcomes = self.outcomes_of_clause(clause_id).values()
         return "passed" in outcomes and "failed" not in outcomes
 
-    def failed_tests(self, clause_id: str) -> list[str]:
+    def failed_tests_of_clause(self, clause_id: str) -> list[str]:
         """Return the failed tests that cite a clause."""
         outcomes = self.outcomes_of_clause(clause_id)
         return [name for name, outcome in outcomes.items() if outcome == "failed"]
 
-    def reason_not_shown(self, clause_id: str, tests: list[str]) -> str:
+    def reason_clause_not_shown_by_tests(self, clause_id: str, tests: list[str]) -> str:
         """Return why a clause that `tests` cite is not shown."""
         if not tests:
             return "no test cites it"
@@ -319,26 +321,28 @@ class RecordedRun:
         return f"{name}: {outcome}"
 
 
-def unshown_ids(clause: Clause, ran: RecordedRun) -> list[str]:
+def ids_not_shown_by_tests(clause: Clause, ran: RecordedRun) -> list[str]:
     """Return the ids of a clause that no test has shown: its items, or its own id."""
-    return [i for i in clause.items or (clause.id,) if not ran.is_shown(i)]
+    return [i for i in clause.items or (clause.id,) if not ran.is_clause_shown_by_tests(i)]
 
 
 def clause_state(clause: Clause, ran: RecordedRun) -> str:
     """Return the state of a clause: `shown`, `reasoned` or `open`."""
-    lacking = unshown_ids(clause, ran)
+    lacking = ids_not_shown_by_tests(clause, ran)
     left = set(lacking) - set(clause.exceptions)
     if not left and len(lacking) < len(clause.items or (clause.id,)):
         return "shown"
     return "reasoned" if clause.reason or not left else "open"
 
 
-def open_clauses(clauses: dict[str, Clause], found: Citations, ran: RecordedRun) -> dict[str, str]:
+def list_open_clauses(
+    clauses: dict[str, Clause], found: Citations, ran: RecordedRun
+) -> dict[str, str]:
     """Return the ids of open clauses, each with the reason why it is not shown."""
     return {
         clause.id: "; ".join(
-            f"{i}: {ran.reason_not_shown(i, found.tests.get(i, []))}"
-            for i in unshown_ids(clause, ran)
+            f"{i}: {ran.reason_clause_not_shown_by_tests(i, found.tests.get(i, []))}"
+            for i in ids_not_shown_by_tests(clause, ran)
             if i not in clause.exceptions
         )
         for clause in clauses.values()
@@ -346,7 +350,9 @@ def open_clauses(clauses: dict[str, Clause], found: Citations, ran: RecordedRun)
     }
 
 
-def section_table(clauses: dict[str, Clause], found: Citations, ran: RecordedRun) -> str:
+def clause_count_table_by_section(
+    clauses: dict[str, Clause], found: Citations, ran: RecordedRun
+) -> str:
     """Return a table that counts clauses per section: in total, by state, and cited in code."""
     rows: dict[tuple[int, str], Counter[str]] = {}
     for clause in clauses.values():
@@ -392,8 +398,10 @@ def requirement_problems(
             problems.append(f"{requirement.id}: unknown level {requirement.level!r}")
         for cited in requirement_ids(requirement):
             tests = found.tests.get(cited, [])
-            if not tests or not (partial or ran.is_shown(cited)):
-                problems.append(f"{cited}: not shown: {ran.reason_not_shown(cited, tests)}")
+            if not tests or not (partial or ran.is_clause_shown_by_tests(cited)):
+                problems.append(
+                    f"{cited}: not shown: {ran.reason_clause_not_shown_by_tests(cited, tests)}"
+                )
     unknown = sorted(set(CLAUSE_ID.findall(markdown)) - set(known))
     return problems + [f"{DGRAM.name}: unknown clause {clause_id}" for clause_id in unknown]
 
@@ -443,7 +451,7 @@ def main(argv: list[str] | None = None) -> int:
     itemised = [c.id for c in clauses.values() if c.items] + [r.id for r in wanted if r.case_count]
     found = scan_citations(args.root, citable_ids(clauses, wanted), itemised)
     ran = RecordedRun(
-        clause_record.load_record(args.root), clause_record.source_fingerprint(args.root)
+        clause_record.load_clause_record(args.root), clause_record.source_fingerprint(args.root)
     )
     partial = ran.advice_if_partial(found)
     problems += [partial] if partial else []
@@ -464,16 +472,21 @@ def main(argv: list[str] | None = None) -> int:
     else:
         note = "no clauses.json beside the tree: hashes not compared"
 
-    opened = open_clauses(clauses, found, ran)
+    opened = list_open_clauses(clauses, found, ran)
     for name, why in opened.items():
         if args.open:
             print(f"{name} {clauses[name].level}: {clauses[name].summary} ({why})")
-        cited = all(i in found.tests for i in unshown_ids(clauses[name], ran))
+        cited = all(i in found.tests for i in ids_not_shown_by_tests(clauses[name], ran))
         if clauses[name].level in DUTIES and not (partial and cited):
             problems.append(f"{name}: open {clauses[name].level}: {why}")
-    problems += [f"{i}: {test} failed" for i in sorted(found.tests) for test in ran.failed_tests(i)]
-    print(section_table(clauses, found, ran))
-    shown = sum(all(map(ran.is_shown, requirement_ids(requirement))) for requirement in wanted)
+    problems += [
+        f"{i}: {test} failed" for i in sorted(found.tests) for test in ran.failed_tests_of_clause(i)
+    ]
+    print(clause_count_table_by_section(clauses, found, ran))
+    shown = sum(
+        all(map(ran.is_clause_shown_by_tests, requirement_ids(requirement)))
+        for requirement in wanted
+    )
     print(f"datagram-iWARP: {len(wanted)} requirements, {shown} shown by a test")
     print(note)
     for problem in problems:

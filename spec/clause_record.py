@@ -19,7 +19,13 @@ from typing import Any
 
 import pytest
 
-__all__ = ["Recorder", "load_record", "record_path", "source_fingerprint", "write_record"]
+__all__ = [
+    "Recorder",
+    "clause_record_path",
+    "load_clause_record",
+    "source_fingerprint",
+    "write_clause_record",
+]
 
 #: Folders whose files affect test outcomes. spec/ is left out: a reworded summary needs no new run.
 _FOLDERS = ("siwarp", "tests", "examples", "tools")
@@ -28,7 +34,7 @@ _SKIPPED = {"__pycache__", "cache"}  # written by tools and tests: bytecode, the
 _SUFFIXES = {".c", ".h", ".py", ".build", ".lua", ".map", ".toml", ""}
 
 
-def record_path(root: Path) -> Path:
+def clause_record_path(root: Path) -> Path:
     """Return the path of the record of the source tree at `root`."""
     return root / "build" / "clauses-ran.json"
 
@@ -46,12 +52,12 @@ def source_fingerprint(root: Path) -> str:
     return digest.hexdigest()
 
 
-def load_record(root: Path) -> dict[str, Any] | None:
+def load_clause_record(root: Path) -> dict[str, Any] | None:
     """Return the record of a tree (fingerprint, and clauses and outcome of each test) or None."""
-    return _read_record(record_path(root))
+    return _read_clause_record(clause_record_path(root))
 
 
-def _read_record(path: Path) -> dict[str, Any] | None:
+def _read_clause_record(path: Path) -> dict[str, Any] | None:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
@@ -59,13 +65,13 @@ def _read_record(path: Path) -> dict[str, Any] | None:
     return content if isinstance(content, dict) and {"tree", "tests"} <= content.keys() else None
 
 
-def write_record(root: Path, tree: str, tests: dict[str, dict[str, Any]]) -> None:
+def write_clause_record(root: Path, tree: str, tests: dict[str, dict[str, Any]]) -> None:
     """Write outcomes of tests as the record, or add them to a record of the same tree."""
-    path = record_path(root)
+    path = clause_record_path(root)
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.with_suffix(".lock").open("w") as lock:  # concurrent runs take turns
         fcntl.flock(lock, fcntl.LOCK_EX)
-        before = load_record(root)
+        before = load_clause_record(root)
         if before and before["tree"] == tree:
             tests = {**before["tests"], **tests}
         fresh = path.with_suffix(".new")
@@ -76,17 +82,17 @@ def write_record(root: Path, tree: str, tests: dict[str, dict[str, Any]]) -> Non
         fresh.replace(path)
 
 
-def add_record(root: Path, other: Path) -> None:
+def add_clause_record(root: Path, other: Path) -> None:
     """Add the record in the file `other`; a record of a different tree replaces the present one.
 
     Raises:
         ValueError: `other` is not a record.
 
     """
-    content = _read_record(other)
+    content = _read_clause_record(other)
     if content is None:
         raise ValueError(f"{other} is not a clause record")
-    write_record(root, content["tree"], content["tests"])
+    write_clause_record(root, content["tree"], content["tests"])
 
 
 class Recorder:
@@ -127,8 +133,8 @@ class Recorder:
     def pytest_sessionfinish(self) -> None:
         """Write the record, unless this process is a worker of pytest-xdist."""
         if self._writes and self._tests:
-            write_record(self._root, self._tree, self._tests)
+            write_clause_record(self._root, self._tree, self._tests)
 
 
 if __name__ == "__main__":
-    add_record(Path(__file__).resolve().parent.parent, Path(sys.argv[1]))
+    add_clause_record(Path(__file__).resolve().parent.parent, Path(sys.argv[1]))

@@ -20,7 +20,7 @@ import hypothesis
 import pytest
 from clause_record import Recorder
 from pace import processes_per_cpu, scale_limit
-from timing import list_entry_covering_test, listed_tests
+from timing import list_entry_covering_test, listed_timing_tests
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -119,13 +119,13 @@ NOT_COUNTED = (
 
 def mark_timing_tests(items: list[pytest.Item]) -> None:
     """Mark the tests that are listed in tests/timing/tests.txt as racing the clock."""
-    names = frozenset(listed_tests())
+    names = frozenset(listed_timing_tests())
     for item in items:
         if list_entry_covering_test(item.nodeid, names) is not None:
             item.add_marker("timing")
 
 
-def is_left_out(item: pytest.Item, picked: str, named: bool) -> bool:
+def is_test_left_out(item: pytest.Item, picked: str, named: bool) -> bool:
     """Return whether the current pytest run cannot, or should not, run a test.
 
     `picked`: the marker expression by which the run selects tests, or ""; `named`: whether the run
@@ -149,7 +149,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     mark_timing_tests(items)
     picked = config.option.markexpr
     named = any("::" in argument for argument in config.args)
-    items[:] = [item for item in items if not is_left_out(item, picked, named)]
+    items[:] = [item for item in items if not is_test_left_out(item, picked, named)]
 
 
 # pytest ignores SIGINT if a shell starts it in the background, and SIGHUP under nohup. Programs
@@ -294,7 +294,7 @@ if "SANITIZER" in os.environ:
 
 
 @pytest.fixture(autouse=True)
-def _turn_off_crc_first(request: pytest.FixtureRequest) -> Iterator[None]:
+def _turn_off_setting_crc_first(request: pytest.FixtureRequest) -> Iterator[None]:
     """Turn the setting `crc_first` off for a layer test of the behaviour without the setting.
 
     With this fixture the complete suite also passes with SIWARP_CRC_FIRST=1 in the environment.
@@ -361,7 +361,7 @@ def _foreign_thread_ids() -> set[int]:
     return tasks - {thread.native_id for thread in threading.enumerate()}
 
 
-def wait_for_device_threads(limit: float = 10) -> None:
+def wait_for_device_threads_to_end(limit: float = 10) -> None:
     """Wait, `limit` seconds at most, until the threads of closed devices have ended.
 
     LeakSanitizer crashes if it examines the stack of a thread that ends at the same time.
@@ -381,5 +381,5 @@ def pytest_sessionfinish() -> None:
     """
     if os.environ.get("SANITIZER") == "asan":
         gc.collect()
-        wait_for_device_threads()
+        wait_for_device_threads_to_end()
         ctypes.CDLL(None).__lsan_do_recoverable_leak_check()

@@ -21,7 +21,7 @@ from unit.llp.llp_harness import *
 @contextlib.contextmanager
 def failing(name, error, nth=1, times=1):
     # The function is looked up first, because an allocation of the lookup must not fail.
-    by_name = ctypes.CDLL(None).failing_name
+    by_name = ctypes.CDLL(None).fail_named_function
     by_name.argtypes = [ctypes.c_char_p, ctypes.c_long, ctypes.c_long, ctypes.c_int]
     by_name.restype = ctypes.c_long
     by_name(name.encode(), nth, times, error)

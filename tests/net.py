@@ -28,7 +28,7 @@ _world: World | None = None
 
 
 @contextlib.contextmanager
-def use_world(world: World) -> Iterator[World]:
+def use_simulated_world(world: World) -> Iterator[World]:
     """Let the functions of this module use a simulated world in a block; add the host ``HERE``."""
     global _world
     assert SIMULATED, "a real process has no worlds"
@@ -40,16 +40,16 @@ def use_world(world: World) -> Iterator[World]:
         _world = None
 
 
-def current_world() -> World:
-    """Return the simulated world that ``use_world`` has selected."""
-    assert _world is not None, "this harness needs a world: use use_world"
+def current_simulated_world() -> World:
+    """Return the simulated world that ``use_simulated_world`` has selected."""
+    assert _world is not None, "this harness needs a world: use use_simulated_world"
     return _world
 
 
 def open_udp_socket(host: str = HERE, port: int = 0) -> Any:
     """Return a plain UDP socket bound to an address and port."""
     if SIMULATED:
-        return current_world().udp(host, port)
+        return current_simulated_world().udp(host, port)
     sock = socket.socket(_address_family(host), socket.SOCK_DGRAM)
     sock.bind((host, port))
     return sock
@@ -58,7 +58,7 @@ def open_udp_socket(host: str = HERE, port: int = 0) -> Any:
 def tcp_listen(host: str = HERE, limit: float = TCP_LIMIT) -> Any:
     """Return a plain listening TCP socket, on a port that the kernel or the world chooses."""
     if SIMULATED:
-        listener = current_world().tcp_listen(host, 0)
+        listener = current_simulated_world().tcp_listen(host, 0)
     else:
         listener = socket.create_server((host, 0), family=_address_family(host), backlog=64)
     listener.settimeout(limit)
@@ -68,7 +68,9 @@ def tcp_listen(host: str = HERE, limit: float = TCP_LIMIT) -> Any:
 def tcp_connect(to: tuple[str, int], source: str = "", limit: float = TCP_LIMIT) -> Any:
     """Return a plain TCP connection to an address, from the local address `source` if given."""
     if SIMULATED:
-        sock = current_world().tcp_connect(source or (HERE_V6 if ":" in to[0] else HERE), to)
+        sock = current_simulated_world().tcp_connect(
+            source or (HERE_V6 if ":" in to[0] else HERE), to
+        )
         sock.settimeout(limit)
         return sock
     sock = socket.create_connection(to, limit, (source, 0) if source else None)
@@ -94,13 +96,13 @@ def _address_family(host: str) -> socket.AddressFamily:
 
 def now() -> float:
     """Return a time in seconds; only differences between two times are meaningful."""
-    return current_world().now if SIMULATED and _world else time.monotonic()
+    return current_simulated_world().now if SIMULATED and _world else time.monotonic()
 
 
 def sleep(seconds: float) -> None:
     """Let some seconds pass, in real or in simulated time."""
     if SIMULATED:
-        current_world().sleep(seconds)
+        current_simulated_world().sleep(seconds)
     else:
         time.sleep(seconds)
 
@@ -110,11 +112,11 @@ def apply_fault_plan(plan: str) -> Iterator[None]:
     """Apply a fault plan to packets between endpoints at ``HERE`` in a block."""
     if SIMULATED:
         # The link of a host with itself has only one direction.
-        current_world().link(HERE, HERE, plan.replace("rx:", "tx:"))
+        current_simulated_world().link(HERE, HERE, plan.replace("rx:", "tx:"))
         try:
             yield
         finally:
-            current_world().link(HERE, HERE, None)
+            current_simulated_world().link(HERE, HERE, None)
         return
     from siwarp.verbs import faults as of_process
 

@@ -14,7 +14,7 @@ from pathlib import Path
 _NAMED = re.compile(r"<!-- tried: ([\w-]+) -->\n```\w+\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
-def read_blocks(page: Path) -> dict[str, str]:
+def read_code_blocks(page: Path) -> dict[str, str]:
     """Return the text of each named code block of a page, by name."""
     found = _NAMED.findall(page.read_text("utf-8"))
     named: dict[str, str] = dict(found)
@@ -23,9 +23,9 @@ def read_blocks(page: Path) -> dict[str, str]:
     return named
 
 
-def read_block(page: Path, name: str) -> str:
+def read_code_block(page: Path, name: str) -> str:
     """Return the text of the code block of a page with the given name."""
-    named = read_blocks(page)
+    named = read_code_blocks(page)
     if name not in named:
         raise ValueError(f"{page} has no block {name}, but {', '.join(named) or 'none'}")
     return named[name]
@@ -34,7 +34,7 @@ def read_block(page: Path, name: str) -> str:
 def main() -> int:
     """Print the named code block; if it does not exist, print the reason and return 1."""
     try:
-        sys.stdout.write(read_block(Path(sys.argv[1]), sys.argv[2]))
+        sys.stdout.write(read_code_block(Path(sys.argv[1]), sys.argv[2]))
     except (OSError, ValueError) as e:
         print(e, file=sys.stderr)
         return 1

@@ -81,7 +81,7 @@ def python_comments_and_docstrings(text: str) -> Iterator[tuple[int, str]]:
             yield getattr(node, "lineno", 1), " ".join(doc.split("\n\n")[0].split())
 
 
-def page_sentences(text: str) -> Iterator[tuple[int, str]]:
+def doc_page_sentences(text: str) -> Iterator[tuple[int, str]]:
     """Yield line and text of each sentence of a page, without tables, headings and code."""
     prose = FENCE.sub(lambda found: re.sub(r"[^\n]", "", found.group()), text)
     for found in ITEM.finditer(prose):
@@ -128,7 +128,7 @@ def collect_prose_and_names() -> tuple[list[Piece], list[Piece]]:
     prose: list[Piece] = []
     named: list[Piece] = []
     readers = {
-        ".md": page_sentences,
+        ".md": doc_page_sentences,
         ".py": python_comments_and_docstrings,
         ".c": c_comments,
         ".h": c_comments,

@@ -230,7 +230,7 @@ def pytest_commands(choice: Choice) -> dict[str, list[str]]:
     return steps
 
 
-def run_step(name: str, command: list[str]) -> str:
+def run_step_command(name: str, command: list[str]) -> str:
     """Run the command of a step; return "ok" or a description of the failure."""
     print(f"--- {name}", flush=True)
     env = {**os.environ, "SIWARP_SIM": "1"} if name.startswith("simulated") else None
@@ -259,7 +259,7 @@ def main() -> int:
             print(f"--- {name}: {' '.join(command)}")
             continue
         begin = time.monotonic()
-        result = run_step(name, command)
+        result = run_step_command(name, command)
         results.append(f"{name:14} {time.monotonic() - begin:6.1f} s  {result}")
     print("\nleft out:")
     print(*(f"  {what}" for what in [*NEVER, *out, *sorted(choice.left_out)]), sep="\n")

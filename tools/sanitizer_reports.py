@@ -32,7 +32,7 @@ FRAMES = 12  # maximum frames per stack
 TESTS = "tests"
 
 
-def part_about_siwarp(text: str) -> str:
+def report_part_about_siwarp(text: str) -> str:
     """Return the part of a sanitizer report that is about siwarp, or ""."""
     if "WARNING: ThreadSanitizer" in text:
         races = (part for part in text.split(SEPARATOR) if part.strip())
@@ -66,7 +66,9 @@ def main() -> int:
     folder = Path(sys.argv[1])
     files = sorted(f for f in folder.iterdir() if f.name != TESTS)
     counted = [
-        (f, text) for f in files if (text := part_about_siwarp(f.read_text(errors="replace")))
+        (f, text)
+        for f in files
+        if (text := report_part_about_siwarp(f.read_text(errors="replace")))
     ]
     for file, text in counted[:SHOWN]:
         print(f"===== {file.name}")

@@ -84,7 +84,7 @@ static void post_send(struct siw_ah *ah, uint32_t qpn)
 	wait_for_completion(sends, NULL);
 }
 
-static void answer(struct siw_pd *pd)
+static void echo_messages(struct siw_pd *pd)
 {
 	struct siw_addr source;
 
@@ -176,7 +176,7 @@ int main(int argc, char **argv)
 		exit_on_error(siw_qp_addr(qp, &self, NULL), "siw_qp_addr");
 		printf("%s\n", siw_addr_format(&self, text, sizeof(text)));
 		fflush(stdout);
-		answer(pd);
+		echo_messages(pd);
 	}
 	siw_destroy_qp(qp);
 	siw_destroy_cq(sends);

@@ -30,7 +30,7 @@ QKEY = 4711
 ACCESS = AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_ATOMIC
 
 
-def share_counter(pd: PD, cq: CQ) -> None:
+def serve_shared_counter(pd: PD, cq: CQ) -> None:
     with (
         MR(pd, bytearray(64), ACCESS) as mr,
         QP(pd, QPInitAttr(QPType.RD, scq=cq, qkey=QKEY)) as qp,
@@ -49,7 +49,7 @@ def share_counter(pd: PD, cq: CQ) -> None:
         print(f"counted {int.from_bytes(mr.read(8), sys.byteorder)} queue pairs")
 
 
-def count_queue_pairs(pd: PD, cq: CQ, server: tuple[str, int]) -> None:
+def increment_counter_from_each_qp(pd: PD, cq: CQ, server: tuple[str, int]) -> None:
     with ExitStack() as stack:
         ah = stack.enter_context(AH(pd, server))
         mr = stack.enter_context(MR(pd, bytearray(64)))
@@ -79,9 +79,9 @@ def main() -> None:
         CQ(ctx, 2 * PEERS, channel=CompChannel(ctx)) as cq,
     ):
         if len(sys.argv) == 3:
-            count_queue_pairs(pd, cq, (sys.argv[1], int(sys.argv[2])))
+            increment_counter_from_each_qp(pd, cq, (sys.argv[1], int(sys.argv[2])))
         else:
-            share_counter(pd, cq)
+            serve_shared_counter(pd, cq)
 
 
 if __name__ == "__main__":

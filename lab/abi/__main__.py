@@ -9,7 +9,7 @@ import typer
 
 from lab import command
 from lab.abi import programs, translation
-from siwarp.bench.cli import bench_errors_reported, progress_bar
+from siwarp.bench.cli import exit_with_message_on_bench_error, progress_bar
 from siwarp.bench.runner import Progress
 
 PARTS = ("programs", "translation")
@@ -31,10 +31,10 @@ def _print_results(found: dict[str, Any]) -> None:
     if "programs" in found:
         programs.print_table(found["programs"])
     if "translation" in found:
-        translation.print_cycles(found["translation"])
+        translation.print_abi_translation_cycles(found["translation"])
 
 
-def _all_promises_kept(found: dict[str, Any]) -> bool:
+def _all_performance_promises_kept(found: dict[str, Any]) -> bool:
     measured = [row["measured"] for row in found.get("programs", ())]
     judged = [*measured, *found.get("translation", {}).values()]
     return all(of is not None and of["kept"] for of in judged)
@@ -60,14 +60,14 @@ def main(
     """
     wanted = command.parse_names(parts, PARTS, "--part")
     found: dict[str, Any] = {}
-    with bench_errors_reported("lab abi"):
+    with exit_with_message_on_bench_error("lab abi"):
         if "programs" in wanted:
             with progress_bar("programs on siwarp") as progress:
                 found["programs"] = _measure_programs(only, rounds, progress)
         if "translation" in wanted:
-            found["translation"] = translation.measure_translation(rounds)
+            found["translation"] = translation.measure_abi_translation(rounds)
     command.output_results(found, _print_results, as_json=as_json, output=output)
-    raise typer.Exit(0 if _all_promises_kept(found) else 1)
+    raise typer.Exit(0 if _all_performance_promises_kept(found) else 1)
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ __all__ = [
     "Row",
     "measure_rows",
     "missing_programs",
-    "parse_figure",
+    "parse_client_result",
     "print_table",
 ]
 
@@ -67,7 +67,7 @@ class Pair:
     siwarp: tuple[str, ...] | None = ()
 
 
-def _perftest_pair(
+def _perftest_program_pair(
     program: str, qp: str, size: int, persona: str = "auto", iters: int = 2000
 ) -> Pair:
     kind = program.rpartition("_")[2]
@@ -83,7 +83,7 @@ def _perftest_pair(
     )
 
 
-def _ucx_pair(tls: str, device: str, siwarp: tuple[str, ...] | None) -> Pair:
+def _ucx_program_pair(tls: str, device: str, siwarp: tuple[str, ...] | None) -> Pair:
     """Return a ping-pong of 64 octets by UCX over one transport; the figure is the median."""
     iters = 20000
     words = ("-t", "tag_lat", "-s", "64", "-n", str(iters), "-w", "1000", "-f", "-v")
@@ -116,7 +116,7 @@ class Row:
         """The unit of the figure: us, or GB/s."""
         return "us" if self.less_is_better else "GB/s"
 
-    def keeps_promise(self, ratio: float) -> bool:
+    def keeps_performance_promise(self, ratio: float) -> bool:
         """Return whether a ratio to the compared figure keeps the promise."""
         return ratio <= self.target if self.less_is_better else ratio >= self.target
 
@@ -135,9 +135,9 @@ def _all_rows() -> Iterable[Row]:
     rc = {**latency, "qp": "rc"}
     ud = {**latency, "qp": "ud"}
     iwarp, roce = (
-        _perftest_pair("ib_send_lat", "rc", 64, persona) for persona in ("iwarp", "roce")
+        _perftest_program_pair("ib_send_lat", "rc", 64, persona) for persona in ("iwarp", "roce")
     )
-    yield Row("ib_send_lat UD 64 B", _perftest_pair("ib_send_lat", "ud", 64), ud, 1.25)
+    yield Row("ib_send_lat UD 64 B", _perftest_program_pair("ib_send_lat", "ud", 64), ud, 1.25)
     yield Row("ib_send_lat RC 64 B, iwarp", iwarp, {**rc, **_persona_arguments("iwarp")}, 1.20)
     yield Row("ib_send_lat RC 64 B, roce", roce, {**rc, **_persona_arguments("roce")}, 1.20)
     yield Row(
@@ -150,14 +150,14 @@ def _all_rows() -> Iterable[Row]:
     )
     for op, target in (("write", 0.70), ("read", 0.65)):
         own = {"kind": "bw", "qp": "rc", "op": op, "size": MIB}
-        pair = _perftest_pair(f"ib_{op}_bw", "rc", MIB, iters=1000)
+        pair = _perftest_program_pair(f"ib_{op}_bw", "rc", MIB, iters=1000)
         yield Row(f"ib_{op}_bw RC 1 MiB", pair, own, target)
     yield Row(
         "ucx_perftest tag_lat 64 B, ud_verbs",
-        _ucx_pair("ud_v", "siw_lo:1", ()),
+        _ucx_program_pair("ud_v", "siw_lo:1", ()),
         ud,
         1.0,
-        _ucx_pair("tcp", "lo", None),
+        _ucx_program_pair("tcp", "lo", None),
         "UCX's tcp",
     )
 
@@ -197,7 +197,7 @@ def _wait_for_output(process: subprocess.Popen[str], program: str) -> str:
     return said
 
 
-def parse_figure(pair: Pair, said: str) -> float:
+def parse_client_result(pair: Pair, said: str) -> float:
     """Return the figure in the output of a pair's client: us, or GB/s of 10^9 octets.
 
     Raises:
@@ -210,7 +210,7 @@ def parse_figure(pair: Pair, said: str) -> float:
     return float(found[1]) * pair.scale
 
 
-def _measure_pair(pair: Pair) -> float:
+def _measure_program_pair(pair: Pair) -> float:
     """Run a pair of programs over loopback; return us one way, or GB/s of 10^9 octets."""
     port = _find_free_port()
     allowed = sorted(os.sched_getaffinity(0))
@@ -219,7 +219,7 @@ def _measure_pair(pair: Pair) -> float:
     if pair.siwarp is not None:
         siwarp = [sys.executable, "-m", "siwarp.cli", "run", *pair.siwarp, "--"]
 
-    def start_end(cpu: int | None, *more: str) -> subprocess.Popen[str]:
+    def start_program(cpu: int | None, *more: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
             [*_taskset_command(cpu), *siwarp, pair.program, *pair.words, "-p", str(port), *more],
             stdin=subprocess.DEVNULL,
@@ -229,7 +229,7 @@ def _measure_pair(pair: Pair) -> float:
             env={**os.environ, **pair.env},
         )
 
-    server = start_end(cpus[1])
+    server = start_program(cpus[1])
     ends = [server]
     try:
         deadline = time.monotonic() + LIMIT_S
@@ -237,7 +237,7 @@ def _measure_pair(pair: Pair) -> float:
             not _is_port_listening(port) and server.poll() is None and time.monotonic() < deadline
         ):
             time.sleep(0.01)
-        client = start_end(cpus[0], "127.0.0.1")
+        client = start_program(cpus[0], "127.0.0.1")
         ends.append(client)
         said = _wait_for_output(client, pair.program)
         _wait_for_output(server, pair.program)
@@ -246,7 +246,7 @@ def _measure_pair(pair: Pair) -> float:
             if end.poll() is None:
                 end.kill()
                 end.communicate()
-    return parse_figure(pair, said)
+    return parse_client_result(pair, said)
 
 
 # ---- rounds
@@ -261,10 +261,12 @@ def _measure_round(row: Row, turn: int) -> dict[str, float]:
         values.update(floor=result["floor"], ours=result["ours"])
 
     def measure_program() -> None:
-        values["program"] = _measure_pair(row.pair)
+        values["program"] = _measure_program_pair(row.pair)
 
     def measure_comparison() -> None:
-        values["beside"] = values["floor"] if row.beside is None else _measure_pair(row.beside)
+        values["beside"] = (
+            values["floor"] if row.beside is None else _measure_program_pair(row.beside)
+        )
 
     steps = (
         (measure_own_benchmark, measure_comparison, measure_program)
@@ -290,7 +292,7 @@ def _summarize_rounds(row: Row, rounds: Sequence[dict[str, float]]) -> dict[str,
         **{k: _median_and_range(values[k] for values in rounds) for k in rounds[0]},
         "ratio": ratio,
         "ratio_to_ours": ratio_to("ours"),
-        "kept": row.keeps_promise(ratio["median"]),
+        "kept": row.keeps_performance_promise(ratio["median"]),
         "rounds": list(rounds),
     }
 

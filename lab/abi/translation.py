@@ -10,14 +10,14 @@ from typing import Any
 
 from siwarp.bench.runner import BenchError, bench_program_path
 
-__all__ = ["MOST", "measure_translation", "print_cycles"]
+__all__ = ["MOST", "measure_abi_translation", "print_abi_translation_cycles"]
 
 #: The promised limit for each call, in cycles of the time stamp counter.
 MOST = 38
 _LIMIT_S = 60
 
 
-def measure_translation(rounds: int) -> dict[str, dict[str, Any]]:
+def measure_abi_translation(rounds: int) -> dict[str, dict[str, Any]]:
     """Return, for each call, the cycles through each API and the difference, as medians.
 
     On machines other than x86-64 the unit is nanoseconds.
@@ -52,7 +52,7 @@ def measure_translation(rounds: int) -> dict[str, dict[str, Any]]:
     return found
 
 
-def print_cycles(found: dict[str, dict[str, Any]]) -> None:
+def print_abi_translation_cycles(found: dict[str, dict[str, Any]]) -> None:
     """Print a line with the cycles of each verbs call, and whether the limit is kept."""
     print(f"{'cycles a call':<14} {'siw.h':>8} {'ibv_':>8} {'more':>8}   promised: <= {MOST}")
     for call, way in found.items():

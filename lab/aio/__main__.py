@@ -7,8 +7,8 @@ import typer
 
 from lab import command
 from lab.aio import rates
-from siwarp.bench.cli import bench_errors_reported, progress_bar
-from siwarp.bench.sizes import parse_octets
+from siwarp.bench.cli import exit_with_message_on_bench_error, progress_bar
+from siwarp.bench.sizes import parse_octet_count
 
 app = command.create_application()
 
@@ -34,12 +34,12 @@ def main(
             "give numbers from 1 to 10000, separated by commas", param_hint="--connections"
         )
     try:
-        each = parse_octets(size)
+        each = parse_octet_count(size)
     except ValueError as e:
         raise typer.BadParameter(str(e), param_hint="--size") from None
     if each > 65536:
         raise typer.BadParameter("1 to 64K", param_hint="--size")
-    with progress_bar("asyncio") as progress, bench_errors_reported("lab aio"):
+    with progress_bar("asyncio") as progress, exit_with_message_on_bench_error("lab aio"):
         found = rates.measure_rates(numbers, each, rounds, progress)
     command.output_results(found, rates.print_rates, as_json=as_json, output=output)
 

@@ -28,7 +28,7 @@ AT_ONCE = 64
 RoundTrip = Callable[[bytes], Awaitable[object]]
 
 
-def _allow_descriptors() -> None:
+def _raise_open_file_limit() -> None:
     """Raise the limit of open files to the hard limit, which needs no root."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -146,7 +146,7 @@ def main(words: list[str]) -> int:
     """Run as the server or the client; return 1 and print the reason on failure."""
     role, way, *rest = words
     numbers = [int(word) for word in rest]
-    _allow_descriptors()
+    _raise_open_file_limit()
     serve = {"streams": _serve_asyncio_streams, "siwarp": _serve_siwarp_connections}[way]
     try:
         if role == "server":

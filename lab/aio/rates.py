@@ -14,8 +14,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from siwarp.bench.runner import BenchError, Progress, step_counter
-from siwarp.bench.trust import load_warning, minimum_and_maximum, spread_warning
+from siwarp.bench.runner import BenchError, Progress, make_progress_counter
+from siwarp.bench.trust import cpu_load_warning, minimum_and_maximum, spread_warning
 
 __all__ = ["CONNECTIONS", "measure_rates", "print_rates"]
 
@@ -28,7 +28,7 @@ CONNECTIONS = (1, 100, 1_000)
 _TRIPS = 8_000
 
 
-def _start_end_process(*words: object) -> subprocess.Popen[str]:
+def _start_server_or_client(*words: object) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "lab.aio.end", *map(str, words)]
     pipe = subprocess.PIPE
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True)
@@ -36,14 +36,14 @@ def _start_end_process(*words: object) -> subprocess.Popen[str]:
 
 def _measure_message_rate(way: str, connections: int, size: int, trips: int) -> float:
     """Return the messages per second of one run; each round trip has two messages."""
-    server = _start_end_process("server", way, connections, size)
+    server = _start_server_or_client("server", way, connections, size)
     client = None
     try:
         assert server.stdout is not None
         port = server.stdout.readline().strip()
         if not port:
             raise BenchError(f"{way}: the server: {server.communicate()[1].strip()}")
-        client = _start_end_process("client", way, port, connections, size, trips)
+        client = _start_server_or_client("client", way, port, connections, size, trips)
         out, why = client.communicate(timeout=LIMIT_S + 10)
         if client.returncode:
             raise BenchError(f"{way} with {connections} connections: {_last_line(why)}")
@@ -77,10 +77,10 @@ def measure_rates(
         BenchError: a run failed.
 
     """
-    step = step_counter(progress, len(connections) * rounds * len(WAYS))
+    step = make_progress_counter(progress, len(connections) * rounds * len(WAYS))
     points = []
     for n in connections:
-        doubts = [load_warning()]
+        doubts = [cpu_load_warning()]
         trips = max(1, _TRIPS // n)
         found: list[dict[str, float]] = []
         for turn in range(rounds):

@@ -36,32 +36,34 @@ class Options:
     progress: Progress | None = None
 
 
-def _measure_wire(options: Options, mpich: launch.Mpich, netif: str) -> dict[str, Any]:
+def _measure_transports(options: Options, mpich: launch.Mpich, netif: str) -> dict[str, Any]:
     found = wire.measure_transports(
         mpich, netif, options.rounds, options.sizes or wire.SIZES, progress=options.progress
     )
-    return {**found, "musts": wire.judge_promises(found)}
+    return {**found, "musts": wire.judge_performance_promises(found)}
 
 
 def _measure_memory(options: Options, mpich: launch.Mpich, netif: str) -> dict[str, Any]:
     return peers.measure_memory(mpich, netif, options.ranks or peers.RANKS, options.progress)
 
 
-def _measure_kernels(options: Options, mpich: launch.Mpich, netif: str) -> dict[str, Any]:
+def _measure_mpi_kernels(options: Options, mpich: launch.Mpich, netif: str) -> dict[str, Any]:
     ranks = options.ranks or kernels.RANKS
-    return kernels.measure_kernels(mpich, netif, min(options.rounds, 3), ranks, options.progress)
+    return kernels.measure_mpi_kernels(
+        mpich, netif, min(options.rounds, 3), ranks, options.progress
+    )
 
 
 #: The parts that run MPI programs.
 _BY_MPI: dict[str, Callable[[Options, launch.Mpich, str], dict[str, Any]]] = {
-    "wire": _measure_wire,
+    "wire": _measure_transports,
     "memory": _measure_memory,
-    "kernels": _measure_kernels,
+    "kernels": _measure_mpi_kernels,
 }
 
 
 def _measure_hybrid(options: Options) -> dict[str, Any]:
-    return hybrid.measure_channels(
+    return hybrid.measure_message_channels(
         options.ranks or hybrid.RANKS,
         options.sizes or (hybrid.SIZE,),
         min(options.rounds, 3),
@@ -103,7 +105,7 @@ def _measure_parts(options: Options, work: Path) -> dict[str, Any]:
     return {**found, "errors": errors}
 
 
-def all_promises_kept(found: dict[str, Any]) -> bool:
+def all_performance_promises_kept(found: dict[str, Any]) -> bool:
     """Return whether every part was measured completely, and every promise is kept."""
     parts = [found[part] for part in PARTS if found.get(part)]
     whole = not found["errors"] and not any(part["errors"] for part in parts)
@@ -123,4 +125,4 @@ def run_parts(options: Options, *, as_json: bool, plot: str, output: str) -> int
         from lab.mpi.plot import draw_parts
 
         draw_parts(found, Path(plot))
-    return 0 if all_promises_kept(found) else 1
+    return 0 if all_performance_promises_kept(found) else 1

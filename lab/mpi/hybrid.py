@@ -19,7 +19,7 @@ from lab.mpi.wire import median_and_range
 from siwarp.bench.runner import BenchError, Progress
 from siwarp.bench.runner import bench_program_path as bench_program
 
-__all__ = ["CHANNELS", "LIMIT", "RANKS", "SIZE", "THRESHOLD", "measure_channels"]
+__all__ = ["CHANNELS", "LIMIT", "RANKS", "SIZE", "THRESHOLD", "measure_message_channels"]
 
 CHANNELS = {"ud": "UD only", "rc": "RC only", "hybrid": "UD, then RC"}
 RANKS = (2, 4, 8, 16, 32, 64)
@@ -53,7 +53,7 @@ def find_hybrid_program() -> Path:
     return path
 
 
-def _run_channel(channel: str, ranks: int, size: int, limit: int) -> dict[str, Any]:
+def _run_message_channel(channel: str, ranks: int, size: int, limit: int) -> dict[str, Any]:
     connections = {"ud": 0, "rc": ranks, "hybrid": limit}[channel]
     messages = max(2, min(max(_LEAST, _MESSAGES // ranks), _OCTETS // (size * ranks)))
     numbers = [
@@ -88,7 +88,7 @@ def _figures_of_one_rank(rounds: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _summarize_channels(
+def _summarize_message_channels(
     ranks: int, size: int, seen: dict[str, list[dict[str, Any]]]
 ) -> dict[str, Any]:
     row: dict[str, Any] = {"ranks": ranks, "size": size}
@@ -102,13 +102,13 @@ def _summarize_channels(
     return row
 
 
-def measure_channels(
+def measure_message_channels(
     ranks: Sequence[int] = RANKS,
     sizes: Sequence[int] = (SIZE,),
     rounds: int = 3,
     limit: int = LIMIT,
     progress: Progress | None = None,
-    run: Callable[..., dict[str, Any]] = _run_channel,
+    run: Callable[..., dict[str, Any]] = _run_message_channel,
 ) -> dict[str, Any]:
     """Measure each channel once a round with each number of ranks, in a different order each time.
 
@@ -135,7 +135,7 @@ def measure_channels(
                 done += 1
                 if progress:
                     progress(done, steps)
-        rows.append(_summarize_channels(n, size, seen))
+        rows.append(_summarize_message_channels(n, size, seen))
     return {
         "channels": names,
         "limit": limit,

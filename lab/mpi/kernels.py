@@ -10,7 +10,7 @@ from lab.mpi.launch import TRANSPORTS, Mpich
 from lab.mpi.wire import median_and_range
 from siwarp.bench.runner import BenchError, Progress
 
-__all__ = ["KERNELS", "RANKS", "measure_kernels"]
+__all__ = ["KERNELS", "RANKS", "measure_mpi_kernels"]
 
 #: The size of the problem that each kernel solves; mpi_kernels.h describes the sizes.
 KERNELS = {"cg": 57344, "mg": 64, "lu": 48}
@@ -20,14 +20,14 @@ LIMIT_S = 60
 _SOURCES = ("mpi_kernels", "mpi_cg", "mpi_mg", "mpi_lu", "mpi_time")
 
 
-def _run_kernel(mpich: Mpich, name: str, netif: str, ranks: int, kernel: str) -> dict[str, Any]:
+def _run_mpi_kernel(mpich: Mpich, name: str, netif: str, ranks: int, kernel: str) -> dict[str, Any]:
     program = mpich.compile_program(*_SOURCES)
     command = [str(program), kernel, str(KERNELS[kernel])]
     found = mpich.run_program(TRANSPORTS[name], netif, ranks, command, limit=LIMIT_S, bind=True)
     return dict(found)
 
 
-def _summarize_kernel(
+def _summarize_mpi_kernel(
     kernel: str, ranks: int, rounds: Sequence[dict[str, dict[str, Any]]]
 ) -> dict[str, Any]:
     """Return the summary of the rounds in which every transport was measured."""
@@ -47,13 +47,13 @@ def _summarize_kernel(
     return row
 
 
-def measure_kernels(
+def measure_mpi_kernels(
     mpich: Mpich,
     netif: str,
     rounds: int,
     ranks: Sequence[int] = RANKS,
     progress: Progress | None = None,
-    run: Callable[..., dict[str, Any]] = _run_kernel,
+    run: Callable[..., dict[str, Any]] = _run_mpi_kernel,
 ) -> dict[str, Any]:
     """Measure every kernel over each transport once a round, in a different order each time.
 
@@ -78,5 +78,5 @@ def measure_kernels(
                 seen.append(values)
                 if progress:
                     progress((len(rows) * rounds) + turn + 1, steps)
-            rows.append(_summarize_kernel(kernel, n, seen))
+            rows.append(_summarize_mpi_kernel(kernel, n, seen))
     return {"transports": list(_TRANSPORTS), "rows": rows, "errors": errors}

@@ -43,7 +43,7 @@ static int channel_reap_sends(struct siw_channel *c)
 	struct siw_wc wc[BATCH];
 	int n = siw_poll_cq(c->send_cq, BATCH, wc);
 
-	siw_bench_check(n, "polling");
+	siw_bench_exit_on_error(n, "polling");
 	for (int i = 0; i < n; i++) {
 		bool ack = wc[i].wr_id & OF_ACK;
 		struct siw_channel_frame *frame = ack ? NULL : &c->frames[wc[i].wr_id];
@@ -80,7 +80,7 @@ static void channel_post_send(struct siw_channel *c, struct siw_channel_peer *pe
 			siw_bench_die(SIW_BENCH_EXIT_LOST, "rank %u no longer accepts messages",
 				      peer->rank);
 	}
-	siw_bench_check(r, "posting a send");
+	siw_bench_exit_on_error(r, "posting a send");
 }
 
 static void channel_post_frame(struct siw_channel *c, struct siw_channel_peer *peer, uint32_t frame)
@@ -293,7 +293,8 @@ void siw_channel_post_recv(struct siw_channel *c, struct siw_channel_peer *peer,
 	uint64_t of = peer ? peer->rank + 1ull : 0;
 	struct siw_recv_wr *bad, wr = { .wr_id = of << 32 | slot, .sg_list = &sge, .num_sge = 1 };
 
-	siw_bench_check(siw_post_recv(peer ? peer->qp : c->ud, &wr, &bad), "posting a receive");
+	siw_bench_exit_on_error(siw_post_recv(peer ? peer->qp : c->ud, &wr, &bad),
+				"posting a receive");
 }
 
 static int channel_reap_receives(struct siw_channel *c)
@@ -301,7 +302,7 @@ static int channel_reap_receives(struct siw_channel *c)
 	struct siw_wc wc[BATCH];
 	int n = siw_poll_cq(c->recv_cq, BATCH, wc);
 
-	siw_bench_check(n, "polling");
+	siw_bench_exit_on_error(n, "polling");
 	for (int i = 0; i < n; i++) {
 		uint32_t of = (uint32_t)(wc[i].wr_id >> 32), slot = (uint32_t)wc[i].wr_id;
 		struct siw_channel_peer *peer = of ? &c->peers[of - 1] : NULL;
@@ -341,7 +342,7 @@ static void channel_check_timers(struct siw_channel *c)
 	uint64_t now = siw_bench_now();
 
 	if (c->cm)
-		siw_channel_handle_events(c, 0);
+		siw_channel_handle_cm_events(c, 0);
 	for (uint32_t i = 0; i < c->plan.ranks; i++) {
 		struct siw_channel_peer *peer = &c->peers[i];
 
@@ -356,19 +357,19 @@ static void channel_check_timers(struct siw_channel *c)
 	}
 }
 
-static void channel_sleep(struct siw_channel *c)
+static void channel_sleep_until_event(struct siw_channel *c)
 {
 	struct siw_cq *cq;
 	int r;
 
-	siw_bench_check(siw_req_notify_cq(c->recv_cq, 0), "arming the queue");
+	siw_bench_exit_on_error(siw_req_notify_cq(c->recv_cq, 0), "arming the queue");
 	if (channel_reap_receives(c)) {
 		c->empty = 0;
 		return;
 	}
 	r = siw_get_cq_event(c->events, &cq, NULL, SLEEP_MS);
 	if (r != -EAGAIN && r != -EINTR) {
-		siw_bench_check(r, "waiting for an event");
+		siw_bench_exit_on_error(r, "waiting for an event");
 		siw_ack_cq_events(cq, 1);
 	}
 	channel_check_timers(c);
@@ -384,7 +385,7 @@ void siw_channel_progress(struct siw_channel *c)
 	if (++c->turns % TIMER_CHECK_ROUNDS == 0)
 		channel_check_timers(c);
 	if (c->empty > c->plan.spins)
-		channel_sleep(c);
+		channel_sleep_until_event(c);
 }
 
 bool siw_channel_is_idle(const struct siw_channel *c)
@@ -409,16 +410,16 @@ static void channel_create_memory(struct siw_channel *c)
 	uint64_t most = c->plan.size < SIW_CHANNEL_PAYLOAD ? c->plan.size : SIW_CHANNEL_PAYLOAD;
 
 	c->stride = (sizeof(struct siw_channel_head) + most + 63) & ~(size_t)63;
-	c->pool = siw_bench_check_object(calloc(slots, c->stride), "memory");
+	c->pool = siw_bench_require_object(calloc(slots, c->stride), "memory");
 	c->ud_slots = c->pool + POOL * c->stride;
-	c->mr = siw_bench_check_object(
+	c->mr = siw_bench_require_object(
 		siw_reg_mr(c->pd, c->pool, slots * c->stride, SIW_ACCESS_LOCAL_WRITE), "a region");
-	c->frames = siw_bench_check_object(calloc(POOL, sizeof(*c->frames)), "memory");
+	c->frames = siw_bench_require_object(calloc(POOL, sizeof(*c->frames)), "memory");
 	c->free = SIW_CHANNEL_NONE;
 	for (uint32_t i = POOL; i > 0; i--)
 		channel_release_frame(c, i - 1);
-	c->peers = siw_bench_check_object(calloc(c->plan.ranks, sizeof(*c->peers)), "memory");
-	c->owed = siw_bench_check_object(calloc(c->plan.ranks, sizeof(*c->owed)), "memory");
+	c->peers = siw_bench_require_object(calloc(c->plan.ranks, sizeof(*c->peers)), "memory");
+	c->owed = siw_bench_require_object(calloc(c->plan.ranks, sizeof(*c->owed)), "memory");
 	for (uint32_t i = 0; i < c->plan.ranks; i++)
 		c->peers[i] = (struct siw_channel_peer){ .rank = i,
 							 .first = SIW_CHANNEL_NONE,
@@ -431,14 +432,14 @@ static void channel_create_cqs(struct siw_channel *c)
 	uint32_t connections = c->plan.limit < c->plan.ranks ? c->plan.limit : c->plan.ranks;
 	int windows = (int)(connections * SIW_CHANNEL_WINDOW);
 
-	c->events =
-		siw_bench_check_object(siw_create_comp_channel(c->context), "a completion channel");
-	c->send_cq = siw_bench_check_object(siw_create_cq(c->context, (int)UD_SENDS + 4 * windows,
-							  NULL, NULL, 0),
-					    "a completion queue");
-	c->recv_cq = siw_bench_check_object(siw_create_cq(c->context, (int)UD_RECVS + 2 * windows,
-							  NULL, c->events, 0),
-					    "a completion queue");
+	c->events = siw_bench_require_object(siw_create_comp_channel(c->context),
+					     "a completion channel");
+	c->send_cq = siw_bench_require_object(siw_create_cq(c->context, (int)UD_SENDS + 4 * windows,
+							    NULL, NULL, 0),
+					      "a completion queue");
+	c->recv_cq = siw_bench_require_object(siw_create_cq(c->context, (int)UD_RECVS + 2 * windows,
+							    NULL, c->events, 0),
+					      "a completion queue");
 }
 
 static void channel_create_ud_qp(struct siw_channel *c, uint16_t *port)
@@ -451,14 +452,14 @@ static void channel_create_ud_qp(struct siw_channel *c, uint16_t *port)
 	siw_addr_parse("127.0.0.1", 0, &init.addr);
 	init.send_cq = c->send_cq;
 	init.recv_cq = c->recv_cq;
-	c->ud = siw_bench_check_object(siw_create_qp(c->pd, &init), "a queue pair");
+	c->ud = siw_bench_require_object(siw_create_qp(c->pd, &init), "a queue pair");
 	for (int s = SIW_QPS_INIT; s <= SIW_QPS_RTS; s++)
-		siw_bench_check(siw_modify_qp(c->ud, &(struct siw_qp_attr){ .qp_state = s },
-					      SIW_QP_STATE),
-				"changing the state of the queue pair");
+		siw_bench_exit_on_error(siw_modify_qp(c->ud, &(struct siw_qp_attr){ .qp_state = s },
+						      SIW_QP_STATE),
+					"changing the state of the queue pair");
 	for (uint32_t i = 0; i < UD_RECVS; i++)
 		siw_channel_post_recv(c, NULL, i);
-	siw_bench_check(siw_qp_addr(c->ud, &a, NULL), "the queue pair's address");
+	siw_bench_exit_on_error(siw_qp_addr(c->ud, &a, NULL), "the queue pair's address");
 	*port = ntohs(a.port_be);
 }
 
@@ -469,11 +470,11 @@ void siw_channel_open(struct siw_channel *c, const struct siw_channel_plan *plan
 
 	memset(c, 0, sizeof(*c));
 	c->plan = *plan;
-	siw_bench_need_fds(plan->limit < plan->ranks ? plan->limit : plan->ranks);
+	siw_bench_raise_fd_limit(plan->limit < plan->ranks ? plan->limit : plan->ranks);
 	siw_addr_parse("127.0.0.1", 0, &loopback);
 	c->context =
-		siw_bench_check_object(siw_open_device_by_addr(&loopback), "the loopback device");
-	c->pd = siw_bench_check_object(siw_alloc_pd(c->context), "a protection domain");
+		siw_bench_require_object(siw_open_device_by_addr(&loopback), "the loopback device");
+	c->pd = siw_bench_require_object(siw_alloc_pd(c->context), "a protection domain");
 	channel_create_memory(c);
 	channel_create_cqs(c);
 	*ud_port = 0;
@@ -484,8 +485,8 @@ void siw_channel_open(struct siw_channel *c, const struct siw_channel_plan *plan
 		siw_channel_listen(c, cm_port);
 }
 
-void siw_channel_set_ports(struct siw_channel *c, const uint16_t *ud_ports,
-			   const uint16_t *cm_ports)
+void siw_channel_set_peer_ports(struct siw_channel *c, const uint16_t *ud_ports,
+				const uint16_t *cm_ports)
 {
 	struct siw_addr a;
 
@@ -493,6 +494,6 @@ void siw_channel_set_ports(struct siw_channel *c, const uint16_t *ud_ports,
 	for (uint32_t i = 0; c->ud && i < c->plan.ranks; i++) {
 		siw_addr_parse("127.0.0.1", ud_ports[i], &a);
 		c->peers[i].ah =
-			siw_bench_check_object(siw_create_ah(c->pd, &a), "an address handle");
+			siw_bench_require_object(siw_create_ah(c->pd, &a), "an address handle");
 	}
 }

@@ -137,8 +137,8 @@ _Static_assert(sizeof(struct siw_channel_head) == 32, "both sides run the same p
 void siw_channel_open(struct siw_channel *c, const struct siw_channel_plan *plan, uint16_t *ud_port,
 		      uint16_t *cm_port);
 /* Sets the ports of all ranks; the arrays must stay valid. Afterwards messages can be sent. */
-void siw_channel_set_ports(struct siw_channel *c, const uint16_t *ud_ports,
-			   const uint16_t *cm_ports);
+void siw_channel_set_peer_ports(struct siw_channel *c, const uint16_t *ud_ports,
+				const uint16_t *cm_ports);
 /* Sends a message of at least 1 octet to a rank; returns when the octets have been copied. */
 void siw_channel_send(struct siw_channel *c, uint32_t to, const char *data, uint64_t size);
 /* Handles received frames, acknowledges, retransmits; sleeps if there is nothing to do. */
@@ -158,6 +158,6 @@ void siw_channel_connect(struct siw_channel *c, struct siw_channel_peer *peer);
 /* Connects to every peer, and waits until all connections are established. */
 void siw_channel_connect_all(struct siw_channel *c);
 /* Handles pending connection events; waits up to timeout_ms for the first event. */
-void siw_channel_handle_events(struct siw_channel *c, int timeout_ms);
+void siw_channel_handle_cm_events(struct siw_channel *c, int timeout_ms);
 
 #endif

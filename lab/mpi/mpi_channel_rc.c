@@ -29,12 +29,12 @@ static void channel_create_rc_qp(struct siw_channel *c, struct siw_channel_peer 
 		.cap = { SENDS, RECVS, 1, 1, sizeof(struct siw_channel_head) },
 	};
 
-	peer->qp = siw_bench_check_object(siw_create_qp(c->pd, &init), "a queue pair");
-	peer->slots = siw_bench_check_object(calloc(RECVS, c->stride), "memory");
-	peer->mr = siw_bench_check_object(siw_reg_mr(c->pd, peer->slots, RECVS * c->stride,
-						     SIW_ACCESS_LOCAL_WRITE),
-					  "a region");
-	siw_bench_check(siw_cm_bind_qp(peer->id, peer->qp), "binding the queue pair");
+	peer->qp = siw_bench_require_object(siw_create_qp(c->pd, &init), "a queue pair");
+	peer->slots = siw_bench_require_object(calloc(RECVS, c->stride), "memory");
+	peer->mr = siw_bench_require_object(siw_reg_mr(c->pd, peer->slots, RECVS * c->stride,
+						       SIW_ACCESS_LOCAL_WRITE),
+					    "a region");
+	siw_bench_exit_on_error(siw_cm_bind_qp(peer->id, peer->qp), "binding the queue pair");
 	for (uint32_t i = 0; i < RECVS; i++)
 		siw_channel_post_recv(c, peer, i);
 	c->slots_used++;
@@ -44,9 +44,9 @@ static void channel_create_rc_qp(struct siw_channel *c, struct siw_channel_peer 
 /* Destroys a connection on which nothing was sent, so that no frame is lost. */
 static void channel_free_connection(struct siw_channel *c, struct siw_channel_peer *peer)
 {
-	siw_bench_check(siw_cm_destroy_id(peer->id), "destroying the id");
-	siw_bench_check(siw_destroy_qp(peer->qp), "destroying the queue pair");
-	siw_bench_check(siw_dereg_mr(peer->mr), "deregistering");
+	siw_bench_exit_on_error(siw_cm_destroy_id(peer->id), "destroying the id");
+	siw_bench_exit_on_error(siw_destroy_qp(peer->qp), "destroying the queue pair");
+	siw_bench_exit_on_error(siw_dereg_mr(peer->mr), "deregistering");
 	free(peer->slots);
 	peer->id = NULL;
 	peer->qp = NULL;
@@ -60,12 +60,12 @@ void siw_channel_listen(struct siw_channel *c, uint16_t *port)
 {
 	struct siw_addr a;
 
-	c->cm = siw_bench_check_object(siw_cm_create_channel(c->context),
-				       "a channel of connections");
-	c->listener = siw_bench_check_object(siw_cm_create_id(c->cm, NULL), "an id");
+	c->cm = siw_bench_require_object(siw_cm_create_channel(c->context),
+					 "a channel of connections");
+	c->listener = siw_bench_require_object(siw_cm_create_id(c->cm, NULL), "an id");
 	siw_addr_parse("127.0.0.1", 0, &a);
-	siw_bench_check(siw_cm_listen(c->listener, &a, BACKLOG), "listening");
-	siw_bench_check(siw_cm_addr(c->listener, &a, NULL), "the listener's address");
+	siw_bench_exit_on_error(siw_cm_listen(c->listener, &a, BACKLOG), "listening");
+	siw_bench_exit_on_error(siw_cm_addr(c->listener, &a, NULL), "the listener's address");
 	*port = ntohs(a.port_be);
 }
 
@@ -87,21 +87,22 @@ void siw_channel_connect(struct siw_channel *c, struct siw_channel_peer *peer)
 	if (c->slots_used >= c->plan.limit)
 		return;
 	siw_addr_parse("127.0.0.1", c->cm_ports[peer->rank], &a);
-	peer->id = siw_bench_check_object(siw_cm_create_id(c->cm, peer), "an id");
+	peer->id = siw_bench_require_object(siw_cm_create_id(c->cm, peer), "an id");
 	channel_create_rc_qp(c, peer);
-	siw_bench_check(siw_cm_connect(peer->id, &a, NULL, &param), "connecting");
+	siw_bench_exit_on_error(siw_cm_connect(peer->id, &a, NULL, &param), "connecting");
 }
 
-static void channel_reject_request(struct siw_cm_id *id, char why)
+static void channel_reject_connection_request(struct siw_cm_id *id, char why)
 {
-	siw_bench_check(siw_cm_reject(id, &why, 1), "rejecting");
-	siw_bench_check(siw_cm_destroy_id(id), "destroying the id");
+	siw_bench_exit_on_error(siw_cm_reject(id, &why, 1), "rejecting");
+	siw_bench_exit_on_error(siw_cm_destroy_id(id), "destroying the id");
 }
 
 /*
  * Answers a connection request. If two requests cross, the request of the lower rank is accepted.
  */
-static void channel_handle_request(struct siw_channel *c, const struct siw_cm_event *event)
+static void channel_handle_connection_request(struct siw_channel *c,
+					      const struct siw_cm_event *event)
 {
 	struct siw_cm_param param = { .initiator_depth = -1, .responder_resources = -1 };
 	struct siw_channel_peer *peer;
@@ -110,34 +111,34 @@ static void channel_handle_request(struct siw_channel *c, const struct siw_cm_ev
 	memcpy(&rank, event->private_data, sizeof(rank));
 	if (event->private_data_len < sizeof(rank) || rank >= c->plan.ranks ||
 	    rank == c->plan.rank) {
-		channel_reject_request(event->id, HAVE_ONE);
+		channel_reject_connection_request(event->id, HAVE_ONE);
 		return;
 	}
 	peer = &c->peers[rank];
 	if (peer->rc == CHANNEL_RC_UP ||
 	    (peer->rc == CHANNEL_RC_CONNECTING && c->plan.rank < rank)) {
-		channel_reject_request(event->id, HAVE_ONE);
+		channel_reject_connection_request(event->id, HAVE_ONE);
 		return;
 	}
 	if (peer->rc == CHANNEL_RC_CONNECTING)
 		channel_free_connection(c, peer);
 	if (c->slots_used >= c->plan.limit) {
-		channel_reject_request(event->id, NO_ROOM);
+		channel_reject_connection_request(event->id, NO_ROOM);
 		return;
 	}
 	peer->id = event->id;
 	siw_cm_set_context(peer->id, peer);
 	channel_create_rc_qp(c, peer);
-	siw_bench_check(siw_cm_accept(peer->id, &param), "accepting");
+	siw_bench_exit_on_error(siw_cm_accept(peer->id, &param), "accepting");
 }
 
-static void channel_handle_event(struct siw_channel *c, const struct siw_cm_event *event)
+static void channel_handle_cm_event(struct siw_channel *c, const struct siw_cm_event *event)
 {
 	struct siw_channel_peer *peer = event->context;
 
 	switch (event->event) {
 	case SIW_CM_CONNECT_REQUEST:
-		channel_handle_request(c, event);
+		channel_handle_connection_request(c, event);
 		return;
 	case SIW_CM_ESTABLISHED:
 		peer->rc = CHANNEL_RC_UP;
@@ -162,17 +163,17 @@ static void channel_handle_event(struct siw_channel *c, const struct siw_cm_even
 	}
 }
 
-void siw_channel_handle_events(struct siw_channel *c, int timeout_ms)
+void siw_channel_handle_cm_events(struct siw_channel *c, int timeout_ms)
 {
 	struct siw_cm_event event;
 	int r;
 
 	while ((r = siw_cm_get_event(c->cm, &event, timeout_ms)) == 0) {
-		channel_handle_event(c, &event);
+		channel_handle_cm_event(c, &event);
 		timeout_ms = 0;
 	}
 	if (r != -EAGAIN && r != -EINTR)
-		siw_bench_check(r, "waiting for connections");
+		siw_bench_exit_on_error(r, "waiting for connections");
 }
 
 static bool channel_all_connected(const struct siw_channel *c)
@@ -190,7 +191,7 @@ void siw_channel_connect_all(struct siw_channel *c)
 	for (uint32_t i = c->plan.rank + 1; i < c->plan.ranks; i++)
 		siw_channel_connect(c, &c->peers[i]);
 	while (!channel_all_connected(c)) {
-		siw_channel_handle_events(c, 10);
+		siw_channel_handle_cm_events(c, 10);
 		if (siw_bench_now() - began > (CONNECT_MS + c->plan.patience_ms) * 1000000ull)
 			siw_bench_die(SIW_BENCH_EXIT_ERROR, "not every rank could be connected");
 	}

@@ -36,7 +36,7 @@ static struct range {
 static int libraries;
 static _Atomic int64_t held;
 
-static int heap_add_library(struct dl_phdr_info *info, size_t size, void *unused)
+static int heap_add_library_address_range(struct dl_phdr_info *info, size_t size, void *unused)
 {
 	static const char *const names[] = { "/libsiwarp.so.0", "/libibverbs.so.1",
 					     "/librdmacm.so.1" };
@@ -62,7 +62,7 @@ static int heap_add_library(struct dl_phdr_info *info, size_t size, void *unused
 
 void heap_start_counting(void)
 {
-	dl_iterate_phdr(heap_add_library, NULL);
+	dl_iterate_phdr(heap_add_library_address_range, NULL);
 }
 
 int64_t heap_octets_of_siwarp(void)

@@ -84,8 +84,8 @@ static void hybrid_send_message(struct rank *r, uint32_t to)
 	siw_channel_send(&r->channel, to, (const char *)r->out, r->o->size);
 }
 
-static void hybrid_deliver(void *arg, uint32_t from, const char *data, uint32_t length,
-			   uint64_t left)
+static void hybrid_check_received_fragment(void *arg, uint32_t from, const char *data,
+					   uint32_t length, uint64_t left)
 {
 	struct rank *r = arg;
 	uint64_t at = r->o->size - left;
@@ -155,12 +155,12 @@ static void hybrid_wait_until_idle(struct rank *r, _Atomic uint32_t *arrived, ui
 		siw_channel_progress(&r->channel);
 }
 
-static void hybrid_end_phase(struct rank *r)
+static void hybrid_wait_for_end_of_phase(struct rank *r)
 {
 	hybrid_wait_until_idle(r, &r->shared->arrived, ++r->phase * r->o->ranks);
 }
 
-static void hybrid_send_pattern(struct rank *r)
+static void hybrid_send_communication_pattern(struct rank *r)
 {
 	uint32_t state = r->own + 1;
 	uint64_t began = siw_bench_now();
@@ -168,7 +168,7 @@ static void hybrid_send_pattern(struct rank *r)
 	r->expected += hybrid_expected_messages(r);
 	for (uint32_t i = 0; i < r->o->messages; i++)
 		hybrid_send_message(r, hybrid_next_destination(r->own, r->o->ranks, &state));
-	hybrid_end_phase(r);
+	hybrid_wait_for_end_of_phase(r);
 	r->shared->of[r->own].ns = siw_bench_now() - began;
 }
 
@@ -191,7 +191,7 @@ static void hybrid_wait_for_message(struct rank *r, uint32_t from, uint32_t numb
 static void hybrid_ping_pong(struct rank *r)
 {
 	uint32_t pings = r->o->pings, other = 1 - r->own, warmup = pings / 10;
-	uint64_t *ns = siw_bench_check_object(calloc(pings, sizeof(*ns)), "memory");
+	uint64_t *ns = siw_bench_require_object(calloc(pings, sizeof(*ns)), "memory");
 
 	for (uint32_t i = 0; i < warmup + pings; i++) {
 		uint64_t began = siw_bench_now();
@@ -238,7 +238,7 @@ static void hybrid_pin_thread(uint32_t index)
 		return;
 	for (; cpu < CPU_SETSIZE; cpu++)
 		if (CPU_ISSET(cpu, &set) && index-- == 0) {
-			siw_bench_pin(cpu);
+			siw_bench_pin_thread(cpu);
 			return;
 		}
 }
@@ -254,14 +254,14 @@ static void hybrid_open_channel(struct rank *r)
 		.threshold = o->threshold,
 		.patience_ms = o->patience_ms,
 		.spins = hybrid_count_cpus() >= o->ranks ? SPINS_ALONE : SPINS_SHARED,
-		.deliver = hybrid_deliver,
+		.deliver = hybrid_check_received_fragment,
 		.arg = r,
 	};
 
 	siw_channel_open(&r->channel, &plan, &r->shared->ud_ports[r->own],
 			 &r->shared->cm_ports[r->own]);
 	hybrid_wait_at_barrier(r);
-	siw_channel_set_ports(&r->channel, r->shared->ud_ports, r->shared->cm_ports);
+	siw_channel_set_peer_ports(&r->channel, r->shared->ud_ports, r->shared->cm_ports);
 	if (o->limit && !o->threshold)
 		siw_channel_connect_all(&r->channel);
 	hybrid_wait_at_barrier(r);
@@ -271,14 +271,14 @@ static void hybrid_run_rank(const struct options *o, struct shared *shared, uint
 {
 	struct rank r = { .o = o, .shared = shared, .own = own };
 
-	r.out = siw_bench_check_object(calloc(1, o->size), "memory");
+	r.out = siw_bench_require_object(calloc(1, o->size), "memory");
 	heap_start_counting();
 	hybrid_open_channel(&r);
 	r.expected = o->ranks - 1;
 	for (uint32_t step = 1; step < o->ranks; step++)
 		hybrid_send_message(&r, (own + step) % o->ranks);
-	hybrid_end_phase(&r);
-	hybrid_send_pattern(&r);
+	hybrid_wait_for_end_of_phase(&r);
+	hybrid_send_communication_pattern(&r);
 	hybrid_measure_memory(&r);
 	shared->of[own].sums = r.channel.sums;
 	hybrid_wait_at_barrier(&r);

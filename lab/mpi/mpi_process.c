@@ -31,16 +31,16 @@ long long process_pss(void)
  * which is harmless here, but which ThreadSanitizer's wrapper of getsockopt() would report as a
  * race.
  */
-static int process_getsockopt(int fd, int name, void *value, socklen_t size)
+static int socket_call_getsockopt(int fd, int name, void *value, socklen_t size)
 {
 	return (int)syscall(SYS_getsockopt, fd, SOL_SOCKET, name, value, &size);
 }
 
-static long long process_socket_memory(int fd)
+static long long socket_kernel_memory(int fd)
 {
 	uint32_t info[SK_MEMINFO_VARS] = { 0 };
 
-	if (process_getsockopt(fd, SO_MEMINFO, info, sizeof(info)))
+	if (socket_call_getsockopt(fd, SO_MEMINFO, info, sizeof(info)))
 		return 0;
 	return (long long)info[SK_MEMINFO_RMEM_ALLOC] + info[SK_MEMINFO_WMEM_ALLOC] +
 	       info[SK_MEMINFO_FWD_ALLOC] + info[SK_MEMINFO_WMEM_QUEUED] + info[SK_MEMINFO_OPTMEM] +
@@ -58,15 +58,15 @@ int process_count_sockets(struct process_sockets *sockets)
 	while ((entry = readdir(fds))) {
 		int fd = atoi(entry->d_name), domain, type;
 
-		if (process_getsockopt(fd, SO_DOMAIN, &domain, sizeof(domain)) ||
-		    process_getsockopt(fd, SO_TYPE, &type, sizeof(type)) ||
+		if (socket_call_getsockopt(fd, SO_DOMAIN, &domain, sizeof(domain)) ||
+		    socket_call_getsockopt(fd, SO_TYPE, &type, sizeof(type)) ||
 		    (domain != AF_INET && domain != AF_INET6))
 			continue;
 		if (type == SOCK_DGRAM)
 			sockets->udp++;
 		else
 			sockets->tcp++;
-		sockets->kernel += process_socket_memory(fd);
+		sockets->kernel += socket_kernel_memory(fd);
 	}
 	closedir(fds);
 	return 0;

@@ -6,7 +6,7 @@
 static double seconds;
 static long long calls;
 
-void communication_reset(void)
+void communication_reset_statistics(void)
 {
 	seconds = 0;
 	calls = 0;

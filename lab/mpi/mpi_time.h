@@ -9,7 +9,7 @@
 #define SIW_BENCH_MPI_TIME_H
 
 /* Resets the communication time and the count of calls to 0. */
-void communication_reset(void);
+void communication_reset_statistics(void);
 
 /* Return the seconds in communication calls, and the number of calls, since the last reset. */
 double communication_seconds(void);

@@ -49,14 +49,15 @@ static void wire_check_message(const struct wire *w, const unsigned char *messag
 /*
  * Writes the number of a message into its first and last octets; a message has at least 64 octets.
  */
-static void wire_write_number(const struct wire *w, unsigned char *message, unsigned int number)
+static void wire_write_message_number(const struct wire *w, unsigned char *message,
+				      unsigned int number)
 {
 	memcpy(message, &number, sizeof(number));
 	memcpy(message + w->size - sizeof(number), &number, sizeof(number));
 }
 
-static void wire_check_number(const struct wire *w, const unsigned char *message,
-			      unsigned int number)
+static void wire_check_message_number(const struct wire *w, const unsigned char *message,
+				      unsigned int number)
 {
 	unsigned int first, last;
 
@@ -87,20 +88,20 @@ static double wire_ping_pong(const struct wire *w, int n)
 	began = MPI_Wtime();
 	for (int i = 0; i < n; i++) {
 		if (w->rank == 0) {
-			wire_write_number(w, w->out, (unsigned int)i);
+			wire_write_message_number(w, w->out, (unsigned int)i);
 			wire_send(w, w->out);
 			wire_receive(w, w->in);
 		} else {
 			wire_receive(w, w->in);
-			wire_write_number(w, w->out, (unsigned int)i);
+			wire_write_message_number(w, w->out, (unsigned int)i);
 			wire_send(w, w->out);
 		}
-		wire_check_number(w, w->in, (unsigned int)i);
+		wire_check_message_number(w, w->in, (unsigned int)i);
 	}
 	return MPI_Wtime() - began;
 }
 
-static int wire_post_window(const struct wire *w, int turn, int sends, int receives)
+static int wire_post_window_of_messages(const struct wire *w, int turn, int sends, int receives)
 {
 	int n = 0;
 
@@ -108,8 +109,8 @@ static int wire_post_window(const struct wire *w, int turn, int sends, int recei
 		MPI_Irecv(w->in + (size_t)i * w->size, (int)w->size, MPI_BYTE, w->peer, TAG_DATA,
 			  MPI_COMM_WORLD, &w->requests[n++]);
 	for (int i = 0; sends && i < w->window; i++) {
-		wire_write_number(w, w->out + (size_t)i * w->size,
-				  (unsigned int)(turn * w->window + i));
+		wire_write_message_number(w, w->out + (size_t)i * w->size,
+					  (unsigned int)(turn * w->window + i));
 		MPI_Isend(w->out + (size_t)i * w->size, (int)w->size, MPI_BYTE, w->peer, TAG_DATA,
 			  MPI_COMM_WORLD, &w->requests[n++]);
 	}
@@ -120,7 +121,7 @@ static int wire_post_window(const struct wire *w, int turn, int sends, int recei
  * Returns the seconds of n windows from rank 0 to rank 1, or in both directions. Rank 1 answers
  * each window with a message.
  */
-static double wire_send_windows(const struct wire *w, int n, int both)
+static double wire_time_message_windows(const struct wire *w, int n, int both)
 {
 	int receives = both || w->rank == 1, done = 0, requests;
 	double began;
@@ -128,11 +129,11 @@ static double wire_send_windows(const struct wire *w, int n, int both)
 	MPI_Barrier(MPI_COMM_WORLD);
 	began = MPI_Wtime();
 	for (int turn = 0; turn < n; turn++) {
-		requests = wire_post_window(w, turn, both || w->rank == 0, receives);
+		requests = wire_post_window_of_messages(w, turn, both || w->rank == 0, receives);
 		MPI_Waitall(requests, w->requests, MPI_STATUSES_IGNORE);
 		for (int i = 0; receives && i < w->window; i++)
-			wire_check_number(w, w->in + (size_t)i * w->size,
-					  (unsigned int)(turn * w->window + i));
+			wire_check_message_number(w, w->in + (size_t)i * w->size,
+						  (unsigned int)(turn * w->window + i));
 		if (w->rank == 0)
 			MPI_Recv(&done, 1, MPI_INT, 1, TAG_DONE, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
 		else
@@ -141,22 +142,22 @@ static double wire_send_windows(const struct wire *w, int n, int both)
 	return MPI_Wtime() - began;
 }
 
-static double wire_run_one_way(const struct wire *w, int n)
+static double wire_time_one_way_windows(const struct wire *w, int n)
 {
-	return wire_send_windows(w, n, 0);
+	return wire_time_message_windows(w, n, 0);
 }
 
-static double wire_run_two_way(const struct wire *w, int n)
+static double wire_time_two_way_windows(const struct wire *w, int n)
 {
-	return wire_send_windows(w, n, 1);
+	return wire_time_message_windows(w, n, 1);
 }
 
 /*
  * Returns the seconds of one round trip or one window, from a run of `run` that takes about
  * `seconds`.
  */
-static double wire_time_turn(const struct wire *w, double seconds,
-			     double (*run)(const struct wire *, int))
+static double wire_seconds_per_repetition(const struct wire *w, double seconds,
+					  double (*run)(const struct wire *, int))
 {
 	double trial;
 	int n;
@@ -191,9 +192,11 @@ static void wire_measure_sizes(struct wire *w, double seconds, int last)
 	w->in = alloc_zeroed((size_t)w->window, w->size);
 	w->requests = alloc_zeroed((size_t)w->window * 2, sizeof(*w->requests));
 	wire_check_data(w);
-	latency = wire_time_turn(w, seconds, wire_ping_pong) / 2 * 1e6;
-	one = (double)octets / wire_time_turn(w, seconds, wire_run_one_way) / 1e9;
-	two = 2.0 * (double)octets / wire_time_turn(w, seconds, wire_run_two_way) / 1e9;
+	latency = wire_seconds_per_repetition(w, seconds, wire_ping_pong) / 2 * 1e6;
+	one = (double)octets / wire_seconds_per_repetition(w, seconds, wire_time_one_way_windows) /
+	      1e9;
+	two = 2.0 * (double)octets /
+	      wire_seconds_per_repetition(w, seconds, wire_time_two_way_windows) / 1e9;
 	if (w->rank == 0)
 		printf("{\"size\": %zu, \"lat\": %.4f, \"bw\": %.5f, \"bibw\": %.5f}%s", w->size,
 		       latency, one, two, last ? "" : ", ");

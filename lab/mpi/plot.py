@@ -16,7 +16,7 @@ from lab.mpi.wire import METRICS
 __all__ = ["draw_parts"]
 
 
-def _draw_wire(found: dict[str, Any], folder: Path) -> list[Path]:
+def _draw_transports(found: dict[str, Any], folder: Path) -> list[Path]:
     drawn = []
     for metric, (words, unit, _) in METRICS.items():
         curves = {
@@ -61,7 +61,7 @@ def _draw_hybrid(found: dict[str, Any], folder: Path) -> list[Path]:
     ]
 
 
-_DRAW = {"wire": _draw_wire, "memory": _draw_memory, "hybrid": _draw_hybrid}
+_DRAW = {"wire": _draw_transports, "memory": _draw_memory, "hybrid": _draw_hybrid}
 
 
 def draw_parts(found: dict[str, Any], folder: Path) -> list[Path]:

@@ -54,7 +54,7 @@ def _print_curves(console: Console, found: dict[str, Any]) -> None:
     )
 
 
-def _print_wire(console: Console, found: dict[str, Any]) -> None:
+def _print_transports(console: Console, found: dict[str, Any]) -> None:
     if found["transports"]:
         _print_curves(console, found)
     for must in found["musts"]:
@@ -102,7 +102,7 @@ def _print_memory(console: Console, found: dict[str, Any]) -> None:
         console.print("without the kernel's objects for sockets: only root can read /proc/slabinfo")
 
 
-def _print_kernels(console: Console, found: dict[str, Any]) -> None:
+def _print_mpi_kernels(console: Console, found: dict[str, Any]) -> None:
     names = [TRANSPORTS[name].name for name in found["transports"]]
     shown = _create_table("kernel", "ranks", *names, "UD to RC", "UD to TCP")
     for row in found["rows"]:
@@ -160,9 +160,9 @@ def _print_hybrid(console: Console, found: dict[str, Any]) -> None:
 
 
 _SHOW = {
-    "wire": _print_wire,
+    "wire": _print_transports,
     "memory": _print_memory,
-    "kernels": _print_kernels,
+    "kernels": _print_mpi_kernels,
     "hybrid": _print_hybrid,
 }
 

@@ -16,7 +16,7 @@ __all__ = [
     "PROMISES",
     "SIZES",
     "Promise",
-    "judge_promises",
+    "judge_performance_promises",
     "measure_transports",
     "median_and_range",
 ]
@@ -51,7 +51,7 @@ class Promise:
         ours, beside = TRANSPORTS[self.transport].name, TRANSPORTS[self.beside].name
         return f"{ours}, {size}: {words} {limit} than {beside}'s"
 
-    def is_kept_by(self, ratio: float) -> bool:
+    def is_kept_by_ratio(self, ratio: float) -> bool:
         """Return whether the ratio to the other transport keeps the promise."""
         return ratio <= 1 if METRICS[self.metric][2] else ratio >= 1
 
@@ -131,7 +131,7 @@ def measure_transports(
     }
 
 
-def judge_promises(found: dict[str, Any]) -> list[dict[str, Any]]:
+def judge_performance_promises(found: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the ratio of each promise, and whether it is kept; without a ratio it is not kept."""
     verdicts = []
     for must in PROMISES:
@@ -141,7 +141,7 @@ def judge_promises(found: dict[str, Any]) -> list[dict[str, Any]]:
             {
                 "name": must.name,
                 "ratio": ratio,
-                "kept": ratio is not None and must.is_kept_by(ratio["median"]),
+                "kept": ratio is not None and must.is_kept_by_ratio(ratio["median"]),
             }
         )
     return verdicts

@@ -51,7 +51,7 @@ def _print_results(found: dict[str, Any]) -> None:
         personas.print_personas(found["personas"])
 
 
-def _all_promises_kept(found: dict[str, Any]) -> bool:
+def _all_performance_promises_kept(found: dict[str, Any]) -> bool:
     kept = all(row["verdict"] != "missed" for row in found.get("promises", ()))
     return kept and all(row["error"] is None for row in found.get("personas", ()))
 
@@ -85,13 +85,13 @@ def main(
     found: dict[str, Any] = {}
     with progress_bar("promises") as progress:
         if promised:
-            run = partial(runs.measure_kind, iters=iters)
+            run = partial(runs.measure_in_rounds, iters=iters)
             found["promises"] = table.measure_rows(promised, rounds, progress, run)
     with progress_bar("personas") as progress:
         if compared:
             found["personas"] = personas.measure_personas(compared, rounds, progress, iters)
     command.output_results(found, _print_results, as_json=as_json, output=output)
-    raise typer.Exit(0 if _all_promises_kept(found) else 1)
+    raise typer.Exit(0 if _all_performance_promises_kept(found) else 1)
 
 
 if __name__ == "__main__":

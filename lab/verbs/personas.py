@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from lab.verbs import runs
-from siwarp.bench.runner import BenchError, Progress, step_counter
+from siwarp.bench.runner import BenchError, Progress, make_progress_counter
 from siwarp.bench.runner import run as bench_run
 from siwarp.bench.table import MIB, fixed_width_console, format_figure
 from siwarp.bench.trust import minimum_and_maximum
@@ -49,7 +49,7 @@ def _measure_figure(arguments: dict[str, Any], persona: str, iters: int | None) 
     """Measure a figure once; return ``value``, ``p99``, ``floor`` or None, ``iters``, ``unit``."""
     env = {"SIWARP_PERSONA": persona}
     if arguments["kind"] in runs.KINDS:
-        plan = runs.create_plan(arguments["kind"], "rc", iters)
+        plan = runs.create_measurement_plan(arguments["kind"], "rc", iters)
         values = runs.run_measurement_once(plan, env=env)
         return {**values, "floor": None, "iters": plan.iters, "unit": "us"}
     found = bench_run(**arguments, qp="rc", env=env, rounds=1, iters=iters, others=False)
@@ -111,7 +111,7 @@ def measure_personas(
         of roce to iwarp), ``span`` (the least and the largest ratio), and ``rounds``.
 
     """
-    step = step_counter(progress, len(rows) * rounds * len(PERSONAS))
+    step = make_progress_counter(progress, len(rows) * rounds * len(PERSONAS))
     results = []
     for row in rows:
         result: dict[str, Any] = {"name": row.name, "error": None, "measured": None}

@@ -13,22 +13,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from siwarp.bench.plan import Plan, datagrams_in_receive_buffer
+from siwarp.bench.plan import Plan, datagram_capacity_of_receive_buffer
 from siwarp.bench.runner import (
     LIMIT_S,
     BenchError,
     Progress,
     Side,
+    bench_process_arguments,
     bench_program_path,
     cpu_for_side,
-    end_options,
+    make_progress_counter,
     run_sides,
-    step_counter,
-    warmup_of,
+    warmup_message_count,
 )
-from siwarp.bench.trust import load_warning, minimum_and_maximum, spread_warning
+from siwarp.bench.trust import cpu_load_warning, minimum_and_maximum, spread_warning
 
-__all__ = ["KINDS", "Kind", "create_plan", "measure_kind", "run_measurement_once"]
+__all__ = ["KINDS", "Kind", "create_measurement_plan", "measure_in_rounds", "run_measurement_once"]
 
 
 @dataclass(frozen=True)
@@ -69,13 +69,13 @@ KINDS = {
 }
 
 
-def create_plan(kind: str, qp: str = "", iters: int | None = None) -> Plan:
+def create_measurement_plan(kind: str, qp: str = "", iters: int | None = None) -> Plan:
     """Return the plan for the runs of a kind; ``qp`` (ud or rc) matters only for kind fair."""
     of = KINDS[kind]
     qp = qp or of.qp
     depth = 1
     if kind == "fair":
-        depth = max(1, min(64, datagrams_in_receive_buffer(of.size))) if qp == "ud" else 64
+        depth = max(1, min(64, datagram_capacity_of_receive_buffer(of.size))) if qp == "ud" else 64
     return Plan(kind, qp, of.op, of.size, iters or of.iters, depth, "poll", "c", 1, 1)
 
 
@@ -91,11 +91,11 @@ def run_measurement_once(
     path = bench_program_path().parents[2] / "lab" / "siwarp-lab-verbs"
     if not path.is_file():
         raise BenchError("this build has no siwarp-lab-verbs: run make build in a checkout")
-    own = {"run": what, "warmup": warmup_of(plan), "limit": LIMIT_S}
+    own = {"run": what, "warmup": warmup_message_count(plan), "limit": LIMIT_S}
     sides = [
         Side(
             side,
-            [str(path), *end_options(plan, side, cpu=cpu_for_side(side), **own)],
+            [str(path), *bench_process_arguments(plan, side, cpu=cpu_for_side(side), **own)],
             {**os.environ, **(env or {})},
         )
         for side in KINDS[plan.kind].sides
@@ -120,7 +120,7 @@ def _measure_round(plan: Plan, env: Mapping[str, str] | None, turn: int) -> dict
     return values
 
 
-def measure_kind(
+def measure_in_rounds(
     kind: str,
     qp: str = "",
     *,
@@ -140,9 +140,9 @@ def measure_kind(
         BenchError: a run failed.
 
     """
-    plan = create_plan(kind, qp, iters)
-    step = step_counter(progress, rounds)
-    doubt = load_warning()
+    plan = create_measurement_plan(kind, qp, iters)
+    step = make_progress_counter(progress, rounds)
+    doubt = cpu_load_warning()
     found = []
     for turn in range(rounds):
         found.append(_measure_round(plan, env, turn))

@@ -55,7 +55,7 @@ static void fair_post_recv(struct crowd *c, uint32_t number, uint32_t slot)
 	struct siw_recv_wr *bad,
 		wr = { .wr_id = (uint64_t)number << 32 | slot, .sg_list = &sge, .num_sge = 1 };
 
-	siw_bench_check(siw_post_recv(one->qp, &wr, &bad), "posting a receive");
+	siw_bench_exit_on_error(siw_post_recv(one->qp, &wr, &bad), "posting a receive");
 }
 
 static void fair_post_send(struct crowd *c, uint32_t number, uint32_t size, bool signalled)
@@ -73,7 +73,7 @@ static void fair_post_send(struct crowd *c, uint32_t number, uint32_t size, bool
 		wr.wr.ud.ah = one->ah;
 		wr.wr.ud.remote_qkey = OWN_QKEY;
 	}
-	siw_bench_check(siw_post_send(one->qp, &wr, &bad), "posting a send");
+	siw_bench_exit_on_error(siw_post_send(one->qp, &wr, &bad), "posting a send");
 }
 
 /* ---- sending the flood ----------------------------------------------------------------------- */
@@ -130,7 +130,7 @@ static void fair_poll(struct crowd *c)
 	struct siw_wc wc[SIW_BENCH_BATCH];
 	int n = siw_poll_cq(c->cq, SIW_BENCH_BATCH, wc);
 
-	siw_bench_check(n, "polling");
+	siw_bench_exit_on_error(n, "polling");
 	for (int i = 0; i < n; i++)
 		fair_handle_completion(c, &wc[i]);
 	if (n)
@@ -185,8 +185,8 @@ static void fair_create_qp(struct crowd *c, uint32_t number)
 				     : siw_bench_slot(&c->buf, fair_flood_slots(c->o)) +
 					       (size_t)number * QUIET_SLOTS * QUIET_SIZE;
 	if (!c->o->rc)
-		siw_bench_check(siw_addr_parse("127.0.0.1", 0, &init.addr), "the address");
-	one->qp = siw_bench_check_object(siw_create_qp(c->pd, &init), "a queue pair");
+		siw_bench_exit_on_error(siw_addr_parse("127.0.0.1", 0, &init.addr), "the address");
+	one->qp = siw_bench_require_object(siw_create_qp(c->pd, &init), "a queue pair");
 }
 
 static void fair_post_all_recvs(struct crowd *c, uint32_t number)
@@ -206,20 +206,21 @@ static void fair_open_ud(struct crowd *c, uint32_t number)
 	for (int s = SIW_QPS_INIT; s <= SIW_QPS_RTS; s++) {
 		struct siw_qp_attr attr = { .qp_state = s };
 
-		siw_bench_check(siw_modify_qp(one->qp, &attr, SIW_QP_STATE),
-				"changing the state of the queue pair");
+		siw_bench_exit_on_error(siw_modify_qp(one->qp, &attr, SIW_QP_STATE),
+					"changing the state of the queue pair");
 	}
 	fair_post_all_recvs(c, number);
-	siw_bench_check(siw_qp_addr(one->qp, &a, NULL), "the queue pair's address");
-	a.port_be = htons((uint16_t)siw_bench_exchange(c->o->ctl, ntohs(a.port_be)));
-	one->ah = siw_bench_check_object(siw_create_ah(c->pd, &a), "an address handle");
+	siw_bench_exit_on_error(siw_qp_addr(one->qp, &a, NULL), "the queue pair's address");
+	a.port_be = htons((uint16_t)siw_bench_exchange_number(c->o->ctl, ntohs(a.port_be)));
+	one->ah = siw_bench_require_object(siw_create_ah(c->pd, &a), "an address handle");
 }
 
 static struct siw_cm_id *fair_expect_cm_event(struct crowd *c, int type)
 {
 	struct siw_cm_event event;
 
-	siw_bench_check(siw_cm_get_event(c->cm, &event, CM_WAIT_MS), "waiting for the connection");
+	siw_bench_exit_on_error(siw_cm_get_event(c->cm, &event, CM_WAIT_MS),
+				"waiting for the connection");
 	if (event.event != type)
 		siw_bench_die(SIW_BENCH_EXIT_ERROR, "connecting: %s (%s)",
 			      siw_cm_event_str(event.event), strerror(-event.status));
@@ -230,10 +231,10 @@ static uint16_t fair_listen(struct crowd *c)
 {
 	struct siw_addr a;
 
-	siw_bench_check(siw_addr_parse("127.0.0.1", 0, &a), "the address");
-	c->listener = siw_bench_check_object(siw_cm_create_id(c->cm, NULL), "a CM id");
-	siw_bench_check(siw_cm_listen(c->listener, &a, 1), "listening");
-	siw_bench_check(siw_cm_addr(c->listener, &a, NULL), "the listener's address");
+	siw_bench_exit_on_error(siw_addr_parse("127.0.0.1", 0, &a), "the address");
+	c->listener = siw_bench_require_object(siw_cm_create_id(c->cm, NULL), "a CM id");
+	siw_bench_exit_on_error(siw_cm_listen(c->listener, &a, 1), "listening");
+	siw_bench_exit_on_error(siw_cm_addr(c->listener, &a, NULL), "the listener's address");
 	return ntohs(a.port_be);
 }
 
@@ -243,21 +244,21 @@ static void fair_open_rc(struct crowd *c, uint32_t number, uint16_t port)
 	struct siw_addr a;
 
 	one->id = c->o->server ? fair_expect_cm_event(c, SIW_CM_CONNECT_REQUEST)
-			       : siw_bench_check_object(siw_cm_create_id(c->cm, NULL), "a CM id");
+			       : siw_bench_require_object(siw_cm_create_id(c->cm, NULL), "a CM id");
 	fair_create_qp(c, number);
-	siw_bench_check(siw_cm_bind_qp(one->id, one->qp), "binding the queue pair");
+	siw_bench_exit_on_error(siw_cm_bind_qp(one->id, one->qp), "binding the queue pair");
 	fair_post_all_recvs(c, number);
-	siw_bench_check(siw_addr_parse("127.0.0.1", port, &a), "the address");
+	siw_bench_exit_on_error(siw_addr_parse("127.0.0.1", port, &a), "the address");
 	if (c->o->server)
-		siw_bench_check(siw_cm_accept(one->id, NULL), "accepting");
+		siw_bench_exit_on_error(siw_cm_accept(one->id, NULL), "accepting");
 	else
-		siw_bench_check(siw_cm_connect(one->id, &a, NULL, NULL), "connecting");
+		siw_bench_exit_on_error(siw_cm_connect(one->id, &a, NULL, NULL), "connecting");
 	fair_expect_cm_event(c, SIW_CM_ESTABLISHED);
 	/*
 	 * Both sides wait, because the next request could otherwise arrive before this ESTABLISHED
 	 * event.
 	 */
-	siw_bench_exchange(c->o->ctl, 0);
+	siw_bench_exchange_number(c->o->ctl, 0);
 }
 
 static void fair_open_all(struct crowd *c)
@@ -267,20 +268,21 @@ static void fair_open_all(struct crowd *c)
 	struct siw_addr a;
 	uint16_t port = 0;
 
-	siw_bench_need_fds(QUIET + 1);
+	siw_bench_raise_fd_limit(QUIET + 1);
 	siw_bench_buf_make(&c->buf, c->o->size, slots + (uint32_t)quiet);
-	siw_bench_check(siw_addr_parse("127.0.0.1", 0, &a), "the address");
-	c->context = siw_bench_check_object(siw_open_device_by_addr(&a), "opening the device");
-	c->pd = siw_bench_check_object(siw_alloc_pd(c->context), "a protection domain");
-	c->cq = siw_bench_check_object(
+	siw_bench_exit_on_error(siw_addr_parse("127.0.0.1", 0, &a), "the address");
+	c->context = siw_bench_require_object(siw_open_device_by_addr(&a), "opening the device");
+	c->pd = siw_bench_require_object(siw_alloc_pd(c->context), "a protection domain");
+	c->cq = siw_bench_require_object(
 		siw_create_cq(c->context, (int)(4 * slots + 16 * QUIET + 256), NULL, NULL, 0),
 		"a completion queue");
-	c->mr = siw_bench_check_object(siw_reg_mr(c->pd, c->buf.base, c->buf.length,
-						  SIW_ACCESS_LOCAL_WRITE),
-				       "registering");
+	c->mr = siw_bench_require_object(siw_reg_mr(c->pd, c->buf.base, c->buf.length,
+						    SIW_ACCESS_LOCAL_WRITE),
+					 "registering");
 	if (c->o->rc) {
-		c->cm = siw_bench_check_object(siw_cm_create_channel(c->context), "a CM channel");
-		port = (uint16_t)siw_bench_exchange(c->o->ctl, c->o->server ? fair_listen(c) : 0);
+		c->cm = siw_bench_require_object(siw_cm_create_channel(c->context), "a CM channel");
+		port = (uint16_t)siw_bench_exchange_number(c->o->ctl,
+							   c->o->server ? fair_listen(c) : 0);
 	}
 	for (uint32_t i = 0; i <= QUIET; i++) {
 		if (c->o->rc)
@@ -288,7 +290,7 @@ static void fair_open_all(struct crowd *c)
 		else
 			fair_open_ud(c, i);
 	}
-	siw_bench_pin(c->o->cpu);
+	siw_bench_pin_thread(c->o->cpu);
 }
 
 static void fair_close_all(struct crowd *c)
@@ -297,37 +299,38 @@ static void fair_close_all(struct crowd *c)
 		struct one *one = &c->all[i];
 
 		if (one->id)
-			siw_bench_check(siw_cm_destroy_id(one->id), "destroying the CM id");
+			siw_bench_exit_on_error(siw_cm_destroy_id(one->id), "destroying the CM id");
 		if (one->ah)
-			siw_bench_check(siw_destroy_ah(one->ah), "destroying the address handle");
-		siw_bench_check(siw_destroy_qp(one->qp), "destroying the queue pair");
+			siw_bench_exit_on_error(siw_destroy_ah(one->ah),
+						"destroying the address handle");
+		siw_bench_exit_on_error(siw_destroy_qp(one->qp), "destroying the queue pair");
 	}
 	if (c->listener)
-		siw_bench_check(siw_cm_destroy_id(c->listener), "destroying the listener");
+		siw_bench_exit_on_error(siw_cm_destroy_id(c->listener), "destroying the listener");
 	if (c->cm)
-		siw_bench_check(siw_cm_destroy_channel(c->cm), "destroying the CM channel");
-	siw_bench_check(siw_dereg_mr(c->mr), "deregistering");
-	siw_bench_check(siw_destroy_cq(c->cq), "destroying the completion queue");
-	siw_bench_check(siw_dealloc_pd(c->pd), "freeing the protection domain");
-	siw_bench_check(siw_close_device(c->context), "closing the device");
+		siw_bench_exit_on_error(siw_cm_destroy_channel(c->cm), "destroying the CM channel");
+	siw_bench_exit_on_error(siw_dereg_mr(c->mr), "deregistering");
+	siw_bench_exit_on_error(siw_destroy_cq(c->cq), "destroying the completion queue");
+	siw_bench_exit_on_error(siw_dealloc_pd(c->pd), "freeing the protection domain");
+	siw_bench_exit_on_error(siw_close_device(c->context), "closing the device");
 	siw_bench_buf_free(&c->buf);
 }
 
 void siw_lab_measure_fairness(const struct siw_bench_opts *o, struct siw_bench_result *result)
 {
-	struct crowd *c = siw_bench_check_object(calloc(1, sizeof(*c)), "the queue pairs");
-	uint64_t *ns = siw_bench_check_object(calloc(o->iters, sizeof(*ns)), "the samples");
+	struct crowd *c = siw_bench_require_object(calloc(1, sizeof(*c)), "the queue pairs");
+	uint64_t *ns = siw_bench_require_object(calloc(o->iters, sizeof(*ns)), "the samples");
 
 	c->o = o;
 	fair_open_all(c);
-	siw_bench_exchange(o->ctl, 0);
+	siw_bench_exchange_number(o->ctl, 0);
 	if (o->server) {
 		fair_run_server(c, o->warmup + o->iters);
 	} else {
 		fair_run_client(c, o->warmup, NULL);
 		fair_run_client(c, o->iters, ns);
 	}
-	siw_bench_exchange(o->ctl, 0);
+	siw_bench_exchange_number(o->ctl, 0);
 	siw_bench_summarize_samples(ns, o->iters, 1, result);
 	fair_close_all(c);
 	free(ns);

@@ -86,7 +86,7 @@ static void verbs_post_signalled_send(struct siw_bench_side *e)
 					.opcode = SIW_WR_SEND,
 					.send_flags = SIW_SEND_SIGNALED };
 
-	siw_bench_check(siw_post_send(e->qp, &wr, &bad), "posting a send");
+	siw_bench_exit_on_error(siw_post_send(e->qp, &wr, &bad), "posting a send");
 }
 
 /*
@@ -99,7 +99,7 @@ static void verbs_time_answered_sends(struct siw_bench_side *e, uint32_t n, uint
 	struct siw_qp_attr attr;
 	struct turns turns = { 0 };
 
-	siw_bench_check(siw_query_qp(e->qp, &attr, &init), "querying the persona");
+	siw_bench_exit_on_error(siw_query_qp(e->qp, &attr, &init), "querying the persona");
 	turns.in_order = init.persona == SIW_PERSONA_ROCE;
 	for (uint32_t i = 0; i < n; i++) {
 		uint64_t start = siw_bench_now();
@@ -137,7 +137,7 @@ static void verbs_time_watched_writes(struct siw_bench_side *e, uint32_t n, uint
 	volatile char *seen = siw_bench_slot(&e->buf, 0) + size - 1;
 
 	siw_bench_clear_octet(seen);
-	siw_bench_exchange(e->o->ctl, 0);
+	siw_bench_exchange_number(e->o->ctl, 0);
 	for (uint32_t i = 0; i < n; i++) {
 		char value = (char)(i % 100 + 1);
 		uint64_t start = siw_bench_now();
@@ -162,9 +162,9 @@ static void verbs_measure_messages(const struct siw_bench_opts *o, struct siw_be
 							     : verbs_time_watched_writes;
 	struct siw_bench_side e;
 
-	siw_bench_end_open(&e, o, RECVS);
-	siw_bench_time(&e, run, done ? 1 : 2, result);
-	siw_bench_end_close(&e);
+	siw_bench_side_open(&e, o, RECVS);
+	siw_bench_measure_latency(&e, run, done ? 1 : 2, result);
+	siw_bench_side_close(&e);
 }
 
 /* ---- crowd: latency of UD with idle queue pairs; the run "alone" has none -------------------- */
@@ -184,15 +184,15 @@ static struct siw_qp *verbs_open_idle_qp(struct siw_bench_side *e)
 	struct siw_recv_wr *bad, wr = { .sg_list = &sge, .num_sge = 1 };
 	struct siw_qp *qp;
 
-	siw_bench_check(siw_addr_parse(e->o->local, 0, &init.addr), "the address");
-	qp = siw_bench_check_object(siw_create_qp(e->pd, &init), "an idle queue pair");
+	siw_bench_exit_on_error(siw_addr_parse(e->o->local, 0, &init.addr), "the address");
+	qp = siw_bench_require_object(siw_create_qp(e->pd, &init), "an idle queue pair");
 	for (int s = SIW_QPS_INIT; s <= SIW_QPS_RTS; s++) {
 		struct siw_qp_attr attr = { .qp_state = s };
 
-		siw_bench_check(siw_modify_qp(qp, &attr, SIW_QP_STATE),
-				"changing the state of the queue pair");
+		siw_bench_exit_on_error(siw_modify_qp(qp, &attr, SIW_QP_STATE),
+					"changing the state of the queue pair");
 	}
-	siw_bench_check(siw_post_recv(qp, &wr, &bad), "posting a receive");
+	siw_bench_exit_on_error(siw_post_recv(qp, &wr, &bad), "posting a receive");
 	return qp;
 }
 
@@ -203,14 +203,14 @@ static void verbs_measure_beside_idle_qps(const struct siw_bench_opts *o,
 	struct siw_qp *idle[IDLE_QPS];
 	struct siw_bench_side e;
 
-	siw_bench_need_fds(IDLE_QPS);
-	siw_bench_end_open(&e, o, RECVS);
+	siw_bench_raise_fd_limit(IDLE_QPS);
+	siw_bench_side_open(&e, o, RECVS);
 	for (uint32_t i = 0; i < n; i++)
 		idle[i] = verbs_open_idle_qp(&e);
-	siw_bench_time(&e, siw_bench_lat_send, 2, result);
+	siw_bench_measure_latency(&e, siw_bench_lat_send, 2, result);
 	for (uint32_t i = 0; i < n; i++)
-		siw_bench_check(siw_destroy_qp(idle[i]), "destroying an idle queue pair");
-	siw_bench_end_close(&e);
+		siw_bench_exit_on_error(siw_destroy_qp(idle[i]), "destroying an idle queue pair");
+	siw_bench_side_close(&e);
 }
 
 /* ---- reg: register and deregister a large region, including the check of its pages ----------- */
@@ -255,7 +255,7 @@ static void verbs_measure_registration(const struct siw_bench_opts *o,
 	pd = context ? siw_alloc_pd(context) : NULL;
 	if (!pd)
 		siw_bench_die(SIW_BENCH_EXIT_ERROR, "opening the device: %s", strerror(errno));
-	siw_bench_pin(o->cpu);
+	siw_bench_pin_thread(o->cpu);
 	verbs_time_registrations(pd, memory, o->size, o->warmup, NULL);
 	verbs_time_registrations(pd, memory, o->size, o->iters, ns);
 	siw_bench_summarize_samples(ns, o->iters, 1, result);
@@ -265,7 +265,7 @@ static void verbs_measure_registration(const struct siw_bench_opts *o,
 	free(ns);
 }
 
-static siw_bench_fn *verbs_select_run(const struct siw_bench_opts *o)
+static siw_bench_fn *verbs_select_measurement(const struct siw_bench_opts *o)
 {
 	static const struct {
 		const char *kind;
@@ -288,5 +288,5 @@ static siw_bench_fn *verbs_select_run(const struct siw_bench_opts *o)
 
 int main(int argc, char **argv)
 {
-	return siw_bench_main(argc, argv, verbs_select_run);
+	return siw_bench_main(argc, argv, verbs_select_measurement);
 }

@@ -84,7 +84,7 @@ def functions_by_address(program: Path) -> dict[int, tuple[str, str]]:
     return found
 
 
-def record_calls(program: Path, kind: str) -> dict[str, list[Call]]:
+def trace_function_calls(program: Path, kind: str) -> dict[str, list[Call]]:
     """Run the program; return the calls during the post, and during the polls until the receive."""
     functions = functions_by_address(program)
     with tempfile.NamedTemporaryFile("r") as file:
@@ -109,7 +109,7 @@ def record_calls(program: Path, kind: str) -> dict[str, list[Call]]:
     return calls
 
 
-def count_calls(kind: str, calls: list[Call]) -> dict[str, object]:
+def count_calls_and_locks(kind: str, calls: list[Call]) -> dict[str, object]:
     """Return the number of calls, of acquired locks by layer, and of descents."""
     lowest = LOWEST[kind]
     above = LAYERS[LAYERS.index("ddp") :]
@@ -138,8 +138,8 @@ def count_message_calls(
             program = Path(folder, "walk")
             compile_program(root, program)
             for kind in parse_names(types, TYPES, "--types"):
-                for phase, calls in record_calls(program, kind).items():
-                    counts = count_calls(kind, calls)
+                for phase, calls in trace_function_calls(program, kind).items():
+                    counts = count_calls_and_locks(kind, calls)
                     found[f"{name} {kind} {phase}"] = counts
                     lines.append(f"{name}, {kind}, {phase}: {counts}")
                     if tree_of_calls:

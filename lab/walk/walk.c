@@ -66,8 +66,8 @@ PLAIN static void modify_qp_state(struct end *end, struct siw_qp_attr attr, int 
 	exit_on_error(siw_modify_qp(end->qp, &attr, SIW_QP_STATE | mask), "siw_modify_qp");
 }
 
-PLAIN static void open_end(struct siw_context *context, struct siw_pd *pd, int type,
-			   const struct siw_addr *addr, struct end *end)
+PLAIN static void open_endpoint(struct siw_context *context, struct siw_pd *pd, int type,
+				const struct siw_addr *addr, struct end *end)
 {
 	struct siw_qp_init_attr init = { .qp_type = type, .by_qpn = type == SIW_QPT_RC };
 	struct siw_qp_attr attr = { 0 };
@@ -87,7 +87,8 @@ PLAIN static void open_end(struct siw_context *context, struct siw_pd *pd, int t
 		exit_on_error(siw_qp_addr(end->qp, &end->addr, NULL), "siw_qp_addr");
 }
 
-PLAIN static void connect_end(struct siw_pd *pd, int type, struct end *end, const struct end *other)
+PLAIN static void connect_endpoint(struct siw_pd *pd, int type, struct end *end,
+				   const struct end *other)
 {
 	struct siw_qp_attr attr = { 0 };
 	int mask = 0;
@@ -170,10 +171,10 @@ PLAIN int main(int argc, char **argv)
 	exit_unless(context != NULL, "siw_open_device_by_addr");
 	pd = siw_alloc_pd(context);
 	exit_unless(pd != NULL, "siw_alloc_pd");
-	open_end(context, pd, type, &addr, &a);
-	open_end(context, pd, type, &addr, &b);
-	connect_end(pd, type, &a, &b);
-	connect_end(pd, type, &b, &a);
+	open_endpoint(context, pd, type, &addr, &a);
+	open_endpoint(context, pd, type, &addr, &b);
+	connect_endpoint(pd, type, &a, &b);
+	connect_endpoint(pd, type, &b, &a);
 	post_receive(&a);
 	post_receive(&b);
 	for (int i = 0; i < WARM_UP; i++) {

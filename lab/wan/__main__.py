@@ -12,8 +12,8 @@ import typer
 from lab import command
 from lab.wan import flows as shared
 from lab.wan import matrix as bottlenecks
-from siwarp.bench.cli import bench_errors_reported
-from siwarp.cli.wan import check_plan
+from siwarp.bench.cli import exit_with_message_on_bench_error
+from siwarp.cli.wan import check_link_fault_plan
 
 app = command.create_application()
 
@@ -57,14 +57,14 @@ def main(
     flows.
     """
     if matrix:
-        _measure_matrix(cells, seconds or 3.0, results, as_json=as_json)
+        _measure_bottleneck_matrix(cells, seconds or 3.0, results, as_json=as_json)
         return
     seconds = seconds or 60.0
     kinds = tuple(flows.split(","))
     if len(set(kinds)) < len(kinds) or set(kinds) - {"rd", "tcp"}:
         raise typer.BadParameter("rd, tcp, or rd,tcp", param_hint="--flows")
-    check_plan(faults)
-    with bench_errors_reported("lab wan"):
+    check_link_fault_plan(faults)
+    with exit_with_message_on_bench_error("lab wan"):
         found = shared.measure_flows(kinds, seconds, faults, congestion)
     if not as_json:
         print(f"{faults}, {seconds:g} s; the kernel's TCP has {found['congestion_control']}")
@@ -79,23 +79,25 @@ def _print_flows(found: dict[str, Any]) -> None:
         )
 
 
-def _measure_matrix(cells: str, seconds: float, results: str, *, as_json: bool) -> None:
-    names = bottlenecks.select_cells(cells)
+def _measure_bottleneck_matrix(cells: str, seconds: float, results: str, *, as_json: bool) -> None:
+    names = bottlenecks.select_bottleneck_cells(cells)
     if names is None:
         raise typer.BadParameter(f"of {', '.join(bottlenecks.CELLS)}", param_hint="--cells")
 
     def print_progress(done: int, total: int, what: str) -> None:
         print(f"{done + 1} of {total}: {what}", file=sys.stderr, flush=True)
 
-    with bench_errors_reported("lab wan"):
-        found = bottlenecks.measure_cells(
+    with exit_with_message_on_bench_error("lab wan"):
+        found = bottlenecks.measure_bottleneck_cells(
             names, seconds, Path(results) if results else None, progress=print_progress
         )
     if as_json:
-        command.output_results(bottlenecks.results_with_promises(found), print, as_json=True)
+        command.output_results(
+            bottlenecks.results_with_promise_verdicts(found), print, as_json=True
+        )
     else:
         print(*bottlenecks.table_lines(found), sep="\n")
-    if not bottlenecks.all_promises_kept(found):
+    if not bottlenecks.all_performance_promises_kept(found):
         raise typer.Exit(1)
 
 

@@ -58,7 +58,7 @@ def _run_rd_sink(there: tuple[str, int]) -> None:
 # ---- sources of flows
 
 
-def _print_octets_per_step(
+def _run_flow_and_print_octets_per_step(
     seconds: float,
     flow: threading.Thread,
     octets: Callable[[], int],
@@ -91,7 +91,7 @@ def _run_tcp_source(there: tuple[str, int], seconds: float, congestion: str) -> 
     conn = _connect_when_listening(lambda: socket.create_connection(there))
     if congestion:
         conn.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, congestion.encode())
-    _print_octets_per_step(
+    _run_flow_and_print_octets_per_step(
         seconds, threading.Thread(target=send_continuously, daemon=True), acknowledged_octets
     )
 
@@ -137,7 +137,7 @@ def _run_rd_source(there: tuple[str, int], seconds: float) -> None:
         if not any(wc.ok for wc in cq.wait(10, 1)):
             raise TimeoutError("the sink does not answer")
         flow = threading.Thread(target=send_continuously)
-        _print_octets_per_step(
+        _run_flow_and_print_octets_per_step(
             seconds, flow, lambda: done * MESSAGE, lambda: read_own_counters()["rd_retransmits"]
         )
         stop.set()

@@ -17,7 +17,7 @@ from typing import Any
 
 from siwarp.bench.runner import BenchError
 
-__all__ = ["default_congestion_control", "measure_flows", "run_sources"]
+__all__ = ["default_congestion_control", "measure_flows", "run_flow_sources"]
 
 _B = "10.77.0.2"
 #: Seconds for starting and ending the flows, in addition to the duration of the flows.
@@ -67,12 +67,12 @@ def measure_flows(
     return {
         "faults": faults,
         "congestion_control": congestion or default_congestion_control(),
-        "flows": _add_shares(json.loads(told)),
+        "flows": _add_rates_and_link_shares(json.loads(told)),
         "line": json.loads(line),
     }
 
 
-def _add_shares(told: dict[str, Any]) -> dict[str, Any]:
+def _add_rates_and_link_shares(told: dict[str, Any]) -> dict[str, Any]:
     total = sum(flow["octets"] for flow in told.values())
     for flow in told.values():
         flow["mbit_s"] = flow["octets"] * 8 / flow["seconds"] / 1e6
@@ -80,7 +80,9 @@ def _add_shares(told: dict[str, Any]) -> dict[str, Any]:
     return told
 
 
-def run_sources(host: str, seconds: float, congestion: str, flows: list[str]) -> dict[str, Any]:
+def run_flow_sources(
+    host: str, seconds: float, congestion: str, flows: list[str]
+) -> dict[str, Any]:
     """Run the flows' sources in namespace a; none sends before all have reached their sinks."""
     with contextlib.ExitStack() as stack:
         started = []
@@ -107,4 +109,4 @@ def run_sources(host: str, seconds: float, congestion: str, flows: list[str]) ->
 
 
 if __name__ == "__main__":
-    print(json.dumps(run_sources(sys.argv[1], float(sys.argv[2]), sys.argv[3], sys.argv[4:])))
+    print(json.dumps(run_flow_sources(sys.argv[1], float(sys.argv[2]), sys.argv[3], sys.argv[4:])))

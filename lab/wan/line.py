@@ -121,22 +121,22 @@ class Line:
         write = f"echo {value} >/proc/sys/net/ipv4/{name}"
         _run_command("ip", "netns", "exec", space, "sh", "-c", write)
 
-    def command_inside(self, end: str, *command: str) -> list[str]:
+    def command_in_namespace(self, end: str, *command: str) -> list[str]:
         """Return the command line that runs a command in a namespace."""
         return ["ip", "netns", "exec", self._names[end], *command]
 
-    def run_inside(self, end: str, *command: str) -> str:
+    def run_in_namespace(self, end: str, *command: str) -> str:
         """Run a command in a namespace; return the output of the command."""
-        return _run_command(*self.command_inside(end, *command))
+        return _run_command(*self.command_in_namespace(end, *command))
 
     def configure_bottleneck(self, line: Bottleneck) -> None:
         """Configure the router as the bottleneck, with counters at zero."""
         subprocess.run(
-            self.command_inside("r", "tc", "qdisc", "del", "dev", "to-b", "root"),
+            self.command_in_namespace("r", "tc", "qdisc", "del", "dev", "to-b", "root"),
             check=False,
             capture_output=True,
         )
-        self.run_inside(
+        self.run_in_namespace(
             *("r", "tc", "qdisc", "add", "dev", "to-b", "root", "handle", "1:", "tbf"),
             *("rate", f"{line.mbit_s}mbit", "burst", str(line.bucket_octets)),
             *("limit", str(line.queue)),
@@ -145,7 +145,7 @@ class Line:
     def packet_counts(self) -> tuple[int, int]:
         """Return how many packets the bottleneck has passed and dropped since it was configured."""
         told: list[dict[str, Any]] = json.loads(
-            self.run_inside("r", "tc", "-s", "-j", "qdisc", "show", "dev", "to-b")
+            self.run_in_namespace("r", "tc", "-s", "-j", "qdisc", "show", "dev", "to-b")
         )
         tbf = next(qdisc for qdisc in told if qdisc["kind"] == "tbf")
         return tbf["packets"], tbf["drops"]

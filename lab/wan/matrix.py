@@ -3,7 +3,7 @@
 
 Each cell is a link with a rate, a queue and a round trip time. Each cell is measured with reliable
 datagrams alone, the kernel's CUBIC and BBR alone, two CUBIC flows, an RD flow together with CUBIC,
-and two RD flows. :func:`judge_promises` checks the promised limits.
+and two RD flows. :func:`judge_performance_promises` checks the promised limits.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from siwarp.bench.runner import BenchError
 __all__ = [
     "CELLS",
     "RUNS",
-    "all_promises_kept",
-    "judge_promises",
-    "measure_cells",
-    "measure_run",
-    "results_with_promises",
-    "select_cells",
+    "all_performance_promises_kept",
+    "judge_performance_promises",
+    "measure_bottleneck_cells",
+    "measure_flows_over_bottleneck",
+    "results_with_promise_verdicts",
+    "select_bottleneck_cells",
     "table_lines",
 ]
 
@@ -45,7 +45,7 @@ RUNS: dict[str, tuple[tuple[str, ...], str]] = {
     "rd+rd": (("rd", "rd.2"), ""),
 }
 
-#: The limits of the promises: see judge_promises().
+#: The limits of the promises: see judge_performance_promises().
 MOST_DROPPED, AIM_DROPPED = 0.10, 0.02
 LEAST_SHARE, BETTER = 0.9, 1.2
 LEAST_KEPT = 1 / 3
@@ -60,7 +60,7 @@ _PAYLOAD = {"tcp": 1448, "rd": 1414}
 _MARGIN_S = 30
 
 
-def _all_cells() -> dict[str, Bottleneck]:
+def _all_bottleneck_cells() -> dict[str, Bottleneck]:
     """Return the cells by name: each rate with each queue and each round trip time."""
     found = {}
     for rate in RATES:
@@ -72,7 +72,7 @@ def _all_cells() -> dict[str, Bottleneck]:
     return found
 
 
-CELLS = _all_cells()
+CELLS = _all_bottleneck_cells()
 
 #: The cells that CI measures: one of each kind, except those with a queue of one packet, where more
 #: than a tenth of the packets is dropped (BENCHMARKS.md).
@@ -86,7 +86,7 @@ SHORT = (
 )
 
 
-def select_cells(text: str) -> list[str] | None:
+def select_bottleneck_cells(text: str) -> list[str] | None:
     """Return the names of the cells that a text selects; None if a name is unknown."""
     names = list(CELLS) if not text else list(SHORT) if text == "short" else text.split(",")
     return names if all(name in CELLS for name in names) else None
@@ -96,7 +96,7 @@ def _flow_command(role: str, kind: str, *more: str) -> list[str]:
     return [sys.executable, "-m", "lab.wan.flow", role, kind, ADDRESS, *more]
 
 
-def measure_run(
+def measure_flows_over_bottleneck(
     line: Line, shape: Bottleneck, flows: tuple[str, ...], congestion: str, seconds: float
 ) -> dict[str, Any]:
     """Run flows at the same time over the bottleneck; return the results of each flow.
@@ -107,12 +107,13 @@ def measure_run(
     """
     line.configure_bottleneck(shape)
     sinks = [
-        subprocess.Popen(line.command_inside("b", *_flow_command("sink", kind))) for kind in flows
+        subprocess.Popen(line.command_in_namespace("b", *_flow_command("sink", kind)))
+        for kind in flows
     ]
     try:
         sources = [sys.executable, "-m", "lab.wan.flows", ADDRESS, str(seconds), congestion]
         done = subprocess.run(
-            line.command_inside("a", *sources, *flows),
+            line.command_in_namespace("a", *sources, *flows),
             capture_output=True,
             text=True,
             check=False,
@@ -156,7 +157,7 @@ def _save_results(path: Path | None, found: dict[str, Any]) -> None:
     beside.replace(path)
 
 
-def measure_cells(
+def measure_bottleneck_cells(
     names: Iterable[str],
     seconds: float,
     path: Path | None,
@@ -180,25 +181,27 @@ def measure_cells(
                 if progress:
                     progress(done, len(todo), f"{name} {run}")
                 flows, congestion = RUNS[run]
-                result = measure_run(line, CELLS[name], flows, congestion, seconds)
+                result = measure_flows_over_bottleneck(
+                    line, CELLS[name], flows, congestion, seconds
+                )
                 found.setdefault(name, {})[run] = result
                 _save_results(path, found)
                 done += 1
     return {name: found[name] for name in names if name in found}
 
 
-def _shares_of_run(cell: dict[str, Any], run: str) -> list[float]:
+def _link_shares_of_run(cell: dict[str, Any], run: str) -> list[float]:
     return [flow["share"] for flow in cell[run]["flows"].values()]
 
 
-def judge_promises(cell: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def judge_performance_promises(cell: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the figure of each promise for a cell, and whether the promise is kept."""
-    alone = _shares_of_run(cell, "rd")[0]
-    rivals = max(_shares_of_run(cell, "cubic")[0], _shares_of_run(cell, "bbr")[0])
+    alone = _link_shares_of_run(cell, "rd")[0]
+    rivals = max(_link_shares_of_run(cell, "cubic")[0], _link_shares_of_run(cell, "bbr")[0])
     lost = max(cell["rd"]["dropped"], cell["rd"]["again"])
-    beside = _shares_of_run(cell, "rd+cubic")[1]
-    usual = sum(_shares_of_run(cell, "cubic+cubic")) / 2
-    first, second = _shares_of_run(cell, "rd+rd")
+    beside = _link_shares_of_run(cell, "rd+cubic")[1]
+    usual = sum(_link_shares_of_run(cell, "cubic+cubic")) / 2
+    first, second = _link_shares_of_run(cell, "rd+rd")
     ratio = first / second if second else float("inf")
     kept_by_tcp = beside / usual if usual else 1.0
     return {
@@ -212,14 +215,20 @@ def judge_promises(cell: dict[str, Any]) -> dict[str, dict[str, Any]]:
     }
 
 
-def all_promises_kept(found: dict[str, Any]) -> bool:
+def all_performance_promises_kept(found: dict[str, Any]) -> bool:
     """Return whether all promises are kept in all cells."""
-    return all(part["kept"] for cell in found.values() for part in judge_promises(cell).values())
+    return all(
+        part["kept"]
+        for cell in found.values()
+        for part in judge_performance_promises(cell).values()
+    )
 
 
-def results_with_promises(found: dict[str, Any]) -> dict[str, Any]:
+def results_with_promise_verdicts(found: dict[str, Any]) -> dict[str, Any]:
     """Return the results of each cell together with the verdict on each promise."""
-    return {name: {**cell, "promises": judge_promises(cell)} for name, cell in found.items()}
+    return {
+        name: {**cell, "promises": judge_performance_promises(cell)} for name, cell in found.items()
+    }
 
 
 def table_lines(found: dict[str, Any]) -> Iterator[str]:
@@ -229,12 +238,13 @@ def table_lines(found: dict[str, Any]) -> Iterator[str]:
         f"{'TCP keeps':>9} {'two RD':>7} {'lost':>6}"
     )
     for name, cell in found.items():
-        by = judge_promises(cell)
+        by = judge_performance_promises(cell)
         mark = {part: " " if it["kept"] else "!" for part, it in by.items()}
         yield (
             f"{name:24} {by['alone']['is']:5.0%}{mark['alone']}"
             f"{cell['rd']['dropped']:6.1%}{mark['lost']}{cell['rd']['again']:6.1%} "
-            f"{_shares_of_run(cell, 'cubic')[0]:6.0%} {_shares_of_run(cell, 'bbr')[0]:5.0%}   "
+            f"{_link_shares_of_run(cell, 'cubic')[0]:6.0%} "
+            f"{_link_shares_of_run(cell, 'bbr')[0]:5.0%}   "
             f"{by['tcp_keeps']['is']:9.2f}{mark['tcp_keeps']}{by['two']['is']:7.2f}{mark['two']}"
             f"{cell['rd+rd']['dropped']:6.1%}"
         )

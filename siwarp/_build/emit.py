@@ -92,7 +92,7 @@ def sort_by_include_order(root: Path, start: list[Path]) -> list[Path]:
     return done
 
 
-def include_line(root: Path, header: Path) -> str:
+def include_directive(root: Path, header: Path) -> str:
     """Return the ``#include`` line for this header."""
     public = root / "include"
     if header.is_relative_to(public):
@@ -148,7 +148,7 @@ def main() -> int:
         except Exception as e:  # cffi raises several types, all for an invalid block
             print(f"{header}: cffi cannot read a block of it: {e}", file=sys.stderr)
             return 1
-    lines = [include_line(root, header) for header, _ in found]
+    lines = [include_directive(root, header) for header, _ in found]
     if not args.public:
         # Weak symbols: in the tests' module, a function that is declared but not defined fails
         # only its own tests. tests/lint/c_symbols.py reports such functions.

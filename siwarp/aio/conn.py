@@ -103,8 +103,8 @@ class Connection(User):
         self._recv_size = recv_size
         self._recv_room = recv_depth
         self._sq, self._rq = (
-            source.find_or_create_queue(SENDS),
-            source.find_or_create_queue(recv_depth),
+            source.find_or_create_cq(SENDS),
+            source.find_or_create_cq(recv_depth),
         )
         self._sq_key = self._sq.reserve(SENDS, self._on_send_completion)
         self._rq_key = self._rq.reserve(recv_depth, self._on_recv_completion)
@@ -205,7 +205,9 @@ class Connection(User):
         """
         size = data.length if isinstance(data, MR) else octets(data).nbytes
         check_remote_range(remote, offset, size, "writing")
-        await self._send_or_write(WROpcode.RDMA_WRITE, data, _remote_part_from(remote, offset))
+        await self._send_or_write(
+            WROpcode.RDMA_WRITE, data, _remote_buffer_after_offset(remote, offset)
+        )
 
     async def read(self, remote: RemoteBuffer, length: int | None = None, offset: int = 0) -> bytes:
         """RDMA Read ``length`` octets (default: all) of the peer's memory from ``offset``."""
@@ -218,7 +220,9 @@ class Connection(User):
         self._check_open()
         await self._staging_admission.acquire()
         sg = [self._memory.sge(self._staging_at, size)]
-        wr = SendWR(opcode=WROpcode.RDMA_READ, sg=sg, remote=_remote_part_from(remote, offset))
+        wr = SendWR(
+            opcode=WROpcode.RDMA_READ, sg=sg, remote=_remote_buffer_after_offset(remote, offset)
+        )
 
         def read_staged_octets() -> bytes:
             try:
@@ -239,7 +243,9 @@ class Connection(User):
         wanted = into.length if isinstance(into, MR) else octets(into).nbytes
         check_remote_range(remote, offset, wanted, "reading")
         with self._temporary_mr(into, AccessFlag.LOCAL_WRITE) as mr:
-            await self._post_in_pieces(WROpcode.RDMA_READ, mr, _remote_part_from(remote, offset))
+            await self._post_in_pieces(
+                WROpcode.RDMA_READ, mr, _remote_buffer_after_offset(remote, offset)
+            )
 
     # ---- implementation
 
@@ -368,7 +374,7 @@ class Connection(User):
         if wc.status == 0:
             self._inbox.put((slot, wc.byte_len))
         elif wc.status != WCStatus.WR_FLUSH_ERR or wc.vendor_err:
-            self._inbox.set_end(lambda: self._completion_error(wc, "receiving"))
+            self._inbox.set_end_of_items(lambda: self._completion_error(wc, "receiving"))
         # For other flushed receives, the connection's DISCONNECTED event contains the reason.
 
     def _completion_error(self, wc: WC, what: str) -> BaseException:
@@ -417,7 +423,7 @@ class Connection(User):
             self._rq.handle_completions()
             self._sq.handle_completions()
             self._left_in_order = event.status == 0 and not event.wire_error
-            self._inbox.set_end(lambda: self._connection_end_error(event))
+            self._inbox.set_end_of_items(lambda: self._connection_end_error(event))
         if not self._established.done():
             self._established.set_result(event)
 
@@ -467,7 +473,7 @@ class Connection(User):
             return
         self._closed = True
         self._inbox.items.clear()
-        self._inbox.set_end(self._make_closed_error)
+        self._inbox.set_end_of_items(self._make_closed_error)
         self.id.context = None
         with contextlib.suppress(Error):
             self.id.disconnect()
@@ -495,7 +501,7 @@ class Connection(User):
         return f"<aio.Connection {'closed' if self._closed else 'to ' + self._peer_name()}>"
 
 
-def _remote_part_from(remote: RemoteBuffer, offset: int) -> RemoteBuffer:
+def _remote_buffer_after_offset(remote: RemoteBuffer, offset: int) -> RemoteBuffer:
     return RemoteBuffer(remote.addr + offset, max(0, remote.length - offset), remote.rkey)
 
 

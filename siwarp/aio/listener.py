@@ -239,7 +239,7 @@ class Listener(User):
             conn.close_nowait()
         for inbox in (self._requests, self._made):
             inbox.items.clear()
-            inbox.set_end(self._make_closed_error)
+            inbox.set_end_of_items(self._make_closed_error)
         del self._source.members[self]
         self._source.release()
 

@@ -16,11 +16,11 @@ from collections.abc import Callable
 from siwarp.base import system
 from siwarp.verbs import Address
 
-__all__ = ["Admission", "Ration", "Shares", "source_of"]
+__all__ = ["Admission", "Ration", "Shares", "ipv4_address_or_ipv6_prefix"]
 
 
 @functools.lru_cache(maxsize=4096)
-def source_of(address: Address) -> str:
+def ipv4_address_or_ipv6_prefix(address: Address) -> str:
     """Return the source of a peer address: its IPv4 address or IPv6 /64."""
     host = address[0].partition("%")[0]
     ip = ipaddress.ip_address(host)
@@ -59,7 +59,7 @@ class Shares:
         quarter = self.places // 4
         if self.used < quarter:
             return True
-        own, source = self.held_count(peer), self._sources[source_of(peer)]
+        own, source = self.held_count(peer), self._sources[ipv4_address_or_ipv6_prefix(peer)]
         if self.used >= 3 * quarter:
             return self.used < self.places and not source
         if not own:
@@ -80,7 +80,7 @@ class Shares:
         holders = [
             (taken[0], peer)
             for peer, taken in self._peers.items()
-            if self._sources[source_of(peer)] == most
+            if self._sources[ipv4_address_or_ipv6_prefix(peer)] == most
         ]
         if not holders:
             return None
@@ -91,7 +91,7 @@ class Shares:
         """Add one place to the number of places that the peer holds."""
         self.used += 1
         self._peers.setdefault(peer, deque()).append(system.monotonic())
-        self._sources[source_of(peer)] += 1
+        self._sources[ipv4_address_or_ipv6_prefix(peer)] += 1
 
     def release(self, peer: Address) -> None:
         """Remove one place from the number of places that the peer holds."""
@@ -99,7 +99,7 @@ class Shares:
         self._peers[peer].popleft()
         if not self._peers[peer]:
             del self._peers[peer]
-        source = source_of(peer)
+        source = ipv4_address_or_ipv6_prefix(peer)
         self._sources[source] -= 1
         if not self._sources[source]:
             del self._sources[source]
@@ -210,7 +210,7 @@ class Ration:
         """Return whether the peer's source may make one more request now; count a permitted
         request.
         """
-        source, now = source_of(peer), system.monotonic()
+        source, now = ipv4_address_or_ipv6_prefix(peer), system.monotonic()
         due = max(self._due.pop(source, now), now)
         if len(self._due) >= self.SOURCES:
             self._due.popitem(last=False)

@@ -144,7 +144,7 @@ class Source:
         numeric = await _resolve_host(host, 9)
         return cls.get_for_address(numeric), numeric
 
-    def find_or_create_queue(self, room: int) -> Queue:
+    def find_or_create_cq(self, room: int) -> Queue:
         """Return a completion queue with ``room`` free entries; create one if necessary."""
         for queue in self._queues:
             if queue.room >= room:
@@ -326,7 +326,7 @@ class Inbox:
         self.items.append(item)
         self._wake_one_waiter()
 
-    def set_end(self, why: Callable[[], BaseException]) -> None:
+    def set_end_of_items(self, why: Callable[[], BaseException]) -> None:
         """Record that no more items will follow, and the reason; only the first reason is kept."""
         if self._end is None:
             self._end = why

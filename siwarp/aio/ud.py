@@ -91,8 +91,8 @@ class Endpoint(User):
         self._sent: dict[int, tuple[asyncio.Future[WC], Address]] = {}
         self._handles: OrderedDict[Address, AH] = OrderedDict()
         self._sq, self._rq = (
-            source.find_or_create_queue(SENDS),
-            source.find_or_create_queue(recv_depth),
+            source.find_or_create_cq(SENDS),
+            source.find_or_create_cq(recv_depth),
         )
         self._sq_key = self._sq.reserve(SENDS, self._on_send_completion)
         self._rq_key = self._rq.reserve(recv_depth, self._on_recv_completion)
@@ -245,7 +245,7 @@ class Endpoint(User):
         self._closed = True
         self._admission.close()
         self._inbox.items.clear()
-        self._inbox.set_end(self._make_closed_error)
+        self._inbox.set_end_of_items(self._make_closed_error)
         self._handles.clear()
         if hasattr(self, "pd"):
             self.pd.__exit__(None, None, None)

@@ -6,7 +6,7 @@
  * initialized an object. Therefore only the functions that wait for an event are cancellation
  * points. They test for cancellation at the start and in each sleep, when they hold no lock and
  * have removed no event, and a cleanup handler restores their counters (siw_device_wait,
- * siw_llp_wait_cancel).
+ * siw_llp_wait_cancellable).
  *
  * The C library's wrappers of system calls are cancellation points. The data path makes its system
  * calls without these wrappers (llp_sock.h), at no cost; all other calls run with cancellation

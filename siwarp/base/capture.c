@@ -339,7 +339,7 @@ void siw_capture_init(void)
 
 /* ---- captured packets ------------------------------------------------------------------------ */
 
-uint64_t siw_capture_now(void)
+uint64_t siw_capture_time_ns(void)
 {
 	struct timespec t;
 
@@ -350,7 +350,7 @@ uint64_t siw_capture_now(void)
 uint64_t siw_capture_lock(void)
 {
 	capture_take_lock();
-	return siw_capture_now();
+	return siw_capture_time_ns();
 }
 
 void siw_capture_unlock(void)
@@ -375,7 +375,7 @@ uint32_t siw_capture_generation(void)
 	return cap.generation;
 }
 
-int siw_capture_interface(const char *name)
+int siw_capture_find_or_add_interface(const char *name)
 {
 	uint8_t nanoseconds = 9;
 	int i;
@@ -426,7 +426,7 @@ void siw_capture_write(const struct siw_capture_packet *p)
 	}
 }
 
-void siw_capture_note(int why)
+void siw_capture_note_drop_reason(int why)
 {
 	static const char prefix[] = "datagrams dropped: ";
 	const char *help = siw_counter_help(why);

@@ -10,7 +10,7 @@
  * response never precedes its request in the file.
  *
  * Nothing is buffered: when the function that transferred a packet returns, the packet is in the
- * file. The block of a received datagram has reserved space for a comment, which siw_capture_note()
+ * file. The block of a received datagram has reserved space for a comment, which siw_capture_note_drop_reason()
  * fills in place.
  */
 #ifndef SIW_BASE_CAPTURE_H
@@ -52,7 +52,7 @@ enum siw_capture_tcp_flags {
 
 struct siw_capture_packet {
 	uint64_t when_ns; /* CLOCK_REALTIME */
-	int interface;	  /* as returned by siw_capture_interface() */
+	int interface;	  /* as returned by siw_capture_find_or_add_interface() */
 	bool sent;
 	bool tcp;
 	uint8_t flags;		      /* enum siw_capture_tcp_flags */
@@ -66,10 +66,10 @@ struct siw_capture_packet {
 
 /* ---- for llp: call all but the first two functions between lock and unlock ------------------- */
 
-/* Acquires the capture lock and returns the time as siw_capture_now() does (CLOCK_REALTIME, ns). */
+/* Acquires the capture lock and returns the time as siw_capture_time_ns() does (CLOCK_REALTIME, ns). */
 uint64_t siw_capture_lock(void);
 void siw_capture_unlock(void);
-uint64_t siw_capture_now(void);
+uint64_t siw_capture_time_ns(void);
 /*
  * Returns the number of the current capture file, which differs for each file, or 0 if no capture
  * is running. The first call in a forked child opens the child's own file.
@@ -79,7 +79,7 @@ uint32_t siw_capture_generation(void);
  * Returns the index in the capture file of the interface with this name, which is added if
  * necessary.
  */
-int siw_capture_interface(const char *name);
+int siw_capture_find_or_add_interface(const char *name);
 void siw_capture_write(const struct siw_capture_packet *packet);
 
 /* ---- for code that drops datagrams ----------------------------------------------------------- */
@@ -87,7 +87,7 @@ void siw_capture_write(const struct siw_capture_packet *packet);
 /* cffi: begin */
 
 /* Records why the datagram that this thread received last was dropped: an enum siw_counter. */
-void siw_capture_note(int why);
+void siw_capture_note_drop_reason(int why);
 
 /* cffi: end */
 
@@ -99,7 +99,7 @@ static inline bool siw_drop(enum siw_counter why)
 {
 	siw_count(why, 1);
 	if (siw_capture_on())
-		siw_capture_note((int)why);
+		siw_capture_note_drop_reason((int)why);
 	return false;
 }
 

@@ -244,7 +244,7 @@ static void reset_counters_in_child(void)
 void siw_counters_init(void)
 {
 	static bool watching_fork;
-	const char *run = siw_setting_variable("XDG_RUNTIME_DIR");
+	const char *run = siw_trusted_getenv("XDG_RUNTIME_DIR");
 	int cancel = siw_cancel_disable();
 	char folder[4000];
 
@@ -322,7 +322,7 @@ const char *siw_counters_path(void)
 	return path;
 }
 
-void siw_counters_test_count(int c, uint64_t n)
+void siw_counters_test_add(int c, uint64_t n)
 {
 	if (counters_is_valid(c))
 		siw_count((enum siw_counter)c, n);

@@ -16,9 +16,9 @@ from pathlib import Path
 __all__ = [
     "CountersError",
     "counter_folders",
+    "pids_with_readable_counters",
     "read_counters",
     "read_own_counters",
-    "readable_pids",
 ]
 
 MAGIC = b"siwcntrs"
@@ -74,7 +74,7 @@ def _counter_pages() -> Iterator[tuple[int, Path]]:
                 yield int(path.name), path
 
 
-def _parse_page(pid: int, data: bytes) -> dict[str, int]:
+def _parse_counters_page(pid: int, data: bytes) -> dict[str, int]:
     """Return the counters of a page; raise CountersError unless process ``pid`` runs and owns the
     page.
     """
@@ -103,7 +103,7 @@ def _parse_page(pid: int, data: bytes) -> dict[str, int]:
     }
 
 
-def _read_page(path: Path) -> bytes:
+def _read_counters_page(path: Path) -> bytes:
     """Return the octets of a counters page, without following a symbolic link or blocking on a
     special file.
     """
@@ -116,7 +116,7 @@ def _read_page(path: Path) -> bytes:
         os.close(fd)
 
 
-def _explain_missing_page(pid: int) -> str:
+def _explain_missing_counters_page(pid: int) -> str:
     try:
         owner = Path(f"/proc/{pid}").stat().st_uid
     except OSError:
@@ -141,12 +141,14 @@ def read_counters(pid: int) -> dict[str, int]:
         if found != pid:
             continue
         try:
-            return _parse_page(pid, _read_page(path))
+            return _parse_counters_page(pid, _read_counters_page(path))
         except OSError as e:
             error = e
     if isinstance(error, CountersError):
         raise error
-    raise CountersError(f"process {pid}: no counters; {_explain_missing_page(pid)}") from error
+    raise CountersError(
+        f"process {pid}: no counters; {_explain_missing_counters_page(pid)}"
+    ) from error
 
 
 def read_own_counters() -> dict[str, int]:
@@ -159,12 +161,12 @@ def read_own_counters() -> dict[str, int]:
     }
 
 
-def readable_pids() -> list[int]:
+def pids_with_readable_counters() -> list[int]:
     """Return the PIDs of this user's running processes whose counters can be read, ascending."""
     good = set()
     for pid, path in _counter_pages():
         try:
-            _parse_page(pid, _read_page(path))
+            _parse_counters_page(pid, _read_counters_page(path))
         except OSError:
             continue
         good.add(pid)

@@ -12,7 +12,7 @@ static uint32_t table[8][256];
 
 #define POLY_REFLECTED 0x82f63b78u
 
-static void table_init(void)
+static void crc_table_init(void)
 {
 	for (uint32_t b = 0; b < 256; b++) {
 		uint32_t c = b;
@@ -32,7 +32,7 @@ static inline uint32_t load32(const uint8_t *p)
 	return p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
 }
 
-static uint32_t table_sum(uint32_t crc, const uint8_t *p, size_t len)
+static uint32_t crc_by_table(uint32_t crc, const uint8_t *p, size_t len)
 {
 	for (; len >= 8; p += 8, len -= 8) {
 		uint32_t a = crc ^ load32(p);
@@ -47,24 +47,24 @@ static uint32_t table_sum(uint32_t crc, const uint8_t *p, size_t len)
 	return crc;
 }
 
-static uint32_t table_copy(uint32_t crc, uint8_t *restrict dst, const uint8_t *restrict src,
-			   size_t len)
+static uint32_t copy_with_crc_by_table(uint32_t crc, uint8_t *restrict dst,
+				       const uint8_t *restrict src, size_t len)
 {
 	if (len) /* memcpy() must not be passed NULL, even for 0 octets */
 		memcpy(dst, src, len);
-	return table_sum(crc, src, len);
+	return crc_by_table(crc, src, len);
 }
 
-static bool table_usable(void)
+static bool crc_by_table_usable(void)
 {
 	return true;
 }
 
 static const struct siw_crc32c_ops siw_crc32c_table = {
 	"table",
-	table_usable,
-	table_sum,
-	table_copy,
+	crc_by_table_usable,
+	crc_by_table,
+	copy_with_crc_by_table,
 };
 
 /* The implementations of CRC32C, the fastest first. */
@@ -92,7 +92,7 @@ __attribute__((constructor(101))) static void choose(void)
 #if SIW_CRC32C_X86
 	__builtin_cpu_init();
 #endif
-	table_init();
+	crc_table_init();
 	while (!all[i]->usable())
 		i++;
 	atomic_store_explicit(&chosen, all[i], memory_order_relaxed);
@@ -128,7 +128,7 @@ const char *siw_crc32c_impl(void)
 	return crc32c_ops()->name;
 }
 
-int siw_crc32c_test_impl(const char *name)
+int siw_crc32c_test_select_impl(const char *name)
 {
 	for (int i = 0; i < N_ALL; i++) {
 		if (strcmp(all[i]->name, name) != 0)
@@ -141,7 +141,7 @@ int siw_crc32c_test_impl(const char *name)
 	return -ENOENT;
 }
 
-const char *siw_crc32c_test_name(int i)
+const char *siw_crc32c_test_impl_name(int i)
 {
 	return i >= 0 && i < N_ALL ? all[i]->name : NULL;
 }

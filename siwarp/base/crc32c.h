@@ -35,10 +35,10 @@ const char *siw_crc32c_impl(void);
  * For tests: selects an implementation by name for the complete process. -ENOENT: this build has no
  * implementation of that name; -ENOSYS: the CPU does not support it.
  */
-int siw_crc32c_test_impl(const char *name);
+int siw_crc32c_test_select_impl(const char *name);
 
 /* For tests: returns the name of implementation i, fastest first; NULL beyond the last. */
-const char *siw_crc32c_test_name(int i);
+const char *siw_crc32c_test_impl_name(int i);
 
 /* cffi: end */
 

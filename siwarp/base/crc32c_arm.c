@@ -32,13 +32,13 @@ static inline __attribute__((always_inline)) uint32_t armv8_run(uint32_t crc, ui
 	return crc;
 }
 
-static uint32_t armv8_sum(uint32_t crc, const uint8_t *src, size_t len)
+static uint32_t armv8_crc32c(uint32_t crc, const uint8_t *src, size_t len)
 {
 	return armv8_run(crc, NULL, src, len, false);
 }
 
-static uint32_t armv8_copy(uint32_t crc, uint8_t *restrict dst, const uint8_t *restrict src,
-			   size_t len)
+static uint32_t armv8_copy_with_crc32c(uint32_t crc, uint8_t *restrict dst,
+				       const uint8_t *restrict src, size_t len)
 {
 	return armv8_run(crc, dst, src, len, true);
 }
@@ -51,7 +51,7 @@ static bool armv8_usable(void)
 const struct siw_crc32c_ops siw_crc32c_armv8 = {
 	"armv8",
 	armv8_usable,
-	armv8_sum,
-	armv8_copy,
+	armv8_crc32c,
+	armv8_copy_with_crc32c,
 };
 #endif

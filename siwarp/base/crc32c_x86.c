@@ -77,7 +77,7 @@ DEFINE_TAKE(uint32_t, take32)
 DEFINE_TAKE(uint16_t, take16)
 DEFINE_TAKE(uint8_t, take8)
 
-INLINE uint8_t *advance(uint8_t *dst, size_t i)
+INLINE uint8_t *advance_copy_dest(uint8_t *dst, size_t i)
 {
 	return dst ? dst + i : NULL;
 }
@@ -86,7 +86,7 @@ INLINE uint8_t *advance(uint8_t *dst, size_t i)
  * Computes the CRC with one stream of crc32q instructions, the fastest method for less than about
  * 100 octets.
  */
-INLINE SSE42 uint32_t one_stream(uint32_t crc, uint8_t *dst, const uint8_t *src, size_t len)
+INLINE SSE42 uint32_t crc_of_one_stream(uint32_t crc, uint8_t *dst, const uint8_t *src, size_t len)
 {
 	uint64_t c = crc;
 	size_t i = 0;
@@ -120,8 +120,8 @@ INLINE SSE42 uint64_t clmul32(uint32_t crc, uint64_t k)
  * 2n and n octets. The shifted values are added to the last 8 octets of the third stream, so they
  * need no separate reduction.
  */
-INLINE SSE42 uint32_t three_streams(uint32_t crc, uint8_t *dst, const uint8_t *src, const size_t n,
-				    uint64_t far, uint64_t near)
+INLINE SSE42 uint32_t crc_of_three_streams(uint32_t crc, uint8_t *dst, const uint8_t *src,
+					   const size_t n, uint64_t far, uint64_t near)
 {
 	uint64_t a = crc, b = 0, c = 0;
 	uint64_t last;
@@ -149,21 +149,24 @@ INLINE SSE42 uint32_t sse42_crc_of_blocks(uint32_t crc, uint8_t *dst, const uint
 	size_t i = 0;
 
 	for (; len - i >= 3 * 2048; i += 3 * 2048)
-		crc = three_streams(crc, advance(dst, i), src + i, 2048, RX32_32735, RX32_16351);
+		crc = crc_of_three_streams(crc, advance_copy_dest(dst, i), src + i, 2048,
+					   RX32_32735, RX32_16351);
 	for (; len - i >= 3 * 336; i += 3 * 336)
-		crc = three_streams(crc, advance(dst, i), src + i, 336, RX32_5343, RX32_2655);
+		crc = crc_of_three_streams(crc, advance_copy_dest(dst, i), src + i, 336, RX32_5343,
+					   RX32_2655);
 	for (; len - i >= 3 * 64; i += 3 * 64)
-		crc = three_streams(crc, advance(dst, i), src + i, 64, RX32_991, RX32_479);
-	return one_stream(crc, advance(dst, i), src + i, len - i);
+		crc = crc_of_three_streams(crc, advance_copy_dest(dst, i), src + i, 64, RX32_991,
+					   RX32_479);
+	return crc_of_one_stream(crc, advance_copy_dest(dst, i), src + i, len - i);
 }
 
-static SSE42 uint32_t sse42_sum(uint32_t crc, const uint8_t *src, size_t len)
+static SSE42 uint32_t sse42_crc32c(uint32_t crc, const uint8_t *src, size_t len)
 {
 	return sse42_crc_of_blocks(crc, NULL, src, len);
 }
 
-static SSE42 NOT_NULL uint32_t sse42_copy(uint32_t crc, uint8_t *restrict dst,
-					  const uint8_t *restrict src, size_t len)
+static SSE42 NOT_NULL uint32_t sse42_copy_with_crc32c(uint32_t crc, uint8_t *restrict dst,
+						      const uint8_t *restrict src, size_t len)
 {
 	return sse42_crc_of_blocks(crc, dst, src, len);
 }
@@ -176,11 +179,11 @@ static bool sse42_usable(void)
 const struct siw_crc32c_ops siw_crc32c_sse42 = {
 	"sse42",
 	sse42_usable,
-	sse42_sum,
-	sse42_copy,
+	sse42_crc32c,
+	sse42_copy_with_crc32c,
 };
 
-INLINE AVX512 __m512i take512(uint8_t *dst, const uint8_t *src, size_t i)
+INLINE AVX512 __m512i load_and_copy_512(uint8_t *dst, const uint8_t *src, size_t i)
 {
 	__m512i v = _mm512_loadu_si512(src + i);
 
@@ -192,7 +195,7 @@ INLINE AVX512 __m512i take512(uint8_t *dst, const uint8_t *src, size_t i)
 /*
  * Returns the accumulator acc, shifted by the distance that the constants in k encode, plus data.
  */
-INLINE AVX512 __m512i shift_and_add(__m512i acc, __m512i k, __m512i data)
+INLINE AVX512 __m512i shift_accumulator_and_add(__m512i acc, __m512i k, __m512i data)
 {
 	return _mm512_ternarylogic_epi64(_mm512_clmulepi64_epi128(acc, k, 0x00),
 					 _mm512_clmulepi64_epi128(acc, k, 0x11), data, 0x96);
@@ -211,24 +214,24 @@ struct zmm4 {
 	__m512i z0, z1, z2, z3;
 };
 
-INLINE AVX512 struct zmm4 take4(uint8_t *dst, const uint8_t *src, size_t i)
+INLINE AVX512 struct zmm4 load_and_copy_4x512(uint8_t *dst, const uint8_t *src, size_t i)
 {
 	struct zmm4 a;
 
-	a.z0 = take512(dst, src, i);
-	a.z1 = take512(dst, src, i + 64);
-	a.z2 = take512(dst, src, i + 128);
-	a.z3 = take512(dst, src, i + 192);
+	a.z0 = load_and_copy_512(dst, src, i);
+	a.z1 = load_and_copy_512(dst, src, i + 64);
+	a.z2 = load_and_copy_512(dst, src, i + 128);
+	a.z3 = load_and_copy_512(dst, src, i + 192);
 	return a;
 }
 
 /* Combines the accumulators of four consecutive 64-octet groups into one. */
 INLINE AVX512 __m512i fold_four_accumulators(struct zmm4 a)
 {
-	__m512i r = shift_and_add(a.z0, K2(RX64_1599, RX64_1535), a.z3);
+	__m512i r = shift_accumulator_and_add(a.z0, K2(RX64_1599, RX64_1535), a.z3);
 
-	r = shift_and_add(a.z1, K2(RX64_1087, RX64_1023), r);
-	return shift_and_add(a.z2, K2(RX64_575, RX64_511), r);
+	r = shift_accumulator_and_add(a.z1, K2(RX64_1087, RX64_1023), r);
+	return shift_accumulator_and_add(a.z2, K2(RX64_575, RX64_511), r);
 }
 
 /*
@@ -240,7 +243,7 @@ INLINE AVX512 uint32_t reduce_lanes_to_crc(__m512i z)
 	const __m512i k = _mm512_set_epi64(0, 0, (long long)RX64_127, (long long)RX64_191,
 					   (long long)RX64_255, (long long)RX64_319,
 					   (long long)RX64_383, (long long)RX64_447);
-	__m512i r = shift_and_add(z, k, _mm512_maskz_mov_epi64(0xc0, z));
+	__m512i r = shift_accumulator_and_add(z, k, _mm512_maskz_mov_epi64(0xc0, z));
 	__m256i h = _mm256_xor_si256(_mm512_castsi512_si256(r), _mm512_extracti64x4_epi64(r, 1));
 	__m128i x = _mm_xor_si128(_mm256_castsi256_si128(h), _mm256_extracti128_si256(h, 1));
 	uint64_t c = _mm_crc32_u64(0, (uint64_t)_mm_cvtsi128_si64(x));
@@ -268,25 +271,26 @@ INLINE AVX512 uint32_t avx512_crc_of_long_input(uint32_t crc, uint8_t *dst, cons
 
 	if (len >= 256) {
 		const __m512i k256 = K2(RX64_2111, RX64_2047);
-		struct zmm4 a = take4(dst, src, 0);
+		struct zmm4 a = load_and_copy_4x512(dst, src, 0);
 
 		a.z0 = _mm512_xor_si512(a.z0, init);
 		for (i = 256; len - i >= 256; i += 256) {
-			struct zmm4 d = take4(dst, src, i);
+			struct zmm4 d = load_and_copy_4x512(dst, src, i);
 
-			a.z0 = shift_and_add(a.z0, k256, d.z0);
-			a.z1 = shift_and_add(a.z1, k256, d.z1);
-			a.z2 = shift_and_add(a.z2, k256, d.z2);
-			a.z3 = shift_and_add(a.z3, k256, d.z3);
+			a.z0 = shift_accumulator_and_add(a.z0, k256, d.z0);
+			a.z1 = shift_accumulator_and_add(a.z1, k256, d.z1);
+			a.z2 = shift_accumulator_and_add(a.z2, k256, d.z2);
+			a.z3 = shift_accumulator_and_add(a.z3, k256, d.z3);
 		}
 		acc = fold_four_accumulators(a);
 	} else {
-		acc = _mm512_xor_si512(take512(dst, src, 0), init);
+		acc = _mm512_xor_si512(load_and_copy_512(dst, src, 0), init);
 		i = 64;
 	}
 	for (; len - i >= 64; i += 64)
-		acc = shift_and_add(acc, k64, take512(dst, src, i));
-	return one_stream(reduce_lanes_to_crc(acc), advance(dst, i), src + i, len - i);
+		acc = shift_accumulator_and_add(acc, k64, load_and_copy_512(dst, src, i));
+	return crc_of_one_stream(reduce_lanes_to_crc(acc), advance_copy_dest(dst, i), src + i,
+				 len - i);
 }
 
 /* Separate functions, so that short input does not incur the saving of wide registers. */
@@ -306,7 +310,7 @@ avx512_copy_long(uint32_t crc, uint8_t *restrict dst, const uint8_t *restrict sr
 	if (len >= ALIGN_MIN) {
 		size_t head = -(uintptr_t)dst % 64;
 
-		crc = one_stream(crc, dst, src, head);
+		crc = crc_of_one_stream(crc, dst, src, head);
 		dst += head;
 		src += head;
 		len -= head;
@@ -314,19 +318,19 @@ avx512_copy_long(uint32_t crc, uint8_t *restrict dst, const uint8_t *restrict sr
 	return avx512_crc_of_long_input(crc, dst, src, len);
 }
 
-static SSE42 uint32_t avx512_sum(uint32_t crc, const uint8_t *src, size_t len)
+static SSE42 uint32_t avx512_crc32c(uint32_t crc, const uint8_t *src, size_t len)
 {
 	if (len >= FOLD_MIN)
 		return avx512_sum_long(crc, src, len);
-	return one_stream(crc, NULL, src, len);
+	return crc_of_one_stream(crc, NULL, src, len);
 }
 
-static SSE42 NOT_NULL uint32_t avx512_copy(uint32_t crc, uint8_t *restrict dst,
-					   const uint8_t *restrict src, size_t len)
+static SSE42 NOT_NULL uint32_t avx512_copy_with_crc32c(uint32_t crc, uint8_t *restrict dst,
+						       const uint8_t *restrict src, size_t len)
 {
 	if (len >= FOLD_MIN)
 		return avx512_copy_long(crc, dst, src, len);
-	return one_stream(crc, dst, src, len);
+	return crc_of_one_stream(crc, dst, src, len);
 }
 
 static bool avx512_usable(void)
@@ -338,7 +342,7 @@ static bool avx512_usable(void)
 const struct siw_crc32c_ops siw_crc32c_avx512 = {
 	"avx512",
 	avx512_usable,
-	avx512_sum,
-	avx512_copy,
+	avx512_crc32c,
+	avx512_copy_with_crc32c,
 };
 #endif

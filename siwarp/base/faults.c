@@ -40,7 +40,7 @@ static bool installed; /* a fault plan is set and counted in siw_faults_active *
 static __thread char why[192];
 static char why_environment[192];
 
-void siw_faults_hold(int change)
+void siw_faults_count_holding_sockets(int change)
 {
 	atomic_fetch_add_explicit(&siw_faults_active, (uint32_t)change, memory_order_relaxed);
 }
@@ -59,7 +59,7 @@ int siw_faults_install(const char *text)
 	atomic_store_explicit(&generation, ((siw_faults_generation() + 1) & ~1u) + (plan.n > 0),
 			      memory_order_relaxed);
 	if (installed != (plan.n > 0))
-		siw_faults_hold(plan.n ? 1 : -1);
+		siw_faults_count_holding_sockets(plan.n ? 1 : -1);
 	installed = plan.n > 0;
 	siw_unlock(&lock);
 	return 0;
@@ -86,7 +86,7 @@ int siw_faults_init(void)
 	return -EINVAL;
 }
 
-const char *siw_faults_reason(void)
+const char *siw_faults_error_text(void)
 {
 	return why;
 }
@@ -142,7 +142,7 @@ uint32_t siw_faults_next_flow(uint32_t of)
 enum faults_random { LOSS, DUP, REORDER, PASSES, CORRUPT, FLIP, JITTER, SHORT, SHARE, N_DRAWS };
 
 /* The mixing function of splitmix64, published by its author for any use. */
-static uint64_t faults_mix(uint64_t x)
+static uint64_t faults_mix_bits(uint64_t x)
 {
 	x += 0x9e3779b97f4a7c15u;
 	x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
@@ -152,7 +152,7 @@ static uint64_t faults_mix(uint64_t x)
 
 static uint64_t faults_random(uint64_t key, uint64_t number, enum faults_random what)
 {
-	return faults_mix(key ^ faults_mix(number * N_DRAWS + what));
+	return faults_mix_bits(key ^ faults_mix_bits(number * N_DRAWS + what));
 }
 
 static bool faults_chance(uint64_t key, uint64_t number, enum faults_random what, uint32_t share)
@@ -179,9 +179,9 @@ void siw_fault_path_init(struct siw_fault_path *path, const struct siw_faults *p
 	path->dir = (uint8_t)dir;
 	path->began_ns = began_ns;
 	for (int i = 0; i < plan->n; i++)
-		path->clause[i].key =
-			faults_mix(faults_mix(faults_mix(plan->clause[i].seed) + (uint64_t)i) +
-				   ((uint64_t)flow << 1 | dir));
+		path->clause[i].key = faults_mix_bits(
+			faults_mix_bits(faults_mix_bits(plan->clause[i].seed) + (uint64_t)i) +
+			((uint64_t)flow << 1 | dir));
 }
 
 static bool same_prefix(const uint8_t *a, const uint8_t *b, unsigned int bits)
@@ -335,8 +335,9 @@ void siw_fault_flip(uint8_t *octets, size_t length, uint64_t flip)
 		for (const struct siw_fault_clause *c = &(plan)->clause[i]; \
 		     c && siw_fault_matches(c, (enum siw_fault_dir)(path)->dir, peer); c = NULL)
 
-uint64_t siw_fault_reset_at(const struct siw_faults *plan, const struct siw_fault_path *path,
-			    const struct siw_addr *peer)
+uint64_t siw_fault_planned_reset_time(const struct siw_faults *plan,
+				      const struct siw_fault_path *path,
+				      const struct siw_addr *peer)
 {
 	uint64_t first = UINT64_MAX;
 
@@ -346,8 +347,8 @@ uint64_t siw_fault_reset_at(const struct siw_faults *plan, const struct siw_faul
 	return first;
 }
 
-size_t siw_fault_stream_allowed(const struct siw_faults *plan, struct siw_fault_path *path,
-				const struct siw_addr *peer, size_t length, uint64_t now)
+size_t siw_fault_stream_allowed_octets(const struct siw_faults *plan, struct siw_fault_path *path,
+				       const struct siw_addr *peer, size_t length, uint64_t now)
 {
 	uint64_t number = path->calls++;
 
@@ -375,8 +376,8 @@ bool siw_fault_stream_waits(const struct siw_faults *plan, const struct siw_faul
 	return false;
 }
 
-uint64_t siw_fault_stream_release(const struct siw_faults *plan, struct siw_fault_path *path,
-				  const struct siw_addr *peer, size_t length, uint64_t now)
+uint64_t siw_fault_stream_release_time(const struct siw_faults *plan, struct siw_fault_path *path,
+				       const struct siw_addr *peer, size_t length, uint64_t now)
 {
 	uint64_t t = now, depart;
 
@@ -428,8 +429,9 @@ int siw_fault_stream_corrupt(const struct siw_faults *plan, struct siw_fault_pat
 	return n;
 }
 
-size_t siw_fault_stream_limit(const struct siw_faults *plan, const struct siw_fault_path *path,
-			      const struct siw_addr *peer)
+size_t siw_fault_stream_max_held_octets(const struct siw_faults *plan,
+					const struct siw_fault_path *path,
+					const struct siw_addr *peer)
 {
 	size_t limit = STREAM_LIMIT;
 
@@ -443,8 +445,8 @@ size_t siw_fault_stream_limit(const struct siw_faults *plan, const struct siw_fa
 	return limit;
 }
 
-size_t siw_fault_stream_piece(const struct siw_faults *plan, const struct siw_fault_path *path,
-			      const struct siw_addr *peer)
+size_t siw_fault_stream_max_piece(const struct siw_faults *plan, const struct siw_fault_path *path,
+				  const struct siw_addr *peer)
 {
 	uint64_t piece = STREAM_PIECE;
 

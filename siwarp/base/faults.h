@@ -89,7 +89,7 @@ size_t siw_faults_format(const struct siw_faults *plan, char *text, size_t size)
 
 /*
  * Sets the fault plan of this process; NULL or "" removes it. Returns 0, or -EINVAL;
- * siw_faults_reason() returns the reason.
+ * siw_faults_error_text() returns the reason.
  */
 int siw_faults_install(const char *text);
 /*
@@ -101,7 +101,7 @@ int siw_faults_init(void);
  * Returns why this thread's last failed siw_faults_install or siw_faults_init failed; "" if none
  * failed.
  */
-const char *siw_faults_reason(void);
+const char *siw_faults_error_text(void);
 /* Writes the current fault plan as text, "" if there is none. Returns the length of the text. */
 size_t siw_faults_current(char *text, size_t size);
 
@@ -122,7 +122,7 @@ static inline bool siw_faults_on(void)
  * Adds change to the number of sockets that hold packets back. A number above 0 keeps
  * siw_faults_on() true even without a plan.
  */
-void siw_faults_hold(int change);
+void siw_faults_count_holding_sockets(int change);
 /*
  * Returns the generation number of the fault plan, which changes each time a plan is set; even: no
  * plan is set.
@@ -186,14 +186,14 @@ void siw_fault_flip(uint8_t *octets, size_t length, uint64_t flip);
  * Returns how many of the next `length` octets of a stream a call may transfer, at least 1; 0: a
  * reset is due.
  */
-size_t siw_fault_stream_allowed(const struct siw_faults *plan, struct siw_fault_path *path,
-				const struct siw_addr *peer, size_t length, uint64_t now_ns);
+size_t siw_fault_stream_allowed_octets(const struct siw_faults *plan, struct siw_fault_path *path,
+				       const struct siw_addr *peer, size_t length, uint64_t now_ns);
 /* Returns whether octets of the stream have to wait. Otherwise the octets may pass directly. */
 bool siw_fault_stream_waits(const struct siw_faults *plan, const struct siw_fault_path *path,
 			    const struct siw_addr *peer, uint64_t now_ns);
 /* Returns the release time of the next `length` octets of a stream. Advances the path. */
-uint64_t siw_fault_stream_release(const struct siw_faults *plan, struct siw_fault_path *path,
-				  const struct siw_addr *peer, size_t length, uint64_t now_ns);
+uint64_t siw_fault_stream_release_time(const struct siw_faults *plan, struct siw_fault_path *path,
+				       const struct siw_addr *peer, size_t length, uint64_t now_ns);
 /*
  * Corrupts the next `length` octets of the stream according to the plan, and advances the path.
  * Returns the number of octets changed. With octets NULL it only returns the number that would be
@@ -202,17 +202,19 @@ uint64_t siw_fault_stream_release(const struct siw_faults *plan, struct siw_faul
 int siw_fault_stream_corrupt(const struct siw_faults *plan, struct siw_fault_path *path,
 			     const struct siw_addr *peer, uint8_t *octets, size_t length);
 /* Returns the maximum number of octets of a stream that may wait for their release. */
-size_t siw_fault_stream_limit(const struct siw_faults *plan, const struct siw_fault_path *path,
-			      const struct siw_addr *peer);
+size_t siw_fault_stream_max_held_octets(const struct siw_faults *plan,
+					const struct siw_fault_path *path,
+					const struct siw_addr *peer);
 /*
  * Returns the maximum number of octets of one piece of a stream; short pieces keep a limited rate
  * smooth.
  */
-size_t siw_fault_stream_piece(const struct siw_faults *plan, const struct siw_fault_path *path,
-			      const struct siw_addr *peer);
+size_t siw_fault_stream_max_piece(const struct siw_faults *plan, const struct siw_fault_path *path,
+				  const struct siw_addr *peer);
 /* Returns the time (base/clock.h) of the first reset= that has a time; UINT64_MAX: none. */
-uint64_t siw_fault_reset_at(const struct siw_faults *plan, const struct siw_fault_path *path,
-			    const struct siw_addr *peer);
+uint64_t siw_fault_planned_reset_time(const struct siw_faults *plan,
+				      const struct siw_fault_path *path,
+				      const struct siw_addr *peer);
 
 /* cffi: end */
 

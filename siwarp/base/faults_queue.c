@@ -36,8 +36,8 @@ void siw_fault_backlog_remove(struct siw_fault_backlog *backlog, struct siw_faul
 	backlog->octets -= waiting->octets;
 }
 
-struct siw_fault_waiting *siw_fault_backlog_departed(struct siw_fault_backlog *backlog,
-						     uint64_t now)
+struct siw_fault_waiting *siw_fault_backlog_pop_departed(struct siw_fault_backlog *backlog,
+							 uint64_t now)
 {
 	struct siw_fault_waiting *first =
 		siw_container(backlog->waiting.next, struct siw_fault_waiting, link);
@@ -52,13 +52,13 @@ struct siw_fault_waiting *siw_fault_backlog_departed(struct siw_fault_backlog *b
 
 #define ASIDE_OF(l) siw_container(l, struct siw_fault_aside, link)
 
-void siw_fault_overtake(struct siw_link *aside)
+void siw_fault_count_overtaking(struct siw_link *aside)
 {
 	for (struct siw_link *l = aside->next; l != aside; l = l->next)
 		ASIDE_OF(l)->passes -= ASIDE_OF(l)->passes > 0;
 }
 
-struct siw_fault_aside *siw_fault_overtaken(struct siw_link *aside)
+struct siw_fault_aside *siw_fault_pop_overtaken(struct siw_link *aside)
 {
 	for (struct siw_link *l = aside->next; l != aside; l = l->next)
 		if (!ASIDE_OF(l)->passes) {
@@ -81,19 +81,19 @@ void siw_fault_queue_init(struct siw_fault_queue *q)
 void siw_fault_queue_free(struct siw_fault_queue *q)
 {
 	while (!siw_link_empty(&q->order))
-		siw_fault_queue_drop(q, HELD_OF(q->order.next));
+		siw_fault_queue_remove(q, HELD_OF(q->order.next));
 }
 
 void siw_fault_queue_decide(struct siw_fault_queue *q, const struct siw_faults *plan,
 			    struct siw_fault_path *path, const struct siw_addr *peer, size_t length,
 			    uint64_t now, struct siw_fault_decision *fate)
 {
-	while (siw_fault_backlog_departed(&q->backlog, now))
+	while (siw_fault_backlog_pop_departed(&q->backlog, now))
 		;
 	siw_fault_decide(plan, path, peer, length, now, q->backlog.n, q->backlog.octets, fate);
 }
 
-int siw_fault_gather(uint8_t *out, const struct iovec *iov, size_t skip, size_t length)
+int siw_fault_copy_from_iov(uint8_t *out, const struct iovec *iov, size_t skip, size_t length)
 {
 	for (; length; iov++) {
 		size_t n;
@@ -122,12 +122,12 @@ static void queue_insert(struct siw_fault_queue *q, struct siw_fault_held *held)
 	siw_link_add(l->next, &held->link);
 }
 
-void siw_fault_queue_passed(struct siw_fault_queue *q, uint64_t at)
+void siw_fault_queue_note_passed_packet(struct siw_fault_queue *q, uint64_t at)
 {
 	struct siw_fault_aside *aside;
 
-	siw_fault_overtake(&q->aside);
-	while ((aside = siw_fault_overtaken(&q->aside))) {
+	siw_fault_count_overtaking(&q->aside);
+	while ((aside = siw_fault_pop_overtaken(&q->aside))) {
 		struct siw_fault_held *held = siw_container(aside, struct siw_fault_held, aside);
 
 		if (at < held->release_ns) {
@@ -136,7 +136,7 @@ void siw_fault_queue_passed(struct siw_fault_queue *q, uint64_t at)
 			queue_insert(q, held);
 		}
 		/* the packet overtakes all packets still in the list */
-		siw_fault_overtake(&q->aside);
+		siw_fault_count_overtaking(&q->aside);
 	}
 }
 
@@ -152,7 +152,7 @@ int siw_fault_queue_add(struct siw_fault_queue *q, const struct iovec *iov, size
 	if (!held)
 		return -ENOBUFS;
 	memset(held, 0, sizeof(*held));
-	if (siw_fault_gather(held->octets, iov, skip, length)) {
+	if (siw_fault_copy_from_iov(held->octets, iov, skip, length)) {
 		free(held);
 		return -EFAULT;
 	}
@@ -173,17 +173,17 @@ int siw_fault_queue_add(struct siw_fault_queue *q, const struct iovec *iov, size
 	}
 	queue_insert(q, held);
 	if (!fate->passes)
-		siw_fault_queue_passed(q, held->release_ns);
+		siw_fault_queue_note_passed_packet(q, held->release_ns);
 	*out = held;
 	return 0;
 }
 
-struct siw_fault_held *siw_fault_queue_due(struct siw_fault_queue *q, uint64_t now)
+struct siw_fault_held *siw_fault_queue_first_due(struct siw_fault_queue *q, uint64_t now)
 {
-	return siw_fault_queue_next(q) <= now ? HELD_OF(q->order.next) : NULL;
+	return siw_fault_queue_next_due_time(q) <= now ? HELD_OF(q->order.next) : NULL;
 }
 
-void siw_fault_queue_drop(struct siw_fault_queue *q, struct siw_fault_held *held)
+void siw_fault_queue_remove(struct siw_fault_queue *q, struct siw_fault_held *held)
 {
 	siw_fault_backlog_remove(&q->backlog, &held->waiting);
 	siw_link_del(&held->aside.link);
@@ -204,7 +204,7 @@ void siw_fault_queue_release_all(struct siw_fault_queue *q, uint64_t now)
 	}
 }
 
-uint64_t siw_fault_queue_next(const struct siw_fault_queue *q)
+uint64_t siw_fault_queue_next_due_time(const struct siw_fault_queue *q)
 {
 	return siw_link_empty(&q->order) ? UINT64_MAX : HELD_OF(q->order.next)->release_ns;
 }

@@ -50,8 +50,8 @@ void siw_fault_backlog_remove(struct siw_fault_backlog *backlog, struct siw_faul
  * further entry has passed it. The caller repeats the call until it returns NULL before each
  * decision.
  */
-struct siw_fault_waiting *siw_fault_backlog_departed(struct siw_fault_backlog *backlog,
-						     uint64_t now_ns);
+struct siw_fault_waiting *siw_fault_backlog_pop_departed(struct siw_fault_backlog *backlog,
+							 uint64_t now_ns);
 
 /* ---- packets to be overtaken ----------------------------------------------------------------- */
 
@@ -65,13 +65,13 @@ struct siw_fault_aside {
 };
 
 /* Records that one more packet overtakes each packet of the list. */
-void siw_fault_overtake(struct siw_link *aside);
+void siw_fault_count_overtaking(struct siw_link *aside);
 /*
  * Removes and returns the first packet of the list that enough packets have overtaken; that packet
  * may be released together with the last packet that overtook it. NULL: the list has no such
  * packet.
  */
-struct siw_fault_aside *siw_fault_overtaken(struct siw_link *aside);
+struct siw_fault_aside *siw_fault_pop_overtaken(struct siw_link *aside);
 
 /* ---- the queue ------------------------------------------------------------------------------- */
 
@@ -119,21 +119,21 @@ int siw_fault_queue_add(struct siw_fault_queue *q, const struct iovec *iov, size
 			size_t length, const struct siw_fault_decision *fate,
 			struct siw_fault_held **out);
 /* Copies `length` octets of iov after the first `skip` octets to out. 0 or -EFAULT. */
-int siw_fault_gather(uint8_t *out, const struct iovec *iov, size_t skip, size_t length);
+int siw_fault_copy_from_iov(uint8_t *out, const struct iovec *iov, size_t skip, size_t length);
 /*
  * Returns the packet that is due, or NULL. The packet stays in the queue until
- * siw_fault_queue_drop().
+ * siw_fault_queue_remove().
  */
-struct siw_fault_held *siw_fault_queue_due(struct siw_fault_queue *q, uint64_t now_ns);
-void siw_fault_queue_drop(struct siw_fault_queue *q, struct siw_fault_held *held);
+struct siw_fault_held *siw_fault_queue_first_due(struct siw_fault_queue *q, uint64_t now_ns);
+void siw_fault_queue_remove(struct siw_fault_queue *q, struct siw_fault_held *held);
 /*
  * Records that a packet that is not in the queue was passed on and has overtaken the packets in
  * `aside`.
  */
-void siw_fault_queue_passed(struct siw_fault_queue *q, uint64_t now_ns);
+void siw_fault_queue_note_passed_packet(struct siw_fault_queue *q, uint64_t now_ns);
 /* Makes all packets due immediately. */
 void siw_fault_queue_release_all(struct siw_fault_queue *q, uint64_t now_ns);
 /* Returns the time at which the next packet is due; UINT64_MAX: the queue is empty. */
-uint64_t siw_fault_queue_next(const struct siw_fault_queue *q);
+uint64_t siw_fault_queue_next_due_time(const struct siw_fault_queue *q);
 
 #endif

@@ -487,7 +487,7 @@ static void write_rule_if_set(struct writer *w, const char *name, uint64_t value
 	write_number(w, value, units);
 }
 
-static void write_peer(struct writer *w, const struct siw_fault_clause *c)
+static void write_peer_as_text(struct writer *w, const struct siw_fault_clause *c)
 {
 	char text[64], *end;
 	int most = c->peer.family == AF_INET ? 32 : 128;
@@ -539,7 +539,7 @@ static void write_rule(struct writer *w, const struct rule *rule, const struct s
 		break;
 	case PEER:
 		if (c->peer.family)
-			write_peer(w, c);
+			write_peer_as_text(w, c);
 		break;
 	case SEED:
 		/* A clause must not be empty, so a clause without faults shows its seed. */

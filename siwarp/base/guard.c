@@ -102,7 +102,7 @@ _Static_assert(sizeof(_Atomic uint64_t) == sizeof(uint64_t) && ATOMIC_LLONG_LOCK
 	       "an atomic 64-bit word has the layout of a plain one");
 
 /* Accesses a word of user memory that other threads of the program may change concurrently. */
-static inline _Atomic uint64_t *guard_atomic_word(uint64_t *word)
+static inline _Atomic uint64_t *guard_cast_to_atomic_word(uint64_t *word)
 {
 	return (_Atomic uint64_t *)word;
 }
@@ -160,7 +160,7 @@ __attribute__((noinline)) int siw_guard_fetch_add(uint64_t *before, uint64_t *th
 						  uint64_t bounds)
 {
 	GUARDED(theirs, sizeof(*theirs),
-		*before = guarded_word_fetch_add(guard_atomic_word(theirs), add, bounds));
+		*before = guarded_word_fetch_add(guard_cast_to_atomic_word(theirs), add, bounds));
 }
 
 __attribute__((noinline)) int siw_guard_cmp_swap(uint64_t *before, uint64_t *theirs,
@@ -168,8 +168,8 @@ __attribute__((noinline)) int siw_guard_cmp_swap(uint64_t *before, uint64_t *the
 						 uint64_t swap, uint64_t swap_mask)
 {
 	GUARDED(theirs, sizeof(*theirs),
-		*before = guarded_word_cmp_swap(guard_atomic_word(theirs), compare, compare_mask,
-						swap, swap_mask));
+		*before = guarded_word_cmp_swap(guard_cast_to_atomic_word(theirs), compare,
+						compare_mask, swap, swap_mask));
 }
 
 /* ---- the signal handlers --------------------------------------------------------------------- */

@@ -19,7 +19,7 @@ int siw_refuse_with(enum siw_reason_code why, const uint64_t number[SIW_WHY_NUMB
 	return -errno_of[why];
 }
 
-int siw_refuse_number(int err)
+int siw_refuse_with_errno(int err)
 {
 	for (int why = SIW_WHY_NO_MEMORY; why < SIW_WHY_SYSTEM; why++)
 		if (errno_of[why] == -err)
@@ -28,7 +28,7 @@ int siw_refuse_number(int err)
 	return err;
 }
 
-void *siw_refused_null(int err)
+void *siw_refuse_and_return_null(int err)
 {
 	siw_refused(err);
 	errno = -err;

@@ -387,7 +387,7 @@ static inline int siw_refuse_fast(enum siw_reason_code why, uint32_t room)
 	return -ENOMEM;
 }
 
-int siw_refuse_number(int err) __attribute__((cold));
+int siw_refuse_with_errno(int err) __attribute__((cold));
 
 /* Records that a mandatory pointer argument is NULL. Returns -EINVAL. */
 static inline int siw_refuse_null(const char *argument)
@@ -427,11 +427,11 @@ static inline int siw_refused(int err)
 	if (err >= 0)
 		siw_refusal.why = SIW_REASON_NONE;
 	else if (siw_refusal.why == SIW_REASON_NONE)
-		siw_refuse_number(err);
+		siw_refuse_with_errno(err);
 	return err;
 }
 
 /* Ends a function that returns a pointer, like siw_refused: returns NULL and sets errno. */
-void *siw_refused_null(int err) __attribute__((cold));
+void *siw_refuse_and_return_null(int err) __attribute__((cold));
 
 #endif

@@ -139,7 +139,7 @@ static int store_setting_text(const struct setting *s, const char *text)
 	return errno ? -ERANGE : store_setting_value(s, value);
 }
 
-static const char *former_setting_by_env(const char *var, size_t len)
+static const char *former_setting_advice_by_env(const char *var, size_t len)
 {
 	for (size_t i = 0; i < sizeof(former) / sizeof(former[0]); i++)
 		if (strlen(former[i].env) == len && memcmp(former[i].env, var, len) == 0)
@@ -147,9 +147,9 @@ static const char *former_setting_by_env(const char *var, size_t len)
 	return NULL;
 }
 
-const char *siw_setting_former(const char *variable)
+const char *siw_setting_former_advice(const char *variable)
 {
-	return variable ? former_setting_by_env(variable, strlen(variable)) : NULL;
+	return variable ? former_setting_advice_by_env(variable, strlen(variable)) : NULL;
 }
 
 static const struct setting *setting_by_env(const char *var, size_t len)
@@ -184,9 +184,9 @@ static void env_apply_variable(const char *var)
 	    store_value_of_variable(var, FAULTS, &faults) ||
 	    !strncmp(var, SIMULATED, strlen(SIMULATED)))
 		return;
-	if (!s && former_setting_by_env(var, len))
+	if (!s && former_setting_advice_by_env(var, len))
 		siw_trace_warn_user("%.*s is ignored: %s", (int)len, var,
-				    former_setting_by_env(var, len));
+				    former_setting_advice_by_env(var, len));
 	else if (!s)
 		siw_trace_warn_user("there is no setting %.*s; ignored", (int)len, var);
 	else if (!var[len])
@@ -213,7 +213,7 @@ static char **trusted_environment(void)
 	return getauxval(AT_SECURE) ? NULL : environ;
 }
 
-const char *siw_setting_variable(const char *name)
+const char *siw_trusted_getenv(const char *name)
 {
 	return trusted_environment() ? getenv(name) : NULL;
 }
@@ -326,7 +326,7 @@ int siw_setting_set_text(const char *name, const char *text)
 	return store_setting_text(s, text);
 }
 
-void siw_settings_test_pauses(int64_t factor)
+void siw_settings_test_scale_pauses(int64_t factor)
 {
 	atomic_store_explicit(&values.pauses, factor, memory_order_relaxed);
 }

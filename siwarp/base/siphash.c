@@ -7,12 +7,12 @@
 #include "base/os.h"
 #include "base/siphash.h"
 
-void siw_siphash_key(struct siw_sipkey *key)
+void siw_siphash_make_key(struct siw_sipkey *key)
 {
 	if (siw_getrandom(key->k, sizeof(key->k), 0) == (ssize_t)sizeof(key->k))
 		return;
 	key->k[0] = siw_now_ns() * 0x9e3779b97f4a7c15u;
-	key->k[1] = (uintptr_t)key ^ (uintptr_t)&siw_siphash_key;
+	key->k[1] = (uintptr_t)key ^ (uintptr_t)&siw_siphash_make_key;
 }
 
 static inline uint64_t rotate_left(uint64_t x, int bits)

@@ -20,7 +20,7 @@ struct siw_sipkey {
  * Generates a random key: from the kernel, or from a clock and addresses if the kernel has no
  * entropy yet.
  */
-void siw_siphash_key(struct siw_sipkey *key);
+void siw_siphash_make_key(struct siw_sipkey *key);
 uint64_t siw_siphash(const struct siw_sipkey *key, const void *data, size_t len);
 
 /* cffi: end */

@@ -10,7 +10,7 @@
 
 #define SECOND 1000000000u
 
-uint64_t siw_source_key(void)
+uint64_t siw_source_make_key(void)
 {
 	uint64_t key;
 
@@ -48,7 +48,8 @@ static uint64_t bucket_time_after_token(const struct siw_bucket *bucket,
 	return at + each > now ? 0 : at + each;
 }
 
-bool siw_bucket_take(struct siw_bucket *bucket, const struct siw_rate *ration, uint64_t now)
+bool siw_token_bucket_consume(struct siw_bucket *bucket, const struct siw_rate *ration,
+			      uint64_t now)
 {
 	uint64_t at = bucket_time_after_token(bucket, ration, now);
 
@@ -57,12 +58,12 @@ bool siw_bucket_take(struct siw_bucket *bucket, const struct siw_rate *ration, u
 	return at;
 }
 
-bool siw_source_take(struct siw_source_buckets *buckets, uint32_t place, const struct siw_rate *all,
-		     const struct siw_rate *one, uint64_t now)
+bool siw_source_consume_token(struct siw_source_buckets *buckets, uint32_t place,
+			      const struct siw_rate *all, const struct siw_rate *one, uint64_t now)
 {
 	uint64_t at = bucket_time_after_token(&buckets->one[place], one, now);
 
-	if (!at || !siw_bucket_take(&buckets->all, all, now))
+	if (!at || !siw_token_bucket_consume(&buckets->all, all, now))
 		return false;
 	buckets->one[place].at = at;
 	return true;

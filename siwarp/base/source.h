@@ -21,7 +21,7 @@
  * Returns an odd, secret key for siw_source_index; not secret early at boot, before the kernel has
  * random numbers.
  */
-uint64_t siw_source_key(void);
+uint64_t siw_source_make_key(void);
 /* Returns the index of a source in a table of SIW_SOURCES entries. */
 uint32_t siw_source_index(uint64_t key, const struct siw_addr *addr);
 
@@ -42,7 +42,8 @@ struct siw_rate {
 };
 
 /* Consumes a token of the bucket; false: no token is available at present. */
-bool siw_bucket_take(struct siw_bucket *bucket, const struct siw_rate *ration, uint64_t now);
+bool siw_token_bucket_consume(struct siw_bucket *bucket, const struct siw_rate *ration,
+			      uint64_t now);
 
 /* A bucket for all sources together, and one for each table entry. Zeroed buckets are full. */
 struct siw_source_buckets {
@@ -53,7 +54,7 @@ struct siw_source_buckets {
  * Consumes a token of the common bucket and of the source's bucket. Returns false, and consumes
  * none, if either is empty.
  */
-bool siw_source_take(struct siw_source_buckets *buckets, uint32_t place, const struct siw_rate *all,
-		     const struct siw_rate *one, uint64_t now);
+bool siw_source_consume_token(struct siw_source_buckets *buckets, uint32_t place,
+			      const struct siw_rate *all, const struct siw_rate *one, uint64_t now);
 
 #endif

@@ -241,9 +241,9 @@ def _interface_index(name: str) -> int:
 interface_index: Callable[[str], int] = _interface_index
 
 
-def _check_loop(loop: object) -> None:
+def _check_event_loop(loop: object) -> None:
     pass
 
 
 #: Raise RuntimeError if siwarp's events cannot be awaited on an asyncio event loop.
-check_loop: Callable[[object], None] = _check_loop
+check_loop: Callable[[object], None] = _check_event_loop

@@ -9,7 +9,7 @@
 #define TRIM_MIN_OBJECTS 1024u
 
 /*
- * Whether siw_trim has to return memory. One flag per process, because the heap is shared by the
+ * Whether siw_trim_free_memory has to return memory. One flag per process, because the heap is shared by the
  * process.
  */
 static atomic_bool wanted;
@@ -18,7 +18,7 @@ static atomic_bool wanted;
  * Two threads that change a crowd at the same time may record a maximum that is too low by one,
  * which is harmless.
  */
-void siw_crowd_join(struct siw_population *crowd)
+void siw_population_add(struct siw_population *crowd)
 {
 	uint32_t now = atomic_fetch_add_explicit(&crowd->now, 1, memory_order_relaxed) + 1;
 
@@ -26,7 +26,7 @@ void siw_crowd_join(struct siw_population *crowd)
 		atomic_store_explicit(&crowd->most, now, memory_order_relaxed);
 }
 
-void siw_crowd_leave(struct siw_population *crowd)
+void siw_population_remove(struct siw_population *crowd)
 {
 	uint32_t now = atomic_fetch_sub_explicit(&crowd->now, 1, memory_order_relaxed) - 1;
 	uint32_t most = atomic_load_explicit(&crowd->most, memory_order_relaxed);
@@ -37,7 +37,7 @@ void siw_crowd_leave(struct siw_population *crowd)
 	atomic_store_explicit(&wanted, true, memory_order_relaxed);
 }
 
-bool siw_trim(void)
+bool siw_trim_free_memory(void)
 {
 	if (!atomic_load_explicit(&wanted, memory_order_relaxed) ||
 	    !atomic_exchange_explicit(&wanted, false, memory_order_relaxed))

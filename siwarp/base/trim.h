@@ -4,8 +4,8 @@
  * keeps free memory that lies between memory in use: a process that once had thousands of peers
  * keeps most of the memory that they needed. Other C libraries return such memory themselves.
  *
- * All functions may be called by any thread. siw_crowd_join and siw_crowd_leave may be called with
- * any locks held; siw_trim must be called without locks.
+ * All functions may be called by any thread. siw_population_add and siw_population_remove may be called with
+ * any locks held; siw_trim_free_memory must be called without locks.
  */
 #ifndef SIW_BASE_TRIM_H
 #define SIW_BASE_TRIM_H
@@ -21,20 +21,21 @@
  */
 struct siw_population;
 /*
- * siw_crowd_join adds an object to a group, and siw_crowd_leave removes one. When a group of at
- * least 1024 objects has shrunk to a quarter, the next siw_trim returns memory.
+ * siw_population_add adds an object to a group, and siw_population_remove removes one. When a group of at
+ * least 1024 objects has shrunk to a quarter, the next siw_trim_free_memory returns memory.
  */
-void siw_crowd_join(struct siw_population *crowd);
-void siw_crowd_leave(struct siw_population *crowd);
+void siw_population_add(struct siw_population *crowd);
+void siw_population_remove(struct siw_population *crowd);
 /*
  * Returns free memory to the system if a group has shrunk since the last call. Returns whether the
  * group had shrunk. The call may take some ms: for a thread that is about to sleep.
  */
-bool siw_trim(void);
+bool siw_trim_free_memory(void);
 /* cffi: end */
 
 struct siw_population {
-	_Atomic uint32_t now, most; /* most: maximum of now since the last request for siw_trim */
+	_Atomic uint32_t now,
+		most; /* most: maximum of now since the last request for siw_trim_free_memory */
 };
 
 #endif

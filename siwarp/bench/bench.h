@@ -79,18 +79,18 @@ struct siw_bench_buf {
 _Noreturn void siw_bench_die(int code, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
 /*
- * siw_bench_check exits with a message if r is a negative errno value. siw_bench_check_object exits
+ * siw_bench_exit_on_error exits with a message if r is a negative errno value. siw_bench_require_object exits
  * with a message of errno if object is NULL, and otherwise returns object.
  */
-void siw_bench_check(int r, const char *what);
-void *siw_bench_check_object(void *object, const char *what);
+void siw_bench_exit_on_error(int r, const char *what);
+void *siw_bench_require_object(void *object, const char *what);
 uint64_t siw_bench_now(void); /* monotonic time in ns */
-void siw_bench_pin(int cpu);
+void siw_bench_pin_thread(int cpu);
 /*
  * Raise the soft limit of descriptors to the hard limit; exit with an error if the hard limit is
  * too low for n sockets.
  */
-void siw_bench_need_fds(uint32_t n);
+void siw_bench_raise_fd_limit(uint32_t n);
 void siw_bench_buf_make(struct siw_bench_buf *buf, uint64_t size, uint32_t slots);
 void siw_bench_buf_free(struct siw_bench_buf *buf);
 static inline char *siw_bench_slot(const struct siw_bench_buf *buf, uint32_t i)
@@ -106,9 +106,9 @@ void siw_bench_buf_check(const char *data, uint64_t size);
  */
 void siw_bench_exchange_hello(int ctl, const struct siw_bench_hello *mine,
 			      struct siw_bench_hello *theirs);
-uint64_t siw_bench_exchange(int ctl, uint64_t mine);
+uint64_t siw_bench_exchange_number(int ctl, uint64_t mine);
 /* Exit with an error if the other side has ended. */
-void siw_bench_check_peer(int ctl);
+void siw_bench_check_peer_alive(int ctl);
 
 /*
  * Measures the time without a message: a spin loop calls siw_bench_idle, and siw_bench_reset_idle
@@ -129,13 +129,13 @@ static inline void siw_bench_reset_idle(struct siw_bench_guard *guard)
 extern bool siw_bench_spin_yields;
 /* Limit of CPU time in ms for spinning without a message (option --patience) */
 extern unsigned int siw_bench_patience_ms;
-bool siw_bench_idle_slow(struct siw_bench_guard *guard);
+bool siw_bench_is_idle_time_over(struct siw_bench_guard *guard);
 /* Return true after siw_bench_patience_ms without a message; every 4096th call checks the clock. */
 static inline bool siw_bench_idle(struct siw_bench_guard *guard)
 {
 	if (siw_bench_spin_yields)
 		sched_yield();
-	return (++guard->spins & 4095) == 0 && siw_bench_idle_slow(guard);
+	return (++guard->spins & 4095) == 0 && siw_bench_is_idle_time_over(guard);
 }
 
 /* Write the samples in ns and in measured order to the file of the option --samples, if any. */
@@ -147,8 +147,8 @@ void siw_bench_write_samples(const struct siw_bench_opts *o, const uint64_t *ns)
 void siw_bench_summarize_samples(uint64_t *ns, uint32_t n, double parts,
 				 struct siw_bench_result *result);
 /* Store the result of a run in GB/s or in messages per second, according to kind. */
-void siw_bench_set_rate(const struct siw_bench_opts *o, uint32_t n, uint64_t ns,
-			struct siw_bench_result *result);
+void siw_bench_store_rate_result(const struct siw_bench_opts *o, uint32_t n, uint64_t ns,
+				 struct siw_bench_result *result);
 /*
  * At the end of a windowed run both sides exchange their numbers of sent and received messages, and
  * exit with EXIT_LOST if the numbers differ from each other or from expected.

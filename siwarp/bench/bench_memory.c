@@ -51,12 +51,12 @@ struct end {
 	struct siw_cm_id **ids;
 };
 
-static bool memory_uses_rc(const struct end *e)
+static bool memory_bench_uses_rc(const struct end *e)
 {
 	return !strcmp(e->qp, "rc");
 }
 
-static bool memory_uses_rd(const struct end *e)
+static bool memory_bench_uses_rd(const struct end *e)
 {
 	return !strcmp(e->qp, "rd");
 }
@@ -65,7 +65,7 @@ static bool memory_uses_rd(const struct end *e)
  * Returns whether the type is UD, whose requests complete without action by the peer on a single
  * queue pair.
  */
-static bool memory_uses_ud(const struct end *e)
+static bool memory_bench_uses_ud(const struct end *e)
 {
 	return !strcmp(e->qp, "ud");
 }
@@ -79,8 +79,8 @@ static bool memory_uses_ud(const struct end *e)
  */
 static uint64_t process_memory_octets(void)
 {
-	FILE *file = siw_bench_check_object(fopen("/proc/self/smaps_rollup", "r"),
-					    "/proc/self/smaps_rollup");
+	FILE *file = siw_bench_require_object(fopen("/proc/self/smaps_rollup", "r"),
+					      "/proc/self/smaps_rollup");
 	unsigned long long kib = 0;
 	char line[256];
 
@@ -112,9 +112,9 @@ static int64_t socket_memory_octets(int fd)
  * Returns the octets of kernel memory for all sockets of the process, and stores the number of
  * sockets.
  */
-static uint64_t sockets_memory_octets(const struct end *e, uint32_t *sockets)
+static uint64_t all_sockets_memory_octets(const struct end *e, uint32_t *sockets)
 {
-	DIR *fds = siw_bench_check_object(opendir("/proc/self/fd"), "/proc/self/fd");
+	DIR *fds = siw_bench_require_object(opendir("/proc/self/fd"), "/proc/self/fd");
 	struct dirent *entry;
 	uint64_t octets = 0;
 
@@ -139,41 +139,41 @@ static uint64_t sockets_memory_octets(const struct end *e, uint32_t *sockets)
  * Opens the device and creates the objects of a side. cqe: number of completions that stay unpolled
  * in the completion queue.
  */
-static void memory_open_side(struct end *e, uint32_t cqe)
+static void memory_bench_create_objects(struct end *e, uint32_t cqe)
 {
 	struct siw_addr loopback;
 
 	siw_addr_parse("127.0.0.1", 0, &loopback);
 	e->context =
-		siw_bench_check_object(siw_open_device_by_addr(&loopback), "the loopback device");
-	e->pd = siw_bench_check_object(siw_alloc_pd(e->context), "a protection domain");
-	e->cq = siw_bench_check_object(siw_create_cq(e->context, (int)(cqe + RING), NULL, NULL, 0),
-				       "a completion queue");
-	e->memory = siw_bench_check_object(calloc(1, MESSAGE), "memory");
-	e->mr = siw_bench_check_object(
+		siw_bench_require_object(siw_open_device_by_addr(&loopback), "the loopback device");
+	e->pd = siw_bench_require_object(siw_alloc_pd(e->context), "a protection domain");
+	e->cq = siw_bench_require_object(
+		siw_create_cq(e->context, (int)(cqe + RING), NULL, NULL, 0), "a completion queue");
+	e->memory = siw_bench_require_object(calloc(1, MESSAGE), "memory");
+	e->mr = siw_bench_require_object(
 		siw_reg_mr(e->pd, e->memory, MESSAGE, SIW_ACCESS_LOCAL_WRITE), "a region");
-	if (memory_uses_rc(e))
-		e->cm = siw_bench_check_object(siw_cm_create_channel(e->context), "a channel");
+	if (memory_bench_uses_rc(e))
+		e->cm = siw_bench_require_object(siw_cm_create_channel(e->context), "a channel");
 }
 
-static struct siw_qp *memory_create_qp(struct end *e, uint32_t sends)
+static struct siw_qp *memory_bench_create_qp(struct end *e, uint32_t sends)
 {
 	struct siw_qp_init_attr init = {
 		.send_cq = e->cq,
 		.recv_cq = e->cq,
-		.qp_type = memory_uses_rc(e)   ? SIW_QPT_RC
-			   : memory_uses_rd(e) ? SIW_QPT_RD
-					       : SIW_QPT_UD,
+		.qp_type = memory_bench_uses_rc(e)   ? SIW_QPT_RC
+			   : memory_bench_uses_rd(e) ? SIW_QPT_RD
+						     : SIW_QPT_UD,
 		.cap = { sends, RING, 1, 1, 0 },
 	};
 	struct siw_qp *qp;
 
 	siw_addr_parse("127.0.0.1", 0, &init.addr);
-	qp = siw_bench_check_object(siw_create_qp(e->pd, &init), "a queue pair");
-	for (int s = SIW_QPS_INIT; !memory_uses_rc(e) && s <= SIW_QPS_RTS; s++)
-		siw_bench_check(siw_modify_qp(qp, &(struct siw_qp_attr){ .qp_state = s },
-					      SIW_QP_STATE),
-				"changing the state of the queue pair");
+	qp = siw_bench_require_object(siw_create_qp(e->pd, &init), "a queue pair");
+	for (int s = SIW_QPS_INIT; !memory_bench_uses_rc(e) && s <= SIW_QPS_RTS; s++)
+		siw_bench_exit_on_error(siw_modify_qp(qp, &(struct siw_qp_attr){ .qp_state = s },
+						      SIW_QP_STATE),
+					"changing the state of the queue pair");
 	return qp;
 }
 
@@ -181,80 +181,81 @@ static struct siw_qp *memory_create_qp(struct end *e, uint32_t sends)
  * Posts one receive per expected message, because a message without a receive would end a
  * connection.
  */
-static void memory_post_recvs(struct end *e, struct siw_qp *qp)
+static void memory_bench_post_recvs(struct end *e, struct siw_qp *qp)
 {
 	struct siw_sge sge = { (uintptr_t)e->memory, MESSAGE, e->mr->lkey };
 	struct siw_recv_wr *bad, wr = { .sg_list = &sge, .num_sge = 1 };
 
 	for (int i = 0; i < MESSAGES; i++)
-		siw_bench_check(siw_post_recv(qp, &wr, &bad), "posting a receive");
+		siw_bench_exit_on_error(siw_post_recv(qp, &wr, &bad), "posting a receive");
 }
 
-static uint16_t memory_qp_port(struct siw_qp *qp)
+static uint16_t memory_bench_qp_port(struct siw_qp *qp)
 {
 	struct siw_addr a;
 
-	siw_bench_check(siw_qp_addr(qp, &a, NULL), "the queue pair's address");
+	siw_bench_exit_on_error(siw_qp_addr(qp, &a, NULL), "the queue pair's address");
 	return ntohs(a.port_be);
 }
 
 /* ---- the process with the peers -------------------------------------------------------------- */
 
-static void memory_create_dgram_peers(struct end *e)
+static void memory_bench_create_dgram_peers(struct end *e)
 {
 	for (uint32_t i = 0; i < e->peers; i++) {
-		struct siw_qp *qp = memory_create_qp(e, RING);
+		struct siw_qp *qp = memory_bench_create_qp(e, RING);
 
-		memory_post_recvs(e, qp);
-		siw_bench_exchange(e->ctl, memory_qp_port(qp));
+		memory_bench_post_recvs(e, qp);
+		siw_bench_exchange_number(e->ctl, memory_bench_qp_port(qp));
 	}
 }
 
-static void memory_accept_peer(struct end *e, struct siw_cm_id *id)
+static void memory_bench_accept_peer(struct end *e, struct siw_cm_id *id)
 {
-	struct siw_qp *qp = memory_create_qp(e, RING);
+	struct siw_qp *qp = memory_bench_create_qp(e, RING);
 
-	siw_bench_check(siw_cm_bind_qp(id, qp), "binding");
-	memory_post_recvs(e, qp);
-	siw_bench_check(siw_cm_accept(id, NULL), "accepting");
+	siw_bench_exit_on_error(siw_cm_bind_qp(id, qp), "binding");
+	memory_bench_post_recvs(e, qp);
+	siw_bench_exit_on_error(siw_cm_accept(id, NULL), "accepting");
 }
 
-static void memory_accept_rc_peers(struct end *e)
+static void memory_bench_accept_rc_peers(struct end *e)
 {
-	struct siw_cm_id *listener = siw_bench_check_object(siw_cm_create_id(e->cm, NULL), "an id");
+	struct siw_cm_id *listener =
+		siw_bench_require_object(siw_cm_create_id(e->cm, NULL), "an id");
 	struct siw_addr a;
 	uint32_t there = 0;
 
 	siw_addr_parse("127.0.0.1", 0, &a);
-	siw_bench_check(siw_cm_listen(listener, &a, BACKLOG), "listening");
-	siw_bench_check(siw_cm_addr(listener, &a, NULL), "the listener's address");
-	siw_bench_exchange(e->ctl, ntohs(a.port_be));
+	siw_bench_exit_on_error(siw_cm_listen(listener, &a, BACKLOG), "listening");
+	siw_bench_exit_on_error(siw_cm_addr(listener, &a, NULL), "the listener's address");
+	siw_bench_exchange_number(e->ctl, ntohs(a.port_be));
 	while (there < e->peers) {
 		struct siw_cm_event event;
 
-		siw_bench_check(siw_cm_get_event(e->cm, &event, CM_WAIT_MS),
-				"waiting for a connection");
+		siw_bench_exit_on_error(siw_cm_get_event(e->cm, &event, CM_WAIT_MS),
+					"waiting for a connection");
 		if (event.event == SIW_CM_CONNECT_REQUEST)
-			memory_accept_peer(e, event.id);
+			memory_bench_accept_peer(e, event.id);
 		else if (event.event == SIW_CM_ESTABLISHED)
 			there++;
 	}
 }
 
-static void memory_run_peers(struct end *e)
+static void memory_bench_run_peer_process(struct end *e)
 {
-	siw_bench_exchange(e->ctl, (uint64_t)getpid());
-	if (memory_uses_rc(e))
-		memory_accept_rc_peers(e);
+	siw_bench_exchange_number(e->ctl, (uint64_t)getpid());
+	if (memory_bench_uses_rc(e))
+		memory_bench_accept_rc_peers(e);
 	else
-		memory_create_dgram_peers(e);
-	siw_bench_exchange(e->ctl, 0); /* wait until all peers exist */
-	siw_bench_exchange(e->ctl, 0); /* wait until the measurement is done */
+		memory_bench_create_dgram_peers(e);
+	siw_bench_exchange_number(e->ctl, 0); /* wait until all peers exist */
+	siw_bench_exchange_number(e->ctl, 0); /* wait until the measurement is done */
 }
 
 /* ---- the measured process -------------------------------------------------------------------- */
 
-static void memory_add_dgram_peers(struct end *e)
+static void memory_bench_add_dgram_peers(struct end *e)
 {
 	struct siw_addr a;
 
@@ -262,10 +263,11 @@ static void memory_add_dgram_peers(struct end *e)
 	 * An RD request occupies a slot of the queue until the peer has acknowledged the request.
 	 *
 	 */
-	e->qps[0] = memory_create_qp(e, memory_uses_rd(e) && e->peers > RING ? e->peers : RING);
+	e->qps[0] = memory_bench_create_qp(e, memory_bench_uses_rd(e) && e->peers > RING ? e->peers
+											 : RING);
 	for (uint32_t i = 0; i < e->peers; i++) {
-		siw_addr_parse("127.0.0.1", (uint16_t)siw_bench_exchange(e->ctl, 0), &a);
-		e->ahs[i] = siw_bench_check_object(siw_create_ah(e->pd, &a), "an address handle");
+		siw_addr_parse("127.0.0.1", (uint16_t)siw_bench_exchange_number(e->ctl, 0), &a);
+		e->ahs[i] = siw_bench_require_object(siw_create_ah(e->pd, &a), "an address handle");
 	}
 }
 
@@ -273,43 +275,44 @@ static void memory_add_dgram_peers(struct end *e)
  * Connects the peers one after another, because concurrent connection attempts would increase the
  * measured memory.
  */
-static void memory_connect_rc_peers(struct end *e)
+static void memory_bench_connect_rc_peers(struct end *e)
 {
 	struct siw_addr a;
 
-	siw_addr_parse("127.0.0.1", (uint16_t)siw_bench_exchange(e->ctl, 0), &a);
+	siw_addr_parse("127.0.0.1", (uint16_t)siw_bench_exchange_number(e->ctl, 0), &a);
 	for (uint32_t i = 0; i < e->peers; i++) {
 		struct siw_cm_event event;
 
-		e->ids[i] = siw_bench_check_object(siw_cm_create_id(e->cm, NULL), "an id");
-		e->qps[i] = memory_create_qp(e, RING);
-		siw_bench_check(siw_cm_bind_qp(e->ids[i], e->qps[i]), "binding");
-		siw_bench_check(siw_cm_connect(e->ids[i], &a, NULL, NULL), "connecting");
-		siw_bench_check(siw_cm_get_event(e->cm, &event, CM_WAIT_MS),
-				"waiting for the connection");
+		e->ids[i] = siw_bench_require_object(siw_cm_create_id(e->cm, NULL), "an id");
+		e->qps[i] = memory_bench_create_qp(e, RING);
+		siw_bench_exit_on_error(siw_cm_bind_qp(e->ids[i], e->qps[i]), "binding");
+		siw_bench_exit_on_error(siw_cm_connect(e->ids[i], &a, NULL, NULL), "connecting");
+		siw_bench_exit_on_error(siw_cm_get_event(e->cm, &event, CM_WAIT_MS),
+					"waiting for the connection");
 		if (event.event != SIW_CM_ESTABLISHED)
 			siw_bench_die(SIW_BENCH_EXIT_ERROR, "connection %u: %s", i,
 				      siw_cm_event_str(event.event));
 	}
 }
 
-static void memory_send_to(struct end *e, uint32_t peer, int flags)
+static void memory_bench_send_to_peer(struct end *e, uint32_t peer, int flags)
 {
 	struct siw_sge sge = { (uintptr_t)e->memory, MESSAGE, e->mr->lkey };
 	struct siw_send_wr *bad,
 		wr = { .sg_list = &sge, .num_sge = 1, .opcode = SIW_WR_SEND, .send_flags = flags };
 
-	if (memory_uses_rd(e)) {
+	if (memory_bench_uses_rd(e)) {
 		wr.rd.ah = e->ahs[peer];
-	} else if (!memory_uses_rc(e)) {
+	} else if (!memory_bench_uses_rc(e)) {
 		wr.wr.ud.ah = e->ahs[peer];
 		wr.wr.ud.remote_qkey = OWN_QKEY;
 	}
-	siw_bench_check(siw_post_send(memory_uses_rc(e) ? e->qps[peer] : e->qps[0], &wr, &bad),
-			"posting a send");
+	siw_bench_exit_on_error(siw_post_send(memory_bench_uses_rc(e) ? e->qps[peer] : e->qps[0],
+					      &wr, &bad),
+				"posting a send");
 }
 
-static void memory_wait_completion(struct end *e)
+static void memory_bench_wait_completion(struct end *e)
 {
 	struct siw_bench_guard guard = { 0 };
 	struct siw_wc wc;
@@ -318,7 +321,7 @@ static void memory_wait_completion(struct end *e)
 	while (!(n = siw_poll_cq(e->cq, 1, &wc)))
 		if (siw_bench_idle(&guard))
 			siw_bench_die(SIW_BENCH_EXIT_LOST, "a request did not complete");
-	siw_bench_check(n, "polling");
+	siw_bench_exit_on_error(n, "polling");
 	if (wc.status != SIW_WC_SUCCESS)
 		siw_bench_die(SIW_BENCH_EXIT_ERROR, "a request failed: %s",
 			      siw_wc_status_str(wc.status));
@@ -328,13 +331,13 @@ static void memory_wait_completion(struct end *e)
  * Exits with an error unless all connections still exist, because the measured memory must include
  * all connections.
  */
-static void memory_check_connected(struct end *e)
+static void memory_bench_check_connected(struct end *e)
 {
 	struct siw_qp_attr attr;
 
 	for (uint32_t i = 0; i < e->peers; i++) {
-		siw_bench_check(siw_query_qp(e->qps[i], &attr, NULL),
-				"querying the queue pair's state");
+		siw_bench_exit_on_error(siw_query_qp(e->qps[i], &attr, NULL),
+					"querying the queue pair's state");
 		if (attr.qp_state != SIW_QPS_RTS)
 			siw_bench_die(SIW_BENCH_EXIT_LOST,
 				      "connection %u was lost while its memory was measured", i);
@@ -342,7 +345,7 @@ static void memory_check_connected(struct end *e)
 }
 
 /* Wait until temporary memory is freed, and return free memory to the system. */
-static void memory_trim_heap(void)
+static void memory_bench_trim_heap(void)
 {
 	usleep(SETTLE_US);
 #ifdef __GLIBC__ /* C libraries other than glibc return memory immediately */
@@ -350,52 +353,52 @@ static void memory_trim_heap(void)
 #endif
 }
 
-static void memory_run_measured(struct end *e)
+static void memory_bench_run_measured_process(struct end *e)
 {
 	uint64_t idle, idle_kernel, loaded, loaded_kernel;
 	uint32_t sockets;
 
-	e->other = (pid_t)siw_bench_exchange(e->ctl, 0);
-	if (memory_uses_rc(e))
-		memory_connect_rc_peers(e);
+	e->other = (pid_t)siw_bench_exchange_number(e->ctl, 0);
+	if (memory_bench_uses_rc(e))
+		memory_bench_connect_rc_peers(e);
 	else
-		memory_add_dgram_peers(e);
-	siw_bench_exchange(e->ctl, 0);
+		memory_bench_add_dgram_peers(e);
+	siw_bench_exchange_number(e->ctl, 0);
 	/*
 	 * Send one message to each peer, so that the memory allocated for the first message of a
 	 * peer exists.
 	 */
 	for (uint32_t i = 0; i < e->peers; i++) {
-		memory_send_to(e, i, SIW_SEND_SIGNALED);
-		memory_wait_completion(e);
+		memory_bench_send_to_peer(e, i, SIW_SEND_SIGNALED);
+		memory_bench_wait_completion(e);
 	}
-	if (memory_uses_rd(e))
-		memory_trim_heap();
+	if (memory_bench_uses_rd(e))
+		memory_bench_trim_heap();
 	idle = process_memory_octets();
-	idle_kernel = sockets_memory_octets(e, &sockets);
+	idle_kernel = all_sockets_memory_octets(e, &sockets);
 	/*
 	 * Enlarge the completion queue after the idle measurement, because the used part of a queue
 	 * counts as memory.
 	 */
-	if (!memory_uses_ud(e))
-		siw_bench_check(siw_resize_cq(e->cq, (int)e->peers + RING),
-				"a larger completion queue");
+	if (!memory_bench_uses_ud(e))
+		siw_bench_exit_on_error(siw_resize_cq(e->cq, (int)e->peers + RING),
+					"a larger completion queue");
 	kill(e->other, SIGSTOP);
 	for (uint32_t i = 0; i < e->peers; i++) {
-		memory_send_to(e, i, SIW_SEND_SIGNALED);
-		if (memory_uses_ud(e))
-			memory_wait_completion(e);
+		memory_bench_send_to_peer(e, i, SIW_SEND_SIGNALED);
+		if (memory_bench_uses_ud(e))
+			memory_bench_wait_completion(e);
 	}
 	loaded = process_memory_octets();
-	loaded_kernel = sockets_memory_octets(e, &sockets);
+	loaded_kernel = all_sockets_memory_octets(e, &sockets);
 	kill(e->other, SIGCONT);
-	if (memory_uses_rc(e))
-		memory_check_connected(e);
+	if (memory_bench_uses_rc(e))
+		memory_bench_check_connected(e);
 	printf("{\"peers\": %u, \"sockets\": %u, \"idle\": %llu, \"idle_kernel\": %llu, "
 	       "\"loaded\": %llu, \"loaded_kernel\": %llu}\n",
 	       e->peers, sockets, (unsigned long long)idle, (unsigned long long)idle_kernel,
 	       (unsigned long long)loaded, (unsigned long long)loaded_kernel);
-	siw_bench_exchange(e->ctl, 0);
+	siw_bench_exchange_number(e->ctl, 0);
 }
 
 int main(int argc, char **argv)
@@ -413,14 +416,14 @@ int main(int argc, char **argv)
 	e.ctl = atoi(argv[4]);
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	alarm(LIMIT_S);
-	siw_bench_need_fds(e.peers);
-	e.qps = siw_bench_check_object(calloc(e.peers, sizeof(*e.qps)), "memory");
-	e.ahs = siw_bench_check_object(calloc(e.peers, sizeof(*e.ahs)), "memory");
-	e.ids = siw_bench_check_object(calloc(e.peers, sizeof(*e.ids)), "memory");
-	memory_open_side(&e, measured ? 0 : MESSAGES * e.peers);
+	siw_bench_raise_fd_limit(e.peers);
+	e.qps = siw_bench_require_object(calloc(e.peers, sizeof(*e.qps)), "memory");
+	e.ahs = siw_bench_require_object(calloc(e.peers, sizeof(*e.ahs)), "memory");
+	e.ids = siw_bench_require_object(calloc(e.peers, sizeof(*e.ids)), "memory");
+	memory_bench_create_objects(&e, measured ? 0 : MESSAGES * e.peers);
 	if (measured)
-		memory_run_measured(&e);
+		memory_bench_run_measured_process(&e);
 	else
-		memory_run_peers(&e);
+		memory_bench_run_peer_process(&e);
 	return 0; /* the end of the process frees all objects */
 }

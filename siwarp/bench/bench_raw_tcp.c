@@ -81,7 +81,7 @@ static void raw_tcp_open(struct raw *r)
  * Check the result of a send or recv without progress: return for EAGAIN or EINTR, otherwise exit
  * with an error.
  */
-static void raw_tcp_check_retry(struct raw *r, const char *what, ssize_t n)
+static void raw_tcp_exit_unless_retryable(struct raw *r, const char *what, ssize_t n)
 {
 	if (n < 0 && errno == EINTR)
 		return;
@@ -103,7 +103,7 @@ static void raw_tcp_send_all(struct raw *r, const char *data, size_t size)
 		ssize_t n = send(r->fd, data, size, raw_tcp_msg_flags(r));
 
 		if (n <= 0) {
-			raw_tcp_check_retry(r, "sending", n);
+			raw_tcp_exit_unless_retryable(r, "sending", n);
 			continue;
 		}
 		siw_bench_reset_idle(&r->guard);
@@ -122,7 +122,7 @@ static void raw_tcp_recv_all(struct raw *r, char *data, size_t size, uint64_t to
 		ssize_t n = recv(r->fd, data + at, most, raw_tcp_msg_flags(r));
 
 		if (n <= 0) {
-			raw_tcp_check_retry(r, "receiving", n);
+			raw_tcp_exit_unless_retryable(r, "receiving", n);
 			continue;
 		}
 		siw_bench_reset_idle(&r->guard);
@@ -164,7 +164,7 @@ static void raw_tcp_latency(struct raw *r, struct siw_bench_result *result)
 
 	if (!ns)
 		siw_bench_die(SIW_BENCH_EXIT_ERROR, "no memory for the samples");
-	siw_bench_exchange(r->o->ctl, 0);
+	siw_bench_exchange_number(r->o->ctl, 0);
 	raw_tcp_ping_pong(r, r->o->warmup, NULL);
 	raw_tcp_ping_pong(r, r->o->iters, ns);
 	siw_bench_summarize_samples(ns, r->o->iters, r->o->op == SIW_BENCH_READ ? 1 : 2, result);
@@ -196,7 +196,7 @@ static void raw_tcp_recv_stream(struct raw *r, uint32_t n)
  * Transfer data in one direction, with an octet in the other direction as request or
  * acknowledgement.
  */
-static void raw_tcp_run_part(struct raw *r, uint32_t n)
+static void raw_tcp_transfer_one_way(struct raw *r, uint32_t n)
 {
 	bool pull = r->o->op == SIW_BENCH_READ;
 	char octet = 0;
@@ -222,10 +222,10 @@ static void raw_tcp_stream(struct raw *r, struct siw_bench_result *result)
 	for (int i = 0; i < 2; i++) {
 		uint64_t start;
 
-		siw_bench_exchange(r->o->ctl, 0);
+		siw_bench_exchange_number(r->o->ctl, 0);
 		start = siw_bench_now();
-		raw_tcp_run_part(r, parts[i]);
-		siw_bench_set_rate(r->o, parts[i], siw_bench_now() - start, result);
+		raw_tcp_transfer_one_way(r, parts[i]);
+		siw_bench_store_rate_result(r->o, parts[i], siw_bench_now() - start, result);
 	}
 }
 
@@ -240,12 +240,12 @@ void siw_bench_raw_tcp(const struct siw_bench_opts *o, struct siw_bench_result *
 		siw_bench_die(SIW_BENCH_EXIT_USAGE, "there is no TCP run named %s", o->run);
 	siw_bench_buf_make(&r.buf, o->size < PIECE ? PIECE : o->size, 1);
 	raw_tcp_open(&r);
-	siw_bench_pin(o->cpu);
+	siw_bench_pin_thread(o->cpu);
 	if (!strcmp(o->kind, "lat"))
 		raw_tcp_latency(&r, result);
 	else
 		raw_tcp_stream(&r, result);
-	siw_bench_exchange(o->ctl, 0);
+	siw_bench_exchange_number(o->ctl, 0);
 	close(r.fd);
 	siw_bench_buf_free(&r.buf);
 }

@@ -84,7 +84,7 @@ static void raw_udp_open(struct raw *r)
 }
 
 /* Return if errno is a temporary error (EAGAIN, ENOBUFS, EINTR); otherwise exit with an error. */
-static void raw_udp_check_retry(const char *what)
+static void raw_udp_exit_unless_retryable(const char *what)
 {
 	if (errno != EAGAIN && errno != ENOBUFS && errno != EINTR)
 		siw_bench_die(SIW_BENCH_EXIT_ERROR, "%s: %s", what, strerror(errno));
@@ -100,7 +100,7 @@ static void raw_udp_send(struct raw *r, const void *data, size_t size)
 
 		if (n >= 0)
 			return;
-		raw_udp_check_retry("sending");
+		raw_udp_exit_unless_retryable("sending");
 		if (siw_bench_idle(&r->guard))
 			siw_bench_die(SIW_BENCH_EXIT_ERROR, "the socket accepts no more data");
 	}
@@ -121,7 +121,7 @@ static bool raw_udp_recv(struct raw *r, void *data, size_t size)
 			siw_bench_reset_idle(&r->guard);
 			return true;
 		}
-		raw_udp_check_retry("receiving");
+		raw_udp_exit_unless_retryable("receiving");
 		if ((r->flags & BLOCKING) || siw_bench_idle(&r->guard))
 			return false;
 	}
@@ -154,7 +154,7 @@ static void raw_udp_latency(struct raw *r, struct siw_bench_result *result)
 
 	if (!ns)
 		siw_bench_die(SIW_BENCH_EXIT_ERROR, "no memory for the samples");
-	siw_bench_exchange(r->o->ctl, 0);
+	siw_bench_exchange_number(r->o->ctl, 0);
 	raw_udp_ping_pong(r, r->o->warmup, NULL);
 	raw_udp_ping_pong(r, r->o->iters, ns);
 	siw_bench_summarize_samples(ns, r->o->iters, 2, result);
@@ -179,7 +179,7 @@ static uint32_t raw_udp_send_mmsg(struct raw *r, uint32_t k)
 	}
 	n = sendmmsg(r->fd, msgs, k, 0);
 	if (n < 0) {
-		raw_udp_check_retry("sendmmsg");
+		raw_udp_exit_unless_retryable("sendmmsg");
 		if (siw_bench_idle(&r->guard))
 			siw_bench_die(SIW_BENCH_EXIT_ERROR, "the socket accepts no more data");
 		return 0;
@@ -218,7 +218,7 @@ static uint32_t raw_udp_send_gso(struct raw *r, uint32_t k)
 	c->cmsg_len = CMSG_LEN(sizeof(segment));
 	memcpy(CMSG_DATA(c), &segment, sizeof(segment));
 	if (sendmsg(r->fd, &msg, 0) < 0) {
-		raw_udp_check_retry("sendmsg with UDP_SEGMENT");
+		raw_udp_exit_unless_retryable("sendmsg with UDP_SEGMENT");
 		if (siw_bench_idle(&r->guard))
 			siw_bench_die(SIW_BENCH_EXIT_ERROR, "the socket accepts no more data");
 		return 0;
@@ -284,7 +284,7 @@ static uint32_t raw_udp_recv_mmsg(struct raw *r, uint32_t at, uint32_t most)
 			siw_bench_reset_idle(&r->guard);
 			return (uint32_t)n;
 		}
-		raw_udp_check_retry("recvmmsg");
+		raw_udp_exit_unless_retryable("recvmmsg");
 		if ((r->flags & BLOCKING) || siw_bench_idle(&r->guard))
 			return 0;
 	}
@@ -302,7 +302,7 @@ static uint32_t raw_udp_recv_gro(struct raw *r)
 			siw_bench_reset_idle(&r->guard);
 			return (uint32_t)(((uint64_t)n + r->o->size - 1) / r->o->size);
 		}
-		raw_udp_check_retry("receiving a batch");
+		raw_udp_exit_unless_retryable("receiving a batch");
 		if (siw_bench_idle(&r->guard))
 			return 0;
 	}
@@ -341,13 +341,13 @@ static void raw_udp_stream(struct raw *r, struct siw_bench_result *result)
 		uint64_t start, ns;
 		uint32_t done;
 
-		siw_bench_exchange(o->ctl, 0);
+		siw_bench_exchange_number(o->ctl, 0);
 		start = siw_bench_now();
 		done = o->server ? raw_udp_recv_stream(r, parts[i])
 				 : raw_udp_send_stream(r, parts[i]);
 		ns = siw_bench_now() - start;
 		siw_bench_check_counts(o, done, parts[i]);
-		siw_bench_set_rate(o, parts[i], ns, result);
+		siw_bench_store_rate_result(o, parts[i], ns, result);
 	}
 }
 
@@ -363,12 +363,12 @@ void siw_bench_raw_udp(const struct siw_bench_opts *o, struct siw_bench_result *
 			      o->run);
 	siw_bench_buf_make(&r.buf, r.flags & GSO ? GSO_OCTETS : o->size, 2 * o->depth);
 	raw_udp_open(&r);
-	siw_bench_pin(o->cpu);
+	siw_bench_pin_thread(o->cpu);
 	if (!strcmp(o->kind, "lat"))
 		raw_udp_latency(&r, result);
 	else
 		raw_udp_stream(&r, result);
-	siw_bench_exchange(o->ctl, 0);
+	siw_bench_exchange_number(o->ctl, 0);
 	close(r.fd);
 	siw_bench_buf_free(&r.buf);
 }

@@ -25,7 +25,7 @@ void siw_bench_post_recv(struct siw_bench_side *e, uint64_t slot)
 			       .lkey = e->mr->lkey };
 	struct siw_recv_wr wr = { .wr_id = slot, .sg_list = &sge, .num_sge = 1 }, *bad;
 
-	siw_bench_check(siw_post_recv(e->qp, &wr, &bad), "posting a receive");
+	siw_bench_exit_on_error(siw_post_recv(e->qp, &wr, &bad), "posting a receive");
 }
 
 static void bench_post_send(struct siw_bench_side *e, struct siw_send_wr *wr)
@@ -34,7 +34,7 @@ static void bench_post_send(struct siw_bench_side *e, struct siw_send_wr *wr)
 
 	if (++e->posted % SIW_BENCH_SIGNAL_EVERY == 0)
 		wr->send_flags |= SIW_SEND_SIGNALED;
-	siw_bench_check(siw_post_send(e->qp, wr, &bad), "posting a send");
+	siw_bench_exit_on_error(siw_post_send(e->qp, wr, &bad), "posting a send");
 }
 
 /* Set the peer's address in a request, which every UD and RD request needs. */
@@ -80,7 +80,7 @@ int siw_bench_poll(struct siw_bench_side *e, struct siw_wc *wc, int max)
 {
 	int n = siw_poll_cq(e->cq, max, wc);
 
-	siw_bench_check(n, "polling");
+	siw_bench_exit_on_error(n, "polling");
 	for (int i = 0; i < n; i++)
 		if (wc[i].status != SIW_WC_SUCCESS)
 			siw_bench_die(SIW_BENCH_EXIT_ERROR, "a request failed: %s (0x%06x)",
@@ -99,7 +99,7 @@ static bool bench_sleep_on_channel(struct siw_bench_side *e, struct siw_wc *wc, 
 	struct siw_cq *cq;
 	int r;
 
-	siw_bench_check(siw_req_notify_cq(e->cq, 0), "arming the queue");
+	siw_bench_exit_on_error(siw_req_notify_cq(e->cq, 0), "arming the queue");
 	*n = siw_bench_poll(e, wc, max);
 	if (*n)
 		return true;
@@ -108,7 +108,7 @@ static bool bench_sleep_on_channel(struct siw_bench_side *e, struct siw_wc *wc, 
 	while (r == -EINTR);
 	if (r == -EAGAIN)
 		return false;
-	siw_bench_check(r, "waiting for an event");
+	siw_bench_exit_on_error(r, "waiting for an event");
 	siw_ack_cq_events(cq, 1);
 	return true;
 }
@@ -122,7 +122,7 @@ static bool bench_wait_timed_out(const struct siw_bench_side *e)
 {
 	if (!e->o->rc && !e->o->rd)
 		return true;
-	siw_bench_check_peer(e->o->ctl);
+	siw_bench_check_peer_alive(e->o->ctl);
 	return false;
 }
 
@@ -145,7 +145,7 @@ int siw_bench_wait(struct siw_bench_side *e, struct siw_wc *wc, int max)
 	}
 }
 
-uint64_t siw_bench_await_slot(struct siw_bench_side *e, uint32_t *length)
+uint64_t siw_bench_await_recv_slot(struct siw_bench_side *e, uint32_t *length)
 {
 	struct siw_wc wc;
 
@@ -161,7 +161,7 @@ uint32_t siw_bench_await_recv(struct siw_bench_side *e)
 {
 	uint32_t length;
 
-	siw_bench_post_recv(e, siw_bench_await_slot(e, &length));
+	siw_bench_post_recv(e, siw_bench_await_recv_slot(e, &length));
 	return length;
 }
 
@@ -186,7 +186,7 @@ static void bench_create_qp(struct siw_bench_side *e, const struct siw_addr *loo
 
 	if (!e->o->rc)
 		init.addr = *loopback;
-	e->qp = siw_bench_check_object(siw_create_qp(e->pd, &init), "a queue pair");
+	e->qp = siw_bench_require_object(siw_create_qp(e->pd, &init), "a queue pair");
 }
 
 static void bench_post_all_recvs(struct siw_bench_side *e)
@@ -197,7 +197,8 @@ static void bench_post_all_recvs(struct siw_bench_side *e)
 
 static void bench_peer_addr(const struct siw_bench_side *e, struct siw_addr *a)
 {
-	siw_bench_check(siw_addr_parse(e->o->remote, e->peer.port, a), "the peer's address");
+	siw_bench_exit_on_error(siw_addr_parse(e->o->remote, e->peer.port, a),
+				"the peer's address");
 }
 
 /* Set up a UD or RD queue pair, whose peers need only an address. */
@@ -208,15 +209,15 @@ static void bench_open_ud(struct siw_bench_side *e, struct siw_bench_hello *mine
 	for (int s = SIW_QPS_INIT; s <= SIW_QPS_RTS; s++) {
 		struct siw_qp_attr attr = { .qp_state = s };
 
-		siw_bench_check(siw_modify_qp(e->qp, &attr, SIW_QP_STATE),
-				"changing the state of the queue pair");
+		siw_bench_exit_on_error(siw_modify_qp(e->qp, &attr, SIW_QP_STATE),
+					"changing the state of the queue pair");
 	}
 	bench_post_all_recvs(e);
-	siw_bench_check(siw_qp_addr(e->qp, a, NULL), "the queue pair's address");
+	siw_bench_exit_on_error(siw_qp_addr(e->qp, a, NULL), "the queue pair's address");
 	mine->port = ntohs(a->port_be);
 	siw_bench_exchange_hello(e->o->ctl, mine, &e->peer);
 	bench_peer_addr(e, a);
-	e->ah = siw_bench_check_object(siw_create_ah(e->pd, a), "an address handle");
+	e->ah = siw_bench_require_object(siw_create_ah(e->pd, a), "an address handle");
 }
 
 /*
@@ -229,25 +230,26 @@ static void bench_open_uc(struct siw_bench_side *e, struct siw_bench_hello *mine
 	struct siw_qp_attr attr = { .qp_state = SIW_QPS_INIT };
 
 	bench_create_qp(e, a);
-	siw_bench_check(siw_modify_qp(e->qp, &attr, SIW_QP_STATE),
-			"changing the state of the queue pair");
+	siw_bench_exit_on_error(siw_modify_qp(e->qp, &attr, SIW_QP_STATE),
+				"changing the state of the queue pair");
 	bench_post_all_recvs(e);
-	siw_bench_check(siw_qp_addr(e->qp, a, NULL), "the queue pair's address");
+	siw_bench_exit_on_error(siw_qp_addr(e->qp, a, NULL), "the queue pair's address");
 	mine->port = ntohs(a->port_be);
 	siw_bench_exchange_hello(e->o->ctl, mine, &e->peer);
 	bench_peer_addr(e, &attr.ah_addr);
 	attr.qp_state = SIW_QPS_RTR;
-	siw_bench_check(siw_modify_qp(e->qp, &attr, SIW_QP_STATE | SIW_QP_AV),
-			"connecting the queue pair");
+	siw_bench_exit_on_error(siw_modify_qp(e->qp, &attr, SIW_QP_STATE | SIW_QP_AV),
+				"connecting the queue pair");
 	attr.qp_state = SIW_QPS_RTS;
-	siw_bench_check(siw_modify_qp(e->qp, &attr, SIW_QP_STATE),
-			"changing the state of the queue pair");
-	siw_bench_exchange(e->o->ctl, 0);
+	siw_bench_exit_on_error(siw_modify_qp(e->qp, &attr, SIW_QP_STATE),
+				"changing the state of the queue pair");
+	siw_bench_exchange_number(e->o->ctl, 0);
 }
 
 static void bench_expect_cm_event(struct siw_bench_side *e, struct siw_cm_event *event, int type)
 {
-	siw_bench_check(siw_cm_get_event(e->cm, event, CM_WAIT_MS), "waiting for the connection");
+	siw_bench_exit_on_error(siw_cm_get_event(e->cm, event, CM_WAIT_MS),
+				"waiting for the connection");
 	if (event->event != type)
 		siw_bench_die(SIW_BENCH_EXIT_ERROR, "connecting: %s (%s)",
 			      siw_cm_event_str(event->event), strerror(-event->status));
@@ -258,17 +260,17 @@ static void bench_open_rc_server(struct siw_bench_side *e, struct siw_bench_hell
 {
 	struct siw_cm_event event;
 
-	e->listener = siw_bench_check_object(siw_cm_create_id(e->cm, NULL), "a CM id");
-	siw_bench_check(siw_cm_listen(e->listener, a, 1), "listening");
-	siw_bench_check(siw_cm_addr(e->listener, a, NULL), "the listener's address");
+	e->listener = siw_bench_require_object(siw_cm_create_id(e->cm, NULL), "a CM id");
+	siw_bench_exit_on_error(siw_cm_listen(e->listener, a, 1), "listening");
+	siw_bench_exit_on_error(siw_cm_addr(e->listener, a, NULL), "the listener's address");
 	mine->port = ntohs(a->port_be);
 	siw_bench_exchange_hello(e->o->ctl, mine, &e->peer);
 	bench_expect_cm_event(e, &event, SIW_CM_CONNECT_REQUEST);
 	e->id = event.id;
 	bench_create_qp(e, a);
-	siw_bench_check(siw_cm_bind_qp(e->id, e->qp), "binding the queue pair");
+	siw_bench_exit_on_error(siw_cm_bind_qp(e->id, e->qp), "binding the queue pair");
 	bench_post_all_recvs(e);
-	siw_bench_check(siw_cm_accept(e->id, NULL), "accepting");
+	siw_bench_exit_on_error(siw_cm_accept(e->id, NULL), "accepting");
 	bench_expect_cm_event(e, &event, SIW_CM_ESTABLISHED);
 }
 
@@ -279,16 +281,16 @@ static void bench_open_rc_client(struct siw_bench_side *e, struct siw_bench_hell
 	struct siw_cm_event event;
 
 	siw_bench_exchange_hello(e->o->ctl, mine, &e->peer);
-	e->id = siw_bench_check_object(siw_cm_create_id(e->cm, NULL), "a CM id");
+	e->id = siw_bench_require_object(siw_cm_create_id(e->cm, NULL), "a CM id");
 	bench_create_qp(e, a);
-	siw_bench_check(siw_cm_bind_qp(e->id, e->qp), "binding the queue pair");
+	siw_bench_exit_on_error(siw_cm_bind_qp(e->id, e->qp), "binding the queue pair");
 	bench_post_all_recvs(e);
 	bench_peer_addr(e, a);
-	siw_bench_check(siw_cm_connect(e->id, a, NULL, &param), "connecting");
+	siw_bench_exit_on_error(siw_cm_connect(e->id, a, NULL, &param), "connecting");
 	bench_expect_cm_event(e, &event, SIW_CM_ESTABLISHED);
 }
 
-void siw_bench_end_open(struct siw_bench_side *e, const struct siw_bench_opts *o, uint32_t slots)
+void siw_bench_side_open(struct siw_bench_side *e, const struct siw_bench_opts *o, uint32_t slots)
 {
 	int access = SIW_ACCESS_LOCAL_WRITE | SIW_ACCESS_REMOTE_WRITE | SIW_ACCESS_REMOTE_READ;
 	struct siw_bench_hello mine = { 0 };
@@ -296,24 +298,24 @@ void siw_bench_end_open(struct siw_bench_side *e, const struct siw_bench_opts *o
 
 	memset(e, 0, sizeof(*e));
 	e->o = o;
-	siw_bench_check(siw_addr_parse(o->local, 0, &a), "the address");
+	siw_bench_exit_on_error(siw_addr_parse(o->local, 0, &a), "the address");
 	siw_bench_buf_make(&e->buf, o->size, slots);
-	e->context = siw_bench_check_object(siw_open_device_by_addr(&a), "opening the device");
-	e->pd = siw_bench_check_object(siw_alloc_pd(e->context), "a protection domain");
+	e->context = siw_bench_require_object(siw_open_device_by_addr(&a), "opening the device");
+	e->pd = siw_bench_require_object(siw_alloc_pd(e->context), "a protection domain");
 	if (o->event)
-		e->channel = siw_bench_check_object(siw_create_comp_channel(e->context),
-						    "a completion channel");
-	e->cq = siw_bench_check_object(siw_create_cq(e->context,
-						     (int)(2 * slots + 2 * o->depth + 128), NULL,
-						     e->channel, 0),
-				       "a completion queue");
-	e->mr = siw_bench_check_object(siw_reg_mr(e->pd, e->buf.base, e->buf.length, access),
-				       "registering");
+		e->channel = siw_bench_require_object(siw_create_comp_channel(e->context),
+						      "a completion channel");
+	e->cq = siw_bench_require_object(siw_create_cq(e->context,
+						       (int)(2 * slots + 2 * o->depth + 128), NULL,
+						       e->channel, 0),
+					 "a completion queue");
+	e->mr = siw_bench_require_object(siw_reg_mr(e->pd, e->buf.base, e->buf.length, access),
+					 "registering");
 	mine.rkey = e->mr->rkey;
 	mine.addr = (uintptr_t)e->buf.base;
 	mine.length = e->buf.length;
 	if (o->rc) {
-		e->cm = siw_bench_check_object(siw_cm_create_channel(e->context), "a CM channel");
+		e->cm = siw_bench_require_object(siw_cm_create_channel(e->context), "a CM channel");
 		if (o->server)
 			bench_open_rc_server(e, &mine, &a);
 		else
@@ -323,28 +325,30 @@ void siw_bench_end_open(struct siw_bench_side *e, const struct siw_bench_opts *o
 	} else {
 		bench_open_ud(e, &mine, &a);
 	}
-	siw_bench_pin(o->cpu);
+	siw_bench_pin_thread(o->cpu);
 }
 
-void siw_bench_end_close(struct siw_bench_side *e)
+void siw_bench_side_close(struct siw_bench_side *e)
 {
 	if (e->o->rc) {
 		siw_cm_disconnect(e->id);
-		siw_bench_check(siw_cm_destroy_id(e->id), "destroying the CM id");
+		siw_bench_exit_on_error(siw_cm_destroy_id(e->id), "destroying the CM id");
 		if (e->listener)
-			siw_bench_check(siw_cm_destroy_id(e->listener), "destroying the listener");
+			siw_bench_exit_on_error(siw_cm_destroy_id(e->listener),
+						"destroying the listener");
 	} else if (e->ah) {
-		siw_bench_check(siw_destroy_ah(e->ah), "destroying the address handle");
+		siw_bench_exit_on_error(siw_destroy_ah(e->ah), "destroying the address handle");
 	}
-	siw_bench_check(siw_destroy_qp(e->qp), "destroying the queue pair");
-	siw_bench_check(siw_dereg_mr(e->mr), "deregistering");
-	siw_bench_check(siw_destroy_cq(e->cq), "destroying the completion queue");
+	siw_bench_exit_on_error(siw_destroy_qp(e->qp), "destroying the queue pair");
+	siw_bench_exit_on_error(siw_dereg_mr(e->mr), "deregistering");
+	siw_bench_exit_on_error(siw_destroy_cq(e->cq), "destroying the completion queue");
 	if (e->channel)
-		siw_bench_check(siw_destroy_comp_channel(e->channel), "destroying the channel");
+		siw_bench_exit_on_error(siw_destroy_comp_channel(e->channel),
+					"destroying the channel");
 	if (e->cm)
-		siw_bench_check(siw_cm_destroy_channel(e->cm), "destroying the CM channel");
-	siw_bench_check(siw_dealloc_pd(e->pd), "freeing the protection domain");
-	siw_bench_check(siw_close_device(e->context), "closing the device");
+		siw_bench_exit_on_error(siw_cm_destroy_channel(e->cm), "destroying the CM channel");
+	siw_bench_exit_on_error(siw_dealloc_pd(e->pd), "freeing the protection domain");
+	siw_bench_exit_on_error(siw_close_device(e->context), "closing the device");
 	siw_bench_buf_free(&e->buf);
 }
 
@@ -370,7 +374,7 @@ void siw_bench_lat_send(struct siw_bench_side *e, uint32_t n, uint64_t *ns)
 			if (slot != NO_SLOT)
 				siw_bench_post_recv(e, slot);
 		}
-		slot = siw_bench_await_slot(e, &length);
+		slot = siw_bench_await_recv_slot(e, &length);
 		if (length != size)
 			siw_bench_die(SIW_BENCH_EXIT_ERROR, "a message has the wrong length");
 		if (e->o->server) {
@@ -402,7 +406,7 @@ static void lat_run_write(struct siw_bench_side *e, uint32_t n, uint64_t *ns)
 	uint64_t there = e->peer.addr + e->buf.stride;
 
 	siw_bench_clear_octet(seen);
-	siw_bench_exchange(e->o->ctl, 0);
+	siw_bench_exchange_number(e->o->ctl, 0);
 	for (uint32_t i = 0; i < n; i++) {
 		char value = (char)(i % 100 + 1);
 		uint64_t start = siw_bench_now();
@@ -425,7 +429,7 @@ static void lat_run_read(struct siw_bench_side *e, uint32_t n, uint64_t *ns)
 	uint32_t length;
 
 	if (e->o->server) {
-		siw_bench_post_recv(e, siw_bench_await_slot(e, &length));
+		siw_bench_post_recv(e, siw_bench_await_recv_slot(e, &length));
 		return;
 	}
 	for (uint32_t i = 0; i < n; i++) {
@@ -444,17 +448,17 @@ static void lat_run_read(struct siw_bench_side *e, uint32_t n, uint64_t *ns)
 	siw_bench_post_send(e, 0);
 }
 
-void siw_bench_time(struct siw_bench_side *e, siw_bench_lat_fn *run, double parts,
-		    struct siw_bench_result *result)
+void siw_bench_measure_latency(struct siw_bench_side *e, siw_bench_lat_fn *run, double parts,
+			       struct siw_bench_result *result)
 {
 	const struct siw_bench_opts *o = e->o;
-	uint64_t *ns = siw_bench_check_object(calloc(o->iters, sizeof(*ns)), "the samples");
+	uint64_t *ns = siw_bench_require_object(calloc(o->iters, sizeof(*ns)), "the samples");
 
-	siw_bench_exchange(o->ctl, 0);
+	siw_bench_exchange_number(o->ctl, 0);
 	run(e, o->warmup, NULL);
-	siw_bench_exchange(o->ctl, 0);
+	siw_bench_exchange_number(o->ctl, 0);
 	run(e, o->iters, ns);
-	siw_bench_exchange(o->ctl, 0);
+	siw_bench_exchange_number(o->ctl, 0);
 	siw_bench_write_samples(o, ns);
 	siw_bench_summarize_samples(ns, o->iters, parts, result);
 	free(ns);
@@ -471,9 +475,9 @@ void siw_bench_siwarp_lat(const struct siw_bench_opts *o, struct siw_bench_resul
 
 	if (o->op != SIW_BENCH_SEND && !o->size)
 		siw_bench_die(SIW_BENCH_EXIT_USAGE, "a Write or Read has at least one octet");
-	siw_bench_end_open(&e, o, LAT_RECVS);
-	siw_bench_time(&e, by[o->op], o->op == SIW_BENCH_READ ? 1 : 2, result);
-	siw_bench_end_close(&e);
+	siw_bench_side_open(&e, o, LAT_RECVS);
+	siw_bench_measure_latency(&e, by[o->op], o->op == SIW_BENCH_READ ? 1 : 2, result);
+	siw_bench_side_close(&e);
 }
 
 /* ---- bandwidth and message rate -------------------------------------------------------------- */
@@ -490,7 +494,7 @@ struct list {
 	struct siw_send_wr wr[SIW_BENCH_BATCH];
 };
 
-static void bench_list_init(struct siw_bench_side *e, struct list *l)
+static void bench_wr_list_init(struct siw_bench_side *e, struct list *l)
 {
 	memset(l, 0, sizeof(*l));
 	l->sge = (struct siw_sge){ .addr = (uintptr_t)e->buf.base,
@@ -505,12 +509,12 @@ static void bench_list_init(struct siw_bench_side *e, struct list *l)
 }
 
 /* Prepare a list of Writes to, or Reads from, the peer's memory. */
-static void bench_list_init_rdma(struct siw_bench_side *e, struct list *l,
-				 enum siw_wr_opcode opcode)
+static void bench_wr_list_init_rdma(struct siw_bench_side *e, struct list *l,
+				    enum siw_wr_opcode opcode)
 {
 	bool reads = opcode == SIW_WR_RDMA_READ;
 
-	bench_list_init(e, l);
+	bench_wr_list_init(e, l);
 	if (reads)
 		l->sge.addr = (uintptr_t)siw_bench_slot(&e->buf, 0);
 	for (int i = 0; i < SIW_BENCH_BATCH; i++) {
@@ -524,7 +528,7 @@ static void bench_list_init_rdma(struct siw_bench_side *e, struct list *l,
  * Post a list of requests, whose last request is signalled at intervals, to detect errors and to
  * free slots.
  */
-static void bench_list_post(struct siw_bench_side *e, struct list *l, uint32_t k, bool report)
+static void bench_wr_list_post(struct siw_bench_side *e, struct list *l, uint32_t k, bool report)
 {
 	struct siw_send_wr *bad;
 	int r;
@@ -553,18 +557,18 @@ static uint32_t bench_stream_send(struct siw_bench_side *e, uint32_t n)
 	int got;
 
 	if (e->o->op == SIW_BENCH_WRITE) /* UC credits count Writes with Immediate */
-		bench_list_init_rdma(e, &list, SIW_WR_RDMA_WRITE_WITH_IMM);
+		bench_wr_list_init_rdma(e, &list, SIW_WR_RDMA_WRITE_WITH_IMM);
 	else
-		bench_list_init(e, &list);
+		bench_wr_list_init(e, &list);
 	while (credited < n) {
 		uint32_t room = bench_min_u32(e->o->depth - (sent - credited), n - sent);
 
 		if (room) {
 			uint32_t k = bench_min_u32(room, e->o->batch);
 
-			bench_list_post(e, &list, k,
-					e->posted / SIW_BENCH_SIGNAL_EVERY !=
-						(e->posted + k) / SIW_BENCH_SIGNAL_EVERY);
+			bench_wr_list_post(e, &list, k,
+					   e->posted / SIW_BENCH_SIGNAL_EVERY !=
+						   (e->posted + k) / SIW_BENCH_SIGNAL_EVERY);
 			sent += k;
 			continue;
 		}
@@ -627,7 +631,7 @@ static uint32_t bench_stream_send_rd(struct siw_bench_side *e, uint32_t n)
 	bool answered = false;
 	struct list list;
 
-	bench_list_init(e, &list);
+	bench_wr_list_init(e, &list);
 	while (!answered || done < n) {
 		uint32_t room = bench_min_u32(e->o->depth - (sent - done), n - sent);
 		int got;
@@ -636,8 +640,8 @@ static uint32_t bench_stream_send_rd(struct siw_bench_side *e, uint32_t n)
 			uint32_t k = bench_min_u32(room, e->o->batch);
 
 			list.wr[k - 1].wr_id = sent + k;
-			bench_list_post(e, &list, k,
-					sent / half != (sent + k) / half || sent + k == n);
+			bench_wr_list_post(e, &list, k,
+					   sent / half != (sent + k) / half || sent + k == n);
 			sent += k;
 			continue;
 		}
@@ -679,7 +683,7 @@ static void bench_stream_post_rdma(struct siw_bench_side *e, enum siw_wr_opcode 
 	uint32_t posted = 0, done = 0;
 	struct list list;
 
-	bench_list_init_rdma(e, &list, opcode);
+	bench_wr_list_init_rdma(e, &list, opcode);
 	while (done < n) {
 		uint32_t room = bench_min_u32(e->o->depth - (posted - done), n - posted);
 		int got;
@@ -689,7 +693,7 @@ static void bench_stream_post_rdma(struct siw_bench_side *e, enum siw_wr_opcode 
 
 			posted += k;
 			list.wr[k - 1].wr_id = posted;
-			bench_list_post(e, &list, k, true);
+			bench_wr_list_post(e, &list, k, true);
 			continue;
 		}
 		got = siw_bench_wait(e, wc, SIW_BENCH_BATCH);
@@ -707,7 +711,7 @@ static uint64_t bench_stream_run_write(struct siw_bench_side *e, uint32_t n)
 	uint32_t length;
 
 	if (e->o->server) {
-		slot = siw_bench_await_slot(e, &length);
+		slot = siw_bench_await_recv_slot(e, &length);
 		siw_bench_post_send(e, 0);
 		siw_bench_buf_check(siw_bench_slot(&e->buf, 0), e->o->size);
 		memset(siw_bench_slot(&e->buf, 0), 0, e->o->size);
@@ -731,7 +735,7 @@ static uint64_t bench_stream_run_read(struct siw_bench_side *e, uint32_t n)
 	uint32_t length;
 
 	if (e->o->server) {
-		siw_bench_post_recv(e, siw_bench_await_slot(e, &length));
+		siw_bench_post_recv(e, siw_bench_await_recv_slot(e, &length));
 		return 1;
 	}
 	bench_stream_post_rdma(e, SIW_WR_RDMA_READ, n);
@@ -756,14 +760,14 @@ void siw_bench_siwarp_stream(const struct siw_bench_opts *o, struct siw_bench_re
 
 	if (o->depth > 4096)
 		siw_bench_die(SIW_BENCH_EXIT_USAGE, "the depth is more than 4096");
-	siw_bench_end_open(&e, o, windowed ? 2 * o->depth + 2 : 4);
+	siw_bench_side_open(&e, o, windowed ? 2 * o->depth + 2 : 4);
 	for (int i = 0; i < 2; i++) {
 		uint64_t ns;
 
-		siw_bench_exchange(o->ctl, 0);
+		siw_bench_exchange_number(o->ctl, 0);
 		ns = (windowed ? bench_stream_run_send : by[o->op])(&e, parts[i]);
-		siw_bench_set_rate(o, parts[i], ns, result);
+		siw_bench_store_rate_result(o, parts[i], ns, result);
 	}
-	siw_bench_exchange(o->ctl, 0);
-	siw_bench_end_close(&e);
+	siw_bench_exchange_number(o->ctl, 0);
+	siw_bench_side_close(&e);
 }

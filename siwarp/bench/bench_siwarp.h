@@ -50,8 +50,8 @@ static inline __attribute__((no_sanitize("thread"))) void siw_bench_clear_octet(
 }
 
 /* Open a side of a run; receives for all slots are posted before the peer can send. */
-void siw_bench_end_open(struct siw_bench_side *e, const struct siw_bench_opts *o, uint32_t slots);
-void siw_bench_end_close(struct siw_bench_side *e);
+void siw_bench_side_open(struct siw_bench_side *e, const struct siw_bench_opts *o, uint32_t slots);
+void siw_bench_side_close(struct siw_bench_side *e);
 /* Post the receive of a slot, whose wr_id is the slot number. */
 void siw_bench_post_recv(struct siw_bench_side *e, uint64_t slot);
 /* Post a Send of size octets from the start of the buffer. */
@@ -75,9 +75,9 @@ int siw_bench_poll(struct siw_bench_side *e, struct siw_wc *wc, int max);
  * Wait for one receive completion, skipping other completions; return the slot, whose receive is
  * not posted again.
  */
-uint64_t siw_bench_await_slot(struct siw_bench_side *e, uint32_t *length);
+uint64_t siw_bench_await_recv_slot(struct siw_bench_side *e, uint32_t *length);
 /*
- * Wait for one receive completion like siw_bench_await_slot, post the receive again, and return the
+ * Wait for one receive completion like siw_bench_await_recv_slot, post the receive again, and return the
  * number of octets received.
  */
 uint32_t siw_bench_await_recv(struct siw_bench_side *e);
@@ -90,7 +90,7 @@ siw_bench_lat_fn siw_bench_lat_send;
  * Exchange the warm-up messages and the measured messages; the result is the measured times divided
  * by parts.
  */
-void siw_bench_time(struct siw_bench_side *e, siw_bench_lat_fn *run, double parts,
-		    struct siw_bench_result *result);
+void siw_bench_measure_latency(struct siw_bench_side *e, siw_bench_lat_fn *run, double parts,
+			       struct siw_bench_result *result);
 
 #endif

@@ -31,13 +31,13 @@ void siw_bench_die(int code, const char *format, ...)
 	exit(code);
 }
 
-void siw_bench_check(int r, const char *what)
+void siw_bench_exit_on_error(int r, const char *what)
 {
 	if (r < 0)
 		siw_bench_die(SIW_BENCH_EXIT_ERROR, "%s: %s", what, strerror(-r));
 }
 
-void *siw_bench_check_object(void *object, const char *what)
+void *siw_bench_require_object(void *object, const char *what)
 {
 	if (!object)
 		siw_bench_die(SIW_BENCH_EXIT_ERROR, "%s: %s", what, strerror(errno));
@@ -54,7 +54,7 @@ uint64_t siw_bench_now(void)
 
 #define OTHER_FDS 100 /* descriptors of a process besides those of its QPs */
 
-void siw_bench_need_fds(uint32_t n)
+void siw_bench_raise_fd_limit(uint32_t n)
 {
 	struct rlimit limit;
 
@@ -71,7 +71,7 @@ void siw_bench_need_fds(uint32_t n)
 }
 
 /* Pins only the calling thread, so that the scheduler places the device's thread. */
-void siw_bench_pin(int cpu)
+void siw_bench_pin_thread(int cpu)
 {
 	cpu_set_t set;
 
@@ -146,7 +146,7 @@ void siw_bench_exchange_hello(int ctl, const struct siw_bench_hello *mine,
 	ctl_read(ctl, theirs, sizeof(*theirs));
 }
 
-uint64_t siw_bench_exchange(int ctl, uint64_t mine)
+uint64_t siw_bench_exchange_number(int ctl, uint64_t mine)
 {
 	uint64_t theirs;
 
@@ -155,7 +155,7 @@ uint64_t siw_bench_exchange(int ctl, uint64_t mine)
 	return theirs;
 }
 
-void siw_bench_check_peer(int ctl)
+void siw_bench_check_peer_alive(int ctl)
 {
 	char octet;
 
@@ -174,7 +174,7 @@ static uint64_t thread_cpu_time_ns(void)
 unsigned int siw_bench_patience_ms = 3000;
 bool siw_bench_spin_yields;
 
-bool siw_bench_idle_slow(struct siw_bench_guard *guard)
+bool siw_bench_is_idle_time_over(struct siw_bench_guard *guard)
 {
 	uint64_t now = thread_cpu_time_ns();
 
@@ -202,7 +202,7 @@ void siw_bench_write_samples(const struct siw_bench_opts *o, const uint64_t *ns)
 
 	if (!o->samples)
 		return;
-	file = siw_bench_check_object(fopen(o->samples, "wbe"), "the file of samples");
+	file = siw_bench_require_object(fopen(o->samples, "wbe"), "the file of samples");
 	if (fwrite(ns, sizeof(*ns), o->iters, file) != o->iters || fclose(file))
 		siw_bench_die(SIW_BENCH_EXIT_ERROR, "writing the samples: %s", strerror(errno));
 }
@@ -216,8 +216,8 @@ void siw_bench_summarize_samples(uint64_t *ns, uint32_t n, double parts,
 	result->n = n;
 }
 
-void siw_bench_set_rate(const struct siw_bench_opts *o, uint32_t n, uint64_t ns,
-			struct siw_bench_result *result)
+void siw_bench_store_rate_result(const struct siw_bench_opts *o, uint32_t n, uint64_t ns,
+				 struct siw_bench_result *result)
 {
 	double per_ns = (double)n / (double)ns;
 
@@ -227,7 +227,7 @@ void siw_bench_set_rate(const struct siw_bench_opts *o, uint32_t n, uint64_t ns,
 
 void siw_bench_check_counts(const struct siw_bench_opts *o, uint64_t done, uint64_t expected)
 {
-	uint64_t theirs = siw_bench_exchange(o->ctl, done);
+	uint64_t theirs = siw_bench_exchange_number(o->ctl, done);
 	uint64_t sent = o->server ? theirs : done, seen = o->server ? done : theirs;
 
 	if (sent < seen)

@@ -23,9 +23,9 @@ from siwarp.bench.plan import UsageError
 from siwarp.bench.runner import BenchError, run
 from siwarp.bench.runner import Progress as Step
 from siwarp.bench.show import show
-from siwarp.bench.sizes import parse_octets
+from siwarp.bench.sizes import parse_octet_count
 
-__all__ = ["app", "bench_errors_reported", "end_by_signal", "main", "progress_bar"]
+__all__ = ["app", "exit_on_signal", "exit_with_message_on_bench_error", "main", "progress_bar"]
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -49,14 +49,14 @@ def _fault_environment(faults: str | None) -> dict[str, str]:
     """Return the environment variables that set a fault plan for the client."""
     if faults is None:
         return {}
-    from siwarp.bench.plan_option import check_plan
+    from siwarp.bench.plan_option import check_fault_plan
 
-    check_plan(faults)
+    check_fault_plan(faults)
     return {"SIWARP_FAULTS": faults}
 
 
 @contextlib.contextmanager
-def bench_errors_reported(program: str = "siwarp bench") -> Iterator[None]:
+def exit_with_message_on_bench_error(program: str = "siwarp bench") -> Iterator[None]:
     """End the program with the error message if a measurement fails."""
     try:
         yield
@@ -67,7 +67,7 @@ def bench_errors_reported(program: str = "siwarp bench") -> Iterator[None]:
 
 def _parse_size_option(text: str | None) -> int | None:
     try:
-        return None if text is None else parse_octets(text)
+        return None if text is None else parse_octet_count(text)
     except ValueError as e:
         raise typer.BadParameter(str(e), param_hint="--size") from None
 
@@ -88,7 +88,7 @@ def _measure_and_print(
     results = []
     for each in _split_list_options(qp):
         try:
-            with progress_bar(f"bench {kind}") as progress, bench_errors_reported():
+            with progress_bar(f"bench {kind}") as progress, exit_with_message_on_bench_error():
                 measured = run(
                     kind,
                     each,
@@ -181,13 +181,13 @@ def _measure_between_hosts(
         hosts_points.run_client(asked, progress)
 
 
-def end_by_signal(number: int, _frame: FrameType | None) -> None:
+def exit_on_signal(number: int, _frame: FrameType | None) -> None:
     """Raise SystemExit at a signal, so that the measuring processes are ended too."""
     raise SystemExit(128 + number)
 
 
 @app.callback(invoke_without_command=True)
-def compare_with(
+def compare_or_serve(
     context: typer.Context,
     program: str | None = typer.Option(
         None,
@@ -232,7 +232,7 @@ def compare_with(
     ),
 ) -> None:
     """Measure siwarp: compared with raw sockets, or between hosts."""
-    signal.signal(signal.SIGTERM, end_by_signal)
+    signal.signal(signal.SIGTERM, exit_on_signal)
     if context.invoked_subcommand is not None:
         if program is not None or rounds is not None or as_json or server:
             raise typer.BadParameter(
@@ -249,13 +249,13 @@ def compare_with(
         raise typer.BadParameter(
             "--rounds and --json belong to --program or to a command: give one"
         )
-    with progress_bar("both programs") as progress, bench_errors_reported():
+    with progress_bar("both programs") as progress, exit_with_message_on_bench_error():
         compared = compare.compare(program, rounds or compare.ROUNDS, progress)
     if as_json:
         print(json.dumps(compared, indent=2))
     else:
         compare.show(compared)
-    raise typer.Exit(1 if compare.has_loss(compared) else 0)
+    raise typer.Exit(1 if compare.has_performance_loss(compared) else 0)
 
 
 @app.command()
@@ -303,8 +303,8 @@ def memory_command(
         raise typer.BadParameter(
             "give numbers from 1 to 16000, separated by commas", param_hint="--peers"
         )
-    with progress_bar("memory") as progress, bench_errors_reported():
-        found = memory.measure(qps, tuple(map(int, peers.split(","))), progress)
+    with progress_bar("memory") as progress, exit_with_message_on_bench_error():
+        found = memory.measure_memory_per_peer(qps, tuple(map(int, peers.split(","))), progress)
     if as_json:
         print(json.dumps(found, indent=2))
         return

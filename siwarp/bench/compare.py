@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from siwarp.bench.runner import BenchError, Progress, step_counter
+from siwarp.bench.runner import BenchError, Progress, make_progress_counter
 from siwarp.bench.table import MIB, fixed_width_console, format_figure
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ __all__ = [
     "Compared",
     "Interval",
     "compare",
-    "has_loss",
-    "other_program",
+    "find_other_program",
+    "has_performance_loss",
     "ratio_interval",
     "show",
     "verdict",
@@ -140,28 +140,28 @@ class Compared:
     part: float
 
 
-def _latency_figure(qp: str) -> Compared:
+def _define_latency_figure(qp: str) -> Compared:
     words = ("lat", "--qp", qp, "--size", "64")
     return Compared(f"{qp.upper()} Send 64 B latency", words, "us", True, 0.02, 0.25)
 
 
-def _bandwidth_figure(qp: str, op: str, size: int, words: str) -> Compared:
+def _define_bandwidth_figure(qp: str, op: str, size: int, words: str) -> Compared:
     command = ("bw", "--qp", qp, "--op", op, "--size", str(size))
     return Compared(f"{qp.upper()} {words} bandwidth", command, "GB/s", False, 0.05, 1)
 
 
 #: A UD message is one datagram, so UD's bandwidth is measured with 60 KB.
 FIGURES: tuple[Compared, ...] = (
-    _latency_figure("ud"),
-    _latency_figure("rc"),
-    _latency_figure("rd"),
-    _bandwidth_figure("ud", "send", 60_000, "Send 60 KB"),
-    _bandwidth_figure("rc", "write", MIB, "Write 1 MiB"),
-    _bandwidth_figure("rd", "send", MIB, "Send 1 MiB"),
+    _define_latency_figure("ud"),
+    _define_latency_figure("rc"),
+    _define_latency_figure("rd"),
+    _define_bandwidth_figure("ud", "send", 60_000, "Send 60 KB"),
+    _define_bandwidth_figure("rc", "write", MIB, "Write 1 MiB"),
+    _define_bandwidth_figure("rd", "send", MIB, "Send 1 MiB"),
 )
 
 
-def other_program(named: str) -> str:
+def find_other_program(named: str) -> str:
     """Return the path of the named program, found as the shell would find it.
 
     Raises:
@@ -318,9 +318,9 @@ def compare(
         BenchError: one of the programs cannot measure; the text names it and quotes its message.
 
     """
-    path = other_program(other)
+    path = find_other_program(other)
     programs = {"this": _Program(), "other": _Program(path)}
-    step = step_counter(progress, (rounds + 1) * len(figures))
+    step = make_progress_counter(progress, (rounds + 1) * len(figures))
     iters: list[int] = []
     for what in figures:
         chosen = programs["this"].measure(what, None)["iters"]
@@ -340,7 +340,7 @@ def compare(
     }
 
 
-def has_loss(compared: dict[str, Any]) -> bool:
+def has_performance_loss(compared: dict[str, Any]) -> bool:
     """Whether at least one figure has the verdict ``loss``."""
     return any(each["verdict"] == "loss" for each in compared["figures"])
 

@@ -85,7 +85,7 @@ class Ctl:
         """Send a number to the other process; return the number that it sends."""
         return int(_NUMBER.unpack(self._exchange_octets(_NUMBER.pack(number)))[0])
 
-    def check_peer(self) -> None:
+    def check_peer_alive(self) -> None:
         """Exit if the other process has ended."""
         with contextlib.suppress(BlockingIOError):
             if not self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT):
@@ -224,7 +224,7 @@ class End:
         """Return a function that waits for one receive completion, and skips other completions."""
         poll, recv = self.cq.poll, int(WCOpcode.RECV)
 
-        def await_polling() -> WC:
+        def await_recv_by_polling() -> WC:
             for _ in range(IDLE_POLLS):
                 if wcs := poll():
                     wc = wcs[0]
@@ -234,13 +234,13 @@ class End:
                         return wc
             exit_with_lost_messages("a message did not arrive")
 
-        def await_event() -> WC:
+        def await_recv_by_event() -> WC:
             while wcs := self.wait_for_completions(1):
                 if wcs[0].opcode == recv:
                     return wcs[0]
             exit_with_lost_messages("a message did not arrive")
 
-        return await_polling if self.channel is None else await_event
+        return await_recv_by_polling if self.channel is None else await_recv_by_event
 
     def await_one_recv(self) -> None:
         """Wait for one receive completion, and post the receive again."""
@@ -254,7 +254,7 @@ class End:
         """
         while not (wcs := self.wait_for_completions(1)) or wcs[0].opcode != WCOpcode.RECV:
             if not wcs:
-                self.ctl.check_peer()
+                self.ctl.check_peer_alive()
         self.qp.post_recv(self.recvs[wcs[0].wr_id])
 
     def make_rdma_request(self, opcode: WROpcode) -> SendWR:

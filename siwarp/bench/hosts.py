@@ -73,11 +73,11 @@ from siwarp.bench.runner import (
     GRACE_S,
     LIMIT_S,
     BenchError,
+    bench_process_arguments,
     bench_program_path,
-    check_process_ends,
-    end_options,
-    end_reason,
-    warmup_of,
+    process_exit_reason,
+    raise_if_process_failed,
+    warmup_message_count,
 )
 
 __all__ = [
@@ -451,7 +451,7 @@ class Ended:
     def from_process(cls, code: int, output: str, complaint: str) -> Ended:
         """Return the meaning of a process's exit status and output."""
         if code:
-            return cls(code, end_reason(code, complaint)[:1000])
+            return cls(code, process_exit_reason(code, complaint)[:1000])
         result = json.loads(output) if output else {"value": 0.0, "n": 0}
         return cls(0, "", float(result["value"]), int(result["n"]))
 
@@ -543,9 +543,13 @@ class _Channel(Closing):
         self.ctl.close()
 
 
-def _process_command(request: Request, side: str, where: Addresses, cpu: int | None) -> list[str]:
+def _command_line_of_process(
+    request: Request, side: str, where: Addresses, cpu: int | None
+) -> list[str]:
     own = {"limit": request.limit, "local": where.local, "remote": where.remote, "cpu": cpu}
-    options = end_options(request.to_plan(), side, run="ours", warmup=request.warmup, **own)
+    options = bench_process_arguments(
+        request.to_plan(), side, run="ours", warmup=request.warmup, **own
+    )
     return [str(bench_program_path()), *options]
 
 
@@ -571,7 +575,7 @@ class Run(Closing):
             for i in range(request.channel_count):
                 # In the second half of the channels, the senders run on the server's host.
                 side = "client" if client == (i < request.pairs) else "server"
-                command = _process_command(request, side, where, _choose_cpu(i, side))
+                command = _command_line_of_process(request, side, where, _choose_cpu(i, side))
                 if samples and side == "client":
                     command += ["--samples", str(Path(samples) / str(i))]
                 self._channels.append(self._parts.enter_context(_Channel(command, env)))
@@ -652,7 +656,7 @@ class Run(Closing):
         if channel.ended is None:
             channel.ctl.shutdown(socket.SHUT_WR)
 
-    def process_ends(self) -> list[tuple[str, int, str]]:
+    def exit_statuses_of_processes(self) -> list[tuple[str, int, str]]:
         """Return for each process of each channel: the host, the exit status, and the reason."""
         found = []
         for channel in self._channels:
@@ -661,7 +665,7 @@ class Run(Closing):
                 found.append((name, ended.status, ended.reason))
         return found
 
-    def process_results(self) -> list[Ended]:
+    def results_of_processes(self) -> list[Ended]:
         """Return the results of the measuring processes on both hosts."""
         both = [end for channel in self._channels for end in (channel.ended, channel.there)]
         return [end for end in both if end is not None and end.n]
@@ -757,7 +761,7 @@ class Visit(Closing):
             op=plan.op,
             size=plan.size,
             iters=plan.iters,
-            warmup=warmup_of(plan),
+            warmup=warmup_message_count(plan),
             depth=plan.depth,
             batch=plan.post_list,
             wait=plan.wait,
@@ -777,13 +781,13 @@ class Visit(Closing):
         try:
             with Run(self._link, request, self._addresses, client=True, samples=folder) as run:
                 run.relay_until_end(dict)
-                ends, results = run.process_ends(), run.process_results()
+                ends, results = run.exit_statuses_of_processes(), run.results_of_processes()
         except GoneError as e:
             self.is_over = True
             raise BenchError(str(e.strerror)) from None
         except ValueError as e:
             raise UsageError(str(e)) from None
-        check_process_ends(f"{request.qp} {request.op}, {request.size} octets", ends)
+        raise_if_process_failed(f"{request.qp} {request.op}, {request.size} octets", ends)
         return _sum_results(request, results, folder)
 
     def _send_request(self, request: Request) -> None:
@@ -875,7 +879,7 @@ class ClientListener(Closing):
         self._strangers: dict[int, _PendingClient] = {}
         self._welcome: socket.socket | None = None
 
-    def poll_callbacks(self) -> dict[int, Callable[[], None]]:
+    def callbacks_by_descriptor(self) -> dict[int, Callable[[], None]]:
         """Disconnect clients whose greeting is overdue; return descriptors to poll and their
         callbacks.
         """
@@ -972,14 +976,14 @@ class Server(Closing):
                 if (client := self._door.take_admitted_client()) is not None:
                     self._serve_client(client)
 
-    def _poll_callbacks(self) -> dict[int, Callable[[], None]]:
+    def _callbacks_by_descriptor(self) -> dict[int, Callable[[], None]]:
         if self._stop.is_set():
             raise _Stopped
-        return {**self._door.poll_callbacks(), self._stop.fileno(): lambda: None}
+        return {**self._door.callbacks_by_descriptor(), self._stop.fileno(): lambda: None}
 
     def _wait_for_events(self, link: Link | None = None) -> None:
         """Wait for at most a second, and call the callbacks of readable descriptors."""
-        watch = self._poll_callbacks()
+        watch = self._callbacks_by_descriptor()
         if link is not None:
             watch[link.socket.fileno()] = link.receive
         poll = select.poll()
@@ -1028,7 +1032,7 @@ class Server(Closing):
             link.send(b"E", content=str(e).encode()[:1000])
             return
         with run, contextlib.suppress(ValueError):  # the client sent an E frame, which ends the run
-            run.relay_until_end(self._poll_callbacks)
+            run.relay_until_end(self._callbacks_by_descriptor)
 
     def close(self) -> None:
         """Stop listening."""

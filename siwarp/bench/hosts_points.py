@@ -28,20 +28,20 @@ from siwarp.base.numeric import resolve_to_numeric
 from siwarp.base.stop import Stop
 from siwarp.bench.hosts import Load, Round, Server, Visit
 from siwarp.bench.plan import Plan, UsageError, make_plan
-from siwarp.bench.runner import ITERS, BenchError, seconds_of
+from siwarp.bench.runner import ITERS, BenchError, seconds_per_message
 from siwarp.bench.sizes import ALL, parse_sizes
-from siwarp.bench.trust import load_warning, spread_warning
+from siwarp.bench.trust import cpu_load_warning, spread_warning
 
 __all__ = [
     "Amount",
     "Asked",
     "Point",
+    "format_point_line",
     "measure_point",
-    "point_line",
-    "reliability_notes",
     "run_client",
     "run_server",
     "table_heading",
+    "unreliable_result_notes",
 ]
 
 # ---- a point
@@ -140,7 +140,7 @@ def _probe_seconds_per_message(visit: Visit, plan: Plan, load: Load, most: int |
         if each * n > ROUND_S:
             break
         probe = replace(plan, iters=n + -n % plan.messages_per_credit)
-        each = seconds_of(plan, visit.run(probe, load).slowest)
+        each = seconds_per_message(plan, visit.run(probe, load).slowest)
         if n == most:
             break
     return each
@@ -180,7 +180,7 @@ def measure_point(
             n = n if left is None else min(n, left + -left % plan.messages_per_credit)
             done = visit.run(replace(plan, iters=n), load, keep=plan.kind == "lat")
             _add_round(point, done)
-            each = seconds_of(plan, done.slowest)
+            each = seconds_per_message(plan, done.slowest)
             if left is not None:
                 left = max(0, left - n)
             part = (time.monotonic() - began) / amount.seconds
@@ -220,7 +220,7 @@ def table_heading(kind: str) -> str:
     return f"{head} {'median':>12} {'least':>12} {'largest':>12} {unit}"
 
 
-def point_line(point: Point) -> str:
+def format_point_line(point: Point) -> str:
     """Return a point as a line; a star refers to a note about its reliability."""
     plan = point.plan
     head = f"{plan.qp:<3} {plan.op:<5} {_format_size(plan.size):>7} {point.n:>8}"
@@ -236,7 +236,7 @@ def point_line(point: Point) -> str:
     return shown + " partial" * bool(point.partial) + "*" * bool(point.unreliable)
 
 
-def reliability_notes(points: Iterable[Point]) -> list[str]:
+def unreliable_result_notes(points: Iterable[Point]) -> list[str]:
     """Return the reasons why points are partial or unreliable, each once with its points."""
     reasons: dict[str, list[str]] = {}
     for point in points:
@@ -251,7 +251,7 @@ def reliability_notes(points: Iterable[Point]) -> list[str]:
     ]
 
 
-def distribution_lines(
+def format_distribution_lines(
     point: Point, wanted: Sequence[float] | None, *, histogram: bool
 ) -> list[str]:
     """Return the requested percentiles and a histogram, as lines."""
@@ -266,7 +266,7 @@ def distribution_lines(
     return found
 
 
-def sample_lines(point: Point, *, in_order: bool) -> list[str]:
+def format_sample_lines(point: Point, *, in_order: bool) -> list[str]:
     """Return each sample in the format of perftest's -H (sorted) or -U (unsorted)."""
     found = point.samples if in_order else sorted(point.samples)
     return ["#, usec", *(f"{i + 1}, {value:.2f}" for i, value in enumerate(found))]
@@ -355,7 +355,7 @@ def _check_options(asked: Asked) -> None:
         )
 
 
-def _make_plans(asked: Asked) -> tuple[list[Plan], list[str]]:
+def _make_measurement_plans(asked: Asked) -> tuple[list[Plan], list[str]]:
     """Return the measurements to make, and the sizes of ``--sizes all`` that are not possible."""
     plans, left_out = [], []
     for qp in asked.qps:
@@ -377,7 +377,7 @@ def _make_plans(asked: Asked) -> tuple[list[Plan], list[str]]:
 
 
 @contextlib.contextmanager
-def _errors_reported() -> Iterator[None]:
+def _exit_with_message_on_error() -> Iterator[None]:
     """End the command with the message of the error, if an error occurs."""
     try:
         yield
@@ -393,7 +393,7 @@ def _measure_points(
     asked: Asked, plans: Sequence[Plan], tick: Callable[[int, int], None] | None
 ) -> Iterator[Point]:
     amount = Amount(asked.iters, asked.duration or SECONDS)
-    load, doubt = Load(asked.pairs, asked.both), load_warning()
+    load, doubt = Load(asked.pairs, asked.both), cpu_load_warning()
     with Visit(asked.addr, asked.port) as visit:
         for i, plan in enumerate(plans):
 
@@ -414,8 +414,8 @@ def run_client(asked: Asked, tick: Callable[[int, int], None] | None) -> None:
     """
     _check_options(asked)
     wanted, points = asked.wanted_percentiles, list[Point]()
-    with _errors_reported():
-        plans, left_out = _make_plans(asked)
+    with _exit_with_message_on_error():
+        plans, left_out = _make_measurement_plans(asked)
         for line in left_out:
             typer.echo(f"siwarp bench: left out: {line}", err=True)
         for point in _measure_points(asked, plans, tick):
@@ -428,7 +428,7 @@ def run_client(asked: Asked, tick: Callable[[int, int], None] | None) -> None:
     if asked.as_json:
         result = {"server": asked.addr, "port": asked.port, "left_out": left_out}
         print(json.dumps({**result, "points": [p.as_json(wanted) for p in points]}, indent=2))
-    for note in reliability_notes(points):
+    for note in unreliable_result_notes(points):
         typer.echo(f"siwarp bench: {note}", err=True)
     if len(points) < len(plans) or any(point.value is None for point in points):
         if asked.as_json and points:
@@ -437,12 +437,12 @@ def run_client(asked: Asked, tick: Callable[[int, int], None] | None) -> None:
 
 
 def _print_point(asked: Asked, point: Point) -> None:
-    print(point_line(point), flush=True)
+    print(format_point_line(point), flush=True)
     percentiles = asked.wanted_percentiles if asked.percentiles is not None else None
-    for line in distribution_lines(point, percentiles, histogram=asked.histogram):
+    for line in format_distribution_lines(point, percentiles, histogram=asked.histogram):
         print(line)
     if asked.sorted_samples or asked.unsorted_samples:
-        for line in sample_lines(point, in_order=asked.unsorted_samples):
+        for line in format_sample_lines(point, in_order=asked.unsorted_samples):
             print(line)
 
 
@@ -468,7 +468,7 @@ def run_server(bind: str | None, port: int, visit: float, *, as_json: bool) -> N
         print(line, file=sys.stderr if as_json else sys.stdout, flush=True)
 
     with (
-        _errors_reported(),
+        _exit_with_message_on_error(),
         Server(resolve_to_numeric(bind or "0.0.0.0"), port, visit, print_line) as server,
     ):
         host, bound = server.address

@@ -14,16 +14,16 @@ from siwarp.bench.hosts import PORT
 __all__ = ["HOSTS", "OPTIONS", "REMOVED", "STREAM", "TIMES", "with_options"]
 
 
-def _list_completion(*words: str) -> Callable[[str], list[str]]:
+def _shell_completion_of_list(*words: str) -> Callable[[str], list[str]]:
     """Return a shell completion for an option whose value is a comma-separated list of
     ``words``.
     """
 
-    def complete_word(incomplete: str) -> list[str]:
+    def complete_word_for_shell(incomplete: str) -> list[str]:
         before, comma, begun = incomplete.rpartition(",")
         return [before + comma + word for word in words if word.startswith(begun)]
 
-    return complete_word
+    return complete_word_for_shell
 
 
 def _removed_option(option: str, instead: str) -> Any:
@@ -53,7 +53,7 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
         typer.Option(
             ["ud"],
             "--qp",
-            autocompletion=_list_completion("ud", "uc", "rd", "rc"),
+            autocompletion=_shell_completion_of_list("ud", "uc", "rd", "rc"),
             help="ud, uc, rd or rc; several separated by commas or repeated.",
         ),
     ),
@@ -62,7 +62,7 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
         typer.Option(
             "send",
             "--op",
-            autocompletion=_list_completion("send", "write", "read"),
+            autocompletion=_shell_completion_of_list("send", "write", "read"),
             help="send; rc: also write and read; uc, and bw on rd: also write.",
         ),
     ),
@@ -184,7 +184,7 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
         typer.Option(
             "poll",
             "--wait",
-            autocompletion=_list_completion("poll", "event"),
+            autocompletion=_shell_completion_of_list("poll", "event"),
             help="poll, or event: sleep on a completion channel.",
         ),
     ),
@@ -193,7 +193,7 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
         typer.Option(
             "c",
             "--api",
-            autocompletion=_list_completion("c", "python"),
+            autocompletion=_shell_completion_of_list("c", "python"),
             help="c, or python: then the floor is the same run in C.",
         ),
     ),

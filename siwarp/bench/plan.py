@@ -14,11 +14,11 @@ __all__ = [
     "Plan",
     "PlanOptions",
     "UsageError",
-    "datagrams_in_receive_buffer",
-    "floor_plan",
-    "floors_of",
+    "datagram_capacity_of_receive_buffer",
+    "fault_plan_without_losses",
     "make_plan",
-    "without_losses",
+    "plan_of_raw_socket_floor",
+    "raw_socket_floors_of_plan",
 ]
 
 #: Maximum payload of a UD datagram over IPv4, after DDP's header (18 octets) and the CRC (4).
@@ -53,7 +53,7 @@ class Plan:
 
     Attributes:
         kind: lat, bw or rate.
-        qp: ud, uc, rd or rc; the floors of uc are those of ud; for rd see floor_plan.
+        qp: ud, uc, rd or rc; the floors of uc are those of ud; for rd see plan_of_raw_socket_floor.
         op: send, write or read.
         size: octets of a message.
         iters: messages in the measured part of a run; 0: chosen so that a run is short.
@@ -144,7 +144,7 @@ _FLOORS = {
 }
 
 
-def floors_of(plan: Plan) -> Floors:
+def raw_socket_floors_of_plan(plan: Plan) -> Floors:
     """Return the raw-socket runs with which a plan is compared.
 
     With ``api="python"`` the floor is siwarp in C; for latency and rate of RD it is siwarp's UD.
@@ -159,7 +159,7 @@ def floors_of(plan: Plan) -> Floors:
     return Floors(raw.floor, others)
 
 
-def floor_plan(plan: Plan) -> Plan:
+def plan_of_raw_socket_floor(plan: Plan) -> Plan:
     """Return the plan of the floors: the same plan, but raw datagrams for a Write on UC.
 
     For RD it is a plan of UD; for bandwidth with large datagrams, and the same octets per run.
@@ -174,7 +174,7 @@ def floor_plan(plan: Plan) -> Plan:
     return replace(beside, iters=iters + -iters % beside.messages_per_credit)
 
 
-def without_losses(faults: str) -> str | None:
+def fault_plan_without_losses(faults: str) -> str | None:
     """Return a fault plan without the faults that make RD retransmit; None if it has none."""
     clauses = []
     lossy = False
@@ -203,7 +203,7 @@ def _receive_buffer_octets() -> int:
         return s.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
 
 
-def datagrams_in_receive_buffer(size: int) -> int:
+def datagram_capacity_of_receive_buffer(size: int) -> int:
     """Return the number of datagrams of a size that surely fit in a receive buffer.
 
     The kernel rounds a small datagram up to a power of two; above 16 KiB it uses page fragments.
@@ -221,7 +221,7 @@ def _default_depth(kind: str, qp: str, op: str, size: int, beside: bool = True) 
     return (
         depth
         if _has_flow_control(kind, qp, beside)
-        else max(1, min(depth, datagrams_in_receive_buffer(size)))
+        else max(1, min(depth, datagram_capacity_of_receive_buffer(size)))
     )
 
 
@@ -230,7 +230,7 @@ def _has_flow_control(kind: str, qp: str, beside: bool) -> bool:
     return qp == "rc" or (qp == "rd" and (kind == "bw" or not beside))
 
 
-def _check_plan(plan: Plan, beside: bool) -> None:
+def _check_measurement_plan(plan: Plan, beside: bool) -> None:
     choices = {
         "kind": tuple(KINDS),
         "qp": ("ud", "uc", "rd", "rc"),
@@ -273,7 +273,7 @@ def _check_plan(plan: Plan, beside: bool) -> None:
     if (
         not _has_flow_control(plan.kind, plan.qp, beside)
         and plan.kind != "lat"
-        and plan.depth > (room := datagrams_in_receive_buffer(plan.size))
+        and plan.depth > (room := datagram_capacity_of_receive_buffer(plan.size))
     ):
         raise UsageError(
             f"{plan.depth} datagrams of {plan.size} octets do not fit a socket's receive buffer: "
@@ -307,5 +307,5 @@ def make_plan(
     if depth is None:
         depth = _default_depth(kind, qp, op, size, beside)
     plan = Plan(kind, qp, op, size, iters or 0, depth, wait, api, post_list, rounds, markers)
-    _check_plan(plan, beside)
+    _check_measurement_plan(plan, beside)
     return plan

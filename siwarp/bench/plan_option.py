@@ -10,26 +10,26 @@ import typer
 
 from siwarp.verbs import Error, faults, set_faults
 
-__all__ = ["check_plan", "set_plan"]
+__all__ = ["check_fault_plan", "set_process_fault_plan"]
 
 _OPTION = "--faults"
 
 
 @contextlib.contextmanager
-def _plan_errors_reported() -> Iterator[None]:
+def _convert_fault_plan_errors() -> Iterator[None]:
     try:
         yield
     except Error as e:
         raise typer.BadParameter(str(e.strerror or e), param_hint=_OPTION) from None
 
 
-def set_plan(plan: str) -> None:
+def set_process_fault_plan(plan: str) -> None:
     """Set a fault plan for packets that this process sends (tx:) and receives (rx:)."""
-    with _plan_errors_reported():
+    with _convert_fault_plan_errors():
         set_faults(plan)
 
 
-def check_plan(plan: str) -> str:
+def check_fault_plan(plan: str) -> str:
     """Return the plan in siwarp's notation, for another process."""
-    with _plan_errors_reported(), faults(plan) as written:
+    with _convert_fault_plan_errors(), faults(plan) as written:
         return written

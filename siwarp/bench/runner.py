@@ -22,12 +22,17 @@ from siwarp.bench.plan import (
     Floors,
     Plan,
     PlanOptions,
-    floor_plan,
-    floors_of,
+    fault_plan_without_losses,
     make_plan,
-    without_losses,
+    plan_of_raw_socket_floor,
+    raw_socket_floors_of_plan,
 )
-from siwarp.bench.trust import load_warning, minimum_and_maximum, slow_floor_warning, spread_warning
+from siwarp.bench.trust import (
+    cpu_load_warning,
+    minimum_and_maximum,
+    slow_raw_socket_floor_warning,
+    spread_warning,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -39,16 +44,16 @@ __all__ = [
     "Progress",
     "Side",
     "SlowError",
+    "bench_process_arguments",
     "bench_program_path",
-    "check_process_ends",
     "cpu_for_side",
-    "end_options",
-    "end_reason",
+    "make_progress_counter",
+    "process_exit_reason",
+    "raise_if_process_failed",
     "run",
     "run_sides",
-    "seconds_of",
-    "step_counter",
-    "warmup_of",
+    "seconds_per_message",
+    "warmup_message_count",
 ]
 
 #: Seconds after which the processes of a run exit by themselves, and additional seconds until they
@@ -81,7 +86,7 @@ ITERS = {
 Progress = Callable[[int, int], None]
 
 
-def step_counter(progress: Progress | None, total: int) -> Callable[[], None]:
+def make_progress_counter(progress: Progress | None, total: int) -> Callable[[], None]:
     """Return a function to call after each of ``total`` steps, which reports the count to
     ``progress``.
     """
@@ -153,13 +158,13 @@ def cpu_for_side(side: str) -> int | None:
 # ---- a single run
 
 
-def warmup_of(plan: Plan) -> int:
+def warmup_message_count(plan: Plan) -> int:
     """Return the number of warm-up messages, which precede the measured messages."""
     warmup = max(plan.iters // 10, 1)
     return warmup + -warmup % plan.messages_per_credit
 
 
-def end_options(plan: Plan, side: str, **more: object) -> list[str]:
+def bench_process_arguments(plan: Plan, side: str, **more: object) -> list[str]:
     """Return the arguments of a client or server; values in ``more`` that are None are omitted."""
     options: dict[str, object] = {
         "kind": plan.kind,
@@ -186,7 +191,7 @@ class Side:
     env: Mapping[str, str]
 
 
-def end_reason(code: int, stderr: str, limit: float | None = None) -> str:
+def process_exit_reason(code: int, stderr: str, limit: float | None = None) -> str:
     """Return why a process of a run ended with this status; ``stderr`` is its standard error.
 
     limit: the seconds that its run had; without it LIMIT_S.
@@ -198,7 +203,7 @@ def end_reason(code: int, stderr: str, limit: float | None = None) -> str:
     return stderr.strip().splitlines()[-1] if stderr.strip() else f"exit status {code}"
 
 
-def check_process_ends(name: str, ends: Iterable[tuple[str, int, str]]) -> None:
+def raise_if_process_failed(name: str, ends: Iterable[tuple[str, int, str]]) -> None:
     """Raise an error if a process of the run failed. ``ends``: (side, exit status, reason)."""
     failed = [end for end in ends if end[1]]
     if not failed:
@@ -214,7 +219,7 @@ def check_process_ends(name: str, ends: Iterable[tuple[str, int, str]]) -> None:
     raise kind(f"the run {name!r} failed: {text}")
 
 
-def _process_environment(env: Mapping[str, str], side: str, run: _Variant) -> dict[str, str]:
+def _environment_of_process(env: Mapping[str, str], side: str, run: _Variant) -> dict[str, str]:
     """Return a process's environment: a common Q_Key, and a fault plan for siwarp's client."""
     everything = {**os.environ, **env, "SIWARP_MARKERS": str(int(run.markers))}
     if run.python:
@@ -279,8 +284,10 @@ def run_sides(
                     process.kill()
                 process.wait()
     codes = [process.returncode for process in reversed(started)]
-    reasons = [end_reason(code, err, limit) for code, (_, err) in zip(codes, said, strict=True)]
-    check_process_ends(
+    reasons = [
+        process_exit_reason(code, err, limit) for code, (_, err) in zip(codes, said, strict=True)
+    ]
+    raise_if_process_failed(
         what, zip((side.name for side in reversed(sides)), codes, reasons, strict=True)
     )
     result: dict[str, float] = json.loads(said[0][0])
@@ -297,7 +304,7 @@ def _run_variant(
 
     """
     if run.beside:
-        plan = floor_plan(plan)
+        plan = plan_of_raw_socket_floor(plan)
     left = until - time.monotonic()
     if left <= 0:
         raise SlowError(f"no time is left for the run {run.name!r}: reduce --depth or --size")
@@ -306,12 +313,12 @@ def _run_variant(
     start = (
         [sys.executable, "-m", "siwarp.bench.end"] if run.python else [str(bench_program_path())]
     )
-    own = {"run": run.what, "warmup": warmup_of(plan), "limit": limit}
+    own = {"run": run.what, "warmup": warmup_message_count(plan), "limit": limit}
     sides = [
         Side(
             side,
-            start + end_options(plan, side, cpu=cpu_for_side(side), **own),
-            _process_environment(env, side, run),
+            start + bench_process_arguments(plan, side, cpu=cpu_for_side(side), **own),
+            _environment_of_process(env, side, run),
         )
         for side in ("server", "client")
     ]
@@ -329,12 +336,12 @@ def _variants_of_round(plan: Plan, floors: Floors, faults: str = "") -> list[_Va
     runs = [floor, ours]
     if plan.markers:
         runs.append(replace(ours, name="markers", markers=True))
-    if plan.qp == "rd" and (lossless := without_losses(faults)) is not None:
+    if plan.qp == "rd" and (lossless := fault_plan_without_losses(faults)) is not None:
         runs.append(replace(ours, name="lossless", faults=lossless))
     return runs + [_Variant(name, name, beside=True) for name in floors.others]
 
 
-def seconds_of(plan: Plan, value: float) -> float:
+def seconds_per_message(plan: Plan, value: float) -> float:
     """Return the seconds per message that correspond to a measured value."""
     return {
         "us": 2e-6 * value,
@@ -350,7 +357,7 @@ def _probe_seconds_per_message(
 
     def probe_run(iters: int) -> float:
         short = replace(plan, iters=iters + -iters % plan.messages_per_credit)
-        return seconds_of(plan, _run_variant(short, run, env, until)["value"])
+        return seconds_per_message(plan, _run_variant(short, run, env, until)["value"])
 
     each, short = probe_run(FIRST), ITERS[plan.kind][0]
     if each * short > min(PROBE_S, (until - time.monotonic()) / PROBES):
@@ -493,13 +500,13 @@ def run(
     """
     until = time.monotonic() + within
     plan = make_plan(kind, qp, op, **options)
-    floors = floors_of(plan)
+    floors = raw_socket_floors_of_plan(plan)
     if not others:
         floors = Floors(floors.floor)
     env = env or {}
     runs = _variants_of_round(plan, floors, env.get("SIWARP_FAULTS", ""))
-    count_step = step_counter(progress, plan.rounds * len(runs))
-    doubt = load_warning()
+    count_step = make_progress_counter(progress, plan.rounds * len(runs))
+    doubt = cpu_load_warning()
     plan, partial = _choose_iterations(plan, runs, env, until)
     plan, rounds, why = _measure_rounds(
         plan, lambda plan, turn: _measure_round(plan, runs, env, count_step, turn, until), until
@@ -516,7 +523,7 @@ def _summary_doubts(plan: Plan, summary: Mapping[str, Any]) -> list[str]:
     found = [spread_warning([each["ratio"] for each in rounds])]
     if plan.wait == "poll":
         found.append(
-            slow_floor_warning(
+            slow_raw_socket_floor_warning(
                 summary["floor"], summary["floors"], less_is_better=plan.less_is_better
             )
         )

@@ -11,7 +11,7 @@ from typing import Any
 from siwarp.bench.plan import RD_FLOOR
 from siwarp.bench.table import format_figure
 
-__all__ = ["floor_words", "show"]
+__all__ = ["describe_raw_socket_floor", "show"]
 
 
 def _describe_measurement(result: dict[str, Any]) -> str:
@@ -55,7 +55,7 @@ _BESIDE = (
 )
 
 
-def floor_words(name: str, qp: str) -> str:
+def describe_raw_socket_floor(name: str, qp: str) -> str:
     """Return the description of a floor, the raw-socket run for comparison."""
     if name in _FLOORS:
         return _FLOORS[name]
@@ -104,7 +104,7 @@ def show(result: dict[str, Any]) -> None:
     unit = result["unit"]
     _print_wrapped(_describe_measurement(result), "")
     _print_figure("siwarp", result["ours"], unit)
-    words = floor_words(result["floor_name"], result["qp"])
+    words = describe_raw_socket_floor(result["floor_name"], result["qp"])
     if (result["qp"], result["kind"]) == ("rd", "bw"):
         words += f", {RD_FLOOR // 1000} KB"
     good = "less" if result["less_is_better"] else "more"
@@ -115,6 +115,6 @@ def show(result: dict[str, Any]) -> None:
             more = beside.format(f"{result[ratio]:.3f}")
             _print_figure(words, result[key], unit, f"{more} ({_ratio_range(result, ratio)})")
     for name, value in result["floors"].items():
-        _print_figure(floor_words(name, result["qp"]), value, unit)
+        _print_figure(describe_raw_socket_floor(name, result["qp"]), value, unit)
     for line in _restriction_lines(result):
         _print_wrapped(line, "  ")

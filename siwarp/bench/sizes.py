@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-__all__ = ["ALL", "MOST", "parse_octets", "parse_sizes"]
+__all__ = ["ALL", "MOST", "parse_octet_count", "parse_sizes"]
 
 #: The sizes of perftest's --all: powers of two from 2 to 2^23.
 ALL = tuple(1 << i for i in range(1, 24))
@@ -13,7 +13,7 @@ MOST = 1000
 _SUFFIXES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
-def parse_octets(text: str) -> int:
+def parse_octet_count(text: str) -> int:
     """Return a number of octets; K, M and G are 2^10, 2^20 and 2^30.
 
     Raises:
@@ -33,7 +33,7 @@ def _expand_range(text: str) -> list[int]:
     first, last, step = text.split(":")
     if step[:1] not in ("*", "+"):
         raise ValueError(f"{text!r}: give *FACTOR or +OCTETS as the step, for example 1:64K:*2")
-    size, most, by = parse_octets(first), parse_octets(last), parse_octets(step[1:])
+    size, most, by = parse_octet_count(first), parse_octet_count(last), parse_octet_count(step[1:])
     if step == "*1":
         raise ValueError(f"{text!r}: give a factor of 2 or more")
     found = []
@@ -63,7 +63,7 @@ def parse_sizes(text: str) -> list[int]:
         elif part.count(":") == 2:
             found.update(_expand_range(part))
         else:
-            found.add(parse_octets(part))
+            found.add(parse_octet_count(part))
     if not 0 < len(found) <= MOST:
         raise ValueError(f"{text!r} names {len(found)} sizes: give 1 to {MOST}")
     return sorted(found)

@@ -235,7 +235,7 @@ def _table_cells(result: dict[str, Any]) -> list[str]:
     return [*words, ours, ratio, f"{least:.2f} to {largest:.2f}", *limits, result["verdict"]]
 
 
-def _other_floors_line(result: dict[str, Any]) -> str:
+def _format_other_raw_socket_floors(result: dict[str, Any]) -> str:
     measured = result["measured"]
     if measured is None or not measured["floors"]:
         return ""
@@ -269,7 +269,7 @@ def show(results: list[dict[str, Any]], console: Console | None = None) -> None:
         shown.add_row(*cells, f"[{styles[verdict]}]{verdict}[/]")
     console.print(shown)
     console.print("floor and ours: medians; ratio: the median of the rounds' ratios, CRC on")
-    for line in filter(None, map(_other_floors_line, results)):
+    for line in filter(None, map(_format_other_raw_socket_floors, results)):
         console.print(f"others: {line}", soft_wrap=True)
     for result in results:
         for doubt in result["measured"]["unreliable"] if result["measured"] else ():

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 
 __all__ = [
     "SPREAD_FACTOR",
-    "load_warning",
+    "cpu_load_warning",
     "minimum_and_maximum",
-    "slow_floor_warning",
+    "slow_raw_socket_floor_warning",
     "spread_warning",
 ]
 
@@ -26,7 +26,7 @@ SLOWER_FACTOR = 1.5
 _OTHER_WORK = ("gso", "coalesced")
 
 
-def load_warning() -> str:
+def cpu_load_warning() -> str:
     """Return a warning if other programs need more CPUs than exist; to be called before
     measuring.
     """
@@ -48,7 +48,9 @@ def minimum_and_maximum(values: Sequence[float]) -> list[float]:
     return [min(values), max(values)]
 
 
-def slow_floor_warning(floor: float, others: Mapping[str, float], *, less_is_better: bool) -> str:
+def slow_raw_socket_floor_warning(
+    floor: float, others: Mapping[str, float], *, less_is_better: bool
+) -> str:
     """Return a warning if a floor (raw-socket run) is far slower than an equivalent floor.
 
     Args:

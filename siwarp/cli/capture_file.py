@@ -9,7 +9,7 @@ import shutil
 import stat
 from pathlib import Path
 
-__all__ = ["capture_variables", "existing_capture_files"]
+__all__ = ["environment_for_packet_capture", "existing_capture_files"]
 
 VARIABLE = "SIWARP_CAPTURE"
 LIMIT = "SIWARP_CAPTURE_MB"
@@ -40,7 +40,7 @@ def _check_writable(path: Path) -> None:
     path.unlink()
 
 
-def capture_variables(output: str, program: str, max_mb: int = 0) -> dict[str, str]:
+def environment_for_packet_capture(output: str, program: str, max_mb: int = 0) -> dict[str, str]:
     """Return the environment variables that make a program's siwarp write a capture.
 
     ``output`` is the name of the capture file, ``program`` the first word of the command. An older

@@ -63,13 +63,13 @@ def main(_name: str, arguments: list[str]) -> int:
     if given & {"-h", "--help"}:
         print(_USAGE, end="")
     elif given & {"--cflags", "--libs"}:
-        _print_flags("--cflags" in given, "--libs" in given)
+        _print_compiler_and_linker_flags("--cflags" in given, "--libs" in given)
     elif "--json" in given:
         show.print_json([asdict(row) for row in rows or settings()])
     elif rows:
-        _print_each(rows)
+        _print_each_setting(rows)
     else:
-        _print_tables()
+        _print_settings_tables()
     return 0
 
 
@@ -88,14 +88,16 @@ def _select_settings(words: list[str]) -> list[Setting]:
     return [known[word] for word in words]
 
 
-def _print_flags(cflags: bool, libs: bool) -> None:
+def _print_compiler_and_linker_flags(cflags: bool, libs: bool) -> None:
     from siwarp import _paths
 
-    wanted = ([_paths.cflags()] if cflags else []) + ([_paths.libs()] if libs else [])
+    wanted = ([_paths.compiler_flags()] if cflags else []) + (
+        [_paths.linker_flags()] if libs else []
+    )
     print(" ".join(wanted))
 
 
-def _print_each(rows: list[Setting]) -> None:
+def _print_each_setting(rows: list[Setting]) -> None:
     for row in rows:
         show.print_line(f"{row.variable}, or {row.option} before a command", style="bold")
         show.print_line(f"  {row.help}")
@@ -104,18 +106,18 @@ def _print_each(rows: list[Setting]) -> None:
         )
 
 
-def _print_tables() -> None:
+def _print_settings_tables() -> None:
     rows = {row.name: row for row in settings()}
     changed = [row for row in rows.values() if row.value != row.default]
     if changed:
-        _print_group("different from the default", changed)
+        _print_settings_group("different from the default", changed)
     for title, names in GROUPS.items():
-        _print_group(title, [rows[name] for name in names.split()])
+        _print_settings_group(title, [rows[name] for name in names.split()])
     for text in _FOOT:
         show.print_line(text)
 
 
-def _print_group(title: str, rows: list[Setting]) -> None:
+def _print_settings_group(title: str, rows: list[Setting]) -> None:
     """Print one group's table, with the columns at the same position as in the other groups."""
     show.print_table(
         (title.ljust(24), "value".rjust(10), "default".rjust(10), "what"),

@@ -38,7 +38,7 @@ def _counter_rows(values: dict[str, int], every: bool) -> list[tuple[str, str, s
     ]
 
 
-def _print_changes(pid: int, seconds: float, values: dict[str, int]) -> None:
+def _print_counter_changes(pid: int, seconds: float, values: dict[str, int]) -> None:
     """Print the counters that changed, every ``seconds``, until the process ends."""
     from siwarp.base import counters as pages
 
@@ -86,7 +86,7 @@ def _read_all_counters() -> dict[int, dict[str, int]]:
     from siwarp.base import counters as pages
 
     found = {}
-    for pid in pages.readable_pids():
+    for pid in pages.pids_with_readable_counters():
         with contextlib.suppress(pages.CountersError):
             found[pid] = pages.read_counters(pid)
     return found
@@ -95,7 +95,7 @@ def _read_all_counters() -> dict[int, dict[str, int]]:
 def _print_processes(as_json: bool) -> None:
     from siwarp.base import counters as pages
 
-    found = pages.readable_pids()
+    found = pages.pids_with_readable_counters()
     if as_json:
         show.print_json([{"pid": one, "command": _command_line_of(one)} for one in found])
     elif found:
@@ -141,4 +141,4 @@ def counters(
         if watch is not None:
             show.print_line()
             sys.stdout.flush()
-            _print_changes(pid, watch, values)
+            _print_counter_changes(pid, watch, values)

@@ -202,13 +202,13 @@ def demo(
     """
     began = time.monotonic()
     if faults is not None:
-        from siwarp.bench.plan_option import set_plan
+        from siwarp.bench.plan_option import set_process_fault_plan
 
-        set_plan(faults)
+        set_process_fault_plan(faults)
     measured: list[dict[str, Any]] = []
     failed = None
     with contextlib.ExitStack() as silence:
-        found = silence.enter_context(show.recorded_findings()) if as_json else []
+        found = silence.enter_context(show.collect_findings()) if as_json else []
         try:
             _demonstrate_transfers(size * _MIB, lossy=faults is not None)
             if bench:

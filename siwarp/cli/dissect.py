@@ -33,7 +33,7 @@ def _format_microseconds(seconds: float) -> str:
     return f"{seconds * 1e6:.1f} µs"
 
 
-def _describe_startup(fields: dict[str, int | str]) -> list[str]:
+def _describe_mpa_startup(fields: dict[str, int | str]) -> list[str]:
     """Describe the fields of an MPA start-up frame in words."""
     parts = [f"rev {fields['rev']}", "CRC" if fields["c"] else "no CRC"]
     parts.append("requests markers" if fields["m"] else "no markers")
@@ -57,7 +57,7 @@ def _message_details(message: Message) -> str:
     """Return the details of a message that are not in the table's columns."""
     parts = []
     if "rev" in message.fields:
-        parts.append(", ".join(_describe_startup(message.fields)))
+        parts.append(", ".join(_describe_mpa_startup(message.fields)))
     if message.segments > 1:
         parts.append(f"{message.segments} segments")
     if "size" in message.fields:

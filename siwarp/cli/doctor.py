@@ -109,7 +109,7 @@ def _check_drops() -> Finding:
     from siwarp.base import counters
 
     lossy = []
-    for pid in counters.readable_pids():
+    for pid in counters.pids_with_readable_counters():
         try:
             values = counters.read_counters(pid)
         except counters.CountersError:

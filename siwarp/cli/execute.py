@@ -28,10 +28,10 @@ def execute(command: list[str], environment: Mapping[str, str]) -> int:
     try:
         os.execvpe(command[0], command, environment)
     except OSError as e:
-        return _exec_error(command[0], e)
+        return _report_exec_error(command[0], e)
 
 
-def _exec_error(program: str, error: OSError) -> int:
+def _report_exec_error(program: str, error: OSError) -> int:
     print(f"siwarp: cannot run {program}: {error.strerror}", file=sys.stderr)
     return 127 if isinstance(error, FileNotFoundError) else 126
 
@@ -92,7 +92,7 @@ def run_as_child(command: list[str], environment: Mapping[str, str]) -> int:
         try:
             return child.run_program(command, environment)
         except OSError as e:
-            return _exec_error(command[0], e)
+            return _report_exec_error(command[0], e)
 
 
 def end_like_program(status: int) -> int:

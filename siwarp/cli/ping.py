@@ -212,9 +212,9 @@ def _apply_options(persona: str, qkey: str | None, qp: str, faults: str | None) 
             )
         apply_settings(["--qkey", str(number)])
     if faults is not None:
-        from siwarp.bench.plan_option import set_plan
+        from siwarp.bench.plan_option import set_process_fault_plan
 
-        set_plan(faults)
+        set_process_fault_plan(faults)
 
 
 def ping(

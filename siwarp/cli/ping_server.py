@@ -13,7 +13,7 @@ import select
 import time
 from collections.abc import Callable
 
-from siwarp.aio.shares import Ration, Shares, source_of
+from siwarp.aio.shares import Ration, Shares, ipv4_address_or_ipv6_prefix
 from siwarp.base import system
 from siwarp.base.stop import Stopping
 from siwarp.cli.ping_client import (
@@ -339,7 +339,7 @@ class Loans:
         self._used[client] = 0, system.monotonic()
         return mr.remote().pack()
 
-    def check_when_due(self) -> float | None:
+    def check_loans_when_due(self) -> float | None:
         """Check which loans are used; return the seconds until the next check, or None without
         loans.
         """
@@ -363,7 +363,11 @@ class Loans:
             del self._used[client]
 
     def _is_within_share(self, client: Address, size: int) -> bool:
-        own = [mr.length for who, mr in self._lent.items() if source_of(who) == source_of(client)]
+        own = [
+            mr.length
+            for who, mr in self._lent.items()
+            if ipv4_address_or_ipv6_prefix(who) == ipv4_address_or_ipv6_prefix(client)
+        ]
         octets_left = self.MEMORY + sum(own) - sum(mr.length for mr in self._lent.values())
         clients_left = self.CLIENTS + len(own) - len(self._lent)
         return 2 * (sum(own) + size) <= octets_left and 2 * (len(own) + 1) <= clients_left + 1
@@ -432,7 +436,7 @@ class DatagramServer(_Server):
             else:
                 self._waiting[client] = wc
         waits = (
-            self._loans.check_when_due(),
+            self._loans.check_loans_when_due(),
             self._displace_longest_holder() if self._waiting else None,
         )
         return min((wait for wait in waits if wait is not None), default=None)

@@ -13,11 +13,11 @@ import shlex
 import sys
 from dataclasses import dataclass, field
 
-from siwarp.cli.capture_file import capture_variables
+from siwarp.cli.capture_file import environment_for_packet_capture
 from siwarp.cli.execute import execute
 from siwarp.cli.main import UsageError, apply_settings
-from siwarp.cli.run_preload import preload_environment
-from siwarp.cli.run_view import show_devices
+from siwarp.cli.run_preload import ld_preload_environment
+from siwarp.cli.run_view import expose_device_files_to_process
 
 __all__ = ["main"]
 
@@ -112,10 +112,10 @@ def _parse_options(name: str, arguments: list[str]) -> _Options:
     return options
 
 
-def _added_variables(options: _Options) -> dict[str, str]:
+def _added_environment_variables(options: _Options) -> dict[str, str]:
     """Return the variables that the options and the library add to the environment."""
     from_settings = {k: v for k, v in os.environ.items() if k.startswith("SIWARP_")}
-    added = {**from_settings, **preload_environment(os.environ)}
+    added = {**from_settings, **ld_preload_environment(os.environ)}
     if options.faults is not None:
         from siwarp.verbs import faults
 
@@ -123,7 +123,7 @@ def _added_variables(options: _Options) -> dict[str, str]:
             added["SIWARP_FAULTS"] = plan
     if options.capture is not None:
         program = options.command[0] if options.command else "sh"
-        added.update(capture_variables(options.capture, program))
+        added.update(environment_for_packet_capture(options.capture, program))
     return added
 
 
@@ -143,18 +143,18 @@ def main(name: str, arguments: list[str]) -> int:
     if name == "env":
         if options.command:
             raise UsageError("env accepts no program: use siwarp run")
-        for variable, value in sorted(_added_variables(options).items()):
+        for variable, value in sorted(_added_environment_variables(options).items()):
             print(f"export {variable}={shlex.quote(value)}")
         return 0
     if not options.command:
         raise UsageError("run: no program: give one after the options")
     try:
-        environment = {**os.environ, **_added_variables(options)}
+        environment = {**os.environ, **_added_environment_variables(options)}
     except ValueError as e:
         raise UsageError(str(e)) from None
     _raise_open_file_limit()
     if options.view:
-        missing = show_devices()
+        missing = expose_device_files_to_process()
         if missing:
             print(f"siwarp run: {missing}", file=sys.stderr)
     sys.stdout.flush()

@@ -16,23 +16,23 @@ from pathlib import Path
 
 from siwarp import _paths
 
-__all__ = ["preload_environment"]
+__all__ = ["ld_preload_environment"]
 
 PATH, PRELOAD = "LD_LIBRARY_PATH", "LD_PRELOAD"
 
 
-def _abi_libraries(folder: Path) -> list[Path]:
+def _rdma_core_abi_libraries(folder: Path) -> list[Path]:
     found = sorted(folder.glob("lib*.so.1"))
     if not found:
         raise FileNotFoundError(f"no libibverbs.so.1 in {folder}: install siwarp again")
     return found
 
 
-def _preload_entry(library: Path) -> str:
+def _ld_preload_entry(library: Path) -> str:
     return library.name if re.search(r"[\s:]", str(library)) else str(library)
 
 
-def preload_environment(
+def ld_preload_environment(
     environment: Mapping[str, str], folder: Path | None = None
 ) -> dict[str, str]:
     """Return LD_LIBRARY_PATH and LD_PRELOAD for a program that runs in this environment.
@@ -45,13 +45,13 @@ def preload_environment(
         ValueError: the loader does not accept a folder with this name.
 
     """
-    folder = folder or _paths.abi_dir()
+    folder = folder or _paths.rdma_core_abi_dir()
     if re.search(r"[:;]", str(folder)):
         raise ValueError(
             f"{folder}: LD_LIBRARY_PATH accepts no path that contains : or ;: install siwarp in "
             "another folder"
         )
-    ours = [_preload_entry(library) for library in _abi_libraries(folder)]
+    ours = [_ld_preload_entry(library) for library in _rdma_core_abi_libraries(folder)]
     theirs = [name for name in re.split(r"[\s:]+", environment.get(PRELOAD, "")) if name]
     # An empty entry of the search path means the current folder and is kept.
     places = environment[PATH].split(":") if environment.get(PATH) else []

@@ -21,7 +21,7 @@ from siwarp import _paths
 from siwarp.cli import run_sysfs
 from siwarp.cli.run_device import Device, query_library_devices
 
-__all__ = ["show_devices"]
+__all__ = ["expose_device_files_to_process"]
 
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT = 1, 2, 4, 8, 32
@@ -130,7 +130,7 @@ def _link_to_interface(device: Path, name: str) -> None:
         (folder / name).mkdir(parents=True)
 
 
-def _show_device_classes(found: Sequence[Device]) -> None:
+def _expose_device_classes(found: Sequence[Device]) -> None:
     misc = _CLASSES / "misc"
     kept = misc.iterdir() if misc.is_dir() else ()
     links = {link.name: str(link.readlink()) for link in kept if link.is_symlink()}
@@ -138,22 +138,22 @@ def _show_device_classes(found: Sequence[Device]) -> None:
     for name, target in links.items():
         misc.mkdir(exist_ok=True)
         (misc / name).symlink_to(target)
-    if "rdma_cm" not in links and (_paths.abi_dir() / "librdmacm.so.1").is_file():
+    if "rdma_cm" not in links and (_paths.rdma_core_abi_dir() / "librdmacm.so.1").is_file():
         # With this file, the system's own librdmacm would try to use the kernel's rdma_cm.
-        _write_files(misc / "rdma_cm", run_sysfs.rdma_cm_files())
+        _write_files(misc / "rdma_cm", run_sysfs.sysfs_rdma_cm_files())
     verbs = _CLASSES / "infiniband_verbs"
-    _write_files(verbs, run_sysfs.uverbs_abi_files())
+    _write_files(verbs, run_sysfs.sysfs_uverbs_abi_files())
     for device in found:
         folder = _CLASSES / "infiniband" / device.name
-        files = run_sysfs.infiniband_files(device)
+        files = run_sysfs.sysfs_infiniband_files(device)
         _write_files(folder, files)
         _link_to_interface(folder / "device", files.get("ports/1/gid_attrs/ndevs/0", ""))
-        _write_files(verbs / device.dev_name, run_sysfs.verbs_files(device))
+        _write_files(verbs / device.dev_name, run_sysfs.sysfs_verbs_files(device))
         (verbs / device.dev_name / "device").symlink_to(f"../../infiniband/{device.name}/device")
     _mount("siwarp", _CLASSES, None, _MS_REMOUNT | _MS_BIND | _MS_RDONLY | _TMPFS)
 
 
-def _show_device_nodes(found: Sequence[Device]) -> None:
+def _expose_device_nodes(found: Sequence[Device]) -> None:
     """Bind /dev/null to the device nodes; programs check whether they can open those."""
     folder = _NODES / "infiniband"
     ours = [device.dev_name for device in found]
@@ -167,10 +167,10 @@ def _show_device_nodes(found: Sequence[Device]) -> None:
     covered.chmod(0o555)
 
 
-def _show_device_files(found: Sequence[Device]) -> None:
+def _expose_device_files(found: Sequence[Device]) -> None:
     _enter_namespace()
-    _show_device_classes(found)
-    _show_device_nodes(found)
+    _expose_device_classes(found)
+    _expose_device_nodes(found)
 
 
 def _run_in_child(act: Callable[[], None]) -> str:
@@ -193,7 +193,7 @@ def _run_in_child(act: Callable[[], None]) -> str:
     return text
 
 
-def show_devices() -> str | None:
+def expose_device_files_to_process() -> str | None:
     """Show the device files to this process; return a description of what is missing, or None.
 
     All steps are tried in a child process first, so that a failure half-way leaves this process
@@ -201,10 +201,10 @@ def show_devices() -> str | None:
     """
     nothing = "the program finds no /sys/class/infiniband and /dev/infiniband"
     try:
-        found = query_library_devices(_paths.abi_dir() / "libibverbs.so.1")
+        found = query_library_devices(_paths.rdma_core_abi_dir() / "libibverbs.so.1")
     except OSError as e:
         return f"{nothing}: {e}"
-    refusal = _run_in_child(lambda: _show_device_files(found))
+    refusal = _run_in_child(lambda: _expose_device_files(found))
     if refusal:
         advice = ""
         if refusal.startswith("/proc/self/uid_map") and os.geteuid() == 0:
@@ -219,5 +219,5 @@ def show_devices() -> str | None:
                 "seccomp profile, AppArmor or user.max_user_namespaces may forbid)"
             )
         return f"{nothing}: {refusal}{advice}"
-    _show_device_files(found)
+    _expose_device_files(found)
     return None

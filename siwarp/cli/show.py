@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 __all__ = [
+    "collect_findings",
     "is_terminal_output",
     "print_finding",
     "print_heading",
@@ -30,7 +31,6 @@ __all__ = [
     "print_note",
     "print_table",
     "progress_bar",
-    "recorded_findings",
 ]
 
 
@@ -51,7 +51,7 @@ _record: list[dict[str, Any]] | None = None
 
 
 @contextlib.contextmanager
-def recorded_findings() -> Iterator[list[dict[str, Any]]]:
+def collect_findings() -> Iterator[list[dict[str, Any]]]:
     """Suppress all output in this context; yield a list to which each heading adds a dict.
 
     The dict has ``title`` and ``findings``; each finding has ``text`` and ``good``.
@@ -96,7 +96,7 @@ def _wrapped_lines(text: str) -> Iterator[str]:
     if len(text) <= room:
         yield text
     else:
-        yield from _hanging_lines("", indent + INDENT, text, room)
+        yield from _wrap_with_hanging_indent("", indent + INDENT, text, room)
 
 
 def print_heading(text: str) -> None:
@@ -174,15 +174,15 @@ def _table_row_lines(
     fit = sum(end <= room for end in ends[:-1])
     head = "  ".join(cells[:fit])
     if fit == len(cells) - 1 and room - len(head) - 2 >= MIN_LAST_WIDTH:
-        yield from _hanging_lines(head + "  ", " " * (len(head) + 2), row[-1], room)
+        yield from _wrap_with_hanging_indent(head + "  ", " " * (len(head) + 2), row[-1], room)
         return
     yield head.rstrip()
     for below in ("  ".join(row[fit:-1]), row[-1]):
         if below:
-            yield from _hanging_lines(INDENT, INDENT, below, room)
+            yield from _wrap_with_hanging_indent(INDENT, INDENT, below, room)
 
 
-def _hanging_lines(first: str, others: str, text: str, room: int) -> Iterator[str]:
+def _wrap_with_hanging_indent(first: str, others: str, text: str, room: int) -> Iterator[str]:
     lines = textwrap.wrap(
         text,
         room,

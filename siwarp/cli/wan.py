@@ -51,7 +51,7 @@ def _enter_namespace(end: NamespaceName, pid: str | None, command: list[str]) ->
     os.execv(_wan_program(), ["siwarp-wan", "--enter", pid, end.value, *command])
 
 
-def check_plan(plan: str) -> None:
+def check_link_fault_plan(plan: str) -> None:
     """Reject a plan that the relay cannot carry out."""
     done = subprocess.run(
         [_wan_program(), "--check", plan], stdout=subprocess.PIPE, text=True, check=False
@@ -153,7 +153,7 @@ def wan(
             "the command for a is given twice: omit --in-a or the command behind --",
             param_hint="COMMAND",
         )
-    check_plan(faults)
+    check_link_fault_plan(faults)
     words = ["/bin/sh", "-c", in_a] if in_a is not None else command
     status, statistics = _run_in_namespaces(
         faults, mtu, in_b or "", words or [os.environ.get("SHELL", "/bin/sh")]

@@ -12,10 +12,10 @@
 
 int siw_cm_set_device(struct siw_cm_id *id, struct siw_context *context)
 {
-	int err = siw_cm_id_enter(id);
+	int err = siw_cm_check_id_usable(id);
 
 	if (!err)
-		err = context ? siw_device_stale(context) : siw_refuse_null("context");
+		err = context ? siw_device_refuse_stale(context) : siw_refuse_null("context");
 	if (err)
 		return err;
 	if (id->context == context)
@@ -29,17 +29,17 @@ struct siw_context *siw_cm_device(struct siw_cm_id *id)
 {
 	siw_reason_begin();
 	if (!id)
-		return siw_refused_null(siw_refuse_null("id"));
+		return siw_refuse_and_return_null(siw_refuse_null("id"));
 	return id->context;
 }
 
 int siw_cm_migrate_id(struct siw_cm_id *id, struct siw_cm_channel *to)
 {
 	struct siw_cm_channel *from, *first, *second;
-	int err = siw_cm_id_enter(id);
+	int err = siw_cm_check_id_usable(id);
 
 	if (!err)
-		err = siw_cm_channel_enter(to);
+		err = siw_cm_check_channel_usable(to);
 	if (err)
 		return err;
 	if (to->context && to->context != id->context)
@@ -57,7 +57,7 @@ int siw_cm_migrate_id(struct siw_cm_id *id, struct siw_cm_channel *to)
 	siw_lock(&second->lock);
 	for (struct siw_cm_id *one = id; one;
 	     one = one == id ? id->device_listeners : one->next_listener) {
-		siw_evq_move(from->evq, to->evq, one, one->reporter);
+		siw_evq_move_events_of_user(from->evq, to->evq, one, one->reporter);
 		one->channel = to;
 		atomic_fetch_add(&to->n_ids, 1);
 		atomic_fetch_sub(&from->n_ids, 1);
@@ -75,7 +75,7 @@ static bool id_is_bound(struct siw_cm_id *id)
 
 int siw_cm_set_v6only(struct siw_cm_id *id, int on)
 {
-	int err = siw_cm_id_enter(id);
+	int err = siw_cm_check_id_usable(id);
 
 	if (err)
 		return err;
@@ -87,7 +87,7 @@ int siw_cm_set_v6only(struct siw_cm_id *id, int on)
 
 int siw_cm_bind_addr(struct siw_cm_id *id, const struct siw_addr *addr)
 {
-	int err = siw_cm_id_enter(id);
+	int err = siw_cm_check_id_usable(id);
 
 	if (err)
 		return err;
@@ -109,10 +109,10 @@ int siw_cm_listen_also(struct siw_cm_id *id, struct siw_context *context,
 		       const struct siw_addr *addr, int backlog)
 {
 	struct siw_cm_id *door;
-	int err = siw_cm_id_enter(id);
+	int err = siw_cm_check_id_usable(id);
 
 	if (!err)
-		err = context ? siw_device_stale(context) : siw_refuse_null("context");
+		err = context ? siw_device_refuse_stale(context) : siw_refuse_null("context");
 	if (err)
 		return err;
 	if (!addr)
@@ -130,7 +130,7 @@ int siw_cm_listen_also(struct siw_cm_id *id, struct siw_context *context,
 		siw_cm_ud_release_port(id);
 	err = siw_cm_listen(door, addr, backlog);
 	if (err) {
-		siw_cm_end_id(door);
+		siw_cm_free_id(door);
 		return err;
 	}
 	door->next_listener = id->device_listeners;
@@ -141,7 +141,7 @@ int siw_cm_listen_also(struct siw_cm_id *id, struct siw_context *context,
 
 int siw_cm_tell(struct siw_cm_id *id, int event, int status)
 {
-	int err = siw_cm_id_enter(id);
+	int err = siw_cm_check_id_usable(id);
 
 	if (err)
 		return err;

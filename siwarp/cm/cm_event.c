@@ -21,7 +21,7 @@ static const struct siw_wire_err INSUFFICIENT_IRD = { SIW_LAYER_LLP, 0, SIW_MPA_
  * Returns the RTR message that an initiator chooses among the kinds it offered: Write, then Read,
  * as siwarp and Linux's siw do. The choice is not transmitted to the responder.
  */
-static uint8_t choose_rtr(uint8_t offered)
+static uint8_t choose_rtr_message(uint8_t offered)
 {
 	if (offered & SIW_MPA_RTR_WRITE)
 		return SIW_MPA_RTR_WRITE;
@@ -30,7 +30,7 @@ static uint8_t choose_rtr(uint8_t offered)
 	return offered & SIW_MPA_RTR_FPDU ? SIW_MPA_RTR_FPDU : SIW_MPA_RTR_WRITE;
 }
 
-void siw_cm_report_params(struct siw_cm_event *ev, const struct siw_mpa_params *p)
+void siw_cm_copy_mpa_params_to_event(struct siw_cm_event *ev, const struct siw_mpa_params *p)
 {
 	ev->rev = p->rev;
 	ev->crc = p->crc;
@@ -65,7 +65,7 @@ static int create_id_for_request_event(struct siw_cm_channel *ch, const struct s
 	ev->event = SIW_CM_CONNECT_REQUEST;
 	ev->id = id;
 	ev->listen_id = listener;
-	siw_cm_report_params(ev, &e->params);
+	siw_cm_copy_mpa_params_to_event(ev, &e->params);
 	/*
 	 * This end's ORD is limited by the peer's IRD, and the peer's ORD is the IRD that it
 	 * requests from this end.
@@ -123,7 +123,7 @@ static int complete_connect(struct siw_cm_id *id, const struct siw_mpa_params *r
 	at.ord = id->ord;
 	at.ord_known = reply->enhanced || id->ord_asked;
 	if (!err)
-		err = siw_connect_attach(id->conn, &id->qp, &at);
+		err = siw_connect_attach_qp(id->conn, &id->qp, &at);
 	if (err) {
 		siw_connect_refuse(id->conn, why);
 		return err;
@@ -144,7 +144,7 @@ static void translate_reply_event(struct siw_cm_id *id, const struct siw_conn_ev
 		id->reply = e->params;
 		id->responded = true;
 		ev->event = SIW_CM_CONNECT_RESPONSE;
-		siw_cm_report_params(ev, &e->params);
+		siw_cm_copy_mpa_params_to_event(ev, &e->params);
 		return;
 	}
 	ev->status = complete_connect(id, &e->params, &why);
@@ -157,7 +157,7 @@ static void translate_reply_event(struct siw_cm_id *id, const struct siw_conn_ev
 int siw_cm_establish(struct siw_cm_id *id)
 {
 	struct siw_wire_err why;
-	int err = siw_cm_id_enter(id);
+	int err = siw_cm_check_id_usable(id);
 
 	if (err)
 		return err;
@@ -178,16 +178,16 @@ static void translate_established_event(struct siw_cm_id *id, struct siw_cm_even
 	ev->initiator_depth = id->ord;
 	ev->responder_resources = id->ird;
 	if (!id->passive) {
-		siw_cm_report_params(ev, &id->request);
+		siw_cm_copy_mpa_params_to_event(ev, &id->request);
 	} else {
 		ev->rev = id->request.rev;
 		ev->markers = id->request.markers;
-		ev->peer_to_peer = id->request.p2p ? choose_rtr(id->request.rtr) : 0;
+		ev->peer_to_peer = id->request.p2p ? choose_rtr_message(id->request.rtr) : 0;
 	}
-	ev->crc = siw_conn_crc(id->conn);
+	ev->crc = siw_conn_uses_crc(id->conn);
 }
 
-static int connect_failure_event(int status)
+static int event_type_of_connect_failure(int status)
 {
 	/*
 	 * No listener at the destination: reported like a peer's rejection, but without an MPA
@@ -221,10 +221,10 @@ static int translate_connection_event(struct siw_cm_channel *ch, const struct si
 	case SIW_CONN_REJECTED:
 		ev->event = SIW_CM_REJECTED;
 		ev->wire_error = (uint32_t)e->number;
-		siw_cm_report_params(ev, &e->params);
+		siw_cm_copy_mpa_params_to_event(ev, &e->params);
 		break;
 	case SIW_CONN_FAILED:
-		ev->event = connect_failure_event(e->status);
+		ev->event = event_type_of_connect_failure(e->status);
 		event_set_wire_error(ev, &e->err);
 		break;
 	case SIW_CONN_ESTABLISHED:
@@ -261,7 +261,7 @@ int siw_cm_get_event(struct siw_cm_channel *ch, struct siw_cm_event *event, int 
 {
 	uint64_t deadline = siw_now_ns() + (uint64_t)(timeout_ms > 0 ? timeout_ms : 0) * 1000000;
 	struct siw_conn_event e;
-	int err = siw_cm_channel_enter(ch);
+	int err = siw_cm_check_channel_usable(ch);
 
 	if (err)
 		return err;

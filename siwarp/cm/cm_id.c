@@ -27,7 +27,7 @@ bool siw_cm_id_stale(const struct siw_cm_id *id)
 	return id->context ? siw_device_inherited(id->context) : siw_cm_channel_stale(id->channel);
 }
 
-int siw_cm_id_enter(const struct siw_cm_id *id)
+int siw_cm_check_id_usable(const struct siw_cm_id *id)
 {
 	siw_reason_begin();
 	if (!id)
@@ -35,7 +35,7 @@ int siw_cm_id_enter(const struct siw_cm_id *id)
 	return siw_cm_id_stale(id) ? siw_refuse(STALE) : 0;
 }
 
-int siw_cm_channel_enter(const struct siw_cm_channel *ch)
+int siw_cm_check_channel_usable(const struct siw_cm_channel *ch)
 {
 	siw_reason_begin();
 	if (!ch)
@@ -43,7 +43,7 @@ int siw_cm_channel_enter(const struct siw_cm_channel *ch)
 	return siw_cm_channel_stale(ch) ? siw_refuse(STALE) : 0;
 }
 
-static void cm_channel_end(struct siw_child *child)
+static void cm_channel_end_by_force(struct siw_child *child)
 {
 	struct siw_cm_channel *ch = siw_container(child, struct siw_cm_channel, child);
 
@@ -56,26 +56,26 @@ struct siw_cm_channel *siw_cm_create_channel(struct siw_context *context)
 	int err;
 
 	siw_reason_begin();
-	if (context && siw_device_stale(context))
-		return siw_refused_null(-ESTALE);
+	if (context && siw_device_refuse_stale(context))
+		return siw_refuse_and_return_null(-ESTALE);
 	ch = calloc(1, sizeof(*ch));
 	err = ch ? siw_evq_open(context, &ch->evq) : -ENOMEM;
 	if (err) {
 		free(ch);
-		return siw_refused_null(err);
+		return siw_refuse_and_return_null(err);
 	}
 	siw_lock_init(&ch->lock);
 	ch->context = context;
 	ch->pid = getpid();
 	if (context)
-		siw_device_child_add(context, &ch->child, SIW_CHILD_CM_CHANNEL, cm_channel_end,
-				     siw_evq_fd(ch->evq));
+		siw_device_child_add(context, &ch->child, SIW_CHILD_CM_CHANNEL,
+				     cm_channel_end_by_force, siw_evq_fd(ch->evq));
 	return ch;
 }
 
 int siw_cm_destroy_channel(struct siw_cm_channel *ch)
 {
-	int err = siw_cm_channel_enter(ch);
+	int err = siw_cm_check_channel_usable(ch);
 
 	if (err)
 		return err;
@@ -83,7 +83,7 @@ int siw_cm_destroy_channel(struct siw_cm_channel *ch)
 		return siw_refuse(CM_CHANNEL_BUSY, atomic_load(&ch->n_ids));
 	if (ch->context)
 		siw_device_child_del(ch->context, &ch->child);
-	cm_channel_end(&ch->child);
+	cm_channel_end_by_force(&ch->child);
 	siw_evq_free(ch->evq);
 	siw_lock_destroy(&ch->lock);
 	free(ch);
@@ -92,7 +92,7 @@ int siw_cm_destroy_channel(struct siw_cm_channel *ch)
 
 int siw_cm_channel_fd(struct siw_cm_channel *ch)
 {
-	int err = siw_cm_channel_enter(ch);
+	int err = siw_cm_check_channel_usable(ch);
 
 	if (err)
 		return err;
@@ -105,10 +105,10 @@ static void id_release_device(struct siw_cm_id *id)
 	if (id->conn)
 		siw_conn_destroy(id->conn);
 	id->conn = NULL;
-	siw_cm_ud_release(id);
+	siw_cm_ud_release_sidr(id);
 	if (id->context)
-		siw_qp_hold_end(id->context, &id->qp);
-	siw_evq_drop(id->channel->evq, id);
+		siw_qp_weak_ref_clear(id->context, &id->qp);
+	siw_evq_drop_events_of_user(id->channel->evq, id);
 	if (id->reporter)
 		siw_reporter_close(id->reporter);
 	id->reporter = NULL;
@@ -160,12 +160,12 @@ struct siw_cm_id *siw_cm_new_id(struct siw_cm_channel *ch, struct siw_context *c
 struct siw_cm_id *siw_cm_create_id(struct siw_cm_channel *ch, void *context)
 {
 	struct siw_cm_id *id;
-	int err = siw_cm_channel_enter(ch);
+	int err = siw_cm_check_channel_usable(ch);
 
 	if (err)
-		return siw_refused_null(err);
+		return siw_refuse_and_return_null(err);
 	id = siw_cm_new_id(ch, ch->context, context);
-	return id ? id : siw_refused_null(-ENOMEM);
+	return id ? id : siw_refuse_and_return_null(-ENOMEM);
 }
 
 struct siw_cm_id *siw_cm_create_ud_id(struct siw_cm_channel *ch, void *context)
@@ -177,7 +177,7 @@ struct siw_cm_id *siw_cm_create_ud_id(struct siw_cm_channel *ch, void *context)
 	return id;
 }
 
-void siw_cm_end_id(struct siw_cm_id *id)
+void siw_cm_free_id(struct siw_cm_id *id)
 {
 	struct siw_cm_channel *ch = id->channel;
 	struct siw_cm_id *door;
@@ -186,7 +186,7 @@ void siw_cm_end_id(struct siw_cm_id *id)
 		id->device_listeners = door->next_listener;
 		if (siw_cm_id_stale(door)) /* the id's device was closed: the struct is kept */
 			continue;
-		siw_cm_end_id(door);
+		siw_cm_free_id(door);
 	}
 	if (id->context)
 		siw_device_child_del(id->context, &id->child);
@@ -199,11 +199,11 @@ void siw_cm_end_id(struct siw_cm_id *id)
 
 int siw_cm_destroy_id(struct siw_cm_id *id)
 {
-	int err = siw_cm_id_enter(id);
+	int err = siw_cm_check_id_usable(id);
 
 	if (err)
 		return err;
-	siw_cm_end_id(id);
+	siw_cm_free_id(id);
 	return 0;
 }
 
@@ -213,8 +213,8 @@ void siw_cm_set_context(struct siw_cm_id *id, void *context)
 		id->user = context;
 }
 
-static int id_reserved_addrs(const struct siw_cm_id *id, struct siw_addr *local,
-			     struct siw_addr *peer)
+static int get_addrs_of_unconnected_id(const struct siw_cm_id *id, struct siw_addr *local,
+				       struct siw_addr *peer)
 {
 	if (id->ud_local.family) {
 		*local = id->ud_local;
@@ -231,11 +231,11 @@ static int id_reserved_addrs(const struct siw_cm_id *id, struct siw_addr *local,
 int siw_cm_addr(struct siw_cm_id *id, struct siw_addr *local, struct siw_addr *peer)
 {
 	struct siw_addr l, p;
-	int err = siw_cm_id_enter(id);
+	int err = siw_cm_check_id_usable(id);
 
 	if (err)
 		return err;
-	err = id->conn ? siw_conn_addrs(id->conn, &l, &p) : id_reserved_addrs(id, &l, &p);
+	err = id->conn ? siw_conn_addrs(id->conn, &l, &p) : get_addrs_of_unconnected_id(id, &l, &p);
 	if (err)
 		return siw_refused(err);
 	if (local)
@@ -251,19 +251,19 @@ static int check_id_can_bind(const struct siw_cm_id *id, struct siw_qp *qp)
 		return siw_refuse(CM_LISTENS);
 	if (!id->context)
 		return siw_refuse(CM_NO_DEVICE);
-	if (siw_qp_hold_query(id->context, &id->qp, NULL))
+	if (siw_qp_weak_ref_query(id->context, &id->qp, NULL))
 		return siw_refuse(CM_HAS_QP);
 	if (siw_qp_type(qp) != (id->ud ? SIW_QPT_UD : SIW_QPT_RC))
 		return siw_refuse(CM_QP_TYPE, (uint64_t)siw_qp_type(qp));
-	if (siw_qp_context(qp) != id->context)
+	if (siw_qp_device_context(qp) != id->context)
 		return siw_refuse(CM_QP_CONTEXT);
-	return id->ud ? 0 : siw_qp_leave_pairing(qp);
+	return id->ud ? 0 : siw_qp_disable_connecting_by_qpn(qp);
 }
 
 int siw_cm_bind_qp(struct siw_cm_id *id, struct siw_qp *qp)
 {
 	struct siw_qp_attr attr = { .qp_state = SIW_QPS_INIT };
-	int err = siw_cm_id_enter(id);
+	int err = siw_cm_check_id_usable(id);
 
 	if (err)
 		return err;
@@ -272,16 +272,16 @@ int siw_cm_bind_qp(struct siw_cm_id *id, struct siw_qp *qp)
 	err = check_id_can_bind(id, qp);
 	if (err)
 		return err;
-	err = id->ud ? siw_cm_ud_bind_qp(qp) : siw_modify_qp(qp, &attr, SIW_QP_STATE);
+	err = id->ud ? siw_cm_ud_move_qp_to_rts(qp) : siw_modify_qp(qp, &attr, SIW_QP_STATE);
 	if (err)
 		return siw_refused(err);
-	siw_qp_hold(&id->qp, qp);
+	siw_qp_weak_ref_set(&id->qp, qp);
 	return 0;
 }
 
 int siw_cm_listen(struct siw_cm_id *id, const struct siw_addr *addr, int backlog)
 {
-	int err = siw_cm_id_enter(id);
+	int err = siw_cm_check_id_usable(id);
 
 	if (err)
 		return err;
@@ -293,7 +293,7 @@ int siw_cm_listen(struct siw_cm_id *id, const struct siw_addr *addr, int backlog
 		return siw_refuse_null("addr");
 	if (!id->context)
 		return siw_refuse(CM_NO_DEVICE);
-	if (siw_cm_is_busy(id) || siw_qp_hold_query(id->context, &id->qp, NULL))
+	if (siw_cm_is_busy(id) || siw_qp_weak_ref_query(id->context, &id->qp, NULL))
 		return siw_refuse(CM_USED);
 	if (addr->family && !siw_addr_len(addr))
 		return siw_refuse(ADDRESS_FAMILY, addr->family);
@@ -306,7 +306,7 @@ int siw_cm_listen(struct siw_cm_id *id, const struct siw_addr *addr, int backlog
 /* ---- the user's parameters become MPA's ------------------------------------------------------ */
 
 /* Checks a depth given by the user and converts it: 0 means the device's limit, -1 means none. */
-static int convert_depth(const char *name, int asked, uint32_t limit, uint16_t *out)
+static int convert_ird_or_ord(const char *name, int asked, uint32_t limit, uint16_t *out)
 {
 	if (asked < -1 || asked > (int)limit)
 		return siw_refuse(RANGE, siw_reason_text(name), (uint64_t)asked, (uint64_t)-1,
@@ -334,24 +334,24 @@ static bool is_markers_requested(const struct siw_cm_param *param)
 	return param->markers || siw_settings()->markers;
 }
 
-static int param_convert_depths(struct siw_cm_id *id, const struct siw_cm_param *param,
-				uint16_t *ird, uint16_t *ord)
+static int param_convert_ird_and_ord(struct siw_cm_id *id, const struct siw_cm_param *param,
+				     uint16_t *ird, uint16_t *ord)
 {
 	struct siw_device_attr dev;
 	struct siw_qp_held qp;
 
 	/* the queue pair was destroyed meanwhile */
-	if (!siw_qp_hold_query(id->context, &id->qp, &qp))
+	if (!siw_qp_weak_ref_query(id->context, &id->qp, &qp))
 		return siw_refuse(CM_NO_QP);
 	siw_query_device(id->context, &dev);
 	if (qp.ord >= 0)
 		dev.max_qp_init_rd_atom = (uint32_t)qp.ord;
 	if (qp.ird >= 0)
 		dev.max_qp_rd_atom = (uint32_t)qp.ird;
-	if (convert_depth("initiator_depth", param->initiator_depth, dev.max_qp_init_rd_atom,
-			  ord) ||
-	    convert_depth("responder_resources", param->responder_resources, dev.max_qp_rd_atom,
-			  ird))
+	if (convert_ird_or_ord("initiator_depth", param->initiator_depth, dev.max_qp_init_rd_atom,
+			       ord) ||
+	    convert_ird_or_ord("responder_resources", param->responder_resources,
+			       dev.max_qp_rd_atom, ird))
 		return -EINVAL;
 	id->ord_asked = param->initiator_depth > 0 || qp.ord > 0;
 	/* A Read in each direction confirms that the peer has received the preceding requests. */
@@ -410,7 +410,7 @@ static int param_to_request(struct siw_cm_id *id, const struct siw_cm_param *par
 	p->features = announced_features();
 	p->p2p = param->peer_to_peer != 0;
 	p->rtr = (uint8_t)param->peer_to_peer;
-	if (param_convert_depths(id, param, &p->ird, &p->ord))
+	if (param_convert_ird_and_ord(id, param, &p->ird, &p->ord))
 		return -EINVAL;
 	return copy_private_data(p, param->private_data, param->private_data_len);
 }
@@ -419,7 +419,7 @@ int siw_cm_connect(struct siw_cm_id *id, const struct siw_addr *dest, const stru
 		   const struct siw_cm_param *param)
 {
 	static const struct siw_cm_param defaults;
-	int err = siw_cm_id_enter(id);
+	int err = siw_cm_check_id_usable(id);
 
 	if (err)
 		return err;
@@ -429,7 +429,7 @@ int siw_cm_connect(struct siw_cm_id *id, const struct siw_addr *dest, const stru
 		return siw_refuse(CM_USED);
 	if (id->ud && !id->context)
 		return siw_refuse(CM_NO_DEVICE);
-	if (!id->ud && (!id->context || !siw_qp_hold_query(id->context, &id->qp, NULL)))
+	if (!id->ud && (!id->context || !siw_qp_weak_ref_query(id->context, &id->qp, NULL)))
 		return siw_refuse(CM_NO_QP);
 	if (!siw_addr_len(dest))
 		return siw_refuse(ADDRESS_FAMILY, dest->family);
@@ -446,7 +446,7 @@ int siw_cm_connect(struct siw_cm_id *id, const struct siw_addr *dest, const stru
 				param->refused_ms, &id->conn);
 	siw_connect_release_addr(&id->reserved);
 	if (!err && param->tos)
-		siw_conn_tos(id->conn, param->tos);
+		siw_conn_set_tos(id->conn, param->tos);
 	return siw_refused(err);
 }
 
@@ -456,7 +456,7 @@ int siw_cm_connect(struct siw_cm_id *id, const struct siw_addr *dest, const stru
  * RFC6581-9.2-05: the Reply lists all offered RTR kinds that can open the connection, and the
  * initiator chooses one. A Read can open the connection only if this end's IRD permits one.
  */
-static uint8_t choose_reply_rtr(uint8_t offered, uint16_t ird)
+static uint8_t choose_rtr_messages_of_reply(uint8_t offered, uint16_t ird)
 {
 	uint8_t rtr = ird ? offered : offered & ~SIW_MPA_RTR_READ;
 
@@ -479,12 +479,12 @@ static int param_to_reply(struct siw_cm_id *id, const struct siw_cm_param *param
 	p->markers = is_markers_requested(param);
 	p->enhanced = req->enhanced;
 	p->features = announced_features() & req->features;
-	if (param_convert_depths(id, param, &id->ird, &id->ord))
+	if (param_convert_ird_and_ord(id, param, &id->ird, &id->ord))
 		return -EINVAL;
 	if (req->enhanced) {
 		id->ord = siw_cm_limit_depth(id->ord, req->ird);
 		p->p2p = req->p2p;
-		p->rtr = req->p2p ? choose_reply_rtr(req->rtr, id->ird) : 0;
+		p->rtr = req->p2p ? choose_rtr_messages_of_reply(req->rtr, id->ird) : 0;
 	}
 	p->ird = id->ird;
 	p->ord = id->ord;
@@ -497,7 +497,7 @@ static int check_qp_can_accept(struct siw_cm_id *id)
 
 	if (!id->passive || !id->conn)
 		return siw_refuse(CM_NO_REQUEST);
-	if (!siw_qp_hold_query(id->context, &id->qp, &qp))
+	if (!siw_qp_weak_ref_query(id->context, &id->qp, &qp))
 		return siw_refuse(CM_NO_QP);
 	return qp.state == SIW_QPS_INIT ? 0 : siw_refuse(CM_QP_STATE, (uint64_t)qp.state);
 }
@@ -507,7 +507,7 @@ int siw_cm_accept(struct siw_cm_id *id, const struct siw_cm_param *param)
 	static const struct siw_cm_param defaults;
 	struct siw_rc_start at = { .rnr_retry = param ? param->rnr_retry : 0 };
 	struct siw_mpa_params reply;
-	int err = siw_cm_id_enter(id);
+	int err = siw_cm_check_id_usable(id);
 
 	if (err)
 		return err;
@@ -518,7 +518,7 @@ int siw_cm_accept(struct siw_cm_id *id, const struct siw_cm_param *param)
 	if (!err)
 		err = param_to_reply(id, param ? param : &defaults, &reply);
 	if (!err && param && param->tos)
-		siw_conn_tos(id->conn, param->tos);
+		siw_conn_set_tos(id->conn, param->tos);
 	if (!err)
 		err = siw_connect_reply(id->conn, &reply);
 	if (err)
@@ -528,7 +528,7 @@ int siw_cm_accept(struct siw_cm_id *id, const struct siw_cm_param *param)
 	at.rtr = reply.rtr;
 	siw_cm_set_features(&at, reply.features);
 	at.ord_known = reply.enhanced || id->ord_asked;
-	err = siw_connect_attach(id->conn, &id->qp, &at);
+	err = siw_connect_attach_qp(id->conn, &id->qp, &at);
 	if (err)
 		siw_connect_refuse(id->conn, &SIW_CM_LOCAL_ERROR);
 	return siw_refused(err);
@@ -537,7 +537,7 @@ int siw_cm_accept(struct siw_cm_id *id, const struct siw_cm_param *param)
 int siw_cm_reject(struct siw_cm_id *id, const void *private_data, uint32_t private_data_len)
 {
 	struct siw_mpa_params p = { .rejected = 1 };
-	int err = siw_cm_id_enter(id);
+	int err = siw_cm_check_id_usable(id);
 
 	if (err)
 		return err;
@@ -555,7 +555,7 @@ int siw_cm_reject(struct siw_cm_id *id, const void *private_data, uint32_t priva
 
 int siw_cm_disconnect(struct siw_cm_id *id)
 {
-	int err = siw_cm_id_enter(id);
+	int err = siw_cm_check_id_usable(id);
 
 	if (err)
 		return err;

@@ -84,22 +84,22 @@ bool siw_cm_id_stale(const struct siw_cm_id *id);
  * call. Returns 0, -EINVAL for NULL, or -ESTALE if the device is unusable or this is a forked
  * child.
  */
-int siw_cm_id_enter(const struct siw_cm_id *id);
-int siw_cm_channel_enter(const struct siw_cm_channel *channel);
+int siw_cm_check_id_usable(const struct siw_cm_id *id);
+int siw_cm_check_channel_usable(const struct siw_cm_channel *channel);
 /* Returns a new id, or NULL if memory is exhausted. context may be NULL. */
 struct siw_cm_id *siw_cm_new_id(struct siw_cm_channel *channel, struct siw_context *context,
 				void *user);
 /* Assigns a device to the id. Returns 0 or -ENOMEM. */
 int siw_cm_assign_device(struct siw_cm_id *id, struct siw_context *context);
 /* Ends the id's connection or listener, and frees the id and the ids that listen for it. */
-void siw_cm_end_id(struct siw_cm_id *id);
+void siw_cm_free_id(struct siw_cm_id *id);
 
 /* Copies the parameters of the peer's MPA frame to the event. */
-void siw_cm_report_params(struct siw_cm_event *ev, const struct siw_mpa_params *p);
+void siw_cm_copy_mpa_params_to_event(struct siw_cm_event *ev, const struct siw_mpa_params *p);
 
 /* ---- cm_ud.c: the calls for UD ids; the callers have checked the arguments ------------------- */
 
-int siw_cm_ud_bind_qp(struct siw_qp *qp);
+int siw_cm_ud_move_qp_to_rts(struct siw_qp *qp);
 /*
  * Releases the reserved UDP port, because only one socket can be bound to it. siw_cm_addr() still
  * returns the address.
@@ -113,7 +113,7 @@ int siw_cm_ud_reject(struct siw_cm_id *id, const void *data, uint32_t len);
 /*
  * Ends the query, listening port or request of a UD id. An unanswered query of a peer is rejected.
  */
-void siw_cm_ud_release(struct siw_cm_id *id);
+void siw_cm_ud_release_sidr(struct siw_cm_id *id);
 /*
  * Translate a peer's query (siw_cm_ud_on_query; returns 0 or -ENOMEM) or the answer to our query
  * (siw_cm_ud_on_answer) to an event for the user.

@@ -13,7 +13,7 @@
 #define MAX_QUERY_DATA	180
 #define MAX_ANSWER_DATA 136
 
-int siw_cm_ud_bind_qp(struct siw_qp *qp)
+int siw_cm_ud_move_qp_to_rts(struct siw_qp *qp)
 {
 	static const int steps[] = { SIW_QPS_INIT, SIW_QPS_RTR, SIW_QPS_RTS };
 	struct siw_qp_attr attr;
@@ -106,7 +106,7 @@ static int fill_ud_answer(struct siw_cm_id *id, const struct siw_cm_param *param
 
 	if (err)
 		return err;
-	if (!siw_qp_hold_query(id->context, &id->qp, NULL))
+	if (!siw_qp_weak_ref_query(id->context, &id->qp, NULL))
 		return siw_refuse(CM_NO_QP);
 	err = siw_query_qp(id->qp.qp, &attr, NULL);
 	if (!err)
@@ -147,7 +147,7 @@ int siw_cm_ud_reject(struct siw_cm_id *id, const void *data, uint32_t len)
 	return 0;
 }
 
-void siw_cm_ud_release(struct siw_cm_id *id)
+void siw_cm_ud_release_sidr(struct siw_cm_id *id)
 {
 	static const struct siw_sidr_data nothing;
 
@@ -182,7 +182,7 @@ int siw_cm_ud_on_query(struct siw_cm_channel *ch, const struct siw_conn_event *e
 	ev->event = SIW_CM_CONNECT_REQUEST;
 	ev->id = id;
 	ev->listen_id = listener;
-	siw_cm_report_params(ev, &e->params);
+	siw_cm_copy_mpa_params_to_event(ev, &e->params);
 	return 0;
 }
 
@@ -193,5 +193,5 @@ void siw_cm_ud_on_answer(struct siw_cm_id *id, const struct siw_conn_event *e,
 	ev->event = SIW_CM_ESTABLISHED;
 	ev->qpn = e->qpn;
 	ev->qkey = e->qkey;
-	siw_cm_report_params(ev, &e->params);
+	siw_cm_copy_mpa_params_to_event(ev, &e->params);
 }

@@ -166,7 +166,7 @@ class Connection(Closing):
         self._check_open()
         if isinstance(data, MR) or len(octets(data)) > RECV_SIZE:
             with self._temporary_mr(data, AccessFlag(0)) as mr:
-                self._lock_and_post(SendWR(sg=[mr.sge()]), timeout)
+                self._lock_post_and_wait(SendWR(sg=[mr.sge()]), timeout)
             return
         with self._sending:
             message = octets(data)
@@ -220,7 +220,7 @@ class Connection(Closing):
             for at, length in _message_ranges(mr.length, self._max_message_octets):
                 there = RemoteBuffer(remote.addr + offset + at, length, remote.rkey)
                 wr = SendWR(opcode=WROpcode.RDMA_WRITE, sg=[mr.sge(at, length)], remote=there)
-                self._lock_and_post(wr, timeout)
+                self._lock_post_and_wait(wr, timeout)
 
     def read(
         self,
@@ -254,7 +254,7 @@ class Connection(Closing):
             for at, size in _message_ranges(mr.length, self._max_message_octets):
                 there = RemoteBuffer(remote.addr + offset + at, size, remote.rkey)
                 wr = SendWR(opcode=WROpcode.RDMA_READ, sg=[mr.sge(at, size)], remote=there)
-                self._lock_and_post(wr, timeout)
+                self._lock_post_and_wait(wr, timeout)
 
     # ---- internals
 
@@ -280,7 +280,7 @@ class Connection(Closing):
                     if not self._closed:  # after close(), mr closes with the PD
                         raise
 
-    def _lock_and_post(self, wr: SendWR, timeout: float | None) -> None:
+    def _lock_post_and_wait(self, wr: SendWR, timeout: float | None) -> None:
         with self._sending:
             self._post_and_wait(wr, timeout)
 

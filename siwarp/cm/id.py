@@ -20,7 +20,7 @@ from siwarp.verbs._ffi import (
     addr_from_c,
     addr_to_c,
     check_pointer,
-    check_rc,
+    check_return_code,
     ffi,
     lib,
     reap_dropped_handles,
@@ -227,7 +227,9 @@ class CMEventChannel(Waitable):
 
     def fileno(self) -> int:
         """Return the channel's descriptor; read it only through ``get_event``."""
-        return check_rc(lib.siw_cm_channel_fd(self._c_object()), "getting the channel's descriptor")
+        return check_return_code(
+            lib.siw_cm_channel_fd(self._c_object()), "getting the channel's descriptor"
+        )
 
     def _has_progress_thread(self) -> bool:
         return self.context is None or self.context._threaded
@@ -368,7 +370,7 @@ class CMID(Handle):
 
         """
         rc = self._call_library(lib.siw_cm_bind_qp, qp._c_object())
-        check_rc(rc, f"binding {qp!r} to {self!r}")
+        check_return_code(rc, f"binding {qp!r} to {self!r}")
         self.qp = qp
         self._parents = (*self._parents, qp)
         qp._children.add(self)
@@ -380,7 +382,7 @@ class CMID(Handle):
             StateError: the id has another device (EINVAL).
 
         """
-        check_rc(
+        check_return_code(
             self._call_library(lib.siw_cm_set_device, context._c_object()),
             f"assigning {context!r} to {self!r}",
         )
@@ -396,7 +398,9 @@ class CMID(Handle):
         Unread events move with the id.
         """
         c = self._c_object()
-        check_rc(self._call_library(lib.siw_cm_migrate_id, channel._c_object()), f"moving {self!r}")
+        check_return_code(
+            self._call_library(lib.siw_cm_migrate_id, channel._c_object()), f"moving {self!r}"
+        )
         key = int(ffi.cast("uintptr_t", c))
         self.channel._ids.pop(key, None)
         self._add_parent(channel)
@@ -414,8 +418,8 @@ class CMID(Handle):
             v6only: with host ``::``, do not reserve the port for IPv4.
 
         """
-        check_rc(self._call_library(lib.siw_cm_set_v6only, v6only), f"binding {self!r}")
-        check_rc(
+        check_return_code(self._call_library(lib.siw_cm_set_v6only, v6only), f"binding {self!r}")
+        check_return_code(
             self._call_library(lib.siw_cm_bind_addr, addr_to_c(address)),
             f"binding to {address[0] or '*'} port {address[1]}",
         )
@@ -425,7 +429,7 @@ class CMID(Handle):
 
         The new id of a CONNECT_REQUEST has the device at which the request arrived.
         """
-        check_rc(
+        check_return_code(
             self._call_library(
                 lib.siw_cm_listen_also, context._c_object(), addr_to_c(address), backlog
             ),
@@ -435,7 +439,7 @@ class CMID(Handle):
 
     def tell(self, event: CMEventType, status: int = 0) -> None:
         """Post a program-defined event to the id's channel; ``status``: 0 or an errno value."""
-        check_rc(
+        check_return_code(
             self._call_library(lib.siw_cm_tell, int(event), -status),
             f"posting an event to the channel of {self!r}",
         )
@@ -456,14 +460,14 @@ class CMID(Handle):
 
         """
         if address is None:
-            check_rc(
+            check_return_code(
                 self._call_library(lib.siw_cm_listen, ffi.NULL, backlog), f"listening with {self!r}"
             )
             return
         c_address = addr_to_c(address)
         if every_addr and not address[0]:
             c_address.family = 0
-        check_rc(
+        check_return_code(
             self._call_library(lib.siw_cm_listen, c_address, backlog),
             f"listening at {address[0] or '*'} port {address[1]}",
         )
@@ -479,7 +483,7 @@ class CMID(Handle):
         """
         c_param, _data = (param or ConnParam())._to_c()
         c_source = ffi.NULL if source is None else addr_to_c(source)
-        check_rc(
+        check_return_code(
             self._call_library(lib.siw_cm_connect, addr_to_c(dest), c_source, c_param),
             f"connecting to {dest[0]} port {dest[1]}",
         )
@@ -488,15 +492,15 @@ class CMID(Handle):
     def accept(self, param: ConnParam | None = None) -> None:
         """Accept a CONNECT_REQUEST with the bound queue pair; the event ESTABLISHED follows."""
         c_param, _data = (param or ConnParam())._to_c()
-        check_rc(self._call_library(lib.siw_cm_accept, c_param), f"accepting {self!r}")
+        check_return_code(self._call_library(lib.siw_cm_accept, c_param), f"accepting {self!r}")
 
     def establish(self) -> None:
         """Complete a held connect after CONNECT_RESPONSE; the event ESTABLISHED follows."""
-        check_rc(self._call_library(lib.siw_cm_establish), f"establishing {self!r}")
+        check_return_code(self._call_library(lib.siw_cm_establish), f"establishing {self!r}")
 
     def reject(self, private_data: bytes = b"") -> None:
         """Reject a CONNECT_REQUEST; afterwards the id can only be closed."""
-        check_rc(
+        check_return_code(
             self._call_library(lib.siw_cm_reject, bytes(private_data), len(private_data)),
             f"rejecting {self!r}",
         )
@@ -505,7 +509,7 @@ class CMID(Handle):
         """End the connection; completed requests still reach the peer. The event DISCONNECTED
         follows.
         """
-        check_rc(self._call_library(lib.siw_cm_disconnect), f"disconnecting {self!r}")
+        check_return_code(self._call_library(lib.siw_cm_disconnect), f"disconnecting {self!r}")
 
     @property
     def local_addr(self) -> Address:
@@ -519,7 +523,7 @@ class CMID(Handle):
 
     def _query_addr(self, which: int) -> Address:
         both = ffi.new("struct siw_addr[2]")
-        check_rc(
+        check_return_code(
             self._call_library(lib.siw_cm_addr, both, both + 1), f"querying the address of {self!r}"
         )
         found = addr_from_c(both[which])

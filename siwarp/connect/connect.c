@@ -76,9 +76,9 @@ static bool conn_retry_schedule(struct siw_conn *conn, int status)
 		again->wait_us *= 2;
 	siw_mpa_close(conn->mpa, false);
 	conn->mpa = NULL;
-	siw_device_timed_del(conn->user->ctx, &conn->timed);
+	siw_device_timer_cancel(conn->user->ctx, &conn->timed);
 	conn->deadline_ns = next;
-	siw_device_timed_at(conn->user->ctx, &conn->timed, next);
+	siw_device_timer_start_at(conn->user->ctx, &conn->timed, next);
 	return true;
 }
 
@@ -93,13 +93,13 @@ static int conn_retry_start(struct siw_conn *conn)
 	int err = siw_mpa_connect(conn->user->ctx->lane.port, &again->dest, source, &again->params,
 				  &conn->handler, &conn->mpa);
 
-	siw_device_timed_del(conn->user->ctx, &conn->timed);
+	siw_device_timer_cancel(conn->user->ctx, &conn->timed);
 	if (!err && again->tos)
-		siw_llp_tcp_tos(siw_mpa_sock(conn->mpa), again->tos);
+		siw_llp_tcp_set_tos(siw_mpa_sock(conn->mpa), again->tos);
 	return err;
 }
 
-void siw_conn_tos(struct siw_conn *conn, int tos)
+void siw_conn_set_tos(struct siw_conn *conn, int tos)
 {
 	struct siw_context *ctx = conn->user->ctx;
 
@@ -107,7 +107,7 @@ void siw_conn_tos(struct siw_conn *conn, int tos)
 	if (conn->retry)
 		conn->retry->tos = tos;
 	if (conn->mpa)
-		siw_llp_tcp_tos(siw_mpa_sock(conn->mpa), tos);
+		siw_llp_tcp_set_tos(siw_mpa_sock(conn->mpa), tos);
 	siw_unlock(&ctx->lane.lock);
 }
 
@@ -149,7 +149,7 @@ static void conn_end_stream(struct siw_conn *conn, bool abort)
 		siw_mpa_close(conn->mpa, abort);
 	conn->mpa = NULL;
 	conn->stage = OVER;
-	siw_device_timed_del(conn->user->ctx, &conn->timed);
+	siw_device_timer_cancel(conn->user->ctx, &conn->timed);
 }
 
 void siw_conn_free(struct siw_conn *conn)
@@ -157,7 +157,7 @@ void siw_conn_free(struct siw_conn *conn)
 	while (!siw_link_empty(&conn->children))
 		siw_conn_free(siw_container(conn->children.next, struct siw_conn, of_listener));
 	if (conn->set)
-		siw_every_addr_stop(&conn->set->every);
+		siw_every_addr_stop_following(&conn->set->every);
 	if (conn->next_addr)
 		siw_conn_free(conn->next_addr);
 	if (conn->lsock)
@@ -178,7 +178,7 @@ void siw_conn_free(struct siw_conn *conn)
 static void conn_refuse_with_terminate(struct siw_conn *conn, const struct siw_wire_err *err)
 {
 	conn->err = *err;
-	if (siw_qp_rc_refuse(conn->user->ctx, conn->mpa, err) == 0)
+	if (siw_qp_rc_refuse_stream(conn->user->ctx, conn->mpa, err) == 0)
 		conn->mpa = NULL;
 	conn_end_stream(conn, false);
 }
@@ -222,10 +222,10 @@ static int conn_serve_startup(struct siw_conn *conn)
 		conn_startup_failed(conn, r);
 		return 1;
 	}
-	siw_device_timed_del(conn->user->ctx, &conn->timed);
+	siw_device_timer_cancel(conn->user->ctx, &conn->timed);
 	if (r == SIW_MPA_REQUEST) {
 		conn->stage = REQUESTED;
-		siw_conn_set_admission(conn, SIW_ADMISSION_REQUEST);
+		siw_conn_set_admission_stage(conn, SIW_ADMISSION_REQUEST);
 		if (conn_report(conn, conn->listener, SIW_CONN_REQUEST, 0, &params))
 			siw_conn_free(conn);
 	} else if (r == SIW_MPA_REPLY) {
@@ -244,7 +244,7 @@ static int conn_serve_startup(struct siw_conn *conn)
  * Services a connection whose Request the user has not answered yet: checks whether the peer is
  * still connected.
  */
-static int conn_serve_requested(struct siw_conn *conn)
+static int conn_serve_unanswered_request(struct siw_conn *conn)
 {
 	struct siw_mpa_params unused;
 	int r = siw_mpa_startup(conn->mpa, &unused);
@@ -265,7 +265,7 @@ static void conn_start_timer(struct siw_conn *conn, int timeout_ms)
 	if (timeout_ms <= 0)
 		timeout_ms = (int)siw_settings()->mpa_timeout_ms;
 	conn->deadline_ns = siw_now_ns() + (uint64_t)timeout_ms * 1000000;
-	siw_device_timed_at(conn->user->ctx, &conn->timed, conn->deadline_ns);
+	siw_device_timer_start_at(conn->user->ctx, &conn->timed, conn->deadline_ns);
 }
 
 static void conn_handle_timer(struct siw_timed *timed, uint64_t now_ns)
@@ -295,7 +295,7 @@ static void conn_handle_timer(struct siw_timed *timed, uint64_t now_ns)
 	}
 	siw_count(SIW_COUNTER_startup_timeouts, 1);
 	if (conn->stage == ATTACHED) /* the initiator's RTR has not arrived in time */
-		siw_qp_rc_stream_lost(conn->rc, -ETIMEDOUT);
+		siw_qp_rc_handle_lost_stream(conn->rc, -ETIMEDOUT);
 	else
 		conn_startup_failed(conn, -ETIMEDOUT);
 }
@@ -312,7 +312,7 @@ static int conn_serve(struct siw_io_handler *self)
 	case STARTING:
 		return conn_serve_startup(conn);
 	case REQUESTED:
-		return conn_serve_requested(conn);
+		return conn_serve_unanswered_request(conn);
 	default: /* unread data stays in the socket until a QP resumes reading and is serviced */
 		if (conn->mpa)
 			siw_llp_pause(siw_mpa_sock(conn->mpa));
@@ -349,9 +349,9 @@ static struct siw_conn *alloc_connection(const struct siw_conn_user *user,
 static void end_startup_deferred(struct siw_conn *conn)
 {
 	conn_end_stream(conn, true);
-	siw_conn_set_admission(conn, SIW_ADMISSION_NOWHERE);
+	siw_conn_set_admission_stage(conn, SIW_ADMISSION_NOWHERE);
 	conn->deadline_ns = 0;
-	siw_device_timed_at(conn->user->ctx, &conn->timed, 0);
+	siw_device_timer_start_at(conn->user->ctx, &conn->timed, 0);
 }
 
 /*
@@ -414,7 +414,7 @@ static void listener_admit(struct siw_conn *listener, struct siw_conn *conn)
 		siw_conn_free(conn);
 		return;
 	}
-	conn->source = siw_admission_source(admission, &peer);
+	conn->source = siw_admission_source_of_addr(admission, &peer);
 	while (!siw_admission_source_has_room(admission, conn->source) &&
 	       !is_peer_expected(listener, &peer))
 		if (!close_startup_for_new_connection(listener, conn->source)) {
@@ -427,7 +427,7 @@ static void listener_admit(struct siw_conn *listener, struct siw_conn *conn)
 		close_startup_for_new_connection(listener, ANY_SOURCE);
 	conn->listener = listener;
 	siw_link_add(&listener->children, &conn->of_listener);
-	siw_conn_set_admission(conn, SIW_ADMISSION_STARTING);
+	siw_conn_set_admission_stage(conn, SIW_ADMISSION_STARTING);
 	conn->began_ns = siw_now_ns();
 	conn_start_timer(conn,
 			 siw_admission_is_half_full(admission) ? timeout_ms / 4 + 1 : timeout_ms);
@@ -451,7 +451,7 @@ static bool listener_may_accept(struct siw_conn *listener)
 	siw_count(SIW_COUNTER_startups_paused, 1);
 	if (next != NEVER) {
 		listener->deadline_ns = next;
-		siw_device_timed_at(listener->user->ctx, &listener->timed, next);
+		siw_device_timer_start_at(listener->user->ctx, &listener->timed, next);
 	}
 	return false;
 }
@@ -607,7 +607,7 @@ int siw_conn_addrs(struct siw_conn *conn, struct siw_addr *local, struct siw_add
 	return err;
 }
 
-int siw_conn_crc(struct siw_conn *conn)
+int siw_conn_uses_crc(struct siw_conn *conn)
 {
 	struct siw_context *ctx = conn->user->ctx;
 	int on;
@@ -623,7 +623,7 @@ static void conn_report_established(struct siw_conn *conn)
 	if (conn->established)
 		return;
 	conn->established = true;
-	siw_device_timed_del(conn->user->ctx, &conn->timed);
+	siw_device_timer_cancel(conn->user->ctx, &conn->timed);
 	conn_report(conn, NULL, SIW_CONN_ESTABLISHED, 0, NULL);
 }
 
@@ -635,13 +635,14 @@ static void conn_handle_stream_end(struct siw_conn *conn, int status,
 	conn->stage = OVER;
 	conn->cause = status;
 	conn->err = *err;
-	siw_device_timed_del(conn->user->ctx, &conn->timed);
+	siw_device_timer_cancel(conn->user->ctx, &conn->timed);
 	conn_report(conn, NULL, SIW_CONN_DISCONNECTED, status, NULL);
 }
 
-int siw_conn_attach(struct siw_conn *conn, struct siw_rc_qp *rc, const struct siw_rc_start *start)
+int siw_conn_attach_qp(struct siw_conn *conn, struct siw_rc_qp *rc,
+		       const struct siw_rc_start *start)
 {
-	int err = siw_qp_rc_start(rc, conn->mpa, start);
+	int err = siw_qp_rc_start_stream(rc, conn->mpa, start);
 
 	if (err)
 		return err;
@@ -654,7 +655,7 @@ int siw_conn_attach(struct siw_conn *conn, struct siw_rc_qp *rc, const struct si
 	rc->on_ended = conn_handle_stream_end;
 	siw_llp_set_handler(siw_mpa_sock(rc->mpa), &rc->base.qp.handler);
 	siw_llp_resume(siw_mpa_sock(rc->mpa));
-	siw_qp_wake(&rc->base); /* the initiator's RTR may still have to be sent */
+	siw_qp_schedule_sending_turn(&rc->base); /* the initiator's RTR may still have to be sent */
 	if (start->initiator || !start->rtr)
 		conn_report_established(conn);
 	else /* limits the wait for the RTR message */
@@ -662,8 +663,8 @@ int siw_conn_attach(struct siw_conn *conn, struct siw_rc_qp *rc, const struct si
 	return 0;
 }
 
-int siw_connect_attach(struct siw_conn *conn, const struct siw_qp_hold *hold,
-		       const struct siw_rc_start *start)
+int siw_connect_attach_qp(struct siw_conn *conn, const struct siw_qp_hold *hold,
+			  const struct siw_rc_start *start)
 {
 	struct siw_context *ctx = conn->user->ctx;
 	struct siw_rc_qp *rc;
@@ -677,7 +678,7 @@ int siw_connect_attach(struct siw_conn *conn, const struct siw_qp_hold *hold,
 		 siw_qp_state_next(SIW_QPT_RC, rc->base.qp.state, SIW_QPE_ATTACHED, &action) < 0)
 		err = siw_refuse(CM_QP_STATE, (uint64_t)rc->base.qp.state);
 	else
-		err = siw_conn_attach(conn, rc, start);
+		err = siw_conn_attach_qp(conn, rc, start);
 	siw_unlock(&ctx->lane.lock);
 	return err;
 }
@@ -699,7 +700,7 @@ int siw_connect_disconnect(struct siw_conn *conn)
 
 	siw_lock(&ctx->lane.lock);
 	if (conn->rc)
-		siw_qp_rc_settle(&conn->rc->base);
+		siw_qp_rc_receive_arrived_messages(&conn->rc->base);
 	if (conn->rc) /* the data just received may have ended the stream */
 		siw_qp_rc_fail(conn->rc, SIW_SHUTTING_DOWN, 0, NULL);
 	else if (conn->stage != OVER)
@@ -714,7 +715,7 @@ void siw_conn_destroy(struct siw_conn *conn)
 
 	siw_lock(&ctx->lane.lock);
 	if (conn->rc)
-		siw_qp_rc_settle(&conn->rc->base);
+		siw_qp_rc_receive_arrived_messages(&conn->rc->base);
 	if (conn->rc) {
 		struct siw_rc_qp *rc = conn->rc;
 
@@ -769,7 +770,7 @@ static int listen_at_every_address(const struct siw_conn_user *user, uint16_t po
 		.user = user,
 		.backlog = backlog,
 	};
-	err = siw_every_addr_open(&l->every, user->ctx, port);
+	err = siw_every_addr_open_sockets(&l->every, user->ctx, port);
 	if (err) {
 		free(l);
 		return err;
@@ -801,7 +802,8 @@ int siw_connect_reserve_addr(struct siw_reserved_addr *place, const struct siw_a
 			     bool v6_only)
 {
 	struct siw_addr kept = *addr;
-	int fd = udp ? siw_llp_udp_reserve(&kept, v6_only) : siw_llp_tcp_reserve(&kept, v6_only);
+	int fd = udp ? siw_llp_udp_reserve_port(&kept, v6_only)
+		     : siw_llp_tcp_reserve_port(&kept, v6_only);
 
 	if (fd < 0)
 		return fd;

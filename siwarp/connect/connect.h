@@ -33,7 +33,7 @@ enum siw_conn_kind {
 	/* a Request arrived at a listener: conn is a new object that stands for the peer's
 	 * connection, params holds the Request */
 	SIW_CONN_REQUEST = 1,
-	/* the peer accepted: params holds its Reply; the user calls siw_connect_attach() next */
+	/* the peer accepted: params holds its Reply; the user calls siw_connect_attach_qp() next */
 	SIW_CONN_REPLY,
 	SIW_CONN_REJECTED,    /* the peer's Reply has R=1 */
 	SIW_CONN_FAILED,      /* start-up failed: status */
@@ -91,7 +91,7 @@ int siw_evq_pop_event(struct siw_evq *evq, struct siw_conn_event *event);
 /* Queues an event of kind SIW_CONN_NOTIFIED with a number. Returns 0 or -ENOMEM. */
 int siw_evq_queue_notification(struct siw_evq *evq, int number, int status, void *user_data);
 /* Drops the events of the queue that have this user_data. */
-void siw_evq_drop(struct siw_evq *evq, const void *user_data);
+void siw_evq_drop_events_of_user(struct siw_evq *evq, const void *user_data);
 
 /*
  * Opens a reporter: connections of user_data on that device report to the queue evq. 0 or -ENOMEM.
@@ -107,15 +107,16 @@ int siw_reporter_report(struct siw_reporter *reporter, const struct siw_conn_eve
  * Drops the event of a query that ends before its event was read. Called with the progress lock
  * held.
  */
-void siw_reporter_cancel(struct siw_reporter *reporter, const struct siw_sidr_request *asked);
+void siw_reporter_drop_sidr_events(struct siw_reporter *reporter,
+				   const struct siw_sidr_request *asked);
 /* Closes a reporter, whose connections must all have been destroyed. */
 void siw_reporter_close(struct siw_reporter *reporter);
 /*
  * Moves the events of user_data to another queue, and makes reporter, unless it is NULL, report to
  * that queue.
  */
-void siw_evq_move(struct siw_evq *from, struct siw_evq *to, const void *user_data,
-		  struct siw_reporter *reporter);
+void siw_evq_move_events_of_user(struct siw_evq *from, struct siw_evq *to, const void *user_data,
+				 struct siw_reporter *reporter);
 /* Assigns the connection of a REQUEST event to a reporter. */
 void siw_conn_set_reporter(struct siw_conn *conn, struct siw_reporter *reporter);
 
@@ -153,21 +154,21 @@ int siw_connect_reply(struct siw_conn *conn, const struct siw_mpa_params *params
  * Sets the IP type of service, 0 to 255, of everything that the connection sends, before and after
  * a QP owns the stream.
  */
-void siw_conn_tos(struct siw_conn *conn, int tos);
+void siw_conn_set_tos(struct siw_conn *conn, int tos);
 /*
  * Returns whether CRCs are in use. For a connection with an attached QP, the result is also valid
  * after the end of the connection.
  */
-int siw_conn_crc(struct siw_conn *conn);
+int siw_conn_uses_crc(struct siw_conn *conn);
 int siw_conn_addrs(struct siw_conn *conn, struct siw_addr *local, struct siw_addr *peer);
 
 /*
  * Transfers the started stream to the QP of hold: INIT -> RTR -> RTS. An ESTABLISHED event follows.
  */
-int siw_connect_attach(struct siw_conn *conn, const struct siw_qp_hold *hold,
-		       const struct siw_rc_start *start);
+int siw_connect_attach_qp(struct siw_conn *conn, const struct siw_qp_hold *hold,
+			  const struct siw_rc_start *start);
 /*
- * Called instead of siw_connect_attach: sends a Terminate with the error, if possible, and closes
+ * Called instead of siw_connect_attach_qp: sends a Terminate with the error, if possible, and closes
  * the connection.
  */
 void siw_connect_refuse(struct siw_conn *conn, const struct siw_wire_err *err);
@@ -183,6 +184,6 @@ void siw_conn_destroy(struct siw_conn *conn);
  * Makes the RC QP connect by GID and QPN, without a connection manager: 0, -EADDRINUSE,
  * -EADDRNOTAVAIL, -EMFILE, -ENOMEM or another -errno. Progress lock held.
  */
-int siw_pair_open(struct siw_rc_qp *rc);
+int siw_pair_create_for_qp(struct siw_rc_qp *rc);
 
 #endif

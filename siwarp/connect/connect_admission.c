@@ -29,7 +29,7 @@ struct siw_admission *siw_admission_new(void)
 	admission->max_source.starting = admission_source_limit(set->max_startups);
 	admission->max_source.requests = admission_source_limit(set->max_requests);
 	admission->loopback_all = set->source_share == 0;
-	admission->key = siw_source_key();
+	admission->key = siw_source_make_key();
 	return admission;
 }
 
@@ -44,7 +44,8 @@ bool siw_admission_has_room(const struct siw_admission *admission)
 	return admission_below_limit(&admission->all, &admission->max);
 }
 
-uint32_t siw_admission_source(const struct siw_admission *admission, const struct siw_addr *addr)
+uint32_t siw_admission_source_of_addr(const struct siw_admission *admission,
+				      const struct siw_addr *addr)
 {
 	if (admission->loopback_all && siw_addr_is_loopback(addr))
 		return SIW_SOURCES;
@@ -71,8 +72,8 @@ static void admission_count_add(struct siw_admission_count *count, enum siw_admi
 		count->requests += n;
 }
 
-void siw_admission_move(struct siw_admission *admission, uint32_t source,
-			enum siw_admission_place from, enum siw_admission_place to)
+void siw_admission_move_count(struct siw_admission *admission, uint32_t source,
+			      enum siw_admission_place from, enum siw_admission_place to)
 {
 	admission_count_add(&admission->all, from, -1u);
 	admission_count_add(&admission->source[source], from, -1u);

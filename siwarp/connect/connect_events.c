@@ -118,12 +118,13 @@ static void evq_drop_events(struct siw_evq *q, const void *what, const void *use
 	siw_unlock(&q->lock);
 }
 
-void siw_evq_drop(struct siw_evq *q, const void *user_data)
+void siw_evq_drop_events_of_user(struct siw_evq *q, const void *user_data)
 {
 	evq_drop_events(q, NULL, user_data);
 }
 
-void siw_reporter_cancel(struct siw_reporter *reporter, const struct siw_sidr_request *asked)
+void siw_reporter_drop_sidr_events(struct siw_reporter *reporter,
+				   const struct siw_sidr_request *asked)
 {
 	evq_drop_events(reporter->evq, asked, NULL);
 }
@@ -233,8 +234,8 @@ static void evq_move_events(struct siw_evq *from, struct siw_evq *to, const void
 	siw_unlock(&to->lock);
 }
 
-void siw_evq_move(struct siw_evq *from, struct siw_evq *to, const void *user_data,
-		  struct siw_reporter *reporter)
+void siw_evq_move_events_of_user(struct siw_evq *from, struct siw_evq *to, const void *user_data,
+				 struct siw_reporter *reporter)
 {
 	struct siw_context *ctx = reporter ? reporter->user.ctx : NULL;
 
@@ -262,12 +263,12 @@ int siw_evq_fd(struct siw_evq *q)
 	return q->fd;
 }
 
-void siw_conn_set_admission(struct siw_conn *conn, enum siw_admission_place place)
+void siw_conn_set_admission_stage(struct siw_conn *conn, enum siw_admission_place place)
 {
 	struct siw_conn *listener = conn->listener;
 	struct siw_admission *admission = listener->admission;
 
-	siw_admission_move(admission, conn->source, conn->place, place);
+	siw_admission_move_count(admission, conn->source, conn->place, place);
 	conn->place = place;
 	if (!admission->shut || !siw_admission_has_room(admission))
 		return;
@@ -279,7 +280,7 @@ void siw_conn_leave_listener(struct siw_conn *conn)
 {
 	if (!conn->listener)
 		return;
-	siw_conn_set_admission(conn, SIW_ADMISSION_NOWHERE);
+	siw_conn_set_admission_stage(conn, SIW_ADMISSION_NOWHERE);
 	siw_link_del(&conn->of_listener);
 	conn->listener = NULL;
 }
@@ -304,7 +305,7 @@ static int evq_wait_no_device(struct siw_evq *q, int timeout_ms)
 	static const struct siw_llp_waitset nothing;
 	uint64_t deadline = UINT64_MAX;
 
-	if (timeout_ms < 0 && siw_llp_event_nonblocking(q->fd))
+	if (timeout_ms < 0 && siw_llp_event_is_nonblocking(q->fd))
 		timeout_ms = 0;
 	if (timeout_ms >= 0)
 		deadline = siw_now_ns() + (uint64_t)timeout_ms * 1000000;
@@ -317,7 +318,7 @@ static int evq_wait_no_device(struct siw_evq *q, int timeout_ms)
 		if (now >= deadline)
 			return siw_refuse(TIME_OVER);
 		pthread_testcancel();
-		r = siw_llp_wait_cancel(
+		r = siw_llp_wait_cancellable(
 			&nothing, q->fd,
 			deadline == UINT64_MAX ? -1 : (int64_t)(deadline - now) / 1000 + 1);
 		if (r == -EINTR)
@@ -336,7 +337,7 @@ int siw_evq_wait(struct siw_evq *q, int timeout_ms)
 }
 
 /* Returns the device of the oldest event of the queue, or NULL. */
-static struct siw_context *evq_oldest_device(struct siw_evq *q)
+static struct siw_context *evq_device_of_oldest_event(struct siw_evq *q)
 {
 	struct siw_context *ctx = NULL;
 
@@ -351,7 +352,7 @@ static struct siw_context *evq_oldest_device(struct siw_evq *q)
  * Removes and returns the oldest event if it belongs to device ctx, otherwise returns NULL. Called
  * with the progress lock of ctx held, unless ctx is NULL.
  */
-static struct event_node *evq_take_of_device(struct siw_evq *q, const struct siw_context *ctx)
+static struct event_node *evq_pop_event_of_device(struct siw_evq *q, const struct siw_context *ctx)
 {
 	struct event_node *node = NULL;
 
@@ -370,7 +371,7 @@ static struct event_node *evq_take_of_device(struct siw_evq *q, const struct siw
 
 int siw_evq_pop_event(struct siw_evq *q, struct siw_conn_event *event)
 {
-	struct siw_context *ctx = evq_oldest_device(q);
+	struct siw_context *ctx = evq_device_of_oldest_event(q);
 	struct event_node *node;
 
 	/*
@@ -379,7 +380,7 @@ int siw_evq_pop_event(struct siw_evq *q, struct siw_conn_event *event)
 	 */
 	if (ctx)
 		siw_lock(&ctx->lane.lock);
-	node = evq_take_of_device(q, ctx);
+	node = evq_pop_event_of_device(q, ctx);
 	if (node) {
 		*event = node->event;
 		if (event->kind == SIW_CONN_REQUEST)

@@ -14,7 +14,7 @@ enum siw_conn_stage {
 	LISTENING,
 	STARTING,  /* MPA start-up frames are exchanged */
 	REQUESTED, /* responder: a Request has arrived; the user accepts or rejects it */
-	/* start-up is complete and FPDUs may be sent; the user calls siw_connect_attach() next */
+	/* start-up is complete and FPDUs may be sent; the user calls siw_connect_attach_qp() next */
 	STARTED,
 	ATTACHED, /* a QP owns the stream */
 	OVER,
@@ -114,7 +114,8 @@ int siw_conn_start(const struct siw_conn_user *user, const struct siw_addr *dest
 		   int timeout_ms, void *user_data, struct siw_conn **out);
 int siw_conn_reply(struct siw_conn *conn, const struct siw_mpa_params *params);
 /* Transfers the started stream to the queue pair. Returns 0 or -ENOMEM. */
-int siw_conn_attach(struct siw_conn *conn, struct siw_rc_qp *rc, const struct siw_rc_start *start);
+int siw_conn_attach_qp(struct siw_conn *conn, struct siw_rc_qp *rc,
+		       const struct siw_rc_start *start);
 /* Limits how long a Request may wait for the user's answer. */
 void siw_conn_set_timeout(struct siw_conn *conn, int timeout_ms);
 /*
@@ -130,5 +131,5 @@ void siw_conn_free(struct siw_conn *conn);
  */
 void siw_conn_leave_listener(struct siw_conn *conn);
 /* Moves the connection to another count of its listener's admission state. */
-void siw_conn_set_admission(struct siw_conn *conn, enum siw_admission_place place);
+void siw_conn_set_admission_stage(struct siw_conn *conn, enum siw_admission_place place);
 #endif

@@ -190,7 +190,7 @@ _Static_assert(sizeof(((struct siw_pair_port *)0)->listeners) / sizeof(struct si
 	       "one listener for each address");
 
 /* Returns the pair that has this QPN, or NULL. */
-static struct siw_pair *pair_port_find(const struct siw_pair_port *port, uint32_t qpn)
+static struct siw_pair *pair_port_find_pair(const struct siw_pair_port *port, uint32_t qpn)
 {
 	uint32_t index = qpn >> SIW_QPN_INDEX_BIT;
 
@@ -229,12 +229,12 @@ static int pair_port_listen(struct siw_pair_port *port)
 	int err;
 
 	do {
-		err = siw_every_addr_open(&port->every, port->user.ctx, (uint16_t)first);
+		err = siw_every_addr_open_sockets(&port->every, port->user.ctx, (uint16_t)first);
 	} while (err == -EADDRINUSE && first && ++first <= last);
 	return err;
 }
 
-static void pair_port_connect_again(struct siw_every_addr *every);
+static void pair_port_reconnect_pairs(struct siw_every_addr *every);
 
 static int pair_port_open(struct siw_context *ctx, const struct siw_conn_user *user,
 			  struct siw_pair_port **out)
@@ -249,7 +249,7 @@ static int pair_port_open(struct siw_context *ctx, const struct siw_conn_user *u
 	port->every = (struct siw_every_addr){
 		.open = pair_port_listen_at,
 		.undo = pair_port_close_listeners,
-		.updated = pair_port_connect_again,
+		.updated = pair_port_reconnect_pairs,
 	};
 	err = pair_port_listen(port);
 	if (err) {
@@ -262,7 +262,8 @@ static int pair_port_open(struct siw_context *ctx, const struct siw_conn_user *u
 }
 
 /* Returns a free index of this port whose QPN is unused, or 0: there is none. */
-static uint8_t pair_port_free_index(const struct siw_context *ctx, const struct siw_pair_port *port)
+static uint8_t pair_port_find_free_index(const struct siw_context *ctx,
+					 const struct siw_pair_port *port)
 {
 	for (uint32_t i = 0, index = port->last; i < SIW_PAIR_INDEXES; i++) {
 		uint32_t qpn;
@@ -275,7 +276,7 @@ static uint8_t pair_port_free_index(const struct siw_context *ctx, const struct 
 	return 0;
 }
 
-static void pair_port_assign(struct siw_pair_port *port, uint8_t index, struct siw_pair *pair)
+static void pair_port_assign_index(struct siw_pair_port *port, uint8_t index, struct siw_pair *pair)
 {
 	port->pairs[index] = pair;
 	port->last = index;
@@ -290,8 +291,8 @@ static void pair_port_assign(struct siw_pair_port *port, uint8_t index, struct s
  * Assigns a QPN to pair. Returns 0, -EADDRNOTAVAIL, -EADDRINUSE, -EMFILE, -ENOMEM, or another
  * -errno.
  */
-static int pair_port_join(struct siw_context *ctx, const struct siw_conn_user *user,
-			  struct siw_pair *pair)
+static int pair_obtain_qpn(struct siw_context *ctx, const struct siw_conn_user *user,
+			   struct siw_pair *pair)
 {
 	struct siw_pair_port *port = NULL;
 	uint8_t index = 0;
@@ -300,21 +301,21 @@ static int pair_port_join(struct siw_context *ctx, const struct siw_conn_user *u
 	for (struct siw_link *l = ctx->pair_ports.next; l != &ctx->pair_ports && !index;
 	     l = l->next) {
 		port = siw_container(l, struct siw_pair_port, link);
-		index = port->n_pairs < SIW_PAIR_INDEXES ? pair_port_free_index(ctx, port) : 0;
+		index = port->n_pairs < SIW_PAIR_INDEXES ? pair_port_find_free_index(ctx, port) : 0;
 	}
 	if (!index) {
 		err = pair_port_open(ctx, user, &port);
 		if (err)
 			return err;
-		index = pair_port_free_index(ctx, port);
+		index = pair_port_find_free_index(ctx, port);
 	}
 	if (!index)
 		return -EADDRINUSE;
-	pair_port_assign(port, index, pair);
+	pair_port_assign_index(port, index, pair);
 	return 0;
 }
 
-static void pair_port_leave(struct siw_pair *pair)
+static void pair_release_qpn(struct siw_pair *pair)
 {
 	struct siw_pair_port *port = pair->port;
 
@@ -322,7 +323,7 @@ static void pair_port_leave(struct siw_pair *pair)
 	port->user.ctx->n_high -= pair->own.qpn >= SIW_FIRST_RC_QPN;
 	if (--port->n_pairs)
 		return;
-	siw_every_addr_stop(&port->every);
+	siw_every_addr_stop_following(&port->every);
 	pair_port_close_listeners(&port->every);
 	siw_link_del(&port->link);
 	free(port);
@@ -364,9 +365,9 @@ static void pair_set_timer(struct siw_pair *pair)
 
 	if (pair->fail_ns && (!due || pair->fail_ns < due))
 		due = pair->fail_ns;
-	siw_device_timed_del(ctx, &pair->timed);
+	siw_device_timer_cancel(ctx, &pair->timed);
 	if (due)
-		siw_device_timed_at(ctx, &pair->timed, due);
+		siw_device_timer_start_at(ctx, &pair->timed, due);
 }
 
 /*
@@ -468,7 +469,7 @@ static int pair_attach(struct siw_pair *pair, struct siw_conn *conn,
 	pair->stage = SIW_PAIR_PAIRED;
 	pair->retry_ns = pair->fail_ns = 0;
 	pair_set_timer(pair);
-	err = siw_conn_attach(conn, pair->rc, &at);
+	err = siw_conn_attach_qp(conn, pair->rc, &at);
 	if (err) {
 		pair->conn = NULL;
 		pair->stage = SIW_PAIR_AWAITING;
@@ -511,7 +512,7 @@ static bool pair_waits_for_tcp(const struct siw_pair *pair)
 	const struct siw_conn *conn = pair->conn;
 
 	return pair->stage == SIW_PAIR_AWAITING && conn && conn->initiator && conn->mpa &&
-	       siw_llp_tcp_connected(siw_mpa_sock(conn->mpa)) == -EAGAIN;
+	       siw_llp_tcp_connect_result(siw_mpa_sock(conn->mpa)) == -EAGAIN;
 }
 
 static void pair_connect_again(struct siw_pair *pair)
@@ -531,7 +532,7 @@ static void pair_connect_again(struct siw_pair *pair)
  * SYN to an address of this host that is sent meanwhile leaves on the link. It is lost, and not
  * retransmitted before neighbor discovery of that address has failed, after 3 s.
  */
-static void pair_port_connect_again(struct siw_every_addr *every)
+static void pair_port_reconnect_pairs(struct siw_every_addr *every)
 {
 	struct siw_pair_port *port = siw_container(every, struct siw_pair_port, every);
 
@@ -666,7 +667,7 @@ static int pair_handle_arriving_request(struct siw_conn *conn, struct siw_conn *
 		siw_count(SIW_COUNTER_pair_addresses, 1);
 		return -EACCES;
 	}
-	pair = pair_port_find(port, hello.to.qpn);
+	pair = pair_port_find_pair(port, hello.to.qpn);
 	if (!pair)
 		return pair_reject_request(conn, params);
 	if (pair->stage == SIW_PAIR_UNPAIRED)
@@ -691,7 +692,7 @@ static void pair_handle_kept_requests(struct siw_pair *pair)
 			if (!kept || kept->hello.to.qpn != pair->own.qpn)
 				continue;
 			said = *kept;
-			siw_device_timed_del(port->user.ctx, &conn->timed);
+			siw_device_timer_cancel(port->user.ctx, &conn->timed);
 			if (pair_handle_request(pair, conn, &said.hello, &said.params))
 				siw_conn_free(conn);
 		}
@@ -774,7 +775,7 @@ static void pair_handle_timer(struct siw_timed *timed, uint64_t now_ns)
 	struct siw_pair *pair = siw_container(timed, struct siw_pair, timed);
 
 	if (pair->fail_ns && now_ns >= pair->fail_ns) {
-		siw_qp_rc_stream_lost(pair->rc, -ETIMEDOUT);
+		siw_qp_rc_handle_lost_stream(pair->rc, -ETIMEDOUT);
 	} else if (pair->retry_ns && now_ns >= pair->retry_ns) {
 		pair_connect(pair);
 		pair_set_timer(pair);
@@ -850,7 +851,8 @@ static int pair_set_peer(struct siw_pair *pair, const struct siw_qp_attr *attr, 
 	return 0;
 }
 
-static int pair_prepare(struct siw_rc_qp *rc, int event, const struct siw_qp_attr *attr, int mask)
+static int pair_store_transition_attrs(struct siw_rc_qp *rc, int event,
+				       const struct siw_qp_attr *attr, int mask)
 {
 	struct siw_pair *pair = rc->pair;
 
@@ -874,7 +876,7 @@ static void pair_start_connecting(struct siw_pair *pair)
 		pair_connect(pair);
 }
 
-static void pair_modified(struct siw_rc_qp *rc)
+static void pair_handle_modified_qp(struct siw_rc_qp *rc)
 {
 	struct siw_pair *pair = rc->pair;
 
@@ -915,22 +917,22 @@ static void free_pair_of_qp(struct siw_rc_qp *rc)
 	struct siw_pair *pair = rc->pair;
 
 	pair_stop_connecting(rc);
-	pair_port_leave(pair);
+	pair_release_qpn(pair);
 	rc->pair = NULL;
 	rc->pairs = NULL;
 	free(pair);
 }
 
 static const struct siw_pair_ops ops = {
-	.prepare = pair_prepare,
-	.modified = pair_modified,
+	.prepare = pair_store_transition_attrs,
+	.modified = pair_handle_modified_qp,
 	.turn = pair_start_time_out_and_connect,
 	.stop = pair_stop_connecting,
 	.query = pair_query_attributes,
 	.close = free_pair_of_qp,
 };
 
-int siw_pair_open(struct siw_rc_qp *rc)
+int siw_pair_create_for_qp(struct siw_rc_qp *rc)
 {
 	struct siw_pair *pair = calloc(1, sizeof(*pair));
 	int err;
@@ -946,7 +948,7 @@ int siw_pair_open(struct siw_rc_qp *rc)
 	pair->retry_cnt = 7;
 	pair->timed.tick = pair_handle_timer;
 	siw_link_init(&pair->timed.link);
-	err = pair_port_join(rc->base.qp.ctx, &user, pair);
+	err = pair_obtain_qpn(rc->base.qp.ctx, &user, pair);
 	if (err) {
 		free(pair);
 		return err == -EADDRINUSE ? siw_refuse(PAIR_PORTS) : err;

@@ -64,7 +64,7 @@ static void sidr_query_stop(struct siw_sidr_query *ask)
 {
 	if (!ask->sock)
 		return;
-	siw_device_timed_del(device_of_sidr_query(ask), &ask->timed);
+	siw_device_timer_cancel(device_of_sidr_query(ask), &ask->timed);
 	siw_llp_close(ask->sock);
 	ask->sock = NULL;
 }
@@ -105,13 +105,13 @@ static int sidr_query_send(struct siw_sidr_query *ask)
 	return err == -EAGAIN || err == -ECONNREFUSED ? 0 : err;
 }
 
-static void sidr_query_schedule(struct siw_sidr_query *ask, uint64_t now_ns)
+static void sidr_query_schedule_retransmission(struct siw_sidr_query *ask, uint64_t now_ns)
 {
 	ask->due_ns = now_ns + ask->wait_ms * MS;
 	if (ask->due_ns > ask->deadline_ns)
 		ask->due_ns = ask->deadline_ns;
 	ask->wait_ms = ask->wait_ms * 2 < LAST_WAIT_MS ? ask->wait_ms * 2 : LAST_WAIT_MS;
-	siw_device_timed_at(device_of_sidr_query(ask), &ask->timed, ask->due_ns);
+	siw_device_timer_start_at(device_of_sidr_query(ask), &ask->timed, ask->due_ns);
 }
 
 static bool sidr_query_is_refused(const struct siw_sidr_query *ask)
@@ -133,7 +133,7 @@ static void sidr_query_handle_timer(struct siw_timed *timed, uint64_t now_ns)
 
 	if (now_ns < ask->due_ns)
 		return;
-	sidr_query_schedule(ask, now_ns);
+	sidr_query_schedule_retransmission(ask, now_ns);
 	if (now_ns >= ask->deadline_ns) {
 		if (sidr_query_is_refused(ask))
 			sidr_query_report_refused(ask);
@@ -202,7 +202,7 @@ static void sidr_query_handle_icmp_error(struct siw_sidr_query *ask, const struc
 					 const uint8_t *quoted, size_t len)
 {
 	if (!siw_addr_same(dest, &ask->dest) ||
-	    siw_sidr_quoted_id(quoted, len) != ask->question.id) {
+	    siw_sidr_query_id_of_icmp_quote(quoted, len) != ask->question.id) {
 		/*
 		 * siw_drop() is not used, since a capture contains only datagrams, and this is an
 		 * ICMP message.
@@ -227,7 +227,7 @@ static void sidr_query_read_icmp(struct siw_sidr_query *ask)
 	for (int n = 0; n < max && ask->sock; n++) {
 		uint8_t quoted[SIW_SIDR_QUOTED];
 		struct siw_addr dest;
-		ssize_t len = siw_llp_udp_refused(ask->sock, &dest, quoted, sizeof(quoted));
+		ssize_t len = siw_llp_udp_read_refusal(ask->sock, &dest, quoted, sizeof(quoted));
 
 		if (len < 0)
 			break;
@@ -242,7 +242,7 @@ static int sidr_query_serve(struct siw_io_handler *self)
 	int n, max = (int)siw_settings()->budget;
 
 	for (n = 0; n < max && ask->sock; n++) {
-		uint8_t *room = siw_llp_port_room(device_of_sidr_query(ask)->lane.port);
+		uint8_t *room = siw_llp_port_rx_buffer(device_of_sidr_query(ask)->lane.port);
 		struct siw_sidr_frame frame;
 		struct siw_addr from;
 		ssize_t len = siw_llp_udp_recv(ask->sock, &from, room, SIW_LLP_ROOM);
@@ -264,7 +264,7 @@ static uint64_t sidr_new_id(void)
 {
 	struct siw_sipkey key;
 
-	siw_siphash_key(&key);
+	siw_siphash_make_key(&key);
 	return key.k[0] | 1;
 }
 
@@ -278,7 +278,7 @@ static int sidr_query_open_and_send(struct siw_sidr_query *ask, const struct siw
 
 	if (err)
 		return err;
-	siw_llp_udp_report_refusals(ask->sock, ask->dest.family);
+	siw_llp_udp_enable_refusal_reports(ask->sock, ask->dest.family);
 	err = siw_llp_local(ask->sock, &ask->from);
 	if (!err)
 		err = sidr_query_send(ask);
@@ -291,7 +291,7 @@ static int sidr_query_open_and_send(struct siw_sidr_query *ask, const struct siw
 	ask->begun_ns = now;
 	ask->deadline_ns = now + (uint64_t)timeout_ms * MS;
 	ask->wait_ms = FIRST_WAIT_MS;
-	sidr_query_schedule(ask, now);
+	sidr_query_schedule_retransmission(ask, now);
 	return 0;
 }
 
@@ -299,8 +299,8 @@ static int sidr_query_open_and_send(struct siw_sidr_query *ask, const struct siw
  * Finds the device's first address of dest's family, link-local if dest is. Called with the
  * progress lock held.
  */
-static int sidr_find_source(const struct siw_context *ctx, const struct siw_addr *dest,
-			    struct siw_addr *source)
+static int sidr_find_source_addr(const struct siw_context *ctx, const struct siw_addr *dest,
+				 struct siw_addr *source)
 {
 	for (uint32_t i = 0; i < ctx->now.n_addrs; i++) {
 		const struct siw_addr *own = &ctx->now.addrs[i];
@@ -344,7 +344,7 @@ int siw_sidr_query(struct siw_reporter *reporter, const struct siw_addr *dest,
 		memcpy(ask->question.data, say->data, say->data_len);
 	siw_lock(&ctx->lane.lock);
 	if (!from.family)
-		err = sidr_find_source(ctx, dest, &from);
+		err = sidr_find_source_addr(ctx, dest, &from);
 	if (!err)
 		err = sidr_query_open_and_send(ask, &from, timeout_ms);
 	/*
@@ -502,8 +502,8 @@ static struct siw_link *sidr_request_hash_bucket(struct siw_sidr_port *port,
 	return &port->buckets[sidr_query_hash(port, from, id, NO_SLOT) % BUCKETS];
 }
 
-static struct siw_sidr_request *sidr_port_find(struct siw_sidr_port *port,
-					       const struct siw_addr *from, uint64_t id)
+static struct siw_sidr_request *sidr_port_find_request(struct siw_sidr_port *port,
+						       const struct siw_addr *from, uint64_t id)
 {
 	struct siw_link *bucket = sidr_request_hash_bucket(port, from, id);
 
@@ -550,8 +550,8 @@ static void sidr_port_refuse(struct siw_sidr_port *port, const struct siw_addr *
  * Moves the source to its position in turns, ordered by last_turn, or removes it if it has no query
  * of the kind.
  */
-static void sidr_source_update_turn_position(struct siw_sidr_port *port, struct sidr_source *source,
-					     enum kind kind)
+static void sidr_source_reorder_in_round_robin(struct siw_sidr_port *port,
+					       struct sidr_source *source, enum kind kind)
 {
 	struct siw_link *link = &source->in_turn[kind], *at = &port->turns[kind];
 
@@ -583,7 +583,7 @@ static void sidr_request_enqueue(struct siw_sidr_request *request)
 	first = siw_link_empty(&source->questions[request->kind]);
 	siw_link_add(&source->questions[request->kind], &request->in_source);
 	if (first)
-		sidr_source_update_turn_position(port, source, request->kind);
+		sidr_source_reorder_in_round_robin(port, source, request->kind);
 }
 
 static void sidr_request_dequeue(struct siw_sidr_request *request)
@@ -600,8 +600,8 @@ static void sidr_request_set_stage(struct siw_sidr_request *request, enum stage 
 	struct siw_sidr_port *port = request->port;
 
 	if (request->stage == PENDING) {
-		siw_admission_move(port->admission, request->source, SIW_ADMISSION_REQUEST,
-				   SIW_ADMISSION_NOWHERE);
+		siw_admission_move_count(port->admission, request->source, SIW_ADMISSION_REQUEST,
+					 SIW_ADMISSION_NOWHERE);
 		sidr_request_dequeue(request);
 		siw_link_del(&request->in_by_arrival);
 	}
@@ -620,7 +620,7 @@ static void sidr_request_free(struct siw_sidr_request *request)
 	struct siw_sidr_port *port = request->port;
 
 	if (port->offered == request) {
-		siw_reporter_cancel(port->reporter, request);
+		siw_reporter_drop_sidr_events(port->reporter, request);
 		port->offered = NULL;
 	}
 	sidr_request_set_stage(request, STAGES);
@@ -733,23 +733,23 @@ static struct siw_sidr_request *sidr_port_choose_next(struct siw_sidr_port *port
 	return NULL;
 }
 
-static void sidr_port_offer_next(struct siw_sidr_port *port);
+static void sidr_port_queue_next_request_event(struct siw_sidr_port *port);
 
 /* Called when the program has read the query's event. */
-static void sidr_request_event_read(struct siw_sidr_request *request)
+static void sidr_request_handle_event_read(struct siw_sidr_request *request)
 {
 	struct siw_sidr_port *port = request->port;
 
 	port->offered = NULL;
 	sidr_request_set_stage(request, TAKEN);
-	sidr_port_offer_next(port);
+	sidr_port_queue_next_request_event(port);
 }
 
 /* Queues an event for the next query, unless an event is in the queue already. */
-static void sidr_port_offer_next(struct siw_sidr_port *port)
+static void sidr_port_queue_next_request_event(struct siw_sidr_port *port)
 {
 	struct siw_conn_event event = { .kind = SIW_CONN_ASKED,
-					.on_taken = sidr_request_event_read };
+					.on_taken = sidr_request_handle_event_read };
 	struct siw_sidr_request *next;
 	struct sidr_source *source;
 
@@ -772,13 +772,13 @@ static void sidr_port_offer_next(struct siw_sidr_port *port)
 	source = &port->sources[next->source];
 	source->last_turn = ++port->turn;
 	for (int kind = 0; kind < KINDS; kind++)
-		sidr_source_update_turn_position(port, source, kind);
+		sidr_source_reorder_in_round_robin(port, source, kind);
 }
 
 static void sidr_port_admit_query(struct siw_sidr_port *port, const struct siw_addr *from,
 				  const struct siw_sidr_frame *question)
 {
-	uint32_t source = siw_admission_source(port->admission, from);
+	uint32_t source = siw_admission_source_of_addr(port->admission, from);
 	struct siw_sidr_request *request;
 
 	if (!siw_admission_source_has_room(port->admission, source)) {
@@ -802,8 +802,9 @@ static void sidr_port_admit_query(struct siw_sidr_port *port, const struct siw_a
 	siw_link_add(&port->by_arrival, &request->in_by_arrival);
 	sidr_request_enqueue(request);
 	siw_link_add(sidr_request_hash_bucket(port, from, question->id), &request->in_bucket);
-	siw_admission_move(port->admission, source, SIW_ADMISSION_NOWHERE, SIW_ADMISSION_REQUEST);
-	sidr_port_offer_next(port);
+	siw_admission_move_count(port->admission, source, SIW_ADMISSION_NOWHERE,
+				 SIW_ADMISSION_REQUEST);
+	sidr_port_queue_next_request_event(port);
 }
 
 /*
@@ -836,8 +837,8 @@ static void sidr_port_handle_frame(struct siw_sidr_port *port, const struct siw_
 		return;
 	}
 	if (siw_llp_port_clock(port->ctx->lane.port) - port->tidied_ns >= TIDY_NS)
-		sidr_port_offer_next(port);
-	request = sidr_port_find(port, from, question->id);
+		sidr_port_queue_next_request_event(port);
+	request = sidr_port_find_request(port, from, question->id);
 	if (request && request->stage == ANSWERED) {
 		siw_count(SIW_COUNTER_sidr_response_retries, 1);
 		sidr_request_set_stage(request,
@@ -856,7 +857,7 @@ static void sidr_port_handle_frame(struct siw_sidr_port *port, const struct siw_
 static int sidr_port_serve(struct siw_io_handler *self)
 {
 	struct siw_sidr_port *port = siw_container(self, struct siw_sidr_port, handler);
-	uint8_t *room = siw_llp_port_room(port->ctx->lane.port);
+	uint8_t *room = siw_llp_port_rx_buffer(port->ctx->lane.port);
 	int n, max = (int)siw_settings()->budget;
 
 	for (n = 0; n < max; n++) {
@@ -896,7 +897,7 @@ static int sidr_port_open(struct siw_reporter *reporter, const struct siw_addr *
 		siw_link_init(&port->stages[i]);
 	for (int i = 0; i < BUCKETS; i++)
 		siw_link_init(&port->buckets[i]);
-	siw_siphash_key(&port->key);
+	siw_siphash_make_key(&port->key);
 	port->admission = siw_admission_new();
 	if (port->admission)
 		err = siw_llp_udp_open(port->ctx->lane.port, addr, &port->handler, &port->sock);
@@ -951,7 +952,7 @@ static void sidr_port_close_one(struct siw_sidr_port *port)
 static void sidr_ports_close(struct siw_sidr_port *port)
 {
 	if (port && port->set) {
-		siw_every_addr_stop(&port->set->every);
+		siw_every_addr_stop_following(&port->set->every);
 		free(port->set);
 		port->set = NULL;
 	}
@@ -1000,7 +1001,7 @@ static int sidr_listen_at_every_address(struct siw_reporter *reporter, uint16_t 
 		.every = { .open = sidr_port_open_next, .undo = sidr_close_ports_after_error },
 		.reporter = reporter,
 	};
-	err = siw_every_addr_open(&l->every, reporter->user.ctx, port);
+	err = siw_every_addr_open_sockets(&l->every, reporter->user.ctx, port);
 	if (err) {
 		free(l);
 		return err;

@@ -46,7 +46,7 @@ void siw_sidr_build(const struct siw_sidr_frame *frame, uint8_t out[SIW_SIDR_FRA
 	memcpy(out, &wire, sizeof(wire));
 }
 
-uint64_t siw_sidr_quoted_id(const uint8_t *in, size_t len)
+uint64_t siw_sidr_query_id_of_icmp_quote(const uint8_t *in, size_t len)
 {
 	struct wire wire;
 

@@ -71,6 +71,6 @@ bool siw_sidr_parse(const uint8_t *in, size_t len, struct siw_sidr_frame *frame)
  * Returns the id of a frame of which only the first octets are available, as quoted by ICMP; 0: the
  * octets are not a frame.
  */
-uint64_t siw_sidr_quoted_id(const uint8_t *in, size_t len);
+uint64_t siw_sidr_query_id_of_icmp_quote(const uint8_t *in, size_t len);
 
 #endif

@@ -70,7 +70,7 @@ struct siw_ddp_delivery {
 	/* octets of an untagged message, or of the last segment of a tagged one */
 	uint32_t length;
 	/*
-	 * the octets for the upper layer (siw_ddp_stream_set_headed), valid until the next
+	 * the octets for the upper layer (siw_ddp_stream_set_opcodes_with_ulp_header), valid until the next
 	 * delivery; NULL if the message is shorter
 	 */
 	const uint8_t *head;
@@ -106,31 +106,32 @@ void siw_ddp_stream_accept_empty_rtr(struct siw_ddp_stream *stream, uint32_t qn,
  * messages whose bit 1 << (ulp_octet & 15) is in set. The octets for the upper layer are returned
  * in delivery.head; they are not placed into the buffer, and delivery.length does not count them.
  */
-void siw_ddp_stream_set_headed(struct siw_ddp_stream *stream, uint16_t set);
+void siw_ddp_stream_set_opcodes_with_ulp_header(struct siw_ddp_stream *stream, uint16_t set);
 /*
  * Sets the identity of a stream, which gives the stream access to STags bound to the identity. The
  * default is the stream's address; streams with the same identity may use the same STags.
  */
-void siw_ddp_stream_bind(struct siw_ddp_stream *stream, const void *identity);
+void siw_ddp_stream_set_identity(struct siw_ddp_stream *stream, const void *identity);
 const void *siw_ddp_stream_identity(const struct siw_ddp_stream *stream);
 /*
  * Releases the buffer of a partially received message of queue qn, after the stream has ended.
  * Returns 1 and the buffer's user_data, or 0 if no message is partially received. The buffer was
  * removed from its queue when the message began.
  */
-int siw_ddp_stream_take(struct siw_ddp_stream *stream, uint32_t qn, uint64_t *user_data);
+int siw_ddp_stream_release_partial_buffer(struct siw_ddp_stream *stream, uint32_t qn,
+					  uint64_t *user_data);
 
 /*
  * Enables storing of segments of queue 0 that arrive without a buffer ("unexpected" segments),
  * until a buffer is posted. octets: the limit of memory for unexpected segments, at least 128 KiB;
- * 0: an unexpected segment is an error. deliver_before_end: see siw_ddp_rx_defers_end.
+ * 0: an unexpected segment is an error. deliver_before_end: see siw_ddp_rx_defers_stream_end.
  */
-void siw_ddp_stream_keep_unexpected(struct siw_ddp_stream *stream, uint64_t octets,
-				    bool deliver_before_end);
+void siw_ddp_stream_enable_unexpected(struct siw_ddp_stream *stream, uint64_t octets,
+				      bool deliver_before_end);
 
 /*
- * The message that a DDP stream sends, returned by siw_ddp_tx_msg(). sgl and head must stay valid
- * until siw_ddp_tx_accepted has reached the message's end.
+ * The message that a DDP stream sends, returned by siw_ddp_tx_get_msg(). sgl and head must stay valid
+ * until siw_ddp_tx_accepted_position has reached the message's end.
  */
 struct siw_ddp_msg {
 	bool tagged;
@@ -168,16 +169,16 @@ struct siw_ddp_msg {
  * if another message is in progress. response: on reliable datagrams, return the separate message
  * of the response space (ddp_rd.h).
  */
-struct siw_ddp_msg *siw_ddp_tx_msg(struct siw_ddp_stream *stream, bool response);
+struct siw_ddp_msg *siw_ddp_tx_get_msg(struct siw_ddp_stream *stream, bool response);
 /*
- * Begins to send the message in msg, which siw_ddp_tx_msg() has returned. Returns 1 if all segments
- * are framed; 0 if some segments are left (siw_ddp_tx_more continues); -EACCES if a key or range is
- * invalid (*err as from siw_mem_stag_get) or the memory is no longer mapped (*err: local
+ * Begins to send the message in msg, which siw_ddp_tx_get_msg() has returned. Returns 1 if all segments
+ * are framed; 0 if some segments are left (siw_ddp_tx_continue_msg continues); -EACCES if a key or range is
+ * invalid (*err as from siw_mem_stag_acquire) or the memory is no longer mapped (*err: local
  * catastrophic); another -errno if the stream is dead. The function flushes only when a batch is
  * full.
  */
 int siw_ddp_tx(struct siw_ddp_stream *stream, struct siw_ddp_msg *msg, struct siw_wire_err *err);
-int siw_ddp_tx_more(struct siw_ddp_stream *stream, struct siw_wire_err *err);
+int siw_ddp_tx_continue_msg(struct siw_ddp_stream *stream, struct siw_wire_err *err);
 /*
  * Abandons the message in progress after the segments framed so far; the message is never reported
  * as accepted. Returns the number of its octets that are framed.
@@ -187,10 +188,10 @@ uint64_t siw_ddp_tx_abandon(struct siw_ddp_stream *stream);
  * Sends a zero-length FPDU, which contains no segment (RFC 6581's RTR) and counts as a message.
  * Returns the same values as siw_ddp_tx.
  */
-int siw_ddp_tx_empty(struct siw_ddp_stream *stream);
+int siw_ddp_tx_empty_fpdu(struct siw_ddp_stream *stream);
 /*
  * Flushes the stream. Returns the result of siw_mpa_tx_flush; *accepted is set to the value of
- * siw_ddp_tx_accepted.
+ * siw_ddp_tx_accepted_position.
  */
 int siw_ddp_tx_flush(struct siw_ddp_stream *stream, uint64_t *accepted);
 bool siw_ddp_tx_blocked(const struct siw_ddp_stream *stream);
@@ -203,15 +204,15 @@ uint32_t siw_ddp_tx_msn(const struct siw_ddp_stream *stream, uint32_t qn);
  * unit is octets that TCP has accepted, or segments that an RD peer has acknowledged. A message is
  * completely sent when the accepted position has reached the message's end.
  */
-uint64_t siw_ddp_tx_framed(const struct siw_ddp_stream *stream);
-uint64_t siw_ddp_tx_accepted(const struct siw_ddp_stream *stream);
+uint64_t siw_ddp_tx_framed_position(const struct siw_ddp_stream *stream);
+uint64_t siw_ddp_tx_accepted_position(const struct siw_ddp_stream *stream);
 /*
  * Checks whether the stream still refers to the region of an STag, before a region that the peer
  * may be reading is deregistered. Returns 1 if octets of the region are framed that TCP has not
  * accepted yet: the stream must then be aborted, because framed octets cannot be recalled. Returns
  * 0 otherwise; no more octets of the region will be read.
  */
-int siw_ddp_tx_revoke(struct siw_ddp_stream *stream, uint32_t stag);
+int siw_ddp_tx_still_refers_to_stag(struct siw_ddp_stream *stream, uint32_t stag);
 
 /*
  * Returns the header of the next segment of a stream on MPA. The segment stays at the head of the
@@ -223,7 +224,7 @@ int siw_ddp_tx_revoke(struct siw_ddp_stream *stream, uint32_t stag);
  *   -EPROTO, -EBADMSG  the segment is invalid: siw_ddp_error
  *   -ENOTCONN the stream ended; any other -errno: the connection failed
  */
-int siw_ddp_rx_head(struct siw_ddp_stream *stream, struct siw_ddp_seg *seg);
+int siw_ddp_rx_peek_segment(struct siw_ddp_stream *stream, struct siw_ddp_seg *seg);
 /*
  * Places the segment at the head of the stream. right: the access right that a tagged segment's
  * STag must grant (REMOTE_WRITE or READ_SINK); 0: the payload is discarded.
@@ -245,7 +246,7 @@ struct siw_wire_err siw_ddp_error(const struct siw_ddp_stream *stream);
 /*
  * Refuses the segment at the head of the stream with the upper layer's error err, and discards the
  * segment. siw_ddp_error() then returns err, or the CRC error if the CRC is wrong. Returns -EPROTO;
- * -EBADMSG if the CRC is wrong; 0 if the segment has not arrived completely, and siw_ddp_rx_head
+ * -EBADMSG if the CRC is wrong; 0 if the segment has not arrived completely, and siw_ddp_rx_peek_segment
  * returns the error later.
  */
 int siw_ddp_rx_refuse(struct siw_ddp_stream *stream, struct siw_wire_err err);
@@ -258,26 +259,26 @@ int siw_ddp_rx_refuse(struct siw_ddp_stream *stream, struct siw_wire_err err);
 int siw_ddp_rx_place_unexpected(struct siw_ddp_stream *stream, struct siw_ddp_seg *seg,
 				struct siw_ddp_delivery *delivery);
 /* Octets of memory used by unexpected segments; 0: no segment is stored. */
-uint64_t siw_ddp_rx_unexpected(const struct siw_ddp_stream *stream);
+uint64_t siw_ddp_rx_unexpected_octets(const struct siw_ddp_stream *stream);
 /*
  * Whether deliver_before_end is set, and the connection ended or failed while unexpected segments
  * still wait for buffers. If so, the upper layer reports the end only after the unexpected segments
  * are placed, and the socket is paused, because nothing is left to read.
  */
-bool siw_ddp_rx_defers_end(struct siw_ddp_stream *stream);
+bool siw_ddp_rx_defers_stream_end(struct siw_ddp_stream *stream);
 /* Whether a message of queue 0 of the stream has arrived only in part. */
-bool siw_ddp_rx_unfinished(const struct siw_ddp_stream *stream);
+bool siw_ddp_rx_has_partial_message(const struct siw_ddp_stream *stream);
 /*
  * Whether the oldest unexpected segment waits because no buffer is posted; if so, *seg is the
  * segment.
  */
-bool siw_ddp_rx_starved(const struct siw_ddp_stream *stream, struct siw_ddp_seg *seg);
+bool siw_ddp_rx_awaits_buffer(const struct siw_ddp_stream *stream, struct siw_ddp_seg *seg);
 /*
  * The MSN of the newest message of queue 0 of which a segment has arrived, and the MSN of the last
  * message of queue 0 that was delivered.
  */
-uint32_t siw_ddp_rx_arrived(const struct siw_ddp_stream *stream);
-uint32_t siw_ddp_rx_delivered(const struct siw_ddp_stream *stream);
+uint32_t siw_ddp_rx_arrived_msn(const struct siw_ddp_stream *stream);
+uint32_t siw_ddp_rx_delivered_msn(const struct siw_ddp_stream *stream);
 
 /* ---- datagram endpoints (over UDP) ----------------------------------------------------------- */
 
@@ -300,7 +301,7 @@ uint32_t siw_ddp_dgram_max(const struct siw_ddp_dgram *dgram);
  * few, are not limited. A send that exceeds the rate returns -EAGAIN and sets pace->held. Call
  * under the send lock.
  */
-struct siw_ddp_pace *siw_ddp_dgram_pace(struct siw_ddp_dgram *dgram);
+struct siw_ddp_pace *siw_ddp_dgram_get_pace(struct siw_ddp_dgram *dgram);
 
 /*
  * Sends one untagged segment (L=1, MO=0) as one datagram. Returns 0; -EAGAIN if the socket is full;
@@ -362,7 +363,7 @@ int siw_ddp_dgram_rx(struct siw_ddp_dgram *dgram, struct siw_ddp_seg *seg, struc
  * datagrams of one receive call must be processed, however. If false is returned, the socket's
  * handler will be called again.
  */
-bool siw_ddp_dgram_may_continue(struct siw_ddp_dgram *dgram, int tries);
+bool siw_ddp_dgram_may_continue_rx(struct siw_ddp_dgram *dgram, int tries);
 /*
  * Whether a datagram received by a multicast group's endpoint is valid for a member of the group:
  * the datagram's CRC is right, or the member checks no CRC. An invalid datagram is counted.

@@ -44,7 +44,7 @@ int siw_ddp_dgram_open(struct siw_llp_port *port, struct siw_mem *mem, struct si
 	}
 	dgram->mem = mem;
 	dgram->port = port;
-	dgram->datagram = siw_llp_port_room(port);
+	dgram->datagram = siw_llp_port_rx_buffer(port);
 	dgram->sock = sock;
 	siw_ddp_dgram_set_rx_sock(dgram, sock, &dgram->local);
 	dgram->crc = crc;
@@ -81,7 +81,7 @@ const struct siw_addr *siw_ddp_dgram_dest_addr(const struct siw_ddp_dgram *dgram
 	return dgram->at;
 }
 
-struct siw_ddp_pace *siw_ddp_dgram_pace(struct siw_ddp_dgram *dgram)
+struct siw_ddp_pace *siw_ddp_dgram_get_pace(struct siw_ddp_dgram *dgram)
 {
 	return &dgram->pace;
 }
@@ -292,10 +292,10 @@ int siw_ddp_dgram_tx_some(struct siw_ddp_dgram *dgram, const struct siw_ddp_dgra
 	if (!room)
 		return -EAGAIN;
 	n = dgram_count_batch_messages(dgram, msgs, n, room);
-	batch = n > 1 ? siw_llp_batch_take(dgram->port) : NULL;
+	batch = n > 1 ? siw_llp_batch_buffer_acquire(dgram->port) : NULL;
 	if (batch) {
 		r = dgram_send_batch(dgram, batch, msgs, n);
-		siw_llp_batch_give(dgram->port, batch);
+		siw_llp_batch_buffer_return(dgram->port, batch);
 	}
 	if (r)
 		return r;
@@ -342,9 +342,9 @@ static bool dgram_is_valid(struct siw_ddp_dgram *dgram, const uint8_t *buf, size
 	return true;
 }
 
-bool siw_ddp_dgram_may_continue(struct siw_ddp_dgram *dgram, int tries)
+bool siw_ddp_dgram_may_continue_rx(struct siw_ddp_dgram *dgram, int tries)
 {
-	if (tries < SIW_DDP_TRIES || siw_llp_port_more(dgram->port))
+	if (tries < SIW_DDP_TRIES || siw_llp_port_has_more_datagrams(dgram->port))
 		return true;
 	siw_llp_resume(dgram->rx_sock);
 	return false;
@@ -354,7 +354,7 @@ int siw_ddp_dgram_rx(struct siw_ddp_dgram *dgram, struct siw_ddp_seg *seg, struc
 {
 	int tries;
 
-	for (tries = 0; siw_ddp_dgram_may_continue(dgram, tries); tries++) {
+	for (tries = 0; siw_ddp_dgram_may_continue_rx(dgram, tries); tries++) {
 		ssize_t len = siw_llp_udp_next(dgram->rx_sock, source, &dgram->datagram);
 		const uint8_t *buf = dgram->datagram;
 

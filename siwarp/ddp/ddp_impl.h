@@ -43,7 +43,7 @@ struct siw_ddp_rxq {
 	struct siw_sge sgl[SIW_MEM_MAX_SGE];
 	/*
 	 * the octets for the upper layer, which are not placed into the buffer: see
-	 * siw_ddp_stream_set_headed
+	 * siw_ddp_stream_set_opcodes_with_ulp_header
 	 */
 	uint8_t head[SIW_DDP_ULP_HEAD];
 };
@@ -77,7 +77,7 @@ struct siw_ddp_rx {
 	bool any_unexpected; /* unexpected segments of queue 0 are stored */
 	bool whole;	     /* the complete seg has arrived and its CRC is checked */
 	bool refusing;	     /* seg is being dropped, with the error in why and why_err */
-	uint16_t headed;     /* see siw_ddp_stream_set_headed */
+	uint16_t headed;     /* see siw_ddp_stream_set_opcodes_with_ulp_header */
 	int why;
 	struct siw_wire_err why_err;
 	struct siw_wire_err err;
@@ -103,7 +103,7 @@ struct siw_ddp_rd_rx {
 		struct siw_ddp_seg last;
 	} skip[2];
 	uint64_t user_data;
-	uint16_t headed;      /* see siw_ddp_rd_set_headed */
+	uint16_t headed;      /* see siw_ddp_rd_set_opcodes_with_ulp_header */
 	struct siw_link held; /* member of the endpoint's list of paused streams */
 };
 
@@ -122,7 +122,7 @@ struct siw_ddp_tx {
 	uint64_t offset; /* octets of the message framed so far */
 	struct siw_ddp_msg msg;
 	uint32_t msn[SIW_DDP_QUEUES]; /* MSN of the next message of each queue */
-	uint64_t framed; /* end of the last segment, in the unit of siw_ddp_tx_accepted */
+	uint64_t framed; /* end of the last segment, in the unit of siw_ddp_tx_accepted_position */
 	uint32_t n_sources;
 	struct siw_ddp_source sources[SIW_DDP_SOURCES];
 };
@@ -149,7 +149,7 @@ struct siw_ddp_stream {
 
 /* ---- ddp_stream.c ---------------------------------------------------------------------------- */
 
-/* Continues to send the message in tx (ddp_tx.c). Returns the same values as siw_ddp_tx_more. */
+/* Continues to send the message in tx (ddp_tx.c). Returns the same values as siw_ddp_tx_continue_msg. */
 int siw_ddp_tx_continue(struct siw_ddp_stream *stream, struct siw_ddp_tx *tx,
 			struct siw_wire_err *err);
 
@@ -254,7 +254,7 @@ uint8_t siw_ddp_unexpected_check(const struct siw_ddp_rx *rx, const struct siw_d
  * Stores the segment at the head of the stream as unexpected. Returns 3 when the segment is stored;
  * 0 if octets of the segment are missing, or there is no room now; or -errno.
  */
-int siw_ddp_keep_unexpected(struct siw_ddp_stream *stream);
+int siw_ddp_store_unexpected_segment(struct siw_ddp_stream *stream);
 void siw_ddp_unexpected_free(struct siw_ddp_stream *stream);
 
 /* ---- datagrams ------------------------------------------------------------------------------- */

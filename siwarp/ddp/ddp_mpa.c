@@ -38,7 +38,7 @@ static uint64_t mpa_tx_accepted_octets(const struct siw_ddp_stream *stream)
 	return siw_mpa_tx_accepted(stream->mpa);
 }
 
-int siw_ddp_tx_empty(struct siw_ddp_stream *stream)
+int siw_ddp_tx_empty_fpdu(struct siw_ddp_stream *stream)
 {
 	int64_t end;
 
@@ -114,7 +114,7 @@ static int mpa_check_segment(struct siw_ddp_stream *stream, const uint8_t *head,
 	return 1;
 }
 
-int siw_ddp_rx_head(struct siw_ddp_stream *stream, struct siw_ddp_seg *seg)
+int siw_ddp_rx_peek_segment(struct siw_ddp_stream *stream, struct siw_ddp_seg *seg)
 {
 	struct siw_ddp_rx *rx = &stream->rx;
 	size_t head_len, seg_len;

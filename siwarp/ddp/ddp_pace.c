@@ -30,10 +30,10 @@ void siw_ddp_pace_set(struct siw_ddp_pace *pace, uint32_t kbits, struct siw_llp_
 	pace->held = false;
 	pace->timer = timer;
 	if (kbits)
-		siw_llp_sock_timed(timer);
+		siw_llp_sock_enable_timer(timer);
 }
 
-uint64_t siw_ddp_pace_allowance_limited(struct siw_ddp_pace *pace)
+uint64_t siw_ddp_pace_compute_allowance(struct siw_ddp_pace *pace)
 {
 	uint64_t now = siw_now_ns(), room;
 
@@ -41,14 +41,14 @@ uint64_t siw_ddp_pace_allowance_limited(struct siw_ddp_pace *pace)
 		pace->paid_ns = now - SIW_DDP_BURST_NS;
 	pace->held = pace->paid_ns >= now;
 	if (pace->held) {
-		siw_llp_sock_due(pace->timer, pace->paid_ns + WAKE_NS);
+		siw_llp_sock_set_timer(pace->timer, pace->paid_ns + WAKE_NS);
 		return 0;
 	}
 	room = (now - pace->paid_ns) * pace->kbits / NS_KBITS_PER_OCTET;
 	return room ? room : 1;
 }
 
-void siw_ddp_pace_consume_limited(struct siw_ddp_pace *pace, uint64_t octets)
+void siw_ddp_pace_charge_octets(struct siw_ddp_pace *pace, uint64_t octets)
 {
 	/*
 	 * The time is rounded up, so that a stream of very short datagrams does not exceed the

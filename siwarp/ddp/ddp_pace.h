@@ -40,8 +40,8 @@ struct siw_ddp_pace {
  */
 void siw_ddp_pace_set(struct siw_ddp_pace *pace, uint32_t kbits, struct siw_llp_sock *timer);
 /* Returns the number of octets that may be sent now, at least 1; or 0 after setting the timer. */
-uint64_t siw_ddp_pace_allowance_limited(struct siw_ddp_pace *pace);
-void siw_ddp_pace_consume_limited(struct siw_ddp_pace *pace, uint64_t octets);
+uint64_t siw_ddp_pace_compute_allowance(struct siw_ddp_pace *pace);
+void siw_ddp_pace_charge_octets(struct siw_ddp_pace *pace, uint64_t octets);
 
 /*
  * Returns the number of octets that may be sent now; UINT64_MAX without a rate limit; or 0 after
@@ -49,14 +49,14 @@ void siw_ddp_pace_consume_limited(struct siw_ddp_pace *pace, uint64_t octets);
  */
 static inline uint64_t siw_ddp_pace_allowance(struct siw_ddp_pace *pace)
 {
-	return __builtin_expect(pace->kbits, 0) ? siw_ddp_pace_allowance_limited(pace) : UINT64_MAX;
+	return __builtin_expect(pace->kbits, 0) ? siw_ddp_pace_compute_allowance(pace) : UINT64_MAX;
 }
 
 /* Charges sent octets to the rate limit. */
 static inline void siw_ddp_pace_consume(struct siw_ddp_pace *pace, uint64_t octets)
 {
 	if (__builtin_expect(pace->kbits, 0))
-		siw_ddp_pace_consume_limited(pace, octets);
+		siw_ddp_pace_charge_octets(pace, octets);
 }
 
 #endif

@@ -20,7 +20,7 @@ struct siw_ddp_rd {
 	struct siw_rd *lower;
 	/* The members below are protected by the progress lock. */
 	bool receiving;	      /* see siw_ddp_rd_set_receiving */
-	bool pause_headed;    /* see siw_ddp_rd_pause_headed */
+	bool pause_headed;    /* see siw_ddp_rd_pause_if_ulp_header */
 	struct siw_link held; /* list of paused streams */
 	bool lacks_receive;   /* a stream is paused because no receive was posted */
 	/* a stream is paused because it has used up its share of the receives */
@@ -71,12 +71,12 @@ static int rd_lower_flush(struct siw_ddp_stream *stream, uint64_t *accepted)
 
 static bool rd_lower_tx_is_blocked(const struct siw_ddp_stream *stream)
 {
-	return siw_rd_blocked(stream->rd, SIW_RD_REQUESTS);
+	return siw_rd_is_send_queue_full(stream->rd, SIW_RD_REQUESTS);
 }
 
 static uint64_t rd_lower_count_accepted(const struct siw_ddp_stream *stream)
 {
-	return siw_rd_accepted(stream->rd, SIW_RD_REQUESTS);
+	return siw_rd_count_accepted_segments(stream->rd, SIW_RD_REQUESTS);
 }
 
 /* ---- endpoints ------------------------------------------------------------------------------- */
@@ -91,7 +91,7 @@ int siw_ddp_rd_open(struct siw_mem *mem, struct siw_rd *lower, struct siw_ddp_rd
 	rd->lower = lower;
 	siw_link_init(&rd->held);
 	rd->receiving = true;
-	rd->key = siw_source_key();
+	rd->key = siw_source_make_key();
 	*out = rd;
 	return 0;
 }
@@ -111,7 +111,7 @@ void siw_ddp_rd_set_receiving(struct siw_ddp_rd *rd, bool on)
 	rd->receiving = on;
 }
 
-void siw_ddp_rd_pause_headed(struct siw_ddp_rd *rd, bool on)
+void siw_ddp_rd_pause_if_ulp_header(struct siw_ddp_rd *rd, bool on)
 {
 	rd->pause_headed = on;
 }
@@ -119,7 +119,7 @@ void siw_ddp_rd_pause_headed(struct siw_ddp_rd *rd, bool on)
 /* ---- peers and their streams ----------------------------------------------------------------- */
 
 /* Converts the type of a peer: struct siw_ddp_rd_peer is an opaque name of struct siw_rd_peer. */
-static struct siw_rd_peer *rd_peer_of(const struct siw_ddp_rd_peer *peer)
+static struct siw_rd_peer *rd_peer_from_opaque(const struct siw_ddp_rd_peer *peer)
 {
 	return (struct siw_rd_peer *)(uintptr_t)peer;
 }
@@ -132,7 +132,7 @@ int siw_ddp_rd_peer(struct siw_ddp_rd *rd, const struct siw_addr *addr,
 
 void *siw_ddp_rd_user(const struct siw_ddp_rd_peer *peer)
 {
-	const struct siw_ddp_stream *stream = siw_rd_upper(rd_peer_of(peer));
+	const struct siw_ddp_stream *stream = siw_rd_upper_layer_object(rd_peer_from_opaque(peer));
 
 	return stream ? stream->user : NULL;
 }
@@ -147,11 +147,11 @@ struct saved {
 };
 _Static_assert(sizeof(struct saved) <= SIW_RD_ROOM, "SIW_RD_ROOM holds struct saved");
 
-int siw_ddp_rd_stream(struct siw_ddp_rd *rd, struct siw_ddp_rd_peer *peer, void *user,
-		      struct siw_ddp_stream **out)
+int siw_ddp_rd_stream_create(struct siw_ddp_rd *rd, struct siw_ddp_rd_peer *peer, void *user,
+			     struct siw_ddp_stream **out)
 {
 	struct siw_ddp_stream *stream = siw_ddp_stream_new(rd->mem);
-	const struct saved *saved = siw_rd_upper_data(rd_peer_of(peer));
+	const struct saved *saved = siw_rd_upper_layer_data(rd_peer_from_opaque(peer));
 
 	if (!stream)
 		return -ENOMEM;
@@ -161,7 +161,7 @@ int siw_ddp_rd_stream(struct siw_ddp_rd *rd, struct siw_ddp_rd_peer *peer, void 
 		return -ENOMEM;
 	}
 	stream->lower = &lower_rd;
-	stream->rd = rd_peer_of(peer);
+	stream->rd = rd_peer_from_opaque(peer);
 	stream->endpoint = rd;
 	stream->user = user;
 	siw_link_init(&stream->rd_rx.held);
@@ -176,19 +176,19 @@ int siw_ddp_rd_stream(struct siw_ddp_rd *rd, struct siw_ddp_rd_peer *peer, void 
 
 void siw_ddp_rd_publish(struct siw_ddp_stream *stream)
 {
-	siw_rd_set_upper(stream->rd, stream);
+	siw_rd_set_upper_layer_object(stream->rd, stream);
 }
 
 /* ---- pausing --------------------------------------------------------------------------------- */
 
-void siw_ddp_rd_set_headed(struct siw_ddp_stream *stream, uint16_t set)
+void siw_ddp_rd_set_opcodes_with_ulp_header(struct siw_ddp_stream *stream, uint16_t set)
 {
 	stream->rd_rx.headed = set;
 }
 
 /*
  * Pauses the stream: the segment at the head of the stream, and later segments of the same PSN
- * space, wait for siw_ddp_rd_resume. no_receive: see siw_rd_pause.
+ * space, wait for siw_ddp_rd_resume. no_receive: see siw_rd_pause_delivery.
  */
 static void rd_pause_stream(struct siw_ddp_stream *stream, bool no_receive)
 {
@@ -196,7 +196,7 @@ static void rd_pause_stream(struct siw_ddp_stream *stream, bool no_receive)
 	stream->endpoint->lacks_receive |= no_receive;
 	if (siw_link_empty(&stream->rd_rx.held))
 		siw_link_add(&stream->endpoint->held, &stream->rd_rx.held);
-	siw_rd_pause(stream->rd, stream->rd_rx.space, no_receive);
+	siw_rd_pause_delivery(stream->rd, stream->rd_rx.space, no_receive);
 }
 
 void siw_ddp_rd_resume(struct siw_ddp_rd *rd)
@@ -207,15 +207,15 @@ void siw_ddp_rd_resume(struct siw_ddp_rd *rd)
 			siw_container(rd->held.next, struct siw_ddp_stream, rd_rx.held);
 
 		siw_link_del(&stream->rd_rx.held);
-		siw_rd_resume(stream->rd, SIW_RD_REQUESTS);
-		siw_rd_resume(stream->rd, SIW_RD_RESPONSES);
+		siw_rd_resume_delivery(stream->rd, SIW_RD_REQUESTS);
+		siw_rd_resume_delivery(stream->rd, SIW_RD_RESPONSES);
 	}
 }
 
 /* ---- shares of the receives ------------------------------------------------------------------ */
 
 /* Updates the counts of partially received messages that hold a receive. */
-static void update_partial_count(struct siw_ddp_stream *stream)
+static void update_partial_message_count(struct siw_ddp_stream *stream)
 {
 	struct siw_ddp_rd *rd = stream->endpoint;
 	bool part = stream->rx.q[0].begun;
@@ -229,10 +229,10 @@ static void update_partial_count(struct siw_ddp_stream *stream)
 	rd->parts_of[source] += part ? 1 : -1u;
 }
 
-static void update_partial_count_of_last_stream(struct siw_ddp_rd *rd)
+static void update_partial_message_count_of_last_stream(struct siw_ddp_rd *rd)
 {
 	if (rd->served)
-		update_partial_count(rd->served);
+		update_partial_message_count(rd->served);
 	rd->served = NULL;
 }
 
@@ -245,7 +245,7 @@ static void update_partial_count_of_last_stream(struct siw_ddp_rd *rd)
 static bool rd_pause_if_share_used_up(struct siw_ddp_stream *stream)
 {
 	struct siw_ddp_rd *rd = stream->endpoint;
-	uint32_t left = siw_mem_queue_used(stream->rx.q[0].queue), all = rd->parts + left;
+	uint32_t left = siw_mem_queue_posted(stream->rx.q[0].queue), all = rd->parts + left;
 	uint32_t source = siw_source_index(rd->key, siw_rd_peer_addr(stream->rd));
 	bool lacks_receive = rd->lacks_receive;
 
@@ -261,9 +261,9 @@ static bool rd_pause_if_share_used_up(struct siw_ddp_stream *stream)
 
 bool siw_ddp_rd_may_resume(struct siw_ddp_rd *rd, const struct siw_mem_queue *recvs)
 {
-	uint32_t left = siw_mem_queue_used(recvs);
+	uint32_t left = siw_mem_queue_posted(recvs);
 
-	update_partial_count_of_last_stream(rd);
+	update_partial_message_count_of_last_stream(rd);
 	return left && (rd->lacks_receive ||
 			(rd->lacks_share && (left > rd->seen_free || rd->parts < rd->seen_parts)));
 }
@@ -288,13 +288,13 @@ static const struct siw_ddp_tx *tx_state_of_queue(const struct siw_ddp_stream *s
 	return siw_ddp_is_response_queue(qn) ? stream->responses : &stream->tx;
 }
 
-void siw_ddp_rd_end(struct siw_ddp_stream *stream, enum siw_ddp_rd_ending how)
+void siw_ddp_rd_stream_end(struct siw_ddp_stream *stream, enum siw_ddp_rd_ending how)
 {
-	struct saved *saved = siw_rd_upper_data(stream->rd);
+	struct saved *saved = siw_rd_upper_layer_data(stream->rd);
 
 	return_rx_buffers(&stream->rx);
 	stream->rx.q[0].begun = false;
-	update_partial_count(stream);
+	update_partial_message_count(stream);
 	if (stream->endpoint->served == stream)
 		stream->endpoint->served = NULL;
 	for (uint32_t qn = 0; how == SIW_DDP_RD_KEEP && qn < SIW_DDP_QUEUES; qn++) {
@@ -302,24 +302,24 @@ void siw_ddp_rd_end(struct siw_ddp_stream *stream, enum siw_ddp_rd_ending how)
 		saved->received[qn] = stream->rx.q[qn].msn - siw_initial_sequence(1);
 	}
 	siw_link_del(&stream->rd_rx.held);
-	siw_rd_set_upper(stream->rd, NULL);
+	siw_rd_set_upper_layer_object(stream->rd, NULL);
 	if (how == SIW_DDP_RD_RESET || how == SIW_DDP_RD_SEQUENCE)
-		siw_rd_reset(stream->rd,
-			     how == SIW_DDP_RD_RESET ? SIW_RD_CLOSED_END : SIW_RD_SEQUENCE);
+		siw_rd_reset_peer(stream->rd,
+				  how == SIW_DDP_RD_RESET ? SIW_RD_CLOSED_END : SIW_RD_SEQUENCE);
 	siw_ddp_stream_close(stream);
 }
 
-void siw_ddp_rd_set_note(struct siw_ddp_stream *stream, uint32_t note)
+void siw_ddp_rd_set_upper_layer_value(struct siw_ddp_stream *stream, uint32_t note)
 {
-	((struct saved *)siw_rd_upper_data(stream->rd))->note = note;
+	((struct saved *)siw_rd_upper_layer_data(stream->rd))->note = note;
 }
 
-uint32_t siw_ddp_rd_note(const struct siw_ddp_stream *stream)
+uint32_t siw_ddp_rd_upper_layer_value(const struct siw_ddp_stream *stream)
 {
-	return ((const struct saved *)siw_rd_upper_data(stream->rd))->note;
+	return ((const struct saved *)siw_rd_upper_layer_data(stream->rd))->note;
 }
 
-bool siw_ddp_rd_receiving(const struct siw_ddp_stream *stream)
+bool siw_ddp_rd_has_partial_message(const struct siw_ddp_stream *stream)
 {
 	for (int qn = 0; qn < SIW_DDP_QUEUES; qn++)
 		if (stream->rx.q[qn].begun)
@@ -329,11 +329,12 @@ bool siw_ddp_rd_receiving(const struct siw_ddp_stream *stream)
 
 bool siw_ddp_rd_idle(struct siw_ddp_stream *stream)
 {
-	return !stream->tx.active && siw_ddp_tx_accepted(stream) >= stream->tx.framed &&
+	return !stream->tx.active && siw_ddp_tx_accepted_position(stream) >= stream->tx.framed &&
 	       !stream->responses->active &&
-	       siw_rd_accepted(stream->rd, SIW_RD_RESPONSES) >= stream->responses->framed &&
+	       siw_rd_count_accepted_segments(stream->rd, SIW_RD_RESPONSES) >=
+		       stream->responses->framed &&
 	       !stream->rd_rx.data && siw_link_empty(&stream->rd_rx.held) &&
-	       !siw_ddp_rd_receiving(stream);
+	       !siw_ddp_rd_has_partial_message(stream);
 }
 
 const struct siw_addr *siw_ddp_rd_peer_addr(const struct siw_ddp_stream *stream)
@@ -346,14 +347,14 @@ uint8_t siw_ddp_rd_peer_ird(const struct siw_ddp_stream *stream)
 	return siw_rd_peer_ird(stream->rd);
 }
 
-void siw_ddp_rd_expect(struct siw_ddp_stream *stream, bool expected)
+void siw_ddp_rd_set_datagram_expected(struct siw_ddp_stream *stream, bool expected)
 {
-	siw_rd_expect(stream->rd, expected);
+	siw_rd_set_response_expected(stream->rd, expected);
 }
 
 /* ---- responses ------------------------------------------------------------------------------- */
 
-int siw_ddp_rd_response_more(struct siw_ddp_stream *stream, struct siw_wire_err *err)
+int siw_ddp_rd_response_continue(struct siw_ddp_stream *stream, struct siw_wire_err *err)
 {
 	return siw_ddp_tx_continue(stream, stream->responses, err);
 }
@@ -369,18 +370,18 @@ uint64_t siw_ddp_rd_response_abandon(struct siw_ddp_stream *stream)
 
 bool siw_ddp_rd_has_tx_room(const struct siw_ddp_stream *stream, bool requests, bool responses)
 {
-	return (responses && !siw_rd_blocked(stream->rd, SIW_RD_RESPONSES)) ||
-	       (requests && !siw_rd_blocked(stream->rd, SIW_RD_REQUESTS));
+	return (responses && !siw_rd_is_send_queue_full(stream->rd, SIW_RD_RESPONSES)) ||
+	       (requests && !siw_rd_is_send_queue_full(stream->rd, SIW_RD_REQUESTS));
 }
 
 /* ---- the segment at the head of a stream ----------------------------------------------------- */
 
-bool siw_ddp_rd_in_responses(const struct siw_ddp_stream *stream)
+bool siw_ddp_rd_is_in_response_space(const struct siw_ddp_stream *stream)
 {
 	return stream->rd_rx.space == SIW_RD_RESPONSES;
 }
 
-const uint8_t *siw_ddp_rd_octets(const struct siw_ddp_stream *stream)
+const uint8_t *siw_ddp_rd_segment_payload(const struct siw_ddp_stream *stream)
 {
 	return stream->rd_rx.data + stream->rx.seg.head_len;
 }
@@ -393,7 +394,7 @@ static int rd_lower_scatter_payload(struct siw_ddp_stream *stream, size_t skip,
 	if (siw_iov_scatter(iov, n, from))
 		return -EFAULT;
 	stream->rd_rx.data = NULL;
-	siw_rd_segment_accepted(stream->rd);
+	siw_rd_mark_segment_accepted(stream->rd);
 	return 1;
 }
 
@@ -493,7 +494,7 @@ static bool rd_drop_if_message_refused(struct siw_ddp_stream *stream)
 	return true;
 }
 
-int siw_ddp_rd_refused_buffer(struct siw_ddp_stream *stream, uint64_t *user_data)
+int siw_ddp_rd_buffer_of_refused_message(struct siw_ddp_stream *stream, uint64_t *user_data)
 {
 	if (!stream->rd_rx.consumed_buffer)
 		return 0;
@@ -520,7 +521,7 @@ static const struct siw_ddp_lower lower_rd = {
  * Whether the payload of the segment at the head of the stream begins with octets for the upper
  * layer.
  */
-static bool rd_segment_is_headed(const struct siw_ddp_stream *stream)
+static bool rd_segment_has_ulp_header(const struct siw_ddp_stream *stream)
 {
 	const struct siw_ddp_rd_rx *rd = &stream->rd_rx;
 
@@ -550,7 +551,7 @@ static int rd_check_segment(struct siw_ddp_stream *stream)
 		return r;
 	if (!seg->tagged) {
 		code = siw_ddp_rx_check_untagged(rx, seg);
-		if (siw_ddp_is_response_queue(seg->qn) != siw_ddp_rd_in_responses(stream))
+		if (siw_ddp_is_response_queue(seg->qn) != siw_ddp_rd_is_in_response_space(stream))
 			code = SIW_DDP_INVALID_QN;
 		if (code == SIW_DDP_NO_BUFFER && !seg->qn) {
 			rd_pause_stream(stream, true);
@@ -587,8 +588,8 @@ static bool rd_receive_segment(struct siw_ddp_stream *stream, const struct siw_r
 	stream->rd_rx.len = news->len;
 	stream->rd_rx.space = (uint8_t)news->space;
 	rd->served = stream;
-	if (__builtin_expect(!rd->receiving || (rd->pause_headed && rd_segment_is_headed(stream)),
-			     0)) {
+	if (__builtin_expect(
+		    !rd->receiving || (rd->pause_headed && rd_segment_has_ulp_header(stream)), 0)) {
 		rd_pause_stream(stream, false);
 		return set_rd_event(event, SIW_DDP_RD_PAUSED, rd->receiving ? -EBUSY : 0);
 	}
@@ -625,10 +626,10 @@ int siw_ddp_rd_recv(struct siw_ddp_rd *rd, struct siw_ddp_rd_event *event)
 	for (int tries = 0; tries < SIW_DDP_TRIES; tries++) {
 		struct siw_ddp_stream *stream;
 
-		update_partial_count_of_last_stream(rd);
+		update_partial_message_count_of_last_stream(rd);
 		if (siw_rd_recv(rd->lower, &news) != 1)
 			return 0;
-		stream = siw_rd_upper(news.peer);
+		stream = siw_rd_upper_layer_object(news.peer);
 		event->peer = (struct siw_ddp_rd_peer *)news.peer;
 		event->user = stream ? stream->user : NULL;
 		event->acked = news.kind == SIW_RD_SEGMENT && news.acked;
@@ -657,12 +658,12 @@ int siw_ddp_rd_recv(struct siw_ddp_rd *rd, struct siw_ddp_rd_event *event)
 
 /* ---- peers without a stream ------------------------------------------------------------------ */
 
-void siw_ddp_rd_unclaim(struct siw_ddp_rd_peer *peer)
+void siw_ddp_rd_peer_release(struct siw_ddp_rd_peer *peer)
 {
-	siw_rd_set_upper(rd_peer_of(peer), NULL);
+	siw_rd_set_upper_layer_object(rd_peer_from_opaque(peer), NULL);
 }
 
 void siw_ddp_rd_reject(struct siw_ddp_rd_peer *peer)
 {
-	siw_rd_reset(rd_peer_of(peer), SIW_RD_CLOSED_END);
+	siw_rd_reset_peer(rd_peer_from_opaque(peer), SIW_RD_CLOSED_END);
 }

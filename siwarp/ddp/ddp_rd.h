@@ -6,7 +6,7 @@
  * datagrams: siw_ddp_rd_recv or siw_ddp_rx_place reports the refusal once, the rest of the message
  * is discarded, and the next message is received as usual.
  *
- * Messages from siw_ddp_tx_msg() with response set have a PSN space of their own: one response and
+ * Messages from siw_ddp_tx_get_msg() with response set have a PSN space of their own: one response and
  * one other message can be in progress at the same time, and neither waits for the other. In the
  * response space the peer's untagged segments are for queues 2 and 3 only, in the request space for
  * queues 0 and 1; the upper layer checks which space tagged segments belong to.
@@ -43,8 +43,8 @@ void siw_ddp_rd_reschedule(struct siw_ddp_rd *rd);
  * segment arrives.
  */
 void siw_ddp_rd_set_receiving(struct siw_ddp_rd *rd, bool on);
-/* Sets whether a stream is paused when its next segment is headed (siw_ddp_rd_set_headed). */
-void siw_ddp_rd_pause_headed(struct siw_ddp_rd *rd, bool on);
+/* Sets whether a stream is paused when its next segment is headed (siw_ddp_rd_set_opcodes_with_ulp_header). */
+void siw_ddp_rd_pause_if_ulp_header(struct siw_ddp_rd *rd, bool on);
 
 /*
  * Stores the record of the peer at addr in *out. Returns 0; -ENOBUFS if the maximum number of
@@ -58,8 +58,8 @@ void *siw_ddp_rd_user(const struct siw_ddp_rd_peer *peer);
  * Creates the peer's stream. Only one thread at a time may create streams; the stream needs no lock
  * before siw_ddp_rd_publish.
  */
-int siw_ddp_rd_stream(struct siw_ddp_rd *rd, struct siw_ddp_rd_peer *peer, void *user,
-		      struct siw_ddp_stream **out);
+int siw_ddp_rd_stream_create(struct siw_ddp_rd *rd, struct siw_ddp_rd_peer *peer, void *user,
+			     struct siw_ddp_stream **out);
 /*
  * Publishes a stream that the upper layer has set up, so that siw_ddp_rd_user and siw_ddp_rd_recv
  * return the stream's user.
@@ -79,17 +79,17 @@ enum siw_ddp_rd_ending {
  * Frees the stream; call under both locks. The receive of an unfinished message is returned to the
  * head of its queue.
  */
-void siw_ddp_rd_end(struct siw_ddp_stream *stream, enum siw_ddp_rd_ending how);
+void siw_ddp_rd_stream_end(struct siw_ddp_stream *stream, enum siw_ddp_rd_ending how);
 /*
  * Set and return the note, a number for use by the upper layer that is kept with the MSNs; 0
  * initially and in each new incarnation of the peer.
  */
-void siw_ddp_rd_set_note(struct siw_ddp_stream *stream, uint32_t note);
-uint32_t siw_ddp_rd_note(const struct siw_ddp_stream *stream);
+void siw_ddp_rd_set_upper_layer_value(struct siw_ddp_stream *stream, uint32_t note);
+uint32_t siw_ddp_rd_upper_layer_value(const struct siw_ddp_stream *stream);
 /* Whether the stream has nothing in progress in either direction. Call under both locks. */
 bool siw_ddp_rd_idle(struct siw_ddp_stream *stream);
 /* Whether a message of the stream has arrived only in part. Call under both locks. */
-bool siw_ddp_rd_receiving(const struct siw_ddp_stream *stream);
+bool siw_ddp_rd_has_partial_message(const struct siw_ddp_stream *stream);
 const struct siw_addr *siw_ddp_rd_peer_addr(const struct siw_ddp_stream *stream);
 /*
  * The peer's IRD (the number of Read Requests and atomics that the peer accepts at a time); 0: not
@@ -100,18 +100,18 @@ uint8_t siw_ddp_rd_peer_ird(const struct siw_ddp_stream *stream);
  * Sets whether a datagram of the peer is expected, so that a silent peer is declared lost. Call
  * under the send lock or the progress lock.
  */
-void siw_ddp_rd_expect(struct siw_ddp_stream *stream, bool expected);
+void siw_ddp_rd_set_datagram_expected(struct siw_ddp_stream *stream, bool expected);
 
 /*
- * Continue, and abandon, the response in progress, as siw_ddp_tx_more and siw_ddp_tx_abandon do for
+ * Continue, and abandon, the response in progress, as siw_ddp_tx_continue_msg and siw_ddp_tx_abandon do for
  * requests.
  */
-int siw_ddp_rd_response_more(struct siw_ddp_stream *stream, struct siw_wire_err *err);
+int siw_ddp_rd_response_continue(struct siw_ddp_stream *stream, struct siw_wire_err *err);
 uint64_t siw_ddp_rd_response_abandon(struct siw_ddp_stream *stream);
 /* Whether rd has room to send a segment of one of the selected kinds (requests, responses). */
 bool siw_ddp_rd_has_tx_room(const struct siw_ddp_stream *stream, bool requests, bool responses);
 /* Whether the segment at the head of the stream arrived in the response space. */
-bool siw_ddp_rd_in_responses(const struct siw_ddp_stream *stream);
+bool siw_ddp_rd_is_in_response_space(const struct siw_ddp_stream *stream);
 
 enum siw_ddp_rd_event_kind {
 	/*
@@ -132,10 +132,10 @@ enum siw_ddp_rd_event_kind {
 	 * which the segment is returned again, or rejects the peer
 	 */
 	SIW_DDP_RD_NO_STREAM,
-	/* the peer accepted segments (siw_ddp_tx_accepted), or there is room to send again */
+	/* the peer accepted segments (siw_ddp_tx_accepted_position), or there is room to send again */
 	SIW_DDP_RD_ACKED,
 	/*
-	 * siw_ddp_rd_end must be called. status: -ECONNRESET, the pair began a new incarnation;
+	 * siw_ddp_rd_stream_end must be called. status: -ECONNRESET, the pair began a new incarnation;
 	 * -ESTALE, the peer is another instance; -ETIMEDOUT, the peer is silent or closed;
 	 * -ENOBUFS, the peer had no receive for too long
 	 */
@@ -155,14 +155,14 @@ int siw_ddp_rd_recv(struct siw_ddp_rd *rd, struct siw_ddp_rd_event *event);
  * The complete payload of the segment that siw_ddp_rd_recv returned; valid until the segment is
  * placed or refused.
  */
-const uint8_t *siw_ddp_rd_octets(const struct siw_ddp_stream *stream);
+const uint8_t *siw_ddp_rd_segment_payload(const struct siw_ddp_stream *stream);
 /*
  * Sets which tagged segments begin with SIW_DDP_ULP_TAGGED octets for the upper layer: the segments
  * whose bit 1 << (ulp_octet & 15) is in set. The octets for the upper layer are not placed; the TO
  * is the tagged offset of the first octet after them. The upper layer must refuse a segment that is
  * shorter.
  */
-void siw_ddp_rd_set_headed(struct siw_ddp_stream *stream, uint16_t set);
+void siw_ddp_rd_set_opcodes_with_ulp_header(struct siw_ddp_stream *stream, uint16_t set);
 /*
  * Whether a paused stream could continue with the receives that are free now. A stream that was
  * paused because its share was used up is retried only after receives have become free or partially
@@ -172,14 +172,14 @@ bool siw_ddp_rd_may_resume(struct siw_ddp_rd *rd, const struct siw_mem_queue *re
 /* Resumes all paused streams of the endpoint. */
 void siw_ddp_rd_resume(struct siw_ddp_rd *rd);
 /* Releases the record of a peer returned by siw_ddp_rd_peer for which no stream is created. */
-void siw_ddp_rd_unclaim(struct siw_ddp_rd_peer *peer);
+void siw_ddp_rd_peer_release(struct siw_ddp_rd_peer *peer);
 /* Discards the segment of a peer that has no stream, and sends the peer a BYE. */
 void siw_ddp_rd_reject(struct siw_ddp_rd_peer *peer);
 /*
  * Returns 1 and the user_data of the buffer that the last refused message used up, or 0 if it used
  * none.
  */
-int siw_ddp_rd_refused_buffer(struct siw_ddp_stream *stream, uint64_t *user_data);
+int siw_ddp_rd_buffer_of_refused_message(struct siw_ddp_stream *stream, uint64_t *user_data);
 
 /* cffi: end */
 

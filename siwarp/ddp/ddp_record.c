@@ -16,7 +16,7 @@
 
 int siw_ddp_dgram_tagged_max(const struct siw_ddp_dgram *dgram, const struct siw_addr *dest)
 {
-	int octets = siw_llp_udp_path(dgram->sock, dest);
+	int octets = siw_llp_udp_path_max_payload(dgram->sock, dest);
 
 	return octets < 0 ? octets : octets - SIW_DDP_RECORD_OVERHEAD;
 }
@@ -61,13 +61,13 @@ int siw_ddp_dgram_place_tagged(struct siw_ddp_dgram *dgram, const struct siw_ddp
 	struct iovec iov[SIW_MEM_MAX_SGE];
 	int n, r;
 
-	n = siw_mem_stag_get(dgram->mem, seg->stag, pd, NULL, right, seg->to, seg->payload - head,
-			     iov, SIW_MEM_MAX_SGE, err);
+	n = siw_mem_stag_acquire(dgram->mem, seg->stag, pd, NULL, right, seg->to,
+				 seg->payload - head, iov, SIW_MEM_MAX_SGE, err);
 	if (n < 0)
 		return n;
 	r = siw_iov_scatter(iov, n, from);
 	if (n)
-		siw_mem_stag_put(dgram->mem, seg->stag);
+		siw_mem_stag_release(dgram->mem, seg->stag);
 	if (r)
 		*err = (struct siw_wire_err){ SIW_LAYER_DDP, SIW_DDP_LOCAL_CATASTROPHIC, 0 };
 	return r ? -EACCES : 0;

@@ -228,14 +228,14 @@ static int place_untagged(struct siw_ddp_stream *stream, struct siw_ddp_delivery
 	if (is_empty_rtr(q, seg))
 		return place_empty_rtr(stream, q, delivery);
 	if (__builtin_expect(rx->any_unexpected, 0) && !seg->qn)
-		return siw_ddp_keep_unexpected(stream);
+		return siw_ddp_store_unexpected_segment(stream);
 	/*
 	 * Another stream that shares the receive queue may have used the last buffer since
-	 * siw_ddp_rx_head.
+	 * siw_ddp_rx_peek_segment.
 	 */
 	if (!q->begun && !siw_ddp_rxq_take_buffer(q)) {
 		if (!seg->qn && rx->unexpected.limit)
-			return siw_ddp_keep_unexpected(stream);
+			return siw_ddp_store_unexpected_segment(stream);
 		return siw_ddp_rx_refuse_untagged(stream, SIW_DDP_NO_BUFFER);
 	}
 	if (siw_ddp_octets_to(rx, seg) > q->length)
@@ -269,8 +269,9 @@ static int place_tagged(struct siw_ddp_stream *stream, uint32_t right,
 		(void)siw_mem_queue_peek(rx->q[0].queue);
 	n = 0;
 	if (right)
-		n = siw_mem_stag_get(stream->mem, seg->stag, stream->pd, stream->identity, right,
-				     seg->to, seg->payload - head, iov, SIW_MEM_MAX_SGE, &err);
+		n = siw_mem_stag_acquire(stream->mem, seg->stag, stream->pd, stream->identity,
+					 right, seg->to, seg->payload - head, iov, SIW_MEM_MAX_SGE,
+					 &err);
 	if (n < 0)
 		return siw_ddp_rx_refuse_segment(stream, -EACCES, err);
 	r = stream->lower->payload(stream, seg->head_len + head, n ? iov : NULL, n);
@@ -279,7 +280,7 @@ static int place_tagged(struct siw_ddp_stream *stream, uint32_t right,
 	 * between two calls, and a thread that deregisters the STag must not wait for the peer.
 	 */
 	if (n)
-		siw_mem_stag_put(stream->mem, seg->stag);
+		siw_mem_stag_release(stream->mem, seg->stag);
 	if (r != 1)
 		return siw_ddp_handle_lower_result(stream, r);
 	rx->have = false;

@@ -71,12 +71,12 @@ void siw_ddp_stream_accept_empty_rtr(struct siw_ddp_stream *stream, uint32_t qn,
 		stream->rx.q[qn].accept_empty_rtr = on;
 }
 
-void siw_ddp_stream_set_headed(struct siw_ddp_stream *stream, uint16_t set)
+void siw_ddp_stream_set_opcodes_with_ulp_header(struct siw_ddp_stream *stream, uint16_t set)
 {
 	stream->rx.headed = set;
 }
 
-void siw_ddp_stream_bind(struct siw_ddp_stream *stream, const void *identity)
+void siw_ddp_stream_set_identity(struct siw_ddp_stream *stream, const void *identity)
 {
 	stream->identity = identity;
 }
@@ -86,7 +86,8 @@ const void *siw_ddp_stream_identity(const struct siw_ddp_stream *stream)
 	return stream->identity;
 }
 
-int siw_ddp_stream_take(struct siw_ddp_stream *stream, uint32_t qn, uint64_t *user_data)
+int siw_ddp_stream_release_partial_buffer(struct siw_ddp_stream *stream, uint32_t qn,
+					  uint64_t *user_data)
 {
 	struct siw_ddp_rxq *q;
 

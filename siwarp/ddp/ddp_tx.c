@@ -33,7 +33,7 @@ static bool tx_has_room_for_source(struct siw_ddp_stream *stream, struct siw_ddp
 
 	if (tx->n_sources < SIW_DDP_SOURCES || find_tx_source(tx, tx->msg.src_stag))
 		return true;
-	accepted = siw_ddp_tx_accepted(stream);
+	accepted = siw_ddp_tx_accepted_position(stream);
 	for (uint32_t i = 0; i < tx->n_sources; i++)
 		if (tx->sources[i].end > accepted)
 			tx->sources[n++] = tx->sources[i];
@@ -103,9 +103,10 @@ static int ddp_resolve_payload(struct siw_ddp_stream *stream, const struct siw_d
 	int n;
 
 	if (msg->from_stag)
-		return siw_mem_stag_get(stream->mem, msg->src_stag, stream->pd, stream->identity,
-					SIW_MEM_REMOTE_READ, msg->src_to + tx->offset, len, iov,
-					SIW_MEM_MAX_SGE, err);
+		return siw_mem_stag_acquire(stream->mem, msg->src_stag, stream->pd,
+					    stream->identity, SIW_MEM_REMOTE_READ,
+					    msg->src_to + tx->offset, len, iov, SIW_MEM_MAX_SGE,
+					    err);
 	if (__builtin_expect(msg->head != NULL, 0))
 		n = ddp_resolve_headed(stream, tx, len, iov);
 	else
@@ -192,7 +193,7 @@ int siw_ddp_tx_continue(struct siw_ddp_stream *stream, struct siw_ddp_tx *tx,
 				return n;
 			end = stream->lower->tx(stream, tx, seg.head, seg.head_len, seg.iov, n);
 			if (tx->msg.from_stag && n)
-				siw_mem_stag_put(stream->mem, tx->msg.src_stag);
+				siw_mem_stag_release(stream->mem, tx->msg.src_stag);
 		}
 		if (end > 0) {
 			ddp_record_framed_segment(stream, tx, &seg, end);
@@ -217,12 +218,12 @@ int siw_ddp_tx_continue(struct siw_ddp_stream *stream, struct siw_ddp_tx *tx,
 	return 1;
 }
 
-int siw_ddp_tx_more(struct siw_ddp_stream *stream, struct siw_wire_err *err)
+int siw_ddp_tx_continue_msg(struct siw_ddp_stream *stream, struct siw_wire_err *err)
 {
 	return siw_ddp_tx_continue(stream, &stream->tx, err);
 }
 
-struct siw_ddp_msg *siw_ddp_tx_msg(struct siw_ddp_stream *stream, bool response)
+struct siw_ddp_msg *siw_ddp_tx_get_msg(struct siw_ddp_stream *stream, bool response)
 {
 	struct siw_ddp_tx *tx = response && stream->responses ? stream->responses : &stream->tx;
 
@@ -288,24 +289,24 @@ bool siw_ddp_tx_active(const struct siw_ddp_stream *stream)
 	return stream->tx.active;
 }
 
-uint64_t siw_ddp_tx_framed(const struct siw_ddp_stream *stream)
+uint64_t siw_ddp_tx_framed_position(const struct siw_ddp_stream *stream)
 {
 	return stream->tx.framed;
 }
 
-uint64_t siw_ddp_tx_accepted(const struct siw_ddp_stream *stream)
+uint64_t siw_ddp_tx_accepted_position(const struct siw_ddp_stream *stream)
 {
 	return stream->lower->accepted(stream);
 }
 
-int siw_ddp_tx_revoke(struct siw_ddp_stream *stream, uint32_t stag)
+int siw_ddp_tx_still_refers_to_stag(struct siw_ddp_stream *stream, uint32_t stag)
 {
 	struct siw_ddp_tx *tx = &stream->tx;
 	const struct siw_ddp_source *source = find_tx_source(tx, stag);
 
 	if (stream->lower->copies)
 		return 0;
-	if (source && source->end > siw_ddp_tx_accepted(stream))
+	if (source && source->end > siw_ddp_tx_accepted_position(stream))
 		return 1;
 	return tx->active && tx->msg.from_stag && tx->msg.src_stag == stag && tx->offset > 0;
 }

@@ -64,7 +64,7 @@ int siw_ddp_uc_set_tx_sock(struct siw_ddp_uc *uc, struct siw_llp_sock *sock)
 
 int siw_ddp_uc_connect(struct siw_ddp_uc *uc, const struct siw_ddp_uc_path *path)
 {
-	int octets = siw_llp_udp_path(uc->sock, &path->peer);
+	int octets = siw_llp_udp_path_max_payload(uc->sock, &path->peer);
 
 	if (octets < 0)
 		return octets;
@@ -94,7 +94,7 @@ void siw_ddp_uc_next_psns(const struct siw_ddp_uc *uc, uint32_t *in, uint32_t *o
 	*out = uc->tx.psn;
 }
 
-uint32_t siw_ddp_uc_payload(const struct siw_ddp_uc *uc)
+uint32_t siw_ddp_uc_max_payload(const struct siw_ddp_uc *uc)
 {
 	return uc->tx.payload;
 }
@@ -161,9 +161,9 @@ static bool uc_store_if_report(struct siw_ddp_uc *uc, const uint8_t *datagram)
 	return true;
 }
 
-bool siw_ddp_uc_may_continue(struct siw_ddp_uc *uc, int tries, uint32_t octets)
+bool siw_ddp_uc_may_continue_rx(struct siw_ddp_uc *uc, int tries, uint32_t octets)
 {
-	if ((tries < SIW_DDP_TRIES && octets < 65536) || siw_llp_port_more(uc->port))
+	if ((tries < SIW_DDP_TRIES && octets < 65536) || siw_llp_port_has_more_datagrams(uc->port))
 		return true;
 	siw_llp_resume(uc->rx_sock);
 	return false;
@@ -176,7 +176,7 @@ int siw_ddp_uc_rx(struct siw_ddp_uc *uc, struct siw_ddp_uc_seg *seg)
 	uint8_t *buf;
 	int tries;
 
-	for (tries = 0; siw_ddp_uc_may_continue(uc, tries, 0); tries++) {
+	for (tries = 0; siw_ddp_uc_may_continue_rx(uc, tries, 0); tries++) {
 		ssize_t len = siw_llp_udp_next(uc->rx_sock, &source, &buf);
 
 		if (len < 0)
@@ -279,8 +279,8 @@ int siw_ddp_uc_place(struct siw_ddp_uc *uc, struct siw_mem_queue *queue, uint32_
 	return seg->last ? uc_finish_buffer(rx, delivery, 1) : 2;
 }
 
-int siw_ddp_uc_use_buffer(struct siw_ddp_uc *uc, struct siw_mem_queue *queue,
-			  struct siw_ddp_delivery *delivery)
+int siw_ddp_uc_consume_buffer(struct siw_ddp_uc *uc, struct siw_mem_queue *queue,
+			      struct siw_ddp_delivery *delivery)
 {
 	struct siw_uc_rx *rx = &uc->rx;
 
@@ -303,13 +303,13 @@ int siw_ddp_uc_place_tagged(struct siw_ddp_uc *uc, struct siw_mem_queue *queue, 
 	 */
 	if (queue)
 		(void)siw_mem_queue_peek(queue);
-	n = siw_mem_stag_get(uc->mem, seg->stag, uc->pd, uc->identity, right, seg->to, seg->payload,
-			     iov, SIW_MEM_MAX_SGE, err);
+	n = siw_mem_stag_acquire(uc->mem, seg->stag, uc->pd, uc->identity, right, seg->to,
+				 seg->payload, iov, SIW_MEM_MAX_SGE, err);
 	if (n < 0)
 		return n;
 	r = siw_iov_scatter(iov, n, uc->rx.payload);
 	if (n)
-		siw_mem_stag_put(uc->mem, seg->stag);
+		siw_mem_stag_release(uc->mem, seg->stag);
 	if (r) {
 		*err = (struct siw_wire_err){ SIW_LAYER_DDP, SIW_DDP_LOCAL_CATASTROPHIC, 0 };
 		return -EACCES;

@@ -62,23 +62,23 @@ void siw_ddp_uc_set_tx_psn(struct siw_ddp_uc *uc, uint32_t psn);
 void siw_ddp_uc_next_psns(const struct siw_ddp_uc *uc, uint32_t *in, uint32_t *out);
 /*
  * Sets the Q_Key, the protection domain, and the identity for STags bound to one stream
- * (siw_ddp_stream_bind).
+ * (siw_ddp_stream_set_identity).
  */
 void siw_ddp_uc_set_keys(struct siw_ddp_uc *uc, uint32_t qkey, uint32_t pd, const void *identity);
 /* Returns the rate limit of the datagrams that the UC endpoint sends. */
-struct siw_ddp_pace *siw_ddp_uc_pace(struct siw_ddp_uc *uc);
+struct siw_ddp_pace *siw_ddp_uc_get_pace(struct siw_ddp_uc *uc);
 /*
  * Returns the current maximum payload of a tagged segment, in octets; 0 if the endpoint is not
  * connected.
  */
-uint32_t siw_ddp_uc_payload(const struct siw_ddp_uc *uc);
+uint32_t siw_ddp_uc_max_payload(const struct siw_ddp_uc *uc);
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
 #define SIW_DDP_UC_HEAD 16
 
 /*
- * A message that a UC endpoint sends. sgl must stay valid until siw_ddp_uc_accepted has counted the
+ * A message that a UC endpoint sends. sgl must stay valid until siw_ddp_uc_accepted_count has counted the
  * message.
  */
 struct siw_ddp_uc_msg {
@@ -99,21 +99,21 @@ struct siw_ddp_uc_msg {
 /*
  * Returns the endpoint's message, which the caller must assign as a whole before siw_ddp_uc_tx();
  * NULL if another message has segments left, or if the caller has not read a refusal by
- * siw_ddp_uc_refused.
+ * siw_ddp_uc_get_refused_range.
  */
-struct siw_ddp_uc_msg *siw_ddp_uc_tx_msg(struct siw_ddp_uc *uc);
+struct siw_ddp_uc_msg *siw_ddp_uc_tx_get_msg(struct siw_ddp_uc *uc);
 /*
- * Begins to send the message returned by siw_ddp_uc_tx_msg(). Small segments are collected until
+ * Begins to send the message returned by siw_ddp_uc_tx_get_msg(). Small segments are collected until
  * siw_ddp_uc_tx_flush.
  *   1        all segments are framed
- *   0        some are left: siw_ddp_uc_tx_more continues
+ *   0        some are left: siw_ddp_uc_tx_continue_msg continues
  *   -ENOMEM  not begun
  *   -EACCES  an lkey is invalid; -EFAULT: its memory is not mapped. The message ends here, and a
  *            receiver drops the segments that were sent
  */
 int siw_ddp_uc_tx(struct siw_ddp_uc *uc);
 /* Continues to send the message, by at most 64 KiB. Returns the same values as siw_ddp_uc_tx. */
-int siw_ddp_uc_tx_more(struct siw_ddp_uc *uc);
+int siw_ddp_uc_tx_continue_msg(struct siw_ddp_uc *uc);
 /*
  * Passes the collected datagrams to UDP. Returns 1 if UDP accepted all datagrams; 0 if the socket
  * is full, or if the network refused a datagram.
@@ -127,14 +127,14 @@ bool siw_ddp_uc_tx_blocked(const struct siw_ddp_uc *uc);
  * Return the number of messages begun so far, and the number of these messages, in order, that UDP
  * has accepted or refused.
  */
-uint64_t siw_ddp_uc_begun(const struct siw_ddp_uc *uc);
-uint64_t siw_ddp_uc_accepted(const struct siw_ddp_uc *uc);
+uint64_t siw_ddp_uc_begun_count(const struct siw_ddp_uc *uc);
+uint64_t siw_ddp_uc_accepted_count(const struct siw_ddp_uc *uc);
 /*
  * Whether the network refused a datagram (no route, a filter). Returns 1, once per refusal, with
  * the numbers of the first and the last message that the datagram may belong to, counted from 1; 0
  * if no datagram was refused.
  */
-int siw_ddp_uc_refused(struct siw_ddp_uc *uc, uint64_t *first, uint64_t *last);
+int siw_ddp_uc_get_refused_range(struct siw_ddp_uc *uc, uint64_t *first, uint64_t *last);
 /* Drops the collected datagrams, and the message whose segments are not all sent. */
 void siw_ddp_uc_reset_tx(struct siw_ddp_uc *uc);
 
@@ -146,7 +146,7 @@ struct siw_ddp_uc_report {
 	uint32_t next;		    /* the PSN that follows the newest PSN received */
 };
 /* Whether setting uc_breaker enables reports to the peer of the endpoint. */
-bool siw_ddp_uc_reports(const struct siw_ddp_uc *uc);
+bool siw_ddp_uc_reports_enabled(const struct siw_ddp_uc *uc);
 /*
  * Whether a report must be sent: enough datagrams arrived since the last report, and the last
  * report was sent at least one second ago.
@@ -160,7 +160,7 @@ void siw_ddp_uc_report_send(struct siw_ddp_uc *uc);
 /*
  * Returns 1 and the peer's last report in *report, once per report, or 0 if there is no new report.
  */
-int siw_ddp_uc_report_received(struct siw_ddp_uc *uc, struct siw_ddp_uc_report *report);
+int siw_ddp_uc_report_read(struct siw_ddp_uc *uc, struct siw_ddp_uc_report *report);
 
 /* ---- receiving ------------------------------------------------------------------------------- */
 
@@ -176,11 +176,11 @@ struct siw_ddp_uc_seg {
  */
 int siw_ddp_uc_rx(struct siw_ddp_uc *uc, struct siw_ddp_uc_seg *seg);
 /*
- * Whether the caller may receive another datagram in this turn: see siw_ddp_dgram_may_continue.
+ * Whether the caller may receive another datagram in this turn: see siw_ddp_dgram_may_continue_rx.
  * octets: the octets received in this turn, which are limited so that a long message does not
  * starve other sockets.
  */
-bool siw_ddp_uc_may_continue(struct siw_ddp_uc *uc, int tries, uint32_t octets);
+bool siw_ddp_uc_may_continue_rx(struct siw_ddp_uc *uc, int tries, uint32_t octets);
 /* Abandons the operation that is being received: the rest of the operation counts as not whole. */
 void siw_ddp_uc_abandon_op(struct siw_ddp_uc *uc);
 /*
@@ -205,8 +205,8 @@ int siw_ddp_uc_place(struct siw_ddp_uc *uc, struct siw_mem_queue *queue, uint32_
  * Uses up a receive buffer for a message that places no octets into the buffer. Returns 1, and the
  * buffer's user_data in *delivery; or -ENOBUFS.
  */
-int siw_ddp_uc_use_buffer(struct siw_ddp_uc *uc, struct siw_mem_queue *queue,
-			  struct siw_ddp_delivery *delivery);
+int siw_ddp_uc_consume_buffer(struct siw_ddp_uc *uc, struct siw_mem_queue *queue,
+			      struct siw_ddp_delivery *delivery);
 /*
  * Places the current tagged segment. Returns 1 if the segment is the last of its message; 2 if it
  * is not; or -EACCES with *err if nothing was written.

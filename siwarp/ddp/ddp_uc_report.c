@@ -42,7 +42,7 @@ void siw_ddp_uc_report_reset(struct siw_ddp_uc *uc)
 	};
 }
 
-bool siw_ddp_uc_reports(const struct siw_ddp_uc *uc)
+bool siw_ddp_uc_reports_enabled(const struct siw_ddp_uc *uc)
 {
 	return uc->reports.on;
 }
@@ -90,7 +90,7 @@ void siw_ddp_uc_report_store(struct siw_ddp_uc *uc, const uint8_t *datagram)
 	};
 }
 
-int siw_ddp_uc_report_received(struct siw_ddp_uc *uc, struct siw_ddp_uc_report *report)
+int siw_ddp_uc_report_read(struct siw_ddp_uc *uc, struct siw_ddp_uc_report *report)
 {
 	if (!uc->reports.report_unread)
 		return 0;

@@ -45,12 +45,12 @@ void siw_ddp_uc_reset_tx(struct siw_ddp_uc *uc)
 		tx->msn[i] = siw_initial_sequence(1); /* RFC5041-4.3-09 */
 }
 
-uint64_t siw_ddp_uc_begun(const struct siw_ddp_uc *uc)
+uint64_t siw_ddp_uc_begun_count(const struct siw_ddp_uc *uc)
 {
 	return uc->tx.begun;
 }
 
-uint64_t siw_ddp_uc_accepted(const struct siw_ddp_uc *uc)
+uint64_t siw_ddp_uc_accepted_count(const struct siw_ddp_uc *uc)
 {
 	return uc->tx.accepted;
 }
@@ -60,12 +60,12 @@ bool siw_ddp_uc_tx_blocked(const struct siw_ddp_uc *uc)
 	return uc->tx.blocked || uc->tx.pace.held;
 }
 
-struct siw_ddp_pace *siw_ddp_uc_pace(struct siw_ddp_uc *uc)
+struct siw_ddp_pace *siw_ddp_uc_get_pace(struct siw_ddp_uc *uc)
 {
 	return &uc->tx.pace;
 }
 
-int siw_ddp_uc_refused(struct siw_ddp_uc *uc, uint64_t *first, uint64_t *last)
+int siw_ddp_uc_get_refused_range(struct siw_ddp_uc *uc, uint64_t *first, uint64_t *last)
 {
 	struct siw_uc_tx *tx = &uc->tx;
 
@@ -98,7 +98,7 @@ static __attribute__((cold, noinline)) void uc_record_network_refusal(struct siw
 static __attribute__((cold, noinline)) int uc_send_fragmented(struct siw_ddp_uc *uc,
 							      const struct iovec *iov, int n)
 {
-	int octets = siw_llp_udp_path(uc->sock, &uc->peer);
+	int octets = siw_llp_udp_path_max_payload(uc->sock, &uc->peer);
 	uint32_t payload = SAFE_PAYLOAD;
 
 	if (octets > SIW_UC_UNTAGGED + SIW_DGRAM_CRC_LEN + SIW_DDP_UC_HEAD)
@@ -309,7 +309,7 @@ static int uc_send_segment(struct siw_ddp_uc *uc, uint32_t *octets)
 	return 1;
 }
 
-int siw_ddp_uc_tx_more(struct siw_ddp_uc *uc)
+int siw_ddp_uc_tx_continue_msg(struct siw_ddp_uc *uc)
 {
 	struct siw_uc_tx *tx = &uc->tx;
 	uint32_t turn = 0, octets;
@@ -329,7 +329,7 @@ int siw_ddp_uc_tx_more(struct siw_ddp_uc *uc)
 	return 1;
 }
 
-struct siw_ddp_uc_msg *siw_ddp_uc_tx_msg(struct siw_ddp_uc *uc)
+struct siw_ddp_uc_msg *siw_ddp_uc_tx_get_msg(struct siw_ddp_uc *uc)
 {
 	struct siw_uc_tx *tx = &uc->tx;
 
@@ -350,5 +350,5 @@ int siw_ddp_uc_tx(struct siw_ddp_uc *uc)
 	tx->begun++;
 	if (!tx->msg.tagged)
 		tx->at_msn = tx->msn[tx->msg.qn]++;
-	return siw_ddp_uc_tx_more(uc);
+	return siw_ddp_uc_tx_continue_msg(uc);
 }

@@ -17,8 +17,8 @@
 #include "llp/llp.h"
 #include "mpa/mpa.h"
 
-void siw_ddp_stream_keep_unexpected(struct siw_ddp_stream *stream, uint64_t octets,
-				    bool deliver_before_end)
+void siw_ddp_stream_enable_unexpected(struct siw_ddp_stream *stream, uint64_t octets,
+				      bool deliver_before_end)
 {
 	stream->rx.unexpected.limit = octets;
 	stream->rx.unexpected.deliver_before_end = deliver_before_end;
@@ -61,7 +61,7 @@ static struct siw_ddp_unexpected_seg *alloc_unexpected_segment(struct siw_ddp_st
 	return node;
 }
 
-int siw_ddp_keep_unexpected(struct siw_ddp_stream *stream)
+int siw_ddp_store_unexpected_segment(struct siw_ddp_stream *stream)
 {
 	struct siw_ddp_rx *rx = &stream->rx;
 	struct siw_ddp_unexpected *unexpected = &rx->unexpected;
@@ -159,12 +159,12 @@ int siw_ddp_rx_place_unexpected(struct siw_ddp_stream *stream, struct siw_ddp_se
 	return siw_ddp_count_placed(stream, seg, delivery);
 }
 
-uint64_t siw_ddp_rx_unexpected(const struct siw_ddp_stream *stream)
+uint64_t siw_ddp_rx_unexpected_octets(const struct siw_ddp_stream *stream)
 {
 	return stream->rx.unexpected.used;
 }
 
-bool siw_ddp_rx_defers_end(struct siw_ddp_stream *stream)
+bool siw_ddp_rx_defers_stream_end(struct siw_ddp_stream *stream)
 {
 	if (!stream->rx.unexpected.deliver_before_end || !stream->rx.unexpected.first ||
 	    !siw_ddp_lower_ended(stream->rx.dead))
@@ -177,14 +177,14 @@ bool siw_ddp_rx_defers_end(struct siw_ddp_stream *stream)
 	return true;
 }
 
-bool siw_ddp_rx_unfinished(const struct siw_ddp_stream *stream)
+bool siw_ddp_rx_has_partial_message(const struct siw_ddp_stream *stream)
 {
 	const struct siw_ddp_rx *rx = &stream->rx;
 
 	return rx->any_unexpected ? rx->unexpected.mo != 0 : rx->q[0].begun;
 }
 
-bool siw_ddp_rx_starved(const struct siw_ddp_stream *stream, struct siw_ddp_seg *seg)
+bool siw_ddp_rx_awaits_buffer(const struct siw_ddp_stream *stream, struct siw_ddp_seg *seg)
 {
 	const struct siw_ddp_rx *rx = &stream->rx;
 
@@ -194,14 +194,14 @@ bool siw_ddp_rx_starved(const struct siw_ddp_stream *stream, struct siw_ddp_seg 
 	return true;
 }
 
-uint32_t siw_ddp_rx_arrived(const struct siw_ddp_stream *stream)
+uint32_t siw_ddp_rx_arrived_msn(const struct siw_ddp_stream *stream)
 {
 	const struct siw_ddp_rx *rx = &stream->rx;
 
 	return rx->any_unexpected ? rx->unexpected.msn - !rx->unexpected.mo : rx->q[0].msn - 1;
 }
 
-uint32_t siw_ddp_rx_delivered(const struct siw_ddp_stream *stream)
+uint32_t siw_ddp_rx_delivered_msn(const struct siw_ddp_stream *stream)
 {
 	return stream->rx.q[0].msn - 1;
 }

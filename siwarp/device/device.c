@@ -53,7 +53,7 @@ struct siw_device **siw_get_device_list(int *num_devices)
 out:
 	free(netifs);
 	if (n < 0)
-		return siw_refused_null(n);
+		return siw_refuse_and_return_null(n);
 	if (num_devices)
 		*num_devices = n;
 	return list;
@@ -107,8 +107,8 @@ static void close_device_port(struct siw_context *ctx)
 	siw_unlock(&ctx->lane.lock);
 	free(ctx->err_limit);
 	ctx->err_limit = NULL;
-	siw_mem_close(ctx->mem);
-	siw_llp_port_close(port);
+	siw_mem_stag_table_free(ctx->mem);
+	siw_llp_poll_port_close(port);
 }
 
 /*
@@ -136,7 +136,7 @@ static void context_reset_state(struct siw_context *ctx)
 /* Returns a context that can be opened: a new context or a closed one. */
 static struct siw_context *alloc_or_reuse_context(void)
 {
-	struct siw_context *ctx = siw_device_context_take();
+	struct siw_context *ctx = siw_device_take_closed_context();
 
 	if (ctx) {
 		context_reset_state(ctx);
@@ -171,14 +171,14 @@ static struct siw_context *alloc_or_reuse_context(void)
 	return ctx;
 }
 
-static int open_port(struct siw_context *ctx)
+static int context_open_llp_port(struct siw_context *ctx)
 {
 	struct siw_llp_port *port;
-	int err = siw_llp_port_open(&port);
+	int err = siw_llp_poll_port_open(&port);
 
 	if (err)
 		return err;
-	err = siw_mem_open(&ctx->mem);
+	err = siw_mem_stag_table_create(&ctx->mem);
 	if (err)
 		goto close_device_port;
 	siw_lock(&ctx->lane.lock);
@@ -187,7 +187,7 @@ static int open_port(struct siw_context *ctx)
 	return 0;
 
 close_device_port:
-	siw_llp_port_close(port);
+	siw_llp_poll_port_close(port);
 	return err;
 }
 
@@ -198,25 +198,25 @@ struct siw_context *siw_open_device(struct siw_device *device)
 
 	siw_reason_begin();
 	if (!ctx)
-		return siw_refused_null(device ? -ENOMEM : siw_refuse_null("device"));
+		return siw_refuse_and_return_null(device ? -ENOMEM : siw_refuse_null("device"));
 	siw_counters_init();
 	siw_capture_init();
 	siw_guard_install();
 	err = siw_faults_init();
 	if (err == -EINVAL)
-		siw_refuse(FAULTS_SETTING, siw_reason_text(siw_faults_reason()));
+		siw_refuse(FAULTS_SETTING, siw_reason_text(siw_faults_error_text()));
 	if (err)
 		goto fail;
 	ctx->info = device->info;
 	fill_device_limits(&ctx->attr);
 	ctx->next_rc_qpn = SIW_FIRST_RC_QPN;
-	err = open_port(ctx);
+	err = context_open_llp_port(ctx);
 	if (err)
 		goto fail;
 	err = siw_device_async_open(ctx);
 	if (err)
 		goto close_device_port;
-	err = siw_device_port_open(ctx);
+	err = siw_device_watch_interface(ctx);
 	if (err)
 		goto close_async;
 	err = siw_device_register_exit_handler();
@@ -229,15 +229,15 @@ struct siw_context *siw_open_device(struct siw_device *device)
 		return ctx;
 	siw_device_unregister_for_fork(ctx);
 close_port_watch:
-	siw_llp_watch_close(ctx->watch.watch);
+	siw_llp_interface_watch_close(ctx->watch.watch);
 close_async:
 	siw_device_async_close(ctx);
 close_device_port:
 	close_device_port(ctx);
 fail:
 	siw_guard_remove();
-	siw_device_context_keep(ctx);
-	return siw_refused_null(err);
+	siw_device_keep_closed_context(ctx);
+	return siw_refuse_and_return_null(err);
 }
 
 static bool addr_is_any(const struct siw_addr *addr)
@@ -272,7 +272,7 @@ struct siw_context *siw_open_device_by_addr(const struct siw_addr *addr)
 
 	siw_reason_begin();
 	if (!addr)
-		return siw_refused_null(siw_refuse_null("addr"));
+		return siw_refuse_and_return_null(siw_refuse_null("addr"));
 	list = siw_get_device_list(NULL);
 	if (!list)
 		return NULL;
@@ -282,7 +282,7 @@ struct siw_context *siw_open_device_by_addr(const struct siw_addr *addr)
 	d = list;
 	while (*d && !device_has_addr(&(*d)->info, &wanted))
 		d++;
-	ctx = *d ? siw_open_device(*d) : siw_refused_null(siw_refuse(NO_DEVICE));
+	ctx = *d ? siw_open_device(*d) : siw_refuse_and_return_null(siw_refuse(NO_DEVICE));
 	err = errno;
 	siw_free_device_list(list);
 	errno = err;
@@ -290,7 +290,7 @@ struct siw_context *siw_open_device_by_addr(const struct siw_addr *addr)
 }
 
 /* Runs the timers until none is left. Streams wait up to linger_ms for the peer's end of stream. */
-static void wait_for_timers(struct siw_context *ctx)
+static void run_timers_until_none_left(struct siw_context *ctx)
 {
 	while (atomic_load(&ctx->lane.n_timed)) {
 		struct siw_llp_waitset set;
@@ -305,9 +305,9 @@ static void wait_for_timers(struct siw_context *ctx)
 
 static void device_close_rest(struct siw_context *ctx)
 {
-	wait_for_timers(ctx);
+	run_timers_until_none_left(ctx);
 	siw_device_unregister_for_fork(ctx);
-	siw_llp_watch_close(ctx->watch.watch);
+	siw_llp_interface_watch_close(ctx->watch.watch);
 	close_device_port(ctx);
 	siw_device_async_close(ctx);
 	siw_guard_remove();
@@ -315,7 +315,7 @@ static void device_close_rest(struct siw_context *ctx)
 
 int siw_close_device(struct siw_context *ctx)
 {
-	int err = siw_device_enter(ctx, "context");
+	int err = siw_device_check_usable(ctx, "context");
 
 	if (err)
 		return err;
@@ -326,13 +326,13 @@ int siw_close_device(struct siw_context *ctx)
 	siw_device_thread_stop(ctx);
 	device_close_rest(ctx);
 	siw_device_free_freelist_memory(ctx);
-	siw_device_context_keep(ctx);
+	siw_device_keep_closed_context(ctx);
 	return 0;
 }
 
 int siw_query_device(struct siw_context *ctx, struct siw_device_attr *attr)
 {
-	int err = siw_device_enter(ctx, "context");
+	int err = siw_device_check_usable(ctx, "context");
 
 	if (err)
 		return err;
@@ -373,7 +373,7 @@ int siw_faults_set(const char *plan)
 	if (!plan)
 		return siw_refuse_null("plan");
 	err = siw_faults_install(plan);
-	return err == -EINVAL ? siw_refuse(FAULTS_PLAN, siw_reason_text(siw_faults_reason()))
+	return err == -EINVAL ? siw_refuse(FAULTS_PLAN, siw_reason_text(siw_faults_error_text()))
 			      : siw_refused(err);
 }
 
@@ -384,7 +384,7 @@ void siw_faults_clear(void)
 
 const char *siw_faults_error(void)
 {
-	return siw_faults_reason();
+	return siw_faults_error_text();
 }
 
 size_t siw_faults_get(char *plan, size_t size)
@@ -412,7 +412,7 @@ const char *siw_version(void)
 /*
  * Ends all children of this rank. The structs of the children stay in a list and are never freed.
  */
-static void end_children_of_rank(struct siw_context *ctx, enum siw_child_rank rank)
+static void end_children_of_closing_rank(struct siw_context *ctx, enum siw_child_rank rank)
 {
 	struct siw_link *list = &ctx->children[rank];
 
@@ -469,7 +469,7 @@ int siw_close_device_forced(struct siw_context *ctx)
 	siw_device_shutdown_connections(ctx, siw_now_ns() +
 						     (uint64_t)siw_settings()->linger_ms * 1000000);
 	for (int rank = 0; rank < SIW_CHILD_PASSIVE; rank++)
-		end_children_of_rank(ctx, rank);
+		end_children_of_closing_rank(ctx, rank);
 	device_close_rest(ctx);
 	siw_device_context_retire(ctx);
 	return 0;

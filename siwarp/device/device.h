@@ -447,18 +447,18 @@ static inline bool siw_device_inherited(const struct siw_context *ctx)
 	return __builtin_expect(atomic_load_explicit(&ctx->inherited, memory_order_relaxed), 0);
 }
 /* Returns -ESTALE and records the reason if siw_device_inherited() is true; otherwise returns 0. */
-int siw_device_stale(const struct siw_context *ctx);
+int siw_device_refuse_stale(const struct siw_context *ctx);
 /*
  * The first step of every verb: clears the reason of the thread's previous call and checks the
  * object that the verb is called on. ctx: the object's device, or NULL if the object is NULL. name:
  * the object's parameter, for the reason. Returns 0, -EINVAL for NULL, or -ESTALE.
  */
-int siw_device_enter(const struct siw_context *ctx, const char *name);
+int siw_device_check_usable(const struct siw_context *ctx, const char *name);
 /*
  * First step of a verb that creates an object of a PD from init attributes. Returns 0, or -errno if
  * an argument is NULL or the device is unusable (siw_device_inherited).
  */
-int siw_device_create_begin(const struct siw_pd *pd, const void *init);
+int siw_device_check_create_args(const struct siw_pd *pd, const void *init);
 
 /*
  * Returns the identity of the QP that a region is bound to. The value is odd, so it never equals an
@@ -512,8 +512,8 @@ int siw_device_wait(struct siw_context *ctx, int (*ready)(void *arg), void *arg,
 int siw_device_wait_on_fd(struct siw_context *ctx, int (*ready)(void *arg), void *arg, int fd,
 			  int timeout_ms);
 /* Marks the QP as having requests left to send: each following progress round gives it a turn. */
-void siw_device_mark_unsent(struct siw_qp *qp);
-void siw_device_forget_unsent(struct siw_qp *qp);
+void siw_device_add_unsent_qp(struct siw_qp *qp);
+void siw_device_remove_unsent_qp(struct siw_qp *qp);
 /*
  * Records that the QP may use memory or an address handle from now on, until a check finds the QP
  * quiet. Only recorded QPs are checked before memory or an address handle is destroyed. Called with
@@ -535,15 +535,16 @@ void siw_device_busy_list_forget(struct siw_qp *qp);
  * acquired when its object is ended, because closing a device by force frees the port after ending
  * the objects.
  */
-void siw_device_nudge(struct siw_context *ctx);
+void siw_device_wake_sleeping_thread(struct siw_context *ctx);
 /*
- * Timers. siw_device_timed_add: ticks after 5 ms, then after intervals that grow fourfold, and also
- * at by_ns unless by_ns is 0; calling it again restarts at 5 ms. siw_device_timed_at: ticks at by_ns
- * only. siw_device_timed_del: stops the timer if it is running. Progress lock held.
+ * Timers. siw_device_timer_start_periodic: ticks after 5 ms, then after intervals that grow fourfold, and also
+ * at by_ns unless by_ns is 0; calling it again restarts at 5 ms. siw_device_timer_start_at: ticks at by_ns
+ * only. siw_device_timer_cancel: stops the timer if it is running. Progress lock held.
  */
-void siw_device_timed_add(struct siw_context *ctx, struct siw_timed *timed, uint64_t by_ns);
-void siw_device_timed_at(struct siw_context *ctx, struct siw_timed *timed, uint64_t by_ns);
-void siw_device_timed_del(struct siw_context *ctx, struct siw_timed *timed);
+void siw_device_timer_start_periodic(struct siw_context *ctx, struct siw_timed *timed,
+				     uint64_t by_ns);
+void siw_device_timer_start_at(struct siw_context *ctx, struct siw_timed *timed, uint64_t by_ns);
+void siw_device_timer_cancel(struct siw_context *ctx, struct siw_timed *timed);
 
 /* ---- events ---------------------------------------------------------------------------------- */
 
@@ -559,12 +560,12 @@ void siw_device_async_raise(struct siw_async *async, int type);
  * Called before the object is destroyed: drops the object's unread events and waits until the read
  * events are acknowledged. No further event may be raised. Called without locks.
  */
-void siw_device_async_end(struct siw_async *async);
+void siw_device_async_drop_and_await_acks(struct siw_async *async);
 /*
- * Ends the events of an object like siw_device_async_end() when the device is closed by force,
+ * Ends the events of an object like siw_device_async_drop_and_await_acks() when the device is closed by force,
  * without waiting: no acknowledgements will arrive.
  */
-void siw_device_async_drop(struct siw_async *async);
+void siw_device_async_drop_without_acks(struct siw_async *async);
 
 /* ---- completion and receive queues ----------------------------------------------------------- */
 
@@ -581,7 +582,7 @@ bool siw_device_cq_is_overrun(const struct siw_cq *cq);
  * Adjusts the number of queue pairs that use the CQ: by is 1 when a queue pair is created, -1 when
  * one is destroyed.
  */
-void siw_device_cq_count(struct siw_cq *cq, int by);
+void siw_device_cq_adjust_qp_count(struct siw_cq *cq, int by);
 /* The addresses of a received message. */
 struct siw_way {
 	/* source and destination; dest may be NULL: unknown */
@@ -593,8 +594,8 @@ struct siw_way {
  * the completion frees the send or receive slots before that number. way: the addresses of the
  * message, or NULL.
  */
-void siw_device_complete(struct siw_qp *qp, struct siw_cq *cq, const struct siw_wc *wc,
-			 const struct siw_way *way, uint32_t slot, bool solicited);
+void siw_device_cq_add_completion(struct siw_qp *qp, struct siw_cq *cq, const struct siw_wc *wc,
+				  const struct siw_way *way, uint32_t slot, bool solicited);
 /*
  * Removes the completions of a QP that is reset or destroyed. The removed completions count as
  * polled.
@@ -604,7 +605,7 @@ void siw_device_cq_purge(struct siw_cq *cq, struct siw_qp *qp);
  * Called after receives were removed from the SRQ: raises SRQ_LIMIT_REACHED if fewer are left than
  * the limit. Called with the progress lock held.
  */
-void siw_device_srq_taken(struct siw_srq *srq);
+void siw_device_srq_raise_limit_event_if_low(struct siw_srq *srq);
 
 /* ---- memory windows -------------------------------------------------------------------------- */
 
@@ -612,20 +613,20 @@ void siw_device_srq_taken(struct siw_srq *srq);
  * Called when a bind of a window of this type is posted: fills *bind and pins window and region.
  * Returns 0, or -EINVAL if the window no longer exists; then nothing is pinned.
  */
-int siw_device_bind_pin(struct siw_context *ctx, const struct siw_send_wr *wr, int type,
-			struct siw_bind *bind);
+int siw_device_mw_pin_for_bind(struct siw_context *ctx, const struct siw_send_wr *wr, int type,
+			       struct siw_bind *bind);
 /* Drops a bind that will not be carried out. */
-void siw_device_bind_drop(struct siw_context *ctx, struct siw_bind *bind);
+void siw_device_mw_drop_bind(struct siw_context *ctx, struct siw_bind *bind);
 /*
  * Carries out a bind. Returns 0; -EINPROGRESS: the window is bound, but the request completes only
- * after siw_device_bind_end() has ended the previous binding *rest; or SIW_WC_MW_BIND_ERR.
+ * after siw_device_mw_end_replaced_binding() has ended the previous binding *rest; or SIW_WC_MW_BIND_ERR.
  */
-int siw_device_bind(struct siw_qp *qp, struct siw_bind *bind, struct siw_bind_rest *rest);
+int siw_device_mw_bind(struct siw_qp *qp, struct siw_bind *bind, struct siw_bind_rest *rest);
 /*
  * Resets all streams that still send from the previous binding, except the stream of the QP
  * `except`. Called with the progress lock held and send_lock not held.
  */
-void siw_device_bind_end(struct siw_context *ctx, const struct siw_bind_rest *rest,
-			 const struct siw_qp *except);
+void siw_device_mw_end_replaced_binding(struct siw_context *ctx, const struct siw_bind_rest *rest,
+					const struct siw_qp *except);
 
 #endif

@@ -62,7 +62,7 @@ static void async_update_fd(struct siw_context *ctx)
  * Returns the note of this event type, or an unused note. An object has enough notes for all its
  * event types.
  */
-static struct siw_async_note *async_find_note(struct siw_async *async, int type)
+static struct siw_async_note *async_find_event_slot(struct siw_async *async, int type)
 {
 	int i = 0;
 
@@ -77,7 +77,7 @@ void siw_device_async_raise(struct siw_async *async, int type)
 	struct siw_async_note *note;
 
 	siw_lock(&ctx->async_lock);
-	note = async_find_note(async, type);
+	note = async_find_event_slot(async, type);
 	note->type = type;
 	note->of = async;
 	siw_link_del(&note->link);
@@ -88,7 +88,7 @@ void siw_device_async_raise(struct siw_async *async, int type)
 
 /* ---- destroying the object ------------------------------------------------------------------- */
 
-void siw_device_async_end(struct siw_async *async)
+void siw_device_async_drop_and_await_acks(struct siw_async *async)
 {
 	struct siw_context *ctx = async->ctx;
 
@@ -104,12 +104,12 @@ void siw_device_async_end(struct siw_async *async)
 	siw_unlock(&ctx->async_lock);
 }
 
-void siw_device_async_drop(struct siw_async *async)
+void siw_device_async_drop_without_acks(struct siw_async *async)
 {
 	siw_lock(&async->ctx->async_lock);
 	async->unacked = 0;
 	siw_unlock(&async->ctx->async_lock);
-	siw_device_async_end(async);
+	siw_device_async_drop_and_await_acks(async);
 }
 
 /* ---- the verbs ------------------------------------------------------------------------------- */
@@ -149,7 +149,7 @@ int siw_get_async_event(struct siw_context *ctx, struct siw_async_event *event, 
 {
 	struct wanted_event want = { .ctx = ctx, .event = event };
 	int r;
-	int err = siw_device_enter(ctx, "context");
+	int err = siw_device_check_usable(ctx, "context");
 
 	if (err)
 		return err;
@@ -196,7 +196,7 @@ void siw_ack_async_event(struct siw_async_event *event)
 
 int siw_async_fd(struct siw_context *ctx)
 {
-	int err = siw_device_enter(ctx, "context");
+	int err = siw_device_check_usable(ctx, "context");
 
 	return err ? err : ctx->async_fd;
 }

@@ -14,7 +14,7 @@
  */
 static __thread struct siw_comp_channel *collecting;
 
-static void comp_channel_end(struct siw_child *child)
+static void comp_channel_end_by_force(struct siw_child *child)
 {
 	struct siw_comp_channel *ch = siw_container(child, struct siw_comp_channel, child);
 
@@ -25,10 +25,10 @@ static void comp_channel_end(struct siw_child *child)
 struct siw_comp_channel *siw_create_comp_channel(struct siw_context *ctx)
 {
 	struct siw_comp_channel *ch;
-	int err = siw_device_enter(ctx, "context");
+	int err = siw_device_check_usable(ctx, "context");
 
 	if (err)
-		return siw_refused_null(err);
+		return siw_refuse_and_return_null(err);
 	err = -ENOMEM;
 	if (atomic_fetch_add(&ctx->n_channel, 1) >= SIW_MAX_CHANNELS) {
 		err = siw_device_refuse_full("channels", SIW_MAX_CHANNELS);
@@ -46,16 +46,16 @@ struct siw_comp_channel *siw_create_comp_channel(struct siw_context *ctx)
 	ch->ctx = ctx;
 	siw_lock_init(&ch->lock);
 	siw_link_init(&ch->cqs);
-	siw_device_child_add(ctx, &ch->child, SIW_CHILD_CHANNEL, comp_channel_end, ch->fd);
+	siw_device_child_add(ctx, &ch->child, SIW_CHILD_CHANNEL, comp_channel_end_by_force, ch->fd);
 	return ch;
 fail:
 	atomic_fetch_sub(&ctx->n_channel, 1);
-	return siw_refused_null(err);
+	return siw_refuse_and_return_null(err);
 }
 
 int siw_destroy_comp_channel(struct siw_comp_channel *ch)
 {
-	int err = siw_device_enter(ch ? ch->ctx : NULL, "channel");
+	int err = siw_device_check_usable(ch ? ch->ctx : NULL, "channel");
 
 	if (err)
 		return err;
@@ -63,21 +63,21 @@ int siw_destroy_comp_channel(struct siw_comp_channel *ch)
 		return siw_refuse(CHANNEL_BUSY, atomic_load(&ch->n_cq));
 	atomic_fetch_sub(&ch->ctx->n_channel, 1);
 	siw_device_child_del(ch->ctx, &ch->child);
-	comp_channel_end(&ch->child);
+	comp_channel_end_by_force(&ch->child);
 	free(ch);
 	return 0;
 }
 
 int siw_comp_channel_fd(struct siw_comp_channel *ch)
 {
-	int err = siw_device_enter(ch ? ch->ctx : NULL, "channel");
+	int err = siw_device_check_usable(ch ? ch->ctx : NULL, "channel");
 
 	if (err)
 		return err;
 	return ch->fd;
 }
 
-void siw_device_channel_raise(struct siw_cq *cq)
+void siw_device_channel_raise_cq_event(struct siw_cq *cq)
 {
 	struct siw_comp_channel *ch = cq->channel;
 
@@ -138,7 +138,7 @@ int siw_get_cq_event(struct siw_comp_channel *ch, struct siw_cq **cq, void **cq_
 {
 	struct wanted_event want = { .ch = ch };
 	int r;
-	int err = siw_device_enter(ch ? ch->ctx : NULL, "channel");
+	int err = siw_device_check_usable(ch ? ch->ctx : NULL, "channel");
 
 	if (err)
 		return err;
@@ -166,7 +166,7 @@ void siw_ack_cq_events(struct siw_cq *cq, unsigned int nevents)
 	siw_unlock(&ch->lock);
 }
 
-void siw_device_channel_leave(struct siw_cq *cq)
+void siw_device_channel_detach_cq(struct siw_cq *cq)
 {
 	struct siw_comp_channel *ch = cq->channel;
 

@@ -64,7 +64,7 @@ static void cq_set_armed(struct siw_cq *cq, int how)
 }
 
 /* Ends a CQ. Late calls that poll or arm the CQ find no completion and no channel. */
-static void cq_end(struct siw_cq *cq)
+static void cq_tear_down(struct siw_cq *cq)
 {
 	struct siw_cqe *ring = cq->ring;
 
@@ -87,10 +87,10 @@ static void cq_end_by_force(struct siw_child *child)
 		siw_lock(&cq->channel->lock);
 		cq->unacked = 0; /* do not wait for acknowledgements of events: none will arrive */
 		siw_unlock(&cq->channel->lock);
-		siw_device_channel_leave(cq);
+		siw_device_channel_detach_cq(cq);
 	}
-	siw_device_async_drop(&cq->async);
-	cq_end(cq);
+	siw_device_async_drop_without_acks(&cq->async);
+	cq_tear_down(cq);
 }
 
 static int cq_check_size(const struct siw_context *ctx, int cqe)
@@ -116,20 +116,20 @@ struct siw_cq *siw_create_cq(struct siw_context *ctx, int cqe, void *cq_context,
 			     struct siw_comp_channel *channel, int comp_vector)
 {
 	struct siw_cq *cq = NULL;
-	int err = siw_device_enter(ctx, "context");
+	int err = siw_device_check_usable(ctx, "context");
 
 	if (err)
-		return siw_refused_null(err);
+		return siw_refuse_and_return_null(err);
 	err = cq_check_args(ctx, cqe, channel, comp_vector);
 	if (err)
-		return siw_refused_null(err);
+		return siw_refuse_and_return_null(err);
 	if (atomic_fetch_add(&ctx->n_cq, 1) >= ctx->attr.max_cq)
 		err = siw_device_refuse_full("max_cq", ctx->attr.max_cq);
 	else
 		cq = cq_alloc(ctx, round_up_cq_size((uint32_t)cqe));
 	if (!cq) {
 		atomic_fetch_sub(&ctx->n_cq, 1);
-		return siw_refused_null(err ? err : -ENOMEM);
+		return siw_refuse_and_return_null(err ? err : -ENOMEM);
 	}
 	cq->user = cq_context;
 	cq->channel = channel;
@@ -153,7 +153,7 @@ static bool cq_is_destroyed(struct siw_cq *cq)
 
 int siw_destroy_cq(struct siw_cq *cq)
 {
-	int err = siw_device_enter(cq ? cq->ctx : NULL, "cq");
+	int err = siw_device_check_usable(cq ? cq->ctx : NULL, "cq");
 
 	if (err)
 		return err;
@@ -162,11 +162,11 @@ int siw_destroy_cq(struct siw_cq *cq)
 	if (atomic_load(&cq->n_qp))
 		return siw_refuse(CQ_BUSY, atomic_load(&cq->n_qp));
 	if (cq->channel)
-		siw_device_channel_leave(cq);
-	siw_device_async_end(&cq->async);
+		siw_device_channel_detach_cq(cq);
+	siw_device_async_drop_and_await_acks(&cq->async);
 	atomic_fetch_sub(&cq->ctx->n_cq, 1);
 	siw_device_child_del(cq->ctx, &cq->child);
-	cq_end(cq);
+	cq_tear_down(cq);
 	return 0;
 }
 
@@ -223,7 +223,7 @@ int siw_resize_cq(struct siw_cq *cq, int cqe)
 {
 	struct siw_cqe *ring, *old;
 	uint32_t mask;
-	int err = siw_device_enter(cq ? cq->ctx : NULL, "cq");
+	int err = siw_device_check_usable(cq ? cq->ctx : NULL, "cq");
 
 	if (err)
 		return err;
@@ -257,7 +257,7 @@ bool siw_device_cq_is_overrun(const struct siw_cq *cq)
 	return atomic_load(&cq->overrun);
 }
 
-void siw_device_cq_count(struct siw_cq *cq, int by)
+void siw_device_cq_adjust_qp_count(struct siw_cq *cq, int by)
 {
 	atomic_fetch_add(&cq->n_qp, (uint32_t)by);
 }
@@ -277,7 +277,7 @@ static void __attribute__((cold, noinline)) handle_cq_overrun(struct siw_cq *cq)
 	 * overflow. Pairs with the exchange in fail_overrun().
 	 */
 	atomic_store(&cq->ctx->cq_overrun, true);
-	siw_device_nudge(cq->ctx);
+	siw_device_wake_sleeping_thread(cq->ctx);
 }
 
 static inline void cqe_set_addresses(struct siw_cqe *cqe, const struct siw_way *way)
@@ -295,8 +295,8 @@ static inline void cqe_set_addresses(struct siw_cqe *cqe, const struct siw_way *
 		cqe->dest.family = 0;
 }
 
-void siw_device_complete(struct siw_qp *qp, struct siw_cq *cq, const struct siw_wc *wc,
-			 const struct siw_way *way, uint32_t slot, bool solicited)
+void siw_device_cq_add_completion(struct siw_qp *qp, struct siw_cq *cq, const struct siw_wc *wc,
+				  const struct siw_way *way, uint32_t slot, bool solicited)
 {
 	uint32_t head, tail;
 	bool announce = false;
@@ -323,7 +323,7 @@ void siw_device_complete(struct siw_qp *qp, struct siw_cq *cq, const struct siw_
 	}
 	siw_unlock(&cq->lock);
 	if (announce)
-		siw_device_channel_raise(cq);
+		siw_device_channel_raise_cq_event(cq);
 }
 
 /*
@@ -389,7 +389,7 @@ int siw_poll_cq_instances(struct siw_cq *cq, int num_entries, struct siw_wc *wc,
 		return siw_refuse(STALE);
 	n = cq_poll_completions(cq, num_entries, wc, sources, dests, instances);
 	if (n) {
-		siw_device_note_poll_without_round(cq->ctx, n == num_entries);
+		siw_device_note_poll_without_progress(cq->ctx, n == num_entries);
 		return n;
 	}
 	siw_device_poll(cq->ctx, cq);
@@ -419,7 +419,7 @@ int siw_poll_cq(struct siw_cq *cq, int num_entries, struct siw_wc *wc)
 int siw_req_notify_cq(struct siw_cq *cq, int solicited_only)
 {
 	struct siw_context *ctx;
-	int err = siw_device_enter(cq ? cq->ctx : NULL, "cq");
+	int err = siw_device_check_usable(cq ? cq->ctx : NULL, "cq");
 
 	if (err)
 		return err;

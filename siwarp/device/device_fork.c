@@ -63,7 +63,7 @@ void siw_device_context_each(void (*call)(struct siw_context *ctx, uint64_t arg)
 	siw_unlock(&fork_lock.lock);
 }
 
-struct siw_context *siw_device_context_take(void)
+struct siw_context *siw_device_take_closed_context(void)
 {
 	struct siw_context *ctx = NULL;
 
@@ -76,7 +76,7 @@ struct siw_context *siw_device_context_take(void)
 	return ctx;
 }
 
-void siw_device_context_keep(struct siw_context *ctx)
+void siw_device_keep_closed_context(struct siw_context *ctx)
 {
 	siw_lock(&fork_lock.lock);
 	siw_link_add(&closed, &ctx->open);
@@ -90,20 +90,20 @@ void siw_device_context_retire(struct siw_context *ctx)
 	siw_unlock(&fork_lock.lock);
 }
 
-int siw_device_stale(const struct siw_context *ctx)
+int siw_device_refuse_stale(const struct siw_context *ctx)
 {
 	return siw_device_inherited(ctx) ? siw_refuse(STALE) : 0;
 }
 
-int siw_device_enter(const struct siw_context *ctx, const char *name)
+int siw_device_check_usable(const struct siw_context *ctx, const char *name)
 {
 	siw_reason_begin();
-	return ctx ? siw_device_stale(ctx) : siw_refuse_null(name);
+	return ctx ? siw_device_refuse_stale(ctx) : siw_refuse_null(name);
 }
 
-int siw_device_create_begin(const struct siw_pd *pd, const void *init)
+int siw_device_check_create_args(const struct siw_pd *pd, const void *init)
 {
-	int err = siw_device_enter(pd ? pd->ctx : NULL, "pd");
+	int err = siw_device_check_usable(pd ? pd->ctx : NULL, "pd");
 
 	return err || init ? err : siw_refuse_null("init");
 }

@@ -21,11 +21,11 @@ void siw_device_unregister_for_fork(struct siw_context *ctx);
 /* Calls `call` for every open device. No device is opened or closed meanwhile. */
 void siw_device_context_each(void (*call)(struct siw_context *ctx, uint64_t arg), uint64_t arg);
 /*
- * siw_device_context_take() returns a closed context for reuse, or NULL. siw_device_context_keep()
+ * siw_device_take_closed_context() returns a closed context for reuse, or NULL. siw_device_keep_closed_context()
  * stores a closed context for reuse.
  */
-struct siw_context *siw_device_context_take(void);
-void siw_device_context_keep(struct siw_context *ctx);
+struct siw_context *siw_device_take_closed_context(void);
+void siw_device_keep_closed_context(struct siw_context *ctx);
 /*
  * Stores a context that was closed by force. The context and the structs of its children are never
  * reused.
@@ -48,12 +48,12 @@ void siw_device_send_posted(struct siw_context *ctx, bool polls);
  * Records that a poll returned completions without a progress round. all: the poll filled its array
  * of completions, so the caller will poll again soon.
  */
-void siw_device_note_poll_without_round(struct siw_context *ctx, bool all);
+void siw_device_note_poll_without_progress(struct siw_context *ctx, bool all);
 /*
  * Gives a turn to each QP that was marked unsent. Returns how many QPs sent something. Progress
  * lock held.
  */
-int siw_device_send_unsent(struct siw_context *ctx);
+int siw_device_send_unsent_qps(struct siw_context *ctx);
 
 /* ---- device_thread.c ------------------------------------------------------------------------- */
 int siw_device_thread_start(struct siw_context *ctx);
@@ -69,9 +69,9 @@ void siw_device_watchdogs_stop(struct siw_context *ctx);
 
 /* ---- device_channel.c; all for a CQ that has a channel --------------------------------------- */
 /* Queues a completion event: a completion was added to the CQ while the CQ was armed. */
-void siw_device_channel_raise(struct siw_cq *cq);
+void siw_device_channel_raise_cq_event(struct siw_cq *cq);
 /* Removes the CQ from its channel, after the user has acknowledged all its events. */
-void siw_device_channel_leave(struct siw_cq *cq);
+void siw_device_channel_detach_cq(struct siw_cq *cq);
 
 /* ---- device_exit.c --------------------------------------------------------------------------- */
 /*
@@ -90,7 +90,7 @@ void siw_device_async_close(struct siw_context *ctx);
  * frees; or -errno.
  */
 int siw_device_interfaces(struct siw_llp_interface **out);
-int siw_device_port_open(struct siw_context *ctx);
+int siw_device_watch_interface(struct siw_context *ctx);
 
 /* ---- device_busy.c; called without locks ----------------------------------------------------- */
 /*
@@ -124,12 +124,12 @@ void siw_device_free_freelist_memory(struct siw_context *ctx);
 
 /* ---- device_mw.c ----------------------------------------------------------------------------- */
 /* Allows binding windows to the region if its access flags contain SIW_ACCESS_MW_BIND. */
-void siw_device_mw_allow(struct siw_region *region);
+void siw_device_region_allow_mw_binds(struct siw_region *region);
 /*
  * Called before the region is destroyed. Returns 0: no window is or can be bound to the region, and
  * previous bindings are no longer used; -EBUSY: a window is bound. Called without locks.
  */
-int siw_device_mw_forbid(struct siw_region *region);
+int siw_device_region_forbid_mw_binds(struct siw_region *region);
 
 /* ---- device_progress.c ----------------------------------------------------------------------- */
 /* Returns the microseconds from now until a later deadline; -1: no deadline. */
@@ -141,7 +141,7 @@ static inline int64_t siw_device_us_until_deadline(uint64_t now, uint64_t deadli
  * Returns the microseconds until the deadline or the next timer, whichever is earlier; -1: neither
  * exists.
  */
-int64_t siw_device_sleep_us(struct siw_context *ctx, uint64_t now, uint64_t deadline);
+int64_t siw_device_sleep_duration_us(struct siw_context *ctx, uint64_t now, uint64_t deadline);
 
 /* ---- device_child.c -------------------------------------------------------------------------- */
 /* Increments the count if it is below max. Returns whether the count was incremented. */

@@ -12,16 +12,17 @@
 struct siw_pd *siw_alloc_pd(struct siw_context *ctx)
 {
 	struct siw_pd *pd;
-	int err = siw_device_enter(ctx, "context");
+	int err = siw_device_check_usable(ctx, "context");
 
 	if (err)
-		return siw_refused_null(err);
+		return siw_refuse_and_return_null(err);
 	if (!siw_device_increment_below_max(&ctx->n_pd, ctx->attr.max_pd))
-		return siw_refused_null(siw_device_refuse_full("max_pd", ctx->attr.max_pd));
+		return siw_refuse_and_return_null(
+			siw_device_refuse_full("max_pd", ctx->attr.max_pd));
 	pd = calloc(1, sizeof(*pd));
 	if (!pd) {
 		atomic_fetch_sub(&ctx->n_pd, 1);
-		return siw_refused_null(-ENOMEM);
+		return siw_refuse_and_return_null(-ENOMEM);
 	}
 	pd->ctx = ctx;
 	pd->number = atomic_fetch_add(&ctx->next_pd, 1) + 1;
@@ -31,7 +32,7 @@ struct siw_pd *siw_alloc_pd(struct siw_context *ctx)
 
 int siw_dealloc_pd(struct siw_pd *pd)
 {
-	int err = siw_device_enter(pd ? pd->ctx : NULL, "pd");
+	int err = siw_device_check_usable(pd ? pd->ctx : NULL, "pd");
 
 	if (err)
 		return err;
@@ -192,7 +193,7 @@ static struct siw_mr *register_memory(struct siw_pd *pd, const void *owner, cons
 {
 	struct siw_region *r = NULL;
 	uint32_t stag;
-	int err = siw_device_stale(pd->ctx);
+	int err = siw_device_refuse_stale(pd->ctx);
 
 	if (!err) {
 		r = alloc_region(pd->ctx);
@@ -201,13 +202,13 @@ static struct siw_mr *register_memory(struct siw_pd *pd, const void *owner, cons
 	if (err) {
 		if (r)
 			siw_device_freelist_give(&pd->ctx->free_regions, &r->in_freelist);
-		return siw_refused_null(err);
+		return siw_refuse_and_return_null(err);
 	}
 	r->owner = owner;
 	fill_region(r, pd, span, stag);
 	atomic_fetch_add(&pd->n_mr, 1);
 	siw_device_child_add(pd->ctx, &r->child, SIW_CHILD_PASSIVE, NULL, -1);
-	siw_device_mw_allow(r);
+	siw_device_region_allow_mw_binds(r);
 	return &r->mr;
 }
 
@@ -223,7 +224,7 @@ struct siw_mr *siw_reg_mr(struct siw_pd *pd, void *addr, size_t length, int acce
 
 	siw_reason_begin();
 	if (!pd)
-		return siw_refused_null(siw_refuse_null("pd"));
+		return siw_refuse_and_return_null(siw_refuse_null("pd"));
 	return register_memory(pd, NULL, &(struct span){ addr, length, base, access });
 }
 
@@ -232,7 +233,7 @@ struct siw_mr *siw_reg_mr_iova(struct siw_pd *pd, void *addr, size_t length, uin
 {
 	siw_reason_begin();
 	if (!pd)
-		return siw_refused_null(siw_refuse_null("pd"));
+		return siw_refuse_and_return_null(siw_refuse_null("pd"));
 	return register_memory(pd, NULL, &(struct span){ addr, length, iova, access });
 }
 
@@ -242,9 +243,9 @@ struct siw_mr *siw_reg_mr_qp(struct siw_qp *qp, void *addr, size_t length, int a
 
 	siw_reason_begin();
 	if (!qp)
-		return siw_refused_null(siw_refuse_null("qp"));
+		return siw_refuse_and_return_null(siw_refuse_null("qp"));
 	if (!qp->ops->owns_regions)
-		return siw_refused_null(siw_refuse(MR_QP_TYPE));
+		return siw_refuse_and_return_null(siw_refuse(MR_QP_TYPE));
 	return register_memory(qp->pd, siw_device_owner(qp),
 			       &(struct span){ addr, length, base, access });
 }
@@ -264,14 +265,14 @@ int siw_dereg_mr(struct siw_mr *mr)
 {
 	struct siw_region *r = siw_container(mr, struct siw_region, mr);
 	struct siw_pd *pd;
-	int err = siw_device_enter(mr ? mr->pd->ctx : NULL, "mr");
+	int err = siw_device_check_usable(mr ? mr->pd->ctx : NULL, "mr");
 
 	if (err)
 		return err;
 	pd = mr->pd;
 	if (siw_device_key_in_use(pd->ctx, mr->lkey))
 		return siw_refuse(MR_BUSY);
-	err = siw_device_mw_forbid(r);
+	err = siw_device_region_forbid_mw_binds(r);
 	if (!err)
 		err = invalidate_and_free_stag(pd->ctx, mr->lkey);
 	if (err)
@@ -294,7 +295,7 @@ static int region_register_again(struct siw_region *r, struct siw_pd *pd, const 
 	err = region_alloc_stag(pd, r->owner, span, &stag);
 	if (err)
 		return err;
-	err = siw_device_mw_forbid(r);
+	err = siw_device_region_forbid_mw_binds(r);
 	if (!err)
 		err = invalidate_and_free_stag(old_pd->ctx, r->mr.lkey);
 	if (err) { /* windows are bound to the region, or it was deregistered */
@@ -304,7 +305,7 @@ static int region_register_again(struct siw_region *r, struct siw_pd *pd, const 
 	fill_region(r, pd, span, stag);
 	atomic_fetch_add(&pd->n_mr, 1);
 	atomic_fetch_sub(&old_pd->n_mr, 1);
-	siw_device_mw_allow(r);
+	siw_device_region_allow_mw_binds(r);
 	return 0;
 }
 
@@ -319,7 +320,7 @@ static int change_access_rights(struct siw_region *r, const struct span *span)
 	if (!err)
 		err = check_memory_span(r->mr.pd, r->owner, span);
 	if (!err)
-		err = siw_device_mw_forbid(r);
+		err = siw_device_region_forbid_mw_binds(r);
 	if (err)
 		return err;
 	err = siw_mem_stag_set_rights(ctx->mem, r->mr.lkey,
@@ -338,7 +339,7 @@ static int change_access_rights(struct siw_region *r, const struct span *span)
 		siw_unlock(&ctx->lane.lock);
 	}
 	r->access = span->access;
-	siw_device_mw_allow(r);
+	siw_device_region_allow_mw_binds(r);
 	return 0;
 }
 
@@ -507,13 +508,14 @@ struct siw_ah *siw_create_ah_from(struct siw_pd *pd, const struct siw_addr *dest
 	if (!err)
 		err = source ? check_ah_source(pd, dest, source) : siw_refuse_null("source");
 	if (err)
-		return siw_refused_null(err);
+		return siw_refuse_and_return_null(err);
 	if (!siw_device_increment_below_max(&pd->ctx->n_ah, pd->ctx->attr.max_ah))
-		return siw_refused_null(siw_device_refuse_full("max_ah", pd->ctx->attr.max_ah));
+		return siw_refuse_and_return_null(
+			siw_device_refuse_full("max_ah", pd->ctx->attr.max_ah));
 	ah = alloc_address_handle(pd, dest, source);
 	if (!ah) {
 		atomic_fetch_sub(&pd->ctx->n_ah, 1);
-		return siw_refused_null(-ENOMEM);
+		return siw_refuse_and_return_null(-ENOMEM);
 	}
 	if (siw_addr_is_link_local(dest) && !dest->scope)
 		ah->dest.scope = device_interface_index(pd->ctx);
@@ -522,11 +524,11 @@ struct siw_ah *siw_create_ah_from(struct siw_pd *pd, const struct siw_addr *dest
 	return ah;
 }
 
-/* Checks the address handle that a verb is called on; see siw_device_enter(). */
+/* Checks the address handle that a verb is called on; see siw_device_check_usable(). */
 static int check_address_handle(const struct siw_ah *ah)
 {
 	const struct siw_pd *pd = ah ? ah->pd : NULL;
-	int err = siw_device_enter(pd ? pd->ctx : NULL, "ah");
+	int err = siw_device_check_usable(pd ? pd->ctx : NULL, "ah");
 
 	return ah && !pd ? siw_refuse(DESTROYED) : err;
 }
@@ -564,5 +566,5 @@ int siw_query_ah(struct siw_ah *ah, struct siw_addr *dest)
 void *siw_ah_room(struct siw_ah *ah)
 {
 	siw_reason_begin();
-	return ah ? ah->room : siw_refused_null(siw_refuse_null("ah"));
+	return ah ? ah->room : siw_refuse_and_return_null(siw_refuse_null("ah"));
 }

@@ -14,7 +14,7 @@
 
 #define OCTET 0xffu /* the octet of a type 2 key that the program chooses */
 
-static struct siw_window *window_struct_of(struct siw_mw *mw)
+static struct siw_window *private_struct_of_mw(struct siw_mw *mw)
 {
 	return siw_container(mw, struct siw_window, mw);
 }
@@ -26,7 +26,7 @@ uint32_t siw_inc_rkey(uint32_t rkey)
 
 /* ---- regions with windows -------------------------------------------------------------------- */
 
-void siw_device_mw_allow(struct siw_region *region)
+void siw_device_region_allow_mw_binds(struct siw_region *region)
 {
 	if (!(region->access & SIW_ACCESS_MW_BIND))
 		return;
@@ -36,7 +36,7 @@ void siw_device_mw_allow(struct siw_region *region)
 }
 
 /* Removes a window from its region's list. Called with mw_lock held. */
-static void window_leave_region(struct siw_window *w)
+static void remove_memory_window_from_region(struct siw_window *w)
 {
 	if (!w->region)
 		return;
@@ -44,7 +44,7 @@ static void window_leave_region(struct siw_window *w)
 	w->region = NULL;
 }
 
-static bool region_has_bound_windows(struct siw_region *region)
+static bool region_has_bound_memory_windows(struct siw_region *region)
 {
 	struct siw_mem *mem = region->mr.context->mem;
 
@@ -55,7 +55,7 @@ static bool region_has_bound_windows(struct siw_region *region)
 }
 
 /* Makes every QP end the previous bindings that its binds have replaced. */
-static void end_replaced_bindings_of_qps(struct siw_context *ctx)
+static void end_replaced_mw_bindings_of_qps(struct siw_context *ctx)
 {
 	struct siw_link *l, *next;
 
@@ -70,7 +70,7 @@ static void end_replaced_bindings_of_qps(struct siw_context *ctx)
 	siw_unlock(&ctx->lane.lock);
 }
 
-int siw_device_mw_forbid(struct siw_region *region)
+int siw_device_region_forbid_mw_binds(struct siw_region *region)
 {
 	struct siw_context *ctx = region->mr.context;
 	bool ended = false;
@@ -78,25 +78,25 @@ int siw_device_mw_forbid(struct siw_region *region)
 	if (!atomic_load(&region->bindable))
 		return 0;
 	siw_lock(&ctx->mw_lock);
-	if (region->pins || region_has_bound_windows(region)) {
+	if (region->pins || region_has_bound_memory_windows(region)) {
 		siw_unlock(&ctx->mw_lock);
 		return siw_refuse(MR_WINDOWS);
 	}
 	atomic_store(&region->bindable, false);
 	while (!siw_link_empty(&region->windows)) {
-		window_leave_region(
+		remove_memory_window_from_region(
 			siw_container(region->windows.next, struct siw_window, in_region));
 		ended = true;
 	}
 	siw_unlock(&ctx->mw_lock);
 	if (ended)
-		end_replaced_bindings_of_qps(ctx);
+		end_replaced_mw_bindings_of_qps(ctx);
 	return 0;
 }
 
 /* ---- windows --------------------------------------------------------------------------------- */
 
-static struct siw_window *alloc_window(struct siw_pd *pd, int type, uint32_t stag)
+static struct siw_window *alloc_memory_window(struct siw_pd *pd, int type, uint32_t stag)
 {
 	struct siw_link *old = siw_device_freelist_take(&pd->ctx->free_windows);
 	struct siw_window *w = old ? siw_container(old, struct siw_window, in_freelist)
@@ -124,19 +124,20 @@ struct siw_mw *siw_alloc_mw(struct siw_pd *pd, int type)
 	struct siw_context *ctx = pd ? pd->ctx : NULL;
 	struct siw_window *w;
 	uint32_t stag;
-	int err = siw_device_enter(ctx, "pd");
+	int err = siw_device_check_usable(ctx, "pd");
 
 	if (err)
-		return siw_refused_null(err);
+		return siw_refuse_and_return_null(err);
 	if (type != SIW_MW_TYPE_1 && type != SIW_MW_TYPE_2)
-		return siw_refused_null(siw_refuse_value("type", type, "siw_mw_type"));
+		return siw_refuse_and_return_null(siw_refuse_value("type", type, "siw_mw_type"));
 	if (!siw_device_increment_below_max(&ctx->n_mw, ctx->attr.max_mw))
-		return siw_refused_null(siw_device_refuse_full("max_mw", ctx->attr.max_mw));
+		return siw_refuse_and_return_null(
+			siw_device_refuse_full("max_mw", ctx->attr.max_mw));
 	if (siw_mem_stag_reserve(ctx->mem, type == SIW_MW_TYPE_2, &stag)) {
 		siw_device_refuse_full("max_mr", SIW_MAX_MR);
 		goto give_back;
 	}
-	w = alloc_window(pd, type, stag);
+	w = alloc_memory_window(pd, type, stag);
 	if (w) {
 		atomic_fetch_add(&pd->n_mw, 1);
 		siw_device_child_add(ctx, &w->child, SIW_CHILD_PASSIVE, NULL, -1);
@@ -145,14 +146,14 @@ struct siw_mw *siw_alloc_mw(struct siw_pd *pd, int type)
 	siw_mem_stag_free(ctx->mem, stag);
 give_back:
 	atomic_fetch_sub(&ctx->n_mw, 1);
-	return siw_refused_null(-ENOMEM);
+	return siw_refuse_and_return_null(-ENOMEM);
 }
 
 /*
  * Makes a window unusable. Returns 0, -EBUSY or -EINVAL. *region: the window's region, pinned, or
  * NULL.
  */
-static int end_window(struct siw_window *w, struct siw_region **region)
+static int invalidate_memory_window(struct siw_window *w, struct siw_region **region)
 {
 	struct siw_context *ctx = w->mw.context;
 	int err = 0;
@@ -167,7 +168,7 @@ static int end_window(struct siw_window *w, struct siw_region **region)
 		*region = w->region;
 		if (w->region)
 			w->region->pins++;
-		window_leave_region(w);
+		remove_memory_window_from_region(w);
 		siw_mem_stag_free(ctx->mem, w->stag);
 	}
 	siw_unlock(&ctx->mw_lock);
@@ -189,14 +190,14 @@ int siw_dealloc_mw(struct siw_mw *mw)
 	struct siw_context *ctx;
 	struct siw_window *w;
 	struct siw_pd *pd;
-	int err = siw_device_enter(mw ? mw->context : NULL, "mw");
+	int err = siw_device_check_usable(mw ? mw->context : NULL, "mw");
 
 	if (err)
 		return err;
-	w = window_struct_of(mw);
+	w = private_struct_of_mw(mw);
 	ctx = mw->context;
 	pd = mw->pd;
-	err = end_window(w, &region);
+	err = invalidate_memory_window(w, &region);
 	if (err)
 		return err;
 	if (region) {
@@ -212,11 +213,11 @@ int siw_dealloc_mw(struct siw_mw *mw)
 
 /* ---- binds ----------------------------------------------------------------------------------- */
 
-int siw_device_bind_pin(struct siw_context *ctx, const struct siw_send_wr *wr, int type,
-			struct siw_bind *bind)
+int siw_device_mw_pin_for_bind(struct siw_context *ctx, const struct siw_send_wr *wr, int type,
+			       struct siw_bind *bind)
 {
 	const struct siw_mw_bind_info *info = &wr->bind_mw.bind_info;
-	struct siw_window *w = window_struct_of(wr->bind_mw.mw);
+	struct siw_window *w = private_struct_of_mw(wr->bind_mw.mw);
 	struct siw_region *r =
 		info->mr && info->length ? siw_container(info->mr, struct siw_region, mr) : NULL;
 	int err = 0;
@@ -247,7 +248,7 @@ int siw_device_bind_pin(struct siw_context *ctx, const struct siw_send_wr *wr, i
 	return err;
 }
 
-void siw_device_bind_drop(struct siw_context *ctx, struct siw_bind *bind)
+void siw_device_mw_drop_bind(struct siw_context *ctx, struct siw_bind *bind)
 {
 	struct siw_window *w = bind->window;
 	bool own_key;
@@ -273,10 +274,10 @@ static bool is_range_in_region(const struct siw_region *r, uint64_t addr, uint64
 }
 
 /*
- * Returns whether the bind is allowed. is_bind_allowed(), bind_window() and unbind_window() are
+ * Returns whether the bind is allowed. is_mw_bind_allowed(), bind_memory_window() and unbind_memory_window() are
  * called with mw_lock held.
  */
-static bool is_bind_allowed(const struct siw_qp *qp, const struct siw_bind *bind)
+static bool is_mw_bind_allowed(const struct siw_qp *qp, const struct siw_bind *bind)
 {
 	const struct siw_window *w = bind->window;
 	const struct siw_region *r = bind->region;
@@ -298,7 +299,7 @@ static bool is_bind_allowed(const struct siw_qp *qp, const struct siw_bind *bind
 }
 
 /* Creates the new binding of a window; a bind of length 0 creates none. */
-static int bind_window(const struct siw_qp *qp, const struct siw_bind *bind)
+static int bind_memory_window(const struct siw_qp *qp, const struct siw_bind *bind)
 {
 	const struct siw_window *w = bind->window;
 	bool of_qp = w->mw.type == SIW_MW_TYPE_2;
@@ -322,12 +323,13 @@ static int bind_window(const struct siw_qp *qp, const struct siw_bind *bind)
  * Ends the previous binding of a window. Returns whether streams may still be sending Read
  * Responses from it.
  */
-static bool unbind_window(const struct siw_qp *qp, struct siw_window *w, struct siw_bind_rest *rest)
+static bool unbind_memory_window(const struct siw_qp *qp, struct siw_window *w,
+				 struct siw_bind_rest *rest)
 {
 	struct siw_mem *mem = qp->ctx->mem;
 	bool bound;
 
-	/* the window was not bound; otherwise is_bind_allowed() would have failed */
+	/* the window was not bound; otherwise is_mw_bind_allowed() would have failed */
 	if (w->mw.type == SIW_MW_TYPE_2)
 		return false;
 	bound = siw_mem_stag_alive(mem, w->stag);
@@ -339,16 +341,16 @@ static bool unbind_window(const struct siw_qp *qp, struct siw_window *w, struct 
 	return true;
 }
 
-int siw_device_bind(struct siw_qp *qp, struct siw_bind *bind, struct siw_bind_rest *rest)
+int siw_device_mw_bind(struct siw_qp *qp, struct siw_bind *bind, struct siw_bind_rest *rest)
 {
 	struct siw_window *w = bind->window;
 	struct siw_region *r = bind->region;
 	int result = SIW_WC_MW_BIND_ERR;
 
 	siw_lock(&qp->ctx->mw_lock);
-	if (is_bind_allowed(qp, bind) && !bind_window(qp, bind)) {
-		result = unbind_window(qp, w, rest) ? -EINPROGRESS : 0;
-		window_leave_region(w);
+	if (is_mw_bind_allowed(qp, bind) && !bind_memory_window(qp, bind)) {
+		result = unbind_memory_window(qp, w, rest) ? -EINPROGRESS : 0;
+		remove_memory_window_from_region(w);
 		w->stag = bind->rkey;
 		w->region = bind->length ? r : NULL;
 		if (w->region)
@@ -360,12 +362,12 @@ int siw_device_bind(struct siw_qp *qp, struct siw_bind *bind, struct siw_bind_re
 	}
 	siw_unlock(&qp->ctx->mw_lock);
 	if (result == SIW_WC_MW_BIND_ERR)
-		siw_device_bind_drop(qp->ctx, bind);
+		siw_device_mw_drop_bind(qp->ctx, bind);
 	return result;
 }
 
-void siw_device_bind_end(struct siw_context *ctx, const struct siw_bind_rest *rest,
-			 const struct siw_qp *except)
+void siw_device_mw_end_replaced_binding(struct siw_context *ctx, const struct siw_bind_rest *rest,
+					const struct siw_qp *except)
 {
 	siw_device_revoke_stag_locked(ctx, rest->stag, except);
 	unpin_region(ctx, rest->region);

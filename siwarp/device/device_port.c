@@ -81,7 +81,7 @@ static int handle_interface_changes(struct siw_io_handler *self)
 	struct siw_context *ctx = watch->ctx;
 	int n, news;
 
-	for (n = 0; n < MAX_NEWS && (news = siw_llp_watch_read(watch->watch)); n++) {
+	for (n = 0; n < MAX_NEWS && (news = siw_llp_interface_watch_read(watch->watch)); n++) {
 		uint32_t up = ctx->now.up;
 
 		if (news == SIW_LLP_WATCH_UP || news == SIW_LLP_WATCH_DOWN) {
@@ -110,27 +110,27 @@ static int handle_interface_changes(struct siw_io_handler *self)
 	return n;
 }
 
-int siw_device_port_open(struct siw_context *ctx)
+int siw_device_watch_interface(struct siw_context *ctx)
 {
 	int err;
 
 	ctx->watch.handler.serve = handle_interface_changes;
 	ctx->watch.ctx = ctx;
 	ctx->now = ctx->info;
-	err = siw_llp_watch_open(ctx->lane.port, ctx->info.netdev, &ctx->watch.handler,
-				 &ctx->watch.watch);
+	err = siw_llp_interface_watch_open(ctx->lane.port, ctx->info.netdev, &ctx->watch.handler,
+					   &ctx->watch.watch);
 	if (err)
 		return err;
 	/* The device list from which the program chose may be outdated, so read the state again. */
 	err = reread_interface_state(ctx);
 	if (err < 0)
-		siw_llp_watch_close(ctx->watch.watch);
+		siw_llp_interface_watch_close(ctx->watch.watch);
 	return err < 0 ? err : 0;
 }
 
 int siw_query_device_info(struct siw_context *ctx, struct siw_device_info *info)
 {
-	int err = siw_device_enter(ctx, "context");
+	int err = siw_device_check_usable(ctx, "context");
 
 	if (err)
 		return err;

@@ -27,7 +27,7 @@ static _Atomic uint32_t moves; /* number of rounds that moved messages, of all d
 
 /* ---- unsent queue pairs ---------------------------------------------------------------------- */
 
-void siw_device_mark_unsent(struct siw_qp *qp)
+void siw_device_add_unsent_qp(struct siw_qp *qp)
 {
 	struct siw_context *ctx = qp->ctx;
 
@@ -46,13 +46,13 @@ static bool may_have_sleeping_thread(struct siw_context *ctx)
 	return siw_llp_port_armed(ctx->lane.port) || atomic_load(&ctx->waiters);
 }
 
-void siw_device_nudge(struct siw_context *ctx)
+void siw_device_wake_sleeping_thread(struct siw_context *ctx)
 {
 	if (ctx->lane.port && may_have_sleeping_thread(ctx))
 		siw_llp_port_wake(ctx->lane.port);
 }
 
-void siw_device_forget_unsent(struct siw_qp *qp)
+void siw_device_remove_unsent_qp(struct siw_qp *qp)
 {
 	struct siw_context *ctx = qp->ctx;
 
@@ -98,7 +98,7 @@ static void rotate_unsent_list(struct siw_context *ctx, uint32_t n)
  * that a post during the turn can add it again. Several QPs may share a full socket; the first QP
  * that found no space at all is the first in the next round.
  */
-int siw_device_send_unsent(struct siw_context *ctx)
+int siw_device_send_unsent_qps(struct siw_context *ctx)
 {
 	uint32_t ahead = 0; /* number of QPs in the list before the first QP that found no room */
 	bool starved = false;
@@ -120,7 +120,7 @@ int siw_device_send_unsent(struct siw_context *ctx)
 			break;
 		turn = qp->ops->turn(qp, ctx->lane.unsent_rounds);
 		if (turn != SIW_TURN_DONE) {
-			siw_device_mark_unsent(qp);
+			siw_device_add_unsent_qp(qp);
 			starved |= turn == SIW_TURN_STARVED;
 			ctx->lane.more_to_send |= turn == SIW_TURN_MORE;
 			ahead += !starved;
@@ -140,10 +140,10 @@ int siw_device_send_unsent(struct siw_context *ctx)
 static void wake_sleeper_if_work_is_left(struct siw_context *ctx)
 {
 	if (may_have_sleeping_thread(ctx))
-		siw_llp_port_leave(ctx->lane.port,
-				   ctx->lane.more_to_send &&
-					   atomic_load_explicit(&ctx->lane.n_unsent,
-								memory_order_relaxed));
+		siw_llp_port_wake_if_work_left(ctx->lane.port,
+					       ctx->lane.more_to_send &&
+						       atomic_load_explicit(&ctx->lane.n_unsent,
+									    memory_order_relaxed));
 }
 
 /*
@@ -170,7 +170,7 @@ void siw_device_send_posted(struct siw_context *ctx, bool polls)
 	else if (!acquire_progress_lock_for_poll(ctx))
 		return;
 	if (ctx->lane.port) {
-		siw_device_send_unsent(ctx);
+		siw_device_send_unsent_qps(ctx);
 		wake_sleeper_if_work_is_left(ctx);
 	}
 	siw_unlock(&ctx->lane.lock);
@@ -193,21 +193,22 @@ static void timer_schedule(struct siw_context *ctx, struct siw_timed *timed, uin
 	siw_llp_port_wake(ctx->lane.port);
 }
 
-void siw_device_timed_add(struct siw_context *ctx, struct siw_timed *timed, uint64_t by_ns)
+void siw_device_timer_start_periodic(struct siw_context *ctx, struct siw_timed *timed,
+				     uint64_t by_ns)
 {
 	timed->by_ns = by_ns;
 	timed->step_ns = TICK_NS;
 	timer_schedule(ctx, timed, siw_now_ns() + TICK_NS);
 }
 
-void siw_device_timed_at(struct siw_context *ctx, struct siw_timed *timed, uint64_t by_ns)
+void siw_device_timer_start_at(struct siw_context *ctx, struct siw_timed *timed, uint64_t by_ns)
 {
 	timed->by_ns = by_ns;
 	timed->step_ns = LONGEST_TICK_NS;
 	timer_schedule(ctx, timed, by_ns);
 }
 
-void siw_device_timed_del(struct siw_context *ctx, struct siw_timed *timed)
+void siw_device_timer_cancel(struct siw_context *ctx, struct siw_timed *timed)
 {
 	if (siw_link_empty(&timed->link))
 		return;
@@ -264,7 +265,7 @@ static void run_due_timers(struct siw_context *ctx)
 	atomic_store_explicit(&ctx->lane.next_tick_ns, next, memory_order_relaxed);
 }
 
-int64_t siw_device_sleep_us(struct siw_context *ctx, uint64_t now, uint64_t deadline)
+int64_t siw_device_sleep_duration_us(struct siw_context *ctx, uint64_t now, uint64_t deadline)
 {
 	int64_t us = siw_device_us_until_deadline(now, deadline);
 	uint64_t tick = atomic_load_explicit(&ctx->lane.next_tick_ns, memory_order_relaxed);
@@ -318,7 +319,7 @@ int siw_device_progress_once(struct siw_context *ctx)
 	for (int i = 0; i < n; i++)
 		moved += ready[i]->serve(ready[i]);
 	if (atomic_load_explicit(&ctx->lane.n_unsent, memory_order_relaxed))
-		moved += siw_device_send_unsent(ctx);
+		moved += siw_device_send_unsent_qps(ctx);
 	if (atomic_load_explicit(&ctx->lane.n_timed, memory_order_relaxed))
 		run_due_timers(ctx);
 	if (__builtin_expect(atomic_load_explicit(&ctx->cq_overrun, memory_order_relaxed), 0))
@@ -352,7 +353,7 @@ static void count_poll(struct siw_context *ctx)
  * progress thread, which then naps instead of sleeping on the sockets: posts may be delayed for a
  * batch only while the progress thread naps.
  */
-static void round_for_dense_posts(struct siw_context *ctx)
+static void make_progress_round_for_dense_posts(struct siw_context *ctx)
 {
 	count_poll(ctx);
 	if (!acquire_progress_lock_for_poll(ctx))
@@ -365,7 +366,7 @@ static void round_for_dense_posts(struct siw_context *ctx)
 	siw_unlock(&ctx->lane.lock);
 }
 
-void siw_device_note_poll_without_round(struct siw_context *ctx, bool all)
+void siw_device_note_poll_without_progress(struct siw_context *ctx, bool all)
 {
 	/* The counter is not incremented atomically, for the reasons in count_poll(). */
 	uint32_t takes = atomic_load_explicit(&ctx->polls_without_round, memory_order_relaxed) + 1;
@@ -374,7 +375,7 @@ void siw_device_note_poll_without_round(struct siw_context *ctx, bool all)
 	if (takes % SIW_POLLS_PER_BURST == 0 &&
 	    atomic_load_explicit(&ctx->posts_dense, memory_order_relaxed)) {
 		atomic_store_explicit(&ctx->posts_dense, false, memory_order_relaxed);
-		round_for_dense_posts(ctx);
+		make_progress_round_for_dense_posts(ctx);
 	} else if (!all) { /* a poll with unused entries may be the last for a while */
 		siw_device_send_posted(ctx, true);
 	}
@@ -407,7 +408,7 @@ static bool may_skip_round_of_idle_device(struct siw_idle_polls *idle_polls)
  * Returns whether a poll of cq has to make a round. Programs poll several CQs, and several devices,
  * in turn, most of them idle; a round that has just found no work is not repeated for each of them.
  */
-static bool poll_makes_round(struct siw_context *ctx, const struct siw_cq *cq)
+static bool poll_must_make_progress_round(struct siw_context *ctx, const struct siw_cq *cq)
 {
 	struct siw_idle_polls *idle_polls = &ctx->idle_polls;
 	bool other = cq && idle_polls->last_cq && idle_polls->last_cq != cq;
@@ -455,7 +456,7 @@ void siw_device_poll(struct siw_context *ctx, const struct siw_cq *cq)
 	count_poll(ctx);
 	if (!acquire_progress_lock_for_poll(ctx))
 		return;
-	if (__builtin_expect(ctx->lane.port != NULL, 1) && poll_makes_round(ctx, cq)) {
+	if (__builtin_expect(ctx->lane.port != NULL, 1) && poll_must_make_progress_round(ctx, cq)) {
 		if (!siw_device_progress_once(ctx))
 			offer = count_idle_round(&ctx->idle_polls);
 		wake_sleeper_if_work_is_left(ctx);

@@ -113,7 +113,7 @@ static void append_states(struct out *out, uint64_t set)
 	}
 }
 
-static void append_state_steps(struct out *out, uint64_t set)
+static void append_state_transitions(struct out *out, uint64_t set)
 {
 	int n = __builtin_popcountll(set), i = 0;
 
@@ -180,7 +180,7 @@ static void append_formatted_number(struct out *out, const char *kind, uint64_t 
 	else if (!strncmp(kind, "states}", 7))
 		append_states(out, number);
 	else if (!strncmp(kind, "steps}", 6))
-		append_state_steps(out, number);
+		append_state_transitions(out, number);
 	else if (!strncmp(kind, "attrs}", 6))
 		append_attribute_names(out, number);
 	else if (!strncmp(kind, "type}", 5))

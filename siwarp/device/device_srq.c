@@ -107,7 +107,7 @@ static bool srq_is_destroyed(struct siw_srq *srq)
 }
 
 /* Ends an SRQ: later calls to post to it, query it or modify it are refused. */
-static void srq_end(struct siw_srq *srq)
+static void srq_tear_down(struct siw_srq *srq)
 {
 	struct siw_mem_queue *recvs = srq->recvs;
 
@@ -124,20 +124,20 @@ static void srq_end_by_force(struct siw_child *child)
 {
 	struct siw_srq *srq = siw_container(child, struct siw_srq, child);
 
-	siw_device_async_drop(&srq->async);
-	srq_end(srq);
+	siw_device_async_drop_without_acks(&srq->async);
+	srq_tear_down(srq);
 }
 
 struct siw_srq *siw_create_srq(struct siw_pd *pd, struct siw_srq_init_attr *init)
 {
 	struct siw_context *ctx;
 	struct siw_srq *srq = NULL;
-	int err = siw_device_create_begin(pd, init);
+	int err = siw_device_check_create_args(pd, init);
 
 	if (!err)
 		err = srq_check_args(pd, &init->attr);
 	if (err)
-		return siw_refused_null(err);
+		return siw_refuse_and_return_null(err);
 	ctx = pd->ctx;
 	if (atomic_fetch_add(&ctx->n_srq, 1) >= ctx->attr.max_srq)
 		err = siw_device_refuse_full("max_srq", ctx->attr.max_srq);
@@ -145,7 +145,7 @@ struct siw_srq *siw_create_srq(struct siw_pd *pd, struct siw_srq_init_attr *init
 		srq = srq_alloc(pd, init);
 	if (!srq) {
 		atomic_fetch_sub(&ctx->n_srq, 1);
-		return siw_refused_null(err ? err : -ENOMEM);
+		return siw_refuse_and_return_null(err ? err : -ENOMEM);
 	}
 	atomic_fetch_add(&pd->n_srq, 1);
 	siw_device_child_add(ctx, &srq->child, SIW_CHILD_SRQ, srq_end_by_force, -1);
@@ -156,7 +156,7 @@ struct siw_srq *siw_create_srq(struct siw_pd *pd, struct siw_srq_init_attr *init
 
 int siw_destroy_srq(struct siw_srq *srq)
 {
-	int err = siw_device_enter(srq ? srq->ctx : NULL, "srq");
+	int err = siw_device_check_usable(srq ? srq->ctx : NULL, "srq");
 
 	if (err)
 		return err;
@@ -164,17 +164,17 @@ int siw_destroy_srq(struct siw_srq *srq)
 		return siw_refuse(DESTROYED);
 	if (atomic_load(&srq->n_qp))
 		return siw_refuse(SRQ_BUSY, atomic_load(&srq->n_qp));
-	siw_device_async_end(&srq->async);
+	siw_device_async_drop_and_await_acks(&srq->async);
 	atomic_fetch_sub(&srq->pd->n_srq, 1);
 	atomic_fetch_sub(&srq->ctx->n_srq, 1);
 	siw_device_child_del(srq->ctx, &srq->child);
-	srq_end(srq);
+	srq_tear_down(srq);
 	return 0;
 }
 
-void siw_device_srq_taken(struct siw_srq *srq)
+void siw_device_srq_raise_limit_event_if_low(struct siw_srq *srq)
 {
-	if (siw_mem_queue_used(srq->recvs) >= srq->attr.srq_limit)
+	if (siw_mem_queue_posted(srq->recvs) >= srq->attr.srq_limit)
 		return;
 	srq->attr.srq_limit = 0; /* the event is raised only once until the limit is set again */
 	siw_device_async_raise(&srq->async, SIW_EVENT_SRQ_LIMIT_REACHED);
@@ -213,13 +213,13 @@ static int srq_resize(struct siw_srq *srq, uint32_t max_wr)
 	if (!err)
 		srq->attr.max_wr = srq_round_up(max_wr);
 	siw_unlock(&srq->lock);
-	return err == -EINVAL ? siw_refuse(SRQ_SHRINKS, max_wr, siw_mem_queue_used(srq->recvs))
+	return err == -EINVAL ? siw_refuse(SRQ_SHRINKS, max_wr, siw_mem_queue_posted(srq->recvs))
 			      : err;
 }
 
 int siw_modify_srq(struct siw_srq *srq, const struct siw_srq_attr *attr, int mask)
 {
-	int err = siw_device_enter(srq ? srq->ctx : NULL, "srq");
+	int err = siw_device_check_usable(srq ? srq->ctx : NULL, "srq");
 
 	if (err)
 		return err;
@@ -231,7 +231,7 @@ int siw_modify_srq(struct siw_srq *srq, const struct siw_srq_attr *attr, int mas
 		err = srq_resize(srq, attr->max_wr);
 	if (!err && (mask & SIW_SRQ_LIMIT)) {
 		srq->attr.srq_limit = attr->srq_limit;
-		siw_device_srq_taken(srq);
+		siw_device_srq_raise_limit_event_if_low(srq);
 	}
 	siw_unlock(&srq->ctx->lane.lock);
 	return siw_refused(err);
@@ -244,7 +244,7 @@ uint32_t siw_srq_num(struct siw_srq *srq)
 
 int siw_query_srq(struct siw_srq *srq, struct siw_srq_attr *attr)
 {
-	int err = siw_device_enter(srq ? srq->ctx : NULL, "srq");
+	int err = siw_device_check_usable(srq ? srq->ctx : NULL, "srq");
 
 	if (err)
 		return err;
@@ -260,11 +260,11 @@ int siw_query_srq(struct siw_srq *srq, struct siw_srq_attr *attr)
  * Gives the waiting QPs a turn, because their Sends arrived before the receives were posted. The
  * first QP that is serviced consumes the first receive.
  */
-static void give_turns_to_waiting_qps(struct siw_srq *srq)
+static void schedule_qps_waiting_for_srq(struct siw_srq *srq)
 {
 	for (struct siw_link *l = srq->waiting.next; l != &srq->waiting; l = l->next)
-		siw_device_mark_unsent(siw_container(l, struct siw_qp, in_srq));
-	siw_device_nudge(srq->ctx);
+		siw_device_add_unsent_qp(siw_container(l, struct siw_qp, in_srq));
+	siw_device_wake_sleeping_thread(srq->ctx);
 }
 
 /* Posts one receive to the SRQ. Called with srq->lock held. */
@@ -298,7 +298,7 @@ int siw_post_srq_recv(struct siw_srq *srq, struct siw_recv_wr *wr, struct siw_re
 			break;
 	}
 	if (__builtin_expect(!siw_link_empty(&srq->waiting), 0))
-		give_turns_to_waiting_qps(srq);
+		schedule_qps_waiting_for_srq(srq);
 	siw_unlock(&srq->lock);
 	if (err && bad_wr)
 		*bad_wr = wr;

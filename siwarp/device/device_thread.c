@@ -69,16 +69,16 @@ static bool sleep_on_sockets(struct siw_context *ctx)
 	siw_llp_port_arm(ctx->lane.port);
 	/*
 	 * Data that arrived after the last round ends the wait by itself; posted requests do not,
-	 * so they are sent before the wait. Pairs with siw_device_mark_unsent(), whose caller marks
+	 * so they are sent before the wait. Pairs with siw_device_add_unsent_qp(), whose caller marks
 	 * the QP and then checks whether the port is armed.
 	 */
-	moved = atomic_load(&ctx->lane.n_unsent) ? siw_device_send_unsent(ctx) : 0;
+	moved = atomic_load(&ctx->lane.n_unsent) ? siw_device_send_unsent_qps(ctx) : 0;
 	siw_llp_waitset_fill(ctx->lane.port, &set);
-	us = siw_device_sleep_us(ctx, siw_now_ns(), UINT64_MAX);
+	us = siw_device_sleep_duration_us(ctx, siw_now_ns(), UINT64_MAX);
 	siw_unlock(&ctx->lane.lock);
 	if (moved)
 		return false;
-	siw_trim();
+	siw_trim_free_memory();
 	/*
 	 * A wake-up that arrived too late for progress_thread_nap() is still set on the descriptor.
 	 */
@@ -89,7 +89,7 @@ static bool sleep_on_sockets(struct siw_context *ctx)
 	return true;
 }
 
-static void disarm_port_of_device(struct siw_context *ctx)
+static void disarm_socket_poller_of_device(struct siw_context *ctx)
 {
 	if (!siw_llp_port_armed(ctx->lane.port))
 		return;
@@ -185,7 +185,7 @@ static void *progress_thread(void *arg)
 		if (polls != seen || atomic_load(&ctx->waiters)) {
 			waits = polls == seen ? waits + 1 : 0;
 			seen = polls;
-			disarm_port_of_device(ctx);
+			disarm_socket_poller_of_device(ctx);
 			progress_thread_nap(ctx, naps++, waits);
 			continue;
 		}

@@ -74,10 +74,11 @@ static int wait_loop(struct siw_context *ctx, int (*ready)(void *arg), void *arg
 		if (r)
 			return r;
 		if (!moved)
-			siw_trim();
+			siw_trim_free_memory();
 		/* Only a round that moved no message has found every socket empty. */
-		if (!moved && siw_llp_wait_cancel(
-				      &set, fd, siw_device_sleep_us(ctx, now, deadline)) == -EINTR)
+		if (!moved &&
+		    siw_llp_wait_cancellable(
+			    &set, fd, siw_device_sleep_duration_us(ctx, now, deadline)) == -EINTR)
 			return siw_refuse(INTERRUPTED);
 	}
 }
@@ -97,7 +98,7 @@ static int begin_wait(struct siw_context *ctx, int (*ready)(void *arg), void *ar
 	r = ready(arg);
 	if (r)
 		return r;
-	if (timeout_ms < 0 && siw_llp_event_nonblocking(fd))
+	if (timeout_ms < 0 && siw_llp_event_is_nonblocking(fd))
 		timeout_ms = 0;
 	if (timeout_ms < 0)
 		*deadline = UINT64_MAX;
@@ -155,8 +156,8 @@ static int wait_on_descriptor(struct siw_context *ctx, int (*ready)(void *arg), 
 		 */
 		if (siw_device_inherited(ctx))
 			return siw_refuse(STALE);
-		if (siw_llp_wait_cancel(&nothing, fd,
-					siw_device_us_until_deadline(now, deadline)) == -EINTR)
+		if (siw_llp_wait_cancellable(&nothing, fd,
+					     siw_device_us_until_deadline(now, deadline)) == -EINTR)
 			return siw_refuse(INTERRUPTED);
 	}
 }

@@ -43,7 +43,7 @@ from siwarp.inspect.messages import (
 from siwarp.inspect.names import OPCODES, Opcode
 from siwarp.inspect.packets import Packet, packets_from_frames, packets_from_scapy
 from siwarp.inspect.pcap import SECOND, open_capture
-from siwarp.inspect.rc import HalfReader, direction_startup
+from siwarp.inspect.rc import HalfReader, startup_frame_of_direction
 from siwarp.inspect.stream import Connection, Connections
 from siwarp.inspect.wire import (
     CRC_LEN,
@@ -54,7 +54,7 @@ from siwarp.inspect.wire import (
     RD_HEADER_LEN,
     TAGGED_HDR_LEN,
     parse_rd_header,
-    parse_report,
+    parse_uc_receiver_report,
 )
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class _ExaminedStream:
 def _examine_connection(connection: Connection) -> _ExaminedStream | None:
     """Return a connection's messages; None if the connection does not carry iWARP."""
     forth, back = connection.first, connection.first.reverse()
-    startups = {d: direction_startup(connection.halves.get(d)) for d in (forth, back)}
+    startups = {d: startup_frame_of_direction(connection.halves.get(d)) for d in (forth, back)}
     if (late := startups[back]) is not None and late.asks:
         forth, back = back, forth
     frames = [frame for frame in startups.values() if frame is not None]
@@ -151,11 +151,11 @@ def _match_messages(found: _ExaminedStream) -> None:
         for cause in found.messages:
             if (cause.source, cause.dest) == ends and is_quoted_header_of(quoted, cause):
                 message.about = cause.number
-    for asked, answer in resolution.pair_replies(found.messages):
-        _link_response(asked, answer)
+    for asked, answer in resolution.pair_sidr_replies(found.messages):
+        _pair_request_with_response(asked, answer)
 
 
-def _link_response(asked: Message, answer: Message) -> None:
+def _pair_request_with_response(asked: Message, answer: Message) -> None:
     answer.answers, asked.answered_by = asked.number, answer.number
     if answer.whole and asked.whole:
         answer.latency = max(answer.when_ns - asked.when_ns, 0) / SECOND
@@ -179,7 +179,7 @@ def _match_atomics(requests: list[Message], responses: list[Message]) -> None:
             waiting.popleft()
         asked = waiting.popleft() if waiting else None
         if asked is not None:
-            _link_response(asked, response)
+            _pair_request_with_response(asked, response)
         if asked is None and not holes:
             response.record_error("an unsolicited Atomic Response", "RFC7306-5.2.2-08")
         elif asked is not None and asked.fields.get("request") != number:
@@ -212,7 +212,7 @@ def _match_reads(stream: Stream, requests: list[Message], responses: list[Messag
         if asked is None:
             response.record_error("an unsolicited Read Response", "RFC5040-5.2-01")
             continue
-        _link_response(asked, response)
+        _pair_request_with_response(asked, response)
         if response.latency is not None:
             latencies.append(response.latency)
         if not _response_fits_request(asked, response):
@@ -233,7 +233,7 @@ def _match_startup_frames(stream: Stream, requests: list[Message], replies: list
     if answer is not None:
         stream.reply = answer.fields
     if asked is not None and answer is not None:
-        _link_response(asked, answer)
+        _pair_request_with_response(asked, answer)
 
 
 # ---- UDP datagrams -------------------------------------------------------------------------------
@@ -253,7 +253,7 @@ def _llp_type(octets: bytes) -> str | None:
     return kind if len(octets) >= least + CRC_LEN else None
 
 
-def _llp_message(packet: Packet, kind: str, sound: bool) -> Message:
+def _message_from_llp_datagram(packet: Packet, kind: str, sound: bool) -> Message:
     """Convert a datagram with the LLP header to a message: a DDP segment, or a control datagram of
     RD.
     """
@@ -281,7 +281,7 @@ def _llp_message(packet: Packet, kind: str, sound: bool) -> Message:
     if reliable:
         message.fields |= parse_rd_header(octets)
     if kind == "UC_REPORT":
-        message.fields |= parse_report(octets)
+        message.fields |= parse_uc_receiver_report(octets)
     if header is not None:
         message.fields |= header_fields(header, b"") | {"last": int(header.last)}
         if not header.tagged:
@@ -311,8 +311,8 @@ def _is_datagram_iwarp(packet: Packet) -> bool:
     header.
     """
     octets = packet.payload
-    if resolution.is_resolution_frame(octets):
-        return not packet.missing and resolution.is_intact_frame(octets)
+    if resolution.is_sidr_frame(octets):
+        return not packet.missing and resolution.is_intact_sidr_frame(octets)
     if _llp_type(octets) is not None:
         return not packet.missing and _has_valid_crc(octets)
     header = parse_header(octets) if len(octets) >= UD_HEADER_LEN + CRC_LEN else None
@@ -325,12 +325,12 @@ def _is_datagram_iwarp(packet: Packet) -> bool:
     return crc == crc32c(octets[:-CRC_LEN])
 
 
-def _datagram_message(packet: Packet, sound: bool) -> tuple[Message, Header | None]:
+def _message_from_datagram(packet: Packet, sound: bool) -> tuple[Message, Header | None]:
     """Convert a datagram to a message; also return the header that an error message quotes."""
     quoted: Header | None = None
     octets = packet.payload
     if (kind := _llp_type(octets)) is not None:
-        return _llp_message(packet, kind, sound), None
+        return _message_from_llp_datagram(packet, kind, sound), None
     header = parse_header(octets) if len(octets) >= UD_HEADER_LEN + CRC_LEN else None
     if header is not None and header.tagged:
         header = None
@@ -368,7 +368,7 @@ def _datagram_message(packet: Packet, sound: bool) -> tuple[Message, Header | No
     return message, quoted
 
 
-def _split_batch(packet: Packet) -> list[Packet]:
+def _split_gso_batch(packet: Packet) -> list[Packet]:
     """Split a batch that was captured as one packet before the kernel segmented it (UDP_SEGMENT).
 
     All datagrams have the same size, except that the last one may be shorter. The first length with
@@ -409,11 +409,11 @@ def _examine_datagrams(packets: list[Packet]) -> list[_ExaminedStream]:
     for packet in sorted(packets, key=lambda packet: packet.frame):
         sound = _is_datagram_iwarp(packet)
         whole = sound or packet.missing or packet.comment is not None
-        for one in [packet] if whole else _split_batch(packet):
+        for one in [packet] if whole else _split_gso_batch(packet):
             count_against_limits(messages=1)
             judged.append((one, sound or one is not packet))
     known = {(p.dest, p.dest_port) for p, good in judged if good or p.comment is not None}
-    asked = {(p.dest, p.dest_port) for p, _ in judged if resolution.is_resolution_frame(p.payload)}
+    asked = {(p.dest, p.dest_port) for p, _ in judged if resolution.is_sidr_frame(p.payload)}
     speak = known | {(p.source, p.source_port) for p, good in judged if good}
     ports = {(p.dest, p.source): (p.dest_port, p.source_port) for p, good in judged if good}
     ports |= {(p.source, p.dest): (p.source_port, p.dest_port) for p, good in judged if good}
@@ -426,15 +426,15 @@ def _examine_datagrams(packets: list[Packet]) -> list[_ExaminedStream]:
             source_port, dest_port = ports[packet.source, packet.dest]
             packet = replace(packet, source_port=source_port, dest_port=dest_port)
         ends = ((packet.source, packet.source_port), (packet.dest, packet.dest_port))
-        if resolution.is_resolution_frame(packet.payload) or (ends[1] in asked and not good):
-            message, quoted = resolution.frame_message(packet), None
+        if resolution.is_sidr_frame(packet.payload) or (ends[1] in asked and not good):
+            message, quoted = resolution.message_from_sidr_frame(packet), None
         elif (
             good
             or packet.comment is not None
             or ends[1] in known
             or (packet.fragmented and (ends[1] in speak or _begins_like_ud_segment(packet.payload)))
         ):
-            message, quoted = _datagram_message(packet, good)
+            message, quoted = _message_from_datagram(packet, good)
         else:
             continue
         found = flows.get(frozenset(ends))

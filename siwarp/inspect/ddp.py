@@ -37,7 +37,7 @@ from siwarp.inspect.wire import TAGGED_HDR_LEN, UNTAGGED_HDR_LEN
 T_BIT = 0x80
 
 
-def control_fields(tagged: int) -> list[Field[Any, Any]]:
+def ddp_and_rdmap_control_fields(tagged: int) -> list[Field[Any, Any]]:
     """Return the fields of the DDP control octet, then of the RDMAP control octet."""
     return [
         BitField("t", tagged, 1),
@@ -77,15 +77,15 @@ class DDPTagged(DDP):
 
     name = "DDP tagged"
     fields_desc: ClassVar[list[Any]] = [
-        *control_fields(1),
+        *ddp_and_rdmap_control_fields(1),
         XIntField("stag", 0),
         XLongField("to", 0),
     ]
 
 
-def notice_fields(code: NoticeCode) -> list[Field[Any, Any]]:
+def tagged_notice_header_fields(code: NoticeCode) -> list[Field[Any, Any]]:
     """Return the header fields of a tagged private message without payload, up to the TO."""
-    first = control_fields(1)
+    first = ddp_and_rdmap_control_fields(1)
     first[-1].default = int(Opcode.PRIVATE)
     return [*first, ByteEnumField("subcode", int(code), NOTICE_CODES), X3BytesField("zero", 0)]
 
@@ -95,7 +95,7 @@ class DeliveryCount(DDP):
 
     name = "siwarp delivery count"
     fields_desc: ClassVar[list[Any]] = [
-        *notice_fields(NoticeCode.DELIVERY_COUNT),
+        *tagged_notice_header_fields(NoticeCode.DELIVERY_COUNT),
         IntField("sends", 0),
         IntField("writes", 0),
     ]
@@ -106,7 +106,7 @@ class Requester(DDP):
 
     name = "siwarp requester"
     fields_desc: ClassVar[list[Any]] = [
-        *notice_fields(NoticeCode.REQUESTER),
+        *tagged_notice_header_fields(NoticeCode.REQUESTER),
         XBitField("unused", 0, 48),
         FlagsField("flags", 1, 8, ["wants_counts"]),
         ByteField("rnr_retry", 7),
@@ -124,7 +124,7 @@ class DDPUntagged(DDP):
 
     name = "DDP untagged"
     fields_desc: ClassVar[list[Any]] = [
-        *control_fields(0),
+        *ddp_and_rdmap_control_fields(0),
         XIntField("inv_stag", 0),
         IntField("qn", 0),
         IntField("msn", 1),

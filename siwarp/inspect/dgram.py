@@ -30,7 +30,7 @@ from scapy.fields import (
 from scapy.packet import Packet, bind_top_down
 
 from siwarp.inspect.crc import crc32c
-from siwarp.inspect.ddp import DDP, UNTAGGED_HDR_LEN, DDPUntagged, control_fields
+from siwarp.inspect.ddp import DDP, UNTAGGED_HDR_LEN, DDPUntagged, ddp_and_rdmap_control_fields
 from siwarp.inspect.names import Opcode, Queue
 from siwarp.inspect.rdmap import Terminate
 from siwarp.inspect.wire import CRC_LEN, LLP_HDR_LEN, LLP_MARK, LLP_TYPES, LLP_VERSION
@@ -48,7 +48,7 @@ class DDPDatagram(DDPUntagged):
 
     name = "DDP datagram"
     fields_desc: ClassVar[list[Any]] = [
-        *control_fields(0),
+        *ddp_and_rdmap_control_fields(0),
         XIntField("q_key", 0),
         XIntField("qn", 0),
         IntField("msn", 1),

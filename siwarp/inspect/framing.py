@@ -61,7 +61,7 @@ class Span(NamedTuple):
     markers: tuple[FoundMarker, ...] = ()
 
 
-def next_unmarked_fpdu(octets: bytes, at: int) -> Span | None:
+def next_fpdu_without_markers(octets: bytes, at: int) -> Span | None:
     """Return the FPDU at `at` in a stream without Markers; None if it is incomplete."""
     if len(octets) - at < LENGTH_LEN:
         return None
@@ -77,7 +77,7 @@ def crc_field(octets: bytes) -> int:
     return int.from_bytes(octets[-CRC_LEN:], "little")
 
 
-def next_marked_fpdu(octets: bytes, at: int, origin: int) -> Span | None:
+def next_fpdu_with_markers(octets: bytes, at: int, origin: int) -> Span | None:
     """Return the FPDU that begins, or whose leading Marker begins, at `at`; None if incomplete.
 
     There is a Marker at `origin` and every 512 octets from there; the CRC covers the Markers
@@ -112,13 +112,13 @@ def next_marked_fpdu(octets: bytes, at: int, origin: int) -> Span | None:
     return Span(at, cursor, bytes(plain), good, whole, found)
 
 
-def complete_fpdus(octets: bytes, at: int, origin: int | None = None) -> Iterator[Span]:
+def iterate_complete_fpdus(octets: bytes, at: int, origin: int | None = None) -> Iterator[Span]:
     """Yield the complete FPDUs from `at` on; `origin` is a Marker's position, None without them."""
     while True:
         span = (
-            next_unmarked_fpdu(octets, at)
+            next_fpdu_without_markers(octets, at)
             if origin is None
-            else next_marked_fpdu(octets, at, origin)
+            else next_fpdu_with_markers(octets, at, origin)
         )
         if span is None:
             return
@@ -126,7 +126,7 @@ def complete_fpdus(octets: bytes, at: int, origin: int | None = None) -> Iterato
         at = span.end
 
 
-def startup_frame_end(octets: bytes) -> int | None:
+def mpa_startup_frame_end_offset(octets: bytes) -> int | None:
     """Return the end of the start-up frame at a stream's start; 0: no frame, None: incomplete."""
     if octets[:KEY_LEN] not in (REQUEST_KEY, REPLY_KEY):
         return 0

@@ -196,7 +196,7 @@ def message_kind(header: Header | None) -> str:
     return OPCODES.get(header.opcode, f"opcode {header.opcode:#x}")
 
 
-def _notice_fields(header: Header) -> dict[str, int | str]:
+def _parse_tagged_notice_fields(header: Header) -> dict[str, int | str]:
     """Return the fields of a tagged private message without payload (spec/delivery-counts.md)."""
     subcode, to = header.a >> 24, header.b
     found: dict[str, int | str] = {"subcode": subcode}
@@ -211,7 +211,7 @@ def header_fields(header: Header, payload: bytes, ud: bool = False) -> dict[str,
     """Return a message's header fields by name, including those of the message's own header."""
     if header.tagged:
         notice = header.opcode == Opcode.PRIVATE and not payload
-        return _notice_fields(header) if notice else {"stag": header.a, "to": header.b}
+        return _parse_tagged_notice_fields(header) if notice else {"stag": header.a, "to": header.b}
     found: dict[str, int | str] = {"qn": header.b, "msn": header.msn}
     found["q_key" if ud else "inv_stag"] = header.a
     if ud:  # indexes of queue pairs that share a socket
@@ -225,7 +225,7 @@ def header_fields(header: Header, payload: bytes, ud: bool = False) -> dict[str,
     return found
 
 
-def expected_queue(opcode: int) -> int | None:
+def expected_ddp_queue(opcode: int) -> int | None:
     """Return the queue for a message with this opcode; None for tagged and unknown opcodes."""
     if opcode in _TAGGED_OPCODES or opcode not in OPCODES:
         return None
@@ -244,7 +244,7 @@ def check_header(message: Message, header: Header | None) -> None:
         message.record_error(f"unknown opcode {header.opcode:#x}", "RFC5040-7.2-02")
     elif header.opcode == Opcode.PRIVATE:
         pass  # the subcode in the payload determines the kind and the queue
-    elif header.tagged != (expected_queue(header.opcode) is None):
+    elif header.tagged != (expected_ddp_queue(header.opcode) is None):
         word = "tagged" if header.tagged else "untagged"
         clause = EXTENSION_CLAUSE if header.opcode > Opcode.TERMINATE else "RFC5040-4.1-05"
         message.record_error(f"{message_kind(header)} in {word} segments", clause)

@@ -45,10 +45,10 @@ from siwarp.inspect.framing import (
     REPLY_KEY,
     REQUEST_KEY,
     STARTUP_HDR_LEN,
-    complete_fpdus,
     fpdu_len,
+    iterate_complete_fpdus,
+    mpa_startup_frame_end_offset,
     pad_len,
-    startup_frame_end,
 )
 from siwarp.inspect.wire import ENHANCED_LEN
 
@@ -255,7 +255,7 @@ def unmark(octets: bytes, at: int = 0) -> tuple[bytes, list[tuple[int, int]]]:
     return bytes(plain), found
 
 
-def frame_class(octets: bytes) -> type[Packet]:
+def mpa_frame_class(octets: bytes) -> type[Packet]:
     """Return the class of a frame, start-up frame or FPDU, by the key.
 
     No FPDU of RDMAP looks like a start-up frame: read as an FPDU, a key would be an untagged
@@ -282,7 +282,7 @@ class MPA(Packet):
         PacketListField(
             "frames",
             [],
-            next_cls_cb=lambda _pkt, _lst, _cur, rest: frame_class(rest) if rest else None,
+            next_cls_cb=lambda _pkt, _lst, _cur, rest: mpa_frame_class(rest) if rest else None,
             max_count=1 << 20,
         )
     ]
@@ -308,14 +308,14 @@ class MPA(Packet):
         )
         frames: list[Packet] = []
         at = 0
-        end = 0 if way.started else startup_frame_end(data)
+        end = 0 if way.started else mpa_startup_frame_end_offset(data)
         if end is None:
             return None
         if end:
             frames.append(MPAStartup(data[:end]))
             way.started, way.asks, at = True, bool(data[KEY_LEN] & M_FLAG), end
         marked = way.started and back.asks
-        for span in complete_fpdus(data, at, at - way.at if marked else None):
+        for span in iterate_complete_fpdus(data, at, at - way.at if marked else None):
             frames.append(FPDU(span.octets, marked=span.marked))
             way.at += span.end - span.start
             at = span.end
@@ -357,9 +357,9 @@ __all__ = [
     "Marker",
     "bind_mpa",
     "fpdu_len",
-    "frame_class",
     "mark",
     "mark_stream",
+    "mpa_frame_class",
     "pad_len",
     "unbind_mpa",
     "unmark",

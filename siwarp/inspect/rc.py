@@ -6,7 +6,13 @@ from __future__ import annotations
 import bisect
 from typing import Any
 
-from siwarp.inspect.framing import CRC_LEN, LENGTH_LEN, Span, complete_fpdus, startup_frame_end
+from siwarp.inspect.framing import (
+    CRC_LEN,
+    LENGTH_LEN,
+    Span,
+    iterate_complete_fpdus,
+    mpa_startup_frame_end_offset,
+)
 from siwarp.inspect.limits import count_against_limits
 from siwarp.inspect.messages import (
     EXTENSION_CLAUSE,
@@ -21,14 +27,14 @@ from siwarp.inspect.messages import (
     address_text,
     check_header,
     check_terminate,
-    expected_queue,
+    expected_ddp_queue,
     header_fields,
     message_kind,
     parse_header,
 )
 from siwarp.inspect.names import Opcode, TermLayer
 from siwarp.inspect.stream import Direction, Half, find_fpdu_start
-from siwarp.inspect.wire import Startup, parse_startup
+from siwarp.inspect.wire import Startup, parse_mpa_startup
 
 #: Octets of the longest start-up frame.
 STARTUP_MAX = 20 + (1 << 16)
@@ -44,11 +50,11 @@ def _startup_fields(frame: Startup) -> dict[str, int | str]:
     return found
 
 
-def direction_startup(half: Half | None) -> Startup | None:
+def startup_frame_of_direction(half: Half | None) -> Startup | None:
     """Return a direction's start-up frame; None if there is none, or only an incomplete one."""
     octets = bytes(half.octets[:STARTUP_MAX]) if half is not None else b""
-    end = startup_frame_end(octets)
-    return parse_startup(octets[:end]) if end else None
+    end = mpa_startup_frame_end_offset(octets)
+    return parse_mpa_startup(octets[:end]) if end else None
 
 
 class HalfReader:
@@ -74,19 +80,23 @@ class HalfReader:
 
     def read(self) -> None:
         """Parse all messages of the direction, and fill ``messages``."""
-        startup = direction_startup(self.half)
-        end = (startup_frame_end(bytes(self.half.octets[:STARTUP_MAX])) or 0) if startup else 0
+        startup = startup_frame_of_direction(self.half)
+        end = (
+            (mpa_startup_frame_end_offset(bytes(self.half.octets[:STARTUP_MAX])) or 0)
+            if startup
+            else 0
+        )
         origin = end if self.marked else None
         runs = self.half.contiguous_runs()
         self._place_ends = [place.end for place in self.half.places]
         for offset, octets in runs:
             if offset == 0 and startup is not None:
                 self._add_startup_message(startup, end)
-                self._read_contiguous_run(offset, octets, end, origin)
+                self._parse_contiguous_octets(offset, octets, end, origin)
             else:
-                self._read_run_after_gap(offset, octets, origin, startup is not None)
+                self._parse_octets_after_gap(offset, octets, origin, startup is not None)
 
-    def _read_run_after_gap(
+    def _parse_octets_after_gap(
         self, offset: int, octets: bytes, origin: int | None, known: bool
     ) -> None:
         """Parse octets after a gap, or of a stream whose start is not in the capture."""
@@ -99,7 +109,7 @@ class HalfReader:
             return
         before = len(self.messages)
         mo = self._segment_mo(octets, at, within)
-        self._read_contiguous_run(offset, octets, at, origin)
+        self._parse_contiguous_octets(offset, octets, at, origin)
         if len(self.messages) == before:
             return
         first = self.messages[before]
@@ -114,13 +124,15 @@ class HalfReader:
         """Return the MO of the segment at `at`; None for a tagged one, which may be anywhere in a
         message.
         """
-        span = next(iter(complete_fpdus(octets, at, origin)), None)
+        span = next(iter(iterate_complete_fpdus(octets, at, origin)), None)
         header = parse_header(span.octets[LENGTH_LEN : LENGTH_LEN + 18]) if span else None
         return header.mo if header is not None and not header.tagged else None
 
-    def _read_contiguous_run(self, offset: int, octets: bytes, at: int, origin: int | None) -> None:
+    def _parse_contiguous_octets(
+        self, offset: int, octets: bytes, at: int, origin: int | None
+    ) -> None:
         within = origin - offset if origin is not None else None
-        for span in complete_fpdus(octets, at, within):
+        for span in iterate_complete_fpdus(octets, at, within):
             count_against_limits()
             self._read_fpdu(span, offset)
             at = span.end
@@ -252,7 +264,7 @@ class HalfReader:
             self._over = True
 
     def _check_untagged_segment(self, message: Message, header: Header, fresh: bool) -> None:
-        due = expected_queue(header.opcode)
+        due = expected_ddp_queue(header.opcode)
         if due is not None and header.b != due:
             clause = EXTENSION_CLAUSE if header.opcode > Opcode.TERMINATE else "RFC5040-4.1-07"
             message.record_error(f"queue {header.b} instead of {due}", clause)

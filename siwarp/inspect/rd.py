@@ -158,7 +158,7 @@ class RDDatagram(Packet):
         return int(self.body[4]) if len(self.body) > 4 else 0
 
 
-def _pack_ranges(first: int, psns: Iterable[int]) -> list[bytes]:
+def _pack_psn_ranges(first: int, psns: Iterable[int]) -> list[bytes]:
     """Return the ranges of an ACK for these PSNs, relative to `first`."""
     out: list[tuple[int, int]] = []
     end = 0
@@ -183,7 +183,7 @@ def ack_body(
     """Return an ACK's body: these PSNs arrived after the first missing PSN, for requests and
     responses.
     """
-    one, other = _pack_ranges(first, psns), _pack_ranges(first_response, responses)
+    one, other = _pack_psn_ranges(first, psns), _pack_psn_ranges(first_response, responses)
     return ACK_HEAD.pack(ce, rnr_timer, len(one), len(other), 0) + b"".join(one + other)
 
 

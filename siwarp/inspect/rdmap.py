@@ -147,7 +147,7 @@ def _parse_quoted_ddp(octets: bytes) -> Packet:
     return QuotedTagged(octets) if tagged else QuotedUntagged(octets)
 
 
-def _parse_quoted_rdma(octets: bytes) -> Packet:
+def _parse_quoted_read_request(octets: bytes) -> Packet:
     """Parse the quoted Read Request header; Raw if it is truncated."""
     whole = len(octets) >= len(QuotedReadRequest())
     return QuotedReadRequest(octets) if whole else Raw(octets)
@@ -175,7 +175,7 @@ class Terminate(Packet):
             PacketField("quoted_ddp", QuotedUntagged(), _parse_quoted_ddp), lambda p: bool(p.d)
         ),
         ConditionalField(
-            PacketField("quoted_rdma", QuotedReadRequest(), _parse_quoted_rdma),
+            PacketField("quoted_rdma", QuotedReadRequest(), _parse_quoted_read_request),
             lambda p: bool(p.r),
         ),
     ]

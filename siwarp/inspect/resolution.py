@@ -29,26 +29,26 @@ _QUESTION, _COOKIE = f"SIDR_{SIDRType.QUESTION.name}", f"SIDR_{SIDRType.COOKIE.n
 _REPLIES = tuple(f"SIDR_{kind.name}" for kind in SIDRType if kind != SIDRType.QUESTION)
 
 
-def is_resolution_frame(octets: bytes) -> bool:
+def is_sidr_frame(octets: bytes) -> bool:
     """Return whether a payload begins like a frame of UD resolution, as no queue pair's datagram
     does.
     """
     return octets.startswith(MAGIC)
 
 
-def is_intact_frame(octets: bytes) -> bool:
+def is_intact_sidr_frame(octets: bytes) -> bool:
     """Return whether a payload has the length of a frame of UD resolution and a valid CRC."""
     crc = int.from_bytes(octets[-CRC_LEN:], "little")
     return len(octets) == SIDR_LEN and crc == crc32c(octets[:-CRC_LEN])
 
 
-def _frame_kind(version: int, kind: int) -> str:
+def _sidr_frame_kind(version: int, kind: int) -> str:
     if version != VERSION:
         return BROKEN
     return f"SIDR_{SIDRType(kind).name}" if kind in list(SIDRType) else f"SIDR type {kind}"
 
 
-def _frame_fields(kind: str, octets: bytes) -> dict[str, int | str]:
+def _sidr_frame_fields(kind: str, octets: bytes) -> dict[str, int | str]:
     """Return the fields that a frame of UD resolution of kind ``kind`` has."""
     _, _, _, status, _, id, cookie, qpn, q_key, gid = _HEAD.unpack_from(octets)
     found: dict[str, int | str] = {"id": id}
@@ -79,11 +79,11 @@ def _find_invalid_field(octets: bytes) -> str | None:
     return next((words for words, wrong in checks.items() if wrong), None)
 
 
-def _check_frame(message: Message, octets: bytes) -> None:
+def _check_sidr_frame(message: Message, octets: bytes) -> None:
     """Record the reason why a receiver drops a frame, in the order of spec/cm-udp.md."""
     if len(octets) != SIDR_LEN:
         message.record_error(f"{len(octets)} octets instead of {SIDR_LEN}", None)
-    elif not is_intact_frame(octets):
+    elif not is_intact_sidr_frame(octets):
         message.record_error("wrong CRC", None)
     elif octets[:5] != MAGIC + bytes([VERSION]):
         message.record_error("not the magic and version of UD resolution", None)
@@ -91,11 +91,11 @@ def _check_frame(message: Message, octets: bytes) -> None:
         message.record_error(wrong, None)
 
 
-def frame_message(packet: Packet) -> Message:
+def message_from_sidr_frame(packet: Packet) -> Message:
     """Convert a datagram of UD resolution to a message; BROKEN if it is not a valid frame."""
     octets = packet.payload
-    known = is_resolution_frame(octets) and len(octets) >= _HEAD.size
-    kind = _frame_kind(octets[4], octets[5]) if known else BROKEN
+    known = is_sidr_frame(octets) and len(octets) >= _HEAD.size
+    kind = _sidr_frame_kind(octets[4], octets[5]) if known else BROKEN
     message = Message(
         when_ns=packet.when,
         began_ns=packet.when,
@@ -106,7 +106,7 @@ def frame_message(packet: Packet) -> Message:
         dest=address_text(packet.dest, packet.dest_port),
         kind=kind,
         length=len(octets) if kind == BROKEN else min(octets[7], SIDR_DATA_LEN),
-        fields=_frame_fields(kind, octets) if kind != BROKEN else {},
+        fields=_sidr_frame_fields(kind, octets) if kind != BROKEN else {},
     )
     if packet.missing:
         message.whole = False
@@ -115,11 +115,11 @@ def frame_message(packet: Packet) -> Message:
         message.dropped = packet.comment
         message.record_error(f"dropped by the receiver: {packet.comment}", None)
     elif not packet.missing:
-        _check_frame(message, octets)
+        _check_sidr_frame(message, octets)
     return message
 
 
-def pair_replies(messages: list[Message]) -> Iterator[tuple[Message, Message]]:
+def pair_sidr_replies(messages: list[Message]) -> Iterator[tuple[Message, Message]]:
     """Yield each answer, refusal and cookie with the last preceding question of the same id."""
     asked: dict[tuple[str, str, int | str], Message] = {}
     for message in messages:
@@ -134,4 +134,4 @@ def pair_replies(messages: list[Message]) -> Iterator[tuple[Message, Message]]:
                 yield question, message
 
 
-__all__ = ["frame_message", "is_intact_frame", "is_resolution_frame", "pair_replies"]
+__all__ = ["is_intact_sidr_frame", "is_sidr_frame", "message_from_sidr_frame", "pair_sidr_replies"]

@@ -18,7 +18,7 @@ from scapy.layers.inet import TCP
 from scapy.packet import Packet as ScapyPacket
 from scapy.sessions import DefaultSession
 
-from siwarp.inspect.framing import KEY_LEN, complete_fpdus, startup_frame_end
+from siwarp.inspect.framing import KEY_LEN, iterate_complete_fpdus, mpa_startup_frame_end_offset
 from siwarp.inspect.mpa import FPDU, MPA, MPAStartup
 from siwarp.inspect.packets import Fragments, packet_from_scapy
 from siwarp.inspect.stream import Connection, Connections, Direction, Half, direction_of
@@ -85,7 +85,7 @@ class FPDUSession(DefaultSession):
         octets, at = bytes(half.octets), 0
         frames: list[ScapyPacket] = []
         if state.startup is None:
-            end = startup_frame_end(octets)
+            end = mpa_startup_frame_end_offset(octets)
             if end == 0 and len(octets) >= KEY_LEN:
                 state.other = True
             if not end:
@@ -95,7 +95,9 @@ class FPDUSession(DefaultSession):
             frames.append(state.startup)
         asked = self._direction_state(connection, direction.reverse()).startup
         marked = asked is not None and bool(asked.m)
-        for span in complete_fpdus(octets, at, state.origin - half.forgotten if marked else None):
+        for span in iterate_complete_fpdus(
+            octets, at, state.origin - half.forgotten if marked else None
+        ):
             frames.append(FPDU(span.octets, marked=span.marked))
             at = span.end
         half.discard(at)

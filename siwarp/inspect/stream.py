@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from siwarp.inspect.framing import (
     FoundMarker,
-    complete_fpdus,
     crc_field,
     is_plausible_fpdu,
-    next_marked_fpdu,
-    next_unmarked_fpdu,
-    startup_frame_end,
+    iterate_complete_fpdus,
+    mpa_startup_frame_end_offset,
+    next_fpdu_with_markers,
+    next_fpdu_without_markers,
 )
 from siwarp.inspect.packets import ACK, FIN, RST, SYN, Packet, packets_from_scapy
-from siwarp.inspect.wire import parse_startup
+from siwarp.inspect.wire import parse_mpa_startup
 
 if TYPE_CHECKING:
     from scapy.packet import Packet as ScapyPacket
@@ -91,7 +91,7 @@ class Half:
         heapq.heappush(self._early, (offset, frame, payload, place))
         self._top = max(self._top, place.end)
         before = self.end
-        self._append_stored(self.octets, self.forgotten)
+        self._append_stored_segments(self.octets, self.forgotten)
         return self.end > before
 
     def _stream_offset(self, seq: int) -> int:
@@ -101,7 +101,7 @@ class Half:
         lap = round((max(self._top, self.end) - low) / SEQ_SPACE)
         return low + lap * SEQ_SPACE
 
-    def _append_stored(self, octets: bytearray, origin: int) -> None:
+    def _append_stored_segments(self, octets: bytearray, origin: int) -> None:
         """Append the stored segments that follow to `octets`, which begins at offset `origin`."""
         while self._early and self._early[0][0] <= origin + len(octets):
             offset, _, payload, place = heapq.heappop(self._early)
@@ -118,7 +118,7 @@ class Half:
         while self._early:
             origin = max(self._early[0][0], 0)
             run = bytearray()
-            self._append_stored(run, origin)
+            self._append_stored_segments(run, origin)
             found.append((origin, bytes(run)))
         return found
 
@@ -270,8 +270,8 @@ def cut_streams(streams: dict[Direction, bytes]) -> dict[Direction, Frames]:
 
 
 def _requests_markers(octets: bytes) -> bool:
-    end = startup_frame_end(octets)
-    return bool(end and parse_startup(octets[:end]).m)
+    end = mpa_startup_frame_end_offset(octets)
+    return bool(end and parse_mpa_startup(octets[:end]).m)
 
 
 def split_stream(octets: bytes, *, markers: bool = False) -> Frames:
@@ -283,13 +283,13 @@ def split_stream(octets: bytes, *, markers: bool = False) -> Frames:
     from siwarp.inspect.mpa import FPDU, MPAStartup
 
     frames = Frames()
-    end = startup_frame_end(octets)
+    end = mpa_startup_frame_end_offset(octets)
     if end is None:
         return Frames(rest=octets)
     if end:
         frames.startup = MPAStartup(octets[:end])
     at = end
-    for span in complete_fpdus(octets, at, end if markers else None):
+    for span in iterate_complete_fpdus(octets, at, end if markers else None):
         frames.fpdus.append(FPDU(span.octets, marked=span.marked))
         frames.markers += span.markers
         at = span.end
@@ -317,9 +317,9 @@ def find_fpdu_start(
         if at >= len(octets):
             return None
         span = (
-            next_unmarked_fpdu(octets, at)
+            next_fpdu_without_markers(octets, at)
             if origin is None
-            else next_marked_fpdu(octets, at, origin)
+            else next_fpdu_with_markers(octets, at, origin)
         )
         if span is None or not is_plausible_fpdu(span.octets):
             continue

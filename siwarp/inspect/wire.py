@@ -77,7 +77,7 @@ class Startup:
     private_data: bytes
 
 
-def parse_startup(octets: bytes) -> Startup:
+def parse_mpa_startup(octets: bytes) -> Startup:
     """Parse a complete frame. In revisions 0 and 1 the S bit is reserved and therefore ignored."""
     flags, rev = octets[16], octets[17]
     data = octets[STARTUP_HDR_LEN:]
@@ -101,7 +101,7 @@ _RD_NAMES = (
 )  # fmt: skip
 
 
-def parse_report(octets: bytes) -> dict[str, int]:
+def parse_uc_receiver_report(octets: bytes) -> dict[str, int]:
     """Return a UC receiver's report; the names are those of figure 7.2 of the specification."""
     if len(octets) != LLP_HDR_LEN + REPORT.size + 4 + CRC_LEN:
         return {}
@@ -113,11 +113,11 @@ def parse_rd_header(octets: bytes) -> dict[str, int]:
     """Parse a datagram's RD header; for an ACK, add the number of requests received after a gap."""
     fields = dict(zip(_RD_NAMES, _RD.unpack_from(octets)[6:], strict=True))
     if octets[0] >> 4 == RD_ACK:
-        fields["beyond"] = _requests_after_gap(octets[RD_HEADER_LEN:-CRC_LEN])
+        fields["beyond"] = _count_requests_after_gap(octets[RD_HEADER_LEN:-CRC_LEN])
     return fields
 
 
-def _requests_after_gap(body: bytes) -> int:
+def _count_requests_after_gap(body: bytes) -> int:
     if len(body) < ACK_HEAD.size:
         return 0
     here = ACK_HEAD.unpack_from(body)[2]

@@ -12,7 +12,7 @@
  *
  * Locks: functions marked "any thread" need no lock. For the others the caller holds the progress
  * lock of the port. For sends the caller also holds the QP's send lock, so that only one thread at
- * a time sends on a socket; siw_llp_shared() lifts this restriction. A send and a receive on one
+ * a time sends on a socket; siw_llp_allow_concurrent_sends() lifts this restriction. A send and a receive on one
  * socket may run at the same time.
  */
 #ifndef SIW_LLP_H
@@ -62,11 +62,11 @@ struct siw_io_handler {
  * sockets that are still connecting stay cold.
  */
 /* Opens a port without sockets. Returns 0 or -errno. */
-int siw_llp_port_open(struct siw_llp_port **out);
+int siw_llp_poll_port_open(struct siw_llp_port **out);
 /* Closes the port. All its sockets must have been closed before. */
-void siw_llp_port_close(struct siw_llp_port *port);
+void siw_llp_poll_port_close(struct siw_llp_port *port);
 /* Returns whether this process opened the port; false in a forked child. */
-bool siw_llp_port_is_ours(const struct siw_llp_port *port);
+bool siw_llp_port_opened_by_this_process(const struct siw_llp_port *port);
 
 /* Writes up to n handlers of sockets that may have work and returns their number. Never waits. */
 int siw_llp_port_poll(struct siw_llp_port *port, struct siw_io_handler **handlers, int n);
@@ -75,7 +75,7 @@ int siw_llp_port_poll(struct siw_llp_port *port, struct siw_io_handler **handler
  * sleep on a wait set if requests are left to send (more) or a socket was not read until empty.
  * Called with the progress lock held.
  */
-void siw_llp_port_leave(struct siw_llp_port *port, bool more);
+void siw_llp_port_wake_if_work_left(struct siw_llp_port *port, bool more);
 /*
  * Returns the current time, or the time of the last poll if that poll read the clock. For uses that
  * need no exact time.
@@ -119,7 +119,7 @@ void siw_llp_waitset_fill(struct siw_llp_port *port, struct siw_llp_waitset *set
  */
 int siw_llp_wait(const struct siw_llp_waitset *set, int extra_fd, int64_t timeout_us);
 /* Waits like siw_llp_wait(), and is a cancellation point (base/cancel.h). */
-int siw_llp_wait_cancel(const struct siw_llp_waitset *set, int extra_fd, int64_t timeout_us);
+int siw_llp_wait_cancellable(const struct siw_llp_waitset *set, int extra_fd, int64_t timeout_us);
 /*
  * Ends all waits in progress, or the next wait if none is in progress. The port's next poll clears
  * the wake-up, so the caller's change must be checked after that siw_llp_port_poll(), not before.
@@ -133,21 +133,21 @@ void siw_llp_port_wake(struct siw_llp_port *port);
  * held.
  */
 #define SIW_LLP_ROOM 65536
-uint8_t *siw_llp_port_room(struct siw_llp_port *port);
+uint8_t *siw_llp_port_rx_buffer(struct siw_llp_port *port);
 /*
- * siw_llp_batch_take returns a buffer of SIW_LLP_ROOM octets for building a batch of datagrams, or
- * NULL if memory is exhausted; siw_llp_batch_give returns the buffer to the port. The port keeps
+ * siw_llp_batch_buffer_acquire returns a buffer of SIW_LLP_ROOM octets for building a batch of datagrams, or
+ * NULL if memory is exhausted; siw_llp_batch_buffer_return returns the buffer to the port. The port keeps
  * one buffer for the next call, because each of possibly thousands of sockets would otherwise need
  * its own. Any thread.
  */
-uint8_t *siw_llp_batch_take(struct siw_llp_port *port);
-void siw_llp_batch_give(struct siw_llp_port *port, uint8_t *batch);
+uint8_t *siw_llp_batch_buffer_acquire(struct siw_llp_port *port);
+void siw_llp_batch_buffer_return(struct siw_llp_port *port, uint8_t *batch);
 
 /* ---- event descriptors: readable between set and clear; any thread -------------------------- */
 
 int siw_llp_event_open(void); /* Opens a close-on-exec descriptor; returns it or -errno. */
 /* Returns whether the program has set O_NONBLOCK on the descriptor. */
-bool siw_llp_event_nonblocking(int fd);
+bool siw_llp_event_is_nonblocking(int fd);
 void siw_llp_event_set(int fd);
 void siw_llp_event_clear(int fd);
 void siw_llp_event_close(int fd);
@@ -174,7 +174,7 @@ int siw_llp_source_for(const struct siw_addr *dest, struct siw_addr *source);
 
 /*
  * Monitors the interface of this name. A poll returns the handler when there are changes to read.
- * siw_llp_watch_read() returns the oldest unread change (enum siw_llp_watch_change), or 0 if there is
+ * siw_llp_interface_watch_read() returns the oldest unread change (enum siw_llp_watch_change), or 0 if there is
  * none.
  */
 struct siw_llp_watch;
@@ -185,10 +185,10 @@ enum siw_llp_watch_change {
 	/* the kernel dropped reports; siw_llp_interfaces() has the current state */
 	SIW_LLP_WATCH_LOST,
 };
-int siw_llp_watch_open(struct siw_llp_port *port, const char *name, struct siw_io_handler *handler,
-		       struct siw_llp_watch **out);
-int siw_llp_watch_read(struct siw_llp_watch *watch);
-void siw_llp_watch_close(struct siw_llp_watch *watch);
+int siw_llp_interface_watch_open(struct siw_llp_port *port, const char *name,
+				 struct siw_io_handler *handler, struct siw_llp_watch **out);
+int siw_llp_interface_watch_read(struct siw_llp_watch *watch);
+void siw_llp_interface_watch_close(struct siw_llp_watch *watch);
 
 /* ---- UDP ------------------------------------------------------------------------------------- */
 
@@ -204,10 +204,10 @@ void siw_llp_watch_close(struct siw_llp_watch *watch);
 int siw_llp_udp_open(struct siw_llp_port *port, const struct siw_addr *local,
 		     struct siw_io_handler *handler, struct siw_llp_sock **out);
 /*
- * Reserves a UDP port as siw_llp_tcp_reserve() does for TCP. No other socket can have the port
+ * Reserves a UDP port as siw_llp_tcp_reserve_port() does for TCP. No other socket can have the port
  * meanwhile.
  */
-int siw_llp_udp_reserve(struct siw_addr *local, bool v6_only);
+int siw_llp_udp_reserve_port(struct siw_addr *local, bool v6_only);
 /*
  * Adopts a bound UDP socket of the program: sets it non-blocking and close-on-exec, and turns its
  * error queue and UDP_GRO off. siw_llp_close() closes it. Returns 0; -ENOTSOCK; or -EINVAL if it is
@@ -230,14 +230,14 @@ int siw_llp_udp_join(struct siw_llp_port *port, const struct siw_addr *group, co
  * Lets this socket send to multicast groups: such datagrams leave by the given interface, pass at
  * most ttl - 1 routers, and also reach members on this machine. Returns 0 or -errno. Any thread.
  */
-int siw_llp_udp_group_sender(struct siw_llp_sock *sock, const char *netdev, int ttl);
+int siw_llp_udp_enable_group_sending(struct siw_llp_sock *sock, const char *netdev, int ttl);
 /*
  * Allows several threads to send on this socket at the same time. The threads share only
  * want_write: a successful send clears want_write even if another thread found the socket full.
  * Clearing want_write therefore wakes all sleeping threads, and the threads with requests left to
  * send try again.
  */
-void siw_llp_shared(struct siw_llp_sock *sock);
+void siw_llp_allow_concurrent_sends(struct siw_llp_sock *sock);
 /*
  * Sends one datagram, with sendto for one iovec and sendmsg for more. Returns 0, and want_write is
  * cleared; -EAGAIN, also for ENOBUFS: the socket is full, and want_write is set; -EMSGSIZE,
@@ -272,24 +272,24 @@ ssize_t siw_llp_udp_recv(struct siw_llp_sock *sock, struct siw_addr *source, voi
  * several datagrams from one source (llp_udp_dense.c). *seg: octets of each datagram, except that
  * the last may be shorter.
  */
-ssize_t siw_llp_udp_recv_dense(struct siw_llp_sock *sock, struct siw_addr *source, void *buf,
-			       size_t size, uint32_t *seg);
+ssize_t siw_llp_udp_recv_with_gro(struct siw_llp_sock *sock, struct siw_addr *source, void *buf,
+				  size_t size, uint32_t *seg);
 
 /*
  * Receives the next datagram in the port's buffer, where it is valid until the next call. Returns
  * its length, which exceeds SIW_LLP_ROOM if the datagram was truncated; -EAGAIN; or -errno. While
- * siw_llp_port_more() returns true, the buffer holds further datagrams of the same batch, and no
+ * siw_llp_port_has_more_datagrams() returns true, the buffer holds further datagrams of the same batch, and no
  * other receive may use the buffer.
  */
 ssize_t siw_llp_udp_next(struct siw_llp_sock *sock, struct siw_addr *source, uint8_t **datagram);
-bool siw_llp_port_more(const struct siw_llp_port *port);
+bool siw_llp_port_has_more_datagrams(const struct siw_llp_port *port);
 
 /*
- * Makes the socket send datagrams with ECT(0). siw_llp_udp_ce() then returns whether the datagrams
- * of the last siw_llp_udp_recv_dense() were marked CE (RFC 3168). Returns 0 or -errno.
+ * Makes the socket send datagrams with ECT(0). siw_llp_udp_ce_received() then returns whether the datagrams
+ * of the last siw_llp_udp_recv_with_gro() were marked CE (RFC 3168). Returns 0 or -errno.
  */
-int siw_llp_udp_ecn(struct siw_llp_sock *sock);
-bool siw_llp_udp_ce(const struct siw_llp_sock *sock);
+int siw_llp_udp_enable_ecn(struct siw_llp_sock *sock);
+bool siw_llp_udp_ce_received(const struct siw_llp_sock *sock);
 
 /*
  * Disables fragmentation for this socket: a datagram that is too long for its path fails with
@@ -300,13 +300,13 @@ int siw_llp_udp_dont_fragment(struct siw_llp_sock *sock);
  * Returns the maximum payload in octets of an unfragmented datagram to dest, according to the path
  * MTU that the kernel knows now; or -ENETUNREACH or another -errno. Costs a few system calls.
  */
-int siw_llp_udp_path(struct siw_llp_sock *sock, const struct siw_addr *dest);
+int siw_llp_udp_path_max_payload(struct siw_llp_sock *sock, const struct siw_addr *dest);
 /*
  * Allows (may) or forbids fragmentation of this socket's datagrams. If forbidden, the path MTU that
  * the kernel knows is ignored, and a datagram too long for the interface fails with -EMSGSIZE.
  * Returns 0 or -errno.
  */
-int siw_llp_udp_fragments(struct siw_llp_sock *sock, bool may);
+int siw_llp_udp_allow_fragments(struct siw_llp_sock *sock, bool may);
 /*
  * Returns the path MTU from the socket's address to dest in octets, as far as the kernel knows it;
  * 0: unknown. The result is SIW_LLP_LOOPBACK_MTU or more only if dest is an address of this host;
@@ -316,11 +316,11 @@ uint32_t siw_llp_udp_route_mtu(struct siw_llp_sock *sock, const struct siw_addr 
 /* The MTU that Linux reports for its loopback interface over IPv4; over IPv6 it is one more. */
 #define SIW_LLP_LOOPBACK_MTU 65535
 /*
- * Enables siw_llp_udp_refused(), which reports ICMP errors about this socket's datagrams. From now
- * on the socket's handler must call siw_llp_udp_refused() until -EAGAIN whenever the handler is
+ * Enables siw_llp_udp_read_refusal(), which reports ICMP errors about this socket's datagrams. From now
+ * on the socket's handler must call siw_llp_udp_read_refusal() until -EAGAIN whenever the handler is
  * called, because an unread ICMP message keeps the socket ready.
  */
-void siw_llp_udp_report_refusals(struct siw_llp_sock *sock, uint16_t family);
+void siw_llp_udp_enable_refusal_reports(struct siw_llp_sock *sock, uint16_t family);
 /*
  * Reads one ICMP message. If the message reports that no socket is bound to the destination port of
  * a datagram (port unreachable), stores that destination in *dest, stores the first octets of the
@@ -328,10 +328,10 @@ void siw_llp_udp_report_refusals(struct siw_llp_sock *sock, uint16_t family);
  * Returns 0 for any other message and -EAGAIN if there is none. An attacker that forges such a
  * message has to know the quoted octets.
  */
-ssize_t siw_llp_udp_refused(struct siw_llp_sock *sock, struct siw_addr *dest, void *buf,
-			    size_t size);
+ssize_t siw_llp_udp_read_refusal(struct siw_llp_sock *sock, struct siw_addr *dest, void *buf,
+				 size_t size);
 /* Returns the octets of payload for which the socket's receive buffer has space; 0: unknown. */
-uint32_t siw_llp_udp_room(struct siw_llp_sock *sock);
+uint32_t siw_llp_udp_rx_buffer_space(struct siw_llp_sock *sock);
 /*
  * Sends like siw_llp_udp_send(), but the datagram may be fragmented despite
  * siw_llp_udp_dont_fragment().
@@ -353,7 +353,7 @@ int siw_llp_udp_send_fragmented(struct siw_llp_sock *sock, const struct siw_addr
  * for IPv4, too, unless v6_only. Returns the descriptor, which siw_llp_event_close() closes, or
  * -errno.
  */
-int siw_llp_tcp_reserve(struct siw_addr *local, bool v6_only);
+int siw_llp_tcp_reserve_port(struct siw_addr *local, bool v6_only);
 /* Listens on local (port 0: any free port). Returns 0 or -errno. */
 int siw_llp_tcp_listen(struct siw_llp_port *port, const struct siw_addr *local, int backlog,
 		       struct siw_io_handler *handler, struct siw_llp_sock **out);
@@ -365,7 +365,7 @@ int siw_llp_tcp_listen(struct siw_llp_port *port, const struct siw_addr *local, 
 int siw_llp_tcp_accept(struct siw_llp_sock *listener, struct siw_io_handler *handler,
 		       struct siw_llp_sock **out);
 /*
- * Starts to connect, from source unless that is NULL. siw_llp_tcp_connected() returns the result.
+ * Starts to connect, from source unless that is NULL. siw_llp_tcp_connect_result() returns the result.
  * Returns 0 or -errno.
  */
 int siw_llp_tcp_connect(struct siw_llp_port *port, const struct siw_addr *dest,
@@ -378,12 +378,12 @@ int siw_llp_tcp_connect_itself(struct siw_llp_port *port, const struct siw_addr 
  * Returns the result of connecting a TCP socket: 0: connected; -EAGAIN: still connecting; or -errno
  * (ECONNREFUSED, ...).
  */
-int siw_llp_tcp_connected(struct siw_llp_sock *sock);
+int siw_llp_tcp_connect_result(struct siw_llp_sock *sock);
 /*
  * Sets the type of service (IPv4) or traffic class (IPv6) of the socket's segments, if the system
  * permits it.
  */
-void siw_llp_tcp_tos(struct siw_llp_sock *sock, int tos);
+void siw_llp_tcp_set_tos(struct siw_llp_sock *sock, int tos);
 
 /*
  * Sends octets on a stream, with send for one iovec and sendmsg for more. Returns the number of
@@ -411,7 +411,7 @@ bool siw_llp_tcp_is_closed(struct siw_llp_sock *sock);
  */
 int siw_llp_tcp_shutdown(struct siw_llp_sock *sock);
 /* Makes siw_llp_close() send a reset and drop unsent octets. */
-void siw_llp_tcp_abort(struct siw_llp_sock *sock);
+void siw_llp_tcp_set_abortive_close(struct siw_llp_sock *sock);
 
 /* ---- any socket ------------------------------------------------------------------------------ */
 
@@ -421,7 +421,7 @@ void siw_llp_set_handler(struct siw_llp_sock *sock, struct siw_io_handler *handl
  * Sets whether octets are left to send (want): if so, a wait ends and a poll returns the handler
  * when the socket has space. Any thread.
  */
-void siw_llp_want_write(struct siw_llp_sock *sock, bool want);
+void siw_llp_update_want_write(struct siw_llp_sock *sock, bool want);
 /*
  * Makes polls return the handler again, after siw_llp_pause() or after a reader that stopped before
  * EAGAIN.
@@ -434,15 +434,15 @@ void siw_llp_resume(struct siw_llp_sock *sock);
  */
 void siw_llp_pause(struct siw_llp_sock *sock);
 /* Reports that the socket may have work: the next poll returns its handler. */
-void siw_llp_sock_ready(struct siw_llp_sock *sock);
+void siw_llp_sock_mark_ready(struct siw_llp_sock *sock);
 /*
- * Timers of a socket. siw_llp_sock_timed() must be called first. siw_llp_sock_due(): a poll returns
+ * Timers of a socket. siw_llp_sock_enable_timer() must be called first. siw_llp_sock_set_timer(): a poll returns
  * the handler at that time at the latest; the earliest time set applies; any thread.
- * siw_llp_sock_awaits_due(): whether a time is set that no poll has found past.
+ * siw_llp_sock_timer_is_pending(): whether a time is set that no poll has found past.
  */
-void siw_llp_sock_timed(struct siw_llp_sock *sock);
-void siw_llp_sock_due(struct siw_llp_sock *sock, uint64_t at);
-bool siw_llp_sock_awaits_due(const struct siw_llp_sock *sock);
+void siw_llp_sock_enable_timer(struct siw_llp_sock *sock);
+void siw_llp_sock_set_timer(struct siw_llp_sock *sock, uint64_t at);
+bool siw_llp_sock_timer_is_pending(const struct siw_llp_sock *sock);
 /*
  * Returns the address of this end (siw_llp_local) or of the peer (siw_llp_peer) in *out. The result
  * is 0 or -errno.

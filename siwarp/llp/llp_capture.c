@@ -86,13 +86,13 @@ static int capture_interface_index(const struct siw_llp_sock *sock, const struct
 	int i, n;
 
 	if (sock->ifindex && if_indextoname(sock->ifindex, name))
-		return siw_capture_interface(name);
+		return siw_capture_find_or_add_interface(name);
 	n = siw_llp_interfaces(all, 64);
 	for (i = 0; i < n; i++)
 		for (uint32_t j = 0; j < all[i].n_addrs; j++)
 			if (is_same_host(all[i].addrs[j], *local))
-				return siw_capture_interface(all[i].name);
-	return siw_capture_interface("unknown");
+				return siw_capture_find_or_add_interface(all[i].name);
+	return siw_capture_find_or_add_interface("unknown");
 }
 
 /*
@@ -115,7 +115,7 @@ static uint32_t initial_sequence_number(const struct siw_addr *from, const struc
 	return hash;
 }
 
-static void capture_reset(struct siw_llp_capture *capture)
+static void capture_state_reset(struct siw_llp_capture *capture)
 {
 	if (capture->twin)
 		capture->twin->twin = NULL;
@@ -162,7 +162,7 @@ static struct siw_llp_capture *get_capture_state(struct siw_llp_sock *sock, bool
 		sock->capture = capture = calloc(1, sizeof(*capture));
 	if (!capture || capture->generation == generation)
 		return capture;
-	capture_reset(capture);
+	capture_state_reset(capture);
 	memset(capture, 0, sizeof(*capture));
 	siw_link_init(&capture->all);
 	if (siw_llp_local(sock, &capture->local))
@@ -269,7 +269,7 @@ static void capture_write_segment(struct siw_llp_capture *capture, uint64_t when
 	}
 }
 
-void siw_llp_capture_connected(struct siw_llp_sock *sock, uint64_t when, bool initiator)
+void siw_llp_capture_tcp_handshake(struct siw_llp_sock *sock, uint64_t when, bool initiator)
 {
 	int saved = errno, first = initiator ? OURS : THEIRS;
 	struct siw_llp_capture *capture = get_stream_capture_state(sock);
@@ -299,7 +299,7 @@ void siw_llp_capture_octets(struct siw_llp_sock *sock, uint64_t when, bool sent,
 	errno = saved;
 }
 
-void siw_llp_capture_end(struct siw_llp_sock *sock, uint64_t when, bool sent, bool reset)
+void siw_llp_capture_stream_end(struct siw_llp_sock *sock, uint64_t when, bool sent, bool reset)
 {
 	int saved = errno, who = sent ? OURS : THEIRS;
 	struct siw_llp_capture *capture = get_stream_capture_state(sock);
@@ -315,30 +315,30 @@ void siw_llp_capture_end(struct siw_llp_sock *sock, uint64_t when, bool sent, bo
 	errno = saved;
 }
 
-void siw_llp_capture_connected_now(struct siw_llp_sock *sock, bool initiator)
+void siw_llp_capture_tcp_handshake_locking(struct siw_llp_sock *sock, bool initiator)
 {
-	siw_llp_capture_connected(sock, siw_capture_lock(), initiator);
+	siw_llp_capture_tcp_handshake(sock, siw_capture_lock(), initiator);
 	siw_capture_unlock();
 }
 
-void siw_llp_capture_end_now(struct siw_llp_sock *sock, bool sent, bool reset)
+void siw_llp_capture_stream_end_locking(struct siw_llp_sock *sock, bool sent, bool reset)
 {
-	siw_llp_capture_end(sock, siw_capture_lock(), sent, reset);
+	siw_llp_capture_stream_end(sock, siw_capture_lock(), sent, reset);
 	siw_capture_unlock();
 }
 
-void siw_llp_capture_close(struct siw_llp_sock *sock)
+void siw_llp_capture_socket_close(struct siw_llp_sock *sock)
 {
 	/*
 	 * In a forked child the parent shares the socket, so closing it does not end the
 	 * connection.
 	 */
 	if (siw_capture_on() && sock->kind == SIW_LLP_STREAM && getpid() == sock->port->owner)
-		siw_llp_capture_end_now(sock, true, sock->aborted);
+		siw_llp_capture_stream_end_locking(sock, true, sock->aborted);
 	if (!sock->capture)
 		return;
 	siw_capture_lock();
-	capture_reset(sock->capture);
+	capture_state_reset(sock->capture);
 	siw_capture_unlock();
 	free(sock->capture);
 }

@@ -18,19 +18,19 @@ void siw_llp_capture_datagram(struct siw_llp_sock *sock, uint64_t when, bool sen
 			      const struct siw_addr *peer, const struct iovec *iov, size_t skip,
 			      size_t length, size_t missing);
 /* Writes the TCP handshake of a connection that has been established. */
-void siw_llp_capture_connected(struct siw_llp_sock *sock, uint64_t when, bool initiator);
+void siw_llp_capture_tcp_handshake(struct siw_llp_sock *sock, uint64_t when, bool initiator);
 void siw_llp_capture_octets(struct siw_llp_sock *sock, uint64_t when, bool sent,
 			    const struct iovec *iov, size_t length);
 /* Writes the end of one direction of a stream, once. reset: a reset ends both directions. */
-void siw_llp_capture_end(struct siw_llp_sock *sock, uint64_t when, bool sent, bool reset);
+void siw_llp_capture_stream_end(struct siw_llp_sock *sock, uint64_t when, bool sent, bool reset);
 
 /*
- * Variants of siw_llp_capture_connected() and siw_llp_capture_end() for callers without the capture
+ * Variants of siw_llp_capture_tcp_handshake() and siw_llp_capture_stream_end() for callers without the capture
  * lock. They do nothing if no capture is running.
  */
-void siw_llp_capture_connected_now(struct siw_llp_sock *sock, bool initiator);
-void siw_llp_capture_end_now(struct siw_llp_sock *sock, bool sent, bool reset);
+void siw_llp_capture_tcp_handshake_locking(struct siw_llp_sock *sock, bool initiator);
+void siw_llp_capture_stream_end_locking(struct siw_llp_sock *sock, bool sent, bool reset);
 /* Writes the end of a connection to the capture. Called before the socket is closed. */
-void siw_llp_capture_close(struct siw_llp_sock *sock);
+void siw_llp_capture_socket_close(struct siw_llp_sock *sock);
 
 #endif

@@ -32,7 +32,7 @@ static struct siw_llp_faulty *alloc_fault_state(struct siw_llp_sock *sock)
 	f->reset_at = UINT64_MAX;
 	/*
 	 * A send and a receive may race to create the fault state of a socket. Pairs with the load
-	 * in siw_llp_faulty_lock().
+	 * in siw_llp_fault_state_lock().
 	 */
 	if (atomic_compare_exchange_strong_explicit(&sock->faulty, &other, f, memory_order_acq_rel,
 						    memory_order_acquire))
@@ -59,13 +59,13 @@ static void adopt_new_fault_plan(struct siw_llp_sock *sock, struct siw_llp_fault
 		f->peer.family = 0;
 	f->reset_at = UINT64_MAX;
 	for (int dir = 0; dir < 2 && !f->error; dir++) {
-		uint64_t at = siw_fault_reset_at(&f->plan, &f->way[dir].path, &f->peer);
+		uint64_t at = siw_fault_planned_reset_time(&f->plan, &f->way[dir].path, &f->peer);
 
 		f->reset_at = at < f->reset_at ? at : f->reset_at;
 	}
 }
 
-struct siw_llp_faulty *siw_llp_faulty_lock(struct siw_llp_sock *sock, int *error)
+struct siw_llp_faulty *siw_llp_fault_state_lock(struct siw_llp_sock *sock, int *error)
 {
 	struct siw_llp_faulty *f = atomic_load_explicit(&sock->faulty, memory_order_acquire);
 
@@ -93,7 +93,7 @@ static uint64_t min_time(uint64_t a, uint64_t b)
 	return a < b ? a : b;
 }
 
-uint64_t siw_llp_fault_rx_next(struct siw_llp_sock *sock, struct siw_llp_faulty *f)
+uint64_t siw_llp_fault_next_rx_due(struct siw_llp_sock *sock, struct siw_llp_faulty *f)
 {
 	struct siw_fault_queue *rx = &f->way[SIW_FAULT_RX].queue;
 
@@ -106,12 +106,12 @@ uint64_t siw_llp_fault_rx_next(struct siw_llp_sock *sock, struct siw_llp_faulty 
 	if (!siw_fault_queue_empty(&f->way[SIW_FAULT_TX].queue) && !siw_link_empty(&rx->order) &&
 	    siw_container(rx->order.next, struct siw_fault_held, link)->end)
 		return UINT64_MAX;
-	return siw_fault_queue_next(rx);
+	return siw_fault_queue_next_due_time(rx);
 }
 
 static uint64_t next_transmit_time_ns(const struct siw_llp_faulty *f)
 {
-	uint64_t next = siw_fault_queue_next(&f->way[SIW_FAULT_TX].queue);
+	uint64_t next = siw_fault_queue_next_due_time(&f->way[SIW_FAULT_TX].queue);
 
 	return next == UINT64_MAX || next > f->retry_at ? next : f->retry_at;
 }
@@ -127,7 +127,8 @@ static void port_set_fault_due(struct siw_llp_port *port, uint64_t at)
 			port); /* a sleeping thread must wake up earlier */
 }
 
-void siw_llp_faulty_unlock(struct siw_llp_sock *sock, struct siw_llp_faulty *f, bool port_locked)
+void siw_llp_fault_state_unlock(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
+				bool port_locked)
 {
 	uint64_t next = next_transmit_time_ns(f);
 	bool holds = !siw_fault_queue_empty(&f->way[SIW_FAULT_TX].queue) ||
@@ -139,16 +140,16 @@ void siw_llp_faulty_unlock(struct siw_llp_sock *sock, struct siw_llp_faulty *f, 
 	 * to the receive queue has already set their time.
 	 */
 	if (port_locked)
-		next = min_time(next, siw_llp_fault_rx_next(sock, f));
+		next = min_time(next, siw_llp_fault_next_rx_due(sock, f));
 	if (holds != f->counted)
-		siw_faults_hold(holds ? 1 : -1);
+		siw_faults_count_holding_sockets(holds ? 1 : -1);
 	f->counted = holds;
 	siw_unlock(&f->lock);
 	if (next != UINT64_MAX)
 		port_set_fault_due(sock->port, next);
 }
 
-void siw_llp_fault_close(struct siw_llp_sock *sock)
+void siw_llp_fault_drop_held_packets(struct siw_llp_sock *sock)
 {
 	struct siw_llp_faulty *f = atomic_load_explicit(&sock->faulty, memory_order_relaxed);
 
@@ -159,7 +160,7 @@ void siw_llp_fault_close(struct siw_llp_sock *sock)
 	siw_fault_queue_free(&f->way[SIW_FAULT_TX].queue);
 	siw_fault_queue_free(&f->way[SIW_FAULT_RX].queue);
 	if (f->counted)
-		siw_faults_hold(-1);
+		siw_faults_count_holding_sockets(-1);
 	free(f->scratch);
 	free(f);
 	atomic_store_explicit(&sock->faulty, NULL, memory_order_relaxed);
@@ -187,7 +188,7 @@ static int send_with_ce_mark(struct siw_llp_sock *sock, const struct siw_addr *d
 {
 	bool marked = mark && atomic_load_explicit(&sock->ecn, memory_order_relaxed) &&
 		      siw_llp_udp_set_ecn(sock, SIW_LLP_ECN_CE) == 0;
-	int rv = siw_llp_udp_send_now(sock, dest, iov, n);
+	int rv = siw_llp_udp_send_without_faults(sock, dest, iov, n);
 
 	if (marked)
 		siw_llp_udp_set_ecn(sock, SIW_LLP_ECN_ECT0);
@@ -203,7 +204,7 @@ static void send_due_datagrams(struct siw_llp_sock *sock, struct siw_llp_faulty 
 		return;
 	f->retry_at = 0;
 	/* The loop ends, because each iteration removes a datagram from the queue. */
-	while ((held = siw_fault_queue_due(q, now))) {
+	while ((held = siw_fault_queue_first_due(q, now))) {
 		struct iovec iov = { held->octets, held->length };
 		int rv = send_with_ce_mark(sock, &held->peer, &iov, 1, held->ecn == SIW_LLP_ECN_CE);
 
@@ -211,13 +212,14 @@ static void send_due_datagrams(struct siw_llp_sock *sock, struct siw_llp_faulty 
 			f->retry_at = now + 1000000;
 			return;
 		}
-		siw_fault_queue_drop(q, held);
+		siw_fault_queue_remove(q, held);
 	}
 }
 
-static int hold_datagram(struct siw_llp_faulty *f, enum siw_fault_dir dir,
-			 const struct siw_addr *peer, const struct iovec *iov, size_t length,
-			 size_t true_length, uint8_t ecn, const struct siw_fault_decision *fate)
+static int hold_back_datagram(struct siw_llp_faulty *f, enum siw_fault_dir dir,
+			      const struct siw_addr *peer, const struct iovec *iov, size_t length,
+			      size_t true_length, uint8_t ecn,
+			      const struct siw_fault_decision *fate)
 {
 	struct siw_fault_held *held;
 	int rv = siw_fault_queue_add(&f->way[dir].queue, iov, 0, length, fate, &held);
@@ -253,8 +255,8 @@ static int datagram_send_direct(struct siw_llp_sock *sock, const struct siw_addr
 	if (fate->corrupt) {
 		one.iov_base = malloc(length + 1);
 		if (!one.iov_base)
-			return siw_llp_send_failed(sock, ENOBUFS);
-		if (siw_fault_gather(one.iov_base, iov, 0, length)) {
+			return siw_llp_handle_failed_send(sock, ENOBUFS);
+		if (siw_fault_copy_from_iov(one.iov_base, iov, 0, length)) {
 			free(one.iov_base);
 			return -EFAULT;
 		}
@@ -265,21 +267,21 @@ static int datagram_send_direct(struct siw_llp_sock *sock, const struct siw_addr
 	rv = send_with_ce_mark(sock, dest, iov, n, fate->mark);
 	/* If the socket is full, the duplicate is lost, as in a network. */
 	if (rv == 0 && fate->dup && send_with_ce_mark(sock, dest, iov, n, fate->mark) == -EAGAIN)
-		siw_llp_want_write(sock, false);
+		siw_llp_update_want_write(sock, false);
 	free(one.iov_base);
 	return rv;
 }
 
-static int hold_sent_datagram(struct siw_llp_faulty *f, const struct siw_addr *dest,
-			      const struct iovec *iov, size_t length,
-			      struct siw_fault_decision *fate)
+static int hold_back_sent_datagram(struct siw_llp_faulty *f, const struct siw_addr *dest,
+				   const struct iovec *iov, size_t length,
+				   struct siw_fault_decision *fate)
 {
 	uint8_t ecn = fate->mark ? SIW_LLP_ECN_CE : 0;
-	int rv = hold_datagram(f, SIW_FAULT_TX, dest, iov, length, length, ecn, fate);
+	int rv = hold_back_datagram(f, SIW_FAULT_TX, dest, iov, length, length, ecn, fate);
 
 	if (rv == 0 && fate->dup) {
 		fate->depart_ns = 0; /* only the first copy uses the rate */
-		rv = hold_datagram(f, SIW_FAULT_TX, dest, iov, length, length, ecn, fate);
+		rv = hold_back_datagram(f, SIW_FAULT_TX, dest, iov, length, length, ecn, fate);
 	}
 	if (rv == -ENOBUFS) {
 		siw_count(SIW_COUNTER_fault_limit, 1);
@@ -288,9 +290,9 @@ static int hold_sent_datagram(struct siw_llp_faulty *f, const struct siw_addr *d
 	return rv;
 }
 
-static int datagram_send_by_plan(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
-				 const struct siw_addr *dest, const struct iovec *iov, int n,
-				 size_t length)
+static int datagram_send_by_fault_plan(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
+				       const struct siw_addr *dest, const struct iovec *iov, int n,
+				       size_t length)
 {
 	struct siw_fault_queue *q = &f->way[SIW_FAULT_TX].queue;
 	struct siw_fault_path before = f->way[SIW_FAULT_TX].path;
@@ -302,12 +304,12 @@ static int datagram_send_by_plan(struct siw_llp_sock *sock, struct siw_llp_fault
 	if (fate.drop >= 0) {
 		siw_count((enum siw_counter)fate.drop, 1);
 		rv = 0;
-	} else if (fate.release_ns <= now && !fate.passes && !siw_fault_queue_due(q, now)) {
+	} else if (fate.release_ns <= now && !fate.passes && !siw_fault_queue_first_due(q, now)) {
 		rv = datagram_send_direct(sock, dest, iov, n, length, &fate);
 		if (rv == 0)
-			siw_fault_queue_passed(q, now);
+			siw_fault_queue_note_passed_packet(q, now);
 	} else {
-		rv = hold_sent_datagram(f, dest, iov, length, &fate);
+		rv = hold_back_sent_datagram(f, dest, iov, length, &fate);
 	}
 	if (rv < 0)
 		/* the caller will send again, so restore the plan's state */
@@ -326,16 +328,16 @@ int siw_llp_fault_send(struct siw_llp_sock *sock, const struct siw_addr *dest,
 	int rv, error;
 
 	if (length > MAX_DATAGRAM)
-		return siw_llp_udp_send_now(sock, dest, iov, n);
-	f = siw_llp_faulty_lock(sock, &error);
+		return siw_llp_udp_send_without_faults(sock, dest, iov, n);
+	f = siw_llp_fault_state_lock(sock, &error);
 	if (error)
-		return siw_llp_send_failed(sock, error);
+		return siw_llp_handle_failed_send(sock, error);
 	if (!f)
-		return siw_llp_udp_send_now(sock, dest, iov, n);
-	rv = datagram_send_by_plan(sock, f, dest, iov, n, length);
-	siw_llp_faulty_unlock(sock, f, false);
+		return siw_llp_udp_send_without_faults(sock, dest, iov, n);
+	rv = datagram_send_by_fault_plan(sock, f, dest, iov, n, length);
+	siw_llp_fault_state_unlock(sock, f, false);
 	if (rv == 0)
-		siw_llp_want_write(sock, false);
+		siw_llp_update_want_write(sock, false);
 	return rv;
 }
 
@@ -346,7 +348,7 @@ static ssize_t take_due_datagram(struct siw_llp_sock *sock, struct siw_llp_fault
 				 struct siw_addr *source, void *buf, size_t size)
 {
 	struct siw_fault_queue *q = &f->way[SIW_FAULT_RX].queue;
-	struct siw_fault_held *held = siw_fault_queue_due(q, siw_now_ns());
+	struct siw_fault_held *held = siw_fault_queue_first_due(q, siw_now_ns());
 	ssize_t got;
 
 	if (!held)
@@ -355,7 +357,7 @@ static ssize_t take_due_datagram(struct siw_llp_sock *sock, struct siw_llp_fault
 	memcpy(buf, held->octets, held->length < size ? held->length : size);
 	*source = held->peer;
 	sock->got_ecn = held->ecn;
-	siw_fault_queue_drop(q, held);
+	siw_fault_queue_remove(q, held);
 	siw_llp_sock_note_received_data(sock);
 	return got;
 }
@@ -364,9 +366,10 @@ static ssize_t take_due_datagram(struct siw_llp_sock *sock, struct siw_llp_fault
  * Applies the plan to a datagram received from the kernel. Returns true if it is delivered now, and
  * false if it was held back or dropped.
  */
-static bool apply_plan_to_received_datagram(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
-					    const struct siw_addr *source, void *buf, size_t here,
-					    size_t true_length)
+static bool apply_fault_plan_to_received_datagram(struct siw_llp_sock *sock,
+						  struct siw_llp_faulty *f,
+						  const struct siw_addr *source, void *buf,
+						  size_t here, size_t true_length)
 {
 	struct siw_fault_queue *q = &f->way[SIW_FAULT_RX].queue;
 	struct iovec iov = { buf, here };
@@ -383,12 +386,12 @@ static bool apply_plan_to_received_datagram(struct siw_llp_sock *sock, struct si
 	count_applied_faults(&fate, now);
 	if (fate.mark && sock->got_ecn)
 		sock->got_ecn = SIW_LLP_ECN_CE;
-	direct = fate.release_ns <= now && !fate.passes && !siw_fault_queue_due(q, now);
+	direct = fate.release_ns <= now && !fate.passes && !siw_fault_queue_first_due(q, now);
 	if (direct)
-		siw_fault_queue_passed(q, now);
+		siw_fault_queue_note_passed_packet(q, now);
 	for (int copies = !direct + fate.dup; copies; copies--) {
-		if (hold_datagram(f, SIW_FAULT_RX, source, &iov, here, true_length, sock->got_ecn,
-				  &fate))
+		if (hold_back_datagram(f, SIW_FAULT_RX, source, &iov, here, true_length,
+				       sock->got_ecn, &fate))
 			siw_drop(SIW_COUNTER_fault_limit);
 		fate.depart_ns = 0; /* only the first copy uses the rate */
 	}
@@ -404,29 +407,29 @@ ssize_t siw_llp_fault_recv(struct siw_llp_sock *sock, struct siw_addr *source, v
 	ssize_t got = -EAGAIN;
 	int error;
 
-	f = siw_llp_faulty_lock(sock, &error);
+	f = siw_llp_fault_state_lock(sock, &error);
 	if (error)
 		return -error;
 	if (!f)
-		return siw_llp_udp_recv_now(sock, source, buf, size);
+		return siw_llp_udp_recv_without_faults(sock, source, buf, size);
 	for (int i = 0; i < RECEIVES; i++) {
 		got = take_due_datagram(sock, f, source, buf, size);
 		if (got >= 0)
 			break;
-		got = siw_llp_udp_recv_now(sock, source, buf, size);
-		if (got < 0 || apply_plan_to_received_datagram(
+		got = siw_llp_udp_recv_without_faults(sock, source, buf, size);
+		if (got < 0 || apply_fault_plan_to_received_datagram(
 				       sock, f, source, buf,
 				       (size_t)got < size ? (size_t)got : size, (size_t)got))
 			break;
 		got = -EAGAIN; /* the kernel may have more datagrams, so the socket stays ready */
 	}
-	siw_llp_faulty_unlock(sock, f, true);
+	siw_llp_fault_state_unlock(sock, f, true);
 	return got;
 }
 
 /* ---- called by the poller -------------------------------------------------------------------- */
 
-void siw_llp_fault_release(struct siw_llp_port *port)
+void siw_llp_fault_release_due_packets(struct siw_llp_port *port)
 {
 	uint64_t due = atomic_load_explicit(&port->fault_due, memory_order_seq_cst),
 		 now = siw_now_ns();
@@ -446,13 +449,13 @@ void siw_llp_fault_release(struct siw_llp_port *port)
 
 		if (!atomic_load_explicit(&sock->faulty, memory_order_acquire))
 			continue;
-		f = siw_llp_faulty_lock(sock, &error);
+		f = siw_llp_fault_state_lock(sock, &error);
 		if (sock->udp)
 			send_due_datagrams(sock, f, now);
 		else
 			siw_llp_fault_stream_flush(sock, f, now);
-		if (siw_llp_fault_rx_next(sock, f) <= now)
-			siw_llp_sock_ready(sock);
-		siw_llp_faulty_unlock(sock, f, true);
+		if (siw_llp_fault_next_rx_due(sock, f) <= now)
+			siw_llp_sock_mark_ready(sock);
+		siw_llp_fault_state_unlock(sock, f, true);
 	}
 }

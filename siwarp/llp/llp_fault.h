@@ -57,9 +57,9 @@ int siw_llp_fault_shutdown(struct siw_llp_sock *sock);
  * Called when a connection was established. From now on the connection's planned reset may happen,
  * even while it is idle.
  */
-void siw_llp_fault_connected(struct siw_llp_sock *sock);
+void siw_llp_fault_note_connected(struct siw_llp_sock *sock);
 /* Called before the socket is closed: drops the packets that are held back for it. */
-void siw_llp_fault_close(struct siw_llp_sock *sock);
+void siw_llp_fault_drop_held_packets(struct siw_llp_sock *sock);
 
 /* ---- for the poller -------------------------------------------------------------------------- */
 
@@ -67,7 +67,7 @@ void siw_llp_fault_close(struct siw_llp_sock *sock);
  * Sends the packets that are due, and marks the sockets ready whose received octets are due. Called
  * with the caller's lock on the port held.
  */
-void siw_llp_fault_release(struct siw_llp_port *port);
+void siw_llp_fault_release_due_packets(struct siw_llp_port *port);
 /* Returns when a sleeping thread must wake up for a packet that is held back; 0: never. */
 uint64_t siw_llp_fault_wake_at(const struct siw_llp_port *port);
 /*
@@ -82,18 +82,19 @@ bool siw_llp_fault_is_stream_full(const struct siw_llp_sock *sock);
  * Locks and returns the socket's fault state, updated to the current plan. Returns NULL if there is
  * no plan and the socket never had one.
  */
-struct siw_llp_faulty *siw_llp_faulty_lock(struct siw_llp_sock *sock, int *error);
+struct siw_llp_faulty *siw_llp_fault_state_lock(struct siw_llp_sock *sock, int *error);
 /*
  * Unlocks the fault state, after recording when the port has a packet due: to send, and, if the
  * caller holds the lock on the port, also to receive.
  */
-void siw_llp_faulty_unlock(struct siw_llp_sock *sock, struct siw_llp_faulty *f, bool port_locked);
+void siw_llp_fault_state_unlock(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
+				bool port_locked);
 /*
  * Performs the actions that are due for a stream: sends octets, ends or resets the stream, or
  * reports its error.
  */
 void siw_llp_fault_stream_flush(struct siw_llp_sock *sock, struct siw_llp_faulty *f, uint64_t now);
 /* Returns when the next received octets of a stream are due; UINT64_MAX: unknown. */
-uint64_t siw_llp_fault_rx_next(struct siw_llp_sock *sock, struct siw_llp_faulty *f);
+uint64_t siw_llp_fault_next_rx_due(struct siw_llp_sock *sock, struct siw_llp_faulty *f);
 
 #endif

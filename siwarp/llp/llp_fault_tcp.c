@@ -55,7 +55,7 @@ static int end_stream_with_error(struct siw_llp_faulty *f, int error)
 	return -error;
 }
 
-static int reset_stream_as_planned(struct siw_llp_sock *sock, struct siw_llp_faulty *f)
+static int reset_stream_by_fault_plan(struct siw_llp_sock *sock, struct siw_llp_faulty *f)
 {
 	siw_count(SIW_COUNTER_fault_reset, 1);
 	siw_llp_tcp_reset(sock);
@@ -77,8 +77,8 @@ static ssize_t stream_send_direct(struct siw_llp_sock *sock, struct siw_llp_faul
 	if (bits) {
 		share = looked_at;
 		if (!get_scratch_buffer(f))
-			return siw_llp_send_failed(sock, ENOBUFS);
-		if (siw_fault_gather(f->scratch, iov, 0, share))
+			return siw_llp_handle_failed_send(sock, ENOBUFS);
+		if (siw_fault_copy_from_iov(f->scratch, iov, 0, share))
 			return -EFAULT;
 		siw_fault_stream_corrupt(&f->plan, path, &f->peer, f->scratch, share);
 		path->octets = from;
@@ -94,7 +94,7 @@ static ssize_t stream_send_direct(struct siw_llp_sock *sock, struct siw_llp_faul
 				share = looked_at;
 		n = copy_iov_prefix(iov, n, part, &share);
 	}
-	sent = siw_llp_tcp_sendv_now(sock, part, n);
+	sent = siw_llp_tcp_sendv_without_faults(sock, part, n);
 	if (sent > 0)
 		path->octets = from + (uint64_t)sent;
 	if (sent > 0 && bits) {
@@ -108,17 +108,18 @@ static ssize_t stream_send_direct(struct siw_llp_sock *sock, struct siw_llp_faul
 }
 
 /* Holds back up to length octets of a stream. Returns the number of octets held back, or -errno. */
-static ssize_t hold_stream_octets(struct siw_llp_faulty *f, enum siw_fault_dir dir,
-				  const struct iovec *iov, size_t length, uint64_t now)
+static ssize_t hold_back_stream_octets(struct siw_llp_faulty *f, enum siw_fault_dir dir,
+				       const struct iovec *iov, size_t length, uint64_t now)
 {
 	struct siw_fault_path *path = &f->way[dir].path;
-	size_t piece = siw_fault_stream_piece(&f->plan, path, &f->peer), taken = 0;
+	size_t piece = siw_fault_stream_max_piece(&f->plan, path, &f->peer), taken = 0;
 
 	while (taken < length) {
 		size_t n = length - taken < piece ? length - taken : piece;
 		struct siw_fault_path before = *path;
 		struct siw_fault_decision fate = {
-			.release_ns = siw_fault_stream_release(&f->plan, path, &f->peer, n, now),
+			.release_ns =
+				siw_fault_stream_release_time(&f->plan, path, &f->peer, n, now),
 		};
 		struct siw_fault_held *held;
 		int rv = siw_fault_queue_add(&f->way[dir].queue, iov, taken, n, &fate, &held);
@@ -137,17 +138,19 @@ static ssize_t hold_stream_octets(struct siw_llp_faulty *f, enum siw_fault_dir d
 	return (ssize_t)taken;
 }
 
-static ssize_t stream_hold_send(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
-				const struct iovec *iov, size_t share, uint64_t now)
+static ssize_t hold_back_sent_stream_octets(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
+					    const struct iovec *iov, size_t share, uint64_t now)
 {
 	struct siw_fault_queue *q = &f->way[SIW_FAULT_TX].queue;
-	size_t limit = siw_fault_stream_limit(&f->plan, &f->way[SIW_FAULT_TX].path, &f->peer);
+	size_t limit =
+		siw_fault_stream_max_held_octets(&f->plan, &f->way[SIW_FAULT_TX].path, &f->peer);
 	ssize_t taken = -ENOBUFS;
 
 	if (q->octets < limit) {
 		size_t room = limit - q->octets;
 
-		taken = hold_stream_octets(f, SIW_FAULT_TX, iov, share < room ? share : room, now);
+		taken = hold_back_stream_octets(f, SIW_FAULT_TX, iov, share < room ? share : room,
+						now);
 	}
 	atomic_store_explicit(&f->full, q->octets >= limit || taken == -ENOBUFS,
 			      memory_order_relaxed);
@@ -162,8 +165,8 @@ static ssize_t stream_hold_send(struct siw_llp_sock *sock, struct siw_llp_faulty
 	return taken;
 }
 
-static ssize_t send_with_plan_locked(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
-				     const struct iovec *iov, int n)
+static ssize_t send_by_fault_plan_locked(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
+					 const struct iovec *iov, int n)
 {
 	struct siw_fault_path *path = &f->way[SIW_FAULT_TX].path;
 	size_t length = siw_iov_octets(iov, n), share;
@@ -172,14 +175,14 @@ static ssize_t send_with_plan_locked(struct siw_llp_sock *sock, struct siw_llp_f
 
 	if (f->error)
 		return -f->error;
-	share = siw_fault_stream_allowed(&f->plan, path, &f->peer, length, now);
+	share = siw_fault_stream_allowed_octets(&f->plan, path, &f->peer, length, now);
 	if (!share)
-		return reset_stream_as_planned(sock, f);
+		return reset_stream_by_fault_plan(sock, f);
 	if (siw_fault_queue_empty(&f->way[SIW_FAULT_TX].queue) &&
 	    !siw_fault_stream_waits(&f->plan, path, &f->peer, now))
 		sent = stream_send_direct(sock, f, iov, n, share);
 	else
-		sent = stream_hold_send(sock, f, iov, share, now);
+		sent = hold_back_sent_stream_octets(sock, f, iov, share, now);
 	if (sent < 0)
 		path->calls--; /* the caller will repeat the call, so the plan does not count it */
 	else if (share < length)
@@ -190,15 +193,15 @@ static ssize_t send_with_plan_locked(struct siw_llp_sock *sock, struct siw_llp_f
 ssize_t siw_llp_fault_sendv(struct siw_llp_sock *sock, const struct iovec *iov, int n)
 {
 	int error;
-	struct siw_llp_faulty *f = siw_llp_faulty_lock(sock, &error);
+	struct siw_llp_faulty *f = siw_llp_fault_state_lock(sock, &error);
 	ssize_t sent;
 
 	if (error)
-		return siw_llp_send_failed(sock, error);
+		return siw_llp_handle_failed_send(sock, error);
 	if (!f)
-		return siw_llp_tcp_sendv_now(sock, iov, n);
-	sent = send_with_plan_locked(sock, f, iov, n);
-	siw_llp_faulty_unlock(sock, f, false);
+		return siw_llp_tcp_sendv_without_faults(sock, iov, n);
+	sent = send_by_fault_plan_locked(sock, f, iov, n);
+	siw_llp_fault_state_unlock(sock, f, false);
 	return sent;
 }
 
@@ -212,10 +215,10 @@ static void send_due_octets(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
 		return;
 	f->retry_at = 0;
 	/* The loop ends: each iteration sends octets or returns. */
-	while ((held = siw_fault_queue_due(q, now))) {
+	while ((held = siw_fault_queue_first_due(q, now))) {
 		struct iovec iov = { held->octets + held->octets_done,
 				     held->length - held->octets_done };
-		ssize_t sent = siw_llp_tcp_sendv_now(sock, &iov, 1);
+		ssize_t sent = siw_llp_tcp_sendv_without_faults(sock, &iov, 1);
 
 		if (sent == -EAGAIN) {
 			f->retry_at = now + 1000000;
@@ -223,12 +226,12 @@ static void send_due_octets(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
 		}
 		if (sent < 0) {
 			end_stream_with_error(f, (int)-sent);
-			siw_llp_sock_ready(sock);
+			siw_llp_sock_mark_ready(sock);
 			return;
 		}
 		held->octets_done += (size_t)sent;
 		if (held->octets_done == held->length)
-			siw_fault_queue_drop(q, held);
+			siw_fault_queue_remove(q, held);
 	}
 }
 
@@ -237,8 +240,8 @@ void siw_llp_fault_stream_flush(struct siw_llp_sock *sock, struct siw_llp_faulty
 	struct siw_fault_queue *q = &f->way[SIW_FAULT_TX].queue;
 
 	if (f->reset_at <= now && !f->error) {
-		reset_stream_as_planned(sock, f);
-		siw_llp_sock_ready(sock);
+		reset_stream_by_fault_plan(sock, f);
+		siw_llp_sock_mark_ready(sock);
 		return;
 	}
 	if (f->error || siw_fault_queue_empty(q))
@@ -246,37 +249,38 @@ void siw_llp_fault_stream_flush(struct siw_llp_sock *sock, struct siw_llp_faulty
 	send_due_octets(sock, f, now);
 	if (f->shut && siw_fault_queue_empty(q)) {
 		f->shut = false;
-		siw_llp_tcp_shutdown_now(sock);
+		siw_llp_tcp_shutdown_without_faults(sock);
 	}
 	if (atomic_load_explicit(&f->full, memory_order_relaxed) &&
-	    q->octets < siw_fault_stream_limit(&f->plan, &f->way[SIW_FAULT_TX].path, &f->peer)) {
+	    q->octets < siw_fault_stream_max_held_octets(&f->plan, &f->way[SIW_FAULT_TX].path,
+							 &f->peer)) {
 		atomic_store_explicit(&f->full, false, memory_order_relaxed);
-		siw_llp_sock_ready(sock);
+		siw_llp_sock_mark_ready(sock);
 	}
 }
 
 int siw_llp_fault_shutdown(struct siw_llp_sock *sock)
 {
 	int error, rv = 0;
-	struct siw_llp_faulty *f = siw_llp_faulty_lock(sock, &error);
+	struct siw_llp_faulty *f = siw_llp_fault_state_lock(sock, &error);
 
 	if (!f)
-		return siw_llp_tcp_shutdown_now(sock);
+		return siw_llp_tcp_shutdown_without_faults(sock);
 	if (f->error || siw_fault_queue_empty(&f->way[SIW_FAULT_TX].queue))
-		rv = siw_llp_tcp_shutdown_now(sock);
+		rv = siw_llp_tcp_shutdown_without_faults(sock);
 	else
 		f->shut = true;
-	siw_llp_faulty_unlock(sock, f, false);
+	siw_llp_fault_state_unlock(sock, f, false);
 	return rv;
 }
 
-void siw_llp_fault_connected(struct siw_llp_sock *sock)
+void siw_llp_fault_note_connected(struct siw_llp_sock *sock)
 {
 	int error;
-	struct siw_llp_faulty *f = siw_llp_faulty_lock(sock, &error);
+	struct siw_llp_faulty *f = siw_llp_fault_state_lock(sock, &error);
 
 	if (f)
-		siw_llp_faulty_unlock(sock, f, false);
+		siw_llp_fault_state_unlock(sock, f, false);
 }
 
 /* ---- receiving ------------------------------------------------------------------------------- */
@@ -307,15 +311,15 @@ static ssize_t take_due_stream_octets(struct siw_llp_sock *sock, struct siw_llp_
 	struct siw_fault_held *held;
 	size_t here;
 
-	if (siw_llp_fault_rx_next(sock, f) > now)
+	if (siw_llp_fault_next_rx_due(sock, f) > now)
 		return -EAGAIN;
-	held = siw_fault_queue_due(q, now);
+	held = siw_fault_queue_first_due(q, now);
 	if (!held)
 		return -EAGAIN;
 	if (held->end) {
 		siw_llp_sock_note_end_of_stream(sock);
 		/* from now on the kernel reports the end of the stream */
-		siw_fault_queue_drop(q, held);
+		siw_fault_queue_remove(q, held);
 		return 0;
 	}
 	here = held->length - held->octets_done;
@@ -325,12 +329,12 @@ static ssize_t take_due_stream_octets(struct siw_llp_sock *sock, struct siw_llp_
 		return -EFAULT;
 	held->octets_done += here;
 	if (held->octets_done == held->length)
-		siw_fault_queue_drop(q, held);
+		siw_fault_queue_remove(q, held);
 	siw_llp_sock_note_received_data(sock);
 	return (ssize_t)here;
 }
 
-static int stream_hold_end(struct siw_llp_faulty *f)
+static int hold_back_end_of_stream(struct siw_llp_faulty *f)
 {
 	struct siw_fault_decision fate = { .release_ns = f->way[SIW_FAULT_RX].path.last_ns };
 	struct siw_fault_held *held;
@@ -353,10 +357,11 @@ static bool is_end_of_stream_held(struct siw_llp_faulty *f)
  * Moves octets from the kernel into the queue of held octets. Returns the number of octets, 0 at
  * the end of the stream, or -errno.
  */
-static ssize_t stream_read_and_hold(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
-				    size_t share)
+static ssize_t stream_read_and_hold_back(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
+					 size_t share)
 {
-	size_t limit = siw_fault_stream_limit(&f->plan, &f->way[SIW_FAULT_RX].path, &f->peer);
+	size_t limit =
+		siw_fault_stream_max_held_octets(&f->plan, &f->way[SIW_FAULT_RX].path, &f->peer);
 	struct siw_fault_queue *q = &f->way[SIW_FAULT_RX].queue;
 	struct iovec iov;
 	ssize_t got;
@@ -377,12 +382,13 @@ static ssize_t stream_read_and_hold(struct siw_llp_sock *sock, struct siw_llp_fa
 	if (share > limit - q->octets)
 		share = limit - q->octets;
 	iov = (struct iovec){ f->scratch, share };
-	got = siw_llp_tcp_recvv_now(sock, &iov, 1);
-	if (got > 0 && hold_stream_octets(f, SIW_FAULT_RX, &iov, (size_t)got, siw_now_ns()) < got)
+	got = siw_llp_tcp_recvv_without_faults(sock, &iov, 1);
+	if (got > 0 &&
+	    hold_back_stream_octets(f, SIW_FAULT_RX, &iov, (size_t)got, siw_now_ns()) < got)
 		/* not all octets could be queued, so the stream ends in error */
 		return end_stream_with_error(f, ENOMEM);
 	if (got == 0)
-		stream_hold_end(f);
+		hold_back_end_of_stream(f);
 	return got;
 }
 
@@ -403,7 +409,7 @@ static ssize_t recv_stream_from_kernel(struct siw_llp_sock *sock, struct siw_llp
 			return -ENOMEM;
 		share = share < SIW_LLP_FAULT_SCRATCH ? share : SIW_LLP_FAULT_SCRATCH;
 		part[0] = (struct iovec){ f->scratch, share };
-		got = siw_llp_tcp_recvv_now(sock, part, 1);
+		got = siw_llp_tcp_recvv_without_faults(sock, part, 1);
 		if (got <= 0)
 			return got;
 		bits = siw_fault_stream_corrupt(&f->plan, path, &f->peer, f->scratch, (size_t)got);
@@ -411,14 +417,14 @@ static ssize_t recv_stream_from_kernel(struct siw_llp_sock *sock, struct siw_llp
 		return copy_to_iovecs(iov, n, f->scratch, (size_t)got) ? -EFAULT : got;
 	}
 	n = copy_iov_prefix(iov, n, part, &share);
-	got = siw_llp_tcp_recvv_now(sock, part, n);
+	got = siw_llp_tcp_recvv_without_faults(sock, part, n);
 	if (got > 0)
 		path->octets += (uint64_t)got;
 	return got;
 }
 
-static ssize_t recv_with_plan_locked(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
-				     const struct iovec *iov, int n)
+static ssize_t recv_by_fault_plan_locked(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
+					 const struct iovec *iov, int n)
 {
 	struct siw_fault_path *path = &f->way[SIW_FAULT_RX].path;
 	size_t length = siw_iov_octets(iov, n), share;
@@ -430,9 +436,9 @@ static ssize_t recv_with_plan_locked(struct siw_llp_sock *sock, struct siw_llp_f
 
 		if (got != -EAGAIN)
 			return got;
-		share = siw_fault_stream_allowed(&f->plan, path, &f->peer, length, now);
+		share = siw_fault_stream_allowed_octets(&f->plan, path, &f->peer, length, now);
 		if (!share)
-			return reset_stream_as_planned(sock, f);
+			return reset_stream_by_fault_plan(sock, f);
 		if (siw_fault_queue_empty(&f->way[SIW_FAULT_RX].queue) &&
 		    siw_fault_queue_empty(&f->way[SIW_FAULT_TX].queue) &&
 		    !siw_fault_stream_waits(&f->plan, path, &f->peer, now)) {
@@ -444,7 +450,7 @@ static ssize_t recv_with_plan_locked(struct siw_llp_sock *sock, struct siw_llp_f
 				siw_count(SIW_COUNTER_fault_short, 1);
 			return got;
 		}
-		got = stream_read_and_hold(sock, f, share);
+		got = stream_read_and_hold_back(sock, f, share);
 		if (got < 0) {
 			/* Packets may have become due since this call began. */
 			path->calls--;
@@ -458,15 +464,15 @@ static ssize_t recv_with_plan_locked(struct siw_llp_sock *sock, struct siw_llp_f
 ssize_t siw_llp_fault_recvv(struct siw_llp_sock *sock, const struct iovec *iov, int n)
 {
 	int error;
-	struct siw_llp_faulty *f = siw_llp_faulty_lock(sock, &error);
+	struct siw_llp_faulty *f = siw_llp_fault_state_lock(sock, &error);
 	ssize_t got;
 
 	if (error)
 		return -error;
 	if (!f)
-		return siw_llp_tcp_recvv_now(sock, iov, n);
-	got = recv_with_plan_locked(sock, f, iov, n);
-	siw_llp_faulty_unlock(sock, f, true);
+		return siw_llp_tcp_recvv_without_faults(sock, iov, n);
+	got = recv_by_fault_plan_locked(sock, f, iov, n);
+	siw_llp_fault_state_unlock(sock, f, true);
 	if (got < 0 && got != -EAGAIN)
 		siw_llp_sock_note_end_of_stream(sock);
 	return got;

@@ -31,7 +31,7 @@ static void close_descriptors_in_child(void)
 	}
 }
 
-static int fd_set_grow(size_t words)
+static int fork_fd_set_grow(size_t words)
 {
 	uint64_t *more;
 	size_t n = n_words ? n_words : 16;
@@ -47,29 +47,29 @@ static int fd_set_grow(size_t words)
 	return 0;
 }
 
-void siw_llp_fd_begin(void)
+void siw_llp_fd_open_begin(void)
 {
 	siw_fork_lock_register(&fork_lock);
 	siw_lock(&fork_lock.lock);
 }
 
-static int fd_set_add(int fd)
+static int fork_fd_set_add(int fd)
 {
 	size_t word = (size_t)fd / BITS;
 
-	if (!fork_lock.watched || (word >= n_words && fd_set_grow(word + 1)))
+	if (!fork_lock.watched || (word >= n_words && fork_fd_set_grow(word + 1)))
 		return -ENOMEM;
 	ours[word] |= 1ull << fd % BITS;
 	return 0;
 }
 
-int siw_llp_fd_end(int fd)
+int siw_llp_fd_open_end(int fd)
 {
 	int error = errno;
 
 	if (fd < 0)
 		fd = -error;
-	else if (fd_set_add(fd)) {
+	else if (fork_fd_set_add(fd)) {
 		siw_close_fd(fd);
 		fd = -ENOMEM;
 	}
@@ -77,17 +77,17 @@ int siw_llp_fd_end(int fd)
 	return fd;
 }
 
-int siw_llp_fd_add(int fd)
+int siw_llp_fd_add_close_on_fork(int fd)
 {
 	int rv;
 
-	siw_llp_fd_begin();
-	rv = fd_set_add(fd);
+	siw_llp_fd_open_begin();
+	rv = fork_fd_set_add(fd);
 	siw_unlock(&fork_lock.lock);
 	return rv;
 }
 
-bool siw_llp_fd_remove(int fd)
+bool siw_llp_fd_remove_close_on_fork(int fd)
 {
 	size_t word = (size_t)fd / BITS;
 	bool was;
@@ -106,6 +106,6 @@ void siw_llp_fd_close(int fd)
 	 * In a forked child, closing an inherited object does nothing here: the child's copy of the
 	 * descriptor is closed already, and the number may denote another file by now.
 	 */
-	if (siw_llp_fd_remove(fd))
+	if (siw_llp_fd_remove_close_on_fork(fd))
 		siw_close_fd(fd);
 }

@@ -83,7 +83,7 @@ static void remove_from_ready_ring(struct siw_llp_sock *sock)
 	sock->port->n_ring--;
 }
 
-void siw_llp_sock_ready(struct siw_llp_sock *sock)
+void siw_llp_sock_mark_ready(struct siw_llp_sock *sock)
 {
 	if (sock->ready)
 		return;
@@ -166,7 +166,7 @@ static void remove_from_hot_set(struct siw_llp_sock *sock)
  * Makes a hot socket cold. epoll checks the socket when it is registered, so data that arrived
  * earlier is reported.
  */
-static int sock_turn_cold(struct siw_llp_sock *sock)
+static int sock_move_from_hot_set_to_epoll(struct siw_llp_sock *sock)
 {
 	int rv = atomic_load_explicit(&sock->registered, memory_order_relaxed)
 			 ? 0
@@ -186,11 +186,12 @@ static bool make_room_in_hot_set(struct siw_llp_port *port)
 	for (int i = 1; i < port->n_hot; i++)
 		if (port->hot[i]->active < idlest->active)
 			idlest = port->hot[i];
-	return port->polls - idlest->active >= STALE_POLLS && sock_turn_cold(idlest) == 0;
+	return port->polls - idlest->active >= STALE_POLLS &&
+	       sock_move_from_hot_set_to_epoll(idlest) == 0;
 }
 
 /* Makes a cold socket hot. Returns false if the hot set is full. */
-static bool sock_turn_hot(struct siw_llp_sock *sock)
+static bool sock_move_from_epoll_to_hot_set(struct siw_llp_sock *sock)
 {
 	struct siw_llp_port *port = sock->port;
 
@@ -212,7 +213,7 @@ void siw_llp_sock_note_end_of_stream(struct siw_llp_sock *sock)
 {
 	siw_llp_sock_note_empty(sock);
 	if (sock->hot >= 0)
-		sock_turn_cold(sock);
+		sock_move_from_hot_set_to_epoll(sock);
 }
 
 void siw_llp_pause(struct siw_llp_sock *sock)
@@ -241,16 +242,16 @@ void siw_llp_sock_detach(struct siw_llp_sock *sock)
  * Turns hot sockets cold that had no data for long while other sockets had data, because each hot
  * socket costs every poll a system call.
  */
-static void turn_idle_sockets_cold(struct siw_llp_port *port)
+static void move_idle_sockets_to_epoll(struct siw_llp_port *port)
 {
 	for (int i = port->n_hot - 1; i >= 0; i--)
 		if (port->active >= port->hot[i]->active + COOL_POLLS)
-			sock_turn_cold(port->hot[i]);
+			sock_move_from_hot_set_to_epoll(port->hot[i]);
 }
 
 /* ---- periodic work --------------------------------------------------------------------------- */
 
-void siw_llp_sock_stall(struct siw_llp_sock *sock)
+void siw_llp_listener_stall(struct siw_llp_sock *sock)
 {
 	struct siw_llp_port *port = sock->port;
 
@@ -275,18 +276,18 @@ static void resume_stalled_listeners(struct siw_llp_port *port)
 
 		if (sock->stalled) {
 			sock->stalled = false;
-			siw_llp_sock_ready(sock);
+			siw_llp_sock_mark_ready(sock);
 		}
 	}
 }
 
-void siw_llp_sock_timed(struct siw_llp_sock *sock)
+void siw_llp_sock_enable_timer(struct siw_llp_sock *sock)
 {
 	if (siw_link_empty(&sock->timed))
 		siw_link_add(&sock->port->timed, &sock->timed);
 }
 
-void siw_llp_sock_due(struct siw_llp_sock *sock, uint64_t at)
+void siw_llp_sock_set_timer(struct siw_llp_sock *sock, uint64_t at)
 {
 	/*
 	 * Pairs with mark_sockets_with_expired_timers_ready(), which resets timed_due before it
@@ -316,7 +317,7 @@ static void mark_sockets_with_expired_timers_ready(struct siw_llp_port *port)
 			continue;
 		}
 		atomic_store_explicit(&sock->due_ns, UINT64_MAX, memory_order_seq_cst);
-		siw_llp_sock_ready(sock);
+		siw_llp_sock_mark_ready(sock);
 	}
 }
 
@@ -350,9 +351,9 @@ static void handle_epoll_event(struct siw_llp_sock *sock, uint32_t events)
 	    !(want && events & EPOLLOUT))
 		return;
 	if (data && sock->hot < 0 && !sock->held && !sock->stopped &&
-	    !(events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) && sock_turn_hot(sock))
+	    !(events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) && sock_move_from_epoll_to_hot_set(sock))
 		return;
-	siw_llp_sock_ready(sock);
+	siw_llp_sock_mark_ready(sock);
 }
 
 static void poll_epoll_events(struct siw_llp_port *port)
@@ -374,7 +375,7 @@ static void poll_epoll_events(struct siw_llp_port *port)
 		port->ask_ns *= 2;
 	if (n <= 0 && ++port->quiet_rounds % DROPS_EVERY == 0)
 		read_drop_counters(port);
-	turn_idle_sockets_cold(port);
+	move_idle_sockets_to_epoll(port);
 }
 
 /*
@@ -464,7 +465,7 @@ int siw_llp_port_poll(struct siw_llp_port *port, struct siw_io_handler **handler
 		resume_stalled_listeners(port);
 	if (__builtin_expect(
 		    atomic_load_explicit(&port->fault_due, memory_order_relaxed) != UINT64_MAX, 0))
-		siw_llp_fault_release(port);
+		siw_llp_fault_release_due_packets(port);
 	if (atomic_load_explicit(&port->timed_due, memory_order_relaxed) != UINT64_MAX)
 		mark_sockets_with_expired_timers_ready(port);
 	if (is_epoll_due(port))
@@ -525,7 +526,7 @@ bool siw_llp_port_armed(const struct siw_llp_port *port)
 
 /* ---- open, close ----------------------------------------------------------------------------- */
 
-int siw_llp_port_open(struct siw_llp_port **out)
+int siw_llp_poll_port_open(struct siw_llp_port **out)
 {
 	struct siw_llp_port *port = aligned_alloc(SIW_LLP_LINE, sizeof(*port));
 	struct epoll_event ev = { .events = EPOLLIN };
@@ -551,8 +552,8 @@ int siw_llp_port_open(struct siw_llp_port **out)
 	rv = port->wake_fd;
 	if (rv < 0)
 		goto free;
-	siw_llp_fd_begin();
-	rv = port->epfd = siw_llp_fd_end(epoll_create1(EPOLL_CLOEXEC));
+	siw_llp_fd_open_begin();
+	rv = port->epfd = siw_llp_fd_open_end(epoll_create1(EPOLL_CLOEXEC));
 	if (rv < 0)
 		goto close_wake;
 	if (epoll_ctl(port->epfd, EPOLL_CTL_ADD, port->wake_fd, &ev)) {
@@ -571,17 +572,17 @@ free:
 	return rv;
 }
 
-bool siw_llp_port_is_ours(const struct siw_llp_port *port)
+bool siw_llp_port_opened_by_this_process(const struct siw_llp_port *port)
 {
 	return getpid() == port->owner;
 }
 
-bool siw_llp_sock_awaits_due(const struct siw_llp_sock *sock)
+bool siw_llp_sock_timer_is_pending(const struct siw_llp_sock *sock)
 {
 	return atomic_load_explicit(&sock->due_ns, memory_order_relaxed) != UINT64_MAX;
 }
 
-void siw_llp_port_close(struct siw_llp_port *port)
+void siw_llp_poll_port_close(struct siw_llp_port *port)
 {
 	if (!port)
 		return;
@@ -592,20 +593,20 @@ void siw_llp_port_close(struct siw_llp_port *port)
 	free(port);
 }
 
-uint8_t *siw_llp_port_room(struct siw_llp_port *port)
+uint8_t *siw_llp_port_rx_buffer(struct siw_llp_port *port)
 {
 	return port->room;
 }
 
-/* Pairs with siw_llp_batch_give(), which publishes the octets written to the batch. */
-uint8_t *siw_llp_batch_take(struct siw_llp_port *port)
+/* Pairs with siw_llp_batch_buffer_return(), which publishes the octets written to the batch. */
+uint8_t *siw_llp_batch_buffer_acquire(struct siw_llp_port *port)
 {
 	uint8_t *batch = atomic_exchange_explicit(&port->batch, NULL, memory_order_acquire);
 
 	return batch ? batch : malloc(SIW_LLP_ROOM);
 }
 
-void siw_llp_batch_give(struct siw_llp_port *port, uint8_t *batch)
+void siw_llp_batch_buffer_return(struct siw_llp_port *port, uint8_t *batch)
 {
 	free(atomic_exchange_explicit(&port->batch, batch, memory_order_acq_rel));
 }

@@ -16,8 +16,8 @@ int siw_llp_socket(uint16_t family, int type)
 {
 	if (family != AF_INET && family != AF_INET6)
 		return -EAFNOSUPPORT;
-	siw_llp_fd_begin();
-	return siw_llp_fd_end(socket(family, type | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+	siw_llp_fd_open_begin();
+	return siw_llp_fd_open_end(socket(family, type | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
 }
 
 int siw_llp_connect(int fd, const struct siw_addr *dest)
@@ -29,7 +29,7 @@ int siw_llp_connect(int fd, const struct siw_addr *dest)
 	return rv;
 }
 
-int siw_llp_option(int fd, int level, int name, int value)
+int siw_llp_set_option(int fd, int level, int name, int value)
 {
 	return setsockopt(fd, level, name, &value, sizeof(value)) ? -errno : 0;
 }
@@ -79,10 +79,10 @@ void siw_llp_close(struct siw_llp_sock *sock)
 	 */
 	if (sock->udp && getpid() == sock->port->owner) {
 		siw_llp_udp_count_drops(sock);
-		siw_llp_udp_dense_close(sock);
+		siw_llp_udp_disable_gro_for_close(sock);
 	}
-	siw_llp_fault_close(sock);
-	siw_llp_capture_close(sock);
+	siw_llp_fault_drop_held_packets(sock);
+	siw_llp_capture_socket_close(sock);
 	siw_llp_sock_detach(sock);
 	siw_link_del(&sock->all);
 	siw_link_del(&sock->timed);
@@ -100,7 +100,7 @@ void siw_llp_set_handler(struct siw_llp_sock *sock, struct siw_io_handler *handl
 void siw_llp_resume(struct siw_llp_sock *sock)
 {
 	sock->held = false;
-	siw_llp_sock_ready(sock);
+	siw_llp_sock_mark_ready(sock);
 }
 
 /*
@@ -148,7 +148,7 @@ static __attribute__((cold, noinline)) void clear_want_write(struct siw_llp_sock
 		siw_llp_port_wake(sock->port);
 }
 
-void siw_llp_want_write(struct siw_llp_sock *sock, bool want)
+void siw_llp_update_want_write(struct siw_llp_sock *sock, bool want)
 {
 	if (want)
 		siw_llp_set_want_write(sock, false);
@@ -156,12 +156,12 @@ void siw_llp_want_write(struct siw_llp_sock *sock, bool want)
 		clear_want_write(sock);
 }
 
-void siw_llp_shared(struct siw_llp_sock *sock)
+void siw_llp_allow_concurrent_sends(struct siw_llp_sock *sock)
 {
 	atomic_store_explicit(&sock->shared, 1, memory_order_relaxed);
 }
 
-int siw_llp_send_failed(struct siw_llp_sock *sock, int error)
+int siw_llp_handle_failed_send(struct siw_llp_sock *sock, int error)
 {
 	switch (error) {
 	case EAGAIN:

@@ -55,7 +55,7 @@ struct siw_llp_sock {
 	bool batches;	 /* UDP_GRO is on: the kernel delivers batches */
 	bool no_batches; /* the kernel does not support UDP_GRO */
 	uint8_t lulls; /* consecutive times that the socket was empty after at most two datagrams */
-	_Atomic uint8_t ecn; /* siw_llp_udp_ecn() was called; any thread */
+	_Atomic uint8_t ecn; /* siw_llp_udp_enable_ecn() was called; any thread */
 	struct siw_io_handler *handler;
 	struct siw_llp_port *port;
 	uint64_t active; /* number of the last poll in which the socket had data or want_write */
@@ -70,8 +70,9 @@ struct siw_llp_sock {
 	_Alignas(SIW_LLP_LINE) _Atomic uint8_t want_write;
 	_Atomic uint8_t registered; /* the socket is in the epoll set */
 	bool udp;		    /* never changes */
-	_Atomic uint8_t shared;	    /* several threads send on the socket: siw_llp_shared() */
-	bool aborted;		    /* siw_llp_tcp_abort() was called */
+	_Atomic uint8_t
+		shared; /* several threads send on the socket: siw_llp_allow_concurrent_sends() */
+	bool aborted;	/* siw_llp_tcp_set_abortive_close() was called */
 	/* time at which a poll returns the handler unconditionally; UINT64_MAX: never */
 	_Atomic uint64_t due_ns;
 	int error;	  /* error of connecting: an errno, or 0 */
@@ -136,14 +137,14 @@ struct siw_llp_port {
 
 	int epfd, wake_fd;
 	pid_t owner;
-	uint8_t *room; /* the buffer returned by siw_llp_port_room() */
+	uint8_t *room; /* the buffer returned by siw_llp_port_rx_buffer() */
 	/*
 	 * The unread rest of a batch in room: datagrams of seg octets, except that the last may be
 	 * shorter.
 	 */
 	uint32_t room_at, room_end, room_seg;
 	struct siw_addr room_source;
-	/* buffer for siw_llp_batch_take(), any thread; NULL while in use */
+	/* buffer for siw_llp_batch_buffer_acquire(), any thread; NULL while in use */
 	_Atomic(uint8_t *) batch;
 	int n_stalled;
 	uint64_t stalled_until; /* when stalled listeners are tried again, in ns */
@@ -181,7 +182,7 @@ void siw_llp_sock_note_end_of_stream(struct siw_llp_sock *sock);
  * Called when accept() on a listener failed with EMFILE or a similar error: the listener leaves the
  * ready ring for 100 ms (STALL_NS).
  */
-void siw_llp_sock_stall(struct siw_llp_sock *sock);
+void siw_llp_listener_stall(struct siw_llp_sock *sock);
 /* Removes the socket from the hot set, the ready ring and the epoll set. */
 void siw_llp_sock_detach(struct siw_llp_sock *sock);
 /*
@@ -254,19 +255,19 @@ static inline ssize_t siw_llp_readv(int fd, const struct iovec *iov, int n)
  * Called before and after a call that opens a descriptor, so that no fork() happens before the
  * descriptor is in the set.
  */
-void siw_llp_fd_begin(void);
+void siw_llp_fd_open_begin(void);
 /*
- * Ends siw_llp_fd_begin(). fd: the result of the call that opened a descriptor. Adds the descriptor
+ * Ends siw_llp_fd_open_begin(). fd: the result of the call that opened a descriptor. Adds the descriptor
  * to the set and returns it, or returns -errno.
  */
-int siw_llp_fd_end(int fd);
+int siw_llp_fd_open_end(int fd);
 /*
- * siw_llp_fd_add(): adds a descriptor of the program to the set; returns 0 or -ENOMEM.
- * siw_llp_fd_remove(): removes the descriptor, which then belongs to the program again; returns
+ * siw_llp_fd_add_close_on_fork(): adds a descriptor of the program to the set; returns 0 or -ENOMEM.
+ * siw_llp_fd_remove_close_on_fork(): removes the descriptor, which then belongs to the program again; returns
  * false if it was not in the set.
  */
-int siw_llp_fd_add(int fd);
-bool siw_llp_fd_remove(int fd);
+int siw_llp_fd_add_close_on_fork(int fd);
+bool siw_llp_fd_remove_close_on_fork(int fd);
 void siw_llp_fd_close(int fd);
 
 /* ---- llp_sock.c ------------------------------------------------------------------------------ */
@@ -340,14 +341,14 @@ void siw_llp_set_want_write(struct siw_llp_sock *sock, bool always);
  * Handles a send that failed with this errno: counts it and returns -EAGAIN (want_write is set) or
  * -error.
  */
-int siw_llp_send_failed(struct siw_llp_sock *sock, int error);
+int siw_llp_handle_failed_send(struct siw_llp_sock *sock, int error);
 /*
  * Adds the datagrams that the kernel dropped at this socket since the last call to siwarp's
  * counter.
  */
 void siw_llp_udp_count_drops(struct siw_llp_sock *sock);
 /* Turns batched receiving off before the descriptor is closed. */
-void siw_llp_udp_dense_close(struct siw_llp_sock *sock);
+void siw_llp_udp_disable_gro_for_close(struct siw_llp_sock *sock);
 /* Sets the socket's buffer sizes from the settings. */
 void siw_llp_udp_set_buffer_sizes(int fd);
 #define SIW_LLP_ECN_MASK 3
@@ -357,23 +358,23 @@ void siw_llp_udp_set_buffer_sizes(int fd);
 int siw_llp_udp_set_ecn(struct siw_llp_sock *sock, int ecn);
 /* Opens a socket descriptor. Returns the descriptor, or -errno. */
 int siw_llp_socket(uint16_t family, int type);
-int siw_llp_option(int fd, int level, int name, int value);
+int siw_llp_set_option(int fd, int level, int name, int value);
 
 /* ---- llp_udp.c, llp_tcp.c: the functions of llp.h without fault injection -------------------- */
 
-int siw_llp_udp_send_now(struct siw_llp_sock *sock, const struct siw_addr *dest,
-			 const struct iovec *iov, int n);
-ssize_t siw_llp_udp_recv_now(struct siw_llp_sock *sock, struct siw_addr *source, void *buf,
-			     size_t size);
+int siw_llp_udp_send_without_faults(struct siw_llp_sock *sock, const struct siw_addr *dest,
+				    const struct iovec *iov, int n);
+ssize_t siw_llp_udp_recv_without_faults(struct siw_llp_sock *sock, struct siw_addr *source,
+					void *buf, size_t size);
 /*
  * Receives a datagram or a batch. *seg: the size of a batch's datagrams; 0: a single datagram was
  * received.
  */
 ssize_t siw_llp_udp_recv_batch(struct siw_llp_sock *sock, struct siw_addr *source, void *buf,
 			       size_t size, uint16_t *seg);
-ssize_t siw_llp_tcp_sendv_now(struct siw_llp_sock *sock, const struct iovec *iov, int n);
-ssize_t siw_llp_tcp_recvv_now(struct siw_llp_sock *sock, const struct iovec *iov, int n);
-int siw_llp_tcp_shutdown_now(struct siw_llp_sock *sock);
+ssize_t siw_llp_tcp_sendv_without_faults(struct siw_llp_sock *sock, const struct iovec *iov, int n);
+ssize_t siw_llp_tcp_recvv_without_faults(struct siw_llp_sock *sock, const struct iovec *iov, int n);
+int siw_llp_tcp_shutdown_without_faults(struct siw_llp_sock *sock);
 /* Resets the connection immediately. The descriptor stays open until siw_llp_close(). */
 void siw_llp_tcp_reset(struct siw_llp_sock *sock);
 

@@ -36,18 +36,18 @@ static int open_bound_socket(const struct siw_addr *local, uint16_t family, enum
 
 	if (fd < 0)
 		return fd;
-	rv = siw_llp_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+	rv = siw_llp_set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
 	if (rv == 0 && family == AF_INET6)
-		rv = siw_llp_option(fd, IPPROTO_IPV6, IPV6_V6ONLY, how != TO_KEEP_BOTH);
+		rv = siw_llp_set_option(fd, IPPROTO_IPV6, IPV6_V6ONLY, how != TO_KEEP_BOTH);
 	/*
 	 * Allow a port given by the caller to be bound again while old connections of it are in
-	 * TIME-WAIT, and to be used for a connection while siw_llp_tcp_reserve() reserves it. Linux
+	 * TIME-WAIT, and to be used for a connection while siw_llp_tcp_reserve_port() reserves it. Linux
 	 * still refuses a port on which another socket listens.
 	 */
 	if (rv == 0 && reusable)
-		rv = siw_llp_option(fd, SOL_SOCKET, SO_REUSEADDR, 1);
+		rv = siw_llp_set_option(fd, SOL_SOCKET, SO_REUSEADDR, 1);
 	if (rv == 0 && local && how == TO_CONNECT && !local->port_be)
-		rv = siw_llp_option(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1);
+		rv = siw_llp_set_option(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1);
 	if (rv == 0 && local && bind(fd, (const struct sockaddr *)local, siw_addr_len(local)))
 		rv = -errno;
 	if (rv == 0)
@@ -91,7 +91,7 @@ static int open_bound_socket_and_addr(const struct siw_addr *local, enum purpose
 	return fd;
 }
 
-int siw_llp_tcp_reserve(struct siw_addr *local, bool v6_only)
+int siw_llp_tcp_reserve_port(struct siw_addr *local, bool v6_only)
 {
 	struct siw_addr own;
 	int fd = open_bound_socket_and_addr(local, v6_only ? TO_KEEP : TO_KEEP_BOTH, &own);
@@ -126,7 +126,7 @@ static int handle_accept_error(struct siw_llp_sock *listener, int error)
 	if (error == EAGAIN)
 		siw_llp_sock_note_empty(listener);
 	else if (error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM)
-		siw_llp_sock_stall(listener);
+		siw_llp_listener_stall(listener);
 	else if (is_connection_error(error))
 		return -EAGAIN; /* there may be more connections, so the listener stays ready */
 	return -error;
@@ -136,8 +136,8 @@ static int accept_descriptor(int listener)
 {
 	int cancel = siw_cancel_disable(), fd;
 
-	siw_llp_fd_begin();
-	fd = siw_llp_fd_end(accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC));
+	siw_llp_fd_open_begin();
+	fd = siw_llp_fd_open_end(accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC));
 	siw_cancel_restore(cancel);
 	return fd;
 }
@@ -152,7 +152,7 @@ int siw_llp_tcp_accept(struct siw_llp_sock *listener, struct siw_io_handler *han
 	} while (fd < 0 && is_connection_error(-fd) && ++tries < ACCEPT_TRIES);
 	if (fd < 0)
 		return handle_accept_error(listener, -fd);
-	rv = siw_llp_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+	rv = siw_llp_set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
 	if (rv == 0)
 		rv = siw_llp_sock_new(listener->port, fd, SIW_LLP_STREAM, handler, out);
 	if (rv < 0) {
@@ -160,9 +160,9 @@ int siw_llp_tcp_accept(struct siw_llp_sock *listener, struct siw_io_handler *han
 		return rv;
 	}
 	if (siw_capture_on())
-		siw_llp_capture_connected_now(*out, false);
+		siw_llp_capture_tcp_handshake_locking(*out, false);
 	if (siw_faults_on())
-		siw_llp_fault_connected(*out);
+		siw_llp_fault_note_connected(*out);
 	return 0;
 }
 
@@ -201,14 +201,14 @@ int siw_llp_tcp_connect_itself(struct siw_llp_port *port, const struct siw_addr 
 	return connect_descriptor(port, fd, &own, handler, out);
 }
 
-void siw_llp_tcp_tos(struct siw_llp_sock *sock, int tos)
+void siw_llp_tcp_set_tos(struct siw_llp_sock *sock, int tos)
 {
 	/* One of the two calls fails: the option of the other address family. */
-	siw_llp_option(sock->fd, IPPROTO_IP, IP_TOS, tos);
-	siw_llp_option(sock->fd, IPPROTO_IPV6, IPV6_TCLASS, tos);
+	siw_llp_set_option(sock->fd, IPPROTO_IP, IP_TOS, tos);
+	siw_llp_set_option(sock->fd, IPPROTO_IPV6, IPV6_TCLASS, tos);
 }
 
-int siw_llp_tcp_connected(struct siw_llp_sock *sock)
+int siw_llp_tcp_connect_result(struct siw_llp_sock *sock)
 {
 	struct siw_addr peer;
 	socklen_t len = sizeof(sock->error);
@@ -228,9 +228,9 @@ int siw_llp_tcp_connected(struct siw_llp_sock *sock)
 			 */
 			sock->kind = SIW_LLP_STREAM;
 			if (siw_capture_on())
-				siw_llp_capture_connected_now(sock, true);
+				siw_llp_capture_tcp_handshake_locking(sock, true);
 			if (siw_faults_on())
-				siw_llp_fault_connected(sock);
+				siw_llp_fault_note_connected(sock);
 			return 0;
 		}
 		siw_llp_sock_note_empty(sock);
@@ -264,11 +264,11 @@ static __attribute__((always_inline)) inline ssize_t sendv_now(struct siw_llp_so
 					: tcp_send_once(sock, iov, n);
 
 	if (__builtin_expect(sent < 0, 0))
-		return siw_llp_send_failed(sock, errno);
+		return siw_llp_handle_failed_send(sock, errno);
 	return sent;
 }
 
-ssize_t siw_llp_tcp_sendv_now(struct siw_llp_sock *sock, const struct iovec *iov, int n)
+ssize_t siw_llp_tcp_sendv_without_faults(struct siw_llp_sock *sock, const struct iovec *iov, int n)
 {
 	return sendv_now(sock, iov, n);
 }
@@ -305,9 +305,9 @@ static __attribute__((cold, noinline)) ssize_t tcp_recv_captured(struct siw_llp_
 	siw_capture_lock();
 	got = tcp_recv_once(sock, iov, n);
 	if (got > 0)
-		siw_llp_capture_octets(sock, siw_capture_now(), false, iov, (size_t)got);
+		siw_llp_capture_octets(sock, siw_capture_time_ns(), false, iov, (size_t)got);
 	else if (got == 0 || errno == ECONNRESET)
-		siw_llp_capture_end(sock, siw_capture_now(), false, got < 0);
+		siw_llp_capture_stream_end(sock, siw_capture_time_ns(), false, got < 0);
 	siw_capture_unlock();
 	return got;
 }
@@ -336,7 +336,7 @@ static __attribute__((always_inline)) inline ssize_t recvv_now(struct siw_llp_so
 	return got;
 }
 
-ssize_t siw_llp_tcp_recvv_now(struct siw_llp_sock *sock, const struct iovec *iov, int n)
+ssize_t siw_llp_tcp_recvv_without_faults(struct siw_llp_sock *sock, const struct iovec *iov, int n)
 {
 	return recvv_now(sock, iov, n);
 }
@@ -367,14 +367,14 @@ bool siw_llp_tcp_is_closed(struct siw_llp_sock *sock)
 	       info.tcpi_state == TCP_CLOSE;
 }
 
-int siw_llp_tcp_shutdown_now(struct siw_llp_sock *sock)
+int siw_llp_tcp_shutdown_without_faults(struct siw_llp_sock *sock)
 {
 	bool captured = siw_capture_on();
 	uint64_t when = captured ? siw_capture_lock() : 0;
 	int rv = shutdown(sock->fd, SHUT_WR) ? -errno : 0;
 
 	if (captured && rv == 0)
-		siw_llp_capture_end(sock, when, true, false);
+		siw_llp_capture_stream_end(sock, when, true, false);
 	if (captured)
 		siw_capture_unlock();
 	return rv;
@@ -382,7 +382,8 @@ int siw_llp_tcp_shutdown_now(struct siw_llp_sock *sock)
 
 int siw_llp_tcp_shutdown(struct siw_llp_sock *sock)
 {
-	return siw_faults_on() ? siw_llp_fault_shutdown(sock) : siw_llp_tcp_shutdown_now(sock);
+	return siw_faults_on() ? siw_llp_fault_shutdown(sock)
+			       : siw_llp_tcp_shutdown_without_faults(sock);
 }
 
 void siw_llp_tcp_reset(struct siw_llp_sock *sock)
@@ -395,14 +396,14 @@ void siw_llp_tcp_reset(struct siw_llp_sock *sock)
 	 */
 	struct sockaddr nobody = { .sa_family = AF_UNSPEC };
 
-	siw_llp_tcp_abort(sock);
+	siw_llp_tcp_set_abortive_close(sock);
 	if (siw_capture_on())
-		siw_llp_capture_end_now(sock, true, true);
+		siw_llp_capture_stream_end_locking(sock, true, true);
 	if (syscall(SYS_connect, sock->fd, &nobody, sizeof(nobody)))
 		siw_log(llp, warn, "resetting a connection failed: %s", strerror(errno));
 }
 
-void siw_llp_tcp_abort(struct siw_llp_sock *sock)
+void siw_llp_tcp_set_abortive_close(struct siw_llp_sock *sock)
 {
 	struct linger reset = { .l_onoff = 1, .l_linger = 0 };
 

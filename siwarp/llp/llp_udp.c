@@ -48,8 +48,8 @@ static void set_buffer_size(int fd, int force, int plain, int64_t octets)
 	/* The kernel doubles the requested buffer size. */
 	int value = octets > INT32_MAX / 2 ? INT32_MAX / 2 : (int)octets;
 
-	if (siw_llp_option(fd, SOL_SOCKET, force, value) < 0)
-		siw_llp_option(fd, SOL_SOCKET, plain, value);
+	if (siw_llp_set_option(fd, SOL_SOCKET, force, value) < 0)
+		siw_llp_set_option(fd, SOL_SOCKET, plain, value);
 }
 
 void siw_llp_udp_set_buffer_sizes(int fd)
@@ -67,7 +67,7 @@ int siw_llp_udp_open(struct siw_llp_port *port, const struct siw_addr *local,
 		return fd;
 	siw_llp_udp_set_buffer_sizes(fd);
 	if (local->family == AF_INET6) {
-		rv = siw_llp_option(fd, IPPROTO_IPV6, IPV6_V6ONLY, 1);
+		rv = siw_llp_set_option(fd, IPPROTO_IPV6, IPV6_V6ONLY, 1);
 		if (rv < 0)
 			goto fail;
 	}
@@ -83,7 +83,7 @@ fail:
 	return rv;
 }
 
-int siw_llp_udp_reserve(struct siw_addr *local, bool v6_only)
+int siw_llp_udp_reserve_port(struct siw_addr *local, bool v6_only)
 {
 	int rv = 0, fd = siw_llp_socket(local->family, SOCK_DGRAM);
 	socklen_t len = sizeof(*local);
@@ -91,7 +91,7 @@ int siw_llp_udp_reserve(struct siw_addr *local, bool v6_only)
 	if (fd < 0)
 		return fd;
 	if (local->family == AF_INET6)
-		rv = siw_llp_option(fd, IPPROTO_IPV6, IPV6_V6ONLY, v6_only);
+		rv = siw_llp_set_option(fd, IPPROTO_IPV6, IPV6_V6ONLY, v6_only);
 	if (rv == 0 && (bind(fd, (const struct sockaddr *)local, siw_addr_len(local)) ||
 			getsockname(fd, (struct sockaddr *)local, &len)))
 		rv = -errno;
@@ -144,17 +144,17 @@ int siw_llp_udp_adopt(struct siw_llp_port *port, int fd, struct siw_io_handler *
 	 * ready forever. Turn GRO off: datagrams must be received one by one. Failures are ignored,
 	 * because an option that the kernel does not support is off.
 	 */
-	siw_llp_option(fd, IPPROTO_IP, IP_RECVERR, 0);
-	siw_llp_option(fd, IPPROTO_IPV6, IPV6_RECVERR, 0);
-	siw_llp_option(fd, IPPROTO_UDP, UDP_GRO, 0);
-	rv = siw_llp_fd_add(fd);
+	siw_llp_set_option(fd, IPPROTO_IP, IP_RECVERR, 0);
+	siw_llp_set_option(fd, IPPROTO_IPV6, IPV6_RECVERR, 0);
+	siw_llp_set_option(fd, IPPROTO_UDP, UDP_GRO, 0);
+	rv = siw_llp_fd_add_close_on_fork(fd);
 	if (rv < 0)
 		return rv;
 	rv = siw_llp_sock_new(port, fd, SIW_LLP_UDP, handler, out);
 	if (rv == 0)
 		(*out)->drops = read_drop_counter(fd);
 	else
-		siw_llp_fd_remove(fd);
+		siw_llp_fd_remove_close_on_fork(fd);
 	return rv;
 }
 
@@ -213,12 +213,12 @@ static __attribute__((cold, noinline)) int resend_after_pending_error(struct siw
 
 	if (udp_send_once(sock, dest, iov, n) >= 0) {
 		siw_count(SIW_COUNTER_icmp_errors, 1);
-		siw_llp_want_write(sock, false);
+		siw_llp_update_want_write(sock, false);
 		return 0;
 	}
 	if (errno != first || first == ECONNREFUSED)
 		siw_count(SIW_COUNTER_icmp_errors, 1);
-	return siw_llp_send_failed(sock, errno);
+	return siw_llp_handle_failed_send(sock, errno);
 }
 
 static __attribute__((always_inline)) inline int
@@ -227,16 +227,16 @@ send_datagram_without_faults(struct siw_llp_sock *sock, const struct siw_addr *d
 {
 	if (__builtin_expect(udp_send_once(sock, dest, iov, n) >= 0, 1)) {
 		/* clearing want_write costs one load, unless a previous send failed with EAGAIN */
-		siw_llp_want_write(sock, false);
+		siw_llp_update_want_write(sock, false);
 		return 0;
 	}
 	if (is_pending_error(errno))
 		return resend_after_pending_error(sock, dest, iov, n);
-	return siw_llp_send_failed(sock, errno);
+	return siw_llp_handle_failed_send(sock, errno);
 }
 
-int siw_llp_udp_send_now(struct siw_llp_sock *sock, const struct siw_addr *dest,
-			 const struct iovec *iov, int n)
+int siw_llp_udp_send_without_faults(struct siw_llp_sock *sock, const struct siw_addr *dest,
+				    const struct iovec *iov, int n)
 {
 	return send_datagram_without_faults(sock, dest, iov, n);
 }
@@ -329,7 +329,7 @@ int siw_llp_udp_send_batchv(struct siw_llp_sock *sock, const struct siw_addr *de
 	sent = siw_capture_on() ? send_batch_captured(sock, dest, iov, n, seg)
 				: send_batch(sock, dest, iov, n, seg);
 	if (sent >= 0) {
-		siw_llp_want_write(sock, false);
+		siw_llp_update_want_write(sock, false);
 		return 0;
 	}
 	if (is_batch_error(errno))
@@ -342,7 +342,7 @@ int siw_llp_udp_send_batchv(struct siw_llp_sock *sock, const struct siw_addr *de
 		siw_count(SIW_COUNTER_icmp_errors, 1);
 		return -ECONNREFUSED;
 	}
-	return siw_llp_send_failed(sock, errno);
+	return siw_llp_handle_failed_send(sock, errno);
 }
 
 int siw_llp_udp_send_batch(struct siw_llp_sock *sock, const struct siw_addr *dest, const void *buf,
@@ -433,11 +433,11 @@ static __attribute__((cold, noinline)) ssize_t udp_recv_captured(struct siw_llp_
 	siw_capture_lock();
 	got = udp_recv_once(sock, source, buf, size, seg);
 	if (got >= 0 && seg && *seg && (size_t)got <= size) {
-		capture_batch(sock, siw_capture_now(), false, source, &iov, got, *seg);
+		capture_batch(sock, siw_capture_time_ns(), false, source, &iov, got, *seg);
 	} else if (got >= 0) {
 		size_t here = (size_t)got < size ? (size_t)got : size;
 
-		siw_llp_capture_datagram(sock, siw_capture_now(), false, source, &iov, 0, here,
+		siw_llp_capture_datagram(sock, siw_capture_time_ns(), false, source, &iov, 0, here,
 					 (size_t)got - here);
 	}
 	siw_capture_unlock();
@@ -475,8 +475,8 @@ static __attribute__((always_inline)) inline ssize_t recv_without_faults(struct 
 	}
 }
 
-ssize_t siw_llp_udp_recv_now(struct siw_llp_sock *sock, struct siw_addr *source, void *buf,
-			     size_t size)
+ssize_t siw_llp_udp_recv_without_faults(struct siw_llp_sock *sock, struct siw_addr *source,
+					void *buf, size_t size)
 {
 	uint16_t seg;
 
@@ -492,7 +492,7 @@ ssize_t siw_llp_udp_recv(struct siw_llp_sock *sock, struct siw_addr *source, voi
 			       : recv_without_faults(sock, source, buf, size, NULL);
 }
 
-bool siw_llp_udp_ce(const struct siw_llp_sock *sock)
+bool siw_llp_udp_ce_received(const struct siw_llp_sock *sock)
 {
 	return sock->got_ecn == SIW_LLP_ECN_CE;
 }

@@ -23,7 +23,7 @@
 
 static void turn_gro_on(struct siw_llp_sock *sock)
 {
-	sock->no_batches = siw_llp_option(sock->fd, IPPROTO_UDP, UDP_GRO, 1) < 0;
+	sock->no_batches = siw_llp_set_option(sock->fd, IPPROTO_UDP, UDP_GRO, 1) < 0;
 	sock->batches = !sock->no_batches;
 	sock->lulls = 0;
 }
@@ -36,17 +36,17 @@ static void turn_gro_off(struct siw_llp_sock *sock)
 {
 	int queued = 0;
 
-	siw_llp_option(sock->fd, IPPROTO_UDP, UDP_GRO, 0);
+	siw_llp_set_option(sock->fd, IPPROTO_UDP, UDP_GRO, 0);
 	sock->batches = false;
 	if (ioctl(sock->fd, SIOCINQ, &queued) || queued)
 		turn_gro_on(sock);
 }
 
-void siw_llp_udp_dense_close(struct siw_llp_sock *sock)
+void siw_llp_udp_disable_gro_for_close(struct siw_llp_sock *sock)
 {
 	/* The program may have another descriptor of the socket, which must behave as before. */
 	if (sock->batches)
-		siw_llp_option(sock->fd, IPPROTO_UDP, UDP_GRO, 0);
+		siw_llp_set_option(sock->fd, IPPROTO_UDP, UDP_GRO, 0);
 }
 
 static bool needs_single_datagrams(void)
@@ -83,8 +83,8 @@ static ssize_t recv_with_control(struct siw_llp_sock *sock, struct siw_addr *sou
 	return siw_llp_udp_recv_batch(sock, source, buf, size, batch);
 }
 
-ssize_t siw_llp_udp_recv_dense(struct siw_llp_sock *sock, struct siw_addr *source, void *buf,
-			       size_t size, uint32_t *seg)
+ssize_t siw_llp_udp_recv_with_gro(struct siw_llp_sock *sock, struct siw_addr *source, void *buf,
+				  size_t size, uint32_t *seg)
 {
 	uint16_t batch = 0;
 	ssize_t len;
@@ -109,7 +109,7 @@ ssize_t siw_llp_udp_recv_dense(struct siw_llp_sock *sock, struct siw_addr *sourc
 	return len;
 }
 
-bool siw_llp_port_more(const struct siw_llp_port *port)
+bool siw_llp_port_has_more_datagrams(const struct siw_llp_port *port)
 {
 	return port->room_at < port->room_end;
 }
@@ -121,9 +121,9 @@ ssize_t siw_llp_udp_next(struct siw_llp_sock *sock, struct siw_addr *source, uin
 	ssize_t len;
 
 	*datagram = port->room;
-	if (__builtin_expect(!siw_llp_port_more(port), 1)) {
-		len = siw_llp_udp_recv_dense(sock, source, port->room, SIW_LLP_ROOM,
-					     &port->room_seg);
+	if (__builtin_expect(!siw_llp_port_has_more_datagrams(port), 1)) {
+		len = siw_llp_udp_recv_with_gro(sock, source, port->room, SIW_LLP_ROOM,
+						&port->room_seg);
 		if (len <= (ssize_t)port->room_seg || len > SIW_LLP_ROOM)
 			return len;
 		port->room_source = *source;

@@ -20,8 +20,8 @@
 static int set_mtu_discovery(struct siw_llp_sock *sock, uint16_t family, int how)
 {
 	if (family == AF_INET6)
-		return siw_llp_option(sock->fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, how);
-	return siw_llp_option(sock->fd, IPPROTO_IP, IP_MTU_DISCOVER, how);
+		return siw_llp_set_option(sock->fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, how);
+	return siw_llp_set_option(sock->fd, IPPROTO_IP, IP_MTU_DISCOVER, how);
 }
 
 int siw_llp_udp_dont_fragment(struct siw_llp_sock *sock)
@@ -45,10 +45,10 @@ int siw_llp_udp_set_ecn(struct siw_llp_sock *sock, int ecn)
 	/* The DSCP is kept: the program may have set one on a socket of its own. */
 	if (getsockopt(sock->fd, level, name, &was, &len))
 		return -errno;
-	return siw_llp_option(sock->fd, level, name, (was & ~SIW_LLP_ECN_MASK) | ecn);
+	return siw_llp_set_option(sock->fd, level, name, (was & ~SIW_LLP_ECN_MASK) | ecn);
 }
 
-int siw_llp_udp_ecn(struct siw_llp_sock *sock)
+int siw_llp_udp_enable_ecn(struct siw_llp_sock *sock)
 {
 	struct siw_addr local;
 	int r = siw_llp_udp_set_ecn(sock, SIW_LLP_ECN_ECT0);
@@ -58,14 +58,14 @@ int siw_llp_udp_ecn(struct siw_llp_sock *sock)
 	if (r < 0)
 		return r;
 	if (local.family == AF_INET6)
-		r = siw_llp_option(sock->fd, IPPROTO_IPV6, IPV6_RECVTCLASS, 1);
+		r = siw_llp_set_option(sock->fd, IPPROTO_IPV6, IPV6_RECVTCLASS, 1);
 	else
-		r = siw_llp_option(sock->fd, IPPROTO_IP, IP_RECVTOS, 1);
+		r = siw_llp_set_option(sock->fd, IPPROTO_IP, IP_RECVTOS, 1);
 	atomic_store_explicit(&sock->ecn, r == 0, memory_order_relaxed);
 	return r;
 }
 
-int siw_llp_udp_fragments(struct siw_llp_sock *sock, bool may)
+int siw_llp_udp_allow_fragments(struct siw_llp_sock *sock, bool may)
 {
 	struct siw_addr local;
 	int r = siw_llp_local(sock, &local);
@@ -144,7 +144,7 @@ uint32_t siw_llp_udp_route_mtu(struct siw_llp_sock *sock, const struct siw_addr 
 	return mtu > 0 ? (uint32_t)mtu : 0;
 }
 
-uint32_t siw_llp_udp_room(struct siw_llp_sock *sock)
+uint32_t siw_llp_udp_rx_buffer_space(struct siw_llp_sock *sock)
 {
 	int rcvbuf = 0;
 	socklen_t len = sizeof(rcvbuf);
@@ -155,7 +155,7 @@ uint32_t siw_llp_udp_room(struct siw_llp_sock *sock)
 	return (uint32_t)rcvbuf / 2;
 }
 
-int siw_llp_udp_path(struct siw_llp_sock *sock, const struct siw_addr *dest)
+int siw_llp_udp_path_max_payload(struct siw_llp_sock *sock, const struct siw_addr *dest)
 {
 	int head = (dest->family == AF_INET6 ? IPV6_HEAD : IPV4_HEAD) + UDP_HEAD;
 	/* A datagram is limited by a 16-bit length, which over IPv4 includes the IP header. */

@@ -11,13 +11,13 @@
 
 #include "llp/llp_sock.h"
 
-void siw_llp_udp_report_refusals(struct siw_llp_sock *sock, uint16_t family)
+void siw_llp_udp_enable_refusal_reports(struct siw_llp_sock *sock, uint16_t family)
 {
 	/* If the kernel does not support the option, no ICMP errors are reported. */
 	if (family == AF_INET6)
-		siw_llp_option(sock->fd, IPPROTO_IPV6, IPV6_RECVERR, 1);
+		siw_llp_set_option(sock->fd, IPPROTO_IPV6, IPV6_RECVERR, 1);
 	else
-		siw_llp_option(sock->fd, IPPROTO_IP, IP_RECVERR, 1);
+		siw_llp_set_option(sock->fd, IPPROTO_IP, IP_RECVERR, 1);
 }
 
 /*
@@ -41,8 +41,8 @@ static bool is_port_unreachable_message(struct msghdr *msg)
 	return false;
 }
 
-ssize_t siw_llp_udp_refused(struct siw_llp_sock *sock, struct siw_addr *dest, void *buf,
-			    size_t size)
+ssize_t siw_llp_udp_read_refusal(struct siw_llp_sock *sock, struct siw_addr *dest, void *buf,
+				 size_t size)
 {
 	union {
 		char octets[CMSG_SPACE(sizeof(struct sock_extended_err) +

@@ -26,7 +26,7 @@ static bool has_ready_socket(const struct siw_llp_port *port)
 	return false;
 }
 
-void siw_llp_port_leave(struct siw_llp_port *port, bool more)
+void siw_llp_port_wake_if_work_left(struct siw_llp_port *port, bool more)
 {
 	if (more || has_ready_socket(port))
 		siw_llp_port_invalidate_wait_sets(port);
@@ -146,7 +146,7 @@ static int sleep_on_wait_set(struct siw_llp_port *port, uint32_t changes, struct
 	return rv;
 }
 
-int siw_llp_wait_cancel(const struct siw_llp_waitset *set, int extra_fd, int64_t timeout_us)
+int siw_llp_wait_cancellable(const struct siw_llp_waitset *set, int extra_fd, int64_t timeout_us)
 {
 	struct sleep how = { .n = 0 };
 	bool due;
@@ -167,7 +167,7 @@ int siw_llp_wait_cancel(const struct siw_llp_waitset *set, int extra_fd, int64_t
 int siw_llp_wait(const struct siw_llp_waitset *set, int extra_fd, int64_t timeout_us)
 {
 	int cancel = siw_cancel_disable();
-	int rv = siw_llp_wait_cancel(set, extra_fd, timeout_us);
+	int rv = siw_llp_wait_cancellable(set, extra_fd, timeout_us);
 
 	siw_cancel_restore(cancel);
 	return rv;
@@ -175,8 +175,8 @@ int siw_llp_wait(const struct siw_llp_waitset *set, int extra_fd, int64_t timeou
 
 int siw_llp_event_open(void)
 {
-	siw_llp_fd_begin();
-	return siw_llp_fd_end(eventfd(0, EFD_CLOEXEC));
+	siw_llp_fd_open_begin();
+	return siw_llp_fd_open_end(eventfd(0, EFD_CLOEXEC));
 }
 
 void siw_llp_event_set(int fd)
@@ -218,7 +218,7 @@ void siw_llp_event_clear(int fd)
 		clear_event_without_blocking(fd);
 }
 
-bool siw_llp_event_nonblocking(int fd)
+bool siw_llp_event_is_nonblocking(int fd)
 {
 	return fcntl(fd, F_GETFL) & O_NONBLOCK;
 }

@@ -25,8 +25,8 @@ static int open_netlink(void)
 	};
 	int err, fd;
 
-	siw_llp_fd_begin();
-	fd = siw_llp_fd_end(
+	siw_llp_fd_open_begin();
+	fd = siw_llp_fd_open_end(
 		socket(AF_NETLINK, SOCK_RAW | SOCK_NONBLOCK | SOCK_CLOEXEC, NETLINK_ROUTE));
 	if (fd < 0 || !bind(fd, (const struct sockaddr *)&nl, sizeof(nl)))
 		return fd;
@@ -35,8 +35,8 @@ static int open_netlink(void)
 	return err;
 }
 
-int siw_llp_watch_open(struct siw_llp_port *port, const char *name, struct siw_io_handler *handler,
-		       struct siw_llp_watch **out)
+int siw_llp_interface_watch_open(struct siw_llp_port *port, const char *name,
+				 struct siw_io_handler *handler, struct siw_llp_watch **out)
 {
 	struct siw_llp_watch *watch = calloc(1, sizeof(*watch));
 	int err, fd;
@@ -60,7 +60,7 @@ int siw_llp_watch_open(struct siw_llp_port *port, const char *name, struct siw_i
 	return 0;
 }
 
-void siw_llp_watch_close(struct siw_llp_watch *watch)
+void siw_llp_interface_watch_close(struct siw_llp_watch *watch)
 {
 	siw_llp_close(watch->sock);
 	free(watch);
@@ -134,7 +134,7 @@ static void discard_queued_messages(struct siw_llp_watch *watch)
 			return;
 }
 
-int siw_llp_watch_read(struct siw_llp_watch *watch)
+int siw_llp_interface_watch_read(struct siw_llp_watch *watch)
 {
 	union {
 		struct nlmsghdr first;

@@ -9,7 +9,7 @@
  * Functions return 0 or a count, or -errno. Lengths and offsets are in octets.
  *
  * Locks: functions on STags, elements and atomics need none. siw_mem_queue_post: one thread at a
- * time; siw_mem_queue_used: any thread; the other functions on queues: the progress lock.
+ * time; siw_mem_queue_posted: any thread; the other functions on queues: the progress lock.
  */
 #ifndef SIW_MEM_H
 #define SIW_MEM_H
@@ -33,8 +33,8 @@ struct siw_mem_queue;
 /*
  * Creates an empty STag table. Returns 0; -ENOMEM; -EIO if the system provides no random numbers.
  */
-int siw_mem_open(struct siw_mem **out);
-void siw_mem_close(struct siw_mem *mem);
+int siw_mem_stag_table_create(struct siw_mem **out);
+void siw_mem_stag_table_free(struct siw_mem *mem);
 
 /* ---- STags ----------------------------------------------------------------------------------- */
 
@@ -100,7 +100,7 @@ bool siw_mem_stag_alive(struct siw_mem *mem, uint32_t stag);
 /*
  * Checks that the STag is valid, its protection domain or stream, the right, and that [to, to +
  * len) is within its bounds, in this order. Then writes at most max iovecs of that memory, and
- * returns their count; a reference to the STag is held until siw_mem_stag_put.
+ * returns their count; a reference to the STag is held until siw_mem_stag_release.
  *
  * If max is 0, writes no iovec and returns 1, with the reference. If len is 0, returns 0 without
  * checks and without a reference, because RFC 5041 allows any STag then. -EACCES: *err has DDP's
@@ -108,11 +108,11 @@ bool siw_mem_stag_alive(struct siw_mem *mem, uint32_t stag);
  * violation if the right is missing, or the local catastrophic error if an element of the list is
  * no longer valid.
  */
-int siw_mem_stag_get(struct siw_mem *mem, uint32_t stag, uint32_t pd, const void *stream,
-		     uint32_t right, uint64_t to, uint64_t len, struct iovec *iov, int max,
-		     struct siw_wire_err *err);
-/* Releases the reference to an STag that a siw_mem_stag_get with a result above 0 acquired. */
-void siw_mem_stag_put(struct siw_mem *mem, uint32_t stag);
+int siw_mem_stag_acquire(struct siw_mem *mem, uint32_t stag, uint32_t pd, const void *stream,
+			 uint32_t right, uint64_t to, uint64_t len, struct iovec *iov, int max,
+			 struct siw_wire_err *err);
+/* Releases the reference to an STag that a siw_mem_stag_acquire with a result above 0 acquired. */
+void siw_mem_stag_release(struct siw_mem *mem, uint32_t stag);
 /*
  * Returns whether the peer of this stream may invalidate the STag: the STag is valid, bound to this
  * stream (a binding to its protection domain is not sufficient), and grants
@@ -159,7 +159,7 @@ struct siw_mem_atomic {
  * atomic with respect to every thread and CPU of the machine. Returns 0, with the previous value in
  * *before. If op is NULL, only the checks are made.
  *
- * The checks are those of siw_mem_stag_get, with right SIW_MEM_REMOTE_ATOMIC, and that the address
+ * The checks are those of siw_mem_stag_acquire, with right SIW_MEM_REMOTE_ATOMIC, and that the address
  * is a multiple of 8. -EACCES: the memory is unchanged and *err has the error: for a misaligned
  * address RDMAP's catastrophic error of the stream (RFC 7306 section 8.2), for memory that is not
  * mapped the local catastrophic error.
@@ -195,12 +195,12 @@ int siw_mem_queue_post(struct siw_mem_queue *queue, uint64_t user_data, const st
  * Removes the oldest receive buffer unfilled, for a flush. Returns 1 and the buffer's user_data, or
  * 0 if the queue is empty.
  */
-int siw_mem_queue_take(struct siw_mem_queue *queue, uint64_t *user_data);
+int siw_mem_queue_pop_unfilled(struct siw_mem_queue *queue, uint64_t *user_data);
 /*
  * Returns the number of posted receive buffers that are not in use yet. May be called by any
  * thread.
  */
-uint32_t siw_mem_queue_used(const struct siw_mem_queue *queue);
+uint32_t siw_mem_queue_posted(const struct siw_mem_queue *queue);
 
 /* cffi: end */
 

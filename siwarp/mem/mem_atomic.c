@@ -21,8 +21,8 @@ int siw_mem_atomic(struct siw_mem *mem, uint32_t stag, uint32_t pd, const void *
 		   const struct siw_mem_atomic *op, uint64_t *before, struct siw_wire_err *err)
 {
 	struct iovec iov;
-	int r = siw_mem_stag_get(mem, stag, pd, stream, SIW_MEM_REMOTE_ATOMIC, to, WORD, &iov, 1,
-				 err);
+	int r = siw_mem_stag_acquire(mem, stag, pd, stream, SIW_MEM_REMOTE_ATOMIC, to, WORD, &iov,
+				     1, err);
 
 	if (r < 0)
 		return r;
@@ -35,7 +35,7 @@ int siw_mem_atomic(struct siw_mem *mem, uint32_t stag, uint32_t pd, const void *
 		*err = (struct siw_wire_err){ SIW_LAYER_DDP, SIW_DDP_LOCAL_CATASTROPHIC, 0 };
 		r = -EACCES;
 	}
-	siw_mem_stag_put(mem, stag);
+	siw_mem_stag_release(mem, stag);
 	return r;
 }
 

@@ -67,7 +67,7 @@ int siw_mem_queue_resize(struct siw_mem_queue *queue, uint32_t depth)
 	uint32_t slots = queue_slots(depth);
 	uint8_t *ring;
 
-	if (depth > MAX_DEPTH || siw_mem_queue_used(queue) > depth)
+	if (depth > MAX_DEPTH || siw_mem_queue_posted(queue) > depth)
 		return -EINVAL;
 	ring = malloc((size_t)slots * queue->stride);
 	if (!ring)
@@ -81,7 +81,7 @@ int siw_mem_queue_resize(struct siw_mem_queue *queue, uint32_t depth)
 	return 0;
 }
 
-static void fill_receive_buffer(struct siw_mem_buffer *buf, uint64_t user_data,
+static void init_receive_buffer(struct siw_mem_buffer *buf, uint64_t user_data,
 				const struct siw_sge *sgl, int nsge)
 {
 	buf->user_data = user_data;
@@ -103,7 +103,7 @@ int siw_mem_queue_post(struct siw_mem_queue *queue, uint64_t user_data, const st
 	/* Pairs with the store of head in siw_mem_queue_pop. */
 	if (tail - atomic_load_explicit(&queue->head, memory_order_acquire) > queue->mask)
 		return -ENOMEM;
-	fill_receive_buffer((void *)(queue->ring + (size_t)(tail & queue->mask) * queue->stride),
+	init_receive_buffer((void *)(queue->ring + (size_t)(tail & queue->mask) * queue->stride),
 			    user_data, sgl, nsge);
 	/*
 	 * Pairs with the load of tail in siw_mem_queue_peek: the buffer is complete before it
@@ -121,7 +121,7 @@ int siw_mem_queue_return(struct siw_mem_queue *queue, uint64_t user_data, const 
 	if (!returned)
 		return -ENOMEM;
 	returned->next = queue->returned;
-	fill_receive_buffer(&returned->buf, user_data, sgl, nsge);
+	init_receive_buffer(&returned->buf, user_data, sgl, nsge);
 	queue->returned = returned;
 	atomic_fetch_add(&queue->n_returned, 1);
 	return 0;
@@ -136,7 +136,7 @@ __attribute__((cold, noinline)) void siw_mem_queue_pop_returned(struct siw_mem_q
 	free(returned);
 }
 
-uint32_t siw_mem_queue_used(const struct siw_mem_queue *queue)
+uint32_t siw_mem_queue_posted(const struct siw_mem_queue *queue)
 {
 	uint32_t head = atomic_load_explicit(&queue->head, memory_order_acquire);
 
@@ -144,7 +144,7 @@ uint32_t siw_mem_queue_used(const struct siw_mem_queue *queue)
 	       atomic_load_explicit(&queue->n_returned, memory_order_relaxed);
 }
 
-int siw_mem_queue_take(struct siw_mem_queue *queue, uint64_t *user_data)
+int siw_mem_queue_pop_unfilled(struct siw_mem_queue *queue, uint64_t *user_data)
 {
 	const struct siw_mem_buffer *buf = siw_mem_queue_peek(queue);
 

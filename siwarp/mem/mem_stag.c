@@ -165,7 +165,7 @@ static struct siw_stag_entry *stag_entry_at(struct siw_mem *mem, uint32_t index)
 	return chunk ? &chunk[index & (CHUNK - 1)] : NULL;
 }
 
-int siw_mem_open(struct siw_mem **out)
+int siw_mem_stag_table_create(struct siw_mem **out)
 {
 	struct siw_mem *mem = calloc(1, sizeof(*mem));
 	int r;
@@ -185,7 +185,7 @@ int siw_mem_open(struct siw_mem **out)
 	return 0;
 }
 
-void siw_mem_close(struct siw_mem *mem)
+void siw_mem_stag_table_free(struct siw_mem *mem)
 {
 	for (uint32_t i = 0; i < mem->n_chunks; i++)
 		free(atomic_load_explicit(&mem->chunks[i], memory_order_relaxed));
@@ -237,7 +237,7 @@ static uint32_t pop_free_index(struct siw_mem *mem)
 	return index;
 }
 
-static uint32_t generation_of_word(uint64_t word)
+static uint32_t generation_of_stag_word(uint64_t word)
 {
 	return (uint32_t)(word >> GEN_SHIFT) & GEN_MASK;
 }
@@ -301,7 +301,7 @@ static struct siw_stag_entry *stag_alloc_entry(struct siw_mem *mem, bool window,
 	 * The reference count may be above 0 temporarily, because of look-ups of invalid STags; so
 	 * add instead of storing.
 	 */
-	atomic_fetch_add(&e->word, ((uint64_t)gen - generation_of_word(word)) << GEN_SHIFT);
+	atomic_fetch_add(&e->word, ((uint64_t)gen - generation_of_stag_word(word)) << GEN_SHIFT);
 	return e;
 }
 
@@ -345,7 +345,7 @@ static inline struct siw_stag_entry *stag_find(struct siw_mem *mem, uint32_t sta
 
 static bool stag_word_valid(uint64_t word, uint32_t gen)
 {
-	return word & LIVE && generation_of_word(word) == gen;
+	return word & LIVE && generation_of_stag_word(word) == gen;
 }
 
 bool siw_mem_stag_alive(struct siw_mem *mem, uint32_t stag)
@@ -376,7 +376,7 @@ int siw_mem_stag_free(struct siw_mem *mem, uint32_t stag)
 		return -ENOENT;
 	word = atomic_load(&e->word);
 	do {
-		if (!(word & (LIVE | INVALID)) || generation_of_word(word) != gen)
+		if (!(word & (LIVE | INVALID)) || generation_of_stag_word(word) != gen)
 			return -ENOENT;
 	} while (!atomic_compare_exchange_weak(&e->word, &word, word & ~(LIVE | INVALID)));
 	await_stag_references(e);
@@ -410,7 +410,7 @@ int siw_mem_stag_bind(struct siw_mem *mem, uint32_t stag, const struct siw_mem_r
 	struct siw_stag_entry *e = stag_find(mem, stag, &gen);
 	uint64_t word = e ? atomic_load(&e->word) : 0;
 
-	if (!(word & (LIVE | INVALID)) || (generation_of_word(word) ^ gen) & ~owners)
+	if (!(word & (LIVE | INVALID)) || (generation_of_stag_word(word) ^ gen) & ~owners)
 		return -ENOENT;
 	if (word & LIVE)
 		return -EBUSY;
@@ -423,7 +423,8 @@ int siw_mem_stag_bind(struct siw_mem *mem, uint32_t stag, const struct siw_mem_r
 	word = atomic_load(&e->word);
 	while (!atomic_compare_exchange_weak(
 		&e->word, &word,
-		word - INVALID + LIVE + (((uint64_t)gen - generation_of_word(word)) << GEN_SHIFT)))
+		word - INVALID + LIVE +
+			(((uint64_t)gen - generation_of_stag_word(word)) << GEN_SHIFT)))
 		;
 	return 0;
 }
@@ -525,9 +526,9 @@ static int stag_check_access(struct siw_stag_entry *e, uint32_t pd, const void *
 	return 0;
 }
 
-int siw_mem_stag_get(struct siw_mem *mem, uint32_t stag, uint32_t pd, const void *stream,
-		     uint32_t right, uint64_t to, uint64_t len, struct iovec *iov, int max,
-		     struct siw_wire_err *err)
+int siw_mem_stag_acquire(struct siw_mem *mem, uint32_t stag, uint32_t pd, const void *stream,
+			 uint32_t right, uint64_t to, uint64_t len, struct iovec *iov, int max,
+			 struct siw_wire_err *err)
 {
 	uint32_t gen;
 	struct siw_stag_entry *e;
@@ -563,7 +564,7 @@ int siw_mem_stag_get(struct siw_mem *mem, uint32_t stag, uint32_t pd, const void
 	return n;
 }
 
-void siw_mem_stag_put(struct siw_mem *mem, uint32_t stag)
+void siw_mem_stag_release(struct siw_mem *mem, uint32_t stag)
 {
 	uint32_t gen;
 

@@ -89,7 +89,7 @@ static uint8_t parse_announced_features(uint8_t flags, bool reply)
 	return SIW_MPA_SIWARP | (flags & SIW_MPA_FLAG_D ? SIW_MPA_COUNTS : 0);
 }
 
-uint32_t siw_mpa_frame_build(uint8_t *frame, const struct siw_mpa_params *p, bool reply)
+uint32_t siw_mpa_startup_frame_build(uint8_t *frame, const struct siw_mpa_params *p, bool reply)
 {
 	struct siw_mpa_frame *f = (struct siw_mpa_frame *)frame;
 	uint8_t *pd = frame + sizeof(*f);
@@ -114,7 +114,7 @@ uint32_t siw_mpa_frame_build(uint8_t *frame, const struct siw_mpa_params *p, boo
  * A wrong key is reported at its first wrong octet, and a wrong length as soon as the header has
  * arrived, so that a peer that speaks another protocol is detected early (RFC5044-8-05).
  */
-int siw_mpa_frame_missing(const uint8_t *frame, uint32_t len, bool reply)
+int siw_mpa_startup_frame_missing_octets(const uint8_t *frame, uint32_t len, bool reply)
 {
 	const struct siw_mpa_frame *f = (const struct siw_mpa_frame *)frame;
 	uint32_t pd;
@@ -130,7 +130,7 @@ int siw_mpa_frame_missing(const uint8_t *frame, uint32_t len, bool reply)
 	return (int)(sizeof(*f) + pd - len);
 }
 
-int siw_mpa_frame_parse(const uint8_t *frame, bool reply, struct siw_mpa_params *out)
+int siw_mpa_startup_frame_parse(const uint8_t *frame, bool reply, struct siw_mpa_params *out)
 {
 	const struct siw_mpa_frame *f = (const struct siw_mpa_frame *)frame;
 	const uint8_t *pd = frame + sizeof(*f);

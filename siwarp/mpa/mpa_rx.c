@@ -60,8 +60,8 @@ static struct siw_mpa_spares stagings[2]; /* buffers of STAGING_OCTETS, and of S
 
 static __attribute__((destructor)) void free_stagings(void)
 {
-	siw_mpa_spare_free(&stagings[0]);
-	siw_mpa_spare_free(&stagings[1]);
+	siw_mpa_pool_free(&stagings[0]);
+	siw_mpa_pool_free(&stagings[1]);
 }
 
 void siw_mpa_rx_free(struct siw_mpa_rx *rx)
@@ -110,7 +110,7 @@ static void staging_release(struct siw_mpa_rx *rx)
 {
 	if (!rx->buf)
 		return;
-	siw_mpa_spare_give(&stagings[rx->cap == STRICT_OCTETS], rx->buf);
+	siw_mpa_pool_put(&stagings[rx->cap == STRICT_OCTETS], rx->buf);
 	rx->buf = NULL;
 	rx->cap = rx->pos = rx->end = 0;
 }

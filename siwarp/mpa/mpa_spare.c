@@ -34,7 +34,7 @@ void *siw_mpa_pool_get(struct siw_mpa_spares *spares)
 	return NULL;
 }
 
-void siw_mpa_spare_give(struct siw_mpa_spares *spares, void *block)
+void siw_mpa_pool_put(struct siw_mpa_spares *spares, void *block)
 {
 	uint32_t first = first_slot_to_search();
 
@@ -50,7 +50,7 @@ void siw_mpa_spare_give(struct siw_mpa_spares *spares, void *block)
 	free(block);
 }
 
-void siw_mpa_spare_free(struct siw_mpa_spares *spares)
+void siw_mpa_pool_free(struct siw_mpa_spares *spares)
 {
 	for (uint32_t i = 0; i < SIW_MPA_SPARES; i++)
 		free(siw_mpa_pool_get(spares));

@@ -32,8 +32,8 @@ void *siw_mpa_pool_get(struct siw_mpa_spares *spares);
  * Puts a block into the pool, or frees it if SIW_MPA_SPARES blocks are pooled. May be called by any
  * thread.
  */
-void siw_mpa_spare_give(struct siw_mpa_spares *spares, void *block);
+void siw_mpa_pool_put(struct siw_mpa_spares *spares, void *block);
 /* Frees the pooled blocks when the library is unloaded. */
-void siw_mpa_spare_free(struct siw_mpa_spares *spares);
+void siw_mpa_pool_free(struct siw_mpa_spares *spares);
 
 #endif

@@ -67,7 +67,7 @@ static const struct cell table[SIW_MPA_N_STATES][SIW_MPA_N_EVENTS] = {
 };
 /* clang-format on */
 
-int siw_mpa_test_cell(int state, int event)
+int siw_mpa_test_transition(int state, int event)
 {
 	if (state < 0 || state >= SIW_MPA_N_STATES || event < 0 || event >= SIW_MPA_N_EVENTS)
 		return -1;
@@ -103,7 +103,7 @@ static void build_startup_frame(struct siw_mpa_stream *stream, bool reply)
 {
 	struct siw_mpa_start *start = stream->start;
 
-	start->out_len = siw_mpa_frame_build(start->out, &start->mine, reply);
+	start->out_len = siw_mpa_startup_frame_build(start->out, &start->mine, reply);
 	start->out_sent = 0;
 }
 
@@ -236,7 +236,7 @@ static int (*const actions[])(struct siw_mpa_stream *) = {
 	[SIW_MPA_ACT_GIVE_OWN] = action_report_own_params_as_reply,
 };
 
-int siw_mpa_step(struct siw_mpa_stream *stream, enum siw_mpa_event event)
+int siw_mpa_startup_transition(struct siw_mpa_stream *stream, enum siw_mpa_event event)
 {
 	const struct cell *cell = &table[stream->state][event];
 
@@ -249,7 +249,7 @@ int siw_mpa_step(struct siw_mpa_stream *stream, enum siw_mpa_event event)
 
 #define NOTHING (-1)
 
-static int record_loss_of_startup(struct siw_mpa_stream *stream, int rv)
+static int note_connection_loss_in_startup(struct siw_mpa_stream *stream, int rv)
 {
 	stream->start->lost = rv;
 	return SIW_MPA_EV_LOST;
@@ -257,14 +257,14 @@ static int record_loss_of_startup(struct siw_mpa_stream *stream, int rv)
 
 static int observe_tcp_connection(struct siw_mpa_stream *stream)
 {
-	int rv = siw_llp_tcp_connected(stream->sock);
+	int rv = siw_llp_tcp_connect_result(stream->sock);
 
 	if (rv == 0)
 		return stream->start->itself ? SIW_MPA_EV_ITSELF : SIW_MPA_EV_CONNECTED;
-	return rv == -EAGAIN ? NOTHING : record_loss_of_startup(stream, rv);
+	return rv == -EAGAIN ? NOTHING : note_connection_loss_in_startup(stream, rv);
 }
 
-static int observe_frame_transmission(struct siw_mpa_stream *stream)
+static int continue_frame_transmission(struct siw_mpa_stream *stream)
 {
 	struct siw_mpa_start *start = stream->start;
 
@@ -276,10 +276,10 @@ static int observe_frame_transmission(struct siw_mpa_stream *stream)
 		if (n == -EAGAIN)
 			return NOTHING;
 		if (n < 0)
-			return record_loss_of_startup(stream, (int)n);
+			return note_connection_loss_in_startup(stream, (int)n);
 		start->out_sent += (uint32_t)n;
 	}
-	siw_llp_want_write(stream->sock, false);
+	siw_llp_update_want_write(stream->sock, false);
 	return SIW_MPA_EV_SENT;
 }
 
@@ -297,7 +297,7 @@ static int read_startup_frame(struct siw_mpa_stream *stream, bool reply)
 	 * more if TCP delivers single octets.
 	 */
 	for (uint32_t turn = 0; turn <= SIW_MPA_MAX_FRAME; turn++) {
-		int missing = siw_mpa_frame_missing(start->in, start->in_len, reply);
+		int missing = siw_mpa_startup_frame_missing_octets(start->in, start->in_len, reply);
 		struct iovec iov = { start->in + start->in_len, (size_t)missing };
 		ssize_t n;
 
@@ -319,8 +319,9 @@ static int observe_request_frame(struct siw_mpa_stream *stream)
 	if (rv == 0)
 		return NOTHING;
 	if (rv < 0)
-		return rv == -EPROTO ? SIW_MPA_EV_BAD_FRAME : record_loss_of_startup(stream, rv);
-	if (siw_mpa_frame_parse(stream->start->in, false, peer) < 0 || peer->rev > 2)
+		return rv == -EPROTO ? SIW_MPA_EV_BAD_FRAME
+				     : note_connection_loss_in_startup(stream, rv);
+	if (siw_mpa_startup_frame_parse(stream->start->in, false, peer) < 0 || peer->rev > 2)
 		return SIW_MPA_EV_BAD_FRAME; /* RFC5044-7.1.1-16 */
 	peer->rejected = 0; /* the R flag has no meaning in a Request (RFC 5044 section 7.1.1) */
 	if (peer->rev == 0)
@@ -348,7 +349,7 @@ static int check_reply_matches_request(struct siw_mpa_stream *stream)
 	const struct siw_mpa_params *mine = &stream->start->mine;
 	struct siw_mpa_params *peer = &stream->start->peer;
 
-	if (siw_mpa_frame_parse(stream->start->in, true, peer) < 0)
+	if (siw_mpa_startup_frame_parse(stream->start->in, true, peer) < 0)
 		return SIW_MPA_EV_BAD_FRAME;
 	if (peer->rejected)
 		return SIW_MPA_EV_REPLY_NO;
@@ -373,7 +374,8 @@ static int observe_reply_frame(struct siw_mpa_stream *stream)
 	if (rv == 0)
 		return NOTHING;
 	if (rv < 0)
-		return rv == -EPROTO ? SIW_MPA_EV_BAD_FRAME : record_loss_of_startup(stream, rv);
+		return rv == -EPROTO ? SIW_MPA_EV_BAD_FRAME
+				     : note_connection_loss_in_startup(stream, rv);
 	return check_reply_matches_request(stream);
 }
 
@@ -390,17 +392,17 @@ static int observe_connection_loss(struct siw_mpa_stream *stream)
 		siw_llp_pause(stream->sock);
 	if (rv > 0 || rv == -EAGAIN || rv == -ENOBUFS)
 		return NOTHING;
-	return record_loss_of_startup(stream, rv == -ENOTCONN ? -ECONNRESET : rv);
+	return note_connection_loss_in_startup(stream, rv == -ENOTCONN ? -ECONNRESET : rv);
 }
 
 static int (*const observers[SIW_MPA_N_STATES])(struct siw_mpa_stream *) = {
 	ROW(CONNECTING) = observe_tcp_connection,
-	ROW(SENDING_REQUEST) = observe_frame_transmission,
+	ROW(SENDING_REQUEST) = continue_frame_transmission,
 	ROW(AWAIT_REPLY) = observe_reply_frame,
 	ROW(AWAIT_REQUEST) = observe_request_frame,
 	ROW(ANSWERING) = observe_connection_loss,
-	ROW(ACCEPTING) = observe_frame_transmission,
-	ROW(REJECTING) = observe_frame_transmission,
+	ROW(ACCEPTING) = continue_frame_transmission,
+	ROW(REJECTING) = continue_frame_transmission,
 };
 
 /* Frees the start-up state once start-up is complete. */
@@ -424,7 +426,7 @@ int siw_mpa_startup(struct siw_mpa_stream *stream, struct siw_mpa_params *peer)
 
 		if (event == NOTHING)
 			break;
-		rv = siw_mpa_step(stream, (enum siw_mpa_event)event);
+		rv = siw_mpa_startup_transition(stream, (enum siw_mpa_event)event);
 		if (rv > 0)
 			*peer = stream->start->peer;
 		free_startup_state(stream);
@@ -447,7 +449,7 @@ int siw_mpa_send_startup_frame(struct siw_mpa_stream *stream)
 		 * rejecting Reply may still have to be sent.
 		 */
 		if (stream->start && stream->start->out_sent < stream->start->out_len)
-			observe_frame_transmission(stream);
+			continue_frame_transmission(stream);
 		return 0;
 	}
 	rv = siw_mpa_startup(stream, &unused);
@@ -494,6 +496,7 @@ int siw_mpa_reply(struct siw_mpa_stream *stream, const struct siw_mpa_params *pa
 	if (!siw_mpa_params_are_legal(&mine, true))
 		return -EINVAL;
 	stream->start->mine = mine;
-	rv = siw_mpa_step(stream, mine.rejected ? SIW_MPA_EV_REJECT : SIW_MPA_EV_ACCEPT);
+	rv = siw_mpa_startup_transition(stream,
+					mine.rejected ? SIW_MPA_EV_REJECT : SIW_MPA_EV_ACCEPT);
 	return rv < 0 ? rv : siw_mpa_send_startup_frame(stream);
 }

@@ -9,7 +9,7 @@
 #include "mpa/mpa_stream.h"
 
 /*
- * Counts streams for siw_trim: a connection holds buffers while it is used, and structs in all
+ * Counts streams for siw_trim_free_memory: a connection holds buffers while it is used, and structs in all
  * layers.
  */
 static struct siw_population streams;
@@ -27,7 +27,7 @@ static struct siw_mpa_stream *mpa_stream_new(enum siw_mpa_state state)
 	}
 	stream->state = (uint8_t)state;
 	stream->rx.strict = siw_settings()->crc_first != 0;
-	siw_crowd_join(&streams);
+	siw_population_add(&streams);
 	return stream;
 }
 
@@ -37,7 +37,7 @@ static void mpa_stream_free(struct siw_mpa_stream *stream)
 	siw_mpa_rx_free(&stream->rx);
 	free(stream->start);
 	free(stream);
-	siw_crowd_leave(&streams);
+	siw_population_remove(&streams);
 }
 
 int siw_mpa_accept(struct siw_llp_sock *listener, struct siw_io_handler *handler,
@@ -152,7 +152,7 @@ void siw_mpa_close(struct siw_mpa_stream *stream, bool abort)
 	if (!stream)
 		return;
 	if (abort)
-		siw_llp_tcp_abort(stream->sock);
+		siw_llp_tcp_set_abortive_close(stream->sock);
 	siw_llp_close(stream->sock);
 	mpa_stream_free(stream);
 }

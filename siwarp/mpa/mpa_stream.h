@@ -20,7 +20,7 @@ struct siw_llp_sock;
 
 /* cffi: begin */
 
-/* The state of a stream; changed only by siw_mpa_step (mpa_startup.c), according to its table. */
+/* The state of a stream; changed only by siw_mpa_startup_transition (mpa_startup.c), according to its table. */
 enum siw_mpa_state {
 	SIW_MPA_ST_CONNECTING = 0,	/* initiator: TCP is connecting */
 	SIW_MPA_ST_SENDING_REQUEST = 1, /* initiator: TCP has not accepted all of the Request */
@@ -75,7 +75,7 @@ enum siw_mpa_action {
  * For tests: returns the cell of the start-up table as action << 8 | next state, or -1 outside the
  * table.
  */
-int siw_mpa_test_cell(int state, int event);
+int siw_mpa_test_transition(int state, int event);
 
 /* For tests: returns the stream's start-up state. */
 int siw_mpa_test_state(const struct siw_mpa_stream *stream);
@@ -174,21 +174,22 @@ struct siw_mpa_stream {
 };
 
 /* Executes the table's transition for an event. Returns one of enum siw_mpa_startup, or -errno. */
-int siw_mpa_step(struct siw_mpa_stream *stream, enum siw_mpa_event event);
+int siw_mpa_startup_transition(struct siw_mpa_stream *stream, enum siw_mpa_event event);
 /* Sends the rest of this end's start-up frame. Returns 0, or -errno if the connection failed. */
 int siw_mpa_send_startup_frame(struct siw_mpa_stream *stream);
 int siw_mpa_fail(struct siw_mpa_stream *stream, enum siw_mpa_ecode code, int rv);
 
 /* mpa_frame.c: functions that convert start-up frames to and from values. */
 bool siw_mpa_params_are_legal(const struct siw_mpa_params *params, bool reply);
-uint32_t siw_mpa_frame_build(uint8_t *frame, const struct siw_mpa_params *params, bool reply);
+uint32_t siw_mpa_startup_frame_build(uint8_t *frame, const struct siw_mpa_params *params,
+				     bool reply);
 /*
  * Returns how many octets are missing from a start-up frame of which len have arrived; -EPROTO: the
  * octets are not a frame.
  */
-int siw_mpa_frame_missing(const uint8_t *frame, uint32_t len, bool reply);
+int siw_mpa_startup_frame_missing_octets(const uint8_t *frame, uint32_t len, bool reply);
 /* Parses a complete start-up frame. Returns 0 or -EPROTO. */
-int siw_mpa_frame_parse(const uint8_t *frame, bool reply, struct siw_mpa_params *out);
+int siw_mpa_startup_frame_parse(const uint8_t *frame, bool reply, struct siw_mpa_params *out);
 
 /*
  * mpa_marker.c: writes an FPDU with its Markers, siw_mpa_fpdu_len_with_markers octets, for stream

@@ -60,7 +60,7 @@ static struct siw_mpa_spares blocks;
 
 static __attribute__((destructor)) void free_blocks(void)
 {
-	siw_mpa_spare_free(&blocks);
+	siw_mpa_pool_free(&blocks);
 }
 
 void siw_mpa_tx_free(struct siw_mpa_tx *tx)
@@ -89,7 +89,7 @@ static int acquire_batch_block(struct siw_mpa_tx *tx)
 
 static void return_batch_block(struct siw_mpa_tx *tx)
 {
-	siw_mpa_spare_give(&blocks, tx->arena);
+	siw_mpa_pool_put(&blocks, tx->arena);
 	tx->arena = NULL;
 	tx->iov = NULL;
 }
@@ -278,7 +278,7 @@ static void batch_remove_accepted(struct siw_mpa_tx *tx, size_t n)
 static void set_tx_blocked(struct siw_mpa_stream *stream, bool blocked)
 {
 	if (stream->tx.blocked != blocked)
-		siw_llp_want_write(stream->sock, blocked);
+		siw_llp_update_want_write(stream->sock, blocked);
 	stream->tx.blocked = blocked;
 }
 

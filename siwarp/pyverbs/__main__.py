@@ -27,7 +27,7 @@ def _make_main_module(program: str) -> types.ModuleType:
     return main
 
 
-def _hide_runner_frames(own: types.CodeType) -> None:
+def _hide_runner_stack_frames(own: types.CodeType) -> None:
     """Make tracebacks start at the program, as if Python had run the program directly."""
     show = sys.excepthook
 
@@ -59,7 +59,7 @@ def run(program: str, args: list[str]) -> None:
     sys.path.insert(1, str(Path(__file__).resolve().parent / "alias"))
     main = _make_main_module(program)
     sys.modules["__main__"] = main
-    _hide_runner_frames(run.__code__)
+    _hide_runner_stack_frames(run.__code__)
     exec(compile(source, program, "exec", dont_inherit=True), main.__dict__)
 
 

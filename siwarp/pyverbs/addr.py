@@ -93,7 +93,7 @@ class GID(PyverbsObject):
         return self.gid
 
 
-def _gid_octets(gid: GID | None) -> bytes:
+def _gid_as_octets(gid: GID | None) -> bytes:
     return bytes(16) if gid is None else gid._raw
 
 
@@ -114,7 +114,7 @@ class GRH(PyverbsObject):
         next_hdr: int = 0,
         hop_limit: int = 1,
     ) -> None:
-        self._sgid, self._dgid = _gid_octets(sgid), _gid_octets(dgid)
+        self._sgid, self._dgid = _gid_as_octets(sgid), _gid_as_octets(dgid)
         self.version_tclass_flow, self.paylen = version_tclass_flow, paylen
         self.next_hdr, self.hop_limit = next_hdr, hop_limit
 
@@ -162,7 +162,7 @@ class GlobalRoute(PyverbsObject):
         hop_limit: int = 1,
         traffic_class: int = 0,
     ) -> None:
-        self._dgid = _gid_octets(dgid)
+        self._dgid = _gid_as_octets(dgid)
         self.flow_label, self.sgid_index = flow_label, sgid_index
         self.hop_limit, self.traffic_class = hop_limit, traffic_class
 
@@ -313,7 +313,7 @@ def to_native_ah_attr(context: Context, attr: AHAttr, what: str) -> NativeAHAttr
     raise PyverbsRDMAError(f"{what}: {reason}", errno.EINVAL)
 
 
-def _grh_octets(grh: GRH | int) -> bytes:
+def _grh_as_octets(grh: GRH | int) -> bytes:
     if isinstance(grh, GRH):
         word = grh.version_tclass_flow or 6 << 28
         return _GRH.pack(word, grh.paylen, grh.next_hdr, grh.hop_limit, grh._sgid, grh._dgid)
@@ -340,7 +340,7 @@ def _address_vector_of_wc(context: Context, wc: WC, grh: GRH | int | None, port_
     elif grh is None:
         reason = "pass the address of its receive buffer as grh"
     else:
-        ends = _grh_gids(_grh_octets(grh))
+        ends = _grh_gids(_grh_as_octets(grh))
         reason = "grh does not point to a datagram header"
     if ends is None:
         raise PyverbsRDMAError(f"Failed to create AH of a WC: {reason}", errno.EINVAL)

@@ -82,7 +82,7 @@ class PyverbsCM(PyverbsObject):
             self.__dict__["_children"] = found
         return found
 
-    def _open_children_of_type(self, kind: type[Kind]) -> list[Kind]:
+    def _list_open_children_of_type(self, kind: type[Kind]) -> list[Kind]:
         """Return the open children of the given type."""
         return [
             one

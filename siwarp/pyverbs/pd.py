@@ -101,10 +101,10 @@ class PD(Wrapper[NativePD]):
         """A unique number of the protection domain."""
         return id(self._native())
 
-    def _open_regions(self) -> list[MR]:
+    def _list_open_regions(self) -> list[MR]:
         from siwarp.pyverbs.mr import MR
 
-        return self._open_children_of_type(MR)
+        return self._list_open_children_of_type(MR)
 
     def advise_mr(self, advise: int, flags: int, sg_list: Sequence[SGE]) -> int:
         """Check advice about memory, which has no effect, as memory is paged in on use.
@@ -119,7 +119,7 @@ class PD(Wrapper[NativePD]):
             reason = "the advice or flag is not defined"
         elif not sg_list:
             reason = "no elements"
-        elif not all(any(mr._contains(one) for mr in self._open_regions()) for one in sg_list):
+        elif not all(any(mr._contains(one) for mr in self._list_open_regions()) for one in sg_list):
             reason = "an element lies in no region of this PD"
         if reason:
             raise PyverbsRDMAError(f"Failed to advise MR: {reason}", errno.EINVAL)
@@ -176,5 +176,5 @@ class ParentDomain(PD):
         self._parent = attr._pd
         self._register_with_parents(context, attr._pd)
 
-    def _open_regions(self) -> list[MR]:
-        return super()._open_regions() + self._parent._open_regions()
+    def _list_open_regions(self) -> list[MR]:
+        return super()._list_open_regions() + self._parent._list_open_regions()

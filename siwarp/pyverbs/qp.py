@@ -182,7 +182,7 @@ def find_open_qp(context: verbs_device.Context, qp_num: int) -> QP | None:
     return None
 
 
-def _value_in_field_width(attr: QPAttr, name: str) -> Any:
+def _truncate_to_field_width(attr: QPAttr, name: str) -> Any:
     """Return an attribute value truncated to the width of an adapter's field."""
     value = getattr(attr, name)
     return value & _BITS[name] if name in _BITS else value
@@ -324,7 +324,7 @@ class QP(Wrapper[verbs_qp.QP]):
             return
         for bit, name in _REMEMBERED.items():
             if mask & bit:
-                setattr(self._set, name, _value_in_field_width(attr, name))
+                setattr(self._set, name, _truncate_to_field_width(attr, name))
 
     def _check_attributes(self, attr: QPAttr, mask: int, what: str) -> None:
         """Raise an error for invalid values that the engine does not check in all transitions."""
@@ -370,7 +370,7 @@ class QP(Wrapper[verbs_qp.QP]):
             elif bit == QPAttrMask.ACCESS_FLAGS:
                 new.qp_access_flags = attr.qp_access_flags & _RIGHTS
             else:
-                setattr(new, name, _value_in_field_width(attr, name))
+                setattr(new, name, _truncate_to_field_width(attr, name))
         with convert_errors(what):
             self._native().modify(new, wanted)
 

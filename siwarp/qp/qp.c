@@ -97,7 +97,7 @@ static void qp_free_queues(struct siw_base_qp *base)
 }
 
 /* Zeroes the octets of the QP's struct from offset from to offset to. */
-static void qp_clear_range(struct siw_base_qp *base, size_t from, size_t to)
+static void qp_zero_struct_range(struct siw_base_qp *base, size_t from, size_t to)
 {
 	memset((char *)base + from, 0, to - from);
 }
@@ -118,14 +118,14 @@ static struct siw_base_qp *qp_alloc_zeroed(struct siw_context *ctx,
 
 	if (old) {
 		base = siw_container(old, struct siw_base_qp, qp.in_freelist);
-		siw_device_forget_unsent(&base->qp);
+		siw_device_remove_unsent_qp(&base->qp);
 		siw_lock(&base->qp.send_lock);
 		siw_lock(&base->qp.recv_lock);
-		qp_clear_range(base, START_OF(qp.handler), START_OF(qp.ops));
-		qp_clear_range(base, START_OF(qp.pd), START_OF(qp.send_lock));
-		qp_clear_range(base, START_OF(qp.sq_freed), START_OF(qp.unsent));
-		qp_clear_range(base, START_OF(qp.has_unexpected), START_OF(qp.in_freelist));
-		qp_clear_range(base, END_OF(qp.in_freelist), class->size);
+		qp_zero_struct_range(base, START_OF(qp.handler), START_OF(qp.ops));
+		qp_zero_struct_range(base, START_OF(qp.pd), START_OF(qp.send_lock));
+		qp_zero_struct_range(base, START_OF(qp.sq_freed), START_OF(qp.unsent));
+		qp_zero_struct_range(base, START_OF(qp.has_unexpected), START_OF(qp.in_freelist));
+		qp_zero_struct_range(base, END_OF(qp.in_freelist), class->size);
 		siw_unlock(&base->qp.recv_lock);
 		siw_unlock(&base->qp.send_lock);
 		return base;
@@ -216,14 +216,14 @@ static void count_qp_in_objects(struct siw_base_qp *base, int by)
 {
 	atomic_fetch_add(&base->qp.ctx->n_qp, (uint32_t)by);
 	atomic_fetch_add(&base->qp.pd->n_qp, (uint32_t)by);
-	siw_device_cq_count(base->qp.send_cq, by);
-	siw_device_cq_count(base->qp.recv_cq, by);
+	siw_device_cq_adjust_qp_count(base->qp.send_cq, by);
+	siw_device_cq_adjust_qp_count(base->qp.recv_cq, by);
 	if (base->qp.srq)
 		atomic_fetch_add(&base->qp.srq->n_qp, (uint32_t)by);
 }
 
 /* Clears the references of connection ids to the QP. Progress lock held. */
-static void qp_clear_holds(struct siw_base_qp *base)
+static void qp_clear_weak_references(struct siw_base_qp *base)
 {
 	while (!siw_link_empty(&base->holds)) {
 		struct siw_qp_hold *hold =
@@ -249,14 +249,15 @@ static int qp_remove(struct siw_base_qp *base)
 	err = class->may_destroy ? class->may_destroy(base) : 0;
 	if (err)
 		return err;
-	siw_qp_prepare(base, SIW_QPE_TO_RESET, NULL, 0);
+	siw_qp_prepare_transition(base, SIW_QPE_TO_RESET, NULL, 0);
 	if (class->before_destroy)
 		class->before_destroy(base);
-	siw_qp_step(base, SIW_QPE_TO_RESET); /* after the state change, posts are refused */
+	siw_qp_apply_state_event(base,
+				 SIW_QPE_TO_RESET); /* after the state change, posts are refused */
 	if (class->release)
 		class->release(base);
-	siw_qp_drop_work(base);
-	qp_clear_holds(base);
+	siw_qp_drop_requests_for_reset(base);
+	qp_clear_weak_references(base);
 	siw_link_del(&qp->in_ctx);
 	siw_device_busy_list_forget(qp);
 	class->close(base);
@@ -271,10 +272,10 @@ static void qp_destroy_by_force(struct siw_child *child)
 
 	siw_lock(&qp->ctx->lane.lock);
 	if (siw_class_of(base) == &siw_qp_ud_class)
-		siw_qp_leave_groups(siw_ud_qp_of(base));
+		siw_qp_leave_mcast_groups(siw_ud_qp_of(base));
 	qp_remove(base);
 	siw_unlock(&qp->ctx->lane.lock);
-	siw_device_async_drop(&qp->async);
+	siw_device_async_drop_without_acks(&qp->async);
 	count_qp_in_objects(base, -1);
 	qp_release_memory(base);
 }
@@ -318,7 +319,7 @@ fail:
 int siw_destroy_qp(struct siw_qp *qp)
 {
 	struct siw_base_qp *base = siw_base_qp_of(qp);
-	int err = siw_qp_enter(qp);
+	int err = siw_qp_check_usable(qp);
 
 	if (err)
 		return err;
@@ -329,7 +330,7 @@ int siw_destroy_qp(struct siw_qp *qp)
 		return err;
 	siw_device_child_del(qp->ctx, &qp->child);
 	/* Wait until no event handler uses the QP any more. */
-	siw_device_async_end(&qp->async);
+	siw_device_async_drop_and_await_acks(&qp->async);
 	count_qp_in_objects(base, -1);
 	qp_release_memory(base);
 	return 0;
@@ -345,7 +346,7 @@ uint32_t siw_qp_num(struct siw_qp *qp)
 int siw_qp_addr(struct siw_qp *qp, struct siw_addr *local, struct siw_addr *peer)
 {
 	struct siw_addr other = { 0 }, own = { 0 };
-	int err = siw_qp_enter(qp);
+	int err = siw_qp_check_usable(qp);
 
 	if (err)
 		return err;
@@ -363,7 +364,7 @@ int siw_qp_addr(struct siw_qp *qp, struct siw_addr *local, struct siw_addr *peer
 	return 0;
 }
 
-void siw_qp_hold(struct siw_qp_hold *hold, struct siw_qp *qp)
+void siw_qp_weak_ref_set(struct siw_qp_hold *hold, struct siw_qp *qp)
 {
 	siw_lock(&qp->ctx->lane.lock);
 	siw_link_init(&hold->link);
@@ -372,7 +373,7 @@ void siw_qp_hold(struct siw_qp_hold *hold, struct siw_qp *qp)
 	siw_unlock(&qp->ctx->lane.lock);
 }
 
-void siw_qp_hold_end(struct siw_context *ctx, struct siw_qp_hold *hold)
+void siw_qp_weak_ref_clear(struct siw_context *ctx, struct siw_qp_hold *hold)
 {
 	siw_lock(&ctx->lane.lock);
 	if (hold->qp)
@@ -381,8 +382,8 @@ void siw_qp_hold_end(struct siw_context *ctx, struct siw_qp_hold *hold)
 	siw_unlock(&ctx->lane.lock);
 }
 
-bool siw_qp_hold_query(struct siw_context *ctx, const struct siw_qp_hold *hold,
-		       struct siw_qp_held *held)
+bool siw_qp_weak_ref_query(struct siw_context *ctx, const struct siw_qp_hold *hold,
+			   struct siw_qp_held *held)
 {
 	const struct siw_base_qp *base;
 
@@ -399,7 +400,7 @@ int siw_persona_setting(void)
 	return (int)siw_settings()->persona;
 }
 
-struct siw_context *siw_qp_context(struct siw_qp *qp)
+struct siw_context *siw_qp_device_context(struct siw_qp *qp)
 {
 	return qp->ctx;
 }
@@ -409,7 +410,7 @@ int siw_qp_type(struct siw_qp *qp)
 	return siw_class_of(siw_base_qp_of(qp))->type;
 }
 
-int siw_qp_leave_pairing(struct siw_qp *qp)
+int siw_qp_disable_connecting_by_qpn(struct siw_qp *qp)
 {
 	struct siw_rc_qp *rc = siw_rc_qp_of(siw_base_qp_of(qp));
 	int err = 0;

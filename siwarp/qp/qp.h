@@ -50,17 +50,17 @@ struct siw_qp_held {
 	int ord, ird; /* values set by siw_modify_qp; -1: not set */
 	bool roce;    /* whether the QP's persona is roce */
 };
-void siw_qp_hold(struct siw_qp_hold *hold, struct siw_qp *qp);
-void siw_qp_hold_end(struct siw_context *context, struct siw_qp_hold *hold);
+void siw_qp_weak_ref_set(struct siw_qp_hold *hold, struct siw_qp *qp);
+void siw_qp_weak_ref_clear(struct siw_context *context, struct siw_qp_hold *hold);
 /* Whether hold refers to a QP; if so, its attributes are stored in *held unless held is NULL. */
-bool siw_qp_hold_query(struct siw_context *context, const struct siw_qp_hold *hold,
-		       struct siw_qp_held *held);
-struct siw_context *siw_qp_context(struct siw_qp *qp);
+bool siw_qp_weak_ref_query(struct siw_context *context, const struct siw_qp_hold *hold,
+			   struct siw_qp_held *held);
+struct siw_context *siw_qp_device_context(struct siw_qp *qp);
 int siw_qp_type(struct siw_qp *qp);
 /*
  * Makes an RC QP that connects by GID and QPN connect by a connection manager instead. Returns 0,
  * or -EINVAL if the QP has left INIT, and may have begun to connect.
  */
-int siw_qp_leave_pairing(struct siw_qp *qp);
+int siw_qp_disable_connecting_by_qpn(struct siw_qp *qp);
 
 #endif

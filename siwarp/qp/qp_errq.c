@@ -80,24 +80,24 @@ void siw_qp_err_update_policy(struct siw_base_qp *base, bool in_group)
 			    err_ends_qp_by_default(base, in_group));
 }
 
-void siw_qp_err_found(struct siw_base_qp *base, const struct siw_rdmap_event *event)
+void siw_qp_err_handle_local(struct siw_base_qp *base, const struct siw_rdmap_event *event)
 {
 	errq_put(base, event, SIW_ERR_FOUND, 0);
 	if (base->errs_fatal)
-		siw_qp_abort(base, siw_qp_event_of(&event->err));
+		siw_qp_abort(base, siw_qp_async_event_of_error(&event->err));
 	else
 		siw_device_async_raise(&base->qp.async, SIW_EVENT_QP_ERR_QUEUED);
 }
 
-void siw_qp_err_access(struct siw_base_qp *base, const struct siw_rdmap_event *event)
+void siw_qp_err_queue_access_error(struct siw_base_qp *base, const struct siw_rdmap_event *event)
 {
 	siw_count(SIW_COUNTER_err_found, 1);
 	errq_put(base, event, SIW_ERR_FOUND, 0);
 	siw_device_async_raise(&base->qp.async, SIW_EVENT_QP_ERR_QUEUED);
 }
 
-void siw_qp_err_reported(struct siw_base_qp *base, const struct siw_rdmap_event *event,
-			 uint64_t wr_id)
+void siw_qp_err_queue_reported_by_peer(struct siw_base_qp *base,
+				       const struct siw_rdmap_event *event, uint64_t wr_id)
 {
 	siw_count(SIW_COUNTER_err_received, 1);
 	errq_put(base, event, SIW_ERR_REPORTED, wr_id);
@@ -120,7 +120,7 @@ static int errq_pop_entries(struct siw_base_qp *base, int max, struct siw_err_en
 	return n;
 }
 
-static int errq_pop_entries_locked(struct siw_base_qp *base, int max, struct siw_err_entry *out)
+static int errq_lock_and_pop_entries(struct siw_base_qp *base, int max, struct siw_err_entry *out)
 {
 	int n;
 
@@ -137,7 +137,7 @@ static int errq_pop_entries_locked(struct siw_base_qp *base, int max, struct siw
 
 int siw_poll_err(struct siw_qp *qp, int num_entries, struct siw_err_entry *entries)
 {
-	int n = siw_qp_enter(qp);
+	int n = siw_qp_check_usable(qp);
 
 	if (n)
 		return n;
@@ -145,9 +145,9 @@ int siw_poll_err(struct siw_qp *qp, int num_entries, struct siw_err_entry *entri
 		return siw_refuse(NEGATIVE, siw_reason_text("num_entries"), (uint64_t)num_entries);
 	if (num_entries && !entries)
 		return siw_refuse_null("entries");
-	n = errq_pop_entries_locked(siw_base_qp_of(qp), num_entries, entries);
+	n = errq_lock_and_pop_entries(siw_base_qp_of(qp), num_entries, entries);
 	if (n || !num_entries)
 		return n;
 	siw_device_poll(qp->ctx, NULL);
-	return errq_pop_entries_locked(siw_base_qp_of(qp), num_entries, entries);
+	return errq_lock_and_pop_entries(siw_base_qp_of(qp), num_entries, entries);
 }

@@ -11,26 +11,27 @@
 
 /* ---- posting --------------------------------------------------------------------------------- */
 
-int64_t siw_qp_flow_check(struct siw_base_qp *base, const struct siw_send_wr *wr)
+int64_t siw_qp_check_send_request(struct siw_base_qp *base, const struct siw_send_wr *wr)
 {
-	return siw_qp_is_local(wr->opcode) ? siw_qp_mw_check(base, wr) : siw_qp_op_check(base, wr);
+	return siw_qp_is_local(wr->opcode) ? siw_qp_mw_check_request(base, wr)
+					   : siw_qp_op_check(base, wr);
 }
 
-int siw_qp_flow_post(struct siw_base_qp *base, const struct siw_send_wr *wr, bool wait)
+int siw_qp_post_send_request(struct siw_base_qp *base, const struct siw_send_wr *wr, bool wait)
 {
 	int64_t length;
 	struct siw_wqe *wqe;
 
 	(void)wait; /* wait is not needed: any request stays in the queue until it completes */
 	if (__builtin_expect(siw_qp_is_local(wr->opcode), 0))
-		return siw_qp_mw_post(base, wr, SIW_MW_TYPE_2);
+		return siw_qp_mw_post_request(base, wr, SIW_MW_TYPE_2);
 	length = siw_qp_op_check(base, wr);
 	if (length < 0)
 		return (int)length;
 	wqe = siw_qp_sq_append(base, &base->flow, wr, (uint64_t)length);
 	if (!wqe)
-		return siw_qp_refuse_slot(base);
-	siw_qp_op_store(wqe, wr);
+		return siw_qp_refuse_full_sq(base);
+	siw_qp_op_store_in_wqe(wqe, wr);
 	if (__builtin_expect(base->qp.state >= SIW_QPS_SQE, 0))
 		siw_qp_flush_late_send(base);
 	return 0;
@@ -43,7 +44,7 @@ static uint32_t flow_max_reads(const struct siw_base_qp *base, const struct siw_
 	return flow->peer ? siw_rdmap_rd_ord(flow->stream) : base->reads_max;
 }
 
-static bool flow_may_begin(const struct siw_base_qp *base, const struct siw_flow *flow)
+static bool flow_may_begin_next_request(const struct siw_base_qp *base, const struct siw_flow *flow)
 {
 	const struct siw_wqe *wqe = flow->next;
 
@@ -59,7 +60,7 @@ static bool flow_may_begin(const struct siw_base_qp *base, const struct siw_flow
 static __attribute__((cold, noinline)) int flow_begin_local(struct siw_base_qp *base,
 							    struct siw_wqe *wqe)
 {
-	int r = siw_qp_mw_begin(base, wqe);
+	int r = siw_qp_mw_execute_request(base, wqe);
 
 	return r == -EINPROGRESS ? -EAGAIN : r;
 }
@@ -70,13 +71,13 @@ static __attribute__((cold, noinline)) int flow_begin_local(struct siw_base_qp *
 static __attribute__((cold, noinline)) void
 flow_handle_begin_failure(struct siw_base_qp *base, struct siw_flow *flow, int err)
 {
-	int status = err > 0 ? err : (int)siw_qp_sq_status(base, err);
+	int status = err > 0 ? err : (int)siw_qp_wc_status_of_send_error(base, err);
 
-	siw_qp_flow_advance(base, flow, SIW_WQE_DONE, status);
+	siw_qp_flow_advance_to_next_request(base, flow, SIW_WQE_DONE, status);
 	siw_class_of(base)->failed(base, flow, status);
 }
 
-int siw_qp_flow_send(struct siw_base_qp *base, struct siw_flow *flow)
+int siw_qp_flow_send_requests(struct siw_base_qp *base, struct siw_flow *flow)
 {
 	const struct siw_qp_class *class = siw_class_of(base);
 	const struct siw_wqe *stuck = NULL;
@@ -86,7 +87,7 @@ int siw_qp_flow_send(struct siw_base_qp *base, struct siw_flow *flow)
 	for (;;) {
 		int err = 0;
 
-		while (flow_may_begin(base, flow) && octets < class->turn_octets) {
+		while (flow_may_begin_next_request(base, flow) && octets < class->turn_octets) {
 			struct siw_wqe *wqe = flow->next;
 			bool local = __builtin_expect(siw_qp_is_local(wqe->opcode), 0);
 
@@ -95,9 +96,10 @@ int siw_qp_flow_send(struct siw_base_qp *base, struct siw_flow *flow)
 			if (err)
 				break;
 			if (local)
-				siw_qp_mark_local_done(base);
+				siw_qp_mark_local_request_done(base);
 			else
-				siw_qp_flow_advance(base, flow, SIW_WQE_BEGUN, SIW_WC_SUCCESS);
+				siw_qp_flow_advance_to_next_request(base, flow, SIW_WQE_BEGUN,
+								    SIW_WC_SUCCESS);
 			flow->reads_out += siw_qp_awaits_response(wqe);
 		}
 		if (__builtin_expect(err && err != -EAGAIN, 0))
@@ -105,7 +107,7 @@ int siw_qp_flow_send(struct siw_base_qp *base, struct siw_flow *flow)
 		if (__builtin_expect(siw_teardown_of(base) == SIW_RESETTING, 0))
 			return 0;
 		r = class->flush(base, flow);
-		if (r != 1 || !flow_may_begin(base, flow))
+		if (r != 1 || !flow_may_begin_next_request(base, flow))
 			return r;
 		if (octets >= class->turn_octets)
 			return 0;
@@ -113,7 +115,7 @@ int siw_qp_flow_send(struct siw_base_qp *base, struct siw_flow *flow)
 		 * The lower layer had no room when the request could not begin, and has sent all
 		 * its data since, so no other event would make the request begin. If the request
 		 * cannot begin now either, it waits for the completion of a Read, after which
-		 * siw_qp_flow_send() is called again.
+		 * siw_qp_flow_send_requests() is called again.
 		 */
 		if (flow->next == stuck)
 			return r;
@@ -150,7 +152,7 @@ static __attribute__((cold, noinline)) void flow_fail_oldest(struct siw_base_qp 
 		return;
 	}
 	siw_set_teardown(base, SIW_ALIVE);
-	siw_qp_flow_finish_all(base, flow, SIW_WC_WR_FLUSH_ERR);
+	siw_qp_flow_flush_requests(base, flow, SIW_WC_WR_FLUSH_ERR);
 	siw_class_of(base)->discard_state(base);
 }
 
@@ -168,11 +170,11 @@ void siw_qp_flow_reap(struct siw_base_qp *base, struct siw_flow *flow)
 			/* in other teardown states, the flush of the QP completes the request */
 			return;
 		}
-		siw_qp_flow_finish(base, flow, wqe->status);
+		siw_qp_flow_complete_oldest_request(base, flow, wqe->status);
 	}
 }
 
-enum siw_run siw_qp_flow_turn_result(struct siw_base_qp *base, int r, bool blocked)
+enum siw_run siw_qp_flow_run_result(struct siw_base_qp *base, int r, bool blocked)
 {
 	int teardown = siw_teardown_of(base);
 
@@ -186,11 +188,12 @@ enum siw_run siw_qp_flow_turn_result(struct siw_base_qp *base, int r, bool block
 	return blocked ? SIW_RUN_BLOCKED : SIW_RUN_MORE;
 }
 
-struct siw_wqe *siw_qp_flow_quoted(const struct siw_flow *flow, const struct siw_rdmap_event *ev)
+struct siw_wqe *siw_qp_flow_find_quoted_request(const struct siw_flow *flow,
+						const struct siw_rdmap_event *ev)
 {
 	struct siw_wqe *wqe = ev->quoted ? flow->first : NULL;
 
-	while (wqe && !siw_qp_is_quoted(wqe, ev))
+	while (wqe && !siw_qp_is_request_quoted(wqe, ev))
 		wqe = wqe->chain;
 	return wqe;
 }

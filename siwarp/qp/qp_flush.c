@@ -13,8 +13,8 @@
  */
 static void sq_end_requests(struct siw_base_qp *base, bool report, enum siw_teardown to)
 {
-	siw_qp_mw_settle(base, true);
-	siw_device_forget_unsent(&base->qp);
+	siw_qp_mw_end_replaced_binding(base, true);
+	siw_device_remove_unsent_qp(&base->qp);
 	siw_lock(&base->qp.send_lock);
 	base->revoke.due = SIW_REVOKE_NONE;
 	siw_qp_sq_end_requests(base, report);
@@ -38,16 +38,16 @@ void siw_qp_flush(struct siw_base_qp *base)
 	 */
 	if (class->take_recv && class->take_recv(base, &wr_id) == 1)
 		siw_qp_flush_recv(base, wr_id);
-	while (!qp->srq && siw_mem_queue_take(base->recvs, &wr_id) == 1)
+	while (!qp->srq && siw_mem_queue_pop_unfilled(base->recvs, &wr_id) == 1)
 		siw_qp_flush_recv(base, wr_id);
 	siw_unlock(&qp->recv_lock);
 	if (qp->srq) {
-		siw_device_srq_taken(qp->srq);
+		siw_device_srq_raise_limit_event_if_low(qp->srq);
 		siw_device_async_raise(&base->qp.async, SIW_EVENT_QP_LAST_WQE_REACHED);
 	}
 }
 
-void siw_qp_drop_work(struct siw_base_qp *base)
+void siw_qp_drop_requests_for_reset(struct siw_base_qp *base)
 {
 	const struct siw_qp_class *class = siw_class_of(base);
 	struct siw_qp *qp = &base->qp;
@@ -59,7 +59,7 @@ void siw_qp_drop_work(struct siw_base_qp *base)
 	base->draining = false;
 	base->rate_limit = 0;
 	siw_lock(&qp->recv_lock);
-	while (!qp->srq && siw_mem_queue_take(base->recvs, &wr_id) == 1)
+	while (!qp->srq && siw_mem_queue_pop_unfilled(base->recvs, &wr_id) == 1)
 		;
 	base->rq_done = base->rq_posted;
 	siw_device_cq_purge(qp->send_cq, qp);
@@ -68,7 +68,7 @@ void siw_qp_drop_work(struct siw_base_qp *base)
 	 * purging the completions of Write-Records counts them as polled, which may have marked the
 	 * QP as having unsent requests
 	 */
-	siw_device_forget_unsent(qp);
+	siw_device_remove_unsent_qp(qp);
 	atomic_store(&qp->sq_freed, base->sq_tail);
 	atomic_store(&qp->rq_freed, base->rq_posted);
 	siw_unlock(&qp->recv_lock);
@@ -86,7 +86,7 @@ static void sq_drain(struct siw_base_qp *base, bool notify)
 	siw_qp_raise_if_drained(base);
 	siw_unlock(&base->qp.send_lock);
 	/* The next progress rounds send the requests that are not sent yet. */
-	siw_qp_wake(base);
+	siw_qp_schedule_sending_turn(base);
 }
 
 static void sq_resume(struct siw_base_qp *base)
@@ -99,10 +99,10 @@ static void sq_resume(struct siw_base_qp *base)
 	run = siw_class_of(base)->run(base);
 	siw_unlock(&base->qp.send_lock);
 	if (run != SIW_RUN_DONE)
-		siw_qp_wake(base);
+		siw_qp_schedule_sending_turn(base);
 }
 
-void siw_qp_carry_out_action(struct siw_base_qp *base, int action, bool notify)
+void siw_qp_carry_out_transition_action(struct siw_base_qp *base, int action, bool notify)
 {
 	const struct siw_qp_class *class = siw_class_of(base);
 
@@ -116,7 +116,7 @@ void siw_qp_carry_out_action(struct siw_base_qp *base, int action, bool notify)
 		base->comm_established = false;
 		if (class->release)
 			class->release(base);
-		siw_qp_drop_work(base);
+		siw_qp_drop_requests_for_reset(base);
 	}
 	if (class->receive)
 		class->receive(base);
@@ -124,11 +124,11 @@ void siw_qp_carry_out_action(struct siw_base_qp *base, int action, bool notify)
 
 void siw_qp_abort(struct siw_base_qp *base, int type)
 {
-	int action = siw_qp_step(base, SIW_QPE_FAILED);
+	int action = siw_qp_apply_state_event(base, SIW_QPE_FAILED);
 
 	if (action == SIW_QPA_FLUSH)
 		siw_device_async_raise(&base->qp.async, type);
-	siw_qp_carry_out_action(base, action, false);
+	siw_qp_carry_out_transition_action(base, action, false);
 }
 
 void siw_qp_fail(struct siw_qp *qp, int status)
@@ -142,14 +142,14 @@ void siw_qp_dgram_send_at_exit(struct siw_qp *qp)
 	siw_qp_send_delayed(siw_base_qp_of(qp));
 }
 
-enum siw_turn siw_qp_turn_of(enum siw_run left, bool progressed)
+enum siw_turn siw_qp_turn_result_of_run(enum siw_run left, bool progressed)
 {
 	if (left == SIW_RUN_BLOCKED)
 		return progressed ? SIW_TURN_BLOCKED : SIW_TURN_STARVED;
 	return left == SIW_RUN_MORE ? SIW_TURN_MORE : SIW_TURN_DONE;
 }
 
-enum siw_turn siw_qp_turn(struct siw_qp *qp, uint64_t round)
+enum siw_turn siw_qp_make_sending_turn(struct siw_qp *qp, uint64_t round)
 {
 	struct siw_base_qp *base = siw_base_qp_of(qp);
 	enum siw_run left;
@@ -164,33 +164,33 @@ enum siw_turn siw_qp_turn(struct siw_qp *qp, uint64_t round)
 	due = base->revoke.due;
 	siw_unlock(&qp->send_lock);
 	if (__builtin_expect(due, 0))
-		siw_qp_mw_settle(base, false);
-	return siw_qp_turn_of(left, head);
+		siw_qp_mw_end_replaced_binding(base, false);
+	return siw_qp_turn_result_of_run(left, head);
 }
 
-bool siw_qp_still_uses(struct siw_base_qp *base, siw_qp_wqe_uses_fn *uses, const void *what)
+bool siw_qp_still_uses_object(struct siw_base_qp *base, siw_qp_wqe_uses_fn *uses, const void *what)
 {
 	bool ran = false, busy;
 
 	siw_lock(&base->qp.send_lock);
-	busy = siw_qp_sq_uses(base, uses, what);
+	busy = siw_qp_sq_uses_object(base, uses, what);
 	if (busy && base->qp.state == SIW_QPS_RTS) {
 		ran = true;
 		siw_class_of(base)->run(base);
-		busy = siw_qp_sq_uses(base, uses, what);
+		busy = siw_qp_sq_uses_object(base, uses, what);
 	}
 	siw_unlock(&base->qp.send_lock);
 	if (ran) /* unsent requests may be left, or a failure has to be handled */
-		siw_device_mark_unsent(&base->qp);
+		siw_device_add_unsent_qp(&base->qp);
 	return busy;
 }
 
 bool siw_qp_uses_key(struct siw_qp *qp, uint32_t lkey)
 {
-	return siw_qp_still_uses(siw_base_qp_of(qp), siw_qp_wqe_uses_key, &lkey);
+	return siw_qp_still_uses_object(siw_base_qp_of(qp), siw_qp_wqe_uses_key, &lkey);
 }
 
-bool siw_qp_is_quiet(const struct siw_qp *qp)
+bool siw_qp_has_empty_sq(const struct siw_qp *qp)
 {
 	const struct siw_base_qp *base = siw_base_qp_of(qp);
 

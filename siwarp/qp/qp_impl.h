@@ -43,7 +43,7 @@ static inline bool siw_qp_awaits_response(const struct siw_wqe *wqe)
 	return await >> (wqe->opcode & 31) & 1;
 }
 /* Returns the completion opcode (enum siw_wc_opcode) of a known request opcode. */
-int siw_qp_op_wc(int wr_opcode);
+int siw_qp_wc_opcode_of_wr_opcode(int wr_opcode);
 /*
  * Refusals shared by several QP types; each function records a reason for the thread and returns
  * -errno. In order: an opcode that the QP type does not support; a state that does not allow
@@ -52,7 +52,7 @@ int siw_qp_op_wc(int wr_opcode);
  */
 int siw_qp_refuse_opcode(const struct siw_base_qp *base, int opcode);
 int siw_qp_refuse_send_state(const struct siw_base_qp *base, int state);
-int siw_qp_refuse_slot(const struct siw_base_qp *base);
+int siw_qp_refuse_full_sq(const struct siw_base_qp *base);
 int siw_qp_refuse_type(const struct siw_base_qp *base, const char *types);
 static inline uint64_t siw_qp_octets(const struct siw_send_wr *wr)
 {
@@ -77,12 +77,12 @@ int64_t siw_qp_op_check(const struct siw_base_qp *base, const struct siw_send_wr
  * Fills in the RDMAP operation of a WQE returned by siw_qp_sq_append(), for a checked request. The
  * operation's user_data is the WQE.
  */
-void siw_qp_op_store(struct siw_wqe *wqe, const struct siw_send_wr *wr);
+void siw_qp_op_store_in_wqe(struct siw_wqe *wqe, const struct siw_send_wr *wr);
 
 /* Returns the completion status of a request for which the peer has reported the error *err. */
-enum siw_wc_status siw_qp_status_of(const struct siw_wire_err *err);
+enum siw_wc_status siw_qp_wc_status_of_peer_error(const struct siw_wire_err *err);
 /* Whether the header quoted in the peer's error report belongs to the request. */
-bool siw_qp_is_quoted(const struct siw_wqe *wqe, const struct siw_rdmap_event *ev);
+bool siw_qp_is_request_quoted(const struct siw_wqe *wqe, const struct siw_rdmap_event *ev);
 
 /* ---- qp_sq.c: slots and flows; send_lock held ------------------------------------------------ */
 /*
@@ -109,26 +109,27 @@ struct siw_wqe *siw_qp_sq_append(struct siw_base_qp *base, struct siw_flow *flow
  * Completes a checked request immediately, without a slot of the send queue. Queues a completion
  * unless the request is unsignaled and successful.
  */
-void siw_qp_sq_bypass(struct siw_base_qp *base, const struct siw_send_wr *wr, uint64_t length,
-		      int status, const struct siw_addr *peer);
+void siw_qp_sq_complete_without_slot(struct siw_base_qp *base, const struct siw_send_wr *wr,
+				     uint64_t length, int status, const struct siw_addr *peer);
 /* Returns the completion status of a request that could not be sent because of the -errno err. */
-enum siw_wc_status siw_qp_sq_status(const struct siw_base_qp *base, int err);
+enum siw_wc_status siw_qp_wc_status_of_send_error(const struct siw_base_qp *base, int err);
 /*
  * Marks the next request of a flow as BEGUN, or as DONE if the request failed before it began.
  * Returns the WQE of the request.
  */
-struct siw_wqe *siw_qp_flow_advance(struct siw_base_qp *base, struct siw_flow *flow, int state,
-				    int status);
+struct siw_wqe *siw_qp_flow_advance_to_next_request(struct siw_base_qp *base, struct siw_flow *flow,
+						    int state, int status);
 /*
  * Completes the oldest request of a flow: queues a completion unless the request is unsignaled and
  * successful, and frees the request's slot.
  */
-void siw_qp_flow_finish(struct siw_base_qp *base, struct siw_flow *flow, int status);
+void siw_qp_flow_complete_oldest_request(struct siw_base_qp *base, struct siw_flow *flow,
+					 int status);
 /*
  * Completes all requests of a flow. The oldest request whose outcome is unknown gets status first,
  * later requests get WR_FLUSH_ERR.
  */
-void siw_qp_flow_finish_all(struct siw_base_qp *base, struct siw_flow *flow, int first);
+void siw_qp_flow_flush_requests(struct siw_base_qp *base, struct siw_flow *flow, int first);
 /*
  * Flushes a request that was posted in SQE or ERR on a QP type with one flow, unless older requests
  * are still to be flushed.
@@ -145,7 +146,8 @@ void siw_qp_sq_end_requests(struct siw_base_qp *base, bool report);
  */
 typedef bool siw_qp_wqe_uses_fn(const struct siw_flow *flow, const struct siw_wqe *wqe,
 				const void *what);
-bool siw_qp_sq_uses(const struct siw_base_qp *base, siw_qp_wqe_uses_fn *uses, const void *what);
+bool siw_qp_sq_uses_object(const struct siw_base_qp *base, siw_qp_wqe_uses_fn *uses,
+			   const void *what);
 /*
  * A siw_qp_wqe_uses_fn that returns whether the request uses memory with a given lkey. what:
  * pointer to the lkey, a uint32_t.
@@ -181,7 +183,7 @@ bool siw_qp_may_delay_post(struct siw_base_qp *base, const struct siw_send_wr *w
  * messages keep arriving. If a turn ends before the socket is empty, the socket is serviced again,
  * since a poller that has received a message does not sleep. Long messages end a turn earlier
  * (SIW_TURN_OCTETS, about 10 microseconds of copying), because other queue pairs wait. Datagrams
- * that arrived with one receive call are all handled in the same turn (siw_llp_port_more).
+ * that arrived with one receive call are all handled in the same turn (siw_llp_port_has_more_datagrams).
  */
 #define SIW_TURN_OCTETS 65536
 
@@ -199,7 +201,7 @@ static inline void siw_qp_receive_turn_done(struct siw_base_qp *base, int n, uin
 {
 	siw_qp_set_next_burst(base, octets < SIW_TURN_OCTETS ? n : base->burst);
 	if (base->qp.srq)
-		siw_device_srq_taken(base->qp.srq);
+		siw_device_srq_raise_limit_event_if_low(base->qp.srq);
 }
 /* maximum length, in octets, of a message whose latency matters more than its bandwidth */
 #define SIW_LONGEST_SINGLE 65536
@@ -220,25 +222,26 @@ int siw_qp_recv_status(const struct siw_rdmap_event *ev);
  * Completes the receive that an event of rdmap reports. source: the sender's address, NULL on a
  * connection. instance: on RD, the sender's instance number, otherwise 0. send_lock not held.
  */
-void siw_qp_received(struct siw_base_qp *base, const struct siw_rdmap_event *ev, int status,
-		     uint32_t src_qp, const struct siw_addr *source, uint64_t instance);
+void siw_qp_add_recv_completion(struct siw_base_qp *base, const struct siw_rdmap_event *ev,
+				int status, uint32_t src_qp, const struct siw_addr *source,
+				uint64_t instance);
 /* Queues the completion of a received Write-Record, which consumes no receive and no slot. */
-void siw_qp_record_received(struct siw_base_qp *base, const struct siw_rdmap_record *rec,
-			    uint64_t instance);
+void siw_qp_write_record_add_completion(struct siw_base_qp *base,
+					const struct siw_rdmap_record *rec, uint64_t instance);
 /* Completes one receive with WR_FLUSH_ERR. */
 void siw_qp_flush_recv(struct siw_base_qp *base, uint64_t wr_id);
 /*
  * Sets whether received Sends wait for receives. If so, posting a receive wakes the thread that
  * makes progress.
  */
-void siw_qp_set_unexpected(struct siw_base_qp *base, bool any);
+void siw_qp_set_messages_waiting(struct siw_base_qp *base, bool any);
 
 /* ---- qp_step.c ------------------------------------------------------------------------------- */
 /*
  * Moves the QP to the next state according to the state table, without carrying out the table's
  * action. Returns the action, or -EINVAL. Progress lock held.
  */
-int siw_qp_step(struct siw_base_qp *base, int event);
+int siw_qp_apply_state_event(struct siw_base_qp *base, int event);
 /*
  * Moves the QP to SQE after a request failed because of a local error, if the QP type has that
  * step. Returns whether the type has the step. send_lock held.
@@ -250,14 +253,14 @@ bool siw_qp_move_to_sqe(struct siw_base_qp *base);
  */
 void siw_qp_raise_if_drained(struct siw_base_qp *base);
 /* Returns the asynchronous event for an error that a peer caused. */
-int siw_qp_event_of(const struct siw_wire_err *err);
+int siw_qp_async_event_of_error(const struct siw_wire_err *err);
 /* Marks the QP as having unsent requests, and wakes a sleeping thread to send them. */
-void siw_qp_wake(struct siw_base_qp *base);
+void siw_qp_schedule_sending_turn(struct siw_base_qp *base);
 /*
  * Sends as many requests as possible, and marks the QP as having unsent requests if requests are
  * left. send_lock not held.
  */
-void siw_qp_run_and_mark(struct siw_base_qp *base);
+void siw_qp_run_sq_and_mark_unsent(struct siw_base_qp *base);
 /*
  * Sends the requests that were delayed for a batch, as far as the socket accepts them now.
  * send_lock not held.
@@ -267,7 +270,8 @@ void siw_qp_send_delayed(struct siw_base_qp *base);
  * Calls the member prepare of the QP type (struct siw_qp_class), and then sends the requests that
  * were delayed for a batch.
  */
-int siw_qp_prepare(struct siw_base_qp *base, int event, const struct siw_qp_attr *attr, int mask);
+int siw_qp_prepare_transition(struct siw_base_qp *base, int event, const struct siw_qp_attr *attr,
+			      int mask);
 
 /* ---- qp_mw.c: binds and local invalidations as requests -------------------------------------- */
 /*
@@ -279,55 +283,56 @@ static inline bool siw_qp_is_local(int opcode)
 	return (unsigned int)opcode - SIW_WR_LOCAL_INV <= SIW_WR_BIND_MW - SIW_WR_LOCAL_INV;
 }
 /* Checks whether the local request may be queued. Returns 0 or -EINVAL. */
-int siw_qp_mw_check(const struct siw_base_qp *base, const struct siw_send_wr *wr);
+int siw_qp_mw_check_request(const struct siw_base_qp *base, const struct siw_send_wr *wr);
 /*
  * Queues a local request. type: the type of the memory windows that the request may bind. send_lock
- * held, as for siw_qp_mw_begin() and siw_qp_mark_local_done().
+ * held, as for siw_qp_mw_execute_request() and siw_qp_mark_local_request_done().
  */
-int siw_qp_mw_post(struct siw_base_qp *base, const struct siw_send_wr *wr, int type);
+int siw_qp_mw_post_request(struct siw_base_qp *base, const struct siw_send_wr *wr, int type);
 /*
  * Executes a local request. Returns 0 if the request is done; -EINPROGRESS if the request completes
- * only after siw_qp_mw_settle(), or if the QP is being reset (SIW_RESETTING); otherwise an enum
+ * only after siw_qp_mw_end_replaced_binding(), or if the QP is being reset (SIW_RESETTING); otherwise an enum
  * siw_wc_status.
  */
-int siw_qp_mw_begin(struct siw_base_qp *base, struct siw_wqe *wqe);
+int siw_qp_mw_execute_request(struct siw_base_qp *base, struct siw_wqe *wqe);
 /* Marks the next request of the QP's flow, which is a local request, as done. */
-void siw_qp_mark_local_done(struct siw_base_qp *base);
+void siw_qp_mark_local_request_done(struct siw_base_qp *base);
 /*
  * Ends the old binding of a memory window in base->revoke, if a binding is waiting to be ended.
  * last: the QP's own stream has ended. Progress lock held, send_lock not held.
  */
-void siw_qp_mw_settle(struct siw_base_qp *base, bool last);
+void siw_qp_mw_end_replaced_binding(struct siw_base_qp *base, bool last);
 
 /* ---- qp_flow.c: sending, of all types but UD; send_lock held --------------------------------- */
 /* The members post and check of struct siw_qp_class for QP types with one flow. */
-int siw_qp_flow_post(struct siw_base_qp *base, const struct siw_send_wr *wr, bool wait);
-int64_t siw_qp_flow_check(struct siw_base_qp *base, const struct siw_send_wr *wr);
+int siw_qp_post_send_request(struct siw_base_qp *base, const struct siw_send_wr *wr, bool wait);
+int64_t siw_qp_check_send_request(struct siw_base_qp *base, const struct siw_send_wr *wr);
 /*
  * Begins the requests of the flow that may begin, and passes them to the lower layer. Returns the
- * same values as siw_rdmap_flush().
+ * same values as siw_rdmap_flush_tx().
  */
-int siw_qp_flow_send(struct siw_base_qp *base, struct siw_flow *flow);
+int siw_qp_flow_send_requests(struct siw_base_qp *base, struct siw_flow *flow);
 /* Completes, in order, the requests of the flow that were accepted or are DONE. */
 void siw_qp_flow_reap(struct siw_base_qp *base, struct siw_flow *flow);
 /*
- * Returns the result of a sending turn (enum siw_run) after siw_qp_flow_send(), which returned r,
+ * Returns the result of a sending turn (enum siw_run) after siw_qp_flow_send_requests(), which returned r,
  * and siw_qp_flow_reap(). blocked: whether the flow waits for room in the socket if r is 0.
  */
-enum siw_run siw_qp_flow_turn_result(struct siw_base_qp *base, int r, bool blocked);
+enum siw_run siw_qp_flow_run_result(struct siw_base_qp *base, int r, bool blocked);
 /* Returns the request in progress whose header is quoted in the peer's error report, or NULL. */
-struct siw_wqe *siw_qp_flow_quoted(const struct siw_flow *flow, const struct siw_rdmap_event *ev);
+struct siw_wqe *siw_qp_flow_find_quoted_request(const struct siw_flow *flow,
+						const struct siw_rdmap_event *ev);
 
 /* ---- qp_flush.c: Progress lock held ---------------------------------------------------------- */
 /* Completes every posted send and receive of the QP with WR_FLUSH_ERR. */
 void siw_qp_flush(struct siw_base_qp *base);
 /* Drops all posted sends and receives of the QP without completions. */
-void siw_qp_drop_work(struct siw_base_qp *base);
+void siw_qp_drop_requests_for_reset(struct siw_base_qp *base);
 /*
  * Carries out the action of the state table after a state transition. notify: raise SQ_DRAINED when
  * the send queue has drained.
  */
-void siw_qp_carry_out_action(struct siw_base_qp *base, int action, bool notify);
+void siw_qp_carry_out_transition_action(struct siw_base_qp *base, int action, bool notify);
 /*
  * Moves the QP to ERR according to the state table, and raises an asynchronous event. type: enum
  * siw_event_type.
@@ -338,19 +343,19 @@ void siw_qp_abort(struct siw_base_qp *base, int type);
  * Converts the result of the member run to an enum siw_turn. progressed: whether a request
  * completed.
  */
-enum siw_turn siw_qp_turn_of(enum siw_run left, bool progressed);
+enum siw_turn siw_qp_turn_result_of_run(enum siw_run left, bool progressed);
 /*
  * Members of struct siw_qp_ops shared by several QP types: make a sending turn; return whether
  * requests use a memory key; return whether there are no requests.
  */
-enum siw_turn siw_qp_turn(struct siw_qp *qp, uint64_t round);
+enum siw_turn siw_qp_make_sending_turn(struct siw_qp *qp, uint64_t round);
 bool siw_qp_uses_key(struct siw_qp *qp, uint32_t lkey);
-bool siw_qp_is_quiet(const struct siw_qp *qp);
+bool siw_qp_has_empty_sq(const struct siw_qp *qp);
 /*
  * Whether requests of the QP use a given object, after the requests that were delayed for a batch
  * have been sent.
  */
-bool siw_qp_still_uses(struct siw_base_qp *base, siw_qp_wqe_uses_fn *uses, const void *what);
+bool siw_qp_still_uses_object(struct siw_base_qp *base, siw_qp_wqe_uses_fn *uses, const void *what);
 /*
  * Members of struct siw_qp_ops shared by the datagram QP types: fail moves the QP to ERR; leave
  * sends the requests that were delayed for a batch.
@@ -360,37 +365,37 @@ void siw_qp_dgram_send_at_exit(struct siw_qp *qp);
 
 /* ---- qp_ud_mcast.c; progress lock held ------------------------------------------------------- */
 /* Ends all multicast memberships of the QP. */
-void siw_qp_leave_groups(struct siw_ud_qp *ud);
+void siw_qp_leave_mcast_groups(struct siw_ud_qp *ud);
 
 /* ---- qp_errq.c; progress lock held ----------------------------------------------------------- */
 /*
  * Handles an invalid message from a peer: queues an error entry, and moves the QP to ERR if the
  * QP's error policy requires it.
  */
-void siw_qp_err_found(struct siw_base_qp *base, const struct siw_rdmap_event *event);
+void siw_qp_err_handle_local(struct siw_base_qp *base, const struct siw_rdmap_event *event);
 /*
  * Handles an access of a peer to memory without the right to access it (BAD_ACCESS): queues an
  * error entry, whatever the error policy is.
  */
-void siw_qp_err_access(struct siw_base_qp *base, const struct siw_rdmap_event *event);
+void siw_qp_err_queue_access_error(struct siw_base_qp *base, const struct siw_rdmap_event *event);
 /*
  * Handles a peer's report of an error in a request that is already complete: queues an error entry.
  * wr_id: the wr_id of the request, 0 if not known.
  */
-void siw_qp_err_reported(struct siw_base_qp *base, const struct siw_rdmap_event *event,
-			 uint64_t wr_id);
+void siw_qp_err_queue_reported_by_peer(struct siw_base_qp *base,
+				       const struct siw_rdmap_event *event, uint64_t wr_id);
 /*
  * Recomputes errs_fatal, whether errors move the QP to ERR. Must be called when the QP is created,
  * gets another Q_Key, joins its first multicast group, or leaves its last group.
  */
 void siw_qp_err_update_policy(struct siw_base_qp *base, bool in_group);
 
-/* ---- qp_number.c; progress lock held, except for siw_qp_enter -------------------------------- */
+/* ---- qp_number.c; progress lock held, except for siw_qp_check_usable -------------------------------- */
 /*
- * Begins a public call on a queue pair: every public function calls siw_qp_enter() first. Returns
+ * Begins a public call on a queue pair: every public function calls siw_qp_check_usable() first. Returns
  * 0, or -errno if qp is NULL or was inherited over fork().
  */
-int siw_qp_enter(const struct siw_qp *qp);
+int siw_qp_check_usable(const struct siw_qp *qp);
 /*
  * Opens a UDP socket whose events the queue pair handles: a socket bound to addr, or the user's
  * descriptor fd.
@@ -405,8 +410,8 @@ uint32_t siw_qp_new_rc_qpn(struct siw_context *ctx);
  * Stores in *addr the wanted address or, if no address is wanted, the device's first address.
  * Returns 0 or -EADDRNOTAVAIL.
  */
-int siw_qp_first_addr(const struct siw_base_qp *base, const struct siw_addr *wanted,
-		      struct siw_addr *addr);
+int siw_qp_addr_or_first_of_device(const struct siw_base_qp *base, const struct siw_addr *wanted,
+				   struct siw_addr *addr);
 
 /* ---- queue pair types ------------------------------------------------------------------------ */
 extern const struct siw_qp_class siw_qp_rc_class, siw_qp_ud_class, siw_qp_uc_class, siw_qp_rd_class;
@@ -427,33 +432,33 @@ static inline void siw_qp_breaker_sends(struct siw_uc_qp *uc)
 {
 	if (__builtin_expect(uc->breaker.paused && !uc->breaker.resumed, 0)) {
 		uc->breaker.resumed = true;
-		siw_llp_sock_due(uc->sock, siw_now_ns());
+		siw_llp_sock_set_timer(uc->sock, siw_now_ns());
 	}
 }
 /*
  * Sends a report to the peer if a report is due, and evaluates the peer's report. Called after a
  * datagram was received, or when traffic has resumed after a pause.
  */
-void siw_qp_breaker_check(struct siw_uc_qp *uc);
+void siw_qp_breaker_process_reports(struct siw_uc_qp *uc);
 /* The tick function of the circuit breaker's timer. */
 void siw_qp_breaker_tick(struct siw_timed *timed, uint64_t now_ns);
 
 /* ---- qp_record.c: UD's Write-Records --------------------------------------------------------- */
 /* Returns the RDMAP operation for the WQE of a Write-Record. */
-struct siw_rdmap_record_op siw_qp_record_op(const struct siw_wqe *wqe);
+struct siw_rdmap_record_op siw_qp_write_record_op(const struct siw_wqe *wqe);
 /*
  * Queues completions of complete Write-Records, and sets the timer for the unfinished
  * Write-Records. Progress lock held.
  */
-void siw_qp_record_report(struct siw_ud_qp *ud, uint64_t now_ns);
-void siw_qp_record_tick(struct siw_timed *timed, uint64_t now_ns);
+void siw_qp_write_record_report(struct siw_ud_qp *ud, uint64_t now_ns);
+void siw_qp_write_record_handle_timer(struct siw_timed *timed, uint64_t now_ns);
 /* Records that the program polled the completion of a Write-Record, on UD or RD. */
-void siw_qp_record_count_polled(struct siw_base_qp *base, struct siw_records *records);
+void siw_qp_write_record_count_polled(struct siw_base_qp *base, struct siw_records *records);
 /* Drops the unfinished Write-Records that a UD QP is receiving. Progress lock held. */
-void siw_qp_record_clear(struct siw_ud_qp *ud);
+void siw_qp_write_record_abandon_all(struct siw_ud_qp *ud);
 
 /* ---- qp_ud.c --------------------------------------------------------------------------------- */
-/* Completes the receive of a UD QP that a RECV or BAD_RECV event reports; see siw_qp_received(). */
-void siw_qp_ud_received(struct siw_ud_qp *ud, const struct siw_rdmap_event *ev);
+/* Completes the receive of a UD QP that a RECV or BAD_RECV event reports; see siw_qp_add_recv_completion(). */
+void siw_qp_ud_add_recv_completion(struct siw_ud_qp *ud, const struct siw_rdmap_event *ev);
 
 #endif

@@ -28,7 +28,7 @@ int siw_qp_step_attrs(int qp_type, int from, int to)
 {
 	int event = to < 0 ? SIW_QPE_STAY : transition_event(to);
 
-	return siw_qp_state_attrs(qp_type, from, event);
+	return siw_qp_attrs_of_transition(qp_type, from, event);
 }
 
 #define ALL_ATTRIBUTES                                                                        \
@@ -130,7 +130,7 @@ static int qp_check_qkey_for_policy(const struct siw_base_qp *base, const struct
 }
 
 /*
- * Refuses attribute values that are invalid for every QP. (qp_check_step() refuses attributes that
+ * Refuses attribute values that are invalid for every QP. (qp_check_transition() refuses attributes that
  * do not apply to the state transition.) Progress lock held.
  */
 static int qp_check_attr_values(const struct siw_base_qp *base, const struct siw_qp_attr *attr,
@@ -212,7 +212,7 @@ static uint64_t transitions_accepting_attr(int type, int attribute)
  * Checks that the state table has the transition, and that the transition accepts the attributes in
  * mask. Returns 0 or -errno. to: the target state; -1: the state stays.
  */
-static int qp_check_step(const struct siw_base_qp *base, int to, int mask)
+static int qp_check_transition(const struct siw_base_qp *base, int to, int mask)
 {
 	int attrs = siw_qp_step_attrs(siw_class_of(base)->type, base->qp.state, to);
 	int first, extra = mask & ~(attrs | SIW_QP_STATE);
@@ -240,7 +240,7 @@ static int qp_modify_locked(struct siw_base_qp *base, const struct siw_qp_attr *
 
 	if (siw_teardown_of(base) == SIW_DEAD || siw_link_empty(&base->qp.in_ctx))
 		return siw_refuse(DESTROYED);
-	err = qp_check_step(base, mask & SIW_QP_STATE ? attr->qp_state : -1, mask);
+	err = qp_check_transition(base, mask & SIW_QP_STATE ? attr->qp_state : -1, mask);
 	if (!err)
 		err = qp_check_attr_values(base, attr, mask);
 	if (err)
@@ -251,27 +251,27 @@ static int qp_modify_locked(struct siw_base_qp *base, const struct siw_qp_attr *
 		if (err)
 			return err;
 	}
-	err = siw_qp_prepare(base, event, attr, mask);
+	err = siw_qp_prepare_transition(base, event, attr, mask);
 	if (err)
 		return err;
 	qp_store_attributes(base, attr, mask);
-	action = siw_qp_step(base, event);
+	action = siw_qp_apply_state_event(base, event);
 	/* a send failed in the meantime, and state SQE does not have the requested transition */
 	if (action < 0)
 		return qp_refuse_transition(base, attr->qp_state);
-	siw_qp_carry_out_action(base, action,
-				(mask & SIW_QP_EN_SQD_ASYNC_NOTIFY) && attr->en_sqd_async_notify);
+	siw_qp_carry_out_transition_action(
+		base, action, (mask & SIW_QP_EN_SQD_ASYNC_NOTIFY) && attr->en_sqd_async_notify);
 	if (class->modified)
 		class->modified(base, mask);
 	/* Requests that the former rate limit delayed may be sent now. */
 	if (mask & SIW_QP_RATE_LIMIT)
-		siw_qp_wake(base);
+		siw_qp_schedule_sending_turn(base);
 	return 0;
 }
 
 int siw_modify_qp(struct siw_qp *qp, const struct siw_qp_attr *attr, int mask)
 {
-	int err = siw_qp_enter(qp);
+	int err = siw_qp_check_usable(qp);
 
 	if (err)
 		return err;
@@ -339,7 +339,7 @@ static void qp_query_init_common(const struct siw_base_qp *base, struct siw_qp_i
 
 int siw_query_qp(struct siw_qp *qp, struct siw_qp_attr *attr, struct siw_qp_init_attr *init)
 {
-	int err = siw_qp_enter(qp);
+	int err = siw_qp_check_usable(qp);
 	bool dead;
 
 	if (err)

@@ -28,7 +28,7 @@ static int mw_check_bind(const struct siw_qp *qp, const struct siw_send_wr *wr)
 	return 0;
 }
 
-int siw_qp_mw_check(const struct siw_base_qp *base, const struct siw_send_wr *wr)
+int siw_qp_mw_check_request(const struct siw_base_qp *base, const struct siw_send_wr *wr)
 {
 	const unsigned int known = SIW_SEND_FENCE | SIW_SEND_SIGNALED | SIW_SEND_SOLICITED;
 
@@ -39,19 +39,19 @@ int siw_qp_mw_check(const struct siw_base_qp *base, const struct siw_send_wr *wr
 	return wr->opcode == SIW_WR_BIND_MW ? mw_check_bind(&base->qp, wr) : 0;
 }
 
-int siw_qp_mw_post(struct siw_base_qp *base, const struct siw_send_wr *wr, int type)
+int siw_qp_mw_post_request(struct siw_base_qp *base, const struct siw_send_wr *wr, int type)
 {
 	struct siw_send_wr plain = *wr;
 	struct siw_bind bind = { 0 };
 	struct siw_wqe *wqe;
-	int err = siw_qp_mw_check(base, wr);
+	int err = siw_qp_mw_check_request(base, wr);
 
 	if (err)
 		return err;
 	if (siw_qp_sq_full(base))
-		return siw_qp_refuse_slot(base);
+		return siw_qp_refuse_full_sq(base);
 	if (wr->opcode == SIW_WR_BIND_MW)
-		err = siw_device_bind_pin(base->qp.ctx, wr, type, &bind);
+		err = siw_device_mw_pin_for_bind(base->qp.ctx, wr, type, &bind);
 	if (err)
 		return err;
 	plain.num_sge = 0;
@@ -88,12 +88,12 @@ static int mw_bind_type_1(struct siw_base_qp *base, struct siw_send_wr *wr)
 		siw_unlock(&base->qp.send_lock);
 		return siw_device_refuse_full("max_mr", ctx->attr.max_mr);
 	}
-	err = siw_qp_mw_post(base, wr, SIW_MW_TYPE_1);
+	err = siw_qp_mw_post_request(base, wr, SIW_MW_TYPE_1);
 	if (err)
 		siw_mem_stag_free(ctx->mem, wr->bind_mw.rkey);
 	run = siw_class_of(base)->run(base);
 	if (run != SIW_RUN_DONE)
-		siw_qp_wake(base);
+		siw_qp_schedule_sending_turn(base);
 	siw_unlock(&base->qp.send_lock);
 	return err;
 }
@@ -101,7 +101,7 @@ static int mw_bind_type_1(struct siw_base_qp *base, struct siw_send_wr *wr)
 int siw_bind_mw(struct siw_qp *qp, struct siw_mw *mw, struct siw_mw_bind *bind)
 {
 	struct siw_send_wr wr = { .opcode = SIW_WR_BIND_MW };
-	int err = siw_qp_enter(qp);
+	int err = siw_qp_check_usable(qp);
 
 	if (err)
 		return err;
@@ -120,7 +120,7 @@ int siw_bind_mw(struct siw_qp *qp, struct siw_mw *mw, struct siw_mw_bind *bind)
  * Tears the QP down if TCP has not accepted all octets of a Read Response from the memory of the
  * STag, because the response cannot be recalled. Returns whether the QP was torn down.
  */
-static bool qp_reset_if_sending_from(struct siw_base_qp *base, uint32_t stag)
+static bool qp_reset_if_sending_from_stag(struct siw_base_qp *base, uint32_t stag)
 {
 	if (!siw_class_of(base)->is_sending || !siw_class_of(base)->is_sending(base, stag))
 		return false;
@@ -128,7 +128,7 @@ static bool qp_reset_if_sending_from(struct siw_base_qp *base, uint32_t stag)
 	return true;
 }
 
-int siw_qp_mw_begin(struct siw_base_qp *base, struct siw_wqe *wqe)
+int siw_qp_mw_execute_request(struct siw_base_qp *base, struct siw_wqe *wqe)
 {
 	int r;
 
@@ -137,28 +137,29 @@ int siw_qp_mw_begin(struct siw_base_qp *base, struct siw_wqe *wqe)
 					    siw_device_owner(&base->qp)))
 			return SIW_WC_LOC_PROT_ERR;
 		/* The STag belongs to the QP, so no peer of another QP can be using it. */
-		return qp_reset_if_sending_from(base, wqe->op.rkey) ? -EINPROGRESS : 0;
+		return qp_reset_if_sending_from_stag(base, wqe->op.rkey) ? -EINPROGRESS : 0;
 	}
 	if (base->revoke.due)
 		return -EINPROGRESS;
-	r = siw_device_bind(&base->qp, &wqe->bind, &base->revoke.rest);
+	r = siw_device_mw_bind(&base->qp, &wqe->bind, &base->revoke.rest);
 	if (r == -EINPROGRESS) {
 		base->revoke.due = SIW_REVOKE_DUE;
 		base->revoke.wqe = wqe;
-		qp_reset_if_sending_from(base, base->revoke.rest.stag);
+		qp_reset_if_sending_from_stag(base, base->revoke.rest.stag);
 	}
 	return r;
 }
 
-void siw_qp_mark_local_done(struct siw_base_qp *base)
+void siw_qp_mark_local_request_done(struct siw_base_qp *base)
 {
-	struct siw_wqe *wqe = siw_qp_flow_advance(base, &base->flow, SIW_WQE_DONE, SIW_WC_SUCCESS);
+	struct siw_wqe *wqe = siw_qp_flow_advance_to_next_request(base, &base->flow, SIW_WQE_DONE,
+								  SIW_WC_SUCCESS);
 
 	if (siw_class_of(base)->did_local)
 		siw_class_of(base)->did_local(base, wqe);
 }
 
-void siw_qp_mw_settle(struct siw_base_qp *base, bool last)
+void siw_qp_mw_end_replaced_binding(struct siw_base_qp *base, bool last)
 {
 	struct siw_revoke revoke;
 
@@ -169,14 +170,14 @@ void siw_qp_mw_settle(struct siw_base_qp *base, bool last)
 	siw_unlock(&base->qp.send_lock);
 	if (revoke.due != SIW_REVOKE_DUE)
 		return;
-	siw_device_bind_end(base->qp.ctx, &revoke.rest, last ? &base->qp : NULL);
+	siw_device_mw_end_replaced_binding(base->qp.ctx, &revoke.rest, last ? &base->qp : NULL);
 	siw_lock(&base->qp.send_lock);
 	/* The bind request may have been flushed while send_lock was not held. */
 	if (base->revoke.due == SIW_REVOKE_BEGUN) {
 		base->revoke.due = SIW_REVOKE_NONE;
 		if (base->flow.next == revoke.wqe)
-			siw_qp_mark_local_done(base);
+			siw_qp_mark_local_request_done(base);
 	}
 	siw_unlock(&base->qp.send_lock);
-	siw_device_mark_unsent(&base->qp);
+	siw_device_add_unsent_qp(&base->qp);
 }

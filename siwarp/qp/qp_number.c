@@ -10,9 +10,9 @@
 
 _Static_assert(SIW_MAX_READS == SIW_RDMAP_MAX_READS, "SIW_MAX_READS equals the limit of rdmap");
 
-int siw_qp_enter(const struct siw_qp *qp)
+int siw_qp_check_usable(const struct siw_qp *qp)
 {
-	return siw_device_enter(qp ? qp->ctx : NULL, "qp");
+	return siw_device_check_usable(qp ? qp->ctx : NULL, "qp");
 }
 
 int siw_qp_open_udp(struct siw_base_qp *base, const struct siw_addr *addr, int fd,
@@ -44,8 +44,8 @@ uint32_t siw_qp_new_rc_qpn(struct siw_context *ctx)
 	return qpn;
 }
 
-int siw_qp_first_addr(const struct siw_base_qp *base, const struct siw_addr *wanted,
-		      struct siw_addr *addr)
+int siw_qp_addr_or_first_of_device(const struct siw_base_qp *base, const struct siw_addr *wanted,
+				   struct siw_addr *addr)
 {
 	*addr = *wanted;
 	if (wanted->family)

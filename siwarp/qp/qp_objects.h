@@ -92,7 +92,7 @@ struct siw_flow {
 	 */
 	uint64_t accepted, memory_released;
 	uint32_t reads_out; /* Reads and atomics whose responses are outstanding */
-	/* RD: siw_rdmap_rd_is_torn() returns true, and the unfinished request has failed already */
+	/* RD: siw_rdmap_rd_has_unfinishable_message() returns true, and the unfinished request has failed already */
 	bool torn;
 	struct siw_link busy;  /* link in base->flows; on RD only while the flow has requests */
 	struct siw_link ready; /* RD: link in the QP's ready list */
@@ -100,8 +100,8 @@ struct siw_flow {
 
 enum siw_revoke_state {
 	SIW_REVOKE_NONE,
-	SIW_REVOKE_DUE,	  /* the flow's next request waits for siw_qp_mw_settle() */
-	SIW_REVOKE_BEGUN, /* siw_qp_mw_settle() is ending the binding */
+	SIW_REVOKE_DUE,	  /* the flow's next request waits for siw_qp_mw_end_replaced_binding() */
+	SIW_REVOKE_BEGUN, /* siw_qp_mw_end_replaced_binding() is ending the binding */
 };
 
 /*
@@ -306,7 +306,7 @@ struct siw_qp_class {
 	void (*failed)(struct siw_base_qp *base, struct siw_flow *flow, int status);
 	/*
 	 * Passes the requests that have begun to the lower layer, and updates the members accepted
-	 * and memory_released of the flow. Returns the same values as siw_rdmap_flush().
+	 * and memory_released of the flow. Returns the same values as siw_rdmap_flush_tx().
 	 */
 	int (*flush)(struct siw_base_qp *base, struct siw_flow *flow);
 	/*

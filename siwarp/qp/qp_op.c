@@ -55,7 +55,7 @@ uint8_t siw_qp_op_flags(int wr_opcode)
 						     : 0;
 }
 
-int siw_qp_op_wc(int wr_opcode)
+int siw_qp_wc_opcode_of_wr_opcode(int wr_opcode)
 {
 	if (wr_opcode == SIW_WR_RDMA_WRITE_RECORD)
 		return SIW_WC_RDMA_WRITE;
@@ -88,7 +88,7 @@ int siw_qp_refuse_send_state(const struct siw_base_qp *base, int state)
 		     : siw_refuse(SEND_STATE, (uint64_t)state);
 }
 
-int siw_qp_refuse_slot(const struct siw_base_qp *base)
+int siw_qp_refuse_full_sq(const struct siw_base_qp *base)
 {
 	/*
 	 * A UD QP without slots is out of memory: its slots are allocated when the first request
@@ -180,7 +180,7 @@ static uint8_t op_rdmap_opcode(int wr_opcode, bool solicited)
 	return solicited ? ops[wr_opcode].rdmap_solicited : ops[wr_opcode].rdmap;
 }
 
-void siw_qp_op_store(struct siw_wqe *wqe, const struct siw_send_wr *wr)
+void siw_qp_op_store_in_wqe(struct siw_wqe *wqe, const struct siw_send_wr *wr)
 {
 	uint8_t flags = siw_qp_op_flags(wr->opcode);
 	bool solicited = wr->send_flags & SIW_SEND_SOLICITED;
@@ -206,7 +206,7 @@ void siw_qp_op_store(struct siw_wqe *wqe, const struct siw_send_wr *wr)
 /*
  * Maps an error that a peer reports (RFC 5040 section 4.8) to the completion status of the request.
  */
-enum siw_wc_status siw_qp_status_of(const struct siw_wire_err *err)
+enum siw_wc_status siw_qp_wc_status_of_peer_error(const struct siw_wire_err *err)
 {
 	if (err->layer == SIW_LAYER_RDMAP && err->type == SIW_RDMAP_REMOTE_PROTECTION)
 		return SIW_WC_REM_ACCESS_ERR;
@@ -226,7 +226,7 @@ enum siw_wc_status siw_qp_status_of(const struct siw_wire_err *err)
  * same memory match, the caller chooses the first, so that no request is reported as delivered that
  * may not have been delivered.
  */
-bool siw_qp_is_quoted(const struct siw_wqe *wqe, const struct siw_rdmap_event *ev)
+bool siw_qp_is_request_quoted(const struct siw_wqe *wqe, const struct siw_rdmap_event *ev)
 {
 	uint64_t last = wqe->op.length ? wqe->op.length - 1 : 0;
 

@@ -8,7 +8,8 @@
 #include "qp/qp_impl.h"
 
 /* Makes the checks of a send request that are common to all QP types. Returns 0 or -errno. */
-static inline int post_check_form(const struct siw_base_qp *base, const struct siw_send_wr *wr)
+static inline int post_check_send_request(const struct siw_base_qp *base,
+					  const struct siw_send_wr *wr)
 {
 	int state = atomic_load_explicit(&base->qp.state, memory_order_relaxed);
 
@@ -23,7 +24,7 @@ static inline int post_check_form(const struct siw_base_qp *base, const struct s
 
 static inline int post_one(struct siw_base_qp *base, const struct siw_send_wr *wr, bool wait)
 {
-	int err = post_check_form(base, wr);
+	int err = post_check_send_request(base, wr);
 
 	return __builtin_expect(err, 0) ? err : siw_class_of(base)->post(base, wr, wait);
 }
@@ -43,11 +44,11 @@ post_check_all(struct siw_base_qp *base, struct siw_send_wr *wr, struct siw_send
 		return siw_refuse(NO_MEMORY);
 	for (; wr; wr = wr->next) {
 		*bad_wr = wr;
-		err = post_check_form(base, wr);
+		err = post_check_send_request(base, wr);
 		if (!err)
 			err = siw_class_of(base)->check(base, wr);
 		if (err >= 0 && used++ > base->sq_mask)
-			err = siw_qp_refuse_slot(base);
+			err = siw_qp_refuse_full_sq(base);
 		if (err < 0)
 			return (int)err;
 	}
@@ -84,7 +85,7 @@ int siw_post_send(struct siw_qp *qp, struct siw_send_wr *wr, struct siw_send_wr 
 	 * destroyed after the release.
 	 */
 	if (run != SIW_RUN_DONE)
-		siw_qp_wake(base);
+		siw_qp_schedule_sending_turn(base);
 	if (later && !err)
 		atomic_store_explicit(&qp->ctx->lane.posts_delayed, true, memory_order_release);
 	siw_unlock(&qp->send_lock);
@@ -109,7 +110,7 @@ int siw_post_send_all(struct siw_qp *qp, struct siw_send_wr *wr, struct siw_send
 		err = post_one(base, wr, true);
 	}
 	if (base->sq_head != base->sq_tail && siw_class_of(base)->run(base) != SIW_RUN_DONE)
-		siw_qp_wake(base);
+		siw_qp_schedule_sending_turn(base);
 	siw_unlock(&qp->send_lock);
 	if (err && bad_wr)
 		*bad_wr = bad;
@@ -125,7 +126,7 @@ static void post_flush_late_receives(struct siw_base_qp *base)
 	siw_lock(&ctx->lane.lock);
 	/* The QP may have been reset or destroyed before the lock was acquired. */
 	while (base->qp.state == SIW_QPS_ERR && !base->qp.srq &&
-	       siw_mem_queue_take(base->recvs, &wr_id) == 1)
+	       siw_mem_queue_pop_unfilled(base->recvs, &wr_id) == 1)
 		siw_qp_flush_recv(base, wr_id);
 	siw_unlock(&ctx->lane.lock);
 }
@@ -172,7 +173,7 @@ int siw_post_recv(struct siw_qp *qp, struct siw_recv_wr *wr, struct siw_recv_wr 
 	}
 	late = state == SIW_QPS_ERR && !qp->srq;
 	if (__builtin_expect(qp->has_unexpected, 0))
-		siw_qp_wake(base);
+		siw_qp_schedule_sending_turn(base);
 	siw_unlock(&qp->recv_lock);
 	if (err && bad_wr)
 		*bad_wr = wr;

@@ -16,7 +16,7 @@ _Static_assert(sizeof(struct siw_record_range) == sizeof(struct siw_rdmap_range)
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
-struct siw_rdmap_record_op siw_qp_record_op(const struct siw_wqe *wqe)
+struct siw_rdmap_record_op siw_qp_write_record_op(const struct siw_wqe *wqe)
 {
 	return (struct siw_rdmap_record_op){
 		.user_data = wqe->wr_id,
@@ -38,7 +38,7 @@ struct siw_rdmap_record_op siw_qp_record_op(const struct siw_wqe *wqe)
 
 /* ---- the target ------------------------------------------------------------------------------ */
 
-void siw_qp_record_count_polled(struct siw_base_qp *base, struct siw_records *records)
+void siw_qp_write_record_count_polled(struct siw_base_qp *base, struct siw_records *records)
 {
 	atomic_fetch_add(&records->polled, 1);
 	/*
@@ -46,14 +46,14 @@ void siw_qp_record_count_polled(struct siw_base_qp *base, struct siw_records *re
 	 * polled.
 	 */
 	if (atomic_load(&records->waits))
-		siw_qp_wake(base);
+		siw_qp_schedule_sending_turn(base);
 }
 
 /*
  * Queues completions of complete Write-Records. Returns the time at which to check again; 0 if no
  * Write-Record is left.
  */
-static uint64_t record_report_complete(struct siw_ud_qp *ud, uint64_t now_ns)
+static uint64_t write_record_queue_completions(struct siw_ud_qp *ud, uint64_t now_ns)
 {
 	const struct siw_rdmap_record *rec;
 	uint64_t due;
@@ -65,48 +65,48 @@ static uint64_t record_report_complete(struct siw_ud_qp *ud, uint64_t now_ns)
 	while (ud->records.reported -
 		       atomic_load_explicit(&ud->records.polled, memory_order_relaxed) <
 	       siw_rdmap_record_kept(ud->records.max)) {
-		rec = siw_rdmap_record_next(ud->dgram, now_ns, &due);
+		rec = siw_rdmap_write_record_next_report(ud->dgram, now_ns, &due);
 		if (!rec)
 			return due;
 		ud->records.reported++;
-		siw_qp_record_received(&ud->base, rec, 0);
+		siw_qp_write_record_add_completion(&ud->base, rec, 0);
 	}
 	return now_ns + UNPOLLED_NS;
 }
 
-void siw_qp_record_report(struct siw_ud_qp *ud, uint64_t now_ns)
+void siw_qp_write_record_report(struct siw_ud_qp *ud, uint64_t now_ns)
 {
-	uint64_t due = record_report_complete(ud, now_ns);
+	uint64_t due = write_record_queue_completions(ud, now_ns);
 
 	/*
 	 * Setting a timer wakes a sleeping thread, so a timer that is already set for an earlier
 	 * time is kept.
 	 */
 	if (due && (siw_link_empty(&ud->base.timed.link) || due < ud->base.timed.due_ns))
-		siw_device_timed_at(ud->base.qp.ctx, &ud->base.timed, due);
+		siw_device_timer_start_at(ud->base.qp.ctx, &ud->base.timed, due);
 }
 
-void siw_qp_record_tick(struct siw_timed *timed, uint64_t now_ns)
+void siw_qp_write_record_handle_timer(struct siw_timed *timed, uint64_t now_ns)
 {
 	struct siw_ud_qp *ud = siw_container(timed, struct siw_ud_qp, base.timed);
-	uint64_t due = ud->dgram ? record_report_complete(ud, now_ns) : 0;
+	uint64_t due = ud->dgram ? write_record_queue_completions(ud, now_ns) : 0;
 
 	if (due)
-		siw_device_timed_at(ud->base.qp.ctx, &ud->base.timed, due);
+		siw_device_timer_start_at(ud->base.qp.ctx, &ud->base.timed, due);
 	else
-		siw_device_timed_del(ud->base.qp.ctx, &ud->base.timed);
+		siw_device_timer_cancel(ud->base.qp.ctx, &ud->base.timed);
 }
 
-void siw_qp_record_clear(struct siw_ud_qp *ud)
+void siw_qp_write_record_abandon_all(struct siw_ud_qp *ud)
 {
 	if (!ud->records.max || !ud->dgram)
 		return;
-	siw_rdmap_record_abandon(ud->dgram);
-	siw_device_timed_del(ud->base.qp.ctx, &ud->base.timed);
+	siw_rdmap_write_record_drop_unfinished(ud->dgram);
+	siw_device_timer_cancel(ud->base.qp.ctx, &ud->base.timed);
 }
 
-static int record_query(struct siw_base_qp *base, uint64_t wr_id, struct siw_record *record,
-			struct siw_record_range *ranges, int max)
+static int write_record_query(struct siw_base_qp *base, uint64_t wr_id, struct siw_record *record,
+			      struct siw_record_range *ranges, int max)
 {
 	const struct siw_rdmap_record *rec = siw_class_of(base)->find_record(base, wr_id);
 
@@ -130,7 +130,7 @@ static int record_query(struct siw_base_qp *base, uint64_t wr_id, struct siw_rec
 int siw_query_record(struct siw_qp *qp, uint64_t wr_id, struct siw_record *record,
 		     struct siw_record_range *ranges, int max)
 {
-	int n = siw_qp_enter(qp);
+	int n = siw_qp_check_usable(qp);
 
 	if (n)
 		return n;
@@ -141,7 +141,7 @@ int siw_query_record(struct siw_qp *qp, uint64_t wr_id, struct siw_record *recor
 	if (max > 0 && !ranges)
 		return siw_refuse_null("ranges");
 	siw_lock(&qp->ctx->lane.lock);
-	n = record_query(siw_base_qp_of(qp), wr_id, record, ranges, max);
+	n = write_record_query(siw_base_qp_of(qp), wr_id, record, ranges, max);
 	siw_unlock(&qp->ctx->lane.lock);
 	return n;
 }

@@ -37,8 +37,9 @@ static void wc_set_grh(struct siw_wc *wc, const struct siw_addr *source)
 	wc->sl = source->family == AF_INET ? 10 : 9;
 }
 
-void siw_qp_received(struct siw_base_qp *base, const struct siw_rdmap_event *ev, int status,
-		     uint32_t src_qp, const struct siw_addr *source, uint64_t instance)
+void siw_qp_add_recv_completion(struct siw_base_qp *base, const struct siw_rdmap_event *ev,
+				int status, uint32_t src_qp, const struct siw_addr *source,
+				uint64_t instance)
 {
 	struct siw_wc wc = {
 		.wr_id = ev->user_data,
@@ -61,13 +62,13 @@ void siw_qp_received(struct siw_base_qp *base, const struct siw_rdmap_event *ev,
 	}
 	if (__builtin_expect(base->grh, 0) && ev->kind == SIW_RDMAP_RECV)
 		wc_set_grh(&wc, source);
-	siw_device_complete(&base->qp, base->qp.recv_cq, &wc, source ? &way : NULL, ++base->rq_done,
-			    ev->solicited);
+	siw_device_cq_add_completion(&base->qp, base->qp.recv_cq, &wc, source ? &way : NULL,
+				     ++base->rq_done, ev->solicited);
 	recv_raise_comm_est(base);
 }
 
-void siw_qp_record_received(struct siw_base_qp *base, const struct siw_rdmap_record *rec,
-			    uint64_t instance)
+void siw_qp_write_record_add_completion(struct siw_base_qp *base,
+					const struct siw_rdmap_record *rec, uint64_t instance)
 {
 	struct siw_wc wc = {
 		.wr_id = rec->number,
@@ -78,7 +79,8 @@ void siw_qp_record_received(struct siw_base_qp *base, const struct siw_rdmap_rec
 	};
 	struct siw_way way = { .source = &rec->source, .instance = instance };
 
-	siw_device_complete(&base->qp, base->qp.recv_cq, &wc, &way, base->rq_done, rec->solicited);
+	siw_device_cq_add_completion(&base->qp, base->qp.recv_cq, &wc, &way, base->rq_done,
+				     rec->solicited);
 	recv_raise_comm_est(base);
 }
 
@@ -90,14 +92,15 @@ void siw_qp_flush_recv(struct siw_base_qp *base, uint64_t wr_id)
 			     .vendor_err = base->wire_err,
 			     .qp_num = base->qp.qpn };
 
-	siw_device_complete(&base->qp, base->qp.recv_cq, &wc, NULL, ++base->rq_done, false);
+	siw_device_cq_add_completion(&base->qp, base->qp.recv_cq, &wc, NULL, ++base->rq_done,
+				     false);
 }
 
 /*
  * has_unexpected is set under the lock that posts hold, so that either the post sees
  * has_unexpected, or the thread that resumes receiving sees the posted receive.
  */
-void siw_qp_set_unexpected(struct siw_base_qp *base, bool any)
+void siw_qp_set_messages_waiting(struct siw_base_qp *base, bool any)
 {
 	struct siw_qp *qp = &base->qp;
 

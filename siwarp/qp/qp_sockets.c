@@ -60,7 +60,7 @@ static bool addrs_contain(const struct siw_addr *addrs, uint32_t n, const struct
 }
 
 /* Opens sockets at the addresses that have none: the member update of struct siw_addr_follower. */
-static void every_addr_update(struct siw_addr_follower *follower)
+static void every_addr_open_at_new_addrs(struct siw_addr_follower *follower)
 {
 	struct siw_every_addr *every = siw_container(follower, struct siw_every_addr, follower);
 	const struct siw_device_info *now = &every->ctx->now;
@@ -81,7 +81,8 @@ static void every_addr_update(struct siw_addr_follower *follower)
 		every->updated(every);
 }
 
-int siw_every_addr_open(struct siw_every_addr *every, struct siw_context *ctx, uint16_t port)
+int siw_every_addr_open_sockets(struct siw_every_addr *every, struct siw_context *ctx,
+				uint16_t port)
 {
 	int tries = port ? 1 : TRIES, err;
 
@@ -91,12 +92,12 @@ int siw_every_addr_open(struct siw_every_addr *every, struct siw_context *ctx, u
 	} while (err == -EADDRINUSE && --tries);
 	if (err)
 		return err;
-	every->follower.update = every_addr_update;
+	every->follower.update = every_addr_open_at_new_addrs;
 	siw_link_add(&ctx->addr_followers, &every->follower.link);
 	return 0;
 }
 
-void siw_every_addr_stop(struct siw_every_addr *every)
+void siw_every_addr_stop_following(struct siw_every_addr *every)
 {
 	siw_link_del(&every->follower.link);
 }
@@ -164,7 +165,7 @@ static int addr_sock_open(struct siw_every_addr *every, struct siw_addr *addr)
 	if (err)
 		goto close_sock;
 	if (ends->shared)
-		siw_llp_shared(end->sock);
+		siw_llp_allow_concurrent_sends(end->sock);
 	*addr = end->addr;
 	ends->at[addr_socks_count(ends)] = end;
 	/* Memory ordering: pairs with the load in addr_socks_count(). */
@@ -189,7 +190,7 @@ static void addr_socks_close_all(struct siw_every_addr *every)
 	atomic_store(&ends->n, 0);
 }
 
-static void addr_socks_updated(struct siw_every_addr *every)
+static void addr_socks_handle_addr_change(struct siw_every_addr *every)
 {
 	struct siw_addr_socks *ends = siw_container(every, struct siw_addr_socks, every);
 	const struct siw_device_info *now = &every->ctx->now;
@@ -211,11 +212,11 @@ int siw_addr_socks_open(struct siw_context *ctx, uint16_t port, void *server,
 	ends->every = (struct siw_every_addr){
 		.open = addr_sock_open,
 		.undo = addr_socks_close_all,
-		.updated = addr_socks_updated,
+		.updated = addr_socks_handle_addr_change,
 	};
 	ends->server = server;
 	ends->serve = how;
-	err = siw_every_addr_open(&ends->every, ctx, port);
+	err = siw_every_addr_open_sockets(&ends->every, ctx, port);
 	if (err) {
 		free(ends);
 		return err;
@@ -227,7 +228,7 @@ int siw_addr_socks_open(struct siw_context *ctx, uint16_t port, void *server,
 
 void siw_addr_socks_close(struct siw_addr_socks *ends)
 {
-	siw_every_addr_stop(&ends->every);
+	siw_every_addr_stop_following(&ends->every);
 	addr_socks_close_all(&ends->every);
 	free(ends);
 }
@@ -236,7 +237,7 @@ void siw_addr_socks_share(struct siw_addr_socks *ends)
 {
 	ends->shared = true;
 	for (uint32_t i = 0; i < addr_socks_count(ends); i++)
-		siw_llp_shared(ends->at[i]->sock);
+		siw_llp_allow_concurrent_sends(ends->at[i]->sock);
 }
 
 /* Returns the socket bound to the address, or NULL. */

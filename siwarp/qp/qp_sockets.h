@@ -38,9 +38,10 @@ struct siw_every_addr {
  * -EADDRINUSE, -EADDRNOTAVAIL (the device has no address) or another -errno, with no socket left
  * open.
  */
-int siw_every_addr_open(struct siw_every_addr *every, struct siw_context *ctx, uint16_t port);
+int siw_every_addr_open_sockets(struct siw_every_addr *every, struct siw_context *ctx,
+				uint16_t port);
 /* Stops to follow the device's addresses. The caller closes the sockets. */
-void siw_every_addr_stop(struct siw_every_addr *every);
+void siw_every_addr_stop_following(struct siw_every_addr *every);
 
 struct siw_addr_socks;
 
@@ -83,7 +84,7 @@ struct siw_addr_socks {
 /*
  * Opens a UDP socket at each address of the device; port 0: any port. serve: as in struct
  * siw_io_handler; end->socks->server is the caller's server. Returns 0, -ENOMEM or a value of
- * siw_every_addr_open().
+ * siw_every_addr_open_sockets().
  */
 int siw_addr_socks_open(struct siw_context *ctx, uint16_t port, void *server,
 			int (*serve)(struct siw_addr_sock *end), struct siw_addr_socks **out);

@@ -115,8 +115,8 @@ struct siw_wqe *siw_qp_sq_append(struct siw_base_qp *base, struct siw_flow *flow
 	return wqe;
 }
 
-struct siw_wqe *siw_qp_flow_advance(struct siw_base_qp *base, struct siw_flow *flow, int state,
-				    int status)
+struct siw_wqe *siw_qp_flow_advance_to_next_request(struct siw_base_qp *base, struct siw_flow *flow,
+						    int state, int status)
 {
 	struct siw_wqe *wqe = flow->next;
 
@@ -129,7 +129,7 @@ struct siw_wqe *siw_qp_flow_advance(struct siw_base_qp *base, struct siw_flow *f
 
 /* ---- completing ------------------------------------------------------------------------------ */
 
-enum siw_wc_status siw_qp_sq_status(const struct siw_base_qp *base, int err)
+enum siw_wc_status siw_qp_wc_status_of_send_error(const struct siw_base_qp *base, int err)
 {
 	return err == -EACCES || err == -EFAULT ? SIW_WC_LOC_PROT_ERR
 						: (enum siw_wc_status)siw_class_of(base)->failure;
@@ -146,19 +146,19 @@ static void sq_put_completion(struct siw_base_qp *base, uint64_t wr_id, int wr_o
 	struct siw_wc wc = {
 		.wr_id = wr_id,
 		.status = status,
-		.opcode = siw_qp_op_wc(wr_opcode),
+		.opcode = siw_qp_wc_opcode_of_wr_opcode(wr_opcode),
 		.vendor_err = status ? base->wire_err : 0,
 		.byte_len = (uint32_t)length,
 		.qp_num = atomic_load_explicit(&base->qp.qpn, memory_order_relaxed),
 	};
 	struct siw_way way = { .source = peer };
 
-	siw_device_complete(&base->qp, base->qp.send_cq, &wc, peer ? &way : NULL, base->sq_head + 1,
-			    false);
+	siw_device_cq_add_completion(&base->qp, base->qp.send_cq, &wc, peer ? &way : NULL,
+				     base->sq_head + 1, false);
 }
 
-void siw_qp_sq_bypass(struct siw_base_qp *base, const struct siw_send_wr *wr, uint64_t length,
-		      int status, const struct siw_addr *peer)
+void siw_qp_sq_complete_without_slot(struct siw_base_qp *base, const struct siw_send_wr *wr,
+				     uint64_t length, int status, const struct siw_addr *peer)
 {
 	base->sq_tail++;
 	if (!wqe_needs_no_completion(base, wr->send_flags, status))
@@ -173,10 +173,11 @@ void siw_qp_sq_bypass(struct siw_base_qp *base, const struct siw_send_wr *wr, ui
 static void wqe_release_bind(struct siw_base_qp *base, struct siw_wqe *wqe)
 {
 	if (__builtin_expect(wqe->opcode == SIW_WR_BIND_MW, 0))
-		siw_device_bind_drop(base->qp.ctx, &wqe->bind);
+		siw_device_mw_drop_bind(base->qp.ctx, &wqe->bind);
 }
 
-void siw_qp_flow_finish(struct siw_base_qp *base, struct siw_flow *flow, int status)
+void siw_qp_flow_complete_oldest_request(struct siw_base_qp *base, struct siw_flow *flow,
+					 int status)
 {
 	struct siw_wqe *wqe = flow->first;
 
@@ -195,15 +196,15 @@ void siw_qp_flow_finish(struct siw_base_qp *base, struct siw_flow *flow, int sta
 	base->sq_free = wqe;
 }
 
-void siw_qp_flow_finish_all(struct siw_base_qp *base, struct siw_flow *flow, int first)
+void siw_qp_flow_flush_requests(struct siw_base_qp *base, struct siw_flow *flow, int first)
 {
 	while (flow->first) {
 		const struct siw_wqe *wqe = flow->first;
 
 		if (wqe->state == SIW_WQE_DONE || (wqe->state == SIW_WQE_BEGUN && wqe->status)) {
-			siw_qp_flow_finish(base, flow, wqe->status);
+			siw_qp_flow_complete_oldest_request(base, flow, wqe->status);
 		} else {
-			siw_qp_flow_finish(base, flow, first);
+			siw_qp_flow_complete_oldest_request(base, flow, first);
 			first = SIW_WC_WR_FLUSH_ERR;
 		}
 	}
@@ -214,7 +215,7 @@ void siw_qp_flow_finish_all(struct siw_base_qp *base, struct siw_flow *flow, int
 void siw_qp_flush_late_send(struct siw_base_qp *base)
 {
 	if (base->qp.state == SIW_QPS_SQE || siw_teardown_of(base) == SIW_FLUSHED)
-		siw_qp_flow_finish_all(base, &base->flow, SIW_WC_WR_FLUSH_ERR);
+		siw_qp_flow_flush_requests(base, &base->flow, SIW_WC_WR_FLUSH_ERR);
 }
 
 static void flow_drop_requests(struct siw_base_qp *base, struct siw_flow *flow)
@@ -237,7 +238,7 @@ void siw_qp_sq_end_requests(struct siw_base_qp *base, bool report)
 
 		next = l->next;
 		if (report)
-			siw_qp_flow_finish_all(base, flow, SIW_WC_WR_FLUSH_ERR);
+			siw_qp_flow_flush_requests(base, flow, SIW_WC_WR_FLUSH_ERR);
 		else
 			flow_drop_requests(base, flow);
 	}
@@ -269,7 +270,8 @@ bool siw_qp_wqe_uses_key(const struct siw_flow *flow, const struct siw_wqe *wqe,
 	return false;
 }
 
-bool siw_qp_sq_uses(const struct siw_base_qp *base, siw_qp_wqe_uses_fn *uses, const void *what)
+bool siw_qp_sq_uses_object(const struct siw_base_qp *base, siw_qp_wqe_uses_fn *uses,
+			   const void *what)
 {
 	for (struct siw_link *l = base->flows.next; l != &base->flows; l = l->next) {
 		const struct siw_flow *flow = siw_container(l, struct siw_flow, busy);
@@ -285,7 +287,7 @@ bool siw_qp_sq_uses(const struct siw_base_qp *base, siw_qp_wqe_uses_fn *uses, co
  * Whether a program that has armed a CQ may be sleeping, because it has polled rarely since it
  * armed the CQ.
  */
-static bool program_may_sleep(struct siw_context *ctx)
+static bool program_may_be_sleeping(struct siw_context *ctx)
 {
 	uint32_t polls = atomic_load_explicit(&ctx->polls, memory_order_relaxed);
 
@@ -349,7 +351,8 @@ bool siw_qp_may_delay_post(struct siw_base_qp *base, const struct siw_send_wr *w
 
 	if (!siw_class_of(base)->wait_octets ||
 	    !posts_are_dense(&base->round, siw_qp_poll_round(ctx)) || !ctx->has_thread ||
-	    atomic_load_explicit(&ctx->waiters, memory_order_relaxed) || program_may_sleep(ctx))
+	    atomic_load_explicit(&ctx->waiters, memory_order_relaxed) ||
+	    program_may_be_sleeping(ctx))
 		return false;
 	if (!atomic_load_explicit(&ctx->posts_dense, memory_order_relaxed))
 		atomic_store_explicit(&ctx->posts_dense, true, memory_order_relaxed);

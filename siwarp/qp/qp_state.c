@@ -160,7 +160,7 @@ static const struct step steps[STATES][SIW_QPE_COUNT] = {
 };
 /* clang-format on */
 
-static int qp_type_column(int type)
+static int state_table_column_of_qp_type(int type)
 {
 	switch (type) {
 	case SIW_QPT_UD:
@@ -182,7 +182,7 @@ static int qp_type_column(int type)
  */
 static int find_state_transition(int type, int state, int event, const struct step **s)
 {
-	int column = qp_type_column(type);
+	int column = state_table_column_of_qp_type(type);
 
 	if (column < 0 || state < 0 || state >= STATES || event < 0 || event >= SIW_QPE_COUNT)
 		return -EINVAL;
@@ -200,7 +200,7 @@ int siw_qp_state_next(int type, int state, int event, int *action)
 	return s->next;
 }
 
-int siw_qp_state_attrs(int type, int state, int event)
+int siw_qp_attrs_of_transition(int type, int state, int event)
 {
 	const struct step *s;
 

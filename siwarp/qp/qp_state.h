@@ -43,7 +43,7 @@ int siw_qp_state_next(int type, int state, int event, int *action);
  * Returns the attributes that a state transition may change (set of enum siw_qp_attr_mask), or
  * -EINVAL if there is no such transition.
  */
-int siw_qp_state_attrs(int type, int state, int event);
+int siw_qp_attrs_of_transition(int type, int state, int event);
 
 /* cffi: end */
 

@@ -4,7 +4,7 @@
 
 /* ---- states ---------------------------------------------------------------------------------- */
 
-int siw_qp_step(struct siw_base_qp *base, int event)
+int siw_qp_apply_state_event(struct siw_base_qp *base, int event)
 {
 	int action, next;
 
@@ -45,7 +45,7 @@ void siw_qp_raise_if_drained(struct siw_base_qp *base)
 		siw_device_async_raise(&base->qp.async, SIW_EVENT_SQ_DRAINED);
 }
 
-int siw_qp_event_of(const struct siw_wire_err *err)
+int siw_qp_async_event_of_error(const struct siw_wire_err *err)
 {
 	if (err->layer == SIW_LAYER_RDMAP && err->type == SIW_RDMAP_REMOTE_PROTECTION)
 		return SIW_EVENT_QP_ACCESS_ERR;
@@ -58,13 +58,13 @@ int siw_qp_event_of(const struct siw_wire_err *err)
 	return SIW_EVENT_QP_FATAL;
 }
 
-void siw_qp_wake(struct siw_base_qp *base)
+void siw_qp_schedule_sending_turn(struct siw_base_qp *base)
 {
-	siw_device_mark_unsent(&base->qp);
-	siw_device_nudge(base->qp.ctx);
+	siw_device_add_unsent_qp(&base->qp);
+	siw_device_wake_sleeping_thread(base->qp.ctx);
 }
 
-void siw_qp_run_and_mark(struct siw_base_qp *base)
+void siw_qp_run_sq_and_mark_unsent(struct siw_base_qp *base)
 {
 	enum siw_run run;
 
@@ -72,7 +72,7 @@ void siw_qp_run_and_mark(struct siw_base_qp *base)
 	run = siw_class_of(base)->run(base);
 	siw_unlock(&base->qp.send_lock);
 	if (run != SIW_RUN_DONE)
-		siw_device_mark_unsent(&base->qp);
+		siw_device_add_unsent_qp(&base->qp);
 }
 
 void siw_qp_send_delayed(struct siw_base_qp *base)
@@ -82,7 +82,8 @@ void siw_qp_send_delayed(struct siw_base_qp *base)
 	siw_unlock(&base->qp.send_lock);
 }
 
-int siw_qp_prepare(struct siw_base_qp *base, int event, const struct siw_qp_attr *attr, int mask)
+int siw_qp_prepare_transition(struct siw_base_qp *base, int event, const struct siw_qp_attr *attr,
+			      int mask)
 {
 	const struct siw_qp_class *class = siw_class_of(base);
 	int err = class->prepare ? class->prepare(base, event, attr, mask) : 0;

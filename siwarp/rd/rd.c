@@ -63,10 +63,10 @@
  * Returns the largest credit for one peer, in units: the amount that the socket's receive buffer
  * can hold.
  */
-static uint32_t rd_window_units(struct siw_llp_sock *sock)
+static uint32_t rd_max_credit_units(struct siw_llp_sock *sock)
 {
 	uint64_t window = (uint64_t)siw_settings()->rd_window;
-	uint32_t room = siw_llp_udp_room(sock);
+	uint32_t room = siw_llp_udp_rx_buffer_space(sock);
 
 	if (room && room < window)
 		window = room;
@@ -98,7 +98,7 @@ static void init_rd_endpoint(struct siw_rd *rd, struct siw_llp_port *port,
 	rd->batch_max = SIW_RD_BATCH / 2;
 	rd->due = SIW_RD_NEVER;
 	rd->began = rd->now = siw_now_ns();
-	siw_siphash_key(&rd->key);
+	siw_siphash_make_key(&rd->key);
 	do {
 		rd->instance = siw_siphash(&rd->key, &rd->epochs, sizeof(rd->epochs));
 		rd->epochs++;
@@ -129,9 +129,9 @@ int siw_rd_open(struct siw_llp_port *port, const struct siw_rd_attr *attr, struc
 	if (r)
 		goto close_sock;
 	rd->ipv6 = local.family == AF_INET6;
-	rd->window_units = rd_window_units(rd->sock);
-	siw_llp_udp_fragments(rd->sock, false);
-	siw_llp_sock_timed(rd->sock);
+	rd->window_units = rd_max_credit_units(rd->sock);
+	siw_llp_udp_allow_fragments(rd->sock, false);
+	siw_llp_sock_enable_timer(rd->sock);
 	*out = rd;
 	return 0;
 
@@ -149,7 +149,7 @@ void siw_rd_close(struct siw_rd *rd)
 {
 	if (!rd)
 		return;
-	if (siw_llp_port_is_ours(rd->port))
+	if (siw_llp_port_opened_by_this_process(rd->port))
 		siw_rd_send_final_byes(rd);
 	siw_rd_table_fini(rd);
 	siw_llp_close(rd->sock);
@@ -192,7 +192,7 @@ void siw_rd_set_rnr(struct siw_rd *rd, uint8_t retry, uint8_t timer)
 }
 
 /* Called when the caller has handled the last RESTARTED or GONE event, and may send again. */
-static void rd_event_handled(struct siw_rd *rd)
+static void rd_finish_handled_event(struct siw_rd *rd)
 {
 	if (!rd->settle)
 		return;
@@ -220,12 +220,12 @@ const struct siw_addr *siw_rd_peer_addr(const struct siw_rd_peer *peer)
 	return &peer->addr;
 }
 
-void siw_rd_set_upper(struct siw_rd_peer *peer, void *upper)
+void siw_rd_set_upper_layer_object(struct siw_rd_peer *peer, void *upper)
 {
 	siw_lock(&peer->rd->lock);
 	peer->claimed = false;
 	if (peer->settling) /* the caller has handled the event */
-		rd_event_handled(peer->rd);
+		rd_finish_handled_event(peer->rd);
 	/*
 	 * Pairs with the load of peer->upper: the upper layer's object is complete before it is
 	 * visible.
@@ -234,12 +234,12 @@ void siw_rd_set_upper(struct siw_rd_peer *peer, void *upper)
 	siw_unlock(&peer->rd->lock);
 }
 
-void *siw_rd_upper(const struct siw_rd_peer *peer)
+void *siw_rd_upper_layer_object(const struct siw_rd_peer *peer)
 {
 	return atomic_load_explicit(&peer->upper, memory_order_acquire);
 }
 
-void *siw_rd_upper_data(struct siw_rd_peer *peer)
+void *siw_rd_upper_layer_data(struct siw_rd_peer *peer)
 {
 	return peer->upper_data;
 }
@@ -257,7 +257,7 @@ uint32_t siw_rd_mulpdu(const struct siw_rd_peer *peer, enum siw_rd_space space)
 	return path < units * SIW_RD_UNIT ? path : units * SIW_RD_UNIT;
 }
 
-void siw_rd_reset(struct siw_rd_peer *peer, enum siw_rd_reason reason)
+void siw_rd_reset_peer(struct siw_rd_peer *peer, enum siw_rd_reason reason)
 {
 	struct siw_rd *rd = peer->rd;
 
@@ -287,7 +287,7 @@ bool siw_rd_abandon_peer(struct siw_rd *rd, const struct siw_addr *addr)
 	siw_unlock(&rd->lock);
 	if (found)
 		/* mark the socket ready, so that event GONE is reported */
-		siw_llp_sock_ready(rd->sock);
+		siw_llp_sock_mark_ready(rd->sock);
 	return found;
 }
 
@@ -313,7 +313,7 @@ static bool has_unsupported_version(const struct siw_rd_wire *wire)
 	return (wire->llp.type >> 2 & 3) != SIW_DGRAM_VERSION;
 }
 
-static bool is_type_of_all_versions(int type)
+static bool is_version_independent_datagram_type(int type)
 {
 	return type == SIW_DGRAM_RD_HELLO || type == SIW_DGRAM_RD_VERSIONS;
 }
@@ -327,7 +327,8 @@ static bool rd_is_datagram_acceptable(struct siw_rd *rd, const struct siw_rd_wir
 	    !siw_crc32c_ends((const uint8_t *)wire, len))
 		return siw_drop(SIW_COUNTER_drop_crc);
 	if (!siw_dgram_is(wire->llp.type) ||
-	    (has_unsupported_version(wire) && !is_type_of_all_versions(wire->llp.type >> 4)))
+	    (has_unsupported_version(wire) &&
+	     !is_version_independent_datagram_type(wire->llp.type >> 4)))
 		return siw_drop(SIW_COUNTER_drop_version);
 	if (wire->llp.dest_index)
 		return siw_drop(SIW_COUNTER_drop_header);
@@ -339,13 +340,13 @@ static bool rd_is_datagram_acceptable(struct siw_rd *rd, const struct siw_rd_wir
 }
 
 /* Handles the first datagram that completes a handshake begun by this end. */
-static void rd_handshake_complete(struct siw_rd_peer *peer, uint64_t now)
+static void rd_complete_handshake(struct siw_rd_peer *peer, uint64_t now)
 {
 	peer->state = SIW_RD_OPEN;
 	peer->known_lost = false;
-	siw_rd_mtu_handshake_done(peer);
+	siw_rd_mtu_handle_handshake_done(peer);
 	if (!peer->rtos && siw_rd_has_cc(peer))
-		siw_rd_cc_rtt(peer->cc, now - peer->last_sent_ns);
+		siw_rd_cc_add_rtt_sample(peer->cc, now - peer->last_sent_ns);
 	/*
 	 * If the peer began a handshake before it received this end's HELLO, the peer's ECHO must
 	 * not open a second pair of epochs.
@@ -356,8 +357,8 @@ static void rd_handshake_complete(struct siw_rd_peer *peer, uint64_t now)
 }
 
 /* Handles a datagram of the current epochs: DATA, ACK, PROBE or BYE. */
-static void rd_handle_pair_datagram(struct siw_rd_peer *peer, struct siw_rd_wire *wire,
-				    uint32_t len, uint64_t now)
+static void rd_handle_datagram_of_current_epochs(struct siw_rd_peer *peer, struct siw_rd_wire *wire,
+						 uint32_t len, uint64_t now)
 {
 	uint32_t body = len - SIW_RD_OVERHEAD;
 
@@ -370,7 +371,7 @@ static void rd_handle_pair_datagram(struct siw_rd_peer *peer, struct siw_rd_wire
 		return;
 	}
 	if (peer->state != SIW_RD_OPEN)
-		rd_handshake_complete(peer, now);
+		rd_complete_handshake(peer, now);
 	peer->last_received_ns = now;
 	siw_rd_move_to_end_of_lru(peer, now);
 	if (siw_rd_peer_ird(peer) != wire->ird)
@@ -378,27 +379,28 @@ static void rd_handle_pair_datagram(struct siw_rd_peer *peer, struct siw_rd_wire
 	if (peer->verify) {
 		peer->verify = false;
 		peer->awaited_since_ns = 0;
-		siw_rd_schedule_report(peer, SIW_RD_REPORT_ACKED);
+		siw_rd_schedule_event_of_peer(peer, SIW_RD_REPORT_ACKED);
 	}
 	switch (wire->llp.type >> 4) {
 	case SIW_DGRAM_RD_DATA:
-		siw_rd_acked(peer, wire, NULL, now);
+		siw_rd_handle_ack(peer, wire, NULL, now);
 		if (!peer->rd->shut_down)
 			siw_rd_handle_data(peer, wire, len, now);
 		break;
 	case SIW_DGRAM_RD_ACK:
-		siw_rd_acked(peer, wire, (const struct siw_rd_ack *)(wire + 1), now);
+		siw_rd_handle_ack(peer, wire, (const struct siw_rd_ack *)(wire + 1), now);
 		siw_rd_handle_not_ready(peer, wire, now);
 		if (wire->flags & SIW_RD_PROBED)
 			siw_rd_mtu_handle_probe_ack(peer, ntohl(wire->llp.psn));
 		break;
 	default:
-		siw_rd_acked(peer, wire, NULL, now);
+		siw_rd_handle_ack(peer, wire, NULL, now);
 		siw_rd_send_ack(peer, SIW_RD_PROBED, ntohl(wire->llp.psn), now);
 	}
 }
 
-static bool is_of_current_pair(const struct siw_rd_peer *peer, const struct siw_rd_wire *wire)
+static bool is_datagram_of_current_epochs(const struct siw_rd_peer *peer,
+					  const struct siw_rd_wire *wire)
 {
 	return peer && peer->peer_epoch && ntohl(wire->dest_epoch) == peer->epoch &&
 	       ntohl(wire->source_epoch) == peer->peer_epoch;
@@ -415,7 +417,7 @@ static void rd_handle_datagram(struct siw_rd *rd, struct siw_rd_wire *wire, uint
 	switch (wire->llp.type >> 4) {
 	case SIW_DGRAM_RD_HELLO:
 		if (has_unsupported_version(wire))
-			siw_rd_handle_foreign_hello(rd, from, wire, len);
+			siw_rd_handle_hello_of_other_version(rd, from, wire, len);
 		else
 			siw_rd_handle_hello(rd, from, wire, len);
 		return;
@@ -426,15 +428,15 @@ static void rd_handle_datagram(struct siw_rd *rd, struct siw_rd_wire *wire, uint
 		siw_rd_handle_challenge(rd, from, wire, len, now);
 		return;
 	case SIW_DGRAM_RD_ECHO:
-		siw_rd_handle_echo(rd, from, wire, len, now);
+		siw_rd_handle_cookie_echo(rd, from, wire, len, now);
 		return;
 	case SIW_DGRAM_RD_DATA:
 	case SIW_DGRAM_RD_ACK:
 	case SIW_DGRAM_RD_PROBE:
 	case SIW_DGRAM_RD_BYE:
 		peer = siw_rd_peer_find(rd, from);
-		if (is_of_current_pair(peer, wire))
-			rd_handle_pair_datagram(peer, wire, len, now);
+		if (is_datagram_of_current_epochs(peer, wire))
+			rd_handle_datagram_of_current_epochs(peer, wire, len, now);
 		else
 			siw_rd_answer_with_bye(rd, peer, wire);
 		return;
@@ -445,7 +447,7 @@ static void rd_handle_datagram(struct siw_rd *rd, struct siw_rd_wire *wire, uint
 
 /* ---- events ---------------------------------------------------------------------------------- */
 
-static int rd_consume_next_report(struct siw_rd_peer *peer)
+static int rd_pop_event_of_peer(struct siw_rd_peer *peer)
 {
 	struct siw_rd *rd = peer->rd;
 
@@ -502,15 +504,14 @@ static int rd_next_event(struct siw_rd *rd, struct siw_rd_event *event)
 		return rd_segment_event(rd, event);
 	if (!siw_link_empty(&rd->news)) {
 		peer = siw_container(rd->news.next, struct siw_rd_peer, news);
-		*event =
-			(struct siw_rd_event){ .kind = rd_consume_next_report(peer), .peer = peer };
+		*event = (struct siw_rd_event){ .kind = rd_pop_event_of_peer(peer), .peer = peer };
 		if (!peer->reports)
 			siw_link_del(&peer->news);
 		return 1;
 	}
 	if (!rd->delivered_peer && !siw_link_empty(&rd->ready)) {
 		rd->delivered_peer = siw_container(rd->ready.next, struct siw_rd_peer, ready);
-		rd->delivered_seq = siw_rd_ready_seq(rd->delivered_peer);
+		rd->delivered_seq = siw_rd_sequence_space_to_deliver(rd->delivered_peer);
 		rd->direct = NULL;
 		siw_link_del(&rd->delivered_peer->ready);
 	}
@@ -521,7 +522,7 @@ static int rd_next_event(struct siw_rd *rd, struct siw_rd_event *event)
  * Returns the peer whose acknowledgement has been pending longest. The list of pending
  * acknowledgements must not be empty.
  */
-static struct siw_rd_peer *rd_first_pending_ack(struct siw_rd *rd)
+static struct siw_rd_peer *rd_peer_with_oldest_pending_ack(struct siw_rd *rd)
 {
 	return siw_container(rd->acks.next, struct siw_rd_peer, acks);
 }
@@ -537,7 +538,7 @@ static void rd_handle_empty_socket(struct siw_rd *rd)
 	 * has not passed is not due.
 	 */
 	bool ack = !siw_link_empty(&rd->acks) &&
-		   siw_rd_must_ack_now(rd_first_pending_ack(rd), rd->now);
+		   siw_rd_must_ack_now(rd_peer_with_oldest_pending_ack(rd), rd->now);
 	uint64_t now;
 
 	if (rd->due == SIW_RD_NEVER && !rd->blocked)
@@ -546,11 +547,11 @@ static void rd_handle_empty_socket(struct siw_rd *rd)
 	 * The poller reads the clock for all sockets in every poll; here the clock is read only if
 	 * there is work.
 	 */
-	if (!rd->blocked && !ack && siw_llp_sock_awaits_due(rd->sock))
+	if (!rd->blocked && !ack && siw_llp_sock_timer_is_pending(rd->sock))
 		return;
 	now = siw_now_ns();
 	while (!siw_link_empty(&rd->acks)) {
-		struct siw_rd_peer *peer = rd_first_pending_ack(rd);
+		struct siw_rd_peer *peer = rd_peer_with_oldest_pending_ack(rd);
 
 		if (!siw_rd_must_ack_now(peer, now))
 			break;
@@ -563,7 +564,7 @@ static void rd_handle_empty_socket(struct siw_rd *rd)
 		 * The handler was called for an earlier timer that has expired: set the time of the
 		 * next timer.
 		 */
-		siw_llp_sock_due(rd->sock, rd->due);
+		siw_llp_sock_set_timer(rd->sock, rd->due);
 	}
 }
 
@@ -571,20 +572,20 @@ static void rd_handle_empty_socket(struct siw_rd *rd)
 
 /* The arguments and the result of a receive call on the socket, which is made without the lock. */
 struct received {
-	ssize_t len;  /* as siw_llp_udp_recv_dense */
+	ssize_t len;  /* as siw_llp_udp_recv_with_gro */
 	uint32_t seg; /* octets of each datagram but the last one */
 };
 
-static void rd_call_socket(struct siw_rd *rd, struct received *in)
+static void rd_receive_from_socket(struct siw_rd *rd, struct received *in)
 {
-	in->len = siw_llp_udp_recv_dense(rd->sock, &rd->from, rd->rx_buf, SIW_RD_BUF, &in->seg);
+	in->len = siw_llp_udp_recv_with_gro(rd->sock, &rd->from, rd->rx_buf, SIW_RD_BUF, &in->seg);
 }
 
 /* Records the datagrams that the socket returned. Returns false if the socket was empty. */
-static bool rd_datagrams_received(struct siw_rd *rd, const struct received *in)
+static bool rd_note_received_datagrams(struct siw_rd *rd, const struct received *in)
 {
 	if (rd->ecn)
-		rd->ce = siw_llp_udp_ce(rd->sock);
+		rd->ce = siw_llp_udp_ce_received(rd->sock);
 	if (in->len < 0) {
 		rd->streak = 0;
 		return false;
@@ -606,7 +607,7 @@ static bool rd_datagrams_received(struct siw_rd *rd, const struct received *in)
  * Returns whether the next event can only come from the socket. Called without the lock: an event
  * that another thread reports at the same time is returned after the call of the socket.
  */
-static bool rd_needs_socket(const struct siw_rd *rd)
+static bool rd_must_read_socket(const struct siw_rd *rd)
 {
 	return rd->at >= rd->end &&
 	       atomic_load_explicit(&rd->delivery, memory_order_relaxed) != SIW_RD_DELIVERED &&
@@ -632,17 +633,17 @@ static int rd_process_rx_buf(struct siw_rd *rd, struct siw_rd_event *event)
 
 int siw_rd_recv(struct siw_rd *rd, struct siw_rd_event *event)
 {
-	bool called = rd_needs_socket(rd);
+	bool called = rd_must_read_socket(rd);
 	struct received in;
 	int r, tries = 0;
 
 	if (called)
-		rd_call_socket(rd, &in);
+		rd_receive_from_socket(rd, &in);
 	siw_lock(&rd->lock);
 	siw_rd_acknowledge_accepted_segment(rd);
-	rd_event_handled(rd);
+	rd_finish_handled_event(rd);
 	for (;;) {
-		bool empty = called && !rd_datagrams_received(rd, &in);
+		bool empty = called && !rd_note_received_datagrams(rd, &in);
 
 		r = rd_process_rx_buf(rd, event);
 		if (!r && empty) {
@@ -657,7 +658,7 @@ int siw_rd_recv(struct siw_rd *rd, struct siw_rd_event *event)
 			break;
 		}
 		siw_unlock(&rd->lock);
-		rd_call_socket(rd, &in);
+		rd_receive_from_socket(rd, &in);
 		called = true;
 		siw_lock(&rd->lock);
 	}

@@ -19,7 +19,7 @@
  * credit, so that requests the upper layer cannot accept do not delay responses. Responses are sent
  * first.
  *
- * A segment is acknowledged after the upper layer has accepted it (siw_rd_segment_accepted): an acknowledged
+ * A segment is acknowledged after the upper layer has accepted it (siw_rd_mark_segment_accepted): an acknowledged
  * segment has been placed at the peer.
  *
  * Locks: the "tx" functions are called under the caller's send lock, siw_rd_close under the send
@@ -83,7 +83,7 @@ int siw_rd_open(struct siw_llp_port *port, const struct siw_rd_attr *attr, struc
 void siw_rd_close(struct siw_rd *rd);
 /*
  * The upper layer calls siw_rd_shutdown before siw_rd_close when it shuts down. From then on the
- * endpoint handles incoming acknowledgements only. siw_rd_reset has no effect any more: segments
+ * endpoint handles incoming acknowledgements only. siw_rd_reset_peer has no effect any more: segments
  * that were accepted for sending are sent completely before their peer receives its BYE.
  */
 void siw_rd_shutdown(struct siw_rd *rd);
@@ -93,7 +93,7 @@ void siw_rd_shutdown(struct siw_rd *rd);
  * linger_ms has passed since the BYE. The caller's own time limit bounds how long a slow peer may
  * delay the close.
  */
-bool siw_rd_shutdown_done(struct siw_rd *rd);
+bool siw_rd_continue_shutdown(struct siw_rd *rd);
 /*
  * Returns the endpoint's socket. The caller needs the socket to query its address, and to have the
  * handler called again if the caller stops before siw_rd_recv has returned 0.
@@ -115,19 +115,19 @@ void siw_rd_set_rnr(struct siw_rd *rd, uint8_t retry, uint8_t timer);
 int siw_rd_list_waiting_peers(struct siw_rd *rd, struct siw_rd_wait *out, int max);
 /*
  * Returns whether a new instance of any peer has been detected since the last call, including peers
- * with which the upper layer has nothing in progress. siw_rd_restarts lists those peers.
+ * with which the upper layer has nothing in progress. siw_rd_list_restarted_peers lists those peers.
  */
-bool siw_rd_restarted(struct siw_rd *rd);
+bool siw_rd_fetch_any_peer_restarted(struct siw_rd *rd);
 /*
  * Removes up to max peers from the list of restarted peers, each reported once with its current
  * instance. Returns their number.
  */
-int siw_rd_restarts(struct siw_rd *rd, struct siw_rd_restart *out, int max);
+int siw_rd_list_restarted_peers(struct siw_rd *rd, struct siw_rd_restart *out, int max);
 /*
  * Returns the instance that the peer at addr announced in the latest handshake; 0: none, or
  * unknown.
  */
-uint64_t siw_rd_instance(struct siw_rd *rd, const struct siw_addr *addr);
+uint64_t siw_rd_instance_of_peer(struct siw_rd *rd, const struct siw_addr *addr);
 
 /* ---- peers ----------------------------------------------------------------------------------- */
 
@@ -142,15 +142,15 @@ const struct siw_addr *siw_rd_peer_addr(const struct siw_rd_peer *peer);
  * Sets the upper layer's pointer for this peer, initially NULL. A peer record whose pointer is set
  * is not evicted.
  */
-void siw_rd_set_upper(struct siw_rd_peer *peer, void *upper);
-void *siw_rd_upper(const struct siw_rd_peer *peer);
+void siw_rd_set_upper_layer_object(struct siw_rd_peer *peer, void *upper);
+void *siw_rd_upper_layer_object(const struct siw_rd_peer *peer);
 /*
  * Octets in the peer record reserved for the upper layer. They are zeroed when the record is
  * created and when an incarnation of the pair ends. Access under the send lock or the progress
  * lock.
  */
 #define SIW_RD_ROOM 36
-void *siw_rd_upper_data(struct siw_rd_peer *peer);
+void *siw_rd_upper_layer_data(struct siw_rd_peer *peer);
 /*
  * Returns the IRD that the peer advertised, which this end's ORD to the peer must not exceed. 0:
  * not known yet.
@@ -166,7 +166,7 @@ size_t siw_rd_peer_size(void);
  * Ends this incarnation of the pair: drops segments that were not sent yet and sends the peer a BYE
  * with this reason. The record is kept.
  */
-void siw_rd_reset(struct siw_rd_peer *peer, enum siw_rd_reason reason);
+void siw_rd_reset_peer(struct siw_rd_peer *peer, enum siw_rd_reason reason);
 
 /*
  * Ends the incarnation of the pair with the peer at addr, if one exists: sends the peer a BYE and
@@ -186,7 +186,7 @@ uint32_t siw_rd_mulpdu(const struct siw_rd_peer *peer, enum siw_rd_space space);
  * segment is copied and its CRC computed in the same pass. It is sent as soon as the congestion
  * window, credit and pacing allow; a short segment after unacknowledged ones waits for the next
  * siw_rd_flush, so that several are sent in one system call. Returns a value > 0, equal to
- * siw_rd_framed, if the segment was queued; 0 if there is no space now (siw_rd_blocked); -EFAULT if
+ * siw_rd_count_queued_segments, if the segment was queued; 0 if there is no space now (siw_rd_is_send_queue_full); -EFAULT if
  * the memory is not mapped; -EPIPE if the peer is gone or has restarted, which siw_rd_recv reports
  * too.
  */
@@ -195,16 +195,16 @@ int64_t siw_rd_tx(struct siw_rd_peer *peer, enum siw_rd_space space, const void 
 /*
  * Transmits the segments that siw_rd_tx has queued, as far as the congestion window, pacing and the
  * socket allow. Returns 1 if all segments were sent, 0 if some still wait. *accepted: set to
- * siw_rd_accepted of the request space.
+ * siw_rd_count_accepted_segments of the request space.
  */
 int siw_rd_flush(struct siw_rd_peer *peer, uint64_t *accepted);
-bool siw_rd_blocked(const struct siw_rd_peer *peer, enum siw_rd_space space);
+bool siw_rd_is_send_queue_full(const struct siw_rd_peer *peer, enum siw_rd_space space);
 /*
- * siw_rd_framed: the number of segments of that space that siw_rd_tx has queued in this
- * incarnation. siw_rd_accepted: how many of these segments, in order, the peer has acknowledged.
+ * siw_rd_count_queued_segments: the number of segments of that space that siw_rd_tx has queued in this
+ * incarnation. siw_rd_count_accepted_segments: how many of these segments, in order, the peer has acknowledged.
  */
-uint64_t siw_rd_framed(const struct siw_rd_peer *peer, enum siw_rd_space space);
-uint64_t siw_rd_accepted(const struct siw_rd_peer *peer, enum siw_rd_space space);
+uint64_t siw_rd_count_queued_segments(const struct siw_rd_peer *peer, enum siw_rd_space space);
+uint64_t siw_rd_count_accepted_segments(const struct siw_rd_peer *peer, enum siw_rd_space space);
 
 /* ---- rx and events --------------------------------------------------------------------------- */
 
@@ -243,32 +243,33 @@ struct siw_rd_event {
 	struct siw_rd_peer *peer;
 	int space;  /* in event SEGMENT: enum siw_rd_space */
 	bool acked; /* SEGMENT: the event is also an ACKED, to be handled after the segment */
-	const uint8_t *data; /* SEGMENT: valid until the next siw_rd_recv or siw_rd_pause */
+	const uint8_t
+		*data; /* SEGMENT: valid until the next siw_rd_recv or siw_rd_pause_delivery */
 	uint32_t len;
 };
 /*
  * Returns 1 and the next event, or 0 if there is no event now. Also services expired timers. The
- * same SEGMENT is returned until siw_rd_segment_accepted or siw_rd_pause is called.
+ * same SEGMENT is returned until siw_rd_mark_segment_accepted or siw_rd_pause_delivery is called.
  */
 int siw_rd_recv(struct siw_rd *rd, struct siw_rd_event *event);
 /*
  * Called when the last SEGMENT was placed, or discarded on purpose: the segment is acknowledged by
  * the next siw_rd_recv, or by a segment sent before.
  */
-void siw_rd_segment_accepted(struct siw_rd_peer *peer);
+void siw_rd_mark_segment_accepted(struct siw_rd_peer *peer);
 /*
  * Called when the last SEGMENT, of that space, cannot be accepted now, because no receive is
  * posted. The segment is stored, no further segments of that space are delivered for this peer
- * until siw_rd_resume, and the peer's credit is used up. The other space and other peers are not
+ * until siw_rd_resume_delivery, and the peer's credit is used up. The other space and other peers are not
  * affected. no_receive: the peer is notified that its request lacks a receive.
  */
-void siw_rd_pause(struct siw_rd_peer *peer, enum siw_rd_space space, bool no_receive);
-void siw_rd_resume(struct siw_rd_peer *peer, enum siw_rd_space space);
+void siw_rd_pause_delivery(struct siw_rd_peer *peer, enum siw_rd_space space, bool no_receive);
+void siw_rd_resume_delivery(struct siw_rd_peer *peer, enum siw_rd_space space);
 /*
  * Sets whether the peer must send something although everything sent to it was acknowledged
  * (expected). A peer that stays silent then is declared lost.
  */
-void siw_rd_expect(struct siw_rd_peer *peer, bool expected);
+void siw_rd_set_response_expected(struct siw_rd_peer *peer, bool expected);
 
 /* cffi: end */
 

@@ -52,7 +52,7 @@ static void handle_delivered_slot(struct siw_rd_peer *peer, struct siw_rd_seq *s
 		peer->in_flight -= slot->len;
 	}
 	slot->sacked = true;
-	siw_rd_cc_delivered(peer->cc, &gain->cc, &slot->sent, slot->len, slot->sent_ns);
+	siw_rd_cc_note_delivered(peer->cc, &gain->cc, &slot->sent, slot->len, slot->sent_ns);
 	if (slot->len > gain->longest)
 		gain->longest = slot->len;
 	if (!slot->again && slot->sent_ns > gain->sent_ns)
@@ -81,7 +81,7 @@ static void seq_acknowledge_to(struct siw_rd_peer *peer, struct siw_rd_seq *seq,
 		slot->buf = NULL;
 	}
 	siw_rd_publish_accepted(peer);
-	siw_rd_schedule_report(peer, SIW_RD_REPORT_ACKED);
+	siw_rd_schedule_event_of_peer(peer, SIW_RD_REPORT_ACKED);
 }
 
 /* ---- ranges of an ACK ------------------------------------------------------------------------ */
@@ -136,7 +136,7 @@ static void mark_lost_datagrams(struct siw_rd_peer *peer, struct siw_rd_seq *seq
 		slot->lost = true;
 		tx->n_lost++;
 		peer->in_flight -= slot->len;
-		siw_rd_cc_lost(peer->cc, &gain->cc, &slot->sent, slot->len, slot->sent_ns);
+		siw_rd_cc_note_lost(peer->cc, &gain->cc, &slot->sent, slot->len, slot->sent_ns);
 		if (slot->again && slot->len > gain->relost)
 			gain->relost = slot->len;
 	}
@@ -146,8 +146,9 @@ static void mark_lost_datagrams(struct siw_rd_peer *peer, struct siw_rd_seq *seq
  * Returns by how many datagrams the acknowledgement of a space advances; negative: an older
  * acknowledgement that arrived late.
  */
-static int32_t ack_advance(const struct siw_rd_peer *peer, const struct siw_rd_seq *seq,
-			   const struct siw_rd_wire *wire)
+static int32_t newly_acknowledged_count(const struct siw_rd_peer *peer,
+					const struct siw_rd_seq *seq,
+					const struct siw_rd_wire *wire)
 {
 	return (int32_t)(ntohl(wire->acknowledged[seq->space]) - peer->epoch - (uint32_t)seq->una);
 }
@@ -157,16 +158,16 @@ static bool acknowledges_unsent_datagram(const struct siw_rd_peer *peer,
 					 const struct siw_rd_seq *seq,
 					 const struct siw_rd_wire *wire)
 {
-	int32_t ahead = ack_advance(peer, seq, wire);
+	int32_t ahead = newly_acknowledged_count(peer, seq, wire);
 
 	return ahead > 0 && (uint64_t)ahead > (seq->tx ? seq->tx->sent - seq->una : 0);
 }
 
-static void handle_space_ack(struct siw_rd_peer *peer, struct siw_rd_seq *seq,
-			     const struct siw_rd_wire *wire, const struct siw_rd_ack *ack,
-			     struct gain *gain)
+static void handle_ack_of_sequence_space(struct siw_rd_peer *peer, struct siw_rd_seq *seq,
+					 const struct siw_rd_wire *wire,
+					 const struct siw_rd_ack *ack, struct gain *gain)
 {
-	int32_t ahead = ack_advance(peer, seq, wire);
+	int32_t ahead = newly_acknowledged_count(peer, seq, wire);
 	uint64_t to = seq->una + (uint64_t)ahead;
 
 	if (ahead < 0)
@@ -194,12 +195,12 @@ static void measure_round_trip(struct siw_rd_peer *peer, struct gain *gain, uint
 	uint64_t delay = ntohs(gain->delay) * 1000ull;
 
 	gain->cc.rtt = delay < MOST_DELAY && took > 2 * delay ? took - delay : took;
-	siw_rd_cc_rtt(peer->cc, gain->cc.rtt);
+	siw_rd_cc_add_rtt_sample(peer->cc, gain->cc.rtt);
 }
 
 /* Handles newly delivered datagrams. before: the octets in flight before the acknowledgement. */
-static void handle_delivery(struct siw_rd_peer *peer, struct gain *gain, uint64_t before,
-			    uint64_t now)
+static void handle_newly_delivered_datagrams(struct siw_rd_peer *peer, struct gain *gain,
+					     uint64_t before, uint64_t now)
 {
 	peer->rtos = 0;
 	peer->after_rto = 0;
@@ -214,7 +215,7 @@ static void handle_delivery(struct siw_rd_peer *peer, struct gain *gain, uint64_
 			mark_lost_datagrams(peer, &peer->seq[i], gain);
 	gain->cc.in_flight = peer->in_flight;
 	gain->cc.full = peer->full || before * 4 >= peer->cc->cwnd * 3;
-	siw_rd_cc_acked(peer->cc, &gain->cc);
+	siw_rd_cc_handle_ack(peer->cc, &gain->cc);
 	peer->full = false;
 }
 
@@ -233,8 +234,8 @@ static uint32_t newly_reported_ce_marks(struct siw_rd_peer *peer, uint32_t ce_co
 	return more < SIW_RD_WINDOW_MAX ? more : SIW_RD_WINDOW_MAX;
 }
 
-void siw_rd_acked(struct siw_rd_peer *peer, const struct siw_rd_wire *wire,
-		  const struct siw_rd_ack *ack, uint64_t now)
+void siw_rd_handle_ack(struct siw_rd_peer *peer, const struct siw_rd_wire *wire,
+		       const struct siw_rd_ack *ack, uint64_t now)
 {
 	struct siw_rd_seq *requests = &peer->seq[SIW_RD_REQUESTS];
 	struct siw_rd_seq *responses = &peer->seq[SIW_RD_RESPONSES];
@@ -244,7 +245,7 @@ void siw_rd_acked(struct siw_rd_peer *peer, const struct siw_rd_wire *wire,
 
 	if (waited && !siw_rd_has_unsent_datagram(requests) &&
 	    !siw_rd_has_unsent_datagram(responses))
-		siw_rd_cc_idle(peer->cc, before);
+		siw_rd_cc_mark_app_limited(peer->cc, before);
 	if (acknowledges_unsent_datagram(peer, requests, wire) ||
 	    acknowledges_unsent_datagram(peer, responses, wire)) {
 		siw_drop(SIW_COUNTER_drop_rd_ack);
@@ -252,12 +253,12 @@ void siw_rd_acked(struct siw_rd_peer *peer, const struct siw_rd_wire *wire,
 	}
 	if (ack)
 		gain.cc.ce = newly_reported_ce_marks(peer, ntohl(ack->ce));
-	handle_space_ack(peer, requests, wire, ack, &gain);
-	handle_space_ack(peer, responses, wire, ack, &gain);
+	handle_ack_of_sequence_space(peer, requests, wire, ack, &gain);
+	handle_ack_of_sequence_space(peer, responses, wire, ack, &gain);
 	if (!waited)
 		return;
 	if (gain.cc.octets)
-		handle_delivery(peer, &gain, before, now);
+		handle_newly_delivered_datagrams(peer, &gain, before, now);
 	if (__builtin_expect(gain.relost || peer->long_losses, 0))
 		siw_rd_mtu_check_losses(peer, gain.relost, gain.longest, now);
 	if (peer->peer_unready_una != requests->una)
@@ -266,7 +267,7 @@ void siw_rd_acked(struct siw_rd_peer *peer, const struct siw_rd_wire *wire,
 		peer->awaited_since_ns = siw_rd_awaits_more(peer) ? now : 0;
 	if (gain.cc.octets)
 		siw_rd_set_retransmission_timer(peer, now);
-	siw_rd_pump(peer, now);
+	siw_rd_send_queued_datagrams(peer, now);
 }
 
 /* ---- time-outs ------------------------------------------------------------------------------- */
@@ -275,7 +276,8 @@ void siw_rd_acked(struct siw_rd_peer *peer, const struct siw_rd_wire *wire,
  * Returns the slot of the highest sent index of a space that is not known to have arrived; NULL:
  * none.
  */
-static struct siw_rd_slot *last_undelivered_in_space(const struct siw_rd_seq *seq, uint64_t *index)
+static struct siw_rd_slot *last_undelivered_in_sequence_space(const struct siw_rd_seq *seq,
+							      uint64_t *index)
 {
 	for (uint64_t i = seq->tx ? seq->tx->sent : seq->una; i-- > seq->una;)
 		if (!siw_rd_slot_of(seq->tx, i)->sacked) {
@@ -296,7 +298,7 @@ static struct siw_rd_slot *last_undelivered_datagram(struct siw_rd_peer *peer,
 
 	for (int i = 0; i < SIW_RD_SPACES; i++) {
 		uint64_t at = 0;
-		struct siw_rd_slot *slot = last_undelivered_in_space(&peer->seq[i], &at);
+		struct siw_rd_slot *slot = last_undelivered_in_sequence_space(&peer->seq[i], &at);
 
 		if (!slot || (last && last->sent_ns >= slot->sent_ns))
 			continue;
@@ -341,7 +343,8 @@ static void mark_all_datagrams_lost(struct siw_rd_peer *peer)
 /*
  * Returns whether the peer has a reason to grant no credit for a space: the peer reports NOT READY.
  */
-static bool space_reports_not_ready(const struct siw_rd_peer *peer, const struct siw_rd_seq *seq)
+static bool peer_reports_not_ready_for_sequence_space(const struct siw_rd_peer *peer,
+						      const struct siw_rd_seq *seq)
 {
 	return seq->space == SIW_RD_REQUESTS && peer->peer_unready_ns;
 }
@@ -357,7 +360,8 @@ static bool peer_withholds_credit(struct siw_rd_peer *peer, uint64_t now)
 	for (int i = 0; i < SIW_RD_SPACES; i++) {
 		struct siw_rd_seq *seq = &peer->seq[i];
 
-		if (!siw_rd_lacks_credit_for_first(seq) || space_reports_not_ready(peer, seq))
+		if (!siw_rd_lacks_credit_for_first(seq) ||
+		    peer_reports_not_ready_for_sequence_space(peer, seq))
 			seq->starved_ns = 0;
 		else if (!seq->starved_ns)
 			seq->starved_ns = now;
@@ -412,7 +416,8 @@ void siw_rd_handle_retransmission_timeout(struct siw_rd_peer *peer, uint64_t now
 	if (peer->backoff < MOST_RTOS && (peer->rtos || peer->backoff))
 		peer->backoff++;
 	if (!peer->rtos || !last ||
-	    (!siw_rd_is_covered_by_credit(seq, index) && space_reports_not_ready(peer, seq)))
+	    (!siw_rd_is_covered_by_credit(seq, index) &&
+	     peer_reports_not_ready_for_sequence_space(peer, seq)))
 		peer->first_timeout_ns = now;
 	if (peer->rtos < UINT8_MAX)
 		peer->rtos++;
@@ -424,14 +429,14 @@ void siw_rd_handle_retransmission_timeout(struct siw_rd_peer *peer, uint64_t now
 	if (last && probes_tail && siw_rd_is_covered_by_credit(seq, index)) {
 		send_tail_loss_probe(peer, seq, index, now);
 	} else if (last) {
-		siw_rd_mtu_timeout(peer, longest_undelivered_datagram(peer), now);
+		siw_rd_mtu_handle_timeout(peer, longest_undelivered_datagram(peer), now);
 		mark_all_datagrams_lost(peer);
-		siw_rd_cc_timeout(peer->cc, now);
+		siw_rd_cc_handle_timeout(peer->cc, now);
 		peer->after_rto = peer->near ? 0 : 1 + AFTER_RTO;
-		siw_rd_pump(peer, now);
+		siw_rd_send_queued_datagrams(peer, now);
 	}
 	/* The peer has acknowledged everything, or grants no credit: send a PROBE to the peer. */
 	if (!last || (peer->last_sent_ns == before && !peer->rd->blocked && peer->pace_ns <= now))
-		siw_rd_send_probe(peer, now);
+		siw_rd_send_liveness_probe(peer, now);
 	siw_rd_set_retransmission_timer(peer, now);
 }

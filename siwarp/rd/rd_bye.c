@@ -114,18 +114,19 @@ void siw_rd_bye_retransmit(struct siw_rd_peer *peer, uint64_t now)
  * Sends a BYE for the pair of epochs of a datagram for which there is no record, within the rate
  * limit.
  */
-static void send_bye_for_unknown_pair(struct siw_rd *rd, const struct siw_addr *to,
-				      const struct siw_rd_wire *wire, uint8_t reason, uint8_t flags)
+static void send_bye_for_unknown_epochs(struct siw_rd *rd, const struct siw_addr *to,
+					const struct siw_rd_wire *wire, uint8_t reason,
+					uint8_t flags)
 {
-	struct siw_rd_sources *sources = siw_rd_sources(rd);
+	struct siw_rd_sources *sources = siw_rd_get_source_table(rd);
 	struct {
 		struct siw_rd_wire wire;
 		uint8_t crc[SIW_DGRAM_CRC_LEN];
 	} out;
 
 	siw_drop(SIW_COUNTER_drop_rd_epoch);
-	if (!sources || !siw_source_take(&sources->bye, siw_source_index(sources->key, to), &byes,
-					 &byes_each, rd->now))
+	if (!sources || !siw_source_consume_token(&sources->bye, siw_source_index(sources->key, to),
+						  &byes, &byes_each, rd->now))
 		return;
 	siw_rd_write_bare_header(rd, SIW_DGRAM_RD_BYE, ntohl(wire->dest_epoch),
 				 ntohl(wire->source_epoch), &out.wire);
@@ -150,7 +151,8 @@ static bool awaits_answer_to_bye(const struct siw_rd_wire *wire)
  * Handles a datagram of the incarnation that this end has ended. Any BYE of that incarnation
  * answers this end's BYE.
  */
-static void handle_ended_pair(struct siw_rd_peer *peer, const struct siw_rd_wire *wire)
+static void handle_datagram_of_ended_incarnation(struct siw_rd_peer *peer,
+						 const struct siw_rd_wire *wire)
 {
 	struct siw_rd_wire *bye = (struct siw_rd_wire *)peer->pending_bye->bye;
 
@@ -162,7 +164,8 @@ static void handle_ended_pair(struct siw_rd_peer *peer, const struct siw_rd_wire
 		siw_rd_pending_bye_free(peer);
 }
 
-static bool is_ended_pair(const struct siw_rd_peer *peer, const struct siw_rd_wire *wire)
+static bool is_datagram_of_ended_incarnation(const struct siw_rd_peer *peer,
+					     const struct siw_rd_wire *wire)
 {
 	return peer && peer->pending_bye && ntohl(wire->dest_epoch) == peer->pending_bye->epoch &&
 	       ntohl(wire->source_epoch) == peer->pending_bye->peer_epoch;
@@ -171,13 +174,13 @@ static bool is_ended_pair(const struct siw_rd_peer *peer, const struct siw_rd_wi
 void siw_rd_answer_with_bye(struct siw_rd *rd, struct siw_rd_peer *peer,
 			    const struct siw_rd_wire *wire)
 {
-	if (is_ended_pair(peer, wire))
-		handle_ended_pair(peer, wire);
+	if (is_datagram_of_ended_incarnation(peer, wire))
+		handle_datagram_of_ended_incarnation(peer, wire);
 	else if (!is_bye_datagram(wire))
-		send_bye_for_unknown_pair(rd, &rd->from, wire, SIW_RD_UNKNOWN_PAIR, 0);
+		send_bye_for_unknown_epochs(rd, &rd->from, wire, SIW_RD_UNKNOWN_PAIR, 0);
 	else if (awaits_answer_to_bye(
 			 wire)) /* this end answered that BYE before, and the answer was lost */
-		send_bye_for_unknown_pair(rd, &rd->from, wire, SIW_RD_CLOSED_END, SIW_RD_ANSWER);
+		send_bye_for_unknown_epochs(rd, &rd->from, wire, SIW_RD_CLOSED_END, SIW_RD_ANSWER);
 	else
 		siw_drop(SIW_COUNTER_drop_rd_epoch);
 }
@@ -193,7 +196,7 @@ void siw_rd_handle_bye(struct siw_rd_peer *peer, const struct siw_rd_wire *wire,
 	 */
 	peer->state = SIW_RD_CLOSED;
 	if (open && wire->reason != SIW_RD_UNKNOWN_PAIR)
-		siw_rd_acked(peer, wire, NULL, now);
+		siw_rd_handle_ack(peer, wire, NULL, now);
 	if (awaits_answer_to_bye(wire)) {
 		build_bye_datagram(peer, SIW_RD_CLOSED_END, SIW_RD_ANSWER, answer);
 		send_bye_datagram(peer, answer);
@@ -237,12 +240,12 @@ static bool peer_accepts_data(const struct siw_rd_peer *peer)
 	       !peer->peer_unready_ns;
 }
 
-bool siw_rd_shutdown_done(struct siw_rd *rd)
+bool siw_rd_continue_shutdown(struct siw_rd *rd)
 {
 	struct siw_rd_event event;
 	bool left = true;
 
-	if (!siw_llp_port_is_ours(rd->port))
+	if (!siw_llp_port_opened_by_this_process(rd->port))
 		return true;
 	while (siw_rd_recv(rd, &event) == 1)
 		;

@@ -29,10 +29,10 @@ void siw_rd_cc_init(struct siw_rd_cc *cc, uint32_t mss, bool local)
 	cc->burst = 4 * mss;
 	siw_rd_cubic_init(cc);
 	siw_rd_bbr_init(cc);
-	siw_rd_cc_path(cc, mss, local);
+	siw_rd_cc_set_path(cc, mss, local);
 }
 
-void siw_rd_cc_path(struct siw_rd_cc *cc, uint32_t mss, bool local)
+void siw_rd_cc_set_path(struct siw_rd_cc *cc, uint32_t mss, bool local)
 {
 	cc->mss = mss;
 	/* Before the first loss the initial window is a number of datagrams. */
@@ -46,7 +46,7 @@ void siw_rd_cc_path(struct siw_rd_cc *cc, uint32_t mss, bool local)
 	cc->cwnd = greater(cc->cwnd, LOCAL_CWND);
 }
 
-void siw_rd_cc_rtt(struct siw_rd_cc *cc, uint64_t rtt)
+void siw_rd_cc_add_rtt_sample(struct siw_rd_cc *cc, uint64_t rtt)
 {
 	uint64_t off;
 
@@ -97,7 +97,7 @@ uint64_t siw_rd_cc_pto(const struct siw_rd_cc *cc)
 	return 2 * cc->srtt + slack;
 }
 
-uint64_t siw_rd_cc_wait(const struct siw_rd_cc *cc, uint32_t octets)
+uint64_t siw_rd_cc_pacing_delay(const struct siw_rd_cc *cc, uint32_t octets)
 {
 	return cc->rate ? octets * cc->gap >> 20 : 0;
 }
@@ -107,15 +107,15 @@ static uint32_t elapsed_ns_at_most_32_bits(uint64_t from, uint64_t to)
 	return to > from ? (uint32_t)lesser(to - from, UINT32_MAX) : 0;
 }
 
-void siw_rd_cc_sent(struct siw_rd_cc *cc, uint64_t now, uint32_t octets, uint64_t in_flight,
-		    struct siw_rd_sent *sent)
+void siw_rd_cc_note_sent(struct siw_rd_cc *cc, uint64_t now, uint32_t octets, uint64_t in_flight,
+			 struct siw_rd_sent *sent)
 {
 	if (cc->local)
 		return;
 	if (!in_flight) {
 		cc->first_sent_at = cc->delivered_at = now;
 		if (cc->bbr_on)
-			siw_rd_bbr_sent(cc, now, in_flight);
+			siw_rd_bbr_handle_send_after_idle(cc, now, in_flight);
 	}
 	sent->delivered = (uint32_t)cc->delivered;
 	sent->lost = (uint32_t)cc->lost;
@@ -125,8 +125,8 @@ void siw_rd_cc_sent(struct siw_rd_cc *cc, uint64_t now, uint32_t octets, uint64_
 	sent->app_limited = cc->app_limited != 0;
 }
 
-void siw_rd_cc_delivered(struct siw_rd_cc *cc, struct siw_rd_cc_ack *ack,
-			 const struct siw_rd_sent *sent, uint32_t octets, uint64_t sent_ns)
+void siw_rd_cc_note_delivered(struct siw_rd_cc *cc, struct siw_rd_cc_ack *ack,
+			      const struct siw_rd_sent *sent, uint32_t octets, uint64_t sent_ns)
 {
 	cc->delivered += octets;
 	ack->octets += octets;
@@ -136,8 +136,8 @@ void siw_rd_cc_delivered(struct siw_rd_cc *cc, struct siw_rd_cc_ack *ack,
 	ack->newest = *sent;
 }
 
-void siw_rd_cc_lost(struct siw_rd_cc *cc, struct siw_rd_cc_ack *ack, const struct siw_rd_sent *sent,
-		    uint32_t octets, uint64_t sent_ns)
+void siw_rd_cc_note_lost(struct siw_rd_cc *cc, struct siw_rd_cc_ack *ack,
+			 const struct siw_rd_sent *sent, uint32_t octets, uint64_t sent_ns)
 {
 	cc->lost += octets;
 	ack->lost += octets;
@@ -148,9 +148,9 @@ void siw_rd_cc_lost(struct siw_rd_cc *cc, struct siw_rd_cc_ack *ack, const struc
 	 */
 	cc->burst -= cc->burst / 4;
 	if (!cc->bbr_on)
-		siw_rd_cubic_lost(cc, ack->now, sent_ns, false);
+		siw_rd_cubic_handle_loss(cc, ack->now, sent_ns, false);
 	else
-		siw_rd_bbr_lost(cc, ack->now, sent, octets);
+		siw_rd_bbr_handle_loss(cc, ack->now, sent, octets);
 }
 
 /* Computes the delivery rate from one acknowledgement. */
@@ -187,7 +187,7 @@ static struct sample sample_of_delivery_rate(struct siw_rd_cc *cc, const struct 
  * measured over spans of at least SPAN_NS and SPAN_LEAST datagrams, which are long compared with
  * such a burst.
  */
-static void update_rate_span(struct siw_rd_cc *cc, uint64_t now)
+static void update_delivery_rate_over_span(struct siw_rd_cc *cc, uint64_t now)
 {
 	uint64_t took = now - cc->span_at, delivered = cc->delivered - cc->span_delivered;
 
@@ -200,14 +200,14 @@ static void update_rate_span(struct siw_rd_cc *cc, uint64_t now)
 	cc->span_delivered = cc->delivered;
 }
 
-void siw_rd_cc_acked(struct siw_rd_cc *cc, const struct siw_rd_cc_ack *ack)
+void siw_rd_cc_handle_ack(struct siw_rd_cc *cc, const struct siw_rd_cc_ack *ack)
 {
 	struct sample sample;
 
 	if (!cc->bbr_on) {
 		if (ack->ce)
-			siw_rd_cubic_lost(cc, ack->now, ack->newest_at, true);
-		siw_rd_cubic_acked(cc, ack);
+			siw_rd_cubic_handle_loss(cc, ack->now, ack->newest_at, true);
+		siw_rd_cubic_handle_ack(cc, ack);
 		return;
 	}
 	if (!ack->newest_at)
@@ -217,23 +217,23 @@ void siw_rd_cc_acked(struct siw_rd_cc *cc, const struct siw_rd_cc_ack *ack)
 	cc->delivered_at = ack->now;
 	if (ack->ce) { /* CE counts as a loss (RFC 3168 section 5), but nothing is retransmitted */
 		cc->lost += (uint64_t)ack->ce * cc->mss;
-		siw_rd_bbr_lost(cc, ack->now, &ack->newest, cc->mss);
+		siw_rd_bbr_handle_loss(cc, ack->now, &ack->newest, cc->mss);
 	}
 	cc->burst += (uint32_t)(ack->octets / 64);
-	update_rate_span(cc, ack->now);
+	update_delivery_rate_over_span(cc, ack->now);
 	sample = sample_of_delivery_rate(cc, ack);
-	siw_rd_bbr_acked(cc, ack, &sample);
+	siw_rd_bbr_handle_ack(cc, ack, &sample);
 }
 
-void siw_rd_cc_timeout(struct siw_rd_cc *cc, uint64_t now)
+void siw_rd_cc_handle_timeout(struct siw_rd_cc *cc, uint64_t now)
 {
 	if (!cc->bbr_on)
-		siw_rd_cubic_timeout(cc, now);
+		siw_rd_cubic_handle_timeout(cc, now);
 	else
-		siw_rd_bbr_timeout(cc, now);
+		siw_rd_bbr_handle_timeout(cc, now);
 }
 
-void siw_rd_cc_idle(struct siw_rd_cc *cc, uint64_t in_flight)
+void siw_rd_cc_mark_app_limited(struct siw_rd_cc *cc, uint64_t in_flight)
 {
 	if (!cc->local && in_flight < cc->cwnd)
 		cc->app_limited = greater(cc->delivered + in_flight, 1);

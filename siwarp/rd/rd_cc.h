@@ -141,34 +141,34 @@ void siw_rd_cc_init(struct siw_rd_cc *cc, uint32_t mss, bool local);
  * Reports a change of the path. mss: octets of the longest datagram; local: the path does not leave
  * the host.
  */
-void siw_rd_cc_path(struct siw_rd_cc *cc, uint32_t mss, bool local);
+void siw_rd_cc_set_path(struct siw_rd_cc *cc, uint32_t mss, bool local);
 /* Reports a round-trip time, measured on a datagram that was sent only once (Karn's algorithm). */
-void siw_rd_cc_rtt(struct siw_rd_cc *cc, uint64_t rtt);
+void siw_rd_cc_add_rtt_sample(struct siw_rd_cc *cc, uint64_t rtt);
 /* Reports the transmission of a datagram; in_flight: octets outstanding before it. */
-void siw_rd_cc_sent(struct siw_rd_cc *cc, uint64_t now, uint32_t octets, uint64_t in_flight,
-		    struct siw_rd_sent *sent);
+void siw_rd_cc_note_sent(struct siw_rd_cc *cc, uint64_t now, uint32_t octets, uint64_t in_flight,
+			 struct siw_rd_sent *sent);
 /* Reports the delivery of a datagram that was sent at sent_ns. */
-void siw_rd_cc_delivered(struct siw_rd_cc *cc, struct siw_rd_cc_ack *ack,
-			 const struct siw_rd_sent *sent, uint32_t octets, uint64_t sent_ns);
+void siw_rd_cc_note_delivered(struct siw_rd_cc *cc, struct siw_rd_cc_ack *ack,
+			      const struct siw_rd_sent *sent, uint32_t octets, uint64_t sent_ns);
 /* Reports that a datagram that was sent at sent_ns is considered lost. */
-void siw_rd_cc_lost(struct siw_rd_cc *cc, struct siw_rd_cc_ack *ack, const struct siw_rd_sent *sent,
-		    uint32_t octets, uint64_t sent_ns);
+void siw_rd_cc_note_lost(struct siw_rd_cc *cc, struct siw_rd_cc_ack *ack,
+			 const struct siw_rd_sent *sent, uint32_t octets, uint64_t sent_ns);
 /*
  * Called when all effects of an acknowledgement are collected: updates the congestion window and
  * the pacing rate.
  */
-void siw_rd_cc_acked(struct siw_rd_cc *cc, const struct siw_rd_cc_ack *ack);
+void siw_rd_cc_handle_ack(struct siw_rd_cc *cc, const struct siw_rd_cc_ack *ack);
 /* Reports that nothing was acknowledged for a complete RTO. */
-void siw_rd_cc_timeout(struct siw_rd_cc *cc, uint64_t now);
+void siw_rd_cc_handle_timeout(struct siw_rd_cc *cc, uint64_t now);
 /* Reports that the sender has no more datagrams to send while in_flight octets are outstanding. */
-void siw_rd_cc_idle(struct siw_rd_cc *cc, uint64_t in_flight);
+void siw_rd_cc_mark_app_limited(struct siw_rd_cc *cc, uint64_t in_flight);
 /* Returns the time from the last transmission to a tail loss probe (RFC 8985 section 7.2), ns. */
 uint64_t siw_rd_cc_pto(const struct siw_rd_cc *cc);
 /*
  * Returns the pacing interval between this number of octets and the next transmission, ns; 0: no
  * pacing.
  */
-uint64_t siw_rd_cc_wait(const struct siw_rd_cc *cc, uint32_t octets);
+uint64_t siw_rd_cc_pacing_delay(const struct siw_rd_cc *cc, uint32_t octets);
 
 /* cffi: end */
 

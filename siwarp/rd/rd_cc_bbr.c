@@ -47,7 +47,7 @@ void siw_rd_bbr_init(struct siw_rd_cc *cc)
 
 /* ---- the model ------------------------------------------------------------------------------- */
 
-static void update_round(struct siw_rd_cc *cc, const struct sample *s)
+static void update_bbr_round(struct siw_rd_cc *cc, const struct sample *s)
 {
 	struct siw_rd_bbr *bbr = &cc->bbr;
 
@@ -75,7 +75,7 @@ static void update_bbr_signals(struct siw_rd_cc *cc, const struct sample *s)
 		bbr->loss_round_delivered = cc->delivered;
 	bbr->bw_latest = greater(bbr->bw_latest, s->rate);
 	bbr->inflight_latest = greater(bbr->inflight_latest, s->delivered);
-	update_round(cc, s);
+	update_bbr_round(cc, s);
 	if (s->rate && (s->rate >= max_bw(bbr) || !s->app_limited))
 		bbr->max_bw[1] = greater(bbr->max_bw[1], s->rate);
 	if (bbr->loss_round_start)
@@ -113,7 +113,7 @@ static void check_full_bandwidth_reached(struct siw_rd_cc *cc, const struct samp
 	bbr->full_bw_now = bbr->full_bw_reached = true;
 }
 
-static uint64_t startup_losses(const struct siw_rd_cc *cc, uint64_t in_flight)
+static uint64_t max_startup_losses(const struct siw_rd_cc *cc, uint64_t in_flight)
 {
 	return lesser(STARTUP_LOSSES, greater(in_flight / cc->mss / 4, 1));
 }
@@ -125,8 +125,8 @@ static void end_startup_if_done(struct siw_rd_cc *cc, const struct sample *s)
 	if (bbr->state != STARTUP)
 		return;
 	if (!bbr->full_bw_reached && bbr->loss_round_start && bbr->loss_in_round &&
-	    bbr->loss_events >= startup_losses(cc, s->in_flight) &&
-	    siw_rd_bbr_is_too_high(cc, s->lost, s->in_flight)) {
+	    bbr->loss_events >= max_startup_losses(cc, s->in_flight) &&
+	    siw_rd_bbr_is_loss_too_high(cc, s->lost, s->in_flight)) {
 		bbr->full_bw_reached = true;
 		bbr->inflight_longterm = greater(bdp(cc, max_bw(bbr), 100), bbr->inflight_latest);
 	}
@@ -141,7 +141,7 @@ static void end_drain_if_done(struct siw_rd_cc *cc, const struct siw_rd_cc_ack *
 	if (cc->bbr.state == DRAIN &&
 	    (ack->in_flight <= with_quanta(cc, bdp(cc, cc->bbr.bw, 100)) ||
 	     cc->bbr.drain_rounds > 3))
-		siw_rd_bbr_start_down(cc, ack->now);
+		siw_rd_bbr_start_probe_down(cc, ack->now);
 }
 
 /* ---- window and pacing rate ------------------------------------------------------------------ */
@@ -193,7 +193,7 @@ static void set_cwnd(struct siw_rd_cc *cc, const struct siw_rd_cc_ack *ack)
 
 /* ---- events ---------------------------------------------------------------------------------- */
 
-void siw_rd_bbr_sent(struct siw_rd_cc *cc, uint64_t now, uint64_t in_flight)
+void siw_rd_bbr_handle_send_after_idle(struct siw_rd_cc *cc, uint64_t now, uint64_t in_flight)
 {
 	struct siw_rd_bbr *bbr = &cc->bbr;
 
@@ -207,7 +207,8 @@ void siw_rd_bbr_sent(struct siw_rd_cc *cc, uint64_t now, uint64_t in_flight)
 		siw_rd_bbr_check_probe_rtt_done(cc, now);
 }
 
-void siw_rd_bbr_acked(struct siw_rd_cc *cc, const struct siw_rd_cc_ack *ack, const struct sample *s)
+void siw_rd_bbr_handle_ack(struct siw_rd_cc *cc, const struct siw_rd_cc_ack *ack,
+			   const struct sample *s)
 {
 	struct siw_rd_bbr *bbr = &cc->bbr;
 	bool expired;
@@ -233,7 +234,7 @@ void siw_rd_bbr_acked(struct siw_rd_cc *cc, const struct siw_rd_cc_ack *ack, con
 	set_cwnd(cc, ack);
 }
 
-void siw_rd_bbr_timeout(struct siw_rd_cc *cc, uint64_t now)
+void siw_rd_bbr_handle_timeout(struct siw_rd_cc *cc, uint64_t now)
 {
 	(void)now;
 	cc->cwnd = LEAST_CWND_SHORT * (uint64_t)cc->mss;

@@ -114,11 +114,11 @@ static inline void reset_full_bw(struct siw_rd_bbr *bbr)
 }
 
 /* functions of rd_cc_bbr_loss.c */
-bool siw_rd_bbr_is_too_high(const struct siw_rd_cc *cc, uint64_t lost, uint64_t in_flight);
+bool siw_rd_bbr_is_loss_too_high(const struct siw_rd_cc *cc, uint64_t lost, uint64_t in_flight);
 void siw_rd_bbr_adapt_lower_bounds(struct siw_rd_cc *cc);
 
 /* functions of rd_cc_bbr_probe.c */
-void siw_rd_bbr_start_down(struct siw_rd_cc *cc, uint64_t now);
+void siw_rd_bbr_start_probe_down(struct siw_rd_cc *cc, uint64_t now);
 void siw_rd_bbr_update_cycle(struct siw_rd_cc *cc, const struct siw_rd_cc_ack *ack,
 			     const struct sample *s);
 

@@ -12,15 +12,15 @@
  * draft. If 2% are a datagram or more, two more datagrams are tolerated: of 100 datagrams at 1%
  * random loss, three are lost too often to indicate congestion.
  */
-bool siw_rd_bbr_is_too_high(const struct siw_rd_cc *cc, uint64_t lost, uint64_t in_flight)
+bool siw_rd_bbr_is_loss_too_high(const struct siw_rd_cc *cc, uint64_t lost, uint64_t in_flight)
 {
 	uint64_t free = in_flight * LOSS_PERCENT / 100;
 
 	return lost > (free < cc->mss ? free : free + 2 * (uint64_t)cc->mss);
 }
 
-static void bbr_probe_too_high(struct siw_rd_cc *cc, uint64_t now, uint64_t in_flight,
-			       bool app_limited)
+static void bbr_handle_inflight_too_high(struct siw_rd_cc *cc, uint64_t now, uint64_t in_flight,
+					 bool app_limited)
 {
 	struct siw_rd_bbr *bbr = &cc->bbr;
 
@@ -29,7 +29,7 @@ static void bbr_probe_too_high(struct siw_rd_cc *cc, uint64_t now, uint64_t in_f
 	if (!app_limited)
 		bbr->inflight_longterm = greater(in_flight, target_inflight(cc) * BETA_10 / 10);
 	if (bbr->state == PROBE_UP)
-		siw_rd_bbr_start_down(cc, now);
+		siw_rd_bbr_start_probe_down(cc, now);
 }
 
 /*
@@ -46,8 +46,8 @@ static uint64_t inflight_at_loss(uint64_t in_flight, uint64_t lost, uint32_t oct
 	       (free > lost_before ? (free - lost_before) * 100 / (100 - LOSS_PERCENT) : 0);
 }
 
-void siw_rd_bbr_lost(struct siw_rd_cc *cc, uint64_t now, const struct siw_rd_sent *sent,
-		     uint32_t octets)
+void siw_rd_bbr_handle_loss(struct siw_rd_cc *cc, uint64_t now, const struct siw_rd_sent *sent,
+			    uint32_t octets)
 {
 	struct siw_rd_bbr *bbr = &cc->bbr;
 	uint64_t lost = (uint32_t)cc->lost - sent->lost;
@@ -57,9 +57,10 @@ void siw_rd_bbr_lost(struct siw_rd_cc *cc, uint64_t now, const struct siw_rd_sen
 	bbr->loss_in_round = true;
 	if (bbr->loss_events < UINT16_MAX)
 		bbr->loss_events++;
-	if (bbr->probe_sample && siw_rd_bbr_is_too_high(cc, lost, sent->in_flight))
-		bbr_probe_too_high(cc, now, inflight_at_loss(sent->in_flight, lost, octets),
-				   sent->app_limited);
+	if (bbr->probe_sample && siw_rd_bbr_is_loss_too_high(cc, lost, sent->in_flight))
+		bbr_handle_inflight_too_high(cc, now,
+					     inflight_at_loss(sent->in_flight, lost, octets),
+					     sent->app_limited);
 }
 
 /*
@@ -70,12 +71,12 @@ void siw_rd_bbr_lost(struct siw_rd_cc *cc, uint64_t now, const struct siw_rd_sen
  */
 static bool bbr_losses_insignificant(const struct siw_rd_cc *cc)
 {
-	return !siw_rd_bbr_is_too_high(cc, cc->bbr.loss_events * (uint64_t)cc->mss, cc->cwnd);
+	return !siw_rd_bbr_is_loss_too_high(cc, cc->bbr.loss_events * (uint64_t)cc->mss, cc->cwnd);
 }
 
 /*
  * Returns the delivery rate: the best sample of this round, as in the BBR draft, but no more than
- * the rate of the last span (update_rate_span).
+ * the rate of the last span (update_delivery_rate_over_span).
  */
 static uint64_t delivery_rate(const struct siw_rd_cc *cc)
 {

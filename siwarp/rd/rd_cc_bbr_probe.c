@@ -33,7 +33,7 @@ static void reset_congestion_signals(struct siw_rd_bbr *bbr)
 	bbr->bw_latest = bbr->inflight_latest = 0;
 }
 
-void siw_rd_bbr_start_down(struct siw_rd_cc *cc, uint64_t now)
+void siw_rd_bbr_start_probe_down(struct siw_rd_cc *cc, uint64_t now)
 {
 	struct siw_rd_bbr *bbr = &cc->bbr;
 
@@ -122,7 +122,8 @@ static bool adapt_long_term_bound(struct siw_rd_cc *cc, const struct siw_rd_cc_a
 			return true;
 		}
 	}
-	if (siw_rd_bbr_is_too_high(cc, s->lost, s->in_flight) || bbr->inflight_longterm == NO_LIMIT)
+	if (siw_rd_bbr_is_loss_too_high(cc, s->lost, s->in_flight) ||
+	    bbr->inflight_longterm == NO_LIMIT)
 		return false;
 	bbr->inflight_longterm = greater(bbr->inflight_longterm, s->in_flight);
 	if (bbr->state == PROBE_UP)
@@ -134,7 +135,7 @@ static bool adapt_long_term_bound(struct siw_rd_cc *cc, const struct siw_rd_cc_a
  * Returns whether it is time for a bandwidth probe: 2 to 3 s have passed, or as many rounds as Reno
  * needs to grow by the same amount.
  */
-static bool is_time_to_probe(struct siw_rd_cc *cc, uint64_t now)
+static bool is_time_to_probe_bandwidth(struct siw_rd_cc *cc, uint64_t now)
 {
 	const struct siw_rd_bbr *bbr = &cc->bbr;
 	uint64_t rounds = LEAST_RENO_ROUNDS + 2 * target_inflight(cc) / cc->mss;
@@ -184,9 +185,9 @@ void siw_rd_bbr_update_cycle(struct siw_rd_cc *cc, const struct siw_rd_cc_ack *a
 	} else if (bbr->state == PROBE_UP) {
 		if (bbr_is_time_to_probe_down(cc, ack, s)) {
 			bbr->too_high = false;
-			siw_rd_bbr_start_down(cc, ack->now);
+			siw_rd_bbr_start_probe_down(cc, ack->now);
 		}
-	} else if (is_time_to_probe(cc, ack->now)) {
+	} else if (is_time_to_probe_bandwidth(cc, ack->now)) {
 		start_probe_refill(cc);
 	} else if (bbr->state == PROBE_DOWN && is_time_to_cruise(cc, ack->in_flight)) {
 		bbr->state = PROBE_CRUISE;

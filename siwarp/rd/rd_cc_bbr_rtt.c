@@ -42,7 +42,7 @@ static void exit_probe_rtt(struct siw_rd_cc *cc, uint64_t now)
 	cc->cwnd = greater(cc->cwnd, bbr->prior_cwnd);
 	reset_short_term(bbr);
 	if (bbr->full_bw_reached) {
-		siw_rd_bbr_start_down(cc, now);
+		siw_rd_bbr_start_probe_down(cc, now);
 		bbr->state = PROBE_CRUISE;
 	} else {
 		bbr->state = STARTUP;

@@ -9,7 +9,7 @@
 #define BETA_CE_100 85
 #define C_10	    4 /* CUBIC's C, in tenths of datagrams per second cubed */
 
-static uint64_t cubic_min_window(const struct siw_rd_cc *cc)
+static uint64_t cubic_min_cwnd(const struct siw_rd_cc *cc)
 {
 	return greater(LEAST_CWND * (uint64_t)cc->mss, cc->local ? LOCAL_CWND : 0);
 }
@@ -42,7 +42,7 @@ static void cubic_reduce(struct siw_rd_cc *cc, uint64_t now, uint64_t to)
 
 	/* Fast convergence: RFC 9438 section 4.7. */
 	cubic->w_max = cc->cwnd < cubic->w_max ? cc->cwnd * (10 + BETA_10) / 20 : cc->cwnd;
-	cc->cwnd = greater(to, cubic_min_window(cc));
+	cc->cwnd = greater(to, cubic_min_cwnd(cc));
 	cubic->ssthresh = cc->cwnd;
 	cubic->epoch = cubic->reduced_at = now;
 	/*
@@ -63,7 +63,7 @@ static uint64_t cubic_bounded_octets(double octets)
 }
 
 /* Returns CUBIC's window one round trip after now, in octets. */
-static uint64_t cubic_window_at(const struct siw_rd_cc *cc, uint64_t now)
+static uint64_t cubic_cwnd_at(const struct siw_rd_cc *cc, uint64_t now)
 {
 	double t = ((double)(now - cc->cubic.epoch + cc->srtt) - (double)cc->cubic.k_ms * MS) /
 		   (double)SECOND;
@@ -73,7 +73,7 @@ static uint64_t cubic_window_at(const struct siw_rd_cc *cc, uint64_t now)
 }
 
 /* Returns Reno's window at this time with the same beta, in octets: RFC 9438 section 4.3. */
-static uint64_t reno_window_at(const struct siw_rd_cc *cc, uint64_t now)
+static uint64_t reno_cwnd_at(const struct siw_rd_cc *cc, uint64_t now)
 {
 	double rounds = (double)(now - cc->cubic.epoch) / (double)(cc->srtt ? cc->srtt : 1);
 
@@ -95,7 +95,7 @@ static void cubic_grow(struct siw_rd_cc *cc, uint64_t now, uint64_t octets)
 		cubic->w_max = cc->cwnd;
 		cubic->k_ms = 0;
 	}
-	target = greater(cubic_window_at(cc, now), reno_window_at(cc, now));
+	target = greater(cubic_cwnd_at(cc, now), reno_cwnd_at(cc, now));
 	if (target > cc->cwnd)
 		cc->cwnd += lesser(
 			(uint64_t)((double)(target - cc->cwnd) * (double)octets / (double)cc->cwnd),
@@ -130,7 +130,7 @@ static void cubic_set_rate(struct siw_rd_cc *cc)
 						  (double)cc->srtt * gain));
 }
 
-void siw_rd_cubic_acked(struct siw_rd_cc *cc, const struct siw_rd_cc_ack *ack)
+void siw_rd_cubic_handle_ack(struct siw_rd_cc *cc, const struct siw_rd_cc_ack *ack)
 {
 	if (cc->delivered >= cc->cubic.round_end)
 		cubic_end_round(cc, ack->in_flight);
@@ -139,7 +139,7 @@ void siw_rd_cubic_acked(struct siw_rd_cc *cc, const struct siw_rd_cc_ack *ack)
 	cubic_set_rate(cc);
 }
 
-void siw_rd_cubic_lost(struct siw_rd_cc *cc, uint64_t now, uint64_t sent_ns, bool ce)
+void siw_rd_cubic_handle_loss(struct siw_rd_cc *cc, uint64_t now, uint64_t sent_ns, bool ce)
 {
 	/* Reduce the window only once for losses among datagrams sent before the last reduction. */
 	if (sent_ns <= cc->cubic.reduced_at)
@@ -147,9 +147,9 @@ void siw_rd_cubic_lost(struct siw_rd_cc *cc, uint64_t now, uint64_t sent_ns, boo
 	cubic_reduce(cc, now, ce ? cc->cwnd * BETA_CE_100 / 100 : cc->cwnd * BETA_10 / 10);
 }
 
-void siw_rd_cubic_timeout(struct siw_rd_cc *cc, uint64_t now)
+void siw_rd_cubic_handle_timeout(struct siw_rd_cc *cc, uint64_t now)
 {
 	cubic_reduce(cc, now, cc->cwnd * BETA_10 / 10);
-	cc->cwnd = cubic_min_window(cc);
+	cc->cwnd = cubic_min_cwnd(cc);
 	cubic_set_rate(cc);
 }

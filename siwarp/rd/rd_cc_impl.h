@@ -41,16 +41,16 @@ static inline uint64_t octets_in(uint64_t rate, uint64_t ns)
 void siw_rd_cc_set_rate(struct siw_rd_cc *cc, uint64_t rate);
 
 void siw_rd_cubic_init(struct siw_rd_cc *cc);
-void siw_rd_cubic_lost(struct siw_rd_cc *cc, uint64_t now, uint64_t sent_ns, bool ce);
-void siw_rd_cubic_acked(struct siw_rd_cc *cc, const struct siw_rd_cc_ack *ack);
-void siw_rd_cubic_timeout(struct siw_rd_cc *cc, uint64_t now);
+void siw_rd_cubic_handle_loss(struct siw_rd_cc *cc, uint64_t now, uint64_t sent_ns, bool ce);
+void siw_rd_cubic_handle_ack(struct siw_rd_cc *cc, const struct siw_rd_cc_ack *ack);
+void siw_rd_cubic_handle_timeout(struct siw_rd_cc *cc, uint64_t now);
 
 void siw_rd_bbr_init(struct siw_rd_cc *cc);
-void siw_rd_bbr_sent(struct siw_rd_cc *cc, uint64_t now, uint64_t in_flight);
-void siw_rd_bbr_lost(struct siw_rd_cc *cc, uint64_t now, const struct siw_rd_sent *sent,
-		     uint32_t octets);
-void siw_rd_bbr_acked(struct siw_rd_cc *cc, const struct siw_rd_cc_ack *ack,
-		      const struct sample *sample);
-void siw_rd_bbr_timeout(struct siw_rd_cc *cc, uint64_t now);
+void siw_rd_bbr_handle_send_after_idle(struct siw_rd_cc *cc, uint64_t now, uint64_t in_flight);
+void siw_rd_bbr_handle_loss(struct siw_rd_cc *cc, uint64_t now, const struct siw_rd_sent *sent,
+			    uint32_t octets);
+void siw_rd_bbr_handle_ack(struct siw_rd_cc *cc, const struct siw_rd_cc_ack *ack,
+			   const struct sample *sample);
+void siw_rd_bbr_handle_timeout(struct siw_rd_cc *cc, uint64_t now);
 
 #endif

@@ -202,7 +202,7 @@ static void send_hello(struct siw_rd_peer *peer, uint64_t now)
 	peer->last_sent_ns = now;
 	peer->timer_ns = now + hello_interval_ns(peer);
 	siw_rd_set_timer(peer, peer->timer_ns);
-	siw_rd_set_timer(peer, siw_rd_peer_loss_time(peer));
+	siw_rd_set_timer(peer, siw_rd_time_to_declare_peer_lost(peer));
 }
 
 void siw_rd_hello(struct siw_rd_peer *peer, uint64_t now)
@@ -249,7 +249,7 @@ void siw_rd_handle_challenge(struct siw_rd *rd, const struct siw_addr *from,
 		siw_drop(SIW_COUNTER_drop_rd_epoch);
 		return;
 	}
-	if (siw_rd_instance_changed(peer, offer.instance)) {
+	if (siw_rd_update_peer_instance(peer, offer.instance)) {
 		siw_rd_handle_replaced_instance(peer);
 		return;
 	}
@@ -335,10 +335,11 @@ static uint32_t choose_own_epoch(const struct siw_rd *rd, const struct siw_rd_pe
  */
 static bool is_hello_answer_allowed(struct siw_rd *rd, const struct siw_addr *from, uint64_t now)
 {
-	struct siw_rd_sources *sources = siw_rd_sources(rd);
+	struct siw_rd_sources *sources = siw_rd_get_source_table(rd);
 
-	return sources && siw_source_take(&sources->hello, siw_source_index(sources->key, from),
-					  &challenges, &challenges_each, now);
+	return sources &&
+	       siw_source_consume_token(&sources->hello, siw_source_index(sources->key, from),
+					&challenges, &challenges_each, now);
 }
 
 void siw_rd_handle_hello(struct siw_rd *rd, const struct siw_addr *from,
@@ -368,8 +369,8 @@ void siw_rd_handle_hello(struct siw_rd *rd, const struct siw_addr *from,
 	siw_rd_send(rd, from, (uint8_t *)&out, SIW_RD_LEN + octets + sizeof(cookie));
 }
 
-void siw_rd_handle_foreign_hello(struct siw_rd *rd, const struct siw_addr *from,
-				 const struct siw_rd_wire *wire, uint32_t len)
+void siw_rd_handle_hello_of_other_version(struct siw_rd *rd, const struct siw_addr *from,
+					  const struct siw_rd_wire *wire, uint32_t len)
 {
 	struct {
 		struct siw_rd_wire wire;
@@ -408,8 +409,8 @@ static bool is_our_cookie(const struct siw_rd *rd, const struct siw_addr *from,
 }
 
 /* Returns whether the ECHO may belong to an evicted record whose cookie has not expired. */
-static bool may_cookie_belong_to_evicted_record(struct siw_rd *rd, const struct siw_addr *from,
-						uint64_t made)
+static bool may_cookie_belong_to_evicted_peer(struct siw_rd *rd, const struct siw_addr *from,
+					      uint64_t made)
 {
 	const struct siw_rd_sources *sources = rd->sources;
 
@@ -417,7 +418,8 @@ static bool may_cookie_belong_to_evicted_record(struct siw_rd *rd, const struct 
 }
 
 /* Opens the pair of epochs: both ends know both epochs, and queued segments may be sent. */
-static void rd_open_pair(struct siw_rd_peer *peer, uint32_t epoch, uint32_t its_epoch, uint64_t now)
+static void rd_open_peer_incarnation(struct siw_rd_peer *peer, uint32_t epoch, uint32_t its_epoch,
+				     uint64_t now)
 {
 	peer->state = SIW_RD_OPEN;
 	peer->epoch = epoch;
@@ -427,11 +429,11 @@ static void rd_open_pair(struct siw_rd_peer *peer, uint32_t epoch, uint32_t its_
 	peer->timer_ns = SIW_RD_NEVER;
 	peer->awaited_since_ns = siw_rd_has_outstanding_segment(peer) ? now : 0;
 	peer->last_received_ns = now;
-	siw_rd_mtu_handshake_done(peer);
+	siw_rd_mtu_handle_handshake_done(peer);
 }
 
-void siw_rd_handle_echo(struct siw_rd *rd, const struct siw_addr *from,
-			const struct siw_rd_wire *wire, uint32_t len, uint64_t now)
+void siw_rd_handle_cookie_echo(struct siw_rd *rd, const struct siw_addr *from,
+			       const struct siw_rd_wire *wire, uint32_t len, uint64_t now)
 {
 	struct siw_rd_peer *peer = siw_rd_peer_find(rd, from);
 	uint32_t its_epoch = ntohl(wire->source_epoch), epoch = ntohl(wire->dest_epoch);
@@ -462,7 +464,7 @@ void siw_rd_handle_echo(struct siw_rd *rd, const struct siw_addr *from,
 		siw_drop(SIW_COUNTER_drop_rd_epoch);
 		return;
 	}
-	if (!peer && may_cookie_belong_to_evicted_record(rd, from, made)) {
+	if (!peer && may_cookie_belong_to_evicted_peer(rd, from, made)) {
 		siw_drop(SIW_COUNTER_drop_rd_cookie);
 		return;
 	}
@@ -471,19 +473,19 @@ void siw_rd_handle_echo(struct siw_rd *rd, const struct siw_addr *from,
 		return;
 	}
 	if (!same) {
-		if (siw_rd_instance_changed(peer, its.instance))
+		if (siw_rd_update_peer_instance(peer, its.instance))
 			siw_rd_handle_replaced_instance(peer);
 		else if (peer->state == SIW_RD_OPEN)
 			siw_rd_end_incarnation(peer, SIW_RD_RESTARTED);
 		/* the peer knows that the previous incarnation has ended */
 		siw_rd_pending_bye_free(peer);
 		apply_handshake_parameters_of_peer(peer, &its);
-		rd_open_pair(peer, epoch, its_epoch, now);
-		if (!siw_rd_upper(peer))
-			siw_rd_schedule_report(peer, SIW_RD_REPORT_NEW);
+		rd_open_peer_incarnation(peer, epoch, its_epoch, now);
+		if (!siw_rd_upper_layer_object(peer))
+			siw_rd_schedule_event_of_peer(peer, SIW_RD_REPORT_NEW);
 		peer->cookie_made = made;
 	}
 	siw_rd_move_to_end_of_lru(peer, now);
-	siw_rd_acked(peer, wire, NULL, now);
+	siw_rd_handle_ack(peer, wire, NULL, now);
 	siw_rd_send_ack(peer, 0, siw_rd_next_psn(peer), now);
 }

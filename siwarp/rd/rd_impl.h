@@ -92,7 +92,7 @@ struct siw_rd_seq {
 	 */
 	uint64_t una, nxt, rcv;
 	/*
-	 * The value of una, for siw_rd_accepted. After the end of an incarnation it keeps that
+	 * The value of una, for siw_rd_count_accepted_segments. After the end of an incarnation it keeps that
 	 * incarnation's value until the upper layer has handled the end.
 	 */
 	_Atomic uint64_t accepted;
@@ -107,7 +107,7 @@ struct siw_rd_seq {
 	/* The last credit of the peer that was not 0, initially 1: no segment uses more units. */
 	_Atomic uint16_t most_units;
 	uint8_t space; /* enum siw_rd_space */
-	bool held;     /* delivery is paused, see siw_rd_pause */
+	bool held;     /* delivery is paused, see siw_rd_pause_delivery */
 };
 
 struct siw_rd_peer {
@@ -137,7 +137,7 @@ struct siw_rd_peer {
 	uint8_t reports;   /* bit mask of SIW_RD_REPORT_ */
 	uint8_t over_kind; /* RESTARTED or GONE */
 	bool settling : 1; /* over_kind was reported, and the upper layer is still handling it */
-	/* siw_rd_peer returned the record, and siw_rd_set_upper was not called yet */
+	/* siw_rd_peer returned the record, and siw_rd_set_upper_layer_object was not called yet */
 	bool claimed : 1;
 	/*
 	 * a PROBE was sent after a long idle time to ask whether the peer still knows these epochs
@@ -150,9 +150,9 @@ struct siw_rd_peer {
 	 * gone
 	 */
 	bool known_lost : 1;
-	/* another instance was detected and siw_rd_restarts has not reported it yet */
+	/* another instance was detected and siw_rd_list_restarted_peers has not reported it yet */
 	bool restarted : 1;
-	bool expect; /* see siw_rd_expect */
+	bool expect; /* see siw_rd_set_response_expected */
 	bool queued; /* a segment may wait for siw_rd_flush; protected by the caller's send lock */
 	/* the congestion window held a datagram back since the last acknowledgement */
 	bool full;
@@ -237,7 +237,7 @@ struct siw_rd_peer {
 	struct siw_rd_pending_bye *pending_bye;
 	/* index of the peer's timer in the heap, + 1; 0: no timer is set */
 	uint32_t heap_at;
-	uint32_t upper_data[SIW_RD_ROOM / sizeof(uint32_t)]; /* see siw_rd_upper_data */
+	uint32_t upper_data[SIW_RD_ROOM / sizeof(uint32_t)]; /* see siw_rd_upper_layer_data */
 };
 
 /* Octets of the longest datagram to the peer now. Any thread. */
@@ -306,7 +306,7 @@ struct siw_rd {
 	uint32_t window_units; /* the largest credit for one peer, in units */
 	/* memory used by stored datagrams and their rings for all peers, and its limit */
 	uint64_t rx_octets, rx_limit;
-	/* peers with congestion state of their own, counted for siw_trim */
+	/* peers with congestion state of their own, counted for siw_trim_free_memory */
 	struct siw_population busy;
 	/* memory used by unacknowledged datagrams for all peers, and its limit */
 	uint64_t tx_octets, tx_limit;
@@ -332,7 +332,7 @@ struct siw_rd {
 	struct siw_sipkey key;
 	uint64_t instance;    /* random number of this endpoint's lifetime, announced to peers */
 	bool follow_restart;  /* setting rd_follow_restart */
-	bool restarts;	      /* see siw_rd_restarted */
+	bool restarts;	      /* see siw_rd_fetch_any_peer_restarted */
 	uint32_t n_restarted; /* number of peers whose flag restarted is set */
 	uint32_t n_peers, max_peers;
 	uint32_t buckets; /* a power of two */
@@ -389,14 +389,14 @@ int siw_rd_peer_create(struct siw_rd *rd, const struct siw_addr *addr, struct si
 /* Returns a new epoch, never 0. */
 uint32_t siw_rd_new_epoch(struct siw_rd *rd);
 /* Returns rd->sources, which are allocated on first use; NULL: no memory. */
-struct siw_rd_sources *siw_rd_sources(struct siw_rd *rd);
+struct siw_rd_sources *siw_rd_get_source_table(struct siw_rd *rd);
 /*
- * Updates the value of siw_rd_accepted, after una has changed or the end of an incarnation was
+ * Updates the value of siw_rd_count_accepted_segments, after una has changed or the end of an incarnation was
  * handled.
  */
 void siw_rd_publish_accepted(struct siw_rd_peer *peer);
 /* Schedules an event of the peer for the upper layer; what: a SIW_RD_REPORT_ bit. */
-void siw_rd_schedule_report(struct siw_rd_peer *peer, uint8_t what);
+void siw_rd_schedule_event_of_peer(struct siw_rd_peer *peer, uint8_t what);
 /*
  * Ends this incarnation of the pair: drops all unacknowledged segments, gives this end a new epoch,
  * and reports kind to the upper layer (0: reports nothing).
@@ -406,11 +406,11 @@ void siw_rd_end_incarnation(struct siw_rd_peer *peer, int kind);
  * Allocates congestion state for the peer, if the peer has none of its own. Returns false if there
  * is no memory.
  */
-bool siw_rd_cc_begin(struct siw_rd_peer *peer);
+bool siw_rd_cc_alloc_for_peer(struct siw_rd_peer *peer);
 /*
  * Frees the peer's congestion state and keeps its round-trip time. No datagram may be outstanding.
  */
-void siw_rd_cc_end(struct siw_rd_peer *peer);
+void siw_rd_cc_free_of_peer(struct siw_rd_peer *peer);
 /* If a segment at rcv is stored and its space is not paused, schedules its delivery. */
 void siw_rd_schedule_delivery(struct siw_rd_peer *peer);
 void siw_rd_move_to_end_of_lru(struct siw_rd_peer *peer, uint64_t now);
@@ -434,15 +434,15 @@ void siw_rd_buf_free(struct siw_rd *rd, void *buf, uint8_t class);
 /* ---- rd_tx.c --------------------------------------------------------------------------------- */
 
 /*
- * Called when the socket is full: siw_rd_pump will be called for the peer when the socket has space
+ * Called when the socket is full: siw_rd_send_queued_datagrams will be called for the peer when the socket has space
  * again.
  */
-void siw_rd_wait_for_socket(struct siw_rd_peer *peer);
+void siw_rd_queue_peer_for_full_socket(struct siw_rd_peer *peer);
 /*
  * Sends the queued segments that the congestion window, credit, pacing and the socket allow.
  * Returns false if a segment still waits.
  */
-bool siw_rd_pump(struct siw_rd_peer *peer, uint64_t now);
+bool siw_rd_send_queued_datagrams(struct siw_rd_peer *peer, uint64_t now);
 /* Retransmits the datagram with this index, regardless of the congestion window. */
 void siw_rd_resend_datagram(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t index,
 			    uint64_t now);
@@ -460,8 +460,8 @@ bool siw_rd_lacks_credit_for_first(const struct siw_rd_seq *seq);
  * Handles the acknowledgement in a datagram of the current epochs. ack: the body of an ACK, or NULL
  * for other types.
  */
-void siw_rd_acked(struct siw_rd_peer *peer, const struct siw_rd_wire *wire,
-		  const struct siw_rd_ack *ack, uint64_t now);
+void siw_rd_handle_ack(struct siw_rd_peer *peer, const struct siw_rd_wire *wire,
+		       const struct siw_rd_ack *ack, uint64_t now);
 /* Returns whether the octets after the header of an ACK are a well-formed body. */
 bool siw_rd_is_valid_ack_body(const void *body, uint32_t octets);
 void siw_rd_handle_retransmission_timeout(struct siw_rd_peer *peer, uint64_t now);
@@ -483,7 +483,7 @@ bool siw_rd_must_ack_now(const struct siw_rd_peer *peer, uint64_t now);
  * Returns the PSN space whose next segment is stored and can be delivered, responses first; or
  * NULL.
  */
-struct siw_rd_seq *siw_rd_ready_seq(struct siw_rd_peer *peer);
+struct siw_rd_seq *siw_rd_sequence_space_to_deliver(struct siw_rd_peer *peer);
 /* Schedules an acknowledgement: sends it immediately, or within SIW_RD_ACK_NS. */
 void siw_rd_schedule_ack(struct siw_rd_peer *peer, bool at_once, uint64_t now);
 uint16_t siw_rd_credit(const struct siw_rd_peer *peer, const struct siw_rd_seq *seq);
@@ -496,7 +496,7 @@ static inline bool siw_rd_request_lacks_receive(const struct siw_rd_peer *peer)
 	return peer->receive_wait_ns && peer->seq[SIW_RD_REQUESTS].held;
 }
 /*
- * Handles the NOT READY flag of an ACK, after siw_rd_acked: whether this end's oldest request waits
+ * Handles the NOT READY flag of an ACK, after siw_rd_handle_ack: whether this end's oldest request waits
  * at the peer for a receive. Ends the incarnation if it has waited too long.
  */
 void siw_rd_handle_not_ready(struct siw_rd_peer *peer, const struct siw_rd_wire *wire,
@@ -508,7 +508,7 @@ void siw_rd_handle_not_ready(struct siw_rd_peer *peer, const struct siw_rd_wire 
  * Records the instance that the peer announced in a handshake. Returns true if the instance has
  * changed: requests posted for the previous instance must not be sent to this one.
  */
-bool siw_rd_instance_changed(struct siw_rd_peer *peer, uint64_t instance);
+bool siw_rd_update_peer_instance(struct siw_rd_peer *peer, uint64_t instance);
 /*
  * Called when the peer record is freed, or a restart of the peer was reported: clears the peer's
  * flag `restarted`.
@@ -531,13 +531,13 @@ void siw_rd_handle_hello(struct siw_rd *rd, const struct siw_addr *from,
 			 const struct siw_rd_wire *wire, uint32_t len);
 void siw_rd_handle_challenge(struct siw_rd *rd, const struct siw_addr *from,
 			     const struct siw_rd_wire *wire, uint32_t len, uint64_t now);
-void siw_rd_handle_echo(struct siw_rd *rd, const struct siw_addr *from,
-			const struct siw_rd_wire *wire, uint32_t len, uint64_t now);
+void siw_rd_handle_cookie_echo(struct siw_rd *rd, const struct siw_addr *from,
+			       const struct siw_rd_wire *wire, uint32_t len, uint64_t now);
 /*
  * Handles a HELLO of an unsupported version of the LLP header: answers with the supported versions.
  */
-void siw_rd_handle_foreign_hello(struct siw_rd *rd, const struct siw_addr *from,
-				 const struct siw_rd_wire *wire, uint32_t len);
+void siw_rd_handle_hello_of_other_version(struct siw_rd *rd, const struct siw_addr *from,
+					  const struct siw_rd_wire *wire, uint32_t len);
 void siw_rd_handle_versions(struct siw_rd *rd, const struct siw_addr *from,
 			    const struct siw_rd_wire *wire, uint32_t len);
 /* Fills the header of a datagram that carries no acknowledgement. */
@@ -596,16 +596,16 @@ void siw_rd_mtu_init(struct siw_rd_peer *peer);
  * Called when the handshake has determined the longest segment that the peer accepts: sets the
  * datagram length.
  */
-void siw_rd_mtu_handshake_done(struct siw_rd_peer *peer);
+void siw_rd_mtu_handle_handshake_done(struct siw_rd_peer *peer);
 /*
  * Called when the peer's incarnation has ended: the longest segment of the next incarnation is
  * unknown.
  */
-void siw_rd_mtu_incarnation_ended(struct siw_rd_peer *peer);
+void siw_rd_mtu_handle_incarnation_end(struct siw_rd_peer *peer);
 /* Called when a datagram of this length did not pass the path: reduces the datagram length. */
 void siw_rd_mtu_lower(struct siw_rd_peer *peer, uint32_t octets, uint64_t now);
 /* Handles one more consecutive time-out (peer->rtos); octets: the longest outstanding datagram. */
-void siw_rd_mtu_timeout(struct siw_rd_peer *peer, uint32_t octets, uint64_t now);
+void siw_rd_mtu_handle_timeout(struct siw_rd_peer *peer, uint32_t octets, uint64_t now);
 /*
  * Evaluates one acknowledgement for a path MTU that has become smaller; lost: octets of the longest
  * datagram lost twice; passed: octets of the longest datagram delivered.
@@ -613,7 +613,7 @@ void siw_rd_mtu_timeout(struct siw_rd_peer *peer, uint32_t octets, uint64_t now)
 void siw_rd_mtu_check_losses(struct siw_rd_peer *peer, uint32_t lost, uint32_t passed,
 			     uint64_t now);
 /* Sends a datagram longer than the path MTU in IP fragments. Returns the result of siw_rd_send. */
-int siw_rd_mtu_send(struct siw_rd_peer *peer, uint8_t *datagram, size_t len);
+int siw_rd_mtu_send_fragmented(struct siw_rd_peer *peer, uint8_t *datagram, size_t len);
 /*
  * Called when a longer datagram could have been filled: probes the path for a longer datagram,
  * unless a probe was sent recently.
@@ -634,14 +634,14 @@ bool siw_rd_reserve_timers(struct siw_rd *rd, uint32_t peers);
  * Returns the time, in ns, at which a silent peer is declared lost; SIW_RD_NEVER: the peer owes
  * nothing.
  */
-uint64_t siw_rd_peer_loss_time(const struct siw_rd_peer *peer);
+uint64_t siw_rd_time_to_declare_peer_lost(const struct siw_rd_peer *peer);
 /* Sends an empty PROBE, which the peer must acknowledge. */
-void siw_rd_send_probe(struct siw_rd_peer *peer, uint64_t now);
+void siw_rd_send_liveness_probe(struct siw_rd_peer *peer, uint64_t now);
 /*
  * Called before sending after a long silence: probes whether the peer still knows these epochs.
  * Returns 0.
  */
-int siw_rd_probe_pair_before_send(struct siw_rd_peer *peer, uint64_t now);
+int siw_rd_probe_peer_before_send(struct siw_rd_peer *peer, uint64_t now);
 /*
  * Called when the peer owes a response from now on: the peer is declared lost if it stays silent.
  */
@@ -736,7 +736,7 @@ static inline uint32_t siw_rd_credit_units(uint32_t datagram)
  */
 static inline uint64_t siw_rd_next_paced_send_time(const struct siw_rd_peer *peer)
 {
-	return peer->pace_ns + siw_rd_cc_wait(peer->cc, peer->cc->quantum);
+	return peer->pace_ns + siw_rd_cc_pacing_delay(peer->cc, peer->cc->quantum);
 }
 
 #endif

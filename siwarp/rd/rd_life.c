@@ -14,7 +14,7 @@
  */
 #include "rd/rd_impl.h"
 
-bool siw_rd_instance_changed(struct siw_rd_peer *peer, uint64_t instance)
+bool siw_rd_update_peer_instance(struct siw_rd_peer *peer, uint64_t instance)
 {
 	struct siw_rd *rd = peer->rd;
 	bool other = peer->instance && peer->instance != instance;
@@ -31,7 +31,7 @@ bool siw_rd_instance_changed(struct siw_rd_peer *peer, uint64_t instance)
 void siw_rd_handle_replaced_instance(struct siw_rd_peer *peer)
 {
 	peer->over_kind = SIW_RD_REPLACED;
-	siw_rd_schedule_report(peer, SIW_RD_REPORT_OVER);
+	siw_rd_schedule_event_of_peer(peer, SIW_RD_REPORT_OVER);
 	siw_rd_end_incarnation(peer, 0);
 }
 
@@ -43,7 +43,7 @@ void siw_rd_clear_restarted(struct siw_rd_peer *peer)
 
 /* ---- calls of the upper layer ---------------------------------------------------------------- */
 
-bool siw_rd_restarted(struct siw_rd *rd)
+bool siw_rd_fetch_any_peer_restarted(struct siw_rd *rd)
 {
 	bool restarts = rd->restarts;
 
@@ -51,7 +51,7 @@ bool siw_rd_restarted(struct siw_rd *rd)
 	return restarts;
 }
 
-int siw_rd_restarts(struct siw_rd *rd, struct siw_rd_restart *out, int max)
+int siw_rd_list_restarted_peers(struct siw_rd *rd, struct siw_rd_restart *out, int max)
 {
 	int n = 0;
 
@@ -69,7 +69,7 @@ int siw_rd_restarts(struct siw_rd *rd, struct siw_rd_restart *out, int max)
 	return n;
 }
 
-uint64_t siw_rd_instance(struct siw_rd *rd, const struct siw_addr *addr)
+uint64_t siw_rd_instance_of_peer(struct siw_rd *rd, const struct siw_addr *addr)
 {
 	const struct siw_rd_peer *peer;
 	uint64_t instance;

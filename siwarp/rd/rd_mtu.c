@@ -68,7 +68,7 @@ static uint32_t route_datagram_len(const struct siw_rd_peer *peer)
 	return datagram_len_for_mtu(peer, siw_llp_udp_route_mtu(peer->rd->sock, &peer->addr));
 }
 
-static void mtu_set_datagram(struct siw_rd_peer *peer, uint32_t octets)
+static void mtu_set_datagram_len(struct siw_rd_peer *peer, uint32_t octets)
 {
 	uint16_t n = (uint16_t)octets;
 
@@ -76,31 +76,31 @@ static void mtu_set_datagram(struct siw_rd_peer *peer, uint32_t octets)
 	peer->fragmented_len = n;
 	peer->mtu_search_len = n < max_datagram_len(peer) ? n : UINT16_MAX;
 	if (siw_rd_has_cc(peer))
-		siw_rd_cc_path(peer->cc, n, peer->near);
+		siw_rd_cc_set_path(peer->cc, n, peer->near);
 }
 
 void siw_rd_mtu_init(struct siw_rd_peer *peer)
 {
 	peer->near = siw_llp_udp_route_mtu(peer->rd->sock, &peer->addr) >= SIW_LLP_LOOPBACK_MTU;
-	mtu_set_datagram(peer, SIW_RD_MIN_DATAGRAM);
+	mtu_set_datagram_len(peer, SIW_RD_MIN_DATAGRAM);
 	/* Loopback sets no ECN marks, and reading the marks costs time for each datagram. */
 	if (!peer->near && !peer->rd->ecn)
-		peer->rd->ecn = siw_llp_udp_ecn(peer->rd->sock) == 0;
+		peer->rd->ecn = siw_llp_udp_enable_ecn(peer->rd->sock) == 0;
 }
 
-void siw_rd_mtu_handshake_done(struct siw_rd_peer *peer)
+void siw_rd_mtu_handle_handshake_done(struct siw_rd_peer *peer)
 {
 	if (!peer->fragmented_len)
 		return; /* the path carries only datagrams shorter than the minimum */
-	mtu_set_datagram(peer, peer->near ? datagram_len_for_mtu(peer, SIW_LLP_LOOPBACK_MTU)
-					  : siw_rd_max_datagram_octets(peer));
+	mtu_set_datagram_len(peer, peer->near ? datagram_len_for_mtu(peer, SIW_LLP_LOOPBACK_MTU)
+					      : siw_rd_max_datagram_octets(peer));
 }
 
-void siw_rd_mtu_incarnation_ended(struct siw_rd_peer *peer)
+void siw_rd_mtu_handle_incarnation_end(struct siw_rd_peer *peer)
 {
 	peer->peer_max_segment = 0;
 	if (peer->fragmented_len)
-		mtu_set_datagram(peer, SIW_RD_MIN_DATAGRAM);
+		mtu_set_datagram_len(peer, SIW_RD_MIN_DATAGRAM);
 }
 
 /* Returns the next common datagram size above this number of octets; 0: there is none. */
@@ -123,7 +123,7 @@ void siw_rd_mtu_lower(struct siw_rd_peer *peer, uint32_t octets, uint64_t now)
 	siw_count(SIW_COUNTER_rd_mtu_lowered, 1);
 	if (octets > SIW_RD_MIN_DATAGRAM) {
 		known = route_datagram_len(peer);
-		mtu_set_datagram(peer, known < octets ? known : to);
+		mtu_set_datagram_len(peer, known < octets ? known : to);
 	} else {
 		peer->fragmented_len = 0;
 		peer->mtu_search_len = 0;
@@ -132,7 +132,7 @@ void siw_rd_mtu_lower(struct siw_rd_peer *peer, uint32_t octets, uint64_t now)
 	peer->probe_ns = now + SEARCH_SOON;
 }
 
-void siw_rd_mtu_timeout(struct siw_rd_peer *peer, uint32_t octets, uint64_t now)
+void siw_rd_mtu_handle_timeout(struct siw_rd_peer *peer, uint32_t octets, uint64_t now)
 {
 	if (octets > peer->fragmented_len || octets <= SMALLEST)
 		return;
@@ -150,14 +150,14 @@ void siw_rd_mtu_check_losses(struct siw_rd_peer *peer, uint32_t lost, uint32_t p
 		siw_rd_mtu_lower(peer, lost, now);
 }
 
-int siw_rd_mtu_send(struct siw_rd_peer *peer, uint8_t *datagram, size_t len)
+int siw_rd_mtu_send_fragmented(struct siw_rd_peer *peer, uint8_t *datagram, size_t len)
 {
 	struct iovec iov = { datagram, len };
 	int r;
 
-	siw_llp_udp_fragments(peer->rd->sock, true);
+	siw_llp_udp_allow_fragments(peer->rd->sock, true);
 	r = siw_llp_udp_send(peer->rd->sock, &peer->addr, &iov, 1);
-	siw_llp_udp_fragments(peer->rd->sock, false);
+	siw_llp_udp_allow_fragments(peer->rd->sock, false);
 	return r;
 }
 
@@ -234,6 +234,6 @@ void siw_rd_mtu_handle_probe_ack(struct siw_rd_peer *peer, uint32_t psn)
 {
 	if (!peer->probe || psn != peer->probe_psn)
 		return;
-	mtu_set_datagram(peer, peer->probe);
+	mtu_set_datagram_len(peer, peer->probe);
 	mtu_probe_next(peer, peer->rd->now);
 }

@@ -103,7 +103,7 @@ int siw_rd_table_init(struct siw_rd *rd)
 	return rd->table ? 0 : -ENOMEM;
 }
 
-bool siw_rd_cc_begin(struct siw_rd_peer *peer)
+bool siw_rd_cc_alloc_for_peer(struct siw_rd_peer *peer)
 {
 	struct siw_rd_cc *cc;
 
@@ -114,20 +114,20 @@ bool siw_rd_cc_begin(struct siw_rd_peer *peer)
 		return false;
 	siw_rd_cc_init(cc, siw_rd_max_datagram_octets(peer), peer->near);
 	if (peer->rtt)
-		siw_rd_cc_rtt(cc, peer->rtt);
+		siw_rd_cc_add_rtt_sample(cc, peer->rtt);
 	peer->cc = cc;
-	siw_crowd_join(&peer->rd->busy);
+	siw_population_add(&peer->rd->busy);
 	return true;
 }
 
-void siw_rd_cc_end(struct siw_rd_peer *peer)
+void siw_rd_cc_free_of_peer(struct siw_rd_peer *peer)
 {
 	if (!siw_rd_has_cc(peer))
 		return;
 	peer->rtt = peer->cc->srtt;
 	free(peer->cc);
 	peer->cc = &peer->rd->initial_cc;
-	siw_crowd_leave(&peer->rd->busy);
+	siw_population_remove(&peer->rd->busy);
 }
 
 static void peer_table_remove(struct siw_rd_peer *peer)
@@ -140,7 +140,7 @@ static void peer_table_remove(struct siw_rd_peer *peer)
 	*at = peer->chain;
 }
 
-static void free_windows_of_peer(struct siw_rd_peer *peer)
+static void free_send_and_receive_windows(struct siw_rd_peer *peer)
 {
 	for (int i = 0; i < SIW_RD_SPACES; i++) {
 		siw_rd_tx_free(peer, &peer->seq[i]);
@@ -156,7 +156,7 @@ static bool has_send_or_receive_window(const struct siw_rd_peer *peer)
 	return false;
 }
 
-struct siw_rd_sources *siw_rd_sources(struct siw_rd *rd)
+struct siw_rd_sources *siw_rd_get_source_table(struct siw_rd *rd)
 {
 	struct siw_rd_sources *sources = rd->sources;
 
@@ -165,7 +165,7 @@ struct siw_rd_sources *siw_rd_sources(struct siw_rd *rd)
 	sources = calloc(1, sizeof(*sources));
 	if (!sources)
 		return NULL;
-	sources->key = siw_source_key();
+	sources->key = siw_source_make_key();
 	for (uint32_t i = 0; i < SIW_SOURCES; i++)
 		siw_link_init(&sources->oldest[i]);
 	rd->sources = sources;
@@ -176,8 +176,8 @@ static void peer_record_free(struct siw_rd_peer *peer)
 {
 	struct siw_rd *rd = peer->rd;
 
-	free_windows_of_peer(peer);
-	siw_rd_cc_end(peer);
+	free_send_and_receive_windows(peer);
+	siw_rd_cc_free_of_peer(peer);
 	siw_rd_pending_bye_free(peer);
 	siw_rd_clear_restarted(peer);
 	peer_table_remove(peer);
@@ -320,7 +320,7 @@ static bool evict_longest_idle_peer(struct siw_rd *rd, uint64_t now)
 	for (int i = 0; i < LOOK_AT; i++) {
 		struct siw_rd_peer *peer = siw_container(rd->lru.next, struct siw_rd_peer, lru);
 
-		if (!siw_rd_upper(peer) && !is_peer_in_use(peer)) {
+		if (!siw_rd_upper_layer_object(peer) && !is_peer_in_use(peer)) {
 			if (!peer_is_evictable(peer, now))
 				return false;
 			peer_evict(peer);
@@ -336,7 +336,7 @@ static bool evict_longest_idle_peer(struct siw_rd *rd, uint64_t now)
  * Returns the source with the most peer records; the new peer's own source, if no other source has
  * more.
  */
-static uint32_t source_with_most_records(const struct siw_rd_sources *sources, uint32_t place)
+static uint32_t source_with_most_peers(const struct siw_rd_sources *sources, uint32_t place)
 {
 	for (uint32_t i = 0, most = sources->records[place]; i < SIW_SOURCES; i++)
 		if (sources->records[i] > most) {
@@ -359,7 +359,7 @@ static bool is_kept_for_ended_incarnation(const struct siw_rd_peer *peer)
  * Evicts a peer record of a source: the oldest closed record, otherwise the oldest that never
  * exchanged a segment, otherwise, if any is true, the oldest record. The work per call is bounded.
  */
-static bool evict_from_source(struct siw_rd_sources *sources, uint32_t place, bool any)
+static bool evict_peer_of_source(struct siw_rd_sources *sources, uint32_t place, bool any)
 {
 	struct siw_link *list = &sources->oldest[place];
 	struct siw_rd_peer *closed = NULL, *useless = NULL, *oldest = NULL, *chosen;
@@ -369,7 +369,7 @@ static bool evict_from_source(struct siw_rd_sources *sources, uint32_t place, bo
 
 		siw_link_del(&peer->in_source);
 		siw_link_add(list, &peer->in_source);
-		if (siw_rd_upper(peer) || is_peer_in_use(peer))
+		if (siw_rd_upper_layer_object(peer) || is_peer_in_use(peer))
 			continue;
 		if (is_kept_for_ended_incarnation(peer))
 			closed = peer;
@@ -389,19 +389,19 @@ static bool evict_from_source(struct siw_rd_sources *sources, uint32_t place, bo
  * else a record of the new peer's own source. A record that has exchanged segments is evicted only
  * if the new peer's source has fewer records.
  */
-static bool evict_from_largest_source(struct siw_rd *rd, uint32_t place)
+static bool evict_peer_of_largest_source(struct siw_rd *rd, uint32_t place)
 {
 	struct siw_rd_sources *sources = rd->sources;
-	uint32_t fullest = source_with_most_records(sources, place);
+	uint32_t fullest = source_with_most_peers(sources, place);
 	bool fairer = sources->records[fullest] > sources->records[place] + 1;
 
-	return evict_from_source(sources, fullest, fairer) ||
-	       (fullest != place && evict_from_source(sources, place, false));
+	return evict_peer_of_source(sources, fullest, fairer) ||
+	       (fullest != place && evict_peer_of_source(sources, place, false));
 }
 
 static bool evict_for_new_peer(struct siw_rd *rd, uint32_t place, uint64_t now)
 {
-	return evict_longest_idle_peer(rd, now) || evict_from_largest_source(rd, place);
+	return evict_longest_idle_peer(rd, now) || evict_peer_of_largest_source(rd, place);
 }
 
 uint32_t siw_rd_new_epoch(struct siw_rd *rd)
@@ -425,7 +425,7 @@ int siw_rd_peer_create(struct siw_rd *rd, const struct siw_addr *addr, struct si
 	*out = peer;
 	if (peer)
 		return 0;
-	sources = siw_rd_sources(rd);
+	sources = siw_rd_get_source_table(rd);
 	if (!sources)
 		return -ENOMEM;
 	place = siw_source_index(sources->key, addr);
@@ -480,7 +480,7 @@ void siw_rd_move_to_end_of_lru(struct siw_rd_peer *peer, uint64_t now)
 
 /* ---- events ---------------------------------------------------------------------------------- */
 
-void siw_rd_schedule_report(struct siw_rd_peer *peer, uint8_t what)
+void siw_rd_schedule_event_of_peer(struct siw_rd_peer *peer, uint8_t what)
 {
 	peer->reports |= what;
 	if (siw_link_empty(&peer->news))
@@ -515,7 +515,7 @@ void siw_rd_end_incarnation(struct siw_rd_peer *peer, int kind)
 	peer->given = has_exchanged_segments(peer);
 	if (kind && peer->seq[SIW_RD_REQUESTS].una != peer->seq[SIW_RD_REQUESTS].nxt)
 		peer->known_lost = true;
-	free_windows_of_peer(peer);
+	free_send_and_receive_windows(peer);
 	for (int i = 0; i < SIW_RD_SPACES; i++)
 		reset_sequence_space(&peer->seq[i]);
 	if (rd->delivered_peer == peer)
@@ -543,8 +543,8 @@ void siw_rd_end_incarnation(struct siw_rd_peer *peer, int kind)
 	peer->probe_ns = 0;
 	peer->ce = peer->ce_reported = 0;
 	peer->reports &= (uint8_t)~SIW_RD_REPORT_ACKED;
-	siw_rd_mtu_incarnation_ended(peer);
-	siw_rd_cc_end(peer);
+	siw_rd_mtu_handle_incarnation_end(peer);
+	siw_rd_cc_free_of_peer(peer);
 	peer->rtt = 0;
 	if (kind && was) {
 		/*
@@ -553,7 +553,7 @@ void siw_rd_end_incarnation(struct siw_rd_peer *peer, int kind)
 		 */
 		if (!(peer->reports & SIW_RD_REPORT_OVER) || peer->over_kind != SIW_RD_REPLACED)
 			peer->over_kind = (uint8_t)kind;
-		siw_rd_schedule_report(peer, SIW_RD_REPORT_OVER);
+		siw_rd_schedule_event_of_peer(peer, SIW_RD_REPORT_OVER);
 	}
 	siw_rd_publish_accepted(peer);
 }

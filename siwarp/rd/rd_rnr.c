@@ -8,7 +8,7 @@
 #include "rd/rd_impl.h"
 
 /* Ends the incarnation, because a request of this end waited too long for a receive at the peer. */
-static void end_incarnation_unready(struct siw_rd_peer *peer)
+static void end_incarnation_after_rnr_timeout(struct siw_rd_peer *peer)
 {
 	siw_count(SIW_COUNTER_rnr_expired, 1);
 	siw_rd_end_with_bye(peer, SIW_RD_RNR, SIW_RD_UNREADY);
@@ -36,7 +36,7 @@ void siw_rd_handle_not_ready(struct siw_rd_peer *peer, const struct siw_rd_wire 
 		return;
 	patience = siw_rnr_timeout_ns(peer->rd->rnr_retry, ack->rnr_timer);
 	if (now - peer->peer_unready_ns >= patience) {
-		end_incarnation_unready(peer);
+		end_incarnation_after_rnr_timeout(peer);
 	} else if (peer->peer_unready_ns + patience < peer->timer_ns) {
 		peer->timer_ns =
 			peer->peer_unready_ns + patience; /* the peer is probed at that time */

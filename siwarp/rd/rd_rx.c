@@ -185,7 +185,7 @@ static bool store_datagram(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uin
 	return true;
 }
 
-struct siw_rd_seq *siw_rd_ready_seq(struct siw_rd_peer *peer)
+struct siw_rd_seq *siw_rd_sequence_space_to_deliver(struct siw_rd_peer *peer)
 {
 	for (int i = SIW_RD_SPACES; i-- > 0;) {
 		struct siw_rd_seq *seq = &peer->seq[i];
@@ -198,7 +198,7 @@ struct siw_rd_seq *siw_rd_ready_seq(struct siw_rd_peer *peer)
 
 void siw_rd_schedule_delivery(struct siw_rd_peer *peer)
 {
-	if (!siw_link_empty(&peer->ready) || !siw_rd_ready_seq(peer))
+	if (!siw_link_empty(&peer->ready) || !siw_rd_sequence_space_to_deliver(peer))
 		return;
 	siw_link_add(&peer->rd->ready, &peer->ready);
 	atomic_store_explicit(&peer->rd->has_events, true, memory_order_relaxed);
@@ -284,7 +284,7 @@ static void acknowledge_delivered_segment(struct siw_rd_peer *peer, struct siw_r
 void siw_rd_acknowledge_accepted_segment(struct siw_rd *rd)
 {
 	/*
-	 * Pairs with the store in siw_rd_segment_accepted: the upper layer has read the segment's
+	 * Pairs with the store in siw_rd_mark_segment_accepted: the upper layer has read the segment's
 	 * octets.
 	 */
 	if (atomic_load_explicit(&rd->delivery, memory_order_acquire) != SIW_RD_ACCEPTED)
@@ -294,12 +294,12 @@ void siw_rd_acknowledge_accepted_segment(struct siw_rd *rd)
 	atomic_store_explicit(&rd->delivery, SIW_RD_NONE, memory_order_relaxed);
 }
 
-void siw_rd_segment_accepted(struct siw_rd_peer *peer)
+void siw_rd_mark_segment_accepted(struct siw_rd_peer *peer)
 {
 	atomic_store_explicit(&peer->rd->delivery, SIW_RD_ACCEPTED, memory_order_release);
 }
 
-void siw_rd_pause(struct siw_rd_peer *peer, enum siw_rd_space space, bool no_receive)
+void siw_rd_pause_delivery(struct siw_rd_peer *peer, enum siw_rd_space space, bool no_receive)
 {
 	struct siw_rd *rd = peer->rd;
 	struct siw_rd_seq *seq = &peer->seq[space];
@@ -328,7 +328,7 @@ void siw_rd_pause(struct siw_rd_peer *peer, enum siw_rd_space space, bool no_rec
 	siw_unlock(&rd->lock);
 }
 
-void siw_rd_resume(struct siw_rd_peer *peer, enum siw_rd_space space)
+void siw_rd_resume_delivery(struct siw_rd_peer *peer, enum siw_rd_space space)
 {
 	struct siw_rd *rd = peer->rd;
 	uint64_t now = siw_now_ns();
@@ -347,7 +347,7 @@ void siw_rd_resume(struct siw_rd_peer *peer, enum siw_rd_space space)
 			siw_rd_schedule_ack(peer, true, now);
 	}
 	siw_unlock(&rd->lock);
-	siw_llp_sock_ready(rd->sock);
+	siw_llp_sock_mark_ready(rd->sock);
 }
 
 /* ---- acknowledgements ------------------------------------------------------------------------ */

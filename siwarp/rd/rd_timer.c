@@ -77,12 +77,12 @@ void siw_rd_set_timer(struct siw_rd_peer *peer, uint64_t at)
 	if (at >= rd->due)
 		return;
 	rd->due = at;
-	siw_llp_sock_due(rd->sock, at);
+	siw_llp_sock_set_timer(rd->sock, at);
 }
 
 /* ---- expired timers -------------------------------------------------------------------------- */
 
-void siw_rd_send_probe(struct siw_rd_peer *peer, uint64_t now)
+void siw_rd_send_liveness_probe(struct siw_rd_peer *peer, uint64_t now)
 {
 	uint8_t out[SIW_RD_OVERHEAD];
 
@@ -97,17 +97,17 @@ void siw_rd_send_probe(struct siw_rd_peer *peer, uint64_t now)
 	peer->last_sent_ns = now;
 }
 
-int siw_rd_probe_pair_before_send(struct siw_rd_peer *peer, uint64_t now)
+int siw_rd_probe_peer_before_send(struct siw_rd_peer *peer, uint64_t now)
 {
 	if (peer->verify)
 		return 0;
 	peer->verify = true;
 	peer->awaited_since_ns = now;
 	peer->backoff = peer->rtos = 0;
-	siw_rd_send_probe(peer, now);
+	siw_rd_send_liveness_probe(peer, now);
 	peer->timer_ns = now + peer->cc->rto;
 	siw_rd_set_timer(peer, peer->timer_ns);
-	siw_rd_set_timer(peer, siw_rd_peer_loss_time(peer));
+	siw_rd_set_timer(peer, siw_rd_time_to_declare_peer_lost(peer));
 	return 0;
 }
 
@@ -141,7 +141,7 @@ static uint64_t max_time(uint64_t a, uint64_t b)
 	return a > b ? a : b;
 }
 
-uint64_t siw_rd_peer_loss_time(const struct siw_rd_peer *peer)
+uint64_t siw_rd_time_to_declare_peer_lost(const struct siw_rd_peer *peer)
 {
 	if (!peer->awaited_since_ns)
 		return SIW_RD_NEVER;
@@ -159,7 +159,7 @@ uint64_t siw_rd_peer_loss_time(const struct siw_rd_peer *peer)
  */
 static bool peer_is_lost(const struct siw_rd_peer *peer, uint64_t now)
 {
-	uint64_t at = siw_rd_peer_loss_time(peer), due = at;
+	uint64_t at = siw_rd_time_to_declare_peer_lost(peer), due = at;
 
 	if (peer->timer_ns <= now) {
 		due = peer->timer_ns;
@@ -190,13 +190,13 @@ static void service_idle_peer(struct siw_rd_peer *peer, uint64_t now)
 	for (int i = 0; i < SIW_RD_SPACES && now - peer->last_sent_ns >= 100 * SIW_RD_MS; i++)
 		siw_rd_tx_free(peer, &peer->seq[i]);
 	if (!siw_rd_has_window(peer) && now >= path_state_expiry_time(peer))
-		siw_rd_cc_end(peer);
+		siw_rd_cc_free_of_peer(peer);
 	if (peer->verify) {
-		siw_rd_send_probe(peer, now);
+		siw_rd_send_liveness_probe(peer, now);
 		peer->timer_ns = now + (every < SIW_RD_S / 4 ? every : SIW_RD_S / 4);
 	} else if (siw_rd_awaits_more(peer) && peer->state == SIW_RD_OPEN) {
 		if (now - peer->last_received_ns >= every)
-			siw_rd_send_probe(peer, now);
+			siw_rd_send_liveness_probe(peer, now);
 		peer->timer_ns = now + every;
 	} else {
 		peer->awaited_since_ns = 0;
@@ -223,7 +223,7 @@ static void service_peer_timer(struct siw_rd_peer *peer, uint64_t now)
 /* Returns the time at which the peer's next timer expires. */
 static uint64_t next_timer_expiry_of_peer(const struct siw_rd_peer *peer, uint64_t now)
 {
-	uint64_t next = peer->timer_ns, lost = siw_rd_peer_loss_time(peer);
+	uint64_t next = peer->timer_ns, lost = siw_rd_time_to_declare_peer_lost(peer);
 
 	/*
 	 * Retransmissions to a silent peer may be seconds apart, so the peer time-out is checked
@@ -252,7 +252,7 @@ static void service_expired_peer(struct siw_rd_peer *peer, uint64_t now)
 		siw_rd_mtu_handle_lost_probe(peer, now);
 	if (siw_rd_next_bye_time(peer) <= now)
 		siw_rd_bye_retransmit(peer, now);
-	siw_rd_pump(peer, now);
+	siw_rd_send_queued_datagrams(peer, now);
 }
 
 /* Sends datagrams that waited for space in the socket, while there is space. */
@@ -264,7 +264,7 @@ static void send_to_blocked_peers(struct siw_rd *rd, uint64_t now)
 			siw_container(rd->starved.next, struct siw_rd_peer, starved);
 
 		siw_link_del(&peer->starved);
-		siw_rd_pump(peer, now);
+		siw_rd_send_queued_datagrams(peer, now);
 	}
 }
 
@@ -285,7 +285,7 @@ void siw_rd_service_timers(struct siw_rd *rd, uint64_t now)
 	}
 	rd->due = rd->heap_n ? rd->heap[0].at : SIW_RD_NEVER;
 	if (rd->heap_n)
-		siw_llp_sock_due(rd->sock, rd->due);
+		siw_llp_sock_set_timer(rd->sock, rd->due);
 }
 
 void siw_rd_expect_response(struct siw_rd_peer *peer, uint64_t now)
@@ -300,7 +300,7 @@ void siw_rd_expect_response(struct siw_rd_peer *peer, uint64_t now)
 	siw_rd_set_timer(peer, peer->timer_ns);
 }
 
-void siw_rd_expect(struct siw_rd_peer *peer, bool expected)
+void siw_rd_set_response_expected(struct siw_rd_peer *peer, bool expected)
 {
 	struct siw_rd *rd = peer->rd;
 	uint64_t now = siw_now_ns();

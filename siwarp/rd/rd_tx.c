@@ -104,7 +104,7 @@ static void account_sent_datagram(struct siw_rd_peer *peer, struct siw_rd_seq *s
 	struct siw_rd_tx *tx = seq->tx;
 	struct siw_rd_slot *slot = siw_rd_slot_of(tx, index);
 
-	siw_rd_cc_sent(peer->cc, now, slot->len, peer->in_flight, &slot->sent);
+	siw_rd_cc_note_sent(peer->cc, now, slot->len, peer->in_flight, &slot->sent);
 	peer->in_flight += slot->len;
 	if (index == tx->sent) {
 		tx->sent++;
@@ -123,11 +123,11 @@ static void account_sent_datagram(struct siw_rd_peer *peer, struct siw_rd_seq *s
 	peer->response_octets = seq->space == SIW_RD_RESPONSES ? peer->response_octets + slot->len
 							       : 0;
 	if (peer->cc->rate) {
-		uint64_t late = siw_rd_cc_wait(peer->cc, peer->cc->burst);
+		uint64_t late = siw_rd_cc_pacing_delay(peer->cc, peer->cc->burst);
 
 		if (peer->pace_ns + late < now)
 			peer->pace_ns = now - late;
-		peer->pace_ns += siw_rd_cc_wait(peer->cc, slot->len);
+		peer->pace_ns += siw_rd_cc_pacing_delay(peer->cc, slot->len);
 	}
 	peer->due_acks = 0;
 	siw_link_del(&peer->acks);
@@ -135,7 +135,7 @@ static void account_sent_datagram(struct siw_rd_peer *peer, struct siw_rd_seq *s
 		peer->awaited_since_ns = now;
 }
 
-void siw_rd_wait_for_socket(struct siw_rd_peer *peer)
+void siw_rd_queue_peer_for_full_socket(struct siw_rd_peer *peer)
 {
 	peer->rd->blocked = true;
 	if (siw_link_empty(&peer->starved))
@@ -151,21 +151,21 @@ static uint8_t response_space_flag(const struct siw_rd_seq *seq)
  * Sends a datagram whose header is complete. Returns 1 if the datagram was sent, or lost because of
  * an error; 0 if the socket is full.
  */
-static int send_built(struct siw_rd_peer *peer, struct siw_rd_slot *slot, uint64_t now)
+static int send_built_datagram(struct siw_rd_peer *peer, struct siw_rd_slot *slot, uint64_t now)
 {
 	struct iovec iov = { slot->buf, slot->len };
 	int r;
 
 	if (__builtin_expect(slot->len > peer->fragmented_len, 0))
-		r = siw_rd_mtu_send(peer, slot->buf, slot->len);
+		r = siw_rd_mtu_send_fragmented(peer, slot->buf, slot->len);
 	else
 		r = siw_llp_udp_send(peer->rd->sock, &peer->addr, &iov, 1);
 	if (r == -EMSGSIZE) {
 		siw_rd_mtu_lower(peer, slot->len, now);
-		r = siw_rd_mtu_send(peer, slot->buf, slot->len);
+		r = siw_rd_mtu_send_fragmented(peer, slot->buf, slot->len);
 	}
 	if (r == -EAGAIN) {
-		siw_rd_wait_for_socket(peer);
+		siw_rd_queue_peer_for_full_socket(peer);
 		return 0;
 	}
 	return 1;
@@ -190,7 +190,7 @@ static struct siw_rd_slot *build_data_datagram(struct siw_rd_peer *peer, struct 
 static int send_datagram_of_slot(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t index,
 				 uint64_t now)
 {
-	if (!send_built(peer, build_data_datagram(peer, seq, index, now), now))
+	if (!send_built_datagram(peer, build_data_datagram(peer, seq, index, now), now))
 		return 0;
 	account_sent_datagram(peer, seq, index, now);
 	return 1;
@@ -202,7 +202,7 @@ static int send_datagram_of_slot(struct siw_rd_peer *peer, struct siw_rd_seq *se
 static bool rd_may_send(struct siw_rd_peer *peer, uint32_t len, uint64_t now)
 {
 	if (peer->rd->blocked) {
-		siw_rd_wait_for_socket(peer);
+		siw_rd_queue_peer_for_full_socket(peer);
 		return false;
 	}
 	if (peer->after_rto == 1 || (peer->in_flight && peer->in_flight + len > peer->cc->cwnd)) {
@@ -241,7 +241,7 @@ bool siw_rd_lacks_credit_for_first(const struct siw_rd_seq *seq)
 }
 
 /* Returns the octets that pacing allows now. */
-static uint64_t octets_due_by_pacing(const struct siw_rd_peer *peer, uint64_t now)
+static uint64_t octets_allowed_by_pacing(const struct siw_rd_peer *peer, uint64_t now)
 {
 	const struct siw_rd_cc *cc = peer->cc;
 	uint64_t since = now - peer->pace_ns, due;
@@ -263,7 +263,8 @@ static bool may_join_batch(const struct siw_rd_peer *peer, uint32_t len)
  * Returns how many unsent datagrams fit into one batch, given that the first one may be sent. All
  * datagrams of a batch have the same length, except the last, which may be shorter.
  */
-static uint32_t rd_batch_length(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t now)
+static uint32_t rd_datagrams_in_next_batch(struct siw_rd_peer *peer, struct siw_rd_seq *seq,
+					   uint64_t now)
 {
 	struct siw_rd_tx *tx = seq->tx;
 	uint32_t datagram = siw_rd_slot_of(tx, tx->sent)->len, units = tx->units, n = 0,
@@ -272,7 +273,7 @@ static uint32_t rd_batch_length(struct siw_rd_peer *peer, struct siw_rd_seq *seq
 
 	if (!may_join_batch(peer, datagram) || peer->after_rto)
 		return 1;
-	due = octets_due_by_pacing(peer, now);
+	due = octets_allowed_by_pacing(peer, now);
 	for (uint64_t i = tx->sent; i < seq->nxt && n < BATCH_MAX && len == datagram; i++, n++) {
 		len = siw_rd_slot_of(tx, i)->len;
 		units += siw_rd_credit_units(len);
@@ -306,7 +307,7 @@ static int rd_send_batch(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint3
 	r = siw_llp_udp_send_batchv(peer->rd->sock, &peer->addr, iov, (int)n,
 				    (uint16_t)iov[0].iov_len);
 	if (r == -EAGAIN) {
-		siw_rd_wait_for_socket(peer);
+		siw_rd_queue_peer_for_full_socket(peer);
 		return 0;
 	}
 	if (r == -EOPNOTSUPP || r == -ECONNREFUSED) {
@@ -340,7 +341,7 @@ static bool send_new(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t 
 			return true;
 		if (!rd_may_send(peer, len, now))
 			return false;
-		n = rd_batch_length(peer, seq, now);
+		n = rd_datagrams_in_next_batch(peer, seq, now);
 		if (!(n > 1 ? rd_send_batch(peer, seq, n, now)
 			    : send_datagram_of_slot(peer, seq, tx->sent, now)))
 			return false;
@@ -372,7 +373,8 @@ static bool resend_lost(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64
  * Sends the datagrams that a space has queued; returns like send_new. *sent is set if new datagrams
  * were sent.
  */
-static bool pump_space(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t now, bool *sent)
+static bool send_queued_of_sequence_space(struct siw_rd_peer *peer, struct siw_rd_seq *seq,
+					  uint64_t now, bool *sent)
 {
 	uint64_t before;
 	bool more;
@@ -387,7 +389,7 @@ static bool pump_space(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_
 	return more;
 }
 
-bool siw_rd_pump(struct siw_rd_peer *peer, uint64_t now)
+bool siw_rd_send_queued_datagrams(struct siw_rd_peer *peer, uint64_t now)
 {
 	struct siw_rd_seq *requests = &peer->seq[SIW_RD_REQUESTS];
 	struct siw_rd_seq *responses = &peer->seq[SIW_RD_RESPONSES];
@@ -401,8 +403,8 @@ bool siw_rd_pump(struct siw_rd_peer *peer, uint64_t now)
 		return true;
 	if (peer->state != SIW_RD_OPEN)
 		return false;
-	if (pump_space(peer, turn ? requests : responses, now, &sent))
-		pump_space(peer, turn ? responses : requests, now, &sent);
+	if (send_queued_of_sequence_space(peer, turn ? requests : responses, now, &sent))
+		send_queued_of_sequence_space(peer, turn ? responses : requests, now, &sent);
 	if (sent || peer->timer_ns == SIW_RD_NEVER)
 		siw_rd_set_retransmission_timer(peer, now);
 	return !siw_rd_has_unsent_datagram(requests) && !siw_rd_has_unsent_datagram(responses);
@@ -434,7 +436,7 @@ static bool may_send_when_built(struct siw_rd_peer *peer, const struct siw_rd_se
  * Returns whether the peer may have evicted this end's record after a long silence.
  * last_received_ns may be later than now, because now was read before the lock was acquired.
  */
-static bool must_verify_pair(const struct siw_rd_peer *peer, uint64_t now)
+static bool must_verify_peer_before_send(const struct siw_rd_peer *peer, uint64_t now)
 {
 	return peer->verify ||
 	       (now > peer->last_received_ns + peer->rd->idle / 3 && peer->state == SIW_RD_OPEN &&
@@ -452,7 +454,8 @@ static int rd_may_queue(struct siw_rd_peer *peer, const struct siw_rd_seq *seq, 
 		return -EPIPE;
 	if (!rd_queue_has_room(peer, seq, len))
 		return 0;
-	return must_verify_pair(peer, now) ? siw_rd_probe_pair_before_send(peer, now) : 1;
+	return must_verify_peer_before_send(peer, now) ? siw_rd_probe_peer_before_send(peer, now)
+						       : 1;
 }
 
 /*
@@ -465,7 +468,7 @@ static struct siw_rd_slot *prepare_next_tx_slot(struct siw_rd_peer *peer, struct
 	struct siw_rd_slot *slot;
 
 	if ((!seq->tx || seq->nxt - seq->una > seq->tx->mask) &&
-	    (!siw_rd_cc_begin(peer) || !tx_ring_grow(seq)))
+	    (!siw_rd_cc_alloc_for_peer(peer) || !tx_ring_grow(seq)))
 		return NULL;
 	slot = siw_rd_slot_of(seq->tx, seq->nxt);
 	*slot = (struct siw_rd_slot){ .len = len };
@@ -506,7 +509,7 @@ static int build_segment(struct siw_rd_peer *peer, struct siw_rd_seq *seq, struc
 		if (seq->una == seq->nxt)
 			siw_rd_tx_free(peer, seq);
 		if (!siw_rd_has_window(peer))
-			siw_rd_cc_end(peer);
+			siw_rd_cc_free_of_peer(peer);
 		return -EFAULT;
 	}
 	siw_crc32c_put(at, crc);
@@ -555,7 +558,7 @@ int64_t siw_rd_tx(struct siw_rd_peer *peer, enum siw_rd_space space, const void 
 		r = slot ? build_segment(peer, seq, slot, &seg, at_once, now) : 0;
 	}
 	if (r == 1) {
-		if (at_once && send_built(peer, slot, now)) {
+		if (at_once && send_built_datagram(peer, slot, now)) {
 			bool first = peer->in_flight == 0;
 
 			account_sent_datagram(peer, seq, seq->nxt - 1, now);
@@ -572,7 +575,7 @@ int64_t siw_rd_tx(struct siw_rd_peer *peer, enum siw_rd_space space, const void 
 }
 
 /*
- * Returns whether no datagram waits to be sent and the timer is set, so that siw_rd_pump would
+ * Returns whether no datagram waits to be sent and the timer is set, so that siw_rd_send_queued_datagrams would
  * change nothing.
  */
 static bool has_nothing_to_send(const struct siw_rd_peer *peer)
@@ -590,14 +593,15 @@ int siw_rd_flush(struct siw_rd_peer *peer, uint64_t *accepted)
 
 	if (peer->queued) {
 		siw_lock(&rd->lock);
-		peer->queued = !has_nothing_to_send(peer) && !siw_rd_pump(peer, siw_now_ns());
+		peer->queued = !has_nothing_to_send(peer) &&
+			       !siw_rd_send_queued_datagrams(peer, siw_now_ns());
 		siw_unlock(&rd->lock);
 	}
-	*accepted = siw_rd_accepted(peer, SIW_RD_REQUESTS);
+	*accepted = siw_rd_count_accepted_segments(peer, SIW_RD_REQUESTS);
 	return !peer->queued;
 }
 
-bool siw_rd_blocked(const struct siw_rd_peer *peer, enum siw_rd_space space)
+bool siw_rd_is_send_queue_full(const struct siw_rd_peer *peer, enum siw_rd_space space)
 {
 	struct siw_rd *rd = peer->rd;
 	bool blocked;
@@ -609,7 +613,7 @@ bool siw_rd_blocked(const struct siw_rd_peer *peer, enum siw_rd_space space)
 	return blocked;
 }
 
-uint64_t siw_rd_framed(const struct siw_rd_peer *peer, enum siw_rd_space space)
+uint64_t siw_rd_count_queued_segments(const struct siw_rd_peer *peer, enum siw_rd_space space)
 {
 	struct siw_rd *rd = peer->rd;
 	uint64_t n;
@@ -620,7 +624,7 @@ uint64_t siw_rd_framed(const struct siw_rd_peer *peer, enum siw_rd_space space)
 	return n;
 }
 
-uint64_t siw_rd_accepted(const struct siw_rd_peer *peer, enum siw_rd_space space)
+uint64_t siw_rd_count_accepted_segments(const struct siw_rd_peer *peer, enum siw_rd_space space)
 {
 	return atomic_load_explicit(&peer->seq[space].accepted, memory_order_relaxed);
 }

@@ -6,7 +6,7 @@
  * What the RDMAP layer does NOT do: know queue pairs, work queues or completions. The caller passes
  * in one operation at a time; events are returned as values.
  *
- * Locks: as in ddp/ddp.h. siw_rdmap_send, _flush and _terminate of a stream are called under the
+ * Locks: as in ddp/ddp.h. siw_rdmap_begin_op, _flush and _terminate of a stream are called under the
  * QP's send lock, all other functions under the progress lock, unless stated otherwise. State used
  * by both the sending and the receiving side (outstanding Reads, inbound Read Requests) is in
  * single-producer rings.
@@ -41,7 +41,7 @@ struct siw_ddp_stream;
 
 /*
  * Opens an RDMAP stream on a DDP stream, which the RDMAP stream owns and closes from then on. After
- * connection start-up, siw_rdmap_start() or siw_rdmap_refuse() must be called. Returns 0, or
+ * connection start-up, siw_rdmap_start() or siw_rdmap_refuse_with_terminate() must be called. Returns 0, or
  * -ENOMEM if the caller still owns ddp.
  */
 int siw_rdmap_open(struct siw_mem *mem, struct siw_ddp_stream *ddp, struct siw_rdmap_stream **out);
@@ -51,7 +51,8 @@ void siw_rdmap_close(struct siw_rdmap_stream *stream);
  * (RFC 6581 section 9). Returns 1 if the Terminate is sent, and the caller must shut down the
  * sending side; 0 if the Terminate cannot be sent now; -errno. Both locks held.
  */
-int siw_rdmap_refuse(struct siw_rdmap_stream *stream, const struct siw_wire_err *err);
+int siw_rdmap_refuse_with_terminate(struct siw_rdmap_stream *stream,
+				    const struct siw_wire_err *err);
 
 /* The parameters with which a started connection becomes an RDMAP stream. */
 struct siw_rdmap_start {
@@ -64,13 +65,13 @@ struct siw_rdmap_start {
 	 */
 	uint8_t rtr;
 	bool initiator;
-	uint32_t denied; /* rights denied to the peer, as in siw_rdmap_deny() */
+	uint32_t denied; /* rights denied to the peer, as in siw_rdmap_deny_access_rights() */
 	/* identity of the STags that can be used only on the stream; NULL: none */
 	const void *owner;
 	/*
 	 * Octets of memory for Sends that wait for a receive; 0: a Send without a receive is an
 	 * error. An empty Read that arrives after a waiting Send is answered only after the Send
-	 * was received, so the response confirms the Send to the peer (siw_rdmap_confirm()).
+	 * was received, so the response confirms the Send to the peer (siw_rdmap_send_confirming_read()).
 	 */
 	uint64_t unexpected_octets;
 	/*
@@ -79,9 +80,9 @@ struct siw_rdmap_start {
 	 */
 	bool deliver_before_end;
 	bool private; /* the peer is siwarp: siwarp-private messages may be sent and received */
-	bool counts;  /* delivery counts may be sent and received (siw_rdmap_announce()) */
+	bool counts; /* delivery counts may be sent and received (siw_rdmap_announce_counts_and_rnr_retry()) */
 	/*
-	 * Only if counts is not set: the empty Reads of siw_rdmap_confirm() request delivery
+	 * Only if counts is not set: the empty Reads of siw_rdmap_send_confirming_read() request delivery
 	 * counts, which only a siwarp peer understands, and delivery counts that the peer requests
 	 * in this way are sent. The peer's first count is returned as event SIW_RDMAP_DELIVERED.
 	 */
@@ -97,7 +98,7 @@ int siw_rdmap_start(struct siw_rdmap_stream *stream, const struct siw_rdmap_star
  * Denies the peer the access rights in denied (enum siw_access_flags) on the stream, even if an
  * STag grants them.
  */
-void siw_rdmap_deny(struct siw_rdmap_stream *stream, uint32_t denied);
+void siw_rdmap_deny_access_rights(struct siw_rdmap_stream *stream, uint32_t denied);
 
 /* RDMAP opcodes on the wire (RFC 5040 figure 4, RFC 7306 figure 2). */
 enum siw_rdmap_opcode {
@@ -148,7 +149,7 @@ struct siw_rdmap_atomic {
 
 /*
  * The position of an operation in its stream, in octets from the beginning of the stream. When
- * *accepted of siw_rdmap_flush() has reached the member end, the operation's memory is no longer
+ * *accepted of siw_rdmap_flush_tx() has reached the member end, the operation's memory is no longer
  * read; of a Read or an atomic, only the request has been sent then.
  */
 struct siw_rdmap_stamp {
@@ -189,8 +190,8 @@ struct siw_rdmap_op {
 	};
 	uint64_t user_data; /* returned with SIW_RDMAP_READ_DONE, for a Read or an atomic */
 	/*
-	 * Written by siw_rdmap_send() and siw_rdmap_flush(). On UC only the member end is written:
-	 * the number of the operation's last message, in the unit of siw_rdmap_uc_begun().
+	 * Written by siw_rdmap_begin_op() and siw_rdmap_flush_tx(). On UC only the member end is written:
+	 * the number of the operation's last message, in the unit of siw_rdmap_uc_begun_count().
 	 */
 	struct siw_rdmap_stamp stamp;
 };
@@ -199,47 +200,48 @@ struct siw_rdmap_op {
  * is not completely framed, or because a Read or atomic would exceed ORD: flush, and retry after
  * progress; -EACCES if a local key is invalid; -EPIPE if the stream has ended; another -errno.
  */
-int siw_rdmap_send(struct siw_rdmap_stream *stream, struct siw_rdmap_op *op);
+int siw_rdmap_begin_op(struct siw_rdmap_stream *stream, struct siw_rdmap_op *op);
 /*
  * Sends an empty Read, whose response shows that the peer has received all operations begun before;
  * the Read counts towards ORD. Returns 0 if event SIW_RDMAP_CONFIRMED with user_data will follow;
- * -EAGAIN if that is not possible now (see siw_rdmap_send()); another -errno.
+ * -EAGAIN if that is not possible now (see siw_rdmap_begin_op()); another -errno.
  */
-int siw_rdmap_confirm(struct siw_rdmap_stream *stream, uint64_t user_data);
+int siw_rdmap_send_confirming_read(struct siw_rdmap_stream *stream, uint64_t user_data);
 /*
  * Announces to the peer, before the next operation, whether this end wants delivery counts
  * (SIW_RDMAP_DELIVERED at this end), and the rnr_retry of this end (SIW_RDMAP_RNR_RETRY at the
  * peer). Has no effect unless delivery counts were agreed. Send lock held.
  */
-void siw_rdmap_announce(struct siw_rdmap_stream *stream, bool wants_counts, uint8_t rnr_retry);
+void siw_rdmap_announce_counts_and_rnr_retry(struct siw_rdmap_stream *stream, bool wants_counts,
+					     uint8_t rnr_retry);
 /*
  * Whether a delivery count has to be sent to the peer, because more messages of the peer were
  * received. The count is sent before the next message of this end, or separately by
- * siw_rdmap_send_count(). Progress lock held.
+ * siw_rdmap_send_delivery_count(). Progress lock held.
  */
-bool siw_rdmap_count_pending(const struct siw_rdmap_stream *stream);
+bool siw_rdmap_delivery_count_pending(const struct siw_rdmap_stream *stream);
 /* Whether the peer has requested delivery counts. Progress lock held. */
-bool siw_rdmap_peer_wants_counts(const struct siw_rdmap_stream *stream);
+bool siw_rdmap_peer_wants_delivery_counts(const struct siw_rdmap_stream *stream);
 /*
- * Whether this end has requested delivery counts by siw_rdmap_confirm(). May be called by any
+ * Whether this end has requested delivery counts by siw_rdmap_send_confirming_read(). May be called by any
  * thread.
  */
-bool siw_rdmap_has_requested_counts(const struct siw_rdmap_stream *stream);
+bool siw_rdmap_has_requested_delivery_counts(const struct siw_rdmap_stream *stream);
 /*
  * Frames the delivery count for the peer now, to be sent by the next flush; does nothing while
  * another message is partially framed. Send lock held.
  */
-void siw_rdmap_send_count(struct siw_rdmap_stream *stream);
+void siw_rdmap_send_delivery_count(struct siw_rdmap_stream *stream);
 /*
  * Rejects the event SIW_RDMAP_DELIVERED just returned, because its counts are not plausible: the
  * next siw_rdmap_recv() returns ERROR. Progress lock held.
  */
-void siw_rdmap_refuse_count(struct siw_rdmap_stream *stream);
+void siw_rdmap_refuse_delivery_count(struct siw_rdmap_stream *stream);
 /*
  * Returns the number of Read and Atomic Requests sent so far, which equals the MSN of the last
  * request. Send lock held.
  */
-uint32_t siw_rdmap_reads(const struct siw_rdmap_stream *stream);
+uint32_t siw_rdmap_sent_request_count(const struct siw_rdmap_stream *stream);
 /*
  * Passes framed data to TCP, continues a long message, and responds to the peer's Read Requests, in
  * turns with the user's operations. *accepted is always set to the position up to which TCP has
@@ -248,7 +250,7 @@ uint32_t siw_rdmap_reads(const struct siw_rdmap_stream *stream);
  * 1: all data is sent.
  *
  * 0: TCP is full, or the turn's budget (about 1 MiB) is used up: call again at the next progress,
- * after siw_rdmap_send(), so that the user's operations get their turn. siw_ddp_tx_blocked() then
+ * after siw_rdmap_begin_op(), so that the user's operations get their turn. siw_ddp_tx_blocked() then
  * returns whether the stream waits for TCP (or the peer's first FPDU) rather than for another turn.
  *
  * -errno: the stream is dead. -EACCES: the cause is an error in data that this end was sending (a
@@ -256,9 +258,9 @@ uint32_t siw_rdmap_reads(const struct siw_rdmap_stream *stream);
  * siw_rdmap_terminate() must be called. -EFAULT: the cause is that the memory of the data at
  * *accepted is no longer mapped.
  */
-int siw_rdmap_flush(struct siw_rdmap_stream *stream, uint64_t *accepted);
+int siw_rdmap_flush_tx(struct siw_rdmap_stream *stream, uint64_t *accepted);
 /*
- * Whether siw_rdmap_flush() has responses to the peer's Read Requests to send. May be called by any
+ * Whether siw_rdmap_flush_tx() has responses to the peer's Read Requests to send. May be called by any
  * thread.
  */
 bool siw_rdmap_responses_pending(const struct siw_rdmap_stream *stream);
@@ -267,12 +269,12 @@ enum siw_rdmap_event_kind {
 	SIW_RDMAP_NONE = 0,
 	/*
 	 * at the responder: the peer's first FPDU has arrived, and this end may send: call
-	 * siw_rdmap_flush()
+	 * siw_rdmap_flush_tx()
 	 */
 	SIW_RDMAP_STARTED,
-	SIW_RDMAP_RECV,	      /* a Send was received: user_data, length, solicited, invalidated */
-	SIW_RDMAP_READ_DONE,  /* an RDMA Read or an atomic is complete: user_data, length */
-	SIW_RDMAP_REQUESTED,  /* a Read Request for length octets arrived: call siw_rdmap_flush() */
+	SIW_RDMAP_RECV,	     /* a Send was received: user_data, length, solicited, invalidated */
+	SIW_RDMAP_READ_DONE, /* an RDMA Read or an atomic is complete: user_data, length */
+	SIW_RDMAP_REQUESTED, /* a Read Request for length octets arrived: call siw_rdmap_flush_tx() */
 	SIW_RDMAP_PROGRESS,   /* a segment was placed; no other event applies */
 	SIW_RDMAP_TERMINATED, /* the peer sent a Terminate: err; the stream has ended */
 	/* this end found error err: call siw_rdmap_terminate(); the stream has ended */
@@ -280,14 +282,14 @@ enum siw_rdmap_event_kind {
 	SIW_RDMAP_CLOSED, /* the stream ended (status 0) or the connection failed (-errno) */
 	/* a Send waits for a receive: call siw_rdmap_recv() when a receive is posted */
 	SIW_RDMAP_UNEXPECTED,
-	/* the peer has received all operations begun before siw_rdmap_confirm(): user_data */
+	/* the peer has received all operations begun before siw_rdmap_send_confirming_read(): user_data */
 	SIW_RDMAP_CONFIRMED,
 	/*
 	 * the peer reports how many Sends and Writes of this end it has received: sends, writes.
-	 * The values are not checked; see siw_rdmap_refuse_count().
+	 * The values are not checked; see siw_rdmap_refuse_delivery_count().
 	 */
 	SIW_RDMAP_DELIVERED,
-	SIW_RDMAP_RNR_RETRY, /* the peer announced its rnr_retry (0 to 7) by siw_rdmap_announce() */
+	SIW_RDMAP_RNR_RETRY, /* the peer announced its rnr_retry (0 to 7) by siw_rdmap_announce_counts_and_rnr_retry() */
 	/*
 	 * An invalid message has consumed a receive: user_data, status. On datagrams the status is
 	 * -EMSGSIZE or -EACCES; on a stream -EACCES or -EPROTO, and ERROR follows.
@@ -300,23 +302,23 @@ enum siw_rdmap_event_kind {
 	 * sender must not get an error message
 	 */
 	SIW_RDMAP_BAD_ACCESS,
-	/* datagram: a segment of a Write-Record arrived: call siw_rdmap_record_next() */
+	/* datagram: a segment of a Write-Record arrived: call siw_rdmap_write_record_next_report() */
 	SIW_RDMAP_RECORD,
-	/* datagram: a peer's error message arrived: check it with siw_rdmap_dgram_sent() */
+	/* datagram: a peer's error message arrived: check it with siw_rdmap_dgram_match_error_to_sent() */
 	SIW_RDMAP_PEER_ERR,
 	/*
 	 * The events below occur only on reliable datagrams. The stream continues after these
 	 * events except LOST, and also after TERMINATED.
 	 */
 	/*
-	 * A message of the peer was refused with error err: call siw_rdmap_flush(). of_response:
+	 * A message of the peer was refused with error err: call siw_rdmap_flush_tx(). of_response:
 	 * the oldest Read or atomic, user_data, has failed; receive_consumed: the receive user_data
 	 * was consumed.
 	 */
 	SIW_RDMAP_REFUSED,
 	/*
 	 * the peer has accepted more segments, or there is room to send again: call
-	 * siw_rdmap_flush()
+	 * siw_rdmap_flush_tx()
 	 */
 	SIW_RDMAP_ACKED,
 	/*
@@ -325,10 +327,10 @@ enum siw_rdmap_event_kind {
 	 */
 	SIW_RDMAP_PAUSED,
 	/*
-	 * a message of the peer does not have the next MSN: err, quoted...; call siw_rdmap_rd_end()
+	 * a message of the peer does not have the next MSN: err, quoted...; call siw_rdmap_rd_stream_end()
 	 */
 	SIW_RDMAP_SEQUENCE,
-	SIW_RDMAP_LOST, /* the peer is lost or has restarted: status; call siw_rdmap_rd_end() */
+	SIW_RDMAP_LOST, /* the peer is lost or has restarted: status; call siw_rdmap_rd_stream_end() */
 };
 
 struct siw_rdmap_event {
@@ -397,12 +399,12 @@ int siw_rdmap_recv(struct siw_rdmap_stream *stream, struct siw_rdmap_event *even
 /* Whether Sends wait for receives, or Read Requests wait for Sends without receives. */
 bool siw_rdmap_has_unexpected(const struct siw_rdmap_stream *stream);
 /* Whether a Send waits for a receive; *msn: the MSN of the oldest waiting Send. */
-bool siw_rdmap_send_waits(const struct siw_rdmap_stream *stream, uint32_t *msn);
+bool siw_rdmap_has_waiting_send(const struct siw_rdmap_stream *stream, uint32_t *msn);
 /*
  * Expires the oldest Send that waits for a receive: unless a receive is posted, siw_rdmap_recv()
  * now returns ERROR ("no buffer").
  */
-void siw_rdmap_expire(struct siw_rdmap_stream *stream);
+void siw_rdmap_expire_waiting_send(struct siw_rdmap_stream *stream);
 /*
  * Sends the Terminate for the last ERROR, once. Returns 1 if the Terminate is sent, and the caller
  * must shut down the sending side; 0 if the caller must call again; -errno.
@@ -437,15 +439,15 @@ bool siw_rdmap_dgram_shared(const struct siw_rdmap_dgram *dgram);
  * Set and return the time or progress round in which the socket was last found full; the value is
  * shared by all endpoints of the socket.
  */
-void siw_rdmap_dgram_set_full(struct siw_rdmap_dgram *dgram, uint64_t when);
-uint64_t siw_rdmap_dgram_full(const struct siw_rdmap_dgram *dgram);
+void siw_rdmap_dgram_set_socket_full_time(struct siw_rdmap_dgram *dgram, uint64_t when);
+uint64_t siw_rdmap_dgram_socket_full_time(const struct siw_rdmap_dgram *dgram);
 uint32_t siw_rdmap_dgram_max(const struct siw_rdmap_dgram *dgram); /* maximum octets of a message */
 /*
  * Returns the numbers of messages dropped for lack of a receive, by source, in descending order, as
  * siw_query_drops() does.
  */
-int siw_rdmap_dgram_drops(const struct siw_rdmap_dgram *dgram, struct siw_source_drops *out,
-			  int max);
+int siw_rdmap_dgram_drops_by_source(const struct siw_rdmap_dgram *dgram,
+				    struct siw_source_drops *out, int max);
 /*
  * Sets the receive queue of a datagram endpoint, its PD, and the Q_Key that a received message must
  * carry.
@@ -458,7 +460,7 @@ void siw_rdmap_dgram_start(struct siw_rdmap_dgram *dgram, struct siw_mem_queue *
 void siw_rdmap_dgram_enable_grh(struct siw_rdmap_dgram *dgram);
 
 struct siw_rdmap_dgram_op {
-	uint64_t user_data; /* returned by siw_rdmap_dgram_sent() */
+	uint64_t user_data; /* returned by siw_rdmap_dgram_match_error_to_sent() */
 	const struct siw_addr *dest;
 	uint8_t dest_index; /* the destination's index among the endpoints of its socket */
 	uint32_t qkey;
@@ -506,8 +508,8 @@ int siw_rdmap_dgram_send_error(struct siw_rdmap_dgram *dgram, const struct siw_r
  * address event->source with the reported Q_Key, and is the first report about the message.
  * *user_data: user_data of the operation. Send lock held.
  */
-bool siw_rdmap_dgram_sent(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_event *event,
-			  uint64_t *user_data);
+bool siw_rdmap_dgram_match_error_to_sent(struct siw_rdmap_dgram *dgram,
+					 const struct siw_rdmap_event *event, uint64_t *user_data);
 
 /* ---- multicast groups ------------------------------------------------------------------------ */
 
@@ -533,19 +535,20 @@ int siw_rdmap_group_attach(struct siw_rdmap_group *group, struct siw_rdmap_dgram
  */
 int siw_rdmap_group_detach(struct siw_rdmap_group *group, const struct siw_rdmap_dgram *dgram);
 /*
- * siw_rdmap_group_next() receives the group's next message and returns whether a message has
- * arrived. siw_rdmap_group_copy() then delivers the message to one member per call: it returns 1
+ * siw_rdmap_group_recv_next() receives the group's next message and returns whether a message has
+ * arrived. siw_rdmap_group_deliver_to_next_member() then delivers the message to one member per call: it returns 1
  * and *event, RECV or BAD_RECV, with the member's user, or 0 if no member is left. No other
  * datagram may be received on the port between these calls. A member with another Q_Key or without
- * a receive is skipped and counted (siw_rdmap_dgram_drops()). Group messages never get a response.
+ * a receive is skipped and counted (siw_rdmap_dgram_drops_by_source()). Group messages never get a response.
  */
-bool siw_rdmap_group_next(struct siw_rdmap_group *group);
-int siw_rdmap_group_copy(struct siw_rdmap_group *group, struct siw_rdmap_event *event);
+bool siw_rdmap_group_recv_next(struct siw_rdmap_group *group);
+int siw_rdmap_group_deliver_to_next_member(struct siw_rdmap_group *group,
+					   struct siw_rdmap_event *event);
 
 /*
  * ---- reliable datagrams (RD) -----------------------------------------------------------------
  *
- * An RD endpoint has a stream for each peer with which messages are in progress. siw_rdmap_send and
+ * An RD endpoint has a stream for each peer with which messages are in progress. siw_rdmap_begin_op and
  * the other functions of streams work as on connections, but stamps count segments, and the
  * accepted position is the position up to which the peer has received. A refused message does not
  * end the stream: the peer gets an error message in the form of a Terminate, and only the quoted
@@ -553,7 +556,7 @@ int siw_rdmap_group_copy(struct siw_rdmap_group *group, struct siw_rdmap_event *
  */
 /*
  * Opens an RDMAP endpoint on a DDP endpoint of reliable datagrams, which the RDMAP endpoint owns
- * from then on. user_octets: size of the memory returned by siw_rdmap_rd_user(). Returns 0, or
+ * from then on. user_octets: size of the memory returned by siw_rdmap_rd_user_memory(). Returns 0, or
  * -ENOMEM if the caller still owns ddp.
  */
 int siw_rdmap_rd_open(struct siw_mem *mem, struct siw_ddp_rd *ddp, uint32_t user_octets,
@@ -581,13 +584,13 @@ void siw_rdmap_rd_start(struct siw_rdmap_rd *rd, enum siw_rdmap_rd_mode mode,
  * is freed only under both locks. Returns 0; -ENOBUFS if the limit of peers is reached; -ENOMEM.
  * One of the two locks held.
  */
-int siw_rdmap_rd_stream(struct siw_rdmap_rd *rd, const struct siw_addr *addr,
-			struct siw_rdmap_stream **out);
+int siw_rdmap_rd_get_or_create_stream(struct siw_rdmap_rd *rd, const struct siw_addr *addr,
+				      struct siw_rdmap_stream **out);
 /*
  * Returns the user_octets octets of the stream that are reserved for the upper layer, and zeroed
  * when the stream is created.
  */
-void *siw_rdmap_rd_user(struct siw_rdmap_stream *stream);
+void *siw_rdmap_rd_user_memory(struct siw_rdmap_stream *stream);
 /* Returns the DDP stream that carries an RDMAP stream. */
 struct siw_ddp_stream *siw_rdmap_rd_ddp(const struct siw_rdmap_stream *stream);
 const struct siw_addr *siw_rdmap_rd_peer_addr(const struct siw_rdmap_stream *stream);
@@ -604,12 +607,12 @@ uint32_t siw_rdmap_rd_last_send_msn(const struct siw_rdmap_stream *stream);
 bool siw_rdmap_rd_has_more(const struct siw_rdmap_stream *stream);
 /*
  * Whether a message of the stream cannot be finished because of a local error. If so,
- * siw_rdmap_rd_end() with RESET must be called; until then siw_rdmap_send() returns -EPIPE and
- * siw_rdmap_flush() returns -EACCES. Send lock held.
+ * siw_rdmap_rd_stream_end() with RESET must be called; until then siw_rdmap_begin_op() returns -EPIPE and
+ * siw_rdmap_flush_tx() returns -EACCES. Send lock held.
  */
-bool siw_rdmap_rd_is_torn(const struct siw_rdmap_stream *stream);
-/* Returns a stream for which siw_rdmap_rd_is_torn() is true, or NULL. Both locks held. */
-struct siw_rdmap_stream *siw_rdmap_rd_first_torn(struct siw_rdmap_rd *rd);
+bool siw_rdmap_rd_has_unfinishable_message(const struct siw_rdmap_stream *stream);
+/* Returns a stream for which siw_rdmap_rd_has_unfinishable_message() is true, or NULL. Both locks held. */
+struct siw_rdmap_stream *siw_rdmap_rd_first_unfinishable_stream(struct siw_rdmap_rd *rd);
 enum siw_rdmap_rd_ending {
 	SIW_RDMAP_RD_LOST_PEER,
 	SIW_RDMAP_RD_RESET,    /* a BYE is sent to the peer */
@@ -619,12 +622,12 @@ enum siw_rdmap_rd_ending {
  * Ends the stream with all messages in progress. The receive of a partially received message
  * becomes the first of its queue again. Both locks held.
  */
-void siw_rdmap_rd_end(struct siw_rdmap_stream *stream, enum siw_rdmap_rd_ending how);
+void siw_rdmap_rd_stream_end(struct siw_rdmap_stream *stream, enum siw_rdmap_rd_ending how);
 /*
  * Ends every stream of the endpoint; a BYE is sent to the peers with which messages are in
  * progress.
  */
-void siw_rdmap_rd_abandon(struct siw_rdmap_rd *rd);
+void siw_rdmap_rd_end_all_streams(struct siw_rdmap_rd *rd);
 /*
  * Returns 1 with the next event of the endpoint and its stream, or 0 if there is no event.
  * event->source is set.
@@ -640,8 +643,8 @@ void siw_rdmap_rd_resume(struct siw_rdmap_rd *rd);
  * upper layer has requests in progress on a stream. Returns the number of streams left. Both locks
  * held.
  */
-uint32_t siw_rdmap_rd_sweep(struct siw_rdmap_rd *rd, bool (*busy)(void *user));
-uint32_t siw_rdmap_rd_streams(const struct siw_rdmap_rd *rd);
+uint32_t siw_rdmap_rd_end_idle_streams(struct siw_rdmap_rd *rd, bool (*busy)(void *user));
+uint32_t siw_rdmap_rd_stream_count(const struct siw_rdmap_rd *rd);
 
 /* cffi: end */
 

@@ -43,7 +43,7 @@ int siw_rdmap_atomic_begin(struct siw_rdmap_stream *stream, struct siw_rdmap_op 
 	read->nsge = op->nsge;
 	read->wire.atomic = (struct siw_rdmap_wire_atomic){
 		.aop = htobe32(atomic->kind),
-		.request = htobe32(siw_rdmap_reads(stream) + 1),
+		.request = htobe32(siw_rdmap_sent_request_count(stream) + 1),
 		.stag = htobe32(op->rkey),
 		.to = htobe64(op->remote_to),
 		.data = htobe64(atomic->data),
@@ -59,8 +59,8 @@ int siw_rdmap_atomic_begin(struct siw_rdmap_stream *stream, struct siw_rdmap_op 
 	return siw_rdmap_read_issue(stream, read, op, SIW_RDMAP_ATOMIC_LEN);
 }
 
-bool siw_rdmap_atomic_expects(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
-			      struct siw_wire_err *err)
+bool siw_rdmap_atomic_check_response(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
+				     struct siw_wire_err *err)
 {
 	const struct siw_rdmap_read *read = siw_rdmap_read_oldest(stream);
 
@@ -129,7 +129,7 @@ int siw_rdmap_atomic_respond(struct siw_rdmap_stream *stream, struct siw_rdmap_r
 		.compare = be64toh(wire->compare),
 		.compare_mask = be64toh(wire->compare_mask),
 	};
-	struct siw_ddp_msg *msg = siw_ddp_tx_msg(stream->ddp, true);
+	struct siw_ddp_msg *msg = siw_ddp_tx_get_msg(stream->ddp, true);
 	uint64_t original;
 	int r;
 

@@ -37,7 +37,7 @@ static int connection_return_fault(struct siw_rdmap_stream *stream, struct siw_r
 	return connection_end_receiving(stream, event, SIW_RDMAP_ERROR);
 }
 
-int siw_rdmap_fault_event(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event)
+int siw_rdmap_fill_fault_event(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event)
 {
 	/*
 	 * If no fault is set yet, the sending side is just setting a fault, which then counts as
@@ -51,7 +51,7 @@ static int connection_handle_invalid_segment(struct siw_rdmap_stream *stream,
 					     const struct siw_ddp_seg *seg)
 {
 	siw_rdmap_fault_set(stream, err, seg, NULL);
-	return siw_rdmap_fault_event(stream, event);
+	return siw_rdmap_fill_fault_event(stream, event);
 }
 
 static void connection_handle_failed_delivery(struct siw_rdmap_stream *stream,
@@ -80,7 +80,7 @@ static int connection_handle_terminate(struct siw_rdmap_stream *stream,
 }
 
 /* Adds the stream's traffic to the shared counters, when there is nothing to receive. Returns 0. */
-static int connection_report_idle_traffic(struct siw_rdmap_stream *stream)
+static int connection_add_traffic_to_counters(struct siw_rdmap_stream *stream)
 {
 	siw_rdmap_traffic_report(&stream->traffic);
 	return 0;
@@ -95,13 +95,13 @@ static int connection_handle_rx_end(struct siw_rdmap_stream *stream, struct siw_
 {
 	struct siw_wire_err err;
 
-	if (siw_ddp_rx_defers_end(stream->ddp))
-		return connection_report_idle_traffic(stream);
+	if (siw_ddp_rx_defers_stream_end(stream->ddp))
+		return connection_add_traffic_to_counters(stream);
 	/*
 	 * An orderly close occurs between messages; if the stream ends in the middle of a message,
 	 * the peer has failed.
 	 */
-	if (r == -ENOTCONN && (stream->rx.writing || siw_ddp_rx_unfinished(stream->ddp)))
+	if (r == -ENOTCONN && (stream->rx.writing || siw_ddp_rx_has_partial_message(stream->ddp)))
 		r = -ECONNRESET;
 	if (r != -EPROTO && r != -EBADMSG && r != -EACCES) {
 		event->status = r == -ENOTCONN ? 0 : r;
@@ -161,7 +161,7 @@ static int connection_find_segment(struct siw_rdmap_stream *stream, struct siw_r
 {
 	struct siw_rdmap_rx *rx = &stream->rx;
 	struct siw_wire_err err;
-	int r = siw_ddp_rx_head(stream->ddp, &rx->seg);
+	int r = siw_ddp_rx_peek_segment(stream->ddp, &rx->seg);
 
 	if (r == 2)
 		return connection_handle_empty_fpdu(stream, event) ? 2 : 0;
@@ -203,7 +203,7 @@ connection_place_unexpected(struct siw_rdmap_stream *stream, struct siw_rdmap_ev
 	struct siw_ddp_seg seg;
 	int r;
 
-	if (siw_rdmap_request_release(stream)) {
+	if (siw_rdmap_release_waiting_responses(stream)) {
 		event->kind = SIW_RDMAP_REQUESTED;
 		return 1;
 	}
@@ -211,14 +211,14 @@ connection_place_unexpected(struct siw_rdmap_stream *stream, struct siw_rdmap_ev
 	if (r < 0)
 		return connection_handle_invalid_segment(stream, event, siw_ddp_error(stream->ddp),
 							 &seg);
-	rx->unexpected = siw_ddp_rx_unexpected(stream->ddp) ||
+	rx->unexpected = siw_ddp_rx_unexpected_octets(stream->ddp) ||
 			 rx->requests_in != atomic_load_explicit(&stream->requests_released,
 								 memory_order_relaxed);
 	if (r == 0)
 		return 0;
 	event->kind = SIW_RDMAP_PROGRESS;
 	if (r == 1)
-		siw_rdmap_send_received(stream, &seg, &delivery, event);
+		siw_rdmap_fill_received_send_event(stream, &seg, &delivery, event);
 	return 1;
 }
 
@@ -227,21 +227,21 @@ bool siw_rdmap_has_unexpected(const struct siw_rdmap_stream *stream)
 	return stream->rx.unexpected;
 }
 
-bool siw_rdmap_send_waits(const struct siw_rdmap_stream *stream, uint32_t *msn)
+bool siw_rdmap_has_waiting_send(const struct siw_rdmap_stream *stream, uint32_t *msn)
 {
 	struct siw_ddp_seg seg;
 
-	if (stream->rx.over || !siw_ddp_rx_starved(stream->ddp, &seg))
+	if (stream->rx.over || !siw_ddp_rx_awaits_buffer(stream->ddp, &seg))
 		return false;
 	*msn = seg.msn;
 	return true;
 }
 
-void siw_rdmap_expire(struct siw_rdmap_stream *stream)
+void siw_rdmap_expire_waiting_send(struct siw_rdmap_stream *stream)
 {
 	struct siw_ddp_seg seg;
 
-	if (siw_ddp_rx_starved(stream->ddp, &seg))
+	if (siw_ddp_rx_awaits_buffer(stream->ddp, &seg))
 		siw_rdmap_fault_set(stream,
 				    (struct siw_wire_err){ SIW_LAYER_DDP, SIW_DDP_UNTAGGED_BUFFER,
 							   SIW_DDP_NO_BUFFER },
@@ -268,7 +268,7 @@ int siw_rdmap_recv(struct siw_rdmap_stream *stream, struct siw_rdmap_event *even
 			return 1;
 		if (r <= 0)
 			return r < 0 ? connection_handle_rx_end(stream, event, r)
-				     : connection_report_idle_traffic(stream);
+				     : connection_add_traffic_to_counters(stream);
 	}
 	r = siw_rdmap_rx_place(stream, event);
 	return r < 0 ? connection_handle_rx_end(stream, event, r) : r;
@@ -298,7 +298,7 @@ static void connection_handle_private_placed(struct siw_rdmap_stream *stream, bo
 					     struct siw_rdmap_event *event)
 {
 	(void)done;
-	siw_rdmap_handle_notice(stream, &stream->rx.seg, event);
+	siw_rdmap_handle_notice_msg(stream, &stream->rx.seg, event);
 }
 
 static void connection_ignore_request_received(struct siw_rdmap_stream *stream,
@@ -359,7 +359,7 @@ static int connection_handle_failed_response(struct siw_rdmap_stream *stream,
 	uint64_t sent = siw_ddp_tx_abandon(stream->ddp);
 
 	siw_rdmap_request_skip(&wire, sent);
-	siw_rdmap_fault_set(stream, siw_rdmap_request_error(err), &request->seg,
+	siw_rdmap_fault_set(stream, siw_rdmap_map_ddp_to_rdmap_error(err), &request->seg,
 			    request->atomic ? NULL : &wire);
 	return -EACCES;
 }
@@ -368,7 +368,7 @@ static int connection_continue_response(struct siw_rdmap_stream *stream)
 {
 	struct siw_rdmap_tx *tx = &stream->tx;
 	struct siw_wire_err err;
-	int r = siw_ddp_tx_more(stream->ddp, &err);
+	int r = siw_ddp_tx_continue_msg(stream->ddp, &err);
 
 	if (r == -EACCES || r == -EMSGSIZE) {
 		tx->active = false;
@@ -437,7 +437,7 @@ static int connection_frame_messages(struct siw_rdmap_stream *stream)
 const struct siw_rdmap_stream_type siw_rdmap_connection = {
 	.tagged_expects = connection_accepts_tagged_opcode,
 	.knows_private = connection_accepts_private_subcode,
-	.private_expects = siw_rdmap_notice_expects,
+	.private_expects = siw_rdmap_check_notice_msg,
 	.private_placed = connection_handle_private_placed,
 	.segment_failed = connection_handle_invalid_segment,
 	.delivery_failed = connection_handle_failed_delivery,

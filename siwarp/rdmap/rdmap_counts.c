@@ -15,9 +15,9 @@
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
-static int notice_send(struct siw_rdmap_stream *stream, uint8_t subcode, uint64_t to)
+static int notice_msg_send(struct siw_rdmap_stream *stream, uint8_t subcode, uint64_t to)
 {
-	struct siw_ddp_msg *msg = siw_ddp_tx_msg(stream->ddp, false);
+	struct siw_ddp_msg *msg = siw_ddp_tx_get_msg(stream->ddp, false);
 	struct siw_wire_err err;
 	int r;
 
@@ -38,14 +38,14 @@ static int notice_send(struct siw_rdmap_stream *stream, uint8_t subcode, uint64_
 	return r;
 }
 
-int siw_rdmap_notices_begin(struct siw_rdmap_stream *stream)
+int siw_rdmap_begin_notice_msgs(struct siw_rdmap_stream *stream)
 {
 	struct siw_rdmap_tx *tx = &stream->tx;
 	uint64_t taken;
 	int r;
 
 	if (tx->announce) {
-		r = notice_send(stream, SIW_RDMAP_REQUESTER, tx->announcement);
+		r = notice_msg_send(stream, SIW_RDMAP_REQUESTER, tx->announcement);
 		tx->announce = r < 0;
 		if (r != 1)
 			return r;
@@ -54,7 +54,7 @@ int siw_rdmap_notices_begin(struct siw_rdmap_stream *stream)
 	taken = atomic_load_explicit(&stream->deliverable, memory_order_acquire);
 	if (taken == atomic_load_explicit(&tx->reported, memory_order_relaxed))
 		return 1;
-	r = notice_send(stream, SIW_RDMAP_DELIVERY_COUNT, taken);
+	r = notice_msg_send(stream, SIW_RDMAP_DELIVERY_COUNT, taken);
 	if (r >= 0) {
 		atomic_store_explicit(&tx->reported, taken, memory_order_relaxed);
 		siw_count(SIW_COUNTER_delivery_counts_tx, 1);
@@ -62,18 +62,19 @@ int siw_rdmap_notices_begin(struct siw_rdmap_stream *stream)
 	return r;
 }
 
-void siw_rdmap_announce(struct siw_rdmap_stream *stream, bool wants_counts, uint8_t rnr_retry)
+void siw_rdmap_announce_counts_and_rnr_retry(struct siw_rdmap_stream *stream, bool wants_counts,
+					     uint8_t rnr_retry)
 {
 	stream->tx.announcement = (wants_counts ? SIW_RDMAP_WANTS_COUNTS : 0) | rnr_retry;
 	stream->tx.announce = stream->counts;
 }
 
-bool siw_rdmap_count_pending(const struct siw_rdmap_stream *stream)
+bool siw_rdmap_delivery_count_pending(const struct siw_rdmap_stream *stream)
 {
 	return __builtin_expect(stream->rx.counting, 0) && siw_rdmap_count_is_pending(stream);
 }
 
-void siw_rdmap_send_count(struct siw_rdmap_stream *stream)
+void siw_rdmap_send_delivery_count(struct siw_rdmap_stream *stream)
 {
 	if (stream->started && !stream->tx.term && !stream->tx.active &&
 	    !atomic_load_explicit(&stream->closing, memory_order_relaxed))
@@ -87,11 +88,11 @@ static const struct siw_wire_err UNKNOWN = { SIW_LAYER_RDMAP, SIW_RDMAP_REMOTE_O
 static const struct siw_wire_err WRONG = { SIW_LAYER_RDMAP, SIW_RDMAP_REMOTE_OPERATION,
 					   SIW_RDMAP_UNSPECIFIED };
 
-static bool notice_is_allowed(const struct siw_rdmap_stream *stream, uint8_t subcode)
+static bool notice_msg_is_allowed(const struct siw_rdmap_stream *stream, uint8_t subcode)
 {
 	switch (subcode) {
 	case SIW_RDMAP_DELIVERY_COUNT:
-		return stream->counts || siw_rdmap_has_requested_counts(stream);
+		return stream->counts || siw_rdmap_has_requested_delivery_counts(stream);
 	case SIW_RDMAP_REQUESTER:
 		return stream->counts;
 	default:
@@ -99,13 +100,13 @@ static bool notice_is_allowed(const struct siw_rdmap_stream *stream, uint8_t sub
 	}
 }
 
-bool siw_rdmap_notice_expects(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
-			      struct siw_wire_err *err)
+bool siw_rdmap_check_notice_msg(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
+				struct siw_wire_err *err)
 {
 	uint8_t subcode = (uint8_t)(seg->stag >> SIW_RDMAP_NOTICE_SHIFT);
 
 	*err = UNKNOWN;
-	if (!notice_is_allowed(stream, subcode))
+	if (!notice_msg_is_allowed(stream, subcode))
 		return false;
 	*err = WRONG;
 	return seg->last && !seg->payload &&
@@ -113,8 +114,8 @@ bool siw_rdmap_notice_expects(struct siw_rdmap_stream *stream, const struct siw_
 		(seg->to & SIW_RDMAP_RNR_MASK) <= SIW_RDMAP_RNR_MAX);
 }
 
-void siw_rdmap_handle_notice(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
-			     struct siw_rdmap_event *event)
+void siw_rdmap_handle_notice_msg(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
+				 struct siw_rdmap_event *event)
 {
 	if (seg->stag >> SIW_RDMAP_NOTICE_SHIFT == SIW_RDMAP_REQUESTER) {
 		event->kind = SIW_RDMAP_RNR_RETRY;
@@ -130,18 +131,18 @@ void siw_rdmap_handle_notice(struct siw_rdmap_stream *stream, const struct siw_d
 	event->writes = (uint32_t)seg->to;
 }
 
-bool siw_rdmap_peer_wants_counts(const struct siw_rdmap_stream *stream)
+bool siw_rdmap_peer_wants_delivery_counts(const struct siw_rdmap_stream *stream)
 {
 	return stream->rx.counting;
 }
 
-bool siw_rdmap_has_requested_counts(const struct siw_rdmap_stream *stream)
+bool siw_rdmap_has_requested_delivery_counts(const struct siw_rdmap_stream *stream)
 {
 	return atomic_load_explicit(&stream->asked, memory_order_relaxed);
 }
 
-void siw_rdmap_handle_counts_request(struct siw_rdmap_stream *stream,
-				     const struct siw_rdmap_wire_read *wire)
+void siw_rdmap_handle_delivery_counts_request(struct siw_rdmap_stream *stream,
+					      const struct siw_rdmap_wire_read *wire)
 {
 	if (!stream->offers || wire->rdmardsz || wire->src_to != htobe64(SIW_RDMAP_ASKS_COUNTS))
 		return;
@@ -149,7 +150,7 @@ void siw_rdmap_handle_counts_request(struct siw_rdmap_stream *stream,
 	siw_rdmap_count_update(stream);
 }
 
-void siw_rdmap_refuse_count(struct siw_rdmap_stream *stream)
+void siw_rdmap_refuse_delivery_count(struct siw_rdmap_stream *stream)
 {
 	siw_rdmap_fault_set(stream, WRONG, &stream->rx.seg, NULL);
 }

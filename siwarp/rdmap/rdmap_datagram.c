@@ -22,7 +22,7 @@
 struct siw_rdmap_sharers {
 	uint32_t n;
 	uint32_t next; /* the index to try first for a new endpoint */
-	uint64_t full; /* time of the last full socket: siw_rdmap_dgram_set_full() */
+	uint64_t full; /* time of the last full socket: siw_rdmap_dgram_set_socket_full_time() */
 	struct siw_rdmap_dgram *at[SIW_RDMAP_MAX_SHARERS];
 };
 
@@ -82,12 +82,12 @@ bool siw_rdmap_dgram_shared(const struct siw_rdmap_dgram *dgram)
 	return dgram->sharers && dgram->sharers->n > 1;
 }
 
-void siw_rdmap_dgram_set_full(struct siw_rdmap_dgram *dgram, uint64_t when)
+void siw_rdmap_dgram_set_socket_full_time(struct siw_rdmap_dgram *dgram, uint64_t when)
 {
 	dgram->sharers->full = when;
 }
 
-uint64_t siw_rdmap_dgram_full(const struct siw_rdmap_dgram *dgram)
+uint64_t siw_rdmap_dgram_socket_full_time(const struct siw_rdmap_dgram *dgram)
 {
 	return dgram->sharers->full;
 }
@@ -105,7 +105,7 @@ int siw_rdmap_dgram_open(struct siw_ddp_dgram *ddp, struct siw_rdmap_dgram *shar
 	dgram->ddp = ddp;
 	dgram->user = user;
 	dgram->max = siw_ddp_dgram_max(ddp);
-	dgram->record_id = siw_rdmap_record_first_id();
+	dgram->record_id = siw_rdmap_write_record_first_id();
 	r = share ? dgram_join_socket(share, dgram) : 0;
 	if (r) {
 		free(dgram);
@@ -135,8 +135,8 @@ uint32_t siw_rdmap_dgram_max(const struct siw_rdmap_dgram *dgram)
 	return dgram->max;
 }
 
-int siw_rdmap_dgram_drops(const struct siw_rdmap_dgram *dgram, struct siw_source_drops *out,
-			  int max)
+int siw_rdmap_dgram_drops_by_source(const struct siw_rdmap_dgram *dgram,
+				    struct siw_source_drops *out, int max)
 {
 	return siw_rdmap_sources_query(dgram->dropped, out, max);
 }
@@ -289,8 +289,9 @@ dgram_read_imm_header(const struct siw_rdmap_dgram *dgram, struct siw_rdmap_even
 }
 
 /* Fills *event as event RECV of a delivered Send. */
-static inline void dgram_fill_recv(struct siw_rdmap_event *event, const struct siw_ddp_seg *seg,
-				   const struct siw_ddp_delivery *delivery)
+static inline void dgram_fill_recv_event(struct siw_rdmap_event *event,
+					 const struct siw_ddp_seg *seg,
+					 const struct siw_ddp_delivery *delivery)
 {
 	event->kind = SIW_RDMAP_RECV;
 	event->status = 0;
@@ -315,7 +316,7 @@ int siw_rdmap_dgram_place(const struct siw_rdmap_dgram *dgram, struct siw_ddp_dg
 
 	if (r == -ENOBUFS)
 		return r;
-	dgram_fill_recv(event, seg, &delivery);
+	dgram_fill_recv_event(event, seg, &delivery);
 	if (__builtin_expect(headed, 0))
 		dgram_read_imm_header(dgram, event);
 	return r;
@@ -358,7 +359,7 @@ int siw_rdmap_dgram_recv(struct siw_rdmap_dgram *any, struct siw_rdmap_event *ev
 	enum siw_rdmap_dgram_action verdict;
 	int tries;
 
-	for (tries = 0; siw_ddp_dgram_may_continue(any->ddp, tries); tries++) {
+	for (tries = 0; siw_ddp_dgram_may_continue_rx(any->ddp, tries); tries++) {
 		struct siw_rdmap_dgram *dgram = any;
 		int r;
 
@@ -377,11 +378,11 @@ int siw_rdmap_dgram_recv(struct siw_rdmap_dgram *any, struct siw_rdmap_event *ev
 		event->dest = siw_ddp_dgram_dest_addr(any->ddp);
 		if (!dgram->recvs) { /* the endpoint has no receive queue before RTR and in ERR */
 			siw_drop(SIW_COUNTER_drop_no_buffer);
-			siw_rdmap_sources_count(&dgram->dropped, &event->source);
+			siw_rdmap_sources_count_drop(&dgram->dropped, &event->source);
 			continue;
 		}
 		if (__builtin_expect(seg.tagged, 0)) {
-			if (siw_rdmap_handle_record_segment(dgram, &seg, event))
+			if (siw_rdmap_handle_write_record_segment(dgram, &seg, event))
 				return 1;
 			continue;
 		}
@@ -397,7 +398,7 @@ int siw_rdmap_dgram_recv(struct siw_rdmap_dgram *any, struct siw_rdmap_event *ev
 		}
 		r = siw_rdmap_dgram_place(dgram, any->ddp, &seg, verdict, event);
 		if (r == -ENOBUFS) {
-			siw_rdmap_sources_count(&dgram->dropped, &event->source);
+			siw_rdmap_sources_count_drop(&dgram->dropped, &event->source);
 			continue;
 		}
 		if (__builtin_expect(r < 0, 0)) {

@@ -30,7 +30,7 @@ _Static_assert(SIW_DDP_MAX_ERROR >= SIW_RDMAP_TERM_MAX, "SIW_DDP_MAX_ERROR holds
 
 /* ---- errors found by this end ---------------------------------------------------------------- */
 
-void siw_rdmap_quote(struct siw_rdmap_event *event, const struct siw_ddp_seg *seg)
+void siw_rdmap_quote_segment(struct siw_rdmap_event *event, const struct siw_ddp_seg *seg)
 {
 	event->quoted = true;
 	event->quoted_tagged = seg->tagged;
@@ -65,7 +65,7 @@ void siw_rdmap_dgram_fill_error(const struct siw_ddp_seg *seg, struct siw_wire_e
 {
 	dgram_err_fill_event(seg, SIW_RDMAP_BAD_MSG, event);
 	event->err = err;
-	siw_rdmap_quote(event, seg);
+	siw_rdmap_quote_segment(event, seg);
 	/* quoted_qn is set for a tagged segment, too, whose indexes are in the LLP header */
 	event->quoted_qn = seg->qn;
 }
@@ -140,9 +140,9 @@ static bool dgram_err_parse(const uint8_t *buf, size_t len, struct siw_rdmap_eve
 	event->err =
 		(struct siw_wire_err){ head.layer_etype >> 4, head.layer_etype & 15, head.code };
 	seg.seg_len = be16toh(seg_len);
-	siw_rdmap_quote(event, &seg);
+	siw_rdmap_quote_segment(event, &seg);
 	if (seg.tagged && head.hdrct & SIW_RDMAP_TERM_R)
-		siw_rdmap_record_quote(buf + seg.head_len, len - seg.head_len, event);
+		siw_rdmap_write_record_quote_header(buf + seg.head_len, len - seg.head_len, event);
 	return true;
 }
 
@@ -155,7 +155,7 @@ int siw_rdmap_dgram_parse_error(struct siw_rdmap_dgram *dgram, const struct siw_
 	return 1;
 }
 
-void siw_rdmap_sents_grow(struct siw_rdmap_dgram *dgram, uint32_t msn)
+void siw_rdmap_sent_table_grow(struct siw_rdmap_dgram *dgram, uint32_t msn)
 {
 	struct siw_rdmap_sents *s, *old = dgram->sents;
 	uint32_t n = old ? 2 * (old->mask + 1) : FEWEST_SENTS, most = 1;
@@ -179,8 +179,8 @@ void siw_rdmap_sents_grow(struct siw_rdmap_dgram *dgram, uint32_t msn)
 	dgram->sents = s;
 }
 
-bool siw_rdmap_dgram_sent(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_event *event,
-			  uint64_t *user_data)
+bool siw_rdmap_dgram_match_error_to_sent(struct siw_rdmap_dgram *dgram,
+					 const struct siw_rdmap_event *event, uint64_t *user_data)
 {
 	struct siw_rdmap_sents *s = dgram->sents;
 	uint32_t ago = siw_ddp_dgram_next_msn(dgram->ddp) - event->quoted_msn;
@@ -188,7 +188,7 @@ bool siw_rdmap_dgram_sent(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_
 	struct siw_ddp_seg seg;
 
 	if (event->quoted_tagged)
-		return siw_rdmap_record_was_sent(dgram, event, user_data);
+		return siw_rdmap_write_record_was_sent(dgram, event, user_data);
 	if (!s || ago - 1 > s->mask)
 		return false;
 	siw_ddp_head_parse(event->quoted_head, event->quoted_head_len, &seg);

@@ -80,7 +80,7 @@ int siw_rdmap_group_detach(struct siw_rdmap_group *group, const struct siw_rdmap
 	return --group->n;
 }
 
-bool siw_rdmap_group_next(struct siw_rdmap_group *group)
+bool siw_rdmap_group_recv_next(struct siw_rdmap_group *group)
 {
 	group->last = &group->members;
 	return siw_ddp_dgram_rx(group->ddp, &group->seg, &group->source);
@@ -114,11 +114,11 @@ static enum siw_rdmap_dgram_action group_member_check(const struct siw_rdmap_gro
 }
 
 /*
- * Delivers the group's message to one member, as part of siw_rdmap_group_copy(). Returns 1 and
+ * Delivers the group's message to one member, as part of siw_rdmap_group_deliver_to_next_member(). Returns 1 and
  * *event, or 0 if the member gets no message.
  */
-static int group_member_copy(const struct siw_rdmap_group *group, struct siw_rdmap_dgram *dgram,
-			     struct siw_rdmap_event *event)
+static int group_member_deliver(const struct siw_rdmap_group *group, struct siw_rdmap_dgram *dgram,
+				struct siw_rdmap_event *event)
 {
 	enum siw_rdmap_dgram_action verdict;
 	int r = -ENOBUFS;
@@ -135,7 +135,7 @@ static int group_member_copy(const struct siw_rdmap_group *group, struct siw_rdm
 		r = siw_rdmap_dgram_place(dgram, group->ddp, &group->seg, verdict, event);
 	}
 	if (r == -ENOBUFS) {
-		siw_rdmap_sources_count(&dgram->dropped, &group->source);
+		siw_rdmap_sources_count_drop(&dgram->dropped, &group->source);
 		return 0;
 	}
 	if (r < 0) {
@@ -152,11 +152,12 @@ static int group_member_copy(const struct siw_rdmap_group *group, struct siw_rdm
 	return 1;
 }
 
-int siw_rdmap_group_copy(struct siw_rdmap_group *group, struct siw_rdmap_event *event)
+int siw_rdmap_group_deliver_to_next_member(struct siw_rdmap_group *group,
+					   struct siw_rdmap_event *event)
 {
 	while (group->last->next != &group->members) {
 		group->last = group->last->next;
-		if (group_member_copy(group, MEMBER(group->last)->dgram, event))
+		if (group_member_deliver(group, MEMBER(group->last)->dgram, event))
 			return 1;
 	}
 	return 0;

@@ -71,8 +71,9 @@ static inline void siw_rdmap_traffic_report(struct siw_rdmap_traffic *t)
 struct siw_rdmap_sources;
 
 /* Counts a dropped message of a source. Allocates *sources for the first dropped message. */
-void siw_rdmap_sources_count(struct siw_rdmap_sources **sources, const struct siw_addr *source);
-/* Returns the numbers of dropped messages by source, as siw_rdmap_dgram_drops() does. */
+void siw_rdmap_sources_count_drop(struct siw_rdmap_sources **sources,
+				  const struct siw_addr *source);
+/* Returns the numbers of dropped messages by source, as siw_rdmap_dgram_drops_by_source() does. */
 int siw_rdmap_sources_query(const struct siw_rdmap_sources *sources, struct siw_source_drops *out,
 			    int max);
 
@@ -140,19 +141,21 @@ struct siw_rdmap_dgram {
  * Handles a tagged segment for a UD endpoint (rdmap_record.c). Returns true if *event is filled,
  * false if the segment was dropped.
  */
-bool siw_rdmap_handle_record_segment(struct siw_rdmap_dgram *dgram, const struct siw_ddp_seg *seg,
-				     struct siw_rdmap_event *event);
+bool siw_rdmap_handle_write_record_segment(struct siw_rdmap_dgram *dgram,
+					   const struct siw_ddp_seg *seg,
+					   struct siw_rdmap_event *event);
 /*
  * Copies the RDMAP header of a Write-Record, if the header is complete, to *event as a quoted
  * header, with the message's id as quoted_msn.
  */
-void siw_rdmap_record_quote(const uint8_t *head, size_t len, struct siw_rdmap_event *event);
+void siw_rdmap_write_record_quote_header(const uint8_t *head, size_t len,
+					 struct siw_rdmap_event *event);
 /*
- * Does what siw_rdmap_dgram_sent() does, for an error message that quotes a tagged header (of a
+ * Does what siw_rdmap_dgram_match_error_to_sent() does, for an error message that quotes a tagged header (of a
  * Write-Record).
  */
-bool siw_rdmap_record_was_sent(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_event *event,
-			       uint64_t *user_data);
+bool siw_rdmap_write_record_was_sent(struct siw_rdmap_dgram *dgram,
+				     const struct siw_rdmap_event *event, uint64_t *user_data);
 
 /*
  * Returns a hash of a message's destination, Q_Key and queue number. An attacker that does not know
@@ -212,7 +215,7 @@ int siw_rdmap_dgram_place(const struct siw_rdmap_dgram *dgram, struct siw_ddp_dg
  * Allocates the table dgram->sents, or doubles the table before the message with the given MSN is
  * recorded (rdmap_datagram_err.c). Does nothing if there is no memory.
  */
-void siw_rdmap_sents_grow(struct siw_rdmap_dgram *dgram, uint32_t msn);
+void siw_rdmap_sent_table_grow(struct siw_rdmap_dgram *dgram, uint32_t msn);
 /* Records that the message with the given MSN was sent. */
 static inline void siw_rdmap_add_sent(struct siw_rdmap_dgram *dgram, uint32_t msn, uint32_t tag,
 				      uint64_t user_data)
@@ -224,7 +227,7 @@ static inline void siw_rdmap_add_sent(struct siw_rdmap_dgram *dgram, uint32_t ms
 	 * only a few messages each.
 	 */
 	if (__builtin_expect(!s || (!(msn & s->mask) && s->mask < s->most), 0)) {
-		siw_rdmap_sents_grow(dgram, msn);
+		siw_rdmap_sent_table_grow(dgram, msn);
 		s = dgram->sents;
 		if (!s) /* without memory, later error messages about the message are dropped */
 			return;
@@ -233,12 +236,12 @@ static inline void siw_rdmap_add_sent(struct siw_rdmap_dgram *dgram, uint32_t ms
 }
 /*
  * Parses a received error message. Returns 1 if *event is filled, which must still be checked by
- * siw_rdmap_dgram_sent(); 0 if the error message was dropped.
+ * siw_rdmap_dgram_match_error_to_sent(); 0 if the error message was dropped.
  */
 int siw_rdmap_dgram_parse_error(struct siw_rdmap_dgram *dgram, const struct siw_ddp_seg *seg,
 				struct siw_rdmap_event *event);
 /* Copies the header of the segment to *event as the quoted header. */
-void siw_rdmap_quote(struct siw_rdmap_event *event, const struct siw_ddp_seg *seg);
+void siw_rdmap_quote_segment(struct siw_rdmap_event *event, const struct siw_ddp_seg *seg);
 /* Fills *event as event BAD_MSG for a message that violated the protocol. */
 void siw_rdmap_dgram_fill_error(const struct siw_ddp_seg *seg, struct siw_wire_err err,
 				struct siw_rdmap_event *event);
@@ -259,10 +262,10 @@ struct siw_rdmap_read {
 	uint32_t placed; /* octets of the response placed; used only by the receiving side */
 	/*
 	 * the upper layer does not wait for the Read, which is an RTR, or was sent by
-	 * siw_rdmap_confirm()
+	 * siw_rdmap_send_confirming_read()
 	 */
 	bool silent;
-	bool confirm; /* the Read was sent by siw_rdmap_confirm() */
+	bool confirm; /* the Read was sent by siw_rdmap_send_confirming_read() */
 	/* an error message has refused the request; used only by the receiving side */
 	bool refused;
 	bool atomic; /* the request is an atomic, whose result is written to sgl */
@@ -365,7 +368,7 @@ struct siw_rdmap_tx {
 	 */
 	uint8_t imm_opcode;
 	uint8_t term; /* enum siw_rdmap_term_state */
-	/* on reliable datagrams: a message cannot be finished (siw_rdmap_rd_is_torn()) */
+	/* on reliable datagrams: a message cannot be finished (siw_rdmap_rd_has_unfinishable_message()) */
 	bool torn;
 	bool announce;	       /* send the announcement before the next message */
 	uint32_t announcement; /* TO of the requester's message (notice) to send */
@@ -400,7 +403,7 @@ struct siw_rdmap_rd {
 	siw_lock_t lock;
 	struct siw_link streams;
 	_Atomic uint32_t n_streams;
-	/* the last result of siw_rdmap_rd_stream() and its address; under the send lock */
+	/* the last result of siw_rdmap_rd_get_or_create_stream() and its address; under the send lock */
 	struct siw_addr last_addr;
 	struct siw_rdmap_stream *last;
 };
@@ -481,7 +484,7 @@ struct siw_rdmap_stream {
 	_Alignas(64) struct siw_rdmap_rx rx;
 	_Alignas(64) struct siw_rdmap_tx tx;
 	struct siw_rdmap_of_rd of_rd;
-	_Alignas(16) char user[]; /* memory returned by siw_rdmap_rd_user() */
+	_Alignas(16) char user[]; /* memory returned by siw_rdmap_rd_user_memory() */
 };
 
 /*
@@ -555,7 +558,7 @@ extern const struct siw_rdmap_stream_type siw_rdmap_connection, siw_rdmap_rd_typ
 
 /*
  * Allocates an RDMAP stream that has no DDP stream yet (rdmap_stream.c). user_octets: size of the
- * memory returned by siw_rdmap_rd_user().
+ * memory returned by siw_rdmap_rd_user_memory().
  */
 struct siw_rdmap_stream *siw_rdmap_stream_new(uint32_t user_octets);
 void siw_rdmap_stream_free(struct siw_rdmap_stream *stream);
@@ -573,9 +576,10 @@ bool siw_rdmap_rx_check(struct siw_rdmap_stream *stream, struct siw_wire_err *er
  */
 int siw_rdmap_rx_place(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event);
 /* Fills *event for a Send that was placed completely. */
-void siw_rdmap_send_received(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
-			     const struct siw_ddp_delivery *delivery,
-			     struct siw_rdmap_event *event);
+void siw_rdmap_fill_received_send_event(struct siw_rdmap_stream *stream,
+					const struct siw_ddp_seg *seg,
+					const struct siw_ddp_delivery *delivery,
+					struct siw_rdmap_event *event);
 /* Clears the fields of *event that a caller may read in every event. */
 void siw_rdmap_clear_event(struct siw_rdmap_event *event);
 extern const struct siw_wire_err siw_rdmap_no_rtr_match;
@@ -586,7 +590,7 @@ extern const struct siw_wire_err siw_rdmap_no_rtr_match;
  * Returns 1 and fills *event from the stream's fault, or returns 0 if no fault is set yet. Progress
  * lock held.
  */
-int siw_rdmap_fault_event(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event);
+int siw_rdmap_fill_fault_event(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event);
 
 /* ---- rdmap_tx.c ------------------------------------------------------------------------------ */
 
@@ -614,8 +618,8 @@ static inline bool siw_rdmap_fault_is_set(const struct siw_rdmap_stream *stream)
  */
 uint32_t siw_rdmap_terminate_build(const struct siw_rdmap_fault *fault, uint8_t *out);
 /* Builds the Terminate Message in *msg. The stream stores the octets of the Terminate. */
-void siw_rdmap_terminate_msg(struct siw_rdmap_stream *stream, const struct siw_rdmap_fault *fault,
-			     struct siw_ddp_msg *msg);
+void siw_rdmap_terminate_build_msg(struct siw_rdmap_stream *stream,
+				   const struct siw_rdmap_fault *fault, struct siw_ddp_msg *msg);
 /*
  * Fills *event from len octets of a received Terminate Message; an invalid Terminate is handled
  * safely.
@@ -645,20 +649,20 @@ static inline bool siw_rdmap_is_immediate(uint8_t opcode)
 int siw_rdmap_read_begin(struct siw_rdmap_stream *stream, struct siw_rdmap_op *op,
 			 enum siw_rdmap_read_kind kind);
 /*
- * siw_rdmap_read_expects() checks a segment of a Read Response, and returns false with *err if it
- * is invalid. siw_rdmap_read_placed() counts a placed segment; the last segment ends the oldest
+ * siw_rdmap_read_check_response() checks a segment of a Read Response, and returns false with *err if it
+ * is invalid. siw_rdmap_read_count_placed() counts a placed segment; the last segment ends the oldest
  * Read. Progress lock held.
  */
-bool siw_rdmap_read_expects(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
-			    struct siw_wire_err *err);
+bool siw_rdmap_read_check_response(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
+				   struct siw_wire_err *err);
 /*
  * Ends the oldest request, whose response has arrived, and fills *event if the request has a
  * completion.
  */
 void siw_rdmap_read_done(struct siw_rdmap_stream *stream, struct siw_rdmap_read *read,
 			 struct siw_rdmap_event *event);
-void siw_rdmap_read_placed(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
-			   struct siw_rdmap_event *event);
+void siw_rdmap_read_count_placed(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
+				 struct siw_rdmap_event *event);
 /* Ends all outstanding Reads and frees their sinks. Both locks held. */
 void siw_rdmap_read_free_all(struct siw_rdmap_stream *stream);
 /* Returns the slot for the next Read or Atomic Request, or NULL if the limit is reached. */
@@ -686,7 +690,7 @@ void siw_rdmap_read_free_sink(struct siw_rdmap_stream *stream, struct siw_rdmap_
  * Translates the DDP error codes for the memory that a request of the peer accesses to RDMAP error
  * codes.
  */
-struct siw_wire_err siw_rdmap_request_error(struct siw_wire_err err);
+struct siw_wire_err siw_rdmap_map_ddp_to_rdmap_error(struct siw_wire_err err);
 
 /*
  * Begins an atomic of this end (rdmap_atomic.c). Returns the same values as siw_ddp_tx(). Send lock
@@ -697,8 +701,8 @@ int siw_rdmap_atomic_begin(struct siw_rdmap_stream *stream, struct siw_rdmap_op 
  * Checks a segment of an Atomic Response, and returns false with *err if it is invalid. Progress
  * lock held.
  */
-bool siw_rdmap_atomic_expects(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
-			      struct siw_wire_err *err);
+bool siw_rdmap_atomic_check_response(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
+				     struct siw_wire_err *err);
 /*
  * Ends the oldest request with the response of length octets in stream->atomic_response_in. Returns
  * false with *err if the response is invalid.
@@ -735,7 +739,7 @@ static inline void siw_rdmap_count_update(struct siw_rdmap_stream *stream)
 
 	if (__builtin_expect(!stream->rx.counting, 1))
 		return;
-	sends = siw_ddp_rx_delivered(stream->ddp);
+	sends = siw_ddp_rx_delivered_msn(stream->ddp);
 	atomic_store_explicit(&stream->deliverable,
 			      sends << SIW_RDMAP_SENDS_SHIFT | stream->rx.writes,
 			      memory_order_release);
@@ -744,28 +748,28 @@ static inline void siw_rdmap_count_update(struct siw_rdmap_stream *stream)
  * Begins the notices (delivery counts and requester messages) that precede other messages. Returns
  * 1 if no notice is left; 0 if a notice is not completely framed yet; -errno. Send lock held.
  */
-int siw_rdmap_notices_begin(struct siw_rdmap_stream *stream);
+int siw_rdmap_begin_notice_msgs(struct siw_rdmap_stream *stream);
 static inline int siw_rdmap_send_notices(struct siw_rdmap_stream *stream)
 {
 	return stream->tx.announce || siw_rdmap_count_is_pending(stream)
-		       ? siw_rdmap_notices_begin(stream)
+		       ? siw_rdmap_begin_notice_msgs(stream)
 		       : 1;
 }
 /*
  * Handles a Read Request that may request delivery counts, if this end offers delivery counts.
  * Progress lock held.
  */
-void siw_rdmap_handle_counts_request(struct siw_rdmap_stream *stream,
-				     const struct siw_rdmap_wire_read *wire);
+void siw_rdmap_handle_delivery_counts_request(struct siw_rdmap_stream *stream,
+					      const struct siw_rdmap_wire_read *wire);
 /*
- * siw_rdmap_notice_expects() checks a tagged private message of a connection, and returns false
- * with *err if the message is invalid; siw_rdmap_handle_notice() fills *event from the message.
+ * siw_rdmap_check_notice_msg() checks a tagged private message of a connection, and returns false
+ * with *err if the message is invalid; siw_rdmap_handle_notice_msg() fills *event from the message.
  * Progress lock held.
  */
-bool siw_rdmap_notice_expects(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
-			      struct siw_wire_err *err);
-void siw_rdmap_handle_notice(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
-			     struct siw_rdmap_event *event);
+bool siw_rdmap_check_notice_msg(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
+				struct siw_wire_err *err);
+void siw_rdmap_handle_notice_msg(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
+				 struct siw_rdmap_event *event);
 
 /*
  * Stores a Read or Atomic Request of the peer (rdmap_read.c). Returns false if the request is
@@ -777,7 +781,7 @@ bool siw_rdmap_store_request(struct siw_rdmap_stream *stream, const struct siw_d
  * Releases the responses that need not wait for earlier Sends any more. Returns whether a response
  * was released.
  */
-bool siw_rdmap_request_release(struct siw_rdmap_stream *stream);
+bool siw_rdmap_release_waiting_responses(struct siw_rdmap_stream *stream);
 /*
  * Begins the response to the oldest request of the peer. Returns the same values as siw_ddp_tx().
  * Send lock held.
@@ -803,14 +807,16 @@ void siw_rdmap_rd_queue_error(struct siw_rdmap_stream *stream, struct siw_wire_e
 /* The member frame of struct siw_rdmap_stream_type for RD: frames messages and responses. */
 int siw_rdmap_rd_frame(struct siw_rdmap_stream *stream);
 /* The member request_failed of struct siw_rdmap_stream_type for RD: handles an invalid request. */
-bool siw_rdmap_rd_request_failed(struct siw_rdmap_stream *stream, struct siw_rdmap_request *request,
-				 struct siw_wire_err err, const struct siw_rdmap_wire_read *wire);
+bool siw_rdmap_rd_handle_failed_request(struct siw_rdmap_stream *stream,
+					struct siw_rdmap_request *request, struct siw_wire_err err,
+					const struct siw_rdmap_wire_read *wire);
 /*
  * Begins the error message for a refused request of the peer. Returns the same values as
  * siw_ddp_tx(). Send lock held.
  */
-int siw_rdmap_rd_report_request(struct siw_rdmap_stream *stream,
-				const struct siw_rdmap_request *request, struct siw_wire_err *err);
+int siw_rdmap_rd_report_refused_request(struct siw_rdmap_stream *stream,
+					const struct siw_rdmap_request *request,
+					struct siw_wire_err *err);
 /* Handles the refusal of a message of the peer. Returns 1 and *event. Progress lock held. */
 int siw_rdmap_rd_handle_refusal(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event,
 				struct siw_wire_err err, const struct siw_ddp_seg *seg);
@@ -818,41 +824,45 @@ int siw_rdmap_rd_handle_refusal(struct siw_rdmap_stream *stream, struct siw_rdma
  * Handles a complete message that could not be delivered: turns *event into BAD_RECV, and queues
  * an error message to the peer. Progress lock held.
  */
-void siw_rdmap_rd_delivery_failed(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event,
-				  struct siw_wire_err err, const struct siw_ddp_seg *seg);
+void siw_rdmap_rd_handle_failed_delivery(struct siw_rdmap_stream *stream,
+					 struct siw_rdmap_event *event, struct siw_wire_err err,
+					 const struct siw_ddp_seg *seg);
 /* Turns *event into REFUSED if the last request received was refused. Progress lock held. */
-void siw_rdmap_rd_request_event(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event);
+void siw_rdmap_rd_fill_refused_request_event(struct siw_rdmap_stream *stream,
+					     struct siw_rdmap_event *event);
 /* Fills *event from an error message of the peer in stream->term_in. Progress lock held. */
 int siw_rdmap_rd_handle_peer_error(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event);
 /*
  * Begins a Write-Record on RD (rdmap_record_rd.c). Returns the same values as siw_ddp_tx(). Send
  * lock held.
  */
-int siw_rdmap_rd_record_begin(struct siw_rdmap_stream *stream, struct siw_rdmap_op *op);
+int siw_rdmap_rd_write_record_begin_send(struct siw_rdmap_stream *stream, struct siw_rdmap_op *op);
 /*
- * siw_rdmap_rd_record_expects() checks a segment of a Write-Record on RD, and returns false with
- * *err if it is invalid; siw_rdmap_rd_record_placed() counts a placed segment. done: whether the
+ * siw_rdmap_rd_write_record_check_segment() checks a segment of a Write-Record on RD, and returns false with
+ * *err if it is invalid; siw_rdmap_rd_write_record_count_placed() counts a placed segment. done: whether the
  * segment is the last of its message. Progress lock held.
  */
-bool siw_rdmap_rd_record_expects(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
-				 struct siw_wire_err *err);
-void siw_rdmap_rd_record_placed(struct siw_rdmap_stream *stream, bool done,
-				struct siw_rdmap_event *event);
+bool siw_rdmap_rd_write_record_check_segment(struct siw_rdmap_stream *stream,
+					     const struct siw_ddp_seg *seg,
+					     struct siw_wire_err *err);
+void siw_rdmap_rd_write_record_count_placed(struct siw_rdmap_stream *stream, bool done,
+					    struct siw_rdmap_event *event);
 /* Returns the first id of an endpoint's Write-Records (DGRAM-REC-2). */
-uint32_t siw_rdmap_record_first_id(void);
+uint32_t siw_rdmap_write_record_first_id(void);
 /*
- * siw_rdmap_records_new() allocates a table of reported Write-Records; siw_rdmap_records_add() adds
+ * siw_rdmap_write_records_new() allocates a table of reported Write-Records; siw_rdmap_write_records_add() adds
  * a Write-Record and returns its number.
  */
-struct siw_rdmap_records *siw_rdmap_records_new(uint32_t max);
-uint64_t siw_rdmap_records_add(struct siw_rdmap_records *r, const struct siw_rdmap_record *rec);
+struct siw_rdmap_records *siw_rdmap_write_records_new(uint32_t max);
+uint64_t siw_rdmap_write_records_add(struct siw_rdmap_records *r,
+				     const struct siw_rdmap_record *rec);
 /* Whether the table of Write-Records is full of reports that were not polled. */
-bool siw_rdmap_records_full(const struct siw_rdmap_records *r, uint32_t polled);
-const struct siw_rdmap_record *siw_rdmap_records_find(const struct siw_rdmap_records *r,
-						      uint64_t number);
+bool siw_rdmap_write_records_full(const struct siw_rdmap_records *r, uint32_t polled);
+const struct siw_rdmap_record *siw_rdmap_write_records_find(const struct siw_rdmap_records *r,
+							    uint64_t number);
 /*
- * The header at the start of each segment of a Write-Record. siw_rdmap_record_put_head() writes the
- * header; siw_rdmap_record_get_head() parses a header, and returns false if it is invalid.
+ * The header at the start of each segment of a Write-Record. siw_rdmap_write_record_put_header() writes the
+ * header; siw_rdmap_write_record_parse_header() parses a header, and returns false if it is invalid.
  */
 #define SIW_RDMAP_RECORD_HEAD 20
 struct siw_rdmap_record_head {
@@ -860,20 +870,21 @@ struct siw_rdmap_record_head {
 	uint64_t to;
 	bool solicited;
 };
-void siw_rdmap_record_put_head(const struct siw_rdmap_record_head *head, uint8_t *out);
-bool siw_rdmap_record_get_head(const uint8_t *octets, uint32_t n,
-			       struct siw_rdmap_record_head *head);
+void siw_rdmap_write_record_put_header(const struct siw_rdmap_record_head *head, uint8_t *out);
+bool siw_rdmap_write_record_parse_header(const uint8_t *octets, uint32_t n,
+					 struct siw_rdmap_record_head *head);
 /*
  * Whether a segment of a Write-Record lies within its message, and has the Last flag exactly if the
  * segment is the last.
  */
-bool siw_rdmap_record_fits(const struct siw_ddp_seg *seg, const struct siw_rdmap_record_head *head);
+bool siw_rdmap_write_record_segment_fits(const struct siw_ddp_seg *seg,
+					 const struct siw_rdmap_record_head *head);
 
 /*
  * Marks the request with the given MSN as refused: it will not get a response (rdmap_read.c).
  * Progress lock held.
  */
-void siw_rdmap_read_refused(struct siw_rdmap_stream *stream, uint32_t msn);
+void siw_rdmap_read_mark_refused(struct siw_rdmap_stream *stream, uint32_t msn);
 /*
  * Ends the oldest request. Returns true and the user_data of the request, or false if there is no
  * request.

@@ -27,7 +27,7 @@ int siw_rdmap_rd_open(struct siw_mem *mem, struct siw_ddp_rd *ddp, uint32_t user
 	rd->mem = mem;
 	rd->ddp = ddp;
 	rd->user_octets = user_octets;
-	rd->record_id = siw_rdmap_record_first_id();
+	rd->record_id = siw_rdmap_write_record_first_id();
 	siw_lock_init(&rd->lock);
 	siw_link_init(&rd->streams);
 	siw_ddp_rd_set_receiving(ddp, false);
@@ -38,9 +38,9 @@ int siw_rdmap_rd_open(struct siw_mem *mem, struct siw_ddp_rd *ddp, uint32_t user
 void siw_rdmap_rd_close(struct siw_rdmap_rd *rd)
 {
 	while (!siw_link_empty(&rd->streams))
-		siw_rdmap_rd_end(siw_container(rd->streams.next, struct siw_rdmap_stream,
-					       of_rd.in_rd),
-				 SIW_RDMAP_RD_RESET);
+		siw_rdmap_rd_stream_end(siw_container(rd->streams.next, struct siw_rdmap_stream,
+						      of_rd.in_rd),
+					SIW_RDMAP_RD_RESET);
 	siw_ddp_rd_close(rd->ddp);
 	siw_lock_destroy(&rd->lock);
 	free(rd->records);
@@ -58,8 +58,8 @@ void siw_rdmap_rd_start(struct siw_rdmap_rd *rd, enum siw_rdmap_rd_mode mode,
 	rd->start.initiator = true;
 	rd->start.private = true; /* every implementation of the RD protocol is siwarp */
 	for (struct siw_link *l = rd->streams.next; l != &rd->streams; l = l->next)
-		siw_rdmap_deny(siw_container(l, struct siw_rdmap_stream, of_rd.in_rd),
-			       start->denied);
+		siw_rdmap_deny_access_rights(siw_container(l, struct siw_rdmap_stream, of_rd.in_rd),
+					     start->denied);
 	siw_unlock(&rd->lock);
 	siw_rdmap_rd_resume(rd);
 }
@@ -88,23 +88,23 @@ static int rd_stream_create(struct siw_rdmap_rd *rd, struct siw_ddp_rd_peer *pee
 	stream->type = &siw_rdmap_rd_type;
 	siw_link_init(&stream->of_rd.reports);
 	siw_link_init(&stream->of_rd.in_rd);
-	r = siw_ddp_rd_stream(rd->ddp, peer, stream, &stream->ddp);
+	r = siw_ddp_rd_stream_create(rd->ddp, peer, stream, &stream->ddp);
 	if (r) {
 		siw_rdmap_stream_free(stream);
 		return r;
 	}
 	r = siw_rdmap_start(stream, &rd->start);
 	if (r) {
-		siw_ddp_rd_end(stream->ddp, SIW_DDP_RD_KEEP);
+		siw_ddp_rd_stream_end(stream->ddp, SIW_DDP_RD_KEEP);
 		siw_rdmap_stream_free(stream);
 		return r;
 	}
 	stream->of_rd.rd = rd;
 	stream->of_rd.peer = siw_ddp_rd_peer_addr(stream->ddp);
-	stream->rx.write_refused = siw_ddp_rd_note(stream->ddp) == WRITE_REFUSED;
+	stream->rx.write_refused = siw_ddp_rd_upper_layer_value(stream->ddp) == WRITE_REFUSED;
 	if (!stream->rx.write_refused)
-		stream->rx.written = siw_ddp_rd_note(stream->ddp);
-	siw_ddp_rd_set_headed(stream->ddp, 1u << SIW_RDMAP_PRIVATE);
+		stream->rx.written = siw_ddp_rd_upper_layer_value(stream->ddp);
+	siw_ddp_rd_set_opcodes_with_ulp_header(stream->ddp, 1u << SIW_RDMAP_PRIVATE);
 	atomic_store_explicit(&stream->of_rd.used, true, memory_order_relaxed);
 	siw_link_add(&rd->streams, &stream->of_rd.in_rd);
 	atomic_fetch_add(&rd->n_streams, 1);
@@ -128,13 +128,13 @@ static int rd_get_or_create_stream(struct siw_rdmap_rd *rd, struct siw_ddp_rd_pe
 		r = rd_stream_create(rd, peer, out);
 	if (r)
 		/* unless released, the peer's record could never be evicted */
-		siw_ddp_rd_unclaim(peer);
+		siw_ddp_rd_peer_release(peer);
 	siw_unlock(&rd->lock);
 	return r;
 }
 
-int siw_rdmap_rd_stream(struct siw_rdmap_rd *rd, const struct siw_addr *addr,
-			struct siw_rdmap_stream **out)
+int siw_rdmap_rd_get_or_create_stream(struct siw_rdmap_rd *rd, const struct siw_addr *addr,
+				      struct siw_rdmap_stream **out)
 {
 	struct siw_ddp_rd_peer *peer;
 	int r;
@@ -161,7 +161,7 @@ struct siw_ddp_stream *siw_rdmap_rd_ddp(const struct siw_rdmap_stream *stream)
 	return stream->ddp;
 }
 
-void *siw_rdmap_rd_user(struct siw_rdmap_stream *stream)
+void *siw_rdmap_rd_user_memory(struct siw_rdmap_stream *stream)
 {
 	return stream->user;
 }
@@ -190,12 +190,12 @@ uint32_t siw_rdmap_rd_last_send_msn(const struct siw_rdmap_stream *stream)
 	return siw_ddp_tx_msn(stream->ddp, SIW_RDMAP_QN_SEND) + stream->tx.imm_due;
 }
 
-bool siw_rdmap_rd_is_torn(const struct siw_rdmap_stream *stream)
+bool siw_rdmap_rd_has_unfinishable_message(const struct siw_rdmap_stream *stream)
 {
 	return stream->tx.torn;
 }
 
-struct siw_rdmap_stream *siw_rdmap_rd_first_torn(struct siw_rdmap_rd *rd)
+struct siw_rdmap_stream *siw_rdmap_rd_first_unfinishable_stream(struct siw_rdmap_rd *rd)
 {
 	for (struct siw_link *l = rd->streams.next; l != &rd->streams; l = l->next) {
 		struct siw_rdmap_stream *stream =
@@ -223,13 +223,13 @@ static void rd_stream_end(struct siw_rdmap_stream *stream, enum siw_ddp_rd_endin
 		rd->served = NULL;
 	siw_rdmap_read_free_all(stream);
 	if (how == SIW_DDP_RD_KEEP)
-		siw_ddp_rd_set_note(stream->ddp,
-				    stream->rx.write_refused ? WRITE_REFUSED : stream->rx.written);
-	siw_ddp_rd_end(stream->ddp, how);
+		siw_ddp_rd_set_upper_layer_value(
+			stream->ddp, stream->rx.write_refused ? WRITE_REFUSED : stream->rx.written);
+	siw_ddp_rd_stream_end(stream->ddp, how);
 	siw_rdmap_stream_free(stream);
 }
 
-void siw_rdmap_rd_end(struct siw_rdmap_stream *stream, enum siw_rdmap_rd_ending how)
+void siw_rdmap_rd_stream_end(struct siw_rdmap_stream *stream, enum siw_rdmap_rd_ending how)
 {
 	static const enum siw_ddp_rd_ending as[] = {
 		[SIW_RDMAP_RD_LOST_PEER] = SIW_DDP_RD_LOST_PEER,
@@ -262,17 +262,17 @@ static bool rd_stream_awaits_response(struct siw_rdmap_stream *stream)
  * Watches a peer that has sent part of a message: a peer that does not send the rest is declared
  * lost, because the receive would otherwise stay in use forever.
  */
-static void rd_stream_watch_partial(struct siw_rdmap_stream *stream)
+static void rd_stream_watch_partial_message(struct siw_rdmap_stream *stream)
 {
-	bool half = siw_ddp_rd_receiving(stream->ddp);
+	bool half = siw_ddp_rd_has_partial_message(stream->ddp);
 
 	if (half == stream->of_rd.partly_received)
 		return;
 	stream->of_rd.partly_received = half;
-	siw_ddp_rd_expect(stream->ddp, half || rd_stream_awaits_response(stream));
+	siw_ddp_rd_set_datagram_expected(stream->ddp, half || rd_stream_awaits_response(stream));
 }
 
-uint32_t siw_rdmap_rd_sweep(struct siw_rdmap_rd *rd, bool (*busy)(void *user))
+uint32_t siw_rdmap_rd_end_idle_streams(struct siw_rdmap_rd *rd, bool (*busy)(void *user))
 {
 	struct siw_link *l = rd->streams.next, *next;
 
@@ -285,16 +285,16 @@ uint32_t siw_rdmap_rd_sweep(struct siw_rdmap_rd *rd, bool (*busy)(void *user))
 			siw_container(l, struct siw_rdmap_stream, of_rd.in_rd);
 
 		next = l->next;
-		rd_stream_watch_partial(stream);
+		rd_stream_watch_partial_message(stream);
 		if (atomic_exchange_explicit(&stream->of_rd.used, false, memory_order_relaxed))
 			continue;
 		if (!busy(stream->user) && rd_stream_is_idle(stream))
 			rd_stream_end(stream, SIW_DDP_RD_KEEP);
 	}
-	return siw_rdmap_rd_streams(rd);
+	return siw_rdmap_rd_stream_count(rd);
 }
 
-void siw_rdmap_rd_abandon(struct siw_rdmap_rd *rd)
+void siw_rdmap_rd_end_all_streams(struct siw_rdmap_rd *rd)
 {
 	struct siw_link *l = rd->streams.next, *next;
 
@@ -308,7 +308,7 @@ void siw_rdmap_rd_abandon(struct siw_rdmap_rd *rd)
 	}
 }
 
-uint32_t siw_rdmap_rd_streams(const struct siw_rdmap_rd *rd)
+uint32_t siw_rdmap_rd_stream_count(const struct siw_rdmap_rd *rd)
 {
 	return atomic_load_explicit(&rd->n_streams, memory_order_relaxed);
 }
@@ -429,7 +429,7 @@ int siw_rdmap_rd_recv(struct siw_rdmap_rd *rd, struct siw_rdmap_stream **out,
 
 static bool rd_accepts_tagged_opcode(const struct siw_rdmap_stream *stream, uint8_t opcode)
 {
-	return (opcode == SIW_RDMAP_READ_RESPONSE) == siw_ddp_rd_in_responses(stream->ddp);
+	return (opcode == SIW_RDMAP_READ_RESPONSE) == siw_ddp_rd_is_in_response_space(stream->ddp);
 }
 
 /*
@@ -445,7 +445,7 @@ static bool rd_accepts_private_subcode(const struct siw_rdmap_stream *stream,
 		return true;
 	if (seg->payload < sizeof(wire))
 		return false;
-	memcpy(&wire, siw_ddp_rd_octets(stream->ddp), sizeof(wire));
+	memcpy(&wire, siw_ddp_rd_segment_payload(stream->ddp), sizeof(wire));
 	return wire.subcode == SIW_RDMAP_SEND_IMM || wire.subcode == SIW_RDMAP_SEND_IMM_SE;
 }
 
@@ -461,12 +461,12 @@ static int rd_publish_and_send_request(struct siw_rdmap_stream *stream, struct s
 
 	(void)read;
 	siw_rdmap_read_publish(stream);
-	siw_ddp_rd_expect(stream->ddp, true);
+	siw_ddp_rd_set_datagram_expected(stream->ddp, true);
 	return siw_ddp_tx(stream->ddp, msg, &err);
 }
 
 /*
- * Marks the stream as torn (siw_rdmap_rd_is_torn()), because the rest of a message cannot be sent
+ * Marks the stream as torn (siw_rdmap_rd_has_unfinishable_message()), because the rest of a message cannot be sent
  * to the peer.
  */
 static int rd_handle_failed_send(struct siw_rdmap_stream *stream)
@@ -482,27 +482,27 @@ static void rd_handle_response_received(struct siw_rdmap_stream *stream)
 {
 	if (rd_stream_awaits_response(stream) || stream->of_rd.partly_received)
 		return;
-	siw_ddp_rd_expect(stream->ddp, false);
+	siw_ddp_rd_set_datagram_expected(stream->ddp, false);
 	/*
 	 * The sending side may have begun another request in the meantime, and called
-	 * siw_ddp_rd_expect() with true before the call with false.
+	 * siw_ddp_rd_set_datagram_expected() with true before the call with false.
 	 */
 	if (rd_stream_awaits_response(stream))
-		siw_ddp_rd_expect(stream->ddp, true);
+		siw_ddp_rd_set_datagram_expected(stream->ddp, true);
 }
 
 const struct siw_rdmap_stream_type siw_rdmap_rd_type = {
 	.tagged_expects = rd_accepts_tagged_opcode,
 	.knows_private = rd_accepts_private_subcode,
-	.private_expects = siw_rdmap_rd_record_expects,
-	.private_placed = siw_rdmap_rd_record_placed,
+	.private_expects = siw_rdmap_rd_write_record_check_segment,
+	.private_placed = siw_rdmap_rd_write_record_count_placed,
 	.segment_failed = siw_rdmap_rd_handle_refusal,
-	.delivery_failed = siw_rdmap_rd_delivery_failed,
-	.request_failed = siw_rdmap_rd_request_failed,
-	.request_received = siw_rdmap_rd_request_event,
+	.delivery_failed = siw_rdmap_rd_handle_failed_delivery,
+	.request_failed = siw_rdmap_rd_handle_failed_request,
+	.request_received = siw_rdmap_rd_fill_refused_request_event,
 	.terminate_received = siw_rdmap_rd_handle_peer_error,
 	.response_received = rd_handle_response_received,
-	.begin_private = siw_rdmap_rd_record_begin,
+	.begin_private = siw_rdmap_rd_write_record_begin_send,
 	.request_send = rd_publish_and_send_request,
 	.frame = siw_rdmap_rd_frame,
 	.send_failed = rd_handle_failed_send,

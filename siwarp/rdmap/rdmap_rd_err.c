@@ -50,11 +50,11 @@ void siw_rdmap_rd_queue_error(struct siw_rdmap_stream *stream, struct siw_wire_e
 static int rd_send_error(struct siw_rdmap_stream *stream, const struct siw_rdmap_fault *fault,
 			 struct siw_wire_err *err)
 {
-	struct siw_ddp_msg *msg = siw_ddp_tx_msg(stream->ddp, true);
+	struct siw_ddp_msg *msg = siw_ddp_tx_get_msg(stream->ddp, true);
 
 	if (!msg)
 		return -EBUSY;
-	siw_rdmap_terminate_msg(stream, fault, msg);
+	siw_rdmap_terminate_build_msg(stream, fault, msg);
 	siw_count(SIW_COUNTER_terminate_tx, 1);
 	return siw_ddp_tx(stream->ddp, msg, err);
 }
@@ -92,8 +92,9 @@ static int rd_send_error_reports(struct siw_rdmap_stream *stream)
 	return r;
 }
 
-int siw_rdmap_rd_report_request(struct siw_rdmap_stream *stream,
-				const struct siw_rdmap_request *request, struct siw_wire_err *err)
+int siw_rdmap_rd_report_refused_request(struct siw_rdmap_stream *stream,
+					const struct siw_rdmap_request *request,
+					struct siw_wire_err *err)
 {
 	struct siw_rdmap_fault fault = {
 		.err = request->err,
@@ -121,7 +122,7 @@ static int rd_replace_response_by_error(struct siw_rdmap_stream *stream, struct 
 	struct siw_rdmap_request *request = siw_rdmap_oldest_request(stream);
 	uint64_t sent = siw_ddp_rd_response_abandon(stream->ddp);
 
-	request->err = siw_rdmap_request_error(err);
+	request->err = siw_rdmap_map_ddp_to_rdmap_error(err);
 	request->refused = true;
 	/*
 	 * RFC 5040 section 4.8: quote the request as if it had requested only the rest of the data.
@@ -138,7 +139,7 @@ static int rd_replace_response_by_error(struct siw_rdmap_stream *stream, struct 
 static int rd_continue_response(struct siw_rdmap_stream *stream)
 {
 	struct siw_wire_err err;
-	int r = siw_ddp_rd_response_more(stream->ddp, &err);
+	int r = siw_ddp_rd_response_continue(stream->ddp, &err);
 
 	if (r == 0 || (r < 0 && r != -EACCES && r != -EMSGSIZE))
 		return r;
@@ -217,11 +218,12 @@ static int rd_fill_refused_event(struct siw_rdmap_event *event, struct siw_wire_
 	event->quoted = seg && seg->head_len;
 	event->quoted_msn = event->quoted_head_len = event->quoted_seg_len = 0;
 	if (event->quoted)
-		siw_rdmap_quote(event, seg);
+		siw_rdmap_quote_segment(event, seg);
 	return 1;
 }
 
-void siw_rdmap_rd_request_event(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event)
+void siw_rdmap_rd_fill_refused_request_event(struct siw_rdmap_stream *stream,
+					     struct siw_rdmap_event *event)
 {
 	const struct siw_rdmap_request *request =
 		&stream->requests[(stream->rx.requests_in - 1) & stream->request_mask];
@@ -230,8 +232,9 @@ void siw_rdmap_rd_request_event(struct siw_rdmap_stream *stream, struct siw_rdma
 		rd_fill_refused_event(event, request->err, &request->seg);
 }
 
-void siw_rdmap_rd_delivery_failed(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event,
-				  struct siw_wire_err err, const struct siw_ddp_seg *seg)
+void siw_rdmap_rd_handle_failed_delivery(struct siw_rdmap_stream *stream,
+					 struct siw_rdmap_event *event, struct siw_wire_err err,
+					 const struct siw_ddp_seg *seg)
 {
 	rd_fill_refused_event(event, err, seg);
 	event->kind = SIW_RDMAP_BAD_RECV;
@@ -291,17 +294,19 @@ int siw_rdmap_rd_handle_refusal(struct siw_rdmap_stream *stream, struct siw_rdma
 		event->of_response = siw_rdmap_read_cancel(stream, &event->user_data);
 		return 1;
 	}
-	event->receive_consumed = siw_ddp_rd_refused_buffer(stream->ddp, &event->user_data) == 1;
+	event->receive_consumed =
+		siw_ddp_rd_buffer_of_refused_message(stream->ddp, &event->user_data) == 1;
 	/* No error messages are sent about error messages. */
 	if (!seg || !seg->head_len || seg->tagged || seg->qn != SIW_RDMAP_QN_TERMINATE)
 		siw_rdmap_rd_queue_error(stream, err, seg);
 	return 1;
 }
 
-bool siw_rdmap_rd_request_failed(struct siw_rdmap_stream *stream, struct siw_rdmap_request *request,
-				 struct siw_wire_err err, const struct siw_rdmap_wire_read *wire)
+bool siw_rdmap_rd_handle_failed_request(struct siw_rdmap_stream *stream,
+					struct siw_rdmap_request *request, struct siw_wire_err err,
+					const struct siw_rdmap_wire_read *wire)
 {
-	(void)wire; /* siw_rdmap_rd_report_request() quotes the request */
+	(void)wire; /* siw_rdmap_rd_report_refused_request() quotes the request */
 	request->refused = true;
 	request->held = false;
 	request->err = err;
@@ -326,6 +331,6 @@ int siw_rdmap_rd_handle_peer_error(struct siw_rdmap_stream *stream, struct siw_r
 	/* The error message has been parsed, so the only buffer can be posted again. */
 	siw_mem_queue_post(stream->q_term, 0, &sge, 1);
 	if (event->quoted && !event->quoted_tagged && event->quoted_qn == SIW_RDMAP_QN_READ)
-		siw_rdmap_read_refused(stream, event->quoted_msn);
+		siw_rdmap_read_mark_refused(stream, event->quoted_msn);
 	return 1;
 }

@@ -67,14 +67,14 @@ struct siw_rdmap_read *siw_rdmap_read_slot(struct siw_rdmap_stream *stream)
 void siw_rdmap_read_publish(struct siw_rdmap_stream *stream)
 {
 	/* Memory ordering: pairs with the load in siw_rdmap_read_oldest(). */
-	atomic_store_explicit(&stream->reads_begun, siw_rdmap_reads(stream) + 1,
+	atomic_store_explicit(&stream->reads_begun, siw_rdmap_sent_request_count(stream) + 1,
 			      memory_order_release);
 }
 
 int siw_rdmap_read_issue(struct siw_rdmap_stream *stream, struct siw_rdmap_read *read,
 			 struct siw_rdmap_op *op, uint32_t length)
 {
-	struct siw_ddp_msg *msg = siw_ddp_tx_msg(stream->ddp, false);
+	struct siw_ddp_msg *msg = siw_ddp_tx_get_msg(stream->ddp, false);
 
 	if (!msg)
 		return -EBUSY;
@@ -153,7 +153,7 @@ void siw_rdmap_read_pop(struct siw_rdmap_stream *stream, struct siw_rdmap_read *
 		siw_rdmap_read_pop(stream, read);
 }
 
-void siw_rdmap_read_refused(struct siw_rdmap_stream *stream, uint32_t msn)
+void siw_rdmap_read_mark_refused(struct siw_rdmap_stream *stream, uint32_t msn)
 {
 	uint32_t done = atomic_load_explicit(&stream->reads_done, memory_order_relaxed);
 	struct siw_rdmap_read *oldest = siw_rdmap_read_oldest(stream);
@@ -183,8 +183,8 @@ bool siw_rdmap_read_cancel(struct siw_rdmap_stream *stream, uint64_t *user_data)
  * since the segments arrive in order. The error code for a wrong STag depends on whether the STag
  * is valid at all (RFC5040-5.2.2-07).
  */
-bool siw_rdmap_read_expects(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
-			    struct siw_wire_err *err)
+bool siw_rdmap_read_check_response(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
+				   struct siw_wire_err *err)
 {
 	struct siw_rdmap_read *read = siw_rdmap_read_oldest(stream);
 	uint64_t end;
@@ -202,11 +202,11 @@ bool siw_rdmap_read_expects(struct siw_rdmap_stream *stream, const struct siw_dd
 	if (stream->rx.discard && seg->stag == be32toh(read->wire.read.sink_stag))
 		return true;
 	if (seg->payload && seg->stag != read->stag) {
-		if (siw_mem_stag_get(stream->mem, seg->stag, stream->pd,
-				     siw_ddp_stream_identity(stream->ddp), SIW_MEM_READ_SINK,
-				     seg->to, seg->payload, NULL, 0, err) < 0)
+		if (siw_mem_stag_acquire(stream->mem, seg->stag, stream->pd,
+					 siw_ddp_stream_identity(stream->ddp), SIW_MEM_READ_SINK,
+					 seg->to, seg->payload, NULL, 0, err) < 0)
 			return false;
-		siw_mem_stag_put(stream->mem, seg->stag);
+		siw_mem_stag_release(stream->mem, seg->stag);
 		*err = (struct siw_wire_err){ SIW_LAYER_DDP, SIW_DDP_TAGGED_BUFFER,
 					      SIW_DDP_INVALID_STAG };
 		return false;
@@ -242,8 +242,8 @@ void siw_rdmap_read_done(struct siw_rdmap_stream *stream, struct siw_rdmap_read 
 	siw_rdmap_read_pop(stream, read);
 }
 
-void siw_rdmap_read_placed(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
-			   struct siw_rdmap_event *event)
+void siw_rdmap_read_count_placed(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
+				 struct siw_rdmap_event *event)
 {
 	struct siw_rdmap_read *read = siw_rdmap_read_oldest(stream);
 
@@ -263,7 +263,7 @@ void siw_rdmap_read_free_all(struct siw_rdmap_stream *stream)
 
 /* ---- responder ------------------------------------------------------------------------------- */
 
-struct siw_wire_err siw_rdmap_request_error(struct siw_wire_err err)
+struct siw_wire_err siw_rdmap_map_ddp_to_rdmap_error(struct siw_wire_err err)
 {
 	static const uint8_t codes[] = {
 		[SIW_DDP_INVALID_STAG] = SIW_RDMAP_INVALID_STAG,
@@ -296,10 +296,11 @@ static bool request_source_is_readable(struct siw_rdmap_stream *stream,
 					      SIW_RDMAP_ACCESS };
 		return false;
 	}
-	r = siw_mem_stag_get(stream->mem, stag, stream->pd, siw_ddp_stream_identity(stream->ddp),
-			     SIW_MEM_REMOTE_READ, be64toh(wire->src_to), size, NULL, 0, err);
+	r = siw_mem_stag_acquire(stream->mem, stag, stream->pd,
+				 siw_ddp_stream_identity(stream->ddp), SIW_MEM_REMOTE_READ,
+				 be64toh(wire->src_to), size, NULL, 0, err);
 	if (r > 0)
-		siw_mem_stag_put(stream->mem, stag);
+		siw_mem_stag_release(stream->mem, stag);
 	return r >= 0;
 }
 
@@ -334,24 +335,25 @@ bool siw_rdmap_store_request(struct siw_rdmap_stream *stream, const struct siw_d
 		return stream->type->request_failed(stream, request, err, NULL);
 	if (atomic ? !siw_rdmap_atomic_is_allowed(stream, &request->wire.atomic, &err)
 		   : !request_source_is_readable(stream, &request->wire.read, &err))
-		return stream->type->request_failed(stream, request, siw_rdmap_request_error(err),
+		return stream->type->request_failed(stream, request,
+						    siw_rdmap_map_ddp_to_rdmap_error(err),
 						    request_quoted_header(request));
 	/*
 	 * RFC 7306 section 7: an atomic is answered only after earlier messages have been received.
 	 */
 	if (!atomic)
-		siw_rdmap_handle_counts_request(stream, &request->wire.read);
+		siw_rdmap_handle_delivery_counts_request(stream, &request->wire.read);
 	request->held = rx->unexpected && (atomic || !request->wire.read.rdmardsz);
 	if (request->held)
-		request->behind = siw_ddp_rx_arrived(stream->ddp);
+		request->behind = siw_ddp_rx_arrived_msn(stream->ddp);
 	rx->requests_in++;
 	return true;
 }
 
-bool siw_rdmap_request_release(struct siw_rdmap_stream *stream)
+bool siw_rdmap_release_waiting_responses(struct siw_rdmap_stream *stream)
 {
 	uint32_t released = atomic_load_explicit(&stream->requests_released, memory_order_relaxed);
-	uint32_t before = released, delivered = siw_ddp_rx_delivered(stream->ddp);
+	uint32_t before = released, delivered = siw_ddp_rx_delivered_msn(stream->ddp);
 
 	for (; released != stream->rx.requests_in; released++) {
 		const struct siw_rdmap_request *r =
@@ -395,7 +397,7 @@ uint32_t siw_rdmap_response_size(struct siw_rdmap_stream *stream)
 static int begin_read_response(struct siw_rdmap_stream *stream,
 			       const struct siw_rdmap_wire_read *wire, struct siw_wire_err *err)
 {
-	struct siw_ddp_msg *msg = siw_ddp_tx_msg(stream->ddp, true);
+	struct siw_ddp_msg *msg = siw_ddp_tx_get_msg(stream->ddp, true);
 
 	if (!msg)
 		return -EBUSY;
@@ -421,7 +423,7 @@ int siw_rdmap_response_begin(struct siw_rdmap_stream *stream, struct siw_wire_er
 	struct siw_rdmap_request *request = siw_rdmap_oldest_request(stream);
 
 	if (__builtin_expect(request->refused, 0))
-		return siw_rdmap_rd_report_request(stream, request, err);
+		return siw_rdmap_rd_report_refused_request(stream, request, err);
 	return request->atomic ? siw_rdmap_atomic_respond(stream, request, err)
 			       : begin_read_response(stream, &request->wire.read, err);
 }

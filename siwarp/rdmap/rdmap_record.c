@@ -64,7 +64,7 @@ struct siw_rdmap_records {
 	struct slot slots[]; /* the array has 2 * max slots */
 };
 
-uint32_t siw_rdmap_record_first_id(void)
+uint32_t siw_rdmap_write_record_first_id(void)
 {
 	/*
 	 * The first id is random, so that the ids differ from the ids of an earlier process at the
@@ -73,7 +73,7 @@ uint32_t siw_rdmap_record_first_id(void)
 	return siw_random();
 }
 
-struct siw_rdmap_records *siw_rdmap_records_new(uint32_t max)
+struct siw_rdmap_records *siw_rdmap_write_records_new(uint32_t max)
 {
 	struct siw_rdmap_records *r;
 
@@ -86,15 +86,15 @@ struct siw_rdmap_records *siw_rdmap_records_new(uint32_t max)
 	return r;
 }
 
-int siw_rdmap_record_open(struct siw_rdmap_dgram *dgram, uint32_t max)
+int siw_rdmap_write_record_enable_rx(struct siw_rdmap_dgram *dgram, uint32_t max)
 {
 	if (!max)
 		return 0;
-	dgram->records = siw_rdmap_records_new(max);
+	dgram->records = siw_rdmap_write_records_new(max);
 	return dgram->records ? 0 : -ENOMEM;
 }
 
-void siw_rdmap_record_abandon(struct siw_rdmap_dgram *dgram)
+void siw_rdmap_write_record_drop_unfinished(struct siw_rdmap_dgram *dgram)
 {
 	struct siw_rdmap_records *r = dgram->records;
 
@@ -112,7 +112,7 @@ void siw_rdmap_record_abandon(struct siw_rdmap_dgram *dgram)
  * Records the octets [start, end) of a message as received. Returns false if more than
  * SIW_RDMAP_RECORD_RANGES ranges would be needed.
  */
-static bool record_add_range(struct siw_rdmap_record *rec, uint32_t start, uint32_t end)
+static bool write_record_add_range(struct siw_rdmap_record *rec, uint32_t start, uint32_t end)
 {
 	struct siw_rdmap_range *r = rec->ranges;
 	uint32_t i = 0, k;
@@ -139,20 +139,20 @@ static bool record_add_range(struct siw_rdmap_record *rec, uint32_t start, uint3
 
 /* ---- slots ----------------------------------------------------------------------------------- */
 
-static bool slot_holds_message(const struct slot *s, const struct siw_rdmap_event *event,
-			       uint32_t id)
+static bool write_record_slot_holds_message(const struct slot *s,
+					    const struct siw_rdmap_event *event, uint32_t id)
 {
 	return s->state != FREE && s->rec.id == id && s->rec.src_qpn == event->src_qpn &&
 	       siw_addr_same(&s->rec.source, &event->source);
 }
 
-static struct slot *slot_find(struct siw_rdmap_records *r, const struct siw_rdmap_event *event,
-			      uint32_t id)
+static struct slot *write_record_slot_find(struct siw_rdmap_records *r,
+					   const struct siw_rdmap_event *event, uint32_t id)
 {
-	if (slot_holds_message(&r->slots[r->hint], event, id))
+	if (write_record_slot_holds_message(&r->slots[r->hint], event, id))
 		return &r->slots[r->hint];
 	for (uint32_t i = 0; i < 2 * r->max; i++) {
-		if (!slot_holds_message(&r->slots[i], event, id))
+		if (!write_record_slot_holds_message(&r->slots[i], event, id))
 			continue;
 		r->hint = i;
 		return &r->slots[i];
@@ -164,8 +164,8 @@ static struct slot *slot_find(struct siw_rdmap_records *r, const struct siw_rdma
  * Returns the oldest slot in the given state, if host is given only of messages from the host. *n:
  * the number of matching slots.
  */
-static struct slot *slot_oldest(struct siw_rdmap_records *r, enum slot_state state,
-				const struct siw_addr *host, uint32_t *n)
+static struct slot *write_record_slot_oldest(struct siw_rdmap_records *r, enum slot_state state,
+					     const struct siw_addr *host, uint32_t *n)
 {
 	struct slot *found = NULL;
 
@@ -187,17 +187,17 @@ static struct slot *slot_oldest(struct siw_rdmap_records *r, enum slot_state sta
  * messages, so that the host cannot lock out other hosts. A further message ends the oldest message
  * of the host; if the limit for all hosts is reached, the oldest message of all hosts ends.
  */
-static void slot_make_room(struct siw_rdmap_records *r, const struct siw_addr *source)
+static void write_record_slot_make_room(struct siw_rdmap_records *r, const struct siw_addr *source)
 {
 	struct slot *old;
 	uint32_t n;
 
-	old = slot_oldest(r, OPEN, source, &n);
+	old = write_record_slot_oldest(r, OPEN, source, &n);
 	if (old && n >= (r->max + 1) / 2 && n < r->max)
 		goto end;
 	if (r->open < r->max)
 		return;
-	old = slot_oldest(r, OPEN, n >= r->max ? source : NULL, &n);
+	old = write_record_slot_oldest(r, OPEN, n >= r->max ? source : NULL, &n);
 	if (!old)
 		return;
 end:
@@ -207,17 +207,18 @@ end:
 	siw_count(SIW_COUNTER_record_early, 1);
 }
 
-static struct slot *slot_open(struct siw_rdmap_records *r, const struct siw_rdmap_event *event,
-			      const struct siw_ddp_seg *seg,
-			      const struct siw_rdmap_record_head *wire)
+static struct slot *write_record_slot_open(struct siw_rdmap_records *r,
+					   const struct siw_rdmap_event *event,
+					   const struct siw_ddp_seg *seg,
+					   const struct siw_rdmap_record_head *wire)
 {
 	struct slot *s;
 	uint32_t n;
 
-	slot_make_room(r, &event->source);
-	s = slot_oldest(r, FREE, NULL, &n);
+	write_record_slot_make_room(r, &event->source);
+	s = write_record_slot_oldest(r, FREE, NULL, &n);
 	if (!s) {
-		s = slot_oldest(r, REPORTED, NULL, &n);
+		s = write_record_slot_oldest(r, REPORTED, NULL, &n);
 		/* the program may still query the reported messages */
 		if (n <= siw_rdmap_record_kept(r->max))
 			return NULL;
@@ -237,7 +238,7 @@ static struct slot *slot_open(struct siw_rdmap_records *r, const struct siw_rdma
 
 /* ---- heads ----------------------------------------------------------------------------------- */
 
-void siw_rdmap_record_put_head(const struct siw_rdmap_record_head *head, uint8_t *out)
+void siw_rdmap_write_record_put_header(const struct siw_rdmap_record_head *head, uint8_t *out)
 {
 	struct record_wire wire = {
 		.subcode = SUBCODE,
@@ -250,8 +251,8 @@ void siw_rdmap_record_put_head(const struct siw_rdmap_record_head *head, uint8_t
 	memcpy(out, &wire, sizeof(wire));
 }
 
-bool siw_rdmap_record_get_head(const uint8_t *octets, uint32_t n,
-			       struct siw_rdmap_record_head *head)
+bool siw_rdmap_write_record_parse_header(const uint8_t *octets, uint32_t n,
+					 struct siw_rdmap_record_head *head)
 {
 	struct record_wire wire;
 
@@ -267,7 +268,8 @@ bool siw_rdmap_record_get_head(const uint8_t *octets, uint32_t n,
 	return wire.subcode == SUBCODE;
 }
 
-bool siw_rdmap_record_fits(const struct siw_ddp_seg *seg, const struct siw_rdmap_record_head *head)
+bool siw_rdmap_write_record_segment_fits(const struct siw_ddp_seg *seg,
+					 const struct siw_rdmap_record_head *head)
 {
 	uint64_t start = seg->to - head->to, octets = seg->payload - SIW_RDMAP_RECORD_HEAD;
 
@@ -278,7 +280,8 @@ bool siw_rdmap_record_fits(const struct siw_ddp_seg *seg, const struct siw_rdmap
 
 /* ---- receiving ------------------------------------------------------------------------------- */
 
-void siw_rdmap_record_quote(const uint8_t *head, size_t len, struct siw_rdmap_event *event)
+void siw_rdmap_write_record_quote_header(const uint8_t *head, size_t len,
+					 struct siw_rdmap_event *event)
 {
 	struct record_wire wire;
 
@@ -290,30 +293,33 @@ void siw_rdmap_record_quote(const uint8_t *head, size_t len, struct siw_rdmap_ev
 	event->quoted_msn = be32toh(wire.id);
 }
 
-static bool slot_agrees_with_segment(const struct slot *s, const struct siw_ddp_seg *seg,
-				     const struct siw_rdmap_record_head *wire)
+static bool write_record_slot_agrees_with_segment(const struct slot *s,
+						  const struct siw_ddp_seg *seg,
+						  const struct siw_rdmap_record_head *wire)
 {
 	return s->rec.stag == seg->stag && s->rec.to == wire->to && s->rec.length == wire->length;
 }
 
 /* Fills *event for an invalid segment: quotes the segment and the id of its message. */
-static void record_fill_error(const struct siw_rdmap_dgram *dgram, const struct siw_ddp_seg *seg,
-			      struct siw_wire_err err, struct siw_rdmap_event *event)
+static void write_record_fill_error_event(const struct siw_rdmap_dgram *dgram,
+					  const struct siw_ddp_seg *seg, struct siw_wire_err err,
+					  struct siw_rdmap_event *event)
 {
 	siw_rdmap_dgram_fill_error(seg, err, event);
 	if ((seg->ulp_octet & SIW_RDMAP_OP_MASK) == SIW_RDMAP_PRIVATE)
-		siw_rdmap_record_quote(siw_ddp_dgram_payload(dgram->ddp), seg->payload, event);
+		siw_rdmap_write_record_quote_header(siw_ddp_dgram_payload(dgram->ddp), seg->payload,
+						    event);
 }
 
 /* Reports in *event that a sender with the correct Q_Key has violated the protocol. */
-static bool record_report_violation(const struct siw_rdmap_dgram *dgram,
-				    const struct siw_ddp_seg *seg, enum siw_counter why,
-				    uint8_t code, struct siw_rdmap_event *event)
+static bool write_record_report_violation(const struct siw_rdmap_dgram *dgram,
+					  const struct siw_ddp_seg *seg, enum siw_counter why,
+					  uint8_t code, struct siw_rdmap_event *event)
 {
 	struct siw_wire_err err = { SIW_LAYER_RDMAP, SIW_RDMAP_REMOTE_OPERATION, code };
 
 	siw_drop(why);
-	record_fill_error(dgram, seg, err, event);
+	write_record_fill_error_event(dgram, seg, err, event);
 	return true;
 }
 
@@ -322,18 +328,20 @@ static bool record_report_violation(const struct siw_rdmap_dgram *dgram,
  * message, since error messages would allow a sender to find valid STags by probing; the datagram
  * may also be an old datagram whose region has been deregistered.
  */
-static bool record_report_denied_access(const struct siw_rdmap_dgram *dgram,
-					const struct siw_ddp_seg *seg, struct siw_wire_err err,
-					struct siw_rdmap_event *event)
+static bool write_record_report_denied_access(const struct siw_rdmap_dgram *dgram,
+					      const struct siw_ddp_seg *seg,
+					      struct siw_wire_err err,
+					      struct siw_rdmap_event *event)
 {
 	siw_drop(SIW_COUNTER_drop_access);
-	record_fill_error(dgram, seg, err, event);
+	write_record_fill_error_event(dgram, seg, err, event);
 	event->kind = SIW_RDMAP_BAD_ACCESS;
 	return true;
 }
 
-bool siw_rdmap_handle_record_segment(struct siw_rdmap_dgram *dgram, const struct siw_ddp_seg *seg,
-				     struct siw_rdmap_event *event)
+bool siw_rdmap_handle_write_record_segment(struct siw_rdmap_dgram *dgram,
+					   const struct siw_ddp_seg *seg,
+					   struct siw_rdmap_event *event)
 {
 	struct siw_rdmap_records *r = dgram->records;
 	struct siw_wire_err err;
@@ -346,33 +354,34 @@ bool siw_rdmap_handle_record_segment(struct siw_rdmap_dgram *dgram, const struct
 	if (seg->ulp_word != dgram->qkey)
 		return siw_drop(SIW_COUNTER_drop_qkey);
 	if (!r || (seg->ulp_octet & SIW_RDMAP_OP_MASK) != SIW_RDMAP_PRIVATE ||
-	    !siw_rdmap_record_get_head(siw_ddp_dgram_payload(dgram->ddp), seg->payload, &wire))
-		return record_report_violation(dgram, seg, SIW_COUNTER_drop_opcode,
-					       SIW_RDMAP_OPCODE, event);
-	if (!siw_rdmap_record_fits(seg, &wire))
-		return record_report_violation(dgram, seg, SIW_COUNTER_drop_header,
-					       SIW_RDMAP_UNSPECIFIED, event);
+	    !siw_rdmap_write_record_parse_header(siw_ddp_dgram_payload(dgram->ddp), seg->payload,
+						 &wire))
+		return write_record_report_violation(dgram, seg, SIW_COUNTER_drop_opcode,
+						     SIW_RDMAP_OPCODE, event);
+	if (!siw_rdmap_write_record_segment_fits(seg, &wire))
+		return write_record_report_violation(dgram, seg, SIW_COUNTER_drop_header,
+						     SIW_RDMAP_UNSPECIFIED, event);
 	event->src_qpn = siw_rdmap_src_qpn(&event->source, seg->qn);
-	s = slot_find(r, event, wire.id);
+	s = write_record_slot_find(r, event, wire.id);
 	if (s && s->state != OPEN) /* the message was reported already, or will be reported next */
 		return siw_drop(SIW_COUNTER_drop_late);
-	if (s && !slot_agrees_with_segment(s, seg, &wire))
-		return record_report_violation(dgram, seg, SIW_COUNTER_drop_header,
-					       SIW_RDMAP_UNSPECIFIED, event);
+	if (s && !write_record_slot_agrees_with_segment(s, seg, &wire))
+		return write_record_report_violation(dgram, seg, SIW_COUNTER_drop_header,
+						     SIW_RDMAP_UNSPECIFIED, event);
 	/*
 	 * The payload is placed before a slot is assigned, because a sender without access must not
 	 * occupy a slot.
 	 */
 	if (siw_ddp_dgram_place_tagged(dgram->ddp, seg, dgram->pd, SIW_RDMAP_RECORD_HEAD,
 				       SIW_MEM_REMOTE_WRITE, &err))
-		return record_report_denied_access(dgram, seg, err, event);
+		return write_record_report_denied_access(dgram, seg, err, event);
 	if (!s)
-		s = slot_open(r, event, seg, &wire);
+		s = write_record_slot_open(r, event, seg, &wire);
 	if (!s)
 		return siw_drop(SIW_COUNTER_record_full);
 	start = (uint32_t)(seg->to - wire.to);
 	if (seg->payload > SIW_RDMAP_RECORD_HEAD &&
-	    !record_add_range(&s->rec, start, start + seg->payload - SIW_RDMAP_RECORD_HEAD))
+	    !write_record_add_range(&s->rec, start, start + seg->payload - SIW_RDMAP_RECORD_HEAD))
 		siw_count(SIW_COUNTER_record_ranges, 1);
 	s->last_ns = siw_now_ns();
 	if (seg->last && !s->final_ns)
@@ -388,7 +397,7 @@ bool siw_rdmap_handle_record_segment(struct siw_rdmap_dgram *dgram, const struct
  * Returns the time at which a message is reported if no more of its datagrams arrive; 0 if it is
  * reported now.
  */
-static uint64_t slot_expiry_ns(const struct siw_rdmap_records *r, const struct slot *s)
+static uint64_t write_record_slot_expiry_ns(const struct siw_rdmap_records *r, const struct slot *s)
 {
 	uint64_t at = s->last_ns + r->timeout_ns;
 
@@ -399,8 +408,8 @@ static uint64_t slot_expiry_ns(const struct siw_rdmap_records *r, const struct s
 	return at;
 }
 
-const struct siw_rdmap_record *siw_rdmap_record_next(struct siw_rdmap_dgram *dgram, uint64_t now_ns,
-						     uint64_t *due_ns)
+const struct siw_rdmap_record *siw_rdmap_write_record_next_report(struct siw_rdmap_dgram *dgram,
+								  uint64_t now_ns, uint64_t *due_ns)
 {
 	struct siw_rdmap_records *r = dgram->records;
 	struct slot *first = NULL;
@@ -414,7 +423,7 @@ const struct siw_rdmap_record *siw_rdmap_record_next(struct siw_rdmap_dgram *dgr
 		if (s->state != OPEN && s->state != DUE)
 			continue;
 		left--;
-		at = slot_expiry_ns(r, s);
+		at = write_record_slot_expiry_ns(r, s);
 		if (at <= now_ns && (!first || s->order < first->order))
 			first = s;
 		if (at > now_ns && (!*due_ns || at < *due_ns))
@@ -434,8 +443,8 @@ const struct siw_rdmap_record *siw_rdmap_record_next(struct siw_rdmap_dgram *dgr
 	return &first->rec;
 }
 
-const struct siw_rdmap_record *siw_rdmap_records_find(const struct siw_rdmap_records *r,
-						      uint64_t number)
+const struct siw_rdmap_record *siw_rdmap_write_records_find(const struct siw_rdmap_records *r,
+							    uint64_t number)
 {
 	for (uint32_t i = 0; r && i < 2 * r->max; i++)
 		if (r->slots[i].state == REPORTED && r->slots[i].rec.number == number)
@@ -443,12 +452,14 @@ const struct siw_rdmap_record *siw_rdmap_records_find(const struct siw_rdmap_rec
 	return NULL;
 }
 
-const struct siw_rdmap_record *siw_rdmap_record_find(struct siw_rdmap_dgram *dgram, uint64_t number)
+const struct siw_rdmap_record *siw_rdmap_write_record_find_report(struct siw_rdmap_dgram *dgram,
+								  uint64_t number)
 {
-	return siw_rdmap_records_find(dgram->records, number);
+	return siw_rdmap_write_records_find(dgram->records, number);
 }
 
-uint64_t siw_rdmap_records_add(struct siw_rdmap_records *r, const struct siw_rdmap_record *rec)
+uint64_t siw_rdmap_write_records_add(struct siw_rdmap_records *r,
+				     const struct siw_rdmap_record *rec)
 {
 	struct slot *s = &r->slots[r->reported % (2 * r->max)];
 
@@ -457,7 +468,7 @@ uint64_t siw_rdmap_records_add(struct siw_rdmap_records *r, const struct siw_rdm
 	return r->reported;
 }
 
-bool siw_rdmap_records_full(const struct siw_rdmap_records *r, uint32_t polled)
+bool siw_rdmap_write_records_full(const struct siw_rdmap_records *r, uint32_t polled)
 {
 	return (int32_t)((uint32_t)r->reported - polled) >= (int32_t)siw_rdmap_record_kept(r->max);
 }

@@ -7,7 +7,7 @@
  * What Write-Record on UD does NOT do: retransmit datagrams. A message of which all datagrams are
  * lost is not reported.
  *
- * Locks: siw_rdmap_record_send(): the QP's send lock; all others: the progress lock.
+ * Locks: siw_rdmap_write_record_send(): the QP's send lock; all others: the progress lock.
  */
 #ifndef SIW_RDMAP_RECORD_H
 #define SIW_RDMAP_RECORD_H
@@ -46,24 +46,25 @@ struct siw_rdmap_record {
  * Enables the endpoint to receive Write-Records, with at most max unfinished messages at a time; if
  * max is 0, no Write-Records are received. Returns 0 or -ENOMEM.
  */
-int siw_rdmap_record_open(struct siw_rdmap_dgram *dgram, uint32_t max);
+int siw_rdmap_write_record_enable_rx(struct siw_rdmap_dgram *dgram, uint32_t max);
 /*
  * Drops unfinished Write-Records. Reports are kept, because their completions may still be polled.
  */
-void siw_rdmap_record_abandon(struct siw_rdmap_dgram *dgram);
+void siw_rdmap_write_record_drop_unfinished(struct siw_rdmap_dgram *dgram);
 /*
  * Returns the report of the next Write-Record that is complete, or has expired at now_ns, or NULL.
  * The report is valid until siw_rdmap_record_kept() further reports were made. *due_ns: the time at
  * which the next message expires; 0 if no message is unfinished.
  */
-const struct siw_rdmap_record *siw_rdmap_record_next(struct siw_rdmap_dgram *dgram, uint64_t now_ns,
-						     uint64_t *due_ns);
+const struct siw_rdmap_record *siw_rdmap_write_record_next_report(struct siw_rdmap_dgram *dgram,
+								  uint64_t now_ns,
+								  uint64_t *due_ns);
 /* Returns the report with the given number, or NULL if the report is no longer stored. */
-const struct siw_rdmap_record *siw_rdmap_record_find(struct siw_rdmap_dgram *dgram,
-						     uint64_t number);
+const struct siw_rdmap_record *siw_rdmap_write_record_find_report(struct siw_rdmap_dgram *dgram,
+								  uint64_t number);
 
 struct siw_rdmap_record_op {
-	uint64_t user_data; /* returned by siw_rdmap_dgram_sent() */
+	uint64_t user_data; /* returned by siw_rdmap_dgram_match_error_to_sent() */
 	const struct siw_addr *dest;
 	uint8_t dest_index;
 	uint32_t qkey;
@@ -80,21 +81,21 @@ struct siw_rdmap_record_op {
  * message is sent completely; 0 if the 64 KiB of a turn are sent, and the caller must call again;
  * -EAGAIN if the socket is full; another -errno of siw_ddp_dgram_tx() if the message fails.
  */
-int siw_rdmap_record_send(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_record_op *op,
-			  uint64_t *offset);
+int siw_rdmap_write_record_send(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_record_op *op,
+				uint64_t *offset);
 
 /*
- * Write-Records on reliable datagrams, which siw_rdmap_send() sends for an operation with opcode
+ * Write-Records on reliable datagrams, which siw_rdmap_begin_op() sends for an operation with opcode
  * PRIVATE. Write-Records on RD arrive complete, once and in order; event RECORD reports each
  * Write-Record, with its number as user_data. While the table is full of reports that were not
  * polled, the stream is paused.
  */
-int siw_rdmap_rd_record_open(struct siw_rdmap_rd *rd, uint32_t max);
-void siw_rdmap_rd_record_polled(struct siw_rdmap_rd *rd, uint32_t polled);
+int siw_rdmap_rd_write_record_enable_rx(struct siw_rdmap_rd *rd, uint32_t max);
+void siw_rdmap_rd_write_record_set_polled(struct siw_rdmap_rd *rd, uint32_t polled);
 /* Whether a paused Write-Record could be reported now. */
-bool siw_rdmap_rd_record_has_room(const struct siw_rdmap_rd *rd);
-const struct siw_rdmap_record *siw_rdmap_rd_record_find(const struct siw_rdmap_rd *rd,
-							uint64_t number);
+bool siw_rdmap_rd_write_record_has_room(const struct siw_rdmap_rd *rd);
+const struct siw_rdmap_record *siw_rdmap_rd_write_record_find_report(const struct siw_rdmap_rd *rd,
+								     uint64_t number);
 
 /* cffi: end */
 

@@ -7,42 +7,42 @@
 
 #include "rdmap/rdmap_impl.h"
 
-int siw_rdmap_rd_record_open(struct siw_rdmap_rd *rd, uint32_t max)
+int siw_rdmap_rd_write_record_enable_rx(struct siw_rdmap_rd *rd, uint32_t max)
 {
 	if (!max)
 		return 0;
-	rd->records = siw_rdmap_records_new(max);
+	rd->records = siw_rdmap_write_records_new(max);
 	return rd->records ? 0 : -ENOMEM;
 }
 
 /* Makes the next Write-Record wait if too many Write-Records are reported and not polled. */
-static void record_update_pause(struct siw_rdmap_rd *rd)
+static void write_record_update_pause(struct siw_rdmap_rd *rd)
 {
-	bool full = rd->records && siw_rdmap_records_full(rd->records, rd->records_polled);
+	bool full = rd->records && siw_rdmap_write_records_full(rd->records, rd->records_polled);
 
-	siw_ddp_rd_pause_headed(rd->ddp, full);
+	siw_ddp_rd_pause_if_ulp_header(rd->ddp, full);
 }
 
-void siw_rdmap_rd_record_polled(struct siw_rdmap_rd *rd, uint32_t polled)
+void siw_rdmap_rd_write_record_set_polled(struct siw_rdmap_rd *rd, uint32_t polled)
 {
 	rd->records_polled = polled;
-	record_update_pause(rd);
+	write_record_update_pause(rd);
 }
 
-bool siw_rdmap_rd_record_has_room(const struct siw_rdmap_rd *rd)
+bool siw_rdmap_rd_write_record_has_room(const struct siw_rdmap_rd *rd)
 {
-	return rd->records && !siw_rdmap_records_full(rd->records, rd->records_polled);
+	return rd->records && !siw_rdmap_write_records_full(rd->records, rd->records_polled);
 }
 
-const struct siw_rdmap_record *siw_rdmap_rd_record_find(const struct siw_rdmap_rd *rd,
-							uint64_t number)
+const struct siw_rdmap_record *siw_rdmap_rd_write_record_find_report(const struct siw_rdmap_rd *rd,
+								     uint64_t number)
 {
-	return siw_rdmap_records_find(rd->records, number);
+	return siw_rdmap_write_records_find(rd->records, number);
 }
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
-int siw_rdmap_rd_record_begin(struct siw_rdmap_stream *stream, struct siw_rdmap_op *op)
+int siw_rdmap_rd_write_record_begin_send(struct siw_rdmap_stream *stream, struct siw_rdmap_op *op)
 {
 	struct siw_rdmap_rd *rd = stream->of_rd.rd;
 	struct siw_rdmap_record_head head = {
@@ -51,13 +51,13 @@ int siw_rdmap_rd_record_begin(struct siw_rdmap_stream *stream, struct siw_rdmap_
 		.to = op->remote_to,
 		.solicited = op->solicited,
 	};
-	struct siw_ddp_msg *msg = siw_ddp_tx_msg(stream->ddp, false);
+	struct siw_ddp_msg *msg = siw_ddp_tx_get_msg(stream->ddp, false);
 	struct siw_wire_err err;
 	int r;
 
 	if (!msg)
 		return -EBUSY;
-	siw_rdmap_record_put_head(&head, stream->of_rd.record_head);
+	siw_rdmap_write_record_put_header(&head, stream->of_rd.record_head);
 	*msg = (struct siw_ddp_msg){
 		.internal = op->internal,
 		.tagged = true,
@@ -78,7 +78,7 @@ int siw_rdmap_rd_record_begin(struct siw_rdmap_stream *stream, struct siw_rdmap_
 
 /* ---- receiving ------------------------------------------------------------------------------- */
 
-static bool record_rd_refuse(struct siw_wire_err *err, uint8_t code)
+static bool rd_write_record_set_error(struct siw_wire_err *err, uint8_t code)
 {
 	*err = (struct siw_wire_err){ SIW_LAYER_RDMAP, SIW_RDMAP_REMOTE_OPERATION, code };
 	return false;
@@ -88,8 +88,9 @@ static bool record_rd_refuse(struct siw_wire_err *err, uint8_t code)
  * Whether a segment is the next segment of the current Write-Record, or the first segment of a new
  * one.
  */
-static bool record_rd_is_next(const struct siw_rdmap_recording *rec, const struct siw_ddp_seg *seg,
-			      const struct siw_rdmap_record_head *head)
+static bool rd_write_record_is_next_segment(const struct siw_rdmap_recording *rec,
+					    const struct siw_ddp_seg *seg,
+					    const struct siw_rdmap_record_head *head)
 {
 	if (!rec->on)
 		return seg->to == head->to;
@@ -97,17 +98,20 @@ static bool record_rd_is_next(const struct siw_rdmap_recording *rec, const struc
 	       head->to == rec->to && head->length == rec->length;
 }
 
-bool siw_rdmap_rd_record_expects(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
-				 struct siw_wire_err *err)
+bool siw_rdmap_rd_write_record_check_segment(struct siw_rdmap_stream *stream,
+					     const struct siw_ddp_seg *seg,
+					     struct siw_wire_err *err)
 {
 	struct siw_rdmap_recording *rec = &stream->of_rd.recording;
 	struct siw_rdmap_record_head head;
 
-	if (!stream->of_rd.rd->records || siw_ddp_rd_in_responses(stream->ddp) ||
-	    !siw_rdmap_record_get_head(siw_ddp_rd_octets(stream->ddp), seg->payload, &head))
-		return record_rd_refuse(err, SIW_RDMAP_OPCODE);
-	if (!siw_rdmap_record_fits(seg, &head) || !record_rd_is_next(rec, seg, &head))
-		return record_rd_refuse(err, SIW_RDMAP_UNSPECIFIED);
+	if (!stream->of_rd.rd->records || siw_ddp_rd_is_in_response_space(stream->ddp) ||
+	    !siw_rdmap_write_record_parse_header(siw_ddp_rd_segment_payload(stream->ddp),
+						 seg->payload, &head))
+		return rd_write_record_set_error(err, SIW_RDMAP_OPCODE);
+	if (!siw_rdmap_write_record_segment_fits(seg, &head) ||
+	    !rd_write_record_is_next_segment(rec, seg, &head))
+		return rd_write_record_set_error(err, SIW_RDMAP_UNSPECIFIED);
 	if (head.length && stream->denied & SIW_MEM_REMOTE_WRITE) {
 		*err = (struct siw_wire_err){ SIW_LAYER_RDMAP, SIW_RDMAP_REMOTE_PROTECTION,
 					      SIW_RDMAP_ACCESS };
@@ -125,8 +129,8 @@ bool siw_rdmap_rd_record_expects(struct siw_rdmap_stream *stream, const struct s
 	return true;
 }
 
-void siw_rdmap_rd_record_placed(struct siw_rdmap_stream *stream, bool done,
-				struct siw_rdmap_event *event)
+void siw_rdmap_rd_write_record_count_placed(struct siw_rdmap_stream *stream, bool done,
+					    struct siw_rdmap_event *event)
 {
 	struct siw_rdmap_recording *in = &stream->of_rd.recording;
 	struct siw_rdmap_record rec = {
@@ -146,7 +150,7 @@ void siw_rdmap_rd_record_placed(struct siw_rdmap_stream *stream, bool done,
 		return;
 	in->on = false;
 	event->kind = SIW_RDMAP_RECORD;
-	event->user_data = siw_rdmap_records_add(stream->of_rd.rd->records, &rec);
-	record_update_pause(stream->of_rd.rd);
+	event->user_data = siw_rdmap_write_records_add(stream->of_rd.rd->records, &rec);
+	write_record_update_pause(stream->of_rd.rd);
 	siw_rdmap_traffic_count(&stream->traffic.received, 1, in->length);
 }

@@ -35,7 +35,7 @@ struct siw_rdmap_record_sents {
 	struct sent sent[];
 };
 
-static struct siw_rdmap_record_sents *record_tx_alloc_sents(void)
+static struct siw_rdmap_record_sents *write_record_alloc_sent_table(void)
 {
 	uint32_t n = (uint32_t)siw_settings()->err_window;
 	struct siw_rdmap_record_sents *s = calloc(1, sizeof(*s) + n * sizeof(s->sent[0]));
@@ -50,14 +50,14 @@ static struct siw_rdmap_record_sents *record_tx_alloc_sents(void)
  * if the rest is never sent. If there is no memory for the table, error messages about the
  * Write-Record are dropped.
  */
-static void record_tx_record_begun(struct siw_rdmap_dgram *dgram,
-				   const struct siw_rdmap_record_op *op)
+static void write_record_note_begun(struct siw_rdmap_dgram *dgram,
+				    const struct siw_rdmap_record_op *op)
 {
 	struct siw_rdmap_record_sents *s = dgram->record_sents;
 	uint32_t id = dgram->record_id++;
 
 	if (!s)
-		s = dgram->record_sents = record_tx_alloc_sents();
+		s = dgram->record_sents = write_record_alloc_sent_table();
 	if (!s)
 		return;
 	s->sent[id % s->n] = (struct sent){
@@ -70,8 +70,8 @@ static void record_tx_record_begun(struct siw_rdmap_dgram *dgram,
 	};
 }
 
-bool siw_rdmap_record_was_sent(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_event *event,
-			       uint64_t *user_data)
+bool siw_rdmap_write_record_was_sent(struct siw_rdmap_dgram *dgram,
+				     const struct siw_rdmap_event *event, uint64_t *user_data)
 {
 	struct siw_rdmap_record_sents *s = dgram->record_sents;
 	uint32_t index = event->src_qpn >> SIW_RDMAP_INDEX_SHIFT;
@@ -90,7 +90,7 @@ bool siw_rdmap_record_was_sent(struct siw_rdmap_dgram *dgram, const struct siw_r
 }
 
 /* Returns the maximum octets of user data in one datagram to dest, or -errno. */
-static int record_path_payload(struct siw_rdmap_dgram *dgram, const struct siw_addr *dest)
+static int write_record_path_max_payload(struct siw_rdmap_dgram *dgram, const struct siw_addr *dest)
 {
 	uint64_t now = siw_now_ns();
 	int octets;
@@ -108,12 +108,12 @@ static int record_path_payload(struct siw_rdmap_dgram *dgram, const struct siw_a
 	return (int)dgram->path_octets;
 }
 
-static int record_tx_send_segment(struct siw_rdmap_dgram *dgram,
-				  const struct siw_rdmap_record_op *op, uint64_t offset,
-				  uint64_t octets)
+static int write_record_send_segment(struct siw_rdmap_dgram *dgram,
+				     const struct siw_rdmap_record_op *op, uint64_t offset,
+				     uint64_t octets)
 {
 	struct siw_rdmap_record_head head = {
-		/* record_tx_record_begun() has advanced record_id after the first segment */
+		/* write_record_note_begun() has advanced record_id after the first segment */
 		.id = dgram->record_id - (offset != 0),
 		.length = (uint32_t)op->length,
 		.to = op->to,
@@ -139,14 +139,14 @@ static int record_tx_send_segment(struct siw_rdmap_dgram *dgram,
 		.length = octets,
 	};
 
-	siw_rdmap_record_put_head(&head, wire);
+	siw_rdmap_write_record_put_header(&head, wire);
 	return siw_ddp_dgram_tx_tagged(dgram->ddp, &msg);
 }
 
-int siw_rdmap_record_send(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_record_op *op,
-			  uint64_t *offset)
+int siw_rdmap_write_record_send(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_record_op *op,
+				uint64_t *offset)
 {
-	int most = record_path_payload(dgram, op->dest), r;
+	int most = write_record_path_max_payload(dgram, op->dest), r;
 	uint64_t turn = 0;
 
 	if (most < 0)
@@ -157,11 +157,11 @@ int siw_rdmap_record_send(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_
 
 		if (turn >= TURN)
 			return 0;
-		r = record_tx_send_segment(dgram, op, *offset, octets);
+		r = write_record_send_segment(dgram, op, *offset, octets);
 		if (r)
 			return r;
 		if (!*offset)
-			record_tx_record_begun(dgram, op);
+			write_record_note_begun(dgram, op);
 		*offset += octets;
 		turn += octets;
 	} while (*offset < op->length);

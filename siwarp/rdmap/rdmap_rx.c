@@ -59,7 +59,7 @@ static __attribute__((cold, noinline)) bool rx_check_extension(struct siw_rdmap_
 	uint64_t end = (uint64_t)seg->mo + seg->payload;
 
 	if (op == SIW_RDMAP_ATOMIC_RESPONSE)
-		return siw_rdmap_atomic_expects(stream, seg, err);
+		return siw_rdmap_atomic_check_response(stream, seg, err);
 	if (op == SIW_RDMAP_PRIVATE &&
 	    (!stream->private || !stream->type->knows_private(stream, seg)))
 		/* the peer does not use the experimental opcode as siwarp does */
@@ -101,7 +101,7 @@ bool siw_rdmap_rx_check(struct siw_rdmap_stream *stream, struct siw_wire_err *er
 		return false;
 	}
 	if (op == SIW_RDMAP_READ_RESPONSE)
-		return siw_rdmap_read_expects(stream, seg, err);
+		return siw_rdmap_read_check_response(stream, seg, err);
 	/*
 	 * The length of a Read Request must be checked, because the buffers of the Read queue have
 	 * the size of an Atomic Request, which is longer.
@@ -189,8 +189,10 @@ rx_handle_imm_header(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *
 	stream->type->delivery_failed(stream, event, unknown, seg);
 }
 
-void siw_rdmap_send_received(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
-			     const struct siw_ddp_delivery *delivery, struct siw_rdmap_event *event)
+void siw_rdmap_fill_received_send_event(struct siw_rdmap_stream *stream,
+					const struct siw_ddp_seg *seg,
+					const struct siw_ddp_delivery *delivery,
+					struct siw_rdmap_event *event)
 {
 	event->kind = SIW_RDMAP_RECV;
 	event->user_data = delivery->user_data;
@@ -220,8 +222,8 @@ static int rx_request_received(struct siw_rdmap_stream *stream,
 	if (rx->rtr && delivery->length == SIW_RDMAP_READ_LEN && size)
 		return stream->type->segment_failed(stream, event, siw_rdmap_no_rtr_match, NULL);
 	if (!siw_rdmap_store_request(stream, &rx->seg, delivery))
-		return siw_rdmap_fault_event(stream, event);
-	if (siw_rdmap_request_release(stream))
+		return siw_rdmap_fill_fault_event(stream, event);
+	if (siw_rdmap_release_waiting_responses(stream))
 		event->kind = SIW_RDMAP_REQUESTED;
 	stream->type->request_received(stream, event);
 	event->length = atomic ? sizeof(uint64_t) : size;
@@ -263,7 +265,7 @@ static int rx_segment_placed(struct siw_rdmap_stream *stream, bool done,
 		}
 		break;
 	case SIW_RDMAP_READ_RESPONSE:
-		siw_rdmap_read_placed(stream, &rx->seg, event);
+		siw_rdmap_read_count_placed(stream, &rx->seg, event);
 		break;
 	case SIW_RDMAP_READ_REQUEST:
 	case SIW_RDMAP_ATOMIC_REQUEST:
@@ -285,7 +287,7 @@ static int rx_segment_placed(struct siw_rdmap_stream *stream, bool done,
 		if (rx->seg.tagged)
 			stream->type->private_placed(stream, done, event);
 		else if (done && !rx->rtr) /* an RTR consumes no receive */
-			siw_rdmap_send_received(stream, &rx->seg, delivery, event);
+			siw_rdmap_fill_received_send_event(stream, &rx->seg, delivery, event);
 	}
 	if (rx->rtr && r == 1 && event->kind != SIW_RDMAP_ERROR) {
 		rx->rtr = false;
@@ -310,7 +312,7 @@ void siw_rdmap_clear_event(struct siw_rdmap_event *event)
 }
 
 /* Handles a segment of a Send for which no receive is posted. */
-static int rx_unexpected_send(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event)
+static int rx_handle_unexpected_send(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event)
 {
 	struct siw_rdmap_rx *rx = &stream->rx;
 
@@ -334,6 +336,6 @@ int siw_rdmap_rx_place(struct siw_rdmap_stream *stream, struct siw_rdmap_event *
 	if (r <= 0)
 		return r;
 	if (__builtin_expect(r == 3, 0))
-		return rx_unexpected_send(stream, event);
+		return rx_handle_unexpected_send(stream, event);
 	return rx_segment_placed(stream, r == 1, &delivery, event);
 }

@@ -18,8 +18,8 @@ struct siw_rdmap_sources {
 	struct siw_source_drops place[PLACES];
 };
 
-static struct siw_source_drops *find_or_replace_source_entry(struct siw_rdmap_sources *s,
-							     const struct siw_addr *who)
+static struct siw_source_drops *find_or_replace_drops_of_source(struct siw_rdmap_sources *s,
+								const struct siw_addr *who)
 {
 	struct siw_source_drops *least = &s->place[0];
 
@@ -36,7 +36,7 @@ static struct siw_source_drops *find_or_replace_source_entry(struct siw_rdmap_so
 	return least;
 }
 
-void siw_rdmap_sources_count(struct siw_rdmap_sources **sources, const struct siw_addr *source)
+void siw_rdmap_sources_count_drop(struct siw_rdmap_sources **sources, const struct siw_addr *source)
 {
 	struct siw_addr who = *source;
 
@@ -46,7 +46,7 @@ void siw_rdmap_sources_count(struct siw_rdmap_sources **sources, const struct si
 		return;
 	/* All ports of one address count as one source. */
 	who.port_be = 0;
-	find_or_replace_source_entry(*sources, &who)->drops++;
+	find_or_replace_drops_of_source(*sources, &who)->drops++;
 }
 
 static int compare_by_drops(const void *a, const void *b)

@@ -43,7 +43,7 @@ int siw_rdmap_open(struct siw_mem *mem, struct siw_ddp_stream *ddp, struct siw_r
 	return 0;
 }
 
-int siw_rdmap_refuse(struct siw_rdmap_stream *stream, const struct siw_wire_err *err)
+int siw_rdmap_refuse_with_terminate(struct siw_rdmap_stream *stream, const struct siw_wire_err *err)
 {
 	if (stream->started)
 		return -EINVAL;
@@ -146,7 +146,7 @@ static int stream_create_terminate_and_atomic_queues(struct siw_rdmap_stream *st
 
 static int stream_send_empty_write(struct siw_rdmap_stream *stream)
 {
-	struct siw_ddp_msg *msg = siw_ddp_tx_msg(stream->ddp, false);
+	struct siw_ddp_msg *msg = siw_ddp_tx_get_msg(stream->ddp, false);
 	struct siw_wire_err err;
 
 	if (!msg)
@@ -170,7 +170,7 @@ static int stream_send_rtr(struct siw_rdmap_stream *stream, uint8_t rtr)
 	int r;
 
 	if (rtr == SIW_MPA_RTR_FPDU)
-		r = siw_ddp_tx_empty(stream->ddp);
+		r = siw_ddp_tx_empty_fpdu(stream->ddp);
 	else if (rtr == SIW_MPA_RTR_WRITE)
 		r = stream_send_empty_write(stream);
 	else
@@ -210,21 +210,21 @@ int siw_rdmap_start(struct siw_rdmap_stream *stream, const struct siw_rdmap_star
 	atomic_store_explicit(&stream->reads_begun, reads, memory_order_relaxed);
 	atomic_store_explicit(&stream->reads_done, reads, memory_order_relaxed);
 	/* No message was received yet, so there is no delivery count to report. */
-	taken = (uint64_t)siw_ddp_rx_delivered(stream->ddp) << SIW_RDMAP_SENDS_SHIFT;
+	taken = (uint64_t)siw_ddp_rx_delivered_msn(stream->ddp) << SIW_RDMAP_SENDS_SHIFT;
 	atomic_store_explicit(&stream->deliverable, taken, memory_order_relaxed);
 	atomic_store_explicit(&stream->tx.reported, taken, memory_order_relaxed);
 	stream->denied = start->denied;
 	siw_ddp_stream_set_pd(stream->ddp, start->pd);
 	if (start->owner)
-		siw_ddp_stream_bind(stream->ddp, start->owner);
+		siw_ddp_stream_set_identity(stream->ddp, start->owner);
 	stream->private = start->private;
 	stream->counts = start->counts;
 	stream->offers = start->offers && !start->counts;
-	siw_ddp_stream_set_headed(stream->ddp, 1 << SIW_RDMAP_IMMEDIATE |
-						       1 << SIW_RDMAP_IMMEDIATE_SE |
-						       1 << SIW_RDMAP_PRIVATE);
-	siw_ddp_stream_keep_unexpected(stream->ddp, start->unexpected_octets,
-				       start->deliver_before_end);
+	siw_ddp_stream_set_opcodes_with_ulp_header(
+		stream->ddp,
+		1 << SIW_RDMAP_IMMEDIATE | 1 << SIW_RDMAP_IMMEDIATE_SE | 1 << SIW_RDMAP_PRIVATE);
+	siw_ddp_stream_enable_unexpected(stream->ddp, start->unexpected_octets,
+					 start->deliver_before_end);
 	siw_ddp_stream_set_queue(stream->ddp, SIW_RDMAP_QN_SEND, start->recvs);
 	stream->started = true;
 	if (!start->initiator) {
@@ -239,7 +239,7 @@ int siw_rdmap_start(struct siw_rdmap_stream *stream, const struct siw_rdmap_star
 
 /* ---- close ----------------------------------------------------------------------------------- */
 
-void siw_rdmap_deny(struct siw_rdmap_stream *stream, uint32_t denied)
+void siw_rdmap_deny_access_rights(struct siw_rdmap_stream *stream, uint32_t denied)
 {
 	stream->denied = denied;
 }

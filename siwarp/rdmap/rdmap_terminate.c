@@ -81,8 +81,8 @@ uint32_t siw_rdmap_terminate_build(const struct siw_rdmap_fault *fault, uint8_t 
 	return (uint32_t)(at - out);
 }
 
-void siw_rdmap_terminate_msg(struct siw_rdmap_stream *stream, const struct siw_rdmap_fault *fault,
-			     struct siw_ddp_msg *msg)
+void siw_rdmap_terminate_build_msg(struct siw_rdmap_stream *stream,
+				   const struct siw_rdmap_fault *fault, struct siw_ddp_msg *msg)
 {
 	struct siw_rdmap_tx *tx = &stream->tx;
 	uint32_t length = siw_rdmap_terminate_build(fault, tx->term_out);
@@ -103,11 +103,11 @@ void siw_rdmap_terminate_msg(struct siw_rdmap_stream *stream, const struct siw_r
  * the counts from the error, because a Send may still wait for its receive. Returns 1 if all
  * notices are framed; 0 if some are left; -errno.
  */
-static int terminate_send_counts(struct siw_rdmap_stream *stream)
+static int terminate_send_delivery_counts(struct siw_rdmap_stream *stream)
 {
 	struct siw_rdmap_tx *tx = &stream->tx;
 	struct siw_wire_err err;
-	int r = tx->active ? siw_ddp_tx_more(stream->ddp, &err) : 1;
+	int r = tx->active ? siw_ddp_tx_continue_msg(stream->ddp, &err) : 1;
 
 	if (r != 1)
 		return r;
@@ -135,19 +135,19 @@ int siw_rdmap_terminate(struct siw_rdmap_stream *stream)
 		tx->term = SIW_RDMAP_TERM_COUNTS;
 	}
 	if (tx->term == SIW_RDMAP_TERM_COUNTS) {
-		r = terminate_send_counts(stream);
+		r = terminate_send_delivery_counts(stream);
 		if (r != 1)
 			return r;
 		tx->term = SIW_RDMAP_TERM_DUE; /* RFC5040-5.4-08: nothing follows the Terminate */
 	}
 	if (tx->term == SIW_RDMAP_TERM_DUE) {
 		if (tx->active) {
-			r = siw_ddp_tx_more(stream->ddp, &err);
+			r = siw_ddp_tx_continue_msg(stream->ddp, &err);
 		} else {
-			msg = siw_ddp_tx_msg(stream->ddp, false);
+			msg = siw_ddp_tx_get_msg(stream->ddp, false);
 			if (!msg)
 				return -EBUSY;
-			siw_rdmap_terminate_msg(stream, &stream->fault, msg);
+			siw_rdmap_terminate_build_msg(stream, &stream->fault, msg);
 			r = siw_ddp_tx(stream->ddp, msg, &err);
 		}
 		if (r < 0)

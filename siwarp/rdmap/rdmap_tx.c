@@ -27,7 +27,7 @@ static __attribute__((cold, noinline)) void tx_put_imm_header(struct siw_rdmap_o
 static int tx_begin_immediate(struct siw_rdmap_stream *stream)
 {
 	struct siw_rdmap_tx *tx = &stream->tx;
-	struct siw_ddp_msg *msg = siw_ddp_tx_msg(stream->ddp, false);
+	struct siw_ddp_msg *msg = siw_ddp_tx_get_msg(stream->ddp, false);
 	struct siw_wire_err err;
 	int r;
 
@@ -108,7 +108,7 @@ static bool tx_build_msg(struct siw_rdmap_op *op, struct siw_ddp_msg *msg)
 }
 
 /* Begins an operation other than a Send or a Write. Returns the same values as siw_ddp_tx(). */
-static int tx_begin_other(struct siw_rdmap_stream *stream, struct siw_rdmap_op *op)
+static int tx_begin_read_atomic_or_private(struct siw_rdmap_stream *stream, struct siw_rdmap_op *op)
 {
 	switch (op->opcode) {
 	case SIW_RDMAP_PRIVATE:
@@ -147,7 +147,7 @@ static void tx_set_begun(struct siw_rdmap_tx *tx, int framed)
 	tx->active = framed == 0;
 }
 
-int siw_rdmap_send(struct siw_rdmap_stream *stream, struct siw_rdmap_op *op)
+int siw_rdmap_begin_op(struct siw_rdmap_stream *stream, struct siw_rdmap_op *op)
 {
 	struct siw_rdmap_tx *tx = &stream->tx;
 	struct siw_ddp_msg *msg;
@@ -159,14 +159,14 @@ int siw_rdmap_send(struct siw_rdmap_stream *stream, struct siw_rdmap_op *op)
 	r = siw_rdmap_send_notices(stream);
 	if (r != 1)
 		return r ? r : -EAGAIN;
-	msg = siw_ddp_tx_msg(stream->ddp, false);
+	msg = siw_ddp_tx_get_msg(stream->ddp, false);
 	if (__builtin_expect(!msg, 0))
 		return -EBUSY;
-	op->stamp = (struct siw_rdmap_stamp){ UINT64_MAX, siw_ddp_tx_framed(stream->ddp) };
+	op->stamp = (struct siw_rdmap_stamp){ UINT64_MAX, siw_ddp_tx_framed_position(stream->ddp) };
 	if (tx_build_msg(op, msg))
 		r = siw_ddp_tx(stream->ddp, msg, &err);
 	else
-		r = tx_begin_other(stream, op);
+		r = tx_begin_read_atomic_or_private(stream, op);
 	if (r < 0) {
 		/*
 		 * If the message is active, a key became invalid after the first segments were
@@ -189,7 +189,7 @@ int siw_rdmap_send(struct siw_rdmap_stream *stream, struct siw_rdmap_op *op)
 	return 0;
 }
 
-int siw_rdmap_confirm(struct siw_rdmap_stream *stream, uint64_t user_data)
+int siw_rdmap_send_confirming_read(struct siw_rdmap_stream *stream, uint64_t user_data)
 {
 	struct siw_rdmap_tx *tx = &stream->tx;
 	/* The STag of an empty Read is unused, like the STag of an RTR (RFC5040-5.2.1-16). */
@@ -212,7 +212,7 @@ int siw_rdmap_confirm(struct siw_rdmap_stream *stream, uint64_t user_data)
 	return 0;
 }
 
-uint32_t siw_rdmap_reads(const struct siw_rdmap_stream *stream)
+uint32_t siw_rdmap_sent_request_count(const struct siw_rdmap_stream *stream)
 {
 	return atomic_load_explicit(&stream->reads_begun, memory_order_relaxed);
 }
@@ -221,7 +221,7 @@ int siw_rdmap_tx_continue(struct siw_rdmap_stream *stream)
 {
 	struct siw_rdmap_tx *tx = &stream->tx;
 	struct siw_wire_err err;
-	int r = siw_ddp_tx_more(stream->ddp, &err);
+	int r = siw_ddp_tx_continue_msg(stream->ddp, &err);
 
 	if (r == -EACCES || r == -EMSGSIZE)
 		return stream->type->send_failed(stream);
@@ -241,14 +241,14 @@ static int tx_flush_error(const struct siw_rdmap_stream *stream)
 	return stream->tx.torn || siw_rdmap_fault_is_set(stream) ? -EACCES : 0;
 }
 
-int siw_rdmap_flush(struct siw_rdmap_stream *stream, uint64_t *accepted)
+int siw_rdmap_flush_tx(struct siw_rdmap_stream *stream, uint64_t *accepted)
 {
 	int framed = tx_flush_error(stream), r;
 
 	if (!framed)
 		framed = stream->type->frame(stream);
 	if (framed < 0) {
-		*accepted = siw_ddp_tx_accepted(stream->ddp);
+		*accepted = siw_ddp_tx_accepted_position(stream->ddp);
 		return framed;
 	}
 	r = siw_ddp_tx_flush(stream->ddp, accepted);

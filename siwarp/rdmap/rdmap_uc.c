@@ -94,7 +94,7 @@ static void uc_put_imm_header(const struct siw_rdmap_op *op, struct siw_ddp_uc_m
 static int uc_send_immediate(struct siw_rdmap_uc *uc)
 {
 	struct siw_rdmap_wire_imm wire = { .data = uc->due_imm };
-	struct siw_ddp_uc_msg *msg = siw_ddp_uc_tx_msg(uc->ddp);
+	struct siw_ddp_uc_msg *msg = siw_ddp_uc_tx_get_msg(uc->ddp);
 	int r;
 
 	if (!msg)
@@ -111,9 +111,9 @@ static int uc_send_immediate(struct siw_rdmap_uc *uc)
 	return r;
 }
 
-int siw_rdmap_uc_send(struct siw_rdmap_uc *uc, struct siw_rdmap_op *op)
+int siw_rdmap_uc_begin_op(struct siw_rdmap_uc *uc, struct siw_rdmap_op *op)
 {
-	struct siw_ddp_uc_msg *msg = uc->due_opcode ? NULL : siw_ddp_uc_tx_msg(uc->ddp);
+	struct siw_ddp_uc_msg *msg = uc->due_opcode ? NULL : siw_ddp_uc_tx_get_msg(uc->ddp);
 	int r;
 
 	if (!msg)
@@ -138,19 +138,19 @@ int siw_rdmap_uc_send(struct siw_rdmap_uc *uc, struct siw_rdmap_op *op)
 		uc->due_imm = op->imm;
 		if (r == 1)
 			/*
-			 * if the Write is not framed, siw_rdmap_uc_flush() sends the Immediate Data
+			 * if the Write is not framed, siw_rdmap_uc_flush_tx() sends the Immediate Data
 			 */
 			uc_send_immediate(uc);
 	}
-	op->stamp.end = siw_rdmap_uc_begun(uc);
+	op->stamp.end = siw_rdmap_uc_begun_count(uc);
 	if (r >= 0)
 		siw_rdmap_traffic_count(&uc->traffic.sent, 1, op->length);
 	return r < 0 ? r : 0;
 }
 
-int siw_rdmap_uc_flush(struct siw_rdmap_uc *uc)
+int siw_rdmap_uc_flush_tx(struct siw_rdmap_uc *uc)
 {
-	int r = siw_ddp_uc_tx_more(uc->ddp), flushed;
+	int r = siw_ddp_uc_tx_continue_msg(uc->ddp), flushed;
 
 	if (r < 0)
 		uc->due_opcode = 0;
@@ -161,14 +161,14 @@ int siw_rdmap_uc_flush(struct siw_rdmap_uc *uc)
 	return r < 0 ? r : r && flushed;
 }
 
-uint64_t siw_rdmap_uc_begun(const struct siw_rdmap_uc *uc)
+uint64_t siw_rdmap_uc_begun_count(const struct siw_rdmap_uc *uc)
 {
-	return siw_ddp_uc_begun(uc->ddp) + (uc->due_opcode != 0);
+	return siw_ddp_uc_begun_count(uc->ddp) + (uc->due_opcode != 0);
 }
 
-int siw_rdmap_uc_refused(struct siw_rdmap_uc *uc, uint64_t *first, uint64_t *last)
+int siw_rdmap_uc_get_refused_range(struct siw_rdmap_uc *uc, uint64_t *first, uint64_t *last)
 {
-	int r = siw_ddp_uc_refused(uc->ddp, first, last);
+	int r = siw_ddp_uc_get_refused_range(uc->ddp, first, last);
 
 	if (r && uc->due_opcode) { /* the Immediate Data belongs to the refused operation */
 		uc->due_opcode = 0;
@@ -313,7 +313,7 @@ static int uc_handle_immediate(struct siw_rdmap_uc *uc, const struct siw_ddp_uc_
 	if (s->seg.payload != sizeof(wire) || !s->seg.last || s->seg.mo)
 		return uc_drop_operation(uc, SIW_COUNTER_drop_header);
 	siw_ddp_uc_peek(uc->ddp, &wire, sizeof(wire));
-	if (siw_ddp_uc_use_buffer(uc->ddp, uc->recvs, &delivery) < 0)
+	if (siw_ddp_uc_consume_buffer(uc->ddp, uc->recvs, &delivery) < 0)
 		return uc_drop_operation(uc, SIW_COUNTER_drop_no_buffer);
 	memset(event, 0, sizeof(*event));
 	event->kind = SIW_RDMAP_RECV;
@@ -379,7 +379,7 @@ int siw_rdmap_uc_recv(struct siw_rdmap_uc *uc, struct siw_rdmap_event *event, ui
 	int tries;
 
 	*octets = 0;
-	for (tries = 0; siw_ddp_uc_may_continue(uc->ddp, tries, *octets); tries++) {
+	for (tries = 0; siw_ddp_uc_may_continue_rx(uc->ddp, tries, *octets); tries++) {
 		if (!siw_ddp_uc_rx(uc->ddp, &s)) {
 			siw_rdmap_traffic_report(&uc->traffic);
 			return 0;

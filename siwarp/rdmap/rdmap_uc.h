@@ -33,27 +33,27 @@ struct siw_rdmap_uc_start {
 	struct siw_mem_queue *recvs; /* NULL: incoming messages are dropped */
 	uint32_t pd;
 	uint32_t qkey;
-	uint32_t denied;   /* rights denied to the peer, as in siw_rdmap_deny() */
+	uint32_t denied;   /* rights denied to the peer, as in siw_rdmap_deny_access_rights() */
 	const void *owner; /* as in struct siw_rdmap_start */
 };
 void siw_rdmap_uc_start(struct siw_rdmap_uc *uc, const struct siw_rdmap_uc_start *start);
 
 /*
  * Begins an operation on UC: SEND, SEND_SE or WRITE, with or without immediate data. Send lock
- * held, as for siw_rdmap_uc_flush(), _begun(), _refused() and _cut().
- *   0                  begun; its number is siw_rdmap_uc_begun() after the call
+ * held, as for siw_rdmap_uc_flush_tx(), _begun(), _refused() and _cut().
+ *   0                  begun; its number is siw_rdmap_uc_begun_count() after the call
  *   -EACCES, -EFAULT   an lkey or its memory is invalid; the operation has a number, too
  *   -EAGAIN, -ENOMEM   not possible now
  */
-int siw_rdmap_uc_send(struct siw_rdmap_uc *uc, struct siw_rdmap_op *op);
+int siw_rdmap_uc_begin_op(struct siw_rdmap_uc *uc, struct siw_rdmap_op *op);
 /*
  * Continues the current operation and passes framed segments to UDP. Returns 1 if no segment is
  * left; 0 if the caller must call again; -EACCES or -EFAULT if the last operation begun has failed.
  */
-int siw_rdmap_uc_flush(struct siw_rdmap_uc *uc);
-uint64_t siw_rdmap_uc_begun(const struct siw_rdmap_uc *uc);
-/* Whether the network refused a datagram; see siw_ddp_uc_refused(). */
-int siw_rdmap_uc_refused(struct siw_rdmap_uc *uc, uint64_t *first, uint64_t *last);
+int siw_rdmap_uc_flush_tx(struct siw_rdmap_uc *uc);
+uint64_t siw_rdmap_uc_begun_count(const struct siw_rdmap_uc *uc);
+/* Whether the network refused a datagram; see siw_ddp_uc_get_refused_range(). */
+int siw_rdmap_uc_get_refused_range(struct siw_rdmap_uc *uc, uint64_t *first, uint64_t *last);
 /* Drops the segments of the endpoint that UDP has not accepted. */
 void siw_rdmap_uc_drop_unsent(struct siw_rdmap_uc *uc);
 

@@ -98,7 +98,7 @@ def _is_readable_now(fd: int) -> bool:
     ready = ffi.new("uint8_t[1]")
     # An error also counts as readable, because reading a descriptor of a crashed device reports the
     # crash.
-    return bool(lib.siw_sim_poll(ffi.new("int[1]", [fd]), 1, 0, ready) != 0)
+    return bool(lib.siw_sim_poll_fds(ffi.new("int[1]", [fd]), 1, 0, ready) != 0)
 
 
 class _Waker:
@@ -124,8 +124,8 @@ def _wait_until_readable(fds: list[int], deadline: float | None) -> None:
         until = NEVER if deadline > 1e10 else max(0, round(deadline * 1e9) - begin)
     # EBADF is ignored: the next call on an object that was closed during the wait reports the
     # error.
-    lib.siw_sim_poll(ffi.new("int[]", fds), len(fds), until, ffi.new("uint8_t[]", len(fds)))
-    tasks.raise_if_ending()
+    lib.siw_sim_poll_fds(ffi.new("int[]", fds), len(fds), until, ffi.new("uint8_t[]", len(fds)))
+    tasks.raise_if_world_is_closing()
 
 
 def _resolve_numeric_address(
@@ -140,7 +140,7 @@ def _resolve_numeric_address(
         ) from None
 
 
-def _resolve_device_name(name: str) -> str:
+def _replace_wildcard_device_name(name: str) -> str:
     return _home(name) if _home is not None and name in {"", "0.0.0.0", "::"} else name
 
 
@@ -188,7 +188,7 @@ def install_simulated_functions() -> None:
     system.waker = _Waker
     system.sleep_on = _wait_until_readable
     system.addresses = _resolve_numeric_address
-    system.device_name = _resolve_device_name
+    system.device_name = _replace_wildcard_device_name
     system.interface_index = _interface_index
     system.check_loop = _require_world_loop
     system.source_address = _source_address_toward

@@ -28,9 +28,9 @@ class _Selector:
         self.check: Callable[[], None] | None = check
         self._readers: dict[int, asyncio.Handle] = {}
         self._waker = system.waker()
-        self._set = lib.siw_sim_set_open()
+        self._set = lib.siw_sim_fd_set_open()
         self._ready = ffi.new("int[]", self._MAX_REPORTED)
-        lib.siw_sim_set_add(self._set, self._waker.fileno())
+        lib.siw_sim_fd_set_add(self._set, self._waker.fileno())
 
     def wake(self) -> None:
         """End the current wait of the selector or, if there is none, the next wait."""
@@ -43,7 +43,7 @@ class _Selector:
             OSError: the descriptor belongs to the operating system (EBADF).
 
         """
-        if lib.siw_sim_set_add(self._set, fd) < 0:
+        if lib.siw_sim_fd_set_add(self._set, fd) < 0:
             raise OSError(
                 errno.EBADF, "a world's event loop supports only siwarp descriptors: use siwarp.aio"
             )
@@ -53,7 +53,7 @@ class _Selector:
         """Stop watching a descriptor; return its handle, or None if it was not watched."""
         handle = self._readers.pop(fd, None)
         if handle is not None:
-            lib.siw_sim_set_del(self._set, fd)
+            lib.siw_sim_fd_set_del(self._set, fd)
         return handle
 
     def select(self, timeout: float | None) -> list[asyncio.Handle]:
@@ -61,7 +61,7 @@ class _Selector:
         end = NEVER
         if timeout is not None:
             end = lib.siw_sim_now() + nanoseconds(max(0.0, timeout))
-        n = lib.siw_sim_set_wait(self._set, end, self._ready, self._MAX_REPORTED)
+        n = lib.siw_sim_fd_set_wait(self._set, end, self._ready, self._MAX_REPORTED)
         lib.siw_sim_event_clear(self._waker.fileno())
         if self.check is not None:
             self.check()
@@ -70,7 +70,7 @@ class _Selector:
         for fd in fds:
             # A closed descriptor, for example after a crash, is reported to its user by a last call
             # of its handle.
-            if not lib.siw_sim_event_is(fd):
+            if not lib.siw_sim_is_event_fd(fd):
                 self._readers.pop(fd, None)
         return handles
 
@@ -78,7 +78,7 @@ class _Selector:
         """Stop watching all descriptors, and close the selector's own descriptors."""
         self._readers.clear()
         if self._set is not None:
-            lib.siw_sim_set_close(self._set)
+            lib.siw_sim_fd_set_close(self._set)
             self._set = None
         self._waker.close()
 

@@ -58,7 +58,7 @@
  * Opens a world. A process has at most one world at a time, and any number of worlds in succession.
  * faults: the fault plan (base/faults.h) of every link without a plan of its own; NULL or "":
  * packets arrive immediately and in order. -EBUSY: a world is already open; -EINVAL: the plan is
- * invalid, siw_sim_why() returns the reason; -ENOMEM.
+ * invalid, siw_sim_error_text() returns the reason; -ENOMEM.
  */
 int siw_sim_open(uint64_t seed, const char *faults);
 /*
@@ -68,7 +68,7 @@ int siw_sim_open(uint64_t seed, const char *faults);
  * devices are opened. The program's own protocol code (plain sockets below) must then begin with
  * MSN SIW_SIM_NEAR_WRAP.
  */
-void siw_sim_near_wrap(int on);
+void siw_sim_set_sequence_near_wrap(int on);
 #define SIW_SIM_NEAR_WRAP 0xfffffff0u
 /*
  * Closes the world; task 0 only, after all devices are closed. -EBUSY: a device is open, or a task
@@ -78,7 +78,7 @@ int siw_sim_close(void);
 /* Returns whether a world is open. Any thread. */
 int siw_sim_is_open(void);
 /* Returns the reason why the last call with a fault plan returned -EINVAL. */
-const char *siw_sim_why(void);
+const char *siw_sim_error_text(void);
 
 /* Returns the time since the world was opened, in ns. Any thread. */
 uint64_t siw_sim_now(void);
@@ -109,10 +109,11 @@ struct siw_sim_stats {
 	uint64_t connections,
 		/* TCP: connections established; segments sent, including retransmissions */
 		segments;
-	uint64_t rounds;	     /* progress rounds of devices that the scheduler made */
-	uint64_t switches;	     /* switches from one task to another */
-	uint64_t instants;	     /* number of times that the clock advanced */
-	uint64_t allocations_failed; /* allocations that siw_sim_fail_memory made fail */
+	uint64_t rounds;   /* progress rounds of devices that the scheduler made */
+	uint64_t switches; /* switches from one task to another */
+	uint64_t instants; /* number of times that the clock advanced */
+	uint64_t
+		allocations_failed; /* allocations that siw_sim_set_allocation_failure_rate made fail */
 };
 void siw_sim_stats(struct siw_sim_stats *out);
 
@@ -121,14 +122,14 @@ void siw_sim_stats(struct siw_sim_stats *out);
  * freed. Some blocks are kept for the next world, so two values are comparable only if the same
  * world had run before the first value was read. Any thread.
  */
-int64_t siw_sim_blocks(void);
+int64_t siw_sim_allocated_blocks(void);
 /*
  * Makes of_million of 1,000,000 later allocations of this library fail; the seed decides which
  * allocations fail. 0, the initial value: no allocation fails. Allocations of the simulated
  * network, clock and sockets always succeed. -ENOENT: no world is open; -EINVAL: of_million is too
  * large.
  */
-int siw_sim_fail_memory(uint32_t of_million);
+int siw_sim_set_allocation_failure_rate(uint32_t of_million);
 
 /* ---- hosts ----------------------------------------------------------------------------------- */
 
@@ -155,7 +156,7 @@ int siw_sim_host_restart(int host);
  * Sets the link state of the host's interface, as ip link set does. The host's devices get a port
  * event.
  */
-int siw_sim_host_link_up(int host, int up);
+int siw_sim_set_host_link_state(int host, int up);
 
 /*
  * Replaces the fault plan of the host's interface, which applies to all packets of the host
@@ -164,7 +165,7 @@ int siw_sim_host_link_up(int host, int up);
  * senders share a rate in this plan. NULL, the initial value: no plan. dup=, reorder=, reset= and
  * short= are valid for links only. -EINVAL: invalid plan; -ENOENT: no such host.
  */
-int siw_sim_host_plan(int host, const char *faults);
+int siw_sim_set_host_fault_plan(int host, const char *faults);
 
 /* ---- links between two hosts, or from a host to itself ------------------------ */
 
@@ -174,29 +175,29 @@ int siw_sim_host_plan(int host, const char *faults);
  * world's plan applies. Packets in flight are not affected. -EINVAL: invalid plan; -ENOENT: no such
  * host.
  */
-int siw_sim_link(int a, int b, const char *faults);
+int siw_sim_set_link_fault_plan(int a, int b, const char *faults);
 /*
  * Replaces the fault plan of the world. tx: clauses apply to packets from the earlier added host of
  * a link.
  */
-int siw_sim_faults(const char *faults);
+int siw_sim_set_fault_plan(const char *faults);
 /*
  * Starts (cut != 0) or ends (0) a partition: all packets from a to b are lost, including those in
  * flight.
  */
-int siw_sim_cut(int a, int b, int cut);
+int siw_sim_set_path_cut(int a, int b, int cut);
 /*
  * Makes the host mutate of_1000 of 1,000 datagrams that it sends later, for tests of a malicious
  * peer: a few octets change, or the datagram is truncated, and its CRC is recomputed. -ENOENT: no
  * such host; -EINVAL: of_1000 is out of range.
  */
-int siw_sim_mutate(int host, int of_1000);
+int siw_sim_set_datagram_mutation_rate(int host, int of_1000);
 /*
  * Sets the MTU of the path between a and b; 0: the MTU of their interfaces applies. Larger packets
  * that may not be fragmented are lost; if reports_icmp is set, ICMP reports each loss to the
  * sending host.
  */
-int siw_sim_path_mtu(int a, int b, uint32_t mtu, int reports_icmp);
+int siw_sim_set_path_mtu(int a, int b, uint32_t mtu, int reports_icmp);
 
 /* ---- tasks ----------------------------------------------------------------------------------- */
 
@@ -212,7 +213,7 @@ void siw_sim_task_end(void);
 /* Discards a task whose thread could not be started. */
 void siw_sim_task_drop(int task);
 /* Returns the calling thread's task number; -1: the thread is not a task. Any thread. */
-int siw_sim_task(void);
+int siw_sim_current_task_number(void);
 /* Returns whether the task has ended. */
 int siw_sim_task_ended(int task);
 
@@ -228,15 +229,15 @@ void siw_sim_sleep_until(uint64_t at);
  * `until` at most. Returns 1, or 0 when the time is `until`. -EDEADLK: until is UINT64_MAX and no
  * event will ever occur.
  */
-int siw_sim_step(uint64_t until);
+int siw_sim_step_world(uint64_t until);
 /*
- * Runs the world up to `until`, or to the end of the instant at which a task calls siw_sim_stop,
- * without a switch to the caller at each instant. Returns 1 when stopped, also if siw_sim_stop was
- * called before siw_sim_run; 0 when the time is `until`, where work of that instant may be left;
- * -EDEADLK as siw_sim_step.
+ * Runs the world up to `until`, or to the end of the instant at which a task calls siw_sim_stop_world_run,
+ * without a switch to the caller at each instant. Returns 1 when stopped, also if siw_sim_stop_world_run was
+ * called before siw_sim_run_world; 0 when the time is `until`, where work of that instant may be left;
+ * -EDEADLK as siw_sim_step_world.
  */
-int siw_sim_run(uint64_t until);
-void siw_sim_stop(void);
+int siw_sim_run_world(uint64_t until);
+void siw_sim_stop_world_run(void);
 /*
  * siw_sim_park blocks until siw_sim_unpark is called for the task (returns 1), or until the time
  * `until` (returns 0). siw_sim_park returns immediately if the task was unparked before. Any task
@@ -251,35 +252,35 @@ void siw_sim_unpark(int task);
  * descriptor. Returns the number of readable descriptors, which is 0 on time-out and after an
  * unpark; -EBADF: a descriptor is not of this world.
  */
-int siw_sim_poll(const int *fds, int n, uint64_t until, uint8_t *ready);
+int siw_sim_poll_fds(const int *fds, int n, uint64_t until, uint8_t *ready);
 /*
- * Event descriptors for siw_sim_poll() that only the program sets. siw_sim_event_open returns a
+ * Event descriptors for siw_sim_poll_fds() that only the program sets. siw_sim_event_open returns a
  * descriptor, or -errno. A descriptor is readable from siw_sim_event_set until
  * siw_sim_event_clear.
  */
 int siw_sim_event_open(void);
-/* Returns whether siw_sim_poll() accepts the descriptor. */
-int siw_sim_event_is(int fd);
+/* Returns whether siw_sim_poll_fds() accepts the descriptor. */
+int siw_sim_is_event_fd(int fd);
 void siw_sim_event_set(int fd);
 void siw_sim_event_clear(int fd);
 void siw_sim_event_close(int fd);
 /*
  * A set of event descriptors, for waits whose cost does not grow with the number of descriptors.
- * siw_sim_set_open returns NULL if no world is open. A descriptor leaves the set when the
+ * siw_sim_fd_set_open returns NULL if no world is open. A descriptor leaves the set when the
  * descriptor is closed. The set must be closed before the world.
  */
 struct siw_sim_set;
-struct siw_sim_set *siw_sim_set_open(void);
-void siw_sim_set_close(struct siw_sim_set *set);
+struct siw_sim_set *siw_sim_fd_set_open(void);
+void siw_sim_fd_set_close(struct siw_sim_set *set);
 /* Adds a descriptor, if it is not in the set. Returns 0; -EBADF: not a descriptor of this world. */
-int siw_sim_set_add(struct siw_sim_set *set, int fd);
-void siw_sim_set_del(struct siw_sim_set *set, int fd);
+int siw_sim_fd_set_add(struct siw_sim_set *set, int fd);
+void siw_sim_fd_set_del(struct siw_sim_set *set, int fd);
 /*
- * Waits as siw_sim_poll does. Writes up to max descriptors: first the descriptors that have been
+ * Waits as siw_sim_poll_fds does. Writes up to max descriptors: first the descriptors that have been
  * closed, each once, then the readable descriptors in the order in which they became readable.
  * Returns the number of descriptors written.
  */
-int siw_sim_set_wait(struct siw_sim_set *set, uint64_t until, int *ready, int max);
+int siw_sim_fd_set_wait(struct siw_sim_set *set, uint64_t until, int *ready, int max);
 
 /* ---- plain sockets, for a peer whose protocol the program implements ------------------------- */
 
@@ -329,9 +330,9 @@ ssize_t siw_sim_tcp_recv(struct siw_sim_socket *socket, void *to, size_t size, u
  */
 int siw_sim_tcp_shutdown(struct siw_sim_socket *socket);
 
-void siw_sim_socket_local(struct siw_sim_socket *socket, struct siw_addr *out);
+void siw_sim_socket_local_addr(struct siw_sim_socket *socket, struct siw_addr *out);
 /* Stores the peer's address of a TCP connection. Returns 0 or -ENOTCONN. */
-int siw_sim_socket_peer(struct siw_sim_socket *socket, struct siw_addr *out);
+int siw_sim_socket_peer_addr(struct siw_sim_socket *socket, struct siw_addr *out);
 /* Closes a socket. With reset, a TCP connection is reset and its unsent data is dropped. */
 void siw_sim_socket_close(struct siw_sim_socket *socket, int reset);
 

@@ -46,11 +46,11 @@ void __wrap_siw_device_poll(struct siw_context *ctx, const struct siw_cq *cq)
 		return;
 	}
 	if (ctx->lane.port && !ctx->lane.port->n_ring)
-		sim_wait_add(&ctx->lane.port->waiters);
-	sim_empty_poll();
+		sim_add_current_task_to_waiters(&ctx->lane.port->waiters);
+	sim_back_off_after_empty_poll();
 }
 
-bool sim_device_make_round(struct siw_llp_port *port)
+bool sim_device_make_progress_round(struct siw_llp_port *port)
 {
 	struct siw_context *ctx = port->context;
 	int moved;

@@ -163,13 +163,13 @@ uint32_t sim_path_known_mtu(const struct sim_path *path);
  * for the rate limit, or NULL. Returns false if the packet is lost, in which case the loss has been
  * counted.
  */
-bool sim_path_apply_plan(struct sim_path *path, const struct siw_addr *peer, uint32_t octets,
-			 struct siw_llp_sock *sock, struct siw_fault_decision *fate);
+bool sim_path_apply_fault_plan(struct sim_path *path, const struct siw_addr *peer, uint32_t octets,
+			       struct siw_llp_sock *sock, struct siw_fault_decision *fate);
 /*
  * Parses a fault plan for a link or an interface of this world. Returns NULL if the text is
- * invalid; siw_sim_why() then returns the reason.
+ * invalid; siw_sim_error_text() then returns the reason.
  */
-struct sim_plan *sim_plan_parse(const char *text, enum siw_faults_place place);
+struct sim_plan *sim_fault_plan_parse(const char *text, enum siw_faults_place place);
 /* Sends a datagram, or a copy to each host with a member of the group. Returns 0 or -errno. */
 int sim_net_send(struct siw_llp_sock *sock, const struct siw_addr *dest, const struct iovec *iov,
 		 int n);
@@ -191,8 +191,9 @@ struct sim_flow {
  * (reset=, short=); 0: the connection must be reset. *reset_at: the time (of siw_sim_now) at which
  * the plan resets the connection, or SIM_NEVER.
  */
-size_t sim_path_stream_share(struct sim_path *path, struct sim_flow *flow,
-			     const struct siw_addr *peer, size_t length, uint64_t *reset_at);
+size_t sim_path_allowed_stream_octets(struct sim_path *path, struct sim_flow *flow,
+				      const struct siw_addr *peer, size_t length,
+				      uint64_t *reset_at);
 /* Writes a datagram to the capture file, if a capture is running. */
 void sim_net_capture(const struct sim_host *host, bool sent, const struct siw_addr *from,
 		     const struct siw_addr *to, const uint8_t *octets, uint32_t length);
@@ -307,14 +308,15 @@ void sim_net_detach_sock(struct siw_llp_sock *sock);
  * Returns whether a socket's send buffer has space for the given number of octets. If not, sets the
  * timer sock->room.
  */
-bool sim_net_has_room(struct siw_llp_sock *sock, const struct siw_addr *dest, uint32_t octets);
+bool sim_net_send_buffer_has_space(struct siw_llp_sock *sock, const struct siw_addr *dest,
+				   uint32_t octets);
 /* Delivers a datagram or an ICMP message to a host. */
 void sim_udp_deliver(struct sim_packet *packet, struct sim_host *host);
-void sim_udp_drop_all(struct siw_llp_sock *sock);
+void sim_udp_drop_queued_packets(struct siw_llp_sock *sock);
 /* Delivers a TCP segment to a host. */
 void sim_tcp_deliver(struct sim_packet *packet, struct sim_host *host);
 /* Closes the connections of a host's processes, as the kernel does when processes are killed. */
-void sim_tcp_close_host(const struct sim_host *host);
+void sim_tcp_close_host_streams(const struct sim_host *host);
 void sim_tcp_free_streams(void);
 /*
  * Reports that a port has work: wakes the tasks that wait on the port, or marks the port for the
@@ -322,7 +324,7 @@ void sim_tcp_free_streams(void);
  */
 void sim_port_wake(struct siw_llp_port *port);
 /* Makes the scheduler check the port before the scheduler selects the next task or device. */
-void sim_port_mark_due(struct siw_llp_port *port);
+void sim_port_request_schedule_update(struct siw_llp_port *port);
 void sim_port_update_schedule(struct siw_llp_port *port);
 /*
  * Reserves a port number for sockets of the given kind and returns the descriptor that holds the
@@ -334,18 +336,18 @@ void sim_port_update_schedule(struct siw_llp_port *port);
 int sim_reserve_port(enum sim_kind kind, struct siw_addr *local, bool v6_only);
 /* Releases the port reservations of a crashed host. */
 void sim_release_reserved_ports(const struct sim_host *host);
-void sim_watch_report_change(struct sim_host *host, enum siw_llp_watch_change news);
+void sim_netdev_watch_report_change(struct sim_host *host, enum siw_llp_watch_change news);
 
 /* sim_device.c: the device of a port whose progress rounds the scheduler makes */
 /* Makes a progress round of the port's device. Returns whether the round handled anything. */
-bool sim_device_make_round(struct siw_llp_port *port);
+bool sim_device_make_progress_round(struct siw_llp_port *port);
 /* Returns the monotonic time in ns of the device's next tick; SIM_NEVER: no tick is due. */
 uint64_t sim_device_next_tick_ns(const struct siw_llp_port *port);
 void sim_host_close_devices(const struct sim_host *host);
 
 /* ---- event descriptors ----------------------------------------------------------------------- */
 
-/* An address and port reserved for sockets that are opened later (siw_llp_tcp_reserve). */
+/* An address and port reserved for sockets that are opened later (siw_llp_tcp_reserve_port). */
 struct sim_kept {
 	enum sim_kind kind; /* SIM_UDP or SIM_LISTENER */
 	struct siw_addr addr;
@@ -383,7 +385,7 @@ enum sim_state {
 	SIM_READY,
 	SIM_BLOCKED,
 	/*
-	 * The task is in siw_sim_step() or siw_sim_run() and runs again when no other task or
+	 * The task is in siw_sim_step_world() or siw_sim_run_world() and runs again when no other task or
 	 * device can run at the current instant.
 	 */
 	SIM_STEPPING,
@@ -399,7 +401,7 @@ struct sim_task {
 	bool unparked; /* siw_sim_unpark() was called before siw_sim_park() */
 	bool parked;
 	uint64_t until; /* end time of the current step */
-	bool runs;	/* siw_sim_run() was called, so the step does not end with the instant */
+	bool runs; /* siw_sim_run_world() was called, so the step does not end with the instant */
 	int stepped;
 	uint64_t pause; /* ns to wait after the task's next poll without a result */
 	struct sim_wait *waits;
@@ -407,17 +409,17 @@ struct sim_task {
 };
 
 /* Adds the running task to a list of waiters until its next sim_block_task() ends. */
-void sim_wait_add(struct siw_link *waiters);
+void sim_add_current_task_to_waiters(struct siw_link *waiters);
 /*
  * Blocks the running task, as a scheduling point, until an event or the time `until`. Returns true
  * if an event woke the task, false if the time is `until` or later.
  */
 bool sim_block_task(uint64_t until);
 /*
- * Pauses the running task after a poll without a result. Objects may be added with sim_wait_add()
+ * Pauses the running task after a poll without a result. Objects may be added with sim_add_current_task_to_waiters()
  * before the call, as for sim_block_task().
  */
-void sim_empty_poll(void);
+void sim_back_off_after_empty_poll(void);
 /* Wakes all tasks in a list of waiters. */
 void sim_wake_all(struct siw_link *waiters);
 /* Returns the running task. Aborts the process if the calling thread is not a task. */
@@ -432,7 +434,7 @@ struct sim_random {
 uint64_t sim_draw_random(struct sim_random *random);
 
 /*
- * Allocate the simulator's own memory like malloc, calloc and realloc. siw_sim_fail_memory() has no
+ * Allocate the simulator's own memory like malloc, calloc and realloc. siw_sim_set_allocation_failure_rate() has no
  * effect on these allocations.
  */
 void *sim_malloc(size_t size);
@@ -470,7 +472,7 @@ struct sim_world {
 	struct sim_task **tasks;
 	uint32_t n_tasks, tasks_room;
 	uint32_t n_stepping;
-	bool stopped; /* siw_sim_stop() was called, and no siw_sim_run() has returned since */
+	bool stopped; /* siw_sim_stop_world_run() was called, and no siw_sim_run_world() has returned since */
 	struct sim_task *running;
 	/* Tasks and ports that can run at the current instant: ready tasks, and ports with work */
 	struct sim_task **ready;
@@ -504,7 +506,7 @@ extern struct sim_world sim;
  */
 void *sim_alloc(size_t octets);
 /* Grows an array of n elements, if it is full, and returns it. *room: its capacity in elements. */
-void *sim_grow(void *array, uint32_t n, uint32_t *room, size_t size);
+void *sim_grow_array(void *array, uint32_t n, uint32_t *room, size_t size);
 
 static inline uint64_t sim_monotonic_ns(void)
 {

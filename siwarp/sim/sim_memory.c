@@ -31,7 +31,7 @@ void __wrap_free(void *memory);
 
 static _Atomic int64_t blocks;
 
-static void *count_block(void *memory)
+static void *count_allocated_block(void *memory)
 {
 	if (memory)
 		atomic_fetch_add_explicit(&blocks, 1, memory_order_relaxed);
@@ -59,19 +59,19 @@ static bool allocation_fails(void)
 
 void *__wrap_malloc(size_t size)
 {
-	return allocation_fails() ? NULL : count_block(__real_malloc(size));
+	return allocation_fails() ? NULL : count_allocated_block(__real_malloc(size));
 }
 
 void *__wrap_calloc(size_t n, size_t size)
 {
-	return allocation_fails() ? NULL : count_block(__real_calloc(n, size));
+	return allocation_fails() ? NULL : count_allocated_block(__real_calloc(n, size));
 }
 
 static void *counted_realloc(void *old, size_t size)
 {
 	void *memory = __real_realloc(old, size);
 
-	return old ? memory : count_block(memory);
+	return old ? memory : count_allocated_block(memory);
 }
 
 void *__wrap_realloc(void *old, size_t size)
@@ -81,7 +81,8 @@ void *__wrap_realloc(void *old, size_t size)
 
 void *__wrap_aligned_alloc(size_t alignment, size_t size)
 {
-	return allocation_fails() ? NULL : count_block(__real_aligned_alloc(alignment, size));
+	return allocation_fails() ? NULL
+				  : count_allocated_block(__real_aligned_alloc(alignment, size));
 }
 
 int __wrap_posix_memalign(void **to, size_t alignment, size_t size)
@@ -89,23 +90,23 @@ int __wrap_posix_memalign(void **to, size_t alignment, size_t size)
 	int rv = allocation_fails() ? ENOMEM : __real_posix_memalign(to, alignment, size);
 
 	if (!rv)
-		count_block(*to);
+		count_allocated_block(*to);
 	return rv;
 }
 
 char *__wrap_strdup(const char *text)
 {
-	return allocation_fails() ? NULL : count_block(__real_strdup(text));
+	return allocation_fails() ? NULL : count_allocated_block(__real_strdup(text));
 }
 
 void *sim_malloc(size_t size)
 {
-	return count_block(__real_malloc(size));
+	return count_allocated_block(__real_malloc(size));
 }
 
 void *sim_calloc(size_t n, size_t size)
 {
-	return count_block(__real_calloc(n, size));
+	return count_allocated_block(__real_calloc(n, size));
 }
 
 void *sim_realloc(void *old, size_t size)
@@ -113,7 +114,7 @@ void *sim_realloc(void *old, size_t size)
 	return counted_realloc(old, size);
 }
 
-int siw_sim_fail_memory(uint32_t of_million)
+int siw_sim_set_allocation_failure_rate(uint32_t of_million)
 {
 	if (!sim.open)
 		return -ENOENT;
@@ -130,7 +131,7 @@ void __wrap_free(void *memory)
 	__real_free(memory);
 }
 
-int64_t siw_sim_blocks(void)
+int64_t siw_sim_allocated_blocks(void)
 {
 	return atomic_load_explicit(&blocks, memory_order_relaxed);
 }
@@ -176,13 +177,13 @@ void __wrap_siw_device_free_freelist_memory(struct siw_context *ctx)
 	sim.memory_fails = before;
 }
 
-struct siw_context *__real_siw_device_context_take(void);
-struct siw_context *__wrap_siw_device_context_take(void);
+struct siw_context *__real_siw_device_take_closed_context(void);
+struct siw_context *__wrap_siw_device_take_closed_context(void);
 
 /* The allocation of a device's struct always succeeds, as if the struct were reused. */
-struct siw_context *__wrap_siw_device_context_take(void)
+struct siw_context *__wrap_siw_device_take_closed_context(void)
 {
-	struct siw_context *kept = __real_siw_device_context_take();
+	struct siw_context *kept = __real_siw_device_take_closed_context();
 
 	if (!kept && sim.memory_fails && sim.open)
 		sim.memory_decided = SIM_MEMORY_SUCCEEDS;

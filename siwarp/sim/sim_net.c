@@ -23,23 +23,23 @@
 
 /* ---- the trace ------------------------------------------------------------------------------- */
 
-static void trace_mix_word(uint64_t word)
+static void trace_hash_add_u64(uint64_t word)
 {
 	struct sim_random step = { sim.hash ^ word };
 
 	sim.hash = sim_draw_random(&step);
 }
 
-static void trace_mix_addr(const struct siw_addr *addr)
+static void trace_hash_add_addr(const struct siw_addr *addr)
 {
 	uint64_t words[2];
 
 	memcpy(words, addr->v6, sizeof(words));
 	if (addr->family == AF_INET)
 		memcpy(words, addr->v4, sizeof(addr->v4));
-	trace_mix_word((uint64_t)addr->family << 16 | addr->port_be);
-	trace_mix_word(words[0]);
-	trace_mix_word(words[1]);
+	trace_hash_add_u64((uint64_t)addr->family << 16 | addr->port_be);
+	trace_hash_add_u64(words[0]);
+	trace_hash_add_u64(words[1]);
 }
 
 void sim_trace_event(enum sim_event what, const struct siw_addr *from, const struct siw_addr *to,
@@ -47,18 +47,18 @@ void sim_trace_event(enum sim_event what, const struct siw_addr *from, const str
 {
 	uint64_t head[2] = { 0 };
 
-	trace_mix_word((uint64_t)what << 56 ^ sim.now);
-	trace_mix_addr(from);
-	trace_mix_addr(to);
-	trace_mix_word(length);
+	trace_hash_add_u64((uint64_t)what << 56 ^ sim.now);
+	trace_hash_add_addr(from);
+	trace_hash_add_addr(to);
+	trace_hash_add_u64(length);
 	/*
 	 * Only the header is hashed, because the octets after the header may hold tagged offsets,
 	 * on which the CRC depends as well.
 	 */
 	if (octets && length >= SIW_DGRAM_LEN && siw_dgram_is(*(const uint8_t *)octets))
 		memcpy(head, octets, SIW_DGRAM_LEN);
-	trace_mix_word(head[0]);
-	trace_mix_word(head[1]);
+	trace_hash_add_u64(head[0]);
+	trace_hash_add_u64(head[1]);
 }
 
 /* ---- addresses ------------------------------------------------------------------------------- */
@@ -158,7 +158,8 @@ int siw_sim_host_add(const struct siw_addr *addrs, int n, uint32_t mtu)
 	for (int i = 0; i < n; i++)
 		if (addrs[i].family == AF_INET6)
 			host_add_addr(host, &addrs[i]);
-	sim.hosts = sim_grow(sim.hosts, sim.n_hosts, &sim.hosts_room, sizeof(struct sim_host *));
+	sim.hosts =
+		sim_grow_array(sim.hosts, sim.n_hosts, &sim.hosts_room, sizeof(struct sim_host *));
 	sim.hosts[sim.n_hosts++] = host;
 	return (int)host->number;
 }
@@ -174,7 +175,7 @@ int siw_sim_host_crash(int number)
 	host->dead = true;
 	sim_trace_event(SIM_CRASHED, &host->netif.addrs[0], &host->netif.addrs[0], host->number,
 			NULL);
-	sim_tcp_close_host(host);
+	sim_tcp_close_host_streams(host);
 	while (!siw_link_empty(&host->socks)) {
 		struct siw_llp_sock *sock =
 			siw_container(host->socks.next, struct siw_llp_sock, of_host);
@@ -197,7 +198,7 @@ int siw_sim_host_restart(int number)
 	return 0;
 }
 
-int siw_sim_host_link_up(int number, int up)
+int siw_sim_set_host_link_state(int number, int up)
 {
 	struct sim_host *host = host_by_number(number);
 
@@ -206,7 +207,7 @@ int siw_sim_host_link_up(int number, int up)
 	if (host->netif.up == !!up)
 		return 0;
 	host->netif.up = !!up;
-	sim_watch_report_change(host, up ? SIW_LLP_WATCH_UP : SIW_LLP_WATCH_DOWN);
+	sim_netdev_watch_report_change(host, up ? SIW_LLP_WATCH_UP : SIW_LLP_WATCH_DOWN);
 	return 0;
 }
 
@@ -243,12 +244,12 @@ struct sim_path *sim_path_get(struct sim_host *from, struct sim_host *to)
 	return path;
 }
 
-static struct sim_path *path_reverse(const struct sim_path *path)
+static struct sim_path *path_get_reverse(const struct sim_path *path)
 {
 	return sim_path_get(path->to, path->from);
 }
 
-int siw_sim_cut(int a, int b, int cut)
+int siw_sim_set_path_cut(int a, int b, int cut)
 {
 	struct sim_host *from = host_by_number(a), *to = host_by_number(b);
 	struct sim_path *path;
@@ -261,7 +262,7 @@ int siw_sim_cut(int a, int b, int cut)
 	return 0;
 }
 
-int siw_sim_path_mtu(int a, int b, uint32_t mtu, int reports_icmp)
+int siw_sim_set_path_mtu(int a, int b, uint32_t mtu, int reports_icmp)
 {
 	struct sim_host *from = host_by_number(a), *to = host_by_number(b);
 	struct sim_path *both[2];
@@ -309,8 +310,10 @@ static uint32_t path_usable_mtu(const struct sim_path *path)
 static const struct siw_faults nothing;
 
 /* Makes a line use the given plan, which numbers packets from the beginning of the plan. */
-static const struct siw_faults *line_use_plan(struct sim_line *line, const struct sim_plan *plan,
-					      enum siw_fault_dir dir, uint32_t flow)
+static const struct siw_faults *transmission_line_use_fault_plan(struct sim_line *line,
+								 const struct sim_plan *plan,
+								 enum siw_fault_dir dir,
+								 uint32_t flow)
 {
 	if (line->plan != plan) {
 		line->plan = plan;
@@ -321,18 +324,19 @@ static const struct siw_faults *line_use_plan(struct sim_line *line, const struc
 }
 
 /* Returns the fault plan that applies to a path. */
-static const struct siw_faults *path_active_plan(struct sim_path *path)
+static const struct siw_faults *path_active_fault_plan(struct sim_path *path)
 {
 	const struct sim_plan *plan = path->own ? path->own : sim.plan;
 	bool receives = path->own ? path->receives : path->from->number > path->to->number;
 
 	if (path->from == path->to && !path->own)
 		return &nothing;
-	return line_use_plan(&path->line, plan, receives ? SIW_FAULT_RX : SIW_FAULT_TX,
-			     path->from->number << 16 ^ path->to->number);
+	return transmission_line_use_fault_plan(&path->line, plan,
+						receives ? SIW_FAULT_RX : SIW_FAULT_TX,
+						path->from->number << 16 ^ path->to->number);
 }
 
-int siw_sim_host_plan(int number, const char *faults)
+int siw_sim_set_host_fault_plan(int number, const char *faults)
 {
 	struct sim_host *host = host_by_number(number);
 	struct sim_plan *plan = NULL;
@@ -340,7 +344,7 @@ int siw_sim_host_plan(int number, const char *faults)
 	if (!host)
 		return -ENOENT;
 	if (faults) {
-		plan = sim_plan_parse(faults, SIW_FAULTS_INTERFACE);
+		plan = sim_fault_plan_parse(faults, SIW_FAULTS_INTERFACE);
 		if (!plan)
 			return -EINVAL;
 	}
@@ -348,19 +352,19 @@ int siw_sim_host_plan(int number, const char *faults)
 	return 0;
 }
 
-static struct sim_leaving *leaving_of_link(struct siw_link *l)
+static struct sim_leaving *departing_packet_of_list_node(struct siw_link *l)
 {
 	return siw_container(siw_container(l, struct siw_fault_waiting, link), struct sim_leaving,
 			     waiting);
 }
 
 /* Removes the packets that have passed the line's rate limit from the line and the send buffers. */
-static void line_expire_departed(struct sim_line *line, uint64_t now)
+static void transmission_line_remove_departed(struct sim_line *line, uint64_t now)
 {
 	struct siw_fault_waiting *first;
 
-	while ((first = siw_fault_backlog_departed(&line->backlog, now))) {
-		struct sim_leaving *leaving = leaving_of_link(&first->link);
+	while ((first = siw_fault_backlog_pop_departed(&line->backlog, now))) {
+		struct sim_leaving *leaving = departing_packet_of_list_node(&first->link);
 
 		if (leaving->sock)
 			leaving->sock->out_octets -= (uint32_t)first->octets + SIM_OVERHEAD;
@@ -368,16 +372,16 @@ static void line_expire_departed(struct sim_line *line, uint64_t now)
 	}
 }
 
-static void line_free(struct sim_line *line)
+static void transmission_line_free(struct sim_line *line)
 {
 	struct siw_fault_waiting *first;
 
-	while ((first = siw_fault_backlog_departed(&line->backlog, UINT64_MAX)))
-		free(leaving_of_link(&first->link));
+	while ((first = siw_fault_backlog_pop_departed(&line->backlog, UINT64_MAX)))
+		free(departing_packet_of_list_node(&first->link));
 }
 
-static void line_add_departure(struct sim_line *line, uint64_t at, uint32_t octets,
-			       struct siw_llp_sock *sock)
+static void transmission_line_add_departure(struct sim_line *line, uint64_t at, uint32_t octets,
+					    struct siw_llp_sock *sock)
 {
 	struct sim_leaving *leaving;
 
@@ -394,14 +398,15 @@ static void line_add_departure(struct sim_line *line, uint64_t at, uint32_t octe
  * Applies a fault plan to a packet on a line. Counts the loss and returns false if the packet is
  * lost.
  */
-static bool line_apply_plan(struct sim_line *line, const struct siw_faults *plan,
-			    const struct siw_addr *peer, uint32_t octets, struct siw_llp_sock *sock,
-			    struct siw_fault_decision *fate)
+static bool transmission_line_apply_fault_plan(struct sim_line *line, const struct siw_faults *plan,
+					       const struct siw_addr *peer, uint32_t octets,
+					       struct siw_llp_sock *sock,
+					       struct siw_fault_decision *fate)
 {
 	*fate = (struct siw_fault_decision){ .drop = -1, .release_ns = sim_monotonic_ns() };
 	if (!plan->n)
 		return true;
-	line_expire_departed(line, sim_monotonic_ns());
+	transmission_line_remove_departed(line, sim_monotonic_ns());
 	siw_fault_decide(plan, &line->state, peer, octets, sim_monotonic_ns(), line->backlog.n,
 			 line->backlog.octets, fate);
 	if (fate->drop >= 0) {
@@ -409,20 +414,20 @@ static bool line_apply_plan(struct sim_line *line, const struct siw_faults *plan
 		sim.stats.lost++;
 		return false;
 	}
-	line_add_departure(line, fate->depart_ns, octets, sock);
+	transmission_line_add_departure(line, fate->depart_ns, octets, sock);
 	return true;
 }
 
-bool sim_path_apply_plan(struct sim_path *path, const struct siw_addr *peer, uint32_t octets,
-			 struct siw_llp_sock *sock, struct siw_fault_decision *fate)
+bool sim_path_apply_fault_plan(struct sim_path *path, const struct siw_addr *peer, uint32_t octets,
+			       struct siw_llp_sock *sock, struct siw_fault_decision *fate)
 {
-	const struct siw_faults *plan = path_active_plan(path);
+	const struct siw_faults *plan = path_active_fault_plan(path);
 
 	if (path->cut || !path->from->netif.up || !path->to->netif.up) {
 		sim.stats.lost++;
 		return false;
 	}
-	return line_apply_plan(&path->line, plan, peer, octets, sock, fate);
+	return transmission_line_apply_fault_plan(&path->line, plan, peer, octets, sock, fate);
 }
 
 /* ---- send buffers ---------------------------------------------------------------------------- */
@@ -431,8 +436,8 @@ bool sim_path_apply_plan(struct sim_path *path, const struct siw_addr *peer, uin
  * Returns the first line that may have a rate limit on the way from a socket to an address; NULL:
  * no host has the address.
  */
-static struct sim_line *first_rate_limited_line(const struct siw_llp_sock *sock,
-						const struct siw_addr *dest)
+static struct sim_line *first_rate_limited_transmission_line(const struct siw_llp_sock *sock,
+							     const struct siw_addr *dest)
 {
 	struct sim_host *to = sim_host_by_addr(dest);
 
@@ -446,23 +451,24 @@ static uint64_t send_buffer_octets(void)
 	return 2 * (uint64_t)siw_settings()->sndbuf;
 }
 
-bool sim_net_has_room(struct siw_llp_sock *sock, const struct siw_addr *dest, uint32_t octets)
+bool sim_net_send_buffer_has_space(struct siw_llp_sock *sock, const struct siw_addr *dest,
+				   uint32_t octets)
 {
 	struct sim_line *line;
 	uint64_t rest;
 
 	if (!sock->out_octets || !sock->open)
 		return true;
-	line = first_rate_limited_line(sock, dest);
+	line = first_rate_limited_transmission_line(sock, dest);
 	if (line)
-		line_expire_departed(line, sim_monotonic_ns());
+		transmission_line_remove_departed(line, sim_monotonic_ns());
 	rest = sock->out_octets;
 	if (!rest || rest + octets + SIM_OVERHEAD <= send_buffer_octets() || !line)
 		return true;
 	/* As in the kernel, the send buffer becomes writable again once half of it is free. */
 	for (struct siw_link *l = line->backlog.waiting.next; l != &line->backlog.waiting;
 	     l = l->next) {
-		const struct sim_leaving *leaving = leaving_of_link(l);
+		const struct sim_leaving *leaving = departing_packet_of_list_node(l);
 
 		if (leaving->sock != sock)
 			continue;
@@ -474,12 +480,12 @@ bool sim_net_has_room(struct siw_llp_sock *sock, const struct siw_addr *dest, ui
 	return !sock->room.place;
 }
 
-static void line_forget_sock(struct sim_line *line, const struct siw_llp_sock *sock)
+static void transmission_line_forget_sock(struct sim_line *line, const struct siw_llp_sock *sock)
 {
 	for (struct siw_link *l = line->backlog.waiting.next; l != &line->backlog.waiting;
 	     l = l->next)
-		if (leaving_of_link(l)->sock == sock)
-			leaving_of_link(l)->sock = NULL;
+		if (departing_packet_of_list_node(l)->sock == sock)
+			departing_packet_of_list_node(l)->sock = NULL;
 }
 
 void sim_net_detach_sock(struct siw_llp_sock *sock)
@@ -487,12 +493,12 @@ void sim_net_detach_sock(struct siw_llp_sock *sock)
 	sim_timer_stop(&sock->room);
 	if (!sock->out_octets)
 		return;
-	line_forget_sock(&sock->host->sends, sock);
+	transmission_line_forget_sock(&sock->host->sends, sock);
 	for (uint32_t i = 0; i < sim.n_hosts; i++) {
 		struct sim_path *path = path_find(sock->host, sim.hosts[i]);
 
 		if (path)
-			line_forget_sock(&path->line, sock);
+			transmission_line_forget_sock(&path->line, sock);
 	}
 	sock->out_octets = 0;
 }
@@ -516,7 +522,7 @@ static void packet_send_unreachable(struct sim_packet *packet);
 static void packet_arrive(struct sim_timer *timer);
 
 /* Returns the number of octets of a packet that count against the rates of fault plans. */
-static uint32_t packet_rate_octets(const struct sim_packet *packet)
+static uint32_t packet_rate_limited_octets(const struct sim_packet *packet)
 {
 	if (packet->refusal)
 		return packet->length + IPV4_HEAD + UDP_HEAD;
@@ -531,26 +537,28 @@ enum stage {
 	RECEIVES, /* interface of the receiver */
 };
 
-static bool packet_apply_plan(struct sim_packet *packet, enum stage stage, uint32_t octets,
-			      struct siw_llp_sock *sock, struct siw_fault_decision *fate)
+static bool packet_apply_fault_plan(struct sim_packet *packet, enum stage stage, uint32_t octets,
+				    struct siw_llp_sock *sock, struct siw_fault_decision *fate)
 {
 	struct sim_path *path = packet->path;
 	struct sim_host *host = stage == SENDS ? path->from : path->to;
 	struct sim_line *line = stage == SENDS ? &host->sends : &host->receives;
 
 	if (stage == PASSES)
-		return sim_path_apply_plan(path, &packet->to, octets, sock, fate);
-	line_use_plan(line, host->plan, stage == SENDS ? SIW_FAULT_TX : SIW_FAULT_RX, host->number);
-	return line_apply_plan(line, &host->plan->faults,
-			       stage == SENDS ? &packet->to : &packet->from, octets, sock, fate);
+		return sim_path_apply_fault_plan(path, &packet->to, octets, sock, fate);
+	transmission_line_use_fault_plan(
+		line, host->plan, stage == SENDS ? SIW_FAULT_TX : SIW_FAULT_RX, host->number);
+	return transmission_line_apply_fault_plan(line, &host->plan->faults,
+						  stage == SENDS ? &packet->to : &packet->from,
+						  octets, sock, fate);
 }
 
 /*
  * Applies a fault plan to a packet, or to every fragment of a datagram that is longer than the path
  * MTU. A datagram is lost if any fragment is lost.
  */
-static bool datagram_apply_plan(struct sim_packet *packet, enum stage stage,
-				struct siw_llp_sock *sock, struct siw_fault_decision *fate)
+static bool datagram_apply_fault_plan(struct sim_packet *packet, enum stage stage,
+				      struct siw_llp_sock *sock, struct siw_fault_decision *fate)
 {
 	uint32_t head = ip_header_octets(&packet->to), limit = path_usable_mtu(packet->path);
 	uint32_t most = (limit - head) & ~7u, rest = packet->length + UDP_HEAD;
@@ -558,10 +566,11 @@ static bool datagram_apply_plan(struct sim_packet *packet, enum stage stage,
 	bool passes = true;
 
 	if (packet->tcp || packet->refusal || rest + head <= limit)
-		return packet_apply_plan(packet, stage, packet_rate_octets(packet), sock, fate);
+		return packet_apply_fault_plan(packet, stage, packet_rate_limited_octets(packet),
+					       sock, fate);
 	*fate = (struct siw_fault_decision){ 0 };
 	for (; rest; rest -= min_u32(rest, most)) {
-		if (!packet_apply_plan(packet, stage, min_u32(rest, most), sock, &each)) {
+		if (!packet_apply_fault_plan(packet, stage, min_u32(rest, most), sock, &each)) {
 			passes = false;
 			continue;
 		}
@@ -573,7 +582,7 @@ static bool datagram_apply_plan(struct sim_packet *packet, enum stage stage,
 }
 
 /* Discards a packet whose loss is already counted. */
-static void packet_discard_counted(struct sim_packet *packet)
+static void packet_discard_already_counted(struct sim_packet *packet)
 {
 	if (packet->tcp)
 		sim_segment_trace(SIM_SEGMENT_LOST, packet);
@@ -615,8 +624,8 @@ static bool packet_enter_receiver(struct sim_packet *packet)
 	packet->received = true;
 	if (!packet->path->to->plan || packet->path->from == packet->path->to)
 		return true;
-	if (!datagram_apply_plan(packet, RECEIVES, NULL, &fate)) {
-		packet_discard_counted(packet);
+	if (!datagram_apply_fault_plan(packet, RECEIVES, NULL, &fate)) {
+		packet_discard_already_counted(packet);
 		return false;
 	}
 	packet_apply_damage(packet, &fate);
@@ -677,8 +686,8 @@ static void path_release_overtaken(struct sim_path *path, uint64_t arrives)
 {
 	struct siw_fault_aside *aside;
 
-	siw_fault_overtake(&path->aside);
-	while ((aside = siw_fault_overtaken(&path->aside))) {
+	siw_fault_count_overtaking(&path->aside);
+	while ((aside = siw_fault_pop_overtaken(&path->aside))) {
 		struct sim_packet *packet = siw_container(aside, struct sim_packet, aside);
 
 		if (arrives < packet->timer.at)
@@ -722,7 +731,7 @@ static void packet_send_duplicate(const struct sim_packet *packet,
  */
 static void packet_send_unreachable(struct sim_packet *packet)
 {
-	struct sim_path *back = path_reverse(packet->path);
+	struct sim_path *back = path_get_reverse(packet->path);
 	uint32_t quoted = min_u32(packet->length, QUOTED);
 	uint64_t earned = (sim.now - back->icmp_since) / ICMP_EACH_NS;
 
@@ -751,8 +760,8 @@ static void packet_enter_path(struct sim_packet *packet, struct siw_llp_sock *so
 	struct siw_fault_decision fate;
 
 	packet->timer.fire = packet_arrive;
-	if (!datagram_apply_plan(packet, PASSES, sock, &fate)) {
-		packet_discard_counted(packet);
+	if (!datagram_apply_fault_plan(packet, PASSES, sock, &fate)) {
+		packet_discard_already_counted(packet);
 		return;
 	}
 	packet_apply_damage(packet, &fate);
@@ -781,8 +790,8 @@ static void packet_send(struct sim_packet *packet, struct siw_llp_sock *sock)
 		packet_enter_path(packet, sock);
 		return;
 	}
-	if (!datagram_apply_plan(packet, SENDS, sock, &fate)) {
-		packet_discard_counted(packet);
+	if (!datagram_apply_fault_plan(packet, SENDS, sock, &fate)) {
+		packet_discard_already_counted(packet);
 		return;
 	}
 	packet_apply_damage(packet, &fate);
@@ -794,7 +803,7 @@ static void packet_send(struct sim_packet *packet, struct siw_llp_sock *sock)
 	sim_timer_set(&packet->timer, fate.release_ns - SIW_SIM_MONOTONIC);
 }
 
-int siw_sim_mutate(int number, int of_1000)
+int siw_sim_set_datagram_mutation_rate(int number, int of_1000)
 {
 	struct sim_host *host = host_by_number(number);
 
@@ -847,8 +856,8 @@ static void datagram_send(struct siw_llp_sock *sock, struct sim_path *path,
  * fragment all packets of the datagram. Over IPv6 only the sender fragments, for the path MTU that
  * the sender knows.
  */
-static uint32_t largest_unfragmented(const struct siw_addr *dest, uint32_t packet, uint32_t known,
-				     bool whole)
+static uint32_t largest_unfragmentable_packet(const struct siw_addr *dest, uint32_t packet,
+					      uint32_t known, bool whole)
 {
 	uint32_t head = IPV6_HEAD + IPV6_FRAG_HEAD;
 
@@ -877,7 +886,7 @@ static int datagram_check_size(const struct siw_llp_sock *sock, struct sim_path 
 		return -EMSGSIZE;
 	whole = sock->cut == SIM_CUT_NONE || sock->cut == SIM_CUT_PROBE ||
 		(sock->cut == SIM_CUT_KNOWN && packet <= known);
-	if (largest_unfragmented(dest, packet, known, whole) <= path_usable_mtu(path))
+	if (largest_unfragmentable_packet(dest, packet, known, whole) <= path_usable_mtu(path))
 		return 0;
 	*lost = true;
 	if (path->reports_icmp)
@@ -892,7 +901,7 @@ static void sim_capture_write(const struct sim_host *host, struct siw_capture_pa
 
 	packet.when_ns = siw_capture_lock();
 	if (siw_capture_generation()) {
-		packet.interface = siw_capture_interface(host->netif.name);
+		packet.interface = siw_capture_find_or_add_interface(host->netif.name);
 		packet.iov = &iov;
 		packet.length = length;
 		siw_capture_write(&packet);
@@ -941,7 +950,7 @@ static int datagram_gather(uint8_t *to, const struct iovec *iov, int n, uint32_t
 	if (octets > SIW_LLP_ROOM)
 		return -EMSGSIZE;
 	*length = (uint32_t)octets;
-	return siw_fault_gather(to, iov, 0, octets);
+	return siw_fault_copy_from_iov(to, iov, 0, octets);
 }
 
 int sim_net_send(struct siw_llp_sock *sock, const struct siw_addr *dest, const struct iovec *iov,
@@ -1044,10 +1053,11 @@ void sim_segment_send(struct sim_packet *packet)
 	packet_send(packet, NULL);
 }
 
-size_t sim_path_stream_share(struct sim_path *path, struct sim_flow *flow,
-			     const struct siw_addr *peer, size_t length, uint64_t *reset_at)
+size_t sim_path_allowed_stream_octets(struct sim_path *path, struct sim_flow *flow,
+				      const struct siw_addr *peer, size_t length,
+				      uint64_t *reset_at)
 {
-	const struct siw_faults *faults = path_active_plan(path);
+	const struct siw_faults *faults = path_active_fault_plan(path);
 	uint64_t at;
 
 	*reset_at = SIM_NEVER;
@@ -1058,10 +1068,11 @@ size_t sim_path_stream_share(struct sim_path *path, struct sim_flow *flow,
 		siw_fault_path_init(&flow->state, faults, path->line.state.began_ns,
 				    (enum siw_fault_dir)path->line.state.dir, flow->number);
 	}
-	at = siw_fault_reset_at(faults, &flow->state, peer);
+	at = siw_fault_planned_reset_time(faults, &flow->state, peer);
 	if (at != UINT64_MAX)
 		*reset_at = at - SIW_SIM_MONOTONIC;
-	return siw_fault_stream_allowed(faults, &flow->state, peer, length, sim_monotonic_ns());
+	return siw_fault_stream_allowed_octets(faults, &flow->state, peer, length,
+					       sim_monotonic_ns());
 }
 
 void sim_net_free(void)
@@ -1075,7 +1086,7 @@ void sim_net_free(void)
 			struct sim_path *path = sim.paths[i];
 
 			sim.paths[i] = path->next;
-			line_free(&path->line);
+			transmission_line_free(&path->line);
 			free(path);
 		}
 	for (int i = 0; i < SIM_BUCKETS; i++)
@@ -1086,8 +1097,8 @@ void sim_net_free(void)
 			free(addr);
 		}
 	for (uint32_t i = 0; i < sim.n_hosts; i++) {
-		line_free(&sim.hosts[i]->sends);
-		line_free(&sim.hosts[i]->receives);
+		transmission_line_free(&sim.hosts[i]->sends);
+		transmission_line_free(&sim.hosts[i]->receives);
 		free(sim.hosts[i]);
 	}
 	free(sim.hosts);

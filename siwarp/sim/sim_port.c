@@ -16,14 +16,14 @@
 #define FIRST_FREE_PORT 32768
 #define FREE_PORTS	28232
 
-static uint64_t world_time_of_monotonic(uint64_t ns)
+static uint64_t simulated_time_of_monotonic(uint64_t ns)
 {
 	return ns == SIM_NEVER ? SIM_NEVER : ns > SIW_SIM_MONOTONIC ? ns - SIW_SIM_MONOTONIC : 0;
 }
 
 /* ---- scheduling of a port -------------------------------------------------------------------- */
 
-void sim_port_mark_due(struct siw_llp_port *port)
+void sim_port_request_schedule_update(struct siw_llp_port *port)
 {
 	if (siw_link_empty(&port->due))
 		siw_link_add(&sim.due, &port->due);
@@ -32,7 +32,7 @@ void sim_port_mark_due(struct siw_llp_port *port)
 void sim_port_wake(struct siw_llp_port *port)
 {
 	sim_wake_all(&port->waiters);
-	sim_port_mark_due(port);
+	sim_port_request_schedule_update(port);
 }
 
 static void port_timer_fire(struct sim_timer *timer)
@@ -40,15 +40,16 @@ static void port_timer_fire(struct sim_timer *timer)
 	struct siw_llp_port *port = siw_container(timer, struct siw_llp_port, timer);
 
 	port->nap_over |= port->nap_until == timer->at;
-	sim_port_mark_due(port);
+	sim_port_request_schedule_update(port);
 }
 
-static void port_add_work(struct siw_llp_port *port)
+static void port_schedule_progress_round(struct siw_llp_port *port)
 {
 	if (port->has_work)
 		return;
 	port->has_work = true;
-	sim.work = sim_grow(sim.work, sim.n_work, &sim.work_room, sizeof(struct siw_llp_port *));
+	sim.work =
+		sim_grow_array(sim.work, sim.n_work, &sim.work_room, sizeof(struct siw_llp_port *));
 	sim.work[sim.n_work++] = port;
 }
 
@@ -58,14 +59,14 @@ void sim_port_update_schedule(struct siw_llp_port *port)
 
 	if (!port->served)
 		return;
-	due = world_time_of_monotonic(port->timed_due);
-	tick = world_time_of_monotonic(sim_device_next_tick_ns(port));
+	due = simulated_time_of_monotonic(port->timed_due);
+	tick = simulated_time_of_monotonic(sim_device_next_tick_ns(port));
 	if (tick < due)
 		due = tick;
 	if (due <= sim.now || port->nap_over ||
 	    ((port->n_ring || port->woken) && siw_link_empty(&port->waiters) &&
 	     sim.now >= port->nap_until)) {
-		port_add_work(port);
+		port_schedule_progress_round(port);
 		return;
 	}
 	if (sim.now < port->nap_until && port->nap_until < due)
@@ -75,7 +76,7 @@ void sim_port_update_schedule(struct siw_llp_port *port)
 		sim_timer_stop(&port->timer);
 }
 
-int siw_llp_port_open(struct siw_llp_port **out)
+int siw_llp_poll_port_open(struct siw_llp_port **out)
 {
 	struct siw_llp_port *port;
 
@@ -97,7 +98,7 @@ int siw_llp_port_open(struct siw_llp_port **out)
 	return 0;
 }
 
-void siw_llp_port_close(struct siw_llp_port *port)
+void siw_llp_poll_port_close(struct siw_llp_port *port)
 {
 	if (!port)
 		return;
@@ -113,12 +114,12 @@ void siw_llp_port_close(struct siw_llp_port *port)
 	free(port);
 }
 
-bool siw_llp_port_is_ours(const struct siw_llp_port *port)
+bool siw_llp_port_opened_by_this_process(const struct siw_llp_port *port)
 {
 	return getpid() == port->owner;
 }
 
-static void port_set_due_socks_ready(struct siw_llp_port *port)
+static void port_set_expired_socks_ready(struct siw_llp_port *port)
 {
 	if (sim_monotonic_ns() < port->timed_due)
 		return;
@@ -132,7 +133,7 @@ static void port_set_due_socks_ready(struct siw_llp_port *port)
 			continue;
 		}
 		sock->due_ns = SIM_NEVER;
-		siw_llp_sock_ready(sock);
+		siw_llp_sock_mark_ready(sock);
 	}
 }
 
@@ -141,7 +142,7 @@ int siw_llp_port_poll(struct siw_llp_port *port, struct siw_io_handler **handler
 	int found = 0;
 
 	port->woken = false;
-	port_set_due_socks_ready(port);
+	port_set_expired_socks_ready(port);
 	if (!sim.in_round)
 		port->nap_until = sim.now + (uint64_t)siw_settings()->nap_us * 1000;
 	for (uint32_t left = port->n_ring; left && found < n; left--) {
@@ -152,11 +153,11 @@ int siw_llp_port_poll(struct siw_llp_port *port, struct siw_io_handler **handler
 		handlers[found++] = siw_container(l, struct siw_llp_sock, ring)->handler;
 	}
 	sim.handed += (uint64_t)found;
-	sim_port_mark_due(port);
+	sim_port_request_schedule_update(port);
 	return found;
 }
 
-void siw_llp_port_leave(struct siw_llp_port *port, bool more)
+void siw_llp_port_wake_if_work_left(struct siw_llp_port *port, bool more)
 {
 	if (more || port->n_ring) {
 		port->changes++;
@@ -197,24 +198,24 @@ void siw_llp_port_wake(struct siw_llp_port *port)
 	sim_port_wake(port);
 }
 
-uint8_t *siw_llp_port_room(struct siw_llp_port *port)
+uint8_t *siw_llp_port_rx_buffer(struct siw_llp_port *port)
 {
 	return port->room;
 }
 
-uint8_t *siw_llp_batch_take(struct siw_llp_port *port)
+uint8_t *siw_llp_batch_buffer_acquire(struct siw_llp_port *port)
 {
 	(void)port;
 	return malloc(SIW_LLP_ROOM);
 }
 
-void siw_llp_batch_give(struct siw_llp_port *port, uint8_t *batch)
+void siw_llp_batch_buffer_return(struct siw_llp_port *port, uint8_t *batch)
 {
 	(void)port;
 	free(batch);
 }
 
-bool siw_llp_port_more(const struct siw_llp_port *port)
+bool siw_llp_port_has_more_datagrams(const struct siw_llp_port *port)
 {
 	return port->room_at < port->room_end;
 }
@@ -237,7 +238,7 @@ static bool waitset_has_event(const struct siw_llp_waitset *set, const struct si
 	       (port && (port->woken || port->n_ring || port->changes != set->changes));
 }
 
-int siw_llp_wait_cancel(const struct siw_llp_waitset *set, int extra_fd, int64_t timeout_us)
+int siw_llp_wait_cancellable(const struct siw_llp_waitset *set, int extra_fd, int64_t timeout_us)
 {
 	struct sim_fd *extra = sim_fd_find(extra_fd);
 	uint64_t until = SIM_NEVER, due = SIM_NEVER;
@@ -248,22 +249,22 @@ int siw_llp_wait_cancel(const struct siw_llp_waitset *set, int extra_fd, int64_t
 	if (timeout_us >= 0 && (uint64_t)timeout_us < (SIM_NEVER - sim.now) / 1000)
 		until = sim.now + (uint64_t)timeout_us * 1000;
 	if (set->due_ns)
-		due = world_time_of_monotonic(set->due_ns);
+		due = simulated_time_of_monotonic(set->due_ns);
 	if (waitset_has_event(set, extra)) {
 		sim_block_task(sim.now);
 		return 1;
 	}
 	if (set->port)
-		sim_wait_add(&set->port->waiters);
+		sim_add_current_task_to_waiters(&set->port->waiters);
 	if (extra)
-		sim_wait_add(&extra->waiters);
+		sim_add_current_task_to_waiters(&extra->waiters);
 	woken = sim_block_task(due < until ? due : until);
 	return woken || due < until;
 }
 
 int siw_llp_wait(const struct siw_llp_waitset *set, int extra_fd, int64_t timeout_us)
 {
-	return siw_llp_wait_cancel(set, extra_fd, timeout_us);
+	return siw_llp_wait_cancellable(set, extra_fd, timeout_us);
 }
 
 /* ---- event descriptors, which are eventfds ---------------------- */
@@ -300,7 +301,7 @@ int siw_llp_event_open(void)
 	return fd;
 }
 
-bool siw_llp_event_nonblocking(int fd)
+bool siw_llp_event_is_nonblocking(int fd)
 {
 	return fcntl(fd, F_GETFL) & O_NONBLOCK;
 }
@@ -346,7 +347,8 @@ static void event_report_closed(struct sim_fd *event)
 		struct siw_sim_set *set = member->set;
 
 		fd_set_remove_member(member);
-		set->gone = sim_grow(set->gone, set->n_gone, &set->gone_room, sizeof(*set->gone));
+		set->gone =
+			sim_grow_array(set->gone, set->n_gone, &set->gone_room, sizeof(*set->gone));
 		set->gone[set->n_gone++] = event->fd;
 		sim_wake_all(&set->waiters);
 	}
@@ -393,7 +395,7 @@ void siw_llp_event_close(int fd)
 	close(fd);
 }
 
-int siw_sim_poll(const int *which, int n, uint64_t until, uint8_t *ready)
+int siw_sim_poll_fds(const int *which, int n, uint64_t until, uint8_t *ready)
 {
 	struct sim_task *me = sim_current_task();
 
@@ -415,7 +417,7 @@ int siw_sim_poll(const int *which, int n, uint64_t until, uint8_t *ready)
 			return found;
 		}
 		for (int i = 0; i < n; i++)
-			sim_wait_add(&sim_fd_find(which[i])->waiters);
+			sim_add_current_task_to_waiters(&sim_fd_find(which[i])->waiters);
 		me->parked = true;
 		sim_block_task(until);
 		me->parked = false;
@@ -427,7 +429,7 @@ int siw_sim_event_open(void)
 	return siw_llp_event_open();
 }
 
-int siw_sim_event_is(int fd)
+int siw_sim_is_event_fd(int fd)
 {
 	return sim_fd_find(fd) != NULL;
 }
@@ -447,7 +449,7 @@ void siw_sim_event_close(int fd)
 	siw_llp_event_close(fd);
 }
 
-struct siw_sim_set *siw_sim_set_open(void)
+struct siw_sim_set *siw_sim_fd_set_open(void)
 {
 	struct siw_sim_set *set;
 
@@ -460,7 +462,7 @@ struct siw_sim_set *siw_sim_set_open(void)
 	return set;
 }
 
-void siw_sim_set_close(struct siw_sim_set *set)
+void siw_sim_fd_set_close(struct siw_sim_set *set)
 {
 	if (!set)
 		return;
@@ -481,7 +483,7 @@ static struct member *fd_set_find_member(const struct siw_sim_set *set, const st
 	return NULL;
 }
 
-int siw_sim_set_add(struct siw_sim_set *set, int fd)
+int siw_sim_fd_set_add(struct siw_sim_set *set, int fd)
 {
 	struct sim_fd *event = sim_fd_find(fd);
 	struct member *member;
@@ -501,7 +503,7 @@ int siw_sim_set_add(struct siw_sim_set *set, int fd)
 	return 0;
 }
 
-void siw_sim_set_del(struct siw_sim_set *set, int fd)
+void siw_sim_fd_set_del(struct siw_sim_set *set, int fd)
 {
 	const struct sim_fd *event = sim_fd_find(fd);
 	struct member *member = event ? fd_set_find_member(set, event) : NULL;
@@ -510,7 +512,7 @@ void siw_sim_set_del(struct siw_sim_set *set, int fd)
 		fd_set_remove_member(member);
 }
 
-int siw_sim_set_wait(struct siw_sim_set *set, uint64_t until, int *ready, int max)
+int siw_sim_fd_set_wait(struct siw_sim_set *set, uint64_t until, int *ready, int max)
 {
 	struct sim_task *me = sim_current_task();
 
@@ -528,7 +530,7 @@ int siw_sim_set_wait(struct siw_sim_set *set, uint64_t until, int *ready, int ma
 				sim_block_task(sim.now);
 			return found;
 		}
-		sim_wait_add(&set->waiters);
+		sim_add_current_task_to_waiters(&set->waiters);
 		me->parked = true;
 		sim_block_task(until);
 		me->parked = false;
@@ -545,12 +547,12 @@ static bool is_port_reserved(uint16_t port_be)
 
 /* ---- sockets --------------------------------------------------------------------------------- */
 
-static void sock_room_timer_fire(struct sim_timer *timer)
+static void sock_send_space_timer_fire(struct sim_timer *timer)
 {
 	struct siw_llp_sock *sock = siw_container(timer, struct siw_llp_sock, room);
 
 	if (sock->want_write)
-		siw_llp_sock_ready(sock);
+		siw_llp_sock_mark_ready(sock);
 }
 
 int sim_sock_init(struct siw_llp_sock *sock, struct siw_llp_port *port, enum sim_kind kind,
@@ -562,7 +564,7 @@ int sim_sock_init(struct siw_llp_sock *sock, struct siw_llp_port *port, enum sim
 	sock->handler = handler;
 	sock->due_ns = SIM_NEVER;
 	sock->ttl = 1;
-	sock->room.fire = sock_room_timer_fire;
+	sock->room.fire = sock_send_space_timer_fire;
 	siw_link_init(&sock->ring);
 	siw_link_init(&sock->of_host);
 	siw_link_init(&sock->in_timed);
@@ -649,8 +651,8 @@ static bool is_same_ip_address(const struct siw_addr *a, const struct siw_addr *
  * Returns whether a reservation conflicts with an address. both: addr is the IPv6 wildcard address
  * and includes IPv4.
  */
-static bool reservation_overlaps(const struct sim_kept *kept, const struct siw_addr *addr,
-				 bool both)
+static bool port_reservation_overlaps(const struct sim_kept *kept, const struct siw_addr *addr,
+				      bool both)
 {
 	if (kept->addr.port_be != addr->port_be)
 		return false;
@@ -671,7 +673,7 @@ static bool is_udp_port_reserved(const struct siw_addr *addr, const struct sim_h
 		const struct sim_kept *kept = fds[i] && fds[i]->keeps ? &fds[i]->kept : NULL;
 
 		if (kept && kept->kind == SIM_UDP && host && kept->host == host &&
-		    reservation_overlaps(kept, addr, both))
+		    port_reservation_overlaps(kept, addr, both))
 			return true;
 	}
 	return false;
@@ -735,7 +737,7 @@ void sim_sock_unbind(struct siw_llp_sock *sock)
 	sock->open = false;
 	siw_link_del(&sock->of_host);
 	if (sock->kind == SIM_UDP)
-		sim_udp_drop_all(sock);
+		sim_udp_drop_queued_packets(sock);
 }
 
 void sim_sock_clear_ready(struct siw_llp_sock *sock)
@@ -747,7 +749,7 @@ void sim_sock_clear_ready(struct siw_llp_sock *sock)
 	sock->port->n_ring--;
 }
 
-void siw_llp_sock_ready(struct siw_llp_sock *sock)
+void siw_llp_sock_mark_ready(struct siw_llp_sock *sock)
 {
 	if (sock->ready)
 		return;
@@ -766,7 +768,7 @@ void siw_llp_pause(struct siw_llp_sock *sock)
 void siw_llp_resume(struct siw_llp_sock *sock)
 {
 	sock->held = false;
-	siw_llp_sock_ready(sock);
+	siw_llp_sock_mark_ready(sock);
 }
 
 void siw_llp_set_handler(struct siw_llp_sock *sock, struct siw_io_handler *handler)
@@ -774,18 +776,18 @@ void siw_llp_set_handler(struct siw_llp_sock *sock, struct siw_io_handler *handl
 	sock->handler = handler;
 }
 
-void siw_llp_shared(struct siw_llp_sock *sock)
+void siw_llp_allow_concurrent_sends(struct siw_llp_sock *sock)
 {
 	(void)sock;
 }
 
-void siw_llp_sock_timed(struct siw_llp_sock *sock)
+void siw_llp_sock_enable_timer(struct siw_llp_sock *sock)
 {
 	if (siw_link_empty(&sock->in_timed))
 		siw_link_add(&sock->port->timed, &sock->in_timed);
 }
 
-void siw_llp_sock_due(struct siw_llp_sock *sock, uint64_t at)
+void siw_llp_sock_set_timer(struct siw_llp_sock *sock, uint64_t at)
 {
 	struct siw_llp_port *port = sock->port;
 
@@ -798,7 +800,7 @@ void siw_llp_sock_due(struct siw_llp_sock *sock, uint64_t at)
 	sim_port_wake(port);
 }
 
-bool siw_llp_sock_awaits_due(const struct siw_llp_sock *sock)
+bool siw_llp_sock_timer_is_pending(const struct siw_llp_sock *sock)
 {
 	return sock->due_ns != SIM_NEVER;
 }
@@ -841,8 +843,8 @@ static struct sim_host *host_of_netdev(const char *name)
 	return NULL;
 }
 
-int siw_llp_watch_open(struct siw_llp_port *port, const char *name, struct siw_io_handler *handler,
-		       struct siw_llp_watch **out)
+int siw_llp_interface_watch_open(struct siw_llp_port *port, const char *name,
+				 struct siw_io_handler *handler, struct siw_llp_watch **out)
 {
 	struct sim_host *host = host_of_netdev(name);
 	struct siw_llp_watch *watch;
@@ -857,7 +859,7 @@ int siw_llp_watch_open(struct siw_llp_port *port, const char *name, struct siw_i
 	return 0;
 }
 
-void sim_watch_report_change(struct sim_host *host, enum siw_llp_watch_change news)
+void sim_netdev_watch_report_change(struct sim_host *host, enum siw_llp_watch_change news)
 {
 	for (struct siw_link *l = host->watches.next; l != &host->watches; l = l->next) {
 		struct siw_llp_watch *watch = siw_container(l, struct siw_llp_watch, of_host);
@@ -866,11 +868,11 @@ void sim_watch_report_change(struct sim_host *host, enum siw_llp_watch_change ne
 			watch->queue[watch->n++] = (uint8_t)news;
 		else
 			watch->queue[watch->n - 1] = SIW_LLP_WATCH_LOST;
-		siw_llp_sock_ready(&watch->sock);
+		siw_llp_sock_mark_ready(&watch->sock);
 	}
 }
 
-int siw_llp_watch_read(struct siw_llp_watch *watch)
+int siw_llp_interface_watch_read(struct siw_llp_watch *watch)
 {
 	int news;
 
@@ -883,7 +885,7 @@ int siw_llp_watch_read(struct siw_llp_watch *watch)
 	return news;
 }
 
-void siw_llp_watch_close(struct siw_llp_watch *watch)
+void siw_llp_interface_watch_close(struct siw_llp_watch *watch)
 {
 	if (!watch)
 		return;

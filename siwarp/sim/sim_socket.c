@@ -11,10 +11,10 @@ struct siw_sim_socket {
 	struct siw_llp_sock *sock;
 };
 
-static int plain_open_port(struct siw_sim_socket **out)
+static int plain_socket_open_port(struct siw_sim_socket **out)
 {
 	struct siw_sim_socket *socket = sim_alloc(sizeof(*socket));
-	int rv = siw_llp_port_open(&socket->port);
+	int rv = siw_llp_poll_port_open(&socket->port);
 
 	if (rv)
 		free(socket);
@@ -28,9 +28,9 @@ void siw_sim_socket_close(struct siw_sim_socket *socket, int reset)
 	if (!socket)
 		return;
 	if (reset && socket->sock && socket->sock->stream)
-		siw_llp_tcp_abort(socket->sock);
+		siw_llp_tcp_set_abortive_close(socket->sock);
 	siw_llp_close(socket->sock);
-	siw_llp_port_close(socket->port);
+	siw_llp_poll_port_close(socket->port);
 	free(socket);
 }
 
@@ -38,7 +38,7 @@ void siw_sim_socket_close(struct siw_sim_socket *socket, int reset)
  * Returns whether the host of a UDP socket or listener has crashed, which unbinds the socket. For
  * connections, sim_tcp.c returns the error.
  */
-static bool plain_has_crashed_host(const struct siw_sim_socket *socket)
+static bool plain_socket_has_crashed_host(const struct siw_sim_socket *socket)
 {
 	return !socket->sock->stream && !socket->sock->open;
 }
@@ -47,18 +47,19 @@ static bool plain_has_crashed_host(const struct siw_sim_socket *socket)
  * Waits after a call without a result. Returns whether the call must be retried. *again: the last
  * retry, after `until`, has already been made.
  */
-static bool plain_wait_before_retry(struct siw_sim_socket *socket, uint64_t until, bool *again)
+static bool plain_socket_wait_before_retry(struct siw_sim_socket *socket, uint64_t until,
+					   bool *again)
 {
 	/* A socket that is already ready would not wake its waiters. */
 	sim_sock_clear_ready(socket->sock);
 	if (*again)
 		return false;
-	sim_wait_add(&socket->port->waiters);
+	sim_add_current_task_to_waiters(&socket->port->waiters);
 	if (until > sim.now) {
 		*again = !sim_block_task(until);
 		return true;
 	}
-	sim_empty_poll();
+	sim_back_off_after_empty_poll();
 	*again = true;
 	return true;
 }
@@ -68,7 +69,7 @@ static bool plain_wait_before_retry(struct siw_sim_socket *socket, uint64_t unti
 int siw_sim_udp_open(const struct siw_addr *local, struct siw_sim_socket **out)
 {
 	struct siw_sim_socket *socket;
-	int rv = plain_open_port(&socket);
+	int rv = plain_socket_open_port(&socket);
 
 	if (rv)
 		return rv;
@@ -85,7 +86,7 @@ int siw_sim_udp_send(struct siw_sim_socket *socket, const struct siw_addr *dest,
 {
 	struct iovec iov = { (void *)octets, length };
 
-	if (plain_has_crashed_host(socket))
+	if (plain_socket_has_crashed_host(socket))
 		return -ESTALE;
 	socket->sock->ecn = (uint8_t)(ecn & SIM_ECN_CE);
 	return siw_llp_udp_send(socket->sock, dest, &iov, 1);
@@ -98,10 +99,10 @@ ssize_t siw_sim_udp_recv(struct siw_sim_socket *socket, struct siw_addr *source,
 	ssize_t got;
 
 	do {
-		if (plain_has_crashed_host(socket))
+		if (plain_socket_has_crashed_host(socket))
 			return -ESTALE;
 		got = siw_llp_udp_recv(socket->sock, source, to, size);
-	} while (got == -EAGAIN && plain_wait_before_retry(socket, until, &again));
+	} while (got == -EAGAIN && plain_socket_wait_before_retry(socket, until, &again));
 	if (got >= 0)
 		sim_current_task()->pause = 0;
 	*ecn = socket->sock->got_ecn;
@@ -113,7 +114,7 @@ ssize_t siw_sim_udp_recv(struct siw_sim_socket *socket, struct siw_addr *source,
 int siw_sim_tcp_listen(const struct siw_addr *local, int backlog, struct siw_sim_socket **out)
 {
 	struct siw_sim_socket *socket;
-	int rv = plain_open_port(&socket);
+	int rv = plain_socket_open_port(&socket);
 
 	if (rv)
 		return rv;
@@ -136,22 +137,22 @@ static void sock_move_to_port(struct siw_llp_sock *sock, struct siw_llp_port *to
 	sock->port = to;
 	to->host = sock->host;
 	if (ready)
-		siw_llp_sock_ready(sock);
+		siw_llp_sock_mark_ready(sock);
 }
 
 int siw_sim_tcp_accept(struct siw_sim_socket *listener, uint64_t until, struct siw_sim_socket **out)
 {
 	struct siw_sim_socket *socket;
 	bool again = false;
-	int rv = plain_open_port(&socket);
+	int rv = plain_socket_open_port(&socket);
 
 	if (rv)
 		return rv;
 	do {
-		rv = plain_has_crashed_host(listener)
+		rv = plain_socket_has_crashed_host(listener)
 			     ? -ESTALE
 			     : siw_llp_tcp_accept(listener->sock, &socket->handler, &socket->sock);
-	} while (rv == -EAGAIN && plain_wait_before_retry(listener, until, &again));
+	} while (rv == -EAGAIN && plain_socket_wait_before_retry(listener, until, &again));
 	if (rv) {
 		siw_sim_socket_close(socket, 0);
 		return rv;
@@ -167,15 +168,15 @@ int siw_sim_tcp_connect(const struct siw_addr *local, const struct siw_addr *des
 {
 	struct siw_sim_socket *socket;
 	bool again = false;
-	int rv = plain_open_port(&socket);
+	int rv = plain_socket_open_port(&socket);
 
 	if (rv)
 		return rv;
 	rv = siw_llp_tcp_connect(socket->port, dest, local, &socket->handler, &socket->sock);
 	if (!rv)
 		do
-			rv = siw_llp_tcp_connected(socket->sock);
-		while (rv == -EAGAIN && plain_wait_before_retry(socket, until, &again));
+			rv = siw_llp_tcp_connect_result(socket->sock);
+		while (rv == -EAGAIN && plain_socket_wait_before_retry(socket, until, &again));
 	if (rv)
 		siw_sim_socket_close(socket, 0);
 	else
@@ -192,7 +193,7 @@ ssize_t siw_sim_tcp_send(struct siw_sim_socket *socket, const void *octets, size
 
 	do
 		sent = siw_llp_tcp_sendv(socket->sock, &iov, 1);
-	while (sent == -EAGAIN && plain_wait_before_retry(socket, until, &again));
+	while (sent == -EAGAIN && plain_socket_wait_before_retry(socket, until, &again));
 	return sent;
 }
 
@@ -204,7 +205,7 @@ ssize_t siw_sim_tcp_recv(struct siw_sim_socket *socket, void *to, size_t size, u
 
 	do
 		got = siw_llp_tcp_recvv(socket->sock, &iov, 1);
-	while (got == -EAGAIN && plain_wait_before_retry(socket, until, &again));
+	while (got == -EAGAIN && plain_socket_wait_before_retry(socket, until, &again));
 	if (got >= 0)
 		sim_current_task()->pause = 0;
 	return got;
@@ -217,12 +218,12 @@ int siw_sim_tcp_shutdown(struct siw_sim_socket *socket)
 
 /* ---- functions of both protocols ------------------------------------------------------------- */
 
-void siw_sim_socket_local(struct siw_sim_socket *socket, struct siw_addr *out)
+void siw_sim_socket_local_addr(struct siw_sim_socket *socket, struct siw_addr *out)
 {
 	siw_llp_local(socket->sock, out);
 }
 
-int siw_sim_socket_peer(struct siw_sim_socket *socket, struct siw_addr *out)
+int siw_sim_socket_peer_addr(struct siw_sim_socket *socket, struct siw_addr *out)
 {
 	return siw_llp_peer(socket->sock, out);
 }

@@ -112,12 +112,12 @@ struct sim_stream {
 	bool ended; /* the peer's FIN and all octets before the FIN have arrived */
 };
 
-static struct sent *sent_segment_of_link(struct siw_link *l)
+static struct sent *sent_segment_of_list_node(struct siw_link *l)
 {
 	return siw_container(l, struct sent, link);
 }
 
-static struct sim_packet *packet_of_link(struct siw_link *l)
+static struct sim_packet *packet_of_list_node(struct siw_link *l)
 {
 	return siw_container(l, struct sim_packet, link);
 }
@@ -180,7 +180,7 @@ static void stream_remove_from_bucket(struct sim_stream *s)
 }
 
 static void stream_timer_fire(struct sim_timer *timer);
-static void reset_timer_fire(struct sim_timer *timer);
+static void connection_reset_timer_fire(struct sim_timer *timer);
 
 static struct sim_stream *stream_new(struct sim_host *host, const struct siw_addr *local,
 				     const struct siw_addr *peer)
@@ -193,7 +193,7 @@ static struct sim_stream *stream_new(struct sim_host *host, const struct siw_add
 	s->id = ++sim.n_streams;
 	s->out_flow.number = s->in_flow.number = (uint32_t)s->id;
 	s->timer.fire = stream_timer_fire;
-	s->reset.fire = reset_timer_fire;
+	s->reset.fire = connection_reset_timer_fire;
 	s->end = 1;
 	s->ssthresh = UINT64_MAX;
 	siw_link_init(&s->queue);
@@ -208,7 +208,7 @@ static struct sim_stream *stream_new(struct sim_host *host, const struct siw_add
 static void free_packets(struct siw_link *packets)
 {
 	while (!siw_link_empty(packets)) {
-		struct sim_packet *packet = packet_of_link(packets->next);
+		struct sim_packet *packet = packet_of_list_node(packets->next);
 
 		siw_link_del(&packet->link);
 		sim_packet_free(packet);
@@ -222,7 +222,7 @@ static void stream_stop(struct sim_stream *s)
 	sim_timer_stop(&s->timer);
 	sim_timer_stop(&s->reset);
 	while (!siw_link_empty(&s->flight)) {
-		struct sent *sent = sent_segment_of_link(s->flight.next);
+		struct sent *sent = sent_segment_of_list_node(s->flight.next);
 
 		siw_link_del(&sent->link);
 		free(sent);
@@ -255,13 +255,13 @@ static bool is_stream_writable(const struct sim_stream *s)
 static void stream_notify(struct sim_stream *s)
 {
 	if (s->sock)
-		siw_llp_sock_ready(s->sock);
+		siw_llp_sock_mark_ready(s->sock);
 }
 
 static void notify_if_writable(struct sim_stream *s)
 {
 	if (s->sock && s->sock->want_write && is_stream_writable(s))
-		siw_llp_sock_ready(s->sock);
+		siw_llp_sock_mark_ready(s->sock);
 }
 
 /*
@@ -450,12 +450,12 @@ static void stream_arm_timer(struct sim_stream *s)
 static void retransmit_lost(struct sim_stream *s, uint32_t mss)
 {
 	for (struct siw_link *l = s->flight.next; l != &s->flight && s->n_lost; l = l->next)
-		if (sent_segment_of_link(l)->lost && s->pipe < s->cwnd)
-			retransmit_segment(s, sent_segment_of_link(l), mss);
+		if (sent_segment_of_list_node(l)->lost && s->pipe < s->cwnd)
+			retransmit_segment(s, sent_segment_of_list_node(l), mss);
 }
 
 /* Sends as many octets as the congestion window and the peer's window permit. */
-static void stream_send_permitted(struct sim_stream *s)
+static void stream_send_within_windows(struct sim_stream *s)
 {
 	uint32_t mss = stream_mss(s);
 
@@ -491,13 +491,13 @@ static void stream_rto_expired(struct sim_stream *s)
 	}
 	if (s->state != OPEN) { /* retransmit the SYN or SYN-ACK */
 		s->pipe = 0;
-		sent_segment_of_link(s->flight.next)->again = true;
-		sent_segment_transmit(s, sent_segment_of_link(s->flight.next));
+		sent_segment_of_list_node(s->flight.next)->again = true;
+		sent_segment_transmit(s, sent_segment_of_list_node(s->flight.next));
 		stream_arm_timer(s);
 		return;
 	}
 	for (struct siw_link *l = s->flight.next; l != &s->flight; l = l->next) {
-		struct sent *sent = sent_segment_of_link(l);
+		struct sent *sent = sent_segment_of_list_node(l);
 
 		s->n_lost += !sent->arrived && !sent->lost;
 		sent->lost |= !sent->arrived;
@@ -506,7 +506,7 @@ static void stream_rto_expired(struct sim_stream *s)
 	s->ssthresh = max_u64(s->cwnd / 2, 2 * (uint64_t)stream_mss(s));
 	s->cwnd = stream_mss(s);
 	s->recover = s->una;
-	stream_send_permitted(s);
+	stream_send_within_windows(s);
 }
 
 static uint64_t stream_timeout_ns(const struct sim_stream *s)
@@ -583,7 +583,7 @@ static void handle_cumulative_ack(struct sim_stream *s, uint64_t ack)
 	uint64_t octets = ack - s->una;
 
 	while (!siw_link_empty(&s->flight)) {
-		struct sent *sent = sent_segment_of_link(s->flight.next);
+		struct sent *sent = sent_segment_of_list_node(s->flight.next);
 
 		if (sent->seq + sent->length > ack)
 			break;
@@ -602,7 +602,7 @@ static void mark_lost_segments(struct sim_stream *s)
 	bool any = false;
 
 	for (struct siw_link *l = s->flight.next; l != &s->flight; l = l->next) {
-		struct sent *sent = sent_segment_of_link(l);
+		struct sent *sent = sent_segment_of_list_node(l);
 
 		if (sent->arrived || sent->lost || sent->number + REORDERING > s->newest)
 			continue;
@@ -630,8 +630,8 @@ static void handle_ack(struct sim_stream *s, const struct sim_segment *segment)
 	if (!segment->answers)
 		return;
 	for (struct siw_link *l = s->flight.next; l != &s->flight; l = l->next)
-		if (sent_segment_of_link(l)->number == segment->answers) {
-			mark_segment_arrived(s, sent_segment_of_link(l));
+		if (sent_segment_of_list_node(l)->number == segment->answers) {
+			mark_segment_arrived(s, sent_segment_of_list_node(l));
 			break;
 		}
 	mark_lost_segments(s);
@@ -661,7 +661,7 @@ static void stream_set_established(struct sim_stream *s)
 	siw_link_add(&listener->waiting, &s->queue);
 	listener->n_waiting++;
 	if (!listener->held)
-		siw_llp_sock_ready(listener);
+		siw_llp_sock_mark_ready(listener);
 }
 
 static void handle_syn_for_listener(struct sim_packet *packet, struct sim_host *host)
@@ -697,7 +697,7 @@ static void handle_syn(struct sim_stream *s, const struct sim_segment *segment)
 		handle_ack(s, segment);
 		stream_set_established(s);
 		send_ack(s, segment->number);
-		stream_send_permitted(s);
+		stream_send_within_windows(s);
 		return;
 	}
 	/* Both ends have sent a SYN: a simultaneous open (RFC 9293 section 3.5). */
@@ -706,7 +706,7 @@ static void handle_syn(struct sim_stream *s, const struct sim_segment *segment)
 	s->rcv_nxt = 1;
 	s->state = ANSWERING;
 	s->pipe = 0;
-	sent_segment_transmit(s, sent_segment_of_link(s->flight.next));
+	sent_segment_transmit(s, sent_segment_of_list_node(s->flight.next));
 }
 
 /*
@@ -714,7 +714,7 @@ static void handle_syn(struct sim_stream *s, const struct sim_segment *segment)
  * the acknowledgement of the local FIN arrived last, and there is no TIME-WAIT. Frees s if s
  * belongs to no socket.
  */
-static void close_if_both_ended(struct sim_stream *s, bool by_fin)
+static void close_if_both_directions_ended(struct sim_stream *s, bool by_fin)
 {
 	if (s->state != OPEN || !s->ended || !is_fin_acked(s))
 		return;
@@ -748,11 +748,11 @@ static uint32_t segment_sequence_length(const struct sim_packet *packet)
 }
 
 /* Adds a packet to the out-of-order packets, sorted by sequence number. */
-static void add_early_packet(struct sim_stream *s, struct sim_packet *packet)
+static void add_out_of_order_packet(struct sim_stream *s, struct sim_packet *packet)
 {
 	struct siw_link *l = s->early.prev;
 
-	while (l != &s->early && packet_of_link(l)->segment.seq > packet->segment.seq)
+	while (l != &s->early && packet_of_list_node(l)->segment.seq > packet->segment.seq)
 		l = l->prev;
 	siw_link_add(l->next, &packet->link);
 }
@@ -761,7 +761,7 @@ static void add_early_packet(struct sim_stream *s, struct sim_packet *packet)
 static void move_in_order_to_inbox(struct sim_stream *s)
 {
 	while (!siw_link_empty(&s->early)) {
-		struct sim_packet *packet = packet_of_link(s->early.next);
+		struct sim_packet *packet = packet_of_list_node(s->early.next);
 		uint64_t behind = packet->segment.seq + segment_sequence_length(packet), skip;
 
 		if (packet->segment.seq > s->rcv_nxt)
@@ -805,13 +805,13 @@ static bool handle_data(struct sim_stream *s, struct sim_packet *packet)
 		stream_fail(s, ECONNRESET);
 		return false;
 	}
-	add_early_packet(s, packet);
+	add_out_of_order_packet(s, packet);
 	move_in_order_to_inbox(s);
 	send_ack(s, number);
 	if (s->sock && ((s->unread > unread && !s->sock->held) || s->ended != ended))
-		siw_llp_sock_ready(s->sock);
+		siw_llp_sock_mark_ready(s->sock);
 	if (s->ended != ended)
-		close_if_both_ended(s, true);
+		close_if_both_directions_ended(s, true);
 	return true;
 }
 
@@ -834,11 +834,11 @@ static bool handle_segment(struct sim_stream *s, struct sim_packet *packet)
 		stream_set_established(s);
 	if (s->state != OPEN)
 		return false;
-	stream_send_permitted(s);
+	stream_send_within_windows(s);
 	if (s->una != una) {
 		notify_if_writable(s);
 		if (s->ended && is_fin_acked(s)) {
-			close_if_both_ended(s, false);
+			close_if_both_directions_ended(s, false);
 			return false;
 		}
 	}
@@ -875,7 +875,7 @@ void sim_tcp_deliver(struct sim_packet *packet, struct sim_host *host)
 		handle_syn(s, segment);
 	} else if (ours && syn && s->state == ANSWERING && !segment->to) {
 		s->pipe = 0; /* the SYN-ACK was lost */
-		sent_segment_transmit(s, sent_segment_of_link(s->flight.next));
+		sent_segment_transmit(s, sent_segment_of_list_node(s->flight.next));
 	} else if (ours) {
 		if (handle_segment(s, packet))
 			return;
@@ -887,7 +887,7 @@ void sim_tcp_deliver(struct sim_packet *packet, struct sim_host *host)
 	sim_packet_free(packet);
 }
 
-static void reset_timer_fire(struct sim_timer *timer)
+static void connection_reset_timer_fire(struct sim_timer *timer)
 {
 	struct sim_stream *s = siw_container(timer, struct sim_stream, reset);
 
@@ -900,7 +900,7 @@ static void reset_timer_fire(struct sim_timer *timer)
 
 /* ---- listeners ------------------------------------------------------------------------------- */
 
-int siw_llp_tcp_reserve(struct siw_addr *local, bool v6_only)
+int siw_llp_tcp_reserve_port(struct siw_addr *local, bool v6_only)
 {
 	return sim_reserve_port(SIM_LISTENER, local, v6_only);
 }
@@ -964,7 +964,7 @@ int siw_llp_tcp_accept(struct siw_llp_sock *listener, struct siw_io_handler *han
 	s->sock = sock;
 	s->known = true;
 	if (s->unread || s->ended || s->state == CLOSED)
-		siw_llp_sock_ready(sock);
+		siw_llp_sock_mark_ready(sock);
 	*out = sock;
 	return 0;
 }
@@ -1083,7 +1083,7 @@ int siw_llp_tcp_connect_itself(struct siw_llp_port *port, const struct siw_addr 
 	return rv ? rv : connect_stream(port, NULL, own, handler, out);
 }
 
-int siw_llp_tcp_connected(struct siw_llp_sock *sock)
+int siw_llp_tcp_connect_result(struct siw_llp_sock *sock)
 {
 	struct sim_stream *s = sock->stream;
 
@@ -1101,7 +1101,7 @@ int siw_llp_tcp_connected(struct siw_llp_sock *sock)
 	return 0;
 }
 
-void siw_llp_tcp_tos(struct siw_llp_sock *sock, int tos)
+void siw_llp_tcp_set_tos(struct siw_llp_sock *sock, int tos)
 {
 	(void)sock, (void)tos; /* the simulated network ignores the type of service */
 }
@@ -1120,7 +1120,7 @@ static int take_pending_error(struct sim_stream *s, int otherwise)
  * Returns the number of octets that a call may move according to the path's fault plan; 0: the plan
  * has reset the connection.
  */
-static size_t stream_plan_allowance(struct sim_stream *s, bool sends, size_t length)
+static size_t stream_octets_allowed_by_fault_plan(struct sim_stream *s, bool sends, size_t length)
 {
 	struct sim_host *peer = sim_host_by_addr(&s->peer);
 	size_t planned;
@@ -1128,14 +1128,14 @@ static size_t stream_plan_allowance(struct sim_stream *s, bool sends, size_t len
 
 	if (!peer || !length || s->state != OPEN)
 		return length;
-	planned = sim_path_stream_share(sends ? sim_path_get(s->host, peer)
-					      : sim_path_get(peer, s->host),
-					sends ? &s->out_flow : &s->in_flow,
-					sends ? &s->peer : &s->local, length, &reset_at);
+	planned = sim_path_allowed_stream_octets(sends ? sim_path_get(s->host, peer)
+						       : sim_path_get(peer, s->host),
+						 sends ? &s->out_flow : &s->in_flow,
+						 sends ? &s->peer : &s->local, length, &reset_at);
 	if (planned && (!s->reset.place || s->reset.at > reset_at) && reset_at != SIM_NEVER)
 		sim_timer_set(&s->reset, reset_at);
 	if (!planned)
-		reset_timer_fire(&s->reset);
+		connection_reset_timer_fire(&s->reset);
 	if (planned < length)
 		siw_count(SIW_COUNTER_fault_short, planned > 0);
 	return planned;
@@ -1212,14 +1212,14 @@ ssize_t siw_llp_tcp_sendv(struct siw_llp_sock *sock, const struct iovec *iov, in
 		siw_count(SIW_COUNTER_tx_eagain, 1);
 		return -EAGAIN;
 	}
-	length = stream_plan_allowance(s, true, min_u64(all, room));
+	length = stream_octets_allowed_by_fault_plan(s, true, min_u64(all, room));
 	if (all && !length)
 		return count_send_error(take_pending_error(s, ECONNRESET));
 	length = random_part_length(length, SHORT_WRITE_IN);
 	if (copy_to_send_ring(s, iov, length))
 		return count_send_error(-EFAULT);
 	s->out_flow.state.octets += length;
-	stream_send_permitted(s);
+	stream_send_within_windows(s);
 	return (ssize_t)length;
 }
 
@@ -1230,7 +1230,7 @@ static int copy_from_inbox(const struct sim_stream *s, const struct iovec *iov, 
 	size_t from = s->inbox_read, to = 0;
 
 	while (length) {
-		const struct sim_packet *packet = packet_of_link(l);
+		const struct sim_packet *packet = packet_of_list_node(l);
 		size_t n = min_u64(min_u64(packet->length - from, iov->iov_len - to), length);
 
 		if (n && siw_guard_write((uint8_t *)iov->iov_base + to, packet->octets + from, n))
@@ -1255,7 +1255,7 @@ static void consume_read_octets(struct sim_stream *s, size_t length)
 	s->unread -= (uint32_t)length;
 	s->read += length;
 	for (length += s->inbox_read; !siw_link_empty(&s->inbox);) {
-		struct sim_packet *packet = packet_of_link(s->inbox.next);
+		struct sim_packet *packet = packet_of_list_node(s->inbox.next);
 
 		if (length < packet->length)
 			break;
@@ -1279,7 +1279,7 @@ ssize_t siw_llp_tcp_recvv(struct siw_llp_sock *sock, const struct iovec *iov, in
 	size_t length = min_u64(siw_iov_octets(iov, n), s->unread);
 
 	if (length)
-		length = stream_plan_allowance(s, false, length);
+		length = stream_octets_allowed_by_fault_plan(s, false, length);
 	if (s->unread && length) {
 		length = random_part_length(length, SHORT_READ_IN);
 		if (copy_from_inbox(s, iov, length))
@@ -1316,11 +1316,11 @@ int siw_llp_tcp_shutdown(struct siw_llp_sock *sock)
 		return 0;
 	}
 	s->shut = true;
-	stream_send_permitted(s);
+	stream_send_within_windows(s);
 	return 0;
 }
 
-void siw_llp_tcp_abort(struct siw_llp_sock *sock)
+void siw_llp_tcp_set_abortive_close(struct siw_llp_sock *sock)
 {
 	sock->stream->aborted = true;
 }
@@ -1357,7 +1357,7 @@ static void close_stream(struct sim_stream *s)
 	s->shut = true;
 	if (siw_link_empty(&s->flight))
 		s->rto_from = sim.now;
-	stream_send_permitted(s);
+	stream_send_within_windows(s);
 }
 
 void siw_llp_close(struct siw_llp_sock *sock)
@@ -1372,18 +1372,18 @@ void siw_llp_close(struct siw_llp_sock *sock)
 	free(sock);
 }
 
-void siw_llp_want_write(struct siw_llp_sock *sock, bool want)
+void siw_llp_update_want_write(struct siw_llp_sock *sock, bool want)
 {
 	sock->want_write = want;
 	if (want && !sock->room.place && (!sock->stream || is_stream_writable(sock->stream)))
-		siw_llp_sock_ready(sock);
+		siw_llp_sock_mark_ready(sock);
 }
 
 /*
  * Closes the stream of a killed process. The socket gets a substitute stream, on which later calls
  * fail with ECONNRESET.
  */
-static void close_stream_of_killed(struct sim_stream *s)
+static void close_stream_of_killed_process(struct sim_stream *s)
 {
 	struct siw_llp_sock *sock = s->sock;
 	struct sim_stream *rest = stream_new(s->host, &s->local, &s->peer);
@@ -1394,10 +1394,10 @@ static void close_stream_of_killed(struct sim_stream *s)
 	rest->sock = sock;
 	sock->stream = rest;
 	close_stream(s);
-	siw_llp_sock_ready(sock);
+	siw_llp_sock_mark_ready(sock);
 }
 
-void sim_tcp_close_host(const struct sim_host *host)
+void sim_tcp_close_host_streams(const struct sim_host *host)
 {
 	struct siw_link *next;
 
@@ -1408,7 +1408,7 @@ void sim_tcp_close_host(const struct sim_host *host)
 		if (s->host != host || s->state == CLOSED)
 			continue;
 		if (s->sock) {
-			close_stream_of_killed(s);
+			close_stream_of_killed_process(s);
 		} else if (s->listener) {
 			send_reset(s);
 			stream_fail(s, ECONNRESET);

@@ -31,7 +31,7 @@ int siw_llp_udp_open(struct siw_llp_port *port, const struct siw_addr *local,
 	return 0;
 }
 
-int siw_llp_udp_reserve(struct siw_addr *local, bool v6_only)
+int siw_llp_udp_reserve_port(struct siw_addr *local, bool v6_only)
 {
 	return sim_reserve_port(SIM_UDP, local, v6_only);
 }
@@ -80,7 +80,7 @@ int siw_llp_udp_join(struct siw_llp_port *port, const struct siw_addr *group, co
 	return 0;
 }
 
-int siw_llp_udp_group_sender(struct siw_llp_sock *sock, const char *netdev, int ttl)
+int siw_llp_udp_enable_group_sending(struct siw_llp_sock *sock, const char *netdev, int ttl)
 {
 	if (!host_of_netdev(netdev))
 		return -ENODEV;
@@ -91,10 +91,10 @@ int siw_llp_udp_group_sender(struct siw_llp_sock *sock, const char *netdev, int 
 /* ---- sending --------------------------------------------------------------------------------- */
 
 /* As in the kernel, the send buffer accepts all datagrams of a batch or none. */
-static int udp_check_send_room(struct siw_llp_sock *sock, const struct siw_addr *dest,
-			       size_t octets)
+static int udp_check_send_buffer_space(struct siw_llp_sock *sock, const struct siw_addr *dest,
+				       size_t octets)
 {
-	if (sim_net_has_room(sock, dest, (uint32_t)octets))
+	if (sim_net_send_buffer_has_space(sock, dest, (uint32_t)octets))
 		return 0;
 	sock->want_write = true;
 	return -EAGAIN;
@@ -112,7 +112,7 @@ static size_t iov_octets(const struct iovec *iov, int n)
 int siw_llp_udp_send(struct siw_llp_sock *sock, const struct siw_addr *dest,
 		     const struct iovec *iov, int n)
 {
-	int rv = udp_check_send_room(sock, dest, iov_octets(iov, n));
+	int rv = udp_check_send_buffer_space(sock, dest, iov_octets(iov, n));
 
 	if (rv)
 		return rv;
@@ -146,7 +146,7 @@ int siw_llp_udp_send_batchv(struct siw_llp_sock *sock, const struct siw_addr *de
 
 	if (!batch_fits_path_mtu(sock, dest, seg))
 		return -EOPNOTSUPP;
-	rv = udp_check_send_room(sock, dest, iov_octets(iov, n));
+	rv = udp_check_send_buffer_space(sock, dest, iov_octets(iov, n));
 	if (rv)
 		return rv;
 	for (int i = 0; i < n; i++) {
@@ -165,7 +165,7 @@ int siw_llp_udp_send_batch(struct siw_llp_sock *sock, const struct siw_addr *des
 
 	if (!batch_fits_path_mtu(sock, dest, seg))
 		return -EOPNOTSUPP;
-	rv = udp_check_send_room(sock, dest, len);
+	rv = udp_check_send_buffer_space(sock, dest, len);
 	if (rv)
 		return rv;
 	for (size_t at = 0; at < len; at += seg) {
@@ -193,7 +193,7 @@ int siw_llp_udp_send_fragmented(struct siw_llp_sock *sock, const struct siw_addr
 
 /* ---- receiving ------------------------------------------------------------------------------- */
 
-static bool inbox_has_room(const struct siw_llp_sock *sock, uint32_t length)
+static bool inbox_has_space(const struct siw_llp_sock *sock, uint32_t length)
 {
 	uint64_t room = 2 * (uint64_t)siw_settings()->rcvbuf;
 
@@ -205,7 +205,7 @@ static bool inbox_has_room(const struct siw_llp_sock *sock, uint32_t length)
 
 static void udp_enqueue(struct siw_llp_sock *sock, struct sim_packet *packet)
 {
-	if (!inbox_has_room(sock, packet->length)) {
+	if (!inbox_has_space(sock, packet->length)) {
 		sim.stats.overflowed++;
 		siw_count(SIW_COUNTER_drop_rxq_overflow, 1);
 		sim_trace_event(SIM_OVERFLOWED, &packet->from, &packet->to, packet->length, NULL);
@@ -218,10 +218,10 @@ static void udp_enqueue(struct siw_llp_sock *sock, struct sim_packet *packet)
 	sock->n_inbox++;
 	sock->inbox_octets += packet->length;
 	if (!sock->held)
-		siw_llp_sock_ready(sock);
+		siw_llp_sock_mark_ready(sock);
 }
 
-static void udp_enqueue_refusal(struct siw_llp_sock *sock, struct sim_packet *packet)
+static void udp_enqueue_icmp_refusal(struct siw_llp_sock *sock, struct sim_packet *packet)
 {
 	uint32_t n = 0;
 
@@ -237,7 +237,7 @@ static void udp_enqueue_refusal(struct siw_llp_sock *sock, struct sim_packet *pa
 	 */
 	siw_count(SIW_COUNTER_icmp_errors, 1);
 	siw_link_add(&sock->refusals, &packet->link);
-	siw_llp_sock_ready(sock);
+	siw_llp_sock_mark_ready(sock);
 }
 
 void sim_udp_deliver(struct sim_packet *packet, struct sim_host *host)
@@ -246,7 +246,7 @@ void sim_udp_deliver(struct sim_packet *packet, struct sim_host *host)
 
 	if (packet->refusal) {
 		if (sock)
-			udp_enqueue_refusal(sock, packet);
+			udp_enqueue_icmp_refusal(sock, packet);
 		else
 			sim_packet_free(packet);
 		return;
@@ -267,7 +267,7 @@ void sim_udp_deliver(struct sim_packet *packet, struct sim_host *host)
 	udp_enqueue(sock, packet);
 }
 
-void sim_udp_drop_all(struct siw_llp_sock *sock)
+void sim_udp_drop_queued_packets(struct siw_llp_sock *sock)
 {
 	struct siw_link *lists[] = { &sock->inbox, &sock->refusals };
 
@@ -322,11 +322,11 @@ ssize_t siw_llp_udp_recv(struct siw_llp_sock *sock, struct siw_addr *source, voi
  * Returns several datagrams of one source and length in one call, as the kernel does with UDP_GRO;
  * the last datagram may be shorter.
  */
-ssize_t siw_llp_udp_recv_dense(struct siw_llp_sock *sock, struct siw_addr *source, void *buf,
-			       size_t size, uint32_t *seg)
+ssize_t siw_llp_udp_recv_with_gro(struct siw_llp_sock *sock, struct siw_addr *source, void *buf,
+				  size_t size, uint32_t *seg)
 {
 	ssize_t len = siw_llp_udp_recv(sock, source, buf, size), last = len;
-	bool ce = siw_llp_udp_ce(sock);
+	bool ce = siw_llp_udp_ce_received(sock);
 
 	*seg = len > 0 ? (uint32_t)len : 0;
 	sock->streak = len >= 0 ? sock->streak + 1 : 0;
@@ -353,9 +353,9 @@ ssize_t siw_llp_udp_next(struct siw_llp_sock *sock, struct siw_addr *source, uin
 	ssize_t len;
 
 	*datagram = port->room;
-	if (!siw_llp_port_more(port)) {
-		len = siw_llp_udp_recv_dense(sock, source, port->room, SIW_LLP_ROOM,
-					     &port->room_seg);
+	if (!siw_llp_port_has_more_datagrams(port)) {
+		len = siw_llp_udp_recv_with_gro(sock, source, port->room, SIW_LLP_ROOM,
+						&port->room_seg);
 		if (len <= (ssize_t)port->room_seg)
 			return len;
 		port->room_source = *source;
@@ -370,14 +370,14 @@ ssize_t siw_llp_udp_next(struct siw_llp_sock *sock, struct siw_addr *source, uin
 	return len;
 }
 
-void siw_llp_udp_report_refusals(struct siw_llp_sock *sock, uint16_t family)
+void siw_llp_udp_enable_refusal_reports(struct siw_llp_sock *sock, uint16_t family)
 {
 	(void)family;
 	sock->hears = true;
 }
 
-ssize_t siw_llp_udp_refused(struct siw_llp_sock *sock, struct siw_addr *dest, void *buf,
-			    size_t size)
+ssize_t siw_llp_udp_read_refusal(struct siw_llp_sock *sock, struct siw_addr *dest, void *buf,
+				 size_t size)
 {
 	struct sim_packet *packet;
 	size_t length;
@@ -395,13 +395,13 @@ ssize_t siw_llp_udp_refused(struct siw_llp_sock *sock, struct siw_addr *dest, vo
 
 /* ---- ECN, fragmentation and path MTU --------------------------------------------------------- */
 
-int siw_llp_udp_ecn(struct siw_llp_sock *sock)
+int siw_llp_udp_enable_ecn(struct siw_llp_sock *sock)
 {
 	sock->ecn = SIM_ECN_ECT0;
 	return 0;
 }
 
-bool siw_llp_udp_ce(const struct siw_llp_sock *sock)
+bool siw_llp_udp_ce_received(const struct siw_llp_sock *sock)
 {
 	return sock->got_ecn == SIM_ECN_CE;
 }
@@ -412,13 +412,13 @@ int siw_llp_udp_dont_fragment(struct siw_llp_sock *sock)
 	return 0;
 }
 
-int siw_llp_udp_fragments(struct siw_llp_sock *sock, bool may)
+int siw_llp_udp_allow_fragments(struct siw_llp_sock *sock, bool may)
 {
 	sock->cut = may ? SIM_CUT_ALL : SIM_CUT_PROBE;
 	return 0;
 }
 
-int siw_llp_udp_path(struct siw_llp_sock *sock, const struct siw_addr *dest)
+int siw_llp_udp_path_max_payload(struct siw_llp_sock *sock, const struct siw_addr *dest)
 {
 	int head = (dest->family == AF_INET6 ? IPV6_HEAD : IPV4_HEAD) + UDP_HEAD;
 	int most = 65535 - (dest->family == AF_INET6 ? UDP_HEAD : head);
@@ -447,7 +447,7 @@ uint32_t siw_llp_udp_route_mtu(struct siw_llp_sock *sock, const struct siw_addr 
 	return mtu < SIW_LLP_LOOPBACK_MTU ? mtu : SIW_LLP_LOOPBACK_MTU - 1;
 }
 
-uint32_t siw_llp_udp_room(struct siw_llp_sock *sock)
+uint32_t siw_llp_udp_rx_buffer_space(struct siw_llp_sock *sock)
 {
 	(void)sock;
 	return (uint32_t)siw_settings()->rcvbuf;

@@ -56,7 +56,7 @@ void *sim_alloc(size_t octets)
 	return got;
 }
 
-void *sim_grow(void *array, uint32_t n, uint32_t *room, size_t size)
+void *sim_grow_array(void *array, uint32_t n, uint32_t *room, size_t size)
 {
 	if (n < *room)
 		return array;
@@ -83,7 +83,7 @@ uint64_t siw_sim_random(void)
 
 #define NUMBERS_NEAR_WRAP 4096 /* number of consecutive epochs that are distinct */
 
-void siw_sim_near_wrap(int on)
+void siw_sim_set_sequence_near_wrap(int on)
 {
 	sim.near_wrap = on;
 }
@@ -102,7 +102,7 @@ uint32_t __wrap_siw_initial_sequence(uint32_t usual)
 	while (i < sim.n_firsts && sim.firsts[i] != usual)
 		i++;
 	if (i == sim.n_firsts) {
-		sim.firsts = sim_grow(sim.firsts, i, &sim.firsts_room, sizeof(*sim.firsts));
+		sim.firsts = sim_grow_array(sim.firsts, i, &sim.firsts_room, sizeof(*sim.firsts));
 		sim.firsts[sim.n_firsts++] = usual;
 	}
 	return SIW_SIM_NEAR_WRAP - i % NUMBERS_NEAR_WRAP;
@@ -110,7 +110,7 @@ uint32_t __wrap_siw_initial_sequence(uint32_t usual)
 
 /* ---- the heap -------------------------------------------------------------------------------- */
 
-static bool is_due_earlier(const struct sim_due *a, const struct sim_due *b)
+static bool timer_expires_earlier(const struct sim_due *a, const struct sim_due *b)
 {
 	return a->at != b->at ? a->at < b->at : a->order < b->order;
 }
@@ -126,12 +126,13 @@ static void timer_heap_insert(struct sim_due due, uint32_t place)
 {
 	uint32_t child;
 
-	for (; place > 1 && is_due_earlier(&due, &sim.heap[place / 2]); place /= 2)
+	for (; place > 1 && timer_expires_earlier(&due, &sim.heap[place / 2]); place /= 2)
 		timer_heap_store(&sim.heap[place / 2], place);
 	while ((child = 2 * place) <= sim.n_heap) {
-		if (child < sim.n_heap && is_due_earlier(&sim.heap[child + 1], &sim.heap[child]))
+		if (child < sim.n_heap &&
+		    timer_expires_earlier(&sim.heap[child + 1], &sim.heap[child]))
 			child++;
-		if (!is_due_earlier(&sim.heap[child], &due))
+		if (!timer_expires_earlier(&sim.heap[child], &due))
 			break;
 		timer_heap_store(&sim.heap[child], place);
 		place = child;
@@ -160,7 +161,7 @@ void sim_timer_set(struct sim_timer *timer, uint64_t at)
 	if (at == SIM_NEVER)
 		return;
 	timer->at = at;
-	sim.heap = sim_grow(sim.heap, sim.n_heap + 1, &sim.heap_room, sizeof(*sim.heap));
+	sim.heap = sim_grow_array(sim.heap, sim.n_heap + 1, &sim.heap_room, sizeof(*sim.heap));
 	timer_heap_insert((struct sim_due){ at, ++sim.order, timer }, ++sim.n_heap);
 }
 
@@ -186,13 +187,13 @@ static void clock_advance(uint64_t to)
 
 /* ---- turns of tasks -------------------------------------------------------------------------- */
 
-static void await_turn(struct sim_task *task)
+static void task_wait_until_scheduled(struct sim_task *task)
 {
 	while (!atomic_exchange_explicit(&task->turn, 0, memory_order_acquire))
 		syscall(SYS_futex, &task->turn, FUTEX_WAIT_PRIVATE, 0, NULL, NULL, 0);
 }
 
-static void pass_turn(struct sim_task *task)
+static void task_resume(struct sim_task *task)
 {
 	atomic_store_explicit(&task->turn, 1, memory_order_release);
 	syscall(SYS_futex, &task->turn, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
@@ -211,7 +212,7 @@ struct sim_task *sim_current_task(void)
 static void task_make_ready(struct sim_task *task)
 {
 	task->state = SIM_READY;
-	sim.ready = sim_grow(sim.ready, sim.n_ready, &sim.ready_room, sizeof(*sim.ready));
+	sim.ready = sim_grow_array(sim.ready, sim.n_ready, &sim.ready_room, sizeof(*sim.ready));
 	sim.ready[sim.n_ready++] = task;
 }
 
@@ -238,8 +239,8 @@ static void task_timer_fire(struct sim_timer *timer)
 	task_wake(siw_container(timer, struct sim_task, timer), false);
 }
 
-/* Returns the lowest-numbered task that is in siw_sim_step() or siw_sim_run(), or NULL. */
-static struct sim_task *find_stepping_task(void)
+/* Returns the lowest-numbered task that is in siw_sim_step_world() or siw_sim_run_world(), or NULL. */
+static struct sim_task *find_task_that_steps_world(void)
 {
 	for (uint32_t i = 0; sim.n_stepping && i < sim.n_tasks; i++)
 		if (sim.tasks[i] && sim.tasks[i]->state == SIM_STEPPING)
@@ -247,7 +248,7 @@ static struct sim_task *find_stepping_task(void)
 	return NULL;
 }
 
-static void task_end_step(struct sim_task *steps, int result)
+static void task_finish_world_step(struct sim_task *steps, int result)
 {
 	steps->stepped = result;
 	sim.n_stepping--;
@@ -257,9 +258,9 @@ static void task_end_step(struct sim_task *steps, int result)
 }
 
 /* Advances the clock or ends a step, because nothing can run at the current instant. */
-static void advance_or_end_step(void)
+static void advance_clock_or_end_world_step(void)
 {
-	struct sim_task *steps = find_stepping_task();
+	struct sim_task *steps = find_task_that_steps_world();
 	uint64_t to = next_timer_ns();
 
 	if (to <= sim.now) { /* events of this instant precede the end of a step */
@@ -267,7 +268,7 @@ static void advance_or_end_step(void)
 		return;
 	}
 	if (steps && steps->runs && sim.stopped) {
-		task_end_step(steps, 1);
+		task_finish_world_step(steps, 1);
 		return;
 	}
 	if (steps && steps->until < to)
@@ -277,10 +278,10 @@ static void advance_or_end_step(void)
 	if (to != SIM_NEVER)
 		clock_advance(to);
 	if (steps && (!steps->runs || to == SIM_NEVER || sim.now >= steps->until))
-		task_end_step(steps, to == SIM_NEVER ? -EDEADLK : sim.now < steps->until);
+		task_finish_world_step(steps, to == SIM_NEVER ? -EDEADLK : sim.now < steps->until);
 }
 
-static void update_due_ports(void)
+static void update_requested_port_schedules(void)
 {
 	while (!siw_link_empty(&sim.due)) {
 		struct siw_llp_port *port = siw_container(sim.due.next, struct siw_llp_port, due);
@@ -290,7 +291,7 @@ static void update_due_ports(void)
 	}
 }
 
-static void port_make_round(uint32_t which)
+static void port_make_progress_round(uint32_t which)
 {
 	struct siw_llp_port *port = sim.work[which];
 	uint64_t handed = sim.handed;
@@ -304,7 +305,7 @@ static void port_make_round(uint32_t which)
 			  "one instant");
 	sim.stats.rounds++;
 	sim.in_round = true;
-	if (sim_device_make_round(port)) {
+	if (sim_device_make_progress_round(port)) {
 		/*
 		 * The device may have more work, or may be polling the clock, for example to keep
 		 * delivery counts 5 us apart. In the latter case time has to pass between the
@@ -316,7 +317,7 @@ static void port_make_round(uint32_t which)
 			port->nap_until = sim.now + FIRST_PAUSE_NS;
 	}
 	sim.in_round = false;
-	sim_port_mark_due(port);
+	sim_port_request_schedule_update(port);
 }
 
 static struct sim_task *choose_next_task(void)
@@ -324,10 +325,10 @@ static struct sim_task *choose_next_task(void)
 	for (;;) {
 		uint32_t n, which;
 
-		update_due_ports();
+		update_requested_port_schedules();
 		n = sim.n_ready + sim.n_work;
 		if (!n) {
-			advance_or_end_step();
+			advance_clock_or_end_world_step();
 			continue;
 		}
 		which = n == 1 ? 0 : (uint32_t)(sim_draw_random(&sim.choose) % n);
@@ -337,7 +338,7 @@ static struct sim_task *choose_next_task(void)
 			sim.ready[which] = sim.ready[--sim.n_ready];
 			return task;
 		}
-		port_make_round(which - sim.n_ready);
+		port_make_progress_round(which - sim.n_ready);
 	}
 }
 
@@ -345,7 +346,7 @@ static struct sim_task *choose_next_task(void)
  * Runs other tasks and devices, and returns when the calling task has the turn again. The caller
  * has set the task's state and the objects that the task waits for.
  */
-static void run_others_until_turn(struct sim_task *me)
+static void run_other_tasks_until_rescheduled(struct sim_task *me)
 {
 	struct sim_task *next = choose_next_task();
 	/* An ended task may be freed as soon as the next task runs. */
@@ -355,12 +356,12 @@ static void run_others_until_turn(struct sim_task *me)
 	if (next == me)
 		return;
 	sim.stats.switches++;
-	pass_turn(next);
+	task_resume(next);
 	if (!ended)
-		await_turn(me);
+		task_wait_until_scheduled(me);
 }
 
-void sim_wait_add(struct siw_link *waiters)
+void sim_add_current_task_to_waiters(struct siw_link *waiters)
 {
 	struct sim_task *me = sim_current_task();
 	struct sim_wait *wait;
@@ -395,11 +396,11 @@ bool sim_block_task(uint64_t until)
 		task_wake(me, false);
 	else
 		sim_timer_set(&me->timer, until);
-	run_others_until_turn(me);
+	run_other_tasks_until_rescheduled(me);
 	return me->woken;
 }
 
-void sim_empty_poll(void)
+void sim_back_off_after_empty_poll(void)
 {
 	struct sim_task *me = sim_current_task();
 
@@ -435,7 +436,8 @@ int siw_sim_task_new(void)
 	task->timer.fire = task_timer_fire;
 	task->number = (int)sim.n_tasks;
 	pthread_mutex_lock(&tasks_lock);
-	sim.tasks = sim_grow(sim.tasks, sim.n_tasks, &sim.tasks_room, sizeof(struct sim_task *));
+	sim.tasks =
+		sim_grow_array(sim.tasks, sim.n_tasks, &sim.tasks_room, sizeof(struct sim_task *));
 	sim.tasks[sim.n_tasks++] = task;
 	pthread_mutex_unlock(&tasks_lock);
 	request_futex_buckets();
@@ -459,7 +461,7 @@ void siw_sim_task_begin(int number)
 	if (!task)
 		sim_abort("no such task");
 	own = task;
-	await_turn(task);
+	task_wait_until_scheduled(task);
 }
 
 void siw_sim_task_end(void)
@@ -468,7 +470,7 @@ void siw_sim_task_end(void)
 
 	me->state = SIM_ENDED;
 	own = NULL;
-	run_others_until_turn(me);
+	run_other_tasks_until_rescheduled(me);
 }
 
 void siw_sim_task_drop(int number)
@@ -482,7 +484,7 @@ void siw_sim_task_drop(int number)
 		}
 }
 
-int siw_sim_task(void)
+int siw_sim_current_task_number(void)
 {
 	return own ? own->number : -1;
 }
@@ -504,7 +506,7 @@ void siw_sim_sleep_until(uint64_t at)
 	sim_block_task(at);
 }
 
-static int task_run_step(uint64_t until, bool runs)
+static int task_step_world(uint64_t until, bool runs)
 {
 	struct sim_task *me = sim_current_task();
 
@@ -512,21 +514,21 @@ static int task_run_step(uint64_t until, bool runs)
 	me->until = until;
 	me->runs = runs;
 	sim.n_stepping++;
-	run_others_until_turn(me);
+	run_other_tasks_until_rescheduled(me);
 	return me->stepped;
 }
 
-int siw_sim_step(uint64_t until)
+int siw_sim_step_world(uint64_t until)
 {
-	return task_run_step(until, false);
+	return task_step_world(until, false);
 }
 
-int siw_sim_run(uint64_t until)
+int siw_sim_run_world(uint64_t until)
 {
-	return task_run_step(until, true);
+	return task_step_world(until, true);
 }
 
-void siw_sim_stop(void)
+void siw_sim_stop_world_run(void)
 {
 	sim.stopped = true;
 }
@@ -598,7 +600,7 @@ int __wrap_sched_yield(void)
 	if (!sim.open)
 		return __real_sched_yield();
 	if (!sim.in_poll)
-		sim_empty_poll();
+		sim_back_off_after_empty_poll();
 	return 0;
 }
 
@@ -618,12 +620,12 @@ ssize_t __wrap_getrandom(void *to, size_t n, unsigned int flags)
 
 /* ---- open, close ----------------------------------------------------------------------------- */
 
-const char *siw_sim_why(void)
+const char *siw_sim_error_text(void)
 {
 	return why;
 }
 
-struct sim_plan *sim_plan_parse(const char *text, enum siw_faults_place place)
+struct sim_plan *sim_fault_plan_parse(const char *text, enum siw_faults_place place)
 {
 	struct sim_plan *plan = sim_alloc(sizeof(*plan));
 
@@ -663,7 +665,7 @@ int siw_sim_open(uint64_t seed, const char *faults)
 	sim.net.state = sim_draw_random(&seeds);
 	sim.tcp.state = sim_draw_random(&seeds);
 	sim.memory.state = sim_draw_random(&seeds);
-	sim.plan = sim_plan_parse(faults, SIW_FAULTS_LINK);
+	sim.plan = sim_fault_plan_parse(faults, SIW_FAULTS_LINK);
 	if (!sim.plan)
 		return -EINVAL;
 	sim.open = true;
@@ -734,9 +736,9 @@ uint64_t siw_sim_trace_hash(void)
 
 /* ---- fault plans ----------------------------------------------------------------------------- */
 
-int siw_sim_faults(const char *faults)
+int siw_sim_set_fault_plan(const char *faults)
 {
-	struct sim_plan *plan = sim_plan_parse(faults, SIW_FAULTS_LINK);
+	struct sim_plan *plan = sim_fault_plan_parse(faults, SIW_FAULTS_LINK);
 
 	if (!plan)
 		return -EINVAL;
@@ -744,14 +746,14 @@ int siw_sim_faults(const char *faults)
 	return 0;
 }
 
-int siw_sim_link(int a, int b, const char *faults)
+int siw_sim_set_link_fault_plan(int a, int b, const char *faults)
 {
 	struct sim_path *there, *back;
 	struct sim_plan *plan;
 
 	if (a < 0 || b < 0 || (uint32_t)a >= sim.n_hosts || (uint32_t)b >= sim.n_hosts)
 		return -ENOENT;
-	plan = faults ? sim_plan_parse(faults, SIW_FAULTS_LINK) : NULL;
+	plan = faults ? sim_fault_plan_parse(faults, SIW_FAULTS_LINK) : NULL;
 	if (faults && !plan)
 		return -EINVAL;
 	there = sim_path_get(sim.hosts[a], sim.hosts[b]);

@@ -44,7 +44,7 @@ class _Socket:
     def getsockname(self) -> Address:
         """Return the socket's own address and port."""
         out = ffi.new("struct siw_addr *")
-        lib.siw_sim_socket_local(self._require_open(), out)
+        lib.siw_sim_socket_local_addr(self._require_open(), out)
         address = addr_from_c(out)
         assert address is not None
         return address
@@ -70,7 +70,7 @@ class _Socket:
         return int(lib.siw_sim_now()) + nanoseconds(self._timeout) if self._timeout else 0
 
     def _check_wait_result(self, rc: int) -> int:
-        tasks.raise_if_ending()
+        tasks.raise_if_world_is_closing()
         if rc == -errno.EAGAIN:
             if self._timeout:
                 raise TimeoutError(
@@ -136,7 +136,7 @@ class TCPSocket(_Socket):
     def getpeername(self) -> Address:
         """Return the address and port of the connection's other end."""
         out = ffi.new("struct siw_addr *")
-        check_result(lib.siw_sim_socket_peer(self._require_open(), out))
+        check_result(lib.siw_sim_socket_peer_addr(self._require_open(), out))
         address = addr_from_c(out)
         assert address is not None
         return address

@@ -19,7 +19,7 @@ __all__ = [
     "WorldEnded",
     "current_host_address",
     "current_task",
-    "raise_if_ending",
+    "raise_if_world_is_closing",
     "start_task",
 ]
 
@@ -88,7 +88,7 @@ def current_host_address() -> str | None:
     return None if task is None else task.home
 
 
-def raise_if_ending() -> None:
+def raise_if_world_is_closing() -> None:
     """Raise WorldEnded if the calling task's world is being closed."""
     if ending and current_task() is not None:
         raise WorldEnded
@@ -140,7 +140,7 @@ class SimLock:
 
     def acquire(self, blocking: bool = True) -> bool:
         """Acquire the lock, or return False if the lock is held and ``blocking`` is False."""
-        me = lib.siw_sim_task()
+        me = lib.siw_sim_current_task_number()
         if self._owner is None or (self._reentrant and self._owner == me):
             self._owner = me
             self._depth += 1

@@ -22,7 +22,7 @@ from siwarp.sim.sockets import TCPListener, TCPSocket, UDPSocket
 from siwarp.sim.tasks import Task
 from siwarp.sim.units import NEVER, Duration, nanoseconds
 from siwarp.verbs import Context, Error, StateError, Timeout, capture
-from siwarp.verbs._ffi import Handle, addr_to_c, open_root_handles, reap_dropped_handles
+from siwarp.verbs._ffi import Handle, addr_to_c, list_open_root_handles, reap_dropped_handles
 
 __all__ = ["Deadlock", "Stats", "World"]
 
@@ -116,14 +116,14 @@ class World:
                 "world by World(faults=...) or world.faults",
             )
         self.seed = seed
-        self._before = set(map(id, open_root_handles()))
+        self._before = set(map(id, list_open_root_handles()))
         rc = lib.siw_sim_open(seed & NEVER, faults.encode())
         if rc == -errno.EBUSY:
             raise StateError(
                 errno.EBUSY, "a process can have only one open world: close the other one first"
             )
-        self._check_plan_result(rc, f"creating a world with faults {faults!r}")
-        lib.siw_sim_near_wrap(near_wrap)
+        self._check_fault_plan_result(rc, f"creating a world with faults {faults!r}")
+        lib.siw_sim_set_sequence_near_wrap(near_wrap)
         #: Argument of the last ``fail_memory`` call.
         self.memory_failing = 0
         self._hosts: dict[str, int] = {}  # host numbers, by address
@@ -202,8 +202,8 @@ class World:
 
         """
         plan = ffi.NULL if faults is None else faults.encode()
-        self._check_plan_result(
-            lib.siw_sim_link(self._host_number(a), self._host_number(b), plan),
+        self._check_fault_plan_result(
+            lib.siw_sim_set_link_fault_plan(self._host_number(a), self._host_number(b), plan),
             f"the plan {faults!r}",
         )
 
@@ -220,8 +220,8 @@ class World:
 
         """
         plan = ffi.NULL if faults is None else faults.encode()
-        self._check_plan_result(
-            lib.siw_sim_host_plan(self._host_number(device), plan), f"the plan {faults!r}"
+        self._check_fault_plan_result(
+            lib.siw_sim_set_host_fault_plan(self._host_number(device), plan), f"the plan {faults!r}"
         )
 
     def faults(self, plan: str) -> None:
@@ -231,7 +231,9 @@ class World:
             Error: the plan is not valid (EINVAL).
 
         """
-        self._check_plan_result(lib.siw_sim_faults(plan.encode()), f"the plan {plan!r}")
+        self._check_fault_plan_result(
+            lib.siw_sim_set_fault_plan(plan.encode()), f"the plan {plan!r}"
+        )
 
     def path_mtu(self, a: Where, b: Where, mtu: int, *, told: bool = True) -> None:
         """Set the path MTU between two hosts, in octets; 0: the MTU of their interfaces.
@@ -239,13 +241,13 @@ class World:
         Packets larger than the path MTU are lost. With ``told``, an ICMP message reports each loss
         to the sender.
         """
-        rc = lib.siw_sim_path_mtu(self._host_number(a), self._host_number(b), mtu, told)
+        rc = lib.siw_sim_set_path_mtu(self._host_number(a), self._host_number(b), mtu, told)
         self._raise_on_error(rc, f"a path MTU of {mtu}")
 
     def link_up(self, device: Where, up: bool) -> None:
         """Set the interface of a host up or down."""
         self._raise_on_error(
-            lib.siw_sim_host_link_up(self._host_number(device), up), "changing an interface"
+            lib.siw_sim_set_host_link_state(self._host_number(device), up), "changing an interface"
         )
 
     def mutate(self, device: Where, of_1000: int) -> None:
@@ -255,7 +257,8 @@ class World:
         truncated.
         """
         self._raise_on_error(
-            lib.siw_sim_mutate(self._host_number(device), of_1000), f"{of_1000} of 1,000 mutated"
+            lib.siw_sim_set_datagram_mutation_rate(self._host_number(device), of_1000),
+            f"{of_1000} of 1,000 mutated",
         )
 
     def fail_memory(self, of_million: int) -> None:
@@ -266,7 +269,8 @@ class World:
         for the queue pair type. Allocations of Python and of the simulated network do not fail.
         """
         self._raise_on_error(
-            lib.siw_sim_fail_memory(of_million), f"{of_million} failures in a million"
+            lib.siw_sim_set_allocation_failure_rate(of_million),
+            f"{of_million} failures in a million",
         )
         self.memory_failing = of_million
 
@@ -296,13 +300,13 @@ class World:
                             self._drop_packets(b, a)
 
     def _drop_packets(self, a: int, b: int) -> None:
-        self._raise_on_error(lib.siw_sim_cut(a, b, 1), "partitioning hosts")
+        self._raise_on_error(lib.siw_sim_set_path_cut(a, b, 1), "partitioning hosts")
         self._cuts.add((a, b))
 
     def heal(self) -> None:
         """End all partitions."""
         for a, b in sorted(self._cuts):
-            self._raise_on_error(lib.siw_sim_cut(a, b, 0), "ending a partition")
+            self._raise_on_error(lib.siw_sim_set_path_cut(a, b, 0), "ending a partition")
         self._cuts.clear()
 
     def crash(self, device: Where) -> None:
@@ -424,7 +428,7 @@ class World:
         local, dest = self._local_address(address, 0), addr_to_c((to[0], to[1]))
         until = self.now_ns + nanoseconds(within)
         rc = lib.siw_sim_tcp_connect(local, dest, until, out)
-        tasks.raise_if_ending()
+        tasks.raise_if_world_is_closing()
         if rc == -errno.EAGAIN:
             raise TimeoutError(
                 errno.ETIMEDOUT,
@@ -453,7 +457,7 @@ class World:
             lib.siw_sim_sleep_until(self.now_ns + ns)
         else:
             lib.siw_sim_yield()
-        tasks.raise_if_ending()
+        tasks.raise_if_world_is_closing()
 
     def run_for(self, duration: Duration) -> None:
         """Run the world for a duration of its own clock.
@@ -506,10 +510,10 @@ class World:
         """
         if tasks.current_task() is not None:
             raise RuntimeError("a task cannot run the world: let other tasks run with world.sleep")
-        go_on = lib.siw_sim_step if each_instant else lib.siw_sim_run
+        go_on = lib.siw_sim_step_world if each_instant else lib.siw_sim_run_world
         while True:
             # Run all tasks and events of the current instant without advancing the clock.
-            lib.siw_sim_step(self.now_ns)
+            lib.siw_sim_step_world(self.now_ns)
             self._raise_task_error()
             if condition is not None and condition():
                 return True
@@ -570,7 +574,7 @@ class World:
 
     def _handle_task_end(self, task: Task) -> None:
         del self._tasks[task]
-        lib.siw_sim_stop()
+        lib.siw_sim_stop_world_run()
         error = task._error
         stale = isinstance(error, Error) and error.errno == errno.ESTALE
         killed = stale and self._crash_count(task) > task._crashes
@@ -602,7 +606,7 @@ class World:
             self._start_task(Task("executor", tasks.current_host_address()), call)
 
         if tasks.current_task() is not None:
-            return run_coroutine(Loop(start_executor_task, tasks.raise_if_ending), main)
+            return run_coroutine(Loop(start_executor_task, tasks.raise_if_world_is_closing), main)
         self._loop = Loop(start_executor_task, self._raise_task_error)
         try:
             return run_coroutine(self._loop, main)
@@ -656,9 +660,9 @@ class World:
                 break
             for task in waiting:
                 lib.siw_sim_unpark(task.number)
-            if lib.siw_sim_step(NEVER) < 0:
+            if lib.siw_sim_step_world(NEVER) < 0:
                 break
-        for handle in self._open_handles():
+        for handle in self._handles_still_open():
             handle.__exit__(None, None, None)
         for made in self._sockets:
             made.close()
@@ -677,8 +681,8 @@ class World:
         self._closed = True
         tasks.ending = False
 
-    def _open_handles(self) -> list[Handle]:
-        return [handle for handle in open_root_handles() if id(handle) not in self._before]
+    def _handles_still_open(self) -> list[Handle]:
+        return [handle for handle in list_open_root_handles() if id(handle) not in self._before]
 
     def __enter__(self) -> World:
         return self
@@ -703,7 +707,7 @@ class World:
             raise Error(-rc, f"{what}: {os.strerror(-rc)}")
         return int(rc)
 
-    def _check_plan_result(self, rc: int, what: str) -> None:
+    def _check_fault_plan_result(self, rc: int, what: str) -> None:
         if rc == -errno.EINVAL:
-            raise Error(errno.EINVAL, f"{what}: {ffi.string(lib.siw_sim_why()).decode()}")
+            raise Error(errno.EINVAL, f"{what}: {ffi.string(lib.siw_sim_error_text()).decode()}")
         self._raise_on_error(rc, what)

@@ -147,7 +147,9 @@ class End(Closing):
                 "this pair has receives=0: post receives and wait() for them, or create the pair "
                 "with receives > 0",
             )
-        wc = self._wait_for_match(lambda wc: wc.wr_id >= _RECEIVES, timeout, "receiving")
+        wc = self._wait_for_matching_completion(
+            lambda wc: wc.wr_id >= _RECEIVES, timeout, "receiving"
+        )
         slot = self._check_completion(wc, "receiving").wr_id ^ _RECEIVES
         data = self._inbox.read(wc.byte_len, slot * self._recv_size)
         with contextlib.suppress(StateError):  # the connection may have ended after this message
@@ -193,7 +195,7 @@ class End(Closing):
         """
         deadline = system.monotonic() + timeout
         return [
-            self._wait_for_match(
+            self._wait_for_matching_completion(
                 lambda wc: wc.wr_id < _SENDS, deadline - system.monotonic(), f"completion {i + 1}"
             )
             for i in range(n)
@@ -214,10 +216,12 @@ class End(Closing):
             raise
         self._lent[wr_id] = mr
         self._check_completion(
-            self._wait_for_match(lambda wc: wc.wr_id == wr_id, timeout, what), what
+            self._wait_for_matching_completion(lambda wc: wc.wr_id == wr_id, timeout, what), what
         )
 
-    def _wait_for_match(self, wanted: Callable[[WC], bool], timeout: float, what: str) -> WC:
+    def _wait_for_matching_completion(
+        self, wanted: Callable[[WC], bool], timeout: float, what: str
+    ) -> WC:
         """Return the next matching completion; keep all others for later calls."""
         deadline = system.monotonic() + timeout
         while True:

@@ -27,15 +27,15 @@ __all__ = [
     "addr_bytes_to_python",
     "addr_from_c",
     "addr_to_c",
-    "before_exit",
     "check_pointer",
-    "check_rc",
+    "check_return_code",
     "clamp_to_int",
     "clamp_to_uint",
     "ffi",
     "lib",
-    "open_root_handles",
+    "list_open_root_handles",
     "reap_dropped_handles",
+    "register_exit_callback",
 ]
 
 #: An IP address and a port, like Python's socket addresses; for IPv6 only the first two items.
@@ -46,7 +46,7 @@ Address = tuple[str, int]
 SLICE_MS = 50
 
 
-def check_rc(rc: int, what: str, advice: Mapping[int, str] | None = None) -> int:
+def check_return_code(rc: int, what: str, advice: Mapping[int, str] | None = None) -> int:
     """Return ``rc``, or raise the exception for it if it is a negative errno value."""
     if rc >= 0:
         return rc
@@ -225,7 +225,7 @@ class Handle(Closing):
         """Whether the handle is closed."""
         return getattr(self, "_c", None) is None
 
-    def _open_children(self) -> list[Handle]:
+    def _list_open_children(self) -> list[Handle]:
         """Return the open handles that were created from this one, newest first."""
         alive = [child for child in self._children if not child.closed]
         return sorted(alive, key=lambda child: -child._serial)
@@ -240,7 +240,7 @@ class Handle(Closing):
         reap_dropped_handles()
         if self.closed:
             return
-        users = self._open_children()
+        users = self._list_open_children()
         if users:
             count = Counter(user._what for user in users)
             kinds = ", ".join(f"{n} {what}{'s' if n > 1 else ''}" for what, n in count.items())
@@ -253,12 +253,12 @@ class Handle(Closing):
             )
         self._destroy_c_object()
 
-    def _open_descendants(self) -> list[Handle]:
+    def _list_open_descendants(self) -> list[Handle]:
         """Return all open handles created directly or indirectly from this one, each once."""
         found: dict[Handle, None] = {}
-        for child in self._open_children():
+        for child in self._list_open_children():
             found[child] = None
-            found.update(dict.fromkeys(child._open_descendants()))
+            found.update(dict.fromkeys(child._list_open_descendants()))
         return list(found)
 
     def _force_close(self, destroy: Callable[[Any], int]) -> None:
@@ -267,7 +267,7 @@ class Handle(Closing):
         The C objects stay readable, so that calls in progress and later calls are refused.
         """
         with _ending:
-            c, handles = self._c, [*self._open_descendants(), self]
+            c, handles = self._c, [*self._list_open_descendants(), self]
             for handle in handles:
                 handle._c = None
         if c is None:
@@ -286,7 +286,7 @@ class Handle(Closing):
             handle._release_memory()
         # ESTALE: the object was ended with its device, as in _destroy_c_object.
         if rc != -errno.ESTALE:
-            check_rc(rc, f"closing {self!r}")
+            check_return_code(rc, f"closing {self!r}")
 
     def _wake_all_waiters(self) -> None:
         """Wake the threads and tasks that wait for the handle's events."""
@@ -316,7 +316,7 @@ class Handle(Closing):
         if rc < 0 and rc != -errno.ESTALE:
             self._c = c
             busy = self._busy_advice() if rc == -errno.EBUSY else ""
-            check_rc(rc, f"closing {self!r}", {errno.EBUSY: busy} if busy else None)
+            check_return_code(rc, f"closing {self!r}", {errno.EBUSY: busy} if busy else None)
         for parent in self._parents:
             parent._children.discard(self)
         self._parents = ()
@@ -345,7 +345,7 @@ class Handle(Closing):
         pair is still sending.
         """
         busy = []
-        for child in self._open_children():
+        for child in self._list_open_children():
             if child.closed:
                 continue
             try:
@@ -470,7 +470,7 @@ class Waitable(Handle):
                         return found
                 elif rc not in (-errno.EAGAIN, -errno.EINTR):
                     self._c_object()  # raises StateError if the handle was closed by force
-                    check_rc(rc, f"waiting on {self!r}")
+                    check_return_code(rc, f"waiting on {self!r}")
                 elif deadline is not None and system.monotonic() >= deadline:
                     return None
                 if over is not None and over():
@@ -546,7 +546,7 @@ def _next_wait_ms(deadline: float | None) -> int:
     return SLICE_MS if left >= SLICE_MS else max(0, int(left + 0.999))
 
 
-def open_root_handles() -> list[Handle]:
+def list_open_root_handles() -> list[Handle]:
     """Return the open handles without parents, mostly devices, newest first."""
     mine = (root for root in _roots if not root.closed and root._pid == os.getpid())
     return sorted(mine, key=lambda handle: -handle._serial)
@@ -555,7 +555,7 @@ def open_root_handles() -> list[Handle]:
 _before_exit: list[Callable[[], None]] = []
 
 
-def before_exit(call: Callable[[], None]) -> Callable[[], None]:
+def register_exit_callback(call: Callable[[], None]) -> Callable[[], None]:
     """Register ``call`` to run at process exit, before the open handles are closed."""
     _before_exit.append(call)
     return call
@@ -565,7 +565,7 @@ def _close_at_exit() -> None:
     """Close the open handles, so that no thread of the library runs during process exit."""
     for call in _before_exit:
         call()
-    for root in open_root_handles():
+    for root in list_open_root_handles():
         if root.closed:
             continue
         try:

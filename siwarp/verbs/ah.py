@@ -44,7 +44,7 @@ class AHAttr:
     source: str | None = None
 
 
-def _usable_source(came_to: Address | None) -> str | None:
+def _usable_source_address(came_to: Address | None) -> str | None:
     """Return the host, if it can be a source address: neither a group nor the wildcard address."""
     if came_to is None:
         return None
@@ -110,7 +110,7 @@ class AH(Handle):
                 dest, self.qpn = wc.source, wc.src_qp
             except AttributeError:
                 raise type_error("wc is the completion of a UD receive", wc) from None
-            source = _usable_source(wc.destination) if source is None else source
+            source = _usable_source_address(wc.destination) if source is None else source
         if dest is None:
             raise Error(
                 errno.EINVAL,

@@ -7,7 +7,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 
-from siwarp.verbs._ffi import check_rc, lib
+from siwarp.verbs._ffi import check_return_code, lib
 
 __all__ = ["capture"]
 
@@ -26,7 +26,7 @@ def capture(path: str | os.PathLike[str]) -> Iterator[None]:
 
     """
     name = os.fspath(path)
-    check_rc(lib.siw_capture_start(os.fsencode(name)), f"capturing to {name}")
+    check_return_code(lib.siw_capture_start(os.fsencode(name)), f"capturing to {name}")
     try:
         yield
     finally:

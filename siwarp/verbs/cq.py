@@ -17,7 +17,7 @@ from siwarp.verbs._ffi import (
     Waitable,
     addr_bytes_to_python,
     check_pointer,
-    check_rc,
+    check_return_code,
     clamp_to_int,
     ffi,
     lib,
@@ -247,7 +247,7 @@ class CompChannel(Waitable):
 
     def fileno(self) -> int:
         """Return the channel's descriptor; read events only with ``get_cq_event``."""
-        return check_rc(
+        return check_return_code(
             lib.siw_comp_channel_fd(self._c_object()), "getting the channel's descriptor"
         )
 
@@ -385,7 +385,7 @@ class CQ(Handle):
             free.append(buffer)
             return [wc]
         free.append(buffer)
-        check_rc(got, f"polling {self!r}")
+        check_return_code(got, f"polling {self!r}")
         raise AssertionError(f"asked for 1 completion, got {got}")
 
     def _poll_many(self, num_entries: int) -> list[WC]:
@@ -412,7 +412,7 @@ class CQ(Handle):
             return []
         wcs = buffer.unpack_completions(got) if got > 0 else []
         free.append(buffer)
-        check_rc(got, f"polling {self!r}")
+        check_return_code(got, f"polling {self!r}")
         return wcs
 
     def req_notify(self, solicited_only: bool = False) -> None:
@@ -421,7 +421,7 @@ class CQ(Handle):
         Poll once more afterwards, because completions before this call raise no event.
         """
         rc = lib.siw_req_notify_cq(self._c_object(), int(solicited_only))
-        check_rc(rc, f"arming {self!r}")
+        check_return_code(rc, f"arming {self!r}")
 
     def ack_events(self, num_events: int) -> None:
         """Acknowledge up to ``num_events`` events read from the channel; a larger number has no
@@ -485,14 +485,16 @@ class CQ(Handle):
             StateError: the queue overflowed (EOVERFLOW).
 
         """
-        check_rc(
+        check_return_code(
             lib.siw_resize_cq(self._c_object(), clamp_to_int(cqe)), f"resizing {self!r} to {cqe}"
         )
 
     @property
     def capacity(self) -> int:
         """The number of completions that the queue can hold: at least the requested number."""
-        return check_rc(lib.siw_cq_capacity(self._c_object()), "querying the capacity of a CQ")
+        return check_return_code(
+            lib.siw_cq_capacity(self._c_object()), "querying the capacity of a CQ"
+        )
 
     #: pyverbs' name of ``capacity``.
     cqe = capacity
@@ -504,7 +506,7 @@ class CQ(Handle):
         ``poll()`` on an empty queue makes progress, and makes the device's progress thread pause
         for about a millisecond, so an event loop reads ``pending`` first.
         """
-        return check_rc(lib.siw_cq_pending(self._c_object()), f"querying {self!r}")
+        return check_return_code(lib.siw_cq_pending(self._c_object()), f"querying {self!r}")
 
     def _destroy_c_object(self) -> None:
         self.ack_events(self._unacked)

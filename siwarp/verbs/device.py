@@ -17,7 +17,7 @@ from siwarp.verbs._ffi import (
     addr_bytes_to_python,
     addr_to_c,
     check_pointer,
-    check_rc,
+    check_return_code,
     ffi,
     lib,
     reap_dropped_handles,
@@ -218,13 +218,15 @@ class Context(Waitable):
     def query_device(self) -> DeviceAttr:
         """Return the device's limits."""
         attr = ffi.new("struct siw_device_attr *")
-        check_rc(lib.siw_query_device(self._c_object(), attr), f"querying the limits of {self!r}")
+        check_return_code(
+            lib.siw_query_device(self._c_object(), attr), f"querying the limits of {self!r}"
+        )
         return DeviceAttr(**{name: getattr(attr, name) for name in DeviceAttr.__annotations__})
 
     def query_info(self) -> Device:
         """Return the device's current state: whether its interface is up, and its addresses."""
         info = ffi.new("struct siw_device_info *")
-        check_rc(
+        check_return_code(
             lib.siw_query_device_info(self._c_object(), info), f"querying the port of {self!r}"
         )
         return _device_from_c(info)
@@ -236,7 +238,9 @@ class Context(Waitable):
 
         For ``select``, ``poll`` and ``asyncio``; read it only through ``get_async_event``.
         """
-        return check_rc(lib.siw_async_fd(self._c_object()), "getting the device's event descriptor")
+        return check_return_code(
+            lib.siw_async_fd(self._c_object()), "getting the device's event descriptor"
+        )
 
     fileno = async_fd
 

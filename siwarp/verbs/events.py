@@ -11,7 +11,7 @@ from typing import Any
 
 from siwarp.base import system
 from siwarp.base.closing import Closing
-from siwarp.verbs._ffi import Handle, before_exit, ffi, lib
+from siwarp.verbs._ffi import Handle, ffi, lib, register_exit_callback
 from siwarp.verbs.enums import EventType
 
 __all__ = ["AsyncEvent"]
@@ -89,7 +89,7 @@ def wait_until_acked(handle: Handle) -> None:
         system.sleep(0.001)
 
 
-@before_exit
+@register_exit_callback
 def _ack_all_events() -> None:
     """Acknowledge all events when the program ends, so that their objects can close."""
     for event in list(_unacked):

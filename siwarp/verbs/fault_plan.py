@@ -8,7 +8,7 @@ import errno
 from collections.abc import Iterator
 
 from siwarp.base import system
-from siwarp.verbs._ffi import check_rc, ffi, lib
+from siwarp.verbs._ffi import check_return_code, ffi, lib
 from siwarp.verbs.errors import Error
 
 __all__ = ["faults", "set_faults"]
@@ -36,7 +36,7 @@ def set_faults(plan: str) -> None:
             "a simulated process uses the network of its simulated world: use world.faults or "
             "world.link",
         )
-    check_rc(lib.siw_faults_set(plan.encode()), "setting a fault plan")
+    check_return_code(lib.siw_faults_set(plan.encode()), "setting a fault plan")
 
 
 @contextlib.contextmanager

@@ -292,7 +292,7 @@ class MR(Handle):
         self.view[offset : offset + count] = source
 
     def _busy_advice(self) -> str:
-        windows = [repr(user) for user in self.pd._open_children() if user._what == "MW"]
+        windows = [repr(user) for user in self.pd._list_open_children() if user._what == "MW"]
         if self.access & AccessFlag.MW_BIND and windows:
             return (
                 "a window is bound to the region, or an outstanding request uses it: first close "

@@ -21,7 +21,7 @@ class PD(Handle):
 
     def _queue_pair_names(self) -> str:
         """Return the names of the PD's open queue pairs, for messages."""
-        names = [repr(user) for user in self._open_children() if user._what == "QP"]
+        names = [repr(user) for user in self._list_open_children() if user._what == "QP"]
         return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
 
     def __init__(self, context: Context) -> None:

@@ -16,7 +16,7 @@ from siwarp.verbs._ffi import (
     Handle,
     addr_from_c,
     addr_to_c,
-    check_rc,
+    check_return_code,
     ffi,
     lib,
     reap_dropped_handles,
@@ -203,7 +203,7 @@ class QP(Handle):
                 raise LimitError(
                     errno.EINVAL, f"modifying {self!r}: {name}={value} is out of range"
                 ) from None
-        check_rc(lib.siw_modify_qp(self._c_object(), c_attr, mask), f"modifying {self!r}")
+        check_return_code(lib.siw_modify_qp(self._c_object(), c_attr, mask), f"modifying {self!r}")
         if mask & QPAttrMask.QKEY:
             self._first_qkey = None
         if isinstance(attr.fd, socket.socket) and mask & QPAttrMask.FD:
@@ -259,7 +259,7 @@ class QP(Handle):
 
         """
         out = ffi.new("struct siw_source_drops[]", 32)
-        n = check_rc(
+        n = check_return_code(
             lib.siw_query_drops(self._c_object(), out, 32), f"querying the drops of {self!r}"
         )
         found = [(addr_from_c(d.source), d) for d in out[0:n]]
@@ -275,7 +275,7 @@ class QP(Handle):
 
         """
         out = ffi.new("struct siw_rd_wait[]", 1024)
-        n = check_rc(
+        n = check_return_code(
             lib.siw_query_waits(self._c_object(), out, 1024),
             f"querying the waiting messages of {self!r}",
         )
@@ -294,7 +294,7 @@ class QP(Handle):
 
         """
         out = ffi.new("struct siw_rd_restart[]", 1024)
-        n = check_rc(
+        n = check_return_code(
             lib.siw_poll_restarts(self._c_object(), out, 1024),
             f"querying the restarted peers of {self!r}",
         )
@@ -314,7 +314,9 @@ class QP(Handle):
         """
         addr = addr_to_c(address)
         return bool(
-            check_rc(lib.siw_end_peer(self._c_object(), addr), f"ending a peer of {self!r}")
+            check_return_code(
+                lib.siw_end_peer(self._c_object(), addr), f"ending a peer of {self!r}"
+            )
         )
 
     def poll_errors(self, n: int = 16) -> list[ErrorReport]:
@@ -328,7 +330,7 @@ class QP(Handle):
 
         """
         out = ffi.new("struct siw_err_entry[]", max(n, 1))
-        got = check_rc(
+        got = check_return_code(
             lib.siw_poll_err(self._c_object(), n, out), f"reading the errors of {self!r}"
         )
         return [error_report_from_c(e) for e in out[0:got]]
@@ -359,7 +361,9 @@ class QP(Handle):
             LimitError: no file descriptor is left for the group's socket (EMFILE).
 
         """
-        self._groups |= {self._change_membership(lib.siw_attach_mcast, group, "attaching")}
+        self._groups |= {
+            self._change_multicast_membership(lib.siw_attach_mcast, group, "attaching")
+        }
 
     def detach_mcast(self, group: str) -> None:
         """Leave a multicast group (``siw_detach_mcast``).
@@ -368,15 +372,17 @@ class QP(Handle):
             Error: the queue pair is not a member of the group (EINVAL).
 
         """
-        self._groups -= {self._change_membership(lib.siw_detach_mcast, group, "detaching")}
+        self._groups -= {
+            self._change_multicast_membership(lib.siw_detach_mcast, group, "detaching")
+        }
 
-    def _change_membership(self, call: Any, name: str, doing: str) -> str:
+    def _change_multicast_membership(self, call: Any, name: str, doing: str) -> str:
         c_group = addr_to_c(
             (require_instance(name, str, "a group is an IP address, for example '239.1.1.1'"), 0)
         )
         # The group is joined on the device's interface, even if the address has a scope.
         group = (addr_from_c(c_group) or (name, 0))[0].partition("%")[0]
-        check_rc(call(self._c_object(), c_group), f"{doing} {self!r}: group {group}")
+        check_return_code(call(self._c_object(), c_group), f"{doing} {self!r}: group {group}")
         return group
 
     def record(self, wc: WC) -> Record:
@@ -389,7 +395,7 @@ class QP(Handle):
         """
         c = ffi.new("struct siw_record *")
         ranges = ffi.new("struct siw_record_range[]", 32)
-        n = check_rc(
+        n = check_return_code(
             lib.siw_query_record(self._c_object(), wc.wr_id, c, ranges, 32),
             f"querying Write-Record {wc.wr_id} of {self!r}",
         )
@@ -408,7 +414,7 @@ class QP(Handle):
         """Return the current attributes, and the attributes from creation."""
         attr = ffi.new("struct siw_qp_attr *")
         init = ffi.new("struct siw_qp_init_attr *")
-        check_rc(lib.siw_query_qp(self._c_object(), attr, init), f"querying {self!r}")
+        check_return_code(lib.siw_query_qp(self._c_object(), attr, init), f"querying {self!r}")
         return (
             QPAttr(
                 qp_state=QPState(attr.qp_state),
@@ -459,7 +465,9 @@ class QP(Handle):
         """The current state of the queue pair."""
         attr = ffi.new("struct siw_qp_attr *")
         init = ffi.new("struct siw_qp_init_attr *")
-        check_rc(lib.siw_query_qp(self._c_object(), attr, init), "querying the state of a QP")
+        check_return_code(
+            lib.siw_query_qp(self._c_object(), attr, init), "querying the state of a QP"
+        )
         return QPState(attr.qp_state)
 
     @property
@@ -487,7 +495,7 @@ class QP(Handle):
     def _local_and_peer_addr(self) -> tuple[Address, Address]:
         local = ffi.new("struct siw_addr *")
         peer = ffi.new("struct siw_addr *")
-        check_rc(
+        check_return_code(
             lib.siw_qp_addr(self._c_object(), local, peer), f"querying the address of {self!r}"
         )
         return addr_from_c(local) or ("", 0), addr_from_c(peer) or ("", 0)
@@ -566,7 +574,7 @@ class QP(Handle):
         c.bind_info.mr = _null if info.mr is None else info.mr._c_object()
         c.bind_info.addr, c.bind_info.length = info.addr, info.length
         c.bind_info.mw_access_flags = int(info.mw_access_flags)
-        check_rc(
+        check_return_code(
             lib.siw_bind_mw(self._c_object(), mw._c_object(), c), f"binding {mw!r} by {self!r}"
         )
 

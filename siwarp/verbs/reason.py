@@ -10,7 +10,7 @@ import sys
 from siwarp.base.library import ffi, lib
 from siwarp.verbs.errors import Error, LimitError, StateError, error_from_errno
 
-__all__ = ["refusal_error", "with_python_names"]
+__all__ = ["refusal_error", "replace_c_names_by_python_names"]
 
 #: C names and phrases, and their Python replacements. The longest match is replaced.
 _NAMES = {
@@ -111,7 +111,7 @@ _KINDS: dict[str, type[Error]] = {
 _VAGUE = (errno.EINVAL, errno.ENOMEM)
 
 
-def with_python_names(text: str) -> str:
+def replace_c_names_by_python_names(text: str) -> str:
     """Return the text of a reason with Python names instead of C names."""
     return _ANY.sub(lambda m: _NAMES.get(m[0]) or _ENUMS[m[0]], text)
 
@@ -124,7 +124,9 @@ def refusal_error(number: int, what: str) -> Error:
     name = bytes(ffi.string(lib.siw_reason_name())).decode()
     if name in ("", "SYSTEM"):  # the library reports no more than the errno value
         return error_from_errno(number, what)
-    why = with_python_names(bytes(ffi.string(lib.siw_reason())).decode(errors="replace"))
+    why = replace_c_names_by_python_names(
+        bytes(ffi.string(lib.siw_reason())).decode(errors="replace")
+    )
     error = error_from_errno(number, what, why)
     if number in _VAGUE:
         error = _KINDS.get(name, type(error))(number, f"{what}: {why}")

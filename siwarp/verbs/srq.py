@@ -10,7 +10,7 @@ from typing import Any
 from siwarp.verbs._ffi import (
     Handle,
     check_pointer,
-    check_rc,
+    check_return_code,
     clamp_to_uint,
     ffi,
     lib,
@@ -108,7 +108,9 @@ class SRQ(Handle):
         c_attr = ffi.new("struct siw_srq_attr *")
         c_attr.max_wr, c_attr.max_sge = clamp_to_uint(attr.max_wr), clamp_to_uint(attr.max_sge)
         c_attr.srq_limit = clamp_to_uint(attr.srq_limit)
-        check_rc(lib.siw_modify_srq(self._c_object(), c_attr, int(mask)), f"modifying {self!r}")
+        check_return_code(
+            lib.siw_modify_srq(self._c_object(), c_attr, int(mask)), f"modifying {self!r}"
+        )
 
     @property
     def srq_num(self) -> int:
@@ -118,7 +120,7 @@ class SRQ(Handle):
     def query(self) -> SrqAttr:
         """Return the queue's size, and the limit while it is armed (``siw_query_srq``)."""
         c_attr = ffi.new("struct siw_srq_attr *")
-        check_rc(lib.siw_query_srq(self._c_object(), c_attr), f"querying {self!r}")
+        check_return_code(lib.siw_query_srq(self._c_object(), c_attr), f"querying {self!r}")
         return SrqAttr(c_attr.max_wr, c_attr.max_sge, c_attr.srq_limit)
 
     def post_recv(self, wr: RecvWR | Iterable[RecvWR]) -> None:

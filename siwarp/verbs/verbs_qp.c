@@ -97,14 +97,14 @@ static int check_qp_init_attributes(const struct siw_pd *pd, const struct siw_qp
 struct siw_qp *siw_create_qp(struct siw_pd *pd, struct siw_qp_init_attr *init)
 {
 	struct siw_qp *qp = NULL;
-	int err = siw_device_create_begin(pd, init);
+	int err = siw_device_check_create_args(pd, init);
 
 	if (!err)
 		err = check_qp_init_attributes(pd, init);
 	if (err)
-		return siw_refused_null(err);
-	err = siw_qp_create(pd, init, siw_pair_open, &qp);
+		return siw_refuse_and_return_null(err);
+	err = siw_qp_create(pd, init, siw_pair_create_for_qp, &qp);
 	if (err == -EMFILE && init->qp_type == SIW_QPT_UD)
 		siw_refuse(QP_NO_DESCRIPTORS);
-	return err ? siw_refused_null(err) : qp;
+	return err ? siw_refuse_and_return_null(err) : qp;
 }

@@ -39,17 +39,17 @@ struct wan_space {
  * Creates both namespaces, sets their interfaces up and their addresses, and leaves the process in
  * b.
  */
-int wan_spaces_open(struct wan_space spaces[2], int mtu);
+int wan_namespaces_open(struct wan_space spaces[2], int mtu);
 /*
  * Starts a program in a namespace, and in a new process group if `apart` is set. Returns the PID or
  * -1.
  */
-pid_t wan_start(const struct wan_space *space, char *const argv[], bool apart);
+pid_t wan_start_command(const struct wan_space *space, char *const argv[], bool apart);
 /*
  * Replaces the calling process by a program in namespace `which` of the relay process `pid`.
  * Returns only on failure, with an exit status.
  */
-int wan_enter(pid_t pid, int which, char *const argv[]);
+int wan_exec_in_namespace(pid_t pid, int which, char *const argv[]);
 
 /* ---- wan_relay.c ----------------------------------------------------------------------------- */
 

@@ -100,14 +100,15 @@ static int block_signals(void)
 	return signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
 }
 
-static int run_enter(int argc, char **argv)
+static int run_command_in_wan_namespace(int argc, char **argv)
 {
 	if (argc < 5 || (strcmp(argv[3], "a") != 0 && strcmp(argv[3], "b") != 0))
 		return 2;
-	return wan_enter((pid_t)atoi(argv[2]), argv[3][0] == 'a' ? WAN_A : WAN_B, argv + 4);
+	return wan_exec_in_namespace((pid_t)atoi(argv[2]), argv[3][0] == 'a' ? WAN_A : WAN_B,
+				     argv + 4);
 }
 
-static int run_check(const char *text)
+static int check_fault_plan_text(const char *text)
 {
 	struct siw_faults plan;
 	char why[192];
@@ -137,9 +138,9 @@ int main(int argc, char **argv)
 	int stats;
 
 	if (argc > 1 && strcmp(argv[1], "--enter") == 0)
-		return run_enter(argc, argv);
+		return run_command_in_wan_namespace(argc, argv);
 	if (argc == 3 && strcmp(argv[1], "--check") == 0)
-		return run_check(argv[2]);
+		return check_fault_plan_text(argv[2]);
 	if (argc < 6)
 		return 2;
 	if (siw_faults_parse(argv[1], SIW_FAULTS_RELAY, &plan, why, sizeof(why))) {
@@ -147,7 +148,7 @@ int main(int argc, char **argv)
 		return 2;
 	}
 	stats = atoi(argv[3]);
-	if (wan_spaces_open(spaces, atoi(argv[2])))
+	if (wan_namespaces_open(spaces, atoi(argv[2])))
 		return 1;
 	run.signals = block_signals();
 	run.relay = wan_relay_new(&plan, spaces);
@@ -157,11 +158,11 @@ int main(int argc, char **argv)
 	if (argv[4][0]) {
 		char *shell[] = { "/bin/sh", "-c", argv[4], NULL };
 
-		run.b = wan_start(&spaces[WAN_B], shell, true);
+		run.b = wan_start_command(&spaces[WAN_B], shell, true);
 		if (run.b < 0)
 			return 1;
 	}
-	run.a = wan_start(&spaces[WAN_A], argv + 5, false);
+	run.a = wan_start_command(&spaces[WAN_A], argv + 5, false);
 	if (run.a < 0 || relay_until_done(&run))
 		return 1;
 	dprintf(stats, "{");

@@ -151,13 +151,13 @@ static void path_queue_packet(struct way *way, const struct iovec *iov,
 		way->stats.full++;
 }
 
-static void path_release_due(struct way *way, uint64_t now)
+static void path_send_due_packets(struct way *way, uint64_t now)
 {
 	struct siw_fault_held *held;
 
-	while ((held = siw_fault_queue_due(&way->queue, now))) {
+	while ((held = siw_fault_queue_first_due(&way->queue, now))) {
 		path_send_packet(way, held->octets, held->length);
-		siw_fault_queue_drop(&way->queue, held);
+		siw_fault_queue_remove(&way->queue, held);
 	}
 }
 
@@ -188,14 +188,14 @@ static void relay_packet(struct wan_relay *relay, struct way *way, size_t n)
 	fate.depart_ns = 0; /* a copy does not wait for the rate limit again */
 	if (fate.dup)
 		path_queue_packet(way, &iov, &fate);
-	path_release_due(way, now);
+	path_send_due_packets(way, now);
 }
 
 /*
  * Relays the pending packets of one end. Returns 1 if more packets may be pending, 0 if not, or -1
  * after a message on stderr.
  */
-static int relay_pending(struct wan_relay *relay, struct way *way)
+static int relay_pending_packets(struct wan_relay *relay, struct way *way)
 {
 	for (int i = 0; i < BATCH; i++) {
 		ssize_t n = read(way->in, relay->packet, sizeof(relay->packet));
@@ -212,12 +212,12 @@ static int relay_pending(struct wan_relay *relay, struct way *way)
 	return 1;
 }
 
-static int64_t sleep_ns(const struct wan_relay *relay, uint64_t now, uint64_t end)
+static int64_t time_to_sleep_ns(const struct wan_relay *relay, uint64_t now, uint64_t end)
 {
 	uint64_t next = end;
 
 	for (int from = 0; from < 2; from++) {
-		uint64_t due = siw_fault_queue_next(&relay->ways[from].queue);
+		uint64_t due = siw_fault_queue_next_due_time(&relay->ways[from].queue);
 
 		next = due < next ? due : next;
 	}
@@ -232,7 +232,7 @@ int wan_relay_run(struct wan_relay *relay, int other_fd, int64_t ns)
 		struct pollfd fds[3] = { { relay->ways[0].in, POLLIN, 0 },
 					 { relay->ways[1].in, POLLIN, 0 },
 					 { other_fd, POLLIN, 0 } };
-		int64_t left = sleep_ns(relay, now, end);
+		int64_t left = time_to_sleep_ns(relay, now, end);
 		struct timespec t = { left / NS, left % NS };
 
 		if (ppoll(fds, 3, left < 0 ? NULL : &t, NULL) < 0 && errno != EINTR) {
@@ -240,9 +240,9 @@ int wan_relay_run(struct wan_relay *relay, int other_fd, int64_t ns)
 			return -1;
 		}
 		for (int from = 0; from < 2; from++) {
-			if (relay_pending(relay, &relay->ways[from]) < 0)
+			if (relay_pending_packets(relay, &relay->ways[from]) < 0)
 				return -1;
-			path_release_due(&relay->ways[from], siw_now_ns());
+			path_send_due_packets(&relay->ways[from], siw_now_ns());
 		}
 		if (fds[2].revents)
 			return 0;

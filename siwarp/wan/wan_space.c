@@ -81,7 +81,7 @@ static int open_tun(void)
 	return -1;
 }
 
-static int open_space(struct wan_space *space, int keep)
+static int open_network_namespace(struct wan_space *space, int keep)
 {
 	int ns;
 
@@ -115,7 +115,7 @@ static int configure_interface(const struct wan_space *space, const char *v4, co
 	dup2(ends[0], STDIN_FILENO);
 	fcntl(ends[1], F_SETFD, FD_CLOEXEC);
 	close(ends[0]);
-	pid = wan_start(space, argv, false);
+	pid = wan_start_command(space, argv, false);
 	if (saved >= 0) {
 		dup2(saved, STDIN_FILENO);
 		close(saved);
@@ -138,11 +138,12 @@ static int configure_interface(const struct wan_space *space, const char *v4, co
 	return wan_fail("ip could not configure an interface; is iproute2 installed?");
 }
 
-int wan_spaces_open(struct wan_space spaces[2], int mtu)
+int wan_namespaces_open(struct wan_space spaces[2], int mtu)
 {
 	if (geteuid() != 0 && enter_user_namespace())
 		return -1;
-	if (open_space(&spaces[WAN_A], WAN_FD_A) || open_space(&spaces[WAN_B], WAN_FD_B))
+	if (open_network_namespace(&spaces[WAN_A], WAN_FD_A) ||
+	    open_network_namespace(&spaces[WAN_B], WAN_FD_B))
 		return -1;
 	if (configure_interface(&spaces[WAN_A], WAN_ADDR_A, WAN_ADDR6_A, mtu))
 		return -1;
@@ -161,7 +162,7 @@ static __attribute__((noreturn)) void exec_program(char *const argv[])
 	_exit(errno == ENOENT ? 127 : 126);
 }
 
-pid_t wan_start(const struct wan_space *space, char *const argv[], bool apart)
+pid_t wan_start_command(const struct wan_space *space, char *const argv[], bool apart)
 {
 	pid_t relay = getpid(), pid = fork();
 
@@ -197,7 +198,7 @@ static int join_namespace(pid_t pid, const char *what, int type)
 	return rv;
 }
 
-int wan_enter(pid_t pid, int which, char *const argv[])
+int wan_exec_in_namespace(pid_t pid, int which, char *const argv[])
 {
 	char path[64], net[16];
 	struct stat ours, theirs;

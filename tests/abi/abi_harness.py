@@ -18,7 +18,7 @@ def run_program(program: Path, *args: str, **env: str) -> str:
     """Run a program with siwarp's libibverbs.so.1; return its output. The program must succeed."""
     done = pace.run_command(
         [program, *args],
-        env=os.environ | {"LD_LIBRARY_PATH": str(_paths.abi_dir())} | env,
+        env=os.environ | {"LD_LIBRARY_PATH": str(_paths.rdma_core_abi_dir())} | env,
         capture_output=True,
         text=True,
         seconds=60,

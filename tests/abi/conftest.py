@@ -21,7 +21,7 @@ class Programs(dict[str, Path]):
 
     def __missing__(self, name: str) -> Path:
         """Compile a program and link it with --as-needed, as distributions link programs."""
-        libraries = [str(_paths.abi_dir() / lib) for lib in (_paths.RDMACM, _paths.VERBS)]
+        libraries = [str(_paths.rdma_core_abi_dir() / lib) for lib in (_paths.RDMACM, _paths.VERBS)]
         rpath = f"-Wl,-rpath-link,{_paths.library_path().parent}"
         source, program = PROGRAMS / f"{name}.c", self._folder / name
         subprocess.run(

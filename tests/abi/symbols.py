@@ -29,7 +29,7 @@ def main() -> int:
     """Print the missing and superfluous names of both libraries; return 1 if there are any."""
     from siwarp import _paths
 
-    folder = _paths.abi_dir()
+    folder = _paths.rdma_core_abi_dir()
     have = exported_symbols(folder / _paths.VERBS) | exported_symbols(folder / _paths.RDMACM)
     if "--write" in sys.argv[1:]:
         LIST.write_text("".join(f"{name}\n" for name in sorted(have)), "utf-8")

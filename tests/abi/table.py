@@ -27,7 +27,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from abi.rows import BOTH, CABLE, GATE, HERE, NOBODY, PLACES, Row, all_rows  # noqa: E402
+from abi.rows import BOTH, CABLE, GATE, HERE, NOBODY, PLACES, Row, all_test_rows  # noqa: E402
 from cli.install_harness import find_python_for, install_package  # noqa: E402
 from namespaces.ns_harness import PATH, Namespace, create_cabled_namespaces  # noqa: E402
 from pace import scale_limit  # noqa: E402
@@ -194,7 +194,7 @@ def wait_or_kill(process: subprocess.Popen[bytes], seconds: float) -> int | str:
 
 
 @contextlib.contextmanager
-def busy_cpus(wanted: bool) -> Iterator[None]:
+def keep_cpus_busy(wanted: bool) -> Iterator[None]:
     """Keep every CPU busy with a process in an endless loop, if wanted."""
     burning = [
         subprocess.Popen([sys.executable, "-c", "while True: pass"])
@@ -234,7 +234,7 @@ def running_rank_pid(machine: Machine) -> int:
     raise AssertionError("no rank runs")
 
 
-def kill_one_end(
+def kill_server_or_client(
     machine: Machine, row: Row, server: subprocess.Popen[bytes], client: subprocess.Popen[bytes]
 ) -> list[int | str]:
     """Kill an end that has been connected for a while; return the exit statuses of both ends."""
@@ -252,7 +252,9 @@ def kill_one_end(
     return [killed, last] if row.kill == "server" else [last, killed]
 
 
-def run_row_programs(machine: Machine, row: Row, place: str, logs: list[Path]) -> list[int | str]:
+def run_programs_of_test_row(
+    machine: Machine, row: Row, place: str, logs: list[Path]
+) -> list[int | str]:
     """Run the programs of a row; return their exit statuses."""
     limit = scale_limit(row.seconds)
     began = time.monotonic()
@@ -270,7 +272,7 @@ def run_row_programs(machine: Machine, row: Row, place: str, logs: list[Path]) -
         return [server.returncode, "not started"]
     client = start_program(machine.command_line(row, place, 1, row.client), logs[1], machine.work)
     if row.kill:
-        return kill_one_end(machine, row, server, client)
+        return kill_server_or_client(machine, row, server, client)
     status = wait_for_client(server, client, limit)
     # A server ends soon after its client has ended; after a failure of the client, the server may
     # wait for another client.
@@ -315,7 +317,7 @@ def log_files(name: str, place: str) -> list[Path]:
     return [OUT / "logs" / f"{slug}.{end}" for end in ("server", "client")]
 
 
-def run_row(machine: Machine, row: Row, place: str, stamp: str) -> Result:
+def run_test_row(machine: Machine, row: Row, place: str, stamp: str) -> Result:
     """Run the programs of a row in one place; return the result."""
     logs = log_files(row.name, place)
     for log in logs:
@@ -329,8 +331,8 @@ def run_row(machine: Machine, row: Row, place: str, stamp: str) -> Result:
         why = f"{missing[0]} is not on this machine"
     else:
         wait_for_free_port(machine, row)
-        with busy_cpus(row.busy):
-            status = run_row_programs(machine, row, place, logs)
+        with keep_cpus_busy(row.busy):
+            status = run_programs_of_test_row(machine, row, place, logs)
         said = logs[bool(row.client) and row.kill != "client"]
         text = said.read_text(errors="replace") if said.exists() else ""
         why = failure_reason(row, status, text)
@@ -338,23 +340,23 @@ def run_row(machine: Machine, row: Row, place: str, stamp: str) -> Result:
     return Result(row.name, place, row.transport, status, row.data, seconds, why, stamp)
 
 
-def build_stamp(row: Row) -> str:
+def hash_row_and_libraries(row: Row) -> str:
     """Return a hash of the row, the verbs library and the engine."""
     said = hashlib.sha256(repr(row).encode())
-    for library in (_paths.abi_dir() / _paths.VERBS, _paths.library_path()):
+    for library in (_paths.rdma_core_abi_dir() / _paths.VERBS, _paths.library_path()):
         said.update(library.read_bytes())
     return said.hexdigest()[:16]
 
 
-def gate_places(row: Row) -> tuple[str, ...]:
+def places_where_gate_runs_row(row: Row) -> tuple[str, ...]:
     """Return the places where the gate runs a row."""
     return tuple(place for place in (HERE, CABLE) if (row.name, place) in GATE)
 
 
-def selected_rows(every: bool, gate: bool, only: str) -> Iterator[tuple[Row, str]]:
+def selected_test_rows(every: bool, gate: bool, only: str) -> Iterator[tuple[Row, str]]:
     """Yield rows with places: those of the short form, those of the gate, or all."""
-    for row in all_rows():
-        places = gate_places(row) if gate else row.places if every else row.short
+    for row in all_test_rows():
+        places = places_where_gate_runs_row(row) if gate else row.places if every else row.short
         if every and row.short == PLACES:
             places = (*places, BOTH)
         if row.known and not every:
@@ -439,8 +441,8 @@ def main() -> int:
             compile_library_programs(work)
         with create_cabled_namespaces() as ends, record.open("a" if options.resume else "w") as out:
             machine = Machine(ends, work)
-            for row, place in selected_rows(options.all, options.gate, options.only):
-                stamp = build_stamp(row)
+            for row, place in selected_test_rows(options.all, options.gate, options.only):
+                stamp = hash_row_and_libraries(row)
                 if before.get((row.name, place)) == stamp:
                     continue
                 why = machine.ensure_environment(row.wheel)
@@ -449,7 +451,7 @@ def main() -> int:
                 if why:
                     skipped.append(f"{row.name} ({place}): {why}")
                     continue
-                result = run_row(machine, row, place, stamp)
+                result = run_test_row(machine, row, place, stamp)
                 out.write(json.dumps(asdict(result)) + "\n")
                 out.flush()
                 print_result(result)

@@ -158,7 +158,7 @@ def test_objects_of_other_devices_and_unsupported_requests_are_refused(
 def compile_with_siwarp(source: Path, folder: Path) -> Path:
     """Compile a verbs program that also uses functions of libsiwarp.so.0; return its path."""
     program = folder / source.stem
-    libraries = [str(_paths.library_path()), str(_paths.abi_dir() / _paths.VERBS)]
+    libraries = [str(_paths.library_path()), str(_paths.rdma_core_abi_dir() / _paths.VERBS)]
     libraries.append(f"-Wl,-rpath,{_paths.library_path().parent}")
     command = [*CC, str(source), "-o", str(program), *libraries]
     subprocess.run(command, check=True, env=environment_without_sanitizer())

@@ -206,7 +206,7 @@ for name in sys.argv[2:]:
 
 def test_without_the_genuine_library_each_rsocket_function_fails_with_one_message() -> None:
     names = RSOCKETS.split()
-    program, library = ALONE % errno.EOPNOTSUPP, _paths.abi_dir() / _paths.RDMACM
+    program, library = ALONE % errno.EOPNOTSUPP, _paths.rdma_core_abi_dir() / _paths.RDMACM
     hide = "for d in /usr/lib/*-linux-gnu /usr/lib64 /usr/lib; do for l in $d/librdmacm.so.1*; do "
     hide += '[ -e "$l" ] && mount --bind /dev/null "$l"; done; done; '
     # The sanitizer's library is preloaded only into the last command.
@@ -228,7 +228,10 @@ def test_without_the_genuine_library_each_rsocket_function_fails_with_one_messag
         capture_output=True,
         text=True,
         env=environment_without_sanitizer()
-        | {"LD_LIBRARY_PATH": str(_paths.abi_dir()), "P": os.environ.get("LD_PRELOAD", "")},
+        | {
+            "LD_LIBRARY_PATH": str(_paths.rdma_core_abi_dir()),
+            "P": os.environ.get("LD_PRELOAD", ""),
+        },
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -239,7 +242,7 @@ def test_without_the_genuine_library_each_rsocket_function_fails_with_one_messag
 def test_rsocket_functions_are_forwarded_to_the_genuine_library() -> None:
     if not any(Path("/usr/lib").glob("*/librdmacm.so.1")):
         pytest.fail("librdmacm1 is missing: tools/setup installs it with librdmacm-dev")
-    library = ctypes.CDLL(str(_paths.abi_dir() / _paths.RDMACM))
+    library = ctypes.CDLL(str(_paths.rdma_core_abi_dir() / _paths.RDMACM))
     # The genuine library returns EBADF for an invalid socket; a call that is not forwarded would
     # fail with another error.
     for _ in range(2):  # the second call uses the symbol that the first call has looked up

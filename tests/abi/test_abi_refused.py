@@ -15,13 +15,13 @@ from siwarp import _paths
 CHECKED = re.compile(r"-?EOPNOTSUPP,\s*(?:\(int\))?(ibv_\w+)\(")
 
 
-def documented_reasons(root: Path) -> dict[str, str]:
+def documented_refusal_reasons(root: Path) -> dict[str, str]:
     table = (root / "VERBS.md").read_text("utf-8").split("<!-- refused: ")[1]
     rows = re.findall(r"^\| (`ibv.*?) \| (.*?) \|$", table, re.MULTILINE)
     return {name: why for names, why in rows for name in re.findall(r"`(ibv_\w+)`", names)}
 
 
-def checked_functions() -> set[str]:
+def functions_checked_as_unsupported() -> set[str]:
     programs = Path(__file__).parent / "programs"
     source = (programs / "bad.c").read_text("utf-8")
     names = set(CHECKED.findall(source + (programs / "newer.c").read_text("utf-8")))
@@ -32,13 +32,13 @@ def checked_functions() -> set[str]:
 
 
 def test_each_unsupported_call_has_a_documented_reason_and_a_check(root: Path) -> None:
-    table = documented_reasons(root)
+    table = documented_refusal_reasons(root)
     assert all(table.values())
-    assert set(table) == checked_functions()
+    assert set(table) == functions_checked_as_unsupported()
 
 
 def test_command_functions_for_providers_return_eopnotsupp() -> None:
-    library = ctypes.CDLL(str(_paths.abi_dir() / _paths.VERBS))
+    library = ctypes.CDLL(str(_paths.rdma_core_abi_dir() / _paths.VERBS))
     commands = {
         name.split("@")[0]
         for name in LIST.read_text("utf-8").split()
@@ -49,7 +49,7 @@ def test_command_functions_for_providers_return_eopnotsupp() -> None:
 
 
 def test_functions_for_provider_libraries_can_be_called_without_error() -> None:
-    library = ctypes.CDLL(str(_paths.abi_dir() / _paths.VERBS))
+    library = ctypes.CDLL(str(_paths.rdma_core_abi_dir() / _paths.VERBS))
     for release in (34, 57, 59, 64, 65):
         getattr(library, f"verbs_register_driver_{release}")(None)
     for name in ("verbs_set_ops", "verbs_init_cq", "verbs_uninit_context", "__verbs_log"):

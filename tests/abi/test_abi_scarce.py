@@ -17,6 +17,6 @@ def test_any_failed_system_call_is_reported_to_the_program_and_nothing_leaks(
         compiled_programs["scarce"],
         "calls",
         LD_PRELOAD="libsiw-test-failing.so",
-        LD_LIBRARY_PATH=f"{_paths.abi_dir()}:{build_dir / 'tests/c'}",
+        LD_LIBRARY_PATH=f"{_paths.rdma_core_abi_dir()}:{build_dir / 'tests/c'}",
     )
     assert printed.endswith(" calls failed\n")

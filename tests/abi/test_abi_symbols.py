@@ -9,8 +9,8 @@ from abi.symbols import LIST, exported_symbols
 
 from siwarp import _paths
 
-LIBRARY = _paths.abi_dir() / _paths.VERBS
-RDMACM = _paths.abi_dir() / _paths.RDMACM
+LIBRARY = _paths.rdma_core_abi_dir() / _paths.VERBS
+RDMACM = _paths.rdma_core_abi_dir() / _paths.RDMACM
 
 
 def needed_libraries(library: Path) -> list[str]:

@@ -27,11 +27,11 @@ class MachineWithoutNamespaces(table.Machine):
 
 
 @contextlib.contextmanager
-def no_namespaces() -> Iterator[None]:
+def skip_namespace_creation() -> Iterator[None]:
     yield
 
 
-def run_row_without_programs(_: Any, row: Row, place: str, stamp: str) -> table.Result:
+def return_result_without_running_row(_: Any, row: Row, place: str, stamp: str) -> table.Result:
     return table.Result(row.name, place, row.transport, [0], row.data, 0.1, "", stamp)
 
 
@@ -40,12 +40,12 @@ def test_only_the_rows_of_a_wheel_that_cannot_be_installed_are_reported_as_skipp
 ) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     for name, value in (
-        ("all_rows", lambda: ROWS),
-        ("create_cabled_namespaces", no_namespaces),
+        ("all_test_rows", lambda: ROWS),
+        ("create_cabled_namespaces", skip_namespace_creation),
         ("Machine", MachineWithoutNamespaces),
         ("prepare_work_folder", lambda _: None),
         ("compile_library_programs", lambda _: None),
-        ("run_row", run_row_without_programs),
+        ("run_test_row", return_result_without_running_row),
         ("OUT", tmp_path),
         ("PYTHON", sys.executable),
     ):
@@ -59,6 +59,10 @@ def test_only_the_rows_of_a_wheel_that_cannot_be_installed_are_reported_as_skipp
 
 
 def test_each_row_of_the_gate_is_in_the_table_and_runs_in_that_place() -> None:
-    there = {(row.name, place) for row in table.all_rows() for place in row.places if not row.known}
+    there = {
+        (row.name, place) for row in table.all_test_rows() for place in row.places if not row.known
+    }
     assert there >= table.GATE
-    assert all(not row.wheel for row in table.all_rows() if table.gate_places(row))
+    assert all(
+        not row.wheel for row in table.all_test_rows() if table.places_where_gate_runs_row(row)
+    )

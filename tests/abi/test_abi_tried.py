@@ -27,7 +27,7 @@ def exported_functions() -> set[str]:
     return {name.partition("@")[0] for name in LIST.read_text("utf-8").split()}
 
 
-def called_functions() -> set[str]:
+def functions_called_by_programs() -> set[str]:
     """Return the functions that the programs call; some are declared under a different name."""
     source = "".join((PROGRAMS / name).read_text("utf-8") for name in TRIED)
     source = re.sub(r"/\*.*?\*/", "", source, flags=re.DOTALL)
@@ -48,7 +48,7 @@ def is_tested_elsewhere(name: str) -> bool:
 
 def test_every_exported_function_is_called_with_invalid_arguments_or_excepted() -> None:
     # A macro of verbs.h has the name of the function without the underscore.
-    have = called_functions()
+    have = functions_called_by_programs()
     missing = {n for n in exported_functions() if n not in have and n.removeprefix("_") not in have}
     assert not {name for name in missing if not is_tested_elsewhere(name)}
 
@@ -57,4 +57,4 @@ def test_every_exported_function_is_called_with_invalid_arguments_or_excepted() 
 def test_no_program_calls_an_excepted_function_with_invalid_arguments(pattern: str) -> None:
     names = {name for name in exported_functions() if re.fullmatch(pattern, name)}
     assert names
-    assert not names & called_functions()
+    assert not names & functions_called_by_programs()

@@ -49,7 +49,7 @@ def connect_to_server(port: int, greeting: bytes = b"") -> socket.socket:
     return connection
 
 
-def receive_to_end(connection: socket.socket) -> bytes:
+def receive_until_end_of_stream(connection: socket.socket) -> bytes:
     """Return the octets received until the end of the connection."""
     data = b""
     with contextlib.suppress(ConnectionResetError):

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from siwarp.bench import table
 from siwarp.bench.cli import app, main
-from siwarp.bench.plan import make_plan, without_losses
+from siwarp.bench.plan import fault_plan_without_losses, make_plan
 from siwarp.bench.runner import BenchError
 
 SHORT = ["-n", "50", "--rounds", "1"]
@@ -78,11 +78,14 @@ def test_rd_bandwidth_with_losses_is_compared_with_the_rate_without_losses() -> 
 
 
 def test_a_fault_plan_without_losses_keeps_only_delays_and_rate_limits() -> None:
-    assert without_losses("loss=1%,delay=0.1ms") == "delay=0.1ms"
-    assert without_losses("tx: loss=1%, burst=3; rx:rate=1Mbit,corrupt=1%") == "rx:rate=1Mbit"
-    assert without_losses("rx:loss=1%,peer=[::1]:20;delay=1ms") == "delay=1ms"
-    assert without_losses("loss=1%") == ""
-    assert without_losses("delay=1ms,reorder=1%") is None
+    assert fault_plan_without_losses("loss=1%,delay=0.1ms") == "delay=0.1ms"
+    assert (
+        fault_plan_without_losses("tx: loss=1%, burst=3; rx:rate=1Mbit,corrupt=1%")
+        == "rx:rate=1Mbit"
+    )
+    assert fault_plan_without_losses("rx:loss=1%,peer=[::1]:20;delay=1ms") == "delay=1ms"
+    assert fault_plan_without_losses("loss=1%") == ""
+    assert fault_plan_without_losses("delay=1ms,reorder=1%") is None
 
 
 def test_the_text_output_has_siwarp_the_floor_the_ratio_and_the_other_floors() -> None:

@@ -320,7 +320,7 @@ def test_this_build_compared_with_itself_has_no_loss(
         str(other), 3, lambda done, total: steps.append((done, total)), figures=short
     )
     assert steps == [(done, 8) for done in range(9)]
-    assert not compare.has_loss(result)
+    assert not compare.has_performance_loss(result)
     for each in result["figures"]:
         assert each["iters"] == 64
         assert len(each["pairs"]) == 3

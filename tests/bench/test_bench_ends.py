@@ -32,7 +32,7 @@ def control_sockets() -> Iterator[tuple[socket.socket, socket.socket]]:
         yield ours, theirs
 
 
-def start_end(side: str, run: str, theirs: socket.socket) -> subprocess.Popen[str]:
+def start_bench_process(side: str, run: str, theirs: socket.socket) -> subprocess.Popen[str]:
     options = f"--kind rate --run {run} --side {side} --qp ud --size 64 --iters 4 --warmup 4"
     options += f" --depth 2 --limit 30 --patience {PATIENCE_MS} --ctl {theirs.fileno()}"
     process = subprocess.Popen(
@@ -51,7 +51,7 @@ def test_a_receiver_that_misses_a_datagram_exits_with_the_status_for_loss(
     control_sockets: tuple[socket.socket, socket.socket], run: str
 ) -> None:
     ours, theirs = control_sockets
-    process = start_end("server", run, theirs)
+    process = start_bench_process("server", run, theirs)
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
             udp.bind(("127.0.0.1", 0))
@@ -77,7 +77,7 @@ def test_a_sender_without_credits_exits_with_the_status_for_loss(
     control_sockets: tuple[socket.socket, socket.socket],
 ) -> None:
     ours, theirs = control_sockets
-    process = start_end("client", "ours", theirs)
+    process = start_bench_process("client", "ours", theirs)
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
             udp.bind(("127.0.0.1", 0))
@@ -99,7 +99,7 @@ def test_a_process_exits_when_its_peer_process_has_ended(
     control_sockets: tuple[socket.socket, socket.socket],
 ) -> None:
     ours, theirs = control_sockets
-    process = start_end("server", "ours", theirs)
+    process = start_bench_process("server", "ours", theirs)
     ours.close()
     try:
         _, said = process.communicate(timeout=30)

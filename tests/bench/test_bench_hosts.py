@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from bench.hosts_harness import bench_server, connect_to_server, receive_to_end
+from bench.hosts_harness import bench_server, connect_to_server, receive_until_end_of_stream
 from cli.cli_harness import COMMAND, run_siwarp, run_siwarp_in_process
 from pace import limit_exceeded, scale_limit
 
@@ -152,7 +152,7 @@ def test_a_missing_server_and_a_foreign_server_have_different_errors() -> None:
             connection, _ = foreign.accept()
             with connection:
                 connection.sendall(b"SSH-2.0-OpenSSH_9.2p1\r\n")
-                receive_to_end(connection)
+                receive_until_end_of_stream(connection)
 
         thread = threading.Thread(target=answer_as_ssh)
         thread.start()
@@ -165,7 +165,7 @@ def test_a_missing_server_and_a_foreign_server_have_different_errors() -> None:
 def test_a_peer_of_another_version_is_refused_and_receives_this_version(server_port: int) -> None:
     other = GREETING.pack(MAGIC, VERSION + 1, greeting()[10:11], 0, 0)
     with connect_to_server(server_port, other) as connection:
-        said = receive_to_end(connection)
+        said = receive_until_end_of_stream(connection)
     assert GREETING.unpack(said[: GREETING.size])[1] == VERSION
     assert f"version {VERSION}, not {VERSION + 1}".encode() in said
 
@@ -175,7 +175,7 @@ def test_a_peer_of_another_version_is_refused_and_receives_this_version(server_p
             connection, _ = newer.accept()
             with connection:
                 connection.sendall(other)
-                receive_to_end(connection)
+                receive_until_end_of_stream(connection)
 
         thread = threading.Thread(target=answer_as_newer_version)
         thread.start()
@@ -190,9 +190,9 @@ def test_a_connection_without_a_greeting_is_answered_and_delays_no_client(server
         connect_to_server(server_port) as silent,
         connect_to_server(server_port, b"GET / HTTP/1.0\r\n\r\n") as browser,
     ):
-        assert MAGIC in receive_to_end(browser)
+        assert MAGIC in receive_until_end_of_stream(browser)
         assert measured_points(server_port, "lat", "-n", 10)[0]["n"] == 10
-        assert b"no greeting arrived" in receive_to_end(silent)
+        assert b"no greeting arrived" in receive_until_end_of_stream(silent)
 
 
 def test_a_second_client_is_refused_because_the_server_is_busy(server_port: int) -> None:
@@ -212,7 +212,7 @@ def test_a_second_client_is_refused_because_the_server_is_busy(server_port: int)
 def test_a_client_that_violates_the_protocol_is_disconnected(server_port: int, sent: bytes) -> None:
     with connect_to_server(server_port, greeting()) as hostile:
         hostile.sendall(sent)
-        receive_to_end(hostile)
+        receive_until_end_of_stream(hostile)
     assert measured_points(server_port, "lat", "-n", 10)[0]["n"] == 10
 
 
@@ -221,7 +221,7 @@ def test_an_idle_client_is_disconnected_after_the_visit_limit() -> None:
         bench_server("--visit", 1) as (server_port, _),
         connect_to_server(server_port, greeting()) as idle,
     ):
-        said = receive_to_end(idle)
+        said = receive_until_end_of_stream(idle)
         assert b"your time is over" in said
         assert measured_points(server_port, "lat", "-n", 10)[0]["n"] == 10
 
@@ -298,12 +298,13 @@ def test_the_longest_row_of_a_point_fits_into_80_columns(kind: str, value: float
     samples = array("d", [value] * 9) if kind == "lat" else array("d")
     doubt = ["the rounds differ by 2.0"]
     point = Point(plan, Load(), [value] * 3, 99_999_999, samples, "it was lost", doubt)
-    row = hosts_points.point_line(point)
+    row = hosts_points.format_point_line(point)
     assert row.endswith(" partial*")
     assert len(row) <= 80 and len(hosts_points.table_heading(kind)) <= 80
     assert (
-        hosts_points.reliability_notes([point])[1] == "rc 1M: *unreliable: the rounds differ by 2.0"
+        hosts_points.unreliable_result_notes([point])[1]
+        == "rc 1M: *unreliable: the rounds differ by 2.0"
     )
     point.partial, point.unreliable = "", []
-    assert hosts_points.point_line(point).split()[:3] == ["rc", "write", "1M"]
-    assert hosts_points.point_line(point)[-1].isdigit()
+    assert hosts_points.format_point_line(point).split()[:3] == ["rc", "write", "1M"]
+    assert hosts_points.format_point_line(point)[-1].isdigit()

@@ -44,13 +44,13 @@ def test_each_number_of_peers_is_a_point_with_the_memory_per_further_peer() -> N
 
 @skip_with_sanitizer
 def test_an_rc_connection_needs_more_memory_than_a_ud_address_handle() -> None:
-    found = memory.measure(peers=(10, 200))
+    found = memory.measure_memory_per_peer(peers=(10, 200))
     assert found["rc"][1]["idle_per_peer"] > 10 * found["ud"][1]["idle_per_peer"]
 
 
 @skip_with_sanitizer
 def test_an_idle_rc_connection_keeps_no_buffers_allocated() -> None:
-    few, many = memory.measure(qps=("rc",), peers=(100, 1_000))["rc"]
+    few, many = memory.measure_memory_per_peer(qps=("rc",), peers=(100, 1_000))["rc"]
     # Only the memory of the process is compared: the memory of the kernel, about 4 kB, may include
     # octets that have not been read yet.
     assert 10_000 < (many["idle"] - few["idle"]) / 900 < 20_000
@@ -59,7 +59,7 @@ def test_an_idle_rc_connection_keeps_no_buffers_allocated() -> None:
 @skip_with_sanitizer
 def test_an_idle_rd_peer_needs_less_than_a_kilobyte() -> None:
     # With so many peers, the roughly 200 kB of free memory in the heap add little to each peer.
-    found = memory.measure(qps=("rd",), peers=(1_000, 8_000))
+    found = memory.measure_memory_per_peer(qps=("rd",), peers=(1_000, 8_000))
     assert 500 < found["rd"][1]["idle_per_peer"] < 1_000
 
 

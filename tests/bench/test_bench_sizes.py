@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from siwarp.base import samples
-from siwarp.bench.sizes import parse_octets, parse_sizes
+from siwarp.bench.sizes import parse_octet_count, parse_sizes
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def test_an_invalid_size_is_refused(text: str) -> None:
 
 
 def test_suffixes_are_powers_of_1024() -> None:
-    assert [parse_octets(f"2{unit}") for unit in ("", "K", "k", "M", "G")] == [
+    assert [parse_octet_count(f"2{unit}") for unit in ("", "K", "k", "M", "G")] == [
         2, 2048, 2048, 2 << 20, 2 << 30,
     ]  # fmt: skip
 

@@ -27,17 +27,26 @@ def test_a_load_above_the_number_of_cores_makes_a_figure_unreliable(
     cores = len(os.sched_getaffinity(0))
     most = max(cores, trust.OWN_LOAD)
     monkeypatch.setattr(os, "getloadavg", lambda: (most + 0.5, 0.0, 0.0))
-    assert f"exceeded the number of cores ({cores})" in trust.load_warning()
+    assert f"exceeded the number of cores ({cores})" in trust.cpu_load_warning()
     monkeypatch.setattr(os, "getloadavg", lambda: (most - 0.5, 0.0, 0.0))
-    assert trust.load_warning() == ""
+    assert trust.cpu_load_warning() == ""
 
 
 def test_a_floor_that_is_much_slower_than_another_floor_is_reported() -> None:
-    assert "blocking" in trust.slow_floor_warning(4.0, {"blocking": 2.0}, less_is_better=True)
-    assert trust.slow_floor_warning(2.2, {"blocking": 2.0}, less_is_better=True) == ""
-    assert "single" in trust.slow_floor_warning(1.0, {"single": 2.0}, less_is_better=False)
+    assert "blocking" in trust.slow_raw_socket_floor_warning(
+        4.0, {"blocking": 2.0}, less_is_better=True
+    )
+    assert trust.slow_raw_socket_floor_warning(2.2, {"blocking": 2.0}, less_is_better=True) == ""
+    assert "single" in trust.slow_raw_socket_floor_warning(
+        1.0, {"single": 2.0}, less_is_better=False
+    )
     # Floors that send a batch with one system call are not compared.
-    assert trust.slow_floor_warning(1.0, {"gso": 9.0, "coalesced": 9.0}, less_is_better=False) == ""
+    assert (
+        trust.slow_raw_socket_floor_warning(
+            1.0, {"gso": 9.0, "coalesced": 9.0}, less_is_better=False
+        )
+        == ""
+    )
 
 
 PLAN = make_plan("lat", "ud", iters=6400, rounds=3)
@@ -149,5 +158,5 @@ def test_a_short_plan_is_measured_without_a_trial_run(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(runner, "_probe_seconds_per_message", fail_if_probed)
     short = replace(PLAN, iters=500)
-    runs = runner._variants_of_round(short, bench.runner.floors_of(short))
+    runs = runner._variants_of_round(short, bench.runner.raw_socket_floors_of_plan(short))
     assert runner._choose_iterations(short, runs, {}) == (short, "")

@@ -84,7 +84,7 @@ class Entry:
         where = " ".join(part for part in (self.file, self.function) if part)
         return f"{where}: {self.line or self.match}" if where else self.line or self.match
 
-    def refers_to(self, line: Line) -> bool:
+    def refers_to_source_line(self, line: Line) -> bool:
         """Return whether the entry of unreachable.toml refers to a source line."""
         if self.file and not line.file.endswith(self.file):
             return False
@@ -151,7 +151,7 @@ def read_branch_counts(build: Path) -> list[Line]:
     return lines
 
 
-def load_exceptions() -> list[Entry]:
+def load_excepted_branches() -> list[Entry]:
     """Return the entries of unreachable.toml."""
     with UNREACHABLE.open("rb") as file:
         return [Entry(**entry) for entry in tomllib.load(file).get("unreachable", [])]
@@ -163,7 +163,7 @@ def summarize_by_layer(
     """Return the numbers of taken, counted and excepted branches by layer, and invalid entries."""
     rows: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
     for line in lines:
-        entries = [entry for entry in excepted if entry.refers_to(line)]
+        entries = [entry for entry in excepted if entry.refers_to_source_line(line)]
         for entry in entries:
             entry.lines.append(line)
         row = rows[line.layer]
@@ -199,14 +199,14 @@ def main() -> int:
     parser.add_argument("build", type=Path)
     parser.add_argument("--missing", metavar="LAYER", help="list the branches of a layer not taken")
     args = parser.parse_args()
-    excepted = load_exceptions()
+    excepted = load_excepted_branches()
     lines = read_branch_counts(args.build.resolve())
     if args.missing:
         for line in lines:
             if (
                 line.layer == args.missing
                 and line.missed_branches
-                and not any(e.refers_to(line) for e in excepted)
+                and not any(e.refers_to_source_line(line) for e in excepted)
             ):
                 missed = f"{line.missed_branches} of {len(line.taken)}"
                 print(f"{line.file}:{line.number}: {missed}: {line.text}")

@@ -18,7 +18,7 @@
 static struct rig rig;
 static struct end end;
 
-static void poll_all_cqs(void)
+static void poll_all_completions(void)
 {
 	struct siw_wc wc[SLOTS];
 
@@ -32,7 +32,7 @@ static void poll_all_cqs(void)
  */
 static bool is_second_send_batched(void)
 {
-	poll_all_cqs();
+	poll_all_completions();
 	check(post_send(&end, 0, 8, 1));
 	check(post_send(&end, 1, 8, 2));
 	return siw_cq_pending(end.cq) == 1;
@@ -49,7 +49,7 @@ int main(void)
 	setenv("SIWARP_NAP_US", "100000", 1);
 	setenv("SIWARP_BATCHING", "always", 1);
 	rig_open(&rig);
-	ud_open(&end, &rig, SLOTS, NULL);
+	open_ud_endpoint(&end, &rig, SLOTS, NULL);
 	epoll = epoll_create1(0);
 	check(epoll_ctl(epoll, EPOLL_CTL_ADD, siw_comp_channel_fd(end.channel), &event));
 	for (int i = 0; i < TIMES;) {
@@ -71,9 +71,9 @@ int main(void)
 		}
 	}
 	must(events > TIMES / 2);
-	poll_all_cqs();
+	poll_all_completions();
 	close(epoll);
-	end_close(&end);
+	close_endpoint(&end);
 	rig_close(&rig);
 	return 0;
 }

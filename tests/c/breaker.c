@@ -75,12 +75,12 @@ static void simulate_peer_report(uint32_t came)
 	told.next = psn;
 	uc->ddp->reports.last = told;
 	uc->ddp->reports.report_unread = true;
-	siw_qp_breaker_check(uc);
+	siw_qp_breaker_process_reports(uc);
 }
 
 static uint32_t current_send_rate(void)
 {
-	return siw_ddp_uc_pace(uc->ddp)->kbits;
+	return siw_ddp_uc_get_pace(uc->ddp)->kbits;
 }
 
 static bool is_breaker_timer_armed(void)
@@ -127,12 +127,12 @@ static void check_idle_stops_timer(void)
 	must(is_breaker_timer_armed());
 	siw_qp_breaker_tick(&uc->base.timed, now += SECOND);
 	must(!is_breaker_timer_armed());
-	siw_qp_breaker_check(uc);
+	siw_qp_breaker_process_reports(uc);
 	must(!is_breaker_timer_armed());
 	for (int i = 0; i < 3; i++) {
 		must(current_send_rate() == 0);
 		simulate_sends(ROUND);
-		siw_qp_breaker_check(uc);
+		siw_qp_breaker_process_reports(uc);
 		must(is_breaker_timer_armed());
 		siw_qp_breaker_tick(&uc->base.timed, now += SECOND);
 	}

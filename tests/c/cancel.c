@@ -47,7 +47,7 @@ static void read_events(struct end *end)
 	int r;
 
 	check(siw_req_notify_cq(end->cq, 0));
-	exchange(end, end, SLOT, 'e');
+	send_and_check_message(end, end, SLOT, 'e');
 	r = siw_get_cq_event(end->channel, &cq, NULL, 0);
 	must(r == 0 && cq == end->cq);
 	siw_ack_cq_events(cq, 1);
@@ -56,7 +56,7 @@ static void read_events(struct end *end)
 	must(siw_cm_get_event(end->rig->cm, &event, 0) == -EAGAIN);
 }
 
-static void bind_and_free_window(struct rig *of, struct end *end)
+static void bind_and_free_memory_window(struct rig *of, struct end *end)
 {
 	struct siw_mr *mr =
 		siw_reg_mr(of->pd, end->mem, SLOT, SIW_ACCESS_LOCAL_WRITE | SIW_ACCESS_MW_BIND);
@@ -75,7 +75,7 @@ static void bind_and_free_window(struct rig *of, struct end *end)
 	check(siw_dereg_mr(mr));
 }
 
-static void *call_everything_cancelled(void *unused)
+static void *call_all_functions_with_cancel_pending(void *unused)
 {
 	struct rig own, other;
 	struct end u, c, d;
@@ -86,19 +86,19 @@ static void *call_everything_cancelled(void *unused)
 	check_device_list();
 	rig_open(&own);
 	rig_open(&other);
-	ud_open(&u, &own, SLOTS, NULL);
-	rc_open(&c, &own, &d, &other, SLOTS);
+	open_ud_endpoint(&u, &own, SLOTS, NULL);
+	connect_rc_endpoints(&c, &own, &d, &other, SLOTS);
 	for (int i = 0; i < 20; i++) {
-		exchange(&u, &u, SLOT, (char)('a' + i));
-		exchange(&c, &d, SLOT, (char)('a' + i));
-		exchange(&d, &c, SLOT, (char)('a' + i));
+		send_and_check_message(&u, &u, SLOT, (char)('a' + i));
+		send_and_check_message(&c, &d, SLOT, (char)('a' + i));
+		send_and_check_message(&d, &c, SLOT, (char)('a' + i));
 	}
 	check(post_write(&c, 0, SLOT, 9, &d, 2));
 	await_completions(&c, &wc, 1);
 	read_events(&u);
-	bind_and_free_window(&own, &c);
-	end_close(&u);
-	end_close(&c);
+	bind_and_free_memory_window(&own, &c);
+	close_endpoint(&u);
+	close_endpoint(&c);
 	rig_close(&own);
 	check(siw_close_device_forced(other.ctx));
 	free(d.mem);
@@ -125,52 +125,53 @@ static void *compete_for_locks(void *unused)
 
 static _Atomic bool own_pending, got;
 
-static void cancel_if_pending(void)
+static void cancel_own_thread_if_requested(void)
 {
 	if (own_pending)
 		cancel_own_thread();
 }
 
-static void *await_cq(void *unused)
+static void *await_cq_event(void *unused)
 {
 	struct siw_cq *cq;
 
-	cancel_if_pending();
+	cancel_own_thread_if_requested();
 	check(siw_get_cq_event(ud.channel, &cq, NULL, -1));
 	got = true;
 	siw_ack_cq_events(cq, 1);
 	return unused;
 }
 
-static void *await_async(void *unused)
+static void *await_async_event(void *unused)
 {
 	struct siw_async_event event;
 
-	cancel_if_pending();
+	cancel_own_thread_if_requested();
 	check(siw_get_async_event(rig.ctx, &event, LIMIT_MS));
 	return unused;
 }
 
-static void *await_cm(void *unused)
+static void *await_cm_event(void *unused)
 {
 	struct siw_cm_event event;
 
-	cancel_if_pending();
+	cancel_own_thread_if_requested();
 	check(siw_cm_get_event(rig.cm, &event, -1));
 	return unused;
 }
 
 /* Waits on an event channel that belongs to no device and therefore has no traffic to process. */
-static void *await_any_device(void *unused)
+static void *await_event_on_deviceless_channel(void *unused)
 {
 	struct siw_cm_event event;
 
-	cancel_if_pending();
+	cancel_own_thread_if_requested();
 	check(siw_cm_get_event(no_device, &event, -1));
 	return unused;
 }
 
-static void *(*const waits[])(void *) = { await_cq, await_async, await_cm, await_any_device };
+static void *(*const waits[])(void *) = { await_cq_event, await_async_event, await_cm_event,
+					  await_event_on_deviceless_channel };
 #define N_WAITS (sizeof(waits) / sizeof(waits[0]))
 
 static void sleep_us(long us)
@@ -233,7 +234,7 @@ static void check_event_not_lost(int round)
 
 	got = false;
 	check(siw_req_notify_cq(ud.cq, 0));
-	thread = start_thread(await_cq);
+	thread = start_thread(await_cq_event);
 	sleep_us(round % 100);
 	check(post_recv(&ud, 1));
 	check(post_send(&ud, 0, 8, 7));
@@ -267,7 +268,7 @@ static void check_cancel_beside_pollers(void)
  * Checks that the device's thread answers. No thread of the program polls at b, so the device's
  * thread has to answer, unless it wrongly assumes that a thread of the program is waiting.
  */
-static void check_thread_answers(void)
+static void check_progress_thread_answers_reads(void)
 {
 	struct siw_sge sge = { (uintptr_t)a.mem, SLOT, a.mr->lkey };
 	struct siw_send_wr wr = { .wr_id = 9,
@@ -291,19 +292,19 @@ int main(int argc, char **argv)
 	struct rig served;
 	long before;
 
-	must(join_thread(start_thread(call_everything_cancelled)) == &passed);
+	must(join_thread(start_thread(call_all_functions_with_cancel_pending)) == &passed);
 	rig_open(&rig);
 	rig_open(&served);
-	ud_open(&ud, &rig, SLOTS, NULL);
-	rc_open(&a, &served, &b, &rig, SLOTS);
+	open_ud_endpoint(&ud, &rig, SLOTS, NULL);
+	connect_rc_endpoints(&a, &served, &b, &rig, SLOTS);
 	no_device = siw_cm_create_channel(NULL);
 	must(no_device);
 	check_waits_are_cancellable();
 	check_cancel_beside_pollers();
 	for (int i = 0; i < rounds; i++)
 		check_event_not_lost(i);
-	check_thread_answers();
-	exchange(&a, &b, SLOT, 'z');
+	check_progress_thread_answers_reads();
+	send_and_check_message(&a, &b, SLOT, 'z');
 	before = now_ms();
 	check(siw_close_device_forced(rig.ctx));
 	must(now_ms() - before < FORCED_MS);

@@ -43,7 +43,7 @@ struct end {
 };
 
 static struct end asks, answers;
-/* how far the stream had been accepted at the last siw_rdmap_flush(), in units of stamps */
+/* how far the stream had been accepted at the last siw_rdmap_flush_tx(), in units of stamps */
 static uint64_t accepted;
 static int done;	   /* number of responses received */
 static uint64_t user_data; /* user data of the last response */
@@ -54,7 +54,7 @@ int64_t __real_siw_rd_tx(struct siw_rd_peer *peer, enum siw_rd_space space, cons
 int64_t __wrap_siw_rd_tx(struct siw_rd_peer *peer, enum siw_rd_space space, const void *head,
 			 size_t head_len, const struct iovec *iov, int n);
 
-static void early_open_endpoint(struct end *e)
+static void open_rdmap_endpoint(struct end *e)
 {
 	struct siw_rd_attr attr = { .fd = -1, .ird = 4, .qkey = 7, .handler = &e->handler };
 	struct siw_mem_region region = { .addr = e->memory,
@@ -66,8 +66,8 @@ static void early_open_endpoint(struct end *e)
 	struct siw_rdmap_start start = { .pd = 1, .ird = 4, .ord = 4 };
 
 	CHECK(siw_addr_parse("127.0.0.1", 0, &attr.local) == 0);
-	CHECK(siw_llp_port_open(&e->port) == 0);
-	CHECK(siw_mem_open(&e->mem) == 0);
+	CHECK(siw_llp_poll_port_open(&e->port) == 0);
+	CHECK(siw_mem_stag_table_create(&e->mem) == 0);
 	CHECK(siw_mem_queue_create(&queue, &e->queue) == 0);
 	CHECK(siw_mem_stag_alloc(e->mem, &region, &e->stag) == 0);
 	CHECK(siw_rd_open(e->port, &attr, &e->lower) == 0);
@@ -78,14 +78,14 @@ static void early_open_endpoint(struct end *e)
 	siw_rdmap_rd_start(e->rd, SIW_RDMAP_RD_ON, &start);
 }
 
-static void early_close_endpoint(struct end *e)
+static void close_rdmap_endpoint(struct end *e)
 {
 	siw_rdmap_rd_close(e->rd);
 	siw_rd_close(e->lower);
 	siw_mem_queue_destroy(e->queue);
 	CHECK(siw_mem_stag_free(e->mem, e->stag) == 0);
-	siw_mem_close(e->mem);
-	siw_llp_port_close(e->port);
+	siw_mem_stag_table_free(e->mem);
+	siw_llp_poll_port_close(e->port);
 }
 
 /* Receives the datagrams that have arrived at an endpoint, and transmits the replies. */
@@ -102,7 +102,7 @@ static void receive_and_reply(struct end *e)
 			done++;
 			user_data = event.user_data;
 		} else if (e == &answers) {
-			CHECK(siw_rdmap_flush(stream, &accepted) >= 0);
+			CHECK(siw_rdmap_flush_tx(stream, &accepted) >= 0);
 		}
 	}
 }
@@ -134,7 +134,7 @@ static struct siw_rdmap_stream *get_stream_to_responder(void)
 {
 	struct siw_rdmap_stream *stream;
 
-	CHECK(siw_rdmap_rd_stream(asks.rd, &answers.addr, &stream) == 0);
+	CHECK(siw_rdmap_rd_get_or_create_stream(asks.rd, &answers.addr, &stream) == 0);
 	return stream;
 }
 
@@ -144,9 +144,9 @@ static void send_request_with_early_response(struct siw_rdmap_op *op, bool early
 	int before = done;
 
 	at_once = early;
-	CHECK(siw_rdmap_send(stream, op) == 0);
+	CHECK(siw_rdmap_begin_op(stream, op) == 0);
 	CHECK(!early || done == before + 1);
-	CHECK(siw_rdmap_flush(stream, &accepted) >= 0);
+	CHECK(siw_rdmap_flush_tx(stream, &accepted) >= 0);
 	run_until_responses_received(before + 1);
 	receive_and_reply(&answers);
 	receive_and_reply(&asks);
@@ -196,8 +196,8 @@ static void check_atomic_response(uint64_t number, bool early)
 
 int main(void)
 {
-	early_open_endpoint(&asks);
-	early_open_endpoint(&answers);
+	open_rdmap_endpoint(&asks);
+	open_rdmap_endpoint(&answers);
 	/* before this Read the two endpoints establish contact */
 	check_read_response(1, false);
 	/* more requests than a queue pair may have outstanding */
@@ -207,7 +207,7 @@ int main(void)
 		check_read_response(i + 2, false);
 		check_atomic_response(i + 3, false);
 	}
-	early_close_endpoint(&asks);
-	early_close_endpoint(&answers);
+	close_rdmap_endpoint(&asks);
+	close_rdmap_endpoint(&answers);
 	return 0;
 }

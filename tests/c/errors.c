@@ -101,7 +101,7 @@ static void expect_async_event(struct siw_qp *qp, int type)
  * Checks that a message longer than the receive buffer of b is reported to a, with the number of
  * the message.
  */
-static void check_reported_error(struct siw_qp *a, struct siw_qp *b)
+static void check_length_error_is_reported_to_sender(struct siw_qp *a, struct siw_qp *b)
 {
 	struct siw_err_entry e;
 	struct siw_addr at;
@@ -142,7 +142,7 @@ static void send_invalid_datagram(struct siw_qp *to)
 	close(fd);
 }
 
-static void check_found_error(struct siw_qp *qp, int event, int state)
+static void check_invalid_datagram_is_reported_locally(struct siw_qp *qp, int event, int state)
 {
 	struct siw_qp_attr attr;
 	struct siw_err_entry e;
@@ -168,12 +168,12 @@ int main(void)
 	must(mr);
 	a = create_ud_qp(SIW_ERROR_POLICY_AUTO);
 	b = create_ud_qp(SIW_ERROR_POLICY_MESSAGE);
-	check_reported_error(a, b);
-	check_found_error(b, SIW_EVENT_QP_ERR_QUEUED, SIW_QPS_RTS);
-	check_found_error(a, SIW_EVENT_QP_REQ_ERR, SIW_QPS_ERR);
+	check_length_error_is_reported_to_sender(a, b);
+	check_invalid_datagram_is_reported_locally(b, SIW_EVENT_QP_ERR_QUEUED, SIW_QPS_RTS);
+	check_invalid_datagram_is_reported_locally(a, SIW_EVENT_QP_REQ_ERR, SIW_QPS_ERR);
 	check(siw_modify_qp(a, &reset, SIW_QP_STATE));
 	modify_to_rts(a);
-	check_found_error(a, SIW_EVENT_QP_REQ_ERR, SIW_QPS_ERR);
+	check_invalid_datagram_is_reported_locally(a, SIW_EVENT_QP_REQ_ERR, SIW_QPS_ERR);
 	must(siw_poll_err(NULL, 0, NULL) == -EINVAL && siw_poll_err(a, 1, NULL) == -EINVAL);
 	check(siw_destroy_qp(a));
 	check(siw_destroy_qp(b));

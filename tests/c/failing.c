@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * A library to preload. After failing_arm(n), the n-th system call that siwarp makes fails as it
+ * A library to preload. After fail_nth_call(n), the n-th system call that siwarp makes fails as it
  * would on a machine without memory, descriptors or buffers; send and receive calls fail with an
- * interruption instead. After failing_name(), calls of one function fail with a given error. Calls
+ * interruption instead. After fail_named_function(), calls of one function fail with a given error. Calls
  * made by other code are not affected.
  */
 #include <dlfcn.h>
@@ -43,7 +43,7 @@ static char named[32]; /* name of the function that has to fail; "": any functio
 static atomic_long last_at;
 static int named_error;
 
-static int find_siwarp_ranges(struct dl_phdr_info *info, size_t size, void *unused)
+static int add_code_range_of_siwarp_library(struct dl_phdr_info *info, size_t size, void *unused)
 {
 	(void)size;
 	(void)unused;
@@ -61,10 +61,10 @@ static int find_siwarp_ranges(struct dl_phdr_info *info, size_t size, void *unus
 	return ++n_code == 3;
 }
 
-static void init_siwarp_ranges(void)
+static void find_siwarp_code_ranges(void)
 {
 	if (!n_code)
-		dl_iterate_phdr(find_siwarp_ranges, NULL);
+		dl_iterate_phdr(add_code_range_of_siwarp_library, NULL);
 }
 
 static bool is_caller_in_siwarp(const void *caller)
@@ -77,12 +77,12 @@ static bool is_caller_in_siwarp(const void *caller)
 
 /*
  * Makes the n-th call from now on fail; 0: no call fails. Returns the number of calls since the
- * previous failing_arm().
+ * previous fail_nth_call().
  */
-long failing_arm(long n);
-long failing_arm(long n)
+long fail_nth_call(long n);
+long fail_nth_call(long n)
 {
-	init_siwarp_ranges();
+	find_siwarp_code_ranges();
 	atomic_store(&fails_at, 0);
 	long before = atomic_exchange(&seen, 0);
 
@@ -97,10 +97,10 @@ long failing_arm(long n)
  * `error`; times = 0: none. Returns how many calls the previously named function has received. Call
  * it only while no other thread of siwarp runs.
  */
-long failing_name(const char *name, long n, long times, int error);
-long failing_name(const char *name, long n, long times, int error)
+long fail_named_function(const char *name, long n, long times, int error);
+long fail_named_function(const char *name, long n, long times, int error)
 {
-	init_siwarp_ranges();
+	find_siwarp_code_ranges();
 	atomic_store(&fails_at, 0);
 	long before = atomic_exchange(&seen, 0);
 
@@ -174,7 +174,7 @@ void *realloc(void *p, size_t size)
 	}
 #define FAILING(type, name, parameters, arguments, failed, error) \
 	CALL(type, name, parameters, arguments, failed, error, false)
-/* Defines a wrapper of a function that fails only if failing_name() selects it. */
+/* Defines a wrapper of a function that fails only if fail_named_function() selects it. */
 #define NAMED(type, name, parameters, arguments, failed) \
 	CALL(type, name, parameters, arguments, failed, 0, true)
 

@@ -73,8 +73,8 @@ static void *exchange_rc_forever(void *unused)
 	(void)unused;
 	for (unsigned int i = 0; !atomic_load(&stop); i++) {
 		begin_exchange_round();
-		exchange(&rc_a, &rc_b, i % SLOT + 1, (char)i);
-		exchange(&rc_b, &rc_a, i % SLOT + 1, (char)~i);
+		send_and_check_message(&rc_a, &rc_b, i % SLOT + 1, (char)i);
+		send_and_check_message(&rc_b, &rc_a, i % SLOT + 1, (char)~i);
 		end_exchange_round();
 		atomic_fetch_add(&rounds[0], 1);
 	}
@@ -86,7 +86,7 @@ static void *exchange_ud_forever(void *unused)
 	(void)unused;
 	for (unsigned int i = 0; !atomic_load(&stop); i++) {
 		begin_exchange_round();
-		exchange(&ud, &ud, i % SLOT + 1, (char)i);
+		send_and_check_message(&ud, &ud, i % SLOT + 1, (char)i);
 		end_exchange_round();
 		atomic_fetch_add(&rounds[1], 1);
 	}
@@ -161,16 +161,16 @@ static void exchange_in_child(void)
 #endif
 
 	rig_open(&own);
-	ud_open(&own_ud, &own, SLOTS, NULL);
-	rc_open(&a, &own, &b, &own, SLOTS);
+	open_ud_endpoint(&own_ud, &own, SLOTS, NULL);
+	connect_rc_endpoints(&a, &own, &b, &own, SLOTS);
 	for (int i = 0; i < 5; i++) {
-		exchange(&own_ud, &own_ud, SLOT, (char)i);
-		exchange(&a, &b, SLOT, (char)i);
-		exchange(&b, &a, SLOT, (char)i);
+		send_and_check_message(&own_ud, &own_ud, SLOT, (char)i);
+		send_and_check_message(&a, &b, SLOT, (char)i);
+		send_and_check_message(&b, &a, SLOT, (char)i);
 	}
-	end_close(&a);
-	end_close(&b);
-	end_close(&own_ud);
+	close_endpoint(&a);
+	close_endpoint(&b);
+	close_endpoint(&own_ud);
 	rig_close(&own);
 }
 
@@ -200,8 +200,8 @@ int main(int argc, char **argv)
 		return access("/proc/self/fd/3", F_OK) == 0;
 	rig_open(&left);
 	rig_open(&right);
-	ud_open(&ud, &left, SLOTS, NULL);
-	rc_open(&rc_a, &left, &rc_b, &right, SLOTS);
+	open_ud_endpoint(&ud, &left, SLOTS, NULL);
+	connect_rc_endpoints(&rc_a, &left, &rc_b, &right, SLOTS);
 	must(!pthread_create(&threads[0], NULL, exchange_rc_forever, NULL));
 	must(!pthread_create(&threads[1], NULL, exchange_ud_forever, NULL));
 	for (int i = 0; i < children; i++) {
@@ -222,10 +222,10 @@ int main(int argc, char **argv)
 	atomic_store(&stop, true);
 	pthread_join(threads[0], NULL);
 	pthread_join(threads[1], NULL);
-	exchange(&rc_a, &rc_b, SLOT, 'z');
-	end_close(&rc_a);
-	end_close(&rc_b);
-	end_close(&ud);
+	send_and_check_message(&rc_a, &rc_b, SLOT, 'z');
+	close_endpoint(&rc_a);
+	close_endpoint(&rc_b);
+	close_endpoint(&ud);
 	rig_close(&right);
 	rig_close(&left);
 	printf("%lu and %lu rounds beside %d children\n", rounds[0], rounds[1], children);

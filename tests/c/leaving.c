@@ -77,7 +77,7 @@ static struct siw_mr *register_memory(struct rig *rig, char *memory, int access)
 	return mr;
 }
 
-static void write_all(struct end *a, uint32_t lkey, uint32_t rkey)
+static void post_write_of_whole_buffer(struct end *a, uint32_t lkey, uint32_t rkey)
 {
 	struct siw_sge sge = { .addr = (uintptr_t)from, .length = SIZE, .lkey = lkey };
 	struct siw_send_wr *bad, wr = { .wr_id = 7,
@@ -92,7 +92,7 @@ static void write_all(struct end *a, uint32_t lkey, uint32_t rkey)
 }
 
 /* Waits until the sockets are full and the sender's thread sleeps until there is space. */
-static void wait_until_blocked(void)
+static void wait_until_sender_is_blocked(void)
 {
 	long deadline = now_ms() + LIMIT_MS;
 
@@ -110,7 +110,7 @@ static void poll_empty_cq(struct end *end)
 }
 
 /* Receives all data that the sockets hold, while the sender transmits nothing. */
-static void drain_cq(struct end *b)
+static void drain_receiving_socket(struct end *b)
 {
 	long deadline = now_ms() + LIMIT_MS;
 
@@ -136,13 +136,13 @@ int main(void)
 	/* the receiver has no progress thread: it processes data only when the test polls */
 	check(siw_setting_set("progress_thread", 0));
 	rig_open(&two);
-	rc_open(&a, &one, &b, &two, 8);
+	connect_rc_endpoints(&a, &one, &b, &two, 8);
 	source = register_memory(&one, from, 0);
 	place = register_memory(&two, to, SIW_ACCESS_LOCAL_WRITE | SIW_ACCESS_REMOTE_WRITE);
-	write_all(&a, source->lkey, place->rkey);
-	wait_until_blocked();
+	post_write_of_whole_buffer(&a, source->lkey, place->rkey);
+	wait_until_sender_is_blocked();
 	held = true;
-	drain_cq(&b);
+	drain_receiving_socket(&b);
 	/* Arming the queue transmits without checking epoll, and stops the wait for space. */
 	sent = 0;
 	check(siw_req_notify_cq(a.cq, 0));
@@ -159,8 +159,8 @@ int main(void)
 	await_completions(&a, &wc, 1);
 	must(!memcmp(from, to, SIZE));
 
-	end_close(&a);
-	end_close(&b);
+	close_endpoint(&a);
+	close_endpoint(&b);
 	check(siw_dereg_mr(source));
 	check(siw_dereg_mr(place));
 	rig_close(&one);

@@ -32,8 +32,10 @@ static _Atomic bool waits;
 
 int __real_siw_llp_port_arm(struct siw_llp_port *port);
 int __wrap_siw_llp_port_arm(struct siw_llp_port *port);
-int __real_siw_llp_wait_cancel(const struct siw_llp_waitset *set, int extra_fd, int64_t timeout_us);
-int __wrap_siw_llp_wait_cancel(const struct siw_llp_waitset *set, int extra_fd, int64_t timeout_us);
+int __real_siw_llp_wait_cancellable(const struct siw_llp_waitset *set, int extra_fd,
+				    int64_t timeout_us);
+int __wrap_siw_llp_wait_cancellable(const struct siw_llp_waitset *set, int extra_fd,
+				    int64_t timeout_us);
 
 static void sleep_ms(long ms)
 {
@@ -70,7 +72,8 @@ int __wrap_siw_llp_port_arm(struct siw_llp_port *port)
 	return __real_siw_llp_port_arm(port);
 }
 
-int __wrap_siw_llp_wait_cancel(const struct siw_llp_waitset *set, int extra_fd, int64_t timeout_us)
+int __wrap_siw_llp_wait_cancellable(const struct siw_llp_waitset *set, int extra_fd,
+				    int64_t timeout_us)
 {
 	/*
 	 * Once the sockets are in the waiting thread's wait set, the device's thread does not wait
@@ -79,17 +82,17 @@ int __wrap_siw_llp_wait_cancel(const struct siw_llp_waitset *set, int extra_fd, 
 	if (waits && pthread_equal(pthread_self(), waiter) && set->n > 1 &&
 	    atomic_exchange(&holds, false))
 		hold_thread_until_released();
-	return __real_siw_llp_wait_cancel(set, extra_fd, timeout_us);
+	return __real_siw_llp_wait_cancellable(set, extra_fd, timeout_us);
 }
 
-static void send_to_itself(void)
+static void post_recv_and_send(void)
 {
 	memset(a.mem, 'x', SLOT);
 	check(post_recv(&b, 1));
 	check(post_send(&a, 0, SLOT, 7));
 }
 
-static void check_device_thread(void)
+static void check_device_thread_sends_delivery_count(void)
 {
 	struct siw_wc wc;
 
@@ -100,10 +103,10 @@ static void check_device_thread(void)
 	 */
 	for (long deadline = now_ms() + LIMIT_MS; !held; sleep_ms(2)) {
 		must(siw_poll_cq(b.cq, 1, &wc) == 0);
-		siw_device_nudge(two.ctx);
+		siw_device_wake_sleeping_thread(two.ctx);
 		must(now_ms() < deadline);
 	}
-	send_to_itself();
+	post_recv_and_send();
 	came = true;
 	await_completions(&a, &wc, 1);
 	await_completions(&b, &wc, 1);
@@ -121,7 +124,7 @@ static void *wait_for_event(void *unused)
 	return NULL;
 }
 
-static void check_waiting_thread(void)
+static void check_waiting_thread_sends_delivery_count(void)
 {
 	struct siw_wc wc;
 	pthread_t thread;
@@ -130,15 +133,15 @@ static void check_waiting_thread(void)
 	holds = true;
 	must(pthread_create(&thread, NULL, wait_for_event, NULL) == 0);
 	for (long deadline = now_ms() + LIMIT_MS; !held; sleep_ms(2)) {
-		siw_device_nudge(two.ctx);
+		siw_device_wake_sleeping_thread(two.ctx);
 		must(now_ms() < deadline);
 	}
-	send_to_itself();
+	post_recv_and_send();
 	await_completions(&b, &wc, 1);
 	came = true;
 	await_completions(&a, &wc, 1);
 	check(siw_req_notify_cq(b.cq, 0));
-	send_to_itself();
+	post_recv_and_send();
 	must(pthread_join(thread, NULL) == 0);
 	await_completions(&a, &wc, 1);
 	await_completions(&b, &wc, 1);
@@ -149,15 +152,15 @@ int main(void)
 	setenv("SIWARP_PERSONA", "roce", 1);
 	rig_open(&one);
 	rig_open(&two);
-	rc_open(&a, &one, &b, &two, SLOTS);
+	connect_rc_endpoints(&a, &one, &b, &two, SLOTS);
 	watched = two.ctx;
 	/* enough traffic that the device's thread keeps polling the sockets */
 	for (int i = 0; i < 100; i++)
-		exchange(&a, &b, SLOT, 'a');
-	check_device_thread();
-	check_waiting_thread();
-	end_close(&a);
-	end_close(&b);
+		send_and_check_message(&a, &b, SLOT, 'a');
+	check_device_thread_sends_delivery_count();
+	check_waiting_thread_sends_delivery_count();
+	close_endpoint(&a);
+	close_endpoint(&b);
 	rig_close(&one);
 	rig_close(&two);
 	return 0;

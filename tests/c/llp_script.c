@@ -59,7 +59,7 @@ struct side {
 
 static struct side a, b;
 
-static int ignore_serve(struct siw_io_handler *self)
+static int ignore_socket_events(struct siw_io_handler *self)
 {
 	(void)self;
 	return 0;
@@ -74,7 +74,7 @@ static void enter_namespace(const struct side *side)
 }
 
 /* Does nothing: in the simulation both ends send at the same instant without holding the line. */
-static void hold_packets_on_line(bool hold)
+static void set_link_paused(bool hold)
 {
 	(void)hold;
 }
@@ -100,7 +100,7 @@ static void enter_namespace(const struct side *side)
  * Holds or releases the line: while the line is held, no packet passes between the sides, and none
  * is lost.
  */
-static void hold_packets_on_line(bool hold)
+static void set_link_paused(bool hold)
 {
 	must(relay && !kill(relay, hold ? SIGSTOP : SIGCONT));
 }
@@ -158,7 +158,7 @@ static void wait_for_port_event(struct side *side)
 	siw_llp_wait(&set, -1, 10000);
 }
 
-static void await_handler(struct side *side, const struct siw_io_handler *handler)
+static void wait_until_handler_ready(struct side *side, const struct siw_io_handler *handler)
 {
 	double until = monotonic_seconds() + LIMIT_S;
 
@@ -182,7 +182,7 @@ static void await_closed(struct side *side)
 
 /* ---- steps: each prints its result ----------------------------------------------------------- */
 
-static const char *side_name(const struct side *side)
+static const char *endpoint_name(const struct side *side)
 {
 	return side == &a ? "a" : "b";
 }
@@ -214,7 +214,7 @@ static const char *result_text(long rv)
 
 static void print_step_result(const struct side *side, const char *what, long rv)
 {
-	printf("%s %s %s\n", side_name(side), what, result_text(rv));
+	printf("%s %s %s\n", endpoint_name(side), what, result_text(rv));
 }
 
 static long try_send(struct side *side, const void *octets, size_t n)
@@ -235,7 +235,7 @@ static void script_send_all(struct side *side, const char *octets)
 		must(n > 0);
 		done += (size_t)n;
 	}
-	printf("%s sent %s\n", side_name(side), octets);
+	printf("%s sent %s\n", endpoint_name(side), octets);
 }
 
 static long try_recv(struct side *side, void *to, size_t n)
@@ -256,7 +256,7 @@ static long await_recv(struct side *side, void *to, size_t n)
 
 		if (got != -EAGAIN)
 			return got;
-		await_handler(side, &side->handler);
+		wait_until_handler_ready(side, &side->handler);
 	}
 }
 
@@ -274,7 +274,7 @@ static void script_recv_all(struct side *side, size_t n)
 		}
 		done += (size_t)got;
 	}
-	printf("%s received %s\n", side_name(side), octets);
+	printf("%s received %s\n", endpoint_name(side), octets);
 }
 
 static void print_try_recv(struct side *side)
@@ -284,7 +284,7 @@ static void print_try_recv(struct side *side)
 	print_step_result(side, "receives", try_recv(side, octets, sizeof(octets)));
 }
 
-static void print_recv_at_end(struct side *side)
+static void print_recv_at_end_of_stream(struct side *side)
 {
 	char octets[64];
 
@@ -311,11 +311,11 @@ static void print_shutdown(struct side *side)
 	print_step_result(side, "shutdown", siw_llp_tcp_shutdown(side->sock));
 }
 
-static void close_side(struct side *side)
+static void close_endpoint_socket(struct side *side)
 {
 	siw_llp_close(side->sock);
 	side->sock = NULL;
-	printf("%s closed\n", side_name(side));
+	printf("%s closed\n", endpoint_name(side));
 }
 
 static void start_listener(struct side *side)
@@ -330,8 +330,8 @@ static int await_connected(struct side *side)
 {
 	int rv;
 
-	while ((rv = siw_llp_tcp_connected(side->sock)) == -EAGAIN)
-		await_handler(side, &side->handler);
+	while ((rv = siw_llp_tcp_connect_result(side->sock)) == -EAGAIN)
+		wait_until_handler_ready(side, &side->handler);
 	return rv;
 }
 
@@ -346,12 +346,12 @@ static void accept_on_b(void)
 {
 	struct siw_llp_sock *more;
 
-	await_handler(&b, &b.of_listener);
+	wait_until_handler_ready(&b, &b.of_listener);
 	must(!siw_llp_tcp_accept(b.listener, &b.handler, &b.sock));
 	must(siw_llp_tcp_accept(b.listener, &b.handler, &more) == -EAGAIN);
 }
 
-static void connect_sides_tcp(void)
+static void connect_endpoints_tcp(void)
 {
 	connect_a_to_b();
 	accept_on_b();
@@ -359,25 +359,25 @@ static void connect_sides_tcp(void)
 
 /* ---- the script ------------------------------------------------------------------------------ */
 
-static void scene_refused(void)
+static void scenario_connect_refused(void)
 {
 	struct siw_addr nobody = b.addr;
 
 	nobody.port_be = 0x0100; /* port 1, where nothing listens */
 	must(!start_connect_from(&a, &nobody, NULL, &a.handler, &a.sock));
 	print_step_result(&a, "connects", await_connected(&a));
-	print_step_result(&a, "connects", siw_llp_tcp_connected(a.sock));
+	print_step_result(&a, "connects", siw_llp_tcp_connect_result(a.sock));
 	print_step_result(&a, "gone", siw_llp_tcp_is_closed(a.sock));
 	print_peer_address(&a);
-	close_side(&a);
+	close_endpoint_socket(&a);
 }
 
-static void scene_addresses(void)
+static void scenario_socket_addresses(void)
 {
 	struct siw_addr one, other;
 	struct siw_llp_sock *second;
 
-	connect_sides_tcp();
+	connect_endpoints_tcp();
 	must(!siw_llp_local(a.sock, &one) && !siw_llp_peer(b.sock, &other));
 	print_step_result(&a, "is b's peer", siw_addr_same(&one, &other));
 	must(!siw_llp_local(b.sock, &one) && !siw_llp_peer(a.sock, &other));
@@ -391,22 +391,22 @@ static void scene_addresses(void)
 	siw_addr_parse("192.0.2.1", 0, &one);
 	print_step_result(&a, "connects",
 			  start_connect_from(&a, &b.addr, &one, &a.handler, &second));
-	print_step_result(&a, "connects", siw_llp_tcp_connected(a.sock));
+	print_step_result(&a, "connects", siw_llp_tcp_connect_result(a.sock));
 	print_try_recv(&a);
 	print_try_recv(&b);
-	close_side(&a);
-	print_recv_at_end(&b);
-	close_side(&b);
+	close_endpoint_socket(&a);
+	print_recv_at_end_of_stream(&b);
+	close_endpoint_socket(&b);
 }
 
-static void scene_half_closed(void)
+static void scenario_half_closed_connection(void)
 {
-	connect_sides_tcp();
+	connect_endpoints_tcp();
 	script_send_all(&a, "to b");
 	print_shutdown(&a);
 	print_try_send(&a);
 	script_recv_all(&b, 4);
-	print_recv_at_end(&b);
+	print_recv_at_end_of_stream(&b);
 	print_try_recv(&b);
 	script_send_all(&b, "to a");
 	script_recv_all(&a, 4);
@@ -414,7 +414,7 @@ static void scene_half_closed(void)
 	print_step_result(&a, "gone", siw_llp_tcp_is_closed(a.sock));
 	print_shutdown(&a);
 	print_shutdown(&b);
-	print_recv_at_end(&a);
+	print_recv_at_end_of_stream(&a);
 	print_try_recv(&a);
 	await_closed(&a);
 	await_closed(&b);
@@ -426,8 +426,8 @@ static void scene_half_closed(void)
 	print_try_recv(&b);
 	print_peer_address(&a);
 	print_peer_address(&b);
-	close_side(&a);
-	close_side(&b);
+	close_endpoint_socket(&a);
+	close_endpoint_socket(&b);
 }
 
 static void print_calls_after_reset(struct side *side)
@@ -437,38 +437,38 @@ static void print_calls_after_reset(struct side *side)
 	print_try_send(side);
 	print_peer_address(side);
 	print_shutdown(side);
-	close_side(side);
+	close_endpoint_socket(side);
 }
 
 /* Checks that closing a socket with unread octets resets the connection. */
-static void scene_unread_octets(void)
+static void scenario_close_with_unread_octets(void)
 {
-	connect_sides_tcp();
+	connect_endpoints_tcp();
 	script_send_all(&a, "unread");
-	await_handler(&b, &b.handler);
-	close_side(&b);
-	print_recv_at_end(&a);
+	wait_until_handler_ready(&b, &b.handler);
+	close_endpoint_socket(&b);
+	print_recv_at_end_of_stream(&a);
 	print_calls_after_reset(&a);
 }
 
 /* Checks that octets that arrived before a reset can still be read. */
-static void scene_read_after_reset(void)
+static void scenario_read_after_reset(void)
 {
-	connect_sides_tcp();
+	connect_endpoints_tcp();
 	script_send_all(&b, "before");
-	siw_llp_tcp_abort(b.sock);
-	close_side(&b);
+	siw_llp_tcp_set_abortive_close(b.sock);
+	close_endpoint_socket(&b);
 	await_closed(&a);
 	script_recv_all(&a, 6);
-	print_recv_at_end(&a);
+	print_recv_at_end_of_stream(&a);
 	print_calls_after_reset(&a);
 }
 
-static void scene_send_after_abort(void)
+static void scenario_send_after_abort(void)
 {
-	connect_sides_tcp();
-	siw_llp_tcp_abort(b.sock);
-	close_side(&b);
+	connect_endpoints_tcp();
+	siw_llp_tcp_set_abortive_close(b.sock);
+	close_endpoint_socket(&b);
 	await_closed(&a);
 	print_try_send(&a);
 	print_try_send(&a);
@@ -476,11 +476,11 @@ static void scene_send_after_abort(void)
 }
 
 /* Sends octets to a socket that the peer has closed. */
-static void scene_closed_peer(void)
+static void scenario_send_to_closed_peer(void)
 {
-	connect_sides_tcp();
-	close_side(&b);
-	print_recv_at_end(&a);
+	connect_endpoints_tcp();
+	close_endpoint_socket(&b);
+	print_recv_at_end_of_stream(&a);
 	script_send_all(&a, "late");
 	await_closed(&a);
 	print_try_send(&a);
@@ -488,40 +488,40 @@ static void scene_closed_peer(void)
 	print_calls_after_reset(&a);
 }
 
-static void scene_not_accepted(void)
+static void scenario_connection_never_accepted(void)
 {
 	connect_a_to_b();
 	script_send_all(&a, "nobody reads it");
-	await_handler(&b, &b.of_listener);
+	wait_until_handler_ready(&b, &b.of_listener);
 	siw_llp_close(b.listener);
-	print_recv_at_end(&a);
+	print_recv_at_end_of_stream(&a);
 	print_calls_after_reset(&a);
 	start_listener(&b);
 }
 
 /* The client establishes and ends a connection before the server accepts it. */
-static void scene_accepted_late(void)
+static void scenario_accept_after_client_closed(void)
 {
 	connect_a_to_b();
 	script_send_all(&a, "early");
-	close_side(&a);
+	close_endpoint_socket(&a);
 	accept_on_b();
 	script_recv_all(&b, 5);
-	print_recv_at_end(&b);
+	print_recv_at_end_of_stream(&b);
 	print_try_send(&b);
-	close_side(&b);
+	close_endpoint_socket(&b);
 }
 
 /*
  * Sends octet by octet: a stream has no message boundaries, wherever writes, segments and reads are
  * cut.
  */
-static void scene_octet_by_octet(void)
+static void scenario_send_octet_by_octet(void)
 {
 	static const char text[] = "cut anywhere";
 	char got[sizeof(text)] = { 0 };
 
-	connect_sides_tcp();
+	connect_endpoints_tcp();
 	for (size_t i = 0; i < sizeof(text) - 1; i++)
 		must(try_send(&a, text + i, 1) == 1);
 	script_recv_all(&b, sizeof(text) - 1);
@@ -531,16 +531,16 @@ static void scene_octet_by_octet(void)
 	printf("a received %s\n", got);
 	print_step_result(&a, "receives", try_recv(&a, got, 0));
 	print_try_recv(&a);
-	close_side(&a);
-	print_recv_at_end(&b);
-	close_side(&b);
+	close_endpoint_socket(&a);
+	print_recv_at_end_of_stream(&b);
+	close_endpoint_socket(&b);
 }
 
 /*
  * Connects to a listener with a full backlog, which ignores further SYNs. The connect succeeds when
  * there is space for its next SYN, after one second.
  */
-static void scene_full_backlog(void)
+static void scenario_full_listen_backlog(void)
 {
 	struct siw_io_handler handlers[3] = { a.handler, a.handler, a.handler }, on_new = a.handler;
 	struct siw_llp_sock *listener, *connecting[3], *accepted[3];
@@ -554,22 +554,22 @@ static void scene_full_backlog(void)
 		must(!start_connect_from(&a, &at, NULL, &handlers[i], &connecting[i]));
 		if (i == 2)
 			break;
-		while ((rv = siw_llp_tcp_connected(connecting[i])) == -EAGAIN)
-			await_handler(&a, &handlers[i]);
+		while ((rv = siw_llp_tcp_connect_result(connecting[i])) == -EAGAIN)
+			wait_until_handler_ready(&a, &handlers[i]);
 		must(!rv);
 		a.sock = connecting[i];
 		print_try_recv(
 			&a); /* read until EAGAIN, so that the poller stops returning the handler */
 	}
 	for (int i = 0; i < 3; i++)
-		print_step_result(&a, "connects", siw_llp_tcp_connected(connecting[i]));
+		print_step_result(&a, "connects", siw_llp_tcp_connect_result(connecting[i]));
 	for (int i = 0; i < 3; i++) {
 		while ((rv = siw_llp_tcp_accept(listener, &b.handler, &accepted[i])) == -EAGAIN)
-			await_handler(&b, &on_new);
+			wait_until_handler_ready(&b, &on_new);
 		must(!rv);
 	}
-	while ((rv = siw_llp_tcp_connected(connecting[2])) == -EAGAIN)
-		await_handler(&a, &handlers[2]);
+	while ((rv = siw_llp_tcp_connect_result(connecting[2])) == -EAGAIN)
+		wait_until_handler_ready(&a, &handlers[2]);
 	print_step_result(&a, "connects", rv);
 	for (int i = 0; i < 3; i++) {
 		siw_llp_close(connecting[i]);
@@ -579,7 +579,7 @@ static void scene_full_backlog(void)
 }
 
 /* Checks a simultaneous open of a socket that connects to itself. */
-static void scene_self_connect(void)
+static void scenario_socket_connects_to_itself(void)
 {
 	struct siw_addr own = a.addr;
 
@@ -589,13 +589,13 @@ static void scene_self_connect(void)
 	script_send_all(&a, "to itself");
 	script_recv_all(&a, 9);
 	print_shutdown(&a);
-	print_recv_at_end(&a);
+	print_recv_at_end_of_stream(&a);
 	print_try_recv(&a);
-	close_side(&a);
+	close_endpoint_socket(&a);
 }
 
 /* Sends until the buffers are full, and then until all octets have arrived. */
-static void scene_full_buffers(void)
+static void scenario_full_socket_buffers(void)
 {
 	static uint8_t out[BIG], in[65536];
 	size_t sent = 0, received = 0;
@@ -604,7 +604,7 @@ static void scene_full_buffers(void)
 
 	for (size_t i = 0; i < BIG; i++)
 		out[i] = (uint8_t)(i * 2654435761u >> 24);
-	connect_sides_tcp();
+	connect_endpoints_tcp();
 	while (received < BIG) {
 		while (sent < BIG) {
 			n = try_send(&a, out + sent, BIG - sent);
@@ -619,21 +619,21 @@ static void scene_full_buffers(void)
 		must(n > 0 && !memcmp(in, out + received, (size_t)n));
 		received += (size_t)n;
 		if (sent < BIG && received == sent) /* the poller reports send buffer space */
-			await_handler(&a, &a.handler);
+			wait_until_handler_ready(&a, &a.handler);
 	}
-	siw_llp_want_write(a.sock, false);
+	siw_llp_update_want_write(a.sock, false);
 	print_step_result(&a, "was blocked", blocked);
 	print_step_result(&b, "received all", received == BIG);
 	print_try_recv(&b);
-	close_side(&a);
-	print_recv_at_end(&b);
-	close_side(&b);
+	close_endpoint_socket(&a);
+	print_recv_at_end_of_stream(&b);
+	close_endpoint_socket(&b);
 }
 
 /* Checks that a paused socket is reported only after the peer has closed the connection. */
-static void scene_paused(void)
+static void scenario_paused_socket(void)
 {
-	connect_sides_tcp();
+	connect_endpoints_tcp();
 	print_try_recv(&b);
 	siw_llp_pause(b.sock);
 	script_send_all(&a, "later");
@@ -646,23 +646,23 @@ static void scene_paused(void)
 	print_try_recv(&b);
 	siw_llp_pause(b.sock);
 	print_shutdown(&a);
-	await_handler(&b, &b.handler);
-	print_recv_at_end(&b);
-	close_side(&b);
-	print_recv_at_end(&a);
-	close_side(&a);
+	wait_until_handler_ready(&b, &b.handler);
+	print_recv_at_end_of_stream(&b);
+	close_endpoint_socket(&b);
+	print_recv_at_end_of_stream(&a);
+	close_endpoint_socket(&a);
 }
 
 /* Connects both sides to each other at the same time, which results in one connection. */
-static void scene_simultaneous_open(void)
+static void scenario_simultaneous_open(void)
 {
 	struct siw_addr at_a = a.addr, at_b = b.addr, peer;
 
 	at_a.port_be = at_b.port_be = 0x0200;
-	hold_packets_on_line(true);
+	set_link_paused(true);
 	must(!start_connect_from(&a, &at_b, &at_a, &a.handler, &a.sock));
 	must(!start_connect_from(&b, &at_a, &at_b, &b.handler, &b.sock));
-	hold_packets_on_line(false);
+	set_link_paused(false);
 	print_step_result(&a, "connects", await_connected(&a));
 	print_step_result(&b, "connects", await_connected(&b));
 	must(!siw_llp_peer(a.sock, &peer) && siw_addr_same(&peer, &at_b));
@@ -671,9 +671,9 @@ static void scene_simultaneous_open(void)
 	script_send_all(&b, "to a");
 	script_recv_all(&a, 4);
 	script_recv_all(&b, 4);
-	close_side(&a);
-	print_recv_at_end(&b);
-	close_side(&b);
+	close_endpoint_socket(&a);
+	print_recv_at_end_of_stream(&b);
+	close_endpoint_socket(&b);
 }
 
 /* ---- loss ------------------------------------------------------------------------------------ */
@@ -705,7 +705,7 @@ static void send_flow_octets(struct flow *flow)
 		must(rv > 0);
 		flow->sent += (size_t)rv;
 	}
-	siw_llp_want_write(flow->from->sock, false);
+	siw_llp_update_want_write(flow->from->sock, false);
 }
 
 /* Checks that octets arrive in order: octets after a lost segment are not delivered before it. */
@@ -723,12 +723,12 @@ static void receive_flow_octets(struct flow *flow)
 }
 
 /* Loses segments in both directions, including SYN and FIN segments. */
-static void scene_lossy_line(void)
+static void scenario_lossy_link(void)
 {
 	struct flow flows[] = { { &a, &b, 0, 0 }, { &b, &a, 0, 0 } };
 	double until = monotonic_seconds() + LOSSY_LIMIT_S;
 
-	connect_sides_tcp();
+	connect_endpoints_tcp();
 	while (flows[0].received < LOSSY || flows[1].received < LOSSY) {
 		must(monotonic_seconds() < until);
 		for (int i = 0; i < 2; i++) {
@@ -743,13 +743,13 @@ static void scene_lossy_line(void)
 	print_step_result(&a, "received all", flows[1].received == LOSSY);
 	print_step_result(&b, "received all", flows[0].received == LOSSY);
 	print_shutdown(&a);
-	print_recv_at_end(&b);
+	print_recv_at_end_of_stream(&b);
 	script_send_all(&b, "still open");
 	script_recv_all(&a, 10);
 	print_shutdown(&b);
-	print_recv_at_end(&a);
-	close_side(&a);
-	close_side(&b);
+	print_recv_at_end_of_stream(&a);
+	close_endpoint_socket(&a);
+	close_endpoint_socket(&b);
 }
 
 /* ---- ports of both address families ---------------------------------------------------------- */
@@ -778,14 +778,15 @@ static const char *address_label(const char *addr)
 static int reserve_port(bool udp, const char *addr, bool v6_only)
 {
 	struct siw_addr at = addr_with_port(addr);
-	int fd = udp ? siw_llp_udp_reserve(&at, v6_only) : siw_llp_tcp_reserve(&at, v6_only);
+	int fd = udp ? siw_llp_udp_reserve_port(&at, v6_only)
+		     : siw_llp_tcp_reserve_port(&at, v6_only);
 
 	printf("%s keep %s%s: %s\n", udp ? "udp" : "tcp", address_label(addr),
 	       v6_only ? " alone" : "", result_text(fd < 0 ? fd : 0));
 	return fd < 0 ? -1 : fd;
 }
 
-static void reserve_and_release(bool udp, const char *addr, bool v6_only)
+static void reserve_and_release_port(bool udp, const char *addr, bool v6_only)
 {
 	int fd = reserve_port(udp, addr, v6_only);
 
@@ -812,14 +813,15 @@ static void open_and_close_socket(bool udp, const char *addr, bool between)
 	if (rv)
 		return;
 	for (size_t i = 0; between && i < sizeof(kept) / sizeof(kept[0]); i++)
-		reserve_and_release(udp, kept[i].addr, kept[i].v6_only);
+		reserve_and_release_port(udp, kept[i].addr, kept[i].v6_only);
 	siw_llp_close(sock);
 }
 
 static void check_port_reservations(bool udp)
 {
 	struct siw_addr any = { .family = AF_INET6 };
-	int fd = udp ? siw_llp_udp_reserve(&any, false) : siw_llp_tcp_reserve(&any, false);
+	int fd = udp ? siw_llp_udp_reserve_port(&any, false)
+		     : siw_llp_tcp_reserve_port(&any, false);
 
 	must(fd >= 0);
 	must(any.port_be);
@@ -829,53 +831,53 @@ static void check_port_reservations(bool udp)
 	open_and_close_socket(udp, "::", false);
 	for (int alone = 0; alone < 2; alone++) {
 		fd = reserve_port(udp, "::", alone);
-		reserve_and_release(udp, "0.0.0.0", false);
-		reserve_and_release(udp, "::", true);
+		reserve_and_release_port(udp, "0.0.0.0", false);
+		reserve_and_release_port(udp, "::", true);
 		open_and_close_socket(udp, ADDR_A, true);
 		open_and_close_socket(udp, ADDR_V6, true);
 		siw_llp_event_close(fd);
 	}
 	fd = reserve_port(udp, "0.0.0.0", false);
-	reserve_and_release(udp, "::", false);
-	reserve_and_release(udp, "::", true);
+	reserve_and_release_port(udp, "::", false);
+	reserve_and_release_port(udp, "::", true);
 	open_and_close_socket(udp, ADDR_A, false);
 	open_and_close_socket(udp, ADDR_V6, true);
 	siw_llp_event_close(fd);
-	reserve_and_release(udp, "192.0.2.1", false);
+	reserve_and_release_port(udp, "192.0.2.1", false);
 }
 
 static const struct {
 	const char *name;
 	void (*run)(void);
 } scenes[] = {
-	{ "refused", scene_refused },
-	{ "addresses", scene_addresses },
-	{ "half closed", scene_half_closed },
-	{ "unread", scene_unread_octets },
-	{ "aborted", scene_read_after_reset },
-	{ "aborted sender", scene_send_after_abort },
-	{ "closed peer", scene_closed_peer },
-	{ "not accepted", scene_not_accepted },
-	{ "accepted late", scene_accepted_late },
-	{ "pieces", scene_octet_by_octet },
-	{ "slow", scene_full_backlog },
-	{ "itself", scene_self_connect },
-	{ "full", scene_full_buffers },
-	{ "paused", scene_paused },
+	{ "refused", scenario_connect_refused },
+	{ "addresses", scenario_socket_addresses },
+	{ "half closed", scenario_half_closed_connection },
+	{ "unread", scenario_close_with_unread_octets },
+	{ "aborted", scenario_read_after_reset },
+	{ "aborted sender", scenario_send_after_abort },
+	{ "closed peer", scenario_send_to_closed_peer },
+	{ "not accepted", scenario_connection_never_accepted },
+	{ "accepted late", scenario_accept_after_client_closed },
+	{ "pieces", scenario_send_octet_by_octet },
+	{ "slow", scenario_full_listen_backlog },
+	{ "itself", scenario_socket_connects_to_itself },
+	{ "full", scenario_full_socket_buffers },
+	{ "paused", scenario_paused_socket },
 };
 
-static void open_side(struct side *side, const char *addr)
+static void open_endpoint_port(struct side *side, const char *addr)
 {
-	side->handler.serve = side->of_listener.serve = ignore_serve;
+	side->handler.serve = side->of_listener.serve = ignore_socket_events;
 	must(!siw_addr_parse(addr, 0, &side->addr));
-	must(!siw_llp_port_open(&side->port));
+	must(!siw_llp_poll_port_open(&side->port));
 }
 
 /*
  * Runs the steps that reserve ports, on a host with addresses of both families, in a separate
  * simulated network.
  */
-static void run_port_scenes(uint64_t seed)
+static void run_port_reservation_scenario(uint64_t seed)
 {
 #ifdef SIMULATED
 	struct siw_addr both[2];
@@ -886,18 +888,18 @@ static void run_port_scenes(uint64_t seed)
 #else
 	(void)seed;
 #endif
-	open_side(&a, ADDR_A);
+	open_endpoint_port(&a, ADDR_A);
 	start_listener(&a); /* listening assigns the port to the side's simulated host */
 	check_port_reservations(true);
 	check_port_reservations(false);
 	siw_llp_close(a.listener);
-	siw_llp_port_close(a.port);
+	siw_llp_poll_port_close(a.port);
 #ifdef SIMULATED
 	must(!siw_sim_close());
 #endif
 }
 
-static void run_scene(const char *name, void (*scene)(void))
+static void print_name_and_run_scenario(const char *name, void (*scene)(void))
 {
 	printf("- %s\n", name);
 	scene();
@@ -920,7 +922,7 @@ int main(int argc, char **argv)
 	seed = strtoull(argv[1], NULL, 0);
 	line = loss = true;
 	printf("- ports\n");
-	run_port_scenes(seed);
+	run_port_reservation_scenario(seed);
 	must(!siw_sim_open(seed, "delay=1ms"));
 	must(!siw_addr_parse(ADDR_A, 0, &a.addr) && !siw_sim_host_add(&a.addr, 1, 0));
 	must(!siw_addr_parse(ADDR_B, 0, &b.addr) && siw_sim_host_add(&b.addr, 1, 0) == 1);
@@ -934,27 +936,27 @@ int main(int argc, char **argv)
 		plain = line = !loss;
 	} else {
 		printf("- ports\n");
-		run_port_scenes(0);
+		run_port_reservation_scenario(0);
 	}
 #endif
-	open_side(&a, at_a);
-	open_side(&b, at_b);
+	open_endpoint_port(&a, at_a);
+	open_endpoint_port(&b, at_b);
 	/* Assigns the address to the host of a, as the address watch of a device does. */
 	start_listener(&a);
 	start_listener(&b);
 	for (size_t i = 0; plain && i < sizeof(scenes) / sizeof(scenes[0]); i++)
-		run_scene(scenes[i].name, scenes[i].run);
+		print_name_and_run_scenario(scenes[i].name, scenes[i].run);
 	if (line)
-		run_scene("simultaneous", scene_simultaneous_open);
+		print_name_and_run_scenario("simultaneous", scenario_simultaneous_open);
 #ifdef SIMULATED
-	must(!siw_sim_faults("delay=5ms,loss=3%"));
+	must(!siw_sim_set_fault_plan("delay=5ms,loss=3%"));
 #endif
 	if (loss)
-		run_scene("lossy", scene_lossy_line);
+		print_name_and_run_scenario("lossy", scenario_lossy_link);
 	siw_llp_close(a.listener);
 	siw_llp_close(b.listener);
-	siw_llp_port_close(a.port);
-	siw_llp_port_close(b.port);
+	siw_llp_poll_port_close(a.port);
+	siw_llp_poll_port_close(b.port);
 #ifdef SIMULATED
 	{
 		struct siw_sim_stats stats;

@@ -35,7 +35,7 @@ static void *hold_progress_lock(void *unused)
 	return NULL;
 }
 
-static void poll_all_cqs(void)
+static void poll_all_completions(void)
 {
 	struct siw_wc wc[SLOTS];
 
@@ -53,7 +53,7 @@ static void post_until_second_send_is_batched(void)
 
 	for (long until = now_ms() + LIMIT_MS;; nanosleep(&ms, NULL)) {
 		must(now_ms() < until);
-		poll_all_cqs();
+		poll_all_completions();
 		check(post_send(&end, 0, 8, 1));
 		check(post_send(&end, 1, 8, 2));
 		if (siw_cq_pending(end.cq) == 1)
@@ -65,7 +65,7 @@ static void post_until_second_send_is_batched(void)
  * Polls while another thread holds the progress lock. takes: whether the poll finds the completion
  * of the first send or finds nothing.
  */
-static void poll_while_locked(bool takes)
+static void poll_while_progress_lock_is_held(bool takes)
 {
 	struct siw_wc wc[SLOTS];
 	pthread_t thread;
@@ -91,13 +91,13 @@ int main(void)
 	setenv("SIWARP_NAP_US", "100000", 1);
 	setenv("SIWARP_BATCHING", "always", 1);
 	rig_open(&rig);
-	ud_open(&end, &rig, SLOTS, NULL);
+	open_ud_endpoint(&end, &rig, SLOTS, NULL);
 	for (int i = 0; i < TIMES; i++) {
-		poll_while_locked(true);
-		poll_while_locked(false);
+		poll_while_progress_lock_is_held(true);
+		poll_while_progress_lock_is_held(false);
 	}
-	poll_all_cqs();
-	end_close(&end);
+	poll_all_completions();
+	close_endpoint(&end);
 	rig_close(&rig);
 	return 0;
 }

@@ -29,7 +29,7 @@ static atomic_ulong received, made, resized, told, armed, freed;
 /*
  * Accepts two error codes that are legitimate because another thread was faster or a queue is full.
  */
-static void check_or_errno(int r, int errno1, int errno2)
+static void check_success_or_expected_errno(int r, int errno1, int errno2)
 {
 	if (r < 0 && r != -errno1 && r != -errno2)
 		die("unexpected: %s", strerror(-r));
@@ -82,7 +82,7 @@ static void post_shared_receive(void)
 	struct siw_sge sge = { (uintptr_t)memory + SIZE, SIZE, mr->lkey };
 	struct siw_recv_wr *bad, wr = { .sg_list = &sge, .num_sge = 1 };
 
-	check_or_errno(siw_post_srq_recv(srq, &wr, &bad), ENOMEM, 0);
+	check_success_or_expected_errno(siw_post_srq_recv(srq, &wr, &bad), ENOMEM, 0);
 }
 
 static void poll_shared_cq(void)
@@ -109,7 +109,7 @@ static void *post_sends_to_own_qp(void *unused)
 
 	while (!stop) {
 		post_shared_receive();
-		check_or_errno(post_send_to(qp, ah, memory, mr->lkey), ENOMEM, 0);
+		check_success_or_expected_errno(post_send_to(qp, ah, memory, mr->lkey), ENOMEM, 0);
 		poll_shared_cq();
 	}
 	check(siw_destroy_qp(qp));
@@ -135,13 +135,13 @@ static void *create_and_destroy_qps(void *unused)
 	return unused;
 }
 
-static void *resize_cq(void *unused)
+static void *resize_cq_repeatedly(void *unused)
 {
 	const struct timespec rest = { .tv_nsec = 1000000 };
 	static const int sizes[] = { 1 << 14, 1 << 15, 1 << 16 };
 
 	for (; !stop; resized++) {
-		check_or_errno(siw_resize_cq(cq, sizes[resized % 3]), EINVAL, 0);
+		check_success_or_expected_errno(siw_resize_cq(cq, sizes[resized % 3]), EINVAL, 0);
 		must(siw_cq_capacity(cq) >= sizes[0]);
 		nanosleep(&rest, NULL);
 	}
@@ -158,7 +158,7 @@ static void *read_async_events(void *unused)
 
 		check(siw_modify_srq(srq, &limit, SIW_SRQ_LIMIT));
 		r = siw_get_async_event(rig.ctx, &event, 20);
-		check_or_errno(r, EAGAIN, EINTR);
+		check_success_or_expected_errno(r, EAGAIN, EINTR);
 		if (r)
 			continue;
 		must(event.event_type == SIW_EVENT_SRQ_LIMIT_REACHED ||
@@ -180,7 +180,7 @@ static void *wait_for_completions(void *unused)
 		check(siw_req_notify_cq(cq, 0));
 		poll_shared_cq();
 		r = siw_get_cq_event(channel, &which, &user, 20);
-		check_or_errno(r, EAGAIN, EINTR);
+		check_success_or_expected_errno(r, EAGAIN, EINTR);
 		if (r)
 			continue;
 		must(which == cq && user == &rig);
@@ -204,7 +204,7 @@ static void *register_and_free_memory(void *unused)
 			/* for static analysers that do not know that die() does not return */
 			break;
 		}
-		check_or_errno(post_send_to(qp, ah, own, m->lkey), ENOMEM, 0);
+		check_success_or_expected_errno(post_send_to(qp, ah, own, m->lkey), ENOMEM, 0);
 		poll_shared_cq();
 		/*
 		 * A loopback send to the same queue pair never waits for space, so the region and
@@ -219,14 +219,10 @@ static void *register_and_free_memory(void *unused)
 
 int main(int argc, char **argv)
 {
-	void *(*const work[])(void *) = { post_sends_to_own_qp,
-					  post_sends_to_own_qp,
-					  create_and_destroy_qps,
-					  create_and_destroy_qps,
-					  resize_cq,
-					  read_async_events,
-					  wait_for_completions,
-					  register_and_free_memory };
+	void *(*const work[])(void *) = { post_sends_to_own_qp,	  post_sends_to_own_qp,
+					  create_and_destroy_qps, create_and_destroy_qps,
+					  resize_cq_repeatedly,	  read_async_events,
+					  wait_for_completions,	  register_and_free_memory };
 	enum { N = sizeof(work) / sizeof(work[0]) };
 	struct siw_srq_init_attr init = { .attr = { .max_wr = 1024, .max_sge = 1 } };
 	const struct timespec rest = { .tv_nsec = 10000000 };

@@ -11,8 +11,8 @@
  */
 static uint64_t interval_to_nth_datagram(int type, uint32_t i)
 {
-	CHECK(nth_sent(type, i));
-	return nth_sent(type, i)->at - nth_sent(type, 0)->at;
+	CHECK(find_nth_sent_datagram(type, i));
+	return find_nth_sent_datagram(type, i)->at - find_nth_sent_datagram(type, 0)->at;
 }
 
 enum { DOUBLINGS = 8 };
@@ -36,7 +36,7 @@ static void check_hello_retransmission(void)
 }
 
 /* Checks the intervals between HELLOs on a path that does not leave the machine. */
-static void check_hello_retransmission_on_host(void)
+static void check_hello_retransmission_on_same_host(void)
 {
 	open_endpoint();
 	net.route_mtu = 65536;
@@ -58,59 +58,65 @@ static void check_contact_time_limit(void)
 }
 
 /* Makes the simulated peer answer a HELLO after ns nanoseconds and stay silent afterwards. */
-static void answer_hello_after(uint64_t ns, bool near)
+static void challenge_hello_after_delay(uint64_t ns, bool near)
 {
 	open_endpoint();
 	net.route_mtu = near ? 65536 : 0;
 	send_segment(1);
-	epoch = ntohl(nth_sent(SIW_DGRAM_RD_HELLO, 0)->wire.source_epoch);
+	epoch = ntohl(find_nth_sent_datagram(SIW_DGRAM_RD_HELLO, 0)->wire.source_epoch);
 	advance_clock(ns);
 	n_sent = 0;
-	SEND_FROM_PEER(SIW_DGRAM_RD_CHALLENGE, .rest = body_with_cookie("a cookie, 20 octets."),
-		       .len = ECHO);
-	run_endpoint();
+	SEND_FROM_PEER(SIW_DGRAM_RD_CHALLENGE,
+		       .rest = build_echo_body_with_cookie("a cookie, 20 octets."), .len = ECHO);
+	process_endpoint_events();
 }
 
-static void check_echo_on_host(void)
+static void check_echo_retransmission_on_same_host(void)
 {
-	answer_hello_after(10 * MS, true);
+	challenge_hello_after_delay(10 * MS, true);
 	advance_clock(299 * MS);
-	CHECK(count_sent(SIW_DGRAM_RD_ECHO) == 4 && !count_sent(SIW_DGRAM_RD_HELLO));
+	CHECK(count_sent_datagrams(SIW_DGRAM_RD_ECHO) == 4 &&
+	      !count_sent_datagrams(SIW_DGRAM_RD_HELLO));
 	CHECK(interval_to_nth_datagram(SIW_DGRAM_RD_ECHO, 1) == 20 * MS &&
 	      interval_to_nth_datagram(SIW_DGRAM_RD_ECHO, 2) == 60 * MS);
 	CHECK(interval_to_nth_datagram(SIW_DGRAM_RD_ECHO, 3) == 140 * MS);
 	advance_clock(2 * MS);
-	CHECK(count_sent(SIW_DGRAM_RD_ECHO) == 4);
-	CHECK(nth_sent(SIW_DGRAM_RD_HELLO, 0)->at - nth_sent(SIW_DGRAM_RD_ECHO, 0)->at == 300 * MS);
+	CHECK(count_sent_datagrams(SIW_DGRAM_RD_ECHO) == 4);
+	CHECK(find_nth_sent_datagram(SIW_DGRAM_RD_HELLO, 0)->at -
+		      find_nth_sent_datagram(SIW_DGRAM_RD_ECHO, 0)->at ==
+	      300 * MS);
 }
 
 /*
  * Checks that an ECHO is retransmitted if no answer arrives within the time that the CHALLENGE
  * took.
  */
-static void check_echo_after_slow_challenge(void)
+static void check_echo_resent_after_slow_challenge(void)
 {
-	answer_hello_after(2 * S, true);
+	challenge_hello_after_delay(2 * S, true);
 	advance_clock(2 * S - 1);
-	CHECK(count_sent(SIW_DGRAM_RD_ECHO) >= 7 && !count_sent(SIW_DGRAM_RD_HELLO));
+	CHECK(count_sent_datagrams(SIW_DGRAM_RD_ECHO) >= 7 &&
+	      !count_sent_datagrams(SIW_DGRAM_RD_HELLO));
 	advance_clock(500 * MS);
-	CHECK(count_sent(SIW_DGRAM_RD_HELLO) == 1);
+	CHECK(count_sent_datagrams(SIW_DGRAM_RD_HELLO) == 1);
 }
 
 /*
  * Checks an ECHO between machines: the first retransmission follows after three times the round
  * trip of the CHALLENGE; the interval then doubles.
  */
-static void check_echo_between_machines(void)
+static void check_echo_retransmission_between_machines(void)
 {
-	answer_hello_after(100 * MS, false);
+	challenge_hello_after_delay(100 * MS, false);
 	advance_clock(4500 * MS - 1);
-	CHECK(count_sent(SIW_DGRAM_RD_ECHO) == 4 && !count_sent(SIW_DGRAM_RD_HELLO));
+	CHECK(count_sent_datagrams(SIW_DGRAM_RD_ECHO) == 4 &&
+	      !count_sent_datagrams(SIW_DGRAM_RD_HELLO));
 	CHECK(interval_to_nth_datagram(SIW_DGRAM_RD_ECHO, 1) == 300 * MS &&
 	      interval_to_nth_datagram(SIW_DGRAM_RD_ECHO, 2) == 900 * MS);
 	CHECK(interval_to_nth_datagram(SIW_DGRAM_RD_ECHO, 3) == 2100 * MS);
 	advance_clock(1);
-	CHECK(nth_sent(SIW_DGRAM_RD_HELLO, 0)->at - nth_sent(SIW_DGRAM_RD_ECHO, 0)->at ==
+	CHECK(find_nth_sent_datagram(SIW_DGRAM_RD_HELLO, 0)->at -
+		      find_nth_sent_datagram(SIW_DGRAM_RD_ECHO, 0)->at ==
 	      4500 * MS);
 }
 
@@ -121,11 +127,11 @@ static bool is_late_echo_accepted(uint64_t ns)
 {
 	open_endpoint();
 	SEND_FROM_PEER(SIW_DGRAM_RD_HELLO, .rest = hello_body, .len = sizeof(hello_body));
-	run_endpoint();
-	epoch = ntohl(nth_sent(SIW_DGRAM_RD_CHALLENGE, 0)->wire.source_epoch);
+	process_endpoint_events();
+	epoch = ntohl(find_nth_sent_datagram(SIW_DGRAM_RD_CHALLENGE, 0)->wire.source_epoch);
 	advance_clock(ns);
-	SEND_FROM_PEER(SIW_DGRAM_RD_ECHO, .rest = body_of_echo(), .len = ECHO);
-	run_endpoint();
+	SEND_FROM_PEER(SIW_DGRAM_RD_ECHO, .rest = build_echo_body(), .len = ECHO);
+	process_endpoint_events();
 	return siw_rd_n_peers(rd) == 1;
 }
 
@@ -138,7 +144,7 @@ static void check_cookie_lifetime(void)
 }
 
 /* Checks the retransmission time-outs before a round trip has been measured. */
-static void check_first_timeouts(void)
+static void check_timeouts_before_first_rtt_sample(void)
 {
 	uint64_t each[] = { 200, 200, 400, 800, 1000, 1000, 1000 }, at = 0;
 
@@ -159,10 +165,10 @@ static void make_round_trips(uint32_t n, uint64_t rtt)
 		send_segment(1);
 		advance_clock(rtt);
 		SEND_FROM_PEER(SIW_DGRAM_RD_ACK,
-			       .acknowledged =
-				       (uint32_t)siw_rd_framed(peer_record(), SIW_RD_REQUESTS),
+			       .acknowledged = (uint32_t)siw_rd_count_queued_segments(
+				       get_simulated_peer(), SIW_RD_REQUESTS),
 			       .credit = 4096);
-		run_endpoint();
+		process_endpoint_events();
 		advance_clock(10 * MS);
 	}
 	n_sent = 0;
@@ -180,11 +186,11 @@ static void check_timeouts_after_loss(void)
 	open_endpoint();
 	establish_contact();
 	make_round_trips(60, 2 * MS);
-	rto = peer_record()->cc->rto;
+	rto = get_simulated_peer()->cc->rto;
 	CHECK(rto == 20 * MS);
 	send_segment(1);
 	advance_clock(9 * S);
-	at = siw_rd_cc_pto(peer_record()->cc);
+	at = siw_rd_cc_pto(get_simulated_peer()->cc);
 	CHECK(interval_to_nth_datagram(SIW_DGRAM_RD_DATA, 1) == at && at >= 4 * MS &&
 	      at <= 4500 * US);
 	for (uint32_t i = 2; i < 10; i++) {
@@ -200,12 +206,13 @@ static void check_timeout_of_long_round_trip(void)
 	open_endpoint();
 	establish_contact();
 	make_round_trips(1, 50 * MS);
-	CHECK(peer_record()->cc->srtt == 50 * MS && peer_record()->cc->rto == 150 * MS);
+	CHECK(get_simulated_peer()->cc->srtt == 50 * MS &&
+	      get_simulated_peer()->cc->rto == 150 * MS);
 	send_segment(1);
 	advance_clock(252 * MS);
 	CHECK(interval_to_nth_datagram(SIW_DGRAM_RD_DATA, 1) == 101 * MS);
 	CHECK(interval_to_nth_datagram(SIW_DGRAM_RD_DATA, 2) == 251 * MS);
-	CHECK(count_sent(SIW_DGRAM_RD_DATA) == 3);
+	CHECK(count_sent_datagrams(SIW_DGRAM_RD_DATA) == 3);
 }
 
 /*
@@ -219,8 +226,8 @@ static uint64_t srtt_with_ack_delay(uint16_t delay)
 	send_segment(1);
 	advance_clock(50 * MS);
 	SEND_FROM_PEER(SIW_DGRAM_RD_ACK, .acknowledged = 1, .credit = 4096, .delay = delay);
-	run_endpoint();
-	return peer_record()->cc->srtt;
+	process_endpoint_events();
+	return get_simulated_peer()->cc->srtt;
 }
 
 static void check_ack_delay_subtracted(void)
@@ -238,39 +245,40 @@ static void check_long_ack_delay_ignored(void)
  * Checks Karn's algorithm: a doubled time-out is kept until a datagram that was sent only once
  * yields a round trip (RFC 6298 section 5).
  */
-static void check_backoff_is_kept(void)
+static void check_backoff_kept_until_new_rtt_sample(void)
 {
 	open_endpoint();
 	establish_contact();
 	make_round_trips(60, 2 * MS);
-	CHECK(peer_record()->cc->rto == 20 * MS);
+	CHECK(get_simulated_peer()->cc->rto == 20 * MS);
 	send_segment(1);
 	advance_clock(110 *
 		      MS); /* the tail-loss probe, then time-outs after 20 and another 40 ms */
-	CHECK(count_sent(SIW_DGRAM_RD_DATA) == 4 && peer_record()->backoff == 2);
+	CHECK(count_sent_datagrams(SIW_DGRAM_RD_DATA) == 4 && get_simulated_peer()->backoff == 2);
 	SEND_FROM_PEER(SIW_DGRAM_RD_ACK, .acknowledged = 61, .credit = 4096);
-	run_endpoint();
+	process_endpoint_events();
 	n_sent = 0;
 	send_segment(1);
 	advance_clock(80 * MS - 1);
-	CHECK(count_sent(SIW_DGRAM_RD_DATA) == 1);
+	CHECK(count_sent_datagrams(SIW_DGRAM_RD_DATA) == 1);
 	advance_clock(160 * MS + 1);
 	CHECK(interval_to_nth_datagram(SIW_DGRAM_RD_DATA, 1) == 80 * MS &&
 	      interval_to_nth_datagram(SIW_DGRAM_RD_DATA, 2) == 240 * MS);
 	SEND_FROM_PEER(SIW_DGRAM_RD_ACK, .acknowledged = 62, .credit = 4096);
-	run_endpoint();
-	CHECK(peer_record()->backoff == 4 && peer_record()->rtos == 0);
+	process_endpoint_events();
+	CHECK(get_simulated_peer()->backoff == 4 && get_simulated_peer()->rtos == 0);
 	/* A datagram that was sent once and acknowledged resets the back-off. */
 	n_sent = 0;
 	send_segment(1);
 	advance_clock(2 * MS);
 	SEND_FROM_PEER(SIW_DGRAM_RD_ACK, .acknowledged = 63, .credit = 4096);
-	run_endpoint();
-	CHECK(count_sent(SIW_DGRAM_RD_DATA) == 1 && peer_record()->backoff == 0);
+	process_endpoint_events();
+	CHECK(count_sent_datagrams(SIW_DGRAM_RD_DATA) == 1 && get_simulated_peer()->backoff == 0);
 	n_sent = 0;
 	send_segment(1);
 	advance_clock(20 * MS);
-	CHECK(interval_to_nth_datagram(SIW_DGRAM_RD_DATA, 1) == siw_rd_cc_pto(peer_record()->cc));
+	CHECK(interval_to_nth_datagram(SIW_DGRAM_RD_DATA, 1) ==
+	      siw_rd_cc_pto(get_simulated_peer()->cc));
 }
 
 static void send_data_from_peer(uint32_t psn, uint32_t octets)
@@ -280,12 +288,12 @@ static void send_data_from_peer(uint32_t psn, uint32_t octets)
 	SEND_FROM_PEER(SIW_DGRAM_RD_DATA, psn, .credit = 4096, .rest = body, .len = octets);
 }
 
-static void check_ack_of_one(void)
+static void check_single_datagram_acked_after_delay(void)
 {
 	open_endpoint();
 	establish_contact();
 	send_data_from_peer(0, 1);
-	run_endpoint();
+	process_endpoint_events();
 	advance_clock(20 * US - 1);
 	CHECK(taken == 1 && !n_sent);
 	advance_clock(1);
@@ -294,23 +302,23 @@ static void check_ack_of_one(void)
 	CHECK(n_sent == 1);
 }
 
-static void check_ack_of_two(void)
+static void check_two_datagrams_acked_immediately(void)
 {
 	open_endpoint();
 	establish_contact();
 	send_data_from_peer(0, 1);
 	send_data_from_peer(1, 1);
-	run_endpoint();
+	process_endpoint_events();
 	CHECK(n_sent == 1 && ntohl(log_[0].wire.acknowledged[0]) == EPOCH + 2);
 }
 
-static void check_ack_of_many(void)
+static void check_one_ack_per_64_datagrams(void)
 {
 	open_endpoint();
 	establish_contact();
 	for (uint32_t i = 0; i < 127; i++)
 		send_data_from_peer(i, 1);
-	run_endpoint();
+	process_endpoint_events();
 	/*
 	 * One ACK is sent after 64 datagrams, and another for the other datagrams when the socket
 	 * is empty.
@@ -323,7 +331,7 @@ static void check_ack_of_many(void)
  * Checks that at most 16 datagrams longer than half of a batch wait for an acknowledgement; of
  * shorter datagrams, 64.
  */
-static void check_ack_of_long_datagrams(void)
+static void check_one_ack_per_16_long_datagrams(void)
 {
 	const uint32_t longest_of_others = SIW_RD_BATCH / 2 - SIW_RD_OVERHEAD;
 
@@ -331,7 +339,7 @@ static void check_ack_of_long_datagrams(void)
 	establish_contact();
 	for (uint32_t i = 0; i < 40; i++)
 		send_data_from_peer(i, longest_of_others + 1);
-	run_endpoint();
+	process_endpoint_events();
 	CHECK(taken == 40 && n_sent == 3);
 	CHECK(ntohl(log_[0].wire.acknowledged[0]) == EPOCH + 16);
 	CHECK(ntohl(log_[1].wire.acknowledged[0]) == EPOCH + 32);
@@ -339,7 +347,7 @@ static void check_ack_of_long_datagrams(void)
 	n_sent = 0;
 	for (uint32_t i = 40; i < 80; i++)
 		send_data_from_peer(i, longest_of_others);
-	run_endpoint();
+	process_endpoint_events();
 	CHECK(taken == 80 && n_sent == 1);
 	CHECK(ntohl(log_[0].wire.acknowledged[0]) == EPOCH + 80);
 }
@@ -353,7 +361,7 @@ static void check_ack_after_gap(void)
 	establish_contact();
 	for (uint32_t i = 1; i <= 8 + 16; i++)
 		send_data_from_peer(i, 1);
-	run_endpoint();
+	process_endpoint_events();
 	/*
 	 * The first datagrams are acknowledged one by one, as more might not follow; then one ACK
 	 * acknowledges eight.
@@ -385,7 +393,7 @@ static void check_peer_timeout(void)
  * Returns whether a peer that was silent for ns nanoseconds is evicted in favour of another one.
  * gave: the peer has sent a data segment.
  */
-static bool is_evicted_after(uint64_t ns, bool gave)
+static bool is_peer_evicted_after_silence(uint64_t ns, bool gave)
 {
 	struct siw_addr other = fuzz_addr_of(ENDS + 1);
 	struct siw_rd_peer *p;
@@ -395,9 +403,9 @@ static bool is_evicted_after(uint64_t ns, bool gave)
 	establish_contact();
 	if (gave) {
 		SEND_FROM_PEER(SIW_DGRAM_RD_DATA);
-		run_endpoint();
+		process_endpoint_events();
 		advance_clock(20 * US); /* let the endpoint send its acknowledgement */
-		CHECK(count_sent(SIW_DGRAM_RD_ACK) == 1);
+		CHECK(count_sent_datagrams(SIW_DGRAM_RD_ACK) == 1);
 	}
 	advance_clock(ns);
 	return siw_rd_peer(rd, &other, &p) == 0;
@@ -409,8 +417,9 @@ static void check_peer_eviction(void)
 	 * The limit is one millisecond more, because the lifetime of the peer's ECHO is also 30 s
 	 * and counts in milliseconds.
 	 */
-	CHECK(!is_evicted_after(30 * S - 1, true) && is_evicted_after(30 * S + MS, true));
-	CHECK(is_evicted_after(MS, false));
+	CHECK(!is_peer_evicted_after_silence(30 * S - 1, true) &&
+	      is_peer_evicted_after_silence(30 * S + MS, true));
+	CHECK(is_peer_evicted_after_silence(MS, false));
 }
 
 static void check_credit_probe(void)
@@ -419,27 +428,29 @@ static void check_credit_probe(void)
 	establish_contact();
 	advance_clock(10 * S);
 	send_segment(1);
-	CHECK(count_sent(SIW_DGRAM_RD_DATA) == 1 && !count_sent(SIW_DGRAM_RD_PROBE));
+	CHECK(count_sent_datagrams(SIW_DGRAM_RD_DATA) == 1 &&
+	      !count_sent_datagrams(SIW_DGRAM_RD_PROBE));
 	SEND_FROM_PEER(SIW_DGRAM_RD_ACK, .acknowledged = 1, .credit = 4096);
-	run_endpoint();
+	process_endpoint_events();
 	advance_clock(10 * S + 1);
 	n_sent = 0;
-	CHECK(siw_rd_tx(peer_record(), SIW_RD_REQUESTS, "x", 1, NULL, 0) == 0);
-	run_endpoint();
-	CHECK(!count_sent(SIW_DGRAM_RD_DATA) && count_sent(SIW_DGRAM_RD_PROBE) == 1);
+	CHECK(siw_rd_tx(get_simulated_peer(), SIW_RD_REQUESTS, "x", 1, NULL, 0) == 0);
+	process_endpoint_events();
+	CHECK(!count_sent_datagrams(SIW_DGRAM_RD_DATA) &&
+	      count_sent_datagrams(SIW_DGRAM_RD_PROBE) == 1);
 }
 
 /* Sends segments of full length for ns nanoseconds; each segment is acknowledged immediately. */
 static void send_full_segments(uint64_t ns)
 {
 	for (uint64_t end = elapsed_ns() + ns; elapsed_ns() < end;) {
-		send_segment(siw_rd_mulpdu(peer_record(), SIW_RD_REQUESTS));
+		send_segment(siw_rd_mulpdu(get_simulated_peer(), SIW_RD_REQUESTS));
 		advance_clock(MS);
 		SEND_FROM_PEER(SIW_DGRAM_RD_ACK,
-			       .acknowledged =
-				       (uint32_t)siw_rd_framed(peer_record(), SIW_RD_REQUESTS),
+			       .acknowledged = (uint32_t)siw_rd_count_queued_segments(
+				       get_simulated_peer(), SIW_RD_REQUESTS),
 			       .credit = 4096);
-		run_endpoint();
+		process_endpoint_events();
 	}
 }
 
@@ -455,10 +466,12 @@ static void check_mtu_probes(void)
 	establish_contact();
 	make_round_trips(60, 2 * MS);
 	send_full_segments(9900 * MS);
-	CHECK(peer_record()->datagram == SIW_RD_MIN_DATAGRAM && peer_record()->cc->rto == 20 * MS);
-	CHECK(count_sent(SIW_DGRAM_RD_PROBE) == 6);
+	CHECK(get_simulated_peer()->datagram == SIW_RD_MIN_DATAGRAM &&
+	      get_simulated_peer()->cc->rto == 20 * MS);
+	CHECK(count_sent_datagrams(SIW_DGRAM_RD_PROBE) == 6);
 	for (uint32_t i = 0; i < 6; i++) {
-		CHECK(nth_sent(SIW_DGRAM_RD_PROBE, i)->len == (i < 3 ? 1400 : 1280) - 28u);
+		CHECK(find_nth_sent_datagram(SIW_DGRAM_RD_PROBE, i)->len ==
+		      (i < 3 ? 1400 : 1280) - 28u);
 		CHECK(interval_to_nth_datagram(SIW_DGRAM_RD_PROBE, i) == i * 2 * 20 * MS);
 	}
 	send_full_segments(600 * MS);
@@ -479,24 +492,24 @@ static void check_mtu_probes_after_loss(void)
 	net.route_mtu = 1400;
 	establish_contact();
 	make_round_trips(60, 2 * MS);
-	send_segment(siw_rd_mulpdu(peer_record(), SIW_RD_REQUESTS));
+	send_segment(siw_rd_mulpdu(get_simulated_peer(), SIW_RD_REQUESTS));
 	SEND_FROM_PEER(SIW_DGRAM_RD_ACK,
-		       ntohl(nth_sent(SIW_DGRAM_RD_PROBE, 0)->wire.llp.psn) - EPOCH,
+		       ntohl(find_nth_sent_datagram(SIW_DGRAM_RD_PROBE, 0)->wire.llp.psn) - EPOCH,
 		       .acknowledged = 61, .credit = 4096, .flags = SIW_RD_PROBED);
-	run_endpoint();
-	CHECK(peer_record()->datagram == 1400 - 28);
-	send_segment(siw_rd_mulpdu(peer_record(), SIW_RD_REQUESTS));
-	for (int i = 0; i < 10000 && peer_record()->datagram != SIW_RD_MIN_DATAGRAM; i++)
+	process_endpoint_events();
+	CHECK(get_simulated_peer()->datagram == 1400 - 28);
+	send_segment(siw_rd_mulpdu(get_simulated_peer(), SIW_RD_REQUESTS));
+	for (int i = 0; i < 10000 && get_simulated_peer()->datagram != SIW_RD_MIN_DATAGRAM; i++)
 		advance_clock(MS);
-	CHECK(peer_record()->datagram == SIW_RD_MIN_DATAGRAM);
+	CHECK(get_simulated_peer()->datagram == SIW_RD_MIN_DATAGRAM);
 	lowered = elapsed_ns();
 	SEND_FROM_PEER(SIW_DGRAM_RD_ACK, .acknowledged = 62, .credit = 4096);
-	run_endpoint();
+	process_endpoint_events();
 	n_sent = 0;
 	send_full_segments(1100 * MS);
-	CHECK(count_sent(SIW_DGRAM_RD_PROBE) > 0);
-	CHECK(nth_sent(SIW_DGRAM_RD_PROBE, 0)->at >= lowered + S - MS);
-	CHECK(nth_sent(SIW_DGRAM_RD_PROBE, 0)->at <= lowered + S + 2 * MS);
+	CHECK(count_sent_datagrams(SIW_DGRAM_RD_PROBE) > 0);
+	CHECK(find_nth_sent_datagram(SIW_DGRAM_RD_PROBE, 0)->at >= lowered + S - MS);
+	CHECK(find_nth_sent_datagram(SIW_DGRAM_RD_PROBE, 0)->at <= lowered + S + 2 * MS);
 }
 
 /*
@@ -511,19 +524,19 @@ static void check_rate_limit(const struct peer_datagram *what, int answer, uint3
 	net.now += S; /* let the rate limit recover until the complete burst is available */
 	for (uint32_t i = 0; i < at_once + 100; i++) {
 		send_from_peer(what);
-		run_endpoint();
+		process_endpoint_events();
 	}
-	CHECK(count_sent(answer) == at_once);
+	CHECK(count_sent_datagrams(answer) == at_once);
 	net.now += 10 * each - 1;
 	for (int i = 0; i < 20; i++) {
 		send_from_peer(what);
-		run_endpoint();
+		process_endpoint_events();
 	}
-	CHECK(count_sent(answer) == at_once + 9);
+	CHECK(count_sent_datagrams(answer) == at_once + 9);
 	net.now += 1;
 	send_from_peer(what);
-	run_endpoint();
-	CHECK(count_sent(answer) == at_once + 10);
+	process_endpoint_events();
+	CHECK(count_sent_datagrams(answer) == at_once + 10);
 }
 
 static void check_challenge_rate_limit(void)
@@ -555,30 +568,30 @@ static void check_ack_of_unsent_ignored(void)
 	open_endpoint();
 	establish_contact();
 	SEND_FROM_PEER(SIW_DGRAM_RD_ACK, .credit = 2);
-	run_endpoint();
+	process_endpoint_events();
 	for (int i = 0; i < 5; i++)
 		send_segment(1);
-	CHECK(count_sent(SIW_DGRAM_RD_DATA) == 2 &&
-	      siw_rd_framed(peer_record(), SIW_RD_REQUESTS) == 5);
+	CHECK(count_sent_datagrams(SIW_DGRAM_RD_DATA) == 2 &&
+	      siw_rd_count_queued_segments(get_simulated_peer(), SIW_RD_REQUESTS) == 5);
 	SEND_FROM_PEER(SIW_DGRAM_RD_ACK, .acknowledged = 3, .credit = 2);
-	run_endpoint();
-	CHECK(siw_rd_accepted(peer_record(), SIW_RD_REQUESTS) == 0);
+	process_endpoint_events();
+	CHECK(siw_rd_count_accepted_segments(get_simulated_peer(), SIW_RD_REQUESTS) == 0);
 	/*
 	 * An acknowledged range is ignored for segments that were never sent, and counts for
 	 * segments that were sent.
 	 */
 	SEND_FROM_PEER(SIW_DGRAM_RD_ACK, .credit = 2, .rest = &all, .len = sizeof(all));
-	run_endpoint();
-	CHECK(peer_record()->in_flight == 0 &&
-	      siw_rd_accepted(peer_record(), SIW_RD_REQUESTS) == 0);
-	CHECK(peer_record()->seq[0].tx->high == 2);
+	process_endpoint_events();
+	CHECK(get_simulated_peer()->in_flight == 0 &&
+	      siw_rd_count_accepted_segments(get_simulated_peer(), SIW_RD_REQUESTS) == 0);
+	CHECK(get_simulated_peer()->seq[0].tx->high == 2);
 	SEND_FROM_PEER(SIW_DGRAM_RD_ACK, .acknowledged = 2, .credit = 3);
-	run_endpoint();
-	CHECK(siw_rd_accepted(peer_record(), SIW_RD_REQUESTS) == 2);
-	CHECK(count_sent(SIW_DGRAM_RD_DATA) == 5);
+	process_endpoint_events();
+	CHECK(siw_rd_count_accepted_segments(get_simulated_peer(), SIW_RD_REQUESTS) == 2);
+	CHECK(count_sent_datagrams(SIW_DGRAM_RD_DATA) == 5);
 	SEND_FROM_PEER(SIW_DGRAM_RD_ACK, .acknowledged = 5, .credit = 3);
-	run_endpoint();
-	CHECK(siw_rd_accepted(peer_record(), SIW_RD_REQUESTS) == 5);
+	process_endpoint_events();
+	CHECK(siw_rd_count_accepted_segments(get_simulated_peer(), SIW_RD_REQUESTS) == 5);
 }
 
 /* Checks that each range of an ACK acknowledges its own datagrams, and no others. */
@@ -599,7 +612,7 @@ static void check_ack_ranges(void)
 	establish_contact();
 	for (int i = 0; i < 24; i++)
 		send_segment(1);
-	CHECK(siw_rd_framed(peer_record(), SIW_RD_REQUESTS) == 24);
+	CHECK(siw_rd_count_queued_segments(get_simulated_peer(), SIW_RD_REQUESTS) == 24);
 	advance_clock(MS);
 	n_sent = 0;
 	for (int i = 0; i < RANGES; i++) {
@@ -610,7 +623,7 @@ static void check_ack_ranges(void)
 	}
 	CHECK(at == 24);
 	SEND_FROM_PEER(SIW_DGRAM_RD_ACK, .credit = 4096, .rest = &body, .len = sizeof(body));
-	run_endpoint();
+	process_endpoint_events();
 	advance_clock(19 * MS);
 	for (uint32_t i = 0; i < 24; i++) {
 		bool again = false;
@@ -629,22 +642,23 @@ static void make_socket_writable(void)
 {
 	net.full = false;
 	net.end[0].up = true;
-	run_endpoint();
+	process_endpoint_events();
 }
 
 /* Checks that the log holds n DATA datagrams with consecutive PSNs from `first`, each once. */
 static void check_data_sent_in_order(uint32_t first, uint32_t n)
 {
-	CHECK(count_sent(SIW_DGRAM_RD_DATA) == n);
+	CHECK(count_sent_datagrams(SIW_DGRAM_RD_DATA) == n);
 	for (uint32_t i = 0; i < n; i++)
-		CHECK(ntohl(nth_sent(SIW_DGRAM_RD_DATA, i)->wire.llp.psn) == epoch + first + i);
+		CHECK(ntohl(find_nth_sent_datagram(SIW_DGRAM_RD_DATA, i)->wire.llp.psn) ==
+		      epoch + first + i);
 }
 
 /*
  * Checks that datagrams that a full socket rejected are sent when there is space, once and in
  * order, and that no timer treats them as lost.
  */
-static void check_full_socket(bool no_batches)
+static void check_sends_resume_after_full_socket(bool no_batches)
 {
 	uint64_t accepted;
 
@@ -655,35 +669,35 @@ static void check_full_socket(bool no_batches)
 	net.full = true;
 	for (int i = 0; i < 5; i++)
 		send_segment(1);
-	CHECK(siw_rd_flush(peer_record(), &accepted) == 0 && rd->blocked &&
-	      !siw_link_empty(&peer_record()->starved));
+	CHECK(siw_rd_flush(get_simulated_peer(), &accepted) == 0 && rd->blocked &&
+	      !siw_link_empty(&get_simulated_peer()->starved));
 	advance_clock(MS);
 	CHECK(!n_sent);
 	make_socket_writable();
 	check_data_sent_in_order(60, 5);
-	CHECK(!rd->blocked && siw_link_empty(&peer_record()->starved));
+	CHECK(!rd->blocked && siw_link_empty(&get_simulated_peer()->starved));
 	advance_clock(4 * MS);
 	check_data_sent_in_order(60, 5);
 	SEND_FROM_PEER(SIW_DGRAM_RD_ACK, .acknowledged = 65, .credit = 4096);
-	run_endpoint();
-	CHECK(siw_rd_accepted(peer_record(), SIW_RD_REQUESTS) == 65);
+	process_endpoint_events();
+	CHECK(siw_rd_count_accepted_segments(get_simulated_peer(), SIW_RD_REQUESTS) == 65);
 }
 
-static void check_full_socket_batch(void)
+static void check_batch_resumes_after_full_socket(void)
 {
-	check_full_socket(false);
+	check_sends_resume_after_full_socket(false);
 }
 
-static void check_full_socket_without_batches(void)
+static void check_sends_resume_without_batches(void)
 {
-	check_full_socket(true);
+	check_sends_resume_after_full_socket(true);
 }
 
 /*
  * Checks a socket that becomes full after one datagram was sent: the other datagrams wait until the
  * socket has space.
  */
-static void check_full_socket_after_first(void)
+static void check_socket_full_after_first_datagram(void)
 {
 	open_endpoint();
 	establish_contact();
@@ -691,23 +705,25 @@ static void check_full_socket_after_first(void)
 	net.full = true;
 	send_segment(1400 - 100);
 	send_segment(1);
-	CHECK(count_sent(SIW_DGRAM_RD_DATA) == 1);
+	CHECK(count_sent_datagrams(SIW_DGRAM_RD_DATA) == 1);
 	/*
 	 * The retransmission time-out of the first datagram also finds the socket full, and the
 	 * datagram keeps its place in the order.
 	 */
 	advance_clock(3 * S);
-	CHECK(count_sent(SIW_DGRAM_RD_DATA) == 1 && peer_record()->seq[0].nxt == 3);
+	CHECK(count_sent_datagrams(SIW_DGRAM_RD_DATA) == 1 &&
+	      get_simulated_peer()->seq[0].nxt == 3);
 	n_sent = 0;
 	make_socket_writable();
 	check_data_sent_in_order(
 		0, 2); /* at most two datagrams are sent after a time-out (DGRAM-CC-10) */
 	SEND_FROM_PEER(SIW_DGRAM_RD_ACK, .acknowledged = 2, .credit = 4096);
-	run_endpoint();
+	process_endpoint_events();
 	check_data_sent_in_order(0, 3);
 	SEND_FROM_PEER(SIW_DGRAM_RD_ACK, .acknowledged = 3, .credit = 4096);
-	run_endpoint();
-	CHECK(siw_rd_accepted(peer_record(), SIW_RD_REQUESTS) == 3 && !news[SIW_RD_GONE]);
+	process_endpoint_events();
+	CHECK(siw_rd_count_accepted_segments(get_simulated_peer(), SIW_RD_REQUESTS) == 3 &&
+	      !news[SIW_RD_GONE]);
 }
 
 /*
@@ -720,12 +736,12 @@ static void check_full_socket_drops_ack(void)
 	establish_contact();
 	net.full = true;
 	send_data_from_peer(0, 1);
-	run_endpoint();
+	process_endpoint_events();
 	advance_clock(MS);
 	CHECK(taken == 1 && !n_sent);
 	net.full = false;
 	send_data_from_peer(0, 1);
-	run_endpoint();
+	process_endpoint_events();
 	CHECK(taken == 1 && n_sent == 1 && ntohl(log_[0].wire.acknowledged[0]) == EPOCH + 1);
 }
 
@@ -733,7 +749,7 @@ static void check_full_socket_drops_ack(void)
  * Checks that messages to a second peer are sent when the socket has space again, together with
  * those of the first peer, and do not wait for a time-out.
  */
-static void check_full_socket_other_peer(void)
+static void check_all_peers_resume_after_full_socket(void)
 {
 	uint32_t of_first;
 
@@ -747,31 +763,31 @@ static void check_full_socket_other_peer(void)
 	stranger--;
 	send_segment(1);
 	stranger++;
-	CHECK(rd->blocked && siw_link_empty(&peer_record()->starved));
+	CHECK(rd->blocked && siw_link_empty(&get_simulated_peer()->starved));
 	send_segment(1);
-	CHECK(!siw_link_empty(&peer_record()->starved) && !n_sent);
+	CHECK(!siw_link_empty(&get_simulated_peer()->starved) && !n_sent);
 	make_socket_writable();
-	CHECK(count_sent(SIW_DGRAM_RD_DATA) == 2 && siw_link_empty(&rd->starved));
-	CHECK(ntohl(nth_sent(SIW_DGRAM_RD_DATA, 0)->wire.llp.psn) == of_first);
-	CHECK(ntohl(nth_sent(SIW_DGRAM_RD_DATA, 1)->wire.llp.psn) == epoch);
+	CHECK(count_sent_datagrams(SIW_DGRAM_RD_DATA) == 2 && siw_link_empty(&rd->starved));
+	CHECK(ntohl(find_nth_sent_datagram(SIW_DGRAM_RD_DATA, 0)->wire.llp.psn) == of_first);
+	CHECK(ntohl(find_nth_sent_datagram(SIW_DGRAM_RD_DATA, 1)->wire.llp.psn) == epoch);
 }
 
 /*
  * Checks that a peer that is closed while it waits for space in the socket is removed from the
  * queue of waiting peers.
  */
-static void check_full_socket_peer_closed(void)
+static void check_peer_closed_while_socket_is_full(void)
 {
 	open_endpoint();
 	establish_contact();
 	net.full = true;
 	send_segment(1);
-	CHECK(!siw_link_empty(&peer_record()->starved));
+	CHECK(!siw_link_empty(&get_simulated_peer()->starved));
 	SEND_FROM_PEER(SIW_DGRAM_RD_BYE);
-	run_endpoint();
+	process_endpoint_events();
 	CHECK(news[SIW_RD_GONE] == 1 && siw_link_empty(&rd->starved));
 	make_socket_writable();
-	CHECK(!count_sent(SIW_DGRAM_RD_DATA) && !rd->blocked);
+	CHECK(!count_sent_datagrams(SIW_DGRAM_RD_DATA) && !rd->blocked);
 }
 
 static const struct {
@@ -779,22 +795,22 @@ static const struct {
 	void (*run)(void);
 } rows[] = {
 	{ "hello", check_hello_retransmission },
-	{ "echo", check_echo_between_machines },
-	{ "echo-far", check_echo_after_slow_challenge },
-	{ "hello-near", check_hello_retransmission_on_host },
-	{ "echo-near", check_echo_on_host },
+	{ "echo", check_echo_retransmission_between_machines },
+	{ "echo-far", check_echo_resent_after_slow_challenge },
+	{ "hello-near", check_hello_retransmission_on_same_host },
+	{ "echo-near", check_echo_retransmission_on_same_host },
 	{ "meeting", check_contact_time_limit },
 	{ "cookie", check_cookie_lifetime },
-	{ "retransmission-first", check_first_timeouts },
+	{ "retransmission-first", check_timeouts_before_first_rtt_sample },
 	{ "retransmission", check_timeouts_after_loss },
 	{ "retransmission-far", check_timeout_of_long_round_trip },
 	{ "delay-told", check_ack_delay_subtracted },
 	{ "delay-not-believed", check_long_ack_delay_ignored },
-	{ "retransmission-kept", check_backoff_is_kept },
-	{ "ack-alone", check_ack_of_one },
-	{ "ack-of-two", check_ack_of_two },
-	{ "ack-of-many", check_ack_of_many },
-	{ "ack-of-long", check_ack_of_long_datagrams },
+	{ "retransmission-kept", check_backoff_kept_until_new_rtt_sample },
+	{ "ack-alone", check_single_datagram_acked_after_delay },
+	{ "ack-of-two", check_two_datagrams_acked_immediately },
+	{ "ack-of-many", check_one_ack_per_64_datagrams },
+	{ "ack-of-long", check_one_ack_per_16_long_datagrams },
 	{ "ack-behind-a-gap", check_ack_after_gap },
 	{ "gone", check_peer_timeout },
 	{ "forgotten", check_peer_eviction },
@@ -803,12 +819,12 @@ static const struct {
 	{ "longer-soon", check_mtu_probes_after_loss },
 	{ "challenges", check_challenge_rate_limit },
 	{ "byes", check_bye_rate_limit },
-	{ "full-socket-together", check_full_socket_batch },
-	{ "full-socket-one-by-one", check_full_socket_without_batches },
-	{ "full-socket-amid", check_full_socket_after_first },
+	{ "full-socket-together", check_batch_resumes_after_full_socket },
+	{ "full-socket-one-by-one", check_sends_resume_without_batches },
+	{ "full-socket-amid", check_socket_full_after_first_datagram },
 	{ "full-socket-ack", check_full_socket_drops_ack },
-	{ "full-socket-others", check_full_socket_other_peer },
-	{ "full-socket-over", check_full_socket_peer_closed },
+	{ "full-socket-others", check_all_peers_resume_after_full_socket },
+	{ "full-socket-over", check_peer_closed_while_socket_is_full },
 	{ "ack-never-sent", check_ack_of_unsent_ignored },
 	{ "ack-by-ranges", check_ack_ranges },
 };

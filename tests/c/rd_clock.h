@@ -63,22 +63,22 @@ struct peer_datagram {
 void send_from_peer(const struct peer_datagram *what);
 #define SEND_FROM_PEER(...) send_from_peer(&(struct peer_datagram){ __VA_ARGS__ })
 /*
- * The simulated peer's parameters, padded to the length of a HELLO body; body_with_cookie() appends
+ * The simulated peer's parameters, padded to the length of a HELLO body; build_echo_body_with_cookie() appends
  * a cookie.
  */
 extern const uint8_t hello_body[SIW_RD_HELLO_LEAST];
 enum { OFFER = 16, ECHO = OFFER + SIW_RD_COOKIE_LEN };
-const uint8_t *body_with_cookie(const void *cookie);
+const uint8_t *build_echo_body_with_cookie(const void *cookie);
 /* Returns the body of the ECHO that answers the first CHALLENGE in the log. */
-const uint8_t *body_of_echo(void);
+const uint8_t *build_echo_body(void);
 /* Delivers the datagrams in flight and runs the endpoint until it has handled all of them. */
-void run_endpoint(void);
+void process_endpoint_events(void);
 /* Establishes contact, started by the simulated peer, and then clears the log. */
 void establish_contact(void);
-struct siw_rd_peer *peer_record(void);
+struct siw_rd_peer *get_simulated_peer(void);
 void send_segment(uint32_t octets);
 /* Returns the i-th datagram of that type in the log, or NULL if there are fewer. */
-const struct sent *nth_sent(int type, uint32_t i);
-uint32_t count_sent(int type);
+const struct sent *find_nth_sent_datagram(int type, uint32_t i);
+uint32_t count_sent_datagrams(int type);
 
 #endif

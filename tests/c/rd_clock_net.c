@@ -17,7 +17,7 @@ static struct siw_llp_port port;
 static uint64_t began, accepted;
 static uint32_t logged; /* datagrams of net.kept that are already in log_ */
 
-static bool has_record_of_any_peer(int end, int place)
+static bool pretend_every_peer_is_known(int end, int place)
 {
 	(void)end, (void)place;
 	return true;
@@ -36,7 +36,7 @@ void open_endpoint(void)
 	stranger = ENDS;
 	holds = false;
 	memset(news, 0, sizeof(news));
-	net.knows = has_record_of_any_peer;
+	net.knows = pretend_every_peer_is_known;
 	began = net.now;
 	if (!log_)
 		log_ = calloc(LOG, sizeof(*log_));
@@ -51,7 +51,7 @@ uint64_t elapsed_ns(void)
 }
 
 /* Logs the datagrams that the endpoint has sent since the last call. */
-static void log_sent(void)
+static void log_sent_datagrams(void)
 {
 	for (; logged != net.kept; logged++) {
 		const struct fuzz_datagram *d = &net.past[logged % PAST];
@@ -70,11 +70,11 @@ static void log_sent(void)
 	}
 }
 
-void run_endpoint(void)
+void process_endpoint_events(void)
 {
 	struct siw_rd_event event;
 
-	while (fuzz_net_arrive(0))
+	while (fuzz_net_deliver_datagram(0))
 		;
 	net.end[0].up = false;
 	if (rd->sock->due_ns <= net.now)
@@ -83,16 +83,16 @@ void run_endpoint(void)
 		CHECK(n < 100000 && event.kind < 8);
 		news[event.kind]++;
 		if (event.kind == SIW_RD_SEGMENT && holds) {
-			siw_rd_pause(event.peer, event.space, true);
+			siw_rd_pause_delivery(event.peer, event.space, true);
 		} else if (event.kind == SIW_RD_SEGMENT) {
 			taken++;
-			siw_rd_segment_accepted(event.peer);
+			siw_rd_mark_segment_accepted(event.peer);
 		}
 		if (event.kind == SIW_RD_ACKED || (event.kind == SIW_RD_SEGMENT && event.acked))
 			siw_rd_flush(event.peer, &accepted);
-		log_sent();
+		log_sent_datagrams();
 	}
-	log_sent();
+	log_sent_datagrams();
 }
 
 void advance_clock(uint64_t ns)
@@ -103,10 +103,10 @@ void advance_clock(uint64_t ns)
 		CHECK(n < 1000000);
 		if (rd->sock->due_ns > net.now)
 			net.now = rd->sock->due_ns;
-		run_endpoint();
+		process_endpoint_events();
 	}
 	net.now = goal;
-	run_endpoint();
+	process_endpoint_events();
 }
 
 void send_from_peer(const struct peer_datagram *what)
@@ -156,7 +156,7 @@ const uint8_t hello_body[SIW_RD_HELLO_LEAST] = {
 	0,
 };
 
-const uint8_t *body_with_cookie(const void *cookie)
+const uint8_t *build_echo_body_with_cookie(const void *cookie)
 {
 	static uint8_t body[ECHO];
 
@@ -165,25 +165,25 @@ const uint8_t *body_with_cookie(const void *cookie)
 	return body;
 }
 
-const uint8_t *body_of_echo(void)
+const uint8_t *build_echo_body(void)
 {
-	const uint8_t *rest = nth_sent(SIW_DGRAM_RD_CHALLENGE, 0)->rest;
+	const uint8_t *rest = find_nth_sent_datagram(SIW_DGRAM_RD_CHALLENGE, 0)->rest;
 
-	return body_with_cookie(rest + SIW_RD_HEAD_LEN + rest[3]);
+	return build_echo_body_with_cookie(rest + SIW_RD_HEAD_LEN + rest[3]);
 }
 
 void establish_contact(void)
 {
 	SEND_FROM_PEER(SIW_DGRAM_RD_HELLO, .rest = hello_body, .len = sizeof(hello_body));
-	run_endpoint();
-	epoch = ntohl(nth_sent(SIW_DGRAM_RD_CHALLENGE, 0)->wire.source_epoch);
-	SEND_FROM_PEER(SIW_DGRAM_RD_ECHO, .credit = 4096, .rest = body_of_echo(), .len = ECHO);
-	run_endpoint();
-	CHECK(count_sent(SIW_DGRAM_RD_ACK) == 1);
+	process_endpoint_events();
+	epoch = ntohl(find_nth_sent_datagram(SIW_DGRAM_RD_CHALLENGE, 0)->wire.source_epoch);
+	SEND_FROM_PEER(SIW_DGRAM_RD_ECHO, .credit = 4096, .rest = build_echo_body(), .len = ECHO);
+	process_endpoint_events();
+	CHECK(count_sent_datagrams(SIW_DGRAM_RD_ACK) == 1);
 	n_sent = 0;
 }
 
-struct siw_rd_peer *peer_record(void)
+struct siw_rd_peer *get_simulated_peer(void)
 {
 	struct siw_addr addr = fuzz_addr_of(stranger);
 	struct siw_rd_peer *p;
@@ -197,12 +197,12 @@ void send_segment(uint32_t octets)
 	static uint8_t body[1400];
 	struct iovec iov = { body, octets };
 
-	CHECK(siw_rd_tx(peer_record(), SIW_RD_REQUESTS, "", 0, &iov, 1) > 0);
-	siw_rd_flush(peer_record(), &accepted);
-	log_sent();
+	CHECK(siw_rd_tx(get_simulated_peer(), SIW_RD_REQUESTS, "", 0, &iov, 1) > 0);
+	siw_rd_flush(get_simulated_peer(), &accepted);
+	log_sent_datagrams();
 }
 
-const struct sent *nth_sent(int type, uint32_t i)
+const struct sent *find_nth_sent_datagram(int type, uint32_t i)
 {
 	for (uint32_t n = 0; n < n_sent; n++)
 		if (log_[n].type == type && !i--)
@@ -210,11 +210,11 @@ const struct sent *nth_sent(int type, uint32_t i)
 	return NULL;
 }
 
-uint32_t count_sent(int type)
+uint32_t count_sent_datagrams(int type)
 {
 	uint32_t n = 0;
 
-	while (nth_sent(type, n))
+	while (find_nth_sent_datagram(type, n))
 		n++;
 	return n;
 }

@@ -23,13 +23,13 @@ static uint32_t random_number(void)
 	return rng_state >> 8;
 }
 
-static bool has_record_of_any_peer(int end, int place)
+static bool pretend_every_peer_is_known(int end, int place)
 {
 	(void)end, (void)place;
 	return true;
 }
 
-static struct siw_rd_peer *peer_of_end(int i)
+static struct siw_rd_peer *peer_of_endpoint(int i)
 {
 	struct siw_addr addr = fuzz_addr_of(1 - i);
 	struct siw_rd_peer *peer;
@@ -38,7 +38,7 @@ static struct siw_rd_peer *peer_of_end(int i)
 	return peer;
 }
 
-static void open_end(int i, uint32_t seed)
+static void open_endpoint(int i, uint32_t seed)
 {
 	static struct siw_llp_port port;
 	struct siw_rd_attr attr = { .local = fuzz_addr_of(i), .fd = -1, .qkey = 7 };
@@ -70,16 +70,16 @@ static void poll_endpoint(int i)
 		ends[i]->sock->due_ns = UINT64_MAX;
 	while (siw_rd_recv(ends[i], &event) == 1) {
 		if (event.kind == SIW_RD_SEGMENT)
-			siw_rd_segment_accepted(event.peer);
+			siw_rd_mark_segment_accepted(event.peer);
 		if (event.kind == SIW_RD_RESTARTED || event.kind == SIW_RD_GONE)
 			parted = true;
 	}
 	schedule_arrivals();
 }
 
-static void deliver_arrived(void)
+static void deliver_next_datagram(void)
 {
-	CHECK(fuzz_net_arrive(0));
+	CHECK(fuzz_net_deliver_datagram(0));
 	known--;
 	memmove(due, due + 1, known * sizeof(due[0]));
 }
@@ -95,7 +95,7 @@ static void advance_to_next_arrival_or_timer(void)
 	if (next > net.now)
 		net.now = next;
 	while (known && due[0] <= net.now)
-		deliver_arrived();
+		deliver_next_datagram();
 	poll_endpoint(0);
 	poll_endpoint(1);
 }
@@ -109,22 +109,23 @@ static bool try_handshake(uint32_t seed, int senders)
 	bool met = false;
 
 	fuzz_net_reset();
-	net.knows = has_record_of_any_peer;
+	net.knows = pretend_every_peer_is_known;
 	known = 0;
 	parted = false;
 	rng_state = seed * 2654435761u;
 	began = net.now;
 	for (int i = 0; i < 2; i++)
-		open_end(i, seed);
+		open_endpoint(i, seed);
 	for (int i = 0; i < senders; i++)
-		CHECK(siw_rd_tx(peer_of_end(i), SIW_RD_REQUESTS, "x", 1, NULL, 0) == 1);
+		CHECK(siw_rd_tx(peer_of_endpoint(i), SIW_RD_REQUESTS, "x", 1, NULL, 0) == 1);
 	schedule_arrivals();
 	while (!met && net.now - began < GOAL) {
 		advance_to_next_arrival_or_timer();
-		met = peer_of_end(0)->state == SIW_RD_OPEN && peer_of_end(1)->state == SIW_RD_OPEN;
+		met = peer_of_endpoint(0)->state == SIW_RD_OPEN &&
+		      peer_of_endpoint(1)->state == SIW_RD_OPEN;
 	}
-	CHECK(!parted && (!met || (peer_of_end(0)->epoch == peer_of_end(1)->peer_epoch &&
-				   peer_of_end(1)->epoch == peer_of_end(0)->peer_epoch)));
+	CHECK(!parted && (!met || (peer_of_endpoint(0)->epoch == peer_of_endpoint(1)->peer_epoch &&
+				   peer_of_endpoint(1)->epoch == peer_of_endpoint(0)->peer_epoch)));
 	for (int i = 0; i < 2; i++)
 		siw_rd_close(ends[i]);
 	return met;

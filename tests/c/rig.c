@@ -52,7 +52,7 @@ void rig_close(struct rig *rig)
 	check(siw_close_device(rig->ctx));
 }
 
-static void rig_make_end(struct end *end, struct rig *rig, unsigned int slots, int type)
+static void rig_create_endpoint(struct end *end, struct rig *rig, unsigned int slots, int type)
 {
 	struct siw_qp_init_attr init = {
 		.qp_type = type,
@@ -78,11 +78,11 @@ static void rig_make_end(struct end *end, struct rig *rig, unsigned int slots, i
 	must(end->qp);
 }
 
-void ud_open(struct end *end, struct rig *rig, unsigned int slots, const struct end *dest)
+void open_ud_endpoint(struct end *end, struct rig *rig, unsigned int slots, const struct end *dest)
 {
 	struct siw_addr at;
 
-	rig_make_end(end, rig, slots, SIW_QPT_UD);
+	rig_create_endpoint(end, rig, slots, SIW_QPT_UD);
 	for (int s = SIW_QPS_INIT; s <= SIW_QPS_RTS; s++) {
 		struct siw_qp_attr attr = { .qp_state = s };
 
@@ -93,7 +93,7 @@ void ud_open(struct end *end, struct rig *rig, unsigned int slots, const struct 
 	must(end->ah);
 }
 
-static struct siw_cm_id *rig_expect_event(struct rig *rig, int type)
+static struct siw_cm_id *rig_expect_cm_event(struct rig *rig, int type)
 {
 	long deadline = now_ms() + LIMIT_MS;
 	struct siw_cm_event event;
@@ -110,14 +110,15 @@ static struct siw_cm_id *rig_expect_event(struct rig *rig, int type)
 	return event.id;
 }
 
-void rc_open(struct end *a, struct rig *of_a, struct end *b, struct rig *of_b, unsigned int slots)
+void connect_rc_endpoints(struct end *a, struct rig *of_a, struct end *b, struct rig *of_b,
+			  unsigned int slots)
 {
 	struct siw_cm_param param = { .peer_to_peer = SIW_CM_RTR_WRITE, .timeout_ms = LIMIT_MS };
 	struct siw_cm_id *listener = siw_cm_create_id(of_b->cm, NULL);
 	struct siw_addr at;
 
-	rig_make_end(a, of_a, slots, SIW_QPT_RC);
-	rig_make_end(b, of_b, slots, SIW_QPT_RC);
+	rig_create_endpoint(a, of_a, slots, SIW_QPT_RC);
+	rig_create_endpoint(b, of_b, slots, SIW_QPT_RC);
 	must(listener);
 	check(siw_addr_parse("127.0.0.1", 0, &at));
 	check(siw_cm_listen(listener, &at, 4));
@@ -126,16 +127,16 @@ void rc_open(struct end *a, struct rig *of_a, struct end *b, struct rig *of_b, u
 	must(a->id);
 	check(siw_cm_bind_qp(a->id, a->qp));
 	check(siw_cm_connect(a->id, &at, NULL, &param));
-	b->id = rig_expect_event(of_b, SIW_CM_CONNECT_REQUEST);
+	b->id = rig_expect_cm_event(of_b, SIW_CM_CONNECT_REQUEST);
 	check(siw_cm_bind_qp(b->id, b->qp));
 	check(siw_cm_accept(b->id, NULL));
 	/* The events may arrive in either order, because both rigs may be the same. */
-	rig_expect_event(of_a, SIW_CM_ESTABLISHED);
-	rig_expect_event(of_b, SIW_CM_ESTABLISHED);
+	rig_expect_cm_event(of_a, SIW_CM_ESTABLISHED);
+	rig_expect_cm_event(of_b, SIW_CM_ESTABLISHED);
 	check(siw_cm_destroy_id(listener));
 }
 
-void end_close(struct end *end)
+void close_endpoint(struct end *end)
 {
 	if (end->id)
 		check(siw_cm_destroy_id(end->id));
@@ -212,7 +213,7 @@ void await_completions(struct end *end, struct siw_wc *wc, int n)
 	}
 }
 
-void exchange(struct end *a, struct end *b, unsigned int size, char first)
+void send_and_check_message(struct end *a, struct end *b, unsigned int size, char first)
 {
 	struct siw_wc wc[2];
 

@@ -52,10 +52,11 @@ long now_ms(void);
 void rig_open(struct rig *rig);
 void rig_close(struct rig *rig);
 /* Creates a UD queue pair in RTS that sends to the queue pair of dest, or to itself. */
-void ud_open(struct end *end, struct rig *rig, unsigned int slots, const struct end *dest);
+void open_ud_endpoint(struct end *end, struct rig *rig, unsigned int slots, const struct end *dest);
 /* Creates two connected RC queue pairs, possibly on the same rig. */
-void rc_open(struct end *a, struct rig *of_a, struct end *b, struct rig *of_b, unsigned int slots);
-void end_close(struct end *end);
+void connect_rc_endpoints(struct end *a, struct rig *of_a, struct end *b, struct rig *of_b,
+			  unsigned int slots);
+void close_endpoint(struct end *end);
 
 /* Posts a receive into this slot; the slot number is the wr_id. Returns 0 or -errno. */
 int post_recv(struct end *end, unsigned int slot);
@@ -72,6 +73,6 @@ void await_completions(struct end *end, struct siw_wc *wc, int n);
  * Sends a message of size octets from a to b and waits for its completions. a and b may be the
  * same.
  */
-void exchange(struct end *a, struct end *b, unsigned int size, char first);
+void send_and_check_message(struct end *a, struct end *b, unsigned int size, char first);
 
 #endif

@@ -24,7 +24,7 @@ static struct end end;
  * Polls until no completion is left, because only a poll that reads the sockets ends a round of
  * posts.
  */
-static void poll_all_cqs(void)
+static void poll_all_completions(void)
 {
 	struct siw_wc wc[SLOTS];
 
@@ -50,7 +50,7 @@ int __wrap_clock_gettime(clockid_t clock, struct timespec *now)
  * Posts POSTS Sends, POST_NS ns apart, without polling. Returns whether some Sends are held back
  * for batching, as happens while the device's thread naps.
  */
-static bool are_some_sends_batched(void)
+static bool post_sends_and_check_batching(void)
 {
 	for (unsigned int i = 0; i < POSTS; i++) {
 		check(post_send(&end, i, 8, i));
@@ -65,15 +65,15 @@ int main(void)
 
 	setenv("SIWARP_NAP_US", "100000", 1);
 	rig_open(&rig);
-	ud_open(&end, &rig, SLOTS, NULL);
+	open_ud_endpoint(&end, &rig, SLOTS, NULL);
 	poster = pthread_self();
 	until = time(NULL) + LIMIT_MS / 1000;
-	while (!are_some_sends_batched()) {
+	while (!post_sends_and_check_batching()) {
 		must(time(NULL) < until);
-		poll_all_cqs();
+		poll_all_completions();
 	}
-	poll_all_cqs();
-	end_close(&end);
+	poll_all_completions();
+	close_endpoint(&end);
 	rig_close(&rig);
 	return 0;
 }

@@ -87,7 +87,7 @@ static void modify_to_state(struct end *end, int state, const struct end *peer)
 	must(!siw_modify_qp(end->qp, &attr, mask));
 }
 
-static void open_end(struct end *end, int type)
+static void open_endpoint(struct end *end, int type)
 {
 	struct siw_qp_init_attr attr = {
 		.cap = { SLOTS, SLOTS, 1, 1, 64 },
@@ -111,12 +111,12 @@ static void open_end(struct end *end, int type)
 	modify_to_state(end, SIW_QPS_INIT, NULL);
 }
 
-static void open_ends(int n, int type)
+static void open_endpoints(int n, int type)
 {
 	add_hosts(n);
 	n_ends = n;
 	for (int i = 0; i < n; i++)
-		open_end(&ends[i], type);
+		open_endpoint(&ends[i], type);
 	for (int i = 0; i < n; i++) {
 		for (int k = 0; k < n; k++) {
 			ends[i].ah[k] = siw_create_ah(ends[i].pd, &ends[k].addr);
@@ -127,7 +127,7 @@ static void open_ends(int n, int type)
 	}
 }
 
-static void close_end(struct end *end)
+static void close_endpoint(struct end *end)
 {
 	for (int k = 0; k < n_ends; k++)
 		must(!siw_destroy_ah(end->ah[k]));
@@ -136,10 +136,10 @@ static void close_end(struct end *end)
 	must(!siw_dealloc_pd(end->pd) && !siw_close_device(end->ctx));
 }
 
-static void close_ends(void)
+static void close_endpoints(void)
 {
 	for (int i = 0; i < n_ends; i++)
-		close_end(&ends[i]);
+		close_endpoint(&ends[i]);
 	n_ends = 0;
 }
 
@@ -197,10 +197,10 @@ static void expect_completion(struct end *end, int opcode)
 
 /* ---- scenarios ------------------------------------------------------------------------------- */
 
-static void scenario_ud(void)
+static void scenario_exchange_ud_messages(void)
 {
-	must(!siw_sim_faults("delay=1ms,jitter=300us"));
-	open_ends(2, SIW_QPT_UD);
+	must(!siw_sim_set_fault_plan("delay=1ms,jitter=300us"));
+	open_endpoints(2, SIW_QPT_UD);
 	for (uint32_t n = 0; n < 100; n++)
 		for (int i = 0; i < 2; i++) {
 			post_recv(&ends[!i], n);
@@ -209,7 +209,7 @@ static void scenario_ud(void)
 			expect_completion(&ends[!i], SIW_WC_RECV);
 		}
 	must(siw_sim_now() >= 200 * MS && siw_sim_now() < 270 * MS);
-	close_ends();
+	close_endpoints();
 }
 
 struct stream {
@@ -217,13 +217,13 @@ struct stream {
 };
 
 /* Checks that 1000 messages in each direction over a lossy network arrive once and in order. */
-static void scenario_rd(void)
+static void scenario_rd_over_lossy_network(void)
 {
 	enum { N = 1000 };
 	struct stream s[2] = { 0 };
 
-	must(!siw_sim_faults("loss=10%,dup=5%,reorder=5%,delay=1ms,jitter=1ms"));
-	open_ends(2, SIW_QPT_RD);
+	must(!siw_sim_set_fault_plan("loss=10%,dup=5%,reorder=5%,delay=1ms,jitter=1ms"));
+	open_endpoints(2, SIW_QPT_RD);
 	for (int i = 0; i < 2; i++)
 		for (uint32_t n = 0; n < SLOTS / 2; n++)
 			post_recv(&ends[i], n);
@@ -246,13 +246,13 @@ static void scenario_rd(void)
 				post_recv(&ends[i], (wc.wr_id + SLOTS / 2) % (SLOTS / 2));
 			}
 		}
-	close_ends();
+	close_endpoints();
 }
 
-static void scenario_uc(void)
+static void scenario_send_uc_messages(void)
 {
-	must(!siw_sim_faults("delay=1ms"));
-	open_ends(2, SIW_QPT_UC);
+	must(!siw_sim_set_fault_plan("delay=1ms"));
+	open_endpoints(2, SIW_QPT_UC);
 	for (uint32_t n = 0; n < 20; n++) {
 		post_recv(&ends[1], n);
 		must(!post_send(&ends[0], 1, n, SLOT));
@@ -260,7 +260,7 @@ static void scenario_uc(void)
 		expect_completion(&ends[1], SIW_WC_RECV);
 		must(!memcmp(slot_address(&ends[1], n), &n, sizeof(n)));
 	}
-	close_ends();
+	close_endpoints();
 }
 
 static void scenario_write_record(void)
@@ -268,8 +268,8 @@ static void scenario_write_record(void)
 	struct siw_sge sge;
 	struct siw_send_wr wr = { .sg_list = &sge, .num_sge = 1 };
 
-	must(!siw_sim_faults("delay=1ms"));
-	open_ends(2, SIW_QPT_UD);
+	must(!siw_sim_set_fault_plan("delay=1ms"));
+	open_endpoints(2, SIW_QPT_UD);
 	memset(slot_address(&ends[0], 0), 7, 4 * SLOT);
 	sge = (struct siw_sge){ (uintptr_t)ends[0].mem, 4 * SLOT, ends[0].mr->lkey };
 	wr.opcode = SIW_WR_RDMA_WRITE_RECORD;
@@ -282,7 +282,7 @@ static void scenario_write_record(void)
 	expect_completion(&ends[0], SIW_WC_RDMA_WRITE);
 	expect_completion(&ends[1], SIW_WC_RECV_WRITE_RECORD);
 	must(!memcmp(ends[0].mem, slot_address(&ends[1], 8), 4 * SLOT));
-	close_ends();
+	close_endpoints();
 }
 
 static void scenario_multicast(void)
@@ -290,8 +290,8 @@ static void scenario_multicast(void)
 	struct siw_addr all;
 	struct siw_ah *ah;
 
-	must(!siw_sim_faults("delay=1ms"));
-	open_ends(3, SIW_QPT_UD);
+	must(!siw_sim_set_fault_plan("delay=1ms"));
+	open_endpoints(3, SIW_QPT_UD);
 	must(!siw_addr_parse("239.1.2.3", 0, &all));
 	for (int i = 0; i < 3; i++) {
 		must(!siw_attach_mcast(ends[i].qp, &all));
@@ -316,10 +316,10 @@ static void scenario_multicast(void)
 	ends[0].ah[0] = ah;
 	for (int i = 0; i < 3; i++)
 		must(!siw_detach_mcast(ends[i].qp, &all));
-	close_ends();
+	close_endpoints();
 }
 
-static double real_seconds(void)
+static double wall_clock_seconds(void)
 {
 	struct timespec t;
 
@@ -335,30 +335,30 @@ static void sim_establish_contact(void)
 	expect_completion(&ends[1], SIW_WC_RECV);
 }
 
-static void scenario_idle(void)
+static void scenario_simulate_long_idle_time(void)
 {
 	double began;
 
-	must(!siw_sim_faults("delay=1ms"));
-	open_ends(2, SIW_QPT_RD);
+	must(!siw_sim_set_fault_plan("delay=1ms"));
+	open_endpoints(2, SIW_QPT_RD);
 	sim_establish_contact();
-	began = real_seconds();
+	began = wall_clock_seconds();
 	siw_sim_sleep_until(siw_sim_now() + 600 * SECOND);
-	printf("real=%.6f\n", real_seconds() - began);
+	printf("real=%.6f\n", wall_clock_seconds() - began);
 	sim_establish_contact();
-	close_ends();
+	close_endpoints();
 }
 
-static void scenario_speed(void)
+static void scenario_measure_simulation_speed(void)
 {
 	enum { N = 200000 };
 	uint32_t posted = 0, sent = 0, received = 0;
 	struct siw_sim_stats stats;
 	double began, took;
 
-	must(!siw_sim_faults("delay=10us"));
-	open_ends(2, SIW_QPT_UD);
-	began = real_seconds();
+	must(!siw_sim_set_fault_plan("delay=10us"));
+	open_endpoints(2, SIW_QPT_UD);
+	began = wall_clock_seconds();
 	for (uint32_t n = 0; n < SLOTS / 2; n++)
 		post_recv(&ends[1], n);
 	while (received < N) {
@@ -379,19 +379,19 @@ static void scenario_speed(void)
 
 		sent += (uint32_t)siw_poll_cq(ends[0].cq, 16, wc);
 	}
-	took = real_seconds() - began;
+	took = wall_clock_seconds() - began;
 	siw_sim_stats(&stats);
 	must(stats.delivered >= N);
 	printf("rate=%.0f\n", (double)stats.delivered / took);
-	close_ends();
+	close_endpoints();
 }
 
 static void scenario_path_mtu(void)
 {
-	must(!siw_sim_faults("delay=1ms"));
-	open_ends(2, SIW_QPT_UC);
+	must(!siw_sim_set_fault_plan("delay=1ms"));
+	open_endpoints(2, SIW_QPT_UC);
 	/* The path MTU is less than the interface MTU, and ICMP reports it. */
-	must(!siw_sim_path_mtu(0, 1, 1000, 1));
+	must(!siw_sim_set_path_mtu(0, 1, 1000, 1));
 	for (uint32_t n = 0; n < 3; n++) {
 		post_recv(&ends[1], n);
 		must(!post_send(&ends[0], 1, n, SLOT));
@@ -399,19 +399,19 @@ static void scenario_path_mtu(void)
 	}
 	/* The first message discovers the path MTU and is lost; the next ones fit. */
 	expect_completion(&ends[1], SIW_WC_RECV);
-	close_ends();
+	close_endpoints();
 }
 
 /*
  * Checks a peer that crashes: messages in flight to the peer fail because of an ICMP error, long
  * before any time-out.
  */
-static void scenario_crash(void)
+static void scenario_peer_crash(void)
 {
 	struct siw_wc wc;
 
-	must(!siw_sim_faults("delay=1ms"));
-	open_ends(2, SIW_QPT_RD);
+	must(!siw_sim_set_fault_plan("delay=1ms"));
+	open_endpoints(2, SIW_QPT_RD);
 	sim_establish_contact();
 	must(!siw_sim_host_crash(1));
 	must(siw_post_send(ends[1].qp, &(struct siw_send_wr){ 0 }, NULL) == -ESTALE);
@@ -422,7 +422,7 @@ static void scenario_crash(void)
 	printf("status=%d\n", wc.status);
 	printf("at=%" PRIu64 "\n", siw_sim_now());
 	must(!siw_sim_host_restart(1));
-	close_end(&ends[0]);
+	close_endpoint(&ends[0]);
 	n_ends = 1;
 	ends[1].ctx = siw_open_device_by_addr(&ends[1].addr);
 	must(ends[1].ctx && !siw_close_device(ends[1].ctx));
@@ -432,16 +432,16 @@ static void scenario_crash(void)
  * Checks that after a partition the message fails when peer_timeout_ms have passed since the last
  * datagram that the peer answered.
  */
-static void scenario_partition(void)
+static void scenario_network_partition(void)
 {
 	uint64_t began;
 	struct siw_wc wc;
 
-	must(!siw_sim_faults("delay=1ms"));
-	open_ends(2, SIW_QPT_RD);
+	must(!siw_sim_set_fault_plan("delay=1ms"));
+	open_endpoints(2, SIW_QPT_RD);
 	sim_establish_contact();
 	siw_sim_sleep_until(siw_sim_now() + 100 * MS);
-	must(!siw_sim_cut(0, 1, 1) && !siw_sim_cut(1, 0, 1));
+	must(!siw_sim_set_path_cut(0, 1, 1) && !siw_sim_set_path_cut(1, 0, 1));
 	began = siw_sim_now();
 	must(!post_send(&ends[0], 1, 2, 64));
 	must(!siw_req_notify_cq(ends[0].cq, 0));
@@ -450,8 +450,8 @@ static void scenario_partition(void)
 	wc = poll_one_completion(&ends[0]);
 	must(wc.status == SIW_WC_RETRY_EXC_ERR && wc.wr_id == 2);
 	printf("after=%" PRIu64 "\n", siw_sim_now() - began);
-	must(!siw_sim_cut(0, 1, 0) && !siw_sim_cut(1, 0, 0));
-	close_ends();
+	must(!siw_sim_set_path_cut(0, 1, 0) && !siw_sim_set_path_cut(1, 0, 0));
+	close_endpoints();
 }
 
 /* ---- tasks ----------------------------------------------------------------------------------- */
@@ -492,12 +492,12 @@ static void *run_echo_task(void *arg)
 }
 
 /* Runs two threads that block in turn. */
-static void scenario_tasks(void)
+static void scenario_two_blocking_threads(void)
 {
 	pthread_t threads[2];
 
-	must(!siw_sim_faults("delay=1ms"));
-	open_ends(2, SIW_QPT_UD);
+	must(!siw_sim_set_fault_plan("delay=1ms"));
+	open_endpoints(2, SIW_QPT_UD);
 	for (int i = 0; i < 2; i++) {
 		post_recv(&ends[i], SLOTS);
 		task_numbers[i] = siw_sim_task_new();
@@ -507,10 +507,10 @@ static void scenario_tasks(void)
 	must(!post_send(&ends[0], 1, 1000, 64));
 	expect_completion(&ends[0], SIW_WC_SEND);
 	while (!siw_sim_task_ended(1) || !siw_sim_task_ended(2))
-		must(siw_sim_step(10 * SECOND) == 1);
+		must(siw_sim_step_world(10 * SECOND) == 1);
 	for (int i = 0; i < 2; i++)
 		pthread_join(threads[i], NULL);
-	close_ends();
+	close_endpoints();
 }
 
 /* ---- main ------------------------------------------------------------------------------------ */
@@ -519,12 +519,17 @@ static const struct {
 	const char *name;
 	void (*run)(void);
 } scenarios[] = {
-	{ "ud", scenario_ud },		 { "rd", scenario_rd },
-	{ "uc", scenario_uc },		 { "record", scenario_write_record },
-	{ "group", scenario_multicast }, { "idle", scenario_idle },
-	{ "speed", scenario_speed },	 { "size", scenario_path_mtu },
-	{ "crash", scenario_crash },	 { "partition", scenario_partition },
-	{ "tasks", scenario_tasks },
+	{ "ud", scenario_exchange_ud_messages },
+	{ "rd", scenario_rd_over_lossy_network },
+	{ "uc", scenario_send_uc_messages },
+	{ "record", scenario_write_record },
+	{ "group", scenario_multicast },
+	{ "idle", scenario_simulate_long_idle_time },
+	{ "speed", scenario_measure_simulation_speed },
+	{ "size", scenario_path_mtu },
+	{ "crash", scenario_peer_crash },
+	{ "partition", scenario_network_partition },
+	{ "tasks", scenario_two_blocking_threads },
 };
 
 static void run_scenario(const char *name, uint64_t seed)

@@ -69,7 +69,7 @@ static void create_qp(struct end *end)
 	must(end->qp);
 }
 
-static void open_end(struct end *end)
+static void open_endpoint(struct end *end)
 {
 	end->ctx = siw_open_device_by_addr(&end->addr);
 	must(end->ctx);
@@ -83,7 +83,7 @@ static void open_end(struct end *end)
 	create_qp(end);
 }
 
-static void open_ends(int n)
+static void open_endpoints(int n)
 {
 	char text[32];
 
@@ -94,11 +94,11 @@ static void open_ends(int n)
 		snprintf(text, sizeof(text), ipv6 ? "fd00::%d" : "10.0.0.%d", n_ends + 1);
 		must(!siw_addr_parse(text, PORT, &end->addr));
 		must(siw_sim_host_add(&end->addr, 1, 0) == n_ends);
-		open_end(end);
+		open_endpoint(end);
 	}
 }
 
-static void close_end(struct end *end)
+static void close_endpoint(struct end *end)
 {
 	must(!end->id || !siw_cm_destroy_id(end->id));
 	must(!end->listener || !siw_cm_destroy_id(end->listener));
@@ -108,10 +108,10 @@ static void close_end(struct end *end)
 	end->id = end->listener = NULL;
 }
 
-static void close_ends(void)
+static void close_endpoints(void)
 {
 	for (int i = 0; i < n_ends; i++)
-		close_end(&ends[i]);
+		close_endpoint(&ends[i]);
 	n_ends = 0;
 }
 
@@ -149,7 +149,7 @@ static void finish_connect(struct end *from, struct end *to)
 	must(wait_for_cm_event(to).event == SIW_CM_ESTABLISHED);
 }
 
-static void connect_ends(struct end *from, struct end *to)
+static void connect_endpoints(struct end *from, struct end *to)
 {
 	start_listener(to);
 	start_connect(from, to, 0);
@@ -282,41 +282,41 @@ static void exchange_sends(struct end *a, struct end *b, uint32_t n)
 
 static void scenario_lossy_link(void)
 {
-	must(!siw_sim_faults("loss=2%,rate=20Mbit,delay=5ms,jitter=1ms"));
-	open_ends(2);
-	connect_ends(&ends[0], &ends[1]);
+	must(!siw_sim_set_fault_plan("loss=2%,rate=20Mbit,delay=5ms,jitter=1ms"));
+	open_endpoints(2);
+	connect_endpoints(&ends[0], &ends[1]);
 	exchange_sends(&ends[0], &ends[1], 1000);
-	close_ends();
+	close_endpoints();
 }
 
 /* Checks that duplicated and reordered segments cause nothing but delays. */
-static void scenario_disorder(void)
+static void scenario_duplicated_and_reordered_segments(void)
 {
-	must(!siw_sim_faults("loss=5%,burst=3,dup=5%,reorder=5%,delay=1ms"));
-	open_ends(2);
-	connect_ends(&ends[0], &ends[1]);
+	must(!siw_sim_set_fault_plan("loss=5%,burst=3,dup=5%,reorder=5%,delay=1ms"));
+	open_endpoints(2);
+	connect_endpoints(&ends[0], &ends[1]);
 	exchange_sends(&ends[0], &ends[1], 300);
-	close_ends();
+	close_endpoints();
 }
 
 /*
  * Sends over a network queue that is much shorter than a window: the congestion window has to adapt
  * to the queue.
  */
-static void scenario_short_queue(void)
+static void scenario_short_network_queue(void)
 {
-	must(!siw_sim_faults("rate=10Mbit,limit=8,delay=10ms"));
-	open_ends(2);
-	connect_ends(&ends[0], &ends[1]);
+	must(!siw_sim_set_fault_plan("rate=10Mbit,limit=8,delay=10ms"));
+	open_endpoints(2);
+	connect_endpoints(&ends[0], &ends[1]);
 	exchange_sends(&ends[0], &ends[1], 300);
-	close_ends();
+	close_endpoints();
 }
 
 static void scenario_write_and_read(void)
 {
-	must(!siw_sim_faults("loss=2%,delay=2ms"));
-	open_ends(2);
-	connect_ends(&ends[0], &ends[1]);
+	must(!siw_sim_set_fault_plan("loss=2%,delay=2ms"));
+	open_endpoints(2);
+	connect_endpoints(&ends[0], &ends[1]);
 	for (uint32_t n = 0; n < 50; n++) {
 		must(!post_request(&ends[0], SIW_WR_RDMA_WRITE, n, SLOT, &ends[1], 3));
 		must(!post_request(&ends[0], SIW_WR_RDMA_READ, n + 1, SLOT, &ends[1], 3));
@@ -326,7 +326,7 @@ static void scenario_write_and_read(void)
 		must(has_message_number(slot_address(&ends[0], RECEIVES + (n + 1) % RECEIVES), n,
 					SLOT));
 	}
-	close_ends();
+	close_endpoints();
 }
 
 /*
@@ -336,14 +336,14 @@ static void scenario_connect_time(void)
 {
 	uint64_t began;
 
-	must(!siw_sim_faults("delay=10ms"));
-	open_ends(2);
+	must(!siw_sim_set_fault_plan("delay=10ms"));
+	open_endpoints(2);
 	start_listener(&ends[1]);
 	began = siw_sim_now();
 	start_connect(&ends[0], &ends[1], 0);
 	finish_connect(&ends[0], &ends[1]);
 	printf("took=%" PRIu64 "\n", siw_sim_now() - began);
-	close_ends();
+	close_endpoints();
 }
 
 static void scenario_refused_connect(void)
@@ -351,14 +351,14 @@ static void scenario_refused_connect(void)
 	struct siw_cm_event event;
 	uint64_t began;
 
-	must(!siw_sim_faults("delay=10ms"));
-	open_ends(2);
+	must(!siw_sim_set_fault_plan("delay=10ms"));
+	open_endpoints(2);
 	began = siw_sim_now();
 	start_connect(&ends[0], &ends[1], 0);
 	event = wait_for_cm_event(&ends[0]);
 	printf("event=%d\nstatus=%d\ntook=%" PRIu64 "\n", event.event, event.status,
 	       siw_sim_now() - began);
-	close_ends();
+	close_endpoints();
 }
 
 /* Checks that a lost SYN is retransmitted after 1, 3 and 7 s. */
@@ -366,17 +366,17 @@ static void scenario_lost_syn(void)
 {
 	uint64_t began;
 
-	must(!siw_sim_faults("delay=10ms"));
-	open_ends(2);
+	must(!siw_sim_set_fault_plan("delay=10ms"));
+	open_endpoints(2);
 	start_listener(&ends[1]);
-	must(!siw_sim_cut(0, 1, 1));
+	must(!siw_sim_set_path_cut(0, 1, 1));
 	began = siw_sim_now();
 	start_connect(&ends[0], &ends[1], 60000);
 	siw_sim_sleep_until(began + 4 * SECOND);
-	must(!siw_sim_cut(0, 1, 0));
+	must(!siw_sim_set_path_cut(0, 1, 0));
 	finish_connect(&ends[0], &ends[1]);
 	printf("took=%" PRIu64 "\n", siw_sim_now() - began);
-	close_ends();
+	close_endpoints();
 }
 
 /* Checks that data sent before a disconnect arrives. */
@@ -385,9 +385,9 @@ static void scenario_disconnect_after_sends(void)
 	enum { N = RECEIVES - 2 };
 	struct siw_wc wc;
 
-	must(!siw_sim_faults("loss=3%,delay=5ms,rate=5Mbit"));
-	open_ends(2);
-	connect_ends(&ends[0], &ends[1]);
+	must(!siw_sim_set_fault_plan("loss=3%,delay=5ms,rate=5Mbit"));
+	open_endpoints(2);
+	connect_endpoints(&ends[0], &ends[1]);
 	for (uint32_t n = 0; n < RECEIVES; n++)
 		must(!post_recv(&ends[1], n));
 	for (uint32_t n = 0; n < N; n++)
@@ -402,14 +402,14 @@ static void scenario_disconnect_after_sends(void)
 		must(wc.status == SIW_WC_WR_FLUSH_ERR && wc.wr_id == n);
 	}
 	must(wait_for_cm_event(&ends[1]).event == SIW_CM_DISCONNECTED);
-	close_ends();
+	close_endpoints();
 }
 
 /*
  * Kills the peer with requests in flight. The peer's kernel still sends the responses that were
  * written before, until the next requests cause a reset.
  */
-static void scenario_crash(void)
+static void scenario_peer_crash(void)
 {
 	enum { N = 16 };
 	struct siw_cm_event event;
@@ -417,9 +417,9 @@ static void scenario_crash(void)
 	uint64_t began;
 	struct siw_wc wc;
 
-	must(!siw_sim_faults("delay=10ms,rate=1Mbit"));
-	open_ends(2);
-	connect_ends(&ends[0], &ends[1]);
+	must(!siw_sim_set_fault_plan("delay=10ms,rate=1Mbit"));
+	open_endpoints(2);
+	connect_endpoints(&ends[0], &ends[1]);
 	for (uint32_t n = 0; n < N / 2; n++)
 		must(!post_request(&ends[0], SIW_WR_RDMA_READ, n, SLOT, &ends[1], 0));
 	siw_sim_sleep_until(siw_sim_now() + 100 * MS);
@@ -446,11 +446,11 @@ static void scenario_crash(void)
 	must(!siw_cm_destroy_id(ends[0].id) && !siw_destroy_qp(ends[0].qp));
 	create_qp(&ends[0]);
 	must(!siw_sim_host_restart(1));
-	open_end(&ends[1]);
+	open_endpoint(&ends[1]);
 	ends[1].id = ends[1].listener = NULL;
-	connect_ends(&ends[0], &ends[1]);
+	connect_endpoints(&ends[0], &ends[1]);
 	exchange_sends(&ends[0], &ends[1], 10);
-	close_ends();
+	close_endpoints();
 }
 
 /*
@@ -461,21 +461,21 @@ static void scenario_healed_partition(void)
 {
 	uint64_t healed;
 
-	must(!siw_sim_faults("delay=1ms"));
-	open_ends(2);
-	connect_ends(&ends[0], &ends[1]);
+	must(!siw_sim_set_fault_plan("delay=1ms"));
+	open_endpoints(2);
+	connect_endpoints(&ends[0], &ends[1]);
 	exchange_sends(&ends[0], &ends[1], 10);
-	must(!siw_sim_cut(0, 1, 1) && !siw_sim_cut(1, 0, 1));
+	must(!siw_sim_set_path_cut(0, 1, 1) && !siw_sim_set_path_cut(1, 0, 1));
 	must(!post_request(&ends[0], SIW_WR_RDMA_WRITE, 1, SLOT, &ends[1], 40));
 	must(!post_request(&ends[0], SIW_WR_RDMA_READ, 2, SLOT, &ends[1], 40));
 	siw_sim_sleep_until(siw_sim_now() + 60 * SECOND);
-	must(!siw_sim_cut(0, 1, 0) && !siw_sim_cut(1, 0, 0));
+	must(!siw_sim_set_path_cut(0, 1, 0) && !siw_sim_set_path_cut(1, 0, 0));
 	healed = siw_sim_now();
 	expect_completion(&ends[0], SIW_WC_RDMA_WRITE, 1);
 	expect_completion(&ends[0], SIW_WC_RDMA_READ, 2);
 	must(has_message_number(slot_address(&ends[1], 40), 1, SLOT));
 	printf("took=%" PRIu64 "\n", siw_sim_now() - healed);
-	close_ends();
+	close_endpoints();
 }
 
 /* Checks a permanent partition: TCP ends the connection, and the request fails. */
@@ -484,33 +484,33 @@ static void scenario_permanent_partition(void)
 	uint64_t began;
 	struct siw_wc wc;
 
-	must(!siw_sim_faults("delay=1ms"));
-	open_ends(2);
-	connect_ends(&ends[0], &ends[1]);
+	must(!siw_sim_set_fault_plan("delay=1ms"));
+	open_endpoints(2);
+	connect_endpoints(&ends[0], &ends[1]);
 	exchange_sends(&ends[0], &ends[1], 10);
-	must(!siw_sim_cut(0, 1, 1) && !siw_sim_cut(1, 0, 1));
+	must(!siw_sim_set_path_cut(0, 1, 1) && !siw_sim_set_path_cut(1, 0, 1));
 	began = siw_sim_now();
 	must(!post_request(&ends[0], SIW_WR_RDMA_READ, 1, SLOT, &ends[1], 40));
 	wc = poll_one_completion(&ends[0]);
 	must(wc.status != SIW_WC_SUCCESS && wc.wr_id == 1);
 	printf("took=%" PRIu64 "\n", siw_sim_now() - began);
-	close_ends();
+	close_endpoints();
 }
 
 /*
  * Checks a receiver that reads nothing for a minute: TCP's window stops the sender. The connection
  * recovers even if the window update that reopens the window, or a window probe, is lost.
  */
-static void scenario_closed_window(void)
+static void scenario_closed_tcp_receive_window(void)
 {
 	enum { N = 400 };
 	uint32_t posted = 0, sent = 0, stopped;
 	struct siw_wc wc;
 
-	must(!siw_sim_faults("loss=20%,delay=1ms"));
+	must(!siw_sim_set_fault_plan("loss=20%,delay=1ms"));
 	keep_unexpected = 1;
-	open_ends(2);
-	connect_ends(&ends[0], &ends[1]);
+	open_endpoints(2);
+	connect_endpoints(&ends[0], &ends[1]);
 	for (uint64_t until = siw_sim_now() + 60 * SECOND; siw_sim_now() < until;) {
 		while (posted < N && posted - sent < RECEIVES)
 			must(!post_request(&ends[0], SIW_WR_SEND, posted++, SLOT, NULL, 0));
@@ -527,20 +527,20 @@ static void scenario_closed_window(void)
 			must(!post_request(&ends[0], SIW_WR_SEND, posted++, SLOT, NULL, 0));
 		sent += (uint32_t)siw_poll_cq(ends[0].cq, 1, &wc);
 	}
-	close_ends();
+	close_endpoints();
 }
 
 /* The path MTU is less than the interfaces' MTU, and ICMP reports it. */
 static void scenario_path_mtu(void)
 {
-	must(!siw_sim_faults("delay=1ms"));
+	must(!siw_sim_set_fault_plan("delay=1ms"));
 	ipv6 = true;
-	open_ends(2);
-	connect_ends(&ends[0], &ends[1]);
+	open_endpoints(2);
+	connect_endpoints(&ends[0], &ends[1]);
 	exchange_sends(&ends[0], &ends[1], 50);
-	must(!siw_sim_path_mtu(0, 1, 1280, 1));
+	must(!siw_sim_set_path_mtu(0, 1, 1280, 1));
 	exchange_numbered_sends(&ends[0], &ends[1], 50, 100);
-	close_ends();
+	close_endpoints();
 }
 
 static void modify_to_state(struct end *end, int state, const struct end *peer)
@@ -559,9 +559,9 @@ static void modify_to_state(struct end *end, int state, const struct end *peer)
 /* Connects queue pairs that find each other by address and QPN; either may start first. */
 static void scenario_connect_by_qpn(void)
 {
-	must(!siw_sim_faults("loss=2%,delay=2ms"));
+	must(!siw_sim_set_fault_plan("loss=2%,delay=2ms"));
 	by_qpn = 1;
-	open_ends(2);
+	open_endpoints(2);
 	for (int i = 0; i < 2; i++)
 		modify_to_state(&ends[i], SIW_QPS_INIT, NULL);
 	for (int i = 0; i < 2; i++) {
@@ -569,18 +569,18 @@ static void scenario_connect_by_qpn(void)
 		modify_to_state(&ends[i], SIW_QPS_RTS, NULL);
 	}
 	exchange_sends(&ends[0], &ends[1], 200);
-	close_ends();
+	close_endpoints();
 }
 
 /* Checks that the fault plan resets connections after a given number of octets. */
-static void scenario_planned_resets(void)
+static void scenario_injected_connection_resets(void)
 {
 	struct siw_wc wc;
 	uint32_t n = 0;
 
-	must(!siw_sim_faults("delay=1ms,reset=100KB,short=20%"));
-	open_ends(2);
-	connect_ends(&ends[0], &ends[1]);
+	must(!siw_sim_set_fault_plan("delay=1ms,reset=100KB,short=20%"));
+	open_endpoints(2);
+	connect_endpoints(&ends[0], &ends[1]);
 	do {
 		must(!post_request(&ends[0], SIW_WR_RDMA_WRITE, ++n, SLOT, &ends[1], 1));
 		wc = poll_one_completion(&ends[0]);
@@ -588,19 +588,19 @@ static void scenario_planned_resets(void)
 	must(wait_for_cm_event(&ends[0]).event == SIW_CM_DISCONNECTED);
 	must(wait_for_cm_event(&ends[1]).event == SIW_CM_DISCONNECTED);
 	printf("writes=%u\n", n);
-	close_ends();
+	close_endpoints();
 }
 
 /* Creates many endpoints, each connected to the next one. */
-static void scenario_many_pairs(void)
+static void scenario_many_connections(void)
 {
-	must(!siw_sim_faults("loss=1%,delay=2ms,rate=100Mbit"));
-	open_ends(MOST_ENDS);
+	must(!siw_sim_set_fault_plan("loss=1%,delay=2ms,rate=100Mbit"));
+	open_endpoints(MOST_ENDS);
 	for (int i = 0; i < MOST_ENDS; i += 2)
-		connect_ends(&ends[i], &ends[i + 1]);
+		connect_endpoints(&ends[i], &ends[i + 1]);
 	for (int i = 0; i < MOST_ENDS; i += 2)
 		exchange_sends(&ends[i], &ends[i + 1], 50);
-	close_ends();
+	close_endpoints();
 }
 
 /* ---- main ------------------------------------------------------------------------------------ */
@@ -610,19 +610,19 @@ static const struct {
 	void (*run)(void);
 } scenarios[] = {
 	{ "rc", scenario_lossy_link },
-	{ "disorder", scenario_disorder },
-	{ "queue", scenario_short_queue },
+	{ "disorder", scenario_duplicated_and_reordered_segments },
+	{ "queue", scenario_short_network_queue },
 	{ "one_sided", scenario_write_and_read },
 	{ "connects", scenario_connect_time },
 	{ "refused", scenario_refused_connect },
 	{ "slow", scenario_lost_syn },
 	{ "half", scenario_disconnect_after_sends },
-	{ "crash", scenario_crash },
+	{ "crash", scenario_peer_crash },
 	{ "partition", scenario_healed_partition },
 	{ "silence", scenario_permanent_partition },
-	{ "reset", scenario_planned_resets },
-	{ "ring", scenario_many_pairs },
-	{ "window", scenario_closed_window },
+	{ "reset", scenario_injected_connection_resets },
+	{ "ring", scenario_many_connections },
+	{ "window", scenario_closed_tcp_receive_window },
 	{ "mtu", scenario_path_mtu },
 	{ "pair", scenario_connect_by_qpn },
 };

@@ -24,12 +24,12 @@ struct siw_base_qp;
 static __thread bool stalls;
 static _Atomic bool inside, done, waits;
 
-void __real_siw_device_nudge(struct siw_context *ctx);
-void __wrap_siw_device_nudge(struct siw_context *ctx);
+void __real_siw_device_wake_sleeping_thread(struct siw_context *ctx);
+void __wrap_siw_device_wake_sleeping_thread(struct siw_context *ctx);
 bool __real_siw_llp_port_armed(const struct siw_llp_port *port);
 bool __wrap_siw_llp_port_armed(const struct siw_llp_port *port);
-void __real_siw_qp_set_unexpected(struct siw_base_qp *base, bool any);
-void __wrap_siw_qp_set_unexpected(struct siw_base_qp *base, bool any);
+void __real_siw_qp_set_messages_waiting(struct siw_base_qp *base, bool any);
+void __wrap_siw_qp_set_messages_waiting(struct siw_base_qp *base, bool any);
 
 static void sleep_ms(long ms)
 {
@@ -38,13 +38,13 @@ static void sleep_ms(long ms)
 	nanosleep(&t, NULL);
 }
 
-void __wrap_siw_device_nudge(struct siw_context *ctx)
+void __wrap_siw_device_wake_sleeping_thread(struct siw_context *ctx)
 {
 	if (stalls) {
 		inside = true;
 		sleep_ms(STALL_MS);
 	}
-	__real_siw_device_nudge(ctx);
+	__real_siw_device_wake_sleeping_thread(ctx);
 	if (stalls)
 		done = true;
 }
@@ -60,9 +60,9 @@ bool __wrap_siw_llp_port_armed(const struct siw_llp_port *port)
 }
 
 /* Records that a Send has begun to wait for its receive. */
-void __wrap_siw_qp_set_unexpected(struct siw_base_qp *base, bool any)
+void __wrap_siw_qp_set_messages_waiting(struct siw_base_qp *base, bool any)
 {
-	__real_siw_qp_set_unexpected(base, any);
+	__real_siw_qp_set_messages_waiting(base, any);
 	waits = waits || any;
 }
 
@@ -109,7 +109,7 @@ int main(void)
 	rig_open(&one);
 	rig_open(&two);
 	rig_open(&alone);
-	rc_open(&a, &one, &b, &two, SLOTS);
+	connect_rc_endpoints(&a, &one, &b, &two, SLOTS);
 	/* The Send waits for a receive, so posting a receive wakes the device's thread. */
 	check(post_send(&a, 0, 8, 1));
 	for (long deadline = now_ms() + LIMIT_MS; !waits;) {
@@ -117,7 +117,7 @@ int main(void)
 		must(siw_poll_cq(b.cq, 1, &wc) == 0);
 	}
 	force_close_during_post(post_recv_while_closing, &b);
-	ud_open(&ud, &alone, SLOTS, NULL);
+	open_ud_endpoint(&ud, &alone, SLOTS, NULL);
 	force_close_during_post(post_sends_while_closing, &ud);
 	check(siw_close_device_forced(one.ctx));
 	free(a.mem);

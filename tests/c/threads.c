@@ -48,7 +48,7 @@ static bool is_posted_unless_queue_full(int r)
 	return true;
 }
 
-static void send_shared_rc(void)
+static void post_send_on_shared_rc_qp(void)
 {
 	if (atomic_fetch_sub(&credits, 1) <= 0 ||
 	    !is_posted_unless_queue_full(post_send(&rc_a, 0, SIZE, 0))) {
@@ -59,13 +59,13 @@ static void send_shared_rc(void)
 	atomic_fetch_add(&sent, 1);
 }
 
-static void write_shared_rc(unsigned int number)
+static void post_write_on_shared_rc_qp(unsigned int number)
 {
 	if (is_posted_unless_queue_full(post_write(&rc_a, 0, SIZE, 0, &rc_b, RECVS + number)))
 		atomic_fetch_add(&posted, 1);
 }
 
-static void read_shared_rc(unsigned int number)
+static void post_read_on_shared_rc_qp(unsigned int number)
 {
 	struct siw_sge sge = { .addr = (uintptr_t)rc_a.mem + (RECVS + (uintptr_t)number) * SLOT,
 			       .length = SIZE,
@@ -134,7 +134,7 @@ static void wait_on_shared_cq(struct end *end)
 
 /* ---- queue pairs of one thread --------------------------------------------------------------- */
 
-/* Exchanges a message like exchange() of rig.h, but the receiver sleeps on its channel. */
+/* Exchanges a message like send_and_check_message() of rig.h, but the receiver sleeps on its channel. */
 static void exchange_with_sleeping_receiver(struct end *a, struct end *b, char first)
 {
 	long deadline = now_ms() + LIMIT_MS;
@@ -171,19 +171,19 @@ static void exchange_with_sleeping_receiver(struct end *a, struct end *b, char f
 		await_completions(a, wc, 1);
 }
 
-static void use_private_qps(struct own *own, unsigned int choice)
+static void exchange_on_private_qps(struct own *own, unsigned int choice)
 {
 	char first = (char)rand_r(&own->seed);
 
 	switch (choice % 6) {
 	case 0:
-		exchange(&own->ud, &own->ud, SIZE, first);
+		send_and_check_message(&own->ud, &own->ud, SIZE, first);
 		break;
 	case 1:
 		exchange_with_sleeping_receiver(&own->ud, &own->ud, first);
 		break;
 	case 2:
-		exchange(&own->rc_a, &own->rc_b, SIZE, first);
+		send_and_check_message(&own->rc_a, &own->rc_b, SIZE, first);
 		break;
 	case 3:
 		exchange_with_sleeping_receiver(&own->rc_b, &own->rc_a, first);
@@ -192,14 +192,14 @@ static void use_private_qps(struct own *own, unsigned int choice)
 		exchange_with_sleeping_receiver(&own->rc_a, &own->rc_b, first);
 		break;
 	default:
-		end_close(&own->ud);
-		ud_open(&own->ud, &left, SLOTS, NULL);
+		close_endpoint(&own->ud);
+		open_ud_endpoint(&own->ud, &left, SLOTS, NULL);
 		break;
 	}
 	atomic_fetch_add(&own_rounds, 1);
 }
 
-static void *run_worker(void *arg)
+static void *run_random_operations(void *arg)
 {
 	struct end *const shared[] = { &rc_a, &rc_b, &ud_a, &ud_b };
 	struct own *own = arg;
@@ -209,13 +209,13 @@ static void *run_worker(void *arg)
 
 		switch (choice % 8) {
 		case 0:
-			send_shared_rc();
+			post_send_on_shared_rc_qp();
 			break;
 		case 1:
-			write_shared_rc(own->number);
+			post_write_on_shared_rc_qp(own->number);
 			break;
 		case 2:
-			read_shared_rc(own->number);
+			post_read_on_shared_rc_qp(own->number);
 			break;
 		case 3:
 			if (is_posted_unless_queue_full(post_send(&ud_a, 0, SIZE, 0)))
@@ -225,7 +225,7 @@ static void *run_worker(void *arg)
 			wait_on_shared_cq(shared[choice / 8 % 4]);
 			break;
 		case 5:
-			use_private_qps(own, choice / 8);
+			exchange_on_private_qps(own, choice / 8);
 			break;
 		default:
 			poll_shared_cq(shared[choice / 8 % 4]);
@@ -241,9 +241,9 @@ static void open_shared_queue_pairs(void)
 {
 	rig_open(&left);
 	rig_open(&right);
-	ud_open(&ud_b, &right, SLOTS, NULL);
-	ud_open(&ud_a, &left, SLOTS, &ud_b);
-	rc_open(&rc_a, &left, &rc_b, &right, SLOTS);
+	open_ud_endpoint(&ud_b, &right, SLOTS, NULL);
+	open_ud_endpoint(&ud_a, &left, SLOTS, &ud_b);
+	connect_rc_endpoints(&rc_a, &left, &rc_b, &right, SLOTS);
 	memset(rc_a.mem, FILL, SIZE);
 	memset(ud_a.mem, FILL, SIZE);
 	memset(rc_b.mem + (size_t)(SLOTS - 1) * SLOT, FILL, SIZE);
@@ -290,12 +290,12 @@ int main(int argc, char **argv)
 	for (unsigned int i = 0; i < THREADS; i++) {
 		own[i].number = i;
 		own[i].seed = i + 1;
-		ud_open(&own[i].ud, &left, SLOTS, NULL);
-		rc_open(&own[i].rc_a, &left, &own[i].rc_b, &right, SLOTS);
+		open_ud_endpoint(&own[i].ud, &left, SLOTS, NULL);
+		connect_rc_endpoints(&own[i].rc_a, &left, &own[i].rc_b, &right, SLOTS);
 	}
 	end = now_ms() + seconds * 1000;
 	for (int i = 0; i < THREADS; i++)
-		must(!pthread_create(&threads[i], NULL, run_worker, &own[i]));
+		must(!pthread_create(&threads[i], NULL, run_random_operations, &own[i]));
 	while (now_ms() < end)
 		sleep_for_short_time();
 	atomic_store(&stop, true);
@@ -303,14 +303,14 @@ int main(int argc, char **argv)
 		pthread_join(threads[i], NULL);
 	await_all_completions();
 	for (int i = 0; i < THREADS; i++) {
-		end_close(&own[i].rc_a);
-		end_close(&own[i].rc_b);
-		end_close(&own[i].ud);
+		close_endpoint(&own[i].rc_a);
+		close_endpoint(&own[i].rc_b);
+		close_endpoint(&own[i].ud);
 	}
-	end_close(&rc_a);
-	end_close(&rc_b);
-	end_close(&ud_a);
-	end_close(&ud_b);
+	close_endpoint(&rc_a);
+	close_endpoint(&rc_b);
+	close_endpoint(&ud_a);
+	close_endpoint(&ud_b);
 	rig_close(&right);
 	rig_close(&left);
 	printf("%ld shared requests, %ld messages, %ld of %ld datagrams, %ld own, %ld waits\n",

@@ -38,7 +38,7 @@ struct peer {
 	_Atomic unsigned long done;
 };
 
-static int post_peer_request(struct peer *p)
+static int post_random_rdma_request(struct peer *p)
 {
 	bool reads = rand_r(&p->seed) % 3 == 0;
 	uint32_t length = 1 + (uint32_t)rand_r(&p->seed) % SIZE;
@@ -54,14 +54,14 @@ static int post_peer_request(struct peer *p)
 }
 
 /* Sends requests until one fails. */
-static void *request_until_error(void *arg)
+static void *post_rdma_requests_until_error(void *arg)
 {
 	long deadline = now_ms() + LIMIT_MS;
 	struct peer *p = arg;
 	struct siw_wc wc[16];
 
 	for (;;) {
-		int n, r = post_peer_request(p);
+		int n, r = post_random_rdma_request(p);
 
 		if (r != -ENOMEM)
 			check(r);
@@ -79,8 +79,8 @@ static void *request_until_error(void *arg)
 	}
 }
 
-static void start_peer(struct peer *p, pthread_t *thread, struct end *end, const struct siw_mw *mw,
-		       const char *memory)
+static void start_posting_peer_thread(struct peer *p, pthread_t *thread, struct end *end,
+				      const struct siw_mw *mw, const char *memory)
 {
 	long deadline = now_ms() + LIMIT_MS;
 
@@ -90,7 +90,7 @@ static void start_peer(struct peer *p, pthread_t *thread, struct end *end, const
 	memset(p->out, 'x', SIZE);
 	memset(p->in, '.', SIZE);
 	atomic_store(&p->done, 0);
-	check(-pthread_create(thread, NULL, request_until_error, p));
+	check(-pthread_create(thread, NULL, post_rdma_requests_until_error, p));
 	while (atomic_load(&p->done) < 3)
 		must(now_ms() < deadline);
 }
@@ -147,7 +147,7 @@ static bool wait_completion(struct end *end)
 	return wc.status == SIW_WC_SUCCESS;
 }
 
-static void bind_and_wait(struct end *end, struct siw_mw *mw, struct siw_mr *mr)
+static void bind_mw_and_wait(struct end *end, struct siw_mw *mw, struct siw_mr *mr)
 {
 	check(post_bind(end->qp, mw, mr));
 	if (mw->type == SIW_MW_TYPE_2)
@@ -158,8 +158,7 @@ static void bind_and_wait(struct end *end, struct siw_mw *mw, struct siw_mr *mr)
 enum ending { REQUEST, REBIND, DEALLOC, DESTROY };
 
 /* Revokes the window in one of four ways; the revocation is complete when the function returns. */
-static void revoke_window(struct end *end, struct siw_mw **mw, enum ending how,
-			  struct siw_mr *other)
+static void revoke_mw(struct end *end, struct siw_mw **mw, enum ending how, struct siw_mr *other)
 {
 	bool two = (*mw)->type == SIW_MW_TYPE_2;
 
@@ -195,7 +194,7 @@ static void check_memory_unchanged(const char *memory, char what)
 		 STILL_US);
 }
 
-static void destroy_end_objects(struct end *end)
+static void destroy_endpoint_objects(struct end *end)
 {
 	if (end->id)
 		check(siw_cm_destroy_id(end->id));
@@ -216,7 +215,7 @@ static struct siw_mr *register_region(struct rig *rig, void *memory, size_t size
 	return mr;
 }
 
-static struct siw_mw *alloc_window(int type)
+static struct siw_mw *alloc_mw(int type)
 {
 	struct siw_mw *mw = siw_alloc_mw(right.pd, type);
 
@@ -233,23 +232,23 @@ static void drain_cm_events(struct rig *rig)
 		;
 }
 
-static void run_revoke_round(struct peer *p, char *memory, char *elsewhere, int type,
-			     enum ending how)
+static void run_mw_revocation_round(struct peer *p, char *memory, char *elsewhere, int type,
+				    enum ending how)
 {
 	struct siw_mr *mr = register_region(&right, memory, SIZE, REGION);
 	struct siw_mr *other = register_region(&right, elsewhere, SIZE, REGION);
-	struct siw_mw *mw = alloc_window(type);
+	struct siw_mw *mw = alloc_mw(type);
 	struct end a, b;
 	pthread_t thread;
 
 	memset(memory, '.', SIZE);
 	drain_cm_events(&left);
 	drain_cm_events(&right);
-	rc_open(&a, &left, &b, &right, 16);
-	bind_and_wait(&b, mw, mr);
+	connect_rc_endpoints(&a, &left, &b, &right, 16);
+	bind_mw_and_wait(&b, mw, mr);
 	must(siw_dereg_mr(mr) == -EBUSY);
-	start_peer(p, &thread, &a, mw, memory);
-	revoke_window(&b, &mw, how, other);
+	start_posting_peer_thread(p, &thread, &a, mw, memory);
+	revoke_mw(&b, &mw, how, other);
 	/*
 	 * Destroying a queue pair does not revoke a type 1 window, which other queue pairs could
 	 * still use. A type 2 window has no other user.
@@ -268,12 +267,12 @@ static void run_revoke_round(struct peer *p, char *memory, char *elsewhere, int 
 	if (mw)
 		check(siw_dealloc_mw(mw));
 	check(siw_dereg_mr(other));
-	destroy_end_objects(&a);
-	destroy_end_objects(&b);
+	destroy_endpoint_objects(&a);
+	destroy_endpoint_objects(&b);
 	rounds[type - 1][how]++;
 }
 
-static void revoke_under_load(long ms)
+static void revoke_mws_under_load(long ms)
 {
 	static char memory[SIZE], elsewhere[SIZE];
 	static struct peer p = { .seed = 1 };
@@ -281,7 +280,8 @@ static void revoke_under_load(long ms)
 
 	p.mr = register_region(&left, &p, sizeof(p), SIW_ACCESS_LOCAL_WRITE);
 	for (unsigned int i = 0; i < 8 || now_ms() < end; i++)
-		run_revoke_round(&p, memory, elsewhere, 1 + (int)i % 2, (enum ending)(i / 2 % 4));
+		run_mw_revocation_round(&p, memory, elsewhere, 1 + (int)i % 2,
+					(enum ending)(i / 2 % 4));
 	check(siw_dereg_mr(p.mr));
 }
 
@@ -299,16 +299,16 @@ static char shared[SIZE];
 static atomic_bool stop;
 static _Atomic unsigned long binds, made, deallocs, deregs, opened;
 
-static void alloc_window_of_slot(unsigned int i)
+static void alloc_mw_of_slot(unsigned int i)
 {
-	struct siw_mw *mw = alloc_window(i % 2 ? SIW_MW_TYPE_2 : SIW_MW_TYPE_1);
+	struct siw_mw *mw = alloc_mw(i % 2 ? SIW_MW_TYPE_2 : SIW_MW_TYPE_1);
 
 	if (i % 2) /* the rkey of a type 1 window changes with its next bind and is not needed */
 		keys[i] = mw->rkey;
 	windows[i] = mw;
 }
 
-static void check_or_expected_race_error(int r)
+static void check_success_or_expected_race_error(int r)
 {
 	if (r < 0 && r != -EINVAL && r != -ENOMEM && r != -EBUSY && r != -ENOENT)
 		die("unexpected: %s", strerror(-r));
@@ -318,7 +318,7 @@ static void check_or_expected_race_error(int r)
  * Binds random windows, and is the only thread that polls completions, whose status depends on
  * which thread was faster.
  */
-static void *bind_random_windows(void *unused)
+static void *bind_random_mws(void *unused)
 {
 	unsigned int seed = 2;
 	struct siw_wc wc[16];
@@ -339,14 +339,16 @@ static void *bind_random_windows(void *unused)
 		wr.bind_mw.bind_info = bind.bind_info;
 		if (rand_r(&seed) % 8 == 0)
 			bind.bind_info.length = 0;
-		check_or_expected_race_error(i % 2 ? siw_post_send(qps[q], &wr, &bad)
-						   : siw_bind_mw(qps[q], windows[i], &bind));
+		check_success_or_expected_race_error(
+			i % 2 ? siw_post_send(qps[q], &wr, &bad)
+			      : siw_bind_mw(qps[q], windows[i], &bind));
 		if (i % 2)
-			check_or_expected_race_error(post_invalidate(qps[q], wr.bind_mw.rkey));
+			check_success_or_expected_race_error(
+				post_invalidate(qps[q], wr.bind_mw.rkey));
 		for (q = 0; q < 2; q++) {
 			int n = siw_poll_cq(cqs[q], 16, wc);
 
-			check_or_expected_race_error(n);
+			check_success_or_expected_race_error(n);
 			for (int k = 0; k < n; k++)
 				made += wc[k].status == SIW_WC_SUCCESS;
 		}
@@ -354,7 +356,7 @@ static void *bind_random_windows(void *unused)
 	return unused;
 }
 
-static void *replace_windows(void *unused)
+static void *replace_random_mws(void *unused)
 {
 	unsigned int seed = 3;
 
@@ -362,15 +364,15 @@ static void *replace_windows(void *unused)
 		unsigned int i = (unsigned int)rand_r(&seed) % FEW;
 		int r = siw_dealloc_mw(windows[i]);
 
-		check_or_expected_race_error(r);
+		check_success_or_expected_race_error(r);
 		if (r)
 			continue;
-		alloc_window_of_slot(i);
+		alloc_mw_of_slot(i);
 	}
 	return unused;
 }
 
-static void *replace_regions(void *unused)
+static void *replace_random_mrs(void *unused)
 {
 	unsigned int seed = 4;
 
@@ -378,7 +380,7 @@ static void *replace_regions(void *unused)
 		unsigned int i = (unsigned int)rand_r(&seed) % FEW;
 		int r = siw_dereg_mr(regions[i]);
 
-		check_or_expected_race_error(r);
+		check_success_or_expected_race_error(r);
 		if (!r)
 			regions[i] = register_region(&right, shared, SIZE, REGION);
 	}
@@ -394,22 +396,22 @@ struct pair {
 	struct end a, b;
 };
 
-static void open_pair(struct pair *pair, int i)
+static void connect_endpoint_pair(struct pair *pair, int i)
 {
 	pair->left = left;
 	pair->right = right;
 	pair->left.cm = siw_cm_create_channel(left.ctx);
 	pair->right.cm = siw_cm_create_channel(right.ctx);
 	must(pair->left.cm && pair->right.cm);
-	rc_open(&pair->a, &pair->left, &pair->b, &pair->right, 64);
+	connect_rc_endpoints(&pair->a, &pair->left, &pair->b, &pair->right, 64);
 	qps[i] = pair->b.qp;
 	cqs[i] = pair->b.cq;
 }
 
-static void close_pair(struct pair *pair)
+static void close_endpoint_pair(struct pair *pair)
 {
-	destroy_end_objects(&pair->a);
-	destroy_end_objects(&pair->b);
+	destroy_endpoint_objects(&pair->a);
+	destroy_endpoint_objects(&pair->b);
 	check(siw_cm_destroy_channel(pair->left.cm));
 	check(siw_cm_destroy_channel(pair->right.cm));
 }
@@ -418,7 +420,7 @@ static void close_pair(struct pair *pair)
  * Waits until no bind uses the handle of a queue pair that has been closed. A new queue pair may
  * get the same memory, and a failing bind would end it while it connects.
  */
-static void wait_for_binds(void)
+static void wait_until_old_binds_are_over(void)
 {
 	const struct timespec rest = { .tv_nsec = 3000000 };
 
@@ -431,29 +433,29 @@ static void *replace_queue_pairs(void *unused)
 	struct pair pairs[2], old;
 
 	for (int i = 0; i < 2; i++)
-		open_pair(&pairs[i], i);
+		connect_endpoint_pair(&pairs[i], i);
 	for (; !stop; opened++) {
 		int i = opened % 2;
 
-		wait_for_binds();
+		wait_until_old_binds_are_over();
 		old = pairs[i];
-		open_pair(&pairs[i], i);
-		close_pair(&old);
+		connect_endpoint_pair(&pairs[i], i);
+		close_endpoint_pair(&old);
 	}
 	for (int i = 0; i < 2; i++)
-		close_pair(&pairs[i]);
+		close_endpoint_pair(&pairs[i]);
 	return unused;
 }
 
 static void run_concurrent_operations(long ms)
 {
-	void *(*const work[])(void *) = { bind_random_windows, replace_windows, replace_regions };
+	void *(*const work[])(void *) = { bind_random_mws, replace_random_mws, replace_random_mrs };
 	const struct timespec rest = { .tv_nsec = 1000000 };
 	struct timespec length = { ms / 1000, ms % 1000 * 1000000 };
 	pthread_t threads[3], opener;
 
 	for (unsigned int i = 0; i < FEW; i++) {
-		alloc_window_of_slot(i);
+		alloc_mw_of_slot(i);
 		regions[i] = register_region(&right, shared, SIZE, REGION);
 	}
 	check(-pthread_create(&opener, NULL, replace_queue_pairs, NULL));
@@ -481,7 +483,7 @@ int main(int argc, char **argv)
 
 	rig_open(&left);
 	rig_open(&right);
-	revoke_under_load(ms);
+	revoke_mws_under_load(ms);
 	run_concurrent_operations(ms);
 	drain_cm_events(&left);
 	drain_cm_events(&right);

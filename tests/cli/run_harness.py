@@ -44,7 +44,7 @@ def compile_program(folder: Path, name: str, source: str, *flags: str) -> Path:
     return out
 
 
-def make_wheel_library(folder: Path) -> Path:
+def compile_bundled_libibverbs(folder: Path) -> Path:
     """Return a library with libibverbs symbols under the name that auditwheel gives to bundled
     copies.
     """

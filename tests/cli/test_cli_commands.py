@@ -326,7 +326,7 @@ def test_a_process_can_read_its_own_counters_if_no_folder_for_counters_exists(
     with Context(), pytest.raises(counters.CountersError, match="found no directory"):
         counters.read_counters(os.getpid())
     before = counters.read_own_counters()
-    lib.siw_counters_test_count(list(before).index("rd_retransmits"), 3)
+    lib.siw_counters_test_add(list(before).index("rd_retransmits"), 3)
     assert counters.read_own_counters()["rd_retransmits"] == before["rd_retransmits"] + 3
 
 

@@ -17,16 +17,16 @@ from cli.cli_harness import COMMAND, run_siwarp, run_siwarp_in_process
 from cli.run_harness import (
     DEVICE_LIST_SOURCE,
     OTHER_LIBIBVERBS_SOURCE,
+    compile_bundled_libibverbs,
     compile_program,
-    make_wheel_library,
 )
 from pace import scale_limit
 
 from siwarp import _paths
 from siwarp.cli import run_view
-from siwarp.cli.run_preload import preload_environment
+from siwarp.cli.run_preload import ld_preload_environment
 
-SIWARP_LIBIBVERBS = _paths.abi_dir() / "libibverbs.so.1"
+SIWARP_LIBIBVERBS = _paths.rdma_core_abi_dir() / "libibverbs.so.1"
 #: Shell script: runs a program as a child process and waits for its end.
 RUN_AS_CHILD = '"$1"; exit $?'
 CALL_SHOW = "\nint main(void) { return show(); }\n"
@@ -164,7 +164,7 @@ def test_a_low_limit_of_open_files_is_raised_and_a_high_limit_is_kept() -> None:
 
 def test_the_preloads_and_library_paths_of_the_program_are_kept() -> None:
     mine = {"LD_LIBRARY_PATH": "/somewhere::/else", "LD_PRELOAD": "libm.so.6 libdl.so.2"}
-    got = preload_environment(mine)
+    got = ld_preload_environment(mine)
     assert got["LD_LIBRARY_PATH"] == f"{SIWARP_LIBIBVERBS.parent}:/somewhere::/else"
     assert got["LD_PRELOAD"].split(":")[:2] == ["libm.so.6", "libdl.so.2"]
     # The loader splits LD_PRELOAD at blanks. If the path of siwarp has a blank, only the file name
@@ -175,14 +175,14 @@ def test_the_preloads_and_library_paths_of_the_program_are_kept() -> None:
         else str(SIWARP_LIBIBVERBS)
     )
     assert entry in got["LD_PRELOAD"].split(":")[2:]
-    assert preload_environment(got) == got, "a second call must add nothing"
-    assert preload_environment({})["LD_LIBRARY_PATH"] == str(SIWARP_LIBIBVERBS.parent)
+    assert ld_preload_environment(got) == got, "a second call must add nothing"
+    assert ld_preload_environment({})["LD_LIBRARY_PATH"] == str(SIWARP_LIBIBVERBS.parent)
 
 
 def test_every_libibverbs_and_librdmacm_of_the_folder_is_preloaded(tmp_path: Path) -> None:
     for name in ("libibverbs.so.1", "librdmacm.so.1", "libother.so"):
         (tmp_path / name).touch()
-    got = preload_environment({}, tmp_path)["LD_PRELOAD"].split(":")
+    got = ld_preload_environment({}, tmp_path)["LD_PRELOAD"].split(":")
     assert got == [str(tmp_path / "libibverbs.so.1"), str(tmp_path / "librdmacm.so.1")]
 
 
@@ -195,20 +195,20 @@ def test_a_path_that_the_loader_cannot_use_is_reported_or_avoided(tmp_path: Path
         os.path.normpath(blank / os.path.relpath(_paths.library_path(), SIWARP_LIBIBVERBS.parent))
     )
     library.symlink_to(_paths.library_path())
-    got = preload_environment({}, blank)
+    got = ld_preload_environment({}, blank)
     assert got == {"LD_LIBRARY_PATH": str(blank), "LD_PRELOAD": "libibverbs.so.1"}
     done = subprocess.run(
         ["grep", "-c", "libibverbs", "/proc/self/maps"],
         capture_output=True,
         text=True,
-        env={**os.environ, **preload_environment(os.environ, blank)},
+        env={**os.environ, **ld_preload_environment(os.environ, blank)},
     )
     assert int(done.stdout) > 0 and done.stderr == ""
     (colon / "libibverbs.so.1").symlink_to(SIWARP_LIBIBVERBS)
     with pytest.raises(ValueError, match="a:b"):
-        preload_environment({}, colon)
+        ld_preload_environment({}, colon)
     with pytest.raises(FileNotFoundError, match=r"libibverbs\.so\.1"):
-        preload_environment({}, none)
+        ld_preload_environment({}, none)
 
 
 def test_a_shell_can_evaluate_the_output_of_siwarp_env(tmp_path: Path) -> None:
@@ -279,7 +279,7 @@ def test_a_program_linked_to_libibverbs_uses_the_library_of_siwarp(tmp_path: Pat
 def test_a_renamed_libibverbs_of_a_wheel_is_replaced_by_the_library_of_siwarp(
     tmp_path: Path,
 ) -> None:
-    copy = make_wheel_library(tmp_path)
+    copy = compile_bundled_libibverbs(tmp_path)
     program = compile_program(
         tmp_path, "list", DEVICE_LIST_SOURCE + CALL_SHOW, str(copy), f"-Wl,-rpath,{tmp_path}"
     )
@@ -288,7 +288,7 @@ def test_a_renamed_libibverbs_of_a_wheel_is_replaced_by_the_library_of_siwarp(
 
 
 def test_a_module_loaded_with_rtld_local_uses_the_library_of_siwarp(tmp_path: Path) -> None:
-    copy = make_wheel_library(tmp_path)
+    copy = compile_bundled_libibverbs(tmp_path)
     compile_program(
         tmp_path,
         "module.so",
@@ -418,7 +418,7 @@ def test_another_preloaded_library_remains_active_under_siwarp_run(tmp_path: Pat
         """,
         *("-shared", "-fPIC"),
     )
-    copy = make_wheel_library(tmp_path)
+    copy = compile_bundled_libibverbs(tmp_path)
     program = compile_program(
         tmp_path, "list", DEVICE_LIST_SOURCE + CALL_SHOW, str(copy), f"-Wl,-rpath,{tmp_path}"
     )
@@ -438,7 +438,7 @@ def test_a_preloaded_jemalloc_remains_active_under_siwarp_run(tmp_path: Path) ->
     preload = {**os.environ, "LD_PRELOAD": "libjemalloc.so.2"}
     if subprocess.run(["true"], env=preload, capture_output=True, check=True).stderr:
         pytest.skip("no jemalloc here: make abi installs libjemalloc2; a stand-in is tried above")
-    copy = make_wheel_library(tmp_path)
+    copy = compile_bundled_libibverbs(tmp_path)
     program = compile_program(
         tmp_path, "list", DEVICE_LIST_SOURCE + CALL_SHOW, str(copy), f"-Wl,-rpath,{tmp_path}"
     )

@@ -68,7 +68,7 @@ def read_folders_as_user(*folders: str, seen_by: list[str]) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def siwarp_devices() -> list[Device]:
-    return query_library_devices(_paths.abi_dir() / "libibverbs.so.1")
+    return query_library_devices(_paths.rdma_core_abi_dir() / "libibverbs.so.1")
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +127,7 @@ def test_each_device_has_a_uverbs_class_entry_and_a_device_node(
     siwarp_devices: list[Device], sysfs_class_files: dict[str, str]
 ) -> None:
     assert sysfs_class_files["/sys/class/infiniband_verbs/abi_version"] == "6\n"
-    if (_paths.abi_dir() / "librdmacm.so.1").is_file():
+    if (_paths.rdma_core_abi_dir() / "librdmacm.so.1").is_file():
         assert sysfs_class_files["/sys/class/misc/rdma_cm/abi_version"] == "4\n"
     else:  # a program would take the system's own file for a kernel that it can query
         assert not [file for file in sysfs_class_files if "rdma_cm" in file]
@@ -231,7 +231,7 @@ def test_interfaces_whose_long_names_differ_only_at_the_end_are_separate_devices
 
 
 @pytest.fixture(scope="module")
-def run_command_as_nobody(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+def siwarp_run_command_as_nobody(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
     """Yield the command line of ``siwarp run`` from an installed package, as user nobody."""
     site = install_package(tmp_path_factory.mktemp("site"))
     python = find_python_for(NOBODY)
@@ -240,14 +240,14 @@ def run_command_as_nobody(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.mark.root
 def test_an_ordinary_user_gets_the_view_and_keeps_the_user_id(
-    run_command_as_nobody: list[str],
+    siwarp_run_command_as_nobody: list[str],
 ) -> None:
     script = (
         "id -u; id -g; ls /sys/class/infiniband; for d in /dev/infiniband/*; do exec 3<>$d; done; "
         "grep CapEff /proc/self/status; cat /proc/self/uid_map; touch /dev/new"
     )
     done = pace.run_command(
-        [*run_command_as_nobody, "sh", "-c", script],
+        [*siwarp_run_command_as_nobody, "sh", "-c", script],
         capture_output=True,
         text=True,
         cwd="/",

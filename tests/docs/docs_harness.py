@@ -17,7 +17,7 @@ import doc_block  # noqa: E402
 
 def read_doc_block(page: str, name: str) -> str:
     """Return the text of the block that ``<!-- tried: NAME -->`` names on a page of this tree."""
-    return doc_block.read_block(ROOT / page, name)
+    return doc_block.read_code_block(ROOT / page, name)
 
 
 def run_in_namespace(script: str, folder: Path, first: Path | None = None) -> str:

@@ -20,7 +20,7 @@ def message_tutorial_files() -> dict[str, str]:
     }
 
 
-def store_tutorial_files() -> dict[str, str]:
+def key_value_store_tutorial_files() -> dict[str, str]:
     return {
         "server.py": read_doc_block("docs/tutorials/key-value-store.md", "server"),
         "store.py": read_doc_block("docs/tutorials/key-value-store.md", "store"),
@@ -36,7 +36,7 @@ TUTORIALS = {
         read_doc_block("docs/tutorials/messages.md", "output"),
     ),
     "key-value store": (
-        store_tutorial_files(),
+        key_value_store_tutorial_files(),
         read_doc_block("docs/tutorials/key-value-store.md", "both"),
         read_doc_block("docs/tutorials/key-value-store.md", "output"),
     ),

@@ -43,7 +43,7 @@ enum {
 
 struct fuzz_input {
 	uint8_t flags;
-	uint8_t *octets; /* freed by fuzz_end */
+	uint8_t *octets; /* freed by fuzz_input_free */
 	size_t len;
 };
 
@@ -51,14 +51,14 @@ struct fuzz_input {
  * Splits the input. The next socket created returns all of `before` first, and then the octets of
  * the input as octet 1 specifies.
  */
-bool fuzz_begin(const uint8_t *data, size_t size, const void *before, size_t n,
-		struct fuzz_input *in);
-void fuzz_end(struct fuzz_input *in);
+bool fuzz_input_init(const uint8_t *data, size_t size, const void *before, size_t n,
+		     struct fuzz_input *in);
+void fuzz_input_free(struct fuzz_input *in);
 /*
  * Replaces the first occurrence of the four-letter word in the input with a number, most
  * significant octet first.
  */
-void fuzz_patch(struct fuzz_input *in, const char *word, uint32_t number);
+void fuzz_replace_placeholder(struct fuzz_input *in, const char *word, uint32_t number);
 /* The most recently sent octets, at most 4096. */
 extern uint8_t fuzz_sent[4096];
 extern size_t fuzz_n_sent;
@@ -69,8 +69,8 @@ bool fuzz_input_exhausted(void);
  * Build valid start-up frames, for responders and for initiators. Both functions return the length
  * in octets.
  */
-size_t fuzz_request(uint8_t *to, uint8_t flags);
-size_t fuzz_reply(uint8_t *to, uint8_t flags);
+size_t fuzz_build_mpa_request(uint8_t *to, uint8_t flags);
+size_t fuzz_build_mpa_reply(uint8_t *to, uint8_t flags);
 
 extern const struct siw_addr fuzz_addr;
 

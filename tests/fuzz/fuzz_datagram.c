@@ -19,7 +19,8 @@ static void create_port_and_buffers(void)
 	struct siw_mem_region r = { .length = 200, .pd = 1, .rights = SIW_MEM_LOCAL_READ | 1 | 2 };
 
 	buffers = malloc(200);
-	CHECK(buffers && siw_llp_port_open(&port) == 0 && siw_mem_open(&mem) == 0);
+	CHECK(buffers && siw_llp_poll_port_open(&port) == 0 &&
+	      siw_mem_stag_table_create(&mem) == 0);
 	r.addr = buffers;
 	r.to_base = (uintptr_t)buffers;
 	CHECK(siw_mem_stag_alloc(mem, &r, &buffers_key) == 0);
@@ -49,19 +50,19 @@ static void fuzz_dgram_send_messages(struct siw_rdmap_dgram *dgram)
 
 	for (op.user_data = 1; op.user_data <= 4; op.user_data++)
 		siw_rdmap_dgram_send(dgram, &op);
-	siw_rdmap_record_send(dgram, &record, &offset);
+	siw_rdmap_write_record_send(dgram, &record, &offset);
 }
 
 /*
  * Checks each Write-Record that may be complete: its ranges are in ascending order, do not touch,
  * and lie within the message and within the memory.
  */
-static void check_records(struct siw_rdmap_dgram *dgram)
+static void check_write_records(struct siw_rdmap_dgram *dgram)
 {
 	const struct siw_rdmap_record *rec;
 	uint64_t due;
 
-	while ((rec = siw_rdmap_record_next(dgram, UINT64_MAX, &due))) {
+	while ((rec = siw_rdmap_write_record_next_report(dgram, UINT64_MAX, &due))) {
 		uint32_t valid = 0, at = 0;
 
 		for (uint32_t i = 0; i < rec->n; i++) {
@@ -75,7 +76,7 @@ static void check_records(struct siw_rdmap_dgram *dgram)
 		}
 		CHECK(valid == rec->valid && at <= rec->length &&
 		      rec->n <= SIW_RDMAP_RECORD_RANGES);
-		CHECK(siw_rdmap_record_find(dgram, rec->number) == rec);
+		CHECK(siw_rdmap_write_record_find_report(dgram, rec->number) == rec);
 	}
 }
 
@@ -91,15 +92,15 @@ static void fuzz_dgram_check_event(struct siw_rdmap_dgram *dgram,
 		return;
 	case SIW_RDMAP_RECORD:
 		if (event->length & 1)
-			check_records(dgram);
+			check_write_records(dgram);
 		return;
 	case SIW_RDMAP_PEER_ERR:
 		CHECK(event->quoted_head_len == (event->quoted_tagged ? 14 : 18));
-		if (siw_rdmap_dgram_sent(dgram, event, &user_data))
+		if (siw_rdmap_dgram_match_error_to_sent(dgram, event, &user_data))
 			CHECK((event->quoted_tagged
 				       ? user_data == 5
 				       : user_data <= 4 && user_data == event->quoted_msn) &&
-			      !siw_rdmap_dgram_sent(dgram, event, &user_data));
+			      !siw_rdmap_dgram_match_error_to_sent(dgram, event, &user_data));
 		return;
 	case SIW_RDMAP_BAD_RECV:
 		CHECK(event->user_data < 8 && event->status == -EMSGSIZE);
@@ -128,25 +129,25 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 	if (!port)
 		create_port_and_buffers();
-	if (!fuzz_begin(data, size, NULL, 0, &in))
+	if (!fuzz_input_init(data, size, NULL, 0, &in))
 		return 0;
 	CHECK(siw_llp_udp_open(port, &fuzz_addr, NULL, &sock) == 0);
 	CHECK(siw_ddp_dgram_open(port, mem, sock, in.flags & FUZZ_CRC, &ddp) == 0);
 	CHECK(siw_rdmap_dgram_open(ddp, NULL, NULL, &dgram) == 0);
-	fuzz_patch(&in, "STAG", buffers_key);
-	fuzz_patch(&in, "TOHI", (uint32_t)((uintptr_t)buffers >> 32));
-	fuzz_patch(&in, "TOLO", (uint32_t)(uintptr_t)buffers);
-	CHECK(siw_rdmap_record_open(dgram, 4) == 0);
+	fuzz_replace_placeholder(&in, "STAG", buffers_key);
+	fuzz_replace_placeholder(&in, "TOHI", (uint32_t)((uintptr_t)buffers >> 32));
+	fuzz_replace_placeholder(&in, "TOLO", (uint32_t)(uintptr_t)buffers);
+	CHECK(siw_rdmap_write_record_enable_rx(dgram, 4) == 0);
 	q = create_receive_queue();
 	siw_rdmap_dgram_start(dgram, in.flags & FUZZ_REFUSE ? NULL : q, 1, 0x11223344);
 	fuzz_dgram_send_messages(dgram);
 	for (int i = 0; i < 4096 && siw_rdmap_dgram_recv(dgram, &event) == 1; i++)
 		fuzz_dgram_check_event(dgram, &event);
-	check_records(dgram);
-	CHECK(siw_rdmap_dgram_drops(dgram, drops, 32) <= 1);
+	check_write_records(dgram);
+	CHECK(siw_rdmap_dgram_drops_by_source(dgram, drops, 32) <= 1);
 	siw_rdmap_dgram_close(dgram);
 	siw_llp_close(sock);
 	siw_mem_queue_destroy(q);
-	fuzz_end(&in);
+	fuzz_input_free(&in);
 	return 0;
 }

@@ -25,7 +25,8 @@ static void create_port_and_buffers(void)
 
 	region = malloc(REGION);
 	buffers = malloc(400);
-	CHECK(region && buffers && siw_llp_port_open(&port) == 0 && siw_mem_open(&mem) == 0);
+	CHECK(region && buffers && siw_llp_poll_port_open(&port) == 0 &&
+	      siw_mem_stag_table_create(&mem) == 0);
 	r.addr = region;
 	CHECK(siw_mem_stag_alloc(mem, &r, &stag) == 0);
 }
@@ -47,7 +48,7 @@ static int receive_one_ddp_segment(struct siw_ddp_stream *stream)
 {
 	struct siw_ddp_delivery delivery = { 0 };
 	struct siw_ddp_seg seg;
-	int r = siw_ddp_rx_head(stream, &seg);
+	int r = siw_ddp_rx_peek_segment(stream, &seg);
 
 	if (r != 1)
 		return r;
@@ -71,13 +72,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	struct fuzz_input in;
 	uint8_t request[64];
 	uint64_t user_data;
-	size_t n = size ? fuzz_request(request, data[0]) : 0;
+	size_t n = size ? fuzz_build_mpa_request(request, data[0]) : 0;
 
 	if (!port)
 		create_port_and_buffers();
-	if (!fuzz_begin(data, size, request, n, &in))
+	if (!fuzz_input_init(data, size, request, n, &in))
 		return 0;
-	fuzz_patch(&in, "STAG", stag);
+	fuzz_replace_placeholder(&in, "STAG", stag);
 	reply.markers = !!(in.flags & FUZZ_MARKERS);
 	CHECK(siw_llp_tcp_listen(port, &fuzz_addr, 1, NULL, &listener) == 0);
 	CHECK(siw_mpa_accept(listener, NULL, &mpa) == 0);
@@ -94,12 +95,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		idle += !r && fuzz_input_exhausted();
 	}
 	for (uint32_t i = 0; i < 2; i++)
-		(void)siw_ddp_stream_take(stream, i, &user_data);
+		(void)siw_ddp_stream_release_partial_buffer(stream, i, &user_data);
 	siw_ddp_stream_close(stream);
 	siw_mpa_close(mpa, false);
 	siw_llp_close(listener);
 	for (uint32_t i = 0; i < 2; i++)
 		siw_mem_queue_destroy(q[i]);
-	fuzz_end(&in);
+	fuzz_input_free(&in);
 	return 0;
 }

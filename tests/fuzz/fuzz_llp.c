@@ -30,8 +30,8 @@ static struct {
 
 /* ---- the input ------------------------------------------------------------------------------- */
 
-bool fuzz_begin(const uint8_t *data, size_t size, const void *before, size_t n,
-		struct fuzz_input *in)
+bool fuzz_input_init(const uint8_t *data, size_t size, const void *before, size_t n,
+		     struct fuzz_input *in)
 {
 	if (size < 2)
 		return false;
@@ -51,12 +51,12 @@ bool fuzz_begin(const uint8_t *data, size_t size, const void *before, size_t n,
 	return true;
 }
 
-void fuzz_end(struct fuzz_input *in)
+void fuzz_input_free(struct fuzz_input *in)
 {
 	free(in->octets);
 }
 
-void fuzz_patch(struct fuzz_input *in, const char *word, uint32_t number)
+void fuzz_replace_placeholder(struct fuzz_input *in, const char *word, uint32_t number)
 {
 	number = htonl(number);
 	for (size_t i = 0; i + 4 <= in->len; i++)
@@ -69,7 +69,7 @@ bool fuzz_input_exhausted(void)
 	return feed.ended || (feed.at == feed.in->len && feed.at_before == feed.n_before);
 }
 
-static size_t fuzz_build_startup(uint8_t *to, const char *key, uint8_t flags)
+static size_t fuzz_build_mpa_frame(uint8_t *to, const char *key, uint8_t flags)
 {
 	static const uint8_t depths[4] = { 0, 4, 0, 4 };
 
@@ -82,14 +82,14 @@ static size_t fuzz_build_startup(uint8_t *to, const char *key, uint8_t flags)
 	return 20 + sizeof(depths);
 }
 
-size_t fuzz_request(uint8_t *to, uint8_t flags)
+size_t fuzz_build_mpa_request(uint8_t *to, uint8_t flags)
 {
-	return fuzz_build_startup(to, "MPA ID Req Frame", flags);
+	return fuzz_build_mpa_frame(to, "MPA ID Req Frame", flags);
 }
 
-size_t fuzz_reply(uint8_t *to, uint8_t flags)
+size_t fuzz_build_mpa_reply(uint8_t *to, uint8_t flags)
 {
-	return fuzz_build_startup(to, "MPA ID Rep Frame", flags);
+	return fuzz_build_mpa_frame(to, "MPA ID Rep Frame", flags);
 }
 
 /* ---- reading and writing octets -------------------------------------------------------------- */
@@ -167,23 +167,23 @@ int siw_llp_udp_send(struct siw_llp_sock *sock, const struct siw_addr *dest,
 	return 0;
 }
 
-void siw_llp_sock_timed(struct siw_llp_sock *sock)
+void siw_llp_sock_enable_timer(struct siw_llp_sock *sock)
 {
 	(void)sock;
 }
 
-void siw_llp_sock_due(struct siw_llp_sock *sock, uint64_t at)
+void siw_llp_sock_set_timer(struct siw_llp_sock *sock, uint64_t at)
 {
 	(void)sock, (void)at;
 }
 
-int siw_llp_udp_ecn(struct siw_llp_sock *sock)
+int siw_llp_udp_enable_ecn(struct siw_llp_sock *sock)
 {
 	(void)sock;
 	return 0;
 }
 
-bool siw_llp_udp_ce(const struct siw_llp_sock *sock)
+bool siw_llp_udp_ce_received(const struct siw_llp_sock *sock)
 {
 	(void)sock;
 	return false;
@@ -195,7 +195,7 @@ int siw_llp_udp_dont_fragment(struct siw_llp_sock *sock)
 	return 0;
 }
 
-int siw_llp_udp_path(struct siw_llp_sock *sock, const struct siw_addr *dest)
+int siw_llp_udp_path_max_payload(struct siw_llp_sock *sock, const struct siw_addr *dest)
 {
 	(void)sock;
 	(void)dest;
@@ -236,11 +236,11 @@ ssize_t siw_llp_udp_recv(struct siw_llp_sock *sock, struct siw_addr *source, voi
 
 ssize_t siw_llp_udp_next(struct siw_llp_sock *sock, struct siw_addr *source, uint8_t **datagram)
 {
-	*datagram = siw_llp_port_room(NULL);
+	*datagram = siw_llp_port_rx_buffer(NULL);
 	return siw_llp_udp_recv(sock, source, *datagram, SIW_LLP_ROOM);
 }
 
-bool siw_llp_port_more(const struct siw_llp_port *port)
+bool siw_llp_port_has_more_datagrams(const struct siw_llp_port *port)
 {
 	(void)port;
 	return false;
@@ -256,13 +256,13 @@ static int create_fuzz_socket(bool listener, struct siw_llp_sock **out)
 	return 0;
 }
 
-int siw_llp_port_open(struct siw_llp_port **out)
+int siw_llp_poll_port_open(struct siw_llp_port **out)
 {
 	*out = calloc(1, sizeof(**out));
 	return *out ? 0 : -ENOMEM;
 }
 
-uint8_t *siw_llp_port_room(struct siw_llp_port *port)
+uint8_t *siw_llp_port_rx_buffer(struct siw_llp_port *port)
 {
 	static uint8_t room[SIW_LLP_ROOM];
 
@@ -270,13 +270,13 @@ uint8_t *siw_llp_port_room(struct siw_llp_port *port)
 	return room;
 }
 
-uint8_t *siw_llp_batch_take(struct siw_llp_port *port)
+uint8_t *siw_llp_batch_buffer_acquire(struct siw_llp_port *port)
 {
 	(void)port;
 	return malloc(SIW_LLP_ROOM);
 }
 
-void siw_llp_batch_give(struct siw_llp_port *port, uint8_t *batch)
+void siw_llp_batch_buffer_return(struct siw_llp_port *port, uint8_t *batch)
 {
 	(void)port;
 	free(batch);
@@ -296,7 +296,7 @@ int siw_llp_tcp_listen(struct siw_llp_port *port, const struct siw_addr *local, 
 	return create_fuzz_socket(true, out);
 }
 
-int siw_llp_tcp_reserve(struct siw_addr *local, bool v6_only)
+int siw_llp_tcp_reserve_port(struct siw_addr *local, bool v6_only)
 {
 	(void)local, (void)v6_only;
 	return -EADDRINUSE;
@@ -325,12 +325,12 @@ int siw_llp_tcp_connect_itself(struct siw_llp_port *port, const struct siw_addr 
 	return create_fuzz_socket(false, out);
 }
 
-void siw_llp_tcp_tos(struct siw_llp_sock *sock, int tos)
+void siw_llp_tcp_set_tos(struct siw_llp_sock *sock, int tos)
 {
 	(void)sock, (void)tos;
 }
 
-int siw_llp_tcp_connected(struct siw_llp_sock *sock)
+int siw_llp_tcp_connect_result(struct siw_llp_sock *sock)
 {
 	(void)sock;
 	return 0;
@@ -354,7 +354,7 @@ int siw_llp_tcp_shutdown(struct siw_llp_sock *sock)
 	return 0;
 }
 
-void siw_llp_tcp_abort(struct siw_llp_sock *sock)
+void siw_llp_tcp_set_abortive_close(struct siw_llp_sock *sock)
 {
 	(void)sock;
 }
@@ -364,7 +364,7 @@ void siw_llp_close(struct siw_llp_sock *sock)
 	free(sock);
 }
 
-void siw_llp_want_write(struct siw_llp_sock *sock, bool want)
+void siw_llp_update_want_write(struct siw_llp_sock *sock, bool want)
 {
 	(void)sock, (void)want;
 }

@@ -53,9 +53,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	struct siw_mpa_stream *stream;
 	struct fuzz_input in;
 	uint8_t request[64];
-	size_t n = size ? fuzz_request(request, data[0]) : 0;
+	size_t n = size ? fuzz_build_mpa_request(request, data[0]) : 0;
 
-	if (!fuzz_begin(data, size, request, n, &in))
+	if (!fuzz_input_init(data, size, request, n, &in))
 		return 0;
 	reply.markers = !!(in.flags & FUZZ_MARKERS);
 	CHECK(siw_llp_tcp_listen(NULL, &fuzz_addr, 1, NULL, &listener) == 0);
@@ -71,6 +71,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	}
 	siw_mpa_close(stream, false);
 	siw_llp_close(listener);
-	fuzz_end(&in);
+	fuzz_input_free(&in);
 	return 0;
 }

@@ -65,7 +65,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	struct fuzz_input in;
 	bool whole;
 
-	if (!fuzz_begin(data, size, NULL, 0, &in))
+	if (!fuzz_input_init(data, size, NULL, 0, &in))
 		return 0;
 	stream = open_stream(&in, &listener);
 	if (complete_mpa_startup(stream, &in))
@@ -76,6 +76,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	siw_mpa_close(stream, false);
 	if (listener)
 		siw_llp_close(listener);
-	fuzz_end(&in);
+	fuzz_input_free(&in);
 	return 0;
 }

@@ -29,18 +29,18 @@ static ssize_t receive_input_message(int fd, void *buf, size_t size, int flags, 
  * Includes the source file of the parser with its reads redirected to receive_input_message. The
  * open and close functions of that file are not called.
  */
-#define siw_llp_recvfrom    receive_input_message
-#define siw_llp_watch_open  watch_open
-#define siw_llp_watch_read  watch_read
-#define siw_llp_watch_close watch_close
+#define siw_llp_recvfrom	      receive_input_message
+#define siw_llp_interface_watch_open  watch_open
+#define siw_llp_interface_watch_read  watch_read
+#define siw_llp_interface_watch_close watch_close
 #include "llp/llp_watch.c"
 #undef siw_llp_recvfrom
 
-void siw_llp_fd_begin(void)
+void siw_llp_fd_open_begin(void)
 {
 }
 
-int siw_llp_fd_end(int fd)
+int siw_llp_fd_open_end(int fd)
 {
 	return fd;
 }

@@ -54,7 +54,7 @@ static uint32_t next_input_byte(struct input *in)
 	return in->at < in->end ? *in->at++ : 0;
 }
 
-static uint32_t next_input_word(struct input *in)
+static uint32_t next_input_uint32(struct input *in)
 {
 	uint32_t n = 0;
 
@@ -63,16 +63,16 @@ static uint32_t next_input_word(struct input *in)
 	return n;
 }
 
-static struct siw_rd_peer *fuzz_rd_peer_record(int end, int place)
+static struct siw_rd_peer *fuzz_rd_find_peer(int end, int place)
 {
 	struct siw_addr addr = fuzz_addr_of(place);
 
 	return siw_rd_peer_find(ends[end].rd, &addr);
 }
 
-static bool fuzz_rd_has_record(int end, int place)
+static bool fuzz_rd_knows_peer(int end, int place)
 {
-	return fuzz_rd_peer_record(end, place) != NULL;
+	return fuzz_rd_find_peer(end, place) != NULL;
 }
 
 /* ---- the endpoints --------------------------------------------------------------------------- */
@@ -99,22 +99,22 @@ static void open_rd_endpoint(int i)
 
 static struct siw_rd_peer *find_or_create_peer(int a, int b)
 {
-	struct siw_rd_peer *peer = fuzz_rd_peer_record(a, b);
+	struct siw_rd_peer *peer = fuzz_rd_find_peer(a, b);
 	struct siw_addr addr = fuzz_addr_of(b);
 
 	if (peer) {
-		siw_rd_set_upper(peer, &ends[b]);
+		siw_rd_set_upper_layer_object(peer, &ends[b]);
 		return peer;
 	}
 	if (siw_rd_peer(ends[a].rd, &addr, &peer))
 		return NULL;
-	siw_rd_set_upper(peer, &ends[b]);
+	siw_rd_set_upper_layer_object(peer, &ends[b]);
 	if (flags & WRAP)
 		peer->epoch = UINT32_MAX - (uint32_t)(ends[a].life * ENDS + a);
 	return peer;
 }
 
-static void begin_new_life_of_pair(int a, int b)
+static void note_restart_of_endpoint_pair(int a, int b)
 {
 	for (int space = 0; space < SIW_RD_SPACES; space++)
 		ends[a].with[b][space].fresh = true;
@@ -145,16 +145,16 @@ static void send_segment(int a, int b, uint32_t len)
 	memset(body, (int)(ntohl(number) * 7), len);
 	r = siw_rd_tx(peer, space, head, sizeof(head), &iov, 1);
 	CHECK(r >= 0 || r == -EPIPE);
-	CHECK(r <= 0 || (uint64_t)r == siw_rd_framed(peer, space));
+	CHECK(r <= 0 || (uint64_t)r == siw_rd_count_queued_segments(peer, space));
 	if (r > 0)
 		pair->next++;
 	siw_rd_flush(peer, &accepted);
-	CHECK(accepted == siw_rd_accepted(peer, SIW_RD_REQUESTS));
+	CHECK(accepted == siw_rd_count_accepted_segments(peer, SIW_RD_REQUESTS));
 }
 
 /* Checks a segment that endpoint a received from b: the segment is unchanged, and next in order. */
-static void fuzz_rd_deliver_segment(int a, int b, enum siw_rd_space space, const uint8_t *data,
-				    uint32_t len)
+static void fuzz_rd_check_delivered_segment(int a, int b, enum siw_rd_space space,
+					    const uint8_t *data, uint32_t len)
 {
 	struct pair *pair = &ends[a].with[b][space];
 	uint32_t number;
@@ -176,33 +176,34 @@ static void fuzz_rd_deliver_segment(int a, int b, enum siw_rd_space space, const
 
 static void fuzz_rd_handle_event(int a, const struct siw_rd_event *event)
 {
-	int b = fuzz_place_of(siw_rd_peer_addr(event->peer));
+	int b = fuzz_index_of_addr(siw_rd_peer_addr(event->peer));
 
 	switch (event->kind) {
 	case SIW_RD_SEGMENT:
 		if (ends[a].holds[event->space]) {
-			siw_rd_pause(event->peer, event->space, true);
+			siw_rd_pause_delivery(event->peer, event->space, true);
 			return;
 		}
 		if (b < ENDS) {
-			siw_rd_set_upper(event->peer, &ends[b]);
-			fuzz_rd_deliver_segment(a, b, event->space, event->data, event->len);
+			siw_rd_set_upper_layer_object(event->peer, &ends[b]);
+			fuzz_rd_check_delivered_segment(a, b, event->space, event->data,
+							event->len);
 		} else {
 			for (uint32_t i = 0; i < event->len; i++)
 				foreign_taken += event->data[i];
 		}
-		siw_rd_segment_accepted(event->peer);
+		siw_rd_mark_segment_accepted(event->peer);
 		return;
 	case SIW_RD_RESTARTED:
 	case SIW_RD_GONE:
 	case SIW_RD_UNREADY:
 	case SIW_RD_REPLACED:
 		CHECK(b >= ENDS || upset);
-		siw_rd_set_upper(event->peer, NULL);
+		siw_rd_set_upper_layer_object(event->peer, NULL);
 		/* fall through */
 	case SIW_RD_NEW_PEER:
 		if (b < ENDS)
-			begin_new_life_of_pair(a, b);
+			note_restart_of_endpoint_pair(a, b);
 		return;
 	default:
 		CHECK(event->kind == SIW_RD_ACKED);
@@ -213,7 +214,7 @@ static void fuzz_rd_handle_event(int a, const struct siw_rd_event *event)
  * Makes one progress round: an endpoint is serviced if its socket is ready or its timer has
  * expired.
  */
-static void fuzz_rd_progress(int i)
+static void fuzz_rd_make_progress(int i)
 {
 	struct siw_rd *rd = ends[i].rd;
 	struct siw_rd_event event;
@@ -232,21 +233,21 @@ static void fuzz_rd_progress(int i)
 	}
 }
 
-static void pause_or_resume_space(int i, enum siw_rd_space space, bool on)
+static void pause_or_resume_sequence_space(int i, enum siw_rd_space space, bool on)
 {
 	ends[i].holds[space] = on;
 	for (int place = 0; !on && place < PLACES; place++) {
-		struct siw_rd_peer *peer = fuzz_rd_peer_record(i, place);
+		struct siw_rd_peer *peer = fuzz_rd_find_peer(i, place);
 
 		if (peer && peer->seq[space].held)
-			siw_rd_resume(peer, space);
+			siw_rd_resume_delivery(peer, space);
 	}
 }
 
 /*
  * Closes and reopens an endpoint. Received datagrams are lost; if quietly, the close sends nothing.
  */
-static void fuzz_rd_restart_end(int i, bool quietly)
+static void fuzz_rd_restart_endpoint(int i, bool quietly)
 {
 	bool was_full = net.full;
 
@@ -260,7 +261,7 @@ static void fuzz_rd_restart_end(int i, bool quietly)
 	open_rd_endpoint(i);
 	memset(ends[i].holds, 0, sizeof(ends[i].holds));
 	for (int b = 0; b < ENDS; b++)
-		begin_new_life_of_pair(i, b);
+		note_restart_of_endpoint_pair(i, b);
 }
 
 /* ---- checks of the accounting ---------------------------------------------------------------- */
@@ -321,11 +322,11 @@ static uint64_t check_receive_window(const struct siw_rd *rd, const struct siw_r
  * Checks that at most as many segments of this life count as accepted as the other endpoint has
  * delivered.
  */
-static void check_accepted(int a, int b, enum siw_rd_space space)
+static void check_accepted_segments_were_delivered(int a, int b, enum siw_rd_space space)
 {
-	struct siw_rd_peer *peer = fuzz_rd_peer_record(a, b);
-	uint64_t framed = peer ? siw_rd_framed(peer, space) : 0;
-	uint64_t accepted = framed ? siw_rd_accepted(peer, space) : 0;
+	struct siw_rd_peer *peer = fuzz_rd_find_peer(a, b);
+	uint64_t framed = peer ? siw_rd_count_queued_segments(peer, space) : 0;
+	uint64_t accepted = framed ? siw_rd_count_accepted_segments(peer, space) : 0;
 
 	if (accepted)
 		CHECK(ends[a].with[b][space].next - framed + accepted <=
@@ -355,7 +356,7 @@ static void fuzz_rd_check_accounting(int i)
 	CHECK(rx == rd->rx_octets && rx <= rd->rx_limit);
 	for (int b = 0; b < ENDS; b++)
 		for (int space = 0; b != i && space < SIW_RD_SPACES; space++)
-			check_accepted(i, b, (enum siw_rd_space)space);
+			check_accepted_segments_were_delivered(i, b, (enum siw_rd_space)space);
 }
 
 /* ---- strangers ------------------------------------------------------------------------------- */
@@ -373,7 +374,7 @@ static uint32_t number_near(uint32_t base, uint32_t by)
  */
 static bool is_forgery_beyond_attacker(int from, int to, const struct siw_rd_wire *wire)
 {
-	const struct siw_rd_peer *peer = fuzz_rd_peer_record(to, from);
+	const struct siw_rd_peer *peer = fuzz_rd_find_peer(to, from);
 
 	return wire->llp.type >> 4 == SIW_DGRAM_RD_ECHO ||
 	       (peer && (ntohl(wire->dest_epoch) == peer->epoch ||
@@ -417,9 +418,9 @@ static void fuzz_rd_send_from_stranger(struct input *in)
 	d.wire.source_epoch = htonl(0xf0000000 + who);
 	d.wire.dest_epoch = htonl(net.heard[who].epoch);
 	if (what & 0x10)
-		d.wire.source_epoch = htonl(next_input_word(in));
+		d.wire.source_epoch = htonl(next_input_uint32(in));
 	if (what & 0x20)
-		d.wire.dest_epoch = htonl(next_input_word(in));
+		d.wire.dest_epoch = htonl(next_input_uint32(in));
 	d.wire.llp.psn = htonl(number_near(ntohl(d.wire.source_epoch), next_input_byte(in)));
 	d.wire.acknowledged[0] = htonl(number_near(ntohl(d.wire.dest_epoch), next_input_byte(in)));
 	d.wire.acknowledged[1] = htonl(number_near(ntohl(d.wire.dest_epoch), next_input_byte(in)));
@@ -464,10 +465,10 @@ static void fuzz_rd_send_from_stranger(struct input *in)
 
 static void deliver_datagrams_in_flight(void)
 {
-	while (fuzz_net_arrive(0))
+	while (fuzz_net_deliver_datagram(0))
 		;
 	for (int i = 0; i < ENDS; i++)
-		fuzz_rd_progress(i);
+		fuzz_rd_make_progress(i);
 }
 
 static void advance_simulated_time(uint64_t ns)
@@ -487,21 +488,21 @@ static void corrupt_datagram_in_flight(uint32_t which, uint32_t at)
 			(uint8_t)(1u << at % 8);
 }
 
-static void reset_pair(int a, int b)
+static void reset_connection_of_endpoints(int a, int b)
 {
-	struct siw_rd_peer *peer = fuzz_rd_peer_record(a, b);
+	struct siw_rd_peer *peer = fuzz_rd_find_peer(a, b);
 
 	if (!peer)
 		return;
 	upset = true;
-	siw_rd_reset(peer, SIW_RD_CLOSED_END);
-	begin_new_life_of_pair(a, b);
+	siw_rd_reset_peer(peer, SIW_RD_CLOSED_END);
+	note_restart_of_endpoint_pair(a, b);
 }
 
 /*
  * Makes the sockets refuse sends, or accept sends again; then every waiting endpoint is serviced.
  */
-static void fuzz_rd_fill_sockets(bool full)
+static void fuzz_rd_set_sockets_full(bool full)
 {
 	for (int i = 0; net.full && !full && i < ENDS; i++)
 		net.end[i].up = true;
@@ -522,7 +523,7 @@ static void run_input_step(struct input *in)
 		break;
 	case 2:
 	case 3:
-		fuzz_net_arrive(how < 128 ? 0 : how % 16);
+		fuzz_net_deliver_datagram(how < 128 ? 0 : how % 16);
 		break;
 	case 4:
 		fuzz_net_drop(how % 16);
@@ -534,14 +535,14 @@ static void run_input_step(struct input *in)
 		advance_simulated_time(calm && how % 36 > 29 ? MS : 1ull << how % 36);
 		break;
 	case 7:
-		fuzz_rd_progress(a);
+		fuzz_rd_make_progress(a);
 		break;
 	case 8:
-		pause_or_resume_space(a, how >> 6 & 1, how & 0x80);
+		pause_or_resume_sequence_space(a, how >> 6 & 1, how & 0x80);
 		break;
 	case 9:
 		if (!calm)
-			fuzz_rd_restart_end(a, how & 0x80);
+			fuzz_rd_restart_endpoint(a, how & 0x80);
 		break;
 	case 10:
 	case 11:
@@ -555,9 +556,9 @@ static void run_input_step(struct input *in)
 		break;
 	case 13:
 		if (!calm && how > 200)
-			reset_pair(a, b);
-		else if (fuzz_rd_peer_record(a, b))
-			siw_rd_expect(fuzz_rd_peer_record(a, b), how & 1);
+			reset_connection_of_endpoints(a, b);
+		else if (fuzz_rd_find_peer(a, b))
+			siw_rd_set_response_expected(fuzz_rd_find_peer(a, b), how & 1);
 		break;
 	case 14:
 		for (uint32_t n = how % 8; n < 8; n++) {
@@ -566,7 +567,7 @@ static void run_input_step(struct input *in)
 		}
 		break;
 	default:
-		fuzz_rd_fill_sockets(how & 0x80);
+		fuzz_rd_set_sockets_full(how & 0x80);
 		siw_rd_set_ird(ends[a].rd, (uint8_t)how);
 	}
 }
@@ -579,10 +580,11 @@ static bool are_all_segments_delivered(void)
 {
 	for (int a = 0; a < ENDS; a++)
 		for (int b = 0; b < ENDS; b++) {
-			struct siw_rd_peer *peer = a == b ? NULL : fuzz_rd_peer_record(a, b);
+			struct siw_rd_peer *peer = a == b ? NULL : fuzz_rd_find_peer(a, b);
 
 			for (int space = 0; peer && space < SIW_RD_SPACES; space++)
-				if (siw_rd_framed(peer, space) != siw_rd_accepted(peer, space))
+				if (siw_rd_count_queued_segments(peer, space) !=
+				    siw_rd_count_accepted_segments(peer, space))
 					return false;
 		}
 	return true;
@@ -591,10 +593,10 @@ static bool are_all_segments_delivered(void)
 /* Ends all interference and loss, and checks that every transfer completes. */
 static void end_faults_and_check_delivery(void)
 {
-	fuzz_rd_fill_sockets(false);
+	fuzz_rd_set_sockets_full(false);
 	for (int i = 0; i < ENDS; i++)
 		for (int space = 0; space < SIW_RD_SPACES; space++)
-			pause_or_resume_space(i, (enum siw_rd_space)space, false);
+			pause_or_resume_sequence_space(i, (enum siw_rd_space)space, false);
 	/*
 	 * If the network delayed a CHALLENGE for longer than the lifetime of its cookie, an
 	 * endpoint asks for a new cookie only after the same time again.
@@ -619,14 +621,14 @@ static void begin_fuzz_run(void)
 	CHECK(!siw_setting_set("rd_idle_ms", flags & SHORT ? 50 : 30000));
 	fuzz_net_reset();
 	net.no_batches = flags & NO_GSO;
-	net.knows = fuzz_rd_has_record;
+	net.knows = fuzz_rd_knows_peer;
 	memset(ends, 0, sizeof(ends));
 	/* A life may end legitimately if a record can be dropped before its peer sends again. */
 	upset = flags & SHORT;
 	for (int i = 0; i < ENDS; i++) {
 		open_rd_endpoint(i);
 		for (int b = 0; b < ENDS; b++)
-			begin_new_life_of_pair(i, b);
+			note_restart_of_endpoint_pair(i, b);
 	}
 }
 

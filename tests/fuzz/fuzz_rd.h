@@ -67,12 +67,12 @@ extern struct fuzz_net net;
 int fuzz_clock_gettime(clockid_t clock, struct timespec *t);
 void fuzz_net_reset(void);
 struct siw_addr fuzz_addr_of(int place);
-int fuzz_place_of(const struct siw_addr *addr);
+int fuzz_index_of_addr(const struct siw_addr *addr);
 /*
  * Delivers the i-th datagram in flight. Returns false if there is no such datagram, or its
  * receiver's inbox is full.
  */
-bool fuzz_net_arrive(uint32_t i);
+bool fuzz_net_deliver_datagram(uint32_t i);
 void fuzz_net_drop(uint32_t i);
 /* Sends an earlier datagram again; `which` counts back from the last one sent. */
 void fuzz_net_replay(uint32_t which);

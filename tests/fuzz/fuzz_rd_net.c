@@ -40,7 +40,7 @@ struct siw_addr fuzz_addr_of(int place)
 	};
 }
 
-int fuzz_place_of(const struct siw_addr *addr)
+int fuzz_index_of_addr(const struct siw_addr *addr)
 {
 	CHECK(addr->v4[3] < PLACES);
 	return addr->v4[3];
@@ -102,7 +102,7 @@ void fuzz_net_drop(uint32_t i)
 	air[--net.n_in_flight] = unused;
 }
 
-bool fuzz_net_arrive(uint32_t i)
+bool fuzz_net_deliver_datagram(uint32_t i)
 {
 	int to;
 
@@ -123,7 +123,7 @@ bool fuzz_net_arrive(uint32_t i)
 
 enum { FIRST_FD = 1000000 };
 
-static int place_of_sock(const struct siw_llp_sock *sock)
+static int index_of_sock(const struct siw_llp_sock *sock)
 {
 	return sock->fd - FIRST_FD;
 }
@@ -133,11 +133,11 @@ int siw_llp_udp_open(struct siw_llp_port *port, const struct siw_addr *local,
 {
 	CHECK(!posix_memalign((void **)out, _Alignof(struct siw_llp_sock), sizeof(**out)));
 	memset(*out, 0, sizeof(**out));
-	(*out)->fd = FIRST_FD + fuzz_place_of(local);
+	(*out)->fd = FIRST_FD + fuzz_index_of_addr(local);
 	(*out)->port = port;
 	(*out)->handler = handler;
 	(*out)->due_ns = UINT64_MAX;
-	net.end[fuzz_place_of(local)].sock = *out;
+	net.end[fuzz_index_of_addr(local)].sock = *out;
 	return 0;
 }
 
@@ -150,20 +150,20 @@ int siw_llp_udp_adopt(struct siw_llp_port *port, int fd, struct siw_io_handler *
 
 void siw_llp_close(struct siw_llp_sock *sock)
 {
-	net.end[place_of_sock(sock)].sock = NULL;
+	net.end[index_of_sock(sock)].sock = NULL;
 	free(sock);
 }
 
 int siw_llp_local(struct siw_llp_sock *sock, struct siw_addr *out)
 {
-	*out = fuzz_addr_of(place_of_sock(sock));
+	*out = fuzz_addr_of(index_of_sock(sock));
 	return 0;
 }
 
-static int fuzz_net_send_one(struct siw_llp_sock *sock, const struct siw_addr *dest,
-			     const struct iovec *iov, int n)
+static int fuzz_net_send_from_sock(struct siw_llp_sock *sock, const struct siw_addr *dest,
+				   const struct iovec *iov, int n)
 {
-	int from = place_of_sock(sock), to = fuzz_place_of(dest);
+	int from = index_of_sock(sock), to = fuzz_index_of_addr(dest);
 	uint8_t octets[FUZZ_LONGEST];
 	uint32_t len = 0;
 
@@ -184,7 +184,7 @@ static int fuzz_net_send_one(struct siw_llp_sock *sock, const struct siw_addr *d
 int siw_llp_udp_send(struct siw_llp_sock *sock, const struct siw_addr *dest,
 		     const struct iovec *iov, int n)
 {
-	return net.full ? -EAGAIN : fuzz_net_send_one(sock, dest, iov, n);
+	return net.full ? -EAGAIN : fuzz_net_send_from_sock(sock, dest, iov, n);
 }
 
 int siw_llp_udp_send_batchv(struct siw_llp_sock *sock, const struct siw_addr *dest,
@@ -196,7 +196,7 @@ int siw_llp_udp_send_batchv(struct siw_llp_sock *sock, const struct siw_addr *de
 		return -EOPNOTSUPP;
 	for (int i = 0; i < n; i++) {
 		CHECK(i == n - 1 ? iov[i].iov_len <= seg : iov[i].iov_len == seg);
-		fuzz_net_send_one(sock, dest, iov + i, 1);
+		fuzz_net_send_from_sock(sock, dest, iov + i, 1);
 	}
 	return 0;
 }
@@ -208,7 +208,7 @@ static const struct fuzz_datagram *fuzz_net_next_received(int place)
 
 ssize_t siw_llp_udp_recv(struct siw_llp_sock *sock, struct siw_addr *source, void *buf, size_t size)
 {
-	int place = place_of_sock(sock);
+	int place = index_of_sock(sock);
 	const struct fuzz_datagram *d = fuzz_net_next_received(place);
 
 	if (!d)
@@ -225,10 +225,10 @@ ssize_t siw_llp_udp_recv(struct siw_llp_sock *sock, struct siw_addr *source, voi
  * Receives like the kernel on a socket with UDP_GRO: up to 32 datagrams of one sender and one
  * length, and one shorter datagram at the end, are returned together.
  */
-ssize_t siw_llp_udp_recv_dense(struct siw_llp_sock *sock, struct siw_addr *source, void *buf,
-			       size_t size, uint32_t *seg)
+ssize_t siw_llp_udp_recv_with_gro(struct siw_llp_sock *sock, struct siw_addr *source, void *buf,
+				  size_t size, uint32_t *seg)
 {
-	int place = place_of_sock(sock);
+	int place = index_of_sock(sock);
 	ssize_t len = siw_llp_udp_recv(sock, source, buf, size), more;
 	const struct fuzz_datagram *d;
 
@@ -238,7 +238,7 @@ ssize_t siw_llp_udp_recv_dense(struct siw_llp_sock *sock, struct siw_addr *sourc
 		return len;
 	for (uint32_t last = (uint32_t)len, first = last; last == first; last = d->len) {
 		d = fuzz_net_next_received(place);
-		if (!d || d->from != fuzz_place_of(source) || d->len > first || !d->len ||
+		if (!d || d->from != fuzz_index_of_addr(source) || d->len > first || !d->len ||
 		    (size_t)len + d->len > size)
 			break;
 		more = siw_llp_udp_recv(sock, source, (uint8_t *)buf + len, size - (size_t)len);
@@ -248,13 +248,13 @@ ssize_t siw_llp_udp_recv_dense(struct siw_llp_sock *sock, struct siw_addr *sourc
 	return len;
 }
 
-int siw_llp_udp_ecn(struct siw_llp_sock *sock)
+int siw_llp_udp_enable_ecn(struct siw_llp_sock *sock)
 {
 	(void)sock;
 	return 0;
 }
 
-bool siw_llp_udp_ce(const struct siw_llp_sock *sock)
+bool siw_llp_udp_ce_received(const struct siw_llp_sock *sock)
 {
 	(void)sock;
 	return false;
@@ -266,13 +266,13 @@ uint32_t siw_llp_udp_route_mtu(struct siw_llp_sock *sock, const struct siw_addr 
 	return net.route_mtu;
 }
 
-int siw_llp_udp_fragments(struct siw_llp_sock *sock, bool may)
+int siw_llp_udp_allow_fragments(struct siw_llp_sock *sock, bool may)
 {
 	(void)sock, (void)may;
 	return 0;
 }
 
-uint32_t siw_llp_udp_room(struct siw_llp_sock *sock)
+uint32_t siw_llp_udp_rx_buffer_space(struct siw_llp_sock *sock)
 {
 	(void)sock;
 	return 0;
@@ -280,33 +280,33 @@ uint32_t siw_llp_udp_room(struct siw_llp_sock *sock)
 
 /* ---- the poller ------------------------------------------------------------------------------ */
 
-void siw_llp_sock_timed(struct siw_llp_sock *sock)
+void siw_llp_sock_enable_timer(struct siw_llp_sock *sock)
 {
 	sock->due_ns = UINT64_MAX;
 }
 
-bool siw_llp_sock_awaits_due(const struct siw_llp_sock *sock)
+bool siw_llp_sock_timer_is_pending(const struct siw_llp_sock *sock)
 {
 	return sock->due_ns != UINT64_MAX;
 }
 
-bool siw_llp_port_is_ours(const struct siw_llp_port *port)
+bool siw_llp_port_opened_by_this_process(const struct siw_llp_port *port)
 {
 	return getpid() == port->owner;
 }
 
-void siw_llp_sock_due(struct siw_llp_sock *sock, uint64_t at)
+void siw_llp_sock_set_timer(struct siw_llp_sock *sock, uint64_t at)
 {
 	if (at < sock->due_ns)
 		sock->due_ns = at;
 }
 
-void siw_llp_sock_ready(struct siw_llp_sock *sock)
+void siw_llp_sock_mark_ready(struct siw_llp_sock *sock)
 {
-	net.end[place_of_sock(sock)].up = true;
+	net.end[index_of_sock(sock)].up = true;
 }
 
 void siw_llp_resume(struct siw_llp_sock *sock)
 {
-	siw_llp_sock_ready(sock);
+	siw_llp_sock_mark_ready(sock);
 }

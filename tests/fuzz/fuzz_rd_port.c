@@ -35,7 +35,7 @@ ssize_t __wrap_getrandom(void *buf, size_t len, unsigned int flags)
 
 /* ---- the poller ------------------------------------------------------------------------------ */
 
-int siw_llp_port_open(struct siw_llp_port **out)
+int siw_llp_poll_port_open(struct siw_llp_port **out)
 {
 	CHECK(!posix_memalign((void **)out, _Alignof(struct siw_llp_port), sizeof(**out)));
 	memset(*out, 0, sizeof(**out));
@@ -45,7 +45,7 @@ int siw_llp_port_open(struct siw_llp_port **out)
 	return 0;
 }
 
-void siw_llp_port_close(struct siw_llp_port *port)
+void siw_llp_poll_port_close(struct siw_llp_port *port)
 {
 	for (int i = 0; i < ENDS; i++)
 		CHECK(!net.end[i].sock || net.end[i].sock->port != port);
@@ -99,23 +99,23 @@ void siw_llp_port_wake(struct siw_llp_port *port)
 	(void)port;
 }
 
-void siw_llp_port_leave(struct siw_llp_port *port, bool more)
+void siw_llp_port_wake_if_work_left(struct siw_llp_port *port, bool more)
 {
 	(void)port, (void)more;
 }
 
-uint8_t *siw_llp_port_room(struct siw_llp_port *port)
+uint8_t *siw_llp_port_rx_buffer(struct siw_llp_port *port)
 {
 	return port->room;
 }
 
-uint8_t *siw_llp_batch_take(struct siw_llp_port *port)
+uint8_t *siw_llp_batch_buffer_acquire(struct siw_llp_port *port)
 {
 	(void)port;
 	return NULL;
 }
 
-void siw_llp_batch_give(struct siw_llp_port *port, uint8_t *batch)
+void siw_llp_batch_buffer_return(struct siw_llp_port *port, uint8_t *batch)
 {
 	(void)port, (void)batch;
 }
@@ -134,7 +134,7 @@ int siw_llp_wait(const struct siw_llp_waitset *set, int extra_fd, int64_t timeou
 	return 1;
 }
 
-int siw_llp_wait_cancel(const struct siw_llp_waitset *set, int extra_fd, int64_t timeout_us)
+int siw_llp_wait_cancellable(const struct siw_llp_waitset *set, int extra_fd, int64_t timeout_us)
 {
 	return siw_llp_wait(set, extra_fd, timeout_us);
 }
@@ -146,7 +146,7 @@ int siw_llp_event_open(void)
 	return eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 }
 
-bool siw_llp_event_nonblocking(int fd)
+bool siw_llp_event_is_nonblocking(int fd)
 {
 	(void)fd;
 	return true;
@@ -178,21 +178,21 @@ int siw_llp_interfaces(struct siw_llp_interface *out, int max)
 	return 1;
 }
 
-int siw_llp_watch_open(struct siw_llp_port *port, const char *name, struct siw_io_handler *handler,
-		       struct siw_llp_watch **out)
+int siw_llp_interface_watch_open(struct siw_llp_port *port, const char *name,
+				 struct siw_io_handler *handler, struct siw_llp_watch **out)
 {
 	(void)port, (void)name, (void)handler;
 	*out = NULL;
 	return 0;
 }
 
-int siw_llp_watch_read(struct siw_llp_watch *watch)
+int siw_llp_interface_watch_read(struct siw_llp_watch *watch)
 {
 	(void)watch;
 	return 0;
 }
 
-void siw_llp_watch_close(struct siw_llp_watch *watch)
+void siw_llp_interface_watch_close(struct siw_llp_watch *watch)
 {
 	(void)watch;
 }
@@ -202,7 +202,7 @@ void siw_llp_set_handler(struct siw_llp_sock *sock, struct siw_io_handler *handl
 	sock->handler = handler;
 }
 
-void siw_llp_want_write(struct siw_llp_sock *sock, bool want)
+void siw_llp_update_want_write(struct siw_llp_sock *sock, bool want)
 {
 	(void)sock, (void)want;
 }

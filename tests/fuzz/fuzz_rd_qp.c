@@ -62,7 +62,7 @@ static uint32_t next_input_byte(struct input *in)
 
 /* ---- the queue pairs ------------------------------------------------------------------------- */
 
-static bool fuzz_qp_has_record(int end, int place)
+static bool fuzz_qp_knows_peer(int end, int place)
 {
 	(void)end;
 	return place < QPS; /* there are no strangers here: fuzz_rd.c covers them */
@@ -79,7 +79,7 @@ static void move_qp_to_rts(int i)
 	}
 }
 
-static void open_end_with_qp(int i)
+static void open_endpoint_with_qp(int i)
 {
 	struct siw_device **list = siw_get_device_list(NULL);
 	struct siw_addr peer = fuzz_addr_of(!i);
@@ -114,7 +114,7 @@ static void open_end_with_qp(int i)
 	move_qp_to_rts(i);
 }
 
-static void close_end(int i)
+static void close_endpoint(int i)
 {
 	CHECK(!siw_destroy_qp(ends[i].qp) && !siw_destroy_ah(ends[i].to));
 	CHECK(!siw_dereg_mr(ends[i].own) && !siw_dereg_mr(ends[i].granted));
@@ -143,7 +143,7 @@ static void check_message(int i, const struct siw_wc *wc)
 		CHECK(octets[at] == (uint8_t)(number * 3 + at));
 }
 
-static void poll_completions_of_end(int i)
+static void poll_completions_of_endpoint(int i)
 {
 	struct siw_wc wc[8];
 	int n;
@@ -181,7 +181,7 @@ static void post_recv(int i, uint32_t len)
 	ends[i].heard++; /* a receive may trigger one datagram to a waiting sender */
 }
 
-static void put_message(uint8_t *to, uint32_t number, uint32_t len)
+static void write_numbered_message(uint8_t *to, uint32_t number, uint32_t len)
 {
 	for (uint32_t at = 0; at < len; at++)
 		to[at] = (uint8_t)(number * 3 + at);
@@ -252,7 +252,7 @@ static void post_send(int i, uint32_t kind, uint32_t size, uint32_t how)
 		sge.addr = (uintptr_t)(ends[i].mem + READ_AT);
 		sge.length = 8;
 	} else if (sge.length <= sizeof(inline_octets)) {
-		put_message(inline_octets, ends[i].next_send, sge.length);
+		write_numbered_message(inline_octets, ends[i].next_send, sge.length);
 		sge.addr = (uintptr_t)inline_octets;
 		wr.send_flags = SIW_SEND_INLINE;
 	} else {
@@ -270,16 +270,16 @@ static void post_send(int i, uint32_t kind, uint32_t size, uint32_t how)
 
 /* ---- the attacker ---------------------------------------------------------------------------- */
 
-static struct siw_rd *rd_endpoint_of_end(int i)
+static struct siw_rd *rd_endpoint_of_qp(int i)
 {
 	return siw_rd_qp_of(siw_base_qp_of(ends[i].qp))->endpoint;
 }
 
-static struct siw_rd_peer *fuzz_qp_peer_record(int i)
+static struct siw_rd_peer *fuzz_qp_find_peer(int i)
 {
 	struct siw_addr addr = fuzz_addr_of(!i);
 
-	return rd_endpoint_of_end(i) ? siw_rd_peer_find(rd_endpoint_of_end(i), &addr) : NULL;
+	return rd_endpoint_of_qp(i) ? siw_rd_peer_find(rd_endpoint_of_qp(i), &addr) : NULL;
 }
 
 static void fuzz_qp_write_crc(uint8_t *octets, uint32_t len)
@@ -318,7 +318,7 @@ static uint64_t granted_address(int i, uint32_t how)
 
 static uint32_t next_msn_from_peer(const struct siw_rd_peer *peer, uint32_t qn)
 {
-	const struct siw_ddp_stream *stream = siw_rd_upper(peer);
+	const struct siw_ddp_stream *stream = siw_rd_upper_layer_object(peer);
 
 	return stream ? stream->rx.q[qn % SIW_DDP_QUEUES].msn : 1;
 }
@@ -327,7 +327,8 @@ static uint32_t next_msn_from_peer(const struct siw_rd_peer *peer, uint32_t qn)
  * Builds a segment for end i that is valid except for the fields that come from the input. Returns
  * its length in octets.
  */
-static uint32_t put_segment(int i, const struct siw_rd_peer *peer, uint8_t *to, struct input *in)
+static uint32_t build_forged_segment(int i, const struct siw_rd_peer *peer, uint8_t *to,
+				     struct input *in)
 {
 	uint32_t kind = next_input_byte(in), opcode = next_input_byte(in),
 		 how = next_input_byte(in), n = 0;
@@ -360,7 +361,7 @@ static uint32_t put_segment(int i, const struct siw_rd_peer *peer, uint8_t *to, 
 	return n;
 }
 
-static uint32_t put_ack(uint8_t *to, struct input *in)
+static uint32_t build_ack_body(uint8_t *to, struct input *in)
 {
 	uint32_t ranges = next_input_byte(in) % 6, n = 0;
 
@@ -379,7 +380,7 @@ static uint32_t put_ack(uint8_t *to, struct input *in)
 /* Sends a forged datagram to end i with the address of the other end. */
 static void fuzz_qp_send_forged(int i, struct input *in)
 {
-	const struct siw_rd_peer *peer = fuzz_qp_peer_record(i);
+	const struct siw_rd_peer *peer = fuzz_qp_find_peer(i);
 	uint32_t what = next_input_byte(in), space = what >> 7, type = what % 8, len = 0;
 	const struct siw_rd_seq *seq;
 	struct {
@@ -405,10 +406,10 @@ static void fuzz_qp_send_forged(int i, struct input *in)
 	d.wire.ird = (uint8_t)(what & 64 ? next_input_byte(in) : 4);
 	d.wire.flags = (uint8_t)(space * SIW_RD_RESPONSE);
 	if (type == SIW_DGRAM_RD_DATA) {
-		len = put_segment(i, peer, d.rest, in);
+		len = build_forged_segment(i, peer, d.rest, in);
 	} else {
 		d.wire.flags = (uint8_t)next_input_byte(in);
-		len = type == SIW_DGRAM_RD_ACK ? put_ack(d.rest, in) : next_input_byte(in);
+		len = type == SIW_DGRAM_RD_ACK ? build_ack_body(d.rest, in) : next_input_byte(in);
 	}
 	fuzz_qp_write_crc((uint8_t *)&d, SIW_RD_OVERHEAD + len);
 	fuzz_net_send(!i, i, &d, SIW_RD_OVERHEAD + len);
@@ -417,7 +418,7 @@ static void fuzz_qp_send_forged(int i, struct input *in)
 
 /* ---- accounting ------------------------------------------------------------------------------ */
 
-static uint64_t fuzz_qp_buffer_octets(const struct siw_rd *rd, bool sent)
+static uint64_t fuzz_qp_count_buffer_octets(const struct siw_rd *rd, bool sent)
 {
 	uint64_t room = 0;
 
@@ -444,13 +445,13 @@ static uint64_t fuzz_qp_buffer_octets(const struct siw_rd *rd, bool sent)
 
 static void fuzz_qp_check_accounting(int i)
 {
-	const struct siw_rd *rd = rd_endpoint_of_end(i);
+	const struct siw_rd *rd = rd_endpoint_of_qp(i);
 
 	CHECK(ends[i].done <= ends[i].posted);
 	if (!rd)
 		return;
-	CHECK(fuzz_qp_buffer_octets(rd, true) == rd->tx_octets &&
-	      fuzz_qp_buffer_octets(rd, false) == rd->rx_octets);
+	CHECK(fuzz_qp_count_buffer_octets(rd, true) == rd->tx_octets &&
+	      fuzz_qp_count_buffer_octets(rd, false) == rd->rx_octets);
 	CHECK(rd->rx_octets <= rd->rx_limit);
 }
 
@@ -458,14 +459,14 @@ static void fuzz_qp_check_accounting(int i)
  * Makes one progress round of end i. Checks that the end sends data as its window allows, at most
  * one other datagram for each datagram that it received, and the datagrams that its timers repeat.
  */
-static void fuzz_qp_progress(int i)
+static void fuzz_qp_make_progress(int i)
 {
 	uint32_t before = net.kept;
 
 	ends[i].heard += net.end[i].n - net.end[i].at;
 	if (net.end[i].sock && atomic_load(&net.end[i].sock->due_ns) <= net.now)
 		ends[i].heard += PER_TIMER;
-	poll_completions_of_end(i);
+	poll_completions_of_endpoint(i);
 	for (uint32_t k = before; k < net.kept && net.kept - before < PAST; k++)
 		ends[i].answers += net.past[k % PAST].octets[0] >> 4 != SIW_DGRAM_RD_DATA;
 	CHECK(ends[i].answers <= ends[i].heard);
@@ -475,20 +476,20 @@ static void fuzz_qp_progress(int i)
 
 static void deliver_datagrams_in_flight(void)
 {
-	while (fuzz_net_arrive(0))
+	while (fuzz_net_deliver_datagram(0))
 		;
 	for (int i = 0; i < QPS; i++)
-		fuzz_qp_progress(i);
+		fuzz_qp_make_progress(i);
 }
 
-static void fuzz_qp_reset_end(int i)
+static void fuzz_qp_reset_endpoint(int i)
 {
 	struct siw_qp_attr attr = { .qp_state = SIW_QPS_ERR };
 
 	upset = true;
 	CHECK(!siw_modify_qp(ends[i].qp, &attr, SIW_QP_STATE));
 	post_send(i, 0, 8, 0); /* posted in the error state, so the request is flushed */
-	poll_completions_of_end(i);
+	poll_completions_of_endpoint(i);
 	CHECK(ends[i].done == ends[i].posted);
 	attr.qp_state = SIW_QPS_RESET;
 	CHECK(!siw_modify_qp(ends[i].qp, &attr, SIW_QP_STATE));
@@ -526,7 +527,7 @@ static void run_input_step(struct input *in)
 		break;
 	case 4:
 	case 5:
-		fuzz_net_arrive(how < 128 ? 0 : how % 16);
+		fuzz_net_deliver_datagram(how < 128 ? 0 : how % 16);
 		break;
 	case 6:
 		fuzz_net_drop(how % 16);
@@ -539,7 +540,7 @@ static void run_input_step(struct input *in)
 		upset |= how % 32 > 29;
 		break;
 	case 9:
-		fuzz_qp_progress(a);
+		fuzz_qp_make_progress(a);
 		break;
 	case 10:
 	case 11:
@@ -559,7 +560,7 @@ static void run_input_step(struct input *in)
 		break;
 	default:
 		if (how > 240)
-			fuzz_qp_reset_end(a);
+			fuzz_qp_reset_endpoint(a);
 		else
 			query_waiting_peers(a, how % 4);
 	}
@@ -597,9 +598,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	lied = upset = false;
 	fuzz_net_reset();
 	net.reseed = true;
-	net.knows = fuzz_qp_has_record;
+	net.knows = fuzz_qp_knows_peer;
 	for (int i = 0; i < QPS; i++)
-		open_end_with_qp(i);
+		open_endpoint_with_qp(i);
 	for (int n = 0; n < STEPS && in.at < in.end; n++) {
 		run_input_step(&in);
 		for (int i = 0; i < QPS && n % 4 == 0; i++)
@@ -609,10 +610,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	for (int i = 0; i < QPS; i++) {
 		fuzz_qp_check_accounting(i);
 		CHECK(!siw_modify_qp(ends[i].qp, &attr, SIW_QP_STATE));
-		poll_completions_of_end(i);
+		poll_completions_of_endpoint(i);
 		CHECK(ends[i].done == ends[i].posted);
 	}
 	for (int i = 0; i < QPS; i++)
-		close_end(i);
+		close_endpoint(i);
 	return 0;
 }

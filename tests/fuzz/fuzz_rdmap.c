@@ -28,7 +28,8 @@ static void create_port_and_buffers(void)
 
 	region = calloc(1, REGION);
 	buffers = malloc(400);
-	CHECK(region && buffers && siw_llp_port_open(&port) == 0 && siw_mem_open(&mem) == 0);
+	CHECK(region && buffers && siw_llp_poll_port_open(&port) == 0 &&
+	      siw_mem_stag_table_create(&mem) == 0);
 	r.addr = region;
 	r.to_base = (uintptr_t)region;
 	CHECK(siw_mem_stag_alloc(mem, &r, &stag) == 0);
@@ -57,7 +58,7 @@ static struct siw_mem_queue *create_receive_queue(void)
  * The tagged offsets of a region are virtual addresses, so the placeholder REGION in the input is
  * replaced with the region's address.
  */
-static void patch_addresses(struct fuzz_input *in)
+static void replace_region_placeholders(struct fuzz_input *in)
 {
 	static const uint8_t word[6] = "REGION";
 	uint64_t base = (uintptr_t)region;
@@ -132,13 +133,13 @@ static struct siw_rdmap_stream *open_stream_with_outstanding_read(struct fuzz_in
 	stream = open_stream();
 	CHECK(siw_rdmap_start(stream, &start) == 0);
 	fuzz_n_sent = 0;
-	CHECK(siw_rdmap_send(stream, &read) == 0 && siw_rdmap_flush(stream, &accepted) == 1);
+	CHECK(siw_rdmap_begin_op(stream, &read) == 0 && siw_rdmap_flush_tx(stream, &accepted) == 1);
 	/*
 	 * The request that was sent consists of length (2 octets), untagged header (18), then the
 	 * sink's STag.
 	 */
 	memcpy(&sink, fuzz_sent + 2 + 18, 4);
-	fuzz_patch(in, "SINK", __builtin_bswap32(sink));
+	fuzz_replace_placeholder(in, "SINK", __builtin_bswap32(sink));
 	return stream;
 }
 
@@ -168,7 +169,7 @@ static bool handle_one_rdmap_event(struct siw_rdmap_stream *stream, int *idle)
 	/* an invalid delivery count, as nothing was sent; some are accepted here */
 	case SIW_RDMAP_DELIVERED:
 		if (event.sends & 1)
-			siw_rdmap_refuse_count(stream);
+			siw_rdmap_refuse_delivery_count(stream);
 		break;
 	case SIW_RDMAP_READ_DONE:
 		CHECK(event.user_data == 9 && event.length == 100);
@@ -176,9 +177,9 @@ static bool handle_one_rdmap_event(struct siw_rdmap_stream *stream, int *idle)
 	default:
 		break;
 	}
-	if (siw_rdmap_count_pending(stream))
-		siw_rdmap_send_count(stream);
-	siw_rdmap_flush(stream, &accepted);
+	if (siw_rdmap_delivery_count_pending(stream))
+		siw_rdmap_send_delivery_count(stream);
+	siw_rdmap_flush_tx(stream, &accepted);
 	return true;
 }
 
@@ -196,23 +197,23 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	if (!port)
 		create_port_and_buffers();
 	if (size)
-		n = data[0] & FUZZ_INITIATOR ? fuzz_reply(frame, data[0])
-					     : fuzz_request(frame, data[0]);
-	if (!fuzz_begin(data, size, frame, n, &in))
+		n = data[0] & FUZZ_INITIATOR ? fuzz_build_mpa_reply(frame, data[0])
+					     : fuzz_build_mpa_request(frame, data[0]);
+	if (!fuzz_input_init(data, size, frame, n, &in))
 		return 0;
-	fuzz_patch(&in, "STAG", stag);
-	patch_addresses(&in);
+	fuzz_replace_placeholder(&in, "STAG", stag);
+	replace_region_placeholders(&in);
 	q = create_receive_queue();
 	stream = in.flags & FUZZ_INITIATOR ? open_stream_with_outstanding_read(&in, q)
 					   : open_stream_as_responder(&in, q, &listener);
 	while (idle < 4 && handle_one_rdmap_event(stream, &idle))
 		;
-	siw_ddp_stream_take(ddp, SIW_RDMAP_QN_SEND, &cookie);
+	siw_ddp_stream_release_partial_buffer(ddp, SIW_RDMAP_QN_SEND, &cookie);
 	siw_rdmap_close(stream);
 	siw_mpa_close(mpa, false);
 	if (listener)
 		siw_llp_close(listener);
 	siw_mem_queue_destroy(q);
-	fuzz_end(&in);
+	fuzz_input_free(&in);
 	return 0;
 }

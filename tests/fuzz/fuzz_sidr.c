@@ -40,10 +40,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	if (data[0] & 1 && size - 1 == SIW_SIDR_FRAME)
 		siw_crc32c_put(octets + SIW_SIDR_FRAME - 4,
 			       siw_crc32c(0, octets, SIW_SIDR_FRAME - 4));
-	CHECK(size - 1 >= SIW_SIDR_QUOTED || !siw_sidr_quoted_id(octets, size - 1));
+	CHECK(size - 1 >= SIW_SIDR_QUOTED || !siw_sidr_query_id_of_icmp_quote(octets, size - 1));
 	if (siw_sidr_parse(octets, size - 1, &frame)) {
 		CHECK(size - 1 == SIW_SIDR_FRAME);
-		CHECK(siw_sidr_quoted_id(octets, SIW_SIDR_QUOTED) == frame.id);
+		CHECK(siw_sidr_query_id_of_icmp_quote(octets, SIW_SIDR_QUOTED) == frame.id);
 		fuzz_sidr_check_frame(&frame);
 	}
 	free(octets);

@@ -19,7 +19,8 @@ static void create_port_and_buffers(void)
 	struct siw_mem_region r = { .length = 400, .pd = 1, .rights = SIW_MEM_LOCAL_READ | 1 | 2 };
 
 	buffers = malloc(400);
-	CHECK(buffers && siw_llp_port_open(&port) == 0 && siw_mem_open(&mem) == 0);
+	CHECK(buffers && siw_llp_poll_port_open(&port) == 0 &&
+	      siw_mem_stag_table_create(&mem) == 0);
 	r.addr = buffers;
 	r.to_base = (uintptr_t)buffers;
 	CHECK(siw_mem_stag_alloc(mem, &r, &buffers_key) == 0);
@@ -52,11 +53,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 	if (!port)
 		create_port_and_buffers();
-	if (!fuzz_begin(data, size, NULL, 0, &in))
+	if (!fuzz_input_init(data, size, NULL, 0, &in))
 		return 0;
-	fuzz_patch(&in, "STAG", target_key);
-	fuzz_patch(&in, "TOHI", (uint32_t)((uintptr_t)buffers >> 32));
-	fuzz_patch(&in, "TOLO", (uint32_t)(uintptr_t)buffers + 200);
+	fuzz_replace_placeholder(&in, "STAG", target_key);
+	fuzz_replace_placeholder(&in, "TOHI", (uint32_t)((uintptr_t)buffers >> 32));
+	fuzz_replace_placeholder(&in, "TOLO", (uint32_t)(uintptr_t)buffers + 200);
 	CHECK(siw_llp_udp_open(port, &fuzz_addr, NULL, &sock) == 0);
 	CHECK(siw_ddp_uc_open(port, mem, sock, in.flags & FUZZ_CRC, &ddp) == 0);
 	CHECK(siw_rdmap_uc_open(ddp, &uc) == 0);
@@ -85,6 +86,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	siw_rdmap_uc_close(uc);
 	siw_llp_close(sock);
 	siw_mem_queue_destroy(start.recvs);
-	fuzz_end(&in);
+	fuzz_input_free(&in);
 	return 0;
 }

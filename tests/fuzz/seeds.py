@@ -198,7 +198,7 @@ def ud_datagrams() -> list[bytes]:
         octets = bytes(UDDatagram(segment=DDPDatagram(q_key=0x11223344, opcode=op) / Raw(bytes(n))))
         return len(octets).to_bytes(2, "big") + octets
 
-    def build_private_datagram(n: int, subcode: int) -> bytes:
+    def build_private_opcode_datagram(n: int, subcode: int) -> bytes:
         head = DDPDatagram(q_key=0x11223344, opcode=Opcode.PRIVATE) / PrivateHead(subcode=subcode)
         octets = bytes(UDDatagram(segment=head / Raw(bytes(n))))
         return len(octets).to_bytes(2, "big") + octets
@@ -210,14 +210,14 @@ def ud_datagrams() -> list[bytes]:
         octets = bytes(UDDatagram(segment=head / Raw(body)))
         return len(octets).to_bytes(2, "big") + octets
 
-    def build_record_datagram(number: int, n: int, length: int, last: int) -> bytes:
+    def build_write_record_datagram(number: int, n: int, length: int, last: int) -> bytes:
         to = int.from_bytes(b"TOHITOLO", "big")
         head = RecordHeader(message_id=number, to=to, length=length)
         segment = bytes(DDPTagged(opcode=15, stag=STAG, to=to, l=last) / head) + bytes(n)
         octets = bytes(RecordDatagram(q_key=0x11223344, segment=segment))
         return len(octets).to_bytes(2, "big") + octets
 
-    def build_record_error_datagram(more: int) -> bytes:
+    def build_write_record_error_datagram(more: int) -> bytes:
         quoted = QuotedTagged(opcode=15, stag=STAG)
         body = Terminate(layer=0, etype=2, code=6, m=1, d=1, r=1, quoted_ddp=quoted)
         octets = bytes(body)[: 6 + 14] + bytes(RecordHeader())[:more]
@@ -226,10 +226,10 @@ def ud_datagrams() -> list[bytes]:
         return len(datagram).to_bytes(2, "big") + datagram
 
     records = (
-        build_record_datagram(1, 9, 9, 1)
-        + build_record_datagram(2, 50, 100, 0)
-        + build_record_datagram(3, 20, 90, 0)
-        + build_record_datagram(2, 1, 9, 0)
+        build_write_record_datagram(1, 9, 9, 1)
+        + build_write_record_datagram(2, 50, 100, 0)
+        + build_write_record_datagram(3, 20, 90, 0)
+        + build_write_record_datagram(2, 1, 9, 0)
     )
     errors = (
         build_error_datagram(1)
@@ -239,15 +239,15 @@ def ud_datagrams() -> list[bytes]:
         + build_ud_datagram(4, Opcode.SEND_INVALIDATE)
     )
     records += (
-        build_record_datagram(4, 9, 8, 1)
-        + build_record_error_datagram(20)
-        + build_record_error_datagram(19)
+        build_write_record_datagram(4, 9, 8, 1)
+        + build_write_record_error_datagram(20)
+        + build_write_record_error_datagram(19)
     )
     private_ones = (
-        build_private_datagram(0, 1)
-        + build_private_datagram(200, 2)
-        + build_private_datagram(201, 1)
-        + build_private_datagram(9, 3)
+        build_private_opcode_datagram(0, 1)
+        + build_private_opcode_datagram(200, 2)
+        + build_private_opcode_datagram(201, 1)
+        + build_private_opcode_datagram(9, 3)
     )
     sets = [
         errors,
@@ -291,44 +291,63 @@ def rd_inputs() -> list[bytes]:
     first = 4  # the number of the datagram type DATA
     everybody = bytes([run, 0])
 
-    def send_step(a: int, b: int, n: int = 4, size: int = 99) -> bytes:
+    def encode_send_step(a: int, b: int, n: int = 4, size: int = 99) -> bytes:
         return bytes([send, (4 - n) << 6 | pairs[a, b], *[size] * n])
 
-    def forged_datagram_step(who: int, to: int, kind: int, *rest: int) -> bytes:
+    def encode_forged_datagram_step(who: int, to: int, kind: int, *rest: int) -> bytes:
         return bytes([speak, 0, who | to << 2, kind - first, *rest])
 
     pairs = {(h % 3, (h % 3 + 1 + (h >> 2) % 2) % 3): h for h in range(64)}
     met = (
-        forged_datagram_step(1, 0, 6, 0, 0, 9, 0)
+        encode_forged_datagram_step(1, 0, 6, 0, 0, 9, 0)
         + everybody
-        + forged_datagram_step(1, 0, 8, 0, 0, 9, 0)
+        + encode_forged_datagram_step(1, 0, 8, 0, 0, 9, 0)
         + everybody
     )
     early = (
-        b"".join(forged_datagram_step(1, 0, 4, n, 0, 9, 0, 200) for n in range(1, 8)) + everybody
+        b"".join(encode_forged_datagram_step(1, 0, 4, n, 0, 9, 0, 200) for n in range(1, 8))
+        + everybody
     )
     out = [
-        send_step(0, 1) + everybody + send_step(1, 0) + everybody,
-        send_step(0, 1) + send_step(1, 0) + everybody * 2,
-        send_step(0, 1) + everybody + send_step(0, 1) + bytes([drop, 0, drop, 1]) + everybody * 3,
-        send_step(0, 1) + everybody + bytes([again, 0, again, 5, again, 9]) + everybody,
-        bytes([hold, 0x81]) + send_step(0, 1) * 3 + everybody + bytes([hold, 1]) + everybody,
-        send_step(0, 1) * 9 + everybody + bytes([damage, 0, 7, damage, 2, 40]) + everybody * 2,
-        send_step(0, 1) + everybody + bytes([restart, 0x81]) + send_step(0, 1) + everybody * 2,
-        send_step(0, 1) + everybody + bytes([restart, 1]) + everybody + bytes([again, 60] * 9),
-        send_step(0, 1) + bytes([wait, 34]) + everybody + bytes([reset, 203]) + everybody,
-        bytes([full, 0x80]) + send_step(0, 1) + everybody + bytes([full, 0]) + everybody,
-        send_step(0, 1) + bytes([arrive, 0, turn, 1, arrive, 0, turn, 0] * 4) + everybody,
+        encode_send_step(0, 1) + everybody + encode_send_step(1, 0) + everybody,
+        encode_send_step(0, 1) + encode_send_step(1, 0) + everybody * 2,
+        encode_send_step(0, 1)
+        + everybody
+        + encode_send_step(0, 1)
+        + bytes([drop, 0, drop, 1])
+        + everybody * 3,
+        encode_send_step(0, 1) + everybody + bytes([again, 0, again, 5, again, 9]) + everybody,
+        bytes([hold, 0x81]) + encode_send_step(0, 1) * 3 + everybody + bytes([hold, 1]) + everybody,
+        encode_send_step(0, 1) * 9
+        + everybody
+        + bytes([damage, 0, 7, damage, 2, 40])
+        + everybody * 2,
+        encode_send_step(0, 1)
+        + everybody
+        + bytes([restart, 0x81])
+        + encode_send_step(0, 1)
+        + everybody * 2,
+        encode_send_step(0, 1)
+        + everybody
+        + bytes([restart, 1])
+        + everybody
+        + bytes([again, 60] * 9),
+        encode_send_step(0, 1) + bytes([wait, 34]) + everybody + bytes([reset, 203]) + everybody,
+        bytes([full, 0x80]) + encode_send_step(0, 1) + everybody + bytes([full, 0]) + everybody,
+        encode_send_step(0, 1) + bytes([arrive, 0, turn, 1, arrive, 0, turn, 0] * 4) + everybody,
         met
         + early
-        + forged_datagram_step(1, 0, 4, 0, 0, 9, 0, 200)
+        + encode_forged_datagram_step(1, 0, 4, 0, 0, 9, 0, 200)
         + everybody
-        + forged_datagram_step(1, 0, 10, 0, 0, 9, 0),
-        met + send_step(0, 1) + forged_datagram_step(1, 0, 5, 0, 3, 255, 0, 255, 255) + everybody,
+        + encode_forged_datagram_step(1, 0, 10, 0, 0, 9, 0),
         met
-        + forged_datagram_step(1, 0, 9, 0, 0, 9, 0, 250)
+        + encode_send_step(0, 1)
+        + encode_forged_datagram_step(1, 0, 5, 0, 3, 255, 0, 255, 255)
+        + everybody,
+        met
+        + encode_forged_datagram_step(1, 0, 9, 0, 0, 9, 0, 250)
         + everybody
-        + forged_datagram_step(0x31, 1, 6, 0, 0, 9, 0)
+        + encode_forged_datagram_step(0x31, 1, 6, 0, 0, 9, 0)
         + everybody,
     ]
     rng = random.Random(1)

@@ -34,12 +34,12 @@ def post_atomic(
     end.qp.post_send(wr)
 
 
-def read_word(end: End, offset: int = 0) -> int:
+def read_memory_uint64(end: End, offset: int = 0) -> int:
     """Return the 64-bit integer at an offset of an end's memory, in the native byte order."""
     return int.from_bytes(end.mem.read(8, offset), sys.byteorder)
 
 
-def write_word(end: End, value: int, offset: int = 0) -> None:
+def write_memory_uint64(end: End, value: int, offset: int = 0) -> None:
     end.mem.write(value.to_bytes(8, sys.byteorder), offset=offset)
 
 

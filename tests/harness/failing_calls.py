@@ -21,7 +21,7 @@ from harness.pair_harness import connect_pair_by_qpn
 from harness.rc_harness import READ, SEND, WRITE, End, Wire
 from harness.rd_harness import RDEnd
 from harness.verbs_harness import ALL_ACCESS, Rig
-from unit.cm.ud_harness import Ends
+from unit.cm.ud_harness import SidrEndpoints
 
 from siwarp.cm import CMID, CMEvent, CMEventChannel, ConnParam
 from siwarp.verbs import CQ, AccessFlag, QPAttr, QPType, RecvWR, RemoteBuffer, SendWR
@@ -118,9 +118,9 @@ def send_over_uc(rig: Rig) -> None:
     wait_for_completions(cq, 2)
 
 
-def resolve_over_udp(rig: Rig) -> None:
+def resolve_ud_queue_pair_by_port(rig: Rig) -> None:
     """Find a UD queue pair by address and port, once with a query that is rejected."""
-    ends = Ends(rig)
+    ends = SidrEndpoints(rig)
     qp = ends.create_qp()
     for accepts in (True, False):
         ends.send_request(b"data")
@@ -164,7 +164,7 @@ SCENARIOS: dict[str, Callable[[Rig], None]] = {
     "rc": connect_over_rc,
     "rd": exchange_over_rd,
     "uc": send_over_uc,
-    "resolution": resolve_over_udp,
+    "resolution": resolve_ud_queue_pair_by_port,
     "refused": connect_before_listening,
     "pairing": connect_by_gid_and_qpn,
 }
@@ -194,8 +194,8 @@ def run_scenario(scenario: Callable[[Rig], None]) -> str:
 def main() -> None:
     """Run the scenario repeatedly; in each run the next system call fails."""
     preloaded = ctypes.CDLL(None)
-    preloaded.failing_arm.restype = ctypes.c_long
-    arm = preloaded.failing_arm
+    preloaded.fail_nth_call.restype = ctypes.c_long
+    arm = preloaded.fail_nth_call
     scenario = SCENARIOS[sys.argv[1]]
     assert run_scenario(scenario) == "ok"
     before = open_descriptor_count()

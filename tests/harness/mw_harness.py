@@ -31,7 +31,7 @@ def register_region(b: End, size: int = 4096, access: int = LOCAL | BIND) -> MR:
     return MR(b.rig.pd, bytearray(size), access)
 
 
-def bind_new_window(
+def bind_new_memory_window(
     b: End, mr: MR, kind: MWType = MWType.TYPE_2, **kw: int
 ) -> tuple[MW, RemoteBuffer]:
     """Bind a new memory window and wait for the completion; return it and its remote buffer."""
@@ -42,7 +42,7 @@ def bind_new_window(
     return mw, remote
 
 
-def invalidate_window(mw: MW, b: End) -> None:
+def invalidate_memory_window(mw: MW, b: End) -> None:
     """Invalidate a memory window and wait for the completion."""
     mw.invalidate(b.qp)
     wc = poll(b.scq)[0]

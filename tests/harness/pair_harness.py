@@ -192,7 +192,7 @@ def tcp_connect_to(end: End, source: str = HOST) -> Any:
     return net.tcp_connect((HOST, end.qp.qp_num & 0xFFFF), source, LIMIT)
 
 
-def build_valid_request(end: End, qpn: int = LOW, **fields: int) -> bytes:
+def build_valid_mpa_request(end: End, qpn: int = LOW, **fields: int) -> bytes:
     return build_mpa_request(build_private_data((US, qpn), (US, end.qp.qp_num)), **fields)
 
 

@@ -103,7 +103,7 @@ class Wire:
         a.id.connect(self.address, param)
         return a
 
-    def next_request(self, limit: float = LIMIT) -> CMEvent:
+    def next_connection_request(self, limit: float = LIMIT) -> CMEvent:
         event = self.p_channel.get_event(limit)
         assert event is not None, "no request came"
         assert event.type == CMEventType.CONNECT_REQUEST and event.listen_id is self.listener
@@ -120,7 +120,7 @@ class Wire:
     ) -> tuple[End, End]:
         """Return two connected endpoints, the active one first."""
         a = self.begin_connect(ask, size=size, **cap)
-        request = self.next_request()
+        request = self.next_connection_request()
         b = End(self.passive, request.id, self.p_channel, size=size, **cap)
         if before_accept:
             before_accept(b)

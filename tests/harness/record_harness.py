@@ -85,7 +85,7 @@ class WriteRecordTarget:
             )
         )
 
-    def poll_records(self, n: int = 1) -> list[tuple[WC, Record]]:
+    def poll_write_records(self, n: int = 1) -> list[tuple[WC, Record]]:
         found = []
         for wc in poll(self.cq, n) if n else ():
             assert (wc.status, wc.opcode) == (0, WCOpcode.RECV_WRITE_RECORD)

@@ -50,7 +50,7 @@ class SharedReceiveQueue:
 def connect_with_srq(wire: Wire, shared: SharedReceiveQueue, **kw: Any) -> tuple[End, End]:
     """Return two connected RC endpoints, of which the passive one uses receives of the SRQ."""
     a = wire.begin_connect(size=4096, **kw)
-    request = wire.next_request()
+    request = wire.next_connection_request()
     b = End(wire.passive, request.id, wire.p_channel, srq=shared.srq, **kw)
     b.id.accept()
     a.next_cm_event()

@@ -91,11 +91,11 @@ def temporary_settings(**values: int) -> Iterator[None]:
 @contextlib.contextmanager
 def multiplied_pauses(factor: int = 100) -> Iterator[None]:
     """Multiply the pauses after which batching and watchdogs end, for tests on slow machines."""
-    lib.siw_settings_test_pauses(factor)
+    lib.siw_settings_test_scale_pauses(factor)
     try:
         yield
     finally:
-        lib.siw_settings_test_pauses(1)
+        lib.siw_settings_test_scale_pauses(1)
 
 
 def wait_until(ready: Callable[[], Any], limit: float = LIMIT) -> Any:

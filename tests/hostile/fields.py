@@ -33,7 +33,7 @@ import siwarp.inspect
 CONTAINERS = {"MPA"}
 
 
-def packet_layers() -> dict[str, type[Packet]]:
+def all_packet_layer_classes() -> dict[str, type[Packet]]:
     """Return every layer of siwarp.inspect that has fields, keyed by the name of the layer."""
     found: dict[str, type[Packet]] = {}
     for module in pkgutil.iter_modules(siwarp.inspect.__path__):
@@ -101,7 +101,7 @@ def boundary_values(field: Any, sound: int = 0) -> Iterator[int]:
 
 def numeric_fields(*names: str) -> list[tuple[str, str]]:
     """Return (layer, field) for each numeric field of these layers."""
-    known = packet_layers()
+    known = all_packet_layer_classes()
     return [
         (name, unwrap_conditional_field(f).name)
         for name in names
@@ -112,5 +112,7 @@ def numeric_fields(*names: str) -> list[tuple[str, str]]:
 
 def find_packet_field(layer: str, name: str) -> Any:
     return next(
-        f for f in packet_layers()[layer].fields_desc if unwrap_conditional_field(f).name == name
+        f
+        for f in all_packet_layer_classes()[layer].fields_desc
+        if unwrap_conditional_field(f).name == name
     )

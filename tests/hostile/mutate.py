@@ -15,7 +15,7 @@ def flip_bit(r: random.Random, at: bytearray) -> None:
     at[r.randrange(len(at))] ^= 1 << r.randrange(8)
 
 
-def replace_word(r: random.Random, at: bytearray) -> None:
+def replace_integer_octets(r: random.Random, at: bytearray) -> None:
     """Replace 2, 4 or 8 octets with a boundary value or a random value."""
     n = r.choice((2, 4, 8))
     place = r.randrange(max(1, len(at) - n))
@@ -53,7 +53,7 @@ def insert_octets(r: random.Random, at: bytearray) -> None:
 MUTATIONS = (
     replace_octet,
     flip_bit,
-    replace_word,
+    replace_integer_octets,
     change_two_octet_number,
     truncate_octets,
     delete_octets,

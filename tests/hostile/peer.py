@@ -122,7 +122,7 @@ def accept_raw_initiator(
     """
     peer = connect_raw_peer(wire.address)
     peer.send(build_request_frame())
-    request = wire.next_request()
+    request = wire.next_connection_request()
     end = End(wire.passive, request.id, wire.p_channel, size=size, **cap)
     end.id.accept()
     assert end.next_cm_event().type == CMEventType.ESTABLISHED
@@ -140,7 +140,7 @@ def accept_raw_with_params(
     """
     peer = connect_raw_peer(wire.address)
     peer.send(build_request_frame(**request))  # type: ignore[arg-type]
-    event = wire.next_request()
+    event = wire.next_connection_request()
     end = End(wire.passive, event.id, wire.p_channel)
     end.id.accept(answer)
     assert end.next_cm_event().type == CMEventType.ESTABLISHED
@@ -148,7 +148,7 @@ def accept_raw_with_params(
     return peer, end
 
 
-def check_other_connections_served(wire: Wire, *ended: End) -> None:
+def check_new_connections_served(wire: Wire, *ended: End) -> None:
     """Close these ends, and show that both devices still set up connections and transfer data."""
     for end in ended:
         end.close()
@@ -167,6 +167,6 @@ __all__ = [
     "accept_raw_initiator",
     "accept_raw_with_params",
     "build_request_frame",
-    "check_other_connections_served",
+    "check_new_connections_served",
     "connect_raw_peer",
 ]

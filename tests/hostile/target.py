@@ -89,7 +89,7 @@ class Target:
         at = [i for i, (a, b) in enumerate(zip(self.all, self.image, strict=True)) if a != b]
         return f"{len(at)} octets differ, the first at {at[0] - PAGE} of the region"
 
-    def oracle_state(self) -> EndState:
+    def state_for_oracle(self) -> EndState:
         return EndState(self.mr.rkey, self.mr.addr, END)
 
     def open_session(self, receives: int = 3, markers: bool = False) -> HostileSession:
@@ -171,7 +171,7 @@ class HostileSession:
         oracle.
         """
         octets = bytes(segment)
-        verdict = expected_terminate(octets, self.target.oracle_state())
+        verdict = expected_terminate(octets, self.target.state_for_oracle())
         try:
             self.peer.send(FPDU(ulpdu=Raw(octets)))
             if verdict is not None:
@@ -180,12 +180,12 @@ class HostileSession:
                     verdict, spoiled=int(verdict == (1, 2, 5) and not any(octets[6:10]))
                 )
             else:
-                self.check_effects(octets)
+                self.check_effects_of_legal_segment(octets)
         except AssertionError as e:
             raise AssertionError(f"{what}: {verdict}, but {e}\n{octets.hex()}") from e
         self.close()
 
-    def check_effects(self, octets: bytes) -> None:
+    def check_effects_of_legal_segment(self, octets: bytes) -> None:
         """Assert the effects of a legal segment on memory, completions and the connection."""
         tagged, last, opcode = octets[0] & 0x80, octets[0] & 0x40, octets[1] & 15
         payload = octets[14 if tagged else 18 :]
@@ -201,7 +201,7 @@ class HostileSession:
             self.peer.send_fpdus(rest)
         if opcode == Opcode.TERMINATE:
             assert self.peer.read_terminate() is None
-            return self.check_ended_in_error(terminate_numbers(payload))
+            return self.check_ended_in_error(terminate_layer_type_and_code(payload))
         if opcode == Opcode.RDMA_READ_REQUEST:
             self.check_read_response(ReadRequest(payload))
             return self.check_connection_continues(1)
@@ -253,7 +253,7 @@ class HostileSession:
         self.end.qp.post_send(SendWR(77, READ, sg=[sink], remote=remote))
         request = self.peer.read_fpdu().ulpdu[ReadRequest]
         assert (request.size, request.sink_to) == (length, 0)
-        state = self.target.oracle_state()
+        state = self.target.state_for_oracle()
         state.reading = OutstandingRead(int(request.sink_stag), length)
         return state
 
@@ -265,7 +265,7 @@ class HostileSession:
         self.end.qp.post_send(SendWR(77, add, sg=[sink], remote=remote, compare_add=5))
         request = self.peer.read_fpdu().ulpdu[AtomicRequest]
         assert request.data == 5
-        state = self.target.oracle_state()
+        state = self.target.state_for_oracle()
         state.asking = int(request.request)
         return state
 
@@ -310,13 +310,13 @@ class HostileSession:
                     assert (wc.wr_id, wc.status) == (77, WCStatus.SUCCESS)
                     self.check_connection_continues(1)
                 else:
-                    self.check_effects(octets)
+                    self.check_effects_of_legal_segment(octets)
         except AssertionError as e:
             raise AssertionError(f"{what}: {verdict}, but {e}\n{octets.hex()}") from e
         self.close()
 
 
-def terminate_numbers(terminate: bytes) -> Numbers:
+def terminate_layer_type_and_code(terminate: bytes) -> Numbers:
     """Return the numbers in a Terminate whose M, D or R bit is set, or which is too short."""
     layer, etype, code = (0, 0, 0)
     if len(terminate) >= 4:

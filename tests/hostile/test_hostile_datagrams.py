@@ -8,7 +8,12 @@ from collections.abc import Iterator
 
 import pytest
 from harness.verbs_harness import Rig, counter_value, octet_pattern, poll, wait_until
-from hostile.fields import boundary_values, find_packet_field, numeric_fields, packet_layers
+from hostile.fields import (
+    all_packet_layer_classes,
+    boundary_values,
+    find_packet_field,
+    numeric_fields,
+)
 from hostile.target import CANARY, PAGE, count_open_files
 from scapy.packet import Packet, Raw
 
@@ -50,12 +55,12 @@ def expected_datagram_outcome(octets: bytes) -> str:
         return "drop_qkey"
     if not whole:
         return "drop_header"
-    if seg.opcode not in (Opcode.SEND, Opcode.SEND_SE) and not private_head_length(octets):
+    if seg.opcode not in (Opcode.SEND, Opcode.SEND_SE) and not private_send_header_length(octets):
         return "drop_opcode"
     return "too long" if user_payload(octets)[1] > RECV else "delivered"
 
 
-def private_head_length(octets: bytes) -> int:
+def private_send_header_length(octets: bytes) -> int:
     """Return the number of octets that precede the user's data: 8 in a private Send with
     Immediate.
     """
@@ -66,7 +71,7 @@ def private_head_length(octets: bytes) -> int:
 
 def user_payload(octets: bytes) -> tuple[bytes, int]:
     """Return the user's octets in a datagram, and their number."""
-    own = octets[18 + private_head_length(octets) : -4]
+    own = octets[18 + private_send_header_length(octets) : -4]
     return own, len(own)
 
 
@@ -120,7 +125,7 @@ class UdTarget:
                 assert wc.status == (WCStatus.SUCCESS if good else WCStatus.LOC_LEN_ERR)
                 own, n = user_payload(octets)
                 assert (wc.wr_id, wc.byte_len) == (5, n + (self.grh if good else 0))
-                with_imm = good and private_head_length(octets) > 0
+                with_imm = good and private_send_header_length(octets) > 0
                 flags = WCFlag.GRH if good and self.grh else 0
                 assert wc.wc_flags == (flags | WCFlag.WITH_IMM if with_imm else flags)
                 if with_imm:
@@ -197,10 +202,11 @@ def test_boundary_values_in_each_field_of_a_private_message_have_the_expected_ou
         / Raw(octet_pattern(50))
     )
     for value in boundary_values(
-        find_packet_field(layer, name), int(head[packet_layers()[layer]].getfieldval(name))
+        find_packet_field(layer, name),
+        int(head[all_packet_layer_classes()[layer]].getfieldval(name)),
     ):
         segment = head.copy()
-        segment[packet_layers()[layer]].setfieldval(name, value)
+        segment[all_packet_layer_classes()[layer]].setfieldval(name, value)
         ud_target.send_and_check(
             bytes(UDDatagram(segment=segment)), f"private message: {name}={value:#x}"
         )
@@ -217,7 +223,7 @@ def test_private_messages_of_boundary_lengths_have_the_expected_outcome(
 
 def test_the_segment_is_the_only_field_of_a_datagram_that_is_not_numeric() -> None:
     for name in ("DDPDatagram", "UDDatagram"):
-        others = {f.name for f in packet_layers()[name].fields_desc} - {
+        others = {f.name for f in all_packet_layer_classes()[name].fields_desc} - {
             n for _, n in numeric_fields(name)
         }
         assert others == {"DDPDatagram": set(), "UDDatagram": {"segment"}}[name]

@@ -15,11 +15,11 @@ from collections.abc import Iterator
 import pytest
 from harness.verbs_harness import octet_pattern
 from hostile.fields import (
+    all_packet_layer_classes,
     boundary_values,
     field_width_bits,
     find_packet_field,
     numeric_fields,
-    packet_layers,
 )
 from hostile.target import PAGE, SINK, SOURCE, WRITES, HostileSession, Target
 from scapy.packet import Packet, Raw
@@ -114,8 +114,8 @@ def make_terminate(**quoted: Packet) -> Packet:
 
 def test_every_scapy_layer_and_field_is_covered_by_a_hostile_test() -> None:
     elsewhere = IN_STARTUP | ON_DATAGRAMS | ON_RD | ON_UC | IN_RECORDS | IN_COUNTS | IN_RESOLUTION
-    assert set(packet_layers()) == HERE | elsewhere
-    for layer in packet_layers().values():
+    assert set(all_packet_layer_classes()) == HERE | elsewhere
+    for layer in all_packet_layer_classes().values():
         for field in layer.fields_desc:
             # field_width_bits() fails for a kind of field for which no values are defined.
             field_width_bits(field)
@@ -125,10 +125,10 @@ def packets_with_boundary_values(
     packet: Packet, layer: str, name: str
 ) -> Iterator[tuple[int, Packet]]:
     """Yield the packet with each boundary value in this field of this layer."""
-    sound = int(packet[packet_layers()[layer]].getfieldval(name) or 0)
+    sound = int(packet[all_packet_layer_classes()[layer]].getfieldval(name) or 0)
     for value in boundary_values(find_packet_field(layer, name), sound):
         one = packet.copy()
-        one[packet_layers()[layer]].setfieldval(name, value)
+        one[all_packet_layer_classes()[layer]].setfieldval(name, value)
         yield value, one
 
 

@@ -8,7 +8,12 @@ from collections.abc import Iterator
 import pytest
 from harness.rc_harness import End, create_plain_listener
 from harness.verbs_harness import wait_until
-from hostile.fields import boundary_values, find_packet_field, numeric_fields, packet_layers
+from hostile.fields import (
+    all_packet_layer_classes,
+    boundary_values,
+    find_packet_field,
+    numeric_fields,
+)
 from hostile.peer import RawPeer, connect_raw_peer
 from hostile.target import Target, count_open_files
 from scapy.packet import Packet
@@ -59,7 +64,7 @@ def check_target_unharmed(target: Target, files: int) -> None:
 # ---- Requests
 
 
-def build_valid_request() -> MPARequest:
+def build_valid_mpa_request() -> MPARequest:
     return MPARequest(rev=2, c=1, s=1, ird=4, ord=4, private_data=PDATA)
 
 
@@ -79,7 +84,7 @@ def expected_request_outcome(octets: bytes) -> str:
     return "closed" if rev == 2 and octets[16] & 0x10 and length < 4 else "request"
 
 
-def check_event_matches(event: CMEvent, octets: bytes) -> None:
+def check_event_matches_request_frame(event: CMEvent, octets: bytes) -> None:
     """Assert that the event reports exactly the contents of the frame."""
     length = int.from_bytes(octets[18:20], "big")
     frame = MPARequest(octets[: 20 + length])
@@ -97,8 +102,8 @@ def send_and_check_request(target: Target, octets: bytes, what: str) -> None:
     try:
         peer.send(octets)
         if verdict == "request":
-            event = target.wire.next_request()
-            check_event_matches(event, octets)
+            event = target.wire.next_connection_request()
+            check_event_matches_request_frame(event, octets)
             event.id.reject()
             assert peer.read_reply().r
             event.id.close()
@@ -120,14 +125,14 @@ def send_and_check_request(target: Target, octets: bytes, what: str) -> None:
 def test_boundary_values_in_each_field_of_an_mpa_request_have_the_expected_outcome(
     target: Target, name: str
 ) -> None:
-    for value, octets in frames_with_boundary_values(build_valid_request(), name):
+    for value, octets in frames_with_boundary_values(build_valid_mpa_request(), name):
         send_and_check_request(target, octets, f"{name}={value:#x}")
 
 
 def test_an_mpa_request_with_any_wrong_octet_in_its_key_closes_the_connection(
     target: Target,
 ) -> None:
-    sound = bytes(build_valid_request())
+    sound = bytes(build_valid_mpa_request())
     for i in range(16):
         for value in (0, 1, 0xFF, 0xFE, sound[i] ^ 1):
             octets = bytearray(sound)
@@ -145,7 +150,7 @@ def test_mpa_requests_with_private_data_near_its_limits_have_the_expected_outcom
 
 
 def test_an_mpa_request_truncated_at_any_octet_is_not_answered(target: Target) -> None:
-    sound = bytes(build_valid_request())
+    sound = bytes(build_valid_mpa_request())
     for n in range(len(sound)):
         files = count_open_files()
         peer = connect_raw_peer(target.wire.address)
@@ -246,7 +251,7 @@ def test_an_mpa_reply_truncated_at_any_octet_fails_the_connection(target: Target
 
 def test_only_the_key_and_the_private_data_of_mpa_frames_are_not_numeric() -> None:
     for name in ("MPARequest", "MPAReply"):
-        others = {f.name for f in packet_layers()[name].fields_desc} - {
+        others = {f.name for f in all_packet_layer_classes()[name].fields_desc} - {
             n for _, n in numeric_fields(name)
         }
         assert others == {"key", "private_data"}

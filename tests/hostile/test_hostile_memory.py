@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 from harness.rc_harness import READ, SEND, WRITE, End, Wire
 from harness.verbs_harness import ALL_ACCESS, Pair, Rig, octet_pattern, poll, wait_until
-from hostile.peer import accept_raw_initiator, check_other_connections_served
+from hostile.peer import accept_raw_initiator, check_new_connections_served
 from hostile.vanishing import PAGE, RemovableMemory
 
 from siwarp._siwarp import ffi, lib
@@ -94,7 +94,7 @@ def test_a_write_to_removed_memory_ends_both_queue_pairs_with_the_same_error(
     check_receive_flushed_with(b, DDP_LOCAL)
     check_receive_flushed_with(a, DDP_LOCAL)
     gone.close()
-    check_other_connections_served(two_device_wire, a, b)
+    check_new_connections_served(two_device_wire, a, b)
 
 
 @pytest.mark.parametrize("how", [*GONE, "read-only"])
@@ -115,7 +115,7 @@ def test_a_receive_into_removed_memory_completes_with_a_protection_error(
     check_receive_flushed_with(b, b_err)
     check_receive_flushed_with(a, a_err)
     gone.close()
-    check_other_connections_served(two_device_wire, a, b)
+    check_new_connections_served(two_device_wire, a, b)
 
 
 @pytest.mark.parametrize("how", [*GONE, "read-only"])
@@ -137,7 +137,7 @@ def test_a_read_into_removed_memory_completes_with_a_protection_error(
     check_receive_flushed_with(a, DDP_LOCAL)
     check_receive_flushed_with(b, DDP_LOCAL)
     gone.close()
-    check_other_connections_served(two_device_wire, a, b)
+    check_new_connections_served(two_device_wire, a, b)
 
 
 # ---- sources of this end's messages
@@ -167,7 +167,7 @@ def test_a_send_or_write_of_removed_memory_completes_with_a_protection_error(
     b.wait_for_error_state()
     assert set(b.mem.read()) == {0x33}
     gone.close()
-    check_other_connections_served(two_device_wire, a, b)
+    check_new_connections_served(two_device_wire, a, b)
 
 
 @pytest.mark.parametrize("how", GONE)
@@ -184,7 +184,7 @@ def test_a_send_of_partly_removed_memory_completes_with_a_protection_error(
     check_receive_flushed_with(a, RDMAP_LOCAL)
     check_receive_flushed_with(b, RDMAP_LOCAL)
     gone.close()
-    check_other_connections_served(two_device_wire, a, b)
+    check_new_connections_served(two_device_wire, a, b)
 
 
 @pytest.mark.parametrize("how", GONE)
@@ -204,7 +204,7 @@ def test_a_peer_that_reads_removed_memory_receives_a_terminate_for_a_local_error
     check_receive_flushed_with(b, RDMAP_LOCAL)
     check_receive_flushed_with(a, RDMAP_LOCAL)
     gone.close()
-    check_other_connections_served(two_device_wire, a, b)
+    check_new_connections_served(two_device_wire, a, b)
 
 
 @pytest.mark.parametrize("how", GONE)
@@ -228,7 +228,7 @@ def test_memory_removed_while_tcp_is_full_fails_the_request_that_sends_it(
     mr.close()
     memory.close()
     peer.close()
-    check_other_connections_served(two_device_wire, b)
+    check_new_connections_served(two_device_wire, b)
 
 
 # ---- datagrams
@@ -296,7 +296,7 @@ def test_a_datagram_from_removed_memory_fails_and_later_datagrams_are_transmitte
 PROGRAM = """
 import ctypes, faulthandler, os, signal, sys, threading
 sys.path[:0] = {path!r}
-from hostile.peer import accept_raw_initiator, check_other_connections_served
+from hostile.peer import accept_raw_initiator, check_new_connections_served
 from hostile.vanishing import PAGE, RemovableMemory
 from harness.verbs_harness import ALL_ACCESS, Rig, poll, wait_until
 from harness.rc_harness import WRITE, Wire

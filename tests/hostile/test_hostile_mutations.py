@@ -122,7 +122,7 @@ class LiveRc:
         wire = self.target.wire
         peer = RawPeer(socket.create_connection(wire.address, timeout=LIMIT))
         peer.send(build_request_frame(), HELLO, octets)
-        event = wire.next_request()
+        event = wire.next_connection_request()
         cm_id: CMID = event.id
         cm_id.bind_qp(self.qp)
         for i in range(3):
@@ -230,7 +230,7 @@ class LiveListener:
         with contextlib.suppress(ConnectionError):
             peer.send(octets)
         if want == "request":
-            event = wire.next_request()
+            event = wire.next_connection_request()
             event.id.reject()
             assert peer.read_reply().r
             event.id.close()

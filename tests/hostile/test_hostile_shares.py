@@ -22,7 +22,7 @@ from harness.rd_harness import QKEY
 from harness.rd_stranger import ScriptedRDPeer
 from harness.verbs_harness import Rig, temporary_settings
 from pace import scale_limit
-from unit.cm.ud_harness import Ends, build_question, plain_udp_socket
+from unit.cm.ud_harness import SidrEndpoints, build_sidr_query, plain_udp_socket
 
 from siwarp import aio
 from siwarp.cli.ping_client import MAX_SIZE, MEMORY, Hello, Pinger
@@ -89,7 +89,7 @@ def send_partial_messages(attackers: list[Attacker]) -> None:
         one.send_segment(b"Q" + bytes(500), l=0)
 
 
-def send_after_gap(attackers: list[Attacker]) -> None:
+def send_segments_after_psn_gap(attackers: list[Attacker]) -> None:
     """Send segments after a segment that is never sent, from each attacker."""
     for one in attackers:
         one.psn[0] += 1
@@ -106,7 +106,7 @@ ATTACKS: dict[str, tuple[Callable[[list[Attacker]], None], int, int]] = {
     "not ready for one answer each": (send_without_acknowledging, 200, -1),
     "no credit at 300 addresses": (send_without_acknowledging, 300, 0),
     "half a message": (send_partial_messages, 70, 4096),
-    "a gap": (send_after_gap, 60, 4096),
+    "a gap": (send_segments_after_psn_gap, 60, 4096),
 }
 for_each_source_address = pytest.mark.parametrize("source", ["127.0.0.1", "127.0.0.9"])
 for_each_attack = pytest.mark.parametrize("attack", ATTACKS)
@@ -253,7 +253,7 @@ def test_repeated_requests_for_much_memory_of_a_ping_server_delay_no_other_clien
 @pytest.mark.parametrize("rate", [100, 200])
 def test_spoofed_ud_queries_to_a_slow_program_delay_no_honest_client(rate: int) -> None:
     rig = Rig()
-    ends = Ends(rig)
+    ends = SidrEndpoints(rig)
     qp = ends.create_qp()
     over = threading.Event()
 
@@ -270,7 +270,7 @@ def test_spoofed_ud_queries_to_a_slow_program_delay_no_honest_client(rate: int) 
             if over.wait(1 / rate):
                 return
             with plain_udp_socket(f"127.1.{number >> 8 & 127}.{1 + number % 250}") as sock:
-                sock.sendto(build_question(number), ends.door.local_addr)
+                sock.sendto(build_sidr_query(number), ends.door.local_addr)
 
     threads = [
         threading.Thread(target=one) for one in (answer_queries_slowly, send_spoofed_queries)

@@ -23,7 +23,7 @@ from hostile.peer import (
     RawPeer,
     accept_raw_initiator,
     build_request_frame,
-    check_other_connections_served,
+    check_new_connections_served,
     connect_raw_peer,
 )
 from pace import scale_limit
@@ -120,7 +120,7 @@ def test_silent_connections_cost_no_cpu(wire: Wire) -> None:
     peers = connect_many_peers(wire.address, 50)
     with check_cpu_is_idle():
         pass
-    check_other_connections_served(wire)
+    check_new_connections_served(wire)
     for p in peers:
         p.close()
 
@@ -137,13 +137,13 @@ def test_unanswered_requests_at_and_beyond_the_limit_cost_no_cpu_time(wire: Wire
         pass
     # All requests are served in the end; requests beyond the limit wait.
     for _ in range(20):
-        request = capped.next_request()
+        request = capped.next_connection_request()
         request.id.reject()
         request.id.close()
     assert all(p.read_reply().r for p in peers)
     for p in peers:
         p.close()
-    check_other_connections_served(capped)
+    check_new_connections_served(capped)
 
 
 @pytest.mark.parametrize("octets", [4096, 1 << 20])
@@ -161,7 +161,7 @@ def test_octets_sent_before_the_mpa_reply_cost_no_cpu_time_and_are_delivered_lat
     with contextlib.suppress(BlockingIOError):
         while sent < octets:
             sent += peer.sock.send(nothing[sent % len(nothing) :])
-    request = wire.next_request()
+    request = wire.next_connection_request()
     with check_cpu_is_idle():
         pass
     end = End(wire.passive, request.id, wire.p_channel, size=1 << 12)
@@ -242,7 +242,7 @@ def test_a_peer_that_closes_or_resets_at_any_stage_does_not_affect_other_connect
         if octets != "fpdu":
             assert poll(end.rcq)[0].status == WCStatus.WR_FLUSH_ERR
         end.close()
-    check_other_connections_served(wire)
+    check_new_connections_served(wire)
 
 
 def test_a_peer_that_shuts_down_its_sending_side_receives_the_queued_octets(wire: Wire) -> None:
@@ -256,7 +256,7 @@ def test_a_peer_that_shuts_down_its_sending_side_receives_the_queued_octets(wire
     assert end.next_cm_event().type == CMEventType.DISCONNECTED
     end.wait_for_error_state()
     end.close()
-    check_other_connections_served(wire)
+    check_new_connections_served(wire)
 
 
 # ---- limits
@@ -271,14 +271,14 @@ def test_connections_beyond_the_limit_of_half_open_connections_are_served_later(
             good.send(REQUEST)
             wait_until(lambda: counter_value("startups_paused") > before)
             # The Request is delivered after one of the silent connections has timed out.
-            request = wire.next_request(5)
+            request = wire.next_connection_request(5)
             wait_until(lambda: count_closed_peers(silent) == 4)
         request.id.reject()
         assert good.read_reply().r
         for p in (*silent, good):
             p.close()
         request.id.close()
-        check_other_connections_served(wire)
+        check_new_connections_served(wire)
 
 
 def test_one_source_cannot_use_all_half_open_connections(wire: Wire) -> None:
@@ -289,7 +289,7 @@ def test_one_source_cannot_use_all_half_open_connections(wire: Wire) -> None:
         wait_until(lambda: count_closed_peers(bad) == 30)
     good = connect_many_peers(fair.address, 1, "127.0.0.5")[0]
     good.send(REQUEST)
-    request = fair.next_request()
+    request = fair.next_connection_request()
     assert request.id.peer_addr[0] == "127.0.0.5"
     request.id.reject()
     assert good.read_reply().r
@@ -311,7 +311,7 @@ def test_silent_connections_of_two_sources_do_not_delay_a_good_client(wire: Wire
         began = time.monotonic()
         good = connect_many_peers(fair.address, 1, source)[0]
         good.send(REQUEST)
-        request = fair.next_request()
+        request = fair.next_connection_request()
         assert request.id.peer_addr[0] == source
         request.id.reject()
         assert good.read_reply().r
@@ -352,14 +352,14 @@ def test_one_source_cannot_use_all_slots_for_unanswered_requests(wire: Wire) -> 
         wait_until(lambda: count_closed_peers(bad) == 5)
     good = connect_many_peers(fair.address, 1, "127.0.0.5")[0]
     good.send(REQUEST)
-    seen = [fair.next_request() for _ in range(6)]
+    seen = [fair.next_connection_request() for _ in range(6)]
     assert sorted(r.id.peer_addr[0] for r in seen) == ["127.0.0.5"] + ["127.0.0.66"] * 5
     for r in seen:
         r.id.reject()
         r.id.close()
     for p in (*bad, good):
         p.close()
-    check_other_connections_served(fair)
+    check_new_connections_served(fair)
 
 
 def test_a_listener_that_is_closed_at_its_limit_closes_all_pending_connections(wire: Wire) -> None:
@@ -372,4 +372,4 @@ def test_a_listener_that_is_closed_at_its_limit_closes_all_pending_connections(w
     wait_until(lambda: count_closed_peers(peers) == 8)
     for p in peers:
         p.close()
-    check_other_connections_served(wire)
+    check_new_connections_served(wire)

@@ -78,7 +78,7 @@ def guest(guests: GuestPool) -> vm.Guest:
     return guests.get_or_boot()
 
 
-def _ensure_server(guest: vm.Guest, port: int, command: str) -> int:
+def _start_server_unless_running(guest: vm.Guest, port: int, command: str) -> int:
     """Start a server in the guest unless it runs; return the host port that is forwarded to it."""
     if guest.run(f"kill -0 $(cat /tmp/{port}.pid)")[0]:
         guest.start_server(port, command)
@@ -88,13 +88,15 @@ def _ensure_server(guest: vm.Guest, port: int, command: str) -> int:
 @pytest.fixture
 def rping_server(guest: vm.Guest) -> int:
     """Return the host port of a persistent ``rping -s`` with the largest buffer that it accepts."""
-    return _ensure_server(guest, RPING_PORT, f"rping -s -P -S {RPING_LARGEST} -p {RPING_PORT}")
+    return _start_server_unless_running(
+        guest, RPING_PORT, f"rping -s -P -S {RPING_LARGEST} -p {RPING_PORT}"
+    )
 
 
 @pytest.fixture
 def echo_server(guest: vm.Guest) -> int:
     """Return the host port of the server guest/echo.c."""
-    return _ensure_server(guest, ECHO_PORT, f"interop-echo {ECHO_PORT}")
+    return _start_server_unless_running(guest, ECHO_PORT, f"interop-echo {ECHO_PORT}")
 
 
 # ------------------------------------------------------------ the stack's side
@@ -168,7 +170,7 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     _fail_on_guest_fault(item, report)
-    _record_cell(item, report)
+    _note_matrix_cell_outcome(item, report)
     return report
 
 
@@ -185,7 +187,7 @@ def _fail_on_guest_fault(item: pytest.Item, report: pytest.TestReport) -> None:
     report.longrepr = told if report.longrepr is None else f"{told}\n{report.longrepr}"
 
 
-def _record_cell(item: pytest.Item, report: pytest.TestReport) -> None:
+def _note_matrix_cell_outcome(item: pytest.Item, report: pytest.TestReport) -> None:
     """Record the outcome of a cell; add the kernel messages of the guest to a failure."""
     mark = item.get_closest_marker("cell")
     if mark is None or (report.when != "call" and report.passed):

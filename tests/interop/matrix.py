@@ -52,7 +52,7 @@ ROW_FROM_SIW = "rping -c -> siwarp, {}"
 RPING_RANGE = f"rping takes no sizes but 23 to {RPING_LARGEST} on its command line"
 
 
-def matrix_cell_params(
+def interop_matrix_test_params(
     row: str, terms: Sequence[Terms], sizes: Sequence[int], impossible: str = ""
 ) -> Iterator[Any]:
     """Yield the parameters (terms, size) of a family of cells; ``row`` has a placeholder for the
@@ -110,8 +110,10 @@ class GuestClient:
 @pytest.mark.parametrize(
     ("terms", "size"),
     [
-        *matrix_cell_params(ROW_FROM_SIWARP, PLAIN_TERMS, [*SIZES_REFUSED_BY_RPING, *SIZES]),
-        *matrix_cell_params(ROW_FROM_SIWARP, PEER_TO_PEER_TERMS, START_UP_SIZES),
+        *interop_matrix_test_params(
+            ROW_FROM_SIWARP, PLAIN_TERMS, [*SIZES_REFUSED_BY_RPING, *SIZES]
+        ),
+        *interop_matrix_test_params(ROW_FROM_SIWARP, PEER_TO_PEER_TERMS, START_UP_SIZES),
     ],
 )
 def test_rping_server_on_siw_reads_and_writes_back_the_advertised_memory_of_siwarp(
@@ -134,9 +136,9 @@ def test_rping_server_on_siw_reads_and_writes_back_the_advertised_memory_of_siwa
 @pytest.mark.parametrize(
     ("terms", "size"),
     [
-        *matrix_cell_params(ROW_FROM_SIW, PLAIN_TERMS, SIZES),
-        *matrix_cell_params(ROW_FROM_SIW, PEER_TO_PEER_TERMS, START_UP_SIZES),
-        *matrix_cell_params(ROW_FROM_SIW, REVISION_1_TERMS, SIZES),
+        *interop_matrix_test_params(ROW_FROM_SIW, PLAIN_TERMS, SIZES),
+        *interop_matrix_test_params(ROW_FROM_SIW, PEER_TO_PEER_TERMS, START_UP_SIZES),
+        *interop_matrix_test_params(ROW_FROM_SIW, REVISION_1_TERMS, SIZES),
     ],
 )
 def test_rping_client_on_siw_receives_its_data_back_from_siwarp(
@@ -165,7 +167,7 @@ def test_rping_client_on_siw_receives_its_data_back_from_siwarp(
 @pytest.mark.parametrize(
     ("terms", "size"),
     list(
-        matrix_cell_params(
+        interop_matrix_test_params(
             ROW_FROM_SIW,
             [*PLAIN_TERMS, *REVISION_1_TERMS],
             [1, SIZES_REFUSED_BY_RPING[-1], TOO_LARGE],
@@ -184,7 +186,7 @@ def test_rping_client_itself_refuses_sizes_outside_its_range(
 
 @pytest.mark.parametrize(
     ("terms", "size"),
-    list(matrix_cell_params(ROW_FROM_SIWARP, PLAIN_TERMS, [TOO_LARGE], RPING_RANGE)),
+    list(interop_matrix_test_params(ROW_FROM_SIWARP, PLAIN_TERMS, [TOO_LARGE], RPING_RANGE)),
 )
 def test_rping_server_itself_refuses_sizes_outside_its_range(
     guest: vm.Guest, terms: Terms, size: int
@@ -201,7 +203,7 @@ ECHO_SIZES = [*SIZES_REFUSED_BY_RPING, *SIZES, TOO_LARGE]
 
 @pytest.mark.parametrize(
     ("terms", "size"),
-    list(matrix_cell_params("our Send, {}", [*PLAIN_TERMS, *REVISION_1_TERMS], ECHO_SIZES)),
+    list(interop_matrix_test_params("our Send, {}", [*PLAIN_TERMS, *REVISION_1_TERMS], ECHO_SIZES)),
 )
 def test_siw_sends_back_the_messages_that_siwarp_sends(
     stack: Stack,
@@ -220,7 +222,9 @@ def test_siw_sends_back_the_messages_that_siwarp_sends(
 
 @pytest.mark.parametrize(
     ("terms", "size"),
-    list(matrix_cell_params("our Write, {}", [*PLAIN_TERMS, *REVISION_1_TERMS], ECHO_SIZES)),
+    list(
+        interop_matrix_test_params("our Write, {}", [*PLAIN_TERMS, *REVISION_1_TERMS], ECHO_SIZES)
+    ),
 )
 def test_the_memory_of_siw_holds_the_data_that_siwarp_writes(
     stack: Stack,
@@ -240,7 +244,7 @@ def test_the_memory_of_siw_holds_the_data_that_siwarp_writes(
 
 @pytest.mark.parametrize(
     ("terms", "size"),
-    list(matrix_cell_params("our Read, {}", [*PLAIN_TERMS, *REVISION_1_TERMS], ECHO_SIZES)),
+    list(interop_matrix_test_params("our Read, {}", [*PLAIN_TERMS, *REVISION_1_TERMS], ECHO_SIZES)),
 )
 def test_siwarp_reads_the_memory_of_siw(
     stack: Stack,
@@ -266,7 +270,7 @@ def test_siwarp_reads_the_memory_of_siw(
 
 
 @pytest.fixture
-def roce_persona(stack: Stack) -> Iterator[None]:
+def use_roce_persona(stack: Stack) -> Iterator[None]:
     """siwarp's queue pairs confirm by Reads of length 0, some of which siw answers with data."""
     stack.set_persona("roce")
     asked = stack.read_counter("confirm_reads")
@@ -275,9 +279,10 @@ def roce_persona(stack: Stack) -> Iterator[None]:
     assert stack.read_counter("confirm_reads") > asked
 
 
-@pytest.mark.usefixtures("roce_persona")
+@pytest.mark.usefixtures("use_roce_persona")
 @pytest.mark.parametrize(
-    ("terms", "size"), list(matrix_cell_params("roce: our Send, {}", PLAIN_TERMS, START_UP_SIZES))
+    ("terms", "size"),
+    list(interop_matrix_test_params("roce: our Send, {}", PLAIN_TERMS, START_UP_SIZES)),
 )
 def test_siw_answers_confirming_reads_and_sends_back_the_messages_of_siwarp(
     stack: Stack,
@@ -292,9 +297,10 @@ def test_siw_answers_confirming_reads_and_sends_back_the_messages_of_siwarp(
     )
 
 
-@pytest.mark.usefixtures("roce_persona")
+@pytest.mark.usefixtures("use_roce_persona")
 @pytest.mark.parametrize(
-    ("terms", "size"), list(matrix_cell_params("roce: our Write, {}", PLAIN_TERMS, START_UP_SIZES))
+    ("terms", "size"),
+    list(interop_matrix_test_params("roce: our Write, {}", PLAIN_TERMS, START_UP_SIZES)),
 )
 def test_siw_answers_confirming_reads_and_its_memory_holds_the_data_of_siwarp(
     stack: Stack,
@@ -309,9 +315,10 @@ def test_siw_answers_confirming_reads_and_its_memory_holds_the_data_of_siwarp(
     )
 
 
-@pytest.mark.usefixtures("roce_persona")
+@pytest.mark.usefixtures("use_roce_persona")
 @pytest.mark.parametrize(
-    ("terms", "size"), list(matrix_cell_params("roce: rping -s, {}", PLAIN_TERMS, START_UP_SIZES))
+    ("terms", "size"),
+    list(interop_matrix_test_params("roce: rping -s, {}", PLAIN_TERMS, START_UP_SIZES)),
 )
 def test_rping_server_on_siw_answers_confirming_reads_of_siwarp(
     stack: Stack,
@@ -338,7 +345,7 @@ WRONG_STAG = "wrong STag"
 TRIES = 5
 
 
-def swap_layer_and_kind(terminate: Terminate) -> Terminate:
+def swap_terminate_layer_and_error_type(terminate: Terminate) -> Terminate:
     """Swap layer and error type, which siw exchanges in the Terminates that it sends and
     receives.
     """
@@ -379,7 +386,9 @@ def test_siwarp_refuses_a_read_by_siw_with_an_invalid_stag(
     with pytest.raises(ConnectionEnded) as ended:
         client.exchange_data(text_pattern(64))
     assert ended.value.terminate == INVALID_STAG_IN_READ
-    assert find_logged_terminate(guest, "got") == swap_layer_and_kind(INVALID_STAG_IN_READ)
+    assert find_logged_terminate(guest, "got") == swap_terminate_layer_and_error_type(
+        INVALID_STAG_IN_READ
+    )
 
 
 @pytest.mark.cell(WRONG_STAG, "siw's Write")
@@ -395,7 +404,9 @@ def test_siwarp_refuses_a_write_by_siw_with_an_invalid_stag(
         client.exchange_data(text_pattern(64))
     assert ended.value.terminate == INVALID_STAG_IN_TAGGED
     assert bytes(client.sink.memory) == bytes(64)
-    assert find_logged_terminate(guest, "got") == swap_layer_and_kind(INVALID_STAG_IN_TAGGED)
+    assert find_logged_terminate(guest, "got") == swap_terminate_layer_and_error_type(
+        INVALID_STAG_IN_TAGGED
+    )
 
 
 @pytest.mark.parametrize(

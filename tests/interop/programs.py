@@ -123,7 +123,7 @@ def check_rping_output(output: str, size: int) -> None:
     assert "data mismatch" not in output
 
 
-def matrix_cell_params(row: str) -> list[object]:
+def interop_matrix_test_params(row: str) -> list[object]:
     """Return the parameters (persona, size) of the tests of one direction."""
     return [
         pytest.param(
@@ -137,7 +137,7 @@ def matrix_cell_params(row: str) -> list[object]:
     ]
 
 
-@pytest.mark.parametrize(("persona", "size"), matrix_cell_params(ROW_FROM_SIWARP))
+@pytest.mark.parametrize(("persona", "size"), interop_matrix_test_params(ROW_FROM_SIWARP))
 def test_rping_client_on_siwarp_receives_its_data_back_from_rping_on_siw(
     guest: vm.Guest, persona: str, size: int
 ) -> None:
@@ -152,7 +152,7 @@ def test_rping_client_on_siwarp_receives_its_data_back_from_rping_on_siw(
     check_rping_output(guest.wait_for_server_end(RPING_PORT, LIMIT), size)
 
 
-@pytest.mark.parametrize(("persona", "size"), matrix_cell_params(ROW_FROM_SIW))
+@pytest.mark.parametrize(("persona", "size"), interop_matrix_test_params(ROW_FROM_SIW))
 def test_rping_client_on_siw_receives_its_data_back_from_rping_on_siwarp(
     guest: vm.Guest, tmp_path: Path, persona: str, size: int
 ) -> None:

@@ -82,8 +82,10 @@ def test_each_row_has_the_promised_ratio_and_the_compared_figure() -> None:
 def test_a_promise_limits_a_latency_from_above_and_a_bandwidth_from_below() -> None:
     rows = {row.name: row for row in abi.ROWS}
     latency, bandwidth = rows["ib_send_lat UD 64 B"], rows["ib_read_bw RC 1 MiB"]
-    assert latency.keeps_promise(1.25) and not latency.keeps_promise(1.26)
-    assert bandwidth.keeps_promise(0.65) and not bandwidth.keeps_promise(0.64)
+    assert latency.keeps_performance_promise(1.25) and not latency.keeps_performance_promise(1.26)
+    assert bandwidth.keeps_performance_promise(0.65) and not bandwidth.keeps_performance_promise(
+        0.64
+    )
 
 
 def test_the_figures_are_parsed_from_the_output_of_the_programs() -> None:
@@ -91,13 +93,13 @@ def test_the_figures_are_parsed_from_the_output_of_the_programs() -> None:
     bw = " 1048576    1000             9501.93            9399.17\t\t   0.009399\n"
     csv = "iterations,50.0_percentile_lat,avg_lat\n20000,2.689,74.121,158.4\n"
     rows = {row.name: row for row in abi.ROWS}
-    assert abi.parse_figure(rows["ib_send_lat UD 64 B"].pair, lat) == 1.80
-    assert abi.parse_figure(rows["ib_write_bw RC 1 MiB"].pair, bw) == pytest.approx(
+    assert abi.parse_client_result(rows["ib_send_lat UD 64 B"].pair, lat) == 1.80
+    assert abi.parse_client_result(rows["ib_write_bw RC 1 MiB"].pair, bw) == pytest.approx(
         9.8557, rel=1e-4
     )
-    assert abi.parse_figure(rows["ucx_perftest tag_lat 64 B, ud_verbs"].pair, csv) == 2.689
+    assert abi.parse_client_result(rows["ucx_perftest tag_lat 64 B, ud_verbs"].pair, csv) == 2.689
     with pytest.raises(abi.BenchError, match="ib_send_lat printed no results"):
-        abi.parse_figure(rows["ib_send_lat UD 64 B"].pair, bw)
+        abi.parse_client_result(rows["ib_send_lat UD 64 B"].pair, bw)
 
 
 @needs_perftest

@@ -49,9 +49,9 @@ def test_more_cycles_than_promised_are_a_missed_promise(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     create_fake_tool(tmp_path, monkeypatch, """echo '{"poll_cq": {"siw": 20.0, "ibv": 58.5}}'""")
-    found = translation.measure_translation(2)
+    found = translation.measure_abi_translation(2)
     assert found == {"poll_cq": {"siw": 20.0, "ibv": 58.5, "more": 38.5, "kept": False}}
-    translation.print_cycles(found)
+    translation.print_abi_translation_cycles(found)
     assert capsys.readouterr().out.splitlines()[1].split() == [
         "poll_cq",
         "20.0",
@@ -68,7 +68,7 @@ def test_a_missing_or_failed_tool_is_reported_as_a_bench_error(
         translation, "bench_program_path", lambda: tmp_path / "siwarp/bench/siwarp-bench"
     )
     with pytest.raises(runner.BenchError, match="this build has no siwarp-lab-translation"):
-        translation.measure_translation(1)
+        translation.measure_abi_translation(1)
     create_fake_tool(tmp_path, monkeypatch, "echo a device: no such device >&2; exit 1")
     with pytest.raises(runner.BenchError, match="failed: a device: no such device"):
-        translation.measure_translation(1)
+        translation.measure_abi_translation(1)

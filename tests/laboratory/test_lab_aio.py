@@ -56,13 +56,13 @@ def test_invalid_numbers_of_connections_and_sizes_are_refused(words: list[str], 
 
 
 def test_a_failed_client_is_a_bench_error_with_its_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    start = aio._start_end_process
+    start = aio._start_server_or_client
 
     def start_with_wrong_port(role: str, *words: object) -> subprocess.Popen[str]:
         # No process listens on the server's port any more.
         return start(role, words[0], 1, *words[2:]) if role == "client" else start(role, *words)
 
-    monkeypatch.setattr(aio, "_start_end_process", start_with_wrong_port)
+    monkeypatch.setattr(aio, "_start_server_or_client", start_with_wrong_port)
     for way in ("streams", "siwarp"):
         with pytest.raises(BenchError, match=f"{way} with 1 connections: .+"):
             aio._measure_message_rate(way, 1, 64, 1)
@@ -70,10 +70,10 @@ def test_a_failed_client_is_a_bench_error_with_its_message(monkeypatch: pytest.M
 
 @pytest.mark.parametrize("way", ["streams", "siwarp"])
 def test_a_server_ends_when_its_clients_are_killed(way: str) -> None:
-    server = aio._start_end_process("server", way, 2, 64)
+    server = aio._start_server_or_client("server", way, 2, 64)
     assert server.stdout is not None
     port = server.stdout.readline().strip()
-    client = aio._start_end_process("client", way, port, 2, 64, 10**9)
+    client = aio._start_server_or_client("client", way, port, 2, 64, 10**9)
     began = time.monotonic()
     while count_connections(server.pid) < 2:
         assert not limit_exceeded(began, 20), client.poll()

@@ -55,14 +55,14 @@ def test_a_ratio_is_a_loss_if_its_whole_interval_is_worse_by_a_fifth(
         KEPT, check.ROUNDS, None, ratios_named(name), simulated_run(*ratios)
     )
     assert found["verdict"] == verdict, found
-    assert check.has_loss([found]) == (verdict == "loss")
+    assert check.has_performance_loss([found]) == (verdict == "loss")
     assert found["low"] <= found["ratio"] <= found["high"]
 
 
 def test_a_ratio_without_a_reference_is_new_and_no_loss() -> None:
     found = check.check_ratios({}, 6, None, ratios_named(UD), simulated_run(0.1))
     assert (found[0]["kept"], found[0]["verdict"]) == (None, "new")
-    assert not check.has_loss(found)
+    assert not check.has_performance_loss(found)
 
 
 def test_written_references_are_read_back_and_printed_ratios_have_verdicts(tmp_path: Path) -> None:
@@ -71,8 +71,8 @@ def test_written_references_are_read_back_and_printed_ratios_have_verdicts(tmp_p
         {}, 6, lambda done, total: steps.append((done, total)), check.CHECKED, simulated_run(3, 3.1)
     )
     assert steps[-1] == (100 * len(check.CHECKED), 100 * len(check.CHECKED))
-    check.write_references(found, tmp_path / "ratios.json")
-    assert check.read_references(tmp_path / "ratios.json") == pytest.approx(
+    check.write_reference_ratios(found, tmp_path / "ratios.json")
+    assert check.read_reference_ratios(tmp_path / "ratios.json") == pytest.approx(
         {one.name: 3.05 for one in check.CHECKED}, rel=0.02
     )
     with (tmp_path / "shown").open("w", encoding="utf-8") as file:
@@ -93,11 +93,11 @@ def test_the_error_for_a_file_without_ratios_names_the_command_that_writes_it(
     if text is not None:
         file.write_text(text)
     with pytest.raises(BenchError, match=r"ratios\.json .*run make bench-check ARGS=--write"):
-        check.read_references(file)
+        check.read_reference_ratios(file)
 
 
 def test_the_committed_file_has_a_reference_for_each_checked_ratio() -> None:
-    committed = check.read_references(Path(check.RATIOS))
+    committed = check.read_reference_ratios(Path(check.RATIOS))
     assert set(committed) == set(KEPT)
 
 

@@ -37,7 +37,7 @@ def _hybrid_command(
     return [tool, *map(str, numbers)]
 
 
-def _run_channel(*numbers: int, faults: str = "", threshold: int = 8) -> dict[str, Any]:
+def _run_message_channel(*numbers: int, faults: str = "", threshold: int = 8) -> dict[str, Any]:
     done = pace.run_command(
         _hybrid_command(*numbers, threshold=threshold),
         capture_output=True,
@@ -112,33 +112,33 @@ def test_each_channel_transfers_checked_messages_and_reports_its_memory() -> Non
 
 
 def test_memory_of_siwarp_grows_with_connections_but_not_with_peers_over_ud() -> None:
-    few, many = _run_channel(3, 64, 10, 0), _run_channel(12, 64, 10, 0)
+    few, many = _run_message_channel(3, 64, 10, 0), _run_message_channel(12, 64, 10, 0)
     # With a sanitizer, which replaces malloc, the allocated memory is not counted.
     assert (few["held"] > 0) == ("SANITIZER" not in os.environ)
     assert many["held"] / 12 <= 1.2 * few["held"] / 3
-    connected = _run_channel(12, 64, 10, 12, threshold=0)
+    connected = _run_message_channel(12, 64, 10, 12, threshold=0)
     assert connected["held"] >= 3 * many["held"]
 
 
 def test_a_message_of_several_frames_arrives_complete_over_each_channel() -> None:
     frames = -(-20_001 // 4096)
     for limit, threshold in ((0, 8), (3, 0), (1, 8)):
-        found = _run_channel(3, 20_001, 30, limit, threshold=threshold)
+        found = _run_message_channel(3, 20_001, 30, limit, threshold=threshold)
         assert found["by_ud"] + found["by_rc"] == frames * (3 * 2 + 3 * 30)
 
 
 def test_frames_that_udp_loses_are_retransmitted() -> None:
-    found = _run_channel(3, 5000, 60, 0, faults="loss=3%")
+    found = _run_message_channel(3, 5000, 60, 0, faults="loss=3%")
     assert found["again"] > 0 and found["by_rc"] == 0
 
 
 def test_a_pair_switches_to_rc_although_udp_loses_frames() -> None:
-    found = _run_channel(4, 64, 60, 4, faults="loss=3%")
+    found = _run_message_channel(4, 64, 60, 4, faults="loss=3%")
     assert found["again"] > 0 and found["by_rc"] > 0
 
 
 def test_no_rank_has_more_connections_than_the_limit() -> None:
-    found = _run_channel(3, 64, 300, 1)
+    found = _run_message_channel(3, 64, 300, 1)
     # One pair has the only allowed connection; the third rank has requested a connection, too.
     assert found["connections"] <= 2
     assert found["refused"] > 0
@@ -229,7 +229,7 @@ def test_invalid_numbers_of_ranks_and_connections_are_refused() -> None:
     assert done.returncode == 2 and "0 is not in the range 1<=x<=256" in done.stderr
 
 
-def _simulated_sums(channel: str, ranks: int, size: int, limit: int) -> dict[str, Any]:
+def _simulated_channel_results(channel: str, ranks: int, size: int, limit: int) -> dict[str, Any]:
     """Simulate a run in which RC uses four times as much memory as UD."""
     octets = {"ud": 1000, "rc": 4000, "hybrid": 2000}[channel] * ranks
     memory = {"pss": octets, "held": octets, "udp": 0, "tcp": 0, "kernel": 0}
@@ -245,10 +245,12 @@ def test_rows_have_spreads_and_saved_memory_and_failed_runs_have_reasons() -> No
         turns.append(channel)
         if channel == "rc" and numbers[0] == 8:
             raise BenchError("no rain")
-        return _simulated_sums(channel, *numbers)
+        return _simulated_channel_results(channel, *numbers)
 
     steps: list[tuple[int, int]] = []
-    found = hybrid.measure_channels((8, 2), (64,), 2, 3, lambda *step: steps.append(step), run=run)
+    found = hybrid.measure_message_channels(
+        (8, 2), (64,), 2, 3, lambda *step: steps.append(step), run=run
+    )
     two, eight = found["rows"]
     assert turns[:6] == ["ud", "rc", "hybrid", "rc", "hybrid", "ud"]
     assert steps[-1] == (12, 12)

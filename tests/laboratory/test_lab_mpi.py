@@ -193,13 +193,13 @@ def test_all_processes_of_a_job_that_exceeds_its_limit_are_killed(tmp_path: Path
 
 def test_promises_are_judged_by_the_median_of_the_rounds_ratios() -> None:
     found = _measure_simulated(_simulated_run({"ud": 1.0, "rc": 1.01}))
-    ud, rc, bandwidth = wire.judge_promises(found)
+    ud, rc, bandwidth = wire.judge_performance_promises(found)
     assert ud["name"] == "UCX ud_verbs, 64 B: latency, one way no more than UCX tcp's"
     assert ud["kept"] and ud["ratio"]["median"] == 1
     assert not rc["kept"] and rc["ratio"]["median"] == pytest.approx(1.01)
     assert bandwidth["name"].startswith("UCX rc_verbs, 1 MiB: bandwidth, one way no less than")
     assert bandwidth["kept"]
-    *_, slower = wire.judge_promises(_measure_simulated(_simulated_run({"rc": 0.99})))
+    *_, slower = wire.judge_performance_promises(_measure_simulated(_simulated_run({"rc": 0.99})))
     assert not slower["kept"]
 
 
@@ -252,7 +252,7 @@ def test_a_row_of_a_kernel_has_both_times_and_ratios_only_of_complete_rounds() -
         part = {"ud": 1.0, "rc": 2.0, "tcp": 4.0}[name]
         return {"seconds": 5.0, "communication": part, "calls": 7, "residual": 1e-10}
 
-    found = kernels.measure_kernels(MPICH, "eth7", 2, (2,), run=run)
+    found = kernels.measure_mpi_kernels(MPICH, "eth7", 2, (2,), run=run)
     cg, _, lu = found["rows"]
     assert turns[:6] == ["ud", "rc", "tcp", "rc", "tcp", "ud"]
     assert (cg["kernel"], cg["ranks"], cg["ud"]["calls"]) == ("cg", 2, 7)

@@ -30,7 +30,7 @@ needs_two_cpus = pytest.mark.skipif(
 
 
 def test_registration_is_measured_in_microseconds() -> None:
-    result = runs.measure_kind("reg", iters=50, rounds=2)
+    result = runs.measure_in_rounds("reg", iters=50, rounds=2)
 
     assert (result["unit"], result["size"]) == ("us", 1 << 30)
     assert 0 < result["ours"] < 100_000
@@ -38,7 +38,7 @@ def test_registration_is_measured_in_microseconds() -> None:
 
 
 def test_the_one_sided_delay_is_the_delay_that_not_polling_adds() -> None:
-    result = runs.measure_kind("onesided", iters=10, rounds=2)
+    result = runs.measure_in_rounds("onesided", iters=10, rounds=2)
 
     for each in result["rounds"]:
         assert each["ours"] == pytest.approx(each["not polling"] - each["polling"])
@@ -53,7 +53,7 @@ def test_the_one_sided_delay_is_the_delay_that_not_polling_adds() -> None:
 def test_latency_beside_busy_or_idle_queue_pairs_is_compared_with_none(
     kind: str, qp: str, size: int
 ) -> None:
-    result = runs.measure_kind(kind, qp, iters=200, rounds=2)
+    result = runs.measure_in_rounds(kind, qp, iters=200, rounds=2)
     assert (result["qp"], result["size"]) == (qp, size)
     for each in result["rounds"]:
         assert each["ratio"] == each["ours"] / each["floor"] > 0
@@ -79,7 +79,7 @@ def test_a_limit_of_descriptors_that_is_too_low_is_reported() -> None:
 @pytest.mark.parametrize("persona", personas.PERSONAS)
 def test_a_write_becomes_visible_in_time_to_a_program_that_only_reads_memory(persona: str) -> None:
     env = {"SIWARP_PERSONA": persona}
-    measured = runs.measure_kind("watched", iters=1000, rounds=5, env=env)
+    measured = runs.measure_in_rounds("watched", iters=1000, rounds=5, env=env)
     assert (measured["qp"], measured["op"], measured["size"]) == ("rc", "write", 64)
     assert measured["ours"] < BOUND_US * slowdown_factor()
 
@@ -88,7 +88,7 @@ def test_a_write_becomes_visible_in_time_to_a_program_that_only_reads_memory(per
 def test_every_promised_figure_has_a_plan_and_an_aim_stricter_than_its_limit(
     promised: table.Row,
 ) -> None:
-    runs.create_plan(**promised.arguments)
+    runs.create_measurement_plan(**promised.arguments)
     assert table.row_verdict(promised, promised.aim) == "aim"
     assert table.row_verdict(promised, promised.must) == "must"
 

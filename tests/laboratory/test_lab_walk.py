@@ -13,7 +13,7 @@ pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(scope="module")
-def call_counts() -> dict[str, Any]:
+def function_call_counts() -> dict[str, Any]:
     """Return the call counts of one run, by queue pair type and step."""
     done = run_lab("walk", "--json", timeout=500)
     assert done.returncode == 0, done.stderr
@@ -23,19 +23,19 @@ def call_counts() -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", ["rc", "ud", "rd"])
 def test_a_post_and_a_poll_call_functions_of_each_layer_below_the_queue_pair(
-    call_counts: dict[str, Any], kind: str
+    function_call_counts: dict[str, Any], kind: str
 ) -> None:
     for step in ("post", "poll"):
-        layers = call_counts[f"{kind} {step}"]["by layer"]
+        layers = function_call_counts[f"{kind} {step}"]["by layer"]
         assert {"base", "llp", "mem", "ddp", "rdmap", "qp"} <= set(layers)
-        assert sum(layers.values()) == call_counts[f"{kind} {step}"]["calls"]
+        assert sum(layers.values()) == function_call_counts[f"{kind} {step}"]["calls"]
 
 
 def test_sending_an_rd_message_acquires_the_lock_once_and_receiving_at_most_twice(
-    call_counts: dict[str, Any],
+    function_call_counts: dict[str, Any],
 ) -> None:
-    assert call_counts["rd post"]["locks"]["rd"] == 1
-    assert call_counts["rd poll"]["locks"]["rd"] <= 2
+    assert function_call_counts["rd post"]["locks"]["rd"] == 1
+    assert function_call_counts["rd poll"]["locks"]["rd"] <= 2
 
 
 def test_an_unknown_queue_pair_type_is_refused() -> None:

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.scales
 
 
 @pytest.fixture(autouse=True)
-def need_line_with_faults() -> None:
+def skip_without_link_with_faults() -> None:
     """Skip the tests on a machine where the link with faults cannot be created."""
     wan_harness.skip_without_tun_device()
 

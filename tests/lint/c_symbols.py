@@ -66,7 +66,7 @@ def functions_declared_for_cffi(folder: Path, which: str = "*.h") -> set[str]:
     return names
 
 
-def system_call_error(folder: str, source: str, symbol: str) -> str | None:
+def forbidden_system_call_error(folder: str, source: str, symbol: str) -> str | None:
     """Return an error message if a file calls a system function that base or llp replaces."""
     if folder in SYSTEMS or not SYSTEM.match(symbol):
         return None
@@ -102,7 +102,7 @@ def main() -> int:
     for folder, source, symbol in calls:
         if SOCKET.match(symbol) and folder != "llp":
             bad.append(f"{folder}/{source} calls {symbol}: sockets live in llp only")
-        if wrong := system_call_error(folder, source, symbol):
+        if wrong := forbidden_system_call_error(folder, source, symbol):
             bad.append(wrong)
         if symbol in home and home[symbol] not in usable_folders(folder):
             bad.append(f"{folder}/{source} calls {symbol} of {home[symbol]}")

@@ -78,7 +78,7 @@ def _has_seconds_argument(call: ast.Call) -> bool:
     return any(isinstance(constant, float) and constant > 0 for constant in constants)
 
 
-def call_that_waits_for_nothing(node: ast.AST) -> str:
+def call_that_asserts_nothing_arrives(node: ast.AST) -> str:
     """Return the name of the call in an assertion that nothing arrives within a time, or "".
 
     Examples are ``assert channel.get_event(0.05) is None`` and ``assert cq.wait(0.5) == []``.
@@ -117,7 +117,7 @@ def real_time_uses(source: str, exempt: frozenset[str] = frozenset()) -> Iterato
             name = getattr(node.func, "attr", getattr(node.func, "id", ""))
             if name in ABSENCE:
                 yield node.lineno, name
-        elif name := call_that_waits_for_nothing(node):
+        elif name := call_that_asserts_nothing_arrives(node):
             yield node.lineno, name
         for child in ast.iter_child_nodes(node):
             yield from real_time_uses_below(child)
@@ -152,7 +152,7 @@ def count_real_time_uses(root: Path = ROOT) -> dict[str, list[tuple[int, str]]]:
     return found
 
 
-def list_problems(
+def problems_with_allowed_uses(
     found: dict[str, list[tuple[int, str]]], listing: dict[str, Entry]
 ) -> Iterator[str]:
     """Yield an error message for each file whose number of uses differs from the list."""
@@ -172,7 +172,7 @@ def list_problems(
             )
 
 
-def update_counts(found: dict[str, list[tuple[int, str]]], text: str) -> str:
+def lower_allowed_counts(found: dict[str, list[tuple[int, str]]], text: str) -> str:
     """Return the text of the list with each number lowered to the current number of uses."""
     lines = []
     for line in text.splitlines():
@@ -191,9 +191,9 @@ def main() -> int:
     found = count_real_time_uses()
     text = LIST.read_text("utf-8")
     if sys.argv[1:] == ["--write"]:
-        LIST.write_text(update_counts(found, text), "utf-8")
+        LIST.write_text(lower_allowed_counts(found, text), "utf-8")
         return 0
-    wrong = list(list_problems(found, parse_allowed_uses(text)))
+    wrong = list(problems_with_allowed_uses(found, parse_allowed_uses(text)))
     print("".join(f"{line}\n" for line in wrong), end="")
     return 1 if wrong else 0
 

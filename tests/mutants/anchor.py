@@ -135,7 +135,7 @@ class CSourceTree:
         """Return the folder of siwarp/ that contains a file."""
         return path.relative_to(self.root / "siwarp").parts[0]
 
-    def find_place(self, name: str, old: str, file: str | None = None) -> Place:
+    def find_place_in_code(self, name: str, old: str, file: str | None = None) -> Place:
         """Return the only place in the definition of `name` that contains the text `old`.
 
         If several files define the name, the text or the file name `file` must select one of them.

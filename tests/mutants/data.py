@@ -56,13 +56,13 @@ class Mutant:
         """A hash of the change, independent of the description of the mutant."""
         return hashlib.sha256(repr((self.where, self.old, self.new)).encode()).hexdigest()[:12]
 
-    def find_place(self, tree: CSourceTree) -> Place:
+    def find_place_in_code(self, tree: CSourceTree) -> Place:
         """Return the place in the C code that the mutant replaces, or raise LookupError."""
-        return tree.find_place(self.where, self.old, self.file)
+        return tree.find_place_in_code(self.where, self.old, self.file)
 
     def file_with_mutation(self, tree: CSourceTree) -> tuple[Path, str]:
         """Return the file that the mutant changes, and the changed text of the file."""
-        return file_with_replacement(tree, self.find_place(tree), self.new)
+        return file_with_replacement(tree, self.find_place_in_code(tree), self.new)
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ class Change:
 Operator = Callable[[list[str]], Iterator[tuple[int, int, str]]]
 
 
-def _swap_operator(pairs: dict[str, str], binary: bool) -> Operator:
+def _swap_mutation_operator(pairs: dict[str, str], binary: bool) -> Operator:
     def swap_tokens(words: list[str]) -> Iterator[tuple[int, int, str]]:
         for at, word in enumerate(words):
             if word in pairs and at and (not binary or _is_operand(words[at - 1])):
@@ -116,11 +116,11 @@ def _remove_statements(words: list[str]) -> Iterator[tuple[int, int, str]]:
 
 
 OPERATORS: dict[str, Operator] = {
-    "boundary": _swap_operator({"<": "<=", "<=": "<", ">": ">=", ">=": ">"}, True),
-    "equality": _swap_operator({"==": "!=", "!=": "=="}, True),
-    "logic": _swap_operator({"&&": "||", "||": "&&"}, True),
-    "arithmetic": _swap_operator({"+": "-", "-": "+", "+=": "-=", "-=": "+="}, True),
-    "bits": _swap_operator({"&": "|", "|": "&", "<<": ">>", ">>": "<<", "|=": "&="}, True),
+    "boundary": _swap_mutation_operator({"<": "<=", "<=": "<", ">": ">=", ">=": ">"}, True),
+    "equality": _swap_mutation_operator({"==": "!=", "!=": "=="}, True),
+    "logic": _swap_mutation_operator({"&&": "||", "||": "&&"}, True),
+    "arithmetic": _swap_mutation_operator({"+": "-", "-": "+", "+=": "-=", "-=": "+="}, True),
+    "bits": _swap_mutation_operator({"&": "|", "|": "&", "<<": ">>", ">>": "<<", "|=": "&="}, True),
     "plus one": _increment_numbers,
     "no not": _remove_negations,
     "condition": _negate_conditions,
@@ -144,7 +144,7 @@ SENTENCES = {
 }
 
 
-def constant_operator(tree: CSourceTree) -> Operator:
+def constant_mutation_operator(tree: CSourceTree) -> Operator:
     """Return the operator that replaces a constant by the next constant of the same enum."""
     following: dict[str, str] = {}
     for text in tree.texts.values():
@@ -193,7 +193,7 @@ class Drawing:
                 for change in possible_changes(words, operators):
                     self.places.setdefault(change.operator, []).append((path, chunk, change))
 
-    def draw_mutant(self, dice: random.Random) -> Mutant | None:
+    def draw_random_mutant(self, dice: random.Random) -> Mutant | None:
         """Draw a change; return the mutant, or None if it does not compile or has no effect."""
         operator = dice.choice(sorted(self.places))
         path, chunk, change = self.places[operator].pop(dice.randrange(len(self.places[operator])))
@@ -221,7 +221,7 @@ class Drawing:
             new = " ".join(part for part in (head, changed, tail) if part)
             file = path.name if len(self.tree.defined[chunk.name]) > 1 else None
             try:
-                self.tree.find_place(chunk.name, old, file)
+                self.tree.find_place_in_code(chunk.name, old, file)
             except LookupError:
                 continue
             return Mutant(
@@ -294,7 +294,7 @@ def main() -> int:
     parser.add_argument("--layer", action="append", help="from this layer alone")
     args = parser.parse_args()
     tree = CSourceTree(ROOT)
-    operators = {**OPERATORS, "constant": constant_operator(tree)}
+    operators = {**OPERATORS, "constant": constant_mutation_operator(tree)}
     mutants = load_mutants()
     taken = {m.id for m in mutants}
     names = args.layer or list(load_layers())
@@ -305,7 +305,7 @@ def main() -> int:
         drawing = drawings[list(drawings)[number % len(drawings)]]
         mutant = None
         while drawing.places and (mutant is None or mutant.id in taken):
-            mutant = drawing.draw_mutant(dice)
+            mutant = drawing.draw_random_mutant(dice)
         if mutant is not None:
             taken.add(mutant.id)
             mutants.append(mutant)

@@ -57,16 +57,16 @@ class Plant:
     file: str | None = None
     missed: str | None = None
 
-    def find_place(self, tree: CSourceTree) -> Place:
+    def find_place_in_code(self, tree: CSourceTree) -> Place:
         """Return the place in the C code that the fault replaces, or raise LookupError."""
-        return tree.find_place(self.where, self.old, self.file)
+        return tree.find_place_in_code(self.where, self.old, self.file)
 
     def file_with_fault(self, tree: CSourceTree) -> tuple[Path, str]:
         """Return the file that the fault changes, and the changed text of the file."""
-        return file_with_replacement(tree, self.find_place(tree), self.new)
+        return file_with_replacement(tree, self.find_place_in_code(tree), self.new)
 
 
-def load_plants(path: Path = HERE / "plants.toml") -> list[Plant]:
+def load_planted_faults(path: Path = HERE / "plants.toml") -> list[Plant]:
     """Return all faults of plants.toml; a ValueError names an invalid entry."""
     known = {field.name for field in fields(Plant)}
     needed = known - {"file", "missed"}
@@ -124,7 +124,7 @@ class Found:
     seconds: float
 
 
-def run_until_failure(run: Runner, first: int, limit: int) -> Found:
+def run_seeds_until_failure(run: Runner, first: int, limit: int) -> Found:
     """Run seeds from `first` on until a seed fails or `limit` seeds have passed."""
     began = time.monotonic()
     ran = run(first, limit)
@@ -171,19 +171,19 @@ class Worker:
         self.copy, self.run = copy, run
         self.tree = CSourceTree(copy.home)
 
-    def try_plant(self, plant: Plant, first: int, limit: int) -> Found:
+    def try_planted_fault(self, plant: Plant, first: int, limit: int) -> Found:
         """Apply a fault to the copy of the tree, run seeds, and restore the copy."""
         path, text = plant.file_with_fault(self.tree)
         path.write_text(text, "utf-8")
         try:
             if (said := self.copy.build_targets(LIBRARY)) is not None:
                 raise Trouble(f"{plant.id} does not compile:\n{said}")
-            return run_until_failure(self.run, first, limit)
+            return run_seeds_until_failure(self.run, first, limit)
         finally:
             path.write_text(self.tree.texts[path], "utf-8")
 
 
-def median_seeds(found: Iterable[Found]) -> float:
+def median_seeds_until_fault_found(found: Iterable[Found]) -> float:
     """Return the median number of seeds until a fault is found; infinite if half are not found."""
     return float(statistics.median(f.seeds or math.inf for f in found))
 
@@ -196,7 +196,7 @@ def results_table(results: dict[Plant, Found], limit: int) -> str:
         said = said.replace("|", "\\|") or (plant.missed or "not found")
         seeds = str(found.seeds) if found.seeds else f"> {limit}"
         lines.append(f"| {plant.fault} | `{plant.id}` | {seeds} | {said[:160]} |")
-    middle = median_seeds(results.values())
+    middle = median_seeds_until_fault_found(results.values())
     seen = sum(found.seeds > 0 for found in results.values())
     text = f"more than {limit}" if math.isinf(middle) else f"{middle:g}"
     lines += ["", f"{seen} of {len(results)} found; median: {text} seeds."]
@@ -223,24 +223,24 @@ def prepare_workers(jobs: int, args: argparse.Namespace) -> list[Worker]:
         copy.fill_and_build()
         made.append(Worker(copy, Simulator(copy, args.workload).run_seeds))
     print_now(f"seeds {args.first} to {args.first + args.seeds - 1} on the code as it is")
-    whole = run_until_failure(made[0].run, args.first, args.seeds)
+    whole = run_seeds_until_failure(made[0].run, args.first, args.seeds)
     if whole.seeds:
         raise Trouble(f"the code as it is fails: {whole.line}")
     print_now(f"all pass, in {whole.seconds:.0f} s")
     return made
 
 
-def try_plants(plants: list[Plant], args: argparse.Namespace) -> dict[Plant, Found]:
+def try_planted_faults(plants: list[Plant], args: argparse.Namespace) -> dict[Plant, Found]:
     """Try the faults, `jobs` at the same time, and print the result of each fault."""
     every = prepare_workers(max(1, min(args.jobs, len(plants))), args)
     free: SimpleQueue[Worker] = SimpleQueue()
     for worker in every:
         free.put(worker)
 
-    def try_one_plant(plant: Plant) -> Found:
+    def try_one_planted_fault(plant: Plant) -> Found:
         worker = free.get()
         try:
-            found = worker.try_plant(plant, args.first, args.seeds)
+            found = worker.try_planted_fault(plant, args.first, args.seeds)
         finally:
             free.put(worker)
         seeds = f"{found.seeds} seeds" if found.seeds else "not found"
@@ -251,19 +251,19 @@ def try_plants(plants: list[Plant], args: argparse.Namespace) -> dict[Plant, Fou
 
     pool = ThreadPoolExecutor(len(every))
     try:
-        return dict(zip(plants, pool.map(try_one_plant, plants), strict=True))
+        return dict(zip(plants, pool.map(try_one_planted_fault, plants), strict=True))
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
         for worker in every:
             worker.copy.stop_command()
 
 
-def check_plants_apply(plants: list[Plant], tree: CSourceTree) -> bool:
+def check_planted_faults_apply(plants: list[Plant], tree: CSourceTree) -> bool:
     """Return whether each fault applies to the tree; print each fault that does not apply."""
     good = True
     for plant in plants:
         try:
-            plant.find_place(tree)
+            plant.find_place_in_code(tree)
         except LookupError as e:
             print_now(f"plants.toml: {plant.id} does not apply: {e.args[0]}")
             good = False
@@ -274,17 +274,17 @@ def main() -> int:
     """Try the selected faults; return 1 if a fault does not apply or is not found."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     args = parse_arguments()
-    plants = load_plants()
+    plants = load_planted_faults()
     if unknown := set(args.only or ()) - {plant.id for plant in plants}:
         print_now(f"no such fault: {', '.join(sorted(unknown))}")
         return 1
     chosen = [plant for plant in plants if not args.only or plant.id in args.only]
-    if not check_plants_apply(chosen, CSourceTree(ROOT)):
+    if not check_planted_faults_apply(chosen, CSourceTree(ROOT)):
         return 1
     HOME.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
     try:
-        results = try_plants(chosen, args)
+        results = try_planted_faults(chosen, args)
     except Trouble as e:
         print_now(str(e))
         return 1

@@ -68,9 +68,9 @@ class Results:
         self.hints: dict[str, str] = {}
         if path.exists():
             for line in path.read_text("utf-8").splitlines():
-                self._index_entry(json.loads(line))
+                self._index_result(json.loads(line))
 
-    def _index_entry(self, entry: dict[str, Any]) -> None:
+    def _index_result(self, entry: dict[str, Any]) -> None:
         fresh = self.last or entry["state"] == self.now.get(entry.get("layer", ""))
         if "test" in entry:
             if fresh:
@@ -85,7 +85,7 @@ class Results:
         """Store the result of a mutant of a layer, or of a test with the original code."""
         entry = {"layer": layer, "state": self.now[layer], **entry}
         with self.lock:
-            self._index_entry(entry)
+            self._index_result(entry)
             with self.path.open("a") as file:
                 file.write(json.dumps(entry) + "\n")
 
@@ -283,7 +283,7 @@ def main() -> int:
     applies = True
     for mutant in every:
         try:
-            mutant.find_place(tree)
+            mutant.find_place_in_code(tree)
         except LookupError as e:
             print_now(f"{mutant.layer}.toml: {mutant.id} does not apply: {e.args[0]}")
             applies = False
@@ -292,7 +292,7 @@ def main() -> int:
     if args.move:
         store_mutants(
             [
-                dataclasses.replace(m, layer=tree.layer_of_file(m.find_place(tree).path))
+                dataclasses.replace(m, layer=tree.layer_of_file(m.find_place_in_code(tree).path))
                 for m in every
             ]
         )

@@ -44,7 +44,8 @@ ip route add default via {gateway4}; ip route add default via {gateway6}
 class RoutedPath:
     """Two network namespaces a and b, and a third namespace r that routes between a and b.
 
-    ``run_shell`` runs commands in a namespace; ``start_end`` starts a process with a queue pair.
+    ``run_shell`` runs commands in a namespace; ``start_remote_end`` starts a process with a queue
+    pair.
     """
 
     def __init__(self) -> None:
@@ -99,7 +100,7 @@ class RoutedPath:
         assert done.returncode == 0, f"{script}: {done.stderr}"
         return done.stdout
 
-    def set_middle_mtu(self, mtu: int, *, routers_report: bool = True) -> None:
+    def set_middle_link_mtu(self, mtu: int, *, routers_report: bool = True) -> None:
         """Set the MTU of the link from r to b; without ``routers_report``, r drops long packets
         silently.
         """
@@ -117,7 +118,7 @@ class RoutedPath:
         """Restore the initial MTUs and links, and flush the path MTUs that the kernels have
         cached.
         """
-        self.set_middle_mtu(1500)
+        self.set_middle_link_mtu(1500)
         self.run_shell("a", "ip link set a0 mtu 1500")
         self.set_link_up()
         for where in "arb":
@@ -161,7 +162,7 @@ class RoutedPath:
         message = body[:2] + struct.pack("!H", total) + body[4:]
         self.run_shell("r", shlex.join([sys.executable, "-c", code, message.hex()]))
 
-    def start_end(self, where: str, **env: str) -> RemoteEnd:
+    def start_remote_end(self, where: str, **env: str) -> RemoteEnd:
         return RemoteEnd(self._command_prefix(where), env)
 
     def close(self) -> None:

@@ -51,7 +51,7 @@ with Context(device) as ctx, PD(ctx) as pd, CQ(ctx) as cq, CMEventChannel(ctx) a
 
 
 @pytest.fixture
-def cable() -> Iterator[tuple[Namespace, Namespace]]:
+def cabled_namespace_pair() -> Iterator[tuple[Namespace, Namespace]]:
     """Yield two connected namespaces for one test, which may break their link."""
     with create_cabled_namespaces() as ends:
         yield ends
@@ -59,9 +59,9 @@ def cable() -> Iterator[tuple[Namespace, Namespace]]:
 
 @pytest.mark.parametrize("address", ["192.0.2.109", "2001:db8::109"])
 def test_listeners_and_rc_queue_pairs_are_reachable_at_an_address_that_is_added_later(
-    cable: tuple[Namespace, Namespace], address: str
+    cabled_namespace_pair: tuple[Namespace, Namespace], address: str
 ) -> None:
-    end, _ = cable
+    end, _ = cabled_namespace_pair
     options = [f"{address}/64", "nodad"] if ":" in address else [f"{address}/24"]
     process = end.start_python(LATE_ADDRESS, end.v4, end.link, *options)
     requests, statuses = wait_for_json_output(process, scale_limit(30))
@@ -99,10 +99,10 @@ def syn_sent_ports(at: Namespace) -> set[str]:
 
 
 def test_an_rc_queue_pair_connects_again_when_its_link_changes_and_its_syn_was_lost(
-    cable: tuple[Namespace, Namespace],
+    cabled_namespace_pair: tuple[Namespace, Namespace],
 ) -> None:
     """The kernel retransmits a SYN from the same port: a different port is a new attempt."""
-    a, b = cable
+    a, b = cabled_namespace_pair
     a.run_ip("neigh", "replace", b.v4, "lladdr", "02:00:00:00:00:01", "dev", a.link)
     roles = (a, b.v4, "sends"), (b, a.v4, "receives")
     # The attempt must not end by the time-out of its start-up.

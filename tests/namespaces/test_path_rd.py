@@ -23,7 +23,7 @@ def connected_rd_ends(
     routed_path: RoutedPath, request: pytest.FixtureRequest
 ) -> Iterator[tuple[RemoteEnd, RemoteEnd]]:
     host = getattr(request, "param", V4)
-    a, b = routed_path.start_end("a"), routed_path.start_end("b")
+    a, b = routed_path.start_remote_end("a"), routed_path.start_remote_end("b")
     there, here = (
         b.call("create_queue_pair", "RD", host["b"], TIMEOUT),
         a.call("create_queue_pair", "RD", host["a"], TIMEOUT),
@@ -78,7 +78,7 @@ def test_all_rd_operations_complete_over_a_path_that_silently_drops_long_datagra
     routed_path: RoutedPath, connected_rd_ends: tuple[RemoteEnd, RemoteEnd]
 ) -> None:
     a, b = connected_rd_ends
-    routed_path.set_middle_mtu(1280, routers_report=False)
+    routed_path.set_middle_link_mtu(1280, routers_report=False)
     send_and_check_delivery(a, b, [100_000, 64, 5000])
     # The dropped path MTU probes contained no data segment.
     assert a.call("read_own_counter_values", "rd_mtu_lowered") == [0]
@@ -105,11 +105,11 @@ def test_the_datagram_length_follows_a_path_mtu_that_routers_report(
 ) -> None:
     a, b = connected_rd_ends
     wait_for_packet_size(routed_path, a, b, 1500)
-    routed_path.set_middle_mtu(1280)
+    routed_path.set_middle_link_mtu(1280)
     send_and_check_delivery(a, b, [100_000])
     assert a.call("read_own_counter_values", "rd_mtu_lowered")[0] >= 1
     wait_for_packet_size(routed_path, a, b, 1280)
-    routed_path.set_middle_mtu(1500)
+    routed_path.set_middle_link_mtu(1500)
     # The packet size rises again, although the kernel caches the lower path MTU for minutes.
     wait_for_packet_size(routed_path, a, b, 1500)
 

@@ -22,7 +22,7 @@ def connected_ends(routed_path: RoutedPath) -> Iterator[ConnectEnds]:
     def create_connected_ends(
         kind: str, host: dict[str, str] = V4, whole: bool = False
     ) -> tuple[RemoteEnd, RemoteEnd]:
-        a, b = routed_path.start_end("a"), routed_path.start_end("b")
+        a, b = routed_path.start_remote_end("a"), routed_path.start_remote_end("b")
         made.extend((a, b))
         here = a.call("create_queue_pair", kind, host["a"], TIMEOUT, whole)
         a.call("connect_to_peer", *b.call("create_queue_pair", kind, host["b"], TIMEOUT))
@@ -130,7 +130,7 @@ def test_messages_longer_than_the_mtu_arrive_over_links_with_mtu_1500_and_1280(
         routed_path.run_shell("a", "ip link set a0 mtu 1500")
         # The middle link has a smaller MTU: the first datagram is lost, and later datagrams have
         # the length that the router reported.
-        routed_path.set_middle_mtu(1280)
+        routed_path.set_middle_link_mtu(1280)
         b.call("post_receives", [1400] * 40)
         for _ in range(40):
             assert a.call("send_and_wait", [1400], WAIT) == ["SUCCESS"]
@@ -138,7 +138,7 @@ def test_messages_longer_than_the_mtu_arrive_over_links_with_mtu_1500_and_1280(
                 break
         else:
             pytest.fail(f"{kind}: nothing passed")
-        routed_path.set_middle_mtu(1500)
+        routed_path.set_middle_link_mtu(1500)
 
 
 def count_fragments(routed_path: RoutedPath) -> int:
@@ -209,7 +209,7 @@ def test_on_a_users_socket_without_fragmentation_a_too_long_message_is_a_length_
 
 
 def test_without_a_route_a_uc_queue_pair_cannot_move_to_rtr(routed_path: RoutedPath) -> None:
-    a = routed_path.start_end("a")
+    a = routed_path.start_remote_end("a")
     a.call("create_queue_pair", "UC", V4["a"])
     routed_path.run_shell("a", LOCAL_REFUSALS["ENETUNREACH"])
     assert a.call("connection_errno_name", "203.0.113.1") == "ENETUNREACH"

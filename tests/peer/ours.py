@@ -50,7 +50,7 @@ ALL = (
 TIMEOUT_S, LIMIT_S = (1800, 900) if MESSAGES else (120, 20)
 
 
-def stress_rounds(short: int, part: int = 100) -> int:
+def stress_round_count(short: int, part: int = 100) -> int:
     """Return a test's number of rounds: a fraction of the messages of a stress run, but at least
     ``short``.
     """
@@ -153,7 +153,7 @@ def siwarp_queue_pair(
 
 
 @contextmanager
-def close_line_at_exit(line: Line) -> Iterator[Line]:
+def close_emulated_link_at_exit(line: Line) -> Iterator[Line]:
     """Yield a test line, and close the line at the end of the block."""
     try:
         yield line

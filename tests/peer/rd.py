@@ -42,10 +42,10 @@ from peer.rd_wire import (
     Datagram,
     Greeting,
     credit_units,
-    encode_greeting,
+    encode_handshake_body,
     parse_ack,
     parse_datagram,
-    parse_greeting,
+    parse_handshake_body,
     psn_within,
     psns_of_ranges,
     ranges_of_psns,
@@ -184,7 +184,7 @@ class RdPair:
             self.due = 0.0
         if datagram.type in (DATA, ACK, PROBE):
             self.talk.peer_ird = datagram.ird_or_reason
-            self.talk.start_requests()
+            self.talk.start_queued_read_and_atomic_requests()
         body = parse_ack(datagram.body) if datagram.type == ACK else AckBody()
         if datagram.flags & NOT_READY and datagram.type == ACK:
             self.peer_not_ready += 1
@@ -364,7 +364,7 @@ class RdPair:
         """
         if self.state != "hello" or datagram.dest != self.mine or not datagram.source:
             return
-        self.greeting, cookie = parse_greeting(datagram.body)
+        self.greeting, cookie = parse_handshake_body(datagram.body)
         self.echo = self.end.own + cookie
         self.state, self.theirs = "echo", datagram.source
         self.incoming = [ReceiveSpace(self.theirs), ReceiveSpace(self.theirs)]
@@ -455,7 +455,7 @@ class RdPeer:
         self._rng = random.Random(f"epochs {seed}")
         self._secret = self._rng.randbytes(16)
         self.instance = self._rng.randrange(1, 1 << 64)
-        self.own = encode_greeting(OPTIONS | {INSTANCE: self.instance.to_bytes(8, "big")})
+        self.own = encode_handshake_body(OPTIONS | {INSTANCE: self.instance.to_bytes(8, "big")})
         self._began = net.now()
 
     def consume_receive(self) -> bool:
@@ -467,7 +467,7 @@ class RdPeer:
         self.receives -= 1
         return True
 
-    def pair_with(self, address: Address) -> RdPair:
+    def get_or_create_rd_pair(self, address: Address) -> RdPair:
         """Return the pair with this peer; the first segment to the peer starts the handshake."""
         found = self.pairs.get(address)
         if found is None or found.state == "closed":
@@ -478,7 +478,7 @@ class RdPeer:
 
     def conversation_with(self, address: Address) -> Conversation:
         """Return the Conversation that sends messages to this peer."""
-        return self.pair_with(address).talk
+        return self.get_or_create_rd_pair(address).talk
 
     def process_datagrams_and_run_timers(self) -> None:
         """Process all queued datagrams, and run the timers of all pairs."""
@@ -559,7 +559,7 @@ class RdPeer:
         """
         if len(hello.body) < GREETING_OCTETS or not hello.source:
             return
-        said, _ = parse_greeting(hello.body)
+        said, _ = parse_handshake_body(hello.body)
         mine = (
             int.from_bytes(self._keyed_hash(f"epoch {source} {hello.source}".encode(), 4), "big")
             or 1
@@ -592,7 +592,7 @@ class RdPeer:
         """Create a pair if this end made the ECHO's cookie for the source address and both
         epochs.
         """
-        said, cookie = parse_greeting(echo.body)
+        said, cookie = parse_handshake_body(echo.body)
         if len(cookie) != COOKIE.size:
             return
         (when, _) = COOKIE.unpack(cookie)

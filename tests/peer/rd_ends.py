@@ -14,10 +14,10 @@ from peer.ours import (
     LIMIT_S,
     SEED,
     SiwarpEnd,
-    close_line_at_exit,
+    close_emulated_link_at_exit,
     seeded_octets,
     siwarp_queue_pair,
-    stress_rounds,
+    stress_round_count,
 )
 from peer.rd import RdPeer
 from peer.rdmap import Arrival, Region
@@ -63,7 +63,7 @@ def siwarp_and_peer(faults: Faults, attr: QPAttr | None = None, **peer: int) -> 
     with (
         siwarp_queue_pair(QPType.RD, attr=attr, slot=1 << 15) as ours,
         open_udp_socket() as sock,
-        close_line_at_exit(Line(SEED, faults)) as line,
+        close_emulated_link_at_exit(Line(SEED, faults)) as line,
     ):
         yield Ends(ours, line, RdPeer(sock, QKEY, SEED, **peer))
 
@@ -85,7 +85,7 @@ def check_messages_both_ways(faults: Faults, first: str) -> None:
     """Send messages of each kind and of many lengths in both directions; ``first`` names the end
     that sends first.
     """
-    count = stress_rounds(40, 200)
+    count = stress_round_count(40, 200)
     rng = random.Random(f"{SEED}/{first}")
     with siwarp_and_peer(faults) as both:
         to_siwarp, to_peer = [], []

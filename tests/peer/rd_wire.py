@@ -154,7 +154,7 @@ def psn_within(psn: int, first: int, after: int) -> bool:
     return psn_at_or_after(psn, first) and (psn - first) % NEXT < (after - first) % NEXT
 
 
-def encode_greeting(options: dict[int, bytes], versions: int = OUR_VERSIONS) -> bytes:
+def encode_handshake_body(options: dict[int, bytes], versions: int = OUR_VERSIONS) -> bytes:
     """Return the head and options of a handshake datagram in wire format."""
     packed = b"".join(OPTION_HEAD.pack(t, len(value)) + value for t, value in options.items())
     return HEAD.pack(versions, 0, len(packed)) + packed
@@ -171,7 +171,7 @@ class Greeting:
     instance: int = 0
 
 
-def parse_greeting(body: bytes) -> tuple[Greeting, bytes]:
+def parse_handshake_body(body: bytes) -> tuple[Greeting, bytes]:
     """Parse the head and options at the beginning of a body; return them and the rest
     (DGRAM-EXT-2).
     """

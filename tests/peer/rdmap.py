@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from peer.record import HEADER as RECORD_HEADER
-from peer.record import RecordHeader, parse_record, segment_record
+from peer.record import RecordHeader, parse_write_record_segment, segment_write_record_message
 from peer.wire import (
     ATOMIC_REQUEST,
     ATOMIC_RESPONSE,
@@ -177,7 +177,7 @@ class Conversation:
         request = Request("record", stag=stag, to=to)
         header = RecordHeader(message_id, to, len(payload))
         room = self._mulpdu - 14 - RECORD_HEADER.size
-        self._push_segments(segment_record(header, stag, payload, room), request)
+        self._push_segments(segment_write_record_message(header, stag, payload, room), request)
         return request
 
     def read(self, stag: int, to: int, length: int) -> Request:
@@ -191,7 +191,7 @@ class Conversation:
             self._send_untagged("read", Q_REQUEST, READ_REQUEST, payload, request=request)
 
         self._waiting.append((request, send_read_request))
-        self.start_requests()
+        self.start_queued_read_and_atomic_requests()
         return request
 
     def atomic(
@@ -217,10 +217,10 @@ class Conversation:
             self._send_untagged("atomic", Q_REQUEST, ATOMIC_REQUEST, payload, request=request)
 
         self._waiting.append((request, send_atomic_request))
-        self.start_requests()
+        self.start_queued_read_and_atomic_requests()
         return request
 
-    def start_requests(self) -> None:
+    def start_queued_read_and_atomic_requests(self) -> None:
         """Send queued Read and Atomic Requests up to the peer's IRD (DGRAM-RDV-9)."""
         self._outstanding = [request for request in self._outstanding if not request.is_done()]
         while self._waiting and len(self._outstanding) < max(self.peer_ird, 1):
@@ -287,7 +287,7 @@ class Conversation:
             request = self._atomics.pop(identifier)
             request.result[:] = value.to_bytes(8, sys.byteorder)
             request.response_due = False
-            self.start_requests()
+            self.start_queued_read_and_atomic_requests()
         else:
             raise WireError(f"opcode {segment.opcode} on queue {segment.qn}")
         return True
@@ -333,9 +333,9 @@ class Conversation:
             if segment.last:
                 del self._reading[segment.stag]
                 request.response_due = False
-                self.start_requests()
+                self.start_queued_read_and_atomic_requests()
         elif segment.opcode == PRIVATE:
-            self._receive_record(segment)
+            self._receive_write_record_segment(segment)
         elif segment.opcode == WRITE:
             wrong = self._place_octets(segment.stag, segment.to, segment.payload)
             if wrong:
@@ -345,8 +345,8 @@ class Conversation:
         else:
             raise WireError(f"tagged segment of opcode {segment.opcode}")
 
-    def _receive_record(self, segment: Tagged) -> None:
-        record, octets = parse_record(segment.payload)
+    def _receive_write_record_segment(self, segment: Tagged) -> None:
+        record, octets = parse_write_record_segment(segment.payload)
         _, at = self._record or (record, 0)
         if segment.to != record.to + at or segment.last != (at + len(octets) == record.length):
             raise WireError("a Write-Record out of order")
@@ -443,7 +443,7 @@ class Conversation:
         request.error, request.response_due = error, False
         self._reading = {k: r for k, r in self._reading.items() if r is not request}
         self._atomics = {k: r for k, r in self._atomics.items() if r is not request}
-        self.start_requests()
+        self.start_queued_read_and_atomic_requests()
 
 
 def add_masked_fields(old: int, operand: int, mask: int) -> int:

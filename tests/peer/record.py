@@ -40,7 +40,7 @@ class RecordHeader:
         return HEADER.pack(WRITE_RECORD, flags, 0, self.message_id, self.to, self.length)
 
 
-def parse_record(payload: bytes) -> tuple[RecordHeader, bytes]:
+def parse_write_record_segment(payload: bytes) -> tuple[RecordHeader, bytes]:
     """Return the header of a Write-Record segment, and the octets of the message that follow it."""
     if len(payload) < HEADER.size:
         raise WireError("Write-Record: length")
@@ -51,7 +51,9 @@ def parse_record(payload: bytes) -> tuple[RecordHeader, bytes]:
     return header, payload[HEADER.size :]
 
 
-def segment_record(header: RecordHeader, stag: int, payload: bytes, size: int) -> list[Tagged]:
+def segment_write_record_message(
+    header: RecordHeader, stag: int, payload: bytes, size: int
+) -> list[Tagged]:
     """Return the segments of a Write-Record message, each with at most ``size`` octets of its
     data.
     """
@@ -83,7 +85,7 @@ class RecordSource:
     def write(self, stag: int, to: int, payload: bytes, *, solicited: bool = False) -> int:
         """Send a Write-Record, and return its message id."""
         header = RecordHeader(self.message_id, to, len(payload), solicited)
-        for segment in segment_record(header, stag, payload, self.size):
+        for segment in segment_write_record_message(header, stag, payload, self.size):
             self.send_segment(segment)
         self.message_id = (self.message_id + 1) % (1 << 32)
         return header.message_id
@@ -144,7 +146,7 @@ class RecordTarget:
                 raise WireError("not credible")
             if not isinstance(segment, Tagged) or segment.opcode != PRIVATE:
                 raise WireError("no Write-Record")
-            record, octets = parse_record(segment.payload)
+            record, octets = parse_write_record_segment(segment.payload)
         except WireError as error:
             self.dropped.append(str(error))
             return

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 from peer.line import BAD, Line, open_udp_socket, run_until
-from peer.ours import SEED, close_line_at_exit, seeded_octets, siwarp_queue_pair
+from peer.ours import SEED, close_emulated_link_at_exit, seeded_octets, siwarp_queue_pair
 from peer.ud import UdPeer
 from peer.wire import WireError, strip_crc
 
@@ -35,7 +35,7 @@ def qkey() -> int:
 
 
 @pytest.fixture
-def member_socket(group_address: str) -> Iterator[socket.socket]:
+def multicast_member_socket(group_address: str) -> Iterator[socket.socket]:
     """Yield a socket that is a member of the multicast group on loopback."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -58,7 +58,7 @@ def test_siwarp_receives_messages_that_the_peer_sends_to_a_multicast_group(
         # messages in a row.
         siwarp_queue_pair(QPType.UD, slots=256, attr=QPAttr(qkey=qkey)) as ours,
         open_udp_socket() as sock,
-        close_line_at_exit(Line(SEED, BAD)) as line,
+        close_emulated_link_at_exit(Line(SEED, BAD)) as line,
     ):
         ours.qp.attach_mcast(group_address)
         line.set_multicast_interface("127.0.0.1")
@@ -93,10 +93,10 @@ def test_siwarp_receives_messages_that_the_peer_sends_to_a_multicast_group(
 
 @pytest.mark.clause("DGRAM-MCAST-1")
 def test_the_peer_receives_messages_that_siwarp_sends_to_a_multicast_group(
-    group_address: str, qkey: int, member_socket: socket.socket
+    group_address: str, qkey: int, multicast_member_socket: socket.socket
 ) -> None:
     with siwarp_queue_pair(QPType.UD, attr=QPAttr(qkey=qkey)) as ours:
-        peer = UdPeer(member_socket, qkey, group=True)
+        peer = UdPeer(multicast_member_socket, qkey, group=True)
         handle = ours.address_handle((group_address, 0))
         sent = [seeded_octets(i, i * 20) for i in range(50)]
         for payload in sent:
@@ -104,7 +104,7 @@ def test_the_peer_receives_messages_that_siwarp_sends_to_a_multicast_group(
         run_until(
             lambda: len(peer.messages) == len(sent),
             [peer.process_datagrams, ours.poll_completions],
-            [member_socket],
+            [multicast_member_socket],
         )
         assert [message.payload for message in peer.messages] == sent
         assert {message.source for message in peer.messages} == {ours.qp.addr}

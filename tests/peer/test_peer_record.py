@@ -15,18 +15,18 @@ from peer.ours import (
     SEED,
     TIMEOUT_S,
     SiwarpEnd,
-    close_line_at_exit,
+    close_emulated_link_at_exit,
     seeded_octets,
     siwarp_queue_pair,
-    stress_rounds,
+    stress_round_count,
 )
 from peer.record import (
     ReceivedParts,
     RecordHeader,
     RecordSource,
     RecordTarget,
-    parse_record,
-    segment_record,
+    parse_write_record_segment,
+    segment_write_record_message,
 )
 from peer.ud import UdPeer
 from peer.wire import PRIVATE, Tagged, WireError, parse_llp_header, parse_segment, strip_crc
@@ -53,7 +53,7 @@ class Ends:
         self.ah = ours.address_handle(line.far)
         line.siwarp, line.peer = ours.qp.addr, peer.sock.getsockname()
 
-    def step_and_collect_records(self) -> None:
+    def collect_new_write_records(self) -> None:
         """Run the line and siwarp, and query each new Write-Record before the queue pair discards
         it.
         """
@@ -69,7 +69,7 @@ class Ends:
         self, until: Callable[[], bool], extra_step: Callable[[], None] = lambda: None
     ) -> None:
         """Run the line, siwarp and the extra step until the condition is true."""
-        run_until(until, [self.step_and_collect_records, extra_step], self.line.sockets())
+        run_until(until, [self.collect_new_write_records, extra_step], self.line.sockets())
 
 
 @contextmanager
@@ -81,7 +81,7 @@ def siwarp_and_peer(faults: Faults) -> Iterator[Ends]:
             QPType.UD, attr=attr, max_write_records=512, error_policy="message"
         ) as ours,
         open_udp_socket() as sock,
-        close_line_at_exit(Line(SEED, faults)) as line,
+        close_emulated_link_at_exit(Line(SEED, faults)) as line,
     ):
         yield Ends(ours, line, UdPeer(sock, QKEY))
 
@@ -95,7 +95,7 @@ def collect_forwarded_parts(datagrams: list[bytes]) -> dict[int, ReceivedParts]:
         except WireError:
             continue
         assert isinstance(segment, Tagged)
-        header, data = parse_record(segment.payload)
+        header, data = parse_write_record_segment(segment.payload)
         start = segment.to - header.to
         found.setdefault(header.message_id, ReceivedParts(header)).add_range(
             start, start + len(data)
@@ -105,7 +105,7 @@ def collect_forwarded_parts(datagrams: list[bytes]) -> dict[int, ReceivedParts]:
 
 @pytest.mark.clause("DGRAM-REC-4", "DGRAM-REC-5")
 def test_ranges_reported_for_write_records_are_those_of_the_received_segments() -> None:
-    count = stress_rounds(60)
+    count = stress_round_count(60)
     rng = random.Random(SEED)
     with siwarp_and_peer(BAD) as both:
         wrote: dict[int, tuple[int, bytes]] = {}
@@ -116,16 +116,16 @@ def test_ranges_reported_for_write_records_are_those_of_the_received_segments() 
             wrote[both.source.write(both.region.rkey, to, payload)] = (i, payload)
             # A message must be reported before its memory is written again.
             if i % 16 == 15:
-                check_reported_records(both, wrote)
+                check_reported_write_records(both, wrote)
                 # This poll orders the test's reads of the memory before the next writes of the
                 # device's thread.
-                both.step_and_collect_records()
+                both.collect_new_write_records()
                 wrote.clear()
                 both.records.clear()
                 both.line.to_siwarp.passed.clear()
 
 
-def check_reported_records(both: Ends, wrote: dict[int, tuple[int, bytes]]) -> None:
+def check_reported_write_records(both: Ends, wrote: dict[int, tuple[int, bytes]]) -> None:
     """Wait until all messages of which any part was forwarded are reported, and check the
     reports.
     """
@@ -168,7 +168,7 @@ def test_write_record_segments_in_any_order_form_the_same_message() -> None:
     with siwarp_and_peer(CLEAN) as both:
         payload = seeded_octets("shuffled", 9000)
         header = RecordHeader(77, both.region.iova + 10, len(payload))
-        segments = segment_record(header, both.region.rkey, payload, 500)
+        segments = segment_write_record_message(header, both.region.rkey, payload, 500)
         last = segments.pop()
         random.Random(SEED).shuffle(segments)
         for segment in [*segments, segments[0], last]:
@@ -180,7 +180,7 @@ def test_write_record_segments_in_any_order_form_the_same_message() -> None:
 
 @pytest.mark.clause("DGRAM-REC-1", "DGRAM-REC-2")
 def test_write_records_of_siwarp_have_the_format_of_figure_8_1() -> None:
-    count = stress_rounds(60)
+    count = stress_round_count(60)
     rng = random.Random(SEED)
     with siwarp_and_peer(BAD) as both:
         target, wanted = both.target, {}

@@ -14,10 +14,10 @@ from peer.ours import (
     SEED,
     TIMEOUT_S,
     SiwarpEnd,
-    close_line_at_exit,
+    close_emulated_link_at_exit,
     seeded_octets,
     siwarp_queue_pair,
-    stress_rounds,
+    stress_round_count,
 )
 from peer.uc import Delivery, UcReceiver, UcSender
 
@@ -51,7 +51,7 @@ class Ends:
         ]
         run_until(until, take, self.line.sockets())
 
-    def drain_line(self) -> None:
+    def drain_emulated_link(self) -> None:
         """Wait until the line is idle, then exchange a last message in each direction."""
         self.run_until(self.line.is_idle)
         self.line.remove_faults()
@@ -66,7 +66,7 @@ def siwarp_and_peer(faults: Faults, psn: tuple[int, int] = (0, 0)) -> Iterator[E
     """Yield both ends; ``psn`` holds the first PSN sent to siwarp and the first PSN sent by
     siwarp.
     """
-    with open_udp_socket() as sock, close_line_at_exit(Line(SEED, faults)) as line:
+    with open_udp_socket() as sock, close_emulated_link_at_exit(Line(SEED, faults)) as line:
         attr = QPAttr(
             qkey=QKEY,
             ah_attr=line.far,
@@ -77,7 +77,7 @@ def siwarp_and_peer(faults: Faults, psn: tuple[int, int] = (0, 0)) -> Iterator[E
         )
         # UC drops a message for which no receive is posted, so each message of a test has a
         # receive.
-        slots = 2 * stress_rounds(150)
+        slots = 2 * stress_round_count(150)
         with siwarp_queue_pair(QPType.UC, slots=slots, attr=attr, slot=8192) as ours:
             sender = UcSender(sock, line.near, QKEY, psn[0], MTU)
             receiver = UcReceiver(QKEY, psn[1], STAG, BASE, bytearray(MEMORY))
@@ -106,7 +106,7 @@ def test_siwarp_and_a_model_of_the_specification_deliver_the_same_uc_messages(
     """Pass the datagrams that the line forwarded to siwarp to a model receiver as well; siwarp and
     the model must deliver the same messages.
     """
-    count = stress_rounds(150)
+    count = stress_round_count(150)
     rng = random.Random(SEED)
     with siwarp_and_peer(POOR, psn) as both:
         for i in range(count):
@@ -119,7 +119,7 @@ def test_siwarp_and_a_model_of_the_specification_deliver_the_same_uc_messages(
                 both.sender.send(payload, solicited=i % 4 == 0, immediate=value)
             both.line.forward_datagrams()
             both.ours.poll_completions()
-        both.drain_line()
+        both.drain_emulated_link()
         model = UcReceiver(QKEY, psn[0], both.region.rkey, both.region.iova, bytearray(MEMORY))
         for datagram in both.line.to_siwarp.passed:
             model.process_datagram(datagram)
@@ -132,7 +132,7 @@ def test_siwarp_and_a_model_of_the_specification_deliver_the_same_uc_messages(
 
 @pytest.mark.clause("DGRAM-UC-3", "DGRAM-UC-19", "DGRAM-UC-20")
 def test_a_uc_message_of_siwarp_is_delivered_completely_or_not_at_all() -> None:
-    count = stress_rounds(150)
+    count = stress_round_count(150)
     rng = random.Random(SEED)
     sends = []
     with siwarp_and_peer(POOR) as both:
@@ -152,7 +152,7 @@ def test_a_uc_message_of_siwarp_is_delivered_completely_or_not_at_all() -> None:
             for step in (both.ours.poll_completions, both.line.forward_datagrams):
                 step()
             both.receiver.process_datagrams(both.sender.sock)
-        both.drain_line()
+        both.drain_emulated_link()
         assert all(wc.ok for wc in ours.sent) and len(ours.sent) == count + 1
         possible = {
             0: lambda p, v: Delivery(p, None, len(p)),
@@ -181,7 +181,7 @@ def test_uc_writes_place_their_data_at_the_requested_addresses() -> None:
             wanted[at : at + len(payload)] = payload
             there = RemoteBuffer(BASE + at, len(payload), STAG)
             both.ours.post_payload(payload, WROpcode.RDMA_WRITE, remote=there)
-        both.drain_line()
+        both.drain_emulated_link()
         assert both.receiver.memory == wanted
         assert both.receiver.dropped == {} and both.receiver.missing == 0
 
@@ -196,7 +196,7 @@ def test_uc_datagrams_that_are_not_credible_or_lack_access_rights_have_no_effect
         honest.write(both.region.rkey ^ 1, both.region.iova, b"no such STag", immediate=bytes(4))
         with open_udp_socket() as stranger:
             UcSender(stranger, both.ours.qp.addr, QKEY, honest.psn, MTU).send(b"from elsewhere")
-            both.drain_line()
+            both.drain_emulated_link()
         assert [data for _, data in both.ours.got] == [b"the end"]
         assert both.region.read() == bytes(MEMORY)
         # siwarp has transmitted only its final message.

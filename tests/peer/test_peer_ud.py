@@ -12,10 +12,10 @@ from peer.ours import (
     SEED,
     TIMEOUT_S,
     SiwarpEnd,
-    close_line_at_exit,
+    close_emulated_link_at_exit,
     seeded_octets,
     siwarp_queue_pair,
-    stress_rounds,
+    stress_round_count,
 )
 from peer.ud import UdPeer, encode_queue_number
 from peer.wire import PRIVATE, SEND, Untagged, WireError, append_crc, parse_segment, strip_crc
@@ -42,7 +42,7 @@ class Ends:
             self.line.sockets(),
         )
 
-    def drain_line(self) -> None:
+    def drain_emulated_link(self) -> None:
         """Wait until all datagrams in flight have arrived and siwarp has received its messages."""
         self.run_until(self.line.is_idle)
         marker = len(self.ours.got)
@@ -60,25 +60,25 @@ def siwarp_and_peer(faults: Faults) -> Iterator[Ends]:
     drops a message for which no receive is posted, and while another process has the CPU, the
     device's thread may receive many messages in a row.
     """
-    slots = 2 * stress_rounds(300)
+    slots = 2 * stress_round_count(300)
     with (
         siwarp_queue_pair(
             QPType.UD, slots=slots, attr=QPAttr(qkey=QKEY), error_policy="message"
         ) as ours,
         open_udp_socket() as sock,
-        close_line_at_exit(Line(SEED, faults)) as line,
+        close_emulated_link_at_exit(Line(SEED, faults)) as line,
     ):
         yield Ends(ours, UdPeer(sock, QKEY), line)
 
 
 @pytest.fixture
-def clean_ends() -> Iterator[Ends]:
+def endpoints_of_fault_free_link() -> Iterator[Ends]:
     """Yield both ends and a line without faults."""
     yield from siwarp_and_peer(CLEAN)
 
 
 @pytest.fixture
-def faulty_ends() -> Iterator[Ends]:
+def endpoints_of_faulty_link() -> Iterator[Ends]:
     """Yield both ends and a line with faults."""
     yield from siwarp_and_peer(BAD)
 
@@ -103,75 +103,83 @@ def parse_undamaged_segments(datagrams: list[bytes]) -> list[Untagged]:
 
 @pytest.mark.clause("DGRAM-LLP-4", "DGRAM-UD-11", "DGRAM-UD-19")
 def test_forwarded_ud_messages_arrive_unchanged_and_no_other_message_arrives(
-    faulty_ends: Ends,
+    endpoints_of_faulty_link: Ends,
 ) -> None:
-    count = stress_rounds(300)
+    count = stress_round_count(300)
     rng = random.Random(SEED)
     answers = []
     for i in range(count):
         payload = seeded_octets(f"to {i}", rng.randrange(1200))
         value = i if i % 3 == 0 else None
-        faulty_ends.peer.send(
-            faulty_ends.line.near,
+        endpoints_of_faulty_link.peer.send(
+            endpoints_of_faulty_link.line.near,
             payload,
             solicited=i % 2 == 0,
             immediate=None if value is None else encode_immediate(value),
         )
         answer = seeded_octets(f"from {i}", rng.randrange(1200))
         if value is None:
-            faulty_ends.ours.post_payload(answer, ah=faulty_ends.ah)
+            endpoints_of_faulty_link.ours.post_payload(answer, ah=endpoints_of_faulty_link.ah)
         else:
-            faulty_ends.ours.post_payload(
-                answer, WROpcode.SEND_WITH_IMM, ah=faulty_ends.ah, imm_data=value
+            endpoints_of_faulty_link.ours.post_payload(
+                answer, WROpcode.SEND_WITH_IMM, ah=endpoints_of_faulty_link.ah, imm_data=value
             )
         answers.append((answer, None if value is None else encode_immediate(value)))
         for step in (
-            faulty_ends.line.forward_datagrams,
-            faulty_ends.ours.poll_completions,
-            faulty_ends.peer.process_datagrams,
+            endpoints_of_faulty_link.line.forward_datagrams,
+            endpoints_of_faulty_link.ours.poll_completions,
+            endpoints_of_faulty_link.peer.process_datagrams,
         ):
             step()
-    faulty_ends.drain_line()
+    endpoints_of_faulty_link.drain_emulated_link()
 
     wanted = []
-    for segment in parse_undamaged_segments(faulty_ends.line.to_siwarp.passed):
+    for segment in parse_undamaged_segments(endpoints_of_faulty_link.line.to_siwarp.passed):
         if segment.opcode == PRIVATE:
             wanted.append((segment.payload[8:], segment.payload[4:8]))
         else:
             wanted.append((segment.payload, None))
     got = [
         (data, encode_immediate(wc.imm_data) if wc.wc_flags & WCFlag.WITH_IMM else None)
-        for wc, data in faulty_ends.ours.got
+        for wc, data in endpoints_of_faulty_link.ours.got
     ]
     assert got == wanted
     # More than 1% of the datagrams were damaged.
-    assert len(faulty_ends.line.to_siwarp.passed) - len(wanted) > count // 100
-    assert {wc.source for wc, _ in faulty_ends.ours.got} == {faulty_ends.line.far}
-    assert {wc.src_qp for wc, _ in faulty_ends.ours.got} == {faulty_ends.line.far[1]}
+    assert len(endpoints_of_faulty_link.line.to_siwarp.passed) - len(wanted) > count // 100
+    assert {wc.source for wc, _ in endpoints_of_faulty_link.ours.got} == {
+        endpoints_of_faulty_link.line.far
+    }
+    assert {wc.src_qp for wc, _ in endpoints_of_faulty_link.ours.got} == {
+        endpoints_of_faulty_link.line.far[1]
+    }
 
-    came = parse_undamaged_segments(faulty_ends.line.from_siwarp.passed)
-    assert [m.msn for m in faulty_ends.peer.messages] == [segment.msn for segment in came]
-    for message in faulty_ends.peer.messages[:-1]:
+    came = parse_undamaged_segments(endpoints_of_faulty_link.line.from_siwarp.passed)
+    assert [m.msn for m in endpoints_of_faulty_link.peer.messages] == [
+        segment.msn for segment in came
+    ]
+    for message in endpoints_of_faulty_link.peer.messages[:-1]:
         assert (message.payload, message.immediate) == answers[message.msn - 1]
-    assert faulty_ends.peer.dropped.count("CRC") == len(faulty_ends.line.from_siwarp.passed) - len(
-        came
+    assert endpoints_of_faulty_link.peer.dropped.count("CRC") == len(
+        endpoints_of_faulty_link.line.from_siwarp.passed
+    ) - len(came)
+    assert len(endpoints_of_faulty_link.ours.sent) == count + 1 and all(
+        wc.ok for wc in endpoints_of_faulty_link.ours.sent
     )
-    assert len(faulty_ends.ours.sent) == count + 1 and all(wc.ok for wc in faulty_ends.ours.sent)
 
 
 @pytest.mark.parametrize("length", [0, 1, 1472, 65_485])
 @pytest.mark.clause("DGRAM-UD-9", "DGRAM-UD-12")
 def test_ud_messages_arrive_or_complete_a_too_short_receive_with_an_error(
-    clean_ends: Ends, length: int
+    endpoints_of_fault_free_link: Ends, length: int
 ) -> None:
     payload = seeded_octets(length, length)
-    clean_ends.ours.post_payload(payload, ah=clean_ends.ah)
-    clean_ends.run_until(lambda: bool(clean_ends.peer.messages))
-    assert clean_ends.peer.messages[0].payload == payload
-    clean_ends.peer.send(clean_ends.line.near, payload)
-    clean_ends.run_until(lambda: bool(clean_ends.ours.got))
-    wc, data = clean_ends.ours.got[0]
-    if length <= clean_ends.ours.slot:
+    endpoints_of_fault_free_link.ours.post_payload(payload, ah=endpoints_of_fault_free_link.ah)
+    endpoints_of_fault_free_link.run_until(lambda: bool(endpoints_of_fault_free_link.peer.messages))
+    assert endpoints_of_fault_free_link.peer.messages[0].payload == payload
+    endpoints_of_fault_free_link.peer.send(endpoints_of_fault_free_link.line.near, payload)
+    endpoints_of_fault_free_link.run_until(lambda: bool(endpoints_of_fault_free_link.ours.got))
+    wc, data = endpoints_of_fault_free_link.ours.got[0]
+    if length <= endpoints_of_fault_free_link.ours.slot:
         assert data == payload
     else:
         assert wc.status == WCStatus.LOC_LEN_ERR
@@ -179,66 +187,73 @@ def test_ud_messages_arrive_or_complete_a_too_short_receive_with_an_error(
 
 @pytest.mark.clause("DGRAM-ERR-1", "DGRAM-ERR-8")
 def test_siwarp_answers_an_invalid_ud_message_with_an_error_message_as_in_figure_6_1(
-    clean_ends: Ends,
+    endpoints_of_fault_free_link: Ends,
 ) -> None:
     """A message that violates rule h of table 6.1 is answered by an error message that quotes the
     header of the message.
     """
-    peer = clean_ends.peer
+    peer = endpoints_of_fault_free_link.peer
     wrong = Untagged(SEND, encode_queue_number(0, 0, 7), 41, mo=4, payload=b"beyond", word=QKEY)
     peer.index = 7
-    peer.sock.sendto(append_crc(wrong.octets()), clean_ends.line.near)
-    clean_ends.run_until(lambda: bool(peer.reports))
+    peer.sock.sendto(append_crc(wrong.octets()), endpoints_of_fault_free_link.line.near)
+    endpoints_of_fault_free_link.run_until(lambda: bool(peer.reports))
     (report,) = peer.reports
     error = report.error
     assert (error.layer, error.type, error.code) == (1, 2, 4)
     assert (error.header, error.seg_len) == (wrong.header(), 18 + 6)
     assert report.source_index == 0
-    (datagram,) = clean_ends.line.from_siwarp.passed
+    (datagram,) = endpoints_of_fault_free_link.line.from_siwarp.passed
     assert len(datagram) == 46
-    (found,) = clean_ends.ours.qp.errors()
+    (found,) = endpoints_of_fault_free_link.ours.qp.errors()
     assert found.origin == ErrorOrigin.FOUND and found.msn == 41
-    assert found.qpn == 7 << 16 | clean_ends.line.far[1]
+    assert found.qpn == 7 << 16 | endpoints_of_fault_free_link.line.far[1]
 
 
 @pytest.mark.clause("DGRAM-ERR-9")
-def test_an_error_message_of_the_peer_appears_in_siwarps_error_queue(clean_ends: Ends) -> None:
-    clean_ends.peer.receive_octets = 100
-    clean_ends.ours.post_payload(bytes(100), ah=clean_ends.ah)
-    clean_ends.ours.post_payload(bytes(101), ah=clean_ends.ah)
-    clean_ends.run_until(lambda: clean_ends.peer.too_long == 1 and clean_ends.line.is_idle())
+def test_an_error_message_of_the_peer_appears_in_siwarps_error_queue(
+    endpoints_of_fault_free_link: Ends,
+) -> None:
+    endpoints_of_fault_free_link.peer.receive_octets = 100
+    endpoints_of_fault_free_link.ours.post_payload(bytes(100), ah=endpoints_of_fault_free_link.ah)
+    endpoints_of_fault_free_link.ours.post_payload(bytes(101), ah=endpoints_of_fault_free_link.ah)
+    endpoints_of_fault_free_link.run_until(
+        lambda: (
+            endpoints_of_fault_free_link.peer.too_long == 1
+            and endpoints_of_fault_free_link.line.is_idle()
+        )
+    )
     reports = []
 
     def has_reported_errors() -> bool:
-        reports.extend(clean_ends.ours.qp.errors())
+        reports.extend(endpoints_of_fault_free_link.ours.qp.errors())
         return bool(reports)
 
-    clean_ends.run_until(has_reported_errors)
+    endpoints_of_fault_free_link.run_until(has_reported_errors)
     (report,) = reports
     assert report.origin == ErrorOrigin.REPORTED
     assert (report.layer, report.type, report.code, report.msn) == (1, 2, 5, 2)
-    assert report.seg_len == 18 + 101 and report.source == clean_ends.line.far
+    assert report.seg_len == 18 + 101 and report.source == endpoints_of_fault_free_link.line.far
 
 
 @pytest.mark.clause("DGRAM-ERR-2", "DGRAM-UD-4")
 def test_ud_messages_with_a_wrong_q_key_are_not_answered_and_consume_no_receive(
-    clean_ends: Ends,
+    endpoints_of_fault_free_link: Ends,
 ) -> None:
-    peer = clean_ends.peer
-    peer.send(clean_ends.line.near, b"who are you", qkey=QKEY + 1)
+    peer = endpoints_of_fault_free_link.peer
+    peer.send(endpoints_of_fault_free_link.line.near, b"who are you", qkey=QKEY + 1)
     for mo, opcode in ((4, SEND), (0, 1)):
         wrong = Untagged(opcode, 0, 1, mo=mo, payload=b"x", word=QKEY ^ 1)
-        peer.sock.sendto(append_crc(wrong.octets()), clean_ends.line.near)
-    clean_ends.drain_line()
-    assert [data for _, data in clean_ends.ours.got] == [b"the end"]
+        peer.sock.sendto(append_crc(wrong.octets()), endpoints_of_fault_free_link.line.near)
+    endpoints_of_fault_free_link.drain_emulated_link()
+    assert [data for _, data in endpoints_of_fault_free_link.ours.got] == [b"the end"]
     # siwarp has transmitted only its final message.
-    assert len(clean_ends.line.from_siwarp.passed) == 1
-    assert clean_ends.ours.qp.errors() == []
+    assert len(endpoints_of_fault_free_link.line.from_siwarp.passed) == 1
+    assert endpoints_of_fault_free_link.ours.qp.errors() == []
 
 
 @pytest.mark.clause("DGRAM-UD-21")
 def test_ud_messages_with_unknown_opcodes_or_subcodes_are_reported_as_unexpected(
-    clean_ends: Ends,
+    endpoints_of_fault_free_link: Ends,
 ) -> None:
     wrongs = [
         Untagged(1, 0, 1, payload=bytes(28), word=QKEY),
@@ -246,14 +261,19 @@ def test_ud_messages_with_unknown_opcodes_or_subcodes_are_reported_as_unexpected
         Untagged(PRIVATE, 0, 3, payload=bytes([1]) + bytes(6), word=QKEY),
     ]
     for wrong in wrongs:
-        clean_ends.peer.sock.sendto(append_crc(wrong.octets()), clean_ends.line.near)
-    clean_ends.run_until(lambda: len(clean_ends.peer.reports) == len(wrongs))
-    assert [report.error.header for report in clean_ends.peer.reports] == [
+        endpoints_of_fault_free_link.peer.sock.sendto(
+            append_crc(wrong.octets()), endpoints_of_fault_free_link.line.near
+        )
+    endpoints_of_fault_free_link.run_until(
+        lambda: len(endpoints_of_fault_free_link.peer.reports) == len(wrongs)
+    )
+    assert [report.error.header for report in endpoints_of_fault_free_link.peer.reports] == [
         w.header() for w in wrongs
     ]
-    assert {(r.error.layer, r.error.type, r.error.code) for r in clean_ends.peer.reports} == {
-        (0, 2, 6)
-    }
+    assert {
+        (r.error.layer, r.error.type, r.error.code)
+        for r in endpoints_of_fault_free_link.peer.reports
+    } == {(0, 2, 6)}
 
 
 @pytest.mark.clause("DGRAM-ERR-7")
@@ -261,7 +281,7 @@ def test_with_error_policy_error_an_invalid_message_moves_the_queue_pair_to_err(
     with (
         siwarp_queue_pair(QPType.UD, attr=QPAttr(qkey=QKEY), error_policy="error") as ours,
         open_udp_socket() as sock,
-        close_line_at_exit(Line(SEED)) as line,
+        close_emulated_link_at_exit(Line(SEED)) as line,
     ):
         both = Ends(ours, UdPeer(sock, QKEY), line)
         both.peer.sock.sendto(append_crc(Untagged(SEND, 0, 1, mo=1, word=QKEY).octets()), line.near)

@@ -49,7 +49,7 @@ def raised_open_file_limit() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def run_many(
+def run_many_processes(
     program: Path, *, processes: int, group: int, each: int, rounds: int, how: str
 ) -> RunCost:
     said = json.loads(run_program(program, *map(str, (processes, group, each, rounds)), how))
@@ -63,7 +63,7 @@ def test_64_processes_that_exchange_messages_in_pairs_need_little_cpu_time(
     compiled_programs: dict[str, Path], how: str, cpu: float
 ) -> None:
     """Run 6,400 round trips, for which processes that only poll need 25 s or 40 s of CPU time."""
-    took = run_many(
+    took = run_many_processes(
         compiled_programs["many"], processes=PROCESSES, group=2, each=1, rounds=100, how=how
     )
     assert took.cpu < cpu * SLOWER
@@ -73,7 +73,7 @@ def test_64_processes_that_exchange_messages_in_pairs_need_little_cpu_time(
 def test_64_processes_can_each_be_connected_to_every_other_process(
     compiled_programs: dict[str, Path],
 ) -> None:
-    took = run_many(
+    took = run_many_processes(
         compiled_programs["many"],
         processes=PROCESSES,
         group=PROCESSES,
@@ -89,7 +89,7 @@ def test_64_processes_can_each_be_connected_to_every_other_process(
 def test_thousands_of_connections_between_two_processes_need_bounded_resources(
     compiled_programs: dict[str, Path],
 ) -> None:
-    took = run_many(
+    took = run_many_processes(
         compiled_programs["many"], processes=2, group=2, each=CONNECTIONS, rounds=1, how="event"
     )
     assert took.cpu < 15 * SLOWER

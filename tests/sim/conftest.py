@@ -39,7 +39,7 @@ def world() -> Iterator[siwarp.sim.World]:
 
 
 @pytest.fixture
-def create_end(world: siwarp.sim.World) -> Callable[[Context, QPType], End]:
+def create_rdma_endpoint(world: siwarp.sim.World) -> Callable[[Context, QPType], End]:
     """Return a function that creates a queue pair; closing the world closes its objects."""
 
     def create_queue_pair(device: Context, kind: QPType) -> End:

@@ -79,10 +79,10 @@ def test_a_crash_of_a_device_ends_pending_receives_with_estale(
 
 
 def test_completions_and_connection_events_can_be_awaited(
-    world: World, create_end: MakeEnd, hosts: tuple[Context, Context]
+    world: World, create_rdma_endpoint: MakeEnd, hosts: tuple[Context, Context]
 ) -> None:
     world.faults("delay=250ms")
-    a, b = (create_end(device, QPType.UD) for device in hosts)
+    a, b = (create_rdma_endpoint(device, QPType.UD) for device in hosts)
     for one in (a, b):
         one.qp.to_rts()
     b.qp.post_recv(RecvWR(7, sg=[b.mr.sge(0, 64)]))

@@ -55,7 +55,7 @@ class SidrHosts:
         self.ids.append(asked)
         return asked
 
-    def next_request(self) -> CMEvent:
+    def next_connection_request(self) -> CMEvent:
         event = self.answering.get_event()
         assert event is not None and event.type == CMEventType.CONNECT_REQUEST
         assert event.listen_id is self.door
@@ -77,7 +77,7 @@ def sidr_hosts(world: World) -> SidrHosts:
     return SidrHosts(world.device("10.0.0.1", "fd00::1"), world.device("10.0.0.2", "fd00::2"))
 
 
-def sent_datagrams(path: Path, port: int) -> list[tuple[float, bytes]]:
+def captured_datagrams_to_port(path: Path, port: int) -> list[tuple[float, bytes]]:
     """Return the time and the octets of each captured datagram to a UDP port."""
     found: dict[tuple[float, int, bytes], tuple[float, bytes]] = {}
     with PcapNgReader(str(path)) as packets:
@@ -94,7 +94,7 @@ def test_a_sidr_query_is_answered_in_one_round_trip(world: World, sidr_hosts: Si
     asked = sidr_hosts.send_query(b"who is there")
 
     def answer_query() -> None:
-        request = sidr_hosts.next_request()
+        request = sidr_hosts.next_connection_request()
         assert world.now_ns == 20_000_000
         assert request.private_data == b"who is there"
         assert request.id.peer_addr[0] == "10.0.0.1"
@@ -119,7 +119,7 @@ def test_an_unanswered_sidr_query_is_retransmitted_by_the_timetable_until_its_ti
         told = sidr_hosts.next_result()
     assert world.now == 3.0
     assert (told.type, told.status) == (CMEventType.UNREACHABLE, errno.ETIMEDOUT)
-    questions = sent_datagrams(tmp_path / "run.pcapng", 7000)
+    questions = captured_datagrams_to_port(tmp_path / "run.pcapng", 7000)
     assert [at for at, _ in questions] == pytest.approx(QUERY_TIMES_S, abs=2e-6)
     assert len({octets for _, octets in questions}) == 1, (
         "a retransmitted query differs from the first query"
@@ -149,7 +149,7 @@ def test_a_listener_that_starts_between_two_transmissions_of_a_query_answers(
     world.run_for("200ms")
     sidr_hosts.door = CMID(sidr_hosts.answering, ud=True)
     sidr_hosts.door.listen(("10.0.0.2", 7000))
-    accept_request(sidr_hosts.next_request(), sidr_hosts.create_qp())
+    accept_request(sidr_hosts.next_connection_request(), sidr_hosts.create_qp())
     assert sidr_hosts.next_result().type == CMEventType.ESTABLISHED
     assert world.now == pytest.approx(0.3, abs=1e-6)
 
@@ -168,7 +168,7 @@ def test_network_faults_delay_sidr_answers_and_each_query_is_reported_once(
 
         def answer_queries() -> None:
             while True:
-                request = sidr_hosts.next_request()
+                request = sidr_hosts.next_connection_request()
                 seen.append(request.private_data)
                 accept_request(request, qp, request.private_data)
 
@@ -188,7 +188,7 @@ def test_a_query_retransmitted_during_a_long_round_trip_is_reported_once(
 ) -> None:
     world.faults("delay=500ms")
     sidr_hosts.send_query()
-    accept_request(sidr_hosts.next_request(), sidr_hosts.create_qp())
+    accept_request(sidr_hosts.next_connection_request(), sidr_hosts.create_qp())
     assert sidr_hosts.next_result().type == CMEventType.ESTABLISHED
     assert world.now == 1.0
     assert sidr_hosts.answering.get_event(60) is None, (
@@ -200,7 +200,7 @@ def test_a_rejected_sidr_query_reports_the_private_data_of_the_rejection(
     world: World, sidr_hosts: SidrHosts
 ) -> None:
     sidr_hosts.send_query()
-    sidr_hosts.next_request().id.reject(b"not today")
+    sidr_hosts.next_connection_request().id.reject(b"not today")
     told = sidr_hosts.next_result()
     assert (told.type, told.status) == (CMEventType.REJECTED, errno.ECONNREFUSED)
     assert (told.wire_error, told.private_data) == (2, b"not today")
@@ -210,7 +210,7 @@ def test_a_crash_of_a_listener_rejects_a_pending_query_at_the_next_transmission(
     world: World, sidr_hosts: SidrHosts
 ) -> None:
     sidr_hosts.send_query(timeout=10.0)
-    taken = sidr_hosts.next_request()
+    taken = sidr_hosts.next_connection_request()
     world.run_for("50ms")
     world.crash(sidr_hosts.listener)
     with pytest.raises(StateError) as error:
@@ -222,7 +222,7 @@ def test_a_crash_of_a_listener_rejects_a_pending_query_at_the_next_transmission(
 
     again = SidrHosts(sidr_hosts.asker, world.restart(sidr_hosts.listener))
     again.send_query()
-    accept_request(again.next_request(), again.create_qp())
+    accept_request(again.next_connection_request(), again.create_qp())
     assert again.next_result().type == CMEventType.ESTABLISHED
 
 
@@ -270,7 +270,7 @@ def test_a_repeated_query_is_answered_again_without_another_request_event(
 ) -> None:
     qp, peer = sidr_hosts.create_qp(), world.udp("10.0.0.9")
     peer.sendto(build_query(7, b"x"), sidr_hosts.door.local_addr)
-    asked = sidr_hosts.next_request()
+    asked = sidr_hosts.next_connection_request()
     # The query is repeated before the program has answered.
     peer.sendto(build_query(7, b"x"), sidr_hosts.door.local_addr)
     world.run_for("1ms")
@@ -292,7 +292,7 @@ def test_an_answer_is_kept_for_repeated_queries_until_it_expires(
 ) -> None:
     qp, peer = sidr_hosts.create_qp(), world.udp("10.0.0.9")
     peer.sendto(build_query(7), sidr_hosts.door.local_addr)
-    accept_request(sidr_hosts.next_request(), qp)
+    accept_request(sidr_hosts.next_connection_request(), qp)
     first = peer.recv()
     # The wait of 9 s is less than the setting sidr_timeout_ms, which is 10 s.
     world.run_for("9s")
@@ -301,16 +301,17 @@ def test_an_answer_is_kept_for_repeated_queries_until_it_expires(
     assert sidr_hosts.answering.get_event(0) is None
     world.run_for("11s")
     peer.sendto(build_query(7), sidr_hosts.door.local_addr)
-    sidr_hosts.next_request()  # the answer has expired, so the query is treated as a new query
+    # The answer has expired, so the query is treated as a new query.
+    sidr_hosts.next_connection_request()
 
 
-def start_slow_program(world: World, sidr_hosts: SidrHosts, qp: QP) -> list[str]:
+def start_slow_query_responder(world: World, sidr_hosts: SidrHosts, qp: QP) -> list[str]:
     """Start a task that answers each query after 20 ms; return the list of answered queriers."""
     answered: list[str] = []
 
     def answer_slowly() -> None:
         while True:
-            event = sidr_hosts.next_request()
+            event = sidr_hosts.next_connection_request()
             answered.append(event.id.peer_addr[0])
             world.sleep(0.02)
             accept_request(event, qp)
@@ -354,7 +355,7 @@ def test_a_flood_of_queries_to_a_slow_program_does_not_delay_an_honest_client(
 ) -> None:
     world.faults("delay=5ms")
     qp = sidr_hosts.create_qp()
-    answered = start_slow_program(world, sidr_hosts, qp)
+    answered = start_slow_query_responder(world, sidr_hosts, qp)
     start_query_flood(world, sidr_hosts, rate, sources, listens)
     world.run_for("4s")
     for _ in range(5):
@@ -375,7 +376,7 @@ def test_a_query_that_is_not_repeated_is_dropped_from_the_queue(
     for _ in range(5):
         again.sendto(build_query(2), sidr_hosts.door.local_addr)
         world.run_for("1s")
-    assert sidr_hosts.next_request().id.peer_addr[0] == "10.0.0.9"
+    assert sidr_hosts.next_connection_request().id.peer_addr[0] == "10.0.0.9"
     assert sidr_hosts.answering.get_event(0) is None
 
 
@@ -386,12 +387,12 @@ def test_queries_of_different_sources_are_reported_in_turn_and_in_order_per_sour
     for i, name in enumerate("xxxyyz"):
         peers[name].sendto(build_query(i + 1, f"{name}{i}".encode()), sidr_hosts.door.local_addr)
     world.run_for("1ms")
-    order = [sidr_hosts.next_request().private_data.decode() for _ in range(4)]
+    order = [sidr_hosts.next_connection_request().private_data.decode() for _ in range(4)]
     peers["z"].sendto(build_query(7, b"z6"), sidr_hosts.door.local_addr)
     world.run_for("1ms")
     # The queries of the sources z and y precede the second query of the source x; the next event
     # was already in the queue.
-    order += [sidr_hosts.next_request().private_data.decode() for _ in range(3)]
+    order += [sidr_hosts.next_connection_request().private_data.decode() for _ in range(3)]
     assert order == ["x0", "y3", "z5", "x1", "y4", "z6", "x2"]
 
 
@@ -410,7 +411,7 @@ def seconds_to_report_queries(pending: int) -> float:
         for _ in range(5):
             began = time.process_time()
             for _ in range(50):
-                sidr_hosts.next_request()
+                sidr_hosts.next_connection_request()
             best = min(best, time.process_time() - began)
         return best
 

@@ -47,18 +47,25 @@ def arrival_times(world: World, end: End, n: int) -> list[int]:
     return times
 
 
-def make_ready(end: End, receives: int) -> End:
+def move_to_rts_and_post_receives(end: End, receives: int) -> End:
     end.qp.to_rts()
     for i in range(receives):
         end.qp.post_recv(RecvWR(1000 + i, sg=[end.mr.sge(32768, SIZE)]))
     return end
 
 
-def test_senders_share_the_receive_rate_of_an_interface(world: World, create_end: MakeEnd) -> None:
-    receiver = make_ready(
-        create_end(world.device("10.0.0.1", faults="rx:rate=10Mbit"), QPType.UD), 30
+def test_senders_share_the_receive_rate_of_an_interface(
+    world: World, create_rdma_endpoint: MakeEnd
+) -> None:
+    receiver = move_to_rts_and_post_receives(
+        create_rdma_endpoint(world.device("10.0.0.1", faults="rx:rate=10Mbit"), QPType.UD), 30
     )
-    senders = [make_ready(create_end(world.device(f"10.0.0.{i}"), QPType.UD), 0) for i in (2, 3, 4)]
+    senders = [
+        move_to_rts_and_post_receives(
+            create_rdma_endpoint(world.device(f"10.0.0.{i}"), QPType.UD), 0
+        )
+        for i in (2, 3, 4)
+    ]
     task = world.spawn(arrival_times, world, receiver, 30)
     for sender in senders:
         world.spawn(post_datagrams, sender, receiver, 10)
@@ -68,11 +75,16 @@ def test_senders_share_the_receive_rate_of_an_interface(world: World, create_end
 
 
 def test_the_transmit_rate_of_an_interface_applies_to_all_destinations(
-    world: World, create_end: MakeEnd
+    world: World, create_rdma_endpoint: MakeEnd
 ) -> None:
-    sender = make_ready(create_end(world.device("10.0.0.1", faults="tx:rate=10Mbit"), QPType.UD), 0)
+    sender = move_to_rts_and_post_receives(
+        create_rdma_endpoint(world.device("10.0.0.1", faults="tx:rate=10Mbit"), QPType.UD), 0
+    )
     receivers = [
-        make_ready(create_end(world.device(f"10.0.0.{i}"), QPType.UD), 10) for i in (2, 3, 4)
+        move_to_rts_and_post_receives(
+            create_rdma_endpoint(world.device(f"10.0.0.{i}"), QPType.UD), 10
+        )
+        for i in (2, 3, 4)
     ]
     waits = [world.spawn(arrival_times, world, receiver, 10) for receiver in receivers]
     for receiver in receivers:
@@ -83,21 +95,29 @@ def test_the_transmit_rate_of_an_interface_applies_to_all_destinations(
 
 
 def test_a_full_receive_queue_of_an_interface_drops_datagrams(
-    world: World, create_end: MakeEnd
+    world: World, create_rdma_endpoint: MakeEnd
 ) -> None:
     faults = "rx:rate=10Mbit,limit=5"
-    receiver = make_ready(create_end(world.device("10.0.0.1", faults=faults), QPType.UD), 30)
-    sender = make_ready(create_end(world.device("10.0.0.2"), QPType.UD), 0)
+    receiver = move_to_rts_and_post_receives(
+        create_rdma_endpoint(world.device("10.0.0.1", faults=faults), QPType.UD), 30
+    )
+    sender = move_to_rts_and_post_receives(
+        create_rdma_endpoint(world.device("10.0.0.2"), QPType.UD), 0
+    )
     world.spawn(post_datagrams, sender, receiver, 30)
     world.run_for("1s")
     assert world.stats.lost == 30 - world.stats.delivered > 20
 
 
 def test_a_fault_plan_of_an_interface_applies_until_it_is_removed(
-    world: World, create_end: MakeEnd
+    world: World, create_rdma_endpoint: MakeEnd
 ) -> None:
-    receiver = make_ready(create_end(world.device("10.0.0.1"), QPType.UD), 30)
-    sender = make_ready(create_end(world.device("10.0.0.2"), QPType.UD), 0)
+    receiver = move_to_rts_and_post_receives(
+        create_rdma_endpoint(world.device("10.0.0.1"), QPType.UD), 30
+    )
+    sender = move_to_rts_and_post_receives(
+        create_rdma_endpoint(world.device("10.0.0.2"), QPType.UD), 0
+    )
     world.interface(receiver.device, "rx:loss=100%")
     world.spawn(post_datagrams, sender, receiver, 10)
     world.run_for("1s")
@@ -124,11 +144,13 @@ def test_an_interface_refuses_fault_rules_that_apply_only_to_links(world: World,
 @pytest.mark.parametrize("where", ["interface", "link"])
 @pytest.mark.parametrize("kind", [QPType.UD, QPType.RD])
 def test_a_full_send_buffer_delays_the_sender_instead_of_losing_datagrams(
-    world: World, create_end: MakeEnd, kind: QPType, where: str
+    world: World, create_rdma_endpoint: MakeEnd, kind: QPType, where: str
 ) -> None:
     """Check that a sender whose send buffer is smaller than the link's queue loses nothing."""
-    receiver = make_ready(create_end(world.device("10.0.0.1"), kind), 100)
-    sender = make_ready(create_end(world.device("10.0.0.2"), kind), 0)
+    receiver = move_to_rts_and_post_receives(
+        create_rdma_endpoint(world.device("10.0.0.1"), kind), 100
+    )
+    sender = move_to_rts_and_post_receives(create_rdma_endpoint(world.device("10.0.0.2"), kind), 0)
     plan = "tx:rate=10Mbit,limit=80"
     if where == "interface":
         world.interface(sender.device, plan)
@@ -143,11 +165,14 @@ def test_a_full_send_buffer_delays_the_sender_instead_of_losing_datagrams(
 
 
 def test_a_large_send_buffer_lets_the_queue_of_a_slow_interface_overflow(
-    world: World, create_end: MakeEnd
+    world: World, create_rdma_endpoint: MakeEnd
 ) -> None:
-    receiver = make_ready(create_end(world.device("10.0.0.1"), QPType.UD), 100)
-    sender = make_ready(
-        create_end(world.device("10.0.0.2", faults="tx:rate=10Mbit,limit=80"), QPType.UD), 0
+    receiver = move_to_rts_and_post_receives(
+        create_rdma_endpoint(world.device("10.0.0.1"), QPType.UD), 100
+    )
+    sender = move_to_rts_and_post_receives(
+        create_rdma_endpoint(world.device("10.0.0.2", faults="tx:rate=10Mbit,limit=80"), QPType.UD),
+        0,
     )
     world.spawn(post_datagrams, sender, receiver, 100)
     world.run_for("1s")

@@ -100,9 +100,9 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
 
 @pytest.mark.parametrize("world", range(1, 6), indirect=True)
 def test_an_rd_atomic_is_executed_once_although_memory_for_its_response_is_missing(
-    world: World, create_end: Callable[..., Any]
+    world: World, create_rdma_endpoint: Callable[..., Any]
 ) -> None:
-    a, b = (create_end(world.device(f"10.0.0.{i}"), QPType.RD) for i in (1, 2))
+    a, b = (create_rdma_endpoint(world.device(f"10.0.0.{i}"), QPType.RD) for i in (1, 2))
     for one in (a, b):
         one.qp.to_rts()
     handle = AH(a.pd, b.qp.addr)

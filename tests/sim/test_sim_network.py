@@ -20,7 +20,7 @@ MakeEnd = Callable[[Context, QPType], End]
 START_TIME_S = 1_577_836_800
 
 
-def make_ready(end: End, receives: int, size: int) -> None:
+def move_to_rts_and_post_receives(end: End, receives: int, size: int) -> None:
     """Move a datagram queue pair to RTS, and post receives into the upper half of its memory."""
     end.qp.to_rts()
     for i in range(receives):
@@ -36,12 +36,12 @@ def post_message(end: End, to: End, number: int, size: int) -> None:
 
 
 def test_reliable_datagrams_arrive_in_order_over_ipv6_and_a_lossy_link(
-    world: World, create_end: MakeEnd
+    world: World, create_rdma_endpoint: MakeEnd
 ) -> None:
     world.faults("loss=10%,delay=5ms")
-    a, b = (create_end(world.device(f"fd00::{i}"), QPType.RD) for i in (1, 2))
-    make_ready(a, 0, 0)
-    make_ready(b, 20, 100)
+    a, b = (create_rdma_endpoint(world.device(f"fd00::{i}"), QPType.RD) for i in (1, 2))
+    move_to_rts_and_post_receives(a, 0, 0)
+    move_to_rts_and_post_receives(b, 20, 100)
     got: list[int] = []
 
     def receive_numbers() -> None:
@@ -56,12 +56,12 @@ def test_reliable_datagrams_arrive_in_order_over_ipv6_and_a_lossy_link(
 
 
 def test_a_link_rate_determines_the_time_between_datagrams(
-    world: World, create_end: MakeEnd
+    world: World, create_rdma_endpoint: MakeEnd
 ) -> None:
     world.faults("rate=1Mbit")
-    a, b = (create_end(world.device(f"10.0.0.{i}"), QPType.UD) for i in (1, 2))
-    make_ready(a, 0, 0)
-    make_ready(b, 10, 1000)
+    a, b = (create_rdma_endpoint(world.device(f"10.0.0.{i}"), QPType.UD) for i in (1, 2))
+    move_to_rts_and_post_receives(a, 0, 0)
+    move_to_rts_and_post_receives(b, 10, 1000)
     times: list[int] = []
 
     def record_arrival_times() -> None:
@@ -79,11 +79,11 @@ def test_a_link_rate_determines_the_time_between_datagrams(
 
 
 def test_no_datagram_is_delivered_while_an_interface_is_down(
-    world: World, create_end: MakeEnd
+    world: World, create_rdma_endpoint: MakeEnd
 ) -> None:
-    a, b = (create_end(world.device(f"10.0.0.{i}"), QPType.UD) for i in (1, 2))
-    make_ready(a, 0, 0)
-    make_ready(b, 10, 100)
+    a, b = (create_rdma_endpoint(world.device(f"10.0.0.{i}"), QPType.UD) for i in (1, 2))
+    move_to_rts_and_post_receives(a, 0, 0)
+    move_to_rts_and_post_receives(b, 10, 100)
     world.link_up(b.device, False)
     world.spawn(post_message, a, b, 1, 100)
     world.run_for("1s")
@@ -96,12 +96,12 @@ def test_no_datagram_is_delivered_while_an_interface_is_down(
 
 
 def test_a_capture_of_a_world_has_simulated_timestamps(
-    world: World, create_end: MakeEnd, tmp_path: Path
+    world: World, create_rdma_endpoint: MakeEnd, tmp_path: Path
 ) -> None:
     world.faults("delay=250ms")
-    a, b = (create_end(world.device(f"10.0.0.{i}"), QPType.UD) for i in (1, 2))
-    make_ready(a, 0, 0)
-    make_ready(b, 1, 100)
+    a, b = (create_rdma_endpoint(world.device(f"10.0.0.{i}"), QPType.UD) for i in (1, 2))
+    move_to_rts_and_post_receives(a, 0, 0)
+    move_to_rts_and_post_receives(b, 1, 100)
     world.run_for("10s")
     with world.capture(tmp_path / "run.pcapng"):
         world.spawn(post_message, a, b, 1, 100)
@@ -132,11 +132,14 @@ def test_asyncio_endpoints_exchange_messages_in_virtual_time(world: World) -> No
     assert world.now > 60.5
 
 
-def test_a_world_may_have_hundreds_of_devices(world: World, create_end: MakeEnd) -> None:
+def test_a_world_may_have_hundreds_of_devices(world: World, create_rdma_endpoint: MakeEnd) -> None:
     devices = [world.device(f"10.0.{i // 250}.{i % 250 + 1}") for i in range(300)]
-    first, last = create_end(devices[0], QPType.RD), create_end(devices[-1], QPType.RD)
-    make_ready(first, 0, 0)
-    make_ready(last, 1, 100)
+    first, last = (
+        create_rdma_endpoint(devices[0], QPType.RD),
+        create_rdma_endpoint(devices[-1], QPType.RD),
+    )
+    move_to_rts_and_post_receives(first, 0, 0)
+    move_to_rts_and_post_receives(last, 1, 100)
     world.spawn(post_message, first, last, 7, 100)
     world.run_tasks(within="1s")
     assert [wc.check().byte_len for wc in last.cq.poll()] == [100]

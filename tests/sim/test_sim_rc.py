@@ -374,7 +374,7 @@ def test_a_reduced_path_mtu_makes_tcp_use_smaller_segments(
 
 @pytest.mark.parametrize("seed", range(1, 4))
 def test_a_seed_determines_the_run_of_an_rc_test(seed: int) -> None:
-    def run_world(seed: int) -> tuple[int, int]:
+    def run_lossy_rc_exchange(seed: int) -> tuple[int, int]:
         with World(seed, "loss=5%,delay=3ms,jitter=2ms") as world:
             a, b = (End(world, f"10.0.0.{i}", persona=Persona.ROCE) for i in (1, 2))
             connect_by_cm(a, b)
@@ -384,7 +384,11 @@ def test_a_seed_determines_the_run_of_an_rc_test(seed: int) -> None:
             a.wait_for_sends(30)
             return world.trace_hash, world.now_ns
 
-    assert run_world(seed) == run_world(seed) != run_world(seed + 100)
+    assert (
+        run_lossy_rc_exchange(seed)
+        == run_lossy_rc_exchange(seed)
+        != run_lossy_rc_exchange(seed + 100)
+    )
 
 
 def test_connecting_to_an_unknown_host_name_is_refused(world: World) -> None:

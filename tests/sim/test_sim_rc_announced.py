@@ -58,7 +58,7 @@ def post_send_with_immediate(end: End, data: bytes = b"with it", wr_id: int = 1)
     end.qp.post_send(wr)
 
 
-def create_pair(world: World, one: Persona, other: Persona) -> tuple[End, End]:
+def create_unconnected_pair(world: World, one: Persona, other: Persona) -> tuple[End, End]:
     world.faults("delay=1ms")
     return End(world, "10.0.0.1", persona=one), End(world, "10.0.0.2", persona=other)
 
@@ -140,7 +140,7 @@ def roce_end(world: World) -> Iterator[End]:
 def test_siwarp_peers_exchange_sends_with_immediate_without_a_setting(
     world: World, one: Persona, other: Persona, rev: int
 ) -> None:
-    a, b = create_pair(world, one, other)
+    a, b = create_unconnected_pair(world, one, other)
     start_listener(b)
     start_connecting(a, b, ConnParam(rev=rev))
     accept_connection(a, b)
@@ -158,7 +158,7 @@ def test_siwarp_peers_exchange_sends_with_immediate_without_a_setting(
 
 
 def test_siwarp_peers_with_delivery_counts_send_no_confirming_reads(world: World) -> None:
-    a, b = create_pair(world, Persona.ROCE, Persona.ROCE)
+    a, b = create_unconnected_pair(world, Persona.ROCE, Persona.ROCE)
     connect_by_cm(a, b)
     with expect_counter_increase("confirm_reads", 0), expect_counter_increase("confirm_none", 0):
         for i in range(10):
@@ -168,7 +168,7 @@ def test_siwarp_peers_with_delivery_counts_send_no_confirming_reads(world: World
 
 
 def test_the_sender_limits_how_long_its_sends_wait_for_a_receive(world: World) -> None:
-    a, b = create_pair(world, Persona.ROCE, Persona.ROCE)
+    a, b = create_unconnected_pair(world, Persona.ROCE, Persona.ROCE)
     connect_by_cm(a, b)
     a.qp.modify(QPAttr(rnr_retry=3))
     b.qp.modify(QPAttr(rnr_retry=7, min_rnr_timer=26))  # the RNR timer 26 is 81.92 ms
@@ -183,7 +183,7 @@ def test_the_rnr_retry_count_of_an_accepting_receiver_overrides_that_of_the_send
     world: World,
 ) -> None:
     """Check that the rnr_retry_count of rdma_cm applies to the Sends of the peer."""
-    a, b = create_pair(world, Persona.ROCE, Persona.ROCE)
+    a, b = create_unconnected_pair(world, Persona.ROCE, Persona.ROCE)
     start_listener(b)
     start_connecting(a, b)
     request = b.next_event()
@@ -202,7 +202,7 @@ def test_the_rnr_retry_count_of_an_accepting_receiver_overrides_that_of_the_send
 def test_private_messages_are_off_if_the_announcement_is_off_at_either_end(
     world: World, off: str
 ) -> None:
-    a, b = create_pair(world, Persona.IWARP, Persona.IWARP)
+    a, b = create_unconnected_pair(world, Persona.IWARP, Persona.IWARP)
     start_listener(b)
     with temporary_settings(mpa_announce=int(off == "server")):
         start_connecting(a, b)
@@ -220,7 +220,7 @@ def test_private_messages_are_off_if_the_announcement_is_off_at_either_end(
 def test_delivery_counts_need_both_ends_and_immediate_data_does_not_need_counts(
     world: World, without: str
 ) -> None:
-    a, b = create_pair(world, Persona.ROCE, Persona.ROCE)
+    a, b = create_unconnected_pair(world, Persona.ROCE, Persona.ROCE)
     start_listener(b)
     with temporary_settings(delivery_counts=int(without == "server")):
         start_connecting(a, b)

@@ -40,7 +40,7 @@ def create_rd_pair(
     """Create two RD queue pairs in RTS with a peer timeout of ``timeout`` seconds."""
     devices = [world.device(host.format(i + 1), mtu=mtu) for i in range(hosts)]
 
-    def create_end(device: Context) -> End:
+    def create_rdma_endpoint(device: Context) -> End:
         address = device.device.addresses[0]
         pd = PD(device)
         cq = CQ(device, 256, channel=CompChannel(device))
@@ -51,7 +51,7 @@ def create_rd_pair(
         end.qp.to_rts()
         return end
 
-    return create_end(devices[0]), create_end(devices[-1])
+    return create_rdma_endpoint(devices[0]), create_rdma_endpoint(devices[-1])
 
 
 def post_send(a: End, b: End, size: int) -> None:

@@ -78,8 +78,10 @@ def test_a_socket_of_a_crashed_host_raises_estale(world: World) -> None:
         a.sendto(b"", ("10.0.0.8", 1))
 
 
-def test_a_device_sends_datagrams_to_a_scripted_peer(world: World, create_end: MakeEnd) -> None:
-    ours = create_end(world.device("10.0.0.1"), QPType.RD)
+def test_a_device_sends_datagrams_to_a_scripted_peer(
+    world: World, create_rdma_endpoint: MakeEnd
+) -> None:
+    ours = create_rdma_endpoint(world.device("10.0.0.1"), QPType.RD)
     ours.qp.to_rts()
     peer = world.udp("10.0.0.9")
     with AH(ours.pd, peer.getsockname()) as ah:

@@ -39,8 +39,8 @@ def message_octets(i: int) -> bytes:
 MakeEnd = Callable[[Context, QPType], End]
 
 
-def create_ready_pair(world: World, create_end: MakeEnd, kind: QPType) -> tuple[End, End]:
-    a, b = (create_end(world.device(f"10.0.0.{i}"), kind) for i in (1, 2))
+def create_ready_pair(world: World, create_rdma_endpoint: MakeEnd, kind: QPType) -> tuple[End, End]:
+    a, b = (create_rdma_endpoint(world.device(f"10.0.0.{i}"), kind) for i in (1, 2))
     for here, there in ((a, b), (b, a)):
         here.qp.to_rts(QPAttr(ah_attr=there.qp.addr)) if kind == QPType.UC else here.qp.to_rts()
     # UD and UC drop a message that finds no receive.
@@ -70,9 +70,9 @@ def send_messages(end: End, to: End, kind: QPType, n: int) -> None:
 
 @pytest.mark.parametrize("kind", [QPType.UD, QPType.UC, QPType.RD])
 def test_datagram_messages_arrive_in_order_over_a_network_without_loss(
-    world: World, create_end: MakeEnd, kind: QPType
+    world: World, create_rdma_endpoint: MakeEnd, kind: QPType
 ) -> None:
-    a, b = create_ready_pair(world, create_end, kind)
+    a, b = create_ready_pair(world, create_rdma_endpoint, kind)
     receiver = world.spawn(receive_messages, b, MESSAGE_COUNT)
     world.spawn(send_messages, a, b, kind, MESSAGE_COUNT)
     world.run_tasks(within="10s")
@@ -80,10 +80,10 @@ def test_datagram_messages_arrive_in_order_over_a_network_without_loss(
 
 
 def test_rd_messages_arrive_despite_loss_duplication_and_reordering(
-    world: World, create_end: MakeEnd
+    world: World, create_rdma_endpoint: MakeEnd
 ) -> None:
     world.faults("loss=10%,dup=2%,reorder=5%,delay=2ms")
-    a, b = create_ready_pair(world, create_end, QPType.RD)
+    a, b = create_ready_pair(world, create_rdma_endpoint, QPType.RD)
     receiver = world.spawn(receive_messages, b, MESSAGE_COUNT)
     world.spawn(send_messages, a, b, QPType.RD, MESSAGE_COUNT)
     world.run_tasks(within="10min")
@@ -92,9 +92,9 @@ def test_rd_messages_arrive_despite_loss_duplication_and_reordering(
 
 
 def test_the_delay_of_a_link_delays_a_message_by_exactly_that_time(
-    world: World, create_end: MakeEnd
+    world: World, create_rdma_endpoint: MakeEnd
 ) -> None:
-    a, b = create_ready_pair(world, create_end, QPType.UD)
+    a, b = create_ready_pair(world, create_rdma_endpoint, QPType.UD)
     world.link(a.device, b.device, "delay=250ms")
     receiver = world.spawn(receive_messages, b, 1)
     world.spawn(send_messages, a, b, QPType.UD, 1)
@@ -105,9 +105,9 @@ def test_the_delay_of_a_link_delays_a_message_by_exactly_that_time(
 
 
 def test_an_rd_message_arrives_only_after_a_partition_ends(
-    world: World, create_end: MakeEnd
+    world: World, create_rdma_endpoint: MakeEnd
 ) -> None:
-    a, b = create_ready_pair(world, create_end, QPType.RD)
+    a, b = create_ready_pair(world, create_rdma_endpoint, QPType.RD)
     receiver = world.spawn(receive_messages, b, 1)
     world.partition(a.device, b.device)
     world.spawn(send_messages, a, b, QPType.RD, 1)
@@ -119,9 +119,9 @@ def test_an_rd_message_arrives_only_after_a_partition_ends(
 
 
 def test_a_crash_raises_estale_on_its_device_and_fails_requests_of_the_peer(
-    world: World, create_end: MakeEnd
+    world: World, create_rdma_endpoint: MakeEnd
 ) -> None:
-    a, b = create_ready_pair(world, create_end, QPType.RD)
+    a, b = create_ready_pair(world, create_rdma_endpoint, QPType.RD)
     receiver = world.spawn(receive_messages, b, 2)
     world.spawn(send_messages, a, b, QPType.RD, 1)
     world.run_for("1s")
@@ -153,9 +153,9 @@ def test_a_crash_raises_estale_on_its_device_and_fails_requests_of_the_peer(
 
 
 def test_polling_one_or_many_completions_returns_the_same_values(
-    world: World, create_end: MakeEnd
+    world: World, create_rdma_endpoint: MakeEnd
 ) -> None:
-    a, b = create_ready_pair(world, create_end, QPType.UD)
+    a, b = create_ready_pair(world, create_rdma_endpoint, QPType.UD)
     got = []
     for poll in (lambda: b.cq.poll(), lambda: b.cq.poll(8)):
         with AH(a.pd, b.qp.addr) as ah:
@@ -169,9 +169,9 @@ def test_polling_one_or_many_completions_returns_the_same_values(
 
 
 def test_a_wait_for_a_completion_event_ends_at_its_timeout(
-    world: World, create_end: MakeEnd
+    world: World, create_rdma_endpoint: MakeEnd
 ) -> None:
-    a, _ = create_ready_pair(world, create_end, QPType.UD)
+    a, _ = create_ready_pair(world, create_rdma_endpoint, QPType.UD)
     assert a.cq.channel is not None
     assert a.cq.channel.get_cq_event(0.2) is None
     assert world.now == pytest.approx(0.2, abs=1e-3)
@@ -180,10 +180,10 @@ def test_a_wait_for_a_completion_event_ends_at_its_timeout(
 
 
 def test_the_number_of_lost_ud_messages_equals_the_statistics_of_the_world(
-    world: World, create_end: MakeEnd
+    world: World, create_rdma_endpoint: MakeEnd
 ) -> None:
     world.faults("tx:loss=10%,seed=5")
-    a, b = create_ready_pair(world, create_end, QPType.UD)
+    a, b = create_ready_pair(world, create_rdma_endpoint, QPType.UD)
     got = 0
     with AH(a.pd, b.qp.addr) as ah:
         for i in range(400):
@@ -198,9 +198,9 @@ def test_the_number_of_lost_ud_messages_equals_the_statistics_of_the_world(
 
 
 def test_a_device_of_a_crashed_host_can_be_closed_by_force(
-    world: World, create_end: MakeEnd
+    world: World, create_rdma_endpoint: MakeEnd
 ) -> None:
-    a = create_end(world.device("10.0.0.1"), QPType.RD)
+    a = create_rdma_endpoint(world.device("10.0.0.1"), QPType.RD)
     world.crash(a.device)
     a.device.close(force=True)
     assert a.device.closed
@@ -208,9 +208,9 @@ def test_a_device_of_a_crashed_host_can_be_closed_by_force(
 
 
 def test_a_write_record_can_be_read_after_its_queue_pair_moved_to_err(
-    world: World, create_end: MakeEnd
+    world: World, create_rdma_endpoint: MakeEnd
 ) -> None:
-    a, b = (create_end(world.device(f"10.0.0.{i}"), QPType.UD) for i in (1, 2))
+    a, b = (create_rdma_endpoint(world.device(f"10.0.0.{i}"), QPType.UD) for i in (1, 2))
     pd, cq = PD(b.device), CQ(b.device, 64)
     takes = QP(pd, QPInitAttr(QPType.UD, scq=cq, addr=("10.0.0.2", 0), qkey=7, max_write_records=4))
     takes.to_rts()
@@ -229,9 +229,9 @@ def test_a_write_record_can_be_read_after_its_queue_pair_moved_to_err(
 
 
 def test_tasks_that_wait_on_a_crashed_device_fail_at_the_time_of_the_crash(
-    world: World, create_end: MakeEnd
+    world: World, create_rdma_endpoint: MakeEnd
 ) -> None:
-    a = create_end(world.device("10.0.0.1"), QPType.UD)
+    a = create_rdma_endpoint(world.device("10.0.0.1"), QPType.UD)
     a.qp.to_rts()
     channel = a.cq.channel
     assert channel is not None
@@ -292,9 +292,9 @@ def test_queue_pairs_of_two_devices_with_default_q_keys_cannot_exchange_messages
 
 
 def test_a_queue_pair_whose_completion_queue_overflowed_moves_to_err_after_each_reset(
-    world: World, create_end: MakeEnd
+    world: World, create_rdma_endpoint: MakeEnd
 ) -> None:
-    a = create_end(world.device("10.0.0.1"), QPType.RD)
+    a = create_rdma_endpoint(world.device("10.0.0.1"), QPType.RD)
     a.qp.to_rts()
     device = world.device("10.0.0.2")
     pd, cq, small = PD(device), CQ(device), CQ(device, 1)
@@ -311,18 +311,18 @@ def test_a_queue_pair_whose_completion_queue_overflowed_moves_to_err_after_each_
 
 
 def test_a_multicast_member_of_a_crashed_host_can_be_closed(
-    world: World, create_end: MakeEnd
+    world: World, create_rdma_endpoint: MakeEnd
 ) -> None:
-    a = create_end(world.device("10.0.0.1"), QPType.UD)
+    a = create_rdma_endpoint(world.device("10.0.0.1"), QPType.UD)
     a.qp.attach_mcast("239.1.1.1")
     world.crash(a.device)
     a.qp.close()
 
 
 def test_write_records_that_are_not_polled_cause_no_work_although_receives_are_posted(
-    world: World, create_end: MakeEnd
+    world: World, create_rdma_endpoint: MakeEnd
 ) -> None:
-    a = create_end(world.device("10.0.0.1"), QPType.RD)
+    a = create_rdma_endpoint(world.device("10.0.0.1"), QPType.RD)
     a.qp.to_rts()
     device = world.device("10.0.0.2")
     pd, cq = PD(device), CQ(device, 64)

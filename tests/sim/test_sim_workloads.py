@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from siwarp.cli import sim as command
 from siwarp.cli.app import build_app
-from siwarp.sim.workloads import WORKLOADS, Outcome, execution, generate, model, rc, run
+from siwarp.sim.workloads import WORKLOADS, Outcome, execution, generate_program, model, rc, run
 from siwarp.verbs import WC, Context, QPAttr, QPState
 
 
@@ -34,10 +34,10 @@ def test_the_sim_command_offers_all_workloads() -> None:
 
 @pytest.mark.parametrize("name", list(WORKLOADS))
 def test_a_seed_determines_a_generated_program_of_a_workload(name: str) -> None:
-    program = generate(name, 5)
-    assert program == generate(name, 5) != generate(name, 6)
+    program = generate_program(name, 5)
+    assert program == generate_program(name, 5) != generate_program(name, 6)
     assert len(program.ops) >= 500
-    assert {"crash", "overfill", "send"} <= {op.kind for op in program.ops}
+    assert {"crash", "overfill_queue", "send"} <= {op.kind for op in program.ops}
 
 
 def test_a_seed_of_a_workload_produces_the_same_trace_in_every_process() -> None:
@@ -47,9 +47,9 @@ def test_a_seed_of_a_workload_produces_the_same_trace_in_every_process() -> None
 
 
 def run_corrupted_program(monkeypatch: pytest.MonkeyPatch, spoil: Any) -> Outcome:
-    """Run a program in which the operation "rest" calls ``spoil``; return the outcome."""
-    monkeypatch.setattr(execution.Execution, "do_rest", lambda self, op: spoil(self))
-    return run(generate("messages", 1))
+    """Run a program in which the operation "advance_time" calls ``spoil``; return the outcome."""
+    monkeypatch.setattr(execution.Execution, "do_advance_time", lambda self, op: spoil(self))
+    return run(generate_program("messages", 1))
 
 
 def test_the_sim_command_detects_a_write_outside_of_a_region(
@@ -75,67 +75,75 @@ def test_the_sim_command_detects_an_altered_message(monkeypatch: pytest.MonkeyPa
         arrived(self, *arguments)
 
     monkeypatch.setattr(execution.Execution, "_check_received_message", check_with_original_content)
-    assert "was altered" in run(generate("messages", 1)).failure
+    assert "was altered" in run(generate_program("messages", 1)).failure
 
 
 def test_the_sim_command_detects_a_duplicate_completion(monkeypatch: pytest.MonkeyPatch) -> None:
     complete = execution.Execution._check_completion
 
-    def complete_twice(self: Any, *arguments: Any) -> None:
+    def report_completion_twice(self: Any, *arguments: Any) -> None:
         complete(self, *arguments)
         complete(self, *arguments)
 
-    monkeypatch.setattr(execution.Execution, "_check_completion", complete_twice)
-    assert "completed again, or too late" in run(generate("messages", 1)).failure
+    monkeypatch.setattr(execution.Execution, "_check_completion", report_completion_twice)
+    assert "completed again, or too late" in run(generate_program("messages", 1)).failure
 
 
 def test_the_sim_command_detects_a_missing_completion(monkeypatch: pytest.MonkeyPatch) -> None:
     complete = execution.Execution._check_completion
 
-    def complete_all_but_every_16th(self: Any, host: Any, completions: Any, wc: Any) -> None:
+    def report_all_but_every_16th_completion(
+        self: Any, host: Any, completions: Any, wc: Any
+    ) -> None:
         if wc.wr_id % 16:
             complete(self, host, completions, wc)
 
-    monkeypatch.setattr(execution.Execution, "_check_completion", complete_all_but_every_16th)
-    assert run(generate("rd-many", 2)).failure
+    monkeypatch.setattr(
+        execution.Execution, "_check_completion", report_all_but_every_16th_completion
+    )
+    assert run(generate_program("rd-many", 2)).failure
 
 
 def test_the_sim_command_detects_a_missing_message_of_an_rc_stream(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def record_wrong_number(self: Any, end: model.End, message: model.Message, what: str) -> None:
+    def save_wrong_message_number(
+        self: Any, end: model.End, message: model.Message, what: str
+    ) -> None:
         end.last_taken[message.source.number << 16 | message.life, end.number << 16] = 0
 
-    monkeypatch.setattr(rc.Connections, "check_message_order", record_wrong_number)
-    assert "number 2 of its stream, arrived after number 0" in run(generate("rc", 2)).failure
+    monkeypatch.setattr(rc.Connections, "check_message_order", save_wrong_message_number)
+    assert (
+        "number 2 of its stream, arrived after number 0" in run(generate_program("rc", 2)).failure
+    )
 
 
 def test_the_sim_command_detects_an_rc_connection_that_ends_without_a_cause(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def end_connection(self: execution.Execution, op: Any) -> None:
-        for end in self.open_queue_pairs():
+    def fail_connection_without_cause(self: execution.Execution, op: Any) -> None:
+        for end in self.list_open_queue_pairs():
             if end.pair and end.qp.qp_state == QPState.RTS:
                 end.pair.causes.clear()
                 end.qp.modify(QPAttr(qp_state=QPState.ERR))
                 return
 
-    monkeypatch.setattr(execution.Execution, "do_rest", end_connection)
-    assert "nothing went wrong" in run(generate("rc", 1)).failure
+    monkeypatch.setattr(execution.Execution, "do_advance_time", fail_connection_without_cause)
+    assert "nothing went wrong" in run(generate_program("rc", 1)).failure
 
 
 def test_the_sim_command_detects_a_missing_limit_event_of_a_shared_receive_queue(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Context, "get_async_event", lambda self, timeout: None)
-    assert "raised no event of its limit" in run(generate("rc", 1)).failure
+    assert "raised no event of its limit" in run(generate_program("rc", 1)).failure
 
 
 def test_the_sim_command_detects_a_window_that_outlives_its_invalidation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(WC, "invalidated_rkey", None)
-    failures = "\n".join(run(generate("rc", seed)).failure for seed in range(1, 9))
+    failures = "\n".join(run(generate_program("rc", seed)).failure for seed in range(1, 9))
     assert re.search(r"invalidated None, and not \d+", failures)
 
 

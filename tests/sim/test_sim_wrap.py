@@ -44,10 +44,10 @@ def captured_field_values(path: Path, name: str, kind: str) -> list[int]:
 @pytest.mark.parametrize("kind", [QPType.UD, QPType.UC, QPType.RD])
 @pytest.mark.parametrize("plan", ["", "delay=1ms"])
 def test_datagram_messages_arrive_across_the_wrap_of_sequence_numbers(
-    world: World, create_end: MakeEnd, kind: QPType, plan: str, tmp_path: Path
+    world: World, create_rdma_endpoint: MakeEnd, kind: QPType, plan: str, tmp_path: Path
 ) -> None:
     world.faults(plan)
-    a, b = create_ready_pair(world, create_end, kind)
+    a, b = create_ready_pair(world, create_rdma_endpoint, kind)
     with world.capture(tmp_path / "run.pcapng"):
         receiver = world.spawn(receive_messages, b, MESSAGE_COUNT)
         world.spawn(send_messages, a, b, kind, MESSAGE_COUNT)
@@ -57,10 +57,10 @@ def test_datagram_messages_arrive_across_the_wrap_of_sequence_numbers(
 
 
 def test_rd_messages_arrive_despite_losses_at_the_wrap_of_packet_numbers(
-    world: World, create_end: MakeEnd, tmp_path: Path
+    world: World, create_rdma_endpoint: MakeEnd, tmp_path: Path
 ) -> None:
     world.faults("loss=10%,dup=2%,reorder=5%,delay=2ms")
-    a, b = create_ready_pair(world, create_end, QPType.RD)
+    a, b = create_ready_pair(world, create_rdma_endpoint, QPType.RD)
     with world.capture(tmp_path / "run.pcapng"):
         receiver = world.spawn(receive_messages, b, MESSAGE_COUNT)
         world.spawn(send_messages, a, b, QPType.RD, MESSAGE_COUNT)
@@ -72,11 +72,11 @@ def test_rd_messages_arrive_despite_losses_at_the_wrap_of_packet_numbers(
 
 
 def test_an_rd_endpoint_uses_another_epoch_in_each_incarnation(
-    world: World, create_end: MakeEnd
+    world: World, create_rdma_endpoint: MakeEnd
 ) -> None:
     hellos, device = [], world.device("10.0.0.1")
     for _ in range(3):
-        ours = create_end(device, QPType.RD)
+        ours = create_rdma_endpoint(device, QPType.RD)
         ours.qp.to_rts()
         with world.udp("10.0.0.9") as stranger, AH(ours.pd, stranger.getsockname()) as ah:
             ours.qp.post_send(SendWR(1, ah=ah))

@@ -13,13 +13,13 @@ from pathlib import Path
 LIST = Path(__file__).with_name("tests.txt")
 
 
-def listed_tests(path: Path = LIST) -> list[str]:
+def listed_timing_tests(path: Path = LIST) -> list[str]:
     """Return the entries of tests.txt: a file of tests, or ``FILE::FUNCTION``."""
     lines = (line.split("#", 1)[0].strip() for line in path.read_text("utf-8").splitlines())
     return [line for line in lines if line]
 
 
-def reasons_by_test(path: Path = LIST) -> dict[str, str]:
+def timing_reasons_by_test(path: Path = LIST) -> dict[str, str]:
     """Return, for each entry of tests.txt, why a test in virtual time cannot replace it."""
     lines = [line.partition("#") for line in path.read_text("utf-8").splitlines()]
     return {name.strip(): why.strip() for name, _, why in lines if name.strip()}

@@ -23,7 +23,7 @@ class Cost:
     steal: float
 
     @property
-    def own_seconds(self) -> float:
+    def undisturbed_seconds(self) -> float:
         """The time that the test would have taken with a CPU to itself."""
         return max(self.wall - self.run_delay - self.steal, 0.0)
 
@@ -34,7 +34,7 @@ class Cost:
         )
 
 
-def _run_delay_ns() -> dict[str, int]:
+def _run_queue_delay_ns_by_thread() -> dict[str, int]:
     """Return the run-queue delay of each thread of this process, by thread id."""
     delays = {}
     for task in Path("/proc/self/task").iterdir():
@@ -55,14 +55,17 @@ class Stopwatch:
     """Measures the cost of the code between its creation and the call of ``stop()``."""
 
     def __init__(self) -> None:
-        self._delays = _run_delay_ns()
+        self._delays = _run_queue_delay_ns_by_thread()
         self._stolen = cpu_ticks()[2]
         self._began = time.monotonic()
 
     def stop(self) -> Cost:
         """Return the cost of the code since the creation of the stopwatch."""
         wall = time.monotonic() - self._began
-        waited = sum(ns - self._delays.get(thread, 0) for thread, ns in _run_delay_ns().items())
+        waited = sum(
+            ns - self._delays.get(thread, 0)
+            for thread, ns in _run_queue_delay_ns_by_thread().items()
+        )
         stolen = (cpu_ticks()[2] - self._stolen) / _TICKS / (os.cpu_count() or 1)
         return Cost(wall, waited / 1e9, stolen)
 

@@ -25,7 +25,7 @@ from pathlib import Path
 
 import pytest
 
-from timing import list_entry_covering_test, listed_tests, measure
+from timing import list_entry_covering_test, listed_timing_tests, measure
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Seconds that the timing lane waits for a quiet machine before the verdict is UNJUDGED.
@@ -110,7 +110,7 @@ def main() -> int:
     if status not in (0, 1) or not results or (status == 1 and not failed):
         print(f"timing: pytest ended with status {status} after {len(results)} tests")
         return 1
-    names = frozenset(listed_tests())
+    names = frozenset(listed_timing_tests())
     verdicts: list[tuple[str, Result, str]] = []
     for result in failed:
         kind, why = verdict_after_rerun(

@@ -159,7 +159,7 @@ def test_the_script_shows_the_fields_of_uc_write_record_and_immediate_data(
         wr.set_wr_rdma(target.memory.rkey, target.memory.addr)
         ud.a.post_send(wr)
         assert poll(ud.scq)[0].ok
-        ((_, record),) = target.poll_records()
+        ((_, record),) = target.poll_write_records()
     check_good_crcs(file)
     first = read_shown_fields(
         file, "siwarp.llp.type == 1", "siwarp.psn", "siwarp.llp.first", "siwarp.mo"

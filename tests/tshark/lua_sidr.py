@@ -14,7 +14,7 @@ from tshark.tshark_harness import (
     read_packet_fields,
     run_tshark,
 )
-from unit.cm.ud_harness import Ends
+from unit.cm.ud_harness import SidrEndpoints
 from unit.inspect.inspect_harness import make_udp_packet, write_capture
 from unit.inspect.test_inspect_resolution import (
     ANSWER,
@@ -44,13 +44,13 @@ def test_queries_and_answers_of_siwarp_are_shown_with_fields_and_good_crcs(
 ) -> None:
     file = tmp_path / "sidr.pcapng"
     with package.capture(file):
-        ends = Ends(verbs_device)
+        ends = SidrEndpoints(verbs_device)
         qp = ends.create_qp()
         ends.send_request(b"who is there")
-        ends.accept(ends.next_request(), qp, b"it is me")
+        ends.accept(ends.next_connection_request(), qp, b"it is me")
         assert ends.next_result().type == CMEventType.ESTABLISHED
         ends.send_request()
-        ends.next_request().id.reject()
+        ends.next_connection_request().id.reject()
         assert ends.next_result().type == CMEventType.REJECTED
     words = run_tshark(file, *lua_options(), "-V")
     check_packet_checksums(words)

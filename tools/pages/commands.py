@@ -20,7 +20,7 @@ import typer.main
 
 from siwarp.cli.app import build_app
 
-__all__ = ["Command", "command_page", "list_commands", "man_page"]
+__all__ = ["Command", "command_doc_page", "list_commands", "man_page"]
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,10 @@ def _first_sentence(text: str) -> str:
 
 def list_commands() -> list[Command]:
     """Return every command that is not hidden; each command precedes its subcommands."""
-    return list(_walk_commands(typer.main.get_command(build_app()), ("siwarp",)))
+    return list(_list_command_and_subcommands(typer.main.get_command(build_app()), ("siwarp",)))
 
 
-def _walk_commands(command: Any, path: tuple[str, ...]) -> Iterator[Command]:
+def _list_command_and_subcommands(command: Any, path: tuple[str, ...]) -> Iterator[Command]:
     context = command.context_class(command, info_name=" ".join(path))
     inner = {n: c for n, c in getattr(command, "commands", {}).items() if not c.hidden}
     rows = [row for p in command.params if (row := _option_and_help(p))]
@@ -65,7 +65,7 @@ def _walk_commands(command: Any, path: tuple[str, ...]) -> Iterator[Command]:
         names = tuple((n, _first_sentence(c.help or "")) for n, c in inner.items())
         yield Command(path, usage, paragraphs, tuple(rows), names)
     for name, one in inner.items():
-        yield from _walk_commands(one, (*path, name))
+        yield from _list_command_and_subcommands(one, (*path, name))
 
 
 def _command_from_help(path: tuple[str, ...]) -> Command:
@@ -125,7 +125,7 @@ def _is_command_line(paragraph: str) -> bool:
     return re.match(r"(siwarp|cc|\$) \S", paragraph) is not None and "." not in paragraph[-1:]
 
 
-def command_page(group: list[Command]) -> str:
+def command_doc_page(group: list[Command]) -> str:
     """Return the Markdown page of a command and its subcommands."""
     lines: list[str] = []
     for command in group:

@@ -18,7 +18,7 @@ import clause_record  # noqa: E402
 
 from siwarp.cli import requirements  # noqa: E402
 
-__all__ = ["coverage_pages"]
+__all__ = ["coverage_doc_pages"]
 
 _DGRAM = "datagram-iWARP"
 
@@ -37,7 +37,7 @@ class Row:
     cited: tuple[str, ...]
 
 
-def coverage_pages(root: Path) -> dict[str, str]:
+def coverage_doc_pages(root: Path) -> dict[str, str]:
     """Return the page of each specification, and an overview page, by file name."""
     clauses, problems = check.load_clauses(root / "spec")
     if problems:
@@ -45,12 +45,16 @@ def coverage_pages(root: Path) -> dict[str, str]:
     wanted = requirements.parse_requirements(check.read_specification(root))
     listing = [c.id for c in clauses.values() if c.items] + [r.id for r in wanted if r.case_count]
     found = check.scan_citations(root, check.citable_ids(clauses, wanted), listing)
-    ran = check.RecordedRun(clause_record.load_record(root), clause_record.source_fingerprint(root))
+    ran = check.RecordedRun(
+        clause_record.load_clause_record(root), clause_record.source_fingerprint(root)
+    )
     groups: dict[str, list[Row]] = {}
     for row in [*_clause_rows(clauses, ran), *_requirement_rows(wanted, ran)]:
         groups.setdefault(row.group, []).append(row)
     made = {
-        f"background/coverage/{_group_name(g)}.md": _specification_page(g, groups[g], found, ran)
+        f"background/coverage/{_page_name_of_group(g)}.md": _specification_page(
+            g, groups[g], found, ran
+        )
         for g in groups
     }
     return made | {"background/coverage.md": _overview_page(groups, ran)}
@@ -68,12 +72,12 @@ def _requirement_rows(
 ) -> Iterator[Row]:
     for r in wanted:
         cited = check.requirement_ids(r)
-        state = "shown" if all(map(ran.is_shown, cited)) else "open"
+        state = "shown" if all(map(ran.is_clause_shown_by_tests, cited)) else "open"
         state = "not run here" if ran.problem else state
         yield Row(r.id, _DGRAM, r.section, r.level, r.text, state, "", cited)
 
 
-def _group_name(group: str) -> str:
+def _page_name_of_group(group: str) -> str:
     return group.lower().replace(" ", "")
 
 
@@ -96,9 +100,9 @@ def _overview_page(groups: dict[str, list[Row]], ran: check.RecordedRun) -> str:
     for group, rows in groups.items():
         n = Counter(row.state for row in rows)
         counts = ["-"] * 3 if ran.problem else [str(n[s]) for s in ("shown", "reasoned", "open")]
-        link = f"[{group}](coverage/{_group_name(group)}.md)"
+        link = f"[{group}](coverage/{_page_name_of_group(group)}.md)"
         lines.append(f"| {link} | {len(rows)} | {' | '.join(counts)} |")
-    names = "\n".join(f"coverage/{_group_name(group)}" for group in groups)
+    names = "\n".join(f"coverage/{_page_name_of_group(group)}" for group in groups)
     return "\n".join([*lines, "", ":::{toctree}", ":hidden:", "", names, ":::", ""])
 
 
@@ -121,14 +125,14 @@ def _specification_page(
     for row in rows:
         anchor = f'<span id="{row.id.lower()}"></span>{row.id}'
         why = f" *{_table_cell(row.reason)}*" if row.reason else ""
-        tests = _folded_tests(row, found, ran)
+        tests = _folded_test_list_html(row, found, ran)
         lines.append(
             f"| {anchor} | {row.level} | {_table_cell(row.summary)}{why}{tests} | {row.state} |"
         )
     return "\n".join([*lines, "", ":::", ""])
 
 
-def _folded_tests(row: Row, found: check.Citations, ran: check.RecordedRun) -> str:
+def _folded_test_list_html(row: Row, found: check.Citations, ran: check.RecordedRun) -> str:
     """Return HTML that lists the tests citing a clause, each with its result, when unfolded."""
     lines = []
     for cited in row.cited:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-__all__ = ["Declaration", "header_page", "parse_header"]
+__all__ = ["Declaration", "header_doc_page", "parse_header"]
 
 _COMMENT = re.compile(r"[ \t]*/\*(.*?)\*/[ \t]*\n?", re.DOTALL)
 _SECTION = re.compile(r"-{4} (.+?) -{4,}")
@@ -129,7 +129,7 @@ def _parse_declaration(code: str) -> Declaration | None:
     return Declaration("function", function[1], bare.rstrip(";"), comment)
 
 
-def header_page(header: Header, names: dict[str, str]) -> str:
+def header_doc_page(header: Header, names: dict[str, str]) -> str:
     """Return the Markdown page of a header; ``names`` has the kind of each name of all headers."""
     lines = [f"# `<siwarp/{header.name}>`", "", _comment_markdown(header.intro, names), ""]
     section = ""

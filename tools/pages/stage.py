@@ -39,7 +39,7 @@ def main() -> int:
         if path.is_file():
             target.parent.mkdir(exist_ok=True)
             target.symlink_to(path)
-    for name, text in generated_pages().items():
+    for name, text in generated_doc_pages().items():
         target = stage / "docs" / name
         target.parent.mkdir(exist_ok=True)
         target.write_text(text, "utf-8")
@@ -47,28 +47,30 @@ def main() -> int:
 
 
 @functools.cache
-def generated_pages() -> dict[str, str]:
+def generated_doc_pages() -> dict[str, str]:
     """Return the text of each generated page, by file name in docs."""
     troubleshooting = (ROOT / "TROUBLESHOOTING.md").read_text("utf-8")
     made = {
-        "reference/settings.md": tables.settings_page(),
-        "reference/counters.md": tables.counters_page(troubleshooting),
-        "reference/exceptions.md": tables.exceptions_page(ROOT / "siwarp/base/reason.h"),
+        "reference/settings.md": tables.settings_doc_page(),
+        "reference/counters.md": tables.counters_doc_page(troubleshooting),
+        "reference/exceptions.md": tables.exceptions_doc_page(ROOT / "siwarp/base/reason.h"),
     }
     groups = groupby(commands.list_commands(), lambda command: command.path[:2])
     for path, group in groups:
-        made[f"reference/command/{'-'.join(path)}.md"] = commands.command_page(list(group))
+        made[f"reference/command/{'-'.join(path)}.md"] = commands.command_doc_page(list(group))
     parsed = [headers.parse_header(ROOT / "siwarp/include/siwarp" / name) for name in HEADERS]
     kinds: dict[str, str] = {}
     for found in (d for header in parsed for d in header.declarations):
         kinds.setdefault(found.name, found.kind)
     for header in parsed:
-        made[f"reference/c/{header.name.replace('.', '_')}.md"] = headers.header_page(header, kinds)
-    made |= {f"reference/python/{name}.md": python_page(name) for name in PACKAGES}
-    return made | coverage.coverage_pages(ROOT)
+        made[f"reference/c/{header.name.replace('.', '_')}.md"] = headers.header_doc_page(
+            header, kinds
+        )
+    made |= {f"reference/python/{name}.md": python_doc_page(name) for name in PACKAGES}
+    return made | coverage.coverage_doc_pages(ROOT)
 
 
-def python_page(package: str) -> str:
+def python_doc_page(package: str) -> str:
     """Return the page of a Python package: the names in ``__all__``, by defining module."""
     module = importlib.import_module(package)
     lines = [f"# `{package}`", "", "```{eval-rst}", f".. automodule:: {package}", "```", ""]

@@ -12,7 +12,13 @@ from siwarp._siwarp import ffi, lib
 from siwarp.cli.settings import settings
 from siwarp.verbs import errors
 
-__all__ = ["EXCEPTIONS", "counters_page", "exceptions_page", "parse_reasons", "settings_page"]
+__all__ = [
+    "EXCEPTIONS",
+    "counters_doc_page",
+    "exceptions_doc_page",
+    "parse_refusal_reasons",
+    "settings_doc_page",
+]
 
 #: The exceptions of siwarp, which are described only on the page of exceptions.
 EXCEPTIONS = ("Error", "StateError", "LimitError", "PeerGone", "Timeout", "ProtocolError")
@@ -25,7 +31,7 @@ def table_cell(text: str) -> str:
     return "".join(p if p[:1] == "`" else re.sub(r"([*<>\[\]_{}])", r"\\\1", p) for p in pieces)
 
 
-def settings_page() -> str:
+def settings_doc_page() -> str:
     """Return the page of all settings with variable, option, default and bounds."""
     lines = [
         "# Settings",
@@ -48,7 +54,7 @@ def settings_page() -> str:
     return "\n".join(lines)
 
 
-def counters_page(troubleshooting: str) -> str:
+def counters_doc_page(troubleshooting: str) -> str:
     """Return the page of all counters, with the advice of TROUBLESHOOTING.md."""
     advice = _advice_by_name(troubleshooting)
     lines = [
@@ -79,7 +85,7 @@ def _advice_by_name(troubleshooting: str) -> dict[str, str]:
     return found
 
 
-def parse_reasons(header: Path) -> list[tuple[str, str, str]]:
+def parse_refusal_reasons(header: Path) -> list[tuple[str, str, str]]:
     """Return name, errno and text of each reason why a call is refused (base/reason.h)."""
     table = header.read_text("utf-8").partition("#define SIW_REASONS(X)")[2].replace("\\\n", "\n")
     return [
@@ -88,7 +94,7 @@ def parse_reasons(header: Path) -> list[tuple[str, str, str]]:
     ]
 
 
-def exceptions_page(header: Path) -> str:
+def exceptions_doc_page(header: Path) -> str:
     """Return the page of classes, errno values, numbers of Terminates, and reasons of refusals."""
     lines = [
         "# Exceptions",
@@ -108,10 +114,15 @@ def exceptions_page(header: Path) -> str:
         name, text = errno.errorcode[number], os.strerror(number)
         link = f"[`{kind.__name__}`](#exception-{kind.__name__.lower()})"
         lines.append(f"| `{name}` | {link} | {text} | {table_cell(advice)} |")
-    return "\n".join([*lines, "", *_terminates_section(), "", *_reasons_section(header)]) + "\n"
+    return (
+        "\n".join(
+            [*lines, "", *_terminate_numbers_section(), "", *_refusal_reasons_section(header)]
+        )
+        + "\n"
+    )
 
 
-def _terminates_section() -> list[str]:
+def _terminate_numbers_section() -> list[str]:
     """Return the section on the numbers that a Terminate carries."""
     lines = [
         "(terminates)=",
@@ -130,7 +141,7 @@ def _terminates_section() -> list[str]:
     return lines
 
 
-def _reasons_section(header: Path) -> list[str]:
+def _refusal_reasons_section(header: Path) -> list[str]:
     """Return the section on the reasons of refusals, with the names of siw_reason_name()."""
     lines = [
         "(reasons)=",
@@ -142,7 +153,7 @@ def _reasons_section(header: Path) -> list[str]:
         "the values of the call.",
         "",
     ]
-    for name, number, text in parse_reasons(header):
+    for name, number, text in parse_refusal_reasons(header):
         anchor = name.lower().replace("_", "-")
         lines += [f"(reason-{anchor})=", f"### {name}", "", f"`{number}`: {table_cell(text)}.", ""]
     return lines

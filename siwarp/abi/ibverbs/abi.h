@@ -59,7 +59,7 @@
  * SA_RESTART: true if every handler of the program is installed with SA_RESTART, because the
  * handler that ran cannot be determined.
  */
-bool abi_should_restart(void);
+bool abi_should_restart_interrupted_wait(void);
 
 enum abi_kind {
 	ABI_DEVICE,
@@ -313,8 +313,8 @@ struct ibv_pd *abi_alloc_parent_domain(struct ibv_context *context,
 
 /* ---- abi_device.c ---------------------------------------------------------------------------- */
 
-void abi_device_get(struct abi_device *device);
-void abi_device_put(struct abi_device *device);
+void abi_device_add_reference(struct abi_device *device);
+void abi_device_drop_reference(struct abi_device *device);
 /*
  * Returns whether devices appear as Ethernet channel adapters (persona roce, the default) rather
  * than as iWARP RNICs.
@@ -356,7 +356,7 @@ int abi_resolve_ah_attr(struct abi_context *ctx, const struct ibv_ah_attr *attr,
 /* ---- abi_cq_ex.c ----------------------------------------------------------------------------- */
 
 /* Makes a CQ an extended CQ by setting the function pointers of struct ibv_cq_ex. */
-void abi_cq_set_readers(struct abi_cq *cq, uint64_t wc_flags);
+void abi_cq_set_read_functions(struct abi_cq *cq, uint64_t wc_flags);
 /* Makes the polling functions of an extended CQ fail, because the CQ is being destroyed. */
 void abi_cq_disable_polling(struct abi_cq *cq);
 
@@ -369,7 +369,7 @@ struct ibv_qp *abi_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *init,
 struct ibv_qp *abi_create_cm_qp(struct ibv_context *context, struct ibv_qp_init_attr_ex *attr);
 
 /* Stores queue pair attributes, which ibv_query_qp returns. */
-void abi_store_attr(struct abi_qp *qp, const struct ibv_qp_attr *attr, int mask);
+void abi_store_qp_attr(struct abi_qp *qp, const struct ibv_qp_attr *attr, int mask);
 
 /* ---- abi_modify.c, abi_qp_ex.c --------------------------------------------------------------- */
 
@@ -377,14 +377,14 @@ void abi_store_attr(struct abi_qp *qp, const struct ibv_qp_attr *attr, int mask)
  * Checks whether verbs allow a state transition with the given attribute mask. Returns 0 or EINVAL.
  * from and to: enum ibv_qp_state.
  */
-int abi_check_transition(enum ibv_qp_type type, enum ibv_qp_state from, enum ibv_qp_state to,
-			 int mask);
+int abi_check_qp_transition(enum ibv_qp_type type, enum ibv_qp_state from, enum ibv_qp_state to,
+			    int mask);
 /* Sets the function pointers of struct ibv_qp_ex. Returns 0 or an errno value. */
 int abi_builder_create(struct abi_qp *qp, uint64_t send_ops_flags);
 /* Frees the builder that abi_builder_create has made. Requests built afterwards are dropped. */
 void abi_builder_destroy(struct abi_qp *qp);
 /* Converts a verbs bind request to the engine's. Returns 0 or EINVAL. */
-int abi_bind_info(const struct ibv_mw_bind_info *from, struct siw_mw_bind_info *to);
+int abi_convert_bind_info(const struct ibv_mw_bind_info *from, struct siw_mw_bind_info *to);
 
 static inline struct abi_context *abi_context_of(struct ibv_context *context)
 {

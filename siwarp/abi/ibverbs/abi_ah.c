@@ -18,8 +18,8 @@
  * port, by the device's first address. Returns false for other vectors, and for protection domains
  * of the program, in which Ethernet adapters refuse such a vector.
  */
-static bool ah_addresses_own_port(const struct ibv_pd *pd, const struct ibv_ah_attr *attr,
-				  struct ibv_ah_attr *out)
+static bool ah_attr_fill_own_port_gid(const struct ibv_pd *pd, const struct ibv_ah_attr *attr,
+				      struct ibv_ah_attr *out)
 {
 	if (attr->is_global || attr->dlid || !((const struct abi_pd *)pd)->of_ids)
 		return false;
@@ -37,7 +37,7 @@ struct ibv_ah *ibv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
 
 	if (!abi_is_live(ABI_PD, pd))
 		return NULL;
-	if (attr && ah_addresses_own_port(pd, attr, &own))
+	if (attr && ah_attr_fill_own_port_gid(pd, attr, &own))
 		attr = &own;
 	why = attr ? abi_resolve_ah_attr(abi_context_of(pd->context), attr, &dest, &source)
 		   : EINVAL;

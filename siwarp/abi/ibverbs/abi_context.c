@@ -177,13 +177,13 @@ struct ibv_context *ibv_open_device(struct ibv_device *device)
 		why = errno;
 		goto no_fd;
 	}
-	abi_device_get(ctx->device);
+	abi_device_add_reference(ctx->device);
 	if (!abi_register_handle(ABI_CONTEXT, &ctx->v.context, NULL))
 		goto not_added;
 	return &ctx->v.context;
 
 not_added:
-	abi_device_put(ctx->device);
+	abi_device_drop_reference(ctx->device);
 	abi_close_fd(ctx->v.context.cmd_fd);
 no_fd:
 	siw_close_device_forced(ctx->siw);
@@ -207,7 +207,7 @@ static bool context_has_fd(void *handle, const void *wanted)
  * Ends one import of a context and closes the imported descriptor. Returns false if there is no
  * import.
  */
-static bool context_end_import(struct abi_context *ctx)
+static bool context_release_import(struct abi_context *ctx)
 {
 	struct abi_import *import;
 	struct stat file;
@@ -240,7 +240,7 @@ int ibv_close_device(struct ibv_context *context)
 	if (!abi_is_live(ABI_CONTEXT, context))
 		return -1;
 	ctx = abi_context_of(context);
-	if (ctx->forks == abi_forks && context_end_import(ctx))
+	if (ctx->forks == abi_forks && context_release_import(ctx))
 		return 0;
 	device = ctx->device;
 	siw = ctx->siw;
@@ -257,7 +257,7 @@ int ibv_close_device(struct ibv_context *context)
 	siw_close_device_forced(siw);
 	abi_unmap_dmabufs(mappings);
 	abi_close_fd(fd);
-	abi_device_put(device);
+	abi_device_drop_reference(device);
 	return 0;
 }
 

@@ -107,7 +107,7 @@ struct ibv_cq_ex *abi_create_cq_ex(struct ibv_context *context, struct ibv_cq_in
 		       (int)attr->comp_vector);
 	if (cq) {
 		cq->single_threaded = flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED;
-		abi_cq_set_readers(cq, attr->wc_flags);
+		abi_cq_set_read_functions(cq, attr->wc_flags);
 	}
 	return (struct ibv_cq_ex *)cq_register(cq);
 }

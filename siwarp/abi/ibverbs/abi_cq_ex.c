@@ -153,7 +153,7 @@ static void read_tm_info(struct ibv_cq_ex *cq, struct ibv_wc_tm_info *tm_info)
 	memset(tm_info, 0, sizeof(*tm_info));
 }
 
-void abi_cq_set_readers(struct abi_cq *cq, uint64_t wc_flags)
+void abi_cq_set_read_functions(struct abi_cq *cq, uint64_t wc_flags)
 {
 	struct ibv_cq_ex *ibv = &cq->ibv;
 
@@ -178,14 +178,14 @@ void abi_cq_set_readers(struct abi_cq *cq, uint64_t wc_flags)
 	ibv->read_tm_info = read_tm_info;
 }
 
-static int start_poll_dead(struct ibv_cq_ex *cq, struct ibv_poll_cq_attr *attr)
+static int start_poll_of_dead_cq(struct ibv_cq_ex *cq, struct ibv_poll_cq_attr *attr)
 {
 	(void)cq;
 	(void)attr;
 	return EINVAL;
 }
 
-static int next_poll_dead(struct ibv_cq_ex *cq)
+static int next_poll_of_dead_cq(struct ibv_cq_ex *cq)
 {
 	(void)cq;
 	return EINVAL;
@@ -193,6 +193,6 @@ static int next_poll_dead(struct ibv_cq_ex *cq)
 
 void abi_cq_disable_polling(struct abi_cq *cq)
 {
-	cq->ibv.start_poll = start_poll_dead;
-	cq->ibv.next_poll = next_poll_dead;
+	cq->ibv.start_poll = start_poll_of_dead_cq;
+	cq->ibv.next_poll = next_poll_of_dead_cq;
 }

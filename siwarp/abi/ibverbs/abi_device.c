@@ -82,12 +82,12 @@ static struct abi_device *device_create(const struct siw_device_info *info)
 	return device;
 }
 
-void abi_device_get(struct abi_device *device)
+void abi_device_add_reference(struct abi_device *device)
 {
 	atomic_fetch_add(&device->users, 1);
 }
 
-void abi_device_put(struct abi_device *device)
+void abi_device_drop_reference(struct abi_device *device)
 {
 	if (atomic_fetch_sub(&device->users, 1) == 1)
 		abi_mark_dead(ABI_DEVICE, device);
@@ -97,7 +97,7 @@ void abi_device_put(struct abi_device *device)
  * Compares devices so that loopback is last, because programs use the first device, which should
  * reach other machines.
  */
-static int compare_loopback_last(const void *a, const void *b)
+static int compare_devices_loopback_last(const void *a, const void *b)
 {
 	const struct abi_device *first = *(struct abi_device *const *)a;
 	const struct abi_device *second = *(struct abi_device *const *)b;
@@ -110,7 +110,7 @@ static void device_list_free(struct ibv_device **list)
 {
 	for (struct ibv_device **one = list; one && *one; one++)
 		if (abi_is_live(ABI_DEVICE, *one))
-			abi_device_put((struct abi_device *)*one);
+			abi_device_drop_reference((struct abi_device *)*one);
 	free(list);
 }
 
@@ -136,7 +136,7 @@ struct ibv_device **ibv_get_device_list(int *num_devices)
 		device_list_free(list);
 		return abi_fail_null(ENOMEM);
 	}
-	qsort(list, (size_t)n, sizeof(struct ibv_device *), compare_loopback_last);
+	qsort(list, (size_t)n, sizeof(struct ibv_device *), compare_devices_loopback_last);
 	if (num_devices)
 		*num_devices = n;
 	return list;

@@ -4,7 +4,7 @@
 
 #define WAIT (-1) /* time-out: wait without limit, or not at all if the descriptor has O_NONBLOCK */
 
-static int event_result(int r)
+static int set_errno_of_event_result(int r)
 {
 	if (r == 0)
 		return 0;
@@ -19,12 +19,12 @@ int ibv_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **cq, void 
 	int r;
 
 	if (!abi_is_live(ABI_CHANNEL, channel) || !cq || !cq_context)
-		return event_result(-EINVAL);
+		return set_errno_of_event_result(-EINVAL);
 	do
 		r = siw_get_cq_event(((struct abi_channel *)channel)->siw, &siw, &user, WAIT);
-	while (r == -EINTR && abi_should_restart());
+	while (r == -EINTR && abi_should_restart_interrupted_wait());
 	if (r < 0)
-		return event_result(r);
+		return set_errno_of_event_result(r);
 	*cq = user;
 	*cq_context = (*cq)->cq_context;
 	return 0;
@@ -71,12 +71,12 @@ int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *eve
 	int r;
 
 	if (!abi_is_live(ABI_CONTEXT, context) || !event)
-		return event_result(-EINVAL);
+		return set_errno_of_event_result(-EINVAL);
 	do
 		r = siw_get_async_event(abi_context_of(context)->siw, &taken, WAIT);
-	while (r == -EINTR && abi_should_restart());
+	while (r == -EINTR && abi_should_restart_interrupted_wait());
 	if (r < 0)
-		return event_result(r);
+		return set_errno_of_event_result(r);
 	event->event_type = (enum ibv_event_type)taken.event_type;
 	switch (event_object_kind(taken.event_type)) {
 	case ABI_CQ:

@@ -54,7 +54,7 @@ void siw_ibv_pd_of_ids(struct ibv_pd *pd)
 void siw_ibv_show_attr(struct ibv_qp *qp, const struct ibv_qp_attr *attr, int mask)
 {
 	if (abi_is_live(ABI_QP, qp))
-		abi_store_attr(abi_qp_of(qp), attr, mask);
+		abi_store_qp_attr(abi_qp_of(qp), attr, mask);
 }
 
 struct wanted_qp {

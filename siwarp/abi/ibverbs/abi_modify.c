@@ -69,8 +69,8 @@ static const struct step steps[STATES][STATES] = {
 };
 /* clang-format on */
 
-int abi_check_transition(enum ibv_qp_type type, enum ibv_qp_state from, enum ibv_qp_state to,
-			 int mask)
+int abi_check_qp_transition(enum ibv_qp_type type, enum ibv_qp_state from, enum ibv_qp_state to,
+			    int mask)
 {
 	const struct step *step;
 	/* RD queue pairs of <siwarp/ibv_ext.h> have the transitions of UD. */

@@ -43,7 +43,7 @@ int abi_dealloc_mw(struct ibv_mw *mw)
 	return abi_errno_of_result(r);
 }
 
-int abi_bind_info(const struct ibv_mw_bind_info *from, struct siw_mw_bind_info *to)
+int abi_convert_bind_info(const struct ibv_mw_bind_info *from, struct siw_mw_bind_info *to)
 {
 	/* A bind of length 0 needs no region. */
 	if (from->mr && !abi_is_live(ABI_MR, from->mr))
@@ -65,7 +65,7 @@ int abi_bind_mw(struct ibv_qp *qp, struct ibv_mw *ibv, struct ibv_mw_bind *bind)
 	int r;
 
 	if (!abi_is_live(ABI_QP, qp) || !abi_is_live(ABI_MW, ibv) || !bind ||
-	    abi_bind_info(&bind->bind_info, &request.bind_info))
+	    abi_convert_bind_info(&bind->bind_info, &request.bind_info))
 		return abi_fail(EINVAL);
 	request.wr_id = bind->wr_id;
 	request.send_flags = bind->send_flags;

@@ -236,7 +236,7 @@ static void object_disable(enum abi_kind kind, void *handle)
 	}
 }
 
-static void object_end_locked(struct entry *e)
+static void object_mark_dead_locked(struct entry *e)
 {
 	object_disable(e->kind, e->handle);
 	e->handle = TOMB;
@@ -252,7 +252,7 @@ bool abi_mark_dead(enum abi_kind kind, void *handle)
 
 		ended = e->handle == handle && e->kind == kind;
 		if (ended)
-			object_end_locked(e);
+			object_mark_dead_locked(e);
 	}
 	registry_unlock();
 	if (ended && kind != ABI_AH && kind != ABI_LIST)

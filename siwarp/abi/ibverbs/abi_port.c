@@ -79,8 +79,8 @@ static void port_set_rate(struct ibv_port_attr *attr, long mbps)
 	attr->active_speed = rates[i].speed;
 }
 
-static void fill_port(const struct siw_device_info *info, uint32_t max_msg,
-		      struct ibv_port_attr *attr)
+static void fill_port_attr(const struct siw_device_info *info, uint32_t max_msg,
+			   struct ibv_port_attr *attr)
 {
 	*attr = (struct ibv_port_attr){
 		.state = info->up ? IBV_PORT_ACTIVE : IBV_PORT_DOWN,
@@ -118,7 +118,7 @@ int abi_query_port(struct ibv_context *context, uint8_t port_num, struct ibv_por
 	pthread_mutex_lock(&ctx->lock);
 	info = ctx->info;
 	pthread_mutex_unlock(&ctx->lock);
-	fill_port(&info, limits.max_rc_msg, &port.attr);
+	fill_port_attr(&info, limits.max_rc_msg, &port.attr);
 	port.words[ACTIVE_SPEED_EX] = port.attr.active_speed;
 	/*
 	 * The struct ibv_port_attr of newer programs is longer, and that of older programs is

@@ -95,14 +95,14 @@
 	X(ibv_cmd_set_comp_cntr)        \
 	X(ibv_cmd_set_err_comp_cntr)
 
-ABI_EXPORT int abi_no_driver(void);
-int abi_no_driver(void)
+ABI_EXPORT int abi_driver_call_unsupported(void);
+int abi_driver_call_unsupported(void)
 {
 	return EOPNOTSUPP;
 }
 
-ABI_EXPORT void *abi_no_device(void);
-void *abi_no_device(void)
+ABI_EXPORT void *abi_device_call_unsupported(void);
+void *abi_device_call_unsupported(void)
 {
 	return abi_fail_null(EOPNOTSUPP);
 }
@@ -134,8 +134,8 @@ const char *abi_wr_opcode_str(int opcode)
 }
 
 /* Does nothing. The constructors and destructors of providers call this function. */
-ABI_EXPORT void abi_not_needed(void);
-void abi_not_needed(void)
+ABI_EXPORT void abi_do_nothing(void);
+void abi_do_nothing(void)
 {
 }
 
@@ -156,31 +156,31 @@ void abi_not_needed(void)
 	NODE(64, "@", name, of); \
 	NODE(65, "@@", name, of);
 
-#define NEWER_COMMAND(name) NEWER(name, abi_no_driver)
+#define NEWER_COMMAND(name) NEWER(name, abi_driver_call_unsupported)
 NEWER_COMMANDS(NEWER_COMMAND)
-NEWER(ibv_dmabuf_heap_alloc, abi_no_device)
-NEWER(ibv_dmabuf_heap_cc_shared_init, abi_no_device)
-NEWER(ibv_dmabuf_heap_destroy, abi_not_needed)
-NEWER(ibv_dmabuf_heap_free, abi_not_needed)
+NEWER(ibv_dmabuf_heap_alloc, abi_device_call_unsupported)
+NEWER(ibv_dmabuf_heap_cc_shared_init, abi_device_call_unsupported)
+NEWER(ibv_dmabuf_heap_destroy, abi_do_nothing)
+NEWER(ibv_dmabuf_heap_free, abi_do_nothing)
 NEWER(ibv_wr_opcode_str, abi_wr_opcode_str)
 
-#define COMMAND(name) EACH(name, abi_no_driver)
+#define COMMAND(name) EACH(name, abi_driver_call_unsupported)
 COMMANDS(COMMAND)
 COMMAND(__ioctl_final_num_attrs)
 COMMAND(ibv_read_ibdev_sysfs_file)
-EACH(verbs_open_device, abi_no_device)
-EACH(_verbs_init_and_alloc_context, abi_no_device)
-EACH(verbs_set_ops, abi_not_needed)
-EACH(verbs_uninit_context, abi_not_needed)
-EACH(verbs_init_cq, abi_not_needed)
-EACH(__verbs_log, abi_not_needed)
+EACH(verbs_open_device, abi_device_call_unsupported)
+EACH(_verbs_init_and_alloc_context, abi_device_call_unsupported)
+EACH(verbs_set_ops, abi_do_nothing)
+EACH(verbs_uninit_context, abi_do_nothing)
+EACH(verbs_init_cq, abi_do_nothing)
+EACH(__verbs_log, abi_do_nothing)
 
 /* Each PRIVATE version of rdma-core has a registration function with another name. */
-NODE(34, "@@", verbs_register_driver_34, abi_not_needed);
-NODE(57, "@@", verbs_register_driver_57, abi_not_needed);
-NODE(59, "@@", verbs_register_driver_59, abi_not_needed);
-NODE(64, "@@", verbs_register_driver_64, abi_not_needed);
-NODE(65, "@@", verbs_register_driver_65, abi_not_needed);
+NODE(34, "@@", verbs_register_driver_34, abi_do_nothing);
+NODE(57, "@@", verbs_register_driver_57, abi_do_nothing);
+NODE(59, "@@", verbs_register_driver_59, abi_do_nothing);
+NODE(64, "@@", verbs_register_driver_64, abi_do_nothing);
+NODE(65, "@@", verbs_register_driver_65, abi_do_nothing);
 
 /* Tells providers whether objects of an unplugged device may be destroyed. */
 ABI_EXPORT extern bool verbs_allow_disassociate_destroy;

@@ -28,8 +28,8 @@ static uint32_t round_up_queue_size(uint32_t wr)
 	return wr > 0 && wr < ABI_MIN_WR ? ABI_MIN_WR : wr;
 }
 
-static int qp_init_to_engine(const struct ibv_pd *pd, const struct ibv_qp_init_attr *init,
-			     struct abi_qp *qp, struct siw_qp_init_attr *out)
+static int qp_init_attr_to_engine(const struct ibv_pd *pd, const struct ibv_qp_init_attr *init,
+				  struct abi_qp *qp, struct siw_qp_init_attr *out)
 {
 	if (!abi_is_live(ABI_CQ, init->send_cq) || !abi_is_live(ABI_CQ, init->recv_cq) ||
 	    init->send_cq->context != pd->context || init->recv_cq->context != pd->context ||
@@ -77,8 +77,8 @@ static int check_qp_type(const struct ibv_qp_init_attr *init)
 	}
 }
 
-static void qp_init_public(struct abi_qp *qp, struct ibv_pd *pd,
-			   const struct ibv_qp_init_attr *init)
+static void qp_init_public_members(struct abi_qp *qp, struct ibv_pd *pd,
+				   const struct ibv_qp_init_attr *init)
 {
 	struct ibv_qp *ibv = &qp->ibv.qp_base;
 
@@ -99,7 +99,8 @@ static void qp_init_public(struct abi_qp *qp, struct ibv_pd *pd,
 }
 
 /* Copies the attributes that only siwarp supports (<siwarp/ibv_ext.h>). */
-static void qp_add_extensions(struct siw_qp_init_attr *wanted, const struct siw_qp_init_attr *more)
+static void qp_copy_extension_attrs(struct siw_qp_init_attr *wanted,
+				    const struct siw_qp_init_attr *more)
 {
 	wanted->no_crc = more->no_crc;
 	if (more->persona)
@@ -132,18 +133,18 @@ static struct ibv_qp *qp_create(struct ibv_pd *pd, struct ibv_qp_init_attr *init
 	if (!qp)
 		return NULL;
 	qp->by_cm = by_cm;
-	why = qp_init_to_engine(pd, init, qp, &wanted);
+	why = qp_init_attr_to_engine(pd, init, qp, &wanted);
 	if (why)
 		goto no_engine;
 	if (more)
-		qp_add_extensions(&wanted, more);
+		qp_copy_extension_attrs(&wanted, more);
 	qp->siw = siw_create_qp(((struct abi_pd *)pd)->siw, &wanted);
 	if (!qp->siw) {
 		why = errno;
 		goto no_engine;
 	}
 	memcpy(&qp->cap, &wanted.cap, sizeof(qp->cap));
-	qp_init_public(qp, pd, init);
+	qp_init_public_members(qp, pd, init);
 	why = ops_flags ? abi_builder_create(qp, *ops_flags) : 0;
 	if (!why && !abi_register_handle(ABI_QP, qp, pd->context))
 		why = ENOMEM;
@@ -222,7 +223,7 @@ int ibv_destroy_qp(struct ibv_qp *ibv)
 
 /* ---- states and attributes ------------------------------------------------------------------- */
 
-static bool has_rate_limit(const struct ibv_qp *qp)
+static bool qp_supports_rate_limit(const struct ibv_qp *qp)
 {
 	return qp->qp_type == IBV_QPT_UD || qp->qp_type == IBV_QPT_UC;
 }
@@ -240,7 +241,7 @@ static int qp_check_attr(const struct ibv_qp *qp, const struct ibv_qp_attr *attr
 	 * streams.
 	 */
 	if (mask & (IBV_QP_ALT_PATH | IBV_QP_CAP) ||
-	    (mask & IBV_QP_RATE_LIMIT && !has_rate_limit(qp)))
+	    (mask & IBV_QP_RATE_LIMIT && !qp_supports_rate_limit(qp)))
 		return EOPNOTSUPP;
 	if (mask & IBV_QP_PATH_MIG_STATE && attr->path_mig_state != IBV_MIG_MIGRATED)
 		return EOPNOTSUPP;
@@ -279,7 +280,7 @@ static void qp_store_attr(struct ibv_qp_attr *set, const struct ibv_qp_attr *att
 #undef REMEMBER
 }
 
-void abi_store_attr(struct abi_qp *qp, const struct ibv_qp_attr *attr, int mask)
+void abi_store_qp_attr(struct abi_qp *qp, const struct ibv_qp_attr *attr, int mask)
 {
 	pthread_mutex_lock(&qp->lock);
 	qp_store_attr(&qp->set, attr, mask);
@@ -337,8 +338,8 @@ static enum ibv_qp_state qp_visible_state(struct abi_qp *own, int engine)
  * Returns whether the connection id performs a state transition later, so that only the attributes
  * are stored.
  */
-static bool qp_deferred_to_cm(struct abi_qp *own, const struct ibv_qp_attr *attr, int mask,
-			      enum ibv_qp_state from, enum ibv_qp_state to)
+static bool qp_is_transition_left_to_cm(struct abi_qp *own, const struct ibv_qp_attr *attr,
+					int mask, enum ibv_qp_state from, enum ibv_qp_state to)
 {
 	bool of_cm;
 
@@ -357,8 +358,8 @@ static bool qp_deferred_to_cm(struct abi_qp *own, const struct ibv_qp_attr *attr
 }
 
 /* Stores the attributes that the program has set, and the new state. */
-static void qp_record_transition(struct abi_qp *own, const struct ibv_qp_attr *attr, int mask,
-				 enum ibv_qp_state to)
+static void qp_store_transition(struct abi_qp *own, const struct ibv_qp_attr *attr, int mask,
+				enum ibv_qp_state to)
 {
 	pthread_mutex_lock(&own->lock);
 	if (mask & IBV_QP_STATE)
@@ -407,11 +408,11 @@ int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr_in, int mask)
 		return abi_errno_of_result(r);
 	from = mask & IBV_QP_CUR_STATE ? attr->cur_qp_state : qp_visible_state(own, now.qp_state);
 	to = mask & IBV_QP_STATE ? attr->qp_state : from;
-	r = abi_check_transition(qp->qp_type, from, to, mask);
+	r = abi_check_qp_transition(qp->qp_type, from, to, mask);
 	if (r)
 		return abi_fail(r);
-	if (qp_deferred_to_cm(own, attr, mask, from, to)) {
-		qp_record_transition(own, attr, mask, to);
+	if (qp_is_transition_left_to_cm(own, attr, mask, from, to)) {
+		qp_store_transition(own, attr, mask, to);
 		return 0;
 	}
 	r = qp_attr_to_engine(qp, attr, mask, &wanted);
@@ -424,7 +425,7 @@ int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr_in, int mask)
 			  mask & SAME_MASKS & (taken | IBV_QP_STATE | IBV_QP_CUR_STATE));
 	if (r < 0)
 		return abi_errno_of_result(r);
-	qp_record_transition(own, attr, mask, to);
+	qp_store_transition(own, attr, mask, to);
 	return 0;
 }
 
@@ -435,7 +436,7 @@ int abi_modify_qp_rate_limit(struct ibv_qp *qp, struct ibv_qp_rate_limit_attr *a
 
 	if (!abi_is_live(ABI_QP, qp) || !attr || attr->comp_mask)
 		return abi_fail(EINVAL);
-	if (!has_rate_limit(qp) || attr->max_burst_sz || attr->typical_pkt_sz)
+	if (!qp_supports_rate_limit(qp) || attr->max_burst_sz || attr->typical_pkt_sz)
 		return abi_fail(EOPNOTSUPP);
 	wanted.rate_limit = attr->rate_limit;
 	return abi_errno_of_result(siw_modify_qp(abi_qp_of(qp)->siw, &wanted, SIW_QP_RATE_LIMIT));
@@ -525,8 +526,9 @@ int ibv_query_ece(struct ibv_qp *qp, struct ibv_ece *ece)
 
 /* ---- multicast ------------------------------------------------------------------------------- */
 
-static int qp_change_membership(struct ibv_qp *qp, const union ibv_gid *gid,
-				int (*change)(struct siw_qp *qp, const struct siw_addr *group))
+static int qp_change_mcast_membership(struct ibv_qp *qp, const union ibv_gid *gid,
+				      int (*change)(struct siw_qp *qp,
+						    const struct siw_addr *group))
 {
 	struct siw_addr group;
 
@@ -539,13 +541,13 @@ static int qp_change_membership(struct ibv_qp *qp, const union ibv_gid *gid,
 int ibv_attach_mcast(struct ibv_qp *qp, const union ibv_gid *gid, uint16_t lid)
 {
 	(void)lid;
-	return qp_change_membership(qp, gid, siw_attach_mcast);
+	return qp_change_mcast_membership(qp, gid, siw_attach_mcast);
 }
 
 int ibv_detach_mcast(struct ibv_qp *qp, const union ibv_gid *gid, uint16_t lid)
 {
 	(void)lid;
-	return qp_change_membership(qp, gid, siw_detach_mcast);
+	return qp_change_mcast_membership(qp, gid, siw_detach_mcast);
 }
 
 /* ---- posting --------------------------------------------------------------------------------- */
@@ -563,7 +565,7 @@ static int post_bind(struct ibv_qp *qp, const struct ibv_send_wr *wr)
 	memcpy(&one, wr, sizeof(one));
 	one.next = NULL;
 	one.bind_mw.mw = ((struct abi_mw *)wr->bind_mw.mw)->siw;
-	if (abi_bind_info(&wr->bind_mw.bind_info, &one.bind_mw.bind_info))
+	if (abi_convert_bind_info(&wr->bind_mw.bind_info, &one.bind_mw.bind_info))
 		return EINVAL;
 	return -siw_post_send(abi_qp_of(qp)->siw, &one, &bad);
 }
@@ -572,7 +574,7 @@ static int post_bind(struct ibv_qp *qp, const struct ibv_send_wr *wr)
  * Returns a number of requests that cannot fit into the send queue (more than twice its depth),
  * which bounds the traversal of a list that contains a cycle.
  */
-static uint32_t send_list_bound(struct ibv_qp *qp)
+static uint32_t max_send_list_length(struct ibv_qp *qp)
 {
 	return 2 * abi_qp_of(qp)->cap.max_send_wr + 1;
 }
@@ -596,7 +598,7 @@ static int post_with_binds(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv
 
 	for (; wr && !r; wr = next) {
 		struct siw_send_wr *bad = (struct siw_send_wr *)wr;
-		uint32_t left = send_list_bound(qp);
+		uint32_t left = max_send_list_length(qp);
 
 		last = wr;
 		while (wr->opcode != IBV_WR_BIND_MW && last->next &&
@@ -618,7 +620,7 @@ static int post_with_binds(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv
 
 int abi_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad_wr)
 {
-	uint32_t left = send_list_bound(qp);
+	uint32_t left = max_send_list_length(qp);
 
 	for (const struct ibv_send_wr *one = wr; one && left; one = one->next, left--)
 		if (one->opcode == IBV_WR_BIND_MW)

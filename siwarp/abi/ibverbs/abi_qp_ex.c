@@ -148,7 +148,7 @@ static void wr_bind_mw(struct ibv_qp_ex *qp, struct ibv_mw *mw, uint32_t rkey,
 	if (!wr)
 		return;
 	if (!abi_is_live(ABI_MW, mw) || !bind_info ||
-	    abi_bind_info(bind_info, &wr->bind_mw.bind_info)) {
+	    abi_convert_bind_info(bind_info, &wr->bind_mw.bind_info)) {
 		builder_fail(qp, EINVAL);
 		return;
 	}

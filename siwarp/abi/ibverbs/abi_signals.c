@@ -19,7 +19,7 @@ static bool is_fault_signal(int number)
 	       number == SIGTRAP;
 }
 
-bool abi_should_restart(void)
+bool abi_should_restart_interrupted_wait(void)
 {
 	for (int number = 1; number <= SIGRTMAX; number++) {
 		struct sigaction own;

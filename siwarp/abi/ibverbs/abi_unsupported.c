@@ -6,20 +6,20 @@
  */
 #include "abi/ibverbs/abi.h"
 
-ABI_EXPORT int abi_refuse(void);
-int abi_refuse(void)
+ABI_EXPORT int abi_fail_unsupported(void);
+int abi_fail_unsupported(void)
 {
 	return abi_fail(EOPNOTSUPP);
 }
 
-ABI_EXPORT void *abi_refuse_pointer(void);
-void *abi_refuse_pointer(void)
+ABI_EXPORT void *abi_fail_unsupported_null(void);
+void *abi_fail_unsupported_null(void)
 {
 	return abi_fail_null(EOPNOTSUPP);
 }
 
-ABI_EXPORT int abi_refuse_fd(void);
-int abi_refuse_fd(void)
+ABI_EXPORT int abi_fail_unsupported_fd(void);
+int abi_fail_unsupported_fd(void)
 {
 	errno = EOPNOTSUPP;
 	return -1;
@@ -29,16 +29,16 @@ int abi_refuse_fd(void)
 	ABI_EXPORT extern __typeof__(of) abi_unsupported_##name __attribute__((alias(#of))); \
 	ABI_VERSION(abi_unsupported_##name, name, node)
 
-REFUSED(ibv_alloc_dmah, 1.15, abi_refuse_pointer);
-REFUSED(ibv_dealloc_dmah, 1.15, abi_refuse);
-REFUSED(ibv_dm_export_dmabuf_fd, 1.16, abi_refuse_fd);
-REFUSED(_ibv_query_comp_cntr_caps, 1.18, abi_refuse);
-REFUSED(ibv_create_comp_cntr, 1.18, abi_refuse_pointer);
-REFUSED(ibv_destroy_comp_cntr, 1.18, abi_refuse);
-REFUSED(ibv_set_comp_cntr, 1.18, abi_refuse);
-REFUSED(ibv_set_err_comp_cntr, 1.18, abi_refuse);
-REFUSED(ibv_inc_comp_cntr, 1.18, abi_refuse);
-REFUSED(ibv_inc_err_comp_cntr, 1.18, abi_refuse);
-REFUSED(ibv_read_comp_cntr, 1.18, abi_refuse);
-REFUSED(ibv_read_err_comp_cntr, 1.18, abi_refuse);
-REFUSED(ibv_qp_attach_comp_cntr, 1.18, abi_refuse);
+REFUSED(ibv_alloc_dmah, 1.15, abi_fail_unsupported_null);
+REFUSED(ibv_dealloc_dmah, 1.15, abi_fail_unsupported);
+REFUSED(ibv_dm_export_dmabuf_fd, 1.16, abi_fail_unsupported_fd);
+REFUSED(_ibv_query_comp_cntr_caps, 1.18, abi_fail_unsupported);
+REFUSED(ibv_create_comp_cntr, 1.18, abi_fail_unsupported_null);
+REFUSED(ibv_destroy_comp_cntr, 1.18, abi_fail_unsupported);
+REFUSED(ibv_set_comp_cntr, 1.18, abi_fail_unsupported);
+REFUSED(ibv_set_err_comp_cntr, 1.18, abi_fail_unsupported);
+REFUSED(ibv_inc_comp_cntr, 1.18, abi_fail_unsupported);
+REFUSED(ibv_inc_err_comp_cntr, 1.18, abi_fail_unsupported);
+REFUSED(ibv_read_comp_cntr, 1.18, abi_fail_unsupported);
+REFUSED(ibv_read_err_comp_cntr, 1.18, abi_fail_unsupported);
+REFUSED(ibv_qp_attach_comp_cntr, 1.18, abi_fail_unsupported);

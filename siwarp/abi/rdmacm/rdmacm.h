@@ -78,7 +78,7 @@ struct cm_id {
 	 * id.qp.
 	 */
 	struct ibv_qp *bound_qp;
-	/* Queue pair of a connection without an RC queue pair of the program (cm_substitute_qp) */
+	/* Queue pair of a connection without an RC queue pair of the program (cm_get_substitute_qp) */
 	struct ibv_qp *stand_in;
 	struct ibv_cq *stand_in_cq;
 	/*
@@ -130,10 +130,10 @@ bool cm_is_live_locked(enum cm_kind kind, const void *handle);
 void cm_mark_dead(struct cm_object *object);
 void cm_mark_dead_locked(struct cm_object *object);
 /*
- * cm_record_ack records that an event of an id was acknowledged; cm_wait_acks waits until all
+ * cm_count_ack records that an event of an id was acknowledged; cm_wait_acks waits until all
  * events of an id are acknowledged.
  */
-void cm_record_ack(struct cm_id *id);
+void cm_count_ack(struct cm_id *id);
 void cm_wait_acks(struct cm_id *id);
 
 /* ---- rdmacm_device.c ------------------------------------------------------------------------- */
@@ -166,7 +166,7 @@ int cm_visit_addresses(bool (*visit)(struct ibv_context *verbs, const struct siw
 /* ---- rdmacm_addr.c --------------------------------------------------------------------------- */
 
 /* Converts a struct sockaddr of the program. Returns 0 or an errno value. */
-int cm_addr_from(const struct sockaddr *from, struct siw_addr *to);
+int cm_addr_from_sockaddr(const struct sockaddr *from, struct siw_addr *to);
 bool cm_addr_is_any(const struct siw_addr *addr);
 bool cm_addr_is_loopback(const struct siw_addr *addr);
 bool cm_addr_is_group(const struct siw_addr *addr);
@@ -207,7 +207,7 @@ int cm_ud_disconnect(struct cm_id *id);
  * returns.
  */
 void cm_store_qp_attr(const struct cm_id *id);
-int cm_ud_init_attr(const struct cm_id *id, struct ibv_qp_attr *attr, int *mask);
+int cm_ud_fill_transition_attr(const struct cm_id *id, struct ibv_qp_attr *attr, int *mask);
 /* Fills in the address vector for sending from the address of an id to dgid. */
 void cm_ud_fill_path(const struct cm_id *id, const union ibv_gid *dgid, struct rdma_ud_param *ud);
 /* Fills in the event data of a UD connection request or response. */
@@ -239,7 +239,7 @@ extern const uint32_t cm_fake_device_data[64];
  * call creates, or NULL if the queue pair cannot be created. cm_destroy_substitute_qp destroys the
  * queue pair after the engine's id was destroyed.
  */
-struct ibv_qp *cm_substitute_qp(struct cm_id *id);
+struct ibv_qp *cm_get_substitute_qp(struct cm_id *id);
 void cm_destroy_substitute_qp(struct cm_id *id);
 
 /* ---- rdmacm_id.c ----------------------------------------------------------------------------- */
@@ -248,7 +248,7 @@ void cm_destroy_substitute_qp(struct cm_id *id);
  * Creates the id of a CONNECT_REQUEST that arrived at a listener. Returns NULL with errno on
  * failure. The caller holds cm_lock.
  */
-struct cm_id *cm_id_of_request(struct cm_id *listener, struct siw_cm_id *siw);
+struct cm_id *cm_id_create_for_request(struct cm_id *listener, struct siw_cm_id *siw);
 /* Sets the device of a new id. Must be called after cm_lock was released. */
 void cm_set_device_of_id(struct cm_id *id);
 /* Acknowledges the event, if any, in the member event of a synchronous id. */

@@ -25,7 +25,7 @@ static int addr_of_ib_group(const struct sockaddr *from, struct siw_addr *to)
 	return 0;
 }
 
-int cm_addr_from(const struct sockaddr *from, struct siw_addr *to)
+int cm_addr_from_sockaddr(const struct sockaddr *from, struct siw_addr *to)
 {
 	if (!from)
 		return EINVAL;
@@ -160,7 +160,8 @@ struct rdma_addrinfo *cm_copy_addrinfo(const struct rdma_addrinfo *from)
  * Completes port space and queue pair type, each of which implies the other. Returns 0 or
  * EAI_SERVICE.
  */
-static int addrinfo_set_services(struct rdma_addrinfo *info, const struct rdma_addrinfo *hints)
+static int addrinfo_set_port_space_and_qp_type(struct rdma_addrinfo *info,
+					       const struct rdma_addrinfo *hints)
 {
 	int space = hints ? hints->ai_port_space : 0, type = hints ? hints->ai_qp_type : 0;
 
@@ -185,7 +186,7 @@ static bool addrinfo_set_source(struct rdma_addrinfo *info)
 
 	if (info->ai_src_addr || !info->ai_dst_addr || info->ai_flags & RAI_NOROUTE)
 		return true;
-	if (cm_addr_from(info->ai_dst_addr, &dest) || siw_source_address(&dest, &local))
+	if (cm_addr_from_sockaddr(info->ai_dst_addr, &dest) || siw_source_address(&dest, &local))
 		return true; /* no source is returned, as the man page allows */
 	return copy_sockaddr((const struct sockaddr *)&local, info->ai_dst_len, &info->ai_src_addr,
 			     &info->ai_src_len);
@@ -200,7 +201,7 @@ static void addrinfo_replace_loopback(struct rdma_addrinfo *info)
 {
 	struct siw_addr addr, first;
 
-	if (!cm_addr_from(info->ai_src_addr, &addr) && cm_addr_is_loopback(&addr) &&
+	if (!cm_addr_from_sockaddr(info->ai_src_addr, &addr) && cm_addr_is_loopback(&addr) &&
 	    cm_first_reachable_addr(addr.family, &first))
 		memcpy(info->ai_src_addr, &first, info->ai_src_len);
 }
@@ -233,7 +234,7 @@ static struct rdma_addrinfo *addrinfo_create(const struct addrinfo *found,
 	info->ai_family = info->ai_dst_addr   ? info->ai_dst_addr->sa_family
 			  : info->ai_src_addr ? info->ai_src_addr->sa_family
 					      : AF_INET;
-	*why = ok ? addrinfo_set_services(info, hints) : EAI_MEMORY;
+	*why = ok ? addrinfo_set_port_space_and_qp_type(info, hints) : EAI_MEMORY;
 	if (!*why)
 		return info;
 	rdma_freeaddrinfo(info);

@@ -134,7 +134,7 @@ static int bind_qp_by_number(struct cm_id *id, const struct rdma_conn_param *par
 	struct ibv_qp *qp = param ? siw_ibv_find_qp(id->id.verbs, param->qp_num) : NULL;
 
 	if (qp && qp->qp_type != IBV_QPT_RC && !cm_is_ud(id))
-		qp = cm_substitute_qp(id);
+		qp = cm_get_substitute_qp(id);
 	return qp ? -siw_cm_bind_qp(id->siw, siw_ibv_qp(qp)) : EINVAL;
 }
 

@@ -206,7 +206,7 @@ static bool event_fill(struct cm_event *event, const struct siw_cm_event *from)
 	if (!event_fill_data(id, event, from))
 		return false;
 	if (from->event == SIW_CM_CONNECT_REQUEST) {
-		struct cm_id *new = cm_id_of_request(id, from->id);
+		struct cm_id *new = cm_id_create_for_request(id, from->id);
 
 		if (!new) {
 			siw_cm_destroy_id(from->id);
@@ -277,7 +277,7 @@ static int channel_get_event(struct cm_channel *channel, struct cm_event *event)
 		if (r != -EAGAIN)
 			return r;
 		r = channel_wait(fd);
-		if (r && !(r == -EINTR && abi_should_restart()))
+		if (r && !(r == -EINTR && abi_should_restart_interrupted_wait()))
 			return r;
 	}
 }
@@ -308,7 +308,7 @@ int rdma_get_cm_event(struct rdma_event_channel *ev, struct rdma_cm_event **out)
 		return 0;
 	}
 	if (r == 0) {
-		cm_record_ack(event->of);
+		cm_count_ack(event->of);
 		r = -ENOMEM;
 	}
 	free(event);
@@ -322,7 +322,7 @@ int rdma_ack_cm_event(struct rdma_cm_event *ev)
 	if (!cm_is_live(CM_EVENT, ev))
 		return cm_fail(EINVAL);
 	cm_mark_dead(&event->object);
-	cm_record_ack(event->of);
+	cm_count_ack(event->of);
 	free(event);
 	return 0;
 }
@@ -377,7 +377,7 @@ uint64_t cm_pop_event_arg(struct cm_id *id)
  * Queues an event of the program on the channel, and its argument after the earlier arguments.
  * Returns 0 or a negative errno value.
  */
-static int queue_program_event(struct cm_id *id, int status, uint64_t arg)
+static int queue_user_event(struct cm_id *id, int status, uint64_t arg)
 {
 	struct cm_arg *added = calloc(1, sizeof(*added)), **last = &id->args;
 	int r;
@@ -405,7 +405,7 @@ int rdma_write_cm_event(struct rdma_cm_id *id, enum rdma_cm_event_type event, in
 		return -1;
 	if ((int)event != CM_EVENT_USER)
 		return cm_fail(EINVAL);
-	return cm_result(queue_program_event(cm_id_of(id), status, arg));
+	return cm_result(queue_user_event(cm_id_of(id), status, arg));
 }
 
 void cm_drop_written_events(struct cm_id *id)

@@ -82,7 +82,7 @@ void cm_set_device_of_id(struct cm_id *id)
 		cm_id_set_device(id, verbs);
 }
 
-struct cm_id *cm_id_of_request(struct cm_id *listener, struct siw_cm_id *siw)
+struct cm_id *cm_id_create_for_request(struct cm_id *listener, struct siw_cm_id *siw)
 {
 	struct cm_id *id = calloc(1, sizeof(*id));
 	struct siw_addr local, peer;
@@ -232,7 +232,7 @@ int rdma_bind_addr(struct rdma_cm_id *rdma_id, struct sockaddr *addr)
 		return -1;
 	if (id->bound || id->id.verbs)
 		return cm_fail(EINVAL);
-	why = cm_addr_from(addr, &own);
+	why = cm_addr_from_sockaddr(addr, &own);
 	if (!why)
 		why = cm_id_bind(id, &own);
 	return why ? cm_fail(why) : 0;
@@ -280,14 +280,14 @@ static bool is_unreachable(int why)
 static int cm_id_resolve(struct cm_id *id, struct sockaddr *src, struct sockaddr *dst)
 {
 	struct siw_addr dest, source;
-	int why = cm_addr_from(dst, &dest);
+	int why = cm_addr_from_sockaddr(dst, &dest);
 
 	if (why)
 		return why;
 	if (cm_addr_is_any(&dest) || id->unanswered || id->listening || id->resolved)
 		return EINVAL;
 	if (src && !id->bound) {
-		why = cm_addr_from(src, &source);
+		why = cm_addr_from_sockaddr(src, &source);
 		if (!why && source.family != dest.family && !cm_addr_is_group(&dest))
 			why = EINVAL;
 		if (!why && !(cm_addr_is_any(&source) && !source.port_be))

@@ -88,7 +88,7 @@ bool cm_fill_join_event(struct cm_id *id, struct cm_event *event)
 
 static int group_from_sockaddr(const struct sockaddr *from, struct siw_addr *addr)
 {
-	int why = cm_addr_from(from, addr);
+	int why = cm_addr_from_sockaddr(from, addr);
 
 	if (why)
 		return why;

@@ -40,7 +40,7 @@ void cm_lock(void)
 	cm_lock_raw();
 }
 
-static int compare_handles(const void *a, const void *b)
+static int compare_object_handles(const void *a, const void *b)
 {
 	uintptr_t one = (uintptr_t)((const struct cm_object *)a)->handle;
 	uintptr_t two = (uintptr_t)((const struct cm_object *)b)->handle;
@@ -52,7 +52,7 @@ bool cm_register_object_locked(struct cm_object *object, enum cm_kind kind, cons
 {
 	object->handle = handle;
 	object->kind = kind;
-	if (tsearch(object, &alive, compare_handles))
+	if (tsearch(object, &alive, compare_object_handles))
 		return true;
 	errno = ENOMEM;
 	return false;
@@ -71,7 +71,8 @@ bool cm_register_object(struct cm_object *object, enum cm_kind kind, const void 
 bool cm_is_live_locked(enum cm_kind kind, const void *handle)
 {
 	const struct cm_object wanted = { .handle = handle };
-	struct cm_object *const *found = handle ? tfind(&wanted, &alive, compare_handles) : NULL;
+	struct cm_object *const *found = handle ? tfind(&wanted, &alive, compare_object_handles)
+						: NULL;
 
 	if (found && (*found)->kind == kind)
 		return true;
@@ -91,7 +92,7 @@ bool cm_is_live(enum cm_kind kind, const void *handle)
 
 void cm_mark_dead_locked(struct cm_object *object)
 {
-	tdelete(object, &alive, compare_handles);
+	tdelete(object, &alive, compare_object_handles);
 }
 
 void cm_mark_dead(struct cm_object *object)
@@ -101,7 +102,7 @@ void cm_mark_dead(struct cm_object *object)
 	cm_unlock();
 }
 
-void cm_record_ack(struct cm_id *id)
+void cm_count_ack(struct cm_id *id)
 {
 	cm_lock();
 	id->unacked--;

@@ -136,7 +136,7 @@ void rdma_destroy_qp(struct rdma_cm_id *id)
 	cm_destroy_cqs(id);
 }
 
-struct ibv_qp *cm_substitute_qp(struct cm_id *id)
+struct ibv_qp *cm_get_substitute_qp(struct cm_id *id)
 {
 	struct ibv_qp_init_attr_ex attr = {
 		.qp_type = IBV_QPT_RC,
@@ -222,7 +222,7 @@ void rdma_destroy_srq(struct rdma_cm_id *id)
  * Fills in the attributes of the transition to state attr->qp_state. Returns 0, or EINVAL for an
  * unsupported state.
  */
-static int fill_step_attr(const struct cm_id *id, struct ibv_qp_attr *attr, int *mask)
+static int fill_qp_transition_attr(const struct cm_id *id, struct ibv_qp_attr *attr, int *mask)
 {
 	*mask = IBV_QP_STATE;
 	switch (attr->qp_state) {
@@ -264,7 +264,7 @@ void cm_store_qp_attr(const struct cm_id *id)
 
 	for (int state = IBV_QPS_INIT; state <= IBV_QPS_RTS; state++) {
 		attr = (struct ibv_qp_attr){ .qp_state = (enum ibv_qp_state)state };
-		if (fill_step_attr(id, &attr, &mask) == 0)
+		if (fill_qp_transition_attr(id, &attr, &mask) == 0)
 			siw_ibv_show_attr(id->id.qp, &attr, mask);
 	}
 }
@@ -284,7 +284,7 @@ int rdma_init_qp_attr(struct rdma_cm_id *rdma_id, struct ibv_qp_attr *attr, int 
 	if (!id->id.verbs)
 		return cm_fail(EINVAL);
 	if (cm_is_ud(id))
-		return cm_ud_init_attr(id, attr, mask);
-	why = fill_step_attr(id, attr, mask);
+		return cm_ud_fill_transition_attr(id, attr, mask);
+	why = fill_qp_transition_attr(id, attr, mask);
 	return why ? cm_errno_result(why) : 0;
 }

@@ -72,7 +72,7 @@ static void *rsocket_find_function(const char *name, struct forwarded *of)
 	if (!function)
 		errno = EOPNOTSUPP;
 	/*
-	 * The release store pairs with the acquire load in rsocket_function(), so that a reader
+	 * The release store pairs with the acquire load in rsocket_get_cached_function(), so that a reader
 	 * sees the opened library.
 	 */
 	atomic_store_explicit(&of->function, function, memory_order_release);
@@ -83,7 +83,7 @@ static void *rsocket_find_function(const char *name, struct forwarded *of)
  * Returns a function of the system's library, which the first call looks up, or NULL with errno
  * EOPNOTSUPP.
  */
-static void *rsocket_function(const char *name, struct forwarded *of)
+static void *rsocket_get_cached_function(const char *name, struct forwarded *of)
 {
 	void *function = atomic_load_explicit(&of->function, memory_order_acquire);
 
@@ -94,14 +94,14 @@ static void *rsocket_function(const char *name, struct forwarded *of)
  * Defines a function that calls its counterpart in the system's library, or returns `none` without
  * a counterpart.
  */
-#define FORWARD(type, name, parameters, arguments, none)               \
-	type name parameters                                           \
-	{                                                              \
-		static struct forwarded known;                         \
-		type(*function) parameters;                            \
-                                                                       \
-		*(void **)&function = rsocket_function(#name, &known); \
-		return function ? function arguments : none;           \
+#define FORWARD(type, name, parameters, arguments, none)                          \
+	type name parameters                                                      \
+	{                                                                         \
+		static struct forwarded known;                                    \
+		type(*function) parameters;                                       \
+                                                                                  \
+		*(void **)&function = rsocket_get_cached_function(#name, &known); \
+		return function ? function arguments : none;                      \
 	}
 
 FORWARD(int, rsocket, (int domain, int type, int protocol), (domain, type, protocol), -1)
@@ -162,6 +162,6 @@ int rfcntl(int socket, int cmd, ...)
 	va_start(list, cmd);
 	value = va_arg(list, long);
 	va_end(list);
-	*(void **)&function = rsocket_function("rfcntl", &known);
+	*(void **)&function = rsocket_get_cached_function("rfcntl", &known);
 	return function ? function(socket, cmd, value) : -1;
 }

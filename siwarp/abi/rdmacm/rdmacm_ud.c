@@ -115,7 +115,7 @@ int cm_ud_disconnect(struct cm_id *id)
 	return id->id.qp ? cm_result(-ibv_modify_qp(id->id.qp, &attr, IBV_QP_STATE)) : 0;
 }
 
-int cm_ud_init_attr(const struct cm_id *id, struct ibv_qp_attr *attr, int *mask)
+int cm_ud_fill_transition_attr(const struct cm_id *id, struct ibv_qp_attr *attr, int *mask)
 {
 	*mask = IBV_QP_STATE;
 	switch (attr->qp_state) {

@@ -48,7 +48,7 @@ static uint32_t rc_requests_begun(const struct siw_base_qp *base)
  * Marks a request as one that the peer has to confirm. Unsignaled requests are confirmed only when
  * they fill half of the queue.
  */
-static void rc_request_confirmation(struct siw_rc_qp *rc, const struct siw_wqe *wqe)
+static void rc_mark_confirmation_wanted(struct siw_rc_qp *rc, const struct siw_wqe *wqe)
 {
 	if (rc_is_signaled(&rc->base, wqe) || rc->base.begun >= rc->base.sq_mask / 2)
 		rc->confirm.wanted = rc_requests_begun(&rc->base) + 1;
@@ -70,7 +70,7 @@ static bool rc_send_confirming_read(struct siw_rc_qp *rc)
 	 * After a failure a later call sends the Read: when an outstanding Read ends, or when TCP
 	 * has room.
 	 */
-	if (siw_rdmap_confirm(rc->base.flow.stream, rc_requests_begun(&rc->base)))
+	if (siw_rdmap_send_confirming_read(rc->base.flow.stream, rc_requests_begun(&rc->base)))
 		return false;
 	c->read_outstanding = true;
 	c->due = false;
@@ -96,7 +96,7 @@ static void rc_number_request(struct siw_rc_qp *rc, struct siw_wqe *wqe)
  * Records which requests the response to a Read or atomic will confirm: all earlier requests,
  * unless earlier Sends are unconfirmed and the response does not confirm Sends.
  */
-static void rc_record_confirmation(struct siw_rc_qp *rc, const struct siw_wqe *wqe)
+static void rc_note_requests_to_be_confirmed(struct siw_rc_qp *rc, const struct siw_wqe *wqe)
 {
 	struct siw_confirm *c = &rc->confirm;
 
@@ -112,20 +112,21 @@ static int rc_begin_request(struct siw_base_qp *base, struct siw_flow *flow, str
 	if (__builtin_expect(rc->confirm.due, 0))
 		rc_send_confirming_read(rc);
 	if (__builtin_expect(rc->counts.announce, 0)) {
-		siw_rdmap_announce(flow->stream, rc->counts.on, (uint8_t)base->rnr_retry);
+		siw_rdmap_announce_counts_and_rnr_retry(flow->stream, rc->counts.on,
+							(uint8_t)base->rnr_retry);
 		rc->counts.announce = false;
 	}
-	err = siw_rdmap_send(flow->stream, &wqe->op);
+	err = siw_rdmap_begin_op(flow->stream, &wqe->op);
 	if (err)
 		return err;
 	if (siw_qp_awaits_response(wqe)) {
-		wqe->msn = siw_rdmap_reads(flow->stream);
-		rc_record_confirmation(rc, wqe);
+		wqe->msn = siw_rdmap_sent_request_count(flow->stream);
+		rc_note_requests_to_be_confirmed(rc, wqe);
 	} else {
 		rc_number_request(rc, wqe);
 	}
 	if (rc->confirm.on)
-		rc_request_confirmation(rc, wqe);
+		rc_mark_confirmation_wanted(rc, wqe);
 	return 0;
 }
 
@@ -144,7 +145,7 @@ static void rc_handle_request_failure(struct siw_base_qp *base, struct siw_flow 
 }
 
 /*
- * Updates the confirmation state when siw_qp_mark_local_done() has marked a local request as done.
+ * Updates the confirmation state when siw_qp_mark_local_request_done() has marked a local request as done.
  */
 static void rc_handle_local_request_done(struct siw_base_qp *base, struct siw_wqe *wqe)
 {
@@ -168,7 +169,7 @@ static int rc_flush_requests(struct siw_base_qp *base, struct siw_flow *flow)
 		rc->confirm.wanted = rc_requests_begun(base);
 	if (rc->confirm.on)
 		rc_send_confirming_read(rc);
-	r = siw_rdmap_flush(flow->stream, &flow->memory_released);
+	r = siw_rdmap_flush_tx(flow->stream, &flow->memory_released);
 	/*
 	 * Without delivery counts and confirmations, requests complete when TCP has accepted them.
 	 * With delivery counts, rc_apply_delivery_count() sets flow->accepted; with confirmations,
@@ -214,7 +215,7 @@ static enum siw_run rc_run_send_queue(struct siw_base_qp *base)
 	if (__builtin_expect(rc->pairs && !rc->may_send, 0))
 		r = rc_flush_requests(base, flow);
 	else
-		r = siw_qp_flow_send(base, flow);
+		r = siw_qp_flow_send_requests(base, flow);
 	/*
 	 * A long message may have left no room for the confirming Read before the flush, and no
 	 * other event would send the Read.
@@ -233,7 +234,7 @@ static enum siw_run rc_run_send_queue(struct siw_base_qp *base)
 	 */
 	if (__builtin_expect(r == -ENOMEM, 0) && !siw_is_closing(base))
 		siw_advance_teardown(base, SIW_BROKEN);
-	return siw_qp_flow_turn_result(base, r, r == 0 && siw_mpa_tx_blocked(rc->mpa));
+	return siw_qp_flow_run_result(base, r, r == 0 && siw_mpa_tx_blocked(rc->mpa));
 }
 
 /* ==== delivery counts ========================================================================= */
@@ -268,9 +269,9 @@ static enum siw_run rc_run_send_queue(struct siw_base_qp *base)
 
 /*
  * Initializes the delivery counts when a stream starts. agreed: the peer is siwarp, and both ends
- * offer delivery counts. rnr_retry: as in struct siw_connect_attach. Both locks held.
+ * offer delivery counts. rnr_retry: as in struct siw_connect_attach_qp. Both locks held.
  */
-static void rc_init_counts(struct siw_rc_qp *rc, bool agreed, int rnr_retry)
+static void rc_init_delivery_counts(struct siw_rc_qp *rc, bool agreed, int rnr_retry)
 {
 	rc->counts = (struct siw_delivery_counts){
 		.on = agreed && rc->base.roce,
@@ -285,8 +286,8 @@ static void rc_init_counts(struct siw_rc_qp *rc, bool agreed, int rnr_retry)
 }
 
 /* Whether the peer's delivery counts include the request, a Send or Write. */
-static bool rc_count_includes_request(const struct siw_delivery_counts *c,
-				      const struct siw_wqe *wqe)
+static bool rc_delivery_count_includes_request(const struct siw_delivery_counts *c,
+					       const struct siw_wqe *wqe)
 {
 	uint32_t count = wqe->opcode == SIW_WR_RDMA_WRITE ? c->writes : c->sends;
 
@@ -297,12 +298,13 @@ static bool rc_count_includes_request(const struct siw_delivery_counts *c,
  * Whether a delivery count from the peer is plausible: it does not decrease, includes new requests,
  * and does not exceed the number of requests sent.
  */
-static bool rc_count_is_plausible(const struct siw_rc_qp *rc, const struct siw_rdmap_event *ev)
+static bool rc_delivery_count_is_plausible(const struct siw_rc_qp *rc,
+					   const struct siw_rdmap_event *ev)
 {
 	const struct siw_delivery_counts *c = &rc->counts;
 	uint32_t sends = ev->sends - c->sends, writes = ev->writes - c->writes;
 
-	return (c->on || siw_rdmap_has_requested_counts(rc->base.flow.stream)) &&
+	return (c->on || siw_rdmap_has_requested_delivery_counts(rc->base.flow.stream)) &&
 	       (sends || writes) && sends <= rc->sends_begun - c->sends &&
 	       writes <= c->writes_begun - c->writes;
 }
@@ -311,7 +313,7 @@ static bool rc_count_is_plausible(const struct siw_rc_qp *rc, const struct siw_r
  * Replaces confirming Reads by delivery counts, because the peer has answered the offer of counts
  * and therefore is siwarp.
  */
-static void rc_enable_counts(struct siw_rc_qp *rc)
+static void rc_enable_delivery_counts(struct siw_rc_qp *rc)
 {
 	rc->counts.on = true;
 	rc->confirm.on = rc->confirm.due = false;
@@ -324,12 +326,12 @@ static void rc_enable_counts(struct siw_rc_qp *rc)
 static bool rc_apply_delivery_count(struct siw_rc_qp *rc, const struct siw_rdmap_event *ev)
 {
 	struct siw_flow *flow = &rc->base.flow;
-	uint64_t out = siw_ddp_tx_accepted(flow->ddp);
+	uint64_t out = siw_ddp_tx_accepted_position(flow->ddp);
 
-	if (!rc_count_is_plausible(rc, ev))
+	if (!rc_delivery_count_is_plausible(rc, ev))
 		return false;
 	if (__builtin_expect(!rc->counts.on, 0))
-		rc_enable_counts(rc);
+		rc_enable_delivery_counts(rc);
 	rc->counts.sends = ev->sends;
 	rc->counts.writes = ev->writes;
 	/*
@@ -339,7 +341,8 @@ static bool rc_apply_delivery_count(struct siw_rc_qp *rc, const struct siw_rdmap
 	for (const struct siw_wqe *wqe = flow->first; wqe; wqe = wqe->chain) {
 		if (wqe->state == SIW_WQE_DONE || siw_qp_awaits_response(wqe))
 			continue;
-		if (wqe->state == SIW_WQE_POSTED || !rc_count_includes_request(&rc->counts, wqe))
+		if (wqe->state == SIW_WQE_POSTED ||
+		    !rc_delivery_count_includes_request(&rc->counts, wqe))
 			break;
 		/* the request is not completely sent, so the peer's count is wrong */
 		if (wqe->op.stamp.end > out)
@@ -351,26 +354,26 @@ static bool rc_apply_delivery_count(struct siw_rc_qp *rc, const struct siw_rdmap
 
 /* ---- counts sent to the peer ----------------------------------------------------------------- */
 
-static bool rc_count_is_due(const struct siw_rc_qp *rc)
+static bool rc_delivery_count_is_due(const struct siw_rc_qp *rc)
 {
 	return rc->base.flow.stream && !siw_is_closing(&rc->base) &&
-	       siw_rdmap_count_pending(rc->base.flow.stream);
+	       siw_rdmap_delivery_count_pending(rc->base.flow.stream);
 }
 
 /* Sends the peer a delivery count immediately, if a count is due. */
-static void rc_send_count_if_due(struct siw_rc_qp *rc)
+static void rc_send_delivery_count_if_due(struct siw_rc_qp *rc)
 {
 	enum siw_run left;
 
-	if (!rc_count_is_due(rc))
+	if (!rc_delivery_count_is_due(rc))
 		return;
 	siw_lock(&rc->base.qp.send_lock);
-	siw_rdmap_send_count(rc->base.flow.stream);
+	siw_rdmap_send_delivery_count(rc->base.flow.stream);
 	left = rc_run_send_queue(&rc->base);
 	siw_unlock(&rc->base.qp.send_lock);
 	rc->counts.octets = 0;
 	if (left != SIW_RUN_DONE)
-		siw_device_mark_unsent(&rc->base.qp);
+		siw_device_add_unsent_qp(&rc->base.qp);
 }
 
 /*
@@ -393,7 +396,7 @@ static bool rc_program_may_answer(struct siw_rc_qp *rc)
  * Sends the peer a delivery count without a message, unless an answer of the program may still
  * carry the count, or the last count without a message was sent a short time ago.
  */
-static void rc_send_count_alone(struct siw_rc_qp *rc)
+static void rc_send_delivery_count_alone(struct siw_rc_qp *rc)
 {
 	uint64_t now;
 
@@ -403,7 +406,7 @@ static void rc_send_count_alone(struct siw_rc_qp *rc)
 	if (now - rc->counts.last_alone_ns < DISTANCE_NS)
 		return;
 	rc->counts.last_alone_ns = now;
-	rc_send_count_if_due(rc);
+	rc_send_delivery_count_if_due(rc);
 }
 
 /*
@@ -411,35 +414,36 @@ static void rc_send_count_alone(struct siw_rc_qp *rc)
  * after a receiving turn in which n segments with a total of octets arrived. Progress lock held, as
  * for all later functions of the file.
  */
-static void rc_send_count_after_receiving(struct siw_rc_qp *rc, int n, uint32_t octets)
+static void rc_send_delivery_count_after_receiving(struct siw_rc_qp *rc, int n, uint32_t octets)
 {
-	if (!rc_count_is_due(rc))
+	if (!rc_delivery_count_is_due(rc))
 		return;
 	if (n)
 		rc->counts.last_received_round = rc->counts.last_seen_round =
 			rc->base.qp.ctx->lane.rounds;
 	rc->counts.octets += octets;
 	if (rc->counts.octets >= COUNT_OCTETS) {
-		rc_send_count_if_due(rc);
+		rc_send_delivery_count_if_due(rc);
 		return;
 	}
 	if (n == rc->base.burst) /* the socket gets another turn, with n = 0 if it is empty */
 		return;
 	if (!n)
-		rc_send_count_alone(rc);
-	if (rc_count_is_due(rc))
-		siw_device_mark_unsent(&rc->base.qp);
+		rc_send_delivery_count_alone(rc);
+	if (rc_delivery_count_is_due(rc))
+		siw_device_add_unsent_qp(&rc->base.qp);
 }
 
 /*
  * Sends the peer a delivery count in a sending turn, if a count is due. Returns whether another
  * turn is needed.
  */
-static bool rc_send_count_in_turn(struct siw_rc_qp *rc)
+static bool rc_send_delivery_count_in_sending_turn(struct siw_rc_qp *rc)
 {
-	if (rc_count_is_due(rc) && rc->base.qp.ctx->lane.rounds != rc->counts.last_seen_round)
-		rc_send_count_alone(rc);
-	return rc_count_is_due(rc);
+	if (rc_delivery_count_is_due(rc) &&
+	    rc->base.qp.ctx->lane.rounds != rc->counts.last_seen_round)
+		rc_send_delivery_count_alone(rc);
+	return rc_delivery_count_is_due(rc);
 }
 
 /* ==== receiver not ready ====================================================================== */
@@ -468,14 +472,14 @@ static uint64_t rnr_timeout_ns(const struct siw_rc_qp *rc)
 static void rnr_set_timer(struct siw_rc_qp *rc)
 {
 	if (rnr_retries(rc) != SIW_RNR_NO_LIMIT && rc->rnr_deadline_ns)
-		siw_device_timed_at(rc->base.qp.ctx, &rc->base.timed, rc->rnr_deadline_ns);
+		siw_device_timer_start_at(rc->base.qp.ctx, &rc->base.timed, rc->rnr_deadline_ns);
 }
 
 /* Starts the receiver-not-ready time-out, because a Send has found no receive. */
 static void rnr_begin_wait(struct siw_rc_qp *rc)
 {
-	siw_qp_set_unexpected(&rc->base, true);
-	if (siw_rdmap_send_waits(rc->base.flow.stream, &rc->rnr_msn))
+	siw_qp_set_messages_waiting(&rc->base, true);
+	if (siw_rdmap_has_waiting_send(rc->base.flow.stream, &rc->rnr_msn))
 		rc->rnr_deadline_ns = siw_now_ns() + rnr_timeout_ns(rc);
 	rnr_set_timer(rc);
 	siw_llp_resume(siw_mpa_sock(rc->mpa));
@@ -486,7 +490,7 @@ static void rnr_end_wait(struct siw_rc_qp *rc)
 {
 	if (!rc->base.qp.has_unexpected)
 		return;
-	siw_qp_set_unexpected(&rc->base, false);
+	siw_qp_set_messages_waiting(&rc->base, false);
 }
 
 /*
@@ -497,12 +501,12 @@ static bool rnr_has_expired(struct siw_rc_qp *rc, uint64_t now_ns)
 {
 	uint32_t msn;
 
-	if (!siw_rdmap_send_waits(rc->base.flow.stream, &msn)) {
+	if (!siw_rdmap_has_waiting_send(rc->base.flow.stream, &msn)) {
 		/* The socket gets another turn, because more Sends may find receives now. */
 		siw_llp_resume(siw_mpa_sock(rc->mpa));
 		if (!siw_rdmap_has_unexpected(rc->base.flow.stream)) {
 			rnr_end_wait(rc);
-			siw_device_timed_del(rc->base.qp.ctx, &rc->base.timed);
+			siw_device_timer_cancel(rc->base.qp.ctx, &rc->base.timed);
 		} else if (rc->base.qp.srq) {
 			/*
 			 * Another QP may use the receive of the SRQ first; then the Send of the QP
@@ -521,7 +525,7 @@ static bool rnr_has_expired(struct siw_rc_qp *rc, uint64_t now_ns)
 	rnr_set_timer(rc);
 	if (rnr_retries(rc) == SIW_RNR_NO_LIMIT || now_ns < rc->rnr_deadline_ns)
 		return false;
-	siw_rdmap_expire(rc->base.flow.stream);
+	siw_rdmap_expire_waiting_send(rc->base.flow.stream);
 	siw_count(SIW_COUNTER_rnr_expired, 1);
 	return true;
 }
@@ -544,7 +548,7 @@ static uint64_t linger_deadline_ns(void)
 
 static void linger_close(struct siw_linger *linger)
 {
-	siw_device_timed_del(linger->ctx, &linger->timed);
+	siw_device_timer_cancel(linger->ctx, &linger->timed);
 	atomic_fetch_sub(&linger->ctx->n_linger, 1);
 	siw_mpa_close(linger->mpa, false);
 	free(linger);
@@ -582,7 +586,7 @@ static struct siw_mpa_stream *rc_detach_stream(struct siw_rc_qp *rc)
 		siw_set_teardown(&rc->base, SIW_ALIVE);
 	siw_unlock(&rc->base.qp.send_lock);
 	rnr_end_wait(rc);
-	siw_device_timed_del(rc->base.qp.ctx, &rc->base.timed);
+	siw_device_timer_cancel(rc->base.qp.ctx, &rc->base.timed);
 	return mpa;
 }
 
@@ -597,7 +601,7 @@ static void linger_start(struct siw_linger *linger, struct siw_context *ctx,
 	siw_link_init(&linger->timed.link);
 	siw_llp_set_handler(siw_mpa_sock(mpa), &linger->handler);
 	siw_llp_resume(siw_mpa_sock(mpa)); /* the socket may have been paused before */
-	siw_device_timed_add(linger->ctx, &linger->timed, linger->deadline_ns);
+	siw_device_timer_start_periodic(linger->ctx, &linger->timed, linger->deadline_ns);
 	atomic_fetch_add(&ctx->n_linger, 1);
 }
 
@@ -653,7 +657,7 @@ static int rc_flush_and_shut_sending(struct siw_rc_qp *rc)
 	uint64_t accepted;
 	int r = siw_teardown_of(&rc->base) == SIW_TERMINATING
 			? siw_rdmap_terminate(rc->base.flow.stream)
-			: siw_rdmap_flush(rc->base.flow.stream, &accepted);
+			: siw_rdmap_flush_tx(rc->base.flow.stream, &accepted);
 
 	if (r != 1)
 		return r;
@@ -724,7 +728,7 @@ static void rc_begin_close(struct siw_rc_qp *rc, enum siw_teardown how)
 	siw_set_teardown(&rc->base, how);
 	siw_unlock(&rc->base.qp.send_lock);
 	rc->close_by_ns = linger_deadline_ns();
-	siw_device_timed_add(rc->base.qp.ctx, &rc->base.timed, rc->close_by_ns);
+	siw_device_timer_start_periodic(rc->base.qp.ctx, &rc->base.timed, rc->close_by_ns);
 	rc_continue_close(rc);
 }
 
@@ -748,7 +752,7 @@ static void rc_raise_failure_event(struct siw_rc_qp *rc, enum siw_teardown how, 
 				   const struct siw_wire_err *err)
 {
 	if (err && how == SIW_TERMINATING)
-		siw_device_async_raise(&rc->base.qp.async, siw_qp_event_of(err));
+		siw_device_async_raise(&rc->base.qp.async, siw_qp_async_event_of_error(err));
 	else if (rc->base.roce && status != -EOVERFLOW)
 		return;
 	else if (err || (status && status != -EFAULT))
@@ -775,10 +779,11 @@ static void rc_reset_connection(struct siw_rc_qp *rc)
 	uint64_t wr_id;
 	bool taken;
 
-	if (siw_qp_step(&rc->base, SIW_QPE_FAILED) == SIW_QPA_FLUSH)
+	if (siw_qp_apply_state_event(&rc->base, SIW_QPE_FAILED) == SIW_QPA_FLUSH)
 		siw_device_async_raise(&rc->base.qp.async, SIW_EVENT_QP_FATAL);
 	/* A partially received message has already consumed the oldest receive. */
-	taken = siw_ddp_stream_take(rc->base.flow.ddp, SIW_RDMAP_QN_SEND, &wr_id) == 1;
+	taken = siw_ddp_stream_release_partial_buffer(rc->base.flow.ddp, SIW_RDMAP_QN_SEND,
+						      &wr_id) == 1;
 	siw_mpa_close(rc_detach_stream(rc), true);
 	if (taken)
 		siw_qp_flush_recv(&rc->base, wr_id);
@@ -800,7 +805,7 @@ void siw_qp_rc_fail(struct siw_rc_qp *rc, enum siw_teardown how, int status,
 		rc->base.wire_err = (uint32_t)err->layer << 16 | (uint32_t)err->type << 8 |
 				    err->code;
 	rc_set_cause(rc, status, err);
-	if (siw_qp_step(&rc->base, SIW_QPE_FAILED) == SIW_QPA_FLUSH) {
+	if (siw_qp_apply_state_event(&rc->base, SIW_QPE_FAILED) == SIW_QPA_FLUSH) {
 		rc_raise_failure_event(rc, how, status, err);
 		if (siw_teardown_of(&rc->base) == SIW_RESETTING)
 			rc_reset_connection(rc);
@@ -876,7 +881,7 @@ static int rc_release_unfinished_recv(struct siw_base_qp *base, uint64_t *wr_id)
 		*wr_id = rc->torn;
 	if (torn || !rc->base.flow.stream)
 		return torn;
-	return siw_ddp_stream_take(rc->base.flow.ddp, SIW_RDMAP_QN_SEND, wr_id);
+	return siw_ddp_stream_release_partial_buffer(rc->base.flow.ddp, SIW_RDMAP_QN_SEND, wr_id);
 }
 
 /*
@@ -885,7 +890,7 @@ static int rc_release_unfinished_recv(struct siw_base_qp *base, uint64_t *wr_id)
  * requests of this end, so incomplete requests get the time-out of requests without a peer. The
  * receive of a partially received message is kept.
  */
-static void rc_keep_state_after_stream(struct siw_rc_qp *rc)
+static void rc_close_stream_and_keep_qp_state(struct siw_rc_qp *rc)
 {
 	bool open;
 
@@ -898,12 +903,12 @@ static void rc_keep_state_after_stream(struct siw_rc_qp *rc)
 		rc->pairs->turn(rc);
 }
 
-void siw_qp_rc_stream_lost(struct siw_rc_qp *rc, int status)
+void siw_qp_rc_handle_lost_stream(struct siw_rc_qp *rc, int status)
 {
 	if (!rc->pairs)
 		siw_qp_rc_fail(rc, SIW_SHUTTING_DOWN, status, NULL);
 	else if (rc->base.flow.stream && rc->base.qp.state == SIW_QPS_RTS)
-		rc_keep_state_after_stream(
+		rc_close_stream_and_keep_qp_state(
 			rc); /* also if the start-up failed, since no request was sent then */
 	else if (rc_fail_oldest(rc, SIW_WC_RETRY_EXC_ERR))
 		siw_qp_rc_fail(rc, SIW_SHUTTING_DOWN, -EFAULT, NULL);
@@ -927,8 +932,8 @@ static int rc_open_stream(struct siw_context *ctx, struct siw_mpa_stream *mpa,
 	return err;
 }
 
-int siw_qp_rc_start(struct siw_rc_qp *rc, struct siw_mpa_stream *mpa,
-		    const struct siw_rc_start *start)
+int siw_qp_rc_start_stream(struct siw_rc_qp *rc, struct siw_mpa_stream *mpa,
+			   const struct siw_rc_start *start)
 {
 	struct siw_rdmap_start rdmap = {
 		.recvs = rc->base.recvs,
@@ -976,7 +981,7 @@ int siw_qp_rc_start(struct siw_rc_qp *rc, struct siw_mpa_stream *mpa,
 		rc->base.wire_err = 0;
 		rc->sends_begun = siw_initial_sequence(1) - 1;
 		rc->peer_confirms = false;
-		rc_init_counts(rc, rdmap.counts, start->rnr_retry);
+		rc_init_delivery_counts(rc, rdmap.counts, start->rnr_retry);
 		rc->confirm = (struct siw_confirm){
 			.on = rc->base.roce && !rc->counts.on && start->ord && start->ord_known,
 			.wanted = rc->base.sq_head,
@@ -994,14 +999,14 @@ int siw_qp_rc_start(struct siw_rc_qp *rc, struct siw_mpa_stream *mpa,
 	rc->cause_err = (struct siw_wire_err){ 0 };
 	/* Without a connection manager, the program moves the QP through its states. */
 	if (!rc->pairs) {
-		siw_qp_step(&rc->base, SIW_QPE_ATTACHED);
-		siw_qp_step(&rc->base, SIW_QPE_STARTED);
+		siw_qp_apply_state_event(&rc->base, SIW_QPE_ATTACHED);
+		siw_qp_apply_state_event(&rc->base, SIW_QPE_STARTED);
 	}
 	return 0;
 }
 
-int siw_qp_rc_refuse(struct siw_context *ctx, struct siw_mpa_stream *mpa,
-		     const struct siw_wire_err *err)
+int siw_qp_rc_refuse_stream(struct siw_context *ctx, struct siw_mpa_stream *mpa,
+			    const struct siw_wire_err *err)
 {
 	struct siw_rdmap_stream *stream;
 	struct siw_ddp_stream *ddp;
@@ -1009,7 +1014,7 @@ int siw_qp_rc_refuse(struct siw_context *ctx, struct siw_mpa_stream *mpa,
 
 	if (rc_open_stream(ctx, mpa, &ddp, &stream))
 		return -ENOMEM;
-	sent = siw_rdmap_refuse(stream, err) == 1 && siw_mpa_shutdown(mpa) == 0;
+	sent = siw_rdmap_refuse_with_terminate(stream, err) == 1 && siw_mpa_shutdown(mpa) == 0;
 	siw_rdmap_close(stream);
 	return sent ? linger_start_without_qp(ctx, mpa) : -EPIPE;
 }
@@ -1031,7 +1036,7 @@ int siw_qp_rc_refuse(struct siw_context *ctx, struct siw_mpa_stream *mpa,
 static void rc_complete_receive(struct siw_rc_qp *rc, const struct siw_rdmap_event *ev)
 {
 	siw_lock_wait_released(&rc->base.qp.send_lock);
-	siw_qp_received(&rc->base, ev, siw_qp_recv_status(ev), 0, NULL, 0);
+	siw_qp_add_recv_completion(&rc->base, ev, siw_qp_recv_status(ev), 0, NULL, 0);
 }
 
 /*
@@ -1057,7 +1062,7 @@ static void rc_handle_read_done(struct siw_rc_qp *rc, const struct siw_rdmap_eve
 	wqe->state = SIW_WQE_DONE;
 	rc->base.flow.reads_out--;
 	siw_unlock(&rc->base.qp.send_lock);
-	siw_qp_run_and_mark(&rc->base);
+	siw_qp_run_sq_and_mark_unsent(&rc->base);
 }
 
 static void rc_handle_delivery_count(struct siw_rc_qp *rc, const struct siw_rdmap_event *ev)
@@ -1068,9 +1073,9 @@ static void rc_handle_delivery_count(struct siw_rc_qp *rc, const struct siw_rdma
 	can_be = rc_apply_delivery_count(rc, ev);
 	siw_unlock(&rc->base.qp.send_lock);
 	if (can_be)
-		siw_qp_run_and_mark(&rc->base);
+		siw_qp_run_sq_and_mark_unsent(&rc->base);
 	else
-		siw_rdmap_refuse_count(rc->base.flow.stream);
+		siw_rdmap_refuse_delivery_count(rc->base.flow.stream);
 }
 
 /*
@@ -1090,7 +1095,8 @@ static void rc_handle_rnr_retry(struct siw_rc_qp *rc, const struct siw_rdmap_eve
  * Handles the response to a confirming empty Read. Responses arrive in order, so each response
  * confirms more requests than the previous response.
  */
-static void rc_handle_confirmed(struct siw_rc_qp *rc, const struct siw_rdmap_event *ev)
+static void rc_handle_confirming_read_response(struct siw_rc_qp *rc,
+					       const struct siw_rdmap_event *ev)
 {
 	struct siw_wqe *wqe;
 	int32_t more;
@@ -1102,7 +1108,7 @@ static void rc_handle_confirmed(struct siw_rc_qp *rc, const struct siw_rdmap_eve
 	rc_mark_delivered(rc, wqe, true);
 	rc->confirm.read_outstanding = false;
 	siw_unlock(&rc->base.qp.send_lock);
-	siw_qp_run_and_mark(&rc->base);
+	siw_qp_run_sq_and_mark_unsent(&rc->base);
 }
 
 /*
@@ -1137,13 +1143,13 @@ static void rc_mark_terminated_request(struct siw_rc_qp *rc, const struct siw_rd
 	struct siw_wqe *culprit;
 
 	siw_lock(&rc->base.qp.send_lock);
-	culprit = siw_qp_flow_quoted(&rc->base.flow, ev);
+	culprit = siw_qp_flow_find_quoted_request(&rc->base.flow, ev);
 	if (!culprit)
 		culprit = rc_oldest_unacknowledged(rc, ev);
 	if (culprit) {
 		rc_mark_delivered(rc, culprit, !rc->counts.on);
 		culprit->state = SIW_WQE_DONE;
-		culprit->status = (uint8_t)siw_qp_status_of(&ev->err);
+		culprit->status = (uint8_t)siw_qp_wc_status_of_peer_error(&ev->err);
 	}
 	siw_unlock(&rc->base.qp.send_lock);
 }
@@ -1165,8 +1171,9 @@ static void rc_fail_receive(struct siw_rc_qp *rc, const struct siw_rdmap_event *
 		blamed.status = -EACCES;
 	else
 		return;
-	if (siw_ddp_stream_take(rc->base.flow.ddp, SIW_RDMAP_QN_SEND, &blamed.user_data) == 1 ||
-	    siw_mem_queue_take(rc->base.recvs, &blamed.user_data) == 1)
+	if (siw_ddp_stream_release_partial_buffer(rc->base.flow.ddp, SIW_RDMAP_QN_SEND,
+						  &blamed.user_data) == 1 ||
+	    siw_mem_queue_pop_unfilled(rc->base.recvs, &blamed.user_data) == 1)
 		rc_complete_receive(rc, &blamed);
 }
 
@@ -1213,7 +1220,7 @@ rc_reset_if_inv_region_sent(struct siw_rc_qp *rc, const struct siw_rdmap_event *
 	bool in_flight;
 
 	siw_lock(&rc->base.qp.send_lock);
-	in_flight = siw_ddp_tx_revoke(rc->base.flow.ddp, ev->inv_stag) == 1;
+	in_flight = siw_ddp_tx_still_refers_to_stag(rc->base.flow.ddp, ev->inv_stag) == 1;
 	siw_unlock(&rc->base.qp.send_lock);
 	if (!in_flight)
 		return false;
@@ -1240,7 +1247,7 @@ static bool rc_handle_event(struct siw_rc_qp *rc, const struct siw_rdmap_event *
 		rc_handle_read_done(rc, ev);
 		return true;
 	case SIW_RDMAP_CONFIRMED:
-		rc_handle_confirmed(rc, ev);
+		rc_handle_confirming_read_response(rc, ev);
 		return true;
 	case SIW_RDMAP_DELIVERED:
 		rc_handle_delivery_count(rc, ev);
@@ -1255,8 +1262,9 @@ static bool rc_handle_event(struct siw_rc_qp *rc, const struct siw_rdmap_event *
 	case SIW_RDMAP_REQUESTED:
 		siw_qp_count_one_sided(&rc->base, ev->length);
 		if (!ev->length)
-			rc->peer_confirms = !siw_rdmap_peer_wants_counts(rc->base.flow.stream);
-		siw_qp_run_and_mark(&rc->base);
+			rc->peer_confirms =
+				!siw_rdmap_peer_wants_delivery_counts(rc->base.flow.stream);
+		siw_qp_run_sq_and_mark_unsent(&rc->base);
 		return true;
 	case SIW_RDMAP_UNEXPECTED:
 		rnr_begin_wait(rc);
@@ -1267,7 +1275,7 @@ static bool rc_handle_event(struct siw_rc_qp *rc, const struct siw_rdmap_event *
 		siw_unlock(&rc->base.qp.send_lock);
 		if (rc->conn)
 			rc->on_started(rc->conn);
-		siw_qp_run_and_mark(&rc->base);
+		siw_qp_run_sq_and_mark_unsent(&rc->base);
 		return true;
 	case SIW_RDMAP_TERMINATED:
 		rc_mark_terminated_request(rc, ev);
@@ -1279,7 +1287,7 @@ static bool rc_handle_event(struct siw_rc_qp *rc, const struct siw_rdmap_event *
 		siw_qp_rc_fail(rc, SIW_TERMINATING, -EPROTO, &ev->err);
 		return false;
 	case SIW_RDMAP_CLOSED:
-		siw_qp_rc_stream_lost(rc, ev->status);
+		siw_qp_rc_handle_lost_stream(rc, ev->status);
 		return false;
 	default:
 		return true;
@@ -1327,7 +1335,7 @@ static int rc_handle_socket_event(struct siw_io_handler *self)
 	if (__builtin_expect(rc->peer_confirms, 0) &&
 	    (n == rc->base.burst || octets >= SIW_TURN_OCTETS) && !rc_answer_confirm_read(rc))
 		return n;
-	rc_send_count_after_receiving(rc, n, octets);
+	rc_send_delivery_count_after_receiving(rc, n, octets);
 	siw_qp_receive_turn_done(&rc->base, n, octets);
 	return n + counted;
 }
@@ -1338,7 +1346,7 @@ static int rc_handle_socket_event(struct siw_io_handler *self)
  * Processes the Sends that wait for receives, because receives may have been posted, and checks
  * their deadline.
  */
-static void rc_process_waiting_sends(struct siw_rc_qp *rc, uint64_t now_ns)
+static void rc_process_sends_awaiting_receives(struct siw_rc_qp *rc, uint64_t now_ns)
 {
 	if (siw_is_closing(&rc->base) || !rc->base.flow.stream)
 		return;
@@ -1356,7 +1364,7 @@ static void rc_handle_timer(struct siw_timed *timed, uint64_t now_ns)
 	if (siw_is_closing(&rc->base))
 		rc_handle_close_timer(rc, now_ns);
 	else
-		rc_process_waiting_sends(rc, now_ns);
+		rc_process_sends_awaiting_receives(rc, now_ns);
 }
 
 /* ---- ops ------------------------------------------------------------------------------------- */
@@ -1381,7 +1389,7 @@ static void rc_end_broken_stream(struct siw_rc_qp *rc)
  * Whether requests are posted on a QP that connects without a connection manager and has no stream
  * yet.
  */
-static bool rc_awaits_stream(struct siw_base_qp *base)
+static bool rc_has_requests_awaiting_stream(struct siw_base_qp *base)
 {
 	bool posted;
 
@@ -1395,22 +1403,23 @@ static bool rc_awaits_stream(struct siw_base_qp *base)
 
 static enum siw_turn rc_make_sending_turn(struct siw_qp *qp, uint64_t round)
 {
-	enum siw_turn left = siw_qp_turn(qp, round);
+	enum siw_turn left = siw_qp_make_sending_turn(qp, round);
 	struct siw_rc_qp *rc = siw_rc_qp_of(siw_base_qp_of(qp));
 	int teardown = siw_teardown_of(&rc->base);
 	bool broken = teardown == SIW_BROKEN || teardown == SIW_RESETTING;
 
-	if (rc_awaits_stream(&rc->base)) {
+	if (rc_has_requests_awaiting_stream(&rc->base)) {
 		rc->pairs->turn(rc);
 		return SIW_TURN_DONE;
 	}
 	if (broken)
 		rc_end_broken_stream(rc);
 	if (qp->has_unexpected)
-		rc_process_waiting_sends(rc, siw_now_ns());
+		rc_process_sends_awaiting_receives(rc, siw_now_ns());
 	if (broken)
 		return SIW_TURN_DONE;
-	return rc_send_count_in_turn(rc) && left == SIW_TURN_DONE ? SIW_TURN_MORE : left;
+	return rc_send_delivery_count_in_sending_turn(rc) && left == SIW_TURN_DONE ? SIW_TURN_MORE
+										   : left;
 }
 
 #define SETTLE_TURNS 8
@@ -1419,7 +1428,7 @@ static enum siw_turn rc_make_sending_turn(struct siw_qp *qp, uint64_t round)
  * Receives the messages that have arrived, because the peer may have sent an empty Read to find out
  * whether its last message was received.
  */
-void siw_qp_rc_settle(struct siw_base_qp *base)
+void siw_qp_rc_receive_arrived_messages(struct siw_base_qp *base)
 {
 	struct siw_rc_qp *rc = siw_rc_qp_of(base);
 
@@ -1428,24 +1437,26 @@ void siw_qp_rc_settle(struct siw_base_qp *base)
 	for (int i = 0; i < SETTLE_TURNS && rc->base.flow.stream && !siw_is_closing(&rc->base); i++)
 		if (!rc_handle_socket_event(&rc->base.qp.handler))
 			break;
-	rc_send_count_if_due(rc);
+	rc_send_delivery_count_if_due(rc);
 }
 
-static bool rc_is_sending(struct siw_base_qp *base, uint32_t stag)
+static bool rc_is_sending_from_stag(struct siw_base_qp *base, uint32_t stag)
 {
 	const struct siw_rc_qp *rc = siw_rc_qp_of(base);
 
-	return rc->base.flow.stream && siw_ddp_tx_revoke(rc->base.flow.ddp, stag) == 1;
+	return rc->base.flow.stream &&
+	       siw_ddp_tx_still_refers_to_stag(rc->base.flow.ddp, stag) == 1;
 }
 
-static bool rc_is_quiet(const struct siw_qp *qp)
+static bool rc_has_nothing_to_send(const struct siw_qp *qp)
 {
 	const struct siw_flow *flow = &siw_base_qp_of(qp)->flow;
 
-	return siw_qp_is_quiet(qp) &&
-	       (!flow->stream || (!siw_rdmap_responses_pending(flow->stream) &&
-				  siw_ddp_tx_framed(flow->ddp) == siw_ddp_tx_accepted(flow->ddp) &&
-				  !siw_ddp_tx_active(flow->ddp)));
+	return siw_qp_has_empty_sq(qp) &&
+	       (!flow->stream ||
+		(!siw_rdmap_responses_pending(flow->stream) &&
+		 siw_ddp_tx_framed_position(flow->ddp) == siw_ddp_tx_accepted_position(flow->ddp) &&
+		 !siw_ddp_tx_active(flow->ddp)));
 }
 
 /*
@@ -1457,13 +1468,13 @@ static void rc_reset_if_sending_revoked(struct siw_qp *qp, uint32_t stag)
 	bool in_flight;
 
 	siw_lock(&qp->send_lock);
-	in_flight = rc_is_sending(siw_base_qp_of(qp), stag);
+	in_flight = rc_is_sending_from_stag(siw_base_qp_of(qp), stag);
 	siw_unlock(&qp->send_lock);
 	if (in_flight)
 		rc_reset_connection(siw_rc_qp_of(siw_base_qp_of(qp)));
 }
 
-static void rc_settle_binds(struct siw_qp *qp)
+static void rc_end_replaced_mw_binding(struct siw_qp *qp)
 {
 	struct siw_rc_qp *rc = siw_rc_qp_of(siw_base_qp_of(qp));
 	bool cut;
@@ -1474,7 +1485,7 @@ static void rc_settle_binds(struct siw_qp *qp)
 	if (cut)
 		rc_reset_connection(rc);
 	else
-		siw_qp_mw_settle(&rc->base, false);
+		siw_qp_mw_end_replaced_binding(&rc->base, false);
 }
 
 static void rc_fail_qp(struct siw_qp *qp, int status)
@@ -1488,7 +1499,7 @@ static void rc_close_at_exit(struct siw_qp *qp)
 
 	if (!rc->base.flow.stream || siw_is_closing(&rc->base))
 		return;
-	siw_qp_rc_settle(&rc->base);
+	siw_qp_rc_receive_arrived_messages(&rc->base);
 	siw_qp_rc_fail(rc, SIW_SHUTTING_DOWN, 0, NULL);
 }
 
@@ -1544,7 +1555,7 @@ static int rc_prepare_transition(struct siw_base_qp *base, int event,
 	struct siw_rc_qp *rc = siw_rc_qp_of(base);
 
 	if (base->flow.stream && (event == SIW_QPE_TO_ERR || event == SIW_QPE_TO_RESET))
-		siw_qp_rc_settle(base);
+		siw_qp_rc_receive_arrived_messages(base);
 	if (rc->pairs)
 		return rc->pairs->prepare(rc, event, attr, mask);
 	if (event == SIW_QPE_TO_RTR)
@@ -1558,7 +1569,7 @@ static void rc_apply_modified_attrs(struct siw_base_qp *base, int mask)
 
 	if ((mask & SIW_QP_ACCESS_FLAGS) && rc->base.flow.stream) {
 		siw_lock(&base->qp.send_lock);
-		siw_rdmap_deny(rc->base.flow.stream, ~(uint32_t)base->access);
+		siw_rdmap_deny_access_rights(rc->base.flow.stream, ~(uint32_t)base->access);
 		siw_unlock(&base->qp.send_lock);
 	}
 	if ((mask & SIW_QP_RNR_RETRY) && rc->counts.on) {
@@ -1596,9 +1607,9 @@ const struct siw_qp_class siw_qp_rc_class = {
 		.owns_regions = true,
 		.turn = rc_make_sending_turn,
 		.uses_key = siw_qp_uses_key,
-		.is_quiet = rc_is_quiet,
+		.is_quiet = rc_has_nothing_to_send,
 		.revoke = rc_reset_if_sending_revoked,
-		.settle = rc_settle_binds,
+		.settle = rc_end_replaced_mw_binding,
 		.fail = rc_fail_qp,
 		.leave = rc_close_at_exit,
 		.is_leaving = rc_stream_is_closing,
@@ -1620,13 +1631,13 @@ const struct siw_qp_class siw_qp_rc_class = {
 	.modified = rc_apply_modified_attrs,
 	.end = rc_close_in_err,
 	.release = rc_release_for_reset,
-	.post = siw_qp_flow_post,
-	.check = siw_qp_flow_check,
+	.post = siw_qp_post_send_request,
+	.check = siw_qp_check_send_request,
 	.run = rc_run_send_queue,
 	.begin = rc_begin_request,
 	.failed = rc_handle_request_failure,
 	.flush = rc_flush_requests,
 	.take_recv = rc_release_unfinished_recv,
-	.is_sending = rc_is_sending,
+	.is_sending = rc_is_sending_from_stag,
 	.did_local = rc_handle_local_request_done,
 };

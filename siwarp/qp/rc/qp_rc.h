@@ -13,20 +13,20 @@
  * connection manager, moves to RTS. The caller sets the connection of struct siw_rc_qp next.
  * Returns 0, or -errno if nothing was changed.
  */
-int siw_qp_rc_start(struct siw_rc_qp *rc, struct siw_mpa_stream *mpa,
-		    const struct siw_rc_start *start);
+int siw_qp_rc_start_stream(struct siw_rc_qp *rc, struct siw_mpa_stream *mpa,
+			   const struct siw_rc_start *start);
 /*
  * Sends a Terminate as the only message of a stream that no queue pair owns, and waits,
  * independently of the caller, until the peer closes the stream. Returns 0 if the function now owns
  * the stream; -EPIPE if no Terminate could be sent; -ENOMEM.
  */
-int siw_qp_rc_refuse(struct siw_context *ctx, struct siw_mpa_stream *mpa,
-		     const struct siw_wire_err *err);
+int siw_qp_rc_refuse_stream(struct siw_context *ctx, struct siw_mpa_stream *mpa,
+			    const struct siw_wire_err *err);
 /*
  * Sends delayed requests, and receives messages that have arrived, up to a limit. Called before
  * this end closes the connection.
  */
-void siw_qp_rc_settle(struct siw_base_qp *base);
+void siw_qp_rc_receive_arrived_messages(struct siw_base_qp *base);
 /*
  * Ends the stream: moves the QP to ERR according to the state table, sends the requests that have
  * begun (and, with SIW_TERMINATING, a Terminate), then flushes all requests and closes the stream.
@@ -40,6 +40,6 @@ void siw_qp_rc_fail(struct siw_rc_qp *rc, enum siw_teardown how, int status,
  * the QP keeps its state if the stream ended; after a time-out the oldest request completes with
  * RETRY_EXC_ERR, and the QP is moved to ERR.
  */
-void siw_qp_rc_stream_lost(struct siw_rc_qp *rc, int status);
+void siw_qp_rc_handle_lost_stream(struct siw_rc_qp *rc, int status);
 
 #endif

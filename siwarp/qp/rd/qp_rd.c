@@ -32,7 +32,7 @@ struct rd_linger {
 
 static void rd_linger_close(struct rd_linger *rd_linger)
 {
-	siw_device_timed_del(rd_linger->ctx, &rd_linger->timed);
+	siw_device_timer_cancel(rd_linger->ctx, &rd_linger->timed);
 	siw_link_del(&rd_linger->link);
 	atomic_fetch_sub(&rd_linger->ctx->n_linger, 1);
 	siw_rd_close(rd_linger->endpoint);
@@ -43,7 +43,7 @@ static int rd_linger_handle_socket_event(struct siw_io_handler *self)
 {
 	struct rd_linger *rd_linger = siw_container(self, struct rd_linger, handler);
 
-	if (siw_rd_shutdown_done(rd_linger->endpoint))
+	if (siw_rd_continue_shutdown(rd_linger->endpoint))
 		rd_linger_close(rd_linger);
 	return 0;
 }
@@ -52,7 +52,7 @@ static void rd_linger_handle_timer(struct siw_timed *timed, uint64_t now_ns)
 {
 	struct rd_linger *rd_linger = siw_container(timed, struct rd_linger, timed);
 
-	if (siw_rd_shutdown_done(rd_linger->endpoint) || now_ns >= rd_linger->deadline_ns)
+	if (siw_rd_continue_shutdown(rd_linger->endpoint) || now_ns >= rd_linger->deadline_ns)
 		rd_linger_close(rd_linger);
 }
 
@@ -65,7 +65,7 @@ static void rd_linger_start(struct siw_context *ctx, struct siw_rd *endpoint)
 	struct rd_linger *rd_linger = NULL;
 
 	siw_rd_shutdown(endpoint);
-	if (linger_ns && !siw_rd_shutdown_done(endpoint))
+	if (linger_ns && !siw_rd_continue_shutdown(endpoint))
 		rd_linger = calloc(1, sizeof(*rd_linger));
 	if (!rd_linger) { /* there is no memory to linger, but a BYE was sent to each peer */
 		siw_rd_close(endpoint);
@@ -80,7 +80,7 @@ static void rd_linger_start(struct siw_context *ctx, struct siw_rd *endpoint)
 	siw_link_add(&ctx->lingering_rds, &rd_linger->link);
 	siw_llp_set_handler(siw_rd_sock(endpoint), &rd_linger->handler);
 	siw_llp_resume(siw_rd_sock(endpoint));
-	siw_device_timed_add(ctx, &rd_linger->timed, rd_linger->deadline_ns);
+	siw_device_timer_start_periodic(ctx, &rd_linger->timed, rd_linger->deadline_ns);
 	atomic_fetch_add(&ctx->n_linger, 1);
 }
 
@@ -118,7 +118,7 @@ static bool rd_close_lingering_at_port(struct siw_context *ctx, const struct siw
  */
 static struct siw_flow *rd_flow_of_stream(struct siw_rdmap_stream *stream)
 {
-	struct siw_flow *flow = siw_rdmap_rd_user(stream);
+	struct siw_flow *flow = siw_rdmap_rd_user_memory(stream);
 
 	if (!flow->stream) {
 		flow->stream = stream;
@@ -193,10 +193,11 @@ rd_flush_posted_request(struct siw_rd_qp *rd, const struct siw_send_wr *wr, uint
 
 	if (flow) {
 		siw_qp_sq_append(&rd->base, flow, wr, length);
-		siw_qp_flow_advance(&rd->base, flow, SIW_WQE_DONE, SIW_WC_WR_FLUSH_ERR);
+		siw_qp_flow_advance_to_next_request(&rd->base, flow, SIW_WQE_DONE,
+						    SIW_WC_WR_FLUSH_ERR);
 		rd_mark_flow_ready(rd, flow);
 	} else {
-		siw_qp_sq_bypass(&rd->base, wr, 0, SIW_WC_WR_FLUSH_ERR, &dest);
+		siw_qp_sq_complete_without_slot(&rd->base, wr, 0, SIW_WC_WR_FLUSH_ERR, &dest);
 	}
 	return 0;
 }
@@ -220,11 +221,11 @@ static int rd_post_request(struct siw_base_qp *base, const struct siw_send_wr *w
 			     0))
 		return rd_flush_posted_request(rd, wr, (uint64_t)length);
 	dest = rd_destination_of_request(wr);
-	if (siw_rdmap_rd_stream(rd->end, &dest, &stream))
+	if (siw_rdmap_rd_get_or_create_stream(rd->end, &dest, &stream))
 		/* no peer record can be evicted, since all peers have requests */
 		return siw_refuse(PEERS_FULL);
 	flow = rd_flow_of_stream(stream);
-	siw_qp_op_store(siw_qp_sq_append(base, flow, wr, (uint64_t)length), wr);
+	siw_qp_op_store_in_wqe(siw_qp_sq_append(base, flow, wr, (uint64_t)length), wr);
 	rd_mark_flow_ready(rd, flow);
 	return 0;
 }
@@ -233,7 +234,7 @@ static int rd_post_request(struct siw_base_qp *base, const struct siw_send_wr *w
 
 static int rd_begin_request(struct siw_base_qp *base, struct siw_flow *flow, struct siw_wqe *wqe)
 {
-	int err = siw_rdmap_send(flow->stream, &wqe->op);
+	int err = siw_rdmap_begin_op(flow->stream, &wqe->op);
 
 	(void)base;
 	/*
@@ -243,7 +244,7 @@ static int rd_begin_request(struct siw_base_qp *base, struct siw_flow *flow, str
 	if (err)
 		return err == -EPIPE ? -EAGAIN : err;
 	if (siw_qp_awaits_response(wqe))
-		wqe->msn = siw_rdmap_reads(flow->stream);
+		wqe->msn = siw_rdmap_sent_request_count(flow->stream);
 	else if (siw_qp_op_flags(wqe->opcode) & SIW_OP_SENDS)
 		wqe->msn = siw_rdmap_rd_last_send_msn(flow->stream);
 	return 0;
@@ -260,7 +261,8 @@ static __attribute__((cold, noinline)) void rd_handle_local_send_failure(struct 
 		struct siw_flow *flow = siw_container(l, struct siw_flow, busy);
 
 		while (flow->next)
-			siw_qp_flow_advance(base, flow, SIW_WQE_DONE, SIW_WC_WR_FLUSH_ERR);
+			siw_qp_flow_advance_to_next_request(base, flow, SIW_WQE_DONE,
+							    SIW_WC_WR_FLUSH_ERR);
 	}
 	rd_mark_all_flows_ready(base);
 }
@@ -269,7 +271,7 @@ static void rd_handle_request_failure(struct siw_base_qp *base, struct siw_flow 
 {
 	(void)status;
 	rd_handle_local_send_failure(base);
-	flow->torn = siw_rdmap_rd_is_torn(flow->stream);
+	flow->torn = siw_rdmap_rd_has_unfinishable_message(flow->stream);
 }
 
 static int rd_flush_requests(struct siw_base_qp *base, struct siw_flow *flow)
@@ -277,13 +279,13 @@ static int rd_flush_requests(struct siw_base_qp *base, struct siw_flow *flow)
 	(void)base;
 	/* the data was copied when the request was framed, so the program may reuse the memory */
 	flow->memory_released = UINT64_MAX - 1;
-	return siw_rdmap_flush(flow->stream, &flow->accepted);
+	return siw_rdmap_flush_tx(flow->stream, &flow->accepted);
 }
 
 /* Completes, in order, the requests of the flow that the peer has accepted or that are DONE. */
 static void rd_reap_accepted(struct siw_rd_qp *rd, struct siw_flow *flow)
 {
-	flow->accepted = siw_ddp_tx_accepted(flow->ddp);
+	flow->accepted = siw_ddp_tx_accepted_position(flow->ddp);
 	siw_qp_flow_reap(&rd->base, flow);
 }
 
@@ -312,7 +314,7 @@ static __attribute__((cold, noinline)) void rd_tear_stream(struct siw_base_qp *b
 /* Sends the requests to one peer. Returns whether requests are left for the next turn. */
 static bool rd_send_flow_requests(struct siw_base_qp *base, struct siw_flow *flow)
 {
-	int r = siw_qp_flow_send(base, flow);
+	int r = siw_qp_flow_send_requests(base, flow);
 
 	siw_qp_flow_reap(base, flow);
 	if (__builtin_expect(r == -EACCES, 0)) {
@@ -359,7 +361,7 @@ static void rd_discard_protocol_state(struct siw_base_qp *base)
 	while (!siw_link_empty(&rd->ready))
 		siw_link_del(rd->ready.next);
 	if (rd->end)
-		siw_rdmap_rd_abandon(rd->end);
+		siw_rdmap_rd_end_all_streams(rd->end);
 }
 
 /* ---- queries and peers ----------------------------------------------------------------------- */
@@ -367,7 +369,7 @@ static void rd_discard_protocol_state(struct siw_base_qp *base)
 int siw_query_waits(struct siw_qp *qp, struct siw_rd_wait *out, int max)
 {
 	struct siw_base_qp *base = siw_base_qp_of(qp);
-	int n = siw_qp_enter(qp);
+	int n = siw_qp_check_usable(qp);
 
 	if (n)
 		return n;
@@ -384,7 +386,7 @@ int siw_query_waits(struct siw_qp *qp, struct siw_rd_wait *out, int max)
 int siw_end_peer(struct siw_qp *qp, const struct siw_addr *peer)
 {
 	struct siw_base_qp *base = siw_base_qp_of(qp);
-	int n = siw_qp_enter(qp);
+	int n = siw_qp_check_usable(qp);
 
 	if (n)
 		return n;
@@ -402,7 +404,7 @@ int siw_end_peer(struct siw_qp *qp, const struct siw_addr *peer)
 int siw_poll_restarts(struct siw_qp *qp, struct siw_rd_restart *out, int max)
 {
 	struct siw_base_qp *base = siw_base_qp_of(qp);
-	int n = siw_qp_enter(qp);
+	int n = siw_qp_check_usable(qp);
 
 	if (n)
 		return n;
@@ -412,7 +414,7 @@ int siw_poll_restarts(struct siw_qp *qp, struct siw_rd_restart *out, int max)
 		return siw_qp_refuse_type(base, "RD");
 	siw_lock(&qp->ctx->lane.lock);
 	if (siw_rd_qp_of(base)->endpoint)
-		n = siw_rd_restarts(siw_rd_qp_of(base)->endpoint, out, max);
+		n = siw_rd_list_restarted_peers(siw_rd_qp_of(base)->endpoint, out, max);
 	siw_unlock(&qp->ctx->lane.lock);
 	return n;
 }
@@ -450,7 +452,7 @@ static struct siw_flow *rd_reap_and_get_flow(struct siw_rd_qp *rd, struct siw_rd
 static uint64_t rd_peer_instance(struct siw_rd_qp *rd, struct siw_flow *flow)
 {
 	if (__builtin_expect(!flow->instance, 0))
-		flow->instance = siw_rd_instance(rd->endpoint, flow->peer);
+		flow->instance = siw_rd_instance_of_peer(rd->endpoint, flow->peer);
 	return flow->instance;
 }
 
@@ -459,8 +461,8 @@ static void rd_complete_receive(struct siw_rd_qp *rd, struct siw_rdmap_stream *s
 {
 	struct siw_flow *flow = rd_reap_and_get_flow(rd, stream);
 
-	siw_qp_received(&rd->base, ev, status, ev->src_qpn, &ev->source,
-			rd_peer_instance(rd, flow));
+	siw_qp_add_recv_completion(&rd->base, ev, status, ev->src_qpn, &ev->source,
+				   rd_peer_instance(rd, flow));
 }
 
 static void rd_complete_write_record(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
@@ -468,15 +470,16 @@ static void rd_complete_write_record(struct siw_rd_qp *rd, struct siw_rdmap_stre
 {
 	struct siw_flow *flow = rd_reap_and_get_flow(rd, stream);
 
-	siw_qp_record_received(&rd->base, siw_rdmap_rd_record_find(rd->end, number),
-			       rd_peer_instance(rd, flow));
+	siw_qp_write_record_add_completion(&rd->base,
+					   siw_rdmap_rd_write_record_find_report(rd->end, number),
+					   rd_peer_instance(rd, flow));
 	rd->records.reported++;
 }
 
-static void rd_handle_found_error(struct siw_rd_qp *rd, const struct siw_rdmap_event *ev)
+static void rd_handle_invalid_message(struct siw_rd_qp *rd, const struct siw_rdmap_event *ev)
 {
 	siw_count(SIW_COUNTER_err_found, 1);
-	siw_qp_err_found(&rd->base, ev);
+	siw_qp_err_handle_local(&rd->base, ev);
 }
 
 static void rd_send_and_mark_unsent(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream)
@@ -488,7 +491,7 @@ static void rd_send_and_mark_unsent(struct siw_rd_qp *rd, struct siw_rdmap_strea
 	run = rd_run_send_queue(&rd->base);
 	siw_unlock(&rd->base.qp.send_lock);
 	if (run != SIW_RUN_DONE)
-		siw_device_mark_unsent(&rd->base.qp);
+		siw_device_add_unsent_qp(&rd->base.qp);
 }
 
 /*
@@ -518,7 +521,7 @@ static void rd_handle_read_done(struct siw_rd_qp *rd, struct siw_rdmap_stream *s
  * Any other request may still be in transmission from the user's memory, and ends when the peer has
  * discarded all its segments.
  */
-static void rd_qp_mark_refused(struct siw_flow *flow, struct siw_wqe *wqe, uint8_t status)
+static void rd_mark_refused_request(struct siw_flow *flow, struct siw_wqe *wqe, uint8_t status)
 {
 	wqe->status = status;
 	if (!siw_qp_awaits_response(wqe))
@@ -544,12 +547,13 @@ static void rd_handle_peer_error(struct siw_rd_qp *rd, struct siw_rdmap_stream *
 	 * concern them.
 	 */
 	rd_reap_accepted(rd, flow);
-	wqe = siw_qp_flow_quoted(flow, ev);
+	wqe = siw_qp_flow_find_quoted_request(flow, ev);
 	if (wqe)
-		rd_qp_mark_refused(flow, wqe, (uint8_t)siw_qp_status_of(&ev->err));
+		rd_mark_refused_request(flow, wqe,
+					(uint8_t)siw_qp_wc_status_of_peer_error(&ev->err));
 	siw_unlock(&rd->base.qp.send_lock);
 	if (!wqe)
-		siw_qp_err_reported(&rd->base, ev, 0);
+		siw_qp_err_queue_reported_by_peer(&rd->base, ev, 0);
 }
 
 /*
@@ -568,13 +572,13 @@ static void rd_move_requests_to_new_stream(struct siw_rd_qp *rd, struct siw_rdma
 	old.peer = &peer;
 	siw_link_init(&old.busy);
 	siw_link_init(&old.ready);
-	siw_rdmap_rd_end(stream, how);
+	siw_rdmap_rd_stream_end(stream, how);
 	/*
 	 * The peer's record exists, so the creation of the stream fails only if there is no memory;
 	 * then the requests are flushed.
 	 */
-	if (siw_rdmap_rd_stream(rd->end, &peer, &stream)) {
-		siw_qp_flow_finish_all(&rd->base, &old, SIW_WC_WR_FLUSH_ERR);
+	if (siw_rdmap_rd_get_or_create_stream(rd->end, &peer, &stream)) {
+		siw_qp_flow_flush_requests(&rd->base, &old, SIW_WC_WR_FLUSH_ERR);
 		return;
 	}
 	flow = rd_flow_of_stream(stream);
@@ -597,8 +601,8 @@ static void rd_end_stream(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
 	if (moves && flow->first && flow->first->state == SIW_WQE_POSTED) {
 		rd_move_requests_to_new_stream(rd, stream, how);
 	} else {
-		siw_qp_flow_finish_all(&rd->base, flow, first);
-		siw_rdmap_rd_end(stream, how);
+		siw_qp_flow_flush_requests(&rd->base, flow, first);
+		siw_rdmap_rd_stream_end(stream, how);
 	}
 	if (__builtin_expect(rd->base.draining, 0))
 		siw_qp_raise_if_drained(&rd->base);
@@ -615,7 +619,7 @@ rd_handle_lost_peer(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream, int s
 					   : SIW_WC_WR_FLUSH_ERR,
 		      SIW_RDMAP_RD_LOST_PEER, status != -ESTALE);
 	siw_unlock(&rd->base.qp.send_lock);
-	siw_device_mark_unsent(&rd->base.qp);
+	siw_device_add_unsent_qp(&rd->base.qp);
 }
 
 /*
@@ -626,11 +630,11 @@ static __attribute__((cold, noinline)) void rd_handle_wrong_msn(struct siw_rd_qp
 								struct siw_rdmap_stream *stream,
 								const struct siw_rdmap_event *ev)
 {
-	rd_handle_found_error(rd, ev);
+	rd_handle_invalid_message(rd, ev);
 	siw_lock(&rd->base.qp.send_lock);
 	rd_end_stream(rd, stream, SIW_WC_WR_FLUSH_ERR, SIW_RDMAP_RD_SEQUENCE, true);
 	siw_unlock(&rd->base.qp.send_lock);
-	siw_device_mark_unsent(&rd->base.qp);
+	siw_device_add_unsent_qp(&rd->base.qp);
 }
 
 /* Completes the request or the receive that a refused message of the peer concerns. */
@@ -662,20 +666,20 @@ static void rd_qp_end_torn_streams(struct siw_rd_qp *rd)
 		siw_set_teardown(&rd->base, SIW_ALIVE);
 	/* in state BROKEN, the flows have not begun any request */
 	rd_mark_all_flows_ready(&rd->base);
-	while ((stream = siw_rdmap_rd_first_torn(rd->end)))
+	while ((stream = siw_rdmap_rd_first_unfinishable_stream(rd->end)))
 		rd_end_stream(rd, stream, SIW_WC_WR_FLUSH_ERR, SIW_RDMAP_RD_RESET, true);
 	siw_unlock(&rd->base.qp.send_lock);
-	siw_device_mark_unsent(&rd->base.qp);
+	siw_device_add_unsent_qp(&rd->base.qp);
 }
 
 /*
  * Reports to RDMAP the number of completions of Write-Records that were polled, so that the same
  * number of completions may be queued again.
  */
-static void rd_report_polled_records(struct siw_rd_qp *rd)
+static void rd_report_polled_write_records(struct siw_rd_qp *rd)
 {
 	rd->records.seen = atomic_load(&rd->records.polled);
-	siw_rdmap_rd_record_polled(rd->end, rd->records.seen);
+	siw_rdmap_rd_write_record_set_polled(rd->end, rd->records.seen);
 }
 
 /*
@@ -684,11 +688,11 @@ static void rd_report_polled_records(struct siw_rd_qp *rd)
  */
 static __attribute__((cold, noinline)) void rd_handle_paused_record(struct siw_rd_qp *rd)
 {
-	siw_qp_set_unexpected(&rd->base, true);
+	siw_qp_set_messages_waiting(&rd->base, true);
 	atomic_store(&rd->records.waits, true);
 	if (rd->records.seen == atomic_load(&rd->records.polled))
 		return;
-	rd_report_polled_records(rd);
+	rd_report_polled_write_records(rd);
 	siw_rdmap_rd_resume(rd->end);
 }
 
@@ -698,7 +702,7 @@ static __attribute__((cold, noinline)) void rd_handle_paused_record(struct siw_r
  */
 static void rd_handle_paused_message(struct siw_rd_qp *rd)
 {
-	siw_qp_set_unexpected(&rd->base, true);
+	siw_qp_set_messages_waiting(&rd->base, true);
 	if (rd->base.qp.state >= SIW_QPS_RTR && siw_ddp_rd_may_resume(rd->ddp, rd->base.recvs))
 		siw_rdmap_rd_resume(rd->end);
 }
@@ -706,14 +710,14 @@ static void rd_handle_paused_message(struct siw_rd_qp *rd)
 static int rd_handle_socket_event(struct siw_io_handler *self);
 
 /* Whether the next segment of a paused stream could be accepted now. */
-static bool rd_qp_may_resume(struct siw_rd_qp *rd)
+static bool rd_may_resume_paused_messages(struct siw_rd_qp *rd)
 {
 	if (rd->base.qp.state >= SIW_QPS_RTR && siw_ddp_rd_may_resume(rd->ddp, rd->base.recvs))
 		return true;
 	if (!rd->records.max)
 		return false;
-	rd_report_polled_records(rd);
-	return atomic_load(&rd->records.waits) && siw_rdmap_rd_record_has_room(rd->end);
+	rd_report_polled_write_records(rd);
+	return atomic_load(&rd->records.waits) && siw_rdmap_rd_write_record_has_room(rd->end);
 }
 
 /*
@@ -722,10 +726,10 @@ static bool rd_qp_may_resume(struct siw_rd_qp *rd)
  */
 static bool rd_resume_paused_messages(struct siw_rd_qp *rd)
 {
-	if (!rd_qp_may_resume(rd))
+	if (!rd_may_resume_paused_messages(rd))
 		return false;
 	atomic_store(&rd->records.waits, false);
-	siw_qp_set_unexpected(&rd->base, false);
+	siw_qp_set_messages_waiting(&rd->base, false);
 	siw_rdmap_rd_resume(rd->end);
 	return true;
 }
@@ -788,8 +792,8 @@ static void rd_qp_handle_event(struct siw_rd_qp *rd, struct siw_rdmap_stream *st
 	}
 	if (run)
 		rd_send_and_mark_unsent(rd, stream);
-	if (__builtin_expect(found, 0)) /* rd_handle_found_error() may end all streams */
-		rd_handle_found_error(rd, ev);
+	if (__builtin_expect(found, 0)) /* rd_handle_invalid_message() may end all streams */
+		rd_handle_invalid_message(rd, ev);
 }
 
 static int rd_handle_socket_event(struct siw_io_handler *self)
@@ -801,7 +805,7 @@ static int rd_handle_socket_event(struct siw_io_handler *self)
 	int n = 0;
 
 	if (__builtin_expect(rd->records.max, 0))
-		rd_report_polled_records(rd);
+		rd_report_polled_write_records(rd);
 	while (n < rd->base.burst && octets < SIW_TURN_OCTETS &&
 	       siw_rdmap_rd_recv(rd->end, &stream, &ev) == 1) {
 		n++;
@@ -812,11 +816,11 @@ static int rd_handle_socket_event(struct siw_io_handler *self)
 		siw_llp_resume(siw_rd_sock(rd->endpoint));
 	if (__builtin_expect(rd->base.qp.has_unexpected, 0))
 		rd_resume_paused_messages(rd);
-	if (__builtin_expect(siw_rd_restarted(rd->endpoint), 0))
+	if (__builtin_expect(siw_rd_fetch_any_peer_restarted(rd->endpoint), 0))
 		siw_device_async_raise(&rd->base.qp.async, SIW_EVENT_PEER_RESTARTED);
 	siw_qp_receive_turn_done(&rd->base, n, octets);
-	if (siw_rdmap_rd_streams(rd->end) && siw_link_empty(&rd->base.timed.link))
-		siw_device_timed_add(rd->base.qp.ctx, &rd->base.timed, 0);
+	if (siw_rdmap_rd_stream_count(rd->end) && siw_link_empty(&rd->base.timed.link))
+		siw_device_timer_start_periodic(rd->base.qp.ctx, &rd->base.timed, 0);
 	return n;
 }
 
@@ -863,9 +867,9 @@ static void rd_qp_close_socket(struct siw_base_qp *base)
 
 	if (!rd->end)
 		return;
-	siw_device_timed_del(rd->base.qp.ctx, &rd->base.timed);
+	siw_device_timer_cancel(rd->base.qp.ctx, &rd->base.timed);
 	if (rd->base.qp.has_unexpected)
-		siw_qp_set_unexpected(&rd->base, false);
+		siw_qp_set_messages_waiting(&rd->base, false);
 	siw_lock(&rd->base.qp.send_lock);
 	siw_rd_shutdown(rd->endpoint);
 	siw_rdmap_rd_close(rd->end);
@@ -899,10 +903,10 @@ static void rd_handle_timer(struct siw_timed *timed, uint64_t now_ns)
 
 	(void)now_ns;
 	siw_lock(&rd->base.qp.send_lock);
-	left = siw_rdmap_rd_sweep(rd->end, rd_flow_has_requests);
+	left = siw_rdmap_rd_end_idle_streams(rd->end, rd_flow_has_requests);
 	siw_unlock(&rd->base.qp.send_lock);
 	if (!left)
-		siw_device_timed_del(rd->base.qp.ctx, timed);
+		siw_device_timer_cancel(rd->base.qp.ctx, timed);
 }
 
 /*
@@ -922,7 +926,7 @@ static int rd_open_rdmap(struct siw_rd_qp *rd, struct siw_rd *endpoint, struct s
 		siw_ddp_rd_close(*ddp);
 		return err;
 	}
-	err = siw_rdmap_rd_record_open(*out, rd->records.max);
+	err = siw_rdmap_rd_write_record_enable_rx(*out, rd->records.max);
 	if (err)
 		siw_rdmap_rd_close(*out);
 	return err;
@@ -981,7 +985,7 @@ static int rd_qp_create(struct siw_base_qp *base, const struct siw_qp_init_attr 
 {
 	struct siw_rd_qp *rd = siw_rd_qp_of(base);
 	struct siw_addr addr;
-	int err = siw_qp_first_addr(base, &attr->addr, &addr);
+	int err = siw_qp_addr_or_first_of_device(base, &attr->addr, &addr);
 
 	rd->records.max = attr->max_write_records;
 	rd->max_peers = attr->max_peers;
@@ -1010,7 +1014,7 @@ static void rd_qp_query_init(const struct siw_base_qp *base, struct siw_qp_init_
 
 static enum siw_turn rd_make_sending_turn(struct siw_qp *qp, uint64_t round)
 {
-	enum siw_turn left = siw_qp_turn(qp, round);
+	enum siw_turn left = siw_qp_make_sending_turn(qp, round);
 	struct siw_rd_qp *rd = siw_rd_qp_of(siw_base_qp_of(qp));
 	bool broken = siw_teardown_of(&rd->base) == SIW_BROKEN;
 
@@ -1031,21 +1035,23 @@ static void rd_close_at_exit(struct siw_qp *qp)
 
 	siw_qp_send_delayed(base);
 	rd_qp_before_destroy(base);
-	if (siw_qp_step(base, SIW_QPE_FAILED) >= 0)
+	if (siw_qp_apply_state_event(base, SIW_QPE_FAILED) >= 0)
 		siw_qp_flush(base);
 	rd_qp_close_socket(base);
 }
 
-static void rd_count_polled_record(struct siw_qp *qp)
+static void rd_count_polled_write_record(struct siw_qp *qp)
 {
-	siw_qp_record_count_polled(siw_base_qp_of(qp), &siw_rd_qp_of(siw_base_qp_of(qp))->records);
+	siw_qp_write_record_count_polled(siw_base_qp_of(qp),
+					 &siw_rd_qp_of(siw_base_qp_of(qp))->records);
 }
 
 static const struct siw_rdmap_record *rd_find_write_record(struct siw_base_qp *base,
 							   uint64_t number)
 {
-	return siw_rd_qp_of(base)->end ? siw_rdmap_rd_record_find(siw_rd_qp_of(base)->end, number)
-				       : NULL;
+	return siw_rd_qp_of(base)->end
+		       ? siw_rdmap_rd_write_record_find_report(siw_rd_qp_of(base)->end, number)
+		       : NULL;
 }
 
 const struct siw_qp_class siw_qp_rd_class = {
@@ -1053,10 +1059,10 @@ const struct siw_qp_class siw_qp_rd_class = {
 		.owns_regions = true,
 		.turn = rd_make_sending_turn,
 		.uses_key = siw_qp_uses_key,
-		.is_quiet = siw_qp_is_quiet,
+		.is_quiet = siw_qp_has_empty_sq,
 		.fail = siw_qp_fail,
 		.leave = rd_close_at_exit,
-		.record_polled = rd_count_polled_record,
+		.record_polled = rd_count_polled_write_record,
 	},
 	.size = sizeof(struct siw_rd_qp),
 	.type = SIW_QPT_RD,

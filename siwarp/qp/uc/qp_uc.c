@@ -42,7 +42,7 @@ void siw_qp_breaker_apply_rate(struct siw_uc_qp *uc)
 
 	if (b->open && (!kbits || b->kbits < kbits))
 		kbits = b->kbits;
-	siw_ddp_pace_set(siw_ddp_uc_pace(uc->ddp), kbits, uc->sock);
+	siw_ddp_pace_set(siw_ddp_uc_get_pace(uc->ddp), kbits, uc->sock);
 }
 
 void siw_qp_breaker_begin(struct siw_uc_qp *uc, uint32_t psn)
@@ -62,14 +62,15 @@ static void breaker_start_interval(struct siw_uc_qp *uc, uint64_t now_ns)
 	if (!b->paused)
 		return;
 	b->paused = b->resumed = b->report_seen = false;
-	siw_device_timed_at(uc->base.qp.ctx, &uc->base.timed, now_ns + SECOND_NS);
+	siw_device_timer_start_at(uc->base.qp.ctx, &uc->base.timed, now_ns + SECOND_NS);
 }
 
 /*
  * Opens the circuit breaker, which reduces the sending rate. octets: the octets that the peer
  * received within ns nanoseconds.
  */
-static void breaker_open(struct siw_uc_qp *uc, uint64_t now_ns, uint64_t octets, uint64_t ns)
+static void circuit_breaker_open(struct siw_uc_qp *uc, uint64_t now_ns, uint64_t octets,
+				 uint64_t ns)
 {
 	struct siw_breaker *b = &uc->breaker;
 	uint64_t kbits = octets * 8 * 1000000 / (ns ? ns : 1) / CUT_PART;
@@ -118,8 +119,8 @@ static void breaker_evaluate_report(struct siw_uc_qp *uc, const struct siw_ddp_u
 		return;
 	b->report_seen = true;
 	if (!b->reports_expected) {
-		siw_llp_sock_timed(uc->sock);
-		siw_device_timed_at(uc->base.qp.ctx, &uc->base.timed, now_ns + SECOND_NS);
+		siw_llp_sock_enable_timer(uc->sock);
+		siw_device_timer_start_at(uc->base.qp.ctx, &uc->base.timed, now_ns + SECOND_NS);
 	}
 	b->reports_expected = true;
 	if (span < LEAST)
@@ -131,7 +132,7 @@ static void breaker_evaluate_report(struct siw_uc_qp *uc, const struct siw_ddp_u
 	else
 		b->bad_reports = 0;
 	if (b->bad_reports >= LASTS)
-		breaker_open(uc, now_ns, report->octets - last.octets, ns);
+		circuit_breaker_open(uc, now_ns, report->octets - last.octets, ns);
 }
 
 /*
@@ -152,14 +153,14 @@ static void breaker_evaluate_interval(struct siw_uc_qp *uc, uint64_t now_ns)
 	b->report_seen = false;
 	b->sent = sent;
 	if (b->silent_intervals >= LASTS)
-		breaker_open(uc, now_ns, 0, 1);
+		circuit_breaker_open(uc, now_ns, 0, 1);
 }
 
-void siw_qp_breaker_check(struct siw_uc_qp *uc)
+void siw_qp_breaker_process_reports(struct siw_uc_qp *uc)
 {
 	struct siw_ddp_uc_report report;
 	bool due = siw_ddp_uc_report_due(uc->ddp);
-	bool received = siw_ddp_uc_report_received(uc->ddp, &report);
+	bool received = siw_ddp_uc_report_read(uc->ddp, &report);
 
 	if (__builtin_expect(!due && !received && !uc->breaker.paused, 1))
 		return;
@@ -188,11 +189,11 @@ void siw_qp_breaker_tick(struct siw_timed *timed, uint64_t now_ns)
 	}
 	siw_unlock(&uc->base.qp.send_lock);
 	if (closes)
-		siw_qp_wake(&uc->base);
+		siw_qp_schedule_sending_turn(&uc->base);
 	if (b->paused)
-		siw_device_timed_del(uc->base.qp.ctx, timed);
+		siw_device_timer_cancel(uc->base.qp.ctx, timed);
 	else
-		siw_device_timed_at(uc->base.qp.ctx, timed, now_ns + SECOND_NS);
+		siw_device_timer_start_at(uc->base.qp.ctx, timed, now_ns + SECOND_NS);
 }
 
 /* ==== the queue pair ========================================================================== */
@@ -211,7 +212,7 @@ static void uc_close_socket(struct siw_base_qp *base)
 
 	if (!uc->end)
 		return;
-	siw_device_timed_del(base->qp.ctx, &base->timed);
+	siw_device_timer_cancel(base->qp.ctx, &base->timed);
 	siw_rdmap_uc_close(uc->end);
 	if (uc->socks)
 		siw_addr_socks_close(uc->socks);
@@ -290,7 +291,7 @@ static int uc_create(struct siw_base_qp *base, const struct siw_qp_init_attr *in
 	base->timed.tick = siw_qp_breaker_tick;
 	if (init->every_addr)
 		return uc_open_every_addr(base, siw_addr_port(&init->addr));
-	err = siw_qp_first_addr(base, &init->addr, &addr);
+	err = siw_qp_addr_or_first_of_device(base, &init->addr, &addr);
 	return err ? err : uc_open_socket(base, &addr, -1);
 }
 
@@ -414,7 +415,7 @@ static void uc_set_receiving(struct siw_base_qp *base)
 		uc->peer = (struct siw_addr){ 0 };
 	siw_unlock(&uc->base.qp.send_lock);
 	if (!on)
-		siw_device_timed_del(uc->base.qp.ctx, &uc->base.timed);
+		siw_device_timer_cancel(uc->base.qp.ctx, &uc->base.timed);
 }
 
 static void uc_query_attr(const struct siw_base_qp *base, struct siw_qp_attr *attr)
@@ -427,7 +428,7 @@ static void uc_query_attr(const struct siw_base_qp *base, struct siw_qp_attr *at
 	if (uc->socks)
 		siw_llp_local(uc->sock, &attr->ah_source);
 	attr->dest_qp_num = uc->dest_qpn;
-	attr->path_mtu = (int)siw_ddp_uc_payload(uc->ddp);
+	attr->path_mtu = (int)siw_ddp_uc_max_payload(uc->ddp);
 	siw_ddp_uc_next_psns(uc->ddp, &attr->rq_psn, &attr->sq_psn);
 }
 
@@ -439,7 +440,7 @@ static int uc_begin_request(struct siw_base_qp *base, struct siw_flow *flow, str
 
 	(void)flow;
 	siw_qp_breaker_sends(uc);
-	return siw_rdmap_uc_send(uc->end, &wqe->op);
+	return siw_rdmap_uc_begin_op(uc->end, &wqe->op);
 }
 
 /*
@@ -473,18 +474,18 @@ uc_mark_requests_failed(struct siw_base_qp *base, uint64_t first, uint64_t last,
 static int uc_flush_requests(struct siw_base_qp *base, struct siw_flow *flow)
 {
 	struct siw_uc_qp *uc = siw_uc_qp_of(base);
-	uint64_t first, last = siw_rdmap_uc_begun(uc->end);
-	int r = siw_rdmap_uc_flush(uc->end);
+	uint64_t first, last = siw_rdmap_uc_begun_count(uc->end);
+	int r = siw_rdmap_uc_flush_tx(uc->end);
 
 	if (__builtin_expect(r < 0, 0)) {
-		uc_mark_requests_failed(base, last, last, siw_qp_sq_status(base, r));
+		uc_mark_requests_failed(base, last, last, siw_qp_wc_status_of_send_error(base, r));
 		r = 0;
 	}
-	if (__builtin_expect(siw_rdmap_uc_refused(uc->end, &first, &last), 0)) {
+	if (__builtin_expect(siw_rdmap_uc_get_refused_range(uc->end, &first, &last), 0)) {
 		uc_mark_requests_failed(base, first, last, SIW_WC_GENERAL_ERR);
-		r = siw_rdmap_uc_flush(uc->end);
+		r = siw_rdmap_uc_flush_tx(uc->end);
 	}
-	flow->accepted = flow->memory_released = siw_ddp_uc_accepted(uc->ddp);
+	flow->accepted = flow->memory_released = siw_ddp_uc_accepted_count(uc->ddp);
 	return r;
 }
 
@@ -494,9 +495,9 @@ static enum siw_run uc_run_send_queue(struct siw_base_qp *base)
 
 	if (!base->flow.first)
 		return SIW_RUN_DONE;
-	r = siw_qp_flow_send(base, &base->flow);
+	r = siw_qp_flow_send_requests(base, &base->flow);
 	siw_qp_flow_reap(base, &base->flow);
-	return siw_qp_flow_turn_result(base, r, siw_ddp_uc_tx_blocked(siw_uc_qp_of(base)->ddp));
+	return siw_qp_flow_run_result(base, r, siw_ddp_uc_tx_blocked(siw_uc_qp_of(base)->ddp));
 }
 
 static void uc_discard_send_state(struct siw_base_qp *base)
@@ -512,7 +513,8 @@ static void uc_handle_event(struct siw_uc_qp *uc, const struct siw_rdmap_event *
 	if (ev->kind == SIW_RDMAP_PROGRESS)
 		siw_qp_count_one_sided(&uc->base, ev->length);
 	else
-		siw_qp_received(&uc->base, ev, siw_qp_recv_status(ev), uc->dest_qpn, NULL, 0);
+		siw_qp_add_recv_completion(&uc->base, ev, siw_qp_recv_status(ev), uc->dest_qpn,
+					   NULL, 0);
 }
 
 static int uc_make_receiving_turn(struct siw_uc_qp *uc)
@@ -522,7 +524,7 @@ static int uc_make_receiving_turn(struct siw_uc_qp *uc)
 	int n = 0, got = 1;
 
 	while (got && ((n < uc->base.burst && octets < SIW_TURN_OCTETS) ||
-		       siw_llp_port_more(uc->base.qp.ctx->lane.port))) {
+		       siw_llp_port_has_more_datagrams(uc->base.qp.ctx->lane.port))) {
 		got = siw_rdmap_uc_recv(uc->end, &ev, &more);
 		if (got)
 			uc_handle_event(uc, &ev);
@@ -530,7 +532,7 @@ static int uc_make_receiving_turn(struct siw_uc_qp *uc)
 		n += got;
 	}
 	siw_qp_receive_turn_done(&uc->base, n, octets);
-	siw_qp_breaker_check(uc);
+	siw_qp_breaker_process_reports(uc);
 	/*
 	 * Segments that complete no message are counted, too, because the poller must not sleep
 	 * while segments arrive.
@@ -557,9 +559,9 @@ static int uc_handle_addr_sock_event(struct siw_addr_sock *end)
 
 /* ---- the type -------------------------------------------------------------------------------- */
 
-static void uc_settle_binds(struct siw_qp *qp)
+static void uc_end_replaced_mw_binding(struct siw_qp *qp)
 {
-	siw_qp_mw_settle(siw_base_qp_of(qp), false);
+	siw_qp_mw_end_replaced_binding(siw_base_qp_of(qp), false);
 }
 
 static int uc_release_unfinished_recv(struct siw_base_qp *base, uint64_t *wr_id)
@@ -571,10 +573,10 @@ static int uc_release_unfinished_recv(struct siw_base_qp *base, uint64_t *wr_id)
 const struct siw_qp_class siw_qp_uc_class = {
 	.ops = {
 		.owns_regions = true,
-		.turn = siw_qp_turn,
+		.turn = siw_qp_make_sending_turn,
 		.uses_key = siw_qp_uses_key,
-		.is_quiet = siw_qp_is_quiet,
-		.settle = uc_settle_binds,
+		.is_quiet = siw_qp_has_empty_sq,
+		.settle = uc_end_replaced_mw_binding,
 		.fail = siw_qp_fail,
 		.leave = siw_qp_dgram_send_at_exit,
 	},
@@ -596,8 +598,8 @@ const struct siw_qp_class siw_qp_uc_class = {
 	.prepare = uc_prepare_transition,
 	.receive = uc_set_receiving,
 	.end = siw_qp_flush,
-	.post = siw_qp_flow_post,
-	.check = siw_qp_flow_check,
+	.post = siw_qp_post_send_request,
+	.check = siw_qp_check_send_request,
 	.run = uc_run_send_queue,
 	.begin = uc_begin_request,
 	.failed = uc_handle_request_failure,

@@ -28,12 +28,12 @@ struct siw_err_limit {
 	struct siw_source_buckets buckets;
 };
 
-static struct siw_err_limit *err_limit_alloc(void)
+static struct siw_err_limit *error_rate_limit_alloc(void)
 {
 	struct siw_err_limit *limit = calloc(1, sizeof(*limit));
 
 	if (limit)
-		limit->key = siw_source_key();
+		limit->key = siw_source_make_key();
 	return limit;
 }
 
@@ -41,18 +41,19 @@ static struct siw_err_limit *err_limit_alloc(void)
  * Whether the rate limits allow another error message to the address; if so, the message is
  * counted.
  */
-static bool err_limit_admit(struct siw_context *ctx, const struct siw_addr *to)
+static bool error_rate_limit_admits_message(struct siw_context *ctx, const struct siw_addr *to)
 {
 	const struct siw_settings *set = siw_settings();
 	uint64_t all = (uint64_t)set->err_rate, one = (uint64_t)set->err_source_rate;
 
 	if (!ctx->err_limit)
-		ctx->err_limit = err_limit_alloc();
+		ctx->err_limit = error_rate_limit_alloc();
 	if (!ctx->err_limit)
 		return false;
-	return siw_source_take(&ctx->err_limit->buckets, siw_source_index(ctx->err_limit->key, to),
-			       &(struct siw_rate){ all, all }, &(struct siw_rate){ one, one },
-			       siw_now_ns());
+	return siw_source_consume_token(&ctx->err_limit->buckets,
+					siw_source_index(ctx->err_limit->key, to),
+					&(struct siw_rate){ all, all },
+					&(struct siw_rate){ one, one }, siw_now_ns());
 }
 
 /* ==== errors ================================================================================== */
@@ -63,7 +64,7 @@ static bool err_limit_admit(struct siw_context *ctx, const struct siw_addr *to)
  * Selects the socket at the address at which an invalid message arrived as the source of the error
  * message, since the sender knows this end by that address.
  */
-static void ud_set_error_source(struct siw_ud_qp *ud, const struct siw_addr *dest)
+static void ud_choose_socket_for_error_message(struct siw_ud_qp *ud, const struct siw_addr *dest)
 {
 	struct siw_addr_sock *end = ud->socks ? siw_addr_socks_find(ud->socks, dest, dest) : NULL;
 
@@ -71,16 +72,16 @@ static void ud_set_error_source(struct siw_ud_qp *ud, const struct siw_addr *des
 		siw_ddp_dgram_set_tx_sock(ud->ddp, end->sock);
 }
 
-static void ud_report_error(struct siw_ud_qp *ud, const struct siw_rdmap_event *event)
+static void ud_send_error_message(struct siw_ud_qp *ud, const struct siw_rdmap_event *event)
 {
 	int err;
 
-	if (!err_limit_admit(ud->base.qp.ctx, &event->source)) {
+	if (!error_rate_limit_admits_message(ud->base.qp.ctx, &event->source)) {
 		siw_count(SIW_COUNTER_err_limited, 1);
 		return;
 	}
 	siw_lock(&ud->base.qp.send_lock);
-	ud_set_error_source(ud, event->dest);
+	ud_choose_socket_for_error_message(ud, event->dest);
 	err = siw_rdmap_dgram_send_error(ud->dgram, event);
 	siw_unlock(&ud->base.qp.send_lock);
 	siw_count(err ? SIW_COUNTER_err_unsent : SIW_COUNTER_err_sent, 1);
@@ -88,15 +89,15 @@ static void ud_report_error(struct siw_ud_qp *ud, const struct siw_rdmap_event *
 
 /*
  * Handles an invalid message (BAD_MSG, or BAD_RECV of a message that is too long): sends an error
- * message to the sender, within the rate limits, and for BAD_MSG calls siw_qp_err_found().
+ * message to the sender, within the rate limits, and for BAD_MSG calls siw_qp_err_handle_local().
  */
-static void ud_handle_found_error(struct siw_ud_qp *ud, const struct siw_rdmap_event *event)
+static void ud_handle_invalid_message(struct siw_ud_qp *ud, const struct siw_rdmap_event *event)
 {
 	siw_count(SIW_COUNTER_err_found, 1);
-	ud_report_error(ud, event);
+	ud_send_error_message(ud, event);
 	/* for BAD_RECV, the completion of the receive reports the error */
 	if (event->kind == SIW_RDMAP_BAD_MSG)
-		siw_qp_err_found(&ud->base, event);
+		siw_qp_err_handle_local(&ud->base, event);
 }
 
 /*
@@ -109,10 +110,10 @@ static void ud_handle_error_message(struct siw_ud_qp *ud, const struct siw_rdmap
 	bool ours;
 
 	siw_lock(&ud->base.qp.send_lock);
-	ours = siw_rdmap_dgram_sent(ud->dgram, event, &wr_id);
+	ours = siw_rdmap_dgram_match_error_to_sent(ud->dgram, event, &wr_id);
 	siw_unlock(&ud->base.qp.send_lock);
 	if (ours)
-		siw_qp_err_reported(&ud->base, event, wr_id);
+		siw_qp_err_queue_reported_by_peer(&ud->base, event, wr_id);
 	else
 		siw_drop(SIW_COUNTER_err_stale);
 }
@@ -157,8 +158,9 @@ static bool is_write_record(const struct siw_send_wr *wr)
 static __attribute__((cold, noinline)) enum siw_wc_status
 ud_handle_request_failure(struct siw_ud_qp *ud, int err)
 {
-	enum siw_wc_status status = err == -EMSGSIZE ? SIW_WC_LOC_LEN_ERR
-						     : siw_qp_sq_status(&ud->base, err);
+	enum siw_wc_status status = err == -EMSGSIZE
+					    ? SIW_WC_LOC_LEN_ERR
+					    : siw_qp_wc_status_of_send_error(&ud->base, err);
 
 	/*
 	 * The state changes before the completion is queued, so that a program that polls the
@@ -175,7 +177,8 @@ ud_handle_request_failure(struct siw_ud_qp *ud, int err)
  */
 static __attribute__((cold, noinline)) void ud_fail_oldest(struct siw_ud_qp *ud, int err)
 {
-	siw_qp_flow_finish(&ud->base, &ud->base.flow, (int)ud_handle_request_failure(ud, err));
+	siw_qp_flow_complete_oldest_request(&ud->base, &ud->base.flow,
+					    (int)ud_handle_request_failure(ud, err));
 	siw_qp_flush_late_send(&ud->base);
 }
 
@@ -183,8 +186,8 @@ static __attribute__((cold, noinline)) void ud_fail_oldest(struct siw_ud_qp *ud,
  * Returns the socket from which a message with the address handle is sent; NULL if there is no
  * socket at the handle's source address, or no socket of the destination's address family.
  */
-static inline struct siw_llp_sock *ud_sock_for_handle(const struct siw_ud_qp *ud,
-						      const struct siw_ah *ah)
+static inline struct siw_llp_sock *ud_sock_for_address_handle(const struct siw_ud_qp *ud,
+							      const struct siw_ah *ah)
 {
 	const struct siw_addr_sock *end;
 
@@ -229,7 +232,7 @@ static int64_t ud_check_send(const struct siw_ud_qp *ud, const struct siw_send_w
 }
 
 /* Returns the index of the destination QP among the QPs that share its socket. */
-static uint8_t ud_dest_index(const struct siw_send_wr *wr)
+static uint8_t ud_dest_qp_index(const struct siw_send_wr *wr)
 {
 	return wr->wr.ud.ah->group ? 0 : (uint8_t)(wr->wr.ud.remote_qpn >> SIW_QPN_INDEX_BIT);
 }
@@ -267,12 +270,12 @@ static __attribute__((cold, noinline)) int ud_post_write_record(struct siw_ud_qp
 
 	if (length < 0)
 		return (int)length;
-	sock = ud_sock_for_handle(ud, ah);
+	sock = ud_sock_for_address_handle(ud, ah);
 	if (!sock)
 		return siw_refuse(HANDLE_END);
 	wqe = siw_qp_sq_append(&ud->base, &ud->base.flow, wr, (uint64_t)length);
 	if (!wqe)
-		return siw_qp_refuse_slot(&ud->base);
+		return siw_qp_refuse_full_sq(&ud->base);
 	ud_get_dest_addr(ah, wr->rd.remote_qpn, &wqe->dest);
 	wqe->ah = ah;
 	wqe->sock = sock;
@@ -297,13 +300,13 @@ static int ud_queue_send(struct siw_ud_qp *ud, const struct siw_send_wr *wr, uin
 	struct siw_wqe *wqe = siw_qp_sq_append(&ud->base, &ud->base.flow, wr, length);
 
 	if (!wqe)
-		return siw_qp_refuse_slot(&ud->base);
+		return siw_qp_refuse_full_sq(&ud->base);
 	ud_get_send_dest(wr, &wqe->dest);
 	wqe->ah = wr->wr.ud.ah;
 	wqe->sock = sock;
 	atomic_store_explicit(&wr->wr.ud.ah->queued, true, memory_order_relaxed);
 	wqe->op.rkey = ud_dest_qkey(ud, wr);
-	wqe->op.remote_to = ud_dest_index(wr);
+	wqe->op.remote_to = ud_dest_qp_index(wr);
 	wqe->op.imm = wr->imm_data;
 	if (__builtin_expect(ud->base.qp.state >= SIW_QPS_SQE, 0))
 		siw_qp_flush_late_send(&ud->base);
@@ -323,8 +326,8 @@ ud_prepare_group_sending(struct siw_ud_qp *ud, const struct siw_ah *ah, struct s
 
 	if (end ? atomic_load(&end->sends_to_groups) : ud->sends_to_groups)
 		return 0;
-	err = siw_llp_udp_group_sender(sock, ud->base.qp.ctx->info.netdev,
-				       (int)siw_settings()->mcast_ttl);
+	err = siw_llp_udp_enable_group_sending(sock, ud->base.qp.ctx->info.netdev,
+					       (int)siw_settings()->mcast_ttl);
 	if (end)
 		atomic_store(&end->sends_to_groups, !err);
 	else
@@ -343,7 +346,7 @@ static int64_t ud_check_request(struct siw_base_qp *base, const struct siw_send_
 
 	if (length < 0)
 		return length;
-	sock = ud_sock_for_handle(ud, ah);
+	sock = ud_sock_for_address_handle(ud, ah);
 	if (!sock)
 		return siw_refuse(HANDLE_END);
 	err = ah->group ? ud_prepare_group_sending(ud, ah, sock) : 0;
@@ -363,7 +366,7 @@ static int ud_post_request(struct siw_base_qp *base, const struct siw_send_wr *w
 	length = ud_check_send(ud, wr);
 	if (length < 0)
 		return (int)length;
-	sock = ud_sock_for_handle(ud, wr->wr.ud.ah);
+	sock = ud_sock_for_address_handle(ud, wr->wr.ud.ah);
 	if (__builtin_expect(!sock, 0))
 		return siw_refuse(HANDLE_END);
 	if (__builtin_expect(wr->wr.ud.ah->group, 0)) {
@@ -381,7 +384,7 @@ static int ud_post_request(struct siw_base_qp *base, const struct siw_send_wr *w
 				   &(struct siw_rdmap_dgram_op){
 					   .user_data = wr->wr_id,
 					   .dest = &dest,
-					   .dest_index = ud_dest_index(wr),
+					   .dest_index = ud_dest_qp_index(wr),
 					   .qkey = ud_dest_qkey(ud, wr),
 					   .solicited = wr->send_flags & SIW_SEND_SOLICITED,
 					   .internal = wr->send_flags & SIW_SEND_INLINE,
@@ -393,10 +396,10 @@ static int ud_post_request(struct siw_base_qp *base, const struct siw_send_wr *w
 				   });
 	if (err == -EAGAIN)
 		return ud_queue_send(ud, wr, (uint64_t)length, sock);
-	siw_qp_sq_bypass(base, wr, (uint64_t)length,
-			 __builtin_expect(err, 0) ? (int)ud_handle_request_failure(ud, err)
-						  : SIW_WC_SUCCESS,
-			 NULL);
+	siw_qp_sq_complete_without_slot(
+		base, wr, (uint64_t)length,
+		__builtin_expect(err, 0) ? (int)ud_handle_request_failure(ud, err) : SIW_WC_SUCCESS,
+		NULL);
 	return 0;
 }
 
@@ -438,12 +441,12 @@ static __attribute__((cold, noinline)) int ud_send_write_record(struct siw_ud_qp
 {
 	struct siw_flow *flow = &ud->base.flow;
 	struct siw_wqe *wqe = flow->first;
-	struct siw_rdmap_record_op op = siw_qp_record_op(wqe);
-	int r = siw_rdmap_record_send(ud->dgram, &op, &wqe->record.sent);
+	struct siw_rdmap_record_op op = siw_qp_write_record_op(wqe);
+	int r = siw_rdmap_write_record_send(ud->dgram, &op, &wqe->record.sent);
 
 	/* A Write-Record, unlike a single datagram, can be partially sent. */
 	if (wqe->record.sent && flow->next == wqe)
-		siw_qp_flow_advance(&ud->base, flow, SIW_WQE_BEGUN, SIW_WC_SUCCESS);
+		siw_qp_flow_advance_to_next_request(&ud->base, flow, SIW_WQE_BEGUN, SIW_WC_SUCCESS);
 	if (r == -EAGAIN)
 		return r;
 	if (!r)
@@ -451,7 +454,7 @@ static __attribute__((cold, noinline)) int ud_send_write_record(struct siw_ud_qp
 	if (r < 0)
 		ud_fail_oldest(ud, r);
 	else
-		siw_qp_flow_finish(&ud->base, flow, SIW_WC_SUCCESS);
+		siw_qp_flow_complete_oldest_request(&ud->base, flow, SIW_WC_SUCCESS);
 	siw_qp_raise_if_drained(&ud->base);
 	return 0;
 }
@@ -491,7 +494,8 @@ static enum siw_run ud_send_queued(struct siw_ud_qp *ud, int max)
 		if (taken < 0)
 			ud_fail_oldest(ud, taken);
 		for (; taken > 0; taken--)
-			siw_qp_flow_finish(&ud->base, &ud->base.flow, SIW_WC_SUCCESS);
+			siw_qp_flow_complete_oldest_request(&ud->base, &ud->base.flow,
+							    SIW_WC_SUCCESS);
 		if (sent >= max)
 			return SIW_RUN_MORE;
 	}
@@ -516,21 +520,22 @@ static enum siw_turn ud_make_sending_turn(struct siw_qp *qp, uint64_t round)
 	bool held;
 
 	if (!ud->dgram || !siw_rdmap_dgram_shared(ud->dgram))
-		return siw_qp_turn(qp, round);
-	if (siw_rdmap_dgram_full(ud->dgram) == round)
+		return siw_qp_make_sending_turn(qp, round);
+	if (siw_rdmap_dgram_socket_full_time(ud->dgram) == round)
 		return SIW_TURN_STARVED;
 	siw_lock(&qp->send_lock);
 	head = ud->base.sq_head;
 	left = ud_send_queued(ud, SHARED_TURN);
 	head -= ud->base.sq_head;
-	held = siw_ddp_dgram_pace(ud->ddp)->held;
+	held = siw_ddp_dgram_get_pace(ud->ddp)->held;
 	siw_unlock(&qp->send_lock);
 	/* the QP's own rate limit delays the requests: the socket has room for other QPs */
 	if (held)
-		return left == SIW_RUN_BLOCKED ? SIW_TURN_BLOCKED : siw_qp_turn_of(left, head);
+		return left == SIW_RUN_BLOCKED ? SIW_TURN_BLOCKED
+					       : siw_qp_turn_result_of_run(left, head);
 	if (left == SIW_RUN_BLOCKED)
-		siw_rdmap_dgram_set_full(ud->dgram, round);
-	return siw_qp_turn_of(left, head);
+		siw_rdmap_dgram_set_socket_full_time(ud->dgram, round);
+	return siw_qp_turn_result_of_run(left, head);
 }
 
 static bool ud_wqe_uses_ah(const struct siw_flow *flow, const struct siw_wqe *wqe, const void *ah)
@@ -541,7 +546,7 @@ static bool ud_wqe_uses_ah(const struct siw_flow *flow, const struct siw_wqe *wq
 
 static bool ud_uses_ah(struct siw_qp *qp, const struct siw_ah *ah)
 {
-	return siw_qp_still_uses(siw_base_qp_of(qp), ud_wqe_uses_ah, ah);
+	return siw_qp_still_uses_object(siw_base_qp_of(qp), ud_wqe_uses_ah, ah);
 }
 
 /* ==== receiving, and the type ================================================================= */
@@ -598,7 +603,7 @@ static int ud_open_endpoint(struct siw_ud_qp *ud, struct siw_llp_sock *sock,
 		siw_ddp_dgram_close(ddp);
 		return err;
 	}
-	err = siw_rdmap_record_open(dgram, ud->records.max);
+	err = siw_rdmap_write_record_enable_rx(dgram, ud->records.max);
 	if (err) {
 		siw_rdmap_dgram_close(dgram);
 		return err;
@@ -663,7 +668,7 @@ static void ud_share_sockets(struct siw_ud_qp *ud, const struct siw_ud_qp *with)
 	if (ud->socks)
 		siw_addr_socks_share(ud->socks);
 	else
-		siw_llp_shared(ud->sock);
+		siw_llp_allow_concurrent_sends(ud->sock);
 }
 
 /*
@@ -704,14 +709,14 @@ static int ud_create(struct siw_base_qp *base, const struct siw_qp_init_attr *in
 	struct siw_addr addr;
 	int err;
 
-	base->timed.tick = siw_qp_record_tick;
+	base->timed.tick = siw_qp_write_record_handle_timer;
 	siw_ud_qp_of(base)->records.max = init->max_write_records;
 	if (init->shared_socket_qp)
 		return ud_open_on_shared_socket(
 			siw_ud_qp_of(base), siw_ud_qp_of(siw_base_qp_of(init->shared_socket_qp)));
 	if (init->every_addr)
 		return ud_open_every_addr(siw_ud_qp_of(base), siw_addr_port(&init->addr));
-	err = siw_qp_first_addr(base, &init->addr, &addr);
+	err = siw_qp_addr_or_first_of_device(base, &init->addr, &addr);
 	return err ? err : ud_open_socket(base, &addr, -1);
 }
 
@@ -743,7 +748,7 @@ static void ud_set_receiving(struct siw_base_qp *base)
 	siw_lock(&ud->base.qp.send_lock);
 	siw_rdmap_dgram_start(ud->dgram, on ? ud->base.recvs : NULL, ud->base.qp.pd->number,
 			      ud->base.qkey);
-	siw_ddp_pace_set(siw_ddp_dgram_pace(ud->ddp), ud->base.rate_limit, ud->sock);
+	siw_ddp_pace_set(siw_ddp_dgram_get_pace(ud->ddp), ud->base.rate_limit, ud->sock);
 	siw_unlock(&ud->base.qp.send_lock);
 }
 
@@ -756,7 +761,7 @@ static void ud_apply_modified_attrs(struct siw_base_qp *base, int mask)
 int siw_query_drops(struct siw_qp *qp, struct siw_source_drops *out, int max)
 {
 	struct siw_ud_qp *ud;
-	int n = siw_qp_enter(qp);
+	int n = siw_qp_check_usable(qp);
 
 	if (n)
 		return n;
@@ -766,16 +771,17 @@ int siw_query_drops(struct siw_qp *qp, struct siw_source_drops *out, int max)
 	n = -EINVAL;
 	siw_lock(&qp->ctx->lane.lock);
 	if (siw_class_of(&ud->base) == &siw_qp_ud_class && ud->dgram)
-		n = siw_rdmap_dgram_drops(ud->dgram, out, max);
+		n = siw_rdmap_dgram_drops_by_source(ud->dgram, out, max);
 	siw_unlock(&qp->ctx->lane.lock);
 	return n == -EINVAL ? siw_qp_refuse_type(&ud->base, "UD") : siw_refused(n);
 }
 
 /* ---- receiving ------------------------------------------------------------------------------- */
 
-void siw_qp_ud_received(struct siw_ud_qp *ud, const struct siw_rdmap_event *ev)
+void siw_qp_ud_add_recv_completion(struct siw_ud_qp *ud, const struct siw_rdmap_event *ev)
 {
-	siw_qp_received(&ud->base, ev, siw_qp_recv_status(ev), ev->src_qpn, &ev->source, 0);
+	siw_qp_add_recv_completion(&ud->base, ev, siw_qp_recv_status(ev), ev->src_qpn, &ev->source,
+				   0);
 }
 
 /* Handles all received events other than a successful receive. */
@@ -783,19 +789,19 @@ static __attribute__((cold, noinline)) void ud_handle_event(struct siw_ud_qp *ud
 							    const struct siw_rdmap_event *ev)
 {
 	if (ev->kind == SIW_RDMAP_RECORD) {
-		siw_qp_record_report(ud, siw_now_ns());
+		siw_qp_write_record_report(ud, siw_now_ns());
 		return;
 	}
 	if (ev->kind == SIW_RDMAP_BAD_ACCESS) {
-		siw_qp_err_access(&ud->base, ev);
+		siw_qp_err_queue_access_error(&ud->base, ev);
 		return;
 	}
 	if (ev->kind == SIW_RDMAP_BAD_RECV)
-		siw_qp_ud_received(ud, ev);
+		siw_qp_ud_add_recv_completion(ud, ev);
 	if (ev->kind == SIW_RDMAP_PEER_ERR)
 		ud_handle_error_message(ud, ev);
 	else if (ev->status != -EACCES) /* an invalid local key is not the peer's fault */
-		ud_handle_found_error(ud, ev);
+		ud_handle_invalid_message(ud, ev);
 }
 
 static inline int ud_make_receiving_turn(struct siw_ud_qp *ud)
@@ -806,17 +812,17 @@ static inline int ud_make_receiving_turn(struct siw_ud_qp *ud)
 
 	ev.of_write = false;
 	while (((n < ud->base.burst && octets < SIW_TURN_OCTETS) ||
-		siw_llp_port_more(ud->base.qp.ctx->lane.port)) &&
+		siw_llp_port_has_more_datagrams(ud->base.qp.ctx->lane.port)) &&
 	       siw_rdmap_dgram_recv(ud->dgram, &ev) == 1) {
 		/* The event is for the QP itself or for a QP that shares the socket. */
 		struct siw_ud_qp *to = ev.user;
 
 		if (__builtin_expect(ev.kind == SIW_RDMAP_RECV, 1))
-			siw_qp_ud_received(to, &ev);
+			siw_qp_ud_add_recv_completion(to, &ev);
 		else
 			ud_handle_event(to, &ev);
 		if (to != ud && to->base.qp.srq)
-			siw_device_srq_taken(to->base.qp.srq);
+			siw_device_srq_raise_limit_event_if_low(to->base.qp.srq);
 		octets += ev.length;
 		n++;
 	}
@@ -839,32 +845,34 @@ static int ud_handle_addr_sock_event(struct siw_addr_sock *end)
 
 /* ---- the type -------------------------------------------------------------------------------- */
 
-static void ud_count_polled_record(struct siw_qp *qp)
+static void ud_count_polled_write_record(struct siw_qp *qp)
 {
-	siw_qp_record_count_polled(siw_base_qp_of(qp), &siw_ud_qp_of(siw_base_qp_of(qp))->records);
+	siw_qp_write_record_count_polled(siw_base_qp_of(qp),
+					 &siw_ud_qp_of(siw_base_qp_of(qp))->records);
 }
 
 static void ud_discard_protocol_state(struct siw_base_qp *base)
 {
-	siw_qp_record_clear(siw_ud_qp_of(base));
+	siw_qp_write_record_abandon_all(siw_ud_qp_of(base));
 }
 
 static const struct siw_rdmap_record *ud_find_write_record(struct siw_base_qp *base,
 							   uint64_t number)
 {
-	return siw_ud_qp_of(base)->dgram ? siw_rdmap_record_find(siw_ud_qp_of(base)->dgram, number)
-					 : NULL;
+	return siw_ud_qp_of(base)->dgram
+		       ? siw_rdmap_write_record_find_report(siw_ud_qp_of(base)->dgram, number)
+		       : NULL;
 }
 
 const struct siw_qp_class siw_qp_ud_class = {
 	.ops = {
 		.turn = ud_make_sending_turn,
 		.uses_key = siw_qp_uses_key,
-		.is_quiet = siw_qp_is_quiet,
+		.is_quiet = siw_qp_has_empty_sq,
 		.uses_ah = ud_uses_ah,
 		.fail = siw_qp_fail,
 		.leave = siw_qp_dgram_send_at_exit,
-		.record_polled = ud_count_polled_record,
+		.record_polled = ud_count_polled_write_record,
 	},
 	.size = sizeof(struct siw_ud_qp),
 	.type = SIW_QPT_UD,

@@ -22,32 +22,32 @@ struct siw_group {
 	int burst;
 };
 
-static void group_deliver(const struct siw_rdmap_event *ev)
+static void mcast_group_deliver(const struct siw_rdmap_event *ev)
 {
 	struct siw_ud_qp *ud = ev->user;
 
-	siw_qp_ud_received(ud, ev);
+	siw_qp_ud_add_recv_completion(ud, ev);
 	if (ud->base.qp.srq)
-		siw_device_srq_taken(ud->base.qp.srq);
+		siw_device_srq_raise_limit_event_if_low(ud->base.qp.srq);
 }
 
-static int group_handle_socket_event(struct siw_io_handler *self)
+static int mcast_group_handle_socket_event(struct siw_io_handler *self)
 {
 	struct siw_group *group = siw_container(self, struct siw_group, handler);
 	int n, max = (int)siw_settings()->budget;
 	struct siw_rdmap_event ev = { 0 };
 	uint64_t octets = 0;
 
-	for (n = 0;
-	     ((n < group->burst && octets < SIW_TURN_OCTETS) || siw_llp_port_more(group->port)) &&
-	     siw_rdmap_group_next(group->rdmap);
+	for (n = 0; ((n < group->burst && octets < SIW_TURN_OCTETS) ||
+		     siw_llp_port_has_more_datagrams(group->port)) &&
+		    siw_rdmap_group_recv_next(group->rdmap);
 	     n++) {
 		/*
 		 * A message is delivered to all members before the next message is received into
 		 * the same buffer.
 		 */
-		while (siw_rdmap_group_copy(group->rdmap, &ev)) {
-			group_deliver(&ev);
+		while (siw_rdmap_group_deliver_to_next_member(group->rdmap, &ev)) {
+			mcast_group_deliver(&ev);
 			octets += ev.length;
 		}
 	}
@@ -55,7 +55,7 @@ static int group_handle_socket_event(struct siw_io_handler *self)
 	return n;
 }
 
-static struct siw_group *group_find(struct siw_context *ctx, const struct siw_addr *addr)
+static struct siw_group *mcast_group_find(struct siw_context *ctx, const struct siw_addr *addr)
 {
 	for (struct siw_link *l = ctx->groups.next; l != &ctx->groups; l = l->next) {
 		struct siw_group *group = siw_container(l, struct siw_group, link);
@@ -67,7 +67,7 @@ static struct siw_group *group_find(struct siw_context *ctx, const struct siw_ad
 }
 
 /* Opens the DDP and RDMAP endpoint that receives on the group's socket. */
-static int group_open_endpoint(struct siw_context *ctx, struct siw_group *group)
+static int mcast_group_open_endpoint(struct siw_context *ctx, struct siw_group *group)
 {
 	struct siw_ddp_dgram *ddp;
 	int err;
@@ -83,8 +83,8 @@ static int group_open_endpoint(struct siw_context *ctx, struct siw_group *group)
 	return err;
 }
 
-static int group_create(struct siw_context *ctx, const struct siw_addr *addr,
-			struct siw_group **out)
+static int mcast_group_create(struct siw_context *ctx, const struct siw_addr *addr,
+			      struct siw_group **out)
 {
 	struct siw_group *group = calloc(1, sizeof(*group));
 	struct siw_addr bound = *addr;
@@ -92,7 +92,7 @@ static int group_create(struct siw_context *ctx, const struct siw_addr *addr,
 
 	if (!group)
 		return -ENOMEM;
-	group->handler.serve = group_handle_socket_event;
+	group->handler.serve = mcast_group_handle_socket_event;
 	group->addr = *addr;
 	group->burst = 1;
 	bound.port_be = htons((uint16_t)siw_settings()->mcast_port);
@@ -100,7 +100,7 @@ static int group_create(struct siw_context *ctx, const struct siw_addr *addr,
 			       &group->sock);
 	if (err)
 		goto free_group;
-	err = group_open_endpoint(ctx, group);
+	err = mcast_group_open_endpoint(ctx, group);
 	if (err)
 		goto close_sock;
 	siw_link_add(&ctx->groups, &group->link);
@@ -114,7 +114,7 @@ free_group:
 	return err;
 }
 
-static void group_destroy(struct siw_group *group)
+static void mcast_group_destroy(struct siw_group *group)
 {
 	siw_link_del(&group->link);
 	siw_rdmap_group_close(group->rdmap);
@@ -123,9 +123,9 @@ static void group_destroy(struct siw_group *group)
 }
 
 /* The progress lock is held. */
-static int group_attach(struct siw_ud_qp *ud, const struct siw_addr *addr)
+static int mcast_group_attach_qp(struct siw_ud_qp *ud, const struct siw_addr *addr)
 {
-	struct siw_group *group = group_find(ud->base.qp.ctx, addr);
+	struct siw_group *group = mcast_group_find(ud->base.qp.ctx, addr);
 	struct siw_addr any = { 0 }, own;
 	bool fresh = !group;
 	int err;
@@ -136,12 +136,12 @@ static int group_attach(struct siw_ud_qp *ud, const struct siw_addr *addr)
 	    !(ud->socks && siw_addr_socks_find(ud->socks, addr, &any)))
 		return siw_refuse(MCAST_FAMILY,
 				  siw_reason_text(own.family == AF_INET ? "IPv4" : "IPv6"));
-	err = fresh ? group_create(ud->base.qp.ctx, addr, &group) : 0;
+	err = fresh ? mcast_group_create(ud->base.qp.ctx, addr, &group) : 0;
 	if (err)
 		return err == -EADDRINUSE ? siw_refuse(MCAST_PORT) : err;
 	err = siw_rdmap_group_attach(group->rdmap, ud->dgram);
 	if (err && fresh)
-		group_destroy(group);
+		mcast_group_destroy(group);
 	if (err == -EEXIST)
 		return 0;
 	ud->n_groups += !err;
@@ -150,9 +150,9 @@ static int group_attach(struct siw_ud_qp *ud, const struct siw_addr *addr)
 }
 
 /* The progress lock is held. */
-static int group_detach(struct siw_ud_qp *ud, const struct siw_addr *addr)
+static int mcast_group_detach_qp(struct siw_ud_qp *ud, const struct siw_addr *addr)
 {
-	struct siw_group *group = group_find(ud->base.qp.ctx, addr);
+	struct siw_group *group = mcast_group_find(ud->base.qp.ctx, addr);
 	int left = group && ud->dgram ? siw_rdmap_group_detach(group->rdmap, ud->dgram) : -ENOENT;
 
 	if (left < 0)
@@ -160,11 +160,11 @@ static int group_detach(struct siw_ud_qp *ud, const struct siw_addr *addr)
 	ud->n_groups--;
 	siw_qp_err_update_policy(&ud->base, ud->n_groups);
 	if (!left)
-		group_destroy(group);
+		mcast_group_destroy(group);
 	return 0;
 }
 
-void siw_qp_leave_groups(struct siw_ud_qp *ud)
+void siw_qp_leave_mcast_groups(struct siw_ud_qp *ud)
 {
 	struct siw_context *ctx = ud->base.qp.ctx;
 	struct siw_link *l, *next;
@@ -174,15 +174,16 @@ void siw_qp_leave_groups(struct siw_ud_qp *ud)
 		struct siw_addr addr = group->addr;
 
 		next = l->next;
-		group_detach(ud, &addr);
+		mcast_group_detach_qp(ud, &addr);
 	}
 }
 
-static int group_change_member(struct siw_qp *qp, const struct siw_addr *addr,
-			       int (*how)(struct siw_ud_qp *ud, const struct siw_addr *addr))
+static int mcast_group_attach_or_detach(struct siw_qp *qp, const struct siw_addr *addr,
+					int (*how)(struct siw_ud_qp *ud,
+						   const struct siw_addr *addr))
 {
 	struct siw_addr key;
-	int err = siw_qp_enter(qp);
+	int err = siw_qp_check_usable(qp);
 
 	if (err)
 		return err;
@@ -205,10 +206,10 @@ static int group_change_member(struct siw_qp *qp, const struct siw_addr *addr,
 
 int siw_attach_mcast(struct siw_qp *qp, const struct siw_addr *group)
 {
-	return group_change_member(qp, group, group_attach);
+	return mcast_group_attach_or_detach(qp, group, mcast_group_attach_qp);
 }
 
 int siw_detach_mcast(struct siw_qp *qp, const struct siw_addr *group)
 {
-	return group_change_member(qp, group, group_detach);
+	return mcast_group_attach_or_detach(qp, group, mcast_group_detach_qp);
 }

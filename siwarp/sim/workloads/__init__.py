@@ -10,6 +10,6 @@ from __future__ import annotations
 
 from siwarp.sim.workloads.execution import Outcome, run
 from siwarp.sim.workloads.model import Violation
-from siwarp.sim.workloads.program import WORKLOADS, Program, generate
+from siwarp.sim.workloads.program import WORKLOADS, Program, generate_program
 
-__all__ = ["WORKLOADS", "Outcome", "Program", "Violation", "generate", "run"]
+__all__ = ["WORKLOADS", "Outcome", "Program", "Violation", "generate_program", "run"]

@@ -12,21 +12,23 @@ import json
 import sys
 
 from siwarp.base.library import lib
-from siwarp.sim.workloads import Outcome, generate, run
+from siwarp.sim.workloads import Outcome, generate_program, run
 
 #: Number of blocks by which freelists may grow in a run.
 SPARE = 16
 
 
-def run_twice(workload: str, seed: int, operations: int | None, capture: str | None) -> Outcome:
+def run_program_twice(
+    workload: str, seed: int, operations: int | None, capture: str | None
+) -> Outcome:
     """Run a program twice and return the outcome of both runs."""
-    program = generate(workload, seed)
+    program = generate_program(workload, seed)
     first = run(program, operations, capture)
     if first.failure:
         return first
-    held = lib.siw_sim_blocks()
+    held = lib.siw_sim_allocated_blocks()
     second = run(program, operations)
-    grown = lib.siw_sim_blocks() - held
+    grown = lib.siw_sim_allocated_blocks() - held
     failure = second.failure
     if not failure and second != first:
         failure = f"the second run had a different trace: {second.hash:016x}, not {first.hash:016x}"
@@ -44,7 +46,7 @@ def main() -> None:
     """Run the requested programs and print their outcomes until the end of standard input."""
     for line in sys.stdin:
         ask = json.loads(line)
-        outcome = run_twice(ask["workload"], ask["seed"], ask["operations"], ask["capture"])
+        outcome = run_program_twice(ask["workload"], ask["seed"], ask["operations"], ask["capture"])
         print(json.dumps(dataclasses.asdict(outcome)), flush=True)
 
 

@@ -57,7 +57,7 @@ class EndChecks:
         """Run all checks in a fixed order."""
         self.check_unreliable_sends()
         self.check_brief_outages()
-        self.check_rd_answers()
+        self.check_rd_send_completes_before_answer()
         self.check_many_rd_sends()
         self.check_partial_write_records()
         self.check_rnr_retry_limit()
@@ -71,10 +71,12 @@ class EndChecks:
         """Return the undisturbed queue pairs of the given types that are in RTS."""
         ends = [
             e
-            for e in self.run.open_queue_pairs()
+            for e in self.run.list_open_queue_pairs()
             if e.kind in kinds and e.qp.qp_state == QPState.RTS
         ]
-        ends = [e for e in ends if not (e.liar or e.send.small or e.disturbance.faults)]
+        ends = [
+            e for e in ends if not (e.mutates_datagrams or e.send.small or e.disturbance.faults)
+        ]
         # A receive that is too short, or whose region is closed, would consume a message without
         # storing the message.
         return [e for e in ends if not e.short]
@@ -163,7 +165,7 @@ class EndChecks:
             run.poll_all_hosts()
             run.world.run_for(0.005)
 
-    def check_rd_answers(self) -> None:
+    def check_rd_send_completes_before_answer(self) -> None:
         """Check that an RD Send completes before an immediate answer to the Send arrives."""
         run = self.run
         for end, peer in self._exchanging_pairs(QPType.RD):
@@ -213,7 +215,7 @@ class EndChecks:
         ends = [e for e in self._undisturbed_queue_pairs(QPType.UD) if e.host.up]
         for end, peer in self._exchanging_pairs(QPType.UD)[:1]:
             target = peer.host.target
-            cell = target.cell_for(end, peer.address, steady=True, record=True)
+            cell = target.write_area_for(end, peer.address, steady=True, record=True)
             if cell is None or target.memory.mr is None or len(ends) < 2:
                 continue
             cell.expected[:] = message_content(1 << 40 | cell.number, cell.length)
@@ -234,7 +236,7 @@ class EndChecks:
         while run.world.now - began < RECORD_S:
             run.poll_all_hosts()
             run.world.run_for(0.005)
-        octets = target.octets_of_cell(cell)
+        octets = target.octets_of_write_area(cell)
         came = sum(
             any(octets[n * RECORD_OCTETS : (n + 1) * RECORD_OCTETS])
             for n in range(RECORDS_IN_FLIGHT)
@@ -290,7 +292,7 @@ class EndChecks:
         The network has no faults, so all Sends must get their receives.
         """
         run = self.run
-        up = [host for host in run.hosts if host.up and not host.liar]
+        up = [host for host in run.hosts if host.up and not host.mutates_datagrams]
         if len(up) < 2:
             return
         rng = self.rng
@@ -340,7 +342,7 @@ class EndChecks:
         if not self.run.program.settings["linger_ms"]:
             return
         self.run.world.faults("delay=2ms,rate=10Mbit")
-        for end in self.run.open_queue_pairs():
+        for end in self.run.list_open_queue_pairs():
             pair, peer = end.pair, end.peer
             if pair is None or peer is None or pair.causes:
                 continue
@@ -380,7 +382,11 @@ class EndChecks:
         error.
         """
         run = self.run
-        up = [h for h in run.hosts if h.up and not h.liar and h.target.memory.mr is not None]
+        up = [
+            h
+            for h in run.hosts
+            if h.up and not h.mutates_datagrams and h.target.memory.mr is not None
+        ]
         if not {"RC", "RD"} & set(run.program.kinds) or len(up) < 2:
             return
         source, host = self.rng.sample(up, 2)
@@ -408,7 +414,7 @@ class EndChecks:
             for length in [Target.STATIC - 100] * 2 if self.rng.random() < 0.3 else [8000] * 12:
                 self.post_read(end, peer, length)
         run.world.run_for(0.01 + self.rng.random() * 0.02)
-        run.objects.close_target(host)
+        run.objects.close_target_region(host)
         began = run.world.now
         while any(end.posted for end, _ in pairs) and run.world.now - began < 60:
             run.poll_all_hosts()

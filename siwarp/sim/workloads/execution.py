@@ -84,7 +84,7 @@ CREATING_OPERATIONS = frozenset(
             "register_targets",
             "reregister_target",
         ),
-        *("deregister_memory", "bind_window", "join_group", "resize_cq", "arm_srq_limit"),
+        *("deregister_memory", "bind_memory_window", "join_group", "resize_cq", "arm_srq_limit"),
     )
 )
 #: Size of a slot in octets, by queue pair type.
@@ -149,7 +149,7 @@ def run(
     """Run the first operations of a program, or all of them, and then its final checks.
 
     Args:
-        program: result of ``generate``.
+        program: result of ``generate_program``.
         operations: number of operations to run; None: all.
         capture: path of a pcapng file for all packets sent.
 
@@ -166,7 +166,7 @@ def run(
                 execution.open_hosts()
                 for op in ops:
                     execution.run_operation(op)
-                execution.check_end()
+                execution.run_final_checks()
             except (Violation, Error, ValueError, AssertionError, KeyError) as e:
                 kind = "" if isinstance(e, Violation) else f"{type(e).__name__}: "
                 failure = f"{kind}{e}" or repr(e)
@@ -212,7 +212,7 @@ class Execution:
         # whether time-outs are so short that RD may fail on a network with high loss or delay
         self.impatient = short
         # whether the network has had high loss or delay at some time
-        self.harsh = programs.is_harsh_plan(program.plan)
+        self.harsh = programs.is_harsh_fault_plan(program.plan)
         self._numbers = 0
         self.rc = Connections(self, REMOTE_ACCESS)
         self.objects = Objects(self, REMOTE_ACCESS)
@@ -233,7 +233,7 @@ class Execution:
             host.context = self.world.device(address, mtu=program.mtu)
             self.hosts.append(host)
             self._create_host_objects(host)
-            if host.liar:
+            if host.mutates_datagrams:
                 self.world.mutate(host.context, 20)
         for kind in (QPType[name] for name in program.kinds):
             for a, b in zip(self.hosts, self.hosts[1:], strict=False):
@@ -284,7 +284,7 @@ class Execution:
             memory.check_frozen()
             self._next_frozen += 1
             octets, n = octets + len(memory), n - 1
-        for end in self.open_queue_pairs():
+        for end in self.list_open_queue_pairs():
             state = end.qp.qp_state
             if state in (QPState.ERR, QPState.SQE):
                 require(end.may_be_in_error, f"{end!r} is in {state.name}, and nothing went wrong")
@@ -449,7 +449,7 @@ class Execution:
             if one.kind == QPType.RC:
                 self.rc.close_connection(one, "ended")
             one.qp.modify(QPAttr(qp_state=QPState.RESET))
-            self.objects.close_window(one)
+            self.objects.close_memory_window(one)
             self._forget_posted_requests(one)
             one.may_be_in_error = one.send.small or bool(self.program.liars or self.program.memory)
         end.life = max(one.life for one in ends)
@@ -471,12 +471,12 @@ class Execution:
 
     # ---- selection
 
-    def open_queue_pairs(self) -> list[End]:
+    def list_open_queue_pairs(self) -> list[End]:
         return [end for end in self.ends if not end.gone]
 
     def pick_queue_pair(self, op: Operation, which: int = 0, *kinds: QPType) -> End | None:
         """Return an open queue pair of one of the given types, chosen by the operation."""
-        ends = [e for e in self.open_queue_pairs() if not kinds or e.kind in kinds]
+        ends = [e for e in self.list_open_queue_pairs() if not kinds or e.kind in kinds]
         return ends[op.draw_below(which, len(ends))] if ends else None
 
     def _pick_destination(self, op: Operation, end: End, which: int) -> Address:
@@ -576,7 +576,7 @@ class Execution:
                     request.message.behind = end.last_write
                 if request.cell is not None:
                     end.last_write = request.cell, request.version
-                self.rc.record_posted_request(end, request.message)
+                self.rc.note_posted_request(end, request.message)
         for request, _ in reversed(some[taken:]):
             self.forget_request(request)
             if request.message is not None:
@@ -656,7 +656,7 @@ class Execution:
         if ready:
             self.post_sends(end, ready)
 
-    def do_bad_send(self, op: Operation) -> None:
+    def do_send_with_invalid_lkey(self, op: Operation) -> None:
         """Post a Send whose buffer has an invalid lkey."""
         end = self.pick_queue_pair(op)
         prepared = end and self._prepare_send(op, end, 1 + op.numbers[2] * 4, "local")
@@ -670,7 +670,7 @@ class Execution:
             end.pair.causes.add("local")
         self.post_sends(end, [prepared])
 
-    def do_overfill(self, op: Operation) -> None:
+    def do_overfill_queue(self, op: Operation) -> None:
         """Check that a queue accepts exactly as many requests as it can hold."""
         end = self.pick_queue_pair(op)
         if end is None:
@@ -721,7 +721,7 @@ class Execution:
         assert request.dest is not None
         record = verb == "write_record"
         steady = end.kind not in READ_TYPES or record
-        cell = target.cell_for(end, request.dest, steady=steady, record=record)
+        cell = target.write_area_for(end, request.dest, steady=steady, record=record)
         if cell is None:
             self.forget_request(request)
             return
@@ -838,7 +838,7 @@ class Execution:
         )
         self.post_sends(request.end, [(request, wr)])
 
-    def do_bad_remote(self, op: Operation) -> None:
+    def do_invalid_remote_access(self, op: Operation) -> None:
         """Post an RDMA Write or Read that must be refused: out of bounds, or with a wrong rkey."""
         aimed = self._new_request_to_target(op, "write", *READ_TYPES, QPType.UC)
         if aimed is None:
@@ -970,7 +970,7 @@ class Execution:
         try:
             completions.cq.req_notify()
         except StateError as e:
-            self._record_cq_overflow(host, completions, e)
+            self._note_cq_overflow(host, completions, e)
             return
         completions.armed = completions.cq.pending
 
@@ -994,7 +994,7 @@ class Execution:
         try:
             wcs = completions.cq.poll(n)
         except StateError as e:
-            self._record_cq_overflow(host, completions, e)
+            self._note_cq_overflow(host, completions, e)
             return 0
         if completions.armed is not None:
             completions.armed = max(completions.armed - len(wcs), 0)
@@ -1002,7 +1002,7 @@ class Execution:
             self._check_completion(host, completions, wc)
         return len(wcs)
 
-    def _record_cq_overflow(self, host: Host, completions: Completions, e: StateError) -> None:
+    def _note_cq_overflow(self, host: Host, completions: Completions, e: StateError) -> None:
         require(
             e.errno == errno.EOVERFLOW and completions.small,
             f"polling a completion queue of {host.address}: {e}",
@@ -1046,7 +1046,7 @@ class Execution:
             except StateError as e:
                 wcs = []
                 if e.errno != errno.ESTALE or host.up:
-                    self._record_cq_overflow(host, completions, e)
+                    self._note_cq_overflow(host, completions, e)
             finally:
                 completions.waiters -= 1
             for wc in wcs:
@@ -1054,7 +1054,7 @@ class Execution:
 
         self.world.spawn(wait_for_completions)
 
-    def do_rest(self, op: Operation) -> None:
+    def do_advance_time(self, op: Operation) -> None:
         """Run the world for 1 to 100 ms."""
         self.world.run_for((1 + op.draw_below(0, 100)) / 1000)
 
@@ -1098,7 +1098,7 @@ class Execution:
                 self._free_slot(other)
         require(not wc.ok or request.signaled, f"{what} is unsignaled, but completed")
         self._check_send_status(request, end, wc, what)
-        self.objects.record_window_completion(request, wc)
+        self.objects.note_memory_window_completion(request, wc)
         if request.message is not None:
             request.message.status = wc.status
         if wc.ok:
@@ -1112,7 +1112,9 @@ class Execution:
 
     def _check_send_status(self, request: Request, end: End, wc: WC, what: str) -> None:
         """Check the status of a send request against the faults that may have caused the status."""
-        if self.program.liars and (end.liar or self._is_address_of_liar(request.dest)):
+        if self.program.liars and (
+            end.mutates_datagrams or self._is_address_of_mutating_host(request.dest)
+        ):
             return
         status = WCStatus(wc.status)
         if end.kind == QPType.RC:
@@ -1141,9 +1143,9 @@ class Execution:
             disturbed = end.host.disturbance.last_fault_ns(0) >= 0 or self.program.memory > 0
             require(status == WCStatus.GENERAL_ERR and disturbed, f"{what}: {status.name}")
 
-    def _is_address_of_liar(self, address: Address | None) -> bool:
+    def _is_address_of_mutating_host(self, address: Address | None) -> bool:
         end = self.at.get(address) if address else None
-        return end is not None and end.liar
+        return end is not None and end.mutates_datagrams
 
     def _check_rd_failure(self, request: Request, end: End, status: WCStatus, what: str) -> None:
         peer = self.at.get(request.dest) if request.dest else None
@@ -1206,7 +1208,10 @@ class Execution:
         slots = request.slots
         if slots is None:
             return
-        honest = not (self.program.liars and (end.liar or self._is_address_of_liar(request.dest)))
+        honest = not (
+            self.program.liars
+            and (end.mutates_datagrams or self._is_address_of_mutating_host(request.dest))
+        )
         # A host that sends mutated datagrams may overwrite memory that others read (Target.check).
         if request.expected is not None and not request.bad and not self.program.liars:
             got = slots.read(request.slot, len(request.expected))
@@ -1231,7 +1236,7 @@ class Execution:
         require(
             target.cells.get((end.number, dest, False)) is not cell
             or (end.kind == QPType.RC and end.persona != Persona.ROCE)
-            or target.octets_of_cell(cell) == cell.expected,
+            or target.octets_of_write_area(cell) == cell.expected,
             f"{what} completed, but its octets are not in the target",
         )
 
@@ -1266,9 +1271,9 @@ class Execution:
     def _check_received_message(self, end: End, request: Request, wc: WC, what: str) -> None:
         slots = request.slots
         assert slots is not None
-        if wc.source is not None and self._is_address_of_liar(wc.source):
+        if wc.source is not None and self._is_address_of_mutating_host(wc.source):
             return
-        if end.kind == QPType.UC and end.peer is not None and end.peer.liar:
+        if end.kind == QPType.UC and end.peer is not None and end.peer.mutates_datagrams:
             return
         front = 40 if end.grh else 0
         wide = wc.opcode == WCOpcode.RECV_RDMA_WITH_IMM
@@ -1322,7 +1327,7 @@ class Execution:
             self.rc.check_message_order(end, message, what)
         cell = message.cell
         if wide and cell is not None and cell.steady:
-            now = end.host.target.octets_of_cell(cell)
+            now = end.host.target.octets_of_write_area(cell)
             span = slice(message.offset, message.offset + message.length)
             require(
                 now[span] == bytes(cell.expected[span]) or end.host.target.closed_at > 0,
@@ -1334,7 +1339,7 @@ class Execution:
         require(end is not None, f"a Write-Record for QP {wc.qp_num} of {host.address}: none")
         assert end is not None
         record = end.qp.record(wc)
-        if self._is_address_of_liar(record.source):
+        if self._is_address_of_mutating_host(record.source):
             return
         what = f"Write-Record {record.message_id} of {record.source} at {end!r}"
         source = self.at.get(record.source)
@@ -1355,7 +1360,7 @@ class Execution:
         mr = host.target.memory
         start = record.addr - _memory_address(mr) - cell.at
         require(0 <= start <= cell.length - record.length, f"{what} is outside of its cell")
-        now = host.target.octets_of_cell(cell)
+        now = host.target.octets_of_write_area(cell)
         for first, last in record.ranges:
             span = slice(start + first, start + last)
             require(now[span] == bytes(cell.expected[span]), f"{what}: wrong octets")
@@ -1374,7 +1379,7 @@ class Execution:
         if end.gone:
             end.disturbance.faults.clear()
         end.disturbance.end_fault("error", self.world.now_ns)
-        end.disturbance.record_instant_fault(self.world.now_ns)
+        end.disturbance.note_instant_fault(self.world.now_ns)
         end.life += 1
 
     def do_move_to_err(self, op: Operation) -> None:
@@ -1394,7 +1399,7 @@ class Execution:
 
     def do_recover_qp(self, op: Operation) -> None:
         """Move a queue pair that is not in RTS back to RTS, or destroy it if that is impossible."""
-        ends = [end for end in self.open_queue_pairs() if end.qp.qp_state != QPState.RTS]
+        ends = [end for end in self.list_open_queue_pairs() if end.qp.qp_state != QPState.RTS]
         if not ends:
             return
         end = ends[op.draw_below(0, len(ends))]
@@ -1423,7 +1428,7 @@ class Execution:
         end.gone = True
         self.rc.close_connection(end, "ended")
         end.qp.close()
-        self.objects.close_window(end)
+        self.objects.close_memory_window(end)
         self._forget_posted_requests(end)
         end.host.ends.remove(end)
         for slots in end.message_slots():
@@ -1454,7 +1459,7 @@ class Execution:
                 if gone and op.draw_boolean(3, 50)
                 else 0
             )
-            if any(e.address == (host.address, port) for e in self.open_queue_pairs()):
+            if any(e.address == (host.address, port) for e in self.list_open_queue_pairs()):
                 port = 0
             self.create_queue_pair(host, kind, small=small, port=port)
             return
@@ -1479,16 +1484,16 @@ class Execution:
 
     # ---- the network and its hosts
 
-    def do_change_plan(self, op: Operation) -> None:
+    def do_change_fault_plan(self, op: Operation) -> None:
         """Change the fault plan of all links that have no plan of their own."""
         plan = programs.draw_fault_plan(random.Random(op.numbers[0]))
         self.duplicates |= "dup=" in plan
-        self.harsh |= programs.is_harsh_plan(plan)
+        self.harsh |= programs.is_harsh_fault_plan(plan)
         self.plan = plan
-        self.rc.record_plan_change()
+        self.rc.note_fault_plan_change()
         self.world.faults(plan)
 
-    def do_change_link_plan(self, op: Operation) -> None:
+    def do_change_link_fault_plan(self, op: Operation) -> None:
         """Set or remove the fault plan of one link."""
         a, b = (
             self.hosts[op.draw_below(0, len(self.hosts))],
@@ -1500,13 +1505,13 @@ class Execution:
             else None
         )
         self.duplicates |= plan is not None and "dup=" in plan
-        self.harsh |= plan is not None and programs.is_harsh_plan(plan)
+        self.harsh |= plan is not None and programs.is_harsh_fault_plan(plan)
         ends = frozenset((a.address, b.address))
         if plan is None:
             self.link_plans.pop(ends, None)
         else:
             self.link_plans[ends] = plan
-        self.rc.record_plan_change()
+        self.rc.note_fault_plan_change()
         self.world.link(a.address, b.address, plan)
 
     def do_partition(self, op: Operation) -> None:
@@ -1571,12 +1576,12 @@ class Execution:
         if host is None or sum(h.up for h in self.hosts) < 2:
             return
         self.crashes += 1
-        self.stale += len(host.context._open_descendants()) + 1
+        self.stale += len(host.context._list_open_descendants()) + 1
         # The engine keeps the structs of destroyed objects for later objects of the same type: for
         # a queue pair, its own struct and the structs of its regions.
         self.stale += 4 * (sum(host.most.values()) - len(host.ends))
         host.up = False
-        host.disturbance.record_instant_fault(self.world.now_ns)
+        host.disturbance.note_instant_fault(self.world.now_ns)
         for end in host.ends:
             if end.pair is not None:  # tasks of the peer may notice the crash immediately
                 end.pair.causes.add("lost")
@@ -1601,7 +1606,7 @@ class Execution:
         if host is not None:
             host.context = self.world.restart(host.address)
             self._create_host_objects(host)
-            for end in self.open_queue_pairs():
+            for end in self.list_open_queue_pairs():
                 there = end.peer
                 if end.kind in CONNECTED_TYPES and there and there.gone and there.host is host:
                     self.destroy_queue_pair(end)
@@ -1609,7 +1614,7 @@ class Execution:
 
     # ---- checks at the end of the program
 
-    def check_end(self) -> None:
+    def run_final_checks(self) -> None:
         """End all faults; check that requests complete and messages arrive; close all objects."""
         world = self.world
         world.fail_memory(0)
@@ -1626,7 +1631,7 @@ class Execution:
                 world.link(host.address, other.address, None)
                 if other is not host:
                     self._set_path_mtu(host, other, 0, told=True)
-        for end in self.open_queue_pairs():
+        for end in self.list_open_queue_pairs():
             if end.qp.qp_state in (QPState.SQD, QPState.SQE):
                 end.qp.to_rts()
             elif end.qp.qp_state == QPState.RESET and not (end.pair and end.id):
@@ -1637,7 +1642,7 @@ class Execution:
         )
         self._check_rd_credit()
         self._check_rd_arrivals()
-        self.rc.check_arrivals(self._poll_and_post_receives)
+        self.rc.check_message_arrivals(self._poll_and_post_receives)
         self.endings.run_all_checks()
         self._check_invariants(at_all=True)
         self._check_flush()
@@ -1649,7 +1654,7 @@ class Execution:
         began, pause = self.world.now, 0.0005
         while True:
             self.poll_all_hosts()
-            left = [e for e in self.open_queue_pairs() if not e.send.overflowed and busy(e)]
+            left = [e for e in self.list_open_queue_pairs() if not e.send.overflowed and busy(e)]
             if not left:
                 return
             if self.world.now - began > COMPLETION_LIMIT_S:
@@ -1668,7 +1673,7 @@ class Execution:
         self.world.run_for(0.1)
 
     def post_receives_everywhere(self) -> None:
-        for end in self.open_queue_pairs():
+        for end in self.list_open_queue_pairs():
             if end.qp.qp_state != QPState.RTS:
                 continue
             shared = end.host.srq if end.shares else None
@@ -1690,11 +1695,16 @@ class Execution:
 
     def _check_rd_credit(self) -> None:
         """Send more than a window between all RD queue pairs, to check that no credit was lost."""
-        for end in self.open_queue_pairs():
+        for end in self.list_open_queue_pairs():
             if end.kind != QPType.RD or end.send.small or end.qp.qp_state != QPState.RTS:
                 continue
-            for other in self.open_queue_pairs():
-                if other.kind != QPType.RD or other.send.small or other.liar or end.liar:
+            for other in self.list_open_queue_pairs():
+                if (
+                    other.kind != QPType.RD
+                    or other.send.small
+                    or other.mutates_datagrams
+                    or end.mutates_datagrams
+                ):
                     continue
                 if other.qp.qp_state == QPState.RTS:
                     self._send_burst(end, other)
@@ -1723,10 +1733,16 @@ class Execution:
         """
         for message in self.messages.values():
             source = message.source
-            if source.kind != QPType.RD or message.status != WCStatus.SUCCESS or source.liar:
+            if (
+                source.kind != QPType.RD
+                or message.status != WCStatus.SUCCESS
+                or source.mutates_datagrams
+            ):
                 continue
             takers = [e for e in self.ends if e.address == message.dest]
-            if sum(message.arrivals.values()) or any(e.lost or e.gone or e.liar for e in takers):
+            if sum(message.arrivals.values()) or any(
+                e.lost or e.gone or e.mutates_datagrams for e in takers
+            ):
                 continue
             what = f"message {message.number} of {source!r} to {message.dest} completed"
             refused = any(e.short for e in takers)
@@ -1739,7 +1755,7 @@ class Execution:
 
     def _check_flush(self) -> None:
         """Move all queue pairs to ERR, and check that all posted requests are flushed."""
-        for end in self.open_queue_pairs():
+        for end in self.list_open_queue_pairs():
             if end.qp.qp_state != QPState.RESET:
                 end.may_be_in_error = end.lost = True
                 end.disturbance.begin_fault("error")
@@ -1748,7 +1764,7 @@ class Execution:
         while self.world.now - began < 1:
             self.world.run_for("10ms")
             self.poll_all_hosts()
-        for end in self.open_queue_pairs():
+        for end in self.list_open_queue_pairs():
             if end.send.overflowed or end.qp.qp_state == QPState.RESET:
                 continue
             left = [r for r in end.posted.values() if r.signaled] + list(end.waiting.values())
@@ -1757,7 +1773,7 @@ class Execution:
     def _close_all_objects(self) -> None:
         """Close all objects in the required order, so that no close fails with EBUSY."""
         self.world.run_for("1s")  # tasks that wait for completions reach their time-outs
-        for end in self.open_queue_pairs():
+        for end in self.list_open_queue_pairs():
             self.destroy_queue_pair(end)
         for host in self.hosts:
             if not host.up:

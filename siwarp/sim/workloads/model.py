@@ -247,7 +247,7 @@ class Target:
     def __init__(self, host: Host) -> None:
         self.memory = Memory(
             f"the target of {host.address}",
-            self.STATIC + 8 * self.COUNTERS + self._cell_octets(),
+            self.STATIC + 8 * self.COUNTERS + self._length_of_all_write_areas(),
         )
         self.static = hashlib.shake_128(host.address.encode()).digest(self.STATIC)
         self._present = self.static
@@ -255,15 +255,15 @@ class Target:
         self.counters = [Counter(self.STATIC + 8 * i) for i in range(self.COUNTERS)]
         self.cells: dict[tuple[int, Address, bool], Cell] = {}
         # content of all cells at the time of the last check
-        self._seen = bytearray(self._cell_octets())
+        self._seen = bytearray(self._length_of_all_write_areas())
         # offset of the next free cell, by cell size
         self._at = {self.CELL: 0, self.RECORD: self.CELL * self.CELLS}
         self.closed_at = -1  # request number at which the region was last closed; -1: never
 
-    def _cell_octets(self) -> int:
+    def _length_of_all_write_areas(self) -> int:
         return self.CELL * self.CELLS + self.RECORD * self.RECORDS
 
-    def cell_for(
+    def write_area_for(
         self, writer: End, dest: Address, *, steady: bool, record: bool = False
     ) -> Cell | None:
         """Return the cell for Writes of ``writer`` to the address ``dest``; None: none is free.
@@ -273,7 +273,7 @@ class Target:
         key = (writer.number, dest, steady)
         if key not in self.cells:
             length = self.RECORD if record else self.CELL
-            end = self._cell_octets() if record else self.CELL * self.CELLS
+            end = self._length_of_all_write_areas() if record else self.CELL * self.CELLS
             at = self._at[length]
             if at + length > end:
                 return None
@@ -292,7 +292,7 @@ class Target:
         self._present = self.static
         self.memory.view[: self.STATIC] = self.static
 
-    def octets_of_cell(self, cell: Cell) -> bytes:
+    def octets_of_write_area(self, cell: Cell) -> bytes:
         """Return the current content of a cell of the target."""
         return bytes(self.memory.view[cell.at : cell.at + cell.length])
 
@@ -308,7 +308,7 @@ class Target:
         )
         now = memory.octets(self.STATIC + 8 * self.COUNTERS, len(self._seen))
         if now != self._seen:
-            self._check_cells()
+            self._check_write_areas()
             self._seen = now
         view = memory.view
         for counter in self.counters:
@@ -319,9 +319,9 @@ class Target:
                 f"completed and {counter.unknown} that may have been done",
             )
 
-    def _check_cells(self) -> None:
+    def _check_write_areas(self) -> None:
         for cell in self.cells.values():
-            now = self.octets_of_cell(cell)
+            now = self.octets_of_write_area(cell)
             if cell.steady and now != cell.expected:
                 require(
                     all(a in (0, b) for a, b in zip(now, cell.expected, strict=True)),
@@ -340,7 +340,7 @@ class Disturbance:
         self.faults: set[str] = set()  # names of the faults that have not ended
         self.ended_ns = -1  # time in ns at which the last fault ended; -1: there was no fault
 
-    def record_instant_fault(self, now_ns: int) -> None:
+    def note_instant_fault(self, now_ns: int) -> None:
         """Record a fault that began and ended at the same instant."""
         self.ended_ns = now_ns
 
@@ -374,10 +374,10 @@ class Completions:
 class Host:
     """A host of the world, and the objects that are open on the host."""
 
-    def __init__(self, number: int, address: str, liar: bool) -> None:
+    def __init__(self, number: int, address: str, mutates_datagrams: bool) -> None:
         self.number = number
         self.address = address
-        self.liar = liar
+        self.mutates_datagrams = mutates_datagrams
         self.up = True
         self.life = 0
         self.slow = False  # whether the host currently neither polls nor posts receives
@@ -519,9 +519,9 @@ class End:
         return self.by_qpn or bool(self.pair and self.number in self.pair.established)
 
     @property
-    def liar(self) -> bool:
+    def mutates_datagrams(self) -> bool:
         """Whether the queue pair's host mutates the datagrams that the host sends."""
-        return self.host.liar
+        return self.host.mutates_datagrams
 
     def __repr__(self) -> str:
         return f"{self.kind.name} {self.number} at {self.address[0]} port {self.address[1]}"

@@ -75,7 +75,7 @@ class Objects:
 
     # ---- failing allocations
 
-    def do_create_without_memory(self, op: Operation) -> None:
+    def do_create_with_failing_allocations(self, op: Operation) -> None:
         """Check that object creation succeeds or fails with ENOMEM if 30% of allocations fail."""
         run = self.run
         host = run.pick_host(op)
@@ -118,7 +118,7 @@ class Objects:
         if op.draw_boolean(1, 50) and host.target.memory.mr is not None:
             if op.draw_boolean(2, 60):
                 self._post_large_reads(op, host)
-            self.close_target(host)
+            self.close_target_region(host)
             return
         end = run.pick_queue_pair(op, 2)
         if end is None:
@@ -145,13 +145,13 @@ class Objects:
             slots.memory.end_freeze()
             run.register_memory(end.host, slots.memory, AccessFlag.LOCAL_WRITE)
 
-    def close_target(self, host: Host) -> None:
+    def close_target_region(self, host: Host) -> None:
         """Close the region of a host's target, and overwrite the target's constant part."""
         memory = host.target.memory
         assert memory.mr is not None
         memory.mr.close()
         memory.mr = None
-        self._record_key_change(host.target, host)
+        self._note_target_key_change(host.target, host)
         host.target.overwrite_constant_part()
         memory.freeze()
         self.run.frozen.append(memory)
@@ -160,7 +160,7 @@ class Objects:
         """Post large Reads of a host's target, and run the world until the host is responding."""
         run = self.run
         there = [end for end in host.ends if end.kind == QPType.RD]
-        for end in run.open_queue_pairs():
+        for end in run.list_open_queue_pairs():
             if end.kind == QPType.RC and end.connected:
                 dest = end.peer
             else:
@@ -173,7 +173,7 @@ class Objects:
                 run.post_read(request, host.target, Target.STATIC - 100, op.numbers[5])
         run.world.run_for(op.draw_below(4, 2000) / 1e6)
 
-    def _record_key_change(self, target: Target, host: Host) -> None:
+    def _note_target_key_change(self, target: Target, host: Host) -> None:
         """Record that a target's keys have become invalid and later accesses are refused."""
         target.closed_at = self.run.next_number()
         for cell in target.cells.values():
@@ -206,11 +206,11 @@ class Objects:
             return
         mr.rereg(buffer=host.target.memory.view, access=int(self.access))
         require(mr.rkey != before, f"the key of {host.target.memory.name} is the same")
-        self._record_key_change(host.target, host)
+        self._note_target_key_change(host.target, host)
 
     # ---- windows
 
-    def do_bind_window(self, op: Operation) -> None:
+    def do_bind_memory_window(self, op: Operation) -> None:
         """Bind an RC queue pair's memory window to a region of the same host."""
         end = self.run.pick_queue_pair(op, 0, QPType.RC)
         if end is None or end.qp.qp_state != QPState.RTS or not end.connected:
@@ -222,14 +222,14 @@ class Objects:
         window = end.window
         if window.bound or window.binding is not None:
             return
-        request = self._new_window_request(end, "bind")
+        request = self._new_memory_window_request(end, "bind")
         assert window.memory.mr is not None
         try:
             window.remote = window.mw.bind(end.qp, window.memory.mr, wr_id=request.wr_id)
         except Error as e:
             self._handle_full_send_queue(end, request, e)
 
-    def _new_window_request(self, end: End, verb: str) -> Request:
+    def _new_memory_window_request(self, end: End, verb: str) -> Request:
         """Return a new bind or invalidation request, and record the request as posted."""
         number = self.run.next_number()
         request = Request(number, end, verb, number)
@@ -249,7 +249,7 @@ class Objects:
         full = len(end.posted) >= end.qp.cap.max_send_wr
         require(e.errno == errno.ENOMEM and full, f"{request.verb} of {end!r}: {e}")
 
-    def record_window_completion(self, request: Request, wc: WC) -> None:
+    def note_memory_window_completion(self, request: Request, wc: WC) -> None:
         """Record the completion of a bind or an invalidation of a memory window."""
         end = request.end
         window = end.window if end is not None else None
@@ -262,7 +262,7 @@ class Objects:
             window.bound = False
             window.mw.rkey = inc_rkey(window.mw.rkey)
 
-    def do_write_through_window(self, op: Operation) -> None:
+    def do_write_through_memory_window(self, op: Operation) -> None:
         """Post an RDMA Write through the peer's window, rarely without permission."""
         end = self.run.pick_queue_pair(op, 0, QPType.RC)
         window = end.peer.window if end is not None and end.peer is not None else None
@@ -297,7 +297,7 @@ class Objects:
             ],
         )
 
-    def do_invalidate_window(self, op: Operation) -> None:
+    def do_invalidate_memory_window(self, op: Operation) -> None:
         """Invalidate a queue pair's window while the peer may still write through the window."""
         end = self.run.pick_queue_pair(op, 0, QPType.RC)
         if end is None or end.window is None or end.window.key is None or end.pair is None:
@@ -306,7 +306,7 @@ class Objects:
             return
         end.window.key = None
         end.pair.causes.add("refused")
-        request = self._new_window_request(end, "invalidate")
+        request = self._new_memory_window_request(end, "invalidate")
         try:
             end.window.mw.invalidate(end.qp, wr_id=request.wr_id)
         except Error as e:
@@ -343,7 +343,7 @@ class Objects:
             end.window.bound = False
             end.window.mw.rkey = inc_rkey(end.window.mw.rkey)
 
-    def close_window(self, end: End) -> None:
+    def close_memory_window(self, end: End) -> None:
         """Close the memory window, and its region, of a queue pair that is reset or destroyed."""
         window, end.window = end.window, None
         if window is None:
@@ -370,7 +370,9 @@ class Objects:
 
     def do_leave_group(self, op: Operation) -> None:
         """Detach a UD queue pair from a multicast group."""
-        members = [e for e in self.run.open_queue_pairs() if e.kind == QPType.UD and e.qp._groups]
+        members = [
+            e for e in self.run.list_open_queue_pairs() if e.kind == QPType.UD and e.qp._groups
+        ]
         if members:
             end = members[op.draw_below(0, len(members))]
             end.qp.detach_mcast(sorted(end.qp._groups)[0])

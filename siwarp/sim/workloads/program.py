@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from siwarp.base.library import ffi, lib
 
-__all__ = ["WORKLOADS", "Operation", "Program", "Workload", "changed_settings", "generate"]
+__all__ = ["WORKLOADS", "Operation", "Program", "Workload", "changed_settings", "generate_program"]
 
 #: Number of random numbers of an operation.
 _NUMBERS = 6
@@ -66,8 +66,8 @@ class Workload:
 
 #: Relative frequencies of the operations that begin and end faults, which all workloads have.
 _FAULTS = {
-    "change_plan": 6,
-    "change_link_plan": 6,
+    "change_fault_plan": 6,
+    "change_link_fault_plan": 6,
     "partition": 3,
     "end_partitions": 5,
     "set_link_down": 1,
@@ -77,18 +77,18 @@ _FAULTS = {
     "restart": 6,
     "stop_polling": 6,
     "resume_polling": 10,
-    "create_without_memory": 6,
+    "create_with_failing_allocations": 6,
 }
 _QUEUES = {
     "post_receives": 160,
     "poll": 200,
     "poll_all": 20,
     "wait_for_cq": 20,
-    "rest": 10,
-    "overfill": 4,
+    "advance_time": 10,
+    "overfill_queue": 4,
 }
 _QUEUES |= {"resize_cq": 3, "arm_srq_limit": 16, "join_group": 10, "leave_group": 4, "arm_cq": 20}
-_MESSAGES = {"send": 240, "send_list": 20, "bad_send": 4, "post_short_receive": 6}
+_MESSAGES = {"send": 240, "send_list": 20, "send_with_invalid_lkey": 4, "post_short_receive": 6}
 _ONE_SIDED = {
     "write": 80,
     "write_imm": 40,
@@ -96,13 +96,13 @@ _ONE_SIDED = {
     "fetch_add": 40,
     "compare_swap": 20,
     "write_record": 30,
-    "bad_remote": 10,
+    "invalid_remote_access": 10,
     "deregister_memory": 6,
     "reregister_target": 4,
     "register_targets": 12,
-    "bind_window": 40,
-    "write_through_window": 30,
-    "invalidate_window": 6,
+    "bind_memory_window": 40,
+    "write_through_memory_window": 30,
+    "invalidate_memory_window": 6,
     "send_with_invalidate": 24,
 }
 _CHURN = {
@@ -235,7 +235,7 @@ def draw_fault_plan(rng: random.Random) -> str:
     return ",".join(clauses)
 
 
-def is_harsh_plan(plan: str) -> bool:
+def is_harsh_fault_plan(plan: str) -> bool:
     """Return whether a fault plan has a loss or delay at which RD with short time-outs may fail."""
     clauses = dict(clause.partition("=")[::2] for clause in plan.split(","))
     loss, delay = clauses.get("loss", "0%"), clauses.get("delay", "0us")
@@ -294,7 +294,7 @@ def _draw_pause_ns(rng: random.Random) -> int:
     return rng.randint(1, 12) * 1_000_000_000
 
 
-def generate(workload: str, seed: int, operations: int = 600) -> Program:
+def generate_program(workload: str, seed: int, operations: int = 600) -> Program:
     """Return the random program that a workload and a seed determine.
 
     Raises:
@@ -318,7 +318,7 @@ def generate(workload: str, seed: int, operations: int = 600) -> Program:
     plan, settings = draw_fault_plan(rng), _draw_settings(rng)
     ops = [draw_operation(kind) for kind in rng.choices(kinds, weights, k=operations)]
     # Each program has these operations, so that each program causes a crash and a refusal.
-    for kind, at in (("overfill", 0.4), ("crash", 0.6), ("restart", 0.7)):
+    for kind, at in (("overfill_queue", 0.4), ("crash", 0.6), ("restart", 0.7)):
         ops.insert(int(len(ops) * at) + rng.randint(0, len(ops) // 20), draw_operation(kind))
     return Program(
         workload,

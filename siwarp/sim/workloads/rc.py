@@ -109,8 +109,8 @@ class Connections:
             end.next_index.clear()
             if end.send.small:
                 pair.causes.add("local")
-            self._update_expected_cells(end)
-        self._record_corrupting_plan(pair)
+            self._update_expected_write_areas(end)
+        self._note_corrupting_fault_plan(pair)
         if pair.timeout or not pair.by_qpn:
             pair.causes.add("meeting")
         if self.run.program.memory and not self.run.ending:
@@ -123,22 +123,22 @@ class Connections:
             self._post_first_receives(end)
             self.move_to_rts(end)
 
-    def _update_expected_cells(self, end: End) -> None:
+    def _update_expected_write_areas(self, end: End) -> None:
         """Set the expected content of a queue pair's cells to their current content."""
         assert end.peer is not None
         target = end.peer.host.target
         for (writer, dest, _), cell in target.cells.items():
             if writer == end.number and dest == end.peer.address:
-                cell.expected[:] = target.octets_of_cell(cell)
+                cell.expected[:] = target.octets_of_write_area(cell)
                 cell.tainted = target.memory.mr is None
 
-    def record_plan_change(self) -> None:
+    def note_fault_plan_change(self) -> None:
         """Record that fault plans of links have changed."""
         for end in self.run.ends:
             if end.pair is not None and end is end.pair.a and not end.gone:
-                self._record_corrupting_plan(end.pair)
+                self._note_corrupting_fault_plan(end.pair)
 
-    def _record_corrupting_plan(self, pair: Pair) -> None:
+    def _note_corrupting_fault_plan(self, pair: Pair) -> None:
         link = frozenset((pair.a.host.address, pair.b.host.address))
         if "corrupt" in self.run.link_plans.get(link, self.run.plan):
             pair.causes.add("corrupt")  # a CRC error ends the connection
@@ -258,7 +258,9 @@ class Connections:
 
     def do_disconnect(self, op: Operation) -> None:
         """Disconnect a connection of the connection manager."""
-        ends = [e for e in self.run.open_queue_pairs() if e.id is not None and e.pair is not None]
+        ends = [
+            e for e in self.run.list_open_queue_pairs() if e.id is not None and e.pair is not None
+        ]
         if not ends:
             return
         end = ends[op.draw_below(0, len(ends))]
@@ -272,7 +274,7 @@ class Connections:
 
     # ---- results of requests
 
-    def record_posted_request(self, end: End, message: Message | None) -> None:
+    def note_posted_request(self, end: End, message: Message | None) -> None:
         """Record a posted message, and whether the peer has posted a receive for the message."""
         pair, peer = end.pair, end.peer
         assert pair is not None and peer is not None
@@ -350,7 +352,7 @@ class Connections:
             cell, version = message.behind
             if version == cell.version and not cell.tainted:
                 require(
-                    end.host.target.octets_of_cell(cell) == cell.expected,
+                    end.host.target.octets_of_write_area(cell) == cell.expected,
                     f"{what} arrived before the Write in front of it",
                 )
 
@@ -364,7 +366,7 @@ class Connections:
             return False
         return not pair.by_qpn or pair.timeout > 0
 
-    def owed_messages(self) -> Iterator[tuple[Message, bool]]:
+    def required_messages(self) -> Iterator[tuple[Message, bool]]:
         """Yield each message that must arrive, and whether the message has arrived."""
         for message in self.run.messages.values():
             source, taker = message.source, message.source.peer
@@ -377,13 +379,13 @@ class Connections:
             if source.persona == Persona.ROCE or (source.pair and not source.pair.causes):
                 yield message, bool(sum(message.arrivals.values()))
 
-    def check_arrivals(self, settle: Callable[[], None]) -> None:
+    def check_message_arrivals(self, settle: Callable[[], None]) -> None:
         """Raise a Violation if a required message has not arrived after 200 ``settle`` calls."""
         for _ in range(200):
-            if all(there for _, there in self.owed_messages()):
+            if all(there for _, there in self.required_messages()):
                 return
             settle()
-        for message, there in self.owed_messages():
+        for message, there in self.required_messages():
             if not there:
                 raise Violation(
                     f"message {message.number} of {message.source!r} completed, and did not arrive"

@@ -51,8 +51,8 @@ struct end {
 	int early; /* whether the completion of the answer preceded that of the request */
 };
 
-static unsigned char *aligned_region(struct end *end, size_t size, int usage,
-				     struct rpma_mr_local **mr)
+static unsigned char *register_aligned_memory(struct end *end, size_t size, int usage,
+					      struct rpma_mr_local **mr)
 {
 	unsigned char *memory = aligned_alloc(4096, size < 4096 ? 4096 : size);
 
@@ -61,7 +61,8 @@ static unsigned char *aligned_region(struct end *end, size_t size, int usage,
 	return memory;
 }
 
-static void open_end(struct end *end, const char *address, enum rpma_util_ibv_context_type type)
+static void open_device_and_register_memory(struct end *end, const char *address,
+					    enum rpma_util_ibv_context_type type)
 {
 	const int usage = RPMA_MR_USAGE_READ_SRC | RPMA_MR_USAGE_READ_DST |
 			  RPMA_MR_USAGE_WRITE_SRC | RPMA_MR_USAGE_WRITE_DST |
@@ -70,14 +71,14 @@ static void open_end(struct end *end, const char *address, enum rpma_util_ibv_co
 
 	OK(rpma_utils_get_ibv_context(address, type, &context));
 	OK(rpma_peer_new(context, &end->peer));
-	end->memory = aligned_region(end, SIZE, usage, &end->mr);
-	end->in = aligned_region(end, MESSAGE, RPMA_MR_USAGE_RECV, &end->in_mr);
-	end->out = aligned_region(end, MESSAGE, RPMA_MR_USAGE_SEND, &end->out_mr);
+	end->memory = register_aligned_memory(end, SIZE, usage, &end->mr);
+	end->in = register_aligned_memory(end, MESSAGE, RPMA_MR_USAGE_RECV, &end->in_mr);
+	end->out = register_aligned_memory(end, MESSAGE, RPMA_MR_USAGE_SEND, &end->out_mr);
 	end->expected = malloc(SIZE);
 }
 
 /* Waits for the next completion and returns its context. */
-static const void *wait_completion_context(struct end *end)
+static const void *wait_completion_and_get_context(struct end *end)
 {
 	struct ibv_wc wc;
 	int failed;
@@ -93,7 +94,7 @@ static const void *wait_completion_context(struct end *end)
 }
 
 /* Waits for the completion with the given context. */
-static void wait_completion_of(struct end *end, const void *context)
+static void wait_for_completion_with_context(struct end *end, const void *context)
 {
 	const void *found;
 
@@ -101,10 +102,10 @@ static void wait_completion_of(struct end *end, const void *context)
 		end->early = 0;
 		return;
 	}
-	found = wait_completion_context(end);
+	found = wait_completion_and_get_context(end);
 	if (found == end->in && context == end->out && !end->early) {
 		end->early = 1;
-		found = wait_completion_context(end);
+		found = wait_completion_and_get_context(end);
 	}
 	if (found != context) {
 		fprintf(stderr, "a completion of something else\n");
@@ -132,12 +133,12 @@ static void send_round_message(struct end *end, int round)
 {
 	fill_pattern(end->out, MESSAGE, round);
 	OK(rpma_send(end->conn, end->out_mr, 0, MESSAGE, RPMA_F_COMPLETION_ALWAYS, end->out));
-	wait_completion_of(end, end->out);
+	wait_for_completion_with_context(end, end->out);
 }
 
 static void receive_round_message(struct end *end, int round)
 {
-	wait_completion_of(end, end->in);
+	wait_for_completion_with_context(end, end->in);
 	fill_pattern(end->expected, MESSAGE, round);
 	require_same_octets(end->in, end->expected, MESSAGE, "a message");
 }
@@ -150,7 +151,7 @@ static void run_server(struct end *end, const char *address, const char *port, i
 	struct rpma_ep *ep = NULL;
 	size_t size = 0;
 
-	open_end(end, address, RPMA_UTIL_IBV_CONTEXT_LOCAL);
+	open_device_and_register_memory(end, address, RPMA_UTIL_IBV_CONTEXT_LOCAL);
 	OK(rpma_mr_get_descriptor_size(end->mr, &size));
 	OK(rpma_mr_get_descriptor(end->mr, descriptor));
 	lent.len = (uint8_t)size;
@@ -180,10 +181,10 @@ static void run_client_round(struct end *end, struct rpma_mr_remote *there, int 
 	OK(rpma_write(end->conn, there, 0, end->mr, 0, SIZE, RPMA_F_COMPLETION_ON_ERROR, NULL));
 	OK(rpma_flush(end->conn, there, 0, SIZE, RPMA_FLUSH_TYPE_VISIBILITY,
 		      RPMA_F_COMPLETION_ALWAYS, there));
-	wait_completion_of(end, there);
+	wait_for_completion_with_context(end, there);
 	memset(end->memory, 0, SIZE);
 	OK(rpma_read(end->conn, end->mr, 0, there, 0, SIZE, RPMA_F_COMPLETION_ALWAYS, end->mr));
-	wait_completion_of(end, end->mr);
+	wait_for_completion_with_context(end, end->mr);
 	fill_pattern(end->expected, SIZE, round);
 	require_same_octets(end->memory, end->expected, SIZE, "what was read back");
 	/*
@@ -192,7 +193,7 @@ static void run_client_round(struct end *end, struct rpma_mr_remote *there, int 
 	 */
 	OK(rpma_atomic_write(end->conn, there, 8, flag, RPMA_F_COMPLETION_ON_ERROR, NULL));
 	OK(rpma_read(end->conn, end->mr, 0, there, 8, 8, RPMA_F_COMPLETION_ALWAYS, end->mr));
-	wait_completion_of(end, end->mr);
+	wait_for_completion_with_context(end, end->mr);
 	require_same_octets(end->memory, flag, 8, "the atomic write");
 	memcpy(end->memory, end->expected, 16);
 	OK(rpma_write(end->conn, there, 0, end->mr, 0, 16, RPMA_F_COMPLETION_ON_ERROR, NULL));
@@ -205,7 +206,7 @@ static void run_client(struct end *end, const char *address, const char *port, i
 	struct rpma_mr_remote *there = NULL;
 	struct rpma_conn_req *request = NULL;
 
-	open_end(end, address, RPMA_UTIL_IBV_CONTEXT_REMOTE);
+	open_device_and_register_memory(end, address, RPMA_UTIL_IBV_CONTEXT_REMOTE);
 	OK(rpma_conn_req_new(end->peer, address, port, NULL, &request));
 	OK(rpma_conn_req_recv(request, end->in_mr, 0, MESSAGE, end->in));
 	OK(rpma_conn_req_connect(&request, NULL, &end->conn));

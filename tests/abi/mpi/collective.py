@@ -7,13 +7,13 @@ COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
 
 
-def rank_numbers(rank, count):
+def data_of_rank(rank, count):
     """Return the numbers of a rank, which every other rank can compute, too."""
     return numpy.random.default_rng(rank * 1000 + count).integers(-1000, 1000, count)
 
 
 for count in (1, 1000, 60_000):
-    every = [rank_numbers(rank, count) for rank in range(SIZE)]
+    every = [data_of_rank(rank, count) for rank in range(SIZE)]
     mine = every[RANK]
     for op, wanted in (
         (MPI.SUM, numpy.sum(every, axis=0)),
@@ -39,7 +39,7 @@ for count in (1, 1000, 60_000):
     assert numpy.array_equal(out, numpy.sum(every[: RANK + 1], axis=0))
 
 count = 3000
-table = numpy.array([[rank_numbers(a * SIZE + b, count) for b in range(SIZE)] for a in range(SIZE)])
+table = numpy.array([[data_of_rank(a * SIZE + b, count) for b in range(SIZE)] for a in range(SIZE)])
 out = numpy.zeros((SIZE, count), dtype=table.dtype)
 COMM.Alltoall(table[RANK], out)
 assert numpy.array_equal(out, table[:, RANK])
@@ -49,13 +49,13 @@ assert numpy.array_equal(out, table.sum(axis=0)[RANK])
 
 # The ranks contribute parts of different lengths, which only the root knows.
 lengths = [100 * (rank + 1) for rank in range(SIZE)]
-whole = numpy.concatenate([rank_numbers(rank, lengths[rank]) for rank in range(SIZE)])
+whole = numpy.concatenate([data_of_rank(rank, lengths[rank]) for rank in range(SIZE)])
 out = numpy.zeros(len(whole), dtype=whole.dtype) if RANK == 0 else None
-COMM.Gatherv(rank_numbers(RANK, lengths[RANK]), (out, lengths) if RANK == 0 else None)
+COMM.Gatherv(data_of_rank(RANK, lengths[RANK]), (out, lengths) if RANK == 0 else None)
 assert RANK != 0 or numpy.array_equal(out, whole)
 part = numpy.zeros(lengths[RANK], dtype=whole.dtype)
 COMM.Scatterv((whole, lengths) if RANK == 0 else None, part)
-assert numpy.array_equal(part, rank_numbers(RANK, lengths[RANK]))
+assert numpy.array_equal(part, data_of_rank(RANK, lengths[RANK]))
 
 half = COMM.Split(RANK % 2, -RANK)
 assert half.allgather(RANK) == list(range(RANK % 2, SIZE, 2))[::-1]

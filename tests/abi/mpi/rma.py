@@ -9,7 +9,7 @@ NEXT, BEFORE = (RANK + 1) % SIZE, (RANK - 1) % SIZE
 COUNT = 20_000
 
 
-def rank_numbers(rank, seed):
+def data_of_rank(rank, seed):
     """Return the numbers that a rank puts into a window or exposes."""
     return numpy.arange(COUNT, dtype="f8") * 3 + rank * 1e6 + seed
 
@@ -18,27 +18,27 @@ window = MPI.Win.Allocate(COUNT * 8, 8, comm=COMM)
 memory = numpy.frombuffer(window.tomemory(), dtype="f8")
 
 # The source of a put must stay unchanged until the epoch ends.
-mine = rank_numbers(RANK, 1)
+mine = data_of_rank(RANK, 1)
 memory[:] = 0
 window.Fence()
 window.Put(mine, NEXT)
 window.Fence()
-assert numpy.array_equal(memory, rank_numbers(BEFORE, 1))
+assert numpy.array_equal(memory, data_of_rank(BEFORE, 1))
 
 came = numpy.zeros(COUNT)
-memory[:] = rank_numbers(RANK, 2)
+memory[:] = data_of_rank(RANK, 2)
 window.Fence()
 window.Get(came, NEXT)
 window.Fence()
-assert numpy.array_equal(came, rank_numbers(NEXT, 2))
+assert numpy.array_equal(came, data_of_rank(NEXT, 2))
 
-mine = rank_numbers(RANK, 3)
+mine = data_of_rank(RANK, 3)
 memory[:] = 0
 window.Fence()
 for rank in range(SIZE):
     window.Accumulate(mine, rank, op=MPI.SUM)
 window.Fence()
-assert numpy.array_equal(memory, sum(rank_numbers(rank, 3) for rank in range(SIZE)))
+assert numpy.array_equal(memory, sum(data_of_rank(rank, 3) for rank in range(SIZE)))
 
 # With an exclusive lock one rank at a time accesses the window, without a call of the target.
 memory[:] = 0
@@ -58,7 +58,7 @@ assert numpy.array_equal(came, numpy.repeat(numpy.arange(1.0, SIZE + 1), 10))
 # With post and start, only neighbouring ranks synchronize.
 COMM.Barrier()
 group = COMM.group
-mine = rank_numbers(RANK, 4)
+mine = data_of_rank(RANK, 4)
 memory[:] = 0
 COMM.Barrier()
 window.Post(group.Incl([BEFORE]))
@@ -66,7 +66,7 @@ window.Start(group.Incl([NEXT]))
 window.Put(mine, NEXT)
 window.Complete()
 window.Wait()
-assert numpy.array_equal(memory, rank_numbers(BEFORE, 4))
+assert numpy.array_equal(memory, data_of_rank(BEFORE, 4))
 window.Free()
 
 # All ranks draw numbers from a shared counter: each number is drawn once.

@@ -143,7 +143,7 @@ static void check_bad_context_values(void)
 	ibv_unimport_dm(NULL);
 }
 
-static void check_bad_domains(void)
+static void check_bad_protection_domains(void)
 {
 	struct ibv_pd *p = ibv_alloc_pd(ctx);
 	struct ibv_srq_init_attr srq = { .attr = { 1, 1, 0 } };
@@ -410,7 +410,7 @@ static void check_bad_posts(struct ibv_qp *qp)
  * Calls siw_reason_name of <siwarp/siw_ext.h>, which is looked up at run time because verbs
  * programs are not linked to siwarp's library.
  */
-static const char *engine_reason_name(void)
+static const char *last_error_reason_of_engine(void)
 {
 	const char *(*name)(void);
 
@@ -446,9 +446,9 @@ static void check_bad_queue_pairs(void)
 	 * do.
 	 */
 	ERRNO(0, ibv_post_send(qp, &wr, &bad));
-	CHECK(strcmp(engine_reason_name(), "DESTROYED") == 0);
+	CHECK(strcmp(last_error_reason_of_engine(), "DESTROYED") == 0);
 	ERRNO(0, ibv_post_recv(qp, &rr, &bad_rr));
-	CHECK(strcmp(engine_reason_name(), "DESTROYED") == 0);
+	CHECK(strcmp(last_error_reason_of_engine(), "DESTROYED") == 0);
 	bads[FOREIGN].handle = cq;
 	bads[DESTROYED].handle = qp;
 	EACH(qp)
@@ -562,7 +562,7 @@ int main(void)
 	check_unsupported_calls(qp);
 	check_bad_contexts();
 	check_bad_context_values();
-	check_bad_domains();
+	check_bad_protection_domains();
 	CHECK(ibv_destroy_qp(qp) == 0 && ibv_destroy_cq(cq) == 0);
 	check_bad_regions();
 	check_bad_completion_queues();

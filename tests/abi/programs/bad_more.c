@@ -36,7 +36,7 @@ extern void heap_destroy(void *heap) __asm__("ibv_dmabuf_heap_destroy");
 static void *volatile nothing; /* a NULL pointer that the compiler cannot recognise as NULL */
 
 /* Checks functions of a context with NULL result pointers. */
-static void check_null_context_results(void)
+static void check_null_result_pointers_of_context(void)
 {
 	struct ibv_ah_attr to = loopback_ah_attr();
 	struct ibv_wc wc = { .wc_flags = IBV_WC_GRH };
@@ -63,7 +63,7 @@ static void check_null_context_results(void)
 }
 
 /* Checks functions of queues with NULL result pointers. */
-static void check_null_queue_results(void)
+static void check_null_result_pointers_of_queues(void)
 {
 	struct ibv_comp_channel *channel = ibv_create_comp_channel(ctx);
 	struct ibv_srq_init_attr srq_init = { .attr = { 1, 1, 0 } };
@@ -217,8 +217,8 @@ static void check_provider_functions(void)
 int main(void)
 {
 	open_loopback_device();
-	check_null_context_results();
-	check_null_queue_results();
+	check_null_result_pointers_of_context();
+	check_null_result_pointers_of_queues();
 	check_engine_object_lookup();
 	check_copies_with_null();
 	check_fork_ranges();

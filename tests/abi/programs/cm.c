@@ -172,7 +172,7 @@ static struct rdma_addrinfo *loopback_addrinfo(const char *port, int flags)
 }
 
 /* A passive lookup without a port returns the address at which other hosts reach the listener. */
-static void check_passive_lookup(void)
+static void check_passive_getaddrinfo(void)
 {
 	struct rdma_addrinfo hints = { .ai_flags = RAI_PASSIVE }, *res;
 	struct ibv_context **devices = rdma_get_devices(NULL);
@@ -219,7 +219,7 @@ static void *serve_one_request(void *listener)
 	return NULL;
 }
 
-static void check_endpoints(void)
+static void check_endpoint_creation(void)
 {
 	struct rdma_addrinfo *res = loopback_addrinfo("0", RAI_PASSIVE | RAI_NUMERICHOST);
 	struct ibv_qp_init_attr attr = small_qp_attr();
@@ -258,7 +258,7 @@ static void check_endpoints(void)
 
 static struct ibv_cq *own_cq;
 
-static struct ibv_qp *create_program_qp(struct rdma_cm_id *id, enum ibv_qp_type type)
+static struct ibv_qp *create_qp_outside_rdma_cm(struct rdma_cm_id *id, enum ibv_qp_type type)
 {
 	struct ibv_qp_init_attr attr = small_qp_attr();
 
@@ -269,7 +269,8 @@ static struct ibv_qp *create_program_qp(struct rdma_cm_id *id, enum ibv_qp_type 
 	return ibv_create_qp(id->pd, &attr);
 }
 
-static void move_qp_by_id(struct rdma_cm_id *id, struct ibv_qp *qp, enum ibv_qp_state to)
+static void modify_qp_by_rdma_init_qp_attr(struct rdma_cm_id *id, struct ibv_qp *qp,
+					   enum ibv_qp_state to)
 {
 	struct ibv_qp_attr attr = { .qp_state = to };
 	struct ibv_qp_init_attr init;
@@ -298,7 +299,7 @@ static void send_between_qps(struct ibv_qp *from, struct ibv_qp *to, struct ibv_
 	CHECK(done == 2);
 }
 
-static void check_program_qps(void)
+static void check_qps_created_outside_rdma_cm(void)
 {
 	struct rdma_cm_id *listener = listen_on_channel(channel), *client, *server;
 	struct sockaddr_in addr = loopback_sockaddr(rdma_get_src_port(listener));
@@ -312,7 +313,7 @@ static void check_program_qps(void)
 	expect_cm_event(other, RDMA_CM_EVENT_ADDR_RESOLVED, client, 0);
 	CHECK(rdma_resolve_route(client, 1000) == 0);
 	expect_cm_event(other, RDMA_CM_EVENT_ROUTE_RESOLVED, client, 0);
-	one = create_program_qp(client, IBV_QPT_RC);
+	one = create_qp_outside_rdma_cm(client, IBV_QPT_RC);
 	CHECK(one);
 	/* rdma_connect fails because no queue pair has the given number */
 	CHECK(rdma_connect(client, &param) == -1 && errno == EINVAL);
@@ -322,17 +323,17 @@ static void check_program_qps(void)
 	event = wait_cm_event(channel, RDMA_CM_EVENT_CONNECT_REQUEST, NULL);
 	server = event->id;
 	CHECK(rdma_ack_cm_event(event) == 0);
-	two = create_program_qp(server, IBV_QPT_RC);
+	two = create_qp_outside_rdma_cm(server, IBV_QPT_RC);
 	CHECK(two);
-	move_qp_by_id(server, two, IBV_QPS_INIT);
-	move_qp_by_id(server, two, IBV_QPS_RTR);
-	move_qp_by_id(server, two, IBV_QPS_RTS);
+	modify_qp_by_rdma_init_qp_attr(server, two, IBV_QPS_INIT);
+	modify_qp_by_rdma_init_qp_attr(server, two, IBV_QPS_RTR);
+	modify_qp_by_rdma_init_qp_attr(server, two, IBV_QPS_RTS);
 	param.qp_num = two->qp_num;
 	CHECK(rdma_accept(server, &param) == 0);
 	expect_cm_event(other, RDMA_CM_EVENT_CONNECT_RESPONSE, client, 0);
-	move_qp_by_id(client, one, IBV_QPS_INIT);
-	move_qp_by_id(client, one, IBV_QPS_RTR);
-	move_qp_by_id(client, one, IBV_QPS_RTS);
+	modify_qp_by_rdma_init_qp_attr(client, one, IBV_QPS_INIT);
+	modify_qp_by_rdma_init_qp_attr(client, one, IBV_QPS_RTR);
+	modify_qp_by_rdma_init_qp_attr(client, one, IBV_QPS_RTS);
 	CHECK(rdma_establish(client) == 0);
 	CHECK(rdma_establish(client) == -1 && errno == EINVAL);
 	expect_cm_event(channel, RDMA_CM_EVENT_ESTABLISHED, server, 0);
@@ -370,7 +371,7 @@ static void check_private_data_without_qp(void)
 	expect_cm_event(other, RDMA_CM_EVENT_ADDR_RESOLVED, client, 0);
 	CHECK(rdma_resolve_route(client, 1000) == 0);
 	expect_cm_event(other, RDMA_CM_EVENT_ROUTE_RESOLVED, client, 0);
-	one = create_program_qp(client, IBV_QPT_UD);
+	one = create_qp_outside_rdma_cm(client, IBV_QPT_UD);
 	CHECK(one);
 	param.qp_num = one->qp_num;
 	CHECK(rdma_connect(client, &param) == 0 && !client->qp);
@@ -378,7 +379,7 @@ static void check_private_data_without_qp(void)
 	server = event->id;
 	CHECK(strcmp(event->param.conn.private_data, "ask") == 0);
 	CHECK(rdma_ack_cm_event(event) == 0);
-	two = create_program_qp(server, IBV_QPT_UD);
+	two = create_qp_outside_rdma_cm(server, IBV_QPT_UD);
 	CHECK(two);
 	param = (struct rdma_conn_param){ .private_data = "answer",
 					  .private_data_len = 7,
@@ -400,7 +401,7 @@ static void check_private_data_without_qp(void)
 
 /* ---- forked child ---------------------------------------------------------------------------- */
 
-static void check_inherited_id(struct rdma_cm_id *inherited)
+static void check_id_inherited_by_fork(struct rdma_cm_id *inherited)
 {
 	struct rdma_event_channel *own = rdma_create_event_channel();
 	struct rdma_cm_event *event;
@@ -421,7 +422,7 @@ static void check_forked_child(void)
 
 	CHECK(pid >= 0);
 	if (pid == 0)
-		check_inherited_id(id);
+		check_id_inherited_by_fork(id);
 	CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0);
 	destroy_id_and_qp(id);
 }
@@ -438,13 +439,13 @@ int main(int argc, char **argv)
 	else if (strcmp(what, "threads") == 0)
 		check_cancelled_event_thread();
 	else if (strcmp(what, "endpoints") == 0)
-		check_endpoints();
+		check_endpoint_creation();
 	else if (strcmp(what, "names") == 0)
-		check_passive_lookup();
+		check_passive_getaddrinfo();
 	else if (strcmp(what, "private") == 0)
 		check_private_data_without_qp();
 	else if (strcmp(what, "others") == 0)
-		check_program_qps();
+		check_qps_created_outside_rdma_cm();
 	else if (strcmp(what, "forked") == 0)
 		check_forked_child();
 	else

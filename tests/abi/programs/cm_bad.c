@@ -150,7 +150,7 @@ static void check_bad_values(struct rdma_cm_id *id)
 			  strcmp(rdma_event_str((enum rdma_cm_event_type)99), "UNKNOWN EVENT"), 0);
 }
 
-static void check_bad_names(void)
+static void check_bad_addrinfo_arguments(void)
 {
 	struct rdma_addrinfo hints = { .ai_flags = 1 << 20 }, *res;
 
@@ -171,7 +171,7 @@ static void check_bad_names(void)
 }
 
 /* Checks calls that are not valid in the current state of the id. */
-static void check_wrong_order(struct rdma_cm_id *id)
+static void check_calls_in_wrong_id_state(struct rdma_cm_id *id)
 {
 	struct ibv_qp_init_attr init = { .qp_type = IBV_QPT_RC, .cap = { 1, 1, 1, 1, 0 } };
 	struct ibv_srq_init_attr srq = { .attr = { 1, 1, 0 } };
@@ -251,7 +251,7 @@ static void check_wait_on_destroyed_channel(const char *when)
 	CHECK(now_seconds() - before > 0.9);
 }
 
-static void check_destroyed_channel(void)
+static void check_channel_destroyed_before_or_in_wait(void)
 {
 	leaves = true;
 	check_wait_on_destroyed_channel("a channel that goes while an event is waited for");
@@ -285,10 +285,10 @@ int main(void)
 	check_bad_handles();
 	CHECK(rdma_create_id(channel, &id, NULL, RDMA_PS_TCP) == 0);
 	check_bad_values(id);
-	check_bad_names();
-	check_wrong_order(id);
+	check_bad_addrinfo_arguments();
+	check_calls_in_wrong_id_state(id);
 	CHECK(rdma_destroy_id(id) == 0);
-	check_destroyed_channel();
+	check_channel_destroyed_before_or_in_wait();
 	check_new_channel_at_old_address();
 	return exit_code_of_refusals(150);
 }

@@ -71,7 +71,7 @@ static void destroy_qp_then_srq(struct rdma_cm_id *id)
 }
 
 /* Checks ids with shared receive queues, which supply the receives of the ids' queue pairs. */
-static void check_queues_of_ids(void)
+static void check_ids_with_srqs(void)
 {
 	struct rdma_cm_id *listener = listen_on_channel(channel), *server;
 	struct rdma_cm_id *client = create_resolved_id(other, rdma_get_src_port(listener));
@@ -102,7 +102,7 @@ static void check_queues_of_ids(void)
  * Checks that a depth of 255 selects the device's maximum, and that a depth of 0 permits no Reads
  * except the confirming Read of persona roce.
  */
-static void check_depths(void)
+static void check_extreme_read_depths(void)
 {
 	struct rdma_conn_param most = { .responder_resources = 255, .initiator_depth = 255 };
 	struct rdma_conn_param none = { 0 };
@@ -222,7 +222,7 @@ static void check_option_after_bind(struct rdma_cm_id *bound)
 }
 
 /* Checks that no vendor options (ECE) are sent or received. */
-static void check_vendor_options(struct rdma_cm_id *id)
+static void check_no_ece_is_exchanged(struct rdma_cm_id *id)
 {
 	struct ibv_ece ece = { 0 };
 
@@ -237,10 +237,10 @@ static void check_rejection_with_ece(struct rdma_cm_id *listener)
 	struct rdma_cm_id *client = create_resolved_id(other, rdma_get_src_port(listener)), *server;
 	struct rdma_cm_event *event;
 
-	check_vendor_options(client);
+	check_no_ece_is_exchanged(client);
 	CHECK(rdma_connect(client, NULL) == 0);
 	server = wait_request_id();
-	check_vendor_options(server);
+	check_no_ece_is_exchanged(server);
 	CHECK(rdma_reject_ece(server, "no", 3) == 0);
 	CHECK(rdma_reject_ece(server, "no", 3) == -1 && errno == EINVAL);
 	event = wait_cm_event(other, RDMA_CM_EVENT_REJECTED, client);
@@ -294,8 +294,8 @@ static void check_id_migration(void)
 
 int main(int argc, char **argv)
 {
-	static const struct named all[] = { { "queues", check_queues_of_ids },
-					    { "depths", check_depths },
+	static const struct named all[] = { { "queues", check_ids_with_srqs },
+					    { "depths", check_extreme_read_depths },
 					    { "datagrams", check_datagram_endpoints },
 					    { "settings", check_options_and_ece },
 					    { "moves", check_id_migration } };

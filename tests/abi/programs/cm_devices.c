@@ -8,7 +8,7 @@
 
 #include "cm.h"
 
-static void run_ip(const char *what)
+static void run_ip_command(const char *what)
 {
 	char command[200];
 
@@ -20,15 +20,15 @@ static void create_two_devices(void)
 {
 	/* Do not preload a sanitizer into ip. */
 	unsetenv("LD_PRELOAD");
-	run_ip("link add near type veth peer name far");
-	run_ip("link set far addrgenmode none");
-	run_ip("link set near addrgenmode none");
-	run_ip("link set lo up");
-	run_ip("link set far up");
-	run_ip("link set near up");
-	run_ip("addr add 192.0.2.1/24 dev near");
-	run_ip("addr add 198.51.100.1/24 dev far");
-	run_ip("addr add 2001:db8::1/64 dev far nodad");
+	run_ip_command("link add near type veth peer name far");
+	run_ip_command("link set far addrgenmode none");
+	run_ip_command("link set near addrgenmode none");
+	run_ip_command("link set lo up");
+	run_ip_command("link set far up");
+	run_ip_command("link set near up");
+	run_ip_command("addr add 192.0.2.1/24 dev near");
+	run_ip_command("addr add 198.51.100.1/24 dev far");
+	run_ip_command("addr add 2001:db8::1/64 dev far nodad");
 	/*
 	 * The kernel installs the local route with a delay, and connections to the address fail
 	 * until the route exists.
@@ -76,7 +76,8 @@ static struct rdma_cm_id *start_connecting(const char *text, uint16_t port_be)
 	return id;
 }
 
-static void check_request_device(struct rdma_cm_id *listener, const char *text, const char *device)
+static void check_device_of_connection_request(struct rdma_cm_id *listener, const char *text,
+					       const char *device)
 {
 	struct rdma_cm_id *client = start_connecting(text, rdma_get_src_port(listener));
 	struct rdma_cm_id *server = wait_cm_request(listener, NULL, 0);
@@ -91,7 +92,7 @@ static void check_request_device(struct rdma_cm_id *listener, const char *text, 
 }
 
 /* Checks that a connection to a port without a listener is refused. */
-static void check_refused(const char *text, uint16_t port_be)
+static void check_connection_refused(const char *text, uint16_t port_be)
 {
 	struct rdma_cm_id *client = start_connecting(text, port_be);
 	struct rdma_cm_event *event = wait_cm_event(other, RDMA_CM_EVENT_REJECTED, client);
@@ -105,7 +106,7 @@ static void check_refused(const char *text, uint16_t port_be)
  * Checks that joining an IPv6 group fails on a device with only IPv4 addresses, and that the id can
  * then join another group.
  */
-static void check_group_of_other_family(void)
+static void check_multicast_group_of_other_family(void)
 {
 	struct sockaddr_in own = { .sin_family = AF_INET }, group = own;
 	struct sockaddr_in6 strange = { .sin6_family = AF_INET6 };
@@ -142,15 +143,15 @@ int main(void)
 	other = rdma_create_event_channel();
 	CHECK(channel && other);
 	listener = listen_wildcard(false);
-	check_request_device(listener, "192.0.2.1", "siw_near");
-	check_request_device(listener, "198.51.100.1", "siw_far");
-	check_request_device(listener, "2001:db8::1", "siw_far");
+	check_device_of_connection_request(listener, "192.0.2.1", "siw_near");
+	check_device_of_connection_request(listener, "198.51.100.1", "siw_far");
+	check_device_of_connection_request(listener, "2001:db8::1", "siw_far");
 	CHECK(rdma_destroy_id(listener) == 0);
 	listener = listen_wildcard(true);
-	check_request_device(listener, "2001:db8::1", "siw_far");
-	check_refused("192.0.2.1", rdma_get_src_port(listener));
+	check_device_of_connection_request(listener, "2001:db8::1", "siw_far");
+	check_connection_refused("192.0.2.1", rdma_get_src_port(listener));
 	CHECK(rdma_destroy_id(listener) == 0);
-	check_group_of_other_family();
+	check_multicast_group_of_other_family();
 	rdma_destroy_event_channel(channel);
 	rdma_destroy_event_channel(other);
 	return 0;

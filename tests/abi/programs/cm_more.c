@@ -119,7 +119,7 @@ static void check_second_disconnect(struct rdma_cm_id *listener)
 	destroy_id_and_qp(client);
 }
 
-static void check_early_ends(void)
+static void check_connections_that_end_early(void)
 {
 	struct rdma_cm_id *listener = listen_on_channel(channel);
 
@@ -131,8 +131,8 @@ static void check_early_ends(void)
 
 /* ---- parameters announced by each end -------------------------------------------------------- */
 
-static void accept_and_check_depths(struct rdma_cm_id *client, struct rdma_cm_id *server,
-				    struct rdma_conn_param *told)
+static void accept_and_check_read_depths(struct rdma_cm_id *client, struct rdma_cm_id *server,
+					 struct rdma_conn_param *told)
 {
 	struct rdma_cm_event *event;
 
@@ -148,7 +148,7 @@ static void accept_and_check_depths(struct rdma_cm_id *client, struct rdma_cm_id
  * Checks that each end gets the depths that its peer announced, and that a Send without a receive
  * is retried as often as the receiving end announced: once, for 655 ms.
  */
-static void check_announced_depths(void)
+static void check_announced_read_depths(void)
 {
 	struct rdma_conn_param param = { .responder_resources = 7,
 					 .initiator_depth = 5,
@@ -170,7 +170,7 @@ static void check_announced_depths(void)
 	param = (struct rdma_conn_param){ .responder_resources = 4,
 					  .initiator_depth = 3,
 					  .rnr_retry_count = 1 };
-	accept_and_check_depths(client, server, &param);
+	accept_and_check_read_depths(client, server, &param);
 	mr = rdma_reg_msgs(client, memory, 64);
 	before = now_seconds();
 	CHECK(mr && rdma_post_send(client, NULL, memory, 64, mr, 0) == 0);
@@ -270,7 +270,7 @@ static int count_sockets_with_tos(int tos)
 	return found;
 }
 
-static void check_options(void)
+static void check_rdma_set_option(void)
 {
 	struct rdma_cm_id *listener = listen_on_channel(channel), *client, *server;
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_RTS };
@@ -309,7 +309,7 @@ static void check_options(void)
  * its endpoints.
  *
  */
-static void create_qp_of_other_id(struct rdma_cm_id *to)
+static void create_qp_by_other_id(struct rdma_cm_id *to)
 {
 	struct sockaddr_in addr = loopback_sockaddr(0);
 	struct ibv_qp_init_attr attr = {
@@ -331,7 +331,7 @@ static void create_qp_of_other_id(struct rdma_cm_id *to)
 	CHECK(rdma_destroy_id(maker) == 0);
 }
 
-static void check_qp_of_other_id(void)
+static void check_qp_created_by_other_id(void)
 {
 	struct rdma_cm_id *listener = listen_on_channel(channel), *client, *server;
 	struct rdma_cm_event *event;
@@ -339,14 +339,14 @@ static void check_qp_of_other_id(void)
 
 	client = create_resolved_id(other, rdma_get_src_port(listener));
 	rdma_destroy_qp(client);
-	create_qp_of_other_id(client);
+	create_qp_by_other_id(client);
 	CHECK(rdma_connect(client, NULL) == 0);
 	event = wait_cm_event(channel, RDMA_CM_EVENT_CONNECT_REQUEST, NULL);
 	server = event->id;
 	CHECK(rdma_ack_cm_event(event) == 0);
 	server->qp = (struct ibv_qp *)memory; /* a pointer to memory that is not a queue pair */
 	CHECK(rdma_accept(server, NULL) == -1 && errno == EINVAL);
-	create_qp_of_other_id(server);
+	create_qp_by_other_id(server);
 	qp = server->qp;
 	CHECK(rdma_accept(server, NULL) == 0);
 	expect_cm_event(other, RDMA_CM_EVENT_ESTABLISHED, client, 0);
@@ -372,7 +372,7 @@ int rdma_resolve_addrinfo(struct rdma_cm_id *id, const char *node, const char *s
 			  const struct rdma_addrinfo *hints);
 int rdma_query_addrinfo(struct rdma_cm_id *id, struct rdma_addrinfo **info);
 
-static void check_program_events(void)
+static void check_rdma_write_cm_event(void)
 {
 	const uint64_t base = 0x5566778899aabb00;
 	struct rdma_cm_event *event;
@@ -430,7 +430,7 @@ static void check_addrinfo_resolution(void)
 
 static void check_newer_functions(void)
 {
-	check_program_events();
+	check_rdma_write_cm_event();
 	check_addrinfo_resolution();
 	CHECK(strcmp(rdma_event_str(EVENT_USER), "RDMA_CM_EVENT_USER") == 0);
 }
@@ -587,7 +587,7 @@ static void send_one_message(void)
  * Sends signals to the waiting thread until the wait ends. After five signals, the function
  * triggers the event for which the thread waits.
  */
-static void *send_signals(void *arg)
+static void *send_signals_until_wait_ends(void *arg)
 {
 	void (*what)(void) = (void (*)(void))arg;
 
@@ -610,22 +610,23 @@ static void set_signal_handler(int flags)
 }
 
 /* Makes a call that waits while signals are sent, and checks the result of the call. */
-#define DISTURBED(what, call, wanted)                                                    \
-	do {                                                                             \
-		pthread_t thread;                                                        \
-		int errno_of_it;                                                         \
-                                                                                         \
-		handled = 0;                                                             \
-		waiting = true;                                                          \
-		CHECK(pthread_create(&thread, NULL, send_signals, (void *)(what)) == 0); \
-		errno = 0;                                                               \
-		CHECK((call) == ((wanted) ? -1 : 0));                                    \
-		errno_of_it = errno;                                                     \
-		waiting = false;                                                         \
-		CHECK(pthread_join(thread, NULL) == 0);                                  \
-		errno = errno_of_it;                                                     \
-		CHECK(!(wanted) || errno == (wanted));                                   \
-		CHECK((wanted) || handled >= SIGNALS);                                   \
+#define DISTURBED(what, call, wanted)                                             \
+	do {                                                                      \
+		pthread_t thread;                                                 \
+		int errno_of_it;                                                  \
+                                                                                  \
+		handled = 0;                                                      \
+		waiting = true;                                                   \
+		CHECK(pthread_create(&thread, NULL, send_signals_until_wait_ends, \
+				     (void *)(what)) == 0);                       \
+		errno = 0;                                                        \
+		CHECK((call) == ((wanted) ? -1 : 0));                             \
+		errno_of_it = errno;                                              \
+		waiting = false;                                                  \
+		CHECK(pthread_join(thread, NULL) == 0);                           \
+		errno = errno_of_it;                                              \
+		CHECK(!(wanted) || errno == (wanted));                            \
+		CHECK((wanted) || handled >= SIGNALS);                            \
 	} while (0)
 
 /* Discards the pending events of a channel, of which rdma_get_recv_comp may leave one. */
@@ -670,7 +671,7 @@ static void check_interrupted_waits(struct rdma_cm_id *listener, struct rdma_cm_
 	CHECK(rdma_destroy_id(passive) == 0);
 }
 
-static void check_sa_restart_waits(struct rdma_cm_id *server)
+static void check_waits_resume_with_sa_restart(struct rdma_cm_id *server)
 {
 	struct ibv_mr *mr = rdma_reg_msgs(server, memory, 64);
 	struct rdma_cm_event *event;
@@ -699,7 +700,7 @@ static void check_waits_with_signals(void)
 	sent = rdma_reg_msgs(sender, memory, 64);
 	CHECK(sent);
 	check_interrupted_waits(listener, server);
-	check_sa_restart_waits(server);
+	check_waits_resume_with_sa_restart(server);
 	CHECK(rdma_dereg_mr(sent) == 0);
 	destroy_id_and_qp(sender);
 	destroy_id_and_qp(server);
@@ -709,15 +710,15 @@ static void check_waits_with_signals(void)
 int main(int argc, char **argv)
 {
 	static const struct named all[] = {
-		{ "ends", check_early_ends },
-		{ "depths", check_announced_depths },
+		{ "ends", check_connections_that_end_early },
+		{ "depths", check_announced_read_depths },
 		{ "immediate", check_immediate_data },
-		{ "options", check_options },
+		{ "options", check_rdma_set_option },
 		{ "newer", check_newer_functions },
 		{ "infos", check_addresses_and_devices },
 		{ "moves", check_migration_waits_for_ack },
 		{ "impatient", check_waits_with_signals },
-		{ "given", check_qp_of_other_id },
+		{ "given", check_qp_created_by_other_id },
 	};
 
 	return run_named_part(all, sizeof(all) / sizeof(all[0]), argc, argv);

@@ -90,8 +90,8 @@ static void destroy_ud_id(struct rdma_cm_id *id)
 }
 
 /* Sends a message with the address handle attributes of an event's parameters. */
-static void ud_send_by_event(struct rdma_cm_id *from, struct rdma_cm_id *to,
-			     const struct rdma_ud_param *ud)
+static void send_ud_message_with_event_address(struct rdma_cm_id *from, struct rdma_cm_id *to,
+					       const struct rdma_ud_param *ud)
 {
 	struct ibv_ah_attr attr = ud->ah_attr;
 	struct ibv_ah *ah = ibv_create_ah(from->pd, &attr);
@@ -125,7 +125,7 @@ static void check_accepted_request(struct rdma_cm_id *listener)
 	CHECK(event->status == 0 && strcmp(event->param.ud.private_data, "it is me") == 0);
 	CHECK(event->param.ud.qp_num == server->qp->qp_num && event->param.ud.qkey == UDP_QKEY);
 	CHECK(event->param.ud.ah_attr.grh.traffic_class == 0x20);
-	ud_send_by_event(client, server, &event->param.ud);
+	send_ud_message_with_event_address(client, server, &event->param.ud);
 	CHECK(rdma_ack_cm_event(event) == 0);
 	CHECK(rdma_disconnect(client) == 0 && rdma_disconnect(server) == 0);
 	destroy_ud_id(client);
@@ -212,7 +212,7 @@ static void check_private_data_limit(struct rdma_cm_id *listener)
 
 /* ---- groups ---------------------------------------------------------------------------------- */
 
-static struct sockaddr_in group_addr(const char *text)
+static struct sockaddr_in multicast_group_sockaddr(const char *text)
 {
 	struct sockaddr_in addr = { .sin_family = AF_INET };
 
@@ -230,11 +230,11 @@ static void expect_join_event(struct rdma_cm_id *id, void *context)
 	CHECK(rdma_ack_cm_event(event) == 0);
 }
 
-static void check_groups(void)
+static void check_multicast_groups(void)
 {
-	struct sockaddr_in addr = loopback_sockaddr(0), one = group_addr("239.8.8.1"),
-			   two = group_addr("239.8.8.2");
-	struct sockaddr_in strange = group_addr("10.8.8.1");
+	struct sockaddr_in addr = loopback_sockaddr(0), one = multicast_group_sockaddr("239.8.8.1"),
+			   two = multicast_group_sockaddr("239.8.8.2");
+	struct sockaddr_in strange = multicast_group_sockaddr("10.8.8.1");
 	struct rdma_cm_join_mc_attr_ex ex = {
 		.comp_mask = RDMA_CM_JOIN_MC_ATTR_ADDRESS | RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS,
 		.join_flags = RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER,
@@ -287,7 +287,7 @@ int main(int argc, char **argv)
 	if (strcmp(argv[1], "ipoib") == 0)
 		space = RDMA_PS_IPOIB;
 	if (strcmp(argv[1], "connect") != 0 && strcmp(argv[1], "left") != 0)
-		check_groups();
+		check_multicast_groups();
 	if (strcmp(argv[1], "groups") != 0) {
 		listener = create_ud_listener();
 		check_accepted_request(listener);

@@ -4,7 +4,7 @@
 
 static struct side a, b;
 
-static struct ibv_send_wr make_request(enum ibv_wr_opcode opcode, struct ibv_sge *sge)
+static struct ibv_send_wr make_send_request(enum ibv_wr_opcode opcode, struct ibv_sge *sge)
 {
 	return (struct ibv_send_wr){
 		.wr_id = 100 + opcode,
@@ -27,7 +27,7 @@ static void post_send(struct ibv_send_wr *wr)
 static void check_sends(void)
 {
 	struct ibv_sge sge = sge_of_side(&a, 0, 100);
-	struct ibv_send_wr wr = make_request(IBV_WR_SEND, &sge);
+	struct ibv_send_wr wr = make_send_request(IBV_WR_SEND, &sge);
 	struct ibv_wc wc;
 
 	memset(a.buf, 'x', 100);
@@ -64,7 +64,7 @@ static void check_send_list(void)
 	struct ibv_send_wr wr[4], *bad;
 
 	for (int i = 0; i < 4; i++) {
-		wr[i] = make_request(IBV_WR_SEND, &sge);
+		wr[i] = make_send_request(IBV_WR_SEND, &sge);
 		wr[i].wr_id = (uint64_t)i;
 		wr[i].send_flags = i == 3 ? IBV_SEND_SIGNALED : 0;
 		wr[i].next = i < 3 ? &wr[i + 1] : NULL;
@@ -79,7 +79,7 @@ static void check_send_list(void)
 	for (int i = 0; i < 4; i++)
 		post_recv(&b, (uint64_t)i, 0, 10);
 	CHECK(ibv_post_send(a.qp, wr, &bad) == EINVAL && bad == &wr[2]);
-	wr[2] = make_request(IBV_WR_SEND, &sge);
+	wr[2] = make_send_request(IBV_WR_SEND, &sge);
 	wr[2].next = &wr[3];
 	CHECK(ibv_post_send(a.qp, &wr[2], &bad) == 0);
 	for (int i = 0; i < 4; i++)
@@ -91,7 +91,7 @@ static void check_send_list(void)
 static void check_writes(void)
 {
 	struct ibv_sge sge = sge_of_side(&a, 0, 256);
-	struct ibv_send_wr wr = make_request(IBV_WR_RDMA_WRITE, &sge);
+	struct ibv_send_wr wr = make_send_request(IBV_WR_RDMA_WRITE, &sge);
 	struct ibv_wc wc;
 
 	memset(a.buf, 'w', 256);
@@ -109,7 +109,7 @@ static void check_writes(void)
 static void check_reads_and_atomics(void)
 {
 	struct ibv_sge sge = sge_of_side(&a, 1024, 256);
-	struct ibv_send_wr wr = make_request(IBV_WR_RDMA_READ, &sge);
+	struct ibv_send_wr wr = make_send_request(IBV_WR_RDMA_READ, &sge);
 	uint64_t *result = (uint64_t *)(a.buf + 1024), *target = (uint64_t *)(b.buf + 512);
 
 	memset(b.buf + 512, 'r', 256);
@@ -119,7 +119,7 @@ static void check_reads_and_atomics(void)
 
 	*target = 40;
 	sge.length = 8;
-	wr = make_request(IBV_WR_ATOMIC_FETCH_AND_ADD, &sge);
+	wr = make_send_request(IBV_WR_ATOMIC_FETCH_AND_ADD, &sge);
 	wr.wr.atomic.rkey = b.mr->rkey;
 	wr.wr.atomic.compare_add = 2;
 	post_send(&wr);
@@ -132,7 +132,7 @@ static void check_reads_and_atomics(void)
 }
 
 /* Checks that the peer can write through a window of either type. */
-static void check_windows(void)
+static void check_memory_windows(void)
 {
 	struct ibv_mw *one = ibv_alloc_mw(pd, IBV_MW_TYPE_1),
 		      *two = ibv_alloc_mw(pd, IBV_MW_TYPE_2);
@@ -141,7 +141,7 @@ static void check_windows(void)
 					 IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_LOCAL_WRITE };
 	struct ibv_mw_bind bind = { 5, IBV_SEND_SIGNALED, info };
 	struct ibv_sge sge = sge_of_side(&a, 0, 64), byte = sge_of_side(&b, 3072, 1);
-	struct ibv_send_wr wr = make_request(IBV_WR_RDMA_WRITE, &sge), binds[2], *bad;
+	struct ibv_send_wr wr = make_send_request(IBV_WR_RDMA_WRITE, &sge), binds[2], *bad;
 
 	CHECK(one && two);
 	CHECK(ibv_bind_mw(b.qp, one, &bind) == 0);
@@ -179,7 +179,7 @@ static void check_windows(void)
 	 * A Send with Invalidate invalidates the window's rkey, which the receive completion
 	 * reports.
 	 */
-	wr = make_request(IBV_WR_SEND_WITH_INV, &sge);
+	wr = make_send_request(IBV_WR_SEND_WITH_INV, &sge);
 	wr.invalidate_rkey = two->rkey;
 	post_recv(&b, 4, 2048, 64);
 	post_send(&wr);
@@ -194,7 +194,7 @@ static void check_windows(void)
 	CHECK(ibv_dealloc_mw(one) == 0 && ibv_dealloc_mw(two) == 0);
 }
 
-static void check_attributes(int uc)
+static void check_queried_qp_attributes(int uc)
 {
 	struct ibv_qp_init_attr init;
 	struct ibv_qp_attr attr;
@@ -233,13 +233,13 @@ int main(int argc, char **argv)
 	create_side(&a, uc ? IBV_QPT_UC : IBV_QPT_RC, NULL);
 	create_side(&b, uc ? IBV_QPT_UC : IBV_QPT_RC, NULL);
 	connect_sides(&a, &b);
-	check_attributes(uc);
+	check_queried_qp_attributes(uc);
 	check_sends();
 	check_send_list();
 	check_writes();
 	if (!uc) {
 		check_reads_and_atomics();
-		check_windows();
+		check_memory_windows();
 	}
 	check_flush_and_reset();
 	destroy_side(&a);

@@ -31,7 +31,7 @@ static void send_datagram(struct side *from, struct ibv_ah *to, uint32_t qpn,
 	CHECK(wait_success(from->cq).opcode == IBV_WC_SEND);
 }
 
-static void check_reply(void)
+static void check_reply_to_ud_sender(void)
 {
 	struct ibv_ah_attr attr;
 	struct ibv_wc wc;
@@ -56,7 +56,7 @@ static void check_reply(void)
 }
 
 /* Checks an IPv4 group. Loopback has no route to IPv6 groups, which tests/namespaces covers. */
-static void check_group(void)
+static void check_multicast_group(void)
 {
 	/* ff0e::ffff:239.1.2.3, the form of an IPv4 group address in RoCE */
 	static const uint8_t raw[16] = { 0xff, 0x0e, 0,	   0,	 0,   0, 0, 0,
@@ -107,7 +107,7 @@ static void check_shared_receives(void)
  * Checks that removing a rate limit takes effect. At 1 kbit/s the first message, which is sent
  * immediately, delays the next message by half a second.
  */
-static void check_rate_limit(void)
+static void check_rate_limit_removal(void)
 {
 	struct ibv_qp_rate_limit_attr slow = { .rate_limit = 1 }, burst = { .max_burst_sz = 1 };
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_RTS };
@@ -141,10 +141,10 @@ int main(int argc, char **argv)
 	attr.grh.sgid_index = (uint8_t)index_;
 	ah = ibv_create_ah(pd, &attr);
 	CHECK(ah);
-	check_reply();
-	check_rate_limit();
+	check_reply_to_ud_sender();
+	check_rate_limit_removal();
 	if (index_ == 0)
-		check_group();
+		check_multicast_group();
 	check_shared_receives();
 	CHECK(ibv_destroy_ah(ah) == 0);
 	destroy_side(&a);

@@ -18,7 +18,7 @@ struct device {
 
 static struct device near, lo;
 
-static void run_ip(const char *what)
+static void run_ip_command(const char *what)
 {
 	char command[200];
 
@@ -245,7 +245,7 @@ static void check_port_mtu(void)
 		double end = now_seconds() + SECONDS;
 
 		snprintf(command, sizeof(command), "link set near mtu %s", each[i].octets);
-		run_ip(command);
+		run_ip_command(command);
 		do {
 			CHECK(now_seconds() < end);
 			CHECK(ibv_query_port(near.ctx, PORT, &attr) == 0);
@@ -281,7 +281,7 @@ static void check_address_changes(void)
 	move_qp_to_rts(a.qp, 0);
 	move_qp_to_rts(b.qp, 0);
 	/* Existing queue pairs are reachable at an address that is added after their creation. */
-	run_ip("addr add 192.0.2.77/24 dev near");
+	run_ip_command("addr add 192.0.2.77/24 dev near");
 	wait_async_event(IBV_EVENT_GID_CHANGE);
 	CHECK(find_gid_index("::ffff:192.0.2.77") > 0);
 	gid = gid_of(&near, find_gid_index("::ffff:192.0.2.77"));
@@ -292,13 +292,13 @@ static void check_address_changes(void)
 	send_and_check(&a, &b, ah);
 	CHECK(ibv_destroy_ah(ah) == 0);
 	source_index = 0;
-	run_ip("addr del 192.0.2.77/24 dev near");
+	run_ip_command("addr del 192.0.2.77/24 dev near");
 	wait_async_event(IBV_EVENT_GID_CHANGE);
 	CHECK(find_gid_index("::ffff:192.0.2.77") < 0);
-	run_ip("link set near down");
+	run_ip_command("link set near down");
 	wait_async_event(IBV_EVENT_PORT_ERR);
 	CHECK(query_port_state() == IBV_PORT_DOWN);
-	run_ip("link set near up");
+	run_ip_command("link set near up");
 	wait_async_event(IBV_EVENT_PORT_ACTIVE);
 	CHECK(query_port_state() == IBV_PORT_ACTIVE);
 	destroy_side(&a);
@@ -322,7 +322,7 @@ static void check_interface_removal(void)
 	create_side(&a, IBV_QPT_UD, NULL);
 	gid = gid_of(&near, 0);
 	move_qp_to_rts(a.qp, 0);
-	run_ip("link del near");
+	run_ip_command("link del near");
 	wait_async_event(IBV_EVENT_PORT_ERR);
 	wait_async_event(IBV_EVENT_GID_CHANGE);
 	CHECK(query_port_state() == IBV_PORT_DOWN && find_gid_index("::ffff:192.0.2.1") < 0);
@@ -341,15 +341,15 @@ int main(void)
 {
 	/* A preloaded sanitizer is meant for this program, not for ip. */
 	unsetenv("LD_PRELOAD");
-	run_ip("link add near type veth peer name far");
-	run_ip("link set far addrgenmode none");
-	run_ip("link set far up");
-	run_ip("link set near addrgenmode none");
-	run_ip("link set lo up");
-	run_ip("link set near up");
-	run_ip("addr add 192.0.2.1/24 dev near");
-	run_ip("addr add 2001:db8::1/64 dev near nodad");
-	run_ip("addr add fe80::77/64 dev near nodad");
+	run_ip_command("link add near type veth peer name far");
+	run_ip_command("link set far addrgenmode none");
+	run_ip_command("link set far up");
+	run_ip_command("link set near addrgenmode none");
+	run_ip_command("link set lo up");
+	run_ip_command("link set near up");
+	run_ip_command("addr add 192.0.2.1/24 dev near");
+	run_ip_command("addr add 2001:db8::1/64 dev near nodad");
+	run_ip_command("addr add fe80::77/64 dev near nodad");
 	check_device_list();
 	CHECK(find_gid_index("2001:db8::1") == 1);
 	for (int index = 0; index < 2; index++) {

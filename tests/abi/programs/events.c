@@ -299,8 +299,8 @@ static void *destroy_cq(void *cq)
 }
 
 /* Checks that a destroy call returns only after the acknowledgement of an event. */
-static void check_destroy_waits(void *(*destroy)(void *), void *object,
-				struct ibv_async_event *event, struct ibv_cq *cq)
+static void check_destroy_waits_for_event_ack(void *(*destroy)(void *), void *object,
+					      struct ibv_async_event *event, struct ibv_cq *cq)
 {
 	pthread_t thread;
 
@@ -330,7 +330,7 @@ static void check_unacknowledged_events(void)
 
 	CHECK(srq && channel && ibv_modify_srq(srq, &attr, IBV_SRQ_LIMIT) == 0);
 	event = wait_async_event(IBV_EVENT_SRQ_LIMIT_REACHED, srq);
-	check_destroy_waits(destroy_srq, srq, &event, NULL);
+	check_destroy_waits_for_event_ack(destroy_srq, srq, &event, NULL);
 	/* More acknowledgements than events are harmless. */
 	cq = ibv_create_cq(ctx, 4, NULL, channel, 0);
 	CHECK(cq);
@@ -347,7 +347,7 @@ static void check_unacknowledged_events(void)
 	/* ibv_get_cq_event blocks, because the descriptor has no O_NONBLOCK. */
 	CHECK(ibv_get_cq_event(channel, &got, &user) == 0 && got == cq);
 	CHECK(ibv_destroy_qp(one.qp) == 0);
-	check_destroy_waits(destroy_cq, cq, NULL, cq);
+	check_destroy_waits_for_event_ack(destroy_cq, cq, NULL, cq);
 	CHECK(ibv_destroy_comp_channel(channel) == 0);
 }
 
@@ -362,7 +362,7 @@ static void *read_one_event(void *event)
 }
 
 /* Checks that ibv_get_async_event without O_NONBLOCK waits for an event. */
-static void check_blocking_wait(void)
+static void check_blocking_async_event_wait(void)
 {
 	struct ibv_srq_init_attr init = { .attr = { .max_wr = 8, .max_sge = 1 } };
 	struct ibv_srq *srq = ibv_create_srq(pd, &init);
@@ -397,7 +397,7 @@ int main(void)
 	check_solicited_events();
 	check_srq_limit_event();
 	check_unacknowledged_events();
-	check_blocking_wait();
+	check_blocking_async_event_wait();
 	close_loopback_device();
 	return 0;
 }

@@ -15,7 +15,7 @@ static struct side a, b;
 static struct ibv_qp_ex *qpx;
 static struct ibv_cq_ex *cqx;
 
-static void create_extended_side(struct side *side)
+static void create_extended_endpoint(struct side *side)
 {
 	struct ibv_cq_init_attr_ex attr = {
 		.cqe = 10,
@@ -66,7 +66,7 @@ static void poll_single_completion(uint64_t id, enum ibv_wc_opcode opcode)
 	ibv_end_poll(cqx);
 }
 
-static void begin_request(uint64_t id)
+static void begin_work_request(uint64_t id)
 {
 	ibv_wr_start(qpx);
 	qpx->wr_id = id;
@@ -83,7 +83,7 @@ static void check_sends(void)
 		post_recv(&b, i, (size_t)i * 64, 64);
 	memset(a.buf, 'p', 10);
 	memset(a.buf + 100, 'q', 20);
-	begin_request(1);
+	begin_work_request(1);
 	ibv_wr_send(qpx);
 	ibv_wr_set_sge(qpx, a.mr->lkey, (uintptr_t)a.buf, 10);
 	qpx->wr_id = 2;
@@ -108,38 +108,38 @@ static void check_sends(void)
 	}
 }
 
-static void check_tagged_requests(void)
+static void check_writes_reads_and_atomics(void)
 {
 	uint64_t remote = (uintptr_t)b.buf + 512;
 	uint64_t *result = (uint64_t *)(a.buf + 1024), *target = (uint64_t *)(b.buf + 512);
 
 	*target = 0;
 	post_recv(&b, 5, 0, 0);
-	begin_request(5);
+	begin_work_request(5);
 	ibv_wr_rdma_write(qpx, b.mr->rkey, remote);
 	ibv_wr_set_sge(qpx, a.mr->lkey, (uintptr_t)a.buf, 64);
 	CHECK(ibv_wr_complete(qpx) == 0);
 	poll_single_completion(5, IBV_WC_RDMA_WRITE);
-	begin_request(6);
+	begin_work_request(6);
 	ibv_wr_rdma_write_imm(qpx, b.mr->rkey, remote, 77);
 	ibv_wr_set_sge(qpx, a.mr->lkey, (uintptr_t)a.buf, 64);
 	CHECK(ibv_wr_complete(qpx) == 0);
 	CHECK(wait_success(b.cq).imm_data == 77);
 	poll_single_completion(6, IBV_WC_RDMA_WRITE);
-	begin_request(7);
+	begin_work_request(7);
 	ibv_wr_rdma_read(qpx, b.mr->rkey, remote);
 	ibv_wr_set_sge(qpx, a.mr->lkey, (uintptr_t)result, 64);
 	CHECK(ibv_wr_complete(qpx) == 0);
 	poll_single_completion(7, IBV_WC_RDMA_READ);
 	CHECK(memcmp(result, a.buf, 64) == 0);
 	*target = 5;
-	begin_request(8);
+	begin_work_request(8);
 	ibv_wr_atomic_fetch_add(qpx, b.mr->rkey, remote, 3);
 	ibv_wr_set_sge(qpx, a.mr->lkey, (uintptr_t)result, 8);
 	CHECK(ibv_wr_complete(qpx) == 0);
 	poll_single_completion(8, IBV_WC_FETCH_ADD);
 	CHECK(*result == 5 && *target == 8);
-	begin_request(9);
+	begin_work_request(9);
 	ibv_wr_atomic_cmp_swp(qpx, b.mr->rkey, remote, 8, 13);
 	ibv_wr_set_sge(qpx, a.mr->lkey, (uintptr_t)result, 8);
 	CHECK(ibv_wr_complete(qpx) == 0);
@@ -147,7 +147,7 @@ static void check_tagged_requests(void)
 	CHECK(*result == 8 && *target == 13);
 }
 
-static void check_windows(void)
+static void check_memory_windows(void)
 {
 	struct ibv_mw *mw = ibv_alloc_mw(pd, IBV_MW_TYPE_2);
 	struct ibv_mw_bind_info info = { a.mr, (uintptr_t)a.buf, 64, IBV_ACCESS_REMOTE_READ };
@@ -155,7 +155,7 @@ static void check_windows(void)
 
 	CHECK(mw);
 	key = ibv_inc_rkey(mw->rkey);
-	begin_request(20);
+	begin_work_request(20);
 	ibv_wr_bind_mw(qpx, mw, key, &info);
 	qpx->wr_id = 21;
 	ibv_wr_local_inv(qpx, key);
@@ -167,23 +167,23 @@ static void check_windows(void)
 }
 
 /* Checks that no request of a list with an invalid request is posted. */
-static void check_refused_lists(void)
+static void check_refused_request_lists(void)
 {
-	begin_request(30);
+	begin_work_request(30);
 	/* a scatter/gather list is set before a request was started */
 	ibv_wr_set_sge(qpx, a.mr->lkey, (uintptr_t)a.buf, 1);
 	CHECK(ibv_wr_complete(qpx) == EINVAL);
-	begin_request(31);
+	begin_work_request(31);
 	ibv_wr_send(qpx);
 	ibv_wr_set_inline_data(qpx, a.buf, SIZE);
 	CHECK(ibv_wr_complete(qpx) == ENOMEM);
-	begin_request(32);
+	begin_work_request(32);
 	ibv_wr_send_tso(qpx, a.buf, 10, 10);
 	CHECK(ibv_wr_complete(qpx) == EOPNOTSUPP);
-	begin_request(33);
+	begin_work_request(33);
 	ibv_wr_send(qpx);
 	ibv_wr_abort(qpx);
-	begin_request(34);
+	begin_work_request(34);
 	ibv_wr_send(qpx);
 	ibv_wr_set_inline_data_list(qpx, 2, NULL);
 	CHECK(ibv_wr_complete(qpx) == EINVAL);
@@ -191,7 +191,7 @@ static void check_refused_lists(void)
 	 * Inline data for a Read, in the last of three requests, is an error that only
 	 * ibv_wr_complete finds.
 	 */
-	begin_request(35);
+	begin_work_request(35);
 	for (int i = 0; i < 2; i++) {
 		ibv_wr_rdma_write(qpx, b.mr->rkey, (uintptr_t)b.buf);
 		ibv_wr_set_sge(qpx, a.mr->lkey, (uintptr_t)a.buf, 8);
@@ -202,8 +202,8 @@ static void check_refused_lists(void)
 	/* ibv_wr_complete fails without ibv_wr_start. */
 	CHECK(ibv_wr_complete(qpx) == EINVAL);
 	ibv_wr_abort(qpx);
-	begin_request(36);
-	begin_request(37);
+	begin_work_request(36);
+	begin_work_request(37);
 	ibv_wr_send(qpx);
 	CHECK(ibv_wr_complete(qpx) == EINVAL);
 	CHECK(ibv_start_poll(cqx, NULL) == ENOENT);
@@ -213,14 +213,14 @@ static void check_refused_lists(void)
  * Checks that no request of a list is posted if the list has one request more than the queue has
  * space for, and that a list of the queue's size is posted.
  */
-static void check_full_queue(void)
+static void check_full_send_queue(void)
 {
 	struct ibv_qp_init_attr init;
 	struct ibv_qp_attr attr;
 
 	CHECK(ibv_query_qp(a.qp, &attr, IBV_QP_CAP, &init) == 0);
 	for (uint32_t too_many = 2; too_many-- > 0;) {
-		begin_request(40);
+		begin_work_request(40);
 		for (uint32_t i = 0; i < attr.cap.max_send_wr + too_many; i++) {
 			qpx->wr_id = 40 + i;
 			ibv_wr_rdma_write(qpx, b.mr->rkey, (uintptr_t)b.buf);
@@ -242,7 +242,7 @@ static void check_full_queue(void)
 static void check_poll_batches(void)
 {
 	ibv_end_poll(cqx); /* harmless without ibv_start_poll */
-	begin_request(200);
+	begin_work_request(200);
 	for (int i = 0; i < 3; i++) {
 		qpx->wr_id = 200 + (uint64_t)i;
 		ibv_wr_rdma_write(qpx, b.mr->rkey, (uintptr_t)b.buf);
@@ -287,14 +287,14 @@ static void check_raw_clock(void)
 int main(void)
 {
 	open_loopback_device();
-	create_extended_side(&a);
+	create_extended_endpoint(&a);
 	create_side(&b, IBV_QPT_RC, NULL);
 	connect_sides(&a, &b);
 	check_sends();
-	check_tagged_requests();
-	check_windows();
-	check_refused_lists();
-	check_full_queue();
+	check_writes_reads_and_atomics();
+	check_memory_windows();
+	check_refused_request_lists();
+	check_full_send_queue();
 	check_poll_batches();
 	check_raw_clock();
 	destroy_side(&a);

@@ -24,7 +24,7 @@ static void check_exit_status(pid_t pid, int code)
  * Runs children by fork and exec, by posix_spawn, which shares memory until exec, and by fork only.
  *
  */
-static void run_children(const char *self, int before)
+static void run_children_by_fork_and_spawn(const char *self, int before)
 {
 	char *arguments[] = { (char *)self, "count", NULL };
 	pid_t pid = fork();
@@ -62,7 +62,7 @@ int main(int argc, char **argv)
 	connect_ids(listener, &client, &server);
 	CHECK(count_descriptors() > before + 8);
 	for (int i = 0; i < 3; i++) {
-		run_children(argv[0], before);
+		run_children_by_fork_and_spawn(argv[0], before);
 		send_between_ids(client, server);
 		send_between_ids(server, client);
 	}

@@ -33,7 +33,7 @@ static struct name peer;
 static struct ibv_ah *ah;
 static int ends[2];
 
-static void connect_processes(void)
+static void connect_qp_to_other_process(void)
 {
 	struct ibv_ah_attr attr;
 	struct name mine;
@@ -162,7 +162,7 @@ int main(int argc, char **argv)
 	CHECK(child >= 0);
 	ends[0] = child ? there[1] : back[1];
 	ends[1] = child ? back[0] : there[0];
-	connect_processes();
+	connect_qp_to_other_process();
 	while (child == 0)
 		pause();
 	if (strcmp(argv[2], "busy") == 0)

@@ -10,7 +10,7 @@ static struct ibv_device_attr limits;
 static struct ibv_cq *cq;
 
 /* Creates and destroys a queue pair with the given capacities. Returns 0 or the errno value. */
-static int try_queue_pair(enum ibv_qp_type type, struct ibv_qp_cap cap)
+static int try_creating_qp(enum ibv_qp_type type, struct ibv_qp_cap cap)
 {
 	struct ibv_qp_init_attr init = default_qp_attr(cq, type);
 	struct ibv_qp *qp;
@@ -31,11 +31,11 @@ static void check_qp_limits(enum ibv_qp_type type)
 {
 	uint32_t wr = (uint32_t)limits.max_qp_wr, sge = (uint32_t)limits.max_sge;
 
-	CHECK(try_queue_pair(type, (struct ibv_qp_cap){ wr, wr, sge, sge, 0 }) == 0);
-	CHECK(try_queue_pair(type, (struct ibv_qp_cap){ wr + 1, 1, 1, 1, 0 }) == EINVAL);
-	CHECK(try_queue_pair(type, (struct ibv_qp_cap){ 1, wr + 1, 1, 1, 0 }) == EINVAL);
-	CHECK(try_queue_pair(type, (struct ibv_qp_cap){ 1, 1, sge + 1, 1, 0 }) == EINVAL);
-	CHECK(try_queue_pair(type, (struct ibv_qp_cap){ 1, 1, 1, sge + 1, 0 }) == EINVAL);
+	CHECK(try_creating_qp(type, (struct ibv_qp_cap){ wr, wr, sge, sge, 0 }) == 0);
+	CHECK(try_creating_qp(type, (struct ibv_qp_cap){ wr + 1, 1, 1, 1, 0 }) == EINVAL);
+	CHECK(try_creating_qp(type, (struct ibv_qp_cap){ 1, wr + 1, 1, 1, 0 }) == EINVAL);
+	CHECK(try_creating_qp(type, (struct ibv_qp_cap){ 1, 1, sge + 1, 1, 0 }) == EINVAL);
+	CHECK(try_creating_qp(type, (struct ibv_qp_cap){ 1, 1, 1, sge + 1, 0 }) == EINVAL);
 }
 
 /*
@@ -85,7 +85,7 @@ static void check_sge_limits(void)
 	destroy_side(&b);
 }
 
-static int try_shared_queue(uint32_t wr, uint32_t sge)
+static int try_creating_srq(uint32_t wr, uint32_t sge)
 {
 	struct ibv_srq_init_attr init = { .attr = { .max_wr = wr, .max_sge = sge } };
 	struct ibv_srq *srq;
@@ -103,9 +103,9 @@ static void check_srq_limits(void)
 {
 	uint32_t wr = (uint32_t)limits.max_srq_wr, sge = (uint32_t)limits.max_srq_sge;
 
-	CHECK(try_shared_queue(wr, sge) == 0);
-	CHECK(try_shared_queue(wr + 1, 1) == EINVAL);
-	CHECK(try_shared_queue(1, sge + 1) == EINVAL);
+	CHECK(try_creating_srq(wr, sge) == 0);
+	CHECK(try_creating_srq(wr + 1, 1) == EINVAL);
+	CHECK(try_creating_srq(1, sge + 1) == EINVAL);
 }
 
 static void check_cq_limits(void)

@@ -21,7 +21,7 @@ static pid_t peer;
 static double began;
 
 /* Runs a function in a child process, which then waits to be killed. */
-static void run_peer(void (*what)(void))
+static void fork_peer_process(void (*what)(void))
 {
 	peer = fork();
 	CHECK(peer >= 0);
@@ -47,7 +47,7 @@ static void kill_and_reap_peer(void)
 	CHECK(waitpid(peer, NULL, 0) == peer);
 }
 
-static void open_channels(void)
+static void create_event_channels(void)
 {
 	channel = rdma_create_event_channel();
 	other = rdma_create_event_channel();
@@ -62,12 +62,12 @@ static uint16_t wait_peer_port(void)
 	return *port;
 }
 
-static void peer_listens(void)
+static void listen_in_peer_process(void)
 {
 	*port = rdma_get_src_port(listen_on_channel(channel));
 }
 
-static void peer_accepts(void)
+static void accept_in_peer_process(void)
 {
 	struct rdma_cm_id *listener = listen_on_channel(channel);
 
@@ -75,7 +75,7 @@ static void peer_accepts(void)
 	CHECK(rdma_accept(wait_cm_request(listener, NULL, 0), NULL) == 0);
 }
 
-static void peer_connects(void)
+static void connect_in_peer_process(void)
 {
 	CHECK(rdma_connect(create_resolved_id(other, wait_peer_port()), NULL) == 0);
 }
@@ -86,8 +86,8 @@ static struct rdma_cm_id *connect_to_peer(void)
 {
 	struct rdma_cm_id *id;
 
-	run_peer(peer_accepts);
-	open_channels();
+	fork_peer_process(accept_in_peer_process);
+	create_event_channels();
 	id = create_resolved_id(other, wait_peer_port());
 	CHECK(rdma_connect(id, NULL) == 0);
 	expect_cm_event(other, RDMA_CM_EVENT_ESTABLISHED, id, 0);
@@ -158,8 +158,8 @@ static void check_server_killed_before_reply(void)
 	struct rdma_cm_event *event;
 	struct rdma_cm_id *id;
 
-	run_peer(peer_listens);
-	open_channels();
+	fork_peer_process(listen_in_peer_process);
+	create_event_channels();
 	id = create_resolved_id(other, wait_peer_port());
 	CHECK(rdma_connect(id, NULL) == 0);
 	usleep(100000);
@@ -175,8 +175,8 @@ static void check_client_killed_before_reply(void)
 {
 	struct rdma_cm_id *listener, *id;
 
-	run_peer(peer_connects);
-	open_channels();
+	fork_peer_process(connect_in_peer_process);
+	create_event_channels();
 	listener = listen_on_channel(channel);
 	*port = rdma_get_src_port(listener);
 	id = wait_cm_request(listener, NULL, 0);
@@ -205,8 +205,8 @@ static void check_stopped_peer(void)
 	double limit = atof(getenv("SIWARP_MPA_TIMEOUT_MS")) / 1000;
 	struct rdma_cm_id *id;
 
-	run_peer(peer_listens);
-	open_channels();
+	fork_peer_process(listen_in_peer_process);
+	create_event_channels();
 	id = create_resolved_id(other, wait_peer_port());
 	kill_peer(SIGSTOP);
 	CHECK(rdma_connect(id, NULL) == 0);
@@ -225,7 +225,7 @@ static struct rdma_cm_id *create_ud_id(struct rdma_event_channel *on)
 	return id;
 }
 
-static void peer_listens_for_datagrams(void)
+static void listen_for_datagrams_in_peer_process(void)
 {
 	struct sockaddr_in addr = loopback_sockaddr(0);
 	struct rdma_cm_id *id = create_ud_id(channel);
@@ -244,8 +244,8 @@ static void check_datagram_peer_killed(void)
 	struct sockaddr_in addr;
 	struct rdma_cm_id *id;
 
-	run_peer(peer_listens_for_datagrams);
-	open_channels();
+	fork_peer_process(listen_for_datagrams_in_peer_process);
+	create_event_channels();
 	id = create_ud_id(other);
 	addr = loopback_sockaddr(wait_peer_port());
 	CHECK(rdma_resolve_addr(id, NULL, (struct sockaddr *)&addr, 100) == 0);

@@ -59,7 +59,7 @@ static long resident_kib(void)
 	return in_memory * (sysconf(_SC_PAGESIZE) / 1024);
 }
 
-static void raise_maximum(_Atomic long *most, long value)
+static void update_atomic_maximum(_Atomic long *most, long value)
 {
 	long seen = *most;
 
@@ -67,10 +67,10 @@ static void raise_maximum(_Atomic long *most, long value)
 		;
 }
 
-static void record_usage(int when)
+static void note_peak_memory_and_descriptors(int when)
 {
-	raise_maximum(&shared->rss[when], resident_kib());
-	raise_maximum(&shared->fds[when], count_descriptors());
+	update_atomic_maximum(&shared->rss[when], resident_kib());
+	update_atomic_maximum(&shared->fds[when], count_descriptors());
 }
 
 /* ---- connecting ------------------------------------------------------------------------------ */
@@ -198,7 +198,7 @@ static int wait_completions(struct ibv_wc *wc, int most)
  * Sends from the connecting end of each connection, and answers each message, until all are sent.
  *
  */
-static void exchange_all(void)
+static void exchange_messages_on_all_connections(void)
 {
 	int open = 0;
 
@@ -246,7 +246,7 @@ static void disconnect_all(void)
 	}
 }
 
-static void run_process(void)
+static void connect_and_exchange_in_process(void)
 {
 	int first = rank / group * group, last = first + group - 1;
 
@@ -256,15 +256,15 @@ static void run_process(void)
 		last = processes - 1;
 	listener = listen_on_channel(channel);
 	shared->ports[rank] = rdma_get_src_port(listener);
-	record_usage(0);
+	note_peak_memory_and_descriptors(0);
 	wait_all_processes();
 	for (int to = rank + 1; to <= last; to++)
 		for (int i = 0; i < each; i++)
 			start_connecting(to);
 	wait_established(each * (last - first));
 	wait_all_processes();
-	exchange_all();
-	record_usage(1);
+	exchange_messages_on_all_connections();
+	note_peak_memory_and_descriptors(1);
 	wait_all_processes();
 	disconnect_all();
 	CHECK(!mr || ibv_dereg_mr(mr) == 0);
@@ -312,7 +312,7 @@ int main(int argc, char **argv)
 		CHECK(pid >= 0);
 		if (pid == 0) {
 			CHECK(prctl(PR_SET_PDEATHSIG, SIGKILL) == 0);
-			run_process();
+			connect_and_exchange_in_process();
 			return 0;
 		}
 	}

@@ -90,7 +90,7 @@ static void check_objects_of_other_device(void)
 		ERRNO(wanted, ibv_wr_complete(qpx)); \
 	} while (0)
 
-static void check_invalid_lists(struct ibv_qp_ex *qpx)
+static void check_invalid_request_lists(struct ibv_qp_ex *qpx)
 {
 	struct ibv_sge sge = { 0 };
 	struct ibv_mw_bind_info bind = { 0 };
@@ -110,7 +110,7 @@ static void check_invalid_lists(struct ibv_qp_ex *qpx)
 	LIST(EINVAL, (ibv_wr_send(qpx), ibv_wr_set_sge_list(qpx, 1000, &sge)));
 }
 
-static void check_lists_of_destroyed_qp(struct ibv_qp_ex *qpx)
+static void check_request_lists_of_destroyed_qp(struct ibv_qp_ex *qpx)
 {
 	struct ibv_mw_bind_info bind = { 0 };
 	struct ibv_data_buf buf = { memory, 8 };
@@ -135,7 +135,7 @@ static void check_lists_of_destroyed_qp(struct ibv_qp_ex *qpx)
 #undef LIST
 
 /* Checks request lists of a destroyed queue pair, and polls of a destroyed completion queue. */
-static void check_extended_objects(void)
+static void check_destroyed_extended_objects(void)
 {
 	struct ibv_cq_init_attr_ex cq_init = { .cqe = 1, .wc_flags = IBV_WC_STANDARD_FLAGS };
 	struct ibv_cq_ex *cqx = ibv_create_cq_ex(ctx, &cq_init);
@@ -152,9 +152,9 @@ static void check_extended_objects(void)
 	qp = ibv_create_qp_ex(ctx, &init);
 	CHECK(cqx && qp);
 	qpx = ibv_qp_to_qp_ex(qp);
-	check_invalid_lists(qpx);
+	check_invalid_request_lists(qpx);
 	CHECK(ibv_destroy_qp(qp) == 0);
-	check_lists_of_destroyed_qp(qpx);
+	check_request_lists_of_destroyed_qp(qpx);
 	NONE(EINVAL, ibv_qp_to_qp_ex(qp));
 	CHECK(ibv_destroy_cq(ibv_cq_ex_to_cq(cqx)) == 0);
 	which = "an extended queue that was destroyed";
@@ -257,7 +257,7 @@ static void check_bad_requests(enum ibv_qp_type type)
 }
 
 /* Checks invalid binds of memory windows through the inline functions. */
-static void check_bad_window_binds(void)
+static void check_bad_memory_window_binds(void)
 {
 	struct ibv_mw *one = ibv_alloc_mw(pd, IBV_MW_TYPE_1),
 		      *two = ibv_alloc_mw(pd, IBV_MW_TYPE_2);
@@ -282,7 +282,7 @@ static void check_bad_window_binds(void)
 }
 
 /* Checks that a queue accepts only as many requests of a circular list as the queue holds. */
-static void check_circular_lists(void)
+static void check_circular_request_lists(void)
 {
 	struct ibv_mr *mr = ibv_reg_mr(pd, memory, SIZE, IBV_ACCESS_MW_BIND);
 	struct ibv_mw *window = ibv_alloc_mw(pd, IBV_MW_TYPE_2);
@@ -318,12 +318,12 @@ int main(void)
 	open_loopback_device();
 	check_closed_context();
 	check_objects_of_other_device();
-	check_extended_objects();
+	check_destroyed_extended_objects();
 	check_bad_requests(IBV_QPT_RC);
 	check_bad_requests(IBV_QPT_UC);
 	check_bad_requests(IBV_QPT_UD);
-	check_bad_window_binds();
-	check_circular_lists();
+	check_bad_memory_window_binds();
+	check_circular_request_lists();
 	close_loopback_device();
 	return exit_code_of_refusals(400);
 }

@@ -120,7 +120,7 @@ static void check_reg_mr_ex(void)
 	free(buf);
 }
 
-static void check_buffers(void)
+static void check_ibv_alloc_buf(void)
 {
 	struct ibv_pd *other = ibv_alloc_pd(ctx);
 	struct buffer *buf = NULL;
@@ -232,7 +232,7 @@ int main(void)
 {
 	open_loopback_device();
 	check_reg_mr_ex();
-	check_buffers();
+	check_ibv_alloc_buf();
 	check_port_speed();
 	check_unsupported_functions();
 	close_loopback_device();

@@ -122,7 +122,7 @@ static struct ibv_mr *reg_mr_iova2(struct ibv_pd *of, void *addr, size_t length,
 	return ibv_reg_mr_iova2(of, addr, length, iova, ACCESS | IBV_ACCESS_RELAXED_ORDERING);
 }
 
-static int count_mappings(void)
+static int count_dmabuf_mappings(void)
 {
 	FILE *maps = fopen("/proc/self/maps", "r");
 	char line[512];
@@ -146,10 +146,10 @@ static void check_dmabuf(void)
 
 	CHECK(fd >= 0 && ftruncate(fd, 3 * SIZE) == 0 && pipe(pipes) == 0 && left);
 	mr = ibv_reg_dmabuf_mr(pd, SIZE + 100, 500, 100, fd, ACCESS | IBV_ACCESS_RELAXED_ORDERING);
-	CHECK(mr && mr->length == 500 && count_mappings() == 1);
+	CHECK(mr && mr->length == 500 && count_dmabuf_mappings() == 1);
 	CHECK(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, 0) ==
 	      IBV_REREG_MR_ERR_INPUT);
-	CHECK(ibv_dereg_mr(mr) == 0 && count_mappings() == 0);
+	CHECK(ibv_dereg_mr(mr) == 0 && count_dmabuf_mappings() == 0);
 	CHECK(!ibv_reg_dmabuf_mr(pd, 0, SIZE, 0, pipes[0], ACCESS) && errno == EOPNOTSUPP);
 	CHECK(!ibv_reg_dmabuf_mr(pd, 0, SIZE, 0, -1, ACCESS) && errno == EBADF);
 	CHECK(!ibv_reg_dmabuf_mr(pd, 0, 0, 0, fd, ACCESS) && errno == EINVAL);
@@ -160,11 +160,11 @@ static void check_dmabuf(void)
 	CHECK(!ibv_reg_dmabuf_mr(pd, 100, SIZE, 0, fd, ACCESS) && errno == EINVAL);
 	CHECK(!ibv_reg_dmabuf_mr(pd, 0, SIZE, 0, fd, IBV_ACCESS_ZERO_BASED) && errno == EINVAL);
 	CHECK(!ibv_reg_dmabuf_mr(pd, 0, SIZE, 0, fd, IBV_ACCESS_ON_DEMAND) && errno == EINVAL);
-	CHECK(count_mappings() == 0);
+	CHECK(count_dmabuf_mappings() == 0);
 	/* A region that was not deregistered is released with its device. */
-	CHECK(ibv_reg_dmabuf_mr(left, 0, SIZE, 0, fd, ACCESS) && count_mappings() == 1);
-	CHECK(ibv_reg_dmabuf_mr(left, 0, SIZE, 0, fd, ACCESS) && count_mappings() == 2);
-	CHECK(ibv_close_device(other) == 0 && count_mappings() == 0);
+	CHECK(ibv_reg_dmabuf_mr(left, 0, SIZE, 0, fd, ACCESS) && count_dmabuf_mappings() == 1);
+	CHECK(ibv_reg_dmabuf_mr(left, 0, SIZE, 0, fd, ACCESS) && count_dmabuf_mappings() == 2);
+	CHECK(ibv_close_device(other) == 0 && count_dmabuf_mappings() == 0);
 	ibv_free_device_list(list);
 	close(fd);
 	close(pipes[0]);
@@ -175,7 +175,7 @@ static void check_dmabuf(void)
  * Prefetch advice must refer to a region of the same protection domain, and advice to write to a
  * writable one.
  */
-static void check_advice(void)
+static void check_advise_mr(void)
 {
 	struct ibv_pd *other = ibv_alloc_pd(ctx);
 	char *buf = calloc(1, SIZE);
@@ -343,7 +343,7 @@ static void check_async_events(void)
  * Acquires the library's locks repeatedly, so that the locks may be held when another thread forks.
  *
  */
-static void *hold_locks(void *unused)
+static void *take_library_locks_until_fork(void *unused)
 {
 	struct ibv_ah_attr path = loopback_ah_attr();
 
@@ -356,7 +356,7 @@ static void *hold_locks(void *unused)
 	return unused;
 }
 
-static void check_objects_in_child(struct ibv_qp_ex *qpx, struct ibv_cq_ex *cqx)
+static void check_objects_stale_in_forked_child(struct ibv_qp_ex *qpx, struct ibv_cq_ex *cqx)
 {
 	struct ibv_ah_attr path = loopback_ah_attr();
 	struct ibv_gid_entry entry;
@@ -396,14 +396,14 @@ static void check_forked_children(void)
 	init.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
 	init.pd = pd;
 	qp = ibv_create_qp_ex(ctx, &init);
-	CHECK(cqx && qp && pthread_create(&thread, NULL, hold_locks, NULL) == 0);
+	CHECK(cqx && qp && pthread_create(&thread, NULL, take_library_locks_until_fork, NULL) == 0);
 	ibv_wr_start(ibv_qp_to_qp_ex(qp));
 	for (int i = 0; i < 10; i++) {
 		pid_t child = fork();
 
 		CHECK(child >= 0);
 		if (child == 0)
-			check_objects_in_child(ibv_qp_to_qp_ex(qp), cqx);
+			check_objects_stale_in_forked_child(ibv_qp_to_qp_ex(qp), cqx);
 		CHECK(waitpid(child, &status, 0) == child);
 		CHECK(WIFEXITED(status) && !WEXITSTATUS(status));
 	}
@@ -438,7 +438,7 @@ int main(void)
 	check_iova_regions(reg_mr_iova);
 	check_iova_regions(reg_mr_iova2);
 	check_dmabuf();
-	check_advice();
+	check_advise_mr();
 	check_domains_and_imports();
 	check_completion_events();
 	check_cq_resize();

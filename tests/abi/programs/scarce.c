@@ -174,7 +174,7 @@ static void destroy_all_objects(void)
 /* Makes another system call fail in each run, until a run completes without a failure. */
 static int check_failing_system_calls(void)
 {
-	long (*arm)(long n) = (long (*)(long))dlsym(RTLD_DEFAULT, "failing_arm");
+	long (*arm)(long n) = (long (*)(long))dlsym(RTLD_DEFAULT, "fail_nth_call");
 	int before = count_descriptors();
 	long n = 0, made;
 

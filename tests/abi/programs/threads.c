@@ -16,7 +16,7 @@
 /* queue pair of any thread, which may already be destroyed */
 static struct ibv_qp *_Atomic shared;
 
-static void create_destroy_once(char *buf)
+static void create_and_destroy_objects(char *buf)
 {
 	struct ibv_mr *mr = ibv_reg_mr(pd, buf, SIZE, IBV_ACCESS_LOCAL_WRITE);
 	struct ibv_cq *cq = ibv_create_cq(ctx, 10, NULL, NULL, 0);
@@ -43,13 +43,13 @@ static void create_destroy_once(char *buf)
 	CHECK(ibv_destroy_ah(ah) == 0 && ibv_destroy_cq(cq) == 0 && ibv_dereg_mr(mr) == 0);
 }
 
-static void *create_destroy_repeatedly(void *unused)
+static void *create_and_destroy_objects_repeatedly(void *unused)
 {
 	char *buf = malloc(SIZE);
 
 	CHECK(buf);
 	for (int i = 0; i < ROUNDS; i++)
-		create_destroy_once(buf);
+		create_and_destroy_objects(buf);
 	free(buf);
 	return unused;
 }
@@ -69,7 +69,7 @@ static struct {
  * Checks that each call on an object that another thread destroys succeeds or reports that the
  * object does not exist. As with adapters, post calls never report that an object does not exist.
  */
-static void *use_victim(void *unused)
+static void *use_objects_during_destruction(void *unused)
 {
 	struct ibv_qp_init_attr init;
 	struct ibv_qp_attr attr;
@@ -111,7 +111,7 @@ static void check_destroy_during_use(void)
 		CHECK(victim.qp);
 		move_qp_to_init(victim.qp);
 		move_qp_to_rts(victim.qp, 0);
-		CHECK(pthread_create(&thread, NULL, use_victim, NULL) == 0);
+		CHECK(pthread_create(&thread, NULL, use_objects_during_destruction, NULL) == 0);
 		usleep(500);
 		CHECK(ibv_destroy_qp(victim.qp) == 0 && ibv_destroy_cq(victim.cq) == 0);
 		CHECK(ibv_destroy_srq(victim.srq) == 0);
@@ -121,7 +121,7 @@ static void check_destroy_during_use(void)
 	}
 }
 
-static void *expect_failed_wait(void *context)
+static void *expect_async_event_wait_fails(void *context)
 {
 	struct ibv_async_event event;
 
@@ -136,7 +136,7 @@ static void check_close_during_wait(void)
 	struct ibv_context *c = ibv_open_device(list[0]);
 	pthread_t thread;
 
-	CHECK(c && pthread_create(&thread, NULL, expect_failed_wait, c) == 0);
+	CHECK(c && pthread_create(&thread, NULL, expect_async_event_wait_fails, c) == 0);
 	usleep(50000);
 	CHECK(ibv_close_device(c) == 0 && pthread_join(thread, NULL) == 0);
 	ibv_free_device_list(list);
@@ -144,7 +144,7 @@ static void check_close_during_wait(void)
 
 static atomic_int closed;
 
-static void *close_and_count(void *context)
+static void *close_device_and_count(void *context)
 {
 	if (ibv_close_device(context) == 0)
 		atomic_fetch_add(&closed, 1);
@@ -163,7 +163,7 @@ static void check_concurrent_close(void)
 		CHECK(c && ibv_alloc_pd(c) && ibv_create_cq(c, 1, NULL, NULL, 0));
 		atomic_store(&closed, 0);
 		for (int i = 0; i < THREADS; i++)
-			CHECK(pthread_create(&threads[i], NULL, close_and_count, c) == 0);
+			CHECK(pthread_create(&threads[i], NULL, close_device_and_count, c) == 0);
 		for (int i = 0; i < THREADS; i++)
 			CHECK(pthread_join(threads[i], NULL) == 0);
 		CHECK(atomic_load(&closed) == 1);
@@ -174,7 +174,7 @@ static void check_concurrent_close(void)
 static atomic_bool went_through;
 
 /* Opens and closes a device, with calls that are no cancellation points because none waits. */
-static void *open_and_close(void *unused)
+static void *open_and_close_device_while_cancelled(void *unused)
 {
 	struct ibv_device **list;
 	struct ibv_context *c;
@@ -203,13 +203,14 @@ static void check_cancelled_threads(void)
 
 	for (int i = 0; i < 20; i++) {
 		atomic_store(&went_through, false);
-		CHECK(pthread_create(&thread, NULL, open_and_close, NULL) == 0);
+		CHECK(pthread_create(&thread, NULL, open_and_close_device_while_cancelled, NULL) ==
+		      0);
 		CHECK(pthread_cancel(thread) == 0);
 		CHECK(pthread_join(thread, &ended) == 0);
 		CHECK(ended == PTHREAD_CANCELED || atomic_load(&went_through));
 		CHECK(count_descriptors() == before);
 	}
-	CHECK(pthread_create(&thread, NULL, open_and_close, NULL) == 0);
+	CHECK(pthread_create(&thread, NULL, open_and_close_device_while_cancelled, NULL) == 0);
 	CHECK(pthread_join(thread, &ended) == 0);
 	CHECK(ended != PTHREAD_CANCELED && atomic_load(&went_through));
 	CHECK(count_descriptors() == before);
@@ -221,7 +222,8 @@ int main(void)
 
 	open_loopback_device();
 	for (int i = 0; i < THREADS; i++)
-		CHECK(pthread_create(&threads[i], NULL, create_destroy_repeatedly, NULL) == 0);
+		CHECK(pthread_create(&threads[i], NULL, create_and_destroy_objects_repeatedly,
+				     NULL) == 0);
 	for (int i = 0; i < THREADS; i++)
 		CHECK(pthread_join(threads[i], NULL) == 0);
 	check_destroy_during_use();

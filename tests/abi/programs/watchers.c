@@ -41,7 +41,7 @@ static volatile char *arrival_address(bool by_write)
 	return own.buf + (by_write ? 1024 : grh_octets());
 }
 
-static void connect_processes(bool with_channel)
+static void connect_qp_to_other_process(bool with_channel)
 {
 	struct ibv_qp_init_attr init;
 	struct ibv_ah_attr attr;
@@ -74,7 +74,7 @@ static void connect_processes(bool with_channel)
 }
 
 /* Sends a message whose octets are all `mark`, by a Send or by a Write that consumes no receive. */
-static void send_mark(char mark, bool by_write)
+static void send_message_filled_with(char mark, bool by_write)
 {
 	struct ibv_sge sge = sge_of_side(&own, 2048, LENGTH);
 	struct ibv_send_wr wr = {
@@ -119,7 +119,7 @@ static void poll_receive(char mark)
 }
 
 /* Waits for an answer by reading memory, without any call of verbs. */
-static void watch_memory(char mark, bool by_write)
+static void busy_poll_memory_for_message(char mark, bool by_write)
 {
 	double end = now_seconds() + SECONDS;
 
@@ -153,13 +153,13 @@ static void drain_send_completions(int i)
 /* Answers ROUNDS messages by the same operation, and exits when the parent process permits. */
 static void run_answering_child(bool by_write)
 {
-	connect_processes(false);
+	connect_qp_to_other_process(false);
 	for (int i = 1; i <= ROUNDS; i++) {
 		if (by_write)
-			watch_memory((char)i, true);
+			busy_poll_memory_for_message((char)i, true);
 		else
 			poll_receive((char)i);
-		send_mark((char)i, by_write);
+		send_message_filled_with((char)i, by_write);
 		if (by_write)
 			drain_send_completions(i);
 	}
@@ -199,19 +199,19 @@ static void send_and_wait(const char *way, bool by_write)
 	struct epoll_event in = { .events = EPOLLIN };
 	int epoll = epoll_create1(EPOLL_CLOEXEC);
 
-	connect_processes(sleeps);
+	connect_qp_to_other_process(sleeps);
 	if (sleeps) {
 		CHECK(epoll_ctl(epoll, EPOLL_CTL_ADD, channel->fd, &in) == 0);
 		CHECK(ibv_req_notify_cq(own.cq, 0) == 0);
 	}
 	for (int i = 1; i <= ROUNDS; i++) {
-		send_mark((char)i, by_write);
+		send_message_filled_with((char)i, by_write);
 		if (sleeps) {
 			wait_receive_by_epoll(epoll, (char)i);
 			continue;
 		}
 		if (looks)
-			watch_memory((char)i, by_write);
+			busy_poll_memory_for_message((char)i, by_write);
 		if (by_write)
 			drain_send_completions(i);
 		else

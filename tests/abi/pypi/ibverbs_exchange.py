@@ -40,19 +40,19 @@ control = Control()
 found = {str(dev.name): dev for dev in ib.get_device_list()}
 with contextlib.ExitStack() as opened:
 
-    def register_for_closing(thing):
+    def close_at_exit(thing):
         """Return an object that is closed at exit, before the objects from which it was created."""
         return opened.enter_context(thing)
 
-    ctx = register_for_closing(found[device_name()].open())
+    ctx = close_at_exit(found[device_name()].open())
     pd, channel = (
-        register_for_closing(ctx.alloc_pd()),
-        register_for_closing(ctx.create_comp_channel()),
+        close_at_exit(ctx.alloc_pd()),
+        close_at_exit(ctx.create_comp_channel()),
     )
-    cq = register_for_closing(ctx.create_cq(64, channel))
+    cq = close_at_exit(ctx.create_cq(64, channel))
     memory = ctypes.create_string_buffer(2 * SIZE)
     address = ctypes.addressof(memory)
-    mr = register_for_closing(pd.reg_mr(address, 2 * SIZE, ACCESS))
+    mr = close_at_exit(pd.reg_mr(address, 2 * SIZE, ACCESS))
     port, gid = ctx.query_port(1), ctx.query_gid(1, 0)
     assert port.state == ib.PortState.ACTIVE
 
@@ -77,9 +77,7 @@ with contextlib.ExitStack() as opened:
     def post_receive(size=SIZE):
         qp.post_recv(ib.RecvWR(wr_id=5, sg_list=[sge(SIZE, size)]))
 
-    qp = register_for_closing(
-        pd.create_qp(ib.QPInitAttr(send_cq=cq, recv_cq=cq, qp_type=ib.QPType.RC))
-    )
+    qp = close_at_exit(pd.create_qp(ib.QPInitAttr(send_cq=cq, recv_cq=cq, qp_type=ib.QPType.RC)))
     info = ib.local_qp_info(qp, port, gid, port=1, psn=0)
     other = control.exchange_values(qp=info.to_bytes().hex(), addr=address, rkey=mr.rkey)
     peer = ib.QPInfo.from_bytes(bytes.fromhex(other["qp"]))
@@ -122,9 +120,7 @@ with contextlib.ExitStack() as opened:
     control.exchange_values(connected=1)
 
     # UD: received data follows a GRH of 40 octets.
-    qp = register_for_closing(
-        pd.create_qp(ib.QPInitAttr(send_cq=cq, recv_cq=cq, qp_type=ib.QPType.UD))
-    )
+    qp = close_at_exit(pd.create_qp(ib.QPInitAttr(send_cq=cq, recv_cq=cq, qp_type=ib.QPType.UD)))
     qp.to_init(1, qkey=QKEY)
     qp.modify(ib.QPAttrMask.STATE, qp_state=ib.QPState.RTR)
     qp.modify(ib.QPAttrMask.STATE | ib.QPAttrMask.SQ_PSN, qp_state=ib.QPState.RTS, sq_psn=0)
@@ -138,7 +134,7 @@ with contextlib.ExitStack() as opened:
     else:
         memory.raw = data_pattern(1000, 3) + bytes(2 * SIZE - 1000)
         attr = ib.AHAttr(port_num=1, is_global=True, dgid=bytes.fromhex(other["gid"]), sgid_index=0)
-        ah = register_for_closing(pd.create_ah(attr))
+        ah = close_at_exit(pd.create_ah(attr))
         post_and_wait(ib.WROpcode.SEND, 1000, ah=ah, remote_qpn=other["qpn"], remote_qkey=QKEY)
     control.exchange_values(done=1)
 print("ibverbs: correct")

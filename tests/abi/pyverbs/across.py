@@ -36,7 +36,7 @@ def exchange_values(stream, **mine):
     return json.loads(stream.readline())
 
 
-def check_rc(end, theirs):
+def check_rc_transfers(end, theirs):
     """Post a Write, a Send and a Read, and check the data that the other program wrote and sent."""
     data, other = data_pattern(SIZE, serves), data_pattern(SIZE, not serves)
     end.mr.write(data, SIZE)
@@ -51,7 +51,7 @@ def check_rc(end, theirs):
     assert end.mr.read(SIZE, 2 * SIZE) == data
 
 
-def check_ud(end, theirs, way):
+def check_ud_transfers(end, theirs, way):
     """Send a UD message and check the received UD message, whose data follows the GRH."""
     end.mr.write(data_pattern(SIZE, serves), SIZE)
     wr = SendWR(sg=[end.sge(SIZE)], num_sge=1, send_flags=IBV_SEND_SIGNALED)
@@ -71,7 +71,7 @@ with open_device() as ctx, connected_socket() as found, found.makefile("rw") as 
     theirs = exchange_values(stream, gid=gid, **numbers)
     way = AHAttr(gr=GlobalRoute(dgid=GID(theirs["gid"]), sgid_index=0), is_global=1, port_num=1)
     one.connect_to_qpn(theirs["rc"], way)
-    check_rc(one, theirs)
-    check_ud(other, theirs, way)
+    check_rc_transfers(one, theirs)
+    check_ud_transfers(other, theirs, way)
     exchange_values(stream)  # neither program exits before the other one has finished
 report_success("across")

@@ -50,7 +50,7 @@ OF_RC = (
 )
 
 
-def post_built_request(end, name, *args, sge=None):
+def build_request_post_and_wait(end, name, *args, sge=None):
     """Build a request with a wr_ function, post the request, and wait for its completion."""
     end.qp.wr_start()
     end.qp.wr_id, end.qp.wr_flags = 31, IBV_SEND_SIGNALED
@@ -75,26 +75,26 @@ with open_device() as ctx:
 
     data = fill_memory(1)
     b.post_receive()
-    post_built_request(a, "wr_send", sge=a.sge(SIZE))
+    build_request_post_and_wait(a, "wr_send", sge=a.sge(SIZE))
     assert b.next_completion().byte_len == SIZE and b.mr.read(SIZE, 0) == data
     data = fill_memory(2)
     b.post_receive()
-    post_built_request(a, "wr_send_imm", socket.htonl(19), sge=a.sge(SIZE))
+    build_request_post_and_wait(a, "wr_send_imm", socket.htonl(19), sge=a.sge(SIZE))
     assert b.next_completion().imm_data == 19 and b.mr.read(SIZE, 0) == data
     data = fill_memory(3)
-    post_built_request(a, "wr_rdma_write", *there, sge=a.sge(SIZE))
+    build_request_post_and_wait(a, "wr_rdma_write", *there, sge=a.sge(SIZE))
     assert b.mr.read(SIZE, 0) == data
     data = fill_memory(4)
     b.post_receive()
-    post_built_request(a, "wr_rdma_write_imm", *there, socket.htonl(20), sge=a.sge(SIZE))
+    build_request_post_and_wait(a, "wr_rdma_write_imm", *there, socket.htonl(20), sge=a.sge(SIZE))
     assert b.next_completion().imm_data == 20 and b.mr.read(SIZE, 0) == data
     a.mr.write(bytes(SIZE), SIZE)
-    post_built_request(a, "wr_rdma_read", *there, sge=a.sge(SIZE))
+    build_request_post_and_wait(a, "wr_rdma_read", *there, sge=a.sge(SIZE))
     assert a.mr.read(SIZE, 0) == data
     b.mr.write(struct.pack("=Q", 40), 8)
-    post_built_request(a, "wr_atomic_fetch_add", *there, 2, sge=a.sge(8))
+    build_request_post_and_wait(a, "wr_atomic_fetch_add", *there, 2, sge=a.sge(8))
     assert struct.unpack("=Q", a.mr.read(8, 0)) == (40,)
-    post_built_request(a, "wr_atomic_cmp_swp", *there, 42, 9, sge=a.sge(8))
+    build_request_post_and_wait(a, "wr_atomic_cmp_swp", *there, 42, 9, sge=a.sge(8))
     assert struct.unpack("=Q", a.mr.read(8, 0)) == (42,)
     assert struct.unpack("=Q", b.mr.read(8, 0)) == (9,)
 
@@ -126,16 +126,16 @@ with open_device() as ctx:
         window = MW(b.pd, IBV_MW_TYPE_2)
         key = inc_rkey(window.rkey)
         info = MWBindInfo(b.mr, b.mr.buf, SIZE, IBV_ACCESS_REMOTE_WRITE)
-        post_built_request(b, "wr_bind_mw", window, key, info)
+        build_request_post_and_wait(b, "wr_bind_mw", window, key, info)
         data = fill_memory(6 + by_peer)
-        post_built_request(a, "wr_rdma_write", key, b.mr.buf, sge=a.sge(SIZE))
+        build_request_post_and_wait(a, "wr_rdma_write", key, b.mr.buf, sge=a.sge(SIZE))
         assert b.mr.read(SIZE, 0) == data
         if by_peer:
             b.post_receive()
-            post_built_request(a, "wr_send_inv", key, sge=a.sge(1))
+            build_request_post_and_wait(a, "wr_send_inv", key, sge=a.sge(1))
             assert b.next_completion().wc_flags & IBV_WC_WITH_INV
         else:
-            post_built_request(b, "wr_local_inv", key)
+            build_request_post_and_wait(b, "wr_local_inv", key)
         window.close()
 
     a, b = End(ctx, IBV_QPT_UD, ops=OF_UD), End(ctx, IBV_QPT_UD, ops=OF_UD)

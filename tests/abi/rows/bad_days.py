@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from .row import CABLE, HERE, PERFTEST, PINGPONG, UCX, Row
 
 
-def trouble_rows() -> Iterator[Row]:
+def fault_test_rows() -> Iterator[Row]:
     """Yield rows in which an end is killed, all CPUs are busy, or TCP streams are delayed."""
     endless = {
         # With -b both ends of ib_send_bw and ib_write_bw send. As with adapters, an end that waits

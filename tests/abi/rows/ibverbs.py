@@ -29,7 +29,7 @@ SCRIPTS = {
 }
 
 
-def single_program_rows() -> Iterator[Row]:
+def single_program_test_rows() -> Iterator[Row]:
     """Yield rows of programs that need no peer."""
     yield Row("ibv_devices", "-", "ibv_devices", shows=r"siw_\w+\s+[0-9a-f]{16}", short=PLACES)
     yield Row("ibv_devinfo -v", "-", "ibv_devinfo -v", shows=r"GID\[\s*0\]:.*RoCE v2", short=PLACES)
@@ -54,7 +54,7 @@ def single_program_rows() -> Iterator[Row]:
     )
 
 
-def pingpong_rows() -> Iterator[Row]:
+def pingpong_test_rows() -> Iterator[Row]:
     """Yield rows of the pingpong programs; option -c compares received data with sent data."""
     for kind in ("rc", "uc", "ud", "srq"):
         for words, places in (("-g 0", PLACES), ("-g 0 -e", (HERE,)), ("-g 1", (HERE,))):
@@ -82,7 +82,7 @@ def pingpong_rows() -> Iterator[Row]:
     )
 
 
-def pyverbs_rows() -> Iterator[Row]:
+def pyverbs_test_rows() -> Iterator[Row]:
     """Yield a row for each pyverbs script; each script compares the data that it transfers.
 
     All scripts except the last have both ends in one process. The script cmid also uses librdmacm.

@@ -32,13 +32,13 @@ class Pair:
     quiet: str = ""
 
 
-def perftest_rdma_cm_pair(program: str) -> Pair:
+def perftest_rdma_cm_program_pair(program: str) -> Pair:
     """Return the pair of a perftest program that connects by rdma_cm."""
     words = f"{program} -R -F -D 300"
     return Pair(f"{program} -R", words, f"{words} {{addr}}", PERFTEST)
 
 
-def rdma_core_pairs() -> Iterator[Pair]:
+def rdma_core_program_pairs() -> Iterator[Pair]:
     """Yield pairs of programs of librdmacm and perftest."""
     yield Pair("rping", "rping -s", "rping -c -a {addr}", RPING, quiet="DISCONNECT EVENT")
     # ucmatose does not check the status of completions.
@@ -49,10 +49,10 @@ def rdma_core_pairs() -> Iterator[Pair]:
     # With persona iwarp a Write completes when TCP has accepted it, so only the event DISCONNECTED
     # reports the loss of the peer.
     yield Pair("rstream (iwarp)", words, f"{words} -s {{addr}}", RSOCKET, ("server",))
-    yield from map(perftest_rdma_cm_pair, ("ib_send_lat", "ib_write_bw", "ib_read_bw"))
+    yield from map(perftest_rdma_cm_program_pair, ("ib_send_lat", "ib_write_bw", "ib_read_bw"))
 
 
-def other_pairs() -> Iterator[Pair]:
+def other_program_pairs() -> Iterator[Pair]:
     """Yield pairs of programs of UCX, qperf, DAPL and fio."""
     server = f"io_demo -q -p {IO_DEMO}"
     client = f"{server} -i 1000000000 -c 1 -n 20 {{addr}}"
@@ -75,9 +75,9 @@ def other_pairs() -> Iterator[Pair]:
     yield Pair("fio rdma write", server, client, FIO, ("client",), "Run status group 0")
 
 
-def killed_end_rows() -> Iterator[Row]:
+def killed_endpoint_test_rows() -> Iterator[Row]:
     """Yield rows in which one end of a pair is killed during data transfer."""
-    for pair in (*rdma_core_pairs(), *other_pairs()):
+    for pair in (*rdma_core_program_pairs(), *other_program_pairs()):
         for end in pair.ends:
             yield Row(
                 f"{pair.name}, {end} killed",
@@ -94,7 +94,7 @@ def killed_end_rows() -> Iterator[Row]:
             )
 
 
-def killed_at_connect_rows() -> Iterator[Row]:
+def killed_during_connect_test_rows() -> Iterator[Row]:
     """Yield rows of short programs, one of which gdb kills at a connection call."""
     for name, run, client, quiet, port in (
         ("rdma_server", "", "rdma_client -s {addr}", "end 0", RDMA_CM),

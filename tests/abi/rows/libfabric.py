@@ -16,7 +16,7 @@ ENDPOINTS = (
 )
 
 
-def fi_pingpong_rows() -> Iterator[Row]:
+def fi_pingpong_test_rows() -> Iterator[Row]:
     """Yield rows of fi_pingpong with every size up to 1 MiB, or up to the maximum datagram.
 
     The rows for rxm also test that the program ends: rxm creates event channels at the addresses of
@@ -72,7 +72,7 @@ def fi_pingpong_rows() -> Iterator[Row]:
         )
 
 
-def killed_libfabric_rows() -> Iterator[Row]:
+def killed_libfabric_test_rows() -> Iterator[Row]:
     """Yield rows in which one end of fi_pingpong is killed and requests of the other are flushed.
 
     Endpoints of type rdm are excluded: they have no connection, so a receive waits for any sender.

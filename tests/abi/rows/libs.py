@@ -10,7 +10,7 @@ RPMA, DTEST, DTESTSRQ, DAPLTEST, QPERF, FIO = 7204, 15828, 45248, 17223, 19765, 
 MOONCAKE_WHEEL = "mooncake-transfer-engine-non-cuda==0.3.13.post1"
 
 
-def gloo_rows() -> Iterator[Row]:
+def gloo_test_rows() -> Iterator[Row]:
     """Yield rows of Gloo's all-reduce with all ranks on one host or in two namespaces."""
     ranks = "sh {abi}/libs/gloo_ranks.sh {work}/libs-gloo"
     for count, short in ((2, PLACES), (4, (HERE,))):
@@ -45,7 +45,7 @@ def gloo_rows() -> Iterator[Row]:
     )
 
 
-def rpma_rows() -> Iterator[Row]:
+def rpma_test_rows() -> Iterator[Row]:
     """Yield rows of librpma with Writes, flushes, Reads, atomic Writes and messages."""
     both = "{work}/libs-rpma", f"{{addr}} {RPMA}"
     for env in ({}, {"SIWARP_PERSONA": "iwarp"}):
@@ -74,7 +74,7 @@ def rpma_rows() -> Iterator[Row]:
         )
 
 
-def dapl_rows() -> Iterator[Row]:
+def dapl_test_rows() -> Iterator[Row]:
     """Yield rows of DAPL's dtest with queue pairs connected by rdma_cm, or by GID and QPN."""
     for name, short in (("ofa", PLACES), ("scm", ())):
         words = f"sh {{abi}}/libs/dapl.sh {name} {{dev}} dtest -P siwarp -B 20 -b 65536"
@@ -90,7 +90,7 @@ def dapl_rows() -> Iterator[Row]:
         )
 
 
-def dapl_srq_and_thread_rows() -> Iterator[Row]:
+def dapl_srq_and_thread_test_rows() -> Iterator[Row]:
     """Yield rows of DAPL's tests with shared receive queues and with threads."""
     run = "sh {abi}/libs/dapl.sh ofa {dev}"
     # The test has only one connection, because DAPL tracks the receives of an SRQ in a ring and
@@ -123,7 +123,7 @@ def dapl_srq_and_thread_rows() -> Iterator[Row]:
     )
 
 
-def qperf_rows() -> Iterator[Row]:
+def qperf_test_rows() -> Iterator[Row]:
     """Yield rows of qperf, whose client selects the measurements and ends the server."""
     tests = "rc_lat rc_bw rc_bi_bw rc_rdma_write_lat rc_rdma_write_bw rc_rdma_read_lat"
     atomics = "rc_rdma_read_bw rc_compare_swap_mr rc_fetch_add_mr ver_rc_compare_swap"
@@ -141,7 +141,7 @@ def qperf_rows() -> Iterator[Row]:
         )
 
 
-def fio_rows() -> Iterator[Row]:
+def fio_test_rows() -> Iterator[Row]:
     """Yield rows of fio's engine rdma; --rw=write selects the initiator, --rw=read the target."""
     # fio uses threads here, because a hanging program is killed with its session, but each process
     # of fio has a separate session.
@@ -164,7 +164,7 @@ def fio_rows() -> Iterator[Row]:
         )
 
 
-def mooncake_rows() -> Iterator[Row]:
+def mooncake_test_rows() -> Iterator[Row]:
     """Yield rows of Mooncake's transfer engine: its Python module and its benchmark."""
     script = "{python} {abi}/pypi/mooncake_exchange.py {dev}"
     # Each worker of an engine polls continuously, so each engine has only one worker.

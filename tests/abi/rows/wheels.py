@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from .row import HERE, PLACES, PYPI, Row
 
 
-def wheel_rows() -> Iterator[Row]:
+def wheel_test_rows() -> Iterator[Row]:
     """Yield rows of ibverbs (opens libibverbs.so.1 with dlopen) and peercache (linked to it).
 
     peercache is also linked to librdmacm.so.1, but calls no function of that library; the library
@@ -30,7 +30,7 @@ def wheel_rows() -> Iterator[Row]:
             )
 
 
-def killed_wheel_rows() -> Iterator[Row]:
+def killed_wheel_test_rows() -> Iterator[Row]:
     """Yield rows in which an end is killed while the other end has requests in flight."""
     script = "{python} {abi}/pypi/ibverbs_exchange.py {dev}"
     for end in ("server", "client"):

@@ -466,7 +466,7 @@ def expected_terminate(row: ErrorCase, segment: Packet | None) -> bytes:
     return bytes(Terminate(**fields))
 
 
-def provoke_and_check(row: ErrorCase, peer: ScriptedRCPeer, size: int) -> None:
+def provoke_error_and_check_reports(row: ErrorCase, peer: ScriptedRCPeer, size: int) -> None:
     """Provoke an error, and check the reports to the peer and to the program."""
     end = peer.end
     canary = bytes(end.mem.view)
@@ -497,7 +497,7 @@ def test_each_error_causes_a_terminate_with_its_numbers_and_the_required_quotes(
             # The peer sends an empty FPDU, because a responder may send only after it has received
             # an FPDU.
             peer.send_segments(None)
-        provoke_and_check(row, peer, size)
+        provoke_error_and_check_reports(row, peer, size)
 
 
 @pytest.mark.parametrize(
@@ -509,7 +509,7 @@ def test_each_quoted_error_causes_the_same_terminate_with_markers_in_both_direct
 ) -> None:
     reply = MPAReply(rev=2, m=1, s=1, ird=4, ord=4)
     with ScriptedRCPeer.accept_from_siwarp(wire, reply, ConnParam(markers=True)) as peer:
-        provoke_and_check(row, peer, 700)
+        provoke_error_and_check_reports(row, peer, 700)
 
 
 # ---- start-up

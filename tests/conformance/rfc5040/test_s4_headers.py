@@ -262,7 +262,7 @@ def test_a_terminate_uses_queue_2_and_has_a_terminate_header_and_no_payload(
     assert len(octets) == 4 + 2 + 14
 
 
-def forbidden_sources(world: RdmapWorld, m: Memory) -> list[tuple[tuple[int, int], int]]:
+def forbidden_read_sources(world: RdmapWorld, m: Memory) -> list[tuple[tuple[int, int], int]]:
     """Return ((STag, offset), expected error code) for sources that must not be read."""
     other = world.registered_memory(100, pd=PD + 1)
     closed = world.registered_memory(100, rights=REMOTE_WRITE | 1)
@@ -286,7 +286,7 @@ def test_the_terminate_for_a_refused_read_request_quotes_the_complete_request(
 ) -> None:
     stream = world.initiator()
     m = world.registered_memory(100)
-    (stag, to), code = forbidden_sources(world, m)[which]
+    (stag, to), code = forbidden_read_sources(world, m)[which]
     segment = build_read_request(size=10, src_stag=stag, src_to=to, sink_stag=77, sink_to=88)
     stream.inject_segments(segment)
     t = stream.assert_terminates_with((0, 1, code))
@@ -376,7 +376,7 @@ def test_a_terminate_for_an_aborted_read_response_quotes_the_rest_of_the_request
         stream.inject_segments(request)
         assert stream.next_event().kind == "REQUESTED"
         assert stream.flush_once() == 0
-        assert lib.siw_ddp_tx_revoke(stream.ddp, m.stag) == 1
+        assert lib.siw_ddp_tx_still_refers_to_stag(stream.ddp, m.stag) == 1
         world.free_stag(m.stag)
         with pytest.raises(StreamError, match="EACCES"):
             stream.flush_once()

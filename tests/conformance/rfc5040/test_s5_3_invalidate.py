@@ -26,7 +26,9 @@ def wire() -> Iterator[Wire]:
     rig.close()
 
 
-def register_peer_memory(peer: ScriptedRCPeer, access: int = INVALIDATE, size: int = 1000) -> MR:
+def register_memory_for_peer(
+    peer: ScriptedRCPeer, access: int = INVALIDATE, size: int = 1000
+) -> MR:
     """Return memory that only this peer may access."""
     return MR(peer.end.rig.pd, bytearray(size), access, qp=peer.end.qp)
 
@@ -98,7 +100,7 @@ def test_the_stag_is_invalid_when_the_receive_of_a_send_with_invalidate_complete
     wire: Wire, opcode: int, size: int
 ) -> None:
     with ScriptedRCPeer.connect_to_siwarp(wire) as peer:
-        mr = register_peer_memory(peer)
+        mr = register_memory_for_peer(peer)
         end = peer.end
         end.post_receive(1)
         peer.send_segments(build_write(mr.rkey, mr.addr) / Raw(b"before"))
@@ -121,7 +123,7 @@ def test_the_stag_is_invalid_when_the_receive_of_a_send_with_invalidate_complete
 @pytest.mark.clause("RFC5040-5.3-13#a")
 def test_an_invalidated_stag_is_also_invalid_for_reads_and_as_a_local_key(wire: Wire) -> None:
     with ScriptedRCPeer.connect_to_siwarp(wire) as peer:
-        mr = register_peer_memory(peer)
+        mr = register_memory_for_peer(peer)
         peer.end.post_receive(1)
         peer.send_segments(build_send(1, opcode=INV, inv_stag=mr.rkey))
         assert poll(peer.end.rcq)[0].invalidated_rkey == mr.rkey
@@ -139,7 +141,7 @@ def test_only_a_send_with_invalidate_and_solicited_event_raises_an_event(wire: W
     with ScriptedRCPeer.connect_to_siwarp(wire) as peer:
         end = peer.end
         for msn, opcode in ((1, INV), (2, SE_INV)):
-            mr = register_peer_memory(peer)
+            mr = register_memory_for_peer(peer)
             end.post_receive(msn)
             end.rcq.req_notify(solicited_only=True)
             peer.send_segments(build_send(msn, opcode=opcode, inv_stag=mr.rkey))
@@ -150,7 +152,7 @@ def test_only_a_send_with_invalidate_and_solicited_event_raises_an_event(wire: W
 
 def test_a_send_with_invalidate_invalidates_the_stag_only_with_its_last_segment(wire: Wire) -> None:
     with ScriptedRCPeer.connect_to_siwarp(wire) as peer:
-        mr = register_peer_memory(peer)
+        mr = register_memory_for_peer(peer)
         end = peer.end
         end.post_receive(1)
         peer.send_segments(build_send(1, opcode=INV, inv_stag=mr.rkey, l=0) / Raw(b"one"))
@@ -171,7 +173,7 @@ def test_no_octet_of_an_invalidated_region_is_transmitted_after_the_completion(
     """
     with ScriptedRCPeer.connect_to_siwarp(wire) as peer:
         end = peer.end
-        mr = register_peer_memory(peer, size=size)
+        mr = register_memory_for_peer(peer, size=size)
         end.post_receive(1)
         peer.send_segments(build_read_request(size, mr.rkey, mr.addr))
         peer.send_segments(build_send(1, opcode=INV, inv_stag=mr.rkey))
@@ -195,7 +197,7 @@ def test_no_octet_of_an_invalidated_region_is_transmitted_after_the_completion(
 
 
 def _region_without_right(peer: ScriptedRCPeer, wire: Wire) -> MR:
-    return register_peer_memory(peer, ALL_ACCESS)
+    return register_memory_for_peer(peer, ALL_ACCESS)
 
 
 def _region_of_whole_pd(peer: ScriptedRCPeer, wire: Wire) -> MR:
@@ -228,7 +230,7 @@ def test_invalidation_of_an_stag_without_the_right_is_refused_and_has_no_effect(
 @pytest.mark.clause("RFC5040-7.2-04")
 def test_invalidation_of_an_invalid_stag_is_refused(wire: Wire, which: str) -> None:
     with ScriptedRCPeer.connect_to_siwarp(wire) as peer:
-        mr = register_peer_memory(peer)
+        mr = register_memory_for_peer(peer)
         stag = {"never": mr.rkey ^ 0x4000, "zero": 0}.get(which, mr.rkey)
         if which == "closed":
             mr.close()
@@ -241,7 +243,7 @@ def test_invalidation_of_an_invalid_stag_is_refused(wire: Wire, which: str) -> N
 
 def test_a_send_with_invalidate_with_a_wrong_crc_invalidates_nothing(wire: Wire) -> None:
     with ScriptedRCPeer.accept_from_siwarp(wire) as peer:
-        mr = register_peer_memory(peer)
+        mr = register_memory_for_peer(peer)
         peer.end.post_receive(1)
         peer.send_segments(
             build_send(1, opcode=INV, inv_stag=mr.rkey) / Raw(octet_pattern(20_000)), crc=1
@@ -261,7 +263,7 @@ def test_a_region_bound_to_a_queue_pair_is_refused_to_the_peer_of_another(wire: 
         ScriptedRCPeer.connect_to_siwarp(wire) as one,
         ScriptedRCPeer.connect_to_siwarp(wire) as other,
     ):
-        mr = register_peer_memory(one)
+        mr = register_memory_for_peer(one)
         one.send_segments(build_write(mr.rkey, mr.addr) / Raw(b"mine"))
         other.send_segments(build_write(mr.rkey, mr.addr) / Raw(b"not!"))
         t = other.receive_terminate()

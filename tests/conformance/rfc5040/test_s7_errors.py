@@ -211,7 +211,7 @@ def test_memory_can_be_read_or_written_only_as_its_access_rights_allow(
 ) -> None:
     stream = world.initiator()
     m = world.registered_memory(8, b"a secret", rights=rights)
-    access_memory(stream, m, way)
+    access_memory_from_peer(stream, m, way)
     if not rights & way:
         stream.assert_terminates_with((*PROTECTION, lib.SIW_RDMAP_ACCESS))
         assert m.octets() == b"a secret"
@@ -234,13 +234,13 @@ def test_after_an_stag_is_freed_its_memory_can_be_neither_read_nor_written(
     stream = world.initiator()
     m = world.registered_memory(8, b"a secret")
     assert world.free_stag(m.stag) == 0
-    access_memory(stream, m, way)
+    access_memory_from_peer(stream, m, way)
     layer = PROTECTION if way == REMOTE_READ else (1, 1)
     stream.assert_terminates_with((*layer, lib.SIW_RDMAP_INVALID_STAG))
     assert m.octets() == b"a secret"
 
 
-def access_memory(stream: Any, m: Any, way: int) -> None:
+def access_memory_from_peer(stream: Any, m: Any, way: int) -> None:
     """Have the peer read or write all of the memory."""
     if way == REMOTE_READ:
         stream.inject_segments(build_read_request(size=8, src_stag=m.stag, src_to=m.addr))

@@ -240,7 +240,7 @@ def test_header_and_length_of_a_refused_segment_are_passed_to_the_upper_layer(
     segment = untagged_segment(octet_pattern(100), msn=9, inv_stag=7)
     stream.inject_segments(segment)
     seg = ffi.new("struct siw_ddp_seg *")
-    while (rv := lib.siw_ddp_rx_head(stream.handle, seg)) == 0:
+    while (rv := lib.siw_ddp_rx_peek_segment(stream.handle, seg)) == 0:
         pass
     assert rv < 0
     assert bytes(ffi.buffer(seg.head, seg.head_len)) == segment[:18]

@@ -19,7 +19,7 @@ from unit.mpa.mpa_harness import (
 from siwarp.inspect import FPDU, mark_stream, split_stream
 
 
-def read_marked_stream(world: World, *sizes: int, at: int = 0) -> bytes:
+def read_stream_with_markers(world: World, *sizes: int, at: int = 0) -> bytes:
     """Return the octets that a stream with Markers sends for ULPDUs of these sizes."""
     stream = world.sender(markers=True)
     lib.siw_mpa_test_set_position(stream.handle, at)
@@ -32,7 +32,7 @@ def read_marked_stream(world: World, *sizes: int, at: int = 0) -> bytes:
 
 @pytest.mark.clause("RFC5044-4.3-01", "RFC5044-4.3-02", "RFC5044-4.3-07")
 def test_markers_precede_the_first_fpdu_and_follow_at_every_512th_octet(world: World) -> None:
-    octets = read_marked_stream(world, 24, 2000, 700, 3)
+    octets = read_stream_with_markers(world, 24, 2000, 700, 3)
     frames = split_stream(octets, markers=True)
     assert [m.position for m in frames.markers] == list(range(0, len(octets), 512))
     assert [bytes(f.ulpdu) for f in frames.fpdus] == [
@@ -44,7 +44,7 @@ def test_markers_precede_the_first_fpdu_and_follow_at_every_512th_octet(world: W
 def test_a_marker_is_16_zero_bits_and_a_pointer_whose_two_lowest_bits_are_zero(
     world: World,
 ) -> None:
-    octets = read_marked_stream(world, *range(200), 60_000)
+    octets = read_stream_with_markers(world, *range(200), 60_000)
     for at in range(0, len(octets), 512):
         assert octets[at : at + 2] == b"\0\0"
         assert octets[at + 3] & 3 == 0
@@ -53,7 +53,7 @@ def test_a_marker_is_16_zero_bits_and_a_pointer_whose_two_lowest_bits_are_zero(
 
 @pytest.mark.clause("RFC5044-4.3-03", "RFC5044-4.3-08")
 def test_all_markers_in_a_long_fpdu_point_to_its_first_octet(world: World) -> None:
-    octets = read_marked_stream(world, 100, 5000)
+    octets = read_stream_with_markers(world, 100, 5000)
     # The second FPDU follows a Marker and the short FPDU, which has 2 + 100 + 2 + 4 octets.
     first = 4 + 104 + 4
     for at in range(512, len(octets), 512):
@@ -62,7 +62,7 @@ def test_all_markers_in_a_long_fpdu_point_to_its_first_octet(world: World) -> No
 
 @pytest.mark.clause("RFC5044-4.3-04")
 def test_marker_pointers_are_correct_when_stream_positions_wrap_around(world: World) -> None:
-    assert read_marked_stream(world, 3000, 40, at=2**32 - 1024) == read_marked_stream(
+    assert read_stream_with_markers(world, 3000, 40, at=2**32 - 1024) == read_stream_with_markers(
         world, 3000, 40
     )
 
@@ -70,7 +70,7 @@ def test_marker_pointers_are_correct_when_stream_positions_wrap_around(world: Wo
 @pytest.mark.clause("RFC5044-4.3-05", "RFC5044-4.3-09", "RFC5044-4.4-11#b", "RFC5044-4.4-11#c")
 def test_a_marker_between_two_fpdus_is_zero_and_covered_by_the_second_crc(world: World) -> None:
     # The first FPDU ends after 4 + 2 + 502 + 4 octets, at the position of a Marker.
-    octets = read_marked_stream(world, 502, 20)
+    octets = read_stream_with_markers(world, 502, 20)
     assert octets[512:516] == bytes(4)
     assert octets[516:518] == b"\0\x14"
     assert octets[508:512] == crc32c(octets[:508]).to_bytes(4, "little")
@@ -81,7 +81,7 @@ def test_a_marker_between_two_fpdus_is_zero_and_covered_by_the_second_crc(world:
 def test_a_marker_points_to_the_start_of_the_short_fpdu_that_contains_the_marker(
     world: World,
 ) -> None:
-    octets = read_marked_stream(world, *[18] * 60)  # FPDUs of 24 octets each
+    octets = read_stream_with_markers(world, *[18] * 60)  # FPDUs of 24 octets each
     markers = split_stream(octets, markers=True).markers
     assert len(markers) == 3
     assert [m.fpduptr for m in markers] == [0, (512 - 4) % 24, (1024 - 8) % 24]
@@ -89,10 +89,10 @@ def test_a_marker_points_to_the_start_of_the_short_fpdu_that_contains_the_marker
 
 @pytest.mark.clause("RFC5044-4.4-11#a", "RFC5044-4.4-11#c")
 def test_the_crc_covers_markers_within_the_fpdu_and_directly_after_the_pad(world: World) -> None:
-    inside = read_marked_stream(world, 1000)
+    inside = read_stream_with_markers(world, 1000)
     assert inside[-4:] == crc32c(inside[:-4]).to_bytes(4, "little")
     # The Marker after 4 + 2 + 505 octets and 1 octet of pad precedes the CRC.
-    behind = read_marked_stream(world, 505)
+    behind = read_stream_with_markers(world, 505)
     assert behind[512:516] == (508).to_bytes(4, "big")
     assert behind[516:] == crc32c(behind[:516]).to_bytes(4, "little")
 
@@ -152,5 +152,5 @@ def test_mulpdu_leaves_space_for_the_maximum_number_of_markers(world: World, mss
     emss = stream.emss()
     want = emss - (6 + 4 * -(-emss // 512) + emss % 4)
     assert lib.siw_mpa_mulpdu(stream.handle) == want
-    octets = read_marked_stream(world, want)
+    octets = read_stream_with_markers(world, want)
     assert len(octets) <= emss

@@ -10,7 +10,7 @@ from unit.mpa.mpa_harness import (
     WHOLE_OCTETS,
     World,
     build_fpdu,
-    errno_of_failing_step,
+    errno_of_first_failed_call,
     octet_pattern,
     open_mpa_world,
     temporary_setting,
@@ -51,7 +51,9 @@ def test_after_a_wrong_crc_no_further_fpdu_is_passed_on(world: World, size: int)
         build_fpdu(b"good") + build_fpdu(octet_pattern(size), crc=0) + build_fpdu(b"good again")
     )
     assert stream.receive_ulpdu() == b"good"
-    assert errno_of_failing_step(lambda: stream.receive_ulpdu() and None) == errno.EBADMSG
+    assert errno_of_first_failed_call(lambda: stream.receive_ulpdu() and None) == errno.EBADMSG
     for _ in range(3):
-        assert errno_of_failing_step(stream.peek_fpdu) == errno.EBADMSG
-        assert errno_of_failing_step(lambda: stream.place_payload_once(0, None)) == errno.EBADMSG
+        assert errno_of_first_failed_call(stream.peek_fpdu) == errno.EBADMSG
+        assert (
+            errno_of_first_failed_call(lambda: stream.place_payload_once(0, None)) == errno.EBADMSG
+        )

@@ -14,7 +14,7 @@ from unit.mpa.mpa_harness import (
     World,
     build_fpdu,
     check_result,
-    errno_of_failing_step,
+    errno_of_first_failed_call,
     mpa_params,
     octet_pattern,
     private_data_of,
@@ -32,7 +32,7 @@ REQUEST, REPLY = bytes(MPARequest(rev=1)), bytes(MPAReply(rev=1))
 
 def startup_errno(stream: Any) -> int:
     """Return the errno with which the MPA start-up of a stream fails."""
-    return errno_of_failing_step(lambda: stream.continue_startup()[0])
+    return errno_of_first_failed_call(lambda: stream.continue_startup()[0])
 
 
 @pytest.mark.clause("RFC5044-7.1.1-01", "RFC5044-7.1.1-14", "RFC5044-7.1.1-17")

@@ -12,7 +12,7 @@ from unit.mpa.mpa_harness import (
     PATIENCE,
     World,
     build_fpdu,
-    errno_of_failing_step,
+    errno_of_first_failed_call,
     mpa_params,
     octet_pattern,
     recv_exactly,
@@ -49,9 +49,9 @@ def test_a_responder_sends_and_accepts_no_fpdu_before_the_mpa_request(world: Wor
     stream = world.responder()
     for _ in range(10):
         assert stream.continue_startup()[0] == lib.SIW_MPA_STARTING
-    assert errno_of_failing_step(lambda: stream.send_reply(mpa_params())) == errno.EINVAL
-    assert errno_of_failing_step(lambda: stream.frame_fpdu(b"x")) == errno.ENOTCONN
-    assert errno_of_failing_step(stream.peek_fpdu) == errno.EINVAL
+    assert errno_of_first_failed_call(lambda: stream.send_reply(mpa_params())) == errno.EINVAL
+    assert errno_of_first_failed_call(lambda: stream.frame_fpdu(b"x")) == errno.ENOTCONN
+    assert errno_of_first_failed_call(stream.peek_fpdu) == errno.EINVAL
     assert has_peer_received_nothing(stream)
 
 
@@ -62,7 +62,7 @@ def test_a_rejection_is_an_mpa_reply_with_the_r_bit_and_private_data(world: Worl
     reply = recv_startup_frame(stream.sock)
     assert (reply.r, reply.private_data) == (1, b"no")
     assert stream.state == lib.SIW_MPA_ST_REJECTED
-    assert errno_of_failing_step(stream.peek_fpdu) == errno.ENOTCONN
+    assert errno_of_first_failed_call(stream.peek_fpdu) == errno.ENOTCONN
 
 
 @pytest.mark.clause("RFC5044-7.1.2-05#c")
@@ -95,8 +95,8 @@ def test_an_mpa_reply_without_the_r_bit_accepts_and_fpdus_are_received_after_it(
 def test_an_initiator_sends_and_accepts_no_fpdu_before_the_mpa_reply(world: World) -> None:
     stream = world.initiator_awaiting_reply(mpa_params())
     recv_startup_frame(stream.sock)
-    assert errno_of_failing_step(lambda: stream.frame_fpdu(b"x")) == errno.ENOTCONN
-    assert errno_of_failing_step(stream.peek_fpdu) == errno.EINVAL
+    assert errno_of_first_failed_call(lambda: stream.frame_fpdu(b"x")) == errno.ENOTCONN
+    assert errno_of_first_failed_call(stream.peek_fpdu) == errno.EINVAL
     assert has_peer_received_nothing(stream)
 
 
@@ -106,7 +106,7 @@ def test_tcp_stays_open_after_an_initiator_was_rejected(world: World) -> None:
     recv_startup_frame(stream.sock)
     stream.sock.sendall(bytes(MPAReply(rev=2, r=1)))
     assert stream.complete_startup()[0] == lib.SIW_MPA_REJECTED
-    assert errno_of_failing_step(lambda: stream.frame_fpdu(b"x")) == errno.ENOTCONN
+    assert errno_of_first_failed_call(lambda: stream.frame_fpdu(b"x")) == errno.ENOTCONN
     stream.sock.settimeout(0.03)
     with pytest.raises(TimeoutError):
         stream.sock.recv(1)  # recv() would return b"" after an end of stream
@@ -155,7 +155,7 @@ def test_a_responder_sends_nothing_after_an_invalid_first_fpdu(world: World, siz
     stream = world.receiver()
     assert stream.frame_fpdu(b"eager") == 1
     stream.sock.sendall(build_fpdu(octet_pattern(size), crc=1))
-    assert errno_of_failing_step(lambda: stream.receive_ulpdu() and None) == errno.EBADMSG
+    assert errno_of_first_failed_call(lambda: stream.receive_ulpdu() and None) == errno.EBADMSG
     assert stream.error == CRC
     assert stream.flush_once() == 0
     assert has_peer_received_nothing(stream)
@@ -165,7 +165,7 @@ def test_a_responder_sends_nothing_after_an_invalid_first_fpdu(world: World, siz
 def test_an_initiator_that_receives_a_request_instead_of_a_reply_fails(world: World) -> None:
     stream = world.initiator_awaiting_reply(mpa_params())
     stream.sock.sendall(bytes(recv_startup_frame(stream.sock)))
-    assert errno_of_failing_step(lambda: stream.continue_startup()[0]) == errno.EPROTO
+    assert errno_of_first_failed_call(lambda: stream.continue_startup()[0]) == errno.EPROTO
     assert stream.error == (LLP_LAYER, MPA_TYPE, lib.SIW_MPA_BAD_FRAME)
 
 
@@ -173,5 +173,5 @@ def test_an_initiator_that_receives_a_request_instead_of_a_reply_fails(world: Wo
 def test_a_responder_that_receives_a_reply_instead_of_a_request_fails(world: World) -> None:
     stream = world.responder()
     stream.sock.sendall(bytes(MPAReply(rev=2)))
-    assert errno_of_failing_step(lambda: stream.continue_startup()[0]) == errno.EPROTO
+    assert errno_of_first_failed_call(lambda: stream.continue_startup()[0]) == errno.EPROTO
     assert stream.error == (LLP_LAYER, MPA_TYPE, lib.SIW_MPA_BAD_FRAME)

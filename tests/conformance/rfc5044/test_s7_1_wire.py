@@ -145,7 +145,7 @@ def test_a_request_that_the_program_rejects_is_answered_with_the_r_bit(
 ) -> None:
     with connect_plain_socket(wire.address) as s:
         s.sendall(bytes(MPARequest(rev=rev, private_data=b"let me in")))
-        request = wire.next_request()
+        request = wire.next_connection_request()
         assert request.private_data == b"let me in"
         request.id.reject(b"no")
         reply = MPAReply(recv_startup_frame(s))

@@ -13,7 +13,7 @@ from unit.mpa.mpa_harness import (
     MPA_TYPE,
     World,
     build_fpdu,
-    errno_of_failing_step,
+    errno_of_first_failed_call,
     recv_exactly,
     split_fpdus,
 )
@@ -25,7 +25,7 @@ def test_the_peers_end_of_stream_is_reported_and_sending_remains_possible(world:
     stream.sock.sendall(build_fpdu(b"last"))
     stream.sock.shutdown(socket.SHUT_WR)
     assert stream.receive_ulpdu() == b"last"
-    assert errno_of_failing_step(stream.peek_fpdu) == errno.ENOTCONN
+    assert errno_of_first_failed_call(stream.peek_fpdu) == errno.ENOTCONN
     assert stream.error == (LLP_LAYER, MPA_TYPE, lib.SIW_MPA_CLOSED)
     assert stream.frame_fpdu(b"answer") == 1
     assert stream.flush_once() == 1
@@ -37,7 +37,7 @@ def test_a_tcp_reset_is_reported_as_a_lost_connection(world: World) -> None:
     stream = world.receiver()
     stream.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     stream.sock.close()
-    assert errno_of_failing_step(stream.peek_fpdu) == errno.ECONNRESET
+    assert errno_of_first_failed_call(stream.peek_fpdu) == errno.ECONNRESET
     assert stream.error == (LLP_LAYER, MPA_TYPE, lib.SIW_MPA_CLOSED)
 
 
@@ -46,7 +46,7 @@ def test_after_a_wrong_crc_tcp_stays_open_and_a_last_message_can_be_sent(world: 
     stream = world.receiver()
     stream.sock.sendall(build_fpdu(b"good") + build_fpdu(b"bad", crc=7))
     assert stream.receive_ulpdu() == b"good"
-    assert errno_of_failing_step(stream.peek_fpdu) == errno.EBADMSG
+    assert errno_of_first_failed_call(stream.peek_fpdu) == errno.EBADMSG
     assert stream.frame_fpdu(b"a diagnosis") == 1
     assert stream.flush_once() == 1
     assert split_fpdus(recv_exactly(stream.sock, 20)) == [b"a diagnosis"]

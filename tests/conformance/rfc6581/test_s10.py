@@ -11,7 +11,7 @@ from unit.mpa.mpa_harness import (
     MPA_TYPE,
     World,
     enhanced_params,
-    errno_of_failing_step,
+    errno_of_first_failed_call,
     mpa_params,
     recv_startup_frame,
 )
@@ -60,7 +60,7 @@ def test_an_mpa_request_without_enhanced_parameters_has_the_unenhanced_format(
 def test_an_unenhanced_acceptance_of_an_enhanced_request_is_a_bad_frame(world: World) -> None:
     stream = world.initiator_awaiting_reply(enhanced_params())
     stream.sock.sendall(bytes(MPAReply(rev=2, s=0)))
-    assert errno_of_failing_step(lambda: stream.continue_startup()[0]) == errno.EPROTO
+    assert errno_of_first_failed_call(lambda: stream.continue_startup()[0]) == errno.EPROTO
     assert stream.error == BAD_FRAME
 
 
@@ -68,7 +68,7 @@ def test_an_unenhanced_acceptance_of_an_enhanced_request_is_a_bad_frame(world: W
 def test_an_enhanced_acceptance_of_an_unenhanced_request_is_a_bad_frame(world: World) -> None:
     stream = world.initiator_awaiting_reply(mpa_params())
     stream.sock.sendall(bytes(MPAReply(rev=2, s=1, ird=1, ord=1)))
-    assert errno_of_failing_step(lambda: stream.continue_startup()[0]) == errno.EPROTO
+    assert errno_of_first_failed_call(lambda: stream.continue_startup()[0]) == errno.EPROTO
     assert stream.error == BAD_FRAME
 
 

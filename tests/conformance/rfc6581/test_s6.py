@@ -11,7 +11,7 @@ from unit.mpa.mpa_harness import (
     MPA_TYPE,
     World,
     enhanced_params,
-    errno_of_failing_step,
+    errno_of_first_failed_call,
     mpa_params,
     private_data_of,
     recv_exactly,
@@ -46,7 +46,7 @@ def test_enhanced_frames_of_siwarp_have_revision_2(world: World) -> None:
     reply = recv_startup_frame(stream.sock)
     assert (reply.rev, reply.s) == (2, 1)
     assert (
-        errno_of_failing_step(lambda: world.initiator_awaiting_reply(enhanced_params(rev=1)))
+        errno_of_first_failed_call(lambda: world.initiator_awaiting_reply(enhanced_params(rev=1)))
         == errno.EINVAL
     )
 
@@ -79,10 +79,10 @@ def test_the_s_bit_without_space_for_the_enhanced_data_is_a_bad_frame(
 ) -> None:
     stream = world.responder()
     stream.sock.sendall(bytes(MPARequest(rev=2, s=1, pd_length=length))[:20] + bytes(length))
-    assert errno_of_failing_step(lambda: stream.continue_startup()[0]) == errno.EPROTO
+    assert errno_of_first_failed_call(lambda: stream.continue_startup()[0]) == errno.EPROTO
     assert stream.error == BAD_FRAME
     for r in (0, 1):
         stream = world.initiator_awaiting_reply(enhanced_params())
         stream.sock.sendall(bytes(MPAReply(rev=2, s=1, r=r, pd_length=length))[:20] + bytes(length))
-        assert errno_of_failing_step(lambda s=stream: s.continue_startup()[0]) == errno.EPROTO
+        assert errno_of_first_failed_call(lambda s=stream: s.continue_startup()[0]) == errno.EPROTO
         assert stream.error == BAD_FRAME

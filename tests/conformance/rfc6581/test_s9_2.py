@@ -14,7 +14,7 @@ from unit.mpa.mpa_harness import (
     World,
     build_fpdu,
     enhanced_params,
-    errno_of_failing_step,
+    errno_of_first_failed_call,
     mpa_params,
     recv_exactly,
     recv_startup_frame,
@@ -55,7 +55,7 @@ def test_a_client_server_request_has_no_rtr_bits(world: World) -> None:
     ) == (0, 0)
     for rtr in RTR_SETS:
         assert (
-            errno_of_failing_step(
+            errno_of_first_failed_call(
                 lambda r=rtr: world.initiator_awaiting_reply(enhanced_params(rtr=r))
             )
             == errno.EINVAL
@@ -83,7 +83,7 @@ def test_a_reply_of_siwarp_copies_the_a_bit_of_the_request(
 @pytest.mark.parametrize("offered", range(8))
 def test_a_reply_to_any_peer_to_peer_request_must_name_an_rtr(world: World, offered: int) -> None:
     stream, _ = world.responder_with_request(MPARequest(rev=2, s=1, a=1, **rtr_bit_fields(offered)))
-    assert errno_of_failing_step(lambda: stream.send_reply(mpa_params())) == errno.EINVAL
+    assert errno_of_first_failed_call(lambda: stream.send_reply(mpa_params())) == errno.EINVAL
     stream.send_reply(mpa_params(rtr=READ))
     assert p2p_flag_and_rtrs(recv_startup_frame(stream.sock)) == (1, READ)
     stream, _ = world.responder_with_request(MPARequest(rev=2, s=1, a=1, **rtr_bit_fields(offered)))
@@ -121,7 +121,7 @@ def test_an_rtr_that_both_ends_support_is_chosen_if_there_is_one(
         assert peer.rtr in (FPDU, WRITE, READ)
         assert peer.rtr & offered & named
     else:
-        assert errno_of_failing_step(lambda: stream.continue_startup()[0]) == errno.EPROTO
+        assert errno_of_first_failed_call(lambda: stream.continue_startup()[0]) == errno.EPROTO
         assert stream.error == NO_MATCH
 
 
@@ -141,12 +141,12 @@ def test_without_a_common_rtr_the_error_is_7_and_a_terminate_can_still_be_sent(
     stream = world.initiator_awaiting_reply(enhanced_params(p2p=1, rtr=WRITE))
     recv_startup_frame(stream.sock)
     stream.sock.sendall(bytes(reply) + build_fpdu(b"not looked at"))
-    assert errno_of_failing_step(lambda: stream.continue_startup()[0]) == errno.EPROTO
+    assert errno_of_first_failed_call(lambda: stream.continue_startup()[0]) == errno.EPROTO
     assert stream.error == (2, 0, 7)
-    assert errno_of_failing_step(lambda: stream.continue_startup()[0]) == errno.EPROTO, (
+    assert errno_of_first_failed_call(lambda: stream.continue_startup()[0]) == errno.EPROTO, (
         "the start-up must fail again with the same error"
     )
-    assert errno_of_failing_step(stream.peek_fpdu) == errno.EPROTO
+    assert errno_of_first_failed_call(stream.peek_fpdu) == errno.EPROTO
     assert stream.frame_fpdu(b"terminate") == 1
     assert stream.flush_once() == 1
     assert split_fpdus(recv_exactly(stream.sock, 16)) == [b"terminate"]
@@ -156,5 +156,5 @@ def test_without_a_common_rtr_the_error_is_7_and_a_terminate_can_still_be_sent(
 def test_a_peer_to_peer_reply_to_a_client_server_request_is_no_matching_rtr(world: World) -> None:
     stream = world.initiator_awaiting_reply(enhanced_params())
     stream.sock.sendall(bytes(MPAReply(rev=2, s=1, a=1, c_rtr=1)))
-    assert errno_of_failing_step(lambda: stream.continue_startup()[0]) == errno.EPROTO
+    assert errno_of_first_failed_call(lambda: stream.continue_startup()[0]) == errno.EPROTO
     assert stream.error == NO_MATCH

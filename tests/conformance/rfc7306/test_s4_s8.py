@@ -177,7 +177,7 @@ def test_an_error_while_making_an_atomic_response_is_reported_without_a_quote(
     lib.siw_guard_install()
     try:
         gone.remove_pages()
-        assert lib.siw_rdmap_flush(stream.handle, ffi.new("uint64_t *")) < 0
+        assert lib.siw_rdmap_flush_tx(stream.handle, ffi.new("uint64_t *")) < 0
         t = stream.assert_terminates_with((0, 0, 0))
         assert (t.m, t.d, t.r) == (0, 0, 0)
     finally:

@@ -30,19 +30,19 @@ STREAM = (0, 2, lib.SIW_RDMAP_CATASTROPHIC_STREAM)
 OPCODE = (0, 2, lib.SIW_RDMAP_OPCODE)
 
 
-def write_word(m: Memory, value: int, at: int = 0) -> None:
+def write_64_bit_word(m: Memory, value: int, at: int = 0) -> None:
     m[at : at + 8] = value.to_bytes(8, sys.byteorder)
 
 
-def read_word(m: Memory, at: int = 0) -> int:
+def read_64_bit_word(m: Memory, at: int = 0) -> int:
     return int.from_bytes(m.octets()[at : at + 8], sys.byteorder)
 
 
-def register_words(world: RdmapWorld, *values: int, **how: Any) -> Memory:
+def register_64_bit_words(world: RdmapWorld, *values: int, **how: Any) -> Memory:
     m = world.registered_memory(8 * len(values), **how)
     assert m.addr % 8 == 0
     for i, value in enumerate(values):
-        write_word(m, value, 8 * i)
+        write_64_bit_word(m, value, 8 * i)
     return m
 
 
@@ -113,7 +113,7 @@ def test_an_atomic_operation_completes_only_with_its_response(world: RdmapWorld)
     stream.inject_segments(response)
     e = stream.next_event()
     assert (e.kind, e.user_data, e.length) == ("READ_DONE", 77, 8)
-    assert read_word(m) == 0x0102030405060708
+    assert read_64_bit_word(m) == 0x0102030405060708
 
 
 @pytest.mark.clause("RFC7306-5.2.2-06")
@@ -127,7 +127,7 @@ def test_there_are_buffers_for_the_responses_of_all_outstanding_atomics(world: R
         *(build_atomic_response(r.request, i, msn=i + 1) for i, r in enumerate(requests))
     )
     assert [stream.next_event().user_data for _ in range(6)] == list(range(6))
-    assert [read_word(m, 8 * i) for i in range(6)] == list(range(6))
+    assert [read_64_bit_word(m, 8 * i) for i in range(6)] == list(range(6))
 
 
 @pytest.mark.clause("RFC7306-5.2.2-01")
@@ -192,21 +192,21 @@ def test_a_read_response_does_not_answer_an_atomic(world: RdmapWorld) -> None:
 @pytest.mark.clause("RFC7306-5-03", "RFC7306-5.2.1-01", "RFC7306-5.2.1-13")
 def test_fetch_add_and_cmp_swap_are_executed_and_answered(world: RdmapWorld) -> None:
     stream = world.initiator()
-    m = register_words(world, 40)
+    m = register_64_bit_words(world, 40)
     stream.inject_segments(
         build_atomic_request(stag=m.stag, to=m.addr, code=ADD, data=2, request=0xABCD)
     )
     _, response = answer_atomic_request(stream)
-    assert (response.request, response.old, read_word(m)) == (0xABCD, 40, 42)
+    assert (response.request, response.old, read_64_bit_word(m)) == (0xABCD, 40, 42)
     stream.inject_segments(build_compare_and_swap(m, 42, 7, msn=2, request=0xCAFE))
     _, response = answer_atomic_request(stream)
-    assert (response.request, response.old, read_word(m)) == (0xCAFE, 42, 7)
+    assert (response.request, response.old, read_64_bit_word(m)) == (0xCAFE, 42, 7)
 
 
 @pytest.mark.clause("RFC7306-5-05", "RFC7306-5.2-02", "RFC7306-5.2.2-02")
 def test_an_atomic_response_is_untagged_on_queue_3(world: RdmapWorld) -> None:
     stream = world.initiator()
-    m = register_words(world, 40)
+    m = register_64_bit_words(world, 40)
     for msn in (1, 2, 3):
         stream.inject_segments(build_atomic_request(stag=m.stag, to=m.addr, data=2, msn=msn))
         head, _ = answer_atomic_request(stream)
@@ -216,7 +216,7 @@ def test_an_atomic_response_is_untagged_on_queue_3(world: RdmapWorld) -> None:
 @pytest.mark.clause("RFC7306-5.2.2-03", "RFC7306-5.2.2-04")
 def test_atomic_responses_have_msns_of_their_own_queue(world: RdmapWorld) -> None:
     stream = world.initiator()
-    m = register_words(world, 40)
+    m = register_64_bit_words(world, 40)
     stream.inject_segments(build_read_request(size=8, src_stag=m.stag, src_to=m.addr))
     assert stream.next_event().kind == "REQUESTED"
     stream.flush()
@@ -232,18 +232,18 @@ def test_cmp_swap_leaves_the_old_value_or_writes_the_masked_new_value(
     world: RdmapWorld, compare: int
 ) -> None:
     stream = world.initiator()
-    m = register_words(world, 1000, 5)
+    m = register_64_bit_words(world, 1000, 5)
     stream.inject_segments(build_compare_and_swap(m, compare, 0xFFFF, mask=0x0F0F))
     _, response = answer_atomic_request(stream)
     assert response.old == 1000
-    assert read_word(m) == (1000 if compare == 999 else 1000 & ~0x0F0F | 0x0F0F)
-    assert read_word(m, 8) == 5
+    assert read_64_bit_word(m) == (1000 if compare == 999 else 1000 & ~0x0F0F | 0x0F0F)
+    assert read_64_bit_word(m, 8) == 5
 
 
 @pytest.mark.clause("RFC7306-5.2.1-06", "RFC7306-5.2.1-07")
 def test_an_atomic_request_is_not_delivered_to_the_program(world: RdmapWorld) -> None:
     stream = world.initiator()
-    m = register_words(world, 1)
+    m = register_64_bit_words(world, 1)
     stream.recvs.post(9, world.registered_memory(100).sge())
     stream.inject_segments(build_atomic_request(stag=m.stag, to=m.addr, data=1))
     e = stream.next_event()
@@ -251,34 +251,34 @@ def test_an_atomic_request_is_not_delivered_to_the_program(world: RdmapWorld) ->
     stream.flush()
     assert stream.poll_event() is None
     assert stream.recvs.take_buffer() == 9
-    assert read_word(m) == 2
+    assert read_64_bit_word(m) == 2
 
 
 @pytest.mark.clause("RFC7306-5.2.1-08")
 @pytest.mark.parametrize("code", [1, *range(3, 16)])
 def test_an_unknown_atomic_operation_is_an_error(world: RdmapWorld, code: int) -> None:
     stream = world.initiator()
-    m = register_words(world, 1)
+    m = register_64_bit_words(world, 1)
     stream.inject_segments(build_atomic_request(stag=m.stag, to=m.addr, code=code, data=ONES))
     t = stream.assert_terminates_with(OPCODE)
     assert (t.d, t.r, t.quoted_ddp.opcode) == (1, 0, Opcode.ATOMIC_REQUEST)
-    assert read_word(m) == 1
+    assert read_64_bit_word(m) == 1
 
 
 def test_the_reserved_bits_of_an_atomic_request_are_ignored(world: RdmapWorld) -> None:
     stream = world.initiator()
-    m = register_words(world, 1)
+    m = register_64_bit_words(world, 1)
     stream.inject_segments(
         build_atomic_request(stag=m.stag, to=m.addr, reserved=0xFFFFFFF, code=ADD, data=1)
     )
     answer_atomic_request(stream)
-    assert read_word(m) == 2
+    assert read_64_bit_word(m) == 2
 
 
 @pytest.mark.clause("RFC7306-5.2.1-12", "RFC7306-5.4-09", "RFC7306-5.4-10")
 def test_atomic_requests_are_executed_and_answered_in_order(world: RdmapWorld) -> None:
     stream = world.initiator(ird=6)
-    m = register_words(world, 0)
+    m = register_64_bit_words(world, 0)
     stream.inject_segments(
         *(build_compare_and_swap(m, i, i + 1, msn=i + 1, request=100 + i) for i in range(6)),
     )
@@ -289,7 +289,7 @@ def test_atomic_requests_are_executed_and_answered_in_order(world: RdmapWorld) -
     assert [(head.msn, r.request, r.old) for head, r in got] == [
         (i + 1, 100 + i, i) for i in range(6)
     ]
-    assert read_word(m) == 6
+    assert read_64_bit_word(m) == 6
 
 
 @pytest.mark.clause("RFC7306-5.2.2-05", "RFC7306-5.2.2-08")
@@ -297,7 +297,7 @@ def test_reads_and_atomics_share_the_negotiated_ird_and_are_answered_in_order(
     world: RdmapWorld,
 ) -> None:
     stream = world.initiator(ird=4)
-    m = register_words(world, 10)
+    m = register_64_bit_words(world, 10)
     for i in range(4):
         if i % 2:
             stream.inject_segments(
@@ -322,27 +322,27 @@ def test_reads_and_atomics_share_the_negotiated_ird_and_are_answered_in_order(
 @pytest.mark.clause("RFC7306-5.2.1-05")
 def test_an_atomic_request_beyond_the_negotiated_ird_finds_no_buffer(world: RdmapWorld) -> None:
     stream = world.initiator(ird=2)
-    m = register_words(world, 0)
+    m = register_64_bit_words(world, 0)
     stream.inject_segments(
         *(build_atomic_request(stag=m.stag, to=m.addr, data=1, msn=i + 1) for i in range(3))
     )
     stream.assert_terminates_with((1, 2, lib.SIW_DDP_NO_BUFFER))
-    assert read_word(m) == 0  # no response was sent, so the operation was not executed
+    assert read_64_bit_word(m) == 0  # no response was sent, so the operation was not executed
 
 
 @pytest.mark.clause("RFC7306-5.4-04")
 def test_an_incomplete_atomic_request_has_no_effect(world: RdmapWorld) -> None:
     stream = world.initiator()
-    m = register_words(world, 1)
+    m = register_64_bit_words(world, 1)
     whole = build_atomic_request(stag=m.stag, to=m.addr, data=1)
     first = bytes([whole[0] & ~0x40]) + whole[1 : 18 + 30]
     stream.inject_segments(first)
     assert stream.next_event(progress=True).kind == "PROGRESS"
     stream.flush()
-    assert stream.poll_event() is None and read_word(m) == 1
+    assert stream.poll_event() is None and read_64_bit_word(m) == 1
     stream.inject_segments(whole[:14] + (30).to_bytes(4, "big") + whole[18 + 30 :])
     answer_atomic_request(stream)
-    assert read_word(m) == 2
+    assert read_64_bit_word(m) == 2
 
 
 @pytest.mark.clause("RFC7306-5.4-06")
@@ -350,7 +350,7 @@ def test_preceding_messages_are_delivered_before_an_atomic_request_is_answered(
     world: RdmapWorld,
 ) -> None:
     stream = world.initiator(unexpected_octets=1 << 20)
-    m = register_words(world, 1, 0)
+    m = register_64_bit_words(world, 1, 0)
     stream.inject_segments(
         build_send(b"abc"),
         build_write((9).to_bytes(8, sys.byteorder), stag=m.stag, to=m.addr),
@@ -360,17 +360,17 @@ def test_preceding_messages_are_delivered_before_an_atomic_request_is_answered(
     while stream.poll_event():
         pass
     stream.flush()
-    assert not stream.has_pending_responses and read_word(m) == 9
+    assert not stream.has_pending_responses and read_64_bit_word(m) == 9
     stream.recvs.post(4, world.registered_memory(10).sge())
     assert stream.next_event().kind == "RECV"
     _, response = answer_atomic_request(stream)
-    assert (response.old, read_word(m)) == (9, 10)
+    assert (response.old, read_64_bit_word(m)) == (9, 10)
 
 
 @pytest.mark.clause("RFC7306-5.4-05", "RFC7306-5.4-07")
 def test_messages_after_an_atomic_request_need_not_wait_for_its_response(world: RdmapWorld) -> None:
     stream = world.initiator()
-    m = register_words(world, 1, 0)
+    m = register_64_bit_words(world, 1, 0)
     stream.recvs.post(4, world.registered_memory(10).sge())
     stream.inject_segments(
         build_atomic_request(stag=m.stag, to=m.addr, data=1),
@@ -379,7 +379,7 @@ def test_messages_after_an_atomic_request_need_not_wait_for_its_response(world: 
     )
     assert stream.next_event().kind == "REQUESTED"
     assert stream.next_event().kind == "RECV"
-    assert m.octets()[8:16] == b"behind.." and read_word(m) == 1
+    assert m.octets()[8:16] == b"behind.." and read_64_bit_word(m) == 1
     stream.flush()
     assert stream.read_sent_atomic_response()[1].old == 1
 
@@ -393,7 +393,7 @@ def test_a_misaligned_fetch_add_causes_a_terminate_and_changes_nothing(
     world: RdmapWorld, offset: int
 ) -> None:
     stream = world.initiator()
-    m = register_words(world, 0, 0)
+    m = register_64_bit_words(world, 0, 0)
     stream.inject_segments(build_atomic_request(stag=m.stag, to=m.addr + offset, data=ONES))
     t = stream.assert_terminates_with(STREAM)
     assert (t.m, t.d, t.r, t.ddp_seg_len) == (1, 1, 0, 18 + 52)
@@ -406,7 +406,7 @@ def test_a_misaligned_cmp_swap_causes_a_terminate_and_changes_nothing(
     world: RdmapWorld, offset: int
 ) -> None:
     stream = world.initiator()
-    m = register_words(world, 0, 0)
+    m = register_64_bit_words(world, 0, 0)
     stream.inject_segments(
         build_atomic_request(stag=m.stag, to=m.addr + offset, code=SWAP, data=ONES, mask=ONES)
     )
@@ -419,7 +419,7 @@ def test_a_misaligned_atomic_is_also_reported_at_the_end_that_detects_the_error(
     world: RdmapWorld,
 ) -> None:
     stream = world.initiator()
-    m = register_words(world, 0, 0)
+    m = register_64_bit_words(world, 0, 0)
     stream.inject_segments(
         build_atomic_request(stag=m.stag, to=m.addr + 4, code=SWAP, data=1, mask=ONES)
     )
@@ -445,7 +445,7 @@ def test_an_atomic_requires_alignment_of_the_address_and_not_of_the_tagged_offse
     stream = world.initiator()
     stream.inject_segments(build_atomic_request(stag=stag[0], to=4, data=3))
     answer_atomic_request(stream)
-    assert read_word(m, 8) == 3
+    assert read_64_bit_word(m, 8) == 3
     stream.inject_segments(build_atomic_request(stag=stag[0], to=8, data=3, msn=2))
     stream.assert_terminates_with(STREAM)
     assert m.octets() == bytes(8) + (3).to_bytes(8, sys.byteorder) + bytes(4)
@@ -454,7 +454,7 @@ def test_an_atomic_requires_alignment_of_the_address_and_not_of_the_tagged_offse
 @pytest.mark.parametrize("rights", [0, 1, 1 | 2 | 4], ids=["none", "local", "read and write"])
 def test_an_atomic_checks_access_rights_before_alignment(world: RdmapWorld, rights: int) -> None:
     stream = world.initiator()
-    m = register_words(world, 0, 0, rights=rights)
+    m = register_64_bit_words(world, 0, 0, rights=rights)
     stream.inject_segments(build_atomic_request(stag=m.stag, to=m.addr + 3, data=1))
     t = stream.assert_terminates_with((0, 1, lib.SIW_RDMAP_ACCESS))
     assert (t.d, t.r) == (1, 0)
@@ -463,11 +463,11 @@ def test_an_atomic_checks_access_rights_before_alignment(world: RdmapWorld, righ
 
 def test_an_atomic_fails_if_its_region_is_freed_before_the_response(world: RdmapWorld) -> None:
     stream = world.initiator()
-    m = register_words(world, 1)
+    m = register_64_bit_words(world, 1)
     stream.inject_segments(build_atomic_request(stag=m.stag, to=m.addr, data=1))
     assert stream.next_event().kind == "REQUESTED"
     assert world.free_stag(m.stag) == 0
-    assert lib.siw_rdmap_flush(stream.handle, ffi.new("uint64_t *")) < 0
+    assert lib.siw_rdmap_flush_tx(stream.handle, ffi.new("uint64_t *")) < 0
     t = stream.assert_terminates_with((0, 1, lib.SIW_RDMAP_INVALID_STAG))
     assert (t.d, t.r) == (1, 0)
-    assert read_word(m) == 1
+    assert read_64_bit_word(m) == 1

@@ -128,7 +128,7 @@ def test_nine_octets_of_immediate_data_in_two_segments_are_an_error(world: Rdmap
     )
     stream.assert_terminates_with(UNSPECIFIED)
     assert m.is_untouched()
-    assert stream.take_receive() == 1
+    assert stream.take_next_posted_receive() == 1
 
 
 def test_immediate_data_without_a_posted_receive_are_refused(world: RdmapWorld) -> None:

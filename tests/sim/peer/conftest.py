@@ -12,5 +12,5 @@ import siwarp.sim
 
 @pytest.fixture(autouse=True)
 def _use_simulated_network(world: siwarp.sim.World) -> Iterator[None]:
-    with net.use_world(world):
+    with net.use_simulated_world(world):
         yield

@@ -8,7 +8,7 @@ import sys
 import net
 import pytest
 from peer.line import BAD, CLEAN, Faults, open_udp_socket, receive_waiting_datagrams, run_until
-from peer.ours import LIMIT_S, SEED, TIMEOUT_S, seeded_octets, siwarp_queue_pair, stress_rounds
+from peer.ours import LIMIT_S, SEED, TIMEOUT_S, seeded_octets, siwarp_queue_pair, stress_round_count
 from peer.rd import RdPeer
 from peer.rd_ends import (
     BASE,
@@ -25,9 +25,9 @@ from peer.rd_wire import (
     HELLO,
     VERSIONS,
     Datagram,
-    encode_greeting,
+    encode_handshake_body,
     parse_datagram,
-    parse_greeting,
+    parse_handshake_body,
     unused_fields_are_zero,
 )
 from peer.rdmap import CMP_SWAP, FETCH_ADD, Arrival
@@ -47,7 +47,7 @@ def test_rd_messages_arrive_whole_once_and_in_order(faults: Faults, first: str) 
 
 @pytest.mark.clause("DGRAM-RD-3", "DGRAM-RDV-4")
 def test_a_peer_writes_reads_and_executes_atomics_in_siwarps_memory() -> None:
-    count = stress_rounds(12, 1000)
+    count = stress_round_count(12, 1000)
     rng = random.Random(SEED)
     with siwarp_and_peer(BAD) as both:
         talk = both.peer.conversation_with(both.line.near)
@@ -84,7 +84,7 @@ def test_a_peer_writes_reads_and_executes_atomics_in_siwarps_memory() -> None:
 
 @pytest.mark.clause("DGRAM-RD-21", "DGRAM-RDV-9")
 def test_siwarp_writes_reads_and_executes_atomics_in_the_peers_memory() -> None:
-    count = stress_rounds(12, 1000)
+    count = stress_round_count(12, 1000)
     rng = random.Random(SEED)
     with siwarp_and_peer(BAD) as both:
         ours, theirs = both.ours, both.theirs.octets
@@ -164,7 +164,7 @@ def test_an_rd_read_that_the_peer_refuses_completes_with_an_access_error() -> No
             WCStatus.SUCCESS,
         ]
         assert both.peer.arrivals[0].payload == b"behind"
-        assert len(both.peer.pair_with(both.line.near).talk.refused) == 2
+        assert len(both.peer.get_or_create_rd_pair(both.line.near).talk.refused) == 2
 
 
 @pytest.mark.clause("DGRAM-RD-37", "DGRAM-RDV-17")
@@ -175,7 +175,7 @@ def test_a_send_waits_for_a_receive_without_delaying_read_responses() -> None:
         talk.send(b"hello")
         both.run_until(lambda: bool(both.ours.got))
         both.ours.post_payload(seeded_octets("held", 10_000), ah=both.ah)
-        pair = both.peer.pair_with(both.line.near)
+        pair = both.peer.get_or_create_rd_pair(both.line.near)
         both.run_until(lambda: pair.not_ready)
         read = talk.read(both.region.rkey, both.region.iova, 5000)
         both.run_until(read.is_done)
@@ -192,7 +192,7 @@ def test_siwarp_reports_a_missing_receive_and_accepts_the_send_later() -> None:
         slots, both.ours.held = 64, True
         for i in range(slots + 3):
             talk.send(b"%d" % i)
-        pair = both.peer.pair_with(both.line.near)
+        pair = both.peer.get_or_create_rd_pair(both.line.near)
         both.run_until(lambda: len(both.ours.got) == slots and pair.peer_not_ready > 0)
         assert pair.peer_rnr_timer == 12  # 0.64 ms, the default of min_rnr_timer
         both.theirs.octets[:100] = seeded_octets("read", 100)
@@ -260,7 +260,7 @@ def test_a_restarted_siwarp_ends_the_incarnation_of_its_former_instance() -> Non
     with siwarp_and_peer(CLEAN) as both:
         both.peer.conversation_with(both.line.near).send(b"before")
         both.run_until(lambda: both.peer.is_idle() and len(both.ours.got) == 1)
-        old = both.peer.pair_with(both.line.near)
+        old = both.peer.get_or_create_rd_pair(both.line.near)
         with siwarp_queue_pair(QPType.RD, attr=QPAttr(qkey=QKEY)) as again:
             both.ours, before = again, both.ours
             both.line.siwarp = again.qp.addr
@@ -281,10 +281,10 @@ LOSSY = Faults(loss=0.3, double=0.05, reorder=0.1)
 def test_siwarp_closes_immediately_and_acknowledges_all_messages_it_received() -> None:
     with siwarp_and_peer(LOSSY) as both:
         talk = both.peer.conversation_with(both.line.near)
-        pair = both.peer.pair_with(both.line.near)
+        pair = both.peer.get_or_create_rd_pair(both.line.near)
         requests = [talk.send(b"%d" % i) for i in range(12)]
         both.run_until(lambda: len(both.ours.got) == 12)
-        closing_end = net.current_world().spawn(both.ours.qp.close)
+        closing_end = net.current_simulated_world().spawn(both.ours.qp.close)
         steps = [both.peer.process_datagrams_and_run_timers, both.line.forward_datagrams]
         run_until(lambda: pair.ended is not None, steps, both.line.sockets(), LIMIT_S)
         run_until(lambda: closing_end.done(), steps, both.line.sockets(), LIMIT_S)
@@ -298,7 +298,7 @@ def test_siwarp_completes_requests_that_a_closing_peer_received() -> None:
         for i in range(12):
             both.ours.post_payload(b"%d" % i, ah=both.ah)
         both.run_until(lambda: len(both.peer.arrivals) == 12)
-        pair = both.peer.pair_with(both.line.near)
+        pair = both.peer.get_or_create_rd_pair(both.line.near)
         both.peer.close()
         both.run_until(lambda: len(both.ours.sent) == 12 and pair.state == "closed")
         assert all(wc.ok for wc in both.ours.sent)
@@ -327,7 +327,7 @@ def build_hello(body: bytes, version: int = 1) -> bytes:
 
 @pytest.mark.clause("DGRAM-RD-4", "DGRAM-EXT-2", "DGRAM-EXT-5")
 def test_the_answer_to_a_hello_is_no_longer_than_the_hello() -> None:
-    padded = encode_greeting({}).ljust(GREETING_OCTETS, b"\0")
+    padded = encode_handshake_body({}).ljust(GREETING_OCTETS, b"\0")
     endless = b"\x02\0\xff\xff".ljust(GREETING_OCTETS, b"\0")
     with siwarp_and_peer(CLEAN) as both:
         answers: list[bytes] = []
@@ -352,7 +352,7 @@ def test_the_answer_to_a_hello_is_no_longer_than_the_hello() -> None:
         assert (challenge.type, challenge.dest) == (CHALLENGE, 77) and challenge.source
         again = send_and_get_single_answer(build_hello(padded))
         assert again.source == challenge.source  # repeated HELLOs get the same epoch (DGRAM-MEET-2)
-        said, cookie = parse_greeting(challenge.body)
+        said, cookie = parse_handshake_body(challenge.body)
         assert said.longest_segment >= 1160 and len(cookie) == 20
         versions = send_and_get_single_answer(build_hello(padded, version=3))
         assert (versions.type, versions.dest, versions.source) == (VERSIONS, 77, 0)

@@ -16,5 +16,5 @@ __all__ = ["connected_endpoint", "make_endpoint", "make_strangers", "rig", "unco
 
 @pytest.fixture(autouse=True)
 def _use_simulated_network(world: siwarp.sim.World) -> Iterator[None]:
-    with net.use_world(world):
+    with net.use_simulated_world(world):
         yield

@@ -13,7 +13,7 @@ from unit.rd.rd_kit import poll_until, send_all_segments
 
 def set_fault_plan(text: str | None) -> None:
     """Set the fault plan of the host's link to itself."""
-    net.current_world().link(net.HERE, net.HERE, text)
+    net.current_simulated_world().link(net.HERE, net.HERE, text)
 
 
 def random_segments(n: int, seed: int, most: int) -> list[bytes]:
@@ -32,9 +32,11 @@ def test_segments_arrive_intact_and_in_order_despite_loss_duplication_and_damage
     there, back = random_segments(1500, seed, 3000), random_segments(300, seed + 100, 3000)
     for data in back[:200]:
         assert b.send(to_a, data) in (0, 1)
-    sent_back = lib.siw_rd_framed(to_a, lib.SIW_RD_REQUESTS)
+    sent_back = lib.siw_rd_count_queued_segments(to_a, lib.SIW_RD_REQUESTS)
     send_all_segments(a, to_b, there, a, b, seconds=60)
-    poll_until(lambda: lib.siw_rd_accepted(to_a, lib.SIW_RD_REQUESTS) == sent_back, a, b)
+    poll_until(
+        lambda: lib.siw_rd_count_accepted_segments(to_a, lib.SIW_RD_REQUESTS) == sent_back, a, b
+    )
     assert b.received_data() == there
     assert a.received_data() == back[:sent_back]
     assert sent_back > 50
@@ -76,7 +78,7 @@ def test_endpoints_connect_over_a_long_round_trip_in_one_incarnation(make_endpoi
     counters = Counters()
     began = net.now()
     assert a.send(peer, b"far") == 1
-    poll_until(lambda: lib.siw_rd_accepted(peer, lib.SIW_RD_REQUESTS) == 1, a, b)
+    poll_until(lambda: lib.siw_rd_count_accepted_segments(peer, lib.SIW_RD_REQUESTS) == 1, a, b)
     took = net.now() - began
     # Three round trips are necessary: HELLO and CHALLENGE, ECHO and ACK, DATA and ACK.
     assert 3 * rtt <= took < 3 * rtt + 0.001
@@ -101,8 +103,8 @@ def test_endpoints_that_connect_to_each_other_simultaneously_share_one_incarnati
     assert a.send(to_b, b"from a") == b.send(to_a, b"from b") == 1
     poll_until(
         lambda: (
-            lib.siw_rd_accepted(to_b, lib.SIW_RD_REQUESTS)
-            == lib.siw_rd_accepted(to_a, lib.SIW_RD_REQUESTS)
+            lib.siw_rd_count_accepted_segments(to_b, lib.SIW_RD_REQUESTS)
+            == lib.siw_rd_count_accepted_segments(to_a, lib.SIW_RD_REQUESTS)
             == 1
         ),
         a,
@@ -125,15 +127,15 @@ def test_a_silent_peer_is_gone_after_the_peer_timeout_and_other_peers_are_unaffe
 
     def send_to_live_peer() -> None:
         nonlocal sent
-        sent += lib.siw_rd_accepted(to_c, lib.SIW_RD_REQUESTS) == lib.siw_rd_framed(
+        sent += lib.siw_rd_count_accepted_segments(
             to_c, lib.SIW_RD_REQUESTS
-        ) and a.send(to_c, b"y")
+        ) == lib.siw_rd_count_queued_segments(to_c, lib.SIW_RD_REQUESTS) and a.send(to_c, b"y")
 
     # Endpoint `b` is no longer serviced, as if its process had died.
     poll_until(lambda: a.event_count("gone"), a, c, also=send_to_live_peer)
     took = net.now() - began
     assert 0.8 * limit <= took <= 1.2 * limit
-    assert lib.siw_rd_framed(to_b, lib.SIW_RD_REQUESTS) == 0
+    assert lib.siw_rd_count_queued_segments(to_b, lib.SIW_RD_REQUESTS) == 0
     send_all_segments(a, to_c, [b"z"], a, c)
     assert sent > 10 and next(d for d in c.got.values())[-1] == b"z"
 
@@ -150,7 +152,7 @@ def test_an_endpoint_that_was_paused_probes_a_silent_peer_before_it_reports_the_
     lib.siw_rd_flush(peer, ffi.new("uint64_t *"))
     set_fault_plan(None)
     net.sleep(1.35)
-    poll_until(lambda: lib.siw_rd_accepted(peer, lib.SIW_RD_REQUESTS) == 2, a, b)
+    poll_until(lambda: lib.siw_rd_count_accepted_segments(peer, lib.SIW_RD_REQUESTS) == 2, a, b)
     assert b.received_data() == [b"x", b"y"] and not a.event_count("gone")
 
 
@@ -159,7 +161,7 @@ def test_a_silent_peer_from_which_a_response_is_expected_is_reported_gone(make_e
     a, b = make_endpoint(peer_timeout_ns=300_000_000), make_endpoint()
     peer = a.get_peer(b.local_addr)
     send_all_segments(a, peer, [b"x"], a, b)
-    lib.siw_rd_expect(peer, True)
+    lib.siw_rd_set_response_expected(peer, True)
     for _ in range(30):
         poll_until(lambda: True, a, b)
     assert not a.event_count("gone")

@@ -129,14 +129,14 @@ def test_idle_peer_records_are_evicted_although_most_records_are_in_use(
     used, idle, more = make_strangers(e, 35), make_strangers(e, 5), make_strangers(e, 5)
     for s in used:
         s.connect()
-        lib.siw_rd_set_upper(e.get_peer(s.address), ffi.cast("void *", 1))
+        lib.siw_rd_set_upper_layer_object(e.get_peer(s.address), ffi.cast("void *", 1))
     for s in idle:
         s.connect()
     net.sleep(0.41)
     counters = Counters()
     for i, s in enumerate(more):
 
-        def connect_evicts_a_record(s: Stranger = s, goal: int = i + 1) -> bool:
+        def connect_and_check_peer_eviction(s: Stranger = s, goal: int = i + 1) -> bool:
             c = s.request_challenge()
             s.other = c.source_epoch
             s.send_datagram(RDType.ECHO, body=OFFER + handshake_cookie(c.body))
@@ -144,7 +144,7 @@ def test_idle_peer_records_are_evicted_although_most_records_are_in_use(
             return counters["rd_evicted"] == goal
 
         # Each connection attempt examines some peer records, and the next attempt examines others.
-        assert any(connect_evicts_a_record() for _ in range(4))
+        assert any(connect_and_check_peer_eviction() for _ in range(4))
     for s in used:
         s.send_datagram(RDType.PROBE)
         assert s.receive_datagram().type == RDType.ACK
@@ -154,7 +154,7 @@ def test_idle_peer_records_are_evicted_although_most_records_are_in_use(
 # ---- memory
 
 
-def send_after_gap(s: Stranger, n: int, size: int, first: int = 1) -> None:
+def send_segments_after_psn_gap(s: Stranger, n: int, size: int, first: int = 1) -> None:
     """Send ``n`` datagrams of ``size`` octets each, without the first datagram of the sequence."""
     for i in range(first, first + n):
         s.send_datagram(RDType.DATA, psn=s.epoch + i, body=bytes(size))
@@ -181,7 +181,7 @@ def test_memory_for_segments_after_gaps_is_bounded_and_leaves_a_share_for_a_new_
     kept = 0
     for s in hogs:
         s.connect()
-        send_after_gap(s, 400, 30)
+        send_segments_after_psn_gap(s, 400, 30)
         n = len(probe_for_ack(s).received())
         # Each segment uses a unit of 1024 octets, and each peer gets at most a quarter of the free
         # memory.
@@ -230,7 +230,7 @@ def test_segments_held_for_want_of_a_receive_are_bounded_over_all_peers_and_not_
     assert not e.got
     taking.append(True)
     for s in held:
-        lib.siw_rd_resume(e.get_peer(s.address), lib.SIW_RD_REQUESTS)
+        lib.siw_rd_resume_delivery(e.get_peer(s.address), lib.SIW_RD_REQUESTS)
 
     def retransmit_unfinished() -> None:
         """Retransmit as senders without an acknowledgement do."""
@@ -271,7 +271,7 @@ def test_peers_that_acknowledge_nothing_leave_memory_to_send_to_other_peers(
     while a.send(to_b, bytes(1000)) == 1:
         taken += 1
     assert taken > 1
-    poll_until(lambda: lib.siw_rd_accepted(to_b, lib.SIW_RD_REQUESTS) == taken, a, b)
+    poll_until(lambda: lib.siw_rd_count_accepted_segments(to_b, lib.SIW_RD_REQUESTS) == taken, a, b)
 
 
 @pytest.mark.clause("DGRAM-RD-18")
@@ -284,7 +284,7 @@ def test_the_largest_credit_does_not_exceed_the_window_of_the_sender(make_endpoi
     s.accept_connection(peer, credit=65535)
     first = s.receive_datagram(RDType.DATA)
     s.send_datagram(RDType.ACK, acknowledged=(first.psn + 1) & 0xFFFFFFFF, credit=65535)
-    poll_until(lambda: lib.siw_rd_accepted(peer, lib.SIW_RD_REQUESTS) == 1, e)
+    poll_until(lambda: lib.siw_rd_count_accepted_segments(peer, lib.SIW_RD_REQUESTS) == 1, e)
     taken = 0
     while e.send(peer, bytes(1000)) == 1:
         taken += 1
@@ -298,7 +298,9 @@ def test_the_largest_credit_does_not_exceed_the_window_of_the_sender(make_endpoi
             s.send_datagram(RDType.ACK, acknowledged=next_psn, credit=65535)
     for _ in range(100):
         s.send_datagram(RDType.ACK, acknowledged=half, credit=65535)
-    poll_until(lambda: lib.siw_rd_accepted(peer, lib.SIW_RD_REQUESTS) == 1 + taken // 2, e)
+    poll_until(
+        lambda: lib.siw_rd_count_accepted_segments(peer, lib.SIW_RD_REQUESTS) == 1 + taken // 2, e
+    )
     more = 0
     while e.send(peer, bytes(1000)) == 1:
         more += 1
@@ -342,16 +344,16 @@ def test_a_restarted_peer_receives_none_of_the_messages_for_its_former_incarnati
     for _ in range(8):
         s.receive_datagram(RDType.DATA)
     s.send_datagram(RDType.ACK, acknowledged=(s.other + 3) & 0xFFFFFFFF)
-    poll_until(lambda: lib.siw_rd_accepted(peer, lib.SIW_RD_REQUESTS) == 3, e)
+    poll_until(lambda: lib.siw_rd_count_accepted_segments(peer, lib.SIW_RD_REQUESTS) == 3, e)
     # The peer restarts before it has accepted the rest, and the endpoint `e` does not notice.
     net.sleep(0.002)  # the time in a cookie has a resolution of one millisecond
     s.epoch, s.other = 0x5555, 0
     s.connect()
     e.news.clear()
-    assert lib.siw_rd_framed(peer, lib.SIW_RD_REQUESTS) == 0
+    assert lib.siw_rd_count_queued_segments(peer, lib.SIW_RD_REQUESTS) == 0
     assert e.send(peer, b"new") == 1
     first = s.receive_datagram(RDType.DATA)
     assert (first.body, first.psn, first.dest_epoch) == (b"new", s.other, s.epoch)
     s.send_datagram(RDType.ACK, acknowledged=(s.other + 1) & 0xFFFFFFFF)
-    poll_until(lambda: lib.siw_rd_accepted(peer, lib.SIW_RD_REQUESTS) == 1, e)
+    poll_until(lambda: lib.siw_rd_count_accepted_segments(peer, lib.SIW_RD_REQUESTS) == 1, e)
     s.discard_datagrams_until_silent()

@@ -32,7 +32,7 @@ FLUSHED = WCStatus.WR_FLUSH_ERR
 
 
 @pytest.fixture
-def follow_restarts() -> Iterator[None]:
+def enable_rd_follow_restart() -> Iterator[None]:
     """Set rd_follow_restart: requests are sent to the process that takes over a peer's address."""
     with temporary_settings(rd_follow_restart=1):
         yield
@@ -122,7 +122,7 @@ def test_requests_are_sent_in_a_new_incarnation_with_the_same_instance(
 
 @pytest.mark.clause("DGRAM-INST-5")
 @pytest.mark.parametrize("begins", ["peer", "queue pair"])
-@pytest.mark.usefixtures("follow_restarts")
+@pytest.mark.usefixtures("enable_rd_follow_restart")
 def test_with_rd_follow_restart_requests_are_sent_to_another_instance(
     rig: Rig, begins: str
 ) -> None:

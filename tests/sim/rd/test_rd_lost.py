@@ -58,7 +58,7 @@ def test_a_killed_peer_is_reported_and_requests_to_another_peer_complete(
     with AH(rig.pd, where) as ah:
         a.qp.post_send(SendWR(1, sg=[a.out.sge(0, 4)], ah=ah))
         assert a.poll_sends()[0].ok
-        net.current_world().crash(OTHER_HOST)
+        net.current_simulated_world().crash(OTHER_HOST)
         began = net.now()
         for i in range(3):
             a.qp.post_send(SendWR(10 + i, sg=[a.out.sge(0, 4)], ah=ah))
@@ -178,10 +178,10 @@ def test_the_receive_of_a_message_whose_sender_was_killed_is_used_for_another_me
     gone = counter_value("rd_gone")
     p = RDEnd(other_host_rig, 1 << 22, host=OTHER_HOST)
     p.out.view[:] = bytes([1]) * (1 << 22)
-    net.current_world().link(OTHER_HOST, net.HERE, "rate=40Mbit")
+    net.current_simulated_world().link(OTHER_HOST, net.HERE, "rate=40Mbit")
     p.qp.post_send(SendWR(1, sg=[p.out.sge(0, 1 << 22)], ah=AH(other_host_rig.pd, b.qp.addr)))
     wait_until(lambda: any(b.into.view[:1024]))
-    net.current_world().crash(OTHER_HOST)
+    net.current_simulated_world().crash(OTHER_HOST)
     began = net.now()
     c.send(b, b"whole")
     assert b.poll_receives()[0].wr_id == 2

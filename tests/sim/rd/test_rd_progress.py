@@ -17,11 +17,11 @@ def host_and_port(s: Stranger) -> str:
     return "{}:{}".format(*s.sock.getsockname())
 
 
-def seconds_until_gone(e, s, *others, each=None, probe=True):
+def seconds_until_peer_reported_gone(e, s, *others, each=None, probe=True):
     """Let the peers send repeatedly until ``s`` is reported gone; return the seconds until then."""
     began = last = net.now()
 
-    def send_and_check_gone():
+    def send_and_check_peer_gone():
         nonlocal last
         if net.now() - last > PEER_TIMEOUT_S / 10:
             last = net.now()
@@ -32,7 +32,7 @@ def seconds_until_gone(e, s, *others, each=None, probe=True):
                     each(one)
         return ("gone", host_and_port(s)) in e.news
 
-    poll_until(send_and_check_gone, e)
+    poll_until(send_and_check_peer_gone, e)
     return net.now() - began
 
 
@@ -55,7 +55,7 @@ def test_a_peer_that_never_fills_its_gap_is_reported_gone_although_it_sends_data
             one.send_datagram(RDType.DATA, psn=one.epoch + 2 * steps[0] + 3, body=b"ahead")
             steps[0] += 1
 
-    took = seconds_until_gone(e, gap, good, each=send_more_data)
+    took = seconds_until_peer_reported_gone(e, gap, good, each=send_more_data)
     assert 0.8 * PEER_TIMEOUT_S <= took <= 1.3 * PEER_TIMEOUT_S
     assert ("gone", host_and_port(good)) not in e.news
 
@@ -71,11 +71,11 @@ def test_a_peer_that_grants_credit_but_never_acknowledges_is_reported_gone(
     peer = e.get_peer(s.address)
     for _ in range(4):
         assert e.send(peer, b"never acknowledged") == 1
-    took = seconds_until_gone(e, s)
+    took = seconds_until_peer_reported_gone(e, s)
     assert 0.8 * PEER_TIMEOUT_S <= took <= 4 * PEER_TIMEOUT_S
 
 
-def connect_without_credit(make_endpoint, make_strangers, space, send_as_peer):
+def connect_and_block_send_without_credit(make_endpoint, make_strangers, space, send_as_peer):
     """Make a message wait for credit of a peer that sends by ``send_as_peer``; return both ends."""
     e = make_endpoint(peer_timeout_ns=int(PEER_TIMEOUT_S * 1e9))
     (s,) = make_strangers(e, 1)
@@ -94,8 +94,8 @@ def test_a_peer_without_credit_that_does_not_report_not_ready_is_reported_gone(
     def send_as_peer(s):
         s.send_datagram(RDType.PROBE, credit=0)
 
-    e, s = connect_without_credit(make_endpoint, make_strangers, space, send_as_peer)
-    took = seconds_until_gone(e, s, each=send_as_peer, probe=False)
+    e, s = connect_and_block_send_without_credit(make_endpoint, make_strangers, space, send_as_peer)
+    took = seconds_until_peer_reported_gone(e, s, each=send_as_peer, probe=False)
     assert PEER_TIMEOUT_S <= took <= 1.5 * PEER_TIMEOUT_S
 
 
@@ -109,8 +109,10 @@ def test_a_peer_that_grants_credit_at_times_but_never_acknowledges_is_reported_g
         turns[0] += 1
         s.send_datagram(RDType.PROBE, credit=turns[0] % 2)
 
-    e, s = connect_without_credit(make_endpoint, make_strangers, REQUESTS, send_as_peer)
-    took = seconds_until_gone(e, s, each=send_as_peer, probe=False)
+    e, s = connect_and_block_send_without_credit(
+        make_endpoint, make_strangers, REQUESTS, send_as_peer
+    )
+    took = seconds_until_peer_reported_gone(e, s, each=send_as_peer, probe=False)
     assert 0.8 * PEER_TIMEOUT_S <= took <= 4 * PEER_TIMEOUT_S
 
 
@@ -119,7 +121,9 @@ def test_a_peer_may_report_not_ready_without_time_limit(make_endpoint, make_stra
     def send_as_peer(s):
         s.send_datagram(RDType.ACK, credit=0, rd_flags=RDFlag.NOT_READY, body=ack_body(rnr_timer=1))
 
-    e, s = connect_without_credit(make_endpoint, make_strangers, REQUESTS, send_as_peer)
+    e, s = connect_and_block_send_without_credit(
+        make_endpoint, make_strangers, REQUESTS, send_as_peer
+    )
     stop, last = net.now() + 20 * PEER_TIMEOUT_S, [0.0]
 
     def send_until_stop():

@@ -13,7 +13,7 @@ from siwarp.inspect.rd import RDFlag, RDReason, RDType, ack_body
 from siwarp.verbs import AH, QPAttr, QPState, SendWR, WCStatus, WROpcode
 
 
-def create_peer(rig: Rig, retry: int = 7, timer: int = 12) -> RDEnd:
+def create_rd_end_with_rnr_attributes(rig: Rig, retry: int = 7, timer: int = 12) -> RDEnd:
     return RDEnd(rig, attr=QPAttr(qkey=QKEY, rnr_retry=retry, min_rnr_timer=timer))
 
 
@@ -22,7 +22,7 @@ def create_peer(rig: Rig, retry: int = 7, timer: int = 12) -> RDEnd:
 def test_an_ack_reports_a_missing_receive_with_the_rnr_timer_of_the_receiver(
     rig: Rig, timer: int
 ) -> None:
-    a = create_peer(rig, timer=timer)
+    a = create_rd_end_with_rnr_attributes(rig, timer=timer)
     with scripted_peer(a) as s:
         s.send_datagram(RDType.PROBE)
         ready = s.process_datagram()
@@ -44,7 +44,7 @@ def test_an_ack_reports_a_missing_receive_with_the_rnr_timer_of_the_receiver(
 
 @pytest.mark.clause("DGRAM-RDV-20")
 def test_by_default_an_rd_send_waits_without_limit_for_a_receive(rig: Rig) -> None:
-    a, b = RDEnd(rig), create_peer(rig, timer=1)
+    a, b = RDEnd(rig), create_rd_end_with_rnr_attributes(rig, timer=1)
     before = counter_value("rd_not_ready")
     a.send(b, b"patient")
     assert_no_completion(a.scq, 2.0)
@@ -63,7 +63,11 @@ def test_by_default_an_rd_send_waits_without_limit_for_a_receive(rig: Rig) -> No
 def test_an_rd_send_that_exhausts_its_rnr_retries_ends_the_incarnation(
     rig: Rig, retry: int, timer: int, least: float
 ) -> None:
-    a, b, c = create_peer(rig, retry=retry), create_peer(rig, timer=timer), RDEnd(rig)
+    a, b, c = (
+        create_rd_end_with_rnr_attributes(rig, retry=retry),
+        create_rd_end_with_rnr_attributes(rig, timer=timer),
+        RDEnd(rig),
+    )
     several = least > 0  # otherwise the first message may fail before the second message is posted
     before, began = counter_value("rnr_expired"), net.now()
     c.post_receive()
@@ -85,7 +89,10 @@ def test_an_rd_send_that_exhausts_its_rnr_retries_ends_the_incarnation(
 
 @pytest.mark.clause("DGRAM-RDV-20")
 def test_an_rd_send_completes_if_a_receive_is_posted_within_the_rnr_time(rig: Rig) -> None:
-    a, b = create_peer(rig, retry=6), create_peer(rig, timer=0)  # the Send may wait 6 times 0.65 s
+    a, b = (
+        create_rd_end_with_rnr_attributes(rig, retry=6),
+        create_rd_end_with_rnr_attributes(rig, timer=0),
+    )  # the Send may wait 6 times 0.65 s
     for _ in range(3):
         a.send(b, b"soon")
         assert_no_completion(a.scq, 0.3)
@@ -95,7 +102,7 @@ def test_an_rd_send_completes_if_a_receive_is_posted_within_the_rnr_time(rig: Ri
 
 @pytest.mark.clause("DGRAM-RDV-20")
 def test_an_endpoint_without_rnr_retries_sends_a_bye_with_reason_not_ready(rig: Rig) -> None:
-    a = create_peer(rig, retry=0)
+    a = create_rd_end_with_rnr_attributes(rig, retry=0)
     with scripted_peer(a, connect=False) as s:
         s.keeps = lambda head: head.opcode == Opcode.SEND
         a.qp.post_send(SendWR(1, sg=[a.out.sge(0, 4)], ah=AH(rig.pd, s.addr)))
@@ -113,7 +120,10 @@ def test_an_endpoint_without_rnr_retries_sends_a_bye_with_reason_not_ready(rig: 
 
 @pytest.mark.clause("DGRAM-RDV-20", "DGRAM-RDV-17")
 def test_a_read_by_a_peer_that_is_not_ready_is_answered(rig: Rig) -> None:
-    a, b = create_peer(rig, retry=6), create_peer(rig, timer=0)
+    a, b = (
+        create_rd_end_with_rnr_attributes(rig, retry=6),
+        create_rd_end_with_rnr_attributes(rig, timer=0),
+    )
     a.send(b, b"held")
     assert_no_completion(a.scq, 0.05)
     b.post_rdma(a, WROpcode.RDMA_READ, 64, 5)

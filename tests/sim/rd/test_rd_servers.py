@@ -179,7 +179,7 @@ def test_an_attacked_asyncio_server_answers_a_good_client(
 # ---- memory that a ping server lends to clients
 
 
-def request_memory(
+def borrow_server_memory(
     rig: Rig, server: DatagramServer, size: int
 ) -> tuple[RDEnd, RemoteBuffer | None]:
     """Request memory as a new client; return the client and the memory that the client may use."""
@@ -195,7 +195,9 @@ def request_memory(
     return client, RemoteBuffer.unpack(answer[1:]) if len(answer) > 1 else None
 
 
-def can_write(client: RDEnd, server: DatagramServer, there: RemoteBuffer, count: int) -> bool:
+def write_borrowed_memory_succeeds(
+    client: RDEnd, server: DatagramServer, there: RemoteBuffer, count: int
+) -> bool:
     """Write the last octet of the borrowed memory; return whether the Write succeeded."""
     client.out.view[0] = count
     to = SimpleNamespace(qp=SimpleNamespace(addr=server.address))
@@ -209,21 +211,21 @@ def test_borrowed_memory_in_use_is_never_revoked_and_greedy_sources_leave_a_part
 ) -> None:
     server = start_ping_server(world)
     good = create_rig(world, GOOD_CLIENT)
-    client, loan = request_memory(good, server, 64)
+    client, loan = borrow_server_memory(good, server, 64)
     assert loan is not None
     for i in range(5):
         greedy = create_rig(world, f"10.0.1.{i + 1}")
         for _ in range(8):
-            request_memory(greedy, server, MAX_SIZE)
-            request_memory(greedy, server, 1 << 20)
-        assert can_write(client, server, loan, i + 1)
+            borrow_server_memory(greedy, server, MAX_SIZE)
+            borrow_server_memory(greedy, server, 1 << 20)
+        assert write_borrowed_memory_succeeds(client, server, loan, i + 1)
     began = net.now()
-    newcomer, other = request_memory(create_rig(world, "10.0.0.3"), server, 64)
-    assert other is not None and can_write(newcomer, server, other, 1)
+    newcomer, other = borrow_server_memory(create_rig(world, "10.0.0.3"), server, 64)
+    assert other is not None and write_borrowed_memory_succeeds(newcomer, server, other, 1)
     # A request for too much memory is refused immediately.
-    assert request_memory(create_rig(world, "10.0.0.4"), server, MAX_SIZE)[1] is None
+    assert borrow_server_memory(create_rig(world, "10.0.0.4"), server, MAX_SIZE)[1] is None
     assert net.now() - began < SERVICE_LIMIT_S
-    assert can_write(client, server, loan, 9)
+    assert write_borrowed_memory_succeeds(client, server, loan, 9)
 
 
 def test_borrowed_memory_is_freed_when_it_is_returned_or_remains_unused(
@@ -231,23 +233,23 @@ def test_borrowed_memory_is_freed_when_it_is_returned_or_remains_unused(
 ) -> None:
     server = start_ping_server(world)
     good = create_rig(world, GOOD_CLIENT)
-    client, loan = request_memory(good, server, MAX_SIZE)
+    client, loan = borrow_server_memory(good, server, MAX_SIZE)
     assert loan is not None
-    assert request_memory(good, server, MAX_SIZE)[1] is not None
-    assert request_memory(good, server, MAX_SIZE)[1] is None, (
+    assert borrow_server_memory(good, server, MAX_SIZE)[1] is not None
+    assert borrow_server_memory(good, server, MAX_SIZE)[1] is None, (
         "a source was lent more than half of the memory"
     )
     client.send(SimpleNamespace(qp=SimpleNamespace(addr=server.address)), bytes([MEMORY]))  # type: ignore[arg-type]
     assert client.poll_sends()[0].ok
-    client, loan = request_memory(good, server, MAX_SIZE)
+    client, loan = borrow_server_memory(good, server, MAX_SIZE)
     assert loan is not None, "the returned memory was not lent again"
     for i in range(int(Loans.IDLE) + 2):
         net.sleep(1.0)
-        assert can_write(client, server, loan, i + 1)
-    assert request_memory(good, server, MAX_SIZE)[1] is not None, (
+        assert write_borrowed_memory_succeeds(client, server, loan, i + 1)
+    assert borrow_server_memory(good, server, MAX_SIZE)[1] is not None, (
         "the unused memory was not lent again"
     )
-    assert can_write(client, server, loan, 99)
+    assert write_borrowed_memory_succeeds(client, server, loan, 99)
 
 
 def test_a_request_for_zero_octets_of_memory_is_refused_and_the_next_request_succeeds(
@@ -255,5 +257,5 @@ def test_a_request_for_zero_octets_of_memory_is_refused_and_the_next_request_suc
 ) -> None:
     server = start_ping_server(world)
     good = create_rig(world, GOOD_CLIENT)
-    assert request_memory(good, server, 0)[1] is None
-    assert request_memory(good, server, 64)[1] is not None
+    assert borrow_server_memory(good, server, 0)[1] is None
+    assert borrow_server_memory(good, server, 64)[1] is not None

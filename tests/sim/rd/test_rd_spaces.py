@@ -12,7 +12,7 @@ from unit.rd.rd_kit import REQUESTS, poll_until
 from siwarp.inspect.rd import RDType
 
 
-def new_accepted_count() -> Any:
+def allocate_uint64_pointer() -> Any:
     from _siwarp_layers import ffi
 
     return ffi.new("uint64_t *")
@@ -26,7 +26,7 @@ def test_segments_beyond_a_reduced_credit_are_not_retransmitted(connected_endpoi
     s.discard_datagrams_until_silent()
     for i in range(8):
         assert e.send(peer, bytes([i]) * 2000) == 1
-    lib.siw_rd_flush(peer, new_accepted_count())
+    lib.siw_rd_flush(peer, allocate_uint64_pointer())
     sent = [s.receive_datagram(RDType.DATA) for _ in range(8)]
     assert [d.psn - s.other for d in sent] == [*range(8)]
     # credit for two segments and for half of the third segment
@@ -39,4 +39,4 @@ def test_segments_beyond_a_reduced_credit_are_not_retransmitted(connected_endpoi
     # One probe of the last datagram may have been in flight.
     assert psns <= {0, 1, 7} and {0, 1} <= psns
     s.send_datagram(RDType.ACK, credit=64, acknowledged=s.other + 8)
-    poll_until(lambda: lib.siw_rd_accepted(peer, REQUESTS) == 8, e)
+    poll_until(lambda: lib.siw_rd_count_accepted_segments(peer, REQUESTS) == 8, e)

@@ -24,7 +24,7 @@ def test_each_of_many_peers_has_its_own_timers_and_a_reset_peer_has_none(make_en
     for s in strangers:
         s.receive_datagram(RDType.HELLO)
     for i in given_up:
-        lib.siw_rd_reset(peers[i], lib.SIW_RD_CLOSED_END)
+        lib.siw_rd_reset_peer(peers[i], lib.SIW_RD_CLOSED_END)
         strangers[i].discard_datagrams_until_silent()
     others = [s for i, s in enumerate(strangers) if i not in given_up]
     for _ in range(3):
@@ -38,12 +38,14 @@ def test_each_of_many_peers_has_its_own_timers_and_a_reset_peer_has_none(make_en
 
 
 def test_memory_for_peers_that_timed_out_is_freed(make_endpoint):
-    lib.siw_trim()  # release memory that earlier tests have left
+    lib.siw_trim_free_memory()  # release memory that earlier tests have left
     e = make_endpoint()
     for i in range(1024):
         assert e.send(e.get_peer(siw_addr(f"10.9.{i // 200}.{1 + i % 200}", 7)), b"x") == 1
     net.sleep(1.0)
     e.poll_once()
-    assert not lib.siw_trim(), "memory was freed while the windows of the peers were in use"
+    assert not lib.siw_trim_free_memory(), (
+        "memory was freed while the windows of the peers were in use"
+    )
     poll_until(lambda: e.event_count("gone") == 1024, e, seconds=200)
-    assert lib.siw_trim()
+    assert lib.siw_trim_free_memory()

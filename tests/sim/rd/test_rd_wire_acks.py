@@ -42,9 +42,9 @@ def test_an_acknowledgement_of_datagrams_that_were_never_sent_is_dropped(unconne
     for lie in (5, 4096, 0x7FFFFFFF):
         s.send_datagram(RDType.ACK, acknowledged=(s.other + lie) & 0xFFFFFFFF)
     poll_until(lambda: counters["drop_rd_ack"] == 3, e)
-    assert lib.siw_rd_accepted(peer, lib.SIW_RD_REQUESTS) == 0
+    assert lib.siw_rd_count_accepted_segments(peer, lib.SIW_RD_REQUESTS) == 0
     s.send_datagram(RDType.ACK, acknowledged=(s.other + 4) & 0xFFFFFFFF)
-    poll_until(lambda: lib.siw_rd_accepted(peer, lib.SIW_RD_REQUESTS) == 4, e)
+    poll_until(lambda: lib.siw_rd_count_accepted_segments(peer, lib.SIW_RD_REQUESTS) == 4, e)
 
 
 @pytest.mark.clause("DGRAM-RD-18")
@@ -60,7 +60,7 @@ def test_ack_ranges_of_datagrams_that_were_never_sent_have_no_effect(unconnected
         new = s.receive_datagram(RDType.DATA)
     assert new.body == b"more"
     s.send_datagram(RDType.ACK, acknowledged=(s.other + 5) & 0xFFFFFFFF)
-    poll_until(lambda: lib.siw_rd_accepted(peer, lib.SIW_RD_REQUESTS) == 5, e)
+    poll_until(lambda: lib.siw_rd_count_accepted_segments(peer, lib.SIW_RD_REQUESTS) == 5, e)
 
 
 @pytest.mark.clause("DGRAM-RD-19")
@@ -99,7 +99,7 @@ def test_an_endpoint_without_credit_sends_no_data_but_probes_the_peer(unconnecte
     e, s = unconnected_endpoint
     peer, _ = accept_with_queued_segments(e, s, 3, credit=0)
     probe = s.receive_datagram(RDType.PROBE)
-    assert lib.siw_rd_accepted(peer, lib.SIW_RD_REQUESTS) == 0
+    assert lib.siw_rd_count_accepted_segments(peer, lib.SIW_RD_REQUESTS) == 0
     s.send_datagram(RDType.ACK, psn=probe.psn, rd_flags="PROBED", credit=2)
     assert [s.receive_datagram(RDType.DATA).body for _ in range(2)] == [b"0000", b"0001"]
     s.send_datagram(RDType.ACK, acknowledged=(s.other + 2) & 0xFFFFFFFF, credit=2)
@@ -127,11 +127,11 @@ def test_repeated_attempts_to_deliver_a_held_segment_cause_no_acknowledgements(
     s.discard_datagrams_until_silent()
     peer, counters = e.get_peer(s.address), Counters()
     for _ in range(1000):
-        lib.siw_rd_resume(peer, lib.SIW_RD_REQUESTS)
+        lib.siw_rd_resume_delivery(peer, lib.SIW_RD_REQUESTS)
         e.poll_once()
     assert counters["rd_acks"] == 0
     e.judge = lambda _who, _data: "take"
-    lib.siw_rd_resume(peer, lib.SIW_RD_REQUESTS)
+    lib.siw_rd_resume_delivery(peer, lib.SIW_RD_REQUESTS)
     poll_until(lambda: e.received_data() == [b"held", b"behind it"], e)
     assert s.receive_datagram(RDType.ACK).acknowledged == s.epoch + 2
 
@@ -207,8 +207,8 @@ def test_the_longest_idle_peer_is_evicted_and_a_peer_in_use_is_not(make_endpoint
     with pytest.raises(OSError) as full:
         e.get_peer(strangers[2].address)
     assert full.value.errno == errno.ENOBUFS
-    # A peer in use by the upper layer (siw_rd_set_upper) is not evicted.
-    lib.siw_rd_set_upper(e.get_peer(strangers[0].address), ffi.cast("void *", 1))
+    # A peer in use by the upper layer (siw_rd_set_upper_layer_object) is not evicted.
+    lib.siw_rd_set_upper_layer_object(e.get_peer(strangers[0].address), ffi.cast("void *", 1))
     net.sleep(1.2 * idle)
     strangers[2].connect()
     assert counters["rd_evicted"] == 1
@@ -231,7 +231,7 @@ def test_an_endpoint_probes_a_peer_that_was_silent_for_a_third_of_the_idle_time(
     sent = s.receive_datagram()
     assert sent.type == RDType.DATA
     s.send_datagram(RDType.ACK, acknowledged=(sent.psn + 1) & 0xFFFFFFFF)
-    poll_until(lambda: lib.siw_rd_accepted(peer, lib.SIW_RD_REQUESTS) == 1, e)
+    poll_until(lambda: lib.siw_rd_count_accepted_segments(peer, lib.SIW_RD_REQUESTS) == 1, e)
     s.close()
     with temporary_setting("rd_idle_ms", 300):
         e = make_endpoint()
@@ -239,7 +239,9 @@ def test_an_endpoint_probes_a_peer_that_was_silent_for_a_third_of_the_idle_time(
     s.connect()
     peer = e.get_peer(s.address)
     net.sleep(0.11)
-    assert e.send(peer, b"when it is known") == 0 and lib.siw_rd_blocked(peer, lib.SIW_RD_REQUESTS)
+    assert e.send(peer, b"when it is known") == 0 and lib.siw_rd_is_send_queue_full(
+        peer, lib.SIW_RD_REQUESTS
+    )
     first = s.receive_datagram()
     while first.type == RDType.ACK:
         first = s.receive_datagram()
@@ -263,7 +265,7 @@ def test_an_endpoint_probes_a_long_silent_peer_before_it_sends_data(make_endpoin
     send_all_segments(other, other.get_peer(b.local_addr), [b"x"], b, other)
     b.got.clear()
     assert a.send(peer, b"lost?") == 0
-    assert lib.siw_rd_blocked(peer, lib.SIW_RD_REQUESTS)
+    assert lib.siw_rd_is_send_queue_full(peer, lib.SIW_RD_REQUESTS)
     poll_until(lambda: a.event_count("restarted"), a, b)
     net.sleep(0.1)  # the endpoint `b` must also forget the other endpoint
     send_all_segments(a, peer, [b"after"], a, b)

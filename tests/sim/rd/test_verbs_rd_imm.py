@@ -158,7 +158,7 @@ def test_immediate_data_arrives_once_and_in_order_over_an_unreliable_network(rig
     b.qp.post_recv([RecvWR(i, sg=[b.into.sge(40_000, 64)]) for i in range(128)])
     got, posted, done = [], 0, 0
 
-    def post_and_poll() -> bool:
+    def post_requests_and_poll_completions() -> bool:
         nonlocal posted, done
         while posted < MESSAGE_COUNT and posted - done < 32:
             if posted % 3:
@@ -175,7 +175,7 @@ def test_immediate_data_arrives_once_and_in_order_over_an_unreliable_network(rig
         return done == MESSAGE_COUNT and len(got) == MESSAGE_COUNT
 
     with net.apply_fault_plan("loss=5%,dup=5%,reorder=10%,corrupt=0.1%,seed=7"):
-        wait_until(post_and_poll, 60)
+        wait_until(post_requests_and_poll_completions, 60)
     assert got == [(i, i % 7 * 5000 if i % 3 else 0) for i in range(MESSAGE_COUNT)]
 
 

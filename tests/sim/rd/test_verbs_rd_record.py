@@ -40,7 +40,7 @@ SIZES = [0, 1, 64, 1400, 65_457, 65_536, 1 << 20]
 MESSAGE_COUNT = 100 if "SANITIZER" in os.environ else 300
 
 
-def poll_records(peer: RDEnd, n: int = 1) -> list[tuple[WC, Record]]:
+def poll_write_records(peer: RDEnd, n: int = 1) -> list[tuple[WC, Record]]:
     found = []
     for wc in peer.poll_receives(n):
         assert (wc.status, wc.opcode) == (0, WCOpcode.RECV_WRITE_RECORD)
@@ -63,7 +63,7 @@ def test_an_rd_write_record_is_reported_once_complete_and_consumes_no_receive(
     ids: list[int] = []
     for number in (1, 2):
         a.post_rdma(b, RECORD, size, number)
-        ((wc, record),) = poll_records(b)
+        ((wc, record),) = poll_write_records(b)
         assert (wc.byte_len, wc.source, wc.src_qp) == (size, a.qp.addr, a.qp.qp_num)
         ids.append(record.message_id)
         assert record.source == a.qp.addr and ids == consecutive_ids(ids[0], number)
@@ -116,7 +116,7 @@ def test_write_records_arrive_once_and_complete_over_an_unreliable_network(rig: 
     got: list[tuple[int, int]] = []
     posted = done = 0
 
-    def post_and_poll() -> bool:
+    def post_requests_and_poll_completions() -> bool:
         nonlocal posted, done
         while posted < MESSAGE_COUNT and posted - done < 32:
             a.post_rdma(b, RECORD, posted % 5 * 4000, posted)
@@ -129,7 +129,7 @@ def test_write_records_arrive_once_and_complete_over_an_unreliable_network(rig: 
         return done == MESSAGE_COUNT and len(got) == MESSAGE_COUNT
 
     with net.apply_fault_plan("loss=5%,dup=5%,reorder=10%,corrupt=0.1%,seed=3"):
-        wait_until(post_and_poll, 60)
+        wait_until(post_requests_and_poll_completions, 60)
     assert [i for i, _ in got] == consecutive_ids(got[0][0], MESSAGE_COUNT)
     assert [size for _, size in got] == [i % 5 * 4000 for i in range(MESSAGE_COUNT)]
 
@@ -149,7 +149,7 @@ def test_write_records_wait_at_their_sender_if_the_receiver_does_not_poll(rig: R
     assert sorted(w.opcode for w in got) == [WCOpcode.RECV] + [WCOpcode.RECV_WRITE_RECORD] * 4
     ids = [b.qp.record(w).message_id for w in got if w.opcode == WCOpcode.RECV_WRITE_RECORD]
     while len(ids) < 20:
-        ids += [record.message_id for _, record in poll_records(b)]
+        ids += [record.message_id for _, record in poll_write_records(b)]
     assert ids == consecutive_ids(ids[0], 20)
     assert [w.wr_id for w in a.poll_sends(16)] == list(range(4, 20))
     assert errno_raised_by(b.qp.record, got[0]._replace(wr_id=99)) is not None
@@ -189,7 +189,7 @@ def test_a_refused_rd_write_record_is_not_reported_and_changes_no_memory(
     assert_no_completion(b.rcq)
 
 
-def build_record_segment(
+def build_write_record_segment(
     s: ScriptedRDPeer, octets: bytes, number: int, length: int, at: int, **fields: int
 ) -> bytes:
     base = s.end.into.addr
@@ -217,11 +217,11 @@ def test_an_invalid_write_record_segment_is_refused_with_an_error_message(
 ) -> None:
     b = RDEnd(rig, max_write_records=4)
     with scripted_peer(b) as s:
-        s.send_and_wait(build_record_segment(s, b"evil", 1, 4, 0, **fields))
+        s.send_and_wait(build_write_record_segment(s, b"evil", 1, 4, 0, **fields))
         answer = s.receive_terminate()
         assert (answer.layer, answer.etype, answer.code) == (0, 2, code)
-        s.send_and_wait(build_record_segment(s, b"good", 2, 4, 0))
-        ((_, record),) = poll_records(b)
+        s.send_and_wait(build_write_record_segment(s, b"good", 2, 4, 0))
+        ((_, record),) = poll_write_records(b)
         assert (record.message_id, record.ranges) == (2, ((0, 4),))
         assert b.into.read(4) == b"good"
 
@@ -236,13 +236,13 @@ def test_a_segment_that_does_not_continue_its_write_record_ends_the_message(
         other = {"ddp_to": b.into.addr + 5}
     with scripted_peer(b) as s:
         s.send_and_wait(
-            build_record_segment(s, b"half", 5, 8, 0),
-            build_record_segment(s, b"rest", 5, 8, 4, **other),
+            build_write_record_segment(s, b"half", 5, 8, 0),
+            build_write_record_segment(s, b"rest", 5, 8, 4, **other),
         )
         answer = s.receive_terminate()
         assert (answer.layer, answer.etype, answer.code) == (0, 2, 0xFF)
-        s.send_and_wait(s.build_write(b"x", 100), build_record_segment(s, b"", 9, 0, 0))
-        assert poll_records(b)[0][1].message_id == 9
+        s.send_and_wait(s.build_write(b"x", 100), build_write_record_segment(s, b"", 9, 0, 0))
+        assert poll_write_records(b)[0][1].message_id == 9
 
 
 @pytest.mark.clause("DGRAM-REC-9")
@@ -251,7 +251,7 @@ def test_an_rd_queue_pair_refuses_write_records_unless_they_were_enabled(rig: Ri
     b.post_receive(1, 8)
     with scripted_peer(b) as s:
         s.send_and_wait(
-            build_record_segment(s, b"evil", 1, 4, 0), s.build_untagged(Opcode.SEND, b"")
+            build_write_record_segment(s, b"evil", 1, 4, 0), s.build_untagged(Opcode.SEND, b"")
         )
         answer = s.receive_terminate()
         assert (answer.layer, answer.etype, answer.code) == (0, 2, 6)

@@ -18,7 +18,7 @@ MIN_REPORTED_DATAGRAMS = 16
 
 
 @pytest.fixture
-def reports_on_loopback() -> Iterator[None]:
+def enable_uc_loss_reports_on_loopback() -> Iterator[None]:
     """Enable reports on the loopback device, too."""
     assert lib.siw_setting_set(b"uc_breaker", 2) == 0
     yield
@@ -26,7 +26,7 @@ def reports_on_loopback() -> Iterator[None]:
 
 
 @pytest.fixture
-def peer(rig: Rig, reports_on_loopback: None) -> Iterator[PlainUCPeer]:
+def peer(rig: Rig, enable_uc_loss_reports_on_loopback: None) -> Iterator[PlainUCPeer]:
     made = PlainUCPeer(rig, max_send_wr=128)
     yield made
     made.close()

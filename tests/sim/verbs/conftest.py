@@ -14,7 +14,7 @@ import siwarp.sim
 
 @pytest.fixture(autouse=True)
 def _use_simulated_network(world: siwarp.sim.World) -> Iterator[None]:
-    with net.use_world(world), temporary_settings(mcast_port=MCAST_PORT):
+    with net.use_simulated_world(world), temporary_settings(mcast_port=MCAST_PORT):
         yield
 
 

@@ -28,7 +28,7 @@ def test_the_request_of_a_client_that_has_left_can_be_rejected_but_not_accepted(
     for left in (True, False):
         with connect_plain_socket(wire.address) as s:
             s.sendall(bytes(MPARequest(rev=2, s=1, ird=1, ord=1)))
-            request = wire.next_request()
+            request = wire.next_connection_request()
             s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         assert wire.p_channel.get_event(0.05) is None
         b = End(wire.passive, request.id, wire.p_channel)
@@ -43,7 +43,7 @@ def test_accepting_with_a_queue_pair_in_err_fails_without_a_message_to_the_clien
     wire: Wire,
 ) -> None:
     a = wire.begin_connect(size=1 << 16)
-    b = End(wire.passive, wire.next_request().id, wire.p_channel, size=1 << 16)
+    b = End(wire.passive, wire.next_connection_request().id, wire.p_channel, size=1 << 16)
     b.qp.modify(QPAttr(qp_state=QPState.ERR))
     assert errno_raised_by(b.id.accept) == errno.EINVAL
     assert wire.a_channel.get_event(0.05) is None
@@ -77,14 +77,18 @@ def test_a_connection_identifier_may_be_closed_at_any_stage_of_its_connection(
     dialled = two_device_wire.begin_connect()
     request = None
     while request is None or request.private_data != b"":
-        request = two_device_wire.next_request()
+        request = two_device_wire.next_connection_request()
         if two_device_wire.p_channel.get_event(0.02) is None:
             break
     request.id.close()  # the listener closes the id of a request without an answer
     event = dialled.next_cm_event()
     assert event.type == CMEventType.CONNECT_ERROR
     a = two_device_wire.begin_connect()
-    b = End(two_device_wire.passive, two_device_wire.next_request().id, two_device_wire.p_channel)
+    b = End(
+        two_device_wire.passive,
+        two_device_wire.next_connection_request().id,
+        two_device_wire.p_channel,
+    )
     b.id.accept()
     b.close()  # the id is closed after the accept and before the connection is established
     events = [a.next_cm_event().type]

@@ -33,7 +33,7 @@ def test_the_first_fpdu_is_delivered_to_the_queue_pair_that_accepted_the_request
     with connect_plain_socket(wire.address) as s:
         first = bytes(FPDU(ulpdu=build_send(1) / Raw(b"abc")))
         s.sendall(bytes(MPARequest(rev=2, s=1, ird=4, ord=4)) + first)
-        end = End(wire.passive, wire.next_request().id, wire.p_channel, size=8)
+        end = End(wire.passive, wire.next_connection_request().id, wire.p_channel, size=8)
         with ScriptedRCPeer.connect_to_siwarp(wire) as other:
             other.end.post_receive(1)
             end.post_receive(2)

@@ -7,9 +7,9 @@ from harness.atomic_harness import (
     THERE,
     build_atomic_response,
     post_atomic,
-    read_word,
+    read_memory_uint64,
     receive_atomic_request,
-    write_word,
+    write_memory_uint64,
 )
 from harness.peer_harness import connected_plain_peer
 from harness.rc_harness import READ, SEND, Wire
@@ -42,7 +42,11 @@ def test_reads_and_atomics_together_do_not_exceed_the_ord(wire: Wire) -> None:
             (2, WCOpcode.RDMA_READ),
             (3, WCOpcode.FETCH_ADD),
         ]
-        assert (read_word(a), a.mem.read(8, 8), read_word(a, 16)) == (11, b"read it!", 33)
+        assert (read_memory_uint64(a), a.mem.read(8, 8), read_memory_uint64(a, 16)) == (
+            11,
+            b"read it!",
+            33,
+        )
 
 
 def test_a_fence_waits_for_an_atomic(wire: Wire) -> None:
@@ -72,14 +76,14 @@ def test_with_persona_roce_an_atomic_response_completes_earlier_sends(wire: Wire
 
 def test_an_atomic_after_a_send_that_waits_for_a_receive_waits_too(wire: Wire) -> None:
     a, b = wire.connect(persona=Persona.ROCE)
-    write_word(b, 5)
+    write_memory_uint64(b, 5)
     before = counter_value("rnr_unexpected")
     asks = SendWR(2, ADD, sg=[a.mem.sge(0, 8)], remote=b.mem.remote(0, 8), compare_add=1)
     a.qp.post_send([SendWR(1, SEND), asks])
     wait_until(lambda: b.rcq.poll(1) or counter_value("rnr_unexpected") > before)
     assert_no_completion(a.scq)
-    assert read_word(b) == 5
+    assert read_memory_uint64(b) == 5
     b.post_receive(9, 64, 8)
     assert poll(b.rcq)[0].wr_id == 9
     assert [w.wr_id for w in poll(a.scq, 2)] == [1, 2]
-    assert read_word(b) == 6
+    assert read_memory_uint64(b) == 6

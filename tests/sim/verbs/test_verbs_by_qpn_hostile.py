@@ -15,7 +15,7 @@ from harness.pair_harness import (
     End,
     build_mpa_request,
     build_private_data,
-    build_valid_request,
+    build_valid_mpa_request,
     connect_pair_by_qpn,
     exchange_sends,
     has_connection,
@@ -45,7 +45,7 @@ def initialized_end(rig: Rig) -> Iterator[End]:
     made.close()
 
 
-def is_closed(s: Any) -> bool:
+def peer_closes_without_sending(s: Any) -> bool:
     """Return whether the other side closes the connection without sending an octet."""
     try:
         return s.recv(1) == b""
@@ -78,7 +78,7 @@ def test_an_invalid_mpa_request_is_not_answered(initialized_end: End, octets: by
     before = [counter_value(name) for name in names]
     with tcp_connect_to(initialized_end) as s:
         s.sendall(octets)
-        assert is_closed(s)
+        assert peer_closes_without_sending(s)
     found = [counter_value(name) - n for name, n in zip(names, before, strict=True)]
     assert found == ([1, 0] if octets.startswith(b"GET") else [0, 1])
 
@@ -88,8 +88,8 @@ def test_a_request_that_states_another_address_than_its_source_is_not_answered(
 ) -> None:
     before = counter_value("pair_addresses")
     with tcp_connect_to(initialized_end, net.HERE_TOO) as s:
-        s.sendall(build_valid_request(initialized_end))
-        assert is_closed(s)
+        s.sendall(build_valid_mpa_request(initialized_end))
+        assert peer_closes_without_sending(s)
     assert counter_value("pair_addresses") == before + 1
 
 
@@ -106,7 +106,7 @@ def test_a_request_of_another_peer_than_expected_is_rejected(
         s.sendall(build_mpa_request(build_private_data((US, own), (US, to))))
         reply = MPAReply(recv_startup_frame(s))
         assert reply.r == 1
-        assert is_closed(s)
+        assert peer_closes_without_sending(s)
     assert counter_value("pair_refused") == before + 1
     assert is_in_state(initialized_end, QPState.RTS)
 
@@ -114,18 +114,18 @@ def test_a_request_of_another_peer_than_expected_is_rejected(
 def test_the_expected_peer_is_accepted_once(initialized_end: End) -> None:
     initialized_end.to_rts((HOST, LOW), max_dest_rd_atomic=5)
     with tcp_connect_to(initialized_end) as first, tcp_connect_to(initialized_end) as second:
-        first.sendall(build_valid_request(initialized_end, ird=9, ord=11))
+        first.sendall(build_valid_mpa_request(initialized_end, ird=9, ord=11))
         reply = MPAReply(recv_startup_frame(first))
         assert (reply.r, *startup_parameters(reply)) == (0, 2, 1, 1, 1, 0, 6, 9)
         assert reply.private_data == build_private_data((US, initialized_end.qp.qp_num), (US, LOW))
-        second.sendall(build_valid_request(initialized_end))
+        second.sendall(build_valid_mpa_request(initialized_end))
         assert MPAReply(recv_startup_frame(second)).r == 1
 
 
 def test_a_peer_that_closes_within_a_message_consumes_no_receive(initialized_end: End) -> None:
     initialized_end.to_rts((HOST, LOW))
     with tcp_connect_to(initialized_end) as s:
-        s.sendall(build_valid_request(initialized_end))
+        s.sendall(build_valid_mpa_request(initialized_end))
         assert MPAReply(recv_startup_frame(s)).r == 0
         assert has_connection(initialized_end)
         half = build_send(l=0) / b"the first half"
@@ -146,9 +146,9 @@ def test_a_peer_that_sends_no_rtr_can_connect_again_after_the_timeout(initialize
         initialized_end.to_rts((HOST, LOW))
         for _ in range(2):
             with tcp_connect_to(initialized_end) as s:
-                s.sendall(build_valid_request(initialized_end))
+                s.sendall(build_valid_mpa_request(initialized_end))
                 assert MPAReply(recv_startup_frame(s)).r == 0
-                wait_until(lambda s=s: is_closed(s))
+                wait_until(lambda s=s: peer_closes_without_sending(s))
     assert is_in_state(initialized_end, QPState.RTS)
 
 
@@ -156,8 +156,8 @@ def test_mpa_requests_wait_for_rtr_and_only_the_request_of_the_peer_is_accepted(
     initialized_end: End,
 ) -> None:
     with tcp_connect_to(initialized_end) as liar, tcp_connect_to(initialized_end) as true:
-        liar.sendall(build_valid_request(initialized_end, LOW + 1))
-        true.sendall(build_valid_request(initialized_end))
+        liar.sendall(build_valid_mpa_request(initialized_end, LOW + 1))
+        true.sendall(build_valid_mpa_request(initialized_end))
         true.settimeout(0.1)
         with pytest.raises(TimeoutError):
             true.recv(1)
@@ -233,7 +233,7 @@ def test_a_reply_of_another_program_than_the_peer_does_not_connect(rig: Rig) -> 
                 s.sendall(
                     bytes(MPAReply(s=1, a=1, rev=2, ird=16, ord=16, c_rtr=1, private_data=private))
                 )
-                assert is_closed(s)
+                assert peer_closes_without_sending(s)
         assert counter_value("pair_strangers") == strangers + 3
         assert is_in_state(initialized_end, QPState.RTS)
         assert_no_completion(initialized_end.cq)

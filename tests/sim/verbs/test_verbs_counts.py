@@ -42,15 +42,15 @@ IWARP: dict[str, Any] = {"persona": Persona.IWARP, "private_messages": True}
 UNEXPECTED, UNSPECIFIED = (0, 2, 6), (0, 2, 0xFF)
 
 
-def build_count(sends: int, writes: int) -> bytes:
+def build_delivery_count(sends: int, writes: int) -> bytes:
     return bytes(DeliveryCount(sends=sends, writes=writes))
 
 
-def build_count_request(rnr_retry: int = 7, **fields: Any) -> bytes:
+def build_delivery_count_request(rnr_retry: int = 7, **fields: Any) -> bytes:
     return bytes(Requester(rnr_retry=rnr_retry, **fields))
 
 
-def receive_count(peer: PlainPeer) -> tuple[int, int]:
+def receive_delivery_count(peer: PlainPeer) -> tuple[int, int]:
     """Receive the next segment, which must be a delivery count, and return its two counts."""
     said = DeliveryCount(peer.receive_segment_octets())
     assert (said.opcode, said.subcode, said.zero, said.l) == (Opcode.PRIVATE, 4, 0, 1)
@@ -87,12 +87,12 @@ def test_a_request_completes_by_a_delivery_count_and_no_read_is_sent(
         assert_no_completion(a.scq)
         assert peer.is_silent()
         is_send = opcode == SEND
-        peer.send_segments(build_count(int(is_send), int(not is_send)))
+        peer.send_segments(build_delivery_count(int(is_send), int(not is_send)))
         assert [(w.wr_id, w.status) for w in poll(a.scq)] == [(5, WCStatus.SUCCESS)]
         # The request for counts is sent only once.
         a.post(opcode, 6, length=100, remote=PEER_MEMORY)
         assert peer.receive_segment()[0].opcode != Opcode.PRIVATE
-        peer.send_segments(build_count(2 * is_send, 2 * (not is_send)))
+        peer.send_segments(build_delivery_count(2 * is_send, 2 * (not is_send)))
         assert poll(a.scq)[0].ok
 
 
@@ -101,13 +101,13 @@ def test_a_delivery_count_completes_exactly_the_counted_requests(wire: Wire) -> 
         for i in range(6):
             a.post(SEND if i % 2 else WRITE, i, length=8, remote=PEER_MEMORY)
         assert len(peer.receive_until_silent()) == 7
-        peer.send_segments(build_count(1, 2))
+        peer.send_segments(build_delivery_count(1, 2))
         assert [w.wr_id for w in poll(a.scq, 3)] == [0, 1, 2]
         assert_no_completion(a.scq)
         # A Write after a Send that still waits for its receive completes after the Send.
-        peer.send_segments(build_count(1, 3))
+        peer.send_segments(build_delivery_count(1, 3))
         assert_no_completion(a.scq)
-        peer.send_segments(build_count(3, 3))
+        peer.send_segments(build_delivery_count(3, 3))
         assert [w.wr_id for w in poll(a.scq, 3)] == [3, 4, 5]
 
 
@@ -119,12 +119,12 @@ def test_a_write_with_immediate_completes_when_its_write_and_its_message_are_cou
             a.post(WROpcode.RDMA_WRITE_WITH_IMM, i, length=8, remote=PEER_MEMORY)
         a.post(WRITE, 2, length=8, remote=PEER_MEMORY)
         assert len(peer.receive_until_silent()) == 6
-        peer.send_segments(build_count(0, 3))
+        peer.send_segments(build_delivery_count(0, 3))
         assert_no_completion(a.scq)
-        peer.send_segments(build_count(1, 3))
+        peer.send_segments(build_delivery_count(1, 3))
         assert [w.wr_id for w in poll(a.scq)] == [0]
         assert_no_completion(a.scq)
-        peer.send_segments(build_count(2, 3))
+        peer.send_segments(build_delivery_count(2, 3))
         assert [w.wr_id for w in poll(a.scq, 2)] == [1, 2]
 
 
@@ -146,12 +146,12 @@ def test_a_read_among_counted_requests_completes_in_order(wire: Wire) -> None:
         assert peer.receive_segment()[0].opcode == Opcode.PRIVATE
         request = peer.receive_read_request()
         assert peer.receive_segment()[0].opcode == Opcode.SEND
-        peer.send_segments(build_count(1, 0))
+        peer.send_segments(build_delivery_count(1, 0))
         assert_no_completion(a.scq)
         # A Read Response does not confirm the preceding Write, which may still be refused.
         peer.send_segments(peer.build_read_response(request, b"response"))
         assert_no_completion(a.scq)
-        peer.send_segments(build_count(1, 1))
+        peer.send_segments(build_delivery_count(1, 1))
         assert [w.wr_id for w in poll(a.scq, 3)] == [0, 1, 2]
 
 
@@ -169,7 +169,9 @@ def test_delivery_counts_complete_fenced_requests_in_a_send_queue_of_one(wire: W
             else:
                 peer.receive_segment()
                 peer.send_segments(
-                    build_count((i + 2) // 3 if opcode == SEND else (i + 1) // 3, i // 3 + 1)
+                    build_delivery_count(
+                        (i + 2) // 3 if opcode == SEND else (i + 1) // 3, i // 3 + 1
+                    )
                 )
             assert [w.wr_id for w in poll(a.scq)] == [i]
 
@@ -181,7 +183,7 @@ def test_unsignaled_requests_free_their_send_queue_slots_when_they_are_counted(w
                 a.post(WRITE, i, length=8, remote=PEER_MEMORY, flags=0)
             a.post(WRITE, turn, length=8, remote=PEER_MEMORY)
             peer.receive_until_silent()
-            peer.send_segments(build_count(0, 16 * turn))
+            peer.send_segments(build_delivery_count(0, 16 * turn))
             assert [w.wr_id for w in poll(a.scq)] == [turn]
 
 
@@ -192,10 +194,10 @@ def test_a_send_queue_in_sqd_is_drained_when_its_last_request_is_counted(wire: W
         assert len(peer.receive_until_silent()) == 3
         a.qp.modify(QPAttr(qp_state=QPState.SQD, en_sqd_async_notify=True))
         assert a.qp.query()[0].sq_draining
-        peer.send_segments(build_count(0, 1))
+        peer.send_segments(build_delivery_count(0, 1))
         assert_no_completion(a.scq)
         assert a.qp.query()[0].sq_draining
-        peer.send_segments(build_count(1, 1))
+        peer.send_segments(build_delivery_count(1, 1))
         wait_until(lambda: a.scq.poll(1) == [] and not a.qp.query()[0].sq_draining)
         event = a.rig.ctx.get_async_event(5.0)
         assert event is not None and event.event_type == EventType.SQ_DRAINED
@@ -206,7 +208,7 @@ def test_uncounted_requests_are_flushed_when_the_peer_closes(wire: Wire) -> None
         for i in range(3):
             a.post(WRITE, i, length=8, remote=PEER_MEMORY)
         peer.receive_until_silent()
-        peer.send_segments(build_count(0, 1))
+        peer.send_segments(build_delivery_count(0, 1))
         peer.sock.close()
         assert [w.status for w in poll(a.scq, 3)] == [WCStatus.SUCCESS, FLUSHED, FLUSHED]
 
@@ -216,7 +218,9 @@ def test_a_terminate_after_a_delivery_count_fails_the_request_that_it_quotes(wir
         for i in range(3):
             a.post(SEND, i, length=64)
         sends = [s for s in peer.receive_until_silent() if s[1] & 0xF == Opcode.SEND]
-        peer.send_segments(build_count(1, 0), peer.build_terminate(1, 2, 2, quoted=sends[1]))
+        peer.send_segments(
+            build_delivery_count(1, 0), peer.build_terminate(1, 2, 2, quoted=sends[1])
+        )
         refused = WCStatus.RNR_RETRY_EXC_ERR
         assert [w.status for w in poll(a.scq, 3)] == [WCStatus.SUCCESS, refused, FLUSHED]
 
@@ -246,7 +250,7 @@ def test_an_impossible_delivery_count_ends_the_connection(
         for i in range(4):
             a.post(SEND if i % 2 else WRITE, i, length=8, remote=PEER_MEMORY)
         assert len(peer.receive_until_silent()) == 5
-        peer.send_segments(*(build_count(*one) for one in said))
+        peer.send_segments(*(build_delivery_count(*one) for one in said))
         assert receive_terminate_codes(peer) == UNSPECIFIED
         statuses = [w.status for w in poll(a.scq, 4)]
         # The first of two counts is valid: Writes and Sends alternate, and complete in order.
@@ -264,7 +268,7 @@ def test_a_delivery_count_of_a_write_that_is_still_being_sent_ends_the_connectio
         there = RemoteBuffer(0, size, PEER_MEMORY.rkey)
         a.post(WRITE, 1, length=size, remote=there)
         peer.receive_segment_octets()  # the rest of the Write fills the socket
-        peer.send_segments(build_count(0, 1))
+        peer.send_segments(build_delivery_count(0, 1))
         assert poll(a.scq)[0].status == FLUSHED
         a.wait_for_error_state()
 
@@ -276,7 +280,7 @@ def test_a_repeated_delivery_count_ends_the_connection(wire: Wire) -> None:
     ):
         a.post(SEND, 1, length=8)
         peer.receive_until_silent()
-        peer.send_segments(*[build_count(1, 0)] * 5000)
+        peer.send_segments(*[build_delivery_count(1, 0)] * 5000)
         assert poll(a.scq)[0].ok
         assert receive_terminate_codes(peer) == UNSPECIFIED
 
@@ -286,19 +290,21 @@ def test_unrequested_delivery_counts_end_the_connection(wire: Wire) -> None:
         a.post(SEND, 1, length=8)
         assert poll(a.scq)[0].ok
         assert peer.receive_segment()[0].opcode == Opcode.SEND
-        peer.send_segments(build_count(1, 0))
+        peer.send_segments(build_delivery_count(1, 0))
         assert receive_terminate_codes(peer) == UNSPECIFIED
 
 
 @pytest.mark.parametrize("persona", [Persona.IWARP, Persona.ROCE])
-@pytest.mark.parametrize("said", [build_count(1, 0), build_count_request()], ids=["count", "wants"])
+@pytest.mark.parametrize(
+    "said", [build_delivery_count(1, 0), build_delivery_count_request()], ids=["count", "wants"]
+)
 def test_delivery_count_messages_of_a_peer_that_is_not_known_as_siwarp_are_refused(
     wire: Wire, persona: int, said: bytes
 ) -> None:
     with connected_plain_peer(wire, gone=True, persona=persona) as (a, peer):
         # A request for counts is refused even after a Send, which with persona roce requests counts
         # by a Read. Counts after such a Read are tested in test_verbs_counts_asked.
-        if said == build_count_request():
+        if said == build_delivery_count_request():
             a.post(SEND, 1, length=8)
             peer.receive_until_silent()
         peer.send_segments(said)
@@ -313,19 +319,19 @@ def test_an_end_with_delivery_counts_disabled_refuses_a_count(wire: Wire) -> Non
         a.post(SEND, 1, length=8)
         assert peer.receive_segment()[0].opcode == Opcode.SEND
         assert peer.receive_segment()[0].opcode == Opcode.RDMA_READ_REQUEST
-        peer.send_segments(build_count(1, 0))
+        peer.send_segments(build_delivery_count(1, 0))
         assert receive_terminate_codes(peer) == UNEXPECTED
 
 
 @pytest.mark.parametrize(
     ("said", "error"),
     [
-        (build_count(1, 0) + b"x", UNSPECIFIED),
-        (build_count(1, 0) + bytes(1000), UNSPECIFIED),
+        (build_delivery_count(1, 0) + b"x", UNSPECIFIED),
+        (build_delivery_count(1, 0) + bytes(1000), UNSPECIFIED),
         (bytes(DeliveryCount(sends=1, l=0)), UNSPECIFIED),
-        (build_count_request() + b"x", UNSPECIFIED),
-        (build_count_request(8), UNSPECIFIED),
-        (build_count_request(255), UNSPECIFIED),
+        (build_delivery_count_request() + b"x", UNSPECIFIED),
+        (build_delivery_count_request(8), UNSPECIFIED),
+        (build_delivery_count_request(255), UNSPECIFIED),
         (bytes(DDPTagged(opcode=Opcode.PRIVATE, stag=0)), UNEXPECTED),
         (bytes(DDPTagged(opcode=Opcode.PRIVATE, stag=1 << 24)), UNEXPECTED),
         (bytes(DDPTagged(opcode=Opcode.PRIVATE, stag=3 << 24)) + bytes(20), UNEXPECTED),
@@ -355,11 +361,11 @@ def test_unused_fields_of_delivery_count_messages_are_ignored(wire: Wire) -> Non
 
 def test_a_delivery_count_split_at_any_octet_is_accepted(wire: Wire) -> None:
     with connected_plain_peer(wire, **ROCE) as (a, peer):
-        whole = len(peer.frame_segment(build_count(1, 0)))
+        whole = len(peer.frame_segment(build_delivery_count(1, 0)))
         for cut in range(1, whole):
             a.post(SEND, cut, length=8)
             peer.receive_until_silent()
-            octets = peer.frame_segment(build_count(cut, 0))
+            octets = peer.frame_segment(build_delivery_count(cut, 0))
             peer.sock.sendall(octets[:cut])
             assert_no_completion(a.scq)
             peer.sock.sendall(octets[cut:])
@@ -374,14 +380,14 @@ def test_a_delivery_count_with_a_changed_octet_completes_no_request_wrongly(
         for i in range(2):
             a.post(SEND, i, length=8)
         peer.receive_until_silent()
-        said = bytearray(build_count(1, 0))
+        said = bytearray(build_delivery_count(1, 0))
         said[octet] ^= 0x82
         peer.send_segments(bytes(said))
         unused = octet in (3, 4, 5)
         statuses = [w.status for w in poll(a.scq, 1 if unused else 2)]
         assert statuses == ([WCStatus.SUCCESS] if unused else [FLUSHED, FLUSHED])
         if unused:  # otherwise the invalid segment ends the connection
-            peer.send_segments(build_count(1, 0))
+            peer.send_segments(build_delivery_count(1, 0))
         assert receive_terminate_codes(peer)[0] in (0, 1, 2)
 
 
@@ -401,17 +407,17 @@ def test_a_receiver_sends_delivery_counts_while_they_are_requested(wire: Wire) -
         assert poll(a.rcq)[0].wr_id == 0
         assert_no_completion(a.rcq)
         assert peer.is_silent()
-        peer.send_segments(build_count_request())
+        peer.send_segments(build_delivery_count_request())
         wait_until(lambda: a.rcq.poll(1) == [] and counter_value("delivery_counts_tx"))
-        assert receive_count(peer) == (1, 1)
+        assert receive_delivery_count(peer) == (1, 1)
         peer.send_segments(peer.build_write(b"two", a.mem.rkey, a.mem.addr))
         assert_no_completion(a.rcq)
-        assert receive_count(peer) == (1, 2)
+        assert receive_delivery_count(peer) == (1, 2)
         peer.send_segments(peer.build_send(b"three"))
         assert poll(a.rcq)[0].wr_id == 1
         assert_no_completion(a.rcq)
-        assert receive_count(peer) == (2, 2)
-        peer.send_segments(build_count_request(flags=0))
+        assert receive_delivery_count(peer) == (2, 2)
+        peer.send_segments(build_delivery_count_request(flags=0))
         peer.send_segments(peer.build_send(b"four"))
         assert poll(a.rcq)[0].wr_id == 2
         assert_no_completion(a.rcq)
@@ -424,7 +430,7 @@ def test_a_delivery_count_precedes_a_reply_and_a_read_response(wire: Wire) -> No
         assert_counter_grows("delivery_counts_tx", 2),
     ):
         a.post_receive(0, length=100)
-        peer.send_segments(build_count_request(), peer.build_send(b"ask"))
+        peer.send_segments(build_delivery_count_request(), peer.build_send(b"ask"))
         assert poll(a.rcq)[0].ok
         a.post(SEND, 1, length=8)
         octets = peer.sock.recv(65536)
@@ -435,13 +441,13 @@ def test_a_delivery_count_precedes_a_reply_and_a_read_response(wire: Wire) -> No
         write = peer.build_write(b"two", a.mem.rkey, a.mem.addr + 1000)
         peer.send_segments(write, peer.build_read_request(3, a.mem.rkey, a.mem.addr + 1000))
         wait_until(lambda: a.rcq.poll(1) == [] and counter_value("delivery_counts_tx") >= 2)
-        assert receive_count(peer) == (1, 1)
+        assert receive_delivery_count(peer) == (1, 1)
         head, rest = peer.receive_segment()
         assert (head.opcode, rest) == (Opcode.RDMA_READ_RESPONSE, b"two")
 
 
 @contextlib.contextmanager
-def end_with_polled_answer() -> Iterator[tuple[End, PlainPeer]]:
+def endpoint_with_all_completions_polled() -> Iterator[tuple[End, PlainPeer]]:
     """Yield an end without progress thread that has sent and polled the answer, and its peer."""
     with temporary_settings(progress_thread=0):
         rig = Rig()
@@ -451,7 +457,9 @@ def end_with_polled_answer() -> Iterator[tuple[End, PlainPeer]]:
     ):
         a.post_receive(0, length=100)
         a.post(SEND, 1, length=8)
-        peer.send_segments(build_count_request(), build_count(1, 0), peer.build_send(b"answer"))
+        peer.send_segments(
+            build_delivery_count_request(), build_delivery_count(1, 0), peer.build_send(b"answer")
+        )
         assert poll(a.rcq)[0].ok
         assert len(peer.receive_until_silent()) == 2
         yield a, peer
@@ -460,7 +468,7 @@ def end_with_polled_answer() -> Iterator[tuple[End, PlainPeer]]:
 
 def test_a_delivery_count_is_not_sent_alone_while_an_earlier_completion_is_unpolled() -> None:
     """Check that polling the other queue first sends the count with the next message."""
-    with end_with_polled_answer() as (a, peer):
+    with endpoint_with_all_completions_polled() as (a, peer):
         assert a.rcq.poll(16) == []
         assert peer.is_silent()
         assert [w.wr_id for w in a.scq.poll(16)] == [1]
@@ -470,24 +478,24 @@ def test_a_delivery_count_is_not_sent_alone_while_an_earlier_completion_is_unpol
 
 
 def test_a_delivery_count_is_sent_alone_after_several_polls_of_another_queue() -> None:
-    with end_with_polled_answer() as (a, peer):
+    with endpoint_with_all_completions_polled() as (a, peer):
         for _ in range(16):
             assert a.rcq.poll(16) == []
-        assert receive_count(peer) == (1, 0)
+        assert receive_delivery_count(peer) == (1, 0)
 
 
 def test_a_send_without_a_receive_is_not_counted_but_a_later_write_is(wire: Wire) -> None:
     with connected_plain_peer(wire, **ROCE) as (a, peer):
         write = peer.build_write(b"there", a.mem.rkey, a.mem.addr)
-        peer.send_segments(build_count_request(), peer.build_send(b"early"), write)
+        peer.send_segments(build_delivery_count_request(), peer.build_send(b"early"), write)
         assert_no_completion(a.rcq)
-        assert receive_count(peer) == (0, 1)
+        assert receive_delivery_count(peer) == (0, 1)
         assert_no_completion(a.rcq)
         assert peer.is_silent()
         a.post_receive(4, offset=100, length=100)
         assert poll(a.rcq)[0].wr_id == 4
         assert_no_completion(a.rcq)
-        assert receive_count(peer) == (1, 1)
+        assert receive_delivery_count(peer) == (1, 1)
 
 
 def test_a_refused_send_is_never_counted(wire: Wire) -> None:
@@ -495,7 +503,7 @@ def test_a_refused_send_is_never_counted(wire: Wire) -> None:
         a.post_receive(1, length=4)
         a.post_receive(2, length=4)
         peer.send_segments(
-            build_count_request(), peer.build_send(b"good"), peer.build_send(b"too long")
+            build_delivery_count_request(), peer.build_send(b"good"), peer.build_send(b"too long")
         )
         poll(a.rcq, 2)
         segments = [peer.receive_segment_octets()]
@@ -510,7 +518,7 @@ def test_a_one_way_flow_is_counted_every_64_kib_and_at_pauses(wire: Wire) -> Non
         octets, total = bytes(1024), 512
         one = peer.build_write(octets, a.mem.rkey, a.mem.addr)
         before = counter_value("delivery_counts_tx")
-        peer.send_segments(build_count_request())
+        peer.send_segments(build_delivery_count_request())
         for _ in range(8):
             peer.send_segments(*[one] * (total // 8))
             assert_no_completion(a.rcq)
@@ -529,7 +537,7 @@ def test_a_flow_without_a_pause_is_counted_every_64_kib() -> None:
         rig = Rig()
     with connected_plain_peer(Wire(rig), gone=True, **IWARP) as (a, peer):
         one = peer.build_write(bytes(octets), a.mem.rkey, a.mem.addr)
-        peer.send_segments(build_count_request(), *[one] * total)
+        peer.send_segments(build_delivery_count_request(), *[one] * total)
         assert_no_completion(a.rcq)
         counts = [struct.unpack(">II", s[6:14])[1] for s in peer.receive_until_silent()]
     rig.close()
@@ -550,7 +558,7 @@ def test_an_end_of_persona_iwarp_receives_no_delivery_counts(
     a = two_device_wire.begin_connect(size=64, **ROCE)
     b = End(
         two_device_wire.passive,
-        two_device_wire.next_request().id,
+        two_device_wire.next_connection_request().id,
         two_device_wire.p_channel,
         size=64,
         persona=other,
@@ -620,7 +628,7 @@ def test_the_sender_determines_how_long_its_send_waits_for_a_receive(wire: Wire,
         assert_counter_grows("rnr_expired", 1),
     ):
         a.qp.modify(QPAttr(rnr_retry=own, min_rnr_timer=29))  # the RNR timer 29 is 245.76 ms
-        peer.send_segments(build_count_request(2), peer.build_send(b"early"))
+        peer.send_segments(build_delivery_count_request(2), peer.build_send(b"early"))
         assert peer.is_silent(0.1)
         wait_until(lambda: a.rcq.poll(1) or not peer.is_silent(0))
         assert receive_terminate_codes(peer) == (1, 2, 2)
@@ -629,7 +637,7 @@ def test_the_sender_determines_how_long_its_send_waits_for_a_receive(wire: Wire,
 def test_the_rnr_retry_of_a_receiver_does_not_limit_a_sender_without_limit(wire: Wire) -> None:
     with connected_plain_peer(wire, **ROCE) as (a, peer):
         a.qp.modify(QPAttr(rnr_retry=1, min_rnr_timer=1))
-        peer.send_segments(build_count_request(7), peer.build_send(b"early"))
+        peer.send_segments(build_delivery_count_request(7), peer.build_send(b"early"))
         assert_no_completion(a.rcq)
         assert peer.is_silent(0.2)
         a.post_receive(5, length=64)
@@ -639,10 +647,10 @@ def test_the_rnr_retry_of_a_receiver_does_not_limit_a_sender_without_limit(wire:
 def test_a_sender_can_change_its_rnr_retry_while_its_send_waits(wire: Wire) -> None:
     with connected_plain_peer(wire, gone=True, **ROCE) as (a, peer):
         a.qp.modify(QPAttr(min_rnr_timer=1))
-        peer.send_segments(build_count_request(7), peer.build_send(b"early"))
+        peer.send_segments(build_delivery_count_request(7), peer.build_send(b"early"))
         assert_no_completion(a.rcq)
         assert peer.is_silent(0.1)
-        peer.send_segments(build_count_request(0))
+        peer.send_segments(build_delivery_count_request(0))
         wait_until(lambda: a.rcq.poll(1) or not peer.is_silent(0))
         assert receive_terminate_codes(peer) == (1, 2, 2)
 
@@ -658,7 +666,7 @@ def test_a_changed_rnr_retry_is_sent_to_the_receiver(wire: Wire) -> None:
         again = Requester(peer.receive_segment_octets())
         assert (again.rnr_retry, again.flags) == (5, "wants_counts")
         assert peer.receive_segment()[0].opcode == Opcode.SEND
-        peer.send_segments(build_count(2, 0))
+        peer.send_segments(build_delivery_count(2, 0))
         poll(a.scq, 2)
 
 
@@ -671,6 +679,7 @@ def test_a_read_request_that_a_terminate_quotes_by_number_is_not_mistaken_for_a_
         peer.receive_until_silent()
         head = DDPUntagged(opcode=Opcode.RDMA_READ_REQUEST, qn=Queue.READ_REQUEST, msn=1)
         peer.send_segments(
-            build_count(0, 1), peer.build_terminate(0, 1, 1, quoted=bytes(head) + bytes(28))
+            build_delivery_count(0, 1),
+            peer.build_terminate(0, 1, 1, quoted=bytes(head) + bytes(28)),
         )
         assert [w.status for w in poll(a.scq, 2)] == [0, WCStatus.REM_ACCESS_ERR]

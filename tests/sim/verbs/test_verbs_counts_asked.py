@@ -22,7 +22,7 @@ COUNT_REQUEST_OFFSET = 0x5349574300000001
 UNSPECIFIED = (0, 2, 0xFF)
 
 
-def build_count(sends: int, writes: int) -> bytes:
+def build_delivery_count(sends: int, writes: int) -> bytes:
     return bytes(DeliveryCount(sends=sends, writes=writes))
 
 
@@ -39,7 +39,7 @@ def test_a_peer_that_sends_a_delivery_count_receives_no_further_confirming_reads
         a.post(opcode, 1, length=8, remote=PEER_MEMORY)
         asked = peer.receive_read_request()
         assert (asked.size, asked.src_to) == (0, COUNT_REQUEST_OFFSET)
-        peer.send_segments(build_count(sends, 1 - sends))
+        peer.send_segments(build_delivery_count(sends, 1 - sends))
         assert [(w.wr_id, w.status) for w in poll(a.scq)] == [(1, WCStatus.SUCCESS)]
         # The Read Response confirms nothing new, and may arrive late.
         a.post(opcode, 2, length=8, remote=PEER_MEMORY)
@@ -47,7 +47,7 @@ def test_a_peer_that_sends_a_delivery_count_receives_no_further_confirming_reads
         assert peer.receive_segment()[0].opcode in (Opcode.SEND, Opcode.RDMA_WRITE)
         assert_no_completion(a.scq)
         assert peer.is_silent()
-        peer.send_segments(build_count(2 * sends, 2 * (1 - sends)))
+        peer.send_segments(build_delivery_count(2 * sends, 2 * (1 - sends)))
         assert [w.wr_id for w in poll(a.scq)] == [2]
 
 
@@ -71,14 +71,16 @@ def test_requests_started_before_the_first_delivery_count_complete_in_order(wire
             a.post(SEND if i % 2 else WRITE, i, length=8, remote=PEER_MEMORY)
         asked = peer.receive_read_request()
         peer.receive_until_silent()
-        peer.send_segments(build_count(1, 3))
+        peer.send_segments(build_delivery_count(1, 3))
         assert [w.wr_id for w in poll(a.scq, 3)] == [0, 1, 2]
         assert_no_completion(a.scq)
-        peer.send_segments(peer.build_read_response(asked), build_count(3, 3))
+        peer.send_segments(peer.build_read_response(asked), build_delivery_count(3, 3))
         assert [w.wr_id for w in poll(a.scq, 3)] == [3, 4, 5]
 
 
-@pytest.mark.parametrize("said", [build_count(2, 0), build_count(0, 1), build_count(0, 0)])
+@pytest.mark.parametrize(
+    "said", [build_delivery_count(2, 0), build_delivery_count(0, 1), build_delivery_count(0, 0)]
+)
 def test_an_impossible_first_delivery_count_ends_the_connection(wire: Wire, said: bytes) -> None:
     with connected_plain_peer(wire, gone=True, persona=Persona.ROCE) as (a, peer):
         a.post(SEND, 1, length=8)
@@ -88,7 +90,7 @@ def test_an_impossible_first_delivery_count_ends_the_connection(wire: Wire, said
         assert (found.layer, found.etype, found.code) == UNSPECIFIED
 
 
-def receive_count(peer: PlainPeer) -> tuple[int, int]:
+def receive_delivery_count(peer: PlainPeer) -> tuple[int, int]:
     said = DeliveryCount(peer.receive_segment_octets())
     assert (said.opcode, said.subcode) == (Opcode.PRIVATE, 4)
     return said.sends, said.writes
@@ -104,10 +106,10 @@ def test_a_confirming_read_by_a_peer_is_answered_with_delivery_counts(
         peer.send_segments(
             peer.build_send(b"one"), peer.build_read_request(0, 1, COUNT_REQUEST_OFFSET)
         )
-        assert receive_count(peer) == (1, 0)
+        assert receive_delivery_count(peer) == (1, 0)
         assert peer.receive_segment()[0].opcode == Opcode.RDMA_READ_RESPONSE
         peer.send_segments(peer.build_send(b"two"))
-        assert receive_count(peer) == (2, 0)
+        assert receive_delivery_count(peer) == (2, 0)
         assert poll(a.rcq, 2)[1].byte_len == 3
 
 
@@ -164,7 +166,7 @@ def test_between_two_siwarp_ends_one_confirming_read_is_enough(
         a = two_device_wire.begin_connect(size=1 << 16, persona=Persona.ROCE)
         b = End(
             two_device_wire.passive,
-            two_device_wire.next_request().id,
+            two_device_wire.next_connection_request().id,
             two_device_wire.p_channel,
             size=1 << 16,
             persona=other,

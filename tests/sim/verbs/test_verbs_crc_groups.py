@@ -67,6 +67,6 @@ def test_a_write_record_datagram_with_one_wrong_bit_is_dropped_and_not_placed(
         assert bytes(target.memory.view) == bytes(1 << 16)
         assert target.qp.errors() == []  # errors() takes the progress lock
         who.sendto(good, target.qp.addr)
-        ((_, record),) = target.poll_records()
+        ((_, record),) = target.poll_write_records()
         assert record.whole and target.memory.read(size) == data
         assert who.has_empty_buffer() and target.qp.errors() == []

@@ -147,10 +147,12 @@ def test_each_row_of_the_error_table_is_checked_before_later_rows(
 ) -> None:
     for name, wrong in row.items():
         with PlainUDPSocket() as who:
-            check_row(rig, who, name, wrong)
+            check_handling_of_invalid_datagram(rig, who, name, wrong)
 
 
-def check_row(rig: Rig, who: PlainUDPSocket, name: str, wrong: InvalidDatagram) -> None:
+def check_handling_of_invalid_datagram(
+    rig: Rig, who: PlainUDPSocket, name: str, wrong: InvalidDatagram
+) -> None:
     """Send a datagram under policy `error`; check the counter, answer, completion and state."""
     qp = rig.create_ud_qp(qkey=QKEY, error_policy=ErrorPolicy.ERROR)
     mr = rig.reg_mr(bytearray(LONG))

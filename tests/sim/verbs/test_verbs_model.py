@@ -61,7 +61,7 @@ class QPModel:
         elif target == ERR and before != ERR:
             self.flush_requests()
         elif target == RTS:
-            self.process_held_requests()
+            self.process_deferred_requests()
         return 0
 
     def flush_requests(self) -> None:
@@ -78,7 +78,7 @@ class QPModel:
         else:
             self.silent += 1
 
-    def process_held_requests(self) -> None:
+    def process_deferred_requests(self) -> None:
         while self.held:
             wr_id, signalled, good = self.held.pop(0)
             if self.state == SQE:
@@ -100,7 +100,7 @@ class QPModel:
             return 0
         self.held.append(request)
         if self.state != SQD:
-            self.process_held_requests()
+            self.process_deferred_requests()
         return 0
 
     def post_recv(self, wr_id: int) -> int:

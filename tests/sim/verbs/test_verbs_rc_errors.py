@@ -32,7 +32,7 @@ RDMAP, DDP = 0, 1
 FLUSHED = WCStatus.WR_FLUSH_ERR
 
 
-def terminate_error_word(layer: int, kind: int, code: int) -> int:
+def encode_terminate_error(layer: int, kind: int, code: int) -> int:
     return layer << 16 | kind << 8 | code
 
 
@@ -75,7 +75,7 @@ def buffer_without_remote_access(b: End) -> RemoteBuffer:
     return b.rig.reg_mr(bytearray(64), LOCAL).remote()
 
 
-def buffer_with_only_other_access(b: End, opcode: int) -> RemoteBuffer:
+def buffer_with_access_for_other_operation(b: End, opcode: int) -> RemoteBuffer:
     other = AccessFlag.REMOTE_READ if opcode == WRITE else AccessFlag.REMOTE_WRITE
     return b.rig.reg_mr(bytearray(64), LOCAL | other).remote()
 
@@ -90,7 +90,7 @@ INVALID_BUFFERS = {  # each value contains a function, the code for a Write, and
     "past the end": (buffer_beyond_region_end, (DDP, 1, 1), (RDMAP, 1, 1)),
     "before the start": (buffer_before_region_start, (DDP, 1, 1), (RDMAP, 1, 1)),
     "no right": (buffer_without_remote_access, (RDMAP, 1, 2), (RDMAP, 1, 2)),
-    "only the other right": (buffer_with_only_other_access, (RDMAP, 1, 2), (RDMAP, 1, 2)),
+    "only the other right": (buffer_with_access_for_other_operation, (RDMAP, 1, 2), (RDMAP, 1, 2)),
     "another PD": (buffer_of_another_pd, (DDP, 1, 2), (RDMAP, 1, 3)),
     "wraps": (buffer_that_wraps, (DDP, 1, 3), (RDMAP, 1, 4)),
 }
@@ -104,12 +104,12 @@ def test_an_invalid_memory_access_is_terminated_with_the_code_of_the_rfcs(
 ) -> None:
     a, b = two_device_wire.connect()
     how, for_write, for_read = INVALID_BUFFERS[what]
-    remote = how(b, opcode) if how is buffer_with_only_other_access else how(b)
+    remote = how(b, opcode) if how is buffer_with_access_for_other_operation else how(b)
     b.mem.view[:] = b"\x33" * b.mem.length
     a.mem.view[:] = b"\x44" * a.mem.length
     b.post_receive(wr_id=50)
     a.post_receive(wr_id=51)
-    err = terminate_error_word(*(for_write if opcode == WRITE else for_read))
+    err = encode_terminate_error(*(for_write if opcode == WRITE else for_read))
     with assert_counter_grows("terminate_tx", 1), assert_counter_grows("terminate_rx", 1):
         a.post(opcode, 1, length=64, remote=remote)
         check_both_terminated(a, b, err)
@@ -149,7 +149,7 @@ def test_an_operation_that_a_queue_pair_denies_is_refused_for_every_key(
     a.post(opcode, 2, length=0, remote=b.mem.remote(0, 0))
     assert poll(a.scq)[0].ok
     a.post(opcode, 3, length=length, remote=b.mem.remote(0, length))
-    check_both_terminated(a, b, terminate_error_word(RDMAP, 1, 2))
+    check_both_terminated(a, b, encode_terminate_error(RDMAP, 1, 2))
     assert set(b.mem.read(64)) == {0x33}
 
 
@@ -195,7 +195,7 @@ def test_with_persona_iwarp_a_send_without_a_receive_ends_the_connection(
     two_device_wire: Wire,
 ) -> None:
     a, b = two_device_wire.connect()
-    err = terminate_error_word(DDP, 2, 2)
+    err = encode_terminate_error(DDP, 2, 2)
     a.post(SEND, 1, length=100)
     check_both_terminated(a, b, err)
     assert poll(a.scq)[0].status in (WCStatus.SUCCESS, WCStatus.RNR_RETRY_EXC_ERR)
@@ -210,7 +210,7 @@ def test_a_send_longer_than_its_receive_is_terminated_and_not_placed_beyond_it(
     b.post_receive(wr_id=7, length=size - 1)
     b.post_receive(wr_id=8, offset=1 << 19, length=1 << 19)
     a.post(SEND, 1, length=size)
-    check_both_terminated(a, b, terminate_error_word(DDP, 2, 5))
+    check_both_terminated(a, b, encode_terminate_error(DDP, 2, 5))
     done = poll(b.rcq, 2)
     assert [w.wr_id for w in done] == [7, 8]
     assert [w.status for w in done] == [WCStatus.LOC_LEN_ERR, FLUSHED]
@@ -327,7 +327,7 @@ def test_an_rc_queue_pair_can_be_reset_and_connected_again(two_device_wire: Wire
         a.id = CMID(a.channel)
         a.id.bind_qp(a.qp)
         a.id.connect(two_device_wire.address)
-        b.id = two_device_wire.next_request().id
+        b.id = two_device_wire.next_connection_request().id
         b.id.bind_qp(b.qp)
         b.id.accept()
         assert a.next_cm_event().type == b.next_cm_event().type == CMEventType.ESTABLISHED

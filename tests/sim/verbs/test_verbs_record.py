@@ -37,7 +37,7 @@ SLOT = 1024
 
 
 @pytest.fixture
-def record_time_limits(request: pytest.FixtureRequest) -> Iterator[None]:
+def set_write_record_time_limits(request: pytest.FixtureRequest) -> Iterator[None]:
     """Set the times in ms to wait for late segments before and after the last segment."""
     ms = getattr(request, "param", 150)
     assert lib.siw_setting_set(b"record_reorder_us", ms * 1000) == 0
@@ -76,7 +76,7 @@ def merge_ranges(parts: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
     trouble=st.sampled_from([0.0, 0.1, 0.5]),
 )
 def test_the_reported_ranges_of_a_write_record_contain_the_octets_of_the_sender(
-    record_time_limits: None, rig: Rig, sizes: list[int], seed: int, trouble: float
+    set_write_record_time_limits: None, rig: Rig, sizes: list[int], seed: int, trouble: float
 ) -> None:
     rng = random.Random(seed)
     target = WriteRecordTarget(rig)
@@ -93,7 +93,7 @@ def test_the_reported_ranges_of_a_write_record_contain_the_octets_of_the_sender(
     for one in arriving:
         sock.send(one[3])
     came = {i for _, i, _, _ in arriving}
-    told = {record.message_id - 1: record for _, record in target.poll_records(len(came))}
+    told = {record.message_id - 1: record for _, record in target.poll_write_records(len(came))}
     assert_no_completion(target.cq)
     assert set(told) == came
     for i, record in told.items():
@@ -117,10 +117,10 @@ def test_the_reported_ranges_of_a_write_record_contain_the_octets_of_the_sender(
 
 
 @pytest.mark.clause("DGRAM-REC-5", "DGRAM-REC-6")
-@pytest.mark.parametrize("record_time_limits", [30], indirect=True)
+@pytest.mark.parametrize("set_write_record_time_limits", [30], indirect=True)
 @pytest.mark.parametrize("lost", ["first", "last"])
 def test_an_incomplete_write_record_is_reported_after_a_time_limit(
-    record_time_limits: None, rig: Rig, lost: str
+    set_write_record_time_limits: None, rig: Rig, lost: str
 ) -> None:
     target = WriteRecordTarget(rig)
     data = octet_pattern(200)
@@ -129,7 +129,7 @@ def test_an_incomplete_write_record_is_reported_after_a_time_limit(
         sock = target.create_sender()
         for datagram in cut[1:] if lost == "first" else cut[:-1]:
             sock.send(datagram)
-        ((wc, record),) = target.poll_records()
+        ((wc, record),) = target.poll_write_records()
     assert (wc.byte_len, record.length, record.valid) == (200, 200, 150)
     assert record.ranges == (((50, 200),) if lost == "first" else ((0, 150),))
     with assert_counter_grows("drop_late", 4):
@@ -142,20 +142,20 @@ def test_an_incomplete_write_record_is_reported_after_a_time_limit(
 
 @pytest.mark.clause("DGRAM-REC-6")
 def test_late_segments_of_the_last_reported_write_records_are_recognized(
-    record_time_limits: None, rig: Rig
+    set_write_record_time_limits: None, rig: Rig
 ) -> None:
     target = WriteRecordTarget(rig, max_write_records=8)
     sock = target.create_sender()
     sent = [target.build_segment(b"whole", 8 * n, n, 5, 0) for n in range(1, 41)]
     for datagram in sent:
         sock.send(datagram)
-        target.poll_records()
+        target.poll_write_records()
     for n in range(41, 45):  # four other messages stay incomplete meanwhile
         sock.send(target.build_segment(b"half", 8 * n, n, 8, 0))
     with assert_counter_grows("drop_late", 4):
         for datagram in sent[-4:]:
             sock.send(datagram)
-        assert [record.message_id for _, record in target.poll_records(4)] == [41, 42, 43, 44]
+        assert [record.message_id for _, record in target.poll_write_records(4)] == [41, 42, 43, 44]
     target.close()
 
 
@@ -190,25 +190,25 @@ def test_a_ud_queue_pair_refuses_write_records_unless_they_were_enabled(rig: Rig
 
 @pytest.mark.clause("DGRAM-REC-10")
 def test_a_host_that_starts_many_write_records_ends_its_own_oldest_records_early(
-    record_time_limits: None, rig: Rig
+    set_write_record_time_limits: None, rig: Rig
 ) -> None:
     target = WriteRecordTarget(rig, max_write_records=8)
     sock = target.create_sender()
     with assert_counter_grows("record_early", 4):
         for number in range(1, 9):
             sock.send(target.build_segment(b"half", 8 * number, number, 8, 0))
-        told = target.poll_records(4)
+        told = target.poll_write_records(4)
     assert [record.message_id for _, record in told] == [1, 2, 3, 4]
     assert all(record.ranges == ((0, 4),) for _, record in told)
     for number in range(5, 9):
         sock.send(target.build_segment(b"rest", 8 * number, number, 8, 4))
-    assert all(record.whole for _, record in target.poll_records(4))
+    assert all(record.whole for _, record in target.poll_write_records(4))
     target.close()
 
 
 @pytest.mark.clause("DGRAM-REC-12")
 def test_the_number_of_ranges_of_a_write_record_is_bounded(
-    record_time_limits: None, rig: Rig
+    set_write_record_time_limits: None, rig: Rig
 ) -> None:
     target = WriteRecordTarget(rig)
     sock = target.create_sender()
@@ -216,12 +216,14 @@ def test_the_number_of_ranges_of_a_write_record_is_bounded(
     with assert_counter_grows("record_ranges", 8):
         for i in range(0, 400, 10):
             sock.send(target.build_segment(data[i : i + 5], 0, 1, 400, i))
-        ((_, record),) = target.poll_records()
+        ((_, record),) = target.poll_write_records()
     assert record.ranges == tuple((i, i + 5) for i in range(0, 320, 10))
     target.close()
 
 
-def test_reset_discards_incomplete_write_records(record_time_limits: None, rig: Rig) -> None:
+def test_reset_discards_incomplete_write_records(
+    set_write_record_time_limits: None, rig: Rig
+) -> None:
     target = WriteRecordTarget(rig)
     sock = target.create_sender()
     sock.send(target.build_segment(b"half", 0, 1, 8, 0))
@@ -229,7 +231,7 @@ def test_reset_discards_incomplete_write_records(record_time_limits: None, rig: 
     target.qp.modify(QPAttr(qp_state=QPState.RESET))
     target.qp.to_rts(QPAttr(qkey=QKEY))
     sock.send(target.build_segment(b"rest", 0, 1, 8, 4))
-    ((_, record),) = target.poll_records()
+    ((_, record),) = target.poll_write_records()
     assert record.ranges == ((4, 8),)
     target.close()
 
@@ -256,6 +258,6 @@ def test_a_send_queue_is_drained_after_a_partly_transmitted_write_record_is_comp
             assert (event.event_type, event.element) == (EventType.SQ_DRAINED, qp)
         assert_no_completion(target.cq)
         qp.to_rts()
-        target.poll_records()
+        target.poll_write_records()
         assert poll(cq)[0].wr_id == 2
     mine.close()

@@ -66,7 +66,7 @@ RULE_VIOLATIONS: dict[str, tuple[dict[str, int], str, tuple[int, int, int]]] = {
 }  # fmt: skip
 
 
-def parse_record_error(octets: bytes) -> tuple[Any, Any, bytes]:
+def parse_write_record_error(octets: bytes) -> tuple[Any, Any, bytes]:
     """Check an error message; return its header, its Terminate, and data after the DDP header."""
     assert crc32c(octets[:-4]) == int.from_bytes(octets[-4:], "little")
     head = DDPDatagram(octets[:18])
@@ -85,10 +85,10 @@ def sender_socket() -> Iterator[PlainUDPSocket]:
         yield made
 
 
-def check_record_accepted(target: WriteRecordTarget, sender_socket: PlainUDPSocket) -> None:
+def check_write_record_accepted(target: WriteRecordTarget, sender_socket: PlainUDPSocket) -> None:
     """Check that the target still receives another Write-Record."""
     sender_socket.sendto(target.build_segment(b"good", 200, 77, 4, 0), target.qp.addr)
-    ((_, record),) = target.poll_records()
+    ((_, record),) = target.poll_write_records()
     assert (record.message_id, record.whole) == (77, True)
     assert target.memory.read(4, 200) == b"good"
 
@@ -110,7 +110,7 @@ def test_a_rule_violation_in_a_write_record_is_reported_and_ends_an_abortive_que
         (found,) = wait_until(target.qp.errors)
     octets, source = sender_socket.recvfrom(1 << 16)
     assert source == target.qp.addr and len(octets) <= len(wrong) + 24
-    head, told, more = parse_record_error(octets)
+    head, told, more = parse_write_record_error(octets)
     assert (head.q_key, head.qn) == (QKEY, ud_qn(2, 9, 0))
     assert (told.layer, told.etype, told.code) == err
     assert (told.ddp_seg_len, bytes(told.quoted_ddp)) == (len(wrong) - 16, wrong[12:26])
@@ -132,7 +132,7 @@ def test_a_rule_violation_in_a_write_record_is_reported_and_ends_an_abortive_que
         assert event.event_type == (EventType.QP_REQ_ERR if abortive else EventType.QP_ERR_QUEUED)
     assert target.qp.qp_state == (QPState.ERR if abortive else QPState.RTS)
     if not abortive:
-        check_record_accepted(target, sender_socket)
+        check_write_record_accepted(target, sender_socket)
 
 
 @pytest.mark.clause("DGRAM-REC-13")
@@ -148,8 +148,8 @@ def test_a_truncated_write_record_header_is_an_unexpected_opcode(
             (found,) = wait_until(target.qp.errors)
         assert (found.layer, found.type, found.code, found.msn) == (*OPCODE, 0)
         octets = sender_socket.recv(1 << 16)
-        assert len(octets) <= len(cut) + 24 and parse_record_error(octets)[2] == b""
-    check_record_accepted(target, sender_socket)
+        assert len(octets) <= len(cut) + 24 and parse_write_record_error(octets)[2] == b""
+    check_write_record_accepted(target, sender_socket)
 
 
 @pytest.mark.clause("DGRAM-REC-13")
@@ -167,9 +167,11 @@ def test_a_segment_that_contradicts_an_incomplete_write_record_is_reported(
             sender_socket.sendto(other, target.qp.addr)
             (found,) = wait_until(target.qp.errors)
         assert (found.layer, found.type, found.code, found.msn) == (*UNSPECIFIED, 5)
-        assert (parse_record_error(sender_socket.recv(1 << 16))[2])[4:8] == bytes([0, 0, 0, 5])
+        assert (parse_write_record_error(sender_socket.recv(1 << 16))[2])[4:8] == bytes(
+            [0, 0, 0, 5]
+        )
         sender_socket.sendto(target.build_segment(data[50:], 0, 5, 100, 50), target.qp.addr)
-        ((_, record),) = target.poll_records()
+        ((_, record),) = target.poll_write_records()
         assert record.whole and target.memory.read(100) == data
     with assert_counter_grows(
         "drop_late", 1
@@ -190,7 +192,7 @@ def test_a_write_record_to_a_queue_pair_without_write_records_is_an_unexpected_o
         sender_socket.sendto(sent, target.qp.addr)
         (found,) = wait_until(target.qp.errors)
     assert (found.layer, found.type, found.code, found.msn) == (*OPCODE, 5)
-    assert parse_record_error(sender_socket.recv(1 << 16))[2] == sent[26:46]
+    assert parse_write_record_error(sender_socket.recv(1 << 16))[2] == sent[26:46]
     assert target.qp.qp_state == (QPState.ERR if policy == ERROR else QPState.RTS)
 
 
@@ -232,7 +234,7 @@ def test_an_inaccessible_write_record_is_recorded_locally_and_not_reported(
     assert target.qp.qp_state == QPState.RTS
     assert not any(target.memory.read()) and not any(first.read())
     target.memory = first
-    check_record_accepted(target, sender_socket)
+    check_write_record_accepted(target, sender_socket)
     assert sender_socket.has_empty_buffer() and counter_value("err_sent") == sent
 
 
@@ -250,7 +252,7 @@ def test_probing_stags_by_write_records_reveals_nothing(
             )
     # The segment has the correct STag but is out of bounds.
     sender_socket.sendto(target.build_segment(b"evil", 1 << 20, 9, 4, 0), target.qp.addr)
-    check_record_accepted(target, sender_socket)
+    check_write_record_accepted(target, sender_socket)
     assert sender_socket.has_empty_buffer()
 
 
@@ -267,7 +269,7 @@ def test_a_write_record_segment_that_is_not_credible_causes_no_error(
     target = WriteRecordTarget(rig, error_policy=ERROR)
     before = counter_value("err_found")
     sender_socket.sendto(target.build_segment(b"evil", 0, 5, 4, 0, **fields), target.qp.addr)
-    check_record_accepted(target, sender_socket)
+    check_write_record_accepted(target, sender_socket)
     assert (sender_socket.has_empty_buffer(), target.qp.errors(), counter_value("err_found")) == (
         True,
         [],
@@ -285,13 +287,13 @@ def test_a_queue_pair_accepts_write_records_again_after_an_abortive_error(
     wait_until(lambda: target.qp.qp_state == QPState.ERR)
     target.qp.modify(QPAttr(qp_state=QPState.RESET))
     target.qp.to_rts(QPAttr(qkey=QKEY))
-    check_record_accepted(target, sender_socket)
+    check_write_record_accepted(target, sender_socket)
 
 
 # ---- errors reported by a peer
 
 
-def build_record_error(
+def build_write_record_error(
     wrong: bytes, err: tuple[int, int, int] = OPCODE, *, r: int = 1, more: bytes | None = None,
     quoted: dict[str, int] | None = None, **fields: Any,
 ) -> bytes:  # fmt: skip
@@ -309,7 +311,7 @@ def build_record_error(
     return bytes(UDDatagram(segment=DDPDatagram(**head) / Raw(bytes(octets))))
 
 
-def post_record_and_receive(
+def post_write_record_and_receive(
     rig: Rig, qp: QP, to: PlainUDPSocket, wr_id: int, octets: int = 100
 ) -> bytes:
     """Send a Write-Record from a queue pair to a plain socket; return its first datagram."""
@@ -335,14 +337,15 @@ def test_an_error_message_about_a_write_record_names_the_request_and_counts_once
 ) -> None:
     qp = rig.create_ud_qp(qkey=QKEY)
     wrongs = {
-        wr_id: post_record_and_receive(rig, qp, sender_socket, wr_id, 100_000)
+        wr_id: post_write_record_and_receive(rig, qp, sender_socket, wr_id, 100_000)
         for wr_id in range(1, 6)
     }
     for wr_id in (3, 1, 5):
         wrong = wrongs[wr_id]
         with assert_counter_grows("err_received", 1):
             sender_socket.sendto(
-                build_record_error(wrong, quoted={"to": QuotedTagged(wrong[12:26]).to + 7}), qp.addr
+                build_write_record_error(wrong, quoted={"to": QuotedTagged(wrong[12:26]).to + 7}),
+                qp.addr,
             )
             (found,) = wait_until(qp.errors)
         assert (found.origin, found.wr_id) == (ErrorOrigin.REPORTED, wr_id)
@@ -350,7 +353,7 @@ def test_an_error_message_about_a_write_record_names_the_request_and_counts_once
         assert found.msn == RecordHeader(wrong[26:46]).message_id
         assert (found.source, found.header[:6]) == (sender_socket.getsockname(), wrong[12:18])
         with assert_counter_grows("err_stale", 1):
-            sender_socket.sendto(build_record_error(wrong), qp.addr)
+            sender_socket.sendto(build_write_record_error(wrong), qp.addr)
             assert_no_completion(qp.scq)
             wait_until(lambda: qp.errors() == [])
     assert qp.qp_state == QPState.RTS
@@ -368,13 +371,13 @@ def test_an_error_message_that_does_not_match_a_sent_write_record_is_stale(
     rig: Rig, sender_socket: PlainUDPSocket, change: dict[str, Any]
 ) -> None:
     qp = rig.create_ud_qp(qkey=QKEY)
-    wrong = post_record_and_receive(rig, qp, sender_socket, 1)
+    wrong = post_write_record_and_receive(rig, qp, sender_socket, 1)
     before = counter_value("err_stale")
-    sender_socket.sendto(build_record_error(wrong, **change), qp.addr)
+    sender_socket.sendto(build_write_record_error(wrong, **change), qp.addr)
     with PlainUDPSocket() as another:  # a socket that knows all values, but is not the destination
-        another.sendto(build_record_error(wrong), qp.addr)
+        another.sendto(build_write_record_error(wrong), qp.addr)
         wait_until(lambda: qp.errors() == [] and counter_value("err_stale") == before + 2)
-    sender_socket.sendto(build_record_error(wrong), qp.addr)
+    sender_socket.sendto(build_write_record_error(wrong), qp.addr)
     (found,) = wait_until(qp.errors)
     assert (found.wr_id, counter_value("err_stale")) == (1, before + 2)
 
@@ -384,11 +387,11 @@ def test_only_errors_about_the_latest_write_records_are_attributed_to_requests(
 ) -> None:
     with temporary_settings(err_window=4):
         qp = rig.create_ud_qp(qkey=QKEY)
-        wrongs = [post_record_and_receive(rig, qp, sender_socket, n, 10) for n in range(6)]
+        wrongs = [post_write_record_and_receive(rig, qp, sender_socket, n, 10) for n in range(6)]
     before = counter_value("err_stale")
-    sender_socket.sendto(build_record_error(wrongs[0]), qp.addr)
-    sender_socket.sendto(build_record_error(wrongs[1]), qp.addr)
+    sender_socket.sendto(build_write_record_error(wrongs[0]), qp.addr)
+    sender_socket.sendto(build_write_record_error(wrongs[1]), qp.addr)
     wait_until(lambda: qp.errors() == [] and counter_value("err_stale") == before + 2)
     for n in (2, 5):
-        sender_socket.sendto(build_record_error(wrongs[n]), qp.addr)
+        sender_socket.sendto(build_write_record_error(wrongs[n]), qp.addr)
         assert wait_until(qp.errors)[0].wr_id == n

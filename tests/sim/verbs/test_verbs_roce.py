@@ -314,7 +314,7 @@ def test_sends_and_writes_complete_regardless_of_the_persona_of_the_peer(
     a = two_device_wire.begin_connect(size=4 << 20, persona=Persona.ROCE, **confirmation_options)
     b = End(
         two_device_wire.passive,
-        two_device_wire.next_request().id,
+        two_device_wire.next_connection_request().id,
         two_device_wire.p_channel,
         size=4 << 20,
         persona=other,

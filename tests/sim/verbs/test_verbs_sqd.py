@@ -195,7 +195,7 @@ def test_requests_held_in_sqd_are_flushed_when_the_connection_ends(
     ]
 
 
-def read_octets(peer: Any, octets: int) -> None:
+def read_and_discard_octets(peer: Any, octets: int) -> None:
     while octets > 0:
         part = len(peer.recv(1 << 20))
         assert part
@@ -220,9 +220,9 @@ def test_a_send_queue_is_draining_until_the_peer_reads_the_octets(rig: Rig) -> N
             a.qp.modify(QPAttr(qp_state=SQD, en_sqd_async_notify=True))
             assert a.qp.query()[0].sq_draining is True
             assert rig.ctx.get_async_event(0.05) is None
-            reader = net.current_world().spawn(read_octets, peer, size)
+            reader = net.current_simulated_world().spawn(read_and_discard_octets, peer, size)
             assert next_drained_qp(rig) is a.qp
-            net.current_world().run_until(reader.done, within=1)
+            net.current_simulated_world().run_until(reader.done, within=1)
             assert a.qp.query()[0].sq_draining is False
             assert [w.wr_id for w in poll(a.scq)] == [1]
             assert_no_completion(a.scq)

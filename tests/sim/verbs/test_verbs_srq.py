@@ -78,7 +78,7 @@ def test_the_shared_receive_of_an_incomplete_message_is_flushed(
     shared = SharedReceiveQueue(wire.passive)
     with connect_plain_socket(wire.address) as s:
         s.sendall(bytes(MPARequest(rev=2, s=1, ird=1, ord=1)))
-        b = End(wire.passive, wire.next_request().id, wire.p_channel, srq=shared.srq)
+        b = End(wire.passive, wire.next_connection_request().id, wire.p_channel, srq=shared.srq)
         shared.post_receives(7, 8)
         shared.srq.modify(SrqAttr(srq_limit=2))
         b.id.accept()

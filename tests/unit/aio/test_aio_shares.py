@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from siwarp.aio.shares import Admission, Ration, Shares, source_of
+from siwarp.aio.shares import Admission, Ration, Shares, ipv4_address_or_ipv6_prefix
 
 A, B, C = ("10.0.0.1", 1), ("10.0.0.1", 2), ("10.0.0.2", 1)
 
@@ -23,10 +23,10 @@ A, B, C = ("10.0.0.1", 1), ("10.0.0.1", 2), ("10.0.0.2", 1)
 def test_the_source_of_an_address_is_an_ipv4_address_or_an_ipv6_network(
     address: tuple[str, int], source: str
 ) -> None:
-    assert source_of(address) == source
+    assert ipv4_address_or_ipv6_prefix(address) == source
 
 
-def take_shares(shares: Shares, *peers: tuple[str, int], most: int = 1000) -> int:
+def acquire_slots_for_peers(shares: Shares, *peers: tuple[str, int], most: int = 1000) -> int:
     """Take slots for ``peers`` in turn and return how many slots were granted."""
     before = shares.used
     for _ in range(most):
@@ -38,13 +38,13 @@ def take_shares(shares: Shares, *peers: tuple[str, int], most: int = 1000) -> in
 
 def test_a_peer_gets_a_quarter_and_a_source_three_quarters_of_a_limited_resource() -> None:
     shares = Shares(64)
-    assert take_shares(shares, A) == 16
-    assert take_shares(shares, B) == 1, "a peer without a slot did not get one slot"
-    assert take_shares(shares, *[("10.0.0.1", port) for port in range(3, 100)]) == 31
+    assert acquire_slots_for_peers(shares, A) == 16
+    assert acquire_slots_for_peers(shares, B) == 1, "a peer without a slot did not get one slot"
+    assert acquire_slots_for_peers(shares, *[("10.0.0.1", port) for port in range(3, 100)]) == 31
     assert shares.used == 48
     assert not shares.may_acquire(("10.0.0.1", 200))
-    assert take_shares(shares, C) == 1
-    assert take_shares(shares, *[(f"10.1.0.{i}", 1) for i in range(100)]) == 15
+    assert acquire_slots_for_peers(shares, C) == 1
+    assert acquire_slots_for_peers(shares, *[(f"10.1.0.{i}", 1) for i in range(100)]) == 15
     assert shares.used == 64
     shares.release(A)
     assert not shares.may_acquire(A)

@@ -56,7 +56,7 @@ def path():
 
 
 @pytest.fixture
-def run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def runtime_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A new directory that is XDG_RUNTIME_DIR of the test process and of its children."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     return tmp_path
@@ -111,13 +111,13 @@ def test_every_counter_name_fits_into_the_counter_page() -> None:
 
 
 def test_counts_from_before_the_creation_of_the_counter_page_are_in_the_page(
-    run_in_child: Child, run_dir: Path
+    run_in_child: Child, runtime_dir: Path
 ) -> None:
     code = f"""
-lib.siw_counters_test_count(4, 3)
+lib.siw_counters_test_add(4, 3)
 assert lib.siw_counters_path() == ffi.NULL
 {INIT}
-lib.siw_counters_test_count(4, 1 << 40)
+lib.siw_counters_test_add(4, 1 << 40)
 data = open(path(), 'rb').read()
 print(lib.siw_counter_get(4), int.from_bytes(data[64 + 32:64 + 40], 'little'))
 """
@@ -125,31 +125,31 @@ print(lib.siw_counter_get(4), int.from_bytes(data[64 + 32:64 + 40], 'little'))
     assert run_in_child(code).stdout.split() == [str(wanted), str(wanted)]
 
 
-def test_the_counter_page_and_its_directory_are_accessible_only_to_the_user(run_dir: Path) -> None:
+def test_the_counter_page_and_its_directory_are_accessible_only_to_the_user(
+    runtime_dir: Path,
+) -> None:
     old = os.umask(0)
     try:
         with CountingProcess() as p:
-            assert p.path == run_dir / "siwarp" / str(p.process.pid)
+            assert p.path == runtime_dir / "siwarp" / str(p.process.pid)
             assert stat.S_IMODE(p.path.stat().st_mode) == 0o600
             assert stat.S_IMODE(p.path.parent.stat().st_mode) == 0o700
     finally:
         os.umask(old)
 
 
-def test_another_process_reads_the_counters_of_a_running_process(run_dir: Path) -> None:
+def test_another_process_reads_the_counters_of_a_running_process(runtime_dir: Path) -> None:
     with CountingProcess() as p:
         assert counters.read_counters(p.process.pid) == dict.fromkeys(EXPECTED_NAMES, 0)
-        p.execute(
-            "[lib.siw_counters_test_count(i, i + 1) for i in range(lib.siw_counters_count())]"
-        )
+        p.execute("[lib.siw_counters_test_add(i, i + 1) for i in range(lib.siw_counters_count())]")
         assert counters.read_counters(p.process.pid) == {
             n: i + 1 for i, n in enumerate(EXPECTED_NAMES)
         }
-        assert p.process.pid in counters.readable_pids()
-    assert p.process.pid not in counters.readable_pids()
+        assert p.process.pid in counters.pids_with_readable_counters()
+    assert p.process.pid not in counters.pids_with_readable_counters()
 
 
-def test_the_counter_page_is_deleted_at_process_exit(run_dir: Path) -> None:
+def test_the_counter_page_is_deleted_at_process_exit(runtime_dir: Path) -> None:
     with CountingProcess() as p:
         assert p.path.exists()
     assert not p.path.exists()
@@ -158,10 +158,10 @@ def test_the_counter_page_is_deleted_at_process_exit(run_dir: Path) -> None:
 
 
 def test_initializing_the_counters_a_second_time_changes_nothing(
-    run_in_child: Child, run_dir: Path
+    run_in_child: Child, runtime_dir: Path
 ) -> None:
     code = f"""{INIT}
-lib.siw_counters_test_count(0, 9)
+lib.siw_counters_test_add(0, 9)
 before = path()
 lib.siw_counters_init()
 print(before == path(), lib.siw_counter_get(0), len(os.listdir(os.path.dirname(before))))
@@ -170,13 +170,13 @@ print(before == path(), lib.siw_counter_get(0), len(os.listdir(os.path.dirname(b
 
 
 def test_concurrent_counts_of_several_threads_are_not_lost(
-    run_in_child: Child, run_dir: Path
+    run_in_child: Child, runtime_dir: Path
 ) -> None:
     code = """
 import threading
 def count_repeatedly():
     for _ in range(20000):
-        lib.siw_counters_test_count(1, 1)
+        lib.siw_counters_test_add(1, 1)
 threads = [threading.Thread(target=count_repeatedly) for _ in range(4)]
 [t.start() for t in threads]
 [t.join() for t in threads]
@@ -186,13 +186,13 @@ print(lib.siw_counter_get(1))
 
 
 FORK = """
-lib.siw_counters_test_count(0, 5)
+lib.siw_counters_test_add(0, 5)
 parent = path()
 r, w = os.pipe()
 pid = os.fork()
 if pid == 0:
     first = (path(), lib.siw_counter_get(0))
-    lib.siw_counters_test_count(0, 100)
+    lib.siw_counters_test_add(0, 100)
     %s
     os.write(w, repr((first, lib.siw_counter_get(0), path())).encode())
     os.close(w)
@@ -207,7 +207,7 @@ print(repr((told, pid, parent, os.path.exists(parent), lib.siw_counter_get(0),
 
 
 def test_a_forked_child_has_its_own_counters_and_does_not_change_the_parents_page(
-    run_in_child: Child, run_dir: Path
+    run_in_child: Child, runtime_dir: Path
 ) -> None:
     told, _, parent, kept, count, files = eval(run_in_child(INIT + FORK % "pass").stdout)
     assert told == ((None, 0), 100, None)
@@ -217,17 +217,17 @@ def test_a_forked_child_has_its_own_counters_and_does_not_change_the_parents_pag
 
 
 def test_a_forked_child_that_initializes_its_counters_gets_its_own_counter_page(
-    run_in_child: Child, run_dir: Path
+    run_in_child: Child, runtime_dir: Path
 ) -> None:
     out = run_in_child(INIT + FORK % "lib.siw_counters_init()").stdout
     told, pid, parent, kept, count, _ = eval(out)
-    assert told == ((None, 0), 100, str(run_dir / "siwarp" / str(pid)))
+    assert told == ((None, 0), 100, str(runtime_dir / "siwarp" / str(pid)))
     assert kept and count == 5 and Path(parent).name != str(pid)
-    assert list((run_dir / "siwarp").iterdir()) == []
+    assert list((runtime_dir / "siwarp").iterdir()) == []
 
 
 def test_a_forked_child_does_not_keep_the_counter_page_of_its_killed_parent_locked(
-    run_dir: Path,
+    runtime_dir: Path,
 ) -> None:
     with CountingProcess() as p:
         # The statement returns only after the grandchild runs Python code, because fork handlers
@@ -250,7 +250,9 @@ def test_a_forked_child_does_not_keep_the_counter_page_of_its_killed_parent_lock
             os.kill(grandchild, 9)
 
 
-def test_the_counter_page_of_a_killed_process_is_deleted_by_the_next_process(run_dir: Path) -> None:
+def test_the_counter_page_of_a_killed_process_is_deleted_by_the_next_process(
+    runtime_dir: Path,
+) -> None:
     with CountingProcess() as p:
         p.process.kill()
         p.process.wait(30)
@@ -258,14 +260,14 @@ def test_the_counter_page_of_a_killed_process_is_deleted_by_the_next_process(run
         with pytest.raises(counters.CountersError, match="not running"):
             counters.read_counters(p.process.pid)
         # The test asks for this process only, because others may have counter pages in /tmp.
-        assert p.process.pid not in counters.readable_pids()
+        assert p.process.pid not in counters.pids_with_readable_counters()
         with CountingProcess() as q:
             assert not p.path.exists()
-            assert q.process.pid in counters.readable_pids()
-            assert p.process.pid not in counters.readable_pids()
+            assert q.process.pid in counters.pids_with_readable_counters()
+            assert p.process.pid not in counters.pids_with_readable_counters()
 
 
-def test_cleanup_of_stale_counter_pages_keeps_live_pages_and_other_files(run_dir: Path) -> None:
+def test_cleanup_of_stale_counter_pages_keeps_live_pages_and_other_files(runtime_dir: Path) -> None:
     with CountingProcess() as p:
         folder = p.path.parent
         (folder / "notes").write_text("x")
@@ -304,7 +306,7 @@ def test_an_untrusted_directory_is_not_used_for_counter_pages(
     else:
         env["XDG_RUNTIME_DIR"] = str(run / "not-there")
     done = run_in_child(
-        INIT + "lib.siw_counters_test_count(2, 7); print(path(), lib.siw_counter_get(2))", **env
+        INIT + "lib.siw_counters_test_add(2, 7); print(path(), lib.siw_counter_get(2))", **env
     )
     path, count = done.stdout.split()
     assert path.startswith(f"/tmp/siwarp-{os.geteuid()}/") or path == "None"
@@ -314,23 +316,21 @@ def test_an_untrusted_directory_is_not_used_for_counter_pages(
 
 
 def test_a_directory_lock_that_is_never_released_does_not_block_the_counters(
-    run_in_child: Child, run_dir: Path
+    run_in_child: Child, runtime_dir: Path
 ) -> None:
-    folder = run_dir / "siwarp"
+    folder = runtime_dir / "siwarp"
     folder.mkdir(mode=0o700)
     fd = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
-        done = run_in_child(
-            INIT + "lib.siw_counters_test_count(2, 7); print(lib.siw_counter_get(2))"
-        )
+        done = run_in_child(INIT + "lib.siw_counters_test_add(2, 7); print(lib.siw_counter_get(2))")
     finally:
         os.close(fd)
     assert done.stdout.split() == ["7"]
     assert list(folder.iterdir()) == []
 
 
-def build_page(**changes: int | bytes) -> bytes:
+def build_counter_page(**changes: int | bytes) -> bytes:
     """Return a counter page of this process with two counters, with the given header fields."""
     fields: dict[str, int | bytes] = {
         "magic": b"siwcntrs",
@@ -353,15 +353,15 @@ def build_page(**changes: int | bytes) -> bytes:
 
 
 @pytest.fixture
-def own_page_path(run_dir: Path) -> Path:
-    (run_dir / "siwarp").mkdir(mode=0o700)
-    return run_dir / "siwarp" / str(os.getpid())
+def own_counter_page_path(runtime_dir: Path) -> Path:
+    (runtime_dir / "siwarp").mkdir(mode=0o700)
+    return runtime_dir / "siwarp" / str(os.getpid())
 
 
 def test_the_reader_of_a_counter_page_returns_counters_of_a_newer_version(
-    own_page_path: Path,
+    own_counter_page_path: Path,
 ) -> None:
-    own_page_path.write_bytes(build_page())
+    own_counter_page_path.write_bytes(build_counter_page())
     assert counters.read_counters(os.getpid()) == {"a_new_counter": 11, "tx_msgs": 22}
 
 
@@ -376,35 +376,35 @@ def test_the_reader_of_a_counter_page_returns_counters_of_a_newer_version(
     ],
 )
 def test_the_reader_refuses_a_counter_page_that_is_invalid_or_of_another_process(
-    own_page_path: Path, changes: dict[str, int | bytes], why: str
+    own_counter_page_path: Path, changes: dict[str, int | bytes], why: str
 ) -> None:
-    own_page_path.write_bytes(build_page(**changes))
+    own_counter_page_path.write_bytes(build_counter_page(**changes))
     with pytest.raises(counters.CountersError, match=why):
         counters.read_counters(os.getpid())
-    assert os.getpid() not in counters.readable_pids()
+    assert os.getpid() not in counters.pids_with_readable_counters()
 
 
 def test_the_reader_refuses_links_pipes_and_truncated_files_as_counter_pages(
-    own_page_path: Path,
+    own_counter_page_path: Path,
 ) -> None:
-    other = own_page_path.with_name("real")
-    other.write_bytes(build_page())
-    own_page_path.symlink_to(other)
+    other = own_counter_page_path.with_name("real")
+    other.write_bytes(build_counter_page())
+    own_counter_page_path.symlink_to(other)
     with pytest.raises(counters.CountersError):
         counters.read_counters(os.getpid())
-    own_page_path.unlink()
-    os.mkfifo(own_page_path)
+    own_counter_page_path.unlink()
+    os.mkfifo(own_counter_page_path)
     with pytest.raises(counters.CountersError, match="not a file"):
         counters.read_counters(os.getpid())
-    own_page_path.unlink()
-    own_page_path.write_bytes(b"siwcntrs")
+    own_counter_page_path.unlink()
+    own_counter_page_path.write_bytes(b"siwcntrs")
     with pytest.raises(counters.CountersError, match="is incomplete: try again"):
         counters.read_counters(os.getpid())
 
 
 def test_the_reader_of_counter_pages_ignores_directories_that_others_can_write(
-    own_page_path: Path,
+    own_counter_page_path: Path,
 ) -> None:
-    own_page_path.write_bytes(build_page())
-    own_page_path.parent.chmod(0o770)
-    assert own_page_path.parent not in counters.counter_folders()
+    own_counter_page_path.write_bytes(build_counter_page())
+    own_counter_page_path.parent.chmod(0o770)
+    assert own_counter_page_path.parent not in counters.counter_folders()

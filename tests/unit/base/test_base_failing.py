@@ -13,7 +13,7 @@ def path():
     return None if p == ffi.NULL else ffi.string(p).decode()
 with failing(*{call!r}, times={times}):
     lib.siw_counters_init()
-lib.siw_counters_test_count(4, 3)
+lib.siw_counters_test_add(4, 3)
 assert lib.siw_counter_get(4) == 3
 print(path())
 """
@@ -21,7 +21,7 @@ FAILING_CALLS = [("flock", 37), ("posix_fallocate", 28), ("mmap", 12)]  # ENOLCK
 IDS = ["flock", "posix_fallocate", "mmap"]
 
 
-def remaining_pages(run_dir: Path) -> list[str]:
+def remaining_counter_pages(run_dir: Path) -> list[str]:
     """Return the names of the counter pages in the run directory of the user."""
     return [path.name for path in (run_dir / "siwarp").iterdir()]
 
@@ -33,7 +33,7 @@ def test_a_counter_page_that_cannot_be_created_in_xdg_runtime_dir_is_created_in_
     code = OPEN_PAGE.format(call=call, times=1)
     told = run_with_failing_calls(build_dir, code, XDG_RUNTIME_DIR=str(tmp_path)).strip()
     assert told.startswith("/tmp/siwarp-")
-    assert not Path(told).exists() and remaining_pages(tmp_path) == []
+    assert not Path(told).exists() and remaining_counter_pages(tmp_path) == []
 
 
 @pytest.mark.parametrize("call", FAILING_CALLS, ids=IDS)
@@ -42,7 +42,7 @@ def test_counters_work_without_a_counter_page(
 ) -> None:
     code = OPEN_PAGE.format(call=call, times=2)
     assert run_with_failing_calls(build_dir, code, XDG_RUNTIME_DIR=str(tmp_path)).strip() == "None"
-    assert remaining_pages(tmp_path) == []
+    assert remaining_counter_pages(tmp_path) == []
 
 
 def test_a_counter_page_that_another_process_has_locked_is_not_used(
@@ -51,7 +51,7 @@ def test_a_counter_page_that_another_process_has_locked_is_not_used(
     """The second flock call locks the new counter page."""
     code = OPEN_PAGE.format(call=("flock", 11), times=1).replace("times=1", "nth=2")
     told = run_with_failing_calls(build_dir, code, XDG_RUNTIME_DIR=str(tmp_path)).strip()
-    assert told.startswith("/tmp/siwarp-") and remaining_pages(tmp_path) == []
+    assert told.startswith("/tmp/siwarp-") and remaining_counter_pages(tmp_path) == []
 
 
 def test_a_lock_call_of_a_counter_page_that_a_signal_interrupts_is_repeated(
@@ -69,7 +69,7 @@ def test_random_keys_differ_even_if_getrandom_fails(build_dir: Path) -> None:
 keys = [ffi.new("struct siw_sipkey *") for _ in range(2)]
 with failing("getrandom", errno.EAGAIN, times=2):
     for key in keys:
-        lib.siw_siphash_key(key)
+        lib.siw_siphash_make_key(key)
 first, second = (bytes(ffi.buffer(key)) for key in keys)
 assert first[:8] != second[:8] and first[8:] != second[8:] and bytes(8) not in (first, second)
 """,
@@ -81,7 +81,7 @@ def test_without_pthread_atfork_there_is_no_counter_page(build_dir: Path, tmp_pa
     code = """
 with failing("__register_atfork", errno.ENOMEM):
     lib.siw_counters_init()
-lib.siw_counters_test_count(4, 3)
+lib.siw_counters_test_add(4, 3)
 assert lib.siw_counter_get(4) == 3 and lib.siw_counters_path() == ffi.NULL
 """
     run_with_failing_calls(build_dir, code, XDG_RUNTIME_DIR=str(tmp_path))

@@ -14,19 +14,19 @@ TX, RX = 0, 1
 PACKET_COUNT = 20000
 
 
-def parse_plan(text: str, place: int = lib.SIW_FAULTS_PROCESS) -> tuple[int, Any, str]:
+def parse_fault_plan(text: str, place: int = lib.SIW_FAULTS_PROCESS) -> tuple[int, Any, str]:
     plan, why = ffi.new("struct siw_faults *"), ffi.new("char[192]")
     rv = lib.siw_faults_parse(text.encode(), place, plan, why, 192)
     return rv, plan, ffi.string(why).decode(errors="replace")
 
 
-def valid_plan(text: str) -> Any:
-    rv, plan, why = parse_plan(text)
+def parse_valid_fault_plan(text: str) -> Any:
+    rv, plan, why = parse_fault_plan(text)
     assert rv == 0, why
     return plan
 
 
-def format_plan(plan: Any) -> str:
+def format_fault_plan(plan: Any) -> str:
     out = ffi.new("char[4096]")
     assert lib.siw_faults_format(plan, out, 4096) < 4096
     return ffi.string(out).decode()
@@ -42,7 +42,7 @@ class FaultPath:
     """The packets of one flow in one direction, under a fault plan."""
 
     def __init__(self, text: str, way: int = TX, flow: int = 0, peer: Any = None) -> None:
-        self.plan, self.c = valid_plan(text), ffi.new("struct siw_fault_path *")
+        self.plan, self.c = parse_valid_fault_plan(text), ffi.new("struct siw_fault_path *")
         self.peer = peer or siw_addr("127.0.0.1")
         lib.siw_fault_path_init(self.c, self.plan, 0, way, flow)
 
@@ -57,14 +57,14 @@ class FaultPath:
         return [self.decide_fate().drop >= 0 for _ in range(n)]
 
 
-def expected_range(share: float, n: int = PACKET_COUNT) -> tuple[float, float]:
+def expected_range_of_fault_count(share: float, n: int = PACKET_COUNT) -> tuple[float, float]:
     """Return the range of five standard deviations around the expected number of faults."""
     wide = 5 * math.sqrt(n * share * (1 - share))
     return n * share - wide, n * share + wide
 
 
 def test_every_fault_of_a_fault_plan_is_parsed_with_its_unit() -> None:
-    plan = valid_plan(
+    plan = parse_valid_fault_plan(
         "tx:loss=1%,burst=5,dup=0.5%,reorder=2%,corrupt=0.1%,delay=0.1ms,jitter=50us,rate=50Mbit,"
         "limit=256KB,blackout=2s@10s,seed=7,peer=10.1.0.0/16:4791; rx:reset=1MB,short=10%;"
         "reset=5s,limit=100,peer=[fd00::]/8:80"
@@ -117,7 +117,7 @@ def test_every_fault_of_a_fault_plan_is_parsed_with_its_unit() -> None:
 def test_an_invalid_fault_plan_is_refused_with_clause_and_character(
     text: str, clause: int, character: int, words: str
 ) -> None:
-    rv, _, why = parse_plan(text)
+    rv, _, why = parse_fault_plan(text)
     assert rv == -22
     assert why.startswith(f"clause {clause}, character {character}: "), why
     assert words in why
@@ -145,7 +145,7 @@ VALUES = {
 @pytest.mark.parametrize("place", list(RULES))
 @pytest.mark.parametrize("rule", list(VALUES))
 def test_a_fault_that_a_place_does_not_support_is_refused_by_name(place: str, rule: str) -> None:
-    rv, _, why = parse_plan(f"delay=1ms; {rule}={VALUES[rule]}", getattr(lib, place))
+    rv, _, why = parse_fault_plan(f"delay=1ms; {rule}={VALUES[rule]}", getattr(lib, place))
     if rule in RULES[place]:
         assert (rv, why) == (0, "")
     else:
@@ -155,8 +155,8 @@ def test_a_fault_that_a_place_does_not_support_is_refused_by_name(place: str, ru
 
 
 def test_an_empty_text_is_a_fault_plan_without_clauses() -> None:
-    assert valid_plan("  ").n == 0
-    assert format_plan(valid_plan("")) == ""
+    assert parse_valid_fault_plan("  ").n == 0
+    assert format_fault_plan(parse_valid_fault_plan("")) == ""
 
 
 SHARES = st.integers(1, 10**9).map(lambda n: f"{n // 10**7}.{n % 10**7:07}%")
@@ -206,15 +206,15 @@ CLAUSES = st.builds(
 
 @given(st.lists(CLAUSES, max_size=8).map("; ".join))
 def test_a_formatted_fault_plan_is_parsed_to_the_same_values(text: str) -> None:
-    plan = valid_plan(text)
-    again = valid_plan(format_plan(plan))
+    plan = parse_valid_fault_plan(text)
+    again = parse_valid_fault_plan(format_fault_plan(plan))
     assert bytes(ffi.buffer(plan)) == bytes(ffi.buffer(again))
-    assert format_plan(again) == format_plan(plan)
+    assert format_fault_plan(again) == format_fault_plan(plan)
 
 
 @given(st.text(max_size=60) | st.text("=%;,:@[]/.0123456789lostxrdeayMbi ", max_size=60))
 def test_any_text_is_a_valid_fault_plan_or_refused_with_a_reason(text: str) -> None:
-    rv, _, why = parse_plan(text.replace("\0", ""))
+    rv, _, why = parse_fault_plan(text.replace("\0", ""))
     assert (rv == 0) == (why == "")
     assert rv == 0 or why.startswith("clause ")
 
@@ -222,16 +222,16 @@ def test_any_text_is_a_valid_fault_plan_or_refused_with_a_reason(text: str) -> N
 def test_a_fault_plan_applies_the_same_faults_exactly_for_the_same_seed() -> None:
     text = "loss=5%,dup=5%,reorder=5%,corrupt=5%,jitter=1ms,seed="
 
-    def fates_with_seed(seed: int, **kind: int) -> list[tuple[Any, ...]]:
+    def fault_decisions_with_seed(seed: int, **kind: int) -> list[tuple[Any, ...]]:
         path = FaultPath(text + str(seed), **kind)
         fates = [path.decide_fate() for _ in range(2000)]
         return [(f.drop, f.dup, f.passes, f.corrupt, f.flip, f.release_ns) for f in fates]
 
-    first = fates_with_seed(7)
-    assert fates_with_seed(7) == first
-    assert fates_with_seed(8) != first
-    assert fates_with_seed(7, way=RX) != first
-    assert fates_with_seed(7, flow=1) != first
+    first = fault_decisions_with_seed(7)
+    assert fault_decisions_with_seed(7) == first
+    assert fault_decisions_with_seed(8) != first
+    assert fault_decisions_with_seed(7, way=RX) != first
+    assert fault_decisions_with_seed(7, flow=1) != first
 
 
 def test_the_faults_of_a_seed_are_the_same_in_all_versions() -> None:
@@ -267,7 +267,7 @@ def test_adding_a_fault_to_a_plan_does_not_change_which_packets_are_lost() -> No
 @pytest.mark.parametrize("share", [0.001, 0.01, 0.1, 0.5])
 def test_losses_duplicates_reorderings_and_corruptions_have_their_percentage(share: float) -> None:
     p = f"{share * 100:g}%"
-    least, most = expected_range(share)
+    least, most = expected_range_of_fault_count(share)
     assert least <= sum(FaultPath(f"loss={p}").decide_drops()) <= most
     path = FaultPath(f"dup={p},reorder={p},corrupt={p}")
     fates = [path.decide_fate() for _ in range(PACKET_COUNT)]
@@ -392,22 +392,22 @@ def test_a_corrupted_tcp_stream_has_one_changed_bit_in_its_percentage_of_pieces(
     pieces = [octets[i : i + 1460] for i in range(0, len(octets), 1460)]
     bits = [sum(o.bit_count() for o in piece) for piece in pieces]
     assert set(bits) == {0, 1}
-    least, most = expected_range(0.1, 5000)
+    least, most = expected_range_of_fault_count(0.1, 5000)
     assert least <= sum(bits) <= most
 
 
 def test_short_tcp_calls_have_their_percentage_and_a_reset_follows_its_octets() -> None:
     path = FaultPath("short=20%")
     shares = [
-        lib.siw_fault_stream_allowed(path.plan, path.c, path.peer, 1000, 0)
+        lib.siw_fault_stream_allowed_octets(path.plan, path.c, path.peer, 1000, 0)
         for _ in range(PACKET_COUNT)
     ]
-    least, most = expected_range(0.2)
+    least, most = expected_range_of_fault_count(0.2)
     assert least <= sum(n < 1000 for n in shares) <= most
     assert min(shares) >= 1
     path = FaultPath("reset=1500B")
-    assert lib.siw_fault_stream_allowed(path.plan, path.c, path.peer, 1000, 0) == 1000
+    assert lib.siw_fault_stream_allowed_octets(path.plan, path.c, path.peer, 1000, 0) == 1000
     path.c.octets = 1000
-    assert lib.siw_fault_stream_allowed(path.plan, path.c, path.peer, 1000, 0) == 500
+    assert lib.siw_fault_stream_allowed_octets(path.plan, path.c, path.peer, 1000, 0) == 500
     path.c.octets = 1500
-    assert lib.siw_fault_stream_allowed(path.plan, path.c, path.peer, 1000, 0) == 0
+    assert lib.siw_fault_stream_allowed_octets(path.plan, path.c, path.peer, 1000, 0) == 0

@@ -27,7 +27,7 @@ def public_folder() -> Iterator[Path]:
     shutil.rmtree(path)
 
 
-def run_with_all_variables(program: Path, folder: Path, **how: Any) -> dict[str, str]:
+def run_with_siwarp_variables_set(program: Path, folder: Path, **how: Any) -> dict[str, str]:
     """Run ``program`` with several SIWARP_ variables set and return the values that it prints."""
     env = {
         "SIWARP_CAPTURE": str(folder / "capture.pcapng"),
@@ -67,7 +67,7 @@ def test_a_setuid_program_ignores_the_siwarp_variables_of_its_caller(
     build_dir: Path, public_folder: Path
 ) -> None:
     program, how = make_setuid_copy(build_dir / "tests/c/siw-test-secure", public_folder)
-    said = run_with_all_variables(program, public_folder, **how)
+    said = run_with_siwarp_variables_set(program, public_folder, **how)
     assert said["secure"] == "1", f"{public_folder} is on a file system without setuid programs"
     assert (said["crc"], said["capture"], said["faults"]) == ("1", "none 0", "none")
     assert said["counters"].startswith("/tmp/siwarp-")
@@ -78,7 +78,7 @@ def test_a_setuid_program_ignores_the_siwarp_variables_of_its_caller(
 def test_a_program_without_additional_privileges_uses_the_siwarp_variables(
     build_dir: Path, public_folder: Path
 ) -> None:
-    said = run_with_all_variables(build_dir / "tests/c/siw-test-secure", public_folder)
+    said = run_with_siwarp_variables_set(build_dir / "tests/c/siw-test-secure", public_folder)
     assert (said["secure"], said["crc"]) == ("0", "0")
     assert said["capture"] == f"{public_folder}/capture.pcapng 1" and said["faults"] == "loss=1%"
     assert said["counters"].startswith(f"{public_folder}/siwarp/")

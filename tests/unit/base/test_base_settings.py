@@ -210,9 +210,13 @@ def test_the_advice_for_a_former_setting_names_existing_settings() -> None:
     assert former
     for variable, advice in former:
         assert variable not in variables
-        assert ffi.string(lib.siw_setting_former(variable.encode())).decode() == advice
+        assert ffi.string(lib.siw_setting_former_advice(variable.encode())).decode() == advice
         assert set(re.findall(r"SIWARP_\w+", advice)) <= variables
-    assert lib.siw_setting_former(b"SIWARP_CRC") == lib.siw_setting_former(ffi.NULL) == ffi.NULL
+    assert (
+        lib.siw_setting_former_advice(b"SIWARP_CRC")
+        == lib.siw_setting_former_advice(ffi.NULL)
+        == ffi.NULL
+    )
 
 
 def test_the_message_about_a_very_long_value_is_one_line(run_in_child: Child) -> None:

@@ -1,4 +1,4 @@
-"""Tests that siw_trim returns free memory to the system after many objects have been freed."""
+"""siw_trim_free_memory returns free memory to the system after many objects have been freed."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from pathlib import Path
 import pytest
 from _siwarp_layers import ffi, lib
 
-#: The number of objects whose release triggers siw_trim.
+#: The number of objects whose release triggers siw_trim_free_memory.
 CROWD = 1024
 BLOCK = 16 << 10
 
 
 class ObjectCounter:
-    """A counter of objects for siw_trim, initially zero."""
+    """A counter of objects for siw_trim_free_memory, initially zero."""
 
     def __init__(self) -> None:
         # The first call returns free memory of other tests.
-        lib.siw_trim()
+        lib.siw_trim_free_memory()
         self._zeros = ffi.new("uint32_t[2]")
         self._crowd = ffi.cast("struct siw_population *", self._zeros)
 
     def count_created(self, n: int) -> None:
         for _ in range(n):
-            lib.siw_crowd_join(self._crowd)
+            lib.siw_population_add(self._crowd)
 
     def count_freed(self, n: int) -> None:
         for _ in range(n):
-            lib.siw_crowd_leave(self._crowd)
+            lib.siw_population_remove(self._crowd)
 
 
 def resident_octets() -> int:
@@ -40,11 +40,13 @@ def test_siw_trim_returns_memory_once_after_three_quarters_of_many_objects_are_f
     crowd = ObjectCounter()
     crowd.count_created(CROWD)
     crowd.count_freed(CROWD * 3 // 4 - 1)
-    assert not lib.siw_trim()
+    assert not lib.siw_trim_free_memory()
     crowd.count_freed(1)
-    assert lib.siw_trim()
+    assert lib.siw_trim_free_memory()
     crowd.count_freed(CROWD // 4)
-    assert not lib.siw_trim(), "memory was returned although no new objects were created"
+    assert not lib.siw_trim_free_memory(), (
+        "memory was returned although no new objects were created"
+    )
 
 
 def test_few_objects_never_trigger_siw_trim() -> None:
@@ -52,7 +54,7 @@ def test_few_objects_never_trigger_siw_trim() -> None:
     for _ in range(3):
         crowd.count_created(CROWD - 1)
         crowd.count_freed(CROWD - 1)
-    assert not lib.siw_trim()
+    assert not lib.siw_trim_free_memory()
 
 
 @pytest.mark.skipif("SANITIZER" in os.environ, reason="its malloc is another one")
@@ -70,7 +72,7 @@ def test_free_memory_between_memory_in_use_is_not_resident_after_siw_trim() -> N
     for block in blocks[::2]:
         libc.free(block)
     before = resident_octets()
-    assert lib.siw_trim()
+    assert lib.siw_trim_free_memory()
     after = resident_octets()
     for block in blocks[1::2]:
         libc.free(block)

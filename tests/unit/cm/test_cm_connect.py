@@ -64,7 +64,7 @@ def test_connections_of_each_mpa_revision_and_crc_choice_transfer_data(
     two_device_wire: Wire, rev: int, ask_crc: bool, answer_crc: bool
 ) -> None:
     a = two_device_wire.begin_connect(ConnParam(rev=rev, crc=ask_crc), size=1 << 16)
-    request = two_device_wire.next_request()
+    request = two_device_wire.next_connection_request()
     assert (request.rev, request.crc) == (rev, ask_crc)
     b = End(two_device_wire.passive, request.id, two_device_wire.p_channel, size=1 << 16)
     b.id.accept(ConnParam(crc=answer_crc))
@@ -105,7 +105,7 @@ def test_both_ends_choose_the_same_one_of_several_offered_rtrs(
     two_device_wire: Wire, offered: RTR
 ) -> None:
     a = two_device_wire.begin_connect(ConnParam(peer_to_peer=offered), size=1 << 16)
-    request = two_device_wire.next_request()
+    request = two_device_wire.next_connection_request()
     assert request.peer_to_peer == offered
     b = End(two_device_wire.passive, request.id, two_device_wire.p_channel, size=1 << 16)
     b.id.accept()
@@ -121,7 +121,7 @@ def test_both_ends_choose_the_same_one_of_several_offered_rtrs(
 def test_private_data_is_exchanged_in_both_directions(wire: Wire, rev: int, size: int) -> None:
     hello, answer = octet_pattern(size, 1), octet_pattern(size, 2)
     a = wire.begin_connect(ConnParam(rev=rev, private_data=hello))
-    request = wire.next_request()
+    request = wire.next_connection_request()
     assert request.private_data == hello
     b = End(wire.passive, request.id, wire.p_channel)
     b.id.accept(ConnParam(private_data=answer))
@@ -137,7 +137,7 @@ def test_private_data_of_a_connect_above_the_limit_is_refused(
     too_much = ConnParam(rev=rev, private_data=bytes(most + 1))
     assert errno_raised_by(a.id.connect, wire.address, too_much) == errno.EINVAL
     a.id.connect(wire.address, ConnParam(rev=rev, private_data=bytes(most)))
-    request = wire.next_request()
+    request = wire.next_connection_request()
     assert len(request.private_data) == most
     b = End(wire.passive, request.id, wire.p_channel)
     assert errno_raised_by(b.id.accept, ConnParam(private_data=bytes(most + 1))) == errno.EINVAL
@@ -152,7 +152,7 @@ def test_a_rejection_carries_private_data_and_the_queue_pair_can_connect_again(
     # Both ends count the rejection.
     with assert_counter_grows("rejects", 2):
         a = two_device_wire.begin_connect(ConnParam(private_data=b"please"), size=1 << 16)
-        request = two_device_wire.next_request()
+        request = two_device_wire.next_connection_request()
         request.id.reject(b"no, thanks")
         event = a.next_cm_event()
     assert (event.type, event.status, event.private_data) == (
@@ -169,7 +169,7 @@ def test_a_rejection_carries_private_data_and_the_queue_pair_can_connect_again(
     a.id.connect(two_device_wire.address)
     b = End(
         two_device_wire.passive,
-        two_device_wire.next_request().id,
+        two_device_wire.next_connection_request().id,
         two_device_wire.p_channel,
         size=1 << 16,
     )
@@ -182,7 +182,7 @@ def test_a_rejection_carries_private_data_and_the_queue_pair_can_connect_again(
 def test_a_rejected_client_reads_the_mpa_reply_and_then_the_end_of_the_stream(wire: Wire) -> None:
     with connect_plain_socket(wire.address) as s:
         s.sendall(bytes(MPARequest(rev=2, s=1, ird=1, ord=1)))
-        request = wire.next_request()
+        request = wire.next_connection_request()
         request.id.reject(b"not today")
         reply = MPAReply(read_to_end(s))
         assert (reply.r, reply.private_data) == (1, b"not today")
@@ -259,7 +259,7 @@ def test_the_cm_channel_descriptor_is_readable_while_an_event_is_unread(
 def test_the_source_address_of_a_connect_can_be_chosen(wire: Wire) -> None:
     a = End(wire.active, CMID(wire.a_channel), wire.a_channel)
     a.id.connect(wire.address, source=("127.0.0.9", 0))
-    assert wire.next_request().id.peer_addr[0] == "127.0.0.9"
+    assert wire.next_connection_request().id.peer_addr[0] == "127.0.0.9"
 
 
 # ---- IRD and ORD
@@ -276,7 +276,7 @@ def test_ird_and_ord_are_negotiated_and_reported_to_both_ends(
         return 128 if x is None else x
 
     a = wire.begin_connect(ConnParam(initiator_depth=a_ord, responder_resources=a_ird))
-    request = wire.next_request()
+    request = wire.next_connection_request()
     assert (request.initiator_depth, request.responder_resources) == (
         default_to_maximum(a_ird),
         default_to_maximum(a_ord),
@@ -313,7 +313,7 @@ def test_max_rd_atomic_of_the_queue_pair_limits_the_depths_of_the_connection(wir
     a.qp.modify(QPAttr(max_rd_atomic=3, max_dest_rd_atomic=5))
     assert errno_raised_by(a.id.connect, wire.address, ConnParam(initiator_depth=4)) == errno.EINVAL
     a.id.connect(wire.address)
-    request = wire.next_request()
+    request = wire.next_connection_request()
     assert (request.peer_ord, request.peer_ird) == (3, 5)
 
 
@@ -346,7 +346,7 @@ def test_invalid_connection_manager_calls_are_refused(wire: Wire) -> None:
     a.id.connect(where)
     # The id cannot connect again while it is connecting.
     assert errno_raised_by(a.id.connect, where) == errno.EINVAL
-    request = wire.next_request()
+    request = wire.next_connection_request()
     # The id of the request cannot accept, because it has no queue pair.
     assert errno_raised_by(request.id.accept) == errno.EINVAL
     # After the invalid calls, the listener still works.
@@ -464,7 +464,7 @@ def test_cm_ids_are_closed_in_one_thread_while_another_waits_for_events(
     try:
         for i in range(60):
             a = two_device_wire.begin_connect(max_send_wr=1, max_recv_wr=1)
-            request = two_device_wire.next_request()
+            request = two_device_wire.next_connection_request()
             b = End(
                 two_device_wire.passive,
                 request.id,
@@ -520,7 +520,7 @@ def test_the_request_of_a_client_that_has_disconnected_can_only_be_rejected(wire
     for left in (True, False):
         with connect_plain_socket(wire.address) as s:
             s.sendall(bytes(MPARequest(rev=2, s=1, ird=1, ord=1)))
-            request = wire.next_request()
+            request = wire.next_connection_request()
             s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         b = End(wire.passive, request.id, wire.p_channel)
         if left:

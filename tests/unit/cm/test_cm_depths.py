@@ -49,7 +49,7 @@ def test_an_mpa_reply_of_persona_roce_allows_one_read_as_confirming_read(
 ) -> None:
     with connect_plain_socket(wire.address) as s:
         s.sendall(bytes(MPARequest(rev=2, s=1, ird=4, ord=4)))
-        end = End(wire.passive, wire.next_request().id, wire.p_channel, persona=persona)
+        end = End(wire.passive, wire.next_connection_request().id, wire.p_channel, persona=persona)
         end.id.accept(ZERO_DEPTHS)
         reply = MPAReply(recv_startup_frame(s))
         assert (reply.ird, reply.ord) == (depth, depth)
@@ -69,7 +69,7 @@ def test_an_mpa_request_requests_crc_unless_the_setting_or_the_call_disables_crc
 def test_the_event_after_a_terminate_reports_its_layer_type_and_code(wire: Wire) -> None:
     with connect_plain_socket(wire.address) as s:
         s.sendall(bytes(MPARequest(rev=2, s=1, ird=4, ord=4)))
-        end = End(wire.passive, wire.next_request().id, wire.p_channel)
+        end = End(wire.passive, wire.next_connection_request().id, wire.p_channel)
         end.id.accept()
         recv_startup_frame(s)
         assert end.next_cm_event().type == CMEventType.ESTABLISHED
@@ -108,7 +108,7 @@ def test_the_reply_accepts_all_offered_rtrs_and_the_event_reports_the_chosen_one
 ) -> None:
     with connect_plain_socket(wire.address) as s:
         s.sendall(build_request_offering_rtrs(*kinds))
-        request = wire.next_request()
+        request = wire.next_connection_request()
         assert request.peer_to_peer == sum(kinds)
         end = End(wire.passive, request.id, wire.p_channel)
         if accepts:
@@ -150,6 +150,10 @@ def test_the_events_of_both_ends_report_the_rtr_of_the_connection(
     two_device_wire: Wire, rtr: RTR
 ) -> None:
     a = two_device_wire.begin_connect(ConnParam(peer_to_peer=rtr))
-    b = End(two_device_wire.passive, two_device_wire.next_request().id, two_device_wire.p_channel)
+    b = End(
+        two_device_wire.passive,
+        two_device_wire.next_connection_request().id,
+        two_device_wire.p_channel,
+    )
     b.id.accept()
     assert (a.next_cm_event().peer_to_peer, b.next_cm_event().peer_to_peer) == (rtr, rtr)

@@ -23,7 +23,7 @@ def test_a_connect_fails_when_its_queue_pair_is_destroyed_during_start_up(
     two_device_wire: Wire,
 ) -> None:
     a = two_device_wire.begin_connect(size=64)
-    request = two_device_wire.next_request()
+    request = two_device_wire.next_connection_request()
     b = End(two_device_wire.passive, request.id, two_device_wire.p_channel, size=64)
     destroy_qp_in_c(a)
     b.id.accept()
@@ -38,7 +38,7 @@ def test_a_request_whose_queue_pair_was_destroyed_needs_another_to_be_accepted(
     two_device_wire: Wire,
 ) -> None:
     a = two_device_wire.begin_connect(size=64)
-    request = two_device_wire.next_request()
+    request = two_device_wire.next_connection_request()
     b = End(two_device_wire.passive, request.id, two_device_wire.p_channel, size=64)
     destroy_qp_in_c(b)
     assert errno_raised_by(b.id.accept) == errno.EINVAL
@@ -69,7 +69,7 @@ def test_queue_pairs_are_destroyed_concurrently_with_connection_start_up(
 ) -> None:
     for n in range(60):
         a = two_device_wire.begin_connect(size=64)
-        request = two_device_wire.next_request()
+        request = two_device_wire.next_connection_request()
         b = End(two_device_wire.passive, request.id, two_device_wire.p_channel, size=64)
         gone = (a, b)[n % 2]
         racer = threading.Thread(target=destroy_qp_in_c, args=(gone,))

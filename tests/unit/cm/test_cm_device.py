@@ -30,7 +30,7 @@ def next_cm_event(channel: CMEventChannel) -> CMEvent:
     return event
 
 
-def create_end_and_connect(
+def create_endpoint_and_connect(
     rig: Rig, channel: CMEventChannel, where: tuple[str, int], **param: float
 ) -> End:
     id = CMID(channel)
@@ -52,7 +52,7 @@ def test_one_cm_channel_delivers_the_events_of_ids_of_two_devices(
         door.listen(("127.0.0.1", 0))
         doors.append(door)
     for rig, door in zip(two_devices, doors, strict=True):
-        a = create_end_and_connect(rig, channel, door.local_addr)
+        a = create_endpoint_and_connect(rig, channel, door.local_addr)
         request = next_cm_event(channel)
         assert request.type == CMEventType.CONNECT_REQUEST and request.listen_id is door
         b = End(rig, request.id, channel, size=4096)
@@ -110,7 +110,7 @@ def test_migrating_a_cm_id_moves_its_unread_events_to_the_new_channel(rig: Rig) 
     door.tell(CMEventType.ADDR_RESOLVED)
     other = CMID(first)
     other.tell(CMEventType.ROUTE_RESOLVED)
-    a = create_end_and_connect(rig, CMEventChannel(), door.local_addr)
+    a = create_endpoint_and_connect(rig, CMEventChannel(), door.local_addr)
     door.migrate(CMEventChannel())
     assert next_cm_event(first).id is other
     assert first.get_event(0) is None
@@ -150,7 +150,7 @@ def test_bind_addr_reserves_a_tcp_port_before_the_id_listens(rig: Rig, host: str
     assert errno_raised_by(id.bind_addr, (host, 0)) == errno.EINVAL
     own = ("::1" if family == socket.AF_INET6 else "127.0.0.1", port)
     id.listen_also(rig.ctx, own)
-    a = create_end_and_connect(rig, CMEventChannel(), own)
+    a = create_endpoint_and_connect(rig, CMEventChannel(), own)
     assert next_cm_event(id.channel).listen_id is id
     a.id.close()
 
@@ -162,7 +162,7 @@ def test_a_cm_id_without_an_address_argument_listens_at_its_bound_address(rig: R
     id.set_device(rig.ctx)
     id.listen()
     assert id.local_addr == bound
-    a = create_end_and_connect(rig, CMEventChannel(), bound)
+    a = create_endpoint_and_connect(rig, CMEventChannel(), bound)
     assert next_cm_event(id.channel).listen_id is id
     a.id.close()
     # An id without a bound address cannot listen without an argument.
@@ -189,7 +189,7 @@ def test_a_connection_request_belongs_to_the_device_on_which_it_arrived(
         door.listen_also(rig.ctx, (host, port))
     ends: list[End] = []
     for rig, host in zip(two_devices, ("127.0.0.1", "::1"), strict=True):
-        a = create_end_and_connect(rig, CMEventChannel(), (host, port))
+        a = create_endpoint_and_connect(rig, CMEventChannel(), (host, port))
         request = next_cm_event(door.channel)
         assert request.listen_id is door
         # End binds a queue pair of the device, which an id of another device would refuse.
@@ -253,21 +253,21 @@ def test_a_forced_close_of_a_device_destroys_its_cm_ids_but_not_their_channel(ri
     second.close()
 
 
-def create_rc_qp_by_qpn(rig: Rig) -> QP:
+def create_rc_qp_for_connect_by_qpn(rig: Rig) -> QP:
     cq = rig.create_cq()
     return QP(rig.pd, QPInitAttr(QPType.RC, scq=cq, rcq=cq, by_qpn=True))
 
 
 def test_a_held_connect_is_completed_with_a_queue_pair_connected_by_qpn(rig: Rig) -> None:
     wire = Wire(rig)
-    qp = create_rc_qp_by_qpn(rig)
+    qp = create_rc_qp_for_connect_by_qpn(rig)
     number = qp.qp_num
     id = CMID(wire.a_channel)
     id.bind_qp(qp)
     assert (qp.qp_num, qp.qp_state) == (number, QPState.INIT)
     id.connect(wire.address, ConnParam(private_data=b"ask", hold=True))
     assert errno_raised_by(id.establish) == errno.EINVAL
-    request = wire.next_request()
+    request = wire.next_connection_request()
     b = End(rig, request.id, wire.p_channel, size=4096)
     b.id.accept(ConnParam(private_data=b"answer"))
     event = next_cm_event(wire.a_channel)
@@ -284,7 +284,7 @@ def test_a_held_connect_is_completed_with_a_queue_pair_connected_by_qpn(rig: Rig
 def test_a_disconnect_of_the_peer_before_a_held_connect_completes_is_reported(rig: Rig) -> None:
     wire = Wire(rig)
     a = wire.begin_connect(ConnParam(hold=True))
-    b = End(rig, wire.next_request().id, wire.p_channel, size=4096)
+    b = End(rig, wire.next_connection_request().id, wire.p_channel, size=4096)
     b.id.accept()
     assert a.next_cm_event().type == CMEventType.CONNECT_RESPONSE
     b.id.close()
@@ -298,7 +298,7 @@ def test_a_disconnect_of_the_peer_before_a_held_connect_completes_is_reported(ri
 
 
 def test_a_cm_id_refuses_a_queue_pair_that_already_connects_by_qpn(rig: Rig) -> None:
-    qp = create_rc_qp_by_qpn(rig)
+    qp = create_rc_qp_for_connect_by_qpn(rig)
     qp.modify(QPAttr(qp_state=QPState.INIT))
     qp.modify(QPAttr(qp_state=QPState.RTR, ah_attr=("127.0.0.1", 0), dest_qp_num=qp.qp_num))
     assert errno_raised_by(CMID(CMEventChannel(rig.ctx)).bind_qp, qp) == errno.EINVAL

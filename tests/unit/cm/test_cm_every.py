@@ -31,7 +31,7 @@ class WildcardWire(Wire):
     def connect_to_host(self, host: str) -> tuple[End, End]:
         a = End(self.active, CMID(self.a_channel), self.a_channel, size=4096)
         a.id.connect((host, self.port))
-        b = End(self.passive, self.next_request().id, self.p_channel, size=4096)
+        b = End(self.passive, self.next_connection_request().id, self.p_channel, size=4096)
         b.id.accept()
         for end in (a, b):
             assert end.next_cm_event().type == CMEventType.ESTABLISHED

@@ -23,7 +23,7 @@ def test_each_end_requests_markers_separately_and_data_is_correct_in_both_direct
     two_device_wire: Wire, ask: bool, answer: bool, crc: bool
 ) -> None:
     a, b = two_device_wire.begin_connect(ConnParam(markers=ask, crc=crc), size=1 << 16), None
-    request = two_device_wire.next_request()
+    request = two_device_wire.next_connection_request()
     assert request.markers == ask
     b = End(two_device_wire.passive, request.id, two_device_wire.p_channel, size=1 << 16)
     b.id.accept(ConnParam(markers=answer, crc=crc))

@@ -129,7 +129,7 @@ def test_an_mpa_reply_that_accepts_none_of_the_offered_rtrs_is_terminated(wire: 
 def test_the_reply_to_a_request_without_negotiated_depths_negotiates_none(wire: Wire) -> None:
     with connect_plain_socket(wire.address) as s:
         s.sendall(bytes(MPARequest(rev=2, s=1, ird=0x3FFF, ord=0x3FFF)))
-        request = wire.next_request()
+        request = wire.next_connection_request()
         b = End(wire.passive, request.id, wire.p_channel)
         b.id.accept(ConnParam(initiator_depth=6, responder_resources=8))
         reply = MPAReply(s.recv(100))
@@ -141,7 +141,7 @@ def test_the_reply_to_a_request_without_negotiated_depths_negotiates_none(wire: 
 def test_an_invalid_fpdu_ends_the_connection_with_a_terminate(wire: Wire) -> None:
     with connect_plain_socket(wire.address) as s:
         s.sendall(bytes(MPARequest(rev=2, s=1, ird=1, ord=1)))
-        b = End(wire.passive, wire.next_request().id, wire.p_channel, size=64)
+        b = End(wire.passive, wire.next_connection_request().id, wire.p_channel, size=64)
         b.post_receive(wr_id=3)
         b.id.accept()
         assert b.next_cm_event().type == CMEventType.ESTABLISHED

@@ -29,7 +29,7 @@ DEPTHS = [(0, 0), (1, 1000), (0x3FFF, 0), (0x3FFF, 0x3FFF)]
 def test_the_reply_to_a_peer_to_peer_request_without_rtr_chooses_an_empty_write(wire: Wire) -> None:
     with connect_plain_socket(wire.address) as s:
         s.sendall(bytes(MPARequest(rev=2, s=1, a=1, ird=4, ord=4)))
-        end = End(wire.passive, wire.next_request().id, wire.p_channel)
+        end = End(wire.passive, wire.next_connection_request().id, wire.p_channel)
         end.id.accept()
         reply = MPAReply(recv_startup_frame(s))
         assert (reply.r, reply.a, reply.b, reply.c_rtr, reply.d_rtr) == (0, 1, 0, 1, 0)
@@ -106,7 +106,7 @@ def test_an_mpa_reply_accepts_all_offered_rtrs_and_each_opens_the_connection(
     with connect_plain_socket(wire.address) as s:
         flags = {"b": offered & 1, "c_rtr": offered >> 1 & 1, "d_rtr": offered >> 2}
         s.sendall(bytes(MPARequest(rev=2, s=1, a=1, ird=4, ord=4, **flags)))
-        end = End(wire.passive, wire.next_request().id, wire.p_channel)
+        end = End(wire.passive, wire.next_connection_request().id, wire.p_channel)
         end.id.accept()
         reply = MPAReply(recv_startup_frame(s))
         assert (reply.a, {name: getattr(reply, name) for name in flags}) == (1, flags)
@@ -122,7 +122,7 @@ def test_an_mpa_reply_accepts_all_offered_rtrs_and_each_opens_the_connection(
 def test_an_mpa_reply_accepts_a_read_as_rtr_only_if_the_responder_accepts_reads(wire: Wire) -> None:
     with connect_plain_socket(wire.address) as s:
         s.sendall(bytes(MPARequest(rev=2, s=1, a=1, c_rtr=1, d_rtr=1, ird=4, ord=0)))
-        end = End(wire.passive, wire.next_request().id, wire.p_channel)
+        end = End(wire.passive, wire.next_connection_request().id, wire.p_channel)
         end.id.accept(ConnParam(responder_resources=0))
         reply = MPAReply(recv_startup_frame(s))
         assert (reply.a, reply.b, reply.c_rtr, reply.d_rtr) == (1, 0, 1, 0)
@@ -139,7 +139,7 @@ def test_mpa_requests_with_any_combination_of_flags_and_depths_are_accepted(
                 rev=2, m=m, c=c, s=1, a=a, b=b, c_rtr=write, d_rtr=read, ird=ird, ord=ord_
             )
             s.sendall(bytes(request))
-            end = End(wire.passive, wire.next_request().id, wire.p_channel)
+            end = End(wire.passive, wire.next_connection_request().id, wire.p_channel)
             end.id.accept()
             reply = MPAReply(recv_startup_frame(s))
             assert (reply.r, reply.s, reply.a) == (0, 1, a)

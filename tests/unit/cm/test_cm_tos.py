@@ -35,7 +35,7 @@ def count_sockets_with_tos(tos: int) -> int:
 def test_each_end_sets_the_type_of_service_of_its_own_socket(wire: Wire) -> None:
     a = End(wire.active, CMID(wire.a_channel), wire.a_channel)
     a.id.connect(wire.address, ConnParam(tos=0x28))
-    request = wire.next_request()
+    request = wire.next_connection_request()
     b = End(wire.passive, request.id, wire.p_channel)
     b.id.accept(ConnParam(tos=0x10))
     event = wire.a_channel.get_event(timeout=5)
@@ -49,6 +49,6 @@ def test_a_type_of_service_outside_of_eight_bits_is_refused(wire: Wire, tos: int
     with pytest.raises(Error, match="tos"):
         a.id.connect(wire.address, ConnParam(tos=tos))
     a.id.connect(wire.address, ConnParam())
-    b = End(wire.passive, wire.next_request().id, wire.p_channel)
+    b = End(wire.passive, wire.next_connection_request().id, wire.p_channel)
     with pytest.raises(Error, match="tos"):
         b.id.accept(ConnParam(tos=tos))

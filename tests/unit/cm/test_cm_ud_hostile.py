@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 from harness.verbs_harness import Rig, counter_value, wait_until
-from unit.cm.ud_harness import Ends, build_question, plain_udp_socket
+from unit.cm.ud_harness import SidrEndpoints, build_sidr_query, plain_udp_socket
 
 from siwarp.inspect import crc32c
 
 
 @pytest.fixture
-def sidr_ends(rig: Rig) -> Ends:
-    return Ends(rig)
+def sidr_endpoints(rig: Rig) -> SidrEndpoints:
+    return SidrEndpoints(rig)
 
 
-def build_question_fast(id: int, template: bytes = build_question()) -> bytes:
-    """Return the octets of ``build_question(id)`` without the milliseconds that scapy takes."""
+def build_sidr_query_fast(id: int, template: bytes = build_sidr_query()) -> bytes:
+    """Return the octets of ``build_sidr_query(id)`` without the milliseconds that scapy takes."""
     head = template[:8] + id.to_bytes(8, "big") + template[16:-4]
     return head + crc32c(head).to_bytes(4, "little")
 
@@ -23,11 +23,11 @@ def build_question_fast(id: int, template: bytes = build_question()) -> bytes:
 def test_a_flood_of_forged_sidr_queries_occupies_at_most_half_of_the_pending_limit(
     rig: Rig,
 ) -> None:
-    ends = Ends(rig)
+    ends = SidrEndpoints(rig)
     before = counter_value("sidr_cookies") + counter_value("drop_rxq_overflow")
     with plain_udp_socket() as s:
         for i in range(1, 2001):
-            s.sendto(build_question_fast(i), ends.door.local_addr)
+            s.sendto(build_sidr_query_fast(i), ends.door.local_addr)
         wait_until(
             lambda: (
                 counter_value("sidr_cookies") + counter_value("drop_rxq_overflow") - before

@@ -17,7 +17,7 @@ HOST = net.HERE
 FRAME = 232
 
 
-class Ends:
+class SidrEndpoints:
     """A UD listener and the event channels of the asking and the answering side, on one device."""
 
     def __init__(self, rig: Rig) -> None:
@@ -41,7 +41,7 @@ class Ends:
         self.ids.append(id)
         return id
 
-    def next_request(self, limit: float = LIMIT) -> CMEvent:
+    def next_connection_request(self, limit: float = LIMIT) -> CMEvent:
         event = self.answering.get_event(limit)
         assert event is not None and event.type == CMEventType.CONNECT_REQUEST
         assert event.listen_id is self.door
@@ -65,11 +65,11 @@ def plain_udp_socket(host: str = HOST) -> Iterator[Any]:
         yield s
 
 
-def build_question(id: int = 1, data: bytes = b"", **fields: object) -> bytes:
+def build_sidr_query(id: int = 1, data: bytes = b"", **fields: object) -> bytes:
     return bytes(SIDR(type=SIDRType.QUESTION, id=id, data=data, **fields))
 
 
-def parse_frame(octets: bytes) -> SIDR:
+def parse_sidr_frame(octets: bytes) -> SIDR:
     """Parse a frame sent by siwarp and assert that its CRC is valid and its unused fields are 0."""
     assert len(octets) == FRAME
     frame = SIDR(octets)
@@ -79,7 +79,7 @@ def parse_frame(octets: bytes) -> SIDR:
     return frame
 
 
-def assert_silent(s: Any, seconds: float = 0.2) -> None:
+def assert_no_datagram_arrives(s: Any, seconds: float = 0.2) -> None:
     """Assert that no datagram arrives at the socket ``s`` for ``seconds`` seconds."""
     s.settimeout(seconds)
     with contextlib.suppress(TimeoutError):

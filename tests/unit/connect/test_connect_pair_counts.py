@@ -222,7 +222,7 @@ def test_reads_atomics_fenced_requests_and_writes_complete_in_order(rig: Rig) ->
 # ---- peers that are stopped or killed
 
 
-def stop_process(other: Process) -> None:
+def suspend_process(other: Process) -> None:
     """Stop all threads of a process and wait until all of them have stopped."""
     pid = other.process.pid
     os.kill(pid, signal.SIGSTOP)
@@ -242,7 +242,7 @@ def test_sends_to_a_stopped_peer_complete_after_the_peer_continues(rig: Rig) -> 
         other.run_command("to_rts", [end.host_and_qpn])
         end.send(b"first", 1)
         assert poll(end.cq)[0].wr_id == 1
-        stop_process(other)
+        suspend_process(other)
         for i in range(2, 5):
             end.send(b"while it is stopped", i)
         began = time.monotonic()
@@ -250,7 +250,7 @@ def test_sends_to_a_stopped_peer_complete_after_the_peer_continues(rig: Rig) -> 
             assert end.cq.poll(1) == []
         os.kill(other.process.pid, signal.SIGCONT)
         assert [(w.wr_id, w.status) for w in poll(end.cq, 3)] == [(i, 0) for i in range(2, 5)]
-        stop_process(other)
+        suspend_process(other)
         end.send(b"for nobody", 5)
         other.process.kill()
         assert poll(end.cq)[0].status == WCStatus.RETRY_EXC_ERR

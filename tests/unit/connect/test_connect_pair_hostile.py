@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from harness.pair_harness import LOW, End, build_valid_request, tcp_connect_to
+from harness.pair_harness import LOW, End, build_valid_mpa_request, tcp_connect_to
 from harness.verbs_harness import Rig, temporary_settings, wait_until
 from pace import scale_limit
 
@@ -21,7 +21,7 @@ def test_a_held_mpa_request_is_released_by_the_peer_a_time_out_or_its_queue_pair
         mine = len(list(Path("/proc/self/fd").iterdir()))
         callers = [tcp_connect_to(end) for _ in range(20)]
         for i, s in enumerate(callers):
-            s.sendall(build_valid_request(end, LOW + i))
+            s.sendall(build_valid_mpa_request(end, LOW + i))
         wait_until(lambda: len(list(Path("/proc/self/fd").iterdir())) == mine + 40)
         if who == "the peer":
             for s in callers:

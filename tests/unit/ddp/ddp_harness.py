@@ -178,7 +178,7 @@ class Queue:
 
     def take_buffer(self) -> int | None:
         user_data = ffi.new("uint64_t *")
-        return int(user_data[0]) if lib.siw_mem_queue_take(self.handle, user_data) else None
+        return int(user_data[0]) if lib.siw_mem_queue_pop_unfilled(self.handle, user_data) else None
 
 
 class PeerStream:
@@ -214,7 +214,7 @@ class Stream(PeerStream):
     def poll_header(self) -> Any | None:
         """Return the next segment's header, "empty" for an empty FPDU, or None if none arrived."""
         seg = ffi.new("struct siw_ddp_seg *")
-        rv = check_result(lib.siw_ddp_rx_head(self.handle, seg))
+        rv = check_result(lib.siw_ddp_rx_peek_segment(self.handle, seg))
         return {0: None, 1: seg, 2: "empty"}[rv]
 
     def next_header(self) -> Any:
@@ -270,7 +270,7 @@ class Stream(PeerStream):
 
     def begin_message(self, msg: Any) -> int:
         err = ffi.new("struct siw_wire_err *")
-        in_place = lib.siw_ddp_tx_msg(self.handle, False)
+        in_place = lib.siw_ddp_tx_get_msg(self.handle, False)
         if not in_place:
             return check_result(-errno.EBUSY)
         in_place[0] = msg[0]
@@ -285,14 +285,14 @@ class Stream(PeerStream):
 
     def continue_message(self) -> int:
         err = ffi.new("struct siw_wire_err *")
-        rv = lib.siw_ddp_tx_more(self.handle, err)
+        rv = lib.siw_ddp_tx_continue_msg(self.handle, err)
         self.tx_error = (err.layer, err.type, err.code)
         return check_result(rv)
 
     def flush_once(self) -> int:
         accepted = ffi.new("uint64_t *")
         rv = lib.siw_ddp_tx_flush(self.handle, accepted)
-        assert accepted[0] == lib.siw_ddp_tx_accepted(self.handle)
+        assert accepted[0] == lib.siw_ddp_tx_accepted_position(self.handle)
         return check_result(rv)
 
     def transmit(self, msg: Any) -> None:
@@ -316,7 +316,7 @@ class Stream(PeerStream):
     @property
     def accepted_count(self) -> int:
         """Return how many messages, in the order of transmission, TCP has accepted completely."""
-        upto = lib.siw_ddp_tx_accepted(self.handle)
+        upto = lib.siw_ddp_tx_accepted_position(self.handle)
         return sum(1 for _ in itertools.takewhile(lambda end: end[0] <= upto, self.ends))
 
 
@@ -391,7 +391,7 @@ class DdpStackWorld:
     def __init__(self) -> None:
         self.mpa = World()
         mem = ffi.new("struct siw_mem **")
-        check_result(lib.siw_mem_open(mem))
+        check_result(lib.siw_mem_stag_table_create(mem))
         self.port, self.mem = self.mpa.port, mem[0]
         self._first: list[Callable[[], object]] = []
         self._last: list[Callable[[], object]] = []
@@ -460,7 +460,7 @@ class DdpStackWorld:
         """Close all streams, endpoints, queues and sockets, the STag table and the port."""
         for close in [*reversed(self._first), *reversed(self._last)]:
             close()
-        lib.siw_mem_close(self.mem)
+        lib.siw_mem_stag_table_free(self.mem)
         self.mpa.close()
 
 
@@ -492,7 +492,7 @@ class DdpWorld(DdpStackWorld):
     ) -> list[tuple[int, int]] | tuple[int, int, int]:
         """Look an STag up and release it; return the resolved pieces of memory, or the error."""
         iov, err = ffi.new("struct iovec[16]"), ffi.new("struct siw_wire_err *")
-        n = lib.siw_mem_stag_get(
+        n = lib.siw_mem_stag_acquire(
             self.mem,
             stag,
             pd,
@@ -508,7 +508,7 @@ class DdpWorld(DdpStackWorld):
             assert n == -errno.EACCES
             return (err.layer, err.type, err.code)
         if n:
-            lib.siw_mem_stag_put(self.mem, stag)
+            lib.siw_mem_stag_release(self.mem, stag)
         return [(int(ffi.cast("uintptr_t", iov[i].iov_base)), iov[i].iov_len) for i in range(n)]
 
     def resolve_sgl(

@@ -41,7 +41,7 @@ class RDEnd:
 
     def open_stream(self, peer: Any, user: Any) -> Any:
         out = ffi.new("struct siw_ddp_stream **")
-        check_result(lib.siw_ddp_rd_stream(self.c, peer, user, out))
+        check_result(lib.siw_ddp_rd_stream_create(self.c, peer, user, out))
         self.streams.append(out[0])
         return out[0]
 
@@ -53,32 +53,32 @@ class RDEnd:
 
     def close(self) -> None:
         for stream in self.streams:
-            lib.siw_ddp_rd_end(stream, lib.SIW_DDP_RD_KEEP)
+            lib.siw_ddp_rd_stream_end(stream, lib.SIW_DDP_RD_KEEP)
         lib.siw_ddp_rd_close(self.c)
         lib.siw_rd_close(self.rd)
 
 
 @pytest.fixture
-def make_rd_end(world: DdpWorld) -> Iterator[Callable[[], RDEnd]]:
+def make_rd_endpoint(world: DdpWorld) -> Iterator[Callable[[], RDEnd]]:
     made: list[RDEnd] = []
 
-    def create_rd_end() -> RDEnd:
+    def create_rd_endpoint() -> RDEnd:
         made.append(RDEnd(world))
         return made[-1]
 
-    yield create_rd_end
+    yield create_rd_endpoint
     for one in made:
         one.close()
 
 
 def test_an_rd_stream_is_invisible_to_the_receiver_until_siw_ddp_rd_publish(
-    make_rd_end: Callable[[], RDEnd],
+    make_rd_endpoint: Callable[[], RDEnd],
 ) -> None:
     """The receiving side must not see a stream that the sending side is still setting up."""
-    a, b = make_rd_end(), make_rd_end()
+    a, b = make_rd_endpoint(), make_rd_endpoint()
     out = a.open_stream(a.get_peer(b.local_addr), ffi.cast("void *", 1))
     lib.siw_ddp_rd_publish(out)
-    msg = lib.siw_ddp_tx_msg(out, False)
+    msg = lib.siw_ddp_tx_get_msg(out, False)
     msg[0] = ffi.new("struct siw_ddp_msg *", {"internal": True, "ulp_octet": 0x43, "qn": 0})[0]
     assert lib.siw_ddp_tx(out, msg, ffi.new("struct siw_wire_err *")) == 1
 

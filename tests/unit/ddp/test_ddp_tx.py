@@ -108,31 +108,35 @@ def test_the_accepted_count_grows_when_tcp_accepts_messages(world: DdpWorld) -> 
 
 def test_an_empty_fpdu_counts_as_8_octets_of_the_stream(world: DdpWorld) -> None:
     stream = world.sender()
-    assert lib.siw_ddp_tx_empty(stream.handle) == 1
+    assert lib.siw_ddp_tx_empty_fpdu(stream.handle) == 1
     wait_until(stream.flush_once)
     assert stream.sock.recv(100)[:2] == b"\0\0"
-    assert lib.siw_ddp_tx_accepted(stream.handle) == lib.siw_ddp_tx_framed(stream.handle) == 8
+    assert (
+        lib.siw_ddp_tx_accepted_position(stream.handle)
+        == lib.siw_ddp_tx_framed_position(stream.handle)
+        == 8
+    )
 
 
 def test_an_empty_fpdu_in_the_middle_of_a_message_is_refused(world: DdpWorld) -> None:
     stream = world.sender()
     m = world.registered_memory(8 << 20)
     assert stream.begin_message(stream.build_message([m.sge()])) == 0
-    assert lib.siw_ddp_tx_empty(stream.handle) == -errno.EBUSY
+    assert lib.siw_ddp_tx_empty_fpdu(stream.handle) == -errno.EBUSY
 
 
 def test_an_empty_fpdu_that_does_not_fit_into_the_batch_must_be_retried(world: DdpWorld) -> None:
     stream = world.sender()
     framed = 0
-    while (rv := lib.siw_ddp_tx_empty(stream.handle)) == 1:
+    while (rv := lib.siw_ddp_tx_empty_fpdu(stream.handle)) == 1:
         framed += 1
         assert framed < BATCH_OCTETS // 8
     assert (framed > 0, rv) == (True, -errno.EAGAIN)
     wait_until(stream.flush_once)
-    assert lib.siw_ddp_tx_empty(stream.handle) == 1
+    assert lib.siw_ddp_tx_empty_fpdu(stream.handle) == 1
     wait_until(stream.flush_once)
     assert recv_exactly(stream.sock, 8 * (framed + 1)).startswith(b"\0\0")
-    assert lib.siw_ddp_tx_accepted(stream.handle) == 8 * (framed + 1)
+    assert lib.siw_ddp_tx_accepted_position(stream.handle) == 8 * (framed + 1)
 
 
 def start_reading_payloads(stream: Stream, octets: int, into: list[bytes]) -> threading.Thread:
@@ -283,12 +287,12 @@ def test_a_region_is_in_use_until_tcp_has_accepted_its_read_response(world: DdpW
     m, other = world.registered_memory(5000), world.registered_memory(10)
     msg = stream.build_message(tagged=True, from_stag=True, src_stag=m.stag)
     msg.length = 5000
-    assert lib.siw_ddp_tx_revoke(stream.handle, m.stag) == 0
+    assert lib.siw_ddp_tx_still_refers_to_stag(stream.handle, m.stag) == 0
     assert stream.begin_message(msg) == 1
-    assert lib.siw_ddp_tx_revoke(stream.handle, m.stag) == 1
-    assert lib.siw_ddp_tx_revoke(stream.handle, other.stag) == 0
+    assert lib.siw_ddp_tx_still_refers_to_stag(stream.handle, m.stag) == 1
+    assert lib.siw_ddp_tx_still_refers_to_stag(stream.handle, other.stag) == 0
     wait_until(stream.flush_once)
-    assert lib.siw_ddp_tx_revoke(stream.handle, m.stag) == 0
+    assert lib.siw_ddp_tx_still_refers_to_stag(stream.handle, m.stag) == 0
 
 
 def test_a_region_with_a_partly_sent_read_response_is_in_use(world: DdpWorld) -> None:
@@ -297,7 +301,7 @@ def test_a_region_with_a_partly_sent_read_response_is_in_use(world: DdpWorld) ->
     msg = stream.build_message(tagged=True, from_stag=True, src_stag=m.stag)
     msg.length = 8 << 20
     assert stream.begin_message(msg) == 0
-    assert lib.siw_ddp_tx_revoke(stream.handle, m.stag) == 1
+    assert lib.siw_ddp_tx_still_refers_to_stag(stream.handle, m.stag) == 1
 
 
 def test_sending_fails_after_the_peer_reset_the_connection(world: DdpWorld) -> None:
@@ -307,7 +311,7 @@ def test_sending_fails_after_the_peer_reset_the_connection(world: DdpWorld) -> N
     stream.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
     stream.sock.close()
 
-    def send_until_error() -> bool:
+    def sending_fails_after_reset() -> bool:
         try:
             stream.begin_message(stream.build_message([m.sge()]))
             stream.flush_once()
@@ -315,11 +319,11 @@ def test_sending_fails_after_the_peer_reset_the_connection(world: DdpWorld) -> N
             return e.errno in (errno.EPIPE, errno.ECONNRESET)
         return False
 
-    wait_until(send_until_error)
+    wait_until(sending_fails_after_reset)
 
 
 def stag_is_in_use(stream: Stream, stag: int) -> bool:
-    return bool(lib.siw_ddp_tx_revoke(stream.handle, stag))
+    return bool(lib.siw_ddp_tx_still_refers_to_stag(stream.handle, stag))
 
 
 def test_only_regions_whose_read_response_tcp_has_not_accepted_are_in_use(world: DdpWorld) -> None:
@@ -334,7 +338,7 @@ def test_only_regions_whose_read_response_tcp_has_not_accepted_are_in_use(world:
             break
         assert len(sent) < 5000, "neither the batch nor TCP's buffer became full"
     *framed, _ = sent
-    accepted = lib.siw_ddp_tx_accepted(stream.handle)
+    accepted = lib.siw_ddp_tx_accepted_position(stream.handle)
     used = [stag_is_in_use(stream, m.stag) for m, _ in framed]
     assert used == [msg.end[0] > accepted for _, msg in framed]
     assert any(used) and not all(used)

@@ -128,7 +128,9 @@ def test_the_way_a_peer_ends_a_connection_determines_the_asynchronous_event(
     with connect_plain_socket(two_device_wire.address) as s:
         s.sendall(bytes(MPARequest(rev=2, s=1, ird=1, ord=1)))
         b = End(
-            two_device_wire.passive, two_device_wire.next_request().id, two_device_wire.p_channel
+            two_device_wire.passive,
+            two_device_wire.next_connection_request().id,
+            two_device_wire.p_channel,
         )
         b.id.accept()
         b.next_cm_event()

@@ -76,7 +76,7 @@ class SilentPeer:
     def __init__(self, wire: Wire) -> None:
         self.socket = connect_plain_socket(wire.address)
         self.socket.sendall(bytes(MPARequest(rev=2, s=1, ird=4, ord=4)))
-        self.end = End(wire.passive, wire.next_request().id, wire.p_channel, size=64)
+        self.end = End(wire.passive, wire.next_connection_request().id, wire.p_channel, size=64)
         self.end.id.accept()
         assert self.end.next_cm_event()
         hello = FPDU(ulpdu=DDPTagged(opcode=Opcode.RDMA_WRITE))
@@ -143,7 +143,7 @@ def test_closing_a_region_checks_a_queue_pair_again_after_a_post(silent_peer: Si
     assert_busy(mr.close, qp)
 
 
-def shortest_deregistration(rig: Rig) -> float:
+def shortest_deregistration_time(rig: Rig) -> float:
     """Return the shortest time that deregistering a region takes, in seconds."""
     found = []
     for _ in range(100):
@@ -155,10 +155,10 @@ def shortest_deregistration(rig: Rig) -> float:
 
 
 def test_deregistering_does_not_check_idle_queue_pairs(rig: Rig) -> None:
-    alone = shortest_deregistration(rig)
+    alone = shortest_deregistration_time(rig)
     idle = [rig.create_qp(qp_type=QPType.RC) for _ in range(2000)]
     # A check of each of the 2000 queue pairs would take 0.1 ms.
-    assert shortest_deregistration(rig) <= 3 * alone + 5e-6
+    assert shortest_deregistration_time(rig) <= 3 * alone + 5e-6
     assert not any(qp.closed for qp in idle)
 
 

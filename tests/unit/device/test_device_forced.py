@@ -153,7 +153,7 @@ def test_threads_that_wait_poll_or_post_get_an_error_from_a_forced_close() -> No
         while True:
             call()
 
-    def record_error(name: str, call: Callable[[], object]) -> None:
+    def save_error_of_repeated_call(name: str, call: Callable[[], object]) -> None:
         try:
             repeat_call(call)
         except BaseException as e:
@@ -168,7 +168,8 @@ def test_threads_that_wait_poll_or_post_get_an_error_from_a_forced_close() -> No
         "post": post_send,
     }
     threads = [
-        threading.Thread(target=record_error, args=item, daemon=True) for item in calls.items()
+        threading.Thread(target=save_error_of_repeated_call, args=item, daemon=True)
+        for item in calls.items()
     ]
     for thread in threads:
         thread.start()

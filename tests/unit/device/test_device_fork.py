@@ -175,7 +175,7 @@ def test_a_forked_child_does_not_inherit_the_descriptors_of_siwarp(two_device_wi
     qp = ud.create_ud_qp(addr=(host, 0))
     port = qp.qp_num
 
-    def open_sockets_and_anon_inodes() -> list[str]:
+    def list_open_sockets_and_anon_inodes() -> list[str]:
         names = []
         for fd in Path("/proc/self/fd").iterdir():
             # The descriptor of the directory listing is closed before it can be read.
@@ -185,10 +185,10 @@ def test_a_forked_child_does_not_inherit_the_descriptors_of_siwarp(two_device_wi
 
     pipes = [*os.pipe(), *os.pipe()]
     go_r, go_w, here_r, here_w = pipes
-    before = len(open_sockets_and_anon_inodes())
+    before = len(list_open_sockets_and_anon_inodes())
 
     def count_inherited_descriptors() -> int:
-        left = len(open_sockets_and_anon_inodes())
+        left = len(list_open_sockets_and_anon_inodes())
         os.write(here_w, b"x")
         os.read(go_r, 1)
         return left

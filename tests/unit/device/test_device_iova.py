@@ -6,7 +6,7 @@ import errno
 import struct
 
 import pytest
-from harness.mw_harness import BOTH, RW, bind_new_window, write_and_complete
+from harness.mw_harness import BOTH, RW, bind_new_memory_window, write_and_complete
 from harness.rc_harness import READ, SEND, WRITE, End, Wire
 from harness.verbs_harness import ALL_ACCESS, Rig, errno_raised_by, octet_pattern, poll
 
@@ -131,7 +131,7 @@ def test_a_memory_window_is_bound_by_the_offsets_of_its_region(
     a, b = two_device_wire.connect(size=64)
     mr = register_region(b.rig, base, access=AccessFlag.LOCAL_WRITE | AccessFlag.MW_BIND)
     access = RW | (AccessFlag.ZERO_BASED if zero else 0)
-    _mw, remote = bind_new_window(b, mr, kind, offset=100, length=50, access=access)
+    _mw, remote = bind_new_memory_window(b, mr, kind, offset=100, length=50, access=access)
     assert remote.addr == (0 if zero else (base or 0) + 100)
     write_and_complete(a, remote.part(10, 5), b"there")
     a.post(READ, offset=20, length=5, remote=remote.part(10, 5))

@@ -43,7 +43,7 @@ from siwarp.verbs import (
 SANITIZED = "SANITIZER" in os.environ
 
 
-def open_descriptors() -> int:
+def count_open_descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
@@ -106,11 +106,11 @@ def test_opening_and_closing_a_device_two_hundred_times_leaks_nothing() -> None:
     for _ in range(20):
         open_use_and_close_device()
     gc.collect()
-    before_fds, before_tasks, before = open_descriptors(), thread_ids(), memory_kib()
+    before_fds, before_tasks, before = count_open_descriptors(), thread_ids(), memory_kib()
     for _ in range(200):
         open_use_and_close_device()
     gc.collect()
-    assert open_descriptors() == before_fds
+    assert count_open_descriptors() == before_fds
     assert thread_ids() == before_tasks
     grown = memory_kib() - before
     # A sanitizer intentionally keeps freed memory for a while.
@@ -132,13 +132,13 @@ def test_connecting_and_disconnecting_a_hundred_times_leaks_nothing(two_device_w
 
     # Closed sockets linger until the end of the peer's stream arrives.
     def wait_for_closed_sockets() -> None:
-        wait_until(lambda: open_descriptors() == count)
+        wait_until(lambda: count_open_descriptors() == count)
 
     for _ in range(10):
         connect_and_close()
     time.sleep(0.05)
     gc.collect()
-    count, before = open_descriptors(), memory_kib()
+    count, before = count_open_descriptors(), memory_kib()
     for _ in range(100):
         connect_and_close()
     gc.collect()
@@ -150,14 +150,14 @@ def test_connecting_and_disconnecting_a_hundred_times_leaks_nothing(two_device_w
 def test_many_memory_registrations_leak_nothing(rig: Rig) -> None:
     memory = bytearray(4096)
 
-    def register_many() -> None:
+    def register_many_regions() -> None:
         for _ in range(5000):
             rig.reg_mr(memory).close()
 
-    register_many()
+    register_many_regions()
     gc.collect()
     before = memory_kib()
-    register_many()
+    register_many_regions()
     gc.collect()
     assert SANITIZED or memory_kib() - before < 1024
 
@@ -183,14 +183,14 @@ class TimedThreads:
         self.threads: list[threading.Thread] = []
 
     def add(self, work: Callable[..., None], *args: object) -> None:
-        def work_until_end() -> None:
+        def repeat_until_end_time() -> None:
             try:
                 while time.monotonic() < self.end:
                     work(*args)
             except BaseException as e:
                 self.errors.append(e)
 
-        self.threads.append(threading.Thread(target=work_until_end))
+        self.threads.append(threading.Thread(target=repeat_until_end_time))
 
     def run(self) -> None:
         run_threads(self.threads, self.errors)
@@ -234,7 +234,7 @@ def test_threads_create_use_and_destroy_queue_pairs_on_a_shared_cq(rig: Rig) -> 
     cq = rig.create_cq(1 << 14)
     mr, into = rig.reg_mr(4096), rig.reg_mr(4096)
 
-    def use_queue_pair() -> None:
+    def create_use_and_destroy_qp() -> None:
         qp = rig.create_ud_qp(cq, max_send_wr=16, max_recv_wr=16)
         ah = rig.create_ah(qp)
         for i in range(5):
@@ -255,7 +255,7 @@ def test_threads_create_use_and_destroy_queue_pairs_on_a_shared_cq(rig: Rig) -> 
 
     workers = TimedThreads(1.0)
     for _ in range(2):
-        workers.add(use_queue_pair)
+        workers.add(create_use_and_destroy_qp)
     workers.add(poll_shared_cq)
     workers.add(register_region)
     workers.run()
@@ -282,7 +282,7 @@ def test_different_threads_post_to_modify_and_reset_the_same_queue_pairs(rig: Ri
         for w in cq.poll(64):
             assert w.status in (0, 5), w
 
-    def modify_states() -> None:
+    def modify_qp_states() -> None:
         for qp in (a, b):
             qp.modify(QPAttr(qp_state=QPState.ERR))
             qp.modify(QPAttr(qp_state=QPState.RESET))
@@ -292,7 +292,7 @@ def test_different_threads_post_to_modify_and_reset_the_same_queue_pairs(rig: Ri
     workers.add(post_send_and_receive)
     workers.add(post_send_and_receive)
     workers.add(poll_completions)
-    workers.add(modify_states)
+    workers.add(modify_qp_states)
     workers.run()
 
 

@@ -18,9 +18,9 @@ from harness.mw_harness import (
     READ_INVALID,
     RW,
     assert_terminated,
-    bind_new_window,
+    bind_new_memory_window,
     connect_until_both_may_send,
-    invalidate_window,
+    invalidate_memory_window,
     read_remote,
     register_region,
     wait_until_writes_placed,
@@ -67,7 +67,7 @@ def test_a_memory_window_grants_access_to_its_part_of_the_region(
     a, b = connected_endpoints
     mr = register_region(b)
     mr.write(b"before" * 100)
-    mw, remote = bind_new_window(b, mr, kind, offset=100, length=50)
+    mw, remote = bind_new_memory_window(b, mr, kind, offset=100, length=50)
     assert remote == RemoteBuffer(mr.addr + 100, 50, mw.rkey)
     write_and_complete(a, remote, b"x" * 50)
     assert read_remote(a, remote, 50) == b"x" * 50
@@ -83,7 +83,7 @@ def test_octets_of_the_region_outside_its_memory_window_are_refused(
 ) -> None:
     a, b = connect_until_both_may_send(two_device_wire)
     mr = register_region(b)
-    mw, remote = bind_new_window(b, mr, kind, offset=100, length=50)
+    mw, remote = bind_new_memory_window(b, mr, kind, offset=100, length=50)
     write_and_complete(a, RemoteBuffer(mr.addr + offset, 10, remote.rkey), b"0123456789")
     assert_terminated(a, b, BOUNDS)
     assert mr.read() == bytes(4096)
@@ -96,7 +96,7 @@ def test_tagged_offsets_of_a_zero_based_memory_window_start_at_zero(
 ) -> None:
     a, b = connected_endpoints
     mr = register_region(b)
-    mw, remote = bind_new_window(
+    mw, remote = bind_new_memory_window(
         b, mr, kind, offset=64, length=32, access=RW | AccessFlag.ZERO_BASED
     )
     assert remote.addr == 0
@@ -116,7 +116,7 @@ def test_a_memory_window_grants_only_the_access_rights_of_its_bind(
     a, b = connect_until_both_may_send(two_device_wire)
     mr = register_region(b)
     access = AccessFlag.REMOTE_WRITE if reads else AccessFlag.REMOTE_READ
-    mw, remote = bind_new_window(b, mr, kind, access=access)
+    mw, remote = bind_new_memory_window(b, mr, kind, access=access)
     a.post(READ if reads else WRITE, 1, length=8, remote=remote)
     assert_terminated(a, b, NO_RIGHT)
     mw.close()
@@ -125,7 +125,7 @@ def test_a_memory_window_grants_only_the_access_rights_of_its_bind(
 def test_the_key_of_a_memory_window_is_no_local_key(connected_endpoints: tuple[End, End]) -> None:
     a, b = connected_endpoints
     mr = register_region(b)
-    mw, remote = bind_new_window(b, mr)
+    mw, remote = bind_new_memory_window(b, mr)
     wr = RecvWR(1, sg=[mr.sge(0, 8)])
     wr.sg[0].lkey = remote.rkey
     b.qp.post_recv(wr)
@@ -140,10 +140,10 @@ def test_a_type_2_window_is_valid_for_one_queue_pair_and_a_type_1_window_for_its
     a, b = connect_until_both_may_send(two_device_wire)
     c, d = connect_until_both_may_send(two_device_wire)
     mr = register_region(b)
-    one, shared = bind_new_window(b, mr, MWType.TYPE_1)
+    one, shared = bind_new_memory_window(b, mr, MWType.TYPE_1)
     write_and_complete(c, shared, b"shared")
     assert read_remote(c, shared, 6) == read_remote(a, shared, 6) == b"shared"
-    other, own = bind_new_window(b, mr)
+    other, own = bind_new_memory_window(b, mr)
     assert read_remote(a, own, 6) == b"shared"
     write_and_complete(c, own, b"forbidden")
     assert_terminated(c, d, NOT_OF_STREAM)
@@ -171,7 +171,7 @@ def test_a_bind_posted_before_a_send_is_effective_when_the_send_arrives(
         assert [w.wr_id for w in poll(b.scq)] == [2]
         wait_until_writes_placed(a, b)
         assert mr.read(8, turn) == bytes([turn]) * 8
-        invalidate_window(mw, b)
+        invalidate_memory_window(mw, b)
     mw.close()
 
 
@@ -210,7 +210,7 @@ def test_under_persona_roce_a_bind_completes_after_earlier_unsignaled_sends(
     mw.bind(b.qp, mr, wr_id=7)
     assert poll(b.scq)[0].wr_id == 7
     assert poll(a.rcq)[0].ok
-    invalidate_window(mw, b)
+    invalidate_memory_window(mw, b)
     mw.close()
 
 
@@ -225,13 +225,13 @@ def test_an_invalidated_or_closed_memory_window_grants_no_access(
 ) -> None:
     a, b = connect_until_both_may_send(two_device_wire)
     mr = register_region(b)
-    mw, remote = bind_new_window(b, mr, kind)
+    mw, remote = bind_new_memory_window(b, mr, kind)
     write_and_complete(a, remote, b"while it lives")
     assert read_remote(a, remote, 14) == b"while it lives"
     if how == "close":
         mw.close()
     else:
-        invalidate_window(mw, b)
+        invalidate_memory_window(mw, b)
     a.post(op, 1, length=8, remote=remote)
     assert_terminated(a, b, READ_INVALID if op == READ else INVALID)
     assert mr.read(14) == b"while it lives"
@@ -243,7 +243,7 @@ def test_the_peer_may_invalidate_a_type_2_memory_window(
 ) -> None:
     a, b = connected_endpoints
     mr = register_region(b)
-    mw, remote = bind_new_window(b, mr)
+    mw, remote = bind_new_memory_window(b, mr)
     assert errno_raised_by(mr.close) == errno.EBUSY
     b.post_receive(1)
     a.qp.post_send(
@@ -263,7 +263,7 @@ def test_the_peer_may_invalidate_a_type_2_memory_window(
 def test_the_peer_may_not_invalidate_a_type_1_memory_window(two_device_wire: Wire) -> None:
     a, b = connect_until_both_may_send(two_device_wire)
     mr = register_region(b)
-    mw, remote = bind_new_window(b, mr, MWType.TYPE_1)
+    mw, remote = bind_new_memory_window(b, mr, MWType.TYPE_1)
     b.post_receive(1)
     a.qp.post_send(SendWR(3, WROpcode.SEND_WITH_INV, invalidate_rkey=remote.rkey))
     assert_terminated(a, b, CANNOT_INVALIDATE)
@@ -275,7 +275,7 @@ def test_the_peer_may_not_invalidate_a_type_1_memory_window(two_device_wire: Wir
 def test_a_new_bind_of_a_type_1_memory_window_ends_the_previous_bind(two_device_wire: Wire) -> None:
     a, b = connect_until_both_may_send(two_device_wire)
     first, second = register_region(b), register_region(b)
-    mw, old = bind_new_window(b, first, MWType.TYPE_1)
+    mw, old = bind_new_memory_window(b, first, MWType.TYPE_1)
     new = mw.bind(b.qp, second)
     assert poll(b.scq)[0].ok
     assert new.rkey != old.rkey
@@ -317,7 +317,7 @@ def test_the_connection_of_a_peer_amid_a_read_is_reset_when_its_memory_window_en
     _, other = connect_until_both_may_send(two_device_wire)
     mr = register_region(end, size)
     mr.view[:] = b"\x11" * size
-    mw, remote = bind_new_window(end, mr, kind)
+    mw, remote = bind_new_memory_window(end, mr, kind)
     memory = mr.view.obj
     peer.send_fpdus(
         DDPUntagged(opcode=Opcode.RDMA_READ_REQUEST, qn=1, msn=1)
@@ -353,7 +353,7 @@ def test_a_region_can_be_closed_after_its_window_is_invalidated_amid_a_peers_rea
     peer, end = accept_raw_initiator(two_device_wire)
     mr = register_region(end, size)
     mr.view[:] = b"\x11" * size
-    mw, remote = bind_new_window(end, mr)
+    mw, remote = bind_new_memory_window(end, mr)
     memory = mr.view.obj
     peer.send_fpdus(
         DDPUntagged(opcode=Opcode.RDMA_READ_REQUEST, qn=1, msn=1)

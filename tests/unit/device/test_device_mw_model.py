@@ -117,7 +117,7 @@ class WindowModelMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: len(self.windows) < 5)
     @rule(kind=st.sampled_from(list(MWType)))
-    def allocate_window(self, kind: MWType) -> None:
+    def allocate_memory_window(self, kind: MWType) -> None:
         self.windows.append(Window(MW(self.pd, kind)))
 
     @precondition(lambda self: self.regions)
@@ -135,7 +135,7 @@ class WindowModelMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.windows)
     @rule(i=INDEX)
-    def deallocate_window(self, i: int) -> None:
+    def deallocate_memory_window(self, i: int) -> None:
         self.windows.pop(i % len(self.windows)).mw.close()
 
     # ---- requests
@@ -149,7 +149,7 @@ class WindowModelMachine(RuleBasedStateMachine):
         length=st.integers(0, SIZE),
         access=RIGHTS,
     )
-    def bind_window(
+    def bind_memory_window(
         self, i: int, j: int, which: int, offset: int, length: int, access: AccessFlag
     ) -> None:
         window, region = self.windows[i % len(self.windows)], self.regions[j % len(self.regions)]
@@ -183,7 +183,7 @@ class WindowModelMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.windows)
     @rule(i=INDEX, which=st.integers(0, 1))
-    def invalidate_window(self, i: int, which: int) -> None:
+    def invalidate_memory_window(self, i: int, which: int) -> None:
         window = self.windows[i % len(self.windows)]
         b = self.ends[which][1]
         one = window.mw.type == MWType.TYPE_1
@@ -197,7 +197,7 @@ class WindowModelMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.keys)
     @rule(i=INDEX, which=st.integers(0, 1))
-    def invalidate_window_from_peer(self, i: int, which: int) -> None:
+    def invalidate_memory_window_from_peer(self, i: int, which: int) -> None:
         rkey = self.keys[-1 - i % min(len(self.keys), 8)][0]
         a, b = self.ends[which]
         bound = [w for w in self.windows if w.binding and w.binding.rkey == rkey]

@@ -53,7 +53,7 @@ def write_uint64(mr: MR, value: int, offset: int = 0) -> None:
     mr.write(value.to_bytes(8, sys.byteorder), offset=offset)
 
 
-def bind_new_window(b: End, mr: MR, kind: MWType, **kw: int) -> tuple[MW, RemoteBuffer]:
+def bind_new_memory_window(b: End, mr: MR, kind: MWType, **kw: int) -> tuple[MW, RemoteBuffer]:
     """Bind a new memory window and wait for the completion."""
     mw = MW(b.rig.pd, kind)
     remote = mw.bind(b.qp, mr, **kw)
@@ -93,7 +93,7 @@ def test_atomics_through_a_memory_window_change_the_region(
     a, b = two_device_wire.connect()
     mr = MR(b.rig.pd, 64, LOCAL | BIND)
     write_uint64(mr, 40, 16)
-    mw, remote = bind_new_window(b, mr, kind, offset=16, length=8, access=ATOMIC | based)
+    mw, remote = bind_new_memory_window(b, mr, kind, offset=16, length=8, access=ATOMIC | based)
     assert remote.addr == (0 if based else mr.addr + 16)
     for opcode, operands, after in (
         (ADD, {"compare_add": 2}, 42),
@@ -114,7 +114,7 @@ def test_atomics_through_a_memory_window_change_the_region(
     mr.close()
 
 
-def remote_word(mr: MR, remote: RemoteBuffer, offset: int) -> RemoteBuffer:
+def remote_buffer_at_offset(mr: MR, remote: RemoteBuffer, offset: int) -> RemoteBuffer:
     """Return the 8 octets at an offset of the region as a remote buffer with the window's key."""
     return RemoteBuffer(mr.addr + offset, 8, remote.rkey)
 
@@ -140,7 +140,7 @@ def test_an_atomic_that_a_memory_window_does_not_grant_is_refused(
     mr = MR(b.rig.pd, 64, LOCAL | BIND)
     mr.write(b"\x11" * 64)
     access = WRITES | READS if why == "right" else ATOMIC
-    mw, remote = bind_new_window(b, mr, kind, offset=16, length=20, access=access)
+    mw, remote = bind_new_memory_window(b, mr, kind, offset=16, length=20, access=access)
     if why == "ended":
         mw.invalidate(b.qp)
         assert poll(b.scq)[0].ok
@@ -148,7 +148,10 @@ def test_an_atomic_that_a_memory_window_does_not_grant_is_refused(
         mw.close()
     where = {"behind": 40, "before": 8, "half": 32, "misaligned": 20}.get(why, 16)
     post_to_remote(
-        a, opcode, remote_word(mr, remote, where), compare_add=int.from_bytes(b"\x11" * 8, "little")
+        a,
+        opcode,
+        remote_buffer_at_offset(mr, remote, where),
+        compare_add=int.from_bytes(b"\x11" * 8, "little"),
     )
     assert_terminated(a, b, code)
     (done,) = poll(a.scq)
@@ -165,7 +168,7 @@ def test_an_atomic_must_be_aligned_by_address_and_not_by_offset_in_a_memory_wind
 ) -> None:
     a, b = two_device_wire.connect()
     mr = MR(b.rig.pd, 64, LOCAL | BIND)
-    mw, remote = bind_new_window(
+    mw, remote = bind_new_memory_window(
         b, mr, kind, offset=4, length=32, access=ATOMIC | AccessFlag.ZERO_BASED
     )
     post_to_remote(a, ADD, RemoteBuffer(4, 8, remote.rkey), compare_add=1)
@@ -181,8 +184,8 @@ def test_a_type_2_memory_window_grants_atomics_only_to_its_queue_pair(
 ) -> None:
     (a, b), (c, d) = two_device_wire.connect(), two_device_wire.connect()
     mr = MR(b.rig.pd, 16, LOCAL | BIND)
-    shared, by_all = bind_new_window(b, mr, MWType.TYPE_1, access=ATOMIC)
-    own, by_one = bind_new_window(b, mr, MWType.TYPE_2, access=ATOMIC)
+    shared, by_all = bind_new_memory_window(b, mr, MWType.TYPE_1, access=ATOMIC)
+    own, by_one = bind_new_memory_window(b, mr, MWType.TYPE_2, access=ATOMIC)
     for end, remote in ((a, by_all), (c, by_all), (a, by_one)):
         post_to_remote(end, ADD, remote.part(0, 8), compare_add=1)
         assert poll(end.scq)[0].ok
@@ -201,7 +204,7 @@ def test_a_write_with_immediate_through_a_memory_window_reports_its_length(
 ) -> None:
     a, b = two_device_wire.connect()
     mr = MR(b.rig.pd, 64, LOCAL | BIND)
-    mw, remote = bind_new_window(b, mr, kind, offset=8, length=16, access=WRITES)
+    mw, remote = bind_new_memory_window(b, mr, kind, offset=8, length=16, access=WRITES)
     for data in (b"through a window", b"", b"again"):
         b.post_receive(7)
         post_write_with_immediate(a, remote, data)
@@ -230,7 +233,7 @@ def test_a_refused_write_with_immediate_delivers_no_immediate_data(
     mr = MR(b.rig.pd, 64, LOCAL | BIND)
     others = two_device_wire.connect() if why == "another" else (a, b)
     binder = others[1]
-    mw, remote = bind_new_window(
+    mw, remote = bind_new_memory_window(
         binder, mr, kind, access=READS | ATOMIC if why == "right" else WRITES
     )
     if why == "ended" or (kind, why) == (MWType.TYPE_1, "another"):
@@ -285,7 +288,7 @@ def test_a_memory_window_key_is_no_local_key_for_immediate_data_or_atomics(
 ) -> None:
     a, b = two_device_wire.connect()
     mr = MR(a.rig.pd, 64, LOCAL | BIND)
-    mw, _ = bind_new_window(a, mr, kind, access=WRITES | READS | ATOMIC)
+    mw, _ = bind_new_memory_window(a, mr, kind, access=WRITES | READS | ATOMIC)
     wr = SendWR(3, opcode, sg=[mr.sge(0, 8)], remote=b.mem.remote(0, 8), imm_data=IMM)
     wr.sg[0].lkey = mw.rkey
     a.qp.post_send(wr)

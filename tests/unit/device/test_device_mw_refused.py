@@ -13,9 +13,9 @@ from harness.mw_harness import (
     NOT_OF_STREAM,
     RW,
     assert_terminated,
-    bind_new_window,
+    bind_new_memory_window,
     connect_until_both_may_send,
-    invalidate_window,
+    invalidate_memory_window,
     read_remote,
     register_region,
     write_and_complete,
@@ -111,7 +111,7 @@ def test_a_memory_window_for_remote_read_needs_no_local_write_right(
 ) -> None:
     a, b = connected_endpoints
     mr = MR(b.rig.pd, b"for reading", BIND)
-    mw, remote = bind_new_window(b, mr, access=AccessFlag.REMOTE_READ)
+    mw, remote = bind_new_memory_window(b, mr, access=AccessFlag.REMOTE_READ)
     assert read_remote(a, remote, 11) == b"for reading"
     mw.close()
     mr.close()
@@ -151,7 +151,7 @@ def test_a_type_2_bind_accepts_any_low_octet_of_the_key(
         assert poll(b.scq)[0].ok
         mr.write(bytes([octet]) * 8)
         assert read_remote(a, RemoteBuffer(mr.addr, 8, base | octet), 8) == bytes([octet]) * 8
-        invalidate_window(mw, b)
+        invalidate_memory_window(mw, b)
     mw.close()
 
 
@@ -164,16 +164,16 @@ def test_a_key_that_is_not_of_the_queue_pair_cannot_be_invalidated(
     mws = []
     rkey = mr.rkey if why == "region" else 0x12345678
     if why == "type 1":
-        mw, remote = bind_new_window(b, mr, MWType.TYPE_1)
+        mw, remote = bind_new_memory_window(b, mr, MWType.TYPE_1)
         mws, rkey = [mw], remote.rkey
     elif why == "other queue pair":
         # _c keeps the other end of the second connection from being garbage-collected.
         _c, d = connect_until_both_may_send(two_device_wire)
-        mw, remote = bind_new_window(d, mr)
+        mw, remote = bind_new_memory_window(d, mr)
         mws, rkey = [mw], remote.rkey
     elif why == "twice":
-        mw, remote = bind_new_window(b, mr)
-        invalidate_window(mw, b)
+        mw, remote = bind_new_memory_window(b, mr)
+        invalidate_memory_window(mw, b)
         mws, rkey = [mw], remote.rkey
     b.qp.post_send(SendWR(1, WROpcode.LOCAL_INV, invalidate_rkey=rkey))
     assert poll(b.scq)[0].status == WCStatus.LOC_PROT_ERR
@@ -191,9 +191,9 @@ def test_a_region_and_a_protection_domain_are_busy_because_of_their_memory_windo
 ) -> None:
     _, b = connected_endpoints
     mr = register_region(b)
-    mw, _ = bind_new_window(b, mr, kind)
+    mw, _ = bind_new_memory_window(b, mr, kind)
     assert errno_raised_by(mr.close) == errno_raised_by(mr.rereg, access=LOCAL) == errno.EBUSY
-    invalidate_window(mw, b)
+    invalidate_memory_window(mw, b)
     mr.rereg(access=LOCAL | BIND)
     mw.bind(b.qp, mr)
     assert poll(b.scq)[0].ok
@@ -282,7 +282,7 @@ def test_a_window_does_not_open_a_region_of_one_queue_pair_to_other_queue_pairs(
     a, b = connect_until_both_may_send(two_device_wire)
     c, d = connect_until_both_may_send(two_device_wire)
     mr = MR(b.rig.pd, bytearray(100), LOCAL | BIND, qp=b.qp)
-    mw, remote = bind_new_window(d, mr, MWType.TYPE_1)
+    mw, remote = bind_new_memory_window(d, mr, MWType.TYPE_1)
     assert read_remote(a, remote, 4) == bytes(4)
     write_and_complete(c, remote, b"no")
     assert_terminated(c, d, NOT_OF_STREAM)
@@ -300,7 +300,7 @@ def test_the_queue_pair_of_a_memory_window_may_be_destroyed_before_the_window(
 ) -> None:
     _, b = connect_until_both_may_send(two_device_wire)
     mr = register_region(b)
-    mw, _ = bind_new_window(b, mr)
+    mw, _ = bind_new_memory_window(b, mr)
     b.close()
     assert errno_raised_by(mr.close) == errno.EBUSY
     mw.close()
@@ -331,7 +331,7 @@ def test_a_fenced_invalidation_completes_after_an_earlier_read(
     a, b = connected_endpoints
     far = MR(a.rig.pd, bytearray(1 << 20), LOCAL | RW)
     mr = register_region(b, 1 << 20)
-    mw, remote = bind_new_window(b, mr)
+    mw, remote = bind_new_memory_window(b, mr)
     b.qp.post_send(SendWR(1, READ, send_flags=0, sg=[mr.sge()], remote=far.remote()))
     mw.invalidate(b.qp, wr_id=2)
     b.post_receive(1)

@@ -149,7 +149,7 @@ def test_every_send_completes_once_while_other_threads_change_the_queue_pair_sta
     taken: list[list[int]] = [[], []]
     found: list[int] = []
 
-    def make_poster(me: int) -> Callable[[], object]:
+    def make_send_posting_function(me: int) -> Callable[[], object]:
         count = 0
 
         def post_numbered_send() -> None:
@@ -164,16 +164,16 @@ def test_every_send_completes_once_while_other_threads_change_the_queue_pair_sta
         return post_numbered_send
 
     team = RepeatingThreads()
-    team.add(make_poster(0))
-    team.add(make_poster(1))
+    team.add(make_send_posting_function(0))
+    team.add(make_send_posting_function(1))
     team.add(lambda: found.extend(w.wr_id for w in cq.poll(16)))
     states = itertools.cycle([QPState.SQD, QPState.RTS, QPState.RTS])
 
-    def change_state() -> None:
+    def change_qp_state() -> None:
         with contextlib.suppress(StateError):  # SQE has no transition to SQD
             qp.modify(QPAttr(qp_state=next(states)))
 
-    team.run_during_calls(1.0, 100, change_state)
+    team.run_during_calls(1.0, 100, change_qp_state)
     qp.modify(QPAttr(qp_state=QPState.ERR))
     wait_until(
         lambda: found.extend(w.wr_id for w in cq.poll(64)) or len(found) >= sum(map(len, taken))
@@ -222,7 +222,7 @@ def test_a_send_completes_before_its_answer_even_if_the_sending_thread_is_preemp
     one = two_device_wire.begin_connect(size=64, one_cq=True, persona=persona)
     other = End(
         two_device_wire.passive,
-        two_device_wire.next_request().id,
+        two_device_wire.next_connection_request().id,
         two_device_wire.p_channel,
         64,
         persona=persona,

@@ -27,7 +27,7 @@ DECLARED = {
 DEVICES = {"siw_lo", "siw_eth0", "siw_"}
 
 
-def name_resolves(dotted: str) -> bool:
+def dotted_python_name_exists(dotted: str) -> bool:
     """Return whether a dotted name is a module or a member reachable from one."""
     parts = dotted.split(".")
     found = importlib.import_module(parts[0])
@@ -51,4 +51,4 @@ def test_each_interface_name_that_a_page_quotes_as_code_exists(page: Path) -> No
     python = {name for span in spans for name in re.findall(r"(?<![\w/.])siwarp(?:\.\w+)+", span)}
     of_cm = re.compile(r"(?<![\w.])(?:CM(?:ID|EventChannel)|Connection)(?:\.\w+)?")
     python |= {f"siwarp.cm.{name}" for span in spans for name in of_cm.findall(span)}
-    assert not {name for name in python if not name_resolves(name)}
+    assert not {name for name in python if not dotted_python_name_exists(name)}

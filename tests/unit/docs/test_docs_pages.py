@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[3]
 sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tools/pages")]
 
 import stage  # noqa: E402
-from doc_block import read_block, read_blocks  # noqa: E402
+from doc_block import read_code_block, read_code_blocks  # noqa: E402
 
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 WITH_BLOCKS = [ROOT / "README.md", *PAGES]
@@ -26,14 +26,14 @@ FENCE = re.compile(r"^```(\w*)\n.*?^```$", re.DOTALL | re.MULTILINE)
 
 def paths_of_generated_pages() -> set[Path]:
     """Return the pages of docs that `make site` generates from the code; links may lead to them."""
-    return {(ROOT / "docs" / name).resolve() for name in stage.generated_pages()}
+    return {(ROOT / "docs" / name).resolve() for name in stage.generated_doc_pages()}
 
 
 def path_from_root(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-def blocks_run_by_tests() -> set[tuple[str, str]]:
+def doc_blocks_run_by_tests() -> set[tuple[str, str]]:
     found: set[tuple[str, str]] = set()
     for runner in RUNNERS:
         text = runner.read_text("utf-8", errors="replace")
@@ -55,9 +55,11 @@ def test_each_code_block_of_a_page_is_run_by_a_test_or_marked_as_untried(page: P
 
 
 def test_each_code_block_with_a_name_is_run_by_a_test() -> None:
-    there = {(path_from_root(page), name) for page in WITH_BLOCKS for name in read_blocks(page)}
+    there = {
+        (path_from_root(page), name) for page in WITH_BLOCKS for name in read_code_blocks(page)
+    }
     assert there, "no page has a code block that a test runs"
-    assert there == blocks_run_by_tests()
+    assert there == doc_blocks_run_by_tests()
 
 
 @pytest.mark.parametrize("page", WITH_LINKS, ids=path_from_root)
@@ -73,9 +75,9 @@ def test_each_link_of_a_page_to_a_file_leads_to_an_existing_file(page: Path) -> 
 def test_an_unknown_block_name_is_an_error(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("<!-- tried: here -->\n```sh\ntrue\n```\n")
-    assert read_block(page, "here") == "true\n"
+    assert read_code_block(page, "here") == "true\n"
     with pytest.raises(ValueError, match="no block there"):
-        read_block(page, "there")
+        read_code_block(page, "there")
 
 
 def test_the_glossary_is_in_alphabetical_order() -> None:

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from abi.rows import CABLE, HERE, NOBODY, all_rows
+from abi.rows import CABLE, HERE, NOBODY, all_test_rows
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = ROOT / "docs/programs.md"
@@ -34,7 +34,7 @@ def row_starts_with_name(row: str, name: str) -> bool:
     return re.match(rf"{re.escape(name)}(?![\w-])", row) is not None
 
 
-def entry_for_row(row: str) -> ProgramEntry | None:
+def find_program_entry_for_table_row(row: str) -> ProgramEntry | None:
     """Return the entry whose program name is the longest prefix of the row's name."""
     fitting = [
         (len(n), e)
@@ -60,8 +60,9 @@ def test_no_program_is_in_the_table_twice() -> None:
 def test_each_abi_row_is_about_a_program_whose_entry_says_that_it_works() -> None:
     wrong = {
         row.name
-        for row in all_rows()
-        if (entry := entry_for_row(row.name)) is None or not entry.verdict.startswith("works")
+        for row in all_test_rows()
+        if (entry := find_program_entry_for_table_row(row.name)) is None
+        or not entry.verdict.startswith("works")
     }
     assert not wrong, (
         "docs/programs.md has no entry whose `name` is a prefix of these rows of make abi, or its "
@@ -79,7 +80,7 @@ def test_each_working_program_of_the_table_is_run_by_an_abi_row() -> None:
     unrun = [
         name
         for name in names
-        if not any(row_starts_with_name(row.name, name) for row in all_rows())
+        if not any(row_starts_with_name(row.name, name) for row in all_test_rows())
     ]
     assert not unrun, f"docs/programs.md says these work, no row of make abi runs them: {unrun}"
 
@@ -89,14 +90,14 @@ def test_each_option_in_a_program_entry_is_used_by_an_abi_row() -> None:
         for option in re.findall(r"`([^`]+)`", entry.verdict):
             commands = [
                 " ".join((*(f"{k}={v}" for k, v in row.env.items()), row.options, row.server))
-                for row in all_rows()
+                for row in all_test_rows()
                 if any(row_starts_with_name(row.name, name) for name in entry.names)
             ]
             assert any(option in command for command in commands), f"{option} of {entry}"
 
 
 def test_the_short_form_of_make_abi_runs_each_working_program() -> None:
-    short = [row.name for row in all_rows() if HERE in row.short and not row.known]
+    short = [row.name for row in all_test_rows() if HERE in row.short and not row.known]
     names = [
         n
         for entry in program_table_entries()
@@ -117,7 +118,7 @@ def test_the_long_form_of_make_abi_runs_each_working_program_as_the_page_says() 
         for n in entry.names
     }
     for place, without in ((NOBODY, set()), (CABLE, alone)):
-        there = [row.name for row in all_rows() if place in row.places and not row.known]
+        there = [row.name for row in all_test_rows() if place in row.places and not row.known]
         missing = {
             name for name in names if not any(row_starts_with_name(row, name) for row in there)
         }

@@ -25,7 +25,7 @@ def test_each_function_and_type_of_a_header_is_on_its_reference_page(header: str
     code = re.sub(r"/\*.*?\*/", "", (INCLUDE / header).read_text("utf-8"), flags=re.DOTALL)
     names = set(re.findall(r"^(?:\w[\w *]*?\*?)\b(siw_\w+)\(", code, re.MULTILINE))
     names |= set(re.findall(r"^(?:struct|enum|union) (\w+)(?: \{|;)", code, re.MULTILINE))
-    text = stage.generated_pages()[f"reference/c/{header.replace('.', '_')}.md"]
+    text = stage.generated_doc_pages()[f"reference/c/{header.replace('.', '_')}.md"]
     assert names, "no declaration was found"
     assert not {name for name in names if not re.search(rf"\b{name}\b", text)}
 
@@ -58,10 +58,10 @@ def test_an_unparsable_declaration_in_a_header_is_an_error(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("package", [p for p in stage.PACKAGES if p != "siwarp"])
 def test_each_public_python_name_is_on_the_page_of_its_package(package: str) -> None:
-    text = stage.generated_pages()[f"reference/python/{package}.md"]
+    text = stage.generated_doc_pages()[f"reference/python/{package}.md"]
     names = set(importlib.import_module(package).__all__) - set(tables.EXCEPTIONS)
     assert not {name for name in names if f":: {package}.{name}\n" not in text}
-    exceptions = stage.generated_pages()["reference/exceptions.md"]
+    exceptions = stage.generated_doc_pages()["reference/exceptions.md"]
     assert all(f"autoexception:: siwarp.{e}\n" in exceptions for e in tables.EXCEPTIONS)
 
 
@@ -72,11 +72,13 @@ def test_each_counter_has_a_reference_row_and_each_reason_a_heading() -> None:
     assert not {
         name
         for name in names
-        if f"| `{name}` |" not in stage.generated_pages()["reference/counters.md"]
+        if f"| `{name}` |" not in stage.generated_doc_pages()["reference/counters.md"]
     }
     source = (ROOT / "siwarp/base/reason.h").read_text("utf-8")
     wanted = re.findall(r"^\tX\((\w+), E", source, re.MULTILINE)
-    assert [name for name, _, _ in tables.parse_reasons(ROOT / "siwarp/base/reason.h")] == wanted
+    assert [
+        name for name, _, _ in tables.parse_refusal_reasons(ROOT / "siwarp/base/reason.h")
+    ] == wanted
 
 
 def test_each_command_has_a_man_page_with_its_options_and_valid_roff_requests() -> None:
@@ -92,11 +94,14 @@ def test_each_command_has_a_man_page_with_its_options_and_valid_roff_requests() 
 
 
 def test_each_clause_and_requirement_has_a_row_on_the_coverage_pages() -> None:
-    text = stage.generated_pages()["background/coverage/rfc5041.md"]
+    text = stage.generated_doc_pages()["background/coverage/rfc5041.md"]
     row = next(line for line in text.splitlines() if "</span>RFC5041-7.1-06 |" in line)
     assert "<details><summary>" in row
     source = "\n".join(p.read_text("utf-8") for p in (ROOT / "spec").glob("rfc5041/*.toml"))
     ids = re.findall(r'^id = "(\S+)"', source, re.MULTILINE)
     assert re.findall(r"</span>(RFC5041\S+) \|", text) == sorted(ids, key=text.index)
     assert len(ids) > 100
-    assert "</span>DGRAM-UD-1 |" in stage.generated_pages()["background/coverage/datagram-iwarp.md"]
+    assert (
+        "</span>DGRAM-UD-1 |"
+        in stage.generated_doc_pages()["background/coverage/datagram-iwarp.md"]
+    )

@@ -11,7 +11,7 @@ import functools
 import re
 from pathlib import Path
 
-from unit.docs.user_messages import VARIES, Text, c_library_messages, python_messages
+from unit.docs.user_messages import VARIES, Text, c_library_error_messages, python_error_messages
 
 from siwarp._siwarp import ffi, lib
 from siwarp.verbs import errors
@@ -39,7 +39,7 @@ EXEMPT = {
 }
 
 
-def table_keys() -> list[str]:
+def troubleshooting_table_keys() -> list[str]:
     """Return the keys of TROUBLESHOOTING.md: the code in the first column of its tables."""
     found = []
     for line in PAGE.read_text("utf-8").splitlines():
@@ -83,7 +83,7 @@ def message_has_remedy(text: Text) -> bool:
     return not NAMES.search(text.where) and REMEDY.search(text.text) is not None
 
 
-def message_needs_entry(text: Text) -> bool:
+def message_needs_troubleshooting_entry(text: Text) -> bool:
     """Return whether a message has no remedy, no rule, and no error of another program."""
     if NAMES.search(text.where):
         return True
@@ -97,7 +97,7 @@ def is_exempt_message(text: Text) -> bool:
 @functools.cache
 def all_user_visible_texts() -> frozenset[Text]:
     """Return all texts that may need an entry: messages, statuses, Terminates, counters."""
-    found = python_messages(PACKAGE) | c_library_messages(PACKAGE)
+    found = python_error_messages(PACKAGE) | c_library_error_messages(PACKAGE)
     for status in range(1, 22):
         words = ffi.string(lib.siw_wc_status_str(status)).decode()
         found.add(Text(words, f"siw_wc_status_str({status})"))
@@ -116,8 +116,8 @@ def all_user_visible_texts() -> frozenset[Text]:
 
 
 def test_every_error_has_a_remedy_in_its_message_or_a_troubleshooting_entry() -> None:
-    page = table_keys()
-    needed = [t for t in all_user_visible_texts() if message_needs_entry(t)]
+    page = troubleshooting_table_keys()
+    needed = [t for t in all_user_visible_texts() if message_needs_troubleshooting_entry(t)]
     missing = [t for t in needed if not any(key_matches_text(key, t.text) for key in page)]
     assert not missing, (
         f"{len(missing)} texts have neither a remedy nor an entry in TROUBLESHOOTING.md. Add the "
@@ -129,7 +129,11 @@ def test_every_error_has_a_remedy_in_its_message_or_a_troubleshooting_entry() ->
 
 def test_every_troubleshooting_entry_is_about_an_existing_text() -> None:
     texts = [t.text for t in all_user_visible_texts()]
-    stale = [key for key in table_keys() if not any(key_matches_text(key, text) for text in texts)]
+    stale = [
+        key
+        for key in troubleshooting_table_keys()
+        if not any(key_matches_text(key, text) for text in texts)
+    ]
     assert not stale, (
         "TROUBLESHOOTING.md has entries for texts that siwarp does not show: correct their first "
         f"column or remove them: {stale}"
@@ -139,7 +143,7 @@ def test_every_troubleshooting_entry_is_about_an_existing_text() -> None:
 def test_no_troubleshooting_entry_repeats_a_message_that_contains_its_remedy() -> None:
     texts = all_user_visible_texts()
     repeated = []
-    for key in table_keys():
+    for key in troubleshooting_table_keys():
         about = [t for t in texts if key_matches_text(key, t.text)]
         if about and all(message_has_remedy(t) for t in about):
             repeated.append(key)
@@ -149,7 +153,7 @@ def test_no_troubleshooting_entry_repeats_a_message_that_contains_its_remedy() -
 
 
 def test_every_exemption_from_troubleshooting_entries_is_still_needed() -> None:
-    texts = python_messages(PACKAGE) | c_library_messages(PACKAGE)
+    texts = python_error_messages(PACKAGE) | c_library_error_messages(PACKAGE)
     for pattern in EXEMPT:
         assert any(re.search(pattern, t.where) or re.search(pattern, t.text) for t in texts)
 
@@ -161,4 +165,4 @@ def test_troubleshooting_entries_are_unique_and_have_a_cause_and_a_remedy() -> N
             assert len(key) > 8, line
             assert len(happened.split()) > 1, line
             assert len(remedy.split()) > 1, line
-    assert len(table_keys()) == len(set(table_keys()))
+    assert len(troubleshooting_table_keys()) == len(set(troubleshooting_table_keys()))

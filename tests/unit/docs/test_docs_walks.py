@@ -26,7 +26,7 @@ class Hop(NamedTuple):
     via: str
 
 
-def hop_tables() -> list[str]:
+def call_chain_tables() -> list[str]:
     """Return the tables of hops in ARCHITECTURE.md, each between a begin and an end marker."""
     text = PAGE.read_text("utf-8")
     found = re.findall(f"{BEGIN}\n(.*?){END}", text, re.DOTALL)
@@ -37,7 +37,7 @@ def hop_tables() -> list[str]:
 def walkthroughs_by_title() -> dict[str, list[Hop]]:
     """Return the hops of each walk in ARCHITECTURE.md by the title of the walk."""
     found: dict[str, list[Hop]] = {}
-    for table in hop_tables():
+    for table in call_chain_tables():
         title = None
         for line in table.splitlines():
             if begin := re.fullmatch(r"(\S.*):", line):
@@ -62,7 +62,7 @@ def function_body(function: str, file: str) -> str:
     return found[1]
 
 
-def hop_calls_next(before: Hop, hop: Hop) -> bool:
+def chain_function_calls_next(before: Hop, hop: Hop) -> bool:
     """Return whether the hop ``before`` calls the hop ``hop``."""
     if not hop.via:
         return (
@@ -80,7 +80,9 @@ def test_each_hop_of_a_walk_calls_the_next_hop(title: str) -> None:
     hops = walkthroughs_by_title()[title]
     assert len(hops) > 2
     for before, hop in itertools.pairwise(hops):
-        assert hop_calls_next(before, hop), f"{before.function} does not call {hop.function}"
+        assert chain_function_calls_next(before, hop), (
+            f"{before.function} does not call {hop.function}"
+        )
 
 
 def test_each_queue_pair_type_has_walks_for_sending_and_receiving() -> None:
@@ -96,7 +98,7 @@ def test_each_queue_pair_type_has_walks_for_sending_and_receiving() -> None:
 
 def test_every_hop_in_the_architecture_page_is_in_a_checked_table() -> None:
     text = PAGE.read_text("utf-8")
-    for table in hop_tables():
+    for table in call_chain_tables():
         text = text.replace(table, "")
     assert not [line for line in text.splitlines() if HOP.fullmatch(line)]
 
@@ -113,4 +115,4 @@ def test_the_permitted_calls_in_the_architecture_page_equal_those_of_the_lint() 
 
 def test_a_hop_that_does_not_call_the_next_hop_is_detected() -> None:
     hops = walkthroughs_by_title()["send, RC"]
-    assert not hop_calls_next(hops[0], hops[-1])
+    assert not chain_function_calls_next(hops[0], hops[-1])

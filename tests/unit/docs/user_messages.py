@@ -11,7 +11,7 @@ from pathlib import Path
 
 VARIES = "…"
 #: A pattern for functions whose strings become part of the text of an error.
-WORDS_OF = re.compile(r"_(invalid|busy|why|advice|reason)|end_reason")
+WORDS_OF = re.compile(r"_(invalid|busy|why|advice|reason)|process_exit_reason")
 #: A pattern for a call of a C function that prints to users, and for the printed text.
 C_CALL = re.compile(
     r"\b(?:siw_trace_warn_user\(|capture_abort\(|\w*fail\(|siw_log\(\w+,\s*(?:error|warn),)\s*"
@@ -97,7 +97,7 @@ def _message_nodes(tree: ast.Module) -> Iterator[ast.AST]:
                     yield inner.value
 
 
-def python_messages(package: Path) -> set[Text]:
+def python_error_messages(package: Path) -> set[Text]:
     """Return the messages of all Python files of the package."""
     found = set()
     for file in package.rglob("*.py"):
@@ -111,7 +111,7 @@ def python_messages(package: Path) -> set[Text]:
     return found
 
 
-def c_library_messages(package: Path) -> set[Text]:
+def c_library_error_messages(package: Path) -> set[Text]:
     """Return the messages that the C library prints."""
     found = set()
     for file in package.rglob("*.c"):

@@ -69,7 +69,7 @@ def run_ci_full(repository: Path) -> Run:
     return run_ci_full_in_repository
 
 
-def pop_made_targets(tree: Path) -> list[str]:
+def pop_executed_make_targets(tree: Path) -> list[str]:
     """Return the targets that were made since the last call, and clear the list."""
     path = tree / "ran"
     names = path.read_text().split() if path.exists() else []
@@ -82,7 +82,7 @@ def test_a_successful_full_run_is_recorded_with_its_commit(
 ) -> None:
     done = run_ci_full()
     assert done.returncode == 0, done.stdout + done.stderr
-    names = pop_made_targets(repository)
+    names = pop_executed_make_targets(repository)
     assert {"site", "asan", "tsan", "strict", "fuzz", "interop", "tshark", "abi-all"} < set(names)
     assert {"mutate", "stress", "coverage", "dist", "abi-container", "docs", "gate"} < set(names)
     head = subprocess.run(
@@ -96,7 +96,7 @@ def test_a_failed_step_does_not_stop_other_steps_and_its_failed_tests_are_named(
 ) -> None:
     done = run_ci_full(FAIL="site")
     assert done.returncode != 0
-    assert "gate" in pop_made_targets(repository)
+    assert "gate" in pop_executed_make_targets(repository)
     end = done.stdout[done.stdout.index("===== what failed") :]
     assert "site:\n    FAILED tests/test_a.py::test_b - assert 1 == 2\n" in end
     assert re.search(r"^site +FAILED \(2\) ", end, re.MULTILINE)
@@ -108,10 +108,10 @@ def test_resume_runs_only_the_steps_that_have_not_passed_on_this_commit(
     repository: Path, run_ci_full: Run
 ) -> None:
     assert run_ci_full(FAIL="strict").returncode != 0
-    pop_made_targets(repository)
+    pop_executed_make_targets(repository)
     done = run_ci_full("--resume")
     assert done.returncode == 0, done.stdout
-    assert pop_made_targets(repository) == ["strict"]
+    assert pop_executed_make_targets(repository) == ["strict"]
     assert (repository / ".ci" / "full-green").exists()
 
 
@@ -120,7 +120,7 @@ def test_resume_ignores_results_of_another_commit_build_or_change(
     repository: Path, run_ci_full: Run, other: str
 ) -> None:
     assert run_ci_full("site").returncode == 0
-    pop_made_targets(repository)
+    pop_executed_make_targets(repository)
     if other == "commit":
         commit_all_files(repository)
     if other == "changes":
@@ -129,7 +129,7 @@ def test_resume_ignores_results_of_another_commit_build_or_change(
         run_ci_full("--resume", "site", LIBRARY="two" if other == "build" else "one").returncode
         == 0
     )
-    assert pop_made_targets(repository) == ["site"]
+    assert pop_executed_make_targets(repository) == ["site"]
 
 
 def test_a_step_that_changed_the_tree_does_not_count_as_passed(
@@ -158,7 +158,7 @@ def test_a_run_of_named_steps_does_not_count_as_a_full_run(
     repository: Path, run_ci_full: Run
 ) -> None:
     assert run_ci_full("dist", "site").returncode == 0
-    assert pop_made_targets(repository) == ["site", "dist"]
+    assert pop_executed_make_targets(repository) == ["site", "dist"]
     assert not (repository / ".ci" / "full-green").exists()
 
 
@@ -166,4 +166,4 @@ def test_an_unknown_step_is_refused(repository: Path, run_ci_full: Run) -> None:
     done = run_ci_full("sight")
     assert done.returncode != 0
     assert "no step sight: type one of site " in done.stderr
-    assert pop_made_targets(repository) == []
+    assert pop_executed_make_targets(repository) == []

@@ -39,12 +39,12 @@ def test_after_a_gap_the_search_for_the_request_of_a_response_is_bounded(
     del link.packets[len(link.packets) // 2]
     fits = capture._response_fits_request
 
-    def count_comparison(asked: Message, response: Message) -> bool:
+    def count_response_comparison(asked: Message, response: Message) -> bool:
         nonlocal looks
         looks += 1
         return fits(asked, response)
 
-    monkeypatch.setattr(capture, "_response_fits_request", count_comparison)
+    monkeypatch.setattr(capture, "_response_fits_request", count_response_comparison)
     found = capture.examine_packets(packets_from_scapy(link.packets))
     # The sum contains 1 for the MPA Reply, which answers the MPA Request.
     assert sum(m.answers is not None for m in found.messages) == count

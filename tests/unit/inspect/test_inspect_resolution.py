@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from cli.cli_harness import dissect_to_json, run_siwarp_in_process
 from harness.verbs_harness import Rig
-from unit.cm.ud_harness import Ends
+from unit.cm.ud_harness import SidrEndpoints
 from unit.inspect.inspect_harness import make_udp_packet, write_capture
 
 import siwarp as package
@@ -132,13 +132,13 @@ def test_sidr_frames_and_datagrams_of_queue_pairs_have_separate_rows() -> None:
 def test_dissect_reports_a_ud_resolution_of_siwarp(tmp_path: Path, rig: Rig) -> None:
     file = tmp_path / "sidr.pcapng"
     with package.capture(file):
-        ends = Ends(rig)
+        ends = SidrEndpoints(rig)
         qp = ends.create_qp()
         ends.send_request(b"who is there")
-        ends.accept(ends.next_request(), qp, b"it is me")
+        ends.accept(ends.next_connection_request(), qp, b"it is me")
         assert ends.next_result().type == CMEventType.ESTABLISHED
         ends.send_request(b"and who else")
-        ends.next_request().id.reject(b"nobody")
+        ends.next_connection_request().id.reject(b"nobody")
         assert ends.next_result().type == CMEventType.REJECTED
         deadline = time.monotonic() + 20
         while len(examine(file).messages) < 8 and time.monotonic() < deadline:

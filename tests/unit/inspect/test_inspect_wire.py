@@ -24,7 +24,7 @@ from siwarp.inspect import (
 )
 from siwarp.inspect.messages import parse_header
 from siwarp.inspect.rd import RDDatagram, RDType
-from siwarp.inspect.wire import parse_rd_header, parse_startup, parse_terminate
+from siwarp.inspect.wire import parse_mpa_startup, parse_rd_header, parse_terminate
 
 
 @given(st.booleans(), st.binary(min_size=2, max_size=2), st.binary(max_size=12))
@@ -33,7 +33,7 @@ def test_parse_startup_returns_the_same_fields_as_the_scapy_layer(
 ) -> None:
     key = bytes(MPARequest() if asks else MPAReply())[:16]
     octets = key + head + len(data).to_bytes(2, "big") + data
-    ours, theirs = parse_startup(octets), MPAStartup(octets)
+    ours, theirs = parse_mpa_startup(octets), MPAStartup(octets)
     assert ours.asks is isinstance(theirs, MPARequest)
     for name in ("m", "c", "r", "s", "rev"):
         assert getattr(ours, name) == getattr(theirs, name)

@@ -51,7 +51,7 @@ def test_draw_prose_finds_comments_docstrings_and_functions_of_python_but_no_tes
 
 def test_draw_prose_finds_sentences_of_a_page_but_no_tables_or_code() -> None:
     page = "# Title\n\nOne sentence. Another\none.\n\n```sh\nmake it. Now\n```\n| a | b |\n"
-    assert [words for _, words in draw_prose.page_sentences(page)] == [
+    assert [words for _, words in draw_prose.doc_page_sentences(page)] == [
         "One sentence.",
         "Another one.",
     ]

@@ -40,7 +40,7 @@ def test_functions_that_may_race_the_clock_are_skipped() -> None:
 def test_any_difference_between_real_time_uses_and_the_list_is_reported() -> None:
     found = {"tests/a.py": [(1, "nothing"), (2, "nothing")], "tests/b.py": [(1, "time.time")]}
     listing = real_time.parse_allowed_uses("# a comment\ntests/a.py 1 why\ntests/c.py 1 why not\n")
-    a, b, c = real_time.list_problems(found, listing)
+    a, b, c = real_time.problems_with_allowed_uses(found, listing)
     assert a.startswith("tests/a.py: 2 uses of real time, and real_time.txt has 1")
     assert b.startswith("tests/b.py: 1 uses of real time, and real_time.txt has 0")
     assert c.startswith("tests/c.py: 0 uses of real time, and real_time.txt has 1")
@@ -55,7 +55,10 @@ def test_a_line_of_the_real_time_list_without_a_number_or_a_reason_is_refused(li
 def test_updating_the_real_time_list_lowers_numbers_and_raises_none() -> None:
     found = {"tests/a.py": [(1, "nothing")] * 3, "tests/b.py": [(1, "nothing")]}
     text = "# head\ntests/a.py 2 why\ntests/b.py 5 why\ntests/c.py 1 why\n"
-    assert real_time.update_counts(found, text) == "# head\ntests/a.py 2 why\ntests/b.py 1 why\n"
+    assert (
+        real_time.lower_allowed_counts(found, text)
+        == "# head\ntests/a.py 2 why\ntests/b.py 1 why\n"
+    )
 
 
 def test_the_real_time_list_has_not_grown_since_its_first_version(root: Path) -> None:

@@ -59,7 +59,7 @@ class Sock:
 
     def __init__(self, port: Port, make: Callable[[Any, Any], int]) -> None:
         self.port = port
-        self.number = port.next_number()
+        self.number = port.next_socket_number()
         out = ffi.new("struct siw_llp_sock **")
         rv = make(ffi.cast("void *", self.number), out)
         if rv < 0:
@@ -84,7 +84,7 @@ class Sock:
         return a
 
     def want_write(self, on: bool) -> None:
-        lib.siw_llp_want_write(self.c, on)
+        lib.siw_llp_update_want_write(self.c, on)
 
     def resume(self) -> None:
         lib.siw_llp_resume(self.c)
@@ -124,7 +124,7 @@ class Sock:
         return rv, got[: max(rv, 0)]
 
     def connect_result(self) -> int:
-        return lib.siw_llp_tcp_connected(self.c)
+        return lib.siw_llp_tcp_connect_result(self.c)
 
     def receive_all(self) -> int:
         """Receive until EAGAIN or the end of the stream, and return the number of octets."""
@@ -168,21 +168,21 @@ class Port:
 
     def __init__(self) -> None:
         out = ffi.new("struct siw_llp_port **")
-        rv = lib.siw_llp_port_open(out)
+        rv = lib.siw_llp_poll_port_open(out)
         if rv < 0:
             raise OSError(-rv, os.strerror(-rv))
         self.c = out[0]
         self.socks: dict[int, Sock] = {}
         self.numbers = 0
 
-    def next_number(self) -> int:
+    def next_socket_number(self) -> int:
         self.numbers += 1
         return self.numbers
 
     def close(self) -> None:
         for s in list(self.socks.values()):
             s.close()
-        lib.siw_llp_port_close(self.c)
+        lib.siw_llp_poll_port_close(self.c)
 
     def open_udp(self, where: str = "127.0.0.1", port: int = 0) -> Sock:
         return Sock(
@@ -235,8 +235,8 @@ class Port:
     def wake(self) -> None:
         lib.siw_llp_port_wake(self.c)
 
-    def leave(self, more: bool = False) -> None:
-        lib.siw_llp_port_leave(self.c, more)
+    def wake_threads_for_remaining_work(self, more: bool = False) -> None:
+        lib.siw_llp_port_wake_if_work_left(self.c, more)
 
     def hot_fds(self) -> list[int]:
         """Return the descriptors of the hot sockets, which precede epoll in an unarmed wait set."""

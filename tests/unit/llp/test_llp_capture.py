@@ -158,9 +158,9 @@ def test_a_captured_dropped_datagram_has_the_reason_as_its_comment(
         for i in drops:
             a.sendto(b.local_addr(), OCTETS[:i])
             receive_datagram(port, b)
-            lib.siw_capture_note(i)
+            lib.siw_capture_note_drop_reason(i)
             # The second note is ignored, because the dropped datagram already has a note.
-            lib.siw_capture_note(i)
+            lib.siw_capture_note_drop_reason(i)
         a.sendto(b.local_addr(), b"good")
         receive_datagram(port, b)
     packets = read_packets(path)
@@ -185,16 +185,16 @@ def test_a_capture_note_of_a_thread_is_added_to_the_datagram_of_that_thread(tmp_
     }
     which = ["drop_crc", "drop_qn", "drop_qkey", "drop_opcode"]
 
-    def send_with_notes(port: Port, name: str) -> None:
+    def send_with_capture_notes(port: Port, name: str) -> None:
         a, b = port.open_udp(), port.open_udp()
         for _ in range(50):
             assert a.sendto(b.local_addr(), name.encode()) == 0
             assert receive_datagram(port, b) == name.encode()
-            lib.siw_capture_note(names[name])
+            lib.siw_capture_note_drop_reason(names[name])
 
     with open_capture(tmp_path / "x.pcapng") as path:
         threads = [
-            threading.Thread(target=send_with_notes, args=(port, name))
+            threading.Thread(target=send_with_capture_notes, args=(port, name))
             for port, name in zip(ports, which, strict=True)
         ]
         for t in threads:
@@ -320,7 +320,7 @@ def test_each_direction_of_a_captured_tcp_stream_has_its_own_initial_sequence_nu
 def test_the_capture_of_an_aborted_tcp_stream_ends_with_a_reset(port: Port, tmp_path: Path) -> None:
     with open_capture(tmp_path / "x.pcapng") as path:
         a, b = port.connected_pair()
-        lib.siw_llp_tcp_abort(a.c)
+        lib.siw_llp_tcp_set_abortive_close(a.c)
         a.close()
         wait_until(lambda: b.recv()[0] == -104)
         b.close()

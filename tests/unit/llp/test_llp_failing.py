@@ -12,7 +12,7 @@ from unit.llp.test_llp_capture import packet_flow, read_packets
 SO_RCVBUFFORCE = 33
 
 
-def count_buffer_calls() -> int:
+def expected_buffer_setsockopt_count() -> int:
     """Return the number of setsockopt calls for the buffers of a new UDP socket.
 
     A process without privilege makes twice as many calls.
@@ -44,13 +44,13 @@ p.close()
 CALLS = [
     ("lib.siw_llp_udp_open(p.c, siw_addr('127.0.0.1'), ffi.NULL, out)", "socket bind epoll_ctl"),
     ("lib.siw_llp_udp_open(p.c, siw_addr('::1'), ffi.NULL, out)", "setsockopt+1"),
-    ("lib.siw_llp_udp_path(u4.c, dest4)", "getsockname socket bind connect getsockopt"),
-    ("lib.siw_llp_udp_path(u6.c, dest6)", "bind connect getsockopt"),
+    ("lib.siw_llp_udp_path_max_payload(u4.c, dest4)", "getsockname socket bind connect getsockopt"),
+    ("lib.siw_llp_udp_path_max_payload(u6.c, dest6)", "bind connect getsockopt"),
     ("lib.siw_llp_udp_dont_fragment(u4.c)", "getsockname setsockopt"),
-    ("lib.siw_llp_udp_fragments(u6.c, True)", "getsockname setsockopt"),
+    ("lib.siw_llp_udp_allow_fragments(u6.c, True)", "getsockname setsockopt"),
     ("lib.siw_llp_udp_send_fragmented(u4.c, dest4, ffi.NULL, 0)", "setsockopt"),
-    ("lib.siw_llp_udp_ecn(u4.c)", "getsockopt setsockopt setsockopt#2"),
-    ("lib.siw_llp_udp_ecn(u6.c)", "getsockopt setsockopt setsockopt#2"),
+    ("lib.siw_llp_udp_enable_ecn(u4.c)", "getsockopt setsockopt setsockopt#2"),
+    ("lib.siw_llp_udp_enable_ecn(u6.c)", "getsockopt setsockopt setsockopt#2"),
     (
         "lib.siw_llp_udp_join(p.c, group, b'lo', ffi.NULL, out)",
         "socket ioctl setsockopt+1 setsockopt+2 setsockopt+3 bind epoll_ctl",
@@ -60,12 +60,16 @@ CALLS = [
         "socket setsockopt+1 setsockopt+2 setsockopt+3 setsockopt+4 bind",
     ),
     (
-        "lib.siw_llp_udp_group_sender(u4.c, b'lo', 1)",
+        "lib.siw_llp_udp_enable_group_sending(u4.c, b'lo', 1)",
         "ioctl getsockname setsockopt setsockopt#2 setsockopt#3",
     ),
-    ("lib.siw_llp_udp_group_sender(u6.c, b'lo', 1)", "setsockopt setsockopt#2 setsockopt#3"),
     (
-        "lib.siw_llp_watch_open(p.c, b'lo', ffi.NULL, ffi.new('struct siw_llp_watch **'))",
+        "lib.siw_llp_udp_enable_group_sending(u6.c, b'lo', 1)",
+        "setsockopt setsockopt#2 setsockopt#3",
+    ),
+    (
+        "lib.siw_llp_interface_watch_open(p.c, b'lo', ffi.NULL, "
+        "ffi.new('struct siw_llp_watch **'))",
         "calloc socket bind epoll_ctl",
     ),
     ("lib.siw_llp_tcp_listen(p.c, siw_addr('127.0.0.1'), 9, ffi.NULL, out)", "socket bind listen"),
@@ -76,7 +80,10 @@ CALLS = [
     ("lib.siw_llp_local(u4.c, siw_addr('::1'))", "getsockname"),
     ("lib.siw_llp_peer(u4.c, siw_addr('::1'))", "getpeername"),
     ("lib.siw_llp_interfaces(ffi.new('struct siw_llp_interface[8]'), 8)", "getifaddrs socket"),
-    ("lib.siw_llp_port_open(ffi.new('struct siw_llp_port **'))", "epoll_create1 eventfd epoll_ctl"),
+    (
+        "lib.siw_llp_poll_port_open(ffi.new('struct siw_llp_port **'))",
+        "epoll_create1 eventfd epoll_ctl",
+    ),
     ("lib.siw_llp_event_open()", "eventfd"),
 ]
 
@@ -88,7 +95,7 @@ def test_an_llp_call_returns_the_error_of_a_failed_system_call_without_a_leak(
     build_dir: Path, call: str, name: str
 ) -> None:
     name, behind, nth = name.partition("+") if "+" in name else name.partition("#")
-    n = int(nth or 1) + (count_buffer_calls() if behind == "+" else 0)
+    n = int(nth or 1) + (expected_buffer_setsockopt_count() if behind == "+" else 0)
     error = 12 if name == "calloc" else 105  # ENOMEM, ENOBUFS
     run_with_failing_calls(build_dir, ERROR_CHECK.format(name=name, error=error, nth=n, call=call))
 
@@ -159,7 +166,7 @@ def test_an_ipv6_group_is_joined_without_the_privilege_to_bind_to_an_interface(
 ) -> None:
     run_with_failing_calls(
         build_dir,
-        f"nth = {count_buffer_calls() + 3}"
+        f"nth = {expected_buffer_setsockopt_count() + 3}"
         """
 p = Port()
 out = ffi.new("struct siw_llp_sock **")
@@ -201,9 +208,9 @@ assert lib.siw_llp_udp_route_mtu(a.c, dest) > 65000
 for name in ("socket", "connect", "getsockopt"):
     with failing(name, errno.EMFILE):
         assert lib.siw_llp_udp_route_mtu(a.c, dest) == 0, name
-assert lib.siw_llp_udp_room(a.c) > 0
+assert lib.siw_llp_udp_rx_buffer_space(a.c) > 0
 with failing("getsockopt", errno.EBADF):
-    assert lib.siw_llp_udp_room(a.c) == 0
+    assert lib.siw_llp_udp_rx_buffer_space(a.c) == 0
 p.close()
 """,
     )
@@ -217,13 +224,13 @@ def test_an_interface_watch_retries_after_eintr_and_reports_lost_notifications(
         """
 p = Port()
 out = ffi.new("struct siw_llp_watch **")
-assert lib.siw_llp_watch_open(p.c, b"lo", ffi.NULL, out) == 0
+assert lib.siw_llp_interface_watch_open(p.c, b"lo", ffi.NULL, out) == 0
 with failing("recvfrom", errno.EINTR, times=5):
-    assert lib.siw_llp_watch_read(out[0]) == 0
+    assert lib.siw_llp_interface_watch_read(out[0]) == 0
 with failing("recvfrom", errno.ENOBUFS, times=3):  # two of them while the watch discards its queue
-    assert lib.siw_llp_watch_read(out[0]) == lib.SIW_LLP_WATCH_LOST
-assert lib.siw_llp_watch_read(out[0]) == 0
-lib.siw_llp_watch_close(out[0])
+    assert lib.siw_llp_interface_watch_read(out[0]) == lib.SIW_LLP_WATCH_LOST
+assert lib.siw_llp_interface_watch_read(out[0]) == 0
+lib.siw_llp_interface_watch_close(out[0])
 p.close()
 """,
     )
@@ -304,9 +311,9 @@ a, b = p.open_udp(), p.open_udp()
 dest, c = b.local_addr(), Counters()
 source, seg = ffi.new("struct siw_addr *"), ffi.new("uint32_t *")
 buf = ffi.new("char[65536]")
-assert lib.siw_llp_udp_ecn(b.c) == 0  # with ECN, the layer receives with recvmsg
+assert lib.siw_llp_udp_enable_ecn(b.c) == 0  # with ECN, the layer receives with recvmsg
 def receive_batch():
-    return lib.siw_llp_udp_recv_dense(b.c, source, buf, 65536, seg)
+    return lib.siw_llp_udp_recv_with_gro(b.c, source, buf, 65536, seg)
 for turn in range(2):  # the second time with a capture
     c = Counters()
     with failing("recvmsg", errno.ECONNREFUSED, times=2):
@@ -375,12 +382,12 @@ with failing("aligned_alloc", errno.ENOMEM):
         assert e.errno == errno.ENOMEM
     else:
         raise AssertionError("a socket was opened")
-batch = lib.siw_llp_batch_take(p.c)
+batch = lib.siw_llp_batch_buffer_acquire(p.c)
 with failing("malloc", errno.ENOMEM):
-    assert lib.siw_llp_batch_take(p.c) == ffi.NULL
-lib.siw_llp_batch_give(p.c, batch)
+    assert lib.siw_llp_batch_buffer_acquire(p.c) == ffi.NULL
+lib.siw_llp_batch_buffer_return(p.c, batch)
 lib.siw_llp_close(ffi.NULL)
-lib.siw_llp_port_close(ffi.NULL)
+lib.siw_llp_poll_port_close(ffi.NULL)
 p.socks.clear()
 p.close()
 assert open_fds() == before

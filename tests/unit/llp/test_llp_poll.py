@@ -12,7 +12,7 @@ import pytest
 ASK_EVERY, STALE, COOL = 32, 256, 1024
 
 
-def make_hot(port, sender, sock):
+def make_socket_hot(port, sender, sock):
     """Make a socket hot by a datagram, and receive the datagram."""
     assert sender.sendto(sock.local_addr(), b"x") == 0
     port.poll_until_ready(sock)
@@ -51,7 +51,7 @@ def test_a_hot_socket_is_reported_by_each_poll_and_epoll_called_by_every_32nd_po
     port, helpers, plain_sender
 ):
     a = port.open_udp()
-    make_hot(port, plain_sender, a)
+    make_socket_hot(port, plain_sender, a)
     c = helpers.Counters()
     assert all(port.poll() == [a] for _ in range(ASK_EVERY * 10))
     assert c["epoll_waits"] == 10
@@ -63,7 +63,7 @@ def test_a_cold_socket_is_reported_within_microseconds_even_if_polls_are_rare(
     with helpers.temporary_setting("hot_sockets", 1):
         port = helpers.Port()
     flooded, quiet = port.open_udp(), port.open_udp()
-    make_hot(port, plain_sender, flooded)
+    make_socket_hot(port, plain_sender, flooded)
     for _ in range(20):
         plain_sender.sendto(flooded.local_addr(), b"x")
         plain_sender.sendto(quiet.local_addr(), b"x")
@@ -78,7 +78,7 @@ def test_a_cold_socket_is_reported_within_microseconds_even_if_polls_are_rare(
 
 def test_a_hot_socket_is_removed_from_the_epoll_set(port, plain_sender):
     a = port.open_udp()
-    make_hot(port, plain_sender, a)
+    make_socket_hot(port, plain_sender, a)
     s = port.fill_waitset()
     assert [s.fds[i] for i in range(s.n - 1)] == [a.fd]
     info = Path(f"/proc/self/fdinfo/{s.fds[s.n - 1]}").read_text()
@@ -90,7 +90,7 @@ def test_a_hot_socket_is_removed_from_the_epoll_set(port, plain_sender):
 def test_a_ping_pong_between_two_hot_sockets_rarely_calls_epoll_wait(port, helpers):
     a, b = port.open_udp(), port.open_udp()
     a.sendto(b.local_addr(), b"x")
-    make_hot(port, b, a)
+    make_socket_hot(port, b, a)
     c = helpers.Counters()
     rounds = polls = 0
     while rounds < 1000:
@@ -105,7 +105,7 @@ def test_a_ping_pong_between_two_hot_sockets_rarely_calls_epoll_wait(port, helpe
 def test_the_interval_between_checks_of_idle_cold_sockets_grows(port, helpers, plain_sender):
     """The interval between checks of an idle cold socket grows from 10 us to 20, 40 and 80 us."""
     hot, _cold = port.open_udp(), port.open_udp()
-    make_hot(port, plain_sender, hot)
+    make_socket_hot(port, plain_sender, hot)
     c = helpers.Counters()
     began = time.monotonic()
     for _ in range(200):
@@ -143,43 +143,43 @@ def test_a_hot_socket_without_data_for_256_polls_gives_its_hot_slot_to_another_s
         port = helpers.Port()
     a, b, c = (port.open_udp() for _ in range(3))
     for s in (a, b):
-        make_hot(port, plain_sender, s)
-    make_hot(port, plain_sender, c)
+        make_socket_hot(port, plain_sender, s)
+    make_socket_hot(port, plain_sender, c)
     assert c.fd not in port.hot_fds()
     for _ in range(STALE):
         port.poll()
-    make_hot(port, plain_sender, b)
-    make_hot(port, plain_sender, c)
+    make_socket_hot(port, plain_sender, b)
+    make_socket_hot(port, plain_sender, c)
     assert sorted(port.hot_fds()) == sorted([b.fd, c.fd])
-    make_hot(port, plain_sender, a)  # the poller still reports a cold socket
+    make_socket_hot(port, plain_sender, a)  # the poller still reports a cold socket
     port.close()
 
 
 def test_a_hot_socket_that_is_idle_while_another_is_busy_becomes_cold(port, plain_sender):
     a, b = port.open_udp(), port.open_udp()
-    make_hot(port, plain_sender, a)
-    make_hot(port, plain_sender, b)
+    make_socket_hot(port, plain_sender, a)
+    make_socket_hot(port, plain_sender, b)
     for _ in range(COOL // 10 + 20):
         plain_sender.sendto(b.local_addr(), b"x")
         for _ in range(10):
             for s in port.poll():
                 s.receive_all()
     assert port.hot_fds() == [b.fd]
-    make_hot(port, plain_sender, a)
+    make_socket_hot(port, plain_sender, a)
     assert sorted(port.hot_fds()) == sorted([a.fd, b.fd])
 
 
 def test_a_hot_socket_stays_hot_while_no_socket_has_data(port, plain_sender):
     a = port.open_udp()
-    make_hot(port, plain_sender, a)
+    make_socket_hot(port, plain_sender, a)
     for _ in range(COOL * 5):
         assert port.poll() == [a]
 
 
 def test_a_hot_socket_that_waits_for_buffer_space_stays_hot(port, plain_sender):
     a, b = port.open_udp(), port.open_udp()
-    make_hot(port, plain_sender, a)
-    make_hot(port, plain_sender, b)
+    make_socket_hot(port, plain_sender, a)
+    make_socket_hot(port, plain_sender, b)
     a.want_write(True)
     for _ in range(COOL // 10 + 20):
         plain_sender.sendto(b.local_addr(), b"x")
@@ -194,11 +194,11 @@ def test_a_socket_with_an_unread_datagram_that_becomes_cold_is_reported(helpers,
     with helpers.temporary_setting("hot_sockets", 1):
         port = helpers.Port()
     a, b = port.open_udp(), port.open_udp()
-    make_hot(port, plain_sender, a)
+    make_socket_hot(port, plain_sender, a)
     for _ in range(STALE):
         port.poll()
     plain_sender.sendto(a.local_addr(), b"unread")
-    make_hot(port, plain_sender, b)
+    make_socket_hot(port, plain_sender, b)
     assert port.hot_fds() == [b.fd]
     port.poll_until_ready(a)
     assert a.recvfrom()[1] == b"unread"
@@ -209,18 +209,20 @@ def test_a_socket_with_an_unread_datagram_that_becomes_cold_is_reported(helpers,
 
 
 @pytest.fixture
-def busy_port(helpers, plain_sender):
+def port_with_occupied_hot_slot(helpers, plain_sender):
     """A port whose only hot slot is occupied, so that all further sockets are cold."""
     with helpers.temporary_setting("hot_sockets", 1):
         port = helpers.Port()
     port.hot = port.open_udp()
-    make_hot(port, plain_sender, port.hot)
+    make_socket_hot(port, plain_sender, port.hot)
     yield port
     port.close()
 
 
-def test_a_cold_socket_is_reported_until_a_receive_returns_eagain(busy_port, plain_sender):
-    port, a = busy_port, busy_port.open_udp()
+def test_a_cold_socket_is_reported_until_a_receive_returns_eagain(
+    port_with_occupied_hot_slot, plain_sender
+):
+    port, a = port_with_occupied_hot_slot, port_with_occupied_hot_slot.open_udp()
     for _ in range(3):
         plain_sender.sendto(a.local_addr(), b"x")
     port.poll_until_ready(a)
@@ -232,8 +234,8 @@ def test_a_cold_socket_is_reported_until_a_receive_returns_eagain(busy_port, pla
     assert all(a not in port.poll() for _ in range(100))
 
 
-def test_a_resumed_cold_socket_is_reported_again(busy_port, plain_sender):
-    port, a = busy_port, busy_port.open_udp()
+def test_a_resumed_cold_socket_is_reported_again(port_with_occupied_hot_slot, plain_sender):
+    port, a = port_with_occupied_hot_slot, port_with_occupied_hot_slot.open_udp()
     assert all(a not in port.poll() for _ in range(50))
     a.resume()
     assert a in port.poll()
@@ -241,8 +243,8 @@ def test_a_resumed_cold_socket_is_reported_again(busy_port, plain_sender):
     assert a not in port.poll()
 
 
-def test_polls_report_ready_cold_sockets_in_turn(busy_port, plain_sender):
-    port = busy_port
+def test_polls_report_ready_cold_sockets_in_turn(port_with_occupied_hot_slot, plain_sender):
+    port = port_with_occupied_hot_slot
     socks = [port.open_udp() for _ in range(5)]
     for s in socks:
         plain_sender.sendto(s.local_addr(), b"x")
@@ -262,7 +264,7 @@ def test_hot_and_cold_sockets_both_get_a_share_of_each_poll(helpers, plain_sende
         port = helpers.Port()
     hot, cold = [port.open_udp() for _ in range(4)], [port.open_udp() for _ in range(4)]
     for s in hot:
-        make_hot(port, plain_sender, s)
+        make_socket_hot(port, plain_sender, s)
     for s in cold:
         s.resume()
     seen = [s for _ in range(64) for s in port.poll(room)]
@@ -279,7 +281,7 @@ def test_200_quiet_sockets_are_reported_beside_a_socket_with_constant_traffic(
     with helpers.temporary_setting("hot_sockets", hot):
         port = helpers.Port()
     flooding, quiet = port.open_udp(), [port.open_udp() for _ in range(200)]
-    make_hot(port, plain_sender, flooding)
+    make_socket_hot(port, plain_sender, flooding)
     waiting, polls, served = set(quiet), 0, 0
     for s in quiet:
         plain_sender.sendto(s.local_addr(), b"hello")
@@ -309,7 +311,7 @@ def test_200_quiet_sockets_are_reported_beside_a_socket_with_constant_traffic(
 
 def test_the_handler_of_a_socket_can_be_changed(port, helpers, plain_sender):
     a = port.open_udp()
-    make_hot(port, plain_sender, a)
+    make_socket_hot(port, plain_sender, a)
     port.socks[777] = a
     port.lib.siw_llp_set_handler(a.c, helpers.ffi.cast("void *", 777))
     handlers = helpers.ffi.new("struct siw_io_handler *[]", 8)
@@ -357,7 +359,7 @@ def test_opening_a_thousand_sockets_and_a_hundred_ports_leaks_no_descriptor(help
         port = helpers.Port()
         socks = [port.open_udp() for _ in range(10)]
         for s in socks[:6]:
-            make_hot(port, plain_sender, s)
+            make_socket_hot(port, plain_sender, s)
         port.arm()
         port.close()
     assert helpers.open_fds() == before

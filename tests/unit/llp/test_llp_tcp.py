@@ -378,7 +378,7 @@ def test_receives_at_the_end_of_a_tcp_stream_return_0_and_waits_do_not_return(po
 
 def test_an_aborted_tcp_stream_resets_the_peer(port, helpers):
     a, b = port.connected_pair()
-    port.lib.siw_llp_tcp_abort(a.c)
+    port.lib.siw_llp_tcp_set_abortive_close(a.c)
     a.close()
     port.poll_until_ready(b)
     assert b.recv()[0] == -errno.ECONNRESET
@@ -405,7 +405,7 @@ def test_sending_on_a_reset_tcp_stream_returns_an_error_and_raises_no_signal(run
 signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 p, c = Port(), Counters()
 a, b = p.connected_pair()
-lib.siw_llp_tcp_abort(b.c)
+lib.siw_llp_tcp_set_abortive_close(b.c)
 b.close()
 assert a.send(b"x") == -104, "ECONNRESET"
 assert a.send(b"x", b"y") == -32, "EPIPE"
@@ -428,7 +428,7 @@ def test_a_thousand_tcp_connections_leak_no_descriptor(port, helpers, family):
     for _ in range(1000):
         a = port.connect(listener.local_addr())
         b = helpers.wait_until(lambda: port.accept_once(listener))
-        port.lib.siw_llp_tcp_abort(a.c)
+        port.lib.siw_llp_tcp_set_abortive_close(a.c)
         a.close()
         b.close()
     assert helpers.open_fds() == before

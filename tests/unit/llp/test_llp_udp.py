@@ -385,7 +385,7 @@ with temporary_setting("sndbuf", 4096):
     a = p.open_udp()
 b = other.open_udp()
 if {shared}:
-    lib.siw_llp_shared(a.c)
+    lib.siw_llp_allow_concurrent_sends(a.c)
 p.drain_ready_sockets()
 for _ in range(100):
     if a.sendto(b.local_addr(), b"y" * 1000):
@@ -447,7 +447,7 @@ def test_datagrams_are_sent_with_ect_and_a_ce_mark_is_reported_with_its_datagram
     port, helpers, family, bits, marked
 ):
     mine = port.open_udp(helpers.loopback[family])
-    assert helpers.lib.siw_llp_udp_ecn(mine.c) == 0
+    assert helpers.lib.siw_llp_udp_enable_ecn(mine.c) == 0
     there = (helpers.loopback[family], helpers.port_of(mine.local_addr()))
     v6 = family == "v6"
     level = socket.IPPROTO_IPV6 if v6 else socket.IPPROTO_IP
@@ -460,8 +460,8 @@ def test_datagrams_are_sent_with_ect_and_a_ce_mark_is_reported_with_its_datagram
         port.poll_until_ready(mine)
         seg, source = helpers.ffi.new("uint32_t *"), helpers.ffi.new("struct siw_addr *")
         room = helpers.ffi.new("char[]", 100)
-        assert helpers.lib.siw_llp_udp_recv_dense(mine.c, source, room, 100, seg) == 1
-        assert helpers.lib.siw_llp_udp_ce(mine.c) == marked
+        assert helpers.lib.siw_llp_udp_recv_with_gro(mine.c, source, room, 100, seg) == 1
+        assert helpers.lib.siw_llp_udp_ce_received(mine.c) == marked
         assert seg[0] == 1
         assert mine.sendto(source, b"y") == 0
         data, control, _, _ = s.recvmsg(10, 100)

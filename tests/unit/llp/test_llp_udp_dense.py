@@ -39,8 +39,8 @@ class WatchedSocket:
         return bool(self.own.getsockopt(socket.IPPROTO_UDP, UDP_GRO))
 
     @property
-    def has_more(self) -> bool:
-        return bool(self.helpers.lib.siw_llp_port_more(self.port.c))
+    def has_more_datagrams(self) -> bool:
+        return bool(self.helpers.lib.siw_llp_port_has_more_datagrams(self.port.c))
 
     def send_batch(self, *datagrams: bytes) -> None:
         control = [(socket.IPPROTO_UDP, UDP_SEGMENT, struct.pack("=H", len(datagrams[0])))]
@@ -56,14 +56,14 @@ class WatchedSocket:
         assert self.helpers.address_text(self.source) == name
         return bytes(self.helpers.buffer(self.at[0], n))
 
-    def make_dense(self) -> None:
+    def send_dense_traffic(self) -> None:
         for i in range(DENSE):
             assert not self.requests_coalescing
             self.sender.send(b"%d" % i)
         assert [self.next_datagram() for _ in range(DENSE)] == [b"%d" % i for i in range(DENSE)]
         assert self.requests_coalescing
 
-    def receive_lone_datagram(self) -> None:
+    def send_and_receive_lone_datagram(self) -> None:
         self.sender.send(b"alone")
         assert self.next_datagram() == b"alone"
         assert self.next_datagram() == -errno.EAGAIN
@@ -79,23 +79,23 @@ def watched_socket(port: Any, helpers: SimpleNamespace) -> Iterator[WatchedSocke
 def test_under_dense_traffic_coalesced_datagrams_are_split(
     watched_socket: WatchedSocket,
 ) -> None:
-    watched_socket.make_dense()
+    watched_socket.send_dense_traffic()
     sent = [bytes([i]) * 50 for i in range(40)] + [b"a shorter last"]
     watched_socket.send_batch(*sent)
     watched_socket.sender.send(b"alone")
     for i, datagram in enumerate(sent):
         assert watched_socket.next_datagram() == datagram
-        assert watched_socket.has_more == (i < 40)
+        assert watched_socket.has_more_datagrams == (i < 40)
     assert watched_socket.next_datagram() == b"alone"
     assert watched_socket.next_datagram() == -errno.EAGAIN
 
 
 def test_a_batch_of_the_largest_datagrams_is_split(watched_socket: WatchedSocket) -> None:
-    watched_socket.make_dense()
+    watched_socket.send_dense_traffic()
     sent = [os.urandom(32_753), os.urandom(32_753)]
     watched_socket.send_batch(*sent)
     assert [watched_socket.next_datagram(), watched_socket.next_datagram()] == sent
-    assert not watched_socket.has_more
+    assert not watched_socket.has_more_datagrams
 
 
 def test_long_datagrams_do_not_enable_coalescing(watched_socket: WatchedSocket) -> None:
@@ -108,25 +108,25 @@ def test_long_datagrams_do_not_enable_coalescing(watched_socket: WatchedSocket) 
 def test_sparse_traffic_disables_coalescing(
     watched_socket: WatchedSocket,
 ) -> None:
-    watched_socket.make_dense()
+    watched_socket.send_dense_traffic()
     assert watched_socket.next_datagram() == -errno.EAGAIN
     for _ in range(SPARSE - 1):
-        watched_socket.receive_lone_datagram()
+        watched_socket.send_and_receive_lone_datagram()
         assert watched_socket.requests_coalescing
-    watched_socket.receive_lone_datagram()
+    watched_socket.send_and_receive_lone_datagram()
     assert not watched_socket.requests_coalescing
-    watched_socket.make_dense()
+    watched_socket.send_dense_traffic()
 
 
 def test_bursts_between_pauses_keep_coalescing_enabled(watched_socket: WatchedSocket) -> None:
-    watched_socket.make_dense()
+    watched_socket.send_dense_traffic()
     for i in range(3 * SPARSE):
         if i % (SPARSE // 2) == 0:
             for _ in range(3):
                 watched_socket.sender.send(b"x")
             while watched_socket.next_datagram() != -errno.EAGAIN:
                 pass
-        watched_socket.receive_lone_datagram()
+        watched_socket.send_and_receive_lone_datagram()
         assert watched_socket.requests_coalescing
 
 
@@ -136,13 +136,13 @@ def disable_coalescing(
 ) -> Iterator[Callable[[], None]]:
     """A function that disables coalescing by starting a fault plan or a capture."""
 
-    def start_plan_or_capture() -> None:
+    def start_fault_plan_or_capture() -> None:
         if request.param == "faults":
             assert helpers.lib.siw_faults_install(b"peer=192.0.2.1,loss=100%") == 0
         else:
             assert helpers.lib.siw_capture_open(f"{tmp_path}/x.pcapng".encode()) == 0
 
-    yield start_plan_or_capture
+    yield start_fault_plan_or_capture
     helpers.lib.siw_faults_install(b"")
     helpers.lib.siw_capture_close()
 
@@ -150,7 +150,7 @@ def disable_coalescing(
 def test_a_fault_plan_or_a_capture_disables_coalescing(
     watched_socket: WatchedSocket, disable_coalescing: Callable[[], None]
 ) -> None:
-    watched_socket.make_dense()
+    watched_socket.send_dense_traffic()
     disable_coalescing()
     assert watched_socket.next_datagram() == -errno.EAGAIN
     assert not watched_socket.requests_coalescing
@@ -163,7 +163,7 @@ def test_a_fault_plan_or_a_capture_disables_coalescing(
 def test_a_batch_received_before_coalescing_is_disabled_is_not_lost(
     watched_socket: WatchedSocket, disable_coalescing: Callable[[], None]
 ) -> None:
-    watched_socket.make_dense()
+    watched_socket.send_dense_traffic()
     sent = [b"%03d" % i for i in range(20)]
     watched_socket.send_batch(*sent)
     disable_coalescing()
@@ -173,6 +173,6 @@ def test_a_batch_received_before_coalescing_is_disabled_is_not_lost(
 
 
 def test_closing_an_adopted_socket_disables_coalescing_on_it(watched_socket: WatchedSocket) -> None:
-    watched_socket.make_dense()
+    watched_socket.send_dense_traffic()
     watched_socket.sock.close()
     assert not watched_socket.requests_coalescing

@@ -15,7 +15,7 @@ from pace import scale_limit
 EACH_SOCKET_STATE = pytest.mark.parametrize("state", ["cold", "hot", "armed"])
 
 
-def bring_to_state(port, sender, sock, state):
+def bring_socket_to_state(port, sender, sock, state):
     """Make a socket cold, hot, or hot while the port is armed."""
     if state != "cold":
         sender.sendto(sock.local_addr(), b"x")
@@ -38,7 +38,7 @@ def other_port(helpers):
 @EACH_SOCKET_STATE
 @pytest.mark.parametrize("ms", [0, 5, 50])
 def test_a_wait_for_sockets_ends_at_its_time_out(port, other_port, state, ms):
-    bring_to_state(port, other_port.open_udp(), port.open_udp(), state)
+    bring_socket_to_state(port, other_port.open_udp(), port.open_udp(), state)
     start = time.monotonic()
     assert port.wait(ms * 1000) == 0
     assert ms / 1000 <= time.monotonic() - start < ms / 1000 + scale_limit(1)
@@ -47,7 +47,7 @@ def test_a_wait_for_sockets_ends_at_its_time_out(port, other_port, state, ms):
 @EACH_SOCKET_STATE
 def test_a_wait_for_sockets_ends_when_a_datagram_arrives(port, other_port, state):
     sender, a = other_port.open_udp(), port.open_udp()
-    bring_to_state(port, sender, a, state)
+    bring_socket_to_state(port, sender, a, state)
     t = threading.Timer(0.05, lambda: sender.sendto(a.local_addr(), b"wake up"))
     t.start()
     start = time.monotonic()
@@ -61,14 +61,14 @@ def test_a_wait_for_sockets_ends_when_a_datagram_arrives(port, other_port, state
 @EACH_SOCKET_STATE
 def test_a_wait_for_sockets_ends_immediately_if_a_datagram_is_queued(port, other_port, state):
     sender, a = other_port.open_udp(), port.open_udp()
-    bring_to_state(port, sender, a, state)
+    bring_socket_to_state(port, sender, a, state)
     sender.sendto(a.local_addr(), b"x")
     assert port.wait(-1) == 1
 
 
 @EACH_SOCKET_STATE
 def test_a_wait_for_sockets_ends_when_a_connection_request_arrives(port, other_port, state):
-    bring_to_state(port, other_port.open_udp(), port.open_udp(), state)
+    bring_socket_to_state(port, other_port.open_udp(), port.open_udp(), state)
     listener = port.listen()
     asleep = port.fill_waitset()
     client = other_port.connect(listener.local_addr())
@@ -161,7 +161,7 @@ def test_a_poll_after_a_wait_that_a_hot_socket_ended_does_not_call_epoll_wait(
     port, helpers, other_port
 ):
     sender, a = other_port.open_udp(), port.open_udp()
-    bring_to_state(port, sender, a, "hot")
+    bring_socket_to_state(port, sender, a, "hot")
     for turn in range(321):
         if turn == 1:
             # The first turn is not counted, because no wait that a socket ended precedes the turn.
@@ -177,7 +177,7 @@ def test_a_poll_after_a_wait_that_a_hot_socket_ended_does_not_call_epoll_wait(
 
 def test_a_cold_socket_is_reported_soon_after_a_wait_that_the_socket_ended(port, other_port):
     sender, a, b = other_port.open_udp(), port.open_udp(), port.open_udp()
-    bring_to_state(port, sender, a, "hot")
+    bring_socket_to_state(port, sender, a, "hot")
     sender.sendto(b.local_addr(), b"x")
     turns = 0
     while b not in (port.poll() if port.wait(-1) == 1 else []):
@@ -193,7 +193,7 @@ def test_a_cold_socket_is_reported_soon_after_a_wait_that_the_socket_ended(port,
 @EACH_SOCKET_STATE
 def test_arming_or_disarming_a_port_during_a_wait_hides_no_datagram(port, other_port, state):
     sender, a = other_port.open_udp(), port.open_udp()
-    bring_to_state(port, sender, a, state)
+    bring_socket_to_state(port, sender, a, state)
     asleep = port.fill_waitset()
     port.disarm()
     sender.sendto(a.local_addr(), b"x")
@@ -223,7 +223,7 @@ def test_a_cold_socket_with_an_unread_datagram_ends_all_waits(helpers, other_por
     with helpers.temporary_setting("hot_sockets", 1):
         port = helpers.Port()
     sender, hot, a = other_port.open_udp(), port.open_udp(), port.open_udp()
-    bring_to_state(port, sender, hot, "armed" if armed else "hot")
+    bring_socket_to_state(port, sender, hot, "armed" if armed else "hot")
     asleep = port.fill_waitset()
     for _ in range(2):
         sender.sendto(a.local_addr(), b"x")
@@ -242,7 +242,7 @@ def test_a_cold_socket_with_an_unread_datagram_ends_all_waits(helpers, other_por
 
 def test_a_hot_socket_with_an_unread_datagram_ends_waits_on_an_armed_port(port, other_port):
     sender, a = other_port.open_udp(), port.open_udp()
-    bring_to_state(port, sender, a, "armed")
+    bring_socket_to_state(port, sender, a, "armed")
     for _ in range(2):
         sender.sendto(a.local_addr(), b"x")
     port.poll_until_ready(a)
@@ -258,27 +258,27 @@ def test_a_hot_socket_with_an_unread_datagram_ends_waits_on_an_armed_port(port, 
 @pytest.mark.parametrize("state", ["hot", "armed"])
 def test_a_hot_socket_that_was_not_read_until_eagain_ends_all_waits(port, other_port, state):
     sender, a = other_port.open_udp(), port.open_udp()
-    bring_to_state(port, sender, a, state)
+    bring_socket_to_state(port, sender, a, state)
     asleep = port.fill_waitset()
     sender.sendto(a.local_addr(), b"x")
     port.poll_until_ready(a)
     # The test reads the last datagram without a further receive that returns EAGAIN.
     assert a.recvfrom()[0] == 1
-    port.leave()
+    port.wake_threads_for_remaining_work()
     assert port.lib.siw_llp_wait(asleep, -1, 5_000_000) == 1, "the earlier wait did not end"
     port.arm()
     assert port.wait(5_000_000) == 1, "the new wait did not end"
     port.drain_ready_sockets()
     asleep = port.fill_waitset()
-    port.leave()
+    port.wake_threads_for_remaining_work()
     assert port.lib.siw_llp_wait(asleep, -1, 1000) == 0
-    port.leave(more=True)
+    port.wake_threads_for_remaining_work(more=True)
     assert port.lib.siw_llp_wait(asleep, -1, 5_000_000) == 1
 
 
 def test_want_write_wakes_a_thread_that_waits_on_the_hot_sockets(port, other_port):
     sender, a = other_port.open_udp(), port.open_udp()
-    bring_to_state(port, sender, a, "hot")
+    bring_socket_to_state(port, sender, a, "hot")
     asleep = port.fill_waitset()
     t = threading.Timer(0.05, lambda: a.want_write(True))
     t.start()
@@ -319,7 +319,7 @@ def test_no_order_of_polls_arming_and_waits_loses_a_datagram(helpers, ops, hot):
         unread = dict.fromkeys(socks, 0)
         asleep = port.fill_waitset()
 
-        def receive_from_ready(room, most):
+        def receive_from_ready_sockets(room, most):
             """Receive at most `most` datagrams from each ready socket, or all if `most` is 0."""
             for s in port.poll(room):
                 for _ in range(most or 1000):
@@ -336,10 +336,10 @@ def test_no_order_of_polls_arming_and_waits_loses_a_datagram(helpers, ops, hot):
                     assert sender.sendto(socks[x].local_addr(), b"x") == 0
                 unread[socks[x]] += y
             elif what == "serve":
-                receive_from_ready(x, y)
+                receive_from_ready_sockets(x, y)
             elif what == "spin":
                 for _ in range(x):
-                    receive_from_ready(64, 1)
+                    receive_from_ready_sockets(64, 1)
             elif what == "fill":
                 asleep = port.fill_waitset()
             elif what == "again":
@@ -351,7 +351,7 @@ def test_no_order_of_polls_arming_and_waits_loses_a_datagram(helpers, ops, hot):
                 assert port.wait(2_000_000) == 1
                 assert port.lib.siw_llp_wait(asleep, -1, 2_000_000) == 1
         for _ in range(400):
-            receive_from_ready(64, 0)
+            receive_from_ready_sockets(64, 0)
         assert not any(unread.values()), "the socket of an unread datagram was not reported"
         assert port.wait(0) == 0, "the wait ended although no datagram is unread"
     finally:
@@ -372,16 +372,16 @@ class PortThreads:
         self.done = threading.Event()
 
     def make_thread(self, what, *args):
-        def run_recording_failure():
+        def run_and_save_failure():
             try:
                 what(*args)
             except BaseException as e:
                 self.failed.append(e)
                 raise
 
-        return threading.Thread(target=run_recording_failure)
+        return threading.Thread(target=run_and_save_failure)
 
-    def receive_from_ready(self, most):
+    def receive_from_ready_sockets(self, most):
         for s in self.port.poll(16):
             for _ in range(most):
                 rv = s.recvfrom(64)[0]
@@ -394,7 +394,7 @@ class PortThreads:
         while not self.done.is_set():
             with self.lock:
                 (self.port.arm if armed else self.port.disarm)()
-                self.receive_from_ready(3)
+                self.receive_from_ready_sockets(3)
                 asleep = self.port.fill_waitset()
             rv = self.port.lib.siw_llp_wait(asleep, -1, 5_000_000)
             assert rv == 1, "a wait lasted 5 s although datagrams arrived"
@@ -403,7 +403,7 @@ class PortThreads:
         while not self.done.is_set():
             for _ in range(20):
                 with self.lock:
-                    self.receive_from_ready(2)
+                    self.receive_from_ready_sockets(2)
             time.sleep(0.002)
 
     def send_round_robin(self, first, own, total, senders):

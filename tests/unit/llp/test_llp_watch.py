@@ -16,14 +16,14 @@ def run_ip(text):
 
 p = Port()
 out = ffi.new("struct siw_llp_watch **")
-assert lib.siw_llp_watch_open(p.c, b"w0", ffi.NULL, out) == 0
+assert lib.siw_llp_interface_watch_open(p.c, b"w0", ffi.NULL, out) == 0
 w = out[0]
 UP, DOWN, ADDRS = lib.SIW_LLP_WATCH_UP, lib.SIW_LLP_WATCH_DOWN, lib.SIW_LLP_WATCH_ADDRS
 
 def read_notifications():
     "Return all pending notifications."
     told = []
-    while got := lib.siw_llp_watch_read(w):
+    while got := lib.siw_llp_interface_watch_read(w):
         told.append(got)
     return told
 
@@ -32,7 +32,7 @@ def wait_for_notification(what):
     wait_until(lambda: what in read_notifications())
 """
 CLOSE_WATCH = """
-lib.siw_llp_watch_close(w)
+lib.siw_llp_interface_watch_close(w)
 p.close()
 """
 
@@ -76,7 +76,7 @@ for i in range(40):  # two messages in each turn, together more than one call re
     run_ip(f"addr add 198.51.100.{i}/32 dev lo")
     run_ip(f"addr del 198.51.100.{i}/32 dev lo")
 run_ip("addr add 192.0.2.1/24 dev w0")
-assert lib.siw_llp_watch_read(w) == 0, "one call read the messages of all interfaces"
+assert lib.siw_llp_interface_watch_read(w) == 0, "one call read the messages of all interfaces"
 assert read_notifications() == [ADDRS]
 """
         + CLOSE_WATCH,

@@ -17,7 +17,7 @@ INVALID = (lib.SIW_LAYER_DDP, lib.SIW_DDP_TAGGED_BUFFER, lib.SIW_DDP_INVALID_STA
 MIN_WAITING_INDEXES = 256  # minimum number of freed indexes that wait before one is reused
 
 
-def may_invalidate(world: DdpWorld, stag: int, stream: Stream) -> bool:
+def may_invalidate_stag(world: DdpWorld, stag: int, stream: Stream) -> bool:
     return bool(lib.siw_mem_stag_may_invalidate(world.mem, stag, stream.handle))
 
 
@@ -29,10 +29,10 @@ def test_an_invalidated_stag_is_refused_and_cannot_be_invalidated_again(world: D
     stream = world.receiver()
     m = world.registered_memory(100, rights=ALL, stream=stream)
     assert world.look_up_stag(m.stag, WRITE, 0, 100, stream=stream) == [(m.addr, 100)]
-    assert may_invalidate(world, m.stag, stream)
+    assert may_invalidate_stag(world, m.stag, stream)
     assert invalidate_stag(world, m.stag, stream) == 0
     assert world.look_up_stag(m.stag, WRITE, 0, 100, stream=stream) == INVALID
-    assert not may_invalidate(world, m.stag, stream)
+    assert not may_invalidate_stag(world, m.stag, stream)
     assert invalidate_stag(world, m.stag, stream) == -errno.EACCES
     assert world.free_stag(m.stag) == 0
     assert world.free_stag(m.stag) == -errno.ENOENT
@@ -49,7 +49,7 @@ def test_an_stag_that_the_peer_may_not_invalidate_stays_unchanged(
     if which == "freed":
         world.free_stag(m.stag)
     stag = m.stag ^ 0x100 if which == "never" else m.stag
-    assert not may_invalidate(world, stag, stream)
+    assert not may_invalidate_stag(world, stag, stream)
     assert invalidate_stag(world, stag, stream) == -errno.EACCES
     if which in ("no right", "domain", "other stream", "never"):
         assert world.look_up_stag(m.stag, WRITE, 0, 1, stream=owner) == [(m.addr, 1)]
@@ -72,7 +72,7 @@ def test_changing_a_streams_identity_does_not_change_the_binding_of_its_stags(
     stream = world.receiver()
     m = world.registered_memory(10, rights=ALL, stream=stream)
     identity = ffi.cast("void *", 4711)
-    lib.siw_ddp_stream_bind(stream.handle, identity)
+    lib.siw_ddp_stream_set_identity(stream.handle, identity)
     assert lib.siw_ddp_stream_identity(stream.handle) == identity
     assert lib.siw_mem_stag_invalidate(world.mem, m.stag, identity) == -errno.EACCES
     assert invalidate_stag(world, m.stag, stream) == 0
@@ -82,19 +82,22 @@ def test_invalidating_an_stag_waits_for_a_placement_in_progress(world: DdpWorld)
     stream = world.receiver()
     m = world.registered_memory(100, rights=ALL, stream=stream)
     iov, err = ffi.new("struct iovec[1]"), ffi.new("struct siw_wire_err *")
-    assert lib.siw_mem_stag_get(world.mem, m.stag, 7, stream.handle, WRITE, 0, 10, iov, 1, err) == 1
+    assert (
+        lib.siw_mem_stag_acquire(world.mem, m.stag, 7, stream.handle, WRITE, 0, 10, iov, 1, err)
+        == 1
+    )
     done = threading.Event()
 
-    def invalidate_in_thread() -> None:
+    def invalidate_stag_in_thread() -> None:
         assert invalidate_stag(world, m.stag, stream) == 0
         done.set()
 
-    thread = threading.Thread(target=invalidate_in_thread)
+    thread = threading.Thread(target=invalidate_stag_in_thread)
     thread.start()
     while world.look_up_stag(m.stag, WRITE, 0, 1, stream=stream) != INVALID:
         pass
     assert not done.wait(0.02)
-    lib.siw_mem_stag_put(world.mem, m.stag)
+    lib.siw_mem_stag_release(world.mem, m.stag)
     assert done.wait(10)
     thread.join()
 
@@ -108,12 +111,12 @@ def test_an_stag_may_be_invalidated_and_freed_at_the_same_time(world: DdpWorld) 
     given = [threading.Event() for _ in range(rounds)]
     ended: list[int] = []
 
-    def invalidate_each() -> None:
+    def invalidate_each_stag() -> None:
         for i in range(rounds):
             given[i].wait(10)
             ended.append(invalidate_stag(world, stags[i], stream))
 
-    thread = threading.Thread(target=invalidate_each)
+    thread = threading.Thread(target=invalidate_each_stag)
     thread.start()
     for i in range(rounds):
         stags[i] = world.assign_stag(m, ALL, stream=stream)

@@ -121,20 +121,20 @@ def test_stags_are_unpredictable_and_differ_between_two_ports(world: DdpWorld) -
 def test_freeing_an_stag_waits_for_an_access_in_progress(world: DdpWorld) -> None:
     m = world.registered_memory(10)
     iov, err = ffi.new("struct iovec[1]"), ffi.new("struct siw_wire_err *")
-    got = lib.siw_mem_stag_get(world.mem, m.stag, PD, ffi.NULL, WRITE, 0, 10, iov, 1, err)
+    got = lib.siw_mem_stag_acquire(world.mem, m.stag, PD, ffi.NULL, WRITE, 0, 10, iov, 1, err)
     assert got == 1
     done = threading.Event()
 
-    def free_in_thread() -> None:
+    def free_stag_in_thread() -> None:
         assert world.free_stag(m.stag) == 0
         done.set()
 
-    thread = threading.Thread(target=free_in_thread)
+    thread = threading.Thread(target=free_stag_in_thread)
     thread.start()
     while world.look_up_stag(m.stag, WRITE, 0, 1) != INVALID:
         time.sleep(0.001)
     assert not done.wait(0.05), "the STag was freed while a reference was held"
-    lib.siw_mem_stag_put(world.mem, m.stag)
+    lib.siw_mem_stag_release(world.mem, m.stag)
     assert done.wait(10)
     thread.join()
 
@@ -144,14 +144,14 @@ def test_concurrent_lookups_and_frees_of_stags_are_consistent(world: DdpWorld) -
     current = [world.registered_memory(8)]
     failures: list[str] = []
 
-    def look_up_until_stopped() -> None:
+    def look_up_stag_until_stopped() -> None:
         while not stop.is_set():
             m = current[0]
             got = world.look_up_stag(m.stag, WRITE, 0, 8)
             if got not in (INVALID, [(m.addr, 8)]):
                 failures.append(f"{got} for {m.stag:#x}")
 
-    threads = [threading.Thread(target=look_up_until_stopped) for _ in range(3)]
+    threads = [threading.Thread(target=look_up_stag_until_stopped) for _ in range(3)]
     for thread in threads:
         thread.start()
     try:
@@ -233,7 +233,7 @@ def test_a_scatter_gather_element_requires_the_local_access_right(
             world.resolve_sgl([m.sge()], write=write)
 
 
-def _invalid_elements(m: Memory) -> list[Sge]:
+def _invalid_sges(m: Memory) -> list[Sge]:
     return [
         (m.base - 1, 5, m.stag),
         (m.base, m.size + 1, m.stag),
@@ -252,7 +252,7 @@ def test_an_element_outside_its_region_or_with_a_wrong_key_is_refused(
     m = world.registered_memory(100, to_base=5000)
     assert world.resolve_sgl([m.sge()], write=False) == [(m.addr, 100)]
     with pytest.raises(StreamError, match="EACCES"):
-        world.resolve_sgl([_invalid_elements(m)[which]], write=False)
+        world.resolve_sgl([_invalid_sges(m)[which]], write=False)
 
 
 def test_a_key_of_another_protection_domain_is_refused(world: DdpWorld) -> None:

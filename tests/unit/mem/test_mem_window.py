@@ -21,7 +21,7 @@ def reserve_stag(world: DdpWorld, window: bool) -> int:
     return int(stag[0])
 
 
-def bind_window(world: DdpWorld, stag: int, m: Memory, length: int | None = None) -> int:
+def bind_memory_window(world: DdpWorld, stag: int, m: Memory, length: int | None = None) -> int:
     region = ffi.new("struct siw_mem_region *")
     region.addr = ffi.cast("uint8_t *", m.addr)
     region.length = m.size if length is None else length
@@ -38,12 +38,12 @@ def stag_is_alive(world: DdpWorld, stag: int) -> bool:
 def test_a_reserved_stag_is_invalid_until_it_is_bound(world: DdpWorld, window: bool) -> None:
     stag, m = reserve_stag(world, window), world.registered_memory(100)
     assert not stag_is_alive(world, stag) and world.look_up_stag(stag, WRITE, 0, 1) == INVALID
-    assert bind_window(world, stag, m, 50) == 0
+    assert bind_memory_window(world, stag, m, 50) == 0
     assert stag_is_alive(world, stag) and world.look_up_stag(stag, WRITE, 0, 50) == [(m.addr, 50)]
-    assert bind_window(world, stag, m) == -errno.EBUSY
+    assert bind_memory_window(world, stag, m) == -errno.EBUSY
     assert world.free_stag(stag) == 0
     assert not stag_is_alive(world, stag) and world.look_up_stag(stag, WRITE, 0, 1) == INVALID
-    assert bind_window(world, stag, m) == world.free_stag(stag) == -errno.ENOENT
+    assert bind_memory_window(world, stag, m) == world.free_stag(stag) == -errno.ENOENT
 
 
 def test_a_window_may_be_bound_with_any_key_octet_and_is_found_only_with_that_one(
@@ -54,11 +54,11 @@ def test_a_window_may_be_bound_with_any_key_octet_and_is_found_only_with_that_on
     last = base
     for octet in range(256):
         stag = base | octet
-        assert bind_window(world, stag, m, octet + 1) == 0
+        assert bind_memory_window(world, stag, m, octet + 1) == 0
         for other in (last, base | (octet + 1) % 256, base ^ 0x100 | octet):
             assert (other == stag) is stag_is_alive(world, other)
             assert (world.look_up_stag(other, WRITE, 0, 1) == INVALID) is (other != stag)
-        assert bind_window(world, base | (octet + 7) % 256, m) == -errno.EBUSY
+        assert bind_memory_window(world, base | (octet + 7) % 256, m) == -errno.EBUSY
         assert world.free_stag(base | (octet + 7) % 256) == -errno.ENOENT
         assert lib.siw_mem_stag_invalidate(world.mem, stag, ffi.NULL) == 0
         assert world.look_up_stag(stag, WRITE, 0, 1) == INVALID
@@ -71,8 +71,8 @@ def test_a_reserved_stag_that_is_no_window_can_be_bound_only_with_its_own_key(
 ) -> None:
     stag, m = reserve_stag(world, False), world.registered_memory(100)
     assert not stag & TOP
-    assert bind_window(world, stag ^ 1, m) == -errno.ENOENT
-    assert bind_window(world, stag, m) == 0
+    assert bind_memory_window(world, stag ^ 1, m) == -errno.ENOENT
+    assert bind_memory_window(world, stag, m) == 0
 
 
 def test_stags_of_windows_and_of_regions_are_never_equal(world: DdpWorld) -> None:
@@ -105,9 +105,9 @@ def test_binding_a_window_waits_for_an_access_through_its_previous_binding(world
         world.registered_memory(100),
         world.registered_memory(200),
     )
-    assert bind_window(world, base | 5, m) == 0
+    assert bind_memory_window(world, base | 5, m) == 0
     iov, err = ffi.new("struct iovec[1]"), ffi.new("struct siw_wire_err *")
-    got = lib.siw_mem_stag_get(world.mem, base | 5, PD, ffi.NULL, WRITE, 0, 10, iov, 1, err)
+    got = lib.siw_mem_stag_acquire(world.mem, base | 5, PD, ffi.NULL, WRITE, 0, 10, iov, 1, err)
     assert got == 1
     ends = [
         threading.Thread(target=lib.siw_mem_stag_invalidate, args=(world.mem, base | 5, ffi.NULL))
@@ -116,10 +116,12 @@ def test_binding_a_window_waits_for_an_access_through_its_previous_binding(world
     while stag_is_alive(world, base | 5):
         pass
     done = threading.Event()
-    ends.append(threading.Thread(target=lambda: bind_window(world, base | 6, other) or done.set()))
+    ends.append(
+        threading.Thread(target=lambda: bind_memory_window(world, base | 6, other) or done.set())
+    )
     ends[1].start()
     assert not done.wait(0.02)
-    lib.siw_mem_stag_put(world.mem, base | 5)
+    lib.siw_mem_stag_release(world.mem, base | 5)
     assert done.wait(10)
     for thread in ends:
         thread.join()
@@ -136,19 +138,19 @@ def test_a_window_that_is_rebound_repeatedly_is_never_found_partly_bound(world: 
     stop = threading.Event()
     odd: list[object] = []
 
-    def look_up_until_stopped() -> None:
+    def look_up_stag_until_stopped() -> None:
         while not stop.is_set():
             for octet, m in ((1, small), (2, large)):
                 got = world.look_up_stag(base | octet, WRITE, 0, m.size)
                 if got not in (INVALID, [(m.addr, m.size)]):
                     odd.append(got)
 
-    threads = [threading.Thread(target=look_up_until_stopped) for _ in range(2)]
+    threads = [threading.Thread(target=look_up_stag_until_stopped) for _ in range(2)]
     for thread in threads:
         thread.start()
     for i in range(2000):
         octet, m = (1, small) if i % 2 else (2, large)
-        assert bind_window(world, base | octet, m) == 0
+        assert bind_memory_window(world, base | octet, m) == 0
         assert lib.siw_mem_stag_invalidate(world.mem, base | octet, ffi.NULL) == 0
     stop.set()
     for thread in threads:

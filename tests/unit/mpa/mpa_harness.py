@@ -80,7 +80,7 @@ def enhanced_params(**values: Any) -> Any:
     return mpa_params(**{"enhanced": 1, "ird": 4, "ord": 5, **values})
 
 
-def errno_of_failing_step(step: Callable[[], Any]) -> int:
+def errno_of_first_failed_call(step: Callable[[], Any]) -> int:
     """Call step repeatedly until it raises StreamError; return the errno."""
     try:
         wait_until(step)
@@ -328,7 +328,7 @@ class World:
 
     def __init__(self) -> None:
         out = ffi.new("struct siw_llp_port **")
-        check_result(lib.siw_llp_port_open(out))
+        check_result(lib.siw_llp_poll_port_open(out))
         self.port = out[0]
         self._streams: list[Stream] = []
         self._sockets: list[socket.socket] = []
@@ -475,7 +475,7 @@ class World:
             sock.close()
         if self._listener != ffi.NULL:
             lib.siw_llp_close(self._listener)
-        lib.siw_llp_port_close(self.port)
+        lib.siw_llp_poll_port_close(self.port)
 
 
 W = TypeVar("W", bound="Closing")

@@ -31,11 +31,11 @@ def split_ulpdus(octets: bytes) -> list[bytes]:
 
 
 def start_sending_octets(stream, octets: bytes, step: int) -> threading.Thread:  # type: ignore[no-untyped-def]
-    def send_in_steps() -> None:
+    def send_in_chunks() -> None:
         for at in range(0, len(octets), step):
             stream.sock.sendall(octets[at : at + step])
 
-    thread = threading.Thread(target=send_in_steps)
+    thread = threading.Thread(target=send_in_chunks)
     thread.start()
     return thread
 

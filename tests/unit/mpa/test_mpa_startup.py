@@ -269,21 +269,21 @@ def test_siw_mpa_addrs_returns_the_addresses_of_the_tcp_socket(world: World) -> 
 def test_an_idle_stream_holds_no_buffers_after_start_up_and_after_traffic(world: World) -> None:
     stream = world.sender()
 
-    def held_buffer_octets() -> int:
+    def allocated_buffer_octets() -> int:
         return int(lib.siw_mpa_test_memory(stream.handle))
 
-    assert held_buffer_octets() == 0
+    assert allocated_buffer_octets() == 0
     assert stream.peek_fpdu() is None
     for _ in range(3):
         stream.sock.sendall(build_fpdu(b"x"))
         assert stream.receive_ulpdu(0) == b"x"
-        assert 0 < held_buffer_octets() <= 131072
+        assert 0 < allocated_buffer_octets() <= 131072
         assert stream.peek_fpdu() is None  # the stream has no buffered octets any more
-        assert held_buffer_octets() == 0
+        assert allocated_buffer_octets() == 0
         assert stream.frame_fpdu(b"y") > 0
-        assert held_buffer_octets() > 262144
+        assert allocated_buffer_octets() > 262144
         stream.flush()
-        assert held_buffer_octets() == 0
+        assert allocated_buffer_octets() == 0
 
 
 def holds_partial_fpdu(stream: Stream) -> bool:
@@ -470,7 +470,7 @@ def test_memory_is_returned_to_the_system_after_1024_streams_were_closed(world: 
     crowd = 1024  # the crowd threshold in base/trim.c
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
-    lib.siw_trim()  # releases memory that earlier tests have left
+    lib.siw_trim_free_memory()  # releases memory that earlier tests have left
     asked, out = mpa_params(), ffi.new("struct siw_mpa_stream **")
     streams = []
     with socket.socket() as nobody:
@@ -479,8 +479,8 @@ def test_memory_is_returned_to_the_system_after_1024_streams_were_closed(world: 
         for _ in range(crowd):
             assert not lib.siw_mpa_connect(world.port, dest, ffi.NULL, asked, ffi.NULL, out)
             streams.append(out[0])
-    assert not lib.siw_trim()
+    assert not lib.siw_trim_free_memory()
     for stream in streams:
         lib.siw_mpa_close(stream, 1)
-    assert lib.siw_trim()
+    assert lib.siw_trim_free_memory()
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -38,7 +38,9 @@ def make_mutant(**changed: str) -> Mutant:
     return Mutant(**{**entry, **changed})
 
 
-def make_one_file_tree(tmp_path: Path, text: str, name: str = "mpa/mpa_one.c") -> CSourceTree:
+def make_source_tree_of_one_file(
+    tmp_path: Path, text: str, name: str = "mpa/mpa_one.c"
+) -> CSourceTree:
     path = tmp_path / "siwarp" / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, "utf-8")
@@ -51,7 +53,7 @@ ONE = "int siw_mpa_one(int a, int b)\n{\n\treturn a < b; /* why */\n}\n"
 @pytest.mark.parametrize("one", MUTANTS, ids=[m.id for m in MUTANTS])
 def test_each_mutant_applies_to_one_place_of_its_layer(one: Mutant) -> None:
     try:
-        place = one.find_place(load_work_tree())
+        place = one.find_place_in_code(load_work_tree())
     except LookupError as e:
         pytest.fail(f"tests/mutants/{one.layer}.toml: {one.id} does not apply: {e.args[0]}")
     layer = load_work_tree().layer_of_file(place.path)
@@ -80,21 +82,21 @@ def test_each_layer_with_mutants_has_existing_tests() -> None:
 
 def test_blanks_and_comments_are_ignored_when_a_mutant_is_applied(tmp_path: Path) -> None:
     text = "int siw_mpa_one(int a,\n\t\tint b)\n{\n\treturn a /* or less */\n\t\t<b;\n}\n"
-    path, broken = make_mutant().file_with_mutation(make_one_file_tree(tmp_path, text))
+    path, broken = make_mutant().file_with_mutation(make_source_tree_of_one_file(tmp_path, text))
     assert "return a <= b;" in broken
     assert path.name == "mpa_one.c"
 
 
 def test_the_function_of_a_mutant_is_found_in_any_file(tmp_path: Path) -> None:
-    tree = make_one_file_tree(tmp_path, "static int x;\n\n" + ONE, "mpa/mpa_other.c")
-    assert tree.layer_of_file(make_mutant().find_place(tree).path) == "mpa"
+    tree = make_source_tree_of_one_file(tmp_path, "static int x;\n\n" + ONE, "mpa/mpa_other.c")
+    assert tree.layer_of_file(make_mutant().find_place_in_code(tree).path) == "mpa"
 
 
 def test_mutants_can_change_tables_macros_and_enums(tmp_path: Path) -> None:
     text = "#define ONE 1\nstatic const int two[] = {\n\t2,\n};\n\nenum three {\n\tTHREE = 3,\n};\n"
-    tree = make_one_file_tree(tmp_path, text)
+    tree = make_source_tree_of_one_file(tmp_path, text)
     for where, old in (("ONE", "1"), ("two", "2"), ("three", "3")):
-        place = make_mutant(where=where, old=old).find_place(tree)
+        place = make_mutant(where=where, old=old).find_place_in_code(tree)
         assert tree.texts[place.path][place.start : place.end] == old
 
 
@@ -112,15 +114,15 @@ def test_a_mutant_that_does_not_apply_is_reported_with_the_reason(
     tmp_path: Path, changed: dict[str, str], says: str
 ) -> None:
     with pytest.raises(LookupError, match=says):
-        make_mutant(**changed).find_place(make_one_file_tree(tmp_path, ONE))
+        make_mutant(**changed).find_place_in_code(make_source_tree_of_one_file(tmp_path, ONE))
 
 
 def test_a_mutant_of_two_functions_with_one_name_needs_a_file(tmp_path: Path) -> None:
-    make_one_file_tree(tmp_path, ONE)
-    tree = make_one_file_tree(tmp_path, ONE, "mpa/mpa_two.c")
+    make_source_tree_of_one_file(tmp_path, ONE)
+    tree = make_source_tree_of_one_file(tmp_path, ONE, "mpa/mpa_two.c")
     with pytest.raises(LookupError, match="2 times"):
-        make_mutant().find_place(tree)
-    assert make_mutant(file="mpa_two.c").find_place(tree).path.name == "mpa_two.c"
+        make_mutant().find_place_in_code(tree)
+    assert make_mutant(file="mpa_two.c").find_place_in_code(tree).path.name == "mpa_two.c"
 
 
 def test_stored_mutants_are_loaded_unchanged(tmp_path: Path) -> None:

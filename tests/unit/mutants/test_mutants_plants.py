@@ -16,15 +16,15 @@ from mutants.plants import (
     Plant,
     Ran,
     Worker,
-    load_plants,
-    median_seeds,
+    load_planted_faults,
+    median_seeds_until_fault_found,
     outcome_of_run,
     results_table,
-    run_until_failure,
+    run_seeds_until_failure,
 )
 from mutants.tree import TreeCopy, Trouble
 
-PLANTS = load_plants()
+PLANTS = load_planted_faults()
 
 
 @pytest.mark.parametrize("plant", PLANTS, ids=[p.id for p in PLANTS])
@@ -48,7 +48,7 @@ def test_an_incomplete_planted_fault_is_reported_by_its_id(tmp_path: Path) -> No
     path = tmp_path / "plants.toml"
     path.write_text('[[plant]]\nid = "one"\nfault = "lost"\nwhy = "It is."\n', "utf-8")
     with pytest.raises(ValueError, match=r"one: new, old, seen, what, where, why"):
-        load_plants(path)
+        load_planted_faults(path)
 
 
 @pytest.mark.parametrize(
@@ -94,22 +94,22 @@ class FakeSimCommand:
 
 @pytest.mark.parametrize("bad", [1, 8, 9, 25, 50])
 def test_seeds_are_counted_up_to_the_first_failing_seed(bad: int) -> None:
-    assert run_until_failure(FakeSimCommand(100 + bad), 101, 50).seeds == bad
+    assert run_seeds_until_failure(FakeSimCommand(100 + bad), 101, 50).seeds == bad
 
 
 def test_a_planted_fault_may_remain_undetected() -> None:
-    found = run_until_failure(FakeSimCommand(0), 1, 50)
+    found = run_seeds_until_failure(FakeSimCommand(0), 1, 50)
     assert (found.seeds, found.how) == (0, "passed")
 
 
 def test_a_run_that_hangs_without_naming_a_seed_counts_all_of_its_seeds() -> None:
-    found = run_until_failure(FakeSimCommand(11, "hung", named=False), 1, 50)
+    found = run_seeds_until_failure(FakeSimCommand(11, "hung", named=False), 1, 50)
     assert (found.seeds, found.how) == (50, "hung")
 
 
 def test_a_run_that_names_a_seed_of_another_run_raises_an_error() -> None:
     with pytest.raises(Trouble, match="seed 99"):
-        run_until_failure(lambda first, seeds: Ran("failed", 99, "seed 99"), 1, 50)
+        run_seeds_until_failure(lambda first, seeds: Ran("failed", 99, "seed 99"), 1, 50)
 
 
 def test_the_copy_of_the_tree_is_restored_after_a_planted_fault_and_after_an_error(
@@ -131,10 +131,10 @@ def test_the_copy_of_the_tree_is_restored_after_a_planted_fault_and_after_an_err
 
     monkeypatch.setattr(copy, "build_targets", fake_build)
     worker = Worker(copy, FakeSimCommand(3))
-    assert worker.try_plant(plant, 1, 50).seeds == 3
+    assert worker.try_planted_fault(plant, 1, 50).seeds == 3
     assert path.read_text("utf-8") == whole
     with pytest.raises(Trouble, match="one does not compile"):
-        worker.try_plant(plant, 1, 50)
+        worker.try_planted_fault(plant, 1, 50)
     assert path.read_text("utf-8") == whole
     assert built == [(plants.LIBRARY,)] * 2
 
@@ -151,7 +151,7 @@ def make_search_result(seeds: int) -> Found:
 def test_the_median_counts_an_undetected_fault_as_more_than_all_others(
     seeds: list[int], middle: float
 ) -> None:
-    assert median_seeds(make_search_result(n) for n in seeds) == middle
+    assert median_seeds_until_fault_found(make_search_result(n) for n in seeds) == middle
 
 
 def test_the_results_table_has_a_line_for_each_planted_fault_and_the_median() -> None:

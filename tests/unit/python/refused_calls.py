@@ -130,13 +130,13 @@ def connect_uc_from_other_family(w: VerbsObjects) -> None:
     qp.to_rtr(QPAttr(ah_attr=AHAttr("127.0.0.1", 9, "::1")))
 
 
-def pass_socket_with_every_addr(w: VerbsObjects) -> None:
+def pass_socket_to_every_addr_qp(w: VerbsObjects) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
         s.bind(("127.0.0.1", 0))
         QP(w.pd, QPInitAttr(scq=w.cq, every_addr=True)).to_init(QPAttr(qkey=1, fd=s))
 
 
-def overfill_shared_socket(w: VerbsObjects) -> None:
+def exceed_qps_per_shared_socket(w: VerbsObjects) -> None:
     qps = [w.make_ud_qp(QPState.RESET)]
     for _ in range(256):
         qps.append(QP(w.pd, QPInitAttr(scq=w.cq, rcq=w.cq, shared_socket_qp=qps[0])))
@@ -164,7 +164,7 @@ def exceed_max_peers(w: VerbsObjects) -> None:
         qp.post_send(SendWR(sg=[w.sge], ah=AH(w.pd, ("127.0.0.1", port))))
 
 
-def send_imm_without_announcement(w: VerbsObjects) -> None:
+def send_imm_without_mpa_announcement(w: VerbsObjects) -> None:
     with temporary_settings(mpa_announce=0):
         end = w.connect_endpoint()
     end.qp.post_send(SendWR(opcode=WROpcode.SEND_WITH_IMM, sg=[w.sge]))
@@ -182,7 +182,7 @@ def exceed_read_depth_in_sqd(w: VerbsObjects) -> None:
     qp.modify(QPAttr(max_rd_atomic=1000))
 
 
-def connect_pair_in_sqd(w: VerbsObjects) -> tuple[Any, MR]:
+def connect_pair_and_move_one_to_sqd(w: VerbsObjects) -> tuple[Any, MR]:
     both = Wire(w.rig, w.other).connect()
     both[0].qp.modify(QPAttr(qp_state=QPState.SQD))
     mr = w.rig.reg_mr(64, PLAIN | AccessFlag.MW_BIND)
@@ -190,13 +190,13 @@ def connect_pair_in_sqd(w: VerbsObjects) -> tuple[Any, MR]:
 
 
 def deregister_mr_of_posted_send(w: VerbsObjects) -> object:
-    both, mr = connect_pair_in_sqd(w)
+    both, mr = connect_pair_and_move_one_to_sqd(w)
     both[0].qp.post_send(SendWR(sg=[mr.sge()]))
     return lib.siw_dereg_mr(mr._c_object())
 
 
 def deregister_bound_mr(w: VerbsObjects) -> object:
-    both, mr = connect_pair_in_sqd(w)
+    both, mr = connect_pair_and_move_one_to_sqd(w)
     MW(w.pd).bind(both[0].qp, mr)
     return lib.siw_dereg_mr(mr._c_object())
 
@@ -246,7 +246,7 @@ def accept_with_qp_in_err(w: VerbsObjects) -> None:
     event.id.accept()
 
 
-def make_connect_call(**param: Any) -> Call:
+def make_connect_function(**param: Any) -> Call:
     return lambda w: create_cm_id_with_qp(w).connect(("127.0.0.1", 9), ConnParam(**param))
 
 
@@ -284,7 +284,7 @@ def create_qp_with_shared_socket(w: VerbsObjects) -> QP:
     return first
 
 
-def make_second_capture_call(tmp: Path) -> Call:
+def make_function_starting_two_captures(tmp: Path) -> Call:
     def start_two_captures(_: VerbsObjects) -> object:
         assert lib.siw_capture_start(str(tmp / "one.pcapng").encode()) == 0
         rc = lib.siw_capture_start(str(tmp / "two.pcapng").encode())
@@ -294,7 +294,7 @@ def make_second_capture_call(tmp: Path) -> Call:
     return start_two_captures
 
 
-def attach_with_group_port_taken(w: VerbsObjects) -> None:
+def attach_mcast_with_port_taken(w: VerbsObjects) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
         s.bind(("", lib.siw_setting_value(setting_index("mcast_port"))))
         w.make_ud_qp().attach_mcast("239.192.7.78")
@@ -319,7 +319,7 @@ def refused_device_calls(tmp: Path) -> list[Call]:
         lambda _: lib.siw_open_device_by_addr(parse_addr("192.0.2.1")),
         lambda w: lib.siw_close_device(w.ctx._c_object()),
         lambda _: lib.siw_faults_set(b"loss=banana"),
-        make_second_capture_call(tmp),
+        make_function_starting_two_captures(tmp),
         lambda _: lib.siw_capture_start(b"/dev/null"),
         lambda _: lib.siw_addr_parse(b"no address", 1, ffi.new("struct siw_addr *")),
         lambda w: lib.siw_create_ah(w.pd._c_object(), ffi.new("struct siw_addr *")),
@@ -389,10 +389,10 @@ def refused_queue_pair_calls() -> list[Call]:
         ),
         lambda w: QP(w.pd, QPInitAttr(scq=w.cq, shared_socket_qp=w.make_ud_qp(), crc=False)),
         share_socket_of_closed_qp,
-        overfill_shared_socket,
+        exceed_qps_per_shared_socket,
         send_from_other_address,
         connect_uc_from_other_family,
-        pass_socket_with_every_addr,
+        pass_socket_to_every_addr_qp,
         create_qp_without_free_port,
     ]
 
@@ -419,14 +419,14 @@ def refused_state_calls() -> list[Call]:
     ]
 
 
-def refused_group_and_record_calls() -> list[Call]:
+def refused_multicast_and_write_record_calls() -> list[Call]:
     """Return refused calls that concern multicast groups, Write-Records and queries of peers."""
     return [
         lambda w: w.make_rc_qp().attach_mcast("239.192.7.77"),
         lambda w: w.make_ud_qp().attach_mcast("127.0.0.1"),
         lambda w: w.make_ud_qp().attach_mcast("ff02::7"),
         lambda w: w.make_ud_qp().detach_mcast("239.192.7.77"),
-        attach_with_group_port_taken,
+        attach_mcast_with_port_taken,
         lambda w: w.make_rc_qp().drops(),
         lambda w: lib.siw_query_record(w.make_ud_qp()._c_object(), 0, NULL, NULL, 0),
         lambda w: lib.siw_query_record(w.make_ud_qp()._c_object(), 5, NULL, NULL, 0),
@@ -454,7 +454,7 @@ def refused_request_calls() -> list[Call]:
         lambda w: w.connect_endpoint(max_send_sge=2).qp.post_send(
             SendWR(opcode=WROpcode.ATOMIC_FETCH_AND_ADD, sg=[w.mr.sge(0, 4)], remote=THERE)
         ),
-        send_imm_without_announcement,
+        send_imm_without_mpa_announcement,
         lambda w: w.make_ud_qp(max_inline_data=0).post_send(
             w.make_send_wr(sg=[SGE(w.mr.addr, 8, w.mr.lkey)], send_flags=SendFlag.INLINE)
         ),
@@ -471,10 +471,10 @@ def refused_connection_calls() -> list[Call]:
         lambda w: create_listening_cm_id(w).bind_qp(w.make_rc_qp()),
         lambda w: create_cm_id_with_qp(w).listen(("127.0.0.1", 0)),
         accept_with_qp_in_err,
-        make_connect_call(private_data=b"x" * 509),
-        make_connect_call(rev=1, peer_to_peer=1),
-        make_connect_call(peer_to_peer=64),
-        make_connect_call(initiator_depth=1000),
+        make_connect_function(private_data=b"x" * 509),
+        make_connect_function(rev=1, peer_to_peer=1),
+        make_connect_function(peer_to_peer=64),
+        make_connect_function(initiator_depth=1000),
         lambda w: create_listening_cm_id(w).listen(("127.0.0.1", 0)),
         lambda w: w.make_cm_id().establish(),
         connect_with_long_private_data,
@@ -495,7 +495,7 @@ def all_refused_calls(tmp: Path) -> list[Call]:
     return (
         refused_device_calls(tmp)
         + of_objects
-        + refused_group_and_record_calls()
+        + refused_multicast_and_write_record_calls()
         + refused_request_calls()
         + refused_connection_calls()
     )

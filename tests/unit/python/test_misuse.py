@@ -442,7 +442,7 @@ STATE_MISUSE: list[Row] = [
 ]
 
 
-def create_qp_waiting_for_pairing(w: VerbsObjects) -> QP:
+def create_qp_waiting_for_connect_by_qpn(w: VerbsObjects) -> QP:
     qp = w.make_rc_qp(by_qpn=True)
     qp.modify(QPAttr(qp_state=QPState.INIT))
     qp.modify(
@@ -636,7 +636,7 @@ CONNECTION_MISUSE: list[Row] = [
     ),
     (
         "binding a QP by QPN that is in RTR",
-        lambda w: w.make_cm_id().bind_qp(create_qp_waiting_for_pairing(w)),
+        lambda w: w.make_cm_id().bind_qp(create_qp_waiting_for_connect_by_qpn(w)),
         State,
         EINVAL,
         "in RESET or INIT",

@@ -35,7 +35,7 @@ def make_bindable_mr(w: VerbsObjects) -> MR:
     return w.rig.reg_mr(64, REGION)
 
 
-def make_type_1_window(w: VerbsObjects) -> MW:
+def make_type_1_mw(w: VerbsObjects) -> MW:
     return MW(w.pd, MWType.TYPE_1)
 
 
@@ -74,9 +74,7 @@ WINDOW_MISUSE: list[Row] = [
     ("no such type", lambda w: MW(w.pd, 3), Plain, EINVAL, "use a value of MWType"),
     (
         "type 1 by a request",
-        lambda w: post_type_2_bind(
-            w.connect_endpoint().qp, make_type_1_window(w), make_bind_info(w)
-        ),
+        lambda w: post_type_2_bind(w.connect_endpoint().qp, make_type_1_mw(w), make_bind_info(w)),
         Plain,
         EINVAL,
         r"bound by QP\.bind_mw",
@@ -112,7 +110,7 @@ WINDOW_MISUSE: list[Row] = [
     (
         "a bind to no region",
         lambda w: post_type_1_bind(
-            w.connect_endpoint().qp, make_type_1_window(w), make_bind_info_of_closed_mr(w)
+            w.connect_endpoint().qp, make_type_1_mw(w), make_bind_info_of_closed_mr(w)
         ),
         Plain,
         EINVAL,
@@ -157,7 +155,7 @@ WINDOW_MISUSE: list[Row] = [
     (
         "an inline bind of type 1",
         lambda w: post_type_1_bind(
-            w.connect_endpoint().qp, make_type_1_window(w), make_bind_info(w), SendFlag.INLINE
+            w.connect_endpoint().qp, make_type_1_mw(w), make_bind_info(w), SendFlag.INLINE
         ),
         Plain,
         EINVAL,
@@ -179,7 +177,7 @@ WINDOW_MISUSE: list[Row] = [
     ),
     (
         "a bind of type 1 on UD",
-        lambda w: post_type_1_bind(w.make_ud_qp(), make_type_1_window(w), make_bind_info(w)),
+        lambda w: post_type_1_bind(w.make_ud_qp(), make_type_1_mw(w), make_bind_info(w)),
         Plain,
         EINVAL,
         "is for RC and UC QPs only",
@@ -187,7 +185,7 @@ WINDOW_MISUSE: list[Row] = [
     (
         "a bind before connecting",
         lambda w: post_type_1_bind(
-            w.make_rc_qp(QPState.INIT), make_type_1_window(w), make_bind_info(w)
+            w.make_rc_qp(QPState.INIT), make_type_1_mw(w), make_bind_info(w)
         ),
         State,
         EINVAL,
@@ -202,7 +200,7 @@ WINDOW_MISUSE: list[Row] = [
     ),
     (
         "a region that is bound",
-        lambda w: (lambda held: held[1].close())(make_bound_window(w)),
+        lambda w: (lambda held: held[1].close())(make_bound_mw(w)),
         State,
         EBUSY,
         "a window is bound to the region.*close or invalidate",
@@ -222,7 +220,7 @@ def connect_endpoints(w: VerbsObjects, **kw: int) -> tuple[End, End]:
     return Wire(w.rig, w.other).connect(**kw)
 
 
-def make_bound_window(w: VerbsObjects) -> tuple[MW, MR, object]:
+def make_bound_mw(w: VerbsObjects) -> tuple[MW, MR, object]:
     mw, mr, both = MW(w.pd), make_bindable_mr(w), connect_endpoints(w)
     mw.bind(both[0].qp, mr)
     assert poll(both[0].scq)[0].ok
@@ -267,7 +265,7 @@ def test_the_completion_error_of_a_failed_bind_names_the_remedy(
 
 def test_binds_fill_the_send_queue_like_other_requests(verbs_objects: VerbsObjects) -> None:
     both = connect_endpoints(verbs_objects, max_send_wr=4)
-    end, mw, mr = both[0], make_type_1_window(verbs_objects), make_bindable_mr(verbs_objects)
+    end, mw, mr = both[0], make_type_1_mw(verbs_objects), make_bindable_mr(verbs_objects)
     end.qp.modify(QPAttr(qp_state=QPState.SQD))
     for _ in range(4):
         mw.bind(end.qp, mr)

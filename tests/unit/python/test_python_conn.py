@@ -275,7 +275,7 @@ def test_with_persona_roce_a_refused_write_raises_protocol_error() -> None:
 # ---- closing objects on which other threads wait
 
 
-def assert_ended_by_close(thread: threading.Thread, found: list[BaseException]) -> None:
+def assert_thread_ended_by_close(thread: threading.Thread, found: list[BaseException]) -> None:
     thread.join(20)
     assert not thread.is_alive(), "the thread still waits"
     (error,) = found
@@ -304,7 +304,7 @@ def test_closing_a_connection_ends_the_wait_of_a_thread_that_receives(
     thread, found = start_blocking_call(a.recv)
     wait_until(lambda: a.rcq.channel is not None and a.rcq.channel._waiters)
     a.close()
-    assert_ended_by_close(thread, found)
+    assert_thread_ended_by_close(thread, found)
     assert a.qp.closed and a.pd.closed and a.rcq.channel is not None and a.rcq.channel.closed
     with pytest.raises(siwarp.PeerGone):
         b.recv(10)
@@ -324,7 +324,7 @@ def test_closing_a_connection_ends_the_wait_of_a_thread_that_sends(size: int) ->
         thread, found = start_blocking_call(send_until_blocked)
         wait_until(lambda: a.scq.channel is not None and a.scq.channel._waiters)
         a.close()
-        assert_ended_by_close(thread, found)
+        assert_thread_ended_by_close(thread, found)
         assert a.qp.closed and a.pd.closed
     found.clear()
     # Resizing succeeds only if the memory is no longer registered.
@@ -337,7 +337,7 @@ def test_closing_a_listener_ends_the_wait_of_a_thread_that_accepts() -> None:
     thread, found = start_blocking_call(listener.accept)
     wait_until(lambda: listener._home.channel._waiters)
     listener.close()
-    assert_ended_by_close(thread, found)
+    assert_thread_ended_by_close(thread, found)
     assert listener._home.context.closed
     with pytest.raises(siwarp.PeerGone):
         siwarp.connect(address)

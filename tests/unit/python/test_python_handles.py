@@ -84,11 +84,11 @@ def test_leaving_a_with_block_closes_the_objects_of_a_device_newest_first(
     order: list[str] = []
     shut = _ffi.Handle._destroy_c_object
 
-    def record_and_destroy(self: _ffi.Handle) -> None:
+    def note_kind_and_destroy_handle(self: _ffi.Handle) -> None:
         order.append(self._what)
         shut(self)
 
-    monkeypatch.setattr(_ffi.Handle, "_destroy_c_object", record_and_destroy)
+    monkeypatch.setattr(_ffi.Handle, "_destroy_c_object", note_kind_and_destroy_handle)
     with Context() as ctx:
         pd = PD(ctx)
         cq = CQ(ctx, channel=CompChannel(ctx))
@@ -126,11 +126,11 @@ def test_a_garbage_collected_handle_is_destroyed_by_the_next_call(
     in_c = []
     memory = bytearray(10)
 
-    def drop_region() -> None:
+    def create_region_and_drop_reference() -> None:
         MR(ud_resources.pd, memory)
         in_c.append(len(_ffi._dropped))
 
-    thread = threading.Thread(target=drop_region)
+    thread = threading.Thread(target=create_region_and_drop_reference)
     thread.start()
     thread.join()
     # Garbage collection of the region made no C call.

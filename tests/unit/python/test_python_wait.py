@@ -69,7 +69,7 @@ def test_each_thread_that_waits_on_a_shared_channel_gets_the_completions_of_its_
 # ---- sleeps during a wait
 
 
-def voluntary_switches_by_thread() -> dict[str, int]:
+def voluntary_context_switches_by_thread() -> dict[str, int]:
     """Return how many times each thread of the process has gone to sleep."""
     found = {}
     for task in Path("/proc/self/task").iterdir():
@@ -79,20 +79,20 @@ def voluntary_switches_by_thread() -> dict[str, int]:
     return found
 
 
-def make_cq_wait_call(ud: UDResources) -> Callable[[], Any]:
+def make_cq_wait_function(ud: UDResources) -> Callable[[], Any]:
     return lambda: ud.cq.wait(4)
 
 
-def make_cq_event_wait_call(ud: UDResources) -> Callable[[], Any]:
+def make_cq_event_wait_function(ud: UDResources) -> Callable[[], Any]:
     return lambda: ud.channel.get_cq_event(4)
 
 
-def make_cm_event_wait_call(ud: UDResources) -> Callable[[], Any]:
+def make_cm_event_wait_function(ud: UDResources) -> Callable[[], Any]:
     channel = CMEventChannel(ud.ctx)
     return lambda: channel.get_event(4)
 
 
-def make_async_event_wait_call(ud: UDResources) -> Callable[[], Any]:
+def make_async_event_wait_function(ud: UDResources) -> Callable[[], Any]:
     return lambda: ud.ctx.get_async_event(4)
 
 
@@ -102,10 +102,10 @@ def make_async_event_wait_call(ud: UDResources) -> Callable[[], Any]:
 @pytest.mark.parametrize(
     "what",
     [
-        make_cq_wait_call,
-        make_cq_event_wait_call,
-        make_cm_event_wait_call,
-        make_async_event_wait_call,
+        make_cq_wait_function,
+        make_cq_event_wait_function,
+        make_cm_event_wait_function,
+        make_async_event_wait_function,
     ],
 )
 def test_a_wait_without_events_uses_no_cpu(
@@ -115,11 +115,12 @@ def test_a_wait_without_events_uses_no_cpu(
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(wait)
         time.sleep(0.5)
-        before = voluntary_switches_by_thread()
+        before = voluntary_context_switches_by_thread()
         # The sleep of the test itself counts as one context switch.
         time.sleep(2)
         woken = {
-            task: n - before.get(task, 0) for task, n in voluntary_switches_by_thread().items()
+            task: n - before.get(task, 0)
+            for task, n in voluntary_context_switches_by_thread().items()
         }
         waiting.result()
     assert sum(woken.values()) <= 4, woken

@@ -23,7 +23,7 @@ from siwarp.verbs import (
     AH,
     SendWR,
 )
-from siwarp.verbs.reason import with_python_names
+from siwarp.verbs.reason import replace_c_names_by_python_names
 
 TESTS = Path(__file__).parents[2]
 TABLE = Path(siwarp.__file__).parent / "base" / "reason.h"
@@ -118,7 +118,7 @@ def assert_reason_text_is_readable(name: str, text: str) -> None:
     assert len(text.split()) > 4, (name, text)
     assert not re.search(r"[{}]|\(null\)|  ", text), (name, text)
     assert "\n" not in text
-    said = with_python_names(text)
+    said = replace_c_names_by_python_names(text)
     assert not re.search(r"\b(siw_(?!lo\b)|SIW_|ibv_)\w*", said), (name, said)
 
 
@@ -211,12 +211,12 @@ def test_each_thread_has_its_own_reason(cq_pointer: Any) -> None:
     assert lib.siw_resize_cq(cq_pointer, 0) == -errno.EINVAL
     seen = []
 
-    def record_reasons() -> None:
+    def collect_last_reasons() -> None:
         seen.append(last_reason())
         assert lib.siw_dealloc_pd(NULL) == -errno.EINVAL
         seen.append(last_reason())
 
-    thread = threading.Thread(target=record_reasons)
+    thread = threading.Thread(target=collect_last_reasons)
     thread.start()
     thread.join()
     assert seen == [("", ""), ("NULL_ARGUMENT", "pd is NULL: pass a valid pointer")]
@@ -258,6 +258,9 @@ def test_the_error_of_a_refused_python_call_has_python_names(verbs_objects: Verb
 
 
 def test_c_names_in_a_reason_are_replaced_by_complete_python_names() -> None:
-    assert with_python_names("siw_cm_bind_qp first") == "CMID.bind_qp() first"
-    assert with_python_names("add SIW_ACCESS_LOCAL_WRITE") == "add AccessFlag.LOCAL_WRITE"
-    assert with_python_names("see siw_something_else") == "see siw_something_else"
+    assert replace_c_names_by_python_names("siw_cm_bind_qp first") == "CMID.bind_qp() first"
+    assert (
+        replace_c_names_by_python_names("add SIW_ACCESS_LOCAL_WRITE")
+        == "add AccessFlag.LOCAL_WRITE"
+    )
+    assert replace_c_names_by_python_names("see siw_something_else") == "see siw_something_else"

@@ -98,7 +98,7 @@ class Sender:
         else:
             self.sock.sendto(b"x", self.qp.addr)
 
-    def number_if_held_back(self, number: int) -> int:
+    def message_number_if_held_back(self, number: int) -> int:
         """Return the number if its message is held back; else acknowledge all and return 0."""
         if not self.has_sent(number):
             return number
@@ -113,18 +113,18 @@ class Sender:
     def post_until_held_back(self) -> int:
         """Post messages until one is held back for a batch; return its number."""
 
-        def post_and_check() -> int:
+        def post_and_check_if_held_back() -> int:
             # The progress thread may nap only if the program polls while data arrives.
             self.inject_datagram_or_segment()
             while self.cq.poll(64):
                 pass
             self.post_next_message()
-            last = self.number_if_held_back(self.post_next_message())
+            last = self.message_number_if_held_back(self.post_next_message())
             if not last:
                 time.sleep(0.005)
             return last
 
-        return int(wait_until(post_and_check))
+        return int(wait_until(post_and_check_if_held_back))
 
 
 KINDS = [QPType.UD, QPType.UC, QPType.RD, QPType.RC]
@@ -160,11 +160,11 @@ def modify_to_same_state(s: Sender) -> None:
     s.qp.modify(QPAttr(qp_state=QPState.RTS))
 
 
-def move_to_error(s: Sender) -> None:
+def move_qp_to_error(s: Sender) -> None:
     s.qp.modify(QPAttr(qp_state=QPState.ERR))
 
 
-def move_to_reset(s: Sender) -> None:
+def move_qp_to_reset(s: Sender) -> None:
     s.qp.modify(QPAttr(qp_state=QPState.RESET))
 
 
@@ -181,8 +181,8 @@ def destroy_qp(s: Sender) -> None:
         poll_cq,
         read_channel_without_event,
         modify_to_same_state,
-        move_to_error,
-        move_to_reset,
+        move_qp_to_error,
+        move_qp_to_reset,
         destroy_qp,
     ],
 )
@@ -260,15 +260,15 @@ def sender_with_defaults(request: pytest.FixtureRequest) -> Iterator[Sender]:
 def post_densely_until_held_back(s: Sender) -> int:
     """Post twice per round without a pause until a post is held back; return its number."""
 
-    def post_and_check() -> int:
+    def post_and_check_if_held_back() -> int:
         s.inject_datagram_or_segment()
         for _ in range(8):
             poll_cq(s)
             s.post_next_message()
             last = s.post_next_message()
-        return s.number_if_held_back(last)
+        return s.message_number_if_held_back(last)
 
-    return int(wait_until(post_and_check))
+    return int(wait_until(post_and_check_if_held_back))
 
 
 def test_posts_are_held_back_in_dense_traffic_and_not_after_a_pause(
@@ -276,7 +276,7 @@ def test_posts_are_held_back_in_dense_traffic_and_not_after_a_pause(
 ) -> None:
     last = post_densely_until_held_back(sender_with_defaults)
     poll_cq(sender_with_defaults)
-    assert sender_with_defaults.number_if_held_back(last) == 0
+    assert sender_with_defaults.message_number_if_held_back(last) == 0
     poll_cq(
         sender_with_defaults
     )  # all requests have completed, so nothing is retransmitted during the pause

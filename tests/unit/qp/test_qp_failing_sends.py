@@ -94,7 +94,7 @@ def post(wr_id, mr):
 assert post(1, gone) == WCStatus.LOC_PROT_ERR and qp.qp_state == QPState.SQE
 qp.modify(QPAttr(qp_state=QPState.RTS))
 assert post(2, good) == WCStatus.SUCCESS
-((_, record),) = target.poll_records()
+((_, record),) = target.poll_write_records()
 assert record.whole and target.memory.read({size}) == octet_pattern({size})
 gone.close()
 rig.close()

@@ -34,7 +34,9 @@ def test_killing_the_peers_process_flushes_all_posted_sends_and_receives(
         text=True,
     ) as peer:
         try:
-            request = two_device_wire.next_request(60 if "SANITIZER" in os.environ else 20)
+            request = two_device_wire.next_connection_request(
+                60 if "SANITIZER" in os.environ else 20
+            )
             b = End(two_device_wire.passive, request.id, two_device_wire.p_channel, size=1 << 12)
             b.id.accept()
             assert b.next_cm_event().type == CMEventType.ESTABLISHED

@@ -40,7 +40,7 @@ class Splits:
 
 
 @pytest.fixture(scope="module")
-def split_pair() -> Iterator[Splits]:
+def qp_pair_for_split_messages() -> Iterator[Splits]:
     made = Splits()
     yield made
     made.rig.close()
@@ -59,7 +59,12 @@ def piece_lengths(most: int) -> st.SearchStrategy[list[int]]:
     st.integers(0, 40),
 )
 def test_any_split_into_elements_is_gathered_and_scattered_correctly(
-    split_pair: Splits, pieces: list[int], marks: list[int], out_at: int, in_at: int, spare: int
+    qp_pair_for_split_messages: Splits,
+    pieces: list[int],
+    marks: list[int],
+    out_at: int,
+    in_at: int,
+    spare: int,
 ) -> None:
     total = sum(pieces)
     data = octet_pattern(total, total)
@@ -67,27 +72,35 @@ def test_any_split_into_elements_is_gathered_and_scattered_correctly(
     holes = [b - a for a, b in itertools.pairwise(bounds)]
     holes[-1] += spare  # buffer space that the message does not fill
 
-    split_pair.out.view[:] = bytes(AREA)
-    sources = split_pair.piece_offsets(pieces, out_at)
+    qp_pair_for_split_messages.out.view[:] = bytes(AREA)
+    sources = qp_pair_for_split_messages.piece_offsets(pieces, out_at)
     done = 0
     for offset, n in zip(sources, pieces, strict=True):
-        split_pair.out.write(data[done : done + n], offset=offset)
+        qp_pair_for_split_messages.out.write(data[done : done + n], offset=offset)
         done += n
-    split_pair.into.view[:] = bytes([CANARY]) * AREA
-    sinks = split_pair.piece_offsets(holes, in_at)
+    qp_pair_for_split_messages.into.view[:] = bytes([CANARY]) * AREA
+    sinks = qp_pair_for_split_messages.piece_offsets(holes, in_at)
 
-    split_pair.b.post_recv(
-        RecvWR(1, sg=[split_pair.into.sge(o, n) for o, n in zip(sinks, holes, strict=True)])
-    )
-    split_pair.a.post_send(
-        SendWR(
-            2,
-            sg=[split_pair.out.sge(o, n) for o, n in zip(sources, pieces, strict=True)],
-            ah=split_pair.to_b,
+    qp_pair_for_split_messages.b.post_recv(
+        RecvWR(
+            1,
+            sg=[
+                qp_pair_for_split_messages.into.sge(o, n) for o, n in zip(sinks, holes, strict=True)
+            ],
         )
     )
-    assert poll(split_pair.scq)[0].ok
-    (wc,) = poll(split_pair.rcq)
+    qp_pair_for_split_messages.a.post_send(
+        SendWR(
+            2,
+            sg=[
+                qp_pair_for_split_messages.out.sge(o, n)
+                for o, n in zip(sources, pieces, strict=True)
+            ],
+            ah=qp_pair_for_split_messages.to_b,
+        )
+    )
+    assert poll(qp_pair_for_split_messages.scq)[0].ok
+    (wc,) = poll(qp_pair_for_split_messages.rcq)
     assert (wc.ok, wc.byte_len) == (True, total)
 
     wanted = bytearray([CANARY]) * AREA
@@ -97,20 +110,28 @@ def test_any_split_into_elements_is_gathered_and_scattered_correctly(
         wanted[offset : offset + len(part)] = part
         done += len(part)
     assert done == total
-    assert split_pair.into.read() == wanted
+    assert qp_pair_for_split_messages.into.read() == wanted
 
 
-def test_sixteen_elements_on_both_sides_carry_the_largest_message(split_pair: Splits) -> None:
-    most = split_pair.rig.ctx.query_device().max_ud_msg
+def test_sixteen_elements_on_both_sides_carry_the_largest_message(
+    qp_pair_for_split_messages: Splits,
+) -> None:
+    most = qp_pair_for_split_messages.rig.ctx.query_device().max_ud_msg
     data = octet_pattern(most)
-    split_pair.out.write(data)
+    qp_pair_for_split_messages.out.write(data)
     step = most // 16
     bounds = [i * step for i in range(16)] + [most]
     parts = list(itertools.pairwise(bounds))
-    split_pair.b.post_recv(RecvWR(1, sg=[split_pair.into.sge(a, b - a) for a, b in parts]))
-    split_pair.a.post_send(
-        SendWR(2, sg=[split_pair.out.sge(a, b - a) for a, b in parts], ah=split_pair.to_b)
+    qp_pair_for_split_messages.b.post_recv(
+        RecvWR(1, sg=[qp_pair_for_split_messages.into.sge(a, b - a) for a, b in parts])
     )
-    assert poll(split_pair.rcq)[0].byte_len == most
-    assert poll(split_pair.scq)[0].ok
-    assert split_pair.into.read(most) == data
+    qp_pair_for_split_messages.a.post_send(
+        SendWR(
+            2,
+            sg=[qp_pair_for_split_messages.out.sge(a, b - a) for a, b in parts],
+            ah=qp_pair_for_split_messages.to_b,
+        )
+    )
+    assert poll(qp_pair_for_split_messages.rcq)[0].byte_len == most
+    assert poll(qp_pair_for_split_messages.scq)[0].ok
+    assert qp_pair_for_split_messages.into.read(most) == data

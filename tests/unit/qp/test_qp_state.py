@@ -164,7 +164,7 @@ def allowed_attributes(kind: int, state: int, event: str) -> int:
 @pytest.mark.parametrize("kind", list(QPType), ids=lambda k: k.name)
 def test_every_transition_allows_the_attributes_that_the_verbs_define(kind: QPType) -> None:
     for state, (name, event) in itertools.product(range(7), EVENTS.items()):
-        got = layer.siw_qp_state_attrs(kind, state, event)
+        got = layer.siw_qp_attrs_of_transition(kind, state, event)
         if expected_transition(kind, state, name) is None:
             assert got == -errno.EINVAL, (state, name)
         else:
@@ -176,7 +176,7 @@ def test_unknown_queue_pair_types_have_no_transitions(kind: int) -> None:
     action = layer_ffi.new("int *")
     for state, event in itertools.product(range(7), EVENTS.values()):
         assert layer.siw_qp_state_next(kind, state, event, action) == -errno.EINVAL
-        assert layer.siw_qp_state_attrs(kind, state, event) == -errno.EINVAL
+        assert layer.siw_qp_attrs_of_transition(kind, state, event) == -errno.EINVAL
 
 
 @pytest.mark.parametrize("kind", list(QPType), ids=lambda k: k.name)
@@ -184,7 +184,7 @@ def test_states_and_events_out_of_range_have_no_transition(kind: QPType) -> None
     action = layer_ffi.new("int *")
     for state, event in [(-1, 0), (7, 0), (1 << 30, 0), (0, -1), (0, 99), (0, 1 << 30)]:
         assert layer.siw_qp_state_next(kind, state, event, action) == -errno.EINVAL
-        assert layer.siw_qp_state_attrs(kind, state, event) == -errno.EINVAL
+        assert layer.siw_qp_attrs_of_transition(kind, state, event) == -errno.EINVAL
 
 
 STATE_PATHS = {  # the states through which a UD queue pair reaches each state

@@ -93,11 +93,11 @@ class Bottleneck:
         heapq.heappush(self.events, (max(int(when), self.now), self.n, what, flow, datagram))
 
     def _pacing_delay(self, flow: Flow, octets: int) -> int:
-        return int(lib.siw_rd_cc_wait(flow.cc, octets))
+        return int(lib.siw_rd_cc_pacing_delay(flow.cc, octets))
 
     def _send_datagram(self, flow: Flow) -> None:
         sent = ffi.new("struct siw_rd_sent *")
-        lib.siw_rd_cc_sent(flow.cc, self.now, MSS, flow.in_flight, sent)
+        lib.siw_rd_cc_note_sent(flow.cc, self.now, MSS, flow.in_flight, sent)
         flow.in_flight += MSS
         flow.pace = max(flow.pace, self.now - self._pacing_delay(flow, flow.cc.burst))
         flow.pace += self._pacing_delay(flow, MSS)
@@ -139,19 +139,19 @@ class Bottleneck:
             return  # the datagram has already been declared lost
         flow.flying.remove(datagram)
         flow.in_flight -= MSS
-        lib.siw_rd_cc_delivered(flow.cc, ack, datagram.sent, MSS, datagram.sent_ns)
+        lib.siw_rd_cc_note_delivered(flow.cc, ack, datagram.sent, MSS, datagram.sent_ns)
         flow.delivered += MSS
         ack.rtt = self.now - datagram.sent_ns
-        lib.siw_rd_cc_rtt(flow.cc, ack.rtt)
+        lib.siw_rd_cc_add_rtt_sample(flow.cc, ack.rtt)
         for other in [d for d in flow.flying[:8] if d.dropped and d.sent_ns < datagram.sent_ns]:
             flow.flying.remove(other)
             flow.in_flight -= MSS
-            lib.siw_rd_cc_lost(flow.cc, ack, other.sent, MSS, other.sent_ns)
+            lib.siw_rd_cc_note_lost(flow.cc, ack, other.sent, MSS, other.sent_ns)
         ack.in_flight = flow.in_flight
         ack.ce = int(datagram.marked)
         ack.full = flow.full or flow.in_flight * 4 >= flow.cc.cwnd * 3
         flow.full = False
-        lib.siw_rd_cc_acked(flow.cc, ack)
+        lib.siw_rd_cc_handle_ack(flow.cc, ack)
         self._send_permitted_datagrams(flow)
 
     def _check_timeout(self, flow: Flow) -> None:
@@ -160,7 +160,7 @@ class Bottleneck:
             flow.heard = self.now
             flow.flying.clear()
             flow.in_flight = 0
-            lib.siw_rd_cc_timeout(flow.cc, self.now)
+            lib.siw_rd_cc_handle_timeout(flow.cc, self.now)
             self._send_permitted_datagrams(flow)
         self._schedule(
             flow.heard + flow.cc.rto if flow.flying else self.now + 20 * MS, "timeout", flow

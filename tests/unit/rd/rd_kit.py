@@ -51,7 +51,7 @@ class Endpoint:
 
     def __init__(self, where: str = net.HERE, port: int = 0, **attrs: Any) -> None:
         out = ffi.new("struct siw_llp_port **")
-        assert lib.siw_llp_port_open(out) == 0
+        assert lib.siw_llp_poll_port_open(out) == 0
         self.port = out[0]
         attr = ffi.new("struct siw_rd_attr *")
         attr.local = siw_addr(where, port)[0]
@@ -65,7 +65,7 @@ class Endpoint:
         rd = ffi.new("struct siw_rd **")
         rv = lib.siw_rd_open(self.port, attr, rd)
         if rv:
-            lib.siw_llp_port_close(self.port)
+            lib.siw_llp_poll_port_close(self.port)
             raise OSError(-rv, "siw_rd_open")
         self.c = rd[0]
         self.got: dict[str, list[bytes]] = {}
@@ -84,7 +84,7 @@ class Endpoint:
 
     def close(self) -> None:
         lib.siw_rd_close(self.c)
-        lib.siw_llp_port_close(self.port)
+        lib.siw_llp_poll_port_close(self.port)
 
     def get_peer(self, other: Any) -> Any:
         out = ffi.new("struct siw_rd_peer **")
@@ -107,23 +107,23 @@ class Endpoint:
         peer, kind = self.event.peer, self.event.kind
         who = address_text(lib.siw_rd_peer_addr(peer))
         if kind in (RESTARTED, GONE, REPLACED):
-            self.had = lib.siw_rd_accepted(peer, lib.SIW_RD_REQUESTS)
+            self.had = lib.siw_rd_count_accepted_segments(peer, lib.SIW_RD_REQUESTS)
         if kind != SEGMENT:
             self.news.append((NAMES[kind], who))
             return True
         data = bytes(ffi.buffer(self.event.data, self.event.len))
         if self.judge(who, data) == "hold":
-            lib.siw_rd_pause(peer, self.event.space, True)
+            lib.siw_rd_pause_delivery(peer, self.event.space, True)
         else:
             self.got.setdefault(who, []).append(data)
-            lib.siw_rd_segment_accepted(peer)
+            lib.siw_rd_mark_segment_accepted(peer)
         return True
 
     def poll_once(self) -> int:
         """Poll the endpoint's port once and handle all resulting events; return their number."""
         n = 0
         if net.SIMULATED:  # deliver the datagrams that are due at the current virtual time
-            lib.siw_sim_step(lib.siw_sim_now())
+            lib.siw_sim_step_world(lib.siw_sim_now())
         if lib.siw_llp_port_poll(self.port, self.handlers, 4):
             while n < 10000 and self.handle_event():
                 n += 1
@@ -149,7 +149,7 @@ def pause_briefly(*ends: Endpoint) -> None:
         lib.siw_llp_waitset_fill(end.port, end.waits)
         if end.waits.due_ns:
             until = min(until, max(end.waits.due_ns - lib.SIW_SIM_MONOTONIC, now))
-    lib.siw_sim_step(until)
+    lib.siw_sim_step_world(until)
 
 
 def poll_until(
@@ -172,7 +172,7 @@ def send_all_segments(
 ) -> None:
     """Send all segments as buffer space permits; wait until the peer has acknowledged them."""
     todo = deque(segments)
-    goal = lib.siw_rd_framed(peer, lib.SIW_RD_REQUESTS) + len(segments)
+    goal = lib.siw_rd_count_queued_segments(peer, lib.SIW_RD_REQUESTS) + len(segments)
 
     def send_while_space_is_left() -> None:
         while todo and (rv := a.send(peer, todo[0])):
@@ -181,7 +181,7 @@ def send_all_segments(
 
     send_while_space_is_left()
     poll_until(
-        lambda: not todo and lib.siw_rd_accepted(peer, lib.SIW_RD_REQUESTS) == goal,
+        lambda: not todo and lib.siw_rd_count_accepted_segments(peer, lib.SIW_RD_REQUESTS) == goal,
         *ends,
         seconds=seconds,
         also=send_while_space_is_left,

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 
-def run_row_of_c_test(build_dir: Path, row: str, program: str = "siw-test-rd-clock") -> None:
+def run_c_test_case(build_dir: Path, row: str, program: str = "siw-test-rd-clock") -> None:
     done = subprocess.run(
         [build_dir / "tests/c" / program, row], capture_output=True, text=True, timeout=60
     )
@@ -50,19 +50,19 @@ def run_row_of_c_test(build_dir: Path, row: str, program: str = "siw-test-rd-clo
     ],
 )
 def test_rd_timers_expire_exactly_on_time(build_dir: Path, row: str) -> None:
-    run_row_of_c_test(build_dir, row)
+    run_c_test_case(build_dir, row)
 
 
 @pytest.mark.clause("DGRAM-RD-18")
 def test_an_acknowledgement_of_a_queued_segment_that_was_never_sent_is_ignored(
     build_dir: Path,
 ) -> None:
-    run_row_of_c_test(build_dir, "ack-never-sent")
+    run_c_test_case(build_dir, "ack-never-sent")
 
 
 @pytest.mark.clause("DGRAM-RD-14")
 def test_an_acknowledged_range_covers_only_its_own_datagrams(build_dir: Path) -> None:
-    run_row_of_c_test(build_dir, "ack-by-ranges")
+    run_c_test_case(build_dir, "ack-by-ranges")
 
 
 @pytest.mark.clause("DGRAM-RD-12")
@@ -70,7 +70,7 @@ def test_an_acknowledged_range_covers_only_its_own_datagrams(build_dir: Path) ->
 def test_datagrams_that_a_full_socket_rejected_are_sent_when_it_has_space(
     build_dir: Path, how: str
 ) -> None:
-    run_row_of_c_test(build_dir, f"full-socket-{how}")
+    run_c_test_case(build_dir, f"full-socket-{how}")
 
 
 @pytest.mark.clause("DGRAM-MEET-3")
@@ -78,4 +78,4 @@ def test_datagrams_that_a_full_socket_rejected_are_sent_when_it_has_space(
 def test_a_handshake_with_2_s_round_trip_time_and_30_percent_loss_takes_at_most_a_minute(
     build_dir: Path, who: str
 ) -> None:
-    run_row_of_c_test(build_dir, who, "siw-test-rd-meet")
+    run_c_test_case(build_dir, who, "siw-test-rd-meet")

@@ -276,7 +276,7 @@ def test_every_rd_header_field_that_a_datagram_type_does_not_use_is_zero(
     check_that_unused_fields_are_zero(other.receive_datagram())
     other.send_datagram(RDType.HELLO, version=2, dest_epoch=0, body=HELLO)
     check_that_unused_fields_are_zero(other.receive_datagram())
-    lib.siw_rd_reset(e.get_peer(s.address), 0)
+    lib.siw_rd_reset_peer(e.get_peer(s.address), 0)
     check_that_unused_fields_are_zero(s.receive_datagram(RDType.BYE))
     assert set(heard) == set(RDType)
 

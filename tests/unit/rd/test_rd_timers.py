@@ -13,7 +13,7 @@ from siwarp.inspect.rd import RDType
 MANY = 3000
 
 
-def segment_cpu_seconds(e: Endpoint, s: Stranger, first: int, n: int) -> float:
+def cpu_seconds_of_receiving_segments(e: Endpoint, s: Stranger, first: int, n: int) -> float:
     """Return the CPU seconds of receiving n segments whose ACKs are each sent by a timer."""
     used = time.process_time()
     for i in range(first, first + n):
@@ -27,8 +27,8 @@ def test_3000_pending_timers_do_not_make_an_expiring_timer_expensive(make_endpoi
     e = make_endpoint()
     s = Stranger(e)
     s.connect()
-    segment_cpu_seconds(e, s, 0, 100)
-    alone = min(segment_cpu_seconds(e, s, 100 + 200 * i, 200) for i in range(3))
+    cpu_seconds_of_receiving_segments(e, s, 0, 100)
+    alone = min(cpu_seconds_of_receiving_segments(e, s, 100 + 200 * i, 200) for i in range(3))
     sink = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     sink.bind(("0.0.0.0", 0))
     port = sink.getsockname()[1]
@@ -38,6 +38,6 @@ def test_3000_pending_timers_do_not_make_an_expiring_timer_expensive(make_endpoi
     # After 1.3 s, the endpoint sends each of these peers a HELLO every half second.
     stop = time.monotonic() + 1.3
     poll_until(lambda: time.monotonic() > stop, e)
-    beside = min(segment_cpu_seconds(e, s, 700 + 200 * i, 200) for i in range(3))
+    beside = min(cpu_seconds_of_receiving_segments(e, s, 700 + 200 * i, 200) for i in range(3))
     assert beside < 4 * alone
     sink.close()

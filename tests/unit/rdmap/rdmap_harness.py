@@ -306,7 +306,7 @@ class Stream(PeerStream):
 
     def begin_operation(self, opcode: int, elements: Sequence[Sge] = (), **fields: Any) -> None:
         op = self.build_operation(opcode, elements, **fields)
-        check_result(lib.siw_rdmap_send(self.handle, op))
+        check_result(lib.siw_rdmap_begin_op(self.handle, op))
         assert op.stamp.begin < op.stamp.end
         assert not self.stamps or self.stamps[-1].end <= op.stamp.begin
         self.stamps.append(op.stamp)
@@ -320,8 +320,8 @@ class Stream(PeerStream):
 
     def flush_once(self) -> int:
         accepted = ffi.new("uint64_t *")
-        rv = lib.siw_rdmap_flush(self.handle, accepted)
-        assert accepted[0] == lib.siw_ddp_tx_accepted(self.ddp)
+        rv = lib.siw_rdmap_flush_tx(self.handle, accepted)
+        assert accepted[0] == lib.siw_ddp_tx_accepted_position(self.ddp)
         return check_result(rv)
 
     def flush(self) -> None:
@@ -342,7 +342,7 @@ class Stream(PeerStream):
     @property
     def accepted_count(self) -> int:
         """Return how many operations, in the order of posting, TCP has accepted completely."""
-        upto = lib.siw_ddp_tx_accepted(self.ddp)
+        upto = lib.siw_ddp_tx_accepted_position(self.ddp)
         return sum(1 for _ in itertools.takewhile(lambda stamp: stamp.end <= upto, self.stamps))
 
     @property
@@ -358,11 +358,11 @@ class Stream(PeerStream):
     def next_event(self, *, progress: bool = False) -> Event:
         """Return the stream's next event; skip PROGRESS events unless progress is true."""
 
-        def poll_wanted_event() -> Event | None:
+        def poll_event_except_progress() -> Event | None:
             e = self.poll_event()
             return None if e and e.kind == "PROGRESS" and not progress else e
 
-        got = wait_until(poll_wanted_event)
+        got = wait_until(poll_event_except_progress)
         assert isinstance(got, Event)
         return got
 
@@ -382,9 +382,13 @@ class Stream(PeerStream):
         assert (t.layer, t.etype, t.code, t.reserved) == (*error, 0)
         return t
 
-    def take_receive(self) -> int | None:
+    def take_next_posted_receive(self) -> int | None:
         user_data = ffi.new("uint64_t *")
-        return int(user_data[0]) if lib.siw_ddp_stream_take(self.ddp, 0, user_data) else None
+        return (
+            int(user_data[0])
+            if lib.siw_ddp_stream_release_partial_buffer(self.ddp, 0, user_data)
+            else None
+        )
 
 
 class Dgram(PeerDgram):

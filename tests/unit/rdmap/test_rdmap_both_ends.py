@@ -30,7 +30,7 @@ SEND, WRITE, READ = lib.SIW_RDMAP_SEND, lib.SIW_RDMAP_WRITE, lib.SIW_RDMAP_READ_
 
 
 @dataclass
-class End:
+class RdmapEndpoint:
     """One end of an RDMAP connection."""
 
     handle: Any
@@ -55,15 +55,15 @@ class End:
         self.last = op.stamp
 
         def try_to_send() -> bool:
-            rv = lib.siw_rdmap_send(self.handle, op)
+            rv = lib.siw_rdmap_begin_op(self.handle, op)
             self.flush()
             return rv != -errno.EAGAIN and check_result(rv) == 0
 
         wait_until(try_to_send)
 
     def flush(self) -> int:
-        """Flush; return the result of siw_rdmap_flush, and store *accepted."""
-        rv = lib.siw_rdmap_flush(self.handle, self.accepted)
+        """Flush; return the result of siw_rdmap_flush_tx, and store *accepted."""
+        rv = lib.siw_rdmap_flush_tx(self.handle, self.accepted)
         return rv if rv == -errno.EACCES else check_result(rv)
 
     def events_of_kind(self, kind: str) -> list[Event]:
@@ -77,14 +77,16 @@ class End:
 kept: list[Any] = []
 
 
-def connect_and_start_ends(world: RdmapWorld, *, ird: int = 8, rtr: int = 0) -> tuple[End, End]:
+def connect_and_start_endpoints(
+    world: RdmapWorld, *, ird: int = 8, rtr: int = 0
+) -> tuple[RdmapEndpoint, RdmapEndpoint]:
     """Return an initiator and a responder, connected to each other and started."""
     mine = mpa_params(enhanced=1, ird=ird, ord=ird, p2p=int(bool(rtr)), rtr=rtr)
     two, one = world.mpa.connected_streams(mine)
     ends = []
     for mpa, initiator in ((one, True), (two, False)):
         handle = world.open_stream(mpa).handle
-        end = End(handle, world.create_queue(depth=256))
+        end = RdmapEndpoint(handle, world.create_queue(depth=256))
         how = ffi.new(
             "struct siw_rdmap_start *",
             {
@@ -104,7 +106,7 @@ def connect_and_start_ends(world: RdmapWorld, *, ird: int = 8, rtr: int = 0) -> 
 class Progress:
     """A thread that polls both endpoints."""
 
-    def __init__(self, *ends: End) -> None:
+    def __init__(self, *ends: RdmapEndpoint) -> None:
         self.failure: BaseException | None = None
         self._stop = threading.Event()
         self._ends = ends
@@ -155,7 +157,7 @@ def test_writes_reads_and_sends_run_concurrently_in_both_directions(
 ) -> None:
     rounds, size = 40, 30_000
     with temporary_setting("mulpdu", mulpdu):
-        a, b = connect_and_start_ends(world, rtr=rtr)
+        a, b = connect_and_start_endpoints(world, rtr=rtr)
         if not rtr:  # without an RTR the responder may not send first
             a.send_operation(SEND)
             b.recvs.post(FIRST)
@@ -169,7 +171,7 @@ def test_writes_reads_and_sends_run_concurrently_in_both_directions(
             for user_data in range(rounds):
                 end.recvs.post(user_data, into[id(end)][0].sge())
 
-        def build_sender_function(end: End, other: End) -> Callable[[], None]:
+        def build_sender_function(end: RdmapEndpoint, other: RdmapEndpoint) -> Callable[[], None]:
             mine, (_, read_into, _) = source[id(end)], into[id(end)]
             written, theirs = into[id(other)][2], source[id(other)]
 
@@ -211,7 +213,7 @@ def test_writes_reads_and_sends_run_concurrently_in_both_directions(
 
 
 def test_a_remote_access_error_is_reported_at_both_ends(world: RdmapWorld) -> None:
-    a, b = connect_and_start_ends(world, rtr=lib.SIW_MPA_RTR_FPDU)
+    a, b = connect_and_start_endpoints(world, rtr=lib.SIW_MPA_RTR_FPDU)
     m, n = world.registered_memory(100_000), world.registered_memory(100_000, rights=0)
     with Progress(a, b):
         wait_until(lambda: b.events_of_kind("STARTED"))
@@ -230,7 +232,7 @@ def test_a_remote_access_error_is_reported_at_both_ends(world: RdmapWorld) -> No
 @pytest.mark.parametrize("turn", range(10))
 def test_a_region_may_be_freed_while_the_peer_reads_it(world: RdmapWorld, turn: int) -> None:
     size = 4 << 20
-    a, b = connect_and_start_ends(world, rtr=lib.SIW_MPA_RTR_FPDU)
+    a, b = connect_and_start_endpoints(world, rtr=lib.SIW_MPA_RTR_FPDU)
     sink, source = (
         world.registered_memory(size),
         world.registered_memory(size, octet_pattern(size, turn)),
@@ -239,14 +241,14 @@ def test_a_region_may_be_freed_while_the_peer_reads_it(world: RdmapWorld, turn: 
     def flush_response() -> bool:
         return b.flush() in (1, -errno.EACCES)
 
-    def free_source() -> None:
+    def free_stag_of_read_source() -> None:
         assert world.free_stag(source.stag) == 0
 
     with Progress(a, b):
         wait_until(lambda: b.events_of_kind("STARTED"))
         a.send_operation(READ, sink.sge(), user_data=1, rkey=source.stag, remote_to=source.addr)
         wait_until(lambda: b.events_of_kind("REQUESTED"))
-        run_in_threads(lambda: wait_until(flush_response), free_source)
+        run_in_threads(lambda: wait_until(flush_response), free_stag_of_read_source)
         wait_until(lambda: a.events_of_kind("READ_DONE") or b.events_of_kind("ERROR"))
     if b.events_of_kind("ERROR"):
         assert b.events_of_kind("ERROR")[0].err == (0, 1, lib.SIW_RDMAP_INVALID_STAG)

@@ -96,7 +96,11 @@ def test_every_truncated_and_every_too_long_error_message_is_dropped(world: Rdma
 
 def user_data_of_reported_message(d: Dgram, event: Any) -> int | None:
     user_data = ffi.new("uint64_t *")
-    return int(user_data[0]) if lib.siw_rdmap_dgram_sent(d.handle, event, user_data) else None
+    return (
+        int(user_data[0])
+        if lib.siw_rdmap_dgram_match_error_to_sent(d.handle, event, user_data)
+        else None
+    )
 
 
 @pytest.mark.clause("DGRAM-ERR-9", "DGRAM-ERR-10")

@@ -170,7 +170,9 @@ def test_a_read_is_refused_if_its_sink_has_no_local_write_access(world: RdmapWor
     m = world.registered_memory(10, rights=0)
     with pytest.raises(StreamError, match="EACCES"):
         stream.begin_operation(READ, [m.sge()])
-    assert lib.siw_rdmap_reads(stream.handle) == 0, "a refused Read counts as outstanding"
+    assert lib.siw_rdmap_sent_request_count(stream.handle) == 0, (
+        "a refused Read counts as outstanding"
+    )
 
 
 def test_the_sink_stag_of_a_read_is_freed_when_the_read_completes(world: RdmapWorld) -> None:
@@ -371,7 +373,7 @@ def test_the_stamp_of_an_operation_identifies_memory_that_tcp_could_not_read(
     stream.begin_operation(SEND, [m.sge()])
     gone.remove_pages()
     accepted = ffi.new("uint64_t *")
-    assert lib.siw_rdmap_flush(stream.handle, accepted) == -errno.EFAULT
+    assert lib.siw_rdmap_flush_tx(stream.handle, accepted) == -errno.EFAULT
     first, faulty, last = stream.stamps
     assert first.end <= accepted[0]
     assert faulty.begin <= accepted[0] < faulty.end <= last.begin
@@ -391,7 +393,7 @@ def test_a_write_and_its_immediate_data_have_one_stamp(world: RdmapWorld, size: 
         assert stamp.end == 2**64 - 1, "the operation must not be framed completely yet"
     stream.flush()
     thread.join()
-    assert (stamp.begin, stamp.end) == (0, lib.siw_ddp_tx_framed(stream.ddp))
+    assert (stamp.begin, stamp.end) == (0, lib.siw_ddp_tx_framed_position(stream.ddp))
     assert stream.accepted_count == 1
     assert got == [(Opcode.RDMA_WRITE, size), (Opcode.IMMEDIATE, 8)]
 
@@ -480,7 +482,11 @@ def test_the_receive_of_an_incomplete_send_can_be_reclaimed(world: RdmapWorld) -
     assert stream.next_event(progress=True).kind == "PROGRESS"
     stream.sock.close()
     stream.next_event()
-    assert [stream.take_receive(), stream.take_receive(), stream.recvs.take_buffer()] == [
+    assert [
+        stream.take_next_posted_receive(),
+        stream.take_next_posted_receive(),
+        stream.recvs.take_buffer(),
+    ] == [
         1,
         None,
         2,

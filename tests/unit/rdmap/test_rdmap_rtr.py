@@ -237,11 +237,11 @@ def test_an_initiator_may_refuse_a_connection_with_a_terminate_instead_of_starti
     err = ffi.new(
         "struct siw_wire_err *", {"layer": 2, "type": 0, "code": lib.SIW_MPA_INSUFFICIENT_IRD}
     )
-    assert lib.siw_rdmap_refuse(stream.handle, err) == 1
+    assert lib.siw_rdmap_refuse_with_terminate(stream.handle, err) == 1
     stream.mpa.shutdown()
     t = stream.read_sent_terminate()
     assert (t.layer, t.etype, t.code, t.m, t.d, t.r) == (2, 0, 6, 0, 0, 0)
-    assert lib.siw_rdmap_refuse(stream.handle, err) < 0
+    assert lib.siw_rdmap_refuse_with_terminate(stream.handle, err) < 0
     with pytest.raises(StreamError, match="EPIPE"):
         stream.begin_operation(lib.SIW_RDMAP_SEND)
 

@@ -32,7 +32,7 @@ NO_BUFFER, TOO_LONG = (1, 2, 2), (1, 2, 5)
 def waiting_send_msn(stream: Stream) -> int | None:
     """Return the MSN of the Send that waits for a receive, or None."""
     msn = ffi.new("uint32_t *")
-    return int(msn[0]) if lib.siw_rdmap_send_waits(stream.handle, msn) else None
+    return int(msn[0]) if lib.siw_rdmap_has_waiting_send(stream.handle, msn) else None
 
 
 def has_only_progress_events(stream: Stream) -> bool:
@@ -228,7 +228,7 @@ def test_unexpected_sends_of_a_peer_occupy_at_most_the_limit_of_memory(
             break
         while stream.poll_event():
             pass
-    kept = int(lib.siw_ddp_rx_unexpected(stream.ddp))
+    kept = int(lib.siw_ddp_rx_unexpected_octets(stream.ddp))
     assert ROOM - 2048 < kept <= ROOM
     assert has_only_progress_events(stream)
 
@@ -259,7 +259,7 @@ def test_an_unexpected_send_longer_than_its_receive_causes_a_terminate_that_quot
     assert (t.quoted_ddp.msn, t.ddp_seg_len) == (2, 18 + 9)
     assert m.octets()[:8] == b"8 octets"
     assert m.octets()[8:] == bytes([CANARY]) * 56
-    assert stream.take_receive() == 2
+    assert stream.take_next_posted_receive() == 2
 
 
 def test_a_receive_with_a_freed_key_for_an_unexpected_send_is_a_local_error(
@@ -282,14 +282,16 @@ def test_the_terminate_after_the_rnr_time_out_quotes_the_waiting_send(world: Rdm
         stream.inject_segments(build_send(octet_pattern(10), msn=i))
     assert stream.next_event().kind == "PARKED"
     wait_until(
-        lambda: has_only_progress_events(stream) and lib.siw_ddp_rx_unexpected(stream.ddp) > 200
+        lambda: (
+            has_only_progress_events(stream) and lib.siw_ddp_rx_unexpected_octets(stream.ddp) > 200
+        )
     )
     stream.recvs.post(1, m.sge())
-    # siw_rdmap_expire has no effect, because a receive has been posted for the waiting Send
-    lib.siw_rdmap_expire(stream.handle)
+    # The call has no effect, because a receive has been posted for the waiting Send.
+    lib.siw_rdmap_expire_waiting_send(stream.handle)
     assert stream.next_event().kind == "RECV"
     assert has_only_progress_events(stream)
-    lib.siw_rdmap_expire(stream.handle)
+    lib.siw_rdmap_expire_waiting_send(stream.handle)
     assert stream.assert_terminates_with(NO_BUFFER).quoted_ddp.msn == 2
 
 
@@ -306,7 +308,7 @@ def test_an_rnr_time_out_after_a_local_error_does_not_change_the_reported_error(
     world.free_stag(m.stag)
     with pytest.raises(StreamError, match="EACCES"):
         stream.flush_once()
-    lib.siw_rdmap_expire(stream.handle)
+    lib.siw_rdmap_expire_waiting_send(stream.handle)
     e = stream.next_event()
     assert (e.kind, e.err, e.quoted) == ("ERROR", (0, 0, 0), False)
 
@@ -326,8 +328,8 @@ def test_a_confirming_read_counts_against_the_ord_and_confirms_earlier_requests(
     m = world.registered_memory(64)
     for _ in range(3):
         stream.begin_operation(lib.SIW_RDMAP_SEND, [m.sge()])
-    assert lib.siw_rdmap_confirm(stream.handle, 3) == 0
-    assert lib.siw_rdmap_confirm(stream.handle, 3) == -errno.EAGAIN
+    assert lib.siw_rdmap_send_confirming_read(stream.handle, 3) == 0
+    assert lib.siw_rdmap_send_confirming_read(stream.handle, 3) == -errno.EAGAIN
     stream.flush()
     assert [stream.read_sent_segment()[0].opcode for _ in range(3)] == [Opcode.SEND] * 3
     _, request = stream.read_sent_read_request()
@@ -335,7 +337,7 @@ def test_a_confirming_read_counts_against_the_ord_and_confirms_earlier_requests(
     stream.inject_segments(build_read_response(stag=request.sink_stag, to=request.sink_to))
     e = stream.next_event()
     assert (e.kind, e.user_data) == ("CONFIRMED", 3)
-    assert lib.siw_rdmap_confirm(stream.handle, 3) == 0
+    assert lib.siw_rdmap_send_confirming_read(stream.handle, 3) == 0
 
 
 @pytest.mark.parametrize("size", [1, 16, 20_000])
@@ -344,7 +346,7 @@ def test_payload_in_the_response_to_a_confirming_read_is_discarded(
 ) -> None:
     stream = world.initiator()
     m = world.registered_memory(64)
-    assert lib.siw_rdmap_confirm(stream.handle, 3) == 0
+    assert lib.siw_rdmap_send_confirming_read(stream.handle, 3) == 0
     stream.flush()
     _, request = stream.read_sent_read_request()
     sink = {"stag": request.sink_stag, "to": request.sink_to}
@@ -356,13 +358,13 @@ def test_payload_in_the_response_to_a_confirming_read_is_discarded(
     stream.recvs.post(3, m.sge())
     stream.inject_segments(build_send(b"next"))
     assert stream.next_event().user_data == 3
-    assert lib.siw_rdmap_confirm(stream.handle, 3) == 0
+    assert lib.siw_rdmap_send_confirming_read(stream.handle, 3) == 0
 
 
 def test_a_response_to_a_confirming_read_for_another_stag_is_an_error(world: RdmapWorld) -> None:
     stream = world.initiator()
     m = world.registered_memory(64)
-    assert lib.siw_rdmap_confirm(stream.handle, 3) == 0
+    assert lib.siw_rdmap_send_confirming_read(stream.handle, 3) == 0
     stream.flush()
     stream.read_sent_read_request()
     stream.inject_segments(build_read_response(b"x", stag=m.stag, to=m.addr))

@@ -158,7 +158,7 @@ def test_a_planned_reset_limits_the_number_of_successful_writes(build_dir: Path)
     assert single_value(run_tcp_scenarios(build_dir, "reset", 1), "writes") <= 100_000 // 4096 + 1
 
 
-def split_scenes(written: list[str]) -> dict[str, list[str]]:
+def split_output_by_scenario(written: list[str]) -> dict[str, list[str]]:
     """Return the lines of each scene of the output of the script."""
     found: dict[str, list[str]] = {}
     for line in written:
@@ -170,29 +170,31 @@ def split_scenes(written: list[str]) -> dict[str, list[str]]:
 
 
 @pytest.fixture(scope="module")
-def kernel_scenes(build_dir: Path) -> dict[str, list[str]]:
+def kernel_tcp_output_by_scenario(build_dir: Path) -> dict[str, list[str]]:
     """The output of the script on the TCP of the kernel over loopback, by scene."""
-    return split_scenes(program_output_lines(build_dir, "siw-test-llp-script"))
+    return split_output_by_scenario(program_output_lines(build_dir, "siw-test-llp-script"))
 
 
 @pytest.fixture(scope="module")
-def simulated_scenes(build_dir: Path) -> dict[str, list[str]]:
-    return split_scenes(program_output_lines(build_dir, "siw-test-llp-script-sim", 1))
+def simulated_tcp_output_by_scenario(build_dir: Path) -> dict[str, list[str]]:
+    return split_output_by_scenario(program_output_lines(build_dir, "siw-test-llp-script-sim", 1))
 
 
 @pytest.mark.parametrize("seed", range(1, 9))
 def test_calls_of_the_llp_layer_return_the_same_results_on_simulated_and_kernel_tcp(
-    build_dir: Path, kernel_scenes: dict[str, list[str]], seed: int
+    build_dir: Path, kernel_tcp_output_by_scenario: dict[str, list[str]], seed: int
 ) -> None:
     """Check that the same script of llp calls prints the same lines on both TCP implementations."""
-    found = split_scenes(program_output_lines(build_dir, "siw-test-llp-script-sim", seed))
+    found = split_output_by_scenario(
+        program_output_lines(build_dir, "siw-test-llp-script-sim", seed)
+    )
     # Two scenes are not possible over loopback.
     assert list(found)[-2:] == ["simultaneous", "lossy"]
     del found["simultaneous"], found["lossy"]
-    assert found == kernel_scenes
+    assert found == kernel_tcp_output_by_scenario
 
 
-def run_script_over_line(
+def run_script_over_simulated_link(
     build_dir: Path, plan: str, what: str
 ) -> tuple[dict[str, list[str]], dict[str, Any]]:
     """Run the script in two network namespaces; return its scenes and the relay's statistics."""
@@ -207,25 +209,27 @@ def run_script_over_line(
     assert done.returncode == 0, done.stderr
     written = done.stdout.splitlines()
     begin = next(i for i, line in enumerate(written) if line.startswith("{"))
-    return split_scenes(written[:begin]), json.loads("".join(written[begin:]))
+    return split_output_by_scenario(written[:begin]), json.loads("".join(written[begin:]))
 
 
 def test_calls_of_the_llp_layer_return_the_same_results_over_a_simulated_line(
-    build_dir: Path, simulated_scenes: dict[str, list[str]]
+    build_dir: Path, simulated_tcp_output_by_scenario: dict[str, list[str]]
 ) -> None:
     """Check both TCPs, including two ends that connect to each other simultaneously."""
-    found, _ = run_script_over_line(build_dir, "delay=1ms", "line")
+    found, _ = run_script_over_simulated_link(build_dir, "delay=1ms", "line")
     assert found["simultaneous"][:2] == ["a connects 0", "b connects 0"]
     assert found == {
-        name: wrote for name, wrote in simulated_scenes.items() if name not in {"ports", "lossy"}
+        name: wrote
+        for name, wrote in simulated_tcp_output_by_scenario.items()
+        if name not in {"ports", "lossy"}
     }
 
 
 def test_loss_of_segments_only_delays_data_on_simulated_and_kernel_tcp(
-    build_dir: Path, simulated_scenes: dict[str, list[str]]
+    build_dir: Path, simulated_tcp_output_by_scenario: dict[str, list[str]]
 ) -> None:
     """Check that all octets arrive in order although segments are lost in both directions."""
-    found, stats = run_script_over_line(build_dir, "delay=5ms,loss=3%", "lossy")
-    assert found == {"lossy": simulated_scenes["lossy"]}
+    found, stats = run_script_over_simulated_link(build_dir, "delay=5ms,loss=3%", "lossy")
+    assert found == {"lossy": simulated_tcp_output_by_scenario["lossy"]}
     assert found["lossy"][:2] == ["a received all 1", "b received all 1"]
     assert all(stats[way]["lost"] > 0 for way in ("a_to_b", "b_to_a"))

@@ -134,7 +134,9 @@ class SpecTree:
                 entry = {"clauses": [], "outcome": outcome}
                 if outcome != "not run":
                     tests.setdefault(name, entry)["clauses"].append(clause_id)  # type: ignore[attr-defined]
-        clause_record.write_record(self.root, clause_record.source_fingerprint(self.root), tests)
+        clause_record.write_clause_record(
+            self.root, clause_record.source_fingerprint(self.root), tests
+        )
 
     def write_clauses_json(self, entries: list[dict[str, str | int]]) -> str:
         path = self.root / "clauses.json"

@@ -226,7 +226,7 @@ def test_a_run_is_recorded_with_and_without_parallel_workers(tmp_path: Path, wor
         "1"
     )
     subprocess.run([*command, "tests"], cwd=tmp_path, env=outside, timeout=100, check=False)
-    record = clause_record.load_record(tmp_path)
+    record = clause_record.load_clause_record(tmp_path)
     assert record is not None
     assert record["tree"] == clause_record.source_fingerprint(tmp_path)
     assert record["tests"] == {
@@ -244,7 +244,7 @@ def test_a_run_is_recorded_with_and_without_parallel_workers(tmp_path: Path, wor
         [*command, "tests", "-k", "passes"], cwd=tmp_path, env=outside, timeout=100, check=True
     )
     # The tree is unchanged, so a partial run adds to the record.
-    assert clause_record.load_record(tmp_path) == record
+    assert clause_record.load_clause_record(tmp_path) == record
 
 
 # ---- the requirements of datagram-iWARP
@@ -372,12 +372,12 @@ def test_a_record_of_the_same_tree_is_merged_and_of_another_tree_replaces_the_re
     one = {"tests/a.py::a": {"clauses": ["X"], "outcome": "passed"}}
     two = {"tests/sim/b.py::b": {"clauses": ["Y"], "outcome": "passed"}}
     clone = tmp_path / "clone"
-    clause_record.write_record(tmp_path, "tree", one)
-    clause_record.write_record(clone, "tree", two)
-    clause_record.add_record(tmp_path, clause_record.record_path(clone))
-    assert clause_record.load_record(tmp_path) == {"tree": "tree", "tests": one | two}
-    clause_record.write_record(clone, "another", one)
-    clause_record.add_record(tmp_path, clause_record.record_path(clone))
-    assert clause_record.load_record(tmp_path) == {"tree": "another", "tests": one}
+    clause_record.write_clause_record(tmp_path, "tree", one)
+    clause_record.write_clause_record(clone, "tree", two)
+    clause_record.add_clause_record(tmp_path, clause_record.clause_record_path(clone))
+    assert clause_record.load_clause_record(tmp_path) == {"tree": "tree", "tests": one | two}
+    clause_record.write_clause_record(clone, "another", one)
+    clause_record.add_clause_record(tmp_path, clause_record.clause_record_path(clone))
+    assert clause_record.load_clause_record(tmp_path) == {"tree": "another", "tests": one}
     with pytest.raises(ValueError, match="is not a clause record"):
-        clause_record.add_record(tmp_path, tmp_path / "none")
+        clause_record.add_clause_record(tmp_path, tmp_path / "none")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from history import FirstVersion
-from timing import LIST, list_entry_covering_test, listed_tests, reasons_by_test
+from timing import LIST, list_entry_covering_test, listed_timing_tests, timing_reasons_by_test
 
 
 def defined_functions(file: Path) -> set[str]:
@@ -23,7 +23,7 @@ def defined_functions(file: Path) -> set[str]:
     }
 
 
-@pytest.mark.parametrize("name", listed_tests())
+@pytest.mark.parametrize("name", listed_timing_tests())
 def test_each_entry_of_the_timing_list_is_an_existing_test(root: Path, name: str) -> None:
     file, _, function = name.partition("::")
     assert (root / file).is_file()
@@ -31,11 +31,11 @@ def test_each_entry_of_the_timing_list_is_an_existing_test(root: Path, name: str
 
 
 def test_each_entry_of_the_timing_list_has_a_reason() -> None:
-    assert [name for name, why in reasons_by_test().items() if len(why.split()) < 2] == []
+    assert [name for name, why in timing_reasons_by_test().items() if len(why.split()) < 2] == []
 
 
 def test_no_test_is_in_the_timing_list_twice() -> None:
-    names = listed_tests()
+    names = listed_timing_tests()
     assert len(names) == len(set(names))
     files = {name for name in names if "::" not in name}
     assert not [name for name in names if "::" in name and name.partition("::")[0] in files]
@@ -47,7 +47,7 @@ def test_no_test_was_added_to_the_timing_list(root: Path) -> None:
     entries = [line.split("#", 1)[0].strip() for line in first.text.splitlines()]
     whole_files = {entry for entry in entries if "::" not in entry}
     at_first = Counter(entry.partition("::")[0] for entry in entries)
-    now = Counter(name.partition("::")[0] for name in listed_tests())
+    now = Counter(name.partition("::")[0] for name in listed_timing_tests())
     for file, count in now.items():
         then = first.original_name(file)
         # An entry for a file may be replaced by entries for some of its functions.

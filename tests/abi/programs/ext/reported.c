@@ -8,7 +8,7 @@
 #include "../common.h"
 
 /* Waits for the next error of a queue pair, and returns the error. */
-static struct siw_err_entry wait_error_entry(struct ibv_qp *qp)
+static struct siw_err_entry wait_for_reported_error(struct ibv_qp *qp)
 {
 	struct siw_err_entry entry;
 	double end = now_seconds() + SECONDS;
@@ -22,7 +22,7 @@ static struct siw_err_entry wait_error_entry(struct ibv_qp *qp)
 }
 
 /* Replaces the queue pair of a side by a queue pair with the per-message error policy. */
-static void replace_qp(struct side *side)
+static void replace_qp_with_error_policy(struct side *side)
 {
 	struct ibv_qp_init_attr init = default_qp_attr(side->cq, IBV_QPT_UD);
 	struct siw_qp_init_attr more = { .error_policy = SIW_ERROR_POLICY_MESSAGE };
@@ -47,7 +47,7 @@ int main(void)
 	open_loopback_device();
 	create_side(&a, IBV_QPT_UD, NULL);
 	create_side(&b, IBV_QPT_UD, NULL);
-	replace_qp(&a);
+	replace_qp_with_error_policy(&a);
 	move_qp_to_rts(a.qp, 0);
 	move_qp_to_rts(b.qp, 0);
 	CHECK(siw_poll_err(siw_ibv_qp(a.qp), 1, &entry) == 0);
@@ -62,7 +62,7 @@ int main(void)
 	CHECK(ibv_post_send(a.qp, &wr, &bad) == 0);
 	wait_success(a.cq);
 	CHECK(wait_completion(b.cq).status == IBV_WC_LOC_LEN_ERR);
-	entry = wait_error_entry(a.qp);
+	entry = wait_for_reported_error(a.qp);
 	CHECK(entry.origin == SIW_ERR_REPORTED && entry.wr_id == 77);
 	CHECK(entry.layer == 1 && entry.type == 2 && entry.code == 5);
 	CHECK(entry.src_qpn == b.qp->qp_num);

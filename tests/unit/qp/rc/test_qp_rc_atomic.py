@@ -17,9 +17,9 @@ from harness.atomic_harness import (
     THERE,
     build_atomic_response,
     post_atomic,
-    read_word,
+    read_memory_uint64,
     receive_atomic_request,
-    write_word,
+    write_memory_uint64,
 )
 from harness.peer_harness import connected_plain_peer
 from harness.rc_harness import READ, End, Wire
@@ -81,15 +81,15 @@ def test_fetch_add_adds_to_a_word_and_returns_its_previous_value(
     connected_pair: tuple[End, End],
 ) -> None:
     a, b = connected_pair
-    write_word(b, 40, 64)
+    write_memory_uint64(b, 40, 64)
     a.mem.write(b"\xee" * 24)
     for before, add in ((40, 2), (42, ONES), (41, 1 << 63), (41 | 1 << 63, 1 << 63)):
         post_atomic(a, ADD, b.mem.remote(64, 8), 7, offset=8, compare_add=add)
         (done,) = poll(a.scq)
         assert (done.wr_id, done.ok, done.opcode) == (7, True, WCOpcode.FETCH_ADD)
         assert done.byte_len == 8
-        assert read_word(a, 8) == before
-        assert read_word(b, 64) == (before + add) & ONES
+        assert read_memory_uint64(a, 8) == before
+        assert read_memory_uint64(b, 64) == (before + add) & ONES
     assert a.mem.read(8) == a.mem.read(8, 16) == b"\xee" * 8
     assert b.rcq.poll(4) == []
 
@@ -98,13 +98,13 @@ def test_cmp_swap_replaces_only_a_word_that_equals_the_compare_value(
     connected_pair: tuple[End, End],
 ) -> None:
     a, b = connected_pair
-    write_word(b, 1000, 8)
+    write_memory_uint64(b, 1000, 8)
     for compare, after in ((999, 1000), (1000, 77), (1000, 77), (77, 5)):
-        before = read_word(b, 8)
+        before = read_memory_uint64(b, 8)
         post_atomic(a, SWAP, b.mem.remote(8, 8), 9, compare_add=compare, swap=after)
         (done,) = poll(a.scq)
         assert (done.wr_id, done.ok, done.opcode) == (9, True, WCOpcode.COMP_SWAP)
-        assert (read_word(a), read_word(b, 8)) == (before, after)
+        assert (read_memory_uint64(a), read_memory_uint64(b, 8)) == (before, after)
 
 
 @settings(max_examples=60, deadline=None)
@@ -113,11 +113,14 @@ def test_masked_fetch_add_computes_the_result_of_rfc_7306(
     connected_pair: tuple[End, End], value: int, add: int, mask: int
 ) -> None:
     a, b = connected_pair
-    write_word(b, value)
+    write_memory_uint64(b, value)
     post_atomic(a, MASKED_ADD, b.mem.remote(0, 8), compare_add=add, compare_add_mask=mask)
     (done,) = poll(a.scq)
     assert (done.ok, done.opcode) == (True, WCOpcode.FETCH_ADD)
-    assert (read_word(a), read_word(b)) == (value, masked_add_of_rfc7306(value, add, mask))
+    assert (read_memory_uint64(a), read_memory_uint64(b)) == (
+        value,
+        masked_add_of_rfc7306(value, add, mask),
+    )
 
 
 @settings(max_examples=60, deadline=None)
@@ -131,7 +134,7 @@ def test_masked_cmp_swap_computes_the_result_of_rfc_7306(
     flip: int | None,
 ) -> None:
     a, b = connected_pair
-    write_word(b, value)
+    write_memory_uint64(b, value)
     compare = value ^ (0 if flip is None else 1 << flip)
     post_atomic(
         a, MASKED_SWAP, b.mem.remote(0, 8),
@@ -139,15 +142,15 @@ def test_masked_cmp_swap_computes_the_result_of_rfc_7306(
     )  # fmt: skip
     (done,) = poll(a.scq)
     assert (done.ok, done.opcode) == (True, WCOpcode.COMP_SWAP)
-    assert read_word(a) == value
-    assert read_word(b) == masked_swap_of_rfc7306(value, swap, swap_mask, compare, mask)
+    assert read_memory_uint64(a) == value
+    assert read_memory_uint64(b) == masked_swap_of_rfc7306(value, swap, swap_mask, compare, mask)
 
 
 def test_the_original_value_of_an_atomic_may_be_scattered_over_several_elements(
     connected_pair: tuple[End, End],
 ) -> None:
     a, b = connected_pair
-    write_word(b, 0x0102030405060708)
+    write_memory_uint64(b, 0x0102030405060708)
     sg = [a.mem.sge(100, 3), a.mem.sge(200, 0), a.mem.sge(300, 5)]
     a.qp.post_send(SendWR(3, ADD, sg=sg, remote=b.mem.remote(0, 8)))
     assert poll(a.scq)[0].ok
@@ -235,7 +238,7 @@ def test_a_lock_made_of_cmp_swap_admits_one_holder_at_a_time(two_device_wire: Wi
     def compare_and_swap_word(a: End, compare: int, value: int) -> bool:
         post_atomic(a, SWAP, target.remote(0, 8), compare_add=compare, swap=value)
         assert poll(a.scq)[0].ok
-        return read_word(a) == compare
+        return read_memory_uint64(a) == compare
 
     def increment_under_lock(a: End) -> None:
         try:
@@ -243,7 +246,7 @@ def test_a_lock_made_of_cmp_swap_admits_one_holder_at_a_time(two_device_wire: Wi
                 wait_until(lambda: compare_and_swap_word(a, 0, 1))
                 a.post(READ, offset=8, length=8, remote=target.remote(8, 8))
                 assert poll(a.scq)[0].ok
-                write_word(a, read_word(a, 8) + 1, 8)
+                write_memory_uint64(a, read_memory_uint64(a, 8) + 1, 8)
                 a.post(WROpcode.RDMA_WRITE, offset=8, length=8, remote=target.remote(8, 8))
                 assert poll(a.scq)[0].ok
                 assert compare_and_swap_word(a, 1, 0)
@@ -262,7 +265,7 @@ def test_a_lock_made_of_cmp_swap_admits_one_holder_at_a_time(two_device_wire: Wi
 # ---- errors that the responder reports
 
 
-def word_in_region_of_other_pd(b: End) -> RemoteBuffer:
+def remote_uint64_in_region_of_other_pd(b: End) -> RemoteBuffer:
     return keep_region_registered(MR(PD(b.rig.ctx), bytearray(64), ALL_ACCESS))
 
 
@@ -275,40 +278,40 @@ def keep_region_registered(mr: MR) -> RemoteBuffer:
     return mr.remote(0, 8)
 
 
-def word_in_deregistered_region(b: End) -> RemoteBuffer:
+def remote_uint64_in_deregistered_region(b: End) -> RemoteBuffer:
     mr = b.rig.reg_mr(bytearray(64), ALL_ACCESS)
     remote = mr.remote(0, 8)
     mr.close()
     return remote
 
 
-def word_in_region_without_atomic_right(b: End) -> RemoteBuffer:
+def remote_uint64_without_atomic_right(b: End) -> RemoteBuffer:
     return keep_region_registered(
         b.rig.reg_mr(bytearray(64), ALL_ACCESS & ~AccessFlag.REMOTE_ATOMIC)
     )
 
 
-def word_of_qp_that_denies_atomics(b: End) -> RemoteBuffer:
+def remote_uint64_of_qp_denying_atomics(b: End) -> RemoteBuffer:
     rights = AccessFlag.REMOTE_READ | AccessFlag.REMOTE_WRITE
     b.qp.modify(QPAttr(qp_access_flags=rights), QPAttrMask.ACCESS_FLAGS)
     return b.mem.remote(0, 8)
 
 
-def word_at_offset(b: End, offset: int) -> RemoteBuffer:
+def remote_uint64_at_offset(b: End, offset: int) -> RemoteBuffer:
     return RemoteBuffer(b.mem.addr + offset, 8, b.mem.rkey)
 
 
 ACCESS, OPERATION = WCStatus.REM_ACCESS_ERR, WCStatus.REM_OP_ERR
 REFUSED = {
-    "misaligned": (lambda b: word_at_offset(b, 4), OPERATION, 0x000207),
-    "odd": (lambda b: word_at_offset(b, 1), OPERATION, 0x000207),
-    "no right": (word_in_region_without_atomic_right, ACCESS, 0x000102),
-    "denied by the queue pair": (word_of_qp_that_denies_atomics, ACCESS, 0x000102),
-    "a dead key": (word_in_deregistered_region, ACCESS, 0x000100),
-    "another domain": (word_in_region_of_other_pd, ACCESS, 0x000103),
-    "behind the end": (lambda b: word_at_offset(b, len(b.mem.view)), ACCESS, 0x000101),
-    "over the end": (lambda b: word_at_offset(b, len(b.mem.view) - 4), ACCESS, 0x000101),
-    "before the start": (lambda b: word_at_offset(b, -8), ACCESS, 0x000101),
+    "misaligned": (lambda b: remote_uint64_at_offset(b, 4), OPERATION, 0x000207),
+    "odd": (lambda b: remote_uint64_at_offset(b, 1), OPERATION, 0x000207),
+    "no right": (remote_uint64_without_atomic_right, ACCESS, 0x000102),
+    "denied by the queue pair": (remote_uint64_of_qp_denying_atomics, ACCESS, 0x000102),
+    "a dead key": (remote_uint64_in_deregistered_region, ACCESS, 0x000100),
+    "another domain": (remote_uint64_in_region_of_other_pd, ACCESS, 0x000103),
+    "behind the end": (lambda b: remote_uint64_at_offset(b, len(b.mem.view)), ACCESS, 0x000101),
+    "over the end": (lambda b: remote_uint64_at_offset(b, len(b.mem.view) - 4), ACCESS, 0x000101),
+    "before the start": (lambda b: remote_uint64_at_offset(b, -8), ACCESS, 0x000101),
     "round the end": (lambda b: RemoteBuffer(ONES - 3, 8, b.mem.rkey), ACCESS, 0x000104),
 }
 
@@ -386,7 +389,7 @@ def test_an_atomic_with_a_deregistered_local_key_completes_with_loc_prot_err(wir
     (done,) = poll(a.scq)
     assert (done.wr_id, done.status) == (4, WCStatus.LOC_PROT_ERR)
     b.wait_for_error_state()
-    assert read_word(b) == 0
+    assert read_memory_uint64(b) == 0
 
 
 def test_an_atomic_with_an_unmapped_result_buffer_completes_with_loc_prot_err(wire: Wire) -> None:
@@ -418,9 +421,13 @@ def test_a_read_before_an_atomic_returns_the_old_value_and_a_later_read_the_new_
 ) -> None:
     a, b = connected_pair
     for i in range(20):
-        write_word(b, i)
+        write_memory_uint64(b, i)
         a.post(READ, 1, offset=0, length=8, remote=b.mem.remote(0, 8))
         post_atomic(a, ADD, b.mem.remote(0, 8), 2, offset=8, compare_add=1000)
         a.post(READ, 3, offset=16, length=8, remote=b.mem.remote(0, 8))
         assert [w.wr_id for w in poll(a.scq, 3)] == [1, 2, 3]
-        assert (read_word(a), read_word(a, 8), read_word(a, 16)) == (i, i, i + 1000)
+        assert (read_memory_uint64(a), read_memory_uint64(a, 8), read_memory_uint64(a, 16)) == (
+            i,
+            i,
+            i + 1000,
+        )

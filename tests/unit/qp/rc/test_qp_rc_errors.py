@@ -68,7 +68,7 @@ def test_killing_the_peer_process_during_transfers_moves_the_queue_pair_to_err(
         [sys.executable, "-c", PEER, host, str(port)], stdout=subprocess.PIPE, text=True
     )
     try:
-        request = two_device_wire.next_request(20)
+        request = two_device_wire.next_connection_request(20)
         b = End(two_device_wire.passive, request.id, two_device_wire.p_channel, size=64 << 20)
         b.post_receive(wr_id=1, length=4096)
         b.id.accept()

@@ -76,7 +76,7 @@ def test_a_bound_region_stays_valid_for_the_next_connection_of_its_queue_pair(
     b.id.close()
     b.qp.modify(QPAttr(qp_state=QPState.RESET))
     again = two_device_wire.begin_connect(size=100)
-    b.id = two_device_wire.next_request().id
+    b.id = two_device_wire.next_connection_request().id
     b.id.bind_qp(b.qp)
     b.post_receive(2)
     b.id.accept()

@@ -24,7 +24,7 @@ HOW = {"by Reads": {}, "by counts": {"private_messages": True}}
 
 
 @pytest.fixture(params=HOW.values(), ids=list(HOW))
-def persona_options(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
+def roce_acknowledgement_options(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
     found: dict[str, Any] = request.param
     # without the announcement, only the program declares whether the peer supports delivery counts
     with temporary_settings(mpa_announce=0):
@@ -36,10 +36,14 @@ def connect_with_persona_roce(wire: Wire, **kw: object) -> tuple[End, End]:
 
 
 def test_requests_posted_at_both_ends_complete_in_order_with_persona_roce(
-    two_device_wire: Wire, persona_options: dict[str, Any]
+    two_device_wire: Wire, roce_acknowledgement_options: dict[str, Any]
 ) -> None:
     a, b = connect_with_persona_roce(
-        two_device_wire, size=2 << 20, max_send_wr=64, max_recv_wr=64, **persona_options
+        two_device_wire,
+        size=2 << 20,
+        max_send_wr=64,
+        max_recv_wr=64,
+        **roce_acknowledgement_options,
     )
     for end in (a, b):
         for i in range(40):

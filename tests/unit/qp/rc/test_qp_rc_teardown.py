@@ -83,7 +83,7 @@ def sender_process(*arguments: str, **env: str) -> Iterator[subprocess.Popen[str
 
 
 @contextmanager
-def wire_on_own_device(**settings: int) -> Iterator[Wire]:
+def wire_on_device_with_settings(**settings: int) -> Iterator[Wire]:
     """Open a device with the given settings, the only device, and a listener on the device."""
     names = [ffi.string(lib.siw_setting_name(i)).decode() for i in range(lib.siw_settings_count())]
     before = {name: lib.siw_setting_value(names.index(name)) for name in settings}
@@ -123,7 +123,7 @@ def test_a_completed_send_arrives_although_its_sender_exits_with_unread_input(
     host, port = wire.address
     arguments = (host, str(port), str(int(persona)), how)
     with sender_process(*arguments, SIWARP_LINGER_MS=str(PATIENT)) as child:
-        request = wire.next_request(30)
+        request = wire.next_connection_request(30)
         b = End(rig, request.id, wire.p_channel, size=2 * MIB)
         b.post_receive(1, 0, MIB)
         b.id.accept()
@@ -159,7 +159,7 @@ def test_a_process_can_exit_although_its_peer_sends_nothing(rig: Rig) -> None:
 # ---- destroyed queue pairs
 
 
-def read_to_orderly_end(peer: PlainPeer) -> bytes:
+def read_to_orderly_end_of_stream(peer: PlainPeer) -> bytes:
     """Return all octets up to the end of the peer's stream; raise an error on a reset."""
     octets = bytearray()
     while part := peer.sock.recv(1 << 20):
@@ -170,7 +170,7 @@ def read_to_orderly_end(peer: PlainPeer) -> bytes:
 def test_after_destroying_a_queue_pair_only_data_accepted_by_tcp_reaches_the_peer() -> None:
     size, iwarp = 32 * MIB, Persona.IWARP
     with (
-        wire_on_own_device(linger_ms=PATIENT) as wire,
+        wire_on_device_with_settings(linger_ms=PATIENT) as wire,
         connected_plain_peer(wire, gone=True, size=size, persona=iwarp) as (a, peer),
     ):
         a.mem.view[:] = b"\x11" * size
@@ -187,7 +187,7 @@ def test_after_destroying_a_queue_pair_only_data_accepted_by_tcp_reaches_the_pee
         )  # closing a socket that has unread data would reset the connection
         head, rest = peer.receive_segment()
         assert (head.opcode, rest) == (Opcode.SEND, b"\x11" * 1000)
-        octets = read_to_orderly_end(peer)
+        octets = read_to_orderly_end_of_stream(peer)
         assert 0 < len(octets) < size
         assert b"\x22" * 100 not in octets
 
@@ -195,7 +195,7 @@ def test_after_destroying_a_queue_pair_only_data_accepted_by_tcp_reaches_the_pee
 def test_a_write_in_progress_when_the_peer_shuts_down_sending_arrives_completely() -> None:
     size = 32 * MIB
     with (
-        wire_on_own_device(linger_ms=PATIENT) as wire,
+        wire_on_device_with_settings(linger_ms=PATIENT) as wire,
         connected_plain_peer(wire, gone=True, size=size) as (a, peer),
     ):
         a.post(WRITE, 1, length=size, remote=RemoteBuffer(0, size, 5))
@@ -203,7 +203,7 @@ def test_a_write_in_progress_when_the_peer_shuts_down_sending_arrives_completely
         wait_until(lambda: a.qp.qp_state == QPState.ERR)
         octets: list[bytes] = []
         thread = threading.Thread(
-            target=lambda: octets.append(read_to_orderly_end(peer)), daemon=True
+            target=lambda: octets.append(read_to_orderly_end_of_stream(peer)), daemon=True
         )
         thread.start()
         assert [w.status for w in poll(a.scq)] == [WCStatus.SUCCESS]
@@ -218,7 +218,7 @@ def test_a_write_in_progress_when_the_peer_shuts_down_sending_arrives_completely
 
 def test_a_terminate_arrives_although_much_data_after_the_error_is_unread() -> None:
     with (
-        wire_on_own_device(linger_ms=PATIENT) as wire,
+        wire_on_device_with_settings(linger_ms=PATIENT) as wire,
         connected_plain_peer(wire, gone=True) as (a, peer),
     ):
         bad = peer.build_write(b"octets", 0x123456, 0)
@@ -228,7 +228,7 @@ def test_a_terminate_arrives_although_much_data_after_the_error_is_unread() -> N
         a.close()
         t = peer.receive_terminate()
         assert (t.layer, t.etype, t.code) == (1, 1, 0)
-        assert read_to_orderly_end(peer) == b""
+        assert read_to_orderly_end_of_stream(peer) == b""
 
 
 def start_flooding(peer: PlainPeer, octets: list[int], size: int) -> threading.Thread:
@@ -250,7 +250,7 @@ def start_flooding(peer: PlainPeer, octets: list[int], size: int) -> threading.T
 @pytest.mark.parametrize("limit", ["linger_ms", "octets"])
 def test_a_closed_connection_whose_peer_keeps_sending_is_reset_at_a_limit(limit: str) -> None:
     with (
-        wire_on_own_device(linger_ms=300 if limit == "linger_ms" else 600_000) as wire,
+        wire_on_device_with_settings(linger_ms=300 if limit == "linger_ms" else 600_000) as wire,
         connected_plain_peer(wire, gone=True) as (a, peer),
     ):
         a.close()
@@ -267,7 +267,7 @@ def test_a_closed_connection_whose_peer_keeps_sending_is_reset_at_a_limit(limit:
 def test_data_not_read_within_the_linger_time_is_discarded() -> None:
     size = 32 * MIB
     with (
-        wire_on_own_device(linger_ms=300) as wire,
+        wire_on_device_with_settings(linger_ms=300) as wire,
         connected_plain_peer(wire, size=size) as (a, peer),
     ):
         a.mem.view[:] = b"\x11" * size
@@ -276,5 +276,5 @@ def test_data_not_read_within_the_linger_time_is_discarded() -> None:
         a.qp.modify(QPAttr(qp_state=QPState.ERR))
         assert [w.status for w in poll(a.scq, 3)] == [FLUSHED] * 3
         a.mem.view[:] = b"\x22" * size
-        octets = read_to_orderly_end(peer)
+        octets = read_to_orderly_end_of_stream(peer)
         assert 0 < len(octets) < size and b"\x22" * 100 not in octets

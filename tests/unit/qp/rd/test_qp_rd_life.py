@@ -81,7 +81,7 @@ def listeners() -> Iterator[list[Listener]]:
         listener.close()
 
 
-def wait_for_restart(rig: Rig, end: RDEnd) -> list[PeerRestart]:
+def wait_for_peer_restart(rig: Rig, end: RDEnd) -> list[PeerRestart]:
     """Wait for the PEER_RESTARTED event; return the restarts that the queue pair reports."""
     event = rig.ctx.get_async_event(10)
     assert event is not None
@@ -123,7 +123,7 @@ def test_messages_posted_for_a_killed_process_do_not_reach_its_successor_on_the_
             post_numbered_send(i)
         assert [(w.wr_id, w.ok) for w in a.poll_sends(2)] == [(4, True), (5, True)]
         assert second.wait_for_messages(2) == ["n04", "n05"]
-        (told,) = wait_for_restart(rig, a)
+        (told,) = wait_for_peer_restart(rig, a)
         assert told.peer == ("127.0.0.1", first.port) and told.instance
         assert a.qp.restarts() == []
     assert a.qp.qp_state == QPState.RTS

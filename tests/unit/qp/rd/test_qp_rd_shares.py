@@ -34,7 +34,7 @@ def send_second_half_of_message(one: ScriptedRDPeer) -> None:
     one.send_segment(one.build_untagged(Opcode.SEND, b"more", mo=4, msn=1))
 
 
-def assert_single_segment_received(end: RDEnd, host: str) -> None:
+def assert_single_segment_message_received(end: RDEnd, host: str) -> None:
     """Assert that the endpoint receives a single-segment message of a new peer immediately."""
     with contextlib.closing(ScriptedRDPeer(end, host)) as one:
         one.connect()
@@ -57,8 +57,8 @@ def test_multi_segment_messages_leave_a_quarter_of_the_receives_and_all_complete
         peers_with_half_message(receiving_peer, 6, "127.0.0.2") as some,
         peers_with_half_message(receiving_peer, 6, "127.0.0.3") as others,
     ):
-        assert_single_segment_received(receiving_peer, "127.0.0.2")
-        assert_single_segment_received(receiving_peer, "127.0.0.4")
+        assert_single_segment_message_received(receiving_peer, "127.0.0.2")
+        assert_single_segment_message_received(receiving_peer, "127.0.0.4")
         assert [w.byte_len for w in poll(receiving_peer.rcq, 2)] == [5, 5]
         assert receiving_peer.rcq.poll() == []
         for one in (*some, *others):
@@ -80,7 +80,7 @@ def test_multi_segment_messages_of_one_source_use_at_most_half_of_the_receives(
         peers_with_half_message(receiving_peer, 1, "127.0.0.3") as others,
     ):
         for _ in range(3):
-            assert_single_segment_received(receiving_peer, "127.0.0.2")
+            assert_single_segment_message_received(receiving_peer, "127.0.0.2")
         send_second_half_of_message(others[0])
         assert sorted(w.byte_len for w in poll(receiving_peer.rcq, 4)) == [5, 5, 5, 8]
 

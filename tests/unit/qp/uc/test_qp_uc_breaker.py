@@ -32,7 +32,7 @@ def test_on_loopback_uc_has_no_receiver_reports_and_no_circuit_breaker(rig: Rig)
     peer.close()
 
 
-def run_breaker_test(build_dir: Path, row: str) -> None:
+def run_circuit_breaker_test(build_dir: Path, row: str) -> None:
     """Run one row of the C test that calls the circuit breaker's timer with chosen times."""
     done = subprocess.run(
         [build_dir / "tests/c/siw-test-breaker", row],
@@ -49,7 +49,7 @@ def run_breaker_test(build_dir: Path, row: str) -> None:
 def test_the_circuit_breaker_removes_its_rate_limit_after_ten_seconds(
     build_dir: Path, kbits: int
 ) -> None:
-    run_breaker_test(build_dir, str(kbits))
+    run_circuit_breaker_test(build_dir, str(kbits))
 
 
 @pytest.mark.clause("DGRAM-CB-6")
@@ -57,8 +57,8 @@ def test_the_circuit_breaker_removes_its_rate_limit_after_ten_seconds(
 def test_an_idle_uc_queue_pair_has_no_breaker_timer_until_it_sends_again(
     build_dir: Path, row: str
 ) -> None:
-    run_breaker_test(build_dir, row)
+    run_circuit_breaker_test(build_dir, row)
 
 
 def test_late_reports_open_the_circuit_breaker_of_an_idle_uc_queue_pair(build_dir: Path) -> None:
-    run_breaker_test(build_dir, "late")
+    run_circuit_breaker_test(build_dir, "late")

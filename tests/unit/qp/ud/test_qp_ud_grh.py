@@ -27,7 +27,7 @@ def address_octets(host: str) -> bytes:
     return ipaddress.ip_address(host).packed
 
 
-def ip_header_sum(header: bytes) -> int:
+def ones_complement_sum_of_ip_header(header: bytes) -> int:
     total = sum(struct.unpack(f">{len(header) // 2}H", header))
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)
@@ -46,7 +46,7 @@ def check_grh(grh: bytes, source: str, dest: str, payload: int, head: int = 0) -
     assert grh[:20] == bytes(20)
     ip = grh[20:]
     assert struct.unpack(">BBHHHBB", ip[:10]) == (0x45, 0, 20 + udp, 0, 0, 64, 17)
-    assert ip_header_sum(ip) == 0xFFFF
+    assert ones_complement_sum_of_ip_header(ip) == 0xFFFF
     assert (ip[12:16], ip[16:20]) == (address_octets(source), address_octets(dest))
     return 10
 

@@ -53,7 +53,9 @@ def immediate_header(subcode: int = 1, imm: int = IMM) -> bytes:
     return bytes([subcode, 0, 0, 0]) + struct.pack("=I", imm)
 
 
-def check_datagram(octets: bytes, payload: bytes, msn: int, subcode: int = 1) -> None:
+def check_send_with_immediate_datagram(
+    octets: bytes, payload: bytes, msn: int, subcode: int = 1
+) -> None:
     """Assert that a datagram is a Send with Immediate of this payload, MSN and subcode."""
     assert int.from_bytes(octets[-4:], "little") == crc32c(octets[:-4])
     seg = UDDatagram(octets).segment
@@ -86,7 +88,9 @@ def test_a_ud_send_with_immediate_is_one_datagram_that_begins_with_a_header(
         qp.post_send(wr)
         (done,) = poll(qp.scq)
         assert (done.wr_id, done.status, done.opcode) == (1, WCStatus.SUCCESS, WCOpcode.SEND)
-        check_datagram(who.recv(1 << 16), octet_pattern(size), 1, 2 if flags & SOLICITED else 1)
+        check_send_with_immediate_datagram(
+            who.recv(1 << 16), octet_pattern(size), 1, 2 if flags & SOLICITED else 1
+        )
 
 
 @pytest.mark.clause("DGRAM-UD-19")
@@ -171,7 +175,7 @@ def test_batches_may_mix_sends_with_and_without_immediate(rig: Rig, inline: bool
         for i, size in enumerate(sizes):
             octets = who.recv(1 << 16)
             if i % 2 == 0:
-                check_datagram(octets, data[:size], i + 1)
+                check_send_with_immediate_datagram(octets, data[:size], i + 1)
             else:
                 assert DDPDatagram(octets).opcode == Opcode.SEND
                 assert octets[18:-4] == data[:size]
@@ -260,7 +264,7 @@ def test_a_send_with_immediate_posted_in_sqd_keeps_its_immediate_data(rig: Rig) 
         assert qp.scq.poll(1) == []
         qp.to_rts()
         assert poll(qp.scq)[0].ok
-        check_datagram(who.recv(1 << 16), b"later", 1)
+        check_send_with_immediate_datagram(who.recv(1 << 16), b"later", 1)
 
 
 def test_posting_opcodes_that_ud_does_not_support_is_refused(rig: Rig) -> None:

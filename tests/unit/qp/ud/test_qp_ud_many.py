@@ -34,7 +34,7 @@ def raised_descriptor_limit() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def open_descriptors() -> list[int]:
+def list_open_descriptors() -> list[int]:
     return [int(entry.name) for entry in Path("/proc/self/fd").iterdir()]
 
 
@@ -110,11 +110,15 @@ def test_thousands_of_queue_pairs_are_created_receive_and_are_destroyed_within_s
     cq = rig.create_cq(1024)
     # the first queue pairs also allocate structures that all of them share
     create_and_destroy_qps(rig, cq, 300, shared)
-    fds, before, start = len(open_descriptors()), proportional_memory_octets(), time.monotonic()
+    fds, before, start = (
+        len(list_open_descriptors()),
+        proportional_memory_octets(),
+        time.monotonic(),
+    )
     qps = create_qps(rig, cq, n, shared)
     took, each = time.monotonic() - start, (proportional_memory_octets() - before) / n
     try:
-        sockets = len(open_descriptors()) - fds
+        sockets = len(list_open_descriptors()) - fds
         assert sockets == ((n + 255) // 256 if shared else n)
         send_to_some_queue_pairs(rig, qps, cq)
     finally:
@@ -137,7 +141,7 @@ def test_without_a_free_descriptor_the_error_recommends_socket_sharing_which_suc
 ) -> None:
     cq = rig.create_cq()
     first = rig.create_ud_qp(cq, qkey=QKEY)
-    used = max(open_descriptors())
+    used = max(list_open_descriptors())
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (used + 2, hard))
     held = []

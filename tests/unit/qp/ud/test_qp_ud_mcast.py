@@ -40,22 +40,22 @@ from siwarp.verbs import (
 
 
 @pytest.fixture
-def group_address() -> Iterator[str]:
+def multicast_group_address() -> Iterator[str]:
     """Provide a multicast address of the organization-local scope (RFC 2365)."""
     yield "239.192.7.91"
 
 
 @pytest.mark.clause("DGRAM-MCAST-2")
 def test_multicast_messages_are_sent_to_the_multicast_port_whatever_port_is_given(
-    rig: Rig, group_address: str
+    rig: Rig, multicast_group_address: str
 ) -> None:
-    sender, member = MulticastMember(rig), MulticastMember(rig, group_address)
+    sender, member = MulticastMember(rig), MulticastMember(rig, multicast_group_address)
     # the default multicast port, used unless a setting names another port
     assert lib.SIW_MCAST_PORT == 62607
     for where, remote_qpn in (
-        ((group_address, 0), 0),
-        ((group_address, 9), 0),
-        ((group_address, 9), 0xFFFFFF),
+        ((multicast_group_address, 0), 0),
+        ((multicast_group_address, 9), 0),
+        ((multicast_group_address, 9), 0xFFFFFF),
     ):
         member.post_receive()
         ah = rig.create_ah(where)
@@ -66,8 +66,8 @@ def test_multicast_messages_are_sent_to_the_multicast_port_whatever_port_is_give
     assert socket.ntohs(at.port_be) == MCAST_PORT
 
 
-def test_unicast_to_the_group_port_is_not_delivered(rig: Rig, group_address: str) -> None:
-    member = MulticastMember(rig, group_address)
+def test_unicast_to_the_group_port_is_not_delivered(rig: Rig, multicast_group_address: str) -> None:
+    member = MulticastMember(rig, multicast_group_address)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
         s.connect(("127.0.0.1", MCAST_PORT))
         s.send(build_datagram(b"x"))
@@ -93,14 +93,14 @@ def test_unicast_to_the_group_port_is_not_delivered(rig: Rig, group_address: str
     ],
 )
 def test_an_invalid_multicast_datagram_is_dropped_and_never_answered(
-    rig: Rig, group_address: str, fields: dict[str, int], name: str
+    rig: Rig, multicast_group_address: str, fields: dict[str, int], name: str
 ) -> None:
-    member = MulticastMember(rig, group_address)
+    member = MulticastMember(rig, multicast_group_address)
     member.post_receive()
     sent = counter_value("err_sent") + counter_value("err_limited") + counter_value("err_unsent")
     with assert_counter_grows(name, 1):
-        send_from_plain_socket(group_address, build_datagram(b"bad", **fields))
-        send_from_plain_socket(group_address, build_datagram(b"good"))
+        send_from_plain_socket(multicast_group_address, build_datagram(b"bad", **fields))
+        send_from_plain_socket(multicast_group_address, build_datagram(b"good"))
         assert member.received_octets() == b"good"
     assert (
         counter_value("err_sent") + counter_value("err_limited") + counter_value("err_unsent")
@@ -111,7 +111,7 @@ def test_an_invalid_multicast_datagram_is_dropped_and_never_answered(
 
 
 def test_queue_pairs_on_one_socket_and_with_an_srq_may_be_multicast_members(
-    rig: Rig, group_address: str
+    rig: Rig, multicast_group_address: str
 ) -> None:
     srq = rig.create_srq()
     cq = rig.create_cq()
@@ -124,13 +124,18 @@ def test_queue_pairs_on_one_socket_and_with_an_srq_may_be_multicast_members(
     ]
     for qp in qps:
         qp.to_rts(QPAttr(qkey=QKEY))
-        qp.attach_mcast(group_address)
+        qp.attach_mcast(multicast_group_address)
     for qp in qps[:2]:
         qp.post_recv(RecvWR(1, sg=[mr.sge()]))
     srq.post_recv(RecvWR(2, sg=[mr.sge()]))
     out = rig.reg_mr(bytearray(b"abc"))
     qps[1].post_send(
-        SendWR(sg=[out.sge()], send_flags=0, ah=rig.create_ah((group_address, 0)), remote_qkey=QKEY)
+        SendWR(
+            sg=[out.sge()],
+            send_flags=0,
+            ah=rig.create_ah((multicast_group_address, 0)),
+            remote_qkey=QKEY,
+        )
     )
     got = poll(cq, 3)
     assert [(w.ok, w.wr_id, w.qp_num) for w in got] == [
@@ -183,18 +188,18 @@ def test_only_current_members_of_a_group_receive_a_message(
 
 
 def test_two_devices_of_one_process_may_both_have_members_of_a_group(
-    rig: Rig, group_address: str
+    rig: Rig, multicast_group_address: str
 ) -> None:
     # As with two processes, each device has its own socket for the group.
     there = Rig()
     try:
         a, b, sender = (
-            MulticastMember(rig, group_address),
-            MulticastMember(there, group_address),
+            MulticastMember(rig, multicast_group_address),
+            MulticastMember(there, multicast_group_address),
             MulticastMember(rig),
         )
         a.post_receive(), b.post_receive()
-        sender.send(rig.create_ah((group_address, 0)), b"both")
+        sender.send(rig.create_ah((multicast_group_address, 0)), b"both")
         assert (a.received_octets(), b.received_octets()) == (b"both", b"both")
     finally:
         there.close()
@@ -202,58 +207,60 @@ def test_two_devices_of_one_process_may_both_have_members_of_a_group(
 
 @pytest.mark.clause("DGRAM-MCAST-9")
 def test_destroying_a_multicast_member_is_refused_and_closing_its_object_detaches_it(
-    rig: Rig, group_address: str
+    rig: Rig, multicast_group_address: str
 ) -> None:
-    member = MulticastMember(rig, group_address)
+    member = MulticastMember(rig, multicast_group_address)
     assert lib.siw_destroy_qp(member.qp._c) == -errno.EBUSY
     fds = len(list(Path("/proc/self/fd").iterdir()))
     member.qp.close()
     # Two descriptors are closed: the queue pair's socket and the group's socket.
     assert len(list(Path("/proc/self/fd").iterdir())) == fds - 2
-    dropped = MulticastMember(rig, group_address, "239.192.7.92")
+    dropped = MulticastMember(rig, multicast_group_address, "239.192.7.92")
     del dropped.qp
     sender = MulticastMember(rig)
     assert len(list(Path("/proc/self/fd").iterdir())) == fds - 2 + 1
-    sender.send(rig.create_ah((group_address, 0)), b"to nobody")
+    sender.send(rig.create_ah((multicast_group_address, 0)), b"to nobody")
 
 
 def test_invalid_multicast_attachments_are_refused_with_a_reason(
-    rig: Rig, group_address: str
+    rig: Rig, multicast_group_address: str
 ) -> None:
     qp = rig.create_qp()
     for target, where, words in (
-        (rig.create_qp(qp_type=QPType.RC), group_address, "a group is for UD QPs only"),
+        (rig.create_qp(qp_type=QPType.RC), multicast_group_address, "a group is for UD QPs only"),
         (qp, "127.0.0.1", "is not a multicast address"),
         (qp, "::1", "is not a multicast address"),
         (qp, "ff02::7", "use a group of the same family"),
-        (rig.create_qp(addr=("::1", 0)), group_address, "use a group of the same family"),
+        (rig.create_qp(addr=("::1", 0)), multicast_group_address, "use a group of the same family"),
     ):
         with pytest.raises(Error, match=words) as e:
             target.attach_mcast(where)
         assert e.value.errno == errno.EINVAL
     with pytest.raises(Error, match="is not a member"):
-        qp.detach_mcast(group_address)
+        qp.detach_mcast(multicast_group_address)
     qp.close()
     with pytest.raises(StateError):
-        qp.attach_mcast(group_address)
+        qp.attach_mcast(multicast_group_address)
     null = ffi.NULL
     assert lib.siw_attach_mcast(null, null) == lib.siw_detach_mcast(null, null) == -errno.EINVAL
     assert lib.siw_attach_mcast(rig.create_qp()._c, null) == -errno.EINVAL
 
 
 def test_attaching_is_refused_with_a_reason_if_another_program_has_the_multicast_port(
-    rig: Rig, group_address: str
+    rig: Rig, multicast_group_address: str
 ) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
         other.bind(("", MCAST_PORT))
         with pytest.raises(Error, match="another program has bound the multicast port") as e:
-            rig.create_qp().attach_mcast(group_address)
+            rig.create_qp().attach_mcast(multicast_group_address)
         assert e.value.errno == errno.EADDRINUSE
 
 
-def test_a_multicast_member_refuses_to_adopt_another_socket(rig: Rig, group_address: str) -> None:
+def test_a_multicast_member_refuses_to_adopt_another_socket(
+    rig: Rig, multicast_group_address: str
+) -> None:
     qp = rig.create_qp()
-    qp.attach_mcast(group_address)
+    qp.attach_mcast(multicast_group_address)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as mine:
         mine.bind(("127.0.0.1", 0))
         with pytest.raises(Error, match="member of a multicast group"):
@@ -262,13 +269,13 @@ def test_a_multicast_member_refuses_to_adopt_another_socket(rig: Rig, group_addr
 
 @pytest.mark.clause("DGRAM-MCAST-2")
 def test_a_capture_of_a_multicast_message_has_the_groups_addresses(
-    rig: Rig, group_address: str, tmp_path: Path
+    rig: Rig, multicast_group_address: str, tmp_path: Path
 ) -> None:
-    sender, member = MulticastMember(rig), MulticastMember(rig, group_address)
+    sender, member = MulticastMember(rig), MulticastMember(rig, multicast_group_address)
     file = tmp_path / "group.pcapng"
     with capture(file):
         member.post_receive()
-        sender.send(rig.create_ah((group_address, 0)), b"seen")
+        sender.send(rig.create_ah((multicast_group_address, 0)), b"seen")
         assert member.received_octets() == b"seen"
     with open_capture(file) as opened:
         frames = [f.octets for f in opened]
@@ -277,7 +284,7 @@ def test_a_capture_of_a_multicast_message_has_the_groups_addresses(
     for frame in frames:
         assert frame[:6] == bytes([1, 0, 0x5E, 192 & 0x7F, 7, 91])
         assert socket.inet_ntoa(frame[26:30]) == "127.0.0.1"
-        assert socket.inet_ntoa(frame[30:34]) == group_address
+        assert socket.inet_ntoa(frame[30:34]) == multicast_group_address
         source, dest = struct.unpack("!HH", frame[34:38])
         assert (source, dest) == (sender.qp.qp_num, MCAST_PORT)
         head = UDDatagram(frame[42:]).segment
@@ -285,7 +292,7 @@ def test_a_capture_of_a_multicast_message_has_the_groups_addresses(
 
 
 def test_attaching_to_a_group_without_a_free_descriptor_is_refused_with_a_reason(
-    rig: Rig, group_address: str
+    rig: Rig, multicast_group_address: str
 ) -> None:
     qp = rig.create_qp()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -299,7 +306,7 @@ def test_attaching_to_a_group_without_a_free_descriptor_is_refused_with_a_reason
             except OSError:
                 break
         with pytest.raises(LimitError, match="no file descriptor is left"):
-            qp.attach_mcast(group_address)
+            qp.attach_mcast(multicast_group_address)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         for s in held:

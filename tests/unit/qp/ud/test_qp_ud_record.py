@@ -124,7 +124,7 @@ def test_each_new_queue_pair_starts_its_message_ids_at_another_number(rig: Rig) 
                 remote=target.memory.remote(), remote_qkey=QKEY,
             )  # fmt: skip
             qp.post_send(wr)
-            ((_, record),) = target.poll_records()
+            ((_, record),) = target.poll_write_records()
             ids.add(record.message_id)
             assert poll(qp.scq)[0].ok
     assert len(ids) == 3
@@ -151,7 +151,7 @@ def test_a_write_record_is_delivered_completely_and_consumes_no_receive(rig: Rig
         )
         pair.a.post_send(wr)
         assert poll(pair.scq)[0].ok
-        ((wc, record),) = target.poll_records()
+        ((wc, record),) = target.poll_write_records()
         assert (wc.byte_len, wc.src_qp, wc.source) == (size, pair.a.qp_num, pair.a.addr)
         assert record.source == pair.a.addr
         ids.append(record.message_id)
@@ -183,7 +183,7 @@ def test_each_time_out_reports_an_incomplete_write_record(
     sock = target.create_sender()
     for datagram in cut[1:] if lost == "first" else cut[:-1]:
         sock.send(datagram)
-    ((_, record),) = target.poll_records()
+    ((_, record),) = target.poll_write_records()
     assert record.valid == 150
     target.close()
 
@@ -219,7 +219,7 @@ def test_an_invalid_write_record_segment_is_dropped_and_starts_no_message(
     with assert_counter_grows(name, 1):
         sock.send(target.build_segment(b"evil", 0, 5, 4, 0, **fields))
         sock.send(target.build_segment(b"good", 100, 5, 4, 0))
-        ((_, record),) = target.poll_records()
+        ((_, record),) = target.poll_write_records()
     assert (record.addr, record.whole) == (target.memory.addr + 100, True)
     assert target.memory.read(8) == bytes(8)
     assert target.memory.read(4, 100) == b"good"
@@ -232,7 +232,7 @@ def test_reserved_fields_of_a_write_record_are_ignored(target: WriteRecordTarget
     sock.send(
         target.build_segment(b"good", 0, 5, 4, 0, head_reserved=0xFFFF, head_flags=0xFE, **nonsense)
     )
-    ((_, record),) = target.poll_records()
+    ((_, record),) = target.poll_write_records()
     assert record.whole and target.memory.read(4) == b"good"
 
 
@@ -245,7 +245,7 @@ def test_a_segment_that_contradicts_earlier_segments_of_its_write_record_is_drop
         sock.send(target.build_segment(data[:50], 0, 5, 100, 0))
         sock.send(target.build_segment(data[:50], 500, 5, 120, 50))
         sock.send(target.build_segment(data[50:], 0, 5, 100, 50))
-        ((_, record),) = target.poll_records()
+        ((_, record),) = target.poll_write_records()
     assert record.whole and target.memory.read(100) == data
     assert target.memory.read(100, 500) == bytes(100)
 
@@ -266,7 +266,7 @@ def test_unpolled_write_records_delay_further_completions(rig: Rig) -> None:
     got = target.cq.poll(16)
     assert len(got) == 4
     seen = [target.qp.record(wc).message_id for wc in got]
-    seen += [record.message_id for _, record in target.poll_records(2)]
+    seen += [record.message_id for _, record in target.poll_write_records(2)]
     assert seen == [1, 2, 3, 4, 5, 6]
     with pytest.raises(Error, match="max_write_records"):
         target.qp.record(got[0]._replace(wr_id=99))
@@ -286,7 +286,7 @@ def test_write_records_that_a_reset_removed_from_the_cq_count_as_polled(rig: Rig
         assert target.cq.poll(16) == []
         target.qp.to_rts(QPAttr(qkey=QKEY))
     sock.send(target.build_segment(b"whole", 8, 99, 5, 0))
-    assert [record.message_id for _, record in target.poll_records()] == [99]
+    assert [record.message_id for _, record in target.poll_write_records()] == [99]
     target.close()
 
 

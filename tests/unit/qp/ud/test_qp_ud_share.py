@@ -140,7 +140,7 @@ def test_256_queue_pairs_share_a_socket_and_a_freed_index_is_reused_as_late_as_p
     assert rig.create_qp(cq, shared_socket_qp=first).qp_num >> 16 == 3
 
 
-def advance_rc_numbers(rig: Rig, cq: CQ, number: int) -> None:
+def advance_rc_qp_numbers(rig: Rig, cq: CQ, number: int) -> None:
     """Create RC queue pairs until the next one would get this number."""
     for _ in range(number - (1 << 23)):
         qp = rig.create_qp(cq, qp_type=QPType.RC)
@@ -168,7 +168,7 @@ def test_a_new_rc_queue_pair_skips_the_number_of_a_queue_pair_on_a_shared_socket
     sharers = [rig.create_qp(cq, shared_socket_qp=first) for _ in range(128)]
     number = sharers[-1].qp_num
     assert number == 128 << 16 | first.addr[1]
-    advance_rc_numbers(rig, cq, number)
+    advance_rc_qp_numbers(rig, cq, number)
     assert rig.create_qp(cq, qp_type=QPType.RC).qp_num == number + 1
 
 
@@ -177,7 +177,7 @@ def test_a_new_queue_pair_on_a_shared_socket_skips_the_number_of_an_rc_queue_pai
     cq = rig.create_cq()
     first = qp_with_low_port(rig, cq)
     port = first.addr[1]
-    advance_rc_numbers(rig, cq, 128 << 16 | port)
+    advance_rc_qp_numbers(rig, cq, 128 << 16 | port)
     rc = rig.create_qp(cq, qp_type=QPType.RC)
     assert rc.qp_num == 128 << 16 | port
     numbers = [rig.create_qp(cq, shared_socket_qp=first).qp_num for _ in range(128)]
