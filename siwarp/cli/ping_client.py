@@ -150,8 +150,9 @@ class _PortProbe:
     kernel does report them on a socket that is connected to one peer.
     """
 
-    #: Seconds after which the port is probed.
-    AFTER = 0.5
+    #: Seconds after which the port is probed. A server that is started together with the client
+    #: may need seconds on a busy machine before it opens the port.
+    AFTER = 3.0
 
     def __init__(self, dest: Address) -> None:
         self._dest = dest

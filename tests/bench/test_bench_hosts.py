@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import os
 import signal
 import socket
@@ -217,8 +218,9 @@ def test_a_client_that_violates_the_protocol_is_disconnected(server_port: int, s
 
 
 def test_an_idle_client_is_disconnected_after_the_visit_limit() -> None:
+    # The limit is long enough for the measurement of a client that is not idle.
     with (
-        bench_server("--visit", 1) as (server_port, _),
+        bench_server("--visit", math.ceil(scale_limit(2))) as (server_port, _),
         connect_to_server(server_port, greeting()) as idle,
     ):
         said = receive_until_end_of_stream(idle)

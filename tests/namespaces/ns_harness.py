@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from cli.cli_harness import environment_without_sanitizer
+from pace import scale_limit
 
 #: Addresses from the documentation ranges (RFC 5737, RFC 3849), so that they cannot collide with
 #: addresses of the machine.
@@ -134,9 +135,12 @@ class Namespace:
 
 
 def wait_for_json_output(process: subprocess.Popen[str], seconds: float = 30) -> Any:
-    """Wait for a program to end, and return the last line of its output, parsed as JSON."""
+    """Wait for a program to end, and return the last line of its output, parsed as JSON.
+
+    ``seconds`` is the time limit on an idle machine.
+    """
     try:
-        out, err = process.communicate(timeout=seconds)
+        out, err = process.communicate(timeout=scale_limit(seconds))
     except subprocess.TimeoutExpired:
         process.kill()
         out, err = process.communicate()

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 import pytest
 from harness.verbs_harness import wait_until
 from namespaces.ns_harness import Namespace, create_cabled_namespaces, wait_for_json_output
-from pace import scale_limit
 
 #: Program: listens at every address for RC and for UD connections, adds an address to its
 #: interface, and connects to both listeners, and an RC queue pair to another by GID and QPN, at
@@ -64,7 +63,7 @@ def test_listeners_and_rc_queue_pairs_are_reachable_at_an_address_that_is_added_
     end, _ = cabled_namespace_pair
     options = [f"{address}/64", "nodad"] if ":" in address else [f"{address}/24"]
     process = end.start_python(LATE_ADDRESS, end.v4, end.link, *options)
-    requests, statuses = wait_for_json_output(process, scale_limit(30))
+    requests, statuses = wait_for_json_output(process)
     assert requests == [["CONNECT_REQUEST", address]] * 2
     assert statuses == ["SUCCESS", "SUCCESS"]
 
