@@ -92,7 +92,7 @@ def make_progress_counter(progress: Progress | None, total: int) -> Callable[[],
     """
     done = 0
 
-    def count_step() -> None:
+    def report_completed_step() -> None:
         nonlocal done
         done += 1
         if progress is not None:
@@ -100,7 +100,7 @@ def make_progress_counter(progress: Progress | None, total: int) -> Callable[[],
 
     if progress is not None:
         progress(0, total)
-    return count_step
+    return report_completed_step
 
 
 class BenchError(RuntimeError):
@@ -397,7 +397,7 @@ def _measure_round(
     plan: Plan,
     runs: list[_Variant],
     env: Mapping[str, str],
-    count_step: Callable[[], None],
+    report_completed_step: Callable[[], None],
     turn: int,
     until: float,
 ) -> dict[str, Any]:
@@ -410,7 +410,7 @@ def _measure_round(
         values[one.name] = result["value"]
         if result["p99"]:
             p99[one.name] = result["p99"]
-        count_step()
+        report_completed_step()
     shown: dict[str, Any] = {**values, "ratio": values["ours"] / values["floor"]}
     if p99:
         shown["p99"] = p99
@@ -505,11 +505,13 @@ def run(
         floors = Floors(floors.floor)
     env = env or {}
     runs = _variants_of_round(plan, floors, env.get("SIWARP_FAULTS", ""))
-    count_step = make_progress_counter(progress, plan.rounds * len(runs))
+    report_completed_step = make_progress_counter(progress, plan.rounds * len(runs))
     doubt = cpu_load_warning()
     plan, partial = _choose_iterations(plan, runs, env, until)
     plan, rounds, why = _measure_rounds(
-        plan, lambda plan, turn: _measure_round(plan, runs, env, count_step, turn, until), until
+        plan,
+        lambda plan, turn: _measure_round(plan, runs, env, report_completed_step, turn, until),
+        until,
     )
     partial = "; ".join(filter(None, (partial, why)))
     summary = _summarize_rounds(plan, floors, runs, rounds)

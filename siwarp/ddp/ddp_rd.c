@@ -242,7 +242,7 @@ static void update_partial_message_count_of_last_stream(struct siw_ddp_rd *rd)
  * three quarters of the receives, and the multi-segment messages of one source (base/source.h) half
  * of the receives. A message is always admitted if no other message is partially received.
  */
-static bool rd_pause_if_share_used_up(struct siw_ddp_stream *stream)
+static bool rd_pause_delivery_if_recv_share_used_up(struct siw_ddp_stream *stream)
 {
 	struct siw_ddp_rd *rd = stream->endpoint;
 	uint32_t left = siw_mem_queue_posted(stream->rx.q[0].queue), all = rd->parts + left;
@@ -559,7 +559,8 @@ static int rd_check_segment(struct siw_ddp_stream *stream)
 		}
 		if (code)
 			return siw_ddp_rx_refuse_untagged(stream, code);
-		if (!seg->qn && !seg->last && !rx->q[0].begun && rd_pause_if_share_used_up(stream))
+		if (!seg->qn && !seg->last && !rx->q[0].begun &&
+		    rd_pause_delivery_if_recv_share_used_up(stream))
 			return 0;
 	}
 	rx->have = true;

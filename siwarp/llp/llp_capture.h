@@ -11,8 +11,8 @@
 #include "llp/llp_sock.h"
 
 /*
- * Writes a datagram of length octets that starts skip octets into iov; missing: number of octets
- * that were truncated.
+ * Writes a datagram to the capture file. The datagram has length octets, which begin skip octets
+ * after the start of iov; missing: number of further octets that were truncated.
  */
 void siw_llp_capture_datagram(struct siw_llp_sock *sock, uint64_t when, bool sent,
 			      const struct siw_addr *peer, const struct iovec *iov, size_t skip,

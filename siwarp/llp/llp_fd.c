@@ -47,7 +47,7 @@ static int fork_fd_set_grow(size_t words)
 	return 0;
 }
 
-void siw_llp_fd_open_begin(void)
+void siw_llp_fd_creation_begin(void)
 {
 	siw_fork_lock_register(&fork_lock);
 	siw_lock(&fork_lock.lock);
@@ -63,7 +63,7 @@ static int fork_fd_set_add(int fd)
 	return 0;
 }
 
-int siw_llp_fd_open_end(int fd)
+int siw_llp_fd_creation_done(int fd)
 {
 	int error = errno;
 
@@ -81,7 +81,7 @@ int siw_llp_fd_add_close_on_fork(int fd)
 {
 	int rv;
 
-	siw_llp_fd_open_begin();
+	siw_llp_fd_creation_begin();
 	rv = fork_fd_set_add(fd);
 	siw_unlock(&fork_lock.lock);
 	return rv;

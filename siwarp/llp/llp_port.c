@@ -552,8 +552,8 @@ int siw_llp_poll_port_open(struct siw_llp_port **out)
 	rv = port->wake_fd;
 	if (rv < 0)
 		goto free;
-	siw_llp_fd_open_begin();
-	rv = port->epfd = siw_llp_fd_open_end(epoll_create1(EPOLL_CLOEXEC));
+	siw_llp_fd_creation_begin();
+	rv = port->epfd = siw_llp_fd_creation_done(epoll_create1(EPOLL_CLOEXEC));
 	if (rv < 0)
 		goto close_wake;
 	if (epoll_ctl(port->epfd, EPOLL_CTL_ADD, port->wake_fd, &ev)) {

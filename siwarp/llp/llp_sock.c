@@ -16,8 +16,8 @@ int siw_llp_socket(uint16_t family, int type)
 {
 	if (family != AF_INET && family != AF_INET6)
 		return -EAFNOSUPPORT;
-	siw_llp_fd_open_begin();
-	return siw_llp_fd_open_end(socket(family, type | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+	siw_llp_fd_creation_begin();
+	return siw_llp_fd_creation_done(socket(family, type | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
 }
 
 int siw_llp_connect(int fd, const struct siw_addr *dest)

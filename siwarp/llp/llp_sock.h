@@ -255,12 +255,12 @@ static inline ssize_t siw_llp_readv(int fd, const struct iovec *iov, int n)
  * Called before and after a call that opens a descriptor, so that no fork() happens before the
  * descriptor is in the set.
  */
-void siw_llp_fd_open_begin(void);
+void siw_llp_fd_creation_begin(void);
 /*
- * Ends siw_llp_fd_open_begin(). fd: the result of the call that opened a descriptor. Adds the descriptor
+ * Ends siw_llp_fd_creation_begin(). fd: the result of the call that opened a descriptor. Adds the descriptor
  * to the set and returns it, or returns -errno.
  */
-int siw_llp_fd_open_end(int fd);
+int siw_llp_fd_creation_done(int fd);
 /*
  * siw_llp_fd_add_close_on_fork(): adds a descriptor of the program to the set; returns 0 or -ENOMEM.
  * siw_llp_fd_remove_close_on_fork(): removes the descriptor, which then belongs to the program again; returns

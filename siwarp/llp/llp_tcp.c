@@ -136,8 +136,8 @@ static int accept_descriptor(int listener)
 {
 	int cancel = siw_cancel_disable(), fd;
 
-	siw_llp_fd_open_begin();
-	fd = siw_llp_fd_open_end(accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC));
+	siw_llp_fd_creation_begin();
+	fd = siw_llp_fd_creation_done(accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC));
 	siw_cancel_restore(cancel);
 	return fd;
 }

@@ -175,8 +175,8 @@ int siw_llp_wait(const struct siw_llp_waitset *set, int extra_fd, int64_t timeou
 
 int siw_llp_event_open(void)
 {
-	siw_llp_fd_open_begin();
-	return siw_llp_fd_open_end(eventfd(0, EFD_CLOEXEC));
+	siw_llp_fd_creation_begin();
+	return siw_llp_fd_creation_done(eventfd(0, EFD_CLOEXEC));
 }
 
 void siw_llp_event_set(int fd)

@@ -25,8 +25,8 @@ static int open_netlink(void)
 	};
 	int err, fd;
 
-	siw_llp_fd_open_begin();
-	fd = siw_llp_fd_open_end(
+	siw_llp_fd_creation_begin();
+	fd = siw_llp_fd_creation_done(
 		socket(AF_NETLINK, SOCK_RAW | SOCK_NONBLOCK | SOCK_CLOEXEC, NETLINK_ROUTE));
 	if (fd < 0 || !bind(fd, (const struct sockaddr *)&nl, sizeof(nl)))
 		return fd;

@@ -377,7 +377,7 @@ struct siw_rdmap_tx {
 	uint8_t term_out[SIW_RDMAP_TERM_MAX];
 	struct siw_sge term_sge;
 	struct siw_sge imm_sge;
-	uint64_t *imm_end; /* points to the member end of the operation's stamp */
+	uint64_t *imm_end; /* points to stamp.end of the operation that has Immediate Data */
 };
 
 /* A queued error message to be sent to the peer on reliable datagrams. */

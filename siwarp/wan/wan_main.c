@@ -108,7 +108,7 @@ static int run_command_in_wan_namespace(int argc, char **argv)
 				     argv + 4);
 }
 
-static int check_fault_plan_text(const char *text)
+static int check_fault_plan_of_command_line(const char *text)
 {
 	struct siw_faults plan;
 	char why[192];
@@ -140,7 +140,7 @@ int main(int argc, char **argv)
 	if (argc > 1 && strcmp(argv[1], "--enter") == 0)
 		return run_command_in_wan_namespace(argc, argv);
 	if (argc == 3 && strcmp(argv[1], "--check") == 0)
-		return check_fault_plan_text(argv[2]);
+		return check_fault_plan_of_command_line(argv[2]);
 	if (argc < 6)
 		return 2;
 	if (siw_faults_parse(argv[1], SIW_FAULTS_RELAY, &plan, why, sizeof(why))) {

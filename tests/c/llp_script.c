@@ -430,7 +430,7 @@ static void scenario_half_closed_connection(void)
 	close_endpoint_socket(&b);
 }
 
-static void print_calls_after_reset(struct side *side)
+static void print_socket_calls_after_tcp_reset(struct side *side)
 {
 	print_step_result(side, "gone", siw_llp_tcp_is_closed(side->sock));
 	print_try_recv(side);
@@ -448,7 +448,7 @@ static void scenario_close_with_unread_octets(void)
 	wait_until_handler_ready(&b, &b.handler);
 	close_endpoint_socket(&b);
 	print_recv_at_end_of_stream(&a);
-	print_calls_after_reset(&a);
+	print_socket_calls_after_tcp_reset(&a);
 }
 
 /* Checks that octets that arrived before a reset can still be read. */
@@ -461,7 +461,7 @@ static void scenario_read_after_reset(void)
 	await_closed(&a);
 	script_recv_all(&a, 6);
 	print_recv_at_end_of_stream(&a);
-	print_calls_after_reset(&a);
+	print_socket_calls_after_tcp_reset(&a);
 }
 
 static void scenario_send_after_abort(void)
@@ -472,7 +472,7 @@ static void scenario_send_after_abort(void)
 	await_closed(&a);
 	print_try_send(&a);
 	print_try_send(&a);
-	print_calls_after_reset(&a);
+	print_socket_calls_after_tcp_reset(&a);
 }
 
 /* Sends octets to a socket that the peer has closed. */
@@ -485,7 +485,7 @@ static void scenario_send_to_closed_peer(void)
 	await_closed(&a);
 	print_try_send(&a);
 	print_try_send(&a);
-	print_calls_after_reset(&a);
+	print_socket_calls_after_tcp_reset(&a);
 }
 
 static void scenario_connection_never_accepted(void)
@@ -495,7 +495,7 @@ static void scenario_connection_never_accepted(void)
 	wait_until_handler_ready(&b, &b.of_listener);
 	siw_llp_close(b.listener);
 	print_recv_at_end_of_stream(&a);
-	print_calls_after_reset(&a);
+	print_socket_calls_after_tcp_reset(&a);
 	start_listener(&b);
 }
 

@@ -36,11 +36,11 @@ static ssize_t receive_input_message(int fd, void *buf, size_t size, int flags, 
 #include "llp/llp_watch.c"
 #undef siw_llp_recvfrom
 
-void siw_llp_fd_open_begin(void)
+void siw_llp_fd_creation_begin(void)
 {
 }
 
-int siw_llp_fd_open_end(int fd)
+int siw_llp_fd_creation_done(int fd)
 {
 	return fd;
 }

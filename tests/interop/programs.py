@@ -157,7 +157,7 @@ def test_rping_client_on_siw_receives_its_data_back_from_rping_on_siwarp(
     guest: vm.Guest, tmp_path: Path, persona: str, size: int
 ) -> None:
     guest.set_siw_parameters()
-    port = vm.free_ports(1)[0]
+    port = vm.list_free_tcp_ports(1)[0]
     log = tmp_path / "log"  # the output of rping does not fit in a pipe
     with (
         log.open("wb") as out,

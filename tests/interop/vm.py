@@ -495,7 +495,7 @@ def request_kill_with_parent() -> None:
     ctypes.CDLL(None).prctl(1, int(signal.SIGKILL), 0, 0, 0)
 
 
-def free_ports(count: int) -> list[int]:
+def list_free_tcp_ports(count: int) -> list[int]:
     """Return TCP ports of 127.0.0.1 that are currently free."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
@@ -574,7 +574,7 @@ class Guest:
 
     def _start_qemu(self, image: Path, accelerator: str, seconds: float) -> bool:
         """Start QEMU and wait until the guest is ready; on failure, stop QEMU."""
-        self.ports = dict(zip(self.forward, free_ports(len(self.forward)), strict=True))
+        self.ports = dict(zip(self.forward, list_free_tcp_ports(len(self.forward)), strict=True))
         network = "user,id=n0,ipv6=off" + "".join(
             f",hostfwd=tcp:127.0.0.1:{mine}-{GUEST_ADDRESS}:{theirs}"
             for theirs, mine in self.ports.items()

@@ -20,7 +20,7 @@ from siwarp.verbs import AccessFlag, QPState, QPType, WCStatus
 if TYPE_CHECKING:
     from siwarp.sim.workloads.execution import Execution
 
-__all__ = ["EndChecks"]
+__all__ = ["FinalChecks"]
 
 #: Values of Execution.post_plain_send's ``number`` for a message of 3,000 octets, and for a message
 #: that fills its slot.
@@ -39,7 +39,7 @@ RECORDS_IN_FLIGHT, RECORD_OCTETS = 4, 1500
 RECORD_S = 0.2
 
 
-class EndChecks:
+class FinalChecks:
     """The checks at the end of a program.
 
     Args:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from siwarp.base.library import ffi
 from siwarp.sim.workloads import program as programs
-from siwarp.sim.workloads.endings import EndChecks
+from siwarp.sim.workloads.endings import FinalChecks
 from siwarp.sim.workloads.model import (
     BLANK,
     Cell,
@@ -216,7 +216,7 @@ class Execution:
         self._numbers = 0
         self.rc = Connections(self, REMOTE_ACCESS)
         self.objects = Objects(self, REMOTE_ACCESS)
-        self.endings = EndChecks(self, REMOTE_ACCESS)
+        self.endings = FinalChecks(self, REMOTE_ACCESS)
 
     def next_number(self) -> int:
         self._numbers += 1

@@ -392,7 +392,8 @@ class Host:
         # maximum number of queue pairs open at the same time in this life, by type
         self.most: dict[QPType, int] = {}
         self.completions: list[Completions] = []
-        self.channel: CMEventChannel | None = None  # for RC by the connection manager
+        # event channel of the RC connections that the connection manager establishes
+        self.channel: CMEventChannel | None = None
         self.listener: CMID | None = None
         self.target: Target
         self.handles: dict[Address, AH] = {}

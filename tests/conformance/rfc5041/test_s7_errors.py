@@ -135,15 +135,15 @@ def _fields_with_freed_stag(world: DdpWorld, s: Stream, m: Memory) -> dict[str, 
     return {"stag": m.stag, "to": 0}
 
 
-def _fields_below_region(world: DdpWorld, s: Stream, m: Memory) -> dict[str, int]:
+def _fields_with_offset_below_region(world: DdpWorld, s: Stream, m: Memory) -> dict[str, int]:
     return {"stag": world.assign_stag(m, to_base=1000), "to": 999}
 
 
-def _fields_above_region(world: DdpWorld, s: Stream, m: Memory) -> dict[str, int]:
+def _fields_with_offset_above_region(world: DdpWorld, s: Stream, m: Memory) -> dict[str, int]:
     return {"stag": m.stag, "to": 30_000}
 
 
-def _fields_past_region_end(world: DdpWorld, s: Stream, m: Memory) -> dict[str, int]:
+def _fields_with_segment_past_region_end(world: DdpWorld, s: Stream, m: Memory) -> dict[str, int]:
     return {"stag": m.stag, "to": 29_901}
 
 
@@ -177,17 +177,17 @@ Case = tuple[Callable[[DdpWorld, Stream, Memory], dict[str, int]], int]
             id="_freed_stag",
         ),
         pytest.param(
-            (_fields_below_region, 0x01),
+            (_fields_with_offset_below_region, 0x01),
             marks=pytest.mark.clause("RFC5041-7.1-06#c", "RFC5041-7.2-01#b"),
             id="_below_region",
         ),
         pytest.param(
-            (_fields_above_region, 0x01),
+            (_fields_with_offset_above_region, 0x01),
             marks=pytest.mark.clause("RFC5041-7.1-06#c", "RFC5041-7.2-01#b"),
             id="_above_region",
         ),
         pytest.param(
-            (_fields_past_region_end, 0x01),
+            (_fields_with_segment_past_region_end, 0x01),
             marks=pytest.mark.clause("RFC5041-7.1-06#d", "RFC5041-7.2-01#b"),
             id="_past_region_end",
         ),

@@ -141,7 +141,7 @@ def test_one_source_can_use_only_its_share_of_the_pending_queries(rig: Rig) -> N
         sources = {sidr_endpoints.next_connection_request().id.peer_addr for _ in range(3)}
         assert sources == {greedy.getsockname(), other.getsockname()}
         assert sidr_endpoints.answering.get_event(0.05) is None
-        # A query that the program has received no longer counts as pending.
+        # A client's query no longer counts as pending when the listener has read its event.
         greedy.sendto(build_sidr_query(9), sidr_endpoints.door.local_addr)
         sidr_endpoints.next_connection_request()
 
