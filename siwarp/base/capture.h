@@ -10,8 +10,8 @@
  * response never precedes its request in the file.
  *
  * Nothing is buffered: when the function that transferred a packet returns, the packet is in the
- * file. The block of a received datagram has reserved space for a comment, which siw_capture_note_drop_reason()
- * fills in place.
+ * file. The block of a received datagram has reserved space for a comment, which
+ * siw_capture_note_drop_reason() fills in place.
  */
 #ifndef SIW_BASE_CAPTURE_H
 #define SIW_BASE_CAPTURE_H
@@ -66,7 +66,10 @@ struct siw_capture_packet {
 
 /* ---- for llp: call all but the first two functions between lock and unlock ------------------- */
 
-/* Acquires the capture lock and returns the time as siw_capture_time_ns() does (CLOCK_REALTIME, ns). */
+/*
+ * Acquires the capture lock and returns the time as siw_capture_time_ns() does (CLOCK_REALTIME,
+ * ns).
+ */
 uint64_t siw_capture_lock(void);
 void siw_capture_unlock(void);
 uint64_t siw_capture_time_ns(void);

@@ -9,8 +9,8 @@
 #define TRIM_MIN_OBJECTS 1024u
 
 /*
- * Whether siw_trim_free_memory has to return memory. One flag per process, because the heap is shared by the
- * process.
+ * Whether siw_trim_free_memory has to return memory. One flag per process, because the heap is
+ * shared by the process.
  */
 static atomic_bool wanted;
 

@@ -4,8 +4,8 @@
  * keeps free memory that lies between memory in use: a process that once had thousands of peers
  * keeps most of the memory that they needed. Other C libraries return such memory themselves.
  *
- * All functions may be called by any thread. siw_population_add and siw_population_remove may be called with
- * any locks held; siw_trim_free_memory must be called without locks.
+ * All functions may be called by any thread. siw_population_add and siw_population_remove may be
+ * called with any locks held; siw_trim_free_memory must be called without locks.
  */
 #ifndef SIW_BASE_TRIM_H
 #define SIW_BASE_TRIM_H
@@ -21,8 +21,8 @@
  */
 struct siw_population;
 /*
- * siw_population_add adds an object to a group, and siw_population_remove removes one. When a group of at
- * least 1024 objects has shrunk to a quarter, the next siw_trim_free_memory returns memory.
+ * siw_population_add adds an object to a group, and siw_population_remove removes one. When a group
+ * of at least 1024 objects has shrunk to a quarter, the next siw_trim_free_memory returns memory.
  */
 void siw_population_add(struct siw_population *crowd);
 void siw_population_remove(struct siw_population *crowd);

@@ -77,8 +77,8 @@ int siw_bench_poll(struct siw_bench_side *e, struct siw_wc *wc, int max);
  */
 uint64_t siw_bench_await_recv_slot(struct siw_bench_side *e, uint32_t *length);
 /*
- * Wait for one receive completion like siw_bench_await_recv_slot, post the receive again, and return the
- * number of octets received.
+ * Wait for one receive completion like siw_bench_await_recv_slot, post the receive again, and
+ * return the number of octets received.
  */
 uint32_t siw_bench_await_recv(struct siw_bench_side *e);
 

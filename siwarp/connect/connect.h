@@ -168,8 +168,8 @@ int siw_conn_addrs(struct siw_conn *conn, struct siw_addr *local, struct siw_add
 int siw_connect_attach_qp(struct siw_conn *conn, const struct siw_qp_hold *hold,
 			  const struct siw_rc_start *start);
 /*
- * Called instead of siw_connect_attach_qp: sends a Terminate with the error, if possible, and closes
- * the connection.
+ * Called instead of siw_connect_attach_qp: sends a Terminate with the error, if possible, and
+ * closes the connection.
  */
 void siw_connect_refuse(struct siw_conn *conn, const struct siw_wire_err *err);
 /*

@@ -14,7 +14,9 @@ enum siw_conn_stage {
 	LISTENING,
 	STARTING,  /* MPA start-up frames are exchanged */
 	REQUESTED, /* responder: a Request has arrived; the user accepts or rejects it */
-	/* start-up is complete and FPDUs may be sent; the user calls siw_connect_attach_qp() next */
+	/*
+	 * start-up is complete and FPDUs may be sent; the user calls siw_connect_attach_qp() next
+	 */
 	STARTED,
 	ATTACHED, /* a QP owns the stream */
 	OVER,

@@ -70,8 +70,8 @@ struct siw_ddp_delivery {
 	/* octets of an untagged message, or of the last segment of a tagged one */
 	uint32_t length;
 	/*
-	 * the octets for the upper layer (siw_ddp_stream_set_opcodes_with_ulp_header), valid until the next
-	 * delivery; NULL if the message is shorter
+	 * the octets for the upper layer (siw_ddp_stream_set_opcodes_with_ulp_header), valid until
+	 * the next delivery; NULL if the message is shorter
 	 */
 	const uint8_t *head;
 };
@@ -130,8 +130,8 @@ void siw_ddp_stream_enable_unexpected(struct siw_ddp_stream *stream, uint64_t oc
 				      bool deliver_before_end);
 
 /*
- * The message that a DDP stream sends, returned by siw_ddp_tx_get_msg(). sgl and head must stay valid
- * until siw_ddp_tx_accepted_position has reached the message's end.
+ * The message that a DDP stream sends, returned by siw_ddp_tx_get_msg(). sgl and head must stay
+ * valid until siw_ddp_tx_accepted_position has reached the message's end.
  */
 struct siw_ddp_msg {
 	bool tagged;
@@ -171,11 +171,11 @@ struct siw_ddp_msg {
  */
 struct siw_ddp_msg *siw_ddp_tx_get_msg(struct siw_ddp_stream *stream, bool response);
 /*
- * Begins to send the message in msg, which siw_ddp_tx_get_msg() has returned. Returns 1 if all segments
- * are framed; 0 if some segments are left (siw_ddp_tx_continue_msg continues); -EACCES if a key or range is
- * invalid (*err as from siw_mem_stag_acquire) or the memory is no longer mapped (*err: local
- * catastrophic); another -errno if the stream is dead. The function flushes only when a batch is
- * full.
+ * Begins to send the message in msg, which siw_ddp_tx_get_msg() has returned. Returns 1 if all
+ * segments are framed; 0 if some segments are left (siw_ddp_tx_continue_msg continues); -EACCES if
+ * a key or range is invalid (*err as from siw_mem_stag_acquire) or the memory is no longer mapped
+ * (*err: local catastrophic); another -errno if the stream is dead. The function flushes only when
+ * a batch is full.
  */
 int siw_ddp_tx(struct siw_ddp_stream *stream, struct siw_ddp_msg *msg, struct siw_wire_err *err);
 int siw_ddp_tx_continue_msg(struct siw_ddp_stream *stream, struct siw_wire_err *err);
@@ -246,8 +246,8 @@ struct siw_wire_err siw_ddp_error(const struct siw_ddp_stream *stream);
 /*
  * Refuses the segment at the head of the stream with the upper layer's error err, and discards the
  * segment. siw_ddp_error() then returns err, or the CRC error if the CRC is wrong. Returns -EPROTO;
- * -EBADMSG if the CRC is wrong; 0 if the segment has not arrived completely, and siw_ddp_rx_peek_segment
- * returns the error later.
+ * -EBADMSG if the CRC is wrong; 0 if the segment has not arrived completely, and
+ * siw_ddp_rx_peek_segment returns the error later.
  */
 int siw_ddp_rx_refuse(struct siw_ddp_stream *stream, struct siw_wire_err err);
 

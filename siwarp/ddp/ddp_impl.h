@@ -149,7 +149,10 @@ struct siw_ddp_stream {
 
 /* ---- ddp_stream.c ---------------------------------------------------------------------------- */
 
-/* Continues to send the message in tx (ddp_tx.c). Returns the same values as siw_ddp_tx_continue_msg. */
+/*
+ * Continues to send the message in tx (ddp_tx.c). Returns the same values as
+ * siw_ddp_tx_continue_msg.
+ */
 int siw_ddp_tx_continue(struct siw_ddp_stream *stream, struct siw_ddp_tx *tx,
 			struct siw_wire_err *err);
 

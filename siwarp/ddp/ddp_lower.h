@@ -4,8 +4,8 @@
  * mpa (ddp_mpa.c), or an RD peer (ddp_rd.c). Both layers deliver segments complete and in order.
  *
  * What this interface does NOT do: start-up and teardown, and finding the next segment. A stream on
- * MPA is asked for its next segment (siw_ddp_rx_peek_segment); an RD endpoint returns the next segment of
- * any of its peers (siw_ddp_rd_recv).
+ * MPA is asked for its next segment (siw_ddp_rx_peek_segment); an RD endpoint returns the next
+ * segment of any of its peers (siw_ddp_rd_recv).
  */
 #ifndef SIW_DDP_LOWER_H
 #define SIW_DDP_LOWER_H
@@ -23,7 +23,10 @@ struct siw_ddp_lower {
 	 */
 	int64_t (*tx)(struct siw_ddp_stream *stream, const struct siw_ddp_tx *tx, const void *head,
 		      size_t head_len, const struct iovec *iov, int n);
-	/* The implementations of siw_ddp_tx_flush, siw_ddp_tx_blocked and siw_ddp_tx_accepted_position. */
+	/*
+	 * The implementations of siw_ddp_tx_flush, siw_ddp_tx_blocked and
+	 * siw_ddp_tx_accepted_position.
+	 */
 	int (*flush)(struct siw_ddp_stream *stream, uint64_t *accepted);
 	bool (*blocked)(const struct siw_ddp_stream *stream);
 	uint64_t (*accepted)(const struct siw_ddp_stream *stream);

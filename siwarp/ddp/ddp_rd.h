@@ -6,10 +6,10 @@
  * datagrams: siw_ddp_rd_recv or siw_ddp_rx_place reports the refusal once, the rest of the message
  * is discarded, and the next message is received as usual.
  *
- * Messages from siw_ddp_tx_get_msg() with response set have a PSN space of their own: one response and
- * one other message can be in progress at the same time, and neither waits for the other. In the
- * response space the peer's untagged segments are for queues 2 and 3 only, in the request space for
- * queues 0 and 1; the upper layer checks which space tagged segments belong to.
+ * Messages from siw_ddp_tx_get_msg() with response set have a PSN space of their own: one response
+ * and one other message can be in progress at the same time, and neither waits for the other. In
+ * the response space the peer's untagged segments are for queues 2 and 3 only, in the request space
+ * for queues 0 and 1; the upper layer checks which space tagged segments belong to.
  *
  * What ddp_rd does NOT do: order, retransmit or acknowledge segments, which is the task of rd/rd.h.
  *
@@ -43,7 +43,10 @@ void siw_ddp_rd_reschedule(struct siw_ddp_rd *rd);
  * segment arrives.
  */
 void siw_ddp_rd_set_receiving(struct siw_ddp_rd *rd, bool on);
-/* Sets whether a stream is paused when its next segment is headed (siw_ddp_rd_set_opcodes_with_ulp_header). */
+/*
+ * Sets whether a stream is paused when its next segment is headed
+ * (siw_ddp_rd_set_opcodes_with_ulp_header).
+ */
 void siw_ddp_rd_pause_if_ulp_header(struct siw_ddp_rd *rd, bool on);
 
 /*
@@ -103,8 +106,8 @@ uint8_t siw_ddp_rd_peer_ird(const struct siw_ddp_stream *stream);
 void siw_ddp_rd_set_datagram_expected(struct siw_ddp_stream *stream, bool expected);
 
 /*
- * Continue, and abandon, the response in progress, as siw_ddp_tx_continue_msg and siw_ddp_tx_abandon do for
- * requests.
+ * Continue, and abandon, the response in progress, as siw_ddp_tx_continue_msg and
+ * siw_ddp_tx_abandon do for requests.
  */
 int siw_ddp_rd_response_continue(struct siw_ddp_stream *stream, struct siw_wire_err *err);
 uint64_t siw_ddp_rd_response_abandon(struct siw_ddp_stream *stream);
@@ -132,10 +135,13 @@ enum siw_ddp_rd_event_kind {
 	 * which the segment is returned again, or rejects the peer
 	 */
 	SIW_DDP_RD_NO_STREAM,
-	/* the peer accepted segments (siw_ddp_tx_accepted_position), or there is room to send again */
+	/*
+	 * the peer accepted segments (siw_ddp_tx_accepted_position), or there is room to send again
+	 */
 	SIW_DDP_RD_ACKED,
 	/*
-	 * siw_ddp_rd_stream_end must be called. status: -ECONNRESET, the pair began a new incarnation;
+	 * siw_ddp_rd_stream_end must be called. status: -ECONNRESET, the pair began a new
+	 * incarnation;
 	 * -ESTALE, the peer is another instance; -ETIMEDOUT, the peer is silent or closed;
 	 * -ENOBUFS, the peer had no receive for too long
 	 */

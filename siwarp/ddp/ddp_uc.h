@@ -78,8 +78,8 @@ uint32_t siw_ddp_uc_max_payload(const struct siw_ddp_uc *uc);
 #define SIW_DDP_UC_HEAD 16
 
 /*
- * A message that a UC endpoint sends. sgl must stay valid until siw_ddp_uc_accepted_count has counted the
- * message.
+ * A message that a UC endpoint sends. sgl must stay valid until siw_ddp_uc_accepted_count has
+ * counted the message.
  */
 struct siw_ddp_uc_msg {
 	bool first; /* the message begins an operation */
@@ -103,8 +103,8 @@ struct siw_ddp_uc_msg {
  */
 struct siw_ddp_uc_msg *siw_ddp_uc_tx_get_msg(struct siw_ddp_uc *uc);
 /*
- * Begins to send the message returned by siw_ddp_uc_tx_get_msg(). Small segments are collected until
- * siw_ddp_uc_tx_flush.
+ * Begins to send the message returned by siw_ddp_uc_tx_get_msg(). Small segments are collected
+ * until siw_ddp_uc_tx_flush.
  *   1        all segments are framed
  *   0        some are left: siw_ddp_uc_tx_continue_msg continues
  *   -ENOMEM  not begun

@@ -537,9 +537,10 @@ void siw_device_busy_list_forget(struct siw_qp *qp);
  */
 void siw_device_wake_sleeping_thread(struct siw_context *ctx);
 /*
- * Timers. siw_device_timer_start_periodic: ticks after 5 ms, then after intervals that grow fourfold, and also
- * at by_ns unless by_ns is 0; calling it again restarts at 5 ms. siw_device_timer_start_at: ticks at by_ns
- * only. siw_device_timer_cancel: stops the timer if it is running. Progress lock held.
+ * Timers. siw_device_timer_start_periodic: ticks after 5 ms, then after intervals that grow
+ * fourfold, and also at by_ns unless by_ns is 0; calling it again restarts at 5 ms.
+ * siw_device_timer_start_at: ticks at by_ns only. siw_device_timer_cancel: stops the timer if it is
+ * running. Progress lock held.
  */
 void siw_device_timer_start_periodic(struct siw_context *ctx, struct siw_timed *timed,
 				     uint64_t by_ns);
@@ -562,8 +563,8 @@ void siw_device_async_raise(struct siw_async *async, int type);
  */
 void siw_device_async_drop_and_await_acks(struct siw_async *async);
 /*
- * Ends the events of an object like siw_device_async_drop_and_await_acks() when the device is closed by force,
- * without waiting: no acknowledgements will arrive.
+ * Ends the events of an object like siw_device_async_drop_and_await_acks() when the device is
+ * closed by force, without waiting: no acknowledgements will arrive.
  */
 void siw_device_async_drop_without_acks(struct siw_async *async);
 
@@ -619,7 +620,8 @@ int siw_device_mw_pin_for_bind(struct siw_context *ctx, const struct siw_send_wr
 void siw_device_mw_drop_bind(struct siw_context *ctx, struct siw_bind *bind);
 /*
  * Carries out a bind. Returns 0; -EINPROGRESS: the window is bound, but the request completes only
- * after siw_device_mw_end_replaced_binding() has ended the previous binding *rest; or SIW_WC_MW_BIND_ERR.
+ * after siw_device_mw_end_replaced_binding() has ended the previous binding *rest; or
+ * SIW_WC_MW_BIND_ERR.
  */
 int siw_device_mw_bind(struct siw_qp *qp, struct siw_bind *bind, struct siw_bind_rest *rest);
 /*

@@ -274,8 +274,8 @@ static bool is_range_in_region(const struct siw_region *r, uint64_t addr, uint64
 }
 
 /*
- * Returns whether the bind is allowed. is_mw_bind_allowed(), bind_memory_window() and unbind_memory_window() are
- * called with mw_lock held.
+ * Returns whether the bind is allowed. is_mw_bind_allowed(), bind_memory_window() and
+ * unbind_memory_window() are called with mw_lock held.
  */
 static bool is_mw_bind_allowed(const struct siw_qp *qp, const struct siw_bind *bind)
 {

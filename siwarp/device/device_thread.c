@@ -69,8 +69,8 @@ static bool sleep_on_sockets(struct siw_context *ctx)
 	siw_llp_port_arm(ctx->lane.port);
 	/*
 	 * Data that arrived after the last round ends the wait by itself; posted requests do not,
-	 * so they are sent before the wait. Pairs with siw_device_add_unsent_qp(), whose caller marks
-	 * the QP and then checks whether the port is armed.
+	 * so they are sent before the wait. Pairs with siw_device_add_unsent_qp(), whose caller
+	 * marks the QP and then checks whether the port is armed.
 	 */
 	moved = atomic_load(&ctx->lane.n_unsent) ? siw_device_send_unsent_qps(ctx) : 0;
 	siw_llp_waitset_fill(ctx->lane.port, &set);

@@ -12,8 +12,8 @@
  *
  * Locks: functions marked "any thread" need no lock. For the others the caller holds the progress
  * lock of the port. For sends the caller also holds the QP's send lock, so that only one thread at
- * a time sends on a socket; siw_llp_allow_concurrent_sends() lifts this restriction. A send and a receive on one
- * socket may run at the same time.
+ * a time sends on a socket; siw_llp_allow_concurrent_sends() lifts this restriction. A send and a
+ * receive on one socket may run at the same time.
  */
 #ifndef SIW_LLP_H
 #define SIW_LLP_H
@@ -135,10 +135,10 @@ void siw_llp_port_wake(struct siw_llp_port *port);
 #define SIW_LLP_ROOM 65536
 uint8_t *siw_llp_port_rx_buffer(struct siw_llp_port *port);
 /*
- * siw_llp_batch_buffer_acquire returns a buffer of SIW_LLP_ROOM octets for building a batch of datagrams, or
- * NULL if memory is exhausted; siw_llp_batch_buffer_return returns the buffer to the port. The port keeps
- * one buffer for the next call, because each of possibly thousands of sockets would otherwise need
- * its own. Any thread.
+ * siw_llp_batch_buffer_acquire returns a buffer of SIW_LLP_ROOM octets for building a batch of
+ * datagrams, or NULL if memory is exhausted; siw_llp_batch_buffer_return returns the buffer to the
+ * port. The port keeps one buffer for the next call, because each of possibly thousands of sockets
+ * would otherwise need its own. Any thread.
  */
 uint8_t *siw_llp_batch_buffer_acquire(struct siw_llp_port *port);
 void siw_llp_batch_buffer_return(struct siw_llp_port *port, uint8_t *batch);
@@ -174,8 +174,8 @@ int siw_llp_source_for(const struct siw_addr *dest, struct siw_addr *source);
 
 /*
  * Monitors the interface of this name. A poll returns the handler when there are changes to read.
- * siw_llp_interface_watch_read() returns the oldest unread change (enum siw_llp_watch_change), or 0 if there is
- * none.
+ * siw_llp_interface_watch_read() returns the oldest unread change (enum siw_llp_watch_change), or 0
+ * if there is none.
  */
 struct siw_llp_watch;
 enum siw_llp_watch_change {
@@ -278,15 +278,15 @@ ssize_t siw_llp_udp_recv_with_gro(struct siw_llp_sock *sock, struct siw_addr *so
 /*
  * Receives the next datagram in the port's buffer, where it is valid until the next call. Returns
  * its length, which exceeds SIW_LLP_ROOM if the datagram was truncated; -EAGAIN; or -errno. While
- * siw_llp_port_has_more_datagrams() returns true, the buffer holds further datagrams of the same batch, and no
- * other receive may use the buffer.
+ * siw_llp_port_has_more_datagrams() returns true, the buffer holds further datagrams of the same
+ * batch, and no other receive may use the buffer.
  */
 ssize_t siw_llp_udp_next(struct siw_llp_sock *sock, struct siw_addr *source, uint8_t **datagram);
 bool siw_llp_port_has_more_datagrams(const struct siw_llp_port *port);
 
 /*
- * Makes the socket send datagrams with ECT(0). siw_llp_udp_ce_received() then returns whether the datagrams
- * of the last siw_llp_udp_recv_with_gro() were marked CE (RFC 3168). Returns 0 or -errno.
+ * Makes the socket send datagrams with ECT(0). siw_llp_udp_ce_received() then returns whether the
+ * datagrams of the last siw_llp_udp_recv_with_gro() were marked CE (RFC 3168). Returns 0 or -errno.
  */
 int siw_llp_udp_enable_ecn(struct siw_llp_sock *sock);
 bool siw_llp_udp_ce_received(const struct siw_llp_sock *sock);
@@ -316,9 +316,9 @@ uint32_t siw_llp_udp_route_mtu(struct siw_llp_sock *sock, const struct siw_addr 
 /* The MTU that Linux reports for its loopback interface over IPv4; over IPv6 it is one more. */
 #define SIW_LLP_LOOPBACK_MTU 65535
 /*
- * Enables siw_llp_udp_read_refusal(), which reports ICMP errors about this socket's datagrams. From now
- * on the socket's handler must call siw_llp_udp_read_refusal() until -EAGAIN whenever the handler is
- * called, because an unread ICMP message keeps the socket ready.
+ * Enables siw_llp_udp_read_refusal(), which reports ICMP errors about this socket's datagrams. From
+ * now on the socket's handler must call siw_llp_udp_read_refusal() until -EAGAIN whenever the
+ * handler is called, because an unread ICMP message keeps the socket ready.
  */
 void siw_llp_udp_enable_refusal_reports(struct siw_llp_sock *sock, uint16_t family);
 /*
@@ -365,8 +365,8 @@ int siw_llp_tcp_listen(struct siw_llp_port *port, const struct siw_addr *local, 
 int siw_llp_tcp_accept(struct siw_llp_sock *listener, struct siw_io_handler *handler,
 		       struct siw_llp_sock **out);
 /*
- * Starts to connect, from source unless that is NULL. siw_llp_tcp_connect_result() returns the result.
- * Returns 0 or -errno.
+ * Starts to connect, from source unless that is NULL. siw_llp_tcp_connect_result() returns the
+ * result. Returns 0 or -errno.
  */
 int siw_llp_tcp_connect(struct siw_llp_port *port, const struct siw_addr *dest,
 			const struct siw_addr *source, struct siw_io_handler *handler,
@@ -436,8 +436,8 @@ void siw_llp_pause(struct siw_llp_sock *sock);
 /* Reports that the socket may have work: the next poll returns its handler. */
 void siw_llp_sock_mark_ready(struct siw_llp_sock *sock);
 /*
- * Timers of a socket. siw_llp_sock_enable_timer() must be called first. siw_llp_sock_set_timer(): a poll returns
- * the handler at that time at the latest; the earliest time set applies; any thread.
+ * Timers of a socket. siw_llp_sock_enable_timer() must be called first. siw_llp_sock_set_timer(): a
+ * poll returns the handler at that time at the latest; the earliest time set applies; any thread.
  * siw_llp_sock_timer_is_pending(): whether a time is set that no poll has found past.
  */
 void siw_llp_sock_enable_timer(struct siw_llp_sock *sock);

@@ -25,8 +25,8 @@ void siw_llp_capture_octets(struct siw_llp_sock *sock, uint64_t when, bool sent,
 void siw_llp_capture_stream_end(struct siw_llp_sock *sock, uint64_t when, bool sent, bool reset);
 
 /*
- * Variants of siw_llp_capture_tcp_handshake() and siw_llp_capture_stream_end() for callers without the capture
- * lock. They do nothing if no capture is running.
+ * Variants of siw_llp_capture_tcp_handshake() and siw_llp_capture_stream_end() for callers without
+ * the capture lock. They do nothing if no capture is running.
  */
 void siw_llp_capture_tcp_handshake_locking(struct siw_llp_sock *sock, bool initiator);
 void siw_llp_capture_stream_end_locking(struct siw_llp_sock *sock, bool sent, bool reset);

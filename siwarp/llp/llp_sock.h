@@ -257,14 +257,14 @@ static inline ssize_t siw_llp_readv(int fd, const struct iovec *iov, int n)
  */
 void siw_llp_fd_creation_begin(void);
 /*
- * Ends siw_llp_fd_creation_begin(). fd: the result of the call that opened a descriptor. Adds the descriptor
- * to the set and returns it, or returns -errno.
+ * Ends siw_llp_fd_creation_begin(). fd: the result of the call that opened a descriptor. Adds the
+ * descriptor to the set and returns it, or returns -errno.
  */
 int siw_llp_fd_creation_done(int fd);
 /*
- * siw_llp_fd_add_close_on_fork(): adds a descriptor of the program to the set; returns 0 or -ENOMEM.
- * siw_llp_fd_remove_close_on_fork(): removes the descriptor, which then belongs to the program again; returns
- * false if it was not in the set.
+ * siw_llp_fd_add_close_on_fork(): adds a descriptor of the program to the set; returns 0 or
+ * -ENOMEM. siw_llp_fd_remove_close_on_fork(): removes the descriptor, which then belongs to the
+ * program again; returns false if it was not in the set.
  */
 int siw_llp_fd_add_close_on_fork(int fd);
 bool siw_llp_fd_remove_close_on_fork(int fd);

@@ -41,8 +41,8 @@ static int open_bound_socket(const struct siw_addr *local, uint16_t family, enum
 		rv = siw_llp_set_option(fd, IPPROTO_IPV6, IPV6_V6ONLY, how != TO_KEEP_BOTH);
 	/*
 	 * Allow a port given by the caller to be bound again while old connections of it are in
-	 * TIME-WAIT, and to be used for a connection while siw_llp_tcp_reserve_port() reserves it. Linux
-	 * still refuses a port on which another socket listens.
+	 * TIME-WAIT, and to be used for a connection while siw_llp_tcp_reserve_port() reserves it.
+	 * Linux still refuses a port on which another socket listens.
 	 */
 	if (rv == 0 && reusable)
 		rv = siw_llp_set_option(fd, SOL_SOCKET, SO_REUSEADDR, 1);

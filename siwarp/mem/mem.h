@@ -159,10 +159,10 @@ struct siw_mem_atomic {
  * atomic with respect to every thread and CPU of the machine. Returns 0, with the previous value in
  * *before. If op is NULL, only the checks are made.
  *
- * The checks are those of siw_mem_stag_acquire, with right SIW_MEM_REMOTE_ATOMIC, and that the address
- * is a multiple of 8. -EACCES: the memory is unchanged and *err has the error: for a misaligned
- * address RDMAP's catastrophic error of the stream (RFC 7306 section 8.2), for memory that is not
- * mapped the local catastrophic error.
+ * The checks are those of siw_mem_stag_acquire, with right SIW_MEM_REMOTE_ATOMIC, and that the
+ * address is a multiple of 8. -EACCES: the memory is unchanged and *err has the error: for a
+ * misaligned address RDMAP's catastrophic error of the stream (RFC 7306 section 8.2), for memory
+ * that is not mapped the local catastrophic error.
  */
 int siw_mem_atomic(struct siw_mem *mem, uint32_t stag, uint32_t pd, const void *stream, uint64_t to,
 		   const struct siw_mem_atomic *op, uint64_t *before, struct siw_wire_err *err);

@@ -9,8 +9,8 @@
 #include "mpa/mpa_stream.h"
 
 /*
- * Counts streams for siw_trim_free_memory: a connection holds buffers while it is used, and structs in all
- * layers.
+ * Counts streams for siw_trim_free_memory: a connection holds buffers while it is used, and structs
+ * in all layers.
  */
 static struct siw_population streams;
 

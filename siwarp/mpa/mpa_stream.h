@@ -20,7 +20,10 @@ struct siw_llp_sock;
 
 /* cffi: begin */
 
-/* The state of a stream; changed only by siw_mpa_startup_transition (mpa_startup.c), according to its table. */
+/*
+ * The state of a stream; changed only by siw_mpa_startup_transition (mpa_startup.c), according to
+ * its table.
+ */
 enum siw_mpa_state {
 	SIW_MPA_ST_CONNECTING = 0,	/* initiator: TCP is connecting */
 	SIW_MPA_ST_SENDING_REQUEST = 1, /* initiator: TCP has not accepted all of the Request */

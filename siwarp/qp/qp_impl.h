@@ -183,7 +183,8 @@ bool siw_qp_may_delay_post(struct siw_base_qp *base, const struct siw_send_wr *w
  * messages keep arriving. If a turn ends before the socket is empty, the socket is serviced again,
  * since a poller that has received a message does not sleep. Long messages end a turn earlier
  * (SIW_TURN_OCTETS, about 10 microseconds of copying), because other queue pairs wait. Datagrams
- * that arrived with one receive call are all handled in the same turn (siw_llp_port_has_more_datagrams).
+ * that arrived with one receive call are all handled in the same turn
+ * (siw_llp_port_has_more_datagrams).
  */
 #define SIW_TURN_OCTETS 65536
 
@@ -291,8 +292,8 @@ int siw_qp_mw_check_request(const struct siw_base_qp *base, const struct siw_sen
 int siw_qp_mw_post_request(struct siw_base_qp *base, const struct siw_send_wr *wr, int type);
 /*
  * Executes a local request. Returns 0 if the request is done; -EINPROGRESS if the request completes
- * only after siw_qp_mw_end_replaced_binding(), or if the QP is being reset (SIW_RESETTING); otherwise an enum
- * siw_wc_status.
+ * only after siw_qp_mw_end_replaced_binding(), or if the QP is being reset (SIW_RESETTING);
+ * otherwise an enum siw_wc_status.
  */
 int siw_qp_mw_execute_request(struct siw_base_qp *base, struct siw_wqe *wqe);
 /* Marks the next request of the QP's flow, which is a local request, as done. */
@@ -315,8 +316,9 @@ int siw_qp_flow_send_requests(struct siw_base_qp *base, struct siw_flow *flow);
 /* Completes, in order, the requests of the flow that were accepted or are DONE. */
 void siw_qp_flow_reap(struct siw_base_qp *base, struct siw_flow *flow);
 /*
- * Returns the result of a sending turn (enum siw_run) after siw_qp_flow_send_requests(), which returned r,
- * and siw_qp_flow_reap(). blocked: whether the flow waits for room in the socket if r is 0.
+ * Returns the result of a sending turn (enum siw_run) after siw_qp_flow_send_requests(), which
+ * returned r, and siw_qp_flow_reap(). blocked: whether the flow waits for room in the socket if r
+ * is 0.
  */
 enum siw_run siw_qp_flow_run_result(struct siw_base_qp *base, int r, bool blocked);
 /* Returns the request in progress whose header is quoted in the peer's error report, or NULL. */
@@ -390,10 +392,10 @@ void siw_qp_err_queue_reported_by_peer(struct siw_base_qp *base,
  */
 void siw_qp_err_update_policy(struct siw_base_qp *base, bool in_group);
 
-/* ---- qp_number.c; progress lock held, except for siw_qp_check_usable -------------------------------- */
+/* ---- qp_number.c; progress lock held, except for siw_qp_check_usable ------------------------- */
 /*
- * Begins a public call on a queue pair: every public function calls siw_qp_check_usable() first. Returns
- * 0, or -errno if qp is NULL or was inherited over fork().
+ * Begins a public call on a queue pair: every public function calls siw_qp_check_usable() first.
+ * Returns 0, or -errno if qp is NULL or was inherited over fork().
  */
 int siw_qp_check_usable(const struct siw_qp *qp);
 /*
@@ -458,7 +460,10 @@ void siw_qp_write_record_count_polled(struct siw_base_qp *base, struct siw_recor
 void siw_qp_write_record_abandon_all(struct siw_ud_qp *ud);
 
 /* ---- qp_ud.c --------------------------------------------------------------------------------- */
-/* Completes the receive of a UD QP that a RECV or BAD_RECV event reports; see siw_qp_add_recv_completion(). */
+/*
+ * Completes the receive of a UD QP that a RECV or BAD_RECV event reports; see
+ * siw_qp_add_recv_completion().
+ */
 void siw_qp_ud_add_recv_completion(struct siw_ud_qp *ud, const struct siw_rdmap_event *ev);
 
 #endif

@@ -130,8 +130,8 @@ static int qp_check_qkey_for_policy(const struct siw_base_qp *base, const struct
 }
 
 /*
- * Refuses attribute values that are invalid for every QP. (qp_check_transition() refuses attributes that
- * do not apply to the state transition.) Progress lock held.
+ * Refuses attribute values that are invalid for every QP. (qp_check_transition() refuses attributes
+ * that do not apply to the state transition.) Progress lock held.
  */
 static int qp_check_attr_values(const struct siw_base_qp *base, const struct siw_qp_attr *attr,
 				int mask)

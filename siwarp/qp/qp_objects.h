@@ -92,7 +92,10 @@ struct siw_flow {
 	 */
 	uint64_t accepted, memory_released;
 	uint32_t reads_out; /* Reads and atomics whose responses are outstanding */
-	/* RD: siw_rdmap_rd_has_unfinishable_message() returns true, and the unfinished request has failed already */
+	/*
+	 * RD: siw_rdmap_rd_has_unfinishable_message() returns true, and the unfinished request has
+	 * failed already
+	 */
 	bool torn;
 	struct siw_link busy;  /* link in base->flows; on RD only while the flow has requests */
 	struct siw_link ready; /* RD: link in the QP's ready list */

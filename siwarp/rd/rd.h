@@ -19,8 +19,8 @@
  * credit, so that requests the upper layer cannot accept do not delay responses. Responses are sent
  * first.
  *
- * A segment is acknowledged after the upper layer has accepted it (siw_rd_mark_segment_accepted): an acknowledged
- * segment has been placed at the peer.
+ * A segment is acknowledged after the upper layer has accepted it (siw_rd_mark_segment_accepted):
+ * an acknowledged segment has been placed at the peer.
  *
  * Locks: the "tx" functions are called under the caller's send lock, siw_rd_close under the send
  * lock and the progress lock, all other functions under the progress lock. The endpoint's own lock
@@ -83,8 +83,8 @@ int siw_rd_open(struct siw_llp_port *port, const struct siw_rd_attr *attr, struc
 void siw_rd_close(struct siw_rd *rd);
 /*
  * The upper layer calls siw_rd_shutdown before siw_rd_close when it shuts down. From then on the
- * endpoint handles incoming acknowledgements only. siw_rd_reset_peer has no effect any more: segments
- * that were accepted for sending are sent completely before their peer receives its BYE.
+ * endpoint handles incoming acknowledgements only. siw_rd_reset_peer has no effect any more:
+ * segments that were accepted for sending are sent completely before their peer receives its BYE.
  */
 void siw_rd_shutdown(struct siw_rd *rd);
 /*
@@ -115,7 +115,8 @@ void siw_rd_set_rnr(struct siw_rd *rd, uint8_t retry, uint8_t timer);
 int siw_rd_list_waiting_peers(struct siw_rd *rd, struct siw_rd_wait *out, int max);
 /*
  * Returns whether a new instance of any peer has been detected since the last call, including peers
- * with which the upper layer has nothing in progress. siw_rd_list_restarted_peers lists those peers.
+ * with which the upper layer has nothing in progress. siw_rd_list_restarted_peers lists those
+ * peers.
  */
 bool siw_rd_fetch_any_peer_restarted(struct siw_rd *rd);
 /*
@@ -186,9 +187,9 @@ uint32_t siw_rd_mulpdu(const struct siw_rd_peer *peer, enum siw_rd_space space);
  * segment is copied and its CRC computed in the same pass. It is sent as soon as the congestion
  * window, credit and pacing allow; a short segment after unacknowledged ones waits for the next
  * siw_rd_flush, so that several are sent in one system call. Returns a value > 0, equal to
- * siw_rd_count_queued_segments, if the segment was queued; 0 if there is no space now (siw_rd_is_send_queue_full); -EFAULT if
- * the memory is not mapped; -EPIPE if the peer is gone or has restarted, which siw_rd_recv reports
- * too.
+ * siw_rd_count_queued_segments, if the segment was queued; 0 if there is no space now
+ * (siw_rd_is_send_queue_full); -EFAULT if the memory is not mapped; -EPIPE if the peer is gone or
+ * has restarted, which siw_rd_recv reports too.
  */
 int64_t siw_rd_tx(struct siw_rd_peer *peer, enum siw_rd_space space, const void *head,
 		  size_t head_len, const struct iovec *iov, int n);
@@ -200,8 +201,9 @@ int64_t siw_rd_tx(struct siw_rd_peer *peer, enum siw_rd_space space, const void 
 int siw_rd_flush(struct siw_rd_peer *peer, uint64_t *accepted);
 bool siw_rd_is_send_queue_full(const struct siw_rd_peer *peer, enum siw_rd_space space);
 /*
- * siw_rd_count_queued_segments: the number of segments of that space that siw_rd_tx has queued in this
- * incarnation. siw_rd_count_accepted_segments: how many of these segments, in order, the peer has acknowledged.
+ * siw_rd_count_queued_segments: the number of segments of that space that siw_rd_tx has queued in
+ * this incarnation. siw_rd_count_accepted_segments: how many of these segments, in order, the peer
+ * has acknowledged.
  */
 uint64_t siw_rd_count_queued_segments(const struct siw_rd_peer *peer, enum siw_rd_space space);
 uint64_t siw_rd_count_accepted_segments(const struct siw_rd_peer *peer, enum siw_rd_space space);
@@ -260,8 +262,8 @@ void siw_rd_mark_segment_accepted(struct siw_rd_peer *peer);
 /*
  * Called when the last SEGMENT, of that space, cannot be accepted now, because no receive is
  * posted. The segment is stored, no further segments of that space are delivered for this peer
- * until siw_rd_resume_delivery, and the peer's credit is used up. The other space and other peers are not
- * affected. no_receive: the peer is notified that its request lacks a receive.
+ * until siw_rd_resume_delivery, and the peer's credit is used up. The other space and other peers
+ * are not affected. no_receive: the peer is notified that its request lacks a receive.
  */
 void siw_rd_pause_delivery(struct siw_rd_peer *peer, enum siw_rd_space space, bool no_receive);
 void siw_rd_resume_delivery(struct siw_rd_peer *peer, enum siw_rd_space space);

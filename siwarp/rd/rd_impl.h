@@ -92,8 +92,8 @@ struct siw_rd_seq {
 	 */
 	uint64_t una, nxt, rcv;
 	/*
-	 * The value of una, for siw_rd_count_accepted_segments. After the end of an incarnation it keeps that
-	 * incarnation's value until the upper layer has handled the end.
+	 * The value of una, for siw_rd_count_accepted_segments. After the end of an incarnation it
+	 * keeps that incarnation's value until the upper layer has handled the end.
 	 */
 	_Atomic uint64_t accepted;
 	struct siw_rd_tx *tx; /* NULL: no segment is queued or unacknowledged */
@@ -391,8 +391,8 @@ uint32_t siw_rd_new_epoch(struct siw_rd *rd);
 /* Returns rd->sources, which are allocated on first use; NULL: no memory. */
 struct siw_rd_sources *siw_rd_get_source_table(struct siw_rd *rd);
 /*
- * Updates the value of siw_rd_count_accepted_segments, after una has changed or the end of an incarnation was
- * handled.
+ * Updates the value of siw_rd_count_accepted_segments, after una has changed or the end of an
+ * incarnation was handled.
  */
 void siw_rd_publish_accepted(struct siw_rd_peer *peer);
 /* Schedules an event of the peer for the upper layer; what: a SIW_RD_REPORT_ bit. */
@@ -434,8 +434,8 @@ void siw_rd_buf_free(struct siw_rd *rd, void *buf, uint8_t class);
 /* ---- rd_tx.c --------------------------------------------------------------------------------- */
 
 /*
- * Called when the socket is full: siw_rd_send_queued_datagrams will be called for the peer when the socket has space
- * again.
+ * Called when the socket is full: siw_rd_send_queued_datagrams will be called for the peer when the
+ * socket has space again.
  */
 void siw_rd_queue_peer_for_full_socket(struct siw_rd_peer *peer);
 /*
@@ -496,8 +496,8 @@ static inline bool siw_rd_request_lacks_receive(const struct siw_rd_peer *peer)
 	return peer->receive_wait_ns && peer->seq[SIW_RD_REQUESTS].held;
 }
 /*
- * Handles the NOT READY flag of an ACK, after siw_rd_handle_ack: whether this end's oldest request waits
- * at the peer for a receive. Ends the incarnation if it has waited too long.
+ * Handles the NOT READY flag of an ACK, after siw_rd_handle_ack: whether this end's oldest request
+ * waits at the peer for a receive. Ends the incarnation if it has waited too long.
  */
 void siw_rd_handle_not_ready(struct siw_rd_peer *peer, const struct siw_rd_wire *wire,
 			     uint64_t now);

@@ -575,8 +575,8 @@ int64_t siw_rd_tx(struct siw_rd_peer *peer, enum siw_rd_space space, const void 
 }
 
 /*
- * Returns whether no datagram waits to be sent and the timer is set, so that siw_rd_send_queued_datagrams would
- * change nothing.
+ * Returns whether no datagram waits to be sent and the timer is set, so that
+ * siw_rd_send_queued_datagrams would change nothing.
  */
 static bool has_nothing_to_send(const struct siw_rd_peer *peer)
 {

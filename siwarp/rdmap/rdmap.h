@@ -6,9 +6,9 @@
  * What the RDMAP layer does NOT do: know queue pairs, work queues or completions. The caller passes
  * in one operation at a time; events are returned as values.
  *
- * Locks: as in ddp/ddp.h. siw_rdmap_begin_op, _flush and _terminate of a stream are called under the
- * QP's send lock, all other functions under the progress lock, unless stated otherwise. State used
- * by both the sending and the receiving side (outstanding Reads, inbound Read Requests) is in
+ * Locks: as in ddp/ddp.h. siw_rdmap_begin_op, _flush and _terminate of a stream are called under
+ * the QP's send lock, all other functions under the progress lock, unless stated otherwise. State
+ * used by both the sending and the receiving side (outstanding Reads, inbound Read Requests) is in
  * single-producer rings.
  */
 #ifndef SIW_RDMAP_H
@@ -41,7 +41,8 @@ struct siw_ddp_stream;
 
 /*
  * Opens an RDMAP stream on a DDP stream, which the RDMAP stream owns and closes from then on. After
- * connection start-up, siw_rdmap_start() or siw_rdmap_refuse_with_terminate() must be called. Returns 0, or
+ * connection start-up, siw_rdmap_start() or siw_rdmap_refuse_with_terminate() must be called.
+ * Returns 0, or
  * -ENOMEM if the caller still owns ddp.
  */
 int siw_rdmap_open(struct siw_mem *mem, struct siw_ddp_stream *ddp, struct siw_rdmap_stream **out);
@@ -71,7 +72,8 @@ struct siw_rdmap_start {
 	/*
 	 * Octets of memory for Sends that wait for a receive; 0: a Send without a receive is an
 	 * error. An empty Read that arrives after a waiting Send is answered only after the Send
-	 * was received, so the response confirms the Send to the peer (siw_rdmap_send_confirming_read()).
+	 * was received, so the response confirms the Send to the peer
+	 * (siw_rdmap_send_confirming_read()).
 	 */
 	uint64_t unexpected_octets;
 	/*
@@ -80,11 +82,13 @@ struct siw_rdmap_start {
 	 */
 	bool deliver_before_end;
 	bool private; /* the peer is siwarp: siwarp-private messages may be sent and received */
-	bool counts; /* delivery counts may be sent and received (siw_rdmap_announce_counts_and_rnr_retry()) */
+	/* delivery counts may be sent and received (siw_rdmap_announce_counts_and_rnr_retry()) */
+	bool counts;
 	/*
-	 * Only if counts is not set: the empty Reads of siw_rdmap_send_confirming_read() request delivery
-	 * counts, which only a siwarp peer understands, and delivery counts that the peer requests
-	 * in this way are sent. The peer's first count is returned as event SIW_RDMAP_DELIVERED.
+	 * Only if counts is not set: the empty Reads of siw_rdmap_send_confirming_read() request
+	 * delivery counts, which only a siwarp peer understands, and delivery counts that the peer
+	 * requests in this way are sent. The peer's first count is returned as event
+	 * SIW_RDMAP_DELIVERED.
 	 */
 	bool offers;
 };
@@ -190,8 +194,9 @@ struct siw_rdmap_op {
 	};
 	uint64_t user_data; /* returned with SIW_RDMAP_READ_DONE, for a Read or an atomic */
 	/*
-	 * Written by siw_rdmap_begin_op() and siw_rdmap_flush_tx(). On UC only the member end is written:
-	 * the number of the operation's last message, in the unit of siw_rdmap_uc_begun_count().
+	 * Written by siw_rdmap_begin_op() and siw_rdmap_flush_tx(). On UC only the member end is
+	 * written: the number of the operation's last message, in the unit of
+	 * siw_rdmap_uc_begun_count().
 	 */
 	struct siw_rdmap_stamp stamp;
 };
@@ -223,8 +228,8 @@ bool siw_rdmap_delivery_count_pending(const struct siw_rdmap_stream *stream);
 /* Whether the peer has requested delivery counts. Progress lock held. */
 bool siw_rdmap_peer_wants_delivery_counts(const struct siw_rdmap_stream *stream);
 /*
- * Whether this end has requested delivery counts by siw_rdmap_send_confirming_read(). May be called by any
- * thread.
+ * Whether this end has requested delivery counts by siw_rdmap_send_confirming_read(). May be called
+ * by any thread.
  */
 bool siw_rdmap_has_requested_delivery_counts(const struct siw_rdmap_stream *stream);
 /*
@@ -250,8 +255,9 @@ uint32_t siw_rdmap_sent_request_count(const struct siw_rdmap_stream *stream);
  * 1: all data is sent.
  *
  * 0: TCP is full, or the turn's budget (about 1 MiB) is used up: call again at the next progress,
- * after siw_rdmap_begin_op(), so that the user's operations get their turn. siw_ddp_tx_blocked() then
- * returns whether the stream waits for TCP (or the peer's first FPDU) rather than for another turn.
+ * after siw_rdmap_begin_op(), so that the user's operations get their turn. siw_ddp_tx_blocked()
+ * then returns whether the stream waits for TCP (or the peer's first FPDU) rather than for another
+ * turn.
  *
  * -errno: the stream is dead. -EACCES: the cause is an error in data that this end was sending (a
  * local key, the source of a response): siw_rdmap_recv() returns ERROR too, and
@@ -260,8 +266,8 @@ uint32_t siw_rdmap_sent_request_count(const struct siw_rdmap_stream *stream);
  */
 int siw_rdmap_flush_tx(struct siw_rdmap_stream *stream, uint64_t *accepted);
 /*
- * Whether siw_rdmap_flush_tx() has responses to the peer's Read Requests to send. May be called by any
- * thread.
+ * Whether siw_rdmap_flush_tx() has responses to the peer's Read Requests to send. May be called by
+ * any thread.
  */
 bool siw_rdmap_responses_pending(const struct siw_rdmap_stream *stream);
 
@@ -274,7 +280,8 @@ enum siw_rdmap_event_kind {
 	SIW_RDMAP_STARTED,
 	SIW_RDMAP_RECV,	     /* a Send was received: user_data, length, solicited, invalidated */
 	SIW_RDMAP_READ_DONE, /* an RDMA Read or an atomic is complete: user_data, length */
-	SIW_RDMAP_REQUESTED, /* a Read Request for length octets arrived: call siw_rdmap_flush_tx() */
+	/* a Read Request for length octets arrived: call siw_rdmap_flush_tx() */
+	SIW_RDMAP_REQUESTED,
 	SIW_RDMAP_PROGRESS,   /* a segment was placed; no other event applies */
 	SIW_RDMAP_TERMINATED, /* the peer sent a Terminate: err; the stream has ended */
 	/* this end found error err: call siw_rdmap_terminate(); the stream has ended */
@@ -282,14 +289,18 @@ enum siw_rdmap_event_kind {
 	SIW_RDMAP_CLOSED, /* the stream ended (status 0) or the connection failed (-errno) */
 	/* a Send waits for a receive: call siw_rdmap_recv() when a receive is posted */
 	SIW_RDMAP_UNEXPECTED,
-	/* the peer has received all operations begun before siw_rdmap_send_confirming_read(): user_data */
+	/*
+	 * the peer has received all operations begun before siw_rdmap_send_confirming_read():
+	 * user_data
+	 */
 	SIW_RDMAP_CONFIRMED,
 	/*
 	 * the peer reports how many Sends and Writes of this end it has received: sends, writes.
 	 * The values are not checked; see siw_rdmap_refuse_delivery_count().
 	 */
 	SIW_RDMAP_DELIVERED,
-	SIW_RDMAP_RNR_RETRY, /* the peer announced its rnr_retry (0 to 7) by siw_rdmap_announce_counts_and_rnr_retry() */
+	/* the peer announced its rnr_retry (0 to 7) by siw_rdmap_announce_counts_and_rnr_retry() */
+	SIW_RDMAP_RNR_RETRY,
 	/*
 	 * An invalid message has consumed a receive: user_data, status. On datagrams the status is
 	 * -EMSGSIZE or -EACCES; on a stream -EACCES or -EPROTO, and ERROR follows.
@@ -302,9 +313,14 @@ enum siw_rdmap_event_kind {
 	 * sender must not get an error message
 	 */
 	SIW_RDMAP_BAD_ACCESS,
-	/* datagram: a segment of a Write-Record arrived: call siw_rdmap_write_record_next_report() */
+	/*
+	 * datagram: a segment of a Write-Record arrived: call siw_rdmap_write_record_next_report()
+	 */
 	SIW_RDMAP_RECORD,
-	/* datagram: a peer's error message arrived: check it with siw_rdmap_dgram_match_error_to_sent() */
+	/*
+	 * datagram: a peer's error message arrived: check it with
+	 * siw_rdmap_dgram_match_error_to_sent()
+	 */
 	SIW_RDMAP_PEER_ERR,
 	/*
 	 * The events below occur only on reliable datagrams. The stream continues after these
@@ -327,10 +343,12 @@ enum siw_rdmap_event_kind {
 	 */
 	SIW_RDMAP_PAUSED,
 	/*
-	 * a message of the peer does not have the next MSN: err, quoted...; call siw_rdmap_rd_stream_end()
+	 * a message of the peer does not have the next MSN: err, quoted...; call
+	 * siw_rdmap_rd_stream_end()
 	 */
 	SIW_RDMAP_SEQUENCE,
-	SIW_RDMAP_LOST, /* the peer is lost or has restarted: status; call siw_rdmap_rd_stream_end() */
+	/* the peer is lost or has restarted: status; call siw_rdmap_rd_stream_end() */
+	SIW_RDMAP_LOST,
 };
 
 struct siw_rdmap_event {
@@ -536,10 +554,11 @@ int siw_rdmap_group_attach(struct siw_rdmap_group *group, struct siw_rdmap_dgram
 int siw_rdmap_group_detach(struct siw_rdmap_group *group, const struct siw_rdmap_dgram *dgram);
 /*
  * siw_rdmap_group_recv_next() receives the group's next message and returns whether a message has
- * arrived. siw_rdmap_group_deliver_to_next_member() then delivers the message to one member per call: it returns 1
- * and *event, RECV or BAD_RECV, with the member's user, or 0 if no member is left. No other
- * datagram may be received on the port between these calls. A member with another Q_Key or without
- * a receive is skipped and counted (siw_rdmap_dgram_drops_by_source()). Group messages never get a response.
+ * arrived. siw_rdmap_group_deliver_to_next_member() then delivers the message to one member per
+ * call: it returns 1 and *event, RECV or BAD_RECV, with the member's user, or 0 if no member is
+ * left. No other datagram may be received on the port between these calls. A member with another
+ * Q_Key or without a receive is skipped and counted (siw_rdmap_dgram_drops_by_source()). Group
+ * messages never get a response.
  */
 bool siw_rdmap_group_recv_next(struct siw_rdmap_group *group);
 int siw_rdmap_group_deliver_to_next_member(struct siw_rdmap_group *group,
@@ -548,15 +567,16 @@ int siw_rdmap_group_deliver_to_next_member(struct siw_rdmap_group *group,
 /*
  * ---- reliable datagrams (RD) -----------------------------------------------------------------
  *
- * An RD endpoint has a stream for each peer with which messages are in progress. siw_rdmap_begin_op and
- * the other functions of streams work as on connections, but stamps count segments, and the
+ * An RD endpoint has a stream for each peer with which messages are in progress. siw_rdmap_begin_op
+ * and the other functions of streams work as on connections, but stamps count segments, and the
  * accepted position is the position up to which the peer has received. A refused message does not
  * end the stream: the peer gets an error message in the form of a Terminate, and only the quoted
  * message fails at the peer.
  */
 /*
  * Opens an RDMAP endpoint on a DDP endpoint of reliable datagrams, which the RDMAP endpoint owns
- * from then on. user_octets: size of the memory returned by siw_rdmap_rd_user_memory(). Returns 0, or
+ * from then on. user_octets: size of the memory returned by siw_rdmap_rd_user_memory(). Returns 0,
+ * or
  * -ENOMEM if the caller still owns ddp.
  */
 int siw_rdmap_rd_open(struct siw_mem *mem, struct siw_ddp_rd *ddp, uint32_t user_octets,
@@ -607,11 +627,14 @@ uint32_t siw_rdmap_rd_last_send_msn(const struct siw_rdmap_stream *stream);
 bool siw_rdmap_rd_has_more(const struct siw_rdmap_stream *stream);
 /*
  * Whether a message of the stream cannot be finished because of a local error. If so,
- * siw_rdmap_rd_stream_end() with RESET must be called; until then siw_rdmap_begin_op() returns -EPIPE and
- * siw_rdmap_flush_tx() returns -EACCES. Send lock held.
+ * siw_rdmap_rd_stream_end() with RESET must be called; until then siw_rdmap_begin_op() returns
+ * -EPIPE and siw_rdmap_flush_tx() returns -EACCES. Send lock held.
  */
 bool siw_rdmap_rd_has_unfinishable_message(const struct siw_rdmap_stream *stream);
-/* Returns a stream for which siw_rdmap_rd_has_unfinishable_message() is true, or NULL. Both locks held. */
+/*
+ * Returns a stream for which siw_rdmap_rd_has_unfinishable_message() is true, or NULL. Both locks
+ * held.
+ */
 struct siw_rdmap_stream *siw_rdmap_rd_first_unfinishable_stream(struct siw_rdmap_rd *rd);
 enum siw_rdmap_rd_ending {
 	SIW_RDMAP_RD_LOST_PEER,

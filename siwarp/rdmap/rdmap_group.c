@@ -114,8 +114,8 @@ static enum siw_rdmap_dgram_action group_member_check(const struct siw_rdmap_gro
 }
 
 /*
- * Delivers the group's message to one member, as part of siw_rdmap_group_deliver_to_next_member(). Returns 1 and
- * *event, or 0 if the member gets no message.
+ * Delivers the group's message to one member, as part of siw_rdmap_group_deliver_to_next_member().
+ * Returns 1 and *event, or 0 if the member gets no message.
  */
 static int group_member_deliver(const struct siw_rdmap_group *group, struct siw_rdmap_dgram *dgram,
 				struct siw_rdmap_event *event)

@@ -151,8 +151,8 @@ bool siw_rdmap_handle_write_record_segment(struct siw_rdmap_dgram *dgram,
 void siw_rdmap_write_record_quote_header(const uint8_t *head, size_t len,
 					 struct siw_rdmap_event *event);
 /*
- * Does what siw_rdmap_dgram_match_error_to_sent() does, for an error message that quotes a tagged header (of a
- * Write-Record).
+ * Does what siw_rdmap_dgram_match_error_to_sent() does, for an error message that quotes a tagged
+ * header (of a Write-Record).
  */
 bool siw_rdmap_write_record_was_sent(struct siw_rdmap_dgram *dgram,
 				     const struct siw_rdmap_event *event, uint64_t *user_data);
@@ -368,7 +368,10 @@ struct siw_rdmap_tx {
 	 */
 	uint8_t imm_opcode;
 	uint8_t term; /* enum siw_rdmap_term_state */
-	/* on reliable datagrams: a message cannot be finished (siw_rdmap_rd_has_unfinishable_message()) */
+	/*
+	 * on reliable datagrams: a message cannot be finished
+	 * (siw_rdmap_rd_has_unfinishable_message())
+	 */
 	bool torn;
 	bool announce;	       /* send the announcement before the next message */
 	uint32_t announcement; /* TO of the requester's message (notice) to send */
@@ -403,7 +406,10 @@ struct siw_rdmap_rd {
 	siw_lock_t lock;
 	struct siw_link streams;
 	_Atomic uint32_t n_streams;
-	/* the last result of siw_rdmap_rd_get_or_create_stream() and its address; under the send lock */
+	/*
+	 * the last result of siw_rdmap_rd_get_or_create_stream() and its address; under the send
+	 * lock
+	 */
 	struct siw_addr last_addr;
 	struct siw_rdmap_stream *last;
 };
@@ -649,9 +655,9 @@ static inline bool siw_rdmap_is_immediate(uint8_t opcode)
 int siw_rdmap_read_begin(struct siw_rdmap_stream *stream, struct siw_rdmap_op *op,
 			 enum siw_rdmap_read_kind kind);
 /*
- * siw_rdmap_read_check_response() checks a segment of a Read Response, and returns false with *err if it
- * is invalid. siw_rdmap_read_count_placed() counts a placed segment; the last segment ends the oldest
- * Read. Progress lock held.
+ * siw_rdmap_read_check_response() checks a segment of a Read Response, and returns false with *err
+ * if it is invalid. siw_rdmap_read_count_placed() counts a placed segment; the last segment ends
+ * the oldest Read. Progress lock held.
  */
 bool siw_rdmap_read_check_response(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
 				   struct siw_wire_err *err);
@@ -838,9 +844,9 @@ int siw_rdmap_rd_handle_peer_error(struct siw_rdmap_stream *stream, struct siw_r
  */
 int siw_rdmap_rd_write_record_begin_send(struct siw_rdmap_stream *stream, struct siw_rdmap_op *op);
 /*
- * siw_rdmap_rd_write_record_check_segment() checks a segment of a Write-Record on RD, and returns false with
- * *err if it is invalid; siw_rdmap_rd_write_record_count_placed() counts a placed segment. done: whether the
- * segment is the last of its message. Progress lock held.
+ * siw_rdmap_rd_write_record_check_segment() checks a segment of a Write-Record on RD, and returns
+ * false with *err if it is invalid; siw_rdmap_rd_write_record_count_placed() counts a placed
+ * segment. done: whether the segment is the last of its message. Progress lock held.
  */
 bool siw_rdmap_rd_write_record_check_segment(struct siw_rdmap_stream *stream,
 					     const struct siw_ddp_seg *seg,
@@ -850,8 +856,8 @@ void siw_rdmap_rd_write_record_count_placed(struct siw_rdmap_stream *stream, boo
 /* Returns the first id of an endpoint's Write-Records (DGRAM-REC-2). */
 uint32_t siw_rdmap_write_record_first_id(void);
 /*
- * siw_rdmap_write_records_new() allocates a table of reported Write-Records; siw_rdmap_write_records_add() adds
- * a Write-Record and returns its number.
+ * siw_rdmap_write_records_new() allocates a table of reported Write-Records;
+ * siw_rdmap_write_records_add() adds a Write-Record and returns its number.
  */
 struct siw_rdmap_records *siw_rdmap_write_records_new(uint32_t max);
 uint64_t siw_rdmap_write_records_add(struct siw_rdmap_records *r,
@@ -861,8 +867,9 @@ bool siw_rdmap_write_records_full(const struct siw_rdmap_records *r, uint32_t po
 const struct siw_rdmap_record *siw_rdmap_write_records_find(const struct siw_rdmap_records *r,
 							    uint64_t number);
 /*
- * The header at the start of each segment of a Write-Record. siw_rdmap_write_record_put_header() writes the
- * header; siw_rdmap_write_record_parse_header() parses a header, and returns false if it is invalid.
+ * The header at the start of each segment of a Write-Record. siw_rdmap_write_record_put_header()
+ * writes the header; siw_rdmap_write_record_parse_header() parses a header, and returns false if it
+ * is invalid.
  */
 #define SIW_RDMAP_RECORD_HEAD 20
 struct siw_rdmap_record_head {

@@ -466,8 +466,8 @@ static int rd_publish_and_send_request(struct siw_rdmap_stream *stream, struct s
 }
 
 /*
- * Marks the stream as torn (siw_rdmap_rd_has_unfinishable_message()), because the rest of a message cannot be sent
- * to the peer.
+ * Marks the stream as torn (siw_rdmap_rd_has_unfinishable_message()), because the rest of a message
+ * cannot be sent to the peer.
  */
 static int rd_handle_failed_send(struct siw_rdmap_stream *stream)
 {

@@ -85,8 +85,8 @@ int siw_rdmap_write_record_send(struct siw_rdmap_dgram *dgram, const struct siw_
 				uint64_t *offset);
 
 /*
- * Write-Records on reliable datagrams, which siw_rdmap_begin_op() sends for an operation with opcode
- * PRIVATE. Write-Records on RD arrive complete, once and in order; event RECORD reports each
+ * Write-Records on reliable datagrams, which siw_rdmap_begin_op() sends for an operation with
+ * opcode PRIVATE. Write-Records on RD arrive complete, once and in order; event RECORD reports each
  * Write-Record, with its number as user_data. While the table is full of reports that were not
  * polled, the stream is paused.
  */

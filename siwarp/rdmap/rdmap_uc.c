@@ -138,7 +138,8 @@ int siw_rdmap_uc_begin_op(struct siw_rdmap_uc *uc, struct siw_rdmap_op *op)
 		uc->due_imm = op->imm;
 		if (r == 1)
 			/*
-			 * if the Write is not framed, siw_rdmap_uc_flush_tx() sends the Immediate Data
+			 * if the Write is not framed, siw_rdmap_uc_flush_tx() sends the Immediate
+			 * Data
 			 */
 			uc_send_immediate(uc);
 	}

@@ -113,7 +113,8 @@ struct siw_sim_stats {
 	uint64_t switches; /* switches from one task to another */
 	uint64_t instants; /* number of times that the clock advanced */
 	uint64_t
-		allocations_failed; /* allocations that siw_sim_set_allocation_failure_rate made fail */
+		/* allocations that siw_sim_set_allocation_failure_rate made fail */
+		allocations_failed;
 };
 void siw_sim_stats(struct siw_sim_stats *out);
 
@@ -231,9 +232,10 @@ void siw_sim_sleep_until(uint64_t at);
  */
 int siw_sim_step_world(uint64_t until);
 /*
- * Runs the world up to `until`, or to the end of the instant at which a task calls siw_sim_stop_world_run,
- * without a switch to the caller at each instant. Returns 1 when stopped, also if siw_sim_stop_world_run was
- * called before siw_sim_run_world; 0 when the time is `until`, where work of that instant may be left;
+ * Runs the world up to `until`, or to the end of the instant at which a task calls
+ * siw_sim_stop_world_run, without a switch to the caller at each instant. Returns 1 when stopped,
+ * also if siw_sim_stop_world_run was called before siw_sim_run_world; 0 when the time is `until`,
+ * where work of that instant may be left;
  * -EDEADLK as siw_sim_step_world.
  */
 int siw_sim_run_world(uint64_t until);
@@ -276,8 +278,8 @@ void siw_sim_fd_set_close(struct siw_sim_set *set);
 int siw_sim_fd_set_add(struct siw_sim_set *set, int fd);
 void siw_sim_fd_set_del(struct siw_sim_set *set, int fd);
 /*
- * Waits as siw_sim_poll_fds does. Writes up to max descriptors: first the descriptors that have been
- * closed, each once, then the readable descriptors in the order in which they became readable.
+ * Waits as siw_sim_poll_fds does. Writes up to max descriptors: first the descriptors that have
+ * been closed, each once, then the readable descriptors in the order in which they became readable.
  * Returns the number of descriptors written.
  */
 int siw_sim_fd_set_wait(struct siw_sim_set *set, uint64_t until, int *ready, int max);

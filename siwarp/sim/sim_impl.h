@@ -385,8 +385,8 @@ enum sim_state {
 	SIM_READY,
 	SIM_BLOCKED,
 	/*
-	 * The task is in siw_sim_step_world() or siw_sim_run_world() and runs again when no other task or
-	 * device can run at the current instant.
+	 * The task is in siw_sim_step_world() or siw_sim_run_world() and runs again when no other
+	 * task or device can run at the current instant.
 	 */
 	SIM_STEPPING,
 	SIM_ENDED,
@@ -416,8 +416,8 @@ void sim_add_current_task_to_waiters(struct siw_link *waiters);
  */
 bool sim_block_task(uint64_t until);
 /*
- * Pauses the running task after a poll without a result. Objects may be added with sim_add_current_task_to_waiters()
- * before the call, as for sim_block_task().
+ * Pauses the running task after a poll without a result. Objects may be added with
+ * sim_add_current_task_to_waiters() before the call, as for sim_block_task().
  */
 void sim_back_off_after_empty_poll(void);
 /* Wakes all tasks in a list of waiters. */
@@ -434,8 +434,8 @@ struct sim_random {
 uint64_t sim_draw_random(struct sim_random *random);
 
 /*
- * Allocate the simulator's own memory like malloc, calloc and realloc. siw_sim_set_allocation_failure_rate() has no
- * effect on these allocations.
+ * Allocate the simulator's own memory like malloc, calloc and realloc.
+ * siw_sim_set_allocation_failure_rate() has no effect on these allocations.
  */
 void *sim_malloc(size_t size);
 void *sim_calloc(size_t n, size_t size);
@@ -472,7 +472,8 @@ struct sim_world {
 	struct sim_task **tasks;
 	uint32_t n_tasks, tasks_room;
 	uint32_t n_stepping;
-	bool stopped; /* siw_sim_stop_world_run() was called, and no siw_sim_run_world() has returned since */
+	/* siw_sim_stop_world_run() was called, and no siw_sim_run_world() has returned since */
+	bool stopped;
 	struct sim_task *running;
 	/* Tasks and ports that can run at the current instant: ready tasks, and ports with work */
 	struct sim_task **ready;

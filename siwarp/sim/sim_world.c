@@ -239,7 +239,9 @@ static void task_timer_fire(struct sim_timer *timer)
 	task_wake(siw_container(timer, struct sim_task, timer), false);
 }
 
-/* Returns the lowest-numbered task that is in siw_sim_step_world() or siw_sim_run_world(), or NULL. */
+/*
+ * Returns the lowest-numbered task that is in siw_sim_step_world() or siw_sim_run_world(), or NULL.
+ */
 static struct sim_task *find_task_that_steps_world(void)
 {
 	for (uint32_t i = 0; sim.n_stepping && i < sim.n_tasks; i++)

@@ -2,8 +2,8 @@
 /*
  * A library to preload. After fail_nth_call(n), the n-th system call that siwarp makes fails as it
  * would on a machine without memory, descriptors or buffers; send and receive calls fail with an
- * interruption instead. After fail_named_function(), calls of one function fail with a given error. Calls
- * made by other code are not affected.
+ * interruption instead. After fail_named_function(), calls of one function fail with a given error.
+ * Calls made by other code are not affected.
  */
 #include <dlfcn.h>
 #include <errno.h>

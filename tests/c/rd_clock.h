@@ -63,8 +63,8 @@ struct peer_datagram {
 void send_from_peer(const struct peer_datagram *what);
 #define SEND_FROM_PEER(...) send_from_peer(&(struct peer_datagram){ __VA_ARGS__ })
 /*
- * The simulated peer's parameters, padded to the length of a HELLO body; build_echo_body_with_cookie() appends
- * a cookie.
+ * The simulated peer's parameters, padded to the length of a HELLO body;
+ * build_echo_body_with_cookie() appends a cookie.
  */
 extern const uint8_t hello_body[SIW_RD_HELLO_LEAST];
 enum { OFFER = 16, ECHO = OFFER + SIW_RD_COOKIE_LEN };

@@ -134,7 +134,10 @@ static void wait_on_shared_cq(struct end *end)
 
 /* ---- queue pairs of one thread --------------------------------------------------------------- */
 
-/* Exchanges a message like send_and_check_message() of rig.h, but the receiver sleeps on its channel. */
+/*
+ * Exchanges a message like send_and_check_message() of rig.h, but the receiver sleeps on its
+ * channel.
+ */
 static void exchange_with_sleeping_receiver(struct end *a, struct end *b, char first)
 {
 	long deadline = now_ms() + LIMIT_MS;

@@ -78,7 +78,9 @@ struct cm_id {
 	 * id.qp.
 	 */
 	struct ibv_qp *bound_qp;
-	/* Queue pair of a connection without an RC queue pair of the program (cm_get_substitute_qp) */
+	/*
+	 * Queue pair of a connection without an RC queue pair of the program (cm_get_substitute_qp)
+	 */
 	struct ibv_qp *stand_in;
 	struct ibv_cq *stand_in_cq;
 	/*

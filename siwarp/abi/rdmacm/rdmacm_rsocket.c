@@ -72,8 +72,8 @@ static void *rsocket_find_function(const char *name, struct forwarded *of)
 	if (!function)
 		errno = EOPNOTSUPP;
 	/*
-	 * The release store pairs with the acquire load in rsocket_get_cached_function(), so that a reader
-	 * sees the opened library.
+	 * The release store pairs with the acquire load in rsocket_get_cached_function(), so that a
+	 * reader sees the opened library.
 	 */
 	atomic_store_explicit(&of->function, function, memory_order_release);
 	return function;

@@ -145,7 +145,8 @@ static void rc_handle_request_failure(struct siw_base_qp *base, struct siw_flow 
 }
 
 /*
- * Updates the confirmation state when siw_qp_mark_local_request_done() has marked a local request as done.
+ * Updates the confirmation state when siw_qp_mark_local_request_done() has marked a local request
+ * as done.
  */
 static void rc_handle_local_request_done(struct siw_base_qp *base, struct siw_wqe *wqe)
 {
