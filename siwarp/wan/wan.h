@@ -63,8 +63,8 @@ struct wan_relay;
 struct wan_relay *wan_relay_new(const struct siw_faults *plan, const struct wan_space spaces[2]);
 void wan_relay_free(struct wan_relay *relay);
 /*
- * Relays packets until other_fd (-1: none) is readable, or for ns nanoseconds (-1: no limit).
- * Returns 0, or -1 after a message on stderr.
+ * Relays packets until other_fd (-1: none) is readable, including all packets that were sent before,
+ * or for ns nanoseconds (-1: no limit). Returns 0, or -1 after a message on stderr.
  */
 int wan_relay_run(struct wan_relay *relay, int other_fd, int64_t ns);
 /* Returns the statistics of one direction; from: WAN_A for a to b, WAN_B for b to a. */

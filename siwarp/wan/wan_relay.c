@@ -13,7 +13,8 @@
 #include "base/faults_queue.h"
 #include "wan/wan.h"
 
-#define BATCH  64 /* maximum packets read from one end before the other end is read */
+#define BATCH  64  /* maximum packets read from one end before the other end is read */
+#define QUEUED 512 /* the kernel queues at most 500 packets for the reader of an interface */
 #define PACKET 65536
 #define NS     1000000000ll
 
@@ -224,6 +225,20 @@ static int64_t time_to_sleep_ns(const struct wan_relay *relay, uint64_t now, uin
 	return next == UINT64_MAX ? -1 : next > now ? (int64_t)(next - now) : 0;
 }
 
+/* Relays the packets that each end has sent until now. Returns 0 or -1, as wan_relay_run(). */
+static int relay_queued_packets(struct wan_relay *relay)
+{
+	for (int from = 0; from < 2; from++) {
+		int more = 1;
+
+		for (int n = 0; n < QUEUED && more > 0; n += BATCH)
+			more = relay_pending_packets(relay, &relay->ways[from]);
+		if (more < 0)
+			return -1;
+	}
+	return 0;
+}
+
 int wan_relay_run(struct wan_relay *relay, int other_fd, int64_t ns)
 {
 	uint64_t now = siw_now_ns(), end = ns < 0 ? UINT64_MAX : now + (uint64_t)ns;
@@ -245,7 +260,7 @@ int wan_relay_run(struct wan_relay *relay, int other_fd, int64_t ns)
 			path_send_due_packets(&relay->ways[from], siw_now_ns());
 		}
 		if (fds[2].revents)
-			return 0;
+			return relay_queued_packets(relay);
 	}
 	return 0;
 }

@@ -157,6 +157,23 @@ def test_the_queue_of_a_rate_limited_line_drops_packets_beyond_its_limit(limit: 
     assert 170 <= full <= 191
 
 
+#: Stops the relay, which is the parent process, sends a burst and exits before the relay continues.
+BURST_WITHOUT_RELAY = BURST.replace(
+    "for i in range(199)",
+    """import os, signal, subprocess
+relay = os.getppid()
+os.kill(relay, signal.SIGSTOP)
+subprocess.Popen(["sh", "-c", f"sleep 0.3; kill -CONT {relay}"])
+for i in range(199)""",
+)
+
+
+def test_packets_of_a_program_that_has_ended_are_all_relayed() -> None:
+    done = run_wan("", sys.executable, "-c", BURST_WITHOUT_RELAY)
+    assert done.returncode == 0, done.stderr
+    assert "siwarp wan: a to b: 200 packets, 205600 octets" in done.stderr
+
+
 def test_siwarp_ping_works_over_an_emulated_line() -> None:
     server = shlex.join([*COMMAND, "ping", "--server", "--addr", "10.77.0.2"])
     code = (
