@@ -161,7 +161,8 @@
 	  "first, as from any state")                                                              \
 	X(QP_STEP_RC, EINVAL,                                                                      \
 	  "there is no transition from {0:state} to {1:state}: <siwarp/cm.h> connects an RC QP: "  \
-	  "use siw_cm_bind_qp, then siw_cm_connect or siw_cm_accept")                              \
+	  "use siw_cm_bind_qp, then siw_cm_connect or siw_cm_accept, or create the QP with "       \
+	  "by_qpn = 1, which connects by the peer's address and QPN")                              \
 	X(QP_ATTR_TYPE, EINVAL,                                                                    \
 	  "this transition does not accept {0:attrs}, because {1:type} QPs have no such "          \
 	  "attribute: omit it from the mask")                                                      \

@@ -49,3 +49,12 @@ def test_the_documented_mpi_program_runs_over_each_transport(mpi_folder: Path) -
     done = run_shell_block(mpi_folder, read_doc_block("docs/mpi.md", "run"))
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines() == ["2 ranks, sum 1"] * 3
+
+
+@pytest.mark.programs
+@pytest.mark.timeout(400)
+def test_the_documented_capture_has_the_messages_of_each_rank(mpi_folder: Path) -> None:
+    done = run_shell_block(mpi_folder, read_doc_block("docs/mpi.md", "capture"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(list(mpi_folder.glob("ring*.pcapng"))) == 2
+    assert done.stdout.count(" messages") >= 2, done.stdout
