@@ -77,6 +77,10 @@ def _message_details(message: Message) -> str:
         parts.append(f"{message.error}{where}")
     if message.about is not None:
         parts.append(f"about {message.about}")
+    if message.kind in ("RDMA_WRITE", "RDMA_READ_RESPONSE") and "stag" in message.fields:
+        parts.append(f"STag {message.fields['stag']:#x} TO {message.fields['to']:#x}")
+    if message.retransmits is not None:
+        parts.append(f"retransmits {message.retransmits}")
     if message.retransmitted:
         parts.append(f"retransmitted in {message.retransmitted} packets")
     if message.note is not None:

@@ -20,6 +20,7 @@ ValueError.
 from __future__ import annotations
 
 import importlib
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from siwarp.inspect.capture import Dissection, dissect, dissect_packets, examine
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
         unbind_mpa,
         unmark,
     )
+    from siwarp.inspect.rd import RDDatagram, RDFlag, RDOption, RDReason, RDType
     from siwarp.inspect.rdmap import (
         AtomicRequest,
         AtomicResponse,
@@ -104,6 +106,11 @@ __all__ = [
     "QuotedReadRequest",
     "QuotedTagged",
     "QuotedUntagged",
+    "RDDatagram",
+    "RDFlag",
+    "RDOption",
+    "RDReason",
+    "RDType",
     "ReadRequest",
     "RecordDatagram",
     "RecordHeader",
@@ -135,12 +142,25 @@ __all__ = [
 
 #: The modules with the scapy layers. They are all imported when the first of them is used, because
 #: each finds its upper layer by the bindings of the others; reading captures needs no layer.
-_LAYERS = ("ddp", "dgram", "mpa", "rdmap", "session", "sidr")
+_LAYERS = ("ddp", "dgram", "mpa", "rd", "rdmap", "session", "sidr")
+
+
+def _import_layers() -> list[ModuleType]:
+    try:
+        return [importlib.import_module(f"siwarp.inspect.{layer}") for layer in _LAYERS]
+    except ModuleNotFoundError as e:
+        if e.name is None or e.name.partition(".")[0] != "scapy":
+            raise
+        raise ImportError(
+            "the scapy layers of siwarp.inspect need scapy: pip install 'siwarp[inspect]', or pip "
+            "install scapy",
+            name="scapy",
+        ) from None
 
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        for module in [importlib.import_module(f"siwarp.inspect.{layer}") for layer in _LAYERS]:
+        for module in _import_layers():
             if hasattr(module, name):
                 globals()[name] = getattr(module, name)
         return globals()[name]

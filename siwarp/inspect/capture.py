@@ -52,6 +52,7 @@ from siwarp.inspect.wire import (
     LLP_TYPES,
     LLP_VERSION,
     RD_HEADER_LEN,
+    RD_RESPONSE,
     TAGGED_HDR_LEN,
     parse_rd_header,
     parse_uc_receiver_report,
@@ -459,14 +460,32 @@ def _examine_datagrams(packets: list[Packet]) -> list[_ExaminedStream]:
 # ---- complete captures ---------------------------------------------------------------------------
 
 
+def _match_rd_retransmissions(found: _ExaminedStream) -> None:
+    """Find the RD segments whose PSN an earlier segment of the same incarnation and space has."""
+    first: dict[tuple[object, ...], Message] = {}
+    for message in found.messages:
+        said = message.fields
+        if message.kind.startswith("RD_") or "source_epoch" not in said:
+            continue
+        space = int(said["rd_flags"]) & RD_RESPONSE
+        key = message.source, said["source_epoch"], said["dest_epoch"], space, said["psn"]
+        original = first.setdefault(key, message)
+        if original is not message:
+            message.retransmits = original.number
+            original.retransmitted += 1
+
+
 def _fill_stream_totals(found: _ExaminedStream) -> None:
     stream = found.stream
     for message in found.messages:
         message.stream = stream.number
         message.transport = stream.transport
+        stream.errors += message.error is not None
+        if message.retransmits is not None:
+            stream.retransmitted += 1
+            continue
         stream.messages[message.kind] = stream.messages.get(message.kind, 0) + 1
         stream.octets[message.kind] = stream.octets.get(message.kind, 0) + message.length
-        stream.errors += message.error is not None
 
 
 def examine_packets(packets: Iterable[Packet]) -> Dissection:
@@ -493,6 +512,7 @@ def examine_packets(packets: Iterable[Packet]) -> Dissection:
     for number, found in enumerate(everything, 1):
         found.stream.number = number
         _match_messages(found)
+        _match_rd_retransmissions(found)
         _fill_stream_totals(found)
     return Dissection(messages, [found.stream for found in everything])
 

@@ -32,6 +32,7 @@ from scapy.packet import Packet, bind_top_down
 from siwarp.inspect.crc import crc32c
 from siwarp.inspect.ddp import DDP, UNTAGGED_HDR_LEN, DDPUntagged, ddp_and_rdmap_control_fields
 from siwarp.inspect.names import Opcode, Queue
+from siwarp.inspect.rd import RDDatagram, RDType
 from siwarp.inspect.rdmap import Terminate
 from siwarp.inspect.wire import CRC_LEN, LLP_HDR_LEN, LLP_MARK, LLP_TYPES, LLP_VERSION
 
@@ -133,9 +134,10 @@ def _llp_body_len(datagram: Packet) -> int:
 
 
 class LLPDatagram(UDDatagram):
-    """A complete UDP payload with the LLP header and a DDP segment.
+    """A complete UDP payload that begins with the LLP header.
 
-    `crc` is computed if it is None.
+    ``LLPDatagram(octets)`` returns an object of the class for the type in the header: UCDatagram,
+    RecordDatagram, UCReport or RDDatagram. `crc` is computed if it is None.
     """
 
     name = "datagram-iWARP"
@@ -147,11 +149,21 @@ class LLPDatagram(UDDatagram):
 
     @classmethod
     def dispatch_hook(cls, _pkt: bytes | None = None, *args: Any, **kwargs: Any) -> type[Packet]:
-        """Return this class; Raw for octets that are too short to hold the LLP header and the
-        CRC.
+        """Return the class of the datagram's type; Raw for octets that are too short to hold the
+        LLP header and the CRC.
+
+        A subclass returns itself, also for octets of another type.
         """
-        short = _pkt is not None and len(_pkt) < LLP_HDR_LEN + CRC_LEN
-        return conf.raw_layer if short else cls
+        if _pkt is None:
+            return cls
+        if len(_pkt) < LLP_HDR_LEN + CRC_LEN:
+            return conf.raw_layer
+        if cls is not LLPDatagram:
+            return cls
+        kind = _pkt[0] >> 4
+        if kind in iter(RDType):
+            return RDDatagram.dispatch_hook(_pkt)
+        return {1: UCDatagram, 2: RecordDatagram, 3: UCReport}.get(kind, cls)
 
 
 class UCDatagram(LLPDatagram):

@@ -110,6 +110,7 @@ class Message:
     latency: float | None = None  # of a response: seconds since the end of its request
     about: int | None = None  # of a Terminate: number of the message that it quotes
     retransmitted: int = 0  # number of packets that retransmitted octets of the message
+    retransmits: int | None = None  # RD: number of the message that this datagram retransmits
     dropped: str | None = None  # the receiver's reason for dropping the message
     error: str | None = None
     clause: str | None = None

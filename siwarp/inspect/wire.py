@@ -40,6 +40,8 @@ LLP_MARK = 2
 #: The LLP's version, in the two bits above the mark.
 LLP_VERSION = 1
 RD_HEADER_LEN = 36
+#: The flag of RD's header that marks the PSN space of responses.
+RD_RESPONSE = 4
 REPORT = struct.Struct("!QQI")  # number of datagrams, of octets, next PSN
 RD_ACK = 5
 ACK_HEAD = struct.Struct("!IBBBB")  # CE count, RNR timer, counts of request/response ranges, zero

@@ -9,14 +9,21 @@ from scapy.packet import Packet, Raw
 from siwarp.inspect import (
     DDPTagged,
     DDPUntagged,
+    Dissection,
+    LLPDatagram,
     Message,
+    RDDatagram,
+    RDType,
     RecordDatagram,
     RecordHeader,
     UCDatagram,
+    UCReport,
     crc32c,
     dissect_packets,
 )
-from siwarp.inspect.rd import RDDatagram, RDType, ack_body
+from siwarp.inspect.capture import examine_packets
+from siwarp.inspect.packets import packets_from_scapy
+from siwarp.inspect.rd import ack_body
 
 
 def dissect_datagram(datagram: Packet, spoil: bool = False) -> list[Message]:
@@ -97,3 +104,52 @@ def test_rd_datagrams_captured_before_segmentation_are_reported_one_by_one() -> 
     found = dissect_datagram(Raw(batch + last))
     assert [m.fields["psn"] for m in found] == list(range(21))
     assert {m.kind for m in found} == {"SEND"}
+
+
+@pytest.mark.parametrize(
+    "built",
+    [
+        UCDatagram(psn=9, segment=bytes(DDPUntagged(opcode=3)) + b"uc"),
+        RecordDatagram(psn=1, segment=bytes(DDPTagged(opcode=15)) + bytes(RecordHeader()) + b"xyz"),
+        UCReport(datagrams=3, octets=100),
+        *(RDDatagram(type=kind, psn=7, source_epoch=5, body=bytes(64)) for kind in RDType),
+    ],
+    ids=lambda built: f"{type(built).__name__}-{int(built.type)}",
+)
+def test_an_llp_datagram_has_the_class_of_its_type_and_builds_the_same_octets(
+    built: Packet,
+) -> None:
+    octets = bytes(built)
+    found = LLPDatagram(octets)
+    assert type(found) is type(built)
+    assert (found.psn, bytes(found)) == (built.psn, octets)
+
+
+@pytest.mark.parametrize("length", [0, 15, 16, 39])
+def test_an_llp_datagram_that_is_too_short_for_its_type_is_raw(length: int) -> None:
+    octets = bytes(RDDatagram(body=bytes(64)))[:length]
+    assert type(LLPDatagram(octets)) is Raw
+
+
+def dissect_stream(*datagrams: Packet) -> Dissection:
+    packets = [
+        IP(bytes(IP(src="10.0.0.1", dst="10.0.0.2") / UDP(sport=1, dport=2) / Raw(bytes(d))))
+        for d in datagrams
+    ]
+    return examine_packets(packets_from_scapy(packets))
+
+
+def test_rd_segments_with_a_psn_seen_before_are_retransmissions_and_not_counted_again() -> None:
+    segment = bytes(DDPUntagged(opcode=3, msn=1)) + bytes(50)
+    found = dissect_stream(
+        RDDatagram(psn=1, body=segment, **EPOCHS),
+        RDDatagram(psn=2, body=segment, **EPOCHS),
+        RDDatagram(psn=1, body=segment, **EPOCHS),
+        RDDatagram(psn=1, rd_flags=4, body=segment, **EPOCHS),  # in the space of responses
+        RDDatagram(psn=1, body=segment, **{**EPOCHS, "source_epoch": 0x12}),  # a new incarnation
+        RDDatagram(psn=1, body=segment, **EPOCHS),
+    )
+    assert [m.retransmits for m in found.messages] == [None, None, 1, None, None, 1]
+    assert [m.retransmitted for m in found.messages] == [2, 0, 0, 0, 0, 0]
+    (stream,) = found.streams
+    assert (stream.messages, stream.retransmitted) == ({"SEND": 4}, 2)
