@@ -32,7 +32,7 @@ from scapy.packet import Packet, bind_top_down
 from siwarp.inspect.crc import crc32c
 from siwarp.inspect.ddp import DDP, UNTAGGED_HDR_LEN, DDPUntagged, ddp_and_rdmap_control_fields
 from siwarp.inspect.names import Opcode, Queue
-from siwarp.inspect.rd import RDDatagram, RDType
+from siwarp.inspect.rd import RDDatagram
 from siwarp.inspect.rdmap import Terminate
 from siwarp.inspect.wire import CRC_LEN, LLP_HDR_LEN, LLP_MARK, LLP_TYPES, LLP_VERSION
 
@@ -161,7 +161,7 @@ class LLPDatagram(UDDatagram):
         if cls is not LLPDatagram:
             return cls
         kind = _pkt[0] >> 4
-        if kind in iter(RDType):
+        if LLP_TYPES.get(kind, "").startswith("RD_"):
             return RDDatagram.dispatch_hook(_pkt)
         return {1: UCDatagram, 2: RecordDatagram, 3: UCReport}.get(kind, cls)
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from docs.docs_harness import read_doc_block, run_in_namespace
 
+from siwarp.inspect import crc32c
+
 
 def test_with_losses_every_rd_ping_is_answered_but_not_every_ud_ping(tmp_path: Path) -> None:
     said = run_in_namespace(read_doc_block("docs/guides/faults.md", "ping"), tmp_path)
@@ -25,6 +27,17 @@ def test_a_ping_is_captured_and_dissected(tmp_path: Path) -> None:
     said = run_in_namespace(read_doc_block("docs/guides/wireshark.md", "capture"), tmp_path)
     assert "6 SEND (384 octets)" in said
     assert said.count("rc SEND") == 6
+
+
+def test_the_documented_scapy_program_reads_and_builds_segments(tmp_path: Path) -> None:
+    run_in_namespace(read_doc_block("docs/guides/wireshark.md", "scapy-capture"), tmp_path)
+    (tmp_path / "read.py").write_text(read_doc_block("docs/guides/wireshark.md", "scapy"))
+    said = run_in_namespace("python read.py", tmp_path)
+    assert len(re.findall(r"^STag 0x\w+, TO 0x\w+, CRC 0x\w+$", said, re.MULTILINE)) >= 12
+    assert len(re.findall(r"^datagram-iWARP RD 4 \d+$", said, re.MULTILINE)) >= 12
+    built = bytes.fromhex(said.splitlines()[-1])
+    assert built[8:12] == (8).to_bytes(4, "big")
+    assert int.from_bytes(built[-4:], "little") == crc32c(built[:-4])
 
 
 def test_the_documented_command_prints_the_path_of_the_wireshark_script(tmp_path: Path) -> None:
