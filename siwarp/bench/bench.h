@@ -79,9 +79,9 @@ struct siw_bench_buf {
 _Noreturn void siw_bench_die(int code, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
 /*
- * siw_bench_exit_on_error exits with a message if r is a negative errno value.
- * siw_bench_require_object exits with a message of errno if object is NULL, and otherwise returns
- * object.
+ * siw_bench_exit_on_error ends the program with a message if r is a negative errno value.
+ * siw_bench_require_object returns object; if object is NULL, it ends the program with a message
+ * that names errno.
  */
 void siw_bench_exit_on_error(int r, const char *what);
 void *siw_bench_require_object(void *object, const char *what);

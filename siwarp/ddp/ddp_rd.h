@@ -106,8 +106,9 @@ uint8_t siw_ddp_rd_peer_ird(const struct siw_ddp_stream *stream);
 void siw_ddp_rd_set_datagram_expected(struct siw_ddp_stream *stream, bool expected);
 
 /*
- * Continue, and abandon, the response in progress, as siw_ddp_tx_continue_msg and
- * siw_ddp_tx_abandon do for requests.
+ * siw_ddp_rd_response_continue continues to send the response in progress, and
+ * siw_ddp_rd_response_abandon drops the rest of it. They return what siw_ddp_tx_continue_msg and
+ * siw_ddp_tx_abandon return for requests.
  */
 int siw_ddp_rd_response_continue(struct siw_ddp_stream *stream, struct siw_wire_err *err);
 uint64_t siw_ddp_rd_response_abandon(struct siw_ddp_stream *stream);

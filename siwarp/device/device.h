@@ -421,9 +421,15 @@ struct siw_qp {
 
 /* A memory window bind that was posted and not carried out yet. */
 struct siw_bind {
-	/* window to bind, protected from deallocation; NULL: the bind was carried out or dropped */
+	/*
+	 * memory window to bind, which cannot be deallocated meanwhile; NULL after the bind was
+	 * carried out or dropped
+	 */
 	struct siw_window *window;
-	/* region to bind to, protected from deregistration; NULL: none, or it permits no windows */
+	/*
+	 * region to bind the window to, which cannot be deregistered meanwhile; NULL: none, or a
+	 * region that permits no windows
+	 */
 	struct siw_region *region;
 	uint64_t addr, length; /* in octets */
 	uint32_t rkey;	       /* the window's rkey after the bind */

@@ -71,8 +71,8 @@ static void every_addr_open_at_new_addrs(struct siw_addr_follower *follower)
 		if (!addrs_contain(every->addrs, every->n, &now->addrs[i]))
 			err = every_addr_open_at(every, now->addrs[i]);
 		/*
-		 * The failure for an IPv6 address that is still under duplicate address detection
-		 * is ignored, because the kernel announces the address again later.
+		 * An IPv6 address that is still under duplicate address detection cannot be bound.
+		 * That is no error, because the kernel announces the address again later.
 		 */
 		if (err && err != -EADDRNOTAVAIL)
 			siw_count(SIW_COUNTER_addrs_unbound, 1);

@@ -391,8 +391,8 @@ uint32_t siw_rd_new_epoch(struct siw_rd *rd);
 /* Returns rd->sources, which are allocated on first use; NULL: no memory. */
 struct siw_rd_sources *siw_rd_get_source_table(struct siw_rd *rd);
 /*
- * Updates the value of siw_rd_count_accepted_segments, after una has changed or the end of an
- * incarnation was handled.
+ * Updates the value that siw_rd_count_accepted_segments returns. Called after una (the index of the
+ * oldest unacknowledged datagram) has changed, or the end of an incarnation was handled.
  */
 void siw_rd_publish_accepted(struct siw_rd_peer *peer);
 /* Schedules an event of the peer for the upper layer; what: a SIW_RD_REPORT_ bit. */

@@ -554,9 +554,9 @@ int siw_rdmap_group_attach(struct siw_rdmap_group *group, struct siw_rdmap_dgram
 int siw_rdmap_group_detach(struct siw_rdmap_group *group, const struct siw_rdmap_dgram *dgram);
 /*
  * siw_rdmap_group_recv_next() receives the group's next message and returns whether a message has
- * arrived. siw_rdmap_group_deliver_to_next_member() then delivers the message to one member per
- * call: it returns 1 and *event, RECV or BAD_RECV, with the member's user, or 0 if no member is
- * left. No other datagram may be received on the port between these calls. A member with another
+ * arrived. Each call of siw_rdmap_group_deliver_to_next_member() then delivers this message to one
+ * member and returns 1; *event is RECV or BAD_RECV, with the member's user. It returns 0 when all
+ * members have been served. No other datagram may be received on the port between these calls. A member with another
  * Q_Key or without a receive is skipped and counted (siw_rdmap_dgram_drops_by_source()). Group
  * messages never get a response.
  */

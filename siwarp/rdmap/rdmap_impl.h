@@ -369,7 +369,7 @@ struct siw_rdmap_tx {
 	uint8_t imm_opcode;
 	uint8_t term; /* enum siw_rdmap_term_state */
 	/*
-	 * on reliable datagrams: a message cannot be finished
+	 * RD: the rest of a message cannot be sent, so the stream has to end
 	 * (siw_rdmap_rd_has_unfinishable_message())
 	 */
 	bool torn;

@@ -58,7 +58,7 @@
  * Opens a world. A process has at most one world at a time, and any number of worlds in succession.
  * faults: the fault plan (base/faults.h) of every link without a plan of its own; NULL or "":
  * packets arrive immediately and in order. -EBUSY: a world is already open; -EINVAL: the plan is
- * invalid, siw_sim_error_text() returns the reason; -ENOMEM.
+ * invalid, and siw_sim_error_text() returns the reason; -ENOMEM.
  */
 int siw_sim_open(uint64_t seed, const char *faults);
 /*

@@ -310,8 +310,6 @@ memory = RemovableMemory(1 << 16, "unmapped")
 mr = rig.reg_mr(memory.buffer, ALL_ACCESS)
 memory.remove_pages()
 a.post(WRITE, 1, length=100, remote=mr.remote(0, 100))
-# Only the main thread makes progress, and so the access. Python's faulthandler reads the frames of
-# other threads while they run, and may crash itself.
 wait_until(
     lambda: [end.scq.poll() for end in (a, b)] and a.qp.qp_state == b.qp.qp_state == QPState.ERR
 )
@@ -323,18 +321,17 @@ CRASH = "ctypes.string_at(8)"
 
 
 def run_program_with_removed_memory(
-    before: str = "", after: str = "", end: str = ""
+    before: str = "", after: str = "", end: str = "", **env: str
 ) -> subprocess.CompletedProcess[str]:
     path = [p for p in sys.path if p.endswith("tests")]
     code = PROGRAM.format(path=path, before=before, after=after, end=end)
-    env = {**os.environ, "SIWARP_PROGRESS_THREAD": "0"}
     return subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
-        env=env,
+        env={**os.environ, **env},
     )
 
 
@@ -347,7 +344,11 @@ def test_a_segmentation_fault_outside_siwarp_still_kills_the_process() -> None:
 @pytest.mark.skipif("SANITIZER" in os.environ, reason="the sanitizer has a handler of its own")
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_pythons_faulthandler_still_reports_a_crash(when: str) -> None:
-    done = run_program_with_removed_memory(**{when: "faulthandler.enable()"}, end=CRASH)
+    # Without the progress thread the main thread makes the access. Python's faulthandler reads the
+    # frames of other threads while they run, and may crash itself.
+    done = run_program_with_removed_memory(
+        **{when: "faulthandler.enable()"}, end=CRASH, SIWARP_PROGRESS_THREAD="0"
+    )
     assert (done.stdout, done.returncode) == ("alive\n", -signal.SIGSEGV), done.stderr
     assert "Fatal Python error: Segmentation fault" in done.stderr
 

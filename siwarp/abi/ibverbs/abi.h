@@ -186,8 +186,9 @@ struct abi_qp {
 	int sq_sig_all;
 	bool by_cm; /* an rdma_cm id connects the QP, not the peer's GID and QPN */
 	/*
-	 * the program has passed SIW_IBV_QPN_OF_CM to ibv_modify_qp, so from RTR on the QP's state
-	 * is the one that the program has set
+	 * a connection manager connects the QP, because the program has passed SIW_IBV_QPN_OF_CM to
+	 * ibv_modify_qp as the peer's QPN; from RTR on, queries return the state that the program
+	 * has set
 	 */
 	bool of_cm;
 	/* attributes that the program has set and the engine does not store */

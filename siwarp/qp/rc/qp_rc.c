@@ -270,7 +270,7 @@ static enum siw_run rc_run_send_queue(struct siw_base_qp *base)
 
 /*
  * Initializes the delivery counts when a stream starts. agreed: the peer is siwarp, and both ends
- * offer delivery counts. rnr_retry: as in struct siw_connect_attach_qp. Both locks held.
+ * offer delivery counts. rnr_retry: as in struct siw_rc_start. Both locks held.
  */
 static void rc_init_delivery_counts(struct siw_rc_qp *rc, bool agreed, int rnr_retry)
 {
