@@ -19,7 +19,7 @@ import typer
 
 from lab import command
 from siwarp.bench.cli import exit_with_message_on_bench_error, progress_bar
-from siwarp.bench.compare import Compared, Interval, ratio_interval, verdict
+from siwarp.bench.compare import ComparedFigure, Interval, ratio_interval, verdict
 from siwarp.bench.runner import BenchError, Progress, run
 from siwarp.bench.table import MIB, fixed_width_console
 
@@ -142,7 +142,7 @@ def _compare_with_reference(
     word = "new"
     if before is not None:
         change = Interval(now.ratio / before, now.low / before, now.high / before, now.confidence)
-        word = verdict(Compared(one.name, (), "", one.less_is_better, LIMIT, 1), change)
+        word = verdict(ComparedFigure(one.name, (), "", one.less_is_better, LIMIT, 1), change)
     return {
         "name": one.name,
         "less_is_better": one.less_is_better,

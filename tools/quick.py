@@ -80,7 +80,7 @@ NEVER = [
 
 
 @dataclass
-class Choice:
+class TestSelection:
     """The tests to run for a change, and affected tests that `make check` leaves out."""
 
     real: set[str] = field(default_factory=set)
@@ -125,9 +125,9 @@ def is_compiled_code(path: str) -> bool:
     return path.endswith((".c", ".h", "meson.build")) or path.startswith("siwarp/sim/")
 
 
-def choose_tests(changed: Iterable[str]) -> Choice:
+def choose_tests(changed: Iterable[str]) -> TestSelection:
     """Return the tests to run, and the tests to leave out, for the changed files."""
-    choice = Choice()
+    choice = TestSelection()
     wanted = set(PAGES)
     for path in changed:
         affected = reach.tests_affected_by(path)
@@ -215,7 +215,7 @@ def lint_commands(changed: list[str]) -> tuple[dict[str, list[str]], list[str]]:
     return steps, out
 
 
-def pytest_commands(choice: Choice) -> dict[str, list[str]]:
+def pytest_commands(choice: TestSelection) -> dict[str, list[str]]:
     """Return the pytest commands for the chosen tests, by name."""
     steps = {}
     of_rd = {test for test in choice.simulated if reach.is_path_inside(test, "tests/sim/rd")}

@@ -15,7 +15,7 @@ __all__ = [
     "METRICS",
     "PROMISES",
     "SIZES",
-    "Promise",
+    "RatioBound",
     "judge_performance_promises",
     "measure_transports",
     "median_and_range",
@@ -34,7 +34,7 @@ LIMIT_S = 60
 
 
 @dataclass(frozen=True)
-class Promise:
+class RatioBound:
     """A promise: a figure's ratio to that of another transport is at most, or at least, 1."""
 
     transport: str
@@ -56,7 +56,11 @@ class Promise:
         return ratio <= 1 if METRICS[self.metric][2] else ratio >= 1
 
 
-PROMISES = (Promise("ud", "lat", 64), Promise("rc", "lat", 64), Promise("rc", "bw", 1 << 20))
+PROMISES = (
+    RatioBound("ud", "lat", 64),
+    RatioBound("rc", "lat", 64),
+    RatioBound("rc", "bw", 1 << 20),
+)
 
 
 def median_and_range(values: Iterable[float]) -> dict[str, float]:

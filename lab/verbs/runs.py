@@ -28,11 +28,17 @@ from siwarp.bench.runner import (
 )
 from siwarp.bench.trust import cpu_load_warning, minimum_and_maximum, spread_warning
 
-__all__ = ["KINDS", "Kind", "create_measurement_plan", "measure_in_rounds", "run_measurement_once"]
+__all__ = [
+    "KINDS",
+    "MeasurementKind",
+    "create_measurement_plan",
+    "measure_in_rounds",
+    "run_measurement_once",
+]
 
 
 @dataclass(frozen=True)
-class Kind:
+class MeasurementKind:
     """A kind of measurement by siwarp-lab-verbs.
 
     Attributes:
@@ -59,13 +65,13 @@ class Kind:
 #: onesided: additional delay until a Write is visible in a process that does not poll. reg:
 #: register and deregister a region of ``size`` octets.
 KINDS = {
-    "done": Kind(20_000, op="write"),
-    "answer": Kind(20_000),
-    "watched": Kind(5_000, op="write"),
-    "fair": Kind(2_000, size=4096, floor="quiet"),
-    "crowd": Kind(20_000, qp="ud", floor="alone"),
-    "onesided": Kind(100, op="write", size=8, others=("polling", "idle")),
-    "reg": Kind(20_000, size=1 << 30, sides=("client",)),
+    "done": MeasurementKind(20_000, op="write"),
+    "answer": MeasurementKind(20_000),
+    "watched": MeasurementKind(5_000, op="write"),
+    "fair": MeasurementKind(2_000, size=4096, floor="quiet"),
+    "crowd": MeasurementKind(20_000, qp="ud", floor="alone"),
+    "onesided": MeasurementKind(100, op="write", size=8, others=("polling", "idle")),
+    "reg": MeasurementKind(20_000, size=1 << 30, sides=("client",)),
 }
 
 

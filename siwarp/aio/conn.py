@@ -9,7 +9,7 @@ import errno
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from typing import Any, Generic, TypeVar
 
-from siwarp.aio.source import Admission, Inbox, Source, User
+from siwarp.aio.source import Admission, Inbox, Source, SourceUser
 from siwarp.base.buffer import Buffer, octets
 from siwarp.cm import CMID, RTR, CMEvent, CMEventType, ConnParam
 from siwarp.cm.conn import check_remote_range
@@ -37,7 +37,7 @@ from siwarp.verbs import (
 )
 from siwarp.verbs.wanted import host_and_port
 
-__all__ = ["Connection", "Opening", "connect"]
+__all__ = ["AwaitableOpening", "Connection", "connect"]
 
 #: Size in octets of a posted receive, and number of posted receives.
 RECV_SIZE = 64 * 1024
@@ -66,7 +66,7 @@ class _PostedRequest:
         self.counted = False
 
 
-class Connection(User):
+class Connection(SourceUser):
     """A connected RC queue pair with its memory; made by ``connect`` or a ``Listener``.
 
     Messages have up to ``recv_size`` octets; a longer message ends the connection in error.
@@ -505,7 +505,7 @@ def _remote_buffer_after_offset(remote: RemoteBuffer, offset: int) -> RemoteBuff
     return RemoteBuffer(remote.addr + offset, max(0, remote.length - offset), remote.rkey)
 
 
-class Opening(Generic[T]):
+class AwaitableOpening(Generic[T]):
     """Result of ``connect``, ``listen`` and ``open_ud``: use ``await`` or ``async with``."""
 
     def __init__(self, begin: Callable[[], Awaitable[T]]) -> None:
@@ -530,7 +530,7 @@ def connect(
     recv_size: int = RECV_SIZE,
     recv_depth: int = RECV_DEPTH,
     persona: int = Persona.AUTO,
-) -> Opening[Connection]:
+) -> AwaitableOpening[Connection]:
     """Connect to a listener at (host, port): use ``await`` or ``async with``.
 
     Cancellation ends the attempt. If the peer does not answer, the attempt fails after 30 seconds.
@@ -563,4 +563,4 @@ def connect(
             raise
         return conn
 
-    return Opening(start_connection)
+    return AwaitableOpening(start_connection)

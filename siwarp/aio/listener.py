@@ -7,8 +7,8 @@ import asyncio
 import errno
 from collections.abc import AsyncIterator
 
-from siwarp.aio.conn import RECV_DEPTH, RECV_SIZE, START_UP_S, Connection, Opening
-from siwarp.aio.source import Inbox, Source, User
+from siwarp.aio.conn import RECV_DEPTH, RECV_SIZE, START_UP_S, AwaitableOpening, Connection
+from siwarp.aio.source import Inbox, Source, SourceUser
 from siwarp.cm import CMID, CMEvent, CMEventType, ConnParam
 from siwarp.verbs import Address, Error, PeerGone, Persona, StateError
 from siwarp.verbs.wanted import host_and_port
@@ -83,7 +83,7 @@ class Request:
         self._id.close()
 
 
-class Listener(User):
+class Listener(SourceUser):
     """A listening address; iterate over the listener, or call ``accept``, to get connections.
 
     ``requests()`` yields the connection requests instead, for servers that use the peers' private
@@ -255,7 +255,7 @@ def listen(
     recv_size: int = RECV_SIZE,
     recv_depth: int = RECV_DEPTH,
     persona: int = Persona.AUTO,
-) -> Opening[Listener]:
+) -> AwaitableOpening[Listener]:
     """Listen at (host, port); host ``""``: all IPv4 addresses, port 0: a free port.
 
     Use ``await`` or ``async with``.
@@ -270,4 +270,4 @@ def listen(
         source, numeric = await Source.get_for_host(host or "0.0.0.0")
         return Listener(source, (numeric, port), recv_size, recv_depth, persona)
 
-    return Opening(open_listener)
+    return AwaitableOpening(open_listener)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import errno
 
-from siwarp.aio.conn import Opening
+from siwarp.aio.conn import AwaitableOpening
 from siwarp.aio.source import Source
 from siwarp.aio.ud import SEND_SIZE, Endpoint
 from siwarp.base.buffer import Buffer, octets
@@ -77,7 +77,7 @@ def open_rd(
     recv_size: int = RECV_SIZE,
     recv_depth: int = RECV_DEPTH,
     peer_timeout: float = 0.0,
-) -> Opening[RDEndpoint]:
+) -> AwaitableOpening[RDEndpoint]:
     """Bind an RD queue pair at (host, port) of this machine; port 0: a free port.
 
     ``peer_timeout``: seconds of silence after which a peer that owes a response is considered lost;
@@ -95,4 +95,4 @@ def open_rd(
         where = numeric, port
         return RDEndpoint(source, where, qkey, recv_size, recv_depth, peer_timeout)
 
-    return Opening(open_endpoint)
+    return AwaitableOpening(open_endpoint)

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from siwarp.base import system
 from siwarp.verbs import Address
 
-__all__ = ["Admission", "Ration", "Shares", "ipv4_address_or_ipv6_prefix"]
+__all__ = ["Admission", "RateLimit", "Shares", "ipv4_address_or_ipv6_prefix"]
 
 
 @functools.lru_cache(maxsize=4096)
@@ -195,7 +195,7 @@ class Admission:
             self._look.cancel()
 
 
-class Ration:
+class RateLimit:
     """Limits the rate of each source, with bursts of up to ``burst`` requests; keeps the state of
     the last ``SOURCES`` sources.
     """

@@ -24,7 +24,7 @@ from siwarp.base import system
 from siwarp.cm import CMEventChannel
 from siwarp.verbs import CQ, WC, CompChannel, Context, Error, StateError, source_toward
 
-__all__ = ["Admission", "Inbox", "Queue", "Source", "User"]
+__all__ = ["Admission", "Inbox", "Queue", "Source", "SourceUser"]
 
 #: Capacity of a shared completion queue, and number of completions polled at a time.
 QUEUE_SIZE = 4096
@@ -94,7 +94,7 @@ class Source:
         self.loop = loop
         self.users = 0
         #: Open objects on the device, in the order of their creation.
-        self.members: dict[User, None] = {}
+        self.members: dict[SourceUser, None] = {}
         #: Reason why the device was lost: a forced close or, in a simulated world, a crash of its
         #: host.
         self.lost: Error | None = None
@@ -242,10 +242,10 @@ async def _resolve_host(host: str, port: int) -> str:
     return str(infos[0][4][0])
 
 
-U = TypeVar("U", bound="User")
+U = TypeVar("U", bound="SourceUser")
 
 
-class User(ABC):
+class SourceUser(ABC):
     """Base class of the objects that use a source; ``async with`` closes the object."""
 
     _source: Source

@@ -10,9 +10,9 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator
 from typing import NamedTuple
 
-from siwarp.aio.conn import Opening
+from siwarp.aio.conn import AwaitableOpening
 from siwarp.aio.shares import Admission
-from siwarp.aio.source import Inbox, Source, User
+from siwarp.aio.source import Inbox, Source, SourceUser
 from siwarp.base.buffer import Buffer, octets
 from siwarp.verbs import (
     AH,
@@ -64,7 +64,7 @@ class Datagram(_Message):
     instance: int = 0
 
 
-class Endpoint(User):
+class Endpoint(SourceUser):
     """A UD or RD queue pair with its memory."""
 
     _type: QPType
@@ -308,7 +308,7 @@ def open_ud(
     qkey: int | None = None,
     recv_size: int = RECV_SIZE,
     recv_depth: int = RECV_DEPTH,
-) -> Opening[UDEndpoint]:
+) -> AwaitableOpening[UDEndpoint]:
     """Bind a UD queue pair at (host, port) of this machine; port 0: a free port.
 
     Both ends must use the same Q_Key: ``qkey``, or the setting ``qkey``, or else a random one of
@@ -325,4 +325,4 @@ def open_ud(
         source, numeric = await Source.get_for_host(host)
         return UDEndpoint(source, (numeric, port), qkey, recv_size, recv_depth)
 
-    return Opening(open_endpoint)
+    return AwaitableOpening(open_endpoint)

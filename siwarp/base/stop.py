@@ -6,10 +6,10 @@ from __future__ import annotations
 import os
 from typing import Protocol
 
-__all__ = ["Stop", "Stopping"]
+__all__ = ["StopEvent", "StopRequest"]
 
 
-class Stopping(Protocol):
+class StopRequest(Protocol):
     """A stop request for a server, with a descriptor that is readable once the request is made."""
 
     def is_set(self) -> bool:
@@ -19,7 +19,7 @@ class Stopping(Protocol):
         """Return the descriptor that becomes readable when the server should stop."""
 
 
-class Stop:
+class StopEvent:
     """A stop request that a signal handler or another thread makes by calling ``set``."""
 
     def __init__(self) -> None:

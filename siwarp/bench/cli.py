@@ -161,7 +161,7 @@ def _measure_between_hosts(
 
     if (size is not None) + (sizes is not None) + all_sizes > 1:
         raise typer.BadParameter("-s, --sizes or -a: give one of them")
-    names = {field.name for field in fields(hosts_points.Asked)}
+    names = {field.name for field in fields(hosts_points.MeasurementOptions)}
     plain: dict[str, Any] = {
         "depth": None,
         "post_list": 1,
@@ -170,7 +170,7 @@ def _measure_between_hosts(
         "percentiles": None,
     }
     plain |= {"histogram": False, "sorted_samples": False, "unsorted_samples": False, "samples": ""}
-    asked = hosts_points.Asked(
+    asked = hosts_points.MeasurementOptions(
         kind=kind,
         addr=addr,
         qps=_split_list_options(qp),

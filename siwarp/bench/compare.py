@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = [
     "FIGURES",
     "ROUNDS",
-    "Compared",
+    "ComparedFigure",
     "Interval",
     "compare",
     "find_other_program",
@@ -119,7 +119,7 @@ def ratio_interval(pairs: Sequence[tuple[float, float]]) -> Interval:
 
 
 @dataclass(frozen=True)
-class Compared:
+class ComparedFigure:
     """One figure that is measured with both programs.
 
     Attributes:
@@ -140,18 +140,18 @@ class Compared:
     part: float
 
 
-def _define_latency_figure(qp: str) -> Compared:
+def _define_latency_figure(qp: str) -> ComparedFigure:
     words = ("lat", "--qp", qp, "--size", "64")
-    return Compared(f"{qp.upper()} Send 64 B latency", words, "us", True, 0.02, 0.25)
+    return ComparedFigure(f"{qp.upper()} Send 64 B latency", words, "us", True, 0.02, 0.25)
 
 
-def _define_bandwidth_figure(qp: str, op: str, size: int, words: str) -> Compared:
+def _define_bandwidth_figure(qp: str, op: str, size: int, words: str) -> ComparedFigure:
     command = ("bw", "--qp", qp, "--op", op, "--size", str(size))
-    return Compared(f"{qp.upper()} {words} bandwidth", command, "GB/s", False, 0.05, 1)
+    return ComparedFigure(f"{qp.upper()} {words} bandwidth", command, "GB/s", False, 0.05, 1)
 
 
 #: A UD message is one datagram, so UD's bandwidth is measured with 60 KB.
-FIGURES: tuple[Compared, ...] = (
+FIGURES: tuple[ComparedFigure, ...] = (
     _define_latency_figure("ud"),
     _define_latency_figure("rc"),
     _define_latency_figure("rd"),
@@ -223,7 +223,7 @@ class _Program:
             raise BenchError(f"{self.name} cannot run `bench {' '.join(words)}`: {last}")
         return done.stdout
 
-    def measure(self, what: Compared, iters: int | None) -> dict[str, Any]:
+    def measure(self, what: ComparedFigure, iters: int | None) -> dict[str, Any]:
         """Measure a figure once; without ``iters`` the program chooses the number of messages.
 
         Raises:
@@ -249,7 +249,7 @@ class _Program:
 
 
 def _measure_pair(
-    what: Compared, programs: dict[str, _Program], iters: int, turn: int
+    what: ComparedFigure, programs: dict[str, _Program], iters: int, turn: int
 ) -> dict[str, Any]:
     """Measure with both programs; the program that measures first alternates from round to
     round.
@@ -260,7 +260,7 @@ def _measure_pair(
     return {name: result["ours"] for name, result in results.items()} | floors | {"first": order[0]}
 
 
-def verdict(what: Compared, interval: Interval) -> str:
+def verdict(what: ComparedFigure, interval: Interval) -> str:
     """Return the verdict ``loss``, ``no loss``, or ``open`` if the interval contains the limit."""
     if interval.confidence < CONFIDENCE:
         return "open"
@@ -272,7 +272,9 @@ def verdict(what: Compared, interval: Interval) -> str:
     return "open" if worst > limit else "no loss"
 
 
-def _summarize_pairs(what: Compared, iters: int, pairs: list[dict[str, Any]]) -> dict[str, Any]:
+def _summarize_pairs(
+    what: ComparedFigure, iters: int, pairs: list[dict[str, Any]]
+) -> dict[str, Any]:
     interval = ratio_interval([(pair["this"], pair["other"]) for pair in pairs])
     return {
         "name": what.name,
@@ -295,7 +297,7 @@ def compare(
     other: str,
     rounds: int = ROUNDS,
     progress: Progress | None = None,
-    figures: Sequence[Compared] = FIGURES,
+    figures: Sequence[ComparedFigure] = FIGURES,
 ) -> dict[str, Any]:
     """Measure each figure with this build and with the other program, alternately.
 

@@ -65,7 +65,7 @@ def exit_with_lost_messages(text: str) -> NoReturn:
     sys.exit(EXIT_LOST)
 
 
-class Ctl:
+class ControlSocket:
     """The socket pair to the other process, for control messages."""
 
     def __init__(self, number: int) -> None:
@@ -106,7 +106,7 @@ class End:
     def __init__(self, o: argparse.Namespace, slots: int) -> None:
         self.o = o
         self.server: bool = o.side == "server"
-        self.ctl = Ctl(o.ctl)
+        self.ctl = ControlSocket(o.ctl)
         self.stride: int = -(-o.size // 64) * 64
         self.pattern = bytes((i * 31 + (i >> 8) + 7) & 0xFF for i in range(min(o.size, 4096)))
         self.context = Context(LOOPBACK)

@@ -19,7 +19,7 @@ content. The types, with their sender and content:
 - ``R``, client: a run. JSON, the fields of ``Request``. Both sides then start the processes.
 - ``E``, server: why a run is refused, or that the session is over. A text; nothing was started.
 - ``C``, both: octets that a channel's process has written to its "ctl" socket (bench.h).
-- ``X``, both: a channel's process has ended. JSON, the fields of ``Ended``.
+- ``X``, both: a channel's process has ended. JSON, the fields of ``ProcessEnd``.
 - ``B``, both: keep-alive, without content. Each side sends one per second; a side that is silent
   for 10 s is considered dead.
 
@@ -67,7 +67,7 @@ from typing import Any, NamedTuple
 
 from siwarp.base.closing import Closing
 from siwarp.base.numeric import resolve_to_numeric
-from siwarp.base.stop import Stopping
+from siwarp.base.stop import StopRequest
 from siwarp.bench.plan import Plan, UsageError, make_plan
 from siwarp.bench.runner import (
     GRACE_S,
@@ -85,11 +85,11 @@ __all__ = [
     "MAGIC",
     "PORT",
     "VERSION",
+    "ClientSession",
     "Load",
     "Request",
-    "Round",
+    "RunResult",
     "Server",
-    "Visit",
     "greeting",
 ]
 
@@ -439,7 +439,7 @@ class Addresses:
 
 
 @dataclass(frozen=True)
-class Ended:
+class ProcessEnd:
     """The end of a process: its exit status, the reason, and the result if the process measured."""
 
     status: int
@@ -448,7 +448,7 @@ class Ended:
     n: int = 0
 
     @classmethod
-    def from_process(cls, code: int, output: str, complaint: str) -> Ended:
+    def from_process(cls, code: int, output: str, complaint: str) -> ProcessEnd:
         """Return the meaning of a process's exit status and output."""
         if code:
             return cls(code, process_exit_reason(code, complaint)[:1000])
@@ -456,7 +456,7 @@ class Ended:
         return cls(0, "", float(result["value"]), int(result["n"]))
 
     @classmethod
-    def from_report(cls, value: dict[str, Any]) -> Ended:
+    def from_report(cls, value: dict[str, Any]) -> ProcessEnd:
         """Parse the other host's report about a process.
 
         Raises:
@@ -479,8 +479,8 @@ class _Channel(Closing):
 
     def __init__(self, command: list[str], env: dict[str, str]) -> None:
         self.ctl, theirs = socket.socketpair()
-        self.ended: Ended | None = None
-        self.there: Ended | None = None
+        self.ended: ProcessEnd | None = None
+        self.there: ProcessEnd | None = None
         with theirs:
             try:
                 self.process = subprocess.Popen(
@@ -533,7 +533,7 @@ class _Channel(Closing):
         except subprocess.TimeoutExpired:
             self.process.kill()
             said, complaint = self.process.communicate()
-        self.ended = Ended.from_process(self.process.returncode, said, complaint)
+        self.ended = ProcessEnd.from_process(self.process.returncode, said, complaint)
 
     def close(self) -> None:
         """End this channel's process and close its ctl."""
@@ -646,7 +646,7 @@ class Run(Closing):
             channel.write_ctl(frame.content)
             return
         try:
-            channel.there = Ended.from_report(frame.parse_json())
+            channel.there = ProcessEnd.from_report(frame.parse_json())
         except ValueError:
             raise GoneError(
                 71,
@@ -665,7 +665,7 @@ class Run(Closing):
                 found.append((name, ended.status, ended.reason))
         return found
 
-    def results_of_processes(self) -> list[Ended]:
+    def results_of_processes(self) -> list[ProcessEnd]:
         """Return the results of the measuring processes on both hosts."""
         both = [end for channel in self._channels for end in (channel.ended, channel.there)]
         return [end for end in both if end is not None and end.n]
@@ -687,7 +687,7 @@ class Load:
 
 
 @dataclass
-class Round:
+class RunResult:
     """The result of one run between two hosts.
 
     Attributes:
@@ -703,7 +703,7 @@ class Round:
     samples: array[int] = field(default_factory=lambda: array("Q"))
 
 
-class Visit(Closing):
+class ClientSession(Closing):
     """A client's session with a server; the session ends when a run fails because one side has
     ended.
     """
@@ -747,7 +747,7 @@ class Visit(Closing):
                     ) from None
             time.sleep(0.1)
 
-    def run(self, plan: Plan, load: Load, *, keep: bool = False) -> Round:
+    def run(self, plan: Plan, load: Load, *, keep: bool = False) -> RunResult:
         """Do one run of a plan's ``iters`` messages; with ``keep`` the result has the samples.
 
         Raises:
@@ -774,7 +774,7 @@ class Visit(Closing):
         with tempfile.TemporaryDirectory(prefix="siwarp-bench-") as folder:
             return self._relay_run(request, folder if keep else "")
 
-    def _relay_run(self, request: Request, folder: str) -> Round:
+    def _relay_run(self, request: Request, folder: str) -> RunResult:
         # Send the request before the client's processes start, because the server's processes must
         # exist when the client's processes send to them.
         self._send_request(request)
@@ -802,13 +802,13 @@ class Visit(Closing):
         self._link.close()
 
 
-def _sum_results(request: Request, found: list[Ended], folder: str) -> Round:
+def _sum_results(request: Request, found: list[ProcessEnd], folder: str) -> RunResult:
     values = [each.value for each in found]
     latency = request.kind == "lat"
     samples = array("Q")
     for path in sorted(Path(folder).iterdir()) if folder else ():
         samples.frombytes(path.read_bytes())
-    return Round(
+    return RunResult(
         value=max(values) if latency else sum(values),
         slowest=max(values) if latency else min(values),
         n=sum(each.n for each in found),
@@ -967,7 +967,7 @@ class Server(Closing):
         self._visit_s, self._say = visit, say
         self.address = self._door.address
 
-    def run(self, stop: Stopping) -> None:
+    def run(self, stop: StopRequest) -> None:
         """Serve clients until ``stop`` is set."""
         self._stop = stop
         with contextlib.suppress(_Stopped):

@@ -25,8 +25,8 @@ import typer
 
 from siwarp.base import samples as of_samples
 from siwarp.base.numeric import resolve_to_numeric
-from siwarp.base.stop import Stop
-from siwarp.bench.hosts import Load, Round, Server, Visit
+from siwarp.base.stop import StopEvent
+from siwarp.bench.hosts import ClientSession, Load, RunResult, Server
 from siwarp.bench.plan import Plan, UsageError, make_plan
 from siwarp.bench.runner import ITERS, BenchError, seconds_per_message
 from siwarp.bench.sizes import ALL, parse_sizes
@@ -34,7 +34,7 @@ from siwarp.bench.trust import cpu_load_warning, spread_warning
 
 __all__ = [
     "Amount",
-    "Asked",
+    "MeasurementOptions",
     "Point",
     "format_point_line",
     "measure_point",
@@ -130,7 +130,9 @@ def _messages_per_run(plan: Plan, seconds: float) -> int:
     return iters + -iters % plan.messages_per_credit
 
 
-def _probe_seconds_per_message(visit: Visit, plan: Plan, load: Load, most: int | None) -> float:
+def _probe_seconds_per_message(
+    visit: ClientSession, plan: Plan, load: Load, most: int | None
+) -> float:
     """Return the seconds per message, measured by short runs."""
     short = ITERS[plan.kind][0]
     each = 0.0
@@ -147,7 +149,7 @@ def _probe_seconds_per_message(visit: Visit, plan: Plan, load: Load, most: int |
 
 
 def measure_point(
-    visit: Visit,
+    visit: ClientSession,
     plan: Plan,
     amount: Amount,
     load: Load,
@@ -191,7 +193,7 @@ def measure_point(
     return point
 
 
-def _add_round(point: Point, done: Round) -> None:
+def _add_round(point: Point, done: RunResult) -> None:
     point.rounds.append(done.value)
     point.n += done.n
     parts = 1000 * (1 if point.plan.op == "read" else 2)
@@ -293,7 +295,7 @@ SECONDS = 1.0
 
 
 @dataclass(frozen=True)
-class Asked:
+class MeasurementOptions:
     """The options of ``siwarp bench lat|bw|rate ADDR``, named as on the command line.
 
     Attributes:
@@ -333,7 +335,7 @@ class Asked:
             raise typer.BadParameter(str(e), param_hint="--percentiles") from None
 
 
-def _check_options(asked: Asked) -> None:
+def _check_options(asked: MeasurementOptions) -> None:
     """Reject combinations of options that are not possible."""
     if asked.iters is not None and asked.duration is not None:
         raise typer.BadParameter("give either messages (-n) or seconds (-D)")
@@ -355,7 +357,7 @@ def _check_options(asked: Asked) -> None:
         )
 
 
-def _make_measurement_plans(asked: Asked) -> tuple[list[Plan], list[str]]:
+def _make_measurement_plans(asked: MeasurementOptions) -> tuple[list[Plan], list[str]]:
     """Return the measurements to make, and the sizes of ``--sizes all`` that are not possible."""
     plans, left_out = [], []
     for qp in asked.qps:
@@ -390,11 +392,11 @@ def _exit_with_message_on_error() -> Iterator[None]:
 
 
 def _measure_points(
-    asked: Asked, plans: Sequence[Plan], tick: Callable[[int, int], None] | None
+    asked: MeasurementOptions, plans: Sequence[Plan], tick: Callable[[int, int], None] | None
 ) -> Iterator[Point]:
     amount = Amount(asked.iters, asked.duration or SECONDS)
     load, doubt = Load(asked.pairs, asked.both), cpu_load_warning()
-    with Visit(asked.addr, asked.port) as visit:
+    with ClientSession(asked.addr, asked.port) as visit:
         for i, plan in enumerate(plans):
 
             def report_progress(part: float, i: int = i) -> None:
@@ -407,7 +409,7 @@ def _measure_points(
                 break
 
 
-def run_client(asked: Asked, tick: Callable[[int, int], None] | None) -> None:
+def run_client(asked: MeasurementOptions, tick: Callable[[int, int], None] | None) -> None:
     """Measure all points, print the results, and write the files that the options name.
 
     The exit status is 1 if a point has no result, and 2 if the measurement is not possible at all.
@@ -436,7 +438,7 @@ def run_client(asked: Asked, tick: Callable[[int, int], None] | None) -> None:
         raise typer.Exit(1)
 
 
-def _print_point(asked: Asked, point: Point) -> None:
+def _print_point(asked: MeasurementOptions, point: Point) -> None:
     print(format_point_line(point), flush=True)
     percentiles = asked.wanted_percentiles if asked.percentiles is not None else None
     for line in format_distribution_lines(point, percentiles, histogram=asked.histogram):
@@ -446,7 +448,7 @@ def _print_point(asked: Asked, point: Point) -> None:
             print(line)
 
 
-def _write_files(asked: Asked, points: Sequence[Point]) -> None:
+def _write_files(asked: MeasurementOptions, points: Sequence[Point]) -> None:
     if asked.csv:
         write_csv(Path(asked.csv), points, asked.wanted_percentiles)
     if asked.samples:
@@ -456,7 +458,7 @@ def _write_files(asked: Asked, points: Sequence[Point]) -> None:
 
 def run_server(bind: str | None, port: int, visit: float, *, as_json: bool) -> None:
     """Run the server until SIGTERM or SIGINT."""
-    stop = Stop()
+    stop = StopEvent()
 
     def request_stop(_signal: int, _frame: FrameType | None) -> None:
         stop.set()

@@ -213,7 +213,7 @@ def demo(
             _demonstrate_transfers(size * _MIB, lossy=faults is not None)
             if bench:
                 _compare_with_raw_sockets(measured)
-        except (_Failed, demo_datagrams.Lost) as e:
+        except (_Failed, demo_datagrams.DatagramLost) as e:
             failed = str(e)
     seconds = time.monotonic() - began
     if as_json:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from siwarp.cli.peer import Peer
     from siwarp.verbs import AH, CQ, MR, QP
 
-__all__ = ["Lost", "demonstrate_rd", "demonstrate_ud"]
+__all__ = ["DatagramLost", "demonstrate_rd", "demonstrate_ud"]
 
 #: Seconds until a datagram counts as lost: without a fault plan, and with one.
 _PATIENCE, _SHORT_PATIENCE = 10.0, 0.3
@@ -23,7 +23,7 @@ _PATIENCE, _SHORT_PATIENCE = 10.0, 0.3
 _MESSAGES, _OCTETS, _DEPTH = 500, 4096, 16
 
 
-class Lost(Exception):
+class DatagramLost(Exception):
     """The peer did not return a datagram although no loss is permitted; the text says which one."""
 
 
@@ -48,7 +48,7 @@ def demonstrate_ud(peer: Peer, lossy: bool) -> None:
     """Send a UD datagram of each size to the peer; if ``lossy``, some may be lost.
 
     Raises:
-        Lost: a datagram did not come back although ``lossy`` is false.
+        DatagramLost: a datagram did not come back although ``lossy`` is false.
 
     """
     from siwarp.verbs import RecvWR, SendWR
@@ -75,7 +75,7 @@ def demonstrate_ud(peer: Peer, lossy: bool) -> None:
             ):
                 back += 1
             elif not lossy:
-                raise Lost(f"a datagram of {size} octets was not returned")
+                raise DatagramLost(f"a datagram of {size} octets was not returned")
         if lossy:
             show.print_finding(
                 f"{back} of {len(sizes)} came back unchanged; UD does not retransmit the others"
@@ -105,7 +105,7 @@ def demonstrate_rd(peer: Peer) -> None:
     """Send RD messages to the peer, several at a time; all must come back once and in order.
 
     Raises:
-        Lost: a message did not come back, or a different message came back instead.
+        DatagramLost: a message did not come back, or a different message came back instead.
 
     """
     from siwarp.base import counters
@@ -131,12 +131,14 @@ def demonstrate_rd(peer: Peer) -> None:
                     qp.post_send(sends[(len(sent) - 1) % _DEPTH])
                 wcs = cq.wait(_PATIENCE, _DEPTH)
                 if not wcs:
-                    raise Lost(f"message {back} was not returned")
+                    raise DatagramLost(f"message {back} was not returned")
                 for wc in wcs:
                     if wc.check().opcode != WCOpcode.RECV:
                         continue
                     if mr.read(wc.byte_len, far + slots[wc.wr_id]) != sent[back]:
-                        raise Lost(f"another message was returned instead of message {back}")
+                        raise DatagramLost(
+                            f"another message was returned instead of message {back}"
+                        )
                     qp.post_recv(recvs[wc.wr_id])
                     back += 1
                     step(1)

@@ -140,12 +140,12 @@ def _print_result(result: dict[str, Any], own: bool) -> None:
 def _run_server(
     addr: str, port: int, qp: str, device: str | None, as_json: bool, until_eof: bool
 ) -> None:
-    from siwarp.base.stop import Stop
+    from siwarp.base.stop import StopEvent
     from siwarp.cli.ping_server import make_server
     from siwarp.verbs import Context
     from siwarp.verbs.qkey import default_qkey
 
-    stop = Stop()
+    stop = StopEvent()
     if until_eof:
         call_at_stdin_end(stop.set)
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -3,9 +3,9 @@
 
 The messages are described in spec/datagram-iwarp.md, section 9.3. UD and RD: the server returns a
 request, which begins with ``Q``, with an ``A`` in that place. The server answers no other message,
-so that two servers cannot keep each other busy. RC: the private data of the client is a Hello, that
-of the server a RemoteBuffer for Writes and Reads. UC: both ends first exchange ports and memory
-over UD.
+so that two servers cannot keep each other busy. RC: the private data of the client is a PingRequest,
+that of the server a RemoteBuffer for Writes and Reads. UC: both ends first exchange ports and
+memory over UD.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ from siwarp.verbs import (
 
 # ---- messages ----------------------------------------------------------------------------------
 
-#: The first octet of a message on UD and RD. ``M`` followed by a Hello requests memory; ``M`` alone
-#: returns the client's memory.
+#: The first octet of a message on UD and RD. ``M`` followed by a PingRequest requests memory;
+#: ``M`` alone returns the client's memory.
 REQUEST, ANSWER, MEMORY = ord("Q"), ord("A"), ord("M")
 OPS = ("send", "write", "read")
 #: Limits of one ping in octets; the server allocates memory of this size, for UC without a
 #: connection.
 MAX_SIZE, UC_MAX_SIZE = 64 << 20, 1 << 20
 
-_HELLO, _HELLO_MAGIC = struct.Struct("!8sBxxxQ"), b"siwping1"
+_REQUEST_HEAD, _REQUEST_MAGIC = struct.Struct("!8sBxxxQ"), b"siwping1"
 #: UC's request: operation, port of the client's queue pair, octets of a ping, and the client's
 #: memory. Zeros follow, so that a request is not shorter than its answer.
 UC_REQUEST, UC_MAGIC = struct.Struct("!8sBxHQ20s24x"), b"siwucpg1"
@@ -82,29 +82,29 @@ _READ, _IMMEDIATE = WCOpcode.RDMA_READ, WCOpcode.RECV_RDMA_WITH_IMM
 RNR = QPAttr(rnr_retry=6, min_rnr_timer=0)
 
 
-class Hello(NamedTuple):
+class PingRequest(NamedTuple):
     """The operation that a client will use, and its number of octets."""
 
     op: str
     size: int
 
     def pack(self) -> bytes:
-        """Return the Hello in its wire format."""
-        return _HELLO.pack(_HELLO_MAGIC, OPS.index(self.op), self.size)
+        """Return the request in its wire format."""
+        return _REQUEST_HEAD.pack(_REQUEST_MAGIC, OPS.index(self.op), self.size)
 
     @classmethod
-    def unpack(cls, data: bytes) -> Hello:
-        """Parse the Hello with which a client begins.
+    def unpack(cls, data: bytes) -> PingRequest:
+        """Parse the request with which a client begins.
 
         Raises:
-            ValueError: the octets are not a Hello of ``siwarp ping``, or the size is too large; the
-                text is sent to the client.
+            ValueError: the octets are not a request of ``siwarp ping``, or the size is too large;
+                the text is sent to the client.
 
         """
-        if len(data) < _HELLO.size:
+        if len(data) < _REQUEST_HEAD.size:
             raise ValueError("this is a siwarp ping server")
-        magic, op, size = _HELLO.unpack_from(data)
-        if magic != _HELLO_MAGIC or op >= len(OPS):
+        magic, op, size = _REQUEST_HEAD.unpack_from(data)
+        if magic != _REQUEST_MAGIC or op >= len(OPS):
             raise ValueError("this is a siwarp ping server")
         if not 1 <= size <= MAX_SIZE:
             raise ValueError(f"a ping has from 1 to {MAX_SIZE} octets")
@@ -289,7 +289,9 @@ class Pinger(Closing):
         self._id = CMID(events)
         self._id.bind_qp(self._qp)
         self._qp.post_recv(self._recvs)
-        self._id.connect(self._dest, ConnParam(private_data=Hello(self._op, self._size).pack()))
+        self._id.connect(
+            self._dest, ConnParam(private_data=PingRequest(self._op, self._size).pack())
+        )
         event = events.get_event(30)
         if event is None:
             raise Timeout(
@@ -328,7 +330,7 @@ class Pinger(Closing):
         if self._op == "send":
             self._qp.post_recv(self._recvs)
             return RemoteBuffer(0, 0, 0), ah
-        asked = bytes([MEMORY]) + Hello(self._op, self._size).pack()
+        asked = bytes([MEMORY]) + PingRequest(self._op, self._size).pack()
         for _, answer in self._request_answers(self._qp, ah, asked, 1, self._patience):
             if len(answer) <= 1:
                 raise OSError("the ping server has no memory left: try again later")

@@ -13,9 +13,9 @@ import select
 import time
 from collections.abc import Callable
 
-from siwarp.aio.shares import Ration, Shares, ipv4_address_or_ipv6_prefix
+from siwarp.aio.shares import RateLimit, Shares, ipv4_address_or_ipv6_prefix
 from siwarp.base import system
-from siwarp.base.stop import Stopping
+from siwarp.base.stop import StopRequest
 from siwarp.cli.ping_client import (
     ANSWER,
     CAP,
@@ -29,7 +29,7 @@ from siwarp.cli.ping_client import (
     UC_MAGIC,
     UC_MAX_SIZE,
     UC_REQUEST,
-    Hello,
+    PingRequest,
     memory_pattern,
 )
 from siwarp.cm import CMID, CMEvent, CMEventChannel, CMEventType, ConnParam
@@ -68,7 +68,7 @@ _SEND = 1 << 32
 
 
 def handle_completions(
-    cq: CQ, handle: Callable[[list[WC]], float | None], stop: Stopping, *others: int
+    cq: CQ, handle: Callable[[list[WC]], float | None], stop: StopRequest, *others: int
 ) -> None:
     """Pass completions to ``handle`` until ``stop`` is set: poll, and sleep if nothing arrives.
 
@@ -103,7 +103,9 @@ def handle_completions(
 class _Client:
     """The queue pair of a UC or RC client, and memory for the client."""
 
-    def __init__(self, pd: PD, cq: CQ, hello: Hello, host: str, cm_id: CMID | None = None) -> None:
+    def __init__(
+        self, pd: PD, cq: CQ, hello: PingRequest, host: str, cm_id: CMID | None = None
+    ) -> None:
         """Create the queue pair: for UC at ``host``, for RC on the connection request ``cm_id``."""
         op, size = hello
         uc = cm_id is None
@@ -127,7 +129,7 @@ class _Client:
         self.qp.post_recv(self._recvs)
         self.number = self.qp.qp_num
 
-    def connect_uc(self, peer: Address, hello: Hello, memory: RemoteBuffer) -> None:
+    def connect_uc(self, peer: Address, hello: PingRequest, memory: RemoteBuffer) -> None:
         """Connect to a client's UC queue pair, and set ``answer``.
 
         Raises:
@@ -194,7 +196,7 @@ class _Server:
         #: The clients by the number of their queue pair.
         self._clients: dict[int, _Client] = {}
 
-    def run(self, stop: Stopping) -> None:
+    def run(self, stop: StopRequest) -> None:
         """Serve clients until ``stop`` is set."""
         handle_completions(self.cq, self.process_completions, stop, *self._fds)
 
@@ -202,7 +204,7 @@ class _Server:
         """Process completions; return the seconds until the next call is necessary, or None."""
         raise NotImplementedError
 
-    def _admit_client(self, hello: Hello, cm_id: CMID | None = None) -> _Client:
+    def _admit_client(self, hello: PingRequest, cm_id: CMID | None = None) -> _Client:
         """Add a client. If there is no room, disconnect clients that were silent for ``SILENT``.
 
         Raises:
@@ -267,7 +269,7 @@ class RCServer(_Server):
         client = None
         try:
             client = event.id.context = self._admit_client(
-                Hello.unpack(event.private_data), event.id
+                PingRequest.unpack(event.private_data), event.id
             )
             event.id.accept(ConnParam(private_data=client.mr.remote().pack()))
         except (ValueError, Error) as e:  # no ping client, no room, or a disconnected client
@@ -299,7 +301,7 @@ class Loans:
 
     def __init__(self, pd: PD) -> None:
         self._pd = pd
-        self._ration = Ration(self.RATE, self.AT_ONCE)
+        self._ration = RateLimit(self.RATE, self.AT_ONCE)
         #: The memory that is lent to each client.
         self._lent: dict[Address, MR] = {}
         #: For each client, the last octet of its memory at the last check, and the time when that
@@ -322,7 +324,7 @@ class Loans:
         if not asked or not self._ration.try_consume(client):
             return b""
         try:
-            op, size = Hello.unpack(asked)
+            op, size = PingRequest.unpack(asked)
             if op == "read":
                 return self._shared_read_memory.remote(0, size).pack()
             self._end_loan(client)
@@ -503,7 +505,7 @@ class DatagramServer(_Server):
         magic, op, port, size, memory = UC_REQUEST.unpack(request)
         if magic != UC_MAGIC or op > 1 or not 1 <= size <= UC_MAX_SIZE or not port:
             return b""
-        peer, hello = (source[0], port), Hello(OPS[op], size)
+        peer, hello = (source[0], port), PingRequest(OPS[op], size)
         for known in self._clients.values():
             if known.peer == peer:  # the client repeats its request: the answer was lost
                 return known.answer

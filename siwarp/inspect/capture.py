@@ -43,7 +43,7 @@ from siwarp.inspect.messages import (
 from siwarp.inspect.names import OPCODES, Opcode
 from siwarp.inspect.packets import Packet, packets_from_frames, packets_from_scapy
 from siwarp.inspect.pcap import SECOND, open_capture
-from siwarp.inspect.rc import HalfReader, startup_frame_of_direction
+from siwarp.inspect.rc import HalfConnectionReader, startup_frame_of_direction
 from siwarp.inspect.stream import Connection, Connections
 from siwarp.inspect.wire import (
     CRC_LEN,
@@ -79,7 +79,7 @@ class _ExaminedStream:
 
     stream: Stream
     messages: list[Message] = field(default_factory=list)
-    halves: list[HalfReader] = field(default_factory=list)
+    halves: list[HalfConnectionReader] = field(default_factory=list)
     quoted: list[tuple[Message, Header]] = field(
         default_factory=list
     )  # UD: error messages and the headers that they quote
@@ -109,7 +109,9 @@ def _examine_connection(connection: Connection) -> _ExaminedStream | None:
     )
     for direction, half in connection.halves.items():
         asked = startups.get(direction.reverse())
-        reader = HalfReader(direction, half, crc, marked=bool(asked is not None and asked.m))
+        reader = HalfConnectionReader(
+            direction, half, crc, marked=bool(asked is not None and asked.m)
+        )
         reader.read()
         if reader.messages:
             found.halves.append(reader)

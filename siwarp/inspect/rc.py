@@ -33,7 +33,7 @@ from siwarp.inspect.messages import (
     parse_header,
 )
 from siwarp.inspect.names import Opcode, TermLayer
-from siwarp.inspect.stream import Direction, Half, find_fpdu_start
+from siwarp.inspect.stream import Direction, HalfConnection, find_fpdu_start
 from siwarp.inspect.wire import Startup, parse_mpa_startup
 
 #: Octets of the longest start-up frame.
@@ -50,17 +50,19 @@ def _startup_fields(frame: Startup) -> dict[str, int | str]:
     return found
 
 
-def startup_frame_of_direction(half: Half | None) -> Startup | None:
+def startup_frame_of_direction(half: HalfConnection | None) -> Startup | None:
     """Return a direction's start-up frame; None if there is none, or only an incomplete one."""
     octets = bytes(half.octets[:STARTUP_MAX]) if half is not None else b""
     end = mpa_startup_frame_end_offset(octets)
     return parse_mpa_startup(octets[:end]) if end else None
 
 
-class HalfReader:
+class HalfConnectionReader:
     """Reads the messages of one direction of a connection, in order."""
 
-    def __init__(self, direction: Direction, half: Half, crc: bool | None, marked: bool) -> None:
+    def __init__(
+        self, direction: Direction, half: HalfConnection, crc: bool | None, marked: bool
+    ) -> None:
         self.direction = direction
         self.half = half
         self.crc = crc  # whether the connection uses CRC; None: unknown

@@ -21,7 +21,7 @@ from scapy.sessions import DefaultSession
 from siwarp.inspect.framing import KEY_LEN, iterate_complete_fpdus, mpa_startup_frame_end_offset
 from siwarp.inspect.mpa import FPDU, MPA, MPAStartup
 from siwarp.inspect.packets import Fragments, packet_from_scapy
-from siwarp.inspect.stream import Connection, Connections, Direction, Half, direction_of
+from siwarp.inspect.stream import Connection, Connections, Direction, HalfConnection, direction_of
 
 #: Limit of segments stored after a gap; with more, the gap is considered permanent.
 EARLY_MAX = 4096
@@ -79,7 +79,7 @@ class FPDUSession(DefaultSession):
         return self._states.setdefault((id(connection), direction), _State())
 
     def _take_complete_frames(
-        self, connection: Connection, direction: Direction, half: Half, state: _State
+        self, connection: Connection, direction: Direction, half: HalfConnection, state: _State
     ) -> list[ScapyPacket]:
         """Return the frames that are now complete, and discard their octets."""
         octets, at = bytes(half.octets), 0

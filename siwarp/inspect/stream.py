@@ -49,7 +49,7 @@ class Direction(NamedTuple):
 # ---- reassembly of octets ------------------------------------------------------------------------
 
 
-class Place(NamedTuple):
+class PacketRange(NamedTuple):
     """The packet that carried a stream's octets from `start` to before `end`; `when` is in ns."""
 
     start: int
@@ -59,7 +59,7 @@ class Place(NamedTuple):
 
 
 @dataclass
-class Half:
+class HalfConnection:
     """One direction of a connection during reassembly; offsets are relative to its first octet.
 
     `octets` has the octets from the start to the first gap, `places` records which packet carried
@@ -69,9 +69,9 @@ class Half:
     base: int | None = None
     octets: bytearray = field(default_factory=bytearray)
     forgotten: int = 0  # number of octets before `octets`, removed by discard()
-    places: list[Place] = field(default_factory=list)
-    again: list[Place] = field(default_factory=list)
-    _early: list[tuple[int, int, bytes, Place]] = field(default_factory=list)
+    places: list[PacketRange] = field(default_factory=list)
+    again: list[PacketRange] = field(default_factory=list)
+    _early: list[tuple[int, int, bytes, PacketRange]] = field(default_factory=list)
     _top: int = 0
 
     def set_first_seq(self, seq: int) -> None:
@@ -84,7 +84,7 @@ class Half:
         if self.base is None:
             self.base = seq
         offset = self._stream_offset(seq)
-        place = Place(offset, offset + len(payload), frame, when)
+        place = PacketRange(offset, offset + len(payload), frame, when)
         if place.end <= self.end:
             self.again.append(place)
             return False
@@ -147,14 +147,14 @@ class Connection:
     first: Direction
     first_frame: int = 0
     when: int = 0
-    halves: dict[Direction, Half] = field(default_factory=dict)
+    halves: dict[Direction, HalfConnection] = field(default_factory=dict)
     ended: str | None = None  # "closed", "reset" or None
     last: int = 0
     cut: int = 0  # number of octets that the capture truncated
 
-    def half(self, direction: Direction) -> Half:
+    def half(self, direction: Direction) -> HalfConnection:
         """Return the octets of one direction."""
-        return self.halves.setdefault(direction, Half())
+        return self.halves.setdefault(direction, HalfConnection())
 
     def add(self, packet: Packet) -> bool:
         """Add a segment. Return True if the part of a direction without gaps became longer."""
@@ -301,7 +301,7 @@ def split_stream(octets: bytes, *, markers: bool = False) -> Frames:
 
 
 def find_fpdu_start(
-    octets: bytes, offset: int, places: list[Place], crc: bool, origin: int | None
+    octets: bytes, offset: int, places: list[PacketRange], crc: bool, origin: int | None
 ) -> int | None:
     """Find the start of an FPDU after a gap, or in a stream whose start is missing.
 
@@ -333,8 +333,8 @@ __all__ = [
     "Connections",
     "Direction",
     "Frames",
-    "Half",
-    "Place",
+    "HalfConnection",
+    "PacketRange",
     "cut_streams",
     "direction_of",
     "find_fpdu_start",

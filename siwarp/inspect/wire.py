@@ -132,7 +132,7 @@ def _count_requests_after_gap(body: bytes) -> int:
 
 
 @dataclass(frozen=True)
-class Reported:
+class TerminateReport:
     """A Terminate's layer, error type and code, and the octets of the DDP header that it quotes."""
 
     layer: int
@@ -141,7 +141,7 @@ class Reported:
     quoted: bytes | None
 
 
-def parse_terminate(octets: bytes) -> Reported | None:
+def parse_terminate(octets: bytes) -> TerminateReport | None:
     """Parse a Terminate's header (RFC 5040 figures 7 and 8); None if it is truncated."""
     if len(octets) < 4:
         return None
@@ -153,4 +153,4 @@ def parse_terminate(octets: bytes) -> Reported | None:
         tagged = quoted[:1] >= b"\x80"
         if len(quoted) < (TAGGED_HDR_LEN if tagged else UNTAGGED_HDR_LEN):
             return None
-    return Reported(octets[0] >> 4, octets[0] & 0xF, octets[1], quoted)
+    return TerminateReport(octets[0] >> 4, octets[0] & 0xF, octets[1], quoted)

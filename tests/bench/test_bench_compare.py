@@ -291,7 +291,7 @@ def test_python_m_siwarp_bench_compares_programs_too(
 
 
 @pytest.mark.parametrize("what", compare.FIGURES, ids=lambda what: what.name)
-def test_the_bench_can_measure_every_compared_figure(what: compare.Compared) -> None:
+def test_the_bench_can_measure_every_compared_figure(what: compare.ComparedFigure) -> None:
     done = CliRunner().invoke(app, [*what.command, "-n", "50", "--rounds", "1", "--json"])
     assert done.exit_code == 0, done.stderr
     result = json.loads(done.stdout)

@@ -30,7 +30,7 @@ import siwarp as library
 from siwarp.base import counters
 from siwarp.base.numeric import resolve_to_numeric
 from siwarp.cli import ping, ping_client
-from siwarp.cli.ping_client import KINDS, MAX_SIZE, Hello, Pinger
+from siwarp.cli.ping_client import KINDS, MAX_SIZE, Pinger, PingRequest
 from siwarp.cm import CMID, CMEventChannel, CMEventType, ConnParam
 from siwarp.inspect import DDPDatagram, UDDatagram
 from siwarp.verbs import (
@@ -306,7 +306,7 @@ def test_an_rc_ping_server_rejects_other_requests_with_an_explanation() -> None:
         for data, words in (
             (b"", b"ping server"),
             (os.urandom(100), b"ping server"),
-            (Hello("write", MAX_SIZE + 1).pack(), b"octets"),
+            (PingRequest("write", MAX_SIZE + 1).pack(), b"octets"),
         ):
             with connect_rc_client(port, data) as (event, *_):
                 assert event.type == CMEventType.REJECTED
@@ -319,7 +319,7 @@ def test_an_rc_ping_server_rejects_other_requests_with_an_explanation() -> None:
 def test_an_rc_ping_server_survives_clients_that_violate_rules_or_reset_connections() -> None:
     with ping_server("--qp", "rc", "--addr", "127.0.0.1") as (port, _):
         # The client sends a message that is longer than negotiated.
-        with connect_rc_client(port, Hello("send", 10).pack()) as (event, qp, cq, mr):
+        with connect_rc_client(port, PingRequest("send", 10).pack()) as (event, qp, cq, mr):
             event.check()
             qp.post_send([SendWR(sg=[mr.sge(0, 50)]), SendWR(sg=[mr.sge(0, 50)])])
             deadline = time.monotonic() + 10
@@ -327,12 +327,12 @@ def test_an_rc_ping_server_survives_clients_that_violate_rules_or_reset_connecti
                 cq.wait(0.1)
             assert qp.qp_state.name == "ERR"
         # The client sends more messages in a row than receives are posted.
-        with connect_rc_client(port, Hello("send", 10).pack()) as (event, qp, cq, mr):
+        with connect_rc_client(port, PingRequest("send", 10).pack()) as (event, qp, cq, mr):
             event.check()
             qp.post_send([SendWR(sg=[mr.sge(0, 10)])] * 50)
             cq.wait(1)
         # The client writes past the end of the memory.
-        with connect_rc_client(port, Hello("write", 10).pack()) as (event, qp, cq, mr):
+        with connect_rc_client(port, PingRequest("write", 10).pack()) as (event, qp, cq, mr):
             there = RemoteBuffer.unpack(event.check().private_data)
             qp.post_recv(RecvWR(7))
             qp.post_send(SendWR(opcode=WROpcode.RDMA_WRITE, sg=[mr.sge()], remote=there))

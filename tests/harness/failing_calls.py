@@ -34,7 +34,7 @@ class NoCompletionError(Exception):
     """A completion or event did not arrive because a call failed."""
 
 
-class Patience:
+class WaitLimits:
     """How long a run waits for an event or completion, in seconds.
 
     The runs in which a call fails are many, and some of them wait in vain. A run in which no call
@@ -46,7 +46,7 @@ class Patience:
 
 def wait_for_completions(cq: CQ, n: int = 1) -> None:
     """Wait for n completions; sleep between polls."""
-    for _ in range(int(Patience.seconds / 0.00025)):
+    for _ in range(int(WaitLimits.seconds / 0.00025)):
         n -= len(cq.poll(n))
         if n <= 0:
             return
@@ -56,7 +56,7 @@ def wait_for_completions(cq: CQ, n: int = 1) -> None:
 
 def wait_for_event(channel: CMEventChannel) -> CMEvent:
     """Wait for the next event of a channel."""
-    event = channel.get_event(Patience.seconds)
+    event = channel.get_event(WaitLimits.seconds)
     if event is None:
         raise NoCompletionError
     return event
@@ -201,7 +201,7 @@ def main() -> None:
     before = open_descriptor_count()
     failed = 0
     for n in range(1, BOUND):
-        Patience.seconds = 0.25
+        WaitLimits.seconds = 0.25
         arm(n)
         outcome = run_scenario(scenario)
         calls = arm(0)
@@ -210,7 +210,7 @@ def main() -> None:
             break
     else:
         raise AssertionError(f"more than {BOUND} calls")
-    Patience.seconds = 20.0
+    WaitLimits.seconds = 20.0
     assert failed > 10, f"{failed} failures of {n} calls: nothing failed"
     assert run_scenario(scenario) == "ok", "the scenario fails after the failed calls"
     assert open_descriptor_count() <= before, "a file descriptor was not closed"

@@ -25,7 +25,7 @@ from pace import scale_limit
 from unit.cm.ud_harness import SidrEndpoints, build_sidr_query, plain_udp_socket
 
 from siwarp import aio
-from siwarp.cli.ping_client import MAX_SIZE, MEMORY, Hello, Pinger
+from siwarp.cli.ping_client import MAX_SIZE, MEMORY, Pinger, PingRequest
 from siwarp.cm import CMEventType
 from siwarp.inspect import Opcode
 from siwarp.inspect.rd import RDFlag, RDType, ack_body
@@ -201,7 +201,7 @@ def test_closed_clients_do_not_prevent_new_clients_of_the_same_address() -> None
 
 
 def test_lent_memory_in_use_survives_greedy_sources_and_a_new_client_is_lent_memory() -> None:
-    asked = bytes([MEMORY]) + Hello("write", MAX_SIZE).pack()
+    asked = bytes([MEMORY]) + PingRequest("write", MAX_SIZE).pack()
     with (
         temporary_settings(qkey=QKEY),
         ping_server("--qp", "rd", "--addr", "127.0.0.1", env={"SIWARP_QKEY": str(QKEY)}) as (
@@ -225,7 +225,7 @@ def test_lent_memory_in_use_survives_greedy_sources_and_a_new_client_is_lent_mem
 
 @pytest.mark.parametrize("op", ["write", "read"])
 def test_repeated_requests_for_much_memory_of_a_ping_server_delay_no_other_client(op: str) -> None:
-    asked = bytes([MEMORY]) + Hello(op, MAX_SIZE).pack()
+    asked = bytes([MEMORY]) + PingRequest(op, MAX_SIZE).pack()
     with (
         temporary_settings(qkey=QKEY),
         ping_server("--qp", "rd", "--addr", "127.0.0.1", env={"SIWARP_QKEY": str(QKEY)}) as (

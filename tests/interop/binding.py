@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 from typing import Literal
 
-from interop.rping import ConnectionEnded, Region, Rtr, Terminate, Terms
+from interop.rping import ConnectionEnded, MpaParameters, Region, Rtr, Terminate
 
 from siwarp._siwarp import ffi, lib
 from siwarp.cm import CMID, RTR, CMEvent, CMEventChannel, CMEventType, ConnParam
@@ -81,7 +81,7 @@ class _RegisteredRegion:
 class SiwarpConnection:
     """An RC queue pair with a CM id, new or from a connection request, that the caller connects."""
 
-    agreed: Terms
+    agreed: MpaParameters
 
     def __init__(self, request: CMEvent | None = None) -> None:
         self._parts = contextlib.ExitStack()
@@ -119,7 +119,7 @@ class SiwarpConnection:
             raise TimeoutError("no end of the start-up")
         event.check()
         assert event.type == CMEventType.ESTABLISHED
-        self.agreed = Terms(event.crc, event.rev, _RTR_NAMES[event.peer_to_peer])
+        self.agreed = MpaParameters(event.crc, event.rev, _RTR_NAMES[event.peer_to_peer])
         # siw copies the reserved bits of siwarp's Request into its Reply; siwarp must not take siw
         # for siwarp.
         assert not self._qp.query()[1].private_messages
@@ -234,7 +234,7 @@ class SiwarpStack:
         names = (lib.siw_counter_name(i) for i in range(lib.siw_counters_count()))
         return int(lib.siw_counter_get([ffi.string(n).decode() for n in names].index(name)))
 
-    def connect(self, port: int, terms: Terms) -> SiwarpConnection:
+    def connect(self, port: int, terms: MpaParameters) -> SiwarpConnection:
         connection = SiwarpConnection()
         rtr = _RTR[terms.rtr]
         try:

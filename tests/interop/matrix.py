@@ -23,11 +23,11 @@ from interop.rping import (
     ConnectionEnded,
     EchoClient,
     Listener,
+    MpaParameters,
     RpingClient,
     RpingServer,
     Stack,
     Terminate,
-    Terms,
     data_pattern,
     text_pattern,
 )
@@ -41,11 +41,11 @@ SIZES = [23, 24, 64, 100, 1000, 1456, 1500, 4096, 16384, 65535]
 TOO_LARGE = 65536
 START_UP_SIZES = [64, 1456, 4096, 65535]  # sizes for modes that affect only the start-up
 
-PLAIN_TERMS = [Terms(crc=False), Terms(crc=True)]
+PLAIN_TERMS = [MpaParameters(crc=False), MpaParameters(crc=True)]
 PEER_TO_PEER_TERMS = [
-    Terms(crc=crc, rtr=rtr) for rtr in ("write", "read") for crc in (False, True)
+    MpaParameters(crc=crc, rtr=rtr) for rtr in ("write", "read") for crc in (False, True)
 ]  # fmt: skip
-REVISION_1_TERMS = [Terms(crc=False, revision=1), Terms(crc=True, revision=1)]
+REVISION_1_TERMS = [MpaParameters(crc=False, revision=1), MpaParameters(crc=True, revision=1)]
 
 ROW_FROM_SIWARP = "siwarp -> rping -s, {}"
 ROW_FROM_SIW = "rping -c -> siwarp, {}"
@@ -53,7 +53,7 @@ RPING_RANGE = f"rping takes no sizes but 23 to {RPING_LARGEST} on its command li
 
 
 def interop_matrix_test_params(
-    row: str, terms: Sequence[Terms], sizes: Sequence[int], impossible: str = ""
+    row: str, terms: Sequence[MpaParameters], sizes: Sequence[int], impossible: str = ""
 ) -> Iterator[Any]:
     """Yield the parameters (terms, size) of a family of cells; ``row`` has a placeholder for the
     terms.
@@ -68,7 +68,7 @@ def interop_matrix_test_params(
 
 
 def connect_to_guest(
-    stack: Stack, guest: vm.Guest, close_after_test: CloseAfterTest, port: int, terms: Terms
+    stack: Stack, guest: vm.Guest, close_after_test: CloseAfterTest, port: int, terms: MpaParameters
 ) -> Connection:
     """Connect to the guest with the requested terms, and wait until siw is ready for FPDUs."""
     connection = stack.connect(port, terms)
@@ -78,7 +78,7 @@ def connect_to_guest(
     return connection
 
 
-def configure_initiator(guest: vm.Guest, terms: Terms) -> None:
+def configure_initiator(guest: vm.Guest, terms: MpaParameters) -> None:
     """Make siw request these terms in the connections that it initiates."""
     rtr = {"": vm.RTR_WRITE | vm.RTR_READ, "write": vm.RTR_WRITE, "read": vm.RTR_READ}
     guest.set_siw_parameters(
@@ -121,7 +121,7 @@ def test_rping_server_on_siw_reads_and_writes_back_the_advertised_memory_of_siwa
     guest: vm.Guest,
     rping_server: int,
     close_after_test: CloseAfterTest,
-    terms: Terms,
+    terms: MpaParameters,
     size: int,
 ) -> None:
     guest.set_siw_parameters()
@@ -142,7 +142,7 @@ def test_rping_server_on_siw_reads_and_writes_back_the_advertised_memory_of_siwa
     ],
 )
 def test_rping_client_on_siw_receives_its_data_back_from_siwarp(
-    stack: Stack, guest: vm.Guest, close_after_test: CloseAfterTest, terms: Terms, size: int
+    stack: Stack, guest: vm.Guest, close_after_test: CloseAfterTest, terms: MpaParameters, size: int
 ) -> None:
     configure_initiator(guest, terms)
     listener = stack.listen()
@@ -176,7 +176,7 @@ def test_rping_client_on_siw_receives_its_data_back_from_siwarp(
     ),
 )
 def test_rping_client_itself_refuses_sizes_outside_its_range(
-    guest: vm.Guest, terms: Terms, size: int
+    guest: vm.Guest, terms: MpaParameters, size: int
 ) -> None:
     configure_initiator(guest, terms)
     status, output = guest.run(f"rping -c -a {vm.HOST_ADDRESS} -p 9 -S {size} -C 1", 10)
@@ -189,7 +189,7 @@ def test_rping_client_itself_refuses_sizes_outside_its_range(
     list(interop_matrix_test_params(ROW_FROM_SIWARP, PLAIN_TERMS, [TOO_LARGE], RPING_RANGE)),
 )
 def test_rping_server_itself_refuses_sizes_outside_its_range(
-    guest: vm.Guest, terms: Terms, size: int
+    guest: vm.Guest, terms: MpaParameters, size: int
 ) -> None:
     status, output = guest.run(f"rping -s -p 9 -S {size} -C 1", 10)
     assert status != 0
@@ -210,7 +210,7 @@ def test_siw_sends_back_the_messages_that_siwarp_sends(
     guest: vm.Guest,
     echo_server: int,
     close_after_test: CloseAfterTest,
-    terms: Terms,
+    terms: MpaParameters,
     size: int,
 ) -> None:
     guest.set_siw_parameters()
@@ -231,7 +231,7 @@ def test_the_memory_of_siw_holds_the_data_that_siwarp_writes(
     guest: vm.Guest,
     echo_server: int,
     close_after_test: CloseAfterTest,
-    terms: Terms,
+    terms: MpaParameters,
     size: int,
 ) -> None:
     guest.set_siw_parameters()
@@ -251,7 +251,7 @@ def test_siwarp_reads_the_memory_of_siw(
     guest: vm.Guest,
     echo_server: int,
     close_after_test: CloseAfterTest,
-    terms: Terms,
+    terms: MpaParameters,
     size: int,
 ) -> None:
     guest.set_siw_parameters()
@@ -289,7 +289,7 @@ def test_siw_answers_confirming_reads_and_sends_back_the_messages_of_siwarp(
     guest: vm.Guest,
     echo_server: int,
     close_after_test: CloseAfterTest,
-    terms: Terms,
+    terms: MpaParameters,
     size: int,
 ) -> None:
     test_siw_sends_back_the_messages_that_siwarp_sends(
@@ -307,7 +307,7 @@ def test_siw_answers_confirming_reads_and_its_memory_holds_the_data_of_siwarp(
     guest: vm.Guest,
     echo_server: int,
     close_after_test: CloseAfterTest,
-    terms: Terms,
+    terms: MpaParameters,
     size: int,
 ) -> None:
     test_the_memory_of_siw_holds_the_data_that_siwarp_writes(
@@ -325,7 +325,7 @@ def test_rping_server_on_siw_answers_confirming_reads_of_siwarp(
     guest: vm.Guest,
     rping_server: int,
     close_after_test: CloseAfterTest,
-    terms: Terms,
+    terms: MpaParameters,
     size: int,
 ) -> None:
     test_rping_server_on_siw_reads_and_writes_back_the_advertised_memory_of_siwarp(
@@ -381,7 +381,9 @@ def test_siwarp_refuses_a_read_by_siw_with_an_invalid_stag(
     guest.set_siw_parameters()
     guest.new_kernel_messages()
     client = RpingClient(
-        connect_to_guest(stack, guest, close_after_test, rping_server, Terms()), 64, spoil="source"
+        connect_to_guest(stack, guest, close_after_test, rping_server, MpaParameters()),
+        64,
+        spoil="source",
     )
     with pytest.raises(ConnectionEnded) as ended:
         client.exchange_data(text_pattern(64))
@@ -398,7 +400,9 @@ def test_siwarp_refuses_a_write_by_siw_with_an_invalid_stag(
     guest.set_siw_parameters()
     guest.new_kernel_messages()
     client = RpingClient(
-        connect_to_guest(stack, guest, close_after_test, rping_server, Terms()), 64, spoil="sink"
+        connect_to_guest(stack, guest, close_after_test, rping_server, MpaParameters()),
+        64,
+        spoil="sink",
     )
     with pytest.raises(ConnectionEnded) as ended:
         client.exchange_data(text_pattern(64))
@@ -471,7 +475,8 @@ def test_a_passive_siw_cannot_read_on_a_connection_of_revision_1(
 ) -> None:
     guest.set_siw_parameters()
     client = RpingClient(
-        connect_to_guest(stack, guest, close_after_test, rping_server, Terms(revision=1)), 64
+        connect_to_guest(stack, guest, close_after_test, rping_server, MpaParameters(revision=1)),
+        64,
     )
     with pytest.raises(ConnectionEnded):
         client.exchange_data(text_pattern(64))

@@ -18,7 +18,7 @@ Rtr = Literal["", "write", "read"]
 
 
 @dataclass(frozen=True)
-class Terms:
+class MpaParameters:
     """The parameters that an MPA connection requests or has negotiated."""
 
     crc: bool = False
@@ -64,7 +64,7 @@ class Connection(Protocol):
     All calls except register() and close() raise ConnectionEnded when the connection has ended.
     """
 
-    agreed: Terms
+    agreed: MpaParameters
 
     def register(self, size: int, access: Literal["", "read", "write"] = "") -> Region:
         """Register ``size`` octets with an STag that allows the peer to read, to write, or
@@ -104,7 +104,7 @@ class Listener(Protocol):
 class Stack(Protocol):
     """The RDMA stack under test; binding.py implements siwarp's stack as ``STACK``."""
 
-    def connect(self, port: int, terms: Terms) -> Connection:
+    def connect(self, port: int, terms: MpaParameters) -> Connection:
         """Connect to a port of 127.0.0.1 and request these terms."""
 
     def listen(self) -> Listener:

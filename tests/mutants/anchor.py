@@ -36,7 +36,7 @@ class Token:
 
 
 @dataclass(frozen=True)
-class Chunk:
+class Definition:
     """A definition (function, table, enum or macro): its name, and its position in the file."""
 
     name: str
@@ -45,7 +45,7 @@ class Chunk:
 
 
 @dataclass(frozen=True)
-class Place:
+class TextRange:
     """The part of a file that a mutant replaces."""
 
     path: Path
@@ -62,7 +62,7 @@ def tokenize_c(text: str, start: int = 0, end: int | None = None) -> list[Token]
     ]
 
 
-def split_definitions(text: str) -> Iterator[Chunk]:
+def split_definitions(text: str) -> Iterator[Definition]:
     """Yield the definitions of a C file that is formatted by clang-format."""
     lines = text.splitlines(keepends=True)
     offsets = [0]
@@ -74,11 +74,11 @@ def split_definitions(text: str) -> Iterator[Chunk]:
         if define := _DEFINE.match(lines[at]):
             while lines[at].endswith("\\\n") and at + 1 < len(lines):
                 at += 1
-            yield Chunk(define.group(1), offsets[first], offsets[at + 1])
+            yield Definition(define.group(1), offsets[first], offsets[at + 1])
         elif _HEAD.match(lines[at]):
             at = _last_line_of_definition(lines, at)
             if name := _defined_name("".join(lines[first : at + 1])):
-                yield Chunk(name, offsets[first], offsets[at + 1])
+                yield Definition(name, offsets[first], offsets[at + 1])
         at += 1
 
 
@@ -121,7 +121,7 @@ class CSourceTree:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.texts: dict[Path, str] = {}
-        self.defined: dict[str, list[tuple[Path, Chunk]]] = {}
+        self.defined: dict[str, list[tuple[Path, Definition]]] = {}
         package = root / "siwarp"
         for path in sorted([*package.rglob("*.c"), *package.rglob("*.h")]):
             if path.relative_to(package).parts[0] in APART:
@@ -135,7 +135,7 @@ class CSourceTree:
         """Return the folder of siwarp/ that contains a file."""
         return path.relative_to(self.root / "siwarp").parts[0]
 
-    def find_place_in_code(self, name: str, old: str, file: str | None = None) -> Place:
+    def find_place_in_code(self, name: str, old: str, file: str | None = None) -> TextRange:
         """Return the only place in the definition of `name` that contains the text `old`.
 
         If several files define the name, the text or the file name `file` must select one of them.
@@ -160,13 +160,15 @@ class CSourceTree:
             raise LookupError(f"{name} ({files}) has this text {often}: {old!r}")
         return places[0]
 
-    def _places_in_definition(self, path: Path, chunk: Chunk, wanted: list[str]) -> Iterator[Place]:
+    def _places_in_definition(
+        self, path: Path, chunk: Definition, wanted: list[str]
+    ) -> Iterator[TextRange]:
         there = tokenize_c(self.texts[path], chunk.start, chunk.end)
         words = [token.text for token in there]
         n = len(wanted)
         for at in range(len(words) - n + 1):
             if words[at : at + n] == wanted:
-                yield Place(path, there[at].start, there[at + n - 1].end)
+                yield TextRange(path, there[at].start, there[at + n - 1].end)
 
 
 @functools.cache

@@ -9,7 +9,7 @@ import sys
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from mutants.anchor import CSourceTree, Place
+from mutants.anchor import CSourceTree, TextRange
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -22,7 +22,7 @@ ROOT = HERE.parent.parent
 CLAUSE = re.compile(r"RFC\d{4}-[0-9A-Z.]+-\d+|DGRAM-[A-Z]+-\d+")
 
 
-def file_with_replacement(tree: CSourceTree, place: Place, new: str) -> tuple[Path, str]:
+def file_with_replacement(tree: CSourceTree, place: TextRange, new: str) -> tuple[Path, str]:
     """Return the file of a place, and the text of the file with the place replaced by `new`."""
     text = tree.texts[place.path]
     return place.path, text[: place.start] + new + text[place.end :]
@@ -56,7 +56,7 @@ class Mutant:
         """A hash of the change, independent of the description of the mutant."""
         return hashlib.sha256(repr((self.where, self.old, self.new)).encode()).hexdigest()[:12]
 
-    def find_place_in_code(self, tree: CSourceTree) -> Place:
+    def find_place_in_code(self, tree: CSourceTree) -> TextRange:
         """Return the place in the C code that the mutant replaces, or raise LookupError."""
         return tree.find_place_in_code(self.where, self.old, self.file)
 

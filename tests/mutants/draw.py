@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from mutants.anchor import Chunk, CSourceTree, Token, tokenize_c
+from mutants.anchor import CSourceTree, Definition, Token, tokenize_c
 from mutants.data import CLAUSE, ROOT, Mutant, load_layers, load_mutants, store_mutants
 
 _FLAGS = ["-std=gnu11", "-D_GNU_SOURCE", '-DSIW_VERSION="x"', "-DNDEBUG", "-fno-strict-aliasing"]
@@ -34,7 +34,7 @@ _ELSEWHERE = {"crc32c_arm.c"}
 
 
 @dataclass(frozen=True)
-class Change:
+class TokenChange:
     """A change that replaces the tokens `first` to `last` (inclusive) of a function by `new`."""
 
     operator: str
@@ -162,7 +162,7 @@ def constant_mutation_operator(tree: CSourceTree) -> Operator:
     return replace_constants
 
 
-def possible_changes(words: list[str], operators: dict[str, Operator]) -> Iterator[Change]:
+def possible_changes(words: list[str], operators: dict[str, Operator]) -> Iterator[TokenChange]:
     """Yield all changes that the operators can make to the tokens of a function."""
     body = words.index("{")
     for name, operator in operators.items():
@@ -170,15 +170,15 @@ def possible_changes(words: list[str], operators: dict[str, Operator]) -> Iterat
             if first > body and not any(
                 _LOGS.fullmatch(w) for w in words[max(0, first - 6) : last]
             ):
-                yield Change(name, first, last, new)
+                yield TokenChange(name, first, last, new)
 
 
-class Drawing:
+class MutationSites:
     """All places of a layer that operators can change, from which mutants are drawn."""
 
     def __init__(self, tree: CSourceTree, layer: str, operators: dict[str, Operator]) -> None:
         self.tree, self.layer = tree, layer
-        self.places: dict[str, list[tuple[Path, Chunk, Change]]] = {}
+        self.places: dict[str, list[tuple[Path, Definition, TokenChange]]] = {}
         for name, defined in tree.defined.items():
             for path, chunk in defined:
                 if (
@@ -209,7 +209,9 @@ class Drawing:
         )
         return mutant if after is not None and after != before else None
 
-    def _mutant_from_change(self, path: Path, chunk: Chunk, change: Change) -> Mutant | None:
+    def _mutant_from_change(
+        self, path: Path, chunk: Definition, change: TokenChange
+    ) -> Mutant | None:
         text = self.tree.texts[path]
         there = tokenize_c(text, chunk.start, chunk.end)
         for first, last in _ranges_around(text, there, change):
@@ -238,7 +240,7 @@ class Drawing:
         return None
 
 
-def _ranges_around(text: str, there: list[Token], change: Change) -> Iterator[tuple[int, int]]:
+def _ranges_around(text: str, there: list[Token], change: TokenChange) -> Iterator[tuple[int, int]]:
     """Yield ranges of tokens around a change, each with one more line on both sides."""
     line = [text.count("\n", 0, token.start) for token in there]
     for more in range(4):
@@ -257,7 +259,7 @@ def _joined_source(text: str, part: list[Token]) -> str:
     return out
 
 
-def nearest_clause_or_function(text: str, chunk: Chunk, at: int, path: Path) -> str:
+def nearest_clause_or_function(text: str, chunk: Definition, at: int, path: Path) -> str:
     """Return the clause cited nearest to a position, or a function that a header declares."""
     cited = [(abs(found.start() - at), found.group()) for found in CLAUSE.finditer(text)]
     near = [c for c in cited if c[0] < 1500]
@@ -298,7 +300,7 @@ def main() -> int:
     mutants = load_mutants()
     taken = {m.id for m in mutants}
     names = args.layer or list(load_layers())
-    drawings = {name: Drawing(tree, name, operators) for name in names}
+    drawings = {name: MutationSites(tree, name, operators) for name in names}
     drawings = {name: drawing for name, drawing in drawings.items() if drawing.places}
     dice = random.Random(args.seed)
     for number in range(args.number):

@@ -20,10 +20,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from queue import SimpleQueue
 
-from mutants.anchor import CSourceTree, Place
+from mutants.anchor import CSourceTree, TextRange
 from mutants.data import HERE, ROOT, file_with_replacement, tomllib
 from mutants.run import HOME, print_now
-from mutants.tree import TreeCopy, Trouble
+from mutants.tree import MutantRunError, TreeCopy
 
 #: The ninja target to build for the test of a planted fault.
 LIBRARY = "libsiwarp-sim.so"
@@ -40,7 +40,7 @@ _NONE = re.compile(r"^siwarp sim: .*\b0 failed\b", re.MULTILINE)
 
 
 @dataclass(frozen=True)
-class Plant:
+class PlantedFault:
     """A planted fault: its kind, its wrong behaviour (`what`) and its effect on a program (`seen`).
 
     `where`, `old`, `new` and `file` specify the replaced text of a function, as in a Mutant.
@@ -57,7 +57,7 @@ class Plant:
     file: str | None = None
     missed: str | None = None
 
-    def find_place_in_code(self, tree: CSourceTree) -> Place:
+    def find_place_in_code(self, tree: CSourceTree) -> TextRange:
         """Return the place in the C code that the fault replaces, or raise LookupError."""
         return tree.find_place_in_code(self.where, self.old, self.file)
 
@@ -66,23 +66,23 @@ class Plant:
         return file_with_replacement(tree, self.find_place_in_code(tree), self.new)
 
 
-def load_planted_faults(path: Path = HERE / "plants.toml") -> list[Plant]:
+def load_planted_faults(path: Path = HERE / "plants.toml") -> list[PlantedFault]:
     """Return all faults of plants.toml; a ValueError names an invalid entry."""
-    known = {field.name for field in fields(Plant)}
+    known = {field.name for field in fields(PlantedFault)}
     needed = known - {"file", "missed"}
     with path.open("rb") as file:
         entries = tomllib.load(file)["plant"]
     for entry in entries:
         if wrong := (needed - entry.keys()) | (entry.keys() - known):
             raise ValueError(f"{path.name}: {entry.get('id')}: {', '.join(sorted(wrong))}")
-    return [Plant(**entry) for entry in entries]
+    return [PlantedFault(**entry) for entry in entries]
 
 
 # ---- one run of `siwarp sim`
 
 
 @dataclass(frozen=True)
-class Ran:
+class SimRun:
     """The outcome of a run of `siwarp sim`: `how` is passed, failed, crashed or hung."""
 
     how: str
@@ -92,30 +92,32 @@ class Ran:
     line: str = ""
 
 
-def outcome_of_run(status: int | None, out: str) -> Ran:
+def outcome_of_run(status: int | None, out: str) -> SimRun:
     """Return the outcome of a run, given the exit status (None: stopped) and the output."""
     lines = [line.strip() for line in out.splitlines() if line.strip()]
     if status == 0:
-        return Ran("passed")
+        return SimRun("passed")
     if status is None:
-        return Ran("hung", None, lines[-1] if lines else "")
+        return SimRun("hung", None, lines[-1] if lines else "")
     if status == 1:
         if failed := _FAILED.search(out):
-            return Ran("failed", int(failed.group(1)), failed.group().strip())
+            return SimRun("failed", int(failed.group(1)), failed.group().strip())
         if _NONE.search(out):
-            return Ran("passed")
-        raise Trouble(f"siwarp sim failed and named no seed:\n{out[-2000:]}")
+            return SimRun("passed")
+        raise MutantRunError(f"siwarp sim failed and named no seed:\n{out[-2000:]}")
     if status < 0:
-        return Ran("crashed", None, f"{signal.Signals(-status).name}: {lines[-1] if lines else ''}")
-    raise Trouble(f"siwarp sim ended with {status}:\n{out[-2000:]}")
+        return SimRun(
+            "crashed", None, f"{signal.Signals(-status).name}: {lines[-1] if lines else ''}"
+        )
+    raise MutantRunError(f"siwarp sim ended with {status}:\n{out[-2000:]}")
 
 
 #: A function that runs seeds: the first seed, and the number of seeds.
-Runner = Callable[[int, int], Ran]
+Runner = Callable[[int, int], SimRun]
 
 
 @dataclass(frozen=True)
-class Found:
+class Discovery:
     """The result for a fault: the number of seeds until the fault was found; 0: not found."""
 
     seeds: int
@@ -124,7 +126,7 @@ class Found:
     seconds: float
 
 
-def run_seeds_until_failure(run: Runner, first: int, limit: int) -> Found:
+def run_seeds_until_failure(run: Runner, first: int, limit: int) -> Discovery:
     """Run seeds from `first` on until a seed fails or `limit` seeds have passed."""
     began = time.monotonic()
     ran = run(first, limit)
@@ -132,9 +134,9 @@ def run_seeds_until_failure(run: Runner, first: int, limit: int) -> Found:
     if ran.how != "passed":
         seed = ran.seed if ran.seed is not None else first + limit - 1
         if not first <= seed < first + limit:
-            raise Trouble(f"siwarp sim named seed {seed}, which it was not to run")
+            raise MutantRunError(f"siwarp sim named seed {seed}, which it was not to run")
         seeds = seed - first + 1
-    return Found(seeds, ran.how, ran.line, time.monotonic() - began)
+    return Discovery(seeds, ran.how, ran.line, time.monotonic() - began)
 
 
 class Simulator:
@@ -143,7 +145,7 @@ class Simulator:
     def __init__(self, copy: TreeCopy, workloads: list[str]) -> None:
         self.copy, self.workloads = copy, workloads
 
-    def run_seeds(self, first: int, seeds: int) -> Ran:
+    def run_seeds(self, first: int, seeds: int) -> SimRun:
         """Run a number of seeds from `first` on with each of the selected workloads."""
         for workload in self.workloads or [""]:
             ran = self._run_workload(first, seeds, ["--workload", workload] if workload else [])
@@ -151,7 +153,7 @@ class Simulator:
                 break
         return ran
 
-    def _run_workload(self, first: int, seeds: int, more: list[str]) -> Ran:
+    def _run_workload(self, first: int, seeds: int, more: list[str]) -> SimRun:
         command = [str(self.copy.venv / "bin" / "python"), "-m", "siwarp.cli", "sim"]
         command += ["--seeds", str(seeds), "--seed", str(first), "--jobs", "1", *more]
         command += ["--out", str(self.copy.build / "sim")]
@@ -171,24 +173,24 @@ class Worker:
         self.copy, self.run = copy, run
         self.tree = CSourceTree(copy.home)
 
-    def try_planted_fault(self, plant: Plant, first: int, limit: int) -> Found:
+    def try_planted_fault(self, plant: PlantedFault, first: int, limit: int) -> Discovery:
         """Apply a fault to the copy of the tree, run seeds, and restore the copy."""
         path, text = plant.file_with_fault(self.tree)
         path.write_text(text, "utf-8")
         try:
             if (said := self.copy.build_targets(LIBRARY)) is not None:
-                raise Trouble(f"{plant.id} does not compile:\n{said}")
+                raise MutantRunError(f"{plant.id} does not compile:\n{said}")
             return run_seeds_until_failure(self.run, first, limit)
         finally:
             path.write_text(self.tree.texts[path], "utf-8")
 
 
-def median_seeds_until_fault_found(found: Iterable[Found]) -> float:
+def median_seeds_until_fault_found(found: Iterable[Discovery]) -> float:
     """Return the median number of seeds until a fault is found; infinite if half are not found."""
     return float(statistics.median(f.seeds or math.inf for f in found))
 
 
-def results_table(results: dict[Plant, Found], limit: int) -> str:
+def results_table(results: dict[PlantedFault, Discovery], limit: int) -> str:
     """Return a Markdown table of the results of all faults, followed by the median."""
     lines = ["| fault | variant | seeds | what failed |", "|---|---|---:|---|"]
     for plant, found in results.items():
@@ -225,19 +227,21 @@ def prepare_workers(jobs: int, args: argparse.Namespace) -> list[Worker]:
     print_now(f"seeds {args.first} to {args.first + args.seeds - 1} on the code as it is")
     whole = run_seeds_until_failure(made[0].run, args.first, args.seeds)
     if whole.seeds:
-        raise Trouble(f"the code as it is fails: {whole.line}")
+        raise MutantRunError(f"the code as it is fails: {whole.line}")
     print_now(f"all pass, in {whole.seconds:.0f} s")
     return made
 
 
-def try_planted_faults(plants: list[Plant], args: argparse.Namespace) -> dict[Plant, Found]:
+def try_planted_faults(
+    plants: list[PlantedFault], args: argparse.Namespace
+) -> dict[PlantedFault, Discovery]:
     """Try the faults, `jobs` at the same time, and print the result of each fault."""
     every = prepare_workers(max(1, min(args.jobs, len(plants))), args)
     free: SimpleQueue[Worker] = SimpleQueue()
     for worker in every:
         free.put(worker)
 
-    def try_one_planted_fault(plant: Plant) -> Found:
+    def try_one_planted_fault(plant: PlantedFault) -> Discovery:
         worker = free.get()
         try:
             found = worker.try_planted_fault(plant, args.first, args.seeds)
@@ -258,7 +262,7 @@ def try_planted_faults(plants: list[Plant], args: argparse.Namespace) -> dict[Pl
             worker.copy.stop_command()
 
 
-def check_planted_faults_apply(plants: list[Plant], tree: CSourceTree) -> bool:
+def check_planted_faults_apply(plants: list[PlantedFault], tree: CSourceTree) -> bool:
     """Return whether each fault applies to the tree; print each fault that does not apply."""
     good = True
     for plant in plants:
@@ -285,7 +289,7 @@ def main() -> int:
     began = time.monotonic()
     try:
         results = try_planted_faults(chosen, args)
-    except Trouble as e:
+    except MutantRunError as e:
         print_now(str(e))
         return 1
     text = results_table(results, args.seeds)

@@ -24,7 +24,7 @@ from typing import Any
 
 from mutants.anchor import CSourceTree
 from mutants.data import ROOT, Layer, Mutant, load_layers, load_mutants, store_mutants
-from mutants.tree import TEST_LIMIT, Run, TreeCopy, Trouble, list_source_files
+from mutants.tree import TEST_LIMIT, MutantRunError, Run, TreeCopy, list_source_files
 
 HOME = ROOT / "build" / "mutate"
 WANTED = 0.95
@@ -128,7 +128,7 @@ class Worker:
             try:
                 limit = 3 * TEST_LIMIT if "::" in hint else layer.limit
                 run = self.copy.run_tests([hint], limit, self._log_path(mutant), fails)
-            except Trouble:
+            except MutantRunError:
                 if self.copy.stopped:
                     raise
                 continue  # the test that detected the mutant has been renamed
@@ -311,7 +311,7 @@ def main() -> int:
     print_now(f"{len(mutants)} mutants, {len(todo)} to try")
     try:
         try_mutants(mutants, todo, results, args.jobs)
-    except Trouble as e:
+    except MutantRunError as e:
         print_now(str(e))
         return 1
     if args.record:

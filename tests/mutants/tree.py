@@ -29,7 +29,7 @@ _FAILED = re.compile(r"^tests/\S+ (?:FAILED|ERROR)\b", re.MULTILINE)
 _MISSED = re.compile(r"^(?:FAILED|ERROR) (tests/.*?)(?: - .*)?$", re.MULTILINE)
 
 
-class Trouble(Exception):
+class MutantRunError(Exception):
     """An error of a build, a command or a test run that no mutant has caused."""
 
 
@@ -98,7 +98,7 @@ class TreeCopy:
             self._install_package()
             stamp.write_text(recorded, "utf-8")
         if (said := self.build_targets()) is not None:
-            raise Trouble(f"the tree as it is does not compile:\n{said}")
+            raise MutantRunError(f"the tree as it is does not compile:\n{said}")
 
     def _install_package(self) -> None:
         self._run_command([sys.executable, "-m", "venv", "--without-pip", str(self.venv)])
@@ -129,7 +129,7 @@ class TreeCopy:
             command, cwd=self.home, env=self._command_environment(), capture_output=True, text=True
         )
         if done.returncode:
-            raise Trouble(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")
+            raise MutantRunError(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")
 
     def build_targets(self, *targets: str) -> str | None:
         """Build the changed files; return the compiler's output after a failure, else None.
@@ -208,7 +208,7 @@ class TreeCopy:
             finally:
                 self.end_processes()
         if self.stopped:
-            raise Trouble("stopped")
+            raise MutantRunError("stopped")
         return status
 
     def run_with_output(
@@ -248,7 +248,7 @@ class TreeCopy:
             process.stdout.close()
             self.end_processes()
         if self.stopped:
-            raise Trouble("stopped")
+            raise MutantRunError("stopped")
         return status, out.decode("utf-8", errors="replace")
 
     def stop_command(self) -> None:
@@ -309,4 +309,4 @@ def _outcome_of_run(status: int | None, out: str) -> Run:
         return Run("failed", missed[0])
     if status < 0 or status > 5 or (status == 1 and last):
         return Run("crashed", last)
-    raise Trouble(f"pytest ended with {status}:\n{out[-4000:]}")
+    raise MutantRunError(f"pytest ended with {status}:\n{out[-4000:]}")

@@ -21,8 +21,8 @@ from siwarp.sim.workloads.model import (
     Host,
     Memory,
     Message,
+    MessageSlots,
     Request,
-    Slots,
     Target,
     Violation,
     message_content,
@@ -302,7 +302,7 @@ class Execution:
         host.pd = PD(host.context)
         host.srq = SRQ(host.pd, SrqAttr(max_wr=32))
         host.srq_posted = {}
-        host.srq_slots = Slots(f"the shared receives of {host.address}", 40, 16384)
+        host.srq_slots = MessageSlots(f"the shared receives of {host.address}", 40, 16384)
         self.register_memory(host, host.srq_slots.memory, AccessFlag.LOCAL_WRITE)
         host.srq_limit = 0
         before = host.target.closed_at if host.life > 1 else -1
@@ -386,11 +386,11 @@ class Execution:
             ("sends", end.qp.cap.max_send_wr),
             ("receives", end.qp.cap.max_recv_wr),
         ):
-            slots = Slots(f"the {name} of {kind.name} {number}", count + 8, SLOT_SIZES[kind])
+            slots = MessageSlots(f"the {name} of {kind.name} {number}", count + 8, SLOT_SIZES[kind])
             self.register_memory(host, slots.memory, AccessFlag.LOCAL_WRITE)
             setattr(end, name, slots)
         if kind in READ_TYPES:
-            end.large = Slots(f"the large Reads of {kind.name} {number}", 2, Target.STATIC)
+            end.large = MessageSlots(f"the large Reads of {kind.name} {number}", 2, Target.STATIC)
             self.register_memory(host, end.large.memory, AccessFlag.LOCAL_WRITE)
         end.qp_num = end.qp.qp_num
         end.address = (host.address, end.qp_num) if kind == QPType.RC else end.qp.addr
@@ -899,7 +899,9 @@ class Execution:
         )
         return True
 
-    def _new_receive(self, slots: Slots, end: End | None, length: int) -> tuple[Request, RecvWR]:
+    def _new_receive(
+        self, slots: MessageSlots, end: End | None, length: int
+    ) -> tuple[Request, RecvWR]:
         """Return a new receive of the given length; ``end`` None: for a shared receive queue."""
         request = Request(self.next_number(), end, "receive", self._numbers)
         request.slots, request.slot, request.length = slots, slots.free.pop(), length

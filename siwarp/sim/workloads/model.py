@@ -35,9 +35,9 @@ __all__ = [
     "Host",
     "Memory",
     "Message",
+    "MessageSlots",
     "Pair",
     "Request",
-    "Slots",
     "Target",
     "Violation",
     "Window",
@@ -123,7 +123,7 @@ class Memory:
             raise Violation(f"a write to {self.name}, whose region is closed")
 
 
-class Slots:
+class MessageSlots:
     """Memory for messages, divided into slots of one size, each with a guard in front of it."""
 
     def __init__(self, name: str, count: int, size: int) -> None:
@@ -190,7 +190,7 @@ class Request:
     verb: str
     order: int
     signaled: bool = True
-    slots: Slots | None = None
+    slots: MessageSlots | None = None
     slot: int = -1
     length: int = 0
     dest: Address | None = None
@@ -329,7 +329,7 @@ class Target:
                 )
 
 
-class Disturbance:
+class HostFaults:
     """Faults of a host or queue pair that may end its RD connections, and the faults' times.
 
     A disturbance lasts while there is a fault. A disturbance excuses a lost message until requests
@@ -381,11 +381,11 @@ class Host:
         self.up = True
         self.life = 0
         self.slow = False  # whether the host currently neither polls nor posts receives
-        self.disturbance = Disturbance()
+        self.disturbance = HostFaults()
         self.context: Context
         self.pd: PD
         self.srq: SRQ | None = None
-        self.srq_slots: Slots
+        self.srq_slots: MessageSlots
         self.srq_posted: dict[int, Request] = {}
         self.srq_limit = 0  # limit of the shared receive queue that is armed; 0: none
         self.ends: list[End] = []
@@ -462,9 +462,11 @@ class End:
         self.qp_num = 0
         self.send: Completions
         self.recv: Completions
-        self.sends: Slots
-        self.receives: Slots
-        self.large: Slots  # buffers for Reads larger than a slot, on types that support Reads
+        self.sends: MessageSlots
+        self.receives: MessageSlots
+        self.large: (
+            MessageSlots  # buffers for Reads larger than a slot, on types that support Reads
+        )
         self.shares = False  # whether the queue pair uses the shared receive queue
         self.grh = False
         self.groups: set[str] = set()  # UD: all groups that it has joined
@@ -479,7 +481,7 @@ class End:
         self.short = False  # whether receives that are too short were posted
         self.errors = 0  # number of entries read from the queue pair's error queue
         self.gone = False  # whether the queue pair was destroyed or its host crashed
-        self.disturbance = Disturbance()
+        self.disturbance = HostFaults()
         #: RD: by peer, the time at which the last successful request was posted.
         self.proven_ns: dict[Address, int] = {}
         self.lost = False  # whether completions of this queue pair may have been lost
@@ -510,7 +512,7 @@ class End:
         if self.pair is not None and value:
             self.pair.causes.add("ended")
 
-    def message_slots(self) -> list[Slots]:
+    def message_slots(self) -> list[MessageSlots]:
         """Return the slots of the queue pair's sends, receives and large Reads."""
         return [self.sends, self.receives, *([self.large] if hasattr(self, "large") else [])]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from unit.rd.rd_kit import HELLO, Stranger
+from unit.rd.rd_kit import HELLO, ScapyRdPeer
 
 from siwarp.inspect.rd import RDType
 
@@ -13,7 +13,7 @@ from siwarp.inspect.rd import RDType
 ANSWER_TYPES = {RDType.ACK, RDType.BYE, RDType.CHALLENGE, RDType.VERSIONS}
 
 
-def receive_answers(s: Stranger, end) -> list[tuple[int, int]]:
+def receive_answers(s: ScapyRdPeer, end) -> list[tuple[int, int]]:
     """Return the type and the length of each datagram that the endpoint sends to ``s``."""
     got = []
     for _ in range(60):

@@ -8,7 +8,7 @@ import net
 import pytest
 from _siwarp_layers import ffi, lib
 from unit.llp.llp_harness import Counters, temporary_setting
-from unit.rd.rd_kit import HELLO, OFFER, Endpoint, Stranger, poll_until, send_all_segments
+from unit.rd.rd_kit import HELLO, OFFER, Endpoint, ScapyRdPeer, poll_until, send_all_segments
 
 from siwarp.inspect.rd import RDDatagram, RDType, handshake_cookie
 
@@ -96,7 +96,7 @@ def test_datagrams_with_guessed_epochs_do_not_affect_a_pair(make_endpoint):
     send_all_segments(a, peer, [b"begin"], a, b)
     # A spoofing attacker at the address of one end sends arbitrary datagrams to the other end.
     rng = random.Random(7)
-    liar = Stranger(b)
+    liar = ScapyRdPeer(b)
     counters = Counters()
     for i in range(3000):
         kind = rng.choice([RDType.DATA, RDType.ACK, RDType.PROBE, RDType.BYE, RDType.CHALLENGE])
@@ -136,7 +136,7 @@ def test_idle_peer_records_are_evicted_although_most_records_are_in_use(
     counters = Counters()
     for i, s in enumerate(more):
 
-        def connect_and_check_peer_eviction(s: Stranger = s, goal: int = i + 1) -> bool:
+        def connect_and_check_peer_eviction(s: ScapyRdPeer = s, goal: int = i + 1) -> bool:
             c = s.request_challenge()
             s.other = c.source_epoch
             s.send_datagram(RDType.ECHO, body=OFFER + handshake_cookie(c.body))
@@ -154,7 +154,7 @@ def test_idle_peer_records_are_evicted_although_most_records_are_in_use(
 # ---- memory
 
 
-def send_segments_after_psn_gap(s: Stranger, n: int, size: int, first: int = 1) -> None:
+def send_segments_after_psn_gap(s: ScapyRdPeer, n: int, size: int, first: int = 1) -> None:
     """Send ``n`` datagrams of ``size`` octets each, without the first datagram of the sequence."""
     for i in range(first, first + n):
         s.send_datagram(RDType.DATA, psn=s.epoch + i, body=bytes(size))
@@ -162,7 +162,7 @@ def send_segments_after_psn_gap(s: Stranger, n: int, size: int, first: int = 1) 
             s.end.poll_once()
 
 
-def probe_for_ack(s: Stranger) -> RDDatagram:
+def probe_for_ack(s: ScapyRdPeer) -> RDDatagram:
     """Probe the endpoint, and return the acknowledgement that the endpoint sends."""
     s.discard_datagrams_until_silent()
     s.send_datagram(RDType.PROBE, psn=99)
@@ -249,7 +249,7 @@ def test_segments_held_for_want_of_a_receive_are_bounded_over_all_peers_and_not_
     assert {len(got) for got in e.got.values()} == {2}
 
 
-def host_and_port(s: Stranger) -> str:
+def host_and_port(s: ScapyRdPeer) -> str:
     host, number = s.sock.getsockname()
     return f"{host}:{number}"
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import net
 import pytest
 from unit.llp.conftest import temporary_setting
-from unit.rd.rd_kit import REQUESTS, RESPONSES, Stranger, poll_until
+from unit.rd.rd_kit import REQUESTS, RESPONSES, ScapyRdPeer, poll_until
 
 from siwarp.inspect.rd import RDFlag, RDType, ack_body
 
 PEER_TIMEOUT_S = 0.5
 
 
-def host_and_port(s: Stranger) -> str:
+def host_and_port(s: ScapyRdPeer) -> str:
     """Return the address of a scripted peer as the endpoint's list of events states it."""
     return "{}:{}".format(*s.sock.getsockname())
 

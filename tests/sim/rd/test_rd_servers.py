@@ -16,7 +16,7 @@ from unit.llp.conftest import temporary_setting
 
 import siwarp.sim
 from siwarp import aio
-from siwarp.cli.ping_client import ANSWER, MAX_SIZE, MEMORY, REQUEST, Hello
+from siwarp.cli.ping_client import ANSWER, MAX_SIZE, MEMORY, REQUEST, PingRequest
 from siwarp.cli.ping_server import DatagramServer, Loans
 from siwarp.inspect import Opcode
 from siwarp.inspect.rd import RDFlag, RDType, ack_body
@@ -187,7 +187,7 @@ def borrow_server_memory(
     client.post_receive()
     client.send(
         SimpleNamespace(qp=SimpleNamespace(addr=server.address)),  # type: ignore[arg-type]
-        bytes([MEMORY]) + Hello("write", size).pack(),
+        bytes([MEMORY]) + PingRequest("write", size).pack(),
     )
     (wc,) = client.poll_receives()
     answer = client.into.read(wc.check().byte_len)

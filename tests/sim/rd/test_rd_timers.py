@@ -7,7 +7,7 @@ import random
 import net
 from _siwarp_layers import lib
 from unit.llp.llp_harness import siw_addr
-from unit.rd.rd_kit import Stranger, poll_until
+from unit.rd.rd_kit import ScapyRdPeer, poll_until
 
 from siwarp.inspect.rd import RDType
 
@@ -15,7 +15,7 @@ from siwarp.inspect.rd import RDType
 def test_each_of_many_peers_has_its_own_timers_and_a_reset_peer_has_none(make_endpoint):
     e = make_endpoint()
     rng = random.Random(3)
-    strangers = [Stranger(e) for _ in range(60)]
+    strangers = [ScapyRdPeer(e) for _ in range(60)]
     peers = [e.get_peer(s.address) for s in strangers]
     for peer in peers:
         assert e.send(peer, b"x") == 1

@@ -6,7 +6,7 @@ import net
 import pytest
 from _siwarp_layers import lib
 from unit.llp.llp_harness import Counters, temporary_setting
-from unit.rd.rd_kit import HELLO, OFFER, QKEY, SEGMENT, Endpoint, Stranger, poll_until
+from unit.rd.rd_kit import HELLO, OFFER, QKEY, SEGMENT, Endpoint, ScapyRdPeer, poll_until
 
 from siwarp.inspect.crc import crc32c
 from siwarp.inspect.rd import (
@@ -67,7 +67,7 @@ def test_a_cookie_is_valid_only_for_its_address_and_epochs(unconnected_endpoint)
     e, s = unconnected_endpoint
     c = s.request_challenge()
     s.other = c.source_epoch
-    other = Stranger(e, epoch=s.epoch)
+    other = ScapyRdPeer(e, epoch=s.epoch)
     other.other = s.other
     other.send_datagram(RDType.ECHO, body=OFFER + handshake_cookie(c.body))
     assert other.receives_nothing()
@@ -149,7 +149,7 @@ def test_of_two_simultaneous_connection_attempts_the_one_with_the_greater_epoch_
     make_endpoint, by
 ):
     e = make_endpoint()
-    s = Stranger(e)
+    s = ScapyRdPeer(e)
     peer = e.get_peer(s.address)
     assert e.send(peer, b"begun here") == 1
     own = s.receive_datagram(RDType.HELLO).source_epoch
@@ -180,7 +180,7 @@ def test_of_two_simultaneous_connection_attempts_the_one_with_the_greater_epoch_
 @pytest.mark.clause("DGRAM-RD-27")
 def test_any_datagram_of_the_pair_counts_as_an_acknowledgement_of_an_echo(make_endpoint):
     e = make_endpoint()
-    s = Stranger(e)
+    s = ScapyRdPeer(e)
     assert e.send(e.get_peer(s.address), b"x") == 1
     s.other = s.receive_datagram(RDType.HELLO).source_epoch
     s.send_datagram(RDType.CHALLENGE, body=OFFER + b"c" * COOKIE_LEN)
@@ -191,7 +191,7 @@ def test_any_datagram_of_the_pair_counts_as_an_acknowledgement_of_an_echo(make_e
     s.close()
 
 
-def let_echoes_expire(s: Stranger, e: Endpoint) -> RDDatagram:
+def let_echoes_expire(s: ScapyRdPeer, e: Endpoint) -> RDDatagram:
     """Leave the ECHOs of an endpoint unanswered; return the HELLO that requests another cookie."""
     assert e.send(e.get_peer(s.address), b"x") == 1
     s.other = s.receive_datagram(RDType.HELLO).source_epoch
@@ -295,7 +295,7 @@ def test_an_rd_datagram_too_short_for_header_and_crc_is_dropped(connected_endpoi
 @pytest.mark.clause("DGRAM-LLP-3", "DGRAM-EXT-6")
 def test_an_endpoint_without_crc_sends_a_crc_of_zero_and_does_not_check_the_field(make_endpoint):
     e = make_endpoint(no_crc=True)
-    s = Stranger(e)
+    s = ScapyRdPeer(e)
     found: list[RDDatagram] = []
 
     def receive_datagram_of_type(kind: RDType) -> RDDatagram:
@@ -459,7 +459,7 @@ def test_a_burst_of_datagrams_after_a_gap_is_acknowledged_once_per_eight_datagra
 @pytest.mark.clause("DGRAM-RD-3")
 def test_psns_wrap_around_to_zero(make_endpoint):
     e = make_endpoint()
-    s = Stranger(e, epoch=0xFFFFFFFE)
+    s = ScapyRdPeer(e, epoch=0xFFFFFFFE)
     s.connect()
     for i in range(5):
         s.send_datagram(RDType.DATA, psn=(s.epoch + i) & 0xFFFFFFFF, body=b"%d" % i)
@@ -498,7 +498,7 @@ def test_a_datagram_beyond_the_window_is_dropped(connected_endpoint):
 def test_memory_for_datagrams_after_a_gap_is_bounded_by_the_window(make_endpoint):
     with temporary_setting("rd_window", 65536):
         e = make_endpoint()
-    s = Stranger(e)
+    s = ScapyRdPeer(e)
     assert s.connect().credit == 64
     counters = Counters()
     for i in range(1, 200):

@@ -12,7 +12,7 @@ from _siwarp_layers import ffi, lib
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from unit.llp.llp_harness import Counters, temporary_setting
-from unit.rd.rd_kit import OFFER, Endpoint, Stranger, poll_until, send_all_segments
+from unit.rd.rd_kit import OFFER, Endpoint, ScapyRdPeer, poll_until, send_all_segments
 
 from siwarp.inspect.crc import crc32c
 from siwarp.inspect.rd import COOKIE_LEN, CRC_LEN, RDDatagram, RDType, ack_body, handshake_cookie
@@ -22,7 +22,7 @@ RNG = random.Random(4)
 
 
 def accept_with_queued_segments(
-    e: Endpoint, s: Stranger, n: int, **fields: Any
+    e: Endpoint, s: ScapyRdPeer, n: int, **fields: Any
 ) -> tuple[Any, list[RDDatagram]]:
     peer = e.get_peer(s.address)
     for i in range(n):
@@ -193,7 +193,7 @@ def test_the_longest_idle_peer_is_evicted_and_a_peer_in_use_is_not(make_endpoint
     idle = 0.5
     with temporary_setting("rd_idle_ms", int(idle * 1000)):
         e = make_endpoint(max_peers=2)
-    strangers = [Stranger(e) for _ in range(3)]
+    strangers = [ScapyRdPeer(e) for _ in range(3)]
     for s in strangers[:2]:
         s.connect()
         s.send_datagram(RDType.DATA, body=b"given")
@@ -224,7 +224,7 @@ def test_the_longest_idle_peer_is_evicted_and_a_peer_in_use_is_not(make_endpoint
 def test_an_endpoint_probes_a_peer_that_was_silent_for_a_third_of_the_idle_time(make_endpoint):
     with temporary_setting("rd_idle_ms", 60_000):
         e = make_endpoint()
-    s = Stranger(e)
+    s = ScapyRdPeer(e)
     s.connect()
     peer = e.get_peer(s.address)
     assert e.send(peer, b"at once") == 1
@@ -235,7 +235,7 @@ def test_an_endpoint_probes_a_peer_that_was_silent_for_a_third_of_the_idle_time(
     s.close()
     with temporary_setting("rd_idle_ms", 300):
         e = make_endpoint()
-    s = Stranger(e)
+    s = ScapyRdPeer(e)
     s.connect()
     peer = e.get_peer(s.address)
     net.sleep(0.11)

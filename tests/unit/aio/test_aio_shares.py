@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from siwarp.aio.shares import Admission, Ration, Shares, ipv4_address_or_ipv6_prefix
+from siwarp.aio.shares import Admission, RateLimit, Shares, ipv4_address_or_ipv6_prefix
 
 A, B, C = ("10.0.0.1", 1), ("10.0.0.1", 2), ("10.0.0.2", 1)
 
@@ -77,7 +77,7 @@ def test_a_peer_beyond_its_share_waits_and_does_not_delay_other_peers() -> None:
 
 
 def test_each_source_has_a_separate_ration() -> None:
-    ration = Ration(0.001, 3)
+    ration = RateLimit(0.001, 3)
     assert [
         ration.try_consume(A),
         ration.try_consume(B),
@@ -85,7 +85,7 @@ def test_each_source_has_a_separate_ration() -> None:
         ration.try_consume(B),
     ] == [True] * 3 + [False]
     assert [ration.try_consume(C) for _ in range(4)] == [True] * 3 + [False]
-    fast = Ration(1000, 1)
+    fast = RateLimit(1000, 1)
     assert fast.try_consume(A)
-    for i in range(Ration.SOURCES):
+    for i in range(RateLimit.SOURCES):
         assert fast.try_consume((f"10.{i >> 8}.{i & 255}.9", 1))

@@ -21,7 +21,7 @@ C_VARIES = re.compile(r"%[-+ #0-9.*]*(?:ll|l|z|h)?[a-zA-Z]")
 
 
 @dataclass(frozen=True)
-class Text:
+class ErrorText:
     """The text of an error and its location in the source."""
 
     text: str
@@ -60,7 +60,7 @@ def _is_exception_name(name: str) -> bool:
     found = getattr(builtins, name, None)
     if isinstance(found, type) and issubclass(found, BaseException):
         return True
-    others = ("PeerGone", "Timeout", "BadParameter", "_Failed", "Lost", "error", "kind")
+    others = ("PeerGone", "Timeout", "BadParameter", "_Failed", "DatagramLost", "error", "kind")
     return name in others or name.endswith("Error")
 
 
@@ -97,7 +97,7 @@ def _message_nodes(tree: ast.Module) -> Iterator[ast.AST]:
                     yield inner.value
 
 
-def python_error_messages(package: Path) -> set[Text]:
+def python_error_messages(package: Path) -> set[ErrorText]:
     """Return the messages of all Python files of the package."""
     found = set()
     for file in package.rglob("*.py"):
@@ -107,11 +107,11 @@ def python_error_messages(package: Path) -> set[Text]:
                 # A name or a lone placeholder only passes on a text that is found elsewhere.
                 if text is not None and len(re.sub(f"[{VARIES}\\W]", "", text)) > 6 and " " in text:
                     where = f"{file.relative_to(package)}:{getattr(node, 'lineno', 0)}"
-                    found.add(Text(text, where))
+                    found.add(ErrorText(text, where))
     return found
 
 
-def c_library_error_messages(package: Path) -> set[Text]:
+def c_library_error_messages(package: Path) -> set[ErrorText]:
     """Return the messages that the C library prints."""
     found = set()
     for file in package.rglob("*.c"):
@@ -122,5 +122,5 @@ def c_library_error_messages(package: Path) -> set[Text]:
             where = f"{file.relative_to(package)}:{line}"
             text = C_VARIES.sub(VARIES, text)
             if text != VARIES:
-                found.add(Text(text, where))
+                found.add(ErrorText(text, where))
     return found

@@ -13,8 +13,8 @@ from _siwarp_layers import ffi, lib
 from unit.llp.llp_harness import (
     LOOPBACK,
     Counters,
+    LlpSocket,
     Port,
-    Sock,
     address_text,
     open_fds,
     port_of,
@@ -37,7 +37,7 @@ def helpers() -> SimpleNamespace:
         Counters=Counters,
         temporary_setting=temporary_setting,
         Port=Port,
-        Sock=Sock,
+        LlpSocket=LlpSocket,
         loopback=LOOPBACK,
         lib=lib,
         ffi=ffi,

@@ -54,7 +54,7 @@ def open_fds() -> list[int]:
     return sorted(fds)
 
 
-class Sock:
+class LlpSocket:
     """A socket of the llp layer, with its number in the port as its handler pointer."""
 
     def __init__(self, port: Port, make: Callable[[Any, Any], int]) -> None:
@@ -172,7 +172,7 @@ class Port:
         if rv < 0:
             raise OSError(-rv, os.strerror(-rv))
         self.c = out[0]
-        self.socks: dict[int, Sock] = {}
+        self.socks: dict[int, LlpSocket] = {}
         self.numbers = 0
 
     def next_socket_number(self) -> int:
@@ -184,34 +184,34 @@ class Port:
             s.close()
         lib.siw_llp_poll_port_close(self.c)
 
-    def open_udp(self, where: str = "127.0.0.1", port: int = 0) -> Sock:
-        return Sock(
+    def open_udp(self, where: str = "127.0.0.1", port: int = 0) -> LlpSocket:
+        return LlpSocket(
             self, lambda t, out: lib.siw_llp_udp_open(self.c, siw_addr(where, port), t, out)
         )
 
-    def adopt_udp(self, fd: int) -> Sock:
-        return Sock(self, lambda t, out: lib.siw_llp_udp_adopt(self.c, fd, t, out))
+    def adopt_udp(self, fd: int) -> LlpSocket:
+        return LlpSocket(self, lambda t, out: lib.siw_llp_udp_adopt(self.c, fd, t, out))
 
-    def listen(self, where: str = "127.0.0.1", port: int = 0, backlog: int = 128) -> Sock:
-        return Sock(
+    def listen(self, where: str = "127.0.0.1", port: int = 0, backlog: int = 128) -> LlpSocket:
+        return LlpSocket(
             self,
             lambda t, out: lib.siw_llp_tcp_listen(self.c, siw_addr(where, port), backlog, t, out),
         )
 
-    def accept(self, listener: Sock) -> Sock:
-        return Sock(self, lambda t, out: lib.siw_llp_tcp_accept(listener.c, t, out))
+    def accept(self, listener: LlpSocket) -> LlpSocket:
+        return LlpSocket(self, lambda t, out: lib.siw_llp_tcp_accept(listener.c, t, out))
 
-    def connect(self, dest: Any, source: Any = ffi.NULL) -> Sock:
-        return Sock(self, lambda t, out: lib.siw_llp_tcp_connect(self.c, dest, source, t, out))
+    def connect(self, dest: Any, source: Any = ffi.NULL) -> LlpSocket:
+        return LlpSocket(self, lambda t, out: lib.siw_llp_tcp_connect(self.c, dest, source, t, out))
 
-    def poll(self, n: int = 64) -> list[Sock]:
+    def poll(self, n: int = 64) -> list[LlpSocket]:
         handlers = ffi.new("struct siw_io_handler *[]", n)
         rv = lib.siw_llp_port_poll(self.c, handlers, n)
         assert 0 <= rv <= n
         # The lookup raises KeyError for the handler of a closed socket.
         return [self.socks[int(ffi.cast("intptr_t", handlers[i]))] for i in range(rv)]
 
-    def poll_until_ready(self, sock: Sock, limit: int = 100, n: int = 64) -> int:
+    def poll_until_ready(self, sock: LlpSocket, limit: int = 100, n: int = 64) -> int:
         """Poll until the socket is reported as ready; return the number of polls."""
         for i in range(1, limit + 1):
             if sock in self.poll(n):
@@ -244,7 +244,7 @@ class Port:
         s = self.fill_waitset()
         return [s.fds[i] for i in range(s.n - 1)]
 
-    def connected_pair(self, where: str = "127.0.0.1") -> tuple[Sock, Sock]:
+    def connected_pair(self, where: str = "127.0.0.1") -> tuple[LlpSocket, LlpSocket]:
         """Return both ends of a new TCP connection within the port."""
         listener = self.listen(where)
         a = self.connect(listener.local_addr())
@@ -253,7 +253,7 @@ class Port:
         listener.close()
         return a, b
 
-    def accept_once(self, listener: Sock) -> Sock | None:
+    def accept_once(self, listener: LlpSocket) -> LlpSocket | None:
         try:
             return self.accept(listener)
         except BlockingIOError:

@@ -21,8 +21,8 @@ from scapy.packet import Packet
 from scapy.utils import PcapReader
 from unit.llp.llp_harness import (
     LOOPBACK,
+    LlpSocket,
     Port,
-    Sock,
     port_of,
     run_code_in_child,
     siw_addr,
@@ -92,7 +92,7 @@ def transport_payload(packet: Packet) -> bytes:
     return bytes((packet.getlayer(UDP) or packet.getlayer(TCP)).payload)
 
 
-def receive_datagram(port: Port, sock: Sock) -> bytes:
+def receive_datagram(port: Port, sock: LlpSocket) -> bytes:
     port.poll_until_ready(sock, 20000)
     rv, octets, _ = sock.recvfrom()
     assert rv >= 0
@@ -212,7 +212,7 @@ def test_a_capture_note_of_a_thread_is_added_to_the_datagram_of_that_thread(tmp_
     assert all(text is not None and text.startswith(f"{name}:") for name, text in noted)
 
 
-def transfer_stream(port: Port, a: Sock, b: Sock, octets: bytes) -> None:
+def transfer_stream(port: Port, a: LlpSocket, b: LlpSocket, octets: bytes) -> None:
     """Send all octets from ``a`` to ``b`` and assert that ``b`` receives them."""
     sent, got = 0, b""
     for _ in range(100000):

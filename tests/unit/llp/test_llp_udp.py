@@ -84,7 +84,9 @@ def test_binding_an_address_without_a_family_is_refused(port, helpers):
     nowhere = helpers.siw_addr("127.0.0.1")
     nowhere.family = 0
     with pytest.raises(OSError) as e:
-        helpers.Sock(port, lambda t, out: helpers.lib.siw_llp_udp_open(port.c, nowhere, t, out))
+        helpers.LlpSocket(
+            port, lambda t, out: helpers.lib.siw_llp_udp_open(port.c, nowhere, t, out)
+        )
     assert e.value.errno == errno.EAFNOSUPPORT
 
 

@@ -11,7 +11,7 @@ from mutants import tree
 from mutants.anchor import CSourceTree, load_work_tree
 from mutants.data import CLAUSE, ROOT, Mutant, load_layers, load_mutants, store_mutants
 from mutants.run import Results, Worker, print_report
-from mutants.tree import Run, TreeCopy, Trouble, _outcome_of_run, _wait_for_pytest
+from mutants.tree import MutantRunError, Run, TreeCopy, _outcome_of_run, _wait_for_pytest
 
 MUTANTS = load_mutants()
 
@@ -165,7 +165,7 @@ def test_the_outcome_of_a_test_run_is_parsed_from_its_status_and_output(
 
 
 def test_a_test_run_without_tests_raises_an_error() -> None:
-    with pytest.raises(Trouble):
+    with pytest.raises(MutantRunError):
         _outcome_of_run(5, "no tests ran")
 
 
@@ -222,11 +222,11 @@ def test_a_stopped_run_starts_no_further_tests(
     def fake_run_tests(tests: list[str], *_: object) -> Run:
         runs.append(tests)
         copy.stop_command()
-        raise Trouble("stopped")
+        raise MutantRunError("stopped")
 
     monkeypatch.setattr(copy, "run_tests", fake_run_tests)
     worker = Worker(copy, Results(tmp_path / "results.jsonl", {}), load_layers())
-    with pytest.raises(Trouble):
+    with pytest.raises(MutantRunError):
         worker._run_tests(make_mutant(layer="mpa", by="tests/test_one.py::test_it"))
     assert runs == [["tests/test_one.py::test_it"]]
 

@@ -12,9 +12,9 @@ from mutants import plants
 from mutants.anchor import load_work_tree
 from mutants.plants import (
     VARIANTS,
-    Found,
-    Plant,
-    Ran,
+    Discovery,
+    PlantedFault,
+    SimRun,
     Worker,
     load_planted_faults,
     median_seeds_until_fault_found,
@@ -22,13 +22,13 @@ from mutants.plants import (
     results_table,
     run_seeds_until_failure,
 )
-from mutants.tree import TreeCopy, Trouble
+from mutants.tree import MutantRunError, TreeCopy
 
 PLANTS = load_planted_faults()
 
 
 @pytest.mark.parametrize("plant", PLANTS, ids=[p.id for p in PLANTS])
-def test_each_planted_fault_applies_to_one_place(plant: Plant) -> None:
+def test_each_planted_fault_applies_to_one_place(plant: PlantedFault) -> None:
     try:
         path, text = plant.file_with_fault(load_work_tree())
     except LookupError as e:
@@ -54,27 +54,27 @@ def test_an_incomplete_planted_fault_is_reported_by_its_id(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("status", "out", "ran"),
     [
-        (0, "siwarp sim: 8 seeds from 1, 0 failed, 9 crashes\n", Ran("passed")),
-        (1, "siwarp sim: 1 seeds from 1, 0 failed, 0 crashes\n", Ran("passed")),
+        (0, "siwarp sim: 8 seeds from 1, 0 failed, 9 crashes\n", SimRun("passed")),
+        (1, "siwarp sim: 1 seeds from 1, 0 failed, 0 crashes\n", SimRun("passed")),
         (
             1,
             "FAILED seed 17 of workload churn: twice\n  again: siwarp sim --seed 17\n"
             "FAILED seed 4 of workload liars: lost\nsiwarp sim: 20 seeds from 1, 2 failed\n",
-            Ran("failed", 17, "FAILED seed 17 of workload churn: twice"),
+            SimRun("failed", 17, "FAILED seed 17 of workload churn: twice"),
         ),
-        (None, "seed 8 begins\n", Ran("hung", None, "seed 8 begins")),
-        (-11, "seed 8 begins\n", Ran("crashed", None, "SIGSEGV: seed 8 begins")),
+        (None, "seed 8 begins\n", SimRun("hung", None, "seed 8 begins")),
+        (-11, "seed 8 begins\n", SimRun("crashed", None, "SIGSEGV: seed 8 begins")),
     ],
 )
 def test_the_outcome_of_a_sim_run_is_parsed_from_its_status_and_output(
-    status: int | None, out: str, ran: Ran
+    status: int | None, out: str, ran: SimRun
 ) -> None:
     assert outcome_of_run(status, out) == ran
 
 
 @pytest.mark.parametrize(("status", "out"), [(1, "Traceback\n"), (2, "No such command 'sim'.\n")])
 def test_a_sim_run_without_a_seed_raises_an_error(status: int, out: str) -> None:
-    with pytest.raises(Trouble):
+    with pytest.raises(MutantRunError):
         outcome_of_run(status, out)
 
 
@@ -85,11 +85,11 @@ class FakeSimCommand:
         self.bad, self.how, self.named = bad, how, named
         self.runs: list[tuple[int, int]] = []
 
-    def __call__(self, first: int, seeds: int) -> Ran:
+    def __call__(self, first: int, seeds: int) -> SimRun:
         self.runs.append((first, seeds))
         if not first <= self.bad < first + seeds:
-            return Ran("passed")
-        return Ran(self.how, self.bad if self.named else None, f"seed {self.bad}")
+            return SimRun("passed")
+        return SimRun(self.how, self.bad if self.named else None, f"seed {self.bad}")
 
 
 @pytest.mark.parametrize("bad", [1, 8, 9, 25, 50])
@@ -108,14 +108,14 @@ def test_a_run_that_hangs_without_naming_a_seed_counts_all_of_its_seeds() -> Non
 
 
 def test_a_run_that_names_a_seed_of_another_run_raises_an_error() -> None:
-    with pytest.raises(Trouble, match="seed 99"):
-        run_seeds_until_failure(lambda first, seeds: Ran("failed", 99, "seed 99"), 1, 50)
+    with pytest.raises(MutantRunError, match="seed 99"):
+        run_seeds_until_failure(lambda first, seeds: SimRun("failed", 99, "seed 99"), 1, 50)
 
 
 def test_the_copy_of_the_tree_is_restored_after_a_planted_fault_and_after_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plant = Plant("one", "lost", "siw_one", "a < b", "a <= b", "It is.", "It is.")
+    plant = PlantedFault("one", "lost", "siw_one", "a < b", "a <= b", "It is.", "It is.")
     path = tmp_path / "siwarp" / "mpa" / "mpa_one.c"
     path.parent.mkdir(parents=True)
     whole = "int siw_one(int a, int b)\n{\n\treturn a < b;\n}\n"
@@ -133,15 +133,17 @@ def test_the_copy_of_the_tree_is_restored_after_a_planted_fault_and_after_an_err
     worker = Worker(copy, FakeSimCommand(3))
     assert worker.try_planted_fault(plant, 1, 50).seeds == 3
     assert path.read_text("utf-8") == whole
-    with pytest.raises(Trouble, match="one does not compile"):
+    with pytest.raises(MutantRunError, match="one does not compile"):
         worker.try_planted_fault(plant, 1, 50)
     assert path.read_text("utf-8") == whole
     assert built == [(plants.LIBRARY,)] * 2
 
 
-def make_search_result(seeds: int) -> Found:
+def make_search_result(seeds: int) -> Discovery:
     return (
-        Found(seeds, "failed", f"seed {seeds}: a | b", 1.0) if seeds else Found(0, "passed", "", 1)
+        Discovery(seeds, "failed", f"seed {seeds}: a | b", 1.0)
+        if seeds
+        else Discovery(0, "passed", "", 1)
     )
 
 

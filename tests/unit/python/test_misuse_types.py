@@ -44,7 +44,7 @@ INVALID_ADDRESSES = (
 )
 
 
-async def send_one_octet(to: object, opening: Callable[[], aio.conn.Opening]) -> None:
+async def send_one_octet(to: object, opening: Callable[[], aio.conn.AwaitableOpening]) -> None:
     async with opening() as endpoint:
         await endpoint.send(b"x", to)
 

@@ -17,7 +17,7 @@ GAP = 8
 AREA = 1 << 17
 
 
-class Splits:
+class ScatterGatherPair:
     """Two UD queue pairs with up to 16 elements per request, and memory to split into pieces."""
 
     def __init__(self) -> None:
@@ -40,8 +40,8 @@ class Splits:
 
 
 @pytest.fixture(scope="module")
-def qp_pair_for_split_messages() -> Iterator[Splits]:
-    made = Splits()
+def qp_pair_for_split_messages() -> Iterator[ScatterGatherPair]:
+    made = ScatterGatherPair()
     yield made
     made.rig.close()
 
@@ -59,7 +59,7 @@ def piece_lengths(most: int) -> st.SearchStrategy[list[int]]:
     st.integers(0, 40),
 )
 def test_any_split_into_elements_is_gathered_and_scattered_correctly(
-    qp_pair_for_split_messages: Splits,
+    qp_pair_for_split_messages: ScatterGatherPair,
     pieces: list[int],
     marks: list[int],
     out_at: int,
@@ -114,7 +114,7 @@ def test_any_split_into_elements_is_gathered_and_scattered_correctly(
 
 
 def test_sixteen_elements_on_both_sides_carry_the_largest_message(
-    qp_pair_for_split_messages: Splits,
+    qp_pair_for_split_messages: ScatterGatherPair,
 ) -> None:
     most = qp_pair_for_split_messages.rig.ctx.query_device().max_ud_msg
     data = octet_pattern(most)

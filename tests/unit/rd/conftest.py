@@ -8,7 +8,7 @@ from typing import Any
 import net
 import pytest
 from unit.llp.conftest import helpers, port, run_in_namespace
-from unit.rd.rd_kit import Endpoint, Stranger
+from unit.rd.rd_kit import Endpoint, ScapyRdPeer
 
 __all__ = ["helpers", "make_endpoint", "port", "run_in_namespace"]
 
@@ -30,10 +30,10 @@ def make_endpoint() -> Iterator[Callable[..., Any]]:
 @pytest.fixture
 def connected_endpoint(
     make_endpoint: Callable[..., Endpoint],
-) -> Iterator[tuple[Endpoint, Stranger]]:
-    """Provide an RD endpoint, and a Stranger that has completed the handshake with it."""
+) -> Iterator[tuple[Endpoint, ScapyRdPeer]]:
+    """Provide an RD endpoint, and a ScapyRdPeer that has completed the handshake with it."""
     e = make_endpoint()
-    s = Stranger(e)
+    s = ScapyRdPeer(e)
     s.connect()
     yield e, s
     s.close()
@@ -42,20 +42,20 @@ def connected_endpoint(
 @pytest.fixture
 def unconnected_endpoint(
     make_endpoint: Callable[..., Endpoint],
-) -> Iterator[tuple[Endpoint, Stranger]]:
-    """Provide an RD endpoint, and a Stranger that has not begun the handshake with it."""
+) -> Iterator[tuple[Endpoint, ScapyRdPeer]]:
+    """Provide an RD endpoint, and a ScapyRdPeer that has not begun the handshake with it."""
     e = make_endpoint()
-    s = Stranger(e)
+    s = ScapyRdPeer(e)
     yield e, s
     s.close()
 
 
 @pytest.fixture
-def make_strangers() -> Iterator[Callable[..., list[Stranger]]]:
-    made: list[Stranger] = []
+def make_strangers() -> Iterator[Callable[..., list[ScapyRdPeer]]]:
+    made: list[ScapyRdPeer] = []
 
-    def create_strangers(e: Endpoint, n: int, host: str = net.HERE) -> list[Stranger]:
-        made.extend(Stranger(e, epoch=0xABCD0001 + i, host=host) for i in range(n))
+    def create_strangers(e: Endpoint, n: int, host: str = net.HERE) -> list[ScapyRdPeer]:
+        made.extend(ScapyRdPeer(e, epoch=0xABCD0001 + i, host=host) for i in range(n))
         return made[-n:]
 
     yield create_strangers

@@ -188,7 +188,7 @@ def send_all_segments(
     )
 
 
-class Stranger:
+class ScapyRdPeer:
     """An RD peer made of a plain UDP socket and scapy, which can send any datagram."""
 
     def __init__(self, end: Endpoint, epoch: int = 0xABCD0001, host: str = net.HERE) -> None:

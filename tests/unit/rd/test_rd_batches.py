@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from _siwarp_layers import ffi, lib
 from unit.llp.llp_harness import temporary_setting
-from unit.rd.rd_kit import Endpoint, Stranger, poll_until, send_all_segments
+from unit.rd.rd_kit import Endpoint, ScapyRdPeer, poll_until, send_all_segments
 
 from siwarp.inspect.rd import CRC_LEN, RDDatagram, RDType
 
@@ -18,12 +18,12 @@ DENSE, SPARSE = 32, 64
 
 
 @pytest.fixture
-def observed_endpoint(make_endpoint) -> Iterator[tuple[Endpoint, Stranger, socket.socket]]:
+def observed_endpoint(make_endpoint) -> Iterator[tuple[Endpoint, ScapyRdPeer, socket.socket]]:
     """Provide an endpoint, a connected peer, and a duplicate of the endpoint's socket."""
     sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     sock.bind(("127.0.0.1", 0))
     e = make_endpoint(fd=sock.dup().detach())
-    s = Stranger(e)
+    s = ScapyRdPeer(e)
     s.connect()
     yield e, s, sock
     s.close()
@@ -46,7 +46,7 @@ def split_datagrams(octets: bytes, size: int) -> list[RDDatagram]:
     return [RDDatagram(octets[at : at + size]) for at in range(0, len(octets), size)]
 
 
-def send_datagrams_as_batch(s: Stranger, bodies: list[bytes], first: int) -> None:
+def send_datagrams_as_batch(s: ScapyRdPeer, bodies: list[bytes], first: int) -> None:
     octets = b"".join(
         bytes(s.build_datagram(RDType.DATA, psn=s.epoch + first + i, body=body))
         for i, body in enumerate(bodies)
@@ -62,7 +62,7 @@ def udp_gro_is_enabled(sock: socket.socket) -> bool:
 
 def test_short_segments_after_a_segment_in_flight_are_sent_as_one_batch(make_endpoint):
     e = make_endpoint()
-    s = Stranger(e)
+    s = ScapyRdPeer(e)
     s.connect()
     s.discard_datagrams_until_silent()
     s.sock.setsockopt(socket.IPPROTO_UDP, UDP_GRO, 1)
@@ -82,7 +82,7 @@ def test_short_segments_after_a_segment_in_flight_are_sent_as_one_batch(make_end
 
 def test_a_longer_segment_begins_another_batch(make_endpoint):
     e = make_endpoint()
-    s = Stranger(e)
+    s = ScapyRdPeer(e)
     s.connect()
     s.discard_datagrams_until_silent()
     s.sock.setsockopt(socket.IPPROTO_UDP, UDP_GRO, 1)
@@ -98,7 +98,7 @@ def test_a_longer_segment_begins_another_batch(make_endpoint):
 
 def test_a_batch_is_no_longer_than_the_peers_credit(make_endpoint):
     e = make_endpoint()
-    s = Stranger(e)
+    s = ScapyRdPeer(e)
     s.connect()
     s.send_datagram(RDType.ACK, credit=5)
     s.discard_datagrams_until_silent()
@@ -176,7 +176,7 @@ def test_closing_an_endpoint_disables_udp_gro_on_an_adopted_socket():
     sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     sock.bind(("127.0.0.1", 0))
     e = Endpoint(fd=sock.dup().detach())
-    s = Stranger(e)
+    s = ScapyRdPeer(e)
     s.connect()
     for i in range(DENSE):
         s.send_datagram(RDType.DATA, psn=s.epoch + i, body=b"x")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from _siwarp_layers import ffi, lib
 from unit.llp.llp_harness import Counters
-from unit.rd.rd_kit import HELLO, OFFER, QKEY, Endpoint, Stranger, poll_until
+from unit.rd.rd_kit import HELLO, OFFER, QKEY, Endpoint, ScapyRdPeer, poll_until
 
 from siwarp.inspect.rd import (
     COOKIE_LEN,
@@ -22,11 +22,11 @@ from siwarp.inspect.rd import (
 LEAST = 1160
 
 
-def send_hello(s: Stranger, offered: bytes) -> None:
+def send_hello(s: ScapyRdPeer, offered: bytes) -> None:
     s.send_datagram(RDType.HELLO, dest_epoch=0, body=offered.ljust(HELLO_LEAST, b"\0"))
 
 
-def connect_with_options(s: Stranger, offered: bytes) -> RDDatagram:
+def connect_with_options(s: ScapyRdPeer, offered: bytes) -> RDDatagram:
     send_hello(s, offered)
     c = s.receive_datagram(RDType.CHALLENGE)
     s.other = c.source_epoch
@@ -310,13 +310,13 @@ def test_repeated_hellos_are_challenged_with_the_same_epoch(unconnected_endpoint
 # ---- eviction of peer records
 
 
-def connect_and_send_segment(s: Stranger) -> None:
+def connect_and_send_segment(s: ScapyRdPeer) -> None:
     s.connect()
     s.send_datagram(RDType.DATA, body=b"given")
     s.receive_datagram(RDType.ACK)
 
 
-def endpoint_knows_peer(s: Stranger, psn: int = 0) -> bool:
+def endpoint_knows_peer(s: ScapyRdPeer, psn: int = 0) -> bool:
     s.discard_datagrams_until_silent()
     s.send_datagram(RDType.DATA, psn=s.epoch + psn, body=b"still?")
     return bool(s.receive_datagram().type != RDType.BYE)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from _siwarp_layers import lib
 from unit.llp.llp_harness import temporary_setting
-from unit.rd.rd_kit import REQUESTS, RESPONSES, Endpoint, Stranger, poll_until
+from unit.rd.rd_kit import REQUESTS, RESPONSES, Endpoint, ScapyRdPeer, poll_until
 
 from siwarp.inspect.rd import RDDatagram, RDFlag, RDType, ack_body
 
@@ -161,8 +161,8 @@ def test_a_segment_longer_than_the_credit_waits_and_the_peer_is_probed(connected
 def test_a_peer_without_stored_segments_is_granted_credit_for_the_longest_segment(make_endpoint):
     with temporary_setting("rd_total_window", 1 << 20):
         e = make_endpoint()
-    far = [Stranger(e, epoch=0x1000 * (i + 1)) for i in range(20)]
-    s = Stranger(e)
+    far = [ScapyRdPeer(e, epoch=0x1000 * (i + 1)) for i in range(20)]
+    s = ScapyRdPeer(e)
     # each peer sends segments after a gap up to its limit, until memory is nearly used up
     for one in far:
         one.connect()
@@ -213,7 +213,7 @@ def test_an_outdated_acknowledgement_is_ignored_per_space(connected_endpoint):
 def test_segments_acknowledged_by_a_range_are_kept_until_they_are_delivered(make_endpoint):
     with temporary_setting("rd_total_window", 1 << 20):
         e = make_endpoint()
-    s, other = Stranger(e), Stranger(e, epoch=0x7000)
+    s, other = ScapyRdPeer(e), ScapyRdPeer(e, epoch=0x7000)
     s.connect()
     for i in range(1, 9):
         s.send_datagram(RDType.DATA, psn=s.epoch + i, body=bytes([i]) * 20000)

@@ -6,14 +6,14 @@ import socket
 import time
 
 from unit.llp.llp_harness import siw_addr
-from unit.rd.rd_kit import Endpoint, Stranger, poll_until
+from unit.rd.rd_kit import Endpoint, ScapyRdPeer, poll_until
 
 from siwarp.inspect.rd import RDType
 
 MANY = 3000
 
 
-def cpu_seconds_of_receiving_segments(e: Endpoint, s: Stranger, first: int, n: int) -> float:
+def cpu_seconds_of_receiving_segments(e: Endpoint, s: ScapyRdPeer, first: int, n: int) -> float:
     """Return the CPU seconds of receiving n segments whose ACKs are each sent by a timer."""
     used = time.process_time()
     for i in range(first, first + n):
@@ -25,7 +25,7 @@ def cpu_seconds_of_receiving_segments(e: Endpoint, s: Stranger, first: int, n: i
 
 def test_3000_pending_timers_do_not_make_an_expiring_timer_expensive(make_endpoint):
     e = make_endpoint()
-    s = Stranger(e)
+    s = ScapyRdPeer(e)
     s.connect()
     cpu_seconds_of_receiving_segments(e, s, 0, 100)
     alone = min(cpu_seconds_of_receiving_segments(e, s, 100 + 200 * i, 200) for i in range(3))

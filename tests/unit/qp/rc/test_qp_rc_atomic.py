@@ -161,7 +161,7 @@ def test_the_original_value_of_an_atomic_may_be_scattered_over_several_elements(
 # ---- atomicity
 
 
-class Adders:
+class AddingThreads:
     """Threads that each add 1 to the same word repeatedly, over one connection per thread."""
 
     def __init__(self, two: Wire, n: int, each: int) -> None:
@@ -198,13 +198,13 @@ class Adders:
 def test_fetch_adds_from_several_queue_pairs_and_threads_lose_no_update(
     two_device_wire: Wire,
 ) -> None:
-    assert Adders(two_device_wire, 4, 150).run_and_read_sum() == 4 * 150
+    assert AddingThreads(two_device_wire, 4, 150).run_and_read_sum() == 4 * 150
 
 
 @pytest.mark.clause("RFC7306-5-02", "RFC7306-5.4-03")
 def test_fetch_adds_from_two_devices_and_local_adds_lose_no_update(two_device_wire: Wire) -> None:
     """No addition is lost when peers of two devices and this process add to the same word."""
-    adders = Adders(two_device_wire, 2, 150)
+    adders = AddingThreads(two_device_wire, 2, 150)
     again = Wire(two_device_wire.active, Rig())
     a, b = again.connect()
     view = (ctypes.c_uint8 * 8).from_address(adders.target.addr)
