@@ -41,8 +41,8 @@ __all__ = [
 #: The reference ratios of this checkout.
 RATIOS = str(Path(__file__).with_name("ratios.json"))
 ROUNDS = 15
-#: A change of a ratio by more than this fraction is a loss. Ratios differ by less between machines
-#: of one kind, and on one machine over days.
+#: A ratio that is worse than its reference by more than this fraction is a loss. Ratios measured on
+#: machines of one kind, or on one machine on different days, differ by less.
 LIMIT = 0.2
 
 

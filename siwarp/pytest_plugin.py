@@ -89,7 +89,7 @@ def device(request: pytest.FixtureRequest) -> Iterator[Context]:
     """
     from siwarp.verbs import Context
 
-    if "capture" in request.fixturenames:  # start the capture before the connections
+    if "capture" in request.fixturenames:  # start the capture before any connection
         request.getfixturevalue("capture")
     with Context() as context:
         yield context

@@ -36,7 +36,7 @@ CLAUSE_ID = re.compile(r"RFC\d{4}-(?:\d+|App[A-Z]|[A-Z])(?:\.\d+)*-\d+")
 CITED = re.compile(f"(?:{CLAUSE_ID.pattern}|{requirements.REQUIREMENT_ID.pattern})(?:#[a-z])?")
 MAX_IDS_PER_TEST = 3
 LEVELS = {"MUST", "MUST NOT", "SHOULD", "SHOULD NOT", "MAY"}
-#: The levels of which no clause may be open.
+#: The levels at which each clause must be shown by tests or have a reason.
 DUTIES = {"MUST", "MUST NOT"}
 FIELDS = {"id", "level", "hash", "summary"}
 OPTIONAL = {"reason", "items", "exceptions"}
@@ -168,7 +168,7 @@ def _source_files(root: Path) -> list[Path]:
 
 
 def _scan_test_functions(tree: ast.Module, name: str, found: Citations) -> None:
-    """Collect the clause markers of test functions; a marker elsewhere is a problem."""
+    """Collect the clause markers of test functions; report a marker elsewhere as a problem."""
     on_tests: set[ast.Call] = set()
     marks: list[ast.Call] = []
     for node in ast.walk(tree):

@@ -30,7 +30,7 @@ __all__ = [
 #: Folders whose files affect test outcomes. spec/ is left out: a reworded summary needs no new run.
 _FOLDERS = ("siwarp", "tests", "examples", "tools")
 _FILES = ("pyproject.toml", "meson.build", "meson.options")
-_SKIPPED = {"__pycache__", "cache"}  # written by tools and tests: bytecode, the guest's kernel
+_SKIPPED = {"__pycache__", "cache"}  # folders of bytecode, and of the virtual machine's kernel
 _SUFFIXES = {".c", ".h", ".py", ".build", ".lua", ".map", ".toml", ""}
 
 
@@ -40,7 +40,7 @@ def clause_record_path(root: Path) -> Path:
 
 
 def source_fingerprint(root: Path) -> str:
-    """Return a digest of the names and contents of all sources of the stack and its tests."""
+    """Return a digest of the names and contents of all sources of siwarp and its tests."""
     digest = hashlib.sha256()
     files = [root / name for name in _FILES]
     for folder in _FOLDERS:
@@ -69,7 +69,7 @@ def write_clause_record(root: Path, tree: str, tests: dict[str, dict[str, Any]])
     """Write outcomes of tests as the record, or add them to a record of the same tree."""
     path = clause_record_path(root)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.with_suffix(".lock").open("w") as lock:  # concurrent runs take turns
+    with path.with_suffix(".lock").open("w") as lock:  # concurrent runs write one after the other
         fcntl.flock(lock, fcntl.LOCK_EX)
         before = load_clause_record(root)
         if before and before["tree"] == tree:

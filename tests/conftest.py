@@ -24,8 +24,8 @@ from timing import list_entry_covering_test, listed_timing_tests
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# The garbage collector is off until collection ends, because objects created by collection live as
-# long as the session.
+# The garbage collector is off until pytest has collected the tests, because objects created by the
+# collection of tests live as long as the session.
 gc.disable()
 
 
@@ -47,7 +47,7 @@ sys.setdlopenflags(os.RTLD_LAZY)
 
 
 # A test process is either real or simulated. A simulated process uses either the installed library
-# or, for tests/sim/rd, a module that also has the layers' internal functions. A simulated world
+# or, for tests/sim/rd, a module that also has the layers' internal functions. A simulated network
 # works with one library only, so `make sim` runs pytest twice.
 _SIMULATED = os.environ.get("SIWARP_SIM") == "1"
 if any("sim/rd" in argument for argument in sys.argv):
@@ -118,7 +118,7 @@ NOT_COUNTED = (
 
 
 def mark_timing_tests(items: list[pytest.Item]) -> None:
-    """Mark the tests that are listed in tests/timing/tests.txt as racing the clock."""
+    """Give the marker `timing` to the tests that tests/timing/tests.txt lists."""
     names = frozenset(listed_timing_tests())
     for item in items:
         if list_entry_covering_test(item.nodeid, names) is not None:
@@ -188,7 +188,7 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the markers, and the plugin that records outcomes of tests that cite clauses."""
+    """Register the markers, and the plugin that records outcomes of tests that cite RFC clauses."""
     config.addinivalue_line(
         "markers", "clause(*ids): the clauses, at most three, that the test's assertions decide"
     )
@@ -210,7 +210,8 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers", "alone: counts what any device of a process does; runs in a process of its own"
     )
     config.addinivalue_line("markers", "root: runs programs as another user, as root alone may")
-    # Only `make test` records clauses, because other runs leave out tests or change settings.
+    # Only `make test` records which RFC clauses the tests have shown, because other runs leave out
+    # tests or change settings.
     if not {"SANITIZER", "SIWARP_CRC_FIRST", "COVERAGE", "TEST_ALONE"} & os.environ.keys():
         config.pluginmanager.register(Recorder(config, ROOT), "siwarp-clause-record")
 

@@ -41,7 +41,8 @@ def run_with_failing_calls(build_dir: Path, code: str, **env: str) -> str:
         [sys.executable, "-c", PRELUDE + code],
         env={
             **{k: v for k, v in os.environ.items() if not k.startswith("SIWARP_")},
-            # The library has no path here, because a path with a blank would mean two libraries.
+            # LD_PRELOAD names the library without its path, because a path may have a blank, at
+            # which LD_PRELOAD would be split.
             "LD_PRELOAD": "libsiw-test-failing.so",
             "LD_LIBRARY_PATH": str(build_dir / "tests/c"),
             "PYTHONPATH": os.pathsep.join(filter(None, paths)),

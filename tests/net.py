@@ -29,7 +29,7 @@ _world: World | None = None
 
 @contextlib.contextmanager
 def use_simulated_world(world: World) -> Iterator[World]:
-    """Let the functions of this module use a simulated world in a block; add the host ``HERE``."""
+    """In a with block, let the functions of this module use a world that has the host ``HERE``."""
     global _world
     assert SIMULATED, "a real process has no worlds"
     world.device(HERE, HERE_TOO, HERE_V6).close()
@@ -109,7 +109,7 @@ def sleep(seconds: float) -> None:
 
 @contextlib.contextmanager
 def apply_fault_plan(plan: str) -> Iterator[None]:
-    """Apply a fault plan to packets between endpoints at ``HERE`` in a block."""
+    """In a with block, apply a fault plan to the packets between endpoints at ``HERE``."""
     if SIMULATED:
         # The link of a host with itself has only one direction.
         current_simulated_world().link(HERE, HERE, plan.replace("rx:", "tx:"))

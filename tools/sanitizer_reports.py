@@ -1,10 +1,10 @@
-"""Prints the reports of sanitizers in a run; the exit status is 1 if a report counts.
+"""Prints the reports of sanitizers in a run; the exit status is 1 if any report was printed.
 
-All reports count except two kinds:
+Two kinds of reports are not printed:
 
 - LeakSanitizer does not scan the stacks on which CPython keeps its frames, so objects that are
-  referenced only by a running frame are reported as leaked. A leaked allocation counts only if code
-  of siwarp is in its call stack.
+  referenced only by a running frame are reported as leaked. A leak is printed only if code of
+  siwarp is in the call stack of its allocation.
 - ThreadSanitizer does not see how glibc synchronizes the end of a thread with the reuse of its
   stack by a new thread. ThreadSanitizer reports a race when the creator of the new thread frees the
   thread-local storage of the old thread (_dl_deallocate_tls).
@@ -43,7 +43,7 @@ def report_part_about_siwarp(text: str) -> str:
         return text
     head, _, leaks = text.partition("ERROR: LeakSanitizer")
     ours = [leak for leak in LEAK.findall(leaks) if OURS.search(leak)]
-    # Text before the leaks in the same file is the report of an error, which counts.
+    # Text before the leaks in the same file may be the report of an error, which is printed.
     before = head if "ERROR: " in head or "runtime error: " in head else ""
     return before + "\n\n".join(ours)
 
@@ -62,7 +62,7 @@ def shorten_report(text: str) -> str:
 
 
 def main() -> int:
-    """Print the reports of a folder that count; return 1 if there is any."""
+    """Print the relevant reports in a folder; return 1 if there are any."""
     folder = Path(sys.argv[1])
     files = sorted(f for f in folder.iterdir() if f.name != TESTS)
     counted = [

@@ -44,7 +44,7 @@ static struct ibv_qp *create_rd_qp(struct ibv_pd *pd, struct ibv_cq *cq)
 	return qp;
 }
 
-/* Return the next completion with this opcode; earlier completions belong to the sender. */
+/* Return the next completion with this opcode; completions with other opcodes are ignored. */
 static struct ibv_wc wait_for_completion(struct ibv_cq *cq, int opcode)
 {
 	time_t end = time(NULL) + 20;

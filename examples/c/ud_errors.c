@@ -5,8 +5,9 @@
  *   cc ud_errors.c $(siwarp config --cflags --libs) -o ud_errors && ./ud_errors
  *
  * One queue pair sends another a message that the other does not accept. The queue pair that
- * detected the error goes to the Error state (policy ERROR) and reports it to the sender; both read
- * it from their error queues, the first is reset, and traffic continues.
+ * detected the error goes to the Error state (policy ERROR) and reports the error to the sender.
+ * Each of the two error queues then has an entry for the error. The queue pair in the Error state
+ * is reset, and traffic continues.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -22,7 +23,7 @@ static char memory[2][64];
 static struct siw_context *context;
 static struct siw_cq *cq;
 static struct siw_mr *mr;
-/* The Q_Key of both queue pairs. Policy ERROR requires one, which other hosts do not know. */
+/* The Q_Key of both queue pairs. Policy ERROR requires a Q_Key that other hosts do not know. */
 static uint32_t qkey;
 
 static void exit_unless(int good, const char *what)
@@ -71,7 +72,7 @@ static void modify_reset_to_rts(struct siw_qp *qp)
 	}
 }
 
-/* Reap the flushed receive first, because after a reset it would not complete. */
+/* Reap the flushed receive first, because the reset would discard its completion. */
 static void recover_from_error(struct siw_qp *qp)
 {
 	struct siw_wc wc = wait_for_completion();
@@ -168,7 +169,7 @@ int main(void)
 	/* The target was created without max_write_records, so it accepts no Write-Records. */
 	strcpy(memory[0], "after the error");
 	post_request(sender, to, SIW_WR_RDMA_WRITE_RECORD, 17);
-	for (int i = 0; i < 2; i++) { /* each queue pair has an event, in either order */
+	for (int i = 0; i < 2; i++) { /* one event for each queue pair, in either order */
 		struct siw_qp *qp = wait_for_async_event();
 
 		print_error_queue(qp);

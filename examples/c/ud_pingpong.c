@@ -78,8 +78,8 @@ static void post_send(struct siw_ah *ah, uint32_t qpn)
 
 	exit_on_error(siw_post_send(qp, &wr, &bad), "siw_post_send");
 	/*
-	 * Until it is polled, the send occupies its buffer and the queue's only slot. With one CQ
-	 * for sends and receives, its completion could follow the answer.
+	 * Until its completion is polled, the send occupies its buffer and the send queue's only
+	 * slot. In a CQ for sends and receives, that completion could come after the answer's.
 	 */
 	wait_for_completion(sends, NULL);
 }

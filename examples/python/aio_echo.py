@@ -23,7 +23,7 @@ async def serve_clients() -> None:
             async with conn:
                 async for message in conn:
                     if message == b"stop":
-                        await listener.close()  # ends the accept loop below
+                        await listener.close()  # ends the loop that accepts connections
                         return
                     await conn.send(message[::-1])
                     served += 1

@@ -19,7 +19,7 @@ def serve_matrix() -> None:
         print(listener.address[1], flush=True)
         with listener.accept() as conn:
             conn.send(conn.register(matrix).remote().pack())
-            conn.recv()  # wait for the client, which has then changed the array itself
+            conn.recv()  # wait until the client has changed the array by RDMA Writes
     print("sum of each row:", matrix.sum(axis=1).tolist())
 
 

@@ -34,7 +34,7 @@ def exchange_greetings(host: str, context: Context) -> None:
     if len(said) != 2 or not said[1].isdigit():
         sys.exit("enter the line that the other process printed: its address and QPN")
     peer, number = said
-    # Either side may start first: posted requests wait for the other side, here 4.3 s times eight.
+    # Either side may start first: posted requests wait for the other side, here for 8 x 4.3 s.
     where = AHAttr(peer, source=host)
     qp.to_rts(QPAttr(ah_attr=where, dest_qp_num=int(number), timeout=20, retry_cnt=7))
     qp.post_send(SendWR(2, sg=[out.sge()]))

@@ -1,4 +1,4 @@
-"""One reliable datagram queue pair counts for a hundred others: FetchAdd, without a connection.
+"""A hundred queue pairs increment one counter by FetchAdd, over reliable datagrams.
 
 python rd_many.py                  prints its port, waits until all have counted
 python rd_many.py 127.0.0.1 PORT   a hundred queue pairs, each of which adds one and reports it

@@ -39,7 +39,7 @@ def print_error_queue(qp: QP) -> None:
 
 
 def recover_from_err(qp: QP, cq: CQ, receive: RecvWR) -> None:
-    """Go from ERR to RTS. Reap flushed requests first: after a reset they would not complete."""
+    """Go from ERR to RTS. Reap flushed requests first: the reset discards their completions."""
     for wc in cq.wait(timeout=10):
         print(f"receive {wc.wr_id}: {WCStatus(wc.status).name}")
     qp.modify(QPAttr(qp_state=QPState.RESET))
@@ -65,7 +65,7 @@ def main() -> None:
 
         # The target was created without max_write_records, so it accepts no Write-Records.
         sender.post_send(SendWR(17, WROpcode.RDMA_WRITE_RECORD, sg=text, ah=to, send_flags=0))
-        for _ in range(2):  # each queue pair has an event, in either order
+        for _ in range(2):  # one event for each queue pair, in either order
             event = ctx.get_async_event(timeout=10)
             if event is None:
                 raise TimeoutError("nothing was told")

@@ -1,4 +1,4 @@
-"""UD with a GRH, at every address of a device: each message begins with its IP header.
+"""UD at every address of a device, with a GRH: the IP header precedes each received message.
 
 python ud_grh.py                       prints its QPN, then the GRH of one message; answers it
 python ud_grh.py 127.0.0.1 QPN         sends one to that queue pair, prints the answer

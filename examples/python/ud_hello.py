@@ -37,7 +37,7 @@ def main() -> None:
 
         def post_message(text: str, ah: AH) -> None:
             mr.write(text.encode())
-            # Not signalled: all completions are of received messages.
+            # The send is unsignaled, so only received messages cause completions.
             qp.post_send(SendWR(sg=[mr.sge(0, len(text.encode()))], ah=ah, send_flags=0))
 
         if len(sys.argv) == 3:

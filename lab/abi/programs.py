@@ -52,10 +52,10 @@ _COLUMN = {"lat": 4, "bw": 3}
 
 @dataclass(frozen=True)
 class Pair:
-    """A program that is started twice, as server and as client, and the pattern of its result.
+    """A program that is started twice, as server and as client, and how to find its result.
 
-    ``result`` is a pattern that finds the figure in the client's output; ``scale`` converts the
-    figure to us or to GB/s of 10^9 octets.
+    ``result`` is a regular expression that finds the figure in the client's output; ``scale``
+    converts the figure to us or to GB/s of 10^9 octets.
     """
 
     program: str
@@ -93,7 +93,7 @@ def _ucx_program_pair(tls: str, device: str, siwarp: tuple[str, ...] | None) -> 
 
 @dataclass(frozen=True)
 class Row:
-    """A program, the same measurement by siwarp's own benchmark, and a promise.
+    """A program to measure, the same measurement by siwarp's own benchmark, and a promised ratio.
 
     The promise limits the ratio of the program's figure to that of the raw socket, or of ``beside``
     if it is set.
@@ -253,7 +253,7 @@ def _measure_program_pair(pair: Pair) -> float:
 
 
 def _measure_round(row: Row, turn: int) -> dict[str, float]:
-    """Measure each figure of a row once; the order alternates from round to round."""
+    """Measure each figure of a row once; with ``beside``, the order alternates between rounds."""
     values: dict[str, float] = {}
 
     def measure_own_benchmark() -> None:

@@ -54,7 +54,7 @@ def _measure_mpi_kernels(options: Options, mpich: launch.Mpich, netif: str) -> d
     )
 
 
-#: The parts that run MPI programs.
+#: The parts of the study that run MPI programs.
 _BY_MPI: dict[str, Callable[[Options, launch.Mpich, str], dict[str, Any]]] = {
     "wire": _measure_transports,
     "memory": _measure_memory,
@@ -72,7 +72,7 @@ def _measure_hybrid(options: Options) -> dict[str, Any]:
     )
 
 
-#: The parts that need no MPI.
+#: The parts of the study that need no MPI.
 _BY_ITSELF: dict[str, Callable[[Options], dict[str, Any]]] = {"hybrid": _measure_hybrid}
 PARTS = (*_BY_MPI, *_BY_ITSELF)
 

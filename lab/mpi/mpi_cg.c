@@ -4,7 +4,7 @@
 #include "lab/mpi/mpi_kernels.h"
 #include "lab/mpi/mpi_util.h"
 
-#define ENTRIES 12 /* entries of a row besides the diagonal entry, which exceeds their sum */
+#define ENTRIES 12 /* entries of a matrix row besides the diagonal entry, which exceeds their sum */
 #define STEPS	50
 
 struct cg {
@@ -16,7 +16,7 @@ struct cg {
 	MPI_Request *requests;
 };
 
-/* Returns the k-th partner of a row. If row a is a partner of row b, b is a partner of a, too. */
+/* Returns the k-th row that is coupled to a row of the matrix; the coupling is symmetric. */
 static int cg_coupled_row(int whole, int row, int k)
 {
 	int distance = 1 + (int)((unsigned int)(k / 2) * 7919u % (unsigned int)(whole / 2 - 1));

@@ -125,7 +125,11 @@ static void channel_mark_ack_pending(struct siw_channel *c, struct siw_channel_p
 	peer->owed = true;
 }
 
-/* Sends acknowledgements to all waiting peers, or only to peers with half a window to confirm. */
+/*
+ * Sends acknowledgements to all peers that wait for one, or only to peers whose last
+ * acknowledgement may have been lost or that wait for the acknowledgement of half a window of
+ * frames.
+ */
 static void channel_send_pending_acks(struct siw_channel *c, bool all)
 {
 	uint32_t kept = 0;
@@ -317,7 +321,7 @@ static int channel_reap_receives(struct siw_channel *c)
 					     (peer ? peer->slots : c->ud_slots) + slot * c->stride,
 					     wc[i].byte_len);
 		else
-			c->sums.strange++; /* a UD message longer than any frame */
+			c->sums.strange++; /* the UD message was longer than any frame */
 		siw_channel_post_recv(c, peer, slot);
 	}
 	return n;

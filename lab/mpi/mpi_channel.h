@@ -34,10 +34,13 @@
 
 struct siw_channel_plan {
 	uint32_t rank, ranks;
-	uint64_t size;	    /* length of the longest message, in octets */
-	uint32_t limit;	    /* maximum number of connections of a rank; 0: UD only */
-	uint32_t threshold; /* frames over UD to a peer before a connection is requested; */
-			    /* 0 with a limit: no UD at all, siw_channel_connect_all */
+	uint64_t size;	/* length of the longest message, in octets */
+	uint32_t limit; /* maximum number of connections of a rank; 0: UD only */
+	/*
+	 * number of frames over UD to a peer before a connection is requested; if it is 0 and limit
+	 * is not, UD is not used, and siw_channel_connect_all() connects to every peer
+	 */
+	uint32_t threshold;
 	uint32_t patience_ms;
 	uint32_t spins; /* polls without result before the rank sleeps */
 	/*
@@ -104,7 +107,7 @@ struct siw_channel {
 	struct siw_qp *ud; /* the UD queue pair; NULL: there is none */
 	struct siw_mr *mr; /* region of the frame pool, followed by the UD receive buffers */
 	char *pool, *ud_slots;
-	size_t stride; /* size of a frame and of a receive, in octets */
+	size_t stride; /* size of a frame and of a receive buffer, in octets */
 	struct siw_channel_frame *frames;
 	uint32_t free; /* index of the first free frame */
 	uint32_t *owed;
@@ -143,7 +146,10 @@ void siw_channel_set_peer_ports(struct siw_channel *c, const uint16_t *ud_ports,
 void siw_channel_send(struct siw_channel *c, uint32_t to, const char *data, uint64_t size);
 /* Handles received frames, acknowledges, retransmits; sleeps if there is nothing to do. */
 void siw_channel_progress(struct siw_channel *c);
-/* Returns whether each peer has acknowledged all frames, and no connection is in progress. */
+/*
+ * Returns whether each peer has acknowledged all frames, no acknowledgement to a peer is pending,
+ * and no connection is in progress.
+ */
 bool siw_channel_is_idle(const struct siw_channel *c);
 /* Posts the receive with the number slot: of UD (peer NULL) or of the connection to a peer. */
 void siw_channel_post_recv(struct siw_channel *c, struct siw_channel_peer *peer, uint32_t slot);

@@ -13,7 +13,7 @@
 
 #define CONNECT_MS	 20000
 #define BACKLOG		 256
-#define RETRY_THRESHOLDS 8 /* a rejected request is repeated after 8 * threshold further frames */
+#define RETRY_THRESHOLDS 8 /* repeat a rejected request after (1 + 8) * threshold further frames */
 #define RECVS		 (2 * SIW_CHANNEL_WINDOW)
 #define SENDS		 (4 * SIW_CHANNEL_WINDOW)
 
@@ -150,8 +150,8 @@ static void channel_handle_cm_event(struct siw_channel *c, const struct siw_cm_e
 		if (event->private_data_len && event->private_data[0] == HAVE_ONE)
 			return; /* the connection that the peer has requested is in progress */
 		/*
-		 * The peer may have a free slot later, because requests of the peer may be
-		 * rejected.
+		 * The peer may be below its limit of connections later, because other ranks may
+		 * reject requests of the peer.
 		 */
 		peer->try_at += RETRY_THRESHOLDS * c->plan.threshold;
 		c->sums.refused++;

@@ -46,7 +46,7 @@ struct options {
 struct shared {
 	pthread_barrier_t barrier;
 	_Atomic uint32_t arrived; /* number of ranks that have ended a phase, over all phases */
-	_Atomic uint32_t pinged;  /* number of ranks, of 0 and 1, that have ended the ping-pong */
+	_Atomic uint32_t pinged;  /* how many of ranks 0 and 1 have ended the ping-pong */
 	uint16_t ud_ports[MOST_RANKS], cm_ports[MOST_RANKS];
 	struct figures {
 		long long pss, held;
@@ -112,7 +112,10 @@ static uint32_t hybrid_neighbour_distance(uint32_t ranks, uint32_t which)
 	return distances[which % (ranks > NEIGHBOURS ? NEIGHBOURS : ranks - 1)];
 }
 
-/* Returns the next destination of a rank in the pattern; the initial state is the rank + 1. */
+/*
+ * Returns the rank to which a rank sends its next message of the pattern. *state is the state of a
+ * random number generator, which must be the sending rank + 1 at first.
+ */
 static uint32_t hybrid_next_destination(uint32_t rank, uint32_t ranks, uint32_t *state)
 {
 	uint32_t x = *state;

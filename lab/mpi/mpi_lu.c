@@ -18,7 +18,7 @@ struct lu {
 	int ranks;
 	int n;
 	int columns;
-	double *x; /* the solution, with one additional point on each side of z, y and x */
+	double *x; /* the solution, with one additional point at both ends of each axis */
 	double *b;
 };
 
@@ -34,7 +34,7 @@ static double lu_sum_neighbours(const struct lu *l, int z, int y, int x)
 	       l->x[lu_index(l, z, y, x - 1)] + l->x[lu_index(l, z, y, x + 1)];
 }
 
-/* Sends one line of a plane to a neighbour; the first and the last rank have only one neighbour. */
+/* Sends one line of points to a neighbouring rank; does nothing if there is no such rank. */
 static void lu_send_line(const struct lu *l, int z, int y, int to, int tag)
 {
 	if (to >= 0 && to < l->ranks)
@@ -54,7 +54,7 @@ static void lu_relax_point(const struct lu *l, int z, int y, int x)
 		(l->b[lu_index(l, z, y, x)] + lu_sum_neighbours(l, z, y, x)) / 7;
 }
 
-/* Relaxes all points in ascending order; each plane needs a line from the preceding rank. */
+/* Relaxes the points in ascending order; each plane needs a line of points of the previous rank. */
 static void lu_sweep_forward(const struct lu *l)
 {
 	for (int z = 1; z <= l->n; z++) {
@@ -66,7 +66,7 @@ static void lu_sweep_forward(const struct lu *l)
 	}
 }
 
-/* Relaxes all points in descending order; each plane needs a line from the following rank. */
+/* Relaxes the points in descending order; each plane needs a line of points of the next rank. */
 static void lu_sweep_backward(const struct lu *l)
 {
 	for (int z = l->n; z >= 1; z--) {

@@ -45,8 +45,8 @@ static size_t mg_index(const struct level *l, int z, int y, int x)
 }
 
 /*
- * Receives the neighbours' adjacent planes into planes 0 and planes + 1, and sends them this
- * rank's.
+ * Exchanges planes with both neighbouring ranks: receives their adjacent planes as plane 0 and
+ * plane `planes` + 1, and sends this rank's first and last plane.
  */
 static void mg_exchange_planes(const struct mg *m, const struct level *l, double *v)
 {
@@ -93,7 +93,7 @@ static void mg_smooth(const struct mg *m, const struct level *l, int times)
 	}
 }
 
-/* Sets b of the coarser level to the means of eight points of the finer level's residual. */
+/* Sets b of the coarser level: each value is the mean of eight residuals of the finer level. */
 static void mg_restrict_residual(const struct level *fine, const struct level *coarse)
 {
 	for (int z = 0; z < coarse->planes; z++)

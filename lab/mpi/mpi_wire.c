@@ -11,8 +11,8 @@
 #define WINDOW	  64	     /* maximum number of small messages in flight */
 #define IN_FLIGHT (4u << 20) /* maximum number of octets in flight, for large messages */
 #define CHECKED	  3	     /* number of messages whose octets are all checked */
-#define TRIAL	  16	     /* round trips or windows of the trial */
-#define MOST	  20000	     /* maximum of round trips or windows of a run */
+#define TRIAL	  16	     /* number of round trips, or windows of messages, in the trial run */
+#define MOST	  20000	     /* maximum number of round trips, or windows of messages, in a run */
 #define TAG_DATA  1
 #define TAG_DONE  2
 
@@ -118,8 +118,8 @@ static int wire_post_window_of_messages(const struct wire *w, int turn, int send
 }
 
 /*
- * Returns the seconds of n windows from rank 0 to rank 1, or in both directions. Rank 1 answers
- * each window with a message.
+ * Returns the seconds that n windows of messages take, from rank 0 to rank 1 or, if `both` is not
+ * 0, in both directions. Rank 1 confirms each window with a message.
  */
 static double wire_time_message_windows(const struct wire *w, int n, int both)
 {
@@ -153,8 +153,8 @@ static double wire_time_two_way_windows(const struct wire *w, int n)
 }
 
 /*
- * Returns the seconds of one round trip or one window, from a run of `run` that takes about
- * `seconds`.
+ * Returns the seconds that one round trip, or one window of messages, takes, measured by a call of
+ * `run` that takes about `seconds`.
  */
 static double wire_seconds_per_repetition(const struct wire *w, double seconds,
 					  double (*run)(const struct wire *, int))

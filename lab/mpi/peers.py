@@ -27,7 +27,8 @@ LIMIT_S = 120
 
 def _run_mpi_peers(mpich: Mpich, name: str, netif: str, ranks: int) -> dict[str, int]:
     program = mpich.compile_program("mpi_peers", "mpi_held", "mpi_process")
-    # UCX would patch the memory functions that the program defines for counting.
+    # Without this setting UCX would patch malloc() and free(), which the program itself replaces in
+    # order to count the allocated memory.
     env = {"UCX_MEM_MALLOC_HOOKS": "n"}
     command = [str(program), str(SIZE)]
     return dict(mpich.run_program(TRANSPORTS[name], netif, ranks, command, limit=LIMIT_S, env=env))

@@ -65,7 +65,7 @@ _DRAW = {"wire": _draw_transports, "memory": _draw_memory, "hybrid": _draw_hybri
 
 
 def draw_parts(found: dict[str, Any], folder: Path) -> list[Path]:
-    """Draw each measured part into files in a folder, which is created; return the files."""
+    """Create a folder, draw each measured part of the results into it, and return the files."""
     folder.mkdir(parents=True, exist_ok=True)
     drawn = []
     for part, draw_part in _DRAW.items():

@@ -35,7 +35,7 @@ LIMIT_S = 60
 
 @dataclass(frozen=True)
 class RatioBound:
-    """A promise: a figure's ratio to that of another transport is at most, or at least, 1."""
+    """A promised limit: the ratio of a figure to another transport's is at most, or at least, 1."""
 
     transport: str
     metric: str
@@ -44,7 +44,7 @@ class RatioBound:
 
     @property
     def name(self) -> str:
-        """The promise as a sentence."""
+        """The promised limit as a sentence."""
         words, _, less = METRICS[self.metric]
         size = f"{self.size} B" if self.size < 1024 else f"{self.size >> 20} MiB"
         limit = "no more" if less else "no less"
@@ -52,7 +52,7 @@ class RatioBound:
         return f"{ours}, {size}: {words} {limit} than {beside}'s"
 
     def is_kept_by_ratio(self, ratio: float) -> bool:
-        """Return whether the ratio to the other transport keeps the promise."""
+        """Return whether the ratio to the other transport is within the promised limit."""
         return ratio <= 1 if METRICS[self.metric][2] else ratio >= 1
 
 
@@ -136,7 +136,7 @@ def measure_transports(
 
 
 def judge_performance_promises(found: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the ratio of each promise, and whether it is kept; without a ratio it is not kept."""
+    """Return for each promised limit the ratio, and whether it is kept (no, without a ratio)."""
     verdicts = []
     for must in PROMISES:
         point = found["transports"].get(must.transport, {}).get(str(must.size), {})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""The cost of persona roce: each figure of RC with both personas, round by round."""
+"""The cost of persona roce: each figure of RC, alternately with persona iwarp and persona roce."""
 
 from __future__ import annotations
 

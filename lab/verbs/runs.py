@@ -58,12 +58,12 @@ class MeasurementKind:
     sides: tuple[str, ...] = ("server", "client")
 
 
-#: Microseconds of all kinds. done: from posting a Write to its completion. answer: half a round
-#: trip of Sends whose completions are awaited. watched: a Write, one way, into memory that the
-#: target reads while it polls once per Write. fair: round trips on 200 quiet QPs, one after
-#: another, during a flood of ``size`` octets on another QP. crowd: latency with 1,000 idle QPs.
-#: onesided: additional delay until a Write is visible in a process that does not poll. reg:
-#: register and deregister a region of ``size`` octets.
+#: The kinds of measurements; all results are in microseconds. done: from posting a Write to its
+#: completion. answer: half a round trip of Sends whose completions are awaited. watched: a Write,
+#: one way, into memory that the target reads while it polls once per Write. fair: round trips on
+#: 200 quiet QPs, one after another, during a flood of messages of ``size`` octets on another QP.
+#: crowd: latency with 1,000 idle QPs. onesided: additional delay until a Write is visible in a
+#: process that does not poll. reg: register and deregister a region of ``size`` octets.
 KINDS = {
     "done": MeasurementKind(20_000, op="write"),
     "answer": MeasurementKind(20_000),
@@ -135,7 +135,7 @@ def measure_in_rounds(
     env: Mapping[str, str] | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Measure a kind in rounds: siwarp and, if the kind has one, the floor, alternately.
+    """Measure a kind in rounds, in which siwarp alternates with the run for comparison, if any.
 
     Returns:
         ``kind``, ``qp``, ``op``, ``size``, ``iters``, ``depth``, ``unit``, ``ours`` and ``floor``

@@ -38,7 +38,7 @@ struct crowd {
 	struct siw_bench_buf buf;
 	struct one all[QUIET + 1];
 	struct siw_bench_guard guard;
-	uint32_t sent, credited;  /* client: messages sent, and messages credited, of the flood */
+	uint32_t sent, credited;  /* client: flood messages sent, and those that were credited */
 	uint32_t flooded, repaid; /* server: flood messages received, and those credited */
 	bool echoed;		  /* client: the answer on the quiet QP has arrived */
 	uint32_t served;	  /* server: answered messages of quiet QPs */
@@ -255,8 +255,8 @@ static void fair_open_rc(struct crowd *c, uint32_t number, uint16_t port)
 		siw_bench_exit_on_error(siw_cm_connect(one->id, &a, NULL, NULL), "connecting");
 	fair_expect_cm_event(c, SIW_CM_ESTABLISHED);
 	/*
-	 * Both sides wait, because the next request could otherwise arrive before this ESTABLISHED
-	 * event.
+	 * Both sides wait for each other, because the next connection request could otherwise
+	 * arrive before the peer's ESTABLISHED event of this connection.
 	 */
 	siw_bench_exchange_number(c->o->ctl, 0);
 }

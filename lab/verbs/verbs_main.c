@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * siwarp-lab-verbs: client or server of a run of `make lab-verbs`, with the options of
- * siwarp-bench. This file has the kinds done, answer, watched, crowd and reg.
+ * siwarp-bench. This file contains the measurements done, answer, watched, crowd and reg.
  */
 #include <errno.h>
 #include <stdlib.h>

@@ -78,7 +78,7 @@ def functions_by_address(program: Path) -> dict[int, tuple[str, str]]:
     for (address, name), place in zip(names.items(), places, strict=True):
         parts = Path(place.split(":")[0]).parts
         layer = next((part for part in reversed(parts) if part in LAYERS), "")
-        if "qp" in parts and "siwarp" in parts:  # qp/rd is part of qp
+        if "qp" in parts and "siwarp" in parts:  # the folder qp/rd belongs to layer qp
             layer = "qp"
         found[address] = (name, layer)
     return found
@@ -103,14 +103,14 @@ def trace_function_calls(program: Path, kind: str) -> dict[str, list[Call]]:
             layers.pop()
         else:
             name, layer = functions[int(line[1:], 16)]
-            if layer:  # not a function of a system header
+            if layer:  # functions of system headers have no layer
                 calls[phase].append(Call(len(layers) - 1, name, layer, layers[-1]))
             layers.append(layer or layers[-1])
     return calls
 
 
 def count_calls_and_locks(kind: str, calls: list[Call]) -> dict[str, object]:
-    """Return the number of calls, of acquired locks by layer, and of descents."""
+    """Return the numbers of calls, of acquired locks, and of calls that enter the lowest layer."""
     lowest = LOWEST[kind]
     above = LAYERS[LAYERS.index("ddp") :]
     locks = Counter(call.caller for call in calls if call.function == "siw_lock")

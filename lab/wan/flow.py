@@ -145,7 +145,7 @@ def _run_rd_source(there: tuple[str, int], seconds: float) -> None:
 
 
 def main() -> None:
-    """Run a flow's end: ``sink KIND HOST`` or ``source KIND HOST SECONDS [CONGESTION_CONTROL]``."""
+    """Run one end of a flow: ``sink KIND HOST`` or ``source KIND HOST SECONDS [CONGESTION]``."""
     role, kind, host, *more = sys.argv[1:]
     there = host, PORTS[kind]
     kind = kind.partition(".")[0]

@@ -83,7 +83,7 @@ def _add_rates_and_link_shares(told: dict[str, Any]) -> dict[str, Any]:
 def run_flow_sources(
     host: str, seconds: float, congestion: str, flows: list[str]
 ) -> dict[str, Any]:
-    """Run the flows' sources in namespace a; none sends before all have reached their sinks."""
+    """Run the flows' sources in namespace a; none sends before each has reached its sink."""
     with contextlib.ExitStack() as stack:
         started = []
         for kind in flows:

@@ -19,7 +19,7 @@ from siwarp.bench.runner import BenchError
 
 __all__ = ["ADDRESS", "Bottleneck", "Line"]
 
-#: IPv4 address of the far end, b.
+#: IPv4 address of namespace b, the far end of the link.
 ADDRESS = "10.78.2.2"
 _MTU = 1500
 #: The token bucket holds the octets that the link sends in this many seconds, and at least two
@@ -101,7 +101,7 @@ class Line:
             _run_command("ip", "netns", "attach", self._names[end], pid)
 
     def _connect_to_router(self, end: str, own: str, router: str) -> None:
-        """Connect an end (eth0) to the router (to-a or to-b) with a veth pair."""
+        """Connect namespace a or b (its eth0) to the router (its to-a or to-b) with a veth pair."""
         there, here, port = self._names[end], self._names["r"], f"to-{end}"
         _run_command(
             *("ip", "-n", there, "link", "add", "eth0", "mtu", str(_MTU)),

@@ -35,7 +35,8 @@ RATES = (20, 100, 400)
 ROUND_TRIPS = (0.2, 4, 40)
 _LEAST_QUEUE = 3000
 
-#: The runs of a cell: the kinds of the flows of each run, and TCP's congestion control.
+#: The runs in each cell of the matrix, that is, at each bottleneck: the flows of the run, and TCP's
+#: congestion control.
 RUNS: dict[str, tuple[tuple[str, ...], str]] = {
     "rd": (("rd",), ""),
     "cubic": (("tcp",), "cubic"),
@@ -45,7 +46,7 @@ RUNS: dict[str, tuple[tuple[str, ...], str]] = {
     "rd+rd": (("rd", "rd.2"), ""),
 }
 
-#: The limits of the promises: see judge_performance_promises().
+#: The promised limits: see judge_performance_promises().
 MOST_DROPPED, AIM_DROPPED = 0.10, 0.02
 LEAST_SHARE, BETTER = 0.9, 1.2
 LEAST_KEPT = 1 / 3
@@ -61,7 +62,7 @@ _MARGIN_S = 30
 
 
 def _all_bottleneck_cells() -> dict[str, Bottleneck]:
-    """Return the cells by name: each rate with each queue and each round trip time."""
+    """Return the cells (bottlenecks) by name: each rate with each queue and round trip time."""
     found = {}
     for rate in RATES:
         for rtt in ROUND_TRIPS:
@@ -195,7 +196,7 @@ def _link_shares_of_run(cell: dict[str, Any], run: str) -> list[float]:
 
 
 def judge_performance_promises(cell: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the figure of each promise for a cell, and whether the promise is kept."""
+    """Return for each promised limit the figure of a cell, and whether the limit is kept."""
     alone = _link_shares_of_run(cell, "rd")[0]
     rivals = max(_link_shares_of_run(cell, "cubic")[0], _link_shares_of_run(cell, "bbr")[0])
     lost = max(cell["rd"]["dropped"], cell["rd"]["again"])
@@ -216,7 +217,7 @@ def judge_performance_promises(cell: dict[str, Any]) -> dict[str, dict[str, Any]
 
 
 def all_performance_promises_kept(found: dict[str, Any]) -> bool:
-    """Return whether all promises are kept in all cells."""
+    """Return whether all promised limits are kept in all cells."""
     return all(
         part["kept"]
         for cell in found.values()
@@ -225,14 +226,14 @@ def all_performance_promises_kept(found: dict[str, Any]) -> bool:
 
 
 def results_with_promise_verdicts(found: dict[str, Any]) -> dict[str, Any]:
-    """Return the results of each cell together with the verdict on each promise."""
+    """Return the results of each cell, with the verdict for each promised limit."""
     return {
         name: {**cell, "promises": judge_performance_promises(cell)} for name, cell in found.items()
     }
 
 
 def table_lines(found: dict[str, Any]) -> Iterator[str]:
-    """Yield the lines of a table: shares of the link in percent; ``!`` marks a missed promise."""
+    """Yield the lines of a table: shares of the link in percent; ``!`` marks a missed limit."""
     yield (
         f"{'cell':24} {'RD':>5} {'lost':>6} {'again':>6} {'CUBIC':>6} {'BBR':>5}   "
         f"{'TCP keeps':>9} {'two RD':>7} {'lost':>6}"

@@ -45,7 +45,7 @@ class BlockError(Exception):
 
 
 def read_cffi_blocks(header: Path) -> str:
-    """Return the text of a header's blocks, with a line marker before each."""
+    """Return the text of a header's cffi blocks, each after a line marker (``# LINE "FILE"``)."""
     out: list[str] = []
     inside = False
     for number, line in enumerate(header.read_text(encoding="utf-8").splitlines(), 1):
@@ -145,7 +145,7 @@ def main() -> int:
     for header, text in found:
         try:
             ffi.cdef(text)
-        except Exception as e:  # cffi raises several types, all for an invalid block
+        except Exception as e:  # cffi raises several types of exceptions
             print(f"{header}: cffi cannot read a block of it: {e}", file=sys.stderr)
             return 1
     lines = [include_directive(root, header) for header, _ in found]

@@ -90,7 +90,7 @@ class Connection(SourceUser):
         recv_depth: int,
         persona: int = Persona.AUTO,
     ) -> None:
-        """Create the queue pair; the connection becomes a user of ``source``."""
+        """Create the queue pair on the device ``source``, which counts the connection as a user."""
         self._source = source
         self._closed = False
         source.members[self] = None
@@ -282,8 +282,8 @@ class Connection(SourceUser):
     def _inline_request_factory(
         self, opcode: WROpcode, view: memoryview, remote: RemoteBuffer | None
     ) -> Callable[[], SendWR]:
-        """Return a function that creates a request with inline data; it is called right before
-        posting.
+        """Return a function that creates a request with inline data, to be called right before
+        the request is posted.
         """
 
         def make_request() -> SendWR:
@@ -375,7 +375,8 @@ class Connection(SourceUser):
             self._inbox.put((slot, wc.byte_len))
         elif wc.status != WCStatus.WR_FLUSH_ERR or wc.vendor_err:
             self._inbox.set_end_of_items(lambda: self._completion_error(wc, "receiving"))
-        # For other flushed receives, the connection's DISCONNECTED event contains the reason.
+        # For a receive that was flushed without a vendor error, the connection's DISCONNECTED event
+        # contains the reason.
 
     def _completion_error(self, wc: WC, what: str) -> BaseException:
         try:
@@ -465,7 +466,7 @@ class Connection(SourceUser):
         return self.qp.addr if self._local is None else self._local
 
     def close_nowait(self) -> None:
-        """Close the connection without waiting until the device, after its last user, is closed.
+        """Close the connection; do not wait for the device, which closes after its last user.
 
         Sent data still arrives. Calls that wait in other tasks raise StateError.
         """

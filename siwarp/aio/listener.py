@@ -99,7 +99,7 @@ class Listener(SourceUser):
         recv_depth: int,
         persona: int = Persona.AUTO,
     ) -> None:
-        """Listen at ``address``; the listener becomes a user of ``source``."""
+        """Listen at ``address`` on the device ``source``, which counts the listener as a user."""
         self._source = source
         self._recv = recv_size, recv_depth, persona
         self._closed = False
@@ -223,7 +223,7 @@ class Listener(SourceUser):
         return self._closed_error(errno.EBADF, "this listener is closed: listen again")
 
     def close_nowait(self) -> None:
-        """Close the listener without waiting until the device, after its last user, is closed.
+        """Close the listener; do not wait for the device, which closes after its last user.
 
         Connections that ``accept`` has returned stay open; all others are closed.
         """

@@ -21,7 +21,7 @@ __all__ = ["Admission", "RateLimit", "Shares", "ipv4_address_or_ipv6_prefix"]
 
 @functools.lru_cache(maxsize=4096)
 def ipv4_address_or_ipv6_prefix(address: Address) -> str:
-    """Return the source of a peer address: its IPv4 address or IPv6 /64."""
+    """Return the source to which a peer address belongs: an IPv4 address or an IPv6 /64."""
     host = address[0].partition("%")[0]
     ip = ipaddress.ip_address(host)
     if ip.version == 4:
@@ -44,8 +44,8 @@ class Shares:
     order.
     """
 
-    #: Seconds from its acquisition for which a place is safe from displacement; a responsive peer
-    #: releases the place earlier.
+    #: Seconds for which a peer may hold a place before the place can be taken from the peer; a
+    #: responsive peer releases the place earlier.
     SAFE = 0.1
 
     def __init__(self, places: int) -> None:
@@ -106,8 +106,8 @@ class Shares:
 
 
 class Admission:
-    """Admits tasks by the shares of their peers; other tasks wait, in order for each peer.
-    Cancellation loses no place.
+    """Admits tasks by the shares of their peers; the other tasks of each peer wait in order.
+    Cancelling a task loses no place.
 
     ``displace(peer)`` must make a peer release its places soon. It is called for the peer that has
     held a place longest, while a peer without a place waits.
@@ -139,8 +139,8 @@ class Admission:
             raise
 
     def _displace_longest_holder(self) -> None:
-        """Displace the longest holder, once its place is not safe any more, if a peer without one
-        waits.
+        """If a peer without a place waits, displace the peer that has held a place longest, once
+        that peer has held it for the time ``SAFE``.
         """
         self._look = None
         if self._displace is None or all(self._shares.held_count(peer) for peer in self._waiting):
@@ -196,8 +196,8 @@ class Admission:
 
 
 class RateLimit:
-    """Limits the rate of each source, with bursts of up to ``burst`` requests; keeps the state of
-    the last ``SOURCES`` sources.
+    """Limits the requests per second of each source address, with bursts of up to ``burst``
+    requests; keeps the state of the last ``SOURCES`` sources.
     """
 
     SOURCES = 1024

@@ -113,13 +113,13 @@ class Source:
 
     @classmethod
     def get_for_address(cls, host: str) -> Source:
-        """Return the running loop's source for an address; the caller must ``release`` it."""
+        """Return the loop's ``Source`` for a device address; the caller must ``release`` it."""
         loop = running_loop()
         here = _sources.setdefault(loop, {})
         source = here.get(host)
         if source is None:
             source = here[host] = cls(loop, host)
-            # All addresses of a device share its source.
+            # All addresses of a device share one ``Source``.
             for known in set(here.values()) - {source}:
                 if known.context.name == source.context.name:
                     source._start_closing()
@@ -130,7 +130,7 @@ class Source:
 
     @classmethod
     async def get_for_peer(cls, host: str, port: int) -> tuple[Source, str]:
-        """Return the loop's source for the device that reaches a peer, and the peer's numeric
+        """Return the loop's ``Source`` for the device that reaches a peer, and the peer's numeric
         address.
         """
         numeric = await _resolve_host(host, port)
@@ -138,7 +138,7 @@ class Source:
 
     @classmethod
     async def get_for_host(cls, host: str) -> tuple[Source, str]:
-        """Return the loop's source for the device with a host's address, and that numeric
+        """Return the loop's ``Source`` for the device with a host's address, and that numeric
         address.
         """
         numeric = await _resolve_host(host, 9)
@@ -246,7 +246,7 @@ U = TypeVar("U", bound="SourceUser")
 
 
 class SourceUser(ABC):
-    """Base class of the objects that use a source; ``async with`` closes the object."""
+    """Base class of the objects that use a ``Source`` (device); ``async with`` closes them."""
 
     _source: Source
 
@@ -256,7 +256,7 @@ class SourceUser(ABC):
 
     @abstractmethod
     def close_nowait(self) -> None:
-        """Close the object without waiting until the device, after its last user, is closed."""
+        """Close the object; do not wait for the device, which closes after its last user."""
 
     async def close(self) -> None:
         """Close as ``close_nowait`` does; wait for the device if the object was its last user."""
@@ -292,7 +292,7 @@ class Admission:
             if turn.done() and not turn.cancelled():
                 self.release()  # the task was admitted and cancelled at the same time
             else:
-                with contextlib.suppress(ValueError):  # the turn was already removed from the list
+                with contextlib.suppress(ValueError):  # release() has removed the turn already
                     self._waiting.remove(turn)
             raise
 

@@ -44,7 +44,8 @@ RECV_DEPTH = 128
 #: Maximum number of messages in flight, shared by all peers, and maximum octets of a message.
 SENDS = 128
 SEND_SIZE = 65535
-#: Maximum number of times that a message is posted, if it is flushed because another one failed.
+#: Maximum number of times that a message is posted: a message that is flushed because another
+#: message failed is posted again.
 TRIES = 16
 #: Number of destinations whose address handles are cached.
 DESTINATIONS = 1024
@@ -79,7 +80,7 @@ class Endpoint(SourceUser):
         recv_depth: int,
         peer_timeout: float = 0.0,
     ) -> None:
-        """Bind the queue pair to ``address``; the endpoint becomes a user of ``source``."""
+        """Bind the queue pair to ``address`` on the device ``source``, and become a user of it."""
         self._source = source
         self._closed = False
         source.members[self] = None
@@ -104,7 +105,7 @@ class Endpoint(SourceUser):
             raise
 
     def _drop_rd_peer(self, peer: Address) -> None:
-        """End an RD peer that has held a place for too long; UD sends never wait for a peer."""
+        """Drop an RD peer that holds a send slot for too long; UD sends never wait for a peer."""
         if not self._closed and self._type == QPType.RD:
             self.qp.end_peer(peer)
 
@@ -239,7 +240,7 @@ class Endpoint(SourceUser):
         return self._closed_error(errno.EBADF, "this endpoint is closed: open a new one")
 
     def close_nowait(self) -> None:
-        """Close the endpoint without waiting until the device, after its last user, is closed."""
+        """Close the endpoint; do not wait for the device, which closes after its last user."""
         if self._closed:
             return
         self._closed = True

@@ -25,7 +25,7 @@ _watched: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Waitable, se
 
 
 class _Wait:
-    """One task's wait on a channel, registered at creation; arm the queue only afterwards.
+    """One task's wait on a channel, registered at creation; arm the queue only after that.
 
     The loop watches the channel's descriptor while any task waits on the channel. The loop itself
     gets the events of completion queues, and wakes the tasks that wait for the queue, so that no

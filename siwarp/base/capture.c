@@ -25,7 +25,7 @@
 #define OPT_FLAGS	2      /* packet option: 1 inbound, 2 outbound */
 #define OPT_APPLICATION 4      /* section option */
 #define OPT_NAME	2      /* interface option */
-#define OPT_RESOLUTION	9      /* interface option: 10^-n seconds */
+#define OPT_RESOLUTION	9      /* interface option: resolution of time stamps, 10^-n seconds */
 #define OPT_ROOM	0xf51a /* local use: reserves space for a comment; readers skip it */
 #define ROOM		76     /* octets of the reserved space */
 

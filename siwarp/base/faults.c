@@ -33,7 +33,7 @@ static siw_lock_t lock = SIW_LOCK_INIT;
  */
 static struct siw_faults current;
 static uint64_t began;
-static _Atomic uint32_t generation; /* odd while a plan is set */
+static _Atomic uint32_t generation; /* generation number, odd while a plan is set */
 static uint32_t flows;
 static bool installed; /* a fault plan is set and counted in siw_faults_active */
 
@@ -135,7 +135,8 @@ uint32_t siw_faults_next_flow(uint32_t of)
  * adding one fault to a plan does not change the decisions about another.
  */
 /*
- * Key of the sequence for marks, which is separate so that marks do not change the other decisions.
+ * Key of the random sequence for ECN marks, which is separate so that marks do not change the
+ * other decisions.
  */
 #define MARK_KEY 0x6d61726bull
 
@@ -274,8 +275,8 @@ static int faults_drop_reason(const struct siw_fault_clause *c, struct siw_fault
 	if (is_lost)
 		return SIW_COUNTER_fault_loss;
 	/*
-	 * The limit applies only to packets that have to wait: a packet passes if the rate is not
-	 * in use.
+	 * The rule limit= drops only packets that would have to wait for the rate limit: a packet
+	 * passes if no earlier packet is still in transmission.
 	 */
 	if (c->rate && path->clause[i].busy_ns > now &&
 	    faults_limit_reached(c, length, packets, octets))

@@ -71,9 +71,9 @@ enum siw_faults_place {
 };
 
 /*
- * Parses a plan for this place. Returns 0, or -EINVAL with one line in `why` (of `size` octets)
- * that names the clause and the character and states what was expected, or names the rule that the
- * place cannot carry out. An empty text is a plan without clauses.
+ * Parses a plan for one of the parts of siwarp. Returns 0, or -EINVAL with one line in `why` (of
+ * `size` octets) that names the clause and the character and states what was expected, or names the
+ * rule that this part cannot carry out. An empty text is a plan without clauses.
  */
 int siw_faults_parse(const char *text, enum siw_faults_place place, struct siw_faults *out,
 		     char *why, size_t size);

@@ -82,7 +82,7 @@ struct siw_fault_held {
 	uint64_t release_ns;
 	struct siw_addr peer;
 	bool end; /* the entry marks the end of a stream */
-	/* the ECN code point of a received datagram; CE: to be sent with CE */
+	/* ECN code point of a received datagram; CE in a datagram to be sent: send it with CE */
 	uint8_t ecn;
 	size_t length;	    /* number of octets stored in the member octets */
 	size_t true_length; /* original length of a datagram that was truncated */

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Run commands whose output pipe may close early (``siwarp bench | head``), or without typer."""
+"""Run commands although their output pipe may close early, or although typer may be missing."""
 
 from __future__ import annotations
 

@@ -371,7 +371,7 @@ int siw_refuse_with(enum siw_reason_code why, const uint64_t number[SIW_WHY_NUMB
 #define siw_refuse(name, ...) \
 	siw_refuse_with(SIW_WHY_##name, (const uint64_t[SIW_WHY_NUMBERS]){ __VA_ARGS__ })
 
-/* Passes a string as one of the numbers. */
+/* Converts a string to one of the numbers that are stored with a reason. */
 static inline uint64_t siw_reason_text(const char *text)
 {
 	return (uintptr_t)text;

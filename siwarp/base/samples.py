@@ -18,7 +18,7 @@ __all__ = [
 
 #: The percentiles that a summary of latencies contains.
 PERCENTILES = (50.0, 90.0, 99.0, 99.9, 99.99)
-#: Histogram bars between two successive powers of two.
+#: Number of histogram bars between two successive powers of two.
 _BARS = 4
 _WIDTH = 40
 _GAP = f"{'...':>10}"

@@ -57,7 +57,7 @@ static const struct {
 static const char *capture, *faults;
 #define CAPTURE ENV_PREFIX "CAPTURE="
 #define FAULTS	ENV_PREFIX "FAULTS="
-/* Selects the library that a Python process loads; read by siwarp/base/library.py only. */
+/* The variable that selects a Python process's library; only siwarp/base/library.py reads it. */
 #define SIMULATED ENV_PREFIX "SIM="
 
 static const struct setting *setting_by_name(const char *name)

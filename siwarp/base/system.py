@@ -44,7 +44,7 @@ __all__ = [
 
 
 class Lock(Protocol):
-    """The interface of a lock, also for a ``with`` block that may block."""
+    """The interface of a lock, which can also be used in a ``with`` statement."""
 
     def acquire(self, blocking: bool = True) -> bool:
         """Acquire the lock; return False if ``blocking`` is false and the lock is held."""
@@ -124,7 +124,7 @@ readable_now: Callable[[int], bool] = _readable_now
 
 
 class Waker(Protocol):
-    """A descriptor by which another thread ends a ``sleep_on``."""
+    """An object with a descriptor, by which another thread ends a call of ``sleep_on``."""
 
     def fileno(self) -> int:
         """Return the descriptor; it is readable once ``wake`` was called."""

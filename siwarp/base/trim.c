@@ -15,7 +15,7 @@
 static atomic_bool wanted;
 
 /*
- * Two threads that change a crowd at the same time may record a maximum that is too low by one,
+ * Two threads that change a group at the same time may store a maximum that is too low by one,
  * which is harmless.
  */
 void siw_population_add(struct siw_population *crowd)

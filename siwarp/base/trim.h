@@ -35,7 +35,7 @@ bool siw_trim_free_memory(void);
 
 struct siw_population {
 	_Atomic uint32_t now,
-		most; /* most: maximum of now since the last request for siw_trim_free_memory */
+		most; /* most: maximum of `now` since the group last shrank to a quarter */
 };
 
 #endif

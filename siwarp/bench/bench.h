@@ -27,7 +27,7 @@
 #define SIW_BENCH_EXIT_LOST  3 /* exit status: messages were lost, so no figure is valid */
 
 #define SIW_BENCH_SLEEP_MS \
-	10000		   /* ms to sleep without a message; spinning: siw_bench_patience_ms */
+	10000		   /* ms that a sleeping process waits for a message before it gives up */
 #define SIW_BENCH_BATCH 32 /* messages per sendmmsg or recvmmsg, and maximum of a posted list */
 
 enum siw_bench_op { SIW_BENCH_SEND, SIW_BENCH_WRITE, SIW_BENCH_READ };
@@ -38,7 +38,7 @@ struct siw_bench_opts {
 	enum siw_bench_op op;
 	bool server, rc, uc, rd, event; /* if neither rc nor uc nor rd is set, the QP is UD */
 	uint64_t size;			/* octets of a message */
-	uint32_t iters; /* number of messages in the measured part, a multiple of the credit */
+	uint32_t iters; /* number of measured messages, a multiple of the messages per credit */
 	uint32_t warmup;
 	uint32_t depth; /* maximum number of outstanding messages; for Sends, the window */
 	uint32_t batch; /* requests posted as one list */
@@ -164,8 +164,8 @@ static inline uint32_t siw_bench_credit_size(const struct siw_bench_opts *o)
 typedef void siw_bench_fn(const struct siw_bench_opts *o, struct siw_bench_result *result);
 
 /*
- * The main function of a program of runs: parse the options, execute the run that select returns,
- * and print the result on the client. Return the exit status.
+ * The main function of each measuring program: parse the options, execute the run that select
+ * returns, and print the result on the client. Return the exit status.
  */
 int siw_bench_main(int argc, char **argv, siw_bench_fn *(*select)(const struct siw_bench_opts *o));
 

@@ -136,8 +136,8 @@ static uint64_t all_sockets_memory_octets(const struct end *e, uint32_t *sockets
 /* ---- both processes -------------------------------------------------------------------------- */
 
 /*
- * Opens the device and creates the objects of a side. cqe: number of completions that stay unpolled
- * in the completion queue.
+ * Opens the device and creates the objects of one of the two processes. cqe: number of completions
+ * that stay unpolled in the completion queue.
  */
 static void memory_bench_create_objects(struct end *e, uint32_t cqe)
 {
@@ -261,7 +261,6 @@ static void memory_bench_add_dgram_peers(struct end *e)
 
 	/*
 	 * An RD request occupies a slot of the queue until the peer has acknowledged the request.
-	 *
 	 */
 	e->qps[0] = memory_bench_create_qp(e, memory_bench_uses_rd(e) && e->peers > RING ? e->peers
 											 : RING);

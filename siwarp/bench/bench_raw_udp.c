@@ -22,7 +22,7 @@
 #define UDP_GRO 104
 #endif
 
-#define BUFFER	      (8 << 20) /* octets, as in the setting rcvbuf */
+#define BUFFER	      (8 << 20) /* octets of a socket's buffer, as in the setting rcvbuf */
 #define GSO_SEGMENTS  64
 #define GSO_OCTETS    65507
 #define CREDIT_OCTETS 4

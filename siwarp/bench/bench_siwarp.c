@@ -556,7 +556,7 @@ static uint32_t bench_stream_send(struct siw_bench_side *e, uint32_t n)
 	struct list list;
 	int got;
 
-	if (e->o->op == SIW_BENCH_WRITE) /* UC credits count Writes with Immediate */
+	if (e->o->op == SIW_BENCH_WRITE) /* on UC, a credit counts Writes with Immediate */
 		bench_wr_list_init_rdma(e, &list, SIW_WR_RDMA_WRITE_WITH_IMM);
 	else
 		bench_wr_list_init(e, &list);
@@ -717,7 +717,6 @@ static uint64_t bench_stream_run_write(struct siw_bench_side *e, uint32_t n)
 		memset(siw_bench_slot(&e->buf, 0), 0, e->o->size);
 		/*
 		 * The receive is posted last, because it allows the peer to write the memory again.
-		 *
 		 */
 		siw_bench_post_recv(e, slot);
 		return 1;

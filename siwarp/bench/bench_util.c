@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Functions that every program of runs needs: time, memory, control messages, statistics and
+ * Functions that every measuring program needs: time, memory, control messages, statistics and
  * options.
  */
 #include <errno.h>

@@ -346,7 +346,7 @@ def table(rounds: int, only: str, output: str, *, as_json: bool) -> None:
     raise typer.Exit(0 if all(result["verdict"] != "missed" for result in results) else 1)
 
 
-#: Former commands, and for each the command of a checkout that measures the same.
+#: Former commands of ``siwarp bench``, and for each the make command that now measures the same.
 _MOVED = {
     **dict.fromkeys(("reg", "done", "answer", "watched", "fair", "crowd"), "make lab-verbs"),
     "personas": "make lab-verbs ARGS='--part personas'",

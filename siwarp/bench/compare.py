@@ -38,7 +38,7 @@ __all__ = [
     "verdict",
 ]
 
-#: Rounds that a comparison needs to resolve 2%, and the minimum of a trial.
+#: Number of rounds that a comparison needs to resolve 2%, and the minimum number of rounds.
 ROUNDS = 40
 LEAST_ROUNDS = 3
 #: Time limit in seconds for one measurement by one program.
@@ -55,7 +55,7 @@ _OURS_ALONE = ("PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH")
 # used because a machine that is busy for a moment produces outliers: outliers widen a t interval
 # until it is useless, but hardly affect this interval.
 
-#: The confidence of the interval with at least six pairs.
+#: The confidence of a ratio's interval if there are at least six pairs of values.
 CONFIDENCE = 0.95
 
 

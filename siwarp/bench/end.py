@@ -155,7 +155,7 @@ class End:
         else:
             port, self.peer = self.ctl.exchange_hello(0, self.mr)
             self.id = own
-        # The peer runs the same program, so it understands private messages.
+        # The peer runs the same program, so it understands siwarp's private messages.
         init = QPInitAttr(QPType.RC, cap=self.cap, scq=self.cq, rcq=self.cq, private_messages=True)
         self.qp = QP(self.pd, init)
         self.id.bind_qp(self.qp)
@@ -296,7 +296,7 @@ def measure_send_latency(end: End, n: int) -> list[int]:
 
 
 def measure_write_latency(end: End, n: int) -> list[int]:
-    """Write to the peer's memory and watch the own memory; measure half of each round trip."""
+    """Write to the peer's memory and wait for the peer's Write; measure half of each round trip."""
     view, poll, post = end.mr.view, end.cq.poll, end.qp.post_send
     wr, now = end.make_rdma_request(WROpcode.RDMA_WRITE), time.perf_counter_ns
     seen, mine = end.slot_offset(0) + end.o.size - 1, end.o.size - 1

@@ -473,8 +473,8 @@ class ProcessEnd:
 
 
 class _Channel(Closing):
-    """A process and this side of its ctl; ``there`` is how the peer process on the other host
-    ended.
+    """A process and this side of its control socket (ctl); ``there`` is how the peer process on the
+    other host ended.
     """
 
     def __init__(self, command: list[str], env: dict[str, str]) -> None:
@@ -498,7 +498,7 @@ class _Channel(Closing):
         self.ctl.setblocking(False)
 
     def write_ctl(self, content: bytes) -> None:
-        """Write octets from the peer process to this process's ctl."""
+        """Write octets from the peer process to this process's control socket."""
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             try:
                 sent = self.ctl.send(content, socket.MSG_NOSIGNAL)
@@ -512,8 +512,8 @@ class _Channel(Closing):
                 )
 
     def read_ctl(self) -> bytes | None:
-        """Return octets that the process has written to its ctl; None once it has ended and is
-        reaped.
+        """Return octets that the process has written to its control socket; None once the process
+        has ended and is reaped.
         """
         with contextlib.suppress(ConnectionResetError):
             try:
@@ -536,7 +536,7 @@ class _Channel(Closing):
         self.ended = ProcessEnd.from_process(self.process.returncode, said, complaint)
 
     def close(self) -> None:
-        """End this channel's process and close its ctl."""
+        """End this channel's process and close its control socket."""
         if self.ended is None:
             self.process.kill()
             self._reap_process(GRACE_S)

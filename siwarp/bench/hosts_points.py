@@ -48,8 +48,8 @@ __all__ = [
 
 #: The maximum duration of a round in seconds, and the duration without -D.
 ROUND_S, SHORT_S = 1.0, 0.15
-#: Messages of the first probe. The second probe has the number in ``ITERS``, if that is short
-#: enough.
+#: Number of messages of the first probe. The second probe has the number in ``ITERS``; it is left
+#: out if it would take too long.
 FIRST = 16
 #: Maximum number of samples that are stored for a point.
 KEPT = 10_000_000

@@ -29,7 +29,7 @@ UC_MOST = UD_MOST - 12
 RC_MOST = 1 << 30
 #: Octets of the raw datagrams with which RD's bandwidth is compared.
 RD_FLOOR = 60000
-#: The receive buffer that the library requests: setting rcvbuf.
+#: Octets of the receive buffer that the library requests (setting rcvbuf).
 RECEIVE_BUFFER = 8 << 20
 
 #: For each kind of measurement: the unit, and whether smaller values are better.
@@ -160,7 +160,7 @@ def raw_socket_floors_of_plan(plan: Plan) -> Floors:
 
 
 def plan_of_raw_socket_floor(plan: Plan) -> Plan:
-    """Return the plan of the floors: the same plan, but raw datagrams for a Write on UC.
+    """Return the plan for raw sockets (the floors): the same plan, but datagrams for a UC Write.
 
     For RD it is a plan of UD; for bandwidth with large datagrams, and the same octets per run.
     """
@@ -296,7 +296,7 @@ def make_plan(
     markers: bool = False,
     beside: bool = True,
 ) -> Plan:
-    """Return a plan with defaults for omitted options. beside: a floor is measured too.
+    """Return a plan with defaults for omitted options. beside: raw sockets are measured too.
 
     Raises:
         UsageError: there is no such measurement.

@@ -142,7 +142,7 @@ def bench_program_path() -> Path:
 
     assert _siwarp.__file__ is not None
     beside = Path(_siwarp.__file__).resolve().parent
-    # In the package for an installed wheel, in the build folder for an editable installation.
+    # A wheel installs the program in the package; an editable installation uses the build folder.
     for found in ("bench/bin/siwarp-bench", "siwarp/bench/siwarp-bench"):
         if (beside / found).is_file():
             return beside / found
@@ -308,7 +308,7 @@ def _run_variant(
     left = until - time.monotonic()
     if left <= 0:
         raise SlowError(f"no time is left for the run {run.name!r}: reduce --depth or --size")
-    # The limit is in whole seconds; half of the remaining time, so that a shorter run can follow.
+    # Whole seconds, at most half of the remaining time, so that a shorter run can follow.
     limit = math.ceil(min(left / 2, LIMIT_S))
     start = (
         [sys.executable, "-m", "siwarp.bench.end"] if run.python else [str(bench_program_path())]
@@ -329,7 +329,7 @@ def _run_variant(
 
 
 def _variants_of_round(plan: Plan, floors: Floors, faults: str = "") -> list[_Variant]:
-    """Return the runs of a round: the floor, siwarp, siwarp's variants, the other floors."""
+    """Return the runs of a round: the floor (raw sockets), siwarp, its variants, other floors."""
     what = "ours" if floors.floor in ("c", "ud") else floors.floor
     floor = _Variant("floor", what, beside=floors.floor != "c")
     ours = _Variant("ours", "ours", python=plan.api == "python")
@@ -466,7 +466,7 @@ def run(
     progress: Progress | None = None,
     **options: Unpack[PlanOptions],
 ) -> dict[str, Any]:
-    """Measure one figure together with its floor.
+    """Measure one figure together with its floor, the raw-socket run for comparison.
 
     Args:
         kind: ``lat`` (one way, us; Read: round trip), ``bw`` (GB/s of 10^9 octets), ``rate``

@@ -53,7 +53,7 @@ def environment_for_packet_capture(output: str, program: str, max_mb: int = 0) -
     file = Path(output).absolute()
     if not file.parent.is_dir():
         raise OSError(f"{file.parent}: no such directory: make it with mkdir")
-    if shutil.which(program):  # without a program, the older capture is kept
+    if shutil.which(program):  # if the program does not exist, the older capture is kept
         _remove_older_capture(file)
     _check_writable(file)
     return {VARIABLE: str(file), **({LIMIT: str(max_mb)} if max_mb else {})}

@@ -173,7 +173,8 @@ def _try_invalid_keys(peer: Peer) -> None:
 
 #: Time limit of the comparison in seconds. On an idle machine the comparison takes about 10 s.
 _COMPARE_S = 40.0
-#: Rows of the table at the end: title, arguments of siwarp.bench.run. The results have the unit.
+#: Rows of the table at the end of the demo: a title, and arguments of siwarp.bench.run, whose
+#: results contain the unit.
 _COMPARED: list[tuple[str, dict[str, Any]]] = [
     ("UD Send 64 B, one way", {"kind": "lat", "qp": "ud", "op": "send", "size": 64}),
     ("RC Send 64 B, one way", {"kind": "lat", "qp": "rc", "op": "send", "size": 64}),

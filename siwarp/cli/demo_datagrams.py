@@ -19,7 +19,7 @@ __all__ = ["DatagramLost", "demonstrate_rd", "demonstrate_ud"]
 
 #: Seconds until a datagram counts as lost: without a fault plan, and with one.
 _PATIENCE, _SHORT_PATIENCE = 10.0, 0.3
-#: The reliable part: number of messages, octets of each, and the number of outstanding messages.
+#: The part with RD messages: their number, octets of each, and the number of outstanding messages.
 _MESSAGES, _OCTETS, _DEPTH = 500, 4096, 16
 
 

@@ -46,7 +46,7 @@ def _run_pings(
             began = clock()
             answer = pinger.ping(i)
             ended = clock()
-            sent += 1  # counted after the ping: a ping that Ctrl-C interrupts is not lost
+            sent += 1  # counted here, so that a ping that Ctrl-C interrupts is not counted
             if answer:
                 times.append(ended - began)
             elif answer is not None:

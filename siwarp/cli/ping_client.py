@@ -56,8 +56,8 @@ from siwarp.verbs import (
 #: ``M`` alone returns the client's memory.
 REQUEST, ANSWER, MEMORY = ord("Q"), ord("A"), ord("M")
 OPS = ("send", "write", "read")
-#: Limits of one ping in octets; the server allocates memory of this size, for UC without a
-#: connection.
+#: Limits of one ping in octets, in general and on UC. The server allocates as much memory; a UC
+#: client needs no connection to cause that.
 MAX_SIZE, UC_MAX_SIZE = 64 << 20, 1 << 20
 
 _REQUEST_HEAD, _REQUEST_MAGIC = struct.Struct("!8sBxxxQ"), b"siwping1"
@@ -69,12 +69,13 @@ UC_ANSWER = struct.Struct("!8sBxH20s")
 #: Number of requests that a UC client sends, and seconds that it waits for each answer.
 UC_TRIES, UC_WAIT = 20, 0.25
 
-#: Number of places for received messages in the memory of an end of UC or RC, after the octets to
-#: send.
+#: Number of places for received messages in the memory of a UC or RC client or server; the places
+#: follow the octets to send.
 PLACES = 4
 #: The capacity of the UC queue pairs of both ends, and of the server's RC queue pairs.
 CAP = QPCap(max_send_wr=4 * PLACES, max_recv_wr=2 * PLACES)
-#: Opcodes of completions: requests that do not end a ping, a Read, a Write with immediate data.
+#: Opcodes of completions: of Sends and Writes, which do not end a ping; of a Read; of a received
+#: Write with immediate data.
 _SENT = (WCOpcode.SEND, WCOpcode.RDMA_WRITE)
 _READ, _IMMEDIATE = WCOpcode.RDMA_READ, WCOpcode.RECV_RDMA_WITH_IMM
 #: RNR settings of an RD queue pair: 6 retries, each after the peer's min_rnr_timer. Value 0 of
@@ -278,7 +279,7 @@ class Pinger(Closing):
         self._part, self._number = slice(first, last), slice(first, first + self._digits)
 
     def _make_read_request(self, remote: RemoteBuffer, ah: AH | None) -> SendWR:
-        """Return a Read request from ``remote`` into the first place."""
+        """Return a request that reads ``remote`` into the first place for received messages."""
         sg = [self._mr.sge(self._size, remote.length)]
         return SendWR(0, WROpcode.RDMA_READ, sg=sg, remote=remote, ah=ah)
 
@@ -365,7 +366,7 @@ class Pinger(Closing):
                 yield wc.source[0], mr.read(wc.byte_len, 64)
 
     def _next_completion(self, end: float) -> WC | None:
-        """Return the next completion that is not that of a Send or Write; None at ``end``."""
+        """Return the next completion except of a Send or Write; None after the time ``end``."""
         poll = self._cq.poll
         polite = time.monotonic() + YIELD_AFTER
         while True:

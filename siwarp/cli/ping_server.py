@@ -148,7 +148,7 @@ class _Client:
             ]
 
     def handle_completion(self, wc: WC) -> None:
-        """Send a received message back to the client, from the place in which it was received.
+        """Send a received message back to the client, from the memory in which it was received.
 
         Raises:
             Error: the queue pair has failed.
@@ -176,7 +176,7 @@ class _Client:
 
 
 class _Server:
-    """The base class of the ping servers: clients that have their own queue pairs."""
+    """The base class of the ping servers; manages the clients that have their own queue pairs."""
 
     CLIENTS = 64
     #: Octets of memory for all clients together.
@@ -272,7 +272,7 @@ class RCServer(_Server):
                 PingRequest.unpack(event.private_data), event.id
             )
             event.id.accept(ConnParam(private_data=client.mr.remote().pack()))
-        except (ValueError, Error) as e:  # no ping client, no room, or a disconnected client
+        except (ValueError, Error) as e:  # not a ping client, or no room, or disconnected
             if client is not None:
                 self._disconnect_client(client)
             else:
@@ -290,13 +290,13 @@ class Loans:
     seconds. A ping changes the last octet, which shows that the loan is used.
     """
 
-    #: Limits of all loans together: octets of memory, and number of clients.
+    #: Limits of the memory lent to all clients together: octets, and number of clients.
     MEMORY, CLIENTS = 4 * MAX_SIZE, 256
-    #: Limits on loans to one source: per second, and in one burst.
+    #: Limits on the memory requests of one source address: per second, and in one burst.
     RATE, AT_ONCE = 4, 8
-    #: Seconds without a Write after which a loan may be given to another client.
+    #: Seconds without a Write after which a client's memory may be lent to another client.
     IDLE = 30.0
-    #: Seconds between two checks of the loans.
+    #: Seconds between two checks whether clients use the lent memory.
     CHECK_INTERVAL = 1.0
 
     def __init__(self, pd: PD) -> None:
@@ -342,8 +342,8 @@ class Loans:
         return mr.remote().pack()
 
     def check_loans_when_due(self) -> float | None:
-        """Check which loans are used; return the seconds until the next check, or None without
-        loans.
+        """Check which clients use their lent memory; return the seconds until the next check, or
+        None if no memory is lent.
         """
         if not self._lent:
             return None
@@ -409,11 +409,11 @@ class DatagramServer(_Server):
         self._loans = Loans(self._pd)
         self._shares = Shares(self.ANSWERS)
         self._free = list(range(self.RECVS, n))
-        #: The clients of the answers in flight, by buffer.
+        #: For each buffer with an answer in flight, the client to which the answer is sent.
         self._holders: dict[int, Address] = {}
         #: The clients that wait for a buffer, and their requests.
         self._waiting: dict[Address, WC] = {}
-        # RD: a client that is not ready to receive for the time of RNR loses its answers.
+        # RD: a client that is not ready to receive for the time that RNR permits loses its answers.
         self._qp.to_rts(RNR if kind == "rd" else None)
         self._qp.post_recv(self._recvs[: self.RECVS])
 
@@ -458,7 +458,7 @@ class DatagramServer(_Server):
         client, safe_until = longest
         if (left := safe_until - system.monotonic()) > 0:
             return left
-        self._qp.end_peer(client)  # the client's sends complete at a later poll
+        self._qp.end_peer(client)  # the sends to the client complete at a later poll
         return None
 
     def _answer_request(self, client: Address, wc: WC) -> None:

@@ -38,8 +38,8 @@ _PHYSICAL = (
     "Phy Test",
 )
 _LINK_LAYERS = ("Unspecified", "InfiniBand", "Ethernet")
-#: By the number in ibv_port_attr: the number of lanes; a lane's speed in tenths of Gb/s, and its
-#: name.
+#: For each width code in struct ibv_port_attr, the number of lanes; for each speed code, a lane's
+#: speed in tenths of Gb/s, and its name.
 _WIDTHS = {1: 1, 2: 4, 4: 8, 8: 12, 16: 2}
 _SPEEDS = {
     1: (25, " SDR"),

@@ -139,7 +139,8 @@ def _expose_device_classes(found: Sequence[Device]) -> None:
         misc.mkdir(exist_ok=True)
         (misc / name).symlink_to(target)
     if "rdma_cm" not in links and (_paths.rdma_core_abi_dir() / "librdmacm.so.1").is_file():
-        # With this file, the system's own librdmacm would try to use the kernel's rdma_cm.
+        # Only for siwarp's librdmacm: because of this file, the system's own librdmacm would try to
+        # use the kernel's rdma_cm.
         _write_files(misc / "rdma_cm", run_sysfs.sysfs_rdma_cm_files())
     verbs = _CLASSES / "infiniband_verbs"
     _write_files(verbs, run_sysfs.sysfs_uverbs_abi_files())

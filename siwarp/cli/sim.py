@@ -22,7 +22,7 @@ import typer
 
 __all__ = ["NAMES", "sim"]
 
-#: Real-time limit of a seed in seconds; a seed takes about one second.
+#: Limit in seconds of real time for the run of one seed, which takes about one second.
 PATIENCE_S = 120
 #: Number of failures that are reported with their shortest failing prefix.
 MAX_REPORTED = 5

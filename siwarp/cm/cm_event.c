@@ -13,7 +13,8 @@
 #include "device/device.h"
 
 /*
- * RFC6581-9.1-09: sent in a Terminate if the responder's ORD exceeds the maximum IRD of this end.
+ * RFC6581-9.1-09: the error in the Terminate that is sent if the responder's ORD exceeds the
+ * maximum IRD of this end.
  */
 static const struct siw_wire_err INSUFFICIENT_IRD = { SIW_LAYER_LLP, 0, SIW_MPA_INSUFFICIENT_IRD };
 

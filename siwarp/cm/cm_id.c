@@ -99,7 +99,7 @@ int siw_cm_channel_fd(struct siw_cm_channel *ch)
 	return siw_evq_fd(ch->evq);
 }
 
-/* Ends the id's use of its device and drops its events. The channel's lock is held. */
+/* Ends the id's use of its device and drops the id's events. The channel's lock is held. */
 static void id_release_device(struct siw_cm_id *id)
 {
 	if (id->conn)
@@ -354,7 +354,7 @@ static int param_convert_ird_and_ord(struct siw_cm_id *id, const struct siw_cm_p
 			       dev.max_qp_rd_atom, ird))
 		return -EINVAL;
 	id->ord_asked = param->initiator_depth > 0 || qp.ord > 0;
-	/* A Read in each direction confirms that the peer has received the preceding requests. */
+	/* With persona roce, Reads in both directions confirm that requests were received. */
 	if (qp.roce) {
 		*ord = *ord ? *ord : 1;
 		*ird = *ird ? *ird : 1;

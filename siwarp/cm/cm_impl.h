@@ -43,7 +43,7 @@ struct siw_cm_id {
 	/* reports events of the id's connections on its device; NULL: no device */
 	struct siw_reporter *reporter;
 	void *user;
-	struct siw_child child; /* child of the id's device */
+	struct siw_child child; /* links the id into the list of its device's objects */
 	struct siw_conn *conn;
 	struct siw_reserved_addr reserved; /* the reserved address and port, if the id was bound */
 	/* NULL, or the listener for which this id listens on another device */

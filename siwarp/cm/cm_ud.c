@@ -45,7 +45,7 @@ static int check_private_data(const void *data, uint32_t len, uint32_t most)
 
 int siw_cm_ud_listen(struct siw_cm_id *id, const struct siw_addr *addr)
 {
-	struct siw_addr at = *addr; /* a copy, because addr may point into id->place */
+	struct siw_addr at = *addr; /* a copy, because addr may point into *id */
 	int err;
 
 	siw_cm_ud_release_port(id);
@@ -82,7 +82,7 @@ int siw_cm_ud_connect(struct siw_cm_id *id, const struct siw_addr *dest,
  */
 static int ud_qp_address(struct siw_cm_id *id, struct siw_qp *qp, struct siw_addr *out)
 {
-	/* filled only if the QP receives at every address of the device */
+	/* the device's addresses; filled only if the QP receives at each of them */
 	struct siw_device_info info = { 0 };
 	struct siw_qp_init_attr init;
 	struct siw_qp_attr attr;

@@ -50,7 +50,8 @@ __all__ = ["Connection", "Listener", "connect", "listen"]
 RECV_SIZE = 64 * 1024
 RECV_DEPTH = 16
 
-#: Maximum number of accepted connections that are not established yet; one more closes the oldest.
+#: Maximum number of accepted connections that are not established yet. Accepting one more closes
+#: the oldest of them.
 MOST_STARTING = 128
 
 _ALL_ACCESS = AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_WRITE | AccessFlag.REMOTE_READ
@@ -268,7 +269,7 @@ class Connection(Closing):
         if isinstance(data, MR):
             yield data
             return
-        with self._sending:  # closing the PD waits until mr is closed
+        with self._sending:  # close() waits for this lock before it closes the PD
             self._check_open()
             mr = MR(self.pd, data, access)
             try:
@@ -277,7 +278,7 @@ class Connection(Closing):
                 try:
                     mr.close()
                 except Error:
-                    if not self._closed:  # after close(), mr closes with the PD
+                    if not self._closed:  # otherwise close() closes mr together with the PD
                         raise
 
     def _lock_post_and_wait(self, wr: SendWR, timeout: float | None) -> None:
@@ -348,7 +349,7 @@ class Connection(Closing):
             try:
                 self.id.close()
                 if hasattr(self, "qp"):
-                    self.qp.close()  # before the memory, which a request may still use
+                    self.qp.close()  # before the MRs: a request may still use their memory
                 self._parts.close()
             finally:
                 self._home.remove_user()
@@ -405,7 +406,8 @@ def connect(
         conn.id.connect(
             address, ConnParam(private_data=private_data, peer_to_peer=rtr, timeout=timeout)
         )
-        # The library enforces the timeout itself; this limit is for a lost event.
+        # The library itself enforces the timeout; this longer limit matters only if the event is
+        # lost.
         event = home.channel.get_event(None if timeout is None else timeout + 1)
         if event is None:
             raise Timeout(

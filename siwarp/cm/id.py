@@ -55,7 +55,7 @@ class CMEventType(IntEnum):
 
 
 class RTR(IntFlag):
-    """The message kinds that may open a peer-to-peer connection (RFC 6581; ``enum siw_cm_rtr``)."""
+    """The ready-to-receive messages of peer-to-peer connections (RFC 6581; ``enum siw_cm_rtr``)."""
 
     NONE = 0
     FPDU = 1
@@ -193,7 +193,8 @@ class CMEvent:
         raise error_from_errno(number, f"connecting{where}: {self.type.name}", advice)
 
 
-#: Advice for a reset during the start-up, which does not always mean that the peer has exited.
+#: Advice in the error that reports a reset of the connection during start-up; a reset does not
+#: always mean that the peer has exited.
 _RESET = (
     "the peer closed the connection before it answered: if the peer's counter startups_refused "
     "grows, too many connections from this address are waiting to be accepted: let the peer's "
@@ -376,7 +377,7 @@ class CMID(Handle):
         qp._children.add(self)
 
     def set_device(self, context: Context) -> None:
-        """Assign a device to an id of a channel without a device; the device closes after the id.
+        """Assign a device to an id of a channel without a device. Close the device after the id.
 
         Raises:
             StateError: the id has another device (EINVAL).
@@ -495,7 +496,7 @@ class CMID(Handle):
         check_return_code(self._call_library(lib.siw_cm_accept, c_param), f"accepting {self!r}")
 
     def establish(self) -> None:
-        """Complete a held connect after CONNECT_RESPONSE; the event ESTABLISHED follows."""
+        """Complete a ``hold`` connect after CONNECT_RESPONSE; the event ESTABLISHED follows."""
         check_return_code(self._call_library(lib.siw_cm_establish), f"establishing {self!r}")
 
     def reject(self, private_data: bytes = b"") -> None:

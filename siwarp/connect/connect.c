@@ -124,8 +124,8 @@ struct siw_conn_listeners {
 };
 
 /*
- * Maximum number of connections accepted in a listener's turn, so that earlier connections are
- * serviced between the accepted ones.
+ * Maximum number of connections that a listener accepts each time it is serviced, so that earlier
+ * connections are serviced in between.
  */
 #define ACCEPTS 16
 /*
@@ -343,8 +343,8 @@ static struct siw_conn *alloc_connection(const struct siw_conn_user *user,
 #define ANY_SOURCE UINT32_MAX
 
 /*
- * Ends a start-up in its listener's turn. The current progress round may be about to service the
- * start-up, too, so the struct is freed later, by its timer.
+ * Ends a start-up while its listener is being serviced. The current progress round may also be
+ * about to service the start-up, so the struct is freed later, by its timer.
  */
 static void end_startup_deferred(struct siw_conn *conn)
 {

@@ -3,8 +3,9 @@
  * connect/connect.h - establishes connections of queue pairs for the connection manager: listeners,
  * connection start-up, and the event queues that connections report to.
  *
- * What this layer does NOT do: decide about cm's connections. It passes start-up frames up and down
- * as values, and transfers a started stream to a QP. Queue pairs that connect by GID and QPN
+ * What this layer does NOT do: decide which connections are accepted, and with which parameters:
+ * the connection manager (cm) decides. This layer passes the contents of start-up frames between
+ * the peer and cm, and transfers a started stream to a QP. Queue pairs that connect by GID and QPN
  * (connect_pair.c) need no connection manager.
  *
  * Lock order: as in qp/qp.h.
@@ -36,11 +37,11 @@ enum siw_conn_kind {
 	/* the peer accepted: params holds its Reply; the user calls siw_connect_attach_qp() next */
 	SIW_CONN_REPLY,
 	SIW_CONN_REJECTED,    /* the peer's Reply has R=1 */
-	SIW_CONN_FAILED,      /* start-up failed: status */
+	SIW_CONN_FAILED,      /* start-up failed; status gives the reason */
 	SIW_CONN_ESTABLISHED, /* the attached QP may send */
 	/* the attached QP's stream has ended; status and err give the reason */
 	SIW_CONN_DISCONNECTED,
-	SIW_CONN_NOTIFIED, /* queued by siw_evq_queue_notification(), with the number */
+	SIW_CONN_NOTIFIED, /* queued by siw_evq_queue_notification(), with the caller's number */
 	/*
 	 * UD (connect_sidr.h): a query arrived: sidr_request is new, params holds its private data
 	 */
@@ -163,7 +164,8 @@ int siw_conn_uses_crc(struct siw_conn *conn);
 int siw_conn_addrs(struct siw_conn *conn, struct siw_addr *local, struct siw_addr *peer);
 
 /*
- * Transfers the started stream to the QP of hold: INIT -> RTR -> RTS. An ESTABLISHED event follows.
+ * Transfers the started stream to the QP that hold refers to: INIT -> RTR -> RTS. An ESTABLISHED
+ * event follows.
  */
 int siw_connect_attach_qp(struct siw_conn *conn, const struct siw_qp_hold *hold,
 			  const struct siw_rc_start *start);

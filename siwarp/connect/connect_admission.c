@@ -6,7 +6,7 @@
 #include "base/settings.h"
 #include "connect/connect_admission.h"
 
-/* A source's share in percent if setting source_share is 0. */
+/* A source's share of the pending connections, in percent, if setting source_share is 0. */
 #define USUAL_SHARE 75
 
 static uint32_t admission_source_limit(int64_t limit)

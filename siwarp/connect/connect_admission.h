@@ -34,12 +34,12 @@ struct siw_admission {
 	uint64_t key;
 	struct siw_admission_count max, max_source, all;
 	struct siw_admission_count
-		/* the last entry: loopback connections without a share limit */
+		/* the last entry counts loopback connections, if they have no share limit */
 		source[SIW_SOURCES + 1];
 };
 
 enum siw_admission_place {
-	SIW_ADMISSION_NOWHERE, /* the connection is in no admission count */
+	SIW_ADMISSION_NOWHERE, /* no admission count includes the connection */
 	SIW_ADMISSION_STARTING,
 	SIW_ADMISSION_REQUEST,
 };

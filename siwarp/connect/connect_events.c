@@ -173,8 +173,8 @@ void siw_evq_free(struct siw_evq *q)
 }
 
 /*
- * Counts a user of the device if the queue is not bound to a device: each connection id that uses
- * the device then keeps the device from being closed.
+ * Adds `by` (1 or -1) to the device's number of users if the queue is not bound to a device: each
+ * connection id that uses the device then keeps the device from being closed.
  */
 static void count_user_of_device(struct siw_context *ctx, const struct siw_evq *q, uint32_t by)
 {

@@ -39,7 +39,7 @@ struct siw_conn_user {
 	void (*forget)(struct siw_conn *conn);
 	/*
 	 * Returns whether this end expects connections from peer, which are then not limited by the
-	 * source's share.
+	 * share of pending connections that a source may use.
 	 */
 	bool (*expects)(const struct siw_conn *listener, const struct siw_addr *peer);
 };
@@ -106,8 +106,8 @@ struct siw_conn {
 
 /* ---- connect.c; progress lock held, as for all below ----------------------------------------- */
 /*
- * Does the same as siw_connect_listen() and siw_connect_start() for this user. dest NULL: connects
- * source to itself.
+ * siw_conn_listen() and siw_conn_start() do the same as siw_connect_listen() and
+ * siw_connect_start(), but report to user. dest NULL: connects source to itself.
  */
 int siw_conn_listen(const struct siw_conn_user *user, const struct siw_addr *addr, int backlog,
 		    void *user_data, struct siw_conn **out);
@@ -122,7 +122,7 @@ int siw_conn_attach_qp(struct siw_conn *conn, struct siw_rc_qp *rc,
 void siw_conn_set_timeout(struct siw_conn *conn, int timeout_ms);
 /*
  * Frees a connection that has no queue pair, or a listener with its pending connections and with
- * the listeners chained by also.
+ * the listeners chained by next_addr.
  */
 void siw_conn_free(struct siw_conn *conn);
 

@@ -35,7 +35,7 @@
  *   +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
  */
 
-/* Identifies one end: its address (without port) and its QPN. */
+/* Identifies one end of a connection: its address (without port) and its QPN. */
 struct siw_pair_id {
 	struct siw_addr addr;
 	uint32_t qpn;
@@ -145,7 +145,7 @@ struct siw_pair;
  * of the device's addresses.
  */
 struct siw_pair_port {
-	struct siw_conn_user user;   /* must be the first member; user of the port's connections */
+	struct siw_conn_user user;   /* must be first; handles events of the port's connections */
 	struct siw_every_addr every; /* the listeners at every address, and their port */
 	struct siw_link link;	     /* link in ctx->pair_ports */
 	uint8_t last;		     /* the index assigned last; indexes are assigned round-robin */
@@ -436,7 +436,8 @@ static void pair_fill_params(const struct siw_pair *pair, struct siw_mpa_params 
 }
 
 /*
- * Limits the outstanding Reads to the number that the program has set, plus one for confirmation.
+ * Limits the outstanding Reads to the number that the program has set, plus one for the empty Read
+ * by which this end finds out how much the peer has received.
  */
 static void pair_limit_reads(struct siw_pair *pair)
 {
@@ -506,7 +507,7 @@ static void pair_drop_conn(struct siw_pair *pair, struct siw_conn *conn)
 	siw_conn_free(conn);
 }
 
-/* Returns whether this end's attempt to connect waits for the peer's TCP. */
+/* Returns whether this end has started to connect and the TCP handshake is not complete yet. */
 static bool pair_waits_for_tcp(const struct siw_pair *pair)
 {
 	const struct siw_conn *conn = pair->conn;
@@ -527,10 +528,11 @@ static void pair_connect_again(struct siw_pair *pair)
 }
 
 /*
- * Connects again after a change of the link or the addresses: the member updated of struct
- * siw_every_addr. Linux sets the routes of IPv6 addresses again when a link becomes ready, and a
- * SYN to an address of this host that is sent meanwhile leaves on the link. It is lost, and not
- * retransmitted before neighbor discovery of that address has failed, after 3 s.
+ * Reconnects the pairs of a port after a change of the link or of the device's addresses; callback
+ * `updated` of struct siw_every_addr. Linux sets the routes of IPv6 addresses again when a link
+ * becomes ready. A SYN that is sent meanwhile to an address of this host leaves on the link and is
+ * lost; TCP retransmits the SYN only after neighbor discovery of that address has failed, which
+ * takes 3 s.
  */
 static void pair_port_reconnect_pairs(struct siw_every_addr *every)
 {
@@ -735,8 +737,8 @@ static int pair_handle_connection_event(struct siw_conn *conn, struct siw_conn *
 static void pair_handle_freed_connection(struct siw_conn *conn)
 {
 	/*
-	 * The user_data of a pending connection is its kept Request. For a listener user_data is
-	 * the port, and for other connections the pair, which are not freed here.
+	 * The user_data of a pending connection is its kept Request. The user_data of a listener is
+	 * the port, and that of any other connection is the pair; neither is freed here.
 	 */
 	if (conn->listener)
 		free(conn->user_data);

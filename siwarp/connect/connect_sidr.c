@@ -101,7 +101,10 @@ static int sidr_query_send(struct siw_sidr_query *ask)
 	siw_sidr_build(&ask->question, octets);
 	ask->refused = false;
 	err = siw_llp_udp_send(ask->sock, &ask->dest, &iov, 1);
-	/* The socket is full, or ICMP refused an earlier query: the query counts as lost. */
+	/*
+	 * If the socket's send buffer is full, or ICMP refused an earlier query, this query counts
+	 * as lost.
+	 */
 	return err == -EAGAIN || err == -ECONNREFUSED ? 0 : err;
 }
 
@@ -440,9 +443,11 @@ struct siw_sidr_request {
 /* The pending queries of a source. All members are zero until the first query. */
 struct sidr_source {
 	struct siw_link questions[KINDS]; /* oldest first */
-	/* link in the port's list turns; not linked while the source has no queries */
+	/*
+	 * links in the port's lists `turns`; not linked while the source has no query of that kind
+	 */
 	struct siw_link in_turn[KINDS];
-	/* the port's turn at the time when a query of the source was last offered to the program */
+	/* value of the port's `turn` when a query of the source was last offered to the program */
 	uint64_t last_turn;
 };
 
@@ -470,9 +475,9 @@ struct siw_sidr_port {
 	struct siw_sidr_request *offered; /* the request whose event is in the queue, or NULL */
 	uint64_t turn;			  /* number of queries offered to the program so far */
 	struct sidr_source sources[SIW_SOURCES + 1];
-	struct siw_link turns[KINDS];	/* sources with queries of the kind, ordered by last_turn */
-	struct siw_link by_arrival;	/* pending requests, by last_received_ns */
-	struct siw_link stages[STAGES]; /* requests by stage, oldest first */
+	struct siw_link turns[KINDS];	/* per kind: sources with queries, ordered by last_turn */
+	struct siw_link by_arrival;	/* pending requests, ordered by last_received_ns */
+	struct siw_link stages[STAGES]; /* per stage: its requests, oldest first */
 	struct siw_link buckets[BUCKETS];
 };
 
@@ -518,7 +523,8 @@ static struct siw_sidr_request *sidr_port_find_request(struct siw_sidr_port *por
 }
 
 /*
- * Sends a frame. If the socket is full, the frame counts as lost, and the peer repeats its query.
+ * Sends a frame. If the socket's send buffer is full, the frame counts as lost, and the peer
+ * repeats its query.
  */
 static void sidr_port_send_frame(struct siw_sidr_port *port, const struct siw_addr *to,
 				 uint8_t octets[SIW_SIDR_FRAME])
@@ -547,8 +553,8 @@ static void sidr_port_refuse(struct siw_sidr_port *port, const struct siw_addr *
 /* ---- requests -------------------------------------------------------------------------------- */
 
 /*
- * Moves the source to its position in turns, ordered by last_turn, or removes it if it has no query
- * of the kind.
+ * Moves the source to its position in the list `turns`, which is ordered by last_turn, or removes
+ * the source from the list if it has no query of this kind.
  */
 static void sidr_source_reorder_in_round_robin(struct siw_sidr_port *port,
 					       struct sidr_source *source, enum kind kind)
@@ -559,8 +565,8 @@ static void sidr_source_reorder_in_round_robin(struct siw_sidr_port *port,
 	if (siw_link_empty(&source->questions[kind]))
 		return;
 	/*
-	 * Most sources go to the end of the list of turns. A source whose last turn was long ago is
-	 * placed before sources with a later turn.
+	 * Most sources are inserted at the end of the list. A source that had its last turn long
+	 * ago is inserted before the sources with a later last turn.
 	 */
 	while (at->prev != &port->turns[kind] &&
 	       siw_container(at->prev, struct sidr_source, in_turn[kind])->last_turn >

@@ -54,7 +54,7 @@ struct siw_ddp_seg {
 	uint32_t seg_len;		/* octets of the complete segment, with header */
 	uint8_t head[SIW_DDP_MAX_HEAD]; /* the received header, to be quoted in a Terminate */
 	uint8_t head_len;
-	/* untagged: a word for the upper layer, stored with the segment while it is unexpected */
+	/* untagged: a value of the upper layer, stored with an unexpected segment */
 	uint32_t note;
 };
 
@@ -116,7 +116,7 @@ const void *siw_ddp_stream_identity(const struct siw_ddp_stream *stream);
 /*
  * Releases the buffer of a partially received message of queue qn, after the stream has ended.
  * Returns 1 and the buffer's user_data, or 0 if no message is partially received. The buffer was
- * removed from its queue when the message began.
+ * removed from its queue when the message's first segment arrived.
  */
 int siw_ddp_stream_release_partial_buffer(struct siw_ddp_stream *stream, uint32_t qn,
 					  uint64_t *user_data);
@@ -386,11 +386,12 @@ void siw_ddp_dgram_set_tx_sock(struct siw_ddp_dgram *dgram, struct siw_llp_sock 
  * group address.
  */
 const struct siw_addr *siw_ddp_dgram_dest_addr(const struct siw_ddp_dgram *dgram);
-/* Returns the payload of the current datagram, in the port's buffer. */
+/* Returns the payload of the current datagram, in the llp layer's receive buffer. */
 const uint8_t *siw_ddp_dgram_payload(const struct siw_ddp_dgram *dgram);
 /*
- * A datagram whose LLP header has type Record contains one tagged segment. In *seg, tagged is then
- * set, ulp_word holds the Q_Key and qn the indexes from the LLP header.
+ * A datagram whose LLP header has type Record contains one tagged segment. siw_ddp_dgram_rx() then
+ * sets tagged in *seg, and stores the Q_Key of the LLP header in ulp_word and its queue pair
+ * indexes in qn.
  *
  * Places the payload of the tagged segment of a Record datagram, without the first head octets.
  * Returns 0, or -EACCES with *err if nothing was written. right: as for siw_ddp_rx_place.

@@ -196,7 +196,7 @@ int siw_ddp_dgram_tx_error(struct siw_ddp_dgram *dgram, const struct siw_ddp_dgr
 
 /* ---- batches: datagrams to one destination in one system call -------------------------------- */
 
-#define BATCH_MAX    64 /* datagrams in one call (UDP_MAX_SEGMENTS of older kernels) */
+#define BATCH_MAX    64 /* maximum datagrams in one call: UDP_MAX_SEGMENTS of older kernels */
 #define BATCH_OCTETS 65507
 
 /*

@@ -18,7 +18,7 @@
 struct siw_ddp_dgram {
 	struct siw_mem *mem;
 	struct siw_llp_port *port;
-	uint8_t *datagram; /* the last received datagram, in the port's buffer */
+	uint8_t *datagram; /* the last received datagram, in the llp layer's receive buffer */
 	/* the socket that the endpoint sends on; protected by the send lock */
 	struct siw_llp_sock *sock;
 	/*

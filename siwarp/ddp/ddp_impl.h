@@ -19,7 +19,10 @@
 #define SIW_DDP_QUEUES 4
 /* Maximum number of memory regions that are recorded as referenced by unsent octets. */
 #define SIW_DDP_SOURCES 16
-/* Maximum number of datagrams without a result that one turn of a socket processes. */
+/*
+ * Maximum number of received datagrams that are dropped, or cause no event, before other sockets
+ * are serviced.
+ */
 #define SIW_DDP_TRIES 64
 
 struct siw_mpa_stream;
@@ -57,8 +60,8 @@ struct siw_ddp_unexpected_seg {
 
 struct siw_ddp_unexpected {
 	/*
-	 * maximum of the member used, octets of memory including bookkeeping; 0: no segment is
-	 * stored
+	 * limit of the member `used`, in octets of memory including bookkeeping; 0: unexpected
+	 * segments are not stored
 	 */
 	uint64_t limit;
 	uint64_t used;
@@ -91,9 +94,9 @@ struct siw_ddp_rd_rx {
 	const uint8_t *data; /* the segment at the head of the stream, or NULL */
 	uint32_t len;
 	uint8_t space; /* PSN space of the segment at the head of the stream: enum siw_rd_space */
-	/* a partially received message holds a receive, and the stream is counted in parts */
+	/* a partially received message holds a receive, and the endpoint's `parts` counts it */
 	bool part;
-	bool consumed_buffer; /* the refused message has used up the buffer of user_data */
+	bool consumed_buffer; /* user_data is that of a buffer used up by the refused message */
 	/*
 	 * For each PSN space: whether the remaining segments of a refused message are dropped, and
 	 * the last segment dropped.
@@ -263,9 +266,9 @@ void siw_ddp_unexpected_free(struct siw_ddp_stream *stream);
 /* ---- datagrams ------------------------------------------------------------------------------- */
 
 /*
- * Appends the CRC to a datagram whose payload is sent without copying. The iovecs in all are the
- * header, n pieces of payload, and a free iovec for the CRC, which is stored in tail. Returns 0, or
- * -EFAULT if a piece is not mapped.
+ * Appends the CRC to a datagram whose payload is sent without copying. The elements of `all` are
+ * the header, n pieces of payload, and a free element for the CRC, which is stored in tail. Returns
+ * 0, or -EFAULT if a piece is not mapped.
  */
 static inline int siw_ddp_close_datagram(struct iovec *all, int n, uint8_t *tail, bool with_crc)
 {

@@ -60,8 +60,8 @@ static int64_t rd_lower_tx_segment(struct siw_ddp_stream *stream, const struct s
 }
 
 /*
- * Flushes the RD peer. Segments that wait for credit, window or pacing are sent later, without
- * another flush.
+ * Flushes the RD peer. Segments that wait for credit, for the congestion window or for pacing are
+ * sent later, without another flush.
  */
 static int rd_lower_flush(struct siw_ddp_stream *stream, uint64_t *accepted)
 {
@@ -139,7 +139,8 @@ void *siw_ddp_rd_user(const struct siw_ddp_rd_peer *peer)
 
 /*
  * Data stored in rd's peer record while the peer has no stream: the last MSN sent and received on
- * each queue, and the note. All members are 0 for a new peer.
+ * each queue, and the upper layer's value (siw_ddp_rd_set_upper_layer_value). All members are 0 for
+ * a new peer.
  */
 struct saved {
 	uint32_t sent[SIW_DDP_QUEUES], received[SIW_DDP_QUEUES];

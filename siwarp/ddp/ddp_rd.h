@@ -13,7 +13,7 @@
  *
  * What ddp_rd does NOT do: order, retransmit or acknowledge segments, which is the task of rd/rd.h.
  *
- * Locks: as ddp.h; the functions of an endpoint are called under the progress lock unless noted.
+ * Locks: as in ddp.h; the functions of an endpoint are called under the progress lock unless noted.
  */
 #ifndef SIW_DDP_RD_H
 #define SIW_DDP_RD_H
@@ -44,14 +44,15 @@ void siw_ddp_rd_reschedule(struct siw_ddp_rd *rd);
  */
 void siw_ddp_rd_set_receiving(struct siw_ddp_rd *rd, bool on);
 /*
- * Sets whether a stream is paused when its next segment is headed
+ * Sets whether a stream is paused when its next segment begins with octets for the upper layer
  * (siw_ddp_rd_set_opcodes_with_ulp_header).
  */
 void siw_ddp_rd_pause_if_ulp_header(struct siw_ddp_rd *rd, bool on);
 
 /*
- * Stores the record of the peer at addr in *out. Returns 0; -ENOBUFS if the maximum number of
- * records exists; or -ENOMEM. Call under the send lock or the progress lock.
+ * Finds the record of the peer at addr, or creates the record, and stores it in *out. Returns 0;
+ * -ENOBUFS if the maximum number of records exists; or -ENOMEM. Call under the send lock or the
+ * progress lock.
  */
 int siw_ddp_rd_peer(struct siw_ddp_rd *rd, const struct siw_addr *addr,
 		    struct siw_ddp_rd_peer **out);
@@ -128,7 +129,8 @@ enum siw_ddp_rd_event_kind {
 	SIW_DDP_RD_REFUSED,
 	/*
 	 * the stream was paused, because no receive is posted (status 0), because receiving is
-	 * switched off (status 0), or because its next segment is headed (status -EBUSY)
+	 * switched off (status 0), or because its next segment begins with octets for the upper
+	 * layer (status -EBUSY)
 	 */
 	SIW_DDP_RD_PAUSED,
 	/*
@@ -141,10 +143,9 @@ enum siw_ddp_rd_event_kind {
 	 */
 	SIW_DDP_RD_ACKED,
 	/*
-	 * siw_ddp_rd_stream_end must be called. status: -ECONNRESET, the pair began a new
-	 * incarnation;
-	 * -ESTALE, the peer is another instance; -ETIMEDOUT, the peer is silent or closed;
-	 * -ENOBUFS, the peer had no receive for too long
+	 * siw_ddp_rd_stream_end must be called. status: -ECONNRESET, the peer began a new
+	 * incarnation; -ESTALE, the peer is another instance; -ETIMEDOUT, the peer is silent or
+	 * closed; -ENOBUFS, the peer had no receive for too long
 	 */
 	SIW_DDP_RD_LOST,
 };
@@ -172,8 +173,8 @@ const uint8_t *siw_ddp_rd_segment_payload(const struct siw_ddp_stream *stream);
 void siw_ddp_rd_set_opcodes_with_ulp_header(struct siw_ddp_stream *stream, uint16_t set);
 /*
  * Whether a paused stream could continue with the receives that are free now. A stream that was
- * paused because its share was used up is retried only after receives have become free or partially
- * received messages have ended, so that repeated calls are cheap.
+ * paused because the peer had used up its share of the receives is retried only after receives have
+ * become free or partially received messages have ended, so that repeated calls are cheap.
  */
 bool siw_ddp_rd_may_resume(struct siw_ddp_rd *rd, const struct siw_mem_queue *recvs);
 /* Resumes all paused streams of the endpoint. */

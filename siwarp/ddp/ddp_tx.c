@@ -9,7 +9,7 @@
 
 #include "ddp/ddp_lower.h"
 
-/* Maximum octets that one call frames, so that other queue pairs of the port can send, too. */
+/* Maximum octets that one call frames, so that other queue pairs of the device can send, too. */
 #define TURN (1u << 20)
 
 /* ---- the regions that unsent octets refer to ------------------------------------------------- */
@@ -73,8 +73,8 @@ static __attribute__((cold, noinline)) int ddp_resolve_headed(struct siw_ddp_str
 	if (msg->tagged) {
 		iov[n++] = (struct iovec){ (void *)msg->head, SIW_DDP_ULP_TAGGED };
 		/*
-		 * tx->offset does not count the head of a tagged message, but at and end must count
-		 * the head
+		 * tx->offset does not count the head of a tagged message, but the variables `at`
+		 * and `end` must count it
 		 */
 		at += SIW_DDP_ULP_HEAD;
 		end += SIW_DDP_ULP_HEAD;

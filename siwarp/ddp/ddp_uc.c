@@ -122,7 +122,7 @@ static bool uc_is_from_peer(const struct siw_ddp_uc *uc, const struct siw_dgram_
 {
 	if (!uc->rx.connected || !siw_addr_same(&uc->peer, source))
 		return siw_drop(SIW_COUNTER_drop_source);
-	/* the indexes are 0, because a UC socket is never shared between queue pairs */
+	/* both queue pair indexes are 0, because a UC socket is never shared between queue pairs */
 	if (head->dest_index || head->source_index)
 		return siw_drop(SIW_COUNTER_drop_qn);
 	if (be32toh(head->qkey) != uc->qkey)

@@ -145,7 +145,7 @@ struct siw_ddp_uc_report {
 	uint64_t datagrams, octets; /* only datagrams whose PSN was newer than all earlier PSNs */
 	uint32_t next;		    /* the PSN that follows the newest PSN received */
 };
-/* Whether setting uc_breaker enables reports to the peer of the endpoint. */
+/* Whether setting uc_breaker enables reports of received datagrams to the endpoint's peer. */
 bool siw_ddp_uc_reports_enabled(const struct siw_ddp_uc *uc);
 /*
  * Whether a report must be sent: enough datagrams arrived since the last report, and the last

@@ -24,7 +24,7 @@ struct siw_uc_rx {
 	bool connected;
 	bool whole;   /* no datagram of the current operation is missing so far */
 	uint32_t psn; /* PSN of the next datagram */
-	/* The current datagram, in the port's buffer. */
+	/* The current datagram, in the llp layer's receive buffer. */
 	struct siw_ddp_seg seg;
 	const uint8_t *payload;
 	/*
@@ -57,9 +57,9 @@ struct siw_uc_tx {
 	bool active; /* the message msg is not completely framed */
 	bool blocked;
 	uint32_t psn;	  /* PSN of the next datagram */
-	uint32_t msn[4];  /* MSN of the next message */
+	uint32_t msn[4];  /* MSN of the next message of each queue number */
 	uint32_t payload; /* maximum octets of a segment's payload */
-	uint64_t offset;  /* octets of msg's payload framed */
+	uint64_t offset;  /* number of octets of msg's payload that are framed */
 	uint32_t at_msn;
 	struct siw_ddp_uc_msg msg;
 	uint64_t begun, accepted;
@@ -86,7 +86,8 @@ struct siw_ddp_uc {
 	struct siw_llp_sock *rx_sock;
 	bool crc;
 	/*
-	 * The members peer to identity are written under both the send lock and the progress lock.
+	 * The members from peer to identity are written under both the send lock and the progress
+	 * lock.
 	 */
 	struct siw_addr peer;
 	uint32_t qkey;

@@ -15,7 +15,7 @@
 
 /* The longest payload that is copied, octets. */
 #define COPY_MAX     4096
-#define BATCH_MAX    64 /* datagrams in one system call (UDP_MAX_SEGMENTS of older kernels) */
+#define BATCH_MAX    64 /* maximum datagrams in one call: UDP_MAX_SEGMENTS of older kernels */
 #define BATCH_OCTETS 65507
 /*
  * Maximum octets that one call frames, so that other work of the process, such as receiving, is not

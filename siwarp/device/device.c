@@ -95,8 +95,8 @@ static void fill_device_limits(struct siw_device_attr *attr)
 }
 
 /*
- * Closes the port of a context. Another thread may be making progress in a late poll; after this
- * function such a poll finds no port.
+ * Closes the llp port of a context, that is, its socket poller. Another thread may be making
+ * progress in a late poll; after this function such a poll finds no llp port.
  */
 static void close_device_port(struct siw_context *ctx)
 {
@@ -112,7 +112,8 @@ static void close_device_port(struct siw_context *ctx)
 }
 
 /*
- * Resets the state that a closed context gathered about its program, before the context is reused.
+ * Resets the state that is left in a closed context from its previous use, before the context is
+ * reused.
  */
 static void context_reset_state(struct siw_context *ctx)
 {
@@ -406,11 +407,12 @@ const char *siw_version(void)
  */
 
 #define MS_NS 1000000
-/* maximum time in ns to wait for waiters; a running waiter returns sooner */
+/* maximum time in ns to wait for waiting threads to return; running threads return sooner */
 #define WAITERS_LEAVE_NS 5000000000ull
 
 /*
- * Ends all children of this rank. The structs of the children stay in a list and are never freed.
+ * Ends all children that have this rank (enum siw_child_rank). The structs of the children stay in
+ * a list and are never freed.
  */
 static void end_children_of_closing_rank(struct siw_context *ctx, enum siw_child_rank rank)
 {
@@ -443,7 +445,7 @@ static void wake_all_waiters(struct siw_context *ctx)
 
 /*
  * Waits until no thread waits on the device. The time is limited, because a debugger or a signal
- * handler may hold a waiter for long.
+ * handler may stop a waiting thread for long.
  */
 static void await_end_of_waiters(struct siw_context *ctx)
 {

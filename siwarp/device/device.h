@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * device/device.h - the device context and the objects that belong to it: the port with its progress
- * engine, timers, events, protection domains, memory regions, memory windows, completion queues and
- * shared receive queues. This header is for the queue pair layer (qp/) and the connection manager
- * (cm/); applications use <siwarp/siw.h>.
+ * device/device.h - the device context and the objects that belong to it: the socket poller and
+ * progress engine, timers, events, protection domains, memory regions, memory windows, completion
+ * queues and shared receive queues. This header is for the queue pair layer (qp/) and the
+ * connection manager (cm/); applications use <siwarp/siw.h>.
  *
  * This layer does not know the queue pair types or their protocols. It calls queue pairs only
  * through struct siw_qp_ops.
@@ -60,7 +60,7 @@ struct siw_timed {
 	uint64_t due_ns, by_ns, step_ns; /* used only in device_progress.c */
 };
 
-/* Monitors the device's network interface for changes; the port's progress rounds read them. */
+/* Monitors the device's network interface for changes, which the device's progress rounds read. */
 struct siw_port_watch {
 	struct siw_io_handler handler; /* must be the first member */
 	struct siw_context *ctx;
@@ -68,8 +68,8 @@ struct siw_port_watch {
 };
 
 /*
- * One pending kind of asynchronous event of one object. The note is linked into ctx->async_events
- * from when the event is raised until it is read. Protected by ctx->async_lock.
+ * A pending asynchronous event of one kind and one object. The struct is linked into
+ * ctx->async_events from when the event is raised until it is read. Protected by ctx->async_lock.
  */
 struct siw_async_note {
 	struct siw_link link;
@@ -155,10 +155,10 @@ struct siw_idle_polls {
 	/* the CQ whose poll made the last progress round; NULL: unknown */
 	const struct siw_cq *last_cq;
 	unsigned int skipped; /* number of polls of other CQs since the progress round of last_cq */
-	uint32_t work_count;  /* copy of the global count of rounds with work, while idle */
-	/* number of further polls with rare rounds, because another device is busy */
+	uint32_t work_count;  /* while idle: last seen count of rounds with work of all devices */
+	/* number of further polls that only rarely make a round, because another device is busy */
 	uint32_t rare_left;
-	uint64_t round_ns; /* time of the last of the rare rounds */
+	uint64_t round_ns; /* time of the last round made while rounds are rare */
 };
 
 /*
@@ -168,8 +168,8 @@ struct siw_idle_polls {
 #define SIW_POLLS_PER_BURST 8
 
 /*
- * The state that a thread needs to make progress for a set of sockets and queue pairs. A device has
- * one lane.
+ * A lane: the state that a thread needs to make progress for a set of sockets and queue pairs. A
+ * device has one lane.
  */
 struct siw_lane {
 	/* the progress lock: the thread that holds it makes progress */
@@ -239,9 +239,9 @@ struct siw_context {
 	/* list of struct siw_addr_follower, oldest first; progress lock */
 	struct siw_link addr_followers;
 	struct siw_link groups; /* list of multicast groups with member QPs; progress lock */
-	/* owned by qp: RD endpoints whose queue pairs are destroyed; progress lock */
+	/* owned by the qp layer: RD endpoints whose queue pairs are destroyed; progress lock */
 	struct siw_link lingering_rds;
-	/* owned by qp: TCP ports of RC QPs that connect by QPN; progress lock */
+	/* owned by the connect layer: TCP ports of RC QPs that connect by QPN; progress lock */
 	struct siw_link pair_ports;
 
 	siw_lock_t async_lock;	      /* innermost lock: may be taken with any other lock held */
@@ -257,13 +257,13 @@ struct siw_context {
 	struct siw_port_watch watch;
 	struct siw_device_attr attr;
 	_Atomic uint32_t n_pd, n_cq, n_ah, n_qp, n_rc, n_channel, n_evq, n_srq, n_mw;
-	siw_lock_t mw_lock; /* innermost lock; protects the bindings of windows to regions */
+	siw_lock_t mw_lock; /* innermost lock; protects bindings of memory windows to regions */
 	_Atomic uint32_t next_pd, next_srq;
-	_Atomic uint64_t next_qp; /* serial of the next QP */
+	_Atomic uint64_t next_qp; /* serial number of the next QP */
 	uint32_t next_rc_qpn;	  /* protected by the progress lock */
 	/*
-	 * number of UD QPs, and of RC QPs connected by QPN, whose QPN lies in the range of the
-	 * other RC QPs; progress lock
+	 * number of UD QPs, and of RC QPs connected by QPN, whose QPN lies in the range of the RC
+	 * QPs with connection manager; progress lock
 	 */
 	uint32_t n_high;
 
@@ -271,7 +271,7 @@ struct siw_context {
 	pthread_t thread;
 	_Atomic bool stop;
 	uint32_t one_sided; /* number of short Writes and Reads by peers; progress lock */
-	_Atomic bool naps;  /* the progress thread sleeps briefly; others make progress */
+	_Atomic bool naps;  /* the progress thread takes short sleeps; others make progress */
 	/* the progress thread sleeps long, because a waiter sleeps on the sockets */
 	_Atomic bool asleep;
 	int sleep_fd;
@@ -281,11 +281,11 @@ struct siw_context {
 	struct siw_watchdogs watchdogs;
 
 	/*
-	 * Error message rate limits shared by the device's queue pairs; owned by qp, allocated with
-	 * the first error message.
+	 * Error message rate limits shared by the device's queue pairs; owned by the qp layer,
+	 * allocated with the first error message.
 	 */
 	struct siw_err_limit *err_limit;	    /* protected by the progress lock */
-	struct siw_freelist free_qps[SIW_QP_TYPES]; /* indexed by QP type; used by qp */
+	struct siw_freelist free_qps[SIW_QP_TYPES]; /* indexed by QP type; used by qp/ */
 	struct siw_freelist free_cqs, free_srqs, free_ahs, free_regions, free_windows;
 };
 
@@ -396,8 +396,8 @@ struct siw_qp {
 	struct siw_srq *srq; /* SRQ that supplies the receives; NULL: the QP has its own queue */
 	uint64_t serial;     /* serial number, unique among all QPs ever created on the device */
 	/*
-	 * enum siw_qp_state. Written under send_lock and progress; UD's step from RTS to SQE, under
-	 * send_lock only.
+	 * enum siw_qp_state. Written under send_lock and the progress lock; the transition of a UD
+	 * QP from RTS to SQE, under send_lock only.
 	 */
 	_Atomic int state;
 	_Atomic uint32_t qpn;
@@ -409,9 +409,12 @@ struct siw_qp {
 	bool on_unsent;		/* protected by ctx->lane.unsent_lock */
 	bool on_busy;		/* protected by send_lock */
 	struct siw_link busy;	/* protected by ctx->busy_lock */
-	/* received Sends wait for receives; written under progress and recv_lock */
+	/* received Sends wait for receives; written under the progress lock and recv_lock */
 	bool has_unexpected;
-	/* in its SRQ's waiting list while has_unexpected; protected by the SRQ's lock */
+	/*
+	 * link in the list `waiting` of the QP's SRQ while has_unexpected is set; protected by the
+	 * SRQ's lock
+	 */
 	struct siw_link in_srq;
 	struct siw_link in_ctx;
 	struct siw_async async;
@@ -436,7 +439,7 @@ struct siw_bind {
 	int access;	       /* set of enum siw_access_flags */
 };
 
-/* A window's previous binding, replaced by a new bind, until no stream uses it any more. */
+/* A memory window's previous binding, replaced by a new bind, until no stream uses it any more. */
 struct siw_bind_rest {
 	uint32_t stag; /* the invalidated STag; streams may still have responses to send from it */
 	struct siw_region *region; /* the region of the previous binding, pinned; or NULL */
@@ -467,8 +470,8 @@ int siw_device_check_usable(const struct siw_context *ctx, const char *name);
 int siw_device_check_create_args(const struct siw_pd *pd, const void *init);
 
 /*
- * Returns the identity of the QP that a region is bound to. The value is odd, so it never equals an
- * object's address.
+ * Returns the QP's identity, for regions that are bound to the QP. The value is odd, so it never
+ * equals an object's address.
  */
 static inline const void *siw_device_owner(const struct siw_qp *qp)
 {
@@ -476,8 +479,9 @@ static inline const void *siw_device_owner(const struct siw_qp *qp)
 }
 
 /*
- * Adds a new child of the device to the list of objects that closing by force ends, or removes a
- * child that is being destroyed. end may be NULL for SIW_CHILD_PASSIVE.
+ * siw_device_child_add() adds a new child of the device to the list of objects that are ended when
+ * the device is closed by force. siw_device_child_del() removes a child that is being destroyed.
+ * end may be NULL for SIW_CHILD_PASSIVE.
  */
 void siw_device_child_add(struct siw_context *ctx, struct siw_child *child,
 			  enum siw_child_rank rank, void (*end)(struct siw_child *self), int fd);
@@ -517,13 +521,13 @@ int siw_device_wait(struct siw_context *ctx, int (*ready)(void *arg), void *arg,
  */
 int siw_device_wait_on_fd(struct siw_context *ctx, int (*ready)(void *arg), void *arg, int fd,
 			  int timeout_ms);
-/* Marks the QP as having requests left to send: each following progress round gives it a turn. */
+/* Marks the QP as having requests left to send: each following progress round services the QP. */
 void siw_device_add_unsent_qp(struct siw_qp *qp);
 void siw_device_remove_unsent_qp(struct siw_qp *qp);
 /*
- * Records that the QP may use memory or an address handle from now on, until a check finds the QP
- * quiet. Only recorded QPs are checked before memory or an address handle is destroyed. Called with
- * send_lock held.
+ * Records that the QP may use memory or an address handle from now on, until a check finds that the
+ * QP has nothing in progress. Only recorded QPs are checked before memory or an address handle is
+ * destroyed. Called with send_lock held.
  */
 void siw_device_busy_list_add(struct siw_qp *qp);
 static inline void siw_device_mark_busy(struct siw_qp *qp)
@@ -537,9 +541,9 @@ static inline void siw_device_mark_busy(struct siw_qp *qp)
  */
 void siw_device_busy_list_forget(struct siw_qp *qp);
 /*
- * Wakes a sleeping thread to make progress. Any thread; the caller holds a lock that is also
- * acquired when its object is ended, because closing a device by force frees the port after ending
- * the objects.
+ * Wakes a sleeping thread to make progress. May be called by any thread. The caller holds a lock of
+ * its object that is also acquired when the object is ended, because closing a device by force
+ * frees the socket poller after ending the objects.
  */
 void siw_device_wake_sleeping_thread(struct siw_context *ctx);
 /*
@@ -597,9 +601,9 @@ struct siw_way {
 	uint64_t instance; /* RD: instance of the source endpoint; 0: unknown */
 };
 /*
- * Queues the completion of a send (send_lock held) or of a receive (progress held). slot: polling
- * the completion frees the send or receive slots before that number. way: the addresses of the
- * message, or NULL.
+ * Queues the completion of a send (send_lock held) or of a receive (progress lock held). slot:
+ * polling the completion frees the send or receive slots before that number. way: the addresses of
+ * the message, or NULL.
  */
 void siw_device_cq_add_completion(struct siw_qp *qp, struct siw_cq *cq, const struct siw_wc *wc,
 				  const struct siw_way *way, uint32_t slot, bool solicited);

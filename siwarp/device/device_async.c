@@ -59,8 +59,8 @@ static void async_update_fd(struct siw_context *ctx)
 /* ---- raising --------------------------------------------------------------------------------- */
 
 /*
- * Returns the note of this event type, or an unused note. An object has enough notes for all its
- * event types.
+ * Returns the object's struct siw_async_note that is used for this event type, or an unused one. An
+ * object has enough of these structs for all its event types.
  */
 static struct siw_async_note *async_find_event_slot(struct siw_async *async, int type)
 {
@@ -134,7 +134,9 @@ static int async_read_event(void *arg)
 		if (note->of == &ctx->async) {
 			want->event->element.port_num = 1;
 		} else {
-			/* event->element is a union of pointers, so setting qp sets any */
+			/*
+			 * event->element is a union of pointers, so setting qp sets cq and srq, too
+			 */
 			want->event->element.qp = note->of->object;
 			want->event->user_context = note->of->user;
 			note->of->unacked++;

@@ -2,8 +2,8 @@
 /*
  * Finds out whether requests or responses still use memory or an address handle. The search takes
  * place when the memory or the handle is to be destroyed, so posting need not count uses. It covers
- * only the queue pairs that posted or answered a request since they were last found quiet, so idle
- * queue pairs cost nothing.
+ * only the queue pairs that posted or answered a request since they were last found to have nothing
+ * in progress, so idle queue pairs cost nothing.
  */
 #include "device/device_impl.h"
 
@@ -39,7 +39,8 @@ void siw_device_busy_list_forget(struct siw_qp *qp)
 }
 
 /*
- * Called after a QP was checked: adds the QP to the end of the busy list again, unless it is quiet.
+ * Called after a QP was checked: adds the QP to the end of the busy list again, unless the QP has
+ * nothing in progress.
  */
 static void busy_list_add_unless_quiet(struct siw_qp *qp)
 {

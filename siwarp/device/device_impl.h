@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* device/device_impl.h - functions shared by the files of this folder; private to verbs/. */
+/* device/device_impl.h - functions shared by the files of this folder; private to device/. */
 #ifndef SIW_DEVICE_IMPL_H
 #define SIW_DEVICE_IMPL_H
 

@@ -116,8 +116,8 @@ static int check_access_flags(int access, bool bound)
 	if ((access & writes) && !(access & SIW_ACCESS_LOCAL_WRITE))
 		return siw_refuse(MR_LOCAL_WRITE, (uint64_t)access);
 	/*
-	 * The two access rights are not allowed together: windows would stay bound after a peer
-	 * invalidated the region.
+	 * REMOTE_INVALIDATE and MW_BIND are not allowed together: memory windows would stay bound
+	 * after a peer invalidated the region.
 	 */
 	if ((access & SIW_ACCESS_REMOTE_INVALIDATE) && (access & SIW_ACCESS_MW_BIND))
 		return siw_refuse(MR_NO_WINDOWS);
@@ -476,7 +476,7 @@ static int check_ah_source(struct siw_pd *pd, const struct siw_addr *dest,
 }
 
 /*
- * Returns the device's interface index, which completes a link-local destination address; 0:
+ * Returns the device's interface index, which is the scope of a link-local destination address; 0:
  * unknown.
  */
 static uint32_t device_interface_index(struct siw_context *ctx)

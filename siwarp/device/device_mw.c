@@ -224,7 +224,7 @@ int siw_device_mw_pin_for_bind(struct siw_context *ctx, const struct siw_send_wr
 
 	siw_lock(&ctx->mw_lock);
 	if (r && !atomic_load(&r->bindable))
-		r = NULL; /* the bind will fail when it begins */
+		r = NULL; /* the bind will fail when it is carried out */
 	if (!w->live) {
 		err = siw_refuse(BIND_WINDOW);
 	} else if (w->mw.type != type) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* device/device_objects.h - structs used only in this folder; private to verbs/. */
+/* device/device_objects.h - structs used only in this folder; private to device/. */
 #ifndef SIW_DEVICE_OBJECTS_H
 #define SIW_DEVICE_OBJECTS_H
 
@@ -51,7 +51,7 @@ struct siw_window {
 
 struct siw_cqe {
 	struct siw_wc wc;
-	struct siw_qp *owner; /* valid, because destroying a QP first removes its completions */
+	struct siw_qp *owner; /* the QP exists: destroying a QP first removes its completions */
 	/* polling the completion frees the owner's send or receive slots up to this number */
 	uint32_t slot;
 	struct siw_addr source;

@@ -9,7 +9,7 @@
 #include "device/device_impl.h"
 
 #define FIRST_INTERFACES 32
-#define MAX_NEWS	 64 /* maximum number of interface changes handled in one turn */
+#define MAX_NEWS	 64 /* maximum number of interface changes handled in one call */
 
 int siw_device_interfaces(struct siw_llp_interface **out)
 {

@@ -15,11 +15,11 @@
 #define TICK_NS		5000000ull
 #define LONGEST_TICK_NS (64 * TICK_NS)
 #define FEW		16 /* rounds without work between two clock reads */
-/* after idle rounds for this time the device counts as idle, and polls offer the CPU */
+/* after idle rounds for this time in ns the device counts as idle, and polls yield the CPU */
 #define IDLE_NS 50000
-/* polls of other CQs that may skip their round after an idle round of one CQ */
+/* maximum number of polls of other CQs that skip their round after an idle round of one CQ */
 #define MAX_SKIPPED_POLLS 7
-/* polls for which an idle device makes rare rounds, after another was found busy */
+/* number of polls that make rounds of an idle device only rarely, after another device was busy */
 #define RARE_POLLS    64
 #define RARE_ROUND_NS 25000 /* minimum time between two rounds of an idle device */
 
@@ -350,8 +350,8 @@ static void count_poll(struct siw_context *ctx)
  * Makes a progress round in one of eight polls for a program with dense posts. A program with dense
  * posts whose requests complete immediately, such as RC Writes, never polls an empty CQ, and only
  * polls of an empty CQ make progress. The round services the sockets. The round also wakes the
- * progress thread, which then naps instead of sleeping on the sockets: posts may be delayed for a
- * batch only while the progress thread naps.
+ * progress thread, which then takes short sleeps (naps) instead of sleeping on the sockets: posts
+ * may be delayed for a batch only while the progress thread naps.
  */
 static void make_progress_round_for_dense_posts(struct siw_context *ctx)
 {
@@ -376,7 +376,7 @@ void siw_device_note_poll_without_progress(struct siw_context *ctx, bool all)
 	    atomic_load_explicit(&ctx->posts_dense, memory_order_relaxed)) {
 		atomic_store_explicit(&ctx->posts_dense, false, memory_order_relaxed);
 		make_progress_round_for_dense_posts(ctx);
-	} else if (!all) { /* a poll with unused entries may be the last for a while */
+	} else if (!all) { /* a poll that did not fill its array may be the last for a while */
 		siw_device_send_posted(ctx, true);
 	}
 }
@@ -425,7 +425,7 @@ static bool poll_must_make_progress_round(struct siw_context *ctx, const struct 
 }
 
 /*
- * Counts a round of a poll that moved no message. Returns whether to offer the CPU to other
+ * Counts a poll's progress round that moved no message. Returns whether to yield the CPU to other
  * threads. If idle rounds continue, the peer's thread may be waiting for this CPU, because more
  * processes poll than there are CPUs.
  */

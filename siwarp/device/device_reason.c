@@ -159,7 +159,7 @@ static void append_errno_name(struct out *out, uint64_t number)
 {
 	char text[96] = "";
 
-#ifdef __GLIBC__ /* glibc's strerror_r() may return another string than text */
+#ifdef __GLIBC__ /* glibc's strerror_r() may return a string that is not in text[] */
 	append_text(out, strerror_r((int)number, text, sizeof(text)));
 #else
 	if (strerror_r((int)number, text, sizeof(text)))
@@ -168,7 +168,10 @@ static void append_errno_name(struct out *out, uint64_t number)
 #endif
 }
 
-/* Formats one number of a reason. kind: the format name between the colon and the closing brace. */
+/*
+ * Appends one number of the reason text. kind: the format name between the colon and the closing
+ * brace.
+ */
 static void append_formatted_number(struct out *out, const char *kind, uint64_t number)
 {
 	if (!strncmp(kind, "text}", 5))

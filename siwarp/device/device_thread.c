@@ -10,19 +10,19 @@
 #include "base/trim.h"
 #include "device/device_impl.h"
 
-/* naps while a waiter sleeps before the thread sleeps LONG_SLEEP_US */
+/* after this many short sleeps (naps) without a poll, while a waiter sleeps, a sleep is long */
 #define NAPS_TO_LONG_SLEEP 100
-#define SHORT_NAPS	   3 /* number of short naps: an eighth, a quarter and a half of nap_us */
+#define SHORT_NAPS	   3 /* number of naps below nap_us: an eighth, a quarter, a half of it */
 #define LONG_SLEEP_US	   250000
 #define MOST_SKIPPED	   255 /* maximum number of wake-ups without a spin */
-#define STREAM		   2   /* this many rounds with messages per wake-up are a stream */
-/* this many rounds with messages or fewer: one or a few short messages */
+#define STREAM		   2   /* minimum rounds with messages per wake-up for a stream */
+/* a wake-up with at most this many rounds with messages handled one or a few short messages */
 #define FEW 16
 
 /*
- * Returns the duration of the next nap. The first naps after the progress thread has serviced the
- * device are shorter, so that a program that pauses polling for a moment need not wait for a long
- * nap to end.
+ * Returns the duration of the progress thread's next short sleep (nap). The first naps after the
+ * progress thread has serviced the device are shorter, so that a program that pauses polling for a
+ * moment need not wait for a long nap to end.
  */
 static int64_t nap_duration_us(unsigned int naps)
 {
@@ -30,8 +30,8 @@ static int64_t nap_duration_us(unsigned int naps)
 }
 
 /*
- * Makes the progress thread nap once. naps: number of previous naps; waits: how many of these
- * passed without a poll while a waiter slept.
+ * Makes the progress thread take one short sleep (nap). naps: number of previous naps; waits: how
+ * many of these passed without a poll while a waiter slept.
  */
 static void progress_thread_nap(struct siw_context *ctx, unsigned int naps, unsigned int waits)
 {
@@ -45,8 +45,8 @@ static void progress_thread_nap(struct siw_context *ctx, unsigned int naps, unsi
 			us = LONG_SLEEP_US;
 	}
 	/*
-	 * A waiter may set the descriptor after the nap; the next nap then ends immediately and
-	 * clears the descriptor.
+	 * A waiter may make sleep_fd readable only after the nap; the next nap then ends
+	 * immediately and clears the descriptor.
 	 */
 	atomic_store(&ctx->naps, true);
 	if (siw_llp_wait(&nothing, ctx->sleep_fd, us) > 0)
@@ -70,7 +70,7 @@ static bool sleep_on_sockets(struct siw_context *ctx)
 	/*
 	 * Data that arrived after the last round ends the wait by itself; posted requests do not,
 	 * so they are sent before the wait. Pairs with siw_device_add_unsent_qp(), whose caller
-	 * marks the QP and then checks whether the port is armed.
+	 * marks the QP and then checks whether the socket poller is armed.
 	 */
 	moved = atomic_load(&ctx->lane.n_unsent) ? siw_device_send_unsent_qps(ctx) : 0;
 	siw_llp_waitset_fill(ctx->lane.port, &set);
@@ -80,7 +80,8 @@ static bool sleep_on_sockets(struct siw_context *ctx)
 		return false;
 	siw_trim_free_memory();
 	/*
-	 * A wake-up that arrived too late for progress_thread_nap() is still set on the descriptor.
+	 * After a wake-up that came too late for progress_thread_nap(), the descriptor is still
+	 * readable.
 	 */
 	siw_llp_event_clear(ctx->sleep_fd);
 	if (atomic_load(&ctx->stop))
@@ -110,7 +111,7 @@ static void disarm_socket_poller_of_device(struct siw_context *ctx)
  * messages do not spin: one, then about twice as many each time.
  */
 struct spin {
-	uint64_t until_ns;  /* end of the spin; 0: no spin since the last wake-up */
+	uint64_t until_ns;  /* when the spin ends; 0: no spin since the last wake-up */
 	unsigned int moved; /* number of rounds since the wake-up that moved messages */
 	unsigned int skip;  /* number of wake-ups without a spin after an unsuccessful spin */
 	unsigned int left;  /* number of wake-ups without a spin still to come */

@@ -60,7 +60,8 @@ static int wait_loop(struct siw_context *ctx, int (*ready)(void *arg), void *arg
 		now = siw_now_ns();
 		if (now >= deadline)
 			return siw_refuse(TIME_OVER);
-		pthread_testcancel(); /* continuous traffic may keep this loop from its sleep */
+		/* Under continuous traffic this loop may never reach its cancellable sleep. */
+		pthread_testcancel();
 		if (now < spin_until)
 			continue;
 		if (spin_until)
@@ -151,8 +152,8 @@ static int wait_on_descriptor(struct siw_context *ctx, int (*ready)(void *arg), 
 		if (now >= deadline)
 			return siw_refuse(TIME_OVER);
 		/*
-		 * Pairs with siw_close_device_forced(), which sets inherited and then wakes waiters
-		 * repeatedly.
+		 * Pairs with siw_close_device_forced(), which sets ctx->inherited and then wakes
+		 * waiters repeatedly.
 		 */
 		if (siw_device_inherited(ctx))
 			return siw_refuse(STALE);

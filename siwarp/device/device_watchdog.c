@@ -52,7 +52,7 @@ void siw_device_request_short_time_slice(void)
 	}
 }
 
-#define PERIOD_NS 200000u /* time from a wake-up of one watchdog to the next of the other */
+#define PERIOD_NS 200000u /* time between the wake-ups of the two watchdogs, which alternate */
 /*
  * The watchdogs start after this many messages in a row, each within GAP_NS of the preceding
  * message.

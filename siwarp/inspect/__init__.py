@@ -141,7 +141,7 @@ __all__ = [
 
 
 #: The modules with the scapy layers. They are all imported when the first of them is used, because
-#: each finds its upper layer by the bindings of the others; reading captures needs no layer.
+#: each finds its upper layer by the bindings of the others; reading captures needs no scapy layer.
 _LAYERS = ("ddp", "dgram", "mpa", "rd", "rdmap", "session", "sidr")
 
 

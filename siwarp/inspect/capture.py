@@ -82,7 +82,7 @@ class _ExaminedStream:
     halves: list[HalfConnectionReader] = field(default_factory=list)
     quoted: list[tuple[Message, Header]] = field(
         default_factory=list
-    )  # UD: error messages and the headers that they quote
+    )  # on UD: each error message, with the header that it quotes
 
 
 # ---- TCP connections -----------------------------------------------------------------------------
@@ -139,8 +139,8 @@ def _match_messages(found: _ExaminedStream) -> None:
                 m.number for m in said if quoted is not None and is_quoted_header_of(quoted, m)
             ]
             message.about = blamed[-1] if blamed else None
-    # Index the last message of each key; a search would be quadratic with as many errors as
-    # messages.
+    # For each header that an error may quote, note the last message with that header; a search per
+    # error would take quadratic time if there are as many errors as messages.
     named = {
         (m.source, m.dest, m.fields.get("qn"), m.fields.get("msn")): m.number
         for m in found.messages
@@ -463,7 +463,7 @@ def _examine_datagrams(packets: list[Packet]) -> list[_ExaminedStream]:
 
 
 def _match_rd_retransmissions(found: _ExaminedStream) -> None:
-    """Find the RD segments whose PSN an earlier segment of the same incarnation and space has."""
+    """Find RD retransmissions: an earlier segment has the same incarnation, PSN space and PSN."""
     first: dict[tuple[object, ...], Message] = {}
     for message in found.messages:
         said = message.fields

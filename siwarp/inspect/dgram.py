@@ -38,7 +38,7 @@ from siwarp.inspect.wire import CRC_LEN, LLP_HDR_LEN, LLP_MARK, LLP_TYPES, LLP_V
 
 
 def ud_qn(queue: int, dest_index: int = 0, source_index: int = 0) -> int:
-    """Return the value of the QN field; raises ValueError if a part does not fit its bits."""
+    """Return the value of the QN field; raises ValueError if an argument does not fit its bits."""
     if not (0 <= queue <= 3 and 0 <= dest_index <= 0xFF and 0 <= source_index <= 0xFF):
         raise ValueError("queue takes 2 bits, each index 8")
     return source_index << 16 | dest_index << 8 | queue

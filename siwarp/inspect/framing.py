@@ -57,7 +57,7 @@ class Span(NamedTuple):
     end: int
     octets: bytes
     crc_good: bool  # whether the CRC field is correct, even if CRC was not negotiated
-    marked: bytes | None = None  # the FPDU with its Markers; None for an FPDU without
+    marked: bytes | None = None  # the FPDU with its Markers; None if it has no Markers
     markers: tuple[FoundMarker, ...] = ()
 
 
@@ -113,7 +113,7 @@ def next_fpdu_with_markers(octets: bytes, at: int, origin: int) -> Span | None:
 
 
 def iterate_complete_fpdus(octets: bytes, at: int, origin: int | None = None) -> Iterator[Span]:
-    """Yield the complete FPDUs from `at` on; `origin` is a Marker's position, None without them."""
+    """Yield the complete FPDUs from `at` on; `origin`: a Marker's position, None: no Markers."""
     while True:
         span = (
             next_fpdu_without_markers(octets, at)
@@ -127,7 +127,7 @@ def iterate_complete_fpdus(octets: bytes, at: int, origin: int | None = None) ->
 
 
 def mpa_startup_frame_end_offset(octets: bytes) -> int | None:
-    """Return the end of the start-up frame at a stream's start; 0: no frame, None: incomplete."""
+    """Return the end offset of the start-up frame at offset 0; 0: no frame, None: incomplete."""
     if octets[:KEY_LEN] not in (REQUEST_KEY, REPLY_KEY):
         return 0
     if len(octets) < STARTUP_HDR_LEN:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 __all__ = ["Limits", "TooMuch", "count_against_limits", "enforce_limits"]
 
-#: Blocks or frames allowed per allowed message; a block or frame needs a fifth of a message's
-#: memory.
+#: Number of blocks or frames of a capture file that are allowed per allowed message; a block or
+#: frame needs a fifth of the memory of a message.
 FRAMES_A_MESSAGE = 5
 #: The clock is read once per this number of frames or messages.
 LOOK = 64

@@ -32,7 +32,7 @@ TERM_CLAUSES = {
 #: Error codes of the LLP that MPA's enhanced start-up added.
 ENHANCED_CODES = (5, 6, 7)
 ENHANCED_CLAUSE = "RFC6581-8"
-#: The first word of a drop's comment -> the clause that the dropped datagram violates.
+#: First word of a capture's comment on a dropped datagram -> clause that the datagram violates.
 DROP_CLAUSES = {
     "drop_short": "RFC5041-4.3-01",
     "drop_crc": "RFC5041-3-07",
@@ -62,7 +62,7 @@ _IMMEDIATE = struct.Struct(">II")
 _PRIVATE = struct.Struct(">B3xI")
 READ_REQUEST_FIELDS = ("sink_stag", "sink_to", "size", "src_stag", "src_to")
 ATOMIC_FIELDS = ("code", "request", "stag", "to", "data", "mask", "compare", "compare_mask")
-#: opcode -> the struct of the message's own header, and the names of the fields.
+#: opcode -> the struct of the header that follows the DDP header, and the names of its fields.
 _OWN_HEADERS: dict[int, tuple[struct.Struct, tuple[str, ...]]] = {
     Opcode.RDMA_READ_REQUEST: (_READ_REQUEST, READ_REQUEST_FIELDS),
     Opcode.ATOMIC_REQUEST: (_ATOMIC_REQUEST, ATOMIC_FIELDS),
@@ -156,7 +156,7 @@ class Header(NamedTuple):
     opcode: int
     ddp_rsvd: int
     size: int  # length of the header in octets
-    a: int  # STag; or the field of Invalidate STag and Q_Key
+    a: int  # tagged: STag; untagged: the field for Invalidate STag or Q_Key
     b: int  # TO of a tagged header, QN of an untagged one
     msn: int
     mo: int
@@ -221,7 +221,7 @@ def header_fields(header: Header, payload: bytes, ud: bool = False) -> dict[str,
     layout, names = _OWN_HEADERS.get(header.opcode, (None, ()))
     if layout is not None and len(payload) >= layout.size:
         found.update(zip(names, layout.unpack_from(payload), strict=True))
-    if "code" in found:  # the other bits of the octet are reserved
+    if "code" in found:  # the upper four bits of the octet are reserved
         found["code"] = int(found["code"]) & 0xF
     return found
 
@@ -244,7 +244,7 @@ def check_header(message: Message, header: Header | None) -> None:
     elif header.opcode not in OPCODES:
         message.record_error(f"unknown opcode {header.opcode:#x}", "RFC5040-7.2-02")
     elif header.opcode == Opcode.PRIVATE:
-        pass  # the subcode in the payload determines the kind and the queue
+        pass  # the subcode in the payload determines the message's kind and its queue
     elif header.tagged != (expected_ddp_queue(header.opcode) is None):
         word = "tagged" if header.tagged else "untagged"
         clause = EXTENSION_CLAUSE if header.opcode > Opcode.TERMINATE else "RFC5040-4.1-05"

@@ -227,7 +227,7 @@ def mark(fpdu: Packet, at: int) -> bytes:
 
 
 def mark_stream(fpdus: Iterable[Packet], at: int = 0) -> bytes:
-    """Build consecutive FPDUs with Markers; `at` as for `mark`."""
+    """Build consecutive FPDUs with Markers; `at` has the same meaning as in `mark`."""
     out = bytearray()
     for fpdu in fpdus:
         out += mark(fpdu, at + len(out))
@@ -291,7 +291,7 @@ class MPA(Packet):
     def tcp_reassemble(
         cls, data: bytes, metadata: dict[str, Any], session: dict[Any, Any]
     ) -> Packet | None:
-        """Return the complete frames at a stream's start, for TCPSession; None: too few octets.
+        """Return the complete frames at a stream's start, for TCPSession; None if there is none.
 
         TCPSession fills a gap with zeros, passes retransmitted octets twice, and takes segments in
         the order of their arrival. FPDUSession has none of these defects.
@@ -299,7 +299,7 @@ class MPA(Packet):
         ident = metadata.get("ident")
         if ident is None and "relative_seq" in metadata:
             return None  # scapy repeats the call for octets that were incomplete before
-        # Different connections may have the same session object; `ident` distinguishes them.
+        # Different connections may have the same `session`; `ident` distinguishes the connections.
         way = session.setdefault((cls, ident), _DirectionState())
         back = (
             session.get((cls, _reverse_ident(ident)), _DirectionState())

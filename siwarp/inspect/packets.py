@@ -34,7 +34,7 @@ NULL = (0, 108)  # BSD loopback: an address family precedes IP
 FragmentKey = tuple[str, str, int, int]
 #: Limit of fragmented datagrams that are stored at a time.
 FRAGMENTS_MAX = 256
-#: Limit of stored fragments of one datagram, in octets: the maximum of IP, and room for duplicates.
+#: Limit of stored fragments of one datagram, in octets: twice IP's maximum, to allow duplicates.
 DATAGRAM_MAX = 2 * 65_536
 
 

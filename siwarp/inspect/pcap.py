@@ -259,7 +259,7 @@ class CaptureFile:
 
 @contextlib.contextmanager
 def open_capture(path: str | Path) -> Iterator[CaptureFile]:
-    """Open a pcap or pcapng file, possibly compressed by gzip or a pipe, for a ``with`` block.
+    """Open a pcap or pcapng file (or pipe), possibly compressed by gzip, for a ``with`` block.
 
     Raises OSError if it cannot be opened.
     """

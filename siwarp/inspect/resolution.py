@@ -120,7 +120,7 @@ def message_from_sidr_frame(packet: Packet) -> Message:
 
 
 def pair_sidr_replies(messages: list[Message]) -> Iterator[tuple[Message, Message]]:
-    """Yield each answer, refusal and cookie with the last preceding question of the same id."""
+    """Yield each ANSWER, REFUSAL or COOKIE frame with the last earlier QUESTION of the same id."""
     asked: dict[tuple[str, str, int | str], Message] = {}
     for message in messages:
         if message.error is not None or "id" not in message.fields:

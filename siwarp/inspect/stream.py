@@ -95,14 +95,14 @@ class HalfConnection:
         return self.end > before
 
     def _stream_offset(self, seq: int) -> int:
-        """Return the offset of a sequence number in the stream: the candidate nearest its end."""
+        """Return the offset, nearest the stream's end, of an octet with this sequence number."""
         assert self.base is not None
         low = (seq - self.base) % SEQ_SPACE
         lap = round((max(self._top, self.end) - low) / SEQ_SPACE)
         return low + lap * SEQ_SPACE
 
     def _append_stored_segments(self, octets: bytearray, origin: int) -> None:
-        """Append the stored segments that follow to `octets`, which begins at offset `origin`."""
+        """Append the stored segments that continue `octets`, which start at offset `origin`."""
         while self._early and self._early[0][0] <= origin + len(octets):
             offset, _, payload, place = heapq.heappop(self._early)
             have = origin + len(octets)
@@ -113,7 +113,7 @@ class HalfConnection:
                 self.places.append(place)
 
     def contiguous_runs(self) -> list[tuple[int, bytes]]:
-        """Return (offset, octets) of each range without a gap. Must be the last call."""
+        """Return (offset, octets) of each range without a gap. Call it last: it consumes them."""
         found = [(self.forgotten, bytes(self.octets))] if self.octets else []
         while self._early:
             origin = max(self._early[0][0], 0)
@@ -123,7 +123,7 @@ class HalfConnection:
         return found
 
     def discard(self, size: int) -> None:
-        """Discard the first `size` octets of the stream, and all places."""
+        """Discard the first `size` octets, and the records of which packet carried which octets."""
         del self.octets[:size]
         self.forgotten += size
         self.places.clear()
@@ -185,7 +185,7 @@ def direction_of(packet: Packet) -> Direction:
 
 
 class Connections:
-    """Sorts segments into connections; a SYN after data or an end starts a new connection."""
+    """Sorts segments into connections; a SYN after data, a FIN or a reset starts a new one."""
 
     def __init__(self) -> None:
         self.all: list[Connection] = []

@@ -13,7 +13,7 @@ from enum import IntEnum
 from siwarp.inspect.framing import REQUEST_KEY, STARTUP_HDR_LEN
 
 CRC_LEN = 4
-#: Lengths of DDP's headers.
+#: Lengths of DDP's headers in octets.
 TAGGED_HDR_LEN = 14
 UNTAGGED_HDR_LEN = 18
 #: Length of the field with IRD, ORD and the bits A to D in a start-up frame's private data.
@@ -35,21 +35,22 @@ LLP_TYPES = {
     11: "RD_VERSIONS",
 }
 LLP_HDR_LEN = 12
-#: Value of the low two bits of the LLP header's first octet, where a segment has DDP's version.
+#: Value of the low two bits of an LLP header's first octet; a plain DDP segment has DDP's version
+#: in these bits.
 LLP_MARK = 2
-#: The LLP's version, in the two bits above the mark.
+#: The LLP's version, in the next two bits of the first octet.
 LLP_VERSION = 1
 RD_HEADER_LEN = 36
 #: The flag of RD's header that marks the PSN space of responses.
 RD_RESPONSE = 4
-REPORT = struct.Struct("!QQI")  # number of datagrams, of octets, next PSN
+REPORT = struct.Struct("!QQI")  # UC report: counts of datagrams and octets, next PSN
 RD_ACK = 5
-ACK_HEAD = struct.Struct("!IBBBB")  # CE count, RNR timer, counts of request/response ranges, zero
-RANGE = struct.Struct("!HH")  # gap before the range, length of the range
+ACK_HEAD = struct.Struct("!IBBBB")  # CE count, RNR timer, numbers of request and response ranges, 0
+RANGE = struct.Struct("!HH")  # of a range of PSNs: the gap before it, its length
 
 # ---- resolution of UD queue pairs
 
-#: Length of every frame; of the field for private data; maximum of private data in a reply.
+#: In octets: length of a frame; of its field for private data; maximum private data in an answer.
 SIDR_LEN, SIDR_DATA_LEN, SIDR_ANSWER_DATA_LEN = 232, 180, 136
 
 

@@ -103,7 +103,7 @@ struct siw_llp_waitset {
 	 */
 	struct siw_llp_port *port; /* the port; must exist until the wait ends */
 	uint32_t changes;
-	uint64_t due_ns; /* when a poll has work although no descriptor is ready; 0: never */
+	uint64_t due_ns; /* time at which a poll has work without a ready descriptor; 0: never */
 };
 /*
  * Fills the wait set with the descriptors that a poll would check now. Called with the progress

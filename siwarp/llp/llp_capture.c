@@ -226,7 +226,7 @@ static struct siw_llp_capture *get_stream_capture_state(struct siw_llp_sock *soc
 	if (!capture || !fresh)
 		return capture;
 	if (siw_llp_peer(sock, &peer)) {
-		capture->generation = 0; /* the connection has ended; the next call tries again */
+		capture->generation = 0; /* the connection has ended; the next call retries */
 		return NULL;
 	}
 	set_captured_peer(sock, capture, &peer);

@@ -25,7 +25,7 @@
 
 #define SIW_DGRAM_MARK	    0x02 /* mark of an LLP header, in the low two bits of the first octet */
 #define SIW_DGRAM_MARK_MASK 0x03
-#define SIW_DGRAM_VERSION   1 /* protocol version, in the two bits above the mark */
+#define SIW_DGRAM_VERSION   1 /* LLP version, in the next two bits of the first octet */
 #define SIW_DGRAM_CRC_LEN   4
 
 /* Datagram types. RD types are followed by the rest of the RD header. */

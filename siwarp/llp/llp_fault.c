@@ -137,7 +137,7 @@ void siw_llp_fault_state_unlock(struct siw_llp_sock *sock, struct siw_llp_faulty
 	next = min_time(next, f->reset_at);
 	/*
 	 * Without the port's lock the receive queue is not examined. The thread that added packets
-	 * to the receive queue has already set their time.
+	 * to the receive queue has already set the time at which these packets are due.
 	 */
 	if (port_locked)
 		next = min_time(next, siw_llp_fault_next_rx_due(sock, f));
@@ -280,7 +280,7 @@ static int hold_back_sent_datagram(struct siw_llp_faulty *f, const struct siw_ad
 	int rv = hold_back_datagram(f, SIW_FAULT_TX, dest, iov, length, length, ecn, fate);
 
 	if (rv == 0 && fate->dup) {
-		fate->depart_ns = 0; /* only the first copy uses the rate */
+		fate->depart_ns = 0; /* only the first copy counts against the plan's rate */
 		rv = hold_back_datagram(f, SIW_FAULT_TX, dest, iov, length, length, ecn, fate);
 	}
 	if (rv == -ENOBUFS) {
@@ -393,7 +393,7 @@ static bool apply_fault_plan_to_received_datagram(struct siw_llp_sock *sock,
 		if (hold_back_datagram(f, SIW_FAULT_RX, source, &iov, here, true_length,
 				       sock->got_ecn, &fate))
 			siw_drop(SIW_COUNTER_fault_limit);
-		fate.depart_ns = 0; /* only the first copy uses the rate */
+		fate.depart_ns = 0; /* only the first copy counts against the plan's rate */
 	}
 	if (direct && fate.corrupt)
 		siw_fault_flip(buf, here, fate.flip);

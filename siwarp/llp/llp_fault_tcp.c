@@ -125,7 +125,7 @@ static ssize_t hold_back_stream_octets(struct siw_llp_faulty *f, enum siw_fault_
 		int rv = siw_fault_queue_add(&f->way[dir].queue, iov, taken, n, &fate, &held);
 
 		if (rv < 0) {
-			*path = before; /* a piece that was not added must not use the rate */
+			*path = before; /* octets that were not added must not use the rate */
 			return taken ? (ssize_t)taken : rv;
 		}
 		siw_count(SIW_COUNTER_fault_corrupt,
@@ -184,7 +184,7 @@ static ssize_t send_by_fault_plan_locked(struct siw_llp_sock *sock, struct siw_l
 	else
 		sent = hold_back_sent_stream_octets(sock, f, iov, share, now);
 	if (sent < 0)
-		path->calls--; /* the caller will repeat the call, so the plan does not count it */
+		path->calls--; /* the caller repeats the call: the plan must not count it twice */
 	else if (share < length)
 		siw_count(SIW_COUNTER_fault_short, 1);
 	return sent;
@@ -444,7 +444,7 @@ static ssize_t recv_by_fault_plan_locked(struct siw_llp_sock *sock, struct siw_l
 		    !siw_fault_stream_waits(&f->plan, path, &f->peer, now)) {
 			got = recv_stream_from_kernel(sock, f, iov, n, share);
 			if (got < 0)
-				/* the caller will repeat the call, so the plan does not count it */
+				/* the caller repeats the call: the plan must not count it twice */
 				path->calls--;
 			else if (share < length && (size_t)got == share)
 				siw_count(SIW_COUNTER_fault_short, 1);

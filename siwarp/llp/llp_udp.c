@@ -355,7 +355,7 @@ int siw_llp_udp_send_batch(struct siw_llp_sock *sock, const struct siw_addr *des
 
 /* ---- receiving ------------------------------------------------------------------------------- */
 
-/* Reads the size of a batch's datagrams, and the batch's ECN code point. */
+/* Reads from control messages the size of a batch's datagrams, and the batch's ECN code point. */
 static void read_control_messages(struct siw_llp_sock *sock, struct msghdr *msg, uint16_t *seg)
 {
 	for (struct cmsghdr *c = CMSG_FIRSTHDR(msg); c; c = CMSG_NXTHDR(msg, c)) {

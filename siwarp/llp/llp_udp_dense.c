@@ -71,8 +71,8 @@ static void note_socket_empty(struct siw_llp_sock *sock)
 }
 
 /*
- * Receives with control messages, which contain the size of a batch's datagrams and whether the
- * datagrams were marked CE.
+ * Receives a datagram or a batch together with its control messages, which state the size of the
+ * batch's datagrams, and whether the datagrams were marked CE.
  */
 static ssize_t recv_with_control(struct siw_llp_sock *sock, struct siw_addr *source, void *buf,
 				 size_t size, uint16_t *batch)

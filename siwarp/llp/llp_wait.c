@@ -76,8 +76,8 @@ void siw_llp_waitset_fill(struct siw_llp_port *port, struct siw_llp_waitset *set
 }
 
 /*
- * Returns the maximum duration of the wait in nanoseconds, or -1 for no limit. *due: the duration
- * ends when the port has packets or timers due.
+ * Returns the maximum duration of the wait in nanoseconds, or -1 for no limit. Sets *due to whether
+ * the wait is limited by the time at which the port has packets or timers due.
  */
 static int64_t wait_duration_ns(const struct siw_llp_waitset *set, int64_t timeout_us, bool *due)
 {
@@ -208,8 +208,8 @@ void siw_llp_event_clear(int fd)
 	ssize_t n;
 
 	/*
-	 * The loop does not rely on O_NONBLOCK: the program may change it, and may have read the
-	 * descriptor itself.
+	 * The loop does not rely on O_NONBLOCK, because the program may have changed the flag, and
+	 * may have read the descriptor itself.
 	 */
 	do
 		n = syscall(SYS_preadv2, fd, &to, 1, -1l, -1l, RWF_NOWAIT);

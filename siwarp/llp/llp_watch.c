@@ -67,8 +67,8 @@ void siw_llp_interface_watch_close(struct siw_llp_watch *watch)
 }
 
 /*
- * Returns whether a link message is about the watched name, which a newly created interface may
- * have.
+ * Returns whether a link message is about an interface with the watched name. The interface may
+ * have been created after the watch was opened.
  */
 static bool is_about_watched_name(const struct siw_llp_watch *watch, const struct nlmsghdr *msg)
 {

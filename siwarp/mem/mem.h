@@ -45,15 +45,15 @@ enum siw_mem_right {
 	SIW_MEM_REMOTE_READ = 4,
 	SIW_MEM_REMOTE_ATOMIC = 8,
 	SIW_MEM_LOCAL_READ = 1 << 28, /* local read access, granted by every region */
-	SIW_MEM_READ_SINK = 1 << 29,  /* only the response of one RDMA Read may be placed there */
+	SIW_MEM_READ_SINK = 1 << 29,  /* only the response of one RDMA Read may be placed here */
 	SIW_MEM_REMOTE_INVALIDATE = 1 << 30,
 };
 
 /*
  * The memory that an STag names. If sgl is NULL: length octets at addr; tagged offsets, and the
- * addresses of local elements with this key, begin with to_base. If sgl is not NULL: the octets of
- * nsge local elements; tagged offsets begin with 0. The list must stay valid until the STag is
- * freed.
+ * addresses in local scatter/gather elements with this key, begin with to_base. If sgl is not NULL:
+ * the memory of the nsge local scatter/gather elements in sgl; tagged offsets begin with 0. The
+ * list sgl must stay valid until the STag is freed.
  */
 struct siw_mem_region {
 	uint8_t *addr;
@@ -105,13 +105,13 @@ bool siw_mem_stag_alive(struct siw_mem *mem, uint32_t stag);
  * If max is 0, writes no iovec and returns 1, with the reference. If len is 0, returns 0 without
  * checks and without a reference, because RFC 5041 allows any STag then. -EACCES: *err has DDP's
  * error (RFC 5041 section 7: invalid STag, not of this stream, bounds, TO wrap), RDMAP's access
- * violation if the right is missing, or the local catastrophic error if an element of the list is
- * no longer valid.
+ * violation if the right is missing, or the local catastrophic error if an element of the region's
+ * scatter/gather list is no longer valid.
  */
 int siw_mem_stag_acquire(struct siw_mem *mem, uint32_t stag, uint32_t pd, const void *stream,
 			 uint32_t right, uint64_t to, uint64_t len, struct iovec *iov, int max,
 			 struct siw_wire_err *err);
-/* Releases the reference to an STag that a siw_mem_stag_acquire with a result above 0 acquired. */
+/* Releases a reference to an STag, which siw_mem_stag_acquire took if its result was above 0. */
 void siw_mem_stag_release(struct siw_mem *mem, uint32_t stag);
 /*
  * Returns whether the peer of this stream may invalidate the STag: the STag is valid, bound to this
@@ -142,7 +142,7 @@ int siw_mem_sgl_resolve(struct siw_mem *mem, const struct siw_sge *sgl, int nsge
 int siw_mem_sgl_write(struct siw_mem *mem, const struct siw_sge *sgl, int nsge, uint32_t pd,
 		      const void *octets, uint64_t len);
 
-/* Operations on 64 bits of a region (RFC 7306 section 5.1), as values in host order. */
+/* Atomic operations on 64 bits of a region (RFC 7306 section 5.1); operands in host byte order. */
 enum siw_mem_atomic_kind {
 	SIW_MEM_FETCH_ADD = 0,
 	SIW_MEM_CMP_SWAP = 2,

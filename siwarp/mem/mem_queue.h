@@ -12,7 +12,7 @@
 
 struct siw_mem_buffer {
 	uint64_t user_data;
-	uint64_t length; /* octets of all elements */
+	uint64_t length; /* total octets of the elements */
 	int nsge;
 	struct siw_sge sgl[]; /* up to max_sge elements */
 };
@@ -36,7 +36,7 @@ struct siw_mem_queue {
 	_Alignas(64) _Atomic uint32_t head;
 	/* length of the list `returned`; written under the progress lock */
 	_Atomic uint32_t n_returned;
-	/* buffers used before those of the ring; progress lock */
+	/* list of returned buffers, filled before those of the ring; progress lock */
 	struct siw_mem_returned *returned;
 	_Alignas(64) uint8_t first_ring[];
 };

@@ -62,7 +62,8 @@
 #define MIN_FREE_INDEXES 256
 
 struct siw_stag_entry {
-	_Atomic uint64_t word; /* bits: 20 turn, 12 generation, 1 live, 1 invalid, 30 references */
+	/* bits: 20 turn (uses of the index), 12 generation, 1 live, 1 invalid, 30 references */
+	_Atomic uint64_t word;
 	_Atomic(uint8_t *) addr;
 	_Atomic uint64_t length;
 	_Atomic uint64_t to_base;
@@ -94,9 +95,9 @@ struct siw_mem {
 };
 
 /*
- * Fields are loaded with acquire and stored with release, which costs nothing on x86. A load of the
- * word that follows in program order is therefore not reordered before them (local_key). load_field
- * pairs with store_field.
+ * Fields are loaded with acquire and stored with release, which costs nothing on x86. A later load
+ * of the member word is therefore not reordered before the loads of fields (see
+ * resolve_local_sge). load_field pairs with store_field.
  */
 #define load_field(e, f)     atomic_load_explicit(&(e)->f, memory_order_acquire)
 #define store_field(e, f, v) atomic_store_explicit(&(e)->f, v, memory_order_release)
@@ -242,7 +243,7 @@ static uint32_t generation_of_stag_word(uint64_t word)
 	return (uint32_t)(word >> GEN_SHIFT) & GEN_MASK;
 }
 
-/* Returns the STag of the entry with this index at this turn, and the STag's generation. */
+/* Returns the STag for the turn-th use of the entry with this index, and the STag's generation. */
 static uint32_t stag_encode(const struct siw_mem *mem, bool window, uint32_t index, uint32_t turn,
 			    uint32_t *gen)
 {
@@ -293,7 +294,7 @@ static struct siw_stag_entry *stag_alloc_entry(struct siw_mem *mem, bool window,
 	e = stag_entry_at(mem, index);
 	word = atomic_load(&e->word);
 	*stag = stag_encode(mem, window, index, (uint32_t)(word >> TURN_SHIFT), &gen);
-	if (!*stag) { /* 0 means "no STag", so this turn is skipped */
+	if (!*stag) { /* 0 means "no STag", so this value of turn is skipped */
 		word = atomic_fetch_add(&e->word, TURN_ONE) + TURN_ONE;
 		*stag = stag_encode(mem, window, index, (uint32_t)(word >> TURN_SHIFT), &gen);
 	}
@@ -416,7 +417,7 @@ int siw_mem_stag_bind(struct siw_mem *mem, uint32_t stag, const struct siw_mem_r
 		return -EBUSY;
 	/*
 	 * Look-ups that acquired a reference while the STag was valid may still read the fields.
-	 * Later look-ups find it invalid and read none.
+	 * Later look-ups find the STag invalid and read no fields.
 	 */
 	await_stag_references(e);
 	fill_stag_entry(e, region);
@@ -480,7 +481,7 @@ int siw_mem_stag_invalidate(struct siw_mem *mem, uint32_t stag, const void *stre
 	word = atomic_load(&e->word);
 	do
 		done = stag_word_valid(word,
-				       gen); /* false: its owner freed or invalidated the STag */
+				       gen); /* false: the owner freed or invalidated the STag */
 	while (done && !atomic_compare_exchange_weak(&e->word, &word, word - LIVE + INVALID));
 	stag_entry_release(e);
 	if (!done)

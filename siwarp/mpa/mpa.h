@@ -6,8 +6,8 @@
  * What this layer does NOT do: interpret ULPDUs. A ULPDU is a sequence of octets, and the upper
  * layer determines where they are placed.
  *
- * Locks: as llp. The tx functions of a stream are called under the QP's send lock and all others
- * under the progress lock. The two sides share only atomic data.
+ * Locks: as in llp.h. The tx functions of a stream are called under the QP's send lock and all
+ * others under the progress lock. The sending and the receiving side share only atomic data.
  */
 #ifndef SIW_MPA_H
 #define SIW_MPA_H
@@ -80,8 +80,8 @@ int siw_mpa_startup(struct siw_mpa_stream *stream, struct siw_mpa_params *peer);
 /*
  * Responder: sends the Reply, which is a rejection if params->rejected is set. Returns 0; -EINVAL
  * if params are illegal; -errno. Of params it uses crc, markers, rejected, features if the Request
- * announces any, the private data and, for an enhanced Request, ird, ord and, if that is
- * peer-to-peer, rtr (at least one). Everything else is copied from the Request: revision, format,
+ * announces any, the private data and, for an enhanced Request, ird, ord and, for a peer-to-peer
+ * Request, rtr (at least one). Everything else is copied from the Request: revision, format,
  * connection model, and 0x3fff in ird or ord if the Request has it in ord or ird. CRCs are then on
  * if either end requested them, and FPDUs to an end have Markers if that end requested them.
  */
@@ -113,10 +113,10 @@ size_t siw_mpa_mulpdu(struct siw_mpa_stream *stream);
 int64_t siw_mpa_tx_fpdu(struct siw_mpa_stream *stream, const void *head, size_t head_len,
 			const struct iovec *payload, int n);
 /*
- * Returns 1 if TCP accepted everything framed; 0 if not yet (EAGAIN, or the responder waits);
- * -errno if the stream is dead; -EFAULT if it is dead because referenced payload is no longer
- * mapped. *accepted is always set: octets of the stream that TCP accepted; an FPDU is out when this
- * count has reached its end.
+ * Returns 1 if TCP accepted everything framed; 0 if not yet (EAGAIN, or a responder waits for the
+ * initiator's first FPDU); -errno if the stream is dead; -EFAULT if it is dead because referenced
+ * payload is no longer mapped. *accepted is always set: octets of the stream that TCP accepted. TCP
+ * has accepted all of an FPDU when *accepted has reached the stream position of the FPDU's end.
  */
 int siw_mpa_tx_flush(struct siw_mpa_stream *stream, uint64_t *accepted);
 /* Returns whether framed FPDUs wait for space in TCP's buffer, or for the peer's first FPDU. */
@@ -141,9 +141,9 @@ uint64_t siw_mpa_tx_accepted(const struct siw_mpa_stream *stream);
 int siw_mpa_rx_fpdu(struct siw_mpa_stream *stream, const uint8_t **head, size_t *head_len,
 		    size_t *ulpdu_len, bool *whole);
 /*
- * Consumes that FPDU: writes its ULPDU octets from skip on to dest, which must hold exactly
- * ulpdu_len - skip octets; dest NULL, n 0: discards them. With setting crc_first dest is written
- * after the CRC was checked.
+ * Consumes the FPDU that siw_mpa_rx_fpdu returned: writes its ULPDU octets from skip on to dest,
+ * which must hold exactly ulpdu_len - skip octets; dest NULL, n 0: discards them. With setting
+ * crc_first dest is written after the CRC was checked.
  *   1         the ULPDU is placed completely, and the CRC is right (or off)
  *   0         octets are missing: call again with the same arguments when the handler is called
  *   -EBADMSG  the CRC is wrong

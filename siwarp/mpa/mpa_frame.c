@@ -35,7 +35,7 @@ bool siw_mpa_params_are_legal(const struct siw_mpa_params *p, bool reply)
 		return false;
 	if (p->rtr & ~(SIW_MPA_RTR_FPDU | SIW_MPA_RTR_WRITE | SIW_MPA_RTR_READ))
 		return false;
-	/* RFC6581-9.2-02, -08 with bit A; RFC6581-9.2-14 without. */
+	/* With bit A: RFC6581-9.2-02, -08. Without bit A: RFC6581-9.2-14. */
 	return p->p2p ? p->rtr != 0 : p->rtr == 0;
 }
 

@@ -16,7 +16,7 @@
  */
 struct cursor {
 	uint8_t *to;
-	/* stream positions; at: of the next octet; first: of the FPDU's length field */
+	/* stream positions of the next octet (at) and of the FPDU's length field (first) */
 	uint32_t at, first;
 };
 
@@ -30,7 +30,7 @@ static void write_marker(struct cursor *c, uint32_t fpduptr)
 	c->at += sizeof(*marker);
 }
 
-/* RFC5044-4.3-03, -08. The difference is also correct when positions wrap (RFC5044-4.3-04). */
+/* RFC5044-4.3-03, -08. FPDUPTR is also correct when stream positions wrap (RFC5044-4.3-04). */
 static void write_marker_if_due(struct cursor *c)
 {
 	if (!siw_mpa_octets_to_marker(c->at))

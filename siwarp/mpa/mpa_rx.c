@@ -56,7 +56,8 @@
 #define EARLY_OCTETS 4096u
 #define DEST_IOVS    64
 
-static struct siw_mpa_spares stagings[2]; /* buffers of STAGING_OCTETS, and of STRICT_OCTETS */
+/* Pools of staging buffers: of STAGING_OCTETS each, and of STRICT_OCTETS each. */
+static struct siw_mpa_spares stagings[2];
 
 static __attribute__((destructor)) void free_stagings(void)
 {
@@ -251,7 +252,7 @@ static int stage_fpdu_head(struct siw_mpa_stream *stream)
 {
 	struct siw_mpa_rx *rx = &stream->rx;
 
-	/* The loop ends, because each round reads octets of this FPDU, or returns. */
+	/* The loop ends, because each iteration reads octets of this FPDU, or returns. */
 	for (;;) {
 		uint32_t want = octets_to_stage(rx);
 		int rv;
@@ -298,8 +299,8 @@ static int head_without_markers(struct siw_mpa_stream *stream)
 
 /*
  * Called when an FPDU with Markers is complete and its checks have passed. Skips a Marker before
- * the FPDU, and moves the octets before an early Marker up to those after it, so that the header is
- * contiguous.
+ * the FPDU. If a Marker lies within the header, moves the octets before the Marker so that they
+ * directly precede the octets after it, and the header is contiguous.
  */
 static void skip_markers_of_fpdu(struct siw_mpa_rx *rx, uint32_t marked_len)
 {
@@ -479,7 +480,7 @@ static int read_payload_to_dest(struct siw_mpa_stream *stream, size_t skip,
 	int used = remaining_dest_iovecs(dest, n, rx->done - skip, iov, DEST_IOVS, &direct);
 	ssize_t got;
 
-	/* Staging is empty: payload is missing, so place_staged_payload() has copied everything. */
+	/* No staged octets are left: place_staged_payload() has copied all that have arrived. */
 	rx->pos = rx->end = 0;
 	asked = direct;
 	if (direct == rest) {
@@ -604,7 +605,7 @@ int siw_mpa_rx_payload(struct siw_mpa_stream *stream, size_t skip, const struct 
 			return -EINVAL;
 		begin_partial_fpdu(stream, skip);
 	}
-	/* The loop ends, because each round consumes octets of this FPDU, or returns. */
+	/* The loop ends, because each iteration consumes octets of this FPDU, or returns. */
 	for (;;) {
 		int rv;
 

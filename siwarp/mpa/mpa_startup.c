@@ -132,7 +132,7 @@ static int action_send_rejecting_reply_and_fail(struct siw_mpa_stream *stream)
 	build_startup_frame(stream, true);
 	siw_count(SIW_COUNTER_rejects, 1);
 	siw_mpa_send_startup_frame(
-		stream); /* the Reply is sent once, even if only a part can be sent now */
+		stream); /* the only attempt: a part that TCP does not accept now is lost */
 	stream->rx.dead = -EPROTO;
 	return siw_mpa_fail(stream, SIW_MPA_BAD_FRAME, -EPROTO);
 }
@@ -293,8 +293,8 @@ static int read_startup_frame(struct siw_mpa_stream *stream, bool reply)
 	struct siw_mpa_start *start = stream->start;
 
 	/*
-	 * Reading a start-up frame usually takes two rounds, for the header and the private data;
-	 * more if TCP delivers single octets.
+	 * Reading a start-up frame usually takes two iterations, for the header and the private
+	 * data; more if TCP delivers single octets.
 	 */
 	for (uint32_t turn = 0; turn <= SIW_MPA_MAX_FRAME; turn++) {
 		int missing = siw_mpa_startup_frame_missing_octets(start->in, start->in_len, reply);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * mpa/mpa_stream.h - declarations shared by the files of this layer. The part between the cffi
- * marks is also used by their tests.
+ * comments is also used by the tests of this layer.
  */
 #ifndef SIW_MPA_STREAM_H
 #define SIW_MPA_STREAM_H
@@ -104,7 +104,7 @@ enum siw_mpa_crc_mode {
 struct siw_mpa_start {
 	struct siw_mpa_params mine; /* initiator: the Request sent; responder: the Reply sent */
 	struct siw_mpa_params peer;
-	int lost;    /* -errno of SIW_MPA_EV_LOST */
+	int lost;    /* the -errno that caused event SIW_MPA_EV_LOST */
 	bool itself; /* see siw_mpa_connect_itself */
 	uint32_t in_len;
 	uint32_t out_len, out_sent;
@@ -115,8 +115,8 @@ struct siw_mpa_start {
 /* The sending side of a stream, protected by the send lock. */
 struct siw_mpa_tx {
 	/*
-	 * Headers, trailers and small payloads; filled from the start after each reset. arena and
-	 * iov are NULL while the batch is empty.
+	 * arena: headers, trailers and small payloads of the batch; filled from its beginning when
+	 * a new batch begins. arena and iov are NULL while the batch is empty.
 	 */
 	uint8_t *arena;
 	struct iovec *iov;
@@ -149,7 +149,7 @@ struct siw_mpa_rx {
 	uint32_t left; /* with markers, if have: octets from pos to the FPDU's end */
 	bool have;     /* siw_mpa_rx_fpdu has reported the FPDU */
 	bool whole;    /* the FPDU is completely staged and its CRC is checked */
-	bool placing;  /* rx_payload has begun and returned 0 */
+	bool placing;  /* siw_mpa_rx_payload has returned 0 for the FPDU */
 	bool bulk;     /* the last FPDU was large */
 	bool dry;      /* the last read returned fewer octets than requested */
 	bool strict;

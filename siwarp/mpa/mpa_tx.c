@@ -45,9 +45,9 @@
 #define PLAIN_CRC_OCTETS 256u
 /*
  * The number of flushes between two queries of the segment size, each of which is a system call.
- * The size seldom changes, except on a new connection: Linux limits it to half of the largest
- * window seen so far. So the interval doubles from query to query, up to MULPDU_YOUNG. It is
- * MULPDU_OLD once the size has reached its limit.
+ * The size seldom changes, except on a new connection: Linux limits it to half of the largest TCP
+ * window that the peer has advertised so far. So the interval doubles from query to query, up to
+ * MULPDU_YOUNG. The interval is MULPDU_OLD once the segment size has reached its limit.
  */
 #define MULPDU_YOUNG 64u
 #define MULPDU_OLD   1024u
@@ -213,7 +213,7 @@ static struct mark save_batch_state(const struct siw_mpa_tx *tx)
 			      tx->iov_tail > tx->iov_head ? tx->iov[tx->iov_tail - 1].iov_len : 0 };
 }
 
-/* Removes a partly added FPDU whose payload is not mapped from the batch. */
+/* Removes from the batch a partly added FPDU whose payload is not mapped. */
 static __attribute__((cold)) int batch_roll_back(struct siw_mpa_tx *tx, const struct mark *mark)
 {
 	tx->arena_used = mark->arena_used;
@@ -294,7 +294,7 @@ int siw_mpa_tx_flush(struct siw_mpa_stream *stream, uint64_t *accepted)
 	if (!siw_mpa_tx_is_open(stream)) /* RFC5044-7.1.2-11 */
 		return 0;
 	tx->flushes++;
-	/* The loop ends, because each round sends octets, or returns. */
+	/* The loop ends, because each iteration sends octets, or returns. */
 	while (tx->accepted != tx->framed) {
 		ssize_t sent = siw_llp_tcp_sendv(stream->sock, tx->iov + tx->iov_head,
 						 (int)(tx->iov_tail - tx->iov_head));

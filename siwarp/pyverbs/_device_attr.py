@@ -76,7 +76,7 @@ class DeviceAttr(PyverbsObject):
 
 
 class QueryDeviceExInput(PyverbsObject):
-    """Input of ``query_device_ex``, of whose mask no bit is defined."""
+    """Input of ``query_device_ex``; no bit of its mask is defined."""
 
     comp_mask = UInt(32)
 
@@ -182,7 +182,7 @@ class AllocDmAttr(PyverbsObject):
         self.length, self.log_align_req, self.comp_mask = length, log_align_req, comp_mask
 
 
-#: ``port_cap_flags`` of a port, and the flag by which each address vector needs a GID.
+#: ``port_cap_flags`` of a port; IP_BASED_GIDS: each address vector needs a GID.
 _PORT_CAPS = int(e.IBV_PORT_CM_SUP | e.IBV_PORT_IP_BASED_GIDS)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Attributes with the value range of a C structure's member, and text of objects with them."""
+"""Attributes with a C structure member's value range, and text of objects with such attributes."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ class QPInitAttrEx(_Init):
 
 
 class QPAttr(PyverbsObject):
-    """Attributes of a queue pair, of which a separate mask selects the valid attributes."""
+    """Attributes of a queue pair; a separate mask states which of them are valid."""
 
     qp_state = UInt(32)
     cur_qp_state = UInt(32)
@@ -220,7 +220,7 @@ class QPAttr(PyverbsObject):
 
     @property
     def ah_attr(self) -> AHAttr:
-        """Copy of the address vector of the peer, which only an assignment changes."""
+        """A copy of the address vector of the peer; assign an ``AHAttr`` to change the vector."""
         return self._ah._copy()
 
     @ah_attr.setter

@@ -64,7 +64,7 @@ _RETRIES, _RNR_TIMER = 7, 0
 _ACK_TIMEOUT = 14
 _OPTION_TOS, _OPTION_REUSEADDR, _OPTION_AFONLY = 0, 1, 2
 _OPTION_ACK_TIMEOUT = ce.RDMA_OPTION_ID_ACK_TIMEOUT
-#: Errors of unreachable addresses, which an event reports instead of the call.
+#: Errors of unreachable addresses: an event reports these errors, no exception is raised.
 _OF_NETWORK = (
     errno.ENETUNREACH,
     errno.EHOSTUNREACH,
@@ -81,7 +81,7 @@ _RIGHTS = (
 
 
 class CMID(Posting, Groups):
-    """A connection, or a listener.
+    """A connection id, used for a connection or as a listener.
 
     ``creator`` is an AddrInfo (synchronous), a CMEventChannel (asynchronous), or, with
     ``listen_id``, the CMEvent of a connection request.
@@ -420,7 +420,7 @@ class CMID(Posting, Groups):
         if param is None:
             param = ConnParam(min(self._resources, 255), min(self._depth, 255), rnr_retry=7)
         self._set_retries(param)
-        self._accepted = True  # set before another thread may handle the id's events
+        self._accepted = True  # before accept(), after which other threads may handle events
         try:
             with convert_errors("Failed to accept"):
                 self._native().accept(self._native_param(param, hold=False))
@@ -455,7 +455,7 @@ class CMID(Posting, Groups):
         return param._to_native(hold, self._tos, *most)
 
     def _bind_program_qp(self, param: ConnParam | None) -> None:
-        """Bind the queue pair that the program created itself and identifies by its number."""
+        """Bind the id to the queue pair that the program created and names in ``param.qpn``."""
         qp = find_open_qp(self._require_device(), param.qpn) if param is not None else None
         if qp is None:
             raise PyverbsRDMAError(

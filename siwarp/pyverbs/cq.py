@@ -183,7 +183,7 @@ class CQ(_Queue):
 
 
 class PollCqAttr(PyverbsObject):
-    """Input of ``start_poll``, of whose mask no bit is defined."""
+    """Input of ``start_poll``; no bit of its mask is defined."""
 
     comp_mask = UInt(32)
 
@@ -338,7 +338,7 @@ class CQEX(_Queue):
         return self._wc.slid
 
     def read_sl(self) -> int:
-        """Return 10 for a datagram over IPv4, 9 for a datagram over IPv6."""
+        """Return the service level: 10 for a datagram over IPv4, 9 for a datagram over IPv6."""
         return self._wc.sl
 
     def read_dlid_path_bits(self) -> int:

@@ -210,7 +210,7 @@ class AsyncEvent(PyverbsObject):
         return self._type
 
     def ack(self) -> None:
-        """Acknowledge the event, whose object cannot be closed before."""
+        """Acknowledge the event; until then the object it concerns cannot be closed."""
         if self._native is not None:
             self._native.ack()
 

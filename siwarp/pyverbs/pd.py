@@ -44,7 +44,7 @@ _PREFETCHES = range(3)
 
 
 class PD(Wrapper[NativePD]):
-    """A protection domain of a Context or a CMID; ``handle`` imports one of the process.
+    """A protection domain of a Context or a CMID; ``handle`` imports an existing one.
 
     Raises:
         PyverbsRDMAError: the device has no room for another protection domain (ENOMEM), or none has

@@ -85,7 +85,7 @@ QPN_OF_CM = 0xFF0000
 _PORT = e.IBV_QP_PKEY_INDEX | e.IBV_QP_PORT
 _AV = e.IBV_QP_AV | e.IBV_QP_PATH_MTU | e.IBV_QP_DEST_QPN | e.IBV_QP_RQ_PSN
 _SENDER = e.IBV_QP_TIMEOUT | e.IBV_QP_RETRY_CNT | e.IBV_QP_RNR_RETRY | e.IBV_QP_MAX_QP_RD_ATOMIC
-#: Attributes of the transitions to INIT, RTR and RTS, by type.
+#: Attributes that the transitions to INIT, RTR and RTS set, by queue pair type.
 _STEPS = {
     e.IBV_QPT_RC: (
         _PORT | e.IBV_QP_ACCESS_FLAGS,

@@ -41,7 +41,7 @@ __all__ = [
 
 
 class SrqAttr(PyverbsObject):
-    """Capacities of a shared receive queue, and the limit of receives that raises an event."""
+    """Capacities of a shared receive queue; fewer receives than its limit raise an event."""
 
     max_wr = UInt(32)
     max_sge = UInt(32)
@@ -55,7 +55,7 @@ class SrqAttr(PyverbsObject):
 
 
 class SrqInitAttr(PyverbsObject):
-    """Creation parameters of a PD's shared receive queue; its limit needs ``SRQ.modify``."""
+    """Creation parameters of a PD's shared receive queue; only ``SRQ.modify`` sets the limit."""
 
     max_wr = DelegatedAttribute("_attr")
     max_sge = DelegatedAttribute("_attr")

@@ -38,7 +38,7 @@ struct siw_rc_start {
 
 /*
  * The reference of a connection id to its QP, cleared when the QP is destroyed; all zero if it
- * refers to no QP. Protected by the progress lock, which the functions siw_qp_hold... acquire.
+ * refers to no QP. Protected by the progress lock, which the functions siw_qp_weak_ref_... acquire.
  */
 struct siw_qp_hold {
 	struct siw_link link;
@@ -52,7 +52,7 @@ struct siw_qp_held {
 };
 void siw_qp_weak_ref_set(struct siw_qp_hold *hold, struct siw_qp *qp);
 void siw_qp_weak_ref_clear(struct siw_context *context, struct siw_qp_hold *hold);
-/* Whether hold refers to a QP; if so, its attributes are stored in *held unless held is NULL. */
+/* Whether hold refers to a QP. If so, stores attributes of the QP in *held unless held is NULL. */
 bool siw_qp_weak_ref_query(struct siw_context *context, const struct siw_qp_hold *hold,
 			   struct siw_qp_held *held);
 struct siw_context *siw_qp_device_context(struct siw_qp *qp);

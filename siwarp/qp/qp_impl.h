@@ -169,9 +169,9 @@ static inline uint32_t siw_qp_poll_round(struct siw_context *ctx)
 
 /*
  * Whether a post may be delayed to be sent in a batch. A post may be delayed if posts have been
- * dense for some rounds, the post is not the first since the last poll, and the queue will be run
- * soon, by a poll or by the progress thread after its current nap. The function also counts the
- * post.
+ * dense for some rounds of posts, the post is not the first since the last poll, and the queue will
+ * be processed soon, by a poll or by the progress thread after its current sleep. The function also
+ * counts the post.
  */
 bool siw_qp_may_delay_post(struct siw_base_qp *base, const struct siw_send_wr *wr);
 
@@ -245,7 +245,7 @@ void siw_qp_set_messages_waiting(struct siw_base_qp *base, bool any);
 int siw_qp_apply_state_event(struct siw_base_qp *base, int event);
 /*
  * Moves the QP to SQE after a request failed because of a local error, if the QP type has that
- * step. Returns whether the type has the step. send_lock held.
+ * transition. Returns whether the type has the transition. send_lock held.
  */
 bool siw_qp_move_to_sqe(struct siw_base_qp *base);
 /*
@@ -359,8 +359,9 @@ bool siw_qp_has_empty_sq(const struct siw_qp *qp);
  */
 bool siw_qp_still_uses_object(struct siw_base_qp *base, siw_qp_wqe_uses_fn *uses, const void *what);
 /*
- * Members of struct siw_qp_ops shared by the datagram QP types: fail moves the QP to ERR; leave
- * sends the requests that were delayed for a batch.
+ * Members of struct siw_qp_ops shared by the datagram QP types. The member fail moves the QP to
+ * ERR. The member leave, called when the process exits, sends the requests that were delayed for a
+ * batch.
  */
 void siw_qp_fail(struct siw_qp *qp, int status);
 void siw_qp_dgram_send_at_exit(struct siw_qp *qp);
@@ -442,7 +443,7 @@ static inline void siw_qp_breaker_sends(struct siw_uc_qp *uc)
  * datagram was received, or when traffic has resumed after a pause.
  */
 void siw_qp_breaker_process_reports(struct siw_uc_qp *uc);
-/* The tick function of the circuit breaker's timer. */
+/* Called when the circuit breaker's timer expires (the member tick of struct siw_timed). */
 void siw_qp_breaker_tick(struct siw_timed *timed, uint64_t now_ns);
 
 /* ---- qp_record.c: UD's Write-Records --------------------------------------------------------- */

@@ -87,8 +87,9 @@ struct siw_flow {
 	const struct siw_addr *peer; /* RD only */
 	uint64_t instance;	     /* RD: the peer's instance number; 0: not known */
 	/*
-	 * Positions in the unit of stamps. Requests that end at or before `accepted` are complete.
-	 * The memory of requests that end at or before `memory_released` is no longer read.
+	 * Stream positions, in the unit of struct siw_rdmap_stamp. Requests that end at or before
+	 * `accepted` are complete. The memory of requests that end at or before `memory_released`
+	 * is no longer read.
 	 */
 	uint64_t accepted, memory_released;
 	uint32_t reads_out; /* Reads and atomics whose responses are outstanding */

@@ -117,7 +117,8 @@ static uint32_t addr_socks_count(const struct siw_addr_socks *ends)
 }
 
 /*
- * Returns the index in ends->first for the kind of a destination: IPv4, IPv6, or IPv6 link-local.
+ * Returns the index of a destination's kind (IPv4, IPv6, or IPv6 link-local) in the member first of
+ * struct siw_addr_socks.
  */
 static inline int addr_kind_index(const struct siw_addr *addr)
 {

@@ -4,14 +4,14 @@
  *
  * How reliable datagrams work. Segments are accepted and delivered intact, exactly once and in
  * order per peer and PSN space: responses and error messages have a space of their own, so that
- * requests without a receive do not delay them.
+ * requests for which no receive is posted do not delay responses.
  *
  * Files: rd_hello.c: handshake with a stateless cookie. rd_life.c: detects another instance of a
  * peer. rd_bye.c: end of an incarnation. rd_peer.c: the table of peers (SipHash), and eviction when
  * the table is full. rd_tx.c: congestion window, credit and pacing. rd_ack.c: acknowledged and lost
  * datagrams. rd_rx.c: ordering and acknowledgements. rd_cc.c, rd_cc_bbr.c, rd_cc_cubic.c:
- * congestion control, as pure functions. rd_mtu.c: path MTU. rd_rnr.c: requests without a receive.
- * rd_timer.c: timers.
+ * congestion control, as pure functions. rd_mtu.c: path MTU. rd_rnr.c: requests for which no
+ * receive is posted. rd_timer.c: timers.
  *
  * Sending: a segment is copied and its CRC computed in one pass, and it is normally sent in the
  * call that queues it. A short segment after unacknowledged ones waits for the flush; segments of
@@ -34,10 +34,10 @@
  * only the timers that are due. If a timer is serviced far too late, this process was stopped; the
  * peer is probed once more before it is declared lost.
  *
- * Memory: segments that arrived early or are paused are stored; buffers and rings count against the
- * limit. One peer may use a quarter of the remaining memory. A record is kept while a valid ECHO
- * could open its incarnation again. A peer that leaves a gap or an unfinished message is probed;
- * after peer_timeout without progress it is declared lost.
+ * Memory: segments that arrived early or are paused are stored; their buffers and rings count
+ * against a memory limit of the endpoint. One peer may use a quarter of the memory that is left. A
+ * peer record is kept while a valid ECHO could open its incarnation again. A peer that leaves a gap
+ * or an unfinished message is probed; after peer_timeout without progress it is declared lost.
  *
  * Path MTU: datagrams have at most 1200 octets initially, except on loopback, and become longer
  * after a probe was acknowledged; probes are sent only when segments fill the datagrams. A path
@@ -55,7 +55,7 @@
 #include "rd/rd_impl.h"
 
 #define TRIES	  64	/* maximum number of receive attempts in one call */
-#define COOKIE_MS 30000 /* lifetime of a cookie, ms; an idle record is kept longer */
+#define COOKIE_MS 30000 /* lifetime of a cookie, ms; an idle peer record is kept longer */
 
 /* ---- open and close -------------------------------------------------------------------------- */
 
@@ -191,7 +191,10 @@ void siw_rd_set_rnr(struct siw_rd *rd, uint8_t retry, uint8_t timer)
 	siw_unlock(&rd->lock);
 }
 
-/* Called when the caller has handled the last RESTARTED or GONE event, and may send again. */
+/*
+ * Called when the upper layer has handled the last RESTARTED or GONE event, and may send to that
+ * peer again.
+ */
 static void rd_finish_handled_event(struct siw_rd *rd)
 {
 	if (!rd->settle)
@@ -224,7 +227,7 @@ void siw_rd_set_upper_layer_object(struct siw_rd_peer *peer, void *upper)
 {
 	siw_lock(&peer->rd->lock);
 	peer->claimed = false;
-	if (peer->settling) /* the caller has handled the event */
+	if (peer->settling) /* the upper layer has handled the RESTARTED or GONE event */
 		rd_finish_handled_event(peer->rd);
 	/*
 	 * Pairs with the load of peer->upper: the upper layer's object is complete before it is
@@ -499,7 +502,7 @@ static int rd_next_event(struct siw_rd *rd, struct siw_rd_event *event)
 {
 	struct siw_rd_peer *peer;
 
-	/* A segment is delivered with the report of what its datagram acknowledged. */
+	/* A segment and the acknowledgement in the same datagram are reported by one event. */
 	if (rd->delivered_peer && !(rd->delivered_peer->reports & ~SIW_RD_REPORT_ACKED))
 		return rd_segment_event(rd, event);
 	if (!siw_link_empty(&rd->news)) {
@@ -534,8 +537,8 @@ static struct siw_rd_peer *rd_peer_with_oldest_pending_ack(struct siw_rd *rd)
 static void rd_handle_empty_socket(struct siw_rd *rd)
 {
 	/*
-	 * The comparison uses the arrival time of the last datagram: an acknowledgement whose delay
-	 * has not passed is not due.
+	 * The comparison uses the arrival time of the last datagram: an acknowledgement that may
+	 * still be delayed at that time is not due.
 	 */
 	bool ack = !siw_link_empty(&rd->acks) &&
 		   siw_rd_must_ack_now(rd_peer_with_oldest_pending_ack(rd), rd->now);
@@ -581,7 +584,10 @@ static void rd_receive_from_socket(struct siw_rd *rd, struct received *in)
 	in->len = siw_llp_udp_recv_with_gro(rd->sock, &rd->from, rd->rx_buf, SIW_RD_BUF, &in->seg);
 }
 
-/* Records the datagrams that the socket returned. Returns false if the socket was empty. */
+/*
+ * Notes the position, length and arrival time of the datagrams that the socket returned. Returns
+ * false if the socket was empty.
+ */
 static bool rd_note_received_datagrams(struct siw_rd *rd, const struct received *in)
 {
 	if (rd->ecn)
@@ -605,7 +611,7 @@ static bool rd_note_received_datagrams(struct siw_rd *rd, const struct received 
 
 /*
  * Returns whether the next event can only come from the socket. Called without the lock: an event
- * that another thread reports at the same time is returned after the call of the socket.
+ * that another thread reports at the same time is returned after the receive call on the socket.
  */
 static bool rd_must_read_socket(const struct siw_rd *rd)
 {

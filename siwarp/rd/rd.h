@@ -89,9 +89,9 @@ void siw_rd_close(struct siw_rd *rd);
 void siw_rd_shutdown(struct siw_rd *rd);
 /*
  * Called after siw_rd_shutdown: services the socket and the timers. Returns true when each peer has
- * acknowledged the segments sent to it, unless it reports NOT READY, and has answered the BYE, or
- * linger_ms has passed since the BYE. The caller's own time limit bounds how long a slow peer may
- * delay the close.
+ * answered the BYE, or linger_ms has passed since the BYE. A peer gets its BYE when it has
+ * acknowledged all segments, or reports NOT READY. The caller's own time limit bounds how long a
+ * slow peer may delay the close.
  */
 bool siw_rd_continue_shutdown(struct siw_rd *rd);
 /*
@@ -115,8 +115,8 @@ void siw_rd_set_rnr(struct siw_rd *rd, uint8_t retry, uint8_t timer);
 int siw_rd_list_waiting_peers(struct siw_rd *rd, struct siw_rd_wait *out, int max);
 /*
  * Returns whether a new instance of any peer has been detected since the last call, including peers
- * with which the upper layer has nothing in progress. siw_rd_list_restarted_peers lists those
- * peers.
+ * with which the upper layer has nothing in progress. siw_rd_list_restarted_peers lists the peers
+ * with a new instance.
  */
 bool siw_rd_fetch_any_peer_restarted(struct siw_rd *rd);
 /*
@@ -186,7 +186,7 @@ uint32_t siw_rd_mulpdu(const struct siw_rd_peer *peer, enum siw_rd_space space);
  * Queues a segment: head_len octets at head, then the iovecs; at most mulpdu octets in total. The
  * segment is copied and its CRC computed in the same pass. It is sent as soon as the congestion
  * window, credit and pacing allow; a short segment after unacknowledged ones waits for the next
- * siw_rd_flush, so that several are sent in one system call. Returns a value > 0, equal to
+ * siw_rd_flush, so that several segments are sent in one system call. Returns a value > 0, equal to
  * siw_rd_count_queued_segments, if the segment was queued; 0 if there is no space now
  * (siw_rd_is_send_queue_full); -EFAULT if the memory is not mapped; -EPIPE if the peer is gone or
  * has restarted, which siw_rd_recv reports too.
@@ -214,7 +214,8 @@ enum siw_rd_event_kind {
 	/* the peer's next segment of that space, CRC checked; see space, data, len */
 	SIW_RD_SEGMENT = 1,
 	/*
-	 * the peer acknowledged more segments, or there is space again: the upper layer must flush
+	 * the peer acknowledged more segments, or the send queue has space again: the upper layer
+	 * must flush
 	 */
 	SIW_RD_ACKED,
 	SIW_RD_NEW_PEER, /* a record was created for an unknown source; its upper pointer is NULL */
@@ -244,7 +245,7 @@ struct siw_rd_event {
 	int kind; /* enum siw_rd_event_kind */
 	struct siw_rd_peer *peer;
 	int space;  /* in event SEGMENT: enum siw_rd_space */
-	bool acked; /* SEGMENT: the event is also an ACKED, to be handled after the segment */
+	bool acked; /* in event SEGMENT: handle an event ACKED after the segment */
 	const uint8_t
 		*data; /* SEGMENT: valid until the next siw_rd_recv or siw_rd_pause_delivery */
 	uint32_t len;
@@ -256,14 +257,15 @@ struct siw_rd_event {
 int siw_rd_recv(struct siw_rd *rd, struct siw_rd_event *event);
 /*
  * Called when the last SEGMENT was placed, or discarded on purpose: the segment is acknowledged by
- * the next siw_rd_recv, or by a segment sent before.
+ * the next siw_rd_recv, or by a segment that this end sends before that call.
  */
 void siw_rd_mark_segment_accepted(struct siw_rd_peer *peer);
 /*
  * Called when the last SEGMENT, of that space, cannot be accepted now, because no receive is
- * posted. The segment is stored, no further segments of that space are delivered for this peer
- * until siw_rd_resume_delivery, and the peer's credit is used up. The other space and other peers
- * are not affected. no_receive: the peer is notified that its request lacks a receive.
+ * posted. The segment is stored. Until siw_rd_resume_delivery, no further segments of that space
+ * are delivered for this peer, and the peer gets no further credit in that space. The other space
+ * and other peers are not affected. no_receive: the peer is notified that its request lacks a
+ * receive.
  */
 void siw_rd_pause_delivery(struct siw_rd_peer *peer, enum siw_rd_space space, bool no_receive);
 void siw_rd_resume_delivery(struct siw_rd_peer *peer, enum siw_rd_space space);

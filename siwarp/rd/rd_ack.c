@@ -15,7 +15,7 @@
 #define MOST_RTOS 6
 /* datagrams that may be sent after a time-out, until an acknowledgement arrives */
 #define AFTER_RTO 2
-/* longer reported delays are not acknowledgement delays and are ignored, ns */
+/* maximum plausible acknowledgement delay, ns; longer delays reported by the peer are ignored */
 #define MOST_DELAY (1000 * 1000ull)
 
 /* The changes that one acknowledgement has caused. */
@@ -23,7 +23,7 @@ struct gain {
 	struct siw_rd_cc_ack cc;
 	uint32_t longest; /* octets of the longest delivered datagram */
 	uint32_t relost;  /* octets of the longest datagram lost for a second time */
-	uint16_t delay;	  /* acknowledgement delay as on the wire */
+	uint16_t delay;	  /* acknowledgement delay, in the format of the datagram header */
 	/* send time of the newest delivered datagram that was sent only once; 0: none */
 	uint64_t sent_ns;
 };
@@ -97,7 +97,10 @@ bool siw_rd_is_valid_ack_body(const void *body, uint32_t octets)
 	return n <= SIW_RD_RANGES && octets == SIW_RD_ACK_LEN + n * SIW_RD_RANGE_LEN;
 }
 
-/* Handles the ranges of an ACK for one space. from: the index that the ACK acknowledges. */
+/*
+ * Handles the ranges of an ACK for one space. from: the index up to which the ACK acknowledges all
+ * datagrams.
+ */
 static void handle_ack_ranges(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t from,
 			      const struct siw_rd_ack *ack, struct gain *gain)
 {
@@ -117,8 +120,8 @@ static void handle_ack_ranges(struct siw_rd_peer *peer, struct siw_rd_seq *seq, 
 }
 
 /*
- * Marks datagrams as lost that later datagrams have overtaken: by number, or, for retransmitted
- * datagrams, by send time.
+ * Marks a datagram as lost if the peer has received a datagram that was sent sufficiently later or,
+ * unless the first datagram was retransmitted, a datagram with a sufficiently higher number.
  */
 static void mark_lost_datagrams(struct siw_rd_peer *peer, struct siw_rd_seq *seq, struct gain *gain)
 {
@@ -153,7 +156,7 @@ static int32_t newly_acknowledged_count(const struct siw_rd_peer *peer,
 	return (int32_t)(ntohl(wire->acknowledged[seq->space]) - peer->epoch - (uint32_t)seq->una);
 }
 
-/* Returns whether the peer acknowledges datagrams of a space that were never sent. */
+/* Returns whether the acknowledgement covers datagrams of a space that this end has never sent. */
 static bool acknowledges_unsent_datagram(const struct siw_rd_peer *peer,
 					 const struct siw_rd_seq *seq,
 					 const struct siw_rd_wire *wire)
@@ -372,10 +375,10 @@ static bool peer_withholds_credit(struct siw_rd_peer *peer, uint64_t now)
 }
 
 /*
- * Returns whether the peer acknowledges nothing that was sent although it is alive: it refuses to,
- * or IP fragments do not reach it. The peer is declared lost after the peer time-out without an
- * acknowledgement, or, if a datagram is sent in fragments, after as many time-outs as fit into the
- * peer time-out.
+ * Returns whether a peer that is alive acknowledges nothing that was sent to it, either
+ * deliberately or because IP fragments do not reach it. The peer is declared lost after the peer
+ * time-out without an acknowledgement, or, if a datagram is sent in fragments, after as many
+ * time-outs as fit into the peer time-out.
  */
 static bool peer_never_acknowledges(struct siw_rd_peer *peer, uint64_t now)
 {

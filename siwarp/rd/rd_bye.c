@@ -13,7 +13,10 @@
 #include "base/settings.h"
 #include "rd/rd_impl.h"
 
-/* Retransmission interval of a BYE: initial value within the machine, and maximum. */
+/*
+ * Retransmission interval of a BYE: the initial value if the peer is on this machine, and the
+ * maximum.
+ */
 #define NEAR_NS	   (20 * SIW_RD_MS)
 #define LONGEST_NS SIW_RD_S
 
@@ -111,8 +114,8 @@ void siw_rd_bye_retransmit(struct siw_rd_peer *peer, uint64_t now)
 /* ---- BYEs received from the peer ------------------------------------------------------------- */
 
 /*
- * Sends a BYE for the pair of epochs of a datagram for which there is no record, within the rate
- * limit.
+ * Sends a BYE for the pair of epochs of a datagram, if the pair is unknown here and the rate limit
+ * permits the BYE.
  */
 static void send_bye_for_unknown_epochs(struct siw_rd *rd, const struct siw_addr *to,
 					const struct siw_rd_wire *wire, uint8_t reason,
@@ -148,8 +151,8 @@ static bool awaits_answer_to_bye(const struct siw_rd_wire *wire)
 }
 
 /*
- * Handles a datagram of the incarnation that this end has ended. Any BYE of that incarnation
- * answers this end's BYE.
+ * Handles a datagram of the incarnation that this end has ended. A BYE in that incarnation is an
+ * answer to this end's BYE, whether or not it has the answer flag.
  */
 static void handle_datagram_of_ended_incarnation(struct siw_rd_peer *peer,
 						 const struct siw_rd_wire *wire)
@@ -179,7 +182,7 @@ void siw_rd_answer_with_bye(struct siw_rd *rd, struct siw_rd_peer *peer,
 	else if (!is_bye_datagram(wire))
 		send_bye_for_unknown_epochs(rd, &rd->from, wire, SIW_RD_UNKNOWN_PAIR, 0);
 	else if (awaits_answer_to_bye(
-			 wire)) /* this end answered that BYE before, and the answer was lost */
+			 wire)) /* the peer repeats its BYE, because this end's answer was lost */
 		send_bye_for_unknown_epochs(rd, &rd->from, wire, SIW_RD_CLOSED_END, SIW_RD_ANSWER);
 	else
 		siw_drop(SIW_COUNTER_drop_rd_epoch);
@@ -231,8 +234,8 @@ void siw_rd_shutdown(struct siw_rd *rd)
 }
 
 /*
- * Returns whether the peer still accepts the segments sent to it. A peer that reports NOT READY may
- * never accept them.
+ * Returns whether segments to the peer are outstanding that it can still be expected to accept. A
+ * peer that reports NOT READY may never accept them.
  */
 static bool peer_accepts_data(const struct siw_rd_peer *peer)
 {

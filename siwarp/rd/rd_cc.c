@@ -35,7 +35,10 @@ void siw_rd_cc_init(struct siw_rd_cc *cc, uint32_t mss, bool local)
 void siw_rd_cc_set_path(struct siw_rd_cc *cc, uint32_t mss, bool local)
 {
 	cc->mss = mss;
-	/* Before the first loss the initial window is a number of datagrams. */
+	/*
+	 * Until the first loss, the congestion window is at least FIRST_CWND datagrams, also after
+	 * a change of the MSS.
+	 */
 	if (!cc->lost)
 		cc->cwnd = greater(cc->cwnd, FIRST_CWND * (uint64_t)mss);
 	cc->local = local;
@@ -53,8 +56,8 @@ void siw_rd_cc_add_rtt_sample(struct siw_rd_cc *cc, uint64_t rtt)
 	if (!rtt)
 		rtt = 1;
 	/*
-	 * A longer round-trip time means that the datagram was retransmitted, or that this process
-	 * was stopped; neither measures the path.
+	 * A round-trip time above LONGEST_RTT does not measure the path: the datagram was
+	 * retransmitted, or this process was stopped.
 	 */
 	if (rtt > LONGEST_RTT)
 		rtt = LONGEST_RTT;
@@ -82,7 +85,7 @@ void siw_rd_cc_add_rtt_sample(struct siw_rd_cc *cc, uint64_t rtt)
 
 void siw_rd_cc_set_rate(struct siw_rd_cc *cc, uint64_t rate)
 {
-	/* minimum rate, from which the flow can recover */
+	/* never slower than two datagrams per second, so that the flow can recover */
 	cc->rate = greater(rate, 2 * (uint64_t)cc->mss);
 	cc->gap = (SECOND << 20) / cc->rate;
 	cc->burst = (uint32_t)greater(lesser(cc->burst, octets_in(cc->rate, BURST_NS)), cc->mss);
@@ -183,7 +186,7 @@ static struct sample sample_of_delivery_rate(struct siw_rd_cc *cc, const struct 
 /*
  * Updates the delivery rate that is measured over a span. A token bucket lets a few datagrams pass
  * together, and on a short path these are all the datagrams of a round trip: two datagrams in 0.2
- * ms suggest six times the rate of a line of 20 Mbit/s. On short paths the rate is therefore also
+ * ms suggest six times the rate of a link of 20 Mbit/s. On short paths the rate is therefore also
  * measured over spans of at least SPAN_NS and SPAN_LEAST datagrams, which are long compared with
  * such a burst.
  */

@@ -44,7 +44,7 @@ struct siw_rd_sent {
 /* State of CUBIC. */
 struct siw_rd_cubic {
 	uint64_t ssthresh;
-	uint64_t w_max; /* the window before the last reduction */
+	uint64_t w_max; /* the congestion window before the last reduction */
 	uint64_t epoch; /* start of the current growth period; 0: none yet */
 	uint64_t reduced_at;
 	uint64_t round_end; /* total of delivered octets at which this round ends */
@@ -165,8 +165,8 @@ void siw_rd_cc_mark_app_limited(struct siw_rd_cc *cc, uint64_t in_flight);
 /* Returns the time from the last transmission to a tail loss probe (RFC 8985 section 7.2), ns. */
 uint64_t siw_rd_cc_pto(const struct siw_rd_cc *cc);
 /*
- * Returns the pacing interval between this number of octets and the next transmission, ns; 0: no
- * pacing.
+ * Returns the time, in ns, that pacing requires between a transmission of this number of octets and
+ * the next transmission; 0: no pacing.
  */
 uint64_t siw_rd_cc_pacing_delay(const struct siw_rd_cc *cc, uint32_t octets);
 

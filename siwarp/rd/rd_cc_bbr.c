@@ -16,7 +16,8 @@
  * in a round, and would stay in Startup, without a pacing rate of its own.
  */
 #define STARTUP_LOSSES 6
-#define EXTRA_ROUNDS   5 /* rounds per slot; the two slots together are BBR.ExtraAckedFilterLen */
+/* rounds per slot of the filter of extra_acked; its two slots cover BBR.ExtraAckedFilterLen */
+#define EXTRA_ROUNDS   5
 
 const struct siw_rd_bbr_gain siw_rd_bbr_gains[] = {
 	[STARTUP] = { 277, 200 },      [DRAIN] = { 50, 200 },	      [PROBE_DOWN] = { 90, 200 },
@@ -25,8 +26,8 @@ const struct siw_rd_bbr_gain siw_rd_bbr_gains[] = {
 };
 
 /*
- * Returns the rate of one initial window per round trip; before a round trip was measured, per 1
- * ms.
+ * Returns the initial pacing rate: the congestion window per round trip, or per 1 ms before a round
+ * trip was measured, times the gain of Startup.
  */
 static uint64_t initial_rate(const struct siw_rd_cc *cc)
 {

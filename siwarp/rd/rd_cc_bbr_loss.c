@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * rd/rd_cc_bbr_loss.c - BBR: evaluation of losses: when a bandwidth probe was too high, and by how
- * much a round with losses lowers the short-term bounds.
+ * rd/rd_cc_bbr_loss.c - BBR: evaluation of losses: when a bandwidth probe has sent too fast, and by
+ * how much a round with losses lowers the short-term bounds.
  */
 #include "rd/rd_cc_bbr.h"
 
@@ -25,7 +25,7 @@ static void bbr_handle_inflight_too_high(struct siw_rd_cc *cc, uint64_t now, uin
 	struct siw_rd_bbr *bbr = &cc->bbr;
 
 	bbr->too_high = true;
-	bbr->probe_sample = false; /* the losses of a bandwidth probe are evaluated once */
+	bbr->probe_sample = false; /* the losses of a bandwidth probe are evaluated only once */
 	if (!app_limited)
 		bbr->inflight_longterm = greater(in_flight, target_inflight(cc) * BETA_10 / 10);
 	if (bbr->state == PROBE_UP)
@@ -66,8 +66,8 @@ void siw_rd_bbr_handle_loss(struct siw_rd_cc *cc, uint64_t now, const struct siw
 /*
  * Returns whether the losses of this round are too few to indicate congestion. In the BBR draft any
  * loss reduces the rate, round by round until the next probe: with 1% random loss nearly every
- * round has a loss, and a sixth of a line of 50 Mbit/s and 20 ms stays unused. Therefore siwarp
- * applies the loss threshold of bandwidth probes to every round.
+ * round has a loss, and a sixth of a link of 50 Mbit/s with a round trip of 20 ms stays unused.
+ * Therefore siwarp applies the loss threshold of bandwidth probes to every round.
  */
 static bool bbr_losses_insignificant(const struct siw_rd_cc *cc)
 {
@@ -85,7 +85,7 @@ static uint64_t delivery_rate(const struct siw_rd_cc *cc)
 
 /*
  * Called once per round: if the round had losses and BBR is not probing, lowers the short-term
- * bounds, but not below the delivered rate and amount.
+ * bounds on the rate and on the octets in flight, but not below what was delivered in the round.
  */
 void siw_rd_bbr_adapt_lower_bounds(struct siw_rd_cc *cc)
 {

@@ -222,8 +222,9 @@ void siw_rd_hello_retransmit(struct siw_rd_peer *peer, uint64_t now)
 			peer->rtos++;
 		/*
 		 * The peer's acknowledgement of the ECHO may still be in flight; the peer's epoch
-		 * stays valid until another CHALLENGE arrives. After this time, no CHALLENGE for an
-		 * earlier HELLO is in flight any more.
+		 * stays valid until another CHALLENGE arrives. Once as much time has passed since
+		 * the CHALLENGE as the CHALLENGE took to arrive, no CHALLENGE for an earlier HELLO
+		 * is in flight any more.
 		 */
 		if (peer->rtos > ECHOES &&
 		    now - peer->last_received_ns >= peer->last_received_ns - peer->awaited_since_ns)

@@ -45,7 +45,7 @@ struct siw_rd_slot {
 /* The send window of a PSN space: indices una to nxt - 1; index i is in slot[i & mask]. */
 struct siw_rd_tx {
 	uint32_t mask;
-	uint32_t units;	 /* units of credit used by the indices una to sent - 1 */
+	uint32_t units;	 /* units of credit used by the datagrams una to sent - 1 */
 	uint64_t sent;	 /* the lowest index that was never sent */
 	uint64_t octets; /* octets of the datagrams una to nxt - 1 */
 	uint64_t high;	 /* the highest index that the peer received, + 1 */
@@ -104,7 +104,10 @@ struct siw_rd_seq {
 	 * report NOT READY; 0: the credit suffices
 	 */
 	uint64_t starved_ns;
-	/* The last credit of the peer that was not 0, initially 1: no segment uses more units. */
+	/*
+	 * The last credit other than 0 that the peer granted, initially 1: no segment uses more
+	 * units.
+	 */
 	_Atomic uint16_t most_units;
 	uint8_t space; /* enum siw_rd_space */
 	bool held;     /* delivery is paused, see siw_rd_pause_delivery */
@@ -119,7 +122,7 @@ struct siw_rd_peer {
 	_Atomic(void *) upper;
 	/* in the list of all peers, least recently used first */
 	struct siw_link lru;
-	/* linked while datagrams to this peer wait for room in the socket */
+	/* linked while datagrams to this peer wait for space in the socket's send buffer */
 	struct siw_link starved;
 	struct siw_link news;  /* linked while the peer has events to report */
 	struct siw_link ready; /* linked while the next segment is stored and can be delivered */
@@ -146,8 +149,8 @@ struct siw_rd_peer {
 	bool given : 1; /* a segment was sent or accepted in an earlier incarnation */
 	bool near : 1;	/* the path to the peer does not leave this machine */
 	/*
-	 * requests to this peer were lost, so callers that post more know that the instance may be
-	 * gone
+	 * requests to this peer were lost when the last incarnation ended: requests posted after
+	 * the loss may be sent to another instance of the peer
 	 */
 	bool known_lost : 1;
 	/* another instance was detected and siw_rd_list_restarted_peers has not reported it yet */
@@ -192,12 +195,13 @@ struct siw_rd_peer {
 	 */
 	uint64_t first_timeout_ns;
 	/*
-	 * When the peer last satisfied part of a wait of siw_rd_awaits_more, or when that wait
-	 * began.
+	 * The time at which the peer last sent a part of the data for which this end waits
+	 * (siw_rd_awaits_more), or at which that wait began.
 	 */
 	uint64_t last_progress_ns;
 	/*
-	 * time since which an acknowledgement or response of the peer has been due; 0: none is due
+	 * since when this end has waited for an acknowledgement or response of the peer; 0: it does
+	 * not wait
 	 */
 	uint64_t awaited_since_ns;
 	uint64_t ack_ns;   /* arrival time of the first datagram that due_acks counts */
@@ -206,7 +210,8 @@ struct siw_rd_peer {
 
 	/* number of datagrams beyond the acknowledged ones that the peer accepts */
 	uint32_t peer_window;
-	_Atomic uint16_t datagram; /* octets of the longest datagram to this peer now */
+	/* octets of the longest datagram that may be sent to this peer now */
+	_Atomic uint16_t datagram;
 	/* Datagrams longer than this are sent in IP fragments; equals datagram, or 0. */
 	uint16_t fragmented_len;
 	/* A datagram of this length or longer triggers a search for a larger path MTU. */
@@ -222,7 +227,7 @@ struct siw_rd_peer {
 	uint64_t probe_ns;
 	/*
 	 * The peer's own round-trip and congestion state, from the first segment until the peer has
-	 * been idle for a while; otherwise &rd->resting, which holds initial values and is only
+	 * been idle for a while; otherwise &rd->initial_cc, which holds initial values and is only
 	 * read.
 	 */
 	struct siw_rd_cc *cc;
@@ -235,12 +240,15 @@ struct siw_rd_peer {
 	struct siw_rd_cookie cookie; /* state ECHOED: the cookie that the ECHO returns */
 	/* this end's last BYE, until the peer answers it; otherwise NULL */
 	struct siw_rd_pending_bye *pending_bye;
-	/* index of the peer's timer in the heap, + 1; 0: no timer is set */
+	/* 1 + index of the peer's timer in the heap; 0: no timer is set */
 	uint32_t heap_at;
 	uint32_t upper_data[SIW_RD_ROOM / sizeof(uint32_t)]; /* see siw_rd_upper_layer_data */
 };
 
-/* Octets of the longest datagram to the peer now. Any thread. */
+/*
+ * Returns the octets of the longest datagram that may be sent to the peer now. Any thread may call
+ * this function.
+ */
 static inline uint16_t siw_rd_max_datagram_octets(const struct siw_rd_peer *peer)
 {
 	return atomic_load_explicit(&peer->datagram, memory_order_relaxed);
@@ -269,10 +277,15 @@ struct siw_rd_timer {
 	struct siw_rd_peer *peer;
 };
 
-/* Limits on what unknown senders can trigger and hold, by source address: base/source.h. */
+/*
+ * Limits, per source address, on the answers that unknown senders can cause and on the peer records
+ * that they can occupy: base/source.h.
+ */
 struct siw_rd_sources {
 	uint64_t key;
-	/* limits of answers: to HELLOs; to unknown pairs of epochs */
+	/*
+	 * rate limits of the answers to HELLOs, and of the BYEs that answer unknown pairs of epochs
+	 */
 	struct siw_source_buckets hello, bye;
 	uint32_t records[SIW_SOURCES];
 	/*
@@ -340,7 +353,7 @@ struct siw_rd {
 	struct siw_rd_slab *slabs;  /* memory of the peer records */
 	struct siw_rd_peer *unused; /* free records, linked by chain */
 	struct siw_link lru, starved, news, ready, acks;
-	_Atomic bool has_events; /* list news or ready is not empty */
+	_Atomic bool has_events; /* list `news` or list `ready` is not empty */
 	/* initial congestion state, read for peers that have no state of their own */
 	struct siw_rd_cc initial_cc;
 	struct siw_rd_sources *sources; /* limits by source address; NULL until needed */
@@ -362,8 +375,8 @@ struct siw_rd {
 	uint8_t *rx_buf;     /* a buffer of SIW_RD_BUF octets */
 	/*
 	 * All datagrams in rx_buf come from this sender. Each has seg octets; the last one may be
-	 * shorter. The next unprocessed datagram begins at offset at; the last one ends at offset
-	 * end.
+	 * shorter. The next unprocessed datagram begins at offset `at`; the last one ends at offset
+	 * `end`.
 	 */
 	struct siw_addr from;
 	uint32_t at, end, seg;
@@ -516,8 +529,8 @@ bool siw_rd_update_peer_instance(struct siw_rd_peer *peer, uint64_t instance);
 void siw_rd_clear_restarted(struct siw_rd_peer *peer);
 
 /*
- * Handles a changed instance of the peer: ends the incarnation with the previous instance, and
- * reports that even if nothing was in progress, because requests posted for the previous instance
+ * Handles a changed instance of the peer: ends the incarnation with the previous instance. The end
+ * is reported even if nothing was in progress, because requests posted for the previous instance
  * must not be sent.
  */
 void siw_rd_handle_replaced_instance(struct siw_rd_peer *peer);
@@ -624,7 +637,7 @@ void siw_rd_mtu_handle_probe_ack(struct siw_rd_peer *peer, uint32_t psn);
 
 /* ---- rd_timer.c ------------------------------------------------------------------------------ */
 
-/* Sets the peer's timer to expire at this time, in ns, unless it expires earlier. */
+/* Sets the peer's timer to expire at this time, in ns, unless the timer already expires earlier. */
 void siw_rd_set_timer(struct siw_rd_peer *peer, uint64_t at);
 /* Cancels the peer's timer. */
 void siw_rd_cancel_timer(struct siw_rd_peer *peer);

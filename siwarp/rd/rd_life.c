@@ -2,12 +2,13 @@
 /*
  * rd/rd_life.c - instances of peers. An incarnation may end, and another begin, while both
  * processes stay alive: requests whose transmission has not begun are then sent to the same peer.
- * They are not sent if another process now uses the peer's port, which the instance in its
- * handshake shows.
+ * These requests are not sent if another process now uses the peer's port, which the instance
+ * number in the handshake shows.
  *
- * A caller that posts after requests to the peer were lost knows that the peer may have been
- * replaced: those requests are sent to the next instance that completes a handshake. A killed peer
- * therefore fails the requests posted to it only once.
+ * A caller that posts requests after earlier requests to the peer were lost knows that the peer may
+ * have been replaced: the new requests are sent to whichever instance completes the next handshake.
+ * The death of a peer therefore fails only the requests that were posted before the loss was
+ * reported.
  *
  * An instance number is no authentication: a peer that announces a different number in each
  * handshake only loses the requests that were posted for it.

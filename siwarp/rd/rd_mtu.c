@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * rd/rd_mtu.c - path MTU discovery (RFC 8899). Datagrams are sent with DF. None is longer than a
- * length known to pass: 1200 octets, which every path carries, until a probe of a longer one was
- * acknowledged. So no segment is sent in a datagram that the path may drop silently.
+ * rd/rd_mtu.c - path MTU discovery (RFC 8899). Datagrams are sent with DF. No datagram is longer
+ * than a length that is known to pass the path: 1200 octets, which every path carries, until a
+ * longer probe was acknowledged. So no segment is sent in a datagram that the path may drop
+ * silently because of its length.
  *
  * The kernel caches the MTUs that ICMP messages report, and forged messages can put wrong values
  * there. The cached value only selects the next length to probe, and the length to fall back to

@@ -7,7 +7,8 @@
 #include "rd/rd_impl.h"
 
 #define TOUCH_MS 100
-#define LOOK_AT	 16 /* maximum number of records that one call examines to evict one */
+/* maximum number of peer records that one call examines to find a record to evict */
+#define LOOK_AT	 16
 
 /* ---- buffers ---------------------------------------------------------------------------------
  *
@@ -357,7 +358,8 @@ static bool is_kept_for_ended_incarnation(const struct siw_rd_peer *peer)
 
 /*
  * Evicts a peer record of a source: the oldest closed record, otherwise the oldest that never
- * exchanged a segment, otherwise, if any is true, the oldest record. The work per call is bounded.
+ * exchanged a segment, otherwise, if the parameter `any` is true, the oldest record. The work per
+ * call is bounded.
  */
 static bool evict_peer_of_source(struct siw_rd_sources *sources, uint32_t place, bool any)
 {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * rd/rd_rnr.c - requests without a receive. Their receiver stores them and sets NOT READY in its
- * ACKs, together with its RNR timer. The sender decides how long its requests may wait at the peer:
- * it ends the incarnation only when, after that time, another ACK still reports NOT READY.
+ * rd/rd_rnr.c - requests for which the receiver has posted no receive. The receiver stores them and
+ * sets NOT READY in its ACKs, together with its RNR timer. The sender decides how long its requests
+ * may wait at the peer: it ends the incarnation only when, after that time, another ACK still
+ * reports NOT READY.
  */
 #include "rd/rd_rnr.h"
 #include "rd/rd_impl.h"

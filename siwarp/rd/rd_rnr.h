@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * rd/rd_rnr.h - the receiver-not-ready delays that InfiniBand's codes stand for. Queue pairs use the
- * codes as min_rnr_timer, RD datagrams as RNR timer.
+ * rd/rd_rnr.h - the receiver-not-ready delays that InfiniBand's 5-bit codes stand for. Attribute
+ * min_rnr_timer of queue pairs, and the RNR timer in RD datagrams, are such codes.
  */
 #ifndef SIW_RD_RNR_H
 #define SIW_RD_RNR_H

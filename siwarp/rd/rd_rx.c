@@ -10,7 +10,8 @@
 #define FIRST_SLOTS   16
 #define MANY_ACKS     64 /* unacknowledged datagrams after which an ACK is sent immediately */
 #define LONG_ACKS     16 /* unacknowledged long datagrams after which an ACK is sent */
-#define GAP_ACKS      8	 /* unacknowledged datagrams after a gap that cause an ACK */
+/* unacknowledged datagrams after which an ACK is sent, while PSNs are missing */
+#define GAP_ACKS      8
 #define LONGEST_UNITS (SIW_RD_BUF / SIW_RD_UNIT)
 
 /*
@@ -27,7 +28,7 @@ static uint32_t memory_share_in_units(const struct siw_rd *rd, uint32_t least)
 	return (uint32_t)(units < rd->window_units ? units : rd->window_units);
 }
 
-/* Returns the most units of one space that this end stores for the peer. */
+/* Returns the maximum amount of data, in units, that this end stores for the peer in one space. */
 static uint32_t max_stored_units(const struct siw_rd_peer *peer, const struct siw_rd_seq *seq)
 {
 	if (seq->rx)
@@ -89,7 +90,10 @@ void siw_rd_rx_free(struct siw_rd_peer *peer, struct siw_rd_seq *seq)
 	rx_ring_free(peer->rd, seq);
 }
 
-/* Returns the number of slots of a ring that includes this index: a power of two. */
+/*
+ * Returns the number of slots, a power of two, that the ring of received datagrams needs to store a
+ * datagram with this index.
+ */
 static uint32_t rx_ring_slots(const struct siw_rd_seq *seq, uint64_t index)
 {
 	uint32_t n = seq->rx ? seq->rx->mask + 1 : FIRST_SLOTS;

@@ -152,10 +152,10 @@ uint64_t siw_rd_time_to_declare_peer_lost(const struct siw_rd_peer *peer)
 }
 
 /*
- * Returns whether the peer is lost: a response is due, and the peer has sent nothing for the
- * time-out, or, if its timer has expired, nothing of the data that is due. If the timer is serviced
- * far too late, this process was stopped and could not probe the peer; the peer is then probed
- * first.
+ * Returns whether the peer is lost: this end waits for the peer, and the peer has sent nothing for
+ * the peer time-out. When the peer's timer has expired and the peer owes data, other datagrams of
+ * the peer do not extend the time-out. If the timer is serviced far too late, this process was
+ * stopped and could not probe the peer; the peer is then probed first.
  */
 static bool peer_is_lost(const struct siw_rd_peer *peer, uint64_t now)
 {
@@ -272,7 +272,7 @@ void siw_rd_service_timers(struct siw_rd *rd, uint64_t now)
 {
 	if (rd->blocked)
 		send_to_blocked_peers(rd, now);
-	rd->due = 0; /* so that siw_rd_set_timer does not set the socket's timer during the loop */
+	rd->due = 0; /* keeps siw_rd_set_timer from setting the socket's timer during the loop */
 	while (rd->heap_n && rd->heap[0].at <= now) {
 		struct siw_rd_peer *peer = rd->heap[0].peer;
 		uint64_t at;
@@ -280,7 +280,8 @@ void siw_rd_service_timers(struct siw_rd *rd, uint64_t now)
 		service_expired_peer(peer, now);
 		at = next_timer_expiry_of_peer(peer, now);
 		siw_rd_cancel_timer(peer);
-		if (at != SIW_RD_NEVER) /* at most one expiry per tick, so that the loop ends */
+		/* each timer expires at most once per tick, so that the loop ends */
+		if (at != SIW_RD_NEVER)
 			siw_rd_set_timer(peer, at > now ? at : now + 1);
 	}
 	rd->due = rd->heap_n ? rd->heap[0].at : SIW_RD_NEVER;

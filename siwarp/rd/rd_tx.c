@@ -349,7 +349,7 @@ static bool send_new(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t 
 	return true;
 }
 
-/* Retransmits lost datagrams; returns like send_new. */
+/* Retransmits lost datagrams; returns the same values as send_new. */
 static bool resend_lost(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t now)
 {
 	struct siw_rd_tx *tx = seq->tx;
@@ -370,8 +370,8 @@ static bool resend_lost(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64
 }
 
 /*
- * Sends the datagrams that a space has queued; returns like send_new. *sent is set if new datagrams
- * were sent.
+ * Sends the queued datagrams of a space; returns the same values as send_new. *sent is set if new
+ * datagrams were sent.
  */
 static bool send_queued_of_sequence_space(struct siw_rd_peer *peer, struct siw_rd_seq *seq,
 					  uint64_t now, bool *sent)
@@ -505,7 +505,7 @@ static int build_segment(struct siw_rd_peer *peer, struct siw_rd_seq *seq, struc
 	at = siw_iov_gather(at + seg->head_len, sum ? &crc : NULL, seg->iov, seg->n);
 	if (!at) {
 		siw_rd_buf_free(peer->rd, slot->buf, slot->class);
-		/* an empty window without a timer would never be freed */
+		/* no timer is set yet that would free an empty send window later */
 		if (seq->una == seq->nxt)
 			siw_rd_tx_free(peer, seq);
 		if (!siw_rd_has_window(peer))
@@ -550,7 +550,8 @@ int64_t siw_rd_tx(struct siw_rd_peer *peer, enum siw_rd_space space, const void 
 	if (len > SIW_RD_BUF)
 		return -EMSGSIZE;
 	siw_lock(&rd->lock);
-	siw_rd_acknowledge_accepted_segment(rd); /* this segment's header then acknowledges it */
+	/* the header of the new segment then carries this acknowledgement */
+	siw_rd_acknowledge_accepted_segment(rd);
 	r = rd_may_queue(peer, seq, (uint32_t)len, now);
 	if (r == 1) {
 		slot = prepare_next_tx_slot(peer, seq, (uint32_t)len);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * rd/rd_wire.h - the header of reliable datagrams, which follows the common header (llp_dgram_wire.h):
+ * rd/rd_wire.h - the header of reliable datagrams, which follows the common header
+ * (llp_dgram_wire.h):
  *
  *   12       16       20       24         28       30        32      34     35    36
  *  +--------+--------+--------+----------+--------+---------+-------+------+-----+

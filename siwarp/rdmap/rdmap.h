@@ -6,7 +6,7 @@
  * What the RDMAP layer does NOT do: know queue pairs, work queues or completions. The caller passes
  * in one operation at a time; events are returned as values.
  *
- * Locks: as in ddp/ddp.h. siw_rdmap_begin_op, _flush and _terminate of a stream are called under
+ * Locks: as in ddp/ddp.h. siw_rdmap_begin_op, _flush_tx and _terminate of a stream are called under
  * the QP's send lock, all other functions under the progress lock, unless stated otherwise. State
  * used by both the sending and the receiving side (outstanding Reads, inbound Read Requests) is in
  * single-producer rings.
@@ -274,7 +274,7 @@ bool siw_rdmap_responses_pending(const struct siw_rdmap_stream *stream);
 enum siw_rdmap_event_kind {
 	SIW_RDMAP_NONE = 0,
 	/*
-	 * at the responder: the peer's first FPDU has arrived, and this end may send: call
+	 * at the responder: the peer's first FPDU has arrived, so this end may send: call
 	 * siw_rdmap_flush_tx()
 	 */
 	SIW_RDMAP_STARTED,
@@ -327,9 +327,9 @@ enum siw_rdmap_event_kind {
 	 * events except LOST, and also after TERMINATED.
 	 */
 	/*
-	 * A message of the peer was refused with error err: call siw_rdmap_flush_tx(). of_response:
-	 * the oldest Read or atomic, user_data, has failed; receive_consumed: the receive user_data
-	 * was consumed.
+	 * This end has refused a message from the peer with error err: call siw_rdmap_flush_tx().
+	 * of_response: the oldest Read or atomic, user_data, has failed; receive_consumed: the
+	 * receive user_data was consumed.
 	 */
 	SIW_RDMAP_REFUSED,
 	/*
@@ -363,8 +363,8 @@ struct siw_rdmap_event {
 	bool invalidated;
 	bool with_imm; /* RECV: imm is immediate data, in memory order */
 	/*
-	 * With with_imm: length is the length of the Write before the immediate data, and the
-	 * receive's memory is unused. With PROGRESS: a Write of length octets is complete.
+	 * If with_imm is set: length is the length of the Write before the immediate data, and the
+	 * receive's memory is unused. In event PROGRESS: a Write of length octets is complete.
 	 */
 	bool of_write;
 	/*
@@ -373,7 +373,7 @@ struct siw_rdmap_event {
 	bool acked;
 	uint32_t imm;
 	uint32_t inv_stag;
-	void *user;	   /* datagram: user pointer of the endpoint */
+	void *user;	   /* datagram: the pointer `user` of the destination endpoint */
 	uint32_t ulp_word; /* datagram: the Q_Key */
 	uint32_t src_qpn;  /* on datagrams: QPN of the sender */
 	uint32_t msn;
@@ -454,8 +454,8 @@ uint8_t siw_rdmap_dgram_index(const struct siw_rdmap_dgram *dgram);
 /* Whether the endpoint shares its socket with other endpoints. */
 bool siw_rdmap_dgram_shared(const struct siw_rdmap_dgram *dgram);
 /*
- * Set and return the time or progress round in which the socket was last found full; the value is
- * shared by all endpoints of the socket.
+ * Set and return the progress round in which the socket was last found full; the value is shared by
+ * all endpoints of the socket.
  */
 void siw_rdmap_dgram_set_socket_full_time(struct siw_rdmap_dgram *dgram, uint64_t when);
 uint64_t siw_rdmap_dgram_socket_full_time(const struct siw_rdmap_dgram *dgram);
@@ -555,10 +555,10 @@ int siw_rdmap_group_detach(struct siw_rdmap_group *group, const struct siw_rdmap
 /*
  * siw_rdmap_group_recv_next() receives the group's next message and returns whether a message has
  * arrived. Each call of siw_rdmap_group_deliver_to_next_member() then delivers this message to one
- * member and returns 1; *event is RECV or BAD_RECV, with the member's user. It returns 0 when all
- * members have been served. No other datagram may be received on the port between these calls. A member with another
- * Q_Key or without a receive is skipped and counted (siw_rdmap_dgram_drops_by_source()). Group
- * messages never get a response.
+ * member and returns 1; *event is RECV or BAD_RECV, with the member's user. That function returns 0
+ * when all members have been served. No other datagram may be received on the port between these
+ * calls. A member with another Q_Key or without a receive is skipped and counted
+ * (siw_rdmap_dgram_drops_by_source()). Group messages never get a response.
  */
 bool siw_rdmap_group_recv_next(struct siw_rdmap_group *group);
 int siw_rdmap_group_deliver_to_next_member(struct siw_rdmap_group *group,
@@ -576,8 +576,7 @@ int siw_rdmap_group_deliver_to_next_member(struct siw_rdmap_group *group,
 /*
  * Opens an RDMAP endpoint on a DDP endpoint of reliable datagrams, which the RDMAP endpoint owns
  * from then on. user_octets: size of the memory returned by siw_rdmap_rd_user_memory(). Returns 0,
- * or
- * -ENOMEM if the caller still owns ddp.
+ * or -ENOMEM if the caller still owns ddp.
  */
 int siw_rdmap_rd_open(struct siw_mem *mem, struct siw_ddp_rd *ddp, uint32_t user_octets,
 		      struct siw_rdmap_rd **out);
@@ -593,8 +592,8 @@ enum siw_rdmap_rd_mode {
 	SIW_RDMAP_RD_REJECT, /* arriving messages are dropped, and their senders get a BYE */
 };
 /*
- * Sets the handling of arriving messages; start applies to streams created from now on. Both locks
- * held.
+ * Sets how arriving messages are handled. Structure *start applies to streams created from now on.
+ * Both locks held.
  */
 void siw_rdmap_rd_start(struct siw_rdmap_rd *rd, enum siw_rdmap_rd_mode mode,
 			const struct siw_rdmap_start *start);

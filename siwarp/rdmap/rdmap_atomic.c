@@ -3,9 +3,8 @@
  * rdmap/rdmap_atomic.c - atomic operations (RFC 7306 section 5), requester and responder. Atomics
  * use the rings of RDMA Reads, and share the limits and the order of Reads.
  *
- * An atomic of the peer is executed when its response is sent, not when its request arrives: when
- * the response is sent, earlier requests have been answered, and earlier messages have been
- * received.
+ * An atomic of the peer is executed when its response is sent, not when its request arrives: by
+ * then, earlier requests have been answered, and earlier messages have been received.
  */
 #include <errno.h>
 

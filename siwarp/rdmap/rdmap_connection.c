@@ -40,8 +40,8 @@ static int connection_return_fault(struct siw_rdmap_stream *stream, struct siw_r
 int siw_rdmap_fill_fault_event(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event)
 {
 	/*
-	 * If no fault is set yet, the sending side is just setting a fault, which then counts as
-	 * the first fault.
+	 * If no fault is set yet, the sending side is just setting one, which then counts as the
+	 * first fault of the stream.
 	 */
 	return siw_rdmap_fault_is_set(stream) ? connection_return_fault(stream, event) : 0;
 }
@@ -334,7 +334,7 @@ static int connection_send_request(struct siw_rdmap_stream *stream, struct siw_r
 
 	if (r < 0)
 		siw_rdmap_read_free_sink(stream, read);
-	else /* early enough, because a later flush passes the request to TCP */
+	else /* the response cannot arrive earlier: a later flush passes the request to TCP */
 		siw_rdmap_read_publish(stream);
 	return r;
 }

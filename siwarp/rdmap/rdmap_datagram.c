@@ -22,7 +22,8 @@
 struct siw_rdmap_sharers {
 	uint32_t n;
 	uint32_t next; /* the index to try first for a new endpoint */
-	uint64_t full; /* time of the last full socket: siw_rdmap_dgram_set_socket_full_time() */
+	/* when the socket was last full, see siw_rdmap_dgram_set_socket_full_time() */
+	uint64_t full;
 	struct siw_rdmap_dgram *at[SIW_RDMAP_MAX_SHARERS];
 };
 

@@ -27,7 +27,8 @@ struct siw_rdmap_flow {
 
 struct siw_rdmap_traffic {
 	struct siw_rdmap_flow sent;	/* protected by the send lock */
-	struct siw_rdmap_flow received; /* under the progress lock, as are the next two members */
+	/* this member and the next two are protected by the progress lock */
+	struct siw_rdmap_flow received;
 	struct siw_rdmap_flow sent_reported, received_reported;
 };
 
@@ -92,7 +93,7 @@ int siw_rdmap_sources_query(const struct siw_rdmap_sources *sources, struct siw_
 #define SIW_RDMAP_DQN_UNUSED	 0xff0000fcu
 #define SIW_RDMAP_INDEX_SHIFT	 16 /* bit position of the index in a QP number */
 
-/* The record of a recently sent message: a hash of its destination, and its user_data. */
+/* What is stored about a recently sent message: a hash of its destination, and its user_data. */
 struct siw_rdmap_sent {
 	uint64_t user_data;
 	uint32_t tag; /* hash of the destination; 0: the entry is free */
@@ -319,7 +320,7 @@ enum siw_rdmap_term_state {
 	SIW_RDMAP_TERM_NONE = 0,
 	SIW_RDMAP_TERM_COUNTS = 1, /* the last delivery counts are being sent */
 	SIW_RDMAP_TERM_DUE = 2,	   /* only the Terminate may be sent */
-	SIW_RDMAP_TERM_FRAMED = 3, /* the Terminate is in mpa's batch */
+	SIW_RDMAP_TERM_FRAMED = 3, /* MPA has the Terminate in a batch that is not sent yet */
 	SIW_RDMAP_TERM_SENT = 4,   /* TCP has accepted the Terminate */
 };
 
@@ -332,13 +333,13 @@ struct siw_rdmap_rx {
 	bool discard;	      /* the payload of seg was not requested by a Read, and is discarded */
 	bool unexpected;      /* Sends wait for receives, or requests wait for Sends */
 	/*
-	 * number of requests received; the requests after the first stream->requests_released
-	 * requests wait
+	 * number of requests received; all but the first stream->requests_released of them wait for
+	 * earlier Sends
 	 */
 	uint32_t requests_in;
 	uint8_t want_rtr;
 	bool counting;	 /* the peer wants delivery counts */
-	uint32_t writes; /* number of Writes placed, without an RTR */
+	uint32_t writes; /* number of Writes placed, not counting an RTR */
 	bool writing;	 /* the last segment of a Write has not arrived yet */
 	/*
 	 * octets of the last Write, or 0 if a message for queue 0 has arrived since the Write began
@@ -359,7 +360,7 @@ static inline void siw_rdmap_forget_write(struct siw_rdmap_rx *rx)
 struct siw_rdmap_tx {
 	bool active;   /* ddp has a message that is not completely framed */
 	bool response; /* the message being framed is the response to the peer's oldest request */
-	/* the user's operation had to wait for a response being framed, and has the next turn */
+	/* an operation of the user had to wait while a response was framed, and is framed next */
 	bool waiting;
 	bool imm_due; /* the message being framed is a Write, to be followed by immediate data */
 	/*
@@ -373,8 +374,10 @@ struct siw_rdmap_tx {
 	 * (siw_rdmap_rd_has_unfinishable_message())
 	 */
 	bool torn;
-	bool announce;	       /* send the announcement before the next message */
-	uint32_t announcement; /* TO of the requester's message (notice) to send */
+	/* announce the wish for delivery counts and the rnr_retry before the next message */
+	bool announce;
+	/* TO of the message (SIW_RDMAP_REQUESTER) that makes this announcement */
+	uint32_t announcement;
 	/* the last delivery count sent, in the format of stream->deliverable */
 	_Atomic uint64_t reported;
 	uint8_t term_out[SIW_RDMAP_TERM_MAX];
@@ -394,7 +397,9 @@ struct siw_rdmap_rd {
 	struct siw_mem *mem;
 	struct siw_ddp_rd *ddp;
 	uint32_t user_octets;
-	/* NULL: no Write-Records are accepted; progress lock, also for records_polled */
+	/*
+	 * NULL: no Write-Records are accepted. The progress lock protects this member and the next.
+	 */
 	struct siw_rdmap_records *records;
 	uint32_t records_polled; /* number of reported Write-Records that were polled */
 	uint32_t record_id;	 /* id of the next Write-Record to send; under the send lock */
@@ -407,8 +412,8 @@ struct siw_rdmap_rd {
 	struct siw_link streams;
 	_Atomic uint32_t n_streams;
 	/*
-	 * the last result of siw_rdmap_rd_get_or_create_stream() and its address; under the send
-	 * lock
+	 * the last address passed to siw_rdmap_rd_get_or_create_stream(), and the stream returned
+	 * for that address; under the send lock
 	 */
 	struct siw_addr last_addr;
 	struct siw_rdmap_stream *last;
@@ -506,8 +511,8 @@ struct siw_rdmap_stream_type {
 	 */
 	bool (*tagged_expects)(const struct siw_rdmap_stream *stream, uint8_t opcode);
 	/*
-	 * Whether a segment of a private message has a known subcode, as far as its octets have
-	 * arrived.
+	 * Whether a segment of a private message has a known subcode. Always true on a connection,
+	 * where the subcode is checked later.
 	 */
 	bool (*knows_private)(const struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg);
 	/*

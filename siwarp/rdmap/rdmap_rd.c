@@ -127,7 +127,7 @@ static int rd_get_or_create_stream(struct siw_rdmap_rd *rd, struct siw_ddp_rd_pe
 	if (!*out)
 		r = rd_stream_create(rd, peer, out);
 	if (r)
-		/* unless released, the peer's record could never be evicted */
+		/* without this release, the record of the peer could never be evicted */
 		siw_ddp_rd_peer_release(peer);
 	siw_unlock(&rd->lock);
 	return r;
@@ -186,7 +186,10 @@ uint32_t siw_rdmap_rd_ord(const struct siw_rdmap_stream *stream)
 
 uint32_t siw_rdmap_rd_last_send_msn(const struct siw_rdmap_stream *stream)
 {
-	/* The number includes the immediate data that follows the current Write. */
+	/*
+	 * Immediate Data that will follow the current Write is also a message on the Send queue, so
+	 * its MSN is included.
+	 */
 	return siw_ddp_tx_msn(stream->ddp, SIW_RDMAP_QN_SEND) + stream->tx.imm_due;
 }
 

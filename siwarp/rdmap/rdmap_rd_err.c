@@ -45,7 +45,7 @@ void siw_rdmap_rd_queue_error(struct siw_rdmap_stream *stream, struct siw_wire_e
 
 /*
  * Sends the error message for a fault. The octets of the error message are copied from the stream's
- * buffer when it is framed, so the buffer can be reused.
+ * buffer when the message is framed, so the buffer can be reused.
  */
 static int rd_send_error(struct siw_rdmap_stream *stream, const struct siw_rdmap_fault *fault,
 			 struct siw_wire_err *err)
@@ -274,7 +274,7 @@ int siw_rdmap_rd_handle_refusal(struct siw_rdmap_stream *stream, struct siw_rdma
 		stream->of_rd.recording.on = false;
 	if (rd_operation_was_refused(
 		    &stream->rx,
-		    /* the error message about the Write includes its Immediate Data */
+		    /* the error message about the Write also covers its Immediate Data */
 		    seg)) {
 		event->kind = SIW_RDMAP_PROGRESS;
 		return 1;
@@ -328,7 +328,7 @@ int siw_rdmap_rd_handle_peer_error(struct siw_rdmap_stream *stream, struct siw_r
 		event->quoted_head_len = event->quoted_tagged ? 14 : SIW_DDP_MAX_HEAD;
 		memcpy(event->quoted_head, head, event->quoted_head_len);
 	}
-	/* The error message has been parsed, so the only buffer can be posted again. */
+	/* The error message has been parsed, so the only buffer of queue 2 can be posted again. */
 	siw_mem_queue_post(stream->q_term, 0, &sge, 1);
 	if (event->quoted && !event->quoted_tagged && event->quoted_qn == SIW_RDMAP_QN_READ)
 		siw_rdmap_read_mark_refused(stream, event->quoted_msn);

@@ -158,7 +158,7 @@ void siw_rdmap_read_mark_refused(struct siw_rdmap_stream *stream, uint32_t msn)
 	uint32_t done = atomic_load_explicit(&stream->reads_done, memory_order_relaxed);
 	struct siw_rdmap_read *oldest = siw_rdmap_read_oldest(stream);
 
-	/* The positions of requests in the ring are their MSNs, less 1. */
+	/* The position of a request in the ring is its MSN less 1. */
 	if (msn - 1 - done >=
 	    atomic_load_explicit(&stream->reads_begun, memory_order_acquire) - done)
 		return;

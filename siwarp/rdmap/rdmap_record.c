@@ -44,11 +44,12 @@ enum slot_state { FREE, OPEN, DUE, REPORTED };
 
 struct slot {
 	enum slot_state state;
-	uint64_t last_ns;  /* OPEN: arrival time of the message's latest datagram */
-	uint64_t final_ns; /* OPEN: arrival time of the message's final segment; 0: not yet */
+	uint64_t last_ns;  /* in state OPEN: arrival time of the message's latest datagram */
+	/* in state OPEN: arrival time of the message's final segment; 0: it has not arrived */
+	uint64_t final_ns;
 	/*
-	 * sequence number of the message's first datagram; REPORTED: sequence number of the
-	 * message's report
+	 * sequence number of the message's first datagram; in state REPORTED, of the message's
+	 * report
 	 */
 	uint64_t order;
 	struct siw_rdmap_record rec;
@@ -161,8 +162,8 @@ static struct slot *write_record_slot_find(struct siw_rdmap_records *r,
 }
 
 /*
- * Returns the oldest slot in the given state, if host is given only of messages from the host. *n:
- * the number of matching slots.
+ * Returns the oldest slot in the given state. If host is not NULL, only slots with messages from
+ * that host are considered. *n: the number of slots considered.
  */
 static struct slot *write_record_slot_oldest(struct siw_rdmap_records *r, enum slot_state state,
 					     const struct siw_addr *host, uint32_t *n)
@@ -184,8 +185,9 @@ static struct slot *write_record_slot_oldest(struct siw_rdmap_records *r, enum s
 
 /*
  * Makes room for a message from the source. A single host may have only half of the unfinished
- * messages, so that the host cannot lock out other hosts. A further message ends the oldest message
- * of the host; if the limit for all hosts is reached, the oldest message of all hosts ends.
+ * messages, so that the host cannot lock out other hosts. A further message from the host ends the
+ * oldest unfinished message of the host; if the limit for all hosts is reached, the oldest
+ * unfinished message of all hosts ends.
  */
 static void write_record_slot_make_room(struct siw_rdmap_records *r, const struct siw_addr *source)
 {

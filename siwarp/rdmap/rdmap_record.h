@@ -34,11 +34,12 @@ struct siw_rdmap_record {
 	uint32_t stag;
 	uint64_t to;	 /* tagged offset of the message's first octet */
 	uint32_t length; /* octets of the complete message */
-	uint32_t valid;	 /* total octets in the ranges, which were received */
+	/* octets of the message that were received: the total length of the ranges */
+	uint32_t valid;
 	bool solicited;
 	uint64_t number; /* number of the report at this end, from 1 */
 	uint32_t n;
-	/* in order; adjacent ranges are merged */
+	/* the received ranges, in ascending order; adjacent ranges are merged */
 	struct siw_rdmap_range ranges[SIW_RDMAP_RECORD_RANGES];
 };
 

@@ -4,7 +4,7 @@
  * an application can identify sources that send more than the endpoint posts receives for (RFC 5042
  * section 6.4.3.1). The table has a fixed size and uses the "space saving" algorithm: an address
  * without an entry replaces the entry with the lowest count and inherits the count. So every
- * flooding source has an entry, and a count is too high by at most the value in field over.
+ * flooding source has an entry, and a count is too high by at most the value of member `over`.
  */
 #include <stdlib.h>
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * rdmap/rdmap_terminate.c - the Terminate Message (RFC 5040 sections 4.8, 5.4): a Terminate with
- * the first error that this end has found is sent once, and the peer's Terminate is parsed, whose
+ * rdmap/rdmap_terminate.c - the Terminate Message (RFC 5040 sections 4.8, 5.4): sends one
+ * Terminate, with the first error that this end has found, and parses the peer's Terminate, whose
  * contents are not trusted.
  */
 #include <errno.h>

@@ -170,7 +170,7 @@ int siw_rdmap_begin_op(struct siw_rdmap_stream *stream, struct siw_rdmap_op *op)
 	if (r < 0) {
 		/*
 		 * If the message is active, a key became invalid after the first segments were
-		 * framed; if not, the message has not begun.
+		 * framed; otherwise the message has not begun.
 		 */
 		if ((r == -EACCES || r == -EMSGSIZE) && siw_ddp_tx_active(stream->ddp))
 			return stream->type->send_failed(stream);

@@ -138,8 +138,8 @@ int siw_rdmap_uc_begin_op(struct siw_rdmap_uc *uc, struct siw_rdmap_op *op)
 		uc->due_imm = op->imm;
 		if (r == 1)
 			/*
-			 * if the Write is not framed, siw_rdmap_uc_flush_tx() sends the Immediate
-			 * Data
+			 * if the Write is not completely framed yet, siw_rdmap_uc_flush_tx() sends
+			 * the Immediate Data
 			 */
 			uc_send_immediate(uc);
 	}
@@ -157,7 +157,10 @@ int siw_rdmap_uc_flush_tx(struct siw_rdmap_uc *uc)
 		uc->due_opcode = 0;
 	if (r == 1 && uc->due_opcode)
 		r = uc_send_immediate(uc) == 1;
-	/* Flush even if the turn has ended, because a batch must not wait for the next turn. */
+	/*
+	 * Flush even if the turn has sent its maximum, because a batch must not wait for the next
+	 * turn.
+	 */
 	flushed = siw_ddp_uc_tx_flush(uc->ddp);
 	return r < 0 ? r : r && flushed;
 }

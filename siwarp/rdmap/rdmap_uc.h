@@ -40,7 +40,7 @@ void siw_rdmap_uc_start(struct siw_rdmap_uc *uc, const struct siw_rdmap_uc_start
 
 /*
  * Begins an operation on UC: SEND, SEND_SE or WRITE, with or without immediate data. Send lock
- * held, as for siw_rdmap_uc_flush_tx(), _begun(), _refused() and _cut().
+ * held, as for siw_rdmap_uc_flush_tx(), _begun_count(), _get_refused_range() and _drop_unsent().
  *   0                  begun; its number is siw_rdmap_uc_begun_count() after the call
  *   -EACCES, -EFAULT   an lkey or its memory is invalid; the operation has a number, too
  *   -EAGAIN, -ENOMEM   not possible now

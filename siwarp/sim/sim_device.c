@@ -28,7 +28,7 @@ void __wrap_siw_device_thread_stop(struct siw_context *ctx)
 {
 	ctx->has_thread = false;
 	ctx->lane.port->served = false;
-	/* After a crash, the task that uses the device closes the context. */
+	/* After a crash of the host, the task that uses the device closes the context. */
 	ctx->lane.port->context = NULL;
 }
 
@@ -58,8 +58,8 @@ bool sim_device_make_progress_round(struct siw_llp_port *port)
 	if (!ctx) /* the progress thread of the device was stopped */
 		return false;
 	/*
-	 * A task that waits for another lock may hold the progress lock, and makes the round itself
-	 * after its wait.
+	 * If the progress lock is held, its holder is a task that waits for another lock, and makes
+	 * the progress round after its wait.
 	 */
 	if (!siw_trylock(&ctx->lane.lock))
 		return false;

@@ -42,7 +42,10 @@ struct sim_timer {
 	void (*fire)(struct sim_timer *self);
 };
 
-/* An entry of the world's heap. The heap is ordered by time, then by the order of setting. */
+/*
+ * An entry of the world's heap of timers. The heap is ordered by expiry time, then by the order in
+ * which the timers were set.
+ */
 struct sim_due {
 	uint64_t at, order;
 	struct sim_timer *timer;
@@ -61,14 +64,16 @@ struct sim_plan {
 	struct sim_plan *next;
 };
 
-/* State of a fault plan for the packets that pass in order in one direction. */
+/*
+ * A transmission line: the state of a fault plan for packets that pass in one direction, in order.
+ */
 struct sim_line {
-	const struct sim_plan *plan; /* plan to which the member state belongs */
+	const struct sim_plan *plan; /* plan to which the member `state` belongs */
 	struct siw_fault_path state;
 	struct siw_fault_backlog backlog; /* list of struct sim_leaving */
 };
 
-/* A packet or a fragment of a packet that waits for the rate limit of a line. */
+/* A packet or a fragment of a packet that waits for the rate limit of a transmission line. */
 struct sim_leaving {
 	struct siw_fault_waiting waiting;
 	struct siw_llp_sock *sock; /* socket whose send buffer holds the packet, or NULL */
@@ -147,7 +152,8 @@ struct sim_packet {
 	uint8_t ecn;
 	bool refusal; /* the packet is an ICMP port unreachable message, which quotes a datagram */
 	bool tcp;
-	bool received;		    /* the packet has passed the destination's interface */
+	/* the packet has passed the fault plan of the destination's interface */
+	bool received;
 	struct sim_segment segment; /* only for TCP packets: the header */
 	uint32_t length;	    /* octets of the packet's payload */
 	uint8_t octets[];
@@ -160,8 +166,8 @@ uint32_t sim_path_known_mtu(const struct sim_path *path);
 /*
  * Applies the path's fault plan to a packet of the given number of octets. peer: the address of the
  * packet's other end. sock: the socket whose send buffer holds the packet while the packet waits
- * for the rate limit, or NULL. Returns false if the packet is lost, in which case the loss has been
- * counted.
+ * for the plan's rate limit, or NULL. Returns false if the packet is lost, in which case the loss
+ * has been counted.
  */
 bool sim_path_apply_fault_plan(struct sim_path *path, const struct siw_addr *peer, uint32_t octets,
 			       struct siw_llp_sock *sock, struct siw_fault_decision *fate);
@@ -180,7 +186,7 @@ void sim_packet_free(struct sim_packet *packet);
 void sim_segment_send(struct sim_packet *packet);
 void sim_segment_trace(enum sim_event what, const struct sim_packet *packet);
 void sim_segment_capture(const struct sim_host *host, bool sent, const struct sim_packet *packet);
-/* Position of a connection in the random numbers of the path's fault plan */
+/* How far a connection has used up the random numbers of the path's fault plan */
 struct sim_flow {
 	uint32_t number; /* number of the connection */
 	const struct sim_plan *plan;
@@ -223,7 +229,11 @@ struct siw_llp_port {
 	uint64_t nap_until;
 	struct siw_link due; /* link in sim.due, the list of ports that the scheduler must check */
 	bool has_work;	     /* the port is in the array sim.work */
-	bool nap_over;	     /* a nap has ended, so that a progress round must follow */
+	/*
+	 * a progress round must follow, for example because nap_us have passed since a poll by
+	 * another thread
+	 */
+	bool nap_over;
 	/* time of the last progress round, and number of rounds at that instant */
 	uint64_t round_at;
 	uint32_t rounds;
@@ -395,13 +405,18 @@ enum sim_state {
 struct sim_task {
 	int number;
 	enum sim_state state;
-	_Atomic uint32_t turn; /* futex that is 1 while the task has the turn */
+	_Atomic uint32_t turn; /* futex that is 1 while the task may run */
 	struct sim_timer timer;
 	bool woken;    /* the task was woken by an object, not by the timer */
 	bool unparked; /* siw_sim_unpark() was called before siw_sim_park() */
 	bool parked;
-	uint64_t until; /* end time of the current step */
-	bool runs; /* siw_sim_run_world() was called, so the step does not end with the instant */
+	/*
+	 * latest time to which the current call of siw_sim_step_world() or siw_sim_run_world() may
+	 * advance the clock
+	 */
+	uint64_t until;
+	/* the call is siw_sim_run_world(), which does not return at each advance of the clock */
+	bool runs;
 	int stepped;
 	uint64_t pause; /* ns to wait after the task's next poll without a result */
 	struct sim_wait *waits;
@@ -456,14 +471,19 @@ struct sim_world {
 		SIM_MEMORY_FAILS,
 		SIM_MEMORY_SUCCEEDS
 	} memory_decided; /* whether the next allocation fails */
-	/* Arguments of siw_initial_sequence() so far, if numbers begin near their wrap */
+	/*
+	 * firsts: the arguments that siw_initial_sequence() has had so far; recorded while
+	 * near_wrap is set
+	 */
 	bool near_wrap;
 	uint32_t *firsts;
 	uint32_t n_firsts, firsts_room;
 	struct siw_sim_stats stats;
 	uint64_t handed; /* number of handlers that polls of ports have returned so far */
 	bool in_round;	 /* a progress round of a device is running */
-	/* a poll of a completion queue is running, to which a yield inside belongs */
+	/*
+	 * a poll of a completion queue is running, in which sched_yield() does not pause the task
+	 */
 	bool in_poll;
 
 	struct sim_due *heap; /* binary heap of timers, whose index 0 is not used */

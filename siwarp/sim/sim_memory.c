@@ -140,9 +140,9 @@ int64_t siw_sim_allocated_blocks(void)
 
 /*
  * The library keeps some freed memory for reuse without an allocation: destroyed objects of a
- * device, closed devices, buffers of streams. The wrappers below decide about success or failure
- * exactly once and in the same way, whether an object is reused or allocated, so that the same seed
- * produces the same run in any process.
+ * device, closed devices, buffers of streams. For each object, the wrappers below decide once
+ * whether the allocation fails, in the same way for a reused object and for a new one, so that the
+ * same seed produces the same run in any process.
  */
 struct siw_link *__real_siw_device_freelist_take(struct siw_freelist *list);
 struct siw_link *__wrap_siw_device_freelist_take(struct siw_freelist *list);
@@ -151,7 +151,10 @@ struct siw_link *__wrap_siw_device_freelist_take(struct siw_freelist *list)
 {
 	struct siw_link *kept = __real_siw_device_freelist_take(list);
 
-	/* The caller allocates an object if none is kept, and the allocation must fail. */
+	/*
+	 * If this function returns NULL, the caller allocates an object. So the kept object is put
+	 * back, NULL is returned, and that allocation fails.
+	 */
 	if (kept && allocation_fails()) {
 		siw_device_freelist_give(list, kept);
 		sim.stats.allocations_failed--;

@@ -152,7 +152,7 @@ int siw_sim_host_add(const struct siw_addr *addrs, int n, uint32_t mtu)
 	siw_link_init(&host->socks);
 	siw_fault_backlog_init(&host->sends.backlog);
 	siw_fault_backlog_init(&host->receives.backlog);
-	for (int i = 0; i < n; i++) /* IPv4 addresses first */
+	for (int i = 0; i < n; i++) /* list the IPv4 addresses before the IPv6 addresses */
 		if (addrs[i].family == AF_INET)
 			host_add_addr(host, &addrs[i]);
 	for (int i = 0; i < n; i++)
@@ -309,7 +309,10 @@ static uint32_t path_usable_mtu(const struct sim_path *path)
 
 static const struct siw_faults nothing;
 
-/* Makes a line use the given plan, which numbers packets from the beginning of the plan. */
+/*
+ * Makes a transmission line use the given fault plan. If the line used another plan before, the
+ * fault state of the line is initialized.
+ */
 static const struct siw_faults *transmission_line_use_fault_plan(struct sim_line *line,
 								 const struct sim_plan *plan,
 								 enum siw_fault_dir dir,
@@ -358,7 +361,10 @@ static struct sim_leaving *departing_packet_of_list_node(struct siw_link *l)
 			     waiting);
 }
 
-/* Removes the packets that have passed the line's rate limit from the line and the send buffers. */
+/*
+ * Removes the packets that have passed the rate limit of a transmission line from the line, and
+ * from the send buffers of their sockets.
+ */
 static void transmission_line_remove_departed(struct sim_line *line, uint64_t now)
 {
 	struct siw_fault_waiting *first;
@@ -395,8 +401,8 @@ static void transmission_line_add_departure(struct sim_line *line, uint64_t at, 
 }
 
 /*
- * Applies a fault plan to a packet on a line. Counts the loss and returns false if the packet is
- * lost.
+ * Applies a fault plan to a packet on a transmission line. Counts the loss and returns false if the
+ * packet is lost.
  */
 static bool transmission_line_apply_fault_plan(struct sim_line *line, const struct siw_faults *plan,
 					       const struct siw_addr *peer, uint32_t octets,
@@ -433,8 +439,8 @@ bool sim_path_apply_fault_plan(struct sim_path *path, const struct siw_addr *pee
 /* ---- send buffers ---------------------------------------------------------------------------- */
 
 /*
- * Returns the first line that may have a rate limit on the way from a socket to an address; NULL:
- * no host has the address.
+ * Returns the first transmission line on the way from a socket to an address that may have a rate
+ * limit; NULL: no host has the address.
  */
 static struct sim_line *first_rate_limited_transmission_line(const struct siw_llp_sock *sock,
 							     const struct siw_addr *dest)
@@ -615,7 +621,7 @@ static void packet_apply_damage(struct sim_packet *packet, const struct siw_faul
 
 /*
  * Passes a packet through the interface of its destination. Returns false if the packet is lost or
- * arrives later. Packets that an interface's plan delays stay in order.
+ * arrives later. Packets that the fault plan of an interface delays stay in order.
  */
 static bool packet_enter_receiver(struct sim_packet *packet)
 {
@@ -829,7 +835,10 @@ static void datagram_mutate(struct sim_packet *packet)
 		body = 1 + (uint32_t)((draw >> 40) % body);
 	for (uint32_t i = 0; i <= (draw >> 36 & 3); i++) {
 		uint64_t where = siw_sim_random();
-		/* Mostly the first 64 octets are changed, which contain the headers. */
+		/*
+		 * At least half of the changes affect the first 64 octets, which contain the
+		 * headers.
+		 */
 		uint32_t most = where & 1 && body > 64 ? 64 : body;
 
 		packet->octets[(where >> 32) % most] ^= (uint8_t)(1u << (where >> 8 & 7));
@@ -1078,7 +1087,10 @@ size_t sim_path_allowed_stream_octets(struct sim_path *path, struct sim_flow *fl
 void sim_net_free(void)
 {
 	sim_tcp_free_streams();
-	/* At the end of a world only packets in flight have timers. */
+	/*
+	 * When a world is closed, the only timers that are still set are those of packets in
+	 * flight.
+	 */
 	while (sim.n_heap)
 		sim_packet_free(siw_container(sim.heap[1].timer, struct sim_packet, timer));
 	for (int i = 0; i < SIM_PATH_BUCKETS; i++)

@@ -184,8 +184,8 @@ void siw_llp_port_disarm(struct siw_llp_port *port)
 }
 
 /*
- * Like the progress thread of a device, a port is armed for events of its sockets, except during a
- * nap while other threads poll.
+ * Returns whether an event of the port's sockets starts a progress round, as it would wake the
+ * progress thread of a real device. It does not within nap_us after a poll by another thread.
  */
 bool siw_llp_port_armed(const struct siw_llp_port *port)
 {
@@ -339,7 +339,10 @@ static void fd_set_remove_member(struct member *member)
 	free(member);
 }
 
-/* Makes each set of a closed descriptor report the descriptor once more to the set's user. */
+/*
+ * Removes a closed descriptor from all descriptor sets. Each set reports the descriptor once more,
+ * as closed.
+ */
 static void event_report_closed(struct sim_fd *event)
 {
 	while (!siw_link_empty(&event->members)) {
@@ -648,8 +651,8 @@ static bool is_same_ip_address(const struct siw_addr *a, const struct siw_addr *
 }
 
 /*
- * Returns whether a reservation conflicts with an address. both: addr is the IPv6 wildcard address
- * and includes IPv4.
+ * Returns whether a port reservation conflicts with an address. both: addr is the IPv6 wildcard
+ * address and includes IPv4.
  */
 static bool port_reservation_overlaps(const struct sim_kept *kept, const struct siw_addr *addr,
 				      bool both)

@@ -44,13 +44,13 @@ static bool plain_socket_has_crashed_host(const struct siw_sim_socket *socket)
 }
 
 /*
- * Waits after a call without a result. Returns whether the call must be retried. *again: the last
- * retry, after `until`, has already been made.
+ * Waits after a call without a result. Returns whether the call must be retried. *again: set to
+ * true before the last retry, which follows the time `until`.
  */
 static bool plain_socket_wait_before_retry(struct siw_sim_socket *socket, uint64_t until,
 					   bool *again)
 {
-	/* A socket that is already ready would not wake its waiters. */
+	/* A socket that is still marked ready would not wake the tasks that wait for it. */
 	sim_sock_clear_ready(socket->sock);
 	if (*again)
 		return false;

@@ -41,7 +41,7 @@
 #define LIMIT	      (924600 * MS)  /* time-out of a connection: net.ipv4.tcp_retries2=15 */
 #define CLOSED_LIMIT  (102200 * MS)  /* time-out after close: net.ipv4.tcp_orphan_retries=8 */
 #define TIME_WAIT     (60 * SECOND)
-/* On average one in SHORT_..._IN segments, reads or writes is shortened. */
+/* On average, one of SHORT_..._IN segments, reads or writes is shorter than possible. */
 #define SHORT_SEGMENT_IN 4
 #define SHORT_READ_IN	 8
 #define SHORT_WRITE_IN	 16
@@ -70,7 +70,7 @@ struct sim_stream {
 	struct siw_link all;
 	struct sim_stream *next; /* link in the hash bucket */
 	bool listed;		 /* the stream is in its hash bucket, where segments find it */
-	struct siw_link queue;	 /* link in the listener's list coming or waiting */
+	struct siw_link queue;	 /* link in the listener's list `coming` or `waiting` */
 	struct siw_llp_sock *listener;
 	struct siw_llp_sock *sock; /* NULL: the connection is not yet accepted, or is closed */
 	struct sim_host *host;
@@ -100,7 +100,7 @@ struct sim_stream {
 	uint64_t cwnd, ssthresh, recover;
 	uint64_t srtt, rttvar;
 	uint32_t backoff;
-	/* time at which the peer last acknowledged data or had nothing to acknowledge */
+	/* last time at which the peer acknowledged data, or at which no data was unacknowledged */
 	uint64_t progress;
 	uint64_t rto_from;
 	/* Receiving */
@@ -441,7 +441,7 @@ static void stream_arm_timer(struct sim_stream *s)
 		return;
 	if (!siw_link_empty(&s->flight) || s->nxt < s->end)
 		sim_timer_set(&s->timer, max_u64(s->rto_from + stream_rto_ns(s), sim.now));
-	else if (!s->sock && is_fin_acked(s)) /* a closed socket in FIN-WAIT-2 */
+	else if (!s->sock && is_fin_acked(s)) /* FIN-WAIT-2, and the socket is closed */
 		sim_timer_set(&s->timer, s->rto_from + TIME_WAIT);
 	else
 		sim_timer_stop(&s->timer);
@@ -824,7 +824,8 @@ static bool handle_segment(struct sim_stream *s, struct sim_packet *packet)
 	const struct sim_segment segment = packet->segment;
 	uint64_t una = s->una;
 
-	if (s->state == CLOSED) { /* in TIME-WAIT, the last acknowledgement was lost */
+	/* the peer retransmits its FIN in TIME-WAIT, because the last acknowledgement was lost */
+	if (s->state == CLOSED) {
 		if (segment_sequence_length(packet))
 			send_ack(s, segment.number);
 		return false;
@@ -874,7 +875,7 @@ void sim_tcp_deliver(struct sim_packet *packet, struct sim_host *host)
 	} else if (s && syn && s->state == CONNECTING && (ours || !segment->to)) {
 		handle_syn(s, segment);
 	} else if (ours && syn && s->state == ANSWERING && !segment->to) {
-		s->pipe = 0; /* the SYN-ACK was lost */
+		s->pipe = 0; /* the peer retransmits its SYN, because the SYN-ACK was lost */
 		sent_segment_transmit(s, sent_segment_of_list_node(s->flight.next));
 	} else if (ours) {
 		if (handle_segment(s, packet))

@@ -19,19 +19,22 @@
 
 #include "sim/sim_impl.h"
 
-/* pause after the first empty poll, which each further empty poll doubles */
+/* pause after the first empty poll; each further empty poll doubles the pause */
 #define FIRST_PAUSE_NS 1000
 #define MOST_PAUSE_NS  1000000 /* maximum pause after an empty poll */
 
-/* from linux/prctl.h of Linux 6.16 */
+/* constants of linux/prctl.h since Linux 6.16, which older headers lack */
 #ifndef PR_FUTEX_HASH
 #define PR_FUTEX_HASH		78
 #define PR_FUTEX_HASH_SET_SLOTS 1
 #endif
 
-/* limit of progress rounds of one device at one instant, above which there is an endless loop */
+/* maximum number of progress rounds of one device at one instant; more are an endless loop */
 #define MOST_ROUNDS 1000000
-/* progress rounds at one instant, after which a round that handled no socket takes time */
+/*
+ * number of a device's progress rounds at one instant after which each round that handles no socket
+ * takes simulated time
+ */
 #define FREE_ROUNDS 16
 
 struct sim_world sim;
@@ -81,7 +84,7 @@ uint64_t siw_sim_random(void)
 	return sim_draw_random(&sim.numbers);
 }
 
-#define NUMBERS_NEAR_WRAP 4096 /* number of consecutive epochs that are distinct */
+#define NUMBERS_NEAR_WRAP 4096 /* number of consecutive RD epochs that are distinct */
 
 void siw_sim_set_sequence_near_wrap(int on)
 {
@@ -90,7 +93,10 @@ void siw_sim_set_sequence_near_wrap(int on)
 
 uint32_t __wrap_siw_initial_sequence(uint32_t usual);
 
-/* All MSNs begin with the same number; each epoch gets another number, as epochs must differ. */
+/*
+ * With siw_sim_set_sequence_near_wrap(), all MSNs begin at the same number, but each RD epoch gets
+ * a number of its own, because epochs must differ.
+ */
 uint32_t __wrap_siw_initial_sequence(uint32_t usual)
 {
 	uint32_t i = 0;
@@ -121,7 +127,10 @@ static void timer_heap_store(const struct sim_due *due, uint32_t place)
 	due->timer->place = place;
 }
 
-/* Stores a timer in the heap, starting the search of its position at a free position. */
+/*
+ * Stores a timer in the heap. place: a free position, from which the timer moves up or down to its
+ * final position.
+ */
 static void timer_heap_insert(struct sim_due due, uint32_t place)
 {
 	uint32_t child;
@@ -259,13 +268,13 @@ static void task_finish_world_step(struct sim_task *steps, int result)
 	task_make_ready(steps);
 }
 
-/* Advances the clock or ends a step, because nothing can run at the current instant. */
+/* Advances the clock or ends a step of the world, because nothing can run at this instant. */
 static void advance_clock_or_end_world_step(void)
 {
 	struct sim_task *steps = find_task_that_steps_world();
 	uint64_t to = next_timer_ns();
 
-	if (to <= sim.now) { /* events of this instant precede the end of a step */
+	if (to <= sim.now) { /* this instant's timers expire before a step ends */
 		clock_advance(to);
 		return;
 	}
@@ -374,7 +383,7 @@ void sim_add_current_task_to_waiters(struct siw_link *waiters)
 
 		more = sim_alloc((n ? 2 * n : 4) * sizeof(*more));
 		me->waits_room = n ? 2 * n : 4;
-		/* The entries are members of lists, so each entry must be relinked. */
+		/* Each wait is a member of a list, so its copy must replace it in the list. */
 		for (uint32_t i = 0; i < n; i++) {
 			more[i].task = me;
 			siw_link_add(&me->waits[i].link, &more[i].link);
@@ -419,8 +428,8 @@ static pthread_mutex_t tasks_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /*
  * Requests four futex hash buckets per task. By default Linux 6.16 and later have only about 16
- * hash buckets for the private futexes of a process, so that passing the turn would search a
- * sixteenth of all tasks.
+ * hash buckets for the private futexes of a process, so that waking one task would search a
+ * sixteenth of all waiting tasks.
  */
 static void request_futex_buckets(void)
 {

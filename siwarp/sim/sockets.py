@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Sockets of a world, with which a test implements the protocol of a peer itself."""
+"""Simulated sockets, with which a test implements the protocol of a peer itself."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ __all__ = ["Deadlock", "Stats", "World"]
 T = TypeVar("T")
 _S = TypeVar("_S", UDPSocket, TCPSocket, TCPListener)
 
-#: A host of a world: an open device on it, or one of its addresses.
+#: A host of a world, given as an open device on the host, or as one of the host's addresses.
 Where = Context | str
 
 #: Maximum number of instants for which World.close() waits for the tasks to end.
@@ -51,7 +51,8 @@ class Stats:
     duplicated: int
     #: Packets refused because no socket was bound to the destination port.
     refused: int
-    #: Datagrams dropped because the receive buffer was full, and connections beyond a backlog.
+    #: Datagrams dropped because the receive buffer was full, and connections dropped because the
+    #: listener's backlog was full.
     overflowed: int
     #: TCP connections established.
     connections: int
@@ -503,7 +504,9 @@ class World:
     def _advance_until(
         self, until: int, condition: Callable[[], bool] | None, each_instant: bool = False
     ) -> bool:
-        """Run the world until the time ``until`` or a true condition; return whether it is true.
+        """Run the world until a condition is true, or at most until the time ``until``.
+
+        Return whether the condition is true.
 
         Exceptions of tasks are raised between two instants. With ``each_instant`` the condition is
         checked at each instant, otherwise only when a task has ended.

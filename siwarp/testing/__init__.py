@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Two connected ends in one line, for tests of programs that use RDMA.
+"""Creates two connected ends with one line of code, for tests of programs that use RDMA.
 
 ::
 

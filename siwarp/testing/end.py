@@ -50,7 +50,7 @@ ACCESS = (
     | AccessFlag.REMOTE_ATOMIC
 )
 
-#: Room in the queues for requests that a test posts itself, besides the receives of the end.
+#: Capacity of each queue of an end, not counting the receives that the end itself posts.
 _DEPTH = 64
 #: Work request ids from 2**61 on are used by this module; smaller ids are for the test's requests.
 _SENDS = 1 << 61
@@ -106,7 +106,7 @@ class End(Closing):
             on_error.pop_all()
 
     def adopt_cm_id(self, cm_id: CMID) -> None:
-        """Take ownership of the id of the future connection, and post the receives."""
+        """Take ownership of the CMID of the future connection, and post the receives."""
         self.cm_id = cm_id
         cm_id.bind_qp(self.qp)
         self.post_receives()
@@ -240,8 +240,9 @@ class End(Closing):
             self._kept += [wc for wc in wcs if self._release_request_memory(wc) or wanted(wc)]
 
     def _release_request_memory(self, wc: WC) -> bool:
-        """Close the memory of a completed request of this module and return False; else return
-        True.
+        """Close the memory region of a completed request of this module.
+
+        Return False then, and True for every other completion.
 
         A request that timed out completes later, when no call waits for it.
         """

@@ -47,21 +47,21 @@ SLICE_MS = 50
 
 
 def check_return_code(rc: int, what: str, advice: Mapping[int, str] | None = None) -> int:
-    """Return ``rc``, or raise the exception for it if it is a negative errno value."""
+    """Return ``rc``; if ``rc`` is a negative errno value, raise the exception for that value."""
     if rc >= 0:
         return rc
     raise _error_for_errno(-rc, what, advice)
 
 
 def check_pointer(pointer: Any, what: str, advice: Mapping[int, str] | None = None) -> Any:
-    """Return ``pointer``, or raise the exception for ``errno`` if it is NULL."""
+    """Return ``pointer``; if ``pointer`` is NULL, raise the exception for ``errno``."""
     if pointer:
         return pointer
     raise _error_for_errno(ffi.errno, what, advice)
 
 
 def _error_for_errno(number: int, what: str, advice: Mapping[int, str] | None) -> Error:
-    """Return the exception with the advice for ``number``, or with the library's reason."""
+    """Return the exception for errno ``number``, with the given advice or the library's reason."""
     if advice and number in advice:
         return error_from_errno(number, what, advice[number])
     return refusal_error(number, what)
@@ -175,7 +175,7 @@ def reap_dropped_handles() -> None:
 
 
 def _reset_after_fork() -> None:
-    """Replace locks that the parent's threads may hold, and forget the parent's objects."""
+    """In a forked child, replace locks that the parent may hold, and forget its objects."""
     global _reaping, _ending, _watching
     _reaping, _ending, _watching = system.lock(), system.rlock(), system.rlock()
     _dropped.clear()
@@ -272,7 +272,8 @@ class Handle(Closing):
                 handle._c = None
         if c is None:
             return
-        # Sleeping threads wake up and find the handle closed; the C library ends waits inside it.
+        # Sleeping threads wake up and find the handle closed; the C library ends the waits inside
+        # the library.
         for handle in handles:
             handle._wake_all_waiters()
         for handle in handles:
@@ -284,7 +285,7 @@ class Handle(Closing):
                 parent._children.discard(handle)
             handle._parents = ()
             handle._release_memory()
-        # ESTALE: the object was ended with its device, as in _destroy_c_object.
+        # ESTALE, which is no failure: the object has already ended with its device.
         if rc != -errno.ESTALE:
             check_return_code(rc, f"closing {self!r}")
 
@@ -387,7 +388,7 @@ class Handle(Closing):
 
 
 class Waitable(Handle):
-    """A handle with events that threads and tasks wait for; closing waits until none is waiting.
+    """A handle with events for which threads and tasks wait; close() fails while a thread waits.
 
     A thread waits in two steps. For ``SLICE_MS`` it waits inside the library, which makes progress
     and has a low latency. Then it sleeps on the event descriptor until the device's progress thread
@@ -446,7 +447,9 @@ class Waitable(Handle):
         about: Any = None,
         drop: Callable[[], None] | None = None,
     ) -> T | None:
-        """Call ``get`` with a time-out in milliseconds until ``take`` returns a value for a result.
+        """Wait for events until ``take`` returns a value for an event, and return the value.
+
+        ``get`` waits for an event, for as many milliseconds as its argument.
 
         Return ``None`` after ``timeout`` seconds, or once ``over`` returns true; ``over`` is called
         after each ``_wake_waiters`` with the same ``about``. ``drop`` is called with a result of
@@ -454,7 +457,7 @@ class Waitable(Handle):
         between.
         """
         deadline = None if timeout is None else system.monotonic() + timeout
-        with _ending:  # the C object must not be destroyed between the check and the count
+        with _ending:  # the C object must not be destroyed before this thread is counted
             self._c_object()
             self._waiters += 1
         try:
@@ -518,7 +521,7 @@ class Waitable(Handle):
         self._wake_waiters()
 
     def _wait_until_unused(self) -> None:
-        # The time is limited, because an event loop may be busy or stopped.
+        # The wait is limited, because the event loop of a waiting task may be busy or stopped.
         end = system.monotonic() + _LEAVING_S
         while self._watchers and system.monotonic() < end:
             system.sleep(0.001)

@@ -78,7 +78,7 @@ class AH(Handle):
     pd: PD
     #: The destination: numeric address and port.
     dest: Address
-    #: The QPN that requests with ``remote_qpn`` 0 use: that of the completion, or 0.
+    #: The QPN for requests with ``remote_qpn`` 0: ``src_qp`` of the completion ``wc``, or 0.
     qpn: int
     #: The numeric source address of messages; ``None``: chosen by the queue pair.
     source: str | None
@@ -139,7 +139,7 @@ class AH(Handle):
             raise
 
     def _detach_requests(self) -> list[SendWR]:
-        """Remove the handle from all work requests that point to it, and return those."""
+        """Remove the handle from all work requests that point to it, and return the requests."""
         wrs = [wr for wr in list(self._wrs) if wr._ah is self]
         for wr in wrs:
             wr._set_c_ah(ffi.NULL)

@@ -87,12 +87,12 @@ class WC(NamedTuple):
     opcode: int
     #: ``layer << 16 | type << 8 | code`` of the Terminate that caused the error, or 0.
     vendor_err: int
-    #: Octets received or read; with RECV_RDMA_WITH_IMM the octets of the peer's Write.
+    #: Number of octets received or read; with RECV_RDMA_WITH_IMM the length of the peer's Write.
     byte_len: int
     #: With WCFlag.WITH_IMM: the peer's ``imm_data``.
     imm_data: int
     qp_num: int
-    #: For a UD receive: the number of the sender's queue pair.
+    #: For a UD or RD receive: the number of the sender's queue pair.
     src_qp: int
     wc_flags: int
     #: With WCFlag.GRH: 10 if the GRH contains an IPv4 header, 9 if it contains an IPv6 header.
@@ -105,7 +105,10 @@ class WC(NamedTuple):
 
     @property
     def source(self) -> Address | None:
-        """The source of a UD message as ``(ip, port)``; ``None`` for other completions."""
+        """The source of a UD or RD message as ``(ip, port)``; RD: also a failed request's peer.
+
+        ``None`` for other completions.
+        """
         return addr_bytes_to_python(self.source_octets)
 
     @property

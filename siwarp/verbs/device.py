@@ -68,7 +68,7 @@ class DeviceAttr:
     max_qp_init_rd_atom: int
     max_ud_msg: int
     max_rc_msg: int
-    #: 2: atomic with respect to every device and the CPUs (``enum siw_atomic_cap``).
+    #: Level of atomicity (``enum siw_atomic_cap``); 2: with respect to all devices and the CPUs.
     atomic_cap: int
     max_mw: int
 

@@ -17,11 +17,11 @@ class AccessFlag(IntFlag):
     REMOTE_WRITE = 2
     REMOTE_READ = 4
     REMOTE_ATOMIC = 8
-    #: For a region: windows may be bound to it.
+    #: For a region: memory windows may be bound to the region.
     MW_BIND = 16
-    #: For a region or window: tagged offsets start at 0.
+    #: For a memory region or memory window: tagged offsets start at 0.
     ZERO_BASED = 32
-    #: siwarp's extension, for a region of one queue pair: ``MR(..., qp=qp)``.
+    #: siwarp's extension, for a region that belongs to one queue pair: ``MR(..., qp=qp)``.
     REMOTE_INVALIDATE = 1 << 30
 
 
@@ -126,7 +126,7 @@ class ErrorPolicy(IntEnum):
 
 
 class ErrorOrigin(IntEnum):
-    """The end that found an error of a datagram queue pair (``enum siw_err_origin``)."""
+    """Which end found an error of a datagram queue pair (``enum siw_err_origin``)."""
 
     #: The error was found by this end, in a received message.
     FOUND = 1

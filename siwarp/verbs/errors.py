@@ -139,7 +139,7 @@ def terminate_reason(layer: int, type: int, code: int) -> str:
 
 
 def terminate_clause(layer: int, type: int, code: int) -> str:
-    """Return the id of the clause that defines this error's number."""
+    """Return the id of the specification clause that defines an error's number."""
     if layer == 1:
         return "RFC5041-7.2-01"
     if layer == 2:
@@ -189,7 +189,7 @@ _BY_ERRNO: dict[int, tuple[type[Error], str]] = {
 
 
 def error_from_errno(number: int, what: str, advice: str | None = None) -> Error:
-    """Return the exception for an errno value, with ``what`` failed, the cause and advice."""
+    """Return the exception for an errno value; ``what`` is the operation that failed."""
     if number == _errno.EPROTO:
         return ProtocolError(f"{what}: {advice or 'the peer violated the protocol'}")
     kind, usual = _BY_ERRNO.get(number, (Error, ""))

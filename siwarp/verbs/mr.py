@@ -67,7 +67,7 @@ def _memory_view(buffer: Buffer | int) -> memoryview:
 
 
 def _export_c_buffer(view: memoryview, access: AccessFlag, buffer: object) -> Any:
-    """Return the memory as a C buffer, if the memory permits that access."""
+    """Return the memory as a C buffer; raise Error for write access to read-only memory."""
     if view.readonly and access & (AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_WRITE):
         raise Error(
             errno.EFAULT,
@@ -264,7 +264,7 @@ class MR(Handle):
         return offset, length
 
     def sge(self, offset: int = 0, length: int | None = None) -> SGE:
-        """Return an element of ``length`` octets (default: all) from ``offset``."""
+        """Return a scatter/gather element of ``length`` octets (default: all) from ``offset``."""
         self._c_object()
         offset, length = self._checked_range(offset, length)
         return SGE(self.iova + offset, length, self.lkey, keep=self)

@@ -123,7 +123,7 @@ class MW(Handle):
     def invalidate(
         self, qp: QP, *, wr_id: int = 0, send_flags: int = SendFlag.SIGNALED | SendFlag.FENCE
     ) -> None:
-        """Post the end of the binding: for type 1 a bind of length 0, for type 2 a LOCAL_INV.
+        """Post a request that ends the binding: type 1, a bind of length 0; type 2, a LOCAL_INV.
 
         After the request has completed, no peer can access memory with the key.
         """

@@ -322,11 +322,11 @@ class QP(Handle):
     def poll_errors(self, n: int = 16) -> list[ErrorReport]:
         """Return up to ``n`` errors, oldest first: found in peers' messages, or reported by peers.
 
-        For UD. If there is no error, the call makes one progress round. A peer's report has no
-        other effect; ``QP_ERR_QUEUED`` is the event for it.
+        For UD, UC and RD. If there is no error, the call makes one progress round. A peer's report
+        has no other effect; ``QP_ERR_QUEUED`` is the event for it.
 
         Raises:
-            Error: this is not a UD queue pair (EINVAL).
+            Error: this is an RC queue pair (EINVAL).
 
         """
         out = ffi.new("struct siw_err_entry[]", max(n, 1))

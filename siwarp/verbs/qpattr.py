@@ -21,7 +21,7 @@ __all__ = ["QPAttr", "QPCap", "QPInitAttr"]
 
 @dataclass
 class QPCap:
-    """Capacities of a queue pair: requests, elements per request, octets sent inline."""
+    """Capacities of a queue pair: requests, scatter/gather elements per request, inline octets."""
 
     max_send_wr: int = 128
     max_recv_wr: int = 128

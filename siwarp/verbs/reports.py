@@ -96,7 +96,7 @@ class ErrorReport:
 
     @property
     def clause(self) -> str:
-        """The id of the clause that defines the error's numbers."""
+        """The id of the specification clause that defines the error's numbers."""
         return terminate_clause(self.layer, self.type, self.code)
 
 

@@ -20,7 +20,7 @@ __all__ = ["SGE", "RecvWR", "SendWR"]
 #: A remote Q_Key with its top bit set means the Q_Key of the sending queue pair.
 OWN_QKEY = 0x80000000
 
-#: The opcodes of operations on 64 bits of the peer's memory.
+#: The opcodes of atomic operations, which access 64 bits of the peer's memory.
 ATOMICS = frozenset(
     (
         WROpcode.ATOMIC_CMP_AND_SWP,
@@ -30,7 +30,7 @@ ATOMICS = frozenset(
     )
 )
 
-#: The opcodes of operations on the peer's memory.
+#: The opcodes of RDMA Writes, RDMA Reads and Write-Records.
 RDMA = frozenset(
     (
         WROpcode.RDMA_WRITE,
@@ -68,7 +68,7 @@ class SGE:
 
     @property
     def addr(self) -> int:
-        """The address of the element's first octet."""
+        """The address of the scatter/gather element's first octet."""
         return int(self._c.addr)
 
     @addr.setter
@@ -77,7 +77,7 @@ class SGE:
 
     @property
     def length(self) -> int:
-        """The length of the element in octets."""
+        """The length of the scatter/gather element in octets."""
         return int(self._c.length)
 
     @length.setter
@@ -98,7 +98,7 @@ class SGE:
 
 
 class _WR:
-    """The common part of work requests: a C structure, its elements, the next request in a list.
+    """The common part of work requests: a C structure, scatter/gather elements, the next request.
 
     ``_next`` is the request that the C structure points to. A list that is posted again keeps its
     links.
@@ -108,7 +108,8 @@ class _WR:
 
     _c: Any
     _next: Any
-    #: The request's own elements; the length of ``wr.sg[0]`` may be changed between two posts.
+    #: The request's own scatter/gather elements; the length of ``wr.sg[0]`` may be changed between
+    #: two posts.
     sg: tuple[SGE, ...]
 
     def _set_sg(self, sg: Sequence[SGE], num_sge: int | None) -> None:
@@ -233,7 +234,7 @@ class SendWR(_WR):
         self._mr: MR | None = None
         # Values that the C structure stores in unions are also kept in attributes: see
         # _store_union_fields().
-        self._to: tuple[Any, int, int] = (_null, 0, 0)  # C address handle, QPN, Q_Key
+        self._to: tuple[Any, int, int] = (_null, 0, 0)  # destination: C object of AH, QPN, Q_Key
         try:
             self._remote = (0, 0) if remote is None else (remote.rkey, remote.addr)
         except AttributeError:
@@ -246,10 +247,10 @@ class SendWR(_WR):
         self._c.wr_id = wr_id
         self._c.opcode = opcode
         self._c.send_flags = send_flags
-        # The two values share one field: a union in C.
+        # Immediate data and the rkey to invalidate share one field, a union in C.
         self._c.invalidate_rkey = invalidate_rkey or imm_data
         self._set_sg(sg, num_sge)
-        if send_flags & SendFlag.INLINE:  # inline data is read by its address
+        if send_flags & SendFlag.INLINE:  # inline data is read at its address, not at its iova
             for own, element in zip(self.sg, sg, strict=False):
                 own.addr += getattr(element._keep, "addr", 0) - getattr(element._keep, "iova", 0)
         if ah is None:
@@ -313,12 +314,12 @@ class SendWR(_WR):
         self._store_union_fields()
 
     def set_wr_atomic(self, rkey: int, addr: int, compare_add: int, swap: int = 0) -> None:
-        """Set the 64 bits of the peer's memory for an atomic, and its operands."""
+        """Set the rkey, the remote address and the operands of an atomic operation."""
         self._remote, self._operands = (rkey, addr), (compare_add, swap)
         self._store_union_fields()
 
     def set_bind_wr(self, mw: MW, bind_info: MWBindInfo, rkey: int | None = None) -> None:
-        """Set the window of type 2 that a BIND_MW binds, and the memory to bind it to.
+        """Set the type 2 memory window that a BIND_MW binds, and the memory to bind it to.
 
         The request keeps window and region alive. ``rkey`` is the window's new key, which differs
         only in the low octet; the default is the key after ``mw.rkey``.
@@ -347,7 +348,7 @@ class SendWR(_WR):
 
     @property
     def rkey(self) -> int:
-        """The key that a BIND_MW assigns to its window."""
+        """The key that a BIND_MW assigns to its memory window."""
         return int(self._bind[1])
 
     @property

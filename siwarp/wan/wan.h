@@ -2,8 +2,8 @@
 /*
  * wan/wan.h - a relay of IP packets between two network namespaces, a and b, that applies a fault
  * plan (base/faults.h) to the packets: tx: clauses apply from a to b, rx: clauses from b to a, and
- * a peer in the plan is b's end of a packet. Without root privileges the namespaces are created in
- * a new user namespace.
+ * peer= is compared with a packet's address in b. Without root privileges the namespaces are
+ * created in a new user namespace.
  *
  * The relay does not inspect packets beyond addresses and ports. The clauses reset= and short=,
  * which apply to streams, are refused.
@@ -32,7 +32,7 @@ enum { WAN_A, WAN_B };
 
 struct wan_space {
 	int ns;	 /* descriptor of the network namespace */
-	int tun; /* descriptor of the interface wan0, for packets without a header */
+	int tun; /* descriptor of the TUN interface wan0; packets have no TUN header */
 };
 
 /*
@@ -54,8 +54,8 @@ int wan_exec_in_namespace(pid_t pid, int which, char *const argv[]);
 /* ---- wan_relay.c ----------------------------------------------------------------------------- */
 
 struct wan_stats {
-	uint64_t packets, octets; /* received by the relay */
-	uint64_t passed;	  /* sent by the relay, including copies */
+	uint64_t packets, octets; /* packets and octets that the relay has received */
+	uint64_t passed;	  /* packets that the relay has sent, including duplicates */
 	uint64_t lost, blackout, full, copies, reordered, corrupted, marked;
 };
 
@@ -63,8 +63,8 @@ struct wan_relay;
 struct wan_relay *wan_relay_new(const struct siw_faults *plan, const struct wan_space spaces[2]);
 void wan_relay_free(struct wan_relay *relay);
 /*
- * Relays packets until other_fd (-1: none) is readable, including all packets that were sent before,
- * or for ns nanoseconds (-1: no limit). Returns 0, or -1 after a message on stderr.
+ * Relays packets until other_fd (-1: none) is readable and all packets that were sent before that
+ * are relayed, or for ns nanoseconds (-1: no limit). Returns 0, or -1 after a message on stderr.
  */
 int wan_relay_run(struct wan_relay *relay, int other_fd, int64_t ns);
 /* Returns the statistics of one direction; from: WAN_A for a to b, WAN_B for b to a. */

@@ -92,7 +92,7 @@ static int block_signals(void)
 {
 	sigset_t set;
 
-	signal(SIGINT, SIG_IGN); /* SIGINT is for the command in a */
+	signal(SIGINT, SIG_IGN); /* SIGINT is meant for the command in namespace a */
 	sigemptyset(&set);
 	sigaddset(&set, SIGCHLD);
 	sigaddset(&set, SIGTERM);

@@ -13,7 +13,7 @@
 #include "base/faults_queue.h"
 #include "wan/wan.h"
 
-#define BATCH  64  /* maximum packets read from one end before the other end is read */
+#define BATCH  64  /* maximum number of packets read from one namespace in a row */
 #define QUEUED 512 /* the kernel queues at most 500 packets for the reader of an interface */
 #define PACKET 65536
 #define NS     1000000000ll
@@ -27,7 +27,7 @@ struct way {
 
 struct wan_relay {
 	struct siw_faults plan;
-	struct way ways[2]; /* indexed by the sending end */
+	struct way ways[2]; /* indexed by the sending namespace */
 	uint8_t packet[PACKET];
 };
 
@@ -66,8 +66,8 @@ const struct wan_stats *wan_relay_stats(const struct wan_relay *relay, int from)
 }
 
 /*
- * Stores the address, and the port if any, of b's end of a packet in *peer. Returns the length of
- * the IP header, or 0 if the packet is not an IP packet.
+ * Stores a packet's address in namespace b, and its port there if it has one, in *peer. Returns the
+ * length of the IP header, or 0 if the packet is not an IP packet.
  */
 static size_t parse_ip_header(const uint8_t *p, size_t n, bool from_a, struct siw_addr *peer)
 {
@@ -136,8 +136,8 @@ static bool set_ce(uint8_t *p)
 static void path_send_packet(struct way *way, const uint8_t *packet, size_t n)
 {
 	/*
-	 * As with a network interface, the packet is dropped if the receiving end is down or has no
-	 * buffer space.
+	 * As by a network interface, the packet is dropped if the receiving interface is down or
+	 * has no buffer space.
 	 */
 	if (write(way->out, packet, n) == (ssize_t)n)
 		way->stats.passed++;
@@ -186,15 +186,15 @@ static void relay_packet(struct wan_relay *relay, struct way *way, size_t n)
 		siw_fault_flip(relay->packet + head, n - head, fate.flip);
 	fate.corrupt = false;
 	path_queue_packet(way, &iov, &fate);
-	fate.depart_ns = 0; /* a copy does not wait for the rate limit again */
+	fate.depart_ns = 0; /* the duplicate does not wait for the rate limit a second time */
 	if (fate.dup)
 		path_queue_packet(way, &iov, &fate);
 	path_send_due_packets(way, now);
 }
 
 /*
- * Relays the pending packets of one end. Returns 1 if more packets may be pending, 0 if not, or -1
- * after a message on stderr.
+ * Relays the pending packets from one namespace. Returns 1 if more packets may be pending, 0 if
+ * not, or -1 after a message on stderr.
  */
 static int relay_pending_packets(struct wan_relay *relay, struct way *way)
 {
@@ -225,7 +225,7 @@ static int64_t time_to_sleep_ns(const struct wan_relay *relay, uint64_t now, uin
 	return next == UINT64_MAX ? -1 : next > now ? (int64_t)(next - now) : 0;
 }
 
-/* Relays the packets that each end has sent until now. Returns 0 or -1, as wan_relay_run(). */
+/* Relays the packets sent until now by both namespaces. Returns 0 or -1 like wan_relay_run(). */
 static int relay_queued_packets(struct wan_relay *relay)
 {
 	for (int from = 0; from < 2; from++) {

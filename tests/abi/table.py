@@ -35,7 +35,7 @@ from pace import scale_limit  # noqa: E402
 from siwarp import _paths  # noqa: E402
 
 OUT = ROOT / "build" / "abi"
-#: Seconds that a program runs before the table kills it, in rows that kill an end.
+#: In rows in which one end is killed: for how many seconds both ends run before.
 BEFORE_KILL = 1.0
 #: The Python interpreter that Debian's pyverbs is built for.
 PYTHON = "/usr/bin/python3"
@@ -354,7 +354,7 @@ def places_where_gate_runs_row(row: Row) -> tuple[str, ...]:
 
 
 def selected_test_rows(every: bool, gate: bool, only: str) -> Iterator[tuple[Row, str]]:
-    """Yield rows with places: those of the short form, those of the gate, or all."""
+    """Yield each row to run with a place: for the short form, the long form (every) or the gate."""
     for row in all_test_rows():
         places = places_where_gate_runs_row(row) if gate else row.places if every else row.short
         if every and row.short == PLACES:

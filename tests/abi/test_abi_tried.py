@@ -47,7 +47,8 @@ def is_tested_elsewhere(name: str) -> bool:
 
 
 def test_every_exported_function_is_called_with_invalid_arguments_or_excepted() -> None:
-    # A macro of verbs.h has the name of the function without the underscore.
+    # Programs call a function whose name begins with an underscore through a macro of verbs.h that
+    # has the name without the underscore.
     have = functions_called_by_programs()
     missing = {n for n in exported_functions() if n not in have and n.removeprefix("_") not in have}
     assert not {name for name in missing if not is_tested_elsewhere(name)}

@@ -62,7 +62,7 @@ def test_a_receiver_that_misses_a_datagram_exits_with_the_status_for_loss(
             ours.recv(NUMBER.size, socket.MSG_WAITALL)
             for _ in range(3):  # three of the four warm-up messages
                 udp.sendto(bytes(64), ("127.0.0.1", port))
-                udp.recv(64)  # the receiver sends a credit after each half of the window
+                udp.recv(64)  # the receiver sends a credit after each half of the send window
             ours.sendall(NUMBER.pack(4))
             assert NUMBER.unpack(ours.recv(NUMBER.size, socket.MSG_WAITALL)) == (3,)
         _, said = process.communicate(timeout=30)

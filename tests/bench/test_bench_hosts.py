@@ -218,7 +218,7 @@ def test_a_client_that_violates_the_protocol_is_disconnected(server_port: int, s
 
 
 def test_an_idle_client_is_disconnected_after_the_visit_limit() -> None:
-    # The limit is long enough for the measurement of a client that is not idle.
+    # A client that is not idle would finish its measurement within the limit.
     with (
         bench_server("--visit", math.ceil(scale_limit(2))) as (server_port, _),
         connect_to_server(server_port, greeting()) as idle,

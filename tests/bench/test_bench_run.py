@@ -1,4 +1,4 @@
-"""`siwarp.bench.run`: the floor and siwarp measured in turn, and a complete result."""
+"""`siwarp.bench.run`: raw sockets and siwarp are measured in turn, and the result is complete."""
 
 from __future__ import annotations
 

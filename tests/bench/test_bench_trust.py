@@ -40,7 +40,7 @@ def test_a_floor_that_is_much_slower_than_another_floor_is_reported() -> None:
     assert "single" in trust.slow_raw_socket_floor_warning(
         1.0, {"single": 2.0}, less_is_better=False
     )
-    # Floors that send a batch with one system call are not compared.
+    # Raw-socket measurements that send a batch with one system call are not compared.
     assert (
         trust.slow_raw_socket_floor_warning(
             1.0, {"gso": 9.0, "coalesced": 9.0}, less_is_better=False
@@ -129,7 +129,7 @@ def test_on_a_busy_machine_a_measurement_has_a_figure_within_its_time_limit(
 
 
 def test_no_round_begins_after_the_total_time_limit(busy_machine: list[float]) -> None:
-    # 100 messages take one second for the floor and one second for siwarp.
+    # 100 messages take one second with raw sockets and one second with siwarp.
     result = bench.run("lat", iters=100, rounds=5, others=False, within=5.0)
     assert len(result["rounds"]) == 2
     assert result["partial"].startswith("2 of 5 rounds: ")

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Tests a program that waits in its own epoll set. Arming the completion queue transmits the posts
- * that were held back for batching, and reports the event, however long the device's thread naps.
+ * that were held back for batching, and reports the event, however long the device's thread sleeps.
  */
 #include <stdbool.h>
 #include <stdlib.h>
@@ -28,7 +28,7 @@ static void poll_all_completions(void)
 
 /*
  * Posts two Sends, of which the first is transmitted immediately. Returns whether the second is
- * held back for batching, as happens while the device's thread naps.
+ * held back for batching, as happens while the device's thread sleeps because the program polls.
  */
 static bool is_second_send_batched(void)
 {
@@ -63,7 +63,7 @@ int main(void)
 		i++;
 		check(siw_req_notify_cq(end.cq, 0));
 		must(siw_cq_pending(end.cq) == 2);
-		/* there is no event if the nap of the device's thread ended earlier */
+		/* there is no event if the device's thread woke up earlier */
 		if (epoll_wait(epoll, &event, 1, 0) == 1) {
 			events++;
 			check(siw_get_cq_event(end.channel, &cq, &user, 0));

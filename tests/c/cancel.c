@@ -265,8 +265,9 @@ static void check_cancel_beside_pollers(void)
 }
 
 /*
- * Checks that the device's thread answers. No thread of the program polls at b, so the device's
- * thread has to answer, unless it wrongly assumes that a thread of the program is waiting.
+ * Checks that the device's thread responds to Reads. No thread of the program polls the responder
+ * b, so the device's thread has to respond, unless it wrongly assumes that a thread of the program
+ * is waiting.
  */
 static void check_progress_thread_answers_reads(void)
 {

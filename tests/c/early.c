@@ -43,7 +43,7 @@ struct end {
 };
 
 static struct end asks, answers;
-/* how far the stream had been accepted at the last siw_rdmap_flush_tx(), in units of stamps */
+/* how much of the stream the lower layer had accepted at the last siw_rdmap_flush_tx() */
 static uint64_t accepted;
 static int done;	   /* number of responses received */
 static uint64_t user_data; /* user data of the last response */

@@ -176,7 +176,7 @@ static void exchange_in_child(void)
 
 static _Noreturn void run_child(int i, char *program)
 {
-	/* turns a hanging child into a failure that its exit status shows */
+	/* kills the child if it hangs, so that its exit status shows the failure */
 	alarm(LIMIT_MS / 1000 * 2);
 	check_handles_stale();
 	if (i % 2)

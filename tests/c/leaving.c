@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * A program makes calls that each transmit one share of a long send queue and find more space in
+ * A program makes calls that each transmit one part of a long send queue and find more space in
  * the socket, and then makes no further call for a while. The device's thread was also woken
  * because of the space, but runs only after these calls. By then the last call has consumed the
  * event from epoll, so the thread could go back to sleep with data left to send. The linker
@@ -16,7 +16,7 @@
 #include "llp/llp.h"
 #include "rig.h"
 
-/* octets: many times the capacity of the sockets, so the transfer consists of many shares */
+/* octets: many times the capacity of the sockets, so the data is sent in many parts */
 #define SIZE	 (64u << 20)
 #define SETTLE_N 50 /* checks, one each millisecond, to decide that the sockets are idle */
 
@@ -45,7 +45,7 @@ int __wrap_siw_llp_wait(const struct siw_llp_waitset *set, int extra_fd, int64_t
 {
 	int r;
 
-	/* The program's own thread, and a thread that only naps, are not held back. */
+	/* The program's own thread, and a thread that waits for no socket, are not held back. */
 	if (pthread_equal(pthread_self(), program) || !set->port)
 		return __real_siw_llp_wait(set, extra_fd, timeout_us);
 	asleep = true;

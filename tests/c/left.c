@@ -23,8 +23,8 @@ static struct rig one, two;
 static struct end a, b;
 static struct siw_context *_Atomic watched; /* the context of rig `two`, once both rigs are open */
 /*
- * holds: hold a thread at the next inserted function; held: a thread is held; came: the held thread
- * may continue
+ * holds: the next inserted function stops its thread; held: a thread is stopped there; came: the
+ * stopped thread may continue
  */
 static _Atomic bool holds, held, came;
 static pthread_t waiter;
@@ -57,8 +57,8 @@ static void hold_thread_until_released(void)
 }
 
 /*
- * The caller already holds the progress lock, so a progress round of the program is run by this
- * function, as if it had preceded this call.
+ * Makes a progress round, as if a poll of the program had preceded this call; the caller already
+ * holds the progress lock.
  */
 int __wrap_siw_llp_port_arm(struct siw_llp_port *port)
 {
@@ -98,8 +98,8 @@ static void check_device_thread_sends_delivery_count(void)
 
 	holds = true;
 	/*
-	 * The device's thread arms the port again after a program has polled and has then stopped
-	 * polling.
+	 * The device's thread calls siw_llp_port_arm() again after a program has polled and has
+	 * then stopped polling.
 	 */
 	for (long deadline = now_ms() + LIMIT_MS; !held; sleep_ms(2)) {
 		must(siw_poll_cq(b.cq, 1, &wc) == 0);

@@ -35,9 +35,9 @@
 #endif
 
 #define HANDLERS 8
-#define LIMIT_S	 20 /* reached only on an overloaded machine: every event is immediate */
+#define LIMIT_S	 20 /* exceeded only on an overloaded machine, as every event is immediate */
 #define LOSSY	 (512u << 10)
-/* reached only if data stops arriving: the transfer needs a few retransmission time-outs */
+/* longer than the few retransmission time-outs that the transfer needs */
 #define LOSSY_LIMIT_S 60
 /* octets, more than both socket buffers of a connection hold together */
 #define BIG (16u << 20)
@@ -73,13 +73,13 @@ static void enter_namespace(const struct side *side)
 	(void)side;
 }
 
-/* Does nothing: in the simulation both ends send at the same instant without holding the line. */
+/* Does nothing: in the simulation both ends send at the same instant without a paused link. */
 static void set_link_paused(bool hold)
 {
 	(void)hold;
 }
 #else
-/* process of `siwarp wan` if the sides are in its two network namespaces; otherwise 0 */
+/* process id of `siwarp wan` if a and b are in its two network namespaces; otherwise 0 */
 static pid_t relay;
 
 /* Makes sockets that are opened from now on belong to the side's network namespace. */
@@ -97,7 +97,7 @@ static void enter_namespace(const struct side *side)
 }
 
 /*
- * Holds or releases the line: while the line is held, no packet passes between the sides, and none
+ * Pauses or resumes the link between a and b: while the link is paused, no packet passes, and none
  * is lost.
  */
 static void set_link_paused(bool hold)
@@ -149,7 +149,7 @@ static bool is_handler_ready(struct side *side, const struct siw_io_handler *han
 	return false;
 }
 
-/* Waits for an event on the port, for at most 10 ms. */
+/* Waits until a socket of a or b (side) has an event, for at most 10 ms. */
 static void wait_for_port_event(struct side *side)
 {
 	struct siw_llp_waitset set;
@@ -173,7 +173,7 @@ static void await_closed(struct side *side)
 	const struct timespec moment = { .tv_nsec = 1000000 };
 	double until = monotonic_seconds() + LIMIT_S;
 
-	/* The wait is not on the port: unread octets would end such a wait immediately. */
+	/* Sleeps instead of waiting for socket events: unread octets would end the wait at once. */
 	while (!siw_llp_tcp_is_closed(side->sock)) {
 		must(monotonic_seconds() < until);
 		nanosleep(&moment, NULL);
@@ -908,7 +908,7 @@ static void print_name_and_run_scenario(const char *name, void (*scene)(void))
 /*
  * Kernel build: without an argument, runs the complete script over loopback. In a namespace of
  * `siwarp wan`, "line" adds the steps that need two hosts, and "lossy" runs only the steps for a
- * plan with loss. Simulated build: SEED runs everything.
+ * fault plan with loss. Simulated build: the argument is a seed, and everything is run.
  */
 int main(int argc, char **argv)
 {
@@ -941,7 +941,7 @@ int main(int argc, char **argv)
 #endif
 	open_endpoint_port(&a, at_a);
 	open_endpoint_port(&b, at_b);
-	/* Assigns the address to the host of a, as the address watch of a device does. */
+	/* Listening assigns each address to a simulated host, as a device's address watch does. */
 	start_listener(&a);
 	start_listener(&b);
 	for (size_t i = 0; plain && i < sizeof(scenes) / sizeof(scenes[0]); i++)

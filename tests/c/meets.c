@@ -44,8 +44,8 @@ static void poll_all_completions(void)
 }
 
 /*
- * Posts pairs of Sends until the second of a pair is held back, as happens while the device's
- * thread naps.
+ * Posts pairs of Sends until the second of a pair is held back for batching, as happens while the
+ * device's thread sleeps because the program polls.
  */
 static void post_until_second_send_is_batched(void)
 {

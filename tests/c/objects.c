@@ -201,7 +201,7 @@ static void *register_and_free_memory(void *unused)
 
 		if (!m) {
 			die("siw_reg_mr: %s", strerror(errno));
-			/* for static analysers that do not know that die() does not return */
+			/* for static analysers, which do not know that die() never returns */
 			break;
 		}
 		check_success_or_expected_errno(post_send_to(qp, ah, own, m->lkey), ENOMEM, 0);

@@ -328,8 +328,8 @@ static void check_one_ack_per_64_datagrams(void)
 }
 
 /*
- * Checks that at most 16 datagrams longer than half of a batch wait for an acknowledgement; of
- * shorter datagrams, 64.
+ * Checks that an ACK is sent at the latest after 16 datagrams that are longer than half of the
+ * maximum batch (SIW_RD_BATCH octets), or after 64 shorter datagrams.
  */
 static void check_one_ack_per_16_long_datagrams(void)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * An RD endpoint with a clock that the test advances, and a simulated peer (the stranger) whose
- * datagrams the test builds. Every datagram that the endpoint sends is logged with its time. Based
- * on the network of tests/fuzz/fuzz_rd.h.
+ * An RD endpoint with a clock that the test advances, and a simulated peer whose datagrams the test
+ * builds. Every datagram that the endpoint sends is logged with its time. Based on the simulated
+ * network of tests/fuzz/fuzz_rd.h.
  */
 #ifndef TESTS_C_RD_CLOCK_H
 #define TESTS_C_RD_CLOCK_H
@@ -30,7 +30,7 @@ extern struct siw_rd *rd;
 extern struct sent *log_;
 extern uint32_t n_sent; /* number of entries in log_ */
 extern uint32_t taken;	/* number of segments delivered to the upper layer */
-extern bool holds;	/* if true, the upper layer holds each segment that is delivered */
+extern bool holds;	/* if true, each received segment pauses the delivery */
 extern int news[8];	/* number of events of each kind, indexed by enum siw_rd_event_kind */
 extern uint32_t epoch;	/* the endpoint's epoch, as the simulated peer knows it */
 extern int stranger;	/* index of the simulated peer that sends and receives from now on */

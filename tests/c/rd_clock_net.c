@@ -15,7 +15,7 @@ int news[8];
 
 static struct siw_llp_port port;
 static uint64_t began, accepted;
-static uint32_t logged; /* datagrams of net.kept that are already in log_ */
+static uint32_t logged; /* number of datagrams of net.kept that are already in log_ */
 
 static bool pretend_every_peer_is_known(int end, int place)
 {

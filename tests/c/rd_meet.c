@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Two RD endpoints establish contact over a bad line, with a clock that the test controls: the
+ * Two RD endpoints establish contact over a bad link, with a clock that the test controls: the
  * round trip is two seconds, and 30% of the datagrams in each direction are lost. For 99 of 100
- * seeds contact must be established within a minute, in one incarnation. The argument is "one" if
- * one endpoint starts, or "both".
+ * seeds contact must be established within a minute, and neither endpoint may start again with a
+ * new epoch. The argument is "one" if one endpoint starts, or "both".
  */
 #include "fuzz_rd.h"
 

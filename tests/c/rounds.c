@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Tests that a round of many posts counts as dense, however long its posts take together. If each
- * post makes a system call (as before batching starts), sixty posts take as long as the gap that
- * would make rounds of two posts count as sparse. The posting thread has a clock that only its
- * posts advance, independent of the machine's load (--wrap).
+ * Tests that many posts between two polls count as dense traffic, which siwarp sends in batches,
+ * however long the posts take together. If each post makes a system call (as before batching
+ * starts), sixty posts take as long as a pause after which traffic of two posts between polls would
+ * count as sparse. The posting thread has a clock that only its posts advance (--wrap), independent
+ * of the machine's load.
  */
 #include <pthread.h>
 #include <stdbool.h>
@@ -48,7 +49,7 @@ int __wrap_clock_gettime(clockid_t clock, struct timespec *now)
 
 /*
  * Posts POSTS Sends, POST_NS ns apart, without polling. Returns whether some Sends are held back
- * for batching, as happens while the device's thread naps.
+ * for batching, as happens while the device's thread sleeps because the program polls.
  */
 static bool post_sends_and_check_batching(void)
 {

@@ -3,8 +3,8 @@
  * Memory windows are revoked while the peer writes and reads through them at full speed. After this
  * end has detected the revocation, no octet of the memory changes, and no octet written there
  * afterwards is transmitted. In the second half, four threads concurrently bind and deallocate
- * windows, deregister regions and destroy queue pairs, and any call may come too late. The argument
- * is the duration of each half in milliseconds.
+ * windows, deregister regions and destroy queue pairs, and any call may fail because another thread
+ * was faster. The argument is the duration of each half in milliseconds.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -315,8 +315,8 @@ static void check_success_or_expected_race_error(int r)
 }
 
 /*
- * Binds random windows, and is the only thread that polls completions, whose status depends on
- * which thread was faster.
+ * Binds random windows, and is the only thread that polls completions. The status of a completion
+ * depends on which thread was faster.
  */
 static void *bind_random_mws(void *unused)
 {

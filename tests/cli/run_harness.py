@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-#: A program that lists device names without a header of rdma-core, one name per line.
+#: A program that prints the device names, one per line; compiled without rdma-core's headers.
 DEVICE_LIST_SOURCE = """
 extern void *ibv_get_device_list(int *);
 extern const char *ibv_get_device_name(void *);

@@ -85,7 +85,7 @@ def test_other_commands_name_the_missing_package_and_how_to_install_it(words: li
 
 
 def test_only_the_siwarp_command_freezes_its_imports_for_the_garbage_collector() -> None:
-    """A process that calls ``main`` from other code decides itself what its collector covers."""
+    """A program that calls ``main`` itself keeps control of its garbage collector."""
     script = """
 import gc, sys
 from siwarp.cli import config

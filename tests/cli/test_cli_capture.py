@@ -241,7 +241,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 @pytest.mark.parametrize("fork", [False, True], ids=["alone", "beside a child"])
 def test_a_killed_command_leaves_a_complete_capture_file(tmp_path: Path, fork: bool) -> None:
     file = tmp_path / "x.pcapng"
-    # A child process that opens no device and is also killed by SIGKILL.
+    # The child process opens no device, and kills itself with SIGKILL.
     child = "if os.fork() == 0: os.kill(os.getpid(), signal.SIGKILL)" if fork else ""
     code = EXCHANGE_AND_BE_KILLED.format(fork=child)
     done = run_siwarp("capture", "-o", file, "--", sys.executable, "-c", code)

@@ -357,7 +357,7 @@ def test_the_command_doctor_makes_each_check() -> None:
 
 def test_doctor_reports_that_the_default_udp_port_is_in_use() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
-        # If another process has the port, the test works as well.
+        # If another process uses the port, bind() fails, and the port is in use just the same.
         with contextlib.suppress(OSError):
             s.bind(("127.0.0.1", 18515))
         ports = next(f for f in run_siwarp_json("doctor") if f["what"] == "ports")

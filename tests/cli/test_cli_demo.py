@@ -47,8 +47,8 @@ def test_the_comparison_of_the_demo_has_a_total_time_limit_and_reports_omissions
     monkeypatch.setattr(bench, "run", fake_comparison)
     monkeypatch.setattr(demo.time, "monotonic", lambda: now[0])
     demo._compare_with_raw_sockets([])
-    # The first measurement used its complete fifth; the time that the other measurements leave is
-    # shared by the measurements that follow them.
+    # The first measurement used its whole share, a fifth of the time limit. Time that a later
+    # measurement does not need is divided among the measurements after it.
     assert shares == [8.0, 8.0, 10.5 + 1 / 12, pytest.approx(15.375), pytest.approx(30.75)]
     assert now[0] < demo._COMPARE_S
     said = " ".join(capsys.readouterr().out.split())

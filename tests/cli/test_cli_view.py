@@ -129,7 +129,7 @@ def test_each_device_has_a_uverbs_class_entry_and_a_device_node(
     assert sysfs_class_files["/sys/class/infiniband_verbs/abi_version"] == "6\n"
     if (_paths.rdma_core_abi_dir() / "librdmacm.so.1").is_file():
         assert sysfs_class_files["/sys/class/misc/rdma_cm/abi_version"] == "4\n"
-    else:  # a program would take the system's own file for a kernel that it can query
+    else:  # with such files, the system's own librdmacm would try to use the kernel's rdma_cm
         assert not [file for file in sysfs_class_files if "rdma_cm" in file]
     nodes = read_folders_as_user("/dev/infiniband", seen_by=[*COMMAND, "run"])
     for device in siwarp_devices:

@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Reliable datagrams: three endpoints that run the product's code, a network that is controlled by
- * the input, and four strangers that send what the input says, also with the address of an
- * endpoint.
+ * the input, and four strangers (hosts without an endpoint) that send what the input says, also
+ * with the address of an endpoint.
  *
  *   octet 0  SHORT 1: little memory, few peer records, cookie lifetime and idle time of 50 ms;
- *            WRAP 2: PSNs begin just before they wrap; CALM 4: no strangers, restarts or resets;
- *            NO_CARS 8: no UDP_SEGMENT
+ *            WRAP 2: PSNs begin just before they wrap; NO_ATTACKS 4: no strangers, restarts or
+ *            resets; NO_GSO 8: no UDP_SEGMENT
  *   then     steps: one octet selects the step, one or more octets are its parameters
  *
- * Invariants for every input: each segment is delivered at most once, in order, and without a gap
- * within one life of the pair of endpoints; a segment that is reported as accepted was delivered;
- * memory and peer records stay within their limits, and the accounting is consistent; an address
- * that has not completed the handshake is never sent more octets than it sent. In the end, all
- * segments of lives that have not ended are delivered.
+ * An incarnation of a pair of endpoints ends when one of the two loses its state. Invariants for
+ * every input: each segment is delivered at most once, in order, and without a gap within one
+ * incarnation; a segment that is reported as accepted was delivered; memory and peer records stay
+ * within their limits, and the accounting is consistent; an address that has not completed the
+ * handshake is never sent more octets than it sent. In the end, all segments of incarnations that
+ * have not ended are delivered.
  */
 #include <arpa/inet.h>
 
@@ -34,7 +35,7 @@ struct input {
 struct pair {
 	uint32_t next;	/* number of the next segment to send */
 	uint32_t taken; /* highest segment number delivered from the other endpoint, + 1 */
-	bool fresh;	/* nothing was delivered yet in this life of the pair */
+	bool fresh;	/* nothing was delivered yet in this incarnation of the pair */
 };
 
 static struct {
@@ -46,7 +47,7 @@ static struct {
 } ends[ENDS];
 
 static uint8_t flags;
-static bool upset; /* the life of some pair may have ended legitimately */
+static bool upset; /* the incarnation of some pair may have ended legitimately */
 static uint32_t foreign_taken;
 
 static uint32_t next_input_byte(struct input *in)
@@ -91,7 +92,7 @@ static void open_rd_endpoint(int i)
 	ends[i].port.owner = getpid();
 	CHECK(!siw_rd_open(&ends[i].port, &attr, &ends[i].rd));
 	/*
-	 * The key of an endpoint is the same in each run, and differs between the lives of an
+	 * The key of an endpoint is the same in each run, and changes with each restart of the
 	 * endpoint.
 	 */
 	ends[i].rd->key = (struct siw_sipkey){ { (uint64_t)i + 1, ends[i].life++ } };
@@ -319,8 +320,8 @@ static uint64_t check_receive_window(const struct siw_rd *rd, const struct siw_r
 }
 
 /*
- * Checks that at most as many segments of this life count as accepted as the other endpoint has
- * delivered.
+ * Checks that the other endpoint has delivered all segments of this incarnation that count as
+ * accepted.
  */
 static void check_accepted_segments_were_delivered(int a, int b, enum siw_rd_space space)
 {
@@ -475,7 +476,7 @@ static void advance_simulated_time(uint64_t ns)
 {
 	net.now += ns;
 	/*
-	 * After so long a time without service, an endpoint may have dropped peers that were alive.
+	 * An endpoint that was not serviced for so long may have dropped peers that were alive.
 	 */
 	if (ns > 1000 * MS)
 		upset = true;
@@ -573,8 +574,8 @@ static void run_input_step(struct input *in)
 }
 
 /*
- * Returns whether every segment that was accepted for sending, and whose life continues, has been
- * delivered.
+ * Returns whether every segment that was accepted for sending in an incarnation that continues has
+ * been delivered.
  */
 static bool are_all_segments_delivered(void)
 {
@@ -623,7 +624,7 @@ static void begin_fuzz_run(void)
 	net.no_batches = flags & NO_GSO;
 	net.knows = fuzz_rd_knows_peer;
 	memset(ends, 0, sizeof(ends));
-	/* A life may end legitimately if a record can be dropped before its peer sends again. */
+	/* With few peer records, one may be dropped before the peer sends again. */
 	upset = flags & SHORT;
 	for (int i = 0; i < ENDS; i++) {
 		open_rd_endpoint(i);

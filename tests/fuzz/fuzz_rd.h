@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * fuzz_rd.h - a network in memory with a simulated clock, below the product's code of reliable
- * datagrams. A datagram that an endpoint sends stays in flight until the input has it delivered,
- * dropped, duplicated or corrupted.
+ * datagrams. A datagram that an endpoint sends stays in flight until the input makes the network
+ * deliver, drop, duplicate or corrupt it.
  *
- * Places 0 to ENDS - 1 are endpoints; places ENDS to PLACES - 1 are strangers, whose datagrams come
- * from the input.
+ * Each host of the network has a number, called its place. Places 0 to ENDS - 1 are endpoints;
+ * places ENDS to PLACES - 1 are strangers, whose datagrams come from the input.
  */
 #ifndef FUZZ_RD_H
 #define FUZZ_RD_H
@@ -24,7 +24,7 @@
 enum { ENDS = 3, STRANGERS = 4, PLACES = ENDS + STRANGERS };
 
 struct fuzz_datagram {
-	uint8_t from, to; /* places of sender and receiver */
+	uint8_t from, to; /* host numbers of sender and receiver */
 	uint32_t len;
 	uint8_t octets[FUZZ_LONGEST];
 };
@@ -33,7 +33,7 @@ struct fuzz_net {
 	uint64_t now;
 	bool full;	      /* every socket refuses sends */
 	bool no_batches;      /* the kernel has no UDP_SEGMENT */
-	bool reseed;	      /* the next random octets repeat the first ones: fuzz_rd_port.c */
+	bool reseed;	      /* getrandom() starts its fixed sequence again (fuzz_rd_port.c) */
 	uint32_t route_mtu;   /* path MTU that the kernel reports for every route; 0: none */
 	uint32_t n_in_flight; /* number of datagrams in flight, in sending order */
 	struct fuzz_datagram **in_flight;

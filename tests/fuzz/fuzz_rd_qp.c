@@ -4,7 +4,7 @@
  * the path between them. The attacker knows both epochs, so it changes datagrams in flight and
  * forges datagrams of either end, with a correct CRC.
  *
- *   octet 0  HONEST 1: the attacker is passive, and the network only loses, duplicates and delays
+ *   octet 0  PASSIVE 1: the attacker is passive, and the network only loses, duplicates and delays
  *            datagrams; RECORDS 2: Write-Records are accepted; FEW 4: few receives are posted
  *   then     steps: one octet selects the step, one or more octets are its parameters
  *
@@ -65,7 +65,7 @@ static uint32_t next_input_byte(struct input *in)
 static bool fuzz_qp_knows_peer(int end, int place)
 {
 	(void)end;
-	return place < QPS; /* there are no strangers here: fuzz_rd.c covers them */
+	return place < QPS; /* fuzz_rd.c, not this file, has unknown senders */
 }
 
 static void move_qp_to_rts(int i)

@@ -114,7 +114,7 @@ static struct siw_rdmap_stream *open_stream_with_outstanding_read(struct fuzz_in
 	struct siw_rdmap_start start = {
 		.recvs = q, .pd = 1, .ird = 4, .ord = 4, .initiator = true
 	};
-	/* Both must live as long as the Read. */
+	/* static, because both variables must exist as long as the Read is outstanding */
 	static struct siw_sge sink_sge;
 	static struct siw_rdmap_op read;
 	struct siw_rdmap_stream *stream;
@@ -166,7 +166,7 @@ static bool handle_one_rdmap_event(struct siw_rdmap_stream *stream, int *idle)
 	case SIW_RDMAP_RNR_RETRY:
 		CHECK(event.rnr_retry <= 7);
 		break;
-	/* an invalid delivery count, as nothing was sent; some are accepted here */
+	/* Nothing was sent, so each delivery count is invalid; only some are refused here. */
 	case SIW_RDMAP_DELIVERED:
 		if (event.sends & 1)
 			siw_rdmap_refuse_delivery_count(stream);

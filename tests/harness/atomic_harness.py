@@ -1,4 +1,4 @@
-"""For the tests of atomic operations: posting operations, and answering them as a plain peer."""
+"""For the tests of atomic operations: post them, or respond to them with a peer on plain TCP."""
 
 from __future__ import annotations
 

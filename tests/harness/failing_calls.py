@@ -133,7 +133,7 @@ def resolve_ud_queue_pair_by_port(rig: Rig) -> None:
 
 
 def connect_before_listening(rig: Rig) -> None:
-    """Connect to a port without a listener, which the connection retries until one listens."""
+    """Connect to a port that has no listener at first; the attempt is repeated until it has one."""
     wire = Wire(rig)
     to = wire.listener.local_addr
     wire.listener.close()

@@ -36,8 +36,8 @@ from siwarp.verbs import QP as QueuePair
 HOST = net.HERE
 SIZE = 1 << 16
 CAP = QPCap(max_send_wr=32, max_recv_wr=32)
-#: Time limit of a blocking wait in seconds. In a simulated world the limit is longer than any wait
-#: of a test.
+#: Time limit of a blocking wait in seconds. In a simulated network the limit is longer than any
+#: wait of a test.
 LONG = 10_000.0 if net.SIMULATED else LIMIT
 
 

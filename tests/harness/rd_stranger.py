@@ -128,7 +128,7 @@ class ScriptedRDPeer:
         self.send_datagram(RDType.ACK)
 
     def acknowledge_kept_segments(self) -> None:
-        """Acknowledge all received segments, also those that ``keeps`` has selected."""
+        """Acknowledge all received segments, also those that ``keeps`` left unacknowledged."""
         self.keeps = lambda _head: False
         self.next = [*self.last]
         self.send_datagram(RDType.ACK)

@@ -46,7 +46,7 @@ OWN_QKEY = 0x80000000
 #: the same groups and needs another port. The port is below the ephemeral ports.
 MCAST_PORT = 20_000 + os.getpid() % 12_000
 #: Time limit of a wait in seconds; an operation that works ends long before the limit. In a
-#: simulated world the wait takes no real time.
+#: simulated network the wait takes no real time.
 LIMIT = 60.0 if net.SIMULATED else 10.0
 
 

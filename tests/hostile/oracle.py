@@ -30,7 +30,8 @@ QUEUE = {
     Opcode.SEND_SE: 0,
     Opcode.SEND_SE_INVALIDATE: 0,
     Opcode.TERMINATE: 2,
-    # A private message is not exchanged with a peer that has not announced itself as siwarp.
+    # siwarp's private opcode is missing: it is not used with a peer that has not announced itself
+    # as siwarp.
     Opcode.IMMEDIATE: 0,
     Opcode.IMMEDIATE_SE: 0,
     Opcode.ATOMIC_REQUEST: 1,
@@ -49,7 +50,7 @@ class OutstandingRead:
 
 @dataclass
 class EndState:
-    """EndState of the siwarp end under test: its region and its outstanding RDMA Read or atomic."""
+    """State of the siwarp end under test: its region and its outstanding RDMA Read or atomic."""
 
     stag: int
     start: int

@@ -44,7 +44,7 @@ def count_open_files() -> int:
 
 
 class Target:
-    """The target that the tests of a module share, because no test may leave lasting effects."""
+    """The target that the tests of a module share; no test may have lasting effects on it."""
 
     def __init__(self) -> None:
         self.rig = Rig()

@@ -169,8 +169,8 @@ def test_a_flood_of_invalid_messages_is_answered_at_a_limited_rate(policy: Error
         # With policy ERROR the first error ends the queue pair, and later datagrams are dropped.
         most = 1 if policy == ErrorPolicy.ERROR else 5 * (1 + seconds) + 1
         assert 1 <= len(answers) <= most
-        # An error message to a spoofed source address exceeds its cause by at most
-        # MAX_ADDED_OCTETS.
+        # An error message to a spoofed source address is at most MAX_ADDED_OCTETS longer than the
+        # datagram that caused it.
         assert sum(map(len, answers)) <= len(answers) * (len(cause) + MAX_ADDED_OCTETS)
         if seconds < 10:
             assert sum(map(len, answers)) < MANY * len(cause)

@@ -127,7 +127,7 @@ class InteropMatrix:
     """The outcomes of the interoperability tests by row and column, in order of appearance."""
 
     cells: dict[str, dict[str, str]] = field(default_factory=dict)
-    # The letter in the table for the text of each reason.
+    # The letter that the table shows instead of a reason, by the text of the reason.
     reasons: dict[str, str] = field(default_factory=dict)
 
     def add_outcome(self, row: str, column: str, outcome: str, reason: str) -> None:

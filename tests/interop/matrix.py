@@ -271,7 +271,7 @@ def test_siwarp_reads_the_memory_of_siw(
 
 @pytest.fixture
 def use_roce_persona(stack: Stack) -> Iterator[None]:
-    """siwarp's queue pairs confirm by Reads of length 0, some of which siw answers with data."""
+    """siwarp's queue pairs confirm delivery by Reads of length 0; siw answers some with data."""
     stack.set_persona("roce")
     asked = stack.read_counter("confirm_reads")
     yield

@@ -49,7 +49,7 @@ def read_mpa_frame(stream: socket.socket) -> bytes:
 
 
 def forward_octets(source: socket.socket, sink: socket.socket) -> None:
-    """Forward octets from a socket to another until either end is closed."""
+    """Forward octets from one socket to another until either is closed."""
     with contextlib.suppress(OSError):
         while part := source.recv(65536):
             sink.sendall(part)

@@ -1,4 +1,4 @@
-"""python -m lab.mpi --part hybrid: the channel over UD, over RC and over both, in short runs."""
+"""python -m lab.mpi --part hybrid: short runs of a message channel over UD, RC, or UD and RC."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_a_pair_switches_to_rc_although_udp_loses_frames() -> None:
 
 def test_no_rank_has_more_connections_than_the_limit() -> None:
     found = _run_message_channel(3, 64, 300, 1)
-    # One pair has the only allowed connection; the third rank has requested a connection, too.
+    # Each rank may have one connection, so two ranks are connected, and the third is refused.
     assert found["connections"] <= 2
     assert found["refused"] > 0
     assert found["tcp"] == 3 + found["connections"]

@@ -1,4 +1,4 @@
-"""python -m lab.mpi: missing programs are named, results are summarised, and promises are judged.
+"""python -m lab.mpi: missing programs are named, and results are compared with promised limits.
 
 The tests that run a real MPICH are in test_lab_mpi_programs.py.
 """
@@ -137,7 +137,7 @@ def test_the_json_has_the_spread_of_each_figure_and_every_round(tmp_path: Path) 
         *("--rounds", 2, "--sizes", "64,1048576", "-o", tmp_path / "kept.json"),
     )
     found = json.loads(done.stdout)
-    # All transports have the same figures here, so no promise is missed.
+    # All transports have the same figures here, so no promised limit is missed.
     assert (done.returncode, found["errors"], done.stderr) == (0, {}, "")
     assert found == json.loads((tmp_path / "kept.json").read_text())
     assert found["schema"] == "siwarp-bench-mpi/1"

@@ -64,7 +64,7 @@ def test_a_limit_of_descriptors_that_is_too_low_is_reported() -> None:
     tool = bench_program_path().parents[2] / "lab" / "siwarp-lab-verbs"
     done = subprocess.run(
         ["bash", "-c", 'ulimit -n 300; exec "$@"', "-", str(tool), "--kind", "crowd"],
-        # The environment is for the shell; the program loads its own sanitizer library.
+        # No sanitizer library is preloaded into the shell; the program loads its own.
         env=environment_without_sanitizer(),
         capture_output=True,
         text=True,

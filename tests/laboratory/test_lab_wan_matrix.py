@@ -1,4 +1,4 @@
-"""`python -m lab.wan --matrix`: the cells, the promises for each, and measurements of six cells."""
+"""`python -m lab.wan --matrix`: cells, the limits promised for each, and measurements of six."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from siwarp.bench.runner import BenchError
 
 
 def bottleneck_cell_with_shares(**shares: tuple[float, ...]) -> dict[str, Any]:
-    """Return the results of a cell that keeps all promises, except for the given shares."""
+    """Return results of a cell that meet all promised limits, except for the given link shares."""
     usual: dict[str, tuple[float, ...]] = {
         "rd": (0.95,),
         "cubic": (0.9,),

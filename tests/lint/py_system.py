@@ -1,4 +1,4 @@
-"""Python code above the verbs uses siwarp.base.system for time, threads, randomness and names.
+"""Python code above verbs uses siwarp.base.system for time, threads, randomness and host names.
 
 A simulated process replaces the functions of siwarp.base.system; a call that bypasses the module
 would use real time, or would depend on the machine.
@@ -33,7 +33,7 @@ MODULES = {
 }
 #: Names of the module socket that call no system function: constants, types and conversions.
 SOCKET = re.compile(r"AF_\w+|AI_\w+|IPPROTO_\w+|SOCK_\w+|gaierror|inet_[np]to[np]|[hn]to[hn][ls]")
-#: The function that names a link-local scope for the user; a simulated world has no such names.
+#: The function that names a link-local scope for the user; a simulated network has no such names.
 TEXT = {"if_indextoname"}
 #: Names of the module os that wait, draw random numbers or read system counters.
 OS = re.compile(r"eventfd\w*|fork\w*|getrandom|pipe2?|sched_\w+|times|urandom|wait\w*|getloadavg")

@@ -126,7 +126,7 @@ def real_time_uses(source: str, exempt: frozenset[str] = frozenset()) -> Iterato
 
 
 def parse_timing_list(text: str) -> dict[str, set[str]]:
-    """Return, for each listed file, the tests that race the clock; an empty set means all."""
+    """Return, for each listed file, the tests that depend on real time; an empty set means all."""
     found: dict[str, set[str]] = {}
     for line in text.splitlines():
         name = line.split("#", 1)[0].strip()

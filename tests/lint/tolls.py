@@ -45,7 +45,7 @@ NEUTRAL |= {"assert", "_Static_assert", "__builtin_expect", "memset", "memcpy"}
 #: A member of a table of functions, in the table's initializer.
 MEMBER = re.compile(r"^\s+\.\w+ = (\w+),$", re.M)
 LOOP = re.compile(r"\b(for|while|do|switch|goto)\b")
-#: Declaration of a local variable: a type, a name, and an end or an initializer.
+#: Declaration of a local variable: a type and a name, with or without an initializer.
 DECLARATION = re.compile(
     r"^(?:static |const |_Alignas\(\w+\) )*(?:struct |enum |union |unsigned )?[A-Za-z_]\w*"
     r"[ *]+(?:const )?(\w+)(?:\[[^\]]*\])*(?:, [ *]*\w+(?: = [^,;]*)?)*(?: = (?P<value>.*))?$",
@@ -138,7 +138,7 @@ def opens_block(flat: str, at: int) -> bool:
     before = flat[:at].rstrip()
     if before.endswith(("=", ",", "(", "{")):
         return False
-    # A parenthesis before it closes the type of a compound literal, or the condition of an if.
+    # A closing parenthesis before the brace ends the type of a compound literal or a condition.
     return not re.search(r"\((?:const )?(?:struct|union) \w+(?:\[\])?\)$", before)
 
 
@@ -157,7 +157,8 @@ def does_own_work(statement: str, far: set[str], trivial: set[str], own: set[str
     if re.match(r"\(void\)\w+$|assert\(", rest):
         return False
     if assigned := re.match(r"(\*?)(\w+)(?:[.\[][^=]*)? [-+|&]?= ", rest):
-        # Only an assignment to a local variable, or through a pointer of the caller, is no work.
+        # An assignment to a local variable, or through a pointer of the caller, is not counted as
+        # work; every other assignment is.
         return not (assigned[1] or assigned[2] in own)
     if re.match(r"(return|if) ?", rest):
         return "->" in rest
@@ -209,7 +210,7 @@ def find_forwarding_functions(everything: list[Function]) -> list[str]:
 
 
 def main() -> int:
-    """Print each toll that is not in ALLOWED, and each entry that is no toll; return 1 if any."""
+    """Print forwarding functions that ALLOWED lacks, and its wrong entries; return 1 if any."""
     everything = [
         f
         for folder in MAY_USE

@@ -42,7 +42,7 @@ def register_memory(pd: PD) -> list[MR]:
 
 
 def create_pairs() -> None:
-    """Create a pair of an existing kind, and a pair of an unknown kind."""
+    """Create a pair of connected UD endpoints, and a pair of an unknown queue pair type."""
     with Context() as device, pair("ud", device) as (a, b):
         a.send(b.recv())
     pair("tcp")  # type: ignore[arg-type]

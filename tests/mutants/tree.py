@@ -185,7 +185,7 @@ class TreeCopy:
         command = [str(self.venv / "bin" / "python"), "-m", "pytest", "-n", "0"]
         command += ["-p", "no:cacheprovider", "--no-header", "--tb=short", "--color=no"]
         command += [f"--timeout={TEST_LIMIT}", "--timeout-method=thread"]
-        # Some mutants are detected only by tests that race the clock.
+        # Some mutants are detected only by tests that depend on real time.
         command += ["-m", "timing or not timing"]
         # This test of imports that rebuild the tree would fail, because a copy is not rebuilt on
         # import (_install_package).

@@ -67,7 +67,7 @@ class VerbsObjects:
             max_write_records=8 if kind == "UD" else 0,
         )
         self.qp = QP(self.pd, init)
-        # With whole, the queue pair uses a socket of the program that forbids IP fragmentation.
+        # With `whole`, the queue pair uses a socket of the program that forbids IP fragmentation.
         if whole:
             self.own = socket.socket(
                 socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM

@@ -10,9 +10,9 @@ import pytest
 from harness.verbs_harness import wait_until
 from namespaces.ns_harness import Namespace, create_cabled_namespaces, wait_for_json_output
 
-#: Program: listens at every address for RC and for UD connections, adds an address to its
-#: interface, and connects to both listeners, and an RC queue pair to another by GID and QPN, at
-#: that address. Prints the events of the listeners and the statuses of the queue pair.
+#: Program: listens at every address for RC and for UD connections, and adds an address to its
+#: interface. At that address it connects to both listeners, and connects two RC queue pairs by GID
+#: and QPN. Prints the events of the listeners and the statuses of the completions.
 LATE_ADDRESS = """
 import json, subprocess, sys
 from siwarp.cm import *
@@ -104,7 +104,7 @@ def test_an_rc_queue_pair_connects_again_when_its_link_changes_and_its_syn_was_l
     a, b = cabled_namespace_pair
     a.run_ip("neigh", "replace", b.v4, "lladdr", "02:00:00:00:00:01", "dev", a.link)
     roles = (a, b.v4, "sends"), (b, a.v4, "receives")
-    # The attempt must not end by the time-out of its start-up.
+    # The connection attempt must not end by the time-out of the MPA start-up.
     env = {"SIWARP_MPA_TIMEOUT_MS": "600000"}
     ends = [at.start_python(PAIR, at.v4, there, role, **env) for at, there, role in roles]
 

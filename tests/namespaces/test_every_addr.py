@@ -107,7 +107,7 @@ def test_a_queue_pair_number_is_reachable_at_each_address_and_answers_from_that_
     ends = [(a.v4, b.v4), (a.v6, b.v6), (link_local_without_scope(a), link_local_without_scope(b))]
     with run_echo_program(b) as (_, qpn):
         what = [("word", there, source) for here, there in ends for source in ("", here)]
-        # The scope of a link-local address may also name the link of the destination.
+        # A link-local source address may have a scope, which names the link to the destination.
         scoped = [(f"{here}%{a.link}" if "fe80" in here else here, t) for here, t in ends]
         what += [("word", there, here) for here, there in scoped]
         found = ask_echo_program(a, qpn, *what)

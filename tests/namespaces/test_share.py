@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from namespaces.ns_harness import Namespace, wait_for_json_output
 
-#: Program: each sender has all its messages in its ring. Prints the progress of all senders when
-#: the first sender has finished. On a busy machine the first sender may be far ahead before the
-#: last sender has posted; then all senders start again.
+#: Program: each sender posts all its messages to its send queue. Prints the progress of all senders
+#: when the first sender has finished. On a busy machine the first sender may be far ahead before
+#: the last sender has posted; then all senders start again.
 SENDERS = """
 import json, sys, time
 from siwarp.verbs import *

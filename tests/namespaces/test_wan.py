@@ -1,4 +1,4 @@
-"""`siwarp wan`: two namespaces with an emulated line between them that follows a fault plan."""
+"""`siwarp wan`: two network namespaces and an emulated link that follows a fault plan."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ pytestmark = pytest.mark.scales
 
 @pytest.fixture(autouse=True)
 def skip_without_tun() -> None:
-    """Skip the tests on a machine where the line cannot be created."""
+    """Skip the tests on a machine where the emulated link cannot be created."""
     wan_harness.skip_without_tun_device()
 
 
@@ -128,7 +128,7 @@ def test_a_kernel_tcp_flow_uses_an_emulated_line_of_50_mbit_fully() -> None:
 
 
 # While ARP resolves a neighbour, the kernel keeps only some of the packets for the neighbour, and
-# drops the others before they reach the queue of the line. Therefore the program first sends one
+# drops the others before they reach the queue of the link. Therefore the program first sends one
 # packet; the ICMP error that answers this packet shows that ARP has finished.
 BURST = """
 import socket

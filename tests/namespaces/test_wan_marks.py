@@ -1,6 +1,4 @@
-"""Explicit congestion notification: ECT(0) on outgoing datagrams, and CE set by a line on the
-path.
-"""
+"""ECN: ECT(0) on outgoing datagrams, and CE set by an emulated line on the path."""
 
 from __future__ import annotations
 

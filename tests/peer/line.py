@@ -117,7 +117,7 @@ class Line:
         self._send_due_datagrams(self.from_siwarp, self._near, self.peer)
 
     def is_idle(self) -> bool:
-        """Return whether no datagram is queued at a socket of the line or delayed."""
+        """Return whether the line has no delayed datagrams, and its sockets no queued datagrams."""
         waits = select.select(self.sockets(), [], [], 0)[0]
         return not waits and not self.to_siwarp.held and not self.from_siwarp.held
 
@@ -135,9 +135,7 @@ class Line:
 
 
 def _apply_faults(way: _Direction, datagram: bytes) -> None:
-    """Lose, damage, duplicate or delay a datagram; draw the same number of random values for
-    each.
-    """
+    """Lose, damage, duplicate or delay a datagram; use equally many random values per datagram."""
     faults, rng = way.faults, way.rng
     lost, doubled, late, damaged = (rng.random() for _ in range(4))
     bit, hold, second = rng.randrange(8 * len(datagram)), rng.random(), rng.random()
@@ -161,7 +159,7 @@ def run_until(
     sockets: list[socket.socket],
     limit: float = 10.0,
 ) -> None:
-    """Repeat all steps until the condition is true; fail after ``limit`` seconds."""
+    """Call all ``steps`` repeatedly until the condition is true; fail after ``limit`` seconds."""
     began = net.now()
     while not until():
         for step in steps:

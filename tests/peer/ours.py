@@ -1,4 +1,4 @@
-"""The siwarp end of the tests with the independent peer, through siwarp's public interface."""
+"""The siwarp end of the tests with the independent peer, driven by siwarp's public interface."""
 
 from __future__ import annotations
 

@@ -319,8 +319,8 @@ class RdPair:
     # Sending of datagrams.
 
     def transmit_and_run_timers(self, now: float) -> None:
-        """Transmit as credit and window allow, and retransmit the segments whose timer has
-        expired.
+        """Transmit as the peer's credit, its advertised window and the congestion window allow;
+        retransmit after a time-out.
         """
         if self.state == "closed":
             return

@@ -447,7 +447,7 @@ class Conversation:
 
 
 def add_masked_fields(old: int, operand: int, mask: int) -> int:
-    """Return the sum of two words, added field by field as the mask says (RFC 7306 section
+    """Return the sum of two 64-bit words, added field by field as the mask says (RFC 7306 section
     5.1.1).
     """
     result = carry = 0

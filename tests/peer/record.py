@@ -1,4 +1,4 @@
-"""Both ends of Write-Record over UD, from section 8 of the datagram-iWARP specification."""
+"""Both ends of Write-Record over UD, as section 8 of the datagram-iWARP specification says."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def test_siwarp_receives_messages_that_the_peer_sends_to_a_multicast_group(
             ours.poll_completions()
         run_until(line.is_idle, [line.forward_datagrams, ours.poll_completions], line.sockets())
         line.remove_faults()
-        # The message is longer than a receive.
+        # The message is longer than the buffer of a receive.
         peer.send(line.near, bytes(5000))
         peer.send(line.near, b"the end")
         until = [line.forward_datagrams, ours.poll_completions, peer.process_datagrams]

@@ -68,7 +68,7 @@ class Ends:
     def run_until(
         self, until: Callable[[], bool], extra_step: Callable[[], None] = lambda: None
     ) -> None:
-        """Run the line, siwarp and the extra step until the condition is true."""
+        """Run the line and siwarp, and call ``extra_step``, until the condition is true."""
         run_until(until, [self.collect_new_write_records, extra_step], self.line.sockets())
 
 

@@ -1,4 +1,4 @@
-"""Both halves of a UC queue pair, from section 7 of the datagram-iWARP specification."""
+"""Both halves of a UC queue pair, as section 7 of the datagram-iWARP specification says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A UD queue pair, from sections 3 to 6 of the datagram-iWARP specification."""
+"""A UD queue pair, as sections 3 to 6 of the datagram-iWARP specification say."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ SEND, SEND_INVALIDATE, SEND_SE, SEND_SE_INVALIDATE = 3, 4, 5, 6
 TERMINATE, IMMEDIATE, IMMEDIATE_SE = 7, 8, 9
 ATOMIC_REQUEST, ATOMIC_RESPONSE, PRIVATE = 10, 11, 15
 
-# Subcodes of private messages.
+# Subcodes of the messages with the opcode PRIVATE.
 SEND_IMM, SEND_IMM_SE, WRITE_RECORD = 1, 2, 3
 
 TAGGED_HEADER, UNTAGGED_HEADER, CRC_OCTETS = 14, 18, 4
@@ -45,7 +45,7 @@ def strip_crc(datagram: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class Untagged:
-    """An untagged segment (RFC 5041 section 4.2); ``word`` follows the control octets."""
+    """An untagged segment (RFC 5041 section 4.2); ``word`` is the 32-bit part of RsvdULP."""
 
     opcode: int
     qn: int
@@ -91,7 +91,7 @@ Segment = Untagged | Tagged
 
 
 def parse_segment(octets: bytes, rdmap_versions: tuple[int, ...] = (1,)) -> Segment:
-    """Parse a DDP segment; of the values of the header only the versions are checked."""
+    """Parse a DDP segment; only the versions in its header are checked."""
     if len(octets) < TAGGED_HEADER:
         raise WireError("segment: length")
     ddp, rdmap = octets[0], octets[1]
@@ -126,7 +126,7 @@ class LlpHeader:
     source: int = 0
 
     def octets(self) -> bytes:
-        """Return the 12 octets of the header, with version 1 and mark 2."""
+        """Return the 12 octets of the header; octet 0 has version 1 and kind 10 (DGRAM-LLP-1)."""
         first = self.type << 4 | 1 << 2 | 2
         return LLP.pack(first, self.flags, self.dest, self.source, self.qkey, self.psn)
 

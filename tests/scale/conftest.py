@@ -1,4 +1,4 @@
-"""Fixture with the programs of tests/abi, of which the tests of tests/scale run many processes."""
+"""Fixture with the compiled programs of tests/abi, which tests/scale runs in many processes."""
 
 from abi.conftest import compiled_programs
 

@@ -17,11 +17,11 @@ from abi.abi_harness import run_program
 from pace import scale_limit
 
 SANITIZED = "SANITIZER" in os.environ
-#: A factor for sanitized code, which takes more time and more memory.
+#: A factor for the time limits of sanitized code, which is slower.
 SLOWER = 10 if SANITIZED else 1
 PROCESSES = 16 if SANITIZED else 64
 CONNECTIONS = 200 if SANITIZED else 2000
-#: The memory of a connection at both ends together in KiB: its queue pair, its stream and its
+#: The memory of a connection at both ends together in KiB: its queue pairs, streams and registered
 #: memory.
 KIB_EACH = 1000 if SANITIZED else 120
 
@@ -30,8 +30,8 @@ pytestmark = [pytest.mark.scales, pytest.mark.timeout(200)]
 
 @dataclass(frozen=True)
 class RunCost:
-    """The cost of a run: seconds, and resident memory in KiB and descriptors, each before and with
-    the connections.
+    """The cost of a run: seconds, and the resident memory in KiB and the number of descriptors,
+    each before and after the connections were established.
     """
 
     wall: float
@@ -62,7 +62,7 @@ def run_many_processes(
 def test_64_processes_that_exchange_messages_in_pairs_need_little_cpu_time(
     compiled_programs: dict[str, Path], how: str, cpu: float
 ) -> None:
-    """Run 6,400 round trips, for which processes that only poll need 25 s or 40 s of CPU time."""
+    """Run 6,400 round trips, for which processes that only poll need 25 s to 40 s of CPU time."""
     took = run_many_processes(
         compiled_programs["many"], processes=PROCESSES, group=2, each=1, rounds=100, how=how
     )
@@ -82,7 +82,7 @@ def test_64_processes_can_each_be_connected_to_every_other_process(
         how="event",
     )
     assert took.cpu < 20 * SLOWER
-    # Each process has the socket of each connection and a few descriptors of the queues.
+    # Each process has one socket for each connection, and a few other descriptors.
     assert took.fds[1] - took.fds[0] <= PROCESSES + 2
 
 

@@ -1,4 +1,4 @@
-"""Simulated worlds of many devices: their cost in time and memory, and the fairness of shares.
+"""Simulated worlds of many devices: their cost in time and memory, and the fairness of flows.
 
 ``python tests/scale/worlds.py 10 100 1000`` measures each world in a separate process and writes
 the rows of the table in docs/background/scale-in-worlds.md. tests/sim/test_sim_scale.py asserts on
@@ -43,7 +43,7 @@ DEPTH = 4
 #: The number of peers of each device in the mesh.
 PEERS = 16
 RECEIVE = 1 << 32
-#: The seconds for connections and windows to settle, and the seconds of measurement after that.
+#: The seconds for connections and congestion windows to settle, and the seconds of measurement.
 WARM_UP, MEASURED = 1.0, 4.0
 
 
@@ -62,7 +62,7 @@ class WorldFigures:
     #: The octets of resident memory per created device, and per flow while the flow runs.
     device_octets: int
     flow_octets: int
-    #: The smallest and the largest share of a flow, relative to the mean.
+    #: The lowest and the highest throughput of a flow, relative to the mean throughput.
     least: float
     most: float
     mean: float
@@ -109,7 +109,7 @@ class WorldNode:
         )
 
     def keep_queues_full(self, done: dict[int, int], flows: int) -> None:
-        """Keep the queues full, and count the completed sends of each flow in ``done``."""
+        """Keep the work queues full, and count the completed sends of each flow in ``done``."""
         for qp in self.qps:
             for _ in range(self.receives):
                 self.post_receive(qp)

@@ -22,8 +22,8 @@ from siwarp.verbs import (
 SEND, WRITE, READ = WROpcode.SEND, WROpcode.RDMA_WRITE, WROpcode.RDMA_READ
 MS = 1_000_000
 SECOND = 1_000_000_000
-#: The longest delay before a device is serviced, which is up to nap_us (1 ms) after a poll of
-#: its program; an unsuccessful poll may take another 1 ms.
+#: The longest delay before a device is serviced: the setting nap_us (1 ms) after a poll of its
+#: program, and another 1 ms, which an unsuccessful poll may take.
 NAP = 2 * MS
 PORT = 7471
 CAP = QPCap(max_send_wr=64, max_recv_wr=64)

@@ -171,7 +171,7 @@ def test_closing_a_connection_whose_peer_receives_nothing_takes_the_linger_time(
 def test_a_crashed_peer_is_detected_by_its_fin_or_reset(
     world: World, sends: bool, after: float
 ) -> None:
-    """Check the detection time: 10 ms for a FIN; a message in progress continues until a reset."""
+    """Check the detection time: 10 ms by a FIN, or 20 ms by the reset that answers a message."""
 
     async def accept_and_receive() -> None:
         async with aio.listen((B, PORT)) as listener:

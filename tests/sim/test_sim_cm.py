@@ -324,7 +324,7 @@ def start_slow_query_responder(world: World, sidr_hosts: SidrHosts, qp: QP) -> l
 def start_query_flood(
     world: World, sidr_hosts: SidrHosts, rate: int, sources: int, listens: bool
 ) -> None:
-    """Send queries at the given rate; with ``listens`` return the received cookies."""
+    """Send queries at the given rate; with ``listens``, send received cookies back in a query."""
 
     def send_queries() -> None:
         socks = [world.udp(f"10.2.{i // 200}.{1 + i % 200}") for i in range(sources)]

@@ -426,8 +426,8 @@ def test_a_silent_client_is_disconnected_and_does_not_delay_other_clients(
     assert world.now == pytest.approx(began + 0.04, abs=1e-3)
     with expect_counter_increase("startup_timeouts", 1):
         assert silent.recv(1) == b""
-    # The listener closes the connection after the setting mpa_timeout_ms, counted from the end of
-    # TCP's handshake, and the FIN takes its delay.
+    # The listener closes the connection mpa_timeout_ms (a setting) after the end of TCP's
+    # handshake, and the FIN arrives one packet delay later.
     assert world.now == pytest.approx(began + 5 + 0.02, abs=1e-3)
     assert door.channel.get_event(0) is None, "an incomplete MPA Request was reported"
 

@@ -139,7 +139,7 @@ def test_the_seed_splits_the_tcp_stream_into_segments_at_any_octet(
         world.run_for(1)
     with PcapNgReader(str(tmp_path / "run.pcapng")) as packets:
         lengths = [len(packet[TCP].payload) for packet in packets if packet[TCP].dport != 0]
-    # The length of an FPDU is a multiple of four, so these boundaries differ from those of FPDUs.
+    # The length of an FPDU is a multiple of four, so these segments do not end where FPDUs end.
     assert {length % 4 for length in lengths if length} == {0, 1, 2, 3}
     assert min(length for length in lengths if length) < 100
     assert max(lengths) == 1500 - 52
@@ -246,7 +246,7 @@ def test_a_partition_of_a_minute_delays_rc_requests(
     assert a.state == b.state == QPState.RTS
     world.heal()
     assert [wc.check().wr_id for wc in a.wait_for_sends(2)] == [1, 2]
-    # Retransmission timeouts double, so the next timeout expires within the same time again.
+    # Retransmission timeouts double, so the next one expires at most a minute after the outage.
     assert 60 * SECOND < world.now_ns < 121 * SECOND
 
 
@@ -274,7 +274,7 @@ def test_a_permanent_partition_ends_a_request_when_tcp_gives_up(
 def test_the_peer_of_a_killed_process_is_disconnected_after_one_path_delay(
     world: World, connect_pair: ConnectPair, unread: bool
 ) -> None:
-    """Check that the end is reported by a FIN, or by a reset if the process had unread data."""
+    """Check that the killed process sends a FIN, or a reset if it had unread data."""
     a, b = connect_pair("delay=10ms")
     a.post_receive(7)
     if unread:

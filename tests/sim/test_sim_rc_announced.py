@@ -1,4 +1,4 @@
-"""Detection whether the peer of an RC queue pair with a connection manager is siwarp.
+"""How an RC queue pair that connects by rdma_cm detects whether its peer is siwarp.
 
 The peer is siwarp, a plain socket that implements only the RFCs, or a socket that pretends to be
 siwarp.
@@ -310,7 +310,7 @@ def test_a_false_announcement_by_a_peer_that_closes_fails_the_request(
         (bytes(DeliveryCount(sends=1, writes=0)), False),
         (bytes(DeliveryCount(sends=0, writes=0)), False),
         (bytes(Requester(flags=1, rnr_retry=8)), False),
-        # The segment in the next line is allowed if delivery counts were agreed.
+        # a valid requester message, which is allowed if delivery counts were agreed
         (bytes(Requester(flags=1, rnr_retry=7)), True),
         (bytes(DDPTagged(opcode=Opcode.PRIVATE, stag=9 << 24)), False),
         (bytes(DDPTagged(opcode=Opcode.PRIVATE, stag=5 << 24)) + b"payload", False),

@@ -1,4 +1,4 @@
-"""Ends of RC connections: which requests are flushed, which data still arrives, and when."""
+"""How RC connections end: which requests are flushed, which data still arrives, and when."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_moving_to_err_flushes_all_requests_of_both_ends_in_order(world: World) 
     for end, first in ((a, 10), (b, 20)):
         done = end.wait_for_receives(5)
         assert [(w.wr_id, w.status) for w in done] == [(first + i, FLUSHED) for i in range(5)]
-    # The initiator closes the stream, too, and after one delay neither end lingers.
+    # The initiator closes the stream, too, and one packet delay later neither end lingers.
     assert world.now_ns - began < 2 * DELAY + 2 * NAP
     for end in (a, b):
         end.post(SEND, 77)

@@ -109,7 +109,7 @@ def test_two_queue_pairs_connect_over_a_long_round_trip(
 def test_requests_posted_to_a_peer_that_is_reset_during_connecting_do_not_fail(
     world: World, unconnected_ends: tuple[End, End]
 ) -> None:
-    """Check that no posted request fails when the Reply to the first Request finds a reset end."""
+    """Check that no request fails if the end that sent a Request is reset before the Reply."""
     a, b = unconnected_ends
     b.init_with_receives()
     b.to_rts(a.host_and_qpn, timeout=0)

@@ -101,7 +101,7 @@ def test_a_receive_posted_before_the_rnr_time_ends_completes_the_send(
 
 
 def test_each_waiting_send_has_its_own_rnr_time(world: World) -> None:
-    a, b = connect_roce_ends(world, 2, 27)  # each Send may wait twice 122.88 ms, 246 ms
+    a, b = connect_roce_ends(world, 2, 27)  # each Send may wait 2 * 122.88 ms = 246 ms
     for i in range(4):
         a.post(SEND, i, length=8)
     for i in range(3):
@@ -214,7 +214,7 @@ def test_a_write_and_a_read_complete_while_an_earlier_send_waits_for_a_receive(
 def test_a_send_that_waits_while_a_later_write_is_refused_is_flushed(
     world: World, receives: int
 ) -> None:
-    """Check the status of requests that precede the refused Write and were or were not counted."""
+    """Check that Sends before the refused Write succeed only if a delivery count covers them."""
     a, b = connect_roce_ends(world, private_messages=True)
     for i in range(receives):
         b.post_receive(i)
@@ -335,7 +335,7 @@ def test_stored_sends_of_a_crashed_peer_are_received_before_the_disconnect_event
 
 
 def test_stored_sends_of_a_crashed_peer_cause_no_work_while_they_wait(world: World) -> None:
-    """Check with only one event per round, so that two simultaneous receives take two rounds."""
+    """Check with one event per progress round, so that two receives posted at once take two."""
     world.faults("delay=10ms")
     with temporary_settings(budget=1):
         a, b = (

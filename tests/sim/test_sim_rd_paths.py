@@ -83,7 +83,7 @@ def check_delivery(world: World, a: End, b: End, *sizes: int) -> None:
 
 
 def drop_long_datagrams(world: World, a: End, b: End, mtu: int) -> None:
-    """Make the path silently drop datagrams longer than ``mtu``, or all datagrams if it is 0."""
+    """Make the path silently drop datagrams longer than ``mtu``; 0 drops all datagrams."""
     for one, other in ((a, b), (b, a)):
         world.path_mtu(one.device, other.device, mtu, told=False)
 

@@ -10,11 +10,12 @@ import os
 import pytest
 from scale.worlds import WORLDS, measure_world
 
-#: Allowed shares relative to the mean share of a flow; the simulated TCP exceeds this target.
+#: The allowed range of a flow's share relative to the mean share. The goal is 0.5 to 2; flows over
+#: the simulated TCP (the ring) are fairer.
 ALLOWED_SHARES = {"bottleneck": (0.5, 2), "mesh": (0.5, 2), "ring": (0.9, 1.1)}
 #: KiB of memory per device, and per flow at both ends; twice the measured values.
 KIB_PER_DEVICE, KIB_PER_FLOW = 600, 450
-#: A factor for sanitized code, which uses more memory.
+#: A factor for the memory limits of sanitized code.
 MEMORY_FACTOR = 10 if "SANITIZER" in os.environ else 1
 
 

@@ -1,4 +1,4 @@
-"""Silent connections that fill the start-ups of a listener, and their effect on a good client."""
+"""Silent connections that use up a listener's limit of start-ups, and the effect on others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from siwarp.sim import World
 LISTENER, GOOD_CLIENT, PORT = "10.0.0.1", "10.0.0.2", 7471
 #: Seconds within which a good client is answered.
 ANSWER_LIMIT_S = 1.0
-#: The listener's limit of start-ups (setting max_startups), and the share of one source.
+#: The listener's limit of connections in MPA start-up (setting max_startups), and the number of
+#: them that one source address may have.
 MAX_STARTUPS, SOURCE_SHARE = 1024, 768
 REQUEST = bytes(MPARequest(rev=1, c=1))
 
@@ -92,7 +93,7 @@ def test_silent_connections_are_closed_earlier_if_there_are_many(world: World) -
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_new_client_waits_until_the_oldest_start_up_may_be_closed(seed: int) -> None:
-    """Check equally many start-ups of two sources, of which the seed selects one."""
+    """Check two sources with equally many start-ups; the seed decides which source loses one."""
     with temporary_settings(max_startups=64, source_share=75), World(seed) as world:
         RejectingListener(world)
         held = [open_silent_connections(world, 48, source) for source in ("10.0.0.8", "10.0.0.9")]
@@ -103,7 +104,7 @@ def test_a_new_client_waits_until_the_oldest_start_up_may_be_closed(seed: int) -
 def test_a_start_up_closed_for_a_new_client_is_not_serviced_when_its_data_arrives(
     world: World,
 ) -> None:
-    """Check a progress round that finds both new clients and data of the start-ups it closes."""
+    """Check a progress round that finds new clients, and data on connections that it closes."""
     with temporary_settings(max_startups=64, source_share=75, progress_thread=0):
         channel = CMEventChannel(world.device(LISTENER))
         with CMID(channel) as listener:
@@ -115,7 +116,7 @@ def test_a_start_up_closed_for_a_new_client_is_not_serviced_when_its_data_arrive
             before = counter_value("startups_refused")
             made = open_silent_connections(world, 32, "10.0.0.7")
             for one in held:
-                # The listener has already closed this start-up.
+                # The listener has already closed this connection.
                 with contextlib.suppress(ConnectionResetError):
                     one.sendall(REQUEST[:1])
             world.run_for(0.001)
@@ -125,13 +126,13 @@ def test_a_start_up_closed_for_a_new_client_is_not_serviced_when_its_data_arrive
 
 
 def test_start_ups_are_closed_only_when_a_new_client_connects(world: World) -> None:
-    """Check that a full listener that is serviced without a new client closes no start-up."""
+    """Check that a full listener that is serviced without a new client closes no connection."""
     with temporary_settings(max_startups=64, source_share=75):
         RejectingListener(world)
         held = [one for n in (8, 9) for one in open_silent_connections(world, 32, f"10.0.0.{n}")]
         before = counter_value("startups_refused")
-        world.run_for(1.0)  # all start-ups are old enough to be closed
-        for one in held:  # one progress round for each start-up, which also services the listener
+        world.run_for(1.0)  # all connections are old enough to be closed
+        for one in held:  # one progress round per connection, which also services the listener
             one.sendall(REQUEST[:1])
             world.run_for(0.001)
         assert counter_value("startups_refused") == before
@@ -140,7 +141,7 @@ def test_start_ups_are_closed_only_when_a_new_client_connects(world: World) -> N
 
 
 def test_a_refused_new_client_does_not_close_a_start_up_of_another_source(world: World) -> None:
-    """Check that the refusal of a source with a used-up share closes no start-up of another."""
+    """Check that refusing a source that used up its share closes no other source's connection."""
     with temporary_settings(max_startups=64, source_share=50):
         RejectingListener(world)
         old = open_silent_connections(world, 32, "10.0.0.8")

@@ -148,7 +148,7 @@ def test_the_sim_command_detects_a_window_that_outlives_its_invalidation(
 
 
 class FakeWorker(command.Worker):
-    """A worker whose programs fail from their 37th operation on, or have no crashes."""
+    """A fake worker: its programs fail if they have 37 operations or more and ``fails`` is true."""
 
     crashes = 1
     fails = True

@@ -43,7 +43,7 @@ QKEY = 0xF100D
 DEPTH, OCTETS = 16, 64
 SOCKETS = 32
 BLOCK = 2000
-#: The counters for the outcome of each datagram of a stranger, except a HELLO that was answered.
+#: The counters for the outcome of each spoofed datagram, except a HELLO that was answered.
 JUDGED = ("drop_rd_epoch", "drop_rd_hello", "drop_rd_cookie", "drop_rd_peers")
 IP_PKTINFO, IN_PKTINFO = 8, struct.Struct("=i4s4s")  # a constant and a struct of linux/in.h
 
@@ -194,8 +194,8 @@ def resident_octets() -> int:
 def run_target(count: int, limit: float) -> dict[str, Any]:
     """Exchange messages with an honest peer during the flood, and return the results."""
     ctx = Context("siw_lo")
-    # The queue pair has records for the honest peer and one more peer; a record used by a stranger
-    # would use up the second record.
+    # The queue pair has peer records for the honest peer and one more peer. If a spoofed datagram
+    # used a peer record, none would be left for the other peer.
     victim, honest, late = RdEnd(ctx, max_peers=2), RdEnd(ctx), RdEnd(ctx)
     for a, b in ((victim, honest), (honest, victim), (late, victim)):
         a.set_destination(b)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-#: The value 0 selects the smaller number of the regular suite; `make stress` sets a million.
+#: The number of datagrams: a million for `make stress`; 0 selects the number of the regular suite.
 COUNT = int(os.environ.get("SIWARP_STRESS_MESSAGES", "0"))
 SLOW = "SANITIZER" in os.environ
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-#: The value 0 selects the smaller number of the regular suite; `make stress` sets a million.
+#: The number of messages: a million for `make stress`; 0 selects the number of the regular suite.
 MESSAGES = int(os.environ.get("SIWARP_STRESS_MESSAGES", "0"))
 SEED = int(os.environ.get("SIWARP_STRESS_SEED", "1"))
 

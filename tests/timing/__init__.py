@@ -1,4 +1,4 @@
-"""Tests that race the clock, and the timing lane, which runs these tests without parallel load.
+"""Tests that depend on real time, and a run of these tests without parallel load.
 
 ``tests/timing/tests.txt`` lists the tests that race the clock. Such tests are unreliable on a busy
 machine, so `make test` leaves them out, and `make timing` (``run.py``) runs them in one process.

@@ -28,7 +28,7 @@ import pytest
 from timing import list_entry_covering_test, listed_timing_tests, measure
 
 ROOT = Path(__file__).resolve().parents[2]
-#: Seconds that the timing lane waits for a quiet machine before the verdict is UNJUDGED.
+#: Seconds that `make timing` waits for a quiet machine before the verdict is UNJUDGED.
 QUIET_WITHIN_S = 60.0
 
 
@@ -87,7 +87,7 @@ def run_pytest(arguments: list[str]) -> tuple[int, list[Result]]:
 
 
 def verdict_after_rerun(first: Result, may_be_unjudged: bool) -> tuple[str, str]:
-    """Repeat a test that failed once; return the verdict and an explanation."""
+    """Run a failed test a second time; return the verdict and an explanation."""
     if not may_be_unjudged:
         return "FAILED", f"{first.cost}; it is not in tests/timing/tests.txt"
     if not measure.wait_for_quiet_machine(QUIET_WITHIN_S):
@@ -99,7 +99,7 @@ def verdict_after_rerun(first: Result, may_be_unjudged: bool) -> tuple[str, str]
 
 
 def main() -> int:
-    """Run the timing lane; return 0 unless a test has the verdict FAILED."""
+    """Run the tests that depend on real time; return 0 unless a test has the verdict FAILED."""
     parser = argparse.ArgumentParser(prog="make timing", description=__doc__)
     parser.add_argument("--strict", action="store_true", help="UNJUDGED is a failure, too")
     parser.add_argument("tests", nargs="*", default=["tests"])

@@ -58,8 +58,8 @@ def build_wheel_for_platform(platform: Platform) -> Path:
     raw = BUILD / "raw" / platform.name
     shutil.rmtree(raw, ignore_errors=True)
     raw.mkdir(parents=True)
-    # meson-python derives the wheel's platform from that of the interpreter, which the variable
-    # sets.
+    # meson-python derives the wheel's platform from that of the interpreter, which this
+    # environment variable sets.
     os.environ["_PYTHON_HOST_PLATFORM"] = f"linux-{platform.cpu}"
     arguments = [f"--cross-file={write_cross_file(platform)}", "-Ddebug=false"]
     settings = {"build-dir": str(BUILD / "meson" / platform.name), "setup-args": arguments}

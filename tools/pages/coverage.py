@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Generates pages on the clauses of the RFCs and of datagram-iWARP that tests have shown."""
+"""Generates pages that show which tests cover the clauses of the RFCs and of datagram-iWARP."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ HEADERS = ("types.h", "siw.h", "siw_ext.h", "cm.h", "ibv_ext.h")
 
 
 def main() -> int:
-    """Remove and create the folder; return 0."""
+    """Create the folder anew, with the input of Sphinx; return 0."""
     stage = Path(sys.argv[1])
     shutil.rmtree(stage, ignore_errors=True)
     (stage / "docs").mkdir(parents=True)

@@ -226,7 +226,6 @@ void abi_fork_init(void);
 void abi_free_object(enum abi_kind kind, void *memory);
 /*
  * Registers a handle as a live object. owner may be NULL. Returns true, or false with errno ENOMEM.
- *
  */
 bool abi_register_handle(enum abi_kind kind, void *handle, struct ibv_context *owner);
 /* Returns true if handle is a live object of the given kind, otherwise false with errno EINVAL. */
@@ -344,7 +343,7 @@ void abi_addr_of_gid(const struct abi_context *ctx, const union ibv_gid *gid,
 int abi_refresh_gids(struct abi_context *ctx);
 /*
  * Stores the address at an index of the GID table that the program queried last. Returns false if
- * there is none.
+ * there is no address at that index.
  */
 bool abi_addr_of_gid_index(struct abi_context *ctx, unsigned int index, struct siw_addr *addr);
 /*

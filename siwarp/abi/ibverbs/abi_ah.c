@@ -16,7 +16,7 @@
 /*
  * Replaces an address vector without a GID and with LID 0, by which rsockets addresses its own
  * port, by the device's first address. Returns false for other vectors, and for protection domains
- * of the program, in which Ethernet adapters refuse such a vector.
+ * that the program has allocated, because Ethernet adapters refuse such a vector there.
  */
 static bool ah_attr_fill_own_port_gid(const struct ibv_pd *pd, const struct ibv_ah_attr *attr,
 				      struct ibv_ah_attr *out)
@@ -66,7 +66,7 @@ int ibv_destroy_ah(struct ibv_ah *ah)
 		return EINVAL;
 	context = ah->context;
 	pd = ah->pd;
-	/* The handle must be ended before its memory can be reused for another handle. */
+	/* The handle must be marked dead before its memory can be reused for another handle. */
 	abi_mark_dead(ABI_AH, ah);
 	r = siw_destroy_ah((struct siw_ah *)ah);
 	if (r < 0) {
@@ -182,7 +182,6 @@ int ibv_resolve_eth_l2_from_gid(struct ibv_context *context, struct ibv_ah_attr 
 	}
 	/*
 	 * The kernel resolves MAC addresses when it sends, and programs never see Ethernet frames.
-	 *
 	 */
 	memset(eth_mac, 0, ETHERNET_LL_SIZE);
 	if (vid)

@@ -204,8 +204,8 @@ static bool context_has_fd(void *handle, const void *wanted)
 }
 
 /*
- * Ends one import of a context and closes the imported descriptor. Returns false if there is no
- * import.
+ * Removes one import of a context, and closes the descriptor that was passed to ibv_import_device.
+ * Returns false if the context has no import.
  */
 static bool context_release_import(struct abi_context *ctx)
 {
@@ -248,7 +248,6 @@ int ibv_close_device(struct ibv_context *context)
 	mappings = ctx->mappings;
 	/*
 	 * Closing a device also ends the objects of the device that the program has not destroyed.
-	 *
 	 */
 	if (!abi_mark_context_dead(context)) {
 		errno = EINVAL;
@@ -281,7 +280,7 @@ struct ibv_context *ibv_import_device(int cmd_fd)
 	if (!import)
 		return abi_fail_null(ENOMEM);
 	ctx = abi_context_of(context);
-	/* ending the import must not close the descriptor cmd_fd of the imported context */
+	/* the end of the import must not close the descriptor cmd_fd of the context */
 	import->fd = cmd_fd != context->cmd_fd ? cmd_fd : -1;
 	pthread_mutex_lock(&ctx->lock);
 	import->next = ctx->imports;

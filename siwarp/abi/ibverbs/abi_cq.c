@@ -100,7 +100,7 @@ struct ibv_cq_ex *abi_create_cq_ex(struct ibv_context *context, struct ibv_cq_in
 	if (attr->comp_mask & IBV_CQ_INIT_ATTR_MASK_PD &&
 	    (!abi_is_live(ABI_PD, attr->parent_domain) || attr->parent_domain->context != context))
 		return abi_fail_null(EINVAL);
-	/* An overflow ends the CQ and its queue pairs, so IGNORE_OVERRUN is not supported. */
+	/* An overflow moves the CQ's queue pairs to ERR, so IGNORE_OVERRUN is not supported. */
 	if (attr->wc_flags & ~readers || flags & ~(uint32_t)IBV_CREATE_CQ_ATTR_SINGLE_THREADED)
 		return abi_fail_null(EOPNOTSUPP);
 	cq = cq_create(context, (int)attr->cqe, attr->cq_context, attr->channel,
@@ -131,7 +131,6 @@ int ibv_resize_cq(struct ibv_cq *cq, int cqe)
 		return EINVAL;
 	/*
 	 * The size is not rounded up, because a program that shrinks a CQ wants the requested size.
-	 *
 	 */
 	r = siw_resize_cq(abi_cq_of(cq)->siw, cqe);
 	if (r == 0)
@@ -158,7 +157,7 @@ int abi_poll_cq(struct ibv_cq *cq, int num_entries, struct ibv_wc *wc)
 
 int abi_req_notify_cq(struct ibv_cq *cq, int solicited_only)
 {
-	/* Arming a CQ without a channel has no effect, and is not an error for adapters. */
+	/* Arming a CQ without a channel has no effect; with adapters it is not an error either. */
 	if (!cq->channel)
 		return 0;
 	return abi_errno_of_result(siw_req_notify_cq(abi_cq_of(cq)->siw, solicited_only));

@@ -241,7 +241,7 @@ struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t length, ui
 	return (struct ibv_mr *)mr_register(pd, addr, length, iova, access);
 }
 
-/* Returns the address at which the engine's offsets start after ibv_rereg_mr. */
+/* Returns the address that corresponds to offset 0 of the engine's region after ibv_rereg_mr. */
 static uint64_t rereg_base_addr(const struct abi_mr *mr, int flags, unsigned int access)
 {
 	if (!(flags & IBV_REREG_MR_CHANGE_TRANSLATION) &&

@@ -26,7 +26,7 @@ union port_attr {
 	struct ibv_port_attr attr;
 	uint32_t words[14];
 };
-#define ACTIVE_SPEED_EX 13 /* index of active_speed_ex in words */
+#define ACTIVE_SPEED_EX 13 /* index of active_speed_ex in the array `words` */
 
 _Static_assert(sizeof(union port_attr) == 56, "ibv_port_attr");
 _Static_assert(offsetof(struct ibv_port_attr, port_cap_flags2) == COMPAT_PORT_SIZE,
@@ -140,7 +140,7 @@ static int clamp_to_int(uint64_t limit)
 	return limit < INT32_MAX ? (int)limit : INT32_MAX;
 }
 
-/* A 24-bit OUI that no vendor has; programs take 0 for a failed query */
+/* A 24-bit OUI that no vendor has. Programs interpret 0 as a failed query. */
 #define NO_VENDOR 0xffffff
 
 int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *attr)

@@ -508,8 +508,7 @@ int ibv_set_ece(struct ibv_qp *qp, struct ibv_ece *ece)
 	if (!abi_is_live(ABI_QP, qp) || !ece || ece->comp_mask)
 		return abi_fail(EINVAL);
 	/*
-	 * ECE are vendor options; siwarp has no vendor options and supports none of other vendors.
-	 *
+	 * ECE carries vendor options; siwarp has none, and does not support those of other vendors.
 	 */
 	if (ece->vendor_id || ece->options)
 		return abi_fail(EOPNOTSUPP);

@@ -13,7 +13,7 @@ struct abi_builder {
 	/* abi_forks when the builder was created; differs in a forked child */
 	unsigned int forks;
 	int err;   /* first error of a request in the list */
-	bool dead; /* builder of destroyed queue pairs; never open */
+	bool dead; /* the builder that destroyed queue pairs share; it begins no list */
 	size_t n, sges, octets;
 	/*
 	 * The following arrays grow as needed. Pointers between the arrays are set when the list is
@@ -316,7 +316,6 @@ static void wr_set_inline_data(struct ibv_qp_ex *qp, void *addr, size_t length)
 
 /*
  * Begins a list of requests. A second call before the end of the list makes the complete list fail.
- *
  */
 static void wr_start(struct ibv_qp_ex *qp)
 {

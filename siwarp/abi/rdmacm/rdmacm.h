@@ -57,11 +57,12 @@ struct cm_id {
 	struct cm_channel *own; /* private channel of a synchronous id, otherwise NULL */
 	/* events that the program has not acknowledged; protected by cm_lock */
 	unsigned int unacked;
-	bool bound, listening, unanswered; /* unanswered: id of an unanswered CONNECT_REQUEST */
+	bool bound, listening, unanswered; /* unanswered: a request without an answer yet */
 	bool resolved, routed;		   /* active side: address resolved, route resolved */
 	/*
-	 * State of the connection according to its events: accepted locally; established; over,
-	 * that is, ended. ends: the local program has called rdma_disconnect.
+	 * State of the connection. accepted: by the local program; established: an event has
+	 * reported ESTABLISHED; over: an event has reported the end of the connection; ends: the
+	 * local program has called rdma_disconnect.
 	 */
 	bool accepted, established, over, ends;
 	bool any; /* bound to a wildcard address */
@@ -85,7 +86,6 @@ struct cm_id {
 	struct ibv_cq *stand_in_cq;
 	/*
 	 * value of RDMA_OPTION_ID_TOS, which an id of a CONNECT_REQUEST inherits from the listener
-	 *
 	 */
 	uint8_t tos;
 	struct ibv_sa_path_rec path; /* path record shown in the id's route */
@@ -127,7 +127,8 @@ void cm_unlock(void);
 /* Registers an object as alive under its handle. Returns true, or false with errno ENOMEM. */
 bool cm_register_object(struct cm_object *object, enum cm_kind kind, const void *handle);
 bool cm_register_object_locked(struct cm_object *object, enum cm_kind kind, const void *handle);
-bool cm_is_live(enum cm_kind kind, const void *handle); /* not live: returns false, errno EINVAL */
+/* Returns true if handle is a live object of the given kind, otherwise false with errno EINVAL. */
+bool cm_is_live(enum cm_kind kind, const void *handle);
 bool cm_is_live_locked(enum cm_kind kind, const void *handle);
 void cm_mark_dead(struct cm_object *object);
 void cm_mark_dead_locked(struct cm_object *object);
@@ -230,15 +231,14 @@ void cm_leave_all_groups(struct cm_id *id);
 
 /*
  * Data that the system's librdmacm interprets as device limits, with large values at every offset
- *
  */
 extern const uint32_t cm_fake_device_data[64];
 
 /* ---- rdmacm_qp.c ----------------------------------------------------------------------------- */
 
 /*
- * Returns the substitute queue pair of a connection that only carries private data, which the first
- * call creates, or NULL if the queue pair cannot be created. cm_destroy_substitute_qp destroys the
+ * Returns the substitute queue pair of a connection that only carries private data. The first call
+ * creates the queue pair, or returns NULL if that fails. cm_destroy_substitute_qp destroys the
  * queue pair after the engine's id was destroyed.
  */
 struct ibv_qp *cm_get_substitute_qp(struct cm_id *id);
@@ -253,7 +253,7 @@ void cm_destroy_substitute_qp(struct cm_id *id);
 struct cm_id *cm_id_create_for_request(struct cm_id *listener, struct siw_cm_id *siw);
 /* Sets the device of a new id. Must be called after cm_lock was released. */
 void cm_set_device_of_id(struct cm_id *id);
-/* Acknowledges the event, if any, in the member event of a synchronous id. */
+/* Acknowledges the event that a synchronous id holds in its member `event`, if there is one. */
 void cm_ack_pending_event(struct cm_id *id);
 /*
  * Waits for the result of the operation that was started last, if the id is synchronous. Returns 0,

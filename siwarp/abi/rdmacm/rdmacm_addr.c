@@ -157,8 +157,8 @@ struct rdma_addrinfo *cm_copy_addrinfo(const struct rdma_addrinfo *from)
 }
 
 /*
- * Completes port space and queue pair type, each of which implies the other. Returns 0 or
- * EAI_SERVICE.
+ * Sets port space and queue pair type; if the hints contain only one of them, it determines the
+ * other. Returns 0, or EAI_SERVICE if they contradict each other.
  */
 static int addrinfo_set_port_space_and_qp_type(struct rdma_addrinfo *info,
 					       const struct rdma_addrinfo *hints)

@@ -46,8 +46,8 @@ static int conn_param_to_engine(const struct cm_id *id, const struct rdma_conn_p
 }
 
 /*
- * Sets how often the peer's Sends are retried while no receive is posted, which the receiving end
- * counts. Applies to queue pairs whose states the id manages.
+ * Sets how often the peer may retry a Send for which this end has posted no receive; this end
+ * counts the retries. Applies to queue pairs whose states the id manages.
  */
 static int set_rnr_retries(struct cm_id *id, const struct rdma_conn_param *from,
 			   struct siw_cm_param *to)

@@ -85,9 +85,8 @@ static uint8_t depth_to_uint8(int value)
 }
 
 /*
- * Sets the depths in an event to the values in the peer's frame or, if the frame contains no
- * depths, to the values that the local end may use. Events of connection requests always contain
- * the latter values.
+ * Sets the depths in an event to the values in the peer's frame. If the frame contains no depths,
+ * and in events of connection requests, the depths are the values that the local end may use.
  */
 static void event_fill_depths(struct rdma_conn_param *conn, const struct siw_cm_event *from)
 {
@@ -374,8 +373,8 @@ uint64_t cm_pop_event_arg(struct cm_id *id)
 }
 
 /*
- * Queues an event of the program on the channel, and its argument after the earlier arguments.
- * Returns 0 or a negative errno value.
+ * Queues an event of the program on the id's channel, and appends the event's argument to the id's
+ * list of arguments. Returns 0 or a negative errno value.
  */
 static int queue_user_event(struct cm_id *id, int status, uint64_t arg)
 {

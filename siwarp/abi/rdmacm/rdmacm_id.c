@@ -162,7 +162,7 @@ int rdma_migrate_id(struct rdma_cm_id *rdma_id, struct rdma_event_channel *chann
 		return cm_fail(-r);
 	}
 	cm_ack_pending_event(id);
-	/* A thread that got an event from the old channel may still access the id's channel. */
+	/* A thread that got an event from the old channel may still read the member id.channel. */
 	cm_wait_acks(id);
 	old = (struct rdma_event_channel *)id->own;
 	id->own = (struct cm_channel *)own;

@@ -51,8 +51,7 @@ int rdma_set_local_ece(struct rdma_cm_id *id, struct ibv_ece *ece)
 	if (!ece || !cm_is_live(CM_ID, id) || ece->comp_mask)
 		return cm_fail(EINVAL);
 	/*
-	 * ECE are vendor options; siwarp has no vendor options and supports none of other vendors.
-	 *
+	 * ECE carries vendor options; siwarp has none, and does not support those of other vendors.
 	 */
 	return ece->vendor_id || ece->options ? cm_fail(EOPNOTSUPP) : 0;
 }

@@ -49,12 +49,12 @@ SIW_IBV struct siw_srq *siw_ibv_srq(struct ibv_srq *srq);
 SIW_IBV struct siw_ah *siw_ibv_ah(struct ibv_ah *ah);
 
 /*
- * Creates a queue pair like ibv_create_qp, with additional attributes from the following members of
- * more: no_crc, persona, error_policy, max_write_records, max_peers, peer_timeout_ms,
- * private_messages, keep_unexpected. Other members of more are ignored. init->qp_type may also be
- * SIW_QPT_RD. An RD queue pair is moved through the states of UD by ibv_modify_qp, and its requests
- * are posted by siw_post_send, because RD requests contain their peer in wr.rd of struct
- * siw_send_wr. Errors: as siw_create_qp.
+ * Creates a queue pair like ibv_create_qp, with additional attributes from these members of *more:
+ * no_crc, persona, error_policy, max_write_records, max_peers, peer_timeout_ms, private_messages,
+ * keep_unexpected. Other members of *more are ignored. init->qp_type may also be SIW_QPT_RD. An RD
+ * queue pair is moved through the states of UD by ibv_modify_qp, and its requests are posted by
+ * siw_post_send, because RD requests contain their peer in wr.rd of struct siw_send_wr. Errors: as
+ * siw_create_qp.
  */
 SIW_IBV struct ibv_qp *siw_ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *init,
 					 const struct siw_qp_init_attr *more);

@@ -135,10 +135,10 @@ enum siw_event_type {
 	 * with persona roce only completions report a broken connection.
 	 */
 	SIW_EVENT_QP_FATAL = 1,
-	SIW_EVENT_QP_REQ_ERR = 2,    /* qp: went to ERR on an invalid request of the peer */
-	SIW_EVENT_QP_ACCESS_ERR = 3, /* qp: went to ERR because the peer lacked access rights */
+	SIW_EVENT_QP_REQ_ERR = 2,    /* qp: an invalid request of the peer moved the QP to ERR */
+	SIW_EVENT_QP_ACCESS_ERR = 3, /* qp: a forbidden access by the peer moved the QP to ERR */
 	SIW_EVENT_COMM_EST = 4,	     /* qp: a message arrived while the QP was in RTR */
-	SIW_EVENT_SQ_DRAINED = 5,    /* qp: in SQD, all started requests have completed */
+	SIW_EVENT_SQ_DRAINED = 5,    /* qp: the QP is in SQD; all started requests completed */
 	SIW_EVENT_PATH_MIG = 6,
 	SIW_EVENT_PATH_MIG_ERR = 7,
 	/*
@@ -159,8 +159,8 @@ enum siw_event_type {
 	SIW_EVENT_CLIENT_REREGISTER = 17,
 	SIW_EVENT_GID_CHANGE = 18, /* port_num: the interface's addresses changed */
 	/* Events specific to siwarp, with numbers far above those of libibverbs: */
-	SIW_EVENT_QP_ERR_QUEUED = 1000,	 /* qp: siw_poll_err has an error to return */
-	SIW_EVENT_PEER_RESTARTED = 1001, /* qp: siw_poll_restarts has a peer to return */
+	SIW_EVENT_QP_ERR_QUEUED = 1000,	 /* qp: the QP's error queue (siw_poll_err) is not empty */
+	SIW_EVENT_PEER_RESTARTED = 1001, /* qp: an RD peer has restarted (siw_poll_restarts) */
 	/* qp: UC only: the peer loses too many datagrams; the QP sends at a lower rate for 10 s */
 	SIW_EVENT_CONGESTED = 1002,
 };
@@ -317,14 +317,14 @@ struct siw_mw_bind_info {
 	uint64_t addr;
 	uint64_t length;
 	unsigned int
-		/* of enum siw_access_flags: REMOTE_WRITE, REMOTE_READ, ZERO_BASED */
+		/* set of enum siw_access_flags: REMOTE_WRITE, REMOTE_READ, ZERO_BASED */
 		mw_access_flags;
 };
 
 /* A bind request, as struct ibv_mw_bind */
 struct siw_mw_bind {
 	uint64_t wr_id;
-	unsigned int send_flags; /* of enum siw_send_flags: FENCE, SIGNALED */
+	unsigned int send_flags; /* set of enum siw_send_flags: FENCE, SIGNALED */
 	struct siw_mw_bind_info bind_info;
 };
 
@@ -653,7 +653,7 @@ struct siw_qp_init_attr {
 	/*
 	 * RD: max_peers is the maximum number of peer records (0: setting rd_peers). When the limit
 	 * is reached, a new peer replaces the record that has been idle longest, or else a record
-	 * of the source address that holds most.
+	 * of the source address that has the most records.
 	 *
 	 * RD: peer_timeout_ms is the time in milliseconds after which a peer that does not send an
 	 * outstanding response is declared lost (0: setting peer_timeout_ms). With 0, setting
@@ -934,7 +934,7 @@ struct siw_send_wr {
 		} masked; /* MASKED_ATOMIC_...: the masks; the operands are in wr.atomic */
 		struct {
 			struct siw_mw *mw; /* a type 2 window */
-			uint32_t rkey;	   /* the key that the window gets */
+			uint32_t rkey;	   /* the window's key after the bind */
 			struct siw_mw_bind_info bind_info;
 		} bind_mw;
 		uint64_t reserved[6];

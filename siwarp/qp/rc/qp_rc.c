@@ -182,8 +182,8 @@ static int rc_flush_requests(struct siw_base_qp *base, struct siw_flow *flow)
 }
 
 /*
- * Marks the request that contains the stream position `at` as failed, and ends the stream, because
- * TCP could not read the memory of the data at the position. If the position lies in a Read
+ * Marks as failed the request that contains the stream position `at`, and ends the stream, because
+ * TCP could not read the memory of the data at this position. If the position lies in a Read
  * Response, no request is marked.
  */
 static __attribute__((cold, noinline)) void rc_fail_at_position(struct siw_base_qp *base,
@@ -226,7 +226,7 @@ static enum siw_run rc_run_send_queue(struct siw_base_qp *base)
 	siw_qp_flow_reap(base, flow);
 	if (__builtin_expect(r == -EFAULT, 0) && !siw_is_closing(base))
 		rc_fail_at_position(base, flow->memory_released);
-	/* This end found an error in data that it was sending, which the receiving side reports. */
+	/* This end found an error in data that it sends; the QP's receive path reports it. */
 	if (r == -EACCES && !siw_is_closing(base))
 		siw_advance_teardown(base, SIW_BROKEN);
 	/*
@@ -910,7 +910,7 @@ void siw_qp_rc_handle_lost_stream(struct siw_rc_qp *rc, int status)
 		siw_qp_rc_fail(rc, SIW_SHUTTING_DOWN, status, NULL);
 	else if (rc->base.flow.stream && rc->base.qp.state == SIW_QPS_RTS)
 		rc_close_stream_and_keep_qp_state(
-			rc); /* also if the start-up failed, since no request was sent then */
+			rc); /* after a failed start-up too, because no request was sent */
 	else if (rc_fail_oldest(rc, SIW_WC_RETRY_EXC_ERR))
 		siw_qp_rc_fail(rc, SIW_SHUTTING_DOWN, -EFAULT, NULL);
 	else
@@ -1134,7 +1134,7 @@ static struct siw_wqe *rc_oldest_unacknowledged(struct siw_rc_qp *rc,
 }
 
 /*
- * Marks the request that the Terminate quotes as failed, if the request is still queued. The peer
+ * Marks as failed the request that the Terminate quotes, if the request is still queued. The peer
  * processes messages in order, so it has received the earlier Writes. The peer has also received
  * the earlier Sends, unless delivery counts are on: then a Send that is not counted was still
  * waiting for its receive. Earlier Reads get no response any more.
@@ -1156,8 +1156,8 @@ static void rc_mark_terminated_request(struct siw_rc_qp *rc, const struct siw_rd
 }
 
 /*
- * Completes the receive that a local error concerns with the matching status, if the error concerns
- * a receive.
+ * If a local error concerns a receive, completes the receive with the status that matches the
+ * error.
  */
 static void rc_fail_receive(struct siw_rc_qp *rc, const struct siw_rdmap_event *ev)
 {
@@ -1179,7 +1179,7 @@ static void rc_fail_receive(struct siw_rc_qp *rc, const struct siw_rdmap_event *
 }
 
 /*
- * Marks the request whose local memory is unmapped or has an invalid key as failed. An error in
+ * Marks as failed the request whose local memory is unmapped or has an invalid key. An error in
  * placing a response concerns the oldest Read. An error without a quoted segment was found in data
  * being sent, and concerns the newest request.
  */
@@ -1189,7 +1189,7 @@ static void rc_fail_request(struct siw_rc_qp *rc, const struct siw_rdmap_event *
 	bool of_sent = !ev->quoted && ev->err.layer == SIW_LAYER_RDMAP;
 	struct siw_wqe *found = NULL;
 
-	/* type 0 is the local catastrophic error of both layers */
+	/* in both RDMAP and DDP, error type 0 is the local catastrophic error */
 	if (ev->err.type != 0 || (!of_read && !of_sent))
 		return;
 	siw_lock(&rc->base.qp.send_lock);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * qp/rc/qp_rc.h - the streams of RC queue pairs, for the folder that connects queue pairs. All
- * functions are called with the progress lock held and the send lock not held.
+ * qp/rc/qp_rc.h - functions on the streams of RC queue pairs, which the code that connects queue
+ * pairs calls. All functions are called with the progress lock held and the send lock not held.
  */
 #ifndef SIW_QP_RC_H
 #define SIW_QP_RC_H
@@ -28,9 +28,10 @@ int siw_qp_rc_refuse_stream(struct siw_context *ctx, struct siw_mpa_stream *mpa,
  */
 void siw_qp_rc_receive_arrived_messages(struct siw_base_qp *base);
 /*
- * Ends the stream: moves the QP to ERR according to the state table, sends the requests that have
- * begun (and, with SIW_TERMINATING, a Terminate), then flushes all requests and closes the stream.
- * status and err: the cause that on_ended reports, unless an earlier cause was set.
+ * Ends the stream: moves the QP to ERR according to the state table, finishes sending the requests
+ * whose transmission has begun (and, with SIW_TERMINATING, a Terminate), then flushes all requests
+ * and closes the stream. status and err: the cause that on_ended reports, unless an earlier cause
+ * was set.
  */
 void siw_qp_rc_fail(struct siw_rc_qp *rc, enum siw_teardown how, int status,
 		    const struct siw_wire_err *err);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * RD queue pairs: closing of endpoints, sending to peers, and the events of the endpoint. The
- * sections of the file are in call order.
+ * RD queue pairs: closing of endpoints, sending to peers, and the events of the endpoint. Each
+ * section calls only functions of earlier sections.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -17,8 +17,8 @@
 
 /*
  * An RD endpoint whose queue pair was destroyed or got another socket. The endpoint remains open
- * until the peers have received all messages, including responses, and have answered the BYE, for
- * at most linger_ms. If a new RD queue pair needs the port, the endpoint is closed immediately.
+ * until the peers have received all messages, including responses, and have answered the BYE, but
+ * for at most linger_ms. If a new RD queue pair needs the port, the endpoint is closed immediately.
  */
 
 struct rd_linger {
@@ -67,7 +67,7 @@ static void rd_linger_start(struct siw_context *ctx, struct siw_rd *endpoint)
 	siw_rd_shutdown(endpoint);
 	if (linger_ns && !siw_rd_continue_shutdown(endpoint))
 		rd_linger = calloc(1, sizeof(*rd_linger));
-	if (!rd_linger) { /* there is no memory to linger, but a BYE was sent to each peer */
+	if (!rd_linger) { /* there is nothing to wait for, or no memory for the wait */
 		siw_rd_close(endpoint);
 		return;
 	}
@@ -85,8 +85,8 @@ static void rd_linger_start(struct siw_context *ctx, struct siw_rd *endpoint)
 }
 
 /*
- * Closes an endpoint without a queue pair that uses the port of addr immediately. Returns whether
- * there was such an endpoint.
+ * Immediately closes the lingering endpoint (one without a queue pair) that uses the port of addr.
+ * Returns whether there was such an endpoint.
  */
 static bool rd_close_lingering_at_port(struct siw_context *ctx, const struct siw_addr *addr)
 {
@@ -168,7 +168,7 @@ static struct siw_addr rd_destination_of_request(const struct siw_send_wr *wr)
 	return dest;
 }
 
-/* Returns the flow to the peer at dest if the flow has requests, or NULL. */
+/* Finds the flow whose peer is at dest. Returns NULL if the flow has no requests. */
 static struct siw_flow *rd_find_flow(struct siw_base_qp *base, const struct siw_addr *dest)
 {
 	for (struct siw_link *l = base->flows.next; l != &base->flows; l = l->next) {
@@ -181,8 +181,8 @@ static struct siw_flow *rd_find_flow(struct siw_base_qp *base, const struct siw_
 }
 
 /*
- * Flushes a request that is posted while sending is stopped, after earlier requests to the same
- * peer that have begun.
+ * Flushes a request that is posted while sending is stopped. The request completes after earlier
+ * requests to the same peer whose transmission has begun.
  */
 static __attribute__((cold, noinline)) int
 rd_flush_posted_request(struct siw_rd_qp *rd, const struct siw_send_wr *wr, uint64_t length)
@@ -211,7 +211,7 @@ static int rd_post_request(struct siw_base_qp *base, const struct siw_send_wr *w
 	struct siw_flow *flow;
 	struct siw_addr dest;
 
-	(void)wait; /* wait is not needed: any request stays in the queue until the queue is run */
+	(void)wait; /* every request stays in the send queue until the queue is run */
 	if (length < 0)
 		return (int)length;
 	if (siw_qp_sq_full(&rd->base))
@@ -238,8 +238,8 @@ static int rd_begin_request(struct siw_base_qp *base, struct siw_flow *flow, str
 
 	(void)base;
 	/*
-	 * -EPIPE: the peer is lost; the receiving side reports the loss and ends the peer's
-	 * requests
+	 * -EPIPE: the peer is lost; the receive path of this end reports the loss, and completes
+	 * the requests to the peer
 	 */
 	if (err)
 		return err == -EPIPE ? -EAGAIN : err;
@@ -351,8 +351,8 @@ static enum siw_run rd_run_send_queue(struct siw_base_qp *base)
 }
 
 /*
- * Discards all protocol state of requests and messages in progress with peers. Progress lock held,
- * too.
+ * Discards all protocol state of requests and messages in progress with peers. Called with the send
+ * lock and the progress lock held.
  */
 static void rd_discard_protocol_state(struct siw_base_qp *base)
 {
@@ -505,8 +505,8 @@ static void rd_handle_read_done(struct siw_rd_qp *rd, struct siw_rdmap_stream *s
 
 	siw_lock(&rd->base.qp.send_lock);
 	/*
-	 * The end of the flow may already have completed the request, while the response was in
-	 * flight.
+	 * The request may already have been completed while the response was in flight, because its
+	 * flow ended.
 	 */
 	if (wqe->state == SIW_WQE_BEGUN) {
 		wqe->state = SIW_WQE_DONE;
@@ -518,8 +518,8 @@ static void rd_handle_read_done(struct siw_rd_qp *rd, struct siw_rdmap_stream *s
 
 /*
  * Marks a request that the peer has refused. For a Read or atomic, the error replaces the response.
- * Any other request may still be in transmission from the user's memory, and ends when the peer has
- * discarded all its segments.
+ * Any other request may still be in transmission from the user's memory, so it completes when the
+ * peer has discarded all its segments.
  */
 static void rd_mark_refused_request(struct siw_flow *flow, struct siw_wqe *wqe, uint8_t status)
 {
@@ -532,7 +532,7 @@ static void rd_mark_refused_request(struct siw_flow *flow, struct siw_wqe *wqe, 
 
 /*
  * Handles an error that the peer has reported: marks the request that the error quotes as refused,
- * or queues an error entry if the request has completed already.
+ * or queues an entry of the QP's error queue if the request has completed already.
  */
 static void rd_handle_peer_error(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
 				 const struct siw_rdmap_event *ev)
@@ -574,8 +574,8 @@ static void rd_move_requests_to_new_stream(struct siw_rd_qp *rd, struct siw_rdma
 	siw_link_init(&old.ready);
 	siw_rdmap_rd_stream_end(stream, how);
 	/*
-	 * The peer's record exists, so the creation of the stream fails only if there is no memory;
-	 * then the requests are flushed.
+	 * The record of the peer exists already, so only a lack of memory can prevent the creation
+	 * of the stream; the requests are then flushed.
 	 */
 	if (siw_rdmap_rd_get_or_create_stream(rd->end, &peer, &stream)) {
 		siw_qp_flow_flush_requests(&rd->base, &old, SIW_WC_WR_FLUSH_ERR);
@@ -637,7 +637,10 @@ static __attribute__((cold, noinline)) void rd_handle_wrong_msn(struct siw_rd_qp
 	siw_device_add_unsent_qp(&rd->base.qp);
 }
 
-/* Completes the request or the receive that a refused message of the peer concerns. */
+/*
+ * Handles a message from the peer that this end has refused: completes the request that the message
+ * answers, or the receive that the message has consumed.
+ */
 static void rd_handle_refused_message(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
 				      const struct siw_rdmap_event *ev)
 {
@@ -664,7 +667,7 @@ static void rd_qp_end_torn_streams(struct siw_rd_qp *rd)
 	siw_lock(&rd->base.qp.send_lock);
 	if (siw_teardown_of(&rd->base) == SIW_BROKEN)
 		siw_set_teardown(&rd->base, SIW_ALIVE);
-	/* in state BROKEN, the flows have not begun any request */
+	/* while the teardown state was BROKEN, no flow has begun a request */
 	rd_mark_all_flows_ready(&rd->base);
 	while ((stream = siw_rdmap_rd_first_unfinishable_stream(rd->end)))
 		rd_end_stream(rd, stream, SIW_WC_WR_FLUSH_ERR, SIW_RDMAP_RD_RESET, true);
@@ -673,8 +676,8 @@ static void rd_qp_end_torn_streams(struct siw_rd_qp *rd)
 }
 
 /*
- * Reports to RDMAP the number of completions of Write-Records that were polled, so that the same
- * number of completions may be queued again.
+ * Reports to RDMAP how many completions of Write-Records the program has polled, so that as many
+ * further Write-Records may be completed.
  */
 static void rd_report_polled_write_records(struct siw_rd_qp *rd)
 {
@@ -683,8 +686,8 @@ static void rd_report_polled_write_records(struct siw_rd_qp *rd)
 }
 
 /*
- * Handles the pause of a Write-Record, which lasts until the program polls a completion. The
- * message is resumed immediately if a completion was polled in the meantime.
+ * Handles the pause of a Write-Record, which lasts until the program polls the completion of a
+ * Write-Record. The message is resumed immediately if such a completion was polled in the meantime.
  */
 static __attribute__((cold, noinline)) void rd_handle_paused_record(struct siw_rd_qp *rd)
 {

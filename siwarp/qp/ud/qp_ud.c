@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * UD queue pairs: error messages and their rate limit, sending, and receiving. The sections of the
- * file are in call order.
+ * UD queue pairs: error messages and their rate limit, sending, and receiving. Each section calls
+ * only functions of earlier sections.
  */
 #include <errno.h>
 #include <limits.h>
@@ -19,8 +19,8 @@
 
 /*
  * The rate limits of error messages: setting err_rate limits the rate to all destinations together,
- * and err_source_rate the rate to each source, with bursts of the amount of one second. A forged
- * source address thus directs little traffic at its victim.
+ * and err_source_rate the rate to each address. A burst may contain as many messages as the rate
+ * permits in one second. A forged source address thus directs little traffic at its victim.
  */
 
 struct siw_err_limit {
@@ -101,8 +101,8 @@ static void ud_handle_invalid_message(struct siw_ud_qp *ud, const struct siw_rdm
 }
 
 /*
- * Handles an error message of a peer: queues an error entry if the error message quotes a message
- * that the QP has sent.
+ * Handles an error message of a peer: queues an entry of the QP's error queue if the error message
+ * quotes a message that the QP has sent.
  */
 static void ud_handle_error_message(struct siw_ud_qp *ud, const struct siw_rdmap_event *event)
 {
@@ -144,7 +144,10 @@ static void ud_get_send_dest(const struct siw_send_wr *wr, struct siw_addr *dest
 	ud_get_dest_addr(wr->wr.ud.ah, wr->wr.ud.remote_qpn, dest);
 }
 
-/* Whether the request is a Write-Record, whose address handle is in wr->rd, after its rkey. */
+/*
+ * Whether the request is a Write-Record. The address handle of a Write-Record is in wr->rd, those
+ * of other requests in wr->wr.ud.
+ */
 static bool is_write_record(const struct siw_send_wr *wr)
 {
 	return __builtin_expect(wr->opcode == SIW_WR_RDMA_WRITE_RECORD, 0);
@@ -291,8 +294,8 @@ static __attribute__((cold, noinline)) int ud_post_write_record(struct siw_ud_qp
 }
 
 /*
- * Appends a send to the send queue, for a batch or because the state does not allow sending. In SQD
- * the send stays queued; in SQE and ERR the send is flushed.
+ * Appends a send to the send queue, because it becomes part of a batch or because it cannot be sent
+ * now. In SQD the send stays queued; in SQE and ERR the send is flushed.
  */
 static int ud_queue_send(struct siw_ud_qp *ud, const struct siw_send_wr *wr, uint64_t length,
 			 struct siw_llp_sock *sock)
@@ -435,7 +438,7 @@ static int ud_build_ops(struct siw_ud_qp *ud, struct siw_rdmap_dgram_op *ops, in
 
 /*
  * Sends the oldest request, which is a Write-Record. Returns 0 if the request has completed;
- * -EAGAIN if the socket is full; 1 if the turn has sent its maximum.
+ * -EAGAIN if the socket's send buffer is full; 1 if the QP has sent the maximum of one turn.
  */
 static __attribute__((cold, noinline)) int ud_send_write_record(struct siw_ud_qp *ud)
 {
@@ -508,9 +511,9 @@ static enum siw_run ud_run_send_queue(struct siw_base_qp *base)
 }
 
 /*
- * Makes a sending turn. On a shared socket, a turn sends only part of the queue, and nothing in a
- * round in which another QP found the socket full; otherwise the first QP of each round would use
- * all room of the socket.
+ * Gives the QP one turn to send. On a shared socket, the QP sends only part of its send queue in a
+ * turn, and nothing in a progress round in which another QP found the socket's send buffer full;
+ * otherwise the first QP of each round would fill the send buffer alone.
  */
 static enum siw_turn ud_make_sending_turn(struct siw_qp *qp, uint64_t round)
 {
@@ -529,7 +532,7 @@ static enum siw_turn ud_make_sending_turn(struct siw_qp *qp, uint64_t round)
 	head -= ud->base.sq_head;
 	held = siw_ddp_dgram_get_pace(ud->ddp)->held;
 	siw_unlock(&qp->send_lock);
-	/* the QP's own rate limit delays the requests: the socket has room for other QPs */
+	/* the QP's own rate limit delays the requests, so the socket is not full for other QPs */
 	if (held)
 		return left == SIW_RUN_BLOCKED ? SIW_TURN_BLOCKED
 					       : siw_qp_turn_result_of_run(left, head);

@@ -15,7 +15,7 @@ _Static_assert(SIW_MCAST_PORT == 62607, "SIW_MCAST_PORT is the default of settin
 struct siw_group {
 	struct siw_io_handler handler; /* must be the first member of the struct */
 	struct siw_link link;
-	struct siw_addr addr; /* port and scope are 0 */
+	struct siw_addr addr; /* group address, with port and scope 0 */
 	struct siw_llp_port *port;
 	struct siw_llp_sock *sock;
 	struct siw_rdmap_group *rdmap;

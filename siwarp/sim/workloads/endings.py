@@ -33,7 +33,7 @@ REST_S = 130
 MAX_PAIRS = 3
 #: Duration in seconds of an outage of one direction, less than any connection time-out.
 OUTAGE_S = 0.1
-#: Number of Write-Records in flight at a time, and octets of a Write-Record of two datagrams.
+#: Number of Write-Records in flight at a time, and length of a Write-Record of two datagrams.
 RECORDS_IN_FLIGHT, RECORD_OCTETS = 4, 1500
 #: Seconds after which each Write-Record has ended; more than SIWARP_RECORD_TIMEOUT_MS.
 RECORD_S = 0.2
@@ -132,7 +132,7 @@ class FinalChecks:
                             self._require_success(request, "the path was interrupted briefly")
 
     def post_read(self, end: End, peer: End, length: int = 4096) -> Request | None:
-        """Post a Read of a peer's target and return the request, or None if posting failed."""
+        """Post a Read of a peer's target region; return the request, or None if posting failed."""
         run = self.run
         if peer.host.target.memory.mr is None:
             return None
@@ -189,7 +189,7 @@ class FinalChecks:
             )
 
     def check_many_rd_sends(self) -> None:
-        """Check that RD works after more than 255 Sends and a pause that evicts its state."""
+        """Check that RD works after more than 255 Sends, and after its state was evicted."""
         run = self.run
         for end, peer in self._exchanging_pairs(QPType.RD)[:1]:
             for number in range(MANY_SENDS):
@@ -210,7 +210,7 @@ class FinalChecks:
     # ---- Write-Records of UD
 
     def check_partial_write_records(self) -> None:
-        """Check that UD Write-Records of which some datagrams were lost are reported."""
+        """Check that a UD Write-Record is reported although some of its datagrams were lost."""
         run = self.run
         ends = [e for e in self._undisturbed_queue_pairs(QPType.UD) if e.host.up]
         for end, peer in self._exchanging_pairs(QPType.UD)[:1]:
@@ -277,8 +277,8 @@ class FinalChecks:
         run.world.run_for(0.001)
         run.post_receive(peer)
         timer = RNR_NS[peer.min_rnr_timer or 0] / 1e9
-        # The wait of the second Send starts when the first Send gets its receive. poll_until_done()
-        # polls every 5 ms.
+        # The second Send starts to wait for a receive when the first Send gets one.
+        # poll_until_done() polls every 5 ms.
         limit = retry * timer + 0.02
         require(
             self.poll_until_done(second, limit, end.host),

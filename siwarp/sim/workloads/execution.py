@@ -72,7 +72,7 @@ REMOTE_ACCESS = (
     | AccessFlag.REMOTE_READ
     | AccessFlag.REMOTE_ATOMIC
 )
-#: Operations that create objects which the model needs; no allocation fails during them.
+#: Operations that create objects of the model. No allocation is made to fail during them.
 CREATING_OPERATIONS = frozenset(
     (
         *(
@@ -290,7 +290,7 @@ class Execution:
                 require(end.may_be_in_error, f"{end!r} is in {state.name}, and nothing went wrong")
 
     def stop_after_failure(self) -> None:
-        """Stop after a failure; closing the world releases all objects."""
+        """Skip the cleanup after a failure, because closing the world releases all objects."""
 
     # ---- creation of objects
 
@@ -307,7 +307,7 @@ class Execution:
         host.srq_limit = 0
         before = host.target.closed_at if host.life > 1 else -1
         host.target = Target(host)
-        host.target.closed_at = before  # requests of an earlier life may still complete
+        host.target.closed_at = before  # requests from before the crash may still complete
         self.register_memory(host, host.target.memory, REMOTE_ACCESS)
         self._create_completion_queue(host, 8192)
         for kind in (QPType[name] for name in self.program.kinds):
@@ -429,8 +429,8 @@ class Execution:
             )
             return
         assert end.peer is not None
-        # Both ends get the same PSN, which differs in each life, so that datagrams of an earlier
-        # life are not mistaken for current datagrams.
+        # Both ends get the same PSN, a different one after each reset, so that datagrams from
+        # before the reset are not mistaken for current datagrams.
         pair = end.number + end.peer.number << 8 | end.life
         psn = random.Random(pair).getrandbits(32)
         if self.program.near_wrap and not end.life:
@@ -687,7 +687,7 @@ class Execution:
     # ---- one-sided operations
 
     def _destination_target(self, request: Request) -> Target | None:
-        """Return the registered target on a request's destination host, or None."""
+        """Return the target region on a request's destination host; None: not registered."""
         end = self.at.get(request.dest) if request.dest else None
         if end is None or end.gone or not end.host.up or end.host.target.memory.mr is None:
             return None
@@ -752,7 +752,7 @@ class Execution:
         self.post_sends(end, [(request, wr)])
 
     def post_write_record(self, end: End, peer: End, cell: Cell, at: int, length: int) -> None:
-        """Post a Write-Record of ``length`` octets to offset ``at`` of a cell of the peer."""
+        """Post a Write-Record of ``length`` octets to offset ``at`` of a write area of the peer."""
         request = self.new_send_request(end, "write_record")
         if request is None:
             return
@@ -764,7 +764,7 @@ class Execution:
         self.post_sends(end, [(request, wr)])
 
     def do_write(self, op: Operation) -> None:
-        """Post an RDMA Write to the queue pair's own cell in the target."""
+        """Post an RDMA Write to the queue pair's own write area in the target region."""
         self._post_write(op, "write", WROpcode.RDMA_WRITE, *READ_TYPES, QPType.UC)
 
     def do_write_imm(self, op: Operation) -> None:
@@ -772,18 +772,18 @@ class Execution:
         self._post_write(op, "write_imm", WROpcode.RDMA_WRITE_WITH_IMM, *READ_TYPES, QPType.UC)
 
     def do_write_record(self, op: Operation) -> None:
-        """Post a Write-Record to the queue pair's own cell in the target."""
+        """Post a Write-Record to the queue pair's own write area in the target region."""
         self._post_write(op, "write_record", WROpcode.RDMA_WRITE_RECORD, QPType.RD, QPType.UD)
 
     def do_read(self, op: Operation) -> None:
-        """Post an RDMA Read of the target's constant part."""
+        """Post an RDMA Read of the target region's constant part."""
         aimed = self._new_request_to_target(op, "read", *READ_TYPES)
         if aimed is not None:
             length = (0, 1, 64, 1000, 4096, Target.STATIC - 100)[op.draw_below(2, 6)]
             self.post_read(*aimed, length, op.numbers[3])
 
     def post_read(self, request: Request, target: Target, length: int, at: int) -> bool:
-        """Post a Read of ``length`` octets of a target; ``at`` determines the offset.
+        """Post a Read of ``length`` octets of a target region; ``at`` determines the offset.
 
         Return whether the request was accepted.
         """
@@ -902,7 +902,7 @@ class Execution:
     def _new_receive(
         self, slots: MessageSlots, end: End | None, length: int
     ) -> tuple[Request, RecvWR]:
-        """Return a new receive of the given length; ``end`` None: for a shared receive queue."""
+        """Return a new receive of a length; it is for a shared receive queue if ``end`` is None."""
         request = Request(self.next_number(), end, "receive", self._numbers)
         request.slots, request.slot, request.length = slots, slots.free.pop(), length
         slots.write(request.slot, bytes([BLANK]) * length)
@@ -1597,7 +1597,7 @@ class Execution:
             if memory not in self.frozen:
                 memory.freeze()
                 self.frozen.append(memory)
-        self.world.run_for(0)  # waits of tasks on the crashed host end
+        self.world.run_for(0)  # lets the tasks on the crashed host stop waiting
         host.context.close(force=True)
         for completions in host.completions:
             require(not completions.waiters, f"a wait on {host.address} did not end")
@@ -1696,7 +1696,7 @@ class Execution:
                         pass
 
     def _check_rd_credit(self) -> None:
-        """Send more than a window between all RD queue pairs, to check that no credit was lost."""
+        """Send more than one credit window between all RD queue pairs: no credit must be lost."""
         for end in self.list_open_queue_pairs():
             if end.kind != QPType.RD or end.send.small or end.qp.qp_state != QPState.RTS:
                 continue
@@ -1802,5 +1802,5 @@ class Execution:
 
 
 def _memory_address(memory: Memory) -> int:
-    """Return the virtual address of the first octet of a memory."""
+    """Return the virtual address of a buffer's first octet."""
     return int(ffi.cast("uintptr_t", ffi.from_buffer(memory.view)))

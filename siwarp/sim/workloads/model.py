@@ -50,7 +50,7 @@ GUARD = 64
 _GUARD = b"\xa5" * GUARD
 #: Value of each octet of a receive slot before the receive is posted.
 BLANK = 0x5A
-#: Tag at the start of each message that is long enough for a tag: mark, number and length.
+#: Tag at the start of each message that is long enough: magic octets, message number, length.
 TAG = struct.Struct("!4sQI")
 _MARK = b"siws"
 
@@ -164,12 +164,12 @@ class Message:
 
     number: int
     source: End
-    life: int  # number of the source's life in which the message was posted
+    life: int  # the source's ``life`` when the message was posted
     dest: Address
     index: int  # number of the message among those of this source to this destination
     length: int
     imm: int | None
-    wide: bool  # whether the message is a Write with Immediate, whose octets are in the target
+    wide: bool  # whether the message is a Write with Immediate, whose data is in the target
     cell: Cell | None = None
     offset: int = 0
     status: int | None = None
@@ -177,7 +177,7 @@ class Message:
     behind: tuple[Cell, int] | None = None
     #: RC: the rkey that a Send with Invalidate invalidates.
     inv_key: int | None = None
-    #: How often the message has arrived, by life of the receiving queue pair.
+    #: How often the message has arrived, by the receiving queue pair's ``life`` at that time.
     arrivals: dict[int, int] = field(default_factory=dict)
 
 
@@ -186,7 +186,7 @@ class Request:
     """A posted work request."""
 
     wr_id: int
-    end: End | None  # None: a receive of a shared receive queue
+    end: End | None  # the queue pair; None for a receive of a shared receive queue
     verb: str
     order: int
     signaled: bool = True
@@ -197,7 +197,7 @@ class Request:
     message: Message | None = None
     cell: Cell | None = None
     version: int = 0
-    expected: bytes | None = None  # expected octets of a Read
+    expected: bytes | None = None  # octets that a Read must return
     counter: Counter | None = None
     amount: int = 0
     bad: str = ""  # kind of the request's deliberate error; empty: none
@@ -208,10 +208,10 @@ class Request:
 
 @dataclass(eq=False)
 class Cell:
-    """A part of a target that one queue pair writes to.
+    """A write area: the part of a target region that one queue pair writes to.
 
-    All Writes to a ``steady`` cell write the same octets, so that a partly lost Write leaves no
-    wrong octets in the cell. In other cells the last Write determines the content.
+    All Writes to a ``steady`` area write the same octets, so that a partly lost Write leaves no
+    wrong octets in the area. In other areas the last Write determines the content.
     """
 
     number: int
@@ -225,7 +225,7 @@ class Cell:
 
 @dataclass(eq=False)
 class Counter:
-    """A 64-bit counter in a target, to which any number of peers add 1 by atomics."""
+    """A 64-bit counter in a target region, to which any number of peers add 1 by atomics."""
 
     at: int
     done: int = 0
@@ -234,13 +234,13 @@ class Counter:
 
 
 class Target:
-    """Memory of a host that peers write and read, and whose counters they increment."""
+    """The target region of a host: peers write and read it, and increment its counters."""
 
     STATIC = 40000
     COUNTERS = 8
     CELL = 1024
     CELLS = 64
-    #: Size of a cell for Write-Records: four or five datagrams.
+    #: Size in octets of a write area for Write-Records: four or five datagrams.
     RECORD = 6000
     RECORDS = 6
 
@@ -254,9 +254,9 @@ class Target:
         self.memory.view[: self.STATIC] = self.static
         self.counters = [Counter(self.STATIC + 8 * i) for i in range(self.COUNTERS)]
         self.cells: dict[tuple[int, Address, bool], Cell] = {}
-        # content of all cells at the time of the last check
+        # content of all write areas at the time of the last check
         self._seen = bytearray(self._length_of_all_write_areas())
-        # offset of the next free cell, by cell size
+        # offset of the next free write area, by size of the area
         self._at = {self.CELL: 0, self.RECORD: self.CELL * self.CELLS}
         self.closed_at = -1  # request number at which the region was last closed; -1: never
 
@@ -266,9 +266,9 @@ class Target:
     def write_area_for(
         self, writer: End, dest: Address, *, steady: bool, record: bool = False
     ) -> Cell | None:
-        """Return the cell for Writes of ``writer`` to the address ``dest``; None: none is free.
+        """Return the area for Writes of ``writer`` to the address ``dest``; None: none is free.
 
-        Each cell belongs to one pair of writer and destination.
+        Each area belongs to one pair of writer and destination.
         """
         key = (writer.number, dest, steady)
         if key not in self.cells:
@@ -283,7 +283,7 @@ class Target:
         return self.cells[key]
 
     def overwrite_constant_part(self) -> None:
-        """Overwrite the constant part of a closed target with octets that no Read may return."""
+        """Overwrite a deregistered target's constant part with octets that no Read may return."""
         self._present = b"\xdd" * self.STATIC
         self.memory.view[: self.STATIC] = self._present
 
@@ -293,7 +293,7 @@ class Target:
         self.memory.view[: self.STATIC] = self.static
 
     def octets_of_write_area(self, cell: Cell) -> bytes:
-        """Return the current content of a cell of the target."""
+        """Return the current content of a write area."""
         return bytes(self.memory.view[cell.at : cell.at + cell.length])
 
     def check(self, liars: bool) -> None:
@@ -389,7 +389,7 @@ class Host:
         self.srq_posted: dict[int, Request] = {}
         self.srq_limit = 0  # limit of the shared receive queue that is armed; 0: none
         self.ends: list[End] = []
-        # maximum number of queue pairs open at the same time in this life, by type
+        # maximum number of queue pairs open at a time since the host's last start, by type
         self.most: dict[QPType, int] = {}
         self.completions: list[Completions] = []
         # event channel of the RC connections that the connection manager establishes
@@ -421,7 +421,7 @@ class Window:
     mw: MW
     remote: RemoteBuffer | None = None
     key: int | None = None
-    bound: bool = False  # whether the window is bound; true until an invalidation has completed
+    bound: bool = False  # whether the memory window is bound; true until an invalidation completes
     binding: int | None = None  # number of the bind or invalidation in progress; None: none
 
 
@@ -452,7 +452,7 @@ class Pair:
 
 
 class End:
-    """A queue pair and its expected state; each move to RESET begins another life."""
+    """A queue pair and its expected state; ``life`` grows with each move to RESET."""
 
     def __init__(self, number: int, host: Host, kind: QPType) -> None:
         self.number = number
@@ -469,15 +469,15 @@ class End:
         )
         self.shares = False  # whether the queue pair uses the shared receive queue
         self.grh = False
-        self.groups: set[str] = set()  # UD: all groups that it has joined
-        self.rnr_retry: int | None = None  # RD, RC; None: the default, no limit
+        self.groups: set[str] = set()  # UD: the multicast groups that the queue pair has joined
+        self.rnr_retry: int | None = None  # for RD and RC; None: the default, which is no limit
         self.min_rnr_timer: int | None = None
         self.window: Window | None = None  # RC only
         self.address: Address = ("", 0)
-        self.peer: End | None = None  # UC and RC only
+        self.peer: End | None = None  # only UC and RC queue pairs have one peer
         self.posted: dict[int, Request] = {}  # send requests, in the order of the queue
         self.waiting: dict[int, Request] = {}  # receive requests
-        self.life = 0  # number of the current life; a move to RESET begins a new life
+        self.life = 0  # number that grows with each move to RESET
         self.short = False  # whether receives that are too short were posted
         self.errors = 0  # number of entries read from the queue pair's error queue
         self.gone = False  # whether the queue pair was destroyed or its host crashed
@@ -491,10 +491,10 @@ class End:
         self.persona = Persona.IWARP
         self.private = False  # RC: whether Sends with immediate data are allowed
         self.id: CMID | None = None
-        self.failed = False  # RC: whether a request of this life has failed
-        self.waits = False  # RC: whether a message of this life may have waited for a receive
-        self.offered = 0  # number of receives posted in this life
-        self.promised = 0  # RC: number of messages posted in this life
+        self.failed = False  # RC: whether a request has failed since the last reset
+        self.waits = False  # RC: whether a message may have found no receive since the last reset
+        self.offered = 0  # number of receives posted since the last reset
+        self.promised = 0  # RC: number of messages posted since the last reset
         self.last_write: tuple[Cell, int] | None = None  # RC only
         self.next_index: dict[Address, int] = {}
         self.last_taken: dict[tuple[int, int], int] = {}

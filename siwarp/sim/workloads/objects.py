@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Operations on objects other than queue pairs: regions, windows, groups, queues and limits."""
+"""Operations on memory regions, memory windows, multicast groups, queues and limits."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class Objects:
     # ---- regions
 
     def do_deregister_memory(self, op: Operation) -> None:
-        """Close a region to which peers may be writing, or regions of a queue pair's messages."""
+        """Close a region to which peers may be writing, or a queue pair's message regions."""
         run = self.run
         host = run.pick_host(op)
         if host is None:
@@ -183,7 +183,7 @@ class Objects:
                 taker.pair.causes.add("refused")
 
     def do_register_targets(self, op: Operation) -> None:
-        """Register the memory of all closed targets again."""
+        """Register the memory of all deregistered target regions again."""
         del op
         for host in self.run.hosts:
             memory = host.target.memory
@@ -263,7 +263,7 @@ class Objects:
             window.mw.rkey = inc_rkey(window.mw.rkey)
 
     def do_write_through_memory_window(self, op: Operation) -> None:
-        """Post an RDMA Write through the peer's window, rarely without permission."""
+        """Post an RDMA Write through the peer's memory window, sometimes without permission."""
         end = self.run.pick_queue_pair(op, 0, QPType.RC)
         window = end.peer.window if end is not None and end.peer is not None else None
         if end is None or window is None or window.remote is None:
@@ -271,7 +271,7 @@ class Objects:
         bad = not window.bound or op.draw_boolean(1, 5)
         if not window.bound and not op.draw_boolean(1, 5):
             return
-        # Skip windows with a bind or an invalidation in progress.
+        # Skip memory windows with a bind or an invalidation in progress.
         if window.binding is not None or (window.bound and window.key is None):
             return
         request = self.run.new_send_request(end, "write", op)
@@ -298,7 +298,7 @@ class Objects:
         )
 
     def do_invalidate_memory_window(self, op: Operation) -> None:
-        """Invalidate a queue pair's window while the peer may still write through the window."""
+        """Invalidate a queue pair's memory window while the peer may still write through it."""
         end = self.run.pick_queue_pair(op, 0, QPType.RC)
         if end is None or end.window is None or end.window.key is None or end.pair is None:
             return
@@ -313,7 +313,7 @@ class Objects:
             self._handle_full_send_queue(end, request, e)
 
     def do_send_with_invalidate(self, op: Operation) -> None:
-        """Post a Send with Invalidate that invalidates the peer's window."""
+        """Post a Send with Invalidate that invalidates the peer's memory window."""
         end = self.run.pick_queue_pair(op, 0, QPType.RC)
         window = end.peer.window if end is not None and end.peer is not None else None
         if end is None or window is None or window.key is None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["RNR_NS", "UNLIMITED_RETRIES", "Connections"]
 
 PORT = 7471
-#: Private data of a connection request: number and life of the connecting queue pair.
+#: Private data of a connection request: the connecting queue pair's ``number`` and ``life``.
 _QUEUE_PAIR_LIFE = struct.Struct("!II")
 #: Times in ns of InfiniBand's min_rnr_timer codes, by code.
 RNR_NS = tuple(
@@ -124,7 +124,7 @@ class Connections:
             self.move_to_rts(end)
 
     def _update_expected_write_areas(self, end: End) -> None:
-        """Set the expected content of a queue pair's cells to their current content."""
+        """Set the expected content of a queue pair's write areas to their current content."""
         assert end.peer is not None
         target = end.peer.host.target
         for (writer, dest, _), cell in target.cells.items():
@@ -193,7 +193,7 @@ class Connections:
         self._post_first_receives(end)
 
     def close_connection(self, end: End, cause: str) -> None:
-        """Record the cause for which a queue pair leaves its pair, and close its connection."""
+        """Record why a queue pair leaves its connected pair, and close its connection."""
         if end.pair is not None:
             end.pair.causes.add(cause)
         if end.id is not None:
@@ -374,8 +374,8 @@ class Connections:
                 continue
             if taker.gone or taker.send.overflowed or message.life != taker.life:
                 continue
-            # With persona roce completed messages have arrived; with persona iwarp only if the
-            # connection has not ended.
+            # With persona roce completed messages have arrived. With persona iwarp they have
+            # arrived only if the connection has not ended.
             if source.persona == Persona.ROCE or (source.pair and not source.pair.causes):
                 yield message, bool(sum(message.arrivals.values()))
 

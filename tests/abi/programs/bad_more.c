@@ -23,8 +23,8 @@ extern void ibv_copy_path_rec_from_kern(struct ibv_sa_path_rec *dst, struct ib_u
 extern void ibv_copy_path_rec_to_kern(struct ib_user_path_rec *dst, struct ibv_sa_path_rec *src);
 
 /*
- * Functions for providers, which siwarp does not have; newer headers declare some of the functions
- * differently.
+ * Functions of libibverbs for providers (drivers of adapters), of which siwarp has none. Newer
+ * headers declare some of the functions differently.
  */
 extern int read_ibdev_file(void *buf, size_t size, void *device,
 			   const char *file) __asm__("ibv_read_ibdev_sysfs_file");

@@ -238,8 +238,8 @@ int fcntl64(int fd, int cmd, ...)
 }
 
 /*
- * Checks that a wait on a destroyed channel fails, but not early. rping exits while its second
- * thread waits for events, and depends on the delay.
+ * Checks that a wait on a destroyed channel fails, but only after a delay. rping depends on the
+ * delay, because it exits while its second thread waits for events.
  */
 static void check_wait_on_destroyed_channel(const char *when)
 {

@@ -45,7 +45,7 @@ static void create_srq_ex_of_id(struct rdma_cm_id *id)
 	CHECK(rdma_create_srq_ex(id, &attr) == 0 && id->srq && id->srq->pd == id->pd);
 }
 
-/* Creates a queue pair without a protection domain argument, so that the id's is used. */
+/* Creates a queue pair without a protection domain argument: the id's protection domain is used. */
 static void create_qp_ex_of_id(struct rdma_cm_id *id)
 {
 	struct ibv_qp_init_attr_ex attr = {
@@ -99,8 +99,8 @@ static void check_ids_with_srqs(void)
 /* ---- depths ---------------------------------------------------------------------------------- */
 
 /*
- * Checks that a depth of 255 selects the device's maximum, and that a depth of 0 permits no Reads
- * except the confirming Read of persona roce.
+ * Checks that a read depth of 255 selects the device's maximum, and that a read depth of 0 permits
+ * no Reads except the confirming Read of persona roce.
  */
 static void check_extreme_read_depths(void)
 {

@@ -145,8 +145,8 @@ static void accept_and_check_read_depths(struct rdma_cm_id *client, struct rdma_
 }
 
 /*
- * Checks that each end gets the depths that its peer announced, and that a Send without a receive
- * is retried as often as the receiving end announced: once, for 655 ms.
+ * Checks that each end gets the read depths that its peer announced, and that a Send without a
+ * receive is retried as often as the receiving end announced: once, for 655 ms.
  */
 static void check_announced_read_depths(void)
 {

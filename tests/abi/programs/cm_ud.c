@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Datagram ids and multicast groups of rdma_cm. The argument selects a part: connect, left, groups,
- * or ipoib, which runs both tests with the port space RDMA_PS_IPOIB. Both ends are in this process,
- * on loopback, which belongs to the first device.
+ * or ipoib, which runs connect and groups with the port space RDMA_PS_IPOIB. Both ends are in this
+ * process, on loopback, which belongs to the first device.
  */
 #include <unistd.h>
 

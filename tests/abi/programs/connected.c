@@ -131,7 +131,7 @@ static void check_reads_and_atomics(void)
 	CHECK(wait_success(a.cq).opcode == IBV_WC_COMP_SWAP && *result == 42 && *target == 99);
 }
 
-/* Checks that the peer can write through a window of either type. */
+/* Checks that the peer can write through a memory window of either type. */
 static void check_memory_windows(void)
 {
 	struct ibv_mw *one = ibv_alloc_mw(pd, IBV_MW_TYPE_1),
@@ -152,7 +152,7 @@ static void check_memory_windows(void)
 	post_send(&wr);
 	wait_success(a.cq);
 
-	/* A type 2 window is bound by a request, which a Send follows in the same list. */
+	/* A request binds a type 2 memory window, and a Send follows in the same list. */
 	memset(binds, 0, sizeof(binds));
 	binds[0] = (struct ibv_send_wr){ .wr_id = 1,
 					 .opcode = IBV_WR_BIND_MW,

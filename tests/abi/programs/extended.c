@@ -170,7 +170,7 @@ static void check_memory_windows(void)
 static void check_refused_request_lists(void)
 {
 	begin_work_request(30);
-	/* a scatter/gather list is set before a request was started */
+	/* invalid: a scatter/gather list is set before a request was started */
 	ibv_wr_set_sge(qpx, a.mr->lkey, (uintptr_t)a.buf, 1);
 	CHECK(ibv_wr_complete(qpx) == EINVAL);
 	begin_work_request(31);
@@ -241,7 +241,7 @@ static void check_full_send_queue(void)
  */
 static void check_poll_batches(void)
 {
-	ibv_end_poll(cqx); /* harmless without ibv_start_poll */
+	ibv_end_poll(cqx); /* ibv_end_poll is harmless without ibv_start_poll */
 	begin_work_request(200);
 	for (int i = 0; i < 3; i++) {
 		qpx->wr_id = 200 + (uint64_t)i;

@@ -172,8 +172,8 @@ static void check_dmabuf(void)
 }
 
 /*
- * Prefetch advice must refer to a region of the same protection domain, and advice to write to a
- * writable one.
+ * Prefetch advice must refer to a region of the same protection domain, and advice to prefetch for
+ * writing must refer to a writable region.
  */
 static void check_advise_mr(void)
 {

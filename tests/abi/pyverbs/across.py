@@ -22,7 +22,7 @@ serves = len(sys.argv) == 3
 
 
 def connected_socket():
-    """Return the socket to the other program."""
+    """Return a socket that is connected to the other program."""
     if not serves:
         return socket.create_connection((sys.argv[3], PORT))
     with socket.create_server((sys.argv[2], PORT)) as listener:
@@ -43,7 +43,7 @@ def check_rc_transfers(end, theirs):
     to = theirs["addr"] + 3 * SIZE, theirs["rkey"]
     end.post_request(IBV_WR_RDMA_WRITE, SIZE, to=to, send_flags=IBV_SEND_SIGNALED)
     end.post_request(size=SIZE, send_flags=IBV_SEND_SIGNALED)
-    for _ in range(3):  # the Write, the Send, and the receive of the peer's Send
+    for _ in range(3):  # completions of the Write, the Send, and the receive of the peer's Send
         end.next_completion()
     assert end.mr.read(SIZE, SIZE) == end.mr.read(SIZE, 3 * SIZE) == other
     end.post_request(IBV_WR_RDMA_READ, SIZE, 2 * SIZE, to=to, send_flags=IBV_SEND_SIGNALED)

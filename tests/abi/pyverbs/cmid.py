@@ -1,4 +1,4 @@
-"""Connection ids with events: RC both ways, a Read, a Write, a rejection; UD resolution."""
+"""Connection ids with events: RC data in both directions, a rejected connection, UD resolution."""
 
 from common import data_pattern, open_device, report_success
 from pyverbs.addr import AH

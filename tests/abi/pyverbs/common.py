@@ -1,4 +1,4 @@
-"""Shared by the pyverbs scripts: the device, and ends that communicate with each other."""
+"""For the pyverbs scripts: the device, and class End, an endpoint with queue pair and memory."""
 
 import errno
 import sys
@@ -50,7 +50,7 @@ def check_refused(what, *args, code=errno.EOPNOTSUPP, **more):
 
 
 def data_pattern(size, seed=0):
-    """Return octets that identify their position."""
+    """Return octets that depend on their position, so that misplaced data is detected."""
     return bytes((i * 7 + (i >> 8) * 5 + seed) & 0xFF for i in range(size))
 
 
@@ -101,8 +101,8 @@ class End:
         attr = self.attr
         attr.dest_qp_num, attr.ah_attr = number, way
         attr.path_mtu, attr.max_dest_rd_atomic, attr.max_rd_atomic = 3, 8, 8
-        # Adapters use only five bits of a timer and three bits of a count, and ignore the other
-        # bits.
+        # Adapters use only the lower five bits of the two timers and the lower three bits of the
+        # two retry counts, and ignore the other bits.
         attr.min_rnr_timer, attr.timeout = 12 | 0x20, 14 | 0xE0
         attr.retry_cnt, attr.rnr_retry = 7 | 0x08, 7 | 0xF8
         self.qp.to_rts(attr)

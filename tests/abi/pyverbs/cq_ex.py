@@ -1,4 +1,4 @@
-"""Extended completion queues: every reader, both clocks, and unsupported options."""
+"""Extended completion queues: every read function, both clocks, and unsupported options."""
 
 import errno
 import time

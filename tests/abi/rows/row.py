@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 #: HERE: both ends on this host as root. NOBODY: both ends on this host as user nobody. CABLE: one
-#: end in each of two network namespaces. BOTH: two namespaces and user nobody; the long form also
-#: uses BOTH for rows that the short form runs in all other places.
+#: end in each of two network namespaces. BOTH: two namespaces and user nobody; the long form of
+#: `make abi` also uses BOTH for rows that the short form runs in all other places.
 HERE, NOBODY, CABLE, BOTH = "here", "nobody", "cable", "both"
 PLACES = (HERE, NOBODY, CABLE)
 #: The TCP ports on which the servers of the rows listen.
@@ -38,7 +38,7 @@ class Row:
     #: The TCP port on which the server waits for its client; 0: the client itself waits for the
     #: server.
     port: int = 0
-    #: Where the row may run, and where it runs in the short form.
+    #: Where the row may run, and where it runs in the short form of `make abi`.
     places: tuple[str, ...] = PLACES
     short: tuple[str, ...] = ()
     env: dict[str, str] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class Row:
     quiet: str = ""
     #: Whether other processes keep every CPU busy while the row runs.
     busy: bool = False
-    #: Why the row may fail without a fault of siwarp. The short form omits a row with a reason; the
-    #: long form runs the row and prints the result, but does not count it as a failure.
+    #: Why the row may fail without a fault of siwarp. The short form of `make abi` omits a row with
+    #: a reason; the long form runs it and prints the result, but does not count a failure.
     known: str = ""
     seconds: float = 60

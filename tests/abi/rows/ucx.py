@@ -55,8 +55,8 @@ def ucx_rdmacm_test_rows() -> Iterator[Row]:
         for api, words in (("tag", ""), ("am", " -A")):
             command = f"io_demo -q -p {IO_DEMO} -d 4096:200000{words}"
             for faults in ("", "loss=1%") if transport == "ud_v" else ("",):
-                # UCX's timer of 0.1 s or more detects a loss, and half of the messages lose a
-                # datagram.
+                # Fewer iterations with loss: half of the messages lose a datagram, and UCX detects
+                # each loss only by a timer of at least 0.1 s.
                 iterations = 150 if faults else 500
                 yield Row(
                     f"UCX rdmacm {api} {transport} {faults}".strip(),

@@ -169,7 +169,7 @@ def test_an_rd_read_that_the_peer_refuses_completes_with_an_access_error() -> No
 
 @pytest.mark.clause("DGRAM-RD-37", "DGRAM-RDV-17")
 def test_a_send_waits_for_a_receive_without_delaying_read_responses() -> None:
-    """Check a peer without a receive, which reports NOT_READY while its own Read is answered."""
+    """Check that a peer without a receive reports NOT_READY, and that its own Read is answered."""
     with siwarp_and_peer(BAD, receives=0) as both:
         talk = both.peer.conversation_with(both.line.near)
         talk.send(b"hello")
@@ -228,7 +228,7 @@ def test_exhausted_rnr_retries_of_siwarp_end_the_incarnation_with_reason_5() -> 
 
 @pytest.mark.clause("DGRAM-RD-20", "DGRAM-RD-40")
 def test_siwarp_does_not_exceed_a_small_credit() -> None:
-    """Check the credit by `run_until`, which fails after a segment beyond the granted credit."""
+    """Check the credit: `run_until` fails if siwarp sends a segment beyond the granted credit."""
     with siwarp_and_peer(BAD, credit=3) as both:
         payload = seeded_octets("long", 100_000)
         both.ours.post_payload(payload, ah=both.ah)
@@ -319,7 +319,7 @@ def test_write_records_arrive_whole() -> None:
 
 
 def build_hello(body: bytes, version: int = 1) -> bytes:
-    """Build a HELLO datagram with the given version, which only octet 0 states."""
+    """Build a HELLO datagram that states the given version in octet 0 only."""
     made = bytearray(strip_crc(Datagram(HELLO, QKEY, 77, 0, body=body).octets()))
     made[0] = HELLO << 4 | version << 2 | 2
     return append_crc(bytes(made))

@@ -14,7 +14,7 @@ ANSWER_TYPES = {RDType.ACK, RDType.BYE, RDType.CHALLENGE, RDType.VERSIONS}
 
 
 def receive_answers(s: ScapyRdPeer, end) -> list[tuple[int, int]]:
-    """Return the type and the length of each datagram that the endpoint sends to ``s``."""
+    """Return the type and the length of each datagram that the endpoint sends to the peer ``s``."""
     got = []
     for _ in range(60):
         end.poll_once()

@@ -18,8 +18,8 @@ from siwarp.inspect.rd import RDDatagram, RDFlag, RDReason, RDType
 from siwarp.verbs import WROpcode
 
 LONG_LINGER_MS = 60_000  # linger time in ms of tests that do not test the end of the linger time
-#: The linger time in ms for a lossy line, where one end may exit before the other end has
-#: received its answer and must therefore linger for the whole time.
+#: The linger time in ms for a lossy line. If the last answer of an end that exits is lost, the
+#: other end waits for the answer during the whole linger time.
 LOSSY_LINGER_MS = 5000
 
 
@@ -133,7 +133,7 @@ def test_an_endpoint_that_closes_still_answers_a_read_over_a_lossy_line(
             b.post_receive()
             a.post_rdma(b, WROpcode.RDMA_READ, size)
             a.send(b, b"close", 9, offset=size)
-            assert b.poll_receives()[0].ok  # the preceding Read has therefore been answered
+            assert b.poll_receives()[0].ok  # the Read before this Send has been answered
             b.qp.close()
             assert [w.ok for w in a.poll_sends(2)] == [True, True]
             assert a.out.read(size) == octet_pattern(size, i)

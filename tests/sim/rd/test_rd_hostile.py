@@ -45,7 +45,7 @@ def test_replayed_datagrams_do_not_revive_an_ended_incarnation(make_endpoint, ma
     victim.send_datagram(RDType.BYE)
     poll_until(lambda: e.event_count("gone") == 1, e)
     victim.discard_datagrams_until_silent()
-    # While the ECHO of the ended incarnation is valid, no other peer can get its record.
+    # While the ECHO of the ended incarnation is valid, no other peer can get that peer record.
     counters = Counters()
     c = other.request_challenge()
     other.other = c.source_epoch
@@ -233,7 +233,7 @@ def test_segments_held_for_want_of_a_receive_are_bounded_over_all_peers_and_not_
         lib.siw_rd_resume_delivery(e.get_peer(s.address), lib.SIW_RD_REQUESTS)
 
     def retransmit_unfinished() -> None:
-        """Retransmit as senders without an acknowledgement do."""
+        """Retransmit the segments of each sender whose segments have not all been received."""
         for s in held:
             if len(e.got.get(host_and_port(s), ())) < 2:
                 for i in range(2):

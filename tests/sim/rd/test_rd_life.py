@@ -195,7 +195,7 @@ def test_completions_name_the_instance_of_the_sender(rig: Rig) -> None:
         b.qp.modify(QPAttr(qp_state=step, qkey=QKEY if step == QPState.INIT else None))
     a.post_receive()
     b.send(a, b"data")
-    # The instance stays the same because the queue pair of the process is the same.
+    # The source instance stays the same, because it is still the same queue pair of one process.
     assert {a.poll_receives()[0].source_instance} == seen
     with scripted_peer(a) as s:
         a.post_receive()

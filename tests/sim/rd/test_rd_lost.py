@@ -140,7 +140,7 @@ def test_requests_reach_a_queue_pair_that_was_reset_at_the_same_port(rig: Rig) -
     for step in (QPState.RESET, QPState.INIT, QPState.RTR, QPState.RTS):
         b.qp.modify(QPAttr(qp_state=step, qkey=QKEY if step == QPState.INIT else None))
     (lost,) = a.poll_sends()
-    # The peer announced its end, so siwarp reports the peer as gone.
+    # The peer announced the end of its incarnation, so siwarp reports the peer as gone.
     assert (lost.wr_id, lost.status, lost.source) == (7, WCStatus.RETRY_EXC_ERR, b.qp.addr)
     b.post_receive(2)
     a.send(b, b"two", 8)

@@ -18,7 +18,7 @@ def host_and_port(s: ScapyRdPeer) -> str:
 
 
 def seconds_until_peer_reported_gone(e, s, *others, each=None, probe=True):
-    """Let the peers send repeatedly until ``s`` is reported gone; return the seconds until then."""
+    """Let the peers send repeatedly until the peer ``s`` is reported gone; return the seconds."""
     began = last = net.now()
 
     def send_and_check_peer_gone():
@@ -76,7 +76,7 @@ def test_a_peer_that_grants_credit_but_never_acknowledges_is_reported_gone(
 
 
 def connect_and_block_send_without_credit(make_endpoint, make_strangers, space, send_as_peer):
-    """Make a message wait for credit of a peer that sends by ``send_as_peer``; return both ends."""
+    """Connect a peer, call ``send_as_peer``, make a message wait for credit; return both ends."""
     e = make_endpoint(peer_timeout_ns=int(PEER_TIMEOUT_S * 1e9))
     (s,) = make_strangers(e, 1)
     s.connect()

@@ -171,7 +171,7 @@ def test_no_header_field_prevents_a_peer_from_starting_a_new_incarnation(
         octets += crc32c(octets).to_bytes(4, "little")
     s.sock.sendto(octets, s.dest)
     s.discard_datagrams_until_silent()
-    # After any effect on the former incarnation, the real peer can start a new incarnation.
+    # Whatever the datagram did to the former incarnation, the real peer can start a new one.
     s.epoch = (s.epoch + 0x01000193) & 0xFFFFFFFF or 1
     net.sleep(0.0012)
     s.connect()

@@ -145,8 +145,8 @@ def test_uc_messages_delivered_over_an_unreliable_network_are_intact_and_in_orde
             ends.send(i.to_bytes(4, "big") + octets_of_message(i), i)
             assert ends.poll_sends()[0].wr_id == i
             # The sender does not run ahead of the posted receives, because a message without a
-            # receive is
-            # lost even without a fault plan. No fault plan loses so many messages in a row.
+            # receive is lost even without a fault plan. No fault plan loses so many messages in a
+            # row.
             wait_until(lambda i=i: check_completions() or i - done < 40)
     # The plan has ended and has released its delayed datagrams, so this message arrives last.
     ends.send(count.to_bytes(4, "big"))

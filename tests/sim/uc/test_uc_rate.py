@@ -51,7 +51,9 @@ def seconds_to_complete(qp: QP, work: list[SendWR], at_once: int) -> float:
 
 
 def check_duration(took: float, octets: int, last: int, kbits: int) -> None:
-    """Check the duration: at most a burst and a datagram too short, and too long only by polls."""
+    """Check that a duration is at least the time at the rate limit, without a burst and the last
+    datagram, and longer only by the time of polls.
+    """
     least = (octets - last) * 8 / kbits / 1000 - BURST_S
     assert took >= least
     assert took <= least + LATE_S

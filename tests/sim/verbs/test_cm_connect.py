@@ -80,7 +80,7 @@ def test_a_connection_identifier_may_be_closed_at_any_stage_of_its_connection(
         request = two_device_wire.next_connection_request()
         if two_device_wire.p_channel.get_event(0.02) is None:
             break
-    request.id.close()  # the listener closes the id of a request without an answer
+    request.id.close()  # the listener closes the id of a request that it has not answered
     event = dialled.next_cm_event()
     assert event.type == CMEventType.CONNECT_ERROR
     a = two_device_wire.begin_connect()

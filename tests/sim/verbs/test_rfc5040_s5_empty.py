@@ -51,9 +51,8 @@ def test_an_empty_write_with_any_stag_and_offset_is_accepted_without_completion(
 # ---- RTR messages
 
 RTR_KINDS: dict[str, tuple[dict[str, int], Packet | None, int]] = {
-    # Each value has the offer of the Request, the message that opens the connection, and the MSN of
-    # the Send
-    # after that message.
+    # Each value has the start-up fields by which the Request offers the RTR, the first message of
+    # the connection, and the MSN of the Send that follows.
     "empty FPDU": ({"b": 1}, None, 1),
     "empty Send": ({"b": 1}, build_send(1), 2),
     "empty Write": ({"c_rtr": 1}, build_write(1, 0), 1),

@@ -1,4 +1,4 @@
-"""RFC 5044 sections 1.2 to 7.1, RFC 6581 section 9.1 and RFC 5041 section 6.2, by a peer."""
+"""RFC 5044 sections 1.2 to 7.1, RFC 6581 section 9.1, RFC 5041 section 6.2, with scripted peers."""
 
 from __future__ import annotations
 

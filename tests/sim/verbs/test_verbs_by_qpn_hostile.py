@@ -168,7 +168,7 @@ def test_mpa_requests_wait_for_rtr_and_only_the_request_of_the_peer_is_accepted(
 
 
 def test_the_expected_peer_is_accepted_although_its_source_share_is_used_up(rig: Rig) -> None:
-    # This share allows one start-up per source.
+    # A source_share of 2% of 64 start-ups allows one start-up per source address.
     with temporary_settings(max_startups=64, max_requests=64, source_share=2):
         ends = sorted(
             (End(rig) for _ in range(2)), key=lambda initialized_end: initialized_end.qp.qp_num

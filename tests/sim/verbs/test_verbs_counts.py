@@ -448,7 +448,9 @@ def test_a_delivery_count_precedes_a_reply_and_a_read_response(wire: Wire) -> No
 
 @contextlib.contextmanager
 def endpoint_with_all_completions_polled() -> Iterator[tuple[End, PlainPeer]]:
-    """Yield an end without progress thread that has sent and polled the answer, and its peer."""
+    """Yield an end without a progress thread, and its peer. The end has not yet polled the
+    completion of its Send.
+    """
     with temporary_settings(progress_thread=0):
         rig = Rig()
     with (
@@ -467,7 +469,7 @@ def endpoint_with_all_completions_polled() -> Iterator[tuple[End, PlainPeer]]:
 
 
 def test_a_delivery_count_is_not_sent_alone_while_an_earlier_completion_is_unpolled() -> None:
-    """Check that polling the other queue first sends the count with the next message."""
+    """Check that the count is sent with the next message if the receive CQ is polled first."""
     with endpoint_with_all_completions_polled() as (a, peer):
         assert a.rcq.poll(16) == []
         assert peer.is_silent()
@@ -531,7 +533,7 @@ def test_a_one_way_flow_is_counted_every_64_kib_and_at_pauses(wire: Wire) -> Non
 
 
 def test_a_flow_without_a_pause_is_counted_every_64_kib() -> None:
-    """Check a flow whose data is in the sockets before the first poll, which excludes pauses."""
+    """Check a flow without pauses: all data is in the sockets before the first poll."""
     octets, total = 1024, 256
     with temporary_settings(progress_thread=0):
         rig = Rig()

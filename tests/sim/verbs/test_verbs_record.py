@@ -108,8 +108,7 @@ def test_the_reported_ranges_of_a_write_record_contain_the_octets_of_the_sender(
             assert here == octets[start:end]
             assert any(a <= start and end <= b for a, b in model)
         # Duplicates of complete messages count as late, and other segments are late only if the
-        # machine
-        # stalled.
+        # machine stalled.
         if record.whole or counter_value("drop_late") == late:
             assert record.ranges == model
     target.qp.close()

@@ -374,7 +374,7 @@ def test_an_error_message_that_does_not_match_a_sent_write_record_is_stale(
     wrong = post_write_record_and_receive(rig, qp, sender_socket, 1)
     before = counter_value("err_stale")
     sender_socket.sendto(build_write_record_error(wrong, **change), qp.addr)
-    with PlainUDPSocket() as another:  # a socket that knows all values, but is not the destination
+    with PlainUDPSocket() as another:  # a socket that is not the Write-Record's destination
         another.sendto(build_write_record_error(wrong), qp.addr)
         wait_until(lambda: qp.errors() == [] and counter_value("err_stale") == before + 2)
     sender_socket.sendto(build_write_record_error(wrong), qp.addr)

@@ -23,7 +23,8 @@ from siwarp.inspect import DDPDatagram, RecordDatagram
 from siwarp.verbs import MR, PD, AccessFlag, ErrorOrigin, ErrorPolicy, QPState
 
 Err = tuple[int, int, int]
-#: The mistakes in the headers of each row, cumulative, so that the first check decides.
+#: In its header the datagram of each row also has the mistakes of all later rows, so that the
+#: first check decides.
 OP = {"ddp_opcode": 0}
 KEY = {**OP, "llp_q_key": QKEY ^ 1}
 PLACE = {**KEY, "llp_dest_index": 5}
@@ -164,7 +165,7 @@ def check_error_table_row_inaccessible_memory(rig: Rig, who: PlainUDPSocket) -> 
 def check_error_table_row_full_write_record_queue(rig: Rig, who: PlainUDPSocket) -> None:
     target = create_target(rig, max_write_records=2)
     before = counter_value("record_full")
-    # No record is polled, so that as many records wait as the queue pair has slots.
+    # No Write-Record is polled, so that as many Write-Records wait as the queue pair has slots.
     for n in range(1, 21):
         who.sendto(target.build_segment(b"whole", 8 * n, n, 5, 0), target.qp.addr)
     wait_until(lambda: counter_value("record_full") > before)

@@ -195,7 +195,7 @@ def test_an_rdma_read_does_not_confirm_a_send_that_waits_for_a_receive() -> None
     a.post(WRITE, 1, length=8, remote=b.mem.remote(0, 8))
     a.post(SEND, 2, length=8)
     a.post(READ, 3, offset=512, length=8, remote=b.mem.remote(1024, 8))
-    # The Read is executed while the Send waits, and the Write before both has completed.
+    # The Read is executed while the Send waits; the Write that precedes both has completed.
     assert [w.wr_id for w in poll(a.scq)] == [1]
     wait_until(lambda: a.scq.poll(1) == [] and bytes(a.mem.view[512:520]) == b"answered")
     assert_no_completion(a.scq)

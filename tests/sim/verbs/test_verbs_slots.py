@@ -21,8 +21,7 @@ def test_polling_a_completion_frees_the_slots_of_all_requests_up_to_it(rig: Rig)
         assert poll(pair.scq)[0].wr_id == wr_id
         assert post_sends_until_queue_full(pair, SILENT) == freed
     # Two unsignaled requests and the later requests still use slots, which only a later signaled
-    # request
-    # would free.
+    # request would free.
     assert_no_completion(pair.scq)
     assert post_sends_until_queue_full(pair, SILENT) == 0
 

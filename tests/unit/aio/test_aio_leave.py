@@ -1,4 +1,4 @@
-"""Closes of objects on which event loops and threads wait, which end after the waits have ended."""
+"""Closing objects on which event loops and threads wait; a close ends after these waits end."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def test_each_task_that_waits_on_a_shared_channel_gets_the_completions_of_its_cq
 
 
 class LateMessageCQ(CQ):
-    """A CQ whose next message arrives right after it has been armed and found empty."""
+    """A CQ to which a message arrives right after a task has armed the CQ and found it empty."""
 
     __slots__ = ("armed", "message")
 
@@ -109,7 +109,7 @@ def test_a_cq_event_that_another_task_reads_wakes_the_task_that_waits_on_the_cq(
     sent: list[int] = []
 
     def send_message(n: int) -> None:
-        """Send to one of the queue pairs when its CQ has been armed and found empty."""
+        """Send to the queue pair with index ``n``, whose CQ has been armed and found empty."""
         for cq in queues:
             cq.message = None
         sent.append(n)

@@ -230,8 +230,8 @@ def test_a_forked_child_does_not_keep_the_counter_page_of_its_killed_parent_lock
     runtime_dir: Path,
 ) -> None:
     with CountingProcess() as p:
-        # The statement returns only after the grandchild runs Python code, because fork handlers
-        # release the inherited page before.
+        # The statement returns only when the grandchild runs Python code. By then, the fork
+        # handlers have released the inherited page.
         p.execute(
             "r, w = os.pipe(); pid = os.fork(); "
             "os.read(r, 1) if pid else "

@@ -1,4 +1,4 @@
-"""Connects that a listener resets, for example for lack of a source share, are retried."""
+"""A connection attempt that a listener resets, as for a used-up source share, is repeated."""
 
 from __future__ import annotations
 

@@ -192,7 +192,7 @@ def test_a_connection_request_belongs_to_the_device_on_which_it_arrived(
         a = create_endpoint_and_connect(rig, CMEventChannel(), (host, port))
         request = next_cm_event(door.channel)
         assert request.listen_id is door
-        # End binds a queue pair of the device, which an id of another device would refuse.
+        # The class End binds a queue pair of the device; an id of another device would refuse it.
         b = End(rig, request.id, door.channel, size=4096)
         b.id.accept()
         ends += [a, b]

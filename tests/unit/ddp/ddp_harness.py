@@ -126,7 +126,7 @@ class Memory:
             self[0 : len(content)] = content
         self.stag = 0
         #: The address of the buffer's start in scatter/gather elements: the STag's first offset, or
-        #: the memory address for a buffer without an STag and inside the stack.
+        #: the memory address if the buffer has no STag.
         self.base = self.addr
 
     @property

@@ -223,7 +223,7 @@ def test_a_segment_with_a_wrong_crc_is_not_delivered(world: DdpWorld, size: int)
     q.post(1, m.sge())
     stream.sock.sendall(build_fpdu(untagged_segment(octet_pattern(size)), crc=0))
     assert stream.receive_until_error() == CRC
-    assert len(m.octets()) == size  # octets() asserts that nothing outside was written
+    assert len(m.octets()) == size  # octets() asserts that nothing outside the buffer was written
 
 
 @pytest.mark.fast_path

@@ -1,4 +1,4 @@
-"""Completion queues that are resized, that overflow, and that lose a queue pair."""
+"""Completion queues that are resized, that overflow, and whose queue pair is destroyed."""
 
 from __future__ import annotations
 

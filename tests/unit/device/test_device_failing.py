@@ -34,7 +34,7 @@ def test_any_single_failed_system_call_is_reported_and_leaks_no_descriptor(
         env={
             **os.environ,
             **settings[how],
-            # The name has no path, because LD_PRELOAD takes a blank in a path as a separator.
+            # The library has no path here: to LD_PRELOAD, a blank in a path is a separator.
             "LD_PRELOAD": "libsiw-test-failing.so",
             "LD_LIBRARY_PATH": str(build_dir / "tests/c"),
             "PYTHONPATH": str(TESTS),

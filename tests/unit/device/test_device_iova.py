@@ -37,7 +37,7 @@ def register_region(rig: Rig, base: int | None, size: int = SIZE, access: int = 
 
 @pytest.fixture(params=BASES, ids=lambda b: "zero-based" if b is None else hex(b))
 def connected_endpoints(two_device_wire: Wire, request: pytest.FixtureRequest) -> tuple[End, End]:
-    """Two connected endpoints whose memory regions start at the base of the parameter."""
+    """Two connected endpoints whose memory regions start at the tagged offset of the parameter."""
     a, b = two_device_wire.connect(max_inline_data=64)
     for end in (a, b):
         end.mr = register_region(end.rig, request.param)
@@ -70,7 +70,7 @@ def test_offsets_of_an_atomic_count_from_the_base_at_both_ends(
     connected_endpoints: tuple[End, End],
 ) -> None:
     a, b = connected_endpoints
-    # The address of an atomic must be a multiple of 8, but not its tagged offset.
+    # The memory address of an atomic must be a multiple of 8; its tagged offset need not be.
     at = 16
     b.mem.write(struct.pack("=Q", 40), offset=at)
     a.qp.post_send(

@@ -218,7 +218,7 @@ def answer_messages(end: End, rounds: int) -> None:
 def test_a_send_completes_before_its_answer_even_if_the_sending_thread_is_preempted(
     two_device_wire: Wire, persona: Persona
 ) -> None:
-    """The answering thread preempts the nice sender before the send system call returns."""
+    """The answering thread preempts the low-priority sender before its send system call returns."""
     one = two_device_wire.begin_connect(size=64, one_cq=True, persona=persona)
     other = End(
         two_device_wire.passive,

@@ -126,7 +126,7 @@ def test_writes_separated_by_pauses_start_no_watchdog_threads(
 def transfer_over_rc(
     watched_connection: WatchedConnection, size: int, opcode: WROpcode
 ) -> Iterator[bool]:
-    """Write or Read a new value for each item, and read the memory until the value has arrived."""
+    """Write or Read a new value in each iteration, and read the memory until the value arrives."""
     a, b = Wire(watched_connection.rig).connect(size=size)
     source, sink = (a.mem, b.mem) if opcode == WRITE else (b.mem, a.mem)
     for i in itertools.cycle(range(1, 256)):
@@ -142,7 +142,7 @@ def transfer_over_rc(
 def write_over_uc(
     watched_connection: WatchedConnection, size: int, opcode: WROpcode
 ) -> Iterator[bool]:
-    """Write a new value over UC for each item; UC has no Reads."""
+    """Write a new value over UC in each iteration; UC has no Reads."""
     ends = UCPair(watched_connection.rig, size)
     for i in itertools.cycle(range(1, 256)):
         ends.send(bytes([i]) * size, opcode=opcode, remote=ends.into.remote())

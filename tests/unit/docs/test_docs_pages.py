@@ -17,9 +17,8 @@ from doc_block import read_code_block, read_code_blocks  # noqa: E402
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 WITH_BLOCKS = [ROOT / "README.md", *PAGES]
 WITH_LINKS = [*ROOT.glob("*.md"), *PAGES, *(ROOT / "spec").glob("*.md")]
-#: Files that run blocks of pages. A Python file states page and block by read_doc_block("PAGE",
-#: "NAME"),
-#: a shell script by doc_block.py PAGE NAME.
+#: Files that run code blocks of documentation pages. A Python file states the page and the block by
+#: read_doc_block("PAGE", "NAME"), a shell script by doc_block.py PAGE NAME.
 RUNNERS = [p for p in (ROOT / "tests").rglob("*") if p.suffix in (".py", "") and p.is_file()]
 FENCE = re.compile(r"^```(\w*)\n.*?^```$", re.DOTALL | re.MULTILINE)
 

@@ -72,7 +72,7 @@ RULE = re.compile(
 )
 #: A pattern for the error of the kernel, or of another program, at the end of a message.
 CAUSE = re.compile(r"(?:[:;] |\()…+\)?$")
-#: A pattern for the locations of numbers and names, which contain no remedy.
+#: A pattern for the locations of texts that are only numbers or names, and so have no remedy.
 NAMES = re.compile(
     r"^(siw_wc_status_str|siw_event_type_str|siw_cm_event_str|a Terminate|base/counters\.h)"
 )

@@ -13,10 +13,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 #: A replacement of the project's Makefile, in which each target writes its name into `ran`. The
-#: target in
-#: FAIL fails, the target in HANG holds a pipe open until it is killed, and the target in CHANGE
-#: changes a
-#: file tracked by git.
+#: target in FAIL fails, the target in HANG holds a pipe open until it is killed, and the target in
+#: CHANGE changes a file tracked by git.
 MAKEFILE = """.PHONY: build
 build:
 \t@mkdir -p build/main && echo "$(LIBRARY)" >build/main/libsiwarp.so
@@ -31,7 +29,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """A repository of one commit with tools/ci-full and stubs of the programs that it runs."""
+    """A git tree of one commit with tools/ci-full and stubs of the programs that it runs."""
     for name in ("tools/ci-full", "tools/lib.sh", "tools/versions"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
@@ -45,7 +43,7 @@ def repository(tmp_path: Path) -> Path:
 
 
 def commit_all_files(tree: Path) -> None:
-    """Commit all files of the tree, in a new repository if necessary."""
+    """Commit all files of the tree, after git init if necessary."""
     who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
     subprocess.run(["git", "init", "-q"], cwd=tree, check=True)
     subprocess.run(["git", "add", "-A"], cwd=tree, check=True)

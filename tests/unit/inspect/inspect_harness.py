@@ -160,7 +160,7 @@ def frames_from_port(packets: list[Packet], source_port: int) -> list[bytes]:
 
 
 def frames_by_port(file: Path) -> dict[int, list[bytes]]:
-    """Return the frames by source port, split from the complete streams without a session."""
+    """Return the frames by source port, split from the complete streams without scapy sessions."""
     found = {}
     for direction, octets in tcp_streams(sniff_packets(file, DefaultSession)).items():
         cut = split_stream(octets)

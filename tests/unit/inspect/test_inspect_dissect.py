@@ -121,7 +121,7 @@ def test_dissect_detects_markers_from_the_frame_of_the_other_end_and_reports_wro
 
 
 # Each entry contains octets that the initiator sends after the start-up frames, the error, and the
-# clause of the error.
+# RFC clause that the octets violate.
 INVALID_STREAMS: dict[str, tuple[list[bytes], str, str]] = {
     "crc": ([make_send_fpdu(1, b"x")[:-1] + b"\0"], "wrong CRC", "RFC5044-8-01"),
     "version": (

@@ -1,4 +1,4 @@
-"""Octets written by hand from the figures of the RFCs, which are built and dissected."""
+"""Building and dissecting packets, compared with octets written by hand from RFC figures."""
 
 from __future__ import annotations
 
@@ -115,8 +115,7 @@ def test_a_read_request_is_built_and_parsed() -> None:
 
 def test_a_terminate_about_a_tagged_segment_quotes_its_length_and_header() -> None:
     # The Terminate has layer DDP, tagged buffer error, invalid STag, M and D set, R clear; the
-    # refused
-    # segment has 14 + 32 octets.
+    # refused segment has 14 + 32 octets.
     whole = octets_from_hex(
         """41 47 00000000 00000002 00000001 00000000
            11 00 c000 002e c1 40 11223344 0102030405060708"""

@@ -145,7 +145,7 @@ def test_rd_segments_with_a_psn_seen_before_are_retransmissions_and_not_counted_
         RDDatagram(psn=1, body=segment, **EPOCHS),
         RDDatagram(psn=2, body=segment, **EPOCHS),
         RDDatagram(psn=1, body=segment, **EPOCHS),
-        RDDatagram(psn=1, rd_flags=4, body=segment, **EPOCHS),  # in the space of responses
+        RDDatagram(psn=1, rd_flags=4, body=segment, **EPOCHS),  # a PSN in the space of responses
         RDDatagram(psn=1, body=segment, **{**EPOCHS, "source_epoch": 0x12}),  # a new incarnation
         RDDatagram(psn=1, body=segment, **EPOCHS),
     )

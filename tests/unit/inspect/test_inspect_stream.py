@@ -42,7 +42,7 @@ def tcp_segment(seq: int, payload: bytes = b"", flags: str = "A") -> Packet:
 
 
 def split_into_pieces(octets: bytes, sizes: list[int]) -> list[tuple[int, bytes]]:
-    """Return (offset, octets) of pieces with the given sizes, repeated until the octets end."""
+    """Return (offset, octets) of each piece; the sizes are used cyclically until the octets end."""
     pieces, at, turn = [], 0, 0
     while at < len(octets):
         size = sizes[turn % len(sizes)]

@@ -1,4 +1,4 @@
-"""Detection and replacement of a virtual machine whose kernel has failed, by a fake guest."""
+"""Detecting and replacing a virtual machine whose kernel has failed, tested with a fake guest."""
 
 from __future__ import annotations
 

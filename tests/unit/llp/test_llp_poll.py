@@ -286,7 +286,7 @@ def test_200_quiet_sockets_are_reported_beside_a_socket_with_constant_traffic(
     for s in quiet:
         plain_sender.sendto(s.local_addr(), b"hello")
     # epoll is called within 32 polls and reports 64 sockets at a time; then half of each poll's
-    # results are sockets of the ring.
+    # results are ready cold sockets.
     bound = ASK_EVERY + 200 // 64 + 1 + -(-200 // (room // 2)) * 2
     while waiting and polls <= bound:
         for _ in range(8):

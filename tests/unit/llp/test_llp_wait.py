@@ -164,7 +164,7 @@ def test_a_poll_after_a_wait_that_a_hot_socket_ended_does_not_call_epoll_wait(
     bring_socket_to_state(port, sender, a, "hot")
     for turn in range(321):
         if turn == 1:
-            # The first turn is not counted, because no wait that a socket ended precedes the turn.
+            # The first iteration is not counted: no wait that a socket ended precedes it.
             c = helpers.Counters()
         sender.sendto(a.local_addr(), b"x")
         assert port.wait(-1) == 1

@@ -278,7 +278,7 @@ class Stream:
 
 
 def find_socket_of_stream(peer: socket.socket) -> socket.socket:
-    """Return a duplicate of the stream's socket, which is in this process like its peer's."""
+    """Return a duplicate of the socket, also of this process, to which ``peer`` is connected."""
     for entry in list(Path("/proc/self/fd").iterdir()):
         try:
             if not stat.S_ISSOCK(os.fstat(int(entry.name)).st_mode):

@@ -467,7 +467,7 @@ def test_any_octets_sent_to_an_initiator_have_the_result_that_their_fields_requi
 
 
 def test_memory_is_returned_to_the_system_after_1024_streams_were_closed(world: World) -> None:
-    crowd = 1024  # the crowd threshold in base/trim.c
+    crowd = 1024  # the value of TRIM_MIN_OBJECTS in base/trim.c
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
     lib.siw_trim_free_memory()  # releases memory that earlier tests have left

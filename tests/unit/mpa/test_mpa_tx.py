@@ -97,7 +97,7 @@ def test_fpdus_of_every_small_size_and_around_each_limit_are_sent(world: World) 
 
 
 def find_socket_of_stack(sock: socket.socket) -> socket.socket:
-    """Return a duplicate of the stack's socket of a connection to this socket of the test."""
+    """Return a duplicate of siwarp's own socket, given the test's socket at the other end."""
     ends = sock.getpeername(), sock.getsockname()
     for entry in Path("/proc/self/fd").iterdir():
         # an OSError means that the descriptor is closed, or no connected socket

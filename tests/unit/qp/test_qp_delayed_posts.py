@@ -99,7 +99,9 @@ class Sender:
             self.sock.sendto(b"x", self.qp.addr)
 
     def message_number_if_held_back(self, number: int) -> int:
-        """Return the number if its message is held back; else acknowledge all and return 0."""
+        """Return the number of the message if it is held back. Otherwise return 0, on RD after
+        an acknowledgement of the message.
+        """
         if not self.has_sent(number):
             return number
         if self.stranger:
@@ -114,7 +116,7 @@ class Sender:
         """Post messages until one is held back for a batch; return its number."""
 
         def post_and_check_if_held_back() -> int:
-            # The progress thread may nap only if the program polls while data arrives.
+            # The progress thread sleeps for nap_us only if the program polls while data arrives.
             self.inject_datagram_or_segment()
             while self.cq.poll(64):
                 pass
@@ -249,7 +251,7 @@ def test_posts_are_held_back_again_if_the_program_keeps_polling_after_arming_a_c
 
 @pytest.fixture(params=KINDS, ids=["ud", "uc", "rd", "rc"])
 def sender_with_defaults(request: pytest.FixtureRequest) -> Iterator[Sender]:
-    """Provide a Sender with default settings except for the nap and the pause between posts."""
+    """Provide a Sender with default settings except for nap_us and the pause between posts."""
     with temporary_settings(nap_us=NAP_US), multiplied_pauses():
         made = Sender(Rig(), request.param)
         yield made
@@ -280,7 +282,8 @@ def test_posts_are_held_back_in_dense_traffic_and_not_after_a_pause(
     poll_cq(
         sender_with_defaults
     )  # all requests have completed, so nothing is retransmitted during the pause
-    # After a pause, the next two posts are sent immediately, before any poll or the end of the nap.
+    # After a pause, the next two posts are sent immediately, before any poll and before the
+    # progress thread wakes.
     time.sleep(1.5 * SILENCE_US / 1e6)
     assert sender_with_defaults.has_sent(sender_with_defaults.post_next_message())
     assert sender_with_defaults.has_sent(sender_with_defaults.post_next_message())
@@ -368,7 +371,8 @@ def test_a_full_batch_is_sent_immediately(kind: QPType, size: int, fit: int) -> 
             return counts
 
         # The first post is sent alone and completes; later posts are held back until one more would
-        # exceed the limit. If the nap ends meanwhile, no post is held back, and the test repeats.
+        # exceed the limit. If the progress thread wakes meanwhile, no post is held back, and the
+        # test repeats.
         wait_until(lambda: post_large_and_count_completions() == [1] * (fit + 1) + [fit + 2])
         made.close()
         made.rig.close()
@@ -382,7 +386,7 @@ def test_arming_a_cq_transmits_held_back_posts_of_a_program_that_uses_select() -
                 assert sender.channel.get_cq_event(0) is not None
             last = sender.post_until_held_back()
             sender.cq.req_notify()
-            # If the nap ended before the arming, the request completed without an event.
+            # If the progress thread woke before the arming, the request completed without an event.
             told = select.select([sender.channel], [], [], 0)[0]
             assert told or last in [w.wr_id for w in sender.cq.poll(4096)]
             assert sender.has_sent(last)

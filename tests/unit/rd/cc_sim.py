@@ -14,7 +14,8 @@ from typing import Any
 from _siwarp_layers import ffi, lib
 
 MS, SECOND, MSS = 10**6, 10**9, 1472
-#: Nanoseconds: flows first send one datagram each, as in a handshake; later all begin together.
+#: Nanoseconds between the first datagrams of the flows, which send one each, as in a handshake; and
+#: until all flows begin to send data together.
 _HELLO, _BEGIN = 50 * MS, 200 * MS
 
 
@@ -81,7 +82,7 @@ class Bottleneck:
         lib.siw_setting_set(b"rd_cc", {"bbr": 1, "cubic": 2}[kind])
         lib.siw_rd_cc_init(cc, MSS, False)
         lib.siw_setting_set(b"rd_cc", 0)
-        cc.bbr.random = len(self.flows)  # a fixed seed; by default it is the record's address
+        cc.bbr.random = len(self.flows)  # a fixed seed; the default is a random one
         made = Flow(cc, int(rtt_ms * MS))
         self._schedule(starts + len(self.flows) * _HELLO, "hello", made)
         self._schedule(starts + _BEGIN, "begin", made)

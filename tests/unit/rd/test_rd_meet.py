@@ -136,10 +136,10 @@ def test_segments_are_no_longer_than_the_peers_advertised_maximum(
     peer = e.get_peer(s.address)
     assert (
         lib.siw_rd_mulpdu(peer, lib.SIW_RD_REQUESTS) <= LEAST
-    )  # LEAST is the limit before the handshake
+    )  # LEAST is the maximum segment length before the handshake
     connect_with_options(s, handshake_offer({1: longest} if longest else {}))
     assert lib.siw_rd_mulpdu(peer, lib.SIW_RD_REQUESTS) == most
-    # After the peer has closed, the maximum of a successor at its address is unknown.
+    # After the peer has closed, the maximum segment length of its successor is unknown.
     s.send_datagram(RDType.BYE)
     poll_until(lambda: e.event_count("gone") == 1, e)
     assert lib.siw_rd_mulpdu(peer, lib.SIW_RD_REQUESTS) <= LEAST

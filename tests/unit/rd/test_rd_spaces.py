@@ -246,7 +246,7 @@ def test_an_endless_supply_of_responses_to_a_peer_does_not_block_a_request_to_it
     assert e.send(peer, b"request") == 1
     lib.siw_rd_flush(peer, new_uint64())
     came = 0
-    for _ in range(n):  # responses were queued before the request, at most a window at a time
+    for _ in range(n):  # responses that were queued before the request arrive first
         d = s.receive_datagram(RDType.DATA)
         if not d.rd_flags & RDFlag.RESPONSE:
             break

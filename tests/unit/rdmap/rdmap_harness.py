@@ -228,7 +228,7 @@ class Stream(PeerStream):
         super().__init__(handle, mpa, crc=crc)
         self.ddp = ddp
         self.recvs = recvs
-        self.stamps: list[Any] = []  # stamps of the operations transmitted
+        self.stamps: list[Any] = []  # stream positions of the operations transmitted
 
     def close(self) -> None:
         if self.handle:

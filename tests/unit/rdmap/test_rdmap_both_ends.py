@@ -36,7 +36,7 @@ class RdmapEndpoint:
     handle: Any
     recvs: RecvQueue
     events: list[Event] = field(default_factory=list)
-    last: Any = None  # the stamp of the last operation transmitted
+    last: Any = None  # the stream position of the last operation transmitted
     accepted: Any = field(default_factory=lambda: ffi.new("uint64_t *"))
 
     def poll(self) -> None:
@@ -62,7 +62,7 @@ class RdmapEndpoint:
         wait_until(try_to_send)
 
     def flush(self) -> int:
-        """Flush; return the result of siw_rdmap_flush_tx, and store *accepted."""
+        """Flush; return the result of siw_rdmap_flush_tx, which also updates ``self.accepted``."""
         rv = lib.siw_rdmap_flush_tx(self.handle, self.accepted)
         return rv if rv == -errno.EACCES else check_result(rv)
 

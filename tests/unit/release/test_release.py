@@ -29,7 +29,7 @@ SOMEBODY = {
 
 
 class ReleaseRepository:
-    """A repository with a version and a changelog."""
+    """A git tree with a version and a changelog."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

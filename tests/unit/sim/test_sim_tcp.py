@@ -159,7 +159,7 @@ def test_a_planned_reset_limits_the_number_of_successful_writes(build_dir: Path)
 
 
 def split_output_by_scenario(written: list[str]) -> dict[str, list[str]]:
-    """Return the lines of each scene of the output of the script."""
+    """Return the lines of each scenario in the output of the script of llp calls."""
     found: dict[str, list[str]] = {}
     for line in written:
         if line.startswith("- "):
@@ -171,7 +171,7 @@ def split_output_by_scenario(written: list[str]) -> dict[str, list[str]]:
 
 @pytest.fixture(scope="module")
 def kernel_tcp_output_by_scenario(build_dir: Path) -> dict[str, list[str]]:
-    """The output of the script on the TCP of the kernel over loopback, by scene."""
+    """The output of the script of llp calls on the kernel's TCP over loopback, by scenario."""
     return split_output_by_scenario(program_output_lines(build_dir, "siw-test-llp-script"))
 
 
@@ -188,7 +188,7 @@ def test_calls_of_the_llp_layer_return_the_same_results_on_simulated_and_kernel_
     found = split_output_by_scenario(
         program_output_lines(build_dir, "siw-test-llp-script-sim", seed)
     )
-    # Two scenes are not possible over loopback.
+    # Two scenarios of the script are not possible over loopback.
     assert list(found)[-2:] == ["simultaneous", "lossy"]
     del found["simultaneous"], found["lossy"]
     assert found == kernel_tcp_output_by_scenario
@@ -197,7 +197,7 @@ def test_calls_of_the_llp_layer_return_the_same_results_on_simulated_and_kernel_
 def run_script_over_simulated_link(
     build_dir: Path, plan: str, what: str
 ) -> tuple[dict[str, list[str]], dict[str, Any]]:
-    """Run the script in two network namespaces; return its scenes and the relay's statistics."""
+    """Run the script of llp calls in two namespaces; return its output and relay statistics."""
     skip_without_tun_device()
     script = build_dir / "tests/c/siw-test-llp-script"
     done = subprocess.run(

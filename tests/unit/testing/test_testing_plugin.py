@@ -109,7 +109,8 @@ def test_cannot_begin(broken):
         text=True,
         seconds=60,
     )
-    # The capture includes the start-up of the connection, although the test names the pair first.
+    # The capture includes the start-up of the connection, although the test's parameters name
+    # rc_pair before capture.
     assert re.search(
         r"rc MPA_REQUEST .*rc MPA_REPLY .* 4  \S+  \S+  rc SEND\n", done.stdout, re.DOTALL
     )

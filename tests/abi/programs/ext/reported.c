@@ -21,7 +21,7 @@ static struct siw_err_entry wait_for_reported_error(struct ibv_qp *qp)
 	return entry;
 }
 
-/* Replaces the queue pair of a side by a queue pair with the per-message error policy. */
+/* Replaces the queue pair of one of the two sides by one with the per-message error policy. */
 static void replace_qp_with_error_policy(struct side *side)
 {
 	struct ibv_qp_init_attr init = default_qp_attr(side->cq, IBV_QPT_UD);

@@ -24,7 +24,7 @@ from siwarp.inspect import MPAReply, Opcode
 from siwarp.verbs import Persona, QPAttr, QPState, RemoteBuffer, SendWR, WCStatus
 
 MIB = 1 << 20
-PATIENT = 60_000  # ms; linger time where lingering is not tested, enough for a busy machine
+PATIENT = 60_000  # linger time in ms where lingering is not tested, enough for a busy machine
 FLUSHED = WCStatus.WR_FLUSH_ERR
 WRITE_HEAD = 14  # octets of the DDP header of an RDMA Write
 
@@ -84,7 +84,7 @@ def sender_process(*arguments: str, **env: str) -> Iterator[subprocess.Popen[str
 
 @contextmanager
 def wire_on_device_with_settings(**settings: int) -> Iterator[Wire]:
-    """Open a device with the given settings, the only device, and a listener on the device."""
+    """Provide a listener on a new device, the only device that has the given settings."""
     names = [ffi.string(lib.siw_setting_name(i)).decode() for i in range(lib.siw_settings_count())]
     before = {name: lib.siw_setting_value(names.index(name)) for name in settings}
     for name, value in settings.items():

@@ -74,7 +74,7 @@ class Listener:
 
 @pytest.fixture
 def listeners() -> Iterator[list[Listener]]:
-    """Provide a list to which a test adds Listeners, which are closed at the end of the test."""
+    """Provide a list to which a test adds peer processes, which are closed when the test ends."""
     made: list[Listener] = []
     yield made
     for listener in made:

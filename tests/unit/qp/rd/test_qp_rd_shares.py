@@ -63,8 +63,8 @@ def test_multi_segment_messages_leave_a_quarter_of_the_receives_and_all_complete
         assert receiving_peer.rcq.poll() == []
         for one in (*some, *others):
             send_second_half_of_message(one)
-        # Six messages hold receives, and single-segment messages used the other two. As the first
-        # messages end, the next ones begin.
+        # Six multi-segment messages occupy receives, and single-segment messages used the other
+        # two. As the first six messages end, the next ones begin.
         assert [w.byte_len for w in poll(receiving_peer.rcq, 6)] == [8] * 6
         for i in range(6):
             receiving_peer.post_receive(i, 64, 64 * i)

@@ -137,7 +137,7 @@ def test_posts_without_a_poll_between_them_are_sent_within_a_second(
     qp = rig.create_ud_qp(max_send_wr=64)
     messages = [octet_pattern(64, i) for i in range(7)]
     posted = build_sends(rig, rig.create_ah(receiving_socket.getsockname()), messages, SendFlag(0))
-    # A recent poll by the program lets the progress thread nap.
+    # After a recent poll by the program, the progress thread sleeps for nap_us.
     qp.scq.poll(1)
     for wr in posted:
         qp.post_send(wr)

@@ -152,7 +152,9 @@ def advance_rc_qp_numbers(rig: Rig, cq: CQ, number: int) -> None:
 
 
 def qp_with_low_port(rig: Rig, cq: CQ) -> QP:
-    """Create a UD queue pair with a low port, so that RC numbers soon reach its sharers'."""
+    """Create a UD queue pair with a low port, so that the QPNs of RC queue pairs soon reach those
+    of the queue pairs that share its socket.
+    """
     for port in range(1100, 1400):
         try:
             return rig.create_qp(cq, addr=("127.0.0.1", port))
