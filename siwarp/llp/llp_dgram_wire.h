@@ -36,10 +36,10 @@ enum siw_dgram_type {
 	SIW_DGRAM_RD_DATA = 4,	 /* a numbered DDP segment, with an acknowledgement */
 	SIW_DGRAM_RD_ACK = 5,	 /* a pure acknowledgement */
 	SIW_DGRAM_RD_HELLO = 6,	 /* requests a cookie */
-	SIW_DGRAM_RD_CHALLENGE = 7, /* contains the cookie; its sender keeps no state */
-	SIW_DGRAM_RD_ECHO = 8,	    /* returns the cookie; the receiver may create a peer record */
+	SIW_DGRAM_RD_CHALLENGE = 7, /* contains the cookie; the sender keeps no state */
+	SIW_DGRAM_RD_ECHO = 8,	    /* returns the cookie; the receiver may store peer state */
 	SIW_DGRAM_RD_PROBE = 9,	    /* tests whether a datagram of this length arrives */
-	SIW_DGRAM_RD_BYE = 10,	    /* the endpoint is closed, or does not know the epoch */
+	SIW_DGRAM_RD_BYE = 10,	    /* its sender is closed, or does not know the epoch */
 	SIW_DGRAM_RD_VERSIONS = 11, /* reply to a HELLO of an unknown version */
 };
 

@@ -65,8 +65,8 @@ struct siw_wqe {
 				uint32_t rkey;
 			} record;
 		};
-		struct siw_bind bind; /* a BIND_MW request, while POSTED */
-		/* an atomic request; op.atomic points to this member */
+		struct siw_bind bind; /* for a BIND_MW request, in state POSTED */
+		/* for an atomic request; op.atomic points to this member */
 		struct siw_rdmap_atomic atomic;
 	};
 	struct siw_sge sge[];
@@ -416,8 +416,8 @@ struct siw_records {
 	uint32_t reported;
 	_Atomic uint32_t polled; /* number of completions of Write-Records that were polled */
 	/*
-	 * RD: value of polled when the messages of the peers were last processed; under the
-	 * progress lock
+	 * RD: the value of the member polled when the messages of the peers were last processed;
+	 * under the progress lock
 	 */
 	uint32_t seen;
 	_Atomic bool waits; /* RD: a paused message waits for the next poll */
