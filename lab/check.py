@@ -191,7 +191,7 @@ def print_ratios(found: list[dict[str, Any]], console: Console | None = None) ->
             console.print(f"{each['name']}: unreliable: {doubt}", soft_wrap=True)
 
 
-app = command.create_application()
+app = command.create_study_application()
 
 
 @app.command()

@@ -17,7 +17,7 @@ __all__ = [
     "AS_JSON",
     "OUTPUT",
     "PARTS_HELP",
-    "create_application",
+    "create_study_application",
     "output_results",
     "parse_names",
     "parse_numbers",
@@ -30,7 +30,7 @@ OUTPUT = typer.Option("", "-o", "--output", help="Also write everything to this 
 PARTS_HELP = "Parts to measure, separated by commas."
 
 
-def create_application() -> typer.Typer:
+def create_study_application() -> typer.Typer:
     """Return the typer application of a study, to which ``@app.command()`` adds the command."""
     return typer.Typer(context_settings={"help_option_names": ["-h", "--help"]})
 

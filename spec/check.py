@@ -82,12 +82,12 @@ def load_clauses(spec: Path) -> tuple[dict[str, Clause], list[str]]:
             content = tomllib.load(file)
         for entry in content.get("clause", []):
             where = f"{path.parent.name}/{path.name}"
-            wrong = list(_entry_problems(entry, path))
+            wrong = list(_clause_entry_problems(entry, path))
             if entry.get("id") in clauses:
                 wrong.append(f"{entry['id']} is defined twice")
             problems += [f"{where}: {text}" for text in wrong]
             if not wrong:
-                listed = item_ids(entry["id"], len(entry.get("items", [])))
+                listed = clause_item_ids(entry["id"], len(entry.get("items", [])))
                 clauses[entry["id"]] = Clause(
                     rfc=content["rfc"],
                     section=content["section"],
@@ -99,7 +99,7 @@ def load_clauses(spec: Path) -> tuple[dict[str, Clause], list[str]]:
     return clauses, problems
 
 
-def item_ids(clause_id: str, count: int) -> tuple[str, ...]:
+def clause_item_ids(clause_id: str, count: int) -> tuple[str, ...]:
     """Return the ids of a clause's items: the clause's id followed by #a, #b, ..."""
     return tuple(f"{clause_id}#{chr(ord('a') + i)}" for i in range(count))
 
@@ -110,7 +110,7 @@ def _natural_sort_key(path: Path) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdigit() else (-1, part) for part in parts]
 
 
-def _entry_problems(entry: dict[str, Any], path: Path) -> Iterator[str]:
+def _clause_entry_problems(entry: dict[str, Any], path: Path) -> Iterator[str]:
     name = entry.get("id", "a clause without an id")
     missing = sorted(FIELDS - entry.keys())
     unknown = sorted(entry.keys() - FIELDS - OPTIONAL)
@@ -126,7 +126,7 @@ def _entry_problems(entry: dict[str, Any], path: Path) -> Iterator[str]:
         yield f"{name}: the hash is not 10 hexadecimal digits"
     if not entry["summary"].strip() or not entry.get("reason", "-").strip():
         yield f"{name}: an empty summary or reason"
-    letters = {i[-1] for i in item_ids(name, len(entry.get("items", [])))}
+    letters = {i[-1] for i in clause_item_ids(name, len(entry.get("items", [])))}
     exceptions = entry.get("exceptions", {})
     if "items" in entry and (len(letters) < 2 or not all(i.strip() for i in entry["items"])):
         yield f"{name}: items are two or more, none of them empty"
@@ -375,7 +375,7 @@ def read_specification(root: Path) -> str:
 
 def requirement_ids(requirement: Requirement) -> tuple[str, ...]:
     """Return the ids that tests must cite for a requirement: its items, or its own id."""
-    return item_ids(requirement.id, requirement.case_count) or (requirement.id,)
+    return clause_item_ids(requirement.id, requirement.case_count) or (requirement.id,)
 
 
 def requirement_problems(
@@ -409,7 +409,7 @@ def requirement_problems(
 def citable_ids(clauses: dict[str, Clause], wanted: list[Requirement]) -> list[str]:
     """Return all ids that may be cited: clauses, requirements, and the items of both."""
     of_clauses = [i for clause in clauses.values() for i in (clause.id, *clause.items)]
-    return of_clauses + [i for r in wanted for i in (r.id, *item_ids(r.id, r.case_count))]
+    return of_clauses + [i for r in wanted for i in (r.id, *clause_item_ids(r.id, r.case_count))]
 
 
 def requirements_table(wanted: list[Requirement], found: Citations) -> str:

@@ -148,19 +148,19 @@ def choose_tests(changed: Iterable[str]) -> TestSelection:
                 layers -= set(reach.PYTHON)
             wanted.update(f"tests/unit/{layer}" for layer in layers)
             choice.left_out.update(affected)
-    wanted = drop_missing_and_nested(wanted)
+    wanted = drop_missing_and_nested_paths(wanted)
     choice.simulated = {test for test in wanted if is_simulated_test(test)}
     choice.real = wanted - choice.simulated
     affected_only = {
         test
-        for test in drop_missing_and_nested(choice.left_out)
+        for test in drop_missing_and_nested_paths(choice.left_out)
         if not any(reach.is_path_inside(test, other) for other in wanted)
     }
     choice.left_out = affected_only | {text for text in choice.left_out if " " in text}
     return choice
 
 
-def drop_missing_and_nested(tests: set[str]) -> set[str]:
+def drop_missing_and_nested_paths(tests: set[str]) -> set[str]:
     """Return the test paths that exist, without paths inside of other paths."""
     there = {test for test in tests if (ROOT / test).exists()}
     return {a for a in there if not any(a != b and reach.is_path_inside(a, b) for b in there)}

@@ -22,7 +22,7 @@ def write_region(qp: QP, cq: CQ, mr: MR, remote: RemoteBuffer, piece: int = 4096
     return posted
 
 
-def request_answer(
+def request_until_answered(
     qp: QP, cq: CQ, mr: MR, ah: AH, question: bytes, *, number: int, tries: int, patience: float
 ) -> bytes:
     """Send a datagram until its answer arrives; request and answer may be lost."""

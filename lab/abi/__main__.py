@@ -14,7 +14,7 @@ from siwarp.bench.runner import Progress
 
 PARTS = ("programs", "translation")
 
-app = command.create_application()
+app = command.create_study_application()
 
 
 def _measure_programs(only: str, rounds: int, progress: Progress | None) -> list[dict[str, Any]]:

@@ -130,7 +130,7 @@ def _persona_arguments(persona: str) -> dict[str, Any]:
     return {"env": {"SIWARP_PERSONA": persona}}
 
 
-def _all_rows() -> Iterable[Row]:
+def _all_benchmark_rows() -> Iterable[Row]:
     latency = {"kind": "lat", "op": "send", "size": 64}
     rc = {**latency, "qp": "rc"}
     ud = {**latency, "qp": "ud"}
@@ -162,7 +162,7 @@ def _all_rows() -> Iterable[Row]:
     )
 
 
-ROWS: tuple[Row, ...] = tuple(_all_rows())
+ROWS: tuple[Row, ...] = tuple(_all_benchmark_rows())
 
 
 # ---- a pair of programs
@@ -284,14 +284,14 @@ def _median_and_range(values: Iterable[float]) -> dict[str, float]:
 
 
 def _summarize_rounds(row: Row, rounds: Sequence[dict[str, float]]) -> dict[str, Any]:
-    def ratio_to(over: str) -> dict[str, float]:
+    def program_to_figure_ratio(over: str) -> dict[str, float]:
         return _median_and_range(values["program"] / values[over] for values in rounds)
 
-    ratio = ratio_to("beside")
+    ratio = program_to_figure_ratio("beside")
     return {
         **{k: _median_and_range(values[k] for values in rounds) for k in rounds[0]},
         "ratio": ratio,
-        "ratio_to_ours": ratio_to("ours"),
+        "ratio_to_ours": program_to_figure_ratio("ours"),
         "kept": row.keeps_performance_promise(ratio["median"]),
         "rounds": list(rounds),
     }

@@ -10,7 +10,7 @@ from lab.aio import rates
 from siwarp.bench.cli import exit_with_message_on_bench_error, progress_bar
 from siwarp.bench.sizes import parse_octet_count
 
-app = command.create_application()
+app = command.create_study_application()
 
 
 @app.command()

@@ -46,7 +46,7 @@ def _measure_message_rate(way: str, connections: int, size: int, trips: int) -> 
         client = _start_server_or_client("client", way, port, connections, size, trips)
         out, why = client.communicate(timeout=LIMIT_S + 10)
         if client.returncode:
-            raise BenchError(f"{way} with {connections} connections: {_last_line(why)}")
+            raise BenchError(f"{way} with {connections} connections: {_last_line_of_output(why)}")
         return 2 * connections * trips / float(json.loads(out))
     except subprocess.TimeoutExpired:
         raise BenchError(
@@ -59,7 +59,7 @@ def _measure_message_rate(way: str, connections: int, size: int, trips: int) -> 
             end.communicate()
 
 
-def _last_line(text: str) -> str:
+def _last_line_of_output(text: str) -> str:
     lines = text.strip().splitlines()
     return lines[-1] if lines else "it failed"
 

@@ -9,7 +9,7 @@ from lab.command import (
     AS_JSON,
     OUTPUT,
     PARTS_HELP,
-    create_application,
+    create_study_application,
     parse_names,
     parse_numbers,
     run_study,
@@ -17,7 +17,7 @@ from lab.command import (
 from lab.mpi import command, hybrid
 from siwarp.bench.cli import progress_bar
 
-app = create_application()
+app = create_study_application()
 
 
 @app.command()
@@ -72,7 +72,7 @@ def main(
         )
     with progress_bar("MPI") as progress:
         options = command.Options(wanted, rounds, octets, numbers, netif, mpich, limit, progress)
-        status = command.run_parts(options, as_json=as_json, plot=plot, output=output)
+        status = command.run_study_parts(options, as_json=as_json, plot=plot, output=output)
     raise typer.Exit(status)
 
 

@@ -15,7 +15,7 @@ from lab.command import output_results
 from lab.mpi import hybrid, kernels, launch, peers, table, wire
 from siwarp.bench.runner import BenchError, Progress
 
-__all__ = ["PARTS", "Options", "run_parts"]
+__all__ = ["PARTS", "Options", "run_study_parts"]
 
 #: Version of the format that --json prints. The version changes if readers of the old format would
 #: fail.
@@ -62,7 +62,7 @@ _BY_MPI: dict[str, Callable[[Options, launch.Mpich, str], dict[str, Any]]] = {
 }
 
 
-def _measure_hybrid(options: Options) -> dict[str, Any]:
+def _measure_hybrid_channel(options: Options) -> dict[str, Any]:
     return hybrid.measure_message_channels(
         options.ranks or hybrid.RANKS,
         options.sizes or (hybrid.SIZE,),
@@ -73,11 +73,11 @@ def _measure_hybrid(options: Options) -> dict[str, Any]:
 
 
 #: The parts of the study that need no MPI.
-_BY_ITSELF: dict[str, Callable[[Options], dict[str, Any]]] = {"hybrid": _measure_hybrid}
+_BY_ITSELF: dict[str, Callable[[Options], dict[str, Any]]] = {"hybrid": _measure_hybrid_channel}
 PARTS = (*_BY_MPI, *_BY_ITSELF)
 
 
-def _measure_parts(options: Options, work: Path) -> dict[str, Any]:
+def _measure_study_parts(options: Options, work: Path) -> dict[str, Any]:
     """Return the result of each part; a part that could not be measured is None, with a reason."""
     found: dict[str, Any] = {"schema": SCHEMA, "mpi": None, "netif": None}
     errors: dict[str, str] = {}
@@ -112,17 +112,17 @@ def all_performance_promises_kept(found: dict[str, Any]) -> bool:
     return whole and all(must["kept"] for part in parts for must in part.get("musts", ()))
 
 
-def run_parts(options: Options, *, as_json: bool, plot: str, output: str) -> int:
+def run_study_parts(options: Options, *, as_json: bool, plot: str, output: str) -> int:
     """Measure and print the parts; return 1 if a promise is not kept or not measured, else 0."""
     if plot:
         from lab.curves import require_matplotlib
 
         require_matplotlib()
     with tempfile.TemporaryDirectory(prefix="siwarp-lab-mpi-") as work:
-        found = _measure_parts(options, Path(work))
+        found = _measure_study_parts(options, Path(work))
     output_results(found, table.print_tables, as_json=as_json, output=output)
     if plot:
-        from lab.mpi.plot import draw_parts
+        from lab.mpi.plot import draw_measured_parts
 
-        draw_parts(found, Path(plot))
+        draw_measured_parts(found, Path(plot))
     return 0 if all_performance_promises_kept(found) else 1

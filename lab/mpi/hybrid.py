@@ -40,7 +40,7 @@ LIMIT_S = 90
 _GRACE_S = 5
 
 
-def find_hybrid_program() -> Path:
+def find_hybrid_channel_program() -> Path:
     """Return the path of siwarp-lab-hybrid, which is built only in a checkout.
 
     Raises:
@@ -62,7 +62,7 @@ def _run_message_channel(channel: str, ranks: int, size: int, limit: int) -> dic
         *(PATIENCE_MS, LIMIT_S),
     ]
     process = subprocess.Popen(
-        [str(find_hybrid_program()), *map(str, numbers)],
+        [str(find_hybrid_channel_program()), *map(str, numbers)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

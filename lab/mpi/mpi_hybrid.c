@@ -105,7 +105,7 @@ static void hybrid_check_received_fragment(void *arg, uint32_t from, const char 
 /* ---- the skewed message pattern -------------------------------------------------------------- */
 
 /* Returns the distance of a rank to a neighbour in the ring; with few ranks, distances repeat. */
-static uint32_t hybrid_neighbour_distance(uint32_t ranks, uint32_t which)
+static uint32_t hybrid_ring_neighbour_distance(uint32_t ranks, uint32_t which)
 {
 	const uint32_t distances[NEIGHBOURS] = { 1, ranks - 1, 2, ranks - 2 };
 
@@ -125,12 +125,12 @@ static uint32_t hybrid_next_destination(uint32_t rank, uint32_t ranks, uint32_t 
 	x ^= x << 5;
 	*state = x;
 	if (x % 10)
-		return (rank + hybrid_neighbour_distance(ranks, x >> 8)) % ranks;
+		return (rank + hybrid_ring_neighbour_distance(ranks, x >> 8)) % ranks;
 	return (rank + 1 + (x >> 8) % (ranks - 1)) % ranks;
 }
 
 /* Returns the number of messages of the pattern that all other ranks send to this rank. */
-static uint64_t hybrid_expected_messages(const struct rank *r)
+static uint64_t hybrid_expected_message_count(const struct rank *r)
 {
 	uint64_t n = 0;
 
@@ -163,12 +163,12 @@ static void hybrid_wait_for_end_of_phase(struct rank *r)
 	hybrid_wait_until_idle(r, &r->shared->arrived, ++r->phase * r->o->ranks);
 }
 
-static void hybrid_send_communication_pattern(struct rank *r)
+static void hybrid_send_messages_of_pattern(struct rank *r)
 {
 	uint32_t state = r->own + 1;
 	uint64_t began = siw_bench_now();
 
-	r->expected += hybrid_expected_messages(r);
+	r->expected += hybrid_expected_message_count(r);
 	for (uint32_t i = 0; i < r->o->messages; i++)
 		hybrid_send_message(r, hybrid_next_destination(r->own, r->o->ranks, &state));
 	hybrid_wait_for_end_of_phase(r);
@@ -281,7 +281,7 @@ static void hybrid_run_rank(const struct options *o, struct shared *shared, uint
 	for (uint32_t step = 1; step < o->ranks; step++)
 		hybrid_send_message(&r, (own + step) % o->ranks);
 	hybrid_wait_for_end_of_phase(&r);
-	hybrid_send_communication_pattern(&r);
+	hybrid_send_messages_of_pattern(&r);
 	hybrid_measure_memory(&r);
 	shared->of[own].sums = r.channel.sums;
 	hybrid_wait_at_barrier(&r);
@@ -381,7 +381,7 @@ static void hybrid_print_result(const struct options *o, const struct shared *s)
 	       (unsigned long long)all.sums.strange, all.sums.connections, all.sums.refused);
 }
 
-static struct shared *hybrid_create_shared(const struct options *o)
+static struct shared *hybrid_create_shared_memory(const struct options *o)
 {
 	struct shared *shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE,
 				     MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -418,7 +418,7 @@ static struct options hybrid_parse_options(int argc, char **argv)
 int main(int argc, char **argv)
 {
 	struct options o = hybrid_parse_options(argc, argv);
-	struct shared *shared = hybrid_create_shared(&o);
+	struct shared *shared = hybrid_create_shared_memory(&o);
 	pid_t pids[MOST_RANKS] = { 0 };
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);

@@ -13,7 +13,7 @@ from lab.mpi.hybrid import CHANNELS
 from lab.mpi.launch import TRANSPORTS
 from lab.mpi.wire import METRICS
 
-__all__ = ["draw_parts"]
+__all__ = ["draw_measured_parts"]
 
 
 def _draw_transports(found: dict[str, Any], folder: Path) -> list[Path]:
@@ -43,7 +43,7 @@ def _draw_memory(found: dict[str, Any], folder: Path) -> list[Path]:
     return [draw_curves(folder / "mpi-memory.png", "MPI: memory", labels, curves)]
 
 
-def _draw_hybrid(found: dict[str, Any], folder: Path) -> list[Path]:
+def _draw_ud_rc_hybrid_channels(found: dict[str, Any], folder: Path) -> list[Path]:
     first = found["rows"][0]["size"]
     rows = [row for row in found["rows"] if row["size"] == first]
     memory, rate = {}, {}
@@ -61,10 +61,10 @@ def _draw_hybrid(found: dict[str, Any], folder: Path) -> list[Path]:
     ]
 
 
-_DRAW = {"wire": _draw_transports, "memory": _draw_memory, "hybrid": _draw_hybrid}
+_DRAW = {"wire": _draw_transports, "memory": _draw_memory, "hybrid": _draw_ud_rc_hybrid_channels}
 
 
-def draw_parts(found: dict[str, Any], folder: Path) -> list[Path]:
+def draw_measured_parts(found: dict[str, Any], folder: Path) -> list[Path]:
     """Create a folder, draw each measured part of the results into it, and return the files."""
     folder.mkdir(parents=True, exist_ok=True)
     drawn = []

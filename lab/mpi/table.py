@@ -120,7 +120,7 @@ def _print_mpi_kernels(console: Console, found: dict[str, Any]) -> None:
     console.print(shown)
 
 
-def _print_hybrid(console: Console, found: dict[str, Any]) -> None:
+def _print_ud_rc_hybrid_channels(console: Console, found: dict[str, Any]) -> None:
     shown = _create_table(
         *("ranks, size", "", "latency", "messages/s", "process", "of it siwarp's", "kernel"),
         *("connections", "over RC", "retransmitted", "saves of RC"),
@@ -163,7 +163,7 @@ _SHOW = {
     "wire": _print_transports,
     "memory": _print_memory,
     "kernels": _print_mpi_kernels,
-    "hybrid": _print_hybrid,
+    "hybrid": _print_ud_rc_hybrid_channels,
 }
 
 

@@ -41,7 +41,7 @@ PROMISED: tuple[table.Row, ...] = (
 )
 PARTS = ("promises", "personas")
 
-app = command.create_application()
+app = command.create_study_application()
 
 
 def _print_results(found: dict[str, Any]) -> None:

@@ -23,7 +23,7 @@ from siwarp.bench.runner import (
     bench_program_path,
     cpu_for_side,
     make_progress_counter,
-    run_sides,
+    run_client_and_server,
     warmup_message_count,
 )
 from siwarp.bench.trust import cpu_load_warning, minimum_and_maximum, spread_warning
@@ -106,7 +106,7 @@ def run_measurement_once(
         )
         for side in KINDS[plan.kind].sides
     ]
-    return run_sides(f"{plan.kind}, {what}", sides, LIMIT_S)
+    return run_client_and_server(f"{plan.kind}, {what}", sides, LIMIT_S)
 
 
 def _measure_round(plan: Plan, env: Mapping[str, str] | None, turn: int) -> dict[str, float]:

@@ -24,7 +24,14 @@ from typing import NamedTuple
 
 import typer
 
-from lab.command import AS_JSON, OUTPUT, create_application, output_results, parse_names, run_study
+from lab.command import (
+    AS_JSON,
+    OUTPUT,
+    create_study_application,
+    output_results,
+    parse_names,
+    run_study,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 LAYERS = (
@@ -38,7 +45,7 @@ FLAGS = (
     *("-std=gnu11", "-O1", "-g", "-fno-inline", "-fno-strict-aliasing", "-no-pie", "-w"),
     *("-D_GNU_SOURCE", '-DSIW_VERSION="0"', "-finstrument-functions", "-pthread"),
 )
-app = create_application()
+app = create_study_application()
 
 
 class Call(NamedTuple):

@@ -15,7 +15,7 @@ from lab.wan import matrix as bottlenecks
 from siwarp.bench.cli import exit_with_message_on_bench_error
 from siwarp.cli.wan import check_link_fault_plan
 
-app = command.create_application()
+app = command.create_study_application()
 
 
 @app.command()

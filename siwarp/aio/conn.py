@@ -374,11 +374,11 @@ class Connection(SourceUser):
         if wc.status == 0:
             self._inbox.put((slot, wc.byte_len))
         elif wc.status != WCStatus.WR_FLUSH_ERR or wc.vendor_err:
-            self._inbox.set_end_of_items(lambda: self._completion_error(wc, "receiving"))
+            self._inbox.set_end_of_items(lambda: self._make_completion_error(wc, "receiving"))
         # For a receive that was flushed without a vendor error, the connection's DISCONNECTED event
         # contains the reason.
 
-    def _completion_error(self, wc: WC, what: str) -> BaseException:
+    def _make_completion_error(self, wc: WC, what: str) -> BaseException:
         try:
             self._check_completion(wc, what)
         except Error as e:
@@ -387,23 +387,23 @@ class Connection(SourceUser):
 
     def _check_completion(self, wc: WC, what: str) -> None:
         if wc.status == WCStatus.WR_FLUSH_ERR and not wc.vendor_err:
-            raise self._peer_gone_error(f"{what} to {self._peer_name()}")
+            raise self._make_peer_gone_error(f"{what} to {self._peer_name()}")
         wc.check()
 
-    def _connection_end_error(self, event: CMEvent) -> BaseException:
+    def _make_connection_end_error(self, event: CMEvent) -> BaseException:
         """Return the exception that ``recv`` raises after the end of the connection."""
         what = f"receiving from {self._peer_name()}"
         if event.wire_error:
             return ProtocolError.from_vendor_err(event.wire_error, what)
         if self._left_in_order:
-            return self._peer_gone_error(what)
+            return self._make_peer_gone_error(what)
         return PeerGone(
             errno.ECONNRESET,
             f"{what}: the connection broke, and the peer's last messages may be lost; connect "
             "again",
         )
 
-    def _peer_gone_error(self, what: str) -> PeerGone:
+    def _make_peer_gone_error(self, what: str) -> PeerGone:
         return PeerGone(errno.ECONNRESET, f"{what}: the connection has ended; connect again")
 
     def _check_open(self) -> None:
@@ -424,7 +424,7 @@ class Connection(SourceUser):
             self._rq.handle_completions()
             self._sq.handle_completions()
             self._left_in_order = event.status == 0 and not event.wire_error
-            self._inbox.set_end_of_items(lambda: self._connection_end_error(event))
+            self._inbox.set_end_of_items(lambda: self._make_connection_end_error(event))
         if not self._established.done():
             self._established.set_result(event)
 

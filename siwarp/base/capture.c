@@ -79,37 +79,37 @@ static __thread struct {
 
 /* ---- pcapng blocks --------------------------------------------------------------------------- */
 
-static void capture_put(const void *octets, size_t n)
+static void capture_append_octets(const void *octets, size_t n)
 {
 	memcpy(cap.block + cap.len, octets, n);
 	cap.len += n;
 }
 
-static void capture_put32(uint32_t v)
+static void capture_append_uint32(uint32_t v)
 {
-	capture_put(&v, sizeof(v));
+	capture_append_octets(&v, sizeof(v));
 }
 
-static void capture_pad(void)
+static void capture_pad_to_32_bits(void)
 {
 	while (cap.len % 4)
 		cap.block[cap.len++] = 0;
 }
 
-static void put_option(uint16_t code, const void *value, size_t n)
+static void capture_append_option(uint16_t code, const void *value, size_t n)
 {
 	uint16_t head[2] = { code, (uint16_t)n };
 
-	capture_put(head, sizeof(head));
-	capture_put(value, n);
-	capture_pad();
+	capture_append_octets(head, sizeof(head));
+	capture_append_octets(value, n);
+	capture_pad_to_32_bits();
 }
 
 static void capture_begin_block(uint32_t type)
 {
 	cap.len = 0;
-	capture_put32(type);
-	capture_put32(0);
+	capture_append_uint32(type);
+	capture_append_uint32(0);
 }
 
 static void capture_abort(const char *what)
@@ -134,7 +134,7 @@ static int capture_write_block(void)
 	ssize_t n;
 
 	size = (uint32_t)cap.len + 4;
-	capture_put32(size);
+	capture_append_uint32(size);
 	memcpy(cap.block + 4, &size, sizeof(size));
 	if (cap.end + (off_t)cap.len > cap.limit) {
 		/*
@@ -168,11 +168,11 @@ static int write_section_header(void)
 	uint64_t unknown = UINT64_MAX;
 
 	capture_begin_block(BLOCK_SECTION);
-	capture_put32(0x1a2b3c4d);
-	capture_put(version, sizeof(version));
-	capture_put(&unknown, sizeof(unknown));
-	put_option(OPT_APPLICATION, application, (size_t)n);
-	put_option(OPT_END, "", 0);
+	capture_append_uint32(0x1a2b3c4d);
+	capture_append_octets(version, sizeof(version));
+	capture_append_octets(&unknown, sizeof(unknown));
+	capture_append_option(OPT_APPLICATION, application, (size_t)n);
+	capture_append_option(OPT_END, "", 0);
 	return capture_write_block();
 }
 
@@ -386,11 +386,11 @@ int siw_capture_find_or_add_interface(const char *name)
 	if (!cap.generation || i == MAX_INTERFACES)
 		return 0;
 	capture_begin_block(BLOCK_INTERFACE);
-	capture_put32(1); /* link type: Ethernet */
-	capture_put32(0); /* no snapshot length limit */
-	put_option(OPT_NAME, name, strlen(name));
-	put_option(OPT_RESOLUTION, &nanoseconds, 1);
-	put_option(OPT_END, "", 0);
+	capture_append_uint32(1); /* link type: Ethernet */
+	capture_append_uint32(0); /* no snapshot length limit */
+	capture_append_option(OPT_NAME, name, strlen(name));
+	capture_append_option(OPT_RESOLUTION, &nanoseconds, 1);
+	capture_append_option(OPT_END, "", 0);
 	if (capture_write_block())
 		return 0;
 	snprintf(cap.interfaces[i], sizeof(cap.interfaces[i]), "%s", name);
@@ -406,20 +406,20 @@ void siw_capture_write(const struct siw_capture_packet *p)
 	if (!cap.generation)
 		return;
 	capture_begin_block(BLOCK_PACKET);
-	capture_put32((uint32_t)p->interface);
-	capture_put32((uint32_t)(p->when_ns >> 32));
-	capture_put32((uint32_t)p->when_ns);
+	capture_append_uint32((uint32_t)p->interface);
+	capture_append_uint32((uint32_t)(p->when_ns >> 32));
+	capture_append_uint32((uint32_t)p->when_ns);
 	captured = (uint32_t)siw_capture_packet_build(p, cap.block + cap.len + 8);
-	capture_put32(captured);
-	capture_put32(captured + (uint32_t)p->missing);
+	capture_append_uint32(captured);
+	capture_append_uint32(captured + (uint32_t)p->missing);
 	cap.len += captured;
-	capture_pad();
-	put_option(OPT_FLAGS, &flags, sizeof(flags));
+	capture_pad_to_32_bits();
+	capture_append_option(OPT_FLAGS, &flags, sizeof(flags));
 	if (!p->tcp && !p->sent) {
 		where = cap.end + (off_t)cap.len;
-		put_option(OPT_ROOM, room, ROOM);
+		capture_append_option(OPT_ROOM, room, ROOM);
 	}
-	put_option(OPT_END, "", 0);
+	capture_append_option(OPT_END, "", 0);
 	if (capture_write_block() == 0 && where) {
 		last.generation = cap.generation;
 		last.room = where;

@@ -156,7 +156,8 @@ static uint64_t faults_random(uint64_t key, uint64_t number, enum faults_random 
 	return faults_mix_bits(key ^ faults_mix_bits(number * N_DRAWS + what));
 }
 
-static bool faults_chance(uint64_t key, uint64_t number, enum faults_random what, uint32_t share)
+static bool faults_happens_by_chance(uint64_t key, uint64_t number, enum faults_random what,
+				     uint32_t share)
 {
 	unsigned __int128 scaled =
 		(unsigned __int128)faults_random(key, number, what) * SIW_FAULTS_WHOLE;
@@ -227,7 +228,8 @@ static bool faults_is_lost(const struct siw_fault_clause *c, struct siw_fault_pa
 		path->clause[i].burst--;
 		return true;
 	}
-	if (!c->loss || !faults_chance(path->clause[i].key, path->packets, LOSS, (uint32_t)begins))
+	if (!c->loss ||
+	    !faults_happens_by_chance(path->clause[i].key, path->packets, LOSS, (uint32_t)begins))
 		return false;
 	path->clause[i].burst = (uint32_t)burst - 1;
 	return true;
@@ -301,12 +303,12 @@ void siw_fault_decide(const struct siw_faults *plan, struct siw_fault_path *path
 		if (fate->drop >= 0)
 			break;
 		t = faults_release_time(c, path, i, length, t, &fate->depart_ns);
-		fate->dup |= faults_chance(key, number, DUP, c->dup);
-		fate->mark |= faults_chance(key ^ MARK_KEY, number, LOSS, c->mark);
-		if (faults_chance(key, number, REORDER, c->reorder))
+		fate->dup |= faults_happens_by_chance(key, number, DUP, c->dup);
+		fate->mark |= faults_happens_by_chance(key ^ MARK_KEY, number, LOSS, c->mark);
+		if (faults_happens_by_chance(key, number, REORDER, c->reorder))
 			fate->passes =
 				(uint8_t)(1 + faults_random_below(key, number, PASSES, MAX_PASSES));
-		if (faults_chance(key, number, CORRUPT, c->corrupt)) {
+		if (faults_happens_by_chance(key, number, CORRUPT, c->corrupt)) {
 			fate->corrupt = true;
 			fate->flip = faults_random(key, number, FLIP);
 		}
@@ -321,7 +323,7 @@ void siw_fault_decide(const struct siw_faults *plan, struct siw_fault_path *path
 	fate->release_ns = t;
 }
 
-void siw_fault_flip(uint8_t *octets, size_t length, uint64_t flip)
+void siw_fault_flip_bit(uint8_t *octets, size_t length, uint64_t flip)
 {
 	uint64_t bit = (uint64_t)((unsigned __int128)flip * (length * 8) >> 64);
 
@@ -361,7 +363,8 @@ size_t siw_fault_stream_allowed_octets(const struct siw_faults *plan, struct siw
 			return 0;
 		if (c->reset_after && length > c->reset_after - path->octets)
 			length = (size_t)(c->reset_after - path->octets);
-		if (length > 1 && faults_chance(path->clause[i].key, number, SHORT, c->partial))
+		if (length > 1 &&
+		    faults_happens_by_chance(path->clause[i].key, number, SHORT, c->partial))
 			length = 1 + (size_t)faults_random_below(path->clause[i].key, number, SHARE,
 								 length - 1);
 	}
@@ -413,7 +416,7 @@ int siw_fault_stream_corrupt(const struct siw_faults *plan, struct siw_fault_pat
 		     c->corrupt && piece * SIW_FAULTS_PIECE < end; piece++) {
 			uint64_t at;
 
-			if (!faults_chance(key, piece, CORRUPT, c->corrupt))
+			if (!faults_happens_by_chance(key, piece, CORRUPT, c->corrupt))
 				continue;
 			at = piece * SIW_FAULTS_PIECE +
 			     faults_random_below(key, piece, FLIP, SIW_FAULTS_PIECE);

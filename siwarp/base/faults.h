@@ -178,7 +178,7 @@ void siw_fault_decide(const struct siw_faults *plan, struct siw_fault_path *path
 		      const struct siw_addr *peer, size_t length, uint64_t now_ns, uint64_t packets,
 		      uint64_t octets, struct siw_fault_decision *fate);
 /* Flips the bit that `flip` selects among the `length` octets. */
-void siw_fault_flip(uint8_t *octets, size_t length, uint64_t flip);
+void siw_fault_flip_bit(uint8_t *octets, size_t length, uint64_t flip);
 
 /* ---- streams --------------------------------------------------------------------------------- */
 

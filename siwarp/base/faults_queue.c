@@ -161,7 +161,7 @@ int siw_fault_queue_add(struct siw_fault_queue *q, const struct iovec *iov, size
 	siw_link_init(&held->waiting.link);
 	siw_link_init(&held->aside.link);
 	if (fate->corrupt)
-		siw_fault_flip(held->octets, length, fate->flip);
+		siw_fault_flip_bit(held->octets, length, fate->flip);
 	q->n++;
 	q->octets += length;
 	if (fate->depart_ns)

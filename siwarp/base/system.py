@@ -222,12 +222,14 @@ def _device_name(name: str) -> str:
 device_name: Callable[[str], str] = _device_name
 
 
-def _addresses(host: str | None, port: str | int | None, kind: int, flags: int) -> list[Any]:
+def _resolve_addresses(
+    host: str | None, port: str | int | None, kind: int, flags: int
+) -> list[Any]:
     return socket.getaddrinfo(host, port, type=kind, flags=flags)
 
 
 #: As ``socket.getaddrinfo`` with a host, port, socket type and flags. Raises OSError.
-addresses: Callable[[str | None, str | int | None, int, int], list[Any]] = _addresses
+addresses: Callable[[str | None, str | int | None, int, int], list[Any]] = _resolve_addresses
 
 
 def _interface_index(name: str) -> int:

@@ -51,7 +51,7 @@ __all__ = [
     "process_exit_reason",
     "raise_if_process_failed",
     "run",
-    "run_sides",
+    "run_client_and_server",
     "seconds_per_message",
     "warmup_message_count",
 ]
@@ -234,7 +234,7 @@ def _environment_of_process(env: Mapping[str, str], side: str, run: _Variant) ->
     return everything
 
 
-def run_sides(
+def run_client_and_server(
     what: str, sides: list[Side], limit: int, until: float = math.inf
 ) -> dict[str, float]:
     """Run the processes of a run and return the client's output.
@@ -322,7 +322,7 @@ def _run_variant(
         )
         for side in ("server", "client")
     ]
-    return run_sides(run.name, sides, limit, until)
+    return run_client_and_server(run.name, sides, limit, until)
 
 
 # ---- rounds of runs

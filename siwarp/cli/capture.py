@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from siwarp.cli.capture_file import environment_for_packet_capture, existing_capture_files
-from siwarp.cli.execute import end_like_program, run_as_child
+from siwarp.cli.execute import end_this_process_like_child, run_as_child
 
 
 def capture(
@@ -40,7 +40,7 @@ def capture(
     before = existing_capture_files(output)
     status = run_as_child(command, {**os.environ, **variables})
     _report_capture_files(output, before, status)
-    raise typer.Exit(end_like_program(status))
+    raise typer.Exit(end_this_process_like_child(status))
 
 
 def _report_capture_files(output: str, before: set[str], status: int) -> None:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from types import FrameType
 
-__all__ = ["end_like_program", "execute", "run_as_child"]
+__all__ = ["end_this_process_like_child", "execute", "run_as_child"]
 
 #: Signals that Python ignores; the program must start with their default action, as in a shell.
 _IGNORED_HERE = (signal.SIGPIPE, signal.SIGXFSZ)
@@ -95,7 +95,7 @@ def run_as_child(command: list[str], environment: Mapping[str, str]) -> int:
             return _report_exec_error(command[0], e)
 
 
-def end_like_program(status: int) -> int:
+def end_this_process_like_child(status: int) -> int:
     """End this process by the signal that ended a program (status -N); return any other status."""
     if status < 0:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -141,7 +141,7 @@ def _run_server(
     addr: str, port: int, qp: str, device: str | None, as_json: bool, until_eof: bool
 ) -> None:
     from siwarp.base.stop import StopEvent
-    from siwarp.cli.ping_server import make_server
+    from siwarp.cli.ping_server import make_ping_server
     from siwarp.verbs import Context
     from siwarp.verbs.qkey import default_qkey
 
@@ -151,7 +151,7 @@ def _run_server(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     with Context(device or addr) as context:
-        server = make_server(context, (addr, port), qp)
+        server = make_ping_server(context, (addr, port), qp)
         host, bound = server.address
         qkey = 0 if qp == "rc" else default_qkey()
         if as_json:

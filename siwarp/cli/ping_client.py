@@ -3,9 +3,9 @@
 
 The messages are described in spec/datagram-iwarp.md, section 9.3. UD and RD: the server returns a
 request, which begins with ``Q``, with an ``A`` in that place. The server answers no other message,
-so that two servers cannot keep each other busy. RC: the private data of the client is a PingRequest,
-that of the server a RemoteBuffer for Writes and Reads. UC: both ends first exchange ports and
-memory over UD.
+so that two servers cannot keep each other busy. RC: the private data of the client is a
+PingRequest, that of the server a RemoteBuffer for Writes and Reads. UC: both ends first exchange
+ports and memory over UD.
 """
 
 from __future__ import annotations
@@ -311,7 +311,7 @@ class Pinger(Closing):
         op, port = OPS.index(self._op), self._qp.addr[1]
         asked = UC_REQUEST.pack(UC_MAGIC, op, port, self._size, self._mr.remote().pack())
         ud, ah = self._create_datagram_qp(QPType.UD)
-        for host, answer in self._request_answers(ud, ah, asked, UC_TRIES, UC_WAIT):
+        for host, answer in self._send_request_and_yield_answers(ud, ah, asked, UC_TRIES, UC_WAIT):
             if len(answer) != UC_ANSWER.size or not answer.startswith(UC_MAGIC):
                 continue
             _, good, port, memory = UC_ANSWER.unpack(answer)
@@ -332,7 +332,9 @@ class Pinger(Closing):
             self._qp.post_recv(self._recvs)
             return RemoteBuffer(0, 0, 0), ah
         asked = bytes([MEMORY]) + PingRequest(self._op, self._size).pack()
-        for _, answer in self._request_answers(self._qp, ah, asked, 1, self._patience):
+        for _, answer in self._send_request_and_yield_answers(
+            self._qp, ah, asked, 1, self._patience
+        ):
             if len(answer) <= 1:
                 raise OSError("the ping server has no memory left: try again later")
             self._return = SendWR(sg=[MR(self._pd, asked[:1], AccessFlag(0)).sge()], ah=ah)
@@ -351,7 +353,7 @@ class Pinger(Closing):
         qp.to_rts(RNR if kind == QPType.RD else None)
         return qp, AH(self._pd, self._dest)
 
-    def _request_answers(
+    def _send_request_and_yield_answers(
         self, qp: QP, ah: AH, asked: bytes, tries: int, seconds: float
     ) -> Iterator[tuple[str, bytes]]:
         """Send a request up to ``tries`` times, once in ``seconds``; yield the host and the octets

@@ -520,7 +520,7 @@ class DatagramServer(_Server):
         return client.answer
 
 
-def make_server(context: Context, address: Address, kind: str) -> _Server:
+def make_ping_server(context: Context, address: Address, kind: str) -> _Server:
     """Return a server for this type of queue pair, which ends when ``context`` is closed."""
     if kind == "rc":
         return RCServer(context, address)

@@ -59,7 +59,7 @@ def _mount(
     )
 
 
-def _write_kernel_file(file: Path, line: str) -> None:
+def _write_proc_file(file: Path, line: str) -> None:
     """Write a line to a file in /proc; an error names the file."""
     try:
         file.write_text(line, encoding="ascii")
@@ -74,9 +74,9 @@ def _enter_namespace() -> None:
         _unshare(_CLONE_NEWNS)
     except PermissionError:
         _unshare(_CLONE_NEWUSER | _CLONE_NEWNS)
-        _write_kernel_file(Path("/proc/self/setgroups"), "deny")
-        _write_kernel_file(Path("/proc/self/uid_map"), f"{user} {user} 1")
-        _write_kernel_file(Path("/proc/self/gid_map"), f"{group} {group} 1")
+        _write_proc_file(Path("/proc/self/setgroups"), "deny")
+        _write_proc_file(Path("/proc/self/uid_map"), f"{user} {user} 1")
+        _write_proc_file(Path("/proc/self/gid_map"), f"{group} {group} 1")
     # Later mounts outside appear in the namespace, but no mount in the namespace appears outside.
     _mount("none", Path("/"), None, _MS_REC | _MS_SLAVE)
 

@@ -126,7 +126,7 @@ static int complete_connect(struct siw_cm_id *id, const struct siw_mpa_params *r
 	if (!err)
 		err = siw_connect_attach_qp(id->conn, &id->qp, &at);
 	if (err) {
-		siw_connect_refuse(id->conn, why);
+		siw_connect_refuse_with_terminate(id->conn, why);
 		return err;
 	}
 	/*

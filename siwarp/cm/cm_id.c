@@ -530,7 +530,7 @@ int siw_cm_accept(struct siw_cm_id *id, const struct siw_cm_param *param)
 	at.ord_known = reply.enhanced || id->ord_asked;
 	err = siw_connect_attach_qp(id->conn, &id->qp, &at);
 	if (err)
-		siw_connect_refuse(id->conn, &SIW_CM_LOCAL_ERROR);
+		siw_connect_refuse_with_terminate(id->conn, &SIW_CM_LOCAL_ERROR);
 	return siw_refused(err);
 }
 

@@ -111,8 +111,8 @@ class ConnParam:
         c = ffi.new("struct siw_cm_param *")
         c.private_data = data
         c.private_data_len = len(self.private_data)
-        c.initiator_depth = _depth_to_c(self.initiator_depth)
-        c.responder_resources = _depth_to_c(self.responder_resources)
+        c.initiator_depth = _ord_or_ird_to_c(self.initiator_depth)
+        c.responder_resources = _ord_or_ird_to_c(self.responder_resources)
         c.rev = self.rev
         c.no_crc = not self.crc
         c.markers = self.markers
@@ -125,7 +125,7 @@ class ConnParam:
         return c, data
 
 
-def _depth_to_c(value: int | None) -> int:
+def _ord_or_ird_to_c(value: int | None) -> int:
     """Convert an ORD or IRD to C, where 0 means the device's limit and -1 means none."""
     if value is None:
         return 0

@@ -187,7 +187,7 @@ static void conn_refuse_with_terminate(struct siw_conn *conn, const struct siw_w
  * Handles a failed start-up. A responder's connection, which the user has not seen yet, is dropped;
  * the user of an initiator receives an event.
  */
-static void conn_startup_failed(struct siw_conn *conn, int status)
+static void conn_handle_startup_failure(struct siw_conn *conn, int status)
 {
 	struct siw_wire_err err;
 
@@ -199,7 +199,7 @@ static void conn_startup_failed(struct siw_conn *conn, int status)
 	}
 	if (conn_retry_schedule(conn, status))
 		return;
-	err = conn->mpa ? siw_mpa_error(conn->mpa) : (struct siw_wire_err){ 0 };
+	err = conn->mpa ? siw_mpa_get_error(conn->mpa) : (struct siw_wire_err){ 0 };
 	/* RFC6581-9.2-10, -11: the only failure after which the peer can understand a Terminate. */
 	if (status == -EPROTO && err.layer == SIW_LAYER_LLP && err.code == SIW_MPA_NO_RTR_MATCH)
 		conn_refuse_with_terminate(conn, &err);
@@ -219,7 +219,7 @@ static int conn_serve_startup(struct siw_conn *conn)
 	if (r == SIW_MPA_STARTING)
 		return 0;
 	if (r < 0) {
-		conn_startup_failed(conn, r);
+		conn_handle_startup_failure(conn, r);
 		return 1;
 	}
 	siw_device_timer_cancel(conn->user->ctx, &conn->timed);
@@ -288,7 +288,7 @@ static void conn_handle_timer(struct siw_timed *timed, uint64_t now_ns)
 	if (conn->retry && conn->stage == STARTING && !conn->mpa) {
 		err = conn_retry_start(conn);
 		if (err)
-			conn_startup_failed(conn, err);
+			conn_handle_startup_failure(conn, err);
 		else
 			conn_start_timer(conn, conn->retry->timeout_ms);
 		return;
@@ -297,7 +297,7 @@ static void conn_handle_timer(struct siw_timed *timed, uint64_t now_ns)
 	if (conn->stage == ATTACHED) /* the initiator's RTR has not arrived in time */
 		siw_qp_rc_handle_lost_stream(conn->rc, -ETIMEDOUT);
 	else
-		conn_startup_failed(conn, -ETIMEDOUT);
+		conn_handle_startup_failure(conn, -ETIMEDOUT);
 }
 
 static int serve_listener(struct siw_conn *listener);
@@ -598,7 +598,7 @@ int siw_conn_addrs(struct siw_conn *conn, struct siw_addr *local, struct siw_add
 	memset(peer, 0, sizeof(*peer));
 	siw_lock(&ctx->lane.lock);
 	if (conn->lsock)
-		err = siw_llp_local(conn->lsock, local);
+		err = siw_llp_local_addr(conn->lsock, local);
 	else if (conn->mpa)
 		err = siw_mpa_addrs(conn->mpa, local, peer);
 	else if (conn->rc && conn->rc->base.flow.stream)
@@ -646,7 +646,7 @@ int siw_conn_attach_qp(struct siw_conn *conn, struct siw_rc_qp *rc,
 
 	if (err)
 		return err;
-	conn->crc = siw_mpa_crc_on(conn->mpa);
+	conn->crc = siw_mpa_is_crc_on(conn->mpa);
 	conn->mpa = NULL;
 	conn->stage = ATTACHED;
 	conn->rc = rc;
@@ -683,7 +683,7 @@ int siw_connect_attach_qp(struct siw_conn *conn, const struct siw_qp_hold *hold,
 	return err;
 }
 
-void siw_connect_refuse(struct siw_conn *conn, const struct siw_wire_err *err)
+void siw_connect_refuse_with_terminate(struct siw_conn *conn, const struct siw_wire_err *err)
 {
 	struct siw_context *ctx = conn->user->ctx;
 
@@ -744,7 +744,7 @@ static int open_listener_at_addr(struct siw_every_addr *every, struct siw_addr *
 	else
 		l->first = conn;
 	l->last = conn;
-	return siw_llp_local(conn->lsock, addr);
+	return siw_llp_local_addr(conn->lsock, addr);
 }
 
 static void close_listeners(struct siw_every_addr *every)

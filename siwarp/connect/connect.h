@@ -173,7 +173,7 @@ int siw_connect_attach_qp(struct siw_conn *conn, const struct siw_qp_hold *hold,
  * Called instead of siw_connect_attach_qp: sends a Terminate with the error, if possible, and
  * closes the connection.
  */
-void siw_connect_refuse(struct siw_conn *conn, const struct siw_wire_err *err);
+void siw_connect_refuse_with_terminate(struct siw_conn *conn, const struct siw_wire_err *err);
 /*
  * Moves the attached QP to ERR; completed requests still reach the peer. -ENOTCONN: no QP is
  * attached.

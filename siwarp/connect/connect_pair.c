@@ -216,7 +216,7 @@ static int pair_port_listen_at(struct siw_every_addr *every, struct siw_addr *ad
 	if (err)
 		return err;
 	port->n_listeners++;
-	return siw_llp_local((*listener)->lsock, addr);
+	return siw_llp_local_addr((*listener)->lsock, addr);
 }
 
 /*
@@ -450,9 +450,9 @@ static void pair_limit_reads(struct siw_pair *pair)
 	siw_unlock(&base->qp.send_lock);
 }
 
-static int pair_attach(struct siw_pair *pair, struct siw_conn *conn,
-		       const struct siw_mpa_params *theirs, const struct siw_pair_hello *hello,
-		       bool initiator, uint8_t rtr)
+static int pair_attach_connection(struct siw_pair *pair, struct siw_conn *conn,
+				  const struct siw_mpa_params *theirs,
+				  const struct siw_pair_hello *hello, bool initiator, uint8_t rtr)
 {
 	struct siw_rc_start at = {
 		.ird = pair_own_ird_limit(pair),
@@ -552,7 +552,8 @@ static void pair_handle_reply(struct siw_pair *pair, struct siw_conn *conn,
 	if (!params->ird || pair_hello_parse(params->pdata, params->pdata_len, &hello) ||
 	    !pair_id_same(&hello.from, &pair->peer) || !pair_id_same(&hello.to, &pair->own)) {
 		siw_count(SIW_COUNTER_pair_strangers, 1);
-	} else if (pair_attach(pair, conn, params, &hello, true, itself ? 0 : params->rtr) == 0) {
+	} else if (pair_attach_connection(pair, conn, params, &hello, true,
+					  itself ? 0 : params->rtr) == 0) {
 		return;
 	}
 	pair_drop_conn(pair, conn);
@@ -588,7 +589,7 @@ static int accept_request(struct siw_pair *pair, struct siw_conn *conn,
 	 */
 	free(conn->user_data);
 	conn->user_data = pair;
-	return pair_attach(pair, conn, theirs, hello, false, params.rtr);
+	return pair_attach_connection(pair, conn, theirs, hello, false, params.rtr);
 }
 
 /* Rejects a Request. The initiator retries as long as its program wants to connect. */

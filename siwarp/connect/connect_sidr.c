@@ -282,7 +282,7 @@ static int sidr_query_open_and_send(struct siw_sidr_query *ask, const struct siw
 	if (err)
 		return err;
 	siw_llp_udp_enable_refusal_reports(ask->sock, ask->dest.family);
-	err = siw_llp_local(ask->sock, &ask->from);
+	err = siw_llp_local_addr(ask->sock, &ask->from);
 	if (!err)
 		err = sidr_query_send(ask);
 	if (err) {
@@ -909,7 +909,7 @@ static int sidr_port_open(struct siw_reporter *reporter, const struct siw_addr *
 		err = siw_llp_udp_open(port->ctx->lane.port, addr, &port->handler, &port->sock);
 	if (err)
 		goto failed;
-	err = siw_llp_local(port->sock, &port->addr);
+	err = siw_llp_local_addr(port->sock, &port->addr);
 	if (err)
 		goto close_sock;
 	*out = port;
@@ -930,7 +930,7 @@ static void sidr_port_free(struct siw_sidr_port *port)
 	free(port);
 }
 
-static void sidr_request_resend(struct siw_sidr_port *port, struct siw_sidr_request *request)
+static void sidr_request_resend_answer(struct siw_sidr_port *port, struct siw_sidr_request *request)
 {
 	for (int i = 0; i < LAST_WORDS; i++)
 		sidr_port_send_frame(port, &request->from, request->answer);
@@ -947,7 +947,7 @@ static void sidr_port_close_one(struct siw_sidr_port *port)
 	}
 	while ((request = sidr_oldest_request_in_stage(port, ANSWERED))) {
 		if (now < request->since_ns + LAST_NS)
-			sidr_request_resend(port, request);
+			sidr_request_resend_answer(port, request);
 		sidr_request_free(request);
 	}
 	port->reporter = NULL;
@@ -970,7 +970,7 @@ static void sidr_ports_close(struct siw_sidr_port *port)
 	}
 }
 
-static int sidr_port_open_next(struct siw_every_addr *every, struct siw_addr *addr)
+static int sidr_add_port_at_addr(struct siw_every_addr *every, struct siw_addr *addr)
 {
 	struct siw_sidr_ports *l = siw_container(every, struct siw_sidr_ports, every);
 	struct siw_sidr_port *port;
@@ -1004,7 +1004,7 @@ static int sidr_listen_at_every_address(struct siw_reporter *reporter, uint16_t 
 	if (!l)
 		return -ENOMEM;
 	*l = (struct siw_sidr_ports){
-		.every = { .open = sidr_port_open_next, .undo = sidr_close_ports_after_error },
+		.every = { .open = sidr_add_port_at_addr, .undo = sidr_close_ports_after_error },
 		.reporter = reporter,
 	};
 	err = siw_every_addr_open_sockets(&l->every, reporter->user.ctx, port);
@@ -1081,7 +1081,7 @@ void siw_sidr_answer(struct siw_sidr_request *request, const struct siw_sidr_dat
 		sidr_request_set_stage(request, ANSWERED);
 		sidr_port_drop_expired_requests(port);
 	} else {
-		sidr_request_resend(port, request);
+		sidr_request_resend_answer(port, request);
 		sidr_request_free(request);
 		if (!sidr_oldest_request_in_stage(port, TAKEN))
 			sidr_port_free(port);

@@ -221,7 +221,7 @@ int siw_ddp_tx_still_refers_to_stag(struct siw_ddp_stream *stream, uint32_t stag
  *             buffer, its length)
  *   2         a zero-length FPDU, which contains no segment
  *   0         no segment has arrived yet
- *   -EPROTO, -EBADMSG  the segment is invalid: siw_ddp_error
+ *   -EPROTO, -EBADMSG  the segment is invalid: siw_ddp_last_rx_error
  *   -ENOTCONN the stream ended; any other -errno: the connection failed
  */
 int siw_ddp_rx_peek_segment(struct siw_ddp_stream *stream, struct siw_ddp_seg *seg);
@@ -232,7 +232,8 @@ int siw_ddp_rx_peek_segment(struct siw_ddp_stream *stream, struct siw_ddp_seg *s
  *   2         placed; its message has more segments
  *   3         stored: it is unexpected
  *   0         the segment has not arrived completely, or there is no room to store it: call again
- *   -EACCES, -EPROTO, -EBADMSG  siw_ddp_error; nothing was written if STag, access or bounds are
+ *   -EACCES, -EPROTO, -EBADMSG  siw_ddp_last_rx_error; nothing was written if STag, access or
+ * bounds are
  *                               invalid
  *   -errno    the connection failed
  */
@@ -242,10 +243,11 @@ int siw_ddp_rx_place(struct siw_ddp_stream *stream, const struct siw_ddp_seg *se
  * Returns the error that caused the last -EPROTO, -EBADMSG or -EACCES of a receiving function of
  * the stream.
  */
-struct siw_wire_err siw_ddp_error(const struct siw_ddp_stream *stream);
+struct siw_wire_err siw_ddp_last_rx_error(const struct siw_ddp_stream *stream);
 /*
  * Refuses the segment at the head of the stream with the upper layer's error err, and discards the
- * segment. siw_ddp_error() then returns err, or the CRC error if the CRC is wrong. Returns -EPROTO;
+ * segment. siw_ddp_last_rx_error() then returns err, or the CRC error if the CRC is wrong. Returns
+ * -EPROTO;
  * -EBADMSG if the CRC is wrong; 0 if the segment has not arrived completely, and
  * siw_ddp_rx_peek_segment returns the error later.
  */
@@ -295,7 +297,7 @@ void siw_ddp_dgram_close(struct siw_ddp_dgram *dgram);
  * Returns the maximum payload of one datagram of the endpoint: 65507 octets (IPv6: 65527), less 18
  * for headers and 4 for the CRC.
  */
-uint32_t siw_ddp_dgram_max(const struct siw_ddp_dgram *dgram);
+uint32_t siw_ddp_dgram_max_payload(const struct siw_ddp_dgram *dgram);
 /*
  * The rate limit for messages and Write-Records of a datagram endpoint; error messages, which are
  * few, are not limited. A send that exceeds the rate returns -EAGAIN and sets pace->held. Call
@@ -403,7 +405,8 @@ int siw_ddp_dgram_place_tagged(struct siw_ddp_dgram *dgram, const struct siw_ddp
  * Returns the maximum payload, including the head octets, of a datagram of type Record that is sent
  * to dest without fragmentation.
  */
-int siw_ddp_dgram_tagged_max(const struct siw_ddp_dgram *dgram, const struct siw_addr *dest);
+int siw_ddp_dgram_max_tagged_payload(const struct siw_ddp_dgram *dgram,
+				     const struct siw_addr *dest);
 /*
  * Sends a datagram of type Record, with one tagged segment: head, then length octets of sgl,
  * starting at offset. Returns the same values as siw_ddp_dgram_tx.

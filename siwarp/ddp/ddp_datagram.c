@@ -37,7 +37,7 @@ int siw_ddp_dgram_open(struct siw_llp_port *port, struct siw_mem *mem, struct si
 	if (posix_memalign((void **)&dgram, 64, sizeof(*dgram)))
 		return -ENOMEM;
 	memset(dgram, 0, sizeof(*dgram));
-	r = siw_llp_local(sock, &dgram->local);
+	r = siw_llp_local_addr(sock, &dgram->local);
 	if (r) {
 		free(dgram);
 		return r;
@@ -86,7 +86,7 @@ struct siw_ddp_pace *siw_ddp_dgram_get_pace(struct siw_ddp_dgram *dgram)
 	return &dgram->pace;
 }
 
-uint32_t siw_ddp_dgram_max(const struct siw_ddp_dgram *dgram)
+uint32_t siw_ddp_dgram_max_payload(const struct siw_ddp_dgram *dgram)
 {
 	return dgram->max;
 }
@@ -355,7 +355,8 @@ int siw_ddp_dgram_rx(struct siw_ddp_dgram *dgram, struct siw_ddp_seg *seg, struc
 	int tries;
 
 	for (tries = 0; siw_ddp_dgram_may_continue_rx(dgram, tries); tries++) {
-		ssize_t len = siw_llp_udp_next(dgram->rx_sock, source, &dgram->datagram);
+		ssize_t len =
+			siw_llp_udp_recv_in_port_buffer(dgram->rx_sock, source, &dgram->datagram);
 		const uint8_t *buf = dgram->datagram;
 
 		if (len < 0)

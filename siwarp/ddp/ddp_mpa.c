@@ -35,7 +35,7 @@ static bool mpa_tx_is_blocked(const struct siw_ddp_stream *stream)
 
 static uint64_t mpa_tx_accepted_octets(const struct siw_ddp_stream *stream)
 {
-	return siw_mpa_tx_accepted(stream->mpa);
+	return siw_mpa_tx_accepted_octets(stream->mpa);
 }
 
 int siw_ddp_tx_empty_fpdu(struct siw_ddp_stream *stream)
@@ -65,7 +65,7 @@ static int mpa_end_stream_on_error(struct siw_ddp_stream *stream, int err)
 	struct siw_ddp_rx *rx = &stream->rx;
 
 	if (err == -EPROTO || err == -EBADMSG) { /* RFC5041-7-01 */
-		rx->err = siw_mpa_error(stream->mpa);
+		rx->err = siw_mpa_get_error(stream->mpa);
 	} else if (err == -EFAULT) {
 		/*
 		 * The destination memory is no longer mapped. The error that the Terminate reports

@@ -130,7 +130,7 @@ int siw_ddp_rd_peer(struct siw_ddp_rd *rd, const struct siw_addr *addr,
 	return siw_rd_peer(rd->lower, addr, (struct siw_rd_peer **)out);
 }
 
-void *siw_ddp_rd_user(const struct siw_ddp_rd_peer *peer)
+void *siw_ddp_rd_upper_layer_object(const struct siw_ddp_rd_peer *peer)
 {
 	const struct siw_ddp_stream *stream = siw_rd_upper_layer_object(rd_peer_from_opaque(peer));
 
@@ -175,7 +175,7 @@ int siw_ddp_rd_stream_create(struct siw_ddp_rd *rd, struct siw_ddp_rd_peer *peer
 	return 0;
 }
 
-void siw_ddp_rd_publish(struct siw_ddp_stream *stream)
+void siw_ddp_rd_publish_stream(struct siw_ddp_stream *stream)
 {
 	siw_rd_set_upper_layer_object(stream->rd, stream);
 }
@@ -328,7 +328,7 @@ bool siw_ddp_rd_has_partial_message(const struct siw_ddp_stream *stream)
 	return stream->rd_rx.skip[SIW_RD_REQUESTS].on || stream->rd_rx.skip[SIW_RD_RESPONSES].on;
 }
 
-bool siw_ddp_rd_idle(struct siw_ddp_stream *stream)
+bool siw_ddp_rd_stream_is_idle(struct siw_ddp_stream *stream)
 {
 	return !stream->tx.active && siw_ddp_tx_accepted_position(stream) >= stream->tx.framed &&
 	       !stream->responses->active &&
@@ -665,7 +665,7 @@ void siw_ddp_rd_peer_release(struct siw_ddp_rd_peer *peer)
 	siw_rd_set_upper_layer_object(rd_peer_from_opaque(peer), NULL);
 }
 
-void siw_ddp_rd_reject(struct siw_ddp_rd_peer *peer)
+void siw_ddp_rd_reject_peer(struct siw_ddp_rd_peer *peer)
 {
 	siw_rd_reset_peer(rd_peer_from_opaque(peer), SIW_RD_CLOSED_END);
 }

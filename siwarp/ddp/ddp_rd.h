@@ -57,18 +57,18 @@ void siw_ddp_rd_pause_if_ulp_header(struct siw_ddp_rd *rd, bool on);
 int siw_ddp_rd_peer(struct siw_ddp_rd *rd, const struct siw_addr *addr,
 		    struct siw_ddp_rd_peer **out);
 /* Returns the upper layer's object (user) of the peer's stream; NULL if the peer has no stream. */
-void *siw_ddp_rd_user(const struct siw_ddp_rd_peer *peer);
+void *siw_ddp_rd_upper_layer_object(const struct siw_ddp_rd_peer *peer);
 /*
  * Creates the peer's stream. Only one thread at a time may create streams; the stream needs no lock
- * before siw_ddp_rd_publish.
+ * before siw_ddp_rd_publish_stream.
  */
 int siw_ddp_rd_stream_create(struct siw_ddp_rd *rd, struct siw_ddp_rd_peer *peer, void *user,
 			     struct siw_ddp_stream **out);
 /*
- * Publishes a stream that the upper layer has set up, so that siw_ddp_rd_user and siw_ddp_rd_recv
- * return the stream's user.
+ * Publishes a stream that the upper layer has set up, so that siw_ddp_rd_upper_layer_object and
+ * siw_ddp_rd_recv return the stream's user.
  */
-void siw_ddp_rd_publish(struct siw_ddp_stream *stream);
+void siw_ddp_rd_publish_stream(struct siw_ddp_stream *stream);
 enum siw_ddp_rd_ending {
 	SIW_DDP_RD_KEEP, /* the stream is idle: the peer's record keeps its MSNs */
 	SIW_DDP_RD_LOST_PEER,
@@ -91,7 +91,7 @@ void siw_ddp_rd_stream_end(struct siw_ddp_stream *stream, enum siw_ddp_rd_ending
 void siw_ddp_rd_set_upper_layer_value(struct siw_ddp_stream *stream, uint32_t note);
 uint32_t siw_ddp_rd_upper_layer_value(const struct siw_ddp_stream *stream);
 /* Whether the stream has nothing in progress in either direction. Call under both locks. */
-bool siw_ddp_rd_idle(struct siw_ddp_stream *stream);
+bool siw_ddp_rd_stream_is_idle(struct siw_ddp_stream *stream);
 /* Whether a message of the stream has arrived only in part. Call under both locks. */
 bool siw_ddp_rd_has_partial_message(const struct siw_ddp_stream *stream);
 const struct siw_addr *siw_ddp_rd_peer_addr(const struct siw_ddp_stream *stream);
@@ -125,7 +125,9 @@ enum siw_ddp_rd_event_kind {
 	 * before the next siw_ddp_rd_recv
 	 */
 	SIW_DDP_RD_SEGMENT = 1,
-	/* segment *seg was refused, with an -errno in status and the error in siw_ddp_error */
+	/*
+	 * segment *seg was refused, with an -errno in status and the error in siw_ddp_last_rx_error
+	 */
 	SIW_DDP_RD_REFUSED,
 	/*
 	 * the stream was paused, because no receive is posted (status 0), because receiving is
@@ -182,7 +184,7 @@ void siw_ddp_rd_resume(struct siw_ddp_rd *rd);
 /* Releases the record of a peer returned by siw_ddp_rd_peer for which no stream is created. */
 void siw_ddp_rd_peer_release(struct siw_ddp_rd_peer *peer);
 /* Discards the segment of a peer that has no stream, and sends the peer a BYE. */
-void siw_ddp_rd_reject(struct siw_ddp_rd_peer *peer);
+void siw_ddp_rd_reject_peer(struct siw_ddp_rd_peer *peer);
 /*
  * Returns 1 and the user_data of the buffer that the last refused message used up, or 0 if it used
  * none.

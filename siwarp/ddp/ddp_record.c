@@ -14,7 +14,7 @@
 #include "base/pieces.h"
 #include "ddp/ddp_dgram_impl.h"
 
-int siw_ddp_dgram_tagged_max(const struct siw_ddp_dgram *dgram, const struct siw_addr *dest)
+int siw_ddp_dgram_max_tagged_payload(const struct siw_ddp_dgram *dgram, const struct siw_addr *dest)
 {
 	int octets = siw_llp_udp_path_max_payload(dgram->sock, dest);
 

@@ -308,7 +308,7 @@ int siw_ddp_rx_place(struct siw_ddp_stream *stream, const struct siw_ddp_seg *se
 			   : place_untagged(stream, delivery);
 }
 
-struct siw_wire_err siw_ddp_error(const struct siw_ddp_stream *stream)
+struct siw_wire_err siw_ddp_last_rx_error(const struct siw_ddp_stream *stream)
 {
 	return stream->rx.err;
 }

@@ -177,7 +177,7 @@ int siw_ddp_uc_rx(struct siw_ddp_uc *uc, struct siw_ddp_uc_seg *seg)
 	int tries;
 
 	for (tries = 0; siw_ddp_uc_may_continue_rx(uc, tries, 0); tries++) {
-		ssize_t len = siw_llp_udp_next(uc->rx_sock, &source, &buf);
+		ssize_t len = siw_llp_udp_recv_in_port_buffer(uc->rx_sock, &source, &buf);
 
 		if (len < 0)
 			return 0;
@@ -210,7 +210,7 @@ void siw_ddp_uc_abandon_op(struct siw_ddp_uc *uc)
 	uc->rx.whole = false;
 }
 
-uint32_t siw_ddp_uc_peek(const struct siw_ddp_uc *uc, void *out, uint32_t len)
+uint32_t siw_ddp_uc_peek_payload(const struct siw_ddp_uc *uc, void *out, uint32_t len)
 {
 	if (len > uc->rx.seg.payload)
 		len = uc->rx.seg.payload;

@@ -187,7 +187,7 @@ void siw_ddp_uc_abandon_op(struct siw_ddp_uc *uc);
  * Copies the first octets of the current payload, at most len, into out. Returns the number of
  * octets copied.
  */
-uint32_t siw_ddp_uc_peek(const struct siw_ddp_uc *uc, void *out, uint32_t len);
+uint32_t siw_ddp_uc_peek_payload(const struct siw_ddp_uc *uc, void *out, uint32_t len);
 /*
  * Places the current untagged segment, whose operation must be whole. head: octets at the start of
  * the message that are not placed into the buffer. A message that is never finished leaves its

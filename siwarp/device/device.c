@@ -34,7 +34,7 @@ struct siw_device **siw_get_device_list(int *num_devices)
 	struct siw_llp_interface *netifs;
 	struct siw_device **list = NULL;
 	struct siw_device *devices;
-	int n = siw_device_interfaces(&netifs);
+	int n = siw_device_list_interfaces(&netifs);
 
 	siw_reason_begin();
 	if (n < 0)
@@ -304,7 +304,7 @@ static void run_timers_until_none_left(struct siw_context *ctx)
 	}
 }
 
-static void device_close_rest(struct siw_context *ctx)
+static void drain_and_close_device(struct siw_context *ctx)
 {
 	run_timers_until_none_left(ctx);
 	siw_device_unregister_for_fork(ctx);
@@ -325,7 +325,7 @@ int siw_close_device(struct siw_context *ctx)
 		return siw_refuse(CONTEXT_BUSY, atomic_load(&ctx->n_pd), atomic_load(&ctx->n_cq),
 				  atomic_load(&ctx->n_channel), atomic_load(&ctx->n_evq));
 	siw_device_thread_stop(ctx);
-	device_close_rest(ctx);
+	drain_and_close_device(ctx);
 	siw_device_free_freelist_memory(ctx);
 	siw_device_keep_closed_context(ctx);
 	return 0;
@@ -472,7 +472,7 @@ int siw_close_device_forced(struct siw_context *ctx)
 						     (uint64_t)siw_settings()->linger_ms * 1000000);
 	for (int rank = 0; rank < SIW_CHILD_PASSIVE; rank++)
 		end_children_of_closing_rank(ctx, rank);
-	device_close_rest(ctx);
+	drain_and_close_device(ctx);
 	siw_device_context_retire(ctx);
 	return 0;
 }

@@ -89,7 +89,7 @@ void siw_device_async_close(struct siw_context *ctx);
  * Lists all interfaces that have an address. Returns their number and sets *out, which the caller
  * frees; or -errno.
  */
-int siw_device_interfaces(struct siw_llp_interface **out);
+int siw_device_list_interfaces(struct siw_llp_interface **out);
 int siw_device_watch_interface(struct siw_context *ctx);
 
 /* ---- device_busy.c; called without locks ----------------------------------------------------- */

@@ -11,7 +11,7 @@
 #define FIRST_INTERFACES 32
 #define MAX_NEWS	 64 /* maximum number of interface changes handled in one call */
 
-int siw_device_interfaces(struct siw_llp_interface **out)
+int siw_device_list_interfaces(struct siw_llp_interface **out)
 {
 	int room = FIRST_INTERFACES, n;
 
@@ -33,7 +33,7 @@ int siw_device_interfaces(struct siw_llp_interface **out)
 static int reread_interface_state(struct siw_context *ctx)
 {
 	struct siw_llp_interface *netifs, *own = NULL;
-	int n = siw_device_interfaces(&netifs);
+	int n = siw_device_list_interfaces(&netifs);
 	struct siw_device_info now = ctx->now;
 
 	for (int i = 0; i < n; i++)

@@ -33,12 +33,12 @@ from siwarp.inspect.messages import (
     Stream,
     address_text,
     check_header,
-    check_terminate,
     check_ud_segment,
     header_fields,
     is_quoted_header_of,
     message_kind,
     parse_header,
+    record_terminate_fields,
 )
 from siwarp.inspect.names import OPCODES, Opcode
 from siwarp.inspect.packets import Packet, packets_from_frames, packets_from_scapy
@@ -367,7 +367,7 @@ def _message_from_datagram(packet: Packet, sound: bool) -> tuple[Message, Header
         if header is not None:
             check_ud_segment(message, header)
     if not packet.missing and header is not None and header.opcode == Opcode.TERMINATE:
-        quoted = check_terminate(message, payload)
+        quoted = record_terminate_fields(message, payload)
     return message, quoted
 
 

@@ -260,7 +260,7 @@ def check_ud_segment(message: Message, header: Header) -> None:
         message.record_error("a part of a message on UD", "DGRAM-UD-1")
 
 
-def check_terminate(message: Message, payload: bytes) -> Header | None:
+def record_terminate_fields(message: Message, payload: bytes) -> Header | None:
     """Record a Terminate's numbers, as fields and in words; return the header that it quotes."""
     found = parse_terminate(payload)
     if found is None:

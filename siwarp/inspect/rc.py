@@ -26,11 +26,11 @@ from siwarp.inspect.messages import (
     Message,
     address_text,
     check_header,
-    check_terminate,
     expected_ddp_queue,
     header_fields,
     message_kind,
     parse_header,
+    record_terminate_fields,
 )
 from siwarp.inspect.names import Opcode, TermLayer
 from siwarp.inspect.stream import Direction, HalfConnection, find_fpdu_start
@@ -260,7 +260,7 @@ class HalfConnectionReader:
             self._check_untagged_segment(message, header, fresh)
             self._next = header._replace(mo=header.mo + len(payload))
         if header.opcode == Opcode.TERMINATE and not header.tagged and fresh:
-            quoted = check_terminate(message, payload)
+            quoted = record_terminate_fields(message, payload)
             if not self._over:  # messages after a Terminate have no meaning
                 self.quoted.append((message, quoted))
             self._over = True

@@ -281,7 +281,8 @@ ssize_t siw_llp_udp_recv_with_gro(struct siw_llp_sock *sock, struct siw_addr *so
  * siw_llp_port_has_more_datagrams() returns true, the buffer holds further datagrams of the same
  * batch, and no other receive may use the buffer.
  */
-ssize_t siw_llp_udp_next(struct siw_llp_sock *sock, struct siw_addr *source, uint8_t **datagram);
+ssize_t siw_llp_udp_recv_in_port_buffer(struct siw_llp_sock *sock, struct siw_addr *source,
+					uint8_t **datagram);
 bool siw_llp_port_has_more_datagrams(const struct siw_llp_port *port);
 
 /*
@@ -444,11 +445,11 @@ void siw_llp_sock_enable_timer(struct siw_llp_sock *sock);
 void siw_llp_sock_set_timer(struct siw_llp_sock *sock, uint64_t at);
 bool siw_llp_sock_timer_is_pending(const struct siw_llp_sock *sock);
 /*
- * Returns the address of this end (siw_llp_local) or of the peer (siw_llp_peer) in *out. The result
- * is 0 or -errno.
+ * Returns the address of this end (siw_llp_local_addr) or of the peer (siw_llp_peer_addr) in *out.
+ * The result is 0 or -errno.
  */
-int siw_llp_local(struct siw_llp_sock *sock, struct siw_addr *out);
-int siw_llp_peer(struct siw_llp_sock *sock, struct siw_addr *out);
+int siw_llp_local_addr(struct siw_llp_sock *sock, struct siw_addr *out);
+int siw_llp_peer_addr(struct siw_llp_sock *sock, struct siw_addr *out);
 
 /* cffi: end */
 

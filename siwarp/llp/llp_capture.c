@@ -165,7 +165,7 @@ static struct siw_llp_capture *get_capture_state(struct siw_llp_sock *sock, bool
 	capture_state_reset(capture);
 	memset(capture, 0, sizeof(*capture));
 	siw_link_init(&capture->all);
-	if (siw_llp_local(sock, &capture->local))
+	if (siw_llp_local_addr(sock, &capture->local))
 		return NULL;
 	capture->generation = generation;
 	*fresh = true;
@@ -179,7 +179,7 @@ static void set_captured_peer(struct siw_llp_sock *sock, struct siw_llp_capture 
 	if (sock->udp) {
 		struct siw_addr bound;
 
-		if (siw_llp_local(sock, &bound) == 0)
+		if (siw_llp_local_addr(sock, &bound) == 0)
 			capture->local = bound;
 		if (is_wildcard_address(&capture->local))
 			capture_route_source(&capture->local, peer);
@@ -225,7 +225,7 @@ static struct siw_llp_capture *get_stream_capture_state(struct siw_llp_sock *soc
 
 	if (!capture || !fresh)
 		return capture;
-	if (siw_llp_peer(sock, &peer)) {
+	if (siw_llp_peer_addr(sock, &peer)) {
 		capture->generation = 0; /* the connection has ended; the next call retries */
 		return NULL;
 	}

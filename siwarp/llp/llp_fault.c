@@ -55,7 +55,7 @@ static void adopt_new_fault_plan(struct siw_llp_sock *sock, struct siw_llp_fault
 	}
 	if (sock->udp)
 		return;
-	if (!f->peer.family && siw_llp_peer(sock, &f->peer) < 0)
+	if (!f->peer.family && siw_llp_peer_addr(sock, &f->peer) < 0)
 		f->peer.family = 0;
 	f->reset_at = UINT64_MAX;
 	for (int dir = 0; dir < 2 && !f->error; dir++) {
@@ -120,7 +120,7 @@ static uint64_t next_transmit_time_ns(const struct siw_llp_faulty *f)
  * Sets the time at which the port has packets due, if `at` is earlier than the present value. Any
  * thread.
  */
-static void port_set_fault_due(struct siw_llp_port *port, uint64_t at)
+static void port_set_earlier_packet_due_time(struct siw_llp_port *port, uint64_t at)
 {
 	if (siw_llp_set_earlier_due_time(&port->fault_due, at))
 		siw_llp_port_invalidate_wait_sets(
@@ -146,7 +146,7 @@ void siw_llp_fault_state_unlock(struct siw_llp_sock *sock, struct siw_llp_faulty
 	f->counted = holds;
 	siw_unlock(&f->lock);
 	if (next != UINT64_MAX)
-		port_set_fault_due(sock->port, next);
+		port_set_earlier_packet_due_time(sock->port, next);
 }
 
 void siw_llp_fault_drop_held_packets(struct siw_llp_sock *sock)
@@ -173,7 +173,7 @@ bool siw_llp_fault_is_stream_full(const struct siw_llp_sock *sock)
 	return f && atomic_load_explicit(&f->full, memory_order_relaxed);
 }
 
-uint64_t siw_llp_fault_wake_at(const struct siw_llp_port *port)
+uint64_t siw_llp_fault_wake_time_ns(const struct siw_llp_port *port)
 {
 	uint64_t due = atomic_load_explicit(&port->fault_due, memory_order_seq_cst);
 
@@ -260,7 +260,7 @@ static int datagram_send_direct(struct siw_llp_sock *sock, const struct siw_addr
 			free(one.iov_base);
 			return -EFAULT;
 		}
-		siw_fault_flip(one.iov_base, length, fate->flip);
+		siw_fault_flip_bit(one.iov_base, length, fate->flip);
 		iov = &one;
 		n = 1;
 	}
@@ -396,7 +396,7 @@ static bool apply_fault_plan_to_received_datagram(struct siw_llp_sock *sock,
 		fate.depart_ns = 0; /* only the first copy counts against the plan's rate */
 	}
 	if (direct && fate.corrupt)
-		siw_fault_flip(buf, here, fate.flip);
+		siw_fault_flip_bit(buf, here, fate.flip);
 	return direct;
 }
 

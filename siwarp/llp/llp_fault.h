@@ -69,7 +69,7 @@ void siw_llp_fault_drop_held_packets(struct siw_llp_sock *sock);
  */
 void siw_llp_fault_release_due_packets(struct siw_llp_port *port);
 /* Returns when a sleeping thread must wake up for a packet that is held back; 0: never. */
-uint64_t siw_llp_fault_wake_at(const struct siw_llp_port *port);
+uint64_t siw_llp_fault_wake_time_ns(const struct siw_llp_port *port);
 /*
  * Returns whether the fault plan accepts no more octets although the socket has space. Waiting for
  * space in the socket would then end immediately.

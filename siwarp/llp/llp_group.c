@@ -106,7 +106,7 @@ int siw_llp_udp_join(struct siw_llp_port *port, const struct siw_addr *group, co
 	return rv;
 }
 
-static int set_mcast_sender4(int fd, uint32_t ifindex, int ttl)
+static int set_ipv4_mcast_send_options(int fd, uint32_t ifindex, int ttl)
 {
 	struct ip_mreqn by = { .imr_ifindex = (int)ifindex };
 	int rv = setsockopt(fd, IPPROTO_IP, IP_MULTICAST_IF, &by, sizeof(by)) ? -errno : 0;
@@ -116,7 +116,7 @@ static int set_mcast_sender4(int fd, uint32_t ifindex, int ttl)
 	return rv ? rv : siw_llp_set_option(fd, IPPROTO_IP, IP_MULTICAST_LOOP, 1);
 }
 
-static int set_mcast_sender6(int fd, uint32_t ifindex, int ttl)
+static int set_ipv6_mcast_send_options(int fd, uint32_t ifindex, int ttl)
 {
 	int rv = siw_llp_set_option(fd, IPPROTO_IPV6, IPV6_MULTICAST_IF, (int)ifindex);
 
@@ -132,9 +132,9 @@ int siw_llp_udp_enable_group_sending(struct siw_llp_sock *sock, const char *netd
 	int rv = look_up_interface_index(sock->fd, netdev, &ifindex);
 
 	if (rv == 0)
-		rv = siw_llp_local(sock, &local);
+		rv = siw_llp_local_addr(sock, &local);
 	if (rv < 0)
 		return rv;
-	return local.family == AF_INET ? set_mcast_sender4(sock->fd, ifindex, ttl)
-				       : set_mcast_sender6(sock->fd, ifindex, ttl);
+	return local.family == AF_INET ? set_ipv4_mcast_send_options(sock->fd, ifindex, ttl)
+				       : set_ipv6_mcast_send_options(sock->fd, ifindex, ttl);
 }

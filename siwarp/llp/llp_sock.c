@@ -188,12 +188,12 @@ static int sock_address(struct siw_llp_sock *sock, struct siw_addr *out,
 	return name(sock->fd, (struct sockaddr *)out, &len) ? -errno : 0;
 }
 
-int siw_llp_local(struct siw_llp_sock *sock, struct siw_addr *out)
+int siw_llp_local_addr(struct siw_llp_sock *sock, struct siw_addr *out)
 {
 	return sock_address(sock, out, getsockname);
 }
 
-int siw_llp_peer(struct siw_llp_sock *sock, struct siw_addr *out)
+int siw_llp_peer_addr(struct siw_llp_sock *sock, struct siw_addr *out)
 {
 	return sock_address(sock, out, getpeername);
 }

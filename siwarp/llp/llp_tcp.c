@@ -219,7 +219,7 @@ int siw_llp_tcp_connect_result(struct siw_llp_sock *sock)
 	if (!sock->error && getsockopt(sock->fd, SOL_SOCKET, SO_ERROR, &sock->error, &len))
 		sock->error = errno;
 	if (!sock->error) {
-		int rv = siw_llp_peer(sock, &peer);
+		int rv = siw_llp_peer_addr(sock, &peer);
 
 		if (rv == 0) {
 			/*

@@ -114,7 +114,8 @@ bool siw_llp_port_has_more_datagrams(const struct siw_llp_port *port)
 	return port->room_at < port->room_end;
 }
 
-ssize_t siw_llp_udp_next(struct siw_llp_sock *sock, struct siw_addr *source, uint8_t **datagram)
+ssize_t siw_llp_udp_recv_in_port_buffer(struct siw_llp_sock *sock, struct siw_addr *source,
+					uint8_t **datagram)
 {
 	struct siw_llp_port *port = sock->port;
 	uint32_t left;

@@ -27,7 +27,7 @@ static int set_mtu_discovery(struct siw_llp_sock *sock, uint16_t family, int how
 int siw_llp_udp_dont_fragment(struct siw_llp_sock *sock)
 {
 	struct siw_addr local;
-	int r = siw_llp_local(sock, &local);
+	int r = siw_llp_local_addr(sock, &local);
 
 	return r ? r : set_mtu_discovery(sock, local.family, IP_PMTUDISC_DO);
 }
@@ -35,7 +35,7 @@ int siw_llp_udp_dont_fragment(struct siw_llp_sock *sock)
 int siw_llp_udp_set_ecn(struct siw_llp_sock *sock, int ecn)
 {
 	struct siw_addr local;
-	int r = siw_llp_local(sock, &local), was = 0, level, name;
+	int r = siw_llp_local_addr(sock, &local), was = 0, level, name;
 	socklen_t len = sizeof(was);
 
 	if (r)
@@ -54,7 +54,7 @@ int siw_llp_udp_enable_ecn(struct siw_llp_sock *sock)
 	int r = siw_llp_udp_set_ecn(sock, SIW_LLP_ECN_ECT0);
 
 	if (r == 0)
-		r = siw_llp_local(sock, &local);
+		r = siw_llp_local_addr(sock, &local);
 	if (r < 0)
 		return r;
 	if (local.family == AF_INET6)
@@ -68,7 +68,7 @@ int siw_llp_udp_enable_ecn(struct siw_llp_sock *sock)
 int siw_llp_udp_allow_fragments(struct siw_llp_sock *sock, bool may)
 {
 	struct siw_addr local;
-	int r = siw_llp_local(sock, &local);
+	int r = siw_llp_local_addr(sock, &local);
 
 	return r ? r
 		 : set_mtu_discovery(sock, local.family,
@@ -132,7 +132,7 @@ uint32_t siw_llp_udp_route_mtu(struct siw_llp_sock *sock, const struct siw_addr 
 	struct siw_addr local;
 	int fd, mtu;
 
-	if (siw_llp_local(sock, &local))
+	if (siw_llp_local_addr(sock, &local))
 		return 0;
 	fd = siw_llp_socket(dest->family, SOCK_DGRAM);
 	if (fd < 0)
@@ -161,7 +161,7 @@ int siw_llp_udp_path_max_payload(struct siw_llp_sock *sock, const struct siw_add
 	/* A datagram is limited by a 16-bit length, which over IPv4 includes the IP header. */
 	int most = 65535 - (dest->family == AF_INET6 ? UDP_HEAD : head);
 	struct siw_addr local;
-	int fd, r = siw_llp_local(sock, &local);
+	int fd, r = siw_llp_local_addr(sock, &local);
 
 	if (r)
 		return r;

@@ -14,7 +14,7 @@
 
 #define MAX_DEPTH (1u << 20)
 
-static uint32_t queue_slots(uint32_t depth)
+static uint32_t queue_slots_for_depth(uint32_t depth)
 {
 	uint32_t slots = 1;
 
@@ -25,7 +25,7 @@ static uint32_t queue_slots(uint32_t depth)
 
 int siw_mem_queue_create(const struct siw_mem_queue_attr *attr, struct siw_mem_queue **out)
 {
-	uint32_t slots = queue_slots(attr->depth);
+	uint32_t slots = queue_slots_for_depth(attr->depth);
 	struct siw_mem_queue *queue;
 	size_t stride;
 
@@ -64,7 +64,7 @@ int siw_mem_queue_resize(struct siw_mem_queue *queue, uint32_t depth)
 {
 	uint32_t head = atomic_load_explicit(&queue->head, memory_order_relaxed);
 	uint32_t tail = atomic_load_explicit(&queue->tail, memory_order_relaxed);
-	uint32_t slots = queue_slots(depth);
+	uint32_t slots = queue_slots_for_depth(depth);
 	uint8_t *ring;
 
 	if (depth > MAX_DEPTH || siw_mem_queue_posted(queue) > depth)

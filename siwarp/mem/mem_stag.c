@@ -498,7 +498,7 @@ static int refuse_stag_access(struct siw_wire_err *err, uint8_t layer, uint8_t t
 	return -EACCES;
 }
 
-static int stag_refuse_tagged(struct siw_wire_err *err, uint8_t code)
+static int refuse_tagged_access(struct siw_wire_err *err, uint8_t code)
 {
 	return refuse_stag_access(err, SIW_LAYER_DDP, SIW_DDP_TAGGED_BUFFER, code);
 }
@@ -515,15 +515,15 @@ static int stag_check_access(struct siw_stag_entry *e, uint32_t pd, const void *
 
 	/* RFC5041-8.2-01, -02: the STag belongs either to a stream or to a protection domain. */
 	if (owner ? owner != stream : load_field(e, pd) != pd)
-		return stag_refuse_tagged(err, SIW_DDP_STAG_NOT_OF_STREAM);
+		return refuse_tagged_access(err, SIW_DDP_STAG_NOT_OF_STREAM);
 	if ((load_field(e, rights) & right) != right)
 		return refuse_stag_access(err, SIW_LAYER_RDMAP, SIW_RDMAP_REMOTE_PROTECTION,
 					  SIW_RDMAP_ACCESS);
 	if (to + len < to)
-		return stag_refuse_tagged(err, SIW_DDP_TO_WRAP);
+		return refuse_tagged_access(err, SIW_DDP_TO_WRAP);
 	if (to < base || to - base > load_field(e, length) ||
 	    len > load_field(e, length) - (to - base))
-		return stag_refuse_tagged(err, SIW_DDP_BOUNDS);
+		return refuse_tagged_access(err, SIW_DDP_BOUNDS);
 	return 0;
 }
 
@@ -540,10 +540,10 @@ int siw_mem_stag_acquire(struct siw_mem *mem, uint32_t stag, uint32_t pd, const 
 		return 0; /* RFC5041-5.2-10 */
 	e = stag_find(mem, stag, &gen);
 	if (!e)
-		return stag_refuse_tagged(err, SIW_DDP_INVALID_STAG);
+		return refuse_tagged_access(err, SIW_DDP_INVALID_STAG);
 	if (!stag_word_valid(atomic_fetch_add(&e->word, 1), gen)) {
 		stag_entry_release(e);
-		return stag_refuse_tagged(err, SIW_DDP_INVALID_STAG);
+		return refuse_tagged_access(err, SIW_DDP_INVALID_STAG);
 	}
 	n = stag_check_access(e, pd, stream, right, to, len, err);
 	if (n < 0) {

@@ -65,9 +65,9 @@ enum siw_mpa_startup {
 
 /*
  * Continues start-up. Returns one of enum siw_mpa_startup, or -errno: -ECONNREFUSED and similar
- * errors from TCP; -EPROTO, not a valid frame (siw_mpa_error); -ECONNRESET, the peer closed. Octets
- * after the frame belong to the first FPDU. After start-up it returns STARTING, or the -errno that
- * ended start-up.
+ * errors from TCP; -EPROTO, not a valid frame (siw_mpa_get_error); -ECONNRESET, the peer closed.
+ * Octets after the frame belong to the first FPDU. After start-up it returns STARTING, or the
+ * -errno that ended start-up.
  *
  * This layer checks the format; upper layers check IRD and ORD. Initiator: the Reply has the
  * Request's revision, format and connection model, and peer->rtr is the one RTR to send, among
@@ -91,9 +91,9 @@ int siw_mpa_reply(struct siw_mpa_stream *stream, const struct siw_mpa_params *pa
  *
  * siw_mpa_tx_fpdu frames into a batch; siw_mpa_tx_flush passes the batch to TCP in as few calls as
  * possible. Small payloads are copied into the batch; large ones are referenced, and must stay
- * valid until siw_mpa_tx_accepted has reached the FPDU's end (with Markers everything is copied). A
- * batch holds about 256 KiB. A responder flushes nothing until the peer's first FPDU has arrived
- * (RFC 5044 section 7.1.2).
+ * valid until siw_mpa_tx_accepted_octets has reached the FPDU's end (with Markers everything is
+ * copied). A batch holds about 256 KiB. A responder flushes nothing until the peer's first FPDU has
+ * arrived (RFC 5044 section 7.1.2).
  */
 
 /*
@@ -122,7 +122,7 @@ int siw_mpa_tx_flush(struct siw_mpa_stream *stream, uint64_t *accepted);
 /* Returns whether framed FPDUs wait for space in TCP's buffer, or for the peer's first FPDU. */
 bool siw_mpa_tx_blocked(const struct siw_mpa_stream *stream);
 /* Returns the value of *accepted of the last siw_mpa_tx_flush. */
-uint64_t siw_mpa_tx_accepted(const struct siw_mpa_stream *stream);
+uint64_t siw_mpa_tx_accepted_octets(const struct siw_mpa_stream *stream);
 
 /* ---- receiving FPDUs ------------------------------------------------------------------------- */
 
@@ -133,7 +133,7 @@ uint64_t siw_mpa_tx_accepted(const struct siw_mpa_stream *stream);
  *                completely and its CRC is checked (always up to 8 KiB, with setting crc_first, and
  *                with Markers, which are checked and removed)
  *   0            no FPDU has arrived yet
- *   -EPROTO, -EBADMSG  the received octets are invalid: siw_mpa_error
+ *   -EPROTO, -EBADMSG  the received octets are invalid: siw_mpa_get_error
  *   -ENOTCONN    the stream ended between FPDUs; -ECONNRESET: within one, or by a reset
  *   -EBUSY       siw_mpa_rx_payload returned 0 and must be called again first
  * An error is returned again by each further call.
@@ -156,7 +156,7 @@ int siw_mpa_rx_payload(struct siw_mpa_stream *stream, size_t skip, const struct 
 /* ---- the complete stream --------------------------------------------------------------------- */
 
 /* Returns the error that caused the last -EPROTO or -EBADMSG of the stream. */
-struct siw_wire_err siw_mpa_error(const struct siw_mpa_stream *stream);
+struct siw_wire_err siw_mpa_get_error(const struct siw_mpa_stream *stream);
 int siw_mpa_addrs(struct siw_mpa_stream *stream, struct siw_addr *local, struct siw_addr *peer);
 /* Returns the stream's socket: to set its handler, to pause and resume reading. */
 struct siw_llp_sock *siw_mpa_sock(const struct siw_mpa_stream *stream);
@@ -164,8 +164,8 @@ struct siw_llp_sock *siw_mpa_sock(const struct siw_mpa_stream *stream);
  * Returns whether octets were read but not consumed: the next siw_mpa_rx_fpdu may need no system
  * call.
  */
-bool siw_mpa_staged(const struct siw_mpa_stream *stream);
-bool siw_mpa_crc_on(const struct siw_mpa_stream *stream);
+bool siw_mpa_has_staged_octets(const struct siw_mpa_stream *stream);
+bool siw_mpa_is_crc_on(const struct siw_mpa_stream *stream);
 /* Shuts down the sending side of the stream; receiving continues. Returns 0 or -errno. */
 int siw_mpa_shutdown(struct siw_mpa_stream *stream);
 /*

@@ -86,7 +86,7 @@ static uint32_t staged_octets(const struct siw_mpa_rx *rx)
 static int end_rx_with_error(struct siw_mpa_stream *stream, enum siw_mpa_ecode code, int rv)
 {
 	stream->rx.dead = rv;
-	return siw_mpa_fail(stream, code, rv);
+	return siw_mpa_store_error(stream, code, rv);
 }
 
 /*
@@ -222,7 +222,7 @@ static uint32_t leading_marker_octets(const struct siw_mpa_rx *rx)
 	return siw_mpa_octets_to_marker(rx->at) ? 0 : SIW_MPA_MARKER_OCTETS;
 }
 
-static uint32_t octets_to_stage_marked(const struct siw_mpa_rx *rx)
+static uint32_t octets_to_stage_with_markers(const struct siw_mpa_rx *rx)
 {
 	uint32_t head = leading_marker_octets(rx) + SIW_MPA_LEN_OCTETS;
 
@@ -239,7 +239,7 @@ static uint32_t octets_to_stage(const struct siw_mpa_rx *rx)
 	uint32_t len;
 
 	if (rx->markers)
-		return octets_to_stage_marked(rx);
+		return octets_to_stage_with_markers(rx);
 	if (staged_octets(rx) < SIW_MPA_LEN_OCTETS)
 		return SIW_MPA_LEN_OCTETS;
 	len = siw_mpa_fpdu_len(siw_mpa_be16(rx->buf + rx->pos));
@@ -282,7 +282,7 @@ static int check_whole_fpdu(struct siw_mpa_stream *stream, uint32_t len)
 	return 1;
 }
 
-static int head_without_markers(struct siw_mpa_stream *stream)
+static int stage_next_fpdu_without_markers(struct siw_mpa_stream *stream)
 {
 	struct siw_mpa_rx *rx = &stream->rx;
 	int rv = stage_fpdu_head(stream);
@@ -318,7 +318,7 @@ static void skip_markers_of_fpdu(struct siw_mpa_rx *rx, uint32_t marked_len)
 	rx->at += marked_len;
 }
 
-static __attribute__((noinline)) int marked_head(struct siw_mpa_stream *stream)
+static __attribute__((noinline)) int stage_next_fpdu_with_markers(struct siw_mpa_stream *stream)
 {
 	struct siw_mpa_rx *rx = &stream->rx;
 	int rv = stage_fpdu_head(stream);
@@ -326,7 +326,7 @@ static __attribute__((noinline)) int marked_head(struct siw_mpa_stream *stream)
 
 	if (rv <= 0)
 		return rv;
-	len = octets_to_stage_marked(rx);
+	len = octets_to_stage_with_markers(rx);
 	rx->ulpdu_len = siw_mpa_be16(rx->buf + rx->pos + leading_marker_octets(rx));
 	rv = check_whole_fpdu(stream, len);
 	if (rv < 0)
@@ -357,7 +357,8 @@ int siw_mpa_rx_fpdu(struct siw_mpa_stream *stream, const uint8_t **head, size_t 
 	if (rx->placing)
 		return -EBUSY;
 	if (!rx->have) {
-		rv = rx->markers ? marked_head(stream) : head_without_markers(stream);
+		rv = rx->markers ? stage_next_fpdu_with_markers(stream)
+				 : stage_next_fpdu_without_markers(stream);
 		if (!rv && !staged_octets(rx))
 			staging_release(rx);
 		if (rv <= 0)
@@ -538,7 +539,7 @@ static int check_fpdu_trailer(struct siw_mpa_stream *stream)
 	return finish_received_fpdu(rx, len);
 }
 
-static bool has_dest_length(const struct iovec *dest, int n, size_t want)
+static bool dest_has_length(const struct iovec *dest, int n, size_t want)
 {
 	size_t have = 0;
 
@@ -595,7 +596,7 @@ int siw_mpa_rx_payload(struct siw_mpa_stream *stream, size_t skip, const struct 
 
 	if (rx->dead)
 		return rx->dead;
-	if (!rx->have || skip > rx->ulpdu_len || !has_dest_length(dest, n, rx->ulpdu_len - skip))
+	if (!rx->have || skip > rx->ulpdu_len || !dest_has_length(dest, n, rx->ulpdu_len - skip))
 		return -EINVAL;
 	if (rx->whole)
 		return rx->markers ? place_payload_with_markers(stream, skip, dest, n)

@@ -67,19 +67,19 @@ static const struct cell table[SIW_MPA_N_STATES][SIW_MPA_N_EVENTS] = {
 };
 /* clang-format on */
 
-int siw_mpa_test_transition(int state, int event)
+int siw_mpa_startup_table_cell_for_tests(int state, int event)
 {
 	if (state < 0 || state >= SIW_MPA_N_STATES || event < 0 || event >= SIW_MPA_N_EVENTS)
 		return -1;
 	return table[state][event].action << 8 | table[state][event].next;
 }
 
-int siw_mpa_test_state(const struct siw_mpa_stream *stream)
+int siw_mpa_startup_state_for_tests(const struct siw_mpa_stream *stream)
 {
 	return stream->state;
 }
 
-int siw_mpa_fail(struct siw_mpa_stream *stream, enum siw_mpa_ecode code, int rv)
+int siw_mpa_store_error(struct siw_mpa_stream *stream, enum siw_mpa_ecode code, int rv)
 {
 	stream->error = (struct siw_wire_err){ SIW_LAYER_LLP, 0, (uint8_t)code };
 	return rv;
@@ -134,7 +134,7 @@ static int action_send_rejecting_reply_and_fail(struct siw_mpa_stream *stream)
 	siw_mpa_send_startup_frame(
 		stream); /* the only attempt: a part that TCP does not accept now is lost */
 	stream->rx.dead = -EPROTO;
-	return siw_mpa_fail(stream, SIW_MPA_BAD_FRAME, -EPROTO);
+	return siw_mpa_store_error(stream, SIW_MPA_BAD_FRAME, -EPROTO);
 }
 
 /* Sets the use of CRCs and Markers as negotiated by both frames. */
@@ -183,7 +183,7 @@ static int action_report_rtr_mismatch(struct siw_mpa_stream *stream)
 	set_negotiated_modes(stream);
 	siw_mpa_open_tx(stream);
 	stream->rx.dead = -EPROTO;
-	return siw_mpa_fail(stream, SIW_MPA_NO_RTR_MATCH, -EPROTO);
+	return siw_mpa_store_error(stream, SIW_MPA_NO_RTR_MATCH, -EPROTO);
 }
 
 static int action_send_accepting_reply(struct siw_mpa_stream *stream)
@@ -216,8 +216,8 @@ static int action_fail_startup(struct siw_mpa_stream *stream)
 	struct siw_mpa_start *start = stream->start;
 
 	stream->rx.dead = start->lost ? start->lost : -EPROTO;
-	return siw_mpa_fail(stream, start->lost ? SIW_MPA_CLOSED : SIW_MPA_BAD_FRAME,
-			    stream->rx.dead);
+	return siw_mpa_store_error(stream, start->lost ? SIW_MPA_CLOSED : SIW_MPA_BAD_FRAME,
+				   stream->rx.dead);
 }
 
 static int (*const actions[])(struct siw_mpa_stream *) = {

@@ -104,12 +104,12 @@ int siw_mpa_connect_itself(struct siw_llp_port *port, const struct siw_addr *loc
 	return rv;
 }
 
-struct siw_wire_err siw_mpa_error(const struct siw_mpa_stream *stream)
+struct siw_wire_err siw_mpa_get_error(const struct siw_mpa_stream *stream)
 {
 	return stream->error;
 }
 
-void siw_mpa_test_set_position(struct siw_mpa_stream *stream, uint32_t octets)
+void siw_mpa_set_position_for_tests(struct siw_mpa_stream *stream, uint32_t octets)
 {
 	stream->tx.framed = stream->tx.accepted = octets;
 	stream->rx.at = octets;
@@ -117,9 +117,9 @@ void siw_mpa_test_set_position(struct siw_mpa_stream *stream, uint32_t octets)
 
 int siw_mpa_addrs(struct siw_mpa_stream *stream, struct siw_addr *local, struct siw_addr *peer)
 {
-	int rv = local ? siw_llp_local(stream->sock, local) : 0;
+	int rv = local ? siw_llp_local_addr(stream->sock, local) : 0;
 
-	return rv < 0 || !peer ? rv : siw_llp_peer(stream->sock, peer);
+	return rv < 0 || !peer ? rv : siw_llp_peer_addr(stream->sock, peer);
 }
 
 struct siw_llp_sock *siw_mpa_sock(const struct siw_mpa_stream *stream)
@@ -127,12 +127,12 @@ struct siw_llp_sock *siw_mpa_sock(const struct siw_mpa_stream *stream)
 	return stream->sock;
 }
 
-bool siw_mpa_staged(const struct siw_mpa_stream *stream)
+bool siw_mpa_has_staged_octets(const struct siw_mpa_stream *stream)
 {
 	return stream->rx.pos != stream->rx.end;
 }
 
-bool siw_mpa_crc_on(const struct siw_mpa_stream *stream)
+bool siw_mpa_is_crc_on(const struct siw_mpa_stream *stream)
 {
 	return atomic_load_explicit(&stream->crc_mode, memory_order_acquire) == SIW_MPA_CRC_ON;
 }

@@ -78,19 +78,19 @@ enum siw_mpa_action {
  * For tests: returns the cell of the start-up table as action << 8 | next state, or -1 outside the
  * table.
  */
-int siw_mpa_test_transition(int state, int event);
+int siw_mpa_startup_table_cell_for_tests(int state, int event);
 
 /* For tests: returns the stream's start-up state. */
-int siw_mpa_test_state(const struct siw_mpa_stream *stream);
+int siw_mpa_startup_state_for_tests(const struct siw_mpa_stream *stream);
 
 /* For tests: returns the octets of memory that the stream holds in addition to its own struct. */
-size_t siw_mpa_test_memory(const struct siw_mpa_stream *stream);
+size_t siw_mpa_memory_octets_for_tests(const struct siw_mpa_stream *stream);
 
 /*
  * For tests: changes the state of the stream as if this many octets (a multiple of 512) had been
  * sent and received already.
  */
-void siw_mpa_test_set_position(struct siw_mpa_stream *stream, uint32_t octets);
+void siw_mpa_set_position_for_tests(struct siw_mpa_stream *stream, uint32_t octets);
 
 /* cffi: end */
 
@@ -180,7 +180,7 @@ struct siw_mpa_stream {
 int siw_mpa_startup_transition(struct siw_mpa_stream *stream, enum siw_mpa_event event);
 /* Sends the rest of this end's start-up frame. Returns 0, or -errno if the connection failed. */
 int siw_mpa_send_startup_frame(struct siw_mpa_stream *stream);
-int siw_mpa_fail(struct siw_mpa_stream *stream, enum siw_mpa_ecode code, int rv);
+int siw_mpa_store_error(struct siw_mpa_stream *stream, enum siw_mpa_ecode code, int rv);
 
 /* mpa_frame.c: functions that convert start-up frames to and from values. */
 bool siw_mpa_params_are_legal(const struct siw_mpa_params *params, bool reply);

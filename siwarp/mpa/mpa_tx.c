@@ -68,7 +68,7 @@ void siw_mpa_tx_free(struct siw_mpa_tx *tx)
 	free(tx->arena);
 }
 
-size_t siw_mpa_test_memory(const struct siw_mpa_stream *stream)
+size_t siw_mpa_memory_octets_for_tests(const struct siw_mpa_stream *stream)
 {
 	return (stream->start ? sizeof(*stream->start) : 0) +
 	       (stream->tx.arena ? BLOCK_OCTETS : 0) + stream->rx.cap;
@@ -317,7 +317,7 @@ bool siw_mpa_tx_blocked(const struct siw_mpa_stream *stream)
 	return stream->tx.blocked || !siw_mpa_tx_is_open(stream);
 }
 
-uint64_t siw_mpa_tx_accepted(const struct siw_mpa_stream *stream)
+uint64_t siw_mpa_tx_accepted_octets(const struct siw_mpa_stream *stream)
 {
 	return stream->tx.accepted;
 }

@@ -45,7 +45,7 @@ def _hide_runner_stack_frames(own: types.CodeType) -> None:
     sys.excepthook = print_program_traceback
 
 
-def run(program: str, args: list[str]) -> None:
+def run_program_as_main(program: str, args: list[str]) -> None:
     """Run a program as ``__main__`` with the given arguments.
 
     Raises:
@@ -59,7 +59,7 @@ def run(program: str, args: list[str]) -> None:
     sys.path.insert(1, str(Path(__file__).resolve().parent / "alias"))
     main = _make_main_module(program)
     sys.modules["__main__"] = main
-    _hide_runner_stack_frames(run.__code__)
+    _hide_runner_stack_frames(run_program_as_main.__code__)
     exec(compile(source, program, "exec", dont_inherit=True), main.__dict__)
 
 
@@ -73,7 +73,7 @@ def _main() -> None:
         where = str(Path(program).absolute())
         print(f"{sys.executable}: can't open file {where!r}: no such file", file=sys.stderr)
         sys.exit(2)
-    run(program, rest)
+    run_program_as_main(program, rest)
 
 
 if __name__ == "__main__":

@@ -243,7 +243,7 @@ class Context(Wrapper[verbs_device.Context]):
     def __init__(self, **kwargs: Any) -> None:
         self._cmd_fd = -1
         if kwargs.get("cmid") is not None:
-            self._share_native(kwargs["cmid"]._require_device())
+            self._use_shared_handle(kwargs["cmid"]._require_device())
         elif kwargs.get("cmd_fd") is not None:
             self._import_by_fd(int(kwargs["cmd_fd"]))
         elif kwargs.get("attr") is not None:
@@ -269,13 +269,13 @@ class Context(Wrapper[verbs_device.Context]):
         with convert_errors(f"Failed to open device {name}"):
             self._h = verbs_device.Context(name)
 
-    def _share_native(self, native: verbs_device.Context) -> None:
+    def _use_shared_handle(self, native: verbs_device.Context) -> None:
         self._h, self._shared = native, True
 
     def _import_by_fd(self, fd: int) -> None:
         for other in list(_contexts):
             if not other._is_closed and other._cmd_fd >= 0 and _is_same_file(fd, other._cmd_fd):
-                self._share_native(other._native())
+                self._use_shared_handle(other._native())
                 self._other = other  # keeps the imported Context open
                 self._cmd_fd = fd
                 return

@@ -212,7 +212,7 @@ static void qp_release_memory(struct siw_base_qp *base)
 				 &base->qp.in_freelist);
 }
 
-static void count_qp_in_objects(struct siw_base_qp *base, int by)
+static void adjust_qp_counts_of_used_objects(struct siw_base_qp *base, int by)
 {
 	atomic_fetch_add(&base->qp.ctx->n_qp, (uint32_t)by);
 	atomic_fetch_add(&base->qp.pd->n_qp, (uint32_t)by);
@@ -276,7 +276,7 @@ static void qp_destroy_by_force(struct siw_child *child)
 	qp_remove(base);
 	siw_unlock(&qp->ctx->lane.lock);
 	siw_device_async_drop_without_acks(&qp->async);
-	count_qp_in_objects(base, -1);
+	adjust_qp_counts_of_used_objects(base, -1);
 	qp_release_memory(base);
 }
 
@@ -302,7 +302,7 @@ int siw_qp_create(struct siw_pd *pd, struct siw_qp_init_attr *init,
 		err = pair(siw_rc_qp_of(base));
 	if (!err) {
 		siw_link_add(&ctx->qps, &base->qp.in_ctx);
-		count_qp_in_objects(base, 1);
+		adjust_qp_counts_of_used_objects(base, 1);
 	}
 	siw_unlock(&ctx->lane.lock);
 	if (err)
@@ -331,7 +331,7 @@ int siw_destroy_qp(struct siw_qp *qp)
 	siw_device_child_del(qp->ctx, &qp->child);
 	/* Wait until no event handler uses the QP any more. */
 	siw_device_async_drop_and_await_acks(&qp->async);
-	count_qp_in_objects(base, -1);
+	adjust_qp_counts_of_used_objects(base, -1);
 	qp_release_memory(base);
 	return 0;
 }

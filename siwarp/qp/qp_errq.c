@@ -80,7 +80,8 @@ void siw_qp_err_update_policy(struct siw_base_qp *base, bool in_group)
 			    err_ends_qp_by_default(base, in_group));
 }
 
-void siw_qp_err_handle_local(struct siw_base_qp *base, const struct siw_rdmap_event *event)
+void siw_qp_err_handle_invalid_message(struct siw_base_qp *base,
+				       const struct siw_rdmap_event *event)
 {
 	errq_put(base, event, SIW_ERR_FOUND, 0);
 	if (base->errs_fatal)

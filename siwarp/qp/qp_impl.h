@@ -375,7 +375,8 @@ void siw_qp_leave_mcast_groups(struct siw_ud_qp *ud);
  * Handles an invalid message from a peer: queues an error entry, and moves the QP to ERR if the
  * QP's error policy requires it.
  */
-void siw_qp_err_handle_local(struct siw_base_qp *base, const struct siw_rdmap_event *event);
+void siw_qp_err_handle_invalid_message(struct siw_base_qp *base,
+				       const struct siw_rdmap_event *event);
 /*
  * Handles an access of a peer to memory without the right to access it (BAD_ACCESS): queues an
  * error entry, whatever the error policy is.

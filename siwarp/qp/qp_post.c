@@ -22,7 +22,7 @@ static inline int post_check_send_request(const struct siw_base_qp *base,
 	return 0;
 }
 
-static inline int post_one(struct siw_base_qp *base, const struct siw_send_wr *wr, bool wait)
+static inline int post_one_send(struct siw_base_qp *base, const struct siw_send_wr *wr, bool wait)
 {
 	int err = post_check_send_request(base, wr);
 
@@ -71,7 +71,7 @@ int siw_post_send(struct siw_qp *qp, struct siw_send_wr *wr, struct siw_send_wr 
 	list = wr && wr->next;
 	later = !list && qp->state >= SIW_QPS_RTS && siw_qp_may_delay_post(base, wr);
 	for (; wr; wr = wr->next) {
-		err = post_one(base, wr, list || later);
+		err = post_one_send(base, wr, list || later);
 		if (err) {
 			if (bad_wr)
 				*bad_wr = wr;
@@ -107,7 +107,7 @@ int siw_post_send_all(struct siw_qp *qp, struct siw_send_wr *wr, struct siw_send
 	err = post_check_all(base, wr, &bad);
 	for (; !err && wr; wr = wr->next) {
 		bad = wr;
-		err = post_one(base, wr, true);
+		err = post_one_send(base, wr, true);
 	}
 	if (base->sq_head != base->sq_tail && siw_class_of(base)->run(base) != SIW_RUN_DONE)
 		siw_qp_schedule_sending_turn(base);

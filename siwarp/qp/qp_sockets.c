@@ -162,7 +162,7 @@ static int addr_sock_open(struct siw_every_addr *every, struct siw_addr *addr)
 	err = siw_llp_udp_open(every->ctx->lane.port, addr, &end->handler, &end->sock);
 	if (err)
 		goto free_end;
-	err = siw_llp_local(end->sock, &end->addr);
+	err = siw_llp_local_addr(end->sock, &end->addr);
 	if (err)
 		goto close_sock;
 	if (ends->shared)

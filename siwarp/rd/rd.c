@@ -125,7 +125,7 @@ int siw_rd_open(struct siw_llp_port *port, const struct siw_rd_attr *attr, struc
 		r = siw_llp_udp_open(port, &attr->local, attr->handler, &rd->sock);
 	if (r)
 		goto free_rd;
-	r = siw_llp_local(rd->sock, &local);
+	r = siw_llp_local_addr(rd->sock, &local);
 	if (r)
 		goto close_sock;
 	rd->ipv6 = local.family == AF_INET6;
@@ -200,7 +200,7 @@ static void rd_finish_handled_event(struct siw_rd *rd)
 	if (!rd->settle)
 		return;
 	rd->settle->settling = false;
-	siw_rd_publish_accepted(rd->settle);
+	siw_rd_publish_accepted_count(rd->settle);
 	rd->settle = NULL;
 }
 
@@ -211,7 +211,7 @@ int siw_rd_peer(struct siw_rd *rd, const struct siw_addr *addr, struct siw_rd_pe
 	int r;
 
 	siw_lock(&rd->lock);
-	r = siw_rd_peer_create(rd, addr, out);
+	r = siw_rd_find_or_create_peer(rd, addr, out);
 	if (!r)
 		(*out)->claimed = true;
 	siw_unlock(&rd->lock);

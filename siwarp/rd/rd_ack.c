@@ -80,7 +80,7 @@ static void seq_acknowledge_to(struct siw_rd_peer *peer, struct siw_rd_seq *seq,
 		siw_rd_buf_free(peer->rd, slot->buf, slot->class);
 		slot->buf = NULL;
 	}
-	siw_rd_publish_accepted(peer);
+	siw_rd_publish_accepted_count(peer);
 	siw_rd_schedule_event_of_peer(peer, SIW_RD_REPORT_ACKED);
 }
 

@@ -17,7 +17,7 @@
  */
 #define STARTUP_LOSSES 6
 /* rounds per slot of the filter of extra_acked; its two slots cover BBR.ExtraAckedFilterLen */
-#define EXTRA_ROUNDS   5
+#define EXTRA_ROUNDS 5
 
 const struct siw_rd_bbr_gain siw_rd_bbr_gains[] = {
 	[STARTUP] = { 277, 200 },      [DRAIN] = { 50, 200 },	      [PROBE_DOWN] = { 90, 200 },

@@ -35,7 +35,7 @@ static uint64_t cube_root(uint64_t v)
 	return low;
 }
 
-static void cubic_reduce(struct siw_rd_cc *cc, uint64_t now, uint64_t to)
+static void cubic_reduce_cwnd(struct siw_rd_cc *cc, uint64_t now, uint64_t to)
 {
 	struct siw_rd_cubic *cubic = &cc->cubic;
 	uint64_t datagrams;
@@ -81,7 +81,7 @@ static uint64_t reno_cwnd_at(const struct siw_rd_cc *cc, uint64_t now)
 				    0.53 * rounds * cc->mss);
 }
 
-static void cubic_grow(struct siw_rd_cc *cc, uint64_t now, uint64_t octets)
+static void cubic_grow_cwnd(struct siw_rd_cc *cc, uint64_t now, uint64_t octets)
 {
 	struct siw_rd_cubic *cubic = &cc->cubic;
 	uint64_t target;
@@ -135,7 +135,7 @@ void siw_rd_cubic_handle_ack(struct siw_rd_cc *cc, const struct siw_rd_cc_ack *a
 	if (cc->delivered >= cc->cubic.round_end)
 		cubic_end_round(cc, ack->in_flight);
 	if (ack->full && ack->octets)
-		cubic_grow(cc, ack->now, ack->octets);
+		cubic_grow_cwnd(cc, ack->now, ack->octets);
 	cubic_set_rate(cc);
 }
 
@@ -144,12 +144,12 @@ void siw_rd_cubic_handle_loss(struct siw_rd_cc *cc, uint64_t now, uint64_t sent_
 	/* Reduce the window only once for losses among datagrams sent before the last reduction. */
 	if (sent_ns <= cc->cubic.reduced_at)
 		return;
-	cubic_reduce(cc, now, ce ? cc->cwnd * BETA_CE_100 / 100 : cc->cwnd * BETA_10 / 10);
+	cubic_reduce_cwnd(cc, now, ce ? cc->cwnd * BETA_CE_100 / 100 : cc->cwnd * BETA_10 / 10);
 }
 
 void siw_rd_cubic_handle_timeout(struct siw_rd_cc *cc, uint64_t now)
 {
-	cubic_reduce(cc, now, cc->cwnd * BETA_10 / 10);
+	cubic_reduce_cwnd(cc, now, cc->cwnd * BETA_10 / 10);
 	cc->cwnd = cubic_min_cwnd(cc);
 	cubic_set_rate(cc);
 }

@@ -205,7 +205,7 @@ static void send_hello(struct siw_rd_peer *peer, uint64_t now)
 	siw_rd_set_timer(peer, siw_rd_time_to_declare_peer_lost(peer));
 }
 
-void siw_rd_hello(struct siw_rd_peer *peer, uint64_t now)
+void siw_rd_start_handshake(struct siw_rd_peer *peer, uint64_t now)
 {
 	peer->state = SIW_RD_HELLO;
 	peer->backoff = peer->rtos = 0;
@@ -213,7 +213,7 @@ void siw_rd_hello(struct siw_rd_peer *peer, uint64_t now)
 	send_hello(peer, now);
 }
 
-void siw_rd_hello_retransmit(struct siw_rd_peer *peer, uint64_t now)
+void siw_rd_retransmit_handshake(struct siw_rd_peer *peer, uint64_t now)
 {
 	if (peer->backoff < 5)
 		peer->backoff++;
@@ -469,7 +469,7 @@ void siw_rd_handle_cookie_echo(struct siw_rd *rd, const struct siw_addr *from,
 		siw_drop(SIW_COUNTER_drop_rd_cookie);
 		return;
 	}
-	if (!peer && siw_rd_peer_create(rd, from, &peer) < 0) {
+	if (!peer && siw_rd_find_or_create_peer(rd, from, &peer) < 0) {
 		siw_drop(SIW_COUNTER_drop_rd_peers);
 		return;
 	}

@@ -398,7 +398,8 @@ int siw_rd_table_init(struct siw_rd *rd);
 void siw_rd_table_fini(struct siw_rd *rd);
 struct siw_rd_peer *siw_rd_peer_find(struct siw_rd *rd, const struct siw_addr *addr);
 /* Does the same as siw_rd_peer, with the endpoint's lock held. */
-int siw_rd_peer_create(struct siw_rd *rd, const struct siw_addr *addr, struct siw_rd_peer **out);
+int siw_rd_find_or_create_peer(struct siw_rd *rd, const struct siw_addr *addr,
+			       struct siw_rd_peer **out);
 /* Returns a new epoch, never 0. */
 uint32_t siw_rd_new_epoch(struct siw_rd *rd);
 /* Returns rd->sources, which are allocated on first use; NULL: no memory. */
@@ -407,7 +408,7 @@ struct siw_rd_sources *siw_rd_get_source_table(struct siw_rd *rd);
  * Updates the value that siw_rd_count_accepted_segments returns. Called after una (the index of the
  * oldest unacknowledged datagram) has changed, or the end of an incarnation was handled.
  */
-void siw_rd_publish_accepted(struct siw_rd_peer *peer);
+void siw_rd_publish_accepted_count(struct siw_rd_peer *peer);
 /* Schedules an event of the peer for the upper layer; what: a SIW_RD_REPORT_ bit. */
 void siw_rd_schedule_event_of_peer(struct siw_rd_peer *peer, uint8_t what);
 /*
@@ -499,7 +500,7 @@ bool siw_rd_must_ack_now(const struct siw_rd_peer *peer, uint64_t now);
 struct siw_rd_seq *siw_rd_sequence_space_to_deliver(struct siw_rd_peer *peer);
 /* Schedules an acknowledgement: sends it immediately, or within SIW_RD_ACK_NS. */
 void siw_rd_schedule_ack(struct siw_rd_peer *peer, bool at_once, uint64_t now);
-uint16_t siw_rd_credit(const struct siw_rd_peer *peer, const struct siw_rd_seq *seq);
+uint16_t siw_rd_credit_to_grant(const struct siw_rd_peer *peer, const struct siw_rd_seq *seq);
 
 /* ---- rd_rnr.c -------------------------------------------------------------------------------- */
 
@@ -537,9 +538,9 @@ void siw_rd_handle_replaced_instance(struct siw_rd_peer *peer);
 
 /* ---- rd_hello.c ------------------------------------------------------------------------------ */
 
-void siw_rd_hello(struct siw_rd_peer *peer, uint64_t now);
+void siw_rd_start_handshake(struct siw_rd_peer *peer, uint64_t now);
 /* Called when the handshake timer has expired: retransmits HELLO or ECHO. */
-void siw_rd_hello_retransmit(struct siw_rd_peer *peer, uint64_t now);
+void siw_rd_retransmit_handshake(struct siw_rd_peer *peer, uint64_t now);
 void siw_rd_handle_hello(struct siw_rd *rd, const struct siw_addr *from,
 			 const struct siw_rd_wire *wire, uint32_t len);
 void siw_rd_handle_challenge(struct siw_rd *rd, const struct siw_addr *from,

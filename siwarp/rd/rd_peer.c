@@ -8,7 +8,7 @@
 
 #define TOUCH_MS 100
 /* maximum number of peer records that one call examines to find a record to evict */
-#define LOOK_AT	 16
+#define LOOK_AT 16
 
 /* ---- buffers ---------------------------------------------------------------------------------
  *
@@ -417,7 +417,8 @@ uint32_t siw_rd_new_epoch(struct siw_rd *rd)
 	return siw_initial_sequence(epoch); /* the epoch is also the first PSN */
 }
 
-int siw_rd_peer_create(struct siw_rd *rd, const struct siw_addr *addr, struct siw_rd_peer **out)
+int siw_rd_find_or_create_peer(struct siw_rd *rd, const struct siw_addr *addr,
+			       struct siw_rd_peer **out)
 {
 	struct siw_rd_peer *peer = siw_rd_peer_find(rd, addr);
 	struct siw_rd_sources *sources;
@@ -490,7 +491,7 @@ void siw_rd_schedule_event_of_peer(struct siw_rd_peer *peer, uint8_t what)
 	atomic_store_explicit(&peer->rd->has_events, true, memory_order_relaxed);
 }
 
-void siw_rd_publish_accepted(struct siw_rd_peer *peer)
+void siw_rd_publish_accepted_count(struct siw_rd_peer *peer)
 {
 	if (siw_rd_incarnation_ended(peer))
 		return;
@@ -557,5 +558,5 @@ void siw_rd_end_incarnation(struct siw_rd_peer *peer, int kind)
 			peer->over_kind = (uint8_t)kind;
 		siw_rd_schedule_event_of_peer(peer, SIW_RD_REPORT_OVER);
 	}
-	siw_rd_publish_accepted(peer);
+	siw_rd_publish_accepted_count(peer);
 }

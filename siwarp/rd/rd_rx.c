@@ -7,9 +7,9 @@
 #include "base/capture.h"
 #include "rd/rd_impl.h"
 
-#define FIRST_SLOTS   16
-#define MANY_ACKS     64 /* unacknowledged datagrams after which an ACK is sent immediately */
-#define LONG_ACKS     16 /* unacknowledged long datagrams after which an ACK is sent */
+#define FIRST_SLOTS 16
+#define MANY_ACKS   64 /* unacknowledged datagrams after which an ACK is sent immediately */
+#define LONG_ACKS   16 /* unacknowledged long datagrams after which an ACK is sent */
 /* unacknowledged datagrams after which an ACK is sent, while PSNs are missing */
 #define GAP_ACKS      8
 #define LONGEST_UNITS (SIW_RD_BUF / SIW_RD_UNIT)
@@ -42,7 +42,7 @@ static uint32_t max_stored_units(const struct siw_rd_peer *peer, const struct si
  * that grants less without reporting NOT READY is declared lost
  * (siw_rd_handle_retransmission_timeout).
  */
-uint16_t siw_rd_credit(const struct siw_rd_peer *peer, const struct siw_rd_seq *seq)
+uint16_t siw_rd_credit_to_grant(const struct siw_rd_peer *peer, const struct siw_rd_seq *seq)
 {
 	uint32_t stored = seq->rx ? seq->rx->units : 0;
 
@@ -94,7 +94,7 @@ void siw_rd_rx_free(struct siw_rd_peer *peer, struct siw_rd_seq *seq)
  * Returns the number of slots, a power of two, that the ring of received datagrams needs to store a
  * datagram with this index.
  */
-static uint32_t rx_ring_slots(const struct siw_rd_seq *seq, uint64_t index)
+static uint32_t rx_ring_slots_for_index(const struct siw_rd_seq *seq, uint64_t index)
 {
 	uint32_t n = seq->rx ? seq->rx->mask + 1 : FIRST_SLOTS;
 
@@ -106,7 +106,7 @@ static uint32_t rx_ring_slots(const struct siw_rd_seq *seq, uint64_t index)
 static bool rx_ring_extend(struct siw_rd *rd, struct siw_rd_seq *seq, uint64_t index)
 {
 	struct siw_rd_rx *old = seq->rx, *rx;
-	uint32_t n = rx_ring_slots(seq, index);
+	uint32_t n = rx_ring_slots_for_index(seq, index);
 
 	if (old && n == old->mask + 1)
 		return true;
@@ -142,7 +142,7 @@ static bool may_store_datagram(const struct siw_rd_peer *peer, const struct siw_
 	if (index - seq->rcv >= SIW_RD_WINDOW_MAX ||
 	    units + siw_rd_credit_units(len) > max_stored_units(peer, seq))
 		return false;
-	more = ring_octets(rx_ring_slots(seq, index)) +
+	more = ring_octets(rx_ring_slots_for_index(seq, index)) +
 	       siw_rd_size_class_octets(siw_rd_size_class(octets));
 	return rd->rx_octets + more <= rd->rx_limit;
 }

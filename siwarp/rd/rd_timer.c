@@ -212,7 +212,7 @@ static void service_peer_timer(struct siw_rd_peer *peer, uint64_t now)
 		siw_count(SIW_COUNTER_rd_gone, 1);
 		siw_rd_end_incarnation(peer, SIW_RD_GONE);
 	} else if (handshake_in_progress(peer)) {
-		siw_rd_hello_retransmit(peer, now);
+		siw_rd_retransmit_handshake(peer, now);
 	} else if (!siw_rd_has_outstanding_segment(peer) || peer->state == SIW_RD_CLOSED) {
 		service_idle_peer(peer, now);
 	} else {

@@ -330,7 +330,7 @@ static int rd_send_batch(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint3
  * Sends datagrams for the first time. Returns false if the congestion window, pacing or the socket
  * allow no more; true if all datagrams were sent, or the rest waits for credit.
  */
-static bool send_new(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t now)
+static bool send_new_datagrams(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t now)
 {
 	struct siw_rd_tx *tx = seq->tx;
 
@@ -349,8 +349,8 @@ static bool send_new(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t 
 	return true;
 }
 
-/* Retransmits lost datagrams; returns the same values as send_new. */
-static bool resend_lost(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t now)
+/* Retransmits lost datagrams; returns the same values as send_new_datagrams. */
+static bool resend_lost_datagrams(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t now)
 {
 	struct siw_rd_tx *tx = seq->tx;
 	uint32_t units = 0;
@@ -370,8 +370,8 @@ static bool resend_lost(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64
 }
 
 /*
- * Sends the queued datagrams of a space; returns the same values as send_new. *sent is set if new
- * datagrams were sent.
+ * Sends the queued datagrams of a space; returns the same values as send_new_datagrams. *sent is
+ * set if new datagrams were sent.
  */
 static bool send_queued_of_sequence_space(struct siw_rd_peer *peer, struct siw_rd_seq *seq,
 					  uint64_t now, bool *sent)
@@ -382,9 +382,9 @@ static bool send_queued_of_sequence_space(struct siw_rd_peer *peer, struct siw_r
 	if (!siw_rd_has_unsent_datagram(seq))
 		return true;
 	before = seq->tx->sent;
-	more = resend_lost(peer, seq, now);
+	more = resend_lost_datagrams(peer, seq, now);
 	if (more)
-		more = send_new(peer, seq, now);
+		more = send_new_datagrams(peer, seq, now);
 	*sent |= seq->tx->sent != before;
 	return more;
 }
@@ -532,7 +532,7 @@ static void after_segment_queued(struct siw_rd_peer *peer, uint32_t len, uint64_
 	if (peer->state == SIW_RD_OPEN && peer->timer_ns == SIW_RD_NEVER)
 		siw_rd_set_retransmission_timer(peer, now);
 	else if (peer->state == SIW_RD_CLOSED)
-		siw_rd_hello(peer, now);
+		siw_rd_start_handshake(peer, now);
 }
 
 int64_t siw_rd_tx(struct siw_rd_peer *peer, enum siw_rd_space space, const void *head,

@@ -33,7 +33,7 @@ void siw_rd_write_header(struct siw_rd_peer *peer, enum siw_dgram_type type, uin
 		const struct siw_rd_seq *seq = &peer->seq[i];
 
 		out->acknowledged[i] = htonl(peer->peer_epoch + (uint32_t)seq->rcv);
-		out->credit[i] = htons(siw_rd_credit(peer, seq));
+		out->credit[i] = htons(siw_rd_credit_to_grant(peer, seq));
 	}
 	out->delay = htons(ack_delay_us(peer, now));
 	out->ird = rd->ird;

@@ -338,8 +338,8 @@ enum siw_rdmap_event_kind {
 	 */
 	SIW_RDMAP_ACKED,
 	/*
-	 * A message is paused: call siw_rdmap_rd_resume() when a receive is posted, or, if status
-	 * is -EBUSY, when completions of Write-Records were polled.
+	 * A message is paused: call siw_rdmap_rd_resume_paused_streams() when a receive is posted,
+	 * or, if status is -EBUSY, when completions of Write-Records were polled.
 	 */
 	SIW_RDMAP_PAUSED,
 	/*
@@ -415,7 +415,7 @@ struct siw_rdmap_event {
 int siw_rdmap_recv(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event);
 
 /* Whether Sends wait for receives, or Read Requests wait for Sends without receives. */
-bool siw_rdmap_has_unexpected(const struct siw_rdmap_stream *stream);
+bool siw_rdmap_has_unexpected_messages(const struct siw_rdmap_stream *stream);
 /* Whether a Send waits for a receive; *msn: the MSN of the oldest waiting Send. */
 bool siw_rdmap_has_waiting_send(const struct siw_rdmap_stream *stream, uint32_t *msn);
 /*
@@ -450,16 +450,17 @@ void *siw_rdmap_dgram_close(struct siw_rdmap_dgram *dgram);
  * 0; each further endpoint gets the next free index, counting up, so that an index is reused as
  * late as possible.
  */
-uint8_t siw_rdmap_dgram_index(const struct siw_rdmap_dgram *dgram);
+uint8_t siw_rdmap_dgram_index_on_socket(const struct siw_rdmap_dgram *dgram);
 /* Whether the endpoint shares its socket with other endpoints. */
-bool siw_rdmap_dgram_shared(const struct siw_rdmap_dgram *dgram);
+bool siw_rdmap_dgram_shares_socket(const struct siw_rdmap_dgram *dgram);
 /*
  * Set and return the progress round in which the socket was last found full; the value is shared by
  * all endpoints of the socket.
  */
 void siw_rdmap_dgram_set_socket_full_time(struct siw_rdmap_dgram *dgram, uint64_t when);
 uint64_t siw_rdmap_dgram_socket_full_time(const struct siw_rdmap_dgram *dgram);
-uint32_t siw_rdmap_dgram_max(const struct siw_rdmap_dgram *dgram); /* maximum octets of a message */
+/* maximum octets of a message */
+uint32_t siw_rdmap_dgram_max_message_octets(const struct siw_rdmap_dgram *dgram);
 /*
  * Returns the numbers of messages dropped for lack of a receive, by source, in descending order, as
  * siw_query_drops() does.
@@ -470,8 +471,8 @@ int siw_rdmap_dgram_drops_by_source(const struct siw_rdmap_dgram *dgram,
  * Sets the receive queue of a datagram endpoint, its PD, and the Q_Key that a received message must
  * carry.
  */
-void siw_rdmap_dgram_start(struct siw_rdmap_dgram *dgram, struct siw_mem_queue *recvs, uint32_t pd,
-			   uint32_t qkey);
+void siw_rdmap_dgram_configure_receiving(struct siw_rdmap_dgram *dgram, struct siw_mem_queue *recvs,
+					 uint32_t pd, uint32_t qkey);
 /*
  * Enables the GRH: from now on each received message is preceded by a GRH; see siw_ddp_grh_put().
  */
@@ -595,8 +596,8 @@ enum siw_rdmap_rd_mode {
  * Sets how arriving messages are handled. Structure *start applies to streams created from now on.
  * Both locks held.
  */
-void siw_rdmap_rd_start(struct siw_rdmap_rd *rd, enum siw_rdmap_rd_mode mode,
-			const struct siw_rdmap_start *start);
+void siw_rdmap_rd_configure_receiving(struct siw_rdmap_rd *rd, enum siw_rdmap_rd_mode mode,
+				      const struct siw_rdmap_start *start);
 
 /*
  * Stores the stream to the peer at addr in *out, and creates the stream if there is none. A stream
@@ -611,7 +612,7 @@ int siw_rdmap_rd_get_or_create_stream(struct siw_rdmap_rd *rd, const struct siw_
  */
 void *siw_rdmap_rd_user_memory(struct siw_rdmap_stream *stream);
 /* Returns the DDP stream that carries an RDMAP stream. */
-struct siw_ddp_stream *siw_rdmap_rd_ddp(const struct siw_rdmap_stream *stream);
+struct siw_ddp_stream *siw_rdmap_rd_ddp_stream(const struct siw_rdmap_stream *stream);
 const struct siw_addr *siw_rdmap_rd_peer_addr(const struct siw_rdmap_stream *stream);
 /*
  * Returns the number of Reads and atomics that may be outstanding to the peer now. Send lock held.
@@ -623,7 +624,7 @@ uint32_t siw_rdmap_rd_last_send_msn(const struct siw_rdmap_stream *stream);
  * Whether a flush of the stream would frame more data now, because data is left and there is room
  * to send. Send lock held.
  */
-bool siw_rdmap_rd_has_more(const struct siw_rdmap_stream *stream);
+bool siw_rdmap_rd_has_more_to_send(const struct siw_rdmap_stream *stream);
 /*
  * Whether a message of the stream cannot be finished because of a local error. If so,
  * siw_rdmap_rd_stream_end() with RESET must be called; until then siw_rdmap_begin_op() returns
@@ -659,7 +660,7 @@ int siw_rdmap_rd_recv(struct siw_rdmap_rd *rd, struct siw_rdmap_stream **stream,
 /*
  * Resumes paused streams, after receives were posted or completions of Write-Records were polled.
  */
-void siw_rdmap_rd_resume(struct siw_rdmap_rd *rd);
+void siw_rdmap_rd_resume_paused_streams(struct siw_rdmap_rd *rd);
 /*
  * Ends the streams that are idle and were not used since the last sweep. busy(user): whether the
  * upper layer has requests in progress on a stream. Returns the number of streams left. Both locks

@@ -20,7 +20,7 @@ static const struct siw_wire_err UNEXPECTED = { SIW_LAYER_RDMAP, SIW_RDMAP_REMOT
 int siw_rdmap_atomic_begin(struct siw_rdmap_stream *stream, struct siw_rdmap_op *op)
 {
 	const struct siw_rdmap_atomic *atomic = op->atomic;
-	struct siw_rdmap_read *read = siw_rdmap_read_slot(stream);
+	struct siw_rdmap_read *read = siw_rdmap_next_read_slot(stream);
 	struct iovec iov[SIW_MEM_MAX_SGE];
 	int r;
 
@@ -61,7 +61,7 @@ int siw_rdmap_atomic_begin(struct siw_rdmap_stream *stream, struct siw_rdmap_op 
 bool siw_rdmap_atomic_check_response(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
 				     struct siw_wire_err *err)
 {
-	const struct siw_rdmap_read *read = siw_rdmap_read_oldest(stream);
+	const struct siw_rdmap_read *read = siw_rdmap_oldest_outstanding_read(stream);
 
 	*err = UNEXPECTED;
 	if (!read || !read->atomic)
@@ -76,7 +76,7 @@ bool siw_rdmap_atomic_done(struct siw_rdmap_stream *stream, uint32_t length,
 {
 	const struct siw_rdmap_wire_atomic_response *wire = &stream->atomic_response_in;
 	struct siw_sge sge = { (uintptr_t)wire, SIW_RDMAP_ATOMIC_RESPONSE_LEN, 0 };
-	struct siw_rdmap_read *read = siw_rdmap_read_oldest(stream);
+	struct siw_rdmap_read *read = siw_rdmap_oldest_outstanding_read(stream);
 	uint64_t original = be64toh(wire->original);
 
 	/*

@@ -107,7 +107,7 @@ static int connection_handle_rx_end(struct siw_rdmap_stream *stream, struct siw_
 		event->status = r == -ENOTCONN ? 0 : r;
 		return connection_end_receiving(stream, event, SIW_RDMAP_CLOSED);
 	}
-	err = siw_ddp_error(stream->ddp);
+	err = siw_ddp_last_rx_error(stream->ddp);
 	/* An LLP error concerns no particular segment (RFC 5040 figure 10). */
 	return connection_handle_invalid_segment(
 		stream, event, err, err.layer == SIW_LAYER_LLP ? NULL : &stream->rx.seg);
@@ -209,8 +209,8 @@ connection_place_unexpected(struct siw_rdmap_stream *stream, struct siw_rdmap_ev
 	}
 	r = siw_ddp_rx_place_unexpected(stream->ddp, &seg, &delivery);
 	if (r < 0)
-		return connection_handle_invalid_segment(stream, event, siw_ddp_error(stream->ddp),
-							 &seg);
+		return connection_handle_invalid_segment(stream, event,
+							 siw_ddp_last_rx_error(stream->ddp), &seg);
 	rx->unexpected = siw_ddp_rx_unexpected_octets(stream->ddp) ||
 			 rx->requests_in != atomic_load_explicit(&stream->requests_released,
 								 memory_order_relaxed);
@@ -222,7 +222,7 @@ connection_place_unexpected(struct siw_rdmap_stream *stream, struct siw_rdmap_ev
 	return 1;
 }
 
-bool siw_rdmap_has_unexpected(const struct siw_rdmap_stream *stream)
+bool siw_rdmap_has_unexpected_messages(const struct siw_rdmap_stream *stream)
 {
 	return stream->rx.unexpected;
 }
@@ -358,7 +358,7 @@ static int connection_handle_failed_response(struct siw_rdmap_stream *stream,
 	struct siw_rdmap_wire_read wire = request->wire.read;
 	uint64_t sent = siw_ddp_tx_abandon(stream->ddp);
 
-	siw_rdmap_request_skip(&wire, sent);
+	siw_rdmap_skip_octets_of_read_request(&wire, sent);
 	siw_rdmap_fault_set(stream, siw_rdmap_map_ddp_to_rdmap_error(err), &request->seg,
 			    request->atomic ? NULL : &wire);
 	return -EACCES;

@@ -73,12 +73,12 @@ static struct siw_rdmap_dgram *dgram_leave_socket(struct siw_rdmap_dgram *dgram)
 			return s->at[i];
 }
 
-uint8_t siw_rdmap_dgram_index(const struct siw_rdmap_dgram *dgram)
+uint8_t siw_rdmap_dgram_index_on_socket(const struct siw_rdmap_dgram *dgram)
 {
 	return (uint8_t)dgram->index;
 }
 
-bool siw_rdmap_dgram_shared(const struct siw_rdmap_dgram *dgram)
+bool siw_rdmap_dgram_shares_socket(const struct siw_rdmap_dgram *dgram)
 {
 	return dgram->sharers && dgram->sharers->n > 1;
 }
@@ -105,7 +105,7 @@ int siw_rdmap_dgram_open(struct siw_ddp_dgram *ddp, struct siw_rdmap_dgram *shar
 		return -ENOMEM;
 	dgram->ddp = ddp;
 	dgram->user = user;
-	dgram->max = siw_ddp_dgram_max(ddp);
+	dgram->max = siw_ddp_dgram_max_payload(ddp);
 	dgram->record_id = siw_rdmap_write_record_first_id();
 	r = share ? dgram_join_socket(share, dgram) : 0;
 	if (r) {
@@ -131,7 +131,7 @@ void *siw_rdmap_dgram_close(struct siw_rdmap_dgram *dgram)
 	return user;
 }
 
-uint32_t siw_rdmap_dgram_max(const struct siw_rdmap_dgram *dgram)
+uint32_t siw_rdmap_dgram_max_message_octets(const struct siw_rdmap_dgram *dgram)
 {
 	return dgram->max;
 }
@@ -142,8 +142,8 @@ int siw_rdmap_dgram_drops_by_source(const struct siw_rdmap_dgram *dgram,
 	return siw_rdmap_sources_query(dgram->dropped, out, max);
 }
 
-void siw_rdmap_dgram_start(struct siw_rdmap_dgram *dgram, struct siw_mem_queue *recvs, uint32_t pd,
-			   uint32_t qkey)
+void siw_rdmap_dgram_configure_receiving(struct siw_rdmap_dgram *dgram, struct siw_mem_queue *recvs,
+					 uint32_t pd, uint32_t qkey)
 {
 	dgram->recvs = recvs;
 	dgram->pd = pd;
@@ -332,10 +332,10 @@ dgram_report_bad_recv(const struct siw_ddp_seg *seg, int status, struct siw_rdma
 {
 	uint32_t length = event->length; /* octets of user data, without the header */
 
-	siw_rdmap_dgram_fill_error(seg,
-				   (struct siw_wire_err){ SIW_LAYER_DDP, SIW_DDP_UNTAGGED_BUFFER,
-							  SIW_DDP_TOO_LONG },
-				   event);
+	siw_rdmap_dgram_fill_bad_message_event(
+		seg,
+		(struct siw_wire_err){ SIW_LAYER_DDP, SIW_DDP_UNTAGGED_BUFFER, SIW_DDP_TOO_LONG },
+		event);
 	event->kind = SIW_RDMAP_BAD_RECV;
 	event->status = status;
 	event->length = length;
@@ -390,7 +390,7 @@ int siw_rdmap_dgram_recv(struct siw_rdmap_dgram *any, struct siw_rdmap_event *ev
 		verdict = siw_rdmap_dgram_check(dgram, &seg, &err);
 		if (__builtin_expect(verdict > SIW_RDMAP_TAKE_HEADED, 0)) {
 			if (verdict == SIW_RDMAP_VIOLATION)
-				siw_rdmap_dgram_fill_error(&seg, err, event);
+				siw_rdmap_dgram_fill_bad_message_event(&seg, err, event);
 			if (verdict == SIW_RDMAP_VIOLATION ||
 			    (verdict == SIW_RDMAP_ERROR_MESSAGE &&
 			     siw_rdmap_dgram_parse_error(dgram, &seg, event)))

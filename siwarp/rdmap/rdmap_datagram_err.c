@@ -60,8 +60,8 @@ static void dgram_err_fill_event(const struct siw_ddp_seg *seg, int kind,
 	event->msn = seg->msn;
 }
 
-void siw_rdmap_dgram_fill_error(const struct siw_ddp_seg *seg, struct siw_wire_err err,
-				struct siw_rdmap_event *event)
+void siw_rdmap_dgram_fill_bad_message_event(const struct siw_ddp_seg *seg, struct siw_wire_err err,
+					    struct siw_rdmap_event *event)
 {
 	dgram_err_fill_event(seg, SIW_RDMAP_BAD_MSG, event);
 	event->err = err;

@@ -26,7 +26,7 @@ struct siw_rdmap_flow {
 };
 
 struct siw_rdmap_traffic {
-	struct siw_rdmap_flow sent;	/* protected by the send lock */
+	struct siw_rdmap_flow sent; /* protected by the send lock */
 	/* this member and the next two are protected by the progress lock */
 	struct siw_rdmap_flow received;
 	struct siw_rdmap_flow sent_reported, received_reported;
@@ -122,7 +122,10 @@ struct siw_rdmap_dgram {
 	bool joined;
 	bool grh; /* each received message is preceded by a GRH */
 	struct siw_rdmap_traffic traffic;
-	/* Written by siw_rdmap_dgram_start() under the QP's send lock and the progress lock. */
+	/*
+	 * Written by siw_rdmap_dgram_configure_receiving() under the QP's send lock and the
+	 * progress lock.
+	 */
 	struct siw_mem_queue *recvs;
 	uint32_t pd;
 	uint32_t qkey;
@@ -244,8 +247,8 @@ int siw_rdmap_dgram_parse_error(struct siw_rdmap_dgram *dgram, const struct siw_
 /* Copies the header of the segment to *event as the quoted header. */
 void siw_rdmap_quote_segment(struct siw_rdmap_event *event, const struct siw_ddp_seg *seg);
 /* Fills *event as event BAD_MSG for a message that violated the protocol. */
-void siw_rdmap_dgram_fill_error(const struct siw_ddp_seg *seg, struct siw_wire_err err,
-				struct siw_rdmap_event *event);
+void siw_rdmap_dgram_fill_bad_message_event(const struct siw_ddp_seg *seg, struct siw_wire_err err,
+					    struct siw_rdmap_event *event);
 
 /* ---- streams --------------------------------------------------------------------------------- */
 
@@ -677,7 +680,7 @@ void siw_rdmap_read_count_placed(struct siw_rdmap_stream *stream, const struct s
 /* Ends all outstanding Reads and frees their sinks. Both locks held. */
 void siw_rdmap_read_free_all(struct siw_rdmap_stream *stream);
 /* Returns the slot for the next Read or Atomic Request, or NULL if the limit is reached. */
-struct siw_rdmap_read *siw_rdmap_read_slot(struct siw_rdmap_stream *stream);
+struct siw_rdmap_read *siw_rdmap_next_read_slot(struct siw_rdmap_stream *stream);
 /*
  * Sends the Read or Atomic Request of length octets in read->wire. Returns the same values as
  * siw_ddp_tx().
@@ -685,11 +688,11 @@ struct siw_rdmap_read *siw_rdmap_read_slot(struct siw_rdmap_stream *stream);
 int siw_rdmap_read_issue(struct siw_rdmap_stream *stream, struct siw_rdmap_read *read,
 			 struct siw_rdmap_op *op, uint32_t length);
 /*
- * siw_rdmap_read_oldest() returns the oldest outstanding request, or NULL; siw_rdmap_read_pop()
- * ends the request. Progress lock held.
+ * siw_rdmap_oldest_outstanding_read() returns the oldest outstanding request, or NULL;
+ * siw_rdmap_pop_oldest_read() ends the request. Progress lock held.
  */
-struct siw_rdmap_read *siw_rdmap_read_oldest(struct siw_rdmap_stream *stream);
-void siw_rdmap_read_pop(struct siw_rdmap_stream *stream, struct siw_rdmap_read *read);
+struct siw_rdmap_read *siw_rdmap_oldest_outstanding_read(struct siw_rdmap_stream *stream);
+void siw_rdmap_pop_oldest_read(struct siw_rdmap_stream *stream, struct siw_rdmap_read *read);
 /*
  * Functions for the member request_send of struct siw_rdmap_stream_type. siw_rdmap_read_publish()
  * makes the next request visible to the receiving side, which then expects a response;
@@ -807,7 +810,7 @@ struct siw_rdmap_request *siw_rdmap_oldest_request(struct siw_rdmap_stream *stre
  * Terminate for an error in the middle of a Read Response quotes the changed header (RFC 5040
  * section 4.8).
  */
-void siw_rdmap_request_skip(struct siw_rdmap_wire_read *wire, uint64_t octets);
+void siw_rdmap_skip_octets_of_read_request(struct siw_rdmap_wire_read *wire, uint64_t octets);
 
 /*
  * Queues an error message to an RD peer, if the queue has room (rdmap_rd_err.c). At least one lock
@@ -816,7 +819,7 @@ void siw_rdmap_request_skip(struct siw_rdmap_wire_read *wire, uint64_t octets);
 void siw_rdmap_rd_queue_error(struct siw_rdmap_stream *stream, struct siw_wire_err err,
 			      const struct siw_ddp_seg *seg);
 /* The member frame of struct siw_rdmap_stream_type for RD: frames messages and responses. */
-int siw_rdmap_rd_frame(struct siw_rdmap_stream *stream);
+int siw_rdmap_rd_frame_messages(struct siw_rdmap_stream *stream);
 /* The member request_failed of struct siw_rdmap_stream_type for RD: handles an invalid request. */
 bool siw_rdmap_rd_handle_failed_request(struct siw_rdmap_stream *stream,
 					struct siw_rdmap_request *request, struct siw_wire_err err,

@@ -47,8 +47,8 @@ void siw_rdmap_rd_close(struct siw_rdmap_rd *rd)
 	free(rd);
 }
 
-void siw_rdmap_rd_start(struct siw_rdmap_rd *rd, enum siw_rdmap_rd_mode mode,
-			const struct siw_rdmap_start *start)
+void siw_rdmap_rd_configure_receiving(struct siw_rdmap_rd *rd, enum siw_rdmap_rd_mode mode,
+				      const struct siw_rdmap_start *start)
 {
 	siw_lock(&rd->lock);
 	rd->mode = mode;
@@ -61,7 +61,7 @@ void siw_rdmap_rd_start(struct siw_rdmap_rd *rd, enum siw_rdmap_rd_mode mode,
 		siw_rdmap_deny_access_rights(siw_container(l, struct siw_rdmap_stream, of_rd.in_rd),
 					     start->denied);
 	siw_unlock(&rd->lock);
-	siw_rdmap_rd_resume(rd);
+	siw_rdmap_rd_resume_paused_streams(rd);
 }
 
 /* ---- streams --------------------------------------------------------------------------------- */
@@ -108,7 +108,7 @@ static int rd_stream_create(struct siw_rdmap_rd *rd, struct siw_ddp_rd_peer *pee
 	atomic_store_explicit(&stream->of_rd.used, true, memory_order_relaxed);
 	siw_link_add(&rd->streams, &stream->of_rd.in_rd);
 	atomic_fetch_add(&rd->n_streams, 1);
-	siw_ddp_rd_publish(stream->ddp);
+	siw_ddp_rd_publish_stream(stream->ddp);
 	*out = stream;
 	return 0;
 }
@@ -123,7 +123,7 @@ static int rd_get_or_create_stream(struct siw_rdmap_rd *rd, struct siw_ddp_rd_pe
 	int r = 0;
 
 	siw_lock(&rd->lock);
-	*out = siw_ddp_rd_user(peer);
+	*out = siw_ddp_rd_upper_layer_object(peer);
 	if (!*out)
 		r = rd_stream_create(rd, peer, out);
 	if (r)
@@ -156,7 +156,7 @@ int siw_rdmap_rd_get_or_create_stream(struct siw_rdmap_rd *rd, const struct siw_
 	return 0;
 }
 
-struct siw_ddp_stream *siw_rdmap_rd_ddp(const struct siw_rdmap_stream *stream)
+struct siw_ddp_stream *siw_rdmap_rd_ddp_stream(const struct siw_rdmap_stream *stream)
 {
 	return stream->ddp;
 }
@@ -252,7 +252,7 @@ static bool rd_stream_is_idle(struct siw_rdmap_stream *stream)
 	       atomic_load_explicit(&stream->reads_begun, memory_order_relaxed) ==
 		       atomic_load_explicit(&stream->reads_done, memory_order_relaxed) &&
 	       !atomic_load_explicit(&stream->of_rd.n_reports, memory_order_relaxed) &&
-	       !stream->of_rd.recording.on && siw_ddp_rd_idle(stream->ddp);
+	       !stream->of_rd.recording.on && siw_ddp_rd_stream_is_idle(stream->ddp);
 }
 
 static bool rd_stream_awaits_response(struct siw_rdmap_stream *stream)
@@ -318,7 +318,7 @@ uint32_t siw_rdmap_rd_stream_count(const struct siw_rdmap_rd *rd)
 
 /* ---- events ---------------------------------------------------------------------------------- */
 
-void siw_rdmap_rd_resume(struct siw_rdmap_rd *rd)
+void siw_rdmap_rd_resume_paused_streams(struct siw_rdmap_rd *rd)
 {
 	if (!rd->paused)
 		return;
@@ -342,7 +342,7 @@ static void rd_set_current_stream(struct siw_rdmap_rd *rd, struct siw_rdmap_stre
 
 static int rd_handle_refused_segment(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event)
 {
-	return siw_rdmap_rd_handle_refusal(stream, event, siw_ddp_error(stream->ddp),
+	return siw_rdmap_rd_handle_refusal(stream, event, siw_ddp_last_rx_error(stream->ddp),
 					   &stream->rx.seg);
 }
 
@@ -399,7 +399,7 @@ static void rd_accept_or_reject_peer(struct siw_rdmap_rd *rd, struct siw_ddp_rd_
 	struct siw_rdmap_stream *stream;
 
 	if (rd->mode == SIW_RDMAP_RD_REJECT || rd_get_or_create_stream(rd, peer, &stream))
-		siw_ddp_rd_reject(peer);
+		siw_ddp_rd_reject_peer(peer);
 }
 
 int siw_rdmap_rd_recv(struct siw_rdmap_rd *rd, struct siw_rdmap_stream **out,
@@ -507,7 +507,7 @@ const struct siw_rdmap_stream_type siw_rdmap_rd_type = {
 	.response_received = rd_handle_response_received,
 	.begin_private = siw_rdmap_rd_write_record_begin_send,
 	.request_send = rd_publish_and_send_request,
-	.frame = siw_rdmap_rd_frame,
+	.frame = siw_rdmap_rd_frame_messages,
 	.send_failed = rd_handle_failed_send,
 	.loss_is_event = true,
 };

@@ -128,7 +128,7 @@ static int rd_replace_response_by_error(struct siw_rdmap_stream *stream, struct 
 	 * RFC 5040 section 4.8: quote the request as if it had requested only the rest of the data.
 	 */
 	if (!request->atomic)
-		siw_rdmap_request_skip(&request->wire.read, sent);
+		siw_rdmap_skip_octets_of_read_request(&request->wire.read, sent);
 	return 1;
 }
 
@@ -190,7 +190,7 @@ static int rd_frame_responses(struct siw_rdmap_stream *stream)
 	}
 }
 
-int siw_rdmap_rd_frame(struct siw_rdmap_stream *stream)
+int siw_rdmap_rd_frame_messages(struct siw_rdmap_stream *stream)
 {
 	/*
 	 * Responses and the user's operations do not take turns, since responses have their own PSN
@@ -201,7 +201,7 @@ int siw_rdmap_rd_frame(struct siw_rdmap_stream *stream)
 	return r < 0 ? r : stream->tx.active ? siw_rdmap_tx_continue(stream) : 1;
 }
 
-bool siw_rdmap_rd_has_more(const struct siw_rdmap_stream *stream)
+bool siw_rdmap_rd_has_more_to_send(const struct siw_rdmap_stream *stream)
 {
 	bool responses = stream->of_rd.responding || siw_rdmap_responses_pending(stream) ||
 			 atomic_load_explicit(&stream->of_rd.n_reports, memory_order_relaxed);

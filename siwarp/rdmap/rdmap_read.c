@@ -45,12 +45,13 @@ void siw_rdmap_read_free_sink(struct siw_rdmap_stream *stream, struct siw_rdmap_
 	read->stag = 0;
 }
 
-static struct siw_rdmap_read *read_next_slot(struct siw_rdmap_stream *stream, uint32_t limit)
+static struct siw_rdmap_read *next_read_slot_within_limit(struct siw_rdmap_stream *stream,
+							  uint32_t limit)
 {
 	uint32_t begun = atomic_load_explicit(&stream->reads_begun, memory_order_relaxed);
 	/*
-	 * Memory ordering: pairs with the store in siw_rdmap_read_pop(), after which the slot is
-	 * free.
+	 * Memory ordering: pairs with the store in siw_rdmap_pop_oldest_read(), after which the
+	 * slot is free.
 	 */
 	uint32_t done = atomic_load_explicit(&stream->reads_done, memory_order_acquire);
 
@@ -59,14 +60,14 @@ static struct siw_rdmap_read *read_next_slot(struct siw_rdmap_stream *stream, ui
 	return &stream->reads[begun & stream->read_mask];
 }
 
-struct siw_rdmap_read *siw_rdmap_read_slot(struct siw_rdmap_stream *stream)
+struct siw_rdmap_read *siw_rdmap_next_read_slot(struct siw_rdmap_stream *stream)
 {
-	return read_next_slot(stream, stream->ord);
+	return next_read_slot_within_limit(stream, stream->ord);
 }
 
 void siw_rdmap_read_publish(struct siw_rdmap_stream *stream)
 {
-	/* Memory ordering: pairs with the load in siw_rdmap_read_oldest(). */
+	/* Memory ordering: pairs with the load in siw_rdmap_oldest_outstanding_read(). */
 	atomic_store_explicit(&stream->reads_begun, siw_rdmap_sent_request_count(stream) + 1,
 			      memory_order_release);
 }
@@ -95,8 +96,8 @@ int siw_rdmap_read_begin(struct siw_rdmap_stream *stream, struct siw_rdmap_op *o
 			 enum siw_rdmap_read_kind kind)
 {
 	/* A Read that is an RTR is the first message, and is allowed even if ORD is 0. */
-	struct siw_rdmap_read *read =
-		read_next_slot(stream, kind == SIW_RDMAP_READ_RTR ? UINT32_MAX : stream->ord);
+	struct siw_rdmap_read *read = next_read_slot_within_limit(
+		stream, kind == SIW_RDMAP_READ_RTR ? UINT32_MAX : stream->ord);
 	uint32_t stag = 0;
 	int r;
 
@@ -127,7 +128,7 @@ int siw_rdmap_read_begin(struct siw_rdmap_stream *stream, struct siw_rdmap_op *o
 	return siw_rdmap_read_issue(stream, read, op, SIW_RDMAP_READ_LEN);
 }
 
-struct siw_rdmap_read *siw_rdmap_read_oldest(struct siw_rdmap_stream *stream)
+struct siw_rdmap_read *siw_rdmap_oldest_outstanding_read(struct siw_rdmap_stream *stream)
 {
 	uint32_t done = atomic_load_explicit(&stream->reads_done, memory_order_relaxed);
 
@@ -137,26 +138,26 @@ struct siw_rdmap_read *siw_rdmap_read_oldest(struct siw_rdmap_stream *stream)
 	return &stream->reads[done & stream->read_mask];
 }
 
-void siw_rdmap_read_pop(struct siw_rdmap_stream *stream, struct siw_rdmap_read *read)
+void siw_rdmap_pop_oldest_read(struct siw_rdmap_stream *stream, struct siw_rdmap_read *read)
 {
 	uint32_t done = atomic_load_explicit(&stream->reads_done, memory_order_relaxed);
 
 	siw_rdmap_read_free_sink(stream, read);
 	atomic_store_explicit(&stream->reads_done, done + 1, memory_order_release);
 	stream->type->response_received(stream);
-	read = siw_rdmap_read_oldest(stream);
+	read = siw_rdmap_oldest_outstanding_read(stream);
 	/*
 	 * On reliable datagrams, an error message may already have answered the next request, out
 	 * of order.
 	 */
 	if (__builtin_expect(read && read->refused, 0))
-		siw_rdmap_read_pop(stream, read);
+		siw_rdmap_pop_oldest_read(stream, read);
 }
 
 void siw_rdmap_read_mark_refused(struct siw_rdmap_stream *stream, uint32_t msn)
 {
 	uint32_t done = atomic_load_explicit(&stream->reads_done, memory_order_relaxed);
-	struct siw_rdmap_read *oldest = siw_rdmap_read_oldest(stream);
+	struct siw_rdmap_read *oldest = siw_rdmap_oldest_outstanding_read(stream);
 
 	/* The position of a request in the ring is its MSN less 1. */
 	if (msn - 1 - done >=
@@ -164,17 +165,17 @@ void siw_rdmap_read_mark_refused(struct siw_rdmap_stream *stream, uint32_t msn)
 		return;
 	stream->reads[(msn - 1) & stream->read_mask].refused = true;
 	if (oldest->refused)
-		siw_rdmap_read_pop(stream, oldest);
+		siw_rdmap_pop_oldest_read(stream, oldest);
 }
 
 bool siw_rdmap_read_cancel(struct siw_rdmap_stream *stream, uint64_t *user_data)
 {
-	struct siw_rdmap_read *read = siw_rdmap_read_oldest(stream);
+	struct siw_rdmap_read *read = siw_rdmap_oldest_outstanding_read(stream);
 
 	if (!read)
 		return false;
 	*user_data = read->user_data;
-	siw_rdmap_read_pop(stream, read);
+	siw_rdmap_pop_oldest_read(stream, read);
 	return true;
 }
 
@@ -186,7 +187,7 @@ bool siw_rdmap_read_cancel(struct siw_rdmap_stream *stream, uint64_t *user_data)
 bool siw_rdmap_read_check_response(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
 				   struct siw_wire_err *err)
 {
-	struct siw_rdmap_read *read = siw_rdmap_read_oldest(stream);
+	struct siw_rdmap_read *read = siw_rdmap_oldest_outstanding_read(stream);
 	uint64_t end;
 
 	if (!read || read->atomic) {
@@ -239,13 +240,13 @@ void siw_rdmap_read_done(struct siw_rdmap_stream *stream, struct siw_rdmap_read 
 	} else if (read->confirm) {
 		event->kind = SIW_RDMAP_CONFIRMED;
 	}
-	siw_rdmap_read_pop(stream, read);
+	siw_rdmap_pop_oldest_read(stream, read);
 }
 
 void siw_rdmap_read_count_placed(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
 				 struct siw_rdmap_event *event)
 {
-	struct siw_rdmap_read *read = siw_rdmap_read_oldest(stream);
+	struct siw_rdmap_read *read = siw_rdmap_oldest_outstanding_read(stream);
 
 	read->placed += seg->payload;
 	event->kind = SIW_RDMAP_PROGRESS;
@@ -257,8 +258,8 @@ void siw_rdmap_read_free_all(struct siw_rdmap_stream *stream)
 {
 	struct siw_rdmap_read *read;
 
-	while ((read = siw_rdmap_read_oldest(stream)))
-		siw_rdmap_read_pop(stream, read);
+	while ((read = siw_rdmap_oldest_outstanding_read(stream)))
+		siw_rdmap_pop_oldest_read(stream, read);
 }
 
 /* ---- responder ------------------------------------------------------------------------------- */
@@ -446,7 +447,7 @@ void siw_rdmap_response_done(struct siw_rdmap_stream *stream)
 	siw_mem_queue_post(stream->q_read, buffer, &sge, 1);
 }
 
-void siw_rdmap_request_skip(struct siw_rdmap_wire_read *wire, uint64_t octets)
+void siw_rdmap_skip_octets_of_read_request(struct siw_rdmap_wire_read *wire, uint64_t octets)
 {
 	wire->sink_to = htobe64(be64toh(wire->sink_to) + octets);
 	wire->src_to = htobe64(be64toh(wire->src_to) + octets);

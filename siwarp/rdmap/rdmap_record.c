@@ -44,7 +44,7 @@ enum slot_state { FREE, OPEN, DUE, REPORTED };
 
 struct slot {
 	enum slot_state state;
-	uint64_t last_ns;  /* in state OPEN: arrival time of the message's latest datagram */
+	uint64_t last_ns; /* in state OPEN: arrival time of the message's latest datagram */
 	/* in state OPEN: arrival time of the message's final segment; 0: it has not arrived */
 	uint64_t final_ns;
 	/*
@@ -307,7 +307,7 @@ static void write_record_fill_error_event(const struct siw_rdmap_dgram *dgram,
 					  const struct siw_ddp_seg *seg, struct siw_wire_err err,
 					  struct siw_rdmap_event *event)
 {
-	siw_rdmap_dgram_fill_error(seg, err, event);
+	siw_rdmap_dgram_fill_bad_message_event(seg, err, event);
 	if ((seg->ulp_octet & SIW_RDMAP_OP_MASK) == SIW_RDMAP_PRIVATE)
 		siw_rdmap_write_record_quote_header(siw_ddp_dgram_payload(dgram->ddp), seg->payload,
 						    event);

@@ -97,7 +97,7 @@ static int write_record_path_max_payload(struct siw_rdmap_dgram *dgram, const st
 
 	if (dgram->path_ns && now - dgram->path_ns < PATH_NS && siw_addr_same(&dgram->path, dest))
 		return (int)dgram->path_octets;
-	octets = siw_ddp_dgram_tagged_max(dgram->ddp, dest);
+	octets = siw_ddp_dgram_max_tagged_payload(dgram->ddp, dest);
 	if (octets < 0)
 		return octets;
 	if (octets <= SIW_RDMAP_RECORD_HEAD)

@@ -234,7 +234,7 @@ int siw_rdmap_tx_continue(struct siw_rdmap_stream *stream)
 }
 
 /* Returns 0 if the stream may be flushed, or the -errno with which a flush fails. */
-static int tx_flush_error(const struct siw_rdmap_stream *stream)
+static int tx_check_flush_allowed(const struct siw_rdmap_stream *stream)
 {
 	if (!stream->started || stream->tx.term)
 		return -EPIPE;
@@ -243,7 +243,7 @@ static int tx_flush_error(const struct siw_rdmap_stream *stream)
 
 int siw_rdmap_flush_tx(struct siw_rdmap_stream *stream, uint64_t *accepted)
 {
-	int framed = tx_flush_error(stream), r;
+	int framed = tx_check_flush_allowed(stream), r;
 
 	if (!framed)
 		framed = stream->type->frame(stream);

@@ -299,7 +299,7 @@ static bool uc_read_imm_header(struct siw_rdmap_uc *uc, const struct siw_ddp_seg
 	uc->headed = (seg->ulp_octet & SIW_RDMAP_OP_MASK) == SIW_RDMAP_PRIVATE;
 	if (__builtin_expect(!uc->headed, 1))
 		return true;
-	if (siw_ddp_uc_peek(uc->ddp, &wire, sizeof(wire)) != sizeof(wire) ||
+	if (siw_ddp_uc_peek_payload(uc->ddp, &wire, sizeof(wire)) != sizeof(wire) ||
 	    !siw_rdmap_is_send_imm(&wire))
 		return uc_drop_operation(uc, SIW_COUNTER_drop_opcode);
 	uc->solicited = wire.subcode == SIW_RDMAP_SEND_IMM_SE;
@@ -316,7 +316,7 @@ static int uc_handle_immediate(struct siw_rdmap_uc *uc, const struct siw_ddp_uc_
 
 	if (s->seg.payload != sizeof(wire) || !s->seg.last || s->seg.mo)
 		return uc_drop_operation(uc, SIW_COUNTER_drop_header);
-	siw_ddp_uc_peek(uc->ddp, &wire, sizeof(wire));
+	siw_ddp_uc_peek_payload(uc->ddp, &wire, sizeof(wire));
 	if (siw_ddp_uc_consume_buffer(uc->ddp, uc->recvs, &delivery) < 0)
 		return uc_drop_operation(uc, SIW_COUNTER_drop_no_buffer);
 	memset(event, 0, sizeof(*event));

@@ -78,7 +78,7 @@ def _sleep_seconds(seconds: float) -> None:
         time.sleep(seconds)
 
 
-def _process_qkey(address: str) -> int:
+def _default_qkey_of_host(address: str) -> int:
     if _qkey_of is None:
         raise RuntimeError("no world is open, so there is no Q_Key: create a siwarp.sim.World")
     return _qkey_of(address)
@@ -182,7 +182,7 @@ def install_simulated_functions() -> None:
     system.monotonic = _monotonic_seconds
     system.clock_ns = _clock_ns
     system.sleep = _sleep_seconds
-    system.process_qkey = _process_qkey
+    system.process_qkey = _default_qkey_of_host
     system.random_bytes = _random_bytes
     system.readable_now = _is_readable_now
     system.waker = _Waker

@@ -216,7 +216,7 @@ void siw_sim_task_drop(int task);
 /* Returns the calling thread's task number; -1: the thread is not a task. Any thread. */
 int siw_sim_current_task_number(void);
 /* Returns whether the task has ended. */
-int siw_sim_task_ended(int task);
+int siw_sim_has_task_ended(int task);
 
 /*
  * Scheduling points. siw_sim_yield lets other tasks run first, at the same instant.

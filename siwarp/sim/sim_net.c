@@ -613,7 +613,7 @@ static void packet_apply_damage(struct sim_packet *packet, const struct siw_faul
 	if (fate->corrupt) {
 		if (packet->tcp)
 			siw_count(SIW_COUNTER_fault_corrupt, packet->length > 0);
-		siw_fault_flip(packet->octets, packet->length, fate->flip);
+		siw_fault_flip_bit(packet->octets, packet->length, fate->flip);
 	}
 	if (packet->ecn && fate->mark)
 		packet->ecn = SIM_ECN_CE;

@@ -808,7 +808,7 @@ bool siw_llp_sock_timer_is_pending(const struct siw_llp_sock *sock)
 	return sock->due_ns != SIM_NEVER;
 }
 
-int siw_llp_local(struct siw_llp_sock *sock, struct siw_addr *out)
+int siw_llp_local_addr(struct siw_llp_sock *sock, struct siw_addr *out)
 {
 	*out = sock->local;
 	return 0;

@@ -220,10 +220,10 @@ int siw_sim_tcp_shutdown(struct siw_sim_socket *socket)
 
 void siw_sim_socket_local_addr(struct siw_sim_socket *socket, struct siw_addr *out)
 {
-	siw_llp_local(socket->sock, out);
+	siw_llp_local_addr(socket->sock, out);
 }
 
 int siw_sim_socket_peer_addr(struct siw_sim_socket *socket, struct siw_addr *out)
 {
-	return siw_llp_peer(socket->sock, out);
+	return siw_llp_peer_addr(socket->sock, out);
 }

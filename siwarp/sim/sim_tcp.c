@@ -447,7 +447,7 @@ static void stream_arm_timer(struct sim_stream *s)
 		sim_timer_stop(&s->timer);
 }
 
-static void retransmit_lost(struct sim_stream *s, uint32_t mss)
+static void retransmit_lost_segments(struct sim_stream *s, uint32_t mss)
 {
 	for (struct siw_link *l = s->flight.next; l != &s->flight && s->n_lost; l = l->next)
 		if (sent_segment_of_list_node(l)->lost && s->pipe < s->cwnd)
@@ -460,7 +460,7 @@ static void stream_send_within_windows(struct sim_stream *s)
 	uint32_t mss = stream_mss(s);
 
 	if (s->state == OPEN) {
-		retransmit_lost(s, mss);
+		retransmit_lost_segments(s, mss);
 		while (s->pipe < s->cwnd && !s->n_lost && s->nxt < s->end + s->shut) {
 			uint64_t room = s->edge > s->nxt ? s->edge - s->nxt : 0;
 			uint64_t length = min_u64(min_u64(mss, s->end - s->nxt), room);
@@ -758,7 +758,7 @@ static void add_out_of_order_packet(struct sim_stream *s, struct sim_packet *pac
 }
 
 /* Moves the out-of-order packets that have become the next in order to the inbox. */
-static void move_in_order_to_inbox(struct sim_stream *s)
+static void move_in_order_packets_to_inbox(struct sim_stream *s)
 {
 	while (!siw_link_empty(&s->early)) {
 		struct sim_packet *packet = packet_of_list_node(s->early.next);
@@ -806,7 +806,7 @@ static bool handle_data(struct sim_stream *s, struct sim_packet *packet)
 		return false;
 	}
 	add_out_of_order_packet(s, packet);
-	move_in_order_to_inbox(s);
+	move_in_order_packets_to_inbox(s);
 	send_ack(s, number);
 	if (s->sock && ((s->unread > unread && !s->sock->held) || s->ended != ended))
 		siw_llp_sock_mark_ready(s->sock);
@@ -1326,7 +1326,7 @@ void siw_llp_tcp_set_abortive_close(struct siw_llp_sock *sock)
 	sock->stream->aborted = true;
 }
 
-int siw_llp_peer(struct siw_llp_sock *sock, struct siw_addr *out)
+int siw_llp_peer_addr(struct siw_llp_sock *sock, struct siw_addr *out)
 {
 	const struct sim_stream *s = sock->stream;
 

@@ -346,7 +346,8 @@ ssize_t siw_llp_udp_recv_with_gro(struct siw_llp_sock *sock, struct siw_addr *so
 	return len;
 }
 
-ssize_t siw_llp_udp_next(struct siw_llp_sock *sock, struct siw_addr *source, uint8_t **datagram)
+ssize_t siw_llp_udp_recv_in_port_buffer(struct siw_llp_sock *sock, struct siw_addr *source,
+					uint8_t **datagram)
 {
 	struct siw_llp_port *port = sock->port;
 	uint32_t left;

@@ -500,7 +500,7 @@ int siw_sim_current_task_number(void)
 	return own ? own->number : -1;
 }
 
-int siw_sim_task_ended(int number)
+int siw_sim_has_task_ended(int number)
 {
 	const struct sim_task *task = task_by_number(number);
 

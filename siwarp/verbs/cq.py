@@ -278,7 +278,7 @@ class CompChannel(Waitable):
         which = ffi.new("struct siw_cq **")
         user = ffi.new("void **")
 
-        def take_event() -> CQ | None:
+        def process_read_event() -> CQ | None:
             cq = self._cqs.get(int(ffi.cast("uintptr_t", which[0])))
             if cq is None:  # the CQ was deleted, so its events are not needed
                 lib.siw_ack_cq_events(which[0], 1)
@@ -294,17 +294,17 @@ class CompChannel(Waitable):
                 return None
             return cq
 
-        def drop_event() -> None:
+        def process_unreturned_event() -> None:
             if which[0] != _null:
-                take_event()
+                process_read_event()
 
         return self._wait_for_event(
             lambda ms: int(lib.siw_get_cq_event(c, which, user, ms)),
-            take_event,
+            process_read_event,
             timeout,
             over,
             about,
-            drop_event,
+            process_unreturned_event,
         )
 
 

@@ -262,7 +262,7 @@ class Context(Waitable):
             raw = ffi.new("struct siw_async_event *")
             return int(lib.siw_get_async_event(c, raw, ms))
 
-        def take_event() -> AsyncEvent | None:
+        def process_read_event() -> AsyncEvent | None:
             nonlocal raw
             got, raw = raw, None
             event = AsyncEvent(got, self._by_c.get)
@@ -271,11 +271,17 @@ class Context(Waitable):
             event.ack()  # the event's object was deleted
             return None
 
-        def drop_event() -> None:
-            if raw is not None and any(ffi.buffer(raw)[:]) and (event := take_event()) is not None:
+        def process_unreturned_event() -> None:
+            if (
+                raw is not None
+                and any(ffi.buffer(raw)[:])
+                and (event := process_read_event()) is not None
+            ):
                 event.ack()
 
-        return self._wait_for_event(get_c_event, take_event, timeout, drop=drop_event)
+        return self._wait_for_event(
+            get_c_event, process_read_event, timeout, drop=process_unreturned_event
+        )
 
     def _description(self) -> str:
         return self.device.name

@@ -183,7 +183,7 @@ static void relay_packet(struct wan_relay *relay, struct way *way, size_t n)
 	if (fate.mark && head && set_ce(relay->packet))
 		way->stats.marked++;
 	if (fate.corrupt)
-		siw_fault_flip(relay->packet + head, n - head, fate.flip);
+		siw_fault_flip_bit(relay->packet + head, n - head, fate.flip);
 	fate.corrupt = false;
 	path_queue_packet(way, &iov, &fate);
 	fate.depart_ns = 0; /* the duplicate does not wait for the rate limit a second time */

@@ -49,7 +49,7 @@ LAYERS = (
 
 
 @dataclass(frozen=True)
-class Line:
+class SourceLine:
     """A source line with branches; `taken` has the count of each branch, over all processes."""
 
     file: str
@@ -78,13 +78,13 @@ class Entry:
     match: str = ""
     function: str = ""
     file: str = ""
-    lines: list[Line] = field(default_factory=list)
+    lines: list[SourceLine] = field(default_factory=list)
 
     def __str__(self) -> str:
         where = " ".join(part for part in (self.file, self.function) if part)
         return f"{where}: {self.line or self.match}" if where else self.line or self.match
 
-    def refers_to_source_line(self, line: Line) -> bool:
+    def refers_to_source_line(self, line: SourceLine) -> bool:
         """Return whether the entry of unreachable.toml refers to a source line."""
         if self.file and not line.file.endswith(self.file):
             return False
@@ -118,7 +118,7 @@ def _layer_source_path(name: str, build: Path) -> str | None:
     return relative if relative.split("/")[1] in LAYERS else None
 
 
-def sum_counts(copies: list[list[int]]) -> tuple[int, ...]:
+def sum_branch_counts(copies: list[list[int]]) -> tuple[int, ...]:
     """Return the sum of the counts of all copies of a line, branch by branch.
 
     A function with forced inlining has a copy at each call, and gcov lists the copies within one
@@ -130,7 +130,7 @@ def sum_counts(copies: list[list[int]]) -> tuple[int, ...]:
     return tuple(sum(count for copy in copies for count in copy[at::n]) for at in range(n))
 
 
-def read_branch_counts(build: Path) -> list[Line]:
+def read_branch_counts(build: Path) -> list[SourceLine]:
     """Return all lines with branches; counts of a header are summed over all object files."""
     counts: dict[tuple[str, int, str], list[list[int]]] = defaultdict(list)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -147,7 +147,9 @@ def read_branch_counts(build: Path) -> list[Line]:
         if name not in texts:
             texts[name] = (ROOT / name).read_text(encoding="utf-8").splitlines()
         text = texts[name][number - 1] if number <= len(texts[name]) else ""
-        lines.append(Line(name, number, function, collapse_blanks(text), sum_counts(copies)))
+        lines.append(
+            SourceLine(name, number, function, collapse_blanks(text), sum_branch_counts(copies))
+        )
     return lines
 
 
@@ -158,7 +160,7 @@ def load_excepted_branches() -> list[Entry]:
 
 
 def summarize_by_layer(
-    lines: Iterable[Line], excepted: list[Entry]
+    lines: Iterable[SourceLine], excepted: list[Entry]
 ) -> tuple[dict[str, list[int]], list[str]]:
     """Return the numbers of taken, counted and excepted branches by layer, and invalid entries."""
     rows: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
@@ -179,7 +181,7 @@ def summarize_by_layer(
     return rows, problems
 
 
-def percentage_taken(row: list[int]) -> float:
+def branch_coverage(row: list[int]) -> float:
     """Return the percentage of the counted branches that were taken."""
     return 100 * row[0] / row[1] if row[1] else 100.0
 
@@ -187,9 +189,9 @@ def percentage_taken(row: list[int]) -> float:
 def low_coverage_messages(rows: dict[str, list[int]]) -> list[str]:
     """Return a message for each layer below the required percentage."""
     return [
-        f"{layer}: {percentage_taken(row):.1f}% of its branches taken, less than {WANTED:.0f}%"
+        f"{layer}: {branch_coverage(row):.1f}% of its branches taken, less than {WANTED:.0f}%"
         for layer, row in rows.items()
-        if percentage_taken(row) < WANTED
+        if branch_coverage(row) < WANTED
     ]
 
 
@@ -216,7 +218,7 @@ def main() -> int:
     for layer in filter(rows.__contains__, LAYERS):
         taken, counted, left_out = rows[layer]
         print(
-            f"{layer:<8}{counted:>10}{taken:>8}{percentage_taken(rows[layer]):>8.1f}%{left_out:>10}"
+            f"{layer:<8}{counted:>10}{taken:>8}{branch_coverage(rows[layer]):>8.1f}%{left_out:>10}"
         )
     problems += low_coverage_messages(rows)
     if problems:

@@ -73,9 +73,9 @@ static void open_rdmap_endpoint(struct end *e)
 	CHECK(siw_rd_open(e->port, &attr, &e->lower) == 0);
 	CHECK(siw_ddp_rd_open(e->mem, e->lower, &e->ddp) == 0);
 	CHECK(siw_rdmap_rd_open(e->mem, e->ddp, 0, &e->rd) == 0);
-	CHECK(siw_llp_local(siw_rd_sock(e->lower), &e->addr) == 0);
+	CHECK(siw_llp_local_addr(siw_rd_sock(e->lower), &e->addr) == 0);
 	start.recvs = e->queue;
-	siw_rdmap_rd_start(e->rd, SIW_RDMAP_RD_ON, &start);
+	siw_rdmap_rd_configure_receiving(e->rd, SIW_RDMAP_RD_ON, &start);
 }
 
 static void close_rdmap_endpoint(struct end *e)

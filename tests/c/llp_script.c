@@ -303,7 +303,7 @@ static void print_peer_address(struct side *side)
 {
 	struct siw_addr peer;
 
-	print_step_result(side, "peer", siw_llp_peer(side->sock, &peer));
+	print_step_result(side, "peer", siw_llp_peer_addr(side->sock, &peer));
 }
 
 static void print_shutdown(struct side *side)
@@ -323,7 +323,7 @@ static void start_listener(struct side *side)
 	struct siw_addr local = side->addr;
 
 	must(!open_listener(side, &local, 4, &side->of_listener, &side->listener));
-	must(!siw_llp_local(side->listener, &side->addr));
+	must(!siw_llp_local_addr(side->listener, &side->addr));
 }
 
 static int await_connected(struct side *side)
@@ -378,14 +378,14 @@ static void scenario_socket_addresses(void)
 	struct siw_llp_sock *second;
 
 	connect_endpoints_tcp();
-	must(!siw_llp_local(a.sock, &one) && !siw_llp_peer(b.sock, &other));
+	must(!siw_llp_local_addr(a.sock, &one) && !siw_llp_peer_addr(b.sock, &other));
 	print_step_result(&a, "is b's peer", siw_addr_same(&one, &other));
-	must(!siw_llp_local(b.sock, &one) && !siw_llp_peer(a.sock, &other));
+	must(!siw_llp_local_addr(b.sock, &one) && !siw_llp_peer_addr(a.sock, &other));
 	print_step_result(&b, "is a's peer", siw_addr_same(&one, &other));
 	print_step_result(&a, "segments", siw_llp_tcp_emss(a.sock) >= 536);
 	print_step_result(&b, "accepts", siw_llp_tcp_accept(b.listener, &b.handler, &second));
 	print_step_result(&b, "listens", open_listener(&b, &b.addr, 4, &b.of_listener, &second));
-	must(!siw_llp_local(a.sock, &one));
+	must(!siw_llp_local_addr(a.sock, &one));
 	print_step_result(&a, "connects",
 			  start_connect_from(&a, &b.addr, &one, &a.handler, &second));
 	siw_addr_parse("192.0.2.1", 0, &one);
@@ -549,7 +549,7 @@ static void scenario_full_listen_backlog(void)
 
 	at.port_be = 0;
 	must(!open_listener(&b, &at, 1, &on_new, &listener));
-	must(!siw_llp_local(listener, &at));
+	must(!siw_llp_local_addr(listener, &at));
 	for (int i = 0; i < 3; i++) {
 		must(!start_connect_from(&a, &at, NULL, &handlers[i], &connecting[i]));
 		if (i == 2)
@@ -665,8 +665,8 @@ static void scenario_simultaneous_open(void)
 	set_link_paused(false);
 	print_step_result(&a, "connects", await_connected(&a));
 	print_step_result(&b, "connects", await_connected(&b));
-	must(!siw_llp_peer(a.sock, &peer) && siw_addr_same(&peer, &at_b));
-	must(!siw_llp_peer(b.sock, &peer) && siw_addr_same(&peer, &at_a));
+	must(!siw_llp_peer_addr(a.sock, &peer) && siw_addr_same(&peer, &at_b));
+	must(!siw_llp_peer_addr(b.sock, &peer) && siw_addr_same(&peer, &at_a));
 	script_send_all(&a, "to b");
 	script_send_all(&b, "to a");
 	script_recv_all(&a, 4);

@@ -506,7 +506,7 @@ static void scenario_two_blocking_threads(void)
 	}
 	must(!post_send(&ends[0], 1, 1000, 64));
 	expect_completion(&ends[0], SIW_WC_SEND);
-	while (!siw_sim_task_ended(1) || !siw_sim_task_ended(2))
+	while (!siw_sim_has_task_ended(1) || !siw_sim_has_task_ended(2))
 		must(siw_sim_step_world(10 * SECOND) == 1);
 	for (int i = 0; i < 2; i++)
 		pthread_join(threads[i], NULL);

@@ -139,7 +139,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	fuzz_replace_placeholder(&in, "TOLO", (uint32_t)(uintptr_t)buffers);
 	CHECK(siw_rdmap_write_record_enable_rx(dgram, 4) == 0);
 	q = create_receive_queue();
-	siw_rdmap_dgram_start(dgram, in.flags & FUZZ_REFUSE ? NULL : q, 1, 0x11223344);
+	siw_rdmap_dgram_configure_receiving(dgram, in.flags & FUZZ_REFUSE ? NULL : q, 1,
+					    0x11223344);
 	fuzz_dgram_send_messages(dgram);
 	for (int i = 0; i < 4096 && siw_rdmap_dgram_recv(dgram, &event) == 1; i++)
 		fuzz_dgram_check_event(dgram, &event);

@@ -234,7 +234,8 @@ ssize_t siw_llp_udp_recv(struct siw_llp_sock *sock, struct siw_addr *source, voi
 	return (ssize_t)len;
 }
 
-ssize_t siw_llp_udp_next(struct siw_llp_sock *sock, struct siw_addr *source, uint8_t **datagram)
+ssize_t siw_llp_udp_recv_in_port_buffer(struct siw_llp_sock *sock, struct siw_addr *source,
+					uint8_t **datagram)
 {
 	*datagram = siw_llp_port_rx_buffer(NULL);
 	return siw_llp_udp_recv(sock, source, *datagram, SIW_LLP_ROOM);
@@ -379,14 +380,14 @@ void siw_llp_pause(struct siw_llp_sock *sock)
 	(void)sock;
 }
 
-int siw_llp_local(struct siw_llp_sock *sock, struct siw_addr *out)
+int siw_llp_local_addr(struct siw_llp_sock *sock, struct siw_addr *out)
 {
 	(void)sock;
 	*out = fuzz_addr;
 	return 0;
 }
 
-int siw_llp_peer(struct siw_llp_sock *sock, struct siw_addr *out)
+int siw_llp_peer_addr(struct siw_llp_sock *sock, struct siw_addr *out)
 {
-	return siw_llp_local(sock, out);
+	return siw_llp_local_addr(sock, out);
 }

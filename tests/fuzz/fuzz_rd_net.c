@@ -154,7 +154,7 @@ void siw_llp_close(struct siw_llp_sock *sock)
 	free(sock);
 }
 
-int siw_llp_local(struct siw_llp_sock *sock, struct siw_addr *out)
+int siw_llp_local_addr(struct siw_llp_sock *sock, struct siw_addr *out)
 {
 	*out = fuzz_addr_of(index_of_sock(sock));
 	return 0;

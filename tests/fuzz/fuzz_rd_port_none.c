@@ -13,7 +13,7 @@
 	}
 
 NEVER(siw_llp_pause)
-NEVER(siw_llp_peer)
+NEVER(siw_llp_peer_addr)
 NEVER(siw_llp_port_has_more_datagrams)
 NEVER(siw_llp_allow_concurrent_sends)
 NEVER(siw_llp_source_for)
@@ -34,7 +34,7 @@ NEVER(siw_llp_udp_enable_group_sending)
 NEVER(siw_llp_udp_enable_refusal_reports)
 NEVER(siw_llp_udp_join)
 NEVER(siw_llp_udp_reserve_port)
-NEVER(siw_llp_udp_next)
+NEVER(siw_llp_udp_recv_in_port_buffer)
 NEVER(siw_llp_udp_path_max_payload)
 NEVER(siw_llp_udp_read_refusal)
 NEVER(siw_llp_udp_send_batch)

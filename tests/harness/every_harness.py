@@ -53,7 +53,7 @@ def build_datagram(octets: bytes = b"abc") -> bytes:
     return bytes(UDDatagram(segment=DDPDatagram(q_key=QKEY, qn=0) / octets))
 
 
-def last_reason_name() -> str:
+def last_error_reason_name() -> str:
     return ffi.string(lib.siw_reason_name()).decode()  # type: ignore[no-any-return]
 
 

@@ -170,7 +170,7 @@ SCENARIOS: dict[str, Callable[[Rig], None]] = {
 }
 
 
-def open_descriptor_count() -> int:
+def count_open_descriptors() -> int:
     """Return the number of open file descriptors of this process."""
     return len(list(Path("/proc/self/fd").iterdir()))
 
@@ -198,7 +198,7 @@ def main() -> None:
     arm = preloaded.fail_nth_call
     scenario = SCENARIOS[sys.argv[1]]
     assert run_scenario(scenario) == "ok"
-    before = open_descriptor_count()
+    before = count_open_descriptors()
     failed = 0
     for n in range(1, BOUND):
         WaitLimits.seconds = 0.25
@@ -213,7 +213,7 @@ def main() -> None:
     WaitLimits.seconds = 20.0
     assert failed > 10, f"{failed} failures of {n} calls: nothing failed"
     assert run_scenario(scenario) == "ok", "the scenario fails after the failed calls"
-    assert open_descriptor_count() <= before, "a file descriptor was not closed"
+    assert count_open_descriptors() <= before, "a file descriptor was not closed"
     print(f"{n} calls, {failed} told")
 
 

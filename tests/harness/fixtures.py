@@ -9,11 +9,11 @@ from harness.rc_harness import Wire
 from harness.verbs_harness import MCAST_PORT, Pair, Rig, temporary_settings
 from unit.llp.conftest import run_in_namespace
 
-__all__ = ["own_mcast_port", "rig", "run_in_namespace", "two_device_wire", "ud_pair", "wire"]
+__all__ = ["rig", "run_in_namespace", "two_device_wire", "ud_pair", "use_own_mcast_port", "wire"]
 
 
 @pytest.fixture(autouse=True, scope="module")
-def own_mcast_port() -> Iterator[None]:
+def use_own_mcast_port() -> Iterator[None]:
     """Give multicast groups a port that only this process uses."""
     with temporary_settings(mcast_port=MCAST_PORT):
         yield

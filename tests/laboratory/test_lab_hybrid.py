@@ -22,7 +22,7 @@ from siwarp.bench.runner import BenchError
 ENDLESS = 3_000_000
 
 
-def _hybrid_command(
+def _message_channel_command(
     ranks: int,
     size: int,
     messages: int,
@@ -31,7 +31,7 @@ def _hybrid_command(
     patience_s: float = 20,
     limit_s: int = 60,
 ) -> list[str]:
-    tool = str(hybrid.find_hybrid_program())
+    tool = str(hybrid.find_hybrid_channel_program())
     pings, patience_ms = 20, round(scale_limit(patience_s) * 1000)
     numbers = (ranks, size, messages, limit, threshold, pings, patience_ms, limit_s)
     return [tool, *map(str, numbers)]
@@ -39,7 +39,7 @@ def _hybrid_command(
 
 def _run_message_channel(*numbers: int, faults: str = "", threshold: int = 8) -> dict[str, Any]:
     done = pace.run_command(
-        _hybrid_command(*numbers, threshold=threshold),
+        _message_channel_command(*numbers, threshold=threshold),
         capture_output=True,
         text=True,
         seconds=90,
@@ -165,7 +165,10 @@ def _has_used_cpu(pid: str) -> bool:
 def _start_endless_run(*numbers: int, **more: Any) -> tuple[subprocess.Popen[str], list[int]]:
     """Start a run that does not end by itself; return it when all its ranks send messages."""
     process = subprocess.Popen(
-        _hybrid_command(*numbers, **more), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        _message_channel_command(*numbers, **more),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     until = time.monotonic() + scale_limit(20)
@@ -201,7 +204,7 @@ def test_a_stopped_rank_that_acknowledges_nothing_ends_the_run(limit: int, thres
 
 
 def test_a_run_that_exceeds_its_time_limit_is_ended() -> None:
-    command = _hybrid_command(2, 64, ENDLESS, 0, limit_s=1)
+    command = _message_channel_command(2, 64, ENDLESS, 0, limit_s=1)
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert _error_output(process, 20) == "rank 0 did not finish within 1 s\n"
 
@@ -218,9 +221,9 @@ def test_ranks_end_with_the_program_that_started_them() -> None:
 
 def test_invalid_numbers_of_ranks_and_connections_are_refused() -> None:
     for words in (
-        _hybrid_command(1, 64, 1, 0),
-        _hybrid_command(257, 64, 1, 0),
-        _hybrid_command(2, 64, 1, 0)[:-1],
+        _message_channel_command(1, 64, 1, 0),
+        _message_channel_command(257, 64, 1, 0),
+        _message_channel_command(2, 64, 1, 0)[:-1],
     ):
         done = pace.run_command(words, capture_output=True, text=True, seconds=20)
         assert done.returncode == 2

@@ -14,7 +14,7 @@ VALUES = "siwarp/types.h"
 PUBLIC_USERS = {"device", "qp", "connect", "verbs", "cm", "abi", "bench", "cli"}
 
 
-def include_error(folder: str, file: str, quote: str, target: str) -> str | None:
+def forbidden_include_error(folder: str, file: str, quote: str, target: str) -> str | None:
     """Return an error message if a folder may not include a header, else None."""
     if target.startswith("siwarp/"):
         if target == VALUES or folder in PUBLIC_USERS:
@@ -44,7 +44,7 @@ def main() -> int:
                 if found is None:
                     continue
                 checked += 1
-                if why := include_error(folder, path.name, found[1], found[2]):
+                if why := forbidden_include_error(folder, path.name, found[1], found[2]):
                     print(f"{path.relative_to(PACKAGE.parent)}:{number}: {why}")
                     bad += 1
     print(f"{checked} includes, {bad} wrong")

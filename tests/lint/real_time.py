@@ -105,7 +105,7 @@ def real_time_uses(source: str, exempt: frozenset[str] = frozenset()) -> Iterato
     tree = ast.parse(source)
     modules, functions = _clock_names(tree)
 
-    def real_time_uses_below(node: ast.AST) -> Iterator[tuple[int, str]]:
+    def real_time_uses_in_subtree(node: ast.AST) -> Iterator[tuple[int, str]]:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name in exempt:
             return
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
@@ -120,9 +120,9 @@ def real_time_uses(source: str, exempt: frozenset[str] = frozenset()) -> Iterato
         elif name := call_that_asserts_nothing_arrives(node):
             yield node.lineno, name
         for child in ast.iter_child_nodes(node):
-            yield from real_time_uses_below(child)
+            yield from real_time_uses_in_subtree(child)
 
-    return real_time_uses_below(tree)
+    return real_time_uses_in_subtree(tree)
 
 
 def parse_timing_list(text: str) -> dict[str, set[str]]:

@@ -21,14 +21,14 @@ from layers import MAY_USE, PACKAGE
 NO_RD = "rdmap stands on ddp alone, and rd is what knows peers"
 ALLOWED: dict[str, str] = {
     "siw_ddp_rd_peer": NO_RD,
-    "siw_ddp_rd_publish": NO_RD,
+    "siw_ddp_rd_publish_stream": NO_RD,
     "siw_ddp_rd_peer_release": NO_RD,
-    "siw_ddp_rd_reject": NO_RD,
+    "siw_ddp_rd_reject_peer": NO_RD,
     "siw_ddp_rd_peer_addr": NO_RD,
     "siw_ddp_rd_peer_ird": NO_RD,
     "siw_ddp_rd_set_datagram_expected": NO_RD,
     "siw_qp_check_usable": "the entry check of queue pairs, which names the parameter",
-    "siw_ddp_dgram_tagged_max": "takes this layer's own headers off what llp says of the path",
+    "siw_ddp_dgram_max_tagged_payload": "subtracts this layer's headers from llp's limit",
 }
 MOST = 10
 #: Headers whose inline functions only compute values, such as fields of a header on the wire.

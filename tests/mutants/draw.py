@@ -214,7 +214,7 @@ class MutationSites:
     ) -> Mutant | None:
         text = self.tree.texts[path]
         there = tokenize_c(text, chunk.start, chunk.end)
-        for first, last in _ranges_around(text, there, change):
+        for first, last in _token_ranges_around(text, there, change):
             old = _joined_source(text, there[first : last + 1])
             head = _joined_source(text, there[first : change.first])
             tail = _joined_source(text, there[change.last + 1 : last + 1])
@@ -240,7 +240,9 @@ class MutationSites:
         return None
 
 
-def _ranges_around(text: str, there: list[Token], change: TokenChange) -> Iterator[tuple[int, int]]:
+def _token_ranges_around(
+    text: str, there: list[Token], change: TokenChange
+) -> Iterator[tuple[int, int]]:
     """Yield ranges of tokens around a change, each with one more line on both sides."""
     line = [text.count("\n", 0, token.start) for token in there]
     for more in range(4):

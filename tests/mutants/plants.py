@@ -22,7 +22,7 @@ from queue import SimpleQueue
 
 from mutants.anchor import CSourceTree, TextRange
 from mutants.data import HERE, ROOT, file_with_replacement, tomllib
-from mutants.run import HOME, print_now
+from mutants.run import HOME, print_and_flush
 from mutants.tree import MutantRunError, TreeCopy
 
 #: The ninja target to build for the test of a planted fault.
@@ -224,11 +224,11 @@ def prepare_workers(jobs: int, args: argparse.Namespace) -> list[Worker]:
         copy = TreeCopy(HOME / f"tree-{number}")
         copy.fill_and_build()
         made.append(Worker(copy, Simulator(copy, args.workload).run_seeds))
-    print_now(f"seeds {args.first} to {args.first + args.seeds - 1} on the code as it is")
+    print_and_flush(f"seeds {args.first} to {args.first + args.seeds - 1} on the code as it is")
     whole = run_seeds_until_failure(made[0].run, args.first, args.seeds)
     if whole.seeds:
         raise MutantRunError(f"the code as it is fails: {whole.line}")
-    print_now(f"all pass, in {whole.seconds:.0f} s")
+    print_and_flush(f"all pass, in {whole.seconds:.0f} s")
     return made
 
 
@@ -248,7 +248,7 @@ def try_planted_faults(
         finally:
             free.put(worker)
         seeds = f"{found.seeds} seeds" if found.seeds else "not found"
-        print_now(
+        print_and_flush(
             f"{plant.id:26}{seeds:>12}  {found.how:8}{found.seconds:6.1f} s  {found.line[:100]}"
         )
         return found
@@ -269,7 +269,7 @@ def check_planted_faults_apply(plants: list[PlantedFault], tree: CSourceTree) ->
         try:
             plant.find_place_in_code(tree)
         except LookupError as e:
-            print_now(f"plants.toml: {plant.id} does not apply: {e.args[0]}")
+            print_and_flush(f"plants.toml: {plant.id} does not apply: {e.args[0]}")
             good = False
     return good
 
@@ -280,7 +280,7 @@ def main() -> int:
     args = parse_arguments()
     plants = load_planted_faults()
     if unknown := set(args.only or ()) - {plant.id for plant in plants}:
-        print_now(f"no such fault: {', '.join(sorted(unknown))}")
+        print_and_flush(f"no such fault: {', '.join(sorted(unknown))}")
         return 1
     chosen = [plant for plant in plants if not args.only or plant.id in args.only]
     if not check_planted_faults_apply(chosen, CSourceTree(ROOT)):
@@ -290,10 +290,10 @@ def main() -> int:
     try:
         results = try_planted_faults(chosen, args)
     except MutantRunError as e:
-        print_now(str(e))
+        print_and_flush(str(e))
         return 1
     text = results_table(results, args.seeds)
-    print_now(f"\n{text}{(time.monotonic() - began) / 60:.0f} minutes")
+    print_and_flush(f"\n{text}{(time.monotonic() - began) / 60:.0f} minutes")
     if args.record and not args.only:
         RECORD.write_text(f"{HEAD}\n{text}", "utf-8")
     return 0 if all(f.seeds or p.missed for p, f in results.items()) else 1

@@ -160,12 +160,14 @@ def confirm_detecting_tests(mutants: list[Mutant], results: Results, copy: TreeC
     if not open_ones:
         return True
     copy.build_targets()
-    print_now(f"{len(open_ones)} tests that noticed a mutant, on the code as it is")
+    print_and_flush(f"{len(open_ones)} tests that noticed a mutant, on the code as it is")
     passed = copy.passing_tests(open_ones, HOME / "logs" / "whole.txt")
     for test in open_ones:
         results.add_result(layer_of[test], test=test, passes=test in passed)
         if test not in passed:
-            print_now(f"{test} fails on the code as it is, or is not there: it noticed nothing")
+            print_and_flush(
+                f"{test} fails on the code as it is, or is not there: it noticed nothing"
+            )
     for m in mutants:
         if results.known.get(m.digest, {}).get("by") in set(open_ones) - passed:
             del results.known[m.digest]
@@ -173,7 +175,7 @@ def confirm_detecting_tests(mutants: list[Mutant], results: Results, copy: TreeC
     return passed == set(open_ones)
 
 
-def print_now(text: str) -> None:
+def print_and_flush(text: str) -> None:
     """Print a line and flush the output."""
     print(text, flush=True)
 
@@ -257,7 +259,9 @@ def try_mutants(mutants: list[Mutant], todo: list[Mutant], results: Results, job
         finally:
             free.put(worker)
         by = f"  {entry['by']}" if entry["by"] else ""
-        print_now(f"{mutant.layer:6} {mutant.id:32} {entry['how']:8} {entry['seconds']:6.1f} s{by}")
+        print_and_flush(
+            f"{mutant.layer:6} {mutant.id:32} {entry['how']:8} {entry['seconds']:6.1f} s{by}"
+        )
 
     pool = ThreadPoolExecutor(jobs)
     try:
@@ -285,7 +289,7 @@ def main() -> int:
         try:
             mutant.find_place_in_code(tree)
         except LookupError as e:
-            print_now(f"{mutant.layer}.toml: {mutant.id} does not apply: {e.args[0]}")
+            print_and_flush(f"{mutant.layer}.toml: {mutant.id} does not apply: {e.args[0]}")
             applies = False
     if not applies:
         return 1
@@ -298,7 +302,7 @@ def main() -> int:
         )
         return 0
     if unknown := set(args.only or ()) - {m.id for m in every}:
-        print_now(f"no such mutant: {', '.join(sorted(unknown))}")
+        print_and_flush(f"no such mutant: {', '.join(sorted(unknown))}")
         return 1
     HOME.mkdir(parents=True, exist_ok=True)
     mutants = [
@@ -308,11 +312,11 @@ def main() -> int:
     ]
     results = Results(HOME / "results.jsonl", layer_state_hashes(load_layers()), args.last)
     todo = select_mutants(mutants, results, args)
-    print_now(f"{len(mutants)} mutants, {len(todo)} to try")
+    print_and_flush(f"{len(mutants)} mutants, {len(todo)} to try")
     try:
         try_mutants(mutants, todo, results, args.jobs)
     except MutantRunError as e:
-        print_now(str(e))
+        print_and_flush(str(e))
         return 1
     if args.record:
         known = results.known

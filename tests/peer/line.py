@@ -70,7 +70,7 @@ class _Direction:
     passed: list[bytes] = field(default_factory=list)
 
 
-class Line:
+class EmulatedLink:
     """A test line with two sockets: siwarp sends to ``far`` as the address of its peer, the peer to
     ``near``.
 

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import net
-from peer.line import Address, Line
+from peer.line import Address, EmulatedLink
 
 from siwarp.verbs import (
     AH,
@@ -153,7 +153,7 @@ def siwarp_queue_pair(
 
 
 @contextmanager
-def close_emulated_link_at_exit(line: Line) -> Iterator[Line]:
+def close_emulated_link_at_exit(line: EmulatedLink) -> Iterator[EmulatedLink]:
     """Yield a test line, and close the line at the end of the block."""
     try:
         yield line

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from peer.line import Faults, Line, open_udp_socket, run_until
+from peer.line import EmulatedLink, Faults, open_udp_socket, run_until
 from peer.ours import (
     LIMIT_S,
     SEED,
@@ -34,7 +34,7 @@ class Ends:
     them.
     """
 
-    def __init__(self, ours: SiwarpEnd, line: Line, peer: RdPeer) -> None:
+    def __init__(self, ours: SiwarpEnd, line: EmulatedLink, peer: RdPeer) -> None:
         self.ours, self.line, self.peer = ours, line, peer
         self.region: MR = ours.register_memory(MEMORY)
         self.theirs = peer.regions[STAG] = Region(BASE, bytearray(MEMORY))
@@ -63,7 +63,7 @@ def siwarp_and_peer(faults: Faults, attr: QPAttr | None = None, **peer: int) -> 
     with (
         siwarp_queue_pair(QPType.RD, attr=attr, slot=1 << 15) as ours,
         open_udp_socket() as sock,
-        close_emulated_link_at_exit(Line(SEED, faults)) as line,
+        close_emulated_link_at_exit(EmulatedLink(SEED, faults)) as line,
     ):
         yield Ends(ours, line, RdPeer(sock, QKEY, SEED, **peer))
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from peer.record import HEADER as RECORD_HEADER
-from peer.record import RecordHeader, parse_write_record_segment, segment_write_record_message
+from peer.record import WriteRecordHeader, parse_write_record_segment, segment_write_record_message
 from peer.wire import (
     ATOMIC_REQUEST,
     ATOMIC_RESPONSE,
@@ -96,7 +96,7 @@ class Arrival:
     immediate: bytes | None = None
     octets: int = 0
     invalidated: int | None = None
-    record: RecordHeader | None = None
+    record: WriteRecordHeader | None = None
 
 
 Push = Callable[[Segment, Request, bool], None]
@@ -130,7 +130,7 @@ class Conversation:
         self._outstanding: list[Request] = []
         self._sent: deque[Request] = deque(maxlen=4096)
         self._refusing: tuple[object, ...] | None = None
-        self._record: tuple[RecordHeader, int] | None = None
+        self._record: tuple[WriteRecordHeader, int] | None = None
         self._next = 1
         self.peer_ird = 1
         self.refused: list[ErrorMessage] = []
@@ -175,7 +175,7 @@ class Conversation:
     def write_record(self, message_id: int, stag: int, to: int, payload: bytes) -> Request:
         """Send a Write-Record, which creates a completion at the peer."""
         request = Request("record", stag=stag, to=to)
-        header = RecordHeader(message_id, to, len(payload))
+        header = WriteRecordHeader(message_id, to, len(payload))
         room = self._mulpdu - 14 - RECORD_HEADER.size
         self._push_segments(segment_write_record_message(header, stag, payload, room), request)
         return request

@@ -26,7 +26,7 @@ SOLICITED = 1
 
 
 @dataclass(frozen=True)
-class RecordHeader:
+class WriteRecordHeader:
     """The RDMAP header of a Write-Record segment (figure 8.1)."""
 
     message_id: int
@@ -40,19 +40,19 @@ class RecordHeader:
         return HEADER.pack(WRITE_RECORD, flags, 0, self.message_id, self.to, self.length)
 
 
-def parse_write_record_segment(payload: bytes) -> tuple[RecordHeader, bytes]:
+def parse_write_record_segment(payload: bytes) -> tuple[WriteRecordHeader, bytes]:
     """Return the header of a Write-Record segment, and the octets of the message that follow it."""
     if len(payload) < HEADER.size:
         raise WireError("Write-Record: length")
     subcode, flags, _, message_id, to, length = HEADER.unpack_from(payload)
     if subcode != WRITE_RECORD:
         raise WireError("Write-Record: subcode")
-    header = RecordHeader(message_id, to, length, bool(flags & SOLICITED))
+    header = WriteRecordHeader(message_id, to, length, bool(flags & SOLICITED))
     return header, payload[HEADER.size :]
 
 
 def segment_write_record_message(
-    header: RecordHeader, stag: int, payload: bytes, size: int
+    header: WriteRecordHeader, stag: int, payload: bytes, size: int
 ) -> list[Tagged]:
     """Return the segments of a Write-Record message, each with at most ``size`` octets of its
     data.
@@ -71,7 +71,7 @@ def segment_write_record_message(
 
 
 @dataclass
-class RecordSource:
+class WriteRecordSource:
     """The end that sends Write-Records; its PSN counts datagrams from 0."""
 
     sock: socket.socket
@@ -84,7 +84,7 @@ class RecordSource:
 
     def write(self, stag: int, to: int, payload: bytes, *, solicited: bool = False) -> int:
         """Send a Write-Record, and return its message id."""
-        header = RecordHeader(self.message_id, to, len(payload), solicited)
+        header = WriteRecordHeader(self.message_id, to, len(payload), solicited)
         for segment in segment_write_record_message(header, stag, payload, self.size):
             self.send_segment(segment)
         self.message_id = (self.message_id + 1) % (1 << 32)
@@ -101,7 +101,7 @@ class RecordSource:
 class ReceivedParts:
     """The received parts of one Write-Record message."""
 
-    header: RecordHeader
+    header: WriteRecordHeader
     ranges: list[tuple[int, int]] = field(default_factory=list)
     last_seen: bool = False
 
@@ -121,7 +121,7 @@ class ReceivedParts:
 
 
 @dataclass
-class RecordTarget:
+class WriteRecordTarget:
     """The end whose memory is written; it keeps all messages, and incomplete ones do not expire."""
 
     qkey: int

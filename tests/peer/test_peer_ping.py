@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from peer.line import BAD, Address, Faults, Line, open_udp_socket, run_until
+from peer.line import BAD, Address, EmulatedLink, Faults, open_udp_socket, run_until
 from peer.ours import SEED, close_emulated_link_at_exit, seeded_octets
 from peer.rd import RdPeer
 from peer.ud import UdPeer
@@ -52,7 +52,7 @@ def test_an_rd_ping_server_answers_questions_and_lends_memory() -> None:
     with (
         ping_server("rd") as address,
         open_udp_socket() as sock,
-        close_emulated_link_at_exit(Line(SEED, BAD)) as line,
+        close_emulated_link_at_exit(EmulatedLink(SEED, BAD)) as line,
     ):
         line.siwarp = address
         peer = RdPeer(sock, QKEY, SEED)
@@ -88,7 +88,7 @@ def test_an_rd_ping_server_answers_questions_and_lends_memory() -> None:
 
 @pytest.mark.parametrize("faults", [Faults(), BAD], ids=["clean", "bad"])
 def test_an_rd_ping_client_receives_answers_of_the_independent_peer(faults: Faults) -> None:
-    with open_udp_socket() as sock, close_emulated_link_at_exit(Line(SEED, faults)) as line:
+    with open_udp_socket() as sock, close_emulated_link_at_exit(EmulatedLink(SEED, faults)) as line:
         line.peer = sock.getsockname()
         peer = RdPeer(sock, QKEY, SEED)
         answered = 0

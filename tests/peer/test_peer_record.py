@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from itertools import pairwise
 
 import pytest
-from peer.line import BAD, CLEAN, Faults, Line, open_udp_socket, run_until
+from peer.line import BAD, CLEAN, EmulatedLink, Faults, open_udp_socket, run_until
 from peer.ours import (
     SEED,
     TIMEOUT_S,
@@ -22,9 +22,9 @@ from peer.ours import (
 )
 from peer.record import (
     ReceivedParts,
-    RecordHeader,
-    RecordSource,
-    RecordTarget,
+    WriteRecordHeader,
+    WriteRecordSource,
+    WriteRecordTarget,
     parse_write_record_segment,
     segment_write_record_message,
 )
@@ -44,10 +44,10 @@ class Ends:
     them.
     """
 
-    def __init__(self, ours: SiwarpEnd, line: Line, peer: UdPeer) -> None:
+    def __init__(self, ours: SiwarpEnd, line: EmulatedLink, peer: UdPeer) -> None:
         self.ours, self.line, self.peer = ours, line, peer
-        self.source = RecordSource(peer.sock, line.near, QKEY, 0xFFFFFFF0, 700)
-        self.target = RecordTarget(QKEY, STAG, BASE, bytearray(MEMORY))
+        self.source = WriteRecordSource(peer.sock, line.near, QKEY, 0xFFFFFFF0, 700)
+        self.target = WriteRecordTarget(QKEY, STAG, BASE, bytearray(MEMORY))
         self.region: MR = ours.register_memory(MEMORY)
         self.records: list[Record] = []
         self.ah = ours.address_handle(line.far)
@@ -81,7 +81,7 @@ def siwarp_and_peer(faults: Faults) -> Iterator[Ends]:
             QPType.UD, attr=attr, max_write_records=512, error_policy="message"
         ) as ours,
         open_udp_socket() as sock,
-        close_emulated_link_at_exit(Line(SEED, faults)) as line,
+        close_emulated_link_at_exit(EmulatedLink(SEED, faults)) as line,
     ):
         yield Ends(ours, line, UdPeer(sock, QKEY))
 
@@ -167,7 +167,7 @@ def test_without_losses_every_write_record_is_reported_complete_and_in_order() -
 def test_write_record_segments_in_any_order_form_the_same_message() -> None:
     with siwarp_and_peer(CLEAN) as both:
         payload = seeded_octets("shuffled", 9000)
-        header = RecordHeader(77, both.region.iova + 10, len(payload))
+        header = WriteRecordHeader(77, both.region.iova + 10, len(payload))
         segments = segment_write_record_message(header, both.region.rkey, payload, 500)
         last = segments.pop()
         random.Random(SEED).shuffle(segments)
@@ -210,7 +210,7 @@ def test_write_records_of_siwarp_have_the_format_of_figure_8_1() -> None:
 def test_an_invalid_write_record_segment_is_reported_to_its_sender() -> None:
     """Check the error codes of table 8.2, and the quoted DDP and RDMAP headers."""
     with siwarp_and_peer(CLEAN) as both:
-        header = RecordHeader(5, both.region.iova, 8)
+        header = WriteRecordHeader(5, both.region.iova, 8)
         beyond = Tagged(PRIVATE, both.region.rkey, header.to + 4, header.octets() + b"12345", True)
         both.source.send_segment(beyond)
         subcode = bytes([2]) + header.octets()[1:]

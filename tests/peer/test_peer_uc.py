@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
-from peer.line import CLEAN, Faults, Line, open_udp_socket, run_until
+from peer.line import CLEAN, EmulatedLink, Faults, open_udp_socket, run_until
 from peer.ours import (
     ALL,
     SEED,
@@ -36,7 +36,9 @@ STAG, BASE = 0x11223344, 1 << 40
 class Ends:
     """A siwarp queue pair with memory to write to, the two halves of the peer, and the line."""
 
-    def __init__(self, ours: SiwarpEnd, sender: UcSender, receiver: UcReceiver, line: Line) -> None:
+    def __init__(
+        self, ours: SiwarpEnd, sender: UcSender, receiver: UcReceiver, line: EmulatedLink
+    ) -> None:
         self.ours, self.sender, self.receiver, self.line = ours, sender, receiver, line
         self.region: MR = ours.register_memory(MEMORY)
         line.siwarp = ours.qp.addr
@@ -66,7 +68,7 @@ def siwarp_and_peer(faults: Faults, psn: tuple[int, int] = (0, 0)) -> Iterator[E
     """Yield both ends; ``psn`` holds the first PSN sent to siwarp and the first PSN sent by
     siwarp.
     """
-    with open_udp_socket() as sock, close_emulated_link_at_exit(Line(SEED, faults)) as line:
+    with open_udp_socket() as sock, close_emulated_link_at_exit(EmulatedLink(SEED, faults)) as line:
         attr = QPAttr(
             qkey=QKEY,
             ah_attr=line.far,

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 
 import pytest
-from peer.line import BAD, CLEAN, Faults, Line, open_udp_socket, run_until
+from peer.line import BAD, CLEAN, EmulatedLink, Faults, open_udp_socket, run_until
 from peer.ours import (
     SEED,
     TIMEOUT_S,
@@ -29,7 +29,7 @@ QKEY = 0x5EED0001
 class Ends:
     """A siwarp queue pair, the independent peer, and the line between them."""
 
-    def __init__(self, ours: SiwarpEnd, peer: UdPeer, line: Line) -> None:
+    def __init__(self, ours: SiwarpEnd, peer: UdPeer, line: EmulatedLink) -> None:
         self.ours, self.peer, self.line = ours, peer, line
         line.siwarp, line.peer = ours.qp.addr, peer.sock.getsockname()
         self.ah = ours.address_handle(line.far)
@@ -66,7 +66,7 @@ def siwarp_and_peer(faults: Faults) -> Iterator[Ends]:
             QPType.UD, slots=slots, attr=QPAttr(qkey=QKEY), error_policy="message"
         ) as ours,
         open_udp_socket() as sock,
-        close_emulated_link_at_exit(Line(SEED, faults)) as line,
+        close_emulated_link_at_exit(EmulatedLink(SEED, faults)) as line,
     ):
         yield Ends(ours, UdPeer(sock, QKEY), line)
 
@@ -281,7 +281,7 @@ def test_with_error_policy_error_an_invalid_message_moves_the_queue_pair_to_err(
     with (
         siwarp_queue_pair(QPType.UD, attr=QPAttr(qkey=QKEY), error_policy="error") as ours,
         open_udp_socket() as sock,
-        close_emulated_link_at_exit(Line(SEED)) as line,
+        close_emulated_link_at_exit(EmulatedLink(SEED)) as line,
     ):
         both = Ends(ours, UdPeer(sock, QKEY), line)
         both.peer.sock.sendto(append_crc(Untagged(SEND, 0, 1, mo=1, word=QKEY).octets()), line.near)

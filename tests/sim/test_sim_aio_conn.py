@@ -84,14 +84,14 @@ def test_a_listener_accepts_or_rejects_each_connection_request(world: World) -> 
     async def connect_twice() -> None:
         async with aio.listen((B, PORT)) as listener:
 
-            async def decide_requests() -> None:
+            async def accept_or_reject_requests() -> None:
                 async for request in listener.requests():
                     if request.private_data == b"friend":
                         await request.accept(b"welcome")
                         return
                     request.reject(b"not you")
 
-            deciding = asyncio.create_task(decide_requests())
+            deciding = asyncio.create_task(accept_or_reject_requests())
             with pytest.raises(PeerGone, match="with private data b'not you'"):
                 await aio.connect((B, PORT), private_data=b"foe")
             assert world.now == 0.04

@@ -33,7 +33,7 @@ SIMULATOR = re.compile(r"siwarp/(sim/|lib/libsiwarp-sim\.so$|_siwarp_sim\.)")
 LIMIT_S = 120
 
 
-def elf_errors(platform: Platform, name: str, file: Path) -> list[str]:
+def elf_requirement_errors(platform: Platform, name: str, file: Path) -> list[str]:
     """Return errors for forbidden requirements of an ELF file; [] for other files."""
     with file.open("rb") as octets:
         if octets.read(4) != b"\x7fELF":
@@ -44,26 +44,26 @@ def elf_errors(platform: Platform, name: str, file: Path) -> list[str]:
             found.append(f"is for {elf['e_machine']}")
         for section in elf.iter_sections():
             if isinstance(section, DynamicSection):
-                found += forbidden_libraries(platform, section)
+                found += forbidden_library_errors(platform, section)
             elif isinstance(section, GNUVerNeedSection):
-                found += too_new_glibc_versions(platform, section)
+                found += too_new_glibc_errors(platform, section)
         return [f"{name} {what}" for what in found]
 
 
-def forbidden_libraries(platform: Platform, section: DynamicSection) -> list[str]:
+def forbidden_library_errors(platform: Platform, section: DynamicSection) -> list[str]:
     allowed = OURS | ({"libc.so"} if platform.uses_musl else GNU)
     asked = [tag.needed for tag in section.iter_tags("DT_NEEDED")]
     return [f"needs {n}" for n in asked if n not in allowed and not n.startswith("ld-linux")]
 
 
-def too_new_glibc_versions(platform: Platform, section: GNUVerNeedSection) -> list[str]:
+def too_new_glibc_errors(platform: Platform, section: GNUVerNeedSection) -> list[str]:
     most = tuple(int(n) for n in platform.libc.split(".")[1:])
     names = [aux.name for _, entries in section.iter_versions() for aux in entries]
     glibc = [n.removeprefix("GLIBC_") for n in names if n.startswith("GLIBC_")]
     return [f"needs glibc {v}" for v in glibc if tuple(map(int, v.split("."))) > most]
 
 
-def oversized_parts(wheel: Path) -> list[str]:
+def oversized_wheel_part_errors(wheel: Path) -> list[str]:
     """Return errors for parts of a wheel that exceed their maximum size."""
     with zipfile.ZipFile(wheel) as archive:
         simulator = sum(f.compress_size for f in archive.infolist() if SIMULATOR.match(f.filename))
@@ -84,9 +84,9 @@ def check_wheel_matches_tag(platform: Platform, wheel: Path, unpacked: Path) -> 
         wrong
         for file in sorted(unpacked.rglob("*"))
         if file.is_file()
-        for wrong in elf_errors(platform, str(file.relative_to(unpacked)), file)
+        for wrong in elf_requirement_errors(platform, str(file.relative_to(unpacked)), file)
     ]
-    found += oversized_parts(wheel)
+    found += oversized_wheel_part_errors(wheel)
     if found:
         raise SystemExit("\n".join(f"{wheel.name}: {wrong}" for wrong in found))
 

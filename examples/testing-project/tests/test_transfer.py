@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 
 import pytest
-from transfer import answer_requests, request_answer, write_region
+from transfer import answer_requests, request_until_answered, write_region
 
 import siwarp
 from siwarp.testing import Pair, pair
@@ -52,7 +52,7 @@ def test_a_request_is_answered_although_datagrams_are_lost(
         peer.start()
         try:
             for number, question in enumerate((b"who?", b"where?", b"when?")):
-                said = request_answer(
+                said = request_until_answered(
                     a.qp, a.cq, a.mr, a.ah, question, number=number, tries=200, patience=0.05
                 )
                 assert said == question.upper()
@@ -63,7 +63,7 @@ def test_a_request_is_answered_although_datagrams_are_lost(
 
 def test_a_request_without_an_answer_times_out(device: Context) -> None:
     with pair("ud", device, receives=0) as (a, _), pytest.raises(TimeoutError, match="3 tries"):
-        request_answer(a.qp, a.cq, a.mr, a.ah, b"hello?", number=0, tries=3, patience=0.01)
+        request_until_answered(a.qp, a.cq, a.mr, a.ah, b"hello?", number=0, tries=3, patience=0.01)
 
 
 def test_rd_messages_arrive_in_order_despite_loss_and_reordering(

@@ -150,12 +150,12 @@ struct ibv_context *cm_device_of_addr(const struct siw_addr *local);
  * Stores the first address of the first device that other machines can reach. Returns false if
  * there is none.
  */
-bool cm_first_reachable_addr(sa_family_t family, struct siw_addr *addr);
+bool cm_first_non_loopback_addr(sa_family_t family, struct siw_addr *addr);
 /*
  * Returns the open device with the given engine context, or NULL if the library has not opened the
  * device.
  */
-struct ibv_context *cm_device_of_engine(const struct siw_context *siw);
+struct ibv_context *cm_device_of_engine_context(const struct siw_context *siw);
 /* Returns the library's default protection domain of a device, or NULL with errno. */
 struct ibv_pd *cm_default_pd(struct ibv_context *verbs);
 /*

@@ -129,7 +129,7 @@ static bool copy_sockaddr(const struct sockaddr *from, socklen_t len, struct soc
 	return true;
 }
 
-static bool duplicate_name(const char *from, char **to)
+static bool copy_canonical_name(const char *from, char **to)
 {
 	*to = from ? strdup(from) : NULL;
 	return !from || *to;
@@ -149,8 +149,8 @@ struct rdma_addrinfo *cm_copy_addrinfo(const struct rdma_addrinfo *from)
 			  &info->ai_src_len) &&
 	    copy_sockaddr(from->ai_dst_addr, from->ai_dst_len, &info->ai_dst_addr,
 			  &info->ai_dst_len) &&
-	    duplicate_name(from->ai_src_canonname, &info->ai_src_canonname) &&
-	    duplicate_name(from->ai_dst_canonname, &info->ai_dst_canonname))
+	    copy_canonical_name(from->ai_src_canonname, &info->ai_src_canonname) &&
+	    copy_canonical_name(from->ai_dst_canonname, &info->ai_dst_canonname))
 		return info;
 	rdma_freeaddrinfo(info);
 	return NULL;
@@ -202,7 +202,7 @@ static void addrinfo_replace_loopback(struct rdma_addrinfo *info)
 	struct siw_addr addr, first;
 
 	if (!cm_addr_from_sockaddr(info->ai_src_addr, &addr) && cm_addr_is_loopback(&addr) &&
-	    cm_first_reachable_addr(addr.family, &first))
+	    cm_first_non_loopback_addr(addr.family, &first))
 		memcpy(info->ai_src_addr, &first, info->ai_src_len);
 }
 
@@ -227,8 +227,8 @@ static struct rdma_addrinfo *addrinfo_create(const struct addrinfo *found,
 		*to = NULL;
 		ok = copy_sockaddr(found->ai_addr, found->ai_addrlen, to,
 				   passive ? &info->ai_src_len : &info->ai_dst_len) &&
-		     duplicate_name(found->ai_canonname,
-				    passive ? &info->ai_src_canonname : &info->ai_dst_canonname);
+		     copy_canonical_name(found->ai_canonname, passive ? &info->ai_src_canonname
+								      : &info->ai_dst_canonname);
 	}
 	ok = ok && (passive || addrinfo_set_source(info));
 	info->ai_family = info->ai_dst_addr   ? info->ai_dst_addr->sa_family

@@ -118,7 +118,7 @@ struct ibv_context *cm_device_of_addr(const struct siw_addr *local)
 	return verbs ? verbs : abi_fail_null(why);
 }
 
-bool cm_first_reachable_addr(sa_family_t family, struct siw_addr *addr)
+bool cm_first_non_loopback_addr(sa_family_t family, struct siw_addr *addr)
 {
 	struct ibv_device **list = ibv_get_device_list(NULL);
 	const struct siw_device_info *info;
@@ -137,7 +137,7 @@ bool cm_first_reachable_addr(sa_family_t family, struct siw_addr *addr)
 	return found;
 }
 
-struct ibv_context *cm_device_of_engine(const struct siw_context *siw)
+struct ibv_context *cm_device_of_engine_context(const struct siw_context *siw)
 {
 	struct ibv_context *verbs = NULL;
 

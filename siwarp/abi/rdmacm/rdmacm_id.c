@@ -76,7 +76,7 @@ int rdma_create_id(struct rdma_event_channel *channel, struct rdma_cm_id **out, 
 
 void cm_set_device_of_id(struct cm_id *id)
 {
-	struct ibv_context *verbs = cm_device_of_engine(siw_cm_device(id->siw));
+	struct ibv_context *verbs = cm_device_of_engine_context(siw_cm_device(id->siw));
 
 	if (verbs && !id->id.verbs)
 		cm_id_set_device(id, verbs);

@@ -82,7 +82,7 @@ static bool rc_send_confirming_read(struct siw_rc_qp *rc)
  * Assigns the numbers by which delivery counts refer to a request. A Write with immediate data is a
  * Write followed by a message on the Send queue, and is numbered as a Write and as a Send.
  */
-static void rc_number_request(struct siw_rc_qp *rc, struct siw_wqe *wqe)
+static void rc_assign_request_numbers(struct siw_rc_qp *rc, struct siw_wqe *wqe)
 {
 	if (siw_qp_op_flags(wqe->opcode) & SIW_OP_WRITES)
 		wqe->msn = ++rc->counts.writes_begun;
@@ -123,7 +123,7 @@ static int rc_begin_request(struct siw_base_qp *base, struct siw_flow *flow, str
 		wqe->msn = siw_rdmap_sent_request_count(flow->stream);
 		rc_note_requests_to_be_confirmed(rc, wqe);
 	} else {
-		rc_number_request(rc, wqe);
+		rc_assign_request_numbers(rc, wqe);
 	}
 	if (rc->confirm.on)
 		rc_mark_confirmation_wanted(rc, wqe);
@@ -505,7 +505,7 @@ static bool rnr_has_expired(struct siw_rc_qp *rc, uint64_t now_ns)
 	if (!siw_rdmap_has_waiting_send(rc->base.flow.stream, &msn)) {
 		/* The socket gets another turn, because more Sends may find receives now. */
 		siw_llp_resume(siw_mpa_sock(rc->mpa));
-		if (!siw_rdmap_has_unexpected(rc->base.flow.stream)) {
+		if (!siw_rdmap_has_unexpected_messages(rc->base.flow.stream)) {
 			rnr_end_wait(rc);
 			siw_device_timer_cancel(rc->base.qp.ctx, &rc->base.timed);
 		} else if (rc->base.qp.srq) {
@@ -764,7 +764,8 @@ static void rc_raise_failure_event(struct siw_rc_qp *rc, enum siw_teardown how, 
  * Sets the cause that on_ended reports. Only the first call has an effect, because later calls
  * report consequences of the first cause.
  */
-static void rc_set_cause(struct siw_rc_qp *rc, int status, const struct siw_wire_err *err)
+static void rc_note_cause_of_connection_end(struct siw_rc_qp *rc, int status,
+					    const struct siw_wire_err *err)
 {
 	if (rc->has_cause)
 		return;
@@ -805,7 +806,7 @@ void siw_qp_rc_fail(struct siw_rc_qp *rc, enum siw_teardown how, int status,
 	if (err)
 		rc->base.wire_err = (uint32_t)err->layer << 16 | (uint32_t)err->type << 8 |
 				    err->code;
-	rc_set_cause(rc, status, err);
+	rc_note_cause_of_connection_end(rc, status, err);
 	if (siw_qp_apply_state_event(&rc->base, SIW_QPE_FAILED) == SIW_QPA_FLUSH) {
 		rc_raise_failure_event(rc, how, status, err);
 		if (siw_teardown_of(&rc->base) == SIW_RESETTING)
@@ -1083,7 +1084,7 @@ static void rc_handle_delivery_count(struct siw_rc_qp *rc, const struct siw_rdma
  * Handles the peer's announcement of its rnr_retry, which limits how long the peer's requests may
  * wait for receives.
  */
-static void rc_handle_rnr_retry(struct siw_rc_qp *rc, const struct siw_rdmap_event *ev)
+static void rc_handle_rnr_retry_announcement(struct siw_rc_qp *rc, const struct siw_rdmap_event *ev)
 {
 	if (rc->counts.rnr_fixed)
 		return;
@@ -1226,7 +1227,7 @@ rc_reset_if_inv_region_sent(struct siw_rc_qp *rc, const struct siw_rdmap_event *
 	if (!in_flight)
 		return false;
 	rc->base.wire_err = SIW_RDMAP_REMOTE_PROTECTION << 8 | SIW_RDMAP_CANNOT_INVALIDATE;
-	rc_set_cause(rc, -EPROTO, &err);
+	rc_note_cause_of_connection_end(rc, -EPROTO, &err);
 	siw_qp_flush_recv(&rc->base, ev->user_data);
 	rc_reset_connection(rc);
 	return true;
@@ -1254,7 +1255,7 @@ static bool rc_handle_event(struct siw_rc_qp *rc, const struct siw_rdmap_event *
 		rc_handle_delivery_count(rc, ev);
 		return true;
 	case SIW_RDMAP_RNR_RETRY:
-		rc_handle_rnr_retry(rc, ev);
+		rc_handle_rnr_retry_announcement(rc, ev);
 		return true;
 	case SIW_RDMAP_PROGRESS:
 		if (ev->of_write)
@@ -1304,8 +1305,8 @@ static __attribute__((noinline)) bool rc_answer_confirm_read(struct siw_rc_qp *r
 {
 	struct siw_rdmap_event ev;
 
-	return !siw_mpa_staged(rc->mpa) || siw_rdmap_recv(rc->base.flow.stream, &ev) != 1 ||
-	       rc_handle_event(rc, &ev);
+	return !siw_mpa_has_staged_octets(rc->mpa) ||
+	       siw_rdmap_recv(rc->base.flow.stream, &ev) != 1 || rc_handle_event(rc, &ev);
 }
 
 static int rc_handle_socket_event(struct siw_io_handler *self)

@@ -95,7 +95,7 @@ static bool rd_close_lingering_at_port(struct siw_context *ctx, const struct siw
 	for (struct siw_link *l = ctx->lingering_rds.next; l != &ctx->lingering_rds; l = l->next) {
 		struct rd_linger *rd_linger = siw_container(l, struct rd_linger, link);
 
-		if (siw_llp_local(siw_rd_sock(rd_linger->endpoint), &bound) ||
+		if (siw_llp_local_addr(siw_rd_sock(rd_linger->endpoint), &bound) ||
 		    bound.port_be != addr->port_be)
 			continue;
 		rd_linger_close(rd_linger);
@@ -122,7 +122,7 @@ static struct siw_flow *rd_flow_of_stream(struct siw_rdmap_stream *stream)
 
 	if (!flow->stream) {
 		flow->stream = stream;
-		flow->ddp = siw_rdmap_rd_ddp(stream);
+		flow->ddp = siw_rdmap_rd_ddp_stream(stream);
 		flow->peer = siw_rdmap_rd_peer_addr(stream);
 		siw_link_init(&flow->busy);
 		siw_link_init(&flow->ready);
@@ -321,7 +321,7 @@ static bool rd_send_flow_requests(struct siw_base_qp *base, struct siw_flow *flo
 		rd_tear_stream(base, flow);
 		return true;
 	}
-	return r >= 0 && siw_rdmap_rd_has_more(flow->stream);
+	return r >= 0 && siw_rdmap_rd_has_more_to_send(flow->stream);
 }
 
 static enum siw_run rd_run_send_queue(struct siw_base_qp *base)
@@ -479,7 +479,7 @@ static void rd_complete_write_record(struct siw_rd_qp *rd, struct siw_rdmap_stre
 static void rd_handle_invalid_message(struct siw_rd_qp *rd, const struct siw_rdmap_event *ev)
 {
 	siw_count(SIW_COUNTER_err_found, 1);
-	siw_qp_err_handle_local(&rd->base, ev);
+	siw_qp_err_handle_invalid_message(&rd->base, ev);
 }
 
 static void rd_send_and_mark_unsent(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream)
@@ -696,7 +696,7 @@ static __attribute__((cold, noinline)) void rd_handle_paused_record(struct siw_r
 	if (rd->records.seen == atomic_load(&rd->records.polled))
 		return;
 	rd_report_polled_write_records(rd);
-	siw_rdmap_rd_resume(rd->end);
+	siw_rdmap_rd_resume_paused_streams(rd->end);
 }
 
 /*
@@ -707,7 +707,7 @@ static void rd_handle_paused_message(struct siw_rd_qp *rd)
 {
 	siw_qp_set_messages_waiting(&rd->base, true);
 	if (rd->base.qp.state >= SIW_QPS_RTR && siw_ddp_rd_may_resume(rd->ddp, rd->base.recvs))
-		siw_rdmap_rd_resume(rd->end);
+		siw_rdmap_rd_resume_paused_streams(rd->end);
 }
 
 static int rd_handle_socket_event(struct siw_io_handler *self);
@@ -733,7 +733,7 @@ static bool rd_resume_paused_messages(struct siw_rd_qp *rd)
 		return false;
 	atomic_store(&rd->records.waits, false);
 	siw_qp_set_messages_waiting(&rd->base, false);
-	siw_rdmap_rd_resume(rd->end);
+	siw_rdmap_rd_resume_paused_streams(rd->end);
 	return true;
 }
 
@@ -860,7 +860,7 @@ static void rd_qp_set_receiving(struct siw_base_qp *base)
 	siw_rd_set_unreachable(rd->endpoint, rd->base.qp.state == SIW_QPS_RESET);
 	siw_rd_set_ird(rd->endpoint, (uint8_t)start.ird);
 	siw_rd_set_rnr(rd->endpoint, (uint8_t)rd->base.rnr_retry, (uint8_t)rd->base.min_rnr_timer);
-	siw_rdmap_rd_start(rd->end, mode, &start);
+	siw_rdmap_rd_configure_receiving(rd->end, mode, &start);
 	siw_unlock(&rd->base.qp.send_lock);
 }
 
@@ -968,7 +968,7 @@ static int rd_qp_open_socket(struct siw_base_qp *base, const struct siw_addr *ad
 		return err;
 	}
 	atomic_store(&rd->records.polled, 0);
-	siw_llp_local(siw_rd_sock(endpoint), &bound);
+	siw_llp_local_addr(siw_rd_sock(endpoint), &bound);
 	rd_qp_close_socket(base);
 	base->qp.handler.serve = rd_handle_socket_event;
 	base->timed.tick = rd_handle_timer;
@@ -1002,7 +1002,7 @@ static int rd_get_addr(const struct siw_base_qp *base, struct siw_addr *own, str
 	const struct siw_rd_qp *rd = siw_rd_qp_of(base);
 
 	(void)peer;
-	return rd->end ? siw_llp_local(siw_rd_sock(rd->endpoint), own) : -ENOTCONN;
+	return rd->end ? siw_llp_local_addr(siw_rd_sock(rd->endpoint), own) : -ENOTCONN;
 }
 
 static void rd_qp_query_init(const struct siw_base_qp *base, struct siw_qp_init_attr *attr)

@@ -241,7 +241,7 @@ static int uc_open_endpoint(struct siw_base_qp *base, struct siw_llp_sock *sock)
 		siw_ddp_uc_close(ddp);
 		return err;
 	}
-	siw_llp_local(sock, &bound);
+	siw_llp_local_addr(sock, &bound);
 	uc_close_socket(base);
 	uc->sock = sock;
 	uc->ddp = ddp;
@@ -302,7 +302,7 @@ static int uc_get_addrs(const struct siw_base_qp *base, struct siw_addr *own, st
 	if (!uc->end)
 		return -ENOTCONN;
 	*peer = uc->peer;
-	return siw_llp_local(uc->sock, own);
+	return siw_llp_local_addr(uc->sock, own);
 }
 
 /* ---- the path -------------------------------------------------------------------------------- */
@@ -334,7 +334,7 @@ static int uc_set_source(struct siw_uc_qp *uc, struct siw_addr *peer, const stru
 
 	if (!uc->socks) {
 		if (!source->family ||
-		    (!siw_llp_local(uc->sock, &own) && siw_addr_same_host(&own, source)))
+		    (!siw_llp_local_addr(uc->sock, &own) && siw_addr_same_host(&own, source)))
 			return 0;
 		return siw_refuse(UC_SOURCE);
 	}
@@ -426,7 +426,7 @@ static void uc_query_attr(const struct siw_base_qp *base, struct siw_qp_attr *at
 		return;
 	attr->ah_addr = uc->peer;
 	if (uc->socks)
-		siw_llp_local(uc->sock, &attr->ah_source);
+		siw_llp_local_addr(uc->sock, &attr->ah_source);
 	attr->dest_qp_num = uc->dest_qpn;
 	attr->path_mtu = (int)siw_ddp_uc_max_payload(uc->ddp);
 	siw_ddp_uc_next_psns(uc->ddp, &attr->rq_psn, &attr->sq_psn);

@@ -89,7 +89,8 @@ static void ud_send_error_message(struct siw_ud_qp *ud, const struct siw_rdmap_e
 
 /*
  * Handles an invalid message (BAD_MSG, or BAD_RECV of a message that is too long): sends an error
- * message to the sender, within the rate limits, and for BAD_MSG calls siw_qp_err_handle_local().
+ * message to the sender, within the rate limits, and for BAD_MSG calls
+ * siw_qp_err_handle_invalid_message().
  */
 static void ud_handle_invalid_message(struct siw_ud_qp *ud, const struct siw_rdmap_event *event)
 {
@@ -97,7 +98,7 @@ static void ud_handle_invalid_message(struct siw_ud_qp *ud, const struct siw_rdm
 	ud_send_error_message(ud, event);
 	/* for BAD_RECV, the completion of the receive reports the error */
 	if (event->kind == SIW_RDMAP_BAD_MSG)
-		siw_qp_err_handle_local(&ud->base, event);
+		siw_qp_err_handle_invalid_message(&ud->base, event);
 }
 
 /*
@@ -230,7 +231,7 @@ static int64_t ud_check_send(const struct siw_ud_qp *ud, const struct siw_send_w
 	 * A message that is too long completes with LOC_LEN_ERR later; the returned length is
 	 * limited to the maximum plus 1.
 	 */
-	over = siw_rdmap_dgram_max(ud->dgram) + 1;
+	over = siw_rdmap_dgram_max_message_octets(ud->dgram) + 1;
 	return (int64_t)(length < over ? length : over);
 }
 
@@ -522,7 +523,7 @@ static enum siw_turn ud_make_sending_turn(struct siw_qp *qp, uint64_t round)
 	uint32_t head;
 	bool held;
 
-	if (!ud->dgram || !siw_rdmap_dgram_shared(ud->dgram))
+	if (!ud->dgram || !siw_rdmap_dgram_shares_socket(ud->dgram))
 		return siw_qp_make_sending_turn(qp, round);
 	if (siw_rdmap_dgram_socket_full_time(ud->dgram) == round)
 		return SIW_TURN_STARVED;
@@ -595,7 +596,7 @@ static int ud_open_endpoint(struct siw_ud_qp *ud, struct siw_llp_sock *sock,
 	struct siw_rdmap_dgram *dgram;
 	struct siw_ddp_dgram *ddp;
 	struct siw_addr bound;
-	int err = siw_llp_local(sock, &bound);
+	int err = siw_llp_local_addr(sock, &bound);
 
 	if (!err)
 		err = siw_ddp_dgram_open(ctx->lane.port, ctx->mem, sock, !ud->base.no_crc, &ddp);
@@ -620,7 +621,7 @@ static int ud_open_endpoint(struct siw_ud_qp *ud, struct siw_llp_sock *sock,
 	ud->base.qp.handler.serve = ud_handle_socket_event;
 	/* The QPN consists of the UDP port and the QP's index among the QPs that share the port. */
 	atomic_store(&ud->base.qp.qpn,
-		     siw_addr_port(&bound) | (uint32_t)siw_rdmap_dgram_index(dgram)
+		     siw_addr_port(&bound) | (uint32_t)siw_rdmap_dgram_index_on_socket(dgram)
 						     << SIW_QPN_INDEX_BIT);
 	return 0;
 }
@@ -632,7 +633,7 @@ static int ud_open_socket(struct siw_base_qp *base, const struct siw_addr *addr,
 	int err;
 
 	/* A shared socket cannot be replaced, because other QPs use the socket. */
-	if (ud->dgram && siw_rdmap_dgram_shared(ud->dgram))
+	if (ud->dgram && siw_rdmap_dgram_shares_socket(ud->dgram))
 		return siw_refuse(QP_FD_SHARED);
 	if (ud->n_groups)
 		return siw_refuse(QP_FD_GROUPS);
@@ -732,7 +733,8 @@ static void ud_free_resources(struct siw_base_qp *base)
 static int ud_get_addr(const struct siw_base_qp *base, struct siw_addr *own, struct siw_addr *peer)
 {
 	(void)peer;
-	return siw_ud_qp_of(base)->sock ? siw_llp_local(siw_ud_qp_of(base)->sock, own) : -ENOTCONN;
+	return siw_ud_qp_of(base)->sock ? siw_llp_local_addr(siw_ud_qp_of(base)->sock, own)
+					: -ENOTCONN;
 }
 
 static int ud_may_destroy(const struct siw_base_qp *base)
@@ -749,8 +751,8 @@ static void ud_set_receiving(struct siw_base_qp *base)
 
 	/* The settings are changed under send_lock, because the send path reads them. */
 	siw_lock(&ud->base.qp.send_lock);
-	siw_rdmap_dgram_start(ud->dgram, on ? ud->base.recvs : NULL, ud->base.qp.pd->number,
-			      ud->base.qkey);
+	siw_rdmap_dgram_configure_receiving(ud->dgram, on ? ud->base.recvs : NULL,
+					    ud->base.qp.pd->number, ud->base.qkey);
 	siw_ddp_pace_set(siw_ddp_dgram_get_pace(ud->ddp), ud->base.rate_limit, ud->sock);
 	siw_unlock(&ud->base.qp.send_lock);
 }

@@ -130,7 +130,7 @@ static int mcast_group_attach_qp(struct siw_ud_qp *ud, const struct siw_addr *ad
 	bool fresh = !group;
 	int err;
 
-	if (!ud->dgram || siw_llp_local(ud->sock, &own))
+	if (!ud->dgram || siw_llp_local_addr(ud->sock, &own))
 		return siw_refuse(DESTROYED);
 	if (own.family != addr->family &&
 	    !(ud->socks && siw_addr_socks_find(ud->socks, addr, &any)))

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from siwarp.sim.workloads.model import End, Host, Message, Request, Target, message_content, require
-from siwarp.sim.workloads.program import changed_settings
+from siwarp.sim.workloads.program import temporarily_change_settings
 from siwarp.sim.workloads.rc import RNR_NS, UNLIMITED_RETRIES
 from siwarp.verbs import AccessFlag, QPState, QPType, WCStatus
 
@@ -391,7 +391,7 @@ class FinalChecks:
             return
         source, host = self.rng.sample(up, 2)
         pairs = []
-        with changed_settings({"sndbuf": 4096, "crc": self.rng.randrange(2)}):
+        with temporarily_change_settings({"sndbuf": 4096, "crc": self.rng.randrange(2)}):
             if "RC" in run.program.kinds:
                 a = run.create_queue_pair(source, QPType.RC, by_qpn=True, private=True, plain=True)
                 b = run.create_queue_pair(host, QPType.RC, by_qpn=True, private=True, plain=True)
@@ -404,7 +404,7 @@ class FinalChecks:
                 pairs.append((a, run.create_queue_pair(host, QPType.RD, plain=True)))
             run.world.run_for(0.1)
             for end, peer in pairs:
-                self._require_first_send(end, peer)
+                self._require_success_of_first_send(end, peer)
         run.world.faults("delay=2ms,rate=10Mbit")
         for end, peer in pairs:
             for _ in range(16 if end.kind == QPType.RC else 2):
@@ -421,7 +421,7 @@ class FinalChecks:
             run.world.run_for(0.005)
         run.world.faults("")
 
-    def _require_first_send(self, end: End, peer: End) -> None:
+    def _require_success_of_first_send(self, end: End, peer: End) -> None:
         sent = self.run.post_plain_send(end, dest=peer.address)
         if sent is not None:
             self.run.post_receives_everywhere()

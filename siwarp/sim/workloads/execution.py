@@ -156,7 +156,7 @@ def run(
     """
     ops = program.ops[:operations]
     with (
-        programs.changed_settings(program.settings),
+        programs.temporarily_change_settings(program.settings),
         World(program.seed, program.plan, near_wrap=program.near_wrap) as world,
     ):
         with world.capture(capture) if capture else contextlib.nullcontext():
@@ -170,7 +170,7 @@ def run(
             except (Violation, Error, ValueError, AssertionError, KeyError) as e:
                 kind = "" if isinstance(e, Violation) else f"{type(e).__name__}: "
                 failure = f"{kind}{e}" or repr(e)
-                execution.stop_after_failure()
+                execution.skip_cleanup_after_failure()
         stats = world.stats
         return Outcome(
             hash=world.trace_hash,
@@ -281,7 +281,7 @@ class Execution:
         octets, n = 0, len(self.frozen)
         while n and (at_all or octets < CLOSED_OCTETS):
             memory = self.frozen[self._next_frozen % len(self.frozen)]
-            memory.check_frozen()
+            memory.check_memory_is_unchanged()
             self._next_frozen += 1
             octets, n = octets + len(memory), n - 1
         for end in self.list_open_queue_pairs():
@@ -289,7 +289,7 @@ class Execution:
             if state in (QPState.ERR, QPState.SQE):
                 require(end.may_be_in_error, f"{end!r} is in {state.name}, and nothing went wrong")
 
-    def stop_after_failure(self) -> None:
+    def skip_cleanup_after_failure(self) -> None:
         """Skip the cleanup after a failure, because closing the world releases all objects."""
 
     # ---- creation of objects
@@ -1436,7 +1436,7 @@ class Execution:
         for slots in end.message_slots():
             assert slots.memory.mr is not None
             slots.memory.mr.close()
-            slots.memory.freeze()
+            slots.memory.forbid_memory_changes()
             self.frozen.append(slots.memory)
         if end.send.small and not end.send.waiters:
             end.host.completions.remove(end.send)
@@ -1595,7 +1595,7 @@ class Execution:
         host.channel = host.listener = None
         for memory in list(host.registered_memories()):
             if memory not in self.frozen:
-                memory.freeze()
+                memory.forbid_memory_changes()
                 self.frozen.append(memory)
         self.world.run_for(0)  # lets the tasks on the crashed host stop waiting
         host.context.close(force=True)
@@ -1798,7 +1798,7 @@ class Execution:
             host.pd.close()
             host.context.close()
         for memory in self.frozen:
-            memory.check_frozen()
+            memory.check_memory_is_unchanged()
 
 
 def _memory_address(memory: Memory) -> int:

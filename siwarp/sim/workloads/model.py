@@ -97,13 +97,13 @@ class Memory:
         if whole[:GUARD] != _GUARD or whole[-GUARD:] != _GUARD:
             raise Violation(f"a write outside of a region: a guard of {self.name} has changed")
 
-    def freeze(self) -> None:
+    def forbid_memory_changes(self) -> None:
         """Record that the region is closed, and that the memory must not change from now on."""
         self._frozen = bytes(self._all)
 
-    def end_freeze(self) -> None:
+    def permit_memory_changes(self) -> None:
         """Record that the memory is registered again."""
-        self.check_frozen()
+        self.check_memory_is_unchanged()
         self._frozen = None
 
     def __len__(self) -> int:
@@ -117,7 +117,7 @@ class Memory:
         """Return the current octets of the guards at the positions that a layout describes."""
         return layout.unpack_from(self._all)
 
-    def check_frozen(self) -> None:
+    def check_memory_is_unchanged(self) -> None:
         """Raise a Violation if the memory was written after its region was closed."""
         if self._frozen is not None and self._frozen != self._all:
             raise Violation(f"a write to {self.name}, whose region is closed")

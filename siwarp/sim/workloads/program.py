@@ -14,7 +14,14 @@ from dataclasses import dataclass, field
 
 from siwarp.base.library import ffi, lib
 
-__all__ = ["WORKLOADS", "Operation", "Program", "Workload", "changed_settings", "generate_program"]
+__all__ = [
+    "WORKLOADS",
+    "Operation",
+    "Program",
+    "Workload",
+    "generate_program",
+    "temporarily_change_settings",
+]
 
 #: Number of random numbers of an operation.
 _NUMBERS = 6
@@ -266,7 +273,7 @@ def _draw_settings(rng: random.Random) -> dict[str, int]:
 
 
 @contextlib.contextmanager
-def changed_settings(values: dict[str, int]) -> Iterator[None]:
+def temporarily_change_settings(values: dict[str, int]) -> Iterator[None]:
     """Change settings while a ``with`` block runs."""
     names = [ffi.string(lib.siw_setting_name(i)) for i in range(lib.siw_settings_count())]
     before = {name: lib.siw_setting_value(names.index(name.encode())) for name in values}

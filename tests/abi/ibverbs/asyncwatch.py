@@ -11,7 +11,7 @@ interface = device.removeprefix("siw_")
 ADDRESS = "2001:db8:77::77/128"
 
 
-def print_until(lines, text):
+def print_output_until(lines, text):
     """Print the output of a program up to the first line that contains a text."""
     for line in lines:
         print(line, end="", flush=True)
@@ -24,10 +24,10 @@ watch = subprocess.Popen(
     ["ibv_asyncwatch", "-d", device], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
 )
 try:
-    print_until(watch.stdout, "async event FD")
+    print_output_until(watch.stdout, "async event FD")
     for words in (("add", ADDRESS, "nodad"), ("del", ADDRESS)):
         subprocess.run(["ip", "address", *words, "dev", interface], check=True)
-        print_until(watch.stdout, "GID_CHANGE")
+        print_output_until(watch.stdout, "GID_CHANGE")
     print("both changes were seen")
 finally:
     watch.kill()

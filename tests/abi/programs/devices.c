@@ -82,7 +82,7 @@ static bool gid_equals_address(const union ibv_gid *one, const char *text)
 	return inet_ntop(AF_INET6, one->raw, own, sizeof(own)) && strcmp(own, text) == 0;
 }
 
-static void send_and_check(struct side *from, struct side *to, struct ibv_ah *ah)
+static void send_and_check_message(struct side *from, struct side *to, struct ibv_ah *ah)
 {
 	size_t before = from->qp->qp_type == IBV_QPT_UD ? GRH : 0;
 	struct ibv_sge sge = sge_of_side(from, 0, 5);
@@ -140,8 +140,8 @@ static void check_exchange_between(const struct device *first, const struct devi
 		ahs[1] = ibv_create_ah(second->pd, &attr);
 		CHECK(ahs[1]);
 	}
-	send_and_check(&a, &b, ahs[0]);
-	send_and_check(&b, &a, ahs[1]);
+	send_and_check_message(&a, &b, ahs[0]);
+	send_and_check_message(&b, &a, ahs[1]);
 	for (int i = 0; i < 2; i++)
 		CHECK(!ahs[i] || ibv_destroy_ah(ahs[i]) == 0);
 	destroy_side(&a);
@@ -289,7 +289,7 @@ static void check_address_changes(void)
 	attr = loopback_ah_attr();
 	ah = ibv_create_ah(pd, &attr);
 	CHECK(ah);
-	send_and_check(&a, &b, ah);
+	send_and_check_message(&a, &b, ah);
 	CHECK(ibv_destroy_ah(ah) == 0);
 	source_index = 0;
 	run_ip_command("addr del 192.0.2.77/24 dev near");

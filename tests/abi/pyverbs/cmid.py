@@ -101,7 +101,7 @@ def check_transfers(active, passive):
         assert here.read(SIZE, 0) == data == target.read(SIZE, 0)
 
 
-def check_datagram(cmid, mr, ah, peer, qpn):
+def send_and_check_datagram(cmid, mr, ah, peer, qpn):
     """Send a UD message from one id to another and compare the data."""
     data = data_pattern(SIZE, 8)
     mr.write(data, SIZE)
@@ -149,7 +149,7 @@ with open_device() as ctx:
     passive.accept(ConnParam())
     way = UDParam(next_event(mine, RDMA_CM_EVENT_ESTABLISHED))
     assert (way.qp_num, way.qkey) == (passive.qpn, 0x01234567)
-    check_datagram(
+    send_and_check_datagram(
         active, active.reg_msgs(SIZE), AH(active.pd, attr=way.ah_attr), passive, way.qp_num
     )
 

@@ -89,7 +89,7 @@ def send_and_return_segment(peer: ScriptedRCPeer, segment: Packet) -> Packet:
 KEPT_REGIONS: list[MR] = []
 
 
-def keep_registered(mr: MR) -> RemoteBuffer:
+def keep_region_registered(mr: MR) -> RemoteBuffer:
     """Return what a peer needs to access a region, which stays registered until the end of the
     test.
     """
@@ -104,7 +104,7 @@ def register_memory(
     one.
     """
     rig = peer.end.rig
-    return keep_registered(MR(PD(rig.ctx) if foreign else rig.pd, bytearray(40_000), access))
+    return keep_region_registered(MR(PD(rig.ctx) if foreign else rig.pd, bytearray(40_000), access))
 
 
 # ---- RDMAP: source of a Read Request, STag to invalidate, operations
@@ -263,7 +263,7 @@ def _write_other_pd(peer: ScriptedRCPeer, size: int) -> Packet:
 def _write_other_qp(peer: ScriptedRCPeer, size: int) -> Packet:
     end = peer.end
     other = end.rig.create_qp(qp_type=end.qp.qp_type)
-    there = keep_registered(MR(end.rig.pd, bytearray(40_000), ALL_ACCESS, qp=other))
+    there = keep_region_registered(MR(end.rig.pd, bytearray(40_000), ALL_ACCESS, qp=other))
     return send_and_return_segment(
         peer, build_write(there.rkey, there.addr) / Raw(octet_pattern(size))
     )
@@ -318,7 +318,7 @@ def _send_too_many_reads(peer: ScriptedRCPeer, size: int) -> Packet:
     """Send a fifth Read Request while four Reads are outstanding, because the peer does not read
     their responses of 64 MiB.
     """
-    there = keep_registered(MR(peer.end.rig.pd, bytearray(64 << 20), ALL_ACCESS))
+    there = keep_region_registered(MR(peer.end.rig.pd, bytearray(64 << 20), ALL_ACCESS))
     for msn in (1, 2, 3, 4):
         peer.send_segments(build_read_request(64 << 20, there.rkey, there.addr, msn=msn))
     return send_and_return_segment(peer, build_read_request(size, there.rkey, there.addr, msn=5))

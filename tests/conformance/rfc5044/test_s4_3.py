@@ -22,7 +22,7 @@ from siwarp.inspect import FPDU, mark_stream, split_stream
 def read_stream_with_markers(world: World, *sizes: int, at: int = 0) -> bytes:
     """Return the octets that a stream with Markers sends for ULPDUs of these sizes."""
     stream = world.sender(markers=True)
-    lib.siw_mpa_test_set_position(stream.handle, at)
+    lib.siw_mpa_set_position_for_tests(stream.handle, at)
     for i, n in enumerate(sizes):
         assert stream.frame_fpdu(b"", [octet_pattern(n, i)]) == 1
     stream.flush()

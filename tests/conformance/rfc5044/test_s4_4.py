@@ -105,7 +105,7 @@ def test_a_request_for_crcs_by_either_end_enables_crcs_for_both_ends(
     responder.sock.sendall(build_fpdu(b"first"))
     assert responder.receive_ulpdu(0) == b"first"
     for stream in (initiator, responder):
-        assert lib.siw_mpa_crc_on(stream.handle)
+        assert lib.siw_mpa_is_crc_on(stream.handle)
         for _ in range(50):
             stream.frame_fpdu(b"generated")
             stream.flush()
@@ -125,7 +125,7 @@ def test_crcs_are_disabled_from_the_first_fpdu_if_neither_end_requests_them(worl
     responder.send_reply(mpa_params(crc=0))
     responder.sock.sendall(build_fpdu(b"any", crc=5))
     for stream in (initiator, responder):
-        assert not lib.siw_mpa_crc_on(stream.handle)
+        assert not lib.siw_mpa_is_crc_on(stream.handle)
         assert stream.receive_ulpdu(0) == b"any"
 
 

@@ -7,11 +7,22 @@ from collections.abc import Iterator
 import net
 import pytest
 from harness.fixtures import rig
-from unit.rd.conftest import connected_endpoint, make_endpoint, make_strangers, unconnected_endpoint
+from unit.rd.conftest import (
+    connected_endpoint,
+    make_endpoint,
+    make_scapy_rd_peers,
+    unconnected_endpoint,
+)
 
 import siwarp.sim
 
-__all__ = ["connected_endpoint", "make_endpoint", "make_strangers", "rig", "unconnected_endpoint"]
+__all__ = [
+    "connected_endpoint",
+    "make_endpoint",
+    "make_scapy_rd_peers",
+    "rig",
+    "unconnected_endpoint",
+]
 
 
 @pytest.fixture(autouse=True)

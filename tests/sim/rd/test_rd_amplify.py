@@ -29,10 +29,10 @@ def receive_answers(s: ScapyRdPeer, end) -> list[tuple[int, int]]:
 
 @pytest.mark.clause("DGRAM-FAIR-4")
 def test_an_endpoint_sends_an_unverified_peer_no_more_octets_or_datagrams_than_received(
-    make_endpoint, make_strangers
+    make_endpoint, make_scapy_rd_peers
 ):
     e = make_endpoint()
-    (s,) = make_strangers(e, 1)
+    (s,) = make_scapy_rd_peers(e, 1)
     rng = random.Random(7)
     kinds = [k for k in RDType if k != RDType.ECHO]
     answered = 0
@@ -53,10 +53,10 @@ def test_an_endpoint_sends_an_unverified_peer_no_more_octets_or_datagrams_than_r
 
 @pytest.mark.clause("DGRAM-FAIR-5")
 def test_an_endpoint_sends_a_connected_peer_at_most_one_answer_per_datagram(
-    make_endpoint, make_strangers
+    make_endpoint, make_scapy_rd_peers
 ):
     e = make_endpoint()
-    (s,) = make_strangers(e, 1)
+    (s,) = make_scapy_rd_peers(e, 1)
     s.connect()
     receive_answers(s, e)
     rng = random.Random(9)

@@ -16,10 +16,10 @@ from siwarp.inspect.rd import RDDatagram, RDType, handshake_cookie
 
 
 @pytest.mark.clause("DGRAM-RD-31")
-def test_a_handshake_cookie_is_valid_for_its_time_and_no_longer(make_endpoint, make_strangers):
+def test_a_handshake_cookie_is_valid_for_its_time_and_no_longer(make_endpoint, make_scapy_rd_peers):
     with temporary_setting("rd_idle_ms", 300):
         e = make_endpoint()
-    (s,) = make_strangers(e, 1)
+    (s,) = make_scapy_rd_peers(e, 1)
     old = s.request_challenge()
     s.other = old.source_epoch
     net.sleep(0.31)
@@ -32,10 +32,10 @@ def test_a_handshake_cookie_is_valid_for_its_time_and_no_longer(make_endpoint, m
 
 
 @pytest.mark.clause("DGRAM-RD-32")
-def test_replayed_datagrams_do_not_revive_an_ended_incarnation(make_endpoint, make_strangers):
+def test_replayed_datagrams_do_not_revive_an_ended_incarnation(make_endpoint, make_scapy_rd_peers):
     with temporary_setting("rd_idle_ms", 600):
         e = make_endpoint(max_peers=1)
-    victim, other = make_strangers(e, 2)
+    victim, other = make_scapy_rd_peers(e, 2)
     c = victim.request_challenge()
     victim.other = c.source_epoch
     overheard = [victim.send_datagram(RDType.ECHO, body=OFFER + handshake_cookie(c.body))]
@@ -63,9 +63,11 @@ def test_replayed_datagrams_do_not_revive_an_ended_incarnation(make_endpoint, ma
 
 
 @pytest.mark.clause("DGRAM-RD-9", "DGRAM-RD-10")
-def test_replayed_datagrams_of_a_former_incarnation_have_no_effect(make_endpoint, make_strangers):
+def test_replayed_datagrams_of_a_former_incarnation_have_no_effect(
+    make_endpoint, make_scapy_rd_peers
+):
     e = make_endpoint()
-    (s,) = make_strangers(e, 1)
+    (s,) = make_scapy_rd_peers(e, 1)
     said = [bytes(s.build_datagram(RDType.HELLO, dest_epoch=0, body=HELLO))]
     c = s.request_challenge()
     s.other = c.source_epoch
@@ -122,11 +124,15 @@ def test_datagrams_with_guessed_epochs_do_not_affect_a_pair(make_endpoint):
 
 @pytest.mark.clause("DGRAM-RD-25")
 def test_idle_peer_records_are_evicted_although_most_records_are_in_use(
-    make_endpoint, make_strangers
+    make_endpoint, make_scapy_rd_peers
 ):
     with temporary_setting("rd_idle_ms", 400):
         e = make_endpoint(max_peers=40)
-    used, idle, more = make_strangers(e, 35), make_strangers(e, 5), make_strangers(e, 5)
+    used, idle, more = (
+        make_scapy_rd_peers(e, 35),
+        make_scapy_rd_peers(e, 5),
+        make_scapy_rd_peers(e, 5),
+    )
     for s in used:
         s.connect()
         lib.siw_rd_set_upper_layer_object(e.get_peer(s.address), ffi.cast("void *", 1))
@@ -171,13 +177,13 @@ def probe_for_ack(s: ScapyRdPeer) -> RDDatagram:
 
 @pytest.mark.clause("DGRAM-RD-33")
 def test_memory_for_segments_after_gaps_is_bounded_and_leaves_a_share_for_a_new_peer(
-    make_endpoint, make_strangers
+    make_endpoint, make_scapy_rd_peers
 ):
     with temporary_setting("rd_total_window", 1 << 20):
         e = make_endpoint()
     with temporary_setting("rd_max_datagram", 1500):
         honest = make_endpoint()
-    hogs = make_strangers(e, 6)
+    hogs = make_scapy_rd_peers(e, 6)
     kept = 0
     for s in hogs:
         s.connect()
@@ -197,7 +203,7 @@ def test_memory_for_segments_after_gaps_is_bounded_and_leaves_a_share_for_a_new_
     assert [d for who, d in e.got.items() if who.endswith(f":{udp_port(honest)}")] == [data]
     # A datagram far ahead uses a ring entry for each missing datagram, and the memory of the
     # ring entries is limited as well.
-    far = make_strangers(e, 30)
+    far = make_scapy_rd_peers(e, 30)
     for s in far:
         s.connect()
         s.send_datagram(RDType.DATA, psn=s.epoch + 4000, body=b"x")
@@ -212,13 +218,13 @@ def udp_port(e: Endpoint) -> int:
 
 @pytest.mark.clause("DGRAM-RD-13", "DGRAM-RD-33")
 def test_segments_held_for_want_of_a_receive_are_bounded_over_all_peers_and_not_lost(
-    make_endpoint, make_strangers
+    make_endpoint, make_scapy_rd_peers
 ):
     with temporary_setting("rd_total_window", 1 << 20):
         e = make_endpoint()
     taking: list[bool] = []
     e.judge = lambda _who, _data: "take" if taking else "hold"
-    held = make_strangers(e, 40)
+    held = make_scapy_rd_peers(e, 40)
     body = bytes(60_000)
     for s in held:
         s.connect()
@@ -232,7 +238,7 @@ def test_segments_held_for_want_of_a_receive_are_bounded_over_all_peers_and_not_
     for s in held:
         lib.siw_rd_resume_delivery(e.get_peer(s.address), lib.SIW_RD_REQUESTS)
 
-    def retransmit_unfinished() -> None:
+    def retransmit_missing_segments() -> None:
         """Retransmit the segments of each sender whose segments have not all been received."""
         for s in held:
             if len(e.got.get(host_and_port(s), ())) < 2:
@@ -243,7 +249,7 @@ def test_segments_held_for_want_of_a_receive_are_bounded_over_all_peers_and_not_
     poll_until(
         lambda: sum(len(got) for got in e.got.values()) == 80,
         e,
-        also=retransmit_unfinished,
+        also=retransmit_missing_segments,
         seconds=30,
     )
     assert {len(got) for got in e.got.values()} == {2}
@@ -255,12 +261,12 @@ def host_and_port(s: ScapyRdPeer) -> str:
 
 
 def test_peers_that_acknowledge_nothing_leave_memory_to_send_to_other_peers(
-    make_endpoint, make_strangers
+    make_endpoint, make_scapy_rd_peers
 ):
     with temporary_setting("rd_total_window", 1 << 20):
         a = make_endpoint()
     b = make_endpoint()
-    for s in make_strangers(a, 8):
+    for s in make_scapy_rd_peers(a, 8):
         peer = a.get_peer(s.address)
         n = 0
         while a.send(peer, bytes(20_000)) == 1:
@@ -275,10 +281,12 @@ def test_peers_that_acknowledge_nothing_leave_memory_to_send_to_other_peers(
 
 
 @pytest.mark.clause("DGRAM-RD-18")
-def test_the_largest_credit_does_not_exceed_the_window_of_the_sender(make_endpoint, make_strangers):
+def test_the_largest_credit_does_not_exceed_the_window_of_the_sender(
+    make_endpoint, make_scapy_rd_peers
+):
     with temporary_setting("rd_window", 65536):
         e = make_endpoint()
-    (s,) = make_strangers(e, 1)
+    (s,) = make_scapy_rd_peers(e, 1)
     peer = e.get_peer(s.address)
     assert e.send(peer, b"first") == 1
     s.accept_connection(peer, credit=65535)
@@ -312,10 +320,10 @@ def test_the_largest_credit_does_not_exceed_the_window_of_the_sender(make_endpoi
 
 
 @pytest.mark.clause("DGRAM-RD-34")
-def test_a_silent_peer_is_reported_gone_only_if_it_left_a_gap(make_endpoint, make_strangers):
+def test_a_silent_peer_is_reported_gone_only_if_it_left_a_gap(make_endpoint, make_scapy_rd_peers):
     limit = 0.5
     e = make_endpoint(peer_timeout_ns=int(limit * 1e9))
-    gap, filled = make_strangers(e, 2)
+    gap, filled = make_scapy_rd_peers(e, 2)
     for s in (gap, filled):
         s.connect()
         s.send_datagram(RDType.DATA, psn=s.epoch + 1, body=b"second")
@@ -333,10 +341,10 @@ def test_a_silent_peer_is_reported_gone_only_if_it_left_a_gap(make_endpoint, mak
 
 @pytest.mark.clause("DGRAM-RD-24")
 def test_a_restarted_peer_receives_none_of_the_messages_for_its_former_incarnation(
-    make_endpoint, make_strangers
+    make_endpoint, make_scapy_rd_peers
 ):
     e = make_endpoint()
-    (s,) = make_strangers(e, 1)
+    (s,) = make_scapy_rd_peers(e, 1)
     peer = e.get_peer(s.address)
     for i in range(8):
         assert e.send(peer, b"old %d" % i) == 1

@@ -38,10 +38,10 @@ def seconds_until_peer_reported_gone(e, s, *others, each=None, probe=True):
 
 @pytest.mark.clause("DGRAM-FAIR-3")
 def test_a_peer_that_never_fills_its_gap_is_reported_gone_although_it_sends_data(
-    make_endpoint, make_strangers
+    make_endpoint, make_scapy_rd_peers
 ):
     e = make_endpoint(peer_timeout_ns=int(PEER_TIMEOUT_S * 1e9))
-    gap, good = make_strangers(e, 2)
+    gap, good = make_scapy_rd_peers(e, 2)
     for s in (gap, good):
         s.connect()
         s.send_datagram(RDType.DATA, psn=s.epoch + 1, body=b"second")
@@ -62,10 +62,10 @@ def test_a_peer_that_never_fills_its_gap_is_reported_gone_although_it_sends_data
 
 @pytest.mark.clause("DGRAM-FAIR-3")
 def test_a_peer_that_grants_credit_but_never_acknowledges_is_reported_gone(
-    make_endpoint, make_strangers
+    make_endpoint, make_scapy_rd_peers
 ):
     e = make_endpoint(peer_timeout_ns=int(PEER_TIMEOUT_S * 1e9))
-    (s,) = make_strangers(e, 1)
+    (s,) = make_scapy_rd_peers(e, 1)
     s.connect()
     s.send_datagram(RDType.PROBE)
     peer = e.get_peer(s.address)
@@ -75,10 +75,10 @@ def test_a_peer_that_grants_credit_but_never_acknowledges_is_reported_gone(
     assert 0.8 * PEER_TIMEOUT_S <= took <= 4 * PEER_TIMEOUT_S
 
 
-def connect_and_block_send_without_credit(make_endpoint, make_strangers, space, send_as_peer):
+def connect_and_block_send_without_credit(make_endpoint, make_scapy_rd_peers, space, send_as_peer):
     """Connect a peer, call ``send_as_peer``, make a message wait for credit; return both ends."""
     e = make_endpoint(peer_timeout_ns=int(PEER_TIMEOUT_S * 1e9))
-    (s,) = make_strangers(e, 1)
+    (s,) = make_scapy_rd_peers(e, 1)
     s.connect()
     send_as_peer(s)
     poll_until(lambda: not e.handle_event(), e)
@@ -89,19 +89,21 @@ def connect_and_block_send_without_credit(make_endpoint, make_strangers, space, 
 @pytest.mark.clause("DGRAM-FAIR-3", "DGRAM-RD-41")
 @pytest.mark.parametrize("space", [REQUESTS, RESPONSES])
 def test_a_peer_without_credit_that_does_not_report_not_ready_is_reported_gone(
-    make_endpoint, make_strangers, space
+    make_endpoint, make_scapy_rd_peers, space
 ):
     def send_as_peer(s):
         s.send_datagram(RDType.PROBE, credit=0)
 
-    e, s = connect_and_block_send_without_credit(make_endpoint, make_strangers, space, send_as_peer)
+    e, s = connect_and_block_send_without_credit(
+        make_endpoint, make_scapy_rd_peers, space, send_as_peer
+    )
     took = seconds_until_peer_reported_gone(e, s, each=send_as_peer, probe=False)
     assert PEER_TIMEOUT_S <= took <= 1.5 * PEER_TIMEOUT_S
 
 
 @pytest.mark.clause("DGRAM-FAIR-3")
 def test_a_peer_that_grants_credit_at_times_but_never_acknowledges_is_reported_gone(
-    make_endpoint, make_strangers
+    make_endpoint, make_scapy_rd_peers
 ):
     turns = [0]
 
@@ -110,19 +112,19 @@ def test_a_peer_that_grants_credit_at_times_but_never_acknowledges_is_reported_g
         s.send_datagram(RDType.PROBE, credit=turns[0] % 2)
 
     e, s = connect_and_block_send_without_credit(
-        make_endpoint, make_strangers, REQUESTS, send_as_peer
+        make_endpoint, make_scapy_rd_peers, REQUESTS, send_as_peer
     )
     took = seconds_until_peer_reported_gone(e, s, each=send_as_peer, probe=False)
     assert 0.8 * PEER_TIMEOUT_S <= took <= 4 * PEER_TIMEOUT_S
 
 
 @pytest.mark.clause("DGRAM-RD-41", "DGRAM-RDV-20")
-def test_a_peer_may_report_not_ready_without_time_limit(make_endpoint, make_strangers):
+def test_a_peer_may_report_not_ready_without_time_limit(make_endpoint, make_scapy_rd_peers):
     def send_as_peer(s):
         s.send_datagram(RDType.ACK, credit=0, rd_flags=RDFlag.NOT_READY, body=ack_body(rnr_timer=1))
 
     e, s = connect_and_block_send_without_credit(
-        make_endpoint, make_strangers, REQUESTS, send_as_peer
+        make_endpoint, make_scapy_rd_peers, REQUESTS, send_as_peer
     )
     stop, last = net.now() + 20 * PEER_TIMEOUT_S, [0.0]
 
@@ -138,14 +140,14 @@ def test_a_peer_may_report_not_ready_without_time_limit(make_endpoint, make_stra
 
 @pytest.mark.clause("DGRAM-RD-41")
 def test_a_receiver_without_free_memory_grants_credit_for_a_segment_that_fills_a_gap(
-    make_endpoint, make_strangers
+    make_endpoint, make_scapy_rd_peers
 ):
     with temporary_setting("rd_total_window", 1 << 20):
         e = make_endpoint()
-    (behind,) = make_strangers(e, 1)
+    (behind,) = make_scapy_rd_peers(e, 1)
     behind.connect()
     behind.send_datagram(RDType.DATA, psn=behind.epoch + 1, body=b"second")
-    for s in make_strangers(e, 60):
+    for s in make_scapy_rd_peers(e, 60):
         s.connect()
         for i in range(1, 200):
             s.send_datagram(RDType.DATA, psn=s.epoch + i, body=bytes(30))

@@ -13,7 +13,7 @@ from siwarp.inspect.rd import RDDatagram, RDType, handshake_cookie
 PEER_RECORDS, EXCESS_PEERS = 64, 200
 
 
-class RecordOccupier:
+class PeerRecordOccupier:
     """A scripted peer that establishes an incarnation and then sends only probes."""
 
     def __init__(self, server: RDEnd, number: int) -> None:
@@ -46,7 +46,7 @@ def test_a_host_that_occupies_all_peer_records_does_not_prevent_service_of_clien
     server = RDEnd(rig, max_peers=PEER_RECORDS)
     net.open_udp_socket(host).close()  # the socket adds a simulated host with this address
     there = Rig(host)
-    takers = [RecordOccupier(server, i) for i in range(PEER_RECORDS + EXCESS_PEERS)]
+    takers = [PeerRecordOccupier(server, i) for i in range(PEER_RECORDS + EXCESS_PEERS)]
     try:
         before = counter_value("rd_evicted")
         for taker in takers:

@@ -273,9 +273,11 @@ def test_an_endpoint_probes_a_long_silent_peer_before_it_sends_data(make_endpoin
 
 
 @pytest.mark.clause("DGRAM-CC-10")
-def test_after_a_timeout_at_most_two_datagrams_are_sent_at_a_time(make_endpoint, make_strangers):
+def test_after_a_timeout_at_most_two_datagrams_are_sent_at_a_time(
+    make_endpoint, make_scapy_rd_peers
+):
     e = make_endpoint()
-    (s,) = make_strangers(e, 1, host="10.0.0.9")
+    (s,) = make_scapy_rd_peers(e, 1, host="10.0.0.9")
     peer = e.get_peer(s.address)
     for i in range(60):
         e.send(peer, b"%04d" % i)

@@ -48,7 +48,7 @@ def poll_write_records(peer: RDEnd, n: int = 1) -> list[tuple[WC, Record]]:
     return found
 
 
-def consecutive_ids(first: int, n: int) -> list[int]:
+def consecutive_message_ids(first: int, n: int) -> list[int]:
     return [(first + i) & 0xFFFFFFFF for i in range(n)]
 
 
@@ -66,7 +66,7 @@ def test_an_rd_write_record_is_reported_once_complete_and_consumes_no_receive(
         ((wc, record),) = poll_write_records(b)
         assert (wc.byte_len, wc.source, wc.src_qp) == (size, a.qp.addr, a.qp.qp_num)
         ids.append(record.message_id)
-        assert record.source == a.qp.addr and ids == consecutive_ids(ids[0], number)
+        assert record.source == a.qp.addr and ids == consecutive_message_ids(ids[0], number)
         assert (record.addr, record.rkey) == (b.into.addr, b.into.rkey)
         assert (record.length, record.valid, record.whole) == (size, size, True)
         assert record.ranges == (((0, size),) if size else ())
@@ -130,7 +130,7 @@ def test_write_records_arrive_once_and_complete_over_an_unreliable_network(rig: 
 
     with net.apply_fault_plan("loss=5%,dup=5%,reorder=10%,corrupt=0.1%,seed=3"):
         wait_until(post_requests_and_poll_completions, 60)
-    assert [i for i, _ in got] == consecutive_ids(got[0][0], MESSAGE_COUNT)
+    assert [i for i, _ in got] == consecutive_message_ids(got[0][0], MESSAGE_COUNT)
     assert [size for _, size in got] == [i % 5 * 4000 for i in range(MESSAGE_COUNT)]
 
 
@@ -150,7 +150,7 @@ def test_write_records_wait_at_their_sender_if_the_receiver_does_not_poll(rig: R
     ids = [b.qp.record(w).message_id for w in got if w.opcode == WCOpcode.RECV_WRITE_RECORD]
     while len(ids) < 20:
         ids += [record.message_id for _, record in poll_write_records(b)]
-    assert ids == consecutive_ids(ids[0], 20)
+    assert ids == consecutive_message_ids(ids[0], 20)
     assert [w.wr_id for w in a.poll_sends(16)] == list(range(4, 20))
     assert errno_raised_by(b.qp.record, got[0]._replace(wr_id=99)) is not None
 

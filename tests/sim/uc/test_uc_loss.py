@@ -27,7 +27,7 @@ messages = st.lists(
 
 
 @pytest.fixture
-def peer(rig: Rig) -> Iterator[PlainUCPeer]:
+def uc_peer(rig: Rig) -> Iterator[PlainUCPeer]:
     made = PlainUCPeer(rig, size=2 * WRITE_OFFSET)
     yield made
     made.close()
@@ -55,12 +55,12 @@ def arrival_order(datagrams: list[bytes], seed: int, trouble: float) -> list[int
     jump=st.sampled_from([0, 1, 1 << 20]),
 )
 def test_a_uc_message_is_delivered_exactly_if_all_its_datagrams_arrive_in_order(
-    peer: PlainUCPeer, what: list[tuple[bool, int]], seed: int, trouble: float, jump: int
+    uc_peer: PlainUCPeer, what: list[tuple[bool, int]], seed: int, trouble: float, jump: int
 ) -> None:
     # A receiver accepts a datagram only if its PSN is newer than all previous PSNs; a message is
     # complete if all of its datagrams with consecutive PSNs were accepted.
-    peer.psn = (peer.psn + jump) % (1 << 32)
-    memory = peer.memory
+    uc_peer.psn = (uc_peer.psn + jump) % (1 << 32)
+    memory = uc_peer.memory
     memory.view[WRITE_OFFSET:] = bytes(WRITE_OFFSET)
     said: list[bytes] = []
     parts: list[range] = []
@@ -68,11 +68,11 @@ def test_a_uc_message_is_delivered_exactly_if_all_its_datagrams_arrive_in_order(
     for i, (is_write, _) in enumerate(what):
         start = len(said)
         if is_write:
-            said += peer.build_write(
+            said += uc_peer.build_write(
                 data[i], memory.rkey, memory.addr + WRITE_OFFSET + SLOT_OCTETS * i, SEGMENT_OCTETS
             )
         else:
-            said += peer.build_send(data[i], SEGMENT_OCTETS)
+            said += uc_peer.build_send(data[i], SEGMENT_OCTETS)
         parts.append(range(start, len(said)))
     taken: set[int] = set()
     newest = -1
@@ -84,11 +84,11 @@ def test_a_uc_message_is_delivered_exactly_if_all_its_datagrams_arrive_in_order(
     sends = [i for i, (is_write, _) in enumerate(what) if not is_write]
     whole = [i for i in sends if all(n in taken for n in parts[i])]
     for slot in range(len(whole) + 1):
-        peer.post_receive(slot, slot * SLOT_OCTETS, SLOT_OCTETS)
-    peer.send_datagrams(*(said[i] for i in arriving))
+        uc_peer.post_receive(slot, slot * SLOT_OCTETS, SLOT_OCTETS)
+    uc_peer.send_datagrams(*(said[i] for i in arriving))
     # All earlier datagrams have been processed when the following message arrives.
-    peer.send_datagrams(*peer.build_send(b"the end"))
-    got = peer.poll_completions(len(whole) + 1)
+    uc_peer.send_datagrams(*uc_peer.build_send(b"the end"))
+    got = uc_peer.poll_completions(len(whole) + 1)
     assert all(wc.ok for wc in got)
     found = [memory.read(wc.byte_len, wc.wr_id * SLOT_OCTETS) for wc in got]
     assert found == [data[i] for i in whole] + [b"the end"]

@@ -447,7 +447,7 @@ def test_a_delivery_count_precedes_a_reply_and_a_read_response(wire: Wire) -> No
 
 
 @contextlib.contextmanager
-def endpoint_with_all_completions_polled() -> Iterator[tuple[End, PlainPeer]]:
+def endpoint_with_unpolled_send_completion() -> Iterator[tuple[End, PlainPeer]]:
     """Yield an end without a progress thread, and its peer. The end has not yet polled the
     completion of its Send.
     """
@@ -470,7 +470,7 @@ def endpoint_with_all_completions_polled() -> Iterator[tuple[End, PlainPeer]]:
 
 def test_a_delivery_count_is_not_sent_alone_while_an_earlier_completion_is_unpolled() -> None:
     """Check that the count is sent with the next message if the receive CQ is polled first."""
-    with endpoint_with_all_completions_polled() as (a, peer):
+    with endpoint_with_unpolled_send_completion() as (a, peer):
         assert a.rcq.poll(16) == []
         assert peer.is_silent()
         assert [w.wr_id for w in a.scq.poll(16)] == [1]
@@ -480,7 +480,7 @@ def test_a_delivery_count_is_not_sent_alone_while_an_earlier_completion_is_unpol
 
 
 def test_a_delivery_count_is_sent_alone_after_several_polls_of_another_queue() -> None:
-    with endpoint_with_all_completions_polled() as (a, peer):
+    with endpoint_with_unpolled_send_completion() as (a, peer):
         for _ in range(16):
             assert a.rcq.poll(16) == []
         assert receive_delivery_count(peer) == (1, 0)

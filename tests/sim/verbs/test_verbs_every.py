@@ -11,7 +11,7 @@ from harness.every_harness import (
     UCOnEveryAddress,
     UDOnEveryAddress,
     build_datagram,
-    last_reason_name,
+    last_error_reason_name,
 )
 from harness.verbs_harness import (
     Rig,
@@ -37,7 +37,7 @@ def test_sending_from_an_address_of_another_queue_pair_is_refused(rig: Rig) -> N
     assert poll(cq)[0].ok
     for qp, handle in ((other, ah), (rig.create_ud_qp(cq, addr=(net.HERE_V6, 0)), ah)):
         assert errno_raised_by(qp.post_send, SendWR(sg=[mr.sge()], ah=handle)) == errno.EINVAL
-        assert last_reason_name() == "HANDLE_END"
+        assert last_error_reason_name() == "HANDLE_END"
     assert_no_completion(cq)
 
 

@@ -196,7 +196,7 @@ def test_a_write_record_to_a_queue_pair_without_write_records_is_an_unexpected_o
     assert target.qp.qp_state == (QPState.ERR if policy == ERROR else QPState.RTS)
 
 
-def make_target_inaccessible(
+def segment_to_inaccessible_memory(
     rig: Rig, target: WriteRecordTarget, why: str
 ) -> tuple[int, dict[str, int], tuple[int, int, int]]:
     """Return offset and fields of a segment of four octets, and the error that it causes."""
@@ -221,7 +221,7 @@ def test_an_inaccessible_write_record_is_recorded_locally_and_not_reported(
 ) -> None:
     target = WriteRecordTarget(rig, error_policy=policy)
     first = target.memory
-    at, fields, err = make_target_inaccessible(rig, target, why)
+    at, fields, err = segment_to_inaccessible_memory(rig, target, why)
     wrong = target.build_segment(b"evil", at, 5, 4, 0, **fields)
     sent = counter_value("err_sent")
     with assert_counter_grows("drop_access", 1), assert_counter_grows("err_found", 1):

@@ -41,7 +41,7 @@ def run_in_event_loop(main: Callable[[], Awaitable[T]], limit: float = LIMIT) ->
     return result
 
 
-def open_descriptor_count() -> int:
+def count_open_descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 

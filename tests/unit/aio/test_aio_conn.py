@@ -12,7 +12,7 @@ from unit.aio.aio_harness import (
     LOOPBACK,
     cancel_and_wait,
     connected_endpoints,
-    open_descriptor_count,
+    count_open_descriptors,
     run_in_event_loop,
     settled_thread_count,
     thread_count_falls_to,
@@ -173,20 +173,20 @@ def test_errors_of_asyncio_connect_and_listen_name_their_cause() -> None:
 def test_an_event_loop_opens_one_device_and_one_socket_for_each_connection() -> None:
     async def main() -> None:
         async with aio.listen(LOOPBACK) as listener:
-            before, working = open_descriptor_count(), settled_thread_count()
+            before, working = count_open_descriptors(), settled_thread_count()
             ends: list[aio.Connection] = []
             for _ in range(20):
                 accepting = asyncio.create_task(listener.accept())
                 ends += [await aio.connect(listener.address), await accepting]
-            assert open_descriptor_count() - before == 40
+            assert count_open_descriptors() - before == 40
             assert thread_count_falls_to(working)
             for end in ends:
                 await end.close()
-            await wait_until_async(lambda: open_descriptor_count() == before)
+            await wait_until_async(lambda: count_open_descriptors() == before)
 
-    fds_before, threads_before = open_descriptor_count(), settled_thread_count()
+    fds_before, threads_before = count_open_descriptors(), settled_thread_count()
     run_in_event_loop(main)
-    assert open_descriptor_count() == fds_before and thread_count_falls_to(threads_before)
+    assert count_open_descriptors() == fds_before and thread_count_falls_to(threads_before)
 
 
 # ---- cancellation
@@ -258,15 +258,15 @@ def test_a_cancelled_connect_closes_its_socket() -> None:
             with socket.socket() as silent:
                 silent.bind(LOOPBACK)
                 silent.listen(64)
-                before = open_descriptor_count()
+                before = count_open_descriptors()
                 begun = [
                     asyncio.create_task(connect_to_address(silent.getsockname())) for _ in range(30)
                 ]
-                await wait_until_async(lambda: open_descriptor_count() - before == 30)
+                await wait_until_async(lambda: count_open_descriptors() - before == 30)
                 for task in begun:
                     await cancel_and_wait(task)
                     assert task.cancelled()
-                await wait_until_async(lambda: open_descriptor_count() == before)
+                await wait_until_async(lambda: count_open_descriptors() == before)
             assert keeps_the_device_open.address
 
     run_in_event_loop(main)

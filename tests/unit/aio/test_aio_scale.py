@@ -8,7 +8,7 @@ import contextlib
 from unit.aio.aio_harness import (
     LOOPBACK,
     cancel_and_wait,
-    open_descriptor_count,
+    count_open_descriptors,
     run_in_event_loop,
     settled_thread_count,
     thread_count_falls_to,
@@ -52,7 +52,7 @@ def test_many_connections_exchange_messages_in_one_event_loop() -> None:
         async with aio.listen(LOOPBACK, **small) as listener:
             server = EchoServer(listener)
             gate = asyncio.Semaphore(CONCURRENT_CONNECTS)
-            before, working = open_descriptor_count(), settled_thread_count()
+            before, working = count_open_descriptors(), settled_thread_count()
 
             async def connect_client(n: int) -> aio.Connection:
                 async with gate:
@@ -61,7 +61,7 @@ def test_many_connections_exchange_messages_in_one_event_loop() -> None:
                     )
 
             clients = await asyncio.gather(*(connect_client(n) for n in range(CONNECTIONS)))
-            assert open_descriptor_count() - before == 2 * CONNECTIONS
+            assert count_open_descriptors() - before == 2 * CONNECTIONS
             assert thread_count_falls_to(working)
             for text in (b"abc", b"defg"):
                 await asyncio.gather(*(client.send(text) for client in clients))
@@ -70,8 +70,8 @@ def test_many_connections_exchange_messages_in_one_event_loop() -> None:
             for client in clients:
                 await client.close()
             await server.close()
-            await wait_until_async(lambda: open_descriptor_count() == before)
+            await wait_until_async(lambda: count_open_descriptors() == before)
 
-    fds_before, threads_before = open_descriptor_count(), settled_thread_count()
+    fds_before, threads_before = count_open_descriptors(), settled_thread_count()
     run_in_event_loop(main)
-    assert open_descriptor_count() == fds_before and thread_count_falls_to(threads_before)
+    assert count_open_descriptors() == fds_before and thread_count_falls_to(threads_before)

@@ -92,7 +92,7 @@ def test_sockets_are_refused_until_pthread_atfork_succeeds(build_dir: Path) -> N
     run_with_failing_calls(
         build_dir,
         """
-before = open_fds()
+before = list_open_descriptors()
 with failing("__register_atfork", errno.ENOMEM):
     try:
         Port()
@@ -100,7 +100,7 @@ with failing("__register_atfork", errno.ENOMEM):
         assert e.errno == errno.ENOMEM
     else:
         raise AssertionError("a port was opened")
-assert open_fds() == before
+assert list_open_descriptors() == before
 p = Port()
 p.open_udp()
 p.close()

@@ -5,18 +5,18 @@ from __future__ import annotations
 import pytest
 from branches.count import (
     Entry,
-    Line,
+    SourceLine,
     load_excepted_branches,
     low_coverage_messages,
-    sum_counts,
+    sum_branch_counts,
     summarize_by_layer,
 )
 
 
 def build_branch_coverage_line(
     *taken: int, text: str = "if (x)", function: str = "f", file: str = "mpa/mpa_rx.c"
-) -> Line:
-    return Line(f"siwarp/{file}", 1, function, text, taken)
+) -> SourceLine:
+    return SourceLine(f"siwarp/{file}", 1, function, text, taken)
 
 
 def test_the_branches_of_all_lines_of_a_layer_are_summed() -> None:
@@ -32,10 +32,13 @@ def test_the_branches_of_all_lines_of_a_layer_are_summed() -> None:
 
 
 def test_the_branch_counts_of_all_copies_of_a_line_are_summed() -> None:
-    assert sum_counts([[1, 0], [2, 3]]) == (3, 3)
-    assert sum_counts([[1, 0], [2, 0, 4, 5]]) == (7, 5)  # counts of two calls in one file are added
+    assert sum_branch_counts([[1, 0], [2, 3]]) == (3, 3)
+    assert sum_branch_counts([[1, 0], [2, 0, 4, 5]]) == (
+        7,
+        5,
+    )  # counts of two calls in one file are added
     with pytest.raises(ValueError, match=r"\[2, 3\] branches"):
-        sum_counts([[1, 0], [1, 2, 3]])
+        sum_branch_counts([[1, 0], [1, 2, 3]])
 
 
 def test_a_layer_with_less_than_90_percent_of_its_branches_taken_fails() -> None:

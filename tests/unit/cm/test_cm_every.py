@@ -38,7 +38,7 @@ class WildcardWire(Wire):
         return a, b
 
 
-def open_descriptor_count() -> int:
+def count_open_descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
@@ -59,14 +59,14 @@ def test_a_wildcard_listener_accepts_at_each_address_and_the_id_reports_the_addr
 
 def test_closing_a_wildcard_listener_closes_all_its_sockets_and_pending_requests(rig: Rig) -> None:
     wire = WildcardWire(rig)
-    before = open_descriptor_count()
+    before = count_open_descriptors()
     clients = [connect_plain_socket((host, wire.port)) for host in HOSTS]
     wire.listener.close()
     for host, client in zip(HOSTS, clients, strict=True):
         client.close()
         with pytest.raises(ConnectionRefusedError):
             connect_plain_socket((host, wire.port))
-    assert open_descriptor_count() == before - 2
+    assert count_open_descriptors() == before - 2
     # The second listener raises OSError if the port is still in use.
     WildcardWire(rig, wire.port).listener.close()
 
@@ -75,9 +75,9 @@ def test_the_port_of_a_wildcard_listener_must_be_free_at_each_address(rig: Rig) 
     with socket.create_server(("::1", 0), family=socket.AF_INET6) as other:
         port = other.getsockname()[1]
         id = CMID(CMEventChannel(rig.ctx))
-        before = open_descriptor_count()
+        before = count_open_descriptors()
         assert errno_raised_by(id.listen, ("", port), every_addr=True) == errno.EADDRINUSE
-        assert open_descriptor_count() == before
+        assert count_open_descriptors() == before
         # After the failure, the id may listen on another port.
         id.listen(("", 0), every_addr=True)
         assert id.local_addr[1] != port

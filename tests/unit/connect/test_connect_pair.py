@@ -23,7 +23,7 @@ from siwarp.verbs import (
 )
 
 
-def open_descriptor_count() -> int:
+def count_open_descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
@@ -78,12 +78,12 @@ def test_sends_to_a_killed_peer_complete_with_retry_exceeded(
 def test_a_qpn_holds_a_tcp_port_that_255_queue_pairs_share_and_an_index(rig: Rig) -> None:
     cq = rig.create_cq()
     init = QPInitAttr(QPType.RC, scq=cq, rcq=cq, by_qpn=True)
-    before = open_descriptor_count()
+    before = count_open_descriptors()
     made = [QueuePair(rig.pd, init) for _ in range(256)]
     ports = {qp.qp_num & 0xFFFF for qp in made}
     assert len(ports) == 2 and len({qp.qp_num for qp in made}) == 256
     assert {qp.qp_num >> 16 for qp in made[:255]} == set(range(1, 256))
-    per_port = (open_descriptor_count() - before) // 2
+    per_port = (count_open_descriptors() - before) // 2
     assert 1 <= per_port <= len(rig.ctx.query_info().addresses)
     freed = made.pop(10)
     number = freed.qp_num
@@ -93,20 +93,20 @@ def test_a_qpn_holds_a_tcp_port_that_255_queue_pairs_share_and_an_index(rig: Rig
     assert number not in [qp.qp_num for qp in made]
     for qp in [*made, again]:
         qp.close()
-    assert open_descriptor_count() == before
+    assert count_open_descriptors() == before
 
 
 def test_destroying_a_queue_pair_at_any_stage_of_connecting_by_qpn_leaks_nothing(rig: Rig) -> None:
-    fds = open_descriptor_count()
+    fds = count_open_descriptors()
     for stage in ("RESET", "INIT", "connecting", "kept", "paired", "posted", "lost", "ERR"):
         a, b = sorted((End(rig), End(rig)), key=lambda end: end.qp.qp_num)
         if stage != "RESET":
             a.init_with_receives()
-        before = open_descriptor_count()
+        before = count_open_descriptors()
         if stage in ("kept", "connecting", "paired", "posted", "lost", "ERR"):
             a.to_rts(b.host_and_qpn)
         if stage == "kept":
-            wait_until(lambda before=before: open_descriptor_count() >= before + 2)
+            wait_until(lambda before=before: count_open_descriptors() >= before + 2)
             # Closing the queue pair also closes the MPA Request that it holds.
             b.close()
         if stage in ("paired", "lost", "ERR"):
@@ -128,4 +128,4 @@ def test_destroying_a_queue_pair_at_any_stage_of_connecting_by_qpn_leaks_nothing
             end.cq.close()
             assert channel is not None
             channel.close()
-    wait_until(lambda: open_descriptor_count() == fds)
+    wait_until(lambda: count_open_descriptors() == fds)

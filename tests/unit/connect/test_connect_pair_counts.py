@@ -59,7 +59,7 @@ def rig() -> Iterator[Rig]:
 
 
 @contextlib.contextmanager
-def connected_initiator(end: End, features: int) -> Iterator[PlainPeer]:
+def connected_plain_initiator(end: End, features: int) -> Iterator[PlainPeer]:
     """Provide a plain socket that has connected as the lower QPN and announced ``features``."""
     end.to_rts((HOST, LOWEST_QPN))
     address = (HOST, end.qp.qp_num & 0xFFFF)
@@ -90,7 +90,7 @@ def test_delivery_counts_are_used_if_both_ends_offer_them_else_confirming_reads(
     end = End(rig, persona=ROCE)
     end.init_with_receives()
     with (
-        connected_initiator(end, features) as peer,
+        connected_plain_initiator(end, features) as peer,
         assert_counter_grows("confirm_reads", 1 - features % 2),
     ):
         end.send(b"12345678")
@@ -107,7 +107,7 @@ def test_delivery_counts_are_used_if_both_ends_offer_them_else_confirming_reads(
 def test_the_rtr_is_not_counted_as_a_write_in_the_delivery_counts(rig: Rig) -> None:
     end = End(rig, persona=ROCE)
     end.init_with_receives()
-    with connected_initiator(end, 1) as peer:
+    with connected_plain_initiator(end, 1) as peer:
         peer.send_segments(bytes(Requester()), peer.build_write(b"data", end.mr.rkey, end.mr.addr))
         assert struct.unpack(">II", peer.receive_segment_octets()[6:14]) == (0, 1)
         assert end.cq.poll(1) == []

@@ -248,7 +248,7 @@ class Stream(PeerStream):
 
     @property
     def error(self) -> tuple[int, int, int]:
-        e = lib.siw_ddp_error(self.handle)
+        e = lib.siw_ddp_last_rx_error(self.handle)
         return (e.layer, e.type, e.code)
 
     # Transmit path.
@@ -326,7 +326,7 @@ class PeerDgram:
     def __init__(self, handle: Any, llp: Any, family: int = socket.AF_INET) -> None:
         self.handle = handle
         addr = ffi.new("struct siw_addr *")
-        check_result(lib.siw_llp_local(llp, addr))
+        check_result(lib.siw_llp_local_addr(llp, addr))
         self.host = "::1" if family == socket.AF_INET6 else "127.0.0.1"
         self.port = socket.ntohs(addr.port_be)
         self.sock = socket.socket(family, socket.SOCK_DGRAM)

@@ -42,7 +42,7 @@ def build_segment(payload: bytes = b"", **fields: object) -> bytes:
 @pytest.mark.parametrize("size", [0, 1, 64, COPIED - 1, COPIED, COPIED + 1, 60000, -1])
 def test_a_message_of_any_size_is_one_datagram(world: DdpWorld, family: int, size: int) -> None:
     d = world.dgram_endpoint(family=family)
-    assert lib.siw_ddp_dgram_max(d.handle) == MAX[family]
+    assert lib.siw_ddp_dgram_max_payload(d.handle) == MAX[family]
     size = MAX[family] if size < 0 else size
     m = world.registered_memory(size, octet_pattern(size))
     d.transmit([m.sge()], ulp_octet=0x43, ulp_word=0xDEADBEEF, qn=0x020100)
@@ -63,8 +63,8 @@ def test_the_maximum_tagged_segment_depends_on_the_path_and_the_address_family(
         world.dgram_endpoint(family=socket.AF_INET6),
     )
     overhead = 12 + 14 + 4  # LLP header, DDP header, CRC
-    assert lib.siw_ddp_dgram_tagged_max(v4.handle, v4.peer) == 65507 - overhead
-    assert lib.siw_ddp_dgram_tagged_max(v4.handle, v6.peer) == -errno.EAFNOSUPPORT
+    assert lib.siw_ddp_dgram_max_tagged_payload(v4.handle, v4.peer) == 65507 - overhead
+    assert lib.siw_ddp_dgram_max_tagged_payload(v4.handle, v6.peer) == -errno.EAFNOSUPPORT
 
 
 @pytest.mark.clause("DGRAM-LLP-2", "DGRAM-LLP-3")

@@ -31,7 +31,7 @@ class RDEnd:
     @property
     def local_addr(self) -> Any:
         made = ffi.new("struct siw_addr *")
-        check_result(lib.siw_llp_local(lib.siw_rd_sock(self.rd), made))
+        check_result(lib.siw_llp_local_addr(lib.siw_rd_sock(self.rd), made))
         return made
 
     def get_peer(self, where: Any) -> Any:
@@ -77,7 +77,7 @@ def test_an_rd_stream_is_invisible_to_the_receiver_until_siw_ddp_rd_publish(
     """The receiving side must not see a stream that the sending side is still setting up."""
     a, b = make_rd_endpoint(), make_rd_endpoint()
     out = a.open_stream(a.get_peer(b.local_addr), ffi.cast("void *", 1))
-    lib.siw_ddp_rd_publish(out)
+    lib.siw_ddp_rd_publish_stream(out)
     msg = lib.siw_ddp_tx_get_msg(out, False)
     msg[0] = ffi.new("struct siw_ddp_msg *", {"internal": True, "ulp_octet": 0x43, "qn": 0})[0]
     assert lib.siw_ddp_tx(out, msg, ffi.new("struct siw_wire_err *")) == 1
@@ -90,10 +90,10 @@ def test_an_rd_stream_is_invisible_to_the_receiver_until_siw_ddp_rd_publish(
     assert event.kind == lib.SIW_DDP_RD_NO_STREAM and event.user == ffi.NULL
     user = ffi.cast("void *", 2)
     stream = b.open_stream(event.peer, user)
-    assert lib.siw_ddp_rd_user(event.peer) == ffi.NULL
+    assert lib.siw_ddp_rd_upper_layer_object(event.peer) == ffi.NULL
     assert wait_until(poll_segment_event).kind == lib.SIW_DDP_RD_NO_STREAM
-    lib.siw_ddp_rd_publish(stream)
-    assert lib.siw_ddp_rd_user(event.peer) == user
+    lib.siw_ddp_rd_publish_stream(stream)
+    assert lib.siw_ddp_rd_upper_layer_object(event.peer) == user
     event = wait_until(poll_segment_event)
     # The segment is refused, because the stream has no queue of buffers.
     assert event.kind == lib.SIW_DDP_RD_REFUSED and event.user == user

@@ -225,7 +225,7 @@ def test_a_forked_child_can_open_a_device_and_exchange_messages_with_its_parent(
             conn.send(b"from the child")
             return conn.recv(20).decode()
 
-    def accept_child() -> None:
+    def accept_connection_of_child() -> None:
         with listener.accept(20) as conn:
             assert conn.recv(20) == b"from the child"
             b.post_receive()
@@ -236,7 +236,7 @@ def test_a_forked_child_can_open_a_device_and_exchange_messages_with_its_parent(
                 # The receive fails when the child exits.
                 conn.recv(20)
 
-    assert run_in_forked_child(connect_to_parent, accept_child) == "from the parent"
+    assert run_in_forked_child(connect_to_parent, accept_connection_of_child) == "from the parent"
     listener.close()
 
 

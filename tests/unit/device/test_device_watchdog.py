@@ -60,14 +60,14 @@ class WatchedConnection:
         """Write until all watchdog threads have woken."""
         before = [voluntary_context_switches(task) for task in watchdogs]
 
-        def have_all_woken() -> bool:
+        def all_watchdogs_have_woken() -> bool:
             self.write_and_measure_delay()
             return all(
                 voluntary_context_switches(task) > n
                 for task, n in zip(watchdogs, before, strict=True)
             )
 
-        wait_until(have_all_woken)
+        wait_until(all_watchdogs_have_woken)
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture
-def repository(tmp_path: Path) -> Path:
+def ci_full_repository(tmp_path: Path) -> Path:
     """A git tree of one commit with tools/ci-full and stubs of the programs that it runs."""
     for name in ("tools/ci-full", "tools/lib.sh", "tools/versions"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -51,13 +51,13 @@ def commit_all_files(tree: Path) -> None:
 
 
 @pytest.fixture
-def run_ci_full(repository: Path) -> Run:
+def run_ci_full(ci_full_repository: Path) -> Run:
     """Return a function that runs tools/ci-full; keyword arguments are environment variables."""
 
     def run_ci_full_in_repository(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             ["bash", "tools/ci-full", *words],
-            cwd=repository,
+            cwd=ci_full_repository,
             env={**os.environ, "MAKEFLAGS": "", "LIBRARY": "one", **env},
             capture_output=True,
             text=True,
@@ -76,92 +76,98 @@ def pop_executed_make_targets(tree: Path) -> list[str]:
 
 
 def test_a_successful_full_run_is_recorded_with_its_commit(
-    repository: Path, run_ci_full: Run
+    ci_full_repository: Path, run_ci_full: Run
 ) -> None:
     done = run_ci_full()
     assert done.returncode == 0, done.stdout + done.stderr
-    names = pop_executed_make_targets(repository)
+    names = pop_executed_make_targets(ci_full_repository)
     assert {"site", "asan", "tsan", "strict", "fuzz", "interop", "tshark", "abi-all"} < set(names)
     assert {"mutate", "stress", "coverage", "dist", "abi-container", "docs", "gate"} < set(names)
     head = subprocess.run(
-        ["git", "rev-parse", "HEAD"], cwd=repository, capture_output=True, text=True
+        ["git", "rev-parse", "HEAD"], cwd=ci_full_repository, capture_output=True, text=True
     )
-    assert (repository / ".ci" / "full-green").read_text().startswith(head.stdout.strip() + " ")
+    assert (
+        (ci_full_repository / ".ci" / "full-green")
+        .read_text()
+        .startswith(head.stdout.strip() + " ")
+    )
 
 
 def test_a_failed_step_does_not_stop_other_steps_and_its_failed_tests_are_named(
-    repository: Path, run_ci_full: Run
+    ci_full_repository: Path, run_ci_full: Run
 ) -> None:
     done = run_ci_full(FAIL="site")
     assert done.returncode != 0
-    assert "gate" in pop_executed_make_targets(repository)
+    assert "gate" in pop_executed_make_targets(ci_full_repository)
     end = done.stdout[done.stdout.index("===== what failed") :]
     assert "site:\n    FAILED tests/test_a.py::test_b - assert 1 == 2\n" in end
     assert re.search(r"^site +FAILED \(2\) ", end, re.MULTILINE)
-    assert (repository / "build" / "ci-full" / "site.result").read_text().startswith("failed ")
-    assert not (repository / ".ci" / "full-green").exists()
+    assert (
+        (ci_full_repository / "build" / "ci-full" / "site.result").read_text().startswith("failed ")
+    )
+    assert not (ci_full_repository / ".ci" / "full-green").exists()
 
 
 def test_resume_runs_only_the_steps_that_have_not_passed_on_this_commit(
-    repository: Path, run_ci_full: Run
+    ci_full_repository: Path, run_ci_full: Run
 ) -> None:
     assert run_ci_full(FAIL="strict").returncode != 0
-    pop_executed_make_targets(repository)
+    pop_executed_make_targets(ci_full_repository)
     done = run_ci_full("--resume")
     assert done.returncode == 0, done.stdout
-    assert pop_executed_make_targets(repository) == ["strict"]
-    assert (repository / ".ci" / "full-green").exists()
+    assert pop_executed_make_targets(ci_full_repository) == ["strict"]
+    assert (ci_full_repository / ".ci" / "full-green").exists()
 
 
 @pytest.mark.parametrize("other", ["commit", "build", "changes"])
 def test_resume_ignores_results_of_another_commit_build_or_change(
-    repository: Path, run_ci_full: Run, other: str
+    ci_full_repository: Path, run_ci_full: Run, other: str
 ) -> None:
     assert run_ci_full("site").returncode == 0
-    pop_executed_make_targets(repository)
+    pop_executed_make_targets(ci_full_repository)
     if other == "commit":
-        commit_all_files(repository)
+        commit_all_files(ci_full_repository)
     if other == "changes":
-        (repository / "tracked").write_text("other\n")
+        (ci_full_repository / "tracked").write_text("other\n")
     assert (
         run_ci_full("--resume", "site", LIBRARY="two" if other == "build" else "one").returncode
         == 0
     )
-    assert pop_executed_make_targets(repository) == ["site"]
+    assert pop_executed_make_targets(ci_full_repository) == ["site"]
 
 
 def test_a_step_that_changed_the_tree_does_not_count_as_passed(
-    repository: Path, run_ci_full: Run
+    ci_full_repository: Path, run_ci_full: Run
 ) -> None:
     done = run_ci_full(CHANGE="docs")
     assert done.returncode == 0
-    assert not (repository / ".ci" / "full-green").exists()
+    assert not (ci_full_repository / ".ci" / "full-green").exists()
     assert "not every step has passed" in done.stderr
 
 
-def test_a_signal_ends_the_running_step_without_a_result(repository: Path) -> None:
-    os.mkfifo(repository / "open")
+def test_a_signal_ends_the_running_step_without_a_result(ci_full_repository: Path) -> None:
+    os.mkfifo(ci_full_repository / "open")
     with subprocess.Popen(
-        ["bash", "tools/ci-full"], cwd=repository, env={**os.environ, "HANG": "asan"}
+        ["bash", "tools/ci-full"], cwd=ci_full_repository, env={**os.environ, "HANG": "asan"}
     ) as full:
-        with (repository / "open").open() as pipe:
+        with (ci_full_repository / "open").open() as pipe:
             assert pipe.readline() == "hangs\n"
             full.terminate()
             assert pipe.read() == ""  # end of file, so no process holds the pipe open any more
         assert full.wait() == 130
-    assert not (repository / "build" / "ci-full" / "asan.result").exists()
+    assert not (ci_full_repository / "build" / "ci-full" / "asan.result").exists()
 
 
 def test_a_run_of_named_steps_does_not_count_as_a_full_run(
-    repository: Path, run_ci_full: Run
+    ci_full_repository: Path, run_ci_full: Run
 ) -> None:
     assert run_ci_full("dist", "site").returncode == 0
-    assert pop_executed_make_targets(repository) == ["site", "dist"]
-    assert not (repository / ".ci" / "full-green").exists()
+    assert pop_executed_make_targets(ci_full_repository) == ["site", "dist"]
+    assert not (ci_full_repository / ".ci" / "full-green").exists()
 
 
-def test_an_unknown_step_is_refused(repository: Path, run_ci_full: Run) -> None:
+def test_an_unknown_step_is_refused(ci_full_repository: Path, run_ci_full: Run) -> None:
     done = run_ci_full("sight")
     assert done.returncode != 0
     assert "no step sight: type one of site " in done.stderr
-    assert pop_executed_make_targets(repository) == []
+    assert pop_executed_make_targets(ci_full_repository) == []

@@ -16,7 +16,7 @@ from unit.llp.llp_harness import (
     LlpSocket,
     Port,
     address_text,
-    open_fds,
+    list_open_descriptors,
     port_of,
     run_code_in_child,
     siw_addr,
@@ -33,7 +33,7 @@ def helpers() -> SimpleNamespace:
         port_of=port_of,
         address_text=address_text,
         wait_until=wait_until,
-        open_fds=open_fds,
+        list_open_descriptors=list_open_descriptors,
         Counters=Counters,
         temporary_setting=temporary_setting,
         Port=Port,
@@ -47,12 +47,12 @@ def helpers() -> SimpleNamespace:
 
 @pytest.fixture
 def port() -> Iterator[Port]:
-    before = open_fds()
+    before = list_open_descriptors()
     p = Port()
     yield p
     p.close()
     # Every test with a port also checks for leaked descriptors.
-    assert open_fds() == before
+    assert list_open_descriptors() == before
 
 
 @pytest.fixture

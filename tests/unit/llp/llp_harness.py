@@ -41,7 +41,7 @@ def address_text(a: Any) -> str:
     return ffi.string(lib.siw_addr_format(a, out, 64)).decode()
 
 
-def open_fds() -> list[int]:
+def list_open_descriptors() -> list[int]:
     """Return the open file descriptors of the process."""
     fds = []
     for entry in Path("/proc/self/fd").iterdir():
@@ -73,12 +73,12 @@ class LlpSocket:
 
     def local_addr(self) -> Any:
         a = ffi.new("struct siw_addr *")
-        assert lib.siw_llp_local(self.c, a) == 0
+        assert lib.siw_llp_local_addr(self.c, a) == 0
         return a
 
     def peer_addr(self) -> Any:
         a = ffi.new("struct siw_addr *")
-        rv = lib.siw_llp_peer(self.c, a)
+        rv = lib.siw_llp_peer_addr(self.c, a)
         if rv < 0:
             raise OSError(-rv, os.strerror(-rv))
         return a
@@ -141,7 +141,7 @@ class LlpSocket:
     def fd(self) -> int:
         """The descriptor of the socket, found by the local address of the socket."""
         name, ours = address_text(self.local_addr()), []
-        for fd in open_fds():
+        for fd in list_open_descriptors():
             if not stat.S_ISSOCK(os.fstat(fd).st_mode):
                 continue
             with socket.socket(fileno=os.dup(fd)) as s:

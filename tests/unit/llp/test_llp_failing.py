@@ -32,11 +32,11 @@ p = Port()
 u4, u6 = p.open_udp("127.0.0.1"), p.open_udp("::1")
 group, group6 = siw_addr("239.192.7.11", 40000), siw_addr("ff02::1:2", 40001)
 out, dest4, dest6 = ffi.new("struct siw_llp_sock **"), u4.local_addr(), u6.local_addr()
-before = open_fds()
+before = list_open_descriptors()
 with failing({name!r}, {error}, nth={nth}):
     rv = {call}
 assert rv == -{error}, rv
-assert open_fds() == before
+assert list_open_descriptors() == before
 p.close()
 """
 #: Calls of the layer, each with system calls that fail: `name#2` is the second call of `name`, and
@@ -77,8 +77,8 @@ CALLS = [
         "lib.siw_llp_tcp_connect(p.c, dest4, siw_addr('127.0.0.1'), ffi.NULL, out)",
         "socket setsockopt bind connect epoll_ctl",
     ),
-    ("lib.siw_llp_local(u4.c, siw_addr('::1'))", "getsockname"),
-    ("lib.siw_llp_peer(u4.c, siw_addr('::1'))", "getpeername"),
+    ("lib.siw_llp_local_addr(u4.c, siw_addr('::1'))", "getsockname"),
+    ("lib.siw_llp_peer_addr(u4.c, siw_addr('::1'))", "getpeername"),
     ("lib.siw_llp_interfaces(ffi.new('struct siw_llp_interface[8]'), 8)", "getifaddrs socket"),
     (
         "lib.siw_llp_poll_port_open(ffi.new('struct siw_llp_port **'))",
@@ -365,7 +365,7 @@ def test_opening_a_port_or_socket_without_memory_fails_without_a_leak(
     run_with_failing_calls(
         build_dir,
         f"""
-before = open_fds()
+before = list_open_descriptors()
 with failing({name!r}, errno.ENOMEM):
     try:
         Port()
@@ -373,7 +373,7 @@ with failing({name!r}, errno.ENOMEM):
         assert e.errno == errno.ENOMEM
     else:
         raise AssertionError("a port was opened")
-assert open_fds() == before
+assert list_open_descriptors() == before
 p = Port()
 with failing("aligned_alloc", errno.ENOMEM):
     try:
@@ -390,6 +390,6 @@ lib.siw_llp_close(ffi.NULL)
 lib.siw_llp_poll_port_close(ffi.NULL)
 p.socks.clear()
 p.close()
-assert open_fds() == before
+assert list_open_descriptors() == before
 """,
     )

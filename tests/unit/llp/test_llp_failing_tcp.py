@@ -77,10 +77,10 @@ def test_accept_returns_the_error_of_a_failed_system_call_without_a_leak(build_d
 with failing("accept4", errno.EBADF):
     assert accept_connection() == -errno.EBADF
 for name, error in (("setsockopt", errno.EINVAL), ("epoll_ctl", errno.ENOSPC)):
-    before = open_fds()
+    before = list_open_descriptors()
     with failing(name, error):
         assert accept_connection() == -error
-    assert open_fds() == before
+    assert list_open_descriptors() == before
     client = socket.create_connection(("127.0.0.1", port_of(listener.local_addr())))
 assert accept_connection() == 0
 """

@@ -354,7 +354,7 @@ def test_a_poll_of_a_port_without_sockets_reports_nothing(port):
 
 
 def test_opening_a_thousand_sockets_and_a_hundred_ports_leaks_no_descriptor(helpers, plain_sender):
-    before = helpers.open_fds()
+    before = helpers.list_open_descriptors()
     for _ in range(100):
         port = helpers.Port()
         socks = [port.open_udp() for _ in range(10)]
@@ -362,13 +362,13 @@ def test_opening_a_thousand_sockets_and_a_hundred_ports_leaks_no_descriptor(help
             make_socket_hot(port, plain_sender, s)
         port.arm()
         port.close()
-    assert helpers.open_fds() == before
+    assert helpers.list_open_descriptors() == before
 
 
 def test_opening_a_port_without_free_descriptors_fails_with_emfile_without_a_leak(run_in_child):
     run_in_child("""
 soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-used = len(open_fds())
+used = len(list_open_descriptors())
 for spare in (0, 1):
     resource.setrlimit(resource.RLIMIT_NOFILE, (used + spare, hard))
     try:
@@ -385,7 +385,7 @@ except OSError as e:
     assert e.errno == 24, e
 p.close()
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-assert len(open_fds()) == used
+assert len(list_open_descriptors()) == used
 """)
 
 

@@ -156,7 +156,7 @@ p = Port()
 listener = p.listen()
 client = socket.create_connection(("127.0.0.1", port_of(listener.local_addr())))
 soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-resource.setrlimit(resource.RLIMIT_NOFILE, (len(open_fds()), hard))
+resource.setrlimit(resource.RLIMIT_NOFILE, (len(list_open_descriptors()), hard))
 p.poll_until_ready(listener)
 try:
     p.accept(listener)
@@ -424,11 +424,11 @@ def test_the_peer_address_of_a_listener_is_an_error(port):
 @BOTH_FAMILIES
 def test_a_thousand_tcp_connections_leak_no_descriptor(port, helpers, family):
     listener = port.listen(helpers.loopback[family])
-    before = helpers.open_fds()
+    before = helpers.list_open_descriptors()
     for _ in range(1000):
         a = port.connect(listener.local_addr())
         b = helpers.wait_until(lambda: port.accept_once(listener))
         port.lib.siw_llp_tcp_set_abortive_close(a.c)
         a.close()
         b.close()
-    assert helpers.open_fds() == before
+    assert helpers.list_open_descriptors() == before

@@ -49,7 +49,7 @@ class WatchedSocket:
 
     def next_datagram(self) -> bytes | int:
         """Return the next datagram, which must be from the address of the sender, or -errno."""
-        n = self.helpers.lib.siw_llp_udp_next(self.sock.c, self.source, self.at)
+        n = self.helpers.lib.siw_llp_udp_recv_in_port_buffer(self.sock.c, self.source, self.at)
         if n < 0:
             return int(n)
         name = "{}:{}".format(*self.sender.getsockname())

@@ -188,11 +188,11 @@ class Stream:
 
     @property
     def state(self) -> int:
-        return int(lib.siw_mpa_test_state(self.handle))
+        return int(lib.siw_mpa_startup_state_for_tests(self.handle))
 
     @property
     def error(self) -> tuple[int, int, int]:
-        e = lib.siw_mpa_error(self.handle)
+        e = lib.siw_mpa_get_error(self.handle)
         return (e.layer, e.type, e.code)
 
     # Transmit path.
@@ -211,7 +211,7 @@ class Stream:
     def flush_once(self) -> int:
         accepted = ffi.new("uint64_t *")
         rv = lib.siw_mpa_tx_flush(self.handle, accepted)
-        assert accepted[0] == lib.siw_mpa_tx_accepted(self.handle)
+        assert accepted[0] == lib.siw_mpa_tx_accepted_octets(self.handle)
         return check_result(rv)
 
     def flush(self) -> None:
@@ -225,7 +225,7 @@ class Stream:
     @property
     def accepted_count(self) -> int:
         """Return the number of FPDUs that have been written to TCP completely."""
-        return bisect.bisect_right(self.ends, lib.siw_mpa_tx_accepted(self.handle))
+        return bisect.bisect_right(self.ends, lib.siw_mpa_tx_accepted_octets(self.handle))
 
     # Receive path.
 
@@ -367,7 +367,7 @@ class World:
     def responder(self, *, rcvbuf: int = 0) -> Stream:
         """Return a stream in responder mode to which the peer's socket has connected."""
         local = ffi.new("struct siw_addr *")
-        check_result(lib.siw_llp_local(self._open_listener(), local))
+        check_result(lib.siw_llp_local_addr(self._open_listener(), local))
         sock = socket.socket()
         if rcvbuf:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, rcvbuf)
@@ -384,7 +384,7 @@ class World:
     def connected_streams(self, p: Any) -> tuple[Stream, Stream]:
         """Return a responder and an initiator of this process that are connected to each other."""
         out, local = self._open_listener(), ffi.new("struct siw_addr *")
-        check_result(lib.siw_llp_local(out, local))
+        check_result(lib.siw_llp_local_addr(out, local))
         one, two = ffi.new("struct siw_mpa_stream **"), ffi.new("struct siw_mpa_stream **")
         check_result(lib.siw_mpa_connect(self.port, local, ffi.NULL, p, ffi.NULL, one))
         wait_until(lambda: lib.siw_mpa_accept(out, ffi.NULL, two) == 0)

@@ -53,7 +53,7 @@ def test_recorded_fpdus_of_a_linux_siw_client_are_received(
     assert reply is not None
     assert (peer.ird, peer.ord, peer.p2p) == (startup.ird, startup.ord, startup.a)
     stream.send_reply(enhanced_params(crc=reply.c, ird=reply.ird, ord=reply.ord, rtr=peer.rtr))
-    assert lib.siw_mpa_crc_on(stream.handle) == bool(startup.c or reply.c)
+    assert lib.siw_mpa_is_crc_on(stream.handle) == bool(startup.c or reply.c)
     thread = start_sending_octets(stream, octets[len(bytes(startup)) :], step)
     for want in split_ulpdus(octets):
         assert stream.receive_ulpdu() == want

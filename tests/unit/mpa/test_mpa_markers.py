@@ -206,7 +206,10 @@ def test_fpdus_with_markers_that_arrived_with_the_mpa_request_are_received(world
     sender = threading.Thread(target=stream.sock.sendall, args=(octets,))
     sender.start()
     wait_until(
-        lambda: stream.continue_startup()[0] == 0 and lib.siw_mpa_test_memory(stream.handle) > 65000
+        lambda: (
+            stream.continue_startup()[0] == 0
+            and lib.siw_mpa_memory_octets_for_tests(stream.handle) > 65000
+        )
     )
     stream.send_reply(mpa_params(markers=1))
     assert [stream.receive_ulpdu() for _ in ulpdus] == ulpdus
@@ -318,10 +321,10 @@ def test_markers_continue_when_stream_positions_wrap_around_in_both_directions()
     start = 2**32 - 2048
     with open_mpa_world() as world:
         stream = world.receiver(markers=True)
-        lib.siw_mpa_test_set_position(stream.handle, start)
+        lib.siw_mpa_set_position_for_tests(stream.handle, start)
         stream.sock.sendall(fpdus_with_markers(ulpdus))
         assert [stream.receive_ulpdu() for _ in ulpdus] == ulpdus
         stream = world.sender(markers=True)
-        lib.siw_mpa_test_set_position(stream.handle, start)
+        lib.siw_mpa_set_position_for_tests(stream.handle, start)
         assert send_ulpdus(stream, ulpdus) == fpdus_with_markers(ulpdus)
     assert unmark(fpdus_with_markers(ulpdus))[1][0] == (0, 0)

@@ -270,7 +270,7 @@ def test_an_idle_stream_holds_no_buffers_after_start_up_and_after_traffic(world:
     stream = world.sender()
 
     def allocated_buffer_octets() -> int:
-        return int(lib.siw_mpa_test_memory(stream.handle))
+        return int(lib.siw_mpa_memory_octets_for_tests(stream.handle))
 
     assert allocated_buffer_octets() == 0
     assert stream.peek_fpdu() is None
@@ -287,7 +287,7 @@ def test_an_idle_stream_holds_no_buffers_after_start_up_and_after_traffic(world:
 
 
 def holds_partial_fpdu(stream: Stream) -> bool:
-    return stream.peek_fpdu() is None and lib.siw_mpa_test_memory(stream.handle) > 0
+    return stream.peek_fpdu() is None and lib.siw_mpa_memory_octets_for_tests(stream.handle) > 0
 
 
 def test_a_partly_received_fpdu_is_kept_while_other_streams_are_used_and_closed(

@@ -41,7 +41,7 @@ LEGAL = {
 def test_each_start_up_state_and_event_has_the_expected_action_and_next_state(
     state: str, event: str
 ) -> None:
-    cell = lib.siw_mpa_test_transition(STATES[state], EVENTS[event])
+    cell = lib.siw_mpa_startup_table_cell_for_tests(STATES[state], EVENTS[event])
     action = next(name for name, value in ACTIONS.items() if value == cell >> 8)
     if (state, event) not in LEGAL:
         assert action == "ILLEGAL"
@@ -54,7 +54,7 @@ def test_start_up_states_and_events_out_of_range_are_illegal() -> None:
     assert len(STATES) == lib.SIW_MPA_N_STATES
     assert len(EVENTS) == lib.SIW_MPA_N_EVENTS
     for state, event in [(-1, 0), (0, -1), (lib.SIW_MPA_N_STATES, 0), (0, lib.SIW_MPA_N_EVENTS)]:
-        assert lib.siw_mpa_test_transition(state, event) == -1
+        assert lib.siw_mpa_startup_table_cell_for_tests(state, event) == -1
 
 
 def test_every_start_up_state_is_reachable_and_only_final_states_have_no_successor() -> None:

@@ -54,7 +54,7 @@ def overfill_receive_queue(w: VerbsObjects) -> None:
     qp.post_recv([RecvWR()] * 3)
 
 
-def close_and_return(thing: Any) -> Any:
+def close_and_return_object(thing: Any) -> Any:
     thing.close()
     return thing
 
@@ -719,7 +719,7 @@ def test_an_invalid_local_key_is_reported_by_the_completion_of_the_send(
     w = verbs_objects
     sge = {
         "a freed key": lambda: SGE(
-            *(lambda mr: (mr.addr, 8, close_and_return(mr).lkey))(w.rig.reg_mr(8))
+            *(lambda mr: (mr.addr, 8, close_and_return_object(mr).lkey))(w.rig.reg_mr(8))
         ),
         "another PD's": lambda: MR(PD(w.ctx), 8).sge(),
         "another device's": lambda: w.other.reg_mr(8).sge(),

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
-from harness.fixtures import own_mcast_port, rig, run_in_namespace, two_device_wire, ud_pair, wire
+from harness.fixtures import (
+    rig,
+    run_in_namespace,
+    two_device_wire,
+    ud_pair,
+    use_own_mcast_port,
+    wire,
+)
 
-__all__ = ["own_mcast_port", "rig", "run_in_namespace", "two_device_wire", "ud_pair", "wire"]
+__all__ = ["rig", "run_in_namespace", "two_device_wire", "ud_pair", "use_own_mcast_port", "wire"]

@@ -16,7 +16,7 @@ from harness.every_harness import (
     UCOnEveryAddress,
     UDOnEveryAddress,
     build_datagram,
-    last_reason_name,
+    last_error_reason_name,
 )
 from harness.verbs_harness import (
     LIMIT,
@@ -41,7 +41,7 @@ from siwarp.verbs import (
 )
 
 
-def open_descriptor_count() -> int:
+def count_open_descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
@@ -83,9 +83,9 @@ def test_an_ah_from_a_completion_has_a_source_unless_the_qp_has_the_wildcard_add
 
 
 def test_a_queue_pair_on_every_address_has_one_socket_per_address_on_one_port(rig: Rig) -> None:
-    before = open_descriptor_count()
+    before = count_open_descriptors()
     end = UDOnEveryAddress(rig)
-    assert open_descriptor_count() - before == len(HOSTS)
+    assert count_open_descriptors() - before == len(HOSTS)
     assert end.qp.addr == ("127.0.0.1", end.port)
     for host in HOSTS:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -93,16 +93,16 @@ def test_a_queue_pair_on_every_address_has_one_socket_per_address_on_one_port(ri
             s.bind((host, end.port))
         assert e.value.errno == errno.EADDRINUSE
     end.qp.close()
-    assert open_descriptor_count() == before
+    assert count_open_descriptors() == before
 
 
 def test_a_requested_port_must_be_free_at_every_address(rig: Rig) -> None:
     with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as s:
         s.bind(("::1", 0))
         taken = s.getsockname()[1]
-        before = open_descriptor_count()
+        before = count_open_descriptors()
         assert errno_raised_by(rig.create_qp, every_addr=True, addr=("", taken)) == errno.EADDRINUSE
-        assert open_descriptor_count() == before
+        assert count_open_descriptors() == before
     end = UDOnEveryAddress(rig, addr=("", taken))
     assert end.qp.qp_num == taken
     _, init = end.qp.query()
@@ -204,7 +204,7 @@ def test_an_address_handle_with_a_source_that_is_not_the_devices_is_refused(rig:
     for dest, source in (("127.0.0.1", "192.0.2.1"), ("::1", "127.0.0.1"), ("127.0.0.1", "::1")):
         with pytest.raises(Error, match="source is not an address of the device"):
             AH(rig.pd, (dest, 9), source=source)
-        assert last_reason_name() == "HANDLE_SOURCE"
+        assert last_error_reason_name() == "HANDLE_SOURCE"
     ah = AH(rig.pd, AHAttr("::1", 9, "::1"))
     assert (ah.dest, ah.source) == (("::1", 9), "::1")
     assert AH(rig.pd, ("::1", 9)).source is None
@@ -219,13 +219,13 @@ def test_attribute_every_addr_is_refused_for_rc_or_rd_or_with_an_address_or_own_
         ({"addr": ("127.0.0.1", 0)}, "EVERY_ADDRESS"),
     ):
         assert errno_raised_by(rig.create_qp, every_addr=True, **kwargs) == errno.EINVAL
-        assert last_reason_name() == why
+        assert last_error_reason_name() == why
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
         s.bind(("127.0.0.1", 0))
         for kind in (QPType.UD, QPType.UC):
             qp = rig.create_qp(every_addr=True, qp_type=kind)
             assert errno_raised_by(qp.to_init, QPAttr(qkey=1, fd=s)) == errno.EINVAL
-            assert last_reason_name() == "QP_FD_EVERY"
+            assert last_error_reason_name() == "QP_FD_EVERY"
 
 
 def test_queue_pairs_may_share_all_sockets_of_a_queue_pair_on_every_address(rig: Rig) -> None:
@@ -350,7 +350,7 @@ def test_a_uc_queue_pair_refuses_a_foreign_source_address_and_stays_in_init(rig:
     ):
         to = QPAttr(ah_attr=AHAttr(host, 9, source))
         assert errno_raised_by(qp.to_rtr, to) == errno.EINVAL
-        assert last_reason_name() == "UC_SOURCE"
+        assert last_error_reason_name() == "UC_SOURCE"
         assert qp.query()[0].qp_state == QPState.INIT
     one.qp.to_rtr(QPAttr(ah_attr=AHAttr("127.0.0.1", 9, "127.0.0.1")))
 

@@ -51,13 +51,13 @@ def unconnected_endpoint(
 
 
 @pytest.fixture
-def make_strangers() -> Iterator[Callable[..., list[ScapyRdPeer]]]:
+def make_scapy_rd_peers() -> Iterator[Callable[..., list[ScapyRdPeer]]]:
     made: list[ScapyRdPeer] = []
 
-    def create_strangers(e: Endpoint, n: int, host: str = net.HERE) -> list[ScapyRdPeer]:
+    def create_scapy_rd_peers(e: Endpoint, n: int, host: str = net.HERE) -> list[ScapyRdPeer]:
         made.extend(ScapyRdPeer(e, epoch=0xABCD0001 + i, host=host) for i in range(n))
         return made[-n:]
 
-    yield create_strangers
+    yield create_scapy_rd_peers
     for s in made:
         s.close()

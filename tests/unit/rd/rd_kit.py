@@ -79,7 +79,7 @@ class Endpoint:
     @property
     def local_addr(self) -> Any:
         a = ffi.new("struct siw_addr *")
-        assert lib.siw_llp_local(lib.siw_rd_sock(self.c), a) == 0
+        assert lib.siw_llp_local_addr(lib.siw_rd_sock(self.c), a) == 0
         return a
 
     def close(self) -> None:

@@ -233,10 +233,10 @@ MEANT = {
 
 @pytest.mark.clause("DGRAM-MEET-6", "DGRAM-LLP-8")
 def test_every_rd_header_field_that_a_datagram_type_does_not_use_is_zero(
-    make_endpoint, make_strangers
+    make_endpoint, make_scapy_rd_peers
 ):
     e = make_endpoint()
-    s, other = make_strangers(e, 2)
+    s, other = make_scapy_rd_peers(e, 2)
     heard: dict[int, int] = {}
 
     def check_that_unused_fields_are_zero(d: RDDatagram) -> RDDatagram:
@@ -325,16 +325,16 @@ def endpoint_knows_peer(s: ScapyRdPeer, psn: int = 0) -> bool:
 @pytest.mark.clause("DGRAM-MEET-7", "DGRAM-RD-25")
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2"])
 def test_a_new_peer_evicts_the_record_of_a_peer_that_sent_no_data(
-    make_endpoint, make_strangers, host
+    make_endpoint, make_scapy_rd_peers, host
 ):
     e = make_endpoint(max_peers=6)
-    lone, giver, *many = [*make_strangers(e, 1, "127.0.0.3"), *make_strangers(e, 5)]
+    lone, giver, *many = [*make_scapy_rd_peers(e, 1, "127.0.0.3"), *make_scapy_rd_peers(e, 5)]
     lone.connect()
     connect_and_send_segment(giver)
     for s in many:
         s.connect()
     counters = Counters()
-    newcomers = make_strangers(e, 3, host)
+    newcomers = make_scapy_rd_peers(e, 3, host)
     for s in newcomers:
         s.connect()
     assert counters["rd_evicted"] == 3 and lib.siw_rd_n_peers(e.c) == 6
@@ -348,10 +348,10 @@ def test_a_new_peer_evicts_the_record_of_a_peer_that_sent_no_data(
 
 @pytest.mark.clause("DGRAM-MEET-8", "DGRAM-RD-32")
 def test_a_peer_record_of_the_source_with_most_records_is_evicted_first(
-    make_endpoint, make_strangers
+    make_endpoint, make_scapy_rd_peers
 ):
     e = make_endpoint(max_peers=4)
-    many, others = make_strangers(e, 5), make_strangers(e, 2, "127.0.0.2")
+    many, others = make_scapy_rd_peers(e, 5), make_scapy_rd_peers(e, 2, "127.0.0.2")
     *first, late = many
     said = []
     for s in first:
@@ -380,10 +380,10 @@ def test_a_peer_record_of_the_source_with_most_records_is_evicted_first(
 
 @pytest.mark.clause("DGRAM-RD-35")
 def test_a_flood_from_one_address_leaves_challenges_and_byes_for_other_addresses(
-    make_endpoint, make_strangers
+    make_endpoint, make_scapy_rd_peers
 ):
     e = make_endpoint()
-    (flood,), (good,) = make_strangers(e, 1), make_strangers(e, 1, "127.0.0.2")
+    (flood,), (good,) = make_scapy_rd_peers(e, 1), make_scapy_rd_peers(e, 1, "127.0.0.2")
     hello = bytes(flood.build_datagram(RDType.HELLO, dest_epoch=0, body=HELLO))
     probe = bytes(flood.build_datagram(RDType.PROBE, dest_epoch=7))
     counters = Counters()

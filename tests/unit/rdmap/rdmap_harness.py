@@ -477,7 +477,7 @@ class RdmapWorld(DdpStackWorld):
     def dgram_endpoint(self, *, qkey: int = 0x11, no_crc: bool = False) -> Dgram:
         handle, llp = self.open_rdmap_dgram(no_crc=no_crc)
         dgram = Dgram(handle, llp, self.create_queue())
-        lib.siw_rdmap_dgram_start(dgram.handle, dgram.recvs.handle, PD, qkey)
+        lib.siw_rdmap_dgram_configure_receiving(dgram.handle, dgram.recvs.handle, PD, qkey)
         self._last.append(dgram.sock.close)
         return dgram
 

@@ -184,7 +184,7 @@ def test_the_poller_returns_the_handler_of_a_socket_with_data(world: RdmapWorld)
     handler = ffi.cast("struct siw_io_handler *", 7)
     handle, llp = world.open_rdmap_dgram(handler=handler)
     addr = ffi.new("struct siw_addr *")
-    check_result(lib.siw_llp_local(llp, addr))
+    check_result(lib.siw_llp_local_addr(llp, addr))
     other = world.dgram_endpoint()
     other.peer = addr
     handlers = ffi.new("struct siw_io_handler *[8]")

@@ -65,66 +65,69 @@ class ReleaseRepository:
             text=True,
         )
 
-    def release_error(self, *words: str, made: str = "0.2.0") -> str:
+    def failed_release_message(self, *words: str, made: str = "0.2.0") -> str:
         done = self.run_release(*words, made=made)
         assert done.returncode == 1
         return done.stderr.splitlines()[-1].removeprefix("siwarp: ")
 
 
 @pytest.fixture
-def repository(tmp_path: Path) -> ReleaseRepository:
+def release_repository(tmp_path: Path) -> ReleaseRepository:
     return ReleaseRepository(tmp_path)
 
 
-def test_a_release_is_prepared_built_and_tagged(repository: ReleaseRepository) -> None:
-    assert repository.run_release("--prepare", "0.2.0").returncode == 0
+def test_a_release_is_prepared_built_and_tagged(release_repository: ReleaseRepository) -> None:
+    assert release_repository.run_release("--prepare", "0.2.0").returncode == 0
     today = datetime.datetime.now(datetime.timezone.utc).date()
     assert (
         f"\n## [Unreleased]\n\n## [0.2.0] - {today}\n\n- New.\n"
-        in (repository.folder / "CHANGELOG.md").read_text()
+        in (release_repository.folder / "CHANGELOG.md").read_text()
     )
-    assert "\n  version: '0.2.0',\n" in (repository.folder / "meson.build").read_text()
-    assert len(repository.run_git("diff", "--numstat").splitlines()) == 2
-    repository.commit_all("siwarp 0.2.0")
-    done = repository.run_release("0.2.0")
+    assert "\n  version: '0.2.0',\n" in (release_repository.folder / "meson.build").read_text()
+    assert len(release_repository.run_git("diff", "--numstat").splitlines()) == 2
+    release_repository.commit_all("siwarp 0.2.0")
+    done = release_repository.run_release("0.2.0")
     assert done.returncode == 0, done.stderr
     assert "git push --follow-tags" in done.stderr
     assert (
-        repository.run_git("tag", "--points-at", "HEAD", "--format=%(subject)") == "siwarp 0.2.0\n"
+        release_repository.run_git("tag", "--points-at", "HEAD", "--format=%(subject)")
+        == "siwarp 0.2.0\n"
     )
-    assert "the tag v0.2.0 exists already" in repository.release_error("0.2.0")
+    assert "the tag v0.2.0 exists already" in release_repository.failed_release_message("0.2.0")
 
 
 @pytest.mark.parametrize("words", [(), ("0.2",), ("v0.2.0",), ("0.2.0", "0.3.0"), ("01.2.0",)])
 def test_an_invalid_version_is_refused(
-    repository: ReleaseRepository, words: tuple[str, ...]
+    release_repository: ReleaseRepository, words: tuple[str, ...]
 ) -> None:
-    assert repository.release_error(*words).startswith("usage: tools/release")
+    assert release_repository.failed_release_message(*words).startswith("usage: tools/release")
 
 
 def test_a_release_from_a_tree_with_uncommitted_changes_is_refused(
-    repository: ReleaseRepository,
+    release_repository: ReleaseRepository,
 ) -> None:
-    (repository.folder / "new").touch()
+    (release_repository.folder / "new").touch()
     for words in (["--prepare", "0.2.0"], ["0.2.0"]):
-        assert repository.release_error(*words).startswith("the tree has changes")
+        assert release_repository.failed_release_message(*words).startswith("the tree has changes")
 
 
-def test_a_release_that_is_not_prepared_is_refused(repository: ReleaseRepository) -> None:
+def test_a_release_that_is_not_prepared_is_refused(release_repository: ReleaseRepository) -> None:
     advice = "type tools/release --prepare 0.2.0"
-    assert advice in repository.release_error("0.2.0")
-    file = repository.folder / "meson.build"
+    assert advice in release_repository.failed_release_message("0.2.0")
+    file = release_repository.folder / "meson.build"
     file.write_text(re.sub(r"(?m)^  version: '.*',$", "  version: '0.2.0',", file.read_text()))
-    repository.commit_all("half")
-    why = repository.release_error("0.2.0")
+    release_repository.commit_all("half")
+    why = release_repository.failed_release_message("0.2.0")
     assert why.startswith("CHANGELOG.md has no heading of 0.2.0") and advice in why
-    assert repository.run_git("tag") == ""
+    assert release_repository.run_git("tag") == ""
 
 
 def test_a_release_with_files_of_another_version_is_not_tagged(
-    repository: ReleaseRepository,
+    release_repository: ReleaseRepository,
 ) -> None:
-    repository.run_release("--prepare", "0.2.0")
-    repository.commit_all("siwarp 0.2.0")
-    assert "is not a file of version 0.2.0" in repository.release_error("0.2.0", made="0.1.0")
-    assert repository.run_git("tag") == ""
+    release_repository.run_release("--prepare", "0.2.0")
+    release_repository.commit_all("siwarp 0.2.0")
+    assert "is not a file of version 0.2.0" in release_repository.failed_release_message(
+        "0.2.0", made="0.1.0"
+    )
+    assert release_repository.run_git("tag") == ""

@@ -38,7 +38,7 @@ LISTENER = """
 """
 
 
-class Listener:
+class RdPeerProcess:
     """An RD peer that runs in its own process."""
 
     def __init__(self, port: int = 0) -> None:
@@ -73,9 +73,9 @@ class Listener:
 
 
 @pytest.fixture
-def listeners() -> Iterator[list[Listener]]:
+def peer_processes() -> Iterator[list[RdPeerProcess]]:
     """Provide a list to which a test adds peer processes, which are closed when the test ends."""
-    made: list[Listener] = []
+    made: list[RdPeerProcess] = []
     yield made
     for listener in made:
         listener.close()
@@ -93,13 +93,13 @@ def wait_for_peer_restart(rig: Rig, end: RDEnd) -> list[PeerRestart]:
 @pytest.mark.clause("DGRAM-INST-3", "DGRAM-INST-4")
 @pytest.mark.parametrize("loss", [0, 30])
 def test_messages_posted_for_a_killed_process_do_not_reach_its_successor_on_the_port(
-    rig: Rig, listeners: list[Listener], loss: int
+    rig: Rig, peer_processes: list[RdPeerProcess], loss: int
 ) -> None:
     a = RDEnd(rig)
     for i in range(16):
         a.out.write(f"n{i:02}".encode(), offset=8 * i)
-    first = Listener()
-    listeners.append(first)
+    first = RdPeerProcess()
+    peer_processes.append(first)
 
     def post_numbered_send(i: int) -> None:
         a.qp.post_send(SendWR(i, sg=[a.out.sge(8 * i, 3)], ah=ah))
@@ -112,8 +112,8 @@ def test_messages_posted_for_a_killed_process_do_not_reach_its_successor_on_the_
         for i in (1, 2, 3):
             post_numbered_send(i)
         first.kill()
-        second = Listener(first.port)
-        listeners.append(second)
+        second = RdPeerProcess(first.port)
+        peer_processes.append(second)
         a.qp.modify(QPAttr(qp_state=QPState.RTS))
         old = a.poll_sends(3)
         assert [w.wr_id for w in old] == [1, 2, 3]

@@ -20,7 +20,7 @@ from siwarp.verbs import AH, SendWR
 
 
 @pytest.fixture
-def other_processes() -> Iterator[list[subprocess.Popen[str]]]:
+def processes_killed_after_test() -> Iterator[list[subprocess.Popen[str]]]:
     """Provide a list to which a test adds processes, which are killed at the end of the test."""
     made: list[subprocess.Popen[str]] = []
     yield made
@@ -69,9 +69,9 @@ class RemoteEndpoint:
 
 @pytest.mark.clause("DGRAM-RD-10")
 def test_peers_receive_a_bye_when_a_program_exits_without_closing_its_queue_pair(
-    other_processes: list[subprocess.Popen[str]],
+    processes_killed_after_test: list[subprocess.Popen[str]],
 ) -> None:
-    p, port = start_peer_process(other_processes, 0, EXITS)
+    p, port = start_peer_process(processes_killed_after_test, 0, EXITS)
     with scripted_peer(cast("RDEnd", RemoteEndpoint(port))) as s:
         assert p.stdin is not None
         p.stdin.write("now\n")
