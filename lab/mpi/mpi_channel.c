@@ -21,12 +21,12 @@
 #define BATCH		   32
 #define TIMER_CHECK_ROUNDS 64u /* progress rounds between checks of timers and connections */
 
-static char *channel_frame_data(const struct siw_channel *c, uint32_t frame)
+static char *message_channel_frame_data(const struct siw_channel *c, uint32_t frame)
 {
 	return c->pool + frame * c->stride;
 }
 
-static void channel_release_frame(struct siw_channel *c, uint32_t frame)
+static void message_channel_release_frame(struct siw_channel *c, uint32_t frame)
 {
 	c->frames[frame].next = c->free;
 	c->free = frame;
@@ -38,7 +38,7 @@ static void channel_release_frame(struct siw_channel *c, uint32_t frame)
  * Handles send completions. A frame is freed when the peer has acknowledged the frame and no post
  * of the frame is outstanding.
  */
-static int channel_reap_sends(struct siw_channel *c)
+static int message_channel_reap_sends(struct siw_channel *c)
 {
 	struct siw_wc wc[BATCH];
 	int n = siw_poll_cq(c->send_cq, BATCH, wc);
@@ -53,14 +53,14 @@ static int channel_reap_sends(struct siw_channel *c)
 				      frame ? frame->to : (uint32_t)wc[i].wr_id,
 				      siw_wc_status_str(wc[i].status));
 		if (frame && --frame->posted == 0 && frame->acked)
-			channel_release_frame(c, (uint32_t)wc[i].wr_id);
+			message_channel_release_frame(c, (uint32_t)wc[i].wr_id);
 	}
 	return n;
 }
 
 /* Posts a send; while the send queue is full, waits for completions. */
-static void channel_post_send(struct siw_channel *c, struct siw_channel_peer *peer, bool rc,
-			      struct siw_send_wr *wr)
+static void message_channel_post_send(struct siw_channel *c, struct siw_channel_peer *peer, bool rc,
+				      struct siw_send_wr *wr)
 {
 	uint64_t began = 0;
 	struct siw_send_wr *bad;
@@ -75,7 +75,7 @@ static void channel_post_send(struct siw_channel *c, struct siw_channel_peer *pe
 	while ((r = siw_post_send(rc ? peer->qp : c->ud, wr, &bad)) == -ENOMEM) {
 		if (!began)
 			began = siw_bench_now();
-		if (!channel_reap_sends(c) &&
+		if (!message_channel_reap_sends(c) &&
 		    siw_bench_now() - began > c->plan.patience_ms * 1000000ull)
 			siw_bench_die(SIW_BENCH_EXIT_LOST, "rank %u no longer accepts messages",
 				      peer->rank);
@@ -83,22 +83,24 @@ static void channel_post_send(struct siw_channel *c, struct siw_channel_peer *pe
 	siw_bench_exit_on_error(r, "posting a send");
 }
 
-static void channel_post_frame(struct siw_channel *c, struct siw_channel_peer *peer, uint32_t frame)
+static void message_channel_post_frame(struct siw_channel *c, struct siw_channel_peer *peer,
+				       uint32_t frame)
 {
 	struct siw_channel_frame *f = &c->frames[frame];
-	struct siw_sge sge = { (uintptr_t)channel_frame_data(c, frame), f->length, c->mr->lkey };
+	struct siw_sge sge = { (uintptr_t)message_channel_frame_data(c, frame), f->length,
+			       c->mr->lkey };
 	struct siw_send_wr wr = { .wr_id = frame, .sg_list = &sge, .num_sge = 1 };
 
 	f->posted++;
 	peer->sent_ns = siw_bench_now();
-	channel_post_send(c, peer, peer->over_rc, &wr);
+	message_channel_post_send(c, peer, peer->over_rc, &wr);
 }
 
 /*
  * Sends an acknowledgement. Over RC each acknowledgement must confirm at least one frame; an
  * acknowledgement that may have been lost is repeated over UD.
  */
-static void channel_send_ack(struct siw_channel *c, struct siw_channel_peer *peer)
+static void message_channel_send_ack(struct siw_channel *c, struct siw_channel_peer *peer)
 {
 	struct siw_channel_head head = {
 		.magic = MAGIC,
@@ -115,10 +117,10 @@ static void channel_send_ack(struct siw_channel *c, struct siw_channel_peer *pee
 
 	peer->told = peer->expected;
 	peer->again = false;
-	channel_post_send(c, peer, rc, &wr);
+	message_channel_post_send(c, peer, rc, &wr);
 }
 
-static void channel_mark_ack_pending(struct siw_channel *c, struct siw_channel_peer *peer)
+static void message_channel_mark_ack_pending(struct siw_channel *c, struct siw_channel_peer *peer)
 {
 	if (!peer->owed)
 		c->owed[c->n_owed++] = peer->rank;
@@ -130,7 +132,7 @@ static void channel_mark_ack_pending(struct siw_channel *c, struct siw_channel_p
  * acknowledgement may have been lost or that wait for the acknowledgement of half a window of
  * frames.
  */
-static void channel_send_pending_acks(struct siw_channel *c, bool all)
+static void message_channel_send_pending_acks(struct siw_channel *c, bool all)
 {
 	uint32_t kept = 0;
 
@@ -145,7 +147,7 @@ static void channel_send_pending_acks(struct siw_channel *c, bool all)
 		}
 		peer->owed = false;
 		if (frames || peer->again)
-			channel_send_ack(c, peer);
+			message_channel_send_ack(c, peer);
 	}
 	c->n_owed = kept;
 }
@@ -161,15 +163,15 @@ bool siw_channel_uses_rc(struct siw_channel_peer *peer)
  * Returns whether a frame can be sent to a peer: the pool has a free frame, the window is not full,
  * and the pair is not switching to RC.
  */
-static bool channel_may_send(const struct siw_channel *c, struct siw_channel_peer *peer)
+static bool message_channel_may_send(const struct siw_channel *c, struct siw_channel_peer *peer)
 {
 	if (c->free == SIW_CHANNEL_NONE || peer->next_seq - peer->acked >= SIW_CHANNEL_WINDOW)
 		return false;
 	return siw_channel_uses_rc(peer) || peer->rc != CHANNEL_RC_UP;
 }
 
-static void channel_send_frame(struct siw_channel *c, struct siw_channel_peer *peer,
-			       const char *data, uint32_t length, uint64_t left)
+static void message_channel_send_frame(struct siw_channel *c, struct siw_channel_peer *peer,
+				       const char *data, uint32_t length, uint64_t left)
 {
 	uint32_t frame = c->free;
 	struct siw_channel_frame *f = &c->frames[frame];
@@ -188,8 +190,8 @@ static void channel_send_frame(struct siw_channel *c, struct siw_channel_peer *p
 					 .length = (uint32_t)sizeof(head) + length,
 					 .to = peer->rank };
 	peer->told = peer->expected;
-	memcpy(channel_frame_data(c, frame), &head, sizeof(head));
-	memcpy(channel_frame_data(c, frame) + sizeof(head), data, length);
+	memcpy(message_channel_frame_data(c, frame), &head, sizeof(head));
+	memcpy(message_channel_frame_data(c, frame) + sizeof(head), data, length);
 	if (peer->first == SIW_CHANNEL_NONE) {
 		peer->first = frame;
 		peer->news_ns = siw_bench_now();
@@ -197,7 +199,7 @@ static void channel_send_frame(struct siw_channel *c, struct siw_channel_peer *p
 		c->frames[peer->last].next = frame;
 	}
 	peer->last = frame;
-	channel_post_frame(c, peer, frame);
+	message_channel_post_frame(c, peer, frame);
 	if (peer->over_rc)
 		c->sums.by_rc++;
 	else
@@ -211,9 +213,9 @@ void siw_channel_send(struct siw_channel *c, uint32_t to, const char *data, uint
 	for (uint64_t left = size; left;) {
 		uint32_t length = left < SIW_CHANNEL_PAYLOAD ? (uint32_t)left : SIW_CHANNEL_PAYLOAD;
 
-		while (!channel_may_send(c, peer))
+		while (!message_channel_may_send(c, peer))
 			siw_channel_progress(c);
-		channel_send_frame(c, peer, data + (size - left), length, left);
+		message_channel_send_frame(c, peer, data + (size - left), length, left);
 		left -= length;
 		if (!peer->over_rc && peer->rc == CHANNEL_RC_NONE && peer->by_ud >= peer->try_at)
 			siw_channel_connect(c, peer);
@@ -225,7 +227,8 @@ void siw_channel_send(struct siw_channel *c, uint32_t to, const char *data, uint
 /*
  * Frees the frames below ack, which the peer has received; ignores an ack beyond the sent frames.
  */
-static void channel_handle_ack(struct siw_channel *c, struct siw_channel_peer *peer, uint32_t ack)
+static void message_channel_handle_ack(struct siw_channel *c, struct siw_channel_peer *peer,
+				       uint32_t ack)
 {
 	if (ack == peer->acked || ack - peer->acked > peer->next_seq - peer->acked)
 		return;
@@ -240,13 +243,14 @@ static void channel_handle_ack(struct siw_channel *c, struct siw_channel_peer *p
 		peer->acked++;
 		f->acked = true;
 		if (!f->posted)
-			channel_release_frame(c, frame);
+			message_channel_release_frame(c, frame);
 	}
 }
 
 /* Returns whether a received frame is a valid frame of a peer; if so, sets *peer. */
-static bool channel_frame_is_valid(struct siw_channel *c, const struct siw_channel_head *head,
-				   uint32_t octets, struct siw_channel_peer **peer)
+static bool message_channel_frame_is_valid(struct siw_channel *c,
+					   const struct siw_channel_head *head, uint32_t octets,
+					   struct siw_channel_peer **peer)
 {
 	if (octets < sizeof(*head) || head->magic != MAGIC || head->to != c->plan.rank ||
 	    head->from >= c->plan.ranks || head->from == c->plan.rank ||
@@ -258,20 +262,20 @@ static bool channel_frame_is_valid(struct siw_channel *c, const struct siw_chann
 	return head->left >= head->length && head->left <= c->plan.size;
 }
 
-static void channel_handle_frame(struct siw_channel *c, const char *data, uint32_t octets)
+static void message_channel_handle_frame(struct siw_channel *c, const char *data, uint32_t octets)
 {
 	struct siw_channel_head head;
 	struct siw_channel_peer *peer;
 
 	memcpy(&head, data, octets < sizeof(head) ? octets : sizeof(head));
-	if (!channel_frame_is_valid(c, &head, octets, &peer)) {
+	if (!message_channel_frame_is_valid(c, &head, octets, &peer)) {
 		c->sums.strange++;
 		return;
 	}
-	channel_handle_ack(c, peer, head.ack);
+	message_channel_handle_ack(c, peer, head.ack);
 	if (!head.length)
 		return;
-	channel_mark_ack_pending(c, peer);
+	message_channel_mark_ack_pending(c, peer);
 	if (head.seq != peer->expected) {
 		/*
 		 * an earlier frame was lost, or the frame is a duplicate because an acknowledgement
@@ -301,7 +305,7 @@ void siw_channel_post_recv(struct siw_channel *c, struct siw_channel_peer *peer,
 				"posting a receive");
 }
 
-static int channel_reap_receives(struct siw_channel *c)
+static int message_channel_reap_receives(struct siw_channel *c)
 {
 	struct siw_wc wc[BATCH];
 	int n = siw_poll_cq(c->recv_cq, BATCH, wc);
@@ -317,9 +321,9 @@ static int channel_reap_receives(struct siw_channel *c)
 		if (peer)
 			peer->from_rc = true;
 		if (wc[i].status == SIW_WC_SUCCESS)
-			channel_handle_frame(c,
-					     (peer ? peer->slots : c->ud_slots) + slot * c->stride,
-					     wc[i].byte_len);
+			message_channel_handle_frame(
+				c, (peer ? peer->slots : c->ud_slots) + slot * c->stride,
+				wc[i].byte_len);
 		else
 			c->sums.strange++; /* the UD message was longer than any frame */
 		siw_channel_post_recv(c, peer, slot);
@@ -329,19 +333,19 @@ static int channel_reap_receives(struct siw_channel *c)
 
 /* ---- timers ---------------------------------------------------------------------------------- */
 
-static void channel_retransmit(struct siw_channel *c, struct siw_channel_peer *peer)
+static void message_channel_retransmit(struct siw_channel *c, struct siw_channel_peer *peer)
 {
 	for (uint32_t i = peer->first; i != SIW_CHANNEL_NONE; i = c->frames[i].next) {
 		if (c->frames[i].posted)
 			continue; /* the previous send of the frame has not completed */
-		channel_post_frame(c, peer, i);
+		message_channel_post_frame(c, peer, i);
 		c->sums.again++;
 	}
 	peer->sent_ns = siw_bench_now();
 	peer->rto_ns = peer->rto_ns * 2 > RTO_MOST_NS ? RTO_MOST_NS : peer->rto_ns * 2;
 }
 
-static void channel_check_timers(struct siw_channel *c)
+static void message_channel_check_timers(struct siw_channel *c)
 {
 	uint64_t now = siw_bench_now();
 
@@ -357,17 +361,17 @@ static void channel_check_timers(struct siw_channel *c)
 				      "rank %u has acknowledged nothing for %u ms", i,
 				      c->plan.patience_ms);
 		if (!peer->over_rc && now > peer->sent_ns + peer->rto_ns)
-			channel_retransmit(c, peer);
+			message_channel_retransmit(c, peer);
 	}
 }
 
-static void channel_sleep_until_event(struct siw_channel *c)
+static void message_channel_sleep_until_event(struct siw_channel *c)
 {
 	struct siw_cq *cq;
 	int r;
 
 	siw_bench_exit_on_error(siw_req_notify_cq(c->recv_cq, 0), "arming the queue");
-	if (channel_reap_receives(c)) {
+	if (message_channel_reap_receives(c)) {
 		c->empty = 0;
 		return;
 	}
@@ -376,20 +380,20 @@ static void channel_sleep_until_event(struct siw_channel *c)
 		siw_bench_exit_on_error(r, "waiting for an event");
 		siw_ack_cq_events(cq, 1);
 	}
-	channel_check_timers(c);
+	message_channel_check_timers(c);
 }
 
 void siw_channel_progress(struct siw_channel *c)
 {
-	int n = channel_reap_receives(c);
+	int n = message_channel_reap_receives(c);
 
-	channel_reap_sends(c);
+	message_channel_reap_sends(c);
 	c->empty = n ? 0 : c->empty + 1;
-	channel_send_pending_acks(c, !n);
+	message_channel_send_pending_acks(c, !n);
 	if (++c->turns % TIMER_CHECK_ROUNDS == 0)
-		channel_check_timers(c);
+		message_channel_check_timers(c);
 	if (c->empty > c->plan.spins)
-		channel_sleep_until_event(c);
+		message_channel_sleep_until_event(c);
 }
 
 bool siw_channel_is_idle(const struct siw_channel *c)
@@ -403,14 +407,14 @@ bool siw_channel_is_idle(const struct siw_channel *c)
 
 /* ---- opening a channel ----------------------------------------------------------------------- */
 
-static bool channel_has_ud(const struct siw_channel *c)
+static bool message_channel_has_ud(const struct siw_channel *c)
 {
 	return c->plan.threshold || !c->plan.limit;
 }
 
-static void channel_create_memory(struct siw_channel *c)
+static void message_channel_create_memory(struct siw_channel *c)
 {
-	uint32_t slots = channel_has_ud(c) ? POOL + UD_RECVS : POOL;
+	uint32_t slots = message_channel_has_ud(c) ? POOL + UD_RECVS : POOL;
 	uint64_t most = c->plan.size < SIW_CHANNEL_PAYLOAD ? c->plan.size : SIW_CHANNEL_PAYLOAD;
 
 	c->stride = (sizeof(struct siw_channel_head) + most + 63) & ~(size_t)63;
@@ -421,7 +425,7 @@ static void channel_create_memory(struct siw_channel *c)
 	c->frames = siw_bench_require_object(calloc(POOL, sizeof(*c->frames)), "memory");
 	c->free = SIW_CHANNEL_NONE;
 	for (uint32_t i = POOL; i > 0; i--)
-		channel_release_frame(c, i - 1);
+		message_channel_release_frame(c, i - 1);
 	c->peers = siw_bench_require_object(calloc(c->plan.ranks, sizeof(*c->peers)), "memory");
 	c->owed = siw_bench_require_object(calloc(c->plan.ranks, sizeof(*c->owed)), "memory");
 	for (uint32_t i = 0; i < c->plan.ranks; i++)
@@ -431,7 +435,7 @@ static void channel_create_memory(struct siw_channel *c)
 							 .try_at = c->plan.threshold };
 }
 
-static void channel_create_cqs(struct siw_channel *c)
+static void message_channel_create_cqs(struct siw_channel *c)
 {
 	uint32_t connections = c->plan.limit < c->plan.ranks ? c->plan.limit : c->plan.ranks;
 	int windows = (int)(connections * SIW_CHANNEL_WINDOW);
@@ -446,7 +450,7 @@ static void channel_create_cqs(struct siw_channel *c)
 					      "a completion queue");
 }
 
-static void channel_create_ud_qp(struct siw_channel *c, uint16_t *port)
+static void message_channel_create_ud_qp(struct siw_channel *c, uint16_t *port)
 {
 	struct siw_qp_init_attr init = { .qp_type = SIW_QPT_UD,
 					 .cap = { UD_SENDS, UD_RECVS, 1, 1,
@@ -479,12 +483,12 @@ void siw_channel_open(struct siw_channel *c, const struct siw_channel_plan *plan
 	c->context =
 		siw_bench_require_object(siw_open_device_by_addr(&loopback), "the loopback device");
 	c->pd = siw_bench_require_object(siw_alloc_pd(c->context), "a protection domain");
-	channel_create_memory(c);
-	channel_create_cqs(c);
+	message_channel_create_memory(c);
+	message_channel_create_cqs(c);
 	*ud_port = 0;
 	*cm_port = 0;
-	if (channel_has_ud(c))
-		channel_create_ud_qp(c, ud_port);
+	if (message_channel_has_ud(c))
+		message_channel_create_ud_qp(c, ud_port);
 	if (plan->limit)
 		siw_channel_listen(c, cm_port);
 }

@@ -20,7 +20,7 @@
 /* Reasons for a rejection, in the private data of the rejection. */
 enum { NO_ROOM = 'n', HAVE_ONE = 'h' };
 
-static void channel_create_rc_qp(struct siw_channel *c, struct siw_channel_peer *peer)
+static void message_channel_create_rc_qp(struct siw_channel *c, struct siw_channel_peer *peer)
 {
 	struct siw_qp_init_attr init = {
 		.send_cq = c->send_cq,
@@ -42,7 +42,7 @@ static void channel_create_rc_qp(struct siw_channel *c, struct siw_channel_peer 
 }
 
 /* Destroys a connection on which nothing was sent, so that no frame is lost. */
-static void channel_free_connection(struct siw_channel *c, struct siw_channel_peer *peer)
+static void message_channel_free_connection(struct siw_channel *c, struct siw_channel_peer *peer)
 {
 	siw_bench_exit_on_error(siw_cm_destroy_id(peer->id), "destroying the id");
 	siw_bench_exit_on_error(siw_destroy_qp(peer->qp), "destroying the queue pair");
@@ -88,11 +88,11 @@ void siw_channel_connect(struct siw_channel *c, struct siw_channel_peer *peer)
 		return;
 	siw_addr_parse("127.0.0.1", c->cm_ports[peer->rank], &a);
 	peer->id = siw_bench_require_object(siw_cm_create_id(c->cm, peer), "an id");
-	channel_create_rc_qp(c, peer);
+	message_channel_create_rc_qp(c, peer);
 	siw_bench_exit_on_error(siw_cm_connect(peer->id, &a, NULL, &param), "connecting");
 }
 
-static void channel_reject_connection_request(struct siw_cm_id *id, char why)
+static void message_channel_reject_connection_request(struct siw_cm_id *id, char why)
 {
 	siw_bench_exit_on_error(siw_cm_reject(id, &why, 1), "rejecting");
 	siw_bench_exit_on_error(siw_cm_destroy_id(id), "destroying the id");
@@ -101,8 +101,8 @@ static void channel_reject_connection_request(struct siw_cm_id *id, char why)
 /*
  * Answers a connection request. If two requests cross, the request of the lower rank is accepted.
  */
-static void channel_handle_connection_request(struct siw_channel *c,
-					      const struct siw_cm_event *event)
+static void message_channel_handle_connection_request(struct siw_channel *c,
+						      const struct siw_cm_event *event)
 {
 	struct siw_cm_param param = { .initiator_depth = -1, .responder_resources = -1 };
 	struct siw_channel_peer *peer;
@@ -111,41 +111,41 @@ static void channel_handle_connection_request(struct siw_channel *c,
 	memcpy(&rank, event->private_data, sizeof(rank));
 	if (event->private_data_len < sizeof(rank) || rank >= c->plan.ranks ||
 	    rank == c->plan.rank) {
-		channel_reject_connection_request(event->id, HAVE_ONE);
+		message_channel_reject_connection_request(event->id, HAVE_ONE);
 		return;
 	}
 	peer = &c->peers[rank];
 	if (peer->rc == CHANNEL_RC_UP ||
 	    (peer->rc == CHANNEL_RC_CONNECTING && c->plan.rank < rank)) {
-		channel_reject_connection_request(event->id, HAVE_ONE);
+		message_channel_reject_connection_request(event->id, HAVE_ONE);
 		return;
 	}
 	if (peer->rc == CHANNEL_RC_CONNECTING)
-		channel_free_connection(c, peer);
+		message_channel_free_connection(c, peer);
 	if (c->slots_used >= c->plan.limit) {
-		channel_reject_connection_request(event->id, NO_ROOM);
+		message_channel_reject_connection_request(event->id, NO_ROOM);
 		return;
 	}
 	peer->id = event->id;
 	siw_cm_set_context(peer->id, peer);
-	channel_create_rc_qp(c, peer);
+	message_channel_create_rc_qp(c, peer);
 	siw_bench_exit_on_error(siw_cm_accept(peer->id, &param), "accepting");
 }
 
-static void channel_handle_cm_event(struct siw_channel *c, const struct siw_cm_event *event)
+static void message_channel_handle_cm_event(struct siw_channel *c, const struct siw_cm_event *event)
 {
 	struct siw_channel_peer *peer = event->context;
 
 	switch (event->event) {
 	case SIW_CM_CONNECT_REQUEST:
-		channel_handle_connection_request(c, event);
+		message_channel_handle_connection_request(c, event);
 		return;
 	case SIW_CM_ESTABLISHED:
 		peer->rc = CHANNEL_RC_UP;
 		c->sums.connections++;
 		return;
 	case SIW_CM_REJECTED:
-		channel_free_connection(c, peer);
+		message_channel_free_connection(c, peer);
 		peer->try_at = peer->by_ud + c->plan.threshold;
 		if (event->private_data_len && event->private_data[0] == HAVE_ONE)
 			return; /* the connection that the peer has requested is in progress */
@@ -169,14 +169,14 @@ void siw_channel_handle_cm_events(struct siw_channel *c, int timeout_ms)
 	int r;
 
 	while ((r = siw_cm_get_event(c->cm, &event, timeout_ms)) == 0) {
-		channel_handle_cm_event(c, &event);
+		message_channel_handle_cm_event(c, &event);
 		timeout_ms = 0;
 	}
 	if (r != -EAGAIN && r != -EINTR)
 		siw_bench_exit_on_error(r, "waiting for connections");
 }
 
-static bool channel_all_connected(const struct siw_channel *c)
+static bool message_channel_all_connected(const struct siw_channel *c)
 {
 	for (uint32_t i = 0; i < c->plan.ranks; i++)
 		if (i != c->plan.rank && c->peers[i].rc != CHANNEL_RC_UP)
@@ -190,7 +190,7 @@ void siw_channel_connect_all(struct siw_channel *c)
 
 	for (uint32_t i = c->plan.rank + 1; i < c->plan.ranks; i++)
 		siw_channel_connect(c, &c->peers[i]);
-	while (!channel_all_connected(c)) {
+	while (!message_channel_all_connected(c)) {
 		siw_channel_handle_cm_events(c, 10);
 		if (siw_bench_now() - began > (CONNECT_MS + c->plan.patience_ms) * 1000000ull)
 			siw_bench_die(SIW_BENCH_EXIT_ERROR, "not every rank could be connected");

@@ -230,7 +230,7 @@ int siw_llp_udp_join(struct siw_llp_port *port, const struct siw_addr *group, co
  * Lets this socket send to multicast groups: such datagrams leave by the given interface, pass at
  * most ttl - 1 routers, and also reach members on this machine. Returns 0 or -errno. Any thread.
  */
-int siw_llp_udp_enable_group_sending(struct siw_llp_sock *sock, const char *netdev, int ttl);
+int siw_llp_udp_enable_multicast_sending(struct siw_llp_sock *sock, const char *netdev, int ttl);
 /*
  * Allows several threads to send on this socket at the same time. The threads share only
  * want_write: a successful send clears want_write even if another thread found the socket full.

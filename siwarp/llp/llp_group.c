@@ -35,7 +35,7 @@ static int look_up_interface_index(int fd, const char *netdev, uint32_t *ifindex
  * Joins the group on the interface. With IP_MULTICAST_ALL off, datagrams of groups that only other
  * sockets joined are not received.
  */
-static int join_ipv4_group(int fd, const struct siw_addr *group, uint32_t ifindex)
+static int join_ipv4_mcast_group(int fd, const struct siw_addr *group, uint32_t ifindex)
 {
 	struct ip_mreqn member = { .imr_ifindex = (int)ifindex };
 	int rv = siw_llp_set_option(fd, IPPROTO_IP, IP_MULTICAST_ALL, 0);
@@ -46,7 +46,7 @@ static int join_ipv4_group(int fd, const struct siw_addr *group, uint32_t ifinde
 	return setsockopt(fd, IPPROTO_IP, IP_ADD_MEMBERSHIP, &member, sizeof(member)) ? -errno : 0;
 }
 
-static int join_ipv6_group(int fd, const struct siw_addr *group, uint32_t ifindex)
+static int join_ipv6_mcast_group(int fd, const struct siw_addr *group, uint32_t ifindex)
 {
 	struct ipv6_mreq member = { .ipv6mr_interface = ifindex };
 
@@ -79,8 +79,8 @@ static int mcast_group_join(int fd, const struct siw_addr *group, uint32_t ifind
 		rv = -errno;
 	if (rv < 0)
 		return rv;
-	return group->family == AF_INET ? join_ipv4_group(fd, group, ifindex)
-					: join_ipv6_group(fd, group, ifindex);
+	return group->family == AF_INET ? join_ipv4_mcast_group(fd, group, ifindex)
+					: join_ipv6_mcast_group(fd, group, ifindex);
 }
 
 int siw_llp_udp_join(struct siw_llp_port *port, const struct siw_addr *group, const char *netdev,
@@ -125,7 +125,7 @@ static int set_ipv6_mcast_send_options(int fd, uint32_t ifindex, int ttl)
 	return rv ? rv : siw_llp_set_option(fd, IPPROTO_IPV6, IPV6_MULTICAST_LOOP, 1);
 }
 
-int siw_llp_udp_enable_group_sending(struct siw_llp_sock *sock, const char *netdev, int ttl)
+int siw_llp_udp_enable_multicast_sending(struct siw_llp_sock *sock, const char *netdev, int ttl)
 {
 	struct siw_addr local;
 	uint32_t ifindex = 0;

@@ -541,29 +541,30 @@ struct siw_rdmap_group;
  * Opens a group on the DDP endpoint of the group's socket, which the group owns from then on.
  * Returns 0 or -ENOMEM.
  */
-int siw_rdmap_group_open(struct siw_ddp_dgram *ddp, struct siw_rdmap_group **out);
+int siw_rdmap_mcast_group_open(struct siw_ddp_dgram *ddp, struct siw_rdmap_group **out);
 /* Closes a group, which must have no members. */
-void siw_rdmap_group_close(struct siw_rdmap_group *group);
+void siw_rdmap_mcast_group_close(struct siw_rdmap_group *group);
 /*
  * Makes the endpoint a member of the group. Returns 0; -EEXIST if it is a member already; -ENOMEM.
  */
-int siw_rdmap_group_attach(struct siw_rdmap_group *group, struct siw_rdmap_dgram *dgram);
+int siw_rdmap_mcast_group_attach(struct siw_rdmap_group *group, struct siw_rdmap_dgram *dgram);
 /*
  * Ends the membership of an endpoint in a group. Returns the number of members left, or -ENOENT. An
  * endpoint must leave its groups before it is closed.
  */
-int siw_rdmap_group_detach(struct siw_rdmap_group *group, const struct siw_rdmap_dgram *dgram);
+int siw_rdmap_mcast_group_detach(struct siw_rdmap_group *group,
+				 const struct siw_rdmap_dgram *dgram);
 /*
- * siw_rdmap_group_recv_next() receives the group's next message and returns whether a message has
- * arrived. Each call of siw_rdmap_group_deliver_to_next_member() then delivers this message to one
- * member and returns 1; *event is RECV or BAD_RECV, with the member's user. That function returns 0
- * when all members have been served. No other datagram may be received on the port between these
- * calls. A member with another Q_Key or without a receive is skipped and counted
+ * siw_rdmap_mcast_group_recv_next() receives the group's next message and returns whether a message
+ * has arrived. Each call of siw_rdmap_mcast_group_deliver_to_next_member() then delivers this
+ * message to one member and returns 1; *event is RECV or BAD_RECV, with the member's user. That
+ * function returns 0 when all members have been served. No other datagram may be received on the
+ * port between these calls. A member with another Q_Key or without a receive is skipped and counted
  * (siw_rdmap_dgram_drops_by_source()). Group messages never get a response.
  */
-bool siw_rdmap_group_recv_next(struct siw_rdmap_group *group);
-int siw_rdmap_group_deliver_to_next_member(struct siw_rdmap_group *group,
-					   struct siw_rdmap_event *event);
+bool siw_rdmap_mcast_group_recv_next(struct siw_rdmap_group *group);
+int siw_rdmap_mcast_group_deliver_to_next_member(struct siw_rdmap_group *group,
+						 struct siw_rdmap_event *event);
 
 /*
  * ---- reliable datagrams (RD) -----------------------------------------------------------------

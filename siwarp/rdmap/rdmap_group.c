@@ -27,7 +27,7 @@ struct siw_rdmap_group {
 
 #define MEMBER(l) siw_container(l, struct member, link)
 
-int siw_rdmap_group_open(struct siw_ddp_dgram *ddp, struct siw_rdmap_group **out)
+int siw_rdmap_mcast_group_open(struct siw_ddp_dgram *ddp, struct siw_rdmap_group **out)
 {
 	struct siw_rdmap_group *group = calloc(1, sizeof(*group));
 
@@ -39,13 +39,13 @@ int siw_rdmap_group_open(struct siw_ddp_dgram *ddp, struct siw_rdmap_group **out
 	return 0;
 }
 
-void siw_rdmap_group_close(struct siw_rdmap_group *group)
+void siw_rdmap_mcast_group_close(struct siw_rdmap_group *group)
 {
 	siw_ddp_dgram_close(group->ddp);
 	free(group);
 }
 
-static struct member *group_member_find(const struct siw_rdmap_group *group,
+static struct member *mcast_member_find(const struct siw_rdmap_group *group,
 					const struct siw_rdmap_dgram *dgram)
 {
 	for (struct siw_link *l = group->members.next; l != &group->members; l = l->next)
@@ -54,11 +54,11 @@ static struct member *group_member_find(const struct siw_rdmap_group *group,
 	return NULL;
 }
 
-int siw_rdmap_group_attach(struct siw_rdmap_group *group, struct siw_rdmap_dgram *dgram)
+int siw_rdmap_mcast_group_attach(struct siw_rdmap_group *group, struct siw_rdmap_dgram *dgram)
 {
 	struct member *member;
 
-	if (group_member_find(group, dgram))
+	if (mcast_member_find(group, dgram))
 		return -EEXIST;
 	member = malloc(sizeof(*member));
 	if (!member)
@@ -69,9 +69,9 @@ int siw_rdmap_group_attach(struct siw_rdmap_group *group, struct siw_rdmap_dgram
 	return 0;
 }
 
-int siw_rdmap_group_detach(struct siw_rdmap_group *group, const struct siw_rdmap_dgram *dgram)
+int siw_rdmap_mcast_group_detach(struct siw_rdmap_group *group, const struct siw_rdmap_dgram *dgram)
 {
-	struct member *member = group_member_find(group, dgram);
+	struct member *member = mcast_member_find(group, dgram);
 
 	if (!member)
 		return -ENOENT;
@@ -80,7 +80,7 @@ int siw_rdmap_group_detach(struct siw_rdmap_group *group, const struct siw_rdmap
 	return --group->n;
 }
 
-bool siw_rdmap_group_recv_next(struct siw_rdmap_group *group)
+bool siw_rdmap_mcast_group_recv_next(struct siw_rdmap_group *group)
 {
 	group->last = &group->members;
 	return siw_ddp_dgram_rx(group->ddp, &group->seg, &group->source);
@@ -90,7 +90,7 @@ bool siw_rdmap_group_recv_next(struct siw_rdmap_group *group)
  * Returns how to handle the group's message for one member. A message that violates the protocol is
  * dropped, as a message with a wrong Q_Key is.
  */
-static enum siw_rdmap_dgram_action group_member_check(const struct siw_rdmap_group *group,
+static enum siw_rdmap_dgram_action mcast_member_check(const struct siw_rdmap_group *group,
 						      const struct siw_rdmap_dgram *dgram)
 {
 	struct siw_wire_err unused;
@@ -114,10 +114,11 @@ static enum siw_rdmap_dgram_action group_member_check(const struct siw_rdmap_gro
 }
 
 /*
- * Delivers the group's message to one member, as part of siw_rdmap_group_deliver_to_next_member().
- * Returns 1 and *event, or 0 if the member gets no message.
+ * Delivers the group's message to one member, as part of
+ * siw_rdmap_mcast_group_deliver_to_next_member(). Returns 1 and *event, or 0 if the member gets no
+ * message.
  */
-static int group_member_deliver(const struct siw_rdmap_group *group, struct siw_rdmap_dgram *dgram,
+static int mcast_member_deliver(const struct siw_rdmap_group *group, struct siw_rdmap_dgram *dgram,
 				struct siw_rdmap_event *event)
 {
 	enum siw_rdmap_dgram_action verdict;
@@ -129,7 +130,7 @@ static int group_member_deliver(const struct siw_rdmap_group *group, struct siw_
 	if (!dgram->recvs) { /* the endpoint has no receive queue before RTR and in ERR */
 		siw_drop(SIW_COUNTER_drop_no_buffer);
 	} else {
-		verdict = group_member_check(group, dgram);
+		verdict = mcast_member_check(group, dgram);
 		if (verdict == SIW_RDMAP_DROP)
 			return 0;
 		r = siw_rdmap_dgram_place(dgram, group->ddp, &group->seg, verdict, event);
@@ -152,12 +153,12 @@ static int group_member_deliver(const struct siw_rdmap_group *group, struct siw_
 	return 1;
 }
 
-int siw_rdmap_group_deliver_to_next_member(struct siw_rdmap_group *group,
-					   struct siw_rdmap_event *event)
+int siw_rdmap_mcast_group_deliver_to_next_member(struct siw_rdmap_group *group,
+						 struct siw_rdmap_event *event)
 {
 	while (group->last->next != &group->members) {
 		group->last = group->last->next;
-		if (group_member_deliver(group, MEMBER(group->last)->dgram, event))
+		if (mcast_member_deliver(group, MEMBER(group->last)->dgram, event))
 			return 1;
 	}
 	return 0;

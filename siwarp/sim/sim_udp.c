@@ -80,7 +80,7 @@ int siw_llp_udp_join(struct siw_llp_port *port, const struct siw_addr *group, co
 	return 0;
 }
 
-int siw_llp_udp_enable_group_sending(struct siw_llp_sock *sock, const char *netdev, int ttl)
+int siw_llp_udp_enable_multicast_sending(struct siw_llp_sock *sock, const char *netdev, int ttl)
 {
 	if (!host_of_netdev(netdev))
 		return -ENODEV;

@@ -122,17 +122,17 @@ def run_attacker(port: int, pid: int, goal: int, limit: float) -> dict[str, Any]
     """Send spoofed datagrams until the queue pair has handled this number of them."""
     f = SpoofedFlood(port)
 
-    def count_handled_datagrams() -> int:
+    def poll_and_sum_counters() -> int:
         counters = read_counters(pid)
         return sum(counters[name] for name in JUDGED)
 
-    before, stop = count_handled_datagrams(), time.monotonic() + limit
-    while count_handled_datagrams() - before + f.challenges < goal and time.monotonic() < stop:
+    before, stop = poll_and_sum_counters(), time.monotonic() + limit
+    while poll_and_sum_counters() - before + f.challenges < goal and time.monotonic() < stop:
         f.send_block()
         f.receive_answers()
     return {
         "spoofed": f.sent,
-        "judged": count_handled_datagrams() - before + f.challenges,
+        "judged": poll_and_sum_counters() - before + f.challenges,
         "answers": f.answers,
         "longest_answer": f.longest,
         "longer_than_asked": f.too_long,

@@ -43,7 +43,7 @@ LULL_S = 0.2
 HEAD = struct.Struct("<QII")
 
 
-def message_body(number: int) -> bytes:
+def make_message_body(number: int) -> bytes:
     """Return the data of a message after its header: 0 to 400 octets that depend on its number."""
     seed = (number * 2654435761) & 0xFFFFFFFF
     return seed.to_bytes(4, "little") * (seed % 101)
@@ -65,7 +65,7 @@ class ReceiverStatistics:
         """Check and count one received message."""
         number, length, crc = HEAD.unpack_from(data)
         rest = data[HEAD.size :]
-        if len(rest) != length or zlib.crc32(rest) != crc or rest != message_body(number):
+        if len(rest) != length or zlib.crc32(rest) != crc or rest != make_message_body(number):
             self.corrupt += 1
             return
         self.messages += 1
@@ -122,7 +122,7 @@ class StressEnd:
         """Post as many messages as there are free slots; with every 64th message post an atomic."""
         while self.free and self.begun < self.count:
             slot = self.free.pop()
-            rest = message_body(self.begun)
+            rest = make_message_body(self.begun)
             data = HEAD.pack(self.begun, len(rest), zlib.crc32(rest)) + rest
             self.out.view[slot * SLOT_OCTETS : slot * SLOT_OCTETS + len(data)] = data
             self.sends[slot].sg[0].length = len(data)

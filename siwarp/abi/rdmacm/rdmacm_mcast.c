@@ -26,7 +26,7 @@ struct cm_group {
  * Removes a group from the list of an id and returns the group, or NULL if it is not in the list.
  * The caller holds cm_lock.
  */
-static struct cm_group *group_unlink(struct cm_id *id, const struct siw_addr *addr)
+static struct cm_group *cm_mcast_group_unlink(struct cm_id *id, const struct siw_addr *addr)
 {
 	for (struct cm_group **at = &id->groups; *at; at = &(*at)->next) {
 		struct cm_group *group = *at;
@@ -39,7 +39,7 @@ static struct cm_group *group_unlink(struct cm_id *id, const struct siw_addr *ad
 	return NULL;
 }
 
-static void group_leave(struct cm_group *group)
+static void cm_mcast_group_leave(struct cm_group *group)
 {
 	if (group->qp)
 		ibv_detach_mcast(group->qp, &group->gid, 0);
@@ -57,7 +57,7 @@ void cm_leave_all_groups(struct cm_id *id)
 		cm_unlock();
 		if (!group)
 			return;
-		group_leave(group);
+		cm_mcast_group_leave(group);
 	}
 }
 
@@ -86,7 +86,7 @@ bool cm_fill_join_event(struct cm_id *id, struct cm_event *event)
 	return true;
 }
 
-static int group_from_sockaddr(const struct sockaddr *from, struct siw_addr *addr)
+static int cm_mcast_addr_from_sockaddr(const struct sockaddr *from, struct siw_addr *addr)
 {
 	int why = cm_addr_from_sockaddr(from, addr);
 
@@ -98,11 +98,12 @@ static int group_from_sockaddr(const struct sockaddr *from, struct siw_addr *add
 	return cm_addr_is_group(addr) ? 0 : EINVAL;
 }
 
-static int group_join(struct cm_id *id, const struct sockaddr *from, bool send_only, void *context)
+static int cm_mcast_group_join(struct cm_id *id, const struct sockaddr *from, bool send_only,
+			       void *context)
 {
 	struct cm_group *group, **at = &id->groups;
 	struct siw_addr addr;
-	int why = group_from_sockaddr(from, &addr);
+	int why = cm_mcast_addr_from_sockaddr(from, &addr);
 
 	if (!why && (!cm_is_ud(id) || !id->id.verbs))
 		why = EINVAL;
@@ -122,7 +123,7 @@ static int group_join(struct cm_id *id, const struct sockaddr *from, bool send_o
 	if (!why)
 		return cm_wait_result(id);
 	cm_lock();
-	group_unlink(id, &addr);
+	cm_mcast_group_unlink(id, &addr);
 	cm_unlock();
 	free(group);
 	return cm_fail(why);
@@ -132,7 +133,7 @@ int rdma_join_multicast(struct rdma_cm_id *id, struct sockaddr *addr, void *cont
 {
 	if (!cm_is_live(CM_ID, id))
 		return -1;
-	return group_join(cm_id_of(id), addr, false, context);
+	return cm_mcast_group_join(cm_id_of(id), addr, false, context);
 }
 
 int rdma_join_multicast_ex(struct rdma_cm_id *id, struct rdma_cm_join_mc_attr_ex *attr,
@@ -150,8 +151,8 @@ int rdma_join_multicast_ex(struct rdma_cm_id *id, struct rdma_cm_join_mc_attr_ex
 		flags = attr->join_flags;
 	if (flags >= RDMA_MC_JOIN_FLAG_RESERVED)
 		return cm_fail(EOPNOTSUPP);
-	return group_join(cm_id_of(id), attr->addr, flags == RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER,
-			  context);
+	return cm_mcast_group_join(cm_id_of(id), attr->addr,
+				   flags == RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER, context);
 }
 
 int rdma_leave_multicast(struct rdma_cm_id *id, struct sockaddr *addr)
@@ -162,14 +163,14 @@ int rdma_leave_multicast(struct rdma_cm_id *id, struct sockaddr *addr)
 
 	if (!cm_is_live(CM_ID, id))
 		return -1;
-	why = group_from_sockaddr(addr, &which);
+	why = cm_mcast_addr_from_sockaddr(addr, &which);
 	if (why)
 		return cm_fail(why);
 	cm_lock();
-	group = group_unlink(cm_id_of(id), &which);
+	group = cm_mcast_group_unlink(cm_id_of(id), &which);
 	cm_unlock();
 	if (!group)
 		return cm_fail(EADDRNOTAVAIL);
-	group_leave(group);
+	cm_mcast_group_leave(group);
 	return 0;
 }

@@ -330,8 +330,8 @@ ud_prepare_group_sending(struct siw_ud_qp *ud, const struct siw_ah *ah, struct s
 
 	if (end ? atomic_load(&end->sends_to_groups) : ud->sends_to_groups)
 		return 0;
-	err = siw_llp_udp_enable_group_sending(sock, ud->base.qp.ctx->info.netdev,
-					       (int)siw_settings()->mcast_ttl);
+	err = siw_llp_udp_enable_multicast_sending(sock, ud->base.qp.ctx->info.netdev,
+						   (int)siw_settings()->mcast_ttl);
 	if (end)
 		atomic_store(&end->sends_to_groups, !err);
 	else

@@ -40,13 +40,13 @@ static int mcast_group_handle_socket_event(struct siw_io_handler *self)
 
 	for (n = 0; ((n < group->burst && octets < SIW_TURN_OCTETS) ||
 		     siw_llp_port_has_more_datagrams(group->port)) &&
-		    siw_rdmap_group_recv_next(group->rdmap);
+		    siw_rdmap_mcast_group_recv_next(group->rdmap);
 	     n++) {
 		/*
 		 * A message is delivered to all members before the next message is received into
 		 * the same buffer.
 		 */
-		while (siw_rdmap_group_deliver_to_next_member(group->rdmap, &ev)) {
+		while (siw_rdmap_mcast_group_deliver_to_next_member(group->rdmap, &ev)) {
 			mcast_group_deliver(&ev);
 			octets += ev.length;
 		}
@@ -77,7 +77,7 @@ static int mcast_group_open_endpoint(struct siw_context *ctx, struct siw_group *
 
 	if (err)
 		return err;
-	err = siw_rdmap_group_open(ddp, &group->rdmap);
+	err = siw_rdmap_mcast_group_open(ddp, &group->rdmap);
 	if (err)
 		siw_ddp_dgram_close(ddp);
 	return err;
@@ -117,7 +117,7 @@ free_group:
 static void mcast_group_destroy(struct siw_group *group)
 {
 	siw_link_del(&group->link);
-	siw_rdmap_group_close(group->rdmap);
+	siw_rdmap_mcast_group_close(group->rdmap);
 	siw_llp_close(group->sock);
 	free(group);
 }
@@ -139,7 +139,7 @@ static int mcast_group_attach_qp(struct siw_ud_qp *ud, const struct siw_addr *ad
 	err = fresh ? mcast_group_create(ud->base.qp.ctx, addr, &group) : 0;
 	if (err)
 		return err == -EADDRINUSE ? siw_refuse(MCAST_PORT) : err;
-	err = siw_rdmap_group_attach(group->rdmap, ud->dgram);
+	err = siw_rdmap_mcast_group_attach(group->rdmap, ud->dgram);
 	if (err && fresh)
 		mcast_group_destroy(group);
 	if (err == -EEXIST)
@@ -153,7 +153,8 @@ static int mcast_group_attach_qp(struct siw_ud_qp *ud, const struct siw_addr *ad
 static int mcast_group_detach_qp(struct siw_ud_qp *ud, const struct siw_addr *addr)
 {
 	struct siw_group *group = mcast_group_find(ud->base.qp.ctx, addr);
-	int left = group && ud->dgram ? siw_rdmap_group_detach(group->rdmap, ud->dgram) : -ENOENT;
+	int left = group && ud->dgram ? siw_rdmap_mcast_group_detach(group->rdmap, ud->dgram)
+				      : -ENOENT;
 
 	if (left < 0)
 		return siw_refuse(MCAST_MEMBER);

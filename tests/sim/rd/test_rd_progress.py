@@ -12,7 +12,7 @@ from siwarp.inspect.rd import RDFlag, RDType, ack_body
 PEER_TIMEOUT_S = 0.5
 
 
-def host_and_port(s: ScapyRdPeer) -> str:
+def peer_address_text(s: ScapyRdPeer) -> str:
     """Return the address of a scripted peer as the endpoint's list of events states it."""
     return "{}:{}".format(*s.sock.getsockname())
 
@@ -30,7 +30,7 @@ def seconds_until_peer_reported_gone(e, s, *others, each=None, probe=True):
                     one.send_datagram(RDType.PROBE)
                 if each:
                     each(one)
-        return ("gone", host_and_port(s)) in e.news
+        return ("gone", peer_address_text(s)) in e.news
 
     poll_until(send_and_check_peer_gone, e)
     return net.now() - began
@@ -57,7 +57,7 @@ def test_a_peer_that_never_fills_its_gap_is_reported_gone_although_it_sends_data
 
     took = seconds_until_peer_reported_gone(e, gap, good, each=send_more_data)
     assert 0.8 * PEER_TIMEOUT_S <= took <= 1.3 * PEER_TIMEOUT_S
-    assert ("gone", host_and_port(good)) not in e.news
+    assert ("gone", peer_address_text(good)) not in e.news
 
 
 @pytest.mark.clause("DGRAM-FAIR-3")
@@ -135,7 +135,7 @@ def test_a_peer_may_report_not_ready_without_time_limit(make_endpoint, make_scap
         return net.now() > stop
 
     poll_until(send_until_stop, e, seconds=60)
-    assert ("gone", host_and_port(s)) not in e.news
+    assert ("gone", peer_address_text(s)) not in e.news
 
 
 @pytest.mark.clause("DGRAM-RD-41")

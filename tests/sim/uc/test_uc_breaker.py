@@ -83,7 +83,7 @@ def test_lost_and_late_uc_datagrams_are_not_counted_in_the_report(peer: PlainUCP
 
 
 def _wait_for_report(peer: PlainUCPeer) -> UCReport:
-    """Poll until a report has arrived, and return the report."""
+    """Poll until a loss report has arrived, and return it."""
     peer.sock.setblocking(False)
 
     def receive_report() -> bytes:

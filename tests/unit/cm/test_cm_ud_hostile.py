@@ -10,7 +10,7 @@ from siwarp.inspect import crc32c
 
 
 @pytest.fixture
-def sidr_endpoints(rig: Rig) -> SidrEndpoints:
+def sidr_listener_and_client(rig: Rig) -> SidrEndpoints:
     return SidrEndpoints(rig)
 
 

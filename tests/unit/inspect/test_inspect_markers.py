@@ -115,7 +115,7 @@ def test_a_capture_is_read_with_markers_if_the_other_end_requested_them(
     forth = Direction("10.1.0.1", 4000, "10.1.0.2", 5000)
     sends = [make_send_fpdu(1, 600), make_send_fpdu(2, 3)]
 
-    def append_sends(frame: bytes, marked: int) -> bytes:
+    def append_send_fpdus(frame: bytes, marked: int) -> bytes:
         return frame + (mark_stream(sends) if marked else b"".join(map(bytes, sends)))
 
     def tcp_packet(d: Direction, data: bytes) -> Ether:
@@ -124,8 +124,8 @@ def test_a_capture_is_read_with_markers_if_the_other_end_requested_them(
         return Ether(bytes(link / IP(src=d.source, dst=d.dest) / tcp / Raw(data)))
 
     packets = [
-        tcp_packet(forth, append_sends(bytes(MPARequest(m=m_request)), m_reply)),
-        tcp_packet(forth.reverse(), append_sends(bytes(MPAReply(m=m_reply)), m_request)),
+        tcp_packet(forth, append_send_fpdus(bytes(MPARequest(m=m_request)), m_reply)),
+        tcp_packet(forth.reverse(), append_send_fpdus(bytes(MPAReply(m=m_reply)), m_request)),
     ]
     frames = cut_streams(tcp_streams(packets))
     for direction, marked in ((forth, m_reply), (forth.reverse(), m_request)):

@@ -60,11 +60,11 @@ CALLS = [
         "socket setsockopt+1 setsockopt+2 setsockopt+3 setsockopt+4 bind",
     ),
     (
-        "lib.siw_llp_udp_enable_group_sending(u4.c, b'lo', 1)",
+        "lib.siw_llp_udp_enable_multicast_sending(u4.c, b'lo', 1)",
         "ioctl getsockname setsockopt setsockopt#2 setsockopt#3",
     ),
     (
-        "lib.siw_llp_udp_enable_group_sending(u6.c, b'lo', 1)",
+        "lib.siw_llp_udp_enable_multicast_sending(u6.c, b'lo', 1)",
         "setsockopt setsockopt#2 setsockopt#3",
     ),
     (
