@@ -59,7 +59,7 @@ class CheckedRatio:
         return bool(self.arguments["kind"] == "lat")
 
 
-def _message_rate_ratio(qp: str, words: str, **more: Any) -> CheckedRatio:
+def _define_message_rate_ratio(qp: str, words: str, **more: Any) -> CheckedRatio:
     return CheckedRatio(
         f"{qp.upper()} 64 B {words}", {"kind": "rate", "qp": qp, "size": 64, **more}
     )
@@ -70,9 +70,12 @@ CHECKED: tuple[CheckedRatio, ...] = (
         CheckedRatio(f"{qp.upper()} 64 B latency", {"kind": "lat", "qp": qp, "size": 64})
         for qp in ("ud", "rc")
     ),
-    *(_message_rate_ratio(qp, "one by one") for qp in ("ud", "uc", "rd", "rc")),
-    *(_message_rate_ratio(qp, "in lists of 32", post_list=32) for qp in ("ud", "uc", "rd", "rc")),
-    _message_rate_ratio("rc", "Writes one by one", op="write", depth=128),
+    *(_define_message_rate_ratio(qp, "one by one") for qp in ("ud", "uc", "rd", "rc")),
+    *(
+        _define_message_rate_ratio(qp, "in lists of 32", post_list=32)
+        for qp in ("ud", "uc", "rd", "rc")
+    ),
+    _define_message_rate_ratio("rc", "Writes one by one", op="write", depth=128),
     CheckedRatio("RC Write 1 MiB", {"kind": "bw", "qp": "rc", "op": "write", "size": MIB}),
     CheckedRatio("RD 1 MiB", {"kind": "bw", "qp": "rd", "size": MIB}),
 )

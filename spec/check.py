@@ -247,7 +247,7 @@ def _clause_ids_of_pytest_mark(mark: ast.Call, where: str, found: Citations) -> 
     return ids
 
 
-def compare_with_rfc_texts(
+def compare_clauses_with_rfc_texts(
     clauses: dict[str, Clause], extracted: list[dict[str, Any]]
 ) -> list[str]:
     """Return the differences between the clauses and those extracted from the RFCs' texts."""
@@ -465,7 +465,7 @@ def main(argv: list[str] | None = None) -> int:
         )
     extracted = args.clauses or args.root.parent / "shared" / "rfc" / "clauses.json"
     if args.clauses or extracted.is_file():
-        problems += compare_with_rfc_texts(
+        problems += compare_clauses_with_rfc_texts(
             clauses, json.loads(extracted.read_text(encoding="utf-8"))
         )
         note = f"ids, levels and hashes compared with {extracted}"

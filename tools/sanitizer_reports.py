@@ -32,7 +32,7 @@ FRAMES = 12  # maximum frames per stack
 TESTS = "tests"
 
 
-def report_part_about_siwarp(text: str) -> str:
+def extract_report_part_about_siwarp(text: str) -> str:
     """Return the part of a sanitizer report that is about siwarp, or ""."""
     if "WARNING: ThreadSanitizer" in text:
         races = (part for part in text.split(SEPARATOR) if part.strip())
@@ -68,7 +68,7 @@ def main() -> int:
     counted = [
         (f, text)
         for f in files
-        if (text := report_part_about_siwarp(f.read_text(errors="replace")))
+        if (text := extract_report_part_about_siwarp(f.read_text(errors="replace")))
     ]
     for file, text in counted[:SHOWN]:
         print(f"===== {file.name}")

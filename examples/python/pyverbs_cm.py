@@ -16,7 +16,7 @@ from siwarp.pyverbs.qp import QPCap, QPInitAttr
 SIZE = 256
 
 
-def queue_pair_attributes() -> QPInitAttr:
+def make_queue_pair_init_attributes() -> QPInitAttr:
     """Return the attributes for a connection's queue pair."""
     return QPInitAttr(qp_type=e.IBV_QPT_RC, cap=QPCap(max_recv_wr=1))
 
@@ -24,7 +24,7 @@ def queue_pair_attributes() -> QPInitAttr:
 def run_server(host: str, port: str) -> None:
     """Accept one connection, and answer its message."""
     where = AddrInfo(src=host, src_service=port, port_space=ce.RDMA_PS_TCP, flags=ce.RAI_PASSIVE)
-    with CMID(creator=where, qp_init_attr=queue_pair_attributes()) as listener:
+    with CMID(creator=where, qp_init_attr=make_queue_pair_init_attributes()) as listener:
         listener.listen()
         print("listens", flush=True)
         with listener.get_request() as conn:
@@ -43,7 +43,7 @@ def run_server(host: str, port: str) -> None:
 def run_client(host: str, port: str) -> None:
     """Connect, send a message, print the answer."""
     where = AddrInfo(src=host, dst=host, dst_service=port, port_space=ce.RDMA_PS_TCP)
-    with CMID(creator=where, qp_init_attr=queue_pair_attributes()) as conn:
+    with CMID(creator=where, qp_init_attr=make_queue_pair_init_attributes()) as conn:
         memory = conn.reg_msgs(SIZE)
         answer = conn.reg_msgs(SIZE)
         conn.post_recv(answer)

@@ -19,7 +19,7 @@ def serve_memory() -> None:
             print("memory has", memory.read().rstrip().decode())
 
 
-def use_remote_memory(host: str, port: int) -> None:
+def read_and_write_remote_memory(host: str, port: int) -> None:
     with siwarp.connect((host, port)) as conn:
         there = siwarp.RemoteBuffer.unpack(conn.recv())
         print("read:", conn.read(there, length=20).decode())
@@ -30,7 +30,7 @@ def use_remote_memory(host: str, port: int) -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) == 3:
-        use_remote_memory(sys.argv[1], int(sys.argv[2]))
+        read_and_write_remote_memory(sys.argv[1], int(sys.argv[2]))
     elif len(sys.argv) == 1:
         serve_memory()
     else:

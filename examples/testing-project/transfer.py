@@ -9,7 +9,7 @@ from siwarp.verbs import AH, CQ, MR, QP, RecvWR, RemoteBuffer, SendWR, WROpcode
 ASK, ANSWER = 1, 2
 
 
-def write_region(qp: QP, cq: CQ, mr: MR, remote: RemoteBuffer, piece: int = 4096) -> int:
+def write_region_to_peer(qp: QP, cq: CQ, mr: MR, remote: RemoteBuffer, piece: int = 4096) -> int:
     """Write all of mr to the peer's memory, in pieces; return the number of Writes."""
     posted = 0
     for at in range(0, mr.length, piece):
@@ -22,7 +22,7 @@ def write_region(qp: QP, cq: CQ, mr: MR, remote: RemoteBuffer, piece: int = 4096
     return posted
 
 
-def request_until_answered(
+def send_request_until_answered(
     qp: QP, cq: CQ, mr: MR, ah: AH, question: bytes, *, number: int, tries: int, patience: float
 ) -> bytes:
     """Send a datagram until its answer arrives; request and answer may be lost."""

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from siwarp.bench.runner import BenchError, run
-from siwarp.bench.table import fixed_width_console, format_figure
+from siwarp.bench.table import fixed_width_console, format_value_with_unit
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -67,7 +67,7 @@ class Pair:
     siwarp: tuple[str, ...] | None = ()
 
 
-def _perftest_program_pair(
+def _make_perftest_program_pair(
     program: str, qp: str, size: int, persona: str = "auto", iters: int = 2000
 ) -> Pair:
     kind = program.rpartition("_")[2]
@@ -83,7 +83,7 @@ def _perftest_program_pair(
     )
 
 
-def _ucx_program_pair(tls: str, device: str, siwarp: tuple[str, ...] | None) -> Pair:
+def _make_ucx_program_pair(tls: str, device: str, siwarp: tuple[str, ...] | None) -> Pair:
     """Return a ping-pong of 64 octets by UCX over one transport; the figure is the median."""
     iters = 20000
     words = ("-t", "tag_lat", "-s", "64", "-n", str(iters), "-w", "1000", "-f", "-v")
@@ -125,7 +125,7 @@ class Row:
         return sorted({pair.program for pair in (self.pair, self.beside) if pair is not None})
 
 
-def _persona_arguments(persona: str) -> dict[str, Any]:
+def _make_run_arguments_for_persona(persona: str) -> dict[str, Any]:
     """Return the argument of ``siwarp.bench.run`` that selects a persona."""
     return {"env": {"SIWARP_PERSONA": persona}}
 
@@ -135,29 +135,37 @@ def _all_benchmark_rows() -> Iterable[Row]:
     rc = {**latency, "qp": "rc"}
     ud = {**latency, "qp": "ud"}
     iwarp, roce = (
-        _perftest_program_pair("ib_send_lat", "rc", 64, persona) for persona in ("iwarp", "roce")
+        _make_perftest_program_pair("ib_send_lat", "rc", 64, persona)
+        for persona in ("iwarp", "roce")
     )
-    yield Row("ib_send_lat UD 64 B", _perftest_program_pair("ib_send_lat", "ud", 64), ud, 1.25)
-    yield Row("ib_send_lat RC 64 B, iwarp", iwarp, {**rc, **_persona_arguments("iwarp")}, 1.20)
-    yield Row("ib_send_lat RC 64 B, roce", roce, {**rc, **_persona_arguments("roce")}, 1.20)
+    yield Row("ib_send_lat UD 64 B", _make_perftest_program_pair("ib_send_lat", "ud", 64), ud, 1.25)
+    yield Row(
+        "ib_send_lat RC 64 B, iwarp",
+        iwarp,
+        {**rc, **_make_run_arguments_for_persona("iwarp")},
+        1.20,
+    )
+    yield Row(
+        "ib_send_lat RC 64 B, roce", roce, {**rc, **_make_run_arguments_for_persona("roce")}, 1.20
+    )
     yield Row(
         "ib_send_lat RC 64 B, roce to iwarp",
         roce,
-        {**rc, **_persona_arguments("roce")},
+        {**rc, **_make_run_arguments_for_persona("roce")},
         1.15,
         iwarp,
         "persona iwarp",
     )
     for op, target in (("write", 0.70), ("read", 0.65)):
         own = {"kind": "bw", "qp": "rc", "op": op, "size": MIB}
-        pair = _perftest_program_pair(f"ib_{op}_bw", "rc", MIB, iters=1000)
+        pair = _make_perftest_program_pair(f"ib_{op}_bw", "rc", MIB, iters=1000)
         yield Row(f"ib_{op}_bw RC 1 MiB", pair, own, target)
     yield Row(
         "ucx_perftest tag_lat 64 B, ud_verbs",
-        _ucx_program_pair("ud_v", "siw_lo:1", ()),
+        _make_ucx_program_pair("ud_v", "siw_lo:1", ()),
         ud,
         1.0,
-        _ucx_program_pair("tcp", "lo", None),
+        _make_ucx_program_pair("tcp", "lo", None),
         "UCX's tcp",
     )
 
@@ -284,14 +292,14 @@ def _median_and_range(values: Iterable[float]) -> dict[str, float]:
 
 
 def _summarize_rounds(row: Row, rounds: Sequence[dict[str, float]]) -> dict[str, Any]:
-    def program_to_figure_ratio(over: str) -> dict[str, float]:
+    def summarize_ratio_of_program_to(over: str) -> dict[str, float]:
         return _median_and_range(values["program"] / values[over] for values in rounds)
 
-    ratio = program_to_figure_ratio("beside")
+    ratio = summarize_ratio_of_program_to("beside")
     return {
         **{k: _median_and_range(values[k] for values in rounds) for k in rounds[0]},
         "ratio": ratio,
-        "ratio_to_ours": program_to_figure_ratio("ours"),
+        "ratio_to_ours": summarize_ratio_of_program_to("ours"),
         "kept": row.keeps_performance_promise(ratio["median"]),
         "rounds": list(rounds),
     }
@@ -341,12 +349,12 @@ def measure_rows(
 
 def _format_cell(spread: dict[str, float], unit: str = "") -> str:
     def format_value(value: float) -> str:
-        return format_figure(value, unit) if unit else f"{value:.2f}"
+        return format_value_with_unit(value, unit) if unit else f"{value:.2f}"
 
     return f"{format_value(spread['median'])}\n{spread['min']:.2f} to {spread['max']:.2f}"
 
 
-def _table_cells(result: dict[str, Any]) -> list[str]:
+def _format_table_row_cells(result: dict[str, Any]) -> list[str]:
     measured, unit = result["measured"], result["unit"]
     promised = f"{'<=' if unit == 'us' else '>='} {result['target']:.2f}"
     if measured is None:
@@ -357,7 +365,7 @@ def _table_cells(result: dict[str, Any]) -> list[str]:
         _format_cell(measured["ours"], unit),
         _format_cell(measured["program"], unit),
         f"{measured['ratio_to_ours']['median']:.2f}",
-        result["beside"] + f"\n{format_figure(measured['beside']['median'], unit)}",
+        result["beside"] + f"\n{format_value_with_unit(measured['beside']['median'], unit)}",
         _format_cell(measured["ratio"]),
         promised,
         "kept" if measured["kept"] else "MISSED",
@@ -375,7 +383,7 @@ def print_table(results: Sequence[dict[str, Any]], console: Console | None = Non
         text = column in ("program", "beside", "promised", "verdict")
         shown.add_column(column, justify="left" if text else "right", no_wrap=True)
     for result in results:
-        shown.add_row(*_table_cells(result))
+        shown.add_row(*_format_table_row_cells(result))
     console.print(shown)
     console.print("medians, minimum and maximum; ratios are computed per round")
     for result in results:

@@ -85,7 +85,7 @@ def _measure_study_parts(options: Options, work: Path) -> dict[str, Any]:
     if any(part in _BY_MPI for part in options.parts):
         try:
             mpich = launch.find_mpich(Path(options.mpich) if options.mpich else None, work)
-            netif = options.netif or launch.find_interface()
+            netif = options.netif or launch.find_first_non_loopback_interface()
             found["mpi"] = {"version": mpich.version, "netmods": list(mpich.netmods)}
             found["netif"] = netif
         except BenchError as e:

@@ -72,7 +72,7 @@ def _run_message_channel(channel: str, ranks: int, size: int, limit: int) -> dic
     return dict(wait_for_json(process, f"the channel over {CHANNELS[channel]}", LIMIT_S + _GRACE_S))
 
 
-def _figures_of_one_rank(rounds: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _summarize_rounds_for_one_rank(rounds: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return the figures of one rank over all rounds, with the memory of the median round."""
     middle = sorted(rounds, key=lambda sums: sums["pss"])[len(rounds) // 2]
     ranks = middle["ranks"]
@@ -92,7 +92,11 @@ def _summarize_message_channels(
     ranks: int, size: int, seen: dict[str, list[dict[str, Any]]]
 ) -> dict[str, Any]:
     row: dict[str, Any] = {"ranks": ranks, "size": size}
-    row |= {channel: _figures_of_one_rank(rounds) for channel, rounds in seen.items() if rounds}
+    row |= {
+        channel: _summarize_rounds_for_one_rank(rounds)
+        for channel, rounds in seen.items()
+        if rounds
+    }
     if "rc" in row:
         row["saving"] = {
             name: 1 - row[name]["whole"] / row["rc"]["whole"]

@@ -20,7 +20,7 @@ __all__ = [
     "TRANSPORTS",
     "Mpich",
     "Transport",
-    "find_interface",
+    "find_first_non_loopback_interface",
     "find_mpich",
     "wait_for_json",
 ]
@@ -78,7 +78,7 @@ TRANSPORTS = {
 }
 
 
-def find_interface() -> str:
+def find_first_non_loopback_interface() -> str:
     """Return the interface of the first device that is up and is not the loopback device.
 
     Raises:

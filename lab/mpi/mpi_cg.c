@@ -17,7 +17,7 @@ struct cg {
 };
 
 /* Returns the k-th row that is coupled to a row of the matrix; the coupling is symmetric. */
-static int cg_coupled_row(int whole, int row, int k)
+static int cg_index_of_coupled_row(int whole, int row, int k)
 {
 	int distance = 1 + (int)((unsigned int)(k / 2) * 7919u % (unsigned int)(whole / 2 - 1));
 
@@ -66,7 +66,7 @@ static void cg_multiply_by_matrix(const struct cg *g, const double *p, double *r
 		double of_row = (ENTRIES + 1.0) * g->whole_p[row];
 
 		for (int k = 0; k < ENTRIES; k++)
-			of_row -= g->whole_p[cg_coupled_row(g->whole, row, k)];
+			of_row -= g->whole_p[cg_index_of_coupled_row(g->whole, row, k)];
 		result[i] = of_row;
 	}
 }

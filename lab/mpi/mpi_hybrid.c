@@ -179,7 +179,7 @@ static void hybrid_measure_memory(struct rank *r)
 {
 	struct figures *figures = &r->shared->of[r->own];
 
-	figures->pss = process_pss();
+	figures->pss = read_pss_of_own_process();
 	figures->held = heap_octets_of_siwarp();
 	if (figures->pss < 0 || process_count_sockets(&figures->sockets))
 		siw_bench_die(SIW_BENCH_EXIT_ERROR, "/proc/self cannot be read");

@@ -31,7 +31,7 @@ static void kernel_measure_and_print_times(const struct kernel *k, int size)
 	residual = k->solve(size);
 	own[0] = PMPI_Wtime() - began;
 	own[1] = communication_seconds();
-	calls = communication_calls();
+	calls = communication_call_count();
 	if (!(residual <= k->most))
 		abort_job("%s of %d: the residual is %g, more than %g", k->name, size, residual,
 			  k->most);

@@ -19,8 +19,8 @@ static unsigned char peers_expected_octet(int from, int to, int lap, int at)
 }
 
 /* Sends a message to one rank and receives a message from another; checks each received octet. */
-static void peers_exchange(int to, int from, int lap, unsigned char *out, unsigned char *in,
-			   int size)
+static void peers_exchange_and_check_messages(int to, int from, int lap, unsigned char *out,
+					      unsigned char *in, int size)
 {
 	int rank = own_rank();
 
@@ -53,11 +53,12 @@ int main(int argc, char **argv)
 	began = MPI_Wtime();
 	for (int lap = 0; lap < LAPS; lap++)
 		for (int step = 1; step < ranks; step++)
-			peers_exchange((rank + step) % ranks, (rank + ranks - step) % ranks, lap,
-				       out, in, size);
+			peers_exchange_and_check_messages((rank + step) % ranks,
+							  (rank + ranks - step) % ranks, lap, out,
+							  in, size);
 	MPI_Barrier(MPI_COMM_WORLD);
 	figures[SECONDS_US] = (long long)((MPI_Wtime() - began) * 1e6);
-	figures[PSS] = process_pss();
+	figures[PSS] = read_pss_of_own_process();
 	figures[HELD] = heap_octets_of_siwarp();
 	if (figures[PSS] < 0 || process_count_sockets(&sockets))
 		abort_job("/proc/self cannot be read");

@@ -11,7 +11,7 @@
 
 #include "lab/mpi/mpi_process.h"
 
-long long process_pss(void)
+long long read_pss_of_own_process(void)
 {
 	FILE *file = fopen("/proc/self/smaps_rollup", "r");
 	long long kib = -1;

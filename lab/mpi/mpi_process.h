@@ -9,7 +9,7 @@ struct process_sockets {
 };
 
 /* Returns the proportional set size of the calling process in octets, or -1 if it is unknown. */
-long long process_pss(void);
+long long read_pss_of_own_process(void);
 /*
  * Counts the UDP and TCP sockets of the calling process. Returns 0, or -1 if /proc is unreadable.
  */

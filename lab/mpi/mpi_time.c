@@ -17,7 +17,7 @@ double communication_seconds(void)
 	return seconds;
 }
 
-long long communication_calls(void)
+long long communication_call_count(void)
 {
 	return calls;
 }

@@ -13,6 +13,6 @@ void communication_reset_statistics(void);
 
 /* Return the seconds in communication calls, and the number of calls, since the last reset. */
 double communication_seconds(void);
-long long communication_calls(void);
+long long communication_call_count(void);
 
 #endif

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from lab.mpi.hybrid import CHANNELS
 from lab.mpi.launch import TRANSPORTS
 from lab.mpi.wire import METRICS
-from siwarp.bench.table import fixed_width_console, format_figure
+from siwarp.bench.table import fixed_width_console, format_value_with_unit
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -41,7 +41,7 @@ def _print_curves(console: Console, found: dict[str, Any]) -> None:
             cells = []
             for figures in found["transports"].values():
                 point = figures[str(size)]
-                cell = format_figure(point[metric]["median"], unit)
+                cell = format_value_with_unit(point[metric]["median"], unit)
                 ratio = point.get(f"{metric}_ratio")
                 cells.append(f"{cell}  x {ratio['median']:.2f}" if ratio else cell)
             shown.add_row(format_octets(size), *cells)
@@ -135,7 +135,7 @@ def _print_ud_rc_hybrid_channels(console: Console, found: dict[str, Any]) -> Non
             shown.add_row(
                 f"{row['ranks']}, {format_octets(row['size'])}",
                 CHANNELS[name],
-                format_figure(of["lat"]["median"], "us"),
+                format_value_with_unit(of["lat"]["median"], "us"),
                 f"{of['rate']['median']:,.0f}",
                 _format_mib(of["process"]),
                 _format_mib(of["siwarp"]),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from lab.verbs import runs
 from siwarp.bench.runner import BenchError, Progress, make_progress_counter
 from siwarp.bench.runner import run as bench_run
-from siwarp.bench.table import MIB, fixed_width_console, format_figure
+from siwarp.bench.table import MIB, fixed_width_console, format_value_with_unit
 from siwarp.bench.trust import minimum_and_maximum
 
 if TYPE_CHECKING:
@@ -45,7 +45,9 @@ ROWS: tuple[Row, ...] = (
 )
 
 
-def _measure_figure(arguments: dict[str, Any], persona: str, iters: int | None) -> dict[str, Any]:
+def _measure_value_once(
+    arguments: dict[str, Any], persona: str, iters: int | None
+) -> dict[str, Any]:
     """Measure a figure once; return ``value``, ``p99``, ``floor`` or None, ``iters``, ``unit``."""
     env = {"SIWARP_PERSONA": persona}
     if arguments["kind"] in runs.KINDS:
@@ -70,7 +72,7 @@ def _measure_row(
     for turn in range(rounds):
         each = {}
         for persona in PERSONAS if turn % 2 == 0 else PERSONAS[::-1]:
-            each[persona] = _measure_figure(row.arguments, persona, iters)
+            each[persona] = _measure_value_once(row.arguments, persona, iters)
             # Later runs send as many messages as the first run.
             iters = each[persona]["iters"]
             step()
@@ -123,7 +125,7 @@ def measure_personas(
     return results
 
 
-def _table_cells(result: dict[str, Any]) -> list[str]:
+def _format_table_row_cells(result: dict[str, Any]) -> list[str]:
     measured = result["measured"]
     if measured is None:
         return [result["name"], "", "", "", "failed", ""]
@@ -132,10 +134,10 @@ def _table_cells(result: dict[str, Any]) -> list[str]:
     late = [measured["p99"][persona] for persona in PERSONAS]
     return [
         result["name"],
-        "-" if floor is None else format_figure(floor, unit),
-        *(format_figure(measured[persona], unit) for persona in PERSONAS),
+        "-" if floor is None else format_value_with_unit(floor, unit),
+        *(format_value_with_unit(measured[persona], unit) for persona in PERSONAS),
         f"{measured['roce_ratio']:.2f} ({least:.2f} to {largest:.2f})",
-        " / ".join(format_figure(us, unit) for us in late) if all(late) else "",
+        " / ".join(format_value_with_unit(us, unit) for us in late) if all(late) else "",
     ]
 
 
@@ -148,7 +150,7 @@ def print_personas(results: list[dict[str, Any]], console: Console | None = None
     for column in ("RC", "raw TCP", *PERSONAS, "roce / iwarp", "99% within, iwarp / roce"):
         shown.add_column(column, justify="left" if column == "RC" else "right")
     for result in results:
-        shown.add_row(*_table_cells(result))
+        shown.add_row(*_format_table_row_cells(result))
     console.print(shown)
     console.print(
         "medians; roce / iwarp: the median of the rounds' ratios, the least and the largest. A "

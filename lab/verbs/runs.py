@@ -21,7 +21,7 @@ from siwarp.bench.runner import (
     Side,
     bench_process_arguments,
     bench_program_path,
-    cpu_for_side,
+    cpu_for_client_or_server,
     make_progress_counter,
     run_client_and_server,
     warmup_message_count,
@@ -101,7 +101,10 @@ def run_measurement_once(
     sides = [
         Side(
             side,
-            [str(path), *bench_process_arguments(plan, side, cpu=cpu_for_side(side), **own)],
+            [
+                str(path),
+                *bench_process_arguments(plan, side, cpu=cpu_for_client_or_server(side), **own),
+            ],
             {**os.environ, **(env or {})},
         )
         for side in KINDS[plan.kind].sides

@@ -78,7 +78,7 @@ static void fair_post_send(struct crowd *c, uint32_t number, uint32_t size, bool
 
 /* ---- sending the flood ----------------------------------------------------------------------- */
 
-static uint32_t fair_flood_slots(const struct siw_bench_opts *o)
+static uint32_t fair_count_of_flood_slots(const struct siw_bench_opts *o)
 {
 	return 2 * o->depth + 2;
 }
@@ -169,7 +169,7 @@ static void fair_run_client(struct crowd *c, uint32_t n, uint64_t *ns)
 static void fair_create_qp(struct crowd *c, uint32_t number)
 {
 	struct one *one = &c->all[number];
-	uint32_t slots = number == FLOOD ? fair_flood_slots(c->o) : QUIET_SLOTS;
+	uint32_t slots = number == FLOOD ? fair_count_of_flood_slots(c->o) : QUIET_SLOTS;
 	struct siw_qp_init_attr init = {
 		.send_cq = c->cq,
 		.recv_cq = c->cq,
@@ -182,7 +182,7 @@ static void fair_create_qp(struct crowd *c, uint32_t number)
 
 	one->stride = number == FLOOD ? (uint32_t)c->buf.stride : QUIET_SIZE;
 	one->slots = number == FLOOD ? siw_bench_slot(&c->buf, 0)
-				     : siw_bench_slot(&c->buf, fair_flood_slots(c->o)) +
+				     : siw_bench_slot(&c->buf, fair_count_of_flood_slots(c->o)) +
 					       (size_t)number * QUIET_SLOTS * QUIET_SIZE;
 	if (!c->o->rc)
 		siw_bench_exit_on_error(siw_addr_parse("127.0.0.1", 0, &init.addr), "the address");
@@ -191,7 +191,7 @@ static void fair_create_qp(struct crowd *c, uint32_t number)
 
 static void fair_post_all_recvs(struct crowd *c, uint32_t number)
 {
-	uint32_t slots = number == FLOOD ? fair_flood_slots(c->o) : QUIET_SLOTS;
+	uint32_t slots = number == FLOOD ? fair_count_of_flood_slots(c->o) : QUIET_SLOTS;
 
 	for (uint32_t i = 0; i < slots; i++)
 		fair_post_recv(c, number, i);
@@ -263,7 +263,7 @@ static void fair_open_rc(struct crowd *c, uint32_t number, uint16_t port)
 
 static void fair_open_all(struct crowd *c)
 {
-	uint32_t slots = fair_flood_slots(c->o);
+	uint32_t slots = fair_count_of_flood_slots(c->o);
 	uint64_t quiet = (uint64_t)QUIET * QUIET_SLOTS * QUIET_SIZE / c->o->size + 1;
 	struct siw_addr a;
 	uint16_t port = 0;

@@ -29,7 +29,7 @@ static void verbs_wait_for_completion(struct siw_bench_side *e, int opcode)
 static void verbs_time_write_completions(struct siw_bench_side *e, uint32_t n, uint64_t *ns)
 {
 	if (e->o->server) {
-		siw_bench_await_recv(e);
+		siw_bench_await_recv_and_repost(e);
 		return;
 	}
 	for (uint32_t i = 0; i < n; i++) {
@@ -131,7 +131,7 @@ static void verbs_wait_for_octet(struct siw_bench_side *e, const volatile char *
 /*
  * Each side writes a number into the memory of the other, and polls once per Write (ib_write_lat).
  */
-static void verbs_time_watched_writes(struct siw_bench_side *e, uint32_t n, uint64_t *ns)
+static void verbs_time_writes_seen_in_memory(struct siw_bench_side *e, uint32_t n, uint64_t *ns)
 {
 	uint64_t size = e->o->size;
 	volatile char *seen = siw_bench_slot(&e->buf, 0) + size - 1;
@@ -159,12 +159,12 @@ static void verbs_measure_messages(const struct siw_bench_opts *o, struct siw_be
 	bool done = !strcmp(o->kind, "done");
 	siw_bench_lat_fn *run = done			     ? verbs_time_write_completions
 				: !strcmp(o->kind, "answer") ? verbs_time_answered_sends
-							     : verbs_time_watched_writes;
+							     : verbs_time_writes_seen_in_memory;
 	struct siw_bench_side e;
 
-	siw_bench_side_open(&e, o, RECVS);
+	siw_bench_open_client_or_server(&e, o, RECVS);
 	siw_bench_measure_latency(&e, run, done ? 1 : 2, result);
-	siw_bench_side_close(&e);
+	siw_bench_close_client_or_server(&e);
 }
 
 /* ---- crowd: latency of UD with idle queue pairs; the run "alone" has none -------------------- */
@@ -196,21 +196,21 @@ static struct siw_qp *verbs_open_idle_qp(struct siw_bench_side *e)
 	return qp;
 }
 
-static void verbs_measure_beside_idle_qps(const struct siw_bench_opts *o,
-					  struct siw_bench_result *result)
+static void verbs_measure_latency_beside_idle_qps(const struct siw_bench_opts *o,
+						  struct siw_bench_result *result)
 {
 	uint32_t n = strcmp(o->run, "alone") ? IDLE_QPS : 0;
 	struct siw_qp *idle[IDLE_QPS];
 	struct siw_bench_side e;
 
 	siw_bench_raise_fd_limit(IDLE_QPS);
-	siw_bench_side_open(&e, o, RECVS);
+	siw_bench_open_client_or_server(&e, o, RECVS);
 	for (uint32_t i = 0; i < n; i++)
 		idle[i] = verbs_open_idle_qp(&e);
 	siw_bench_measure_latency(&e, siw_bench_lat_send, 2, result);
 	for (uint32_t i = 0; i < n; i++)
 		siw_bench_exit_on_error(siw_destroy_qp(idle[i]), "destroying an idle queue pair");
-	siw_bench_side_close(&e);
+	siw_bench_close_client_or_server(&e);
 }
 
 /* ---- reg: register and deregister a large region, including the check of its pages ----------- */
@@ -274,7 +274,7 @@ static siw_bench_fn *verbs_select_measurement(const struct siw_bench_opts *o)
 		{ "done", verbs_measure_messages },
 		{ "answer", verbs_measure_messages },
 		{ "watched", verbs_measure_messages },
-		{ "crowd", verbs_measure_beside_idle_qps },
+		{ "crowd", verbs_measure_latency_beside_idle_qps },
 		{ "reg", verbs_measure_registration },
 		{ "fair", siw_lab_measure_fairness },
 		{ "onesided", siw_lab_measure_onesided },

@@ -124,7 +124,7 @@ void siw_lab_measure_onesided(const struct siw_bench_opts *o, struct siw_bench_r
 	fixed.rc = true;
 	fixed.event = false;
 	fixed.size = sizeof(uint64_t);
-	siw_bench_side_open(&e, &fixed, 1);
+	siw_bench_open_client_or_server(&e, &fixed, 1);
 	memset(siw_bench_slot(&e.buf, 0), 0, sizeof(uint64_t));
 	side.peer.sin_port =
 		htons((uint16_t)siw_bench_exchange_number(o->ctl, side_channel_open(&side)));
@@ -135,7 +135,7 @@ void siw_lab_measure_onesided(const struct siw_bench_opts *o, struct siw_bench_r
 		onesided_run_initiator(&e, &side, o->iters, ns);
 	siw_bench_exchange_number(o->ctl, 0);
 	siw_bench_summarize_samples(ns, o->iters, 1, result);
-	siw_bench_side_close(&e);
+	siw_bench_close_client_or_server(&e);
 	close(side.fd);
 	free(ns);
 }

@@ -80,7 +80,7 @@ def _print_flows(found: dict[str, Any]) -> None:
 
 
 def _measure_bottleneck_matrix(cells: str, seconds: float, results: str, *, as_json: bool) -> None:
-    names = bottlenecks.select_bottleneck_cells(cells)
+    names = bottlenecks.select_bottleneck_cases(cells)
     if names is None:
         raise typer.BadParameter(f"of {', '.join(bottlenecks.CELLS)}", param_hint="--cells")
 
@@ -88,15 +88,15 @@ def _measure_bottleneck_matrix(cells: str, seconds: float, results: str, *, as_j
         print(f"{done + 1} of {total}: {what}", file=sys.stderr, flush=True)
 
     with exit_with_message_on_bench_error("lab wan"):
-        found = bottlenecks.measure_bottleneck_cells(
+        found = bottlenecks.measure_bottleneck_cases(
             names, seconds, Path(results) if results else None, progress=print_progress
         )
     if as_json:
         command.output_results(
-            bottlenecks.results_with_promise_verdicts(found), print, as_json=True
+            bottlenecks.add_promise_verdicts_to_results(found), print, as_json=True
         )
     else:
-        print(*bottlenecks.table_lines(found), sep="\n")
+        print(*bottlenecks.format_result_table_lines(found), sep="\n")
     if not bottlenecks.all_performance_promises_kept(found):
         raise typer.Exit(1)
 

@@ -32,7 +32,7 @@ def default_congestion_control() -> str:
     return "unknown"
 
 
-def _flow_command(role: str, kind: str, host: str, *more: str) -> list[str]:
+def _make_flow_command_line(role: str, kind: str, host: str, *more: str) -> list[str]:
     return [sys.executable, "-m", "lab.wan.flow", role, kind, host, *more]
 
 
@@ -49,7 +49,7 @@ def measure_flows(
         BenchError: a flow or the link failed.
 
     """
-    sinks = " & ".join(shlex.join(_flow_command("sink", kind, _B)) for kind in flows)
+    sinks = " & ".join(shlex.join(_make_flow_command_line("sink", kind, _B)) for kind in flows)
     command = [sys.executable, "-m", "siwarp.cli", "wan", "--json", "--faults", faults]
     command += ["--in-b", f"{sinks} & wait", "--"]
     command += [sys.executable, "-m", "lab.wan.flows", _B, str(seconds), congestion]
@@ -88,7 +88,7 @@ def run_flow_sources(
         started = []
         for kind in flows:
             flow = subprocess.Popen(
-                _flow_command("source", kind, host, str(seconds), congestion),
+                _make_flow_command_line("source", kind, host, str(seconds), congestion),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,

@@ -22,13 +22,13 @@ from siwarp.bench.runner import BenchError
 __all__ = [
     "CELLS",
     "RUNS",
+    "add_promise_verdicts_to_results",
     "all_performance_promises_kept",
+    "format_result_table_lines",
     "judge_performance_promises",
-    "measure_bottleneck_cells",
+    "measure_bottleneck_cases",
     "measure_flows_over_bottleneck",
-    "results_with_promise_verdicts",
-    "select_bottleneck_cells",
-    "table_lines",
+    "select_bottleneck_cases",
 ]
 
 RATES = (20, 100, 400)
@@ -61,7 +61,7 @@ _PAYLOAD = {"tcp": 1448, "rd": 1414}
 _MARGIN_S = 30
 
 
-def _all_bottleneck_cells() -> dict[str, Bottleneck]:
+def _make_all_bottleneck_cases() -> dict[str, Bottleneck]:
     """Return the cells (bottlenecks) by name: each rate with each queue and round trip time."""
     found = {}
     for rate in RATES:
@@ -73,7 +73,7 @@ def _all_bottleneck_cells() -> dict[str, Bottleneck]:
     return found
 
 
-CELLS = _all_bottleneck_cells()
+CELLS = _make_all_bottleneck_cases()
 
 #: The cells that CI measures: one of each kind, except those with a queue of one packet, where more
 #: than a tenth of the packets is dropped (BENCHMARKS.md).
@@ -87,13 +87,13 @@ SHORT = (
 )
 
 
-def select_bottleneck_cells(text: str) -> list[str] | None:
+def select_bottleneck_cases(text: str) -> list[str] | None:
     """Return the names of the cells that a text selects; None if a name is unknown."""
     names = list(CELLS) if not text else list(SHORT) if text == "short" else text.split(",")
     return names if all(name in CELLS for name in names) else None
 
 
-def _flow_command(role: str, kind: str, *more: str) -> list[str]:
+def _make_flow_command_line(role: str, kind: str, *more: str) -> list[str]:
     return [sys.executable, "-m", "lab.wan.flow", role, kind, ADDRESS, *more]
 
 
@@ -108,13 +108,15 @@ def measure_flows_over_bottleneck(
     """
     line.configure_bottleneck(shape)
     sinks = [
-        subprocess.Popen(line.command_in_namespace("b", *_flow_command("sink", kind)))
+        subprocess.Popen(
+            line.make_namespace_command_line("b", *_make_flow_command_line("sink", kind))
+        )
         for kind in flows
     ]
     try:
         sources = [sys.executable, "-m", "lab.wan.flows", ADDRESS, str(seconds), congestion]
         done = subprocess.run(
-            line.command_in_namespace("a", *sources, *flows),
+            line.make_namespace_command_line("a", *sources, *flows),
             capture_output=True,
             text=True,
             check=False,
@@ -158,7 +160,7 @@ def _save_results(path: Path | None, found: dict[str, Any]) -> None:
     beside.replace(path)
 
 
-def measure_bottleneck_cells(
+def measure_bottleneck_cases(
     names: Iterable[str],
     seconds: float,
     path: Path | None,
@@ -225,14 +227,14 @@ def all_performance_promises_kept(found: dict[str, Any]) -> bool:
     )
 
 
-def results_with_promise_verdicts(found: dict[str, Any]) -> dict[str, Any]:
+def add_promise_verdicts_to_results(found: dict[str, Any]) -> dict[str, Any]:
     """Return the results of each cell, with the verdict for each promised limit."""
     return {
         name: {**cell, "promises": judge_performance_promises(cell)} for name, cell in found.items()
     }
 
 
-def table_lines(found: dict[str, Any]) -> Iterator[str]:
+def format_result_table_lines(found: dict[str, Any]) -> Iterator[str]:
     """Yield the lines of a table: shares of the link in percent; ``!`` marks a missed limit."""
     yield (
         f"{'cell':24} {'RD':>5} {'lost':>6} {'again':>6} {'CUBIC':>6} {'BBR':>5}   "

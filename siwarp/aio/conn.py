@@ -175,9 +175,9 @@ class Connection(SourceUser):
         return data
 
     def __aiter__(self) -> AsyncIterator[bytes]:
-        return self._messages()
+        return self._yield_received_messages()
 
-    async def _messages(self) -> AsyncIterator[bytes]:
+    async def _yield_received_messages(self) -> AsyncIterator[bytes]:
         while True:
             try:
                 data = await self.recv()
@@ -261,7 +261,7 @@ class Connection(SourceUser):
         # caller from resizing the buffer.
         with octets(data) as view:
             if len(view) <= INLINE:
-                await self._post_and_wait(self._inline_request_factory(opcode, view, remote))
+                await self._post_and_wait(self._make_inline_request_factory(opcode, view, remote))
             else:
                 await self._post_from_staging_memory(opcode, view, remote)
 
@@ -279,7 +279,7 @@ class Connection(SourceUser):
             raise
         await self._post_and_wait(wr, self._staging_admission.release)
 
-    def _inline_request_factory(
+    def _make_inline_request_factory(
         self, opcode: WROpcode, view: memoryview, remote: RemoteBuffer | None
     ) -> Callable[[], SendWR]:
         """Return a function that creates a request with inline data, to be called right before
@@ -411,7 +411,9 @@ class Connection(SourceUser):
             raise self._make_closed_error()
 
     def _make_closed_error(self) -> Error:
-        return self._closed_error(errno.ENOTCONN, "this connection is closed: connect again")
+        return self._make_lost_or_closed_error(
+            errno.ENOTCONN, "this connection is closed: connect again"
+        )
 
     # ---- start-up and close
 

@@ -192,9 +192,9 @@ class Listener(SourceUser):
             self._made.put(conn)
 
     def __aiter__(self) -> AsyncIterator[Connection]:
-        return self._connections()
+        return self._yield_accepted_connections()
 
-    async def _connections(self) -> AsyncIterator[Connection]:
+    async def _yield_accepted_connections(self) -> AsyncIterator[Connection]:
         while not self._closed:
             try:
                 conn = await self.accept()
@@ -220,7 +220,7 @@ class Listener(SourceUser):
             raise self._make_closed_error()
 
     def _make_closed_error(self) -> Error:
-        return self._closed_error(errno.EBADF, "this listener is closed: listen again")
+        return self._make_lost_or_closed_error(errno.EBADF, "this listener is closed: listen again")
 
     def close_nowait(self) -> None:
         """Close the listener; do not wait for the device, which closes after its last user.

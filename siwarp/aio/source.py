@@ -250,7 +250,7 @@ class SourceUser(ABC):
 
     _source: Source
 
-    def _closed_error(self, number: int, text: str) -> Error:
+    def _make_lost_or_closed_error(self, number: int, text: str) -> Error:
         """Return the exception that calls raise after the object was closed."""
         return self._source.lost or StateError(number, text)
 

@@ -154,7 +154,7 @@ class Endpoint(SourceUser):
         self._sq.wanted += 1
         try:
             self._check_open()
-            handle = self._address_handle(to)
+            handle = self._get_or_create_address_handle(to)
             at = slot * SEND_SIZE
             self._staging.write(message, offset=at)
             sg = [self._staging.sge(at, len(message))]
@@ -168,7 +168,7 @@ class Endpoint(SourceUser):
         wc: WC = await done
         return wc
 
-    def _address_handle(self, to: Address) -> AH:
+    def _get_or_create_address_handle(self, to: Address) -> AH:
         handle = self._handles.get(to)
         if handle is None:
             handle = self._handles[to] = AH(self.pd, to)
@@ -222,9 +222,9 @@ class Endpoint(SourceUser):
         return datagram
 
     def __aiter__(self) -> AsyncIterator[Datagram]:
-        return self._messages()
+        return self._yield_received_messages()
 
-    async def _messages(self) -> AsyncIterator[Datagram]:
+    async def _yield_received_messages(self) -> AsyncIterator[Datagram]:
         while not self._closed:
             try:
                 datagram = await self.recv()
@@ -237,7 +237,9 @@ class Endpoint(SourceUser):
             raise self._make_closed_error()
 
     def _make_closed_error(self) -> Error:
-        return self._closed_error(errno.EBADF, "this endpoint is closed: open a new one")
+        return self._make_lost_or_closed_error(
+            errno.EBADF, "this endpoint is closed: open a new one"
+        )
 
     def close_nowait(self) -> None:
         """Close the endpoint; do not wait for the device, which closes after its last user."""

@@ -250,30 +250,31 @@ static int capture_open_file(bool suffixed, int how)
 	return write_section_header();
 }
 
-static void capture_before_fork(void)
+static void capture_take_lock_before_fork(void)
 {
 	capture_take_lock();
 }
 
-static void capture_fork_parent(void)
+static void capture_release_lock_in_fork_parent(void)
 {
 	capture_release_lock();
 }
 
-static void capture_fork_child(void)
+static void capture_reset_in_fork_child(void)
 {
 	pthread_mutex_init(&lock, NULL);
 	siw_cancel_restore(cap.cancel);
 	cap.forked = cap.generation != 0;
 }
 
-static void capture_register_fork(void)
+static void capture_register_fork_handlers(void)
 {
 	/*
 	 * Without this handler a forked child would write into its parent's file. pthread_atfork
 	 * fails only if memory is exhausted.
 	 */
-	if (pthread_atfork(capture_before_fork, capture_fork_parent, capture_fork_child))
+	if (pthread_atfork(capture_take_lock_before_fork, capture_release_lock_in_fork_parent,
+			   capture_reset_in_fork_child))
 		abort();
 }
 
@@ -284,7 +285,7 @@ static int capture_start_file(const char *path, bool shared)
 
 	if (strlen(path) >= sizeof(cap.path))
 		return -ENAMETOOLONG;
-	pthread_once(&once, capture_register_fork);
+	pthread_once(&once, capture_register_fork_handlers);
 	capture_take_lock();
 	if (!cap.generation || cap.forked) {
 		if (cap.forked)
@@ -317,7 +318,7 @@ void siw_capture_close(void)
 	capture_release_lock();
 }
 
-static void capture_from_environment(void)
+static void capture_start_if_set_in_environment(void)
 {
 	const char *path = siw_setting_capture();
 	int rv = path ? capture_start_file(path, true) : 0;
@@ -334,7 +335,7 @@ void siw_capture_init(void)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-	pthread_once(&once, capture_from_environment);
+	pthread_once(&once, capture_start_if_set_in_environment);
 }
 
 /* ---- captured packets ------------------------------------------------------------------------ */

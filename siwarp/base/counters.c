@@ -284,7 +284,7 @@ __attribute__((destructor)) static void remove_own_counters_file(void)
 		unlink(own.path);
 }
 
-static bool counters_is_valid(int c)
+static bool counters_is_valid_index(int c)
 {
 	return c >= 0 && c < SIW_COUNTER_N;
 }
@@ -299,17 +299,18 @@ uint64_t siw_counter_get(int c)
 	struct siw_counters_page *p =
 		atomic_load_explicit(&siw_counters_page, memory_order_acquire);
 
-	return counters_is_valid(c) ? atomic_load_explicit(&p->value[c], memory_order_relaxed) : 0;
+	return counters_is_valid_index(c) ? atomic_load_explicit(&p->value[c], memory_order_relaxed)
+					  : 0;
 }
 
 const char *siw_counter_name(int c)
 {
-	return counters_is_valid(c) ? table[c].name : NULL;
+	return counters_is_valid_index(c) ? table[c].name : NULL;
 }
 
 const char *siw_counter_help(int c)
 {
-	return counters_is_valid(c) ? table[c].help : NULL;
+	return counters_is_valid_index(c) ? table[c].help : NULL;
 }
 
 const char *siw_counters_path(void)
@@ -322,8 +323,8 @@ const char *siw_counters_path(void)
 	return path;
 }
 
-void siw_counters_test_add(int c, uint64_t n)
+void siw_counters_add_for_tests(int c, uint64_t n)
 {
-	if (counters_is_valid(c))
+	if (counters_is_valid_index(c))
 		siw_count((enum siw_counter)c, n);
 }

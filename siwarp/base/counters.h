@@ -180,7 +180,7 @@ const char *siw_counter_help(int c);
 const char *siw_counters_path(void);
 
 /* For tests: calls siw_count() from Python. */
-void siw_counters_test_add(int c, uint64_t n);
+void siw_counters_add_for_tests(int c, uint64_t n);
 
 /* cffi: end */
 #pragma GCC visibility pop

@@ -62,7 +62,7 @@ def _process_start_ticks(pid: int) -> int | None:
         return None
 
 
-def _counter_pages() -> Iterator[tuple[int, Path]]:
+def _list_counters_page_files() -> Iterator[tuple[int, Path]]:
     """Yield the PID and the path of every counters page; only the name of the file is checked."""
     for folder in counter_folders():
         try:
@@ -137,7 +137,7 @@ def read_counters(pid: int) -> dict[str, int]:
     no device, belongs to another user, or has exited) or the page is not valid.
     """
     error: OSError | None = None
-    for found, path in _counter_pages():
+    for found, path in _list_counters_page_files():
         if found != pid:
             continue
         try:
@@ -164,7 +164,7 @@ def read_own_counters() -> dict[str, int]:
 def pids_with_readable_counters() -> list[int]:
     """Return the PIDs of this user's running processes whose counters can be read, ascending."""
     good = set()
-    for pid, path in _counter_pages():
+    for pid, path in _list_counters_page_files():
         try:
             _parse_counters_page(pid, _read_counters_page(path))
         except OSError:

@@ -123,12 +123,12 @@ uint32_t siw_crc32c_iov(uint32_t crc, const struct iovec *iov, int n)
 	return ~crc;
 }
 
-const char *siw_crc32c_impl(void)
+const char *siw_crc32c_selected_impl_name(void)
 {
 	return crc32c_ops()->name;
 }
 
-int siw_crc32c_test_select_impl(const char *name)
+int siw_crc32c_select_impl_for_tests(const char *name)
 {
 	for (int i = 0; i < N_ALL; i++) {
 		if (strcmp(all[i]->name, name) != 0)
@@ -141,7 +141,7 @@ int siw_crc32c_test_select_impl(const char *name)
 	return -ENOENT;
 }
 
-const char *siw_crc32c_test_impl_name(int i)
+const char *siw_crc32c_impl_name_for_tests(int i)
 {
 	return i >= 0 && i < N_ALL ? all[i]->name : NULL;
 }

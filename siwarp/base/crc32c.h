@@ -29,16 +29,16 @@ uint32_t siw_crc32c_copy(uint32_t crc, void *dst, const void *src, size_t len);
 uint32_t siw_crc32c_iov(uint32_t crc, const struct iovec *iov, int n);
 
 /* Returns the name of the implementation in use: the fastest that the CPU supports. */
-const char *siw_crc32c_impl(void);
+const char *siw_crc32c_selected_impl_name(void);
 
 /*
  * For tests: selects an implementation by name for the complete process. -ENOENT: this build has no
  * implementation of that name; -ENOSYS: the CPU does not support it.
  */
-int siw_crc32c_test_select_impl(const char *name);
+int siw_crc32c_select_impl_for_tests(const char *name);
 
 /* For tests: returns the name of implementation i, fastest first; NULL beyond the last. */
-const char *siw_crc32c_test_impl_name(int i);
+const char *siw_crc32c_impl_name_for_tests(int i);
 
 /* cffi: end */
 

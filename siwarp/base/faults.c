@@ -40,7 +40,7 @@ static bool installed; /* a fault plan is set and counted in siw_faults_active *
 static __thread char why[192];
 static char why_environment[192];
 
-void siw_faults_count_holding_sockets(int change)
+void siw_faults_adjust_holding_socket_count(int change)
 {
 	atomic_fetch_add_explicit(&siw_faults_active, (uint32_t)change, memory_order_relaxed);
 }
@@ -59,7 +59,7 @@ int siw_faults_install(const char *text)
 	atomic_store_explicit(&generation, ((siw_faults_generation() + 1) & ~1u) + (plan.n > 0),
 			      memory_order_relaxed);
 	if (installed != (plan.n > 0))
-		siw_faults_count_holding_sockets(plan.n ? 1 : -1);
+		siw_faults_adjust_holding_socket_count(plan.n ? 1 : -1);
 	installed = plan.n > 0;
 	siw_unlock(&lock);
 	return 0;
@@ -91,12 +91,12 @@ const char *siw_faults_error_text(void)
 	return why;
 }
 
-size_t siw_faults_current(char *text, size_t size)
+size_t siw_faults_format_current_plan(char *text, size_t size)
 {
 	struct siw_faults plan;
 	uint64_t since;
 
-	siw_faults_copy(&plan, &since);
+	siw_faults_copy_current_plan(&plan, &since);
 	return siw_faults_format(&plan, text, size);
 }
 
@@ -105,7 +105,7 @@ uint32_t siw_faults_generation(void)
 	return atomic_load_explicit(&generation, memory_order_relaxed);
 }
 
-uint32_t siw_faults_copy(struct siw_faults *out, uint64_t *began_ns)
+uint32_t siw_faults_copy_current_plan(struct siw_faults *out, uint64_t *began_ns)
 {
 	uint32_t now;
 
@@ -117,7 +117,7 @@ uint32_t siw_faults_copy(struct siw_faults *out, uint64_t *began_ns)
 	return now;
 }
 
-uint32_t siw_faults_next_flow(uint32_t of)
+uint32_t siw_faults_allocate_flow_number(uint32_t of)
 {
 	uint32_t flow = 0;
 
@@ -193,8 +193,8 @@ static bool same_prefix(const uint8_t *a, const uint8_t *b, unsigned int bits)
 	return memcmp(a, b, whole) == 0 && (!rest || (a[whole] ^ b[whole]) >> (8 - rest) == 0);
 }
 
-bool siw_fault_matches(const struct siw_fault_clause *c, enum siw_fault_dir dir,
-		       const struct siw_addr *peer)
+bool siw_fault_clause_matches_packet(const struct siw_fault_clause *c, enum siw_fault_dir dir,
+				     const struct siw_addr *peer)
 {
 	if (!(c->dirs & 1 << dir))
 		return false;
@@ -235,7 +235,7 @@ static bool faults_is_lost(const struct siw_fault_clause *c, struct siw_fault_pa
 	return true;
 }
 
-static uint64_t faults_transmit_ns(uint64_t length, uint64_t rate)
+static uint64_t faults_transmission_time_ns(uint64_t length, uint64_t rate)
 {
 	return (uint64_t)(((unsigned __int128)length * 8 * NS + rate - 1) / rate);
 }
@@ -258,7 +258,7 @@ static uint64_t faults_release_time(const struct siw_fault_clause *c, struct siw
 	if (c->rate) {
 		if (t < path->clause[i].busy_ns)
 			t = path->clause[i].busy_ns;
-		t += faults_transmit_ns(length, c->rate);
+		t += faults_transmission_time_ns(length, c->rate);
 		path->clause[i].busy_ns = t;
 		*depart = t;
 	}
@@ -286,9 +286,10 @@ static int faults_drop_reason(const struct siw_fault_clause *c, struct siw_fault
 	return -1;
 }
 
-void siw_fault_decide(const struct siw_faults *plan, struct siw_fault_path *path,
-		      const struct siw_addr *peer, size_t length, uint64_t now, uint64_t packets,
-		      uint64_t octets, struct siw_fault_decision *fate)
+void siw_fault_decide_packet_fate(const struct siw_faults *plan, struct siw_fault_path *path,
+				  const struct siw_addr *peer, size_t length, uint64_t now,
+				  uint64_t packets, uint64_t octets,
+				  struct siw_fault_decision *fate)
 {
 	uint64_t t = now, number = path->packets;
 
@@ -297,7 +298,7 @@ void siw_fault_decide(const struct siw_faults *plan, struct siw_fault_path *path
 		const struct siw_fault_clause *c = &plan->clause[i];
 		uint64_t key = path->clause[i].key;
 
-		if (!siw_fault_matches(c, (enum siw_fault_dir)path->dir, peer))
+		if (!siw_fault_clause_matches_packet(c, (enum siw_fault_dir)path->dir, peer))
 			continue;
 		fate->drop = faults_drop_reason(c, path, i, length, now, packets, octets);
 		if (fate->drop >= 0)
@@ -333,10 +334,12 @@ void siw_fault_flip_bit(uint8_t *octets, size_t length, uint64_t flip)
 
 /* ---- streams --------------------------------------------------------------------------------- */
 
-#define FOR_EACH_FIT(plan, path, peer, i, c)                                \
-	for (int i = 0; i < (plan)->n; i++)                                 \
-		for (const struct siw_fault_clause *c = &(plan)->clause[i]; \
-		     c && siw_fault_matches(c, (enum siw_fault_dir)(path)->dir, peer); c = NULL)
+#define FOR_EACH_FIT(plan, path, peer, i, c)                                                    \
+	for (int i = 0; i < (plan)->n; i++)                                                     \
+		for (const struct siw_fault_clause *c = &(plan)->clause[i];                     \
+		     c &&                                                                       \
+		     siw_fault_clause_matches_packet(c, (enum siw_fault_dir)(path)->dir, peer); \
+		     c = NULL)
 
 uint64_t siw_fault_planned_reset_time(const struct siw_faults *plan,
 				      const struct siw_fault_path *path,
@@ -371,8 +374,8 @@ size_t siw_fault_stream_allowed_octets(const struct siw_faults *plan, struct siw
 	return length;
 }
 
-bool siw_fault_stream_waits(const struct siw_faults *plan, const struct siw_fault_path *path,
-			    const struct siw_addr *peer, uint64_t now)
+bool siw_fault_stream_is_delayed(const struct siw_faults *plan, const struct siw_fault_path *path,
+				 const struct siw_addr *peer, uint64_t now)
 {
 	FOR_EACH_FIT(plan, path, peer, i, c)
 	if (c->rate || c->delay || c->jitter || is_in_blackout(c, path, now))

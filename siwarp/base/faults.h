@@ -103,7 +103,7 @@ int siw_faults_init(void);
  */
 const char *siw_faults_error_text(void);
 /* Writes the current fault plan as text, "" if there is none. Returns the length of the text. */
-size_t siw_faults_current(char *text, size_t size);
+size_t siw_faults_format_current_plan(char *text, size_t size);
 
 /* cffi: end */
 
@@ -122,7 +122,7 @@ static inline bool siw_faults_on(void)
  * Adds change to the number of sockets that hold packets back. A number above 0 keeps
  * siw_faults_on() true even without a plan.
  */
-void siw_faults_count_holding_sockets(int change);
+void siw_faults_adjust_holding_socket_count(int change);
 /*
  * Returns the generation number of the fault plan, which changes each time a plan is set; even: no
  * plan is set.
@@ -132,9 +132,9 @@ uint32_t siw_faults_generation(void);
  * Copies the fault plan and its start time (base/clock.h). Returns the generation number of the
  * plan.
  */
-uint32_t siw_faults_copy(struct siw_faults *out, uint64_t *began_ns);
+uint32_t siw_faults_copy_current_plan(struct siw_faults *out, uint64_t *began_ns);
 /* Returns the next flow number for siw_fault_path_init(). Numbers start at 0 with each plan. */
-uint32_t siw_faults_next_flow(uint32_t generation);
+uint32_t siw_faults_allocate_flow_number(uint32_t generation);
 
 /* ---- one direction of one flow --------------------------------------------------------------- */
 
@@ -167,16 +167,17 @@ struct siw_fault_decision {
 /* Initializes one direction of a flow. flow must be different for each flow of a plan. */
 void siw_fault_path_init(struct siw_fault_path *path, const struct siw_faults *plan,
 			 uint64_t began_ns, enum siw_fault_dir dir, uint32_t flow);
-bool siw_fault_matches(const struct siw_fault_clause *clause, enum siw_fault_dir dir,
-		       const struct siw_addr *peer);
+bool siw_fault_clause_matches_packet(const struct siw_fault_clause *clause, enum siw_fault_dir dir,
+				     const struct siw_addr *peer);
 /*
  * Decides about the next datagram, of `length` octets, while `packets` datagrams with `octets`
  * octets wait for the rate. Advances the path; a caller whose datagram may be refused and sent
  * again must keep a copy of the path.
  */
-void siw_fault_decide(const struct siw_faults *plan, struct siw_fault_path *path,
-		      const struct siw_addr *peer, size_t length, uint64_t now_ns, uint64_t packets,
-		      uint64_t octets, struct siw_fault_decision *fate);
+void siw_fault_decide_packet_fate(const struct siw_faults *plan, struct siw_fault_path *path,
+				  const struct siw_addr *peer, size_t length, uint64_t now_ns,
+				  uint64_t packets, uint64_t octets,
+				  struct siw_fault_decision *fate);
 /* Flips the bit that `flip` selects among the `length` octets. */
 void siw_fault_flip_bit(uint8_t *octets, size_t length, uint64_t flip);
 
@@ -189,8 +190,8 @@ void siw_fault_flip_bit(uint8_t *octets, size_t length, uint64_t flip);
 size_t siw_fault_stream_allowed_octets(const struct siw_faults *plan, struct siw_fault_path *path,
 				       const struct siw_addr *peer, size_t length, uint64_t now_ns);
 /* Returns whether octets of the stream have to wait. Otherwise the octets may pass directly. */
-bool siw_fault_stream_waits(const struct siw_faults *plan, const struct siw_fault_path *path,
-			    const struct siw_addr *peer, uint64_t now_ns);
+bool siw_fault_stream_is_delayed(const struct siw_faults *plan, const struct siw_fault_path *path,
+				 const struct siw_addr *peer, uint64_t now_ns);
 /* Returns the release time of the next `length` octets of a stream. Advances the path. */
 uint64_t siw_fault_stream_release_time(const struct siw_faults *plan, struct siw_fault_path *path,
 				       const struct siw_addr *peer, size_t length, uint64_t now_ns);

@@ -52,7 +52,7 @@ struct siw_fault_waiting *siw_fault_backlog_pop_departed(struct siw_fault_backlo
 
 #define ASIDE_OF(l) siw_container(l, struct siw_fault_aside, link)
 
-void siw_fault_count_overtaking(struct siw_link *aside)
+void siw_fault_note_overtaking_packet(struct siw_link *aside)
 {
 	for (struct siw_link *l = aside->next; l != aside; l = l->next)
 		ASIDE_OF(l)->passes -= ASIDE_OF(l)->passes > 0;
@@ -84,13 +84,15 @@ void siw_fault_queue_free(struct siw_fault_queue *q)
 		siw_fault_queue_remove(q, HELD_OF(q->order.next));
 }
 
-void siw_fault_queue_decide(struct siw_fault_queue *q, const struct siw_faults *plan,
-			    struct siw_fault_path *path, const struct siw_addr *peer, size_t length,
-			    uint64_t now, struct siw_fault_decision *fate)
+void siw_fault_queue_decide_packet_fate(struct siw_fault_queue *q, const struct siw_faults *plan,
+					struct siw_fault_path *path, const struct siw_addr *peer,
+					size_t length, uint64_t now,
+					struct siw_fault_decision *fate)
 {
 	while (siw_fault_backlog_pop_departed(&q->backlog, now))
 		;
-	siw_fault_decide(plan, path, peer, length, now, q->backlog.n, q->backlog.octets, fate);
+	siw_fault_decide_packet_fate(plan, path, peer, length, now, q->backlog.n, q->backlog.octets,
+				     fate);
 }
 
 int siw_fault_copy_from_iov(uint8_t *out, const struct iovec *iov, size_t skip, size_t length)
@@ -126,7 +128,7 @@ void siw_fault_queue_note_passed_packet(struct siw_fault_queue *q, uint64_t at)
 {
 	struct siw_fault_aside *aside;
 
-	siw_fault_count_overtaking(&q->aside);
+	siw_fault_note_overtaking_packet(&q->aside);
 	while ((aside = siw_fault_pop_overtaken(&q->aside))) {
 		struct siw_fault_held *held = siw_container(aside, struct siw_fault_held, aside);
 
@@ -136,7 +138,7 @@ void siw_fault_queue_note_passed_packet(struct siw_fault_queue *q, uint64_t at)
 			queue_insert(q, held);
 		}
 		/* the packet overtakes all packets still in the list */
-		siw_fault_count_overtaking(&q->aside);
+		siw_fault_note_overtaking_packet(&q->aside);
 	}
 }
 
@@ -193,7 +195,7 @@ void siw_fault_queue_remove(struct siw_fault_queue *q, struct siw_fault_held *he
 	free(held);
 }
 
-void siw_fault_queue_release_all(struct siw_fault_queue *q, uint64_t now)
+void siw_fault_queue_make_all_due(struct siw_fault_queue *q, uint64_t now)
 {
 	for (struct siw_link *l = q->order.next; l != &q->order; l = l->next) {
 		struct siw_fault_held *held = HELD_OF(l);

@@ -65,7 +65,7 @@ struct siw_fault_aside {
 };
 
 /* Records that one more packet overtakes each packet of the list. */
-void siw_fault_count_overtaking(struct siw_link *aside);
+void siw_fault_note_overtaking_packet(struct siw_link *aside);
 /*
  * Removes and returns the first packet of the list that enough packets have overtaken; that packet
  * may be released together with the last packet that overtook it. NULL: the list has no such
@@ -104,12 +104,13 @@ static inline bool siw_fault_queue_empty(const struct siw_fault_queue *q)
 	return q->n == 0;
 }
 /*
- * Decides about the next datagram as siw_fault_decide() does, with the queue's backlog. The caller
- * adds the datagram to the queue or passes it on immediately.
+ * Decides about the next datagram as siw_fault_decide_packet_fate() does, with the queue's backlog.
+ * The caller adds the datagram to the queue or passes it on immediately.
  */
-void siw_fault_queue_decide(struct siw_fault_queue *q, const struct siw_faults *plan,
-			    struct siw_fault_path *path, const struct siw_addr *peer, size_t length,
-			    uint64_t now_ns, struct siw_fault_decision *fate);
+void siw_fault_queue_decide_packet_fate(struct siw_fault_queue *q, const struct siw_faults *plan,
+					struct siw_fault_path *path, const struct siw_addr *peer,
+					size_t length, uint64_t now_ns,
+					struct siw_fault_decision *fate);
 /*
  * Stores a copy of `length` octets of iov after the first `skip` octets. iov may refer to memory of
  * the program. 0; -ENOBUFS: the queue is full, or memory is exhausted; -EFAULT. The caller sets
@@ -132,7 +133,7 @@ void siw_fault_queue_remove(struct siw_fault_queue *q, struct siw_fault_held *he
  */
 void siw_fault_queue_note_passed_packet(struct siw_fault_queue *q, uint64_t now_ns);
 /* Makes all packets due immediately. */
-void siw_fault_queue_release_all(struct siw_fault_queue *q, uint64_t now_ns);
+void siw_fault_queue_make_all_due(struct siw_fault_queue *q, uint64_t now_ns);
 /* Returns the time at which the next packet is due; UINT64_MAX: the queue is empty. */
 uint64_t siw_fault_queue_next_due_time(const struct siw_fault_queue *q);
 

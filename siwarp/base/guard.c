@@ -192,7 +192,7 @@ static bool guard_contains(const struct guard *g, const void *addr)
 	return at >= (g->start & ~(page - 1)) && at < ((g->end + page - 1) & ~(page - 1));
 }
 
-static void guard_resume(struct guard *g, ucontext_t *context)
+static void guard_resume_at_recovery_point(struct guard *g, ucontext_t *context)
 {
 #if BY_CONTEXT && defined(__x86_64__)
 	context->uc_mcontext.gregs[REG_RBP] = (greg_t)(uintptr_t)g->jump[0];
@@ -219,7 +219,7 @@ static void guard_resume(struct guard *g, ucontext_t *context)
  * Takes the default action for a signal without another handler: the process terminates, as it
  * would without siwarp.
  */
-static void guard_default_action(int sig, const siginfo_t *info)
+static void guard_take_default_signal_action(int sig, const siginfo_t *info)
 {
 	struct sigaction action = { .sa_handler = SIG_DFL };
 
@@ -237,12 +237,12 @@ static void guard_chain_handler(int sig, siginfo_t *info, void *context)
 	struct sigaction *old = &before[sig == signals[1]];
 
 	if (!(old->sa_flags & SA_SIGINFO) && old->sa_handler == SIG_DFL) {
-		guard_default_action(sig, info);
+		guard_take_default_signal_action(sig, info);
 		return;
 	}
 	if (!(old->sa_flags & SA_SIGINFO) && old->sa_handler == SIG_IGN) {
 		if (info->si_code > 0) /* a SIGSEGV or SIGBUS of a fault cannot be ignored */
-			guard_default_action(sig, info);
+			guard_take_default_signal_action(sig, info);
 		return;
 	}
 	pthread_sigmask(SIG_BLOCK, &old->sa_mask, NULL);
@@ -266,7 +266,7 @@ static void handle_fault_signal(int sig, siginfo_t *info, void *context)
 
 	if (g && info->si_code > 0 && guard_contains(g, info->si_addr)) {
 		now = NULL;
-		guard_resume(g, context);
+		guard_resume_at_recovery_point(g, context);
 	} else if (g && info->si_code == SI_TKILL && info->si_pid == getpid()) {
 		/*
 		 * A handler that was installed after siwarp's handler caught the fault, restored

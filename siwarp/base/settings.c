@@ -95,7 +95,7 @@ static const char *const *names_of_setting_values(const struct setting *s)
 	return NULL;
 }
 
-static int store_named_value(const struct setting *s, const char *text)
+static int store_setting_by_value_name(const struct setting *s, const char *text)
 {
 	const char *const *names = names_of_setting_values(s);
 
@@ -130,7 +130,7 @@ static int store_setting_text(const struct setting *s, const char *text)
 	/*
 	 * Accepts digits only: strtoll() would also accept blanks, a plus sign and trailing text.
 	 */
-	if (store_named_value(s, text) == 0)
+	if (store_setting_by_value_name(s, text) == 0)
 		return 0;
 	if (!digits[0] || digits[strspn(digits, "0123456789")])
 		return -EINVAL;
@@ -139,7 +139,7 @@ static int store_setting_text(const struct setting *s, const char *text)
 	return errno ? -ERANGE : store_setting_value(s, value);
 }
 
-static const char *former_setting_advice_by_env(const char *var, size_t len)
+static const char *advice_for_former_variable(const char *var, size_t len)
 {
 	for (size_t i = 0; i < sizeof(former) / sizeof(former[0]); i++)
 		if (strlen(former[i].env) == len && memcmp(former[i].env, var, len) == 0)
@@ -147,9 +147,9 @@ static const char *former_setting_advice_by_env(const char *var, size_t len)
 	return NULL;
 }
 
-const char *siw_setting_former_advice(const char *variable)
+const char *siw_settings_advice_for_former_name(const char *variable)
 {
-	return variable ? former_setting_advice_by_env(variable, strlen(variable)) : NULL;
+	return variable ? advice_for_former_variable(variable, strlen(variable)) : NULL;
 }
 
 static const struct setting *setting_by_env(const char *var, size_t len)
@@ -184,9 +184,9 @@ static void env_apply_variable(const char *var)
 	    store_value_of_variable(var, FAULTS, &faults) ||
 	    !strncmp(var, SIMULATED, strlen(SIMULATED)))
 		return;
-	if (!s && former_setting_advice_by_env(var, len))
+	if (!s && advice_for_former_variable(var, len))
 		siw_trace_warn_user("%.*s is ignored: %s", (int)len, var,
-				    former_setting_advice_by_env(var, len));
+				    advice_for_former_variable(var, len));
 	else if (!s)
 		siw_trace_warn_user("there is no setting %.*s; ignored", (int)len, var);
 	else if (!var[len])
@@ -208,19 +208,19 @@ static void env_apply_variable(const char *var)
  * started it (setuid, setgid, file capabilities). Such a program must ignore the user's
  * environment: SIWARP_CAPTURE would let the user write to any file.
  */
-static char **trusted_environment(void)
+static char **trusted_environment_or_null(void)
 {
 	return getauxval(AT_SECURE) ? NULL : environ;
 }
 
 const char *siw_trusted_getenv(const char *name)
 {
-	return trusted_environment() ? getenv(name) : NULL;
+	return trusted_environment_or_null() ? getenv(name) : NULL;
 }
 
 static void settings_read_environment(void)
 {
-	for (char **e = trusted_environment(); e && *e; e++)
+	for (char **e = trusted_environment_or_null(); e && *e; e++)
 		if (strncmp(*e, ENV_PREFIX, strlen(ENV_PREFIX)) == 0)
 			env_apply_variable(*e);
 }
@@ -326,7 +326,7 @@ int siw_setting_set_text(const char *name, const char *text)
 	return store_setting_text(s, text);
 }
 
-void siw_settings_test_scale_pauses(int64_t factor)
+void siw_settings_scale_pauses_for_tests(int64_t factor)
 {
 	atomic_store_explicit(&values.pauses, factor, memory_order_relaxed);
 }

@@ -126,7 +126,7 @@ struct siw_settings {
 #define X(field, ...) _Atomic int64_t field;
 	SIW_SETTINGS(X)
 #undef X
-	/* factor of siw_settings_test_scale_pauses(), which is not a setting */
+	/* factor of siw_settings_scale_pauses_for_tests(), which is not a setting */
 	_Atomic int64_t pauses;
 };
 
@@ -181,14 +181,14 @@ int siw_setting_set_text(const char *name, const char *text);
  * as "use SIWARP_BATCHING". variable: the former environment variable. NULL: there was no such
  * variable.
  */
-const char *siw_setting_former_advice(const char *variable);
+const char *siw_settings_advice_for_former_name(const char *variable);
 
 /*
  * For tests of real time on slow machines: multiplies the pauses after which posts are no longer
  * batched (qp/qp_sq.c) and one-sided messages no longer wake the watchdog threads
  * (device/device_watchdog.c). 1: the pauses of normal operation.
  */
-void siw_settings_test_scale_pauses(int64_t factor);
+void siw_settings_scale_pauses_for_tests(int64_t factor);
 
 /*
  * Returns the value of SIWARP_CAPTURE, the path of a capture file (base/capture.h); NULL if the

@@ -36,8 +36,8 @@ uint32_t siw_source_index(uint64_t key, const struct siw_addr *addr)
 }
 
 /* Returns the value of bucket->at after one more token was consumed; 0: no token is available. */
-static uint64_t bucket_time_after_token(const struct siw_bucket *bucket,
-					const struct siw_rate *ration, uint64_t now)
+static uint64_t token_bucket_time_after_consuming(const struct siw_bucket *bucket,
+						  const struct siw_rate *ration, uint64_t now)
 {
 	uint64_t each = ration->rate ? SECOND / ration->rate : 0, at = bucket->at;
 
@@ -51,7 +51,7 @@ static uint64_t bucket_time_after_token(const struct siw_bucket *bucket,
 bool siw_token_bucket_consume(struct siw_bucket *bucket, const struct siw_rate *ration,
 			      uint64_t now)
 {
-	uint64_t at = bucket_time_after_token(bucket, ration, now);
+	uint64_t at = token_bucket_time_after_consuming(bucket, ration, now);
 
 	if (at)
 		bucket->at = at;
@@ -61,7 +61,7 @@ bool siw_token_bucket_consume(struct siw_bucket *bucket, const struct siw_rate *
 bool siw_source_consume_token(struct siw_source_buckets *buckets, uint32_t place,
 			      const struct siw_rate *all, const struct siw_rate *one, uint64_t now)
 {
-	uint64_t at = bucket_time_after_token(&buckets->one[place], one, now);
+	uint64_t at = token_bucket_time_after_consuming(&buckets->one[place], one, now);
 
 	if (!at || !siw_token_bucket_consume(&buckets->all, all, now))
 		return false;

@@ -90,12 +90,12 @@ random_bytes: Callable[[int], bytes] = os.urandom
 _QKEY = int.from_bytes(os.urandom(4), "big") & 0x7FFFFFFF or 1
 
 
-def _process_qkey(_address: str) -> int:
+def _qkey_of_process(_address: str) -> int:
     return _QKEY
 
 
 #: Return the random Q_Key of the process that has opened the device with this address.
-process_qkey: Callable[[str], int] = _process_qkey
+process_qkey: Callable[[str], int] = _qkey_of_process
 
 #: Return a new lock (``lock``), or a new reentrant lock (``rlock``).
 lock: Callable[[], Lock] = threading.Lock
@@ -155,7 +155,7 @@ class _EventFDWaker:
 waker: Callable[[], Waker] = _EventFDWaker
 
 
-def _sleep_on(fds: list[int], deadline: float | None) -> None:
+def _sleep_until_descriptor_readable(fds: list[int], deadline: float | None) -> None:
     sleeper = select.poll()
     for fd in fds:
         sleeper.register(fd, select.POLLIN)
@@ -169,7 +169,7 @@ def _sleep_on(fds: list[int], deadline: float | None) -> None:
 
 #: Sleep until one of the descriptors is readable, a signal arrives, or ``monotonic`` reaches the
 #: deadline (None: no deadline).
-sleep_on: Callable[[list[int], float | None], None] = _sleep_on
+sleep_on: Callable[[list[int], float | None], None] = _sleep_until_descriptor_readable
 
 
 @contextlib.contextmanager

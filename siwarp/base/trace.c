@@ -124,7 +124,7 @@ int siw_trace_level(const char *layer)
 	return i < 0 ? -EINVAL : atomic_load_explicit(&siw_trace_levels[i], memory_order_relaxed);
 }
 
-int siw_trace_test_log(const char *layer, int level, const char *text)
+int siw_trace_log_for_tests(const char *layer, int level, const char *text)
 {
 	/*
 	 * siw_log() accepts bare names, not values, so every pair of layer and level needs a

@@ -78,7 +78,7 @@ int siw_trace_level(const char *layer);
  * For tests: writes one line for this layer and level through siw_log(). -EINVAL: no such layer or
  * level.
  */
-int siw_trace_test_log(const char *layer, int level, const char *text);
+int siw_trace_log_for_tests(const char *layer, int level, const char *text);
 
 /* cffi: end */
 

@@ -46,7 +46,7 @@ struct raw {
 	struct siw_bench_guard guard;
 };
 
-static void raw_udp_set_buffer(int fd, int force, int plain)
+static void raw_udp_set_socket_buffer_size(int fd, int force, int plain)
 {
 	int octets = BUFFER;
 
@@ -69,8 +69,8 @@ static void raw_udp_open(struct raw *r)
 	if (r->fd < 0 || bind(r->fd, (struct sockaddr *)&local, sizeof(local)) ||
 	    getsockname(r->fd, (struct sockaddr *)&local, &length))
 		siw_bench_die(SIW_BENCH_EXIT_ERROR, "a UDP socket: %s", strerror(errno));
-	raw_udp_set_buffer(r->fd, SO_RCVBUFFORCE, SO_RCVBUF);
-	raw_udp_set_buffer(r->fd, SO_SNDBUFFORCE, SO_SNDBUF);
+	raw_udp_set_socket_buffer_size(r->fd, SO_RCVBUFFORCE, SO_RCVBUF);
+	raw_udp_set_socket_buffer_size(r->fd, SO_SNDBUFFORCE, SO_SNDBUF);
 	setsockopt(r->fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
 	if ((r->flags & GSO) && r->o->server &&
 	    setsockopt(r->fd, IPPROTO_UDP, UDP_GRO, &on, sizeof(on)))

@@ -118,7 +118,7 @@ static bool bench_sleep_on_channel(struct siw_bench_side *e, struct siw_wc *wc, 
  * RC and RD requests complete in error if the peer is gone; otherwise the peer is slow, or has
  * ended, which is detected on ctl.
  */
-static bool bench_wait_timed_out(const struct siw_bench_side *e)
+static bool bench_does_time_out_end_wait(const struct siw_bench_side *e)
 {
 	if (!e->o->rc && !e->o->rd)
 		return true;
@@ -134,11 +134,11 @@ int siw_bench_wait(struct siw_bench_side *e, struct siw_wc *wc, int max)
 		if (n)
 			return n;
 		if (!e->channel) {
-			if (siw_bench_idle(&e->guard) && bench_wait_timed_out(e))
+			if (siw_bench_idle(&e->guard) && bench_does_time_out_end_wait(e))
 				return 0;
 			continue;
 		}
-		if (!bench_sleep_on_channel(e, wc, max, &n) && bench_wait_timed_out(e))
+		if (!bench_sleep_on_channel(e, wc, max, &n) && bench_does_time_out_end_wait(e))
 			return 0;
 		if (n)
 			return n;
@@ -157,7 +157,7 @@ uint64_t siw_bench_await_recv_slot(struct siw_bench_side *e, uint32_t *length)
 	return wc.wr_id;
 }
 
-uint32_t siw_bench_await_recv(struct siw_bench_side *e)
+uint32_t siw_bench_await_recv_and_repost(struct siw_bench_side *e)
 {
 	uint32_t length;
 
@@ -290,7 +290,8 @@ static void bench_open_rc_client(struct siw_bench_side *e, struct siw_bench_hell
 	bench_expect_cm_event(e, &event, SIW_CM_ESTABLISHED);
 }
 
-void siw_bench_side_open(struct siw_bench_side *e, const struct siw_bench_opts *o, uint32_t slots)
+void siw_bench_open_client_or_server(struct siw_bench_side *e, const struct siw_bench_opts *o,
+				     uint32_t slots)
 {
 	int access = SIW_ACCESS_LOCAL_WRITE | SIW_ACCESS_REMOTE_WRITE | SIW_ACCESS_REMOTE_READ;
 	struct siw_bench_hello mine = { 0 };
@@ -328,7 +329,7 @@ void siw_bench_side_open(struct siw_bench_side *e, const struct siw_bench_opts *
 	siw_bench_pin_thread(o->cpu);
 }
 
-void siw_bench_side_close(struct siw_bench_side *e)
+void siw_bench_close_client_or_server(struct siw_bench_side *e)
 {
 	if (e->o->rc) {
 		siw_cm_disconnect(e->id);
@@ -475,9 +476,9 @@ void siw_bench_siwarp_lat(const struct siw_bench_opts *o, struct siw_bench_resul
 
 	if (o->op != SIW_BENCH_SEND && !o->size)
 		siw_bench_die(SIW_BENCH_EXIT_USAGE, "a Write or Read has at least one octet");
-	siw_bench_side_open(&e, o, LAT_RECVS);
+	siw_bench_open_client_or_server(&e, o, LAT_RECVS);
 	siw_bench_measure_latency(&e, by[o->op], o->op == SIW_BENCH_READ ? 1 : 2, result);
-	siw_bench_side_close(&e);
+	siw_bench_close_client_or_server(&e);
 }
 
 /* ---- bandwidth and message rate -------------------------------------------------------------- */
@@ -723,7 +724,7 @@ static uint64_t bench_stream_run_write(struct siw_bench_side *e, uint32_t n)
 	}
 	bench_stream_post_rdma(e, SIW_WR_RDMA_WRITE, n);
 	siw_bench_post_send(e, 0);
-	siw_bench_await_recv(e);
+	siw_bench_await_recv_and_repost(e);
 	ns = siw_bench_now() - start;
 	return ns;
 }
@@ -759,7 +760,7 @@ void siw_bench_siwarp_stream(const struct siw_bench_opts *o, struct siw_bench_re
 
 	if (o->depth > 4096)
 		siw_bench_die(SIW_BENCH_EXIT_USAGE, "the depth is more than 4096");
-	siw_bench_side_open(&e, o, windowed ? 2 * o->depth + 2 : 4);
+	siw_bench_open_client_or_server(&e, o, windowed ? 2 * o->depth + 2 : 4);
 	for (int i = 0; i < 2; i++) {
 		uint64_t ns;
 
@@ -768,5 +769,5 @@ void siw_bench_siwarp_stream(const struct siw_bench_opts *o, struct siw_bench_re
 		siw_bench_store_rate_result(o, parts[i], ns, result);
 	}
 	siw_bench_exchange_number(o->ctl, 0);
-	siw_bench_side_close(&e);
+	siw_bench_close_client_or_server(&e);
 }

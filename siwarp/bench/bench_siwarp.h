@@ -50,8 +50,9 @@ static inline __attribute__((no_sanitize("thread"))) void siw_bench_clear_octet(
 }
 
 /* Open a side of a run; receives for all slots are posted before the peer can send. */
-void siw_bench_side_open(struct siw_bench_side *e, const struct siw_bench_opts *o, uint32_t slots);
-void siw_bench_side_close(struct siw_bench_side *e);
+void siw_bench_open_client_or_server(struct siw_bench_side *e, const struct siw_bench_opts *o,
+				     uint32_t slots);
+void siw_bench_close_client_or_server(struct siw_bench_side *e);
 /* Post the receive of a slot, whose wr_id is the slot number. */
 void siw_bench_post_recv(struct siw_bench_side *e, uint64_t slot);
 /* Post a Send of size octets from the start of the buffer. */
@@ -80,7 +81,7 @@ uint64_t siw_bench_await_recv_slot(struct siw_bench_side *e, uint32_t *length);
  * Wait for one receive completion like siw_bench_await_recv_slot, post the receive again, and
  * return the number of octets received.
  */
-uint32_t siw_bench_await_recv(struct siw_bench_side *e);
+uint32_t siw_bench_await_recv_and_repost(struct siw_bench_side *e);
 
 /* Exchange n messages; store the time of each message in ns[], if ns is not NULL. */
 typedef void siw_bench_lat_fn(struct siw_bench_side *e, uint32_t n, uint64_t *ns);

@@ -317,7 +317,7 @@ static enum siw_bench_op options_parse_op(const char *text)
 }
 
 /* Store the value of a numeric option; return false if the option is not numeric. */
-static bool options_set_number(struct siw_bench_opts *o, int option, const char *text)
+static bool options_set_numeric_option(struct siw_bench_opts *o, int option, const char *text)
 {
 	switch (option) {
 	case OPT_SIZE:
@@ -355,7 +355,7 @@ static bool options_set_number(struct siw_bench_opts *o, int option, const char 
 
 static void options_set_option(struct siw_bench_opts *o, int option, const char *text)
 {
-	if (options_set_number(o, option, text))
+	if (options_set_numeric_option(o, option, text))
 		return;
 	switch (option) {
 	case OPT_KIND:

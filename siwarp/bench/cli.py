@@ -45,13 +45,13 @@ def progress_bar(text: str) -> Iterator[Step | None]:
         yield lambda done, total: progress.update(task, completed=done, total=total)
 
 
-def _fault_environment(faults: str | None) -> dict[str, str]:
+def _make_fault_plan_environment(faults: str | None) -> dict[str, str]:
     """Return the environment variables that set a fault plan for the client."""
     if faults is None:
         return {}
-    from siwarp.bench.plan_option import check_fault_plan
+    from siwarp.bench.plan_option import check_and_normalize_fault_plan
 
-    check_fault_plan(faults)
+    check_and_normalize_fault_plan(faults)
     return {"SIWARP_FAULTS": faults}
 
 
@@ -93,7 +93,7 @@ def _measure_and_print(
                     kind,
                     each,
                     progress=progress,
-                    env=_fault_environment(faults),
+                    env=_make_fault_plan_environment(faults),
                     size=_parse_size_option(size),
                     **options,
                 )

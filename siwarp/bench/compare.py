@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from siwarp.bench.runner import BenchError, Progress, make_progress_counter
-from siwarp.bench.table import MIB, fixed_width_console, format_figure
+from siwarp.bench.table import MIB, fixed_width_console, format_value_with_unit
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -78,7 +78,7 @@ def _count_rank_sums(n: int) -> list[int]:
     return counts
 
 
-def _averages_outside_interval(n: int) -> tuple[int, float]:
+def _count_averages_outside_interval(n: int) -> tuple[int, float]:
     """Return the number of Walsh averages outside the interval on each side, and the confidence.
 
     With fewer than six pairs no interval reaches CONFIDENCE, and the widest interval is used.
@@ -106,7 +106,7 @@ def ratio_interval(pairs: Sequence[tuple[float, float]]) -> Interval:
         raise ValueError("too few pairs of values: give at least two")
     logs = [math.log(first / second) for first, second in pairs]
     walsh = sorted((a + b) / 2 for i, a in enumerate(logs) for b in logs[i:])
-    outside, confidence = _averages_outside_interval(len(logs))
+    outside, confidence = _count_averages_outside_interval(len(logs))
     return Interval(
         math.exp(statistics.median(walsh)),
         math.exp(walsh[outside]),
@@ -140,24 +140,24 @@ class ComparedFigure:
     part: float
 
 
-def _define_latency_figure(qp: str) -> ComparedFigure:
+def _define_compared_latency(qp: str) -> ComparedFigure:
     words = ("lat", "--qp", qp, "--size", "64")
     return ComparedFigure(f"{qp.upper()} Send 64 B latency", words, "us", True, 0.02, 0.25)
 
 
-def _define_bandwidth_figure(qp: str, op: str, size: int, words: str) -> ComparedFigure:
+def _define_compared_bandwidth(qp: str, op: str, size: int, words: str) -> ComparedFigure:
     command = ("bw", "--qp", qp, "--op", op, "--size", str(size))
     return ComparedFigure(f"{qp.upper()} {words} bandwidth", command, "GB/s", False, 0.05, 1)
 
 
 #: A UD message is one datagram, so UD's bandwidth is measured with 60 KB.
 FIGURES: tuple[ComparedFigure, ...] = (
-    _define_latency_figure("ud"),
-    _define_latency_figure("rc"),
-    _define_latency_figure("rd"),
-    _define_bandwidth_figure("ud", "send", 60_000, "Send 60 KB"),
-    _define_bandwidth_figure("rc", "write", MIB, "Write 1 MiB"),
-    _define_bandwidth_figure("rd", "send", MIB, "Send 1 MiB"),
+    _define_compared_latency("ud"),
+    _define_compared_latency("rc"),
+    _define_compared_latency("rd"),
+    _define_compared_bandwidth("ud", "send", 60_000, "Send 60 KB"),
+    _define_compared_bandwidth("rc", "write", MIB, "Write 1 MiB"),
+    _define_compared_bandwidth("rd", "send", MIB, "Send 1 MiB"),
 )
 
 
@@ -376,8 +376,8 @@ def show(compared: dict[str, Any], console: Console | None = None) -> None:
         sign = 1 if each["less_is_better"] else -1
         shown.add_row(
             each["name"],
-            format_figure(each["other"], each["unit"]),
-            format_figure(each["this"], each["unit"]),
+            format_value_with_unit(each["other"], each["unit"]),
+            format_value_with_unit(each["this"], each["unit"]),
             f"{each['ratio']:.3f}",
             f"{each['low']:.3f} to {each['high']:.3f}",
             f"{1 + sign * each['limit']:.2f}",

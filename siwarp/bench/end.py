@@ -59,7 +59,7 @@ _NUMBER = struct.Struct("=Q")
 _ALL = AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_WRITE | AccessFlag.REMOTE_READ
 
 
-def exit_with_lost_messages(text: str) -> NoReturn:
+def exit_because_messages_were_lost(text: str) -> NoReturn:
     """Exit the process with the status that means lost messages."""
     print(text, file=sys.stderr)
     sys.exit(EXIT_LOST)
@@ -232,13 +232,13 @@ class End:
                         wc.check()
                     if wc.opcode == recv:
                         return wc
-            exit_with_lost_messages("a message did not arrive")
+            exit_because_messages_were_lost("a message did not arrive")
 
         def await_recv_by_event() -> WC:
             while wcs := self.wait_for_completions(1):
                 if wcs[0].opcode == recv:
                     return wcs[0]
-            exit_with_lost_messages("a message did not arrive")
+            exit_because_messages_were_lost("a message did not arrive")
 
         return await_recv_by_polling if self.channel is None else await_recv_by_event
 
@@ -308,7 +308,7 @@ def measure_write_latency(end: End, n: int) -> list[int]:
                 return
             for wc in poll(4):
                 wc.check()
-        exit_with_lost_messages("a Write did not arrive")
+        exit_because_messages_were_lost("a Write did not arrive")
 
     end.ctl.exchange_number()
     times = []
@@ -341,7 +341,7 @@ def measure_read_latency(end: End, n: int) -> list[int]:
         post(wr)
         while not (wcs := end.wait_for_completions(1)) or wcs[0].opcode != WCOpcode.RDMA_READ:
             if not wcs:
-                exit_with_lost_messages("a Read did not complete")
+                exit_because_messages_were_lost("a Read did not complete")
         times.append(now() - start)
     end.check_pattern(end.slot_offset(0))
     end.qp.post_send(end.make_send_request(0))
@@ -413,9 +413,9 @@ def measure_send_stream(end: End, n: int) -> int:
     theirs = end.ctl.exchange_number(done)
     sent, seen = (theirs, done) if end.server else (done, theirs)
     if sent != seen:
-        exit_with_lost_messages(f"lost {sent - seen} of {sent} messages")
+        exit_because_messages_were_lost(f"lost {sent - seen} of {sent} messages")
     if sent != n:
-        exit_with_lost_messages(f"a credit was lost after {sent} of {n} messages")
+        exit_because_messages_were_lost(f"a credit was lost after {sent} of {n} messages")
     return ns
 
 
@@ -429,7 +429,7 @@ def _keep_requests_outstanding(end: End, opcode: WROpcode, n: int) -> None:
             posted += 1
         wcs = end.wait_for_completions(BATCH)
         if not wcs:
-            exit_with_lost_messages(f"{done} of {n} requests completed")
+            exit_because_messages_were_lost(f"{done} of {n} requests completed")
         done += sum(wc.opcode == wanted for wc in wcs)
 
 

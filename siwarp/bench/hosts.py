@@ -308,7 +308,7 @@ class Link:
         self._sent = time.monotonic()
 
     def receive(self) -> None:
-        """Receive octets that have arrived; ``take_frame`` then returns the frames.
+        """Receive octets that have arrived; ``pop_received_frame`` then returns the frames.
 
         Raises:
             GoneError: the other side has ended, or sent an invalid frame.
@@ -343,7 +343,7 @@ class Link:
                 self._frames.append(Frame(kind, channel, bytes(self._data[_HEAD.size : end])))
             del self._data[:end]
 
-    def take_frame(self) -> Frame | None:
+    def pop_received_frame(self) -> Frame | None:
         """Remove and return the next received frame; None if there is none."""
         return self._frames.popleft() if self._frames else None
 
@@ -543,7 +543,7 @@ class _Channel(Closing):
         self.ctl.close()
 
 
-def _command_line_of_process(
+def _build_bench_command_line(
     request: Request, side: str, where: Addresses, cpu: int | None
 ) -> list[str]:
     own = {"limit": request.limit, "local": where.local, "remote": where.remote, "cpu": cpu}
@@ -575,7 +575,7 @@ class Run(Closing):
             for i in range(request.channel_count):
                 # In the second half of the channels, the senders run on the server's host.
                 side = "client" if client == (i < request.pairs) else "server"
-                command = _command_line_of_process(request, side, where, _choose_cpu(i, side))
+                command = _build_bench_command_line(request, side, where, _choose_cpu(i, side))
                 if samples and side == "client":
                     command += ["--samples", str(Path(samples) / str(i))]
                 self._channels.append(self._parts.enter_context(_Channel(command, env)))
@@ -620,7 +620,7 @@ class Run(Closing):
             else:
                 self._link.receive()
         # Frames after the end of this run belong to the next run.
-        while not self._is_over() and (frame := self._link.take_frame()) is not None:
+        while not self._is_over() and (frame := self._link.pop_received_frame()) is not None:
             self._handle_frame(frame)
 
     def _relay_from_process(self, number: int) -> None:
@@ -887,9 +887,9 @@ class ClientListener(Closing):
         for fd in [fd for fd, one in self._strangers.items() if now > one.until]:
             self._refuse_client(fd, "no greeting arrived")
         found: dict[int, Callable[[], None]] = {self._socket.fileno(): self._accept}
-        return found | {fd: self._greeting_callback(fd) for fd in self._strangers}
+        return found | {fd: self._make_greeting_reader(fd) for fd in self._strangers}
 
-    def take_admitted_client(self) -> socket.socket | None:
+    def pop_admitted_client(self) -> socket.socket | None:
         """Remove and return the connection of the admitted client; None if there is none."""
         client, self._welcome = self._welcome, None
         return client
@@ -903,7 +903,7 @@ class ClientListener(Closing):
             self._refuse_client(next(iter(self._strangers)), "too many clients are waiting")
         self._strangers[connection.fileno()] = _PendingClient(connection, self.GREET_S)
 
-    def _greeting_callback(self, fd: int) -> Callable[[], None]:
+    def _make_greeting_reader(self, fd: int) -> Callable[[], None]:
         return lambda: self._read_greeting(fd)
 
     def _read_greeting(self, fd: int) -> None:
@@ -973,7 +973,7 @@ class Server(Closing):
         with contextlib.suppress(_Stopped):
             while True:
                 self._wait_for_events()
-                if (client := self._door.take_admitted_client()) is not None:
+                if (client := self._door.pop_admitted_client()) is not None:
                     self._serve_client(client)
 
     def _callbacks_by_descriptor(self) -> dict[int, Callable[[], None]]:
@@ -1016,7 +1016,7 @@ class Server(Closing):
         while time.monotonic() < min(idle, over):
             self._wait_for_events(link)
             link.keep_alive()
-            while (frame := link.take_frame()) is not None:
+            while (frame := link.pop_received_frame()) is not None:
                 # Remaining frames of a refused run are skipped.
                 if frame.type == b"R":
                     self._serve_run(link, frame.content, where)

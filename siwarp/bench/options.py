@@ -14,7 +14,7 @@ from siwarp.bench.hosts import PORT
 __all__ = ["HOSTS", "OPTIONS", "REMOVED", "STREAM", "TIMES", "with_options"]
 
 
-def _shell_completion_of_list(*words: str) -> Callable[[str], list[str]]:
+def _make_shell_completion_of_list(*words: str) -> Callable[[str], list[str]]:
     """Return a shell completion for an option whose value is a comma-separated list of
     ``words``.
     """
@@ -26,7 +26,7 @@ def _shell_completion_of_list(*words: str) -> Callable[[str], list[str]]:
     return complete_word_for_shell
 
 
-def _removed_option(option: str, instead: str) -> Any:
+def _declare_removed_option(option: str, instead: str) -> Any:
     """Return a hidden option that was removed; its use is refused with the replacement to type."""
 
     def refuse_value(value: str) -> str:
@@ -53,7 +53,7 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
         typer.Option(
             ["ud"],
             "--qp",
-            autocompletion=_shell_completion_of_list("ud", "uc", "rd", "rc"),
+            autocompletion=_make_shell_completion_of_list("ud", "uc", "rd", "rc"),
             help="ud, uc, rd or rc; several separated by commas or repeated.",
         ),
     ),
@@ -62,7 +62,7 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
         typer.Option(
             "send",
             "--op",
-            autocompletion=_shell_completion_of_list("send", "write", "read"),
+            autocompletion=_make_shell_completion_of_list("send", "write", "read"),
             help="send; rc: also write and read; uc, and bw on rd: also write.",
         ),
     ),
@@ -184,7 +184,7 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
         typer.Option(
             "poll",
             "--wait",
-            autocompletion=_shell_completion_of_list("poll", "event"),
+            autocompletion=_make_shell_completion_of_list("poll", "event"),
             help="poll, or event: sleep on a completion channel.",
         ),
     ),
@@ -193,7 +193,7 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
         typer.Option(
             "c",
             "--api",
-            autocompletion=_shell_completion_of_list("c", "python"),
+            autocompletion=_make_shell_completion_of_list("c", "python"),
             help="c, or python: then the floor is the same run in C.",
         ),
     ),
@@ -229,9 +229,12 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
     ),
     "persona": (
         str,
-        _removed_option("--persona", "type siwarp --persona roce bench ... (or iwarp)"),
+        _declare_removed_option("--persona", "type siwarp --persona roce bench ... (or iwarp)"),
     ),
-    "plot": (str, _removed_option("--plot", "write the points with --csv, and draw that file")),
+    "plot": (
+        str,
+        _declare_removed_option("--plot", "write the points with --csv, and draw that file"),
+    ),
 }
 
 #: Options of measurements with a stream of messages.

@@ -17,7 +17,7 @@ __all__ = [
     "datagram_capacity_of_receive_buffer",
     "fault_plan_without_losses",
     "make_plan",
-    "plan_of_raw_socket_floor",
+    "make_raw_socket_floor_plan",
     "raw_socket_floors_of_plan",
 ]
 
@@ -53,7 +53,8 @@ class Plan:
 
     Attributes:
         kind: lat, bw or rate.
-        qp: ud, uc, rd or rc; the floors of uc are those of ud; for rd see plan_of_raw_socket_floor.
+        qp: ud, uc, rd or rc; the floors of uc are those of ud; for rd see
+            make_raw_socket_floor_plan.
         op: send, write or read.
         size: octets of a message.
         iters: messages in the measured part of a run; 0: chosen so that a run is short.
@@ -159,7 +160,7 @@ def raw_socket_floors_of_plan(plan: Plan) -> Floors:
     return Floors(raw.floor, others)
 
 
-def plan_of_raw_socket_floor(plan: Plan) -> Plan:
+def make_raw_socket_floor_plan(plan: Plan) -> Plan:
     """Return the plan for raw sockets (the floors): the same plan, but datagrams for a UC Write.
 
     For RD it is a plan of UD; for bandwidth with large datagrams, and the same octets per run.

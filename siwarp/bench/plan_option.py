@@ -10,7 +10,7 @@ import typer
 
 from siwarp.verbs import Error, faults, set_faults
 
-__all__ = ["check_fault_plan", "set_process_fault_plan"]
+__all__ = ["check_and_normalize_fault_plan", "set_process_fault_plan"]
 
 _OPTION = "--faults"
 
@@ -29,7 +29,7 @@ def set_process_fault_plan(plan: str) -> None:
         set_faults(plan)
 
 
-def check_fault_plan(plan: str) -> str:
+def check_and_normalize_fault_plan(plan: str) -> str:
     """Return the plan in siwarp's notation, for another process."""
     with _convert_fault_plan_errors(), faults(plan) as written:
         return written

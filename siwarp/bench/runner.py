@@ -24,7 +24,7 @@ from siwarp.bench.plan import (
     PlanOptions,
     fault_plan_without_losses,
     make_plan,
-    plan_of_raw_socket_floor,
+    make_raw_socket_floor_plan,
     raw_socket_floors_of_plan,
 )
 from siwarp.bench.trust import (
@@ -46,7 +46,7 @@ __all__ = [
     "SlowError",
     "bench_process_arguments",
     "bench_program_path",
-    "cpu_for_side",
+    "cpu_for_client_or_server",
     "make_progress_counter",
     "process_exit_reason",
     "raise_if_process_failed",
@@ -149,7 +149,7 @@ def bench_program_path() -> Path:
     raise FileNotFoundError(f"no siwarp-bench next to {_siwarp.__file__}: install siwarp again")
 
 
-def cpu_for_side(side: str) -> int | None:
+def cpu_for_client_or_server(side: str) -> int | None:
     """Return the CPU for the client or the server; None if the process may use only one CPU."""
     allowed = sorted(os.sched_getaffinity(0))
     return allowed[side == "server"] if len(allowed) > 1 else None
@@ -304,7 +304,7 @@ def _run_variant(
 
     """
     if run.beside:
-        plan = plan_of_raw_socket_floor(plan)
+        plan = make_raw_socket_floor_plan(plan)
     left = until - time.monotonic()
     if left <= 0:
         raise SlowError(f"no time is left for the run {run.name!r}: reduce --depth or --size")
@@ -317,7 +317,7 @@ def _run_variant(
     sides = [
         Side(
             side,
-            start + bench_process_arguments(plan, side, cpu=cpu_for_side(side), **own),
+            start + bench_process_arguments(plan, side, cpu=cpu_for_client_or_server(side), **own),
             _environment_of_process(env, side, run),
         )
         for side in ("server", "client")
@@ -355,15 +355,15 @@ def _probe_seconds_per_message(
 ) -> float:
     """Return the seconds per message, measured by short runs."""
 
-    def probe_run(iters: int) -> float:
+    def time_probe_run(iters: int) -> float:
         short = replace(plan, iters=iters + -iters % plan.messages_per_credit)
         return seconds_per_message(plan, _run_variant(short, run, env, until)["value"])
 
-    each, short = probe_run(FIRST), ITERS[plan.kind][0]
+    each, short = time_probe_run(FIRST), ITERS[plan.kind][0]
     if each * short > min(PROBE_S, (until - time.monotonic()) / PROBES):
         return each
     # Use the shortest of three probes, because another process may have used the CPU.
-    return min(probe_run(short) for _ in range(3))
+    return min(time_probe_run(short) for _ in range(3))
 
 
 def _choose_iterations(
@@ -515,11 +515,11 @@ def run(
     )
     partial = "; ".join(filter(None, (partial, why)))
     summary = _summarize_rounds(plan, floors, runs, rounds)
-    doubts = filter(None, (doubt, *_summary_doubts(plan, summary)))
+    doubts = filter(None, (doubt, *_reasons_why_summary_is_unreliable(plan, summary)))
     return {**summary, "partial": partial, "unreliable": list(doubts)}
 
 
-def _summary_doubts(plan: Plan, summary: Mapping[str, Any]) -> list[str]:
+def _reasons_why_summary_is_unreliable(plan: Plan, summary: Mapping[str, Any]) -> list[str]:
     """Return reasons why a summary may reflect the state of the machine."""
     rounds = summary["rounds"]
     found = [spread_warning([each["ratio"] for each in rounds])]
@@ -538,13 +538,13 @@ def _summarize_rounds(
     def median(name: str) -> float:
         return float(statistics.median(each[name] for each in rounds))
 
-    def ratios(of: str, to: str) -> list[float]:
+    def per_round_ratios(of: str, to: str) -> list[float]:
         return [each[of] / each[to] for each in rounds if of in each and to in each]
 
     every = {
-        "ratio": ratios("ours", "floor"),
-        "markers_ratio": ratios("markers", "ours"),
-        "lossless_ratio": ratios("ours", "lossless"),
+        "ratio": per_round_ratios("ours", "floor"),
+        "markers_ratio": per_round_ratios("markers", "ours"),
+        "lossless_ratio": per_round_ratios("ours", "lossless"),
     }
     ours = median("ours")
     floor = median("floor")
@@ -555,7 +555,11 @@ def _summarize_rounds(
         **asked,
         "unit": plan.unit,
         "less_is_better": plan.less_is_better,
-        "cpus": [cpu for side in ("client", "server") if (cpu := cpu_for_side(side)) is not None],
+        "cpus": [
+            cpu
+            for side in ("client", "server")
+            if (cpu := cpu_for_client_or_server(side)) is not None
+        ],
         "ours": ours,
         "floor": floor,
         "floor_name": floors.floor,

@@ -9,7 +9,7 @@ import textwrap
 from typing import Any
 
 from siwarp.bench.plan import RD_FLOOR
-from siwarp.bench.table import format_figure
+from siwarp.bench.table import format_value_with_unit
 
 __all__ = ["describe_raw_socket_floor", "show"]
 
@@ -63,13 +63,13 @@ def describe_raw_socket_floor(name: str, qp: str) -> str:
     return f"raw {'TCP' if qp == 'rc' else 'UDP'}, {words}"
 
 
-def _ratio_range(result: dict[str, Any], name: str) -> str:
+def _format_ratio_range(result: dict[str, Any], name: str) -> str:
     """Return the minimum and maximum of a ratio over the rounds, as text."""
     least, largest = result["spans"][name]
     return f"{least:.3f} to {largest:.3f}"
 
 
-def _restriction_lines(result: dict[str, Any]) -> list[str]:
+def _format_partial_and_unreliable_lines(result: dict[str, Any]) -> list[str]:
     """Return the lines about a result's restrictions: partial or unreliable."""
     found = [f"unreliable: {doubt}" for doubt in result["unreliable"]]
     return [f"partial: {result['partial']}", *found] if result["partial"] else found
@@ -79,9 +79,9 @@ def _terminal_columns() -> int:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
 
 
-def _print_figure(words: str, value: float, unit: str, more: str = "") -> None:
+def _print_measured_value(words: str, value: float, unit: str, more: str = "") -> None:
     """Print a figure with a remark; the remark goes to the next line if the terminal is narrow."""
-    line = f"  {words:<42} {format_figure(value, unit):>16}"
+    line = f"  {words:<42} {format_value_with_unit(value, unit):>16}"
     whole = f"{line}   {more}".rstrip()
     if len(whole) <= _terminal_columns():
         print(whole)
@@ -103,18 +103,20 @@ def show(result: dict[str, Any]) -> None:
     """Print the result of a measurement in a few lines."""
     unit = result["unit"]
     _print_wrapped(_describe_measurement(result), "")
-    _print_figure("siwarp", result["ours"], unit)
+    _print_measured_value("siwarp", result["ours"], unit)
     words = describe_raw_socket_floor(result["floor_name"], result["qp"])
     if (result["qp"], result["kind"]) == ("rd", "bw"):
         words += f", {RD_FLOOR // 1000} KB"
     good = "less" if result["less_is_better"] else "more"
-    more = f"ratio {result['ratio']:.3f} ({_ratio_range(result, 'ratio')}; {good} is better)"
-    _print_figure(words, result["floor"], unit, more)
+    more = f"ratio {result['ratio']:.3f} ({_format_ratio_range(result, 'ratio')}; {good} is better)"
+    _print_measured_value(words, result["floor"], unit, more)
     for key, ratio, words, beside in _BESIDE:
         if result[key] is not None:
             more = beside.format(f"{result[ratio]:.3f}")
-            _print_figure(words, result[key], unit, f"{more} ({_ratio_range(result, ratio)})")
+            _print_measured_value(
+                words, result[key], unit, f"{more} ({_format_ratio_range(result, ratio)})"
+            )
     for name, value in result["floors"].items():
-        _print_figure(describe_raw_socket_floor(name, result["qp"]), value, unit)
-    for line in _restriction_lines(result):
+        _print_measured_value(describe_raw_socket_floor(name, result["qp"]), value, unit)
+    for line in _format_partial_and_unreliable_lines(result):
         _print_wrapped(line, "  ")

@@ -18,7 +18,7 @@ __all__ = [
     "ROWS",
     "Row",
     "fixed_width_console",
-    "format_figure",
+    "format_value_with_unit",
     "measure_rows",
     "row_verdict",
     "show",
@@ -164,7 +164,7 @@ ROWS: tuple[Row, ...] = (
 )
 
 
-def format_figure(value: float, unit: str) -> str:
+def format_value_with_unit(value: float, unit: str) -> str:
     """Return a value as text, with its unit and three significant digits."""
     if unit == "msg/s":
         value, unit = value / 1e6, "M msg/s"
@@ -219,18 +219,18 @@ def write_results(results: list[dict[str, Any]], output: str) -> None:
         Path(output).write_text(json.dumps(results, indent=2) + "\n", "utf-8")
 
 
-def _table_cells(result: dict[str, Any]) -> list[str]:
+def _format_table_row_cells(result: dict[str, Any]) -> list[str]:
     measured, limits = result["measured"], [f"{result['must']:g}", f"{result['aim']:g}"]
     if measured is None:
         return [result["name"], result["floor_words"], "", "", "", "", *limits, result["verdict"]]
     unit = measured["unit"]
-    ours = format_figure(measured["ours"], unit)
+    ours = format_value_with_unit(measured["ours"], unit)
     floor = measured[result["beside"]]
     if floor is None:
         limits = [f"{limit} {unit}" for limit in limits]
         return [result["name"], "-", "", ours, "", "", *limits, result["verdict"]]
     ratio = f"{measured[_RATIOS[result['beside']]]:.2f}"
-    words = [result["name"], result["floor_words"], format_figure(floor, unit)]
+    words = [result["name"], result["floor_words"], format_value_with_unit(floor, unit)]
     least, largest = measured["spans"][_SPANS[result["beside"]]]
     return [*words, ours, ratio, f"{least:.2f} to {largest:.2f}", *limits, result["verdict"]]
 
@@ -240,7 +240,10 @@ def _format_other_raw_socket_floors(result: dict[str, Any]) -> str:
     if measured is None or not measured["floors"]:
         return ""
     unit = measured["unit"]
-    figures = (f"{name} {format_figure(value, unit)}" for name, value in measured["floors"].items())
+    figures = (
+        f"{name} {format_value_with_unit(value, unit)}"
+        for name, value in measured["floors"].items()
+    )
     return f"{result['name']}: {', '.join(figures)}"
 
 
@@ -265,7 +268,7 @@ def show(results: list[dict[str, Any]], console: Console | None = None) -> None:
         shown.add_column(column, justify="right" if column in right else "left")
     styles = {"aim": "green", "must": "yellow", "missed": "bold red"}
     for result in results:
-        *cells, verdict = _table_cells(result)
+        *cells, verdict = _format_table_row_cells(result)
         shown.add_row(*cells, f"[{styles[verdict]}]{verdict}[/]")
     console.print(shown)
     console.print("floor and ours: medians; ratio: the median of the rounds' ratios, CRC on")

@@ -31,7 +31,7 @@ def _counter_descriptions() -> dict[str, str]:
     }
 
 
-def _counter_rows(values: dict[str, int], every: bool) -> list[tuple[str, str, str]]:
+def _make_counter_table_rows(values: dict[str, int], every: bool) -> list[tuple[str, str, str]]:
     helps = _counter_descriptions()
     return [
         (name, str(value), helps.get(name, "")) for name, value in values.items() if value or every
@@ -133,7 +133,7 @@ def counters(
         show.print_json({"pid": pid, "counters": _read_counters_or_exit(pid)})
     else:
         values = _read_counters_or_exit(pid)
-        rows = _counter_rows(values, every)
+        rows = _make_counter_table_rows(values, every)
         if rows:
             show.print_table(("counter", "value", "what"), rows, right=(1,))
         else:

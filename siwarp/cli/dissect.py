@@ -178,7 +178,7 @@ def _install_lua(wanted: bool) -> None:
         raise typer.Exit
 
 
-def _print_selection(
+def _print_selected_messages_or_streams(
     found: Dissection, stream: list[int] | None, errors: bool, summary: bool, as_json: bool
 ) -> None:
     """Print the selected messages of a capture, or with ``summary`` the selected streams.
@@ -270,7 +270,7 @@ def dissect(
     except ValueError as e:
         typer.echo(f"siwarp: {_escape_control_characters(str(e))}", err=True)
         raise typer.Exit(1) from None
-    _print_selection(found, stream, errors, summary, as_json)
+    _print_selected_messages_or_streams(found, stream, errors, summary, as_json)
     if found.damage is not None:
         typer.echo(
             f"siwarp: {_escape_control_characters(str(file))} is damaged: {found.damage}", err=True

@@ -61,7 +61,7 @@ class _ChildProcess:
         """Do nothing: the terminal has signalled the program too. SIG_IGN would be inherited."""
 
     @contextlib.contextmanager
-    def installed_handlers(self) -> Iterator[None]:
+    def install_signal_handlers_temporarily(self) -> Iterator[None]:
         wanted = dict.fromkeys(_OF_THE_TERMINAL, self._ignore_signal) | dict.fromkeys(
             _FORWARDED, self._forward_signal
         )
@@ -88,7 +88,7 @@ def run_as_child(command: list[str], environment: Mapping[str, str]) -> int:
     For a program that cannot be run, returns the status that a shell would have then.
     """
     child = _ChildProcess()
-    with child.installed_handlers():
+    with child.install_signal_handlers_temporarily():
         try:
             return child.run_program(command, environment)
         except OSError as e:

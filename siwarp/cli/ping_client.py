@@ -112,7 +112,7 @@ class PingRequest(NamedTuple):
         return cls(OPS[op], size)
 
 
-def memory_pattern(size: int) -> bytes:
+def make_memory_pattern(size: int) -> bytes:
     """Return the octets with which memory that clients read is filled."""
     return (bytes(range(251)) * (size // 251 + 1))[:size]
 
@@ -240,7 +240,7 @@ class Pinger(Closing):
         if kind == "uc":
             access |= AccessFlag.REMOTE_WRITE
         self._mr = mr = MR(self._pd, (1 + self._places) * size, access)
-        mr.view[:size] = memory_pattern(size)
+        mr.view[:size] = make_memory_pattern(size)
         sgs = [[mr.sge((1 + i) * size, size)] for i in range(self._places)]
         self._recvs = [RecvWR(i, sg=sg if op == "send" else []) for i, sg in enumerate(sgs)]
         if lettered:
@@ -273,7 +273,7 @@ class Pinger(Closing):
                 ]
             ]
         else:
-            self._prefix, last = memory_pattern(size), 0
+            self._prefix, last = make_memory_pattern(size), 0
             self._requests = [self._make_read_request(there.part(0, size), ah)]
         self._digits = min(8, last - first) if op != "read" else 0
         self._part, self._number = slice(first, last), slice(first, first + self._digits)

@@ -30,7 +30,7 @@ from siwarp.cli.ping_client import (
     UC_MAX_SIZE,
     UC_REQUEST,
     PingRequest,
-    memory_pattern,
+    make_memory_pattern,
 )
 from siwarp.cm import CMID, CMEvent, CMEventChannel, CMEventType, ConnParam
 from siwarp.verbs import (
@@ -116,7 +116,7 @@ class _Client:
         n = PLACES if uc or op == "send" else 0
         self.mr = MR(pd, (1 + n) * size, _ALL_ACCESS)
         if op == "read":
-            self.mr.write(memory_pattern(size))
+            self.mr.write(make_memory_pattern(size))
         kind, addr = (QPType.UC, (host, 0)) if uc else (QPType.RC, None)
         self.qp = QP(pd, QPInitAttr(kind, scq=cq, cap=CAP, addr=addr))
         if cm_id is None:
@@ -313,7 +313,7 @@ class Loans:
     def _shared_read_memory(self) -> MR:
         """The memory region that clients access by RDMA Read."""
         access = AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_READ
-        return MR(self._pd, bytearray(memory_pattern(MAX_SIZE)), access)
+        return MR(self._pd, bytearray(make_memory_pattern(MAX_SIZE)), access)
 
     def lend_memory(self, client: Address, asked: bytes) -> bytes:
         """Return the address and key of memory for a client, or no octets if the request is

@@ -77,11 +77,11 @@ def parse_requirements(markdown: str) -> list[Requirement]:
             words,
             tuple(re.findall(r"`([^`]+)`", tests.get(name, ""))),
         )
-        for name, level, section, words in _requirement_items(body)
+        for name, level, section, words in _parse_requirement_items(body)
     ]
 
 
-def _requirement_items(body: str) -> Iterator[tuple[str, str, str, str]]:
+def _parse_requirement_items(body: str) -> Iterator[tuple[str, str, str, str]]:
     section = ""
     item: list[str] = []
     for line in [*body.splitlines(), ""]:

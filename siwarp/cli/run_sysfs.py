@@ -13,7 +13,11 @@ from pathlib import Path
 
 from siwarp.cli.run_device import Device, Gid
 
-__all__ = ["sysfs_infiniband_files", "sysfs_rdma_cm_files", "sysfs_verbs_files"]
+__all__ = [
+    "sysfs_infiniband_file_contents",
+    "sysfs_rdma_cm_file_contents",
+    "sysfs_verbs_file_contents",
+]
 
 #: Names that ib_core prints for enum ibv_node_type, enum ibv_port_state, the physical states of a
 #: port, and link layers.
@@ -97,7 +101,7 @@ def _numa_node(interface: str | None) -> int:
     return -1
 
 
-def _sysfs_port_files(device: Device) -> Iterator[tuple[str, str]]:
+def _sysfs_port_file_contents(device: Device) -> Iterator[tuple[str, str]]:
     yield "state", _format_named_number(device.state, dict(enumerate(_STATES)))
     yield "phys_state", _format_named_number(device.phys_state, dict(enumerate(_PHYSICAL)))
     yield "link_layer", dict(enumerate(_LINK_LAYERS)).get(device.link_layer, "Unspecified")
@@ -116,7 +120,7 @@ def _sysfs_port_files(device: Device) -> Iterator[tuple[str, str]]:
             yield f"gid_attrs/ndevs/{gid.index}", ndev
 
 
-def sysfs_infiniband_files(device: Device) -> dict[str, str]:
+def sysfs_infiniband_file_contents(device: Device) -> dict[str, str]:
     """Return the files of /sys/class/infiniband/DEVICE: relative path and line of text."""
     interface = _interface_of_gids(device.gids)
     return {
@@ -127,20 +131,20 @@ def sysfs_infiniband_files(device: Device) -> dict[str, str]:
         "fw_ver": device.fw_ver,
         "hca_type": "siwarp",
         "device/numa_node": str(_numa_node(interface)),
-        **{f"ports/1/{name}": line for name, line in _sysfs_port_files(device)},
+        **{f"ports/1/{name}": line for name, line in _sysfs_port_file_contents(device)},
     }
 
 
-def sysfs_verbs_files(device: Device) -> dict[str, str]:
+def sysfs_verbs_file_contents(device: Device) -> dict[str, str]:
     """Return the files of /sys/class/infiniband_verbs/UVERBS; the device number is /dev/null's."""
     return {"ibdev": device.name, "abi_version": str(_DEVICE_ABI), "dev": "1:3"}
 
 
-def sysfs_rdma_cm_files() -> dict[str, str]:
+def sysfs_rdma_cm_file_contents() -> dict[str, str]:
     """Return the files of /sys/class/misc/rdma_cm."""
     return {"abi_version": str(_RDMA_CM_ABI)}
 
 
-def sysfs_uverbs_abi_files() -> dict[str, str]:
+def sysfs_uverbs_abi_file_contents() -> dict[str, str]:
     """Return the files directly in /sys/class/infiniband_verbs."""
     return {"abi_version": str(_UVERBS_ABI)}

@@ -34,20 +34,20 @@ _OURS = ("infiniband", "infiniband_verbs", "misc")
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def _check_result(result: int, what: str) -> None:
+def _raise_if_libc_call_failed(result: int, what: str) -> None:
     if result != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{what}: {os.strerror(number)}")
 
 
 def _unshare(flags: int) -> None:
-    _check_result(_libc.unshare(flags), "unshare")
+    _raise_if_libc_call_failed(_libc.unshare(flags), "unshare")
 
 
 def _mount(
     source: str, target: Path, kind: str | None, flags: int, data: str | None = None
 ) -> None:
-    _check_result(
+    _raise_if_libc_call_failed(
         _libc.mount(
             os.fsencode(source),
             os.fsencode(target),
@@ -67,7 +67,7 @@ def _write_proc_file(file: Path, line: str) -> None:
         raise OSError(e.errno, f"{file}: {e.strerror}") from None
 
 
-def _enter_namespace() -> None:
+def _enter_new_mount_namespace() -> None:
     """Enter a mount namespace, and a user namespace if that is necessary."""
     user, group = os.geteuid(), os.getegid()
     try:
@@ -141,15 +141,15 @@ def _expose_device_classes(found: Sequence[Device]) -> None:
     if "rdma_cm" not in links and (_paths.rdma_core_abi_dir() / "librdmacm.so.1").is_file():
         # Only for siwarp's librdmacm: because of this file, the system's own librdmacm would try to
         # use the kernel's rdma_cm.
-        _write_files(misc / "rdma_cm", run_sysfs.sysfs_rdma_cm_files())
+        _write_files(misc / "rdma_cm", run_sysfs.sysfs_rdma_cm_file_contents())
     verbs = _CLASSES / "infiniband_verbs"
-    _write_files(verbs, run_sysfs.sysfs_uverbs_abi_files())
+    _write_files(verbs, run_sysfs.sysfs_uverbs_abi_file_contents())
     for device in found:
         folder = _CLASSES / "infiniband" / device.name
-        files = run_sysfs.sysfs_infiniband_files(device)
+        files = run_sysfs.sysfs_infiniband_file_contents(device)
         _write_files(folder, files)
         _link_to_interface(folder / "device", files.get("ports/1/gid_attrs/ndevs/0", ""))
-        _write_files(verbs / device.dev_name, run_sysfs.sysfs_verbs_files(device))
+        _write_files(verbs / device.dev_name, run_sysfs.sysfs_verbs_file_contents(device))
         (verbs / device.dev_name / "device").symlink_to(f"../../infiniband/{device.name}/device")
     _mount("siwarp", _CLASSES, None, _MS_REMOUNT | _MS_BIND | _MS_RDONLY | _TMPFS)
 
@@ -169,7 +169,7 @@ def _expose_device_nodes(found: Sequence[Device]) -> None:
 
 
 def _expose_device_files(found: Sequence[Device]) -> None:
-    _enter_namespace()
+    _enter_new_mount_namespace()
     _expose_device_classes(found)
     _expose_device_nodes(found)
 

@@ -58,5 +58,5 @@ def former_setting_advice(word: str) -> str | None:
     from siwarp.base.library import ffi, lib
 
     name = word.removeprefix("SIWARP_").removeprefix("--").replace("-", "_")
-    advice = lib.siw_setting_former_advice(f"SIWARP_{name.upper()}".encode())
+    advice = lib.siw_settings_advice_for_former_name(f"SIWARP_{name.upper()}".encode())
     return None if advice == ffi.NULL else str(ffi.string(advice).decode())

@@ -160,7 +160,7 @@ def _report_failure(workload: str, seed: int, outcome: dict[str, Any], out: Path
     print(f"  capture: {path}", flush=True)
 
 
-def _seeded_jobs(
+def _yield_workloads_with_seeds(
     first: int, seeds: int | None, until: float | None, names: list[str]
 ) -> Iterator[tuple[str, int]]:
     for i in itertools.count():
@@ -197,7 +197,7 @@ def sim(
     names = [workload.value] if workload else list(NAMES)
     until = None if minutes is None else time.monotonic() + 60 * minutes
     run, alone = Totals(), seeds == 1 and minutes is None
-    todo = _seeded_jobs(seed, None if minutes is not None else seeds, until, names)
+    todo = _yield_workloads_with_seeds(seed, None if minutes is not None else seeds, until, names)
     count = jobs or len(os.sched_getaffinity(0))
     workers = [Worker() for _ in range(count)]
     with concurrent.futures.ThreadPoolExecutor(count) as pool:

@@ -29,7 +29,7 @@ class NamespaceName(str, Enum):
     b = "b"
 
 
-def _wan_program() -> str:
+def _find_wan_program() -> str:
     """Return the path of this installation's program siwarp-wan."""
     from siwarp import _siwarp
 
@@ -41,20 +41,20 @@ def _wan_program() -> str:
     raise FileNotFoundError(f"siwarp-wan is missing from {home}: install siwarp again")
 
 
-def _enter_namespace(end: NamespaceName, pid: str | None, command: list[str]) -> None:
+def _execute_in_wan_namespace(end: NamespaceName, pid: str | None, command: list[str]) -> None:
     pid = pid or os.environ.get(VARIABLE)
     if not pid:
         raise typer.BadParameter(
             f"give --pid, the PID of siwarp-wan; programs in a or b have it in {VARIABLE}",
             param_hint="--enter",
         )
-    os.execv(_wan_program(), ["siwarp-wan", "--enter", pid, end.value, *command])
+    os.execv(_find_wan_program(), ["siwarp-wan", "--enter", pid, end.value, *command])
 
 
 def check_link_fault_plan(plan: str) -> None:
     """Reject a plan that the relay cannot carry out."""
     done = subprocess.run(
-        [_wan_program(), "--check", plan], stdout=subprocess.PIPE, text=True, check=False
+        [_find_wan_program(), "--check", plan], stdout=subprocess.PIPE, text=True, check=False
     )
     if done.returncode:
         raise typer.BadParameter(
@@ -88,7 +88,7 @@ def _run_in_namespaces(plan: str, mtu: int, in_b: str, command: list[str]) -> tu
 
     mine, its = os.pipe()
     process = subprocess.Popen(
-        [_wan_program(), plan, str(mtu), str(its), in_b, *command],
+        [_find_wan_program(), plan, str(mtu), str(its), in_b, *command],
         pass_fds=[its],
         env={**os.environ, **qkey_environment()},
     )
@@ -147,7 +147,7 @@ def wan(
     well.
     """
     if enter is not None:
-        _enter_namespace(enter, pid, command or [os.environ.get("SHELL", "/bin/sh")])
+        _execute_in_wan_namespace(enter, pid, command or [os.environ.get("SHELL", "/bin/sh")])
     if in_a is not None and command:
         raise typer.BadParameter(
             "the command for a is given twice: omit --in-a or the command behind --",

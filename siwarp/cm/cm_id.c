@@ -105,7 +105,7 @@ static void id_release_device(struct siw_cm_id *id)
 	if (id->conn)
 		siw_conn_destroy(id->conn);
 	id->conn = NULL;
-	siw_cm_ud_release_sidr(id);
+	siw_cm_ud_release_sidr_objects(id);
 	if (id->context)
 		siw_qp_weak_ref_clear(id->context, &id->qp);
 	siw_evq_drop_events_of_user(id->channel->evq, id);

@@ -113,7 +113,7 @@ int siw_cm_ud_reject(struct siw_cm_id *id, const void *data, uint32_t len);
 /*
  * Ends the query, listening port or request of a UD id. An unanswered query of a peer is rejected.
  */
-void siw_cm_ud_release_sidr(struct siw_cm_id *id);
+void siw_cm_ud_release_sidr_objects(struct siw_cm_id *id);
 /*
  * Translate a peer's query (siw_cm_ud_on_query; returns 0 or -ENOMEM) or the answer to our query
  * (siw_cm_ud_on_answer) to an event for the user.

@@ -147,7 +147,7 @@ int siw_cm_ud_reject(struct siw_cm_id *id, const void *data, uint32_t len)
 	return 0;
 }
 
-void siw_cm_ud_release_sidr(struct siw_cm_id *id)
+void siw_cm_ud_release_sidr_objects(struct siw_cm_id *id)
 {
 	static const struct siw_sidr_data nothing;
 

@@ -218,7 +218,7 @@ class Connection(Closing):
         size = data.length if isinstance(data, MR) else octets(data).nbytes
         check_remote_range(remote, offset, size, "writing")
         with self._temporary_mr(data, AccessFlag(0)) as mr:
-            for at, length in _message_ranges(mr.length, self._max_message_octets):
+            for at, length in _split_into_message_ranges(mr.length, self._max_message_octets):
                 there = RemoteBuffer(remote.addr + offset + at, length, remote.rkey)
                 wr = SendWR(opcode=WROpcode.RDMA_WRITE, sg=[mr.sge(at, length)], remote=there)
                 self._lock_post_and_wait(wr, timeout)
@@ -252,7 +252,7 @@ class Connection(Closing):
         wanted = into.length if isinstance(into, MR) else octets(into).nbytes
         check_remote_range(remote, offset, wanted, "reading")
         with self._temporary_mr(into, AccessFlag.LOCAL_WRITE) as mr:
-            for at, size in _message_ranges(mr.length, self._max_message_octets):
+            for at, size in _split_into_message_ranges(mr.length, self._max_message_octets):
                 there = RemoteBuffer(remote.addr + offset + at, size, remote.rkey)
                 wr = SendWR(opcode=WROpcode.RDMA_READ, sg=[mr.sge(at, size)], remote=there)
                 self._lock_post_and_wait(wr, timeout)
@@ -374,7 +374,7 @@ def check_remote_range(remote: RemoteBuffer, offset: int, length: int, what: str
     )
 
 
-def _message_ranges(length: int, most: int) -> Iterator[tuple[int, int]]:
+def _split_into_message_ranges(length: int, most: int) -> Iterator[tuple[int, int]]:
     """Yield (offset, length) of each message that ``length`` octets need: at least one message."""
     yield 0, min(length, most)
     for at in range(most, length, most):

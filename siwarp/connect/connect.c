@@ -137,8 +137,8 @@ struct siw_conn_listeners {
 
 /* ---- start-up -------------------------------------------------------------------------------- */
 
-static int conn_report(struct siw_conn *conn, struct siw_conn *listener, int kind, int status,
-		       const struct siw_mpa_params *params)
+static int conn_report_event(struct siw_conn *conn, struct siw_conn *listener, int kind, int status,
+			     const struct siw_mpa_params *params)
 {
 	return conn->user->report(conn, listener, kind, status, params);
 }
@@ -208,7 +208,7 @@ static void conn_handle_startup_failure(struct siw_conn *conn, int status)
 	/* report an error for which no Terminate can be sent any more (RFC5044-8-01) */
 	if (status == -EPROTO)
 		conn->err = err;
-	conn_report(conn, NULL, SIW_CONN_FAILED, status, NULL);
+	conn_report_event(conn, NULL, SIW_CONN_FAILED, status, NULL);
 }
 
 static int conn_serve_startup(struct siw_conn *conn)
@@ -226,16 +226,16 @@ static int conn_serve_startup(struct siw_conn *conn)
 	if (r == SIW_MPA_REQUEST) {
 		conn->stage = REQUESTED;
 		siw_conn_set_admission_stage(conn, SIW_ADMISSION_REQUEST);
-		if (conn_report(conn, conn->listener, SIW_CONN_REQUEST, 0, &params))
+		if (conn_report_event(conn, conn->listener, SIW_CONN_REQUEST, 0, &params))
 			siw_conn_free(conn);
 	} else if (r == SIW_MPA_REPLY) {
 		conn->stage = STARTED;
 		siw_count(SIW_COUNTER_connects, 1);
-		conn_report(conn, NULL, SIW_CONN_REPLY, 0, &params);
+		conn_report_event(conn, NULL, SIW_CONN_REPLY, 0, &params);
 	} else {
 		siw_count(SIW_COUNTER_rejects, 1);
 		conn_end_stream(conn, false);
-		conn_report(conn, NULL, SIW_CONN_REJECTED, -ECONNREFUSED, &params);
+		conn_report_event(conn, NULL, SIW_CONN_REJECTED, -ECONNREFUSED, &params);
 	}
 	return 1;
 }
@@ -282,7 +282,7 @@ static void conn_handle_timer(struct siw_timed *timed, uint64_t now_ns)
 	/* a start-up is now old enough to be closed for a new connection */
 	if (conn->stage == LISTENING) {
 		conn->admission->shut = false;
-		siw_llp_resume(conn->lsock);
+		siw_llp_sock_resume(conn->lsock);
 		return;
 	}
 	if (conn->retry && conn->stage == STARTING && !conn->mpa) {
@@ -315,7 +315,7 @@ static int conn_serve(struct siw_io_handler *self)
 		return conn_serve_unanswered_request(conn);
 	default: /* unread data stays in the socket until a QP resumes reading and is serviced */
 		if (conn->mpa)
-			siw_llp_pause(siw_mpa_sock(conn->mpa));
+			siw_llp_sock_pause(siw_mpa_sock(conn->mpa));
 		return 0;
 	}
 }
@@ -403,7 +403,7 @@ static bool is_peer_expected(const struct siw_conn *listener, const struct siw_a
 }
 
 /* Admits or refuses an accepted connection, depending on its source. */
-static void listener_admit(struct siw_conn *listener, struct siw_conn *conn)
+static void listener_admit_or_refuse(struct siw_conn *listener, struct siw_conn *conn)
 {
 	struct siw_admission *admission = listener->admission;
 	int timeout_ms = (int)siw_settings()->mpa_timeout_ms;
@@ -414,7 +414,7 @@ static void listener_admit(struct siw_conn *listener, struct siw_conn *conn)
 		siw_conn_free(conn);
 		return;
 	}
-	conn->source = siw_admission_source_of_addr(admission, &peer);
+	conn->source = siw_admission_source_index_of_addr(admission, &peer);
 	while (!siw_admission_source_has_room(admission, conn->source) &&
 	       !is_peer_expected(listener, &peer))
 		if (!close_startup_for_new_connection(listener, conn->source)) {
@@ -447,7 +447,7 @@ static bool listener_may_accept(struct siw_conn *listener)
 	    choose_startup_to_close(listener, ANY_SOURCE, &next))
 		return true;
 	admission->shut = true;
-	siw_llp_pause(listener->lsock);
+	siw_llp_sock_pause(listener->lsock);
 	siw_count(SIW_COUNTER_startups_paused, 1);
 	if (next != NEVER) {
 		listener->deadline_ns = next;
@@ -470,7 +470,7 @@ static int serve_listener(struct siw_conn *listener)
 			free(conn);
 			return n;
 		}
-		listener_admit(listener, conn);
+		listener_admit_or_refuse(listener, conn);
 	}
 	return ACCEPTS;
 }
@@ -510,7 +510,7 @@ int siw_conn_start(const struct siw_conn_user *user, const struct siw_addr *dest
 	if (dest)
 		err = siw_mpa_connect(port, dest, source, params, &conn->handler, &conn->mpa);
 	else
-		err = siw_mpa_connect_itself(port, source, params, &conn->handler, &conn->mpa);
+		err = siw_mpa_connect_to_itself(port, source, params, &conn->handler, &conn->mpa);
 	if (err) {
 		free(conn);
 		return err;
@@ -624,7 +624,7 @@ static void conn_report_established(struct siw_conn *conn)
 		return;
 	conn->established = true;
 	siw_device_timer_cancel(conn->user->ctx, &conn->timed);
-	conn_report(conn, NULL, SIW_CONN_ESTABLISHED, 0, NULL);
+	conn_report_event(conn, NULL, SIW_CONN_ESTABLISHED, 0, NULL);
 }
 
 /* Handles the end of the stream that a QP owned: the on_ended callback of struct siw_rc_qp. */
@@ -636,7 +636,7 @@ static void conn_handle_stream_end(struct siw_conn *conn, int status,
 	conn->cause = status;
 	conn->err = *err;
 	siw_device_timer_cancel(conn->user->ctx, &conn->timed);
-	conn_report(conn, NULL, SIW_CONN_DISCONNECTED, status, NULL);
+	conn_report_event(conn, NULL, SIW_CONN_DISCONNECTED, status, NULL);
 }
 
 int siw_conn_attach_qp(struct siw_conn *conn, struct siw_rc_qp *rc,
@@ -654,7 +654,7 @@ int siw_conn_attach_qp(struct siw_conn *conn, struct siw_rc_qp *rc,
 	rc->on_started = conn_report_established;
 	rc->on_ended = conn_handle_stream_end;
 	siw_llp_set_handler(siw_mpa_sock(rc->mpa), &rc->base.qp.handler);
-	siw_llp_resume(siw_mpa_sock(rc->mpa));
+	siw_llp_sock_resume(siw_mpa_sock(rc->mpa));
 	siw_qp_schedule_sending_turn(&rc->base); /* the initiator's RTR may still have to be sent */
 	if (start->initiator || !start->rtr)
 		conn_report_established(conn);
@@ -675,7 +675,8 @@ int siw_connect_attach_qp(struct siw_conn *conn, const struct siw_qp_hold *hold,
 	if (!rc)
 		err = siw_refuse(CM_NO_QP);
 	else if (conn->stage != STARTED || rc->conn || rc->base.flow.stream ||
-		 siw_qp_state_next(SIW_QPT_RC, rc->base.qp.state, SIW_QPE_ATTACHED, &action) < 0)
+		 siw_qp_find_next_state(SIW_QPT_RC, rc->base.qp.state, SIW_QPE_ATTACHED, &action) <
+			 0)
 		err = siw_refuse(CM_QP_STATE, (uint64_t)rc->base.qp.state);
 	else
 		err = siw_conn_attach_qp(conn, rc, start);

@@ -44,8 +44,8 @@ bool siw_admission_has_room(const struct siw_admission *admission)
 	return admission_below_limit(&admission->all, &admission->max);
 }
 
-uint32_t siw_admission_source_of_addr(const struct siw_admission *admission,
-				      const struct siw_addr *addr)
+uint32_t siw_admission_source_index_of_addr(const struct siw_admission *admission,
+					    const struct siw_addr *addr)
 {
 	if (admission->loopback_all && siw_addr_is_loopback(addr))
 		return SIW_SOURCES;

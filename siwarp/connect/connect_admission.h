@@ -52,8 +52,8 @@ struct siw_admission *siw_admission_new(void);
 /* Returns whether the limits for all sources together admit another connection. */
 bool siw_admission_has_room(const struct siw_admission *admission);
 /* Returns the index of an address's source in the listener's table. */
-uint32_t siw_admission_source_of_addr(const struct siw_admission *admission,
-				      const struct siw_addr *addr);
+uint32_t siw_admission_source_index_of_addr(const struct siw_admission *admission,
+					    const struct siw_addr *addr);
 /* Returns whether at least half of the admissible start-ups are in progress. */
 bool siw_admission_is_half_full(const struct siw_admission *admission);
 /* Returns whether the limits for this source admit another connection. */

@@ -176,7 +176,8 @@ void siw_evq_free(struct siw_evq *q)
  * Adds `by` (1 or -1) to the device's number of users if the queue is not bound to a device: each
  * connection id that uses the device then keeps the device from being closed.
  */
-static void count_user_of_device(struct siw_context *ctx, const struct siw_evq *q, uint32_t by)
+static void adjust_user_count_of_device(struct siw_context *ctx, const struct siw_evq *q,
+					uint32_t by)
 {
 	if (!q->ctx)
 		atomic_fetch_add(&ctx->n_evq, by);
@@ -194,14 +195,14 @@ int siw_reporter_open(struct siw_context *ctx, struct siw_evq *q, void *user_dat
 						 .forget = conn_events_drop };
 	reporter->evq = q;
 	reporter->user_data = user_data;
-	count_user_of_device(ctx, q, 1);
+	adjust_user_count_of_device(ctx, q, 1);
 	*out = reporter;
 	return 0;
 }
 
 void siw_reporter_close(struct siw_reporter *reporter)
 {
-	count_user_of_device(reporter->user.ctx, reporter->evq, (uint32_t)-1);
+	adjust_user_count_of_device(reporter->user.ctx, reporter->evq, (uint32_t)-1);
 	free(reporter);
 }
 
@@ -246,8 +247,8 @@ void siw_evq_move_events_of_user(struct siw_evq *from, struct siw_evq *to, const
 	siw_lock(&ctx->lane.lock);
 	evq_move_events(from, to, user_data);
 	reporter->evq = to;
-	count_user_of_device(ctx, to, 1);
-	count_user_of_device(ctx, from, (uint32_t)-1);
+	adjust_user_count_of_device(ctx, to, 1);
+	adjust_user_count_of_device(ctx, from, (uint32_t)-1);
 	siw_unlock(&ctx->lane.lock);
 }
 
@@ -273,7 +274,7 @@ void siw_conn_set_admission_stage(struct siw_conn *conn, enum siw_admission_plac
 	if (!admission->shut || !siw_admission_has_room(admission))
 		return;
 	admission->shut = false;
-	siw_llp_resume(listener->lsock);
+	siw_llp_sock_resume(listener->lsock);
 }
 
 void siw_conn_leave_listener(struct siw_conn *conn)
@@ -300,7 +301,7 @@ static int evq_has_event(void *arg)
  * Waits for an event on the queue's descriptor only, without making progress. The wait is a
  * cancellation point.
  */
-static int evq_wait_no_device(struct siw_evq *q, int timeout_ms)
+static int evq_wait_on_fd_without_progress(struct siw_evq *q, int timeout_ms)
 {
 	static const struct siw_llp_waitset nothing;
 	uint64_t deadline = UINT64_MAX;
@@ -331,7 +332,7 @@ static int evq_wait_no_device(struct siw_evq *q, int timeout_ms)
 int siw_evq_wait(struct siw_evq *q, int timeout_ms)
 {
 	int r = q->ctx ? siw_device_wait_on_fd(q->ctx, evq_has_event, q, q->fd, timeout_ms)
-		       : evq_wait_no_device(q, timeout_ms);
+		       : evq_wait_on_fd_without_progress(q, timeout_ms);
 
 	return r < 0 ? r : 0;
 }

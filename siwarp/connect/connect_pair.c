@@ -791,7 +791,7 @@ static void pair_handle_timer(struct siw_timed *timed, uint64_t now_ns)
  * Called when requests are posted and there is no stream: starts the time-out, and retries to
  * connect now.
  */
-static void pair_start_time_out_and_connect(struct siw_rc_qp *rc)
+static void pair_start_timeout_and_retry_connecting(struct siw_rc_qp *rc)
 {
 	struct siw_pair *pair = rc->pair;
 	uint64_t now = siw_now_ns(), patience = pair_request_timeout_ns(pair);
@@ -812,8 +812,8 @@ static void pair_start_time_out_and_connect(struct siw_rc_qp *rc)
  * Sets the address that this end uses towards the peer: the address given by the program, or the
  * device's first address of the same family.
  */
-static int pair_own_addr(const struct siw_pair *pair, const struct siw_qp_attr *attr,
-			 struct siw_addr *addr)
+static int pair_choose_own_addr(const struct siw_pair *pair, const struct siw_qp_attr *attr,
+				struct siw_addr *addr)
 {
 	const struct siw_device_info *device = &pair->rc->base.qp.ctx->now;
 
@@ -840,7 +840,7 @@ static int pair_set_peer(struct siw_pair *pair, const struct siw_qp_attr *attr, 
 		return siw_refuse(ADDRESS_FAMILY, attr->ah_addr.family);
 	if (!(uint16_t)attr->dest_qp_num || attr->dest_qp_num > SIW_LAST_RC_QPN)
 		return siw_refuse(PAIR_QPN, attr->dest_qp_num);
-	err = pair_own_addr(pair, attr, &own);
+	err = pair_choose_own_addr(pair, attr, &own);
 	if (err)
 		return err;
 	if (own.family != attr->ah_addr.family)
@@ -929,7 +929,7 @@ static void free_pair_of_qp(struct siw_rc_qp *rc)
 static const struct siw_pair_ops ops = {
 	.prepare = pair_store_transition_attrs,
 	.modified = pair_handle_modified_qp,
-	.turn = pair_start_time_out_and_connect,
+	.turn = pair_start_timeout_and_retry_connecting,
 	.stop = pair_stop_connecting,
 	.query = pair_query_attributes,
 	.close = free_pair_of_qp,

@@ -535,8 +535,8 @@ static void sidr_port_send_frame(struct siw_sidr_port *port, const struct siw_ad
 		siw_count(SIW_COUNTER_send_errors, 1);
 }
 
-static void sidr_port_refuse(struct siw_sidr_port *port, const struct siw_addr *to, uint64_t id,
-			     int status)
+static void sidr_port_send_refusal(struct siw_sidr_port *port, const struct siw_addr *to,
+				   uint64_t id, int status)
 {
 	struct siw_sidr_frame frame = {
 		.type = SIW_SIDR_REFUSAL,
@@ -724,7 +724,7 @@ static bool sidr_needs_cookies(const struct siw_admission *admission)
  * Chooses the next pending query: queries with a cookie first; within each kind, sources take
  * turns. Returns NULL if there is no query.
  */
-static struct siw_sidr_request *sidr_port_choose_next(struct siw_sidr_port *port)
+static struct siw_sidr_request *sidr_port_choose_next_request(struct siw_sidr_port *port)
 {
 	for (int kind = KINDS - 1; kind >= 0; kind--) {
 		struct siw_link *turns = &port->turns[kind];
@@ -742,7 +742,7 @@ static struct siw_sidr_request *sidr_port_choose_next(struct siw_sidr_port *port
 static void sidr_port_queue_next_request_event(struct siw_sidr_port *port);
 
 /* Called when the program has read the query's event. */
-static void sidr_request_handle_event_read(struct siw_sidr_request *request)
+static void sidr_request_note_event_was_read(struct siw_sidr_request *request)
 {
 	struct siw_sidr_port *port = request->port;
 
@@ -755,14 +755,14 @@ static void sidr_request_handle_event_read(struct siw_sidr_request *request)
 static void sidr_port_queue_next_request_event(struct siw_sidr_port *port)
 {
 	struct siw_conn_event event = { .kind = SIW_CONN_ASKED,
-					.on_taken = sidr_request_handle_event_read };
+					.on_taken = sidr_request_note_event_was_read };
 	struct siw_sidr_request *next;
 	struct sidr_source *source;
 
 	sidr_port_drop_expired_requests(port);
 	if (!port->reporter || port->offered)
 		return;
-	next = sidr_port_choose_next(port);
+	next = sidr_port_choose_next_request(port);
 	if (!next)
 		return;
 	event.sidr_request = next;
@@ -784,7 +784,7 @@ static void sidr_port_queue_next_request_event(struct siw_sidr_port *port)
 static void sidr_port_admit_query(struct siw_sidr_port *port, const struct siw_addr *from,
 				  const struct siw_sidr_frame *question)
 {
-	uint32_t source = siw_admission_source_of_addr(port->admission, from);
+	uint32_t source = siw_admission_source_index_of_addr(port->admission, from);
 	struct siw_sidr_request *request;
 
 	if (!siw_admission_source_has_room(port->admission, source)) {
@@ -853,7 +853,7 @@ static void sidr_port_handle_frame(struct siw_sidr_port *port, const struct siw_
 	} else if (request && request->stage == PENDING) {
 		sidr_handle_repeated_query(request, question);
 	} else if (!request && !port->reporter) {
-		sidr_port_refuse(port, from, question->id, SIW_SIDR_NO_SERVICE);
+		sidr_port_send_refusal(port, from, question->id, SIW_SIDR_NO_SERVICE);
 	} else if (!request && (!sidr_needs_cookies(port->admission) ||
 				sidr_require_cookie(port, from, question))) {
 		sidr_port_admit_query(port, from, question);
@@ -942,7 +942,7 @@ static void sidr_port_close_one(struct siw_sidr_port *port)
 	struct siw_sidr_request *request;
 
 	while ((request = sidr_oldest_request_in_stage(port, PENDING))) {
-		sidr_port_refuse(port, &request->from, request->id, SIW_SIDR_NO_SERVICE);
+		sidr_port_send_refusal(port, &request->from, request->id, SIW_SIDR_NO_SERVICE);
 		sidr_request_free(request);
 	}
 	while ((request = sidr_oldest_request_in_stage(port, ANSWERED))) {

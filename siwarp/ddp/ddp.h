@@ -130,8 +130,8 @@ void siw_ddp_stream_enable_unexpected(struct siw_ddp_stream *stream, uint64_t oc
 				      bool deliver_before_end);
 
 /*
- * The message that a DDP stream sends, returned by siw_ddp_tx_get_msg(). sgl and head must stay
- * valid until siw_ddp_tx_accepted_position has reached the message's end.
+ * The message that a DDP stream sends, returned by siw_ddp_tx_get_msg_to_fill(). sgl and head must
+ * stay valid until siw_ddp_tx_accepted_position has reached the message's end.
  */
 struct siw_ddp_msg {
 	bool tagged;
@@ -169,13 +169,13 @@ struct siw_ddp_msg {
  * if another message is in progress. response: on reliable datagrams, return the separate message
  * of the response space (ddp_rd.h).
  */
-struct siw_ddp_msg *siw_ddp_tx_get_msg(struct siw_ddp_stream *stream, bool response);
+struct siw_ddp_msg *siw_ddp_tx_get_msg_to_fill(struct siw_ddp_stream *stream, bool response);
 /*
- * Begins to send the message in msg, which siw_ddp_tx_get_msg() has returned. Returns 1 if all
- * segments are framed; 0 if some segments are left (siw_ddp_tx_continue_msg continues); -EACCES if
- * a key or range is invalid (*err as from siw_mem_stag_acquire) or the memory is no longer mapped
- * (*err: local catastrophic); another -errno if the stream is dead. The function flushes only when
- * a batch is full.
+ * Begins to send the message in msg, which siw_ddp_tx_get_msg_to_fill() has returned. Returns 1 if
+ * all segments are framed; 0 if some segments are left (siw_ddp_tx_continue_msg continues); -EACCES
+ * if a key or range is invalid (*err as from siw_mem_stag_acquire) or the memory is no longer
+ * mapped (*err: local catastrophic); another -errno if the stream is dead. The function flushes
+ * only when a batch is full.
  */
 int siw_ddp_tx(struct siw_ddp_stream *stream, struct siw_ddp_msg *msg, struct siw_wire_err *err);
 int siw_ddp_tx_continue_msg(struct siw_ddp_stream *stream, struct siw_wire_err *err);
@@ -341,7 +341,8 @@ struct siw_ddp_dgram_error {
 	const void *payload;
 	uint32_t length; /* octets */
 };
-int siw_ddp_dgram_tx_error(struct siw_ddp_dgram *dgram, const struct siw_ddp_dgram_error *error);
+int siw_ddp_dgram_send_error_message(struct siw_ddp_dgram *dgram,
+				     const struct siw_ddp_dgram_error *error);
 /*
  * Sends the first of n messages, together with as many of the next messages as fit into the same
  * system call: short messages to the same destination and of the same size (the last may be

@@ -129,7 +129,7 @@ static int dgram_send_gathered(struct siw_ddp_dgram *dgram, uint8_t *head,
 	return siw_llp_udp_send(dgram->sock, dest, all, n + 2);
 }
 
-static inline uint64_t dgram_payload_octets(const struct siw_ddp_dgram_msg *msg)
+static inline uint64_t dgram_payload_length(const struct siw_ddp_dgram_msg *msg)
 {
 	return msg->head_len + msg->length;
 }
@@ -156,7 +156,7 @@ int siw_ddp_dgram_tx(struct siw_ddp_dgram *dgram, const struct siw_ddp_dgram_msg
 	 */
 	_Alignas(64) uint8_t buf[OVERHEAD + COPY_MAX];
 	struct iovec iov[SIW_MEM_MAX_SGE + 1];
-	uint64_t payload = dgram_payload_octets(msg);
+	uint64_t payload = dgram_payload_length(msg);
 	int n, r;
 
 	if (payload > dgram->max)
@@ -181,7 +181,8 @@ uint32_t siw_ddp_dgram_next_msn(const struct siw_ddp_dgram *dgram)
 	return dgram->msn;
 }
 
-int siw_ddp_dgram_tx_error(struct siw_ddp_dgram *dgram, const struct siw_ddp_dgram_error *e)
+int siw_ddp_dgram_send_error_message(struct siw_ddp_dgram *dgram,
+				     const struct siw_ddp_dgram_error *e)
 {
 	struct iovec payload = { (void *)e->payload, e->length };
 	uint8_t buf[OVERHEAD + SIW_DDP_MAX_ERROR];
@@ -206,13 +207,13 @@ static int dgram_count_batch_messages(const struct siw_ddp_dgram *dgram,
 				      const struct siw_ddp_dgram_msg *msgs, int n, uint64_t room)
 {
 	uint64_t most = room < BATCH_OCTETS ? room : BATCH_OCTETS;
-	uint64_t size = dgram_payload_octets(&msgs[0]) + OVERHEAD, sum = size;
+	uint64_t size = dgram_payload_length(&msgs[0]) + OVERHEAD, sum = size;
 	int i;
 
 	if (size > dgram->batch_max)
 		return 1;
 	for (i = 1; i < n && i < BATCH_MAX; i++) {
-		uint64_t next = dgram_payload_octets(&msgs[i]) + OVERHEAD;
+		uint64_t next = dgram_payload_length(&msgs[i]) + OVERHEAD;
 
 		sum += next;
 		if (next > size || sum > most || !siw_addr_same(msgs[0].dest, msgs[i].dest))
@@ -264,7 +265,7 @@ static int dgram_build_batch(struct siw_ddp_dgram *dgram, uint8_t *batch,
 static int dgram_send_batch(struct siw_ddp_dgram *dgram, uint8_t *batch,
 			    const struct siw_ddp_dgram_msg *msgs, int n)
 {
-	uint32_t size = (uint32_t)dgram_payload_octets(&msgs[0]) + OVERHEAD;
+	uint32_t size = (uint32_t)dgram_payload_length(&msgs[0]) + OVERHEAD;
 	size_t octets;
 	int r;
 
@@ -346,7 +347,7 @@ bool siw_ddp_dgram_may_continue_rx(struct siw_ddp_dgram *dgram, int tries)
 {
 	if (tries < SIW_DDP_TRIES || siw_llp_port_has_more_datagrams(dgram->port))
 		return true;
-	siw_llp_resume(dgram->rx_sock);
+	siw_llp_sock_resume(dgram->rx_sock);
 	return false;
 }
 

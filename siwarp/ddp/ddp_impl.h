@@ -223,16 +223,16 @@ static inline uint64_t siw_ddp_octets_to(const struct siw_ddp_rx *rx, const stru
  * Fills iov with the destination of an untagged segment, at most SIW_MEM_MAX_SGE + 1 iovecs.
  * Returns the number of iovecs, or -errno.
  */
-int siw_ddp_untagged_iov(struct siw_ddp_stream *stream, const struct siw_ddp_seg *seg,
-			 struct iovec *iov);
+int siw_ddp_resolve_untagged_segment(struct siw_ddp_stream *stream, const struct siw_ddp_seg *seg,
+				     struct iovec *iov);
 /* Removes a buffer for the next message from the queue; returns false if the queue is empty. */
 bool siw_ddp_rxq_take_buffer(struct siw_ddp_rxq *q);
 /*
  * Accounts for a segment that was placed. Returns 1, and sets *delivery, if the segment was the
  * last of its message; otherwise 2.
  */
-int siw_ddp_count_placed(struct siw_ddp_stream *stream, const struct siw_ddp_seg *seg,
-			 struct siw_ddp_delivery *delivery);
+int siw_ddp_account_for_placed_segment(struct siw_ddp_stream *stream, const struct siw_ddp_seg *seg,
+				       struct siw_ddp_delivery *delivery);
 
 /* Whether the messages of a queue number are responses or error messages (RFC 5040, RFC 7306). */
 static inline bool siw_ddp_is_response_queue(uint32_t qn)
@@ -255,7 +255,8 @@ static inline uint32_t siw_ddp_tagged_octets(const struct siw_ddp_rd_rx *rd,
  * Checks a segment that arrives while unexpected segments are stored. Returns 0, or a code of enum
  * siw_ddp_untagged_ecode.
  */
-uint8_t siw_ddp_unexpected_check(const struct siw_ddp_rx *rx, const struct siw_ddp_seg *seg);
+uint8_t siw_ddp_check_unexpected_segment(const struct siw_ddp_rx *rx,
+					 const struct siw_ddp_seg *seg);
 /*
  * Stores the segment at the head of the stream as unexpected. Returns 3 when the segment is stored;
  * 0 if octets of the segment are missing, or there is no room now; or -errno.
@@ -284,7 +285,7 @@ static inline int siw_ddp_close_datagram(struct iovec *all, int n, uint8_t *tail
 /* cffi: begin */
 
 /* Sets the MSN of the next message of queue qn, in both directions, for tests. */
-void siw_ddp_test_set_msn(struct siw_ddp_stream *stream, uint32_t qn, uint32_t msn);
+void siw_ddp_set_msn_for_tests(struct siw_ddp_stream *stream, uint32_t qn, uint32_t msn);
 
 /* cffi: end */
 

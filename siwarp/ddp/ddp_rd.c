@@ -20,7 +20,7 @@ struct siw_ddp_rd {
 	struct siw_rd *lower;
 	/* The members below are protected by the progress lock. */
 	bool receiving;	      /* see siw_ddp_rd_set_receiving */
-	bool pause_headed;    /* see siw_ddp_rd_pause_if_ulp_header */
+	bool pause_headed;    /* see siw_ddp_rd_set_pause_at_ulp_header */
 	struct siw_link held; /* list of paused streams */
 	bool lacks_receive;   /* a stream is paused because no receive was posted */
 	/* a stream is paused because it has used up its share of the receives */
@@ -74,7 +74,7 @@ static bool rd_lower_tx_is_blocked(const struct siw_ddp_stream *stream)
 	return siw_rd_is_send_queue_full(stream->rd, SIW_RD_REQUESTS);
 }
 
-static uint64_t rd_lower_count_accepted(const struct siw_ddp_stream *stream)
+static uint64_t rd_lower_accepted_segment_count(const struct siw_ddp_stream *stream)
 {
 	return siw_rd_count_accepted_segments(stream->rd, SIW_RD_REQUESTS);
 }
@@ -103,7 +103,7 @@ void siw_ddp_rd_close(struct siw_ddp_rd *rd)
 
 void siw_ddp_rd_reschedule(struct siw_ddp_rd *rd)
 {
-	siw_llp_resume(siw_rd_sock(rd->lower));
+	siw_llp_sock_resume(siw_rd_sock(rd->lower));
 }
 
 void siw_ddp_rd_set_receiving(struct siw_ddp_rd *rd, bool on)
@@ -111,7 +111,7 @@ void siw_ddp_rd_set_receiving(struct siw_ddp_rd *rd, bool on)
 	rd->receiving = on;
 }
 
-void siw_ddp_rd_pause_if_ulp_header(struct siw_ddp_rd *rd, bool on)
+void siw_ddp_rd_set_pause_at_ulp_header(struct siw_ddp_rd *rd, bool on)
 {
 	rd->pause_headed = on;
 }
@@ -124,10 +124,10 @@ static struct siw_rd_peer *rd_peer_from_opaque(const struct siw_ddp_rd_peer *pee
 	return (struct siw_rd_peer *)(uintptr_t)peer;
 }
 
-int siw_ddp_rd_peer(struct siw_ddp_rd *rd, const struct siw_addr *addr,
-		    struct siw_ddp_rd_peer **out)
+int siw_ddp_rd_find_or_create_peer(struct siw_ddp_rd *rd, const struct siw_addr *addr,
+				   struct siw_ddp_rd_peer **out)
 {
-	return siw_rd_peer(rd->lower, addr, (struct siw_rd_peer **)out);
+	return siw_rd_get_or_create_peer(rd->lower, addr, (struct siw_rd_peer **)out);
 }
 
 void *siw_ddp_rd_upper_layer_object(const struct siw_ddp_rd_peer *peer)
@@ -246,7 +246,7 @@ static void update_partial_message_count_of_last_stream(struct siw_ddp_rd *rd)
 static bool rd_pause_delivery_if_recv_share_used_up(struct siw_ddp_stream *stream)
 {
 	struct siw_ddp_rd *rd = stream->endpoint;
-	uint32_t left = siw_mem_queue_posted(stream->rx.q[0].queue), all = rd->parts + left;
+	uint32_t left = siw_mem_queue_posted_count(stream->rx.q[0].queue), all = rd->parts + left;
 	uint32_t source = siw_source_index(rd->key, siw_rd_peer_addr(stream->rd));
 	bool lacks_receive = rd->lacks_receive;
 
@@ -262,7 +262,7 @@ static bool rd_pause_delivery_if_recv_share_used_up(struct siw_ddp_stream *strea
 
 bool siw_ddp_rd_may_resume(struct siw_ddp_rd *rd, const struct siw_mem_queue *recvs)
 {
-	uint32_t left = siw_mem_queue_posted(recvs);
+	uint32_t left = siw_mem_queue_posted_count(recvs);
 
 	update_partial_message_count_of_last_stream(rd);
 	return left && (rd->lacks_receive ||
@@ -275,11 +275,11 @@ bool siw_ddp_rd_may_resume(struct siw_ddp_rd *rd, const struct siw_mem_queue *re
  * Returns the buffers of unfinished messages to their queues, because the remaining segments of
  * these messages will not arrive.
  */
-static void return_rx_buffers(struct siw_ddp_rx *rx)
+static void give_back_buffers_of_partial_messages(struct siw_ddp_rx *rx)
 {
 	for (int qn = 0; qn < SIW_DDP_QUEUES; qn++)
-		if (rx->q[qn].begun && !siw_mem_queue_return(rx->q[qn].queue, rx->q[qn].user_data,
-							     rx->q[qn].sgl, rx->q[qn].nsge))
+		if (rx->q[qn].begun && !siw_mem_queue_put_back(rx->q[qn].queue, rx->q[qn].user_data,
+							       rx->q[qn].sgl, rx->q[qn].nsge))
 			rx->q[qn].begun = false;
 }
 
@@ -293,7 +293,7 @@ void siw_ddp_rd_stream_end(struct siw_ddp_stream *stream, enum siw_ddp_rd_ending
 {
 	struct saved *saved = siw_rd_upper_layer_data(stream->rd);
 
-	return_rx_buffers(&stream->rx);
+	give_back_buffers_of_partial_messages(&stream->rx);
 	stream->rx.q[0].begun = false;
 	update_partial_message_count(stream);
 	if (stream->endpoint->served == stream)
@@ -435,7 +435,7 @@ static void abandon_rx_message(struct siw_ddp_stream *stream, struct siw_ddp_rxq
 
 	if (!q->begun && !qn && error_uses_up_buffer(&stream->rx.err))
 		siw_ddp_rxq_take_buffer(q);
-	if (q->begun && (!qn || siw_mem_queue_return(q->queue, q->user_data, q->sgl, q->nsge))) {
+	if (q->begun && (!qn || siw_mem_queue_put_back(q->queue, q->user_data, q->sgl, q->nsge))) {
 		rd->consumed_buffer = !qn;
 		rd->user_data = q->user_data;
 	}
@@ -509,7 +509,7 @@ static const struct siw_ddp_lower lower_rd = {
 	.tx = rd_lower_tx_segment,
 	.flush = rd_lower_flush,
 	.blocked = rd_lower_tx_is_blocked,
-	.accepted = rd_lower_count_accepted,
+	.accepted = rd_lower_accepted_segment_count,
 	.copies = true,
 	.payload = rd_lower_scatter_payload,
 	.failed = rd_lower_refuse_unmapped,

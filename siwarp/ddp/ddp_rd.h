@@ -6,10 +6,10 @@
  * datagrams: siw_ddp_rd_recv or siw_ddp_rx_place reports the refusal once, the rest of the message
  * is discarded, and the next message is received as usual.
  *
- * Messages from siw_ddp_tx_get_msg() with response set have a PSN space of their own: one response
- * and one other message can be in progress at the same time, and neither waits for the other. In
- * the response space the peer's untagged segments are for queues 2 and 3 only, in the request space
- * for queues 0 and 1; the upper layer checks which space tagged segments belong to.
+ * Messages from siw_ddp_tx_get_msg_to_fill() with response set have a PSN space of their own: one
+ * response and one other message can be in progress at the same time, and neither waits for the
+ * other. In the response space the peer's untagged segments are for queues 2 and 3 only, in the
+ * request space for queues 0 and 1; the upper layer checks which space tagged segments belong to.
  *
  * What ddp_rd does NOT do: order, retransmit or acknowledge segments, which is the task of rd/rd.h.
  *
@@ -47,15 +47,15 @@ void siw_ddp_rd_set_receiving(struct siw_ddp_rd *rd, bool on);
  * Sets whether a stream is paused when its next segment begins with octets for the upper layer
  * (siw_ddp_rd_set_opcodes_with_ulp_header).
  */
-void siw_ddp_rd_pause_if_ulp_header(struct siw_ddp_rd *rd, bool on);
+void siw_ddp_rd_set_pause_at_ulp_header(struct siw_ddp_rd *rd, bool on);
 
 /*
  * Finds the record of the peer at addr, or creates the record, and stores it in *out. Returns 0;
  * -ENOBUFS if the maximum number of records exists; or -ENOMEM. Call under the send lock or the
  * progress lock.
  */
-int siw_ddp_rd_peer(struct siw_ddp_rd *rd, const struct siw_addr *addr,
-		    struct siw_ddp_rd_peer **out);
+int siw_ddp_rd_find_or_create_peer(struct siw_ddp_rd *rd, const struct siw_addr *addr,
+				   struct siw_ddp_rd_peer **out);
 /* Returns the upper layer's object (user) of the peer's stream; NULL if the peer has no stream. */
 void *siw_ddp_rd_upper_layer_object(const struct siw_ddp_rd_peer *peer);
 /*

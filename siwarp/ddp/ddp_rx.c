@@ -77,7 +77,7 @@ uint8_t siw_ddp_rx_check_untagged(const struct siw_ddp_rx *rx, const struct siw_
 		return SIW_DDP_INVALID_QN;
 	q = &rx->q[seg->qn];
 	if (__builtin_expect(rx->any_unexpected, 0) && !seg->qn)
-		return siw_ddp_unexpected_check(rx, seg);
+		return siw_ddp_check_unexpected_segment(rx, seg);
 	if (seg->msn != q->msn) /* messages arrive in order, so only one MSN is valid */
 		return SIW_DDP_MSN_RANGE;
 	if (q->begun) {
@@ -146,8 +146,8 @@ bool siw_ddp_rxq_take_buffer(struct siw_ddp_rxq *q)
 	return true;
 }
 
-int siw_ddp_count_placed(struct siw_ddp_stream *stream, const struct siw_ddp_seg *seg,
-			 struct siw_ddp_delivery *delivery)
+int siw_ddp_account_for_placed_segment(struct siw_ddp_stream *stream, const struct siw_ddp_seg *seg,
+				       struct siw_ddp_delivery *delivery)
 {
 	struct siw_ddp_rxq *q = &stream->rx.q[seg->qn];
 	uint32_t head;
@@ -192,8 +192,8 @@ static __attribute__((cold, noinline)) int resolve_headed_segment(struct siw_ddp
 	return r < 0 ? r : n + r;
 }
 
-int siw_ddp_untagged_iov(struct siw_ddp_stream *stream, const struct siw_ddp_seg *seg,
-			 struct iovec *iov)
+int siw_ddp_resolve_untagged_segment(struct siw_ddp_stream *stream, const struct siw_ddp_seg *seg,
+				     struct iovec *iov)
 {
 	const struct siw_ddp_rxq *q = &stream->rx.q[seg->qn];
 
@@ -240,14 +240,14 @@ static int place_untagged(struct siw_ddp_stream *stream, struct siw_ddp_delivery
 	}
 	if (siw_ddp_octets_to(rx, seg) > q->length)
 		return siw_ddp_rx_refuse_untagged(stream, SIW_DDP_TOO_LONG);
-	n = siw_ddp_untagged_iov(stream, seg, iov);
+	n = siw_ddp_resolve_untagged_segment(stream, seg, iov);
 	if (n < 0)
 		return siw_ddp_rx_refuse_segment(stream, -EACCES, siw_ddp_local_catastrophic);
 	r = stream->lower->payload(stream, seg->head_len, n ? iov : NULL, n);
 	if (r != 1)
 		return siw_ddp_handle_lower_result(stream, r);
 	rx->have = false;
-	return siw_ddp_count_placed(stream, seg, delivery);
+	return siw_ddp_account_for_placed_segment(stream, seg, delivery);
 }
 
 static int place_tagged(struct siw_ddp_stream *stream, uint32_t right,

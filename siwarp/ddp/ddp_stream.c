@@ -49,7 +49,7 @@ int siw_ddp_stream_open(struct siw_mem *mem, struct siw_mpa_stream *mpa,
 void siw_ddp_stream_drop_unexpected(struct siw_ddp_stream *stream)
 {
 	if (stream->rx.unexpected.full)
-		siw_llp_resume(siw_mpa_sock(stream->mpa));
+		siw_llp_sock_resume(siw_mpa_sock(stream->mpa));
 	siw_ddp_unexpected_free(stream);
 }
 
@@ -99,7 +99,7 @@ int siw_ddp_stream_release_partial_buffer(struct siw_ddp_stream *stream, uint32_
 	return 1;
 }
 
-void siw_ddp_test_set_msn(struct siw_ddp_stream *stream, uint32_t qn, uint32_t msn)
+void siw_ddp_set_msn_for_tests(struct siw_ddp_stream *stream, uint32_t qn, uint32_t msn)
 {
 	stream->rx.q[qn].msn = stream->tx.msn[qn] = msn;
 	if (stream->responses)

@@ -223,7 +223,7 @@ int siw_ddp_tx_continue_msg(struct siw_ddp_stream *stream, struct siw_wire_err *
 	return siw_ddp_tx_continue(stream, &stream->tx, err);
 }
 
-struct siw_ddp_msg *siw_ddp_tx_get_msg(struct siw_ddp_stream *stream, bool response)
+struct siw_ddp_msg *siw_ddp_tx_get_msg_to_fill(struct siw_ddp_stream *stream, bool response)
 {
 	struct siw_ddp_tx *tx = response && stream->responses ? stream->responses : &stream->tx;
 

@@ -81,7 +81,8 @@ int siw_ddp_uc_connect(struct siw_ddp_uc *uc, const struct siw_ddp_uc_path *path
 	return 0;
 }
 
-void siw_ddp_uc_set_keys(struct siw_ddp_uc *uc, uint32_t qkey, uint32_t pd, const void *identity)
+void siw_ddp_uc_set_qkey_pd_and_identity(struct siw_ddp_uc *uc, uint32_t qkey, uint32_t pd,
+					 const void *identity)
 {
 	uc->qkey = qkey;
 	uc->pd = pd;
@@ -165,7 +166,7 @@ bool siw_ddp_uc_may_continue_rx(struct siw_ddp_uc *uc, int tries, uint32_t octet
 {
 	if ((tries < SIW_DDP_TRIES && octets < 65536) || siw_llp_port_has_more_datagrams(uc->port))
 		return true;
-	siw_llp_resume(uc->rx_sock);
+	siw_llp_sock_resume(uc->rx_sock);
 	return false;
 }
 
@@ -205,7 +206,7 @@ int siw_ddp_uc_rx(struct siw_ddp_uc *uc, struct siw_ddp_uc_seg *seg)
 	return 0;
 }
 
-void siw_ddp_uc_abandon_op(struct siw_ddp_uc *uc)
+void siw_ddp_uc_abandon_rx_op(struct siw_ddp_uc *uc)
 {
 	uc->rx.whole = false;
 }

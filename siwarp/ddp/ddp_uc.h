@@ -64,7 +64,8 @@ void siw_ddp_uc_next_psns(const struct siw_ddp_uc *uc, uint32_t *in, uint32_t *o
  * Sets the Q_Key, the protection domain, and the identity for STags bound to one stream
  * (siw_ddp_stream_set_identity).
  */
-void siw_ddp_uc_set_keys(struct siw_ddp_uc *uc, uint32_t qkey, uint32_t pd, const void *identity);
+void siw_ddp_uc_set_qkey_pd_and_identity(struct siw_ddp_uc *uc, uint32_t qkey, uint32_t pd,
+					 const void *identity);
 /* Returns the rate limit of the datagrams that the UC endpoint sends. */
 struct siw_ddp_pace *siw_ddp_uc_get_pace(struct siw_ddp_uc *uc);
 /*
@@ -78,8 +79,8 @@ uint32_t siw_ddp_uc_max_payload(const struct siw_ddp_uc *uc);
 #define SIW_DDP_UC_HEAD 16
 
 /*
- * A message that a UC endpoint sends. sgl must stay valid until siw_ddp_uc_accepted_count has
- * counted the message.
+ * A message that a UC endpoint sends. sgl must stay valid until
+ * siw_ddp_uc_accepted_tx_message_count has counted the message.
  */
 struct siw_ddp_uc_msg {
 	bool first; /* the message begins an operation */
@@ -99,12 +100,12 @@ struct siw_ddp_uc_msg {
 /*
  * Returns the endpoint's message, which the caller must assign as a whole before siw_ddp_uc_tx();
  * NULL if another message has segments left, or if the caller has not read a refusal by
- * siw_ddp_uc_get_refused_range.
+ * siw_ddp_uc_pop_refused_message_range.
  */
-struct siw_ddp_uc_msg *siw_ddp_uc_tx_get_msg(struct siw_ddp_uc *uc);
+struct siw_ddp_uc_msg *siw_ddp_uc_tx_get_msg_to_fill(struct siw_ddp_uc *uc);
 /*
- * Begins to send the message returned by siw_ddp_uc_tx_get_msg(). Small segments are collected
- * until siw_ddp_uc_tx_flush.
+ * Begins to send the message returned by siw_ddp_uc_tx_get_msg_to_fill(). Small segments are
+ * collected until siw_ddp_uc_tx_flush.
  *   1        all segments are framed
  *   0        some are left: siw_ddp_uc_tx_continue_msg continues
  *   -ENOMEM  not begun
@@ -127,14 +128,14 @@ bool siw_ddp_uc_tx_blocked(const struct siw_ddp_uc *uc);
  * Return the number of messages begun so far, and the number of these messages, in order, that UDP
  * has accepted or refused.
  */
-uint64_t siw_ddp_uc_begun_count(const struct siw_ddp_uc *uc);
-uint64_t siw_ddp_uc_accepted_count(const struct siw_ddp_uc *uc);
+uint64_t siw_ddp_uc_begun_tx_message_count(const struct siw_ddp_uc *uc);
+uint64_t siw_ddp_uc_accepted_tx_message_count(const struct siw_ddp_uc *uc);
 /*
  * Whether the network refused a datagram (no route, a filter). Returns 1, once per refusal, with
  * the numbers of the first and the last message that the datagram may belong to, counted from 1; 0
  * if no datagram was refused.
  */
-int siw_ddp_uc_get_refused_range(struct siw_ddp_uc *uc, uint64_t *first, uint64_t *last);
+int siw_ddp_uc_pop_refused_message_range(struct siw_ddp_uc *uc, uint64_t *first, uint64_t *last);
 /* Drops the collected datagrams, and the message whose segments are not all sent. */
 void siw_ddp_uc_reset_tx(struct siw_ddp_uc *uc);
 
@@ -151,7 +152,7 @@ bool siw_ddp_uc_reports_enabled(const struct siw_ddp_uc *uc);
  * Whether a report must be sent: enough datagrams arrived since the last report, and the last
  * report was sent at least one second ago.
  */
-bool siw_ddp_uc_report_due(const struct siw_ddp_uc *uc);
+bool siw_ddp_uc_is_report_due(const struct siw_ddp_uc *uc);
 /*
  * Sends a report to the peer; if the socket has no room, the report stays due. Call under both
  * locks.
@@ -182,7 +183,7 @@ int siw_ddp_uc_rx(struct siw_ddp_uc *uc, struct siw_ddp_uc_seg *seg);
  */
 bool siw_ddp_uc_may_continue_rx(struct siw_ddp_uc *uc, int tries, uint32_t octets);
 /* Abandons the operation that is being received: the rest of the operation counts as not whole. */
-void siw_ddp_uc_abandon_op(struct siw_ddp_uc *uc);
+void siw_ddp_uc_abandon_rx_op(struct siw_ddp_uc *uc);
 /*
  * Copies the first octets of the current payload, at most len, into out. Returns the number of
  * octets copied.

@@ -47,7 +47,7 @@ bool siw_ddp_uc_reports_enabled(const struct siw_ddp_uc *uc)
 	return uc->reports.on;
 }
 
-bool siw_ddp_uc_report_due(const struct siw_ddp_uc *uc)
+bool siw_ddp_uc_is_report_due(const struct siw_ddp_uc *uc)
 {
 	const struct siw_uc_reports *r = &uc->reports;
 

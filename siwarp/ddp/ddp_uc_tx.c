@@ -45,12 +45,12 @@ void siw_ddp_uc_reset_tx(struct siw_ddp_uc *uc)
 		tx->msn[i] = siw_initial_sequence(1); /* RFC5041-4.3-09 */
 }
 
-uint64_t siw_ddp_uc_begun_count(const struct siw_ddp_uc *uc)
+uint64_t siw_ddp_uc_begun_tx_message_count(const struct siw_ddp_uc *uc)
 {
 	return uc->tx.begun;
 }
 
-uint64_t siw_ddp_uc_accepted_count(const struct siw_ddp_uc *uc)
+uint64_t siw_ddp_uc_accepted_tx_message_count(const struct siw_ddp_uc *uc)
 {
 	return uc->tx.accepted;
 }
@@ -65,7 +65,7 @@ struct siw_ddp_pace *siw_ddp_uc_get_pace(struct siw_ddp_uc *uc)
 	return &uc->tx.pace;
 }
 
-int siw_ddp_uc_get_refused_range(struct siw_ddp_uc *uc, uint64_t *first, uint64_t *last)
+int siw_ddp_uc_pop_refused_message_range(struct siw_ddp_uc *uc, uint64_t *first, uint64_t *last)
 {
 	struct siw_uc_tx *tx = &uc->tx;
 
@@ -329,7 +329,7 @@ int siw_ddp_uc_tx_continue_msg(struct siw_ddp_uc *uc)
 	return 1;
 }
 
-struct siw_ddp_uc_msg *siw_ddp_uc_tx_get_msg(struct siw_ddp_uc *uc)
+struct siw_ddp_uc_msg *siw_ddp_uc_tx_get_msg_to_fill(struct siw_ddp_uc *uc)
 {
 	struct siw_uc_tx *tx = &uc->tx;
 

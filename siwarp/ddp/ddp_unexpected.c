@@ -24,7 +24,7 @@ void siw_ddp_stream_enable_unexpected(struct siw_ddp_stream *stream, uint64_t oc
 	stream->rx.unexpected.deliver_before_end = deliver_before_end;
 }
 
-uint8_t siw_ddp_unexpected_check(const struct siw_ddp_rx *rx, const struct siw_ddp_seg *seg)
+uint8_t siw_ddp_check_unexpected_segment(const struct siw_ddp_rx *rx, const struct siw_ddp_seg *seg)
 {
 	if (seg->msn != rx->unexpected.msn)
 		return SIW_DDP_MSN_RANGE;
@@ -81,7 +81,7 @@ int siw_ddp_store_unexpected_segment(struct siw_ddp_stream *stream)
 		    siw_llp_tcp_is_closed(siw_mpa_sock(stream->mpa)))
 			return rx->dead = -ECONNRESET;
 		unexpected->full = true;
-		siw_llp_pause(siw_mpa_sock(stream->mpa));
+		siw_llp_sock_pause(siw_mpa_sock(stream->mpa));
 		return 0;
 	}
 	iov = (struct iovec){ node->data, rx->seg.payload };
@@ -117,7 +117,7 @@ static void free_oldest_unexpected_segment(struct siw_ddp_stream *stream)
 	stream->rx.any_unexpected = unexpected->first || unexpected->coming;
 	if (unexpected->full) {
 		unexpected->full = false;
-		siw_llp_resume(siw_mpa_sock(stream->mpa));
+		siw_llp_sock_resume(siw_mpa_sock(stream->mpa));
 	}
 }
 
@@ -150,13 +150,13 @@ int siw_ddp_rx_place_unexpected(struct siw_ddp_stream *stream, struct siw_ddp_se
 					       (struct siw_wire_err){ SIW_LAYER_DDP,
 								      SIW_DDP_UNTAGGED_BUFFER,
 								      SIW_DDP_TOO_LONG });
-	n = siw_ddp_untagged_iov(stream, seg, iov);
+	n = siw_ddp_resolve_untagged_segment(stream, seg, iov);
 	if (n < 0 || siw_iov_scatter(iov, n, node->data))
 		return fail_unexpected_segment(
 			rx, -EACCES,
 			(struct siw_wire_err){ SIW_LAYER_DDP, SIW_DDP_LOCAL_CATASTROPHIC, 0 });
 	free_oldest_unexpected_segment(stream);
-	return siw_ddp_count_placed(stream, seg, delivery);
+	return siw_ddp_account_for_placed_segment(stream, seg, delivery);
 }
 
 uint64_t siw_ddp_rx_unexpected_octets(const struct siw_ddp_stream *stream)
@@ -173,7 +173,7 @@ bool siw_ddp_rx_defers_stream_end(struct siw_ddp_stream *stream)
 	 * Pause the socket, which may have been resumed when a receive was posted: no code reads
 	 * from the socket any more, so the poller would report the socket as ready forever.
 	 */
-	siw_llp_pause(siw_mpa_sock(stream->mpa));
+	siw_llp_sock_pause(siw_mpa_sock(stream->mpa));
 	return true;
 }
 

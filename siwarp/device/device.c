@@ -390,7 +390,7 @@ const char *siw_faults_error(void)
 
 size_t siw_faults_get(char *plan, size_t size)
 {
-	return siw_faults_current(plan, size);
+	return siw_faults_format_current_plan(plan, size);
 }
 
 const char *siw_version(void)

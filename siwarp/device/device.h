@@ -611,7 +611,7 @@ void siw_device_cq_add_completion(struct siw_qp *qp, struct siw_cq *cq, const st
  * Removes the completions of a QP that is reset or destroyed. The removed completions count as
  * polled.
  */
-void siw_device_cq_purge(struct siw_cq *cq, struct siw_qp *qp);
+void siw_device_cq_remove_completions_of_qp(struct siw_cq *cq, struct siw_qp *qp);
 /*
  * Called after receives were removed from the SRQ: raises SRQ_LIMIT_REACHED if fewer are left than
  * the limit. Called with the progress lock held.

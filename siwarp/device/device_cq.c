@@ -443,7 +443,7 @@ int siw_req_notify_cq(struct siw_cq *cq, int solicited_only)
 }
 
 /* The completions of other QPs keep their order. */
-void siw_device_cq_purge(struct siw_cq *cq, struct siw_qp *qp)
+void siw_device_cq_remove_completions_of_qp(struct siw_cq *cq, struct siw_qp *qp)
 {
 	uint32_t head, tail, to;
 

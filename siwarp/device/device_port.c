@@ -20,7 +20,7 @@ int siw_device_list_interfaces(struct siw_llp_interface **out)
 		room *= 2;
 		free(*out);
 		*out = calloc((size_t)room, sizeof(**out));
-		n = *out ? siw_llp_interfaces(*out, room) : -ENOMEM;
+		n = *out ? siw_llp_list_interfaces(*out, room) : -ENOMEM;
 	} while (n == room);
 	if (n < 0) {
 		free(*out);
@@ -148,6 +148,6 @@ int siw_source_address(const struct siw_addr *dest, struct siw_addr *source)
 
 	if (!dest || !source)
 		return siw_refuse_null(dest ? "source" : "dest");
-	err = siw_llp_source_for(dest, source);
+	err = siw_llp_source_addr_for_dest(dest, source);
 	return err ? siw_refused(err) : 0;
 }

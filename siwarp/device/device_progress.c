@@ -65,7 +65,7 @@ void siw_device_remove_unsent_qp(struct siw_qp *qp)
 	siw_unlock(&ctx->lane.unsent_lock);
 }
 
-static struct siw_qp *next_unsent_qp(struct siw_context *ctx)
+static struct siw_qp *pop_unsent_qp(struct siw_context *ctx)
 {
 	struct siw_qp *qp = NULL;
 
@@ -113,7 +113,7 @@ int siw_device_send_unsent_qps(struct siw_context *ctx)
 	ctx->lane.unsent_rounds++;
 	ctx->lane.more_to_send = false;
 	for (uint32_t n = atomic_load(&ctx->lane.n_unsent); n; n--) {
-		struct siw_qp *qp = next_unsent_qp(ctx);
+		struct siw_qp *qp = pop_unsent_qp(ctx);
 		enum siw_turn turn;
 
 		if (!qp)

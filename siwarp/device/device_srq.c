@@ -174,7 +174,7 @@ int siw_destroy_srq(struct siw_srq *srq)
 
 void siw_device_srq_raise_limit_event_if_low(struct siw_srq *srq)
 {
-	if (siw_mem_queue_posted(srq->recvs) >= srq->attr.srq_limit)
+	if (siw_mem_queue_posted_count(srq->recvs) >= srq->attr.srq_limit)
 		return;
 	srq->attr.srq_limit = 0; /* the event is raised only once until the limit is set again */
 	siw_device_async_raise(&srq->async, SIW_EVENT_SRQ_LIMIT_REACHED);
@@ -213,8 +213,9 @@ static int srq_resize(struct siw_srq *srq, uint32_t max_wr)
 	if (!err)
 		srq->attr.max_wr = srq_round_up(max_wr);
 	siw_unlock(&srq->lock);
-	return err == -EINVAL ? siw_refuse(SRQ_SHRINKS, max_wr, siw_mem_queue_posted(srq->recvs))
-			      : err;
+	return err == -EINVAL
+		       ? siw_refuse(SRQ_SHRINKS, max_wr, siw_mem_queue_posted_count(srq->recvs))
+		       : err;
 }
 
 int siw_modify_srq(struct siw_srq *srq, const struct siw_srq_attr *attr, int mask)

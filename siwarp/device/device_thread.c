@@ -206,7 +206,7 @@ static void *progress_thread(void *arg)
  * such a policy threads of equal priority are not time-sliced: a thread that polls endlessly would
  * keep the progress thread off its CPU forever, even while the progress thread holds a lock.
  */
-static int start_with_higher_priority(pthread_t *thread, void *arg)
+static int start_thread_with_higher_priority(pthread_t *thread, void *arg)
 {
 	struct sched_param param;
 	pthread_attr_t attr;
@@ -246,7 +246,7 @@ int siw_device_thread_start(struct siw_context *ctx)
 	sigdelset(&all, SIGSEGV);
 	sigdelset(&all, SIGBUS);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
-	err = start_with_higher_priority(&ctx->thread, ctx);
+	err = start_thread_with_higher_priority(&ctx->thread, ctx);
 	if (err) /* no real-time policy, or no permission: start with the default priority */
 		err = siw_thread_start(&ctx->thread, NULL, progress_thread, ctx);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);

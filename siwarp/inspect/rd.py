@@ -171,7 +171,7 @@ def _pack_psn_ranges(first: int, psns: Iterable[int]) -> list[bytes]:
     return [RANGE.pack(*each) for each in out]
 
 
-def ack_body(
+def make_ack_body(
     first: int = 0,
     psns: Iterable[int] = (),
     *,
@@ -187,7 +187,7 @@ def ack_body(
     return ACK_HEAD.pack(ce, rnr_timer, len(one), len(other), 0) + b"".join(one + other)
 
 
-def handshake_offer(
+def make_handshake_offer(
     options: dict[int, int] | None = None, versions: int = 1 << LLP_VERSION, extra: bytes = b""
 ) -> bytes:
     """Return head and options of a HELLO or CHALLENGE; `extra` is appended to the options."""
@@ -203,7 +203,7 @@ def handshake_offer_len(body: bytes) -> int:
     return 4 + int.from_bytes(body[2:4], "big")
 
 
-def handshake_options(body: bytes) -> dict[int, bytes]:
+def parse_handshake_options(body: bytes) -> dict[int, bytes]:
     """Return the options of a handshake's body by type; truncated options are left out."""
     found: dict[int, bytes] = {}
     at, end = 4, min(handshake_offer_len(body), len(body))

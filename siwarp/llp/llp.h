@@ -165,12 +165,12 @@ struct siw_llp_interface {
  * Writes up to max interfaces that have an address, in the system's order. Returns their number or
  * -errno.
  */
-int siw_llp_interfaces(struct siw_llp_interface *out, int max);
+int siw_llp_list_interfaces(struct siw_llp_interface *out, int max);
 /*
  * Sets *source to the address of this host, with port 0, from which the kernel would send to dest
  * (whose port is ignored): 0; -ENETUNREACH if no route leads there; another -errno.
  */
-int siw_llp_source_for(const struct siw_addr *dest, struct siw_addr *source);
+int siw_llp_source_addr_for_dest(const struct siw_addr *dest, struct siw_addr *source);
 
 /*
  * Monitors the interface of this name. A poll returns the handler when there are changes to read.
@@ -182,7 +182,7 @@ enum siw_llp_watch_change {
 	SIW_LLP_WATCH_UP = 1, /* the interface is up and running, possibly as before */
 	SIW_LLP_WATCH_DOWN,   /* the interface is not up or running, or no longer exists */
 	SIW_LLP_WATCH_ADDRS,  /* an address was added or removed */
-	/* the kernel dropped reports; siw_llp_interfaces() has the current state */
+	/* the kernel dropped reports; siw_llp_list_interfaces() has the current state */
 	SIW_LLP_WATCH_LOST,
 };
 int siw_llp_interface_watch_open(struct siw_llp_port *port, const char *name,
@@ -373,8 +373,8 @@ int siw_llp_tcp_connect(struct siw_llp_port *port, const struct siw_addr *dest,
 			const struct siw_addr *source, struct siw_io_handler *handler,
 			struct siw_llp_sock **out);
 /* Connects a socket to itself: the octets that it sends arrive at the same socket. */
-int siw_llp_tcp_connect_itself(struct siw_llp_port *port, const struct siw_addr *local,
-			       struct siw_io_handler *handler, struct siw_llp_sock **out);
+int siw_llp_tcp_connect_to_itself(struct siw_llp_port *port, const struct siw_addr *local,
+				  struct siw_io_handler *handler, struct siw_llp_sock **out);
 /*
  * Returns the result of connecting a TCP socket: 0: connected; -EAGAIN: still connecting; or -errno
  * (ECONNREFUSED, ...).
@@ -424,16 +424,16 @@ void siw_llp_set_handler(struct siw_llp_sock *sock, struct siw_io_handler *handl
  */
 void siw_llp_update_want_write(struct siw_llp_sock *sock, bool want);
 /*
- * Makes polls return the handler again, after siw_llp_pause() or after a reader that stopped before
- * EAGAIN.
+ * Makes polls return the handler again, after siw_llp_sock_pause() or after a reader that stopped
+ * before EAGAIN.
  */
-void siw_llp_resume(struct siw_llp_sock *sock);
+void siw_llp_sock_resume(struct siw_llp_sock *sock);
 /*
- * Stops reading or accepting until siw_llp_resume(): arriving data or connections wait in the
+ * Stops reading or accepting until siw_llp_sock_resume(): arriving data or connections wait in the
  * kernel and wake no thread. A poll returns the handler only for the end of the stream, an error,
  * or space for sending.
  */
-void siw_llp_pause(struct siw_llp_sock *sock);
+void siw_llp_sock_pause(struct siw_llp_sock *sock);
 /* Reports that the socket may have work: the next poll returns its handler. */
 void siw_llp_sock_mark_ready(struct siw_llp_sock *sock);
 /*

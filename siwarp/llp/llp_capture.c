@@ -57,11 +57,11 @@ static bool is_wildcard_address(const struct siw_addr *a)
  * Determines, for a socket bound to the wildcard address, the address from which this host sends to
  * the peer.
  */
-static void capture_route_source(struct siw_addr *local, const struct siw_addr *peer)
+static void capture_look_up_source_addr(struct siw_addr *local, const struct siw_addr *peer)
 {
 	struct siw_addr route;
 
-	if (siw_llp_source_for(peer, &route))
+	if (siw_llp_source_addr_for_dest(peer, &route))
 		return;
 	route.port_be = local->port_be;
 	*local = route;
@@ -87,7 +87,7 @@ static int capture_interface_index(const struct siw_llp_sock *sock, const struct
 
 	if (sock->ifindex && if_indextoname(sock->ifindex, name))
 		return siw_capture_find_or_add_interface(name);
-	n = siw_llp_interfaces(all, 64);
+	n = siw_llp_list_interfaces(all, 64);
 	for (i = 0; i < n; i++)
 		for (uint32_t j = 0; j < all[i].n_addrs; j++)
 			if (is_same_host(all[i].addrs[j], *local))
@@ -182,7 +182,7 @@ static void set_captured_peer(struct siw_llp_sock *sock, struct siw_llp_capture 
 		if (siw_llp_local_addr(sock, &bound) == 0)
 			capture->local = bound;
 		if (is_wildcard_address(&capture->local))
-			capture_route_source(&capture->local, peer);
+			capture_look_up_source_addr(&capture->local, peer);
 	}
 	capture->interface = capture_interface_index(sock, &capture->local);
 }

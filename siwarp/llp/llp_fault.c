@@ -46,12 +46,12 @@ static void adopt_new_fault_plan(struct siw_llp_sock *sock, struct siw_llp_fault
 {
 	uint32_t flow;
 
-	f->generation = siw_faults_copy(&f->plan, &f->began);
-	flow = f->plan.n ? siw_faults_next_flow(f->generation) : 0;
+	f->generation = siw_faults_copy_current_plan(&f->plan, &f->began);
+	flow = f->plan.n ? siw_faults_allocate_flow_number(f->generation) : 0;
 	for (int dir = 0; dir < 2; dir++) {
 		siw_fault_path_init(&f->way[dir].path, &f->plan, f->began, (enum siw_fault_dir)dir,
 				    flow);
-		siw_fault_queue_release_all(&f->way[dir].queue, siw_now_ns());
+		siw_fault_queue_make_all_due(&f->way[dir].queue, siw_now_ns());
 	}
 	if (sock->udp)
 		return;
@@ -93,12 +93,12 @@ static uint64_t min_time(uint64_t a, uint64_t b)
 	return a < b ? a : b;
 }
 
-uint64_t siw_llp_fault_next_rx_due(struct siw_llp_sock *sock, struct siw_llp_faulty *f)
+uint64_t siw_llp_fault_next_rx_due_time_ns(struct siw_llp_sock *sock, struct siw_llp_faulty *f)
 {
 	struct siw_fault_queue *rx = &f->way[SIW_FAULT_RX].queue;
 
 	if (sock->held)
-		return UINT64_MAX; /* the socket is paused; siw_llp_resume() will report it */
+		return UINT64_MAX; /* the socket is paused; siw_llp_sock_resume() will report it */
 	/*
 	 * The end of the stream is not reported before all held octets are sent, because a reader
 	 * that finds the end closes the socket.
@@ -140,9 +140,9 @@ void siw_llp_fault_state_unlock(struct siw_llp_sock *sock, struct siw_llp_faulty
 	 * to the receive queue has already set the time at which these packets are due.
 	 */
 	if (port_locked)
-		next = min_time(next, siw_llp_fault_next_rx_due(sock, f));
+		next = min_time(next, siw_llp_fault_next_rx_due_time_ns(sock, f));
 	if (holds != f->counted)
-		siw_faults_count_holding_sockets(holds ? 1 : -1);
+		siw_faults_adjust_holding_socket_count(holds ? 1 : -1);
 	f->counted = holds;
 	siw_unlock(&f->lock);
 	if (next != UINT64_MAX)
@@ -160,7 +160,7 @@ void siw_llp_fault_drop_held_packets(struct siw_llp_sock *sock)
 	siw_fault_queue_free(&f->way[SIW_FAULT_TX].queue);
 	siw_fault_queue_free(&f->way[SIW_FAULT_RX].queue);
 	if (f->counted)
-		siw_faults_count_holding_sockets(-1);
+		siw_faults_adjust_holding_socket_count(-1);
 	free(f->scratch);
 	free(f);
 	atomic_store_explicit(&sock->faulty, NULL, memory_order_relaxed);
@@ -300,7 +300,8 @@ static int datagram_send_by_fault_plan(struct siw_llp_sock *sock, struct siw_llp
 	uint64_t now = siw_now_ns();
 	int rv;
 
-	siw_fault_queue_decide(q, &f->plan, &f->way[SIW_FAULT_TX].path, dest, length, now, &fate);
+	siw_fault_queue_decide_packet_fate(q, &f->plan, &f->way[SIW_FAULT_TX].path, dest, length,
+					   now, &fate);
 	if (fate.drop >= 0) {
 		siw_count((enum siw_counter)fate.drop, 1);
 		rv = 0;
@@ -377,8 +378,8 @@ static bool apply_fault_plan_to_received_datagram(struct siw_llp_sock *sock,
 	uint64_t now = siw_now_ns();
 	bool direct;
 
-	siw_fault_queue_decide(q, &f->plan, &f->way[SIW_FAULT_RX].path, source, true_length, now,
-			       &fate);
+	siw_fault_queue_decide_packet_fate(q, &f->plan, &f->way[SIW_FAULT_RX].path, source,
+					   true_length, now, &fate);
 	if (fate.drop >= 0) {
 		siw_drop((enum siw_counter)fate.drop);
 		return false;
@@ -454,7 +455,7 @@ void siw_llp_fault_release_due_packets(struct siw_llp_port *port)
 			send_due_datagrams(sock, f, now);
 		else
 			siw_llp_fault_stream_flush(sock, f, now);
-		if (siw_llp_fault_next_rx_due(sock, f) <= now)
+		if (siw_llp_fault_next_rx_due_time_ns(sock, f) <= now)
 			siw_llp_sock_mark_ready(sock);
 		siw_llp_fault_state_unlock(sock, f, true);
 	}

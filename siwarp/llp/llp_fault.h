@@ -95,6 +95,6 @@ void siw_llp_fault_state_unlock(struct siw_llp_sock *sock, struct siw_llp_faulty
  */
 void siw_llp_fault_stream_flush(struct siw_llp_sock *sock, struct siw_llp_faulty *f, uint64_t now);
 /* Returns when the next received octets of a stream are due; UINT64_MAX: unknown. */
-uint64_t siw_llp_fault_next_rx_due(struct siw_llp_sock *sock, struct siw_llp_faulty *f);
+uint64_t siw_llp_fault_next_rx_due_time_ns(struct siw_llp_sock *sock, struct siw_llp_faulty *f);
 
 #endif

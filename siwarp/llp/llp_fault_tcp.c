@@ -179,7 +179,7 @@ static ssize_t send_by_fault_plan_locked(struct siw_llp_sock *sock, struct siw_l
 	if (!share)
 		return reset_stream_by_fault_plan(sock, f);
 	if (siw_fault_queue_empty(&f->way[SIW_FAULT_TX].queue) &&
-	    !siw_fault_stream_waits(&f->plan, path, &f->peer, now))
+	    !siw_fault_stream_is_delayed(&f->plan, path, &f->peer, now))
 		sent = stream_send_direct(sock, f, iov, n, share);
 	else
 		sent = hold_back_sent_stream_octets(sock, f, iov, share, now);
@@ -311,7 +311,7 @@ static ssize_t take_due_stream_octets(struct siw_llp_sock *sock, struct siw_llp_
 	struct siw_fault_held *held;
 	size_t here;
 
-	if (siw_llp_fault_next_rx_due(sock, f) > now)
+	if (siw_llp_fault_next_rx_due_time_ns(sock, f) > now)
 		return -EAGAIN;
 	held = siw_fault_queue_first_due(q, now);
 	if (!held)
@@ -441,7 +441,7 @@ static ssize_t recv_by_fault_plan_locked(struct siw_llp_sock *sock, struct siw_l
 			return reset_stream_by_fault_plan(sock, f);
 		if (siw_fault_queue_empty(&f->way[SIW_FAULT_RX].queue) &&
 		    siw_fault_queue_empty(&f->way[SIW_FAULT_TX].queue) &&
-		    !siw_fault_stream_waits(&f->plan, path, &f->peer, now)) {
+		    !siw_fault_stream_is_delayed(&f->plan, path, &f->peer, now)) {
 			got = recv_stream_from_kernel(sock, f, iov, n, share);
 			if (got < 0)
 				/* the caller repeats the call: the plan must not count it twice */

@@ -70,7 +70,7 @@ static int read_interface_mtus(struct siw_llp_interface *out, int n)
 	return 0;
 }
 
-int siw_llp_interfaces(struct siw_llp_interface *out, int max)
+int siw_llp_list_interfaces(struct siw_llp_interface *out, int max)
 {
 	static const struct {
 		sa_family_t family;
@@ -106,7 +106,7 @@ int siw_llp_interfaces(struct siw_llp_interface *out, int max)
 	return rv < 0 ? rv : n;
 }
 
-int siw_llp_source_for(const struct siw_addr *dest, struct siw_addr *source)
+int siw_llp_source_addr_for_dest(const struct siw_addr *dest, struct siw_addr *source)
 {
 	struct siw_addr to = *dest;
 	socklen_t len = sizeof(*source);

@@ -216,7 +216,7 @@ void siw_llp_sock_note_end_of_stream(struct siw_llp_sock *sock)
 		sock_move_from_hot_set_to_epoll(sock);
 }
 
-void siw_llp_pause(struct siw_llp_sock *sock)
+void siw_llp_sock_pause(struct siw_llp_sock *sock)
 {
 	sock->held = true;
 	/*

@@ -97,7 +97,7 @@ void siw_llp_set_handler(struct siw_llp_sock *sock, struct siw_io_handler *handl
 	sock->handler = handler;
 }
 
-void siw_llp_resume(struct siw_llp_sock *sock)
+void siw_llp_sock_resume(struct siw_llp_sock *sock)
 {
 	sock->held = false;
 	siw_llp_sock_mark_ready(sock);

@@ -47,7 +47,7 @@ struct siw_llp_sock {
 	 * when a receive returns EAGAIN; a cold socket is in the ready ring meanwhile
 	 */
 	bool ready;
-	bool held;	 /* siw_llp_pause(): the upper layer does not read at present */
+	bool held;	 /* siw_llp_sock_pause(): the upper layer does not read at present */
 	bool stopped;	 /* a fault plan holds back the maximum number of octets of this stream */
 	uint8_t got_ecn; /* ECN code point of the last datagram or batch; 0: not known */
 	bool stalled;	 /* of a listener: accept failed because no descriptor was available */

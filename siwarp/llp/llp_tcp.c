@@ -189,8 +189,8 @@ int siw_llp_tcp_connect(struct siw_llp_port *port, const struct siw_addr *dest,
 	return fd < 0 ? fd : connect_descriptor(port, fd, dest, handler, out);
 }
 
-int siw_llp_tcp_connect_itself(struct siw_llp_port *port, const struct siw_addr *local,
-			       struct siw_io_handler *handler, struct siw_llp_sock **out)
+int siw_llp_tcp_connect_to_itself(struct siw_llp_port *port, const struct siw_addr *local,
+				  struct siw_io_handler *handler, struct siw_llp_sock **out)
 {
 	struct siw_addr own;
 	int fd = open_bound_socket_and_addr(local, TO_CONNECT_ITSELF, &own);

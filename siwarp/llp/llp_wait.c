@@ -113,7 +113,7 @@ struct sleep {
  * Sleeps until a descriptor is ready. Returns 1 if a descriptor is ready, 0 after the time-out, or
  * -errno.
  */
-static int sleep_on(struct sleep *how)
+static int sleep_until_descriptor_ready(struct sleep *how)
 {
 	struct timespec t = { how->ns / 1000000000, how->ns % 1000000000 };
 	int rv = ppoll(how->fds, how->n, how->ns < 0 ? NULL : &t, NULL);
@@ -127,7 +127,9 @@ static void undo_sleeper_count(void *port)
 				  memory_order_seq_cst);
 }
 
-/* Sleeps like sleep_on(), but returns 1 if the wait set has become incomplete. */
+/*
+ * Sleeps like sleep_until_descriptor_ready(), but returns 1 if the wait set has become incomplete.
+ */
 static int sleep_on_wait_set(struct siw_llp_port *port, uint32_t changes, struct sleep *how)
 {
 	int rv;
@@ -141,7 +143,7 @@ static int sleep_on_wait_set(struct siw_llp_port *port, uint32_t changes, struct
 	if (atomic_load_explicit(&port->changes, memory_order_seq_cst) != changes)
 		rv = 1;
 	else
-		rv = sleep_on(how);
+		rv = sleep_until_descriptor_ready(how);
 	pthread_cleanup_pop(1);
 	return rv;
 }
@@ -159,7 +161,7 @@ int siw_llp_wait_cancellable(const struct siw_llp_waitset *set, int extra_fd, in
 	if (extra_fd >= 0)
 		how.fds[how.n++] = (struct pollfd){ extra_fd, POLLIN, 0 };
 	if (!set->port)
-		return sleep_on(&how);
+		return sleep_until_descriptor_ready(&how);
 	rv = sleep_on_wait_set(set->port, set->changes, &how);
 	return rv == 0 && due ? 1 : rv;
 }

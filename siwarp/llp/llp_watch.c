@@ -82,7 +82,8 @@ static bool is_about_watched_name(const struct siw_llp_watch *watch, const struc
 	return false;
 }
 
-static int watch_change_from_link_message(struct siw_llp_watch *watch, const struct nlmsghdr *msg)
+static int interface_change_from_link_message(struct siw_llp_watch *watch,
+					      const struct nlmsghdr *msg)
 {
 	const struct ifinfomsg *info = NLMSG_DATA(msg);
 
@@ -100,14 +101,14 @@ static int watch_change_from_link_message(struct siw_llp_watch *watch, const str
 									     : SIW_LLP_WATCH_DOWN;
 }
 
-static int watch_change_from_message(struct siw_llp_watch *watch, const struct nlmsghdr *msg)
+static int interface_change_from_message(struct siw_llp_watch *watch, const struct nlmsghdr *msg)
 {
 	const struct ifaddrmsg *addr = NLMSG_DATA(msg);
 
 	switch (msg->nlmsg_type) {
 	case RTM_NEWLINK:
 	case RTM_DELLINK:
-		return watch_change_from_link_message(watch, msg);
+		return interface_change_from_link_message(watch, msg);
 	case RTM_NEWADDR:
 	case RTM_DELADDR:
 		return msg->nlmsg_len >= NLMSG_LENGTH(sizeof(*addr)) &&
@@ -162,12 +163,12 @@ int siw_llp_interface_watch_read(struct siw_llp_watch *watch)
 		 * is ignored.
 		 */
 		if ((size_t)len <= sizeof(buf) && NLMSG_OK(&buf.first, (size_t)len)) {
-			int news = watch_change_from_message(watch, &buf.first);
+			int news = interface_change_from_message(watch, &buf.first);
 
 			if (news)
 				return news;
 		}
 	}
-	siw_llp_resume(watch->sock);
+	siw_llp_sock_resume(watch->sock);
 	return 0;
 }

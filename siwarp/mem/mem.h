@@ -9,7 +9,7 @@
  * Functions return 0 or a count, or -errno. Lengths and offsets are in octets.
  *
  * Locks: functions on STags, elements and atomics need none. siw_mem_queue_post: one thread at a
- * time; siw_mem_queue_posted: any thread; the other functions on queues: the progress lock.
+ * time; siw_mem_queue_posted_count: any thread; the other functions on queues: the progress lock.
  */
 #ifndef SIW_MEM_H
 #define SIW_MEM_H
@@ -200,7 +200,7 @@ int siw_mem_queue_pop_unfilled(struct siw_mem_queue *queue, uint64_t *user_data)
  * Returns the number of posted receive buffers that are not in use yet. May be called by any
  * thread.
  */
-uint32_t siw_mem_queue_posted(const struct siw_mem_queue *queue);
+uint32_t siw_mem_queue_posted_count(const struct siw_mem_queue *queue);
 
 /* cffi: end */
 

@@ -67,7 +67,7 @@ int siw_mem_queue_resize(struct siw_mem_queue *queue, uint32_t depth)
 	uint32_t slots = queue_slots_for_depth(depth);
 	uint8_t *ring;
 
-	if (depth > MAX_DEPTH || siw_mem_queue_posted(queue) > depth)
+	if (depth > MAX_DEPTH || siw_mem_queue_posted_count(queue) > depth)
 		return -EINVAL;
 	ring = malloc((size_t)slots * queue->stride);
 	if (!ring)
@@ -113,8 +113,8 @@ int siw_mem_queue_post(struct siw_mem_queue *queue, uint64_t user_data, const st
 	return 0;
 }
 
-int siw_mem_queue_return(struct siw_mem_queue *queue, uint64_t user_data, const struct siw_sge *sgl,
-			 int nsge)
+int siw_mem_queue_put_back(struct siw_mem_queue *queue, uint64_t user_data,
+			   const struct siw_sge *sgl, int nsge)
 {
 	struct siw_mem_returned *returned = malloc(sizeof(*returned) + (size_t)nsge * sizeof(*sgl));
 
@@ -136,7 +136,7 @@ __attribute__((cold, noinline)) void siw_mem_queue_pop_returned(struct siw_mem_q
 	free(returned);
 }
 
-uint32_t siw_mem_queue_posted(const struct siw_mem_queue *queue)
+uint32_t siw_mem_queue_posted_count(const struct siw_mem_queue *queue)
 {
 	uint32_t head = atomic_load_explicit(&queue->head, memory_order_acquire);
 

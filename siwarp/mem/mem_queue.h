@@ -17,7 +17,7 @@ struct siw_mem_buffer {
 	struct siw_sge sgl[]; /* up to max_sge elements */
 };
 
-/* A buffer that was popped and put back by siw_mem_queue_return. */
+/* A buffer that was popped and put back by siw_mem_queue_put_back. */
 struct siw_mem_returned {
 	struct siw_mem_returned *next;
 	struct siw_mem_buffer buf;
@@ -76,7 +76,7 @@ static inline void siw_mem_queue_pop(struct siw_mem_queue *queue)
  * Puts a popped buffer with these elements back in front of all others. Returns 0 or -ENOMEM. Call
  * under the progress lock.
  */
-int siw_mem_queue_return(struct siw_mem_queue *queue, uint64_t user_data, const struct siw_sge *sgl,
-			 int nsge);
+int siw_mem_queue_put_back(struct siw_mem_queue *queue, uint64_t user_data,
+			   const struct siw_sge *sgl, int nsge);
 
 #endif

@@ -361,7 +361,7 @@ bool siw_mem_stag_alive(struct siw_mem *mem, uint32_t stag)
  * Waits for look-ups that acquired a reference before the STag became invalid. They may still write
  * to the memory (RFC5041-8.3.1-07).
  */
-static void await_stag_references(struct siw_stag_entry *e)
+static void await_release_of_stag_references(struct siw_stag_entry *e)
 {
 	while (atomic_load(&e->word) & REFS)
 		siw_yield();
@@ -380,7 +380,7 @@ int siw_mem_stag_free(struct siw_mem *mem, uint32_t stag)
 		if (!(word & (LIVE | INVALID)) || generation_of_stag_word(word) != gen)
 			return -ENOENT;
 	} while (!atomic_compare_exchange_weak(&e->word, &word, word & ~(LIVE | INVALID)));
-	await_stag_references(e);
+	await_release_of_stag_references(e);
 	atomic_fetch_add(&e->word, TURN_ONE);
 	siw_lock(&mem->lock);
 	push_free_index(mem, stag_decode(mem, stag, &gen));
@@ -398,10 +398,10 @@ int siw_mem_stag_set_rights(struct siw_mem *mem, uint32_t stag, uint32_t rights)
 	store_field(e, rights, rights);
 	/*
 	 * Look-ups that add their reference after this addition see the new rights;
-	 * await_stag_references() waits for earlier look-ups.
+	 * await_release_of_stag_references() waits for earlier look-ups.
 	 */
 	atomic_fetch_add(&e->word, 0);
-	await_stag_references(e);
+	await_release_of_stag_references(e);
 	return 0;
 }
 
@@ -419,7 +419,7 @@ int siw_mem_stag_bind(struct siw_mem *mem, uint32_t stag, const struct siw_mem_r
 	 * Look-ups that acquired a reference while the STag was valid may still read the fields.
 	 * Later look-ups find the STag invalid and read no fields.
 	 */
-	await_stag_references(e);
+	await_release_of_stag_references(e);
 	fill_stag_entry(e, region);
 	word = atomic_load(&e->word);
 	while (!atomic_compare_exchange_weak(
@@ -433,8 +433,8 @@ int siw_mem_stag_bind(struct siw_mem *mem, uint32_t stag, const struct siw_mem_r
 static void stag_entry_release(struct siw_stag_entry *e)
 {
 	/*
-	 * Pairs with the load in await_stag_references: all writes to the memory are completed
-	 * before the count is decremented.
+	 * Pairs with the load in await_release_of_stag_references: all writes to the memory are
+	 * completed before the count is decremented.
 	 */
 	atomic_fetch_sub_explicit(&e->word, 1, memory_order_release);
 }
@@ -486,7 +486,7 @@ int siw_mem_stag_invalidate(struct siw_mem *mem, uint32_t stag, const void *stre
 	stag_entry_release(e);
 	if (!done)
 		return -EACCES;
-	await_stag_references(e);
+	await_release_of_stag_references(e);
 	return 0;
 }
 

@@ -52,9 +52,9 @@ int siw_mpa_connect(struct siw_llp_port *port, const struct siw_addr *dest,
  * Opens a stream that is its own peer and therefore receives the FPDUs that it sends. No frames are
  * exchanged; siw_mpa_startup returns SIW_MPA_REPLY with the params passed here.
  */
-int siw_mpa_connect_itself(struct siw_llp_port *port, const struct siw_addr *local,
-			   const struct siw_mpa_params *params, struct siw_io_handler *handler,
-			   struct siw_mpa_stream **out);
+int siw_mpa_connect_to_itself(struct siw_llp_port *port, const struct siw_addr *local,
+			      const struct siw_mpa_params *params, struct siw_io_handler *handler,
+			      struct siw_mpa_stream **out);
 
 enum siw_mpa_startup {
 	SIW_MPA_STARTING = 0, /* not complete: call again when the handler is called */
@@ -172,7 +172,7 @@ int siw_mpa_shutdown(struct siw_mpa_stream *stream);
  * Reads and discards the octets that the peer still sends. Returns 1 if the stream ended, or the
  * connection failed; 0 if not yet; -EMSGSIZE if more than 256 MiB arrived.
  */
-int siw_mpa_drain(struct siw_mpa_stream *stream);
+int siw_mpa_read_and_discard(struct siw_mpa_stream *stream);
 /* Closes and frees the stream. abort: the connection is reset. */
 void siw_mpa_close(struct siw_mpa_stream *stream, bool abort);
 

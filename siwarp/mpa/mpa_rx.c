@@ -45,8 +45,8 @@
 #define BULK_OCTETS 4096u
 #define HEAD_OCTETS 64u
 /*
- * A peer may keep sending while siw_mpa_drain discards octets; siw_mpa_drain stops after this many
- * octets.
+ * A peer may keep sending while siw_mpa_read_and_discard discards octets; siw_mpa_read_and_discard
+ * stops after this many octets.
  */
 #define DRAIN_OCTETS (256u << 20)
 /*
@@ -630,7 +630,7 @@ int siw_mpa_rx_payload(struct siw_mpa_stream *stream, size_t skip, const struct 
 
 /* ---- draining the stream --------------------------------------------------------------------- */
 
-int siw_mpa_drain(struct siw_mpa_stream *stream)
+int siw_mpa_read_and_discard(struct siw_mpa_stream *stream)
 {
 	struct siw_mpa_rx *rx = &stream->rx;
 

@@ -389,7 +389,7 @@ static int observe_connection_loss(struct siw_mpa_stream *stream)
 
 	/* the buffer is full: from now on only the connection's end is reported */
 	if (rv == -ENOBUFS)
-		siw_llp_pause(stream->sock);
+		siw_llp_sock_pause(stream->sock);
 	if (rv > 0 || rv == -EAGAIN || rv == -ENOBUFS)
 		return NOTHING;
 	return note_connection_loss_in_startup(stream, rv == -ENOTCONN ? -ECONNRESET : rv);

@@ -86,9 +86,9 @@ int siw_mpa_connect(struct siw_llp_port *port, const struct siw_addr *dest,
 	return rv;
 }
 
-int siw_mpa_connect_itself(struct siw_llp_port *port, const struct siw_addr *local,
-			   const struct siw_mpa_params *params, struct siw_io_handler *handler,
-			   struct siw_mpa_stream **out)
+int siw_mpa_connect_to_itself(struct siw_llp_port *port, const struct siw_addr *local,
+			      const struct siw_mpa_params *params, struct siw_io_handler *handler,
+			      struct siw_mpa_stream **out)
 {
 	struct siw_mpa_stream *stream;
 	int rv = stream_new_initiator(params, &stream);
@@ -96,7 +96,7 @@ int siw_mpa_connect_itself(struct siw_llp_port *port, const struct siw_addr *loc
 	if (rv < 0)
 		return rv;
 	stream->start->itself = true;
-	rv = siw_llp_tcp_connect_itself(port, local, handler, &stream->sock);
+	rv = siw_llp_tcp_connect_to_itself(port, local, handler, &stream->sock);
 	if (rv < 0)
 		mpa_stream_free(stream);
 	else

@@ -105,7 +105,7 @@ struct siw_mpa_start {
 	struct siw_mpa_params mine; /* initiator: the Request sent; responder: the Reply sent */
 	struct siw_mpa_params peer;
 	int lost;    /* the -errno that caused event SIW_MPA_EV_LOST */
-	bool itself; /* see siw_mpa_connect_itself */
+	bool itself; /* see siw_mpa_connect_to_itself */
 	uint32_t in_len;
 	uint32_t out_len, out_sent;
 	uint8_t in[SIW_MPA_MAX_FRAME];
@@ -156,7 +156,7 @@ struct siw_mpa_rx {
 	bool markers;	    /* this end requested Markers; strict is then set, too */
 	bool fpdu_received; /* a valid FPDU has arrived */
 	int dead;	    /* -errno, after an error was reported (RFC5044-8-07) */
-	uint64_t dropped;   /* octets that siw_mpa_drain dropped */
+	uint64_t dropped;   /* octets that siw_mpa_read_and_discard dropped */
 };
 
 struct siw_mpa_stream {

@@ -340,7 +340,7 @@ static uint32_t mulpdu_from_emss(int emss, int64_t limit, bool markers)
 	return mulpdu < SIW_MPA_MIN_MULPDU ? SIW_MPA_MIN_MULPDU : (uint32_t)mulpdu; /* -4.5-06 */
 }
 
-static void query_max_segment_size(struct siw_mpa_stream *stream)
+static void update_mulpdu_from_tcp_emss(struct siw_mpa_stream *stream)
 {
 	struct siw_mpa_tx *tx = &stream->tx;
 	int64_t limit = siw_settings()->mulpdu;
@@ -362,6 +362,6 @@ size_t siw_mpa_mulpdu(struct siw_mpa_stream *stream)
 	struct siw_mpa_tx *tx = &stream->tx;
 
 	if (!tx->mulpdu || tx->flushes >= tx->mulpdu_age)
-		query_max_segment_size(stream);
+		update_mulpdu_from_tcp_emss(stream);
 	return tx->mulpdu;
 }

@@ -415,7 +415,7 @@ class Context(Wrapper[verbs_device.Context]):
         self._check_gid_index(port_num, index)
         return e.IBV_GID_TYPE_SYSFS_ROCE_V2
 
-    def _gid_entry(self, index: int, address: str) -> GIDEntry:
+    def _make_gid_entry(self, index: int, address: str) -> GIDEntry:
         prefix, interface = _ffi.ffi.unpack(
             _ffi.ffi.cast("uint64_t *", _ffi.ffi.from_buffer(address_to_gid_octets(address))), 2
         )
@@ -437,7 +437,7 @@ class Context(Wrapper[verbs_device.Context]):
             raise PyverbsRDMAError(
                 f"Failed to query GID {gid_index}: the device has {len(own)} GIDs", errno.ENODATA
             )
-        return self._gid_entry(gid_index, own[gid_index])
+        return self._make_gid_entry(gid_index, own[gid_index])
 
     def query_gid_table(self, max_entries: int, flags: int = 0) -> list[GIDEntry]:
         """Return the device's GIDs.
@@ -456,7 +456,7 @@ class Context(Wrapper[verbs_device.Context]):
             raise PyverbsRDMAError(
                 f"Failed to query the table of GIDs: there are {len(own)}", -errno.EINVAL
             )
-        return [self._gid_entry(index, address) for index, address in enumerate(own)]
+        return [self._make_gid_entry(index, address) for index, address in enumerate(own)]
 
     def query_pkey(self, port_num: int, index: int) -> int:
         """Return the only P_Key of the port."""

@@ -43,7 +43,7 @@ _libc.munmap.argtypes = (_pointer, _size)
 _libc.madvise.argtypes = (_pointer, _size, _int)
 
 
-def _libc_error(what: str) -> PyverbsRDMAError:
+def _make_libc_error(what: str) -> PyverbsRDMAError:
     return PyverbsRDMAError(f"Failed to {what}", ctypes.get_errno())
 
 
@@ -89,7 +89,7 @@ def mmap(
     """
     found = _libc.mmap(addr or None, length, prot, flags, fd, offset)
     if found == _FAILED:
-        raise _libc_error(f"map {length} octets")
+        raise _make_libc_error(f"map {length} octets")
     return int(found or 0)
 
 
@@ -101,7 +101,7 @@ def munmap(addr: int, length: int) -> None:
 
     """
     if _libc.munmap(addr, length):
-        raise _libc_error(f"unmap {length} octets")
+        raise _make_libc_error(f"unmap {length} octets")
 
 
 def madvise(addr: int, length: int, flags: int = MADV_DONTNEED_) -> None:
@@ -112,7 +112,7 @@ def madvise(addr: int, length: int, flags: int = MADV_DONTNEED_) -> None:
 
     """
     if _libc.madvise(addr, length, flags):
-        raise _libc_error(f"advise about {length} octets")
+        raise _make_libc_error(f"advise about {length} octets")
 
 
 def write(addr: int, data: bytes | str, length: int, offset: int = 0) -> None:

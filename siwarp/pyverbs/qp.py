@@ -296,7 +296,7 @@ class QP(Wrapper[verbs_qp.QP]):
         )
         return attr, init
 
-    def _get_comp_mask(self, dst: str) -> int:
+    def _attr_mask_of_transition_to(self, dst: str) -> int:
         """Return the attribute mask of the transition to "INIT", "RTR" or "RTS"."""
         index = list(_STATES.values()).index(dst)
         return _STEPS[self._type][index] | e.IBV_QP_STATE
@@ -379,7 +379,9 @@ class QP(Wrapper[verbs_qp.QP]):
         step = QPAttr()
         step.__dict__.update(attr.__dict__)
         step.qp_state = state
-        self._modify(step, self._get_comp_mask(name), f"Failed to modify QP state to {name}")
+        self._modify(
+            step, self._attr_mask_of_transition_to(name), f"Failed to modify QP state to {name}"
+        )
 
     def to_init(self, qp_attr: QPAttr) -> None:
         """Move the queue pair to INIT."""

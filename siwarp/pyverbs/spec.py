@@ -39,7 +39,9 @@ class Spec(PyverbsObject):
         self.size = size
 
     @staticmethod
-    def _set_val_mask(default_mask: int, val: int | None, val_mask: int | None) -> tuple[int, int]:
+    def _value_and_mask(
+        default_mask: int, val: int | None, val_mask: int | None
+    ) -> tuple[int, int]:
         if val is None:
             return 0, 0
         return val, default_mask if val_mask is None else val_mask
@@ -86,9 +88,9 @@ class EthSpec(Spec):
         self._init_header(e.IBV_FLOW_SPEC_ETH, is_inner, 40)
         self.dst_mac, self.dst_mac_mask = self._mac_and_mask(dst_mac, dst_mac_mask)
         self.src_mac, self.src_mac_mask = self._mac_and_mask(src_mac, src_mac_mask)
-        kind = self._set_val_mask(0xFFFF, ether_type, ether_type_mask)
+        kind = self._value_and_mask(0xFFFF, ether_type, ether_type_mask)
         self.ether_type, self.ether_type_mask = kind
-        self.vlan_tag, self.vlan_tag_mask = self._set_val_mask(0xFFFF, vlan_tag, vlan_tag_mask)
+        self.vlan_tag, self.vlan_tag_mask = self._value_and_mask(0xFFFF, vlan_tag, vlan_tag_mask)
 
     def _mac_and_mask(self, mac: str | None, mask: str | None) -> tuple[str, str]:
         return ("", "") if mac is None else (mac, self.MAC_MASK if mask is None else mask)
@@ -129,10 +131,10 @@ class Ipv4ExtSpec(Spec):
         self._init_header(e.IBV_FLOW_SPEC_IPV4_EXT, is_inner, 32)
         self.dst_ip, self.dst_ip_mask = self._ip_and_mask(dst_ip, dst_ip_mask)
         self.src_ip, self.src_ip_mask = self._ip_and_mask(src_ip, src_ip_mask)
-        self.proto, self.proto_mask = self._set_val_mask(0xFF, proto, proto_mask)
-        self.tos, self.tos_mask = self._set_val_mask(0xFF, tos, tos_mask)
-        self.ttl, self.ttl_mask = self._set_val_mask(0xFF, ttl, ttl_mask)
-        self.flags, self.flags_mask = self._set_val_mask(0xFF, flags, flags_mask)
+        self.proto, self.proto_mask = self._value_and_mask(0xFF, proto, proto_mask)
+        self.tos, self.tos_mask = self._value_and_mask(0xFF, tos, tos_mask)
+        self.ttl, self.ttl_mask = self._value_and_mask(0xFF, ttl, ttl_mask)
+        self.flags, self.flags_mask = self._value_and_mask(0xFF, flags, flags_mask)
 
     @staticmethod
     def _ip_and_mask(ip: str | None, mask: str | None) -> tuple[str, str]:
@@ -181,12 +183,12 @@ class Ipv6Spec(Spec):
         self._init_header(e.IBV_FLOW_SPEC_IPV6, is_inner, 80)
         self.dst_ip, self.dst_ip_mask = self._ip_and_mask(dst_ip, dst_ip_mask)
         self.src_ip, self.src_ip_mask = self._ip_and_mask(src_ip, src_ip_mask)
-        label = self._set_val_mask(self.FLOW_LABEL_MASK, flow_label, flow_label_mask)
+        label = self._value_and_mask(self.FLOW_LABEL_MASK, flow_label, flow_label_mask)
         self.flow_label, self.flow_label_mask = label
-        self.next_hdr, self.next_hdr_mask = self._set_val_mask(0xFF, next_hdr, next_hdr_mask)
-        traffic = self._set_val_mask(0xFF, traffic_class, traffic_class_mask)
+        self.next_hdr, self.next_hdr_mask = self._value_and_mask(0xFF, next_hdr, next_hdr_mask)
+        traffic = self._value_and_mask(0xFF, traffic_class, traffic_class_mask)
         self.traffic_class, self.traffic_class_mask = traffic
-        hops = self._set_val_mask(0xFF, hop_limit, hop_limit_mask)
+        hops = self._value_and_mask(0xFF, hop_limit, hop_limit_mask)
         self.hop_limit, self.hop_limit_mask = hops
 
     def _ip_and_mask(self, ip: str | None, mask: str | None) -> tuple[str, str]:
@@ -214,5 +216,5 @@ class TcpUdpSpec(Spec):
         is_inner: int = 0,
     ) -> None:
         self._init_header(spec_type, is_inner, 16)
-        self.dst_port, self.dst_port_mask = self._set_val_mask(0xFFFF, dst_port, dst_port_mask)
-        self.src_port, self.src_port_mask = self._set_val_mask(0xFFFF, src_port, src_port_mask)
+        self.dst_port, self.dst_port_mask = self._value_and_mask(0xFFFF, dst_port, dst_port_mask)
+        self.src_port, self.src_port_mask = self._value_and_mask(0xFFFF, src_port, src_port_mask)

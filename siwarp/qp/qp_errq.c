@@ -90,15 +90,15 @@ void siw_qp_err_handle_invalid_message(struct siw_base_qp *base,
 		siw_device_async_raise(&base->qp.async, SIW_EVENT_QP_ERR_QUEUED);
 }
 
-void siw_qp_err_queue_access_error(struct siw_base_qp *base, const struct siw_rdmap_event *event)
+void siw_qp_errq_add_access_error(struct siw_base_qp *base, const struct siw_rdmap_event *event)
 {
 	siw_count(SIW_COUNTER_err_found, 1);
 	errq_put(base, event, SIW_ERR_FOUND, 0);
 	siw_device_async_raise(&base->qp.async, SIW_EVENT_QP_ERR_QUEUED);
 }
 
-void siw_qp_err_queue_reported_by_peer(struct siw_base_qp *base,
-				       const struct siw_rdmap_event *event, uint64_t wr_id)
+void siw_qp_errq_add_error_reported_by_peer(struct siw_base_qp *base,
+					    const struct siw_rdmap_event *event, uint64_t wr_id)
 {
 	siw_count(SIW_COUNTER_err_received, 1);
 	errq_put(base, event, SIW_ERR_REPORTED, wr_id);

@@ -156,7 +156,7 @@ static __attribute__((cold, noinline)) void flow_fail_oldest(struct siw_base_qp 
 	siw_class_of(base)->discard_state(base);
 }
 
-void siw_qp_flow_reap(struct siw_base_qp *base, struct siw_flow *flow)
+void siw_qp_flow_reap_finished_requests(struct siw_base_qp *base, struct siw_flow *flow)
 {
 	struct siw_wqe *wqe;
 
@@ -174,12 +174,12 @@ void siw_qp_flow_reap(struct siw_base_qp *base, struct siw_flow *flow)
 	}
 }
 
-enum siw_run siw_qp_flow_run_result(struct siw_base_qp *base, int r, bool blocked)
+enum siw_run siw_qp_flow_result_of_sending_turn(struct siw_base_qp *base, int r, bool blocked)
 {
 	int teardown = siw_teardown_of(base);
 
 	if (__builtin_expect(base->draining, 0))
-		siw_qp_raise_if_drained(base);
+		siw_qp_raise_event_if_drained(base);
 	if (teardown == SIW_BROKEN || teardown == SIW_RESETTING || base->revoke.due)
 		return SIW_RUN_MORE;
 	/* A dead stream is detected and handled by the receiving side. */

@@ -17,7 +17,7 @@ static void sq_end_requests(struct siw_base_qp *base, bool report, enum siw_tear
 	siw_device_remove_unsent_qp(&base->qp);
 	siw_lock(&base->qp.send_lock);
 	base->revoke.due = SIW_REVOKE_NONE;
-	siw_qp_sq_end_requests(base, report);
+	siw_qp_sq_flush_or_drop_requests(base, report);
 	if (siw_class_of(base)->discard_state)
 		siw_class_of(base)->discard_state(base);
 	siw_set_teardown(base, to);
@@ -62,8 +62,8 @@ void siw_qp_drop_requests_for_reset(struct siw_base_qp *base)
 	while (!qp->srq && siw_mem_queue_pop_unfilled(base->recvs, &wr_id) == 1)
 		;
 	base->rq_done = base->rq_posted;
-	siw_device_cq_purge(qp->send_cq, qp);
-	siw_device_cq_purge(qp->recv_cq, qp);
+	siw_device_cq_remove_completions_of_qp(qp->send_cq, qp);
+	siw_device_cq_remove_completions_of_qp(qp->recv_cq, qp);
 	/*
 	 * purging the completions of Write-Records counts them as polled, which may have marked the
 	 * QP as having unsent requests
@@ -83,7 +83,7 @@ static void sq_drain(struct siw_base_qp *base, bool notify)
 	base->draining = true;
 	base->sqd_notify = notify;
 	siw_class_of(base)->run(base);
-	siw_qp_raise_if_drained(base);
+	siw_qp_raise_event_if_drained(base);
 	siw_unlock(&base->qp.send_lock);
 	/* The next progress rounds send the requests that are not sent yet. */
 	siw_qp_schedule_sending_turn(base);
@@ -139,10 +139,10 @@ void siw_qp_fail(struct siw_qp *qp, int status)
 
 void siw_qp_dgram_send_at_exit(struct siw_qp *qp)
 {
-	siw_qp_send_delayed(siw_base_qp_of(qp));
+	siw_qp_send_delayed_requests(siw_base_qp_of(qp));
 }
 
-enum siw_turn siw_qp_turn_result_of_run(enum siw_run left, bool progressed)
+enum siw_turn siw_qp_run_result_to_turn_result(enum siw_run left, bool progressed)
 {
 	if (left == SIW_RUN_BLOCKED)
 		return progressed ? SIW_TURN_BLOCKED : SIW_TURN_STARVED;
@@ -165,7 +165,7 @@ enum siw_turn siw_qp_make_sending_turn(struct siw_qp *qp, uint64_t round)
 	siw_unlock(&qp->send_lock);
 	if (__builtin_expect(due, 0))
 		siw_qp_mw_end_replaced_binding(base, false);
-	return siw_qp_turn_result_of_run(left, head);
+	return siw_qp_run_result_to_turn_result(left, head);
 }
 
 bool siw_qp_still_uses_object(struct siw_base_qp *base, siw_qp_wqe_uses_fn *uses, const void *what)

@@ -139,7 +139,7 @@ void siw_qp_flush_late_send(struct siw_base_qp *base);
  * Ends all requests of the send queue: flushes them if report is true, or drops them without
  * completions.
  */
-void siw_qp_sq_end_requests(struct siw_base_qp *base, bool report);
+void siw_qp_sq_flush_or_drop_requests(struct siw_base_qp *base, bool report);
 /*
  * The type of a function that returns whether a request, posted or in progress, uses a given
  * object.
@@ -252,7 +252,7 @@ bool siw_qp_move_to_sqe(struct siw_base_qp *base);
  * Raises the event SQ_DRAINED once in state SQD, when all requests that had begun are complete.
  * send_lock held.
  */
-void siw_qp_raise_if_drained(struct siw_base_qp *base);
+void siw_qp_raise_event_if_drained(struct siw_base_qp *base);
 /* Returns the asynchronous event for an error that a peer caused. */
 int siw_qp_async_event_of_error(const struct siw_wire_err *err);
 /* Marks the QP as having unsent requests, and wakes a sleeping thread to send them. */
@@ -266,7 +266,7 @@ void siw_qp_run_sq_and_mark_unsent(struct siw_base_qp *base);
  * Sends the requests that were delayed for a batch, as far as the socket accepts them now.
  * send_lock not held.
  */
-void siw_qp_send_delayed(struct siw_base_qp *base);
+void siw_qp_send_delayed_requests(struct siw_base_qp *base);
 /*
  * Calls the member prepare of the QP type (struct siw_qp_class), and then sends the requests that
  * were delayed for a batch.
@@ -314,13 +314,13 @@ int64_t siw_qp_check_send_request(struct siw_base_qp *base, const struct siw_sen
  */
 int siw_qp_flow_send_requests(struct siw_base_qp *base, struct siw_flow *flow);
 /* Completes, in order, the requests of the flow that were accepted or are DONE. */
-void siw_qp_flow_reap(struct siw_base_qp *base, struct siw_flow *flow);
+void siw_qp_flow_reap_finished_requests(struct siw_base_qp *base, struct siw_flow *flow);
 /*
  * Returns the result of a sending turn (enum siw_run) after siw_qp_flow_send_requests(), which
- * returned r, and siw_qp_flow_reap(). blocked: whether the flow waits for room in the socket if r
- * is 0.
+ * returned r, and siw_qp_flow_reap_finished_requests(). blocked: whether the flow waits for room in
+ * the socket if r is 0.
  */
-enum siw_run siw_qp_flow_run_result(struct siw_base_qp *base, int r, bool blocked);
+enum siw_run siw_qp_flow_result_of_sending_turn(struct siw_base_qp *base, int r, bool blocked);
 /* Returns the request in progress whose header is quoted in the peer's error report, or NULL. */
 struct siw_wqe *siw_qp_flow_find_quoted_request(const struct siw_flow *flow,
 						const struct siw_rdmap_event *ev);
@@ -345,7 +345,7 @@ void siw_qp_abort(struct siw_base_qp *base, int type);
  * Converts the result of the member run to an enum siw_turn. progressed: whether a request
  * completed.
  */
-enum siw_turn siw_qp_turn_result_of_run(enum siw_run left, bool progressed);
+enum siw_turn siw_qp_run_result_to_turn_result(enum siw_run left, bool progressed);
 /*
  * Members of struct siw_qp_ops shared by several QP types: make a sending turn; return whether
  * requests use a memory key; return whether there are no requests.
@@ -381,13 +381,13 @@ void siw_qp_err_handle_invalid_message(struct siw_base_qp *base,
  * Handles an access of a peer to memory without the right to access it (BAD_ACCESS): queues an
  * error entry, whatever the error policy is.
  */
-void siw_qp_err_queue_access_error(struct siw_base_qp *base, const struct siw_rdmap_event *event);
+void siw_qp_errq_add_access_error(struct siw_base_qp *base, const struct siw_rdmap_event *event);
 /*
  * Handles a peer's report of an error in a request that is already complete: queues an error entry.
  * wr_id: the wr_id of the request, 0 if not known.
  */
-void siw_qp_err_queue_reported_by_peer(struct siw_base_qp *base,
-				       const struct siw_rdmap_event *event, uint64_t wr_id);
+void siw_qp_errq_add_error_reported_by_peer(struct siw_base_qp *base,
+					    const struct siw_rdmap_event *event, uint64_t wr_id);
 /*
  * Recomputes errs_fatal, whether errors move the QP to ERR. Must be called when the QP is created,
  * gets another Q_Key, joins its first multicast group, or leaves its last group.
@@ -422,17 +422,17 @@ extern const struct siw_qp_class siw_qp_rc_class, siw_qp_ud_class, siw_qp_uc_cla
 
 /* ---- qp_uc.c: the circuit breaker; progress lock held ---------------------------------------- */
 /* Resets the circuit breaker of a UC QP. psn: PSN of the first datagram sent. send_lock held. */
-void siw_qp_breaker_begin(struct siw_uc_qp *uc, uint32_t psn);
+void siw_qp_circuit_breaker_init(struct siw_uc_qp *uc, uint32_t psn);
 /*
  * Applies the rate limit of a UC QP after the user or the circuit breaker has changed the limit.
  * send_lock held.
  */
-void siw_qp_breaker_apply_rate(struct siw_uc_qp *uc);
+void siw_qp_circuit_breaker_apply_rate(struct siw_uc_qp *uc);
 /*
  * Notifies a paused circuit breaker that a request is about to be sent. send_lock held; the
  * progress lock need not be held.
  */
-static inline void siw_qp_breaker_sends(struct siw_uc_qp *uc)
+static inline void siw_qp_circuit_breaker_note_send(struct siw_uc_qp *uc)
 {
 	if (__builtin_expect(uc->breaker.paused && !uc->breaker.resumed, 0)) {
 		uc->breaker.resumed = true;
@@ -443,21 +443,21 @@ static inline void siw_qp_breaker_sends(struct siw_uc_qp *uc)
  * Sends a report to the peer if a report is due, and evaluates the peer's report. Called after a
  * datagram was received, or when traffic has resumed after a pause.
  */
-void siw_qp_breaker_process_reports(struct siw_uc_qp *uc);
+void siw_qp_circuit_breaker_exchange_reports(struct siw_uc_qp *uc);
 /* Called when the circuit breaker's timer expires (the member tick of struct siw_timed). */
-void siw_qp_breaker_tick(struct siw_timed *timed, uint64_t now_ns);
+void siw_qp_circuit_breaker_tick(struct siw_timed *timed, uint64_t now_ns);
 
 /* ---- qp_record.c: UD's Write-Records --------------------------------------------------------- */
 /* Returns the RDMAP operation for the WQE of a Write-Record. */
-struct siw_rdmap_record_op siw_qp_write_record_op(const struct siw_wqe *wqe);
+struct siw_rdmap_record_op siw_qp_write_record_make_op(const struct siw_wqe *wqe);
 /*
  * Queues completions of complete Write-Records, and sets the timer for the unfinished
  * Write-Records. Progress lock held.
  */
-void siw_qp_write_record_report(struct siw_ud_qp *ud, uint64_t now_ns);
+void siw_qp_write_record_report_completed(struct siw_ud_qp *ud, uint64_t now_ns);
 void siw_qp_write_record_handle_timer(struct siw_timed *timed, uint64_t now_ns);
 /* Records that the program polled the completion of a Write-Record, on UD or RD. */
-void siw_qp_write_record_count_polled(struct siw_base_qp *base, struct siw_records *records);
+void siw_qp_write_record_note_polled(struct siw_base_qp *base, struct siw_records *records);
 /* Drops the unfinished Write-Records that a UD QP is receiving. Progress lock held. */
 void siw_qp_write_record_abandon_all(struct siw_ud_qp *ud);
 

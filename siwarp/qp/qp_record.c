@@ -16,7 +16,7 @@ _Static_assert(sizeof(struct siw_record_range) == sizeof(struct siw_rdmap_range)
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
-struct siw_rdmap_record_op siw_qp_write_record_op(const struct siw_wqe *wqe)
+struct siw_rdmap_record_op siw_qp_write_record_make_op(const struct siw_wqe *wqe)
 {
 	return (struct siw_rdmap_record_op){
 		.user_data = wqe->wr_id,
@@ -38,7 +38,7 @@ struct siw_rdmap_record_op siw_qp_write_record_op(const struct siw_wqe *wqe)
 
 /* ---- the target ------------------------------------------------------------------------------ */
 
-void siw_qp_write_record_count_polled(struct siw_base_qp *base, struct siw_records *records)
+void siw_qp_write_record_note_polled(struct siw_base_qp *base, struct siw_records *records)
 {
 	atomic_fetch_add(&records->polled, 1);
 	/*
@@ -74,7 +74,7 @@ static uint64_t write_record_queue_completions(struct siw_ud_qp *ud, uint64_t no
 	return now_ns + UNPOLLED_NS;
 }
 
-void siw_qp_write_record_report(struct siw_ud_qp *ud, uint64_t now_ns)
+void siw_qp_write_record_report_completed(struct siw_ud_qp *ud, uint64_t now_ns)
 {
 	uint64_t due = write_record_queue_completions(ud, now_ns);
 

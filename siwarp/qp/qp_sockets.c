@@ -234,7 +234,7 @@ void siw_addr_socks_close(struct siw_addr_socks *ends)
 	free(ends);
 }
 
-void siw_addr_socks_share(struct siw_addr_socks *ends)
+void siw_addr_socks_allow_concurrent_sends(struct siw_addr_socks *ends)
 {
 	ends->shared = true;
 	for (uint32_t i = 0; i < addr_socks_count(ends); i++)

@@ -90,7 +90,7 @@ int siw_addr_socks_open(struct siw_context *ctx, uint16_t port, void *server,
 			int (*serve)(struct siw_addr_sock *end), struct siw_addr_socks **out);
 void siw_addr_socks_close(struct siw_addr_socks *ends);
 /* Prepares the sockets for several queue pairs that send on them. */
-void siw_addr_socks_share(struct siw_addr_socks *ends);
+void siw_addr_socks_allow_concurrent_sends(struct siw_addr_socks *ends);
 /*
  * Returns the socket that a datagram to dest is sent from: the socket at source (whose port is
  * ignored), or, if source has no family, the socket at the device's first address of dest's family

@@ -170,7 +170,7 @@ void siw_qp_sq_complete_without_slot(struct siw_base_qp *base, const struct siw_
  * Releases the region that a bind has pinned, if the bind never began. (A bind that began has
  * released the region already.)
  */
-static void wqe_release_bind(struct siw_base_qp *base, struct siw_wqe *wqe)
+static void wqe_release_region_of_bind(struct siw_base_qp *base, struct siw_wqe *wqe)
 {
 	if (__builtin_expect(wqe->opcode == SIW_WR_BIND_MW, 0))
 		siw_device_mw_drop_bind(base->qp.ctx, &wqe->bind);
@@ -181,7 +181,7 @@ void siw_qp_flow_complete_oldest_request(struct siw_base_qp *base, struct siw_fl
 {
 	struct siw_wqe *wqe = flow->first;
 
-	wqe_release_bind(base, wqe);
+	wqe_release_region_of_bind(base, wqe);
 	base->begun -= wqe->state != SIW_WQE_POSTED;
 	if (flow->next == wqe)
 		flow->next = wqe->chain;
@@ -221,7 +221,7 @@ void siw_qp_flush_late_send(struct siw_base_qp *base)
 static void flow_drop_requests(struct siw_base_qp *base, struct siw_flow *flow)
 {
 	for (struct siw_wqe *wqe = flow->next; wqe; wqe = wqe->chain)
-		wqe_release_bind(base, wqe);
+		wqe_release_region_of_bind(base, wqe);
 	flow->first = flow->next = NULL;
 	flow->reads_out = 0;
 	siw_link_del(&flow->ready);
@@ -229,7 +229,7 @@ static void flow_drop_requests(struct siw_base_qp *base, struct siw_flow *flow)
 		siw_link_del(&flow->busy);
 }
 
-void siw_qp_sq_end_requests(struct siw_base_qp *base, bool report)
+void siw_qp_sq_flush_or_drop_requests(struct siw_base_qp *base, bool report)
 {
 	struct siw_link *next;
 
@@ -314,7 +314,7 @@ static __attribute__((noinline)) void post_round_begin(struct siw_post_round *ro
 	round->posts = 1;
 }
 
-static bool posts_are_dense(struct siw_post_round *round, uint32_t polls)
+static bool note_post_and_check_if_frequent(struct siw_post_round *round, uint32_t polls)
 {
 	int64_t batching = siw_settings()->batching;
 
@@ -350,8 +350,8 @@ bool siw_qp_may_delay_post(struct siw_base_qp *base, const struct siw_send_wr *w
 	struct siw_context *ctx = base->qp.ctx;
 
 	if (!siw_class_of(base)->wait_octets ||
-	    !posts_are_dense(&base->round, siw_qp_poll_round(ctx)) || !ctx->has_thread ||
-	    atomic_load_explicit(&ctx->waiters, memory_order_relaxed) ||
+	    !note_post_and_check_if_frequent(&base->round, siw_qp_poll_round(ctx)) ||
+	    !ctx->has_thread || atomic_load_explicit(&ctx->waiters, memory_order_relaxed) ||
 	    program_may_be_sleeping(ctx))
 		return false;
 	if (!atomic_load_explicit(&ctx->posts_dense, memory_order_relaxed))

@@ -190,7 +190,7 @@ static int find_state_transition(int type, int state, int event, const struct st
 	return (*s)->attrs[column] ? (*s)->attrs[column] & ~STEP : -EINVAL;
 }
 
-int siw_qp_state_next(int type, int state, int event, int *action)
+int siw_qp_find_next_state(int type, int state, int event, int *action)
 {
 	const struct step *s;
 

@@ -38,7 +38,7 @@ enum siw_qp_action {
  * Returns the next state (enum siw_qp_state) and *action (enum siw_qp_action), or -EINVAL if the
  * state table has no such transition. type: enum siw_qp_type.
  */
-int siw_qp_state_next(int type, int state, int event, int *action);
+int siw_qp_find_next_state(int type, int state, int event, int *action);
 /*
  * Returns the attributes that a state transition may change (set of enum siw_qp_attr_mask), or
  * -EINVAL if there is no such transition.

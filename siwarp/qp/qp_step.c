@@ -14,7 +14,7 @@ int siw_qp_apply_state_event(struct siw_base_qp *base, int event)
 	 */
 	siw_lock(&base->qp.send_lock);
 	siw_lock(&base->qp.recv_lock);
-	next = siw_qp_state_next(siw_class_of(base)->type, base->qp.state, event, &action);
+	next = siw_qp_find_next_state(siw_class_of(base)->type, base->qp.state, event, &action);
 	if (next >= 0)
 		atomic_store(&base->qp.state, next);
 	if (next != SIW_QPS_SQD)
@@ -26,8 +26,8 @@ int siw_qp_apply_state_event(struct siw_base_qp *base, int event)
 
 bool siw_qp_move_to_sqe(struct siw_base_qp *base)
 {
-	int action, next = siw_qp_state_next(siw_class_of(base)->type, base->qp.state,
-					     SIW_QPE_SEND_FAILED, &action);
+	int action, next = siw_qp_find_next_state(siw_class_of(base)->type, base->qp.state,
+						  SIW_QPE_SEND_FAILED, &action);
 
 	if (next < 0)
 		return false;
@@ -36,7 +36,7 @@ bool siw_qp_move_to_sqe(struct siw_base_qp *base)
 	return true;
 }
 
-void siw_qp_raise_if_drained(struct siw_base_qp *base)
+void siw_qp_raise_event_if_drained(struct siw_base_qp *base)
 {
 	if (!base->draining || base->begun)
 		return;
@@ -75,7 +75,7 @@ void siw_qp_run_sq_and_mark_unsent(struct siw_base_qp *base)
 		siw_device_add_unsent_qp(&base->qp);
 }
 
-void siw_qp_send_delayed(struct siw_base_qp *base)
+void siw_qp_send_delayed_requests(struct siw_base_qp *base)
 {
 	siw_lock(&base->qp.send_lock);
 	siw_class_of(base)->run(base);
@@ -93,6 +93,6 @@ int siw_qp_prepare_transition(struct siw_base_qp *base, int event, const struct 
 	 * changes.
 	 */
 	if (!err && class->wait_octets)
-		siw_qp_send_delayed(base);
+		siw_qp_send_delayed_requests(base);
 	return err;
 }

@@ -183,7 +183,7 @@ void siw_rd_set_ird(struct siw_rd *rd, uint8_t ird)
 	siw_unlock(&rd->lock);
 }
 
-void siw_rd_set_rnr(struct siw_rd *rd, uint8_t retry, uint8_t timer)
+void siw_rd_set_rnr_retry_and_timer(struct siw_rd *rd, uint8_t retry, uint8_t timer)
 {
 	siw_lock(&rd->lock);
 	rd->rnr_retry = retry;
@@ -206,7 +206,8 @@ static void rd_finish_handled_event(struct siw_rd *rd)
 
 /* ---- peer functions for the upper layer ------------------------------------------------------ */
 
-int siw_rd_peer(struct siw_rd *rd, const struct siw_addr *addr, struct siw_rd_peer **out)
+int siw_rd_get_or_create_peer(struct siw_rd *rd, const struct siw_addr *addr,
+			      struct siw_rd_peer **out)
 {
 	int r;
 
@@ -267,7 +268,7 @@ void siw_rd_reset_peer(struct siw_rd_peer *peer, enum siw_rd_reason reason)
 	siw_lock(&rd->lock);
 	siw_rd_acknowledge_accepted_segment(rd);
 	if (peer->state == SIW_RD_OPEN && !rd->shut_down)
-		siw_rd_end_with_bye(peer, reason, 0);
+		siw_rd_end_incarnation_with_bye(peer, reason, 0);
 	else if (!rd->shut_down)
 		siw_rd_end_incarnation(peer, 0);
 	siw_unlock(&rd->lock);
@@ -284,7 +285,7 @@ bool siw_rd_abandon_peer(struct siw_rd *rd, const struct siw_addr *addr)
 	found = peer && !rd->shut_down &&
 		(peer->state != SIW_RD_CLOSED || siw_rd_has_outstanding_segment(peer));
 	if (found && peer->state == SIW_RD_OPEN)
-		siw_rd_end_with_bye(peer, SIW_RD_IDLE, SIW_RD_GONE);
+		siw_rd_end_incarnation_with_bye(peer, SIW_RD_IDLE, SIW_RD_GONE);
 	else if (found)
 		siw_rd_end_incarnation(peer, SIW_RD_GONE);
 	siw_unlock(&rd->lock);
@@ -468,7 +469,7 @@ static int rd_pop_event_of_peer(struct siw_rd_peer *peer)
 	return SIW_RD_ACKED;
 }
 
-static int rd_segment_event(struct siw_rd *rd, struct siw_rd_event *event)
+static int rd_fill_segment_event(struct siw_rd *rd, struct siw_rd_event *event)
 {
 	struct siw_rd_peer *peer = rd->delivered_peer;
 	bool acked = peer->reports & SIW_RD_REPORT_ACKED;
@@ -504,7 +505,7 @@ static int rd_next_event(struct siw_rd *rd, struct siw_rd_event *event)
 
 	/* A segment and the acknowledgement in the same datagram are reported by one event. */
 	if (rd->delivered_peer && !(rd->delivered_peer->reports & ~SIW_RD_REPORT_ACKED))
-		return rd_segment_event(rd, event);
+		return rd_fill_segment_event(rd, event);
 	if (!siw_link_empty(&rd->news)) {
 		peer = siw_container(rd->news.next, struct siw_rd_peer, news);
 		*event = (struct siw_rd_event){ .kind = rd_pop_event_of_peer(peer), .peer = peer };
@@ -518,7 +519,7 @@ static int rd_next_event(struct siw_rd *rd, struct siw_rd_event *event)
 		rd->direct = NULL;
 		siw_link_del(&rd->delivered_peer->ready);
 	}
-	return rd->delivered_peer ? rd_segment_event(rd, event) : 0;
+	return rd->delivered_peer ? rd_fill_segment_event(rd, event) : 0;
 }
 
 /*
@@ -660,7 +661,7 @@ int siw_rd_recv(struct siw_rd *rd, struct siw_rd_event *event)
 			break;
 		/* A flood of invalid datagrams must not starve the other sockets. */
 		if (++tries > TRIES) {
-			siw_llp_resume(rd->sock);
+			siw_llp_sock_resume(rd->sock);
 			break;
 		}
 		siw_unlock(&rd->lock);

@@ -74,7 +74,7 @@ struct siw_rd_attr {
 	 * peer_timeout.
 	 */
 	uint64_t peer_timeout_ns;
-	/* see siw_rd_set_rnr */
+	/* see siw_rd_set_rnr_retry_and_timer */
 	uint8_t rnr_retry, rnr_timer;
 };
 /* Returns 0, -ENOMEM, or -errno from creating the socket. */
@@ -110,7 +110,7 @@ void siw_rd_set_ird(struct siw_rd *rd, uint8_t ird);
  * retry: how often the peer's RNR timer may expire while a message waits at the peer for a receive;
  * 7: without limit. timer: this end's RNR timer, a 5-bit InfiniBand code that is sent to peers.
  */
-void siw_rd_set_rnr(struct siw_rd *rd, uint8_t retry, uint8_t timer);
+void siw_rd_set_rnr_retry_and_timer(struct siw_rd *rd, uint8_t retry, uint8_t timer);
 /* Lists up to max peers with which a message waits for a receive. Returns their number. */
 int siw_rd_list_waiting_peers(struct siw_rd *rd, struct siw_rd_wait *out, int max);
 /*
@@ -118,7 +118,7 @@ int siw_rd_list_waiting_peers(struct siw_rd *rd, struct siw_rd_wait *out, int ma
  * with which the upper layer has nothing in progress. siw_rd_list_restarted_peers lists the peers
  * with a new instance.
  */
-bool siw_rd_fetch_any_peer_restarted(struct siw_rd *rd);
+bool siw_rd_test_and_clear_any_peer_restarted(struct siw_rd *rd);
 /*
  * Removes up to max peers from the list of restarted peers, each reported once with its current
  * instance. Returns their number.
@@ -128,7 +128,7 @@ int siw_rd_list_restarted_peers(struct siw_rd *rd, struct siw_rd_restart *out, i
  * Returns the instance that the peer at addr announced in the latest handshake; 0: none, or
  * unknown.
  */
-uint64_t siw_rd_instance_of_peer(struct siw_rd *rd, const struct siw_addr *addr);
+uint64_t siw_rd_instance_number_of_peer(struct siw_rd *rd, const struct siw_addr *addr);
 
 /* ---- peers ----------------------------------------------------------------------------------- */
 
@@ -137,7 +137,8 @@ uint64_t siw_rd_instance_of_peer(struct siw_rd *rd, const struct siw_addr *addr)
  * already, one of them is evicted. Call under the send lock or the progress lock. Returns 0,
  * -ENOMEM, or -ENOBUFS if no record may be evicted.
  */
-int siw_rd_peer(struct siw_rd *rd, const struct siw_addr *addr, struct siw_rd_peer **out);
+int siw_rd_get_or_create_peer(struct siw_rd *rd, const struct siw_addr *addr,
+			      struct siw_rd_peer **out);
 const struct siw_addr *siw_rd_peer_addr(const struct siw_rd_peer *peer);
 /*
  * Sets the upper layer's pointer for this peer, initially NULL. A peer record whose pointer is set

@@ -64,8 +64,8 @@ static void handle_delivered_slot(struct siw_rd_peer *peer, struct siw_rd_seq *s
 		tx->high = index + 1;
 }
 
-static void seq_acknowledge_to(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t to,
-			       struct gain *gain)
+static void seq_release_acknowledged_up_to(struct siw_rd_peer *peer, struct siw_rd_seq *seq,
+					   uint64_t to, struct gain *gain)
 {
 	struct siw_rd_tx *tx = seq->tx;
 
@@ -181,8 +181,8 @@ static void handle_ack_of_sequence_space(struct siw_rd_peer *peer, struct siw_rd
 	if (seq->una == seq->nxt)
 		return;
 	if (ahead)
-		seq_acknowledge_to(peer, seq, to, gain);
-	if (ahead || !siw_rd_lacks_credit_for_first(seq))
+		seq_release_acknowledged_up_to(peer, seq, to, gain);
+	if (ahead || !siw_rd_lacks_credit_for_oldest_segment(seq))
 		seq->starved_ns = 0;
 	if (ack && ack->ranges[seq->space])
 		handle_ack_ranges(peer, seq, to, ack, gain);
@@ -312,7 +312,7 @@ static struct siw_rd_slot *last_undelivered_datagram(struct siw_rd_peer *peer,
 	return last;
 }
 
-static uint32_t longest_undelivered_datagram(const struct siw_rd_peer *peer)
+static uint32_t longest_undelivered_datagram_len(const struct siw_rd_peer *peer)
 {
 	uint32_t most = 0;
 
@@ -363,7 +363,7 @@ static bool peer_withholds_credit(struct siw_rd_peer *peer, uint64_t now)
 	for (int i = 0; i < SIW_RD_SPACES; i++) {
 		struct siw_rd_seq *seq = &peer->seq[i];
 
-		if (!siw_rd_lacks_credit_for_first(seq) ||
+		if (!siw_rd_lacks_credit_for_oldest_segment(seq) ||
 		    peer_reports_not_ready_for_sequence_space(peer, seq))
 			seq->starved_ns = 0;
 		else if (!seq->starved_ns)
@@ -388,7 +388,7 @@ static bool peer_never_acknowledges(struct siw_rd_peer *peer, uint64_t now)
 		/* a time-out is at most an eighth of the peer time-out, and at most a second */
 		fit = 8;
 	if (peer->rtos > MOST_RTOS + (fit < 240 ? fit : 240) &&
-	    longest_undelivered_datagram(peer) > peer->fragmented_len)
+	    longest_undelivered_datagram_len(peer) > peer->fragmented_len)
 		return true;
 	return peer->rtos > MOST_RTOS && now - peer->first_timeout_ns >= peer->rd->timeout;
 }
@@ -432,7 +432,7 @@ void siw_rd_handle_retransmission_timeout(struct siw_rd_peer *peer, uint64_t now
 	if (last && probes_tail && siw_rd_is_covered_by_credit(seq, index)) {
 		send_tail_loss_probe(peer, seq, index, now);
 	} else if (last) {
-		siw_rd_mtu_handle_timeout(peer, longest_undelivered_datagram(peer), now);
+		siw_rd_mtu_handle_timeout(peer, longest_undelivered_datagram_len(peer), now);
 		mark_all_datagrams_lost(peer);
 		siw_rd_cc_handle_timeout(peer->cc, now);
 		peer->after_rto = peer->near ? 0 : 1 + AFTER_RTO;

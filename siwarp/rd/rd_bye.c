@@ -76,7 +76,7 @@ static struct siw_rd_pending_bye *alloc_bye_state(const struct siw_rd_peer *peer
 	return pending;
 }
 
-void siw_rd_end_with_bye(struct siw_rd_peer *peer, enum siw_rd_reason reason, int kind)
+void siw_rd_end_incarnation_with_bye(struct siw_rd_peer *peer, enum siw_rd_reason reason, int kind)
 {
 	struct siw_rd_pending_bye *pending;
 	uint8_t bye[SIW_RD_OVERHEAD];
@@ -237,7 +237,7 @@ void siw_rd_shutdown(struct siw_rd *rd)
  * Returns whether segments to the peer are outstanding that it can still be expected to accept. A
  * peer that reports NOT READY may never accept them.
  */
-static bool peer_accepts_data(const struct siw_rd_peer *peer)
+static bool peer_may_accept_outstanding_segments(const struct siw_rd_peer *peer)
 {
 	return peer->state == SIW_RD_OPEN && siw_rd_has_outstanding_segment(peer) &&
 	       !peer->peer_unready_ns;
@@ -256,8 +256,8 @@ bool siw_rd_continue_shutdown(struct siw_rd *rd)
 	for (struct siw_link *l = rd->lru.next; l != &rd->lru; l = l->next) {
 		struct siw_rd_peer *peer = peer_of_lru_link(l);
 
-		if (peer->state == SIW_RD_OPEN && !peer_accepts_data(peer))
-			siw_rd_end_with_bye(peer, SIW_RD_CLOSED_END, 0);
+		if (peer->state == SIW_RD_OPEN && !peer_may_accept_outstanding_segments(peer))
+			siw_rd_end_incarnation_with_bye(peer, SIW_RD_CLOSED_END, 0);
 		left &= peer->state != SIW_RD_OPEN && !peer->pending_bye;
 	}
 	siw_unlock(&rd->lock);

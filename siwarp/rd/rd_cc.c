@@ -29,10 +29,10 @@ void siw_rd_cc_init(struct siw_rd_cc *cc, uint32_t mss, bool local)
 	cc->burst = 4 * mss;
 	siw_rd_cubic_init(cc);
 	siw_rd_bbr_init(cc);
-	siw_rd_cc_set_path(cc, mss, local);
+	siw_rd_cc_set_path_mss(cc, mss, local);
 }
 
-void siw_rd_cc_set_path(struct siw_rd_cc *cc, uint32_t mss, bool local)
+void siw_rd_cc_set_path_mss(struct siw_rd_cc *cc, uint32_t mss, bool local)
 {
 	cc->mss = mss;
 	/*
@@ -93,7 +93,7 @@ void siw_rd_cc_set_rate(struct siw_rd_cc *cc, uint64_t rate)
 				       lesser(cc->burst, MOST_AT_ONCE));
 }
 
-uint64_t siw_rd_cc_pto(const struct siw_rd_cc *cc)
+uint64_t siw_rd_cc_probe_timeout_ns(const struct siw_rd_cc *cc)
 {
 	uint64_t slack = cc->local ? MS : lesser(greater(4 * cc->rttvar, MS / 5), MS);
 

@@ -141,7 +141,7 @@ void siw_rd_cc_init(struct siw_rd_cc *cc, uint32_t mss, bool local);
  * Reports a change of the path. mss: octets of the longest datagram; local: the path does not leave
  * the host.
  */
-void siw_rd_cc_set_path(struct siw_rd_cc *cc, uint32_t mss, bool local);
+void siw_rd_cc_set_path_mss(struct siw_rd_cc *cc, uint32_t mss, bool local);
 /* Reports a round-trip time, measured on a datagram that was sent only once (Karn's algorithm). */
 void siw_rd_cc_add_rtt_sample(struct siw_rd_cc *cc, uint64_t rtt);
 /* Reports the transmission of a datagram; in_flight: octets outstanding before it. */
@@ -163,7 +163,7 @@ void siw_rd_cc_handle_timeout(struct siw_rd_cc *cc, uint64_t now);
 /* Reports that the sender has no more datagrams to send while in_flight octets are outstanding. */
 void siw_rd_cc_mark_app_limited(struct siw_rd_cc *cc, uint64_t in_flight);
 /* Returns the time from the last transmission to a tail loss probe (RFC 8985 section 7.2), ns. */
-uint64_t siw_rd_cc_pto(const struct siw_rd_cc *cc);
+uint64_t siw_rd_cc_probe_timeout_ns(const struct siw_rd_cc *cc);
 /*
  * Returns the time, in ns, that pacing requires between a transmission of this number of octets and
  * the next transmission; 0: no pacing.

@@ -53,7 +53,7 @@ struct offer {
  * Returns this end's parameters; writes head and options, at most SIW_RD_HELLO_LEAST octets, to
  * `to`.
  */
-static struct offer own_handshake_parameters(const struct siw_rd *rd, uint8_t *to)
+static struct offer build_own_handshake_parameters(const struct siw_rd *rd, uint8_t *to)
 {
 	struct {
 		struct siw_rd_head head;
@@ -186,7 +186,7 @@ static uint64_t hello_interval_ns(const struct siw_rd_peer *peer)
 static void send_hello(struct siw_rd_peer *peer, uint64_t now)
 {
 	struct datagram out = { 0 };
-	uint32_t len = own_handshake_parameters(peer->rd, out.body).octets;
+	uint32_t len = build_own_handshake_parameters(peer->rd, out.body).octets;
 
 	if (peer->state == SIW_RD_ECHOED) {
 		siw_rd_write_header(peer, SIW_DGRAM_RD_ECHO, 0, 0, now, &out.wire);
@@ -290,7 +290,7 @@ static uint64_t cookie_hash(const struct siw_rd *rd, const struct siw_addr *from
 			    const struct offer *its)
 {
 	uint8_t own[SIW_RD_HELLO_LEAST];
-	struct offer mine = own_handshake_parameters(rd, own);
+	struct offer mine = build_own_handshake_parameters(rd, own);
 	struct {
 		struct siw_addr from;
 		uint32_t its_epoch, epoch, made, made_high, version;
@@ -365,7 +365,7 @@ void siw_rd_handle_hello(struct siw_rd *rd, const struct siw_addr *from,
 	epoch = choose_own_epoch(rd, siw_rd_peer_find(rd, from), from, its_epoch, made);
 	cookie.hash = cookie_hash(rd, from, its_epoch, epoch, made, &its);
 	siw_rd_write_bare_header(rd, SIW_DGRAM_RD_CHALLENGE, epoch, its_epoch, &out.wire);
-	octets = own_handshake_parameters(rd, out.body).octets;
+	octets = build_own_handshake_parameters(rd, out.body).octets;
 	memcpy(out.body + octets, &cookie, sizeof(cookie));
 	siw_rd_send(rd, from, (uint8_t *)&out, SIW_RD_LEN + octets + sizeof(cookie));
 }

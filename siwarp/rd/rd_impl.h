@@ -309,7 +309,7 @@ struct siw_rd {
 	bool crc;
 	bool ipv6;
 	uint8_t ird;
-	uint8_t rnr_retry, rnr_timer; /* see siw_rd_set_rnr */
+	uint8_t rnr_retry, rnr_timer; /* see siw_rd_set_rnr_retry_and_timer */
 	bool blocked;		      /* the socket was full at the last send */
 	bool shut_down;		      /* siw_rd_shutdown was called */
 	bool unreachable;	      /* see siw_rd_set_unreachable */
@@ -345,7 +345,7 @@ struct siw_rd {
 	struct siw_sipkey key;
 	uint64_t instance;    /* random number of this endpoint's lifetime, announced to peers */
 	bool follow_restart;  /* setting rd_follow_restart */
-	bool restarts;	      /* see siw_rd_fetch_any_peer_restarted */
+	bool restarts;	      /* see siw_rd_test_and_clear_any_peer_restarted */
 	uint32_t n_restarted; /* number of peers whose flag restarted is set */
 	uint32_t n_peers, max_peers;
 	uint32_t buckets; /* a power of two */
@@ -467,7 +467,7 @@ void siw_rd_tx_free(struct siw_rd_peer *peer, struct siw_rd_seq *seq);
  */
 bool siw_rd_is_covered_by_credit(const struct siw_rd_seq *seq, uint64_t index);
 /* Returns whether a segment is outstanding and the credit does not cover even the first one. */
-bool siw_rd_lacks_credit_for_first(const struct siw_rd_seq *seq);
+bool siw_rd_lacks_credit_for_oldest_segment(const struct siw_rd_seq *seq);
 /* ---- rd_ack.c -------------------------------------------------------------------------------- */
 
 /*
@@ -527,7 +527,7 @@ bool siw_rd_update_peer_instance(struct siw_rd_peer *peer, uint64_t instance);
  * Called when the peer record is freed, or a restart of the peer was reported: clears the peer's
  * flag `restarted`.
  */
-void siw_rd_clear_restarted(struct siw_rd_peer *peer);
+void siw_rd_clear_peer_restarted_flag(struct siw_rd_peer *peer);
 
 /*
  * Handles a changed instance of the peer: ends the incarnation with the previous instance. The end
@@ -564,7 +564,7 @@ void siw_rd_write_bare_header(const struct siw_rd *rd, enum siw_dgram_type type,
  * Like siw_rd_end_incarnation, but also sends the peer a BYE, which is retransmitted until it is
  * answered.
  */
-void siw_rd_end_with_bye(struct siw_rd_peer *peer, enum siw_rd_reason reason, int kind);
+void siw_rd_end_incarnation_with_bye(struct siw_rd_peer *peer, enum siw_rd_reason reason, int kind);
 /*
  * Returns the time of the next retransmission of the pending BYE; SIW_RD_NEVER: no BYE is pending.
  */

@@ -36,7 +36,7 @@ void siw_rd_handle_replaced_instance(struct siw_rd_peer *peer)
 	siw_rd_end_incarnation(peer, 0);
 }
 
-void siw_rd_clear_restarted(struct siw_rd_peer *peer)
+void siw_rd_clear_peer_restarted_flag(struct siw_rd_peer *peer)
 {
 	peer->rd->n_restarted -= peer->restarted;
 	peer->restarted = false;
@@ -44,7 +44,7 @@ void siw_rd_clear_restarted(struct siw_rd_peer *peer)
 
 /* ---- calls of the upper layer ---------------------------------------------------------------- */
 
-bool siw_rd_fetch_any_peer_restarted(struct siw_rd *rd)
+bool siw_rd_test_and_clear_any_peer_restarted(struct siw_rd *rd)
 {
 	bool restarts = rd->restarts;
 
@@ -64,13 +64,13 @@ int siw_rd_list_restarted_peers(struct siw_rd *rd, struct siw_rd_restart *out, i
 		if (!peer->restarted)
 			continue;
 		out[n++] = (struct siw_rd_restart){ peer->addr, peer->instance };
-		siw_rd_clear_restarted(peer);
+		siw_rd_clear_peer_restarted_flag(peer);
 	}
 	siw_unlock(&rd->lock);
 	return n;
 }
 
-uint64_t siw_rd_instance_of_peer(struct siw_rd *rd, const struct siw_addr *addr)
+uint64_t siw_rd_instance_number_of_peer(struct siw_rd *rd, const struct siw_addr *addr)
 {
 	const struct siw_rd_peer *peer;
 	uint64_t instance;

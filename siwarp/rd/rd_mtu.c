@@ -64,7 +64,7 @@ static uint32_t datagram_len_for_mtu(const struct siw_rd_peer *peer, uint32_t mt
 	return n < SIW_RD_MIN_DATAGRAM ? SIW_RD_MIN_DATAGRAM : n;
 }
 
-static uint32_t route_datagram_len(const struct siw_rd_peer *peer)
+static uint32_t datagram_len_for_route(const struct siw_rd_peer *peer)
 {
 	return datagram_len_for_mtu(peer, siw_llp_udp_route_mtu(peer->rd->sock, &peer->addr));
 }
@@ -77,7 +77,7 @@ static void mtu_set_datagram_len(struct siw_rd_peer *peer, uint32_t octets)
 	peer->fragmented_len = n;
 	peer->mtu_search_len = n < max_datagram_len(peer) ? n : UINT16_MAX;
 	if (siw_rd_has_cc(peer))
-		siw_rd_cc_set_path(peer->cc, n, peer->near);
+		siw_rd_cc_set_path_mss(peer->cc, n, peer->near);
 }
 
 void siw_rd_mtu_init(struct siw_rd_peer *peer)
@@ -123,7 +123,7 @@ void siw_rd_mtu_lower(struct siw_rd_peer *peer, uint32_t octets, uint64_t now)
 		return; /* datagrams of this length are already sent in fragments */
 	siw_count(SIW_COUNTER_rd_mtu_lowered, 1);
 	if (octets > SIW_RD_MIN_DATAGRAM) {
-		known = route_datagram_len(peer);
+		known = datagram_len_for_route(peer);
 		mtu_set_datagram_len(peer, known < octets ? known : to);
 	} else {
 		peer->fragmented_len = 0;
@@ -138,7 +138,7 @@ void siw_rd_mtu_handle_timeout(struct siw_rd_peer *peer, uint32_t octets, uint64
 	if (octets > peer->fragmented_len || octets <= SMALLEST)
 		return;
 	if (peer->rtos > PATH_RTOS ||
-	    (octets > SIW_RD_MIN_DATAGRAM && route_datagram_len(peer) < octets))
+	    (octets > SIW_RD_MIN_DATAGRAM && datagram_len_for_route(peer) < octets))
 		siw_rd_mtu_lower(peer, octets, now);
 }
 
@@ -170,7 +170,7 @@ int siw_rd_mtu_send_fragmented(struct siw_rd_peer *peer, uint8_t *datagram, size
  */
 static uint32_t next_probe_len(const struct siw_rd_peer *peer)
 {
-	uint32_t size = peer->fragmented_len ? route_datagram_len(peer) : SIW_RD_MIN_DATAGRAM;
+	uint32_t size = peer->fragmented_len ? datagram_len_for_route(peer) : SIW_RD_MIN_DATAGRAM;
 
 	if (size <= peer->fragmented_len || size >= peer->probe_limit)
 		size = next_common_datagram_len(peer, peer->fragmented_len);
@@ -223,7 +223,7 @@ void siw_rd_mtu_search(struct siw_rd_peer *peer, uint64_t now)
 
 void siw_rd_mtu_handle_lost_probe(struct siw_rd_peer *peer, uint64_t now)
 {
-	if (++peer->probe_tries < PROBE_TRIES && route_datagram_len(peer) >= peer->probe) {
+	if (++peer->probe_tries < PROBE_TRIES && datagram_len_for_route(peer) >= peer->probe) {
 		send_mtu_probe(peer, peer->probe, now);
 		return;
 	}

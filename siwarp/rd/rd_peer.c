@@ -180,7 +180,7 @@ static void peer_record_free(struct siw_rd_peer *peer)
 	free_send_and_receive_windows(peer);
 	siw_rd_cc_free_of_peer(peer);
 	siw_rd_pending_bye_free(peer);
-	siw_rd_clear_restarted(peer);
+	siw_rd_clear_peer_restarted_flag(peer);
 	peer_table_remove(peer);
 	siw_link_del(&peer->lru);
 	siw_rd_cancel_timer(peer);
@@ -351,7 +351,7 @@ static uint32_t source_with_most_peers(const struct siw_rd_sources *sources, uin
  * Returns whether the peer record is kept only because datagrams of an ended incarnation may still
  * arrive.
  */
-static bool is_kept_for_ended_incarnation(const struct siw_rd_peer *peer)
+static bool is_peer_kept_for_ended_incarnation(const struct siw_rd_peer *peer)
 {
 	return peer->state == SIW_RD_CLOSED && !peer->pending_bye;
 }
@@ -373,7 +373,7 @@ static bool evict_peer_of_source(struct siw_rd_sources *sources, uint32_t place,
 		siw_link_add(list, &peer->in_source);
 		if (siw_rd_upper_layer_object(peer) || is_peer_in_use(peer))
 			continue;
-		if (is_kept_for_ended_incarnation(peer))
+		if (is_peer_kept_for_ended_incarnation(peer))
 			closed = peer;
 		if (!useless && !has_exchanged_segments(peer))
 			useless = peer;

@@ -12,7 +12,7 @@
 static void end_incarnation_after_rnr_timeout(struct siw_rd_peer *peer)
 {
 	siw_count(SIW_COUNTER_rnr_expired, 1);
-	siw_rd_end_with_bye(peer, SIW_RD_RNR, SIW_RD_UNREADY);
+	siw_rd_end_incarnation_with_bye(peer, SIW_RD_RNR, SIW_RD_UNREADY);
 }
 
 void siw_rd_handle_not_ready(struct siw_rd_peer *peer, const struct siw_rd_wire *wire, uint64_t now)

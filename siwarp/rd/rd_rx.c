@@ -57,7 +57,7 @@ static struct siw_rd_held *rx_slot_of(struct siw_rd_rx *rx, uint64_t index)
 	return &rx->slot[index & rx->mask];
 }
 
-static uint64_t ring_octets(uint32_t slots)
+static uint64_t rx_ring_allocation_octets(uint32_t slots)
 {
 	return sizeof(struct siw_rd_rx) + slots * sizeof(struct siw_rd_held);
 }
@@ -73,7 +73,7 @@ static void free_stored_datagram(struct siw_rd *rd, struct siw_rd_rx *rx, struct
 
 static void rx_ring_free(struct siw_rd *rd, struct siw_rd_seq *seq)
 {
-	rd->rx_octets -= ring_octets(seq->rx->mask + 1);
+	rd->rx_octets -= rx_ring_allocation_octets(seq->rx->mask + 1);
 	free(seq->rx);
 	seq->rx = NULL;
 }
@@ -110,11 +110,11 @@ static bool rx_ring_extend(struct siw_rd *rd, struct siw_rd_seq *seq, uint64_t i
 
 	if (old && n == old->mask + 1)
 		return true;
-	rx = calloc(1, ring_octets(n));
+	rx = calloc(1, rx_ring_allocation_octets(n));
 	if (!rx)
 		return false;
 	rx->mask = n - 1;
-	rd->rx_octets += ring_octets(n);
+	rd->rx_octets += rx_ring_allocation_octets(n);
 	rx->high = seq->rcv;
 	if (old) {
 		rx->n = old->n;
@@ -142,7 +142,7 @@ static bool may_store_datagram(const struct siw_rd_peer *peer, const struct siw_
 	if (index - seq->rcv >= SIW_RD_WINDOW_MAX ||
 	    units + siw_rd_credit_units(len) > max_stored_units(peer, seq))
 		return false;
-	more = ring_octets(rx_ring_slots_for_index(seq, index)) +
+	more = rx_ring_allocation_octets(rx_ring_slots_for_index(seq, index)) +
 	       siw_rd_size_class_octets(siw_rd_size_class(octets));
 	return rd->rx_octets + more <= rd->rx_limit;
 }

@@ -23,7 +23,7 @@ bool siw_rd_reserve_timers(struct siw_rd *rd, uint32_t peers)
 	return true;
 }
 
-static void heap_put(struct siw_rd *rd, uint32_t i, struct siw_rd_timer timer)
+static void heap_store_at(struct siw_rd *rd, uint32_t i, struct siw_rd_timer timer)
 {
 	rd->heap[i] = timer;
 	timer.peer->heap_at = i + 1;
@@ -33,10 +33,10 @@ static void heap_put(struct siw_rd *rd, uint32_t i, struct siw_rd_timer timer)
 static void heap_sift_up(struct siw_rd *rd, uint32_t i, struct siw_rd_timer timer)
 {
 	while (i && rd->heap[(i - 1) / 2].at > timer.at) {
-		heap_put(rd, i, rd->heap[(i - 1) / 2]);
+		heap_store_at(rd, i, rd->heap[(i - 1) / 2]);
 		i = (i - 1) / 2;
 	}
-	heap_put(rd, i, timer);
+	heap_store_at(rd, i, timer);
 }
 
 /* Sifts a timer down, or up, in the heap from the free index i. */
@@ -48,7 +48,7 @@ static void heap_sift(struct siw_rd *rd, uint32_t i, struct siw_rd_timer timer)
 			least++;
 		if (rd->heap[least].at >= timer.at)
 			break;
-		heap_put(rd, i, rd->heap[least]);
+		heap_store_at(rd, i, rd->heap[least]);
 	}
 	heap_sift_up(rd, i, timer);
 }
@@ -136,7 +136,7 @@ static uint64_t current_peer_timeout(const struct siw_rd_peer *peer)
 							  : peer->rd->timeout;
 }
 
-static uint64_t max_time(uint64_t a, uint64_t b)
+static uint64_t later_time(uint64_t a, uint64_t b)
 {
 	return a > b ? a : b;
 }
@@ -147,7 +147,7 @@ uint64_t siw_rd_time_to_declare_peer_lost(const struct siw_rd_peer *peer)
 		return SIW_RD_NEVER;
 	if (handshake_in_progress(peer))
 		return peer->awaited_since_ns + current_peer_timeout(peer);
-	return max_time(peer->last_received_ns, peer->awaited_since_ns) +
+	return later_time(peer->last_received_ns, peer->awaited_since_ns) +
 	       current_peer_timeout(peer);
 }
 
@@ -164,7 +164,7 @@ static bool peer_is_lost(const struct siw_rd_peer *peer, uint64_t now)
 	if (peer->timer_ns <= now) {
 		due = peer->timer_ns;
 		if (at != SIW_RD_NEVER && !handshake_in_progress(peer) && peer_owes_data(peer))
-			at = max_time(peer->last_progress_ns, peer->awaited_since_ns) +
+			at = later_time(peer->last_progress_ns, peer->awaited_since_ns) +
 			     current_peer_timeout(peer);
 	}
 	return at <= now && now - due < current_peer_timeout(peer) / 4;

@@ -82,7 +82,7 @@ static bool rd_queue_has_room(const struct siw_rd_peer *peer, const struct siw_r
 void siw_rd_set_retransmission_timer(struct siw_rd_peer *peer, uint64_t now)
 {
 	const struct siw_rd_cc *cc = peer->cc;
-	uint64_t rto = (uint64_t)cc->rto << peer->backoff, pto = siw_rd_cc_pto(cc);
+	uint64_t rto = (uint64_t)cc->rto << peer->backoff, pto = siw_rd_cc_probe_timeout_ns(cc);
 
 	if (!siw_rd_has_outstanding_segment(peer)) {
 		peer->timer_ns = now + IDLE_TX_NS;
@@ -234,7 +234,7 @@ bool siw_rd_is_covered_by_credit(const struct siw_rd_seq *seq, uint64_t index)
 	return units <= seq->credit;
 }
 
-bool siw_rd_lacks_credit_for_first(const struct siw_rd_seq *seq)
+bool siw_rd_lacks_credit_for_oldest_segment(const struct siw_rd_seq *seq)
 {
 	return seq->una != seq->nxt &&
 	       siw_rd_credit_units(siw_rd_slot_of(seq->tx, seq->una)->len) > seq->credit;
@@ -263,8 +263,8 @@ static bool may_join_batch(const struct siw_rd_peer *peer, uint32_t len)
  * Returns how many unsent datagrams fit into one batch, given that the first one may be sent. All
  * datagrams of a batch have the same length, except the last, which may be shorter.
  */
-static uint32_t rd_datagrams_in_next_batch(struct siw_rd_peer *peer, struct siw_rd_seq *seq,
-					   uint64_t now)
+static uint32_t rd_count_datagrams_in_next_batch(struct siw_rd_peer *peer, struct siw_rd_seq *seq,
+						 uint64_t now)
 {
 	struct siw_rd_tx *tx = seq->tx;
 	uint32_t datagram = siw_rd_slot_of(tx, tx->sent)->len, units = tx->units, n = 0,
@@ -341,7 +341,7 @@ static bool send_new_datagrams(struct siw_rd_peer *peer, struct siw_rd_seq *seq,
 			return true;
 		if (!rd_may_send(peer, len, now))
 			return false;
-		n = rd_datagrams_in_next_batch(peer, seq, now);
+		n = rd_count_datagrams_in_next_batch(peer, seq, now);
 		if (!(n > 1 ? rd_send_batch(peer, seq, n, now)
 			    : send_datagram_of_slot(peer, seq, tx->sent, now)))
 			return false;
@@ -523,7 +523,7 @@ static int build_segment(struct siw_rd_peer *peer, struct siw_rd_seq *seq, struc
  * Called after a segment was queued: starts an MTU search, the retransmission timer or the
  * handshake if needed.
  */
-static void after_segment_queued(struct siw_rd_peer *peer, uint32_t len, uint64_t now)
+static void start_timers_after_segment_queued(struct siw_rd_peer *peer, uint32_t len, uint64_t now)
 {
 	if (__builtin_expect(len >= peer->mtu_search_len, 0))
 		siw_rd_mtu_search(peer, now);
@@ -568,7 +568,7 @@ int64_t siw_rd_tx(struct siw_rd_peer *peer, enum siw_rd_space space, const void 
 		} else {
 			peer->queued = true;
 		}
-		after_segment_queued(peer, slot->len, now);
+		start_timers_after_segment_queued(peer, slot->len, now);
 		r = (int64_t)seq->nxt;
 	}
 	siw_unlock(&rd->lock);

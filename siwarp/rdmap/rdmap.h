@@ -465,8 +465,8 @@ uint32_t siw_rdmap_dgram_max_message_octets(const struct siw_rdmap_dgram *dgram)
  * Returns the numbers of messages dropped for lack of a receive, by source, in descending order, as
  * siw_query_drops() does.
  */
-int siw_rdmap_dgram_drops_by_source(const struct siw_rdmap_dgram *dgram,
-				    struct siw_source_drops *out, int max);
+int siw_rdmap_dgram_query_drops_by_source(const struct siw_rdmap_dgram *dgram,
+					  struct siw_source_drops *out, int max);
 /*
  * Sets the receive queue of a datagram endpoint, its PD, and the Q_Key that a received message must
  * carry.
@@ -560,7 +560,7 @@ int siw_rdmap_mcast_group_detach(struct siw_rdmap_group *group,
  * message to one member and returns 1; *event is RECV or BAD_RECV, with the member's user. That
  * function returns 0 when all members have been served. No other datagram may be received on the
  * port between these calls. A member with another Q_Key or without a receive is skipped and counted
- * (siw_rdmap_dgram_drops_by_source()). Group messages never get a response.
+ * (siw_rdmap_dgram_query_drops_by_source()). Group messages never get a response.
  */
 bool siw_rdmap_mcast_group_recv_next(struct siw_rdmap_group *group);
 int siw_rdmap_mcast_group_deliver_to_next_member(struct siw_rdmap_group *group,

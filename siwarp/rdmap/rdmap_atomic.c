@@ -71,8 +71,8 @@ bool siw_rdmap_atomic_check_response(struct siw_rdmap_stream *stream, const stru
 	return !seg->last || seg->mo + seg->payload == SIW_RDMAP_ATOMIC_RESPONSE_LEN;
 }
 
-bool siw_rdmap_atomic_done(struct siw_rdmap_stream *stream, uint32_t length,
-			   struct siw_rdmap_event *event, struct siw_wire_err *err)
+bool siw_rdmap_complete_atomic(struct siw_rdmap_stream *stream, uint32_t length,
+			       struct siw_rdmap_event *event, struct siw_wire_err *err)
 {
 	const struct siw_rdmap_wire_atomic_response *wire = &stream->atomic_response_in;
 	struct siw_sge sge = { (uintptr_t)wire, SIW_RDMAP_ATOMIC_RESPONSE_LEN, 0 };
@@ -92,7 +92,7 @@ bool siw_rdmap_atomic_done(struct siw_rdmap_stream *stream, uint32_t length,
 	if (siw_mem_sgl_write(stream->mem, read->sgl, read->nsge, stream->pd, &original,
 			      sizeof(original)))
 		return false;
-	siw_rdmap_read_done(stream, read, event);
+	siw_rdmap_complete_read(stream, read, event);
 	return true;
 }
 
@@ -128,7 +128,7 @@ int siw_rdmap_atomic_respond(struct siw_rdmap_stream *stream, struct siw_rdmap_r
 		.compare = be64toh(wire->compare),
 		.compare_mask = be64toh(wire->compare_mask),
 	};
-	struct siw_ddp_msg *msg = siw_ddp_tx_get_msg(stream->ddp, true);
+	struct siw_ddp_msg *msg = siw_ddp_tx_get_msg_to_fill(stream->ddp, true);
 	uint64_t original;
 	int r;
 

@@ -20,7 +20,8 @@ static int connection_end_receiving(struct siw_rdmap_stream *stream, struct siw_
 }
 
 /* Ends the receiving side, and fills *event from the stream's fault as event ERROR. */
-static int connection_return_fault(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event)
+static int connection_end_with_error_event(struct siw_rdmap_stream *stream,
+					   struct siw_rdmap_event *event)
 {
 	const struct siw_rdmap_fault *fault = &stream->fault;
 
@@ -43,7 +44,7 @@ int siw_rdmap_fill_fault_event(struct siw_rdmap_stream *stream, struct siw_rdmap
 	 * If no fault is set yet, the sending side is just setting one, which then counts as the
 	 * first fault of the stream.
 	 */
-	return siw_rdmap_fault_is_set(stream) ? connection_return_fault(stream, event) : 0;
+	return siw_rdmap_fault_is_set(stream) ? connection_end_with_error_event(stream, event) : 0;
 }
 
 static int connection_handle_invalid_segment(struct siw_rdmap_stream *stream,
@@ -157,7 +158,8 @@ static int connection_handle_empty_fpdu(struct siw_rdmap_stream *stream,
  * Finds and checks the next segment of the stream. Returns 1 if the segment is in rx->seg; 0 if no
  * segment has arrived; 2 if *event is filled; or -errno.
  */
-static int connection_find_segment(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event)
+static int connection_get_next_segment(struct siw_rdmap_stream *stream,
+				       struct siw_rdmap_event *event)
 {
 	struct siw_rdmap_rx *rx = &stream->rx;
 	struct siw_wire_err err;
@@ -175,7 +177,7 @@ static int connection_find_segment(struct siw_rdmap_stream *stream, struct siw_r
 		if (siw_rdmap_opcode_of(&rx->seg) != SIW_RDMAP_SEND)
 			siw_ddp_stream_accept_empty_rtr(stream->ddp, SIW_RDMAP_QN_SEND, false);
 	}
-	if (!siw_rdmap_rx_check(stream, &err))
+	if (!siw_rdmap_rx_check_segment(stream, &err))
 		return siw_ddp_rx_refuse(stream->ddp, err);
 	rx->seg_pending = true;
 	if (rx->first_fpdu_seen)
@@ -259,18 +261,18 @@ int siw_rdmap_recv(struct siw_rdmap_stream *stream, struct siw_rdmap_event *even
 		return 0;
 	siw_rdmap_clear_event(event);
 	if (siw_rdmap_fault_is_set(stream)) /* the sending side has found an error */
-		return connection_return_fault(stream, event);
+		return connection_end_with_error_event(stream, event);
 	if (__builtin_expect(rx->unexpected, 0) && connection_place_unexpected(stream, event))
 		return 1;
 	if (!rx->seg_pending) {
-		r = connection_find_segment(stream, event);
+		r = connection_get_next_segment(stream, event);
 		if (r == 2)
 			return 1;
 		if (r <= 0)
 			return r < 0 ? connection_handle_rx_end(stream, event, r)
 				     : connection_add_traffic_to_counters(stream);
 	}
-	r = siw_rdmap_rx_place(stream, event);
+	r = siw_rdmap_rx_place_segment(stream, event);
 	return r < 0 ? connection_handle_rx_end(stream, event, r) : r;
 }
 
@@ -294,8 +296,8 @@ static bool connection_accepts_private_subcode(const struct siw_rdmap_stream *st
 	return true;
 }
 
-static void connection_handle_private_placed(struct siw_rdmap_stream *stream, bool done,
-					     struct siw_rdmap_event *event)
+static void connection_handle_placed_private_segment(struct siw_rdmap_stream *stream, bool done,
+						     struct siw_rdmap_event *event)
 {
 	(void)done;
 	siw_rdmap_handle_notice_msg(stream, &stream->rx.seg, event);
@@ -376,7 +378,7 @@ static int connection_continue_response(struct siw_rdmap_stream *stream)
 	}
 	if (r == 1) {
 		tx->active = false;
-		siw_rdmap_response_done(stream);
+		siw_rdmap_finish_oldest_response(stream);
 	}
 	return r;
 }
@@ -392,7 +394,7 @@ static int connection_begin_response(struct siw_rdmap_stream *stream)
 	tx->response = true;
 	tx->active = r == 0;
 	if (r == 1)
-		siw_rdmap_response_done(stream);
+		siw_rdmap_finish_oldest_response(stream);
 	return r;
 }
 
@@ -438,7 +440,7 @@ const struct siw_rdmap_stream_type siw_rdmap_connection = {
 	.tagged_expects = connection_accepts_tagged_opcode,
 	.knows_private = connection_accepts_private_subcode,
 	.private_expects = siw_rdmap_check_notice_msg,
-	.private_placed = connection_handle_private_placed,
+	.private_placed = connection_handle_placed_private_segment,
 	.segment_failed = connection_handle_invalid_segment,
 	.delivery_failed = connection_handle_failed_delivery,
 	.request_failed = connection_handle_invalid_request,

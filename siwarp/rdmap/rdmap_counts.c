@@ -17,7 +17,7 @@
 
 static int notice_msg_send(struct siw_rdmap_stream *stream, uint8_t subcode, uint64_t to)
 {
-	struct siw_ddp_msg *msg = siw_ddp_tx_get_msg(stream->ddp, false);
+	struct siw_ddp_msg *msg = siw_ddp_tx_get_msg_to_fill(stream->ddp, false);
 	struct siw_wire_err err;
 	int r;
 

@@ -106,7 +106,7 @@ int siw_rdmap_dgram_open(struct siw_ddp_dgram *ddp, struct siw_rdmap_dgram *shar
 	dgram->ddp = ddp;
 	dgram->user = user;
 	dgram->max = siw_ddp_dgram_max_payload(ddp);
-	dgram->record_id = siw_rdmap_write_record_first_id();
+	dgram->record_id = siw_rdmap_write_record_choose_first_id();
 	r = share ? dgram_join_socket(share, dgram) : 0;
 	if (r) {
 		free(dgram);
@@ -136,10 +136,10 @@ uint32_t siw_rdmap_dgram_max_message_octets(const struct siw_rdmap_dgram *dgram)
 	return dgram->max;
 }
 
-int siw_rdmap_dgram_drops_by_source(const struct siw_rdmap_dgram *dgram,
-				    struct siw_source_drops *out, int max)
+int siw_rdmap_dgram_query_drops_by_source(const struct siw_rdmap_dgram *dgram,
+					  struct siw_source_drops *out, int max)
 {
-	return siw_rdmap_sources_query(dgram->dropped, out, max);
+	return siw_rdmap_sources_query_drops(dgram->dropped, out, max);
 }
 
 void siw_rdmap_dgram_configure_receiving(struct siw_rdmap_dgram *dgram, struct siw_mem_queue *recvs,
@@ -185,7 +185,7 @@ static inline struct siw_ddp_dgram_msg dgram_build_msg(const struct siw_rdmap_dg
 	return msg;
 }
 
-static inline void dgram_count_sent(struct siw_rdmap_dgram *dgram, uint64_t octets)
+static inline void dgram_count_sent_message(struct siw_rdmap_dgram *dgram, uint64_t octets)
 {
 	if (__builtin_expect(dgram->joined, 0)) {
 		siw_count(SIW_COUNTER_tx_msgs, 1);
@@ -204,7 +204,7 @@ int siw_rdmap_dgram_send(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_d
 		return r;
 	siw_rdmap_add_sent(dgram, siw_ddp_dgram_next_msn(dgram->ddp) - 1,
 			   siw_rdmap_sent_tag(op->dest, op->qkey, msg.qn), op->user_data);
-	dgram_count_sent(dgram, op->length);
+	dgram_count_sent_message(dgram, op->length);
 	return 0;
 }
 
@@ -223,7 +223,7 @@ int siw_rdmap_dgram_send_some(struct siw_rdmap_dgram *dgram, const struct siw_rd
 		siw_rdmap_add_sent(dgram, msn + (uint32_t)i,
 				   siw_rdmap_sent_tag(ops[i].dest, ops[i].qkey, msgs[i].qn),
 				   ops[i].user_data);
-		dgram_count_sent(dgram, ops[i].length);
+		dgram_count_sent_message(dgram, ops[i].length);
 	}
 	return taken;
 }
@@ -240,9 +240,9 @@ static __attribute__((cold, noinline)) bool dgram_is_send_imm(const struct siw_r
 	return siw_rdmap_is_send_imm(&head);
 }
 
-enum siw_rdmap_dgram_action siw_rdmap_dgram_check(const struct siw_rdmap_dgram *dgram,
-						  const struct siw_ddp_seg *seg,
-						  struct siw_wire_err *err)
+enum siw_rdmap_dgram_action siw_rdmap_dgram_check_segment(const struct siw_rdmap_dgram *dgram,
+							  const struct siw_ddp_seg *seg,
+							  struct siw_wire_err *err)
 {
 	uint8_t opcode = seg->ulp_octet & SIW_RDMAP_OP_MASK;
 	uint32_t queue = seg->qn & SIW_RDMAP_DQN_QUEUE;
@@ -387,7 +387,7 @@ int siw_rdmap_dgram_recv(struct siw_rdmap_dgram *any, struct siw_rdmap_event *ev
 				return 1;
 			continue;
 		}
-		verdict = siw_rdmap_dgram_check(dgram, &seg, &err);
+		verdict = siw_rdmap_dgram_check_segment(dgram, &seg, &err);
 		if (__builtin_expect(verdict > SIW_RDMAP_TAKE_HEADED, 0)) {
 			if (verdict == SIW_RDMAP_VIOLATION)
 				siw_rdmap_dgram_fill_bad_message_event(&seg, err, event);

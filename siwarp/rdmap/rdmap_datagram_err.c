@@ -111,7 +111,7 @@ int siw_rdmap_dgram_send_error(struct siw_rdmap_dgram *dgram, const struct siw_r
 		memcpy(payload + message.length, event->quoted_more, event->quoted_more_len);
 		message.length += event->quoted_more_len;
 	}
-	return siw_ddp_dgram_tx_error(dgram->ddp, &message);
+	return siw_ddp_dgram_send_error_message(dgram->ddp, &message);
 }
 
 /* ---- errors reported by a peer --------------------------------------------------------------- */

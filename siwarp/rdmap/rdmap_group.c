@@ -107,7 +107,7 @@ static enum siw_rdmap_dgram_action mcast_member_check(const struct siw_rdmap_gro
 		siw_drop(SIW_COUNTER_drop_qn);
 		return SIW_RDMAP_DROP;
 	}
-	verdict = siw_rdmap_dgram_check(dgram, &group->seg, &unused);
+	verdict = siw_rdmap_dgram_check_segment(dgram, &group->seg, &unused);
 	if (verdict == SIW_RDMAP_ERROR_MESSAGE)
 		siw_drop(SIW_COUNTER_drop_qn);
 	return verdict > SIW_RDMAP_TAKE_HEADED ? SIW_RDMAP_DROP : verdict;

@@ -74,9 +74,12 @@ struct siw_rdmap_sources;
 /* Counts a dropped message of a source. Allocates *sources for the first dropped message. */
 void siw_rdmap_sources_count_drop(struct siw_rdmap_sources **sources,
 				  const struct siw_addr *source);
-/* Returns the numbers of dropped messages by source, as siw_rdmap_dgram_drops_by_source() does. */
-int siw_rdmap_sources_query(const struct siw_rdmap_sources *sources, struct siw_source_drops *out,
-			    int max);
+/*
+ * Returns the numbers of dropped messages by source, as siw_rdmap_dgram_query_drops_by_source()
+ * does.
+ */
+int siw_rdmap_sources_query_drops(const struct siw_rdmap_sources *sources,
+				  struct siw_source_drops *out, int max);
 
 /* ---- datagrams ------------------------------------------------------------------------------- */
 
@@ -203,9 +206,9 @@ enum siw_rdmap_dgram_action {
  * messages arrive on queue 2; a Terminate on any queue counts as an error message, because no error
  * message is sent about error messages.
  */
-enum siw_rdmap_dgram_action siw_rdmap_dgram_check(const struct siw_rdmap_dgram *dgram,
-						  const struct siw_ddp_seg *seg,
-						  struct siw_wire_err *err);
+enum siw_rdmap_dgram_action siw_rdmap_dgram_check_segment(const struct siw_rdmap_dgram *dgram,
+							  const struct siw_ddp_seg *seg,
+							  struct siw_wire_err *err);
 /*
  * Places the current datagram of lower, which is the DDP endpoint of dgram or of its group, in the
  * next receive of dgram. Returns the same values as siw_ddp_dgram_place(). *event becomes event
@@ -583,12 +586,12 @@ void siw_rdmap_stream_free(struct siw_rdmap_stream *stream);
  * Checks segment rx.seg, which DDP has found, according to RFC5040-7.2-02, -03, and the
  * requirements of each opcode. Returns false with *err if the segment is invalid.
  */
-bool siw_rdmap_rx_check(struct siw_rdmap_stream *stream, struct siw_wire_err *err);
+bool siw_rdmap_rx_check_segment(struct siw_rdmap_stream *stream, struct siw_wire_err *err);
 /*
  * Places segment rx.seg, and delivers its message if the segment is the last. Returns 1 if *event
  * is filled; 0 if the segment has not arrived completely; or the -errno of siw_ddp_rx_place.
  */
-int siw_rdmap_rx_place(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event);
+int siw_rdmap_rx_place_segment(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event);
 /* Fills *event for a Send that was placed completely. */
 void siw_rdmap_fill_received_send_event(struct siw_rdmap_stream *stream,
 					const struct siw_ddp_seg *seg,
@@ -673,8 +676,8 @@ bool siw_rdmap_read_check_response(struct siw_rdmap_stream *stream, const struct
  * Ends the oldest request, whose response has arrived, and fills *event if the request has a
  * completion.
  */
-void siw_rdmap_read_done(struct siw_rdmap_stream *stream, struct siw_rdmap_read *read,
-			 struct siw_rdmap_event *event);
+void siw_rdmap_complete_read(struct siw_rdmap_stream *stream, struct siw_rdmap_read *read,
+			     struct siw_rdmap_event *event);
 void siw_rdmap_read_count_placed(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
 				 struct siw_rdmap_event *event);
 /* Ends all outstanding Reads and frees their sinks. Both locks held. */
@@ -721,8 +724,8 @@ bool siw_rdmap_atomic_check_response(struct siw_rdmap_stream *stream, const stru
  * Ends the oldest request with the response of length octets in stream->atomic_response_in. Returns
  * false with *err if the response is invalid.
  */
-bool siw_rdmap_atomic_done(struct siw_rdmap_stream *stream, uint32_t length,
-			   struct siw_rdmap_event *event, struct siw_wire_err *err);
+bool siw_rdmap_complete_atomic(struct siw_rdmap_stream *stream, uint32_t length,
+			       struct siw_rdmap_event *event, struct siw_wire_err *err);
 /* Whether the atomic that the peer requests is allowed; if not, *err is set. Progress lock held. */
 bool siw_rdmap_atomic_is_allowed(struct siw_rdmap_stream *stream,
 				 const struct siw_rdmap_wire_atomic *wire,
@@ -803,7 +806,7 @@ bool siw_rdmap_release_waiting_responses(struct siw_rdmap_stream *stream);
 int siw_rdmap_response_begin(struct siw_rdmap_stream *stream, struct siw_wire_err *err);
 /* Returns the length of the response to the oldest request of the peer, in octets. */
 uint32_t siw_rdmap_response_size(struct siw_rdmap_stream *stream);
-void siw_rdmap_response_done(struct siw_rdmap_stream *stream);
+void siw_rdmap_finish_oldest_response(struct siw_rdmap_stream *stream);
 struct siw_rdmap_request *siw_rdmap_oldest_request(struct siw_rdmap_stream *stream);
 /*
  * Changes the header of a Read Request as if its first `octets` octets had not been requested. The
@@ -862,7 +865,7 @@ bool siw_rdmap_rd_write_record_check_segment(struct siw_rdmap_stream *stream,
 void siw_rdmap_rd_write_record_count_placed(struct siw_rdmap_stream *stream, bool done,
 					    struct siw_rdmap_event *event);
 /* Returns the first id of an endpoint's Write-Records (DGRAM-REC-2). */
-uint32_t siw_rdmap_write_record_first_id(void);
+uint32_t siw_rdmap_write_record_choose_first_id(void);
 /*
  * siw_rdmap_write_records_new() allocates a table of reported Write-Records;
  * siw_rdmap_write_records_add() adds a Write-Record and returns its number.

@@ -27,7 +27,7 @@ int siw_rdmap_rd_open(struct siw_mem *mem, struct siw_ddp_rd *ddp, uint32_t user
 	rd->mem = mem;
 	rd->ddp = ddp;
 	rd->user_octets = user_octets;
-	rd->record_id = siw_rdmap_write_record_first_id();
+	rd->record_id = siw_rdmap_write_record_choose_first_id();
 	siw_lock_init(&rd->lock);
 	siw_link_init(&rd->streams);
 	siw_ddp_rd_set_receiving(ddp, false);
@@ -144,7 +144,7 @@ int siw_rdmap_rd_get_or_create_stream(struct siw_rdmap_rd *rd, const struct siw_
 		atomic_store_explicit(&rd->last->of_rd.used, true, memory_order_relaxed);
 		return 0;
 	}
-	r = siw_ddp_rd_peer(rd->ddp, addr, &peer);
+	r = siw_ddp_rd_find_or_create_peer(rd->ddp, addr, &peer);
 	if (r)
 		return r;
 	r = rd_get_or_create_stream(rd, peer, out);
@@ -351,11 +351,11 @@ static int rd_handle_segment(struct siw_rdmap_stream *stream, struct siw_rdmap_e
 {
 	struct siw_wire_err err;
 
-	if (!siw_rdmap_rx_check(stream, &err)) {
+	if (!siw_rdmap_rx_check_segment(stream, &err)) {
 		siw_ddp_rx_refuse(stream->ddp, err);
 		return rd_handle_refused_segment(stream, event);
 	}
-	if (siw_rdmap_rx_place(stream, event) < 0)
+	if (siw_rdmap_rx_place_segment(stream, event) < 0)
 		return rd_handle_refused_segment(stream, event);
 	return 1;
 }

@@ -50,7 +50,7 @@ void siw_rdmap_rd_queue_error(struct siw_rdmap_stream *stream, struct siw_wire_e
 static int rd_send_error(struct siw_rdmap_stream *stream, const struct siw_rdmap_fault *fault,
 			 struct siw_wire_err *err)
 {
-	struct siw_ddp_msg *msg = siw_ddp_tx_get_msg(stream->ddp, true);
+	struct siw_ddp_msg *msg = siw_ddp_tx_get_msg_to_fill(stream->ddp, true);
 
 	if (!msg)
 		return -EBUSY;
@@ -148,7 +148,7 @@ static int rd_continue_response(struct siw_rdmap_stream *stream)
 		return r;
 	if (r < 0)
 		return rd_replace_response_by_error(stream, err);
-	siw_rdmap_response_done(stream);
+	siw_rdmap_finish_oldest_response(stream);
 	return 1;
 }
 
@@ -162,7 +162,7 @@ static int rd_begin_response(struct siw_rdmap_stream *stream)
 	stream->of_rd.response = true;
 	stream->of_rd.responding = r == 0;
 	if (r == 1)
-		siw_rdmap_response_done(stream);
+		siw_rdmap_finish_oldest_response(stream);
 	return r;
 }
 

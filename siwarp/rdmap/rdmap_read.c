@@ -75,7 +75,7 @@ void siw_rdmap_read_publish(struct siw_rdmap_stream *stream)
 int siw_rdmap_read_issue(struct siw_rdmap_stream *stream, struct siw_rdmap_read *read,
 			 struct siw_rdmap_op *op, uint32_t length)
 {
-	struct siw_ddp_msg *msg = siw_ddp_tx_get_msg(stream->ddp, false);
+	struct siw_ddp_msg *msg = siw_ddp_tx_get_msg_to_fill(stream->ddp, false);
 
 	if (!msg)
 		return -EBUSY;
@@ -229,8 +229,8 @@ bool siw_rdmap_read_check_response(struct siw_rdmap_stream *stream, const struct
 	return true;
 }
 
-void siw_rdmap_read_done(struct siw_rdmap_stream *stream, struct siw_rdmap_read *read,
-			 struct siw_rdmap_event *event)
+void siw_rdmap_complete_read(struct siw_rdmap_stream *stream, struct siw_rdmap_read *read,
+			     struct siw_rdmap_event *event)
 {
 	event->user_data = read->user_data;
 	if (!read->silent) {
@@ -251,7 +251,7 @@ void siw_rdmap_read_count_placed(struct siw_rdmap_stream *stream, const struct s
 	read->placed += seg->payload;
 	event->kind = SIW_RDMAP_PROGRESS;
 	if (seg->last)
-		siw_rdmap_read_done(stream, read, event);
+		siw_rdmap_complete_read(stream, read, event);
 }
 
 void siw_rdmap_read_free_all(struct siw_rdmap_stream *stream)
@@ -398,7 +398,7 @@ uint32_t siw_rdmap_response_size(struct siw_rdmap_stream *stream)
 static int begin_read_response(struct siw_rdmap_stream *stream,
 			       const struct siw_rdmap_wire_read *wire, struct siw_wire_err *err)
 {
-	struct siw_ddp_msg *msg = siw_ddp_tx_get_msg(stream->ddp, true);
+	struct siw_ddp_msg *msg = siw_ddp_tx_get_msg_to_fill(stream->ddp, true);
 
 	if (!msg)
 		return -EBUSY;
@@ -429,7 +429,7 @@ int siw_rdmap_response_begin(struct siw_rdmap_stream *stream, struct siw_wire_er
 			       : begin_read_response(stream, &request->wire.read, err);
 }
 
-void siw_rdmap_response_done(struct siw_rdmap_stream *stream)
+void siw_rdmap_finish_oldest_response(struct siw_rdmap_stream *stream)
 {
 	struct siw_rdmap_request *request = siw_rdmap_oldest_request(stream);
 	uint64_t buffer = request->buffer;

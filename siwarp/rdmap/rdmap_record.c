@@ -65,7 +65,7 @@ struct siw_rdmap_records {
 	struct slot slots[]; /* the array has 2 * max slots */
 };
 
-uint32_t siw_rdmap_write_record_first_id(void)
+uint32_t siw_rdmap_write_record_choose_first_id(void)
 {
 	/*
 	 * The first id is random, so that the ids differ from the ids of an earlier process at the

@@ -20,7 +20,7 @@ static void write_record_update_pause(struct siw_rdmap_rd *rd)
 {
 	bool full = rd->records && siw_rdmap_write_records_full(rd->records, rd->records_polled);
 
-	siw_ddp_rd_pause_if_ulp_header(rd->ddp, full);
+	siw_ddp_rd_set_pause_at_ulp_header(rd->ddp, full);
 }
 
 void siw_rdmap_rd_write_record_set_polled(struct siw_rdmap_rd *rd, uint32_t polled)
@@ -51,7 +51,7 @@ int siw_rdmap_rd_write_record_begin_send(struct siw_rdmap_stream *stream, struct
 		.to = op->remote_to,
 		.solicited = op->solicited,
 	};
-	struct siw_ddp_msg *msg = siw_ddp_tx_get_msg(stream->ddp, false);
+	struct siw_ddp_msg *msg = siw_ddp_tx_get_msg_to_fill(stream->ddp, false);
 	struct siw_wire_err err;
 	int r;
 

@@ -80,7 +80,7 @@ static __attribute__((cold, noinline)) bool rx_check_extension(struct siw_rdmap_
 	return true;
 }
 
-bool siw_rdmap_rx_check(struct siw_rdmap_stream *stream, struct siw_wire_err *err)
+bool siw_rdmap_rx_check_segment(struct siw_rdmap_stream *stream, struct siw_wire_err *err)
 {
 	struct siw_ddp_seg *seg = &stream->rx.seg;
 	uint8_t op = siw_rdmap_opcode_of(seg);
@@ -209,9 +209,9 @@ void siw_rdmap_fill_received_send_event(struct siw_rdmap_stream *stream,
 		siw_rdmap_count_update(stream);
 }
 
-static int rx_request_received(struct siw_rdmap_stream *stream,
-			       const struct siw_ddp_delivery *delivery,
-			       struct siw_rdmap_event *event)
+static int rx_handle_received_request(struct siw_rdmap_stream *stream,
+				      const struct siw_ddp_delivery *delivery,
+				      struct siw_rdmap_event *event)
 {
 	struct siw_rdmap_rx *rx = &stream->rx;
 
@@ -231,19 +231,20 @@ static int rx_request_received(struct siw_rdmap_stream *stream,
 }
 
 /* Handles the received response to an atomic of this end. */
-static int rx_atomic_response_received(struct siw_rdmap_stream *stream, uint32_t length,
-				       struct siw_rdmap_event *event)
+static int rx_handle_atomic_response(struct siw_rdmap_stream *stream, uint32_t length,
+				     struct siw_rdmap_event *event)
 {
 	struct siw_wire_err err;
 
-	if (siw_rdmap_atomic_done(stream, length, event, &err))
+	if (siw_rdmap_complete_atomic(stream, length, event, &err))
 		return 1;
 	return stream->type->segment_failed(stream, event, err, &stream->rx.seg);
 }
 
 /* Handles a placed segment. done: whether the segment completes its message. */
-static int rx_segment_placed(struct siw_rdmap_stream *stream, bool done,
-			     const struct siw_ddp_delivery *delivery, struct siw_rdmap_event *event)
+static int rx_handle_placed_segment(struct siw_rdmap_stream *stream, bool done,
+				    const struct siw_ddp_delivery *delivery,
+				    struct siw_rdmap_event *event)
 {
 	struct siw_rdmap_rx *rx = &stream->rx;
 	int r = 1;
@@ -270,11 +271,11 @@ static int rx_segment_placed(struct siw_rdmap_stream *stream, bool done,
 	case SIW_RDMAP_READ_REQUEST:
 	case SIW_RDMAP_ATOMIC_REQUEST:
 		if (done)
-			r = rx_request_received(stream, delivery, event);
+			r = rx_handle_received_request(stream, delivery, event);
 		break;
 	case SIW_RDMAP_ATOMIC_RESPONSE:
 		if (done)
-			r = rx_atomic_response_received(stream, delivery->length, event);
+			r = rx_handle_atomic_response(stream, delivery->length, event);
 		break;
 	case SIW_RDMAP_TERMINATE:
 		if (done) {
@@ -322,7 +323,7 @@ static int rx_handle_unexpected_send(struct siw_rdmap_stream *stream, struct siw
 	return 1;
 }
 
-int siw_rdmap_rx_place(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event)
+int siw_rdmap_rx_place_segment(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event)
 {
 	struct siw_rdmap_rx *rx = &stream->rx;
 	struct siw_ddp_delivery delivery;
@@ -337,5 +338,5 @@ int siw_rdmap_rx_place(struct siw_rdmap_stream *stream, struct siw_rdmap_event *
 		return r;
 	if (__builtin_expect(r == 3, 0))
 		return rx_handle_unexpected_send(stream, event);
-	return rx_segment_placed(stream, r == 1, &delivery, event);
+	return rx_handle_placed_segment(stream, r == 1, &delivery, event);
 }

@@ -57,8 +57,8 @@ static int compare_by_drops(const void *a, const void *b)
 	return x < y ? 1 : x > y ? -1 : 0;
 }
 
-int siw_rdmap_sources_query(const struct siw_rdmap_sources *sources, struct siw_source_drops *out,
-			    int max)
+int siw_rdmap_sources_query_drops(const struct siw_rdmap_sources *sources,
+				  struct siw_source_drops *out, int max)
 {
 	struct siw_rdmap_sources sorted = { 0 };
 

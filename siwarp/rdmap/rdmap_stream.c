@@ -146,7 +146,7 @@ static int stream_create_terminate_and_atomic_queues(struct siw_rdmap_stream *st
 
 static int stream_send_empty_write(struct siw_rdmap_stream *stream)
 {
-	struct siw_ddp_msg *msg = siw_ddp_tx_get_msg(stream->ddp, false);
+	struct siw_ddp_msg *msg = siw_ddp_tx_get_msg_to_fill(stream->ddp, false);
 	struct siw_wire_err err;
 
 	if (!msg)

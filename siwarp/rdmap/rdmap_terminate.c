@@ -144,7 +144,7 @@ int siw_rdmap_terminate(struct siw_rdmap_stream *stream)
 		if (tx->active) {
 			r = siw_ddp_tx_continue_msg(stream->ddp, &err);
 		} else {
-			msg = siw_ddp_tx_get_msg(stream->ddp, false);
+			msg = siw_ddp_tx_get_msg_to_fill(stream->ddp, false);
 			if (!msg)
 				return -EBUSY;
 			siw_rdmap_terminate_build_msg(stream, &stream->fault, msg);

@@ -27,7 +27,7 @@ static __attribute__((cold, noinline)) void tx_put_imm_header(struct siw_rdmap_o
 static int tx_begin_immediate(struct siw_rdmap_stream *stream)
 {
 	struct siw_rdmap_tx *tx = &stream->tx;
-	struct siw_ddp_msg *msg = siw_ddp_tx_get_msg(stream->ddp, false);
+	struct siw_ddp_msg *msg = siw_ddp_tx_get_msg_to_fill(stream->ddp, false);
 	struct siw_wire_err err;
 	int r;
 
@@ -141,7 +141,7 @@ static int tx_may_begin(struct siw_rdmap_tx *tx, const struct siw_rdmap_stream *
 }
 
 /* Updates the send state after a user's message has begun. framed: result of siw_ddp_tx(). */
-static void tx_set_begun(struct siw_rdmap_tx *tx, int framed)
+static void tx_note_message_begun(struct siw_rdmap_tx *tx, int framed)
 {
 	tx->waiting = tx->response = false;
 	tx->active = framed == 0;
@@ -159,7 +159,7 @@ int siw_rdmap_begin_op(struct siw_rdmap_stream *stream, struct siw_rdmap_op *op)
 	r = siw_rdmap_send_notices(stream);
 	if (r != 1)
 		return r ? r : -EAGAIN;
-	msg = siw_ddp_tx_get_msg(stream->ddp, false);
+	msg = siw_ddp_tx_get_msg_to_fill(stream->ddp, false);
 	if (__builtin_expect(!msg, 0))
 		return -EBUSY;
 	op->stamp = (struct siw_rdmap_stamp){ UINT64_MAX, siw_ddp_tx_framed_position(stream->ddp) };
@@ -176,7 +176,7 @@ int siw_rdmap_begin_op(struct siw_rdmap_stream *stream, struct siw_rdmap_op *op)
 			return stream->type->send_failed(stream);
 		return r;
 	}
-	tx_set_begun(tx, r);
+	tx_note_message_begun(tx, r);
 	if (__builtin_expect(op->imm_opcode && op->opcode == SIW_RDMAP_WRITE, 0)) {
 		r = tx_send_immediate_after_write(stream, op, r);
 		/*
@@ -205,7 +205,7 @@ int siw_rdmap_send_confirming_read(struct siw_rdmap_stream *stream, uint64_t use
 		r = siw_rdmap_read_begin(stream, &read, SIW_RDMAP_READ_CONFIRM);
 	if (r < 0)
 		return r;
-	tx_set_begun(tx, r);
+	tx_note_message_begun(tx, r);
 	if (stream->offers)
 		atomic_store_explicit(&stream->asked, true, memory_order_relaxed);
 	siw_count(SIW_COUNTER_confirm_reads, 1);

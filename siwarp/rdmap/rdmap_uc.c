@@ -71,11 +71,12 @@ int siw_rdmap_uc_connect(struct siw_rdmap_uc *uc, const struct siw_addr *peer, u
 	return siw_ddp_uc_connect(uc->ddp, &path);
 }
 
-void siw_rdmap_uc_start(struct siw_rdmap_uc *uc, const struct siw_rdmap_uc_start *start)
+void siw_rdmap_uc_configure_receiving(struct siw_rdmap_uc *uc,
+				      const struct siw_rdmap_uc_start *start)
 {
 	uc->recvs = start->recvs;
 	uc->denied = start->denied;
-	siw_ddp_uc_set_keys(uc->ddp, start->qkey, start->pd, start->owner);
+	siw_ddp_uc_set_qkey_pd_and_identity(uc->ddp, start->qkey, start->pd, start->owner);
 }
 
 /* ---- sending --------------------------------------------------------------------------------- */
@@ -94,7 +95,7 @@ static void uc_put_imm_header(const struct siw_rdmap_op *op, struct siw_ddp_uc_m
 static int uc_send_immediate(struct siw_rdmap_uc *uc)
 {
 	struct siw_rdmap_wire_imm wire = { .data = uc->due_imm };
-	struct siw_ddp_uc_msg *msg = siw_ddp_uc_tx_get_msg(uc->ddp);
+	struct siw_ddp_uc_msg *msg = siw_ddp_uc_tx_get_msg_to_fill(uc->ddp);
 	int r;
 
 	if (!msg)
@@ -113,7 +114,7 @@ static int uc_send_immediate(struct siw_rdmap_uc *uc)
 
 int siw_rdmap_uc_begin_op(struct siw_rdmap_uc *uc, struct siw_rdmap_op *op)
 {
-	struct siw_ddp_uc_msg *msg = uc->due_opcode ? NULL : siw_ddp_uc_tx_get_msg(uc->ddp);
+	struct siw_ddp_uc_msg *msg = uc->due_opcode ? NULL : siw_ddp_uc_tx_get_msg_to_fill(uc->ddp);
 	int r;
 
 	if (!msg)
@@ -167,12 +168,12 @@ int siw_rdmap_uc_flush_tx(struct siw_rdmap_uc *uc)
 
 uint64_t siw_rdmap_uc_begun_count(const struct siw_rdmap_uc *uc)
 {
-	return siw_ddp_uc_begun_count(uc->ddp) + (uc->due_opcode != 0);
+	return siw_ddp_uc_begun_tx_message_count(uc->ddp) + (uc->due_opcode != 0);
 }
 
 int siw_rdmap_uc_get_refused_range(struct siw_rdmap_uc *uc, uint64_t *first, uint64_t *last)
 {
-	int r = siw_ddp_uc_get_refused_range(uc->ddp, first, last);
+	int r = siw_ddp_uc_pop_refused_message_range(uc->ddp, first, last);
 
 	if (r && uc->due_opcode) { /* the Immediate Data belongs to the refused operation */
 		uc->due_opcode = 0;
@@ -192,7 +193,7 @@ void siw_rdmap_uc_drop_unsent(struct siw_rdmap_uc *uc)
 /* Drops the current UC segment and abandons its operation. Returns 0. */
 static int uc_drop_operation(struct siw_rdmap_uc *uc, enum siw_counter why)
 {
-	siw_ddp_uc_abandon_op(uc->ddp);
+	siw_ddp_uc_abandon_rx_op(uc->ddp);
 	return siw_drop(why);
 }
 
@@ -281,7 +282,7 @@ static int uc_fill_recv_event(struct siw_rdmap_uc *uc, const struct siw_ddp_seg 
 	event->imm = uc->imm;
 	event->msn = seg->msn;
 	if (status)
-		siw_ddp_uc_abandon_op(uc->ddp);
+		siw_ddp_uc_abandon_rx_op(uc->ddp);
 	else
 		siw_rdmap_traffic_count(&uc->traffic.received, 1, delivery->length);
 	return 1;

@@ -25,7 +25,7 @@ void siw_rdmap_uc_close(struct siw_rdmap_uc *uc);
 /*
  * Sets the peer of a UC endpoint. psn: PSN of the peer's next datagram. payload: maximum octets of
  * a segment's payload; 0: as many as the route's MTU allows. Returns the same values as
- * siw_ddp_uc_connect(). Both locks held, as for siw_rdmap_uc_start().
+ * siw_ddp_uc_connect(). Both locks held, as for siw_rdmap_uc_configure_receiving().
  */
 int siw_rdmap_uc_connect(struct siw_rdmap_uc *uc, const struct siw_addr *peer, uint32_t psn,
 			 uint32_t payload);
@@ -36,7 +36,8 @@ struct siw_rdmap_uc_start {
 	uint32_t denied;   /* rights denied to the peer, as in siw_rdmap_deny_access_rights() */
 	const void *owner; /* as in struct siw_rdmap_start */
 };
-void siw_rdmap_uc_start(struct siw_rdmap_uc *uc, const struct siw_rdmap_uc_start *start);
+void siw_rdmap_uc_configure_receiving(struct siw_rdmap_uc *uc,
+				      const struct siw_rdmap_uc_start *start);
 
 /*
  * Begins an operation on UC: SEND, SEND_SE or WRITE, with or without immediate data. Send lock
@@ -52,7 +53,7 @@ int siw_rdmap_uc_begin_op(struct siw_rdmap_uc *uc, struct siw_rdmap_op *op);
  */
 int siw_rdmap_uc_flush_tx(struct siw_rdmap_uc *uc);
 uint64_t siw_rdmap_uc_begun_count(const struct siw_rdmap_uc *uc);
-/* Whether the network refused a datagram; see siw_ddp_uc_get_refused_range(). */
+/* Whether the network refused a datagram; see siw_ddp_uc_pop_refused_message_range(). */
 int siw_rdmap_uc_get_refused_range(struct siw_rdmap_uc *uc, uint64_t *first, uint64_t *last);
 /* Drops the segments of the endpoint that UDP has not accepted. */
 void siw_rdmap_uc_drop_unsent(struct siw_rdmap_uc *uc);

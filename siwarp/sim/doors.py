@@ -169,7 +169,7 @@ def _source_address_toward(name: str, port: int) -> str:
     return _route(address)
 
 
-def _start_task_as_thread(call: Callable[[], object], name: str) -> None:
+def _start_task_instead_of_thread(call: Callable[[], object], name: str) -> None:
     if _start is None:
         raise RuntimeError(
             f"cannot start thread {name}, no world is open: create a siwarp.sim.World"
@@ -192,6 +192,6 @@ def install_simulated_functions() -> None:
     system.interface_index = _interface_index
     system.check_loop = _require_world_loop
     system.source_address = _source_address_toward
-    system.start_thread = _start_task_as_thread
+    system.start_thread = _start_task_instead_of_thread
     system.lock = tasks.SimLock
     system.rlock = tasks.SimRLock

@@ -110,7 +110,7 @@ class Loop(asyncio.BaseEventLoop):
         """Wake the event loop, which then calls its check function and handles events."""
         self._selector.wake()
 
-    def disable_check(self) -> None:
+    def remove_check_function(self) -> None:
         """Remove the check function, so that later waits raise no exceptions."""
         self._selector.check = None
 
@@ -221,7 +221,7 @@ def run_coroutine(loop: Loop, main: Coroutine[Any, Any, T]) -> T:
         asyncio.set_event_loop(loop)
         return loop.run_until_complete(main)
     finally:
-        loop.disable_check()
+        loop.remove_check_function()
         try:
             left = sorted(asyncio.all_tasks(loop), key=lambda task: task.get_name())
             for task in left:

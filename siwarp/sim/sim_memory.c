@@ -39,7 +39,7 @@ static void *count_allocated_block(void *memory)
 }
 
 /* Returns whether the next allocation must fail, and sets errno in that case. */
-static bool allocation_fails(void)
+static bool next_allocation_must_fail(void)
 {
 	if (__builtin_expect(!sim.memory_fails, 1) || !sim.open)
 		return false;
@@ -59,12 +59,12 @@ static bool allocation_fails(void)
 
 void *__wrap_malloc(size_t size)
 {
-	return allocation_fails() ? NULL : count_allocated_block(__real_malloc(size));
+	return next_allocation_must_fail() ? NULL : count_allocated_block(__real_malloc(size));
 }
 
 void *__wrap_calloc(size_t n, size_t size)
 {
-	return allocation_fails() ? NULL : count_allocated_block(__real_calloc(n, size));
+	return next_allocation_must_fail() ? NULL : count_allocated_block(__real_calloc(n, size));
 }
 
 static void *counted_realloc(void *old, size_t size)
@@ -76,18 +76,19 @@ static void *counted_realloc(void *old, size_t size)
 
 void *__wrap_realloc(void *old, size_t size)
 {
-	return allocation_fails() ? NULL : counted_realloc(old, size);
+	return next_allocation_must_fail() ? NULL : counted_realloc(old, size);
 }
 
 void *__wrap_aligned_alloc(size_t alignment, size_t size)
 {
-	return allocation_fails() ? NULL
-				  : count_allocated_block(__real_aligned_alloc(alignment, size));
+	return next_allocation_must_fail()
+		       ? NULL
+		       : count_allocated_block(__real_aligned_alloc(alignment, size));
 }
 
 int __wrap_posix_memalign(void **to, size_t alignment, size_t size)
 {
-	int rv = allocation_fails() ? ENOMEM : __real_posix_memalign(to, alignment, size);
+	int rv = next_allocation_must_fail() ? ENOMEM : __real_posix_memalign(to, alignment, size);
 
 	if (!rv)
 		count_allocated_block(*to);
@@ -96,7 +97,7 @@ int __wrap_posix_memalign(void **to, size_t alignment, size_t size)
 
 char *__wrap_strdup(const char *text)
 {
-	return allocation_fails() ? NULL : count_allocated_block(__real_strdup(text));
+	return next_allocation_must_fail() ? NULL : count_allocated_block(__real_strdup(text));
 }
 
 void *sim_malloc(size_t size)
@@ -155,7 +156,7 @@ struct siw_link *__wrap_siw_device_freelist_take(struct siw_freelist *list)
 	 * If this function returns NULL, the caller allocates an object. So the kept object is put
 	 * back, NULL is returned, and that allocation fails.
 	 */
-	if (kept && allocation_fails()) {
+	if (kept && next_allocation_must_fail()) {
 		siw_device_freelist_give(list, kept);
 		sim.stats.allocations_failed--;
 		sim.memory_decided = SIM_MEMORY_FAILS;

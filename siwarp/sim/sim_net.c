@@ -413,8 +413,8 @@ static bool transmission_line_apply_fault_plan(struct sim_line *line, const stru
 	if (!plan->n)
 		return true;
 	transmission_line_remove_departed(line, sim_monotonic_ns());
-	siw_fault_decide(plan, &line->state, peer, octets, sim_monotonic_ns(), line->backlog.n,
-			 line->backlog.octets, fate);
+	siw_fault_decide_packet_fate(plan, &line->state, peer, octets, sim_monotonic_ns(),
+				     line->backlog.n, line->backlog.octets, fate);
 	if (fate->drop >= 0) {
 		siw_count((enum siw_counter)fate->drop, 1);
 		sim.stats.lost++;
@@ -452,7 +452,7 @@ static struct sim_line *first_rate_limited_transmission_line(const struct siw_ll
 	return to ? &sim_path_get(sock->host, to)->line : NULL;
 }
 
-static uint64_t send_buffer_octets(void)
+static uint64_t send_buffer_capacity(void)
 {
 	return 2 * (uint64_t)siw_settings()->sndbuf;
 }
@@ -469,7 +469,7 @@ bool sim_net_send_buffer_has_space(struct siw_llp_sock *sock, const struct siw_a
 	if (line)
 		transmission_line_remove_departed(line, sim_monotonic_ns());
 	rest = sock->out_octets;
-	if (!rest || rest + octets + SIM_OVERHEAD <= send_buffer_octets() || !line)
+	if (!rest || rest + octets + SIM_OVERHEAD <= send_buffer_capacity() || !line)
 		return true;
 	/* As in the kernel, the send buffer becomes writable again once half of it is free. */
 	for (struct siw_link *l = line->backlog.waiting.next; l != &line->backlog.waiting;
@@ -480,7 +480,7 @@ bool sim_net_send_buffer_has_space(struct siw_llp_sock *sock, const struct siw_a
 			continue;
 		rest -= leaving->waiting.octets + SIM_OVERHEAD;
 		sim_timer_set(&sock->room, leaving->waiting.depart_ns - SIW_SIM_MONOTONIC);
-		if (rest <= send_buffer_octets() / 2)
+		if (rest <= send_buffer_capacity() / 2)
 			break;
 	}
 	return !sock->room.place;
@@ -524,7 +524,7 @@ static uint32_t ip_header_octets(const struct siw_addr *addr)
 }
 
 static void packet_send(struct sim_packet *packet, struct siw_llp_sock *sock);
-static void packet_send_unreachable(struct sim_packet *packet);
+static void packet_answer_icmp_port_unreachable(struct sim_packet *packet);
 static void packet_arrive(struct sim_timer *timer);
 
 /* Returns the number of octets of a packet that count against the rates of fault plans. */
@@ -658,7 +658,7 @@ static void packet_arrive(struct sim_timer *timer)
 		return;
 	}
 	if (!packet->refusal && !sim_sock_find(SIM_UDP, &packet->to, path->to, NULL)) {
-		packet_send_unreachable(packet);
+		packet_answer_icmp_port_unreachable(packet);
 		return;
 	}
 	sim_udp_deliver(packet, path->to);
@@ -688,11 +688,11 @@ struct sim_packet *sim_packet_new(struct sim_path *path, const struct siw_addr *
  * Lets a packet that arrives at the time `arrives` overtake the packets that reorder= holds back.
  * Unlike in a siw_fault_queue, packets that were held back do not count as overtaking packets.
  */
-static void path_release_overtaken(struct sim_path *path, uint64_t arrives)
+static void path_release_overtaken_packets(struct sim_path *path, uint64_t arrives)
 {
 	struct siw_fault_aside *aside;
 
-	siw_fault_count_overtaking(&path->aside);
+	siw_fault_note_overtaking_packet(&path->aside);
 	while ((aside = siw_fault_pop_overtaken(&path->aside))) {
 		struct sim_packet *packet = siw_container(aside, struct sim_packet, aside);
 
@@ -713,7 +713,7 @@ static void packet_depart(struct sim_packet *packet, const struct siw_fault_deci
 		return;
 	}
 	sim_timer_set(&packet->timer, arrives);
-	path_release_overtaken(packet->path, arrives);
+	path_release_overtaken_packets(packet->path, arrives);
 }
 
 static void packet_send_duplicate(const struct sim_packet *packet,
@@ -735,7 +735,7 @@ static void packet_send_duplicate(const struct sim_packet *packet,
  * Answers a datagram to a port without a socket by an ICMP port unreachable message, at most at the
  * kernel's rate.
  */
-static void packet_send_unreachable(struct sim_packet *packet)
+static void packet_answer_icmp_port_unreachable(struct sim_packet *packet)
 {
 	struct sim_path *back = path_get_reverse(packet->path);
 	uint32_t quoted = min_u32(packet->length, QUOTED);
@@ -1023,7 +1023,7 @@ void sim_segment_trace(enum sim_event what, const struct sim_packet *packet)
 }
 
 /* Returns the initial sequence number of a connection endpoint in the capture file. */
-static uint32_t capture_initial_seq(uint64_t connection)
+static uint32_t initial_seq_in_capture_file(uint64_t connection)
 {
 	return (uint32_t)connection * 2654435761u;
 }
@@ -1035,8 +1035,8 @@ void sim_segment_capture(const struct sim_host *host, bool sent, const struct si
 		.sent = sent,
 		.tcp = true,
 		.flags = segment->flags,
-		.seq = capture_initial_seq(segment->from) + (uint32_t)segment->seq,
-		.ack = capture_initial_seq(segment->to) + (uint32_t)segment->ack,
+		.seq = initial_seq_in_capture_file(segment->from) + (uint32_t)segment->seq,
+		.ack = initial_seq_in_capture_file(segment->to) + (uint32_t)segment->ack,
 		.source = packet->from,
 		.dest = packet->to,
 	};

@@ -762,13 +762,13 @@ void siw_llp_sock_mark_ready(struct siw_llp_sock *sock)
 	sim_port_wake(sock->port);
 }
 
-void siw_llp_pause(struct siw_llp_sock *sock)
+void siw_llp_sock_pause(struct siw_llp_sock *sock)
 {
 	sock->held = true;
 	sim_sock_clear_ready(sock);
 }
 
-void siw_llp_resume(struct siw_llp_sock *sock)
+void siw_llp_sock_resume(struct siw_llp_sock *sock)
 {
 	sock->held = false;
 	siw_llp_sock_mark_ready(sock);
@@ -816,7 +816,7 @@ int siw_llp_local_addr(struct siw_llp_sock *sock, struct siw_addr *out)
 
 /* ---- interfaces and their watches ------------------------------------------------------------ */
 
-int siw_llp_interfaces(struct siw_llp_interface *out, int max)
+int siw_llp_list_interfaces(struct siw_llp_interface *out, int max)
 {
 	int n = 0;
 
@@ -826,7 +826,7 @@ int siw_llp_interfaces(struct siw_llp_interface *out, int max)
 	return n;
 }
 
-int siw_llp_source_for(const struct siw_addr *dest, struct siw_addr *source)
+int siw_llp_source_addr_for_dest(const struct siw_addr *dest, struct siw_addr *source)
 {
 	for (uint32_t h = 0; h < sim.n_hosts; h++)
 		for (uint32_t i = 0; i < sim.hosts[h]->netif.n_addrs; i++)

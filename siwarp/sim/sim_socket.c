@@ -11,7 +11,7 @@ struct siw_sim_socket {
 	struct siw_llp_sock *sock;
 };
 
-static int plain_socket_open_port(struct siw_sim_socket **out)
+static int plain_socket_alloc_with_poll_port(struct siw_sim_socket **out)
 {
 	struct siw_sim_socket *socket = sim_alloc(sizeof(*socket));
 	int rv = siw_llp_poll_port_open(&socket->port);
@@ -69,7 +69,7 @@ static bool plain_socket_wait_before_retry(struct siw_sim_socket *socket, uint64
 int siw_sim_udp_open(const struct siw_addr *local, struct siw_sim_socket **out)
 {
 	struct siw_sim_socket *socket;
-	int rv = plain_socket_open_port(&socket);
+	int rv = plain_socket_alloc_with_poll_port(&socket);
 
 	if (rv)
 		return rv;
@@ -114,7 +114,7 @@ ssize_t siw_sim_udp_recv(struct siw_sim_socket *socket, struct siw_addr *source,
 int siw_sim_tcp_listen(const struct siw_addr *local, int backlog, struct siw_sim_socket **out)
 {
 	struct siw_sim_socket *socket;
-	int rv = plain_socket_open_port(&socket);
+	int rv = plain_socket_alloc_with_poll_port(&socket);
 
 	if (rv)
 		return rv;
@@ -127,7 +127,7 @@ int siw_sim_tcp_listen(const struct siw_addr *local, int backlog, struct siw_sim
 }
 
 /* Moves an accepted connection from its listener's port to its own port. */
-static void sock_move_to_port(struct siw_llp_sock *sock, struct siw_llp_port *to)
+static void sock_move_to_poll_port(struct siw_llp_sock *sock, struct siw_llp_port *to)
 {
 	bool ready = sock->ready;
 
@@ -144,7 +144,7 @@ int siw_sim_tcp_accept(struct siw_sim_socket *listener, uint64_t until, struct s
 {
 	struct siw_sim_socket *socket;
 	bool again = false;
-	int rv = plain_socket_open_port(&socket);
+	int rv = plain_socket_alloc_with_poll_port(&socket);
 
 	if (rv)
 		return rv;
@@ -157,7 +157,7 @@ int siw_sim_tcp_accept(struct siw_sim_socket *listener, uint64_t until, struct s
 		siw_sim_socket_close(socket, 0);
 		return rv;
 	}
-	sock_move_to_port(socket->sock, socket->port);
+	sock_move_to_poll_port(socket->sock, socket->port);
 	sim_current_task()->pause = 0;
 	*out = socket;
 	return 0;
@@ -168,7 +168,7 @@ int siw_sim_tcp_connect(const struct siw_addr *local, const struct siw_addr *des
 {
 	struct siw_sim_socket *socket;
 	bool again = false;
-	int rv = plain_socket_open_port(&socket);
+	int rv = plain_socket_alloc_with_poll_port(&socket);
 
 	if (rv)
 		return rv;

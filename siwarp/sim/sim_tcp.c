@@ -1075,8 +1075,8 @@ int siw_llp_tcp_connect(struct siw_llp_port *port, const struct siw_addr *dest,
 	return rv ? rv : connect_stream(port, dest, local, handler, out);
 }
 
-int siw_llp_tcp_connect_itself(struct siw_llp_port *port, const struct siw_addr *local,
-			       struct siw_io_handler *handler, struct siw_llp_sock **out)
+int siw_llp_tcp_connect_to_itself(struct siw_llp_port *port, const struct siw_addr *local,
+				  struct siw_io_handler *handler, struct siw_llp_sock **out)
 {
 	struct siw_addr own = *local;
 	int rv = sim_addr_is_any(local) ? choose_source_addr(port->host, local, &own) : 0;

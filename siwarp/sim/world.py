@@ -296,11 +296,11 @@ class World:
             for others in hosts[i + 1 :]:
                 for a in some:
                     for b in others:
-                        self._drop_packets(a, b)
+                        self._cut_path(a, b)
                         if not one_way:
-                            self._drop_packets(b, a)
+                            self._cut_path(b, a)
 
-    def _drop_packets(self, a: int, b: int) -> None:
+    def _cut_path(self, a: int, b: int) -> None:
         self._raise_on_error(lib.siw_sim_set_path_cut(a, b, 1), "partitioning hosts")
         self._cuts.add((a, b))
 
@@ -370,7 +370,7 @@ class World:
 
     # ---- plain sockets, for a peer whose protocol a test implements
 
-    def _local_address(self, address: str, port: int) -> Any:
+    def _make_local_c_address(self, address: str, port: int) -> Any:
         if _normalize_address(address) not in self._hosts:
             self._add_host((address,))
         return addr_to_c((address, port))
@@ -392,7 +392,7 @@ class World:
 
         """
         out = ffi.new("struct siw_sim_socket **")
-        sockets.check_result(lib.siw_sim_udp_open(self._local_address(address, port), out))
+        sockets.check_result(lib.siw_sim_udp_open(self._make_local_c_address(address, port), out))
         return self._track_socket(UDPSocket(out[0]))
 
     def tcp_listen(self, address: str, port: int = 0, backlog: int = 128) -> TCPListener:
@@ -406,7 +406,7 @@ class World:
         """
         out = ffi.new("struct siw_sim_socket **")
         sockets.check_result(
-            lib.siw_sim_tcp_listen(self._local_address(address, port), backlog, out)
+            lib.siw_sim_tcp_listen(self._make_local_c_address(address, port), backlog, out)
         )
         return self._track_socket(TCPListener(out[0], self._track_socket))
 
@@ -426,7 +426,7 @@ class World:
 
         """
         out = ffi.new("struct siw_sim_socket **")
-        local, dest = self._local_address(address, 0), addr_to_c((to[0], to[1]))
+        local, dest = self._make_local_c_address(address, 0), addr_to_c((to[0], to[1]))
         until = self.now_ns + nanoseconds(within)
         rc = lib.siw_sim_tcp_connect(local, dest, until, out)
         tasks.raise_if_world_is_closing()

@@ -278,7 +278,7 @@ class CompChannel(Waitable):
         which = ffi.new("struct siw_cq **")
         user = ffi.new("void **")
 
-        def process_read_event() -> CQ | None:
+        def process_received_event() -> CQ | None:
             cq = self._cqs.get(int(ffi.cast("uintptr_t", which[0])))
             if cq is None:  # the CQ was deleted, so its events are not needed
                 lib.siw_ack_cq_events(which[0], 1)
@@ -296,11 +296,11 @@ class CompChannel(Waitable):
 
         def process_unreturned_event() -> None:
             if which[0] != _null:
-                process_read_event()
+                process_received_event()
 
         return self._wait_for_event(
             lambda ms: int(lib.siw_get_cq_event(c, which, user, ms)),
-            process_read_event,
+            process_received_event,
             timeout,
             over,
             about,

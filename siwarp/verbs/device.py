@@ -262,7 +262,7 @@ class Context(Waitable):
             raw = ffi.new("struct siw_async_event *")
             return int(lib.siw_get_async_event(c, raw, ms))
 
-        def process_read_event() -> AsyncEvent | None:
+        def process_received_event() -> AsyncEvent | None:
             nonlocal raw
             got, raw = raw, None
             event = AsyncEvent(got, self._by_c.get)
@@ -275,12 +275,12 @@ class Context(Waitable):
             if (
                 raw is not None
                 and any(ffi.buffer(raw)[:])
-                and (event := process_read_event()) is not None
+                and (event := process_received_event()) is not None
             ):
                 event.ack()
 
         return self._wait_for_event(
-            get_c_event, process_read_event, timeout, drop=process_unreturned_event
+            get_c_event, process_received_event, timeout, drop=process_unreturned_event
         )
 
     def _description(self) -> str:

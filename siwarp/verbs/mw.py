@@ -137,7 +137,7 @@ class MW(Handle):
     def _on_forced_close(self) -> None:
         # A work request must never point to a closed window.
         for wr in list(self._wrs):
-            wr._clear_bind_of(self)
+            wr._clear_bind_references_to(self)
 
     def _destroy_c_object(self) -> None:
         self._on_forced_close()

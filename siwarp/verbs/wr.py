@@ -339,7 +339,7 @@ class SendWR(_WR):
         self._mw, self._mr = mw, mr
         self._store_union_fields()
 
-    def _clear_bind_of(self, gone: MW | MR) -> None:
+    def _clear_bind_references_to(self, gone: MW | MR) -> None:
         mw, rkey, mr, addr, length, flags = self._bind
         mw = _null if self._mw is gone else mw
         mr = _null if self._mr is gone else mr

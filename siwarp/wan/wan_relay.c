@@ -172,7 +172,8 @@ static void relay_packet(struct wan_relay *relay, struct way *way, size_t n)
 
 	way->stats.packets++;
 	way->stats.octets += n;
-	siw_fault_queue_decide(&way->queue, &relay->plan, &way->path, &peer, n, now, &fate);
+	siw_fault_queue_decide_packet_fate(&way->queue, &relay->plan, &way->path, &peer, n, now,
+					   &fate);
 	if (fate.drop >= 0) {
 		count_drop(&way->stats, fate.drop);
 		return;

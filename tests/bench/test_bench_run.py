@@ -11,7 +11,7 @@ from pace import scale_limit
 
 from siwarp import bench
 from siwarp.bench import runner
-from siwarp.bench.plan import make_plan, plan_of_raw_socket_floor
+from siwarp.bench.plan import make_plan, make_raw_socket_floor_plan
 
 SMALL: dict[str, dict[str, Any]] = {
     "ud lat": {"kind": "lat", "qp": "ud"},
@@ -74,7 +74,7 @@ pytestmark = pytest.mark.scales
 
 
 @pytest.fixture(autouse=True)
-def extended_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def extend_run_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Extend the time limit of a run, so that only a run that hangs exceeds it."""
     monkeypatch.setattr(runner, "LIMIT_S", int(scale_limit(runner.LIMIT_S)))
 
@@ -107,7 +107,7 @@ def test_a_small_run_transfers_every_message_and_measures_every_floor(
 def test_the_floor_of_rd_bandwidth_is_as_many_octets_in_60_kb_ud_datagrams() -> None:
     plan = make_plan("bw", "rd", iters=120)
     assert (plan.size, plan.depth) == (1 << 20, 16)
-    beside = plan_of_raw_socket_floor(plan)
+    beside = make_raw_socket_floor_plan(plan)
     assert (beside.qp, beside.op, beside.size) == ("ud", "send", 60000)
     assert beside.depth == make_plan("bw", "ud").depth
     assert beside.iters % beside.messages_per_credit == 0
@@ -117,7 +117,7 @@ def test_the_floor_of_rd_bandwidth_is_as_many_octets_in_60_kb_ud_datagrams() -> 
 def test_the_floor_of_rd_latency_and_rate_is_the_same_plan_with_ud() -> None:
     for kind in ("lat", "rate"):
         plan = make_plan(kind, "rd", iters=120)
-        assert plan_of_raw_socket_floor(plan) == replace(plan, qp="ud")
+        assert make_raw_socket_floor_plan(plan) == replace(plan, qp="ud")
         assert plan == replace(make_plan(kind, "ud", iters=120), qp="rd")
 
 

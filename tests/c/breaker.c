@@ -63,7 +63,7 @@ static void simulate_sends(uint32_t n)
 {
 	psn += n;
 	siw_lock(&uc->base.qp.send_lock);
-	siw_qp_breaker_sends(uc);
+	siw_qp_circuit_breaker_note_send(uc);
 	siw_ddp_uc_set_tx_psn(uc->ddp, psn);
 	siw_unlock(&uc->base.qp.send_lock);
 }
@@ -75,7 +75,7 @@ static void simulate_peer_report(uint32_t came)
 	told.next = psn;
 	uc->ddp->reports.last = told;
 	uc->ddp->reports.report_unread = true;
-	siw_qp_breaker_process_reports(uc);
+	siw_qp_circuit_breaker_exchange_reports(uc);
 }
 
 static uint32_t current_send_rate(void)
@@ -102,10 +102,10 @@ static void check_rate_restored_after_10s(uint32_t kbits)
 	must(current_send_rate() == LEAST);
 	until = uc->breaker.last_ns + 10 * SECOND;
 	for (int s = 9; s > 0; s--)
-		siw_qp_breaker_tick(&uc->base.timed, until - (uint64_t)s * SECOND);
-	siw_qp_breaker_tick(&uc->base.timed, until - 1);
+		siw_qp_circuit_breaker_tick(&uc->base.timed, until - (uint64_t)s * SECOND);
+	siw_qp_circuit_breaker_tick(&uc->base.timed, until - 1);
 	must(current_send_rate() == LEAST && is_breaker_timer_armed());
-	siw_qp_breaker_tick(&uc->base.timed, until);
+	siw_qp_circuit_breaker_tick(&uc->base.timed, until);
 	must(current_send_rate() == kbits);
 	unlock_progress_and_destroy_qp();
 }
@@ -123,18 +123,18 @@ static void check_idle_stops_timer(void)
 	simulate_sends(ROUND);
 	simulate_peer_report(ROUND);
 	must(is_breaker_timer_armed());
-	siw_qp_breaker_tick(&uc->base.timed, now += SECOND);
+	siw_qp_circuit_breaker_tick(&uc->base.timed, now += SECOND);
 	must(is_breaker_timer_armed());
-	siw_qp_breaker_tick(&uc->base.timed, now += SECOND);
+	siw_qp_circuit_breaker_tick(&uc->base.timed, now += SECOND);
 	must(!is_breaker_timer_armed());
-	siw_qp_breaker_process_reports(uc);
+	siw_qp_circuit_breaker_exchange_reports(uc);
 	must(!is_breaker_timer_armed());
 	for (int i = 0; i < 3; i++) {
 		must(current_send_rate() == 0);
 		simulate_sends(ROUND);
-		siw_qp_breaker_process_reports(uc);
+		siw_qp_circuit_breaker_exchange_reports(uc);
 		must(is_breaker_timer_armed());
-		siw_qp_breaker_tick(&uc->base.timed, now += SECOND);
+		siw_qp_circuit_breaker_tick(&uc->base.timed, now += SECOND);
 	}
 	must(current_send_rate() == LEAST);
 	unlock_progress_and_destroy_qp();
@@ -150,8 +150,8 @@ static void check_send_restarts_interval(void)
 	create_qp_and_lock_progress(0);
 	simulate_sends(ROUND);
 	simulate_peer_report(ROUND);
-	siw_qp_breaker_tick(&uc->base.timed, now += SECOND);
-	siw_qp_breaker_tick(&uc->base.timed, now += SECOND);
+	siw_qp_circuit_breaker_tick(&uc->base.timed, now += SECOND);
+	siw_qp_circuit_breaker_tick(&uc->base.timed, now += SECOND);
 	must(!is_breaker_timer_armed());
 	simulate_sends(ROUND);
 	while (sends && now_ms() < deadline) {
@@ -175,15 +175,15 @@ static void check_late_reports_open_breaker(void)
 	create_qp_and_lock_progress(0);
 	simulate_sends(ROUND);
 	simulate_peer_report(ROUND);
-	siw_qp_breaker_tick(&uc->base.timed, now += SECOND);
+	siw_qp_circuit_breaker_tick(&uc->base.timed, now += SECOND);
 	siw_ddp_uc_set_tx_psn(uc->ddp, 4 * ROUND);
 	uc->breaker.sent = 4 * ROUND;
-	siw_qp_breaker_tick(&uc->base.timed, now += SECOND);
+	siw_qp_circuit_breaker_tick(&uc->base.timed, now += SECOND);
 	must(!is_breaker_timer_armed());
 	for (psn = 2 * ROUND; psn <= 4 * ROUND; psn += ROUND)
 		simulate_peer_report(0);
 	must(current_send_rate() == LEAST && is_breaker_timer_armed());
-	siw_qp_breaker_tick(&uc->base.timed, now + 20 * SECOND);
+	siw_qp_circuit_breaker_tick(&uc->base.timed, now + 20 * SECOND);
 	must(current_send_rate() == 0);
 	unlock_progress_and_destroy_qp();
 }

@@ -118,7 +118,7 @@ static int start_self_connect(const struct side *side, const struct siw_addr *lo
 			      struct siw_io_handler *handler, struct siw_llp_sock **out)
 {
 	enter_namespace(side);
-	return siw_llp_tcp_connect_itself(side->port, local, handler, out);
+	return siw_llp_tcp_connect_to_itself(side->port, local, handler, out);
 }
 
 static int open_listener(const struct side *side, const struct siw_addr *local, int backlog,
@@ -150,7 +150,7 @@ static bool is_handler_ready(struct side *side, const struct siw_io_handler *han
 }
 
 /* Waits until a socket of a or b (side) has an event, for at most 10 ms. */
-static void wait_for_port_event(struct side *side)
+static void wait_for_poll_port_event(struct side *side)
 {
 	struct siw_llp_waitset set;
 
@@ -164,7 +164,7 @@ static void wait_until_handler_ready(struct side *side, const struct siw_io_hand
 
 	while (!is_handler_ready(side, handler)) {
 		must(monotonic_seconds() < until);
-		wait_for_port_event(side);
+		wait_for_poll_port_event(side);
 	}
 }
 
@@ -635,16 +635,16 @@ static void scenario_paused_socket(void)
 {
 	connect_endpoints_tcp();
 	print_try_recv(&b);
-	siw_llp_pause(b.sock);
+	siw_llp_sock_pause(b.sock);
 	script_send_all(&a, "later");
 	for (int i = 0; i < 3; i++) {
 		print_step_result(&b, "is returned", is_handler_ready(&b, &b.handler));
-		wait_for_port_event(&b);
+		wait_for_poll_port_event(&b);
 	}
-	siw_llp_resume(b.sock);
+	siw_llp_sock_resume(b.sock);
 	script_recv_all(&b, 5);
 	print_try_recv(&b);
-	siw_llp_pause(b.sock);
+	siw_llp_sock_pause(b.sock);
 	print_shutdown(&a);
 	wait_until_handler_ready(&b, &b.handler);
 	print_recv_at_end_of_stream(&b);
@@ -737,8 +737,8 @@ static void scenario_lossy_link(void)
 		}
 		(void)is_handler_ready(&a, &a.handler);
 		(void)is_handler_ready(&b, &b.handler);
-		wait_for_port_event(&a);
-		wait_for_port_event(&b);
+		wait_for_poll_port_event(&a);
+		wait_for_poll_port_event(&b);
 	}
 	print_step_result(&a, "received all", flows[1].received == LOSSY);
 	print_step_result(&b, "received all", flows[0].received == LOSSY);
@@ -756,7 +756,7 @@ static void scenario_lossy_link(void)
 
 static uint16_t the_port_be;
 
-static struct siw_addr addr_with_port(const char *addr)
+static struct siw_addr parse_addr_and_set_port(const char *addr)
 {
 	struct siw_addr found;
 
@@ -777,7 +777,7 @@ static const char *address_label(const char *addr)
 /* Reserves a port. Returns the descriptor, or -1 after an error. */
 static int reserve_port(bool udp, const char *addr, bool v6_only)
 {
-	struct siw_addr at = addr_with_port(addr);
+	struct siw_addr at = parse_addr_and_set_port(addr);
 	int fd = udp ? siw_llp_udp_reserve_port(&at, v6_only)
 		     : siw_llp_tcp_reserve_port(&at, v6_only);
 
@@ -804,7 +804,7 @@ static void open_and_close_socket(bool udp, const char *addr, bool between)
 		const char *addr;
 		bool v6_only;
 	} kept[] = { { "0.0.0.0", false }, { "::", false }, { "::", true }, { ADDR_A, false } };
-	struct siw_addr at = addr_with_port(addr);
+	struct siw_addr at = parse_addr_and_set_port(addr);
 	struct siw_llp_sock *sock;
 	int rv = udp ? siw_llp_udp_open(a.port, &at, &a.of_listener, &sock)
 		     : siw_llp_tcp_listen(a.port, &at, 4, &a.of_listener, &sock);
@@ -866,7 +866,7 @@ static const struct {
 	{ "paused", scenario_paused_socket },
 };
 
-static void open_endpoint_port(struct side *side, const char *addr)
+static void open_poll_port_of_endpoint(struct side *side, const char *addr)
 {
 	side->handler.serve = side->of_listener.serve = ignore_socket_events;
 	must(!siw_addr_parse(addr, 0, &side->addr));
@@ -888,7 +888,7 @@ static void run_port_reservation_scenario(uint64_t seed)
 #else
 	(void)seed;
 #endif
-	open_endpoint_port(&a, ADDR_A);
+	open_poll_port_of_endpoint(&a, ADDR_A);
 	start_listener(&a); /* listening assigns the port to the side's simulated host */
 	check_port_reservations(true);
 	check_port_reservations(false);
@@ -939,8 +939,8 @@ int main(int argc, char **argv)
 		run_port_reservation_scenario(0);
 	}
 #endif
-	open_endpoint_port(&a, at_a);
-	open_endpoint_port(&b, at_b);
+	open_poll_port_of_endpoint(&a, at_a);
+	open_poll_port_of_endpoint(&b, at_b);
 	/* Listening assigns each address to a simulated host, as a device's address watch does. */
 	start_listener(&a);
 	start_listener(&b);

@@ -190,7 +190,7 @@ static void check_timeouts_after_loss(void)
 	CHECK(rto == 20 * MS);
 	send_segment(1);
 	advance_clock(9 * S);
-	at = siw_rd_cc_pto(get_simulated_peer()->cc);
+	at = siw_rd_cc_probe_timeout_ns(get_simulated_peer()->cc);
 	CHECK(interval_to_nth_datagram(SIW_DGRAM_RD_DATA, 1) == at && at >= 4 * MS &&
 	      at <= 4500 * US);
 	for (uint32_t i = 2; i < 10; i++) {
@@ -219,7 +219,7 @@ static void check_timeout_of_long_round_trip(void)
  * Measures one round trip of 50 ms; the peer's ACK states that it was delayed by `delay` µs.
  * Returns SRTT.
  */
-static uint64_t srtt_with_ack_delay(uint16_t delay)
+static uint64_t measure_srtt_with_ack_delay(uint16_t delay)
 {
 	open_endpoint();
 	establish_contact();
@@ -232,13 +232,13 @@ static uint64_t srtt_with_ack_delay(uint16_t delay)
 
 static void check_ack_delay_subtracted(void)
 {
-	CHECK(srtt_with_ack_delay(900) == 50 * MS - 900 * US);
+	CHECK(measure_srtt_with_ack_delay(900) == 50 * MS - 900 * US);
 }
 
 /* Checks that an implausibly long acknowledgement delay is ignored. */
 static void check_long_ack_delay_ignored(void)
 {
-	CHECK(srtt_with_ack_delay(30000) == 50 * MS);
+	CHECK(measure_srtt_with_ack_delay(30000) == 50 * MS);
 }
 
 /*
@@ -278,7 +278,7 @@ static void check_backoff_kept_until_new_rtt_sample(void)
 	send_segment(1);
 	advance_clock(20 * MS);
 	CHECK(interval_to_nth_datagram(SIW_DGRAM_RD_DATA, 1) ==
-	      siw_rd_cc_pto(get_simulated_peer()->cc));
+	      siw_rd_cc_probe_timeout_ns(get_simulated_peer()->cc));
 }
 
 static void send_data_from_peer(uint32_t psn, uint32_t octets)
@@ -395,7 +395,7 @@ static void check_peer_timeout(void)
  */
 static bool is_peer_evicted_after_silence(uint64_t ns, bool gave)
 {
-	struct siw_addr other = fuzz_addr_of(ENDS + 1);
+	struct siw_addr other = fuzz_addr_from_index(ENDS + 1);
 	struct siw_rd_peer *p;
 
 	open_endpoint();
@@ -408,7 +408,7 @@ static bool is_peer_evicted_after_silence(uint64_t ns, bool gave)
 		CHECK(count_sent_datagrams(SIW_DGRAM_RD_ACK) == 1);
 	}
 	advance_clock(ns);
-	return siw_rd_peer(rd, &other, &p) == 0;
+	return siw_rd_get_or_create_peer(rd, &other, &p) == 0;
 }
 
 static void check_peer_eviction(void)

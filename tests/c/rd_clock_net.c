@@ -26,7 +26,7 @@ static bool pretend_every_peer_is_known(int end, int place)
 void open_endpoint(void)
 {
 	struct siw_rd_attr attr = {
-		.local = fuzz_addr_of(0), .fd = -1, .ird = 7, .qkey = QKEY, .rnr_retry = 7
+		.local = fuzz_addr_from_index(0), .fd = -1, .ird = 7, .qkey = QKEY, .rnr_retry = 7
 	};
 
 	if (rd)
@@ -185,10 +185,10 @@ void establish_contact(void)
 
 struct siw_rd_peer *get_simulated_peer(void)
 {
-	struct siw_addr addr = fuzz_addr_of(stranger);
+	struct siw_addr addr = fuzz_addr_from_index(stranger);
 	struct siw_rd_peer *p;
 
-	CHECK(!siw_rd_peer(rd, &addr, &p));
+	CHECK(!siw_rd_get_or_create_peer(rd, &addr, &p));
 	return p;
 }
 

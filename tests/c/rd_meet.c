@@ -31,17 +31,17 @@ static bool pretend_every_peer_is_known(int end, int place)
 
 static struct siw_rd_peer *peer_of_endpoint(int i)
 {
-	struct siw_addr addr = fuzz_addr_of(1 - i);
+	struct siw_addr addr = fuzz_addr_from_index(1 - i);
 	struct siw_rd_peer *peer;
 
-	CHECK(!siw_rd_peer(ends[i], &addr, &peer));
+	CHECK(!siw_rd_get_or_create_peer(ends[i], &addr, &peer));
 	return peer;
 }
 
 static void open_endpoint(int i, uint32_t seed)
 {
 	static struct siw_llp_port port;
-	struct siw_rd_attr attr = { .local = fuzz_addr_of(i), .fd = -1, .qkey = 7 };
+	struct siw_rd_attr attr = { .local = fuzz_addr_from_index(i), .fd = -1, .qkey = 7 };
 
 	port.owner = getpid();
 	CHECK(!siw_rd_open(&port, &attr, &ends[i]));

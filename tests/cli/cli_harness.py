@@ -18,7 +18,7 @@ import pace
 from siwarp.cli.main import main
 
 COMMAND = [sys.executable, "-m", "siwarp.cli"]
-#: The Q_Key of the UD, UC and RD servers that `ping_server` starts.
+#: The Q_Key of the UD, UC and RD servers that `run_ping_server` starts.
 QKEY = 4711
 
 
@@ -80,12 +80,12 @@ def run_siwarp_json(*arguments: object) -> Any:
 
 
 def qkey_options(qp: str = "ud") -> list[str]:
-    """Return the Q_Key options that a client of `ping_server` needs, as the server prints them."""
+    """Return the Q_Key options that a client of `run_ping_server` needs."""
     return [] if qp == "rc" else ["--qkey", str(QKEY)]
 
 
 @contextlib.contextmanager
-def ping_server(
+def run_ping_server(
     *arguments: object, env: dict[str, str] | None = None
 ) -> Iterator[tuple[int, subprocess.Popen[str]]]:
     """Run a ``siwarp ping --server``; yield its port and its process."""

@@ -44,7 +44,7 @@ def install_package(folder: Path) -> Path:
     return site
 
 
-def find_python_for(user: list[str]) -> str:
+def find_python_for_user(user: list[str]) -> str:
     """Return a Python interpreter that the user of this command prefix may run.
 
     The interpreter may differ from that of the tests: ``siwarp run`` needs 3.10 or newer.

@@ -16,8 +16,8 @@ import pytest
 from cli.cli_harness import (
     COMMAND,
     dissect_to_json,
-    ping_server,
     qkey_options,
+    run_ping_server,
     run_siwarp,
     run_siwarp_in_process,
 )
@@ -31,7 +31,7 @@ from siwarp.verbs import AH, CQ, MR, PD, QP, Context, QPInitAttr, QPType, RecvWR
 
 
 def capture_ping(file: Path, qp: str, *more: object) -> None:
-    with ping_server("--qp", qp, "--addr", "127.0.0.1") as (port, _):
+    with run_ping_server("--qp", qp, "--addr", "127.0.0.1") as (port, _):
         done = run_siwarp(
             "capture", "-o", file, "--", *COMMAND,
             "ping", "127.0.0.1", "-p", port, "--qp", qp, *qkey_options(qp), *more,
@@ -323,7 +323,7 @@ def test_a_capture_variable_with_an_unusable_path_causes_one_message(tmp_path: P
 def test_dropped_datagrams_are_dissected_with_reason_and_clause(tmp_path: Path) -> None:
     file = tmp_path / "drops.pcapng"
 
-    def poll_until_dropped(cq: CQ, counter: str) -> None:
+    def poll_until_drop_counted(cq: CQ, counter: str) -> None:
         def has_counter_changed() -> bool:
             cq.poll(8)
             return counters.read_counters(os.getpid())[counter] != start[counter]
@@ -346,10 +346,10 @@ def test_dropped_datagrams_are_dissected_with_reason_and_clause(tmp_path: Path) 
         with AH(pd, qp.addr) as ah:
             # siwarp drops the message, because no receive is posted.
             qp.post_send(SendWR(1, sg=[mr.sge(0, 10)], ah=ah))
-            poll_until_dropped(cq, "drop_no_buffer")
+            poll_until_drop_counted(cq, "drop_no_buffer")
             qp.post_recv(RecvWR(2, sg=[mr.sge(0, 5)]))
             qp.post_send(SendWR(3, sg=[mr.sge(0, 10)], ah=ah))
-            poll_until_dropped(cq, "drop_too_long")
+            poll_until_drop_counted(cq, "drop_too_long")
     messages = dissect_to_json(file)
     dropped = [(m["dropped"].partition(":")[0], m["clause"]) for m in messages if m["dropped"]]
     assert dropped == [

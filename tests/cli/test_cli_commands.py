@@ -19,8 +19,8 @@ import typer
 from cli.cli_harness import (
     COMMAND,
     environment_without_sanitizer,
-    ping_server,
     qkey_options,
+    run_ping_server,
     run_siwarp,
     run_siwarp_json,
 )
@@ -271,7 +271,7 @@ def test_the_flags_of_config_build_and_run_a_c_program(tmp_path: Path) -> None:
 
 
 def test_counters_prints_the_counters_of_another_process() -> None:
-    with ping_server("--addr", "127.0.0.1") as (port, process):
+    with run_ping_server("--addr", "127.0.0.1") as (port, process):
         assert (
             run_siwarp_json("ping", "127.0.0.1", "-p", port, "-n", 25, *qkey_options())["received"]
             == 25
@@ -288,7 +288,7 @@ def test_counters_prints_the_counters_of_another_process() -> None:
 
 
 def test_counters_explains_each_counter_and_doctor_reports_the_losses() -> None:
-    with ping_server("--addr", "127.0.0.1", "--qp", "ud") as (port, process):
+    with run_ping_server("--addr", "127.0.0.1", "--qp", "ud") as (port, process):
         asked = run_siwarp_json("ping", "127.0.0.1", "-p", port, "-n", 2, *qkey_options())
         assert asked["received"] == 2
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
@@ -326,7 +326,7 @@ def test_a_process_can_read_its_own_counters_if_no_folder_for_counters_exists(
     with Context(), pytest.raises(counters.CountersError, match="found no directory"):
         counters.read_counters(os.getpid())
     before = counters.read_own_counters()
-    lib.siw_counters_test_add(list(before).index("rd_retransmits"), 3)
+    lib.siw_counters_add_for_tests(list(before).index("rd_retransmits"), 3)
     assert counters.read_own_counters()["rd_retransmits"] == before["rd_retransmits"] + 3
 
 

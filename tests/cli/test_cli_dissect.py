@@ -27,7 +27,7 @@ from siwarp.inspect import DDPDatagram, Opcode, UDDatagram
 
 
 @pytest.fixture(scope="module")
-def sample_capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sample_capture_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a capture of two connections, the second of which violates a rule, and a UD
     exchange.
     """
@@ -43,9 +43,9 @@ def sample_capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_dissect_prints_messages_as_a_table_with_set_up_answers_and_errors(
-    sample_capture: Path,
+    sample_capture_file: Path,
 ) -> None:
-    lines = run_siwarp_in_process("dissect", sample_capture).stdout.splitlines()
+    lines = run_siwarp_in_process("dissect", sample_capture_file).stdout.splitlines()
     assert len(lines) == 10
     assert "rev 1, CRC, no markers, private data 68 65 6c 6c 6f; answered by 2" in lines[1]
     assert "asks for 4; answered by 4" in lines[3]
@@ -54,40 +54,40 @@ def test_dissect_prints_messages_as_a_table_with_set_up_answers_and_errors(
     assert "\x1b" not in "".join(lines)
 
 
-def test_dissect_can_be_limited_to_streams_and_to_errors(sample_capture: Path) -> None:
-    assert {m["stream"] for m in dissect_to_json(sample_capture, "--stream", 2)} == {2}
-    both = dissect_to_json(sample_capture, "--stream", 1, "--stream", 3)
+def test_dissect_can_be_limited_to_streams_and_to_errors(sample_capture_file: Path) -> None:
+    assert {m["stream"] for m in dissect_to_json(sample_capture_file, "--stream", 2)} == {2}
+    both = dissect_to_json(sample_capture_file, "--stream", 1, "--stream", 3)
     assert {m["stream"] for m in both} == {1, 3}
-    (wrong,) = dissect_to_json(sample_capture, "--errors")
+    (wrong,) = dissect_to_json(sample_capture_file, "--errors")
     assert (wrong["error"], wrong["stream"]) == ("wrong CRC", 2)
     assert (
-        run_siwarp_in_process("dissect", sample_capture, "--errors", "--stream", 1).stdout
+        run_siwarp_in_process("dissect", sample_capture_file, "--errors", "--stream", 1).stdout
         == "The capture has no such message.\n"
     )
 
 
-def test_dissect_reads_a_capture_from_standard_input(sample_capture: Path) -> None:
+def test_dissect_reads_a_capture_from_standard_input(sample_capture_file: Path) -> None:
     done = pace.run_command(
         [*COMMAND, "dissect", "-"],
-        input=sample_capture.read_bytes(),
+        input=sample_capture_file.read_bytes(),
         capture_output=True,
         check=True,
         seconds=60,
     )
-    assert done.stdout.decode() == run_siwarp_in_process("dissect", sample_capture).stdout
+    assert done.stdout.decode() == run_siwarp_in_process("dissect", sample_capture_file).stdout
 
 
 def test_the_exit_status_of_dissect_reports_errors_only_with_the_option(
-    sample_capture: Path,
+    sample_capture_file: Path,
 ) -> None:
-    assert run_siwarp_in_process("dissect", sample_capture).returncode == 0
-    wrong = run_siwarp_in_process("dissect", sample_capture, "--fail-on-errors", "--stream", 1)
+    assert run_siwarp_in_process("dissect", sample_capture_file).returncode == 0
+    wrong = run_siwarp_in_process("dissect", sample_capture_file, "--fail-on-errors", "--stream", 1)
     # An error counts for the exit status even if --stream hides its stream.
     assert (wrong.returncode, wrong.stderr) == (1, "")
     assert "answers 3" in wrong.stdout
     good = write_capture(
         add_startup_frames(TCPConversation().open()).close().packets,
-        sample_capture.parent / "good.pcapng",
+        sample_capture_file.parent / "good.pcapng",
     )
     assert run_siwarp_in_process("dissect", good, "--fail-on-errors").returncode == 0
 
@@ -101,22 +101,24 @@ def test_dissect_installs_the_lua_script_in_the_plugin_folder_of_wireshark(tmp_p
         assert place.read_bytes() == script.read_bytes()
 
 
-def test_the_summary_of_dissect_has_a_line_for_each_stream(sample_capture: Path) -> None:
-    streams = dissect_to_json(sample_capture, "--summary")
+def test_the_summary_of_dissect_has_a_line_for_each_stream(sample_capture_file: Path) -> None:
+    streams = dissect_to_json(sample_capture_file, "--summary")
     assert [s["transport"] for s in streams] == ["rc", "rc", "ud"]
     assert [s["errors"] for s in streams] == [0, 1, 0]
     assert streams[0]["read_latency"]["median"] == pytest.approx(0.001, abs=1e-5)
-    text = run_siwarp_in_process("dissect", sample_capture, "--summary").stdout
+    text = run_siwarp_in_process("dissect", sample_capture_file, "--summary").stdout
     assert len(text.splitlines()) == 4
     assert "a Read takes 1000.0 (1000.0 to 1000.0) µs" in text
-    assert [s["number"] for s in dissect_to_json(sample_capture, "--summary", "--errors")] == [2]
+    assert [s["number"] for s in dissect_to_json(sample_capture_file, "--summary", "--errors")] == [
+        2
+    ]
 
 
 def test_a_truncated_capture_is_dissected_up_to_its_end_with_an_error_message(
-    sample_capture: Path, tmp_path: Path
+    sample_capture_file: Path, tmp_path: Path
 ) -> None:
     cut = tmp_path / "cut.pcapng"
-    cut.write_bytes(sample_capture.read_bytes()[:-10])
+    cut.write_bytes(sample_capture_file.read_bytes()[:-10])
     done = run_siwarp_in_process("dissect", cut)
     assert done.returncode == 1
     assert "RDMA_READ_RESPONSE" in done.stdout
@@ -125,8 +127,8 @@ def test_a_truncated_capture_is_dissected_up_to_its_end_with_an_error_message(
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "gzip"])
-def test_dissect_reads_a_capture_from_a_pipe(sample_capture: Path, packed: bool) -> None:
-    octets = sample_capture.read_bytes()
+def test_dissect_reads_a_capture_from_a_pipe(sample_capture_file: Path, packed: bool) -> None:
+    octets = sample_capture_file.read_bytes()
     done = subprocess.run(
         [*COMMAND, "dissect", "/dev/stdin", "--json"],
         input=gzip.compress(octets) if packed else octets,
@@ -135,7 +137,7 @@ def test_dissect_reads_a_capture_from_a_pipe(sample_capture: Path, packed: bool)
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, b"")
-    assert json.loads(done.stdout) == dissect_to_json(sample_capture)
+    assert json.loads(done.stdout) == dissect_to_json(sample_capture_file)
 
 
 def test_dissect_escapes_terminal_control_sequences_in_comments(tmp_path: Path) -> None:
@@ -168,14 +170,16 @@ def dissect_without_module(module: str, file: Path) -> subprocess.CompletedProce
     )  # fmt: skip
 
 
-def test_dissect_without_crc32c_prints_how_to_install_the_package(sample_capture: Path) -> None:
-    done = dissect_without_module("crc32c", sample_capture)
+def test_dissect_without_crc32c_prints_how_to_install_the_package(
+    sample_capture_file: Path,
+) -> None:
+    done = dissect_without_module("crc32c", sample_capture_file)
     assert done.returncode == 1
     python = shlex.quote(sys.executable)
     assert done.stderr == f"siwarp: dissecting needs crc32c: run {python} -m pip install crc32c\n"
 
 
-def test_dissect_prints_the_same_without_scapy(sample_capture: Path) -> None:
-    done = dissect_without_module("scapy", sample_capture)
+def test_dissect_prints_the_same_without_scapy(sample_capture_file: Path) -> None:
+    done = dissect_without_module("scapy", sample_capture_file)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == run_siwarp_in_process("dissect", sample_capture).stdout
+    assert done.stdout == run_siwarp_in_process("dissect", sample_capture_file).stdout

@@ -17,8 +17,8 @@ import pytest
 from cli.cli_harness import (
     COMMAND,
     QKEY,
-    ping_server,
     qkey_options,
+    run_ping_server,
     run_siwarp,
     run_siwarp_in_process,
     run_siwarp_json,
@@ -102,7 +102,7 @@ def test_uc_ping_of_each_operation_returns_complete_data(op: str, size: int) -> 
 
 
 def test_a_uc_ping_server_survives_random_datagrams_and_serves_later_clients() -> None:
-    with ping_server("--qp", "uc", "--addr", "127.0.0.1") as (port, _):
+    with run_ping_server("--qp", "uc", "--addr", "127.0.0.1") as (port, _):
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
             for i in range(50):
                 s.sendto(os.urandom(3 * i), ("127.0.0.1", port))
@@ -113,13 +113,13 @@ def test_a_uc_ping_server_survives_random_datagrams_and_serves_later_clients() -
 
 
 @pytest.fixture
-def short_ping_time_outs(monkeypatch: pytest.MonkeyPatch) -> None:
+def shorten_ping_time_outs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make pings in this process give up soon, because they poll while they wait for an answer."""
     monkeypatch.setattr(ping_client, "UC_TRIES", 2)
     monkeypatch.setitem(KINDS, "ud", KINDS["ud"]._replace(patience=0.1))
 
 
-@pytest.mark.usefixtures("short_ping_time_outs")
+@pytest.mark.usefixtures("shorten_ping_time_outs")
 def test_a_uc_ping_without_a_server_prints_how_to_start_a_server() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
         s.bind(("127.0.0.1", 0))
@@ -139,7 +139,7 @@ def test_rd_ping_writes_and_reads_also_with_several_clients_at_the_same_time(op:
     result = run_siwarp_json("ping", "--qp", "rd", "--op", op, "-n", 20, "--size", 200_000)
     assert (result["sent"], result["received"], result["wrong"]) == (20, 20, 0)
     with (
-        ping_server("--qp", "rd", "--addr", "127.0.0.1") as (port, _),
+        run_ping_server("--qp", "rd", "--addr", "127.0.0.1") as (port, _),
         ThreadPoolExecutor(3) as pool,
     ):
         words = ["ping", "127.0.0.1", "-p", port, "-n", 50, *qkey_options(), "--qp", "rd", "--op"]
@@ -166,7 +166,7 @@ def test_ping_prints_a_summary_in_plain_text() -> None:
 def test_a_ud_ping_server_uses_the_requested_udp_port() -> None:
     # The port is outside the system's ephemeral port range.
     port = 12_000 + os.getpid() % 4_000
-    with ping_server("--addr", "127.0.0.1", "--port", port) as (bound, _):
+    with run_ping_server("--addr", "127.0.0.1", "--port", port) as (bound, _):
         assert bound == port
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s, pytest.raises(OSError):
             s.bind(("127.0.0.1", port))
@@ -177,7 +177,7 @@ def test_a_ud_ping_server_uses_the_requested_udp_port() -> None:
 
 @pytest.mark.parametrize("qp", ["ud", "uc", "rc"])
 def test_a_ping_server_without_an_address_serves_every_address(qp: str) -> None:
-    with ping_server("--qp", qp) as (port, _):
+    with run_ping_server("--qp", qp) as (port, _):
         for host in ("127.0.0.1", "127.0.0.2", "localhost"):
             asked = run_siwarp_json(
                 "ping", host, "-p", port, "-n", 3, "--qp", qp, *qkey_options(qp)
@@ -213,7 +213,7 @@ def test_a_ping_server_prints_its_address_and_that_nothing_is_encrypted(qp: str,
 
 @pytest.mark.parametrize("qp", ["rd", "rc"])
 def test_the_address_of_a_ping_server_may_be_a_host_name(qp: str) -> None:
-    with ping_server("--qp", qp, "--addr", "localhost") as (port, _):
+    with run_ping_server("--qp", qp, "--addr", "localhost") as (port, _):
         asked = run_siwarp_json(
             "ping", "localhost", "-p", port, "-n", 3, "--qp", qp, *qkey_options(qp)
         )
@@ -222,14 +222,17 @@ def test_the_address_of_a_ping_server_may_be_a_host_name(qp: str) -> None:
 
 @pytest.mark.parametrize("qp", ["ud", "uc", "rd", "rc"])
 def test_ping_works_over_ipv6(qp: str) -> None:
-    with ping_server("--qp", qp, "--addr", "::1") as (port, _):
+    with run_ping_server("--qp", qp, "--addr", "::1") as (port, _):
         asked = run_siwarp_json("ping", "::1", "-p", port, "-n", 3, "--qp", qp, *qkey_options(qp))
         assert asked["received"] == 3
 
 
 @pytest.mark.parametrize("qp", ["ud", "uc", "rd", "rc"])
 def test_a_ping_server_serves_several_clients_at_the_same_time(qp: str) -> None:
-    with ping_server("--qp", qp, "--addr", "127.0.0.1") as (port, _), ThreadPoolExecutor(4) as pool:
+    with (
+        run_ping_server("--qp", qp, "--addr", "127.0.0.1") as (port, _),
+        ThreadPoolExecutor(4) as pool,
+    ):
         words = ["ping", "127.0.0.1", "-p", port, "-n", 200, "--qp", qp, *qkey_options(qp)]
         runs = [pool.submit(run_siwarp_json, *words) for _ in range(4)]
         for run in runs:
@@ -238,7 +241,7 @@ def test_a_ping_server_serves_several_clients_at_the_same_time(qp: str) -> None:
 
 def test_a_uc_ping_server_survives_a_write_request_without_memory() -> None:
     ask = struct.pack("!8sBxHQ20s24x", b"siwucpg1", 1, 4791, 64, bytes(20))
-    with ping_server("--qp", "uc", "--addr", "127.0.0.1") as (port, _):
+    with run_ping_server("--qp", "uc", "--addr", "127.0.0.1") as (port, _):
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
             s.settimeout(10)
             s.sendto(
@@ -254,7 +257,7 @@ def test_a_uc_ping_server_survives_a_write_request_without_memory() -> None:
 
 @pytest.mark.clause("DGRAM-ERR-15")
 def test_a_ud_ping_server_survives_random_datagrams_and_answers_only_requests() -> None:
-    with ping_server("--addr", "127.0.0.1") as (port, _):
+    with run_ping_server("--addr", "127.0.0.1") as (port, _):
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
             s.connect(("127.0.0.1", port))
             for size in (0, 1, 3, 17, 18, 21, 22, 23, 100, 65507):
@@ -302,7 +305,7 @@ def connect_rc_client(port: int, private_data: bytes, size: int = 100):
 
 
 def test_an_rc_ping_server_rejects_other_requests_with_an_explanation() -> None:
-    with ping_server("--qp", "rc", "--addr", "127.0.0.1") as (port, _):
+    with run_ping_server("--qp", "rc", "--addr", "127.0.0.1") as (port, _):
         for data, words in (
             (b"", b"ping server"),
             (os.urandom(100), b"ping server"),
@@ -317,7 +320,7 @@ def test_an_rc_ping_server_rejects_other_requests_with_an_explanation() -> None:
 
 
 def test_an_rc_ping_server_survives_clients_that_violate_rules_or_reset_connections() -> None:
-    with ping_server("--qp", "rc", "--addr", "127.0.0.1") as (port, _):
+    with run_ping_server("--qp", "rc", "--addr", "127.0.0.1") as (port, _):
         # The client sends a message that is longer than negotiated.
         with connect_rc_client(port, PingRequest("send", 10).pack()) as (event, qp, cq, mr):
             event.check()
@@ -356,7 +359,7 @@ def test_an_rc_ping_server_survives_clients_that_violate_rules_or_reset_connecti
 
 
 def test_a_ping_server_serves_other_clients_after_a_client_is_killed() -> None:
-    with ping_server("--qp", "rc", "--addr", "127.0.0.1") as (port, process):
+    with run_ping_server("--qp", "rc", "--addr", "127.0.0.1") as (port, process):
         pid = os.fork()
         if pid == 0:
             with contextlib.suppress(BaseException):
@@ -377,7 +380,7 @@ def _endless_ping_command(port: int) -> tuple[str, list[str]]:
 
 @pytest.mark.parametrize(("qp", "sign"), [("ud", signal.SIGTERM), ("rc", signal.SIGINT)])
 def test_a_ping_server_exits_with_status_0_after_a_signal(qp: str, sign: signal.Signals) -> None:
-    with ping_server("--qp", qp) as (_, process):
+    with run_ping_server("--qp", qp) as (_, process):
         process.send_signal(sign)
         assert process.wait(10) == 0
 
@@ -407,7 +410,7 @@ def assert_falls_asleep(pid: int) -> None:
 )
 @pytest.mark.parametrize("qp", ["ud", "uc", "rd", "rc"])
 def test_an_idle_ping_server_sleeps_and_exits_after_a_signal(qp: str) -> None:
-    with ping_server("--qp", qp) as (port, process):
+    with run_ping_server("--qp", qp) as (port, process):
         asked = run_siwarp_json(
             "ping", "127.0.0.1", "-p", port, "-n", 5, "--qp", qp, *qkey_options(qp)
         )
@@ -438,7 +441,7 @@ def test_the_echo_process_of_the_demo_sleeps_while_idle_and_ends_on_request() ->
         assert process.wait(10) == 0
 
 
-@pytest.mark.usefixtures("short_ping_time_outs")
+@pytest.mark.usefixtures("shorten_ping_time_outs")
 def test_pings_without_an_answer_are_counted_as_lost_and_the_exit_status_is_1() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
         s.bind(("127.0.0.1", 0))
@@ -541,7 +544,7 @@ def test_invalid_arguments_of_ping_are_refused_with_an_explanation(
 def test_ping_without_crc_works_only_if_both_ends_disable_crcs() -> None:
     done = run_siwarp("--crc", "0", "ping", "-n", "3")
     assert done.returncode == 0, done.stderr
-    with ping_server("--addr", "127.0.0.1") as (port, _):
+    with run_ping_server("--addr", "127.0.0.1") as (port, _):
         done = run_siwarp("--crc=0", "ping", "127.0.0.1", "-p", port, "-n", 1, *qkey_options())
     assert done.returncode == 1  # the server requires a CRC and drops datagrams without a CRC
     assert "1 lost" in done.stdout
@@ -578,7 +581,7 @@ def test_ping_reports_the_error_that_prevents_its_server_from_starting(
 
 
 @pytest.mark.clause("DGRAM-ERR-20")
-@pytest.mark.usefixtures("short_ping_time_outs")
+@pytest.mark.usefixtures("shorten_ping_time_outs")
 @pytest.mark.parametrize("qp", ["ud", "rd", "uc"])
 def test_a_ping_server_prints_a_random_q_key_and_ignores_clients_without_the_key(qp: str) -> None:
     words = [*COMMAND, "ping", "--server", "--port", "0", "--addr", "127.0.0.1", "--qp", qp]

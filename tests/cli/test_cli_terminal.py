@@ -17,7 +17,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from cli.cli_harness import COMMAND, ping_server, qkey_options, run_siwarp, run_siwarp_in_process
+from cli.cli_harness import (
+    COMMAND,
+    qkey_options,
+    run_ping_server,
+    run_siwarp,
+    run_siwarp_in_process,
+)
 from pace import scale_limit
 from unit.inspect.inspect_harness import RECORDED
 
@@ -161,7 +167,7 @@ def test_requirements_are_printed_with_their_tests_below(columns: int) -> None:
 
 
 def test_a_long_word_in_the_last_column_is_not_broken() -> None:
-    with ping_server("--addr", "127.0.0.1", "--device", "siw_lo") as (_port, process):
+    with run_ping_server("--addr", "127.0.0.1", "--device", "siw_lo") as (_port, process):
         said = run_on_terminal(40, "counters")
     assert str(process.pid) in said
     assert Path(COMMAND[0]).name in said
@@ -169,7 +175,7 @@ def test_a_long_word_in_the_last_column_is_not_broken() -> None:
 
 def test_watching_counters_prints_changes_until_the_process_ends() -> None:
     with (
-        ping_server("--addr", "127.0.0.1") as (port, process),
+        run_ping_server("--addr", "127.0.0.1") as (port, process),
         subprocess.Popen(
             [*COMMAND, "counters", str(process.pid), "--watch", "0.05"],
             stdout=subprocess.PIPE,
@@ -198,7 +204,7 @@ def test_watching_counters_needs_a_pid_and_prints_only_tables(more: list[str]) -
 
 
 def test_counters_are_printed_in_prometheus_format_for_each_process() -> None:
-    with ping_server("--addr", "127.0.0.1") as (port, process):
+    with run_ping_server("--addr", "127.0.0.1") as (port, process):
         assert (
             run_siwarp("ping", "127.0.0.1", "-p", port, "-n", 25, *qkey_options()).returncode == 0
         )

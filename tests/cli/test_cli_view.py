@@ -17,7 +17,7 @@ from typing import Any
 import pace
 import pytest
 from cli.cli_harness import COMMAND, run_siwarp
-from cli.install_harness import find_python_for, install_package
+from cli.install_harness import find_python_for_user, install_package
 from pace import scale_limit
 
 from siwarp import _paths
@@ -231,23 +231,25 @@ def test_interfaces_whose_long_names_differ_only_at_the_end_are_separate_devices
 
 
 @pytest.fixture(scope="module")
-def siwarp_run_command_as_nobody(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+def command_line_of_siwarp_run_as_nobody(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[list[str]]:
     """Yield the command line of ``siwarp run`` from an installed package, as user nobody."""
     site = install_package(tmp_path_factory.mktemp("site"))
-    python = find_python_for(NOBODY)
+    python = find_python_for_user(NOBODY)
     yield [*NOBODY, "env", f"PYTHONPATH={site}", python, "-m", "siwarp.cli", "run"]
 
 
 @pytest.mark.root
 def test_an_ordinary_user_gets_the_view_and_keeps_the_user_id(
-    siwarp_run_command_as_nobody: list[str],
+    command_line_of_siwarp_run_as_nobody: list[str],
 ) -> None:
     script = (
         "id -u; id -g; ls /sys/class/infiniband; for d in /dev/infiniband/*; do exec 3<>$d; done; "
         "grep CapEff /proc/self/status; cat /proc/self/uid_map; touch /dev/new"
     )
     done = pace.run_command(
-        [*siwarp_run_command_as_nobody, "sh", "-c", script],
+        [*command_line_of_siwarp_run_as_nobody, "sh", "-c", script],
         capture_output=True,
         text=True,
         cwd="/",

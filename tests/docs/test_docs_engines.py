@@ -15,7 +15,7 @@ from pace import scale_limit
 
 
 @pytest.fixture(scope="module")
-def mooncake_environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def mooncake_virtual_env(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Provide a virtual environment with Mooncake, installed as the page describes."""
     folder = tmp_path_factory.mktemp("mooncake")
     subprocess.run([sys.executable, "-m", "venv", folder], check=True)
@@ -33,12 +33,12 @@ def mooncake_environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.programs
 @pytest.mark.timeout(300)
 def test_the_documented_benchmark_of_mooncake_runs(
-    mooncake_environment: Path, tmp_path: Path
+    mooncake_virtual_env: Path, tmp_path: Path
 ) -> None:
     said = run_in_namespace(
         read_doc_block("docs/mooncake-ucx.md", "mooncake-bench"),
         tmp_path,
-        mooncake_environment / "bin",
+        mooncake_virtual_env / "bin",
     )
     moved = re.search(r"Test completed: .*batch count (\d+)", said)
     assert moved is not None and int(moved[1]) > 0, said
@@ -47,12 +47,12 @@ def test_the_documented_benchmark_of_mooncake_runs(
 @pytest.mark.programs
 @pytest.mark.timeout(scale_limit(60))
 def test_the_documented_python_code_starts_mooncakes_engine(
-    mooncake_environment: Path, tmp_path: Path
+    mooncake_virtual_env: Path, tmp_path: Path
 ) -> None:
     said = run_in_namespace(
         read_doc_block("docs/mooncake-ucx.md", "mooncake-python"),
         tmp_path,
-        mooncake_environment / "bin",
+        mooncake_virtual_env / "bin",
     )
     assert re.search(r"its peers know it as 127\.0\.0\.1:\d+", said), said
 

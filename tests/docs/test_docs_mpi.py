@@ -30,7 +30,7 @@ def run_shell_block(
 
 
 @pytest.fixture(scope="module")
-def mpi_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder_with_mpich_and_example(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder in which MPICH is installed and the program of the page is compiled."""
     folder = tmp_path_factory.mktemp("page")
     (folder / "ring.c").write_text(read_doc_block("docs/mpi.md", "program"))
@@ -45,16 +45,20 @@ def mpi_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.programs
 @pytest.mark.timeout(400)
-def test_the_documented_mpi_program_runs_over_each_transport(mpi_folder: Path) -> None:
-    done = run_shell_block(mpi_folder, read_doc_block("docs/mpi.md", "run"))
+def test_the_documented_mpi_program_runs_over_each_transport(
+    folder_with_mpich_and_example: Path,
+) -> None:
+    done = run_shell_block(folder_with_mpich_and_example, read_doc_block("docs/mpi.md", "run"))
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines() == ["2 ranks, sum 1"] * 3
 
 
 @pytest.mark.programs
 @pytest.mark.timeout(400)
-def test_the_documented_capture_has_the_messages_of_each_rank(mpi_folder: Path) -> None:
-    done = run_shell_block(mpi_folder, read_doc_block("docs/mpi.md", "capture"))
+def test_the_documented_capture_has_the_messages_of_each_rank(
+    folder_with_mpich_and_example: Path,
+) -> None:
+    done = run_shell_block(folder_with_mpich_and_example, read_doc_block("docs/mpi.md", "capture"))
     assert done.returncode == 0, done.stdout + done.stderr
-    assert len(list(mpi_folder.glob("ring*.pcapng"))) == 2
+    assert len(list(folder_with_mpich_and_example.glob("ring*.pcapng"))) == 2
     assert done.stdout.count(" messages") >= 2, done.stdout

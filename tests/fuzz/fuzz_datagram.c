@@ -145,7 +145,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	for (int i = 0; i < 4096 && siw_rdmap_dgram_recv(dgram, &event) == 1; i++)
 		fuzz_dgram_check_event(dgram, &event);
 	check_write_records(dgram);
-	CHECK(siw_rdmap_dgram_drops_by_source(dgram, drops, 32) <= 1);
+	CHECK(siw_rdmap_dgram_query_drops_by_source(dgram, drops, 32) <= 1);
 	siw_rdmap_dgram_close(dgram);
 	siw_llp_close(sock);
 	siw_mem_queue_destroy(q);

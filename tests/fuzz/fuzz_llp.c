@@ -319,8 +319,8 @@ int siw_llp_tcp_connect(struct siw_llp_port *port, const struct siw_addr *dest,
 	return create_fuzz_socket(false, out);
 }
 
-int siw_llp_tcp_connect_itself(struct siw_llp_port *port, const struct siw_addr *local,
-			       struct siw_io_handler *handler, struct siw_llp_sock **out)
+int siw_llp_tcp_connect_to_itself(struct siw_llp_port *port, const struct siw_addr *local,
+				  struct siw_io_handler *handler, struct siw_llp_sock **out)
 {
 	(void)port, (void)local, (void)handler;
 	return create_fuzz_socket(false, out);
@@ -370,12 +370,12 @@ void siw_llp_update_want_write(struct siw_llp_sock *sock, bool want)
 	(void)sock, (void)want;
 }
 
-void siw_llp_resume(struct siw_llp_sock *sock)
+void siw_llp_sock_resume(struct siw_llp_sock *sock)
 {
 	(void)sock;
 }
 
-void siw_llp_pause(struct siw_llp_sock *sock)
+void siw_llp_sock_pause(struct siw_llp_sock *sock)
 {
 	(void)sock;
 }

@@ -66,7 +66,7 @@ static uint32_t next_input_uint32(struct input *in)
 
 static struct siw_rd_peer *fuzz_rd_find_peer(int end, int place)
 {
-	struct siw_addr addr = fuzz_addr_of(place);
+	struct siw_addr addr = fuzz_addr_from_index(place);
 
 	return siw_rd_peer_find(ends[end].rd, &addr);
 }
@@ -81,7 +81,7 @@ static bool fuzz_rd_knows_peer(int end, int place)
 static void open_rd_endpoint(int i)
 {
 	struct siw_rd_attr attr = {
-		.local = fuzz_addr_of(i),
+		.local = fuzz_addr_from_index(i),
 		.fd = -1,
 		.ird = 7,
 		.rnr_retry = 7,
@@ -101,13 +101,13 @@ static void open_rd_endpoint(int i)
 static struct siw_rd_peer *find_or_create_peer(int a, int b)
 {
 	struct siw_rd_peer *peer = fuzz_rd_find_peer(a, b);
-	struct siw_addr addr = fuzz_addr_of(b);
+	struct siw_addr addr = fuzz_addr_from_index(b);
 
 	if (peer) {
 		siw_rd_set_upper_layer_object(peer, &ends[b]);
 		return peer;
 	}
-	if (siw_rd_peer(ends[a].rd, &addr, &peer))
+	if (siw_rd_get_or_create_peer(ends[a].rd, &addr, &peer))
 		return NULL;
 	siw_rd_set_upper_layer_object(peer, &ends[b]);
 	if (flags & WRAP)
@@ -373,7 +373,7 @@ static uint32_t number_near(uint32_t base, uint32_t by)
  * Returns whether a forged datagram is more than an attacker without knowledge of the epochs could
  * send. Such a datagram is not sent, because it could legitimately change an endpoint's state.
  */
-static bool is_forgery_beyond_attacker(int from, int to, const struct siw_rd_wire *wire)
+static bool is_forgery_beyond_attacker_abilities(int from, int to, const struct siw_rd_wire *wire)
 {
 	const struct siw_rd_peer *peer = fuzz_rd_find_peer(to, from);
 
@@ -454,7 +454,7 @@ static void fuzz_rd_send_from_stranger(struct input *in)
 		len = next_input_byte(in);
 	if (lies) {
 		from = (to + 1 + (int)who % (ENDS - 1)) % ENDS;
-		if (is_forgery_beyond_attacker(from, to, &d.wire))
+		if (is_forgery_beyond_attacker_abilities(from, to, &d.wire))
 			return;
 	}
 	crc = htole32(siw_crc32c(0, &d, SIW_RD_LEN + len));

@@ -66,7 +66,7 @@ extern struct fuzz_net net;
 /* Replaces clock_gettime() in the files of rd. */
 int fuzz_clock_gettime(clockid_t clock, struct timespec *t);
 void fuzz_net_reset(void);
-struct siw_addr fuzz_addr_of(int place);
+struct siw_addr fuzz_addr_from_index(int place);
 int fuzz_index_of_addr(const struct siw_addr *addr);
 /*
  * Delivers the i-th datagram in flight. Returns false if there is no such datagram, or its

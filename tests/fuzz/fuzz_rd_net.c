@@ -31,7 +31,7 @@ int fuzz_clock_gettime(clockid_t clock, struct timespec *t)
 	return 0;
 }
 
-struct siw_addr fuzz_addr_of(int place)
+struct siw_addr fuzz_addr_from_index(int place)
 {
 	return (struct siw_addr){
 		.family = AF_INET,
@@ -156,7 +156,7 @@ void siw_llp_close(struct siw_llp_sock *sock)
 
 int siw_llp_local_addr(struct siw_llp_sock *sock, struct siw_addr *out)
 {
-	*out = fuzz_addr_of(index_of_sock(sock));
+	*out = fuzz_addr_from_index(index_of_sock(sock));
 	return 0;
 }
 
@@ -201,7 +201,7 @@ int siw_llp_udp_send_batchv(struct siw_llp_sock *sock, const struct siw_addr *de
 	return 0;
 }
 
-static const struct fuzz_datagram *fuzz_net_next_received(int place)
+static const struct fuzz_datagram *fuzz_net_next_received_datagram(int place)
 {
 	return net.end[place].at < net.end[place].n ? &inboxes[place][net.end[place].at] : NULL;
 }
@@ -209,13 +209,13 @@ static const struct fuzz_datagram *fuzz_net_next_received(int place)
 ssize_t siw_llp_udp_recv(struct siw_llp_sock *sock, struct siw_addr *source, void *buf, size_t size)
 {
 	int place = index_of_sock(sock);
-	const struct fuzz_datagram *d = fuzz_net_next_received(place);
+	const struct fuzz_datagram *d = fuzz_net_next_received_datagram(place);
 
 	if (!d)
 		return -EAGAIN;
 	CHECK(d->len <= size);
 	memcpy(buf, d->octets, d->len);
-	*source = fuzz_addr_of(d->from);
+	*source = fuzz_addr_from_index(d->from);
 	net.end[place].asked = d->len;
 	net.end[place].at++;
 	return (ssize_t)d->len;
@@ -237,7 +237,7 @@ ssize_t siw_llp_udp_recv_with_gro(struct siw_llp_sock *sock, struct siw_addr *so
 	if (net.end[place].streak <= 32 || net.no_batches)
 		return len;
 	for (uint32_t last = (uint32_t)len, first = last; last == first; last = d->len) {
-		d = fuzz_net_next_received(place);
+		d = fuzz_net_next_received_datagram(place);
 		if (!d || d->from != fuzz_index_of_addr(source) || d->len > first || !d->len ||
 		    (size_t)len + d->len > size)
 			break;
@@ -306,7 +306,7 @@ void siw_llp_sock_mark_ready(struct siw_llp_sock *sock)
 	net.end[index_of_sock(sock)].up = true;
 }
 
-void siw_llp_resume(struct siw_llp_sock *sock)
+void siw_llp_sock_resume(struct siw_llp_sock *sock)
 {
 	siw_llp_sock_mark_ready(sock);
 }

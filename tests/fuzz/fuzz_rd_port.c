@@ -167,12 +167,12 @@ void siw_llp_event_close(int fd)
 	close(fd);
 }
 
-int siw_llp_interfaces(struct siw_llp_interface *out, int max)
+int siw_llp_list_interfaces(struct siw_llp_interface *out, int max)
 {
 	CHECK(max > 0);
 	*out = (struct siw_llp_interface){ .name = "fuzz", .mtu = 1500, .up = 1, .n_addrs = ENDS };
 	for (int i = 0; i < ENDS; i++) {
-		out->addrs[i] = fuzz_addr_of(i);
+		out->addrs[i] = fuzz_addr_from_index(i);
 		out->addrs[i].port_be = 0;
 	}
 	return 1;

@@ -12,15 +12,15 @@
 		abort(); \
 	}
 
-NEVER(siw_llp_pause)
+NEVER(siw_llp_sock_pause)
 NEVER(siw_llp_peer_addr)
 NEVER(siw_llp_port_has_more_datagrams)
 NEVER(siw_llp_allow_concurrent_sends)
-NEVER(siw_llp_source_for)
+NEVER(siw_llp_source_addr_for_dest)
 NEVER(siw_llp_tcp_set_abortive_close)
 NEVER(siw_llp_tcp_accept)
 NEVER(siw_llp_tcp_connect)
-NEVER(siw_llp_tcp_connect_itself)
+NEVER(siw_llp_tcp_connect_to_itself)
 NEVER(siw_llp_tcp_connect_result)
 NEVER(siw_llp_tcp_emss)
 NEVER(siw_llp_tcp_is_closed)

@@ -82,12 +82,12 @@ static void move_qp_to_rts(int i)
 static void open_endpoint_with_qp(int i)
 {
 	struct siw_device **list = siw_get_device_list(NULL);
-	struct siw_addr peer = fuzz_addr_of(!i);
+	struct siw_addr peer = fuzz_addr_from_index(!i);
 	struct siw_qp_init_attr attr = {
 		.cap = { DEPTH, DEPTH, 2, 2, 64 },
 		.qp_type = SIW_QPT_RD,
 		.sq_sig_all = 1,
-		.addr = fuzz_addr_of(i),
+		.addr = fuzz_addr_from_index(i),
 		.max_write_records = flags & RECORDS ? 4 : 0,
 		.peer_timeout_ms = 2000,
 	};
@@ -205,7 +205,7 @@ enum { OPCODES = sizeof(opcodes) / sizeof(opcodes[0]) };
  * Returns an address in the peer's memory. For most values of `how` it is valid; for 224 and above
  * it is misaligned or outside the granted memory.
  */
-static uint64_t remote_address(int i, uint32_t how)
+static uint64_t choose_remote_address(int i, uint32_t how)
 {
 	uint64_t base = (uintptr_t)(ends[!i].mem + GRANTED_AT);
 
@@ -217,15 +217,15 @@ static void set_remote_address_of_request(int i, struct siw_send_wr *wr, uint32_
 	uint32_t rkey = how == 255 ? ends[!i].own->rkey : ends[!i].granted->rkey;
 
 	if (wr->opcode == SIW_WR_ATOMIC_FETCH_AND_ADD || wr->opcode == SIW_WR_ATOMIC_CMP_AND_SWP) {
-		wr->wr.atomic.remote_addr = remote_address(i, how);
+		wr->wr.atomic.remote_addr = choose_remote_address(i, how);
 		wr->wr.atomic.rkey = rkey;
 		wr->wr.atomic.compare_add = how;
 	} else if (wr->opcode != SIW_WR_SEND) {
-		wr->wr.rdma.remote_addr = remote_address(i, how);
+		wr->wr.rdma.remote_addr = choose_remote_address(i, how);
 		wr->wr.rdma.rkey = rkey;
 	}
 	wr->rd.ah = ends[i].to;
-	wr->rd.remote_qpn = ntohs(fuzz_addr_of(!i).port_be);
+	wr->rd.remote_qpn = ntohs(fuzz_addr_from_index(!i).port_be);
 }
 
 static void post_send(int i, uint32_t kind, uint32_t size, uint32_t how)
@@ -277,7 +277,7 @@ static struct siw_rd *rd_endpoint_of_qp(int i)
 
 static struct siw_rd_peer *fuzz_qp_find_peer(int i)
 {
-	struct siw_addr addr = fuzz_addr_of(!i);
+	struct siw_addr addr = fuzz_addr_from_index(!i);
 
 	return rd_endpoint_of_qp(i) ? siw_rd_peer_find(rd_endpoint_of_qp(i), &addr) : NULL;
 }
@@ -290,7 +290,7 @@ static void fuzz_qp_write_crc(uint8_t *octets, uint32_t len)
 }
 
 /* Changes up to eight octets of a datagram in flight. */
-static void fuzz_qp_modify_in_flight(uint32_t which, struct input *in)
+static void fuzz_qp_modify_datagram_in_flight(uint32_t which, struct input *in)
 {
 	struct fuzz_datagram *d;
 	uint32_t at = next_input_byte(in), n = next_input_byte(in) % 8 + 1;
@@ -311,7 +311,7 @@ static uint32_t put_big_endian(uint8_t *to, uint64_t number, uint32_t octets)
 	return octets;
 }
 
-static uint64_t granted_address(int i, uint32_t how)
+static uint64_t address_in_granted_memory(int i, uint32_t how)
 {
 	return (uintptr_t)(ends[i].mem + GRANTED_AT) + (uint64_t)(int64_t)(int8_t)how * 8;
 }
@@ -339,7 +339,7 @@ static uint32_t build_forged_segment(int i, const struct siw_rd_peer *peer, uint
 		n += put_big_endian(to, 0x81 | (kind & 2 ? 0x40 : 0), 1);
 		n += put_big_endian(to + n, 0x40 | opcode % 16, 1);
 		n += put_big_endian(to + n, rkey, 4);
-		n += put_big_endian(to + n, granted_address(i, how), 8);
+		n += put_big_endian(to + n, address_in_granted_memory(i, how), 8);
 	} else {
 		n += put_big_endian(to, 0x01 | (kind & 2 ? 0x40 : 0), 1);
 		n += put_big_endian(to + n, 0x40 | opcode % 16, 1);
@@ -351,10 +351,10 @@ static uint32_t build_forged_segment(int i, const struct siw_rd_peer *peer, uint
 	}
 	if (kind & 0x10) { /* a Read Request, or another message of that length */
 		n += put_big_endian(to + n, ends[!i].granted->rkey, 4);
-		n += put_big_endian(to + n, granted_address(!i, next_input_byte(in)), 8);
+		n += put_big_endian(to + n, address_in_granted_memory(!i, next_input_byte(in)), 8);
 		n += put_big_endian(to + n, next_input_byte(in) * 16, 4);
 		n += put_big_endian(to + n, ends[i].granted->rkey, 4);
-		n += put_big_endian(to + n, granted_address(i, next_input_byte(in)), 8);
+		n += put_big_endian(to + n, address_in_granted_memory(i, next_input_byte(in)), 8);
 	}
 	for (uint32_t more = next_input_byte(in) % 96; more; more--)
 		to[n++] = (uint8_t)next_input_byte(in);
@@ -378,7 +378,7 @@ static uint32_t build_ack_body(uint8_t *to, struct input *in)
 }
 
 /* Sends a forged datagram to end i with the address of the other end. */
-static void fuzz_qp_send_forged(int i, struct input *in)
+static void fuzz_qp_send_forged_datagram(int i, struct input *in)
 {
 	const struct siw_rd_peer *peer = fuzz_qp_find_peer(i);
 	uint32_t what = next_input_byte(in), space = what >> 7, type = what % 8, len = 0;
@@ -545,12 +545,12 @@ static void run_input_step(struct input *in)
 	case 10:
 	case 11:
 		if (!(flags & PASSIVE))
-			fuzz_qp_modify_in_flight(how % 16, in);
+			fuzz_qp_modify_datagram_in_flight(how % 16, in);
 		break;
 	case 12:
 	case 13:
 		if (!(flags & PASSIVE))
-			fuzz_qp_send_forged(a, in);
+			fuzz_qp_send_forged_datagram(a, in);
 		break;
 	case 14:
 		for (uint32_t n = how % 8; n < 8; n++) {

@@ -79,7 +79,7 @@ def build_terminate_body(**bits: int) -> Terminate:
     )  # fmt: skip
 
 
-def segment_lists(to: int) -> list[list[Packet]]:
+def make_seed_segment_lists(to: int) -> list[list[Packet]]:
     return [
         [build_send(10), build_send(0, 2), build_send(300, 3)],
         [build_send(50, l=0), build_send(50, mo=50)],
@@ -133,7 +133,7 @@ def frame_segments(packets: list[Packet]) -> bytes:
     return b"".join(bytes(FPDU(ulpdu=p)) for p in packets)
 
 
-def recorded_streams() -> list[bytes]:
+def load_recorded_tcp_streams() -> list[bytes]:
     octets = [
         s for p in sorted(CAPTURES.glob("*.pcap")) for s in tcp_streams(rdpcap(str(p))).values()
     ]
@@ -141,21 +141,21 @@ def recorded_streams() -> list[bytes]:
     return octets
 
 
-def framed_streams(to: int) -> list[bytes]:
+def make_framed_seed_streams(to: int) -> list[bytes]:
     out = []
-    for packets in segment_lists(to):
+    for packets in make_seed_segment_lists(to):
         for flags in (0, CRC, STRICT, OWN):
             out.append(bytes([flags, 0]) + frame_segments(packets))
         out.append(bytes([0, 4 | 8 | 16]) + frame_segments(packets))
         marked = mark_stream([FPDU(ulpdu=p) for p in packets], 0)
         out.append(bytes([CRC | MARKERS, 0]) + marked)
-    for octets in recorded_streams():
+    for octets in load_recorded_tcp_streams():
         fpdus = split_stream(octets).fpdus[:12]
         out.append(bytes([CRC, 0]) + b"".join(bytes(f) for f in fpdus))
     return out
 
 
-def startup_streams() -> list[bytes]:
+def make_startup_seed_streams() -> list[bytes]:
     first = frame_segments([build_send(10)])
     requests = [
         MPARequest(rev=1, private_data=b"hello"),
@@ -177,10 +177,10 @@ def startup_streams() -> list[bytes]:
         for f in (0, OWN, REFUSE)
         for c in (0, 4)
     ]
-    return out + [bytes([CRC, 0]) + octets[:2000] for octets in recorded_streams()]
+    return out + [bytes([CRC, 0]) + octets[:2000] for octets in load_recorded_tcp_streams()]
 
 
-def read_response_streams() -> list[bytes]:
+def make_read_response_seed_streams() -> list[bytes]:
     def build_read_response(to: int, n: int, last: int = 1) -> Packet:
         head = DDPTagged(opcode=Opcode.RDMA_READ_RESPONSE, stag=SINK, to=to, l=last)
         return head / Raw(bytes(n))
@@ -193,7 +193,7 @@ def read_response_streams() -> list[bytes]:
     return [bytes([INITIATOR | f, 0]) + frame_segments(c) for c in cases for f in (0, CRC)]
 
 
-def ud_datagrams() -> list[bytes]:
+def make_ud_seed_datagrams() -> list[bytes]:
     def build_ud_datagram(n: int, op: Opcode = Opcode.SEND) -> bytes:
         octets = bytes(UDDatagram(segment=DDPDatagram(q_key=0x11223344, opcode=op) / Raw(bytes(n))))
         return len(octets).to_bytes(2, "big") + octets
@@ -260,7 +260,7 @@ def ud_datagrams() -> list[bytes]:
     return [bytes([f, 0]) + s for s in sets for f in (0, CRC, REFUSE)]
 
 
-def uc_datagrams() -> list[bytes]:
+def make_uc_seed_datagrams() -> list[bytes]:
     def build_uc_datagram(psn: int, segment: bytes, flags: int = 0) -> bytes:
         octets = bytes(UCDatagram(psn=psn, q_key=0x11223344, flags=flags, segment=segment))
         return len(octets).to_bytes(2, "big") + octets
@@ -283,7 +283,7 @@ def uc_datagrams() -> list[bytes]:
     return [bytes([f, 0]) + s for s in sets for f in (0, CRC)]
 
 
-def rd_inputs() -> list[bytes]:
+def make_rd_fuzz_inputs() -> list[bytes]:
     """Return inputs of fuzz_rd.c: sequences of steps, some written by hand and some random."""
     short, wrap, calm, no_batches = 1, 2, 4, 8
     send, arrive, drop, again, wait, turn, hold, restart, speak = 0, 2, 4, 5, 6, 7, 8, 9, 10
@@ -362,7 +362,7 @@ def rd_inputs() -> list[bytes]:
     return [bytes([f]) + s for s in out for f in (0, calm, wrap | no_batches, short, wrap | calm)]
 
 
-def netlink_messages() -> list[bytes]:
+def make_netlink_seed_messages() -> list[bytes]:
     def build_netlink_message(kind: int, body: bytes) -> bytes:
         return struct.pack("=IHHII", 16 + len(body), kind, 0, 0, 0) + body
 
@@ -375,7 +375,7 @@ def netlink_messages() -> list[bytes]:
     ]
 
 
-def sidr_frames() -> list[bytes]:
+def make_sidr_seed_frames() -> list[bytes]:
     answer = SIDR(type=SIDRType.ANSWER, id=1, qpn=0x10001, gid="::ffff:127.0.0.1", data=b"me")
     frames = [
         SIDR(type=SIDRType.QUESTION, id=1, data=bytes(180)),
@@ -388,21 +388,21 @@ def sidr_frames() -> list[bytes]:
 
 def main() -> None:
     corpora = {
-        "fuzz_mpa_startup": startup_streams(),
-        "fuzz_mpa_rx": framed_streams(BASE),
-        "fuzz_ddp_stream": framed_streams(BASE),
-        "fuzz_rdmap": framed_streams(REGION) + read_response_streams(),
-        "fuzz_datagram": ud_datagrams(),
-        "fuzz_uc": uc_datagrams(),
+        "fuzz_mpa_startup": make_startup_seed_streams(),
+        "fuzz_mpa_rx": make_framed_seed_streams(BASE),
+        "fuzz_ddp_stream": make_framed_seed_streams(BASE),
+        "fuzz_rdmap": make_framed_seed_streams(REGION) + make_read_response_seed_streams(),
+        "fuzz_datagram": make_ud_seed_datagrams(),
+        "fuzz_uc": make_uc_seed_datagrams(),
         "fuzz_terminate": [
             bytes(build_terminate_body()),
             bytes(build_terminate_body(m=1)),
             bytes(build_terminate_body(m=0, d=0)),
             b"\x10\x01\x03\0",
         ],
-        "fuzz_netlink": netlink_messages(),
-        "fuzz_rd": rd_inputs(),
-        "fuzz_sidr": sidr_frames(),
+        "fuzz_netlink": make_netlink_seed_messages(),
+        "fuzz_rd": make_rd_fuzz_inputs(),
+        "fuzz_sidr": make_sidr_seed_frames(),
     }
     for name, seeds in corpora.items():
         folder = Path(sys.argv[1]) / name

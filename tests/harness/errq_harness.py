@@ -103,7 +103,7 @@ class PlainUDPSocket:
         self.sock.close()
 
 
-def qp_with_duplicate_socket(rig: Rig, **kwargs: Any) -> tuple[QP, PlainUDPSocket]:
+def create_qp_with_duplicate_socket(rig: Rig, **kwargs: Any) -> tuple[QP, PlainUDPSocket]:
     """Return a UD queue pair in RTS, and a duplicate of its socket that can send any datagram."""
     theirs = PlainUDPSocket()
     qp = rig.create_qp(**kwargs)

@@ -32,9 +32,9 @@ from siwarp.inspect.rd import (
     RDFlag,
     RDOption,
     RDType,
-    ack_body,
     handshake_cookie,
-    handshake_offer,
+    make_ack_body,
+    make_handshake_offer,
 )
 
 EPOCH = 0xABCD0001
@@ -43,7 +43,7 @@ EPOCH = 0xABCD0001
 def handshake_options_with_instance(instance: int) -> bytes:
     """Return the handshake options of a peer with an instance id; 0: no instance option."""
     told = {RDOption.LONGEST: 65_000, RDOption.WINDOW: 1 << 20, RDOption.INSTANCE: instance}
-    return handshake_offer(told) if instance else OFFER
+    return make_handshake_offer(told) if instance else OFFER
 
 
 class ScriptedRDPeer:
@@ -96,7 +96,7 @@ class ScriptedRDPeer:
             "credit": 4096,
             "response_credit": fields.get("credit", 4096),
             "ird": self.ird,
-            "body": ack_body() if kind == RDType.ACK else b"",
+            "body": make_ack_body() if kind == RDType.ACK else b"",
         } | fields
         self.sock.sendto(bytes(RDDatagram(type=int(kind), **head)), self.to)
 
@@ -127,7 +127,7 @@ class ScriptedRDPeer:
             self.next[space] += 1
         self.send_datagram(RDType.ACK)
 
-    def acknowledge_kept_segments(self) -> None:
+    def acknowledge_all_received_segments(self) -> None:
         """Acknowledge all received segments, also those that ``keeps`` left unacknowledged."""
         self.keeps = lambda _head: False
         self.next = [*self.last]

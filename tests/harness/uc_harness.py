@@ -202,7 +202,7 @@ class LossReporter:
         self.peer.send_datagrams(bytes(inspect.UCReport(**named)))
 
 
-def wait_until_processed(peer: PlainUCPeer) -> None:
+def wait_until_datagrams_processed(peer: PlainUCPeer) -> None:
     """Wait until the queue pair has processed all datagrams that the peer has sent so far."""
     before = counter_value("drop_version")
     peer.send_datagrams(peer.build_datagram(bytes(20), type=15, psn=0))

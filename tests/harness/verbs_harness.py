@@ -89,13 +89,13 @@ def temporary_settings(**values: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def multiplied_pauses(factor: int = 100) -> Iterator[None]:
+def multiply_pauses_temporarily(factor: int = 100) -> Iterator[None]:
     """Multiply the pauses after which batching and watchdogs end, for tests on slow machines."""
-    lib.siw_settings_test_scale_pauses(factor)
+    lib.siw_settings_scale_pauses_for_tests(factor)
     try:
         yield
     finally:
-        lib.siw_settings_test_scale_pauses(1)
+        lib.siw_settings_scale_pauses_for_tests(1)
 
 
 def wait_until(ready: Callable[[], Any], limit: float = LIMIT) -> Any:
@@ -224,7 +224,7 @@ class Rig:
         self.ctx.__exit__(None, None, None)
 
 
-def device_without_progress_thread() -> Rig:
+def open_device_without_progress_thread() -> Rig:
     """Return an open device without a progress thread: only calls of the program make progress."""
     with temporary_settings(progress_thread=0):
         return Rig()
@@ -255,7 +255,7 @@ class Pair:
         )
 
 
-def invalid_scatter_gather_elements(pair: Pair) -> dict[str, tuple[int, int, int]]:
+def make_invalid_sges(pair: Pair) -> dict[str, tuple[int, int, int]]:
     """Return invalid scatter/gather elements (address, length, key), by the kind of error."""
     rig, mr = pair.rig, pair.out
     stale = rig.reg_mr(bytearray(16))

@@ -101,7 +101,7 @@ class RawPeer:
         self.sock.close()
 
 
-def build_request_frame(rev: int = 1, **fields: object) -> MPARequest:
+def build_mpa_request_frame(rev: int = 1, **fields: object) -> MPARequest:
     return MPARequest(rev=rev, c=1, **fields)
 
 
@@ -121,7 +121,7 @@ def accept_raw_initiator(
     With ``hello``, the initiator also sends its first FPDU.
     """
     peer = connect_raw_peer(wire.address)
-    peer.send(build_request_frame())
+    peer.send(build_mpa_request_frame())
     request = wire.next_connection_request()
     end = End(wire.passive, request.id, wire.p_channel, size=size, **cap)
     end.id.accept()
@@ -132,14 +132,14 @@ def accept_raw_initiator(
     return peer, end
 
 
-def accept_raw_with_params(
+def accept_raw_initiator_with_params(
     wire: Wire, answer: ConnParam | None = None, **request: object
 ) -> tuple[RawPeer, End]:
     """Return a raw initiator that has sent no FPDU, and the siwarp end without memory that accepted
     it.
     """
     peer = connect_raw_peer(wire.address)
-    peer.send(build_request_frame(**request))  # type: ignore[arg-type]
+    peer.send(build_mpa_request_frame(**request))  # type: ignore[arg-type]
     event = wire.next_connection_request()
     end = End(wire.passive, event.id, wire.p_channel)
     end.id.accept(answer)
@@ -165,8 +165,8 @@ __all__ = [
     "HELLO",
     "RawPeer",
     "accept_raw_initiator",
-    "accept_raw_with_params",
-    "build_request_frame",
+    "accept_raw_initiator_with_params",
+    "build_mpa_request_frame",
     "check_new_connections_served",
     "connect_raw_peer",
 ]

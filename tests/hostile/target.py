@@ -16,7 +16,7 @@ from hostile.oracle import (
     expected_terminate,
     value_after_atomic,
 )
-from hostile.peer import HELLO, RawPeer, accept_raw_with_params
+from hostile.peer import HELLO, RawPeer, accept_raw_initiator_with_params
 from scapy.packet import Packet, Raw
 
 from siwarp.cm import ConnParam
@@ -108,7 +108,9 @@ class HostileSession:
         self.files = count_open_files()
         self.peer: RawPeer
         self.end: End
-        self.peer, self.end = accept_raw_with_params(target.wire, ConnParam(markers=markers))
+        self.peer, self.end = accept_raw_initiator_with_params(
+            target.wire, ConnParam(markers=markers)
+        )
         hello = mark_stream([HELLO]) if markers else bytes(HELLO)
         self.peer.send(hello)
         #: The current position in the TCP stream, in octets.

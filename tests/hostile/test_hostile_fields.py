@@ -68,7 +68,7 @@ def target() -> Iterator[Target]:
 
 
 @pytest.fixture(autouse=True)
-def fresh_target_memory(target: Target) -> None:
+def reset_target_memory(target: Target) -> None:
     target.reset_memory()
 
 

@@ -46,7 +46,7 @@ def two_device_wire() -> Iterator[Wire]:
 
 
 @pytest.fixture(params=[False, True], ids=["fast", "strict"])
-def crc_first_setting(request: pytest.FixtureRequest) -> Iterator[bool]:
+def temporary_crc_first_setting(request: pytest.FixtureRequest) -> Iterator[bool]:
     before = next(
         int(lib.siw_setting_value(i))
         for i in range(lib.siw_settings_count())
@@ -84,7 +84,7 @@ def check_receive_flushed_with(end: End, code: int) -> None:
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("framing", FRAMINGS)
 def test_a_write_to_removed_memory_ends_both_queue_pairs_with_the_same_error(
-    crc_first_setting: bool, two_device_wire: Wire, how: str, size: int, framing: str
+    temporary_crc_first_setting: bool, two_device_wire: Wire, how: str, size: int, framing: str
 ) -> None:
     a, b = two_device_wire.connect(*connection_params_for_framing(framing), size=1 << 19)
     gone = PartlyRemovedRegion(b, how)
@@ -100,7 +100,7 @@ def test_a_write_to_removed_memory_ends_both_queue_pairs_with_the_same_error(
 @pytest.mark.parametrize("how", [*GONE, "read-only"])
 @pytest.mark.parametrize("size", SIZES)
 def test_a_receive_into_removed_memory_completes_with_a_protection_error(
-    crc_first_setting: bool, two_device_wire: Wire, how: str, size: int
+    temporary_crc_first_setting: bool, two_device_wire: Wire, how: str, size: int
 ) -> None:
     a, b = two_device_wire.connect(size=1 << 19)
     gone = PartlyRemovedRegion(b, how)
@@ -121,7 +121,7 @@ def test_a_receive_into_removed_memory_completes_with_a_protection_error(
 @pytest.mark.parametrize("how", [*GONE, "read-only"])
 @pytest.mark.parametrize("size", SIZES)
 def test_a_read_into_removed_memory_completes_with_a_protection_error(
-    crc_first_setting: bool, two_device_wire: Wire, how: str, size: int
+    temporary_crc_first_setting: bool, two_device_wire: Wire, how: str, size: int
 ) -> None:
     a, b = two_device_wire.connect(size=1 << 19)
     gone = PartlyRemovedRegion(a, how)

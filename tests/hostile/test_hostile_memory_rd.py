@@ -55,7 +55,7 @@ class RdTrio:
 
 
 @pytest.fixture(params=GONE)
-def connected_trio(request: pytest.FixtureRequest) -> Iterator[RdTrio]:
+def connected_rd_trio(request: pytest.FixtureRequest) -> Iterator[RdTrio]:
     rig = Rig()
     made = RdTrio(rig, request.param)
     yield made
@@ -79,69 +79,69 @@ def return_to_rts(one: RDEnd) -> None:
 
 @pytest.mark.parametrize("opcode", [SEND, WRITE], ids=["send", "write"])
 def test_an_rd_message_from_removed_memory_fails_and_is_not_transmitted(
-    connected_trio: RdTrio, opcode: WROpcode
+    connected_rd_trio: RdTrio, opcode: WROpcode
 ) -> None:
-    a, b = connected_trio.a, connected_trio.b
+    a, b = connected_rd_trio.a, connected_rd_trio.b
     b.post_receive(7, 64)
     remote = None if opcode == SEND else b.into.remote()
-    post_request(a, b, 1, opcode, connected_trio.gone.sge(PAGE, 100_000), remote=remote)
+    post_request(a, b, 1, opcode, connected_rd_trio.gone.sge(PAGE, 100_000), remote=remote)
     post_request(a, b, 2, SEND, a.out.sge(0, 4))
     assert [(w.wr_id, w.status) for w in a.poll_sends(2)] == [(1, PROT), (2, FLUSHED)]
     return_to_rts(a)
     a.send(b, b"fine", 3)
     assert a.poll_sends()[0].ok
     assert [(w.wr_id, w.byte_len) for w in b.poll_receives()] == [(7, 4)]
-    connected_trio.check_all_messages_arrive()
+    connected_rd_trio.check_all_messages_arrive()
 
 
 @pytest.mark.parametrize("whole", [100_000, SIZE // 2], ids=["at once", "by and by"])
 def test_an_rd_message_from_partly_removed_memory_is_aborted_and_its_peer_is_kept(
-    connected_trio: RdTrio, whole: int
+    connected_rd_trio: RdTrio, whole: int
 ) -> None:
     """Earlier messages complete; the partly filled receive is used for the next message."""
-    a, b = connected_trio.a, connected_trio.b
+    a, b = connected_rd_trio.a, connected_rd_trio.b
     b.post_receive(7, 64)
     b.post_receive(8)
     post_request(a, b, 1, SEND, a.out.sge(SIZE - 64, 10))
-    post_request(a, b, 2, SEND, a.out.sge(0, whole), connected_trio.gone.sge(0, SIZE // 4))
+    post_request(a, b, 2, SEND, a.out.sge(0, whole), connected_rd_trio.gone.sge(0, SIZE // 4))
     post_request(a, b, 3, SEND, a.out.sge(0, 10))
     first, torn, last = a.poll_sends(3)
     assert first.wr_id == 1 and first.status in (WCStatus.SUCCESS, FLUSHED)
     assert [(w.wr_id, w.status) for w in (torn, last)] == [(2, PROT), (3, FLUSHED)]
     return_to_rts(a)
-    connected_trio.check_message_arrives(a, connected_trio.c)
+    connected_rd_trio.check_message_arrives(a, connected_rd_trio.c)
     a.send(b, b"fine", 4, offset=SIZE - 32)
     assert a.poll_sends()[0].ok
     assert [(w.wr_id, w.status, w.byte_len) for w in b.poll_receives(2)] == [
         (7, WCStatus.SUCCESS, 10),
         (8, WCStatus.SUCCESS, 4),
     ]
-    connected_trio.check_all_messages_arrive()
+    connected_rd_trio.check_all_messages_arrive()
 
 
 @pytest.mark.parametrize("opcode", [READ, ADD], ids=["read", "atomic"])
 def test_a_read_or_atomic_of_removed_memory_fails_with_a_remote_operation_error(
-    connected_trio: RdTrio, opcode: WROpcode
+    connected_rd_trio: RdTrio, opcode: WROpcode
 ) -> None:
-    a, b = connected_trio.a, connected_trio.b
+    a, b = connected_rd_trio.a, connected_rd_trio.b
     length = 8 if opcode == ADD else 100_000
     post_request(
-        b, a, 1, opcode, b.out.sge(0, length), remote=connected_trio.gone.remote(PAGE, length)
+        b, a, 1, opcode, b.out.sge(0, length), remote=connected_rd_trio.gone.remote(PAGE, length)
     )
     (wc,) = b.poll_sends()
     assert (wc.wr_id, wc.status) == (1, WCStatus.REM_OP_ERR)
     assert (a.qp.qp_state, b.qp.qp_state) == (QPState.RTS, QPState.RTS)
     b.post_rdma(a, opcode, 8, 2)
     assert b.poll_sends()[0].ok
-    connected_trio.check_all_messages_arrive()
+    connected_rd_trio.check_all_messages_arrive()
 
 
 @pytest.mark.clause("DGRAM-RDV-8")
 def test_the_error_message_about_a_read_of_removed_memory_quotes_the_request(
-    connected_trio: RdTrio,
+    connected_rd_trio: RdTrio,
 ) -> None:
-    with scripted_peer(connected_trio.a) as s:
-        there = connected_trio.gone.remote(PAGE, 8)
+    with scripted_peer(connected_rd_trio.a) as s:
+        there = connected_rd_trio.gone.remote(PAGE, 8)
         bad = s.build_read_request(8, 0, src_stag=there.rkey, src_to=there.addr)
         s.send_and_wait(bad)
         head, octets = s.receive_segment()
@@ -157,10 +157,10 @@ def test_the_error_message_about_a_read_of_removed_memory_quotes_the_request(
 
 @pytest.mark.parametrize("size", [1, 5000, 300_000])
 def test_an_rd_receive_into_removed_memory_fails_and_the_next_receive_completes(
-    connected_trio: RdTrio, size: int
+    connected_rd_trio: RdTrio, size: int
 ) -> None:
-    a, b = connected_trio.a, connected_trio.b
-    a.qp.post_recv(RecvWR(7, sg=[connected_trio.gone.sge(PAGE, SIZE // 2)]))
+    a, b = connected_rd_trio.a, connected_rd_trio.b
+    a.qp.post_recv(RecvWR(7, sg=[connected_rd_trio.gone.sge(PAGE, SIZE // 2)]))
     a.post_receive(8)
     b.send(a, bytes(size), 1)
     b.send(a, b"fine", 2, offset=SIZE - 32)
@@ -172,13 +172,13 @@ def test_an_rd_receive_into_removed_memory_fails_and_the_next_receive_completes(
     assert first.status in (WCStatus.SUCCESS, WCStatus.REM_OP_ERR) and second.ok
     if first.ok:
         assert wait_until(b.qp.errors)[0].origin == ErrorOrigin.REPORTED
-    connected_trio.check_all_messages_arrive()
+    connected_rd_trio.check_all_messages_arrive()
 
 
-def test_an_rd_write_to_removed_memory_is_reported_to_the_sender(connected_trio: RdTrio) -> None:
-    a, b = connected_trio.a, connected_trio.b
+def test_an_rd_write_to_removed_memory_is_reported_to_the_sender(connected_rd_trio: RdTrio) -> None:
+    a, b = connected_rd_trio.a, connected_rd_trio.b
     post_request(
-        b, a, 1, WRITE, b.out.sge(0, 100_000), remote=connected_trio.gone.remote(PAGE, 100_000)
+        b, a, 1, WRITE, b.out.sge(0, 100_000), remote=connected_rd_trio.gone.remote(PAGE, 100_000)
     )
     (wc,) = b.poll_sends()
     if wc.ok:  # the complete message was acknowledged before the report arrived
@@ -186,23 +186,23 @@ def test_an_rd_write_to_removed_memory_is_reported_to_the_sender(connected_trio:
     else:
         assert wc.status == WCStatus.REM_OP_ERR
     assert wait_until(a.qp.errors)[0].origin == ErrorOrigin.FOUND
-    connected_trio.check_all_messages_arrive()
+    connected_rd_trio.check_all_messages_arrive()
 
 
 @pytest.mark.parametrize("opcode", [READ, ADD], ids=["read", "atomic"])
 def test_a_response_into_removed_memory_fails_and_later_responses_arrive(
-    connected_trio: RdTrio, opcode: WROpcode
+    connected_rd_trio: RdTrio, opcode: WROpcode
 ) -> None:
-    a, b = connected_trio.a, connected_trio.b
+    a, b = connected_rd_trio.a, connected_rd_trio.b
     b.into.view[:8] = bytes(8)
     length = 8 if opcode == ADD else 100_000
     for turn in range(3):
         there = b.into.remote(64, length)
-        post_request(a, b, 1, opcode, connected_trio.gone.sge(PAGE, length), remote=there)
+        post_request(a, b, 1, opcode, connected_rd_trio.gone.sge(PAGE, length), remote=there)
         a.post_rdma(b, opcode, 8, 2, compare_add=1)
         assert [(w.wr_id, w.status) for w in a.poll_sends(2)] == [
             (1, PROT),
             (2, WCStatus.SUCCESS),
         ], turn
     assert a.qp.qp_state == QPState.RTS
-    connected_trio.check_all_messages_arrive()
+    connected_rd_trio.check_all_messages_arrive()

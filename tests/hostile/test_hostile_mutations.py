@@ -16,7 +16,7 @@ from pathlib import Path
 
 from harness.verbs_harness import LIMIT, Rig, counter_value, octet_pattern, wait_until
 from hostile.mutate import mutate_octets
-from hostile.peer import HELLO, RawPeer, build_request_frame
+from hostile.peer import HELLO, RawPeer, build_mpa_request_frame
 from hostile.target import CANARY, END, PAGE, RECEIVES, SOURCE, WRITES, Target, count_open_files
 from hostile.test_hostile_datagrams import DROPS, QKEY, RECV, expected_datagram_outcome
 from hostile.test_hostile_frames import expected_request_outcome
@@ -121,7 +121,7 @@ class LiveRc:
         """
         wire = self.target.wire
         peer = RawPeer(socket.create_connection(wire.address, timeout=LIMIT))
-        peer.send(build_request_frame(), HELLO, octets)
+        peer.send(build_mpa_request_frame(), HELLO, octets)
         event = wire.next_connection_request()
         cm_id: CMID = event.id
         cm_id.bind_qp(self.qp)
@@ -285,9 +285,9 @@ class LiveUd:
         )
         self.sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.posted = 0
-        self.before = self.drop_counts()
+        self.before = self.read_drop_counters()
 
-    def drop_counts(self) -> Counter[str]:
+    def read_drop_counters(self) -> Counter[str]:
         return Counter({name: counter_value(name) for name in DROPS})
 
     def send_and_check(self, datagrams: list[bytes]) -> None:
@@ -301,13 +301,13 @@ class LiveUd:
 
         def is_every_datagram_counted() -> bool:
             found.extend(w.byte_len for w in self.qp.rcq.poll(64))
-            grown = self.drop_counts() - self.before
+            grown = self.read_drop_counters() - self.before
             # A datagram that is too long increments the counter and also completes a receive.
             return len(found) + sum(grown.values()) - grown["drop_too_long"] == len(datagrams)
 
         wait_until(is_every_datagram_counted)
-        grown = self.drop_counts() - self.before
-        self.before = self.drop_counts()
+        grown = self.read_drop_counters() - self.before
+        self.before = self.read_drop_counters()
         self.posted = 100 - len(found)
         too_long = want.pop("too long", 0)
         assert len(found) == want.pop("delivered", 0) + too_long
@@ -344,7 +344,7 @@ def test_mutated_ud_datagrams_are_delivered_or_dropped_as_expected(build_dir: Pa
         except (AssertionError, OSError):
             # Send the inputs of the batch one by one, to find the input that failed.
             for i, d in enumerate(batch):
-                live.before = live.drop_counts()
+                live.before = live.read_drop_counters()
                 try:
                     live.send_and_check([hand.save_input(d)])
                 except (AssertionError, OSError) as e:

@@ -17,7 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from cli.cli_harness import ping_server
+from cli.cli_harness import run_ping_server
 from harness.rd_harness import QKEY
 from harness.rd_stranger import ScriptedRDPeer
 from harness.verbs_harness import Rig, temporary_settings
@@ -28,7 +28,7 @@ from siwarp import aio
 from siwarp.cli.ping_client import MAX_SIZE, MEMORY, Pinger, PingRequest
 from siwarp.cm import CMEventType
 from siwarp.inspect import Opcode
-from siwarp.inspect.rd import RDFlag, RDType, ack_body
+from siwarp.inspect.rd import RDFlag, RDType, make_ack_body
 
 Address = tuple[str, int]
 #: The time limit in seconds for serving a good client.
@@ -54,7 +54,7 @@ class Attacker(ScriptedRDPeer):
             self.send_datagram(RDType.PROBE, credit=self.credit)
         else:
             self.send_datagram(
-                RDType.ACK, credit=0, rd_flags=RDFlag.NOT_READY, body=ack_body(rnr_timer=0)
+                RDType.ACK, credit=0, rd_flags=RDFlag.NOT_READY, body=make_ack_body(rnr_timer=0)
             )
 
     #: The credit that the attacker grants; -1 stands for the state "not ready", without credit.
@@ -62,7 +62,7 @@ class Attacker(ScriptedRDPeer):
 
 
 @contextlib.contextmanager
-def connected_attackers(
+def connect_attackers(
     n: int, to: Address, source: str, credit: int = 4096
 ) -> Iterator[list[Attacker]]:
     """Create this number of attackers, and close them at the end of the block."""
@@ -118,7 +118,7 @@ def run_attack(attack: str, to: Address, source: str) -> Iterator[None]:
     do.
     """
     do, n, credit = ATTACKS[attack]
-    with connected_attackers(n, to, source, credit) as attackers:
+    with connect_attackers(n, to, source, credit) as attackers:
         do(attackers)
         over = threading.Event()
 
@@ -142,7 +142,7 @@ def run_attack(attack: str, to: Address, source: str) -> Iterator[None]:
 def test_a_ping_server_serves_a_good_client_during_each_attack(attack: str, source: str) -> None:
     with (
         temporary_settings(qkey=QKEY),
-        ping_server("--qp", "rd", "--addr", "127.0.0.1", env={"SIWARP_QKEY": str(QKEY)}) as (
+        run_ping_server("--qp", "rd", "--addr", "127.0.0.1", env={"SIWARP_QKEY": str(QKEY)}) as (
             port,
             _,
         ),
@@ -191,7 +191,7 @@ def test_closed_clients_do_not_prevent_new_clients_of_the_same_address() -> None
     env = {"SIWARP_QKEY": str(QKEY), "SIWARP_RD_PEERS": "4"}
     with (
         temporary_settings(qkey=QKEY),
-        ping_server("--qp", "rd", "--addr", "127.0.0.1", env=env) as (port, _),
+        run_ping_server("--qp", "rd", "--addr", "127.0.0.1", env=env) as (port, _),
     ):
         for i in range(8):
             began = time.monotonic()
@@ -204,7 +204,7 @@ def test_lent_memory_in_use_survives_greedy_sources_and_a_new_client_is_lent_mem
     asked = bytes([MEMORY]) + PingRequest("write", MAX_SIZE).pack()
     with (
         temporary_settings(qkey=QKEY),
-        ping_server("--qp", "rd", "--addr", "127.0.0.1", env={"SIWARP_QKEY": str(QKEY)}) as (
+        run_ping_server("--qp", "rd", "--addr", "127.0.0.1", env={"SIWARP_QKEY": str(QKEY)}) as (
             port,
             _,
         ),
@@ -214,7 +214,7 @@ def test_lent_memory_in_use_survives_greedy_sources_and_a_new_client_is_lent_mem
         pinger = stack.enter_context(Pinger(to, "rd", "write", 64))
         assert pinger.ping(0)
         for i in range(5):
-            for one in stack.enter_context(connected_attackers(8, to, f"127.0.2.{1 + i}")):
+            for one in stack.enter_context(connect_attackers(8, to, f"127.0.2.{1 + i}")):
                 one.send_segment(asked)
         assert [pinger.ping(i) for i in range(1, 6)] == [True] * 5
         began = time.monotonic()
@@ -228,13 +228,13 @@ def test_repeated_requests_for_much_memory_of_a_ping_server_delay_no_other_clien
     asked = bytes([MEMORY]) + PingRequest(op, MAX_SIZE).pack()
     with (
         temporary_settings(qkey=QKEY),
-        ping_server("--qp", "rd", "--addr", "127.0.0.1", env={"SIWARP_QKEY": str(QKEY)}) as (
+        run_ping_server("--qp", "rd", "--addr", "127.0.0.1", env={"SIWARP_QKEY": str(QKEY)}) as (
             port,
             process,
         ),
     ):
         to = ("127.0.0.1", port)
-        with connected_attackers(2, to, "127.0.0.9") as attackers:
+        with connect_attackers(2, to, "127.0.0.9") as attackers:
             for one in attackers:
                 for _ in range(20):
                     one.send_segment(asked)

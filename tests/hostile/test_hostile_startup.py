@@ -22,7 +22,7 @@ from hostile.peer import (
     HELLO,
     RawPeer,
     accept_raw_initiator,
-    build_request_frame,
+    build_mpa_request_frame,
     check_new_connections_served,
     connect_raw_peer,
 )
@@ -33,11 +33,11 @@ from siwarp.cm import CMID, CMEventType
 from siwarp.inspect import FPDU, DDPUntagged, MPAReply, Opcode, split_stream
 from siwarp.verbs import WCStatus
 
-REQUEST = bytes(build_request_frame())
+REQUEST = bytes(build_mpa_request_frame())
 
 
 @contextlib.contextmanager
-def changed_settings(**values: int) -> Iterator[None]:
+def temporarily_change_settings(**values: int) -> Iterator[None]:
     """Change settings for the duration of the block."""
     names = [ffi.string(lib.siw_setting_name(i)).decode() for i in range(lib.siw_settings_count())]
     before = {n: int(lib.siw_setting_value(names.index(n))) for n in values}
@@ -58,9 +58,9 @@ def wire() -> Iterator[Wire]:
 
 
 @contextlib.contextmanager
-def listener_with_settings(**values: int) -> Iterator[Wire]:
+def open_listener_with_settings(**values: int) -> Iterator[Wire]:
     """Yield a listener on a separate device that is opened with these settings."""
-    with changed_settings(**values):
+    with temporarily_change_settings(**values):
         rig = Rig()
         yield Wire(rig)
         rig.close()
@@ -126,7 +126,7 @@ def test_silent_connections_cost_no_cpu(wire: Wire) -> None:
 
 
 def test_unanswered_requests_at_and_beyond_the_limit_cost_no_cpu_time(wire: Wire) -> None:
-    with changed_settings(max_requests=8, source_share=100):
+    with temporarily_change_settings(max_requests=8, source_share=100):
         capped = Wire(wire.active)
     before = counter_value("startups_paused")
     peers = connect_many_peers(capped.address, 20)
@@ -223,7 +223,7 @@ def test_a_peer_that_is_silent_within_an_fpdu_costs_no_cpu_time(wire: Wire) -> N
 def test_a_peer_that_closes_or_resets_at_any_stage_does_not_affect_other_connections(
     wire: Wire, octets: int | str, reset: bool
 ) -> None:
-    frame = bytes(build_request_frame(private_data=b"x" * 8))
+    frame = bytes(build_mpa_request_frame(private_data=b"x" * 8))
     if isinstance(octets, int):
         peer = connect_raw_peer(wire.address)
         peer.send(frame[:octets])
@@ -263,7 +263,7 @@ def test_a_peer_that_shuts_down_its_sending_side_receives_the_queued_octets(wire
 
 
 def test_connections_beyond_the_limit_of_half_open_connections_are_served_later() -> None:
-    with listener_with_settings(max_startups=4, source_share=100, mpa_timeout_ms=400) as wire:
+    with open_listener_with_settings(max_startups=4, source_share=100, mpa_timeout_ms=400) as wire:
         with assert_counter_grows("startup_timeouts", 4):
             before = counter_value("startups_paused")
             silent = connect_many_peers(wire.address, 4)
@@ -282,7 +282,7 @@ def test_connections_beyond_the_limit_of_half_open_connections_are_served_later(
 
 
 def test_one_source_cannot_use_all_half_open_connections(wire: Wire) -> None:
-    with changed_settings(max_startups=40, source_share=50):
+    with temporarily_change_settings(max_startups=40, source_share=50):
         fair = Wire(wire.active)
     with assert_counter_grows("startups_refused", 30):
         bad = connect_many_peers(fair.address, 50, "127.0.0.66")
@@ -302,7 +302,7 @@ def test_one_source_cannot_use_all_half_open_connections(wire: Wire) -> None:
 
 
 def test_silent_connections_of_two_sources_do_not_delay_a_good_client(wire: Wire) -> None:
-    with changed_settings(max_startups=64, source_share=75):
+    with temporarily_change_settings(max_startups=64, source_share=75):
         fair = Wire(wire.active)
     bad = connect_many_peers(fair.address, 48, "127.0.0.66") + connect_many_peers(
         fair.address, 48, "127.0.0.67"
@@ -340,7 +340,7 @@ def _is_request_delivered(wire: Wire, source: str) -> bool:
 
 
 def test_one_source_cannot_use_all_slots_for_unanswered_requests(wire: Wire) -> None:
-    with changed_settings(max_requests=10, source_share=50):
+    with temporarily_change_settings(max_requests=10, source_share=50):
         fair = Wire(wire.active)
     with assert_counter_grows("startups_refused", 5):
         bad = []
@@ -363,7 +363,7 @@ def test_one_source_cannot_use_all_slots_for_unanswered_requests(wire: Wire) -> 
 
 
 def test_a_listener_that_is_closed_at_its_limit_closes_all_pending_connections(wire: Wire) -> None:
-    with changed_settings(max_startups=3, source_share=100):
+    with temporarily_change_settings(max_startups=3, source_share=100):
         capped = Wire(wire.active)
     before = counter_value("startups_paused")
     peers = connect_many_peers(capped.address, 8)

@@ -47,7 +47,7 @@ class GuestPool:
         """Return the fault that the running guest's kernel reported, and end that guest; otherwise
         return "".
         """
-        line = self.running.kernel_fault() if self.running else ""
+        line = self.running.find_kernel_fault() if self.running else ""
         if line:
             self.close()
         return line
@@ -65,7 +65,7 @@ GUESTS = pytest.StashKey[GuestPool]()
 @pytest.fixture(scope="session")
 def guests(pytestconfig: pytest.Config) -> Iterator[GuestPool]:
     """Yield the guests of this session, of which only one runs at a time."""
-    image = vm.cached_image()
+    image = vm.get_or_build_guest_image()
     made = GuestPool(lambda: vm.Guest(image, forward=(RPING_PORT, ECHO_PORT)))
     pytestconfig.stash[GUESTS] = made
     yield made
@@ -86,7 +86,7 @@ def _start_server_unless_running(guest: vm.Guest, port: int, command: str) -> in
 
 
 @pytest.fixture
-def rping_server(guest: vm.Guest) -> int:
+def rping_server_port(guest: vm.Guest) -> int:
     """Return the host port of a persistent ``rping -s`` with the largest buffer that it accepts."""
     return _start_server_unless_running(
         guest, RPING_PORT, f"rping -s -P -S {RPING_LARGEST} -p {RPING_PORT}"
@@ -94,7 +94,7 @@ def rping_server(guest: vm.Guest) -> int:
 
 
 @pytest.fixture
-def echo_server(guest: vm.Guest) -> int:
+def echo_server_port(guest: vm.Guest) -> int:
     """Return the host port of the server guest/echo.c."""
     return _start_server_unless_running(guest, ECHO_PORT, f"interop-echo {ECHO_PORT}")
 
@@ -103,7 +103,7 @@ def echo_server(guest: vm.Guest) -> int:
 
 
 @pytest.fixture(scope="session")
-def stack() -> Stack:
+def stack_under_test() -> Stack:
     """Return the stack under test: siwarp, unless INTEROP_BINDING names a module with a STACK."""
     module = importlib.import_module(os.environ.get("INTEROP_BINDING", "interop.binding"))
     found: Stack = module.STACK

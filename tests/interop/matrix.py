@@ -68,10 +68,14 @@ def interop_matrix_test_params(
 
 
 def connect_to_guest(
-    stack: Stack, guest: vm.Guest, close_after_test: CloseAfterTest, port: int, terms: MpaParameters
+    stack_under_test: Stack,
+    guest: vm.Guest,
+    close_after_test: CloseAfterTest,
+    port: int,
+    terms: MpaParameters,
 ) -> Connection:
     """Connect to the guest with the requested terms, and wait until siw is ready for FPDUs."""
-    connection = stack.connect(port, terms)
+    connection = stack_under_test.connect(port, terms)
     close_after_test(connection)
     assert connection.agreed == terms
     guest.wait_until_siw_ready()
@@ -117,16 +121,16 @@ class GuestClient:
     ],
 )
 def test_rping_server_on_siw_reads_and_writes_back_the_advertised_memory_of_siwarp(
-    stack: Stack,
+    stack_under_test: Stack,
     guest: vm.Guest,
-    rping_server: int,
+    rping_server_port: int,
     close_after_test: CloseAfterTest,
     terms: MpaParameters,
     size: int,
 ) -> None:
     guest.set_siw_parameters()
     client = RpingClient(
-        connect_to_guest(stack, guest, close_after_test, rping_server, terms), size
+        connect_to_guest(stack_under_test, guest, close_after_test, rping_server_port, terms), size
     )
     for turn in range(ROUNDS):
         data = text_pattern(size, turn)
@@ -142,10 +146,14 @@ def test_rping_server_on_siw_reads_and_writes_back_the_advertised_memory_of_siwa
     ],
 )
 def test_rping_client_on_siw_receives_its_data_back_from_siwarp(
-    stack: Stack, guest: vm.Guest, close_after_test: CloseAfterTest, terms: MpaParameters, size: int
+    stack_under_test: Stack,
+    guest: vm.Guest,
+    close_after_test: CloseAfterTest,
+    terms: MpaParameters,
+    size: int,
 ) -> None:
     configure_initiator(guest, terms)
-    listener = stack.listen()
+    listener = stack_under_test.listen()
     close_after_test(listener)
     client = GuestClient(guest, listener.port, size, ROUNDS)
     connection = listener.accept()
@@ -206,15 +214,17 @@ ECHO_SIZES = [*SIZES_REFUSED_BY_RPING, *SIZES, TOO_LARGE]
     list(interop_matrix_test_params("our Send, {}", [*PLAIN_TERMS, *REVISION_1_TERMS], ECHO_SIZES)),
 )
 def test_siw_sends_back_the_messages_that_siwarp_sends(
-    stack: Stack,
+    stack_under_test: Stack,
     guest: vm.Guest,
-    echo_server: int,
+    echo_server_port: int,
     close_after_test: CloseAfterTest,
     terms: MpaParameters,
     size: int,
 ) -> None:
     guest.set_siw_parameters()
-    client = EchoClient(connect_to_guest(stack, guest, close_after_test, echo_server, terms))
+    client = EchoClient(
+        connect_to_guest(stack_under_test, guest, close_after_test, echo_server_port, terms)
+    )
     for turn in range(ROUNDS):
         data = b"E" + data_pattern(size - 1, turn)
         assert client.echo(data) == data
@@ -227,15 +237,17 @@ def test_siw_sends_back_the_messages_that_siwarp_sends(
     ),
 )
 def test_the_memory_of_siw_holds_the_data_that_siwarp_writes(
-    stack: Stack,
+    stack_under_test: Stack,
     guest: vm.Guest,
-    echo_server: int,
+    echo_server_port: int,
     close_after_test: CloseAfterTest,
     terms: MpaParameters,
     size: int,
 ) -> None:
     guest.set_siw_parameters()
-    client = EchoClient(connect_to_guest(stack, guest, close_after_test, echo_server, terms))
+    client = EchoClient(
+        connect_to_guest(stack_under_test, guest, close_after_test, echo_server_port, terms)
+    )
     for turn in range(ROUNDS):
         data = data_pattern(size, turn)
         client.write(data, client.memory_address_and_key())
@@ -247,15 +259,17 @@ def test_the_memory_of_siw_holds_the_data_that_siwarp_writes(
     list(interop_matrix_test_params("our Read, {}", [*PLAIN_TERMS, *REVISION_1_TERMS], ECHO_SIZES)),
 )
 def test_siwarp_reads_the_memory_of_siw(
-    stack: Stack,
+    stack_under_test: Stack,
     guest: vm.Guest,
-    echo_server: int,
+    echo_server_port: int,
     close_after_test: CloseAfterTest,
     terms: MpaParameters,
     size: int,
 ) -> None:
     guest.set_siw_parameters()
-    client = EchoClient(connect_to_guest(stack, guest, close_after_test, echo_server, terms))
+    client = EchoClient(
+        connect_to_guest(stack_under_test, guest, close_after_test, echo_server_port, terms)
+    )
     memory = client.memory_address_and_key()
     guest.wait_until_server_sleeps(ECHO_PORT)
     data = b""
@@ -270,13 +284,13 @@ def test_siwarp_reads_the_memory_of_siw(
 
 
 @pytest.fixture
-def use_roce_persona(stack: Stack) -> Iterator[None]:
+def use_roce_persona(stack_under_test: Stack) -> Iterator[None]:
     """siwarp's queue pairs confirm delivery by Reads of length 0; siw answers some with data."""
-    stack.set_persona("roce")
-    asked = stack.read_counter("confirm_reads")
+    stack_under_test.set_persona("roce")
+    asked = stack_under_test.read_counter("confirm_reads")
     yield
-    stack.set_persona("auto")
-    assert stack.read_counter("confirm_reads") > asked
+    stack_under_test.set_persona("auto")
+    assert stack_under_test.read_counter("confirm_reads") > asked
 
 
 @pytest.mark.usefixtures("use_roce_persona")
@@ -285,15 +299,15 @@ def use_roce_persona(stack: Stack) -> Iterator[None]:
     list(interop_matrix_test_params("roce: our Send, {}", PLAIN_TERMS, START_UP_SIZES)),
 )
 def test_siw_answers_confirming_reads_and_sends_back_the_messages_of_siwarp(
-    stack: Stack,
+    stack_under_test: Stack,
     guest: vm.Guest,
-    echo_server: int,
+    echo_server_port: int,
     close_after_test: CloseAfterTest,
     terms: MpaParameters,
     size: int,
 ) -> None:
     test_siw_sends_back_the_messages_that_siwarp_sends(
-        stack, guest, echo_server, close_after_test, terms, size
+        stack_under_test, guest, echo_server_port, close_after_test, terms, size
     )
 
 
@@ -303,15 +317,15 @@ def test_siw_answers_confirming_reads_and_sends_back_the_messages_of_siwarp(
     list(interop_matrix_test_params("roce: our Write, {}", PLAIN_TERMS, START_UP_SIZES)),
 )
 def test_siw_answers_confirming_reads_and_its_memory_holds_the_data_of_siwarp(
-    stack: Stack,
+    stack_under_test: Stack,
     guest: vm.Guest,
-    echo_server: int,
+    echo_server_port: int,
     close_after_test: CloseAfterTest,
     terms: MpaParameters,
     size: int,
 ) -> None:
     test_the_memory_of_siw_holds_the_data_that_siwarp_writes(
-        stack, guest, echo_server, close_after_test, terms, size
+        stack_under_test, guest, echo_server_port, close_after_test, terms, size
     )
 
 
@@ -321,15 +335,15 @@ def test_siw_answers_confirming_reads_and_its_memory_holds_the_data_of_siwarp(
     list(interop_matrix_test_params("roce: rping -s, {}", PLAIN_TERMS, START_UP_SIZES)),
 )
 def test_rping_server_on_siw_answers_confirming_reads_of_siwarp(
-    stack: Stack,
+    stack_under_test: Stack,
     guest: vm.Guest,
-    rping_server: int,
+    rping_server_port: int,
     close_after_test: CloseAfterTest,
     terms: MpaParameters,
     size: int,
 ) -> None:
     test_rping_server_on_siw_reads_and_writes_back_the_advertised_memory_of_siwarp(
-        stack, guest, rping_server, close_after_test, terms, size
+        stack_under_test, guest, rping_server_port, close_after_test, terms, size
     )
 
 
@@ -376,12 +390,17 @@ def find_logged_terminate(guest: vm.Guest, verb: str) -> Terminate | None:
 
 @pytest.mark.cell(WRONG_STAG, "siw's Read")
 def test_siwarp_refuses_a_read_by_siw_with_an_invalid_stag(
-    stack: Stack, guest: vm.Guest, rping_server: int, close_after_test: CloseAfterTest
+    stack_under_test: Stack,
+    guest: vm.Guest,
+    rping_server_port: int,
+    close_after_test: CloseAfterTest,
 ) -> None:
     guest.set_siw_parameters()
     guest.new_kernel_messages()
     client = RpingClient(
-        connect_to_guest(stack, guest, close_after_test, rping_server, MpaParameters()),
+        connect_to_guest(
+            stack_under_test, guest, close_after_test, rping_server_port, MpaParameters()
+        ),
         64,
         spoil="source",
     )
@@ -395,12 +414,17 @@ def test_siwarp_refuses_a_read_by_siw_with_an_invalid_stag(
 
 @pytest.mark.cell(WRONG_STAG, "siw's Write")
 def test_siwarp_refuses_a_write_by_siw_with_an_invalid_stag(
-    stack: Stack, guest: vm.Guest, rping_server: int, close_after_test: CloseAfterTest
+    stack_under_test: Stack,
+    guest: vm.Guest,
+    rping_server_port: int,
+    close_after_test: CloseAfterTest,
 ) -> None:
     guest.set_siw_parameters()
     guest.new_kernel_messages()
     client = RpingClient(
-        connect_to_guest(stack, guest, close_after_test, rping_server, MpaParameters()),
+        connect_to_guest(
+            stack_under_test, guest, close_after_test, rping_server_port, MpaParameters()
+        ),
         64,
         spoil="sink",
     )
@@ -423,14 +447,14 @@ def test_siwarp_refuses_a_write_by_siw_with_an_invalid_stag(
     ],
 )
 def test_siw_refuses_an_operation_of_siwarp_on_a_wrong_stag_with_a_terminate(
-    stack: Stack,
+    stack_under_test: Stack,
     guest: vm.Guest,
     close_after_test: CloseAfterTest,
     operation: Any,
     expected: Terminate,
 ) -> None:
     for _ in range(TRIES):
-        sent, got = provoke_terminate_of_siw(stack, guest, close_after_test, operation)
+        sent, got = provoke_terminate_of_siw(stack_under_test, guest, close_after_test, operation)
         assert got == sent  # siw swaps the fields on the wire, and siwarp corrects the order
         if sent is not None:
             break
@@ -438,14 +462,14 @@ def test_siw_refuses_an_operation_of_siwarp_on_a_wrong_stag_with_a_terminate(
 
 
 def provoke_terminate_of_siw(
-    stack: Stack, guest: vm.Guest, close_after_test: CloseAfterTest, operation: Any
+    stack_under_test: Stack, guest: vm.Guest, close_after_test: CloseAfterTest, operation: Any
 ) -> tuple[Terminate | None, Terminate | None]:
     """Return the Terminate that siw sent for a wrong STag, and the Terminate that siwarp
     received.
     """
     guest.set_siw_parameters()
     guest.new_kernel_messages()
-    listener = stack.listen()
+    listener = stack_under_test.listen()
     close_after_test(listener)
     client = GuestClient(guest, listener.port, 64, 1)
     connection = listener.accept()
@@ -471,11 +495,16 @@ LIMITS = "siw's own limits"
     "rping -s cannot Read",
 )
 def test_a_passive_siw_cannot_read_on_a_connection_of_revision_1(
-    stack: Stack, guest: vm.Guest, rping_server: int, close_after_test: CloseAfterTest
+    stack_under_test: Stack,
+    guest: vm.Guest,
+    rping_server_port: int,
+    close_after_test: CloseAfterTest,
 ) -> None:
     guest.set_siw_parameters()
     client = RpingClient(
-        connect_to_guest(stack, guest, close_after_test, rping_server, MpaParameters(revision=1)),
+        connect_to_guest(
+            stack_under_test, guest, close_after_test, rping_server_port, MpaParameters(revision=1)
+        ),
         64,
     )
     with pytest.raises(ConnectionEnded):
@@ -510,9 +539,9 @@ def exchange_mpa_frames_with_siw(
 
 
 @pytest.mark.cell(LIMITS, "markers", impossible="siw rejects an MPA Request that asks for markers")
-def test_siw_rejects_a_request_for_markers(guest: vm.Guest, rping_server: int) -> None:
+def test_siw_rejects_a_request_for_markers(guest: vm.Guest, rping_server_port: int) -> None:
     guest.set_siw_parameters()
-    flags, _ = exchange_mpa_frames_with_siw(guest, rping_server, 0x80, b"")
+    flags, _ = exchange_mpa_frames_with_siw(guest, rping_server_port, 0x80, b"")
     assert flags & 0x20  # the R bit, for "rejected"
 
 
@@ -522,12 +551,14 @@ def test_siw_rejects_a_request_for_markers(guest: vm.Guest, rping_server: int) -
     impossible="siw answers a request with the zero-length Send as its only RTR by naming others",
 )
 def test_siw_does_not_agree_to_a_send_as_ready_to_receive_message(
-    guest: vm.Guest, rping_server: int
+    guest: vm.Guest, rping_server_port: int
 ) -> None:
     guest.set_siw_parameters()
     # RFC 6581 section 9.1: A (peer-to-peer) and B (Send) precede the IRD; C and D are clear.
     request = struct.pack(">HH", 0xC000 | 1, 1)
-    flags, private = exchange_mpa_frames_with_siw(guest, rping_server, 0x10, request, WRITE_AS_RTR)
+    flags, private = exchange_mpa_frames_with_siw(
+        guest, rping_server_port, 0x10, request, WRITE_AS_RTR
+    )
     assert flags & 0x30 == 0x10
     ird, ord_ = struct.unpack(">HH", private[:4])
     assert ird & 0x8000

@@ -92,7 +92,7 @@ class DelayingForwarder:
 
 
 @contextlib.contextmanager
-def delaying_forwarder(guest: vm.Guest) -> Iterator[DelayingForwarder]:
+def run_delaying_forwarder(guest: vm.Guest) -> Iterator[DelayingForwarder]:
     """Forward one connection to the guest's rping during the block."""
     one = DelayingForwarder(guest)
     try:
@@ -143,7 +143,7 @@ def test_rping_client_on_siwarp_receives_its_data_back_from_rping_on_siw(
 ) -> None:
     guest.set_siw_parameters()
     guest.start_server(RPING_PORT, f"rping -s -p {RPING_PORT} -V -v -C {ROUNDS} -S {size}")
-    with delaying_forwarder(guest) as door:
+    with run_delaying_forwarder(guest) as door:
         words = ("-c", "-a", "127.0.0.1", "-p", str(door.port), "-S", str(size))
         done = subprocess.run(
             rping_command(persona, *words), capture_output=True, text=True, timeout=LIMIT

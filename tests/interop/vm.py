@@ -451,14 +451,14 @@ def cache_key(versions: dict[str, str]) -> str:
 
 
 @contextlib.contextmanager
-def file_lock(path: Path) -> Iterator[IO[str]]:
+def hold_file_lock(path: Path) -> Iterator[IO[str]]:
     """Hold an exclusive lock on a file for the duration of the block."""
     with path.open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield lock
 
 
-def cached_image() -> Path:
+def get_or_build_guest_image() -> Path:
     """Return the folder with vmlinuz, initramfs and version; build the image if the cache lacks it.
 
     Raise Unavailable if this machine lacks root or a package for the build, GuestError if
@@ -468,7 +468,7 @@ def cached_image() -> Path:
     cache = cache_directory()
     cache.mkdir(parents=True, exist_ok=True)
     image = cache / cache_key(versions)
-    with file_lock(cache / "lock"):
+    with hold_file_lock(cache / "lock"):
         if image.is_dir():
             install_host_tools(RUN_TOOLS)
             return image
@@ -488,7 +488,7 @@ def cached_image() -> Path:
 # ---------------------------------------------------------------------- run
 
 
-def request_kill_with_parent() -> None:
+def request_kill_when_parent_ends() -> None:
     """In a child process before exec, ask the kernel to kill the process when the parent's thread
     ends (PR_SET_PDEATHSIG).
     """
@@ -511,7 +511,7 @@ KERNEL_FAULT = re.compile(
 )
 
 
-def kernel_fault(console: str) -> str:
+def find_kernel_fault(console: str) -> str:
     """Return the first console line that reports a kernel fault, or an empty string."""
     found = KERNEL_FAULT.search(console)
     return found[0].strip() if found else ""
@@ -592,7 +592,7 @@ class Guest:
         with (self.state / "qemu.log").open("wb") as log:
             self.qemu = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                preexec_fn=request_kill_with_parent, start_new_session=True,
+                preexec_fn=request_kill_when_parent_ends, start_new_session=True,
             )  # fmt: skip
         started = time.monotonic()
         while time.monotonic() - started < seconds and self.qemu.poll() is None:
@@ -716,9 +716,9 @@ class Guest:
             "sleep 0.01; done"
         )
 
-    def kernel_fault(self) -> str:
+    def find_kernel_fault(self) -> str:
         """Return the console line in which the kernel reports a fault, or an empty string."""
-        return kernel_fault(self.console.read_text(errors="replace"))
+        return find_kernel_fault(self.console.read_text(errors="replace"))
 
     def new_kernel_messages(self) -> str:
         """Return the kernel messages (including siw's debug messages) since the last call."""
@@ -732,7 +732,7 @@ def main(arguments: Sequence[str]) -> int:
         print(__doc__)
         return 0 if verb == "help" else 1
     try:
-        image = cached_image()
+        image = get_or_build_guest_image()
         if verb == "build":
             print(image)
             return 0

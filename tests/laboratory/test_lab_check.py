@@ -19,12 +19,12 @@ LATENCY = "UD 64 B latency"
 KEPT = {one.name: 2.0 for one in check.CHECKED}
 
 
-def ratios_named(name: str) -> list[check.CheckedRatio]:
+def checked_ratios_with_name(name: str) -> list[check.CheckedRatio]:
     (found,) = (one for one in check.CHECKED if one.name == name)
     return [found]
 
 
-def simulated_run(*ratios: float) -> Any:
+def make_simulated_run(*ratios: float) -> Any:
     """Return a function that simulates a run whose rounds have the given ratios, in turn."""
 
     def run(*, rounds: int, progress: Any, **_: Any) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def test_a_ratio_is_a_loss_if_its_whole_interval_is_worse_by_a_fifth(
     name: str, ratios: tuple[float, ...], verdict: str
 ) -> None:
     (found,) = check.check_ratios(
-        KEPT, check.ROUNDS, None, ratios_named(name), simulated_run(*ratios)
+        KEPT, check.ROUNDS, None, checked_ratios_with_name(name), make_simulated_run(*ratios)
     )
     assert found["verdict"] == verdict, found
     assert check.has_performance_loss([found]) == (verdict == "loss")
@@ -60,7 +60,7 @@ def test_a_ratio_is_a_loss_if_its_whole_interval_is_worse_by_a_fifth(
 
 
 def test_a_ratio_without_a_reference_is_new_and_no_loss() -> None:
-    found = check.check_ratios({}, 6, None, ratios_named(UD), simulated_run(0.1))
+    found = check.check_ratios({}, 6, None, checked_ratios_with_name(UD), make_simulated_run(0.1))
     assert (found[0]["kept"], found[0]["verdict"]) == (None, "new")
     assert not check.has_performance_loss(found)
 
@@ -68,7 +68,11 @@ def test_a_ratio_without_a_reference_is_new_and_no_loss() -> None:
 def test_written_references_are_read_back_and_printed_ratios_have_verdicts(tmp_path: Path) -> None:
     steps: list[tuple[int, int]] = []
     found = check.check_ratios(
-        {}, 6, lambda done, total: steps.append((done, total)), check.CHECKED, simulated_run(3, 3.1)
+        {},
+        6,
+        lambda done, total: steps.append((done, total)),
+        check.CHECKED,
+        make_simulated_run(3, 3.1),
     )
     assert steps[-1] == (100 * len(check.CHECKED), 100 * len(check.CHECKED))
     check.write_reference_ratios(found, tmp_path / "ratios.json")
@@ -77,7 +81,7 @@ def test_written_references_are_read_back_and_printed_ratios_have_verdicts(tmp_p
     )
     with (tmp_path / "shown").open("w", encoding="utf-8") as file:
         check.print_ratios(
-            check.check_ratios(KEPT, 6, None, ratios_named(UD), simulated_run(1)),
+            check.check_ratios(KEPT, 6, None, checked_ratios_with_name(UD), make_simulated_run(1)),
             Console(file=file, width=80),
         )
     shown = (tmp_path / "shown").read_text(encoding="utf-8")

@@ -18,7 +18,7 @@ from siwarp.bench.runner import BenchError
 POINT = {"lat": 4.0, "bw": 1.0, "bibw": 1.5}
 
 
-def _simulated_run(scale: dict[str, float]) -> Any:
+def _make_simulated_run(scale: dict[str, float]) -> Any:
     """Return a simulated run: the figures of a transport are those of POINT times its scale."""
 
     def run(_: Any, name: str, netif: str, sizes: list[int]) -> dict[int, dict[str, float]]:
@@ -32,7 +32,7 @@ def _simulated_run(scale: dict[str, float]) -> Any:
 MPICH = launch.Mpich(Path("/none"), Path("/none"), "9.9", ("ucx", "ofi"))
 
 
-def _measure_simulated(run: Any, rounds: int = 3) -> dict[str, Any]:
+def _measure_simulated_transports(run: Any, rounds: int = 3) -> dict[str, Any]:
     return wire.measure_transports(MPICH, "eth7", rounds, run=run)
 
 
@@ -192,20 +192,22 @@ def test_all_processes_of_a_job_that_exceeds_its_limit_are_killed(tmp_path: Path
 
 
 def test_promises_are_judged_by_the_median_of_the_rounds_ratios() -> None:
-    found = _measure_simulated(_simulated_run({"ud": 1.0, "rc": 1.01}))
+    found = _measure_simulated_transports(_make_simulated_run({"ud": 1.0, "rc": 1.01}))
     ud, rc, bandwidth = wire.judge_performance_promises(found)
     assert ud["name"] == "UCX ud_verbs, 64 B: latency, one way no more than UCX tcp's"
     assert ud["kept"] and ud["ratio"]["median"] == 1
     assert not rc["kept"] and rc["ratio"]["median"] == pytest.approx(1.01)
     assert bandwidth["name"].startswith("UCX rc_verbs, 1 MiB: bandwidth, one way no less than")
     assert bandwidth["kept"]
-    *_, slower = wire.judge_performance_promises(_measure_simulated(_simulated_run({"rc": 0.99})))
+    *_, slower = wire.judge_performance_promises(
+        _measure_simulated_transports(_make_simulated_run({"rc": 0.99}))
+    )
     assert not slower["kept"]
 
 
 def test_rounds_begin_with_different_transports_and_skip_a_failed_transport() -> None:
     order: list[str] = []
-    pretend = _simulated_run({})
+    pretend = _make_simulated_run({})
 
     def run(mpich: Any, name: str, *more: Any) -> dict[int, dict[str, float]]:
         order.append(name)
@@ -213,7 +215,7 @@ def test_rounds_begin_with_different_transports_and_skip_a_failed_transport() ->
             raise BenchError("no rain")
         return dict(pretend(mpich, name, *more))
 
-    found = _measure_simulated(run, rounds=2)
+    found = _measure_simulated_transports(run, rounds=2)
     names = list(launch.TRANSPORTS)
     assert order == [*names, *[name for name in names[1:] + names[:1] if name != "rxm"]]
     assert found["errors"] == {"rxm": "no rain"}

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from abi.table import create_environment
+from abi.table import create_virtual_env
 from laboratory.lab_harness import run_lab
 
 from lab.mpi import kernels, launch
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(300)
 def mpich(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Install PyPI's MPICH into a new virtual environment."""
     folder = tmp_path_factory.mktemp("mpich")
-    why = create_environment(folder, "mpich")
+    why = create_virtual_env(folder, "mpich")
     assert not why, why
     return folder
 
@@ -80,4 +80,10 @@ def test_a_kernel_with_a_large_residual_fails(mpich: Path, tmp_path: Path) -> No
     found = launch.find_mpich(mpich, tmp_path)
     command = [str(program), "cg", "1024"]
     with pytest.raises(BenchError, match=r"the residual is .*, more than 1e-09"):
-        found.run_program(launch.TRANSPORTS["tcp"], launch.find_interface(), 2, command, limit=60)
+        found.run_program(
+            launch.TRANSPORTS["tcp"],
+            launch.find_first_non_loopback_interface(),
+            2,
+            command,
+            limit=60,
+        )

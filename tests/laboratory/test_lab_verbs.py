@@ -116,7 +116,7 @@ def test_a_failed_row_has_the_reason_in_the_result_and_in_the_table(
     def raise_bench_error(*_: Any) -> dict[str, Any]:
         raise BenchError("lost 3 of 4 messages")
 
-    monkeypatch.setattr(personas, "_measure_figure", raise_bench_error)
+    monkeypatch.setattr(personas, "_measure_value_once", raise_bench_error)
     (result,) = personas.measure_personas(personas.ROWS[:1], 1)
     assert (result["error"], result["measured"]) == ("lost 3 of 4 messages", None)
     personas.print_personas([result])

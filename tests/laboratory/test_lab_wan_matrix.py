@@ -15,7 +15,7 @@ from lab.wan import matrix as wan_matrix
 from siwarp.bench.runner import BenchError
 
 
-def bottleneck_cell_with_shares(**shares: tuple[float, ...]) -> dict[str, Any]:
+def make_bottleneck_results_with_shares(**shares: tuple[float, ...]) -> dict[str, Any]:
     """Return results of a cell that meet all promised limits, except for the given link shares."""
     usual: dict[str, tuple[float, ...]] = {
         "rd": (0.95,),
@@ -63,10 +63,10 @@ def missed_performance_promises(found: dict[str, Any]) -> set[str]:
     ],
 )
 def test_each_promise_is_missed_only_by_the_shares_that_it_limits(shares, expected):
-    found = bottleneck_cell_with_shares(**shares)
+    found = make_bottleneck_results_with_shares(**shares)
     assert missed_performance_promises(found) == expected
     assert wan_matrix.all_performance_promises_kept({"20M/15000/4ms": found}) == (not expected)
-    lines = list(wan_matrix.table_lines({"20M/15000/4ms": found}))
+    lines = list(wan_matrix.format_result_table_lines({"20M/15000/4ms": found}))
     assert len(lines) == 2
     assert ("!" in lines[1]) == bool(expected)
 
@@ -79,9 +79,9 @@ def test_the_matrix_has_each_rate_with_each_queue_and_each_round_trip():
     for shape in shapes:
         bdp = shape.mbit_s * 1e6 / 8 * shape.rtt_ms / 1e3
         assert shape.queue in {15_000, 60_000, 3000, int(bdp), int(bdp / 5)}
-    assert len(wan_matrix.select_bottleneck_cells("short") or []) == 6
-    assert wan_matrix.select_bottleneck_cells("") == list(wan_matrix.CELLS)
-    assert wan_matrix.select_bottleneck_cells("20M/15000/4ms,7M/1/1ms") is None
+    assert len(wan_matrix.select_bottleneck_cases("short") or []) == 6
+    assert wan_matrix.select_bottleneck_cases("") == list(wan_matrix.CELLS)
+    assert wan_matrix.select_bottleneck_cases("20M/15000/4ms,7M/1/1ms") is None
 
 
 def test_results_that_a_file_contains_are_not_measured_again(tmp_path: Path, monkeypatch) -> None:
@@ -110,11 +110,11 @@ def test_results_that_a_file_contains_are_not_measured_again(tmp_path: Path, mon
     monkeypatch.setattr(wan_matrix, "measure_flows_over_bottleneck", measure_flows_over_bottleneck)
     names, path = ["20M/15000/4ms", "20M/15000/40ms"], tmp_path / "matrix.json"
     with pytest.raises(BenchError):
-        wan_matrix.measure_bottleneck_cells(names, 1, path, ["rd", "cubic"])
+        wan_matrix.measure_bottleneck_cases(names, 1, path, ["rd", "cubic"])
     assert measured == [4, 4, 40]
     measured.clear()
     said: list[str] = []
-    found = wan_matrix.measure_bottleneck_cells(
+    found = wan_matrix.measure_bottleneck_cases(
         names, 1, path, ["rd", "cubic"], progress=lambda *told: said.append(told[2])
     )
     assert measured == [40]

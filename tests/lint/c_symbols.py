@@ -42,7 +42,7 @@ def run_nm(*args: str) -> str:
     return subprocess.run(["nm", *args], check=True, capture_output=True, text=True).stdout
 
 
-def archive_symbols(archive: Path) -> Iterator[tuple[str, str, str]]:
+def symbols_of_archive(archive: Path) -> Iterator[tuple[str, str, str]]:
     """Yield (source file, kind, symbol) for an archive's symbols."""
     source = ""
     for line in run_nm("--format=bsd", str(archive)).splitlines():
@@ -91,7 +91,7 @@ def main() -> int:
         archive = build / f"libsiw_{folder}.a"
         if not archive.exists():
             continue
-        for source, kind, symbol in archive_symbols(archive):
+        for source, kind, symbol in symbols_of_archive(archive):
             if kind in "TDBRVWCi":
                 home.setdefault(symbol, folder)  # sim defines the functions of llp, too
                 own = ("siw_", "sim", "__wrap_") if folder == "sim" else "siw_"

@@ -10,18 +10,18 @@ import itertools
 import sys
 from pathlib import Path
 
-from c_symbols import archive_symbols
+from c_symbols import symbols_of_archive
 
 FOLDERS = ("device", "qp", "connect")
 # Tables of functions of the queue pair types; a reference to such a table is not a call.
 TABLES = tuple(f"siw_qp_{kind}_class" for kind in ("rc", "ud", "uc", "rd"))
 
 
-def file_call_graph(archive: Path, folder: str) -> dict[str, dict[str, str]]:
+def build_file_call_graph(archive: Path, folder: str) -> dict[str, dict[str, str]]:
     """Return, for each file of an archive, the files that it calls, each with a called symbol."""
     home: dict[str, str] = {}
     wanted: list[tuple[str, str]] = []
-    for source, kind, symbol in archive_symbols(archive):
+    for source, kind, symbol in symbols_of_archive(archive):
         name = source.removeprefix(f"siwarp_{folder}_")
         if kind in "TDBRVWCi":
             home[symbol] = name
@@ -58,7 +58,7 @@ def main() -> int:
     """Print a call cycle of each folder that has a cycle; return 1 if there is any."""
     bad = files = 0
     for folder in FOLDERS:
-        graph = file_call_graph(Path(sys.argv[1]) / f"libsiw_{folder}.a", folder)
+        graph = build_file_call_graph(Path(sys.argv[1]) / f"libsiw_{folder}.a", folder)
         files += len(graph)
         way = find_cycle(graph)
         for caller, callee in itertools.pairwise(way):

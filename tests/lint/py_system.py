@@ -44,7 +44,7 @@ LOOPS = re.compile(
 )
 
 
-def _calls_system(module: str, name: str) -> bool:
+def _is_system_call(module: str, name: str) -> bool:
     """Return whether an attribute of the module socket, os or asyncio calls the system."""
     if module == "socket":
         # socket.socket as a type is allowed; the creation of a socket is a call of socket.socket.
@@ -69,14 +69,14 @@ def find_direct_system_calls(text: str) -> list[tuple[int, str]]:
             if module in MODULES:
                 wrong = [module]
             elif module in {"os", "socket", "asyncio"}:
-                wrong = [a.name for a in node.names if _calls_system(module, a.name)]
+                wrong = [a.name for a in node.names if _is_system_call(module, a.name)]
         found += [(node.lineno, name) for name in wrong]
     for node in nodes:
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("socket.socket"):
             found.append((node.lineno, "socket.socket"))
         elif isinstance(node, ast.Attribute):
             value = ast.unparse(node.value)
-            if _calls_system(aliases.get(value, value), node.attr):
+            if _is_system_call(aliases.get(value, value), node.attr):
                 found.append((node.lineno, f"{value}.{node.attr}"))
     return sorted(found)
 

@@ -20,7 +20,7 @@ from layers import MAY_USE, PACKAGE
 #: The reason for functions of DDP that forward to RD.
 NO_RD = "rdmap stands on ddp alone, and rd is what knows peers"
 ALLOWED: dict[str, str] = {
-    "siw_ddp_rd_peer": NO_RD,
+    "siw_ddp_rd_find_or_create_peer": NO_RD,
     "siw_ddp_rd_publish_stream": NO_RD,
     "siw_ddp_rd_peer_release": NO_RD,
     "siw_ddp_rd_reject_peer": NO_RD,

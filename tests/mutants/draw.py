@@ -46,7 +46,7 @@ class TokenChange:
 Operator = Callable[[list[str]], Iterator[tuple[int, int, str]]]
 
 
-def _swap_mutation_operator(pairs: dict[str, str], binary: bool) -> Operator:
+def _make_swap_mutation_operator(pairs: dict[str, str], binary: bool) -> Operator:
     def swap_tokens(words: list[str]) -> Iterator[tuple[int, int, str]]:
         for at, word in enumerate(words):
             if word in pairs and at and (not binary or _is_operand(words[at - 1])):
@@ -116,11 +116,13 @@ def _remove_statements(words: list[str]) -> Iterator[tuple[int, int, str]]:
 
 
 OPERATORS: dict[str, Operator] = {
-    "boundary": _swap_mutation_operator({"<": "<=", "<=": "<", ">": ">=", ">=": ">"}, True),
-    "equality": _swap_mutation_operator({"==": "!=", "!=": "=="}, True),
-    "logic": _swap_mutation_operator({"&&": "||", "||": "&&"}, True),
-    "arithmetic": _swap_mutation_operator({"+": "-", "-": "+", "+=": "-=", "-=": "+="}, True),
-    "bits": _swap_mutation_operator({"&": "|", "|": "&", "<<": ">>", ">>": "<<", "|=": "&="}, True),
+    "boundary": _make_swap_mutation_operator({"<": "<=", "<=": "<", ">": ">=", ">=": ">"}, True),
+    "equality": _make_swap_mutation_operator({"==": "!=", "!=": "=="}, True),
+    "logic": _make_swap_mutation_operator({"&&": "||", "||": "&&"}, True),
+    "arithmetic": _make_swap_mutation_operator({"+": "-", "-": "+", "+=": "-=", "-=": "+="}, True),
+    "bits": _make_swap_mutation_operator(
+        {"&": "|", "|": "&", "<<": ">>", ">>": "<<", "|=": "&="}, True
+    ),
     "plus one": _increment_numbers,
     "no not": _remove_negations,
     "condition": _negate_conditions,
@@ -144,7 +146,7 @@ SENTENCES = {
 }
 
 
-def constant_mutation_operator(tree: CSourceTree) -> Operator:
+def make_constant_mutation_operator(tree: CSourceTree) -> Operator:
     """Return the operator that replaces a constant by the next constant of the same enum."""
     following: dict[str, str] = {}
     for text in tree.texts.values():
@@ -298,7 +300,7 @@ def main() -> int:
     parser.add_argument("--layer", action="append", help="from this layer alone")
     args = parser.parse_args()
     tree = CSourceTree(ROOT)
-    operators = {**OPERATORS, "constant": constant_mutation_operator(tree)}
+    operators = {**OPERATORS, "constant": make_constant_mutation_operator(tree)}
     mutants = load_mutants()
     taken = {m.id for m in mutants}
     names = args.layer or list(load_layers())

@@ -147,7 +147,9 @@ class Worker:
         return run
 
 
-def confirm_detecting_tests(mutants: list[Mutant], results: Results, copy: TreeCopy) -> bool:
+def check_detecting_tests_pass_unmutated(
+    mutants: list[Mutant], results: Results, copy: TreeCopy
+) -> bool:
     """Run the tests that detected mutants with the original code, with which they must pass.
 
     Return False if a test failed; the mutants that the failed test detected must then be tried
@@ -161,7 +163,7 @@ def confirm_detecting_tests(mutants: list[Mutant], results: Results, copy: TreeC
         return True
     copy.build_targets()
     print_and_flush(f"{len(open_ones)} tests that noticed a mutant, on the code as it is")
-    passed = copy.passing_tests(open_ones, HOME / "logs" / "whole.txt")
+    passed = copy.run_and_return_passing_tests(open_ones, HOME / "logs" / "whole.txt")
     for test in open_ones:
         results.add_result(layer_of[test], test=test, passes=test in passed)
         if test not in passed:
@@ -268,7 +270,7 @@ def try_mutants(mutants: list[Mutant], todo: list[Mutant], results: Results, job
         for _ in range(TIMES):
             for done in [pool.submit(try_one_mutant, mutant) for mutant in todo]:
                 done.result()
-            if confirm_detecting_tests(mutants, results, copies[0]):
+            if check_detecting_tests_pass_unmutated(mutants, results, copies[0]):
                 break
             todo = [m for m in todo if m.digest not in results.known]
     finally:

@@ -160,7 +160,7 @@ class TreeCopy:
                     run = _outcome_of_run(status, log.read_text("utf-8", errors="replace"))
         return run
 
-    def passing_tests(self, tests: list[str], log: Path) -> set[str]:
+    def run_and_return_passing_tests(self, tests: list[str], log: Path) -> set[str]:
         """Run the given tests; return the tests that passed."""
         # Only names that pytest collects are passed, because an unknown name would stop pytest.
         passed: set[str] = set()

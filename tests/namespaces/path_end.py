@@ -206,7 +206,7 @@ def read_own_counter_values(*names: str) -> list[int]:
     return [values[name] for name in names]
 
 
-def connection_errno_name(host: str) -> str:
+def try_rtr_and_get_errno_name(host: str) -> str:
     """Return the name of the errno with which the transition to RTR for this peer fails."""
     try:
         world.qp.to_rtr(QPAttr(ah_attr=AHAttr(host, 9)))

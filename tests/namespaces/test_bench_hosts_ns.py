@@ -6,7 +6,7 @@ import json
 
 import pace
 import pytest
-from bench.hosts_harness import bench_server
+from bench.hosts_harness import run_bench_server
 from cli.cli_harness import COMMAND
 from namespaces.ns_harness import Namespace
 
@@ -18,7 +18,10 @@ def test_bench_measures_every_type_of_queue_pair_between_two_hosts(
 ) -> None:
     here, there = cabled_namespaces
     address = getattr(there, family)
-    with bench_server("--addr", address, inside=tuple(there.command_line_inside())) as (port, _):
+    with run_bench_server("--addr", address, inside=tuple(there.command_line_inside())) as (
+        port,
+        _,
+    ):
         done = pace.run_command(
             here.command_line_inside(
                 *COMMAND, "bench", kind, address, "-p", str(port), "--json",

@@ -58,7 +58,7 @@ with Context(device) as ctx, PD(ctx) as pd, CQ(ctx) as cq, MR(pd, bytearray(64))
 
 
 @contextlib.contextmanager
-def run_group_member(
+def run_multicast_member(
     at: Namespace, own: str, group: str, netdev: str
 ) -> Iterator[subprocess.Popen[str]]:
     process = at.start_python(MEMBER, own, group)
@@ -73,7 +73,9 @@ def run_group_member(
         process.wait()
 
 
-def send_to_group(at: Namespace, device: str, own: str, group: str, *words: str, **env: str) -> Any:
+def send_to_multicast_group(
+    at: Namespace, device: str, own: str, group: str, *words: str, **env: str
+) -> Any:
     return wait_for_json_output(
         at.start_python(SENDER, device, own, group, json.dumps(words), **env)
     )
@@ -94,12 +96,12 @@ def test_group_members_on_both_ends_and_in_several_processes_each_receive_a_copy
     at_a, at_b, group = address_of_kind(a, kind), address_of_kind(b, kind), GROUPS[kind]
     with contextlib.ExitStack() as stack:
         members = [
-            stack.enter_context(run_group_member(b, at_b, group, b.link)),
-            stack.enter_context(run_group_member(b, at_b, group, b.link)),
+            stack.enter_context(run_multicast_member(b, at_b, group, b.link)),
+            stack.enter_context(run_multicast_member(b, at_b, group, b.link)),
             # The machine of the sender has a group member, too.
-            stack.enter_context(run_group_member(a, at_a, group, a.link)),
+            stack.enter_context(run_multicast_member(a, at_a, group, a.link)),
         ]
-        own, port, qpn = send_to_group(a, at_a, at_a, group, "one", "two", "")
+        own, port, qpn = send_to_multicast_group(a, at_a, at_a, group, "one", "two", "")
         for process in members:
             got = wait_for_json_output(process)
             assert [g[0] for g in got] == ["one", "two", ""]
@@ -119,19 +121,21 @@ def test_group_messages_on_one_interface_do_not_reach_members_on_another(
     with contextlib.ExitStack() as stack:
         if kind == "v6":
             # Without this route, no IPv6 group is reachable over lo.
-            stack.enter_context(add_loopback_group_route(b, group))
-        inside = stack.enter_context(run_group_member(b, loop, group, "lo"))
-        outside = stack.enter_context(run_group_member(b, address_of_kind(b, kind), group, b.link))
-        send_to_group(b, loop, loop, group, "inside", "")
+            stack.enter_context(add_loopback_multicast_route(b, group))
+        inside = stack.enter_context(run_multicast_member(b, loop, group, "lo"))
+        outside = stack.enter_context(
+            run_multicast_member(b, address_of_kind(b, kind), group, b.link)
+        )
+        send_to_multicast_group(b, loop, loop, group, "inside", "")
         # The device selects the outgoing interface, even if the queue pair is not bound to an
         # address.
-        send_to_group(b, b.v4, everywhere, group, "outside", "")
+        send_to_multicast_group(b, b.v4, everywhere, group, "outside", "")
         assert [g[0] for g in wait_for_json_output(inside)] == ["inside", ""]
         assert [g[0] for g in wait_for_json_output(outside)] == ["outside", ""]
 
 
 @contextlib.contextmanager
-def add_loopback_group_route(at: Namespace, group: str) -> Iterator[None]:
+def add_loopback_multicast_route(at: Namespace, group: str) -> Iterator[None]:
     route = ["local", f"{group}/128", "dev", "lo", "table", "local"]
     at.run_ip("-6", "route", "add", *route)
     try:
@@ -152,7 +156,7 @@ def test_a_group_message_has_the_configured_hop_limit_which_is_one_by_default(
     assert look.stdout is not None
     assert look.stdout.readline() == "ready\n"
     env = {} if ttl is None else {"SIWARP_MCAST_TTL": str(ttl)}
-    send_to_group(a, at_a, at_a, group, "how far", **env)
+    send_to_multicast_group(a, at_a, at_a, group, "how far", **env)
     hops, mac = wait_for_json_output(look)
     assert hops == (1 if ttl is None else ttl)
     assert mac == ("01:00:5e:40:07:5b" if kind == "v4" else "33:33:00:07:00:91")
@@ -189,8 +193,8 @@ def test_ipv6_groups_work_on_loopback_after_a_route_is_added() -> None:
         # TROUBLESHOOTING.md recommends this command.
         alone.run_ip("-6", "route", "add", "local", "ff00::/8", "dev", "lo", "table", "local")
         for group in (GROUPS["v6"], GROUPS["link"]):
-            with run_group_member(alone, "::1", group, "lo") as got:
-                send_to_group(alone, "::1", "::1", group, "here", "")
+            with run_multicast_member(alone, "::1", group, "lo") as got:
+                send_to_multicast_group(alone, "::1", "::1", group, "here", "")
                 assert [g[:2] for g in wait_for_json_output(got)] == [["here", "::1"], ["", "::1"]]
     finally:
         alone.close()

@@ -15,7 +15,7 @@ ConnectEnds = Callable[..., tuple[RemoteEnd, RemoteEnd]]
 
 
 @pytest.fixture
-def connected_ends(routed_path: RoutedPath) -> Iterator[ConnectEnds]:
+def make_connected_ends(routed_path: RoutedPath) -> Iterator[ConnectEnds]:
     """Yield a function that creates two ends with connected queue pairs of one type."""
     made: list[RemoteEnd] = []
 
@@ -60,9 +60,9 @@ RESTORE_ROUTES = (
 
 @pytest.mark.clause("DGRAM-UD-18", "DGRAM-UC-21")
 def test_ud_and_uc_datagrams_that_a_router_refuses_are_lost_without_an_error(
-    routed_path: RoutedPath, connected_ends: ConnectEnds
+    routed_path: RoutedPath, make_connected_ends: ConnectEnds
 ) -> None:
-    kinds = {kind: connected_ends(kind) for kind in ("UD", "UC")}
+    kinds = {kind: make_connected_ends(kind) for kind in ("UD", "UC")}
     for kind, (a, b) in kinds.items():
         send_and_check_delivery(a, b, [64])
         for why, route in ROUTER_REFUSALS.items():
@@ -75,9 +75,9 @@ def test_ud_and_uc_datagrams_that_a_router_refuses_are_lost_without_an_error(
 
 @pytest.mark.clause("DGRAM-UD-18", "DGRAM-UC-21")
 def test_a_send_that_the_kernel_refuses_is_a_general_error_and_the_queue_pair_stays_in_rts(
-    routed_path: RoutedPath, connected_ends: ConnectEnds
+    routed_path: RoutedPath, make_connected_ends: ConnectEnds
 ) -> None:
-    kinds = {kind: connected_ends(kind) for kind in ("UD", "UC")}
+    kinds = {kind: make_connected_ends(kind) for kind in ("UD", "UC")}
     for kind, (a, b) in kinds.items():
         for why, route in LOCAL_REFUSALS.items():
             routed_path.run_shell("a", route)
@@ -92,9 +92,9 @@ def test_a_send_that_the_kernel_refuses_is_a_general_error_and_the_queue_pair_st
 
 @pytest.mark.clause("DGRAM-RDV-10", "DGRAM-RD-24")
 def test_on_rd_a_refused_datagram_is_delayed_and_a_lasting_refusal_fails_the_request(
-    routed_path: RoutedPath, connected_ends: ConnectEnds
+    routed_path: RoutedPath, make_connected_ends: ConnectEnds
 ) -> None:
-    a, b = connected_ends("RD")
+    a, b = make_connected_ends("RD")
     send_and_check_delivery(a, b, [64, 3000])
     for where, route in (
         ("a", LOCAL_REFUSALS["EACCES"]),
@@ -119,10 +119,10 @@ def test_on_rd_a_refused_datagram_is_delayed_and_a_lasting_refusal_fails_the_req
 @pytest.mark.parametrize("host", [V4, V6], ids=["v4", "v6"])
 @pytest.mark.clause("DGRAM-UD-22", "DGRAM-UC-4", "DGRAM-UC-22")
 def test_messages_longer_than_the_mtu_arrive_over_links_with_mtu_1500_and_1280(
-    routed_path: RoutedPath, connected_ends: ConnectEnds, host: dict[str, str]
+    routed_path: RoutedPath, make_connected_ends: ConnectEnds, host: dict[str, str]
 ) -> None:
     for kind in ("UD", "UC"):
-        a, b = connected_ends(kind, host)
+        a, b = make_connected_ends(kind, host)
         for mtu in (1500, 1280):
             routed_path.run_shell("a", f"ip link set a0 mtu {mtu}")
             send_and_check_delivery(a, b, [1400, 1452, 1600, 20_000])
@@ -154,9 +154,9 @@ def count_fragments(routed_path: RoutedPath) -> int:
 @pytest.mark.parametrize("host", [V4, V6], ids=["v4", "v6"])
 @pytest.mark.clause("DGRAM-UC-22")
 def test_a_uc_datagram_found_too_long_is_fragmented_and_later_datagrams_are_shorter(
-    routed_path: RoutedPath, connected_ends: ConnectEnds, host: dict[str, str], size: int
+    routed_path: RoutedPath, make_connected_ends: ConnectEnds, host: dict[str, str], size: int
 ) -> None:
-    a, b = connected_ends("UC", host)
+    a, b = make_connected_ends("UC", host)
     send_and_check_delivery(a, b, [1400])
     before = count_fragments(routed_path)
     routed_path.run_shell("a", "ip link set a0 mtu 1280")
@@ -175,11 +175,11 @@ def test_a_uc_datagram_found_too_long_is_fragmented_and_later_datagrams_are_shor
 @pytest.mark.parametrize("host", [V4, V6], ids=["v4", "v6"])
 @pytest.mark.clause("DGRAM-REC-3")
 def test_write_records_are_segmented_to_the_mtu_of_the_link_and_are_not_fragmented(
-    routed_path: RoutedPath, connected_ends: ConnectEnds, host: dict[str, str]
+    routed_path: RoutedPath, make_connected_ends: ConnectEnds, host: dict[str, str]
 ) -> None:
     for mtu in (1500, 1280):
         routed_path.run_shell("a", f"ip link set a0 mtu {mtu}")
-        a, b = connected_ends("UD", host)
+        a, b = make_connected_ends("UD", host)
         before, (packets, octets) = (
             count_fragments(routed_path),
             routed_path.count_forwarded_packets(),
@@ -198,10 +198,10 @@ def test_write_records_are_segmented_to_the_mtu_of_the_link_and_are_not_fragment
 @pytest.mark.parametrize("host", [V4, V6], ids=["v4", "v6"])
 @pytest.mark.clause("DGRAM-UD-10", "DGRAM-UD-16", "DGRAM-UD-22")
 def test_on_a_users_socket_without_fragmentation_a_too_long_message_is_a_length_error(
-    routed_path: RoutedPath, connected_ends: ConnectEnds, host: dict[str, str]
+    routed_path: RoutedPath, make_connected_ends: ConnectEnds, host: dict[str, str]
 ) -> None:
     routed_path.run_shell("a", "ip link set a0 mtu 1280")
-    a, b = connected_ends("UD", host, True)
+    a, b = make_connected_ends("UD", host, True)
     assert a.call("send_and_wait", [1400], WAIT) == ["LOC_LEN_ERR"]
     assert a.call("queue_pair_state") == "SQE"
     a.call("return_to_rts")
@@ -212,7 +212,7 @@ def test_without_a_route_a_uc_queue_pair_cannot_move_to_rtr(routed_path: RoutedP
     a = routed_path.start_remote_end("a")
     a.call("create_queue_pair", "UC", V4["a"])
     routed_path.run_shell("a", LOCAL_REFUSALS["ENETUNREACH"])
-    assert a.call("connection_errno_name", "203.0.113.1") == "ENETUNREACH"
+    assert a.call("try_rtr_and_get_errno_name", "203.0.113.1") == "ENETUNREACH"
     routed_path.run_shell("a", RESTORE_ROUTES)
-    assert a.call("connection_errno_name", "203.0.113.1") == "nothing"
+    assert a.call("try_rtr_and_get_errno_name", "203.0.113.1") == "nothing"
     a.close()

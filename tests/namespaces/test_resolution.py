@@ -243,7 +243,7 @@ def build_icmp_unreachable(
     return (message[:2] + struct.pack("!H", internet_checksum(message)) + message[4:]).hex()
 
 
-def start_forger(at: Namespace, to: str) -> tuple[subprocess.Popen[str], tuple[str, int]]:
+def start_icmp_forger(at: Namespace, to: str) -> tuple[subprocess.Popen[str], tuple[str, int]]:
     liar = at.start_python(ICMP_FORGER, at.v4, to)
     assert liar.stdout is not None
     host, port = json.loads(liar.stdout.readline())
@@ -256,7 +256,7 @@ def test_an_icmp_error_that_does_not_quote_the_query_does_not_end_the_query(
 ) -> None:
     a, b = cabled_namespaces
     asker = start_cm_process(a)
-    liar, where = start_forger(b, a.v4)
+    liar, where = start_icmp_forger(b, a.v4)
     assert liar.stdout is not None and liar.stdin is not None
     try:
         asker.run_command("ask", *where, 2)
@@ -298,7 +298,7 @@ def test_repeated_icmp_errors_that_quote_a_query_count_only_once(
 ) -> None:
     a, b = cabled_namespaces
     asker = start_cm_process(a)
-    liar, where = start_forger(b, a.v4)
+    liar, where = start_icmp_forger(b, a.v4)
     assert liar.stdout is not None and liar.stdin is not None
     try:
         # The query times out after 90 ms, so it is sent only once.

@@ -90,13 +90,15 @@ def python_command(code: str) -> str:
     return "exec " + shlex.join([sys.executable, "-c", code])
 
 
-def run_wan(plan: str, *command: str, in_b: str | None = None) -> Any:
+def run_siwarp_wan(plan: str, *command: str, in_b: str | None = None) -> Any:
     there = ["--in-b", in_b] if in_b else []
     return run_siwarp("wan", "--faults", plan, *there, "--", *command)
 
 
 def test_an_emulated_line_delays_both_directions_and_counts_packets() -> None:
-    done = run_wan("delay=20ms", sys.executable, "-c", PING, "5", "5", in_b=python_command(ECHO))
+    done = run_siwarp_wan(
+        "delay=20ms", sys.executable, "-c", PING, "5", "5", in_b=python_command(ECHO)
+    )
     assert done.returncode == 0, done.stderr
     times, lost = json.loads(done.stdout)
     assert lost == 0
@@ -107,7 +109,9 @@ def test_an_emulated_line_delays_both_directions_and_counts_packets() -> None:
 
 def test_losses_of_one_direction_equal_the_missing_answers() -> None:
     plan = "tx:loss=10%,seed=3,peer=10.77.0.2:7"
-    done = run_wan(plan, sys.executable, "-c", PING, "200", "0.05", in_b=python_command(ECHO))
+    done = run_siwarp_wan(
+        plan, sys.executable, "-c", PING, "200", "0.05", in_b=python_command(ECHO)
+    )
     assert done.returncode == 0, done.stderr
     _, lost = json.loads(done.stdout)
     assert 2 <= lost <= 60
@@ -121,7 +125,7 @@ def test_losses_of_one_direction_equal_the_missing_answers() -> None:
 
 def test_a_kernel_tcp_flow_uses_an_emulated_line_of_50_mbit_fully() -> None:
     plan, before = "rate=50Mbit,delay=5ms", slowdown_factor()
-    done = run_wan(plan, sys.executable, "-c", FLOW_A, "2", in_b=python_command(FLOW_B))
+    done = run_siwarp_wan(plan, sys.executable, "-c", FLOW_A, "2", in_b=python_command(FLOW_B))
     assert done.returncode == 0, done.stderr
     # Without other load the flow reaches 46 Mbit/s; on a busy machine the relay may be woken late.
     assert 25 / max(before, slowdown_factor()) <= json.loads(done.stdout) <= 50
@@ -148,7 +152,7 @@ for i in range(199):
 
 @pytest.mark.parametrize("limit", ["10", "10KB"])
 def test_the_queue_of_a_rate_limited_line_drops_packets_beyond_its_limit(limit: str) -> None:
-    done = run_wan(f"rate=100kbit,limit={limit}", sys.executable, "-c", BURST)
+    done = run_siwarp_wan(f"rate=100kbit,limit={limit}", sys.executable, "-c", BURST)
     assert done.returncode == 0, done.stderr
     said = next(line for line in done.stderr.splitlines() if " a to b: " in line)
     assert said.startswith("siwarp wan: a to b: 200 packets, 205600 octets, ")
@@ -169,7 +173,7 @@ for i in range(199)""",
 
 
 def test_packets_of_a_program_that_has_ended_are_all_relayed() -> None:
-    done = run_wan("", sys.executable, "-c", BURST_WITHOUT_RELAY)
+    done = run_siwarp_wan("", sys.executable, "-c", BURST_WITHOUT_RELAY)
     assert done.returncode == 0, done.stderr
     assert "siwarp wan: a to b: 200 packets, 205600 octets" in done.stderr
 
@@ -185,7 +189,7 @@ def test_siwarp_ping_works_over_an_emulated_line() -> None:
         "        break\n"
         "print(done.stdout)\n"
     )
-    done = run_wan("delay=1ms", sys.executable, "-c", code, in_b=server)
+    done = run_siwarp_wan("delay=1ms", sys.executable, "-c", code, in_b=server)
     result = json.loads(done.stdout[done.stdout.index("{") :])
     # The client may send its first requests before the server has started.
     assert 0 < result["received"] <= 20
@@ -194,14 +198,14 @@ def test_siwarp_ping_works_over_an_emulated_line() -> None:
 
 def test_wan_returns_the_exit_status_of_its_command_and_ends_the_other_command() -> None:
     before, limit = time.monotonic(), scale_limit(30)
-    done = run_wan("", "sh", "-c", "exit 7", in_b="sleep 1000")
+    done = run_siwarp_wan("", "sh", "-c", "exit 7", in_b="sleep 1000")
     assert done.returncode == 7
     assert time.monotonic() - before < limit
-    assert run_wan("", "/nonexistent").returncode == 127
+    assert run_siwarp_wan("", "/nonexistent").returncode == 127
 
 
 def test_the_error_for_an_invalid_fault_plan_names_the_position() -> None:
-    done = run_wan("loss=1%; delay=x", "true")
+    done = run_siwarp_wan("loss=1%; delay=x", "true")
     assert done.returncode == 2
     # The message is printed in a box, which may break its lines.
     assert "clause 2, character 16" in " ".join(done.stderr.replace("│", " ").split())
@@ -209,7 +213,7 @@ def test_the_error_for_an_invalid_fault_plan_names_the_position() -> None:
 
 @pytest.mark.parametrize("plan", ["tx:delay=1ms; reset=5s", "reset=1MB", "rx:short=10%"])
 def test_fault_plans_for_streams_are_refused_on_a_line_of_packets(plan: str) -> None:
-    done = run_wan(plan, "true")
+    done = run_siwarp_wan(plan, "true")
     assert done.returncode == 2
     said = " ".join(done.stderr.replace("│", " ").split())
     assert "reset= and short= apply only to siwarp's own streams" in said
@@ -224,14 +228,14 @@ def test_the_help_of_wan_explains_the_syntax_of_fault_plans() -> None:
 
 @pytest.mark.parametrize("plan", ["peer=[/x]", "[/b]", "[bold]=1"])
 def test_a_fault_plan_with_brackets_is_refused_with_a_position(plan: str) -> None:
-    done = run_wan(plan, "true")
+    done = run_siwarp_wan(plan, "true")
     assert done.returncode == 2
     assert "clause 1, character" in " ".join(done.stderr.replace("│", " ").split())
 
 
 def test_a_command_at_one_end_of_a_line_can_run_a_command_at_the_other_end() -> None:
     enter = shlex.join([*COMMAND, "wan", "--enter", "b", "--", "ip", "-br", "addr"])
-    done = run_wan("", "sh", "-c", enter)
+    done = run_siwarp_wan("", "sh", "-c", enter)
     assert "10.77.0.2/24" in done.stdout, done.stderr
     assert run_siwarp("wan", "--enter", "b", "--", "true").returncode == 2
 

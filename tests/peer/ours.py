@@ -88,7 +88,7 @@ class SiwarpEnd:
         """Register and return memory that the peer can access."""
         return self._stack.enter_context(MR(self.pd, length, ALL))
 
-    def address_handle(self, address: Address) -> AH:
+    def create_address_handle(self, address: Address) -> AH:
         """Return an address handle for this address."""
         return self._stack.enter_context(AH(self.pd, address))
 

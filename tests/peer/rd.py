@@ -245,7 +245,7 @@ class RdPair:
             if sent.psn in came and not sent.came:
                 sent.came = True
                 self._update_window_and_rto(sent, now, datagram.delay)
-        self._retransmit_overtaken(out, now)
+        self._retransmit_overtaken_segments(out, now)
 
     def _update_window_and_rto(self, sent: SegmentInFlight, now: float, delay: int) -> None:
         self.window = min(self.window + 1, MOST_WINDOW)
@@ -257,7 +257,7 @@ class RdPair:
         self.rto = min(max(4 * self.srtt, RTO_LEAST_S), RTO_MOST_S)
         self.due = now + self.rto
 
-    def _retransmit_overtaken(self, out: SendSpace, now: float) -> None:
+    def _retransmit_overtaken_segments(self, out: SendSpace, now: float) -> None:
         """Retransmit the segments that three later segments have overtaken (DGRAM-RD-19)."""
         later = 0
         for sent in reversed(out.outstanding):

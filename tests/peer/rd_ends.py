@@ -38,7 +38,7 @@ class Ends:
         self.ours, self.line, self.peer = ours, line, peer
         self.region: MR = ours.register_memory(MEMORY)
         self.theirs = peer.regions[STAG] = Region(BASE, bytearray(MEMORY))
-        self.ah = ours.address_handle(line.far)
+        self.ah = ours.create_address_handle(line.far)
         line.siwarp, line.peer = ours.qp.addr, peer.sock.getsockname()
 
     def run_until(self, until: Callable[[], bool], limit: float = LIMIT_S) -> None:

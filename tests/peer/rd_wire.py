@@ -5,7 +5,14 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, field
 
-from peer.wire import LlpHeader, WireError, append_crc, parse_llp_header, psn_at_or_after, strip_crc
+from peer.wire import (
+    LlpHeader,
+    WireError,
+    append_crc,
+    is_psn_at_or_after,
+    parse_llp_header,
+    strip_crc,
+)
 
 DATA, ACK, HELLO, CHALLENGE, ECHO, PROBE, BYE, VERSIONS = range(4, 12)
 PROBED, ANSWER, RESPONSE, NOT_READY = 0x01, 0x02, 0x04, 0x08
@@ -151,7 +158,7 @@ def psns_of_ranges(acknowledged: int, ranges: list[tuple[int, int]]) -> list[int
 
 def psn_within(psn: int, first: int, after: int) -> bool:
     """Return whether a PSN is in the range from ``first`` up to but excluding ``after``."""
-    return psn_at_or_after(psn, first) and (psn - first) % NEXT < (after - first) % NEXT
+    return is_psn_at_or_after(psn, first) and (psn - first) % NEXT < (after - first) % NEXT
 
 
 def encode_handshake_body(options: dict[int, bytes], versions: int = OUR_VERSIONS) -> bytes:

@@ -34,8 +34,8 @@ from peer.wire import (
     Tagged,
     Untagged,
     WireError,
-    immediate_payload,
-    immediate_send_head,
+    make_immediate_payload,
+    make_immediate_send_head,
     parse_error,
     segment_message,
 )
@@ -154,7 +154,8 @@ class Conversation:
         if immediate is not None:
             opcode = PRIVATE
             payload = (
-                immediate_send_head(SEND_IMM_SE if solicited else SEND_IMM, immediate) + payload
+                make_immediate_send_head(SEND_IMM_SE if solicited else SEND_IMM, immediate)
+                + payload
             )
         return self._send_untagged("send", Q_SEND, opcode, payload, invalidate or 0)
 
@@ -170,7 +171,7 @@ class Conversation:
         )
         if immediate is None:
             return request
-        return self._send_untagged("write", Q_SEND, IMMEDIATE, immediate_payload(immediate))
+        return self._send_untagged("write", Q_SEND, IMMEDIATE, make_immediate_payload(immediate))
 
     def write_record(self, message_id: int, stag: int, to: int, payload: bytes) -> Request:
         """Send a Write-Record, which creates a completion at the peer."""

@@ -97,7 +97,7 @@ def test_the_peer_receives_messages_that_siwarp_sends_to_a_multicast_group(
 ) -> None:
     with siwarp_queue_pair(QPType.UD, attr=QPAttr(qkey=qkey)) as ours:
         peer = UdPeer(multicast_member_socket, qkey, group=True)
-        handle = ours.address_handle((group_address, 0))
+        handle = ours.create_address_handle((group_address, 0))
         sent = [seeded_octets(i, i * 20) for i in range(50)]
         for payload in sent:
             ours.post_payload(payload, ah=handle)

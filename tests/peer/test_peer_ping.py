@@ -24,7 +24,7 @@ WRITE, READ = 1, 2
 
 
 @contextmanager
-def ping_server(kind: str) -> Iterator[Address]:
+def run_ping_server(kind: str) -> Iterator[Address]:
     """Run a `siwarp ping` server, and yield its address."""
     command = [*PING, "--server", f"--qp={kind}", "--addr=127.0.0.1", "--port=0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -38,7 +38,7 @@ def ping_server(kind: str) -> Iterator[Address]:
 
 
 def test_a_ud_ping_server_answers_only_questions() -> None:
-    with ping_server("ud") as address, open_udp_socket() as sock:
+    with run_ping_server("ud") as address, open_udp_socket() as sock:
         peer = UdPeer(sock, QKEY)
         peer.send(address, b"hello")
         peer.send(address, b"")
@@ -50,7 +50,7 @@ def test_a_ud_ping_server_answers_only_questions() -> None:
 
 def test_an_rd_ping_server_answers_questions_and_lends_memory() -> None:
     with (
-        ping_server("rd") as address,
+        run_ping_server("rd") as address,
         open_udp_socket() as sock,
         close_emulated_link_at_exit(EmulatedLink(SEED, BAD)) as line,
     ):

@@ -50,7 +50,7 @@ class Ends:
         self.target = WriteRecordTarget(QKEY, STAG, BASE, bytearray(MEMORY))
         self.region: MR = ours.register_memory(MEMORY)
         self.records: list[Record] = []
-        self.ah = ours.address_handle(line.far)
+        self.ah = ours.create_address_handle(line.far)
         line.siwarp, line.peer = ours.qp.addr, peer.sock.getsockname()
 
     def collect_new_write_records(self) -> None:
@@ -86,7 +86,7 @@ def siwarp_and_peer(faults: Faults) -> Iterator[Ends]:
         yield Ends(ours, line, UdPeer(sock, QKEY))
 
 
-def collect_forwarded_parts(datagrams: list[bytes]) -> dict[int, ReceivedParts]:
+def collect_forwarded_message_parts(datagrams: list[bytes]) -> dict[int, ReceivedParts]:
     """Return the parts of each message that the line forwarded without damage, by message id."""
     found: dict[int, ReceivedParts] = {}
     for datagram in datagrams:
@@ -130,7 +130,7 @@ def check_reported_write_records(both: Ends, wrote: dict[int, tuple[int, bytes]]
     reports.
     """
     both.run_until(both.line.is_idle)
-    came = collect_forwarded_parts(both.line.to_siwarp.passed)
+    came = collect_forwarded_message_parts(both.line.to_siwarp.passed)
     assert set(came) <= set(wrote)
     both.run_until(lambda: len(both.records) == len(came))
     whole = 0

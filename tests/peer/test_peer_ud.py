@@ -32,7 +32,7 @@ class Ends:
     def __init__(self, ours: SiwarpEnd, peer: UdPeer, line: EmulatedLink) -> None:
         self.ours, self.peer, self.line = ours, peer, line
         line.siwarp, line.peer = ours.qp.addr, peer.sock.getsockname()
-        self.ah = ours.address_handle(line.far)
+        self.ah = ours.create_address_handle(line.far)
 
     def run_until(self, until: Callable[[], bool]) -> None:
         """Run the peer, the line and siwarp until the condition is true."""

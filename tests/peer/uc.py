@@ -23,11 +23,11 @@ from peer.wire import (
     Untagged,
     WireError,
     append_crc,
-    immediate_payload,
-    immediate_send_head,
+    is_psn_at_or_after,
+    make_immediate_payload,
+    make_immediate_send_head,
     parse_llp_header,
     parse_segment,
-    psn_at_or_after,
     segment_message,
     strip_crc,
 )
@@ -54,7 +54,8 @@ class UcSender:
         if immediate is not None:
             opcode = PRIVATE
             payload = (
-                immediate_send_head(SEND_IMM_SE if solicited else SEND_IMM, immediate) + payload
+                make_immediate_send_head(SEND_IMM_SE if solicited else SEND_IMM, immediate)
+                + payload
             )
         self._send_operation(segment_message(self._build_next_untagged(opcode, payload), self.mtu))
 
@@ -62,7 +63,7 @@ class UcSender:
         """Write to the other end's memory, and then send the immediate data, if any."""
         segments = segment_message(Tagged(WRITE, stag, to, payload), self.mtu)
         if immediate is not None:
-            segments.append(self._build_next_untagged(IMMEDIATE, immediate_payload(immediate)))
+            segments.append(self._build_next_untagged(IMMEDIATE, make_immediate_payload(immediate)))
         self._send_operation(segments)
 
     def _build_next_untagged(self, opcode: int, payload: bytes) -> Untagged:
@@ -126,7 +127,7 @@ class UcReceiver:
         if isinstance(segment, Untagged) and segment.qn:
             self._count_dropped_datagram("queue")
             return
-        if not psn_at_or_after(header.psn, self.psn):
+        if not is_psn_at_or_after(header.psn, self.psn):
             self._count_dropped_datagram("late")
             return
         if header.psn != self.psn:

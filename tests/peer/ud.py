@@ -17,7 +17,7 @@ from peer.wire import (
     Untagged,
     WireError,
     append_crc,
-    immediate_send_head,
+    make_immediate_send_head,
     parse_error,
     parse_segment,
     strip_crc,
@@ -87,7 +87,8 @@ class UdPeer:
         if immediate is not None:
             opcode = PRIVATE
             payload = (
-                immediate_send_head(SEND_IMM_SE if solicited else SEND_IMM, immediate) + payload
+                make_immediate_send_head(SEND_IMM_SE if solicited else SEND_IMM, immediate)
+                + payload
             )
         self._msn += 1
         segment = Untagged(

@@ -176,12 +176,12 @@ def parse_error(payload: bytes) -> ErrorMessage:
     return ErrorMessage(first >> 4, first & 0xF, code, seg_len, quoted[:size], rdmap_header)
 
 
-def immediate_payload(data: bytes) -> bytes:
+def make_immediate_payload(data: bytes) -> bytes:
     """Return the payload of an Immediate Data message (figure 10.1)."""
     return data + bytes(4)
 
 
-def immediate_send_head(subcode: int, immediate: bytes) -> bytes:
+def make_immediate_send_head(subcode: int, immediate: bytes) -> bytes:
     """Return the private head of a Send with Immediate (figure 10.2)."""
     return struct.pack("!Bxxx4s", subcode, immediate)
 
@@ -199,6 +199,6 @@ def segment_message(message: Untagged | Tagged, size: int) -> list[Segment]:
     return parts
 
 
-def psn_at_or_after(psn: int, than: int) -> bool:
+def is_psn_at_or_after(psn: int, than: int) -> bool:
     """Return whether a 32-bit serial number is equal to or later than another one (RFC 1982)."""
     return (psn - than) % (1 << 32) < 1 << 31

@@ -41,7 +41,7 @@ class RunCost:
 
 
 @pytest.fixture(autouse=True)
-def raised_open_file_limit() -> Iterator[None]:
+def raise_open_file_limit() -> Iterator[None]:
     """Raise the soft limit of open files to the hard limit (at most 65536), as siwarp run does."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 65536), hard))

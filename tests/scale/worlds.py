@@ -180,7 +180,7 @@ WORLDS: dict[str, Callable[[World, int], Iterator[tuple[WorldNode, int]]]] = {
 }
 
 
-def measure_world(
+def measure_simulated_world(
     name: str, n: int, seed: int = 7, warm_up: float = WARM_UP, measured: float = MEASURED
 ) -> WorldFigures:
     """Run a world of n devices, and return its figures."""
@@ -235,7 +235,11 @@ def main() -> None:
     args = parser.parse_args()
     names = args.world or list(WORLDS)
     if args.json:
-        print(json.dumps(asdict(measure_world(names[0], args.devices[0], measured=args.measured))))
+        print(
+            json.dumps(
+                asdict(measure_simulated_world(names[0], args.devices[0], measured=args.measured))
+            )
+        )
         return
     for name in names:
         for n in args.devices:

@@ -196,20 +196,20 @@ def test_an_event_loop_outside_the_world_is_refused(
 def test_asyncio_sockets_of_the_system_are_refused_in_a_world(
     world: World, ask: Callable[[asyncio.AbstractEventLoop], Awaitable[object]]
 ) -> None:
-    async def open_system_socket() -> None:
+    async def check_system_socket_is_refused() -> None:
         with pytest.raises(OSError, match=r"use siwarp\.aio") as error:
             await ask(asyncio.get_running_loop())
         assert error.value.errno == errno.EOPNOTSUPP
 
-    world.run(open_system_socket())
+    world.run(check_system_socket_is_refused())
 
 
 def test_a_host_name_is_refused_in_a_world(world: World, hosts: tuple[Context, Context]) -> None:
-    async def open_endpoint_by_host_name() -> None:
+    async def check_host_name_is_refused() -> None:
         with pytest.raises(Error, match="a simulated world has no host names"):
             await aio.open_ud(("localhost", 0))
 
-    world.run(open_endpoint_by_host_name())
+    world.run(check_host_name_is_refused())
     with pytest.raises(Error, match="a simulated world has no host names"):
         CMID(CMEventChannel(hosts[0]), ud=True).connect(("localhost", 7000))
 

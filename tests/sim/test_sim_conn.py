@@ -300,13 +300,13 @@ def test_waiting_connections_and_listeners_use_no_cpu_time(world: World, hosts: 
     listener = siwarp.listen((B, PORT))
     ended: list[tuple[str, float]] = []
 
-    def wait_until_closed(what: str, call: Callable[[], object]) -> None:
+    def wait_in_call_until_closed(what: str, call: Callable[[], object]) -> None:
         with pytest.raises(StateError, match="closed"):
             call()
         ended.append((what, world.now))
 
-    world.spawn(wait_until_closed, "recv", a.recv, on=A)
-    world.spawn(wait_until_closed, "accept", listener.accept, on=B)
+    world.spawn(wait_in_call_until_closed, "recv", a.recv, on=A)
+    world.spawn(wait_in_call_until_closed, "accept", listener.accept, on=B)
     world.run_for("1s")
     before = world.stats
     world.run_for("1000h")
@@ -560,12 +560,12 @@ def test_closing_a_completion_queue_ends_the_wait_of_a_task(world: World, hosts:
     a = End(hosts.a)
     ended: list[float] = []
 
-    def wait_until_closed() -> None:
+    def wait_in_call_until_closed() -> None:
         with pytest.raises(StateError, match="closed"):
             a.cq.wait(20)
         ended.append(world.now)
 
-    world.spawn(wait_until_closed)
+    world.spawn(wait_in_call_until_closed)
     world.run_for("1s")
     a.id.close()
     a.qp.close()

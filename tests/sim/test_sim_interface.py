@@ -20,7 +20,7 @@ DATAGRAM_NS = (SIZE + 18) * 800
 
 
 @contextlib.contextmanager
-def send_buffer_size(octets: int) -> Iterator[None]:
+def temporary_send_buffer_size(octets: int) -> Iterator[None]:
     names = [ffi.string(lib.siw_setting_name(i)) for i in range(lib.siw_settings_count())]
     before = lib.siw_setting_value(names.index(b"sndbuf"))
     assert lib.siw_setting_set(b"sndbuf", octets) == 0
@@ -40,7 +40,7 @@ def post_datagrams(end: End, to: End, n: int) -> None:
             done += len([wc.check() for wc in end.cq.wait()])
 
 
-def arrival_times(world: World, end: End, n: int) -> list[int]:
+def wait_for_arrival_times(world: World, end: End, n: int) -> list[int]:
     times: list[int] = []
     while len(times) < n:
         times.extend(world.now_ns for wc in end.cq.wait() if wc.check())
@@ -66,7 +66,7 @@ def test_senders_share_the_receive_rate_of_an_interface(
         )
         for i in (2, 3, 4)
     ]
-    task = world.spawn(arrival_times, world, receiver, 30)
+    task = world.spawn(wait_for_arrival_times, world, receiver, 30)
     for sender in senders:
         world.spawn(post_datagrams, sender, receiver, 10)
     world.run_tasks(within="1s")
@@ -86,7 +86,7 @@ def test_the_transmit_rate_of_an_interface_applies_to_all_destinations(
         )
         for i in (2, 3, 4)
     ]
-    waits = [world.spawn(arrival_times, world, receiver, 10) for receiver in receivers]
+    waits = [world.spawn(wait_for_arrival_times, world, receiver, 10) for receiver in receivers]
     for receiver in receivers:
         world.spawn(post_datagrams, sender, receiver, 10)
     world.run_for("1s")
@@ -156,8 +156,8 @@ def test_a_full_send_buffer_delays_the_sender_instead_of_losing_datagrams(
         world.interface(sender.device, plan)
     else:
         world.link(sender.device, receiver.device, plan)
-    with send_buffer_size(4096):
-        task = world.spawn(arrival_times, world, receiver, 100)
+    with temporary_send_buffer_size(4096):
+        task = world.spawn(wait_for_arrival_times, world, receiver, 100)
         world.spawn(post_datagrams, sender, receiver, 100)
         world.run_tasks(within="10s")
     assert world.stats.lost == 0

@@ -25,7 +25,7 @@ def test_a_call_fails_with_enomem_and_succeeds_after_memory_is_available_again()
         assert world.stats.allocations_failed == 1
 
 
-def successes_of_queue_creation(seed: int) -> list[bool]:
+def create_queues_and_list_successes(seed: int) -> list[bool]:
     """Create queues while half of all allocations fail; return the success of each call."""
     found = []
     with World(seed) as world:
@@ -42,9 +42,9 @@ def successes_of_queue_creation(seed: int) -> list[bool]:
 
 
 def test_only_the_seed_determines_which_allocations_fail() -> None:
-    first = successes_of_queue_creation(1)
-    assert first == successes_of_queue_creation(1)
-    assert successes_of_queue_creation(2) != first
+    first = create_queues_and_list_successes(1)
+    assert first == create_queues_and_list_successes(1)
+    assert create_queues_and_list_successes(2) != first
     assert {True, False} == set(first)
 
 

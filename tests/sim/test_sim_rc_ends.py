@@ -29,14 +29,14 @@ MIB = 1 << 20
 
 
 @pytest.fixture
-def long_linger() -> Iterator[None]:
+def set_long_linger_time() -> Iterator[None]:
     """A linger time much longer than all other times in these tests."""
     with temporary_settings(linger_ms=600_000):
         yield
 
 
 @pytest.fixture
-def short_linger() -> Iterator[None]:
+def set_short_linger_time() -> Iterator[None]:
     with temporary_settings(linger_ms=LINGER // MS):
         yield
 
@@ -51,7 +51,7 @@ def connect_two_hosts(world: World, size: int = 1 << 16, rate: str = "") -> tupl
 # ---- the state ERR
 
 
-@pytest.mark.usefixtures("long_linger")
+@pytest.mark.usefixtures("set_long_linger_time")
 def test_moving_to_err_flushes_all_requests_of_both_ends_in_order(world: World) -> None:
     a, b = connect_two_hosts(world)
     for i in range(5):
@@ -82,7 +82,7 @@ def test_moving_to_err_flushes_all_requests_of_both_ends_in_order(world: World) 
         assert_no_completions(world, 60, end.cq, end.rcq)
 
 
-@pytest.mark.usefixtures("short_linger")
+@pytest.mark.usefixtures("set_short_linger_time")
 def test_a_silent_peer_delays_the_flush_of_an_rc_queue_pair_no_longer_than_linger_ms(
     world: World,
 ) -> None:
@@ -100,7 +100,7 @@ def test_a_silent_peer_delays_the_flush_of_an_rc_queue_pair_no_longer_than_linge
 # ---- disconnecting
 
 
-@pytest.mark.usefixtures("long_linger")
+@pytest.mark.usefixtures("set_long_linger_time")
 def test_both_ends_disconnect_with_much_data_in_flight_in_both_directions(world: World) -> None:
     a, b = connect_two_hosts(world, 4 * MIB, ",rate=1Gbit")
     for end in (a, b):
@@ -121,7 +121,7 @@ def test_both_ends_disconnect_with_much_data_in_flight_in_both_directions(world:
     assert world.now_ns - began < SECOND
 
 
-@pytest.mark.usefixtures("long_linger")
+@pytest.mark.usefixtures("set_long_linger_time")
 @pytest.mark.parametrize("who", ["active", "passive"])
 @pytest.mark.parametrize("how", ["disconnect", "close id", "destroy", "error"])
 def test_the_end_of_a_connection_by_either_side_is_reported_to_both_sides(
@@ -153,7 +153,7 @@ def test_the_end_of_a_connection_by_either_side_is_reported_to_both_sides(
 # ---- closing a queue pair
 
 
-@pytest.mark.usefixtures("long_linger")
+@pytest.mark.usefixtures("set_long_linger_time")
 def test_a_queue_pair_with_pending_requests_is_destroyed_quickly(world: World) -> None:
     a, b = connect_two_hosts(world, 3 * MIB, ",rate=1Gbit")
     for i in range(10):
@@ -170,7 +170,7 @@ def test_a_queue_pair_with_pending_requests_is_destroyed_quickly(world: World) -
     assert world.now_ns - began < SECOND
 
 
-@pytest.mark.usefixtures("long_linger")
+@pytest.mark.usefixtures("set_long_linger_time")
 @pytest.mark.parametrize("size", [1, 100_000, 1 << 20])
 @pytest.mark.parametrize("loss", ["", ",loss=3%"])
 def test_a_completed_send_arrives_although_its_queue_pair_is_destroyed_immediately(
@@ -192,7 +192,7 @@ def test_a_completed_send_arrives_although_its_queue_pair_is_destroyed_immediate
     assert b.next_event().type == CMEventType.DISCONNECTED
 
 
-@pytest.mark.usefixtures("short_linger")
+@pytest.mark.usefixtures("set_short_linger_time")
 def test_closing_a_device_waits_for_a_silent_peer_no_longer_than_linger_ms(world: World) -> None:
     a, b = connect_two_hosts(world)
     world.partition(a.device, b.device)
@@ -204,7 +204,7 @@ def test_closing_a_device_waits_for_a_silent_peer_no_longer_than_linger_ms(world
     assert b.next_event().type == CMEventType.DISCONNECTED
 
 
-@pytest.mark.usefixtures("short_linger")
+@pytest.mark.usefixtures("set_short_linger_time")
 def test_closing_a_device_does_not_wait_for_a_peer_that_has_closed(world: World) -> None:
     a, b = connect_two_hosts(world)
     a.close()

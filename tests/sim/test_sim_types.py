@@ -32,7 +32,7 @@ from siwarp.verbs import (
 MESSAGE_COUNT = 50
 
 
-def message_octets(i: int) -> bytes:
+def make_numbered_message(i: int) -> bytes:
     return f"message {i}".encode()
 
 
@@ -61,8 +61,8 @@ def receive_messages(end: End, n: int) -> list[bytes]:
 def send_messages(end: End, to: End, kind: QPType, n: int) -> None:
     ah = None if kind == QPType.UC else AH(end.pd, to.qp.addr)
     for i in range(n):
-        end.mr.write(message_octets(i))
-        end.qp.post_send(SendWR(i, sg=[end.mr.sge(0, len(message_octets(i)))], ah=ah))
+        end.mr.write(make_numbered_message(i))
+        end.qp.post_send(SendWR(i, sg=[end.mr.sge(0, len(make_numbered_message(i)))], ah=ah))
         end.cq.wait()[0].check()
     if ah is not None:
         ah.close()
@@ -76,7 +76,7 @@ def test_datagram_messages_arrive_in_order_over_a_network_without_loss(
     receiver = world.spawn(receive_messages, b, MESSAGE_COUNT)
     world.spawn(send_messages, a, b, kind, MESSAGE_COUNT)
     world.run_tasks(within="10s")
-    assert receiver.result() == [message_octets(i) for i in range(MESSAGE_COUNT)]
+    assert receiver.result() == [make_numbered_message(i) for i in range(MESSAGE_COUNT)]
 
 
 def test_rd_messages_arrive_despite_loss_duplication_and_reordering(
@@ -87,7 +87,7 @@ def test_rd_messages_arrive_despite_loss_duplication_and_reordering(
     receiver = world.spawn(receive_messages, b, MESSAGE_COUNT)
     world.spawn(send_messages, a, b, QPType.RD, MESSAGE_COUNT)
     world.run_tasks(within="10min")
-    assert receiver.result() == [message_octets(i) for i in range(MESSAGE_COUNT)]
+    assert receiver.result() == [make_numbered_message(i) for i in range(MESSAGE_COUNT)]
     assert world.stats.lost > 0
 
 
@@ -101,7 +101,7 @@ def test_the_delay_of_a_link_delays_a_message_by_exactly_that_time(
     world.run_for("249ms")
     assert not receiver.done()
     world.run_for("2ms")
-    assert receiver.result() == [message_octets(0)]
+    assert receiver.result() == [make_numbered_message(0)]
 
 
 def test_an_rd_message_arrives_only_after_a_partition_ends(
@@ -115,7 +115,7 @@ def test_an_rd_message_arrives_only_after_a_partition_ends(
     assert not receiver.done()
     world.heal()
     world.run_until(receiver.done, within="1min")
-    assert receiver.result() == [message_octets(0)]
+    assert receiver.result() == [make_numbered_message(0)]
 
 
 def test_a_crash_raises_estale_on_its_device_and_fails_requests_of_the_peer(

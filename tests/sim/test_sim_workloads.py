@@ -64,14 +64,16 @@ def test_the_sim_command_detects_a_write_outside_of_a_region(
 
 
 def test_the_sim_command_detects_an_altered_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    was = model.message_content
+    was = model.make_message_content
     monkeypatch.setattr(
-        execution, "message_content", lambda number, n: was(number, n)[:-1] + b"\0" if n else b""
+        execution,
+        "make_message_content",
+        lambda number, n: was(number, n)[:-1] + b"\0" if n else b"",
     )
     arrived = execution.Execution._check_received_message
 
     def check_with_original_content(self: Any, *arguments: Any) -> None:
-        monkeypatch.setattr(execution, "message_content", was)
+        monkeypatch.setattr(execution, "make_message_content", was)
         arrived(self, *arguments)
 
     monkeypatch.setattr(execution.Execution, "_check_received_message", check_with_original_content)

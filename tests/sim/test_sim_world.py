@@ -259,7 +259,7 @@ def test_an_event_loop_services_more_descriptors_than_one_wait_reports(world: Wo
     wakers = [system.waker() for _ in range(600)]
     heard: list[int] = []
 
-    async def register_and_wake_all() -> None:
+    async def register_wakers_and_wake_all() -> None:
         loop = asyncio.get_running_loop()
 
         def record_wakeup(i: int) -> None:
@@ -271,7 +271,7 @@ def test_an_event_loop_services_more_descriptors_than_one_wait_reports(world: Wo
             waker.wake()
         await asyncio.sleep(1)
 
-    world.run(register_and_wake_all())
+    world.run(register_wakers_and_wake_all())
     for waker in wakers:
         waker.close()
     assert heard == list(range(600))

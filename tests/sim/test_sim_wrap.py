@@ -12,7 +12,7 @@ from sim.test_sim_types import (
     MESSAGE_COUNT,
     MakeEnd,
     create_ready_pair,
-    message_octets,
+    make_numbered_message,
     receive_messages,
     send_messages,
 )
@@ -52,7 +52,7 @@ def test_datagram_messages_arrive_across_the_wrap_of_sequence_numbers(
         receiver = world.spawn(receive_messages, b, MESSAGE_COUNT)
         world.spawn(send_messages, a, b, kind, MESSAGE_COUNT)
         world.run_tasks(within="1min")
-    assert receiver.result() == [message_octets(i) for i in range(MESSAGE_COUNT)]
+    assert receiver.result() == [make_numbered_message(i) for i in range(MESSAGE_COUNT)]
     assert captured_field_values(tmp_path / "run.pcapng", "msn", "SEND") == AROUND_THE_WRAP
 
 
@@ -65,7 +65,7 @@ def test_rd_messages_arrive_despite_losses_at_the_wrap_of_packet_numbers(
         receiver = world.spawn(receive_messages, b, MESSAGE_COUNT)
         world.spawn(send_messages, a, b, QPType.RD, MESSAGE_COUNT)
         world.run_tasks(within="10min")
-    assert receiver.result() == [message_octets(i) for i in range(MESSAGE_COUNT)]
+    assert receiver.result() == [make_numbered_message(i) for i in range(MESSAGE_COUNT)]
     psns = captured_field_values(tmp_path / "run.pcapng", "psn", "SEND")
     assert min(psns) < MESSAGE_COUNT
     assert max(psns) > FIRST - MESSAGE_COUNT
@@ -98,11 +98,11 @@ def test_rc_messages_and_reads_arrive_across_the_wrap_of_sequence_numbers(
         b.init_with_receives(MESSAGE_COUNT)
         connect_pair_by_qpn(a, b)
         for i in range(MESSAGE_COUNT):
-            a.send(message_octets(i), i)
+            a.send(make_numbered_message(i), i)
             a.post(WROpcode.RDMA_READ, i, length=8, remote=b.mr.remote(0, 8))
             assert all(wc.ok for wc in a.wait_for_sends(2))
             (wc,) = b.wait_for_receives()
-            assert b.mr.read(wc.check().byte_len, wc.wr_id - 100 << 10) == message_octets(i)
+            assert b.mr.read(wc.check().byte_len, wc.wr_id - 100 << 10) == make_numbered_message(i)
     assert captured_field_values(tmp_path / "run.pcapng", "msn", "SEND") == AROUND_THE_WRAP
     assert set(AROUND_THE_WRAP) <= set(
         captured_field_values(tmp_path / "run.pcapng", "msn", "RDMA_READ_REQUEST")
@@ -115,7 +115,7 @@ def test_delivery_counts_of_waiting_sends_cross_the_wrap(world: World) -> None:
     b.init_with_receives(0)
     connect_pair_by_qpn(a, b)
     for i in range(2 * 16):
-        a.send(message_octets(i), i)
+        a.send(make_numbered_message(i), i)
         rc_harness.assert_no_completions(world, 1e-4, a.cq)
         b.post_receive(i, length=1024)
         assert a.wait_for_sends()[0].ok

@@ -23,7 +23,7 @@ from typing import Any
 
 from siwarp.base.counters import read_counters
 from siwarp.inspect.crc import crc32c
-from siwarp.inspect.rd import COOKIE_LEN, HELLO_LEAST, RDDatagram, RDType, handshake_offer
+from siwarp.inspect.rd import COOKIE_LEN, HELLO_LEAST, RDDatagram, RDType, make_handshake_offer
 from siwarp.verbs import (
     AH,
     CQ,
@@ -53,8 +53,9 @@ IP_PKTINFO, IN_PKTINFO = 8, struct.Struct("=i4s4s")  # a constant and a struct o
 
 def build_datagram_templates() -> list[tuple[bytearray, bool]]:
     """Return a datagram of each RD type, and whether it has a cookie."""
-    cookie = handshake_offer() + bytes(COOKIE_LEN)
-    bodies = {RDType.HELLO: handshake_offer().ljust(HELLO_LEAST, b"\0"), RDType.CHALLENGE: cookie,
+    cookie = make_handshake_offer() + bytes(COOKIE_LEN)
+    bodies = {RDType.HELLO: make_handshake_offer().ljust(HELLO_LEAST, b"\0"),
+              RDType.CHALLENGE: cookie,
               RDType.ECHO: cookie, RDType.DATA: bytes(20)}  # fmt: skip
     found = []
     for kind in [*RDType, RDType.HELLO, RDType.ECHO]:
@@ -191,7 +192,7 @@ def resident_octets() -> int:
     return int(statm.split()[1]) * os.sysconf("SC_PAGESIZE")
 
 
-def run_target(count: int, limit: float) -> dict[str, Any]:
+def run_flood_target(count: int, limit: float) -> dict[str, Any]:
     """Exchange messages with an honest peer during the flood, and return the results."""
     ctx = Context("siw_lo")
     # The queue pair has peer records for the honest peer and one more peer. If a spoofed datagram
@@ -241,7 +242,7 @@ def main(argv: list[str] | None = None) -> int:
     if args.port:
         result = run_attacker(args.port, args.pid, args.count, args.limit)
     else:
-        result = run_target(args.count, args.limit)
+        result = run_flood_target(args.count, args.limit)
     print(json.dumps(result))
     return 0
 

@@ -19,7 +19,7 @@ def listed_timing_tests(path: Path = LIST) -> list[str]:
     return [line for line in lines if line]
 
 
-def timing_reasons_by_test(path: Path = LIST) -> dict[str, str]:
+def reasons_for_real_time_by_test(path: Path = LIST) -> dict[str, str]:
     """Return, for each entry of tests.txt, why a test in virtual time cannot replace it."""
     lines = [line.partition("#") for line in path.read_text("utf-8").splitlines()]
     return {name.strip(): why.strip() for name, _, why in lines if name.strip()}

@@ -86,7 +86,7 @@ def run_pytest(arguments: list[str]) -> tuple[int, list[Result]]:
     return done.returncode, [Result(**json.loads(line)) for line in lines]
 
 
-def verdict_after_rerun(first: Result, may_be_unjudged: bool) -> tuple[str, str]:
+def rerun_and_return_verdict(first: Result, may_be_unjudged: bool) -> tuple[str, str]:
     """Run a failed test a second time; return the verdict and an explanation."""
     if not may_be_unjudged:
         return "FAILED", f"{first.cost}; it is not in tests/timing/tests.txt"
@@ -113,7 +113,7 @@ def main() -> int:
     names = frozenset(listed_timing_tests())
     verdicts: list[tuple[str, Result, str]] = []
     for result in failed:
-        kind, why = verdict_after_rerun(
+        kind, why = rerun_and_return_verdict(
             result, list_entry_covering_test(result.nodeid, names) is not None
         )
         verdicts.append((kind, result, why))

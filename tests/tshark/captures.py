@@ -22,7 +22,7 @@ import pytest
 from cli.cli_harness import (
     COMMAND,
     environment_without_sanitizer,
-    ping_server,
+    run_ping_server,
     run_siwarp,
     run_siwarp_json,
 )
@@ -49,7 +49,7 @@ def test_tshark_shows_a_good_crc_for_every_fpdu_of_an_rc_capture(
     ours, theirs = tmp_path / "client.pcapng", tmp_path / "server.pcapng"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SIWARP_CAPTURE", str(theirs))
-        with ping_server("--qp", "rc", "--addr", host) as (port, _):
+        with run_ping_server("--qp", "rc", "--addr", host) as (port, _):
             done = run_siwarp(
                 "capture", "-o", ours, "--", *COMMAND,
                 "ping", host, "-p", port, "-n", 50, "-s", size, "--qp", "rc", "--op", op,

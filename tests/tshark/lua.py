@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from cli.cli_harness import COMMAND, ping_server, qkey_options, run_siwarp, run_siwarp_json
+from cli.cli_harness import COMMAND, qkey_options, run_ping_server, run_siwarp, run_siwarp_json
 from scapy.packet import Raw
 from tshark.tshark_harness import (
     check_packet_checksums,
@@ -22,8 +22,8 @@ from unit.inspect.inspect_harness import (
     TCPConversation,
     add_startup_frames,
     make_send_fpdu,
+    make_stream_with_markers,
     make_udp_packet,
-    stream_with_markers,
     write_capture,
 )
 
@@ -50,7 +50,7 @@ def test_the_script_shows_fields_and_a_good_crc_for_every_ud_datagram(
     tmp_path: Path, size: int, host: str
 ) -> None:
     file = tmp_path / "ud.pcapng"
-    with ping_server("--qp", "ud", "--addr", host) as (port, _):
+    with run_ping_server("--qp", "ud", "--addr", host) as (port, _):
         done = run_siwarp(
             "capture", "-o", file, "--", *COMMAND,
             "ping", host, "-p", port, "-n", 20, "-s", size, "--qp", "ud", *qkey_options(),
@@ -159,7 +159,7 @@ def test_fpdus_with_markers_are_shown_with_good_crcs_for_any_tcp_segmentation(
     link = add_startup_frames(TCPConversation().open(), **asks)
     fpdus = [make_send_fpdu(n, b"m" * (n * 150)) for n in range(1, 9)]
     for who, asked in ((0, "reply_m"), (1, "m")):
-        stream = stream_with_markers(fpdus) if asked in asks else b"".join(fpdus)
+        stream = make_stream_with_markers(fpdus) if asked in asks else b"".join(fpdus)
         link.send(who, stream, [100, 600, 3])
     file = write_capture(link.close().packets, tmp_path / "x.pcapng")
     words = run_tshark(file, *ALL_MPA_OPTIONS, *twice, "-V")
@@ -178,7 +178,7 @@ def test_connections_of_siwarp_with_markers_are_shown_with_good_crcs(
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SIWARP_MARKERS", "1")
         patch.setenv("SIWARP_CAPTURE", str(theirs))
-        with ping_server("--qp", "rc", "--addr", "127.0.0.1") as (port, _):
+        with run_ping_server("--qp", "rc", "--addr", "127.0.0.1") as (port, _):
             done = run_siwarp(
                 "capture", "-o", ours, "--", *COMMAND,
                 "ping", "127.0.0.1", "-p", port, "-n", 6, "-s", 70_000, "--qp", "rc", "--op", op,
@@ -197,7 +197,7 @@ def test_connections_of_siwarp_with_markers_are_shown_with_good_crcs(
 
 
 def test_a_marker_with_a_wrong_pointer_and_a_wrong_crc_are_reported(tmp_path: Path) -> None:
-    stream = bytearray(stream_with_markers([make_send_fpdu(1, b"x" * 600), make_send_fpdu(2)]))
+    stream = bytearray(make_stream_with_markers([make_send_fpdu(1, b"x" * 600), make_send_fpdu(2)]))
     stream[515] ^= 8
     link = add_startup_frames(TCPConversation().open(), m=1, reply_m=1).send(0, bytes(stream))
     words = run_tshark(write_capture(link.packets, tmp_path / "x.pcapng"), *lua_options(), "-V")
@@ -274,7 +274,7 @@ def test_truncated_and_mutated_frames_cause_no_error_in_the_script(tmp_path: Pat
         sound = UDDatagram(segment=Raw(whole[:size]))
         packets += [make_udp_packet(whole[:size]), make_udp_packet(bytes(sound))]
     link = add_startup_frames(TCPConversation(packets=packets).open(), m=1, reply_m=1, rev=2, s=1)
-    stream = stream_with_markers([make_send_fpdu(1, b"q" * 500), make_send_fpdu(2)])
+    stream = make_stream_with_markers([make_send_fpdu(1, b"q" * 500), make_send_fpdu(2)])
     link.send(0, stream[:600]).send(1, b"\xff\xff" + stream[:300])
     again = TCPConversation(("10.4.0.1", 9), packets=packets).open()
     again.send(0, b"MPA ID Req Frame\xff\xff\xff\xff and so on").send(1, b"MPA ID Rep Frame\xf0")
@@ -288,7 +288,7 @@ def test_delivery_counts_of_siwarp_connections_are_shown(tmp_path: Path, every: 
     file = tmp_path / "x.pcapng"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SIWARP_PERSONA", "roce")
-        with ping_server("--qp", "rc", "--addr", "127.0.0.1") as (port, _):
+        with run_ping_server("--qp", "rc", "--addr", "127.0.0.1") as (port, _):
             done = run_siwarp(
                 "capture", "-o", file, "--", *COMMAND,
                 "ping", "127.0.0.1", "-p", port, "-n", 6, "-s", 64, "--qp", "rc", "--op", "send",

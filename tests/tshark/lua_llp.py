@@ -42,9 +42,9 @@ from siwarp.inspect.rd import (
     RDDatagram,
     RDOption,
     RDType,
-    ack_body,
     handshake_cookie,
-    handshake_offer,
+    make_ack_body,
+    make_handshake_offer,
 )
 from siwarp.verbs import SendWR, WROpcode
 
@@ -195,7 +195,9 @@ def make_write_record(octets: int = 4, last: int = 1, to: int = 0, **head: int) 
     return bytes(RecordDatagram(segment=bytes(segment) + bytes(octets)))
 
 
-OFFER = handshake_offer({RDOption.LONGEST: 9000, RDOption.FEATURES: 0, RDOption.INSTANCE: 5, 77: 1})
+OFFER = make_handshake_offer(
+    {RDOption.LONGEST: 9000, RDOption.FEATURES: 0, RDOption.INSTANCE: 5, 77: 1}
+)
 SEGMENT = bytes(DDPUntagged(msn=3) / Raw(b"octets"))
 VALID_DATAGRAMS = {
     "DATA": (
@@ -203,7 +205,7 @@ VALID_DATAGRAMS = {
         "RD DATA PSN=7 Ack=0 Send MSN=3, 6 octets",
     ),
     "ACK": (
-        build_rd_datagram(RDType.ACK, ack_body(5, [7, 8, 20]), acknowledged=5, rd_flags=1),
+        build_rd_datagram(RDType.ACK, make_ack_body(5, [7, 8, 20]), acknowledged=5, rd_flags=1),
         "RD ACK PSN=0 Ack=5, and 3 after a gap",
     ),
     "HELLO": (
@@ -216,7 +218,7 @@ VALID_DATAGRAMS = {
     ),
     "ECHO": (build_rd_datagram(RDType.ECHO, OFFER + bytes(20)), "RD ECHO PSN=0 Ack=0"),
     "VERSIONS": (
-        build_rd_datagram(RDType.VERSIONS, handshake_offer(), source_epoch=0),
+        build_rd_datagram(RDType.VERSIONS, make_handshake_offer(), source_epoch=0),
         "RD VERSIONS PSN=0 Ack=0",
     ),
     "PROBE": (build_rd_datagram(RDType.PROBE, bytes(99), psn=4), "RD PROBE PSN=4 Ack=0"),
@@ -245,7 +247,10 @@ INVALID_DATAGRAMS = {
     ),
     "another version": (b"\x52" + build_rd_datagram(RDType.ACK)[1:-4], "bad_llp"),
     "no source epoch": (build_rd_datagram(RDType.DATA, SEGMENT, source_epoch=0)[:-4], "bad_llp"),
-    "ranges that are cut": (build_rd_datagram(RDType.ACK, ack_body(5, [7])[:-1])[:-4], "bad_llp"),
+    "ranges that are cut": (
+        build_rd_datagram(RDType.ACK, make_ack_body(5, [7])[:-1])[:-4],
+        "bad_llp",
+    ),
     "a bye with something behind it": (build_rd_datagram(RDType.BYE, b"more")[:-4], "bad_llp"),
     "a hello that nothing answers": (
         build_rd_datagram(RDType.HELLO, OFFER, dest_epoch=0)[:-4],

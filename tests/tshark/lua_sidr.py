@@ -22,8 +22,8 @@ from unit.inspect.test_inspect_resolution import (
     LISTENER,
     QUERIER,
     REFUSAL,
+    build_sidr_frame,
     change_octet_and_fix_crc,
-    sidr_frame,
 )
 
 import siwarp as package
@@ -70,10 +70,13 @@ def test_queries_and_answers_of_siwarp_are_shown_with_fields_and_good_crcs(
 
 
 def test_cookies_and_queries_that_return_a_cookie_are_shown(tmp_path: Path) -> None:
-    sent = [(QUERIER, LISTENER, sidr_frame(id=7)), (LISTENER, QUERIER, sidr_frame(**COOKIE))]
+    sent = [
+        (QUERIER, LISTENER, build_sidr_frame(id=7)),
+        (LISTENER, QUERIER, build_sidr_frame(**COOKIE)),
+    ]
     sent += [
-        (QUERIER, LISTENER, sidr_frame(id=7, cookie=0x99)),
-        (LISTENER, QUERIER, sidr_frame(**ANSWER)),
+        (QUERIER, LISTENER, build_sidr_frame(id=7, cookie=0x99)),
+        (LISTENER, QUERIER, build_sidr_frame(**ANSWER)),
     ]
     file = write_capture([make_udp_packet(o, a, b) for a, b, o in sent], tmp_path / "x.pcapng")
     assert "question with a cookie" in run_tshark(file, *lua_options())
@@ -94,17 +97,17 @@ def test_cookies_and_queries_that_return_a_cookie_are_shown(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     "octets",
     [
-        sidr_frame(id=7)[:-1],
-        change_octet_and_fix_crc(sidr_frame(id=7), 4, 2),
-        sidr_frame(id=0),
-        change_octet_and_fix_crc(sidr_frame(id=7), 5, 9),
-        change_octet_and_fix_crc(sidr_frame(id=7), 7, 181),
-        change_octet_and_fix_crc(sidr_frame(**ANSWER), 7, 137),
-        sidr_frame(**(REFUSAL | {"status": 0})),
-        sidr_frame(**(COOKIE | {"cookie": 0})),
-        sidr_frame(**(ANSWER | {"qpn": 0})),
-        sidr_frame(**(ANSWER | {"gid": "ff02::1"})),
-        sidr_frame(**(ANSWER | {"gid": "::ffff:224.0.0.1"})),
+        build_sidr_frame(id=7)[:-1],
+        change_octet_and_fix_crc(build_sidr_frame(id=7), 4, 2),
+        build_sidr_frame(id=0),
+        change_octet_and_fix_crc(build_sidr_frame(id=7), 5, 9),
+        change_octet_and_fix_crc(build_sidr_frame(id=7), 7, 181),
+        change_octet_and_fix_crc(build_sidr_frame(**ANSWER), 7, 137),
+        build_sidr_frame(**(REFUSAL | {"status": 0})),
+        build_sidr_frame(**(COOKIE | {"cookie": 0})),
+        build_sidr_frame(**(ANSWER | {"qpn": 0})),
+        build_sidr_frame(**(ANSWER | {"gid": "ff02::1"})),
+        build_sidr_frame(**(ANSWER | {"gid": "::ffff:224.0.0.1"})),
     ],
 )
 def test_an_invalid_resolution_frame_is_shown_as_invalid(tmp_path: Path, octets: bytes) -> None:
@@ -116,7 +119,7 @@ def test_an_invalid_resolution_frame_is_shown_as_invalid(tmp_path: Path, octets:
 
 def test_a_wrong_crc_of_a_resolution_frame_is_shown_as_bad(tmp_path: Path) -> None:
     file = write_capture(
-        [make_udp_packet(sidr_frame(id=7, crc=5), QUERIER, LISTENER)], tmp_path / "x.pcapng"
+        [make_udp_packet(build_sidr_frame(id=7, crc=5), QUERIER, LISTENER)], tmp_path / "x.pcapng"
     )
     assert read_packet_fields(
         file, "siwarp.bad_crc", "siwarp.sidr.id", "siwarp.crc.status", options=lua_options()
@@ -127,7 +130,7 @@ def test_a_wrong_crc_of_a_resolution_frame_is_shown_as_bad(tmp_path: Path) -> No
 def test_resolution_frames_of_any_length_cause_no_error_in_the_script(
     tmp_path: Path, length: int
 ) -> None:
-    octets = sidr_frame(**ANSWER).ljust(1000, b"\0")[:length]
+    octets = build_sidr_frame(**ANSWER).ljust(1000, b"\0")[:length]
     file = write_capture([make_udp_packet(octets, QUERIER, LISTENER)], tmp_path / "x.pcapng")
     assert len(
         read_packet_fields(file, "siwarp.bad_sidr", "frame.number", options=lua_options())

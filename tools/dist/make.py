@@ -16,7 +16,7 @@ from platforms import (
     OUT,
     ROOT,
     Platform,
-    common_headers_folder,
+    create_common_headers_folder,
     compiler_command,
     select_platforms,
     zig_path,
@@ -31,7 +31,7 @@ def write_cross_file(platform: Platform) -> Path:
     variable.
     """
     words = ", ".join(f"'{word}'" for word in compiler_command(platform))
-    headers = common_headers_folder()
+    headers = create_common_headers_folder()
     text = f"""
 [binaries]
 c = [{words}]

@@ -59,12 +59,12 @@ def zig_path() -> Path:
 
 
 def compiler_command(platform: Platform) -> list[str]:
-    """Return the command that compiles C for a platform, without common_headers_folder()."""
+    """Return the command that compiles C for a platform, without create_common_headers_folder()."""
     # Without -fno-sanitize=undefined, zig would trap undefined behaviour of C.
     return [str(zig_path()), "cc", "-target", platform.target, "-fno-sanitize=undefined"]
 
 
-def common_headers_folder() -> Path:
+def create_common_headers_folder() -> Path:
     """Return a folder with links to the system headers that are valid for every platform.
 
     The folder has the headers of libibverbs and librdmacm and, if Debian installs it by processor,

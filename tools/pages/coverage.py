@@ -124,10 +124,11 @@ def _specification_page(
     ]
     for row in rows:
         anchor = f'<span id="{row.id.lower()}"></span>{row.id}'
-        why = f" *{_table_cell(row.reason)}*" if row.reason else ""
+        why = f" *{_format_table_cell(row.reason)}*" if row.reason else ""
         tests = _folded_test_list_html(row, found, ran)
         lines.append(
-            f"| {anchor} | {row.level} | {_table_cell(row.summary)}{why}{tests} | {row.state} |"
+            f"| {anchor} | {row.level} | {_format_table_cell(row.summary)}{why}{tests} "
+            f"| {row.state} |"
         )
     return "\n".join([*lines, "", ":::", ""])
 
@@ -143,7 +144,7 @@ def _folded_test_list_html(row: Row, found: check.Citations, ran: check.Recorded
             words = name.removeprefix("test_").replace("_", " ")
             result = ", ".join(sorted(ended)) or "not run here"
             item = f"({cited[-1]}) " if "#" in cited else ""
-            lines.append(f"{item}[{_table_cell(words)}](../../../{file}): {result}")
+            lines.append(f"{item}[{_format_table_cell(words)}](../../../{file}): {result}")
     if not lines:
         return ""
     count = f"{len(lines)} test{'s' if len(lines) > 1 else ''}"
@@ -156,6 +157,6 @@ def _is_same_test(ran: str, test: str) -> bool:
     return f"{parts[0]}::{parts[-1]}" == test
 
 
-def _table_cell(text: str) -> str:
+def _format_table_cell(text: str) -> str:
     escaped = html.escape(" ".join(text.split()), quote=False)
     return "".join(f"\\{c}" if c in "|*_[]`" else c for c in escaped)

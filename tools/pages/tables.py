@@ -25,7 +25,7 @@ EXCEPTIONS = ("Error", "StateError", "LimitError", "PeerGone", "Timeout", "Proto
 _REASON = re.compile(r"X\((\w+), (E\w+),\s*((?:\"(?:[^\"\\]|\\.)*\"\s*)+)\)")
 
 
-def table_cell(text: str) -> str:
+def format_table_cell(text: str) -> str:
     """Return a text as Markdown for a table cell, which renders as exactly the text."""
     pieces = re.split(r"(`[^`]+`)", text.replace("|", r"\|"))
     return "".join(p if p[:1] == "`" else re.sub(r"([*<>\[\]_{}])", r"\\\1", p) for p in pieces)
@@ -46,7 +46,7 @@ def settings_doc_page() -> str:
             f"(setting-{row.name})=",
             f"## `{row.variable}`",
             "",
-            f"{table_cell(row.help[:1].upper() + row.help[1:])}.",
+            f"{format_table_cell(row.help[:1].upper() + row.help[1:])}.",
             "",
             f"Option `{row.option}`; default {row.default}, from {row.minimum} to {row.maximum}.",
             "",
@@ -70,7 +70,7 @@ def counters_doc_page(troubleshooting: str) -> str:
     for i in range(lib.siw_counters_count()):
         name = ffi.string(lib.siw_counter_name(i)).decode()
         what = ffi.string(lib.siw_counter_help(i)).decode()
-        lines.append(f"| `{name}` | {table_cell(what)} | {advice.get(name, '')} |")
+        lines.append(f"| `{name}` | {format_table_cell(what)} | {advice.get(name, '')} |")
     return "\n".join(lines) + "\n"
 
 
@@ -113,7 +113,7 @@ def exceptions_doc_page(header: Path) -> str:
     for number, (kind, advice) in sorted(errors._BY_ERRNO.items()):
         name, text = errno.errorcode[number], os.strerror(number)
         link = f"[`{kind.__name__}`](#exception-{kind.__name__.lower()})"
-        lines.append(f"| `{name}` | {link} | {text} | {table_cell(advice)} |")
+        lines.append(f"| `{name}` | {link} | {text} | {format_table_cell(advice)} |")
     return (
         "\n".join(
             [*lines, "", *_terminate_numbers_section(), "", *_refusal_reasons_section(header)]
@@ -137,7 +137,7 @@ def _terminate_numbers_section() -> list[str]:
     for layer, kind, code in errors._CODES:
         text = errors.terminate_reason(layer, kind, code)
         clause = errors.terminate_clause(layer, kind, code)
-        lines.append(f"| {layer} | {kind} | {code:#04x} | {table_cell(text)} | {clause} |")
+        lines.append(f"| {layer} | {kind} | {code:#04x} | {format_table_cell(text)} | {clause} |")
     return lines
 
 
@@ -155,5 +155,11 @@ def _refusal_reasons_section(header: Path) -> list[str]:
     ]
     for name, number, text in parse_refusal_reasons(header):
         anchor = name.lower().replace("_", "-")
-        lines += [f"(reason-{anchor})=", f"### {name}", "", f"`{number}`: {table_cell(text)}.", ""]
+        lines += [
+            f"(reason-{anchor})=",
+            f"### {name}",
+            "",
+            f"`{number}`: {format_table_cell(text)}.",
+            "",
+        ]
     return lines

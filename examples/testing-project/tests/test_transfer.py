@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 
 import pytest
-from transfer import answer_requests, request_until_answered, write_region
+from transfer import answer_requests, send_request_until_answered, write_region_to_peer
 
 import siwarp
 from siwarp.testing import Pair, pair
@@ -16,7 +16,7 @@ from siwarp.verbs import MR, Context
 def test_write_region_writes_the_complete_region(rc_pair: Pair) -> None:
     a, b = rc_pair
     with MR(a.pd, bytearray(range(256)) * 40) as data:
-        assert write_region(a.qp, a.cq, data, b.mr.remote()) == 3
+        assert write_region_to_peer(a.qp, a.cq, data, b.mr.remote()) == 3
     a.send(b"done")  # all Writes are visible to the peer before this message
     assert b.recv() == b"done"
     assert b.mr.read(10240) == bytes(range(256)) * 40
@@ -28,7 +28,7 @@ def test_a_write_to_a_closed_region_of_the_peer_fails(rc_pair: Pair) -> None:
     b.mr.close()
     with MR(a.pd, 4096) as data, pytest.raises((siwarp.ProtocolError, siwarp.StateError)):
         for _ in range(100):  # TCP accepts some Writes before the peer's refusal arrives
-            write_region(a.qp, a.cq, data, stale)
+            write_region_to_peer(a.qp, a.cq, data, stale)
 
 
 def test_write_region_fails_when_the_connection_is_reset(
@@ -37,7 +37,7 @@ def test_write_region_fails_when_the_connection_is_reset(
     a, b = rc_pair
     faults("reset=20KB")
     with MR(a.pd, 65536) as data, pytest.raises(siwarp.Error):
-        write_region(a.qp, a.cq, data, b.mr.remote())
+        write_region_to_peer(a.qp, a.cq, data, b.mr.remote())
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -52,7 +52,7 @@ def test_a_request_is_answered_although_datagrams_are_lost(
         peer.start()
         try:
             for number, question in enumerate((b"who?", b"where?", b"when?")):
-                said = request_until_answered(
+                said = send_request_until_answered(
                     a.qp, a.cq, a.mr, a.ah, question, number=number, tries=200, patience=0.05
                 )
                 assert said == question.upper()
@@ -63,7 +63,9 @@ def test_a_request_is_answered_although_datagrams_are_lost(
 
 def test_a_request_without_an_answer_times_out(device: Context) -> None:
     with pair("ud", device, receives=0) as (a, _), pytest.raises(TimeoutError, match="3 tries"):
-        request_until_answered(a.qp, a.cq, a.mr, a.ah, b"hello?", number=0, tries=3, patience=0.01)
+        send_request_until_answered(
+            a.qp, a.cq, a.mr, a.ah, b"hello?", number=0, tries=3, patience=0.01
+        )
 
 
 def test_rd_messages_arrive_in_order_despite_loss_and_reordering(

@@ -81,8 +81,8 @@ int ibv_destroy_ah(struct ibv_ah *ah)
  * Derives the reverse path from the GRH of a received RoCE v2 message, by exchanging the GIDs. The
  * GRH is an IPv6 header, or contains an IPv4 header in its second half.
  */
-static bool grh_reverse_path(const struct ibv_grh *grh, union ibv_gid *own,
-			     struct ibv_global_route *back)
+static bool derive_reverse_path_from_grh(const struct ibv_grh *grh, union ibv_gid *own,
+					 struct ibv_global_route *back)
 {
 	const uint8_t *octets = (const uint8_t *)grh;
 	struct siw_addr from = { .family = AF_INET }, to = { .family = AF_INET };
@@ -142,7 +142,8 @@ int ibv_init_ah_from_wc(struct ibv_context *context, uint8_t port_num, struct ib
 	    abi_context_of(context)->forks != abi_forks)
 		goto refuse;
 	/* Without LIDs and without a GRH, the source of the message is unknown. */
-	if (!(wc->wc_flags & IBV_WC_GRH) || !grh || !grh_reverse_path(grh, &own, &attr.grh))
+	if (!(wc->wc_flags & IBV_WC_GRH) || !grh ||
+	    !derive_reverse_path_from_grh(grh, &own, &attr.grh))
 		goto refuse;
 	index = gid_index_of(abi_context_of(context), &own);
 	if (index < 0)

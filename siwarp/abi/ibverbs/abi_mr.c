@@ -242,7 +242,7 @@ struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t length, ui
 }
 
 /* Returns the address that corresponds to offset 0 of the engine's region after ibv_rereg_mr. */
-static uint64_t rereg_base_addr(const struct abi_mr *mr, int flags, unsigned int access)
+static uint64_t mr_base_addr_after_rereg(const struct abi_mr *mr, int flags, unsigned int access)
 {
 	if (!(flags & IBV_REREG_MR_CHANGE_TRANSLATION) &&
 	    !((access ^ mr->access) & IBV_ACCESS_ZERO_BASED))
@@ -269,7 +269,7 @@ int ibv_rereg_mr(struct ibv_mr *ibv, int flags, struct ibv_pd *pd, void *addr, s
 	if (r)
 		return r;
 	mr_copy_public_members(mr, new_pd ? pd : ibv->pd);
-	mr->iova = rereg_base_addr(mr, flags, now);
+	mr->iova = mr_base_addr_after_rereg(mr, flags, now);
 	mr->access = now;
 	return 0;
 }
@@ -331,7 +331,7 @@ static bool mr_has_lkey(void *handle, const void *wanted)
 }
 
 /* Checks one element of ibv_advise_mr. Returns 0 or an errno value. */
-static int check_advice(const struct ibv_pd *pd, bool writes, const struct ibv_sge *sge)
+static int check_sge_of_advise_mr(const struct ibv_pd *pd, bool writes, const struct ibv_sge *sge)
 {
 	const struct abi_mr *mr =
 		abi_find_object(ABI_MR, mr_has_lkey, &(struct advice){ pd, sge->lkey });
@@ -363,7 +363,7 @@ int abi_advise_mr(struct ibv_pd *pd, enum ibv_advise_mr_advice advice, uint32_t 
 	if ((unsigned int)advice > IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT)
 		return abi_fail(EOPNOTSUPP);
 	for (uint32_t i = 0; i < num_sge && !r; i++)
-		r = check_advice(pd, writes, &sg_list[i]);
+		r = check_sge_of_advise_mr(pd, writes, &sg_list[i]);
 	return r ? abi_fail(r) : 0;
 }
 

@@ -68,7 +68,7 @@ static void registry_unlock(void)
 	pthread_mutex_unlock(&lock);
 }
 
-static void registry_fork_child(void)
+static void registry_reset_in_fork_child(void)
 {
 	abi_forks++;
 	registry_unlock();
@@ -77,7 +77,7 @@ static void registry_fork_child(void)
 /* Registers fork handlers, so that the lock is free in the child of fork(). */
 static void registry_init(void)
 {
-	pthread_atfork(registry_lock_raw, registry_unlock, registry_fork_child);
+	pthread_atfork(registry_lock_raw, registry_unlock, registry_reset_in_fork_child);
 }
 
 void abi_fork_init(void)
@@ -265,7 +265,8 @@ bool abi_mark_dead(enum abi_kind kind, void *handle)
  * Finds the next registry entry of a context from slot *i on, and sets *i to the slot after the
  * entry.
  */
-static bool registry_next(struct ibv_context *context, size_t *i, struct entry *found)
+static bool registry_find_next_of_context(struct ibv_context *context, size_t *i,
+					  struct entry *found)
 {
 	bool is = false;
 
@@ -282,7 +283,7 @@ bool abi_mark_context_dead(struct ibv_context *context)
 {
 	struct entry one;
 
-	for (size_t i = 0; registry_next(context, &i, &one);)
+	for (size_t i = 0; registry_find_next_of_context(context, &i, &one);)
 		abi_mark_dead(one.kind, one.handle);
 	return abi_mark_dead(ABI_CONTEXT, context);
 }

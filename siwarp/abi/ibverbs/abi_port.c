@@ -60,7 +60,7 @@ long abi_interface_mbps(const char *netdev)
 }
 
 /* Sets the width and the speed per lane, which are codes of ibv_query_port(3). */
-static void port_set_rate(struct ibv_port_attr *attr, long mbps)
+static void port_attr_set_width_and_speed(struct ibv_port_attr *attr, long mbps)
 {
 	static const struct {
 		long mbps;
@@ -95,7 +95,7 @@ static void fill_port_attr(const struct siw_device_info *info, uint32_t max_msg,
 		.link_layer = IBV_LINK_LAYER_ETHERNET,
 		.flags = GRH_REQUIRED,
 	};
-	port_set_rate(attr, abi_interface_mbps(info->netdev));
+	port_attr_set_width_and_speed(attr, abi_interface_mbps(info->netdev));
 }
 
 int abi_query_port(struct ibv_context *context, uint8_t port_num, struct ibv_port_attr *attr,

@@ -555,7 +555,7 @@ int ibv_detach_mcast(struct ibv_qp *qp, const union ibv_gid *gid, uint16_t lid)
  * Posts one bind request. Binds are posted separately, because a bind contains verbs objects that
  * must be converted.
  */
-static int post_bind(struct ibv_qp *qp, const struct ibv_send_wr *wr)
+static int post_mw_bind_request(struct ibv_qp *qp, const struct ibv_send_wr *wr)
 {
 	struct siw_send_wr one, *bad;
 
@@ -590,7 +590,8 @@ static int errno_of_post(struct ibv_qp *qp, int r)
 /*
  * Posts a list that contains binds: each bind and each run of other requests is posted separately.
  */
-static int post_with_binds(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad_wr)
+static int post_send_list_with_mw_binds(struct ibv_qp *qp, struct ibv_send_wr *wr,
+					struct ibv_send_wr **bad_wr)
 {
 	struct ibv_send_wr *last, *next;
 	int r = 0;
@@ -605,7 +606,7 @@ static int post_with_binds(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv
 			last = last->next;
 		next = last->next;
 		if (wr->opcode == IBV_WR_BIND_MW) {
-			r = post_bind(qp, wr);
+			r = post_mw_bind_request(qp, wr);
 		} else {
 			last->next = NULL;
 			r = -siw_post_send(abi_qp_of(qp)->siw, (struct siw_send_wr *)wr, &bad);
@@ -623,7 +624,7 @@ int abi_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr 
 
 	for (const struct ibv_send_wr *one = wr; one && left; one = one->next, left--)
 		if (one->opcode == IBV_WR_BIND_MW)
-			return errno_of_post(qp, -post_with_binds(qp, wr, bad_wr));
+			return errno_of_post(qp, -post_send_list_with_mw_binds(qp, wr, bad_wr));
 	return errno_of_post(qp, siw_post_send(abi_qp_of(qp)->siw, (struct siw_send_wr *)wr,
 					       (struct siw_send_wr **)bad_wr));
 }

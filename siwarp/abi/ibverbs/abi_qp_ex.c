@@ -38,8 +38,8 @@ static struct abi_builder *builder_of_qp_ex(struct ibv_qp_ex *qp)
 }
 
 /* Ensures that *array has space for `wanted` elements of `size` octets. */
-static bool builder_reserve(struct abi_builder *b, void *array, size_t *have, size_t wanted,
-			    size_t size)
+static bool builder_grow_array_if_needed(struct abi_builder *b, void *array, size_t *have,
+					 size_t wanted, size_t size)
 {
 	size_t n = *have ? *have : 16;
 	void *bigger;
@@ -66,8 +66,9 @@ static struct siw_send_wr *builder_begin_wr(struct ibv_qp_ex *qp, enum ibv_wr_op
 	struct siw_send_wr *wr;
 
 	if (b->err ||
-	    !builder_reserve(b, &b->first_sge, &index_room, b->n + 1, sizeof(*b->first_sge)) ||
-	    !builder_reserve(b, &b->wr, &b->wr_room, b->n + 1, sizeof(*b->wr)))
+	    !builder_grow_array_if_needed(b, &b->first_sge, &index_room, b->n + 1,
+					  sizeof(*b->first_sge)) ||
+	    !builder_grow_array_if_needed(b, &b->wr, &b->wr_room, b->n + 1, sizeof(*b->wr)))
 		return NULL;
 	b->first_sge[b->n] = b->sges;
 	wr = &b->wr[b->n++];
@@ -243,7 +244,8 @@ static void builder_set_sges(struct ibv_qp_ex *qp, size_t n, const struct ibv_sg
 		builder_fail(qp, EINVAL);
 		return;
 	}
-	if (!n || !builder_reserve(b, &b->sge, &b->sge_room, b->sges + n, sizeof(*list)))
+	if (!n ||
+	    !builder_grow_array_if_needed(b, &b->sge, &b->sge_room, b->sges + n, sizeof(*list)))
 		return;
 	wr->send_flags &= ~(uint32_t)IBV_SEND_INLINE;
 	memcpy(b->sge + b->sges, list, n * sizeof(*list));
@@ -293,7 +295,7 @@ static void wr_set_inline_data_list(struct ibv_qp_ex *qp, size_t num_buf,
 			return;
 		}
 	}
-	if (!builder_reserve(b, &b->inlined, &b->inlined_room, b->octets + total, 1))
+	if (!builder_grow_array_if_needed(b, &b->inlined, &b->inlined_room, b->octets + total, 1))
 		return;
 	for (size_t i = 0; i < num_buf; i++) {
 		if (buf_list[i].length)
@@ -386,7 +388,7 @@ static void wr_abort(struct ibv_qp_ex *qp)
 }
 
 /* Returns the operations of a queue pair type: a set of enum ibv_qp_create_send_ops_flags. */
-static uint64_t supported_operations(enum ibv_qp_type type)
+static uint64_t supported_send_ops_of_qp_type(enum ibv_qp_type type)
 {
 	const uint64_t sends = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
 	const uint64_t tagged = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM |
@@ -407,7 +409,7 @@ int abi_builder_create(struct abi_qp *qp, uint64_t send_ops_flags)
 {
 	struct ibv_qp_ex *ibv = &qp->ibv;
 
-	if (send_ops_flags & ~supported_operations(ibv->qp_base.qp_type))
+	if (send_ops_flags & ~supported_send_ops_of_qp_type(ibv->qp_base.qp_type))
 		return EOPNOTSUPP;
 	qp->builder = calloc(1, sizeof(*qp->builder));
 	if (!qp->builder)

@@ -133,11 +133,11 @@ bool cm_is_live_locked(enum cm_kind kind, const void *handle);
 void cm_mark_dead(struct cm_object *object);
 void cm_mark_dead_locked(struct cm_object *object);
 /*
- * cm_count_ack records that an event of an id was acknowledged; cm_wait_acks waits until all
- * events of an id are acknowledged.
+ * cm_note_event_acknowledged records that an event of an id was acknowledged;
+ * cm_wait_until_events_acknowledged waits until all events of an id are acknowledged.
  */
-void cm_count_ack(struct cm_id *id);
-void cm_wait_acks(struct cm_id *id);
+void cm_note_event_acknowledged(struct cm_id *id);
+void cm_wait_until_events_acknowledged(struct cm_id *id);
 
 /* ---- rdmacm_device.c ------------------------------------------------------------------------- */
 
@@ -193,7 +193,7 @@ const struct siw_addr *cm_dest_addr(const struct cm_id *id);
  */
 uint64_t cm_pop_event_arg(struct cm_id *id);
 /* Frees the arguments of the unread events of an id that is being destroyed. */
-void cm_drop_written_events(struct cm_id *id);
+void cm_drop_user_written_events(struct cm_id *id);
 
 /* ---- rdmacm_ud.c: functions for datagram ids; the caller has checked the arguments ----------- */
 

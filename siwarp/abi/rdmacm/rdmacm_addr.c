@@ -13,7 +13,7 @@
  * Converts a multicast address of family AF_IB, which is a GID and therefore an IP address.
  * Programs have no other way to pass the GID of a group.
  */
-static int addr_of_ib_group(const struct sockaddr *from, struct siw_addr *to)
+static int addr_from_af_ib_multicast_sockaddr(const struct sockaddr *from, struct siw_addr *to)
 {
 	struct sockaddr_ib ib;
 
@@ -31,7 +31,7 @@ int cm_addr_from_sockaddr(const struct sockaddr *from, struct siw_addr *to)
 		return EINVAL;
 	memset(to, 0, sizeof(*to));
 	if (from->sa_family == AF_IB)
-		return addr_of_ib_group(from, to);
+		return addr_from_af_ib_multicast_sockaddr(from, to);
 	if (from->sa_family == AF_INET)
 		memcpy(to, from, offsetof(struct sockaddr_in, sin_zero));
 	else if (from->sa_family == AF_INET6)

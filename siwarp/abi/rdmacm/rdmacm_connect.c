@@ -15,7 +15,7 @@
  * Converts a depth of rdma_cm to the engine's: 0 means none, and a value above the limit means the
  * limit.
  */
-static int depth_to_engine(uint8_t asked, int limit)
+static int ird_or_ord_to_engine(uint8_t asked, int limit)
 {
 	if (!asked)
 		return -1;
@@ -39,9 +39,9 @@ static int conn_param_to_engine(const struct cm_id *id, const struct rdma_conn_p
 	if (!from)
 		return 0;
 	to->initiator_depth =
-		depth_to_engine(from->initiator_depth, (int)device.max_qp_init_rd_atom);
+		ird_or_ord_to_engine(from->initiator_depth, (int)device.max_qp_init_rd_atom);
 	to->responder_resources =
-		depth_to_engine(from->responder_resources, (int)device.max_qp_rd_atom);
+		ird_or_ord_to_engine(from->responder_resources, (int)device.max_qp_rd_atom);
 	return cm_copy_private_data(from, to);
 }
 
@@ -142,7 +142,7 @@ static int bind_qp_by_number(struct cm_id *id, const struct rdma_conn_param *par
  * Binds a queue pair that was created with another id and that the program then stored in the given
  * id, as DAPL does. Returns 0 or an errno value.
  */
-static int bind_replaced_qp(struct cm_id *id)
+static int bind_qp_stored_by_program(struct cm_id *id)
 {
 	struct ibv_qp *qp = id->id.qp;
 	int r;
@@ -172,7 +172,7 @@ int rdma_connect(struct rdma_cm_id *rdma_id, struct rdma_conn_param *conn_param)
 		return cm_ud_connect(id, conn_param);
 	r = conn_param_to_engine(id, conn_param, &param);
 	if (r == 0 && id->id.qp)
-		r = -bind_replaced_qp(id);
+		r = -bind_qp_stored_by_program(id);
 	if (r == 0)
 		r = set_rnr_retries(id, conn_param, &param);
 	if (r == 0 && !id->id.qp)
@@ -197,7 +197,7 @@ int rdma_accept(struct rdma_cm_id *rdma_id, struct rdma_conn_param *conn_param)
 		return -1;
 	if (!id->unanswered)
 		return cm_fail(EINVAL);
-	r = id->id.qp ? bind_replaced_qp(id) : bind_qp_by_number(id, conn_param);
+	r = id->id.qp ? bind_qp_stored_by_program(id) : bind_qp_by_number(id, conn_param);
 	if (r)
 		return cm_fail(r);
 	if (cm_is_ud(id))

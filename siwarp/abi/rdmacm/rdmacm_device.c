@@ -22,7 +22,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct opened *all; /* list of opened devices, protected by lock */
 
 /* The child of fork() cannot use the parent's devices, so it starts with an empty list. */
-static void devices_fork_child(void)
+static void devices_reset_in_fork_child(void)
 {
 	pthread_mutex_init(&lock, NULL);
 	all = NULL;
@@ -30,7 +30,7 @@ static void devices_fork_child(void)
 
 static void devices_init(void)
 {
-	pthread_atfork(NULL, NULL, devices_fork_child);
+	pthread_atfork(NULL, NULL, devices_reset_in_fork_child);
 }
 
 static void devices_lock(void)

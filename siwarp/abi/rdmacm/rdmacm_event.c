@@ -79,7 +79,7 @@ void rdma_destroy_event_channel(struct rdma_event_channel *ev)
 
 /* ---- events ---------------------------------------------------------------------------------- */
 
-static uint8_t depth_to_uint8(int value)
+static uint8_t ird_or_ord_to_uint8(int value)
 {
 	return value < 0 ? 0 : value > UINT8_MAX ? UINT8_MAX : (uint8_t)value;
 }
@@ -88,14 +88,14 @@ static uint8_t depth_to_uint8(int value)
  * Sets the depths in an event to the values in the peer's frame. If the frame contains no depths,
  * and in events of connection requests, the depths are the values that the local end may use.
  */
-static void event_fill_depths(struct rdma_conn_param *conn, const struct siw_cm_event *from)
+static void event_fill_ird_and_ord(struct rdma_conn_param *conn, const struct siw_cm_event *from)
 {
 	bool said = from->event == SIW_CM_ESTABLISHED || from->event == SIW_CM_CONNECT_RESPONSE;
 
-	conn->responder_resources = depth_to_uint8(
+	conn->responder_resources = ird_or_ord_to_uint8(
 		said && from->peer_ord >= 0 ? from->peer_ord : from->responder_resources);
-	conn->initiator_depth = depth_to_uint8(said && from->peer_ird >= 0 ? from->peer_ird
-									   : from->initiator_depth);
+	conn->initiator_depth = ird_or_ord_to_uint8(
+		said && from->peer_ird >= 0 ? from->peer_ird : from->initiator_depth);
 }
 
 static void event_fill_conn(struct cm_event *event, const struct siw_cm_event *from)
@@ -107,7 +107,7 @@ static void event_fill_conn(struct cm_event *event, const struct siw_cm_event *f
 	memcpy(event->private_data, from->private_data, from->private_data_len);
 	conn->private_data = len ? event->private_data : NULL;
 	conn->private_data_len = (uint8_t)len;
-	event_fill_depths(conn, from);
+	event_fill_ird_and_ord(conn, from);
 	conn->rnr_retry_count = 7;
 	conn->retry_count = 7;
 	conn->flow_control = 1;
@@ -145,8 +145,8 @@ static void id_update_state(struct cm_id *id, int event, const struct siw_cm_eve
 	if (id->id.qp) {
 		id->id.qp->state = IBV_QPS_RTS;
 		if (!cm_is_ud(id)) {
-			id->depth = depth_to_uint8(from->initiator_depth);
-			id->resources = depth_to_uint8(from->responder_resources);
+			id->depth = ird_or_ord_to_uint8(from->initiator_depth);
+			id->resources = ird_or_ord_to_uint8(from->responder_resources);
 			cm_store_qp_attr(id);
 		}
 	}
@@ -249,7 +249,7 @@ static int channel_poll_event(struct cm_channel *channel, struct cm_event *event
 }
 
 /* Waits until a channel's descriptor is readable. Returns 0 or a negative errno value. */
-static int channel_wait(int fd)
+static int event_channel_wait_until_readable(int fd)
 {
 	struct pollfd one = { .fd = fd, .events = POLLIN };
 	int flags = fcntl(fd, F_GETFL);
@@ -275,7 +275,7 @@ static int channel_get_event(struct cm_channel *channel, struct cm_event *event)
 		abi_cancel_restore(cancel);
 		if (r != -EAGAIN)
 			return r;
-		r = channel_wait(fd);
+		r = event_channel_wait_until_readable(fd);
 		if (r && !(r == -EINTR && abi_should_restart_interrupted_wait()))
 			return r;
 	}
@@ -307,7 +307,7 @@ int rdma_get_cm_event(struct rdma_event_channel *ev, struct rdma_cm_event **out)
 		return 0;
 	}
 	if (r == 0) {
-		cm_count_ack(event->of);
+		cm_note_event_acknowledged(event->of);
 		r = -ENOMEM;
 	}
 	free(event);
@@ -321,7 +321,7 @@ int rdma_ack_cm_event(struct rdma_cm_event *ev)
 	if (!cm_is_live(CM_EVENT, ev))
 		return cm_fail(EINVAL);
 	cm_mark_dead(&event->object);
-	cm_count_ack(event->of);
+	cm_note_event_acknowledged(event->of);
 	free(event);
 	return 0;
 }
@@ -407,7 +407,7 @@ int rdma_write_cm_event(struct rdma_cm_id *id, enum rdma_cm_event_type event, in
 	return cm_result(queue_user_event(cm_id_of(id), status, arg));
 }
 
-void cm_drop_written_events(struct cm_id *id)
+void cm_drop_user_written_events(struct cm_id *id)
 {
 	while (id->args)
 		cm_pop_event_arg(id);

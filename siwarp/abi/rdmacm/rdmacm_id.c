@@ -129,10 +129,10 @@ int rdma_destroy_id(struct rdma_cm_id *rdma_id)
 	cm_destroy_substitute_qp(id);
 	cm_leave_all_groups(id);
 	cm_ack_pending_event(id);
-	cm_wait_acks(id);
+	cm_wait_until_events_acknowledged(id);
 	cm_mark_dead(&id->object);
 	own = (struct rdma_event_channel *)id->own;
-	cm_drop_written_events(id);
+	cm_drop_user_written_events(id);
 	rdma_freeaddrinfo(id->info);
 	free(id->ep_attr);
 	free(id);
@@ -163,7 +163,7 @@ int rdma_migrate_id(struct rdma_cm_id *rdma_id, struct rdma_event_channel *chann
 	}
 	cm_ack_pending_event(id);
 	/* A thread that got an event from the old channel may still read the member id.channel. */
-	cm_wait_acks(id);
+	cm_wait_until_events_acknowledged(id);
 	old = (struct rdma_event_channel *)id->own;
 	id->own = (struct cm_channel *)own;
 	id->id.channel = channel;
@@ -271,7 +271,7 @@ static int cm_id_select_source(struct cm_id *id, const struct siw_addr *dest)
  * Returns whether an error means that the destination is unreachable, which an event reports
  * instead of the call.
  */
-static bool is_unreachable(int why)
+static bool is_errno_of_unreachable_destination(int why)
 {
 	return why == ENETUNREACH || why == EHOSTUNREACH || why == ENODEV || why == EACCES ||
 	       why == EADDRNOTAVAIL;
@@ -296,7 +296,7 @@ static int cm_id_resolve(struct cm_id *id, struct sockaddr *src, struct sockaddr
 			return why;
 	}
 	why = cm_id_select_source(id, &dest);
-	if (is_unreachable(why))
+	if (is_errno_of_unreachable_destination(why))
 		return -siw_cm_tell(id->siw, SIW_CM_ADDR_ERROR, -why);
 	if (why)
 		return why;

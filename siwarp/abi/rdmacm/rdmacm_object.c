@@ -102,7 +102,7 @@ void cm_mark_dead(struct cm_object *object)
 	cm_unlock();
 }
 
-void cm_count_ack(struct cm_id *id)
+void cm_note_event_acknowledged(struct cm_id *id)
 {
 	cm_lock();
 	id->unacked--;
@@ -110,7 +110,7 @@ void cm_count_ack(struct cm_id *id)
 	cm_unlock();
 }
 
-void cm_wait_acks(struct cm_id *id)
+void cm_wait_until_events_acknowledged(struct cm_id *id)
 {
 	int cancel;
 

@@ -7,7 +7,7 @@
 #define ACK_TIMEOUT 14 /* InfiniBand code of 67 ms */
 
 /* Converts the result of a verbs function to 0, or to -1 with errno. */
-static int cm_errno_result(int why)
+static int cm_set_errno_and_return_result(int why)
 {
 	return why ? cm_fail(why) : 0;
 }
@@ -286,5 +286,5 @@ int rdma_init_qp_attr(struct rdma_cm_id *rdma_id, struct ibv_qp_attr *attr, int 
 	if (cm_is_ud(id))
 		return cm_ud_fill_transition_attr(id, attr, mask);
 	why = fill_qp_transition_attr(id, attr, mask);
-	return why ? cm_errno_result(why) : 0;
+	return why ? cm_set_errno_and_return_result(why) : 0;
 }

@@ -39,7 +39,7 @@ static bool rc_is_signaled(const struct siw_base_qp *base, const struct siw_wqe 
 }
 
 /* Returns the number of requests begun since the QP was created. */
-static uint32_t rc_requests_begun(const struct siw_base_qp *base)
+static uint32_t rc_count_of_requests_begun(const struct siw_base_qp *base)
 {
 	return base->sq_head + base->begun;
 }
@@ -51,7 +51,7 @@ static uint32_t rc_requests_begun(const struct siw_base_qp *base)
 static void rc_mark_confirmation_wanted(struct siw_rc_qp *rc, const struct siw_wqe *wqe)
 {
 	if (rc_is_signaled(&rc->base, wqe) || rc->base.begun >= rc->base.sq_mask / 2)
-		rc->confirm.wanted = rc_requests_begun(&rc->base) + 1;
+		rc->confirm.wanted = rc_count_of_requests_begun(&rc->base) + 1;
 	rc->confirm.due = wqe->op.length >= LONG_OCTETS;
 }
 
@@ -70,11 +70,12 @@ static bool rc_send_confirming_read(struct siw_rc_qp *rc)
 	 * After a failure a later call sends the Read: when an outstanding Read ends, or when TCP
 	 * has room.
 	 */
-	if (siw_rdmap_send_confirming_read(rc->base.flow.stream, rc_requests_begun(&rc->base)))
+	if (siw_rdmap_send_confirming_read(rc->base.flow.stream,
+					   rc_count_of_requests_begun(&rc->base)))
 		return false;
 	c->read_outstanding = true;
 	c->due = false;
-	c->covered = rc_requests_begun(&rc->base);
+	c->covered = rc_count_of_requests_begun(&rc->base);
 	return true;
 }
 
@@ -88,7 +89,7 @@ static void rc_assign_request_numbers(struct siw_rc_qp *rc, struct siw_wqe *wqe)
 		wqe->msn = ++rc->counts.writes_begun;
 	if (wqe->opcode != SIW_WR_RDMA_WRITE) {
 		wqe->msn = ++rc->sends_begun;
-		rc->confirm.sends = rc_requests_begun(&rc->base) + 1;
+		rc->confirm.sends = rc_count_of_requests_begun(&rc->base) + 1;
 	}
 }
 
@@ -101,7 +102,7 @@ static void rc_note_requests_to_be_confirmed(struct siw_rc_qp *rc, const struct 
 	struct siw_confirm *c = &rc->confirm;
 
 	if (response_confirms_sends(wqe) || (int32_t)(c->sends - c->covered) <= 0)
-		c->covered = rc_requests_begun(&rc->base) + 1;
+		c->covered = rc_count_of_requests_begun(&rc->base) + 1;
 }
 
 static int rc_begin_request(struct siw_base_qp *base, struct siw_flow *flow, struct siw_wqe *wqe)
@@ -141,7 +142,7 @@ static void rc_handle_request_failure(struct siw_base_qp *base, struct siw_flow 
 	(void)flow;
 	(void)status;
 	siw_advance_teardown(base, rc->confirm.on || rc->counts.on ? SIW_FAILING : SIW_BROKEN);
-	rc->confirm.wanted = rc_requests_begun(base) - 1;
+	rc->confirm.wanted = rc_count_of_requests_begun(base) - 1;
 }
 
 /*
@@ -157,7 +158,7 @@ static void rc_handle_local_request_done(struct siw_base_qp *base, struct siw_wq
 	 * not confirmed yet.
 	 */
 	if (rc->confirm.on && rc_is_signaled(base, wqe))
-		rc->confirm.wanted = rc_requests_begun(base) - 1;
+		rc->confirm.wanted = rc_count_of_requests_begun(base) - 1;
 }
 
 static int rc_flush_requests(struct siw_base_qp *base, struct siw_flow *flow)
@@ -167,7 +168,7 @@ static int rc_flush_requests(struct siw_base_qp *base, struct siw_flow *flow)
 
 	/* To drain the send queue, unsignaled requests must be confirmed, too. */
 	if (__builtin_expect(base->draining, 0) && base->begun)
-		rc->confirm.wanted = rc_requests_begun(base);
+		rc->confirm.wanted = rc_count_of_requests_begun(base);
 	if (rc->confirm.on)
 		rc_send_confirming_read(rc);
 	r = siw_rdmap_flush_tx(flow->stream, &flow->memory_released);
@@ -223,7 +224,7 @@ static enum siw_run rc_run_send_queue(struct siw_base_qp *base)
 	 */
 	if (r == 1 && rc->confirm.on && rc_send_confirming_read(rc))
 		r = rc_flush_requests(base, flow);
-	siw_qp_flow_reap(base, flow);
+	siw_qp_flow_reap_finished_requests(base, flow);
 	if (__builtin_expect(r == -EFAULT, 0) && !siw_is_closing(base))
 		rc_fail_at_position(base, flow->memory_released);
 	/* This end found an error in data that it sends; the QP's receive path reports it. */
@@ -235,7 +236,7 @@ static enum siw_run rc_run_send_queue(struct siw_base_qp *base)
 	 */
 	if (__builtin_expect(r == -ENOMEM, 0) && !siw_is_closing(base))
 		siw_advance_teardown(base, SIW_BROKEN);
-	return siw_qp_flow_run_result(base, r, r == 0 && siw_mpa_tx_blocked(rc->mpa));
+	return siw_qp_flow_result_of_sending_turn(base, r, r == 0 && siw_mpa_tx_blocked(rc->mpa));
 }
 
 /* ==== delivery counts ========================================================================= */
@@ -459,20 +460,20 @@ static bool rc_send_delivery_count_in_sending_turn(struct siw_rc_qp *rc)
  * Returns the number of RNR retries: the sender's rnr_retry if it is known, otherwise the rnr_retry
  * of this end.
  */
-static int rnr_retries(const struct siw_rc_qp *rc)
+static int rnr_retry_limit(const struct siw_rc_qp *rc)
 {
 	return rc->counts.rnr_retry >= 0 ? rc->counts.rnr_retry : rc->base.rnr_retry;
 }
 
 static uint64_t rnr_timeout_ns(const struct siw_rc_qp *rc)
 {
-	return siw_rnr_timeout_ns((uint32_t)rnr_retries(rc), (uint32_t)rc->base.min_rnr_timer);
+	return siw_rnr_timeout_ns((uint32_t)rnr_retry_limit(rc), (uint32_t)rc->base.min_rnr_timer);
 }
 
 /* Sets the timer for the deadline of the oldest Send that waits for a receive. */
 static void rnr_set_timer(struct siw_rc_qp *rc)
 {
-	if (rnr_retries(rc) != SIW_RNR_NO_LIMIT && rc->rnr_deadline_ns)
+	if (rnr_retry_limit(rc) != SIW_RNR_NO_LIMIT && rc->rnr_deadline_ns)
 		siw_device_timer_start_at(rc->base.qp.ctx, &rc->base.timed, rc->rnr_deadline_ns);
 }
 
@@ -483,7 +484,7 @@ static void rnr_begin_wait(struct siw_rc_qp *rc)
 	if (siw_rdmap_has_waiting_send(rc->base.flow.stream, &rc->rnr_msn))
 		rc->rnr_deadline_ns = siw_now_ns() + rnr_timeout_ns(rc);
 	rnr_set_timer(rc);
-	siw_llp_resume(siw_mpa_sock(rc->mpa));
+	siw_llp_sock_resume(siw_mpa_sock(rc->mpa));
 }
 
 /* Ends the receiver-not-ready state: no Send waits for a receive any more. */
@@ -504,7 +505,7 @@ static bool rnr_has_expired(struct siw_rc_qp *rc, uint64_t now_ns)
 
 	if (!siw_rdmap_has_waiting_send(rc->base.flow.stream, &msn)) {
 		/* The socket gets another turn, because more Sends may find receives now. */
-		siw_llp_resume(siw_mpa_sock(rc->mpa));
+		siw_llp_sock_resume(siw_mpa_sock(rc->mpa));
 		if (!siw_rdmap_has_unexpected_messages(rc->base.flow.stream)) {
 			rnr_end_wait(rc);
 			siw_device_timer_cancel(rc->base.qp.ctx, &rc->base.timed);
@@ -524,7 +525,7 @@ static bool rnr_has_expired(struct siw_rc_qp *rc, uint64_t now_ns)
 		rc->rnr_deadline_ns = now_ns + rnr_timeout_ns(rc);
 	}
 	rnr_set_timer(rc);
-	if (rnr_retries(rc) == SIW_RNR_NO_LIMIT || now_ns < rc->rnr_deadline_ns)
+	if (rnr_retry_limit(rc) == SIW_RNR_NO_LIMIT || now_ns < rc->rnr_deadline_ns)
 		return false;
 	siw_rdmap_expire_waiting_send(rc->base.flow.stream);
 	siw_count(SIW_COUNTER_rnr_expired, 1);
@@ -559,7 +560,7 @@ static int linger_handle_socket_event(struct siw_io_handler *self)
 {
 	struct siw_linger *linger = siw_container(self, struct siw_linger, handler);
 
-	if (siw_mpa_drain(linger->mpa))
+	if (siw_mpa_read_and_discard(linger->mpa))
 		linger_close(linger);
 	return 0;
 }
@@ -568,7 +569,7 @@ static void linger_handle_timer(struct siw_timed *timed, uint64_t now_ns)
 {
 	struct siw_linger *linger = siw_container(timed, struct siw_linger, timed);
 
-	if (siw_mpa_drain(linger->mpa) || now_ns >= linger->deadline_ns)
+	if (siw_mpa_read_and_discard(linger->mpa) || now_ns >= linger->deadline_ns)
 		linger_close(linger);
 }
 
@@ -601,7 +602,7 @@ static void linger_start(struct siw_linger *linger, struct siw_context *ctx,
 	linger->timed.tick = linger_handle_timer;
 	siw_link_init(&linger->timed.link);
 	siw_llp_set_handler(siw_mpa_sock(mpa), &linger->handler);
-	siw_llp_resume(siw_mpa_sock(mpa)); /* the socket may have been paused before */
+	siw_llp_sock_resume(siw_mpa_sock(mpa)); /* the socket may have been paused before */
 	siw_device_timer_start_periodic(linger->ctx, &linger->timed, linger->deadline_ns);
 	atomic_fetch_add(&ctx->n_linger, 1);
 }
@@ -683,7 +684,7 @@ static void rc_continue_close(struct siw_rc_qp *rc)
 	 */
 	if (!r) {
 		siw_ddp_stream_drop_unexpected(rc->base.flow.ddp);
-		siw_mpa_drain(rc->mpa);
+		siw_mpa_read_and_discard(rc->mpa);
 		if (!rc->may_send)
 			r = -ENOTCONN;
 	}
@@ -737,7 +738,7 @@ static void rc_begin_close(struct siw_rc_qp *rc, enum siw_teardown how)
  * Sets an error code for RDMAP's local catastrophic error, which has no codes; any value may be
  * sent (RFC 5040 figure 9). With code 0, vendor_err would be 0, which means no error.
  */
-static void rc_set_error_code(struct siw_wire_err *err)
+static void rc_fill_missing_error_code(struct siw_wire_err *err)
 {
 	if (!err->layer && !err->type && !err->code)
 		err->code = SIW_RDMAP_UNSPECIFIED;
@@ -800,7 +801,7 @@ void siw_qp_rc_fail(struct siw_rc_qp *rc, enum siw_teardown how, int status,
 
 	if (err) {
 		coded = *err;
-		rc_set_error_code(&coded);
+		rc_fill_missing_error_code(&coded);
 		err = &coded;
 	}
 	if (err)
@@ -832,7 +833,7 @@ static void rc_release_stream(struct siw_rc_qp *rc)
  * Closes the stream immediately, for a transition to RESET; data that TCP has accepted still
  * reaches the peer.
  */
-static void rc_release_for_reset(struct siw_base_qp *base)
+static void rc_release_stream_for_reset(struct siw_base_qp *base)
 {
 	struct siw_rc_qp *rc = siw_rc_qp_of(base);
 
@@ -845,9 +846,9 @@ static void rc_release_for_reset(struct siw_base_qp *base)
  * Completes the requests that are DONE. Returns the oldest request that is not complete, or NULL.
  * send_lock held.
  */
-static struct siw_wqe *rc_reap_and_get_oldest(struct siw_rc_qp *rc)
+static struct siw_wqe *rc_reap_and_get_oldest_request(struct siw_rc_qp *rc)
 {
-	siw_qp_flow_reap(&rc->base, &rc->base.flow);
+	siw_qp_flow_reap_finished_requests(&rc->base, &rc->base.flow);
 	return rc->base.flow.first;
 }
 
@@ -855,12 +856,12 @@ static struct siw_wqe *rc_reap_and_get_oldest(struct siw_rc_qp *rc)
  * Marks the oldest incomplete request of the QP as failed with status. Returns whether there is an
  * incomplete request.
  */
-static bool rc_fail_oldest(struct siw_rc_qp *rc, int status)
+static bool rc_fail_oldest_request(struct siw_rc_qp *rc, int status)
 {
 	struct siw_wqe *oldest;
 
 	siw_lock(&rc->base.qp.send_lock);
-	oldest = rc_reap_and_get_oldest(rc);
+	oldest = rc_reap_and_get_oldest_request(rc);
 	if (oldest && oldest->state != SIW_WQE_DONE) {
 		oldest->state = SIW_WQE_DONE;
 		oldest->status = (uint8_t)status;
@@ -897,7 +898,7 @@ static void rc_close_stream_and_keep_qp_state(struct siw_rc_qp *rc)
 	bool open;
 
 	siw_lock(&rc->base.qp.send_lock);
-	open = rc_reap_and_get_oldest(rc);
+	open = rc_reap_and_get_oldest_request(rc);
 	siw_unlock(&rc->base.qp.send_lock);
 	rc->has_torn = rc_release_unfinished_recv(&rc->base, &rc->torn) == 1;
 	rc_release_stream(rc);
@@ -912,7 +913,7 @@ void siw_qp_rc_handle_lost_stream(struct siw_rc_qp *rc, int status)
 	else if (rc->base.flow.stream && rc->base.qp.state == SIW_QPS_RTS)
 		rc_close_stream_and_keep_qp_state(
 			rc); /* after a failed start-up too, because no request was sent */
-	else if (rc_fail_oldest(rc, SIW_WC_RETRY_EXC_ERR))
+	else if (rc_fail_oldest_request(rc, SIW_WC_RETRY_EXC_ERR))
 		siw_qp_rc_fail(rc, SIW_SHUTTING_DOWN, -EFAULT, NULL);
 	else
 		rc_release_stream(rc);
@@ -1434,7 +1435,7 @@ void siw_qp_rc_receive_arrived_messages(struct siw_base_qp *base)
 {
 	struct siw_rc_qp *rc = siw_rc_qp_of(base);
 
-	siw_qp_send_delayed(
+	siw_qp_send_delayed_requests(
 		base); /* requests delayed for a batch count as posted, so they are sent */
 	for (int i = 0; i < SETTLE_TURNS && rc->base.flow.stream && !siw_is_closing(&rc->base); i++)
 		if (!rc_handle_socket_event(&rc->base.qp.handler))
@@ -1465,7 +1466,7 @@ static bool rc_has_nothing_to_send(const struct siw_qp *qp)
  * Resets the connection if Read Responses that TCP has not accepted yet still refer to the revoked
  * memory.
  */
-static void rc_reset_if_sending_revoked(struct siw_qp *qp, uint32_t stag)
+static void rc_reset_if_sending_from_revoked_stag(struct siw_qp *qp, uint32_t stag)
 {
 	bool in_flight;
 
@@ -1593,7 +1594,7 @@ static void rc_query_attr(const struct siw_base_qp *base, struct siw_qp_attr *at
 		rc->pairs->query(rc, attr);
 }
 
-static void rc_query_init(const struct siw_base_qp *base, struct siw_qp_init_attr *init)
+static void rc_query_init_attr(const struct siw_base_qp *base, struct siw_qp_init_attr *init)
 {
 	init->by_qpn = siw_rc_qp_of(base)->pairs != NULL;
 	init->private_messages = base->private_always || base->private;
@@ -1610,7 +1611,7 @@ const struct siw_qp_class siw_qp_rc_class = {
 		.turn = rc_make_sending_turn,
 		.uses_key = siw_qp_uses_key,
 		.is_quiet = rc_has_nothing_to_send,
-		.revoke = rc_reset_if_sending_revoked,
+		.revoke = rc_reset_if_sending_from_revoked_stag,
 		.settle = rc_end_replaced_mw_binding,
 		.fail = rc_fail_qp,
 		.leave = rc_close_at_exit,
@@ -1628,11 +1629,11 @@ const struct siw_qp_class siw_qp_rc_class = {
 	.close = rc_free_resources,
 	.addr = rc_get_addrs,
 	.query_attr = rc_query_attr,
-	.query_init = rc_query_init,
+	.query_init = rc_query_init_attr,
 	.prepare = rc_prepare_transition,
 	.modified = rc_apply_modified_attrs,
 	.end = rc_close_in_err,
-	.release = rc_release_for_reset,
+	.release = rc_release_stream_for_reset,
 	.post = siw_qp_post_send_request,
 	.check = siw_qp_check_send_request,
 	.run = rc_run_send_queue,

@@ -79,7 +79,7 @@ static void rd_linger_start(struct siw_context *ctx, struct siw_rd *endpoint)
 	siw_link_init(&rd_linger->timed.link);
 	siw_link_add(&ctx->lingering_rds, &rd_linger->link);
 	siw_llp_set_handler(siw_rd_sock(endpoint), &rd_linger->handler);
-	siw_llp_resume(siw_rd_sock(endpoint));
+	siw_llp_sock_resume(siw_rd_sock(endpoint));
 	siw_device_timer_start_periodic(ctx, &rd_linger->timed, rd_linger->deadline_ns);
 	atomic_fetch_add(&ctx->n_linger, 1);
 }
@@ -283,10 +283,10 @@ static int rd_flush_requests(struct siw_base_qp *base, struct siw_flow *flow)
 }
 
 /* Completes, in order, the requests of the flow that the peer has accepted or that are DONE. */
-static void rd_reap_accepted(struct siw_rd_qp *rd, struct siw_flow *flow)
+static void rd_reap_accepted_requests(struct siw_rd_qp *rd, struct siw_flow *flow)
 {
 	flow->accepted = siw_ddp_tx_accepted_position(flow->ddp);
-	siw_qp_flow_reap(&rd->base, flow);
+	siw_qp_flow_reap_finished_requests(&rd->base, flow);
 }
 
 /*
@@ -316,7 +316,7 @@ static bool rd_send_flow_requests(struct siw_base_qp *base, struct siw_flow *flo
 {
 	int r = siw_qp_flow_send_requests(base, flow);
 
-	siw_qp_flow_reap(base, flow);
+	siw_qp_flow_reap_finished_requests(base, flow);
 	if (__builtin_expect(r == -EACCES, 0)) {
 		rd_tear_stream(base, flow);
 		return true;
@@ -346,7 +346,7 @@ static enum siw_run rd_run_send_queue(struct siw_base_qp *base)
 			rd_mark_flow_ready(rd, flow);
 	}
 	if (__builtin_expect(base->draining, 0))
-		siw_qp_raise_if_drained(base);
+		siw_qp_raise_event_if_drained(base);
 	return siw_link_empty(&rd->ready) ? SIW_RUN_DONE : SIW_RUN_MORE;
 }
 
@@ -440,7 +440,7 @@ static struct siw_flow *rd_reap_and_get_flow(struct siw_rd_qp *rd, struct siw_rd
 
 	siw_lock(&rd->base.qp.send_lock);
 	flow = rd_flow_of_stream(stream);
-	rd_reap_accepted(rd, flow);
+	rd_reap_accepted_requests(rd, flow);
 	siw_unlock(&rd->base.qp.send_lock);
 	return flow;
 }
@@ -449,10 +449,10 @@ static struct siw_flow *rd_reap_and_get_flow(struct siw_rd_qp *rd, struct siw_rd
  * Returns the instance number of the peer. A stream ends when the peer appears with another
  * instance number.
  */
-static uint64_t rd_peer_instance(struct siw_rd_qp *rd, struct siw_flow *flow)
+static uint64_t rd_peer_instance_number(struct siw_rd_qp *rd, struct siw_flow *flow)
 {
 	if (__builtin_expect(!flow->instance, 0))
-		flow->instance = siw_rd_instance_of_peer(rd->endpoint, flow->peer);
+		flow->instance = siw_rd_instance_number_of_peer(rd->endpoint, flow->peer);
 	return flow->instance;
 }
 
@@ -462,7 +462,7 @@ static void rd_complete_receive(struct siw_rd_qp *rd, struct siw_rdmap_stream *s
 	struct siw_flow *flow = rd_reap_and_get_flow(rd, stream);
 
 	siw_qp_add_recv_completion(&rd->base, ev, status, ev->src_qpn, &ev->source,
-				   rd_peer_instance(rd, flow));
+				   rd_peer_instance_number(rd, flow));
 }
 
 static void rd_complete_write_record(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
@@ -472,7 +472,7 @@ static void rd_complete_write_record(struct siw_rd_qp *rd, struct siw_rdmap_stre
 
 	siw_qp_write_record_add_completion(&rd->base,
 					   siw_rdmap_rd_write_record_find_report(rd->end, number),
-					   rd_peer_instance(rd, flow));
+					   rd_peer_instance_number(rd, flow));
 	rd->records.reported++;
 }
 
@@ -482,7 +482,7 @@ static void rd_handle_invalid_message(struct siw_rd_qp *rd, const struct siw_rdm
 	siw_qp_err_handle_invalid_message(&rd->base, ev);
 }
 
-static void rd_send_and_mark_unsent(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream)
+static void rd_run_sq_and_mark_unsent(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream)
 {
 	enum siw_run run;
 
@@ -546,14 +546,14 @@ static void rd_handle_peer_error(struct siw_rd_qp *rd, struct siw_rdmap_stream *
 	 * The requests that the peer has accepted complete first, because the error does not
 	 * concern them.
 	 */
-	rd_reap_accepted(rd, flow);
+	rd_reap_accepted_requests(rd, flow);
 	wqe = siw_qp_flow_find_quoted_request(flow, ev);
 	if (wqe)
 		rd_mark_refused_request(flow, wqe,
 					(uint8_t)siw_qp_wc_status_of_peer_error(&ev->err));
 	siw_unlock(&rd->base.qp.send_lock);
 	if (!wqe)
-		siw_qp_err_queue_reported_by_peer(&rd->base, ev, 0);
+		siw_qp_errq_add_error_reported_by_peer(&rd->base, ev, 0);
 }
 
 /*
@@ -597,7 +597,7 @@ static void rd_end_stream(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
 {
 	struct siw_flow *flow = rd_flow_of_stream(stream);
 
-	rd_reap_accepted(rd, flow);
+	rd_reap_accepted_requests(rd, flow);
 	if (moves && flow->first && flow->first->state == SIW_WQE_POSTED) {
 		rd_move_requests_to_new_stream(rd, stream, how);
 	} else {
@@ -605,7 +605,7 @@ static void rd_end_stream(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
 		siw_rdmap_rd_stream_end(stream, how);
 	}
 	if (__builtin_expect(rd->base.draining, 0))
-		siw_qp_raise_if_drained(&rd->base);
+		siw_qp_raise_event_if_drained(&rd->base);
 }
 
 /* Ends the stream to a peer that is lost or has restarted. status: as in event SIW_DDP_RD_LOST. */
@@ -641,8 +641,8 @@ static __attribute__((cold, noinline)) void rd_handle_wrong_msn(struct siw_rd_qp
  * Handles a message from the peer that this end has refused: completes the request that the message
  * answers, or the receive that the message has consumed.
  */
-static void rd_handle_refused_message(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
-				      const struct siw_rdmap_event *ev)
+static void rd_handle_locally_refused_message(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
+					      const struct siw_rdmap_event *ev)
 {
 	bool local = ev->err.layer == SIW_LAYER_DDP && ev->err.type == SIW_DDP_LOCAL_CATASTROPHIC;
 
@@ -660,7 +660,7 @@ static void rd_handle_refused_message(struct siw_rd_qp *rd, struct siw_rdmap_str
  * Ends the streams on which a message of this end cannot be finished. A BYE notifies the peer, and
  * both ends restart with a new stream.
  */
-static void rd_qp_end_torn_streams(struct siw_rd_qp *rd)
+static void rd_qp_end_unfinishable_streams(struct siw_rd_qp *rd)
 {
 	struct siw_rdmap_stream *stream;
 
@@ -774,7 +774,7 @@ static void rd_qp_handle_event(struct siw_rd_qp *rd, struct siw_rdmap_stream *st
 		run = true;
 		break;
 	case SIW_RDMAP_REFUSED:
-		rd_handle_refused_message(rd, stream, ev);
+		rd_handle_locally_refused_message(rd, stream, ev);
 		run = true;
 		found = !ev->of_response && !ev->receive_consumed;
 		break;
@@ -794,7 +794,7 @@ static void rd_qp_handle_event(struct siw_rd_qp *rd, struct siw_rdmap_stream *st
 		break;
 	}
 	if (run)
-		rd_send_and_mark_unsent(rd, stream);
+		rd_run_sq_and_mark_unsent(rd, stream);
 	if (__builtin_expect(found, 0)) /* rd_handle_invalid_message() may end all streams */
 		rd_handle_invalid_message(rd, ev);
 }
@@ -816,10 +816,10 @@ static int rd_handle_socket_event(struct siw_io_handler *self)
 		rd_qp_handle_event(rd, stream, &ev);
 	}
 	if (n == rd->base.burst || octets >= SIW_TURN_OCTETS)
-		siw_llp_resume(siw_rd_sock(rd->endpoint));
+		siw_llp_sock_resume(siw_rd_sock(rd->endpoint));
 	if (__builtin_expect(rd->base.qp.has_unexpected, 0))
 		rd_resume_paused_messages(rd);
-	if (__builtin_expect(siw_rd_fetch_any_peer_restarted(rd->endpoint), 0))
+	if (__builtin_expect(siw_rd_test_and_clear_any_peer_restarted(rd->endpoint), 0))
 		siw_device_async_raise(&rd->base.qp.async, SIW_EVENT_PEER_RESTARTED);
 	siw_qp_receive_turn_done(&rd->base, n, octets);
 	if (siw_rdmap_rd_stream_count(rd->end) && siw_link_empty(&rd->base.timed.link))
@@ -834,7 +834,7 @@ static uint16_t rd_depth_or_default(int asked)
 	return asked < 0 ? DEPTH : (uint16_t)asked;
 }
 
-static void rd_qp_set_receiving(struct siw_base_qp *base)
+static void rd_qp_configure_receiving(struct siw_base_qp *base)
 {
 	struct siw_rd_qp *rd = siw_rd_qp_of(base);
 	struct siw_rdmap_start start = {
@@ -859,7 +859,8 @@ static void rd_qp_set_receiving(struct siw_base_qp *base)
 	siw_rd_set_qkey(rd->endpoint, rd->base.qkey);
 	siw_rd_set_unreachable(rd->endpoint, rd->base.qp.state == SIW_QPS_RESET);
 	siw_rd_set_ird(rd->endpoint, (uint8_t)start.ird);
-	siw_rd_set_rnr(rd->endpoint, (uint8_t)rd->base.rnr_retry, (uint8_t)rd->base.min_rnr_timer);
+	siw_rd_set_rnr_retry_and_timer(rd->endpoint, (uint8_t)rd->base.rnr_retry,
+				       (uint8_t)rd->base.min_rnr_timer);
 	siw_rdmap_rd_configure_receiving(rd->end, mode, &start);
 	siw_unlock(&rd->base.qp.send_lock);
 }
@@ -887,7 +888,7 @@ static void rd_qp_close_socket(struct siw_base_qp *base)
  * Starts the shutdown of the endpoint before the queue pair is destroyed, so that all messages sent
  * still reach the peers.
  */
-static void rd_qp_before_destroy(struct siw_base_qp *base)
+static void rd_qp_start_shutdown_before_destroy(struct siw_base_qp *base)
 {
 	if (siw_rd_qp_of(base)->endpoint)
 		siw_rd_shutdown(siw_rd_qp_of(base)->endpoint);
@@ -980,7 +981,7 @@ static int rd_qp_open_socket(struct siw_base_qp *base, const struct siw_addr *ad
 	/* The QPN is the UDP port, as on UD. */
 	atomic_store(&base->qp.qpn, siw_addr_port(&bound));
 	siw_unlock(&base->qp.send_lock);
-	rd_qp_set_receiving(base);
+	rd_qp_configure_receiving(base);
 	return 0;
 }
 
@@ -1005,7 +1006,7 @@ static int rd_get_addr(const struct siw_base_qp *base, struct siw_addr *own, str
 	return rd->end ? siw_llp_local_addr(siw_rd_sock(rd->endpoint), own) : -ENOTCONN;
 }
 
-static void rd_qp_query_init(const struct siw_base_qp *base, struct siw_qp_init_attr *attr)
+static void rd_qp_query_init_attr(const struct siw_base_qp *base, struct siw_qp_init_attr *attr)
 {
 	const struct siw_rd_qp *rd = siw_rd_qp_of(base);
 
@@ -1022,7 +1023,7 @@ static enum siw_turn rd_make_sending_turn(struct siw_qp *qp, uint64_t round)
 	bool broken = siw_teardown_of(&rd->base) == SIW_BROKEN;
 
 	if (broken)
-		rd_qp_end_torn_streams(rd);
+		rd_qp_end_unfinishable_streams(rd);
 	if (qp->has_unexpected)
 		rd_resume_and_receive(rd);
 	return broken ? SIW_TURN_DONE : left;
@@ -1036,8 +1037,8 @@ static void rd_close_at_exit(struct siw_qp *qp)
 {
 	struct siw_base_qp *base = siw_base_qp_of(qp);
 
-	siw_qp_send_delayed(base);
-	rd_qp_before_destroy(base);
+	siw_qp_send_delayed_requests(base);
+	rd_qp_start_shutdown_before_destroy(base);
 	if (siw_qp_apply_state_event(base, SIW_QPE_FAILED) >= 0)
 		siw_qp_flush(base);
 	rd_qp_close_socket(base);
@@ -1045,8 +1046,8 @@ static void rd_close_at_exit(struct siw_qp *qp)
 
 static void rd_count_polled_write_record(struct siw_qp *qp)
 {
-	siw_qp_write_record_count_polled(siw_base_qp_of(qp),
-					 &siw_rd_qp_of(siw_base_qp_of(qp))->records);
+	siw_qp_write_record_note_polled(siw_base_qp_of(qp),
+					&siw_rd_qp_of(siw_base_qp_of(qp))->records);
 }
 
 static const struct siw_rdmap_record *rd_find_write_record(struct siw_base_qp *base,
@@ -1079,11 +1080,11 @@ const struct siw_qp_class siw_qp_rd_class = {
 	.failure = SIW_WC_LOC_PROT_ERR,
 	.create = rd_qp_create,
 	.open = rd_qp_open_socket,
-	.before_destroy = rd_qp_before_destroy,
+	.before_destroy = rd_qp_start_shutdown_before_destroy,
 	.close = rd_qp_close_socket,
 	.addr = rd_get_addr,
-	.query_init = rd_qp_query_init,
-	.receive = rd_qp_set_receiving,
+	.query_init = rd_qp_query_init_attr,
+	.receive = rd_qp_configure_receiving,
 	.end = siw_qp_flush,
 	.post = rd_post_request,
 	.check = rd_check_request,

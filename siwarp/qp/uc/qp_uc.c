@@ -35,7 +35,7 @@
 #define CUT_PART    10
 #define LEAST_KBITS 64
 
-void siw_qp_breaker_apply_rate(struct siw_uc_qp *uc)
+void siw_qp_circuit_breaker_apply_rate(struct siw_uc_qp *uc)
 {
 	const struct siw_breaker *b = &uc->breaker;
 	uint32_t kbits = uc->base.rate_limit;
@@ -45,7 +45,7 @@ void siw_qp_breaker_apply_rate(struct siw_uc_qp *uc)
 	siw_ddp_pace_set(siw_ddp_uc_get_pace(uc->ddp), kbits, uc->sock);
 }
 
-void siw_qp_breaker_begin(struct siw_uc_qp *uc, uint32_t psn)
+void siw_qp_circuit_breaker_init(struct siw_uc_qp *uc, uint32_t psn)
 {
 	uc->breaker = (struct siw_breaker){
 		.last = { .next = psn },
@@ -55,7 +55,7 @@ void siw_qp_breaker_begin(struct siw_uc_qp *uc, uint32_t psn)
 }
 
 /* Starts a new interval of the circuit breaker when traffic resumes after a pause. */
-static void breaker_start_interval(struct siw_uc_qp *uc, uint64_t now_ns)
+static void circuit_breaker_start_interval(struct siw_uc_qp *uc, uint64_t now_ns)
 {
 	struct siw_breaker *b = &uc->breaker;
 
@@ -69,7 +69,7 @@ static void breaker_start_interval(struct siw_uc_qp *uc, uint64_t now_ns)
  * Opens the circuit breaker, which reduces the sending rate. octets: the octets that the peer
  * received within ns nanoseconds.
  */
-static void circuit_breaker_open(struct siw_uc_qp *uc, uint64_t now_ns, uint64_t octets,
+static void circuit_breaker_trip(struct siw_uc_qp *uc, uint64_t now_ns, uint64_t octets,
 				 uint64_t ns)
 {
 	struct siw_breaker *b = &uc->breaker;
@@ -84,16 +84,17 @@ static void circuit_breaker_open(struct siw_uc_qp *uc, uint64_t now_ns, uint64_t
 		siw_device_async_raise(&uc->base.qp.async, SIW_EVENT_CONGESTED);
 	b->open = true;
 	/* a late report may open the breaker while traffic pauses */
-	breaker_start_interval(uc, now_ns);
-	siw_qp_breaker_apply_rate(uc);
+	circuit_breaker_start_interval(uc, now_ns);
+	siw_qp_circuit_breaker_apply_rate(uc);
 }
 
 /*
  * Whether a report of the peer is plausible: its counts do not exceed the number of datagrams sent,
  * and do not decrease.
  */
-static bool breaker_report_is_plausible(const struct siw_ddp_uc_report *last,
-					const struct siw_ddp_uc_report *report, uint32_t sent)
+static bool circuit_breaker_report_is_plausible(const struct siw_ddp_uc_report *last,
+						const struct siw_ddp_uc_report *report,
+						uint32_t sent)
 {
 	uint32_t span = report->next - last->next;
 
@@ -104,10 +105,10 @@ static bool breaker_report_is_plausible(const struct siw_ddp_uc_report *last,
 
 /*
  * Evaluates a report of the peer in the circuit breaker. send_lock held, as for
- * breaker_evaluate_interval().
+ * circuit_breaker_evaluate_interval().
  */
-static void breaker_evaluate_report(struct siw_uc_qp *uc, const struct siw_ddp_uc_report *report,
-				    uint64_t now_ns)
+static void circuit_breaker_evaluate_report(struct siw_uc_qp *uc,
+					    const struct siw_ddp_uc_report *report, uint64_t now_ns)
 {
 	struct siw_breaker *b = &uc->breaker;
 	const struct siw_ddp_uc_report last = b->last;
@@ -115,7 +116,7 @@ static void breaker_evaluate_report(struct siw_uc_qp *uc, const struct siw_ddp_u
 	uint64_t ns = now_ns - b->last_ns;
 
 	siw_ddp_uc_next_psns(uc->ddp, &in, &sent);
-	if (!breaker_report_is_plausible(&last, report, sent))
+	if (!circuit_breaker_report_is_plausible(&last, report, sent))
 		return;
 	b->report_seen = true;
 	if (!b->reports_expected) {
@@ -132,14 +133,14 @@ static void breaker_evaluate_report(struct siw_uc_qp *uc, const struct siw_ddp_u
 	else
 		b->bad_reports = 0;
 	if (b->bad_reports >= LASTS)
-		circuit_breaker_open(uc, now_ns, report->octets - last.octets, ns);
+		circuit_breaker_trip(uc, now_ns, report->octets - last.octets, ns);
 }
 
 /*
  * Evaluates an interval at its end: opens the circuit breaker if a peer that can report has sent no
  * report for LASTS intervals although many datagrams were sent to the peer.
  */
-static void breaker_evaluate_interval(struct siw_uc_qp *uc, uint64_t now_ns)
+static void circuit_breaker_evaluate_interval(struct siw_uc_qp *uc, uint64_t now_ns)
 {
 	struct siw_breaker *b = &uc->breaker;
 	uint32_t in, sent;
@@ -153,39 +154,39 @@ static void breaker_evaluate_interval(struct siw_uc_qp *uc, uint64_t now_ns)
 	b->report_seen = false;
 	b->sent = sent;
 	if (b->silent_intervals >= LASTS)
-		circuit_breaker_open(uc, now_ns, 0, 1);
+		circuit_breaker_trip(uc, now_ns, 0, 1);
 }
 
-void siw_qp_breaker_process_reports(struct siw_uc_qp *uc)
+void siw_qp_circuit_breaker_exchange_reports(struct siw_uc_qp *uc)
 {
 	struct siw_ddp_uc_report report;
-	bool due = siw_ddp_uc_report_due(uc->ddp);
+	bool due = siw_ddp_uc_is_report_due(uc->ddp);
 	bool received = siw_ddp_uc_report_read(uc->ddp, &report);
 
 	if (__builtin_expect(!due && !received && !uc->breaker.paused, 1))
 		return;
 	siw_lock(&uc->base.qp.send_lock);
 	if (uc->breaker.resumed)
-		breaker_start_interval(uc, siw_now_ns());
+		circuit_breaker_start_interval(uc, siw_now_ns());
 	if (due && uc->base.qp.state >= SIW_QPS_RTR && uc->base.qp.state <= SIW_QPS_SQE)
 		siw_ddp_uc_report_send(uc->ddp);
 	if (received && uc->base.qp.state >= SIW_QPS_RTS && uc->base.qp.state <= SIW_QPS_SQE)
-		breaker_evaluate_report(uc, &report, siw_now_ns());
+		circuit_breaker_evaluate_report(uc, &report, siw_now_ns());
 	siw_unlock(&uc->base.qp.send_lock);
 }
 
-void siw_qp_breaker_tick(struct siw_timed *timed, uint64_t now_ns)
+void siw_qp_circuit_breaker_tick(struct siw_timed *timed, uint64_t now_ns)
 {
 	struct siw_uc_qp *uc = siw_container(timed, struct siw_uc_qp, base.timed);
 	struct siw_breaker *b = &uc->breaker;
 	bool closes = b->open && now_ns >= b->until_ns;
 
 	siw_lock(&uc->base.qp.send_lock);
-	breaker_evaluate_interval(uc, now_ns);
+	circuit_breaker_evaluate_interval(uc, now_ns);
 	if (closes && now_ns >= b->until_ns) {
 		b->open = false;
 		b->bad_reports = 0;
-		siw_qp_breaker_apply_rate(uc);
+		siw_qp_circuit_breaker_apply_rate(uc);
 	}
 	siw_unlock(&uc->base.qp.send_lock);
 	if (closes)
@@ -268,7 +269,7 @@ static int uc_open_socket(struct siw_base_qp *base, const struct siw_addr *addr,
 	return err;
 }
 
-static int uc_open_every_addr(struct siw_base_qp *base, uint16_t port)
+static int uc_open_sockets_at_every_addr(struct siw_base_qp *base, uint16_t port)
 {
 	struct siw_addr_socks *ends;
 	int err = siw_addr_socks_open(base->qp.ctx, port, base, uc_handle_addr_sock_event, &ends);
@@ -288,9 +289,9 @@ static int uc_create(struct siw_base_qp *base, const struct siw_qp_init_attr *in
 	struct siw_addr addr;
 	int err;
 
-	base->timed.tick = siw_qp_breaker_tick;
+	base->timed.tick = siw_qp_circuit_breaker_tick;
 	if (init->every_addr)
-		return uc_open_every_addr(base, siw_addr_port(&init->addr));
+		return uc_open_sockets_at_every_addr(base, siw_addr_port(&init->addr));
 	err = siw_qp_addr_or_first_of_device(base, &init->addr, &addr);
 	return err ? err : uc_open_socket(base, &addr, -1);
 }
@@ -389,13 +390,13 @@ static int uc_prepare_transition(struct siw_base_qp *base, int event,
 	if (event == SIW_QPE_TO_RTS && uc->base.qp.state == SIW_QPS_RTR) {
 		siw_lock(&uc->base.qp.send_lock);
 		siw_ddp_uc_set_tx_psn(uc->ddp, mask & SIW_QP_SQ_PSN ? attr->sq_psn : 0);
-		siw_qp_breaker_begin(uc, mask & SIW_QP_SQ_PSN ? attr->sq_psn : 0);
+		siw_qp_circuit_breaker_init(uc, mask & SIW_QP_SQ_PSN ? attr->sq_psn : 0);
 		siw_unlock(&uc->base.qp.send_lock);
 	}
 	return 0;
 }
 
-static void uc_set_receiving(struct siw_base_qp *base)
+static void uc_configure_receiving(struct siw_base_qp *base)
 {
 	struct siw_uc_qp *uc = siw_uc_qp_of(base);
 	bool on = uc->base.qp.state >= SIW_QPS_RTR && uc->base.qp.state <= SIW_QPS_SQE;
@@ -409,8 +410,8 @@ static void uc_set_receiving(struct siw_base_qp *base)
 
 	/* The settings are changed under send_lock, because the send path reads them. */
 	siw_lock(&uc->base.qp.send_lock);
-	siw_rdmap_uc_start(uc->end, &start);
-	siw_qp_breaker_apply_rate(uc);
+	siw_rdmap_uc_configure_receiving(uc->end, &start);
+	siw_qp_circuit_breaker_apply_rate(uc);
 	if (uc->base.qp.state == SIW_QPS_RESET)
 		uc->peer = (struct siw_addr){ 0 };
 	siw_unlock(&uc->base.qp.send_lock);
@@ -439,7 +440,7 @@ static int uc_begin_request(struct siw_base_qp *base, struct siw_flow *flow, str
 	struct siw_uc_qp *uc = siw_uc_qp_of(base);
 
 	(void)flow;
-	siw_qp_breaker_sends(uc);
+	siw_qp_circuit_breaker_note_send(uc);
 	return siw_rdmap_uc_begin_op(uc->end, &wqe->op);
 }
 
@@ -485,7 +486,7 @@ static int uc_flush_requests(struct siw_base_qp *base, struct siw_flow *flow)
 		uc_mark_requests_failed(base, first, last, SIW_WC_GENERAL_ERR);
 		r = siw_rdmap_uc_flush_tx(uc->end);
 	}
-	flow->accepted = flow->memory_released = siw_ddp_uc_accepted_count(uc->ddp);
+	flow->accepted = flow->memory_released = siw_ddp_uc_accepted_tx_message_count(uc->ddp);
 	return r;
 }
 
@@ -496,8 +497,9 @@ static enum siw_run uc_run_send_queue(struct siw_base_qp *base)
 	if (!base->flow.first)
 		return SIW_RUN_DONE;
 	r = siw_qp_flow_send_requests(base, &base->flow);
-	siw_qp_flow_reap(base, &base->flow);
-	return siw_qp_flow_run_result(base, r, siw_ddp_uc_tx_blocked(siw_uc_qp_of(base)->ddp));
+	siw_qp_flow_reap_finished_requests(base, &base->flow);
+	return siw_qp_flow_result_of_sending_turn(base, r,
+						  siw_ddp_uc_tx_blocked(siw_uc_qp_of(base)->ddp));
 }
 
 static void uc_discard_send_state(struct siw_base_qp *base)
@@ -532,7 +534,7 @@ static int uc_make_receiving_turn(struct siw_uc_qp *uc)
 		n += got;
 	}
 	siw_qp_receive_turn_done(&uc->base, n, octets);
-	siw_qp_breaker_process_reports(uc);
+	siw_qp_circuit_breaker_exchange_reports(uc);
 	/*
 	 * Segments that complete no message are counted, too, because the poller must not sleep
 	 * while segments arrive.
@@ -596,7 +598,7 @@ const struct siw_qp_class siw_qp_uc_class = {
 	.addr = uc_get_addrs,
 	.query_attr = uc_query_attr,
 	.prepare = uc_prepare_transition,
-	.receive = uc_set_receiving,
+	.receive = uc_configure_receiving,
 	.end = siw_qp_flush,
 	.post = siw_qp_post_send_request,
 	.check = siw_qp_check_send_request,

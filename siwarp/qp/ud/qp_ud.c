@@ -114,7 +114,7 @@ static void ud_handle_error_message(struct siw_ud_qp *ud, const struct siw_rdmap
 	ours = siw_rdmap_dgram_match_error_to_sent(ud->dgram, event, &wr_id);
 	siw_unlock(&ud->base.qp.send_lock);
 	if (ours)
-		siw_qp_err_queue_reported_by_peer(&ud->base, event, wr_id);
+		siw_qp_errq_add_error_reported_by_peer(&ud->base, event, wr_id);
 	else
 		siw_drop(SIW_COUNTER_err_stale);
 }
@@ -411,7 +411,8 @@ static int ud_post_request(struct siw_base_qp *base, const struct siw_send_wr *w
  * Builds the operations of the oldest WQEs, up to the first WQE that is sent from another socket.
  * Returns the number of operations.
  */
-static int ud_build_ops(struct siw_ud_qp *ud, struct siw_rdmap_dgram_op *ops, int max)
+static int ud_build_ops_of_queued_sends(struct siw_ud_qp *ud, struct siw_rdmap_dgram_op *ops,
+					int max)
 {
 	struct siw_wqe *wqe = ud->base.flow.first;
 	const struct siw_llp_sock *sock = wqe->sock;
@@ -445,7 +446,7 @@ static __attribute__((cold, noinline)) int ud_send_write_record(struct siw_ud_qp
 {
 	struct siw_flow *flow = &ud->base.flow;
 	struct siw_wqe *wqe = flow->first;
-	struct siw_rdmap_record_op op = siw_qp_write_record_op(wqe);
+	struct siw_rdmap_record_op op = siw_qp_write_record_make_op(wqe);
 	int r = siw_rdmap_write_record_send(ud->dgram, &op, &wqe->record.sent);
 
 	/* A Write-Record, unlike a single datagram, can be partially sent. */
@@ -459,7 +460,7 @@ static __attribute__((cold, noinline)) int ud_send_write_record(struct siw_ud_qp
 		ud_fail_oldest(ud, r);
 	else
 		siw_qp_flow_complete_oldest_request(&ud->base, flow, SIW_WC_SUCCESS);
-	siw_qp_raise_if_drained(&ud->base);
+	siw_qp_raise_event_if_drained(&ud->base);
 	return 0;
 }
 
@@ -467,20 +468,20 @@ static __attribute__((cold, noinline)) int ud_send_write_record(struct siw_ud_qp
  * Whether queued requests may be sent. In SQD, a request that has begun continues, and the other
  * requests wait. In ERR and RESET, other code clears the queue.
  */
-static inline bool ud_may_send_queued(struct siw_ud_qp *ud)
+static inline bool ud_may_send_queued_requests(struct siw_ud_qp *ud)
 {
 	return __builtin_expect(ud->base.qp.state == SIW_QPS_RTS, 1) ||
 	       (ud->base.qp.state == SIW_QPS_SQD && ud->base.begun);
 }
 
 /* Sends queued requests of a UD QP, until at least max datagrams were sent. */
-static enum siw_run ud_send_queued(struct siw_ud_qp *ud, int max)
+static enum siw_run ud_send_queued_requests(struct siw_ud_qp *ud, int max)
 {
 	struct siw_rdmap_dgram_op ops[SIW_RDMAP_MAX_SOME];
 	int sent = 0;
 
-	while (ud->base.flow.first && ud_may_send_queued(ud)) {
-		int n = ud_build_ops(ud, ops, SIW_RDMAP_MAX_SOME);
+	while (ud->base.flow.first && ud_may_send_queued_requests(ud)) {
+		int n = ud_build_ops_of_queued_sends(ud, ops, SIW_RDMAP_MAX_SOME);
 		int taken;
 
 		ud_set_tx_sock(ud, ud->base.flow.first->sock);
@@ -508,7 +509,7 @@ static enum siw_run ud_send_queued(struct siw_ud_qp *ud, int max)
 
 static enum siw_run ud_run_send_queue(struct siw_base_qp *base)
 {
-	return ud_send_queued(siw_ud_qp_of(base), INT_MAX);
+	return ud_send_queued_requests(siw_ud_qp_of(base), INT_MAX);
 }
 
 /*
@@ -529,17 +530,17 @@ static enum siw_turn ud_make_sending_turn(struct siw_qp *qp, uint64_t round)
 		return SIW_TURN_STARVED;
 	siw_lock(&qp->send_lock);
 	head = ud->base.sq_head;
-	left = ud_send_queued(ud, SHARED_TURN);
+	left = ud_send_queued_requests(ud, SHARED_TURN);
 	head -= ud->base.sq_head;
 	held = siw_ddp_dgram_get_pace(ud->ddp)->held;
 	siw_unlock(&qp->send_lock);
 	/* the QP's own rate limit delays the requests, so the socket is not full for other QPs */
 	if (held)
 		return left == SIW_RUN_BLOCKED ? SIW_TURN_BLOCKED
-					       : siw_qp_turn_result_of_run(left, head);
+					       : siw_qp_run_result_to_turn_result(left, head);
 	if (left == SIW_RUN_BLOCKED)
 		siw_rdmap_dgram_set_socket_full_time(ud->dgram, round);
-	return siw_qp_turn_result_of_run(left, head);
+	return siw_qp_run_result_to_turn_result(left, head);
 }
 
 static bool ud_wqe_uses_ah(const struct siw_flow *flow, const struct siw_wqe *wqe, const void *ah)
@@ -649,7 +650,7 @@ static int ud_open_socket(struct siw_base_qp *base, const struct siw_addr *addr,
 	return err;
 }
 
-static int ud_open_every_addr(struct siw_ud_qp *ud, uint16_t port)
+static int ud_open_sockets_at_every_addr(struct siw_ud_qp *ud, uint16_t port)
 {
 	struct siw_addr_socks *ends;
 	int err = siw_addr_socks_open(ud->base.qp.ctx, port, ud, ud_handle_addr_sock_event, &ends);
@@ -670,7 +671,7 @@ static void ud_share_sockets(struct siw_ud_qp *ud, const struct siw_ud_qp *with)
 	ud->socks = with->socks;
 	ud->base.every_addr = ud->socks != NULL;
 	if (ud->socks)
-		siw_addr_socks_share(ud->socks);
+		siw_addr_socks_allow_concurrent_sends(ud->socks);
 	else
 		siw_llp_allow_concurrent_sends(ud->sock);
 }
@@ -719,7 +720,8 @@ static int ud_create(struct siw_base_qp *base, const struct siw_qp_init_attr *in
 		return ud_open_on_shared_socket(
 			siw_ud_qp_of(base), siw_ud_qp_of(siw_base_qp_of(init->shared_socket_qp)));
 	if (init->every_addr)
-		return ud_open_every_addr(siw_ud_qp_of(base), siw_addr_port(&init->addr));
+		return ud_open_sockets_at_every_addr(siw_ud_qp_of(base),
+						     siw_addr_port(&init->addr));
 	err = siw_qp_addr_or_first_of_device(base, &init->addr, &addr);
 	return err ? err : ud_open_socket(base, &addr, -1);
 }
@@ -744,7 +746,7 @@ static int ud_may_destroy(const struct siw_base_qp *base)
 	return groups ? siw_refuse(QP_IN_GROUPS, groups) : 0;
 }
 
-static void ud_set_receiving(struct siw_base_qp *base)
+static void ud_configure_receiving(struct siw_base_qp *base)
 {
 	struct siw_ud_qp *ud = siw_ud_qp_of(base);
 	bool on = ud->base.qp.state >= SIW_QPS_RTR && ud->base.qp.state <= SIW_QPS_SQE;
@@ -776,7 +778,7 @@ int siw_query_drops(struct siw_qp *qp, struct siw_source_drops *out, int max)
 	n = -EINVAL;
 	siw_lock(&qp->ctx->lane.lock);
 	if (siw_class_of(&ud->base) == &siw_qp_ud_class && ud->dgram)
-		n = siw_rdmap_dgram_drops_by_source(ud->dgram, out, max);
+		n = siw_rdmap_dgram_query_drops_by_source(ud->dgram, out, max);
 	siw_unlock(&qp->ctx->lane.lock);
 	return n == -EINVAL ? siw_qp_refuse_type(&ud->base, "UD") : siw_refused(n);
 }
@@ -794,11 +796,11 @@ static __attribute__((cold, noinline)) void ud_handle_event(struct siw_ud_qp *ud
 							    const struct siw_rdmap_event *ev)
 {
 	if (ev->kind == SIW_RDMAP_RECORD) {
-		siw_qp_write_record_report(ud, siw_now_ns());
+		siw_qp_write_record_report_completed(ud, siw_now_ns());
 		return;
 	}
 	if (ev->kind == SIW_RDMAP_BAD_ACCESS) {
-		siw_qp_err_queue_access_error(&ud->base, ev);
+		siw_qp_errq_add_access_error(&ud->base, ev);
 		return;
 	}
 	if (ev->kind == SIW_RDMAP_BAD_RECV)
@@ -852,8 +854,8 @@ static int ud_handle_addr_sock_event(struct siw_addr_sock *end)
 
 static void ud_count_polled_write_record(struct siw_qp *qp)
 {
-	siw_qp_write_record_count_polled(siw_base_qp_of(qp),
-					 &siw_ud_qp_of(siw_base_qp_of(qp))->records);
+	siw_qp_write_record_note_polled(siw_base_qp_of(qp),
+					&siw_ud_qp_of(siw_base_qp_of(qp))->records);
 }
 
 static void ud_discard_protocol_state(struct siw_base_qp *base)
@@ -892,7 +894,7 @@ const struct siw_qp_class siw_qp_ud_class = {
 	.may_destroy = ud_may_destroy,
 	.close = ud_free_resources,
 	.addr = ud_get_addr,
-	.receive = ud_set_receiving,
+	.receive = ud_configure_receiving,
 	.modified = ud_apply_modified_attrs,
 	.end = siw_qp_flush,
 	.post = ud_post_request,

@@ -12,7 +12,15 @@ import random
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from siwarp.sim.workloads.model import End, Host, Message, Request, Target, message_content, require
+from siwarp.sim.workloads.model import (
+    End,
+    Host,
+    Message,
+    Request,
+    Target,
+    make_message_content,
+    require,
+)
 from siwarp.sim.workloads.program import temporarily_change_settings
 from siwarp.sim.workloads.rc import RNR_NS, UNLIMITED_RETRIES
 from siwarp.verbs import AccessFlag, QPState, QPType, WCStatus
@@ -81,7 +89,7 @@ class FinalChecks:
         # storing the message.
         return [e for e in ends if not e.short]
 
-    def _exchanging_pairs(self, kind: QPType) -> list[tuple[End, End]]:
+    def _pairs_that_can_exchange_messages(self, kind: QPType) -> list[tuple[End, End]]:
         """Return up to MAX_PAIRS pairs of queue pairs of one type that can exchange messages."""
         ends = self._undisturbed_queue_pairs(kind)
         if kind in (QPType.UD, QPType.RD):
@@ -100,7 +108,7 @@ class FinalChecks:
         """Check that each UD and UC message arrives on a network without loss."""
         run = self.run
         for kind in (QPType.UD, QPType.UC):
-            for end, peer in self._exchanging_pairs(kind):
+            for end, peer in self._pairs_that_can_exchange_messages(kind):
                 run.post_receives_everywhere()
                 sent = run.post_plain_send(end, dest=peer.address)
                 message = sent.message if sent is not None else None
@@ -117,7 +125,7 @@ class FinalChecks:
         """Check that requests posted during a brief outage of one direction are retransmitted."""
         run = self.run
         for kind in (QPType.RD, QPType.RC):
-            for end, peer in self._exchanging_pairs(kind):
+            for end, peer in self._pairs_that_can_exchange_messages(kind):
                 for source, dest in ((end, peer), (peer, end)):
                     run.post_receives_everywhere()
                     run.world.partition(source.host.address, dest.host.address, one_way=True)
@@ -168,7 +176,7 @@ class FinalChecks:
     def check_rd_send_completes_before_answer(self) -> None:
         """Check that an RD Send completes before an immediate answer to the Send arrives."""
         run = self.run
-        for end, peer in self._exchanging_pairs(QPType.RD):
+        for end, peer in self._pairs_that_can_exchange_messages(QPType.RD):
             run.post_receives_everywhere()
             sent = run.post_plain_send(end, dest=peer.address)
             if sent is None or sent.message is None:
@@ -191,7 +199,7 @@ class FinalChecks:
     def check_many_rd_sends(self) -> None:
         """Check that RD works after more than 255 Sends, and after its state was evicted."""
         run = self.run
-        for end, peer in self._exchanging_pairs(QPType.RD)[:1]:
+        for end, peer in self._pairs_that_can_exchange_messages(QPType.RD)[:1]:
             for number in range(MANY_SENDS):
                 if number % 8 == 0:
                     run.post_receives_everywhere()
@@ -213,12 +221,12 @@ class FinalChecks:
         """Check that a UD Write-Record is reported although some of its datagrams were lost."""
         run = self.run
         ends = [e for e in self._undisturbed_queue_pairs(QPType.UD) if e.host.up]
-        for end, peer in self._exchanging_pairs(QPType.UD)[:1]:
+        for end, peer in self._pairs_that_can_exchange_messages(QPType.UD)[:1]:
             target = peer.host.target
-            cell = target.write_area_for(end, peer.address, steady=True, record=True)
+            cell = target.find_or_allocate_write_area(end, peer.address, steady=True, record=True)
             if cell is None or target.memory.mr is None or len(ends) < 2:
                 continue
-            cell.expected[:] = message_content(1 << 40 | cell.number, cell.length)
+            cell.expected[:] = make_message_content(1 << 40 | cell.number, cell.length)
             run.world.link(end.host.address, peer.host.address, "loss=40%,seed=7")
             for _ in range(4):
                 self._check_reported_write_records(end, peer, cell.at)

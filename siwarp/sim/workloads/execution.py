@@ -25,7 +25,7 @@ from siwarp.sim.workloads.model import (
     Request,
     Target,
     Violation,
-    message_content,
+    make_message_content,
     message_number_of,
     require,
 )
@@ -462,7 +462,7 @@ class Execution:
         for one in ends if on else ():
             self._move_to_rts(one)
 
-    def _address_handle(self, end: End, dest: Address) -> AH:
+    def _get_or_create_address_handle(self, end: End, dest: Address) -> AH:
         handles = end.host.handles
         if dest not in handles:
             with self.without_allocation_failures():
@@ -485,7 +485,7 @@ class Execution:
             assert end.peer is not None
             return end.peer.address
         if end.kind == QPType.UD and op.draw_boolean(3, 12):
-            return self.objects.group_address(op.draw_below(which, 2)), 0
+            return self.objects.multicast_group_address(op.draw_below(which, 2)), 0
         ends = [
             e for e in self.ends if e.kind == end.kind and (not e.gone or op.draw_boolean(5, 5))
         ]
@@ -534,7 +534,7 @@ class Execution:
         ah = None
         if end.kind not in CONNECTED_TYPES:
             assert request.dest is not None
-            ah = self._address_handle(end, request.dest)
+            ah = self._get_or_create_address_handle(end, request.dest)
         return SendWR(request.wr_id, opcode, send_flags=flags, sg=sg, ah=ah, **more)  # type: ignore[arg-type]
 
     def new_message(
@@ -596,9 +596,9 @@ class Execution:
 
     def forget_request(self, request: Request) -> None:
         request.done = True
-        self._free_slot(request)
+        self._release_slot(request)
 
-    def _free_slot(self, request: Request) -> None:
+    def _release_slot(self, request: Request) -> None:
         if request.slots is not None and request.slot >= 0:
             request.slots.free.append(request.slot)
             request.slot = -1
@@ -618,7 +618,7 @@ class Execution:
         if number % 29 == 5:
             length = SLOT_SIZES[end.kind] - 40
         message = self.new_message(request, length, imm=imm)
-        request.slots.write(request.slot, message_content(message.number, length))
+        request.slots.write(request.slot, make_message_content(message.number, length))
         opcode = WROpcode.SEND_WITH_IMM if imm else WROpcode.SEND
         return request, self.build_send_wr(
             request, opcode, length, imm_data=message.number if imm else 0
@@ -686,7 +686,7 @@ class Execution:
 
     # ---- one-sided operations
 
-    def _destination_target(self, request: Request) -> Target | None:
+    def _target_region_at_destination(self, request: Request) -> Target | None:
         """Return the target region on a request's destination host; None: not registered."""
         end = self.at.get(request.dest) if request.dest else None
         if end is None or end.gone or not end.host.up or end.host.target.memory.mr is None:
@@ -701,7 +701,7 @@ class Execution:
         if end is None or not request:
             return None
         request.dest = self._pick_destination(op, end, 1)
-        target = self._destination_target(request)
+        target = self._target_region_at_destination(request)
         if target is None:
             self.forget_request(request)
             return None
@@ -721,7 +721,7 @@ class Execution:
         assert request.dest is not None
         record = verb == "write_record"
         steady = end.kind not in READ_TYPES or record
-        cell = target.write_area_for(end, request.dest, steady=steady, record=record)
+        cell = target.find_or_allocate_write_area(end, request.dest, steady=steady, record=record)
         if cell is None:
             self.forget_request(request)
             return
@@ -730,10 +730,10 @@ class Execution:
         offset = op.draw_below(3, cell.length - length + 1)
         request.cell = cell
         if cell.steady:
-            cell.expected[:] = message_content(1 << 40 | cell.number, cell.length)
+            cell.expected[:] = make_message_content(1 << 40 | cell.number, cell.length)
             octets = bytes(cell.expected[offset : offset + length])
         else:
-            octets = message_content(request.wr_id, length)
+            octets = make_message_content(request.wr_id, length)
             cell.expected[offset : offset + length] = octets
             cell.version += 1
             request.version = cell.version
@@ -789,7 +789,7 @@ class Execution:
         """
         assert request.end is not None
         if length > 4096 and request.end.large.free:
-            self._free_slot(request)
+            self._release_slot(request)
             request.slots, request.slot = request.end.large, request.end.large.free.pop()
         length = min(length, request.slots.size if request.slots else 0)
         offset = at % (Target.STATIC - length + 1)
@@ -882,7 +882,7 @@ class Execution:
             end.qp.post_recv(wr)
         except Error as e:
             self.refusals += 1
-            self._free_slot(request)
+            self._release_slot(request)
             if end.qp.qp_state == QPState.RESET:
                 require(e.errno == errno.EINVAL, f"a receive for {end!r} in RESET: {e}")
                 return False
@@ -934,7 +934,7 @@ class Execution:
         for request, _ in some[:taken]:
             self.requests[request.wr_id] = host.srq_posted[request.wr_id] = request
         for request, _ in reversed(some[taken:]):
-            self._free_slot(request)
+            self._release_slot(request)
         return taken
 
     def do_post_receives(self, op: Operation) -> None:
@@ -1076,7 +1076,7 @@ class Execution:
             self._check_receive_completion(host, request, wc)
         else:
             self._check_send_completion(request, wc)
-        self._free_slot(request)
+        self._release_slot(request)
 
     def _check_send_completion(self, request: Request, wc: WC) -> None:
         end = request.end
@@ -1097,7 +1097,7 @@ class Execution:
             if wc.ok:
                 other.done = True
                 del end.posted[other.wr_id]
-                self._free_slot(other)
+                self._release_slot(other)
         require(not wc.ok or request.signaled, f"{what} is unsignaled, but completed")
         self._check_send_status(request, end, wc, what)
         self.objects.note_memory_window_completion(request, wc)
@@ -1230,7 +1230,7 @@ class Execution:
         cell = request.cell
         if cell is None or cell.steady or cell.tainted or not honest:
             return
-        target, dest = self._destination_target(request), request.dest
+        target, dest = self._target_region_at_destination(request), request.dest
         if target is None or dest is None or end.kind not in READ_TYPES:
             return
         if request.version != cell.version:
@@ -1294,7 +1294,9 @@ class Execution:
             wc.byte_len == message.length + front,
             f"{what} came with {wc.byte_len} octets, not {message.length}",
         )
-        require(wide or octets == message_content(number, message.length), f"{what} was altered")
+        require(
+            wide or octets == make_message_content(number, message.length), f"{what} was altered"
+        )
         to_group = message.dest[0] in end.groups
         require(message.dest == end.address or to_group, f"{what} was for {message.dest}")
         self.objects.check_invalidated_key(end, message, wc, what)
@@ -1640,14 +1642,16 @@ class Execution:
                 self._reset_queue_pair(end, on=True)  # an RD queue pair in RESET delays its peers
         self._poll_until_idle(
             "complete",
-            lambda end: any(r.signaled for r in end.posted.values()) and self.rc.must_complete(end),
+            lambda end: (
+                any(r.signaled for r in end.posted.values()) and self.rc.must_requests_complete(end)
+            ),
         )
         self._check_rd_credit()
         self._check_rd_arrivals()
         self.rc.check_message_arrivals(self._poll_and_post_receives)
         self.endings.run_all_checks()
         self._check_invariants(at_all=True)
-        self._check_flush()
+        self._move_all_to_err_and_check_flush()
         self._check_invariants(at_all=True)
         self._close_all_objects()
 
@@ -1721,7 +1725,7 @@ class Execution:
             request.dest = other.address
             self.requests[request.wr_id] = request
             message = self.new_message(request, 16000, imm=False)
-            request.slots.write(request.slot, message_content(message.number, 16000))
+            request.slots.write(request.slot, make_message_content(message.number, 16000))
             self.post_sends(end, [(request, self.build_send_wr(request, WROpcode.SEND, 16000))])
         self._poll_until_idle(
             "complete", lambda e: e is end and any(r.signaled for r in e.posted.values())
@@ -1755,7 +1759,7 @@ class Execution:
                 source.errors += len(source.qp.errors())
                 require(source.errors > 0, f"{what} and was refused, but no error was reported")
 
-    def _check_flush(self) -> None:
+    def _move_all_to_err_and_check_flush(self) -> None:
         """Move all queue pairs to ERR, and check that all posted requests are flushed."""
         for end in self.list_open_queue_pairs():
             if end.qp.qp_state != QPState.RESET:

@@ -41,7 +41,7 @@ __all__ = [
     "Target",
     "Violation",
     "Window",
-    "message_content",
+    "make_message_content",
     "require",
 ]
 
@@ -65,7 +65,7 @@ def require(holds: bool, text: str) -> None:
         raise Violation(text)
 
 
-def message_content(number: int, length: int) -> bytes:
+def make_message_content(number: int, length: int) -> bytes:
     """Return a message's octets: a tag if the message is long enough, then pseudo-random octets."""
     octets = hashlib.shake_128(number.to_bytes(8, "big")).digest(length)
     if length < TAG.size:
@@ -263,7 +263,7 @@ class Target:
     def _length_of_all_write_areas(self) -> int:
         return self.CELL * self.CELLS + self.RECORD * self.RECORDS
 
-    def write_area_for(
+    def find_or_allocate_write_area(
         self, writer: End, dest: Address, *, steady: bool, record: bool = False
     ) -> Cell | None:
         """Return the area for Writes of ``writer`` to the address ``dest``; None: none is free.

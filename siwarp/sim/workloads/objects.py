@@ -16,7 +16,7 @@ from siwarp.sim.workloads.model import (
     Request,
     Target,
     Window,
-    message_content,
+    make_message_content,
     require,
 )
 from siwarp.sim.workloads.program import Operation
@@ -285,7 +285,7 @@ class Objects:
             request.bad = "remote"
             end.pair.causes.add("refused")
             at = at if window.key is None else WINDOW_OCTETS - length + 1
-        request.slots.write(request.slot, message_content(request.wr_id, length))
+        request.slots.write(request.slot, make_message_content(request.wr_id, length))
         remote = RemoteBuffer(window.remote.addr + at, length, window.remote.rkey)
         self.run.post_sends(
             end,
@@ -326,7 +326,7 @@ class Objects:
         length = 16 + op.draw_below(2, 200)
         message = self.run.new_message(request, length, imm=False)
         message.inv_key = window.key
-        request.slots.write(request.slot, message_content(message.number, length))
+        request.slots.write(request.slot, make_message_content(message.number, length))
         wr = self.run.build_send_wr(
             request, WROpcode.SEND_WITH_INV, length, invalidate_rkey=window.key
         )
@@ -356,7 +356,7 @@ class Objects:
 
     # ---- groups
 
-    def group_address(self, which: int) -> str:
+    def multicast_group_address(self, which: int) -> str:
         """Return the address of a multicast group."""
         return f"ff15::{which + 1}" if self.run.program.ipv6 else f"239.1.1.{which + 1}"
 
@@ -364,7 +364,7 @@ class Objects:
         """Attach a UD queue pair to a multicast group."""
         end = self.run.pick_queue_pair(op, 0, QPType.UD)
         if end is not None:
-            group = self.group_address(op.draw_below(1, 2))
+            group = self.multicast_group_address(op.draw_below(1, 2))
             end.groups.add(group)
             end.qp.attach_mcast(group)
 

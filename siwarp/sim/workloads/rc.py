@@ -356,7 +356,7 @@ class Connections:
                     f"{what} arrived before the Write in front of it",
                 )
 
-    def must_complete(self, end: End) -> bool:
+    def must_requests_complete(self, end: End) -> bool:
         """Return whether the requests of a queue pair must complete without further action."""
         pair = end.pair
         if pair is None or not pair.causes:

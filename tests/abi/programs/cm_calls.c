@@ -7,7 +7,7 @@
 
 #include "cm.h"
 
-static struct rdma_cm_id *wait_request_id(void)
+static struct rdma_cm_id *wait_connection_request(void)
 {
 	struct rdma_cm_event *event = wait_cm_event(channel, RDMA_CM_EVENT_CONNECT_REQUEST, NULL);
 	struct rdma_cm_id *id = event->id;
@@ -81,7 +81,7 @@ static void check_ids_with_srqs(void)
 	create_qp_ex_of_id(client);
 	CHECK(client->qp->srq == client->srq);
 	CHECK(rdma_connect(client, NULL) == 0);
-	server = wait_request_id();
+	server = wait_connection_request();
 	create_srq_of_id(server);
 	create_rc_qp(server);
 	CHECK(server->qp->srq == server->srq);
@@ -239,7 +239,7 @@ static void check_rejection_with_ece(struct rdma_cm_id *listener)
 
 	check_no_ece_is_exchanged(client);
 	CHECK(rdma_connect(client, NULL) == 0);
-	server = wait_request_id();
+	server = wait_connection_request();
 	check_no_ece_is_exchanged(server);
 	CHECK(rdma_reject_ece(server, "no", 3) == 0);
 	CHECK(rdma_reject_ece(server, "no", 3) == -1 && errno == EINVAL);
@@ -268,7 +268,7 @@ static void check_id_migration(void)
 
 	client = create_resolved_id(other, rdma_get_src_port(listener));
 	CHECK(rdma_connect(client, NULL) == 0);
-	server = wait_request_id();
+	server = wait_connection_request();
 	create_rc_qp(server);
 	accept_and_expect_established(client, server);
 	CHECK(rdma_migrate_id(client, NULL) == 0);
@@ -285,7 +285,7 @@ static void check_id_migration(void)
 	CHECK(rdma_migrate_id(client, NULL) == 0);
 	CHECK(rdma_migrate_id(client, other) == 0 && client->channel == other && !client->event);
 	CHECK(rdma_connect(client, NULL) == 0);
-	server = wait_request_id();
+	server = wait_connection_request();
 	create_rc_qp(server);
 	accept_and_expect_established(client, server);
 	disconnect_ids(client, server);

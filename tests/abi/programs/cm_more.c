@@ -309,7 +309,7 @@ static void check_rdma_set_option(void)
  * its endpoints.
  *
  */
-static void create_qp_by_other_id(struct rdma_cm_id *to)
+static void attach_qp_created_by_other_id(struct rdma_cm_id *to)
 {
 	struct sockaddr_in addr = loopback_sockaddr(0);
 	struct ibv_qp_init_attr attr = {
@@ -339,14 +339,14 @@ static void check_qp_created_by_other_id(void)
 
 	client = create_resolved_id(other, rdma_get_src_port(listener));
 	rdma_destroy_qp(client);
-	create_qp_by_other_id(client);
+	attach_qp_created_by_other_id(client);
 	CHECK(rdma_connect(client, NULL) == 0);
 	event = wait_cm_event(channel, RDMA_CM_EVENT_CONNECT_REQUEST, NULL);
 	server = event->id;
 	CHECK(rdma_ack_cm_event(event) == 0);
 	server->qp = (struct ibv_qp *)memory; /* a pointer to memory that is not a queue pair */
 	CHECK(rdma_accept(server, NULL) == -1 && errno == EINVAL);
-	create_qp_by_other_id(server);
+	attach_qp_created_by_other_id(server);
 	qp = server->qp;
 	CHECK(rdma_accept(server, NULL) == 0);
 	expect_cm_event(other, RDMA_CM_EVENT_ESTABLISHED, client, 0);
@@ -573,7 +573,7 @@ static void count_signal(int number)
 	handled++;
 }
 
-static void write_event(void)
+static void write_user_cm_event(void)
 {
 	CHECK(rdma_write_cm_event(user, EVENT_USER, 0, 0) == 0);
 }
@@ -680,7 +680,7 @@ static void check_waits_resume_with_sa_restart(struct rdma_cm_id *server)
 	void *unused;
 
 	set_signal_handler(SA_RESTART);
-	DISTURBED(write_event, rdma_get_cm_event(channel, &event), 0);
+	DISTURBED(write_user_cm_event, rdma_get_cm_event(channel, &event), 0);
 	CHECK(event->event == EVENT_USER && rdma_ack_cm_event(event) == 0);
 	CHECK(mr && rdma_post_recv(server, NULL, memory, 64, mr) == 0);
 	CHECK(ibv_req_notify_cq(server->recv_cq, 0) == 0);

@@ -112,8 +112,8 @@ static void send_and_check_message(struct side *from, struct side *to, struct ib
  * Creates a connected queue pair on each of two devices and sends messages in both directions, for
  * UD with address handles.
  */
-static void check_exchange_between(const struct device *first, const struct device *second,
-				   enum ibv_qp_type type, int index)
+static void check_exchange_between_devices(const struct device *first, const struct device *second,
+					   enum ibv_qp_type type, int index)
 {
 	union ibv_gid gids[2] = { gid_of(first, index), gid_of(second, index) };
 	struct ibv_ah *ahs[2] = { NULL, NULL };
@@ -353,21 +353,21 @@ int main(void)
 	check_device_list();
 	CHECK(find_gid_index("2001:db8::1") == 1);
 	for (int index = 0; index < 2; index++) {
-		check_exchange_between(&near, &near, IBV_QPT_RC, index);
+		check_exchange_between_devices(&near, &near, IBV_QPT_RC, index);
 		/*
 		 * 127.0.0.1 and ::1 are reachable from another device, because they are addresses
 		 * of this machine.
 		 */
-		check_exchange_between(&near, &lo, IBV_QPT_RC, index);
-		check_exchange_between(&lo, &near, IBV_QPT_RC, index);
-		check_exchange_between(&near, &lo, IBV_QPT_UC, index);
-		check_exchange_between(&near, &lo, IBV_QPT_UD, index);
+		check_exchange_between_devices(&near, &lo, IBV_QPT_RC, index);
+		check_exchange_between_devices(&lo, &near, IBV_QPT_RC, index);
+		check_exchange_between_devices(&near, &lo, IBV_QPT_UC, index);
+		check_exchange_between_devices(&near, &lo, IBV_QPT_UD, index);
 	}
 	/* For a link-local address, the device determines the link. */
 	CHECK(find_gid_index("fe80::77") > 0);
-	check_exchange_between(&near, &near, IBV_QPT_RC, find_gid_index("fe80::77"));
-	check_exchange_between(&near, &near, IBV_QPT_UC, find_gid_index("fe80::77"));
-	check_exchange_between(&near, &near, IBV_QPT_UD, find_gid_index("fe80::77"));
+	check_exchange_between_devices(&near, &near, IBV_QPT_RC, find_gid_index("fe80::77"));
+	check_exchange_between_devices(&near, &near, IBV_QPT_UC, find_gid_index("fe80::77"));
+	check_exchange_between_devices(&near, &near, IBV_QPT_UD, find_gid_index("fe80::77"));
 	check_ipv6_group();
 	check_port_mtu();
 	check_address_changes();

@@ -45,7 +45,7 @@ static void create_extended_endpoint(struct side *side)
  * Starts polling at the next completion, and checks the wr_id and opcode of the completion. The
  * caller must call ibv_end_poll.
  */
-static void start_poll_and_check(uint64_t id, enum ibv_wc_opcode opcode)
+static void start_poll_and_check_completion(uint64_t id, enum ibv_wc_opcode opcode)
 {
 	struct ibv_poll_cq_attr none = { 0 };
 	double end = now_seconds() + SECONDS;
@@ -61,7 +61,7 @@ static void start_poll_and_check(uint64_t id, enum ibv_wc_opcode opcode)
 
 static void poll_single_completion(uint64_t id, enum ibv_wc_opcode opcode)
 {
-	start_poll_and_check(id, opcode);
+	start_poll_and_check_completion(id, opcode);
 	CHECK(ibv_next_poll(cqx) == ENOENT);
 	ibv_end_poll(cqx);
 }
@@ -103,7 +103,7 @@ static void check_sends(void)
 	CHECK(wait_success(b.cq).byte_len == 10 && b.buf[128] == 'p');
 	CHECK(wait_success(b.cq).byte_len == 30 && b.buf[192] == 'p' && b.buf[221] == 'q');
 	for (uint64_t id = 1; id <= 4; id++) {
-		start_poll_and_check(id, IBV_WC_SEND);
+		start_poll_and_check_completion(id, IBV_WC_SEND);
 		ibv_end_poll(cqx);
 	}
 }
@@ -160,7 +160,7 @@ static void check_memory_windows(void)
 	qpx->wr_id = 21;
 	ibv_wr_local_inv(qpx, key);
 	CHECK(ibv_wr_complete(qpx) == 0);
-	start_poll_and_check(20, IBV_WC_BIND_MW);
+	start_poll_and_check_completion(20, IBV_WC_BIND_MW);
 	ibv_end_poll(cqx);
 	poll_single_completion(21, IBV_WC_LOCAL_INV);
 	CHECK(ibv_dealloc_mw(mw) == 0);
@@ -229,7 +229,7 @@ static void check_full_send_queue(void)
 		CHECK(ibv_wr_complete(qpx) == (too_many ? ENOMEM : 0));
 	}
 	for (uint32_t i = 0; i < attr.cap.max_send_wr; i++) {
-		start_poll_and_check(40 + i, IBV_WC_RDMA_WRITE);
+		start_poll_and_check_completion(40 + i, IBV_WC_RDMA_WRITE);
 		ibv_end_poll(cqx);
 	}
 	CHECK(ibv_start_poll(cqx, NULL) == ENOENT);
@@ -249,7 +249,7 @@ static void check_poll_batches(void)
 		ibv_wr_set_sge(qpx, a.mr->lkey, (uintptr_t)a.buf, 8);
 	}
 	CHECK(ibv_wr_complete(qpx) == 0);
-	start_poll_and_check(200, IBV_WC_RDMA_WRITE);
+	start_poll_and_check_completion(200, IBV_WC_RDMA_WRITE);
 	CHECK(ibv_start_poll(cqx, NULL) == EINVAL);
 	for (uint64_t id = 201; id < 203; id++) {
 		double end = now_seconds() + SECONDS;

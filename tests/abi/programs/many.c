@@ -229,7 +229,7 @@ static void exchange_messages_on_all_connections(void)
 
 /* ---- a process ------------------------------------------------------------------------------- */
 
-static void wait_all_processes(void)
+static void wait_at_barrier_of_processes(void)
 {
 	pthread_barrier_wait(&shared->all);
 }
@@ -257,15 +257,15 @@ static void connect_and_exchange_in_process(void)
 	listener = listen_on_channel(channel);
 	shared->ports[rank] = rdma_get_src_port(listener);
 	note_peak_memory_and_descriptors(0);
-	wait_all_processes();
+	wait_at_barrier_of_processes();
 	for (int to = rank + 1; to <= last; to++)
 		for (int i = 0; i < each; i++)
 			start_connecting(to);
 	wait_established(each * (last - first));
-	wait_all_processes();
+	wait_at_barrier_of_processes();
 	exchange_messages_on_all_connections();
 	note_peak_memory_and_descriptors(1);
-	wait_all_processes();
+	wait_at_barrier_of_processes();
 	disconnect_all();
 	CHECK(!mr || ibv_dereg_mr(mr) == 0);
 	CHECK(rdma_destroy_id(listener) == 0);

@@ -204,7 +204,7 @@ static void check_advise_mr(void)
 	free(buf);
 }
 
-static void check_domains_and_imports(void)
+static void check_parent_domains_and_imports(void)
 {
 	struct ibv_td_init_attr none = { 0 };
 	struct ibv_td *td = ibv_alloc_td(ctx, &none);
@@ -439,7 +439,7 @@ int main(void)
 	check_iova_regions(reg_mr_iova2);
 	check_dmabuf();
 	check_advise_mr();
-	check_domains_and_imports();
+	check_parent_domains_and_imports();
 	check_completion_events();
 	check_cq_resize();
 	check_srq_resize();

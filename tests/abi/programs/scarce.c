@@ -190,7 +190,7 @@ static int check_failing_system_calls(void)
 	return n > 50 ? 0 : 1;
 }
 
-static int check_few_descriptors(void)
+static int check_creation_with_few_descriptors(void)
 {
 	int before = count_descriptors(), lives = 0;
 	struct rlimit limit;
@@ -223,5 +223,5 @@ int main(int argc, char **argv)
 	create_all_objects();
 	destroy_all_objects();
 	return strcmp(argv[1], "calls") == 0 ? check_failing_system_calls()
-					     : check_few_descriptors();
+					     : check_creation_with_few_descriptors();
 }

@@ -110,7 +110,7 @@ static void check_qp_transition(struct ibv_qp *qp, enum ibv_qp_state to, int req
 	CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE | required) == 0 && query_qp_state(qp) == to);
 }
 
-static void check_queried_values(struct ibv_qp *qp, const struct ibv_qp_init_attr *made)
+static void check_queried_qp_values(struct ibv_qp *qp, const struct ibv_qp_init_attr *made)
 {
 	struct ibv_qp_attr attr, set = attr_values_for_state(IBV_QPS_RTS);
 	struct ibv_qp_init_attr init;
@@ -155,7 +155,7 @@ static void check_all_transitions(size_t row)
 		check_qp_transition(qp, IBV_QPS_INIT, tables[row].to_init, tables[row].foreign);
 		check_qp_transition(qp, IBV_QPS_RTR, tables[row].to_rtr, tables[row].foreign);
 		check_qp_transition(qp, IBV_QPS_RTS, tables[row].to_rts, tables[row].foreign);
-		check_queried_values(qp, &init);
+		check_queried_qp_values(qp, &init);
 		/*
 		 * Transitions to ERR and RESET accept only IBV_QP_STATE in the mask.
 		 */

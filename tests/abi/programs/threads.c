@@ -144,7 +144,7 @@ static void check_close_during_wait(void)
 
 static atomic_int closed;
 
-static void *close_device_and_count(void *context)
+static void *close_device_and_count_successes(void *context)
 {
 	if (ibv_close_device(context) == 0)
 		atomic_fetch_add(&closed, 1);
@@ -163,7 +163,8 @@ static void check_concurrent_close(void)
 		CHECK(c && ibv_alloc_pd(c) && ibv_create_cq(c, 1, NULL, NULL, 0));
 		atomic_store(&closed, 0);
 		for (int i = 0; i < THREADS; i++)
-			CHECK(pthread_create(&threads[i], NULL, close_device_and_count, c) == 0);
+			CHECK(pthread_create(&threads[i], NULL, close_device_and_count_successes,
+					     c) == 0);
 		for (int i = 0; i < THREADS; i++)
 			CHECK(pthread_join(threads[i], NULL) == 0);
 		CHECK(atomic_load(&closed) == 1);

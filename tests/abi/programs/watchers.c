@@ -30,15 +30,15 @@ static struct name peer;
 static struct ibv_ah *ah;
 static int ends[2]; /* write end and read end of the pipes to and from the other process */
 
-static size_t grh_octets(void)
+static size_t grh_length(void)
 {
 	return type == IBV_QPT_UD ? GRH : 0;
 }
 
 /* Returns the address at which messages arrive: offset 1024 for Writes, offset 0 for receives. */
-static volatile char *arrival_address(bool by_write)
+static volatile char *message_arrival_address(bool by_write)
 {
-	return own.buf + (by_write ? 1024 : grh_octets());
+	return own.buf + (by_write ? 1024 : grh_length());
 }
 
 static void connect_qp_to_other_process(bool with_channel)
@@ -69,7 +69,7 @@ static void connect_qp_to_other_process(bool with_channel)
 	 * Both ends post receives before either end sends, because UC and UD drop messages without
 	 * a receive.
 	 */
-	post_recv(&own, 0, 0, (uint32_t)grh_octets() + LENGTH);
+	post_recv(&own, 0, 0, (uint32_t)grh_length() + LENGTH);
 	CHECK(write(ends[0], "r", 1) == 1 && read(ends[1], &mine, 1) == 1);
 }
 
@@ -114,8 +114,8 @@ static void poll_receive(char mark)
 		n = ibv_poll_cq(own.cq, 1, &wc);
 		CHECK(n >= 0 && (n == 0 || wc.status == IBV_WC_SUCCESS));
 	} while (n == 0 || wc.opcode != IBV_WC_RECV);
-	CHECK(*arrival_address(false) == mark);
-	post_recv(&own, 0, 0, (uint32_t)grh_octets() + LENGTH);
+	CHECK(*message_arrival_address(false) == mark);
+	post_recv(&own, 0, 0, (uint32_t)grh_length() + LENGTH);
 }
 
 /* Waits for an answer by reading memory, without any call of verbs. */
@@ -123,7 +123,7 @@ static void busy_poll_memory_for_message(char mark, bool by_write)
 {
 	double end = now_seconds() + SECONDS;
 
-	while (*arrival_address(by_write) != mark)
+	while (*message_arrival_address(by_write) != mark)
 		CHECK(now_seconds() < end);
 }
 
@@ -187,8 +187,8 @@ static void wait_receive_by_epoll(int epoll, char mark)
 		CHECK(wc.status == IBV_WC_SUCCESS);
 		if (wc.opcode != IBV_WC_RECV)
 			continue;
-		CHECK(*arrival_address(false) == mark);
-		post_recv(&own, 0, 0, (uint32_t)grh_octets() + LENGTH);
+		CHECK(*message_arrival_address(false) == mark);
+		post_recv(&own, 0, 0, (uint32_t)grh_length() + LENGTH);
 		return;
 	}
 }

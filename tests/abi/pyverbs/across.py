@@ -21,7 +21,7 @@ PORT, SIZE, GRH = 18515, 1000, 40
 serves = len(sys.argv) == 3
 
 
-def connected_socket():
+def connect_socket_to_other_program():
     """Return a socket that is connected to the other program."""
     if not serves:
         return socket.create_connection((sys.argv[3], PORT))
@@ -62,7 +62,11 @@ def check_ud_transfers(end, theirs, way):
     assert end.mr.read(SIZE, SIZE + GRH) == data_pattern(SIZE, not serves)
 
 
-with open_device() as ctx, connected_socket() as found, found.makefile("rw") as stream:
+with (
+    open_device() as ctx,
+    connect_socket_to_other_program() as found,
+    found.makefile("rw") as stream,
+):
     one, other = End(ctx), End(ctx, IBV_QPT_UD)
     one.post_receive(SIZE, SIZE)
     other.post_receive(SIZE + GRH, SIZE)

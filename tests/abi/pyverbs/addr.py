@@ -5,7 +5,7 @@ import errno
 from common import (
     QKEY,
     End,
-    check_refused,
+    check_call_is_refused,
     data_pattern,
     loopback_address_vector,
     open_device,
@@ -45,7 +45,7 @@ with open_device() as ctx:
 
     attr = AHAttr(gr=GlobalRoute(dgid=gid, sgid_index=1, hop_limit=9), is_global=1, port_num=1)
     assert (attr.dgid, attr.sgid_index, attr.hop_limit) == (gid.gid, 1, 9)
-    check_refused(AH, a.pd, attr=AHAttr(is_global=0, port_num=1, dlid=1), code=errno.EINVAL)
-    check_refused(AH, a.pd, attr=AHAttr(gr=GlobalRoute(dgid=gid), is_global=1, port_num=2),
+    check_call_is_refused(AH, a.pd, attr=AHAttr(is_global=0, port_num=1, dlid=1), code=errno.EINVAL)
+    check_call_is_refused(AH, a.pd, attr=AHAttr(gr=GlobalRoute(dgid=gid), is_global=1, port_num=2),
             code=errno.EINVAL)  # fmt: skip
 report_success("addr")

@@ -7,7 +7,7 @@ from pyverbs.enums import IBV_SEND_SIGNALED, IBV_SEND_SOLICITED, IBV_WR_SEND
 SIZE, COUNT = 800, 20
 
 
-def armed_channel_and_cq(ctx):
+def create_armed_channel_and_cq(ctx):
     """Return an armed completion queue and its channel."""
     channel = CompChannel(ctx)
     cq = CQ(ctx, 100, None, channel)
@@ -16,7 +16,10 @@ def armed_channel_and_cq(ctx):
 
 
 with open_device() as ctx:
-    (mine, a_cq), (theirs, b_cq) = armed_channel_and_cq(ctx), armed_channel_and_cq(ctx)
+    (mine, a_cq), (theirs, b_cq) = (
+        create_armed_channel_and_cq(ctx),
+        create_armed_channel_and_cq(ctx),
+    )
     a, b = End(ctx, cq=a_cq), End(ctx, cq=b_cq)
     a.connect(ctx, b)
     b.connect(ctx, a)

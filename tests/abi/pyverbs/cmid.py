@@ -39,7 +39,7 @@ def next_event(channel, kind):
     return found
 
 
-def listening_id(space, port):
+def create_listening_id(space, port):
     """Return a listening id, and its event channel."""
     channel = CMEventChannel()
     cmid = CMID(creator=channel, port_space=space)
@@ -48,7 +48,7 @@ def listening_id(space, port):
     return channel, cmid
 
 
-def resolved_id(space, port):
+def create_resolved_id(space, port):
     """Return an id that has resolved the address of a listener, and its event channel."""
     channel = CMEventChannel()
     cmid = CMID(creator=channel, port_space=space)
@@ -64,7 +64,7 @@ def create_queue_pair(cmid, kind):
     cmid.create_qp(QPInitAttr(qp_type=kind, cap=QPCap(max_recv_wr=4)))
 
 
-def conn_param(text):
+def make_conn_param(text):
     """Return connection parameters with private data."""
     param = ConnParam(data_len=len(text))
     param.set_private_data(text)
@@ -73,9 +73,9 @@ def conn_param(text):
 
 def request_connection(port, server):
     """Send a connection request; return the event channel of the client, and both ids."""
-    mine, active = resolved_id(RDMA_PS_TCP, port)
+    mine, active = create_resolved_id(RDMA_PS_TCP, port)
     create_queue_pair(active, IBV_QPT_RC)
-    active.connect(conn_param(b"who is there"))
+    active.connect(make_conn_param(b"who is there"))
     request = next_event(server[0], RDMA_CM_EVENT_CONNECT_REQUEST)
     assert request.private_data[:12] == b"who is there"
     passive = CMID(creator=request, listen_id=server[1])
@@ -115,10 +115,10 @@ def send_and_check_datagram(cmid, mr, ah, peer, qpn):
 
 with open_device() as ctx:
     port = "17471"
-    server = listening_id(RDMA_PS_TCP, port)
+    server = create_listening_id(RDMA_PS_TCP, port)
     mine, active, passive = request_connection(port, server)
     create_queue_pair(passive, IBV_QPT_RC)
-    passive.accept(conn_param(b"it is me"))
+    passive.accept(make_conn_param(b"it is me"))
     came = next_event(mine, RDMA_CM_EVENT_ESTABLISHED)
     assert came.private_data[:8] == b"it is me"
     came.ack_cm_event()
@@ -138,8 +138,8 @@ with open_device() as ctx:
     refusal.ack_cm_event()
 
     port = "17472"
-    server = listening_id(RDMA_PS_UDP, port)
-    mine, active = resolved_id(RDMA_PS_UDP, port)
+    server = create_listening_id(RDMA_PS_UDP, port)
+    mine, active = create_resolved_id(RDMA_PS_UDP, port)
     create_queue_pair(active, IBV_QPT_UD)
     active.connect(ConnParam())
     passive = CMID(

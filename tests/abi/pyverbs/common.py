@@ -39,7 +39,7 @@ def open_device():
     return Context(name=sys.argv[1])
 
 
-def check_refused(what, *args, code=errno.EOPNOTSUPP, **more):
+def check_call_is_refused(what, *args, code=errno.EOPNOTSUPP, **more):
     """Check that a call or the creation of an object fails with the errno `code`."""
     try:
         what(*args, **more)
@@ -132,7 +132,7 @@ class End:
         self.qp.post_send(wr)
 
 
-def connected_pair(ctx, **more):
+def create_connected_endpoints(ctx, **more):
     """Return two connected RC ends."""
     ends = End(ctx, **more), End(ctx, **more)
     for one, other in (ends, ends[::-1]):

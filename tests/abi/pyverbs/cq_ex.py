@@ -3,7 +3,7 @@
 import errno
 import time
 
-from common import End, check_refused, data_pattern, open_device, report_success
+from common import End, check_call_is_refused, data_pattern, open_device, report_success
 from pyverbs.cq import CQEX, CqInitAttrEx, PollCqAttr
 from pyverbs.enums import (
     IBV_CQ_INIT_ATTR_MASK_FLAGS,
@@ -26,7 +26,7 @@ SIZE, COUNT, EMPTY = 700, 5, 2  # ENOENT
 STAMPS = IBV_WC_EX_WITH_COMPLETION_TIMESTAMP, IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK
 
 
-def extended_cq(ctx, **more):
+def create_extended_cq(ctx, **more):
     """Return an extended completion queue that reports all standard fields of completions."""
     return CQEX(ctx, CqInitAttrEx(cqe=64, **{"wc_flags": IBV_WC_STANDARD_FLAGS, **more}))
 
@@ -39,8 +39,8 @@ def wait_for_completion(cq):
 
 
 with open_device() as ctx:
-    mine = extended_cq(ctx, wc_flags=IBV_WC_STANDARD_FLAGS | STAMPS[0])
-    theirs = extended_cq(ctx, wc_flags=IBV_WC_STANDARD_FLAGS | STAMPS[1])
+    mine = create_extended_cq(ctx, wc_flags=IBV_WC_STANDARD_FLAGS | STAMPS[0])
+    theirs = create_extended_cq(ctx, wc_flags=IBV_WC_STANDARD_FLAGS | STAMPS[1])
     assert mine.start_poll(PollCqAttr()) == EMPTY
     a, b = End(ctx, cq=mine), End(ctx, cq=theirs)
     a.connect(ctx, b)
@@ -77,17 +77,17 @@ with open_device() as ctx:
         theirs.end_poll()
     assert b.mr.read(SIZE, 0) == data
 
-    single = extended_cq(
+    single = create_extended_cq(
         ctx, comp_mask=IBV_CQ_INIT_ATTR_MASK_FLAGS, flags=IBV_CREATE_CQ_ATTR_SINGLE_THREADED
     )
     assert single.start_poll(PollCqAttr()) == EMPTY
     for reader in (IBV_WC_EX_WITH_CVLAN, IBV_WC_EX_WITH_FLOW_TAG, IBV_WC_EX_WITH_TM_INFO):
-        check_refused(extended_cq, ctx, wc_flags=reader)
-    check_refused(
-        extended_cq,
+        check_call_is_refused(create_extended_cq, ctx, wc_flags=reader)
+    check_call_is_refused(
+        create_extended_cq,
         ctx,
         comp_mask=IBV_CQ_INIT_ATTR_MASK_FLAGS,
         flags=IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN,
     )
-    check_refused(CQEX, ctx, CqInitAttrEx(cqe=1 << 30), code=errno.EINVAL)
+    check_call_is_refused(CQEX, ctx, CqInitAttrEx(cqe=1 << 30), code=errno.EINVAL)
 report_success("cq_ex")

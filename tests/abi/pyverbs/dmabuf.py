@@ -6,8 +6,8 @@ from pathlib import Path
 from common import (
     ALL,
     End,
-    check_refused,
-    connected_pair,
+    check_call_is_refused,
+    create_connected_endpoints,
     data_pattern,
     open_device,
     report_success,
@@ -21,7 +21,7 @@ from pyverbs.pyverbs_error import PyverbsRDMAError
 SIZE = 4096
 
 with open_device() as ctx:
-    a, b = connected_pair(ctx)
+    a, b = create_connected_endpoints(ctx)
     # A memfd is mapped like a dma-buf, and contains the data that was written through the region.
     fd = os.memfd_create("dmabuf")
     os.truncate(fd, 3 * SIZE)
@@ -40,7 +40,7 @@ with open_device() as ctx:
     # A pipe cannot be mapped. The dma-bufs of pyverbs itself need a graphics card.
     end = End(ctx)
     pipes = os.pipe()
-    check_refused(DmaBufMR, end.pd, SIZE, ALL, pipes[0])
+    check_call_is_refused(DmaBufMR, end.pd, SIZE, ALL, pipes[0])
     if not Path("/dev/dri").exists():
         for make in (lambda: DmaBuf(SIZE), lambda: DmaBufMR(end.pd, SIZE, ALL, None)):
             try:
@@ -49,5 +49,5 @@ with open_device() as ctx:
             except PyverbsRDMAError:
                 pass
     # siwarp has no device memory, so the DM object is created without memory.
-    check_refused(DMMR, end.pd, 64, ALL, DM.__new__(DM), 0)
+    check_call_is_refused(DMMR, end.pd, 64, ALL, DM.__new__(DM), 0)
 report_success("dmabuf")

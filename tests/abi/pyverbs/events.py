@@ -1,6 +1,6 @@
 """Asynchronous events: each is delivered, names its object, and is acknowledged."""
 
-from common import ALL, End, connected_pair, open_device, report_success
+from common import ALL, End, create_connected_endpoints, open_device, report_success
 from pyverbs.enums import (
     IBV_EVENT_QP_LAST_WQE_REACHED,
     IBV_EVENT_SQ_DRAINED,
@@ -42,7 +42,7 @@ with open_device() as ctx:
     b.qp.modify(QPAttr(qp_state=IBV_QPS_ERR), IBV_QP_STATE)
     wait_for_event(ctx, IBV_EVENT_QP_LAST_WQE_REACHED)
 
-    a, b = connected_pair(ctx)
+    a, b = create_connected_endpoints(ctx)
     attr = QPAttr(qp_state=IBV_QPS_SQD)
     attr.en_sqd_async_notify = 1
     a.qp.modify(attr, IBV_QP_STATE | IBV_QP_EN_SQD_ASYNC_NOTIFY)

@@ -2,7 +2,14 @@
 
 import errno
 
-from common import ALL, check_refused, connected_pair, data_pattern, open_device, report_success
+from common import (
+    ALL,
+    check_call_is_refused,
+    create_connected_endpoints,
+    data_pattern,
+    open_device,
+    report_success,
+)
 from pyverbs.enums import (
     IBV_ACCESS_LOCAL_WRITE,
     IBV_ACCESS_REMOTE_WRITE,
@@ -19,7 +26,7 @@ from pyverbs.pd import PD
 SIZE = 3000
 
 with open_device() as ctx:
-    a, b = connected_pair(ctx)
+    a, b = create_connected_endpoints(ctx)
     data = data_pattern(SIZE)
     a.mr.write(data, SIZE)
     assert a.mr.read(SIZE, 0) == data and a.mr.length == 4096
@@ -46,8 +53,8 @@ with open_device() as ctx:
     assert (imported.lkey, imported.rkey) == (mine.lkey, mine.rkey)
     imported.unimport()
 
-    check_refused(MR, b.pd, 4096, IBV_ACCESS_REMOTE_WRITE, code=errno.EINVAL)
-    check_refused(MR, b.pd, 4096, 1 << 12, code=errno.EINVAL)
+    check_call_is_refused(MR, b.pd, 4096, IBV_ACCESS_REMOTE_WRITE, code=errno.EINVAL)
+    check_call_is_refused(MR, b.pd, 4096, 1 << 12, code=errno.EINVAL)
     target.rereg(flags=IBV_REREG_MR_CHANGE_ACCESS, access=IBV_ACCESS_LOCAL_WRITE)
     a.post_request(IBV_WR_RDMA_WRITE, SIZE, to=(place, target.rkey))
     a.next_completion(IBV_WC_REM_ACCESS_ERR)

@@ -1,6 +1,6 @@
 """Memory windows: a peer can write through a window until it is invalidated."""
 
-from common import connected_pair, data_pattern, open_device, report_success
+from common import create_connected_endpoints, data_pattern, open_device, report_success
 from pyverbs.base import inc_rkey
 from pyverbs.enums import (
     IBV_ACCESS_REMOTE_WRITE,
@@ -46,7 +46,7 @@ def bind_type_2_window(b, window):
 
 
 with open_device() as ctx:
-    a, b = connected_pair(ctx)
+    a, b = create_connected_endpoints(ctx)
     with MW(b.pd, IBV_MW_TYPE_1) as window:
         info = MWBindInfo(b.mr, b.mr.buf, SIZE, IBV_ACCESS_REMOTE_WRITE)
         b.qp.bind_mw(window, MWBind(info, IBV_SEND_SIGNALED))
@@ -58,7 +58,7 @@ with open_device() as ctx:
         b.next_completion()
         check_write_through_memory_window_refused(a, b, first)
 
-    a, b = connected_pair(ctx)
+    a, b = create_connected_endpoints(ctx)
     with MW(b.pd, IBV_MW_TYPE_2) as window:
         key = bind_type_2_window(b, window)
         assert key & 0xFF != 0 or key >> 8 == inc_rkey(key) >> 8
@@ -69,7 +69,7 @@ with open_device() as ctx:
         b.next_completion()
         check_write_through_memory_window_refused(a, b, key)
 
-    a, b = connected_pair(ctx)
+    a, b = create_connected_endpoints(ctx)
     with MW(b.pd, IBV_MW_TYPE_2) as window:
         key = bind_type_2_window(b, window)
         check_write_through_memory_window(a, b, key, 3)

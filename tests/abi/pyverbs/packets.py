@@ -1,6 +1,6 @@
 """Classes for packet steering: each stores its parameters, and no queue accepts them."""
 
-from common import End, check_refused, open_device, report_success
+from common import End, check_call_is_refused, open_device, report_success
 from pyverbs.enums import (
     IBV_FLOW_SPEC_TCP,
     IBV_FLOW_SPEC_UDP,
@@ -33,10 +33,10 @@ with open_device() as ctx:
     for spec in specs:
         flow = FlowAttr(num_of_specs=1, port=1)
         flow.specs.append(spec)
-        check_refused(Flow, end.qp, flow)
+        check_call_is_refused(Flow, end.qp, flow)
     every = FlowAttr(num_of_specs=len(specs), port=1)
     every.specs.extend(specs)
-    check_refused(Flow, end.qp, every)
+    check_call_is_refused(Flow, end.qp, every)
     # FlowAction is a base class without calls; only subclasses of vendors create actions.
     assert not [name for name in vars(FlowAction) if name in ("create", "modify")]
     FlowAction()
@@ -53,8 +53,8 @@ with open_device() as ctx:
         hash_conf=conf,
         comp_mask=IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_RX_HASH,
     )
-    check_refused(QP, ctx, init)
+    check_call_is_refused(QP, ctx, init)
     attr = WQAttr(attr_mask=IBV_WQ_ATTR_STATE, wq_state=IBV_WQS_RDY)
     assert attr.attr_mask == IBV_WQ_ATTR_STATE and attr.wq_state == IBV_WQS_RDY
-    check_refused(WQ, ctx, WQInitAttr(wq_pd=end.pd, wq_cq=end.cq))
+    check_call_is_refused(WQ, ctx, WQInitAttr(wq_pd=end.pd, wq_cq=end.cq))
 report_success("packets")

@@ -5,8 +5,8 @@ import errno
 from common import (
     ALL,
     End,
-    check_refused,
-    connected_pair,
+    check_call_is_refused,
+    create_connected_endpoints,
     data_pattern,
     open_device,
     report_success,
@@ -36,7 +36,7 @@ def unused_free(pd, context, ptr, resource_type):
 
 with open_device() as ctx:
     # A region of another protection domain cannot be accessed.
-    a, b = connected_pair(ctx)
+    a, b = create_connected_endpoints(ctx)
     with PD(ctx) as other:
         foreign = MR(other, 4096, ALL)
         a.post_request(IBV_WR_RDMA_WRITE, SIZE, to=(foreign.buf, foreign.rkey))
@@ -61,8 +61,10 @@ with open_device() as ctx:
         imported = PD(ctx, handle=pd.handle)
         assert imported.handle == pd.handle
         imported.unimport()
-        check_refused(PD, ctx, handle=0x7FFFFFFF, code=errno.EINVAL)
+        check_call_is_refused(PD, ctx, handle=0x7FFFFFFF, code=errno.EINVAL)
         # siwarp allocates the memory of its queues, so a program's allocator is refused.
         context = ParentDomainContext(pd, unused_allocator, unused_free)
-        check_refused(ParentDomain, ctx, attr=ParentDomainInitAttr(pd=pd, pd_context=context))
+        check_call_is_refused(
+            ParentDomain, ctx, attr=ParentDomainInitAttr(pd=pd, pd_context=context)
+        )
 report_success("pd")

@@ -2,7 +2,14 @@
 
 import errno
 
-from common import End, check_refused, connected_pair, data_pattern, open_device, report_success
+from common import (
+    End,
+    check_call_is_refused,
+    create_connected_endpoints,
+    data_pattern,
+    open_device,
+    report_success,
+)
 from pyverbs.enums import (
     IBV_QP_CAP,
     IBV_QP_CREATE_BLOCK_SELF_MCAST_LB,
@@ -30,7 +37,7 @@ from pyverbs.qp import ECE, QP, QPAttr, QPCap, QPEx, QPInitAttr, QPInitAttrEx
 SIZE = 3500
 
 with open_device() as ctx:
-    a, b = connected_pair(ctx)
+    a, b = create_connected_endpoints(ctx)
     attr, init = a.qp.query(0xFFFFFF)
     assert (attr.qp_state, attr.cur_qp_state) == (IBV_QPS_RTS, IBV_QPS_RTS)
     assert attr.dest_qp_num == b.qp.qp_num and attr.path_mtu == 3
@@ -52,7 +59,9 @@ with open_device() as ctx:
     b.post_receive(SIZE, wr_id=77)
     b.qp.modify(QPAttr(qp_state=IBV_QPS_ERR), IBV_QP_STATE)
     assert b.next_completion(IBV_WC_WR_FLUSH_ERR).wr_id == 77
-    check_refused(b.qp.modify, QPAttr(qp_state=IBV_QPS_RTS), IBV_QP_STATE, code=errno.EINVAL)
+    check_call_is_refused(
+        b.qp.modify, QPAttr(qp_state=IBV_QPS_RTS), IBV_QP_STATE, code=errno.EINVAL
+    )
     b.qp.modify(QPAttr(qp_state=IBV_QPS_RESET), IBV_QP_STATE)
     b.qp.to_init(QPAttr(port_num=1))
     assert b.qp.query(IBV_QP_STATE)[0].qp_state == IBV_QPS_INIT
@@ -80,8 +89,8 @@ with open_device() as ctx:
     ece = a.qp.query_ece()
     with QP(a.pd, QPInitAttr(qp_type=IBV_QPT_RC, scq=a.cq, rcq=a.cq, cap=QPCap())) as fresh:
         fresh.set_ece(ece)
-        check_refused(fresh.set_ece, ECE(vendor_id=0x15B3, options=1))
-        check_refused(fresh.modify, QPAttr(), IBV_QP_CAP)
+        check_call_is_refused(fresh.set_ece, ECE(vendor_id=0x15B3, options=1))
+        check_call_is_refused(fresh.modify, QPAttr(), IBV_QP_CAP)
 
     def create_qp(kind):
         """Create a queue pair of the given type."""
@@ -101,10 +110,10 @@ with open_device() as ctx:
         return QPEx(ctx, init)
 
     for kind in (IBV_QPT_RAW_PACKET, IBV_QPT_DRIVER, IBV_QPT_XRC_SEND):
-        check_refused(create_qp, kind)
-        check_refused(create_extended_qp, 0, kind)
-    check_refused(create_extended_qp, IBV_QP_INIT_ATTR_MAX_TSO_HEADER, max_tso_header=64)
-    check_refused(
+        check_call_is_refused(create_qp, kind)
+        check_call_is_refused(create_extended_qp, 0, kind)
+    check_call_is_refused(create_extended_qp, IBV_QP_INIT_ATTR_MAX_TSO_HEADER, max_tso_header=64)
+    check_call_is_refused(
         create_extended_qp,
         IBV_QP_INIT_ATTR_CREATE_FLAGS,
         create_flags=IBV_QP_CREATE_BLOCK_SELF_MCAST_LB,

@@ -6,7 +6,7 @@ import struct
 from common import (
     QKEY,
     End,
-    check_refused,
+    check_call_is_refused,
     data_pattern,
     loopback_address_vector,
     open_device,
@@ -153,6 +153,6 @@ with open_device() as ctx:
         came = b.next_completion()
         assert came.byte_len == SIZE + GRH and b.mr.read(SIZE, GRH) == data
         assert imm is None or came.imm_data == imm
-    check_refused(End, ctx, IBV_QPT_UD, ops=OF_UD | IBV_QP_EX_WITH_TSO)
-    check_refused(End, ctx, IBV_QPT_UD, ops=OF_RC)
+    check_call_is_refused(End, ctx, IBV_QPT_UD, ops=OF_UD | IBV_QP_EX_WITH_TSO)
+    check_call_is_refused(End, ctx, IBV_QPT_UD, ops=OF_RC)
 report_success("qp_ex")

@@ -2,7 +2,7 @@
 
 import struct
 
-from common import connected_pair, open_device, report_success
+from common import create_connected_endpoints, open_device, report_success
 from pyverbs.enums import (
     IBV_WR_ATOMIC_CMP_AND_SWP,
     IBV_WR_ATOMIC_FETCH_AND_ADD,
@@ -16,7 +16,7 @@ from pyverbs.wr import SGE, RecvWR, SendWR
 SIZE = 3000
 
 with open_device() as ctx:
-    a, b = connected_pair(ctx)
+    a, b = create_connected_endpoints(ctx)
     data = bytes(i * 7 & 0xFF for i in range(SIZE))
 
     def post_and_wait(opcode, size=SIZE, imm=0, atomic=None):

@@ -3,7 +3,7 @@
 import os
 import tempfile
 
-from common import End, check_refused, open_device, report_success
+from common import End, check_call_is_refused, open_device, report_success
 from pyverbs.device import DM, AllocDmAttr
 from pyverbs.enums import (
     IBV_QPT_UC,
@@ -25,7 +25,7 @@ from pyverbs.wq import RwqIndTable, RwqIndTableInitAttr
 from pyverbs.xrcd import XRCD, XRCDInitAttr
 
 
-def srq_attributes(kind, more=0):
+def make_srq_init_attr(kind, more=0):
     """Return the attributes of a shared receive queue of the given type."""
     attr = SrqInitAttrEx(max_wr=10)
     attr.srq_type, attr.pd, attr.cq = kind, end.pd, end.cq
@@ -52,13 +52,15 @@ with open_device() as ctx:
         pass
     with tempfile.NamedTemporaryFile() as file:
         mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS
-        check_refused(XRCD, ctx, XRCDInitAttr(mask, os.O_CREAT, file.fileno()))
-    check_refused(SRQ, ctx, srq_attributes(IBV_SRQT_XRC))
-    tags = srq_attributes(IBV_SRQT_TM, IBV_SRQ_INIT_ATTR_TM)
+        check_call_is_refused(XRCD, ctx, XRCDInitAttr(mask, os.O_CREAT, file.fileno()))
+    check_call_is_refused(SRQ, ctx, make_srq_init_attr(IBV_SRQT_XRC))
+    tags = make_srq_init_attr(IBV_SRQT_TM, IBV_SRQ_INIT_ATTR_TM)
     tags.max_num_tags = tags.max_ops = 4
-    check_refused(SRQ, ctx, tags)
+    check_call_is_refused(SRQ, ctx, tags)
     with SRQ(end.pd, SrqInitAttr(SrqAttr(max_wr=10))) as srq:
-        check_refused(srq.post_srq_ops, OpsWr(wr_id=1, opcode=IBV_WR_TAG_ADD, tag=1, mask=1))
-        check_refused(srq.post_srq_ops, OpsWr(wr_id=1, opcode=IBV_WR_TAG_SYNC))
-    check_refused(RwqIndTable, ctx, RwqIndTableInitAttr(1, []))
+        check_call_is_refused(
+            srq.post_srq_ops, OpsWr(wr_id=1, opcode=IBV_WR_TAG_ADD, tag=1, mask=1)
+        )
+        check_call_is_refused(srq.post_srq_ops, OpsWr(wr_id=1, opcode=IBV_WR_TAG_SYNC))
+    check_call_is_refused(RwqIndTable, ctx, RwqIndTableInitAttr(1, []))
 report_success("refused")

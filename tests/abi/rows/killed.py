@@ -52,7 +52,7 @@ def rdma_core_program_pairs() -> Iterator[Pair]:
     yield from map(perftest_rdma_cm_program_pair, ("ib_send_lat", "ib_write_bw", "ib_read_bw"))
 
 
-def other_program_pairs() -> Iterator[Pair]:
+def non_rdma_core_program_pairs() -> Iterator[Pair]:
     """Yield pairs of programs of UCX, qperf, DAPL and fio."""
     server = f"io_demo -q -p {IO_DEMO}"
     client = f"{server} -i 1000000000 -c 1 -n 20 {{addr}}"
@@ -77,7 +77,7 @@ def other_program_pairs() -> Iterator[Pair]:
 
 def killed_endpoint_test_rows() -> Iterator[Row]:
     """Yield rows in which one end of a pair is killed during data transfer."""
-    for pair in (*rdma_core_program_pairs(), *other_program_pairs()):
+    for pair in (*rdma_core_program_pairs(), *non_rdma_core_program_pairs()):
         for end in pair.ends:
             yield Row(
                 f"{pair.name}, {end} killed",

@@ -110,7 +110,7 @@ def register_memory(
 # ---- RDMAP: source of a Read Request, STag to invalidate, operations
 
 
-def _read_invalid_stag(peer: ScriptedRCPeer, size: int) -> Packet:
+def _read_with_invalid_stag(peer: ScriptedRCPeer, size: int) -> Packet:
     there = register_memory(peer)
     return send_and_return_segment(peer, build_read_request(size, there.rkey ^ 0x40, there.addr))
 
@@ -122,17 +122,17 @@ def _read_out_of_bounds(peer: ScriptedRCPeer, size: int) -> Packet:
     )
 
 
-def _read_without_right(peer: ScriptedRCPeer, size: int) -> Packet:
+def _read_without_access_right(peer: ScriptedRCPeer, size: int) -> Packet:
     there = register_memory(peer, AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_WRITE)
     return send_and_return_segment(peer, build_read_request(size, there.rkey, there.addr))
 
 
-def _read_other_pd(peer: ScriptedRCPeer, size: int) -> Packet:
+def _read_region_of_other_pd(peer: ScriptedRCPeer, size: int) -> Packet:
     there = register_memory(peer, foreign=True)
     return send_and_return_segment(peer, build_read_request(size, there.rkey, there.addr))
 
 
-def _read_that_wraps(peer: ScriptedRCPeer, size: int) -> Packet:
+def _read_with_wrapping_offset(peer: ScriptedRCPeer, size: int) -> Packet:
     there = register_memory(peer)
     return send_and_return_segment(peer, build_read_request(size, there.rkey, 2**64 - size + 1))
 
@@ -142,7 +142,7 @@ def _invalidate_forbidden_stag(peer: ScriptedRCPeer, size: int) -> Packet:
     return send_and_return_segment(peer, segment / Raw(octet_pattern(size)))
 
 
-def _write_without_right(peer: ScriptedRCPeer, size: int) -> Packet:
+def _write_without_access_right(peer: ScriptedRCPeer, size: int) -> Packet:
     there = register_memory(peer, AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_READ)
     return send_and_return_segment(
         peer, build_write(there.rkey, there.addr) / Raw(octet_pattern(size))
@@ -232,7 +232,7 @@ def register_invalidatable_memory(peer: ScriptedRCPeer, size: int) -> MR:
 # ---- DDP
 
 
-def _write_invalid_stag(peer: ScriptedRCPeer, size: int) -> Packet:
+def _write_with_invalid_stag(peer: ScriptedRCPeer, size: int) -> Packet:
     there = register_memory(peer)
     return send_and_return_segment(
         peer, build_write(there.rkey ^ 0x40, there.addr) / Raw(octet_pattern(size))
@@ -253,14 +253,14 @@ def _write_below_region(peer: ScriptedRCPeer, size: int) -> Packet:
     )
 
 
-def _write_other_pd(peer: ScriptedRCPeer, size: int) -> Packet:
+def _write_region_of_other_pd(peer: ScriptedRCPeer, size: int) -> Packet:
     there = register_memory(peer, foreign=True)
     return send_and_return_segment(
         peer, build_write(there.rkey, there.addr) / Raw(octet_pattern(size))
     )
 
 
-def _write_other_qp(peer: ScriptedRCPeer, size: int) -> Packet:
+def _write_region_of_other_qp(peer: ScriptedRCPeer, size: int) -> Packet:
     end = peer.end
     other = end.rig.create_qp(qp_type=end.qp.qp_type)
     there = keep_region_registered(MR(end.rig.pd, bytearray(40_000), ALL_ACCESS, qp=other))
@@ -269,7 +269,7 @@ def _write_other_qp(peer: ScriptedRCPeer, size: int) -> Packet:
     )
 
 
-def _write_that_wraps(peer: ScriptedRCPeer, size: int) -> Packet:
+def _write_with_wrapping_offset(peer: ScriptedRCPeer, size: int) -> Packet:
     return send_and_return_segment(
         peer, build_write(register_memory(peer).rkey, 2**64 - size + 1) / Raw(octet_pattern(size))
     )
@@ -309,7 +309,7 @@ def _send_on_unknown_queue(peer: ScriptedRCPeer, size: int) -> Packet:
     return send_and_return_segment(peer, build_send(qn=4) / Raw(octet_pattern(size)))
 
 
-def _send_without_receive(peer: ScriptedRCPeer, size: int) -> Packet:
+def _send_without_posted_receive(peer: ScriptedRCPeer, size: int) -> Packet:
     peer.send_segments(build_send(1))
     return send_and_return_segment(peer, build_send(2) / Raw(octet_pattern(size)))
 
@@ -379,12 +379,12 @@ def _send_wrong_marker(peer: ScriptedRCPeer, size: int) -> None:
 
 PROVOKED = [
     ErrorCase("RFC 5040 4.8", (0, 0, 0), _invalidate_source_of_blocked_write, "nothing", True),
-    ErrorCase("RFC 5040 7.2", (0, 1, 0), _read_invalid_stag, "request"),
+    ErrorCase("RFC 5040 7.2", (0, 1, 0), _read_with_invalid_stag, "request"),
     ErrorCase("RFC 5040 7.2", (0, 1, 1), _read_out_of_bounds, "request"),
-    ErrorCase("RFC 5040 4.8", (0, 1, 2), _read_without_right, "request"),
-    ErrorCase("RFC 5040 4.8", (0, 1, 2), _write_without_right, "segment"),
-    ErrorCase("RFC 5040 7.2", (0, 1, 3), _read_other_pd, "request"),
-    ErrorCase("RFC 5040 7.2", (0, 1, 4), _read_that_wraps, "request"),
+    ErrorCase("RFC 5040 4.8", (0, 1, 2), _read_without_access_right, "request"),
+    ErrorCase("RFC 5040 4.8", (0, 1, 2), _write_without_access_right, "segment"),
+    ErrorCase("RFC 5040 7.2", (0, 1, 3), _read_region_of_other_pd, "request"),
+    ErrorCase("RFC 5040 7.2", (0, 1, 4), _read_with_wrapping_offset, "request"),
     ErrorCase("RFC 5040 5.3", (0, 1, 9), _invalidate_forbidden_stag, "segment"),
     ErrorCase("RFC 5040 7.2", (0, 2, 5), _send_wrong_rdmap_version, "segment"),
     ErrorCase("RFC 5040 7.2", (0, 2, 5), _write_wrong_rdmap_version, "segment"),
@@ -396,18 +396,18 @@ PROVOKED = [
     ErrorCase("RFC 5040 4.8", (0, 2, 0xFF), _send_truncated_read_request, "segment"),
     ErrorCase("RFC 5041 7.2", (1, 0, 0), _send_to_invalidated_receive, "nothing"),
     ErrorCase("RFC 5041 7.2", (1, 0, 0), _send_truncated_ddp_header, "nothing", True),
-    ErrorCase("RFC 5041 7.1", (1, 1, 0), _write_invalid_stag, "segment"),
+    ErrorCase("RFC 5041 7.1", (1, 1, 0), _write_with_invalid_stag, "segment"),
     ErrorCase("RFC 5041 7.1", (1, 1, 0), _send_read_response_out_of_order, "segment"),
     ErrorCase("RFC 5041 7.1", (1, 1, 1), _write_out_of_bounds, "segment"),
     ErrorCase("RFC 5041 7.1", (1, 1, 1), _write_below_region, "segment"),
     ErrorCase("RFC 5041 7.1", (1, 1, 1), _send_read_response_with_gap, "segment"),
     ErrorCase("RFC 5041 7.1", (1, 1, 1), _send_long_read_response, "segment"),
-    ErrorCase("RFC 5041 7.2", (1, 1, 2), _write_other_pd, "segment"),
-    ErrorCase("RFC 5041 7.2", (1, 1, 2), _write_other_qp, "segment"),
-    ErrorCase("RFC 5041 7.1", (1, 1, 3), _write_that_wraps, "segment"),
+    ErrorCase("RFC 5041 7.2", (1, 1, 2), _write_region_of_other_pd, "segment"),
+    ErrorCase("RFC 5041 7.2", (1, 1, 2), _write_region_of_other_qp, "segment"),
+    ErrorCase("RFC 5041 7.1", (1, 1, 3), _write_with_wrapping_offset, "segment"),
     ErrorCase("RFC 5041 7.2", (1, 1, 4), _write_wrong_ddp_version, "segment"),
     ErrorCase("RFC 5041 7.1", (1, 2, 1), _send_on_unknown_queue, "segment"),
-    ErrorCase("RFC 5041 7.1", (1, 2, 2), _send_without_receive, "segment"),
+    ErrorCase("RFC 5041 7.1", (1, 2, 2), _send_without_posted_receive, "segment"),
     ErrorCase("RFC 5041 7.1", (1, 2, 2), _send_too_many_reads, "segment", True),
     ErrorCase("RFC 5041 7.1", (1, 2, 3), _send_wrong_msn, "segment"),
     ErrorCase("RFC 5041 7.1", (1, 2, 4), _send_mo_with_gap, "segment"),

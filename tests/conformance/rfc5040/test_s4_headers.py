@@ -19,6 +19,7 @@ from unit.rdmap.rdmap_harness import (
     build_read_response,
     build_send,
     build_terminate,
+    build_untagged_segment,
     build_write,
     octet_pattern,
     parse_segment,
@@ -26,7 +27,6 @@ from unit.rdmap.rdmap_harness import (
     recv_to_end,
     split_fpdus,
     temporary_setting,
-    untagged_segment,
     wait_until,
 )
 
@@ -52,7 +52,7 @@ def read_raw_segment(stream: Any) -> bytes:
 def test_the_rdmap_control_field_is_the_first_octet_that_ddp_reserves(
     world: RdmapWorld, opcode: int, octet: int, qn: int | None
 ) -> None:
-    stream = world.initiator()
+    stream = world.create_initiator()
     stream.send_operation(opcode)
     assert read_raw_segment(stream)[1] == octet
 
@@ -64,7 +64,7 @@ def test_the_rdmap_control_field_is_the_first_octet_that_ddp_reserves(
 def test_the_tagged_flag_and_the_queue_number_are_those_of_the_operation(
     world: RdmapWorld, opcode: int, octet: int, qn: int | None
 ) -> None:
-    stream = world.initiator()
+    stream = world.create_initiator()
     stream.send_operation(opcode, rkey=0xAABB, remote_to=0xCCDD)
     head, _ = parse_segment(read_raw_segment(stream))
     assert head.t == (qn is None)
@@ -86,7 +86,7 @@ def test_the_tagged_flag_and_the_queue_number_are_those_of_the_operation(
 def test_the_rdmap_version_is_one_and_reserved_or_unused_fields_are_zero(
     world: RdmapWorld, opcode: int, octet: int, qn: int | None
 ) -> None:
-    stream = world.initiator()
+    stream = world.create_initiator()
     stream.send_operation(opcode)
     head, _ = parse_segment(read_raw_segment(stream))
     assert (head.rv, head.rdmap_rsvd) == (1, 0)
@@ -101,8 +101,8 @@ def test_the_rdmap_version_is_one_and_reserved_or_unused_fields_are_zero(
 def test_rdmap_versions_0_and_1_are_accepted_and_reserved_fields_are_ignored(
     world: RdmapWorld, version: int, reserved: int
 ) -> None:
-    stream = world.initiator()
-    m = world.registered_memory(3)
+    stream = world.create_initiator()
+    m = world.register_new_memory(3)
     stream.recvs.post(1, m.sge())
     stream.inject_segments(build_send(b"abc", rv=version, rdmap_rsvd=reserved, inv_stag=0xDEADBEEF))
     assert stream.next_event().kind == "RECV"
@@ -116,8 +116,8 @@ def test_rdmap_versions_0_and_1_are_accepted_and_reserved_fields_are_ignored(
 def test_the_payload_of_a_send_or_write_follows_the_ddp_header_directly(
     world: RdmapWorld, opcode: int
 ) -> None:
-    stream = world.initiator()
-    m = world.registered_memory(100, octet_pattern(100))
+    stream = world.create_initiator()
+    m = world.register_new_memory(100, octet_pattern(100))
     stream.send_operation(opcode, [m.sge()], rkey=1)
     segment = read_raw_segment(stream)
     assert segment[14 if opcode == WRITE else 18 :] == octet_pattern(100)
@@ -125,8 +125,8 @@ def test_the_payload_of_a_send_or_write_follows_the_ddp_header_directly(
 
 @pytest.mark.clause("RFC5040-4.2-01#c")
 def test_the_payload_of_a_read_response_follows_the_ddp_header_directly(world: RdmapWorld) -> None:
-    stream = world.initiator()
-    m = world.registered_memory(100, octet_pattern(100))
+    stream = world.create_initiator()
+    m = world.register_new_memory(100, octet_pattern(100))
     stream.inject_segments(build_read_request(size=100, src_stag=m.stag, src_to=m.addr))
     assert stream.next_event().kind == "REQUESTED"
     stream.flush()
@@ -136,7 +136,7 @@ def test_the_payload_of_a_read_response_follows_the_ddp_header_directly(world: R
 # ---- the layers below: section 3.1, RFC 5044 appendix C.1
 
 
-@pytest.mark.parametrize("role", ["initiator", "responder"])
+@pytest.mark.parametrize("role", ["create_initiator", "create_responder"])
 @pytest.mark.clause("RFC5040-3.1-01", "RFC5044-C.1-01")
 def test_all_transmitted_octets_are_ddp_segments_of_version_one(
     world: RdmapWorld, role: str
@@ -146,7 +146,7 @@ def test_all_transmitted_octets_are_ddp_segments_of_version_one(
     siwarp rejects an RDMAC RNIC, which uses version 0, by its MPA revision (section 7.1.1).
     """
     stream = getattr(world, role)()
-    m = world.registered_memory(100, octet_pattern(100), rights=ALL)
+    m = world.register_new_memory(100, octet_pattern(100), rights=ALL)
     for request in (
         build_read_request(size=100, src_stag=m.stag, src_to=m.addr),
         build_atomic_request(stag=m.stag, to=m.addr, msn=2),
@@ -181,8 +181,8 @@ def test_all_transmitted_octets_are_ddp_segments_of_version_one(
     "RFC5040-4.4-01#e",
 )
 def test_a_read_request_has_its_header_and_no_payload(world: RdmapWorld) -> None:
-    stream = world.initiator()
-    m = world.registered_memory(0x102)
+    stream = world.create_initiator()
+    m = world.register_new_memory(0x102)
     stream.send_operation(READ, [m.sge()], rkey=0x03040506, remote_to=0x0708090A0B0C0D0E)
     segment = read_raw_segment(stream)
     assert segment[:18] == bytes.fromhex("4141 00000000 00000001 00000001 00000000")
@@ -196,8 +196,8 @@ def test_a_read_request_has_its_header_and_no_payload(world: RdmapWorld) -> None
 def test_the_sink_of_a_read_request_is_copied_unchanged_into_the_response(
     world: RdmapWorld, sink: tuple[int, int]
 ) -> None:
-    stream = world.initiator()
-    m = world.registered_memory(10, octet_pattern(10))
+    stream = world.create_initiator()
+    m = world.register_new_memory(10, octet_pattern(10))
     stream.inject_segments(
         build_read_request(
             size=10, src_stag=m.stag, src_to=m.addr, sink_stag=sink[0], sink_to=sink[1]
@@ -214,8 +214,8 @@ def test_the_sink_of_a_read_request_is_copied_unchanged_into_the_response(
 def test_the_source_of_a_read_may_be_any_part_of_a_region(
     world: RdmapWorld, at: int, size: int
 ) -> None:
-    stream = world.initiator()
-    m = world.registered_memory(100, octet_pattern(100))
+    stream = world.create_initiator()
+    m = world.register_new_memory(100, octet_pattern(100))
     stream.inject_segments(build_read_request(size=size, src_stag=m.stag, src_to=m.addr + at))
     stream.next_event()
     stream.flush()
@@ -234,7 +234,7 @@ def test_the_source_of_a_read_may_be_any_part_of_a_region(
     "RFC5040-4.8-07",
 )
 def test_a_terminate_has_the_layout_of_the_rfc_figures(world: RdmapWorld) -> None:
-    stream = world.initiator()
+    stream = world.create_initiator()
     segment = build_write(b"abcde", stag=0x01020304, to=0x05060708090A0B0C)
     stream.inject_segments(segment)
     assert stream.receive_until_error().err == (1, 1, 0)
@@ -250,7 +250,7 @@ def test_a_terminate_has_the_layout_of_the_rfc_figures(world: RdmapWorld) -> Non
 def test_a_terminate_uses_queue_2_and_has_a_terminate_header_and_no_payload(
     world: RdmapWorld,
 ) -> None:
-    stream = world.initiator()
+    stream = world.create_initiator()
     stream.inject_segments(build_write(b"abcde", stag=0x01020304))
     assert stream.receive_until_error().err == (1, 1, 0)
     stream.send_terminate()
@@ -264,9 +264,9 @@ def test_a_terminate_uses_queue_2_and_has_a_terminate_header_and_no_payload(
 
 def forbidden_read_sources(world: RdmapWorld, m: Memory) -> list[tuple[tuple[int, int], int]]:
     """Return ((STag, offset), expected error code) for sources that must not be read."""
-    other = world.registered_memory(100, pd=PD + 1)
-    closed = world.registered_memory(100, rights=REMOTE_WRITE | 1)
-    freed = world.registered_memory(100)
+    other = world.register_new_memory(100, pd=PD + 1)
+    closed = world.register_new_memory(100, rights=REMOTE_WRITE | 1)
+    freed = world.register_new_memory(100)
     world.free_stag(freed.stag)
     return [
         ((m.stag ^ 0x10, m.addr), lib.SIW_RDMAP_INVALID_STAG),
@@ -284,8 +284,8 @@ def forbidden_read_sources(world: RdmapWorld, m: Memory) -> list[tuple[tuple[int
 def test_the_terminate_for_a_refused_read_request_quotes_the_complete_request(
     world: RdmapWorld, which: int
 ) -> None:
-    stream = world.initiator()
-    m = world.registered_memory(100)
+    stream = world.create_initiator()
+    m = world.register_new_memory(100)
     (stag, to), code = forbidden_read_sources(world, m)[which]
     segment = build_read_request(size=10, src_stag=stag, src_to=to, sink_stag=77, sink_to=88)
     stream.inject_segments(segment)
@@ -310,8 +310,8 @@ def test_the_terminate_for_a_refused_read_request_quotes_the_complete_request(
 def test_a_terminate_quotes_length_and_header_of_the_failing_segment(
     world: RdmapWorld, segment: bytes, error: tuple[int, int, int]
 ) -> None:
-    stream = world.initiator()
-    m = world.registered_memory(10)
+    stream = world.create_initiator()
+    m = world.register_new_memory(10)
     stream.recvs.post(1, m.sge())
     stream.inject_segments(segment)
     t = stream.assert_terminates_with(error)
@@ -323,7 +323,7 @@ def test_a_terminate_quotes_length_and_header_of_the_failing_segment(
 def test_only_a_protection_error_of_a_read_request_quotes_its_rdma_header(
     world: RdmapWorld,
 ) -> None:
-    one, other = world.initiator(), world.initiator()
+    one, other = world.create_initiator(), world.create_initiator()
     one.inject_segments(build_read_request(size=1, src_stag=1, src_to=0))
     assert one.assert_terminates_with((0, 1, 0)).r == 1
     other.inject_segments(build_read_request(size=1, src_stag=1, src_to=0, rv=3))
@@ -332,7 +332,7 @@ def test_only_a_protection_error_of_a_read_request_quotes_its_rdma_header(
 
 @pytest.mark.clause("RFC5040-4.8-04", "RFC5040-4.8-05")
 def test_the_terminate_for_an_llp_error_quotes_nothing(world: RdmapWorld) -> None:
-    stream = world.initiator()
+    stream = world.create_initiator()
     stream.sock.sendall(b"\0\x12" + bytes(18) + b"\xff\xff\xff\xff")
     t = stream.assert_terminates_with((2, 0, lib.SIW_MPA_CRC))
     assert (t.m, t.d, t.r) == (0, 0, 0)
@@ -344,7 +344,7 @@ def test_the_terminate_for_an_llp_error_quotes_nothing(world: RdmapWorld) -> Non
 def test_received_terminate_codes_of_figure_9_are_reported(
     world: RdmapWorld, error: tuple[int, int, int]
 ) -> None:
-    stream = world.initiator()
+    stream = world.create_initiator()
     layer, etype, code = error
     stream.inject_segments(build_terminate(bytes([layer << 4 | etype, code, 0, 0])))
     e = stream.next_event()
@@ -353,11 +353,11 @@ def test_received_terminate_codes_of_figure_9_are_reported(
 
 @pytest.mark.clause("RFC5040-4.8-07")
 def test_reserved_bits_of_a_received_terminate_are_ignored(world: RdmapWorld) -> None:
-    stream = world.initiator()
+    stream = world.create_initiator()
     stream.inject_segments(build_terminate(bytes.fromhex("1202 c0ff 0020") + build_send(msn=6)))
     e = stream.next_event()
     assert (e.err, e.quoted, e.quoted_msn) == ((1, 2, 2), True, 6)
-    other = world.initiator()
+    other = world.create_initiator()
     other.inject_segments(build_terminate(bytes.fromhex("1202 1fff")))
     assert other.next_event().err in [(1, 2, 2), (2, 1, 2)]
 
@@ -368,8 +368,8 @@ def test_a_terminate_for_an_aborted_read_response_quotes_the_rest_of_the_request
 ) -> None:
     size = 8 << 20
     with temporary_setting("mulpdu", 30_000):
-        stream = world.initiator()
-        m = world.registered_memory(size)
+        stream = world.create_initiator()
+        m = world.register_new_memory(size)
         request = build_read_request(
             size=size, src_stag=m.stag, src_to=m.addr, sink_stag=5, sink_to=1000
         )
@@ -402,8 +402,8 @@ def test_a_terminate_for_an_aborted_read_response_quotes_the_rest_of_the_request
 @pytest.mark.clause("RFC5040-4.2-01#a")
 def test_a_read_request_of_a_wrong_length_is_refused(world: RdmapWorld) -> None:
     for length, error in [(0, (0, 2, 255)), (27, (0, 2, 255)), (29, (1, 2, 5))]:
-        stream = world.initiator()
-        stream.inject_segments(untagged_segment(bytes(length), opcode=1, qn=1))
+        stream = world.create_initiator()
+        stream.inject_segments(build_untagged_segment(bytes(length), opcode=1, qn=1))
         stream.assert_terminates_with(error)
 
 
@@ -417,8 +417,8 @@ def test_a_read_request_of_a_wrong_length_is_refused(world: RdmapWorld) -> None:
 def test_a_send_with_invalidate_is_recognized_by_its_opcode_and_stag_field(
     world: RdmapWorld, opcode: int
 ) -> None:
-    stream = world.initiator()
-    m = world.registered_memory(10, rights=ALL)
+    stream = world.create_initiator()
+    m = world.register_new_memory(10, rights=ALL)
     stream.recvs.post(1, m.sge())
     segment = build_send(b"abc", opcode=opcode, inv_stag=m.stag)
     stream.inject_segments(segment)
@@ -430,8 +430,8 @@ def test_a_send_with_invalidate_is_recognized_by_its_opcode_and_stag_field(
 
 
 def test_an_unrequested_read_response_is_an_unexpected_opcode(world: RdmapWorld) -> None:
-    stream = world.initiator()
-    m = world.registered_memory(10)
+    stream = world.create_initiator()
+    m = world.register_new_memory(10)
     stream.inject_segments(build_read_response(b"abc", stag=m.stag, to=m.addr))
     stream.assert_terminates_with((0, 2, lib.SIW_RDMAP_OPCODE))
     assert m.is_untouched()

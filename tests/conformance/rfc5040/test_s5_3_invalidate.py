@@ -196,22 +196,29 @@ def test_no_octet_of_an_invalidated_region_is_transmitted_after_the_completion(
 # ---- refused
 
 
-def _region_without_right(peer: ScriptedRCPeer, wire: Wire) -> MR:
+def _make_region_without_invalidate_right(peer: ScriptedRCPeer, wire: Wire) -> MR:
     return register_memory_for_peer(peer, ALL_ACCESS)
 
 
-def _region_of_whole_pd(peer: ScriptedRCPeer, wire: Wire) -> MR:
+def _make_region_usable_by_whole_pd(peer: ScriptedRCPeer, wire: Wire) -> MR:
     return MR(peer.end.rig.pd, bytearray(1000), ALL_ACCESS)
 
 
-def _region_of_other_qp(peer: ScriptedRCPeer, wire: Wire) -> MR:
+def _make_region_of_other_qp(peer: ScriptedRCPeer, wire: Wire) -> MR:
     other = peer.end.rig.create_qp(qp_type=peer.end.qp.qp_type)
     return MR(peer.end.rig.pd, bytearray(1000), INVALIDATE, qp=other)
 
 
 @pytest.mark.parametrize("opcode", [INV, SE_INV])
 @pytest.mark.parametrize("size", [0, 3, 20_000])
-@pytest.mark.parametrize("make", [_region_without_right, _region_of_whole_pd, _region_of_other_qp])
+@pytest.mark.parametrize(
+    "make",
+    [
+        _make_region_without_invalidate_right,
+        _make_region_usable_by_whole_pd,
+        _make_region_of_other_qp,
+    ],
+)
 @pytest.mark.clause("RFC5040-5.3-13#b", "RFC5040-7.2-05", "RFC5040-8.1.1-08")
 def test_invalidation_of_an_stag_without_the_right_is_refused_and_has_no_effect(
     wire: Wire, make: Callable[[ScriptedRCPeer, Wire], MR], opcode: int, size: int

@@ -15,11 +15,11 @@ from unit.rdmap.rdmap_harness import (
     StreamError,
     build_read_request,
     build_send,
+    build_tagged_segment,
     build_terminate,
+    build_untagged_segment,
     build_write,
     octet_pattern,
-    tagged_segment,
-    untagged_segment,
 )
 
 OPCODE = (0, 2, lib.SIW_RDMAP_OPCODE)
@@ -43,13 +43,15 @@ MISPLACED = [
 def test_an_opcode_on_a_wrong_queue_or_buffer_model_is_unexpected(
     world: RdmapWorld, opcode: int, where: str | int
 ) -> None:
-    stream = world.initiator()
-    m = world.registered_memory(100)
+    stream = world.create_initiator()
+    m = world.register_new_memory(100)
     stream.recvs.post(1, m.sge())
     if where == "tagged":
-        stream.inject_segments(tagged_segment(bytes(28), stag=m.stag, to=m.addr, opcode=opcode))
+        stream.inject_segments(
+            build_tagged_segment(bytes(28), stag=m.stag, to=m.addr, opcode=opcode)
+        )
     else:
-        stream.inject_segments(untagged_segment(bytes(28), qn=where, opcode=opcode))
+        stream.inject_segments(build_untagged_segment(bytes(28), qn=where, opcode=opcode))
     t = stream.assert_terminates_with(OPCODE)
     assert t.quoted_ddp.opcode == opcode
     assert m.is_untouched()
@@ -62,8 +64,8 @@ def test_an_opcode_on_a_wrong_queue_or_buffer_model_is_unexpected(
 def test_a_segment_with_an_unknown_rdmap_version_is_refused(
     world: RdmapWorld, kind: str, version: int
 ) -> None:
-    stream = world.initiator()
-    m = world.registered_memory(100)
+    stream = world.create_initiator()
+    m = world.register_new_memory(100)
     stream.recvs.post(1, m.sge())
     stream.inject_segments(
         {
@@ -88,8 +90,8 @@ def test_ddp_errors_are_detected_before_rdmap_errors_and_have_ddp_numbers(
         (build_send(octet_pattern(101), rv=1), (1, 2, lib.SIW_DDP_TOO_LONG)),
         (build_send(b"abc", mo=3), (1, 2, lib.SIW_DDP_INVALID_MO)),
     ]:
-        stream = world.initiator()
-        m = world.registered_memory(100)
+        stream = world.create_initiator()
+        m = world.register_new_memory(100)
         stream.recvs.post(1, m.sge())
         stream.inject_segments(segment)
         stream.assert_terminates_with(error)
@@ -97,7 +99,7 @@ def test_ddp_errors_are_detected_before_rdmap_errors_and_have_ddp_numbers(
 
 @pytest.mark.clause("RFC5040-7.1-01", "RFC5040-7.1-02#b")
 def test_a_send_without_a_posted_receive_is_reported_at_both_ends(world: RdmapWorld) -> None:
-    stream = world.initiator()
+    stream = world.create_initiator()
     stream.inject_segments(build_send(b"abc"))
     e = stream.receive_until_error()
     assert e.err == (1, 2, lib.SIW_DDP_NO_BUFFER)
@@ -111,8 +113,8 @@ def test_a_send_without_a_posted_receive_is_reported_at_both_ends(world: RdmapWo
 @pytest.mark.parametrize("rights", [0, 1, REMOTE_READ, REMOTE_READ | 1])
 def test_memory_without_remote_write_access_is_not_written(world: RdmapWorld, rights: int) -> None:
     for size in (100, 20_000):
-        stream = world.initiator()
-        m = world.registered_memory(20_000, rights=rights)
+        stream = world.create_initiator()
+        m = world.register_new_memory(20_000, rights=rights)
         stream.inject_segments(build_write(octet_pattern(size), stag=m.stag, to=m.addr))
         t = stream.assert_terminates_with((*PROTECTION, lib.SIW_RDMAP_ACCESS))
         assert (t.m, t.d, t.r, t.quoted_ddp.stag) == (1, 1, 0, m.stag)
@@ -121,8 +123,8 @@ def test_memory_without_remote_write_access_is_not_written(world: RdmapWorld, ri
 
 @pytest.mark.parametrize("rights", [0, 1, REMOTE_WRITE | 1])
 def test_memory_without_remote_read_access_is_not_read(world: RdmapWorld, rights: int) -> None:
-    stream = world.initiator()
-    m = world.registered_memory(100, b"a secret", rights=rights)
+    stream = world.create_initiator()
+    m = world.register_new_memory(100, b"a secret", rights=rights)
     stream.inject_segments(build_read_request(size=8, src_stag=m.stag, src_to=m.addr))
     stream.assert_terminates_with(
         (*PROTECTION, lib.SIW_RDMAP_ACCESS)
@@ -131,8 +133,8 @@ def test_memory_without_remote_read_access_is_not_read(world: RdmapWorld, rights
 
 @pytest.mark.clause("RFC5040-7.2-09", "RFC5040-5.2.1-15")
 def test_a_read_from_an_invalid_source_stag_is_refused(world: RdmapWorld) -> None:
-    stream = world.initiator()
-    m = world.registered_memory(10)
+    stream = world.create_initiator()
+    m = world.register_new_memory(10)
     world.free_stag(m.stag)
     stream.inject_segments(build_read_request(size=1, src_stag=m.stag, src_to=m.addr))
     stream.assert_terminates_with((*PROTECTION, lib.SIW_RDMAP_INVALID_STAG))
@@ -140,8 +142,8 @@ def test_a_read_from_an_invalid_source_stag_is_refused(world: RdmapWorld) -> Non
 
 @pytest.mark.clause("RFC5040-7.2-10")
 def test_a_read_from_a_source_in_another_protection_domain_is_refused(world: RdmapWorld) -> None:
-    stream = world.initiator()
-    m = world.registered_memory(10, pd=PD + 1)
+    stream = world.create_initiator()
+    m = world.register_new_memory(10, pd=PD + 1)
     stream.inject_segments(build_read_request(size=1, src_stag=m.stag, src_to=m.addr))
     stream.assert_terminates_with((*PROTECTION, lib.SIW_RDMAP_STAG_NOT_OF_STREAM))
 
@@ -151,23 +153,23 @@ def test_a_read_from_a_source_in_another_protection_domain_is_refused(world: Rdm
 def test_a_read_from_a_source_that_exceeds_the_region_is_refused(
     world: RdmapWorld, at: int, size: int
 ) -> None:
-    stream = world.initiator()
-    m = world.registered_memory(10)
+    stream = world.create_initiator()
+    m = world.register_new_memory(10)
     stream.inject_segments(build_read_request(size=size, src_stag=m.stag, src_to=m.addr + at))
     stream.assert_terminates_with((*PROTECTION, lib.SIW_RDMAP_BOUNDS))
 
 
 @pytest.mark.clause("RFC5040-7.2-13")
 def test_a_read_from_a_source_that_wraps_around_is_refused(world: RdmapWorld) -> None:
-    stream = world.initiator()
-    m = world.registered_memory(10)
+    stream = world.create_initiator()
+    m = world.register_new_memory(10)
     stream.inject_segments(build_read_request(size=2**32 - 1, src_stag=m.stag, src_to=2**64 - 5))
     stream.assert_terminates_with((*PROTECTION, lib.SIW_RDMAP_TO_WRAP))
 
 
 @pytest.mark.clause("RFC5040-7.1-03", "RFC5040-7.1-02#d")
 def test_only_the_first_error_is_reported(world: RdmapWorld) -> None:
-    stream = world.initiator()
+    stream = world.create_initiator()
     first = build_write(b"abc", stag=0x77)
     stream.inject_segments(first, build_send(b"abc", msn=9), build_write(b"abc", dv=3))
     t = stream.assert_terminates_with((1, 1, lib.SIW_DDP_INVALID_STAG))
@@ -176,8 +178,8 @@ def test_only_the_first_error_is_reported(world: RdmapWorld) -> None:
 
 @pytest.mark.clause("RFC5040-7.1-02#a", "RFC5040-7.1-01")
 def test_a_local_error_while_sending_is_reported_without_a_quoted_header(world: RdmapWorld) -> None:
-    stream = world.initiator()
-    m = world.registered_memory(4 << 20)
+    stream = world.create_initiator()
+    m = world.register_new_memory(4 << 20)
     stream.begin_operation(lib.SIW_RDMAP_SEND, [m.sge()])
     world.free_stag(m.stag)
     with pytest.raises(StreamError, match="EACCES"):
@@ -191,12 +193,12 @@ def test_a_local_error_while_sending_is_reported_without_a_quoted_header(world: 
 def test_an_stag_that_is_not_bound_to_the_stream_cannot_be_invalidated(
     world: RdmapWorld, which: str
 ) -> None:
-    stream = world.initiator()
-    m = world.registered_memory(10, rights=ALL, pd=PD + 1 if which == "other domain" else PD)
+    stream = world.create_initiator()
+    m = world.register_new_memory(10, rights=ALL, pd=PD + 1 if which == "other domain" else PD)
     if which == "freed":
         world.free_stag(m.stag)
     stag = 0x1234 if which == "never" else m.stag
-    into = world.registered_memory(10)
+    into = world.register_new_memory(10)
     stream.recvs.post(1, into.sge())
     stream.inject_segments(build_send(b"abc", opcode=4, inv_stag=stag))
     t = stream.assert_terminates_with((*PROTECTION, lib.SIW_RDMAP_CANNOT_INVALIDATE))
@@ -209,8 +211,8 @@ def test_an_stag_that_is_not_bound_to_the_stream_cannot_be_invalidated(
 def test_memory_can_be_read_or_written_only_as_its_access_rights_allow(
     world: RdmapWorld, rights: int, way: int
 ) -> None:
-    stream = world.initiator()
-    m = world.registered_memory(8, b"a secret", rights=rights)
+    stream = world.create_initiator()
+    m = world.register_new_memory(8, b"a secret", rights=rights)
     access_memory_from_peer(stream, m, way)
     if not rights & way:
         stream.assert_terminates_with((*PROTECTION, lib.SIW_RDMAP_ACCESS))
@@ -220,7 +222,7 @@ def test_memory_can_be_read_or_written_only_as_its_access_rights_allow(
         stream.flush()
         assert stream.read_sent_message()[1] == b"a secret"
     else:
-        stream.recvs.post(1, world.registered_memory(8).sge())
+        stream.recvs.post(1, world.register_new_memory(8).sge())
         stream.inject_segments(build_send(b"done"))
         assert stream.next_event().kind == "RECV"
         assert m.octets() == b"replaced"
@@ -231,8 +233,8 @@ def test_memory_can_be_read_or_written_only_as_its_access_rights_allow(
 def test_after_an_stag_is_freed_its_memory_can_be_neither_read_nor_written(
     world: RdmapWorld, way: int
 ) -> None:
-    stream = world.initiator()
-    m = world.registered_memory(8, b"a secret")
+    stream = world.create_initiator()
+    m = world.register_new_memory(8, b"a secret")
     assert world.free_stag(m.stag) == 0
     access_memory_from_peer(stream, m, way)
     layer = PROTECTION if way == REMOTE_READ else (1, 1)

@@ -8,10 +8,10 @@ import pytest
 from _siwarp_layers import lib
 from unit.ddp.ddp_harness import (
     DdpWorld,
+    build_tagged_segment,
+    build_untagged_segment,
     octet_pattern,
-    tagged_segment,
     temporary_setting,
-    untagged_segment,
 )
 
 TAGGED_VERSION = (lib.SIW_LAYER_DDP, lib.SIW_DDP_TAGGED_BUFFER, lib.SIW_DDP_TAGGED_VERSION)
@@ -21,8 +21,8 @@ UNTAGGED_VERSION = (lib.SIW_LAYER_DDP, lib.SIW_DDP_UNTAGGED_BUFFER, lib.SIW_DDP_
 def send_and_read_headers(world: DdpWorld, size: int = 1000, **fields: object) -> list[Any]:
     """Send a message with a small MULPDU, and return the headers of its segments."""
     with temporary_setting("mulpdu", 128):
-        stream = world.sender()
-        m = world.registered_memory(size, octet_pattern(size))
+        stream = world.create_sender()
+        m = world.register_new_memory(size, octet_pattern(size))
         stream.transmit(stream.build_message([m.sge()], **fields))
         got = stream.read_sent_segments(size)
     assert b"".join(payload for _, payload in got) == octet_pattern(size)
@@ -34,15 +34,15 @@ def send_and_read_headers(world: DdpWorld, size: int = 1000, **fields: object) -
 
 @pytest.mark.clause("RFC5041-4.1-01", "RFC5041-4.1-02")
 def test_the_t_bit_selects_the_tagged_or_the_untagged_buffer(world: DdpWorld) -> None:
-    stream, q = world.receiver(), world.create_queue()
+    stream, q = world.create_receiver(), world.create_queue()
     lib.siw_ddp_stream_set_queue(stream.handle, 0, q.handle)
-    posted, region = world.registered_memory(3), world.registered_memory(3)
+    posted, region = world.register_new_memory(3), world.register_new_memory(3)
     q.post(1, posted.sge())
-    stream.inject_segments(tagged_segment(b"tag", stag=region.stag))
+    stream.inject_segments(build_tagged_segment(b"tag", stag=region.stag))
     stream.receive_segment()
     assert region.octets() == b"tag"
     assert posted.is_untouched()
-    stream.inject_segments(untagged_segment(b"unt"))
+    stream.inject_segments(build_untagged_segment(b"unt"))
     stream.receive_segment()
     assert posted.octets() == b"unt"
     assert region.octets() == b"tag"
@@ -71,13 +71,15 @@ def test_the_last_untagged_segment_of_a_message_has_the_highest_mo(world: DdpWor
 def test_messages_are_delivered_in_order_and_with_their_last_segment(
     world: DdpWorld,
 ) -> None:
-    stream, q = world.receiver(), world.create_queue()
+    stream, q = world.create_receiver(), world.create_queue()
     lib.siw_ddp_stream_set_queue(stream.handle, 0, q.handle)
-    m = world.registered_memory(10)
+    m = world.register_new_memory(10)
     for user_data in (1, 2):
         q.post(user_data, m.sge())
     stream.inject_segments(
-        untagged_segment(b"abc", l=0), untagged_segment(b"de", mo=3), untagged_segment(b"f", msn=2)
+        build_untagged_segment(b"abc", l=0),
+        build_untagged_segment(b"de", mo=3),
+        build_untagged_segment(b"f", msn=2),
     )
     assert [stream.receive_segment(), stream.receive_segment(), stream.receive_segment()] == [
         None,
@@ -98,22 +100,22 @@ def test_reserved_ddp_bits_are_sent_as_zero_and_the_version_as_one(
 @pytest.mark.parametrize("reserved", range(16))
 @pytest.mark.clause("RFC5041-4.1-08")
 def test_reserved_bits_of_received_ddp_segments_are_ignored(world: DdpWorld, reserved: int) -> None:
-    stream = world.receiver()
-    m = world.registered_memory(3)
-    stream.inject_segments(tagged_segment(b"abc", stag=m.stag, ddp_rsvd=reserved))
+    stream = world.create_receiver()
+    m = world.register_new_memory(3)
+    stream.inject_segments(build_tagged_segment(b"abc", stag=m.stag, ddp_rsvd=reserved))
     assert stream.receive_segment() == (0, 3)
 
 
 @pytest.mark.parametrize("version", [0, 2, 3])
 @pytest.mark.clause("RFC5041-4.1-10", "RFC5041-7.2-01#e", "RFC5041-7.2-01#k")
 def test_a_segment_of_another_ddp_version_is_refused(world: DdpWorld, version: int) -> None:
-    one, other, q = world.receiver(), world.receiver(), world.create_queue()
+    one, other, q = world.create_receiver(), world.create_receiver(), world.create_queue()
     lib.siw_ddp_stream_set_queue(other.handle, 0, q.handle)
-    m = world.registered_memory(3)
+    m = world.register_new_memory(3)
     q.post(1, m.sge())
-    one.inject_segments(tagged_segment(b"abc", stag=m.stag, dv=version))
+    one.inject_segments(build_tagged_segment(b"abc", stag=m.stag, dv=version))
     assert one.receive_until_error() == TAGGED_VERSION
-    other.inject_segments(untagged_segment(b"abc", dv=version))
+    other.inject_segments(build_untagged_segment(b"abc", dv=version))
     assert other.receive_until_error() == UNTAGGED_VERSION
     assert m.is_untouched()
 
@@ -123,8 +125,8 @@ def test_a_segment_of_another_ddp_version_is_refused(world: DdpWorld, version: i
 
 @pytest.mark.clause("RFC5041-4.2-01", "RFC5041-4.2-02", "RFC5041-4.2-07")
 def test_a_tagged_header_contains_the_values_of_the_upper_layer(world: DdpWorld) -> None:
-    stream = world.sender()
-    m = world.registered_memory(3, b"abc")
+    stream = world.create_sender()
+    m = world.register_new_memory(3, b"abc")
     stream.transmit(
         stream.build_message(
             [m.sge()], tagged=True, ulp_octet=0xA7, stag=0x01020304, to=0x05060708090A
@@ -151,9 +153,9 @@ def test_all_tagged_segments_of_a_message_have_the_same_stag(world: DdpWorld) ->
 def test_rsvdulp_and_stag_of_a_tagged_segment_are_passed_to_the_upper_layer(
     world: DdpWorld,
 ) -> None:
-    stream = world.receiver()
-    m = world.registered_memory(3)
-    stream.inject_segments(tagged_segment(b"abc", stag=m.stag, rv=2, rdmap_rsvd=2, opcode=7))
+    stream = world.create_receiver()
+    m = world.register_new_memory(3)
+    stream.inject_segments(build_tagged_segment(b"abc", stag=m.stag, rv=2, rdmap_rsvd=2, opcode=7))
     seg = stream.next_header()
     assert (seg.ulp_octet, seg.stag) == (0xA7, m.stag)
     assert stream.place_segment(seg) == (0, 3)
@@ -161,10 +163,10 @@ def test_rsvdulp_and_stag_of_a_tagged_segment_are_passed_to_the_upper_layer(
 
 @pytest.mark.clause("RFC5041-4.2-06", "RFC5041-8.3-04")
 def test_a_tagged_segment_with_an_invalid_stag_is_refused(world: DdpWorld) -> None:
-    stream = world.receiver()
-    m = world.registered_memory(3)
+    stream = world.create_receiver()
+    m = world.register_new_memory(3)
     world.free_stag(m.stag)
-    stream.inject_segments(tagged_segment(b"abc", stag=m.stag))
+    stream.inject_segments(build_tagged_segment(b"abc", stag=m.stag))
     assert stream.receive_until_error() == (1, 1, lib.SIW_DDP_INVALID_STAG)
     assert m.is_untouched()
 
@@ -172,9 +174,9 @@ def test_a_tagged_segment_with_an_invalid_stag_is_refused(world: DdpWorld) -> No
 @pytest.mark.parametrize("to", [0, 1, 500, 997])
 @pytest.mark.clause("RFC5041-4.2-11")
 def test_a_tagged_message_may_start_at_any_offset(world: DdpWorld, to: int) -> None:
-    stream = world.receiver()
-    m = world.registered_memory(1000)
-    stream.inject_segments(tagged_segment(b"abc", stag=m.stag, to=to))
+    stream = world.create_receiver()
+    m = world.register_new_memory(1000)
+    stream.inject_segments(build_tagged_segment(b"abc", stag=m.stag, to=to))
     stream.receive_segment()
     assert m.octets()[to : to + 3] == b"abc"
     assert m.octets().count(0xA5) == 997
@@ -185,8 +187,8 @@ def test_a_tagged_message_may_start_at_any_offset(world: DdpWorld, to: int) -> N
 
 @pytest.mark.clause("RFC5041-4.3-01", "RFC5041-4.3-02", "RFC5041-4.3-13")
 def test_an_untagged_header_contains_the_values_of_the_upper_layer(world: DdpWorld) -> None:
-    stream = world.sender()
-    m = world.registered_memory(3, b"abc")
+    stream = world.create_sender()
+    m = world.register_new_memory(3, b"abc")
     stream.transmit(stream.build_message([m.sge()], ulp_octet=0xA7, ulp_word=0x01020304, qn=2))
     octets = stream.sock.recv(100)
     assert octets[:2] == (18 + 3).to_bytes(2, "big")
@@ -208,7 +210,7 @@ def test_all_untagged_segments_of_a_message_have_the_same_msn(world: DdpWorld) -
 
 @pytest.mark.clause("RFC5041-4.3-08", "RFC5041-4.3-09")
 def test_msns_start_at_one_and_are_counted_per_queue(world: DdpWorld) -> None:
-    stream = world.sender()
+    stream = world.create_sender()
     got = []
     for qn in (0, 0, 1, 2, 0, 1):
         stream.transmit(stream.build_message(qn=qn))
@@ -219,29 +221,29 @@ def test_msns_start_at_one_and_are_counted_per_queue(world: DdpWorld) -> None:
 
 @pytest.mark.clause("RFC5041-4.3-10")
 def test_msns_wrap_around_to_zero_in_both_directions(world: DdpWorld) -> None:
-    out, in_, q = world.sender(), world.receiver(), world.create_queue()
+    out, in_, q = world.create_sender(), world.create_receiver(), world.create_queue()
     lib.siw_ddp_stream_set_queue(in_.handle, 0, q.handle)
     for stream in (out, in_):
-        lib.siw_ddp_test_set_msn(stream.handle, 0, 2**32 - 1)
+        lib.siw_ddp_set_msn_for_tests(stream.handle, 0, 2**32 - 1)
     got = []
     for user_data, msn in enumerate([2**32 - 1, 0, 1]):
         out.transmit(out.build_message())
         got += [head.msn for head, _ in out.read_sent_segments(0)]
         q.post(user_data)
-        in_.inject_segments(untagged_segment(msn=msn))
+        in_.inject_segments(build_untagged_segment(msn=msn))
         assert in_.receive_segment() == (user_data, 0)
     assert got == [2**32 - 1, 0, 1]
 
 
 @pytest.mark.clause("RFC5041-4.3-03", "RFC5041-4.3-05", "RFC5041-5.4-03")
 def test_rsvdulp_is_passed_up_even_if_it_differs_between_segments(world: DdpWorld) -> None:
-    stream, q = world.receiver(), world.create_queue()
+    stream, q = world.create_receiver(), world.create_queue()
     lib.siw_ddp_stream_set_queue(stream.handle, 0, q.handle)
-    m = world.registered_memory(10)
+    m = world.register_new_memory(10)
     q.post(1, m.sge())
     stream.inject_segments(
-        untagged_segment(b"abc", l=0, inv_stag=5),
-        untagged_segment(b"de", mo=3, inv_stag=6, opcode=7),
+        build_untagged_segment(b"abc", l=0, inv_stag=5),
+        build_untagged_segment(b"de", mo=3, inv_stag=6, opcode=7),
     )
     assert stream.receive_segment() is None
     seg = stream.next_header()
@@ -254,7 +256,7 @@ def test_rsvdulp_is_passed_up_even_if_it_differs_between_segments(world: DdpWorl
 
 @pytest.mark.clause("RFC5041-4.4-01")
 def test_a_message_of_length_0_consists_of_a_header_only(world: DdpWorld) -> None:
-    stream = world.sender()
+    stream = world.create_sender()
     stream.transmit(stream.build_message(tagged=True))
     stream.transmit(stream.build_message())
     ((head, payload),) = stream.read_sent_segments(0)

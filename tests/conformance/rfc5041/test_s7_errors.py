@@ -15,9 +15,9 @@ from unit.ddp.ddp_harness import (
     Queue,
     Stream,
     StreamError,
+    build_tagged_segment,
+    build_untagged_segment,
     octet_pattern,
-    tagged_segment,
-    untagged_segment,
 )
 
 UNTAGGED = (lib.SIW_LAYER_DDP, lib.SIW_DDP_UNTAGGED_BUFFER)
@@ -32,9 +32,9 @@ def receiving_stream(world: DdpWorld) -> tuple[Stream, Queue, Memory]:
     """Return a stream whose queue 0 has two buffers of 30,000 octets, both at the start of one
     region.
     """
-    stream, q = world.receiver(), world.create_queue()
+    stream, q = world.create_receiver(), world.create_queue()
     lib.siw_ddp_stream_set_queue(stream.handle, 0, q.handle)
-    m = world.registered_memory(30_000)
+    m = world.register_new_memory(30_000)
     q.post(1, m.sge())
     q.post(2, m.sge())
     return stream, q, m
@@ -50,7 +50,7 @@ def test_a_segment_for_an_unknown_queue_is_refused(
     receiving_stream: tuple[Stream, Queue, Memory], qn: int, size: int
 ) -> None:
     stream, _, m = receiving_stream
-    stream.inject_segments(untagged_segment(octet_pattern(size), qn=qn))
+    stream.inject_segments(build_untagged_segment(octet_pattern(size), qn=qn))
     assert stream.receive_until_error() == (*UNTAGGED, 0x01)
     assert m.is_untouched()
 
@@ -58,11 +58,13 @@ def test_a_segment_for_an_unknown_queue_is_refused(
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.clause("RFC5041-7.1-01#b", "RFC5041-7.1-05", "RFC5041-7.2-01#g")
 def test_an_untagged_message_without_a_posted_buffer_is_refused(world: DdpWorld, size: int) -> None:
-    stream, q = world.receiver(), world.create_queue()
+    stream, q = world.create_receiver(), world.create_queue()
     lib.siw_ddp_stream_set_queue(stream.handle, 0, q.handle)
-    m = world.registered_memory(10)
+    m = world.register_new_memory(10)
     q.post(1, m.sge())
-    stream.inject_segments(untagged_segment(b"abc"), untagged_segment(octet_pattern(size), msn=2))
+    stream.inject_segments(
+        build_untagged_segment(b"abc"), build_untagged_segment(octet_pattern(size), msn=2)
+    )
     assert stream.receive_segment() == (1, 3)
     assert stream.receive_until_error() == (*UNTAGGED, 0x02)
     assert m.octets() == b"abc" + bytes([0xA5]) * 7
@@ -75,7 +77,7 @@ def test_an_msn_other_than_the_next_is_refused(
     receiving_stream: tuple[Stream, Queue, Memory], msn: int, size: int
 ) -> None:
     stream, _, m = receiving_stream
-    stream.inject_segments(untagged_segment(octet_pattern(size), msn=msn))
+    stream.inject_segments(build_untagged_segment(octet_pattern(size), msn=msn))
     assert stream.receive_until_error() == (*UNTAGGED, 0x03)
     assert m.is_untouched()
 
@@ -85,7 +87,7 @@ def test_an_msn_that_was_already_delivered_is_refused(
     receiving_stream: tuple[Stream, Queue, Memory],
 ) -> None:
     stream, q, m = receiving_stream
-    stream.inject_segments(untagged_segment(b"abc"), untagged_segment(b"xyz"))
+    stream.inject_segments(build_untagged_segment(b"abc"), build_untagged_segment(b"xyz"))
     assert stream.receive_segment() == (1, 3)
     assert stream.receive_until_error() == (*UNTAGGED, 0x03)
     assert m.octets()[:3] == b"abc"
@@ -100,9 +102,9 @@ def test_an_mo_that_leaves_a_gap_or_goes_back_is_refused(
 ) -> None:
     stream, _, m = receiving_stream
     if before:
-        stream.inject_segments(untagged_segment(octet_pattern(before), l=0))
+        stream.inject_segments(build_untagged_segment(octet_pattern(before), l=0))
         stream.receive_segment()
-    stream.inject_segments(untagged_segment(octet_pattern(size, 2), mo=mo))
+    stream.inject_segments(build_untagged_segment(octet_pattern(size, 2), mo=mo))
     assert stream.receive_until_error() == (*UNTAGGED, 0x04)
     assert m.octets() == octet_pattern(before) + bytes([0xA5]) * (30_000 - before)
 
@@ -115,10 +117,10 @@ def test_an_untagged_message_too_long_for_its_buffer_is_refused(
     stream, _, m = receiving_stream
     at = 0
     for n in parts[:-1]:
-        stream.inject_segments(untagged_segment(octet_pattern(n), l=0))
+        stream.inject_segments(build_untagged_segment(octet_pattern(n), l=0))
         stream.receive_segment()
         at += n
-    stream.inject_segments(untagged_segment(octet_pattern(parts[-1]), mo=at))
+    stream.inject_segments(build_untagged_segment(octet_pattern(parts[-1]), mo=at))
     assert stream.receive_until_error() == (*UNTAGGED, 0x05)
     assert m.octets() == (octet_pattern(at) + bytes([0xA5]) * 30_000)[:30_000]
 
@@ -152,7 +154,7 @@ def _fields_with_stag_of_other_pd(world: DdpWorld, s: Stream, m: Memory) -> dict
 
 
 def _fields_with_stag_of_other_stream(world: DdpWorld, s: Stream, m: Memory) -> dict[str, int]:
-    return {"stag": world.assign_stag(m, stream=world.receiver()), "to": 0}
+    return {"stag": world.assign_stag(m, stream=world.create_receiver()), "to": 0}
 
 
 def _fields_with_wrapping_offset(world: DdpWorld, s: Stream, m: Memory) -> dict[str, int]:
@@ -212,10 +214,10 @@ Case = tuple[Callable[[DdpWorld, Stream, Memory], dict[str, int]], int]
 def test_a_tagged_segment_with_an_invalid_stag_or_offset_is_refused_and_not_placed(
     world: DdpWorld, case: Case, size: int
 ) -> None:
-    stream = world.receiver()
-    m = world.registered_memory(30_000)
+    stream = world.create_receiver()
+    m = world.register_new_memory(30_000)
     make, code = case
-    stream.inject_segments(tagged_segment(octet_pattern(size), **make(world, stream, m)))
+    stream.inject_segments(build_tagged_segment(octet_pattern(size), **make(world, stream, m)))
     assert stream.receive_until_error() == (*TAGGED, code)
     assert m.is_untouched()
 
@@ -224,9 +226,9 @@ def test_a_tagged_segment_with_an_invalid_stag_or_offset_is_refused_and_not_plac
 @pytest.mark.clause("RFC5041-7.1-06#b")
 def test_memory_without_remote_write_access_is_not_written(world: DdpWorld, size: int) -> None:
     for rights in (0, lib.SIW_MEM_REMOTE_READ, lib.SIW_MEM_LOCAL_WRITE, lib.SIW_MEM_READ_SINK):
-        stream = world.receiver()
-        m = world.registered_memory(30_000, rights=rights)
-        stream.inject_segments(tagged_segment(octet_pattern(size), stag=m.stag))
+        stream = world.create_receiver()
+        m = world.register_new_memory(30_000, rights=rights)
+        stream.inject_segments(build_tagged_segment(octet_pattern(size), stag=m.stag))
         # DDP defines no code for this error, but RDMAP does.
         assert stream.receive_until_error() == (0, 1, lib.SIW_RDMAP_ACCESS)
         assert m.is_untouched()
@@ -237,7 +239,7 @@ def test_header_and_length_of_a_refused_segment_are_passed_to_the_upper_layer(
     receiving_stream: tuple[Stream, Queue, Memory],
 ) -> None:
     stream, _, _ = receiving_stream
-    segment = untagged_segment(octet_pattern(100), msn=9, inv_stag=7)
+    segment = build_untagged_segment(octet_pattern(100), msn=9, inv_stag=7)
     stream.inject_segments(segment)
     seg = ffi.new("struct siw_ddp_seg *")
     while (rv := lib.siw_ddp_rx_peek_segment(stream.handle, seg)) == 0:
@@ -254,9 +256,10 @@ def test_segments_after_an_invalid_segment_are_dropped(
 ) -> None:
     stream, q, m = receiving_stream
     stream.inject_segments(
-        tagged_segment(b"abc", stag=m.stag ^ 1), tagged_segment(octet_pattern(size), stag=m.stag)
+        build_tagged_segment(b"abc", stag=m.stag ^ 1),
+        build_tagged_segment(octet_pattern(size), stag=m.stag),
     )
-    stream.inject_segments(untagged_segment(octet_pattern(size)))
+    stream.inject_segments(build_untagged_segment(octet_pattern(size)))
     stream.receive_until_error()
     for _ in range(3):
         with pytest.raises(StreamError):
@@ -270,35 +273,35 @@ def test_segments_after_an_invalid_segment_are_dropped(
 
 @pytest.mark.clause("RFC5041-8.2-01", "RFC5041-8.3.1-02")
 def test_a_stream_cannot_access_memory_of_another_protection_domain(world: DdpWorld) -> None:
-    stream = world.receiver()
-    m = world.registered_memory(100, pd=PD + 1)
-    stream.inject_segments(tagged_segment(b"abc", stag=m.stag))
+    stream = world.create_receiver()
+    m = world.register_new_memory(100, pd=PD + 1)
+    stream.inject_segments(build_tagged_segment(b"abc", stag=m.stag))
     assert stream.receive_until_error() == (*TAGGED, lib.SIW_DDP_STAG_NOT_OF_STREAM)
     assert m.is_untouched()
 
 
 @pytest.mark.clause("RFC5041-8.2-02", "RFC5041-8.3.1-03", "RFC5041-8.3-03")
 def test_an_stag_bound_to_one_stream_is_refused_on_another(world: DdpWorld) -> None:
-    one, other = world.receiver(), world.receiver()
-    m = world.registered_memory(100, stream=one)
-    one.inject_segments(tagged_segment(b"abc", stag=m.stag))
+    one, other = world.create_receiver(), world.create_receiver()
+    m = world.register_new_memory(100, stream=one)
+    one.inject_segments(build_tagged_segment(b"abc", stag=m.stag))
     assert one.receive_segment() == (0, 3)
-    other.inject_segments(tagged_segment(b"xyz", stag=m.stag))
+    other.inject_segments(build_tagged_segment(b"xyz", stag=m.stag))
     assert other.receive_until_error() == (*TAGGED, lib.SIW_DDP_STAG_NOT_OF_STREAM)
     assert m.octets()[:3] == b"abc"
 
 
 @pytest.mark.clause("RFC5041-8.2-04#a", "RFC5041-8.2-04#b")
 def test_an_stag_can_be_bound_to_a_protection_domain_or_to_a_stream(world: DdpWorld) -> None:
-    one, other = world.receiver(), world.receiver()
+    one, other = world.create_receiver(), world.create_receiver()
     of_domain, of_stream = (
-        world.registered_memory(10),
-        world.registered_memory(10, stream=one, pd=PD + 1),
+        world.register_new_memory(10),
+        world.register_new_memory(10, stream=one, pd=PD + 1),
     )
     for stream in (one, other):
-        stream.inject_segments(tagged_segment(b"abc", stag=of_domain.stag))
+        stream.inject_segments(build_tagged_segment(b"abc", stag=of_domain.stag))
         assert stream.receive_segment() == (0, 3)
-    one.inject_segments(tagged_segment(b"xyz", stag=of_stream.stag))
+    one.inject_segments(build_tagged_segment(b"xyz", stag=of_stream.stag))
     assert one.receive_segment() == (0, 3)
 
 
@@ -309,31 +312,31 @@ def test_a_segment_at_any_offset_cannot_write_outside_the_region(world: DdpWorld
     inner = Memory(0)
     inner.size, inner._all = 10_000, whole._all
     stag = world.assign_stag(inner, to_base=20_001)
-    stream = world.receiver()
-    stream.inject_segments(tagged_segment(octet_pattern(10_000), stag=stag, to=to))
+    stream = world.create_receiver()
+    stream.inject_segments(build_tagged_segment(octet_pattern(10_000), stag=stag, to=to))
     assert stream.receive_until_error()[:2] == TAGGED
     assert whole.is_untouched()
 
 
 @pytest.mark.clause("RFC5041-8.3-01", "RFC5041-8.3-02", "RFC5041-8.3.1-05#a", "RFC5041-8.3.1-05#b")
 def test_an_stag_is_valid_for_its_range_and_until_it_is_freed(world: DdpWorld) -> None:
-    m = world.registered_memory(100, to_base=500)
-    stream = world.receiver()
-    stream.inject_segments(tagged_segment(b"abc", stag=m.stag, to=597))
+    m = world.register_new_memory(100, to_base=500)
+    stream = world.create_receiver()
+    stream.inject_segments(build_tagged_segment(b"abc", stag=m.stag, to=597))
     assert stream.receive_segment() == (0, 3)
     assert m.octets()[97:] == b"abc"
     assert world.free_stag(m.stag) == 0
-    stream.inject_segments(tagged_segment(b"xyz", stag=m.stag, to=597))
+    stream.inject_segments(build_tagged_segment(b"xyz", stag=m.stag, to=597))
     assert stream.receive_until_error() == (*TAGGED, lib.SIW_DDP_INVALID_STAG)
     assert m.octets()[97:] == b"abc"
 
 
 @pytest.mark.clause("RFC5041-8.3.1-07")
 def test_the_memory_of_a_freed_stag_is_not_changed(world: DdpWorld) -> None:
-    stream = world.receiver()
-    m = world.registered_memory(20_000)
+    stream = world.create_receiver()
+    m = world.register_new_memory(20_000)
     for i in range(5):
-        stream.inject_segments(tagged_segment(octet_pattern(20_000, i), stag=m.stag))
+        stream.inject_segments(build_tagged_segment(octet_pattern(20_000, i), stag=m.stag))
     stream.receive_segment()
     assert world.free_stag(m.stag) == 0
     before = m.octets()

@@ -21,7 +21,7 @@ from siwarp.inspect import FPDU, mark_stream, split_stream
 
 def read_stream_with_markers(world: World, *sizes: int, at: int = 0) -> bytes:
     """Return the octets that a stream with Markers sends for ULPDUs of these sizes."""
-    stream = world.sender(markers=True)
+    stream = world.create_sender(markers=True)
     lib.siw_mpa_set_position_for_tests(stream.handle, at)
     for i, n in enumerate(sizes):
         assert stream.frame_fpdu(b"", [octet_pattern(n, i)]) == 1
@@ -106,7 +106,7 @@ def test_the_two_lowest_bits_of_a_received_marker_pointer_are_ignored(
     octets[3] |= low
     octets[515] |= low
     octets[-4:] = crc32c(bytes(octets[:-4])).to_bytes(4, "little")
-    stream = world.receiver(markers=True)
+    stream = world.create_receiver(markers=True)
     stream.sock.sendall(octets)
     assert stream.receive_ulpdu() == octet_pattern(700)
 
@@ -116,7 +116,7 @@ def test_ddp_receives_only_ulpdus_and_their_lengths_from_a_stream_with_markers(
     world: World,
 ) -> None:
     sizes = [0, 1, 40, 500, 512, 1016, 4000]
-    stream = world.receiver(markers=True)
+    stream = world.create_receiver(markers=True)
     stream.sock.sendall(mark_stream([FPDU(ulpdu=Raw(octet_pattern(n, n))) for n in sizes]))
     for n in sizes:
         head, length, whole = wait_until(stream.peek_fpdu)
@@ -133,7 +133,7 @@ def test_a_marker_that_contradicts_the_ulpdu_length_is_error_code_3(
     octets = bytearray(mark_stream([FPDU(ulpdu=Raw(octet_pattern(700)))]))
     octets[514:516] = pointer.to_bytes(2, "big")
     octets[-4:] = crc32c(bytes(octets[:-4])).to_bytes(4, "little")
-    stream = world.receiver(markers=True)
+    stream = world.create_receiver(markers=True)
     good = mark_stream([FPDU(ulpdu=Raw(b"next"))], len(octets))
     stream.sock.sendall(bytes(octets) + good)
     for _ in range(3):
@@ -148,7 +148,7 @@ def test_a_marker_that_contradicts_the_ulpdu_length_is_error_code_3(
 @pytest.mark.clause("RFC5044-4.5-01")
 @pytest.mark.parametrize("mss", [536, 1000, 1459, 1460, 1461, 1462, 8960, 8963])
 def test_mulpdu_leaves_space_for_the_maximum_number_of_markers(world: World, mss: int) -> None:
-    stream = world.sender(mss=mss, markers=True)
+    stream = world.create_sender(mss=mss, markers=True)
     emss = stream.emss()
     want = emss - (6 + 4 * -(-emss // 512) + emss % 4)
     assert lib.siw_mpa_mulpdu(stream.handle) == want

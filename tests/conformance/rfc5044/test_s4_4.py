@@ -13,7 +13,7 @@ from unit.mpa.mpa_harness import (
     build_fpdu,
     crc32c,
     errno_of_first_failed_call,
-    mpa_params,
+    make_mpa_params,
     octet_pattern,
     recv_exactly,
     recv_startup_frame,
@@ -42,7 +42,7 @@ def test_the_crc32c_function_of_the_tests_computes_the_digests_of_iscsi(
 def test_the_crc_covers_length_ulpdu_and_pad_in_the_octet_order_of_iscsi(
     world: World, size: int
 ) -> None:
-    stream = world.sender()
+    stream = world.create_sender()
     assert stream.frame_fpdu(octet_pattern(size)[:18], [octet_pattern(size)[18:]]) == 1
     stream.flush()
     octets = recv_exactly(stream.sock, len(build_fpdu(octet_pattern(size))))
@@ -54,7 +54,7 @@ def test_the_crc_covers_length_ulpdu_and_pad_in_the_octet_order_of_iscsi(
 def test_a_small_fpdu_with_any_wrong_octet_is_not_passed_on(world: World, at: int) -> None:
     octets = bytearray(SMALL)
     octets[at] ^= 1 << at % 8
-    stream = world.receiver()
+    stream = world.create_receiver()
     stream.sock.sendall(octets)
     assert errno_of_first_failed_call(stream.peek_fpdu) == errno.EBADMSG
     assert stream.error == (LLP_LAYER, MPA_TYPE, lib.SIW_MPA_CRC)
@@ -66,7 +66,7 @@ def test_a_small_fpdu_with_any_wrong_octet_is_not_passed_on(world: World, at: in
 def test_a_wrong_ulpdu_length_is_detected_by_the_crc(world: World, octets: bytes, bit: int) -> None:
     wrong = bytearray(octets) + bytes(70_000)
     wrong[bit // 8] ^= 0x80 >> bit % 8
-    stream = world.receiver()
+    stream = world.create_receiver()
     stream.sock.sendall(wrong)
     assert errno_of_first_failed_call(lambda: stream.receive_ulpdu() and None) == errno.EBADMSG
 
@@ -79,7 +79,7 @@ def test_a_wrong_ulpdu_length_is_detected_by_the_crc(world: World, octets: bytes
 def test_a_wrong_octet_in_a_large_fpdu_is_detected(world: World, at: int) -> None:
     octets = bytearray(LARGE)
     octets[at] ^= 0x10
-    stream = world.receiver()
+    stream = world.create_receiver()
     # After the first 66 octets, the rest of the FPDU is read directly to its destination.
     stream.sock.sendall(octets[:66])
     seen = None
@@ -95,12 +95,12 @@ def test_a_wrong_octet_in_a_large_fpdu_is_detected(world: World, at: int) -> Non
 def test_a_request_for_crcs_by_either_end_enables_crcs_for_both_ends(
     world: World, ours: int, theirs: int
 ) -> None:
-    initiator = world.initiator_awaiting_reply(mpa_params(crc=ours))
+    initiator = world.create_initiator_awaiting_reply(make_mpa_params(crc=ours))
     assert recv_startup_frame(initiator.sock).c == ours
     initiator.sock.sendall(bytes(MPAReply(rev=2, c=theirs)))
     initiator.complete_startup()
-    responder, _ = world.responder_with_request(MPARequest(rev=2, c=theirs))
-    responder.send_reply(mpa_params(crc=ours))
+    responder, _ = world.create_responder_with_request(MPARequest(rev=2, c=theirs))
+    responder.send_reply(make_mpa_params(crc=ours))
     assert recv_startup_frame(responder.sock).c == ours
     responder.sock.sendall(build_fpdu(b"first"))
     assert responder.receive_ulpdu(0) == b"first"
@@ -118,11 +118,11 @@ def test_a_request_for_crcs_by_either_end_enables_crcs_for_both_ends(
 
 @pytest.mark.clause("RFC5044-4.4-07", "RFC5044-7.1.1-10", "RFC5044-7.1.1-12")
 def test_crcs_are_disabled_from_the_first_fpdu_if_neither_end_requests_them(world: World) -> None:
-    initiator, _ = world.initiator_with_reply(
-        mpa_params(crc=0), bytes(MPAReply(rev=2, c=0)) + build_fpdu(b"any", crc=5)
+    initiator, _ = world.create_initiator_with_reply(
+        make_mpa_params(crc=0), bytes(MPAReply(rev=2, c=0)) + build_fpdu(b"any", crc=5)
     )
-    responder, _ = world.responder_with_request(MPARequest(rev=2, c=0))
-    responder.send_reply(mpa_params(crc=0))
+    responder, _ = world.create_responder_with_request(MPARequest(rev=2, c=0))
+    responder.send_reply(make_mpa_params(crc=0))
     responder.sock.sendall(build_fpdu(b"any", crc=5))
     for stream in (initiator, responder):
         assert not lib.siw_mpa_is_crc_on(stream.handle)
@@ -135,13 +135,13 @@ def test_only_a_crc_over_the_octets_that_the_rfc_names_is_accepted(
     world: World, sizes: list[int]
 ) -> None:
     """The test computes octets and CRCs itself, over the range from the length field to the pad."""
-    stream = world.receiver()
+    stream = world.create_receiver()
     for size in sizes:
         body = size.to_bytes(2, "big") + octet_pattern(size) + bytes(-(2 + size) % 4)
         stream.sock.sendall(body + crc32c(body).to_bytes(4, "little"))
         assert stream.receive_ulpdu() == octet_pattern(size)
     for covered in (slice(2, None), slice(0, -4), slice(4, None)):
-        other = world.receiver()
+        other = world.create_receiver()
         other.sock.sendall(body + crc32c(body[covered]).to_bytes(4, "little"))
         assert (
             errno_of_first_failed_call(lambda s=other: s.receive_ulpdu() and None) == errno.EBADMSG

@@ -10,7 +10,7 @@ from unit.mpa.mpa_harness import World, build_fpdu, octet_pattern, recv_exactly
 @pytest.mark.clause("RFC5044-4.5-02", "RFC5044-5.1-01")
 @pytest.mark.parametrize("mss", [536, 1000, 1459, 1460, 1461, 1462, 8960, 8961, 8962, 8963])
 def test_mulpdu_is_derived_from_the_tcp_segment_size(world: World, mss: int) -> None:
-    stream = world.sender(mss=mss)
+    stream = world.create_sender(mss=mss)
     emss = stream.emss()
     assert mss - 40 <= emss <= mss
     assert lib.siw_mpa_mulpdu(stream.handle) == emss - (6 + emss % 4)
@@ -19,7 +19,7 @@ def test_mulpdu_is_derived_from_the_tcp_segment_size(world: World, mss: int) -> 
 @pytest.mark.clause("RFC5044-4.5-02")
 @pytest.mark.parametrize("mss", [536, 1460, 1461, 8962])
 def test_an_fpdu_of_mulpdu_octets_fills_a_tcp_segment_without_pad(world: World, mss: int) -> None:
-    stream = world.sender(mss=mss)
+    stream = world.create_sender(mss=mss)
     mulpdu = lib.siw_mpa_mulpdu(stream.handle)
     assert stream.frame_fpdu(b"", [octet_pattern(mulpdu)]) == 1
     stream.flush()
@@ -31,7 +31,7 @@ def test_an_fpdu_of_mulpdu_octets_fills_a_tcp_segment_without_pad(world: World, 
 @pytest.mark.clause("RFC5044-4.5-06")
 @pytest.mark.parametrize("mss", [88, 100, 120, 130])
 def test_mulpdu_is_128_if_tcp_segments_are_smaller(world: World, mss: int) -> None:
-    stream = world.sender(mss=mss)
+    stream = world.create_sender(mss=mss)
     assert stream.emss() < 134
     assert lib.siw_mpa_mulpdu(stream.handle) == 128
     assert stream.frame_fpdu(b"", [octet_pattern(128)]) == 1
@@ -44,7 +44,7 @@ def test_mulpdu_is_128_if_tcp_segments_are_smaller(world: World, mss: int) -> No
 def test_mulpdu_does_not_depend_on_the_fill_level_of_the_last_tcp_segment(
     world: World, fill: int
 ) -> None:
-    stream = world.sender(mss=1460)
+    stream = world.create_sender(mss=1460)
     empty = lib.siw_mpa_mulpdu(stream.handle)
     for _ in range(3):
         assert stream.frame_fpdu(b"", [octet_pattern(fill)]) == 1
@@ -57,7 +57,7 @@ def test_fpdus_are_found_regardless_of_tcp_segment_boundaries(world: World, step
     """With TCP_NODELAY, each write becomes a separate TCP segment."""
     ulpdus = [octet_pattern(n, n) for n in (0, 5, 44, 90, 300 if step < 50 else 30_000)]
     octets = b"".join(map(build_fpdu, ulpdus))
-    stream = world.receiver()
+    stream = world.create_receiver()
     for at in range(0, len(octets), step):
         stream.sock.sendall(octets[at : at + step])
         stream.peek_fpdu()

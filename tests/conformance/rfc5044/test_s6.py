@@ -24,7 +24,7 @@ def test_an_fpdu_is_passed_on_only_after_its_last_octet_has_arrived(strict: int,
     octets = build_fpdu(octet_pattern(size))
     assert strict or len(octets) <= WHOLE_OCTETS
     with temporary_setting("crc_first", strict), open_mpa_world() as world:
-        stream = world.receiver()
+        stream = world.create_receiver()
         stream.sock.sendall(octets[:-1])
         for _ in range(3):
             time.sleep(0.001)
@@ -37,7 +37,7 @@ def test_an_fpdu_is_passed_on_only_after_its_last_octet_has_arrived(strict: int,
 def test_the_length_of_an_fpdu_determines_where_the_next_fpdu_starts(world: World) -> None:
     """Payload that resembles FPDUs is treated as payload."""
     inner = build_fpdu(b"inner") * 3
-    stream = world.receiver()
+    stream = world.create_receiver()
     stream.sock.sendall(build_fpdu(inner) + build_fpdu(b"outer"))
     assert stream.receive_ulpdu() == inner
     assert stream.receive_ulpdu() == b"outer"
@@ -46,7 +46,7 @@ def test_the_length_of_an_fpdu_determines_where_the_next_fpdu_starts(world: Worl
 @pytest.mark.clause("RFC5044-8-07")
 @pytest.mark.parametrize("size", [50, 20_000])
 def test_after_a_wrong_crc_no_further_fpdu_is_passed_on(world: World, size: int) -> None:
-    stream = world.receiver()
+    stream = world.create_receiver()
     stream.sock.sendall(
         build_fpdu(b"good") + build_fpdu(octet_pattern(size), crc=0) + build_fpdu(b"good again")
     )

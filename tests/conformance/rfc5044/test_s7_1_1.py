@@ -15,7 +15,7 @@ from unit.mpa.mpa_harness import (
     build_fpdu,
     check_result,
     errno_of_first_failed_call,
-    mpa_params,
+    make_mpa_params,
     octet_pattern,
     private_data_of,
     recv_exactly,
@@ -40,7 +40,7 @@ def startup_errno(stream: Any) -> int:
 def test_an_mpa_request_of_siwarp_has_the_octets_that_the_rfc_requires(
     world: World, pdata: bytes
 ) -> None:
-    stream = world.initiator_awaiting_reply(mpa_params(rev=1, pdata=pdata))
+    stream = world.create_initiator_awaiting_reply(make_mpa_params(rev=1, pdata=pdata))
     want = bytes.fromhex("4D504120494420526571204672616D65") + b"\x40\x01"
     want += len(pdata).to_bytes(2, "big") + pdata
     assert recv_exactly(stream.sock, len(want)) == want
@@ -51,8 +51,8 @@ def test_an_mpa_request_of_siwarp_has_the_octets_that_the_rfc_requires(
 def test_an_mpa_reply_of_siwarp_has_the_octets_that_the_rfc_requires(
     world: World, pdata: bytes
 ) -> None:
-    stream, _ = world.responder_with_request(MPARequest(rev=1))
-    stream.send_reply(mpa_params(pdata=pdata))
+    stream, _ = world.create_responder_with_request(MPARequest(rev=1))
+    stream.send_reply(make_mpa_params(pdata=pdata))
     want = bytes.fromhex("4D504120494420526570204672616D65") + b"\x40\x01"
     want += len(pdata).to_bytes(2, "big") + pdata
     assert recv_exactly(stream.sock, len(want)) == want
@@ -63,7 +63,7 @@ def test_an_mpa_reply_of_siwarp_has_the_octets_that_the_rfc_requires(
 def test_an_mpa_request_with_any_wrong_octet_in_its_key_is_an_error(world: World, at: int) -> None:
     frame = bytearray(REQUEST)
     frame[at] ^= 0x20
-    stream = world.responder()
+    stream = world.create_responder()
     stream.sock.sendall(frame)
     assert startup_errno(stream) == errno.EPROTO
     assert stream.error == BAD_FRAME
@@ -74,7 +74,7 @@ def test_an_mpa_request_with_any_wrong_octet_in_its_key_is_an_error(world: World
 def test_an_mpa_reply_with_any_wrong_octet_in_its_key_is_an_error(world: World, at: int) -> None:
     frame = bytearray(REPLY)
     frame[at] ^= 0x20
-    stream = world.initiator_awaiting_reply(mpa_params(rev=1))
+    stream = world.create_initiator_awaiting_reply(make_mpa_params(rev=1))
     stream.sock.sendall(frame)
     assert startup_errno(stream) == errno.EPROTO
     assert stream.error == BAD_FRAME
@@ -85,7 +85,7 @@ def test_an_mpa_reply_with_any_wrong_octet_in_its_key_is_an_error(world: World, 
 def test_octets_of_another_protocol_fail_the_mpa_start_up_immediately(
     world: World, octets: bytes
 ) -> None:
-    stream = world.responder()
+    stream = world.create_responder()
     stream.sock.sendall(octets)
     assert startup_errno(stream) == errno.EPROTO
 
@@ -96,21 +96,21 @@ def test_reserved_bits_of_mpa_frames_are_ignored(world: World, bits: int) -> Non
     request = bytearray(bytes(MPARequest(rev=1, private_data=b"\xff\xff\xff\xffmine")))
     request[16] |= bits  # S is a reserved bit in revision 1, and R has no meaning in a Request
     request[16] |= 0x30 if bits & 1 else 0
-    stream, peer = world.responder_with_request(bytes(request))
+    stream, peer = world.create_responder_with_request(bytes(request))
     assert (peer.enhanced, peer.rejected) == (0, 0)
     assert private_data_of(peer) == b"\xff\xff\xff\xffmine"
-    stream.send_reply(mpa_params())
+    stream.send_reply(make_mpa_params())
     assert recv_exactly(stream.sock, 17)[16] == 0x40
     reply = bytearray(REPLY)
     reply[16] |= bits
-    _, peer = world.initiator_with_reply(mpa_params(rev=1), bytes(reply))
+    _, peer = world.create_initiator_with_reply(make_mpa_params(rev=1), bytes(reply))
     assert (peer.rev, peer.enhanced) == (1, 0)
 
 
 @pytest.mark.clause("RFC5044-7.1.1-15", "RFC5044-7.1.1-16")
 @pytest.mark.parametrize("rev", [3, 4, 127, 255])
 def test_an_mpa_request_of_an_unknown_revision_is_an_error(world: World, rev: int) -> None:
-    stream = world.responder()
+    stream = world.create_responder()
     stream.sock.sendall(bytes(MPARequest(rev=rev)))
     assert startup_errno(stream) == errno.EPROTO
     assert stream.error == BAD_FRAME
@@ -121,7 +121,7 @@ def test_an_mpa_request_of_an_unknown_revision_is_an_error(world: World, rev: in
 def test_an_mpa_reply_of_another_revision_than_the_request_is_an_error(
     world: World, ours: int, theirs: int
 ) -> None:
-    stream = world.initiator_awaiting_reply(mpa_params(rev=ours))
+    stream = world.create_initiator_awaiting_reply(make_mpa_params(rev=ours))
     stream.sock.sendall(bytes(MPAReply(rev=theirs)))
     assert startup_errno(stream) == errno.EPROTO
     assert stream.error == BAD_FRAME
@@ -129,7 +129,7 @@ def test_an_mpa_reply_of_another_revision_than_the_request_is_an_error(
 
 def test_an_mpa_request_of_revision_0_is_rejected_in_revision_1(world: World) -> None:
     """RFC 5044 annex C.2.1: an RDMAC RNIC receives a Reply, not only an end of stream."""
-    stream = world.responder()
+    stream = world.create_responder()
     stream.sock.sendall(bytes(MPARequest(rev=0, m=1, c=1)))
     assert startup_errno(stream) == errno.EPROTO
     reply = recv_startup_frame(stream.sock)
@@ -142,10 +142,10 @@ def test_an_mpa_request_of_revision_0_is_rejected_in_revision_1(world: World) ->
 @pytest.mark.clause("RFC5044-7.1.1-18#a")
 def test_an_end_of_stream_within_the_private_data_is_a_local_error(world: World, role: str) -> None:
     if role == "request":
-        stream = world.responder()
+        stream = world.create_responder()
         stream.sock.sendall(bytes(MPARequest(rev=1, pd_length=8, private_data=b"1234567")))
     else:
-        stream = world.initiator_awaiting_reply(mpa_params(rev=1))
+        stream = world.create_initiator_awaiting_reply(make_mpa_params(rev=1))
         stream.sock.sendall(bytes(MPAReply(rev=1, pd_length=8, private_data=b"1234567")))
     stream.sock.shutdown(socket.SHUT_WR)
     assert startup_errno(stream) in (errno.EPROTO, errno.ECONNRESET, errno.ENOTCONN)
@@ -155,11 +155,11 @@ def test_an_end_of_stream_within_the_private_data_is_a_local_error(world: World,
 @pytest.mark.clause("RFC5044-7.1.1-18#b", "RFC5044-7.1.2-17", "RFC5044-7.1.2-19")
 @pytest.mark.parametrize("length", [513, 514, 1024, 0x7FFF, 0x8000, 0xFFFF])
 def test_a_private_data_length_above_512_is_an_error(world: World, length: int) -> None:
-    stream = world.responder()
+    stream = world.create_responder()
     stream.sock.sendall(bytes(MPARequest(rev=2, pd_length=length)))
     assert startup_errno(stream) == errno.EPROTO
     assert stream.error == BAD_FRAME
-    stream = world.initiator_awaiting_reply(mpa_params())
+    stream = world.create_initiator_awaiting_reply(make_mpa_params())
     stream.sock.sendall(bytes(MPAReply(rev=2, pd_length=length)))
     assert startup_errno(stream) == errno.EPROTO
     assert stream.error == BAD_FRAME
@@ -168,7 +168,7 @@ def test_a_private_data_length_above_512_is_an_error(world: World, length: int) 
 @pytest.mark.clause("RFC5044-7.1.1-08")
 def test_no_markers_are_sent_to_a_peer_that_does_not_request_markers(world: World) -> None:
     """A stream of 64 FPDUs must contain no Marker."""
-    stream = world.sender()
+    stream = world.create_sender()
     for _ in range(64):
         assert stream.frame_fpdu(bytes(18), [bytes(40)]) == 1
     stream.flush()
@@ -179,20 +179,22 @@ def test_no_markers_are_sent_to_a_peer_that_does_not_request_markers(world: Worl
 def test_mpa_frames_request_markers_only_if_the_parameters_say_so(world: World) -> None:
     for markers in (0, 1):
         assert (
-            recv_startup_frame(world.initiator_awaiting_reply(mpa_params(markers=markers)).sock).m
+            recv_startup_frame(
+                world.create_initiator_awaiting_reply(make_mpa_params(markers=markers)).sock
+            ).m
             == markers
         )
-        stream, _ = world.responder_with_request(MPARequest(rev=2))
-        stream.send_reply(mpa_params(markers=markers))
+        stream, _ = world.create_responder_with_request(MPARequest(rev=2))
+        stream.send_reply(make_mpa_params(markers=markers))
         assert recv_startup_frame(stream.sock).m == markers
 
 
 @pytest.mark.clause("RFC5044-7.1.1-06", "RFC5044-7.1.1-09")
 @pytest.mark.parametrize("rev", [1, 2])
 def test_the_responder_sends_markers_if_the_request_has_the_m_bit(world: World, rev: int) -> None:
-    stream, peer = world.responder_with_request(MPARequest(rev=rev, m=1))
+    stream, peer = world.create_responder_with_request(MPARequest(rev=rev, m=1))
     assert peer.markers == 1
-    stream.send_reply(mpa_params(rev=rev))
+    stream.send_reply(make_mpa_params(rev=rev))
     reply = recv_startup_frame(stream.sock)
     assert (reply.rev, reply.r, reply.m) == (rev, 0, 0)
     stream.sock.sendall(build_fpdu(b"unmarked, since we did not ask"))
@@ -206,7 +208,7 @@ def test_the_responder_sends_markers_if_the_request_has_the_m_bit(world: World, 
 
 @pytest.mark.clause("RFC5044-7.1.1-07", "RFC5044-7.1.1-09")
 def test_the_initiator_sends_markers_if_the_reply_has_the_m_bit(world: World) -> None:
-    stream, peer = world.initiator_with_reply(mpa_params(), MPAReply(rev=2, m=1))
+    stream, peer = world.create_initiator_with_reply(make_mpa_params(), MPAReply(rev=2, m=1))
     assert peer.markers == 1
     assert stream.frame_fpdu(b"hello") == 1
     stream.flush()
@@ -222,12 +224,16 @@ def test_private_data_of_any_content_up_to_512_octets_is_passed_on(
 ) -> None:
     pdata = (REQUEST + REPLY + build_fpdu(b"x") * 60)[:length]
     assert (
-        private_data_of(world.responder_with_request(MPARequest(rev=1, private_data=pdata))[1])
+        private_data_of(
+            world.create_responder_with_request(MPARequest(rev=1, private_data=pdata))[1]
+        )
         == pdata
     )
     assert (
         private_data_of(
-            world.initiator_with_reply(mpa_params(), MPAReply(rev=2, private_data=pdata))[1]
+            world.create_initiator_with_reply(
+                make_mpa_params(), MPAReply(rev=2, private_data=pdata)
+            )[1]
         )
         == pdata
     )
@@ -242,10 +248,10 @@ def test_exactly_the_octets_of_the_private_data_are_passed_on(
     """Octets of the next FPDU follow immediately, and the caller's memory ends after the buffer."""
     pdata, behind = octet_pattern(length, 3), build_fpdu(b"not private data")
     if role == "request":
-        stream = world.responder()
+        stream = world.create_responder()
         stream.sock.sendall(bytes(MPARequest(rev=1, private_data=pdata)) + behind)
     else:
-        stream = world.initiator_awaiting_reply(mpa_params(rev=1))
+        stream = world.create_initiator_awaiting_reply(make_mpa_params(rev=1))
         stream.sock.sendall(bytes(MPAReply(rev=1, private_data=pdata)) + behind)
     two = ffi.new("struct siw_mpa_params[2]")
     ffi.memmove(two, b"\xa5" * ffi.sizeof(two), ffi.sizeof(two))
@@ -258,12 +264,12 @@ def test_exactly_the_octets_of_the_private_data_are_passed_on(
     assert not any(set(bytes(ffi.buffer(peer.pdata))[length:]) - {0, 0xA5})
     assert bytes(ffi.buffer(two))[ffi.sizeof(two) // 2 :] == b"\xa5" * (ffi.sizeof(two) // 2)
     if role == "request":
-        stream.send_reply(mpa_params(rev=1))
+        stream.send_reply(make_mpa_params(rev=1))
     assert stream.receive_ulpdu() == b"not private data"
 
 
 def test_the_start_up_waits_for_the_rest_of_the_private_data(world: World) -> None:
-    stream = world.responder()
+    stream = world.create_responder()
     stream.sock.sendall(bytes(MPARequest(rev=1, pd_length=8, private_data=b"1234")))
     for _ in range(20):
         assert stream.continue_startup()[0] == lib.SIW_MPA_STARTING

@@ -13,7 +13,7 @@ from unit.mpa.mpa_harness import (
     World,
     build_fpdu,
     errno_of_first_failed_call,
-    mpa_params,
+    make_mpa_params,
     octet_pattern,
     recv_exactly,
     recv_startup_frame,
@@ -37,7 +37,7 @@ def has_peer_received_nothing(stream) -> bool:  # type: ignore[no-untyped-def]
 
 @pytest.mark.clause("RFC5044-7.1.2-01", "RFC5044-7.1.2-02", "RFC5044-7.1-02")
 def test_an_initiator_sends_an_mpa_request_first(world: World) -> None:
-    stream = world.initiator(mpa_params(rev=1, pdata=b"ask"))
+    stream = world.create_initiator(make_mpa_params(rev=1, pdata=b"ask"))
     wait_until(lambda: stream.continue_startup() and stream.state == lib.SIW_MPA_ST_AWAIT_REPLY)
     request = recv_startup_frame(stream.sock)
     assert isinstance(request, MPARequest)
@@ -46,10 +46,10 @@ def test_an_initiator_sends_an_mpa_request_first(world: World) -> None:
 
 @pytest.mark.clause("RFC5044-7.1.2-03")
 def test_a_responder_sends_and_accepts_no_fpdu_before_the_mpa_request(world: World) -> None:
-    stream = world.responder()
+    stream = world.create_responder()
     for _ in range(10):
         assert stream.continue_startup()[0] == lib.SIW_MPA_STARTING
-    assert errno_of_first_failed_call(lambda: stream.send_reply(mpa_params())) == errno.EINVAL
+    assert errno_of_first_failed_call(lambda: stream.send_reply(make_mpa_params())) == errno.EINVAL
     assert errno_of_first_failed_call(lambda: stream.frame_fpdu(b"x")) == errno.ENOTCONN
     assert errno_of_first_failed_call(stream.peek_fpdu) == errno.EINVAL
     assert has_peer_received_nothing(stream)
@@ -57,8 +57,8 @@ def test_a_responder_sends_and_accepts_no_fpdu_before_the_mpa_request(world: Wor
 
 @pytest.mark.clause("RFC5044-7.1.2-05#a", "RFC5044-7.1.2-05#b")
 def test_a_rejection_is_an_mpa_reply_with_the_r_bit_and_private_data(world: World) -> None:
-    stream, _ = world.responder_with_request(MPARequest(rev=1, private_data=b"please"))
-    stream.send_reply(mpa_params(rejected=1, pdata=b"no"))
+    stream, _ = world.create_responder_with_request(MPARequest(rev=1, private_data=b"please"))
+    stream.send_reply(make_mpa_params(rejected=1, pdata=b"no"))
     reply = recv_startup_frame(stream.sock)
     assert (reply.r, reply.private_data) == (1, b"no")
     assert stream.state == lib.SIW_MPA_ST_REJECTED
@@ -67,8 +67,8 @@ def test_a_rejection_is_an_mpa_reply_with_the_r_bit_and_private_data(world: Worl
 
 @pytest.mark.clause("RFC5044-7.1.2-05#c")
 def test_after_a_rejection_tcp_stays_open_until_the_stream_is_closed(world: World) -> None:
-    stream, _ = world.responder_with_request(MPARequest(rev=1, private_data=b"please"))
-    stream.send_reply(mpa_params(rejected=1))
+    stream, _ = world.create_responder_with_request(MPARequest(rev=1, private_data=b"please"))
+    stream.send_reply(make_mpa_params(rejected=1))
     recv_startup_frame(stream.sock)
     stream.sock.settimeout(0.03)
     with pytest.raises(TimeoutError):  # recv() would return b"" after an end of stream
@@ -83,8 +83,8 @@ def test_after_a_rejection_tcp_stays_open_until_the_stream_is_closed(world: Worl
 def test_an_mpa_reply_without_the_r_bit_accepts_and_fpdus_are_received_after_it(
     world: World,
 ) -> None:
-    stream, _ = world.responder_with_request(MPARequest(rev=1))
-    stream.send_reply(mpa_params(pdata=b"yes"))
+    stream, _ = world.create_responder_with_request(MPARequest(rev=1))
+    stream.send_reply(make_mpa_params(pdata=b"yes"))
     reply = recv_startup_frame(stream.sock)
     assert (reply.r, reply.private_data) == (0, b"yes")
     stream.sock.sendall(build_fpdu(b"data"))
@@ -93,7 +93,7 @@ def test_an_mpa_reply_without_the_r_bit_accepts_and_fpdus_are_received_after_it(
 
 @pytest.mark.clause("RFC5044-7.1.2-07")
 def test_an_initiator_sends_and_accepts_no_fpdu_before_the_mpa_reply(world: World) -> None:
-    stream = world.initiator_awaiting_reply(mpa_params())
+    stream = world.create_initiator_awaiting_reply(make_mpa_params())
     recv_startup_frame(stream.sock)
     assert errno_of_first_failed_call(lambda: stream.frame_fpdu(b"x")) == errno.ENOTCONN
     assert errno_of_first_failed_call(stream.peek_fpdu) == errno.EINVAL
@@ -102,7 +102,7 @@ def test_an_initiator_sends_and_accepts_no_fpdu_before_the_mpa_reply(world: Worl
 
 @pytest.mark.clause("RFC5044-7.1.2-09")
 def test_tcp_stays_open_after_an_initiator_was_rejected(world: World) -> None:
-    stream = world.initiator_awaiting_reply(mpa_params())
+    stream = world.create_initiator_awaiting_reply(make_mpa_params())
     recv_startup_frame(stream.sock)
     stream.sock.sendall(bytes(MPAReply(rev=2, r=1)))
     assert stream.complete_startup()[0] == lib.SIW_MPA_REJECTED
@@ -114,7 +114,7 @@ def test_tcp_stays_open_after_an_initiator_was_rejected(world: World) -> None:
 
 @pytest.mark.clause("RFC5044-7.1.2-10")
 def test_an_accepted_initiator_sends_and_receives_fpdus(world: World) -> None:
-    stream, _ = world.initiator_with_reply(mpa_params(), MPAReply(rev=2))
+    stream, _ = world.create_initiator_with_reply(make_mpa_params(), MPAReply(rev=2))
     assert stream.frame_fpdu(b"there") == 1
     assert stream.flush_once() == 1
     assert split_fpdus(recv_exactly(stream.sock, 12)) == [b"there"]
@@ -128,7 +128,7 @@ def test_an_accepted_initiator_sends_and_receives_fpdus(world: World) -> None:
 def test_a_responder_sends_no_fpdu_before_the_first_fpdu_of_its_peer_is_validated(
     world: World, size: int
 ) -> None:
-    stream = world.receiver()
+    stream = world.create_receiver()
     assert stream.frame_fpdu(b"eager") == 1
     assert stream.flush_once() == 0
     octets = build_fpdu(octet_pattern(size))
@@ -145,14 +145,14 @@ def test_a_responder_sends_no_fpdu_before_the_first_fpdu_of_its_peer_is_validate
     else:
         wait_until(stream.peek_fpdu)
     assert stream.flush_once() == 1
-    assert (stream.framed_count, stream.accepted_count) == (1, 1)
+    assert (stream.framed_fpdu_count, stream.tcp_accepted_fpdu_count) == (1, 1)
     assert split_fpdus(recv_exactly(stream.sock, 12)) == [b"eager"]
 
 
 @pytest.mark.clause("RFC5044-7.1.2-11")
 @pytest.mark.parametrize("size", [0, 20_000])
 def test_a_responder_sends_nothing_after_an_invalid_first_fpdu(world: World, size: int) -> None:
-    stream = world.receiver()
+    stream = world.create_receiver()
     assert stream.frame_fpdu(b"eager") == 1
     stream.sock.sendall(build_fpdu(octet_pattern(size), crc=1))
     assert errno_of_first_failed_call(lambda: stream.receive_ulpdu() and None) == errno.EBADMSG
@@ -163,7 +163,7 @@ def test_a_responder_sends_nothing_after_an_invalid_first_fpdu(world: World, siz
 
 @pytest.mark.clause("RFC5044-7.1.2-15")
 def test_an_initiator_that_receives_a_request_instead_of_a_reply_fails(world: World) -> None:
-    stream = world.initiator_awaiting_reply(mpa_params())
+    stream = world.create_initiator_awaiting_reply(make_mpa_params())
     stream.sock.sendall(bytes(recv_startup_frame(stream.sock)))
     assert errno_of_first_failed_call(lambda: stream.continue_startup()[0]) == errno.EPROTO
     assert stream.error == (LLP_LAYER, MPA_TYPE, lib.SIW_MPA_BAD_FRAME)
@@ -171,7 +171,7 @@ def test_an_initiator_that_receives_a_request_instead_of_a_reply_fails(world: Wo
 
 @pytest.mark.clause("RFC5044-7.1.2-15")
 def test_a_responder_that_receives_a_reply_instead_of_a_request_fails(world: World) -> None:
-    stream = world.responder()
+    stream = world.create_responder()
     stream.sock.sendall(bytes(MPAReply(rev=2)))
     assert errno_of_first_failed_call(lambda: stream.continue_startup()[0]) == errno.EPROTO
     assert stream.error == (LLP_LAYER, MPA_TYPE, lib.SIW_MPA_BAD_FRAME)

@@ -108,17 +108,19 @@ def test_crcs_are_disabled_only_if_neither_end_requests_crcs(
 
 
 @pytest.fixture
-def mulpdu_limit(request: pytest.FixtureRequest) -> Iterator[int]:
+def temporary_mulpdu_setting(request: pytest.FixtureRequest) -> Iterator[int]:
     """Set the setting mulpdu for the duration of the test."""
     lib.siw_setting_set(b"mulpdu", request.param)
     yield request.param
     lib.siw_setting_set(b"mulpdu", 64768)
 
 
-@pytest.mark.parametrize("mulpdu_limit", [128, 1000, 3000, 64768], indirect=True)
+@pytest.mark.parametrize("temporary_mulpdu_setting", [128, 1000, 3000, 64768], indirect=True)
 @pytest.mark.clause("RFC5044-3-03", "RFC5044-3-05", "RFC5044-4.5-05")
-def test_segments_have_the_size_of_mulpdu_except_the_last(wire: Wire, mulpdu_limit: int) -> None:
-    size = min(mulpdu_limit * 40, 1 << 20)
+def test_segments_have_the_size_of_mulpdu_except_the_last(
+    wire: Wire, temporary_mulpdu_setting: int
+) -> None:
+    size = min(temporary_mulpdu_setting * 40, 1 << 20)
     with ScriptedRCPeer.accept_from_siwarp(wire, size=1 << 20) as peer:
         end = peer.end
         end.post(WRITE, 1, length=size, remote=RemoteBuffer(0, size, 0x77))
@@ -129,10 +131,10 @@ def test_segments_have_the_size_of_mulpdu_except_the_last(wire: Wire, mulpdu_lim
             fpdu = peer.receive_fpdu()
             lengths.append(fpdu.ulpdu_length)
             ends += fpdu.ulpdu.l
-            assert fpdu.ulpdu_length <= mulpdu_limit
+            assert fpdu.ulpdu_length <= temporary_mulpdu_setting
         # A mulpdu of at most 3000 is smaller than every TCP segment of loopback.
-        if mulpdu_limit <= 3000:
-            assert sum(n != mulpdu_limit for n in lengths) <= 2
+        if temporary_mulpdu_setting <= 3000:
+            assert sum(n != temporary_mulpdu_setting for n in lengths) <= 2
 
 
 # ---- start-up

@@ -10,9 +10,9 @@ from unit.mpa.mpa_harness import (
     LLP_LAYER,
     MPA_TYPE,
     World,
-    enhanced_params,
     errno_of_first_failed_call,
-    mpa_params,
+    make_enhanced_mpa_params,
+    make_mpa_params,
     private_data_of,
     recv_exactly,
     recv_startup_frame,
@@ -30,32 +30,39 @@ def test_the_four_reserved_bits_of_enhanced_frames_are_sent_as_zero_and_ignored(
 ) -> None:
     request = bytearray(bytes(MPARequest(rev=2, s=1, ird=3, ord=4)))
     request[16] |= bits
-    stream, peer = world.responder_with_request(bytes(request))
+    stream, peer = world.create_responder_with_request(bytes(request))
     assert (peer.enhanced, peer.ird, peer.ord) == (1, 3, 4)
-    stream.send_reply(mpa_params(ird=4, ord=3))
+    stream.send_reply(make_mpa_params(ird=4, ord=3))
     assert recv_exactly(stream.sock, 17)[16] == 0x50
-    assert recv_exactly(world.initiator_awaiting_reply(enhanced_params()).sock, 17)[16] == 0x50
+    assert (
+        recv_exactly(world.create_initiator_awaiting_reply(make_enhanced_mpa_params()).sock, 17)[16]
+        == 0x50
+    )
 
 
 @pytest.mark.clause("RFC6581-6-02")
 def test_enhanced_frames_of_siwarp_have_revision_2(world: World) -> None:
-    request = recv_startup_frame(world.initiator_awaiting_reply(enhanced_params()).sock)
+    request = recv_startup_frame(
+        world.create_initiator_awaiting_reply(make_enhanced_mpa_params()).sock
+    )
     assert (request.rev, request.s) == (2, 1)
-    stream, _ = world.responder_with_request(MPARequest(rev=2, s=1))
-    stream.send_reply(mpa_params(rev=1))
+    stream, _ = world.create_responder_with_request(MPARequest(rev=2, s=1))
+    stream.send_reply(make_mpa_params(rev=1))
     reply = recv_startup_frame(stream.sock)
     assert (reply.rev, reply.s) == (2, 1)
     assert (
-        errno_of_first_failed_call(lambda: world.initiator_awaiting_reply(enhanced_params(rev=1)))
+        errno_of_first_failed_call(
+            lambda: world.create_initiator_awaiting_reply(make_enhanced_mpa_params(rev=1))
+        )
         == errno.EINVAL
     )
 
 
 @pytest.mark.clause("RFC6581-6-04", "RFC6581-10-04")
 def test_mpa_requests_of_revision_1_are_accepted(world: World) -> None:
-    stream, peer = world.responder_with_request(MPARequest(rev=1, private_data=b"old"))
+    stream, peer = world.create_responder_with_request(MPARequest(rev=1, private_data=b"old"))
     assert (peer.rev, peer.enhanced, private_data_of(peer)) == (1, 0, b"old")
-    stream.send_reply(mpa_params())
+    stream.send_reply(make_mpa_params())
     assert recv_startup_frame(stream.sock).rev == 1
     assert stream.state == lib.SIW_MPA_ST_FULL
 
@@ -65,10 +72,14 @@ def test_mpa_requests_of_revision_1_are_accepted(world: World) -> None:
 def test_enhanced_data_precede_the_private_data_if_the_s_bit_is_set(
     world: World, pdata: bytes
 ) -> None:
-    stream = world.initiator_awaiting_reply(enhanced_params(ird=0x1234, ord=0x0567, pdata=pdata))
+    stream = world.create_initiator_awaiting_reply(
+        make_enhanced_mpa_params(ird=0x1234, ord=0x0567, pdata=pdata)
+    )
     octets = recv_exactly(stream.sock, 24 + len(pdata))
     assert octets[18:] == (4 + len(pdata)).to_bytes(2, "big") + b"\x12\x34\x05\x67" + pdata
-    _, peer = world.responder_with_request(MPARequest(rev=2, s=1, ird=1, ord=2, private_data=pdata))
+    _, peer = world.create_responder_with_request(
+        MPARequest(rev=2, s=1, ird=1, ord=2, private_data=pdata)
+    )
     assert (peer.ird, peer.ord, private_data_of(peer)) == (1, 2, pdata)
 
 
@@ -77,12 +88,12 @@ def test_enhanced_data_precede_the_private_data_if_the_s_bit_is_set(
 def test_the_s_bit_without_space_for_the_enhanced_data_is_a_bad_frame(
     world: World, length: int
 ) -> None:
-    stream = world.responder()
+    stream = world.create_responder()
     stream.sock.sendall(bytes(MPARequest(rev=2, s=1, pd_length=length))[:20] + bytes(length))
     assert errno_of_first_failed_call(lambda: stream.continue_startup()[0]) == errno.EPROTO
     assert stream.error == BAD_FRAME
     for r in (0, 1):
-        stream = world.initiator_awaiting_reply(enhanced_params())
+        stream = world.create_initiator_awaiting_reply(make_enhanced_mpa_params())
         stream.sock.sendall(bytes(MPAReply(rev=2, s=1, r=r, pd_length=length))[:20] + bytes(length))
         assert errno_of_first_failed_call(lambda s=stream: s.continue_startup()[0]) == errno.EPROTO
         assert stream.error == BAD_FRAME

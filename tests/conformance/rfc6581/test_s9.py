@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from unit.mpa.mpa_harness import (
     World,
-    enhanced_params,
-    mpa_params,
+    make_enhanced_mpa_params,
+    make_mpa_params,
     open_mpa_world,
     recv_exactly,
     recv_startup_frame,
@@ -28,8 +28,8 @@ def test_a_request_of_siwarp_has_ird_ord_and_flags_at_the_positions_of_the_figur
 ) -> None:
     rtr = rtr if p2p else 0
     with open_mpa_world() as world:
-        stream = world.initiator_awaiting_reply(
-            enhanced_params(ird=ird, ord=ord_, p2p=int(p2p), rtr=rtr)
+        stream = world.create_initiator_awaiting_reply(
+            make_enhanced_mpa_params(ird=ird, ord=ord_, p2p=int(p2p), rtr=rtr)
         )
         words = recv_exactly(stream.sock, 24)[20:]
         first, second = int.from_bytes(words[:2], "big"), int.from_bytes(words[2:], "big")
@@ -44,7 +44,7 @@ def test_a_request_of_siwarp_has_ird_ord_and_flags_at_the_positions_of_the_figur
 @given(depths, depths, st.integers(1, 7))
 def test_ird_ord_and_rtrs_of_a_request_are_passed_on(ird: int, ord_: int, rtr: int) -> None:
     with open_mpa_world() as world:
-        _, peer = world.responder_with_request(
+        _, peer = world.create_responder_with_request(
             MPARequest(
                 rev=2, s=1, a=1, ird=ird, ord=ord_, b=rtr & 1, c_rtr=rtr >> 1 & 1, d_rtr=rtr >> 2
             )
@@ -59,7 +59,7 @@ def test_ird_ord_and_rtrs_of_a_request_are_passed_on(ird: int, ord_: int, rtr: i
 def test_ird_and_ord_of_an_accepting_or_rejecting_reply_are_passed_on(
     world: World, rejected: int, ird: int, ord_: int
 ) -> None:
-    stream = world.initiator_awaiting_reply(enhanced_params())
+    stream = world.create_initiator_awaiting_reply(make_enhanced_mpa_params())
     stream.sock.sendall(bytes(MPAReply(rev=2, s=1, r=rejected, ird=ird, ord=ord_)))
     code, peer = stream.complete_startup()
     assert code == (lib.SIW_MPA_REJECTED if rejected else lib.SIW_MPA_REPLY)
@@ -71,8 +71,8 @@ def test_ird_and_ord_of_an_accepting_or_rejecting_reply_are_passed_on(
 def test_a_reply_leaves_to_the_ulp_the_depths_that_the_request_leaves_to_it(
     world: World, ird: int, ord_: int
 ) -> None:
-    stream, _ = world.responder_with_request(MPARequest(rev=2, s=1, ird=ird, ord=ord_))
-    stream.send_reply(mpa_params(ird=7, ord=2))
+    stream, _ = world.create_responder_with_request(MPARequest(rev=2, s=1, ird=ird, ord=ord_))
+    stream.send_reply(make_mpa_params(ird=7, ord=2))
     reply = recv_startup_frame(stream.sock)
     assert reply.ird == (NONE if ord_ == NONE else 7)
     assert reply.ord == (NONE if ird == NONE else 2)

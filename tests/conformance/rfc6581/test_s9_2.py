@@ -13,9 +13,9 @@ from unit.mpa.mpa_harness import (
     MPA_TYPE,
     World,
     build_fpdu,
-    enhanced_params,
     errno_of_first_failed_call,
-    mpa_params,
+    make_enhanced_mpa_params,
+    make_mpa_params,
     recv_exactly,
     recv_startup_frame,
     split_fpdus,
@@ -44,19 +44,21 @@ def test_a_peer_to_peer_request_has_the_a_bit_and_the_bit_of_each_supported_rtr(
     world: World, rtr: int
 ) -> None:
     assert p2p_flag_and_rtrs(
-        recv_startup_frame(world.initiator_awaiting_reply(enhanced_params(p2p=1, rtr=rtr)).sock)
+        recv_startup_frame(
+            world.create_initiator_awaiting_reply(make_enhanced_mpa_params(p2p=1, rtr=rtr)).sock
+        )
     ) == (1, rtr)
 
 
 @pytest.mark.clause("RFC6581-9.2-12", "RFC6581-9.2-14")
 def test_a_client_server_request_has_no_rtr_bits(world: World) -> None:
     assert p2p_flag_and_rtrs(
-        recv_startup_frame(world.initiator_awaiting_reply(enhanced_params()).sock)
+        recv_startup_frame(world.create_initiator_awaiting_reply(make_enhanced_mpa_params()).sock)
     ) == (0, 0)
     for rtr in RTR_SETS:
         assert (
             errno_of_first_failed_call(
-                lambda r=rtr: world.initiator_awaiting_reply(enhanced_params(rtr=r))
+                lambda r=rtr: world.create_initiator_awaiting_reply(make_enhanced_mpa_params(rtr=r))
             )
             == errno.EINVAL
         )
@@ -70,24 +72,28 @@ def test_a_client_server_request_has_no_rtr_bits(world: World) -> None:
 def test_a_reply_of_siwarp_copies_the_a_bit_of_the_request(
     world: World, offered: int, chosen: int, rejected: int
 ) -> None:
-    stream, peer = world.responder_with_request(
+    stream, peer = world.create_responder_with_request(
         MPARequest(rev=2, s=1, a=1, **rtr_bit_fields(offered))
     )
     assert (peer.p2p, peer.rtr) == (1, offered)
     # The caller does not set p2p, because the Reply copies the flag from the Request.
-    stream.send_reply(mpa_params(rtr=chosen, rejected=rejected))
+    stream.send_reply(make_mpa_params(rtr=chosen, rejected=rejected))
     assert p2p_flag_and_rtrs(recv_startup_frame(stream.sock)) == (1, chosen)
 
 
 @pytest.mark.clause("RFC6581-9.2-06", "RFC6581-9.2-08")
 @pytest.mark.parametrize("offered", range(8))
 def test_a_reply_to_any_peer_to_peer_request_must_name_an_rtr(world: World, offered: int) -> None:
-    stream, _ = world.responder_with_request(MPARequest(rev=2, s=1, a=1, **rtr_bit_fields(offered)))
-    assert errno_of_first_failed_call(lambda: stream.send_reply(mpa_params())) == errno.EINVAL
-    stream.send_reply(mpa_params(rtr=READ))
+    stream, _ = world.create_responder_with_request(
+        MPARequest(rev=2, s=1, a=1, **rtr_bit_fields(offered))
+    )
+    assert errno_of_first_failed_call(lambda: stream.send_reply(make_mpa_params())) == errno.EINVAL
+    stream.send_reply(make_mpa_params(rtr=READ))
     assert p2p_flag_and_rtrs(recv_startup_frame(stream.sock)) == (1, READ)
-    stream, _ = world.responder_with_request(MPARequest(rev=2, s=1, a=1, **rtr_bit_fields(offered)))
-    stream.send_reply(mpa_params(rejected=1))
+    stream, _ = world.create_responder_with_request(
+        MPARequest(rev=2, s=1, a=1, **rtr_bit_fields(offered))
+    )
+    stream.send_reply(make_mpa_params(rejected=1))
     a, rtr = p2p_flag_and_rtrs(recv_startup_frame(stream.sock))
     assert a == 1
     assert rtr
@@ -96,14 +102,14 @@ def test_a_reply_to_any_peer_to_peer_request_must_name_an_rtr(world: World, offe
 @pytest.mark.clause("RFC6581-9.2-13", "RFC6581-9.2-14", "RFC6581-9.2-15")
 @pytest.mark.parametrize("stray", range(8))
 def test_without_the_a_bit_the_rtr_bits_are_ignored_and_not_sent(world: World, stray: int) -> None:
-    stream, peer = world.responder_with_request(
+    stream, peer = world.create_responder_with_request(
         MPARequest(rev=2, s=1, a=0, ird=1, ord=1, **rtr_bit_fields(stray))
     )
     assert (peer.p2p, peer.rtr) == (0, 0)
-    stream.send_reply(mpa_params(p2p=1, rtr=WRITE))
+    stream.send_reply(make_mpa_params(p2p=1, rtr=WRITE))
     assert p2p_flag_and_rtrs(recv_startup_frame(stream.sock)) == (0, 0)
-    _, peer = world.initiator_with_reply(
-        enhanced_params(), MPAReply(rev=2, s=1, a=0, **rtr_bit_fields(stray))
+    _, peer = world.create_initiator_with_reply(
+        make_enhanced_mpa_params(), MPAReply(rev=2, s=1, a=0, **rtr_bit_fields(stray))
     )
     assert (peer.p2p, peer.rtr) == (0, 0)
 
@@ -113,7 +119,7 @@ def test_without_the_a_bit_the_rtr_bits_are_ignored_and_not_sent(world: World, s
 def test_an_rtr_that_both_ends_support_is_chosen_if_there_is_one(
     world: World, offered: int, named: int
 ) -> None:
-    stream = world.initiator_awaiting_reply(enhanced_params(p2p=1, rtr=offered))
+    stream = world.create_initiator_awaiting_reply(make_enhanced_mpa_params(p2p=1, rtr=offered))
     stream.sock.sendall(bytes(MPAReply(rev=2, s=1, a=1, **rtr_bit_fields(named))))
     if offered & named:
         code, peer = stream.complete_startup()
@@ -138,7 +144,7 @@ def test_an_rtr_that_both_ends_support_is_chosen_if_there_is_one(
 def test_without_a_common_rtr_the_error_is_7_and_a_terminate_can_still_be_sent(
     world: World, reply: MPAReply
 ) -> None:
-    stream = world.initiator_awaiting_reply(enhanced_params(p2p=1, rtr=WRITE))
+    stream = world.create_initiator_awaiting_reply(make_enhanced_mpa_params(p2p=1, rtr=WRITE))
     recv_startup_frame(stream.sock)
     stream.sock.sendall(bytes(reply) + build_fpdu(b"not looked at"))
     assert errno_of_first_failed_call(lambda: stream.continue_startup()[0]) == errno.EPROTO
@@ -154,7 +160,7 @@ def test_without_a_common_rtr_the_error_is_7_and_a_terminate_can_still_be_sent(
 
 @pytest.mark.clause("RFC6581-9.2-13")
 def test_a_peer_to_peer_reply_to_a_client_server_request_is_no_matching_rtr(world: World) -> None:
-    stream = world.initiator_awaiting_reply(enhanced_params())
+    stream = world.create_initiator_awaiting_reply(make_enhanced_mpa_params())
     stream.sock.sendall(bytes(MPAReply(rev=2, s=1, a=1, c_rtr=1)))
     assert errno_of_first_failed_call(lambda: stream.continue_startup()[0]) == errno.EPROTO
     assert stream.error == NO_MATCH

@@ -15,9 +15,9 @@ from unit.rdmap.rdmap_harness import (
     Stream,
     build_atomic_request,
     build_atomic_response,
+    build_tagged_segment,
+    build_untagged_segment,
     check_result,
-    tagged_segment,
-    untagged_segment,
 )
 
 from siwarp.inspect import AtomicRequest, ImmediateData, Opcode, Queue
@@ -29,7 +29,7 @@ MESSAGE_KINDS = ["request", "response", "immediate", "immediate with event"]
 
 def send_and_read_header(world: RdmapWorld, stream: Stream, which: str) -> Any:
     """Have siwarp send one message of this kind, and return its header."""
-    m = world.registered_memory(8)
+    m = world.register_new_memory(8)
     if which == "request":
         stream.request_atomic(m.sge(), kind=ADD)
         return stream.read_sent_segment()[0]
@@ -59,15 +59,15 @@ OPCODE_OF = dict(
 def test_each_rfc_7306_message_is_sent_with_its_opcode_version_one_and_no_stag(
     world: RdmapWorld, which: str
 ) -> None:
-    head = send_and_read_header(world, world.initiator(), which)
+    head = send_and_read_header(world, world.create_initiator(), which)
     assert (head.rv, head.opcode, head.inv_stag) == (1, OPCODE_OF[which], 0)
     assert (head.t, head.dv, head.ddp_rsvd, head.rdmap_rsvd) == (0, 1, 0, 0)
 
 
 @pytest.mark.clause("RFC7306-4.1-01")
 def test_the_invalidate_stag_field_of_rfc_7306_messages_is_ignored(world: RdmapWorld) -> None:
-    stream = world.initiator()
-    m = world.registered_memory(8, bytes(8))
+    stream = world.create_initiator()
+    m = world.register_new_memory(8, bytes(8))
     stream.recvs.post(1)
     stream.inject_segments(
         build_immediate(inv_stag=0xFFFFFFFF),
@@ -77,7 +77,7 @@ def test_the_invalidate_stag_field_of_rfc_7306_messages_is_ignored(world: RdmapW
     assert stream.next_event().kind == "REQUESTED"
     stream.flush()
     assert stream.read_sent_atomic_response()[1].old == 0
-    stream.request_atomic(world.registered_memory(8).sge(), kind=ADD)
+    stream.request_atomic(world.register_new_memory(8).sge(), kind=ADD)
     number = stream.read_sent_atomic_request()[1].request
     stream.inject_segments(build_atomic_response(number, inv_stag=0xFFFFFFFF))
     assert stream.next_event().kind == "READ_DONE"
@@ -88,9 +88,9 @@ def test_the_invalidate_stag_field_of_rfc_7306_messages_is_ignored(world: RdmapW
 
 def build_valid_bodies(world: RdmapWorld, stream: Stream) -> dict[str, bytes]:
     """Return, for each message, the valid octets after its DDP header."""
-    m = world.registered_memory(8, bytes(8))
-    stream.recvs.post(1, world.registered_memory(100).sge())
-    stream.request_atomic(world.registered_memory(8).sge(), kind=ADD)
+    m = world.register_new_memory(8, bytes(8))
+    stream.recvs.post(1, world.register_new_memory(100).sge())
+    stream.request_atomic(world.register_new_memory(8).sge(), kind=ADD)
     number = stream.read_sent_atomic_request()[1].request
     return {
         "request": bytes(AtomicRequest(stag=m.stag, to=m.addr)),
@@ -121,10 +121,10 @@ DDP_FIELDS: list[tuple[dict[str, int], int]] = [
 def test_the_ddp_header_fields_of_rfc_7306_messages_are_checked(
     world: RdmapWorld, which: str, fields: dict[str, int], code: int
 ) -> None:
-    stream = world.initiator()
+    stream = world.create_initiator()
     body = build_valid_bodies(world, stream)[which]
     good = {"opcode": OPCODE_OF[which], "qn": QUEUE_OF[which]}
-    stream.inject_segments(untagged_segment(body, **{**good, **fields}))
+    stream.inject_segments(build_untagged_segment(body, **{**good, **fields}))
     stream.assert_terminates_with((1, 2, code))
 
 
@@ -136,12 +136,12 @@ def test_an_rfc_7306_opcode_on_a_wrong_queue_is_unexpected_and_quotes_the_ddp_he
 ) -> None:
     if where == QUEUE_OF[which]:
         where = "tagged"
-    stream = world.initiator()
+    stream = world.create_initiator()
     body = build_valid_bodies(world, stream)[which][: 12 if where == 3 else 52]
     if where == "tagged":
-        segment = tagged_segment(body, stag=1, opcode=OPCODE_OF[which])
+        segment = build_tagged_segment(body, stag=1, opcode=OPCODE_OF[which])
     else:
-        segment = untagged_segment(body, qn=where, opcode=OPCODE_OF[which])
+        segment = build_untagged_segment(body, qn=where, opcode=OPCODE_OF[which])
     stream.inject_segments(segment)
     t = stream.assert_terminates_with((0, 2, lib.SIW_RDMAP_OPCODE))
     assert (t.m, t.d, t.r, t.ddp_seg_len) == (1, 1, 0, len(segment))
@@ -154,10 +154,10 @@ def test_an_rfc_7306_opcode_on_a_wrong_queue_is_unexpected_and_quotes_the_ddp_he
 def test_rfc_7306_messages_with_an_unknown_rdmap_version_are_refused(
     world: RdmapWorld, which: str, version: int
 ) -> None:
-    stream = world.initiator()
+    stream = world.create_initiator()
     body = build_valid_bodies(world, stream)[which]
     stream.inject_segments(
-        untagged_segment(body, opcode=OPCODE_OF[which], qn=QUEUE_OF[which], rv=version)
+        build_untagged_segment(body, opcode=OPCODE_OF[which], qn=QUEUE_OF[which], rv=version)
     )
     stream.assert_terminates_with((0, 2, lib.SIW_RDMAP_VERSION))
 
@@ -171,7 +171,7 @@ def test_an_error_while_making_an_atomic_response_is_reported_without_a_quote(
     where = {"addr": ffi.cast("uint8_t *", gone.addr), "to_base": gone.addr, "length": PAGE}
     where |= {"rights": ALL, "pd": PD}
     check_result(lib.siw_mem_stag_alloc(world.mem, ffi.new("struct siw_mem_region *", where), stag))
-    stream = world.initiator()
+    stream = world.create_initiator()
     stream.inject_segments(build_atomic_request(stag=stag[0], to=gone.addr))
     assert stream.next_event().kind == "REQUESTED"
     lib.siw_guard_install()
@@ -187,8 +187,8 @@ def test_an_error_while_making_an_atomic_response_is_reported_without_a_quote(
 
 @pytest.mark.parametrize("size", [0, 28, 51])
 def test_an_atomic_request_that_is_too_short_is_an_error(world: RdmapWorld, size: int) -> None:
-    stream = world.initiator()
-    m = world.registered_memory(8, bytes(8))
+    stream = world.create_initiator()
+    m = world.register_new_memory(8, bytes(8))
     stream.inject_segments(build_atomic_request(stag=m.stag, to=m.addr, data=1)[: 18 + size])
     t = stream.assert_terminates_with((0, 2, 0xFF))
     assert (t.d, t.r) == (1, 0)
@@ -196,8 +196,8 @@ def test_an_atomic_request_that_is_too_short_is_an_error(world: RdmapWorld, size
 
 
 def test_an_atomic_request_that_is_too_long_is_an_error(world: RdmapWorld) -> None:
-    stream = world.initiator()
-    m = world.registered_memory(8, bytes(8))
+    stream = world.create_initiator()
+    m = world.register_new_memory(8, bytes(8))
     stream.inject_segments(build_atomic_request(stag=m.stag, to=m.addr, data=1) + b"x")
     stream.assert_terminates_with((1, 2, lib.SIW_DDP_TOO_LONG))
     assert m.octets() == bytes(8)

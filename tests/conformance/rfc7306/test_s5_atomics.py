@@ -39,7 +39,7 @@ def read_64_bit_word(m: Memory, at: int = 0) -> int:
 
 
 def register_64_bit_words(world: RdmapWorld, *values: int, **how: Any) -> Memory:
-    m = world.registered_memory(8 * len(values), **how)
+    m = world.register_new_memory(8 * len(values), **how)
     assert m.addr % 8 == 0
     for i, value in enumerate(values):
         write_64_bit_word(m, value, 8 * i)
@@ -64,8 +64,8 @@ def build_compare_and_swap(m: Memory, compare: int, data: int, **fields: Any) ->
 
 @pytest.mark.clause("RFC7306-5.2-01", "RFC7306-5.2.1-04", "RFC7306-5.2.1-10")
 def test_an_atomic_request_is_untagged_on_the_queue_of_read_requests(world: RdmapWorld) -> None:
-    stream = world.initiator()
-    m = world.registered_memory(16)
+    stream = world.create_initiator()
+    m = world.register_new_memory(16)
     stream.send_operation(Opcode.RDMA_READ_REQUEST, [m.sge(0, 8)], rkey=3, remote_to=4)
     stream.request_atomic(m.sge(8, 8), 0x1234, 0x5678, kind=ADD, data=7)
     assert stream.read_sent_read_request()[0].msn == 1
@@ -76,8 +76,8 @@ def test_an_atomic_request_is_untagged_on_the_queue_of_read_requests(world: Rdma
 
 @pytest.mark.clause("RFC7306-5.2.1-03", "RFC7306-5.2.1-09", "RFC7306-5.2.1-11")
 def test_atomic_requests_are_transmitted_in_the_order_of_posting(world: RdmapWorld) -> None:
-    stream = world.initiator(ord=8)
-    m = world.registered_memory(64)
+    stream = world.create_initiator(ord=8)
+    m = world.register_new_memory(64)
     for i in range(8):
         stream.request_atomic(m.sge(8 * i, 8), i, 8 * i, kind=SWAP if i % 2 else ADD, data=i)
     seen = [stream.read_sent_atomic_request() for _ in range(8)]
@@ -91,8 +91,8 @@ def test_atomic_requests_are_transmitted_in_the_order_of_posting(world: RdmapWor
 def test_the_fields_that_fetch_add_does_not_use_have_the_values_of_the_rfc(
     world: RdmapWorld,
 ) -> None:
-    stream = world.initiator()
-    m = world.registered_memory(8)
+    stream = world.create_initiator()
+    m = world.register_new_memory(8)
     stream.request_atomic(m.sge(), kind=ADD, data=5, mask=9, compare=6, compare_mask=7)
     _, request = stream.read_sent_atomic_request()
     assert (request.reserved, request.data, request.mask) == (0, 5, 9)
@@ -101,8 +101,8 @@ def test_the_fields_that_fetch_add_does_not_use_have_the_values_of_the_rfc(
 
 @pytest.mark.clause("RFC7306-5.2.2-07", "RFC7306-5.4-01", "RFC7306-5.4-08")
 def test_an_atomic_operation_completes_only_with_its_response(world: RdmapWorld) -> None:
-    stream = world.initiator()
-    m = world.registered_memory(8)
+    stream = world.create_initiator()
+    m = world.register_new_memory(8)
     stream.request_atomic(m.sge(), user_data=77, kind=ADD, data=1)
     _, request = stream.read_sent_atomic_request()
     stream.recvs.post(5)
@@ -118,8 +118,8 @@ def test_an_atomic_operation_completes_only_with_its_response(world: RdmapWorld)
 
 @pytest.mark.clause("RFC7306-5.2.2-06")
 def test_there_are_buffers_for_the_responses_of_all_outstanding_atomics(world: RdmapWorld) -> None:
-    stream = world.initiator(ord=6)
-    m = world.registered_memory(48)
+    stream = world.create_initiator(ord=6)
+    m = world.register_new_memory(48)
     for i in range(6):
         stream.request_atomic(m.sge(8 * i, 8), user_data=i, kind=ADD)
     requests = [stream.read_sent_atomic_request()[1] for _ in range(6)]
@@ -132,8 +132,8 @@ def test_there_are_buffers_for_the_responses_of_all_outstanding_atomics(world: R
 
 @pytest.mark.clause("RFC7306-5.2.2-01")
 def test_an_atomic_response_that_repeats_an_msn_is_refused(world: RdmapWorld) -> None:
-    stream = world.initiator()
-    m = world.registered_memory(16)
+    stream = world.create_initiator()
+    m = world.register_new_memory(16)
     stream.request_atomic(m.sge(0, 8), kind=ADD)
     stream.request_atomic(m.sge(8, 8), kind=ADD)
     one, two = (stream.read_sent_atomic_request()[1] for _ in range(2))
@@ -159,8 +159,8 @@ def test_an_invalid_atomic_response_is_an_error_and_places_nothing(
     world: RdmapWorld, why: str
 ) -> None:
     asked, how, error = WRONG_RESPONSES[why]
-    stream = world.initiator()
-    m = world.registered_memory(8)
+    stream = world.create_initiator()
+    m = world.register_new_memory(8)
     number = 1
     if asked == Opcode.RDMA_READ_REQUEST:
         stream.send_operation(asked, [m.sge()], rkey=1)
@@ -177,8 +177,8 @@ def test_an_invalid_atomic_response_is_an_error_and_places_nothing(
 
 
 def test_a_read_response_does_not_answer_an_atomic(world: RdmapWorld) -> None:
-    stream = world.initiator()
-    m = world.registered_memory(8)
+    stream = world.create_initiator()
+    m = world.register_new_memory(8)
     stream.request_atomic(m.sge(), kind=ADD)
     stream.read_sent_atomic_request()
     stream.inject_segments(build_read_response(b"12345678", stag=1, to=0))
@@ -191,7 +191,7 @@ def test_a_read_response_does_not_answer_an_atomic(world: RdmapWorld) -> None:
 
 @pytest.mark.clause("RFC7306-5-03", "RFC7306-5.2.1-01", "RFC7306-5.2.1-13")
 def test_fetch_add_and_cmp_swap_are_executed_and_answered(world: RdmapWorld) -> None:
-    stream = world.initiator()
+    stream = world.create_initiator()
     m = register_64_bit_words(world, 40)
     stream.inject_segments(
         build_atomic_request(stag=m.stag, to=m.addr, code=ADD, data=2, request=0xABCD)
@@ -205,7 +205,7 @@ def test_fetch_add_and_cmp_swap_are_executed_and_answered(world: RdmapWorld) -> 
 
 @pytest.mark.clause("RFC7306-5-05", "RFC7306-5.2-02", "RFC7306-5.2.2-02")
 def test_an_atomic_response_is_untagged_on_queue_3(world: RdmapWorld) -> None:
-    stream = world.initiator()
+    stream = world.create_initiator()
     m = register_64_bit_words(world, 40)
     for msn in (1, 2, 3):
         stream.inject_segments(build_atomic_request(stag=m.stag, to=m.addr, data=2, msn=msn))
@@ -215,7 +215,7 @@ def test_an_atomic_response_is_untagged_on_queue_3(world: RdmapWorld) -> None:
 
 @pytest.mark.clause("RFC7306-5.2.2-03", "RFC7306-5.2.2-04")
 def test_atomic_responses_have_msns_of_their_own_queue(world: RdmapWorld) -> None:
-    stream = world.initiator()
+    stream = world.create_initiator()
     m = register_64_bit_words(world, 40)
     stream.inject_segments(build_read_request(size=8, src_stag=m.stag, src_to=m.addr))
     assert stream.next_event().kind == "REQUESTED"
@@ -231,7 +231,7 @@ def test_atomic_responses_have_msns_of_their_own_queue(world: RdmapWorld) -> Non
 def test_cmp_swap_leaves_the_old_value_or_writes_the_masked_new_value(
     world: RdmapWorld, compare: int
 ) -> None:
-    stream = world.initiator()
+    stream = world.create_initiator()
     m = register_64_bit_words(world, 1000, 5)
     stream.inject_segments(build_compare_and_swap(m, compare, 0xFFFF, mask=0x0F0F))
     _, response = answer_atomic_request(stream)
@@ -242,9 +242,9 @@ def test_cmp_swap_leaves_the_old_value_or_writes_the_masked_new_value(
 
 @pytest.mark.clause("RFC7306-5.2.1-06", "RFC7306-5.2.1-07")
 def test_an_atomic_request_is_not_delivered_to_the_program(world: RdmapWorld) -> None:
-    stream = world.initiator()
+    stream = world.create_initiator()
     m = register_64_bit_words(world, 1)
-    stream.recvs.post(9, world.registered_memory(100).sge())
+    stream.recvs.post(9, world.register_new_memory(100).sge())
     stream.inject_segments(build_atomic_request(stag=m.stag, to=m.addr, data=1))
     e = stream.next_event()
     assert (e.kind, e.length) == ("REQUESTED", 8)
@@ -257,7 +257,7 @@ def test_an_atomic_request_is_not_delivered_to_the_program(world: RdmapWorld) ->
 @pytest.mark.clause("RFC7306-5.2.1-08")
 @pytest.mark.parametrize("code", [1, *range(3, 16)])
 def test_an_unknown_atomic_operation_is_an_error(world: RdmapWorld, code: int) -> None:
-    stream = world.initiator()
+    stream = world.create_initiator()
     m = register_64_bit_words(world, 1)
     stream.inject_segments(build_atomic_request(stag=m.stag, to=m.addr, code=code, data=ONES))
     t = stream.assert_terminates_with(OPCODE)
@@ -266,7 +266,7 @@ def test_an_unknown_atomic_operation_is_an_error(world: RdmapWorld, code: int) -
 
 
 def test_the_reserved_bits_of_an_atomic_request_are_ignored(world: RdmapWorld) -> None:
-    stream = world.initiator()
+    stream = world.create_initiator()
     m = register_64_bit_words(world, 1)
     stream.inject_segments(
         build_atomic_request(stag=m.stag, to=m.addr, reserved=0xFFFFFFF, code=ADD, data=1)
@@ -277,7 +277,7 @@ def test_the_reserved_bits_of_an_atomic_request_are_ignored(world: RdmapWorld) -
 
 @pytest.mark.clause("RFC7306-5.2.1-12", "RFC7306-5.4-09", "RFC7306-5.4-10")
 def test_atomic_requests_are_executed_and_answered_in_order(world: RdmapWorld) -> None:
-    stream = world.initiator(ird=6)
+    stream = world.create_initiator(ird=6)
     m = register_64_bit_words(world, 0)
     stream.inject_segments(
         *(build_compare_and_swap(m, i, i + 1, msn=i + 1, request=100 + i) for i in range(6)),
@@ -296,7 +296,7 @@ def test_atomic_requests_are_executed_and_answered_in_order(world: RdmapWorld) -
 def test_reads_and_atomics_share_the_negotiated_ird_and_are_answered_in_order(
     world: RdmapWorld,
 ) -> None:
-    stream = world.initiator(ird=4)
+    stream = world.create_initiator(ird=4)
     m = register_64_bit_words(world, 10)
     for i in range(4):
         if i % 2:
@@ -321,7 +321,7 @@ def test_reads_and_atomics_share_the_negotiated_ird_and_are_answered_in_order(
 
 @pytest.mark.clause("RFC7306-5.2.1-05")
 def test_an_atomic_request_beyond_the_negotiated_ird_finds_no_buffer(world: RdmapWorld) -> None:
-    stream = world.initiator(ird=2)
+    stream = world.create_initiator(ird=2)
     m = register_64_bit_words(world, 0)
     stream.inject_segments(
         *(build_atomic_request(stag=m.stag, to=m.addr, data=1, msn=i + 1) for i in range(3))
@@ -332,7 +332,7 @@ def test_an_atomic_request_beyond_the_negotiated_ird_finds_no_buffer(world: Rdma
 
 @pytest.mark.clause("RFC7306-5.4-04")
 def test_an_incomplete_atomic_request_has_no_effect(world: RdmapWorld) -> None:
-    stream = world.initiator()
+    stream = world.create_initiator()
     m = register_64_bit_words(world, 1)
     whole = build_atomic_request(stag=m.stag, to=m.addr, data=1)
     first = bytes([whole[0] & ~0x40]) + whole[1 : 18 + 30]
@@ -349,7 +349,7 @@ def test_an_incomplete_atomic_request_has_no_effect(world: RdmapWorld) -> None:
 def test_preceding_messages_are_delivered_before_an_atomic_request_is_answered(
     world: RdmapWorld,
 ) -> None:
-    stream = world.initiator(unexpected_octets=1 << 20)
+    stream = world.create_initiator(unexpected_octets=1 << 20)
     m = register_64_bit_words(world, 1, 0)
     stream.inject_segments(
         build_send(b"abc"),
@@ -361,7 +361,7 @@ def test_preceding_messages_are_delivered_before_an_atomic_request_is_answered(
         pass
     stream.flush()
     assert not stream.has_pending_responses and read_64_bit_word(m) == 9
-    stream.recvs.post(4, world.registered_memory(10).sge())
+    stream.recvs.post(4, world.register_new_memory(10).sge())
     assert stream.next_event().kind == "RECV"
     _, response = answer_atomic_request(stream)
     assert (response.old, read_64_bit_word(m)) == (9, 10)
@@ -369,9 +369,9 @@ def test_preceding_messages_are_delivered_before_an_atomic_request_is_answered(
 
 @pytest.mark.clause("RFC7306-5.4-05", "RFC7306-5.4-07")
 def test_messages_after_an_atomic_request_need_not_wait_for_its_response(world: RdmapWorld) -> None:
-    stream = world.initiator()
+    stream = world.create_initiator()
     m = register_64_bit_words(world, 1, 0)
-    stream.recvs.post(4, world.registered_memory(10).sge())
+    stream.recvs.post(4, world.register_new_memory(10).sge())
     stream.inject_segments(
         build_atomic_request(stag=m.stag, to=m.addr, data=1),
         build_write(b"behind..", stag=m.stag, to=m.addr + 8),
@@ -392,7 +392,7 @@ def test_messages_after_an_atomic_request_need_not_wait_for_its_response(world: 
 def test_a_misaligned_fetch_add_causes_a_terminate_and_changes_nothing(
     world: RdmapWorld, offset: int
 ) -> None:
-    stream = world.initiator()
+    stream = world.create_initiator()
     m = register_64_bit_words(world, 0, 0)
     stream.inject_segments(build_atomic_request(stag=m.stag, to=m.addr + offset, data=ONES))
     t = stream.assert_terminates_with(STREAM)
@@ -405,7 +405,7 @@ def test_a_misaligned_fetch_add_causes_a_terminate_and_changes_nothing(
 def test_a_misaligned_cmp_swap_causes_a_terminate_and_changes_nothing(
     world: RdmapWorld, offset: int
 ) -> None:
-    stream = world.initiator()
+    stream = world.create_initiator()
     m = register_64_bit_words(world, 0, 0)
     stream.inject_segments(
         build_atomic_request(stag=m.stag, to=m.addr + offset, code=SWAP, data=ONES, mask=ONES)
@@ -418,7 +418,7 @@ def test_a_misaligned_cmp_swap_causes_a_terminate_and_changes_nothing(
 def test_a_misaligned_atomic_is_also_reported_at_the_end_that_detects_the_error(
     world: RdmapWorld,
 ) -> None:
-    stream = world.initiator()
+    stream = world.create_initiator()
     m = register_64_bit_words(world, 0, 0)
     stream.inject_segments(
         build_atomic_request(stag=m.stag, to=m.addr + 4, code=SWAP, data=1, mask=ONES)
@@ -442,7 +442,7 @@ def test_an_atomic_requires_alignment_of_the_address_and_not_of_the_tagged_offse
     region = ffi.new("struct siw_mem_region *", where)
     check_result(lib.siw_mem_stag_alloc(world.mem, region, stag))
     m[0:20] = bytes(20)
-    stream = world.initiator()
+    stream = world.create_initiator()
     stream.inject_segments(build_atomic_request(stag=stag[0], to=4, data=3))
     answer_atomic_request(stream)
     assert read_64_bit_word(m, 8) == 3
@@ -453,7 +453,7 @@ def test_an_atomic_requires_alignment_of_the_address_and_not_of_the_tagged_offse
 
 @pytest.mark.parametrize("rights", [0, 1, 1 | 2 | 4], ids=["none", "local", "read and write"])
 def test_an_atomic_checks_access_rights_before_alignment(world: RdmapWorld, rights: int) -> None:
-    stream = world.initiator()
+    stream = world.create_initiator()
     m = register_64_bit_words(world, 0, 0, rights=rights)
     stream.inject_segments(build_atomic_request(stag=m.stag, to=m.addr + 3, data=1))
     t = stream.assert_terminates_with((0, 1, lib.SIW_RDMAP_ACCESS))
@@ -462,7 +462,7 @@ def test_an_atomic_checks_access_rights_before_alignment(world: RdmapWorld, righ
 
 
 def test_an_atomic_fails_if_its_region_is_freed_before_the_response(world: RdmapWorld) -> None:
-    stream = world.initiator()
+    stream = world.create_initiator()
     m = register_64_bit_words(world, 1)
     stream.inject_segments(build_atomic_request(stag=m.stag, to=m.addr, data=1))
     assert stream.next_event().kind == "REQUESTED"

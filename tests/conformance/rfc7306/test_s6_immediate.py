@@ -11,9 +11,9 @@ from unit.rdmap.rdmap_harness import (
     RdmapWorld,
     Stream,
     build_send,
+    build_untagged_segment,
     build_write,
     octet_pattern,
-    untagged_segment,
 )
 
 from siwarp.inspect import ImmediateData, Opcode, Queue
@@ -24,7 +24,7 @@ UNSPECIFIED = (0, 2, 0xFF)
 
 def build_immediate(data: int = 0, **fields: Any) -> bytes:
     body = fields.pop("body", bytes(ImmediateData(data=data)))
-    return untagged_segment(body, **{"opcode": Opcode.IMMEDIATE, **fields})
+    return build_untagged_segment(body, **{"opcode": Opcode.IMMEDIATE, **fields})
 
 
 def post_write_with_imm(
@@ -43,7 +43,7 @@ def post_write_with_imm(
 def test_immediate_data_are_eight_untagged_octets_on_queue_0(
     world: RdmapWorld, opcode: Opcode
 ) -> None:
-    stream = world.initiator()
+    stream = world.create_initiator()
     post_write_with_imm(stream, 0xC0FFEE, opcode)
     assert stream.read_sent_segment()[0].opcode == Opcode.RDMA_WRITE
     head, octets = stream.read_sent_segment()
@@ -53,7 +53,7 @@ def test_immediate_data_are_eight_untagged_octets_on_queue_0(
 
 @pytest.mark.clause("RFC7306-6.3-01", "RFC7306-6.3-07")
 def test_immediate_data_follow_their_write_and_use_the_msns_of_sends(world: RdmapWorld) -> None:
-    stream = world.initiator()
+    stream = world.create_initiator()
     stream.begin_operation(Opcode.SEND)
     for i in range(3):
         post_write_with_imm(stream, i, size=200_000 * i)
@@ -64,7 +64,7 @@ def test_immediate_data_follow_their_write_and_use_the_msns_of_sends(world: Rdma
     said = [int.from_bytes(octets[:4], sys.byteorder) for _, octets in untagged_ones[1:]]
     assert said == [0, 1, 2]
     assert [len(octets) for head, octets in seen if head.t] == [0, 200_000, 400_000]
-    assert (stream.begun_count, stream.accepted_count) == (4, 4)
+    assert (stream.begun_operation_count, stream.tcp_accepted_operation_count) == (4, 4)
 
 
 @pytest.mark.parametrize("opcode", OPCODES)
@@ -72,8 +72,8 @@ def test_immediate_data_follow_their_write_and_use_the_msns_of_sends(world: Rdma
 def test_each_immediate_data_message_consumes_a_receive_and_is_delivered_in_order(
     world: RdmapWorld, opcode: Opcode
 ) -> None:
-    stream = world.initiator()
-    m = world.registered_memory(100)
+    stream = world.create_initiator()
+    m = world.register_new_memory(100)
     for user_data in (1, 2, 3):
         stream.recvs.post(user_data, m.sge())
     event = ffi.new("struct siw_rdmap_event *")
@@ -97,8 +97,8 @@ def test_each_immediate_data_message_consumes_a_receive_and_is_delivered_in_orde
 def test_immediate_data_of_a_size_other_than_eight_octets_are_an_error(
     world: RdmapWorld, size: int
 ) -> None:
-    stream = world.initiator()
-    m = world.registered_memory(200)
+    stream = world.create_initiator()
+    m = world.register_new_memory(200)
     stream.recvs.post(1, m.sge())
     stream.inject_segments(build_immediate(body=bytes(size)))
     t = stream.assert_terminates_with(UNSPECIFIED)
@@ -108,7 +108,7 @@ def test_immediate_data_of_a_size_other_than_eight_octets_are_an_error(
 
 
 def test_immediate_data_may_arrive_in_two_segments(world: RdmapWorld) -> None:
-    stream = world.initiator()
+    stream = world.create_initiator()
     stream.recvs.post(1)
     stream.inject_segments(
         build_immediate(body=b"\1\2\3", l=0), build_immediate(body=b"\4\0\0\0\0", mo=3)
@@ -120,8 +120,8 @@ def test_immediate_data_may_arrive_in_two_segments(world: RdmapWorld) -> None:
 
 
 def test_nine_octets_of_immediate_data_in_two_segments_are_an_error(world: RdmapWorld) -> None:
-    stream = world.initiator()
-    m = world.registered_memory(100)
+    stream = world.create_initiator()
+    m = world.register_new_memory(100)
     stream.recvs.post(1, m.sge())
     stream.inject_segments(
         build_immediate(body=b"\1\2\3", l=0), build_immediate(body=bytes(6), mo=3)
@@ -132,7 +132,7 @@ def test_nine_octets_of_immediate_data_in_two_segments_are_an_error(world: Rdmap
 
 
 def test_immediate_data_without_a_posted_receive_are_refused(world: RdmapWorld) -> None:
-    stream = world.initiator()
+    stream = world.create_initiator()
     stream.inject_segments(build_immediate())
     t = stream.assert_terminates_with((1, 2, lib.SIW_DDP_NO_BUFFER))
     assert (t.d, t.r) == (1, 0)
@@ -141,8 +141,8 @@ def test_immediate_data_without_a_posted_receive_are_refused(world: RdmapWorld) 
 def test_a_begun_write_with_immediate_data_is_completed_before_a_terminate(
     world: RdmapWorld,
 ) -> None:
-    stream = world.initiator()
-    m = world.registered_memory(8)
+    stream = world.create_initiator()
+    m = world.register_new_memory(8)
     post_write_with_imm(stream, 1)
     stream.inject_segments(build_write(b"x", stag=m.stag ^ 1, to=m.addr))
     stream.receive_until_error()

@@ -116,7 +116,7 @@ def test_a_closing_endpoint_delivers_its_read_response_before_the_bye(rig: Rig) 
             # A closing endpoint retransmits its data before it sends a BYE.
             while (d := s.process_datagram()).type != RDType.DATA:
                 assert d.type == RDType.ACK
-            s.acknowledge_kept_segments()
+            s.acknowledge_all_received_segments()
             assert receive_bye(s).ird == RDReason.CLOSED
             answer_bye(s)
 

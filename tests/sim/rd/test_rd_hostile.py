@@ -241,7 +241,7 @@ def test_segments_held_for_want_of_a_receive_are_bounded_over_all_peers_and_not_
     def retransmit_missing_segments() -> None:
         """Retransmit the segments of each sender whose segments have not all been received."""
         for s in held:
-            if len(e.got.get(host_and_port(s), ())) < 2:
+            if len(e.got.get(peer_address_text(s), ())) < 2:
                 for i in range(2):
                     s.send_datagram(RDType.DATA, psn=s.epoch + i, body=body)
             e.poll_once()
@@ -255,7 +255,7 @@ def test_segments_held_for_want_of_a_receive_are_bounded_over_all_peers_and_not_
     assert {len(got) for got in e.got.values()} == {2}
 
 
-def host_and_port(s: ScapyRdPeer) -> str:
+def peer_address_text(s: ScapyRdPeer) -> str:
     host, number = s.sock.getsockname()
     return f"{host}:{number}"
 
@@ -329,13 +329,13 @@ def test_a_silent_peer_is_reported_gone_only_if_it_left_a_gap(make_endpoint, mak
         s.send_datagram(RDType.DATA, psn=s.epoch + 1, body=b"second")
     began = net.now()
     filled.send_datagram(RDType.DATA, psn=filled.epoch, body=b"first")
-    poll_until(lambda: ("gone", host_and_port(gap)) in e.news, e)
+    poll_until(lambda: ("gone", peer_address_text(gap)) in e.news, e)
     took = net.now() - began
     assert 0.8 * limit <= took <= 1.2 * limit
-    assert e.got == {host_and_port(filled): [b"first", b"second"]}
+    assert e.got == {peer_address_text(filled): [b"first", b"second"]}
     stop = net.now() + 2 * limit
     poll_until(lambda: net.now() > stop, e)
-    assert ("gone", host_and_port(filled)) not in e.news
+    assert ("gone", peer_address_text(filled)) not in e.news
     assert probe_for_ack(filled).acknowledged == filled.epoch + 2
 
 

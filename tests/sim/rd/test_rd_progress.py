@@ -7,7 +7,7 @@ import pytest
 from unit.llp.conftest import temporary_setting
 from unit.rd.rd_kit import REQUESTS, RESPONSES, ScapyRdPeer, poll_until
 
-from siwarp.inspect.rd import RDFlag, RDType, ack_body
+from siwarp.inspect.rd import RDFlag, RDType, make_ack_body
 
 PEER_TIMEOUT_S = 0.5
 
@@ -121,20 +121,22 @@ def test_a_peer_that_grants_credit_at_times_but_never_acknowledges_is_reported_g
 @pytest.mark.clause("DGRAM-RD-41", "DGRAM-RDV-20")
 def test_a_peer_may_report_not_ready_without_time_limit(make_endpoint, make_scapy_rd_peers):
     def send_as_peer(s):
-        s.send_datagram(RDType.ACK, credit=0, rd_flags=RDFlag.NOT_READY, body=ack_body(rnr_timer=1))
+        s.send_datagram(
+            RDType.ACK, credit=0, rd_flags=RDFlag.NOT_READY, body=make_ack_body(rnr_timer=1)
+        )
 
     e, s = connect_and_block_send_without_credit(
         make_endpoint, make_scapy_rd_peers, REQUESTS, send_as_peer
     )
     stop, last = net.now() + 20 * PEER_TIMEOUT_S, [0.0]
 
-    def send_until_stop():
+    def send_and_check_stop_time():
         if net.now() - last[0] > PEER_TIMEOUT_S / 10:
             last[0] = net.now()
             send_as_peer(s)
         return net.now() > stop
 
-    poll_until(send_until_stop, e, seconds=60)
+    poll_until(send_and_check_stop_time, e, seconds=60)
     assert ("gone", peer_address_text(s)) not in e.news
 
 

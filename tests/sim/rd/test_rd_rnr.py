@@ -9,7 +9,7 @@ from harness.rd_stranger import scripted_peer
 from harness.verbs_harness import Rig, assert_no_completion, counter_value, wait_until
 
 from siwarp.inspect import Opcode
-from siwarp.inspect.rd import RDFlag, RDReason, RDType, ack_body
+from siwarp.inspect.rd import RDFlag, RDReason, RDType, make_ack_body
 from siwarp.verbs import AH, QPAttr, QPState, SendWR, WCStatus, WROpcode
 
 
@@ -109,7 +109,9 @@ def test_an_endpoint_without_rnr_retries_sends_a_bye_with_reason_not_ready(rig: 
         wait_until(lambda: s.process_datagram().type == RDType.DATA)
         first = s.last[0] - 1
         s.send_datagram(
-            RDType.ACK, rd_flags=int(RDFlag.NOT_READY), body=ack_body(first, [first], rnr_timer=12)
+            RDType.ACK,
+            rd_flags=int(RDFlag.NOT_READY),
+            body=make_ack_body(first, [first], rnr_timer=12),
         )
         bye = s.process_datagram()
         while bye.type != RDType.BYE:

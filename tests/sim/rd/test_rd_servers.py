@@ -19,7 +19,7 @@ from siwarp import aio
 from siwarp.cli.ping_client import ANSWER, MAX_SIZE, MEMORY, REQUEST, PingRequest
 from siwarp.cli.ping_server import DatagramServer, Loans
 from siwarp.inspect import Opcode
-from siwarp.inspect.rd import RDFlag, RDType, ack_body
+from siwarp.inspect.rd import RDFlag, RDType, make_ack_body
 from siwarp.verbs import RemoteBuffer, WROpcode
 
 SERVER, GOOD_CLIENT = "10.0.0.5", "10.0.0.2"
@@ -47,12 +47,14 @@ class Attacker(ScriptedRDPeer):
     def send_keepalive(self) -> None:
         if self.how == "is not ready":
             not_ready = int(RDFlag.NOT_READY)
-            self.send_datagram(RDType.ACK, credit=0, rd_flags=not_ready, body=ack_body(rnr_timer=0))
+            self.send_datagram(
+                RDType.ACK, credit=0, rd_flags=not_ready, body=make_ack_body(rnr_timer=0)
+            )
         else:
             self.send_datagram(RDType.PROBE, credit=self.credit)
 
 
-def attacker_address(i: int) -> str:
+def shared_attacker_address(i: int) -> str:
     return "10.0.0.9"
 
 
@@ -60,12 +62,13 @@ def good_client_address(i: int) -> str:
     return GOOD_CLIENT
 
 
-def attacker_addresses(i: int) -> str:
+def separate_attacker_address(i: int) -> str:
     return f"10.1.{i // 200}.{1 + i % 200}"
 
 
 with_each_crowd_size = pytest.mark.parametrize(
-    ("n", "where"), [(200, attacker_address), (200, good_client_address), (300, attacker_addresses)]
+    ("n", "where"),
+    [(200, shared_attacker_address), (200, good_client_address), (300, separate_attacker_address)],
 )
 with_each_attack = pytest.mark.parametrize(
     "how", ["grants no credit", "is not ready", "acknowledges nothing"]
@@ -121,7 +124,7 @@ def test_an_attacked_ping_server_answers_a_good_client(
     start_attack(world, server.address, n, where, how)
     for i in range(3):
         began = net.now()
-        answer = get_answer(there, server, bytes([REQUEST]) + b"%d" % i)
+        answer = request_answer_as_new_client(there, server, bytes([REQUEST]) + b"%d" % i)
         assert answer == bytes([ANSWER]) + b"%d" % i
         assert net.now() - began < SERVICE_LIMIT_S
 
@@ -132,7 +135,7 @@ def create_rig(world: siwarp.sim.World, address: str) -> Rig:
     return Rig(address)
 
 
-def get_answer(rig: Rig, server: DatagramServer, octets: bytes) -> bytes:
+def request_answer_as_new_client(rig: Rig, server: DatagramServer, octets: bytes) -> bytes:
     """Send a request from a new client, and return the answer of the server."""
     client = RDEnd(rig, host=GOOD_CLIENT)
     client.post_receive()
@@ -159,7 +162,7 @@ def test_an_attacked_asyncio_server_answers_a_good_client(
                 tasks.add(task)
                 task.add_done_callback(lambda t: (tasks.discard(t), t.exception()))
 
-    async def send_questions() -> None:
+    async def ask_questions_and_check_answers() -> None:
         for i in range(3):
             began = net.now()
             async with aio.open_rd((GOOD_CLIENT, 0), qkey=QKEY) as client:
@@ -171,7 +174,7 @@ def test_an_attacked_asyncio_server_answers_a_good_client(
     world.spawn(world.run, answer_requests(), on=device)
     net.sleep(0.1)
     start_attack(world, to, n, where, how)
-    good = world.spawn(world.run, send_questions(), on=there)
+    good = world.spawn(world.run, ask_questions_and_check_answers(), on=there)
     world.run_until(good.done, within="1min")
     good.result()
 

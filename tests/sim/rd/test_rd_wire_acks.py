@@ -15,7 +15,14 @@ from unit.llp.llp_harness import Counters, temporary_setting
 from unit.rd.rd_kit import OFFER, Endpoint, ScapyRdPeer, poll_until, send_all_segments
 
 from siwarp.inspect.crc import crc32c
-from siwarp.inspect.rd import COOKIE_LEN, CRC_LEN, RDDatagram, RDType, ack_body, handshake_cookie
+from siwarp.inspect.rd import (
+    COOKIE_LEN,
+    CRC_LEN,
+    RDDatagram,
+    RDType,
+    handshake_cookie,
+    make_ack_body,
+)
 
 #: A generator of random octets for the bodies of datagrams.
 RNG = random.Random(4)
@@ -81,7 +88,9 @@ def test_a_datagram_that_three_later_datagrams_overtook_is_retransmitted_immedia
         s.receive_datagram(RDType.DATA)
     # The machine may be so slow that a timer expired first.
     stood_still = counters["rd_retransmits"] > 0
-    s.send_datagram(RDType.ACK, body=ack_body(first, [(first + i) & 0xFFFFFFFF for i in (1, 2, 3)]))
+    s.send_datagram(
+        RDType.ACK, body=make_ack_body(first, [(first + i) & 0xFFFFFFFF for i in (1, 2, 3)])
+    )
     for _ in range(100):
         e.poll_once()
     if not stood_still:
@@ -285,14 +294,14 @@ def test_after_a_timeout_at_most_two_datagrams_are_sent_at_a_time(
     began = net.now()
     came: dict[float, int] = {}
 
-    def count_data_until_stop() -> bool:
+    def count_data_and_check_stop_time() -> bool:
         while octets := s._read_next_datagram():
             if RDDatagram(octets).type == RDType.DATA:
                 at = round(net.now() - began, 3)
                 came[at] = came.get(at, 0) + 1
         return net.now() > began + 5
 
-    poll_until(count_data_until_stop, e)
+    poll_until(count_data_and_check_stop_time, e)
     first, *later = came.values()
     assert first > 2
     assert len(later) >= 3 and max(later) <= 2, came
@@ -300,5 +309,5 @@ def test_after_a_timeout_at_most_two_datagrams_are_sent_at_a_time(
     s.send_datagram(RDType.ACK, acknowledged=(s.other + 2) & 0xFFFFFFFF)
     came.clear()
     stop = net.now() + 0.01
-    poll_until(lambda: count_data_until_stop() and net.now() > stop, e)
+    poll_until(lambda: count_data_and_check_stop_time() and net.now() > stop, e)
     assert sum(came.values()) > 2

@@ -35,7 +35,7 @@ SIZES = [0, 1, 64, 1023, 1025, 65_489, 65_536, 1 << 20]
 MESSAGE_COUNT = 200 if "SANITIZER" in os.environ else 600
 
 
-def native_octets(value: int) -> bytes:
+def encode_native_uint32(value: int) -> bytes:
     return value.to_bytes(4, sys.byteorder)
 
 
@@ -204,7 +204,7 @@ def test_an_rd_write_with_immediate_is_sent_as_a_write_and_an_immediate_data_mes
         assert head.opcode == (Opcode.IMMEDIATE_SE if solicited else Opcode.IMMEDIATE)
         assert (head.qn, head.msn, head.mo, head.l) == (Queue.SEND, 2, 0, 1)
         assert (head.inv_stag, head.rv) == (0, 1)
-        assert octets == native_octets(IMM) + bytes(4)
+        assert octets == encode_native_uint32(IMM) + bytes(4)
         assert all(w.ok for w in a.poll_sends(2))
         del keep
 
@@ -221,7 +221,10 @@ def test_an_rd_send_with_immediate_is_sent_as_a_private_message_with_a_header(
         keep = post_to_scripted_peer(a, s, SEND_IMM, 8, imm_data=IMM, send_flags=flags)
         head, octets = s.receive_segment()
         assert (head.opcode, head.qn, head.msn, head.l) == (PRIVATE, Queue.SEND, 1, 1)
-        assert octets == bytes([2 if solicited else 1, 0, 0, 0]) + native_octets(IMM) + b"payload!"
+        assert (
+            octets
+            == bytes([2 if solicited else 1, 0, 0, 0]) + encode_native_uint32(IMM) + b"payload!"
+        )
         assert a.poll_sends()[0].ok
         del keep
 
@@ -305,7 +308,7 @@ def test_an_rd_write_reported_invalid_while_it_is_sent_is_completed_after_its_la
         assert_no_completion(
             a.scq
         )  # No completion is expected yet, because siwarp still reads the memory of the Write.
-        s.acknowledge_kept_segments()
+        s.acknowledge_all_received_segments()
         end = s.receive_segment()[0]
         while end.opcode != Opcode.IMMEDIATE:
             end = s.receive_segment()[0]
@@ -324,7 +327,7 @@ def test_an_error_message_about_immediate_data_fails_its_write(rig: Rig) -> None
         while head.opcode != Opcode.IMMEDIATE:
             head = s.receive_segment()[0]
         s.report_error(head, (0, 2, 0xFF))
-        s.acknowledge_kept_segments()
+        s.acknowledge_all_received_segments()
         (wc,) = a.poll_sends()
         assert (wc.wr_id, wc.status) == (2, WCStatus.REM_OP_ERR)
         del keep

@@ -6,7 +6,14 @@ from collections.abc import Iterator
 
 import net
 import pytest
-from harness.uc_harness import QKEY, ROUND, LossReporter, PlainUCPeer, crc32c, wait_until_processed
+from harness.uc_harness import (
+    QKEY,
+    ROUND,
+    LossReporter,
+    PlainUCPeer,
+    crc32c,
+    wait_until_datagrams_processed,
+)
 from harness.verbs_harness import LIMIT, Rig, assert_counter_grows, wait_until
 from pace import limit_exceeded
 
@@ -100,7 +107,7 @@ def _wait_for_report(peer: PlainUCPeer) -> UCReport:
 def test_too_few_uc_datagrams_and_reports_of_the_peer_cause_no_report(peer: PlainUCPeer) -> None:
     peer.send_datagrams(*[peer.build_send(b"x")[0] for _ in range(MIN_REPORTED_DATAGRAMS - 1)])
     peer.send_datagrams(*[bytes(UCReport(q_key=QKEY))] * 100)
-    wait_until_processed(peer)
+    wait_until_datagrams_processed(peer)
     peer.sock.setblocking(False)
     with pytest.raises(BlockingIOError):
         peer.sock.recv(2000)
@@ -114,7 +121,7 @@ def test_lasting_loss_reduces_the_uc_sending_rate_and_raises_the_event_congested
     for _ in range(3):
         told.send_messages()
         told.send_report(ROUND * 8 // 10, octets=0)
-        wait_until_processed(peer)
+        wait_until_datagrams_processed(peer)
     with rig.next_async_event() as event:
         assert (event.event_type, event.element) == (EventType.CONGESTED, peer.qp)
     assert has_minimum_rate(told)
@@ -129,7 +136,7 @@ def test_short_or_small_loss_does_not_change_the_uc_sending_rate(
     for n in came:
         told.send_messages()
         told.send_report(n)
-        wait_until_processed(peer)
+        wait_until_datagrams_processed(peer)
     told.send_messages()
     assert rig.ctx.get_async_event(0) is None
 
@@ -150,7 +157,7 @@ def test_uc_reports_with_impossible_values_are_ignored(
     for _ in range(4):
         told.send_messages()
         told.send_report(0, **IMPOSSIBLE_REPORTS[what])
-        wait_until_processed(peer)
+        wait_until_datagrams_processed(peer)
     told.send_messages()
     assert rig.ctx.get_async_event(0) is None
 
@@ -174,7 +181,7 @@ def test_uc_reports_of_another_sender_or_with_wrong_fields_are_ignored(
             with assert_counter_grows("drop_short", 1):
                 octets = bytes(UCReport(**right, next_psn=told.psn))[:-4] + bytes(4)
                 peer.send_datagrams(octets + crc32c(octets).to_bytes(4, "little"))
-                wait_until_processed(peer)
+                wait_until_datagrams_processed(peer)
     told.send_messages()
     assert rig.ctx.get_async_event(0) is None
 
@@ -196,7 +203,7 @@ def test_a_uc_peer_that_stops_reporting_receives_at_the_minimum_rate(peer: Plain
     told = LossReporter(peer)
     told.send_messages()
     told.send_report(ROUND)
-    wait_until_processed(peer)
+    wait_until_datagrams_processed(peer)
     assert send_until_breaker_event(told, 10.0, until_event=True)
     assert has_minimum_rate(told)
 

@@ -123,7 +123,7 @@ def test_uc_messages_delivered_over_an_unreliable_network_are_intact_and_in_orde
     done = -1
     delivered: list[int] = []
 
-    def octets_of_message(number: int) -> bytes:
+    def make_numbered_message(number: int) -> bytes:
         return octet_pattern(number * 7 % size, number)
 
     def check_completions() -> None:
@@ -135,14 +135,14 @@ def test_uc_messages_delivered_over_an_unreliable_network_are_intact_and_in_orde
             assert number > done, "the message is a duplicate or out of order"
             done = number
             delivered.append(number)
-            assert here[4:] == (b"" if number == count else octets_of_message(number))
+            assert here[4:] == (b"" if number == count else make_numbered_message(number))
             ends.post_receive(wc.wr_id, 2048, wc.wr_id * 2048)
 
     for slot in range(48):
         ends.post_receive(slot, 2048, slot * 2048)
     with net.apply_fault_plan(plan):
         for i in range(count):
-            ends.send(i.to_bytes(4, "big") + octets_of_message(i), i)
+            ends.send(i.to_bytes(4, "big") + make_numbered_message(i), i)
             assert ends.poll_sends()[0].wr_id == i
             # The sender does not run ahead of the posted receives, because a message without a
             # receive is lost even without a fault plan. No fault plan loses so many messages in a

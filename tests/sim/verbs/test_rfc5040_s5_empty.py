@@ -28,7 +28,7 @@ OFFSETS = [0, 1, 2**63, 2**64 - 1]
 
 
 @pytest.fixture
-def wire() -> Iterator[Wire]:
+def connectable_listener() -> Iterator[Wire]:
     """A listener on 127.0.0.1 and a helper to connect to the listener."""
     rig = Rig()
     yield Wire(rig)
@@ -39,8 +39,10 @@ def wire() -> Iterator[Wire]:
 
 
 @pytest.mark.clause("RFC5041-5.2-09", "RFC5041-5.2-10")
-def test_an_empty_write_with_any_stag_and_offset_is_accepted_without_completion(wire: Wire) -> None:
-    with ScriptedRCPeer.connect_to_siwarp(wire) as peer:
+def test_an_empty_write_with_any_stag_and_offset_is_accepted_without_completion(
+    connectable_listener: Wire,
+) -> None:
+    with ScriptedRCPeer.connect_to_siwarp(connectable_listener) as peer:
         peer.end.post_receive(1)
         peer.send_segments(*[build_write(stag, to) for stag in STAGS for to in OFFSETS])
         peer.send_segments(build_send(1) / Raw(b"behind"))
@@ -66,11 +68,11 @@ RTR_KINDS: dict[str, tuple[dict[str, int], Packet | None, int]] = {
 @pytest.mark.parametrize("kind", RTR_KINDS)
 @pytest.mark.clause("RFC6581-9.2-03")
 def test_each_kind_of_rtr_establishes_the_connection_and_consumes_no_receive(
-    wire: Wire, kind: str, posted: int
+    connectable_listener: Wire, kind: str, posted: int
 ) -> None:
     bits, segment, msn = RTR_KINDS[kind]
     request = MPARequest(rev=2, s=1, a=1, ird=4, ord=4, **bits)
-    with ScriptedRCPeer.connect_to_siwarp(wire, request, established=False) as peer:
+    with ScriptedRCPeer.connect_to_siwarp(connectable_listener, request, established=False) as peer:
         end = peer.end
         assert peer.ours.a == 1 and all(getattr(peer.ours, bit) for bit in bits)
         if posted:
@@ -98,10 +100,12 @@ def test_each_kind_of_rtr_establishes_the_connection_and_consumes_no_receive(
 )
 @pytest.mark.clause("RFC6581-9.2-09", "RFC6581-5-01")
 def test_each_kind_of_rtr_that_siwarp_sends_is_empty_and_causes_no_completion(
-    wire: Wire, bits: dict[str, int], kind: RTR
+    connectable_listener: Wire, bits: dict[str, int], kind: RTR
 ) -> None:
     reply = MPAReply(rev=2, s=1, a=1, ird=4, ord=4, **bits)
-    with ScriptedRCPeer.accept_from_siwarp(wire, reply, ConnParam(peer_to_peer=kind)) as peer:
+    with ScriptedRCPeer.accept_from_siwarp(
+        connectable_listener, reply, ConnParam(peer_to_peer=kind)
+    ) as peer:
         fpdu = peer.receive_fpdu()
         if kind == RTR.FPDU:
             assert fpdu.ulpdu_length == 0

@@ -18,7 +18,7 @@ from siwarp.inspect import FPDU, MPAReply, MPARequest
 
 
 @pytest.fixture
-def wire() -> Iterator[Wire]:
+def connectable_listener() -> Iterator[Wire]:
     """A listener on 127.0.0.1 and a helper to connect to the listener."""
     rig = Rig()
     yield Wire(rig)
@@ -27,14 +27,19 @@ def wire() -> Iterator[Wire]:
 
 @pytest.mark.clause("RFC5044-7.1-04")
 def test_the_first_fpdu_is_delivered_to_the_queue_pair_that_accepted_the_request(
-    wire: Wire,
+    connectable_listener: Wire,
 ) -> None:
     """Check that only the accepting queue pair receives the first FPDU, after it has accepted."""
-    with connect_plain_socket(wire.address) as s:
+    with connect_plain_socket(connectable_listener.address) as s:
         first = bytes(FPDU(ulpdu=build_send(1) / Raw(b"abc")))
         s.sendall(bytes(MPARequest(rev=2, s=1, ird=4, ord=4)) + first)
-        end = End(wire.passive, wire.next_connection_request().id, wire.p_channel, size=8)
-        with ScriptedRCPeer.connect_to_siwarp(wire) as other:
+        end = End(
+            connectable_listener.passive,
+            connectable_listener.next_connection_request().id,
+            connectable_listener.p_channel,
+            size=8,
+        )
+        with ScriptedRCPeer.connect_to_siwarp(connectable_listener) as other:
             other.end.post_receive(1)
             end.post_receive(2)
             assert_no_completion(end.rcq)

@@ -53,7 +53,7 @@ def peer_closes_without_sending(s: Any) -> bool:
         return True
 
 
-def startup_parameters(frame: MPARequest | MPAReply) -> tuple[int, ...]:
+def startup_frame_parameters(frame: MPARequest | MPAReply) -> tuple[int, ...]:
     """Return revision, S, A, the kinds of RTR (Write, Read), IRD and ORD of a start-up frame."""
     return frame.rev, frame.s, frame.a, frame.c_rtr, frame.d_rtr, frame.ird, frame.ord
 
@@ -116,7 +116,7 @@ def test_the_expected_peer_is_accepted_once(initialized_end: End) -> None:
     with tcp_connect_to(initialized_end) as first, tcp_connect_to(initialized_end) as second:
         first.sendall(build_valid_mpa_request(initialized_end, ird=9, ord=11))
         reply = MPAReply(recv_startup_frame(first))
-        assert (reply.r, *startup_parameters(reply)) == (0, 2, 1, 1, 1, 0, 6, 9)
+        assert (reply.r, *startup_frame_parameters(reply)) == (0, 2, 1, 1, 1, 0, 6, 9)
         assert reply.private_data == build_private_data((US, initialized_end.qp.qp_num), (US, LOW))
         second.sendall(build_valid_mpa_request(initialized_end))
         assert MPAReply(recv_startup_frame(second)).r == 1
@@ -205,7 +205,7 @@ def test_an_mpa_request_states_both_gids_and_qpns_and_the_read_limits(rig: Rig) 
         s.settimeout(LIMIT)
         with s:
             request = MPARequest(recv_startup_frame(s))
-        assert startup_parameters(request) == (2, 1, 1, 1, 1, 4, 128)
+        assert startup_frame_parameters(request) == (2, 1, 1, 1, 1, 4, 128)
         assert request.private_data == build_private_data(
             (US, initialized_end.qp.qp_num), (US, peer), rnr_retry=5
         )

@@ -55,7 +55,7 @@ def check_handling_of_datagram(
     target.close()
 
 
-def create_target(rig: Rig, **kwargs: int) -> WriteRecordTarget:
+def create_write_record_target(rig: Rig, **kwargs: int) -> WriteRecordTarget:
     return WriteRecordTarget(rig, error_policy=ErrorPolicy.ERROR, **kwargs)  # type: ignore[arg-type]
 
 
@@ -65,7 +65,7 @@ def build_invalid_segment(target: WriteRecordTarget, **fields: int) -> bytes:
 
 def check_error_table_row_credible_datagrams(rig: Rig, who: PlainUDPSocket) -> None:
     def check_datagram_dropped(why: str, spoil: Callable[[WriteRecordTarget], bytes]) -> None:
-        target = create_target(rig)
+        target = create_write_record_target(rig)
         check_handling_of_datagram(target, who, spoil(target), why)
         assert not any(target.memory.read(8))
 
@@ -89,7 +89,7 @@ def build_untagged_segment() -> bytes:
 
 def check_error_table_row_unexpected_opcode(rig: Rig, who: PlainUDPSocket) -> None:
     for fields in ({"ddp_opcode": 0}, {"ddp_opcode": 7}, {"head_subcode": 2}):
-        target = create_target(rig)
+        target = create_write_record_target(rig)
         # The segment also has the mistake of the next row of the table.
         check_handling_of_datagram(
             target,
@@ -98,12 +98,12 @@ def check_error_table_row_unexpected_opcode(rig: Rig, who: PlainUDPSocket) -> No
             "drop_opcode",
             OPCODE,
         )
-    target = create_target(rig)
+    target = create_write_record_target(rig)
     cut = bytes(RecordDatagram(build_invalid_segment(target)).segment)[: 14 + 19]
     check_handling_of_datagram(
         target, who, bytes(RecordDatagram(q_key=QKEY, segment=cut)), "drop_opcode", OPCODE
     )
-    target = create_target(rig, max_write_records=0)
+    target = create_write_record_target(rig, max_write_records=0)
     check_handling_of_datagram(target, who, build_invalid_segment(target), "drop_opcode", OPCODE)
 
 
@@ -111,7 +111,7 @@ def check_error_table_row_invalid_position(rig: Rig, who: PlainUDPSocket) -> Non
     for fields in (
         {"head_length": 5}, {"ddp_l": 0}, {"head_length": 3}, {"head_to": 1 << 63}
     ):  # fmt: skip
-        target = create_target(rig)
+        target = create_write_record_target(rig)
         who.sendto(target.build_segment(b"whole", 0, 5, 5, 0), target.qp.addr)
         target.poll_write_records()
         # The segment belongs to a message that was already reported, and has an invalid STag.
@@ -120,7 +120,7 @@ def check_error_table_row_invalid_position(rig: Rig, who: PlainUDPSocket) -> Non
 
 
 def check_error_table_row_late_segment(rig: Rig, who: PlainUDPSocket) -> None:
-    target = create_target(rig)
+    target = create_write_record_target(rig)
     who.sendto(target.build_segment(b"whole", 0, 5, 5, 0), target.qp.addr)
     target.poll_write_records()
     # The segment also contradicts the earlier segments, and has an invalid STag.
@@ -132,7 +132,7 @@ def check_error_table_row_late_segment(rig: Rig, who: PlainUDPSocket) -> None:
 def check_error_table_row_contradictory_segment(rig: Rig, who: PlainUDPSocket) -> None:
     with temporary_settings(record_timeout_ms=10_000):
         for change in ("length", "place", "STag"):
-            target = create_target(rig)
+            target = create_write_record_target(rig)
             who.sendto(target.build_segment(b"half", 0, 5, 100, 0), target.qp.addr)
             stag = target.memory.rkey ^ 0x100
             octets = {
@@ -144,18 +144,18 @@ def check_error_table_row_contradictory_segment(rig: Rig, who: PlainUDPSocket) -
 
 
 def check_error_table_row_inaccessible_memory(rig: Rig, who: PlainUDPSocket) -> None:
-    target = create_target(rig)
+    target = create_write_record_target(rig)
     octets = build_invalid_segment(target, ddp_stag=target.memory.rkey ^ 0x100)
     check_handling_of_datagram(target, who, octets, "drop_access", noted=(1, 1, 0))
-    target = create_target(rig)
+    target = create_write_record_target(rig)
     octets = target.build_segment(b"evil", (1 << 16) - 3, 5, 4, 0)
     check_handling_of_datagram(target, who, octets, "drop_access", noted=(1, 1, 1))
-    target = create_target(rig)
+    target = create_write_record_target(rig)
     target.memory = MR(PD(rig.ctx), bytearray(100), GRANTED)
     check_handling_of_datagram(
         target, who, build_invalid_segment(target), "drop_access", noted=(1, 1, 2)
     )
-    target = create_target(rig)
+    target = create_write_record_target(rig)
     target.memory = rig.reg_mr(bytearray(100), AccessFlag.LOCAL_WRITE)
     check_handling_of_datagram(
         target, who, build_invalid_segment(target), "drop_access", noted=(0, 1, 2)
@@ -163,7 +163,7 @@ def check_error_table_row_inaccessible_memory(rig: Rig, who: PlainUDPSocket) -> 
 
 
 def check_error_table_row_full_write_record_queue(rig: Rig, who: PlainUDPSocket) -> None:
-    target = create_target(rig, max_write_records=2)
+    target = create_write_record_target(rig, max_write_records=2)
     before = counter_value("record_full")
     # No Write-Record is polled, so that as many Write-Records wait as the queue pair has slots.
     for n in range(1, 21):

@@ -13,9 +13,9 @@ from harness.verbs_harness import (
     assert_counter_grows,
     assert_no_completion,
     counter_value,
-    device_without_progress_thread,
     errno_raised_by,
     octet_pattern,
+    open_device_without_progress_thread,
     poll,
     temporary_settings,
     wait_until,
@@ -46,7 +46,7 @@ CONFIRMATIONS = {"by Reads": {}, "by counts": {"private_messages": True}}
 
 
 @pytest.fixture(params=CONFIRMATIONS.values(), ids=list(CONFIRMATIONS))
-def confirmation_options(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
+def roce_acknowledgement_options(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
     found: dict[str, Any] = request.param
     with temporary_settings(
         mpa_announce=0
@@ -189,7 +189,7 @@ def test_an_rdma_read_of_the_program_confirms_earlier_writes(wire: Wire) -> None
 def test_an_rdma_read_does_not_confirm_a_send_that_waits_for_a_receive() -> None:
     # The device of the requester has no progress thread, so the polls of this test place the data
     # of the Read.
-    wire = Wire(Rig(), device_without_progress_thread())
+    wire = Wire(Rig(), open_device_without_progress_thread())
     b, a = connect_roce_ends(wire, size=4096, ask=ConnParam(peer_to_peer=RTR.WRITE))
     b.mem.view[1024:1032] = b"answered"
     a.post(WRITE, 1, length=8, remote=b.mem.remote(0, 8))
@@ -308,17 +308,19 @@ def test_requests_complete_without_confirmation_if_the_peer_grants_no_reads(
 @pytest.mark.parametrize("other", [Persona.IWARP, Persona.ROCE])
 @pytest.mark.parametrize("size", [0, 1, 5000, 3 << 20])
 def test_sends_and_writes_complete_regardless_of_the_persona_of_the_peer(
-    two_device_wire: Wire, other: Persona, size: int, confirmation_options: dict[str, Any]
+    two_device_wire: Wire, other: Persona, size: int, roce_acknowledgement_options: dict[str, Any]
 ) -> None:
     asked = counter_value("confirm_reads")
-    a = two_device_wire.begin_connect(size=4 << 20, persona=Persona.ROCE, **confirmation_options)
+    a = two_device_wire.begin_connect(
+        size=4 << 20, persona=Persona.ROCE, **roce_acknowledgement_options
+    )
     b = End(
         two_device_wire.passive,
         two_device_wire.next_connection_request().id,
         two_device_wire.p_channel,
         size=4 << 20,
         persona=other,
-        **confirmation_options,
+        **roce_acknowledgement_options,
     )
     b.id.accept()
     assert a.next_cm_event().type == b.next_cm_event().type == CMEventType.ESTABLISHED
@@ -334,14 +336,14 @@ def test_sends_and_writes_complete_regardless_of_the_persona_of_the_peer(
     a.post(WRITE, 2, length=size, remote=b.mem.remote(0, size) if size else PEER_MEMORY)
     assert poll(a.scq)[0].ok
     assert bytes(b.mem.view[:size]) == data
-    assert (counter_value("confirm_reads") > asked) == (not confirmation_options)
+    assert (counter_value("confirm_reads") > asked) == (not roce_acknowledgement_options)
 
 
 def test_the_last_message_completes_although_its_receiver_disconnects_immediately(
-    two_device_wire: Wire, confirmation_options: dict[str, Any]
+    two_device_wire: Wire, roce_acknowledgement_options: dict[str, Any]
 ) -> None:
     for _ in range(20):
-        a, b = connect_roce_ends(two_device_wire, size=1 << 16, **confirmation_options)
+        a, b = connect_roce_ends(two_device_wire, size=1 << 16, **roce_acknowledgement_options)
         b.post_receive(1)
         a.post(SEND, 1, length=1000)
         assert poll(b.rcq)[0].ok
@@ -352,7 +354,7 @@ def test_the_last_message_completes_although_its_receiver_disconnects_immediatel
 
 
 def test_a_request_completes_although_the_program_of_the_peer_polls_only_once() -> None:
-    a, lazy = Rig(), device_without_progress_thread()
+    a, lazy = Rig(), open_device_without_progress_thread()
     wire = Wire(a, lazy)
     with temporary_settings(delivery_counts=0):
         x, y = connect_roce_ends(wire)
@@ -370,9 +372,9 @@ def test_a_request_completes_although_the_program_of_the_peer_polls_only_once() 
 
 
 def test_requests_preceding_a_locally_failed_request_complete(
-    two_device_wire: Wire, confirmation_options: dict[str, Any]
+    two_device_wire: Wire, roce_acknowledgement_options: dict[str, Any]
 ) -> None:
-    a, b = connect_roce_ends(two_device_wire, **confirmation_options)
+    a, b = connect_roce_ends(two_device_wire, **roce_acknowledgement_options)
     for i in range(2):
         b.post_receive(i)
     good = SendWR(1, sg=[a.mem.sge(0, 100)])

@@ -22,13 +22,13 @@ def uc_peer(rig: Rig) -> Iterator[PlainUCPeer]:
     made.close()
 
 
-def native_octets(value: int) -> bytes:
+def encode_native_uint32(value: int) -> bytes:
     return struct.pack("=I", value)
 
 
 def build_immediate(uc_peer: PlainUCPeer, first: bool = False, data: bytes | None = None) -> bytes:
     head = DDPUntagged(opcode=8, msn=50)
-    octets = native_octets(IMM) + bytes(4) if data is None else data
+    octets = encode_native_uint32(IMM) + bytes(4) if data is None else data
     return uc_peer.build_datagram(bytes(head) + octets, first=first)
 
 

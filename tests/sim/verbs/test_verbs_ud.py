@@ -11,7 +11,7 @@ from harness.verbs_harness import (
     Rig,
     assert_counter_grows,
     assert_no_completion,
-    invalid_scatter_gather_elements,
+    make_invalid_sges,
     poll,
 )
 
@@ -220,7 +220,7 @@ def test_an_invalid_key_of_a_ud_send_completes_with_a_protection_error(
     from siwarp.verbs import SGE
 
     first = pair.out.sge(0, 8000 if size == "large" else 4)
-    sg = [first, SGE(*invalid_scatter_gather_elements(pair)[which])]
+    sg = [first, SGE(*make_invalid_sges(pair)[which])]
     a = pair.rig.create_ud_qp(pair.scq, max_send_sge=2)
     pair.post_receive()
     a.post_send(SendWR(3, sg=sg, ah=pair.to_b, send_flags=0))

@@ -47,7 +47,7 @@ class EchoServer:
 
 
 def test_many_connections_exchange_messages_in_one_event_loop() -> None:
-    async def main() -> None:
+    async def run_test_body() -> None:
         small = {"recv_size": 64, "recv_depth": 2}
         async with aio.listen(LOOPBACK, **small) as listener:
             server = EchoServer(listener)
@@ -73,5 +73,5 @@ def test_many_connections_exchange_messages_in_one_event_loop() -> None:
             await wait_until_async(lambda: count_open_descriptors() == before)
 
     fds_before, threads_before = count_open_descriptors(), settled_thread_count()
-    run_in_event_loop(main)
+    run_in_event_loop(run_test_body)
     assert count_open_descriptors() == fds_before and thread_count_falls_to(threads_before)

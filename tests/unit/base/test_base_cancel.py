@@ -108,8 +108,8 @@ WAITS = {
     ("siwarp/llp/llp_wait.c", "sleep_on"),
     ("siwarp/device/device_wait.c", "begin_wait"),
     ("siwarp/device/device_wait.c", "wait_loop"),
-    ("siwarp/connect/connect_events.c", "evq_wait_no_device"),
-    ("siwarp/abi/rdmacm/rdmacm_event.c", "channel_wait"),
+    ("siwarp/connect/connect_events.c", "evq_wait_on_fd_without_progress"),
+    ("siwarp/abi/rdmacm/rdmacm_event.c", "event_channel_wait_until_readable"),
     ("siwarp/abi/rdmacm/rdmacm_event.c", "rdma_get_cm_event"),
     # watchdog_thread runs in a thread of the device, which the program does not cancel.
     ("siwarp/device/device_watchdog.c", "watchdog_thread"),

@@ -114,10 +114,10 @@ def test_counts_from_before_the_creation_of_the_counter_page_are_in_the_page(
     run_in_child: Child, runtime_dir: Path
 ) -> None:
     code = f"""
-lib.siw_counters_test_add(4, 3)
+lib.siw_counters_add_for_tests(4, 3)
 assert lib.siw_counters_path() == ffi.NULL
 {INIT}
-lib.siw_counters_test_add(4, 1 << 40)
+lib.siw_counters_add_for_tests(4, 1 << 40)
 data = open(path(), 'rb').read()
 print(lib.siw_counter_get(4), int.from_bytes(data[64 + 32:64 + 40], 'little'))
 """
@@ -141,7 +141,9 @@ def test_the_counter_page_and_its_directory_are_accessible_only_to_the_user(
 def test_another_process_reads_the_counters_of_a_running_process(runtime_dir: Path) -> None:
     with CountingProcess() as p:
         assert counters.read_counters(p.process.pid) == dict.fromkeys(EXPECTED_NAMES, 0)
-        p.execute("[lib.siw_counters_test_add(i, i + 1) for i in range(lib.siw_counters_count())]")
+        p.execute(
+            "[lib.siw_counters_add_for_tests(i, i + 1) for i in range(lib.siw_counters_count())]"
+        )
         assert counters.read_counters(p.process.pid) == {
             n: i + 1 for i, n in enumerate(EXPECTED_NAMES)
         }
@@ -161,7 +163,7 @@ def test_initializing_the_counters_a_second_time_changes_nothing(
     run_in_child: Child, runtime_dir: Path
 ) -> None:
     code = f"""{INIT}
-lib.siw_counters_test_add(0, 9)
+lib.siw_counters_add_for_tests(0, 9)
 before = path()
 lib.siw_counters_init()
 print(before == path(), lib.siw_counter_get(0), len(os.listdir(os.path.dirname(before))))
@@ -176,7 +178,7 @@ def test_concurrent_counts_of_several_threads_are_not_lost(
 import threading
 def count_repeatedly():
     for _ in range(20000):
-        lib.siw_counters_test_add(1, 1)
+        lib.siw_counters_add_for_tests(1, 1)
 threads = [threading.Thread(target=count_repeatedly) for _ in range(4)]
 [t.start() for t in threads]
 [t.join() for t in threads]
@@ -186,13 +188,13 @@ print(lib.siw_counter_get(1))
 
 
 FORK = """
-lib.siw_counters_test_add(0, 5)
+lib.siw_counters_add_for_tests(0, 5)
 parent = path()
 r, w = os.pipe()
 pid = os.fork()
 if pid == 0:
     first = (path(), lib.siw_counter_get(0))
-    lib.siw_counters_test_add(0, 100)
+    lib.siw_counters_add_for_tests(0, 100)
     %s
     os.write(w, repr((first, lib.siw_counter_get(0), path())).encode())
     os.close(w)
@@ -306,7 +308,7 @@ def test_an_untrusted_directory_is_not_used_for_counter_pages(
     else:
         env["XDG_RUNTIME_DIR"] = str(run / "not-there")
     done = run_in_child(
-        INIT + "lib.siw_counters_test_add(2, 7); print(path(), lib.siw_counter_get(2))", **env
+        INIT + "lib.siw_counters_add_for_tests(2, 7); print(path(), lib.siw_counter_get(2))", **env
     )
     path, count = done.stdout.split()
     assert path.startswith(f"/tmp/siwarp-{os.geteuid()}/") or path == "None"
@@ -323,7 +325,9 @@ def test_a_directory_lock_that_is_never_released_does_not_block_the_counters(
     fd = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
-        done = run_in_child(INIT + "lib.siw_counters_test_add(2, 7); print(lib.siw_counter_get(2))")
+        done = run_in_child(
+            INIT + "lib.siw_counters_add_for_tests(2, 7); print(lib.siw_counter_get(2))"
+        )
     finally:
         os.close(fd)
     assert done.stdout.split() == ["7"]

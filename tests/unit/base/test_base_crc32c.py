@@ -19,39 +19,39 @@ reference_crc32c = crcmod.predefined.mkPredefinedCrcFun("crc-32c")
 
 NAMES = [
     ffi.string(p).decode()
-    for p in takewhile(lambda p: p != ffi.NULL, map(lib.siw_crc32c_test_impl_name, count()))
+    for p in takewhile(lambda p: p != ffi.NULL, map(lib.siw_crc32c_impl_name_for_tests, count()))
 ]
-BEST = ffi.string(lib.siw_crc32c_impl()).decode()
+BEST = ffi.string(lib.siw_crc32c_selected_impl_name()).decode()
 
 OCTETS = random.Random(5044).randbytes(1 << 20)
 
 
 @pytest.fixture(params=NAMES)
-def crc32c_implementation(request: pytest.FixtureRequest) -> Iterator[str]:
-    rv = lib.siw_crc32c_test_select_impl(request.param.encode())
+def selected_crc32c_implementation(request: pytest.FixtureRequest) -> Iterator[str]:
+    rv = lib.siw_crc32c_select_impl_for_tests(request.param.encode())
     if rv == -ENOSYS:
         pytest.skip(f"this CPU cannot run {request.param}")
     assert rv == 0
-    assert ffi.string(lib.siw_crc32c_impl()).decode() == request.param
+    assert ffi.string(lib.siw_crc32c_selected_impl_name()).decode() == request.param
     yield request.param
-    assert lib.siw_crc32c_test_select_impl(BEST.encode()) == 0
+    assert lib.siw_crc32c_select_impl_for_tests(BEST.encode()) == 0
 
 
 def test_the_crc32c_implementation_in_use_is_the_first_that_the_cpu_can_run() -> None:
-    usable = [name for name in NAMES if lib.siw_crc32c_test_select_impl(name.encode()) == 0]
-    assert lib.siw_crc32c_test_select_impl(BEST.encode()) == 0
+    usable = [name for name in NAMES if lib.siw_crc32c_select_impl_for_tests(name.encode()) == 0]
+    assert lib.siw_crc32c_select_impl_for_tests(BEST.encode()) == 0
     assert usable[0] == BEST
     assert usable[-1] == "table"
 
 
 def test_selecting_an_unknown_crc32c_implementation_is_refused() -> None:
-    assert lib.siw_crc32c_test_select_impl(b"abacus") == -ENOENT
-    assert ffi.string(lib.siw_crc32c_impl()).decode() == BEST
-    assert lib.siw_crc32c_test_impl_name(len(NAMES)) == ffi.NULL
-    assert lib.siw_crc32c_test_impl_name(-1) == ffi.NULL
+    assert lib.siw_crc32c_select_impl_for_tests(b"abacus") == -ENOENT
+    assert ffi.string(lib.siw_crc32c_selected_impl_name()).decode() == BEST
+    assert lib.siw_crc32c_impl_name_for_tests(len(NAMES)) == ffi.NULL
+    assert lib.siw_crc32c_impl_name_for_tests(-1) == ffi.NULL
 
 
-def test_crc32c_of_published_test_vectors_is_correct(crc32c_implementation: str) -> None:
+def test_crc32c_of_published_test_vectors_is_correct(selected_crc32c_implementation: str) -> None:
     # The values are the check value of CRC catalogues and the iSCSI test vectors of RFC 3720
     # appendix B.4.
     assert lib.siw_crc32c(0, b"123456789", 9) == 0xE3069283
@@ -62,14 +62,14 @@ def test_crc32c_of_published_test_vectors_is_correct(crc32c_implementation: str)
 
 
 def test_crc32c_of_every_length_up_to_600_octets_agrees_with_crcmod(
-    crc32c_implementation: str,
+    selected_crc32c_implementation: str,
 ) -> None:
     buf = ffi.from_buffer(OCTETS)
     for n in range(601):
         assert lib.siw_crc32c(0, buf, n) == reference_crc32c(OCTETS[:n]), n
 
 
-def test_crc32c_at_every_alignment_agrees_with_crcmod(crc32c_implementation: str) -> None:
+def test_crc32c_at_every_alignment_agrees_with_crcmod(selected_crc32c_implementation: str) -> None:
     raw = ffi.new("uint8_t[]", 4096 + 64)
     base = raw + -int(ffi.cast("uintptr_t", raw)) % 64
     for off in range(64):
@@ -78,7 +78,9 @@ def test_crc32c_at_every_alignment_agrees_with_crcmod(crc32c_implementation: str
             assert lib.siw_crc32c(0, base + off, n) == reference_crc32c(OCTETS[:n]), (off, n)
 
 
-def test_crc32c_of_large_random_data_agrees_with_crcmod(crc32c_implementation: str) -> None:
+def test_crc32c_of_large_random_data_agrees_with_crcmod(
+    selected_crc32c_implementation: str,
+) -> None:
     rng = random.Random(1)
     buf = ffi.from_buffer(OCTETS)
     for _ in range(200):
@@ -89,7 +91,7 @@ def test_crc32c_of_large_random_data_agrees_with_crcmod(crc32c_implementation: s
 
 
 def test_crc32c_can_be_continued_after_any_split_of_the_data(
-    crc32c_implementation: str,
+    selected_crc32c_implementation: str,
 ) -> None:
     data = OCTETS[:700]
     whole = reference_crc32c(data)
@@ -100,7 +102,7 @@ def test_crc32c_can_be_continued_after_any_split_of_the_data(
 
 
 def test_crc32c_copy_returns_the_crc_and_copies_exactly_the_octets(
-    crc32c_implementation: str,
+    selected_crc32c_implementation: str,
 ) -> None:
     src = ffi.from_buffer(OCTETS)
     dst = ffi.new("uint8_t[]", 1 << 17)
@@ -117,7 +119,9 @@ def test_crc32c_copy_returns_the_crc_and_copies_exactly_the_octets(
         assert view[to + n : n + 256] == b"\xa5" * (256 - to), n
 
 
-def test_crc32c_of_an_iovec_equals_the_crc_of_the_joined_pieces(crc32c_implementation: str) -> None:
+def test_crc32c_of_an_iovec_equals_the_crc_of_the_joined_pieces(
+    selected_crc32c_implementation: str,
+) -> None:
     rng = random.Random(3)
     for _ in range(100):
         pieces = [rng.randbytes(rng.choice((0, 1, 18, 64, 200, 1500))) for _ in range(7)]
@@ -130,7 +134,7 @@ def test_crc32c_of_an_iovec_equals_the_crc_of_the_joined_pieces(crc32c_implement
     assert lib.siw_crc32c_iov(0x1234, ffi.NULL, 0) == 0x1234
 
 
-def test_crc32c_of_zero_octets_accepts_a_null_pointer(crc32c_implementation: str) -> None:
+def test_crc32c_of_zero_octets_accepts_a_null_pointer(selected_crc32c_implementation: str) -> None:
     assert lib.siw_crc32c(0x1234, ffi.NULL, 0) == 0x1234
     assert lib.siw_crc32c_copy(0x1234, ffi.NULL, ffi.NULL, 0) == 0x1234
 

@@ -13,7 +13,7 @@ def path():
     return None if p == ffi.NULL else ffi.string(p).decode()
 with failing(*{call!r}, times={times}):
     lib.siw_counters_init()
-lib.siw_counters_test_add(4, 3)
+lib.siw_counters_add_for_tests(4, 3)
 assert lib.siw_counter_get(4) == 3
 print(path())
 """
@@ -81,7 +81,7 @@ def test_without_pthread_atfork_there_is_no_counter_page(build_dir: Path, tmp_pa
     code = """
 with failing("__register_atfork", errno.ENOMEM):
     lib.siw_counters_init()
-lib.siw_counters_test_add(4, 3)
+lib.siw_counters_add_for_tests(4, 3)
 assert lib.siw_counter_get(4) == 3 and lib.siw_counters_path() == ffi.NULL
 """
     run_with_failing_calls(build_dir, code, XDG_RUNTIME_DIR=str(tmp_path))

@@ -32,7 +32,7 @@ def format_fault_plan(plan: Any) -> str:
     return ffi.string(out).decode()
 
 
-def siw_addr(text: str, port: int = 4791) -> Any:
+def make_siw_addr(text: str, port: int = 4791) -> Any:
     out = ffi.new("struct siw_addr *")
     assert lib.siw_addr_parse(text.encode(), port, out) == 0
     return out
@@ -43,14 +43,16 @@ class FaultPath:
 
     def __init__(self, text: str, way: int = TX, flow: int = 0, peer: Any = None) -> None:
         self.plan, self.c = parse_valid_fault_plan(text), ffi.new("struct siw_fault_path *")
-        self.peer = peer or siw_addr("127.0.0.1")
+        self.peer = peer or make_siw_addr("127.0.0.1")
         lib.siw_fault_path_init(self.c, self.plan, 0, way, flow)
 
     def decide_fate(
         self, length: int = 100, now: int = 0, packets: int = 0, octets: int = 0
     ) -> Any:
         fate = ffi.new("struct siw_fault_decision *")
-        lib.siw_fault_decide(self.plan, self.c, self.peer, length, now, packets, octets, fate)
+        lib.siw_fault_decide_packet_fate(
+            self.plan, self.c, self.peer, length, now, packets, octets, fate
+        )
         return fate
 
     def decide_drops(self, n: int = PACKET_COUNT) -> list[bool]:
@@ -328,7 +330,7 @@ def test_a_fault_clause_applies_only_to_its_direction() -> None:
 def test_a_fault_clause_applies_only_to_its_peer(
     peer: str, host: str, port: int, fits: bool
 ) -> None:
-    path = FaultPath(f"loss=100%,peer={peer}", peer=siw_addr(host, port))
+    path = FaultPath(f"loss=100%,peer={peer}", peer=make_siw_addr(host, port))
     assert path.decide_drops(3) == [fits] * 3
 
 
@@ -372,7 +374,7 @@ def test_a_blackout_drops_packets_exactly_in_its_period() -> None:
     ] * 2 + [-1]
 
 
-def corrupted_stream(text: str, cuts: list[int]) -> bytes:
+def make_corrupted_stream(text: str, cuts: list[int]) -> bytes:
     path = FaultPath(text)
     out = b""
     for n in cuts:
@@ -384,11 +386,13 @@ def corrupted_stream(text: str, cuts: list[int]) -> bytes:
 
 @given(st.lists(st.integers(1, 5000), min_size=1, max_size=40))
 def test_corruption_of_a_tcp_stream_is_independent_of_call_sizes(cuts: list[int]) -> None:
-    assert corrupted_stream("corrupt=30%", cuts) == corrupted_stream("corrupt=30%", [sum(cuts)])
+    assert make_corrupted_stream("corrupt=30%", cuts) == make_corrupted_stream(
+        "corrupt=30%", [sum(cuts)]
+    )
 
 
 def test_a_corrupted_tcp_stream_has_one_changed_bit_in_its_percentage_of_pieces() -> None:
-    octets = corrupted_stream("corrupt=10%", [1460 * 5000])
+    octets = make_corrupted_stream("corrupt=10%", [1460 * 5000])
     pieces = [octets[i : i + 1460] for i in range(0, len(octets), 1460)]
     bits = [sum(o.bit_count() for o in piece) for piece in pieces]
     assert set(bits) == {0, 1}

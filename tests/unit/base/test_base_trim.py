@@ -23,11 +23,11 @@ class ObjectCounter:
         self._zeros = ffi.new("uint32_t[2]")
         self._crowd = ffi.cast("struct siw_population *", self._zeros)
 
-    def count_created(self, n: int) -> None:
+    def note_created_objects(self, n: int) -> None:
         for _ in range(n):
             lib.siw_population_add(self._crowd)
 
-    def count_freed(self, n: int) -> None:
+    def note_freed_objects(self, n: int) -> None:
         for _ in range(n):
             lib.siw_population_remove(self._crowd)
 
@@ -38,12 +38,12 @@ def resident_octets() -> int:
 
 def test_siw_trim_returns_memory_once_after_three_quarters_of_many_objects_are_freed() -> None:
     crowd = ObjectCounter()
-    crowd.count_created(CROWD)
-    crowd.count_freed(CROWD * 3 // 4 - 1)
+    crowd.note_created_objects(CROWD)
+    crowd.note_freed_objects(CROWD * 3 // 4 - 1)
     assert not lib.siw_trim_free_memory()
-    crowd.count_freed(1)
+    crowd.note_freed_objects(1)
     assert lib.siw_trim_free_memory()
-    crowd.count_freed(CROWD // 4)
+    crowd.note_freed_objects(CROWD // 4)
     assert not lib.siw_trim_free_memory(), (
         "memory was returned although no new objects were created"
     )
@@ -52,8 +52,8 @@ def test_siw_trim_returns_memory_once_after_three_quarters_of_many_objects_are_f
 def test_few_objects_never_trigger_siw_trim() -> None:
     crowd = ObjectCounter()
     for _ in range(3):
-        crowd.count_created(CROWD - 1)
-        crowd.count_freed(CROWD - 1)
+        crowd.note_created_objects(CROWD - 1)
+        crowd.note_freed_objects(CROWD - 1)
     assert not lib.siw_trim_free_memory()
 
 
@@ -63,11 +63,11 @@ def test_free_memory_between_memory_in_use_is_not_resident_after_siw_trim() -> N
     libc.malloc.restype = ctypes.c_void_p
     libc.free.argtypes = [ctypes.c_void_p]
     crowd = ObjectCounter()
-    crowd.count_created(CROWD)
+    crowd.note_created_objects(CROWD)
     blocks = [libc.malloc(BLOCK) for _ in range(2 * CROWD)]
     for block in blocks:
         ctypes.memset(block, 1, BLOCK)
-    crowd.count_freed(CROWD)
+    crowd.note_freed_objects(CROWD)
     # The test frees every second block, so that free blocks lie between used blocks.
     for block in blocks[::2]:
         libc.free(block)

@@ -45,15 +45,15 @@ __all__ = [
     "Stream",
     "StreamError",
     "build_fpdu",
+    "build_tagged_segment",
+    "build_untagged_segment",
     "check_result",
     "crc32c",
     "octet_pattern",
     "open_ddp_world",
     "recv_exactly",
     "split_fpdus",
-    "tagged_segment",
     "temporary_setting",
-    "untagged_segment",
     "wait_until",
 ]
 
@@ -83,14 +83,14 @@ def octet_pattern(n: int, seed: int = 1) -> bytes:
     return _random_octets(seed % 64, octets)[:n]
 
 
-def untagged_segment(payload: bytes = b"", **fields: Any) -> bytes:
+def build_untagged_segment(payload: bytes = b"", **fields: Any) -> bytes:
     """Return an untagged segment built by scapy."""
     head = bytes(DDPUntagged(**fields))
     assert len(head) == 18
     return head + payload
 
 
-def tagged_segment(payload: bytes = b"", **fields: Any) -> bytes:
+def build_tagged_segment(payload: bytes = b"", **fields: Any) -> bytes:
     """Return a tagged segment built by scapy."""
     head = bytes(DDPTagged(**fields))
     assert len(head) == 14
@@ -270,7 +270,7 @@ class Stream(PeerStream):
 
     def begin_message(self, msg: Any) -> int:
         err = ffi.new("struct siw_wire_err *")
-        in_place = lib.siw_ddp_tx_get_msg(self.handle, False)
+        in_place = lib.siw_ddp_tx_get_msg_to_fill(self.handle, False)
         if not in_place:
             return check_result(-errno.EBUSY)
         in_place[0] = msg[0]
@@ -310,11 +310,11 @@ class Stream(PeerStream):
         return out
 
     @property
-    def begun_count(self) -> int:
+    def begun_message_count(self) -> int:
         return len(self.ends)
 
     @property
-    def accepted_count(self) -> int:
+    def tcp_accepted_message_count(self) -> int:
         """Return how many messages, in the order of transmission, TCP has accepted completely."""
         upto = lib.siw_ddp_tx_accepted_position(self.handle)
         return sum(1 for _ in itertools.takewhile(lambda end: end[0] <= upto, self.ends))
@@ -423,7 +423,7 @@ class DdpStackWorld:
         """Assign an STag to memory."""
         raise NotImplementedError
 
-    def registered_memory(self, size: int, content: bytes | None = None, **how: Any) -> Memory:
+    def register_new_memory(self, size: int, content: bytes | None = None, **how: Any) -> Memory:
         """Return new memory that has an STag."""
         memory = Memory(size, content)
         self.assign_stag(memory, **how)
@@ -546,18 +546,18 @@ class DdpWorld(DdpStackWorld):
         self._first.append(lambda: lib.siw_ddp_stream_close(stream.handle))
         return stream
 
-    def receiver(self, *, crc: bool = True) -> Stream:
+    def create_receiver(self, *, crc: bool = True) -> Stream:
         """Return a responder's stream in full operation; its peer's socket may send segments."""
-        return self._open_stream(self.mpa.receiver(crc=crc), crc)
+        return self._open_stream(self.mpa.create_receiver(crc=crc), crc)
 
-    def sender(self, *, crc: bool = True, rcvbuf: int = 0, mss: int = 0) -> Stream:
+    def create_sender(self, *, crc: bool = True, rcvbuf: int = 0, mss: int = 0) -> Stream:
         """Return an initiator's stream in full operation; its peer's socket reads its segments."""
-        return self._open_stream(self.mpa.sender(crc=crc, rcvbuf=rcvbuf, mss=mss), crc)
+        return self._open_stream(self.mpa.create_sender(crc=crc, rcvbuf=rcvbuf, mss=mss), crc)
 
-    def dgram_endpoint(
+    def create_dgram_endpoint(
         self, *, family: int = socket.AF_INET, no_crc: bool = False, fd: int = -1
     ) -> Dgram:
-        llp = self.mpa.udp_socket("::1" if family == socket.AF_INET6 else "127.0.0.1", fd=fd)
+        llp = self.mpa.create_udp_socket("::1" if family == socket.AF_INET6 else "127.0.0.1", fd=fd)
         dgram = Dgram(self.open_ddp_dgram(llp, crc=not no_crc), llp, family)
         self._first.append(lambda: lib.siw_ddp_dgram_close(dgram.handle))
         self._last.append(dgram.sock.close)

@@ -41,10 +41,10 @@ def build_segment(payload: bytes = b"", **fields: object) -> bytes:
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("size", [0, 1, 64, COPIED - 1, COPIED, COPIED + 1, 60000, -1])
 def test_a_message_of_any_size_is_one_datagram(world: DdpWorld, family: int, size: int) -> None:
-    d = world.dgram_endpoint(family=family)
+    d = world.create_dgram_endpoint(family=family)
     assert lib.siw_ddp_dgram_max_payload(d.handle) == MAX[family]
     size = MAX[family] if size < 0 else size
-    m = world.registered_memory(size, octet_pattern(size))
+    m = world.register_new_memory(size, octet_pattern(size))
     d.transmit([m.sge()], ulp_octet=0x43, ulp_word=0xDEADBEEF, qn=0x020100)
     got = d.read_sent_datagram()
     datagram = UDDatagram(got)
@@ -59,8 +59,8 @@ def test_the_maximum_tagged_segment_depends_on_the_path_and_the_address_family(
     world: DdpWorld,
 ) -> None:
     v4, v6 = (
-        world.dgram_endpoint(family=socket.AF_INET),
-        world.dgram_endpoint(family=socket.AF_INET6),
+        world.create_dgram_endpoint(family=socket.AF_INET),
+        world.create_dgram_endpoint(family=socket.AF_INET6),
     )
     overhead = 12 + 14 + 4  # LLP header, DDP header, CRC
     assert lib.siw_ddp_dgram_max_tagged_payload(v4.handle, v4.peer) == 65507 - overhead
@@ -79,8 +79,8 @@ def test_any_gather_list_is_sent_as_its_octets_with_their_crc(
     sizes: list[int], no_crc: bool, head: bytes
 ) -> None:
     with open_ddp_world() as world:
-        d = world.dgram_endpoint(no_crc=no_crc)
-        memories = [world.registered_memory(n, octet_pattern(n, n)) for n in sizes]
+        d = world.create_dgram_endpoint(no_crc=no_crc)
+        memories = [world.register_new_memory(n, octet_pattern(n, n)) for n in sizes]
         elements = [m.sge() for m in memories]
         d.transmit(elements, ulp_octet=0x43, head=head, head_len=len(head))
         got = d.read_sent_datagram()
@@ -90,8 +90,8 @@ def test_any_gather_list_is_sent_as_its_octets_with_their_crc(
 
 @pytest.mark.clause("DGRAM-UD-7")
 def test_msns_count_only_transmitted_datagrams(world: DdpWorld) -> None:
-    d = world.dgram_endpoint()
-    m = world.registered_memory(10)
+    d = world.create_dgram_endpoint()
+    m = world.register_new_memory(10)
     msns = []
     for _ in range(3):
         d.transmit([m.sge()])
@@ -103,15 +103,15 @@ def test_msns_count_only_transmitted_datagrams(world: DdpWorld) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_sending_a_message_longer_than_a_datagram_is_refused(world: DdpWorld, family: int) -> None:
-    d = world.dgram_endpoint(family=family)
-    m = world.registered_memory(MAX[family] + 1)
+    d = world.create_dgram_endpoint(family=family)
+    m = world.register_new_memory(MAX[family] + 1)
     with pytest.raises(StreamError, match="EMSGSIZE"):
         d.transmit([m.sge()])
 
 
 def test_a_key_of_another_protection_domain_is_refused_and_nothing_is_sent(world: DdpWorld) -> None:
-    d = world.dgram_endpoint()
-    m = world.registered_memory(10, pd=PD + 1)
+    d = world.create_dgram_endpoint()
+    m = world.register_new_memory(10, pd=PD + 1)
     with pytest.raises(StreamError, match="EACCES"):
         d.transmit([m.sge()])
     d.sock.setblocking(False)
@@ -127,9 +127,9 @@ def test_a_key_of_another_protection_domain_is_refused_and_nothing_is_sent(world
 def test_a_datagram_is_placed_into_the_oldest_posted_buffer(
     world: DdpWorld, family: int, size: int
 ) -> None:
-    d, q = world.dgram_endpoint(family=family), world.create_queue()
+    d, q = world.create_dgram_endpoint(family=family), world.create_queue()
     size = MAX[family] if size < 0 else size
-    m = world.registered_memory(size + 5)
+    m = world.register_new_memory(size + 5)
     q.post(11, m.sge())
     q.post(12)
     d.inject_datagram(build_segment(octet_pattern(size), q_key=77, qn=0x030000, msn=9))
@@ -147,8 +147,8 @@ def test_a_datagram_is_scattered_over_the_elements_of_its_buffer(
     sizes: list[int], data: st.DataObject
 ) -> None:
     with open_ddp_world() as world:
-        d, q = world.dgram_endpoint(), world.create_queue()
-        memories = [world.registered_memory(n) for n in sizes]
+        d, q = world.create_dgram_endpoint(), world.create_queue()
+        memories = [world.register_new_memory(n) for n in sizes]
         q.post(1, *[m.sge() for m in memories])
         length = data.draw(st.integers(0, sum(sizes)))
         d.inject_datagram(build_segment(octet_pattern(length)))
@@ -161,7 +161,7 @@ def test_a_datagram_is_scattered_over_the_elements_of_its_buffer(
 @pytest.mark.clause("DGRAM-LLP-4")
 @pytest.mark.parametrize("bit", range(0, 8 * 26, 7))
 def test_a_datagram_with_a_flipped_bit_is_dropped(world: DdpWorld, bit: int) -> None:
-    d = world.dgram_endpoint()
+    d = world.create_dgram_endpoint()
     good = build_segment(b"abcd")
     octets = bytearray(good + crc32c(good).to_bytes(4, "little"))
     octets[bit // 8] ^= 1 << bit % 8
@@ -174,7 +174,7 @@ def test_a_datagram_with_a_flipped_bit_is_dropped(world: DdpWorld, bit: int) -> 
 @pytest.mark.clause("DGRAM-UD-1")
 @pytest.mark.parametrize("opcode", [0, 0xF])
 def test_a_tagged_segment_without_an_llp_header_is_dropped(world: DdpWorld, opcode: int) -> None:
-    d = world.dgram_endpoint()
+    d = world.create_dgram_endpoint()
     before = counter_value("drop_header")
     d.inject_datagram(bytes(DDPTagged(opcode=opcode, stag=0x100, to=0)) + bytes(40))
     wait_until(lambda: d.poll_datagram() or counter_value("drop_header") == before + 1)
@@ -185,7 +185,7 @@ def test_a_tagged_segment_without_an_llp_header_is_dropped(world: DdpWorld, opco
 @pytest.mark.clause("DGRAM-LLP-5")
 @pytest.mark.parametrize("length", [0, 1, 4, 18, 21])
 def test_a_datagram_too_short_for_header_and_crc_is_dropped(world: DdpWorld, length: int) -> None:
-    d = world.dgram_endpoint()
+    d = world.create_dgram_endpoint()
     before = counter_value("drop_short")
     d.sock.sendto(bytes(length), (d.host, d.port))
     wait_until(lambda: d.poll_datagram() or counter_value("drop_short") == before + 1)
@@ -205,7 +205,7 @@ def test_a_datagram_too_short_for_header_and_crc_is_dropped(world: DdpWorld, len
 def test_a_datagram_with_an_invalid_ddp_header_is_dropped(
     world: DdpWorld, fields: dict[str, int], name: str
 ) -> None:
-    d = world.dgram_endpoint()
+    d = world.create_dgram_endpoint()
     before = counter_value(name)
     d.inject_datagram(build_segment(b"abcd", **fields))
     wait_until(lambda: d.poll_datagram() or counter_value(name) == before + 1)
@@ -219,7 +219,7 @@ def test_a_datagram_with_an_invalid_ddp_header_is_dropped(
 def test_a_datagram_that_is_only_a_part_of_a_message_is_reported(
     world: DdpWorld, fields: dict[str, int]
 ) -> None:
-    d = world.dgram_endpoint()
+    d = world.create_dgram_endpoint()
     d.inject_datagram(build_segment(b"abcd", q_key=77, **fields))
     seg, _ = d.receive_datagram()
     assert (seg.last, seg.mo) == (fields.get("l", 1) == 1, fields.get("mo", 0))
@@ -228,15 +228,15 @@ def test_a_datagram_that_is_only_a_part_of_a_message_is_reported(
 
 @pytest.mark.clause("DGRAM-LLP-6")
 def test_reserved_bits_of_the_ddp_header_are_ignored(world: DdpWorld) -> None:
-    d = world.dgram_endpoint()
+    d = world.create_dgram_endpoint()
     d.inject_datagram(build_segment(b"abcd", ddp_rsvd=15))
     assert d.receive_datagram()[0].payload == 4
 
 
 @pytest.mark.clause("DGRAM-LLP-3")
 def test_a_datagram_endpoint_without_crc_ignores_the_crc_field(world: DdpWorld) -> None:
-    d, q = world.dgram_endpoint(no_crc=True), world.create_queue()
-    m = world.registered_memory(4)
+    d, q = world.create_dgram_endpoint(no_crc=True), world.create_queue()
+    m = world.register_new_memory(4)
     q.post(1, m.sge())
     d.inject_datagram(build_segment(b"abcd"), crc=0x12345678)
     d.receive_datagram()
@@ -245,7 +245,7 @@ def test_a_datagram_endpoint_without_crc_ignores_the_crc_field(world: DdpWorld) 
 
 
 def test_a_datagram_without_a_posted_buffer_is_dropped_and_counted(world: DdpWorld) -> None:
-    d, q = world.dgram_endpoint(), world.create_queue()
+    d, q = world.create_dgram_endpoint(), world.create_queue()
     before = counter_value("drop_no_buffer")
     d.inject_datagram(build_segment(b"abcd"))
     d.receive_datagram()
@@ -254,8 +254,8 @@ def test_a_datagram_without_a_posted_buffer_is_dropped_and_counted(world: DdpWor
 
 
 def test_a_datagram_longer_than_its_buffer_consumes_it_and_writes_nothing(world: DdpWorld) -> None:
-    d, q = world.dgram_endpoint(), world.create_queue()
-    m = world.registered_memory(3)
+    d, q = world.create_dgram_endpoint(), world.create_queue()
+    m = world.register_new_memory(3)
     q.post(5, m.sge())
     d.inject_datagram(build_segment(b"abcd"))
     d.receive_datagram()
@@ -265,8 +265,8 @@ def test_a_datagram_longer_than_its_buffer_consumes_it_and_writes_nothing(world:
 
 
 def test_a_buffer_with_an_invalid_key_is_consumed_and_nothing_is_written(world: DdpWorld) -> None:
-    d, q = world.dgram_endpoint(), world.create_queue()
-    good, bad = world.registered_memory(2), Memory(2)
+    d, q = world.create_dgram_endpoint(), world.create_queue()
+    good, bad = world.register_new_memory(2), Memory(2)
     q.post(5, good.sge(), bad.sge(key=good.stag))
     d.inject_datagram(build_segment(b"abcd"))
     d.receive_datagram()
@@ -277,8 +277,8 @@ def test_a_buffer_with_an_invalid_key_is_consumed_and_nothing_is_written(world: 
 
 
 def test_an_unplaced_datagram_is_dropped_by_the_next_receive(world: DdpWorld) -> None:
-    d, q = world.dgram_endpoint(), world.create_queue()
-    m = world.registered_memory(4)
+    d, q = world.create_dgram_endpoint(), world.create_queue()
+    m = world.register_new_memory(4)
     q.post(1, m.sge())
     d.inject_datagram(build_segment(b"lost"))
     d.receive_datagram()
@@ -289,8 +289,11 @@ def test_an_unplaced_datagram_is_dropped_by_the_next_receive(world: DdpWorld) ->
 
 
 def test_a_datagram_sent_by_one_endpoint_is_received_by_another(world: DdpWorld) -> None:
-    a, b, q = world.dgram_endpoint(), world.dgram_endpoint(), world.create_queue()
-    source, sink = world.registered_memory(9000, octet_pattern(9000)), world.registered_memory(9000)
+    a, b, q = world.create_dgram_endpoint(), world.create_dgram_endpoint(), world.create_queue()
+    source, sink = (
+        world.register_new_memory(9000, octet_pattern(9000)),
+        world.register_new_memory(9000),
+    )
     q.post(3, sink.sge())
     assert lib.siw_addr_parse(b"127.0.0.1", b.port, a.peer) == 0
     a.transmit([source.sge()], ulp_octet=0x45)
@@ -305,7 +308,7 @@ def test_a_datagram_endpoint_adopts_a_socket_of_the_program(world: DdpWorld) -> 
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as own:
         own.bind(("127.0.0.1", 0))
         port = own.getsockname()[1]
-        d = world.dgram_endpoint(fd=own.detach())
+        d = world.create_dgram_endpoint(fd=own.detach())
     assert d.port == port
     d.inject_datagram(build_segment(b"abcd"))
     assert d.receive_datagram()[0].payload == 4

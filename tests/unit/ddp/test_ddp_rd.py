@@ -78,7 +78,7 @@ def test_an_rd_stream_is_invisible_to_the_receiver_until_siw_ddp_rd_publish(
     a, b = make_rd_endpoint(), make_rd_endpoint()
     out = a.open_stream(a.get_peer(b.local_addr), ffi.cast("void *", 1))
     lib.siw_ddp_rd_publish_stream(out)
-    msg = lib.siw_ddp_tx_get_msg(out, False)
+    msg = lib.siw_ddp_tx_get_msg_to_fill(out, False)
     msg[0] = ffi.new("struct siw_ddp_msg *", {"internal": True, "ulp_octet": 0x43, "qn": 0})[0]
     assert lib.siw_ddp_tx(out, msg, ffi.new("struct siw_wire_err *")) == 1
 

@@ -16,10 +16,10 @@ from unit.ddp.ddp_harness import (
     DdpWorld,
     StreamError,
     build_fpdu,
+    build_tagged_segment,
+    build_untagged_segment,
     octet_pattern,
     open_ddp_world,
-    tagged_segment,
-    untagged_segment,
     wait_until,
 )
 
@@ -41,15 +41,17 @@ def test_an_untagged_message_in_any_segments_fills_any_scatter_list(
     total = sum(pieces)
     sizes = [*sizes[:15], max(total - sum(sizes[:15]), 0)]
     with open_ddp_world() as world:
-        stream, q = world.receiver(crc=crc), world.create_queue()
+        stream, q = world.create_receiver(crc=crc), world.create_queue()
         lib.siw_ddp_stream_set_queue(stream.handle, 0, q.handle)
-        memories = [world.registered_memory(n) for n in sizes]
+        memories = [world.register_new_memory(n) for n in sizes]
         q.post(42, *[m.sge() for m in memories])
         octets, at, delivered = octet_pattern(total), 0, []
         for i, n in enumerate(pieces):
             last = i == len(pieces) - 1
             stream.inject_segments(
-                untagged_segment(octets[at : at + n], l=int(last), mo=at, inv_stag=i, opcode=5)
+                build_untagged_segment(
+                    octets[at : at + n], l=int(last), mo=at, inv_stag=i, opcode=5
+                )
             )
             seg = stream.next_header()
             assert (seg.payload, seg.mo, seg.msn, seg.last) == (n, at, 1, last)
@@ -69,26 +71,28 @@ def test_tagged_segments_are_placed_at_their_offsets(
     writes: list[tuple[int, int]], base: int
 ) -> None:
     with open_ddp_world() as world:
-        stream = world.receiver()
-        m = world.registered_memory(3000, to_base=base)
+        stream = world.create_receiver()
+        m = world.register_new_memory(3000, to_base=base)
         model = bytearray([0xA5]) * 3000
         for i, (at, n) in enumerate(writes):
             n = min(n, 3000 - at - (base == 2**64 - 3000))
-            stream.inject_segments(tagged_segment(octet_pattern(n, i), stag=m.stag, to=base + at))
+            stream.inject_segments(
+                build_tagged_segment(octet_pattern(n, i), stag=m.stag, to=base + at)
+            )
             assert stream.receive_segment() == (0, n)
             model[at : at + n] = octet_pattern(n, i)
         assert m.octets() == model
 
 
 def test_the_ddp_header_of_a_segment_is_reported_unchanged(world: DdpWorld) -> None:
-    stream, q = world.receiver(), world.create_queue()
+    stream, q = world.create_receiver(), world.create_queue()
     lib.siw_ddp_stream_set_queue(stream.handle, 2, q.handle)
-    m = world.registered_memory(10)
+    m = world.register_new_memory(10)
     q.post(1, m.sge())
-    first = tagged_segment(
+    first = build_tagged_segment(
         b"abc", stag=m.stag, to=1, l=0, ddp_rsvd=9, rv=3, rdmap_rsvd=1, opcode=11
     )
-    second = untagged_segment(b"de", qn=2, inv_stag=0xCAFEBABE, opcode=7)
+    second = build_untagged_segment(b"de", qn=2, inv_stag=0xCAFEBABE, opcode=7)
     stream.inject_segments(first, second)
     seg = stream.next_header()
     assert bytes(ffi.buffer(seg.head, seg.head_len)) == first[:14]
@@ -102,10 +106,10 @@ def test_the_ddp_header_of_a_segment_is_reported_unchanged(world: DdpWorld) -> N
 
 
 def test_the_same_segment_is_reported_until_it_is_placed(world: DdpWorld) -> None:
-    stream = world.receiver()
-    m = world.registered_memory(10)
+    stream = world.create_receiver()
+    m = world.register_new_memory(10)
     stream.inject_segments(
-        tagged_segment(b"abc", stag=m.stag), tagged_segment(b"xyz", stag=m.stag, to=5)
+        build_tagged_segment(b"abc", stag=m.stag), build_tagged_segment(b"xyz", stag=m.stag, to=5)
     )
     assert [stream.next_header().to for _ in range(3)] == [0, 0, 0]
     stream.receive_segment()
@@ -113,46 +117,46 @@ def test_the_same_segment_is_reported_until_it_is_placed(world: DdpWorld) -> Non
 
 
 def test_placing_is_refused_before_a_header_was_reported(world: DdpWorld) -> None:
-    stream = world.receiver()
+    stream = world.create_receiver()
     seg = ffi.new("struct siw_ddp_seg *")
     with pytest.raises(StreamError, match="EINVAL"):
         stream.place_segment_once(seg, WRITE)
 
 
 def test_an_fpdu_without_a_ulpdu_is_reported_as_empty(world: DdpWorld) -> None:
-    stream = world.receiver()
-    m = world.registered_memory(10)
+    stream = world.create_receiver()
+    m = world.register_new_memory(10)
     stream.sock.sendall(build_fpdu(b""))
-    stream.inject_segments(tagged_segment(b"abc", stag=m.stag))
+    stream.inject_segments(build_tagged_segment(b"abc", stag=m.stag))
     assert stream.next_header() == "empty"
     assert stream.receive_segment() == (0, 3)
 
 
 def test_each_untagged_queue_has_its_own_msns(world: DdpWorld) -> None:
-    stream = world.receiver()
-    m = world.registered_memory(10)
+    stream = world.create_receiver()
+    m = world.register_new_memory(10)
     for qn in range(4):
         q = world.create_queue()
         lib.siw_ddp_stream_set_queue(stream.handle, qn, q.handle)
         for i in range(3):
             q.post(10 * qn + i, m.sge())
     for qn, msn in [(0, 1), (3, 1), (0, 2), (1, 1), (2, 1), (3, 2), (0, 3)]:
-        stream.inject_segments(untagged_segment(b"x", qn=qn, msn=msn))
+        stream.inject_segments(build_untagged_segment(b"x", qn=qn, msn=msn))
         assert stream.receive_segment() == (10 * qn + msn - 1, 1)
 
 
 def test_two_streams_may_share_one_untagged_queue(world: DdpWorld) -> None:
-    one, other, q = world.receiver(), world.receiver(), world.create_queue()
-    m, n = world.registered_memory(10), world.registered_memory(10)
+    one, other, q = world.create_receiver(), world.create_receiver(), world.create_queue()
+    m, n = world.register_new_memory(10), world.register_new_memory(10)
     for stream in (one, other):
         lib.siw_ddp_stream_set_queue(stream.handle, 0, q.handle)
     q.post(1, m.sge())
     q.post(2, n.sge())
-    one.inject_segments(untagged_segment(b"abc", l=0))
+    one.inject_segments(build_untagged_segment(b"abc", l=0))
     assert one.receive_segment() is None
-    other.inject_segments(untagged_segment(b"xyz"))
+    other.inject_segments(build_untagged_segment(b"xyz"))
     assert other.receive_segment() == (2, 3)
-    one.inject_segments(untagged_segment(b"def", mo=3))
+    one.inject_segments(build_untagged_segment(b"def", mo=3))
     assert one.receive_segment() == (1, 6)
     assert m.octets()[:6] == b"abcdef"
     assert n.octets()[:3] == b"xyz"
@@ -161,13 +165,13 @@ def test_two_streams_may_share_one_untagged_queue(world: DdpWorld) -> None:
 def test_another_stream_may_use_the_last_buffer_between_header_and_placement(
     world: DdpWorld,
 ) -> None:
-    one, other, q = world.receiver(), world.receiver(), world.create_queue()
-    m = world.registered_memory(10)
+    one, other, q = world.create_receiver(), world.create_receiver(), world.create_queue()
+    m = world.register_new_memory(10)
     for stream in (one, other):
         lib.siw_ddp_stream_set_queue(stream.handle, 0, q.handle)
     q.post(1, m.sge())
-    one.inject_segments(untagged_segment(b"abc"))
-    other.inject_segments(untagged_segment(b"xyz"))
+    one.inject_segments(build_untagged_segment(b"abc"))
+    other.inject_segments(build_untagged_segment(b"xyz"))
     seg = one.next_header()
     assert other.receive_segment() == (1, 3)
     with pytest.raises(StreamError, match="EPROTO"):
@@ -176,14 +180,14 @@ def test_another_stream_may_use_the_last_buffer_between_header_and_placement(
 
 
 def test_the_buffer_of_an_incomplete_message_can_be_reclaimed(world: DdpWorld) -> None:
-    stream, q = world.receiver(), world.create_queue()
+    stream, q = world.create_receiver(), world.create_queue()
     lib.siw_ddp_stream_set_queue(stream.handle, 0, q.handle)
-    m = world.registered_memory(10)
+    m = world.register_new_memory(10)
     q.post(5, m.sge())
     q.post(6, m.sge())
     user_data = ffi.new("uint64_t *")
     assert lib.siw_ddp_stream_release_partial_buffer(stream.handle, 0, user_data) == 0
-    stream.inject_segments(untagged_segment(b"abc", l=0))
+    stream.inject_segments(build_untagged_segment(b"abc", l=0))
     stream.receive_segment()
     stream.sock.close()
     with pytest.raises(StreamError, match="ENOTCONN"):
@@ -198,10 +202,10 @@ def test_the_buffer_of_an_incomplete_message_can_be_reclaimed(world: DdpWorld) -
 
 
 @pytest.mark.parametrize(
-    "segment", [b"\xc1", tagged_segment()[:13], b"\x41", untagged_segment()[:17]]
+    "segment", [b"\xc1", build_tagged_segment()[:13], b"\x41", build_untagged_segment()[:17]]
 )
 def test_a_segment_shorter_than_its_header_ends_the_stream(world: DdpWorld, segment: bytes) -> None:
-    stream = world.receiver()
+    stream = world.create_receiver()
     stream.inject_segments(segment)
     assert stream.receive_until_error() == CATASTROPHIC
 
@@ -210,26 +214,26 @@ def test_a_segment_shorter_than_its_header_ends_the_stream(world: DdpWorld, segm
 def test_a_segment_with_a_wrong_crc_and_other_errors_is_a_crc_error(
     world: DdpWorld, size: int
 ) -> None:
-    stream = world.receiver()
-    stream.sock.sendall(build_fpdu(tagged_segment(octet_pattern(size), stag=1, dv=3), crc=0))
+    stream = world.create_receiver()
+    stream.sock.sendall(build_fpdu(build_tagged_segment(octet_pattern(size), stag=1, dv=3), crc=0))
     assert stream.receive_until_error() == CRC
 
 
 @pytest.mark.parametrize("size", [100, LARGE])
 def test_a_segment_with_a_wrong_crc_is_not_delivered(world: DdpWorld, size: int) -> None:
-    stream, q = world.receiver(), world.create_queue()
+    stream, q = world.create_receiver(), world.create_queue()
     lib.siw_ddp_stream_set_queue(stream.handle, 0, q.handle)
-    m = world.registered_memory(size)
+    m = world.register_new_memory(size)
     q.post(1, m.sge())
-    stream.sock.sendall(build_fpdu(untagged_segment(octet_pattern(size)), crc=0))
+    stream.sock.sendall(build_fpdu(build_untagged_segment(octet_pattern(size)), crc=0))
     assert stream.receive_until_error() == CRC
     assert len(m.octets()) == size  # octets() asserts that nothing outside the buffer was written
 
 
 @pytest.mark.fast_path
 def test_a_refused_large_segment_is_reported_after_its_crc_check(world: DdpWorld) -> None:
-    stream = world.receiver()
-    octets = build_fpdu(tagged_segment(octet_pattern(LARGE), stag=1))
+    stream = world.create_receiver()
+    octets = build_fpdu(build_tagged_segment(octet_pattern(LARGE), stag=1))
     stream.sock.sendall(octets[:-1])
     seg = stream.next_header()
     assert stream.place_segment_once(seg, WRITE) is None
@@ -240,10 +244,10 @@ def test_a_refused_large_segment_is_reported_after_its_crc_check(world: DdpWorld
 
 @pytest.mark.parametrize("size", [100, LARGE])
 def test_segments_after_a_refused_segment_are_not_processed(world: DdpWorld, size: int) -> None:
-    stream = world.receiver()
-    m = world.registered_memory(size)
-    good = tagged_segment(octet_pattern(size), stag=m.stag)
-    stream.inject_segments(tagged_segment(octet_pattern(size), stag=m.stag ^ 1), good)
+    stream = world.create_receiver()
+    m = world.register_new_memory(size)
+    good = build_tagged_segment(octet_pattern(size), stag=m.stag)
+    stream.inject_segments(build_tagged_segment(octet_pattern(size), stag=m.stag ^ 1), good)
     assert stream.receive_until_error() == (1, 1, lib.SIW_DDP_INVALID_STAG)
     for _ in range(3):
         with pytest.raises(StreamError):
@@ -255,10 +259,11 @@ def test_segments_after_a_refused_segment_are_not_processed(world: DdpWorld, siz
 def test_the_upper_layer_may_refuse_a_segment_and_nothing_is_placed(
     world: DdpWorld, size: int
 ) -> None:
-    stream = world.receiver()
-    m = world.registered_memory(size)
+    stream = world.create_receiver()
+    m = world.register_new_memory(size)
     stream.inject_segments(
-        tagged_segment(octet_pattern(size), stag=m.stag), tagged_segment(b"abc", stag=m.stag)
+        build_tagged_segment(octet_pattern(size), stag=m.stag),
+        build_tagged_segment(b"abc", stag=m.stag),
     )
     stream.next_header()
     err = ffi.new("struct siw_wire_err *", {"layer": 0, "type": 2, "code": 6})
@@ -271,9 +276,9 @@ def test_the_upper_layer_may_refuse_a_segment_and_nothing_is_placed(
 
 @pytest.mark.fast_path
 def test_a_crc_error_takes_precedence_over_a_refusal_by_the_upper_layer(world: DdpWorld) -> None:
-    stream = world.receiver()
-    m = world.registered_memory(LARGE)
-    octets = build_fpdu(tagged_segment(octet_pattern(LARGE), stag=m.stag), crc=0)
+    stream = world.create_receiver()
+    m = world.register_new_memory(LARGE)
+    octets = build_fpdu(build_tagged_segment(octet_pattern(LARGE), stag=m.stag), crc=0)
     stream.sock.sendall(octets[:-1])
     stream.next_header()
     stream.sock.sendall(octets[-1:])
@@ -286,9 +291,9 @@ def test_a_crc_error_takes_precedence_over_a_refusal_by_the_upper_layer(world: D
 
 @pytest.mark.fast_path
 def test_freeing_an_stag_in_the_middle_of_a_segment_stops_its_placement(world: DdpWorld) -> None:
-    stream = world.receiver()
-    m = world.registered_memory(LARGE)
-    octets = build_fpdu(tagged_segment(octet_pattern(LARGE), stag=m.stag))
+    stream = world.create_receiver()
+    m = world.register_new_memory(LARGE)
+    octets = build_fpdu(build_tagged_segment(octet_pattern(LARGE), stag=m.stag))
     stream.sock.sendall(octets[:10_000])
     seg = stream.next_header()
     wait_until(
@@ -304,12 +309,12 @@ def test_freeing_an_stag_in_the_middle_of_a_segment_stops_its_placement(world: D
 
 
 def test_a_posted_buffer_whose_key_was_freed_is_a_local_error(world: DdpWorld) -> None:
-    stream, q = world.receiver(), world.create_queue()
+    stream, q = world.create_receiver(), world.create_queue()
     lib.siw_ddp_stream_set_queue(stream.handle, 0, q.handle)
-    m = world.registered_memory(10)
+    m = world.register_new_memory(10)
     q.post(9, m.sge())
     world.free_stag(m.stag)
-    stream.inject_segments(untagged_segment(b"abc"))
+    stream.inject_segments(build_untagged_segment(b"abc"))
     assert stream.receive_until_error() == CATASTROPHIC
     assert m.is_untouched()
     user_data = ffi.new("uint64_t *")
@@ -318,9 +323,11 @@ def test_a_posted_buffer_whose_key_was_freed_is_a_local_error(world: DdpWorld) -
 
 
 def test_a_read_sink_accepts_only_read_responses(world: DdpWorld) -> None:
-    stream = world.receiver()
-    m = world.registered_memory(10, rights=SINK, stream=stream)
-    stream.inject_segments(tagged_segment(b"abc", stag=m.stag), tagged_segment(b"xyz", stag=m.stag))
+    stream = world.create_receiver()
+    m = world.register_new_memory(10, rights=SINK, stream=stream)
+    stream.inject_segments(
+        build_tagged_segment(b"abc", stag=m.stag), build_tagged_segment(b"xyz", stag=m.stag)
+    )
     assert stream.receive_segment(SINK) == (0, 3)
     assert stream.receive_until_error(WRITE) == (0, 1, lib.SIW_RDMAP_ACCESS)
     assert m.octets()[:3] == b"abc"
@@ -329,9 +336,9 @@ def test_a_read_sink_accepts_only_read_responses(world: DdpWorld) -> None:
 @given(segment=st.binary(max_size=200))
 def test_no_segment_from_the_peer_writes_outside_the_permitted_memory(segment: bytes) -> None:
     with open_ddp_world() as world:
-        stream, q = world.receiver(), world.create_queue()
+        stream, q = world.create_receiver(), world.create_queue()
         lib.siw_ddp_stream_set_queue(stream.handle, 0, q.handle)
-        posted, foreign = world.registered_memory(50), world.registered_memory(50, pd=PD + 1)
+        posted, foreign = world.register_new_memory(50), world.register_new_memory(50, pd=PD + 1)
         q.post(1, posted.sge())
         stream.inject_segments(segment)
         try:
@@ -348,11 +355,11 @@ def test_no_segment_from_the_peer_writes_outside_the_permitted_memory(segment: b
 def test_an_orderly_end_of_stream_and_a_truncated_segment_are_different_errors(
     world: DdpWorld,
 ) -> None:
-    one, other = world.receiver(), world.receiver()
+    one, other = world.create_receiver(), world.create_receiver()
     one.sock.close()
     with pytest.raises(StreamError, match="ENOTCONN"):
         one.next_header()
-    other.sock.sendall(build_fpdu(tagged_segment(b"abc", stag=1))[:5])
+    other.sock.sendall(build_fpdu(build_tagged_segment(b"abc", stag=1))[:5])
     other.sock.close()
     with pytest.raises(StreamError, match="ECONNRESET"):
         other.next_header()

@@ -40,8 +40,8 @@ def test_any_gather_list_is_sent_in_segments_of_at_most_the_mulpdu(
     sizes: list[int], is_tagged: bool, mulpdu: int, crc: bool
 ) -> None:
     with temporary_setting("mulpdu", mulpdu), open_ddp_world() as world:
-        stream = world.sender(crc=crc)
-        memories = [world.registered_memory(n, octet_pattern(n, n)) for n in sizes]
+        stream = world.create_sender(crc=crc)
+        memories = [world.register_new_memory(n, octet_pattern(n, n)) for n in sizes]
         octets = b"".join(m.octets() for m in memories)
         msg = stream.build_message(
             [m.sge() for m in memories], tagged=is_tagged, stag=77, to=1000, ulp_octet=0x45
@@ -58,56 +58,56 @@ def test_any_gather_list_is_sent_in_segments_of_at_most_the_mulpdu(
 
 
 def test_a_message_shorter_than_its_gather_list_sends_only_its_length(world: DdpWorld) -> None:
-    stream = world.sender()
-    m = world.registered_memory(100, octet_pattern(100))
+    stream = world.create_sender()
+    m = world.register_new_memory(100, octet_pattern(100))
     stream.transmit(stream.build_message([m.sge()], length=30))
     assert stream.read_sent_segments(30)[0][1] == octet_pattern(100)[:30]
 
 
 def test_a_message_too_long_for_ddp_is_refused(world: DdpWorld) -> None:
-    stream = world.sender()
+    stream = world.create_sender()
     with pytest.raises(StreamError, match="EMSGSIZE"):
         stream.begin_message(stream.build_message(length=2**32))
-    assert stream.begun_count == 0
+    assert stream.begun_message_count == 0
 
 
 def test_a_message_to_an_invalid_queue_number_is_refused(world: DdpWorld) -> None:
-    stream = world.sender()
+    stream = world.create_sender()
     with pytest.raises(StreamError, match="EINVAL"):
         stream.begin_message(stream.build_message(qn=4))
 
 
 def test_a_message_with_an_invalid_key_is_refused_and_consumes_no_msn(world: DdpWorld) -> None:
-    stream = world.sender()
-    m = world.registered_memory(10, octet_pattern(10))
+    stream = world.create_sender()
+    m = world.register_new_memory(10, octet_pattern(10))
     with pytest.raises(StreamError, match="EACCES"):
         stream.begin_message(stream.build_message([m.sge(key=m.stag ^ 1)]))
     assert stream.tx_error == CATASTROPHIC
-    assert stream.begun_count == 0
+    assert stream.begun_message_count == 0
     stream.transmit(stream.build_message([m.sge()]))
     ((head, payload),) = stream.read_sent_segments(10)
     assert (head.msn, payload) == (1, octet_pattern(10))
 
 
 def test_internal_memory_of_the_library_needs_no_key(world: DdpWorld) -> None:
-    stream = world.sender()
-    m = world.registered_memory(10, octet_pattern(10))
+    stream = world.create_sender()
+    m = world.register_new_memory(10, octet_pattern(10))
     stream.transmit(stream.build_message([m.sge(key=0)], internal=True))
     assert stream.read_sent_segments(10)[0][1] == octet_pattern(10)
 
 
 def test_the_accepted_count_grows_when_tcp_accepts_messages(world: DdpWorld) -> None:
-    stream = world.sender()
-    m = world.registered_memory(10)
+    stream = world.create_sender()
+    m = world.register_new_memory(10)
     for _ in range(3):
         assert stream.begin_message(stream.build_message([m.sge()])) == 1
-    assert (stream.begun_count, stream.accepted_count) == (3, 0)
+    assert (stream.begun_message_count, stream.tcp_accepted_message_count) == (3, 0)
     wait_until(stream.flush_once)
-    assert (stream.begun_count, stream.accepted_count) == (3, 3)
+    assert (stream.begun_message_count, stream.tcp_accepted_message_count) == (3, 3)
 
 
 def test_an_empty_fpdu_counts_as_8_octets_of_the_stream(world: DdpWorld) -> None:
-    stream = world.sender()
+    stream = world.create_sender()
     assert lib.siw_ddp_tx_empty_fpdu(stream.handle) == 1
     wait_until(stream.flush_once)
     assert stream.sock.recv(100)[:2] == b"\0\0"
@@ -119,14 +119,14 @@ def test_an_empty_fpdu_counts_as_8_octets_of_the_stream(world: DdpWorld) -> None
 
 
 def test_an_empty_fpdu_in_the_middle_of_a_message_is_refused(world: DdpWorld) -> None:
-    stream = world.sender()
-    m = world.registered_memory(8 << 20)
+    stream = world.create_sender()
+    m = world.register_new_memory(8 << 20)
     assert stream.begin_message(stream.build_message([m.sge()])) == 0
     assert lib.siw_ddp_tx_empty_fpdu(stream.handle) == -errno.EBUSY
 
 
 def test_an_empty_fpdu_that_does_not_fit_into_the_batch_must_be_retried(world: DdpWorld) -> None:
-    stream = world.sender()
+    stream = world.create_sender()
     framed = 0
     while (rv := lib.siw_ddp_tx_empty_fpdu(stream.handle)) == 1:
         framed += 1
@@ -149,9 +149,9 @@ def start_reading_payloads(stream: Stream, octets: int, into: list[bytes]) -> th
 
 
 def test_a_message_of_20_mib_is_framed_in_several_calls(world: DdpWorld) -> None:
-    stream = world.sender()
+    stream = world.create_sender()
     size = 20 << 20
-    m = world.registered_memory(size, octet_pattern(1 << 20) * 20)
+    m = world.register_new_memory(size, octet_pattern(1 << 20) * 20)
     msg = stream.build_message([m.sge()], tagged=True, stag=1)
     assert stream.begin_message(msg) == 0, "one call framed the complete message"
     with pytest.raises(StreamError, match="EBUSY"):
@@ -165,35 +165,37 @@ def test_a_message_of_20_mib_is_framed_in_several_calls(world: DdpWorld) -> None
     thread.join()
     assert turns >= 20
     assert b"".join(got) == m.octets()
-    assert stream.accepted_count == 1
+    assert stream.tcp_accepted_message_count == 1
 
 
 def test_messages_beyond_the_in_flight_limit_wait_for_tcp(world: DdpWorld) -> None:
-    stream = world.sender(rcvbuf=4096)
-    m = world.registered_memory(2000, octet_pattern(2000))
+    stream = world.create_sender(rcvbuf=4096)
+    m = world.register_new_memory(2000, octet_pattern(2000))
     sent = 0
     while stream.begin_message(stream.build_message([m.sge()])) == 1:
         sent += 1
         assert sent < 20_000, "neither the batch nor TCP's buffer became full"
-    assert stream.begun_count == sent + 1
+    assert stream.begun_message_count == sent + 1
     got: list[bytes] = []
     thread = start_reading_payloads(stream, 2000 * (sent + 1), got)
     wait_until(stream.continue_message)
     wait_until(stream.flush_once)
     thread.join()
     assert b"".join(got) == octet_pattern(2000) * (sent + 1)
-    assert stream.accepted_count == stream.begun_count
+    assert stream.tcp_accepted_message_count == stream.begun_message_count
 
 
 def test_the_octets_of_small_messages_in_flight_are_bounded(world: DdpWorld) -> None:
-    stream = world.sender(rcvbuf=4096)
-    m = world.registered_memory(1)
+    stream = world.create_sender(rcvbuf=4096)
+    m = world.register_new_memory(1)
     sent = 0
     while stream.begin_message(stream.build_message([m.sge()])) == 1:
         sent += 1
         assert sent < 400_000, "neither the batch nor TCP's buffer became full"
     fpdu_octets = 2 + 18 + 1 + 3 + 4
-    assert (stream.begun_count - stream.accepted_count - 1) * fpdu_octets <= BATCH_OCTETS
+    assert (
+        stream.begun_message_count - stream.tcp_accepted_message_count - 1
+    ) * fpdu_octets <= BATCH_OCTETS
     got: list[bytes] = []
     thread = threading.Thread(
         target=lambda: got.append(recv_exactly(stream.sock, fpdu_octets * (sent + 1)))
@@ -202,7 +204,7 @@ def test_the_octets_of_small_messages_in_flight_are_bounded(world: DdpWorld) -> 
     wait_until(stream.continue_message)
     wait_until(stream.flush_once)
     thread.join()
-    assert stream.accepted_count == stream.begun_count == sent + 1
+    assert stream.tcp_accepted_message_count == stream.begun_message_count == sent + 1
     assert int.from_bytes(got[0][-fpdu_octets:][12:16], "big") == sent + 1  # the MSN field
 
 
@@ -210,10 +212,10 @@ def test_the_octets_of_small_messages_in_flight_are_bounded(world: DdpWorld) -> 
 
 
 def test_an_abandoned_message_ends_after_its_last_complete_segment(world: DdpWorld) -> None:
-    stream = world.sender()
+    stream = world.create_sender()
     size = 8 << 20
-    m = world.registered_memory(size, octet_pattern(1 << 20) * 8)
-    last = world.registered_memory(4, b"over")
+    m = world.register_new_memory(size, octet_pattern(1 << 20) * 8)
+    last = world.register_new_memory(4, b"over")
     assert stream.begin_message(stream.build_message([m.sge()])) == 0
     framed = lib.siw_ddp_tx_abandon(stream.handle)
     assert 0 < framed < size
@@ -225,12 +227,12 @@ def test_an_abandoned_message_ends_after_its_last_complete_segment(world: DdpWor
     wait_until(stream.flush_once)
     thread.join()
     assert b"".join(got) == m.octets()[:framed] + b"over"
-    assert (stream.begun_count, stream.accepted_count) == (2, 0)
+    assert (stream.begun_message_count, stream.tcp_accepted_message_count) == (2, 0)
 
 
 def test_freeing_the_key_of_a_message_in_transmission_stops_the_message(world: DdpWorld) -> None:
-    stream = world.sender()
-    m = world.registered_memory(8 << 20)
+    stream = world.create_sender()
+    m = world.register_new_memory(8 << 20)
     assert stream.begin_message(stream.build_message([m.sge()])) == 0
     world.free_stag(m.stag)
     with pytest.raises(StreamError, match="EACCES"):
@@ -242,8 +244,8 @@ def test_freeing_the_key_of_a_message_in_transmission_stops_the_message(world: D
 
 
 def test_a_read_response_sends_the_memory_of_its_stag(world: DdpWorld) -> None:
-    stream = world.sender()
-    m = world.registered_memory(5000, octet_pattern(5000), to_base=100)
+    stream = world.create_sender()
+    m = world.register_new_memory(5000, octet_pattern(5000), to_base=100)
     msg = stream.build_message(
         tagged=True, stag=9, to=3, from_stag=True, src_stag=m.stag, src_to=1100
     )
@@ -266,8 +268,8 @@ def test_a_read_response_sends_the_memory_of_its_stag(world: DdpWorld) -> None:
 def test_a_read_response_requires_valid_bounds_protection_domain_and_remote_read_right(
     world: DdpWorld, how: dict[str, int], to: int, length: int, error: tuple[int, int, int]
 ) -> None:
-    stream = world.sender()
-    m = world.registered_memory(10, **how)
+    stream = world.create_sender()
+    m = world.register_new_memory(10, **how)
     msg = stream.build_message(tagged=True, from_stag=True, src_stag=m.stag, src_to=to)
     msg.length = length
     with pytest.raises(StreamError, match="EACCES"):
@@ -276,15 +278,15 @@ def test_a_read_response_requires_valid_bounds_protection_domain_and_remote_read
 
 
 def test_an_empty_read_response_checks_no_stag(world: DdpWorld) -> None:
-    stream = world.sender()
+    stream = world.create_sender()
     stream.transmit(stream.build_message(tagged=True, stag=5, from_stag=True, src_stag=0, src_to=1))
     ((head, payload),) = stream.read_sent_segments(0)
     assert (head.stag, head.l, payload) == (5, 1, b"")
 
 
 def test_a_region_is_in_use_until_tcp_has_accepted_its_read_response(world: DdpWorld) -> None:
-    stream = world.sender()
-    m, other = world.registered_memory(5000), world.registered_memory(10)
+    stream = world.create_sender()
+    m, other = world.register_new_memory(5000), world.register_new_memory(10)
     msg = stream.build_message(tagged=True, from_stag=True, src_stag=m.stag)
     msg.length = 5000
     assert lib.siw_ddp_tx_still_refers_to_stag(stream.handle, m.stag) == 0
@@ -296,8 +298,8 @@ def test_a_region_is_in_use_until_tcp_has_accepted_its_read_response(world: DdpW
 
 
 def test_a_region_with_a_partly_sent_read_response_is_in_use(world: DdpWorld) -> None:
-    stream = world.sender()
-    m = world.registered_memory(8 << 20)
+    stream = world.create_sender()
+    m = world.register_new_memory(8 << 20)
     msg = stream.build_message(tagged=True, from_stag=True, src_stag=m.stag)
     msg.length = 8 << 20
     assert stream.begin_message(msg) == 0
@@ -305,8 +307,8 @@ def test_a_region_with_a_partly_sent_read_response_is_in_use(world: DdpWorld) ->
 
 
 def test_sending_fails_after_the_peer_reset_the_connection(world: DdpWorld) -> None:
-    stream = world.sender()
-    m = world.registered_memory(1000)
+    stream = world.create_sender()
+    m = world.register_new_memory(1000)
     linger = struct.pack("ii", 1, 0)  # the close resets the connection, so a later write fails
     stream.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
     stream.sock.close()
@@ -327,10 +329,10 @@ def stag_is_in_use(stream: Stream, stag: int) -> bool:
 
 
 def test_only_regions_whose_read_response_tcp_has_not_accepted_are_in_use(world: DdpWorld) -> None:
-    stream = world.sender(rcvbuf=4096)
+    stream = world.create_sender(rcvbuf=4096)
     sent = []
     while True:
-        m = world.registered_memory(3000)
+        m = world.register_new_memory(3000)
         msg = stream.build_message(tagged=True, from_stag=True, src_stag=m.stag)
         msg.length = 3000
         sent.append((m, msg))
@@ -347,8 +349,8 @@ def test_only_regions_whose_read_response_tcp_has_not_accepted_are_in_use(world:
 def test_small_read_responses_from_many_regions_are_sent_and_then_release_the_regions(
     world: DdpWorld,
 ) -> None:
-    stream = world.sender()
-    regions = [world.registered_memory(10, bytes([i]) * 10) for i in range(100)]
+    stream = world.create_sender()
+    regions = [world.register_new_memory(10, bytes([i]) * 10) for i in range(100)]
     for turn in range(2):
         for m in regions:
             msg = stream.build_message(tagged=True, from_stag=True, src_stag=m.stag)

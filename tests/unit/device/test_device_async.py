@@ -80,13 +80,13 @@ def test_a_send_longer_than_its_receive_raises_qp_req_err(
         assert (told.event_type, told.element) == (EventType.QP_REQ_ERR, b.qp)
 
 
-def zero_length_write() -> bytes:
+def build_zero_length_write_fpdu() -> bytes:
     """Return a zero-length Write: the first FPDU, after which siwarp may send to the peer."""
     return bytes(FPDU(ulpdu=DDPTagged(opcode=Opcode.RDMA_WRITE)))
 
 
 def send_wrong_crc(s: socket.socket) -> None:
-    s.sendall(zero_length_write()[:-1] + b"!")
+    s.sendall(build_zero_length_write_fpdu()[:-1] + b"!")
 
 
 def send_wrong_opcode(s: socket.socket) -> None:
@@ -134,7 +134,7 @@ def test_the_way_a_peer_ends_a_connection_determines_the_asynchronous_event(
         )
         b.id.accept()
         b.next_cm_event()
-        s.sendall(zero_length_write())
+        s.sendall(build_zero_length_write_fpdu())
         what(s)
         b.wait_for_error_state()
         told = b.rig.ctx.get_async_event(0 if kind is None else LIMIT)

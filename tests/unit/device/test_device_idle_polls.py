@@ -16,7 +16,7 @@ from harness.rc_harness import SEND, Wire
 from harness.verbs_harness import (
     Rig,
     counter_value,
-    device_without_progress_thread,
+    open_device_without_progress_thread,
     poll,
     wait_until,
 )
@@ -30,7 +30,7 @@ POLLS = 1000
 
 @pytest.fixture
 def rig() -> Iterator[Rig]:
-    rig = device_without_progress_thread()
+    rig = open_device_without_progress_thread()
     yield rig
     rig.close()
 
@@ -87,7 +87,7 @@ def test_a_cq_that_is_polled_alone_soon_examines_the_sockets_at_each_poll(rig: R
 
 
 def test_sockets_of_an_idle_device_are_examined_less_often_than_those_of_a_busy_one(cq: CQ) -> None:
-    busy = device_without_progress_thread()
+    busy = open_device_without_progress_thread()
     a, b = Wire(busy).connect()
     poll_idle_cq(cq)
     looked = polls = 0
@@ -110,7 +110,7 @@ def test_sockets_of_an_idle_device_are_examined_less_often_than_those_of_a_busy_
 
 
 def test_a_message_to_an_idle_device_is_received_beside_a_busy_device() -> None:
-    idle, busy, peer = Rig(), device_without_progress_thread(), Rig()
+    idle, busy, peer = Rig(), open_device_without_progress_thread(), Rig()
     a, b = Wire(busy).connect()
     c, d = Wire(peer, idle).connect()
     poll_idle_cq(d.rcq)
@@ -118,13 +118,13 @@ def test_a_message_to_an_idle_device_is_received_beside_a_busy_device() -> None:
         d.post_receive()
         c.post(SEND, length=8)
 
-        def exchange_and_poll_idle() -> object:
+        def exchange_message_and_poll_idle_cq() -> object:
             b.post_receive()
             a.post(SEND, length=8)
             poll(b.rcq), poll(a.scq)
             return d.rcq.poll(1)
 
-        assert wait_until(exchange_and_poll_idle)[0].ok
+        assert wait_until(exchange_message_and_poll_idle_cq)[0].ok
         poll(c.scq)
     for rig in (idle, busy, peer):
         rig.close()

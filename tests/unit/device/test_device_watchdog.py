@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 import pytest
 from harness.rc_harness import READ, SEND, WRITE, End, Wire
 from harness.uc_harness import UCPair
-from harness.verbs_harness import Rig, multiplied_pauses, poll, wait_until
+from harness.verbs_harness import Rig, multiply_pauses_temporarily, poll, wait_until
 from pace import scale_limit
 from unit.device.test_device_idle import thread_ids, voluntary_context_switches
 
@@ -73,7 +73,7 @@ class WatchedConnection:
 @pytest.fixture
 def watched_connection() -> Iterator[WatchedConnection]:
     w = WatchedConnection()
-    with multiplied_pauses():  # on a slow machine the pauses between messages are long
+    with multiply_pauses_temporarily():  # on a slow machine the pauses between messages are long
         yield w
     os.close(w.memory)
     w.rig.close()
@@ -116,7 +116,7 @@ def test_a_device_without_one_sided_traffic_starts_no_watchdog_threads(
 def test_writes_separated_by_pauses_start_no_watchdog_threads(
     watched_connection: WatchedConnection,
 ) -> None:
-    with multiplied_pauses(1):
+    with multiply_pauses_temporarily(1):
         for _ in range(30):
             watched_connection.write_and_measure_delay()
             time.sleep(0.003)

@@ -41,7 +41,9 @@ END = "ThreadSanitizer: reported 1 warnings\n"
 
 
 def test_a_data_race_at_the_end_of_a_thread_in_glibc_is_ignored() -> None:
-    assert sanitizer_reports.report_part_about_siwarp(f"{LINE}{GLIBC_REPORT}{LINE}{END}") == ""
+    assert (
+        sanitizer_reports.extract_report_part_about_siwarp(f"{LINE}{GLIBC_REPORT}{LINE}{END}") == ""
+    )
 
 
 @pytest.mark.parametrize(
@@ -49,13 +51,13 @@ def test_a_data_race_at_the_end_of_a_thread_in_glibc_is_ignored() -> None:
 )
 def test_every_other_data_race_is_reported(reports: tuple[str, ...]) -> None:
     text = "".join(f"{LINE}{report}{LINE}" for report in reports) + END
-    part = sanitizer_reports.report_part_about_siwarp(text)
+    part = sanitizer_reports.extract_report_part_about_siwarp(text)
     assert "siw_rd_close" in part and "rtld-malloc.h:50 in free" not in part
 
 
 def test_an_error_of_address_sanitizer_is_reported() -> None:
     text = "==7==ERROR: AddressSanitizer: heap-use-after-free\n    #0 0x1 in main\n"
-    assert sanitizer_reports.report_part_about_siwarp(text) == text
+    assert sanitizer_reports.extract_report_part_about_siwarp(text) == text
 
 
 def test_a_leak_is_reported_only_if_siwarp_is_in_its_stack() -> None:
@@ -64,6 +66,6 @@ def test_a_leak_is_reported_only_if_siwarp_is_in_its_stack() -> None:
         "Direct leak of 9 byte(s) in 1 object(s) allocated from:\n    #0 x Objects/obmalloc.c:1\n"
     )
     head = "==7==ERROR: LeakSanitizer: detected memory leaks\n\n"
-    assert sanitizer_reports.report_part_about_siwarp(head + other) == ""
-    part = sanitizer_reports.report_part_about_siwarp(f"{head}{other}\n{ours}")
+    assert sanitizer_reports.extract_report_part_about_siwarp(head + other) == ""
+    part = sanitizer_reports.extract_report_part_about_siwarp(f"{head}{other}\n{ours}")
     assert "8 byte(s)" in part and "9 byte(s)" not in part

@@ -43,7 +43,7 @@ A, B = ("10.1.0.1", 4000), ("10.1.0.2", 5000)
 crc32c_oracle = crcmod.predefined.mkPredefinedCrcFun("crc-32c")
 
 
-def ip_header(source: str, dest: str) -> Packet:
+def build_ip_header(source: str, dest: str) -> Packet:
     return IPv6(src=source, dst=dest) if ":" in source else IP(src=source, dst=dest)
 
 
@@ -66,7 +66,7 @@ class TCPConversation:
     ) -> Packet:
         (host, port), (to, to_port) = self.ends[who], self.ends[1 - who]
         tcp = TCP(sport=port, dport=to_port, seq=seq % (1 << 32), flags=flags)
-        packet = Ether(bytes(LINK / ip_header(host, to) / tcp / Raw(payload)))
+        packet = Ether(bytes(LINK / build_ip_header(host, to) / tcp / Raw(payload)))
         packet.time = 1_700_000_000 + Decimal(len(self.packets)) / 1000
         return packet
 
@@ -117,7 +117,7 @@ def add_startup_frames(link: TCPConversation, **request: Any) -> TCPConversation
     return link.send(1, bytes(MPAReply(**reply)))
 
 
-def stream_with_markers(fpdus: list[bytes]) -> bytes:
+def make_stream_with_markers(fpdus: list[bytes]) -> bytes:
     """Return FPDUs as a stream with Markers, which the CRC of each FPDU covers (RFC 5044)."""
     stream = bytearray()
     for fpdu in fpdus:
@@ -135,7 +135,9 @@ def stream_with_markers(fpdus: list[bytes]) -> bytes:
 
 
 def make_udp_packet(octets: bytes, a: tuple[str, int] = A, b: tuple[str, int] = B) -> Packet:
-    return Ether(bytes(LINK / ip_header(a[0], b[0]) / UDP(sport=a[1], dport=b[1]) / Raw(octets)))
+    return Ether(
+        bytes(LINK / build_ip_header(a[0], b[0]) / UDP(sport=a[1], dport=b[1]) / Raw(octets))
+    )
 
 
 def write_capture(packets: list[Packet], path: Path) -> Path:

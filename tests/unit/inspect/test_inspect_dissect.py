@@ -20,12 +20,12 @@ from unit.inspect.inspect_harness import (
     add_startup_frames,
     make_read_request_fpdu,
     make_send_fpdu,
+    make_stream_with_markers,
     make_tagged_fpdu,
     make_terminate_fpdu,
     make_ud_datagram,
     make_udp_packet,
     message_kinds,
-    stream_with_markers,
     write_capture,
 )
 
@@ -106,13 +106,13 @@ def test_dissect_detects_markers_from_the_frame_of_the_other_end_and_reports_wro
 ) -> None:
     fpdus = [make_send_fpdu(n, b"m" * 200) for n in range(1, 9)]
     link = add_startup_frames(TCPConversation().open(), reply_m=1).send(
-        0, stream_with_markers(fpdus), [100, 412, 3]
+        0, make_stream_with_markers(fpdus), [100, 412, 3]
     )
     found = dissect_conversation(link, tmp_path)
     assert message_kinds(found)[2:] == ["SEND"] * 8
     assert errors_and_clauses(found) == []
     assert found.streams[0].markers == {"10.1.0.1:4000": True, "10.1.0.2:5000": False}
-    wrong = bytearray(stream_with_markers(fpdus))
+    wrong = bytearray(make_stream_with_markers(fpdus))
     wrong[515] ^= 8
     found = dissect_conversation(
         add_startup_frames(TCPConversation().open(), reply_m=1).send(0, bytes(wrong)), tmp_path
@@ -337,7 +337,7 @@ def test_a_connection_without_its_start_is_dissected_from_the_first_valid_fpdu(
 
 def test_dissect_continues_after_a_gap_in_a_stream_with_markers(tmp_path: Path) -> None:
     link = add_startup_frames(TCPConversation().open(), reply_m=1)
-    stream = stream_with_markers([make_send_fpdu(n, b"q" * 102) for n in range(1, 12)])
+    stream = make_stream_with_markers([make_send_fpdu(n, b"q" * 102) for n in range(1, 12)])
     link.send(0, stream, [132, *[128] * 20])
     del link.packets[7]
     found = dissect_conversation(link, tmp_path)

@@ -39,20 +39,20 @@ from siwarp.inspect import (
 WORD, HALF = st.integers(0, (1 << 64) - 1), st.integers(0, (1 << 32) - 1)
 
 
-def untagged_fpdu(opcode: Opcode, body: Packet, msn: int = 1, **fields: Any) -> bytes:
+def make_untagged_fpdu(opcode: Opcode, body: Packet, msn: int = 1, **fields: Any) -> bytes:
     queue = {Opcode.ATOMIC_REQUEST: 1, Opcode.ATOMIC_RESPONSE: 3}.get(opcode, 0)
     head = DDPUntagged(**{"opcode": int(opcode), "qn": queue, "msn": msn, **fields})
     return bytes(FPDU(ulpdu=head / Raw(bytes(body))))
 
 
-def atomic_request_fpdu(msn: int = 1, **fields: Any) -> bytes:
+def make_atomic_request_fpdu(msn: int = 1, **fields: Any) -> bytes:
     given = {"request": msn, "stag": 5, "to": 0x100, "data": 3, **fields}
-    return untagged_fpdu(Opcode.ATOMIC_REQUEST, AtomicRequest(**given), msn)
+    return make_untagged_fpdu(Opcode.ATOMIC_REQUEST, AtomicRequest(**given), msn)
 
 
-def atomic_response_fpdu(msn: int = 1, number: int | None = None) -> bytes:
+def make_atomic_response_fpdu(msn: int = 1, number: int | None = None) -> bytes:
     number = msn if number is None else number
-    return untagged_fpdu(Opcode.ATOMIC_RESPONSE, AtomicResponse(request=number, old=7), msn)
+    return make_untagged_fpdu(Opcode.ATOMIC_RESPONSE, AtomicResponse(request=number, old=7), msn)
 
 
 def dissect_both_directions(there: bytes, back: bytes, tmp_path: Path) -> Dissection:
@@ -104,13 +104,13 @@ def test_each_layer_is_selected_by_its_opcode(opcode: Opcode, queue: Queue, laye
 
 def test_dissect_reports_atomics_with_their_fields_and_answers(tmp_path: Path) -> None:
     there = (
-        atomic_request_fpdu(1)
-        + atomic_request_fpdu(2, code=2, compare=4)
+        make_atomic_request_fpdu(1)
+        + make_atomic_request_fpdu(2, code=2, compare=4)
         + make_read_request_fpdu(3, 9, 2)
     )
     back = (
-        atomic_response_fpdu(1)
-        + atomic_response_fpdu(2)
+        make_atomic_response_fpdu(1)
+        + make_atomic_response_fpdu(2)
         + make_tagged_fpdu(Opcode.RDMA_READ_RESPONSE, 9, 0, b"xy")
     )
     found = dissect_both_directions(there, back, tmp_path)
@@ -125,8 +125,8 @@ def test_dissect_reports_atomics_with_their_fields_and_answers(tmp_path: Path) -
 
 def test_dissect_reports_immediate_data(tmp_path: Path) -> None:
     there = make_tagged_fpdu(Opcode.RDMA_WRITE, 5, 0, b"abc")
-    there += untagged_fpdu(Opcode.IMMEDIATE, ImmediateData(data=0x41424344))
-    there += untagged_fpdu(
+    there += make_untagged_fpdu(Opcode.IMMEDIATE, ImmediateData(data=0x41424344))
+    there += make_untagged_fpdu(
         Opcode.PRIVATE, PrivateHead(subcode=PrivateCode.SEND_IMM, data=6) / b"hi", 2
     )
     found = dissect_both_directions(there + make_send_fpdu(3, b"x"), b"", tmp_path)
@@ -176,7 +176,7 @@ def test_dissect_reports_delivery_counts_and_requester_messages_with_their_field
 
 INVALID_MESSAGES = {
     "queue": (
-        untagged_fpdu(Opcode.IMMEDIATE, ImmediateData(), qn=1),
+        make_untagged_fpdu(Opcode.IMMEDIATE, ImmediateData(), qn=1),
         b"",
         "queue 1",
         "RFC7306-4.1-01",
@@ -187,10 +187,15 @@ INVALID_MESSAGES = {
         "tagged segments",
         "RFC7306-4.1-01",
     ),
-    "unasked": (b"", atomic_response_fpdu(1), "an unsolicited Atomic Response", "RFC7306-5.2.2-08"),
+    "unasked": (
+        b"",
+        make_atomic_response_fpdu(1),
+        "an unsolicited Atomic Response",
+        "RFC7306-5.2.2-08",
+    ),
     "identifier": (
-        atomic_request_fpdu(1),
-        atomic_response_fpdu(1, 2),
+        make_atomic_request_fpdu(1),
+        make_atomic_response_fpdu(1, 2),
         "its identifier differs from the Atomic Request's",
         "RFC7306-5.2.1-13",
     ),

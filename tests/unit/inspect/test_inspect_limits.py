@@ -21,12 +21,12 @@ PCAP_HEAD = struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 228)
 SECTION = struct.pack("<IIIHHqI", 0x0A0D0D0A, 28, 0x1A2B3C4D, 1, 0, -1, 28)
 
 
-def pcap_record(payload: bytes) -> bytes:
+def make_pcap_record(payload: bytes) -> bytes:
     ip = bytes(IP(src="192.0.2.1", dst="192.0.2.2") / UDP(sport=5, dport=6) / Raw(payload))
     return struct.pack("<IIII", 0, 0, len(ip), len(ip)) + ip
 
 
-def pcapng_block(kind: int, body: bytes) -> bytes:
+def make_pcapng_block(kind: int, body: bytes) -> bytes:
     size = struct.pack("<I", 12 + len(body))
     return struct.pack("<I", kind) + size + body + size
 
@@ -52,12 +52,12 @@ TENTH_OF_MESSAGES = ["--max-messages", "10000"]
 def compressed_captures(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
     """Compressed captures of some tens of kB that unpack to large sizes, by name."""
     folder = tmp_path_factory.mktemp("limits")
-    message = pcap_record(bytes(UDDatagram(segment=DDPDatagram(msn=1))))
+    message = make_pcap_record(bytes(UDDatagram(segment=DDPDatagram(msn=1))))
     octets = {
         "messages": PCAP_HEAD + message * (2 * 10**6 // len(message)),
-        "frames": PCAP_HEAD + pcap_record(b"") * 51_000,
-        "interfaces": SECTION + pcapng_block(1, struct.pack("<HHI", 1, 0, 0)) * 51_000,
-        "unpacked": SECTION + pcapng_block(0xBAD, bytes(15 * MIB)) * 18,
+        "frames": PCAP_HEAD + make_pcap_record(b"") * 51_000,
+        "interfaces": SECTION + make_pcapng_block(1, struct.pack("<HHI", 1, 0, 0)) * 51_000,
+        "unpacked": SECTION + make_pcapng_block(0xBAD, bytes(15 * MIB)) * 18,
     }
     found = {name: folder / f"{name}.gz" for name in octets}
     for name, path in found.items():
@@ -131,7 +131,7 @@ def test_a_false_length_in_a_capture_file_does_not_cause_an_allocation_of_that_l
 ) -> None:
     path = tmp_path / "x"
     for octets in (
-        PCAP_HEAD + pcap_record(b"a") + struct.pack("<IIII", 0, 0, size, size) + b"rest",
+        PCAP_HEAD + make_pcap_record(b"a") + struct.pack("<IIII", 0, 0, size, size) + b"rest",
         SECTION + struct.pack("<II", 6, size & ~3) + b"rest",
         SECTION + struct.pack("<II", 1, size & ~3) + b"rest",
     ):

@@ -23,7 +23,7 @@ from siwarp.inspect import (
 )
 from siwarp.inspect.capture import examine_packets
 from siwarp.inspect.packets import packets_from_scapy
-from siwarp.inspect.rd import ack_body
+from siwarp.inspect.rd import make_ack_body
 
 
 def dissect_datagram(datagram: Packet, spoil: bool = False) -> list[Message]:
@@ -73,7 +73,7 @@ def test_dissect_reports_the_sequence_numbers_and_epochs_of_an_rd_segment() -> N
 
 @pytest.mark.parametrize("kind", [t for t in RDType if t != RDType.DATA])
 def test_dissect_reports_the_fields_of_rd_control_datagrams(kind: RDType) -> None:
-    body = ack_body(5, [7, 8, 300]) if kind == RDType.ACK else bytes(20)
+    body = make_ack_body(5, [7, 8, 300]) if kind == RDType.ACK else bytes(20)
     (found,) = dissect_datagram(RDDatagram(type=kind, psn=3, rd_flags=2, body=body, **EPOCHS))
     assert (found.transport, found.kind, found.error) == ("rd", f"RD_{kind.name}", None)
     assert (found.length, found.fields["rd_flags"]) == (len(body), 2)

@@ -118,14 +118,14 @@ def test_a_capture_is_read_with_markers_if_the_other_end_requested_them(
     def append_send_fpdus(frame: bytes, marked: int) -> bytes:
         return frame + (mark_stream(sends) if marked else b"".join(map(bytes, sends)))
 
-    def tcp_packet(d: Direction, data: bytes) -> Ether:
+    def make_tcp_packet(d: Direction, data: bytes) -> Ether:
         link = Ether(src="02:00:00:00:00:01", dst="02:00:00:00:00:02")
         tcp = TCP(sport=d.source_port, dport=d.dest_port, seq=7, flags="A")
         return Ether(bytes(link / IP(src=d.source, dst=d.dest) / tcp / Raw(data)))
 
     packets = [
-        tcp_packet(forth, append_send_fpdus(bytes(MPARequest(m=m_request)), m_reply)),
-        tcp_packet(forth.reverse(), append_send_fpdus(bytes(MPAReply(m=m_reply)), m_request)),
+        make_tcp_packet(forth, append_send_fpdus(bytes(MPARequest(m=m_request)), m_reply)),
+        make_tcp_packet(forth.reverse(), append_send_fpdus(bytes(MPAReply(m=m_reply)), m_request)),
     ]
     frames = cut_streams(tcp_streams(packets))
     for direction, marked in ((forth, m_reply), (forth.reverse(), m_request)):

@@ -31,7 +31,7 @@ REFUSAL = {"type": SIDRType.REFUSAL, "id": 7, "status": 2}
 COOKIE = {"type": SIDRType.COOKIE, "id": 7, "cookie": 0x99}
 
 
-def sidr_frame(**fields: Any) -> bytes:
+def build_sidr_frame(**fields: Any) -> bytes:
     return bytes(SIDR(**fields))
 
 
@@ -48,7 +48,7 @@ def dissect_exchange(*sent: tuple[str, bytes]) -> list[Message]:
 
 
 def test_dissect_reports_the_id_and_data_of_a_sidr_query() -> None:
-    (found,) = dissect_exchange(("ask", sidr_frame(id=7, data=b"hello")))
+    (found,) = dissect_exchange(("ask", build_sidr_frame(id=7, data=b"hello")))
     assert (found.transport, found.kind, found.length) == ("ud", "SIDR_QUESTION", 5)
     assert (found.fields, found.error) == ({"id": 7, "cookie": 0}, None)
     assert (found.source, found.dest) == ("10.0.0.1:40000", "10.0.0.2:7174")
@@ -56,9 +56,9 @@ def test_dissect_reports_the_id_and_data_of_a_sidr_query() -> None:
 
 def test_dissect_reports_the_fields_of_sidr_answers_refusals_and_cookies() -> None:
     answer, refusal, cookie = dissect_exchange(
-        ("tell", sidr_frame(**ANSWER, data=b"me")),
-        ("tell", sidr_frame(**REFUSAL)),
-        ("tell", sidr_frame(**COOKIE)),
+        ("tell", build_sidr_frame(**ANSWER, data=b"me")),
+        ("tell", build_sidr_frame(**REFUSAL)),
+        ("tell", build_sidr_frame(**COOKIE)),
     )
     assert (answer.kind, answer.length) == ("SIDR_ANSWER", 2)
     assert answer.fields == {"id": 7, "qpn": 0x10, "q_key": 0x77, "gid": "10.0.0.2"}
@@ -68,12 +68,12 @@ def test_dissect_reports_the_fields_of_sidr_answers_refusals_and_cookies() -> No
 
 
 def test_each_sidr_answer_is_attributed_to_the_last_query_with_its_id() -> None:
-    other = sidr_frame(**(ANSWER | {"id": 8}))
+    other = build_sidr_frame(**(ANSWER | {"id": 8}))
     first, cookie, again, answer, stray = dissect_exchange(
-        ("ask", sidr_frame(id=7)),
-        ("tell", sidr_frame(**COOKIE)),
-        ("ask", sidr_frame(id=7, cookie=0x99)),
-        ("tell", sidr_frame(**ANSWER)),
+        ("ask", build_sidr_frame(id=7)),
+        ("tell", build_sidr_frame(**COOKIE)),
+        ("ask", build_sidr_frame(id=7, cookie=0x99)),
+        ("tell", build_sidr_frame(**ANSWER)),
         ("tell", other),
     )
     assert (cookie.answers, first.answered_by) == (first.number, cookie.number)
@@ -84,37 +84,40 @@ def test_each_sidr_answer_is_attributed_to_the_last_query_with_its_id() -> None:
 @pytest.mark.parametrize(
     ("octets", "why"),
     [
-        (sidr_frame(id=7)[:-1], "231 octets instead of 232"),
-        (sidr_frame(id=7)[:20], "20 octets instead of 232"),
-        (sidr_frame(id=7, crc=5), "wrong CRC"),
+        (build_sidr_frame(id=7)[:-1], "231 octets instead of 232"),
+        (build_sidr_frame(id=7)[:20], "20 octets instead of 232"),
+        (build_sidr_frame(id=7, crc=5), "wrong CRC"),
         (
-            change_octet_and_fix_crc(sidr_frame(id=7), 4, 2),
+            change_octet_and_fix_crc(build_sidr_frame(id=7), 4, 2),
             "not the magic and version of UD resolution",
         ),
         (
-            change_octet_and_fix_crc(sidr_frame(id=7), 0, 0x54),
+            change_octet_and_fix_crc(build_sidr_frame(id=7), 0, 0x54),
             "not the magic and version of UD resolution",
         ),
-        (sidr_frame(id=0), "id 0"),
-        (change_octet_and_fix_crc(sidr_frame(id=7), 5, 9), "unknown type 9"),
-        (change_octet_and_fix_crc(sidr_frame(id=7), 7, 181), "181 octets of private data"),
-        (change_octet_and_fix_crc(sidr_frame(**ANSWER), 7, 137), "137 octets of private data"),
-        (change_octet_and_fix_crc(sidr_frame(**COOKIE), 7, 1), "1 octets of private data"),
-        (sidr_frame(**(REFUSAL | {"status": 0})), "a refusal without status"),
-        (sidr_frame(**(COOKIE | {"cookie": 0})), "a cookie frame without a cookie"),
-        (sidr_frame(**(ANSWER | {"qpn": 0})), "QPN 0x0"),
-        (sidr_frame(**(ANSWER | {"qpn": 0xFFFFFF})), "QPN 0xffffff"),
-        (sidr_frame(**(ANSWER | {"gid": "ff02::1"})), "a group's GID"),
-        (sidr_frame(**(ANSWER | {"gid": "::ffff:224.0.0.1"})), "a group's GID"),
+        (build_sidr_frame(id=0), "id 0"),
+        (change_octet_and_fix_crc(build_sidr_frame(id=7), 5, 9), "unknown type 9"),
+        (change_octet_and_fix_crc(build_sidr_frame(id=7), 7, 181), "181 octets of private data"),
+        (
+            change_octet_and_fix_crc(build_sidr_frame(**ANSWER), 7, 137),
+            "137 octets of private data",
+        ),
+        (change_octet_and_fix_crc(build_sidr_frame(**COOKIE), 7, 1), "1 octets of private data"),
+        (build_sidr_frame(**(REFUSAL | {"status": 0})), "a refusal without status"),
+        (build_sidr_frame(**(COOKIE | {"cookie": 0})), "a cookie frame without a cookie"),
+        (build_sidr_frame(**(ANSWER | {"qpn": 0})), "QPN 0x0"),
+        (build_sidr_frame(**(ANSWER | {"qpn": 0xFFFFFF})), "QPN 0xffffff"),
+        (build_sidr_frame(**(ANSWER | {"gid": "ff02::1"})), "a group's GID"),
+        (build_sidr_frame(**(ANSWER | {"gid": "::ffff:224.0.0.1"})), "a group's GID"),
     ],
 )
 def test_dissect_reports_invalid_sidr_frames_with_the_reason(octets: bytes, why: str) -> None:
-    _, bad = dissect_exchange(("ask", sidr_frame(id=1)), ("ask", octets))
+    _, bad = dissect_exchange(("ask", build_sidr_frame(id=1)), ("ask", octets))
     assert bad.error == why
 
 
 def test_dissect_reports_a_truncated_sidr_frame_as_incomplete() -> None:
-    packet = make_udp_packet(sidr_frame(id=7, data=b"hello"), QUERIER, LISTENER)
+    packet = make_udp_packet(build_sidr_frame(id=7, data=b"hello"), QUERIER, LISTENER)
     whole = bytes(packet)
     for length in range(46, len(whole)):
         packets = dissect_packets([type(packet)(whole[:length])])
@@ -124,7 +127,7 @@ def test_dissect_reports_a_truncated_sidr_frame_as_incomplete() -> None:
 
 def test_sidr_frames_and_datagrams_of_queue_pairs_have_separate_rows() -> None:
     question, send = dissect_exchange(
-        ("ask", sidr_frame(id=7)), ("ask", bytes(UDDatagram(segment=b"\x41\x43" + bytes(16))))
+        ("ask", build_sidr_frame(id=7)), ("ask", bytes(UDDatagram(segment=b"\x41\x43" + bytes(16))))
     )
     assert (question.kind, send.kind) == ("SIDR_QUESTION", "SEND")
 
@@ -159,7 +162,7 @@ def test_dissect_reports_a_ud_resolution_of_siwarp(tmp_path: Path, rig: Rig) -> 
 
 
 def test_dissect_reports_a_dropped_sidr_frame_with_the_reason(tmp_path: Path) -> None:
-    packet = make_udp_packet(sidr_frame(id=7), QUERIER, LISTENER)
+    packet = make_udp_packet(build_sidr_frame(id=7), QUERIER, LISTENER)
     packet.comment = b"drop_sidr_share: too many pending of one source"
     (found,) = examine(write_capture([packet], tmp_path / "x.pcapng")).messages
     assert found.kind == "SIDR_QUESTION" and found.dropped is not None

@@ -31,7 +31,7 @@ from siwarp.inspect import (
 crc32c_oracle = crcmod.predefined.mkPredefinedCrcFun("crc-32c")
 
 
-def integers_of_bits(count: int) -> st.SearchStrategy[int]:
+def n_bit_integer_strategy(count: int) -> st.SearchStrategy[int]:
     return st.integers(0, (1 << count) - 1)
 
 
@@ -39,53 +39,62 @@ payloads = st.binary(max_size=200)
 SENDS = [Opcode.SEND, Opcode.SEND_INVALIDATE, Opcode.SEND_SE, Opcode.SEND_SE_INVALIDATE]
 TAGGED = [Opcode.RDMA_WRITE, Opcode.RDMA_READ_RESPONSE]
 control = {
-    "l": integers_of_bits(1),
-    "ddp_rsvd": integers_of_bits(4),
-    "dv": integers_of_bits(2),
-    "rv": integers_of_bits(2),
-    "rdmap_rsvd": integers_of_bits(2),
+    "l": n_bit_integer_strategy(1),
+    "ddp_rsvd": n_bit_integer_strategy(4),
+    "dv": n_bit_integer_strategy(2),
+    "rv": n_bit_integer_strategy(2),
+    "rdmap_rsvd": n_bit_integer_strategy(2),
 }
-counters = {"qn": integers_of_bits(32), "msn": integers_of_bits(32), "mo": integers_of_bits(32)}
+counters = {
+    "qn": n_bit_integer_strategy(32),
+    "msn": n_bit_integer_strategy(32),
+    "mo": n_bit_integer_strategy(32),
+}
 tagged_fields = st.fixed_dictionaries(
     {
         **control,
         "opcode": st.sampled_from(TAGGED),
-        "stag": integers_of_bits(32),
-        "to": integers_of_bits(64),
+        "stag": n_bit_integer_strategy(32),
+        "to": n_bit_integer_strategy(64),
     }
 )
 untagged_fields = st.fixed_dictionaries(
-    {**control, **counters, "opcode": st.sampled_from(SENDS), "inv_stag": integers_of_bits(32)}
+    {
+        **control,
+        **counters,
+        "opcode": st.sampled_from(SENDS),
+        "inv_stag": n_bit_integer_strategy(32),
+    }
 )
 datagram_fields = st.fixed_dictionaries(
-    {**control, **counters, "opcode": st.sampled_from(SENDS), "q_key": integers_of_bits(32)}
+    {**control, **counters, "opcode": st.sampled_from(SENDS), "q_key": n_bit_integer_strategy(32)}
 )
 read_request_fields = st.fixed_dictionaries(
     {
-        "sink_stag": integers_of_bits(32),
-        "sink_to": integers_of_bits(64),
-        "size": integers_of_bits(32),
-        "src_stag": integers_of_bits(32),
-        "src_to": integers_of_bits(64),
+        "sink_stag": n_bit_integer_strategy(32),
+        "sink_to": n_bit_integer_strategy(64),
+        "size": n_bit_integer_strategy(32),
+        "src_stag": n_bit_integer_strategy(32),
+        "src_to": n_bit_integer_strategy(64),
     }
 )
 startup_fields = st.fixed_dictionaries(
     {
-        "m": integers_of_bits(1),
-        "c": integers_of_bits(1),
-        "r": integers_of_bits(1),
-        "res": integers_of_bits(4),
+        "m": n_bit_integer_strategy(1),
+        "c": n_bit_integer_strategy(1),
+        "r": n_bit_integer_strategy(1),
+        "res": n_bit_integer_strategy(4),
         "private_data": st.binary(max_size=508),
     }
 )
 enhanced_fields = st.fixed_dictionaries(
     {
-        "a": integers_of_bits(1),
-        "b": integers_of_bits(1),
-        "ird": integers_of_bits(14),
-        "c_rtr": integers_of_bits(1),
-        "d_rtr": integers_of_bits(1),
-        "ord": integers_of_bits(14),
+        "a": n_bit_integer_strategy(1),
+        "b": n_bit_integer_strategy(1),
+        "ird": n_bit_integer_strategy(14),
+        "c_rtr": n_bit_integer_strategy(1),
+        "d_rtr": n_bit_integer_strategy(1),
+        "ord": n_bit_integer_strategy(14),
     }
 )
 
@@ -120,7 +129,7 @@ def test_untagged_segments_are_parsed_to_the_fields_they_were_built_from(
     assert (field_values(seen, fields), raw_payload(seen)) == (fields, payload)
 
 
-@given(fields=read_request_fields, msn=integers_of_bits(32))
+@given(fields=read_request_fields, msn=n_bit_integer_strategy(32))
 def test_read_requests_are_parsed_to_the_fields_they_were_built_from(
     fields: dict[str, Any], msn: int
 ) -> None:
@@ -133,9 +142,13 @@ def test_read_requests_are_parsed_to_the_fields_they_were_built_from(
 
 @given(
     error=st.fixed_dictionaries(
-        {"layer": integers_of_bits(4), "etype": integers_of_bits(4), "code": integers_of_bits(8)}
+        {
+            "layer": n_bit_integer_strategy(4),
+            "etype": n_bit_integer_strategy(4),
+            "code": n_bit_integer_strategy(8),
+        }
     ),
-    length=st.none() | integers_of_bits(16),
+    length=st.none() | n_bit_integer_strategy(16),
     ddp=st.none() | tagged_fields | untagged_fields,
     rdma=st.none() | read_request_fields,
 )
@@ -168,7 +181,11 @@ def test_terminates_are_parsed_to_the_headers_that_they_quote(
     assert len(octets) == 18 + expected + (28 if rdma is not None else 0)
 
 
-@given(fields=startup_fields, rev=integers_of_bits(1), cls=st.sampled_from([MPARequest, MPAReply]))
+@given(
+    fields=startup_fields,
+    rev=n_bit_integer_strategy(1),
+    cls=st.sampled_from([MPARequest, MPAReply]),
+)
 def test_revision_0_and_1_start_up_frames_are_parsed_to_the_fields_they_were_built_from(
     fields: dict[str, Any], rev: int, cls: type[MPAStartup]
 ) -> None:
@@ -207,7 +224,7 @@ def test_fpdus_are_built_with_padding_and_the_crc_of_an_independent_implementati
     assert seen.crc == seen.crc_expected()
 
 
-@given(length=integers_of_bits(16), crc=integers_of_bits(32), pad=st.binary(max_size=3))
+@given(length=n_bit_integer_strategy(16), crc=n_bit_integer_strategy(32), pad=st.binary(max_size=3))
 def test_an_explicit_fpdu_length_padding_or_crc_is_not_corrected(
     length: int, crc: int, pad: bytes
 ) -> None:
@@ -229,7 +246,11 @@ def test_ud_datagrams_are_built_with_the_crc_of_an_independent_implementation(
     assert seen.crc == seen.crc_expected()
 
 
-@given(queue=integers_of_bits(2), dest=integers_of_bits(8), source=integers_of_bits(8))
+@given(
+    queue=n_bit_integer_strategy(2),
+    dest=n_bit_integer_strategy(8),
+    source=n_bit_integer_strategy(8),
+)
 def test_queue_and_indexes_are_parsed_from_a_ud_queue_number(
     queue: int, dest: int, source: int
 ) -> None:

@@ -22,9 +22,9 @@ from unit.inspect.inspect_harness import (
     frames_by_port,
     frames_from_port,
     make_send_fpdu,
+    make_stream_with_markers,
     make_tagged_fpdu,
     sniff_packets,
-    stream_with_markers,
 )
 
 from siwarp.inspect import (
@@ -45,7 +45,7 @@ PORT = 7174
 
 
 @contextmanager
-def mpa_port_binding(port: int) -> Iterator[None]:
+def temporarily_bind_mpa_port(port: int) -> Iterator[None]:
     bind_mpa(port)
     try:
         yield
@@ -58,7 +58,7 @@ def mpa_port_binding(port: int) -> Iterator[None]:
 def test_sniffing_a_recorded_connection_returns_every_frame_of_both_ends(
     file: Path, session: type[DefaultSession]
 ) -> None:
-    with mpa_port_binding(PORT):
+    with temporarily_bind_mpa_port(PORT):
         packets = sniff_packets(file, session)
     for port, octets in frames_by_port(file).items():
         assert frames_from_port(packets, port) == octets
@@ -87,7 +87,7 @@ def test_fpdus_in_segments_of_any_size_are_returned_once_and_complete(
         make_send_fpdu(3),
     ]
     link = add_startup_frames(TCPConversation().open()).send(0, b"".join(fpdus), cut)
-    with mpa_port_binding(B[1]):
+    with temporarily_bind_mpa_port(B[1]):
         packets = sniff_packets(link.packets, session)
     assert frames_from_port(packets, A[1])[1:] == fpdus
 
@@ -100,7 +100,7 @@ def test_an_fpdu_in_the_segment_of_the_reply_is_returned(session: type[DefaultSe
     packet = link.packets.pop()
     link.next[1] -= len(packet[TCP].payload)
     link.send(1, bytes(packet[TCP].payload) + first)
-    with mpa_port_binding(B[1]):
+    with temporarily_bind_mpa_port(B[1]):
         found = frames_from_port(sniff_packets(link.packets, session), B[1])
     assert len(found) == 2
     assert found[1] == first
@@ -116,9 +116,9 @@ def test_two_connections_with_equal_scapy_keys_are_kept_separate() -> None:
     plain = [make_send_fpdu(n, bytes([n]) * 600) for n in (1, 2, 3)]
     for fpdu in plain:
         one.send(1, fpdu, [300])
-    two.send(1, stream_with_markers(plain), [700])
+    two.send(1, make_stream_with_markers(plain), [700])
     for session in (TCPSession, FPDUSession):
-        with mpa_port_binding(200), mpa_port_binding(196):
+        with temporarily_bind_mpa_port(200), temporarily_bind_mpa_port(196):
             found = sniff_packets(packets, session)
         assert frames_from_port(found, 200)[1:] == plain
         assert [f[2:-4] for f in frames_from_port(found, 196)[1:]] == [f[2:-4] for f in plain]
@@ -132,11 +132,11 @@ def test_markers_are_removed_regardless_of_segment_boundaries() -> None:
         *(make_send_fpdu(n) for n in range(4, 40)),
     ]
     plain.append(make_tagged_fpdu(Opcode.RDMA_WRITE, 1, 0, random.Random(1).randbytes(3000)))
-    stream = stream_with_markers(plain)
+    stream = make_stream_with_markers(plain)
     for sizes in ([], [1, 2, 3, 508, 4, 1], [7] * 300):
         link = add_startup_frames(TCPConversation().open(), reply_m=1).send(0, stream, sizes)
         for session in (TCPSession, FPDUSession):
-            with mpa_port_binding(B[1]):
+            with temporarily_bind_mpa_port(B[1]):
                 found = frames_from_port(sniff_packets(link.packets, session), A[1])
             assert [f[:-4] for f in found[1:]] == [f[:-4] for f in plain]
 

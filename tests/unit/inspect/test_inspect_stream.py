@@ -35,7 +35,7 @@ STREAM = b"".join(
 )
 
 
-def tcp_segment(seq: int, payload: bytes = b"", flags: str = "A") -> Packet:
+def make_tcp_segment(seq: int, payload: bytes = b"", flags: str = "A") -> Packet:
     ip = IP(src=FORTH.source, dst=FORTH.dest)
     tcp = TCP(sport=FORTH.source_port, dport=FORTH.dest_port, seq=seq % (1 << 32), flags=flags)
     return Ether(bytes(LINK / ip / tcp / Raw(payload)))
@@ -60,34 +60,38 @@ def split_into_pieces(octets: bytes, sizes: list[int]) -> list[tuple[int, bytes]
 def test_segments_in_any_order_are_reassembled_across_a_sequence_number_wrap(
     isn: int, sizes: list[int], order: random.Random
 ) -> None:
-    packets = [tcp_segment(isn + 1 + at, piece) for at, piece in split_into_pieces(STREAM, sizes)]
+    packets = [
+        make_tcp_segment(isn + 1 + at, piece) for at, piece in split_into_pieces(STREAM, sizes)
+    ]
     order.shuffle(packets)
-    streams = tcp_streams([tcp_segment(isn, flags="S"), *packets])
+    streams = tcp_streams([make_tcp_segment(isn, flags="S"), *packets])
     assert streams == {FORTH: STREAM}
 
 
 def test_a_stream_whose_sequence_numbers_wrap_is_reassembled() -> None:
     isn = (1 << 32) - 20
-    packets = [tcp_segment(isn + 1 + at, piece) for at, piece in split_into_pieces(STREAM, [7])]
-    assert tcp_streams([tcp_segment(isn, flags="S"), *packets]) == {FORTH: STREAM}
+    packets = [
+        make_tcp_segment(isn + 1 + at, piece) for at, piece in split_into_pieces(STREAM, [7])
+    ]
+    assert tcp_streams([make_tcp_segment(isn, flags="S"), *packets]) == {FORTH: STREAM}
 
 
 def test_retransmitted_and_overlapping_segments_are_counted_once() -> None:
-    packets = [tcp_segment(100 + at, piece) for at, piece in split_into_pieces(STREAM, [10])]
-    packets.insert(3, tcp_segment(100, STREAM[:25]))
-    packets.append(tcp_segment(100, STREAM))
-    assert tcp_streams([tcp_segment(99, flags="S"), *packets])[FORTH] == STREAM
+    packets = [make_tcp_segment(100 + at, piece) for at, piece in split_into_pieces(STREAM, [10])]
+    packets.insert(3, make_tcp_segment(100, STREAM[:25]))
+    packets.append(make_tcp_segment(100, STREAM))
+    assert tcp_streams([make_tcp_segment(99, flags="S"), *packets])[FORTH] == STREAM
 
 
 def test_missing_octets_in_a_stream_raise_an_error_with_their_position() -> None:
-    packets = [tcp_segment(1 + at, piece) for at, piece in split_into_pieces(STREAM, [16])]
+    packets = [make_tcp_segment(1 + at, piece) for at, piece in split_into_pieces(STREAM, [16])]
     del packets[2]
     with pytest.raises(ValueError, match="octets are missing after 32 of"):
-        tcp_streams([tcp_segment(0, flags="S"), *packets])
+        tcp_streams([make_tcp_segment(0, flags="S"), *packets])
 
 
 def test_padding_of_a_short_ethernet_frame_is_not_part_of_the_stream() -> None:
-    packet = Ether(bytes(tcp_segment(1, b"ab")) + bytes(4))
+    packet = Ether(bytes(make_tcp_segment(1, b"ab")) + bytes(4))
     assert tcp_streams([packet]) == {FORTH: b"ab"}
 
 

@@ -19,8 +19,8 @@ class FakeGuest:
     def __init__(self) -> None:
         self.console, self.closed = "interop: ready\n", False
 
-    def kernel_fault(self) -> str:
-        return vm.kernel_fault(self.console)
+    def find_kernel_fault(self) -> str:
+        return vm.find_kernel_fault(self.console)
 
     def close(self) -> None:
         self.closed = True
@@ -37,12 +37,15 @@ class FakeGuest:
     ],
 )
 def test_a_kernel_fault_is_found_in_the_console_of_a_guest(line: str) -> None:
-    assert vm.kernel_fault(f"interop: ready\n{line}\n[    1.1] Modules linked in: siw\n") == line
+    assert (
+        vm.find_kernel_fault(f"interop: ready\n{line}\n[    1.1] Modules linked in: siw\n") == line
+    )
 
 
 def test_console_messages_of_the_siw_driver_are_not_kernel_faults() -> None:
     assert (
-        vm.kernel_fault("interop: ready\n[ 1.0] siw: MPA: CRC error\n[ 1.1] siw: DEBUG: x\n") == ""
+        vm.find_kernel_fault("interop: ready\n[ 1.0] siw: MPA: CRC error\n[ 1.1] siw: DEBUG: x\n")
+        == ""
     )
 
 

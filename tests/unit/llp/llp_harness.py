@@ -87,7 +87,7 @@ class LlpSocket:
         lib.siw_llp_update_want_write(self.c, on)
 
     def resume(self) -> None:
-        lib.siw_llp_resume(self.c)
+        lib.siw_llp_sock_resume(self.c)
 
     # UDP calls.
 

@@ -37,7 +37,7 @@ OCTETS = random.Random(3).randbytes(200_000)
 
 
 @contextmanager
-def open_capture(path: Path) -> Iterator[Path]:
+def capture_to_file(path: Path) -> Iterator[Path]:
     assert lib.siw_capture_open(str(path).encode()) == 0
     try:
         yield path
@@ -107,7 +107,7 @@ def test_a_capture_contains_each_datagram_as_sent_and_as_received(
     a, b = port.open_udp(host), port.open_udp(host)
     longest = 65507 if family == "v4" else 65527
     sent = [OCTETS[:n] for n in (0, 1, 2, 3, 1000, 1001, longest)]
-    with open_capture(tmp_path / "x.pcapng") as path:
+    with capture_to_file(tmp_path / "x.pcapng") as path:
         for octets in sent:
             half = len(octets) // 3
             assert a.sendto(b.local_addr(), octets[:half], octets[half:]) == 0
@@ -123,7 +123,7 @@ def test_a_capture_contains_each_datagram_as_sent_and_as_received(
 
 def test_a_capture_contains_the_datagrams_of_a_batch(port: Port, tmp_path: Path) -> None:
     a, b = port.open_udp(), port.open_udp()
-    with open_capture(tmp_path / "x.pcapng") as path:
+    with capture_to_file(tmp_path / "x.pcapng") as path:
         buf = ffi.from_buffer(OCTETS)
         rv = lib.siw_llp_udp_send_batch(a.c, b.local_addr(), buf, 2500, 1000)
         assert rv == 0
@@ -138,7 +138,7 @@ def test_a_capture_has_the_local_address_towards_the_peer_for_a_wildcard_socket(
     port: Port, tmp_path: Path
 ) -> None:
     a, b = port.open_udp("0.0.0.0"), port.open_udp("127.0.0.1")
-    with open_capture(tmp_path / "x.pcapng") as path:
+    with capture_to_file(tmp_path / "x.pcapng") as path:
         assert a.sendto(b.local_addr(), b"x") == 0
     assert packet_flow(read_packets(path)[0]) == (
         "127.0.0.1",
@@ -154,7 +154,7 @@ def test_a_captured_dropped_datagram_has_the_reason_as_its_comment(
     names = [ffi.string(lib.siw_counter_name(i)).decode() for i in range(lib.siw_counters_count())]
     drops = [i for i, name in enumerate(names) if name.startswith("drop_")]
     a, b = port.open_udp(), port.open_udp()
-    with open_capture(tmp_path / "x.pcapng") as path:
+    with capture_to_file(tmp_path / "x.pcapng") as path:
         for i in drops:
             a.sendto(b.local_addr(), OCTETS[:i])
             receive_datagram(port, b)
@@ -192,7 +192,7 @@ def test_a_capture_note_of_a_thread_is_added_to_the_datagram_of_that_thread(tmp_
             assert receive_datagram(port, b) == name.encode()
             lib.siw_capture_note_drop_reason(names[name])
 
-    with open_capture(tmp_path / "x.pcapng") as path:
+    with capture_to_file(tmp_path / "x.pcapng") as path:
         threads = [
             threading.Thread(target=send_with_capture_notes, args=(port, name))
             for port, name in zip(ports, which, strict=True)
@@ -249,7 +249,7 @@ def assert_sequence_numbers_continue(packets: list[Packet]) -> None:
 def test_a_tcp_stream_within_one_process_is_captured_once_from_syn_to_fin(
     port: Port, tmp_path: Path, family: str
 ) -> None:
-    with open_capture(tmp_path / "x.pcapng") as path:
+    with capture_to_file(tmp_path / "x.pcapng") as path:
         a, b = port.connected_pair(LOOPBACK[family])
         transfer_stream(port, a, b, OCTETS)
         transfer_stream(port, b, a, OCTETS[:1000])
@@ -275,7 +275,7 @@ def test_a_tcp_stream_within_one_process_is_captured_once_from_syn_to_fin(
 def test_a_tcp_stream_to_another_program_is_captured_in_both_directions(
     port: Port, tmp_path: Path, who: str
 ) -> None:
-    with open_capture(tmp_path / "x.pcapng") as path:
+    with capture_to_file(tmp_path / "x.pcapng") as path:
         if who == "accepted":
             listener = port.listen()
             peer = socket.create_connection(("127.0.0.1", port_of(listener.local_addr())))
@@ -307,7 +307,7 @@ def test_a_tcp_stream_to_another_program_is_captured_in_both_directions(
 def test_each_direction_of_a_captured_tcp_stream_has_its_own_initial_sequence_number(
     port: Port, tmp_path: Path
 ) -> None:
-    with open_capture(tmp_path / "x.pcapng") as path:
+    with capture_to_file(tmp_path / "x.pcapng") as path:
         listener = port.listen()
         for _ in range(2):
             a = port.connect(listener.local_addr())
@@ -318,7 +318,7 @@ def test_each_direction_of_a_captured_tcp_stream_has_its_own_initial_sequence_nu
 
 
 def test_the_capture_of_an_aborted_tcp_stream_ends_with_a_reset(port: Port, tmp_path: Path) -> None:
-    with open_capture(tmp_path / "x.pcapng") as path:
+    with capture_to_file(tmp_path / "x.pcapng") as path:
         a, b = port.connected_pair()
         lib.siw_llp_tcp_set_abortive_close(a.c)
         a.close()
@@ -333,7 +333,7 @@ def test_a_capture_started_amid_a_connection_has_no_handshake_and_only_later_dat
 ) -> None:
     a, b = port.connected_pair()
     transfer_stream(port, a, b, b"before")
-    with open_capture(tmp_path / "x.pcapng") as path:
+    with capture_to_file(tmp_path / "x.pcapng") as path:
         transfer_stream(port, a, b, b"after")
     transfer_stream(port, a, b, b"past")
     packets = read_packets(path)
@@ -343,7 +343,7 @@ def test_a_capture_started_amid_a_connection_has_no_handshake_and_only_later_dat
 
 def test_a_capture_names_the_network_interface_of_each_packet(port: Port, tmp_path: Path) -> None:
     a, b = port.open_udp("127.0.0.1"), port.open_udp("::1")
-    with open_capture(tmp_path / "x.pcapng") as path:
+    with capture_to_file(tmp_path / "x.pcapng") as path:
         a.sendto(a.local_addr(), b"4")
         b.sendto(b.local_addr(), b"6")
     names = {p.sniffed_on for p in read_packets(path)}
@@ -355,11 +355,11 @@ def test_a_second_capture_is_refused_and_a_new_one_overwrites_its_file(
 ) -> None:
     a = port.open_udp()
     path = tmp_path / "x.pcapng"
-    with open_capture(path):
+    with capture_to_file(path):
         assert lib.siw_capture_open(str(tmp_path / "y.pcapng").encode()) == -EBUSY
         a.sendto(a.local_addr(), b"first")
     a.sendto(a.local_addr(), b"between")
-    with open_capture(path):
+    with capture_to_file(path):
         a.sendto(a.local_addr(), b"second")
     assert [transport_payload(p) for p in read_packets(path)] == [b"second"]
     assert not (tmp_path / "y.pcapng").exists()
@@ -379,7 +379,7 @@ def test_a_capture_to_an_unusable_path_is_refused(tmp_path: Path) -> None:
 
 
 def test_percent_p_in_a_capture_path_is_replaced_by_the_process_id(tmp_path: Path) -> None:
-    with open_capture(tmp_path / "a-%p-b-%p.pcapng"):
+    with capture_to_file(tmp_path / "a-%p-b-%p.pcapng"):
         pass
     assert [p.name for p in tmp_path.iterdir()] == [f"a-{os.getpid()}-b-{os.getpid()}.pcapng"]
 
@@ -388,7 +388,7 @@ def test_percent_p_in_a_capture_path_is_replaced_by_the_process_id(tmp_path: Pat
 def test_a_forked_child_writes_its_own_capture_file(tmp_path: Path, name: str) -> None:
     port = Port()
     a = port.open_udp()
-    with open_capture(tmp_path / name):
+    with capture_to_file(tmp_path / name):
         where = a.local_addr()
         a.sendto(where, b"parent 1")
         pid = os.fork()

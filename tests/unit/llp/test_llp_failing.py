@@ -79,7 +79,7 @@ CALLS = [
     ),
     ("lib.siw_llp_local_addr(u4.c, siw_addr('::1'))", "getsockname"),
     ("lib.siw_llp_peer_addr(u4.c, siw_addr('::1'))", "getpeername"),
-    ("lib.siw_llp_interfaces(ffi.new('struct siw_llp_interface[8]'), 8)", "getifaddrs socket"),
+    ("lib.siw_llp_list_interfaces(ffi.new('struct siw_llp_interface[8]'), 8)", "getifaddrs socket"),
     (
         "lib.siw_llp_poll_port_open(ffi.new('struct siw_llp_port **'))",
         "epoll_create1 eventfd epoll_ctl",
@@ -184,14 +184,14 @@ def test_an_interface_that_disappears_during_the_query_is_reported_as_down(build
         build_dir,
         """
 found = ffi.new("struct siw_llp_interface[8]")
-n = lib.siw_llp_interfaces(found, 8)
+n = lib.siw_llp_list_interfaces(found, 8)
 assert n >= 1 and found[0].up and found[0].mtu
 with failing("ioctl", errno.ENODEV):
-    assert lib.siw_llp_interfaces(found, 8) == n
+    assert lib.siw_llp_list_interfaces(found, 8) == n
 assert not found[0].up and not found[0].mtu
 # On a machine without IPv4 the layer queries interfaces through an IPv6 socket.
 with failing("socket", errno.EAFNOSUPPORT):
-    assert lib.siw_llp_interfaces(found, 8) == n
+    assert lib.siw_llp_list_interfaces(found, 8) == n
 assert found[0].up and found[0].mtu
 """,
     )

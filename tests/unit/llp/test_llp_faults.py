@@ -11,14 +11,19 @@ import time
 
 import pytest
 from pace import limit_exceeded
-from unit.llp.test_llp_capture import open_capture, packet_comment, read_packets, transport_payload
+from unit.llp.test_llp_capture import (
+    capture_to_file,
+    packet_comment,
+    read_packets,
+    transport_payload,
+)
 
 #: Additional seconds that an event may take under a sanitizer or on a loaded machine.
 EXTRA_SECONDS = 5.0
 
 
 @contextlib.contextmanager
-def installed_fault_plan(helpers, text):
+def temporarily_install_fault_plan(helpers, text):
     rv = helpers.lib.siw_faults_install(text.encode())
     assert rv == 0, helpers.ffi.string(helpers.lib.siw_faults_error_text()).decode()
     try:
@@ -63,14 +68,14 @@ def send_all(sock, dest, datagrams):
 
 
 def test_an_invalid_fault_plan_is_refused_with_a_reason_and_changes_nothing(helpers):
-    with installed_fault_plan(helpers, "loss=1%"):
+    with temporarily_install_fault_plan(helpers, "loss=1%"):
         assert helpers.lib.siw_faults_install(b"loss=1%;delay=2") == -errno.EINVAL
         why = helpers.ffi.string(helpers.lib.siw_faults_error_text()).decode()
         assert why.startswith("clause 2, character 15: ")
         out = helpers.ffi.new("char[64]")
-        assert helpers.lib.siw_faults_current(out, 64) == 7
+        assert helpers.lib.siw_faults_format_current_plan(out, 64) == 7
         assert helpers.ffi.string(out) == b"loss=1%"
-    assert helpers.lib.siw_faults_current(out, 64) == 0
+    assert helpers.lib.siw_faults_format_current_plan(out, 64) == 0
 
 
 @pytest.mark.parametrize("way", ["tx", "rx"])
@@ -79,7 +84,7 @@ def test_a_fault_plan_loses_the_same_datagrams_for_the_same_seed(port, helpers, 
     for seed in (7, 7, 8):
         a, b = port.open_udp(), port.open_udp()
         counters = helpers.Counters()
-        with installed_fault_plan(helpers, f"{way}:loss=10%,seed={seed}"):
+        with temporarily_install_fault_plan(helpers, f"{way}:loss=10%,seed={seed}"):
             send_all(a, b.local_addr(), numbered_datagrams(1000))
             runs.append(receive_until_quiet(port, b))
         assert 1000 - len(runs[-1]) == counters["fault_loss"]
@@ -94,7 +99,7 @@ def test_a_fault_plan_loses_the_same_datagrams_for_the_same_seed(port, helpers, 
 
 def test_a_fault_plan_has_no_effect_after_its_removal(port, helpers):
     a, b = port.open_udp(), port.open_udp()
-    with installed_fault_plan(helpers, "loss=100%"):
+    with temporarily_install_fault_plan(helpers, "loss=100%"):
         send_all(a, b.local_addr(), numbered_datagrams(10))
     send_all(a, b.local_addr(), numbered_datagrams(10))
     assert receive_until_quiet(port, b, most=10) == numbered_datagrams(10)
@@ -102,7 +107,7 @@ def test_a_fault_plan_has_no_effect_after_its_removal(port, helpers):
 
 def test_a_burst_of_losses_drops_consecutive_datagrams(port, helpers):
     a, b = port.open_udp(), port.open_udp()
-    with installed_fault_plan(helpers, "tx:loss=5%,burst=4"):
+    with temporarily_install_fault_plan(helpers, "tx:loss=5%,burst=4"):
         send_all(a, b.local_addr(), numbered_datagrams(1000))
         got = {int.from_bytes(d, "big") for d in receive_until_quiet(port, b)}
     lost = "".join("." if i in got else "x" for i in range(1000))
@@ -115,7 +120,7 @@ def test_a_burst_of_losses_drops_consecutive_datagrams(port, helpers):
 def test_duplicates_arrive_directly_after_their_originals(port, helpers, way):
     a, b = port.open_udp(), port.open_udp()
     counters = helpers.Counters()
-    with installed_fault_plan(helpers, f"{way}:dup=20%"):
+    with temporarily_install_fault_plan(helpers, f"{way}:dup=20%"):
         send_all(a, b.local_addr(), numbered_datagrams(500))
         got = receive_until_quiet(port, b)
     assert sorted(set(got)) == numbered_datagrams(500)
@@ -128,7 +133,7 @@ def test_duplicates_arrive_directly_after_their_originals(port, helpers, way):
 def test_a_reordered_datagram_is_overtaken_by_at_most_three_datagrams(port, helpers, way):
     a, b = port.open_udp(), port.open_udp()
     counters = helpers.Counters()
-    with installed_fault_plan(helpers, f"{way}:reorder=10%"):
+    with temporarily_install_fault_plan(helpers, f"{way}:reorder=10%"):
         send_all(a, b.local_addr(), numbered_datagrams(500))
         got = [int.from_bytes(d, "big") for d in receive_until_quiet(port, b, quiet=0.5)]
     assert sorted(got) == list(range(500))
@@ -141,7 +146,7 @@ def test_a_reordered_datagram_is_overtaken_by_at_most_three_datagrams(port, help
 
 def test_a_reordered_datagram_without_successors_is_sent_after_a_time_out(port, helpers):
     a, b = port.open_udp(), port.open_udp()
-    with installed_fault_plan(helpers, "tx:reorder=100%"):
+    with temporarily_install_fault_plan(helpers, "tx:reorder=100%"):
         began = time.monotonic()
         send_all(a, b.local_addr(), [b"alone"])
         assert receive_until_quiet(port, b, quiet=EXTRA_SECONDS, most=1) == [b"alone"]
@@ -152,7 +157,7 @@ def test_a_reordered_datagram_without_successors_is_sent_after_a_time_out(port, 
 def test_the_limit_of_a_fault_plan_counts_datagrams_without_their_duplicates(port, helpers, fault):
     a, b = port.open_udp(), port.open_udp()
     counters = helpers.Counters()
-    with installed_fault_plan(helpers, f"tx:rate=8kbit,limit=3,{fault}"):
+    with temporarily_install_fault_plan(helpers, f"tx:rate=8kbit,limit=3,{fault}"):
         send_all(a, b.local_addr(), [bytes(1000)] * 10)
         assert counters["fault_limit"] == 7
     # When the plan is removed, the datagrams that the plan holds are sent immediately.
@@ -168,24 +173,24 @@ def test_a_fault_plan_marks_only_ecn_capable_datagrams(port, helpers, way, delay
     assert helpers.lib.siw_llp_udp_enable_ecn(capable.c) == 0
     assert helpers.lib.siw_llp_udp_enable_ecn(b.c) == 0
 
-    def is_marked_ce(sender):
+    def send_and_check_ce_mark(sender):
         assert sender.sendto(b.local_addr(), b"x") == 0
         while (rv := helpers.lib.siw_llp_udp_recv_with_gro(b.c, source, room, 100, seg)) < 0:
             assert rv == -errno.EAGAIN
             port.poll_until_ready(b)
         return helpers.lib.siw_llp_udp_ce_received(b.c)
 
-    with installed_fault_plan(helpers, f"{way}:mark=100%{delay}"):
-        assert is_marked_ce(capable)
-        assert not is_marked_ce(plain)
-    assert not is_marked_ce(capable)
+    with temporarily_install_fault_plan(helpers, f"{way}:mark=100%{delay}"):
+        assert send_and_check_ce_mark(capable)
+        assert not send_and_check_ce_mark(plain)
+    assert not send_and_check_ce_mark(capable)
 
 
 @pytest.mark.parametrize("way", ["tx", "rx"])
 def test_a_fault_plan_changes_one_bit_of_a_corrupted_datagram(port, helpers, way):
     a, b = port.open_udp(), port.open_udp()
     counters = helpers.Counters()
-    with installed_fault_plan(helpers, f"{way}:corrupt=20%"):
+    with temporarily_install_fault_plan(helpers, f"{way}:corrupt=20%"):
         send_all(a, b.local_addr(), [bytes(100)] * 300)
         got = receive_until_quiet(port, b)
     bits = [sum(o.bit_count() for o in d) for d in got]
@@ -198,7 +203,7 @@ def test_a_fault_plan_changes_one_bit_of_a_corrupted_datagram(port, helpers, way
 def test_a_delayed_datagram_arrives_after_its_delay_and_wakes_a_waiting_thread(port, helpers, way):
     a, b = port.open_udp(), port.open_udp()
     counters = helpers.Counters()
-    with installed_fault_plan(helpers, f"{way}:delay=60ms"):
+    with temporarily_install_fault_plan(helpers, f"{way}:delay=60ms"):
         began = time.monotonic()
         send_all(a, b.local_addr(), numbered_datagrams(5))
         assert receive_until_quiet(port, b, quiet=EXTRA_SECONDS, most=5) == numbered_datagrams(5)
@@ -212,7 +217,7 @@ def test_a_delayed_datagram_arrives_after_its_delay_and_wakes_a_waiting_thread(p
 def test_a_wait_without_time_out_ends_when_a_delayed_datagram_is_due(port, helpers):
     a, b = port.open_udp(), port.open_udp()
     port.drain_ready_sockets()
-    with installed_fault_plan(helpers, "tx:delay=30ms"):
+    with temporarily_install_fault_plan(helpers, "tx:delay=30ms"):
         port.arm()
         began = time.monotonic()
         send_all(a, b.local_addr(), [b"x"])
@@ -225,7 +230,7 @@ def test_a_wait_without_time_out_ends_when_a_delayed_datagram_is_due(port, helpe
 
 def test_the_rate_of_a_fault_plan_spaces_datagrams(port, helpers):
     a, b = port.open_udp(), port.open_udp()
-    with installed_fault_plan(helpers, "tx:rate=4Mbit"):
+    with temporarily_install_fault_plan(helpers, "tx:rate=4Mbit"):
         began = time.monotonic()
         send_all(a, b.local_addr(), [bytes(1000)] * 50)
         assert len(receive_until_quiet(port, b, quiet=EXTRA_SECONDS, most=50)) == 50
@@ -236,7 +241,7 @@ def test_the_rate_of_a_fault_plan_spaces_datagrams(port, helpers):
 def test_datagrams_beyond_the_limit_of_a_rate_limited_fault_plan_are_dropped(port, helpers):
     a, b = port.open_udp(), port.open_udp()
     counters = helpers.Counters()
-    with installed_fault_plan(helpers, "tx:rate=800kbit,limit=10"):
+    with temporarily_install_fault_plan(helpers, "tx:rate=800kbit,limit=10"):
         send_all(a, b.local_addr(), [bytes(1000)] * 50)
         got = receive_until_quiet(port, b, quiet=0.5)
     assert len(got) + counters["fault_limit"] == 50
@@ -246,18 +251,18 @@ def test_datagrams_beyond_the_limit_of_a_rate_limited_fault_plan_are_dropped(por
 def test_a_blackout_drops_the_datagrams_in_its_period(port, helpers):
     a, b = port.open_udp(), port.open_udp()
     counters = helpers.Counters()
-    with installed_fault_plan(helpers, "tx:blackout=100s@0s"):
+    with temporarily_install_fault_plan(helpers, "tx:blackout=100s@0s"):
         send_all(a, b.local_addr(), numbered_datagrams(5))
         assert receive_until_quiet(port, b, quiet=0) == []
     assert counters["fault_blackout"] == 5
-    with installed_fault_plan(helpers, "tx:blackout=100s@100s"):
+    with temporarily_install_fault_plan(helpers, "tx:blackout=100s@100s"):
         send_all(a, b.local_addr(), numbered_datagrams(5))
         assert receive_until_quiet(port, b, most=5) == numbered_datagrams(5)
 
 
 def test_a_clause_of_a_fault_plan_applies_only_to_its_peer(port, helpers):
     a, b, c = port.open_udp(), port.open_udp(), port.open_udp()
-    with installed_fault_plan(
+    with temporarily_install_fault_plan(
         helpers, f"tx:loss=100%,peer=127.0.0.1:{helpers.port_of(b.local_addr())}"
     ):
         for dest in (b, c):
@@ -268,7 +273,7 @@ def test_a_clause_of_a_fault_plan_applies_only_to_its_peer(port, helpers):
 
 def test_removal_of_a_fault_plan_delivers_delayed_datagrams_immediately(port, helpers):
     a, b = port.open_udp(), port.open_udp()
-    with installed_fault_plan(helpers, "delay=1000s"):
+    with temporarily_install_fault_plan(helpers, "delay=1000s"):
         send_all(a, b.local_addr(), numbered_datagrams(5))
         assert receive_until_quiet(port, b, quiet=0) == []
     assert receive_until_quiet(port, b, quiet=EXTRA_SECONDS, most=5) == numbered_datagrams(5)
@@ -277,7 +282,7 @@ def test_removal_of_a_fault_plan_delivers_delayed_datagrams_immediately(port, he
 def test_datagrams_delayed_by_a_fault_plan_are_dropped_when_their_socket_closes(port, helpers):
     a, b = port.open_udp(), port.open_udp()
     counters = helpers.Counters()
-    with installed_fault_plan(helpers, "tx:delay=1000s"):
+    with temporarily_install_fault_plan(helpers, "tx:delay=1000s"):
         send_all(a, b.local_addr(), numbered_datagrams(5))
         a.close()
         assert counters["fault_closed"] == 5
@@ -292,7 +297,7 @@ def test_a_batch_is_refused_while_a_fault_plan_is_installed(port, helpers):
         return helpers.lib.siw_llp_udp_send_batch(a.c, b.local_addr(), buf, 3000, 1000)
 
     assert send_batch() in (0, -errno.EOPNOTSUPP)
-    with installed_fault_plan(helpers, "loss=1%"):
+    with temporarily_install_fault_plan(helpers, "loss=1%"):
         assert send_batch() == -errno.ECONNREFUSED
 
 
@@ -340,7 +345,7 @@ def test_under_a_fault_plan_the_octets_of_a_tcp_stream_arrive_complete_and_in_or
 ):
     a, b = port.connected_pair()
     data = os.urandom(400_000)
-    with installed_fault_plan(helpers, f"{way}:{text}"):
+    with temporarily_install_fault_plan(helpers, f"{way}:{text}"):
         took = timed_transfer(port, a, b, data)
     if "delay" in text:
         assert took >= 0.001
@@ -349,7 +354,7 @@ def test_under_a_fault_plan_the_octets_of_a_tcp_stream_arrive_complete_and_in_or
 @pytest.mark.parametrize("way", ["tx", "rx"])
 def test_a_fault_plan_limits_the_rate_of_a_tcp_stream(port, helpers, way):
     a, b = port.connected_pair()
-    with installed_fault_plan(helpers, f"{way}:rate=40Mbit"):
+    with temporarily_install_fault_plan(helpers, f"{way}:rate=40Mbit"):
         # A megabyte at 40 Mbit/s takes 200 ms.
         assert 0.2 <= timed_transfer(port, a, b, os.urandom(1_000_000)) < 0.2 + EXTRA_SECONDS
 
@@ -357,7 +362,7 @@ def test_a_fault_plan_limits_the_rate_of_a_tcp_stream(port, helpers, way):
 @pytest.mark.parametrize("way", ["tx", "rx"])
 def test_a_blackout_delays_the_octets_of_a_tcp_stream_until_its_end(port, helpers, way):
     a, b = port.connected_pair()
-    with installed_fault_plan(helpers, f"{way}:blackout=100ms@0s"):
+    with temporarily_install_fault_plan(helpers, f"{way}:blackout=100ms@0s"):
         assert 0.09 <= timed_transfer(port, a, b, os.urandom(100_000)) < 0.1 + EXTRA_SECONDS
 
 
@@ -367,7 +372,7 @@ def test_a_fault_plan_corrupts_octets_of_a_tcp_stream_and_counts_them(port, help
     counters = helpers.Counters()
     data = bytes(500_000)
     with (
-        installed_fault_plan(helpers, f"{way}:corrupt=5%,short=10%"),
+        temporarily_install_fault_plan(helpers, f"{way}:corrupt=5%,short=10%"),
         pytest.raises(AssertionError, match="wrong"),
     ):
         timed_transfer(port, a, b, data)
@@ -384,7 +389,7 @@ def test_a_reset_by_a_fault_plan_ends_the_tcp_stream_at_both_ends(port, helpers,
     where = f"peer=127.0.0.1:{helpers.port_of(b.local_addr())}"
     if way == "rx":
         where = f"peer=127.0.0.1:{helpers.port_of(a.local_addr())}"
-    with installed_fault_plan(helpers, f"{way}:{text},{where}"):
+    with temporarily_install_fault_plan(helpers, f"{way}:{text},{where}"):
         end = time.monotonic() + 2 * EXTRA_SECONDS
         data = bytes(10000)
         # The plan starts to apply to an existing connection at the next send or receive.
@@ -409,7 +414,7 @@ def test_a_reset_by_a_fault_plan_ends_the_tcp_stream_at_both_ends(port, helpers,
 def test_the_end_of_a_tcp_stream_arrives_after_the_delayed_octets(port, helpers):
     a, b = port.connected_pair()
     data = os.urandom(30_000)
-    with installed_fault_plan(helpers, "delay=30ms"):
+    with temporarily_install_fault_plan(helpers, "delay=30ms"):
         assert a.send(data) == len(data)
         assert helpers.lib.siw_llp_tcp_shutdown(a.c) == 0
         got, end = b"", time.monotonic() + 2 * EXTRA_SECONDS
@@ -430,7 +435,7 @@ def test_waiting_for_delayed_octets_of_a_tcp_stream_uses_no_cpu_time(port, helpe
     a, b = port.connected_pair()
     port.drain_ready_sockets()
     data = os.urandom(200_000)
-    with installed_fault_plan(helpers, "rx:rate=4Mbit,limit=20KB"):
+    with temporarily_install_fault_plan(helpers, "rx:rate=4Mbit,limit=20KB"):
         before = time.process_time()
         timed_transfer(port, a, b, data)
         # 200 KB at 4 Mbit/s take 400 ms, and the thread sleeps most of the time.
@@ -442,13 +447,13 @@ def test_a_capture_under_a_fault_plan_has_the_packets_at_the_socket_and_their_dr
 ):
     a, b = port.open_udp(), port.open_udp()
     path = tmp_path / "faults.pcapng"
-    with open_capture(path):
-        with installed_fault_plan(helpers, "tx:loss=100%"):
+    with capture_to_file(path):
+        with temporarily_install_fault_plan(helpers, "tx:loss=100%"):
             send_all(a, b.local_addr(), [b"never sent"])
-        with installed_fault_plan(helpers, "rx:loss=100%"):
+        with temporarily_install_fault_plan(helpers, "rx:loss=100%"):
             send_all(a, b.local_addr(), [b"dropped here"])
             assert receive_until_quiet(port, b, quiet=0) == []
-        with installed_fault_plan(helpers, "tx:delay=1000s"):
+        with temporarily_install_fault_plan(helpers, "tx:delay=1000s"):
             send_all(a, b.local_addr(), [b"late"])
             assert receive_until_quiet(port, b, quiet=0) == []
         assert receive_until_quiet(port, b, quiet=EXTRA_SECONDS, most=1) == [b"late"]
@@ -461,7 +466,7 @@ def test_a_capture_under_a_fault_plan_has_the_packets_at_the_socket_and_their_dr
 def test_a_datagram_that_a_fault_plan_corrupts_is_captured_as_transmitted(port, helpers, tmp_path):
     a, b = port.open_udp(), port.open_udp()
     path = tmp_path / "corrupt.pcapng"
-    with open_capture(path), installed_fault_plan(helpers, "tx:corrupt=100%"):
+    with capture_to_file(path), temporarily_install_fault_plan(helpers, "tx:corrupt=100%"):
         send_all(a, b.local_addr(), [bytes(50)])
         got = receive_until_quiet(port, b, quiet=EXTRA_SECONDS, most=1)
     assert [transport_payload(p) for p in read_packets(path)] == got * 2
@@ -483,7 +488,7 @@ def test_two_threads_send_and_receive_on_a_tcp_stream_in_order_under_a_fault_pla
                 at += rv
         done.set()
 
-    with installed_fault_plan(helpers, "tx:delay=1ms,limit=30KB; short=30%"):
+    with temporarily_install_fault_plan(helpers, "tx:delay=1ms,limit=30KB; short=30%"):
         thread = threading.Thread(target=send_data)
         thread.start()
         got, end = b"", time.monotonic() + 6 * EXTRA_SECONDS

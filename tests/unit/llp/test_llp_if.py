@@ -10,7 +10,7 @@ from _siwarp_layers import ffi, lib
 
 def interfaces_by_name(most=64):
     out = ffi.new("struct siw_llp_interface[]", most)
-    n = lib.siw_llp_interfaces(out, most)
+    n = lib.siw_llp_list_interfaces(out, most)
     assert 0 <= n <= most
     return {ffi.string(out[i].name).decode(): out[i] for i in range(n)}, out
 
@@ -51,7 +51,7 @@ ip addr add fe80::2/64 dev lo nodad
 """,
         """
 out = ffi.new("struct siw_llp_interface[]", 8)
-n = lib.siw_llp_interfaces(out, 8)
+n = lib.siw_llp_list_interfaces(out, 8)
 got = {ffi.string(out[i].name).decode(): out[i] for i in range(n)}
 assert list(got) == ["lo", "v0"], list(got)
 assert got["lo"].up == 1 and got["v0"].up == 0
@@ -70,7 +70,7 @@ def test_addresses_beyond_the_capacity_of_an_interface_entry_are_omitted(run_in_
         "ip link set lo up; for i in $(seq 2 30); do ip addr add 127.0.1.$i/8 dev lo; done",
         """
 out = ffi.new("struct siw_llp_interface[]", 8)
-assert lib.siw_llp_interfaces(out, 8) == 1
+assert lib.siw_llp_list_interfaces(out, 8) == 1
 assert out[0].n_addrs == 16
 assert all(out[0].addrs[i].family == 2 for i in range(16))
 """,
@@ -79,13 +79,13 @@ assert all(out[0].addrs[i].family == 2 for i in range(16))
 
 @pytest.mark.parametrize("most", [0])
 def test_listing_interfaces_with_a_capacity_of_zero_returns_none(most):
-    assert lib.siw_llp_interfaces(ffi.NULL, most) == 0
+    assert lib.siw_llp_list_interfaces(ffi.NULL, most) == 0
 
 
 @pytest.mark.parametrize(("dest", "source"), [("127.0.0.5", "127.0.0.1:0"), ("::1", "[::1]:0")])
 def test_the_source_address_towards_this_host_is_its_loopback_address(helpers, dest, source):
     found = ffi.new("struct siw_addr *")
-    assert lib.siw_llp_source_for(helpers.siw_addr(dest, 4791), found) == 0
+    assert lib.siw_llp_source_addr_for_dest(helpers.siw_addr(dest, 4791), found) == 0
     assert helpers.address_text(found) == source
 
 
@@ -97,9 +97,9 @@ ip addr add 10.1.2.3/24 dev v0; ip route add 10.9.0.0/16 via 10.1.2.9
 """,
         """
 source = ffi.new("struct siw_addr *")
-assert lib.siw_llp_source_for(siw_addr("10.9.8.7"), source) == 0
+assert lib.siw_llp_source_addr_for_dest(siw_addr("10.9.8.7"), source) == 0
 assert address_text(source) == "10.1.2.3:0", address_text(source)
 import errno
-assert lib.siw_llp_source_for(siw_addr("192.0.2.1"), source) == -errno.ENETUNREACH
+assert lib.siw_llp_source_addr_for_dest(siw_addr("192.0.2.1"), source) == -errno.ENETUNREACH
 """,
     )

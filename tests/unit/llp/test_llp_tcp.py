@@ -282,7 +282,7 @@ def test_a_paused_tcp_socket_that_waits_for_buffer_space_ignores_received_octets
     helpers.wait_until(lambda: a in port.poll() and a.connect_result() == 0)
     port.drain_ready_sockets()
     fill_send_buffer(a)
-    helpers.lib.siw_llp_pause(a.c)
+    helpers.lib.siw_llp_sock_pause(a.c)
     for _ in range(5):
         assert b.send(b"x") == 1
         assert not any(port.poll() for _ in range(100))

@@ -29,7 +29,7 @@ def bring_socket_to_state(port, sender, sock, state):
 
 
 @pytest.fixture
-def other_port(helpers):
+def second_llp_port(helpers):
     p = helpers.Port()
     yield p
     p.close()
@@ -37,16 +37,16 @@ def other_port(helpers):
 
 @EACH_SOCKET_STATE
 @pytest.mark.parametrize("ms", [0, 5, 50])
-def test_a_wait_for_sockets_ends_at_its_time_out(port, other_port, state, ms):
-    bring_socket_to_state(port, other_port.open_udp(), port.open_udp(), state)
+def test_a_wait_for_sockets_ends_at_its_time_out(port, second_llp_port, state, ms):
+    bring_socket_to_state(port, second_llp_port.open_udp(), port.open_udp(), state)
     start = time.monotonic()
     assert port.wait(ms * 1000) == 0
     assert ms / 1000 <= time.monotonic() - start < ms / 1000 + scale_limit(1)
 
 
 @EACH_SOCKET_STATE
-def test_a_wait_for_sockets_ends_when_a_datagram_arrives(port, other_port, state):
-    sender, a = other_port.open_udp(), port.open_udp()
+def test_a_wait_for_sockets_ends_when_a_datagram_arrives(port, second_llp_port, state):
+    sender, a = second_llp_port.open_udp(), port.open_udp()
     bring_socket_to_state(port, sender, a, state)
     t = threading.Timer(0.05, lambda: sender.sendto(a.local_addr(), b"wake up"))
     t.start()
@@ -59,19 +59,19 @@ def test_a_wait_for_sockets_ends_when_a_datagram_arrives(port, other_port, state
 
 
 @EACH_SOCKET_STATE
-def test_a_wait_for_sockets_ends_immediately_if_a_datagram_is_queued(port, other_port, state):
-    sender, a = other_port.open_udp(), port.open_udp()
+def test_a_wait_for_sockets_ends_immediately_if_a_datagram_is_queued(port, second_llp_port, state):
+    sender, a = second_llp_port.open_udp(), port.open_udp()
     bring_socket_to_state(port, sender, a, state)
     sender.sendto(a.local_addr(), b"x")
     assert port.wait(-1) == 1
 
 
 @EACH_SOCKET_STATE
-def test_a_wait_for_sockets_ends_when_a_connection_request_arrives(port, other_port, state):
-    bring_socket_to_state(port, other_port.open_udp(), port.open_udp(), state)
+def test_a_wait_for_sockets_ends_when_a_connection_request_arrives(port, second_llp_port, state):
+    bring_socket_to_state(port, second_llp_port.open_udp(), port.open_udp(), state)
     listener = port.listen()
     asleep = port.fill_waitset()
-    client = other_port.connect(listener.local_addr())
+    client = second_llp_port.connect(listener.local_addr())
     assert port.lib.siw_llp_wait(asleep, -1, 5_000_000) == 1
     port.poll_until_ready(listener)
     port.accept(listener)
@@ -158,9 +158,9 @@ p.close()
 
 
 def test_a_poll_after_a_wait_that_a_hot_socket_ended_does_not_call_epoll_wait(
-    port, helpers, other_port
+    port, helpers, second_llp_port
 ):
-    sender, a = other_port.open_udp(), port.open_udp()
+    sender, a = second_llp_port.open_udp(), port.open_udp()
     bring_socket_to_state(port, sender, a, "hot")
     for turn in range(321):
         if turn == 1:
@@ -175,8 +175,8 @@ def test_a_poll_after_a_wait_that_a_hot_socket_ended_does_not_call_epoll_wait(
     )
 
 
-def test_a_cold_socket_is_reported_soon_after_a_wait_that_the_socket_ended(port, other_port):
-    sender, a, b = other_port.open_udp(), port.open_udp(), port.open_udp()
+def test_a_cold_socket_is_reported_soon_after_a_wait_that_the_socket_ended(port, second_llp_port):
+    sender, a, b = second_llp_port.open_udp(), port.open_udp(), port.open_udp()
     bring_socket_to_state(port, sender, a, "hot")
     sender.sendto(b.local_addr(), b"x")
     turns = 0
@@ -191,8 +191,8 @@ def test_a_cold_socket_is_reported_soon_after_a_wait_that_the_socket_ended(port,
 
 
 @EACH_SOCKET_STATE
-def test_arming_or_disarming_a_port_during_a_wait_hides_no_datagram(port, other_port, state):
-    sender, a = other_port.open_udp(), port.open_udp()
+def test_arming_or_disarming_a_port_during_a_wait_hides_no_datagram(port, second_llp_port, state):
+    sender, a = second_llp_port.open_udp(), port.open_udp()
     bring_socket_to_state(port, sender, a, state)
     asleep = port.fill_waitset()
     port.disarm()
@@ -206,8 +206,8 @@ def test_arming_or_disarming_a_port_during_a_wait_hides_no_datagram(port, other_
     assert port.lib.siw_llp_wait(asleep, -1, 5_000_000) == 1
 
 
-def test_a_socket_that_becomes_hot_during_a_wait_still_ends_the_wait(port, other_port):
-    sender, a = other_port.open_udp(), port.open_udp()
+def test_a_socket_that_becomes_hot_during_a_wait_still_ends_the_wait(port, second_llp_port):
+    sender, a = second_llp_port.open_udp(), port.open_udp()
     # A cold socket is watched through epoll.
     asleep = port.fill_waitset()
     sender.sendto(a.local_addr(), b"x")
@@ -219,10 +219,10 @@ def test_a_socket_that_becomes_hot_during_a_wait_still_ends_the_wait(port, other
 
 
 @pytest.mark.parametrize("armed", [False, True])
-def test_a_cold_socket_with_an_unread_datagram_ends_all_waits(helpers, other_port, armed):
+def test_a_cold_socket_with_an_unread_datagram_ends_all_waits(helpers, second_llp_port, armed):
     with helpers.temporary_setting("hot_sockets", 1):
         port = helpers.Port()
-    sender, hot, a = other_port.open_udp(), port.open_udp(), port.open_udp()
+    sender, hot, a = second_llp_port.open_udp(), port.open_udp(), port.open_udp()
     bring_socket_to_state(port, sender, hot, "armed" if armed else "hot")
     asleep = port.fill_waitset()
     for _ in range(2):
@@ -240,8 +240,8 @@ def test_a_cold_socket_with_an_unread_datagram_ends_all_waits(helpers, other_por
     port.close()
 
 
-def test_a_hot_socket_with_an_unread_datagram_ends_waits_on_an_armed_port(port, other_port):
-    sender, a = other_port.open_udp(), port.open_udp()
+def test_a_hot_socket_with_an_unread_datagram_ends_waits_on_an_armed_port(port, second_llp_port):
+    sender, a = second_llp_port.open_udp(), port.open_udp()
     bring_socket_to_state(port, sender, a, "armed")
     for _ in range(2):
         sender.sendto(a.local_addr(), b"x")
@@ -256,8 +256,8 @@ def test_a_hot_socket_with_an_unread_datagram_ends_waits_on_an_armed_port(port, 
 
 
 @pytest.mark.parametrize("state", ["hot", "armed"])
-def test_a_hot_socket_that_was_not_read_until_eagain_ends_all_waits(port, other_port, state):
-    sender, a = other_port.open_udp(), port.open_udp()
+def test_a_hot_socket_that_was_not_read_until_eagain_ends_all_waits(port, second_llp_port, state):
+    sender, a = second_llp_port.open_udp(), port.open_udp()
     bring_socket_to_state(port, sender, a, state)
     asleep = port.fill_waitset()
     sender.sendto(a.local_addr(), b"x")
@@ -276,8 +276,8 @@ def test_a_hot_socket_that_was_not_read_until_eagain_ends_all_waits(port, other_
     assert port.lib.siw_llp_wait(asleep, -1, 5_000_000) == 1
 
 
-def test_want_write_wakes_a_thread_that_waits_on_the_hot_sockets(port, other_port):
-    sender, a = other_port.open_udp(), port.open_udp()
+def test_want_write_wakes_a_thread_that_waits_on_the_hot_sockets(port, second_llp_port):
+    sender, a = second_llp_port.open_udp(), port.open_udp()
     bring_socket_to_state(port, sender, a, "hot")
     asleep = port.fill_waitset()
     t = threading.Timer(0.05, lambda: a.want_write(True))

@@ -26,8 +26,8 @@ def invalidate_stag(world: DdpWorld, stag: int, stream: Stream) -> int:
 
 
 def test_an_invalidated_stag_is_refused_and_cannot_be_invalidated_again(world: DdpWorld) -> None:
-    stream = world.receiver()
-    m = world.registered_memory(100, rights=ALL, stream=stream)
+    stream = world.create_receiver()
+    m = world.register_new_memory(100, rights=ALL, stream=stream)
     assert world.look_up_stag(m.stag, WRITE, 0, 100, stream=stream) == [(m.addr, 100)]
     assert may_invalidate_stag(world, m.stag, stream)
     assert invalidate_stag(world, m.stag, stream) == 0
@@ -42,10 +42,10 @@ def test_an_invalidated_stag_is_refused_and_cannot_be_invalidated_again(world: D
 def test_an_stag_that_the_peer_may_not_invalidate_stays_unchanged(
     world: DdpWorld, which: str
 ) -> None:
-    stream, other = world.receiver(), world.receiver()
+    stream, other = world.create_receiver(), world.create_receiver()
     rights = WRITE if which == "no right" else ALL
     owner = {"domain": None, "other stream": other}.get(which, stream)
-    m = world.registered_memory(100, rights=rights, stream=owner)
+    m = world.register_new_memory(100, rights=rights, stream=owner)
     if which == "freed":
         world.free_stag(m.stag)
     stag = m.stag ^ 0x100 if which == "never" else m.stag
@@ -56,8 +56,8 @@ def test_an_stag_that_the_peer_may_not_invalidate_stays_unchanged(
 
 
 def test_an_invalidated_stag_is_not_reused_before_it_is_freed(world: DdpWorld) -> None:
-    stream = world.receiver()
-    m = world.registered_memory(10, rights=ALL, stream=stream)
+    stream = world.create_receiver()
+    m = world.register_new_memory(10, rights=ALL, stream=stream)
     assert invalidate_stag(world, m.stag, stream) == 0
     dead = m.stag
     for _ in range(3 * MIN_WAITING_INDEXES):  # far more STags than there are waiting indexes
@@ -69,8 +69,8 @@ def test_an_invalidated_stag_is_not_reused_before_it_is_freed(world: DdpWorld) -
 def test_changing_a_streams_identity_does_not_change_the_binding_of_its_stags(
     world: DdpWorld,
 ) -> None:
-    stream = world.receiver()
-    m = world.registered_memory(10, rights=ALL, stream=stream)
+    stream = world.create_receiver()
+    m = world.register_new_memory(10, rights=ALL, stream=stream)
     identity = ffi.cast("void *", 4711)
     lib.siw_ddp_stream_set_identity(stream.handle, identity)
     assert lib.siw_ddp_stream_identity(stream.handle) == identity
@@ -79,8 +79,8 @@ def test_changing_a_streams_identity_does_not_change_the_binding_of_its_stags(
 
 
 def test_invalidating_an_stag_waits_for_a_placement_in_progress(world: DdpWorld) -> None:
-    stream = world.receiver()
-    m = world.registered_memory(100, rights=ALL, stream=stream)
+    stream = world.create_receiver()
+    m = world.register_new_memory(100, rights=ALL, stream=stream)
     iov, err = ffi.new("struct iovec[1]"), ffi.new("struct siw_wire_err *")
     assert (
         lib.siw_mem_stag_acquire(world.mem, m.stag, 7, stream.handle, WRITE, 0, 10, iov, 1, err)
@@ -103,8 +103,8 @@ def test_invalidating_an_stag_waits_for_a_placement_in_progress(world: DdpWorld)
 
 
 def test_an_stag_may_be_invalidated_and_freed_at_the_same_time(world: DdpWorld) -> None:
-    stream = world.receiver()
-    m = world.registered_memory(10, rights=ALL, stream=stream)
+    stream = world.create_receiver()
+    m = world.register_new_memory(10, rights=ALL, stream=stream)
     world.free_stag(m.stag)
     rounds = 300
     stags = [0] * rounds

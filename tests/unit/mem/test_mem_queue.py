@@ -36,7 +36,7 @@ def test_the_depth_of_an_untagged_queue_is_rounded_up_to_a_power_of_two(
 
 def test_a_buffer_with_more_elements_than_max_sge_is_refused(world: DdpWorld) -> None:
     q = world.create_queue(max_sge=2)
-    m = world.registered_memory(10)
+    m = world.register_new_memory(10)
     q.post(1, m.sge(), m.sge())
     with pytest.raises(StreamError, match="EINVAL"):
         q.post(2, m.sge(), m.sge(), m.sge())

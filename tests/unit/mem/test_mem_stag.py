@@ -24,7 +24,7 @@ TOP = 2**64
 
 
 def test_an_stag_and_an_offset_resolve_to_the_registered_memory(world: DdpWorld) -> None:
-    m = world.registered_memory(1000, to_base=5000)
+    m = world.register_new_memory(1000, to_base=5000)
     assert world.look_up_stag(m.stag, WRITE, 5000, 1000) == [(m.addr, 1000)]
     assert world.look_up_stag(m.stag, WRITE, 5999, 1) == [(m.addr + 999, 1)]
 
@@ -35,12 +35,12 @@ def test_an_stag_and_an_offset_resolve_to_the_registered_memory(world: DdpWorld)
 def test_a_range_that_is_not_completely_inside_the_region_is_a_bounds_error(
     world: DdpWorld, to: int, length: int
 ) -> None:
-    m = world.registered_memory(1000, to_base=5000)
+    m = world.register_new_memory(1000, to_base=5000)
     assert world.look_up_stag(m.stag, WRITE, to, length) == BOUNDS
 
 
 def test_a_range_past_the_largest_tagged_offset_is_a_wrap_error(world: DdpWorld) -> None:
-    m = world.registered_memory(1000, to_base=TOP - 1000)
+    m = world.register_new_memory(1000, to_base=TOP - 1000)
     # the range ends at 2**64, which wraps around to 0
     assert world.look_up_stag(m.stag, WRITE, TOP - 1, 1) == WRAP
     assert world.look_up_stag(m.stag, WRITE, TOP - 2, 1) == [(m.addr + 998, 1)]
@@ -48,7 +48,7 @@ def test_a_range_past_the_largest_tagged_offset_is_a_wrap_error(world: DdpWorld)
 
 
 def test_the_first_failed_check_of_an_stag_lookup_determines_the_error(world: DdpWorld) -> None:
-    m = world.registered_memory(100, rights=lib.SIW_MEM_LOCAL_READ)
+    m = world.register_new_memory(100, rights=lib.SIW_MEM_LOCAL_READ)
     assert world.look_up_stag(m.stag ^ 1, WRITE, 999, 9, pd=PD + 1) == INVALID
     assert world.look_up_stag(m.stag, WRITE, 999, 9, pd=PD + 1) == NOT_OF_STREAM
     assert world.look_up_stag(m.stag, WRITE, 999, 9) == ACCESS
@@ -58,7 +58,7 @@ def test_the_first_failed_check_of_an_stag_lookup_determines_the_error(world: Dd
 
 @pytest.mark.parametrize("rights", range(32))
 def test_each_access_right_of_an_stag_is_checked_separately(world: DdpWorld, rights: int) -> None:
-    m = world.registered_memory(10, rights=rights)
+    m = world.register_new_memory(10, rights=rights)
     for right in (1, 2, 4, 8, 16):
         got = world.look_up_stag(m.stag, right, 0, 10)
         assert got == ([(m.addr, 10)] if rights & right else ACCESS)
@@ -70,15 +70,15 @@ def test_a_lookup_of_length_0_checks_nothing(world: DdpWorld) -> None:
 
 
 def test_an_stag_of_one_stream_is_refused_for_other_streams(world: DdpWorld) -> None:
-    one, other = world.receiver(), world.receiver()
-    m = world.registered_memory(10, stream=one)
+    one, other = world.create_receiver(), world.create_receiver()
+    m = world.register_new_memory(10, stream=one)
     assert world.look_up_stag(m.stag, WRITE, 0, 10, stream=one) == [(m.addr, 10)]
     assert world.look_up_stag(m.stag, WRITE, 0, 10, stream=other) == NOT_OF_STREAM
     assert world.look_up_stag(m.stag, WRITE, 0, 10) == NOT_OF_STREAM
 
 
 def test_a_freed_stag_is_invalid_and_cannot_be_freed_again(world: DdpWorld) -> None:
-    m = world.registered_memory(10)
+    m = world.register_new_memory(10)
     assert world.free_stag(m.stag) == 0
     assert world.look_up_stag(m.stag, WRITE, 0, 1) == INVALID
     assert world.free_stag(m.stag) == -errno.ENOENT
@@ -92,7 +92,7 @@ def test_an_stag_that_was_never_allocated_is_invalid(world: DdpWorld, stag: int)
 
 def test_stags_are_unique_and_never_zero(world: DdpWorld) -> None:
     memories = [
-        world.registered_memory(1) for _ in range(5000)
+        world.register_new_memory(1) for _ in range(5000)
     ]  # more STags than one chunk of the table holds
     stags = {m.stag for m in memories}
     assert len(stags) == 5000
@@ -103,7 +103,7 @@ def test_stags_are_unique_and_never_zero(world: DdpWorld) -> None:
 def test_a_freed_stag_value_is_not_reused_within_20000_allocations(world: DdpWorld) -> None:
     seen = set()
     for _ in range(20_000):
-        m = world.registered_memory(1)
+        m = world.register_new_memory(1)
         assert m.stag not in seen
         seen.add(m.stag)
         world.free_stag(m.stag)
@@ -111,15 +111,15 @@ def test_a_freed_stag_value_is_not_reused_within_20000_allocations(world: DdpWor
 
 def test_stags_are_unpredictable_and_differ_between_two_ports(world: DdpWorld) -> None:
     with open_ddp_world() as other:
-        ours = [world.registered_memory(1).stag for _ in range(64)]
-        theirs = [other.registered_memory(1).stag for _ in range(64)]
+        ours = [world.register_new_memory(1).stag for _ in range(64)]
+        theirs = [other.register_new_memory(1).stag for _ in range(64)]
     assert not set(ours) & set(theirs)
     steps = {b - a for a, b in pairwise(ours)}
     assert len(steps) > 32, "the next STag can be predicted from the previous one"
 
 
 def test_freeing_an_stag_waits_for_an_access_in_progress(world: DdpWorld) -> None:
-    m = world.registered_memory(10)
+    m = world.register_new_memory(10)
     iov, err = ffi.new("struct iovec[1]"), ffi.new("struct siw_wire_err *")
     got = lib.siw_mem_stag_acquire(world.mem, m.stag, PD, ffi.NULL, WRITE, 0, 10, iov, 1, err)
     assert got == 1
@@ -141,7 +141,7 @@ def test_freeing_an_stag_waits_for_an_access_in_progress(world: DdpWorld) -> Non
 
 def test_concurrent_lookups_and_frees_of_stags_are_consistent(world: DdpWorld) -> None:
     stop = threading.Event()
-    current = [world.registered_memory(8)]
+    current = [world.register_new_memory(8)]
     failures: list[str] = []
 
     def look_up_stag_until_stopped() -> None:
@@ -156,7 +156,7 @@ def test_concurrent_lookups_and_frees_of_stags_are_consistent(world: DdpWorld) -
         thread.start()
     try:
         for _ in range(2000):
-            old, current[0] = current[0], world.registered_memory(8)
+            old, current[0] = current[0], world.register_new_memory(8)
             assert world.free_stag(old.stag) == 0
     finally:
         stop.set()
@@ -169,7 +169,7 @@ def test_concurrent_lookups_and_frees_of_stags_are_consistent(world: DdpWorld) -
 
 
 def test_an_stag_of_a_scatter_list_has_one_continuous_range_of_offsets(world: DdpWorld) -> None:
-    a, b = world.registered_memory(10), world.registered_memory(20)
+    a, b = world.register_new_memory(10), world.register_new_memory(20)
     array = ffi.new("struct siw_sge[]", 2)
     for sge, m in zip(array, (a, b), strict=True):
         sge.addr, sge.length, sge.lkey = m.sge()
@@ -200,7 +200,7 @@ def test_any_part_of_a_scatter_gather_list_resolves_to_its_addresses(
     sizes: list[int], data: st.DataObject
 ) -> None:
     with open_ddp_world() as world:
-        memories = [world.registered_memory(n) for n in sizes]
+        memories = [world.register_new_memory(n) for n in sizes]
         offset = data.draw(st.integers(0, sum(sizes)))
         length = data.draw(st.integers(0, sum(sizes) - offset))
         got = world.resolve_sgl(
@@ -225,7 +225,7 @@ def test_any_part_of_a_scatter_gather_list_resolves_to_its_addresses(
 def test_a_scatter_gather_element_requires_the_local_access_right(
     world: DdpWorld, rights: int, write: bool, allowed: bool
 ) -> None:
-    m = world.registered_memory(10, rights=rights)
+    m = world.register_new_memory(10, rights=rights)
     if allowed:
         assert world.resolve_sgl([m.sge()], write=write) == [(m.addr, 10)]
     else:
@@ -249,14 +249,14 @@ def _invalid_sges(m: Memory) -> list[Sge]:
 def test_an_element_outside_its_region_or_with_a_wrong_key_is_refused(
     world: DdpWorld, which: int
 ) -> None:
-    m = world.registered_memory(100, to_base=5000)
+    m = world.register_new_memory(100, to_base=5000)
     assert world.resolve_sgl([m.sge()], write=False) == [(m.addr, 100)]
     with pytest.raises(StreamError, match="EACCES"):
         world.resolve_sgl([_invalid_sges(m)[which]], write=False)
 
 
 def test_a_key_of_another_protection_domain_is_refused(world: DdpWorld) -> None:
-    m = world.registered_memory(100)
+    m = world.register_new_memory(100)
     with pytest.raises(StreamError, match="EACCES"):
         world.resolve_sgl([m.sge()], write=False, pd=PD + 1)
 
@@ -267,6 +267,6 @@ def test_elements_in_the_librarys_own_memory_need_no_key(world: DdpWorld) -> Non
 
 
 def test_resolving_more_octets_than_the_list_has_is_refused(world: DdpWorld) -> None:
-    m = world.registered_memory(10)
+    m = world.register_new_memory(10)
     with pytest.raises(StreamError, match="EMSGSIZE"):
         world.resolve_sgl([m.sge()], write=False, length=11)

@@ -36,7 +36,7 @@ def stag_is_alive(world: DdpWorld, stag: int) -> bool:
 
 @pytest.mark.parametrize("window", [False, True])
 def test_a_reserved_stag_is_invalid_until_it_is_bound(world: DdpWorld, window: bool) -> None:
-    stag, m = reserve_stag(world, window), world.registered_memory(100)
+    stag, m = reserve_stag(world, window), world.register_new_memory(100)
     assert not stag_is_alive(world, stag) and world.look_up_stag(stag, WRITE, 0, 1) == INVALID
     assert bind_memory_window(world, stag, m, 50) == 0
     assert stag_is_alive(world, stag) and world.look_up_stag(stag, WRITE, 0, 50) == [(m.addr, 50)]
@@ -49,7 +49,7 @@ def test_a_reserved_stag_is_invalid_until_it_is_bound(world: DdpWorld, window: b
 def test_a_window_may_be_bound_with_any_key_octet_and_is_found_only_with_that_one(
     world: DdpWorld,
 ) -> None:
-    base, m = reserve_stag(world, True), world.registered_memory(100)
+    base, m = reserve_stag(world, True), world.register_new_memory(100)
     assert base & 0xFF == 0 and base & TOP
     last = base
     for octet in range(256):
@@ -69,7 +69,7 @@ def test_a_window_may_be_bound_with_any_key_octet_and_is_found_only_with_that_on
 def test_a_reserved_stag_that_is_no_window_can_be_bound_only_with_its_own_key(
     world: DdpWorld,
 ) -> None:
-    stag, m = reserve_stag(world, False), world.registered_memory(100)
+    stag, m = reserve_stag(world, False), world.register_new_memory(100)
     assert not stag & TOP
     assert bind_memory_window(world, stag ^ 1, m) == -errno.ENOENT
     assert bind_memory_window(world, stag, m) == 0
@@ -81,7 +81,7 @@ def test_stags_of_windows_and_of_regions_are_never_equal(world: DdpWorld) -> Non
     regions: set[int] = set()
     for turn in range(6):
         mine = [reserve_stag(world, True) for _ in range(600)]
-        other = [world.registered_memory(1).stag for _ in range(600)]
+        other = [world.register_new_memory(1).stag for _ in range(600)]
         assert len({s >> 8 for s in mine}) == 600
         assert not any(s & TOP for s in other)
         assert not regions & set(other), turn
@@ -102,8 +102,8 @@ def test_window_keys_are_unpredictable(world: DdpWorld) -> None:
 def test_binding_a_window_waits_for_an_access_through_its_previous_binding(world: DdpWorld) -> None:
     base, m, other = (
         reserve_stag(world, True),
-        world.registered_memory(100),
-        world.registered_memory(200),
+        world.register_new_memory(100),
+        world.register_new_memory(200),
     )
     assert bind_memory_window(world, base | 5, m) == 0
     iov, err = ffi.new("struct iovec[1]"), ffi.new("struct siw_wire_err *")
@@ -132,8 +132,8 @@ def test_binding_a_window_waits_for_an_access_through_its_previous_binding(world
 def test_a_window_that_is_rebound_repeatedly_is_never_found_partly_bound(world: DdpWorld) -> None:
     base, small, large = (
         reserve_stag(world, True),
-        world.registered_memory(10),
-        world.registered_memory(1000),
+        world.register_new_memory(10),
+        world.register_new_memory(1000),
     )
     stop = threading.Event()
     odd: list[object] = []

@@ -65,7 +65,7 @@ def wait_until(step: Callable[[], Any], patience: float = PATIENCE) -> Any:
         time.sleep(0.0001)
 
 
-def mpa_params(**values: Any) -> Any:
+def make_mpa_params(**values: Any) -> Any:
     """Return a struct siw_mpa_params; by default revision 2 with CRC requested."""
     pdata = values.pop("pdata", b"")
     p = ffi.new("struct siw_mpa_params *", {"rev": 2, "crc": 1, **values})
@@ -75,9 +75,9 @@ def mpa_params(**values: Any) -> Any:
     return p
 
 
-def enhanced_params(**values: Any) -> Any:
+def make_enhanced_mpa_params(**values: Any) -> Any:
     """Return parameters of an enhanced start-up frame; by default IRD 4 and ORD 5."""
-    return mpa_params(**{"enhanced": 1, "ird": 4, "ord": 5, **values})
+    return make_mpa_params(**{"enhanced": 1, "ird": 4, "ord": 5, **values})
 
 
 def errno_of_first_failed_call(step: Callable[[], Any]) -> int:
@@ -219,11 +219,11 @@ class Stream:
         wait_until(self.flush_once)
 
     @property
-    def framed_count(self) -> int:
+    def framed_fpdu_count(self) -> int:
         return len(self.ends)
 
     @property
-    def accepted_count(self) -> int:
+    def tcp_accepted_fpdu_count(self) -> int:
         """Return the number of FPDUs that have been written to TCP completely."""
         return bisect.bisect_right(self.ends, lib.siw_mpa_tx_accepted_octets(self.handle))
 
@@ -269,7 +269,7 @@ class Stream:
         check_result(lib.siw_mpa_shutdown(self.handle))
 
     def drain(self) -> int:
-        return check_result(lib.siw_mpa_drain(self.handle))
+        return check_result(lib.siw_mpa_read_and_discard(self.handle))
 
     def close(self, *, abort: bool = False) -> None:
         if self.handle != ffi.NULL:
@@ -334,7 +334,7 @@ class World:
         self._sockets: list[socket.socket] = []
         self._listener = ffi.NULL
 
-    def siw_addr(self, port: int, host: str = "127.0.0.1") -> Any:
+    def make_siw_addr(self, port: int, host: str = "127.0.0.1") -> Any:
         """Return a struct siw_addr."""
         addr = ffi.new("struct siw_addr *")
         check_result(lib.siw_addr_parse(host.encode(), port, addr))
@@ -348,23 +348,27 @@ class World:
         self._sockets.append(sock)
         return stream
 
-    def udp_socket(self, host: str = "127.0.0.1", *, fd: int = -1, handler: Any = ffi.NULL) -> Any:
+    def create_udp_socket(
+        self, host: str = "127.0.0.1", *, fd: int = -1, handler: Any = ffi.NULL
+    ) -> Any:
         """Return a UDP socket of llp, bound to this address or adopted from descriptor fd."""
         out = ffi.new("struct siw_llp_sock **")
         if fd >= 0:
             check_result(lib.siw_llp_udp_adopt(self.port, fd, handler, out))
         else:
-            check_result(lib.siw_llp_udp_open(self.port, self.siw_addr(0, host), handler, out))
+            check_result(lib.siw_llp_udp_open(self.port, self.make_siw_addr(0, host), handler, out))
         return out[0]
 
     def _open_listener(self) -> Any:
         if self._listener == ffi.NULL:
             out = ffi.new("struct siw_llp_sock **")
-            check_result(lib.siw_llp_tcp_listen(self.port, self.siw_addr(0), 64, ffi.NULL, out))
+            check_result(
+                lib.siw_llp_tcp_listen(self.port, self.make_siw_addr(0), 64, ffi.NULL, out)
+            )
             self._listener = out[0]
         return self._listener
 
-    def responder(self, *, rcvbuf: int = 0) -> Stream:
+    def create_responder(self, *, rcvbuf: int = 0) -> Stream:
         """Return a stream in responder mode to which the peer's socket has connected."""
         local = ffi.new("struct siw_addr *")
         check_result(lib.siw_llp_local_addr(self._open_listener(), local))
@@ -381,7 +385,7 @@ class World:
         wait_until(accept_has_succeeded)
         return self._add_stream(stream[0], sock)
 
-    def connected_streams(self, p: Any) -> tuple[Stream, Stream]:
+    def create_connected_streams(self, p: Any) -> tuple[Stream, Stream]:
         """Return a responder and an initiator of this process that are connected to each other."""
         out, local = self._open_listener(), ffi.new("struct siw_addr *")
         check_result(lib.siw_llp_local_addr(out, local))
@@ -403,7 +407,7 @@ class World:
         self._sockets += none
         return ends
 
-    def initiator(self, p: Any, *, rcvbuf: int = 0, mss: int = 0) -> Stream:
+    def create_initiator(self, p: Any, *, rcvbuf: int = 0, mss: int = 0) -> Stream:
         """Return a stream in initiator mode, with the socket that accepted its connection."""
         with socket.socket() as listener:
             if rcvbuf:
@@ -413,56 +417,60 @@ class World:
             listener.bind(("127.0.0.1", 0))
             listener.listen(1)
             out = ffi.new("struct siw_mpa_stream **")
-            dest = self.siw_addr(listener.getsockname()[1])
+            dest = self.make_siw_addr(listener.getsockname()[1])
             check_result(lib.siw_mpa_connect(self.port, dest, ffi.NULL, p, ffi.NULL, out))
             listener.settimeout(PATIENCE)
             sock, _ = listener.accept()
         return self._add_stream(out[0], sock)
 
-    def responder_with_request(self, request: bytes | Any) -> tuple[Stream, Any]:
+    def create_responder_with_request(self, request: bytes | Any) -> tuple[Stream, Any]:
         """Return a responder that has delivered this MPA Request, and the Request's parameters."""
-        stream = self.responder()
+        stream = self.create_responder()
         stream.sock.sendall(bytes(request))
         code, peer = stream.complete_startup()
         assert code == lib.SIW_MPA_REQUEST
         return stream, peer
 
-    def initiator_with_reply(self, p: Any, reply: bytes | Any) -> tuple[Stream, Any]:
+    def create_initiator_with_reply(self, p: Any, reply: bytes | Any) -> tuple[Stream, Any]:
         """Return an initiator that has accepted this MPA Reply, and the Reply's parameters."""
-        stream = self.initiator_awaiting_reply(p)
+        stream = self.create_initiator_awaiting_reply(p)
         recv_startup_frame(stream.sock)
         stream.sock.sendall(bytes(reply))
         code, peer = stream.complete_startup()
         assert code == lib.SIW_MPA_REPLY
         return stream, peer
 
-    def receiver(self, *, crc: bool = True, rcvbuf: int = 0, markers: bool = False) -> Stream:
+    def create_receiver(
+        self, *, crc: bool = True, rcvbuf: int = 0, markers: bool = False
+    ) -> Stream:
         """Return a responder's stream in full operation; its peer's socket may send FPDUs.
 
         markers: the responder requests Markers.
         """
-        stream = self.responder(rcvbuf=rcvbuf)
+        stream = self.create_responder(rcvbuf=rcvbuf)
         stream.sock.sendall(bytes(MPARequest(rev=2, c=int(crc))))
         assert stream.complete_startup()[0] == lib.SIW_MPA_REQUEST
-        stream.send_reply(mpa_params(crc=0, markers=int(markers)))
+        stream.send_reply(make_mpa_params(crc=0, markers=int(markers)))
         reply = recv_startup_frame(stream.sock)
         assert (reply.r, reply.m) == (0, int(markers))
         return stream
 
-    def initiator_awaiting_reply(self, p: Any, *, rcvbuf: int = 0, mss: int = 0) -> Stream:
+    def create_initiator_awaiting_reply(self, p: Any, *, rcvbuf: int = 0, mss: int = 0) -> Stream:
         """Return an initiator that has sent its MPA Request and awaits the Reply."""
-        stream = self.initiator(p, rcvbuf=rcvbuf, mss=mss)
+        stream = self.create_initiator(p, rcvbuf=rcvbuf, mss=mss)
         wait_until(lambda: stream.continue_startup() and stream.state == lib.SIW_MPA_ST_AWAIT_REPLY)
         return stream
 
-    def sender(
+    def create_sender(
         self, *, crc: bool = True, rcvbuf: int = 0, mss: int = 0, markers: bool = False
     ) -> Stream:
         """Return an initiator's stream in full operation; its peer's socket reads its FPDUs.
 
         markers: the peer requests Markers.
         """
-        stream = self.initiator_awaiting_reply(mpa_params(crc=int(crc)), rcvbuf=rcvbuf, mss=mss)
+        stream = self.create_initiator_awaiting_reply(
+            make_mpa_params(crc=int(crc)), rcvbuf=rcvbuf, mss=mss
+        )
         recv_startup_frame(stream.sock)
         stream.sock.sendall(bytes(MPAReply(rev=2, c=0, m=int(markers))))
         assert stream.complete_startup()[0] == lib.SIW_MPA_REPLY

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from unit.mpa.mpa_harness import World, mpa_params, private_data_of, recv_startup_frame
+from unit.mpa.mpa_harness import World, make_mpa_params, private_data_of, recv_startup_frame
 
 from siwarp.inspect import MPAReply, MPARequest
 
@@ -19,8 +19,8 @@ REPLIES = {NONE: 0, COUNTS: 0, SIWARP: P, SIWARP | COUNTS: P | D}
 def test_an_mpa_request_announces_the_given_features_and_keeps_the_private_data(
     world: World, rev: int, features: int, bits: int
 ) -> None:
-    stream = world.initiator_awaiting_reply(
-        mpa_params(rev=rev, features=features, pdata=b"the program's")
+    stream = world.create_initiator_awaiting_reply(
+        make_mpa_params(rev=rev, features=features, pdata=b"the program's")
     )
     request = recv_startup_frame(stream.sock)
     assert (request.res, request.private_data) == (bits, b"the program's")
@@ -32,8 +32,8 @@ def test_an_mpa_request_announces_the_given_features_and_keeps_the_private_data(
 def test_an_mpa_reply_announces_features_only_to_a_peer_that_announced_itself(
     world: World, rev: int, asked: int, features: int, bits: int
 ) -> None:
-    stream, _ = world.responder_with_request(MPARequest(rev=rev, res=asked))
-    stream.send_reply(mpa_params(features=features, pdata=b"the program's"))
+    stream, _ = world.create_responder_with_request(MPARequest(rev=rev, res=asked))
+    stream.send_reply(make_mpa_params(features=features, pdata=b"the program's"))
     reply = recv_startup_frame(stream.sock)
     assert reply.res == (bits if asked & Q else 0)
     assert reply.private_data == b"the program's"
@@ -45,10 +45,12 @@ def test_only_the_specified_bit_patterns_are_interpreted_as_an_announcement(
     world: World, rev: int, bits: int
 ) -> None:
     counts = COUNTS if bits & D else 0
-    _, peer = world.responder_with_request(MPARequest(rev=rev, res=bits, private_data=b"mine"))
+    _, peer = world.create_responder_with_request(
+        MPARequest(rev=rev, res=bits, private_data=b"mine")
+    )
     assert peer.features == (SIWARP | counts if bits & 0xE == Q else NONE)
     assert private_data_of(peer) == b"mine"
-    _, peer = world.initiator_with_reply(
-        mpa_params(rev=rev, features=SIWARP), MPAReply(rev=rev, res=bits)
+    _, peer = world.create_initiator_with_reply(
+        make_mpa_params(rev=rev, features=SIWARP), MPAReply(rev=rev, res=bits)
     )
     assert peer.features == (SIWARP | counts if bits & 0xE == P else NONE)

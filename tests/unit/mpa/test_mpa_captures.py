@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from _siwarp_layers import lib
 from scapy.utils import rdpcap
-from unit.mpa.mpa_harness import World, enhanced_params, recv_startup_frame
+from unit.mpa.mpa_harness import World, make_enhanced_mpa_params, recv_startup_frame
 
 from siwarp.inspect import split_stream, tcp_streams
 
@@ -48,11 +48,13 @@ def test_recorded_fpdus_of_a_linux_siw_client_are_received(
     octets, server = client_and_server_octets(name)
     startup = split_stream(octets).startup
     assert startup is not None
-    stream, peer = world.responder_with_request(bytes(startup))
+    stream, peer = world.create_responder_with_request(bytes(startup))
     reply = split_stream(server).startup
     assert reply is not None
     assert (peer.ird, peer.ord, peer.p2p) == (startup.ird, startup.ord, startup.a)
-    stream.send_reply(enhanced_params(crc=reply.c, ird=reply.ird, ord=reply.ord, rtr=peer.rtr))
+    stream.send_reply(
+        make_enhanced_mpa_params(crc=reply.c, ird=reply.ird, ord=reply.ord, rtr=peer.rtr)
+    )
     assert lib.siw_mpa_is_crc_on(stream.handle) == bool(startup.c or reply.c)
     thread = start_sending_octets(stream, octets[len(bytes(startup)) :], step)
     for want in split_ulpdus(octets):
@@ -71,8 +73,10 @@ def test_recorded_fpdus_of_a_linux_siw_server_are_received(
     assert request is not None
     assert reply is not None
     rtr = request.b | request.c_rtr << 1 | request.d_rtr << 2 if request.a else 0
-    stream = world.initiator_awaiting_reply(
-        enhanced_params(crc=request.c, ird=request.ird, ord=request.ord, p2p=request.a, rtr=rtr)
+    stream = world.create_initiator_awaiting_reply(
+        make_enhanced_mpa_params(
+            crc=request.c, ird=request.ird, ord=request.ord, p2p=request.a, rtr=rtr
+        )
     )
     assert (
         bytes(recv_startup_frame(stream.sock))[:24]

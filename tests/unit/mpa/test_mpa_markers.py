@@ -17,7 +17,7 @@ from unit.mpa.mpa_harness import (
     StreamError,
     World,
     build_fpdu,
-    mpa_params,
+    make_mpa_params,
     octet_pattern,
     open_mpa_world,
     recv_exactly,
@@ -31,7 +31,7 @@ MARKER = (LLP_LAYER, MPA_TYPE, lib.SIW_MPA_MARKER)
 CRC = (LLP_LAYER, MPA_TYPE, lib.SIW_MPA_CRC)
 
 
-def fpdus_with_markers(ulpdus: list[bytes], *, crc: bool = True, at: int = 0) -> bytes:
+def build_fpdus_with_markers(ulpdus: list[bytes], *, crc: bool = True, at: int = 0) -> bytes:
     """Return the FPDUs of these ULPDUs with Markers, as a peer sends them."""
     fields = {} if crc else {"crc": 0}
     return mark_stream([FPDU(ulpdu=Raw(u), **fields) for u in ulpdus], at)
@@ -40,7 +40,7 @@ def fpdus_with_markers(ulpdus: list[bytes], *, crc: bool = True, at: int = 0) ->
 def send_ulpdus(stream: Any, ulpdus: list[bytes]) -> bytes:
     """Send ULPDUs on the stream; return the octets that the peer reads."""
     got: list[bytes] = []
-    want = len(fpdus_with_markers(ulpdus, crc=False))
+    want = len(build_fpdus_with_markers(ulpdus, crc=False))
     reader = threading.Thread(target=lambda: got.append(recv_exactly(stream.sock, want)))
     reader.start()
     for u in ulpdus:
@@ -48,7 +48,7 @@ def send_ulpdus(stream: Any, ulpdus: list[bytes]) -> bytes:
             stream.flush_once()
     stream.flush()
     reader.join(20)
-    assert stream.accepted_count == stream.framed_count == len(ulpdus)
+    assert stream.tcp_accepted_fpdu_count == stream.framed_fpdu_count == len(ulpdus)
     return got[0]
 
 
@@ -72,27 +72,29 @@ sizes_of = st.lists(st.integers(0, 40) | st.integers(0, 1100) | st.integers(0, M
 def test_fpdus_of_any_sizes_are_sent_with_markers(sizes: list[int], crc: bool) -> None:
     ulpdus = [octet_pattern(n, i) for i, n in enumerate(sizes[:8])]
     with open_mpa_world() as world:
-        got = send_ulpdus(world.sender(crc=crc, markers=True), ulpdus)
-    assert got == fpdus_with_markers(ulpdus, crc=crc)
+        got = send_ulpdus(world.create_sender(crc=crc, markers=True), ulpdus)
+    assert got == build_fpdus_with_markers(ulpdus, crc=crc)
 
 
 def test_fpdus_of_every_size_are_sent_with_markers(world: World) -> None:
     ulpdus = [octet_pattern(n, n) for n in [*range(1060), *range(MAX_ULPDU - 5, MAX_ULPDU + 1)]]
-    assert send_ulpdus(world.sender(markers=True), ulpdus) == fpdus_with_markers(ulpdus)
+    assert send_ulpdus(world.create_sender(markers=True), ulpdus) == build_fpdus_with_markers(
+        ulpdus
+    )
 
 
 @pytest.mark.parametrize("size", [200, 1400, 60_000])
 def test_a_batch_with_markers_is_bounded_and_continues_after_a_flush(
     world: World, size: int
 ) -> None:
-    stream = world.sender(markers=True)
+    stream = world.create_sender(markers=True)
     count, at = 0, 0
     for _ in range(3):
         before = count
         while stream.frame_fpdu(b"", [octet_pattern(size)]):
             count += 1
             assert count < 30_000
-        want = fpdus_with_markers([octet_pattern(size)] * (count - before), at=at)
+        want = build_fpdus_with_markers([octet_pattern(size)] * (count - before), at=at)
         got: list[bytes] = []
         reader = threading.Thread(
             target=lambda to, n: to.append(recv_exactly(stream.sock, n)), args=(got, len(want))
@@ -105,12 +107,12 @@ def test_a_batch_with_markers_is_bounded_and_continues_after_a_flush(
 
 
 def test_payload_may_change_after_it_was_framed_with_markers(world: World) -> None:
-    stream = world.sender(markers=True)
+    stream = world.create_sender(markers=True)
     payload = bytearray(octet_pattern(30_000))
     assert stream.frame_fpdu(b"head", [payload]) == 1
     payload[:] = bytes(30_000)
     stream.flush()
-    want = fpdus_with_markers([b"head" + octet_pattern(30_000)])
+    want = build_fpdus_with_markers([b"head" + octet_pattern(30_000)])
     assert recv_exactly(stream.sock, len(want)) == want
 
 
@@ -123,8 +125,8 @@ def test_fpdus_of_any_sizes_with_markers_are_received(
 ) -> None:
     ulpdus = [octet_pattern(n, i) for i, n in enumerate(sizes[:8])]
     with open_mpa_world() as world:
-        stream = world.receiver(crc=crc, markers=True)
-        octets = fpdus_with_markers(ulpdus, crc=crc)
+        stream = world.create_receiver(crc=crc, markers=True)
+        octets = build_fpdus_with_markers(ulpdus, crc=crc)
         sender = threading.Thread(target=stream.sock.sendall, args=(octets,))
         sender.start()
         got = [stream.receive_ulpdu(skip, pieces) for _ in ulpdus]
@@ -134,8 +136,8 @@ def test_fpdus_of_any_sizes_with_markers_are_received(
 
 def test_fpdus_of_every_size_with_markers_are_received(world: World) -> None:
     ulpdus = [octet_pattern(n, n) for n in [*range(1060), *range(MAX_ULPDU - 5, MAX_ULPDU + 1)]]
-    stream = world.receiver(markers=True)
-    octets = fpdus_with_markers(ulpdus)
+    stream = world.create_receiver(markers=True)
+    octets = build_fpdus_with_markers(ulpdus)
     sender = threading.Thread(target=stream.sock.sendall, args=(octets,))
     sender.start()
     for u in ulpdus:
@@ -148,11 +150,11 @@ def test_a_stream_with_markers_split_at_any_octet_gives_the_same_ulpdus(
     world: World, sizes: tuple[int, ...]
 ) -> None:
     """Each round sends the same FPDUs on one stream, split at another octet."""
-    stream = world.receiver(markers=True)
+    stream = world.create_receiver(markers=True)
     ulpdus = [octet_pattern(n, n) for n in sizes]
     at = 0
-    for cut in range(1, len(fpdus_with_markers(ulpdus))):
-        octets = fpdus_with_markers(ulpdus, at=at)
+    for cut in range(1, len(build_fpdus_with_markers(ulpdus))):
+        octets = build_fpdus_with_markers(ulpdus, at=at)
         stream.sock.sendall(octets[:cut])
         stream.peek_fpdu()
         stream.sock.sendall(octets[cut:])
@@ -163,9 +165,9 @@ def test_a_stream_with_markers_split_at_any_octet_gives_the_same_ulpdus(
 @given(st.lists(st.integers(1, 900), min_size=1, max_size=6))
 def test_a_stream_with_markers_in_any_pieces_gives_the_same_ulpdus(steps: list[int]) -> None:
     ulpdus = [octet_pattern(n, n) for n in (0, 509, 3, 1500, 64, 65, 66)]
-    octets = fpdus_with_markers(ulpdus)
+    octets = build_fpdus_with_markers(ulpdus)
     with open_mpa_world() as world:
-        stream = world.receiver(markers=True)
+        stream = world.create_receiver(markers=True)
         at = turn = 0
         while at < len(octets):
             step = steps[turn % len(steps)] if turn < 64 else len(octets)
@@ -179,9 +181,9 @@ def test_a_stream_with_markers_in_any_pieces_gives_the_same_ulpdus(steps: list[i
 def test_the_first_64_octets_of_a_ulpdu_are_contiguous_although_a_marker_divides_them(
     world: World, at: int
 ) -> None:
-    stream = world.receiver(markers=True)
+    stream = world.create_receiver(markers=True)
     before = 512 - at - 4 - 8  # a Marker, then an FPDU that ends `at` octets before the next Marker
-    stream.sock.sendall(fpdus_with_markers([octet_pattern(before), octet_pattern(100, 2)]))
+    stream.sock.sendall(build_fpdus_with_markers([octet_pattern(before), octet_pattern(100, 2)]))
     assert stream.receive_ulpdu() == octet_pattern(before)
     head, length, whole = wait_until(stream.peek_fpdu)
     assert (length, whole) == (100, True)
@@ -191,8 +193,8 @@ def test_the_first_64_octets_of_a_ulpdu_are_contiguous_although_a_marker_divides
 
 
 def test_after_a_discarded_fpdu_with_markers_the_next_fpdu_is_found(world: World) -> None:
-    stream = world.receiver(markers=True)
-    stream.sock.sendall(fpdus_with_markers([octet_pattern(3000), b"next"]))
+    stream = world.create_receiver(markers=True)
+    stream.sock.sendall(build_fpdus_with_markers([octet_pattern(3000), b"next"]))
     wait_until(stream.peek_fpdu)
     stream.place_payload(18)
     assert stream.receive_ulpdu() == b"next"
@@ -201,8 +203,8 @@ def test_after_a_discarded_fpdu_with_markers_the_next_fpdu_is_found(world: World
 def test_fpdus_with_markers_that_arrived_with_the_mpa_request_are_received(world: World) -> None:
     """FPDUs buffered before Markers are negotiated need a larger buffer afterwards."""
     ulpdus = [octet_pattern(MAX_ULPDU, 5), octet_pattern(9), octet_pattern(MAX_ULPDU, 7)]
-    stream, _ = world.responder_with_request(MPARequest(rev=2))
-    octets = fpdus_with_markers(ulpdus)
+    stream, _ = world.create_responder_with_request(MPARequest(rev=2))
+    octets = build_fpdus_with_markers(ulpdus)
     sender = threading.Thread(target=stream.sock.sendall, args=(octets,))
     sender.start()
     wait_until(
@@ -211,7 +213,7 @@ def test_fpdus_with_markers_that_arrived_with_the_mpa_request_are_received(world
             and lib.siw_mpa_memory_octets_for_tests(stream.handle) > 65000
         )
     )
-    stream.send_reply(mpa_params(markers=1))
+    stream.send_reply(make_mpa_params(markers=1))
     assert [stream.receive_ulpdu() for _ in ulpdus] == ulpdus
     sender.join(20)
     assert recv_startup_frame(stream.sock).m == 1
@@ -241,20 +243,21 @@ def replace_marker(
 def test_a_marker_with_a_wrong_fpdu_pointer_ends_the_stream(
     world: World, at: int, pointer: int, crc: bool
 ) -> None:
-    stream = world.receiver(crc=crc, markers=True)
+    stream = world.create_receiver(crc=crc, markers=True)
     assert (
         send_and_get_error(
-            stream, replace_marker(fpdus_with_markers([octet_pattern(1200)]), at, pointer)
+            stream, replace_marker(build_fpdus_with_markers([octet_pattern(1200)]), at, pointer)
         )
         == MARKER
     )
 
 
 def test_a_crc_error_takes_precedence_over_a_wrong_marker(world: World) -> None:
-    stream = world.receiver(markers=True)
+    stream = world.create_receiver(markers=True)
     assert (
         send_and_get_error(
-            stream, replace_marker(fpdus_with_markers([octet_pattern(1200)]), 512, 0, crc=False)
+            stream,
+            replace_marker(build_fpdus_with_markers([octet_pattern(1200)]), 512, 0, crc=False),
         )
         == CRC
     )
@@ -263,9 +266,9 @@ def test_a_crc_error_takes_precedence_over_a_wrong_marker(world: World) -> None:
 @pytest.mark.parametrize("reserved", [1, 0xFFFF])
 @pytest.mark.parametrize("low", [1, 2, 3])
 def test_reserved_bits_of_a_marker_are_ignored(world: World, reserved: int, low: int) -> None:
-    stream = world.receiver(markers=True)
+    stream = world.create_receiver(markers=True)
     octets = replace_marker(
-        fpdus_with_markers([octet_pattern(600)]), 512, 508 | low, reserved=reserved
+        build_fpdus_with_markers([octet_pattern(600)]), 512, 508 | low, reserved=reserved
     )
     stream.sock.sendall(octets)
     assert stream.receive_ulpdu() == octet_pattern(600)
@@ -273,9 +276,9 @@ def test_reserved_bits_of_a_marker_are_ignored(world: World, reserved: int, low:
 
 def test_a_changed_octet_in_a_marker_is_a_crc_error(world: World) -> None:
     for at in (0, 1, 512, 513):
-        octets = bytearray(fpdus_with_markers([octet_pattern(600)]))
+        octets = bytearray(build_fpdus_with_markers([octet_pattern(600)]))
         octets[at] ^= 1
-        assert send_and_get_error(world.receiver(markers=True), bytes(octets)) == CRC
+        assert send_and_get_error(world.create_receiver(markers=True), bytes(octets)) == CRC
 
 
 @given(st.data())
@@ -283,12 +286,12 @@ def test_any_changed_octet_in_a_stream_with_markers_is_detected_in_its_fpdu(
     data: st.DataObject,
 ) -> None:
     ulpdus = [octet_pattern(n, n) for n in (40, 600, 0, 300)]
-    octets = bytearray(fpdus_with_markers(ulpdus))
+    octets = bytearray(build_fpdus_with_markers(ulpdus))
     at = data.draw(st.integers(0, len(octets) - 1))
     octets[at] ^= data.draw(st.integers(1, 255))
-    sound = sum(len(fpdus_with_markers(ulpdus[: i + 1])) <= at for i in range(len(ulpdus)))
+    sound = sum(len(build_fpdus_with_markers(ulpdus[: i + 1])) <= at for i in range(len(ulpdus)))
     with open_mpa_world() as world:
-        stream = world.receiver(markers=True)
+        stream = world.create_receiver(markers=True)
         # Zero octets follow, enough for any ULPDU length that the changed octet may give.
         sender = threading.Thread(target=stream.sock.sendall, args=(bytes(octets) + bytes(70_000),))
         sender.start()
@@ -301,8 +304,8 @@ def test_any_changed_octet_in_a_stream_with_markers_is_detected_in_its_fpdu(
 
 
 def test_a_ulpdu_length_beyond_the_range_of_a_marker_pointer_ends_the_stream(world: World) -> None:
-    stream = world.receiver(crc=False, markers=True)
-    octets = fpdus_with_markers([octet_pattern(65535)[:65535]], crc=False)
+    stream = world.create_receiver(crc=False, markers=True)
+    octets = build_fpdus_with_markers([octet_pattern(65535)[:65535]], crc=False)
     sender = threading.Thread(target=stream.sock.sendall, args=(octets,))
     sender.start()
     with pytest.raises(StreamError):
@@ -312,7 +315,7 @@ def test_a_ulpdu_length_beyond_the_range_of_a_marker_pointer_ends_the_stream(wor
 
 
 def test_missing_markers_end_the_stream(world: World) -> None:
-    stream = world.receiver(markers=True)
+    stream = world.create_receiver(markers=True)
     assert send_and_get_error(stream, build_fpdu(b"no marker") * 4000) in (CRC, MARKER)
 
 
@@ -320,11 +323,11 @@ def test_markers_continue_when_stream_positions_wrap_around_in_both_directions()
     ulpdus = [octet_pattern(n, n) for n in (500, 3000, 20)]
     start = 2**32 - 2048
     with open_mpa_world() as world:
-        stream = world.receiver(markers=True)
+        stream = world.create_receiver(markers=True)
         lib.siw_mpa_set_position_for_tests(stream.handle, start)
-        stream.sock.sendall(fpdus_with_markers(ulpdus))
+        stream.sock.sendall(build_fpdus_with_markers(ulpdus))
         assert [stream.receive_ulpdu() for _ in ulpdus] == ulpdus
-        stream = world.sender(markers=True)
+        stream = world.create_sender(markers=True)
         lib.siw_mpa_set_position_for_tests(stream.handle, start)
-        assert send_ulpdus(stream, ulpdus) == fpdus_with_markers(ulpdus)
-    assert unmark(fpdus_with_markers(ulpdus))[1][0] == (0, 0)
+        assert send_ulpdus(stream, ulpdus) == build_fpdus_with_markers(ulpdus)
+    assert unmark(build_fpdus_with_markers(ulpdus))[1][0] == (0, 0)

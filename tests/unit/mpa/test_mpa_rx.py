@@ -43,7 +43,7 @@ def wait_for_loopback() -> None:
 def test_a_stream_split_at_any_octet_gives_the_same_ulpdus(world: World, size: int) -> None:
     ulpdus = [octet_pattern(size, 1), octet_pattern(size + 1, 2)]
     octets = b"".join(build_fpdu(u) for u in ulpdus)
-    stream = world.receiver()
+    stream = world.create_receiver()
     for at in range(len(octets) + 1):
         stream.sock.sendall(octets[:at])
         got = []
@@ -62,7 +62,7 @@ def test_a_large_fpdu_split_at_any_octet_is_placed_completely(world: World, at: 
     ulpdu = octet_pattern(LARGE)
     first = build_fpdu(ulpdu)
     octets = first + build_fpdu(b"next")
-    stream = world.receiver()
+    stream = world.create_receiver()
     stream.sock.sendall(octets[:at])
     wait_for_loopback()
     iov = Iov([dest := bytearray(LARGE - 14)])
@@ -94,7 +94,7 @@ def test_fpdus_of_any_sizes_in_any_pieces_are_received_in_order(
     ulpdus = [octet_pattern(n, i) for i, n in enumerate(sizes)]
     octets = b"".join(build_fpdu(u) for u in ulpdus)
     with temporary_setting("crc_first", int(strict)), open_mpa_world() as world:
-        stream = world.receiver(crc=crc)
+        stream = world.create_receiver(crc=crc)
 
         def send_in_pieces() -> None:
             at = i = 0
@@ -117,7 +117,7 @@ def test_fpdus_of_every_size_around_the_limits_are_received(strict: int) -> None
     sizes += [*range(65_450 - 64, 65_490), *range(MAX_ULPDU - 3, MAX_ULPDU + 1)]
     source = octet_pattern(70_000)
     with temporary_setting("crc_first", strict), open_mpa_world() as world:
-        stream = world.receiver(crc=False)
+        stream = world.create_receiver(crc=False)
 
         def send_fpdus() -> None:
             for n in sizes:
@@ -134,7 +134,7 @@ def test_fpdus_of_every_size_around_the_limits_are_received(strict: int) -> None
 
 
 def test_a_small_fpdu_is_reported_completely_until_it_is_consumed(world: World) -> None:
-    stream = world.receiver()
+    stream = world.create_receiver()
     stream.sock.sendall(build_fpdu(b"first") + build_fpdu(b"second"))
     assert wait_until(stream.peek_fpdu) == (b"first", 5, True)
     assert stream.peek_fpdu() == (b"first", 5, True)
@@ -143,7 +143,7 @@ def test_a_small_fpdu_is_reported_completely_until_it_is_consumed(world: World) 
 
 
 def test_an_empty_fpdu_is_reported_as_a_complete_ulpdu_of_length_0(world: World) -> None:
-    stream = world.receiver()
+    stream = world.create_receiver()
     stream.sock.sendall(build_fpdu(b"") + build_fpdu(b"x"))
     assert wait_until(stream.peek_fpdu) == (b"", 0, True)
     stream.place_payload(0)
@@ -153,7 +153,7 @@ def test_an_empty_fpdu_is_reported_as_a_complete_ulpdu_of_length_0(world: World)
 @pytest.mark.fast_path
 def test_a_large_fpdu_is_reported_once_64_octets_of_its_ulpdu_have_arrived(world: World) -> None:
     ulpdu = octet_pattern(LARGE)
-    stream = world.receiver()
+    stream = world.create_receiver()
     octets = build_fpdu(ulpdu)
     stream.sock.sendall(octets[:65])
     wait_for_loopback()
@@ -165,7 +165,7 @@ def test_a_large_fpdu_is_reported_once_64_octets_of_its_ulpdu_have_arrived(world
 
 @pytest.mark.fast_path
 def test_the_next_fpdu_cannot_be_examined_while_one_is_being_placed(world: World) -> None:
-    stream = world.receiver()
+    stream = world.create_receiver()
     stream.sock.sendall(build_fpdu(octet_pattern(LARGE))[:15_000])
     wait_until(stream.peek_fpdu)
     assert stream.place_payload_once(14, Iov([bytearray(LARGE - 14)])) == 0
@@ -183,7 +183,7 @@ def test_payload_is_scattered_over_the_pieces_of_its_destination(
     rest = size - skip
     sizes = [1, 0, 7, rest // 3, 0]
     sizes.append(rest - sum(sizes))
-    stream = world.receiver()
+    stream = world.create_receiver()
     stream.sock.sendall(build_fpdu(ulpdu))
     wait_until(stream.peek_fpdu)
     buffers = [bytearray(n) for n in sizes]
@@ -196,7 +196,7 @@ def test_a_destination_of_200_pieces_is_filled(world: World) -> None:
     ulpdu = octet_pattern(60_000)
     buffers = [bytearray(299 + i % 3) for i in range(199)]
     buffers.append(bytearray(60_000 - sum(map(len, buffers))))
-    stream = world.receiver()
+    stream = world.create_receiver()
     octets = build_fpdu(ulpdu)
     stream.sock.sendall(octets[:100])
     wait_until(stream.peek_fpdu)
@@ -209,7 +209,7 @@ def test_a_destination_of_200_pieces_is_filled(world: World) -> None:
 def test_payload_without_a_destination_is_discarded_and_its_crc_is_checked(
     world: World, size: int
 ) -> None:
-    stream = world.receiver()
+    stream = world.create_receiver()
     stream.sock.sendall(build_fpdu(octet_pattern(size)) + build_fpdu(b"next"))
     wait_until(stream.peek_fpdu)
     stream.place_payload(14)
@@ -226,7 +226,7 @@ def test_payload_without_a_destination_is_discarded_and_its_crc_is_checked(
 def test_a_destination_of_another_length_than_the_payload_is_refused(
     world: World, size: int, off: int
 ) -> None:
-    stream = world.receiver()
+    stream = world.create_receiver()
     stream.sock.sendall(build_fpdu(octet_pattern(size)))
     wait_until(stream.peek_fpdu)
     with pytest.raises(StreamError) as e:
@@ -248,7 +248,7 @@ def test_no_octet_outside_the_destination_is_written(strict: int, size: int) -> 
     memory = bytearray(b"\xa5" * (size + 200))
     view = memoryview(memory)[100 : 100 + size - 14]
     with temporary_setting("crc_first", strict), open_mpa_world() as world:
-        stream = world.receiver()
+        stream = world.create_receiver()
         stream.sock.sendall(octets[:90])
         wait_for_loopback()
         stream.peek_fpdu()
@@ -265,7 +265,7 @@ def test_with_setting_crc_first_nothing_is_written_before_the_crc_is_checked() -
     octets[-1] ^= 1
     dest = bytearray(LARGE - 14)
     with temporary_setting("crc_first", 1), open_mpa_world() as world:
-        stream = world.receiver()
+        stream = world.create_receiver()
         stream.sock.sendall(octets[:-1])
         wait_for_loopback()
         assert stream.peek_fpdu() is None
@@ -280,7 +280,7 @@ def test_with_setting_crc_first_nothing_is_written_before_the_crc_is_checked() -
 
 @pytest.mark.fast_path
 def test_placing_into_read_only_memory_fails_with_efault(world: World) -> None:
-    stream = world.receiver()
+    stream = world.create_receiver()
     octets = build_fpdu(octet_pattern(LARGE))
     stream.sock.sendall(octets[:66])
     wait_until(stream.peek_fpdu)
@@ -305,7 +305,7 @@ def test_placing_into_read_only_memory_fails_with_efault(world: World) -> None:
 
 
 def test_an_end_of_stream_between_fpdus_is_permanently_reported_as_enotconn(world: World) -> None:
-    stream = world.receiver()
+    stream = world.create_receiver()
     stream.sock.sendall(build_fpdu(b"last"))
     stream.sock.close()
     assert stream.receive_ulpdu(0) == b"last"
@@ -318,7 +318,7 @@ def test_an_end_of_stream_between_fpdus_is_permanently_reported_as_enotconn(worl
 
 @pytest.mark.parametrize("at", [1, 2, 3, 66, 5000, LARGE, LARGE + 4])
 def test_an_end_of_stream_inside_an_fpdu_is_reported_as_econnreset(world: World, at: int) -> None:
-    stream = world.receiver()
+    stream = world.create_receiver()
     stream.sock.sendall(build_fpdu(octet_pattern(LARGE))[:at])
     stream.sock.close()
     with pytest.raises(StreamError) as e:
@@ -328,22 +328,22 @@ def test_an_end_of_stream_inside_an_fpdu_is_reported_as_econnreset(world: World,
 
 
 def test_drain_discards_all_received_octets_and_reports_the_end_of_stream(world: World) -> None:
-    stream = world.receiver()
+    stream = world.create_receiver()
     stream.sock.sendall(build_fpdu(b"read") + build_fpdu(octet_pattern(LARGE))[:-1])
     wait_until(stream.peek_fpdu)
     sender = threading.Thread(target=lambda: stream.sock.sendall(bytes(20 << 20)))
     sender.start()
     while sender.is_alive():
-        assert lib.siw_mpa_drain(stream.handle) == 0
+        assert lib.siw_mpa_read_and_discard(stream.handle) == 0
     sender.join()
     assert lib.siw_mpa_shutdown(stream.handle) == 0
     assert stream.sock.recv(1) == b""
     stream.sock.close()
-    assert wait_until(lambda: lib.siw_mpa_drain(stream.handle)) == 1
+    assert wait_until(lambda: lib.siw_mpa_read_and_discard(stream.handle)) == 1
 
 
 def test_an_aborted_stream_resets_its_peer(world: World) -> None:
-    stream = world.receiver()
+    stream = world.create_receiver()
     stream.close(abort=True)
     with pytest.raises(ConnectionResetError):
         stream.sock.recv(1)

@@ -23,9 +23,9 @@ from unit.mpa.mpa_harness import (
     StreamError,
     World,
     build_fpdu,
-    enhanced_params,
     find_socket_of_stream,
-    mpa_params,
+    make_enhanced_mpa_params,
+    make_mpa_params,
     octet_pattern,
     open_mpa_world,
     private_data_of,
@@ -46,7 +46,7 @@ REPLY = bytes(MPAReply(rev=2, c=0, s=1, a=1, c_rtr=1, ird=7, ord=9, private_data
 
 @pytest.mark.parametrize("at", range(1, len(REQUEST)))
 def test_an_mpa_request_split_at_any_octet_is_parsed(world: World, at: int) -> None:
-    stream = world.responder()
+    stream = world.create_responder()
     stream.sock.sendall(REQUEST[:at])
     for _ in range(3):
         assert stream.continue_startup()[0] == lib.SIW_MPA_STARTING
@@ -60,7 +60,9 @@ def test_an_mpa_request_split_at_any_octet_is_parsed(world: World, at: int) -> N
 
 @pytest.mark.parametrize("at", range(1, len(REPLY)))
 def test_an_mpa_reply_split_at_any_octet_is_parsed(world: World, at: int) -> None:
-    stream = world.initiator_awaiting_reply(enhanced_params(p2p=1, rtr=lib.SIW_MPA_RTR_WRITE))
+    stream = world.create_initiator_awaiting_reply(
+        make_enhanced_mpa_params(p2p=1, rtr=lib.SIW_MPA_RTR_WRITE)
+    )
     recv_startup_frame(stream.sock)
     stream.sock.sendall(REPLY[:at])
     for _ in range(3):
@@ -79,11 +81,11 @@ def test_private_data_of_each_legal_length_arrives_in_both_directions(
     world: World, rev: int, length: int
 ) -> None:
     there, back = bytes(i % 251 for i in range(length)), bytes(i % 241 for i in range(length))
-    stream, peer = world.responder_with_request(MPARequest(rev=rev, private_data=there))
+    stream, peer = world.create_responder_with_request(MPARequest(rev=rev, private_data=there))
     assert private_data_of(peer) == there
-    stream.send_reply(mpa_params(rev=rev, pdata=back))
+    stream.send_reply(make_mpa_params(rev=rev, pdata=back))
     assert recv_startup_frame(stream.sock).private_data == back
-    stream = world.initiator_awaiting_reply(mpa_params(rev=rev, pdata=there))
+    stream = world.create_initiator_awaiting_reply(make_mpa_params(rev=rev, pdata=there))
     assert recv_startup_frame(stream.sock).private_data == there
     stream.sock.sendall(bytes(MPAReply(rev=rev, private_data=back)))
     code, peer = stream.complete_startup()
@@ -94,18 +96,18 @@ def test_private_data_of_each_legal_length_arrives_in_both_directions(
 @pytest.mark.parametrize(
     "p",
     [
-        mpa_params(rev=0),
-        mpa_params(rev=3),
-        mpa_params(rejected=1),
-        mpa_params(pdata_len=513),
-        enhanced_params(rev=1),
-        enhanced_params(ird=0x4000),
-        enhanced_params(ord=0x4000),
-        enhanced_params(p2p=1, rtr=0),
-        enhanced_params(p2p=1, rtr=8),
-        enhanced_params(p2p=0, rtr=1),
-        mpa_params(p2p=1),
-        mpa_params(rtr=1),
+        make_mpa_params(rev=0),
+        make_mpa_params(rev=3),
+        make_mpa_params(rejected=1),
+        make_mpa_params(pdata_len=513),
+        make_enhanced_mpa_params(rev=1),
+        make_enhanced_mpa_params(ird=0x4000),
+        make_enhanced_mpa_params(ord=0x4000),
+        make_enhanced_mpa_params(p2p=1, rtr=0),
+        make_enhanced_mpa_params(p2p=1, rtr=8),
+        make_enhanced_mpa_params(p2p=0, rtr=1),
+        make_mpa_params(p2p=1),
+        make_mpa_params(rtr=1),
     ],
     ids=lambda p: repr(bytes(ffi.buffer(p))[:8]),
 )
@@ -113,27 +115,29 @@ def test_invalid_parameters_of_an_mpa_request_are_refused_before_anything_is_sen
     world: World, p: Any
 ) -> None:
     with pytest.raises(StreamError) as e:
-        world.initiator(p)
+        world.create_initiator(p)
     assert e.value.errno == errno.EINVAL
 
 
 def test_an_enhanced_mpa_request_has_at_most_508_octets_of_private_data(world: World) -> None:
-    p = enhanced_params(pdata=bytes(508))
-    assert recv_startup_frame(world.initiator_awaiting_reply(p).sock).pd_length == 512
+    p = make_enhanced_mpa_params(pdata=bytes(508))
+    assert recv_startup_frame(world.create_initiator_awaiting_reply(p).sock).pd_length == 512
     p.pdata_len = 509
     with pytest.raises(StreamError) as e:
-        world.initiator(p)
+        world.create_initiator(p)
     assert e.value.errno == errno.EINVAL
 
 
-@pytest.mark.parametrize("p", [mpa_params(), mpa_params(pdata_len=513), mpa_params(rtr=1, p2p=1)])
+@pytest.mark.parametrize(
+    "p", [make_mpa_params(), make_mpa_params(pdata_len=513), make_mpa_params(rtr=1, p2p=1)]
+)
 def test_an_mpa_reply_is_sent_once_and_only_with_valid_parameters(world: World, p: Any) -> None:
-    stream, _ = world.responder_with_request(MPARequest(rev=2, s=1, a=1, b=1, ird=1, ord=1))
+    stream, _ = world.create_responder_with_request(MPARequest(rev=2, s=1, a=1, b=1, ird=1, ord=1))
     if p.rtr == 0:
         with pytest.raises(StreamError) as e:
             stream.send_reply(p)
         assert e.value.errno == errno.EINVAL
-        p = mpa_params(rtr=1)
+        p = make_mpa_params(rtr=1)
     stream.send_reply(p)
     assert recv_startup_frame(stream.sock).b == 1
     with pytest.raises(StreamError) as e:
@@ -145,8 +149,10 @@ def test_connecting_to_a_port_without_a_listener_fails_with_econnrefused(world: 
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         out = ffi.new("struct siw_mpa_stream **")
-        dest = world.siw_addr(free.getsockname()[1])
-        assert lib.siw_mpa_connect(world.port, dest, ffi.NULL, mpa_params(), ffi.NULL, out) == 0
+        dest = world.make_siw_addr(free.getsockname()[1])
+        assert (
+            lib.siw_mpa_connect(world.port, dest, ffi.NULL, make_mpa_params(), ffi.NULL, out) == 0
+        )
         peer = ffi.new("struct siw_mpa_params *")
         rv = wait_until(lambda: lib.siw_mpa_startup(out[0], peer))
         assert rv == -errno.ECONNREFUSED
@@ -158,7 +164,7 @@ def test_connecting_to_a_port_without_a_listener_fails_with_econnrefused(world: 
 def test_a_peer_that_closes_within_its_mpa_request_is_reported_as_econnreset(
     world: World, sent: int
 ) -> None:
-    stream = world.responder()
+    stream = world.create_responder()
     stream.sock.sendall(REQUEST[:sent])
     stream.sock.close()
     with pytest.raises(StreamError) as e:
@@ -168,24 +174,24 @@ def test_a_peer_that_closes_within_its_mpa_request_is_reported_as_econnreset(
 
 
 def test_a_disconnect_while_the_mpa_request_is_pending_is_reported(world: World) -> None:
-    stream, _ = world.responder_with_request(REQUEST)
+    stream, _ = world.create_responder_with_request(REQUEST)
     assert stream.continue_startup()[0] == lib.SIW_MPA_STARTING
     stream.sock.close()
     with pytest.raises(StreamError) as e:
         stream.complete_startup()
     assert e.value.errno == errno.ECONNRESET
     with pytest.raises(StreamError) as e:
-        stream.send_reply(mpa_params(rtr=1))
+        stream.send_reply(make_mpa_params(rtr=1))
     assert e.value.errno == errno.ECONNRESET
 
 
 @pytest.mark.clause("RFC5044-7.1-01")
 def test_fpdus_that_arrived_with_the_mpa_request_are_received_after_the_reply(world: World) -> None:
-    stream, _ = world.responder_with_request(
+    stream, _ = world.create_responder_with_request(
         bytes(MPARequest(rev=2)) + build_fpdu(b"early") + build_fpdu(b"bird")
     )
     wait_until(lambda: stream.continue_startup() and time.sleep(0.001) is None)
-    stream.send_reply(mpa_params())
+    stream.send_reply(make_mpa_params())
     assert stream.receive_ulpdu(0) == b"early"
     assert stream.receive_ulpdu(0) == b"bird"
 
@@ -203,7 +209,7 @@ def test_up_to_4_kib_that_arrive_before_the_mpa_reply_are_read_and_kept(
 ) -> None:
     ulpdus = [octet_pattern(1000, i) for i in range(20)]
     octets = b"".join(build_fpdu(ulpdu) for ulpdu in ulpdus)
-    stream, _ = world.responder_with_request(MPARequest(rev=2))
+    stream, _ = world.create_responder_with_request(MPARequest(rev=2))
     handlers = ffi.new("struct siw_io_handler *[]", 8)
     with find_socket_of_stream(stream.sock) as ours:
         if piecemeal:
@@ -219,22 +225,22 @@ def test_up_to_4_kib_that_arrive_before_the_mpa_reply_are_read_and_kept(
         # A full socket of a peer that waits for the MPA Reply must not keep the poller busy.
         wait_until(lambda: lib.siw_llp_port_poll(world.port, handlers, 8) == 0)
         assert [lib.siw_llp_port_poll(world.port, handlers, 8) for _ in range(100)] == [0] * 100
-    stream.send_reply(mpa_params())
+    stream.send_reply(make_mpa_params())
     for ulpdu in ulpdus:
         assert stream.receive_ulpdu(0) == ulpdu
 
 
 @pytest.mark.clause("RFC5044-7.1-01")
 def test_fpdus_that_arrived_with_the_mpa_reply_are_received(world: World) -> None:
-    stream, _ = world.initiator_with_reply(
-        mpa_params(), bytes(MPAReply(rev=2)) + build_fpdu(b"early") + build_fpdu(b"bird")
+    stream, _ = world.create_initiator_with_reply(
+        make_mpa_params(), bytes(MPAReply(rev=2)) + build_fpdu(b"early") + build_fpdu(b"bird")
     )
     assert stream.receive_ulpdu(0) == b"early"
     assert stream.receive_ulpdu(0) == b"bird"
 
 
 def test_a_rejecting_mpa_reply_delivers_its_private_data_and_ends_the_stream(world: World) -> None:
-    stream = world.initiator_awaiting_reply(mpa_params())
+    stream = world.create_initiator_awaiting_reply(make_mpa_params())
     stream.sock.sendall(bytes(MPAReply(rev=2, r=1, private_data=b"not today")))
     code, peer = stream.complete_startup()
     assert code == lib.SIW_MPA_REJECTED
@@ -249,8 +255,8 @@ def test_a_rejecting_mpa_reply_delivers_its_private_data_and_ends_the_stream(wor
 def test_a_sent_rejection_has_private_data_and_is_followed_by_the_end_of_stream(
     world: World,
 ) -> None:
-    stream, _ = world.responder_with_request(MPARequest(rev=1))
-    stream.send_reply(mpa_params(rejected=1, pdata=b"not today"))
+    stream, _ = world.create_responder_with_request(MPARequest(rev=1))
+    stream.send_reply(make_mpa_params(rejected=1, pdata=b"not today"))
     assert stream.state == lib.SIW_MPA_ST_REJECTED
     stream.close()
     reply = MPAReply(recv_to_end(stream.sock))
@@ -258,7 +264,7 @@ def test_a_sent_rejection_has_private_data_and_is_followed_by_the_end_of_stream(
 
 
 def test_siw_mpa_addrs_returns_the_addresses_of_the_tcp_socket(world: World) -> None:
-    stream = world.responder()
+    stream = world.create_responder()
     local, peer = ffi.new("struct siw_addr *"), ffi.new("struct siw_addr *")
     assert lib.siw_mpa_addrs(stream.handle, local, peer) == 0
     assert socket.ntohs(peer.port_be) == stream.sock.getsockname()[1]
@@ -267,7 +273,7 @@ def test_siw_mpa_addrs_returns_the_addresses_of_the_tcp_socket(world: World) -> 
 
 @pytest.mark.fast_path
 def test_an_idle_stream_holds_no_buffers_after_start_up_and_after_traffic(world: World) -> None:
-    stream = world.sender()
+    stream = world.create_sender()
 
     def allocated_buffer_octets() -> int:
         return int(lib.siw_mpa_memory_octets_for_tests(stream.handle))
@@ -293,7 +299,7 @@ def holds_partial_fpdu(stream: Stream) -> bool:
 def test_a_partly_received_fpdu_is_kept_while_other_streams_are_used_and_closed(
     world: World,
 ) -> None:
-    stream, others = world.receiver(), [world.receiver() for _ in range(20)]
+    stream, others = world.create_receiver(), [world.create_receiver() for _ in range(20)]
     octets = build_fpdu(octet_pattern(1000))
     stream.sock.sendall(octets[:500])
     wait_until(partial(holds_partial_fpdu, stream))
@@ -311,8 +317,8 @@ def test_a_partly_received_fpdu_is_kept_while_other_streams_are_used_and_closed(
 
 def test_framing_and_receiving_fpdus_is_refused_before_start_up_has_ended(world: World) -> None:
     for stream, why in (
-        (world.responder(), errno.EINVAL),
-        (world.initiator(mpa_params()), errno.EINVAL),
+        (world.create_responder(), errno.EINVAL),
+        (world.create_initiator(make_mpa_params()), errno.EINVAL),
     ):
         with pytest.raises(StreamError) as e:
             stream.peek_fpdu()
@@ -342,9 +348,9 @@ def fill_send_buffer(stream: Stream) -> int:
 
 
 def test_an_mpa_reply_that_does_not_fit_into_tcps_buffer_is_sent_later(world: World) -> None:
-    stream, _ = world.responder_with_request(MPARequest(rev=2))
+    stream, _ = world.create_responder_with_request(MPARequest(rev=2))
     before = fill_send_buffer(stream)
-    stream.send_reply(mpa_params(pdata=b"late"))
+    stream.send_reply(make_mpa_params(pdata=b"late"))
     assert stream.state == lib.SIW_MPA_ST_ACCEPTING
     stream.sock.sendall(build_fpdu(b"eager"))
     assert stream.receive_ulpdu() == b"eager"
@@ -363,18 +369,18 @@ def test_an_mpa_reply_that_does_not_fit_into_tcps_buffer_is_sent_later(world: Wo
 def test_a_shutdown_waits_for_an_mpa_reply_that_tcp_has_not_accepted(
     world: World, rejected: int
 ) -> None:
-    stream, _ = world.responder_with_request(MPARequest(rev=2))
+    stream, _ = world.create_responder_with_request(MPARequest(rev=2))
     before = fill_send_buffer(stream)
-    stream.send_reply(mpa_params(rejected=rejected, pdata=b"late"))
+    stream.send_reply(make_mpa_params(rejected=rejected, pdata=b"late"))
     assert lib.siw_mpa_shutdown(stream.handle) == 0
     recv_exactly(stream.sock, before)
     over = lib.SIW_MPA_ST_REJECTED if rejected else lib.SIW_MPA_ST_FULL
-    wait_until(lambda: lib.siw_mpa_drain(stream.handle) == 0 and stream.state == over)
+    wait_until(lambda: lib.siw_mpa_read_and_discard(stream.handle) == 0 and stream.state == over)
     assert MPAReply(recv_to_end(stream.sock)).private_data == b"late"
 
 
 def test_an_mpa_request_that_does_not_fit_into_tcps_buffer_is_sent_later(world: World) -> None:
-    stream = world.initiator(mpa_params(pdata=b"late"))
+    stream = world.create_initiator(make_mpa_params(pdata=b"late"))
     before = fill_send_buffer(stream)
     for _ in range(3):
         assert stream.continue_startup()[0] == lib.SIW_MPA_STARTING
@@ -385,9 +391,9 @@ def test_an_mpa_request_that_does_not_fit_into_tcps_buffer_is_sent_later(world: 
 
 
 def test_a_peer_that_closes_before_it_has_read_the_mpa_reply_is_detected(world: World) -> None:
-    stream, _ = world.responder_with_request(MPARequest(rev=2))
+    stream, _ = world.create_responder_with_request(MPARequest(rev=2))
     fill_send_buffer(stream)
-    stream.send_reply(mpa_params())
+    stream.send_reply(make_mpa_params())
     stream.sock.close()  # closes with unread input, so the connection is reset
     with pytest.raises(StreamError) as e:
         wait_until(stream.peek_fpdu)
@@ -434,7 +440,7 @@ def test_any_octets_sent_to_a_responder_have_the_result_that_their_fields_requir
     else:
         want = lib.SIW_MPA_REQUEST
     with open_mpa_world() as world:
-        stream = world.responder()
+        stream = world.create_responder()
         stream.sock.sendall(octets)
         assert close_sending_and_get_startup_result(stream) == want
 
@@ -461,7 +467,9 @@ def test_any_octets_sent_to_an_initiator_have_the_result_that_their_fields_requi
     else:
         want = lib.SIW_MPA_REPLY
     with open_mpa_world() as world:
-        stream = world.initiator_awaiting_reply(enhanced_params() if s else mpa_params())
+        stream = world.create_initiator_awaiting_reply(
+            make_enhanced_mpa_params() if s else make_mpa_params()
+        )
         stream.sock.sendall(octets)
         assert close_sending_and_get_startup_result(stream) == want
 
@@ -471,11 +479,11 @@ def test_memory_is_returned_to_the_system_after_1024_streams_were_closed(world: 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
     lib.siw_trim_free_memory()  # releases memory that earlier tests have left
-    asked, out = mpa_params(), ffi.new("struct siw_mpa_stream **")
+    asked, out = make_mpa_params(), ffi.new("struct siw_mpa_stream **")
     streams = []
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
-        dest = world.siw_addr(nobody.getsockname()[1])
+        dest = world.make_siw_addr(nobody.getsockname()[1])
         for _ in range(crowd):
             assert not lib.siw_mpa_connect(world.port, dest, ffi.NULL, asked, ffi.NULL, out)
             streams.append(out[0])

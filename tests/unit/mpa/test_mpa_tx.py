@@ -72,7 +72,7 @@ def test_a_header_and_any_pieces_of_payload_are_sent_as_one_fpdu(
     shapes: list[tuple[int, list[int]]], crc: bool
 ) -> None:
     with open_mpa_world() as world:
-        stream = world.sender(crc=crc)
+        stream = world.create_sender(crc=crc)
         reader = Reader(stream.sock)
         frames = [
             (octet_pattern(head, i), [octet_pattern(n, i + j + 2) for j, n in enumerate(sizes)])
@@ -86,14 +86,14 @@ def test_a_header_and_any_pieces_of_payload_are_sent_as_one_fpdu(
 def test_fpdus_of_every_small_size_and_around_each_limit_are_sent(world: World) -> None:
     sizes = [*range(300), *range(2020, 2060), *range(4080, 4100), *range(8160, 8200)]
     sizes += range(MAX_ULPDU - 18 - 9, MAX_ULPDU - 18 + 1)
-    stream = world.sender()
+    stream = world.create_sender()
     reader = Reader(stream.sock)
     source = octet_pattern(MAX_ULPDU)
     frame_all_fpdus(stream, [(HEAD, [source[:n]]) for n in sizes])
     got = split_fpdus(flush_and_shut_down(stream, reader))
     assert [len(u) - 18 for u in got] == sizes
     assert all(u == HEAD + source[: len(u) - 18] for u in got)
-    assert stream.accepted_count == stream.framed_count == len(sizes)
+    assert stream.tcp_accepted_fpdu_count == stream.framed_fpdu_count == len(sizes)
 
 
 def find_socket_of_stack(sock: socket.socket) -> socket.socket:
@@ -110,7 +110,7 @@ def find_socket_of_stack(sock: socket.socket) -> socket.socket:
     raise AssertionError("this process has no socket of the stack for the connection")
 
 
-def data_segments_sent(sock: socket.socket) -> int:
+def count_sent_data_segments(sock: socket.socket) -> int:
     """Return how many data segments a socket has sent, without retransmissions."""
     info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
     (repeated,) = struct.unpack_from("=I", info, 100)  # tcpi_total_retrans
@@ -121,34 +121,34 @@ def data_segments_sent(sock: socket.socket) -> int:
 @pytest.mark.clause("RFC5044-5.1-04")
 @pytest.mark.parametrize("size", [0, 1, 64, 300, 1500, 2000])
 def test_one_small_fpdu_or_eight_are_sent_in_one_tcp_segment(world: World, size: int) -> None:
-    stream = world.sender()
+    stream = world.create_sender()
     with find_socket_of_stack(stream.sock) as sender:
         for count in (1, 8):
-            before = data_segments_sent(sender)
+            before = count_sent_data_segments(sender)
             for _ in range(count):
                 assert stream.frame_fpdu(HEAD, [octet_pattern(size)]) == 1
             stream.flush()
             recv_exactly(stream.sock, count * len(build_fpdu(HEAD + octet_pattern(size))))
-            assert data_segments_sent(sender) - before == 1
+            assert count_sent_data_segments(sender) - before == 1
 
 
 def test_no_framed_fpdu_is_sent_before_the_flush(world: World) -> None:
-    stream = world.sender()
+    stream = world.create_sender()
     assert stream.frame_fpdu(HEAD) == 1
     stream.sock.settimeout(0.05)
     with pytest.raises(TimeoutError):
         stream.sock.recv(1)
-    assert (stream.framed_count, stream.accepted_count) == (1, 0)
+    assert (stream.framed_fpdu_count, stream.tcp_accepted_fpdu_count) == (1, 0)
     stream.flush()
-    assert (stream.framed_count, stream.accepted_count) == (1, 1)
+    assert (stream.framed_fpdu_count, stream.tcp_accepted_fpdu_count) == (1, 1)
 
 
 def test_a_flush_with_nothing_framed_completes_immediately(world: World) -> None:
-    assert world.sender().flush_once() == 1
+    assert world.create_sender().flush_once() == 1
 
 
 def test_a_batch_of_large_fpdus_is_full_at_about_256_kib(world: World) -> None:
-    stream = world.sender()
+    stream = world.create_sender()
     payload = octet_pattern(64000)
     count = 0
     while stream.frame_fpdu(HEAD, [payload]):
@@ -161,49 +161,49 @@ def test_a_batch_of_large_fpdus_is_full_at_about_256_kib(world: World) -> None:
 def test_a_batch_of_small_fpdus_is_bounded_and_continues_after_a_flush(
     world: World, size: int
 ) -> None:
-    stream = world.sender()
+    stream = world.create_sender()
     reader = Reader(stream.sock)
     for _ in range(3):
         while stream.frame_fpdu(HEAD, [octet_pattern(size)]):
-            assert stream.framed_count < 100_000
+            assert stream.framed_fpdu_count < 100_000
         stream.flush()
-    total = stream.framed_count
+    total = stream.framed_fpdu_count
     assert total > 300
-    assert stream.accepted_count == total
+    assert stream.tcp_accepted_fpdu_count == total
     assert split_fpdus(flush_and_shut_down(stream, reader)) == [HEAD + octet_pattern(size)] * total
 
 
 def test_the_accepted_count_has_only_fpdus_that_tcp_has_accepted_completely(world: World) -> None:
     """The peer reads nothing at first, so TCP accepts a batch only partly."""
-    stream = world.sender(rcvbuf=4096)
+    stream = world.create_sender(rcvbuf=4096)
     payload = octet_pattern(60000)
     one = len(build_fpdu(HEAD + payload))
-    while stream.accepted_count == stream.framed_count:
+    while stream.tcp_accepted_fpdu_count == stream.framed_fpdu_count:
         while stream.frame_fpdu(HEAD, [payload]):
             pass
         stream.flush_once()
-        assert stream.framed_count < 2000
-    while stream.flush_once() == 0 and stream.accepted_count == 0:
+        assert stream.framed_fpdu_count < 2000
+    while stream.flush_once() == 0 and stream.tcp_accepted_fpdu_count == 0:
         pass
-    blocked_at, framed = stream.accepted_count, stream.framed_count
+    blocked_at, framed = stream.tcp_accepted_fpdu_count, stream.framed_fpdu_count
     assert stream.flush_once() == 0
-    assert stream.accepted_count == blocked_at < framed
+    assert stream.tcp_accepted_fpdu_count == blocked_at < framed
     got = bytearray()
     seen = blocked_at
     while len(got) < framed * one:
         got += stream.sock.recv(50_001)
         stream.flush_once()
-        assert stream.accepted_count >= seen
-        seen = stream.accepted_count
+        assert stream.tcp_accepted_fpdu_count >= seen
+        seen = stream.tcp_accepted_fpdu_count
         # TCP has accepted at least the octets that the peer has read; the socket buffers hold the
         # rest of the accepted octets.
-        assert stream.accepted_count >= len(got) // one
-    assert stream.accepted_count == framed
+        assert stream.tcp_accepted_fpdu_count >= len(got) // one
+    assert stream.tcp_accepted_fpdu_count == framed
     assert split_fpdus(bytes(got)) == [HEAD + payload] * framed
 
 
 def test_a_stream_that_the_peer_reads_in_odd_pieces_is_complete(world: World) -> None:
-    stream = world.sender(rcvbuf=4096)
+    stream = world.create_sender(rcvbuf=4096)
     sizes = [(i * 7919) % 9000 for i in range(400)]
     want = [HEAD + octet_pattern(n, n) for n in sizes]
     todo = list(reversed(sizes))
@@ -221,12 +221,12 @@ def test_a_stream_that_the_peer_reads_in_odd_pieces_is_complete(world: World) ->
         except TimeoutError:
             assert step < 100_000
     assert split_fpdus(bytes(got)) == want
-    assert stream.accepted_count == len(want)
+    assert stream.tcp_accepted_fpdu_count == len(want)
 
 
 def test_large_payload_is_sent_by_reference_and_not_copied(world: World) -> None:
     """Payload changed between framing and flush is sent changed, with the CRC of the original."""
-    stream = world.sender()
+    stream = world.create_sender()
     payload = bytearray(octet_pattern(10_000))
     assert stream.frame_fpdu(HEAD, [payload]) == 1
     payload[5000] ^= 0xFF
@@ -238,7 +238,7 @@ def test_large_payload_is_sent_by_reference_and_not_copied(world: World) -> None
 
 
 def test_small_payload_may_change_after_it_was_framed(world: World) -> None:
-    stream = world.sender()
+    stream = world.create_sender()
     payload = bytearray(octet_pattern(2048))
     assert stream.frame_fpdu(HEAD, [payload]) == 1
     payload[:] = bytes(2048)
@@ -250,7 +250,7 @@ def test_small_payload_may_change_after_it_was_framed(world: World) -> None:
 @pytest.mark.clause("RFC5044-3-06#a")
 @pytest.mark.parametrize("size", [1, 2, 128, 1460, MAX_ULPDU - 1, MAX_ULPDU])
 def test_a_ulpdu_of_any_size_up_to_the_limit_is_accepted(world: World, size: int) -> None:
-    stream = world.sender()
+    stream = world.create_sender()
     head, rest = octet_pattern(size)[:18], octet_pattern(size)[18:]
     assert stream.frame_fpdu(head, [rest] if rest else []) == 1
     stream.flush()
@@ -262,17 +262,17 @@ def test_a_ulpdu_of_any_size_up_to_the_limit_is_accepted(world: World, size: int
 @pytest.mark.clause("RFC5044-3-06#b")
 @pytest.mark.parametrize(("head", "size"), [(65, 0), (18, MAX_ULPDU - 17), (0, 1 << 20)])
 def test_a_ulpdu_or_header_beyond_the_limit_is_refused(world: World, head: int, size: int) -> None:
-    stream = world.sender()
+    stream = world.create_sender()
     with pytest.raises(StreamError) as e:
         stream.frame_fpdu(bytes(head), [bytes(size)])
     assert e.value.errno == errno.EMSGSIZE
-    assert stream.framed_count == 0
+    assert stream.framed_fpdu_count == 0
 
 
 @pytest.mark.clause("RFC5041-3-03")
 def test_a_smaller_mulpdu_does_not_change_fpdus_that_are_already_framed(world: World) -> None:
     with temporary_setting("mulpdu", 30_000):
-        stream = world.sender(rcvbuf=4096)
+        stream = world.create_sender(rcvbuf=4096)
         size = lib.siw_mpa_mulpdu(stream.handle) - len(HEAD)
         assert size > 1000
         sizes: list[int] = []
@@ -282,13 +282,15 @@ def test_a_smaller_mulpdu_does_not_change_fpdus_that_are_already_framed(world: W
                     break  # neither TCP nor the batch has space for another FPDU
                 continue
             sizes.append(len(HEAD) + size)
-        assert stream.framed_count > stream.accepted_count + 1
+        assert stream.framed_fpdu_count > stream.tcp_accepted_fpdu_count + 1
     with temporary_setting("mulpdu", 128):
         got, wanted = bytearray(), len(sizes) * len(build_fpdu(bytes(sizes[0])))
         while lib.siw_mpa_mulpdu(stream.handle) != 128:
             got += stream.sock.recv(1024)
             stream.flush_once()
-        assert stream.framed_count > stream.accepted_count, "no framed FPDU is left unsent"
+        assert stream.framed_fpdu_count > stream.tcp_accepted_fpdu_count, (
+            "no framed FPDU is left unsent"
+        )
         while len(got) < wanted:
             got += stream.sock.recv(1 << 16)
             stream.flush_once()
@@ -298,13 +300,13 @@ def test_a_smaller_mulpdu_does_not_change_fpdus_that_are_already_framed(world: W
 @pytest.mark.parametrize("limit", [128, 1000, 30_000])
 def test_the_mulpdu_is_limited_by_the_setting(world: World, limit: int) -> None:
     with temporary_setting("mulpdu", limit):
-        assert lib.siw_mpa_mulpdu(world.sender().handle) == limit
+        assert lib.siw_mpa_mulpdu(world.create_sender().handle) == limit
 
 
 @pytest.mark.clause("RFC5041-3-02")
 def test_the_mulpdu_follows_the_growing_segment_size_of_a_new_connection(world: World) -> None:
     """Linux starts a loopback connection with segments of half the first window, 32 KiB."""
-    stream = world.sender()
+    stream = world.create_sender()
     reader = Reader(stream.sock)
     assert lib.siw_mpa_mulpdu(stream.handle) < MAX_ULPDU
     payload = octet_pattern(30_000)
@@ -318,7 +320,7 @@ def test_the_mulpdu_follows_the_growing_segment_size_of_a_new_connection(world: 
 
 
 def test_sending_fails_after_the_peer_resets_the_connection(world: World) -> None:
-    stream = world.sender()
+    stream = world.create_sender()
     now = struct.pack("ii", 1, 0)
     stream.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, now)
     stream.sock.close()

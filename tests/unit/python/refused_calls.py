@@ -60,7 +60,7 @@ def make_send_wr_struct(w: VerbsObjects, **members: Any) -> Any:
     return wr
 
 
-def post_send_struct(qp: QP, wr: Any) -> int:
+def post_send_wr_struct(qp: QP, wr: Any) -> int:
     return int(lib.siw_post_send(qp._c_object(), wr, NULL))
 
 
@@ -250,7 +250,7 @@ def make_connect_function(**param: Any) -> Call:
     return lambda w: create_cm_id_with_qp(w).connect(("127.0.0.1", 9), ConnParam(**param))
 
 
-def modify_qp_struct(qp: QP, mask: int, **members: Any) -> int:
+def modify_qp_with_attr_struct(qp: QP, mask: int, **members: Any) -> int:
     attr = ffi.new("struct siw_qp_attr *", members)
     return int(lib.siw_modify_qp(qp._c_object(), attr, mask))
 
@@ -405,7 +405,7 @@ def refused_state_calls() -> list[Call]:
             (lambda q: (q.modify(QPAttr(qp_state=QPState.ERR)), q)[1])(w.make_ud_qp())
         ),
         exceed_read_depth_in_sqd,
-        lambda w: modify_qp_struct(
+        lambda w: modify_qp_with_attr_struct(
             create_uc_qp_in_init(w), 1 | 128 | 256, qp_state=2, path_mtu=255
         ),
         pass_unbound_socket,
@@ -437,7 +437,7 @@ def refused_multicast_and_write_record_calls() -> list[Call]:
 def refused_request_calls() -> list[Call]:
     """Return refused calls that post work requests."""
     return [
-        lambda w: post_send_struct(w.make_ud_qp(), make_send_wr_struct(w, num_sge=1)),
+        lambda w: post_send_wr_struct(w.make_ud_qp(), make_send_wr_struct(w, num_sge=1)),
         lambda w: create_uc_qp_in_rts(w).post_send(SendWR(opcode=WROpcode.RDMA_READ, remote=THERE)),
         lambda w: create_rd_qp_in_rts(w).post_send(w.make_send_wr(opcode=WROpcode.LOCAL_INV)),
         lambda w: w.connect_endpoint().qp.post_send(SendWR(opcode=WROpcode.RDMA_WRITE_RECORD)),

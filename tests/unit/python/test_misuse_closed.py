@@ -280,7 +280,7 @@ RESULTS_WITH_NULL = {
     "siw_qp_num": "0",
     "siw_srq_num": "0",
     "siw_rereg_mr": "-4",
-    "siw_setting_former_advice": "NULL 0",
+    "siw_settings_advice_for_former_name": "NULL 0",
     "siw_setting_set": str(-errno.ENOENT),
     "siw_setting_set_text": str(-errno.ENOENT),
 }

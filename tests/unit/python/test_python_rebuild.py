@@ -93,7 +93,7 @@ class EditablePackage:
         out, err = self.start_import().communicate(timeout=LIMIT)
         return out.strip() or err
 
-    def slow_link_count(self) -> int:
+    def slow_linker_start_count(self) -> int:
         """Return how many times the slow linker has started."""
         log = self.slow / "links"
         return log.read_text().count("begun") if log.exists() else 0
@@ -136,7 +136,7 @@ def test_a_rebuild_that_is_killed_midway_does_not_remove_the_old_library(
     editable_package: EditablePackage,
 ) -> None:
     killed = editable_package.start_import(slow=True)
-    wait_until(lambda: editable_package.slow_link_count() == 1)
+    wait_until(lambda: editable_package.slow_linker_start_count() == 1)
     kill_session_of(killed)
 
     load = f"import ctypes; print(ctypes.CDLL('{editable_package.library_path}').value())"
@@ -149,17 +149,20 @@ def test_an_import_waits_for_the_running_rebuild_of_a_killed_import(
     editable_package: EditablePackage,
 ) -> None:
     killed = editable_package.start_import(slow=True)
-    wait_until(lambda: editable_package.slow_link_count() == 1)
+    wait_until(lambda: editable_package.slow_linker_start_count() == 1)
     killed.kill()
     next_one = editable_package.start_import(slow=True)
     # Without the wait, the second import would link as well, and both would write the same files.
     wait_until(
-        lambda: editable_package.is_waiting_for_build() or editable_package.slow_link_count() == 2
+        lambda: (
+            editable_package.is_waiting_for_build()
+            or editable_package.slow_linker_start_count() == 2
+        )
     )
     (editable_package.slow / "go").touch()
     out, err = next_one.communicate(timeout=LIMIT)
     assert out == "2\n", err
-    assert editable_package.slow_link_count() == 1
+    assert editable_package.slow_linker_start_count() == 1
     killed.communicate(timeout=LIMIT)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from unit.python import test_misuse, test_misuse_mw
 from unit.python.misuse_harness import VerbsObjects
-from unit.python.refused_calls import all_refused_calls, make_send_wr_struct, post_send_struct
+from unit.python.refused_calls import all_refused_calls, make_send_wr_struct, post_send_wr_struct
 
 import siwarp
 from siwarp._siwarp import ffi, lib
@@ -56,7 +56,7 @@ def allocation_failure_options() -> dict[str, str]:
     return {name: os.environ[name] + tail for name, tail in more.items() if name in os.environ}
 
 
-def reason_in_subprocess(program: str, **environment: str) -> tuple[str, str]:
+def run_program_and_get_reason(program: str, **environment: str) -> tuple[str, str]:
     """Run a program that ends with a refused call and return the name and text of the reason."""
     text = (
         "import resource\nfrom siwarp._siwarp import ffi, lib\nfrom siwarp.verbs import *\n"
@@ -125,7 +125,7 @@ def assert_reason_text_is_readable(name: str, text: str) -> None:
 @pytest.mark.parametrize("expected", PROGRAMS_BY_REASON)
 def test_reasons_of_refusals_in_a_separate_process_have_readable_texts(expected: str) -> None:
     program, environment = PROGRAMS_BY_REASON[expected]
-    name, text = reason_in_subprocess(program, **environment)
+    name, text = run_program_and_get_reason(program, **environment)
     assert name == expected
     assert_reason_text_is_readable(name, text)
 
@@ -243,7 +243,7 @@ def test_the_errno_of_a_refusal_equals_the_errno_of_its_reason(verbs_objects: Ve
 def test_the_reason_of_a_full_send_queue_has_its_capacity(verbs_objects: VerbsObjects) -> None:
     qp = verbs_objects.make_ud_qp(max_send_wr=2)
     wr = make_send_wr_struct(verbs_objects)
-    while (rc := post_send_struct(qp, wr)) == 0:
+    while (rc := post_send_wr_struct(qp, wr)) == 0:
         pass
     assert rc == -errno.ENOMEM
     assert last_reason()[0] == "SEND_FULL"

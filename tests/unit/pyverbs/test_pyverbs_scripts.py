@@ -15,7 +15,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "abi" / "pyverbs"
 
 
 @pytest.fixture(scope="module")
-def private_namespace() -> Iterator[Namespace]:
+def private_network_namespace() -> Iterator[Namespace]:
     """A network namespace in which no other process uses the ports of connection identifiers."""
     namespace = Namespace("lo", "127.0.0.1", "::1")
     namespace.run_ip("link", "set", "lo", "up")
@@ -25,11 +25,11 @@ def private_namespace() -> Iterator[Namespace]:
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_a_pyverbs_script_succeeds_on_siwarp_pyverbs(
-    private_namespace: Namespace, script: str
+    private_network_namespace: Namespace, script: str
 ) -> None:
     program = str(FOLDER / f"{script}.py")
     done = pace.run_command(
-        private_namespace.command_line_inside(
+        private_network_namespace.command_line_inside(
             sys.executable, "-m", "siwarp.pyverbs", program, "siw_lo"
         ),
         capture_output=True,

@@ -19,7 +19,7 @@ RECORD_HEAD = 12 + 14 + 20
 
 
 @pytest.fixture
-def group_member_socket() -> Iterator[socket.socket]:
+def mcast_member_socket() -> Iterator[socket.socket]:
     """Provide a plain UDP socket that is a member of the multicast group GROUP."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
         s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -37,14 +37,14 @@ def group_member_socket() -> Iterator[socket.socket]:
 @pytest.mark.parametrize("pieces", [1, 3])
 @pytest.mark.parametrize("n", [1, 5], ids=["alone", "in a list"])
 def test_a_multicast_datagram_has_the_crc_of_all_its_octets(
-    rig: Rig, group_member_socket: socket.socket, n: int, pieces: int, size: int, crc: bool
+    rig: Rig, mcast_member_socket: socket.socket, n: int, pieces: int, size: int, crc: bool
 ) -> None:
     cq = rig.create_cq()
     qp = rig.create_ud_qp(cq, crc=crc, max_send_wr=8, max_send_sge=4)
     mr, ah = rig.reg_mr(bytearray(octet_pattern(n * size or 1))), rig.create_ah((GROUP, 0))
     qp.post_send(build_gathered_sends(mr, ah, n, size, pieces))
     for i in range(n):
-        octets = group_member_socket.recv(1 << 16)
+        octets = mcast_member_socket.recv(1 << 16)
         assert octets[HEAD:-CRC] == octet_pattern(n * size)[i * size : (i + 1) * size]
         assert octets[-CRC:] == expected_crc(octets, crc)
     assert all(wc.ok for wc in poll(cq, n))

@@ -22,13 +22,14 @@ from harness.rc_harness import End, Wire
 from harness.rd_harness import RDEnd as RDPeer
 from harness.rd_stranger import ScriptedRDPeer
 from harness.uc_harness import PlainUCPeer as UCPeer
-from harness.verbs_harness import Rig, multiplied_pauses, temporary_settings, wait_until
+from harness.verbs_harness import Rig, multiply_pauses_temporarily, temporary_settings, wait_until
 
 from siwarp.inspect.rd import RDType
 from siwarp.verbs import CQ, QP, CompChannel, QPAttr, QPState, QPType, SendFlag, SendWR
 
 NAP_US = 100_000
-#: The pause between posts after which batching ends, in microseconds, within multiplied_pauses().
+#: The pause between posts after which batching ends, in microseconds, within
+#: multiply_pauses_temporarily().
 SILENCE_US = 20_000
 AUTO, NEVER, ALWAYS = range(3)
 
@@ -252,7 +253,7 @@ def test_posts_are_held_back_again_if_the_program_keeps_polling_after_arming_a_c
 @pytest.fixture(params=KINDS, ids=["ud", "uc", "rd", "rc"])
 def sender_with_defaults(request: pytest.FixtureRequest) -> Iterator[Sender]:
     """Provide a Sender with default settings except for nap_us and the pause between posts."""
-    with temporary_settings(nap_us=NAP_US), multiplied_pauses():
+    with temporary_settings(nap_us=NAP_US), multiply_pauses_temporarily():
         made = Sender(Rig(), request.param)
         yield made
         made.close()
@@ -293,7 +294,7 @@ def test_posts_are_held_back_in_dense_traffic_and_not_after_a_pause(
 @pytest.mark.parametrize("kind", [QPType.UD, QPType.UC, QPType.RC])
 def test_posts_are_held_back_also_if_every_poll_finds_a_completion(kind: QPType) -> None:
     """The progress thread sleeps on idle sockets until the program's polls are reported to it."""
-    with temporary_settings(nap_us=NAP_US), multiplied_pauses():
+    with temporary_settings(nap_us=NAP_US), multiply_pauses_temporarily():
         made = Sender(Rig(), kind)
 
         def some_posts_are_held_back() -> bool:

@@ -17,8 +17,8 @@ from harness.errq_harness import (
     PlainUDPSocket,
     build_datagram,
     build_error_message,
+    create_qp_with_duplicate_socket,
     parse_error_message,
-    qp_with_duplicate_socket,
 )
 from harness.verbs_harness import (
     Rig,
@@ -331,8 +331,8 @@ def test_errors_are_found_and_reported_over_ipv6(rig: Rig) -> None:
 
 @pytest.mark.clause("DGRAM-ERR-3")
 def test_two_queue_pairs_do_not_answer_each_others_error_messages(rig: Rig) -> None:
-    a, as_a = qp_with_duplicate_socket(rig, error_policy=MESSAGE)
-    b, as_b = qp_with_duplicate_socket(rig, error_policy=MESSAGE)
+    a, as_a = create_qp_with_duplicate_socket(rig, error_policy=MESSAGE)
+    b, as_b = create_qp_with_duplicate_socket(rig, error_policy=MESSAGE)
     with assert_counter_grows("err_sent", 2), assert_counter_grows("err_found", 2):
         before = counter_value("err_stale")
         as_a.sendto(build_datagram(opcode=4), b.addr)

@@ -46,13 +46,17 @@ def qp_pair_for_split_messages() -> Iterator[ScatterGatherPair]:
     made.rig.close()
 
 
-def piece_lengths(most: int) -> st.SearchStrategy[list[int]]:
+def piece_length_list_strategy(most: int) -> st.SearchStrategy[list[int]]:
     size = st.one_of(st.integers(0, 8), st.integers(0, most // 16))
     return st.lists(size, min_size=0, max_size=16)
 
 
 @given(
-    st.one_of(piece_lengths(300), piece_lengths(16000), piece_lengths(65000)),
+    st.one_of(
+        piece_length_list_strategy(300),
+        piece_length_list_strategy(16000),
+        piece_length_list_strategy(65000),
+    ),
     st.lists(st.integers(0, 1 << 16), max_size=15),
     st.integers(0, 15),
     st.integers(0, 15),

@@ -97,7 +97,7 @@ def test_every_state_and_event_has_the_transition_that_the_verbs_define(kind: QP
     action = layer_ffi.new("int *")
     assert len(EVENTS) == layer.SIW_QPE_COUNT
     for state, (name, event) in itertools.product(range(7), EVENTS.items()):
-        got = layer.siw_qp_state_next(kind, state, event, action)
+        got = layer.siw_qp_find_next_state(kind, state, event, action)
         wanted = expected_transition(kind, state, name)
         if wanted is None:
             assert got == -errno.EINVAL, (state, name)
@@ -175,7 +175,7 @@ def test_every_transition_allows_the_attributes_that_the_verbs_define(kind: QPTy
 def test_unknown_queue_pair_types_have_no_transitions(kind: int) -> None:
     action = layer_ffi.new("int *")
     for state, event in itertools.product(range(7), EVENTS.values()):
-        assert layer.siw_qp_state_next(kind, state, event, action) == -errno.EINVAL
+        assert layer.siw_qp_find_next_state(kind, state, event, action) == -errno.EINVAL
         assert layer.siw_qp_attrs_of_transition(kind, state, event) == -errno.EINVAL
 
 
@@ -183,7 +183,7 @@ def test_unknown_queue_pair_types_have_no_transitions(kind: int) -> None:
 def test_states_and_events_out_of_range_have_no_transition(kind: QPType) -> None:
     action = layer_ffi.new("int *")
     for state, event in [(-1, 0), (7, 0), (1 << 30, 0), (0, -1), (0, 99), (0, 1 << 30)]:
-        assert layer.siw_qp_state_next(kind, state, event, action) == -errno.EINVAL
+        assert layer.siw_qp_find_next_state(kind, state, event, action) == -errno.EINVAL
         assert layer.siw_qp_attrs_of_transition(kind, state, event) == -errno.EINVAL
 
 
@@ -198,7 +198,7 @@ STATE_PATHS = {  # the states through which a UD queue pair reaches each state
 }
 
 
-def move_to_state(rig: Rig, qp: QP, state: int) -> None:
+def move_qp_to_state(rig: Rig, qp: QP, state: int) -> None:
     for step in STATE_PATHS[state]:
         qp.modify(QPAttr(qp_state=step))
     if state == SQE:  # SQE is reached by an error, not by modify
@@ -217,7 +217,7 @@ TARGETS = {
 }
 
 
-def modify_with_raw_mask(qp: QP, mask: int, **attrs: int) -> int:
+def modify_qp_with_raw_mask(qp: QP, mask: int, **attrs: int) -> int:
     """Call the C function siw_modify_qp with an arbitrary mask; return its result."""
     c = ffi.new("struct siw_qp_attr *", {"fd": -1, **attrs})
     return int(lib.siw_modify_qp(qp._c_object(), c, mask))
@@ -229,9 +229,9 @@ def test_modify_follows_the_transition_table_for_a_ud_queue_pair(
     rig: Rig, start: int, target: int
 ) -> None:
     qp = rig.create_qp()
-    move_to_state(rig, qp, start)
+    move_qp_to_state(rig, qp, start)
     wanted = expected_transition(QPType.UD, start, TARGETS[target]) if target in TARGETS else None
-    rc = modify_with_raw_mask(qp, QPAttrMask.STATE, qp_state=target)
+    rc = modify_qp_with_raw_mask(qp, QPAttrMask.STATE, qp_state=target)
     assert rc == (-errno.EINVAL if wanted is None else 0)
     assert qp.qp_state == (start if wanted is None else wanted[0])
 
@@ -242,11 +242,11 @@ def test_modify_follows_the_transition_table_for_an_unconnected_rc_queue_pair(
     rig: Rig, start: int, target: int
 ) -> None:
     qp = rig.create_qp(qp_type=QPType.RC)
-    move_to_state(rig, qp, start)
+    move_qp_to_state(rig, qp, start)
     wanted = expected_transition(QPType.RC, start, TARGETS[target]) if target in TARGETS else None
     if target == RTR:
         wanted = None  # RTR needs attributes of queue pairs that connect by GID and QPN
-    rc = modify_with_raw_mask(qp, QPAttrMask.STATE, qp_state=target)
+    rc = modify_qp_with_raw_mask(qp, QPAttrMask.STATE, qp_state=target)
     assert rc == (-errno.EINVAL if wanted is None else 0)
     assert qp.qp_state == (start if wanted is None else wanted[0])
 
@@ -261,7 +261,7 @@ def test_an_attribute_not_allowed_for_a_transition_is_refused_and_changes_nothin
         if 1 << bit & known:
             continue
         own = QPAttrMask.QKEY if kind != QPType.RC else QPAttrMask.MAX_QP_RD_ATOMIC
-        rc = modify_with_raw_mask(
+        rc = modify_qp_with_raw_mask(
             qp, 1 << bit | QPAttrMask.STATE | own, qp_state=INIT, qkey=77, max_rd_atomic=7
         )
         assert rc == -errno.EINVAL, bit

@@ -18,9 +18,9 @@ from siwarp.inspect.rd import (
     RDDatagram,
     RDOption,
     RDType,
-    ack_body,
     handshake_cookie,
-    handshake_offer,
+    make_ack_body,
+    make_handshake_offer,
 )
 
 SEGMENT, ACKED, NEW_PEER, RESTARTED, GONE, REPLACED = (
@@ -42,7 +42,7 @@ NAMES = {
 }
 QKEY = 0x11223344
 #: The handshake options of a test's peer: long segments and a large window.
-OFFER = handshake_offer({RDOption.LONGEST: 65_000, RDOption.WINDOW: 1 << 20})
+OFFER = make_handshake_offer({RDOption.LONGEST: 65_000, RDOption.WINDOW: 1 << 20})
 HELLO = OFFER.ljust(HELLO_LEAST, b"\0")
 
 
@@ -214,7 +214,7 @@ class ScapyRdPeer:
             "credit": 1024,
             "response_credit": fields.get("credit", 1024),
             "ird": 3,
-            "body": ack_body() if kind == RDType.ACK else b"",
+            "body": make_ack_body() if kind == RDType.ACK else b"",
         } | fields
         return RDDatagram(type=int(kind), **fields)
 

@@ -179,7 +179,7 @@ def test_sending_is_paced_from_the_first_datagram_on(congestion_control):
 def test_a_path_within_the_host_is_not_paced_and_has_a_large_minimum_window(congestion_control):
     report_acknowledged_datagram(congestion_control, SECOND, 20 * MS)
     assert congestion_control.rate
-    lib.siw_rd_cc_set_path(congestion_control, 65507, True)
+    lib.siw_rd_cc_set_path_mss(congestion_control, 65507, True)
     assert lib.siw_rd_cc_pacing_delay(congestion_control, 65507) == 0
     lib.siw_rd_cc_handle_timeout(congestion_control, 2 * SECOND)
     assert congestion_control.cwnd >= 128 << 10

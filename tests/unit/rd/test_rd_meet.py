@@ -14,9 +14,9 @@ from siwarp.inspect.rd import (
     RDOption,
     RDType,
     handshake_cookie,
-    handshake_offer,
     handshake_offer_len,
-    handshake_options,
+    make_handshake_offer,
+    parse_handshake_options,
 )
 
 LEAST = 1160
@@ -46,17 +46,20 @@ def test_hello_and_challenge_have_versions_and_options_and_an_echo_repeats_the_h
     hello = s.receive_datagram(RDType.HELLO)
     assert hello.body[:2] == b"\x02\0" and len(hello.body) == HELLO_LEAST
     told = {
-        kind: int.from_bytes(value, "big") for kind, value in handshake_options(hello.body).items()
+        kind: int.from_bytes(value, "big")
+        for kind, value in parse_handshake_options(hello.body).items()
     }
     assert told[RDOption.LONGEST] > 60_000 and told[RDOption.WINDOW] >= 4096
     assert told[RDOption.FEATURES] == 0
-    assert told[RDOption.INSTANCE] and len(handshake_options(hello.body)[RDOption.INSTANCE]) == 8
+    assert (
+        told[RDOption.INSTANCE] and len(parse_handshake_options(hello.body)[RDOption.INSTANCE]) == 8
+    )
     s.other = hello.source_epoch
     s.send_datagram(RDType.CHALLENGE, body=OFFER + b"c" * COOKIE_LEN)
     echo = s.receive_datagram(RDType.ECHO)
     assert echo.body == hello.body[: handshake_offer_len(hello.body)] + b"c" * COOKIE_LEN
     other = s.request_challenge()
-    assert handshake_options(other.body) == handshake_options(hello.body)
+    assert parse_handshake_options(other.body) == parse_handshake_options(hello.body)
     assert len(handshake_cookie(other.body)) == COOKIE_LEN and len(other.body) <= HELLO_LEAST
 
 
@@ -80,7 +83,7 @@ def test_unknown_handshake_options_are_skipped(unconnected_endpoint):
     peer = e.get_peer(s.address)
     unknown = b"\x09\x00" + b"\xff\x07" + b"unknown" + b"\x05\x01x"
     connect_with_options(
-        s, handshake_offer({1: 9000, 2: 100}, extra=unknown + b"\x01\x04\0\0\x20\0")
+        s, make_handshake_offer({1: 9000, 2: 100}, extra=unknown + b"\x01\x04\0\0\x20\0")
     )
     # of two options of the same type, the last one counts
     assert lib.siw_rd_mulpdu(peer, lib.SIW_RD_REQUESTS) == 8192
@@ -88,16 +91,16 @@ def test_unknown_handshake_options_are_skipped(unconnected_endpoint):
 
 MALFORMED = {
     "longer than the datagram": b"\x02\0\xff\xff",
-    "an option past the options": handshake_offer(extra=b"\x09\x05" + b"four"),
-    "half of an option's head": handshake_offer(extra=b"\x09"),
-    "a number of three octets": handshake_offer(extra=b"\x01\x03\0\x10\0"),
-    "a number of five octets": handshake_offer(extra=b"\x02\x05\0\0\0\x10\0"),
-    "no segment that every end takes": handshake_offer({1: LEAST - 1}),
-    "no window": handshake_offer({2: 0}),
-    "an instance of zero": handshake_offer({4: 0}),
-    "an instance of seven octets": handshake_offer(extra=b"\x04\x07" + b"instanc"),
-    "an instance of nine octets": handshake_offer(extra=b"\x04\x09" + b"instances"),
-    "not its own version": handshake_offer({1: 9000}, versions=0xFD),
+    "an option past the options": make_handshake_offer(extra=b"\x09\x05" + b"four"),
+    "half of an option's head": make_handshake_offer(extra=b"\x09"),
+    "a number of three octets": make_handshake_offer(extra=b"\x01\x03\0\x10\0"),
+    "a number of five octets": make_handshake_offer(extra=b"\x02\x05\0\0\0\x10\0"),
+    "no segment that every end takes": make_handshake_offer({1: LEAST - 1}),
+    "no window": make_handshake_offer({2: 0}),
+    "an instance of zero": make_handshake_offer({4: 0}),
+    "an instance of seven octets": make_handshake_offer(extra=b"\x04\x07" + b"instanc"),
+    "an instance of nine octets": make_handshake_offer(extra=b"\x04\x09" + b"instances"),
+    "not its own version": make_handshake_offer({1: 9000}, versions=0xFD),
 }
 
 
@@ -137,7 +140,7 @@ def test_segments_are_no_longer_than_the_peers_advertised_maximum(
     assert (
         lib.siw_rd_mulpdu(peer, lib.SIW_RD_REQUESTS) <= LEAST
     )  # LEAST is the maximum segment length before the handshake
-    connect_with_options(s, handshake_offer({1: longest} if longest else {}))
+    connect_with_options(s, make_handshake_offer({1: longest} if longest else {}))
     assert lib.siw_rd_mulpdu(peer, lib.SIW_RD_REQUESTS) == most
     # After the peer has closed, the maximum segment length of its successor is unknown.
     s.send_datagram(RDType.BYE)
@@ -152,7 +155,7 @@ def test_no_more_datagrams_are_outstanding_than_the_peers_advertised_window(
 ):
     e, s = unconnected_endpoint
     peer = e.get_peer(s.address)
-    connect_with_options(s, handshake_offer({2: window} if window else {}))
+    connect_with_options(s, make_handshake_offer({2: window} if window else {}))
     for i in range(100):
         assert e.send(peer, b"%d" % i) == 1
     lib.siw_rd_flush(peer, ffi.new("uint64_t *"))
@@ -171,7 +174,11 @@ def test_a_hello_of_another_version_is_answered_with_the_supported_versions(
 ):
     e, s = unconnected_endpoint
     counters = Counters()
-    fields = {"version": version, "dest_epoch": 0, "body": handshake_offer(versions=1 << version)}
+    fields = {
+        "version": version,
+        "dest_epoch": 0,
+        "body": make_handshake_offer(versions=1 << version),
+    }
     asked = s.send_datagram(RDType.HELLO, **fields)
     answer = s.receive_datagram()
     assert (answer.type, answer.version) == (RDType.VERSIONS, 1)
@@ -197,16 +204,19 @@ def test_a_versions_datagram_without_a_common_version_ends_the_handshake(
     s.other = s.receive_datagram(RDType.HELLO).source_epoch
     counters = Counters()
     s.send_datagram(
-        RDType.VERSIONS, version=version, source_epoch=0, body=handshake_offer(versions=0xFF)
+        RDType.VERSIONS, version=version, source_epoch=0, body=make_handshake_offer(versions=0xFF)
     )
     s.send_datagram(
-        RDType.VERSIONS, version=version, dest_epoch=s.other + 1, body=handshake_offer(versions=4)
+        RDType.VERSIONS,
+        version=version,
+        dest_epoch=s.other + 1,
+        body=make_handshake_offer(versions=4),
     )
     s.send_datagram(RDType.VERSIONS, version=version, body=b"\x04\0\0")
     poll_until(lambda: counters["drop_rd_epoch"] == 3, e)
     assert not e.event_count("gone")
     s.send_datagram(
-        RDType.VERSIONS, version=version, source_epoch=0, body=handshake_offer(versions=4)
+        RDType.VERSIONS, version=version, source_epoch=0, body=make_handshake_offer(versions=4)
     )
     poll_until(lambda: e.event_count("gone") == 1, e)
     assert counters["drop_version"] == 1

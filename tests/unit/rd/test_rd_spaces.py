@@ -10,7 +10,7 @@ from _siwarp_layers import lib
 from unit.llp.llp_harness import temporary_setting
 from unit.rd.rd_kit import REQUESTS, RESPONSES, Endpoint, ScapyRdPeer, poll_until
 
-from siwarp.inspect.rd import RDDatagram, RDFlag, RDType, ack_body
+from siwarp.inspect.rd import RDDatagram, RDFlag, RDType, make_ack_body
 
 
 def send_requests_and_responses(e: Endpoint, peer: Any, n: int) -> None:
@@ -84,7 +84,7 @@ def test_only_the_response_missing_from_an_acknowledged_range_is_retransmitted(c
     lib.siw_rd_flush(peer, new_uint64())
     first = [s.receive_datagram(RDType.DATA) for _ in range(12)]
     assert [d.psn - s.other for d in first if d.rd_flags & RDFlag.RESPONSE] == [*range(6)]
-    body = ack_body(first_response=s.other, responses=[s.other + i for i in range(1, 6)])
+    body = make_ack_body(first_response=s.other, responses=[s.other + i for i in range(1, 6)])
     s.send_datagram(RDType.ACK, acknowledged=s.other + 6, body=body)
     again = s.receive_datagram(RDType.DATA)
     assert (again.psn, int(again.rd_flags)) == (s.other, RDFlag.RESPONSE)
@@ -195,7 +195,7 @@ def test_an_outdated_acknowledgement_is_ignored_per_space(connected_endpoint):
     poll_until(lambda: lib.siw_rd_count_accepted_segments(peer, REQUESTS) == 3, e)
     assert lib.siw_rd_mulpdu(peer, REQUESTS) == 8 * 1024
     # This ACK is outdated for requests and current for responses.
-    body = ack_body(s.other + 1, [s.other + 3])
+    body = make_ack_body(s.other + 1, [s.other + 3])
     fields = {"acknowledged": s.other + 1, "response_acknowledged": s.other + 4}
     s.send_datagram(RDType.ACK, **fields, credit=2, response_credit=3, body=body)
     poll_until(lambda: lib.siw_rd_count_accepted_segments(peer, RESPONSES) == 4, e)

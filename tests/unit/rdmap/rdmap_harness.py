@@ -25,6 +25,8 @@ from unit.ddp.ddp_harness import (
     Sge,
     StreamError,
     build_fpdu,
+    build_tagged_segment,
+    build_untagged_segment,
     check_result,
     counter_value,
     crc32c,
@@ -33,9 +35,7 @@ from unit.ddp.ddp_harness import (
     recv_exactly,
     sge_array,
     split_fpdus,
-    tagged_segment,
     temporary_setting,
-    untagged_segment,
     wait_until,
 )
 from unit.ddp.ddp_harness import Queue as RecvQueue
@@ -71,7 +71,9 @@ __all__ = [
     "build_read_request",
     "build_read_response",
     "build_send",
+    "build_tagged_segment",
     "build_terminate",
+    "build_untagged_segment",
     "build_write",
     "check_result",
     "counter_value",
@@ -82,9 +84,7 @@ __all__ = [
     "recv_exactly",
     "recv_to_end",
     "split_fpdus",
-    "tagged_segment",
     "temporary_setting",
-    "untagged_segment",
     "wait_until",
 ]
 
@@ -111,11 +111,11 @@ KINDS = {
 
 
 def build_send(payload: bytes = b"", **fields: Any) -> bytes:
-    return untagged_segment(payload, **{"opcode": Opcode.SEND, **fields})
+    return build_untagged_segment(payload, **{"opcode": Opcode.SEND, **fields})
 
 
 def build_write(payload: bytes = b"", **fields: Any) -> bytes:
-    return tagged_segment(payload, **{"opcode": Opcode.RDMA_WRITE, **fields})
+    return build_tagged_segment(payload, **{"opcode": Opcode.RDMA_WRITE, **fields})
 
 
 def build_read_request(*, size: int, src_stag: int, src_to: int, **fields: Any) -> bytes:
@@ -129,13 +129,13 @@ def build_read_request(*, size: int, src_stag: int, src_to: int, **fields: Any) 
             **{"sink_stag": 1, "sink_to": 0, **fields}, size=size, src_stag=src_stag, src_to=src_to
         )
     )
-    return untagged_segment(
+    return build_untagged_segment(
         body, **{"opcode": Opcode.RDMA_READ_REQUEST, "qn": Queue.READ_REQUEST, **head}
     )
 
 
 def build_read_response(payload: bytes = b"", **fields: Any) -> bytes:
-    return tagged_segment(payload, **{"opcode": Opcode.RDMA_READ_RESPONSE, **fields})
+    return build_tagged_segment(payload, **{"opcode": Opcode.RDMA_READ_RESPONSE, **fields})
 
 
 def build_atomic_request(*, stag: int, to: int, **fields: Any) -> bytes:
@@ -145,7 +145,7 @@ def build_atomic_request(*, stag: int, to: int, **fields: Any) -> bytes:
         if name in fields
     }
     body = bytes(AtomicRequest(**fields, stag=stag, to=to))
-    return untagged_segment(
+    return build_untagged_segment(
         body, **{"opcode": Opcode.ATOMIC_REQUEST, "qn": Queue.READ_REQUEST, **head}
     )
 
@@ -153,11 +153,11 @@ def build_atomic_request(*, stag: int, to: int, **fields: Any) -> bytes:
 def build_atomic_response(request: int, original: int = 0, **fields: Any) -> bytes:
     body = bytes(AtomicResponse(request=request, old=original))
     head = {"opcode": Opcode.ATOMIC_RESPONSE, "qn": Queue.ATOMIC_RESPONSE, **fields}
-    return untagged_segment(body, **head)
+    return build_untagged_segment(body, **head)
 
 
 def build_terminate(body: bytes | Terminate, **fields: Any) -> bytes:
-    return untagged_segment(
+    return build_untagged_segment(
         bytes(body), **{"opcode": Opcode.TERMINATE, "qn": Queue.TERMINATE, **fields}
     )
 
@@ -336,11 +336,11 @@ class Stream(PeerStream):
         self.mpa.shutdown()
 
     @property
-    def begun_count(self) -> int:
+    def begun_operation_count(self) -> int:
         return len(self.stamps)
 
     @property
-    def accepted_count(self) -> int:
+    def tcp_accepted_operation_count(self) -> int:
         """Return how many operations, in the order of posting, TCP has accepted completely."""
         upto = lib.siw_ddp_tx_accepted_position(self.ddp)
         return sum(1 for _ in itertools.takewhile(lambda stamp: stamp.end <= upto, self.stamps))
@@ -444,13 +444,15 @@ class RdmapWorld(DdpStackWorld):
         self._first.append(stream.close)
         return stream
 
-    def responder(self, *, crc: bool = True, recvs: RecvQueue | None = None, **how: Any) -> Stream:
+    def create_responder(
+        self, *, crc: bool = True, recvs: RecvQueue | None = None, **how: Any
+    ) -> Stream:
         """Return a started responder, whose peer must send the first message."""
-        stream = self.open_stream(self.mpa.receiver(crc=crc), crc=crc, recvs=recvs)
+        stream = self.open_stream(self.mpa.create_receiver(crc=crc), crc=crc, recvs=recvs)
         stream.start(initiator=False, **how)
         return stream
 
-    def initiator(
+    def create_initiator(
         self,
         *,
         crc: bool = True,
@@ -460,21 +462,23 @@ class RdmapWorld(DdpStackWorld):
         **how: Any,
     ) -> Stream:
         """Return an initiator, started by default; once started, both sides may send."""
-        stream = self.open_stream(self.mpa.sender(crc=crc, rcvbuf=rcvbuf), crc=crc, recvs=recvs)
+        stream = self.open_stream(
+            self.mpa.create_sender(crc=crc, rcvbuf=rcvbuf), crc=crc, recvs=recvs
+        )
         if start:
             stream.start(initiator=True, **how)
         return stream
 
     def open_rdmap_dgram(self, *, no_crc: bool = False, **how: Any) -> tuple[Any, Any]:
         """Return a siw_rdmap_dgram and the UDP socket below it."""
-        llp, out = self.mpa.udp_socket(**how), ffi.new("struct siw_rdmap_dgram **")
+        llp, out = self.mpa.create_udp_socket(**how), ffi.new("struct siw_rdmap_dgram **")
         ddp = self.open_ddp_dgram(llp, crc=not no_crc)
         check_result(lib.siw_rdmap_dgram_open(ddp, ffi.NULL, ffi.NULL, out))
         handle = out[0]
         self._first.append(lambda: lib.siw_rdmap_dgram_close(handle))
         return handle, llp
 
-    def dgram_endpoint(self, *, qkey: int = 0x11, no_crc: bool = False) -> Dgram:
+    def create_dgram_endpoint(self, *, qkey: int = 0x11, no_crc: bool = False) -> Dgram:
         handle, llp = self.open_rdmap_dgram(no_crc=no_crc)
         dgram = Dgram(handle, llp, self.create_queue())
         lib.siw_rdmap_dgram_configure_receiving(dgram.handle, dgram.recvs.handle, PD, qkey)

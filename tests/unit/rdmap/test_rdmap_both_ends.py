@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from _siwarp_layers import ffi, lib
-from unit.mpa.mpa_harness import mpa_params
+from unit.mpa.mpa_harness import make_mpa_params
 from unit.rdmap.rdmap_harness import (
     PD,
     Event,
@@ -81,8 +81,8 @@ def connect_and_start_endpoints(
     world: RdmapWorld, *, ird: int = 8, rtr: int = 0
 ) -> tuple[RdmapEndpoint, RdmapEndpoint]:
     """Return an initiator and a responder, connected to each other and started."""
-    mine = mpa_params(enhanced=1, ird=ird, ord=ird, p2p=int(bool(rtr)), rtr=rtr)
-    two, one = world.mpa.connected_streams(mine)
+    mine = make_mpa_params(enhanced=1, ird=ird, ord=ird, p2p=int(bool(rtr)), rtr=rtr)
+    two, one = world.mpa.create_connected_streams(mine)
     ends = []
     for mpa, initiator in ((one, True), (two, False)):
         handle = world.open_stream(mpa).handle
@@ -162,12 +162,12 @@ def test_writes_reads_and_sends_run_concurrently_in_both_directions(
             a.send_operation(SEND)
             b.recvs.post(FIRST)
         source = {
-            end: world.registered_memory(size, octet_pattern(size, i))
+            end: world.register_new_memory(size, octet_pattern(size, i))
             for i, end in enumerate((id(a), id(b)))
         }
         into: dict[int, list[Memory]] = {}
         for end in (a, b):
-            into[id(end)] = [world.registered_memory(size) for _ in range(3)]
+            into[id(end)] = [world.register_new_memory(size) for _ in range(3)]
             for user_data in range(rounds):
                 end.recvs.post(user_data, into[id(end)][0].sge())
 
@@ -214,7 +214,7 @@ def test_writes_reads_and_sends_run_concurrently_in_both_directions(
 
 def test_a_remote_access_error_is_reported_at_both_ends(world: RdmapWorld) -> None:
     a, b = connect_and_start_endpoints(world, rtr=lib.SIW_MPA_RTR_FPDU)
-    m, n = world.registered_memory(100_000), world.registered_memory(100_000, rights=0)
+    m, n = world.register_new_memory(100_000), world.register_new_memory(100_000, rights=0)
     with Progress(a, b):
         wait_until(lambda: b.events_of_kind("STARTED"))
         a.send_operation(WRITE, m.sge(), rkey=n.stag, remote_to=n.addr)
@@ -234,8 +234,8 @@ def test_a_region_may_be_freed_while_the_peer_reads_it(world: RdmapWorld, turn: 
     size = 4 << 20
     a, b = connect_and_start_endpoints(world, rtr=lib.SIW_MPA_RTR_FPDU)
     sink, source = (
-        world.registered_memory(size),
-        world.registered_memory(size, octet_pattern(size, turn)),
+        world.register_new_memory(size),
+        world.register_new_memory(size, octet_pattern(size, turn)),
     )
 
     def flush_response() -> bool:

@@ -48,7 +48,7 @@ def replace_header_fields(segment: bytes, **fields: Any) -> bytes:
 
 
 def post_receives(world: RdmapWorld, stream: Stream) -> list[Any]:
-    received = [world.registered_memory(16) for _ in range(2 * ROUNDS)]
+    received = [world.register_new_memory(16) for _ in range(2 * ROUNDS)]
     for i, m in enumerate(received):
         stream.recvs.post(i, m.sge())
     return received
@@ -60,9 +60,9 @@ def test_recorded_segments_of_a_linux_siw_client_are_processed_without_error(
 ) -> None:
     client, server = client_and_server_segments(name)
     rtr = lib.SIW_MPA_RTR_WRITE if "p2p" in name else 0
-    stream = world.responder(rtr=rtr, ird=1, ord=1, crc="crc" in name)
+    stream = world.create_responder(rtr=rtr, ird=1, ord=1, crc="crc" in name)
     received = post_receives(world, stream)
-    sink = world.registered_memory(READ)
+    sink = world.register_new_memory(READ)
     requests = [s for s in server if DDP(s).opcode == Opcode.RDMA_READ_REQUEST]
     asked, got, kinds, reading = 0, 0, [], b""
     for segment in client:
@@ -101,11 +101,11 @@ def test_recorded_segments_of_a_linux_siw_server_are_processed_without_error(
     world: RdmapWorld, name: str
 ) -> None:
     _, server = client_and_server_segments(name)
-    stream = world.initiator(ird=1, ord=1, crc="crc" in name)
+    stream = world.create_initiator(ird=1, ord=1, crc="crc" in name)
     received = post_receives(world, stream)
     source, target = (
-        world.registered_memory(READ, bytes(range(200)) * 15),
-        world.registered_memory(READ),
+        world.register_new_memory(READ, bytes(range(200)) * 15),
+        world.register_new_memory(READ),
     )
     got, kinds, written, base = 0, [], b"", None
     for segment in server:

@@ -30,8 +30,8 @@ QKEY = 0x11
 @given(size=st.integers(0, 65485), solicited=st.booleans(), qkey=st.integers(0, 2**32 - 1))
 def test_a_ud_send_is_one_datagram_with_the_q_key(size: int, solicited: bool, qkey: int) -> None:
     with open_rdmap_world() as world:
-        d = world.dgram_endpoint()
-        m = world.registered_memory(size, octet_pattern(size))
+        d = world.create_dgram_endpoint()
+        m = world.register_new_memory(size, octet_pattern(size))
         d.transmit([m.sge()], qkey=qkey, solicited=solicited)
         got = d.sock.recv(1 << 17)
         head = UDDatagram(got).segment
@@ -45,8 +45,8 @@ def test_a_ud_send_is_one_datagram_with_the_q_key(size: int, solicited: bool, qk
 def test_a_ud_message_is_reported_with_its_source(
     world: RdmapWorld, opcode: int, solicited: bool
 ) -> None:
-    d = world.dgram_endpoint(qkey=QKEY)
-    m = world.registered_memory(10)
+    d = world.create_dgram_endpoint(qkey=QKEY)
+    m = world.register_new_memory(10)
     d.recvs.post(8, m.sge())
     d.inject_datagram(b"abc", opcode=opcode, q_key=QKEY, qn=ud_qn(0, 0, 5), msn=77)
     e = d.next_event()
@@ -84,8 +84,8 @@ def test_a_ud_message_is_reported_with_its_source(
 def test_an_invalid_ud_datagram_is_dropped_without_consuming_a_receive(
     world: RdmapWorld, fields: dict[str, int], name: str
 ) -> None:
-    d = world.dgram_endpoint(qkey=QKEY)
-    m = world.registered_memory(10)
+    d = world.create_dgram_endpoint(qkey=QKEY)
+    m = world.register_new_memory(10)
     d.recvs.post(1, m.sge())
     before = counter_value(name)
     d.inject_datagram(b"bad", **{"opcode": 3, "q_key": QKEY, **fields})
@@ -112,8 +112,8 @@ OPCODE, NOT_WHOLE, TOO_LONG = (0, 2, 6), (1, 2, 4), (1, 2, 5)
 def test_ud_protocol_errors_with_a_valid_q_key_are_reported_without_consuming_a_receive(
     world: RdmapWorld, fields: dict[str, int], name: str, err: tuple[int, int, int]
 ) -> None:
-    d = world.dgram_endpoint(qkey=QKEY)
-    m = world.registered_memory(10)
+    d = world.create_dgram_endpoint(qkey=QKEY)
+    m = world.register_new_memory(10)
     d.recvs.post(1, m.sge())
     before = counter_value(name)
     d.inject_datagram(b"bad", **{"opcode": 3, "q_key": QKEY, "msn": 77, **fields})
@@ -130,8 +130,8 @@ def test_ud_protocol_errors_with_a_valid_q_key_are_reported_without_consuming_a_
 def test_a_ud_message_without_a_receive_is_dropped_and_the_next_one_is_received(
     world: RdmapWorld,
 ) -> None:
-    d = world.dgram_endpoint(qkey=QKEY)
-    m = world.registered_memory(10)
+    d = world.create_dgram_endpoint(qkey=QKEY)
+    m = world.register_new_memory(10)
     before = counter_value("drop_no_buffer")
     d.inject_datagram(b"lost", q_key=QKEY)
     wait_until(lambda: d.poll_event() or counter_value("drop_no_buffer") == before + 1)
@@ -144,8 +144,8 @@ def test_a_ud_message_without_a_receive_is_dropped_and_the_next_one_is_received(
 def test_a_ud_message_longer_than_its_receive_completes_the_receive_in_error(
     world: RdmapWorld,
 ) -> None:
-    d = world.dgram_endpoint(qkey=QKEY)
-    m = world.registered_memory(3)
+    d = world.create_dgram_endpoint(qkey=QKEY)
+    m = world.register_new_memory(3)
     d.recvs.post(1, m.sge())
     d.inject_datagram(b"long", q_key=QKEY)
     e = d.next_event()
@@ -157,8 +157,8 @@ def test_a_ud_message_longer_than_its_receive_completes_the_receive_in_error(
 def test_a_receive_with_a_key_of_another_protection_domain_completes_in_error(
     world: RdmapWorld,
 ) -> None:
-    d = world.dgram_endpoint(qkey=QKEY)
-    m = world.registered_memory(10, pd=PD + 1)
+    d = world.create_dgram_endpoint(qkey=QKEY)
+    m = world.register_new_memory(10, pd=PD + 1)
     d.recvs.post(1, m.sge())
     d.inject_datagram(b"abc", q_key=QKEY)
     e = d.next_event()
@@ -169,7 +169,7 @@ def test_a_receive_with_a_key_of_another_protection_domain_completes_in_error(
 def test_one_receive_call_processes_only_a_part_of_a_flood_of_invalid_datagrams(
     world: RdmapWorld,
 ) -> None:
-    d = world.dgram_endpoint(qkey=QKEY)
+    d = world.create_dgram_endpoint(qkey=QKEY)
     before = counter_value("drop_qkey")
     for _ in range(200):
         d.inject_datagram(b"x", q_key=QKEY + 1)
@@ -185,7 +185,7 @@ def test_the_poller_returns_the_handler_of_a_socket_with_data(world: RdmapWorld)
     handle, llp = world.open_rdmap_dgram(handler=handler)
     addr = ffi.new("struct siw_addr *")
     check_result(lib.siw_llp_local_addr(llp, addr))
-    other = world.dgram_endpoint()
+    other = world.create_dgram_endpoint()
     other.peer = addr
     handlers = ffi.new("struct siw_io_handler *[8]")
     event = ffi.new("struct siw_rdmap_event *")
@@ -206,15 +206,15 @@ def receive_one_event(handle: object, event: object) -> int:
 
 
 def test_a_ud_send_from_a_region_of_another_protection_domain_is_refused(world: RdmapWorld) -> None:
-    d = world.dgram_endpoint()
-    m = world.registered_memory(10, pd=PD + 1)
+    d = world.create_dgram_endpoint()
+    m = world.register_new_memory(10, pd=PD + 1)
     with pytest.raises(StreamError, match="EACCES"):
         d.transmit([m.sge()])
 
 
 def test_network_interfaces_are_listed_and_an_event_ends_a_wait(world: RdmapWorld) -> None:
     found = ffi.new("struct siw_llp_interface[32]")
-    n = check_result(lib.siw_llp_interfaces(found, 32))
+    n = check_result(lib.siw_llp_list_interfaces(found, 32))
     names = [ffi.string(found[i].name).decode() for i in range(n)]
     assert "lo" in names
     lo = found[names.index("lo")]
@@ -231,7 +231,7 @@ def test_network_interfaces_are_listed_and_an_event_ends_a_wait(world: RdmapWorl
 
 
 def test_a_wake_ends_a_wait_on_a_port_which_can_be_armed_and_disarmed(world: RdmapWorld) -> None:
-    d = world.dgram_endpoint()
+    d = world.create_dgram_endpoint()
     assert d.poll_event() is None
     assert not lib.siw_llp_port_armed(world.port)
     check_result(lib.siw_llp_port_arm(world.port))

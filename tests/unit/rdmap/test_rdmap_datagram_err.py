@@ -26,7 +26,7 @@ QKEY = 0x22
 LONGEST = 4 + 2 + 18 + 28  # octets of RFC 5040's longest Terminate
 
 
-def terminate_body(quoted: Any, **fields: int) -> bytes:
+def build_terminate_body(quoted: Any, **fields: int) -> bytes:
     return bytes(Terminate(**{"m": 1, "d": 1, **fields}, quoted_ddp=quoted))
 
 
@@ -63,7 +63,7 @@ def is_complete_terminate(octets: bytes) -> bool:
 @example(b"\x12\x05\xe0" + bytes(22))  # a Read Request's header is announced, but truncated
 def test_any_octets_are_parsed_as_an_error_message_or_dropped(octets: bytes) -> None:
     with open_rdmap_world() as world:
-        d = world.dgram_endpoint(qkey=QKEY)
+        d = world.create_dgram_endpoint(qkey=QKEY)
         event = inject_error_message(d, octets)
         assert (event is not None) == is_complete_terminate(octets)
         if event is None:
@@ -85,8 +85,8 @@ def test_any_octets_are_parsed_as_an_error_message_or_dropped(octets: bytes) -> 
 
 @pytest.mark.clause("DGRAM-ERR-12")
 def test_every_truncated_and_every_too_long_error_message_is_dropped(world: RdmapWorld) -> None:
-    d = world.dgram_endpoint(qkey=QKEY)
-    whole = terminate_body(QuotedUntagged(msn=7), layer=1, etype=2, code=5, ddp_seg_len=30)
+    d = world.create_dgram_endpoint(qkey=QKEY)
+    whole = build_terminate_body(QuotedUntagged(msn=7), layer=1, etype=2, code=5, ddp_seg_len=30)
     assert inject_error_message(d, whole).quoted_msn == 7
     for n in range(len(whole)):
         assert inject_error_message(d, whole[:n]) is None, n
@@ -108,14 +108,14 @@ def user_data_of_reported_message(d: Dgram, event: Any) -> int | None:
 def test_only_the_last_256_messages_are_found_by_their_msn_and_each_only_once(
     world: RdmapWorld, before: int
 ) -> None:
-    d = world.dgram_endpoint()
+    d = world.create_dgram_endpoint()
     for i in range(before):
         d.transmit([], qkey=QKEY, user_data=10_000 + i)
         d.sock.recv(100)
     window = range(max(1, before - 255), before + 1)
     for msn in {0, 1, before - 256, before - 255, before, before + 1, 2**32 - 1}:
         event = inject_error_message(
-            d, terminate_body(QuotedUntagged(msn=msn % 2**32, inv_stag=QKEY))
+            d, build_terminate_body(QuotedUntagged(msn=msn % 2**32, inv_stag=QKEY))
         )
         assert user_data_of_reported_message(d, event) == (
             9_999 + msn if msn in window else None
@@ -140,7 +140,7 @@ def test_an_error_message_quotes_the_header_and_is_never_sent_to_a_group(
     qkey: int,
 ) -> None:  # fmt: skip
     with open_rdmap_world() as world:
-        d = world.dgram_endpoint(qkey=QKEY)
+        d = world.create_dgram_endpoint(qkey=QKEY)
         port = d.sock.getsockname()[1] if host == "127.0.0.1" and port else port
         event = ffi.new("struct siw_rdmap_event *", {"ulp_word": qkey, "quoted_qn": qn})
         check_result(lib.siw_addr_parse(host.encode(), port, ffi.addressof(event, "source")))

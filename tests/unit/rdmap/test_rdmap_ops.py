@@ -42,19 +42,19 @@ WRITE, READ = lib.SIW_RDMAP_WRITE, lib.SIW_RDMAP_READ_REQUEST
 @pytest.mark.parametrize("size", [0, 1, 64, 5000, 70_000, 1 << 20])
 @pytest.mark.parametrize("crc", [True, False])
 def test_a_send_of_any_size_arrives_unchanged(world: RdmapWorld, size: int, crc: bool) -> None:
-    stream = world.initiator(crc=crc)
-    m = world.registered_memory(size, octet_pattern(size))
+    stream = world.create_initiator(crc=crc)
+    m = world.register_new_memory(size, octet_pattern(size))
     stream.send_operation(SEND, [m.sge()])
     head, octets = stream.read_sent_message()
     assert (head.opcode, head.qn, head.msn, head.inv_stag) == (Opcode.SEND, 0, 1, 0)
     assert octets == octet_pattern(size)
-    assert (stream.begun_count, stream.accepted_count) == (1, 1)
+    assert (stream.begun_operation_count, stream.tcp_accepted_operation_count) == (1, 1)
 
 
 @pytest.mark.parametrize("size", [0, 1, 64, 5000, 60_000])
 def test_a_send_from_the_peer_fills_the_oldest_receive(world: RdmapWorld, size: int) -> None:
-    stream = world.initiator()
-    m = world.registered_memory(size + 3)
+    stream = world.create_initiator()
+    m = world.register_new_memory(size + 3)
     stream.recvs.post(17, m.sge())
     stream.inject_segments(build_send(octet_pattern(size)))
     e = stream.next_event()
@@ -67,7 +67,7 @@ def test_a_send_from_the_peer_fills_the_oldest_receive(world: RdmapWorld, size: 
 def test_the_solicited_event_flag_is_sent_and_received(
     world: RdmapWorld, opcode: int, solicited: bool
 ) -> None:
-    stream = world.initiator()
+    stream = world.create_initiator()
     stream.recvs.post(1)
     stream.send_operation(opcode)
     assert stream.read_sent_segment()[0].opcode == opcode
@@ -76,8 +76,8 @@ def test_the_solicited_event_flag_is_sent_and_received(
 
 
 def test_sends_in_several_segments_from_the_peer_are_received_one_by_one(world: RdmapWorld) -> None:
-    stream = world.initiator()
-    m = world.registered_memory(300)
+    stream = world.create_initiator()
+    m = world.register_new_memory(300)
     stream.recvs.post(1, m.sge(0, 100))
     stream.recvs.post(2, m.sge(100, 200))
     stream.inject_segments(
@@ -96,26 +96,26 @@ def test_sends_in_several_segments_from_the_peer_are_received_one_by_one(world: 
 
 
 def test_inline_data_needs_no_key(world: RdmapWorld) -> None:
-    stream = world.initiator()
-    m = world.registered_memory(10, octet_pattern(10))
+    stream = world.create_initiator()
+    m = world.register_new_memory(10, octet_pattern(10))
     stream.send_operation(SEND, [m.sge(key=0)], internal=True)
     assert stream.read_sent_segment()[1] == octet_pattern(10)
 
 
 def test_posting_opcodes_that_are_no_operation_is_refused(world: RdmapWorld) -> None:
-    stream = world.initiator()
+    stream = world.create_initiator()
     for opcode in (2, 7, 8, 15):
         with pytest.raises(StreamError, match="EINVAL"):
             stream.begin_operation(opcode)
-    assert stream.begun_count == 0
+    assert stream.begun_operation_count == 0
 
 
 # ---- Write
 
 
 def test_a_write_carries_the_peers_stag_and_offset(world: RdmapWorld) -> None:
-    stream = world.initiator()
-    m = world.registered_memory(100, octet_pattern(100))
+    stream = world.create_initiator()
+    m = world.register_new_memory(100, octet_pattern(100))
     stream.send_operation(WRITE, [m.sge(0, 30), m.sge(50, 50)], rkey=0xABCD, remote_to=2**63 + 5)
     head, octets = stream.read_sent_message()
     assert (head.t, head.opcode, head.stag, head.to) == (1, 0, 0xABCD, 2**63 + 5)
@@ -125,8 +125,8 @@ def test_a_write_carries_the_peers_stag_and_offset(world: RdmapWorld) -> None:
 @given(st.lists(st.tuples(st.integers(0, 999), st.integers(0, 1000)), max_size=10))
 def test_writes_from_the_peer_are_placed_at_their_offsets(writes: list[tuple[int, int]]) -> None:
     with open_rdmap_world() as world:
-        stream = world.initiator()
-        m = world.registered_memory(1000)
+        stream = world.create_initiator()
+        m = world.register_new_memory(1000)
         model = bytearray([0xA5]) * 1000
         for i, (at, n) in enumerate(writes):
             n = min(n, 1000 - at)
@@ -141,10 +141,10 @@ def test_writes_from_the_peer_are_placed_at_their_offsets(writes: list[tuple[int
 
 @pytest.mark.parametrize("size", [0, 1, 64, 5000, 200_000])
 def test_a_read_places_the_response_in_its_sink(world: RdmapWorld, size: int) -> None:
-    stream = world.initiator()
+    stream = world.create_initiator()
     a, b = (
-        world.registered_memory(size // 3, rights=LOCAL_WRITE),
-        world.registered_memory(size - size // 3, rights=LOCAL_WRITE),
+        world.register_new_memory(size // 3, rights=LOCAL_WRITE),
+        world.register_new_memory(size - size // 3, rights=LOCAL_WRITE),
     )
     stream.send_operation(READ, [a.sge(), b.sge()], user_data=99, rkey=0x77, remote_to=0x1234)
     _, request = stream.read_sent_read_request()
@@ -166,8 +166,8 @@ def test_a_read_places_the_response_in_its_sink(world: RdmapWorld, size: int) ->
 
 
 def test_a_read_is_refused_if_its_sink_has_no_local_write_access(world: RdmapWorld) -> None:
-    stream = world.initiator()
-    m = world.registered_memory(10, rights=0)
+    stream = world.create_initiator()
+    m = world.register_new_memory(10, rights=0)
     with pytest.raises(StreamError, match="EACCES"):
         stream.begin_operation(READ, [m.sge()])
     assert lib.siw_rdmap_sent_request_count(stream.handle) == 0, (
@@ -176,8 +176,8 @@ def test_a_read_is_refused_if_its_sink_has_no_local_write_access(world: RdmapWor
 
 
 def test_the_sink_stag_of_a_read_is_freed_when_the_read_completes(world: RdmapWorld) -> None:
-    stream = world.initiator()
-    m = world.registered_memory(10)
+    stream = world.create_initiator()
+    m = world.register_new_memory(10)
     stream.send_operation(READ, [m.sge()], user_data=1)
     _, request = stream.read_sent_read_request()
     stream.inject_segments(build_read_response(b"0123456789", stag=request.sink_stag))
@@ -187,8 +187,8 @@ def test_the_sink_stag_of_a_read_is_freed_when_the_read_completes(world: RdmapWo
 
 @pytest.mark.parametrize("size", [0, 1, 64, 5000, 70_000, 3 << 20])
 def test_a_read_request_from_the_peer_is_answered(world: RdmapWorld, size: int) -> None:
-    stream = world.initiator()
-    m = world.registered_memory(size, octet_pattern(size))
+    stream = world.create_initiator()
+    m = world.register_new_memory(size, octet_pattern(size))
     stream.inject_segments(
         build_read_request(
             size=size, src_stag=m.stag, src_to=m.addr, sink_stag=0xBEEF, sink_to=2**40
@@ -211,14 +211,16 @@ def test_a_read_request_from_the_peer_is_answered(world: RdmapWorld, size: int) 
     assert (head.opcode, head.stag, head.to) == (Opcode.RDMA_READ_RESPONSE, 0xBEEF, 2**40)
     assert octets == octet_pattern(size)
     assert not stream.has_pending_responses
-    assert stream.begun_count == 0, "a Read Response counts as an operation of the program"
+    assert stream.begun_operation_count == 0, (
+        "a Read Response counts as an operation of the program"
+    )
 
 
 def test_the_peer_may_send_any_number_of_reads_with_at_most_ird_outstanding(
     world: RdmapWorld,
 ) -> None:
-    stream = world.initiator(ird=2)
-    m = world.registered_memory(100, octet_pattern(100))
+    stream = world.create_initiator(ird=2)
+    m = world.register_new_memory(100, octet_pattern(100))
     for round_ in range(20):
         stream.inject_segments(
             *[
@@ -236,8 +238,8 @@ def test_the_peer_may_send_any_number_of_reads_with_at_most_ird_outstanding(
 
 
 def test_any_number_of_reads_may_be_posted_with_at_most_ord_outstanding(world: RdmapWorld) -> None:
-    stream = world.initiator(ord=3)
-    m = world.registered_memory(300)
+    stream = world.create_initiator(ord=3)
+    m = world.register_new_memory(300)
     user_data = 0
     for round_ in range(20):
         for i in range(3):
@@ -258,8 +260,8 @@ def test_any_number_of_reads_may_be_posted_with_at_most_ord_outstanding(world: R
 
 
 def test_closing_a_stream_frees_the_sinks_of_outstanding_reads(world: RdmapWorld) -> None:
-    stream = world.initiator()
-    m = world.registered_memory(30)
+    stream = world.create_initiator()
+    m = world.register_new_memory(30)
     for user_data in (5, 6, 7):
         stream.send_operation(READ, [m.sge(0, 10)], user_data=user_data)
     sinks = [stream.read_sent_read_request()[1].sink_stag for _ in range(3)]
@@ -294,9 +296,9 @@ def start_reading_messages(
 
 
 def test_read_responses_and_sends_are_transmitted_alternately(world: RdmapWorld) -> None:
-    stream = world.initiator(ird=8)
+    stream = world.create_initiator(ird=8)
     size = 2 << 20
-    m = world.registered_memory(size)
+    m = world.register_new_memory(size)
     for i in range(8):
         stream.inject_segments(
             build_read_request(size=size, src_stag=m.stag, src_to=m.addr, msn=i + 1)
@@ -327,8 +329,8 @@ def test_read_responses_and_sends_are_transmitted_alternately(world: RdmapWorld)
 
 
 def test_one_flush_transmits_a_bounded_amount_of_read_responses(world: RdmapWorld) -> None:
-    stream = world.initiator(ird=64, ord=1)
-    m = world.registered_memory(100_000)
+    stream = world.create_initiator(ird=64, ord=1)
+    m = world.register_new_memory(100_000)
     for i in range(64):
         stream.inject_segments(
             build_read_request(size=100_000, src_stag=m.stag, src_to=m.addr, msn=i + 1)
@@ -346,18 +348,18 @@ def test_one_flush_transmits_a_bounded_amount_of_read_responses(world: RdmapWorl
 
 
 def test_the_accepted_count_does_not_include_read_responses(world: RdmapWorld) -> None:
-    stream = world.initiator()
-    m = world.registered_memory(10)
+    stream = world.create_initiator()
+    m = world.register_new_memory(10)
     stream.inject_segments(build_read_request(size=10, src_stag=m.stag, src_to=m.addr))
     stream.next_event()
     stream.begin_operation(SEND, [m.sge()])
-    assert (stream.begun_count, stream.accepted_count) == (1, 0)
+    assert (stream.begun_operation_count, stream.tcp_accepted_operation_count) == (1, 0)
     stream.flush()
     stream.begin_operation(WRITE, [m.sge()], rkey=1)
     stream.begin_operation(READ, [m.sge()])
-    assert (stream.begun_count, stream.accepted_count) == (3, 1)
+    assert (stream.begun_operation_count, stream.tcp_accepted_operation_count) == (3, 1)
     stream.flush()
-    assert (stream.begun_count, stream.accepted_count) == (3, 3)
+    assert (stream.begun_operation_count, stream.tcp_accepted_operation_count) == (3, 3)
     assert [stream.read_sent_segment()[0].opcode for _ in range(4)] == [3, 2, 0, 1]
 
 
@@ -365,8 +367,8 @@ def test_the_accepted_count_does_not_include_read_responses(world: RdmapWorld) -
 def test_the_stamp_of_an_operation_identifies_memory_that_tcp_could_not_read(
     world: RdmapWorld, crc: bool
 ) -> None:
-    stream = world.initiator(crc=crc)
-    m = world.registered_memory(10)
+    stream = world.create_initiator(crc=crc)
+    m = world.register_new_memory(10)
     gone = RemovableMemory(1 << 16, "unmapped")
     stream.send_operation(SEND, [m.sge()])
     stream.begin_operation(WRITE, [(gone.addr, 60_000, 0)], internal=True, rkey=1)
@@ -382,8 +384,8 @@ def test_the_stamp_of_an_operation_identifies_memory_that_tcp_could_not_read(
 
 @pytest.mark.parametrize("size", [10, 4 << 20])
 def test_a_write_and_its_immediate_data_have_one_stamp(world: RdmapWorld, size: int) -> None:
-    stream = world.initiator()
-    m = world.registered_memory(size)
+    stream = world.create_initiator()
+    m = world.register_new_memory(size)
     imm = {"imm_opcode": lib.SIW_RDMAP_IMMEDIATE}
     stream.begin_operation(WRITE, [m.sge()], rkey=1, **imm)
     (stamp,) = stream.stamps
@@ -394,14 +396,14 @@ def test_a_write_and_its_immediate_data_have_one_stamp(world: RdmapWorld, size: 
     stream.flush()
     thread.join()
     assert (stamp.begin, stamp.end) == (0, lib.siw_ddp_tx_framed_position(stream.ddp))
-    assert stream.accepted_count == 1
+    assert stream.tcp_accepted_operation_count == 1
     assert got == [(Opcode.RDMA_WRITE, size), (Opcode.IMMEDIATE, 8)]
 
 
 def test_other_operations_are_refused_until_a_long_message_is_framed(world: RdmapWorld) -> None:
-    stream = world.initiator()
+    stream = world.create_initiator()
     size = 8 << 20
-    m = world.registered_memory(size)
+    m = world.register_new_memory(size)
     stream.begin_operation(SEND, [m.sge()])
     with pytest.raises(StreamError, match="EAGAIN"):
         stream.begin_operation(SEND, [m.sge(0, 1)])
@@ -414,7 +416,7 @@ def test_other_operations_are_refused_until_a_long_message_is_framed(world: Rdma
 
 
 def test_the_number_of_operations_in_flight_is_bounded(world: RdmapWorld) -> None:
-    stream = world.initiator(rcvbuf=4096)
+    stream = world.create_initiator(rcvbuf=4096)
     sent = 0
     while True:
         try:
@@ -431,14 +433,14 @@ def test_the_number_of_operations_in_flight_is_bounded(world: RdmapWorld) -> Non
     thread.start()
     stream.flush()
     thread.join()
-    assert stream.accepted_count == stream.begun_count == sent
+    assert stream.tcp_accepted_operation_count == stream.begun_operation_count == sent
     stream.send_operation(SEND)
 
 
 def test_a_read_response_is_sent_completely_with_a_mulpdu_of_128_octets(world: RdmapWorld) -> None:
     with temporary_setting("mulpdu", 128):
-        stream = world.initiator()
-        m = world.registered_memory(1000, octet_pattern(1000))
+        stream = world.create_initiator()
+        m = world.register_new_memory(1000, octet_pattern(1000))
         stream.inject_segments(
             build_read_request(size=1000, src_stag=m.stag, src_to=m.addr, sink_to=7)
         )
@@ -451,8 +453,8 @@ def test_a_read_response_is_sent_completely_with_a_mulpdu_of_128_octets(world: R
 
 
 def test_flushed_messages_are_sent_before_the_end_of_stream(world: RdmapWorld) -> None:
-    stream = world.initiator()
-    m = world.registered_memory(100, octet_pattern(100))
+    stream = world.create_initiator()
+    m = world.register_new_memory(100, octet_pattern(100))
     stream.send_operation(SEND, [m.sge()])
     stream.mpa.shutdown()
     assert stream.read_sent_segment()[1] == octet_pattern(100)
@@ -463,8 +465,8 @@ def test_flushed_messages_are_sent_before_the_end_of_stream(world: RdmapWorld) -
 
 
 def test_a_stream_may_send_after_the_peers_end_of_stream(world: RdmapWorld) -> None:
-    stream = world.initiator()
-    m = world.registered_memory(10, octet_pattern(10))
+    stream = world.create_initiator()
+    m = world.register_new_memory(10, octet_pattern(10))
     stream.sock.shutdown(1)
     e = stream.next_event()
     assert (e.kind, e.status) == ("CLOSED", 0)
@@ -474,8 +476,8 @@ def test_a_stream_may_send_after_the_peers_end_of_stream(world: RdmapWorld) -> N
 
 
 def test_the_receive_of_an_incomplete_send_can_be_reclaimed(world: RdmapWorld) -> None:
-    stream = world.initiator()
-    m = world.registered_memory(10)
+    stream = world.create_initiator()
+    m = world.register_new_memory(10)
     stream.recvs.post(1, m.sge())
     stream.recvs.post(2, m.sge())
     stream.inject_segments(build_send(b"abc", l=0))
@@ -496,9 +498,9 @@ def test_the_receive_of_an_incomplete_send_can_be_reclaimed(world: RdmapWorld) -
 def test_freeing_the_key_of_a_long_send_ends_the_stream_with_a_terminate(
     world: RdmapWorld,
 ) -> None:
-    stream = world.initiator()
+    stream = world.create_initiator()
     size = 8 << 20
-    m = world.registered_memory(size)
+    m = world.register_new_memory(size)
     stream.begin_operation(SEND, [m.sge()])
     world.free_stag(m.stag)
     with pytest.raises(StreamError, match="EACCES"):
@@ -521,12 +523,12 @@ def test_freeing_the_key_of_a_long_send_ends_the_stream_with_a_terminate(
     thread.join()
     assert whole[-1] == bytes(4)  # local catastrophic error, nothing quoted
     assert not any(whole[:-1]), "a segment of the Send had the L bit"
-    assert stream.accepted_count == 0
+    assert stream.tcp_accepted_operation_count == 0
 
 
 def test_sending_from_a_region_of_another_protection_domain_is_refused(world: RdmapWorld) -> None:
-    stream = world.initiator()
-    m = world.registered_memory(10, pd=PD + 1)
+    stream = world.create_initiator()
+    m = world.register_new_memory(10, pd=PD + 1)
     with pytest.raises(StreamError, match="EACCES"):
         stream.begin_operation(SEND, [m.sge()])
     stream.send_operation(SEND)

@@ -31,13 +31,13 @@ def build_rtr_segment(kind: int) -> bytes:
 
 
 def test_an_initiator_sends_an_empty_fpdu_as_the_negotiated_rtr(world: RdmapWorld) -> None:
-    stream = world.initiator(rtr=FPDU)
+    stream = world.create_initiator(rtr=FPDU)
     assert stream.read_sent_segment() == (None, b"")
-    assert (stream.begun_count, stream.accepted_count) == (0, 0)
+    assert (stream.begun_operation_count, stream.tcp_accepted_operation_count) == (0, 0)
 
 
 def test_an_initiator_sends_an_empty_write_as_the_negotiated_rtr(world: RdmapWorld) -> None:
-    stream = world.initiator(rtr=WRITE)
+    stream = world.create_initiator(rtr=WRITE)
     head, octets = stream.read_sent_segment()
     assert (head.t, head.l, head.opcode, head.to, octets) == (1, 1, 0, 0, b"")
     assert head.stag != 0, "some implementations refuse STag 0"
@@ -47,7 +47,7 @@ def test_an_initiator_sends_an_empty_write_as_the_negotiated_rtr(world: RdmapWor
 def test_an_initiator_sends_an_empty_read_as_the_negotiated_rtr(
     world: RdmapWorld, ord_: int
 ) -> None:
-    stream = world.initiator(rtr=READ, ord=ord_)
+    stream = world.create_initiator(rtr=READ, ord=ord_)
     _, request = stream.read_sent_read_request()
     assert request.size == 0
     assert request.sink_stag != 0, "some implementations refuse STag 0"
@@ -57,8 +57,8 @@ def test_an_initiator_sends_an_empty_read_as_the_negotiated_rtr(
 
 
 def test_the_response_to_an_rtr_read_completes_no_read_of_the_program(world: RdmapWorld) -> None:
-    stream = world.initiator(rtr=READ)
-    m = world.registered_memory(10)
+    stream = world.create_initiator(rtr=READ)
+    m = world.register_new_memory(10)
     stream.send_operation(lib.SIW_RDMAP_READ_REQUEST, [m.sge()], user_data=4)
     rtr, read = (stream.read_sent_read_request()[1] for _ in range(2))
     stream.inject_segments(
@@ -78,8 +78,8 @@ def test_the_response_to_an_rtr_read_completes_no_read_of_the_program(world: Rdm
 def test_the_negotiated_rtr_starts_the_stream_and_consumes_no_receive(
     world: RdmapWorld, kind: int
 ) -> None:
-    stream = world.responder(rtr=kind, ird=0)
-    m = world.registered_memory(10)
+    stream = world.create_responder(rtr=kind, ird=0)
+    m = world.register_new_memory(10)
     stream.recvs.post(1, m.sge())
     stream.inject_segments(build_rtr_segment(kind), build_send(b"abc"))
     assert stream.next_event(progress=True).kind == "STARTED"
@@ -103,8 +103,8 @@ def test_the_negotiated_rtr_starts_the_stream_and_consumes_no_receive(
 def test_a_first_message_other_than_the_negotiated_rtr_ends_the_stream(
     world: RdmapWorld, agreed: int, sent: str
 ) -> None:
-    stream = world.responder(rtr=agreed)
-    m = world.registered_memory(10)
+    stream = world.create_responder(rtr=agreed)
+    m = world.register_new_memory(10)
     stream.recvs.post(1, m.sge())
     stream.inject_segments(
         {
@@ -127,8 +127,8 @@ def test_a_first_message_other_than_the_negotiated_rtr_ends_the_stream(
 def test_any_negotiated_kind_of_rtr_starts_the_stream_and_other_kinds_end_it(
     world: RdmapWorld, agreed: int, sent: int
 ) -> None:
-    stream = world.responder(rtr=agreed)
-    m = world.registered_memory(10)
+    stream = world.create_responder(rtr=agreed)
+    m = world.register_new_memory(10)
     stream.recvs.post(1, m.sge())
     stream.inject_segments(build_rtr_segment(sent), build_send(b"", msn=1))
     if not agreed & sent:
@@ -143,18 +143,18 @@ def test_any_negotiated_kind_of_rtr_starts_the_stream_and_other_kinds_end_it(
 def test_with_several_negotiated_kinds_of_rtr_an_empty_first_send_consumes_no_receive(
     world: RdmapWorld, agreed: int
 ) -> None:
-    stream = world.responder(rtr=agreed)
+    stream = world.create_responder(rtr=agreed)
     stream.inject_segments(build_send(b""))
     assert stream.next_event(progress=True).kind == "STARTED"
-    stream.recvs.post(1, world.registered_memory(10).sge())
+    stream.recvs.post(1, world.register_new_memory(10).sge())
     stream.inject_segments(build_send(b"abc", msn=2))
     e = stream.next_event()
     assert (e.kind, e.user_data, e.length) == ("RECV", 1, 3)
 
 
 def test_without_rtr_the_first_message_starts_the_stream_and_is_received(world: RdmapWorld) -> None:
-    stream = world.responder()
-    m = world.registered_memory(10)
+    stream = world.create_responder()
+    m = world.register_new_memory(10)
     stream.recvs.post(1, m.sge())
     stream.inject_segments(build_send(b"abc"))
     assert stream.next_event(progress=True).kind == "STARTED"
@@ -164,14 +164,14 @@ def test_without_rtr_the_first_message_starts_the_stream_and_is_received(world: 
 
 
 def test_without_a_negotiated_rtr_an_empty_fpdu_starts_the_stream(world: RdmapWorld) -> None:
-    stream = world.responder()
+    stream = world.create_responder()
     stream.inject_segments(b"")
     assert stream.next_event(progress=True).kind == "STARTED"
 
 
 def test_a_responder_sends_nothing_before_the_peers_first_fpdu(world: RdmapWorld) -> None:
-    stream = world.responder()
-    m = world.registered_memory(10, octet_pattern(10))
+    stream = world.create_responder()
+    m = world.register_new_memory(10, octet_pattern(10))
     stream.begin_operation(lib.SIW_RDMAP_SEND, [m.sge()])
     assert stream.flush_once() == 0
     stream.sock.setblocking(False)
@@ -185,8 +185,8 @@ def test_a_responder_sends_nothing_before_the_peers_first_fpdu(world: RdmapWorld
 
 
 def test_empty_fpdus_after_the_first_one_are_ignored(world: RdmapWorld) -> None:
-    stream = world.responder()
-    m = world.registered_memory(10)
+    stream = world.create_responder()
+    m = world.register_new_memory(10)
     stream.recvs.post(1, m.sge())
     stream.inject_segments(b"", b"", b"", build_send(b"abc"))
     kinds = [stream.next_event(progress=True).kind for _ in range(4)]
@@ -203,11 +203,11 @@ def test_starting_a_stream_with_an_invalid_rtr_ird_or_ord_is_refused(
     world: RdmapWorld, how: dict[str, int]
 ) -> None:
     with pytest.raises(StreamError, match="EINVAL"):
-        world.initiator(**how)
+        world.create_initiator(**how)
 
 
 def test_starting_a_stream_twice_is_refused(world: RdmapWorld) -> None:
-    stream = world.initiator()
+    stream = world.create_initiator()
     with pytest.raises(StreamError, match="EINVAL"):
         stream.start(initiator=True)
 
@@ -216,8 +216,8 @@ def test_starting_a_stream_twice_is_refused(world: RdmapWorld) -> None:
 def test_the_peer_may_have_as_many_outstanding_reads_as_the_ird_and_no_more(
     world: RdmapWorld, ird: int
 ) -> None:
-    stream = world.initiator(ird=ird)
-    m = world.registered_memory(10)
+    stream = world.create_initiator(ird=ird)
+    m = world.register_new_memory(10)
     for i in range(ird + 1):
         stream.inject_segments(
             build_read_request(size=1, src_stag=m.stag, src_to=m.addr, msn=i + 1)
@@ -233,7 +233,7 @@ def test_the_peer_may_have_as_many_outstanding_reads_as_the_ird_and_no_more(
 def test_an_initiator_may_refuse_a_connection_with_a_terminate_instead_of_starting_it(
     world: RdmapWorld,
 ) -> None:
-    stream = world.initiator(start=False)
+    stream = world.create_initiator(start=False)
     err = ffi.new(
         "struct siw_wire_err *", {"layer": 2, "type": 0, "code": lib.SIW_MPA_INSUFFICIENT_IRD}
     )
@@ -247,20 +247,20 @@ def test_an_initiator_may_refuse_a_connection_with_a_terminate_instead_of_starti
 
 
 def test_nothing_is_sent_or_received_before_the_stream_is_started(world: RdmapWorld) -> None:
-    stream = world.initiator(start=False)
+    stream = world.create_initiator(start=False)
     stream.inject_segments(build_send(b"abc"))
     assert stream.poll_event() is None
     with pytest.raises(StreamError, match="EPIPE"):
         stream.begin_operation(lib.SIW_RDMAP_SEND)
-    m = world.registered_memory(3)
+    m = world.register_new_memory(3)
     stream.recvs.post(1, m.sge())
     stream.start(initiator=True)
     assert stream.next_event().kind == "RECV"
 
 
 def test_a_full_tcp_buffer_is_distinguished_from_the_end_of_a_flush(world: RdmapWorld) -> None:
-    stream = world.initiator(rcvbuf=4096)
-    m = world.registered_memory(64 << 20)
+    stream = world.create_initiator(rcvbuf=4096)
+    m = world.register_new_memory(64 << 20)
     stream.begin_operation(lib.SIW_RDMAP_SEND, [m.sge()])
     assert not lib.siw_ddp_tx_blocked(stream.ddp)
     turns = 0

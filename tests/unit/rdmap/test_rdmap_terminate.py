@@ -47,7 +47,7 @@ def convert_to_linux_siw_layout(octets: bytes) -> bytes:
 def test_every_error_code_is_parsed_from_a_terminate_without_quoted_headers(
     world: RdmapWorld, error: tuple[int, int, int], layout: type
 ) -> None:
-    stream = world.initiator()
+    stream = world.create_initiator()
     body = bytes(Terminate(layer=error[0], etype=error[1], code=error[2]))
     before = counter_value("terminate_rx")
     stream.inject_segments(build_terminate(layout(body)))
@@ -63,7 +63,7 @@ def test_every_error_code_is_parsed_from_a_terminate_without_quoted_headers(
 
 @pytest.mark.parametrize("layout", [bytes, convert_to_linux_siw_layout])
 def test_a_quoted_untagged_header_of_a_terminate_is_parsed(world: RdmapWorld, layout: type) -> None:
-    stream = world.initiator()
+    stream = world.create_initiator()
     body = Terminate(
         layer=1, etype=2, code=2, m=1, d=1, ddp_seg_len=40, quoted_ddp=QuotedUntagged(qn=0, msn=9)
     )
@@ -75,7 +75,7 @@ def test_a_quoted_untagged_header_of_a_terminate_is_parsed(world: RdmapWorld, la
 
 @pytest.mark.parametrize("layout", [bytes, convert_to_linux_siw_layout])
 def test_a_quoted_tagged_header_of_a_terminate_is_parsed(world: RdmapWorld, layout: type) -> None:
-    stream = world.initiator()
+    stream = world.create_initiator()
     body = Terminate(
         layer=0, etype=1, code=2, m=1, d=1, ddp_seg_len=40, quoted_ddp=QuotedTagged(stag=7)
     )
@@ -87,7 +87,7 @@ def test_a_quoted_tagged_header_of_a_terminate_is_parsed(world: RdmapWorld, layo
 
 @pytest.mark.parametrize("layout", [bytes, convert_to_linux_siw_layout])
 def test_a_quoted_read_request_of_a_terminate_is_parsed(world: RdmapWorld, layout: type) -> None:
-    stream = world.initiator()
+    stream = world.create_initiator()
     body = Terminate(
         layer=0,
         etype=1,
@@ -109,7 +109,7 @@ def test_a_quoted_read_request_of_a_terminate_is_parsed(world: RdmapWorld, layou
 @given(st.binary(max_size=256))
 def test_any_octets_are_parsed_as_a_terminate(body: bytes) -> None:
     with open_rdmap_world() as world:
-        stream = world.initiator()
+        stream = world.create_initiator()
         stream.inject_segments(build_terminate(body))
         e = stream.next_event()
         assert e.kind == "TERMINATED"
@@ -120,7 +120,7 @@ def test_any_octets_are_parsed_as_a_terminate(body: bytes) -> None:
 
 
 def test_a_terminate_in_two_segments_is_parsed(world: RdmapWorld) -> None:
-    stream = world.initiator()
+    stream = world.create_initiator()
     octets = bytes(Terminate(layer=1, etype=1, code=3))
     stream.inject_segments(build_terminate(octets[:1], l=0), build_terminate(octets[1:], mo=1))
     e = stream.next_event()
@@ -128,14 +128,14 @@ def test_a_terminate_in_two_segments_is_parsed(world: RdmapWorld) -> None:
 
 
 def test_a_terminate_longer_than_256_octets_is_an_error(world: RdmapWorld) -> None:
-    stream = world.initiator()
+    stream = world.create_initiator()
     stream.inject_segments(build_terminate(bytes(257)))
     assert stream.receive_until_error().err == (1, 2, lib.SIW_DDP_TOO_LONG)
 
 
 def test_after_a_terminate_nothing_is_sent_or_received(world: RdmapWorld) -> None:
-    stream = world.initiator()
-    m = world.registered_memory(10)
+    stream = world.create_initiator()
+    m = world.register_new_memory(10)
     stream.recvs.post(1)
     stream.inject_segments(
         build_terminate(Terminate(layer=1, etype=1, code=0)),
@@ -153,13 +153,13 @@ def test_after_a_terminate_nothing_is_sent_or_received(world: RdmapWorld) -> Non
 
 
 def test_sending_a_terminate_on_a_stream_without_an_error_is_refused(world: RdmapWorld) -> None:
-    stream = world.initiator()
+    stream = world.create_initiator()
     with pytest.raises(StreamError, match="EINVAL"):
         stream.send_terminate()
 
 
 def test_a_terminate_is_sent_only_once(world: RdmapWorld) -> None:
-    stream = world.initiator()
+    stream = world.create_initiator()
     before = counter_value("terminate_tx")
     stream.inject_segments(build_write(b"x", stag=1))
     stream.assert_terminates_with((1, 1, 0))
@@ -170,7 +170,7 @@ def test_a_terminate_is_sent_only_once(world: RdmapWorld) -> None:
 
 
 def test_sending_a_terminate_fails_after_the_peer_reset_the_connection(world: RdmapWorld) -> None:
-    stream = world.initiator()
+    stream = world.create_initiator()
     stream.inject_segments(build_write(octet_pattern(100), stag=1))
     stream.receive_until_error()
     stream.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

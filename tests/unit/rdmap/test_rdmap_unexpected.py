@@ -58,11 +58,11 @@ def read_response_sizes(stream: Stream) -> list[int]:
 
 
 def test_an_unexpected_send_is_received_when_a_receive_is_posted(world: RdmapWorld) -> None:
-    stream = world.initiator(unexpected_octets=ROOM)
+    stream = world.create_initiator(unexpected_octets=ROOM)
     stream.inject_segments(build_send(octet_pattern(100), opcode=Opcode.SEND_SE))
     assert stream.next_event().kind == "PARKED"
     assert has_only_progress_events(stream) and waiting_send_msn(stream) == 1
-    m = world.registered_memory(100)
+    m = world.register_new_memory(100)
     stream.recvs.post(17, m.sge())
     e = stream.next_event()
     assert (e.kind, e.user_data, e.length, e.msn, e.solicited) == ("RECV", 17, 100, 1, True)
@@ -73,8 +73,8 @@ def test_an_unexpected_send_is_received_when_a_receive_is_posted(world: RdmapWor
 def test_writes_reads_and_a_terminate_after_an_unexpected_send_are_processed(
     world: RdmapWorld,
 ) -> None:
-    stream = world.initiator(unexpected_octets=ROOM)
-    m = world.registered_memory(64)
+    stream = world.create_initiator(unexpected_octets=ROOM)
+    m = world.register_new_memory(64)
     stream.inject_segments(
         build_send(b"early"),
         build_write(b"written!", stag=m.stag, to=m.addr),
@@ -94,8 +94,8 @@ def test_writes_reads_and_a_terminate_after_an_unexpected_send_are_processed(
 
 
 def test_unexpected_sends_are_received_in_order_each_by_the_next_receive(world: RdmapWorld) -> None:
-    stream = world.initiator(unexpected_octets=ROOM)
-    m = world.registered_memory(1000)
+    stream = world.create_initiator(unexpected_octets=ROOM)
+    m = world.register_new_memory(1000)
     for i in range(1, 6):
         stream.inject_segments(build_send(octet_pattern(i * 10, i), msn=i))
     assert stream.next_event().kind == "PARKED"
@@ -114,10 +114,10 @@ def test_unexpected_sends_are_received_in_order_each_by_the_next_receive(world: 
 def test_a_partly_stored_unexpected_send_is_completed_in_its_receive_buffer(
     world: RdmapWorld, cut: int
 ) -> None:
-    stream = world.initiator(unexpected_octets=ROOM)
+    stream = world.create_initiator(unexpected_octets=ROOM)
     data = octet_pattern(400)
     pieces = [build_send(data[i * 100 :][:100], mo=i * 100, l=int(i == 3)) for i in range(4)]
-    m = world.registered_memory(400)
+    m = world.register_new_memory(400)
     stream.inject_segments(*pieces[:cut])
     assert stream.next_event().kind == "PARKED"
     assert has_only_progress_events(stream)
@@ -132,8 +132,8 @@ def test_a_partly_stored_unexpected_send_is_completed_in_its_receive_buffer(
 
 @pytest.mark.parametrize("size", [0, 1, 20_000])
 def test_an_unexpected_segment_may_arrive_in_small_pieces(world: RdmapWorld, size: int) -> None:
-    stream = world.initiator(unexpected_octets=ROOM)
-    m = world.registered_memory(max(size, 1))
+    stream = world.create_initiator(unexpected_octets=ROOM)
+    m = world.register_new_memory(max(size, 1))
     octets = build_fpdu(build_send(octet_pattern(size)))
     step = max(1, len(octets) // 40)
     for at in range(0, len(octets) - step, step):
@@ -149,8 +149,8 @@ def test_an_unexpected_segment_may_arrive_in_small_pieces(world: RdmapWorld, siz
 def test_a_read_of_length_0_is_answered_after_the_preceding_send_was_received(
     world: RdmapWorld,
 ) -> None:
-    stream = world.initiator(unexpected_octets=ROOM)
-    m = world.registered_memory(64)
+    stream = world.create_initiator(unexpected_octets=ROOM)
+    m = world.register_new_memory(64)
     stream.inject_segments(
         build_read_request(size=0, src_stag=1, src_to=0),
         build_send(b"one"),
@@ -178,7 +178,7 @@ def test_a_read_of_length_0_is_answered_after_the_preceding_send_was_received(
 def test_full_storage_for_unexpected_sends_stops_reading_and_loses_nothing(
     world: RdmapWorld,
 ) -> None:
-    stream = world.initiator(unexpected_octets=ROOM)
+    stream = world.create_initiator(unexpected_octets=ROOM)
     sizes = [random.Random(5).randrange(0, 4000) for _ in range(300)]
     octets = b"".join(
         build_fpdu(build_send(octet_pattern(n, i), msn=i + 1)) for i, n in enumerate(sizes)
@@ -198,7 +198,7 @@ def test_full_storage_for_unexpected_sends_stops_reading_and_loses_nothing(
     while stream.poll_event():
         pass
     assert waiting_send_msn(stream) == 1
-    m = world.registered_memory(4000)
+    m = world.register_new_memory(4000)
     for i, n in enumerate(sizes):
         stream.recvs.post(i, m.sge())
         stream.sock.setblocking(False)
@@ -212,7 +212,7 @@ def test_full_storage_for_unexpected_sends_stops_reading_and_loses_nothing(
 def test_unexpected_sends_of_a_peer_occupy_at_most_the_limit_of_memory(
     world: RdmapWorld, size: int
 ) -> None:
-    stream = world.initiator(unexpected_octets=ROOM)
+    stream = world.create_initiator(unexpected_octets=ROOM)
     rounds, each = 60, 40
     stream.sock.setblocking(False)
     sent = 0
@@ -239,7 +239,7 @@ def test_unexpected_sends_of_a_peer_occupy_at_most_the_limit_of_memory(
 def test_msn_and_offset_are_checked_in_sends_after_an_unexpected_send(
     world: RdmapWorld, fields: dict[str, int], code: int
 ) -> None:
-    stream = world.initiator(unexpected_octets=ROOM)
+    stream = world.create_initiator(unexpected_octets=ROOM)
     stream.inject_segments(build_send(b"early"), build_send(b"bad", **fields))
     assert stream.next_event().kind == "PARKED"
     assert stream.assert_terminates_with((1, 2, code)).quoted_ddp.msn == fields["msn"]
@@ -248,8 +248,8 @@ def test_msn_and_offset_are_checked_in_sends_after_an_unexpected_send(
 def test_an_unexpected_send_longer_than_its_receive_causes_a_terminate_that_quotes_it(
     world: RdmapWorld,
 ) -> None:
-    stream = world.initiator(unexpected_octets=ROOM)
-    m = world.registered_memory(64)
+    stream = world.create_initiator(unexpected_octets=ROOM)
+    m = world.register_new_memory(64)
     stream.inject_segments(build_send(b"8 octets", msn=1), build_send(b"9 octets!", msn=2))
     assert stream.next_event().kind == "PARKED"
     assert has_only_progress_events(stream)
@@ -265,8 +265,8 @@ def test_an_unexpected_send_longer_than_its_receive_causes_a_terminate_that_quot
 def test_a_receive_with_a_freed_key_for_an_unexpected_send_is_a_local_error(
     world: RdmapWorld,
 ) -> None:
-    stream = world.initiator(unexpected_octets=ROOM)
-    m = world.registered_memory(8, rights=LOCAL_WRITE)
+    stream = world.create_initiator(unexpected_octets=ROOM)
+    m = world.register_new_memory(8, rights=LOCAL_WRITE)
     stream.inject_segments(build_send(b"8 octets"))
     assert stream.next_event().kind == "PARKED"
     world.free_stag(m.stag)
@@ -276,8 +276,8 @@ def test_a_receive_with_a_freed_key_for_an_unexpected_send_is_a_local_error(
 
 
 def test_the_terminate_after_the_rnr_time_out_quotes_the_waiting_send(world: RdmapWorld) -> None:
-    stream = world.initiator(unexpected_octets=ROOM)
-    m = world.registered_memory(64)
+    stream = world.create_initiator(unexpected_octets=ROOM)
+    m = world.register_new_memory(64)
     for i in range(1, 4):
         stream.inject_segments(build_send(octet_pattern(10), msn=i))
     assert stream.next_event().kind == "PARKED"
@@ -299,11 +299,11 @@ def test_the_terminate_after_the_rnr_time_out_quotes_the_waiting_send(world: Rdm
 def test_an_rnr_time_out_after_a_local_error_does_not_change_the_reported_error(
     world: RdmapWorld,
 ) -> None:
-    stream = world.initiator(unexpected_octets=ROOM)
+    stream = world.create_initiator(unexpected_octets=ROOM)
     stream.inject_segments(build_send(b"early"))
     assert stream.next_event().kind == "PARKED"
     wait_until(lambda: has_only_progress_events(stream) and waiting_send_msn(stream) == 1)
-    m = world.registered_memory(4 << 20)
+    m = world.register_new_memory(4 << 20)
     stream.begin_operation(lib.SIW_RDMAP_SEND, [m.sge()])
     world.free_stag(m.stag)
     with pytest.raises(StreamError, match="EACCES"):
@@ -316,7 +316,7 @@ def test_an_rnr_time_out_after_a_local_error_does_not_change_the_reported_error(
 def test_without_storage_for_unexpected_sends_a_send_without_a_receive_is_an_error(
     world: RdmapWorld,
 ) -> None:
-    stream = world.initiator()
+    stream = world.create_initiator()
     stream.inject_segments(build_send(b"early"))
     assert stream.assert_terminates_with(NO_BUFFER).quoted_ddp.msn == 1
 
@@ -324,8 +324,8 @@ def test_without_storage_for_unexpected_sends_a_send_without_a_receive_is_an_err
 def test_a_confirming_read_counts_against_the_ord_and_confirms_earlier_requests(
     world: RdmapWorld,
 ) -> None:
-    stream = world.initiator(ord=1)
-    m = world.registered_memory(64)
+    stream = world.create_initiator(ord=1)
+    m = world.register_new_memory(64)
     for _ in range(3):
         stream.begin_operation(lib.SIW_RDMAP_SEND, [m.sge()])
     assert lib.siw_rdmap_send_confirming_read(stream.handle, 3) == 0
@@ -344,8 +344,8 @@ def test_a_confirming_read_counts_against_the_ord_and_confirms_earlier_requests(
 def test_payload_in_the_response_to_a_confirming_read_is_discarded(
     world: RdmapWorld, size: int
 ) -> None:
-    stream = world.initiator()
-    m = world.registered_memory(64)
+    stream = world.create_initiator()
+    m = world.register_new_memory(64)
     assert lib.siw_rdmap_send_confirming_read(stream.handle, 3) == 0
     stream.flush()
     _, request = stream.read_sent_read_request()
@@ -362,8 +362,8 @@ def test_payload_in_the_response_to_a_confirming_read_is_discarded(
 
 
 def test_a_response_to_a_confirming_read_for_another_stag_is_an_error(world: RdmapWorld) -> None:
-    stream = world.initiator()
-    m = world.registered_memory(64)
+    stream = world.create_initiator()
+    m = world.register_new_memory(64)
     assert lib.siw_rdmap_send_confirming_read(stream.handle, 3) == 0
     stream.flush()
     stream.read_sent_read_request()

@@ -41,7 +41,7 @@ def requirement_id(number: int, topic: str = "XX") -> str:
     return f"DGRAM-{topic}-{number}"
 
 
-def requirement_line(
+def make_requirement_line(
     number: int, level: str = "SHOULD", words: str = "It is so.", topic: str = "XX"
 ) -> str:
     return f"- **{requirement_id(number, topic)}** ({level}) {words}"
@@ -51,7 +51,7 @@ def short_digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:10]
 
 
-def clause_toml(number: int, section: str = "1", **fields: str) -> str:
+def make_clause_toml(number: int, section: str = "1", **fields: str) -> str:
     entry = {
         "id": clause_id(number, section),
         "level": "SHOULD",
@@ -66,7 +66,7 @@ def clause_toml(number: int, section: str = "1", **fields: str) -> str:
     return "\n".join(["[[clause]]", *lines, ""])
 
 
-def extracted_clauses(*numbers: int) -> list[dict[str, str | int]]:
+def make_extracted_clause_entries(*numbers: int) -> list[dict[str, str | int]]:
     return [
         {
             "id": clause_id(n),
@@ -85,7 +85,7 @@ class SpecTree:
     def __init__(self, root: Path) -> None:
         self.root = root
         (root / "spec").mkdir()
-        self.write_section("1", *(clause_toml(n) for n in range(1, 6)))
+        self.write_section("1", *(make_clause_toml(n) for n in range(1, 6)))
         self.write_c_file("/* nothing cited */")
         self.write_requirements()
         #: Outcomes of the tests that did not pass, by name; None if no run was recorded.

@@ -11,8 +11,8 @@ from unit.spec.spec_harness import (
     SpecTree,
     check,
     clause_id,
-    clause_toml,
-    extracted_clauses,
+    make_clause_toml,
+    make_extracted_clause_entries,
     run_checker,
     short_digest,
 )
@@ -24,7 +24,7 @@ def test_a_valid_tree_passes_with_counts_of_shown_reasoned_and_open_clauses(
     spec_tree: SpecTree, capsys: Captured
 ) -> None:
     spec_tree.write_section(
-        "1", clause_toml(1), clause_toml(2, reason="None applies."), clause_toml(3)
+        "1", make_clause_toml(1), make_clause_toml(2, reason="None applies."), make_clause_toml(3)
     )
     spec_tree.write_test(clause_id(1))
     assert run_checker(spec_tree, capsys) == (0, "shown 1, reasoned 1, open 1", "")
@@ -33,7 +33,7 @@ def test_a_valid_tree_passes_with_counts_of_shown_reasoned_and_open_clauses(
 def test_a_clause_with_a_test_and_a_reason_counts_as_shown(
     spec_tree: SpecTree, capsys: Captured
 ) -> None:
-    spec_tree.write_section("1", clause_toml(1, reason="Said too early."))
+    spec_tree.write_section("1", make_clause_toml(1, reason="Said too early."))
     spec_tree.write_test(clause_id(1))
     assert run_checker(spec_tree, capsys) == (0, "shown 1, reasoned 0, open 0", "")
 
@@ -146,7 +146,7 @@ def test_methods_of_test_classes_may_cite_clauses(spec_tree: SpecTree, capsys: C
 
 
 def test_a_clause_that_is_defined_twice_is_an_error(spec_tree: SpecTree, capsys: Captured) -> None:
-    spec_tree.write_section("1", clause_toml(1), clause_toml(1))
+    spec_tree.write_section("1", make_clause_toml(1), make_clause_toml(1))
     status, _, err = run_checker(spec_tree, capsys)
     assert status == 1
     assert f"rfc9999/s1.toml: {clause_id(1)} is defined twice" in err
@@ -165,7 +165,7 @@ def test_a_clause_that_is_defined_twice_is_an_error(spec_tree: SpecTree, capsys:
 def test_a_malformed_clause_is_an_error(
     spec_tree: SpecTree, capsys: Captured, entry: dict[str, str], words: str
 ) -> None:
-    spec_tree.write_section("1", clause_toml(1, **entry))
+    spec_tree.write_section("1", make_clause_toml(1, **entry))
     status, _, err = run_checker(spec_tree, capsys)
     assert status == 1
     assert words in err
@@ -174,21 +174,21 @@ def test_a_malformed_clause_is_an_error(
 def test_a_clause_in_the_file_of_another_section_is_an_error(
     spec_tree: SpecTree, capsys: Captured
 ) -> None:
-    spec_tree.write_section("1", clause_toml(1, section="2"))
+    spec_tree.write_section("1", make_clause_toml(1, section="2"))
     status, _, err = run_checker(spec_tree, capsys)
     assert status == 1
     assert "does not belong in this file" in err
 
 
 def test_clauses_equal_to_the_extracted_clauses_pass(spec_tree: SpecTree, capsys: Captured) -> None:
-    path = spec_tree.write_clauses_json(extracted_clauses(1, 2, 3, 4, 5))
+    path = spec_tree.write_clauses_json(make_extracted_clause_entries(1, 2, 3, 4, 5))
     assert run_checker(spec_tree, capsys, "--clauses", path)[0] == 0
 
 
 def test_a_hash_that_differs_from_the_extracted_hash_is_an_error(
     spec_tree: SpecTree, capsys: Captured
 ) -> None:
-    entries = extracted_clauses(1, 2, 3, 4, 5)
+    entries = make_extracted_clause_entries(1, 2, 3, 4, 5)
     entries[2]["hash"] = "0123456789"
     status, _, err = run_checker(
         spec_tree, capsys, "--clauses", spec_tree.write_clauses_json(entries)
@@ -200,7 +200,7 @@ def test_a_hash_that_differs_from_the_extracted_hash_is_an_error(
 def test_a_level_that_differs_from_the_extracted_level_is_an_error(
     spec_tree: SpecTree, capsys: Captured
 ) -> None:
-    entries = extracted_clauses(1, 2, 3, 4, 5)
+    entries = make_extracted_clause_entries(1, 2, 3, 4, 5)
     entries[0]["level"] = "MAY"
     status, _, err = run_checker(
         spec_tree, capsys, "--clauses", spec_tree.write_clauses_json(entries)
@@ -216,7 +216,7 @@ def test_a_clause_missing_in_the_rfc_or_in_the_tree_is_an_error(
         spec_tree,
         capsys,
         "--clauses",
-        spec_tree.write_clauses_json(extracted_clauses(1, 2, 3, 4, 6)),
+        spec_tree.write_clauses_json(make_extracted_clause_entries(1, 2, 3, 4, 6)),
     )
     assert status == 1
     assert f"{clause_id(6)}: in the RFC, not in spec/" in err
@@ -227,7 +227,7 @@ def test_clauses_of_rfcs_without_a_folder_are_not_reported_as_missing(
     spec_tree: SpecTree, capsys: Captured
 ) -> None:
     other: dict[str, str | int] = {"id": "other", "rfc": 7306}
-    entries = [*extracted_clauses(1, 2, 3, 4, 5), other]
+    entries = [*make_extracted_clause_entries(1, 2, 3, 4, 5), other]
     assert (
         run_checker(spec_tree, capsys, "--clauses", spec_tree.write_clauses_json(entries))[0] == 0
     )
@@ -254,7 +254,7 @@ def test_a_tree_without_clauses_is_an_error(tmp_path: Path, capsys: Captured) ->
 def test_open_clauses_are_listed_with_their_summary_on_request(
     spec_tree: SpecTree, capsys: Captured
 ) -> None:
-    spec_tree.write_section("1", clause_toml(1), clause_toml(2, reason="None applies."))
+    spec_tree.write_section("1", make_clause_toml(1), make_clause_toml(2, reason="None applies."))
     spec_tree.record_run()
     assert check.main(["--root", str(spec_tree.root), "--open"]) == 0
     line = f"{clause_id(1)} SHOULD: It is so. ({clause_id(1)}: no test cites it)"
@@ -263,7 +263,7 @@ def test_open_clauses_are_listed_with_their_summary_on_request(
 
 def test_sections_are_listed_in_numerical_order(spec_tree: SpecTree, capsys: Captured) -> None:
     for section in ("10", "9.1", "9"):
-        spec_tree.write_section(section, clause_toml(1, section=section))
+        spec_tree.write_section(section, make_clause_toml(1, section=section))
     check.main(["--root", str(spec_tree.root)])
     rows = [line.split()[2] for line in capsys.readouterr().out.splitlines() if "RFC" in line]
     assert rows == ["1", "9", "9.1", "10"]

@@ -15,9 +15,9 @@ from unit.spec.spec_harness import (
     Captured,
     SpecTree,
     clause_id,
-    clause_toml,
+    make_clause_toml,
+    make_requirement_line,
     requirement_id,
-    requirement_line,
     run_checker,
 )
 
@@ -56,12 +56,12 @@ def test_a_changed_summary_of_a_clause_needs_no_new_run(
     spec_tree.write_test(clause_id(1))
     spec_tree.record_run()
     spec_tree.outcomes = None
-    spec_tree.write_section("1", clause_toml(1, summary="It is just so."))
+    spec_tree.write_section("1", make_clause_toml(1, summary="It is just so."))
     assert run_checker(spec_tree, capsys) == (0, "shown 1, reasoned 0, open 0", "")
 
 
 def test_a_skipped_test_shows_no_clause(spec_tree: SpecTree, capsys: Captured) -> None:
-    spec_tree.write_section("1", clause_toml(1, level="MUST NOT"))
+    spec_tree.write_section("1", make_clause_toml(1, level="MUST NOT"))
     spec_tree.write_test(clause_id(1))
     assert spec_tree.outcomes is not None
     spec_tree.outcomes["tests/unit/test_x.py::test_it"] = "skipped"
@@ -76,7 +76,7 @@ def test_a_recorded_run_of_a_part_of_the_suite_is_an_error_with_a_remedy(
     spec_tree: SpecTree, capsys: Captured
 ) -> None:
     names = "ab"
-    spec_tree.write_section("1", *(clause_toml(n, level="MUST") for n in (1, 2)))
+    spec_tree.write_section("1", *(make_clause_toml(n, level="MUST") for n in (1, 2)))
     spec_tree.write_test_file(
         "".join(
             f"@pytest.mark.clause('{clause_id(n)}')\ndef test_{name}():\n    assert True\n"
@@ -111,7 +111,7 @@ def test_a_clause_with_a_failed_test_and_a_passed_test_is_not_shown(
 
 @pytest.mark.parametrize("level", ["MUST", "MUST NOT"])
 def test_an_open_duty_is_an_error(spec_tree: SpecTree, capsys: Captured, level: str) -> None:
-    spec_tree.write_section("1", clause_toml(1, level=level), clause_toml(2, level="MAY"))
+    spec_tree.write_section("1", make_clause_toml(1, level=level), make_clause_toml(2, level="MAY"))
     status, last, err = run_checker(spec_tree, capsys)
     assert (status, last) == (1, "shown 0, reasoned 0, open 2")
     assert err == f"{clause_id(1)}: open {level}: {clause_id(1)}: no test cites it\n"
@@ -123,7 +123,7 @@ ITEMS = '["One.", "Two."]'
 def test_a_clause_with_items_is_shown_when_each_item_is_shown(
     spec_tree: SpecTree, capsys: Captured
 ) -> None:
-    spec_tree.write_section("1", clause_toml(1, items=ITEMS))
+    spec_tree.write_section("1", make_clause_toml(1, items=ITEMS))
     spec_tree.write_test(f"{clause_id(1)}#a")
     assert run_checker(spec_tree, capsys) == (0, "shown 0, reasoned 0, open 1", "")
     spec_tree.write_test(f"{clause_id(1)}#a", f"{clause_id(1)}#b")
@@ -133,7 +133,9 @@ def test_a_clause_with_items_is_shown_when_each_item_is_shown(
 def test_an_item_may_have_a_reason_if_another_item_is_shown_by_a_test(
     spec_tree: SpecTree, capsys: Captured
 ) -> None:
-    spec_tree.write_section("1", clause_toml(1, items=ITEMS, exceptions='{ b = "None applies." }'))
+    spec_tree.write_section(
+        "1", make_clause_toml(1, items=ITEMS, exceptions='{ b = "None applies." }')
+    )
     assert run_checker(spec_tree, capsys) == (0, "shown 0, reasoned 0, open 1", "")
     spec_tree.write_test(f"{clause_id(1)}#a")
     assert run_checker(spec_tree, capsys) == (0, "shown 1, reasoned 0, open 0", "")
@@ -144,7 +146,7 @@ def test_an_item_may_have_a_reason_if_another_item_is_shown_by_a_test(
 def test_a_citation_of_a_clause_with_items_must_name_an_item(
     spec_tree: SpecTree, capsys: Captured
 ) -> None:
-    spec_tree.write_section("1", clause_toml(1, items=ITEMS))
+    spec_tree.write_section("1", make_clause_toml(1, items=ITEMS))
     spec_tree.write_test(clause_id(1))
     status, last, err = run_checker(spec_tree, capsys)
     assert (status, last) == (1, "shown 0, reasoned 0, open 1")
@@ -155,7 +157,7 @@ def test_a_citation_of_a_clause_with_items_must_name_an_item(
 def test_a_citation_of_an_unknown_item_is_an_error(
     spec_tree: SpecTree, capsys: Captured, name: str
 ) -> None:
-    spec_tree.write_section("1", clause_toml(1, items=ITEMS), clause_toml(2))
+    spec_tree.write_section("1", make_clause_toml(1, items=ITEMS), make_clause_toml(2))
     spec_tree.write_test(name)
     status, _, err = run_checker(spec_tree, capsys)
     assert status == 1
@@ -166,7 +168,9 @@ def test_citations_of_items_of_one_clause_count_as_one_citation(
     spec_tree: SpecTree, capsys: Captured
 ) -> None:
     spec_tree.write_section(
-        "1", *(clause_toml(n, items=ITEMS) for n in (1, 2)), *(clause_toml(n) for n in (3, 4))
+        "1",
+        *(make_clause_toml(n, items=ITEMS) for n in (1, 2)),
+        *(make_clause_toml(n) for n in (3, 4)),
     )
     ids = [f"{clause_id(n)}#{letter}" for n in (1, 2) for letter in "ab"]
     spec_tree.write_test(*ids, clause_id(3))
@@ -254,7 +258,9 @@ SHOWN_BY_TEST = "`tests/unit/test_x.py::test_it`"
 
 
 def test_a_requirement_that_a_test_shows_passes(spec_tree: SpecTree, capsys: Captured) -> None:
-    spec_tree.write_requirements(requirement_line(1), shown_by={requirement_id(1): SHOWN_BY_TEST})
+    spec_tree.write_requirements(
+        make_requirement_line(1), shown_by={requirement_id(1): SHOWN_BY_TEST}
+    )
     spec_tree.write_test(requirement_id(1), clause_id(1))
     assert run_checker(spec_tree, capsys) == (0, "shown 1, reasoned 0, open 4", "")
 
@@ -263,19 +269,19 @@ def test_a_requirement_that_a_test_shows_passes(spec_tree: SpecTree, capsys: Cap
     ("items", "shown", "problem"),
     [
         (
-            [requirement_line(1), requirement_line(2)],
+            [make_requirement_line(1), make_requirement_line(2)],
             (1,),
             f"{requirement_id(2)}: not shown: no test cites it",
         ),
-        ([requirement_line(2)], (2,), f"{requirement_id(2)} follows {requirement_id(0)}"),
+        ([make_requirement_line(2)], (2,), f"{requirement_id(2)} follows {requirement_id(0)}"),
         (
-            [requirement_line(1), requirement_line(1)],
+            [make_requirement_line(1), make_requirement_line(1)],
             (1,),
             f"{requirement_id(1)} follows {requirement_id(1)}",
         ),
-        ([requirement_line(1, "OUGHT")], (1,), f"{requirement_id(1)}: unknown level 'OUGHT'"),
+        ([make_requirement_line(1, "OUGHT")], (1,), f"{requirement_id(1)}: unknown level 'OUGHT'"),
         (
-            [requirement_line(1, words=f"See {clause_id(66)}.")],
+            [make_requirement_line(1, words=f"See {clause_id(66)}.")],
             (1,),
             f"unknown clause {clause_id(66)}",
         ),
@@ -305,7 +311,8 @@ def test_an_outdated_table_of_tests_is_an_error_and_can_be_rewritten(
     spec_tree: SpecTree, capsys: Captured
 ) -> None:
     spec_tree.write_requirements(
-        requirement_line(1), shown_by={requirement_id(1): "`tests/unit/test_x.py::test_that_went`"}
+        make_requirement_line(1),
+        shown_by={requirement_id(1): "`tests/unit/test_x.py::test_that_went`"},
     )
     spec_tree.write_test(requirement_id(1))
     status, _, err = run_checker(spec_tree, capsys)
@@ -326,9 +333,9 @@ def test_an_outdated_table_of_tests_is_an_error_and_can_be_rewritten(
 def test_a_requirement_ends_at_the_next_item_or_empty_line() -> None:
     text = "\n".join(
         [
-            requirement_line(1, "MUST", "One"),
+            make_requirement_line(1, "MUST", "One"),
             "  more.",
-            requirement_line(2, "SHOULD", "Two."),
+            make_requirement_line(2, "SHOULD", "Two."),
             "",
             "  Not of it.",
         ]
@@ -342,7 +349,7 @@ def test_a_requirement_ends_at_the_next_item_or_empty_line() -> None:
 def test_a_requirement_with_cases_is_shown_when_each_case_is_shown(
     spec_tree: SpecTree, capsys: Captured
 ) -> None:
-    listing = requirement_line(1, words="It is so with (a) one and with (b) two.")
+    listing = make_requirement_line(1, words="It is so with (a) one and with (b) two.")
     spec_tree.write_requirements(listing, shown_by={requirement_id(1): SHOWN_BY_TEST})
     spec_tree.write_test(f"{requirement_id(1)}#a", f"{requirement_id(1)}#b")
     assert run_checker(spec_tree, capsys)[0] == 0
@@ -357,7 +364,9 @@ def test_a_requirement_with_cases_is_shown_when_each_case_is_shown(
 def test_a_requirement_whose_test_was_skipped_is_not_shown(
     spec_tree: SpecTree, capsys: Captured
 ) -> None:
-    spec_tree.write_requirements(requirement_line(1), shown_by={requirement_id(1): SHOWN_BY_TEST})
+    spec_tree.write_requirements(
+        make_requirement_line(1), shown_by={requirement_id(1): SHOWN_BY_TEST}
+    )
     spec_tree.write_test(requirement_id(1))
     assert spec_tree.outcomes is not None
     spec_tree.outcomes["tests/unit/test_x.py::test_it"] = "skipped"

@@ -11,7 +11,12 @@ from pathlib import Path
 
 import pytest
 from history import FirstVersion
-from timing import LIST, list_entry_covering_test, listed_timing_tests, timing_reasons_by_test
+from timing import (
+    LIST,
+    list_entry_covering_test,
+    listed_timing_tests,
+    reasons_for_real_time_by_test,
+)
 
 
 def defined_functions(file: Path) -> set[str]:
@@ -31,7 +36,9 @@ def test_each_entry_of_the_timing_list_is_an_existing_test(root: Path, name: str
 
 
 def test_each_entry_of_the_timing_list_has_a_reason() -> None:
-    assert [name for name, why in timing_reasons_by_test().items() if len(why.split()) < 2] == []
+    assert [
+        name for name, why in reasons_for_real_time_by_test().items() if len(why.split()) < 2
+    ] == []
 
 
 def test_no_test_is_in_the_timing_list_twice() -> None:

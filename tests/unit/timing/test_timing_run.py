@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from timing import measure, run
-from timing.run import Result, verdict_after_rerun
+from timing.run import Result, rerun_and_return_verdict
 
 FIRST = Result("tests/a/test_a.py::test_one", "failed", "2.00 s", "assert 3 < 2")
 
@@ -24,7 +24,7 @@ def recorded_reruns(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
 
 def test_a_passing_rerun_is_reported_as_load(recorded_reruns: list[list[str]]) -> None:
-    kind, why = verdict_after_rerun(FIRST, may_be_unjudged=True)
+    kind, why = rerun_and_return_verdict(FIRST, may_be_unjudged=True)
     assert kind == "LOAD"
     assert "2.00 s" in why and "1.00 s" in why
     assert recorded_reruns == [["-q", FIRST.nodeid]]
@@ -34,21 +34,21 @@ def test_a_test_that_fails_twice_is_reported_as_failed(
     recorded_reruns: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run, "run_pytest", lambda arguments: (1, [FIRST]))
-    assert verdict_after_rerun(FIRST, may_be_unjudged=True)[0] == "FAILED"
+    assert rerun_and_return_verdict(FIRST, may_be_unjudged=True)[0] == "FAILED"
 
 
 def test_without_a_quiet_machine_a_failed_test_is_unjudged_and_not_rerun(
     recorded_reruns: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(measure, "wait_for_quiet_machine", lambda limit: False)
-    assert verdict_after_rerun(FIRST, may_be_unjudged=True)[0] == "UNJUDGED"
+    assert rerun_and_return_verdict(FIRST, may_be_unjudged=True)[0] == "UNJUDGED"
     assert recorded_reruns == []
 
 
 def test_a_test_that_is_not_in_the_timing_list_fails_without_a_rerun(
     recorded_reruns: list[list[str]],
 ) -> None:
-    assert verdict_after_rerun(FIRST, may_be_unjudged=False)[0] == "FAILED"
+    assert rerun_and_return_verdict(FIRST, may_be_unjudged=False)[0] == "FAILED"
     assert recorded_reruns == []
 
 

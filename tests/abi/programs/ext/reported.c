@@ -22,7 +22,7 @@ static struct siw_err_entry wait_for_reported_error(struct ibv_qp *qp)
 }
 
 /* Replaces the queue pair of one of the two sides by one with the per-message error policy. */
-static void replace_qp_with_error_policy(struct side *side)
+static void recreate_qp_with_message_error_policy(struct side *side)
 {
 	struct ibv_qp_init_attr init = default_qp_attr(side->cq, IBV_QPT_UD);
 	struct siw_qp_init_attr more = { .error_policy = SIW_ERROR_POLICY_MESSAGE };
@@ -47,7 +47,7 @@ int main(void)
 	open_loopback_device();
 	create_side(&a, IBV_QPT_UD, NULL);
 	create_side(&b, IBV_QPT_UD, NULL);
-	replace_qp_with_error_policy(&a);
+	recreate_qp_with_message_error_policy(&a);
 	move_qp_to_rts(a.qp, 0);
 	move_qp_to_rts(b.qp, 0);
 	CHECK(siw_poll_err(siw_ibv_qp(a.qp), 1, &entry) == 0);

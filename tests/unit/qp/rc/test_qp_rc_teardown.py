@@ -83,7 +83,7 @@ def sender_process(*arguments: str, **env: str) -> Iterator[subprocess.Popen[str
 
 
 @contextmanager
-def wire_on_device_with_settings(**settings: int) -> Iterator[Wire]:
+def listener_on_device_with_settings(**settings: int) -> Iterator[Wire]:
     """Provide a listener on a new device, the only device that has the given settings."""
     names = [ffi.string(lib.siw_setting_name(i)).decode() for i in range(lib.siw_settings_count())]
     before = {name: lib.siw_setting_value(names.index(name)) for name in settings}
@@ -170,7 +170,7 @@ def read_to_orderly_end_of_stream(peer: PlainPeer) -> bytes:
 def test_after_destroying_a_queue_pair_only_data_accepted_by_tcp_reaches_the_peer() -> None:
     size, iwarp = 32 * MIB, Persona.IWARP
     with (
-        wire_on_device_with_settings(linger_ms=PATIENT) as wire,
+        listener_on_device_with_settings(linger_ms=PATIENT) as wire,
         connected_plain_peer(wire, gone=True, size=size, persona=iwarp) as (a, peer),
     ):
         a.mem.view[:] = b"\x11" * size
@@ -195,7 +195,7 @@ def test_after_destroying_a_queue_pair_only_data_accepted_by_tcp_reaches_the_pee
 def test_a_write_in_progress_when_the_peer_shuts_down_sending_arrives_completely() -> None:
     size = 32 * MIB
     with (
-        wire_on_device_with_settings(linger_ms=PATIENT) as wire,
+        listener_on_device_with_settings(linger_ms=PATIENT) as wire,
         connected_plain_peer(wire, gone=True, size=size) as (a, peer),
     ):
         a.post(WRITE, 1, length=size, remote=RemoteBuffer(0, size, 5))
@@ -218,7 +218,7 @@ def test_a_write_in_progress_when_the_peer_shuts_down_sending_arrives_completely
 
 def test_a_terminate_arrives_although_much_data_after_the_error_is_unread() -> None:
     with (
-        wire_on_device_with_settings(linger_ms=PATIENT) as wire,
+        listener_on_device_with_settings(linger_ms=PATIENT) as wire,
         connected_plain_peer(wire, gone=True) as (a, peer),
     ):
         bad = peer.build_write(b"octets", 0x123456, 0)
@@ -250,7 +250,9 @@ def start_flooding(peer: PlainPeer, octets: list[int], size: int) -> threading.T
 @pytest.mark.parametrize("limit", ["linger_ms", "octets"])
 def test_a_closed_connection_whose_peer_keeps_sending_is_reset_at_a_limit(limit: str) -> None:
     with (
-        wire_on_device_with_settings(linger_ms=300 if limit == "linger_ms" else 600_000) as wire,
+        listener_on_device_with_settings(
+            linger_ms=300 if limit == "linger_ms" else 600_000
+        ) as wire,
         connected_plain_peer(wire, gone=True) as (a, peer),
     ):
         a.close()
@@ -267,7 +269,7 @@ def test_a_closed_connection_whose_peer_keeps_sending_is_reset_at_a_limit(limit:
 def test_data_not_read_within_the_linger_time_is_discarded() -> None:
     size = 32 * MIB
     with (
-        wire_on_device_with_settings(linger_ms=300) as wire,
+        listener_on_device_with_settings(linger_ms=300) as wire,
         connected_plain_peer(wire, size=size) as (a, peer),
     ):
         a.mem.view[:] = b"\x11" * size

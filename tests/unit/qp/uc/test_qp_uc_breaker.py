@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from harness.uc_harness import LossReporter, PlainUCPeer, wait_until_processed
+from harness.uc_harness import LossReporter, PlainUCPeer, wait_until_datagrams_processed
 from harness.verbs_harness import Rig
 
 LEAST = 16
@@ -16,7 +16,7 @@ LEAST = 16
 def test_on_loopback_uc_has_no_receiver_reports_and_no_circuit_breaker(rig: Rig) -> None:
     peer = PlainUCPeer(rig, max_send_wr=128)
     peer.send_datagrams(*[peer.build_send(b"x")[0] for _ in range(2 * LEAST)])
-    wait_until_processed(peer)
+    wait_until_datagrams_processed(peer)
     peer.sock.setblocking(False)
     with pytest.raises(BlockingIOError):
         peer.sock.recv(2000)
@@ -25,7 +25,7 @@ def test_on_loopback_uc_has_no_receiver_reports_and_no_circuit_breaker(rig: Rig)
     for _ in range(4):
         told.send_messages()
         told.send_report(0)
-        wait_until_processed(peer)
+        wait_until_datagrams_processed(peer)
     told.send_messages()
     assert peer.cq.poll(1) == []
     assert rig.ctx.get_async_event(0) is None

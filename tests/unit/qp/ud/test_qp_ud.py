@@ -13,7 +13,7 @@ from harness.verbs_harness import (
     Rig,
     assert_counter_grows,
     errno_raised_by,
-    invalid_scatter_gather_elements,
+    make_invalid_sges,
     octet_pattern,
     poll,
 )
@@ -290,11 +290,7 @@ def test_a_receive_with_an_invalid_key_completes_with_a_protection_error(
 
     b = ud_pair.rig.create_ud_qp(ud_pair.rcq, max_recv_sge=2)
     ud_pair.into.view[:] = b"\x55" * ud_pair.size
-    b.post_recv(
-        RecvWR(
-            3, sg=[ud_pair.into.sge(0, 2), SGE(*invalid_scatter_gather_elements(ud_pair)[which])]
-        )
-    )
+    b.post_recv(RecvWR(3, sg=[ud_pair.into.sge(0, 2), SGE(*make_invalid_sges(ud_pair)[which])]))
     ud_pair.a.post_send(SendWR(1, sg=[ud_pair.out.sge(0, 6)], ah=ud_pair.rig.create_ah(b)))
     (wc,) = poll(ud_pair.rcq)
     assert (wc.wr_id, wc.status) == (3, WCStatus.LOC_PROT_ERR)

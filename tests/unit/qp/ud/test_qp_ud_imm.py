@@ -48,7 +48,7 @@ SIGNALED, SOLICITED, INLINE = SendFlag.SIGNALED, SendFlag.SOLICITED, SendFlag.IN
 WITH_IMM = WROpcode.SEND_WITH_IMM
 
 
-def immediate_header(subcode: int = 1, imm: int = IMM) -> bytes:
+def make_immediate_header(subcode: int = 1, imm: int = IMM) -> bytes:
     """Return the 8-octet header of a Send with Immediate (figure 10.2 of the specification)."""
     return bytes([subcode, 0, 0, 0]) + struct.pack("=I", imm)
 
@@ -62,7 +62,7 @@ def check_send_with_immediate_datagram(
     assert (seg.t, seg.l, seg.dv, seg.rv, seg.opcode) == (0, 1, 1, 1, Opcode.PRIVATE)
     assert (seg.q_key, seg.qn, seg.msn, seg.mo) == (QKEY, 0, msn, 0)
     assert seg[PrivateHead].subcode == subcode
-    assert octets[18:-4] == immediate_header(subcode) + payload
+    assert octets[18:-4] == make_immediate_header(subcode) + payload
 
 
 def qp_and_plain_peer(rig: Rig, host: str, **kwargs: int) -> tuple[QP, PlainUDPSocket]:
@@ -142,11 +142,11 @@ def test_only_a_solicited_ud_send_with_immediate_notifies_a_cq_armed_for_solicit
     qp.post_recv([RecvWR(1), RecvWR(2)])
     cq.req_notify(solicited_only=True)
     with PlainUDPSocket() as who:
-        who.sendto(build_datagram(immediate_header(subcode), opcode=Opcode.PRIVATE), qp.addr)
+        who.sendto(build_datagram(make_immediate_header(subcode), opcode=Opcode.PRIVATE), qp.addr)
         if subcode == 1:
             wait_until(lambda: cq.poll(1))
             assert channel.get_cq_event(0) is None
-            who.sendto(build_datagram(immediate_header(2), opcode=Opcode.PRIVATE), qp.addr)
+            who.sendto(build_datagram(make_immediate_header(2), opcode=Opcode.PRIVATE), qp.addr)
         assert channel.get_cq_event(10) is cq
         cq.ack_events(1)
         (wc,) = poll(cq)
@@ -186,11 +186,11 @@ def test_batches_may_mix_sends_with_and_without_immediate(rig: Rig, inline: bool
     "payload",
     [
         b"",
-        immediate_header()[:7],
-        immediate_header(0),
-        immediate_header(3),
-        immediate_header(0xFF),
-        immediate_header(4) + b"more",
+        make_immediate_header()[:7],
+        make_immediate_header(0),
+        make_immediate_header(3),
+        make_immediate_header(0xFF),
+        make_immediate_header(4) + b"more",
     ],
 )
 def test_an_undefined_private_message_on_ud_is_an_unexpected_opcode(
@@ -212,8 +212,12 @@ def test_a_ud_send_with_immediate_longer_than_its_receive_is_a_length_error(rig:
     mr = rig.reg_mr(bytearray(b"." * 20))
     qp.post_recv([RecvWR(1, sg=[mr.sge(0, 10)]), RecvWR(2, sg=[mr.sge(10, 10)])])
     with PlainUDPSocket() as who, assert_counter_grows("drop_too_long", 1):
-        who.sendto(build_datagram(immediate_header() + b"x" * 10, opcode=Opcode.PRIVATE), qp.addr)
-        who.sendto(build_datagram(immediate_header() + b"y" * 11, opcode=Opcode.PRIVATE), qp.addr)
+        who.sendto(
+            build_datagram(make_immediate_header() + b"x" * 10, opcode=Opcode.PRIVATE), qp.addr
+        )
+        who.sendto(
+            build_datagram(make_immediate_header() + b"y" * 11, opcode=Opcode.PRIVATE), qp.addr
+        )
         good, bad = poll(qp.rcq, 2)
         assert (good.status, good.byte_len, good.imm_data) == (WCStatus.SUCCESS, 10, IMM)
         assert (bad.status, bad.byte_len, bad.wc_flags) == (WCStatus.LOC_LEN_ERR, 11, 0)

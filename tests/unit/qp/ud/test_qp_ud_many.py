@@ -24,7 +24,7 @@ SECONDS = 30.0 if SLOW else 5.0
 
 
 @pytest.fixture
-def raised_descriptor_limit() -> Iterator[None]:
+def raise_descriptor_limit() -> Iterator[None]:
     """Raise the process's limit of file descriptors up to the hard limit, at most 20,000."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard < OWN + 500:
@@ -104,7 +104,7 @@ def send_to_some_queue_pairs(rig: Rig, qps: list[Any], cq: Any) -> None:
 @pytest.mark.clause("DGRAM-SHARE-1")
 @pytest.mark.parametrize("shared", [True, False], ids=["shared", "own"])
 def test_thousands_of_queue_pairs_are_created_receive_and_are_destroyed_within_seconds(
-    rig: Rig, raised_descriptor_limit: None, shared: bool
+    rig: Rig, raise_descriptor_limit: None, shared: bool
 ) -> None:
     n = SHARED if shared else OWN
     cq = rig.create_cq(1024)

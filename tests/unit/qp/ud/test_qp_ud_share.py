@@ -151,7 +151,7 @@ def advance_rc_qp_numbers(rig: Rig, cq: CQ, number: int) -> None:
     raise AssertionError(f"no RC queue pair got a number below {number:#x}")
 
 
-def qp_with_low_port(rig: Rig, cq: CQ) -> QP:
+def create_qp_with_low_port(rig: Rig, cq: CQ) -> QP:
     """Create a UD queue pair with a low port, so that the QPNs of RC queue pairs soon reach those
     of the queue pairs that share its socket.
     """
@@ -166,7 +166,7 @@ def qp_with_low_port(rig: Rig, cq: CQ) -> QP:
 @pytest.mark.clause("DGRAM-SHARE-2")
 def test_a_new_rc_queue_pair_skips_the_number_of_a_queue_pair_on_a_shared_socket(rig: Rig) -> None:
     cq = rig.create_cq()
-    first = qp_with_low_port(rig, cq)
+    first = create_qp_with_low_port(rig, cq)
     sharers = [rig.create_qp(cq, shared_socket_qp=first) for _ in range(128)]
     number = sharers[-1].qp_num
     assert number == 128 << 16 | first.addr[1]
@@ -177,7 +177,7 @@ def test_a_new_rc_queue_pair_skips_the_number_of_a_queue_pair_on_a_shared_socket
 @pytest.mark.clause("DGRAM-SHARE-2")
 def test_a_new_queue_pair_on_a_shared_socket_skips_the_number_of_an_rc_queue_pair(rig: Rig) -> None:
     cq = rig.create_cq()
-    first = qp_with_low_port(rig, cq)
+    first = create_qp_with_low_port(rig, cq)
     port = first.addr[1]
     advance_rc_qp_numbers(rig, cq, 128 << 16 | port)
     rc = rig.create_qp(cq, qp_type=QPType.RC)
