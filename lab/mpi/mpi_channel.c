@@ -412,7 +412,7 @@ static bool message_channel_has_ud(const struct siw_channel *c)
 	return c->plan.threshold || !c->plan.limit;
 }
 
-static void message_channel_create_memory(struct siw_channel *c)
+static void message_channel_allocate_and_register_memory(struct siw_channel *c)
 {
 	uint32_t slots = message_channel_has_ud(c) ? POOL + UD_RECVS : POOL;
 	uint64_t most = c->plan.size < SIW_CHANNEL_PAYLOAD ? c->plan.size : SIW_CHANNEL_PAYLOAD;
@@ -483,7 +483,7 @@ void siw_channel_open(struct siw_channel *c, const struct siw_channel_plan *plan
 	c->context =
 		siw_bench_require_object(siw_open_device_by_addr(&loopback), "the loopback device");
 	c->pd = siw_bench_require_object(siw_alloc_pd(c->context), "a protection domain");
-	message_channel_create_memory(c);
+	message_channel_allocate_and_register_memory(c);
 	message_channel_create_cqs(c);
 	*ud_port = 0;
 	*cm_port = 0;

@@ -70,29 +70,30 @@ struct rank {
 
 /* ---- sending and checking messages ----------------------------------------------------------- */
 
-static unsigned char hybrid_expected_octet(uint32_t from, uint32_t to, uint32_t number, uint64_t at)
+static unsigned char ud_rc_hybrid_expected_octet(uint32_t from, uint32_t to, uint32_t number,
+						 uint64_t at)
 {
 	return (unsigned char)(from * 31 + to * 7 + number * 3 + at * 13 + (at >> 8));
 }
 
-static void hybrid_send_message(struct rank *r, uint32_t to)
+static void ud_rc_hybrid_send_message(struct rank *r, uint32_t to)
 {
 	uint32_t number = r->numbers_out[to]++;
 
 	for (uint64_t at = 0; at < r->o->size; at++)
-		r->out[at] = hybrid_expected_octet(r->own, to, number, at);
+		r->out[at] = ud_rc_hybrid_expected_octet(r->own, to, number, at);
 	siw_channel_send(&r->channel, to, (const char *)r->out, r->o->size);
 }
 
-static void hybrid_check_received_fragment(void *arg, uint32_t from, const char *data,
-					   uint32_t length, uint64_t left)
+static void ud_rc_hybrid_check_received_fragment(void *arg, uint32_t from, const char *data,
+						 uint32_t length, uint64_t left)
 {
 	struct rank *r = arg;
 	uint64_t at = r->o->size - left;
 
 	for (uint32_t i = 0; i < length; i++)
 		if ((unsigned char)data[i] !=
-		    hybrid_expected_octet(from, r->own, r->numbers_in[from], at + i))
+		    ud_rc_hybrid_expected_octet(from, r->own, r->numbers_in[from], at + i))
 			siw_bench_die(SIW_BENCH_EXIT_ERROR,
 				      "from rank %u to %u: octet %llu of message %u is wrong", from,
 				      r->own, (unsigned long long)(at + i), r->numbers_in[from]);
@@ -105,7 +106,7 @@ static void hybrid_check_received_fragment(void *arg, uint32_t from, const char 
 /* ---- the skewed message pattern -------------------------------------------------------------- */
 
 /* Returns the distance of a rank to a neighbour in the ring; with few ranks, distances repeat. */
-static uint32_t hybrid_ring_neighbour_distance(uint32_t ranks, uint32_t which)
+static uint32_t ud_rc_hybrid_ring_neighbour_distance(uint32_t ranks, uint32_t which)
 {
 	const uint32_t distances[NEIGHBOURS] = { 1, ranks - 1, 2, ranks - 2 };
 
@@ -116,7 +117,7 @@ static uint32_t hybrid_ring_neighbour_distance(uint32_t ranks, uint32_t which)
  * Returns the rank to which a rank sends its next message of the pattern. *state is the state of a
  * random number generator, which must be the sending rank + 1 at first.
  */
-static uint32_t hybrid_next_destination(uint32_t rank, uint32_t ranks, uint32_t *state)
+static uint32_t ud_rc_hybrid_next_destination(uint32_t rank, uint32_t ranks, uint32_t *state)
 {
 	uint32_t x = *state;
 
@@ -125,12 +126,12 @@ static uint32_t hybrid_next_destination(uint32_t rank, uint32_t ranks, uint32_t 
 	x ^= x << 5;
 	*state = x;
 	if (x % 10)
-		return (rank + hybrid_ring_neighbour_distance(ranks, x >> 8)) % ranks;
+		return (rank + ud_rc_hybrid_ring_neighbour_distance(ranks, x >> 8)) % ranks;
 	return (rank + 1 + (x >> 8) % (ranks - 1)) % ranks;
 }
 
 /* Returns the number of messages of the pattern that all other ranks send to this rank. */
-static uint64_t hybrid_expected_message_count(const struct rank *r)
+static uint64_t ud_rc_hybrid_expected_message_count(const struct rank *r)
 {
 	uint64_t n = 0;
 
@@ -138,7 +139,7 @@ static uint64_t hybrid_expected_message_count(const struct rank *r)
 		uint32_t state = from + 1;
 
 		for (uint32_t i = 0; from != r->own && i < r->o->messages; i++)
-			n += hybrid_next_destination(from, r->o->ranks, &state) == r->own;
+			n += ud_rc_hybrid_next_destination(from, r->o->ranks, &state) == r->own;
 	}
 	return n;
 }
@@ -149,7 +150,7 @@ static uint64_t hybrid_expected_message_count(const struct rank *r)
  * Makes progress until every rank has received all messages and all its messages are acknowledged.
  * Until then a peer may need an acknowledgement again, because the first acknowledgement was lost.
  */
-static void hybrid_wait_until_idle(struct rank *r, _Atomic uint32_t *arrived, uint32_t wanted)
+static void ud_rc_hybrid_wait_until_idle(struct rank *r, _Atomic uint32_t *arrived, uint32_t wanted)
 {
 	while (r->received < r->expected || !siw_channel_is_idle(&r->channel))
 		siw_channel_progress(&r->channel);
@@ -158,24 +159,25 @@ static void hybrid_wait_until_idle(struct rank *r, _Atomic uint32_t *arrived, ui
 		siw_channel_progress(&r->channel);
 }
 
-static void hybrid_wait_for_end_of_phase(struct rank *r)
+static void ud_rc_hybrid_wait_for_end_of_phase(struct rank *r)
 {
-	hybrid_wait_until_idle(r, &r->shared->arrived, ++r->phase * r->o->ranks);
+	ud_rc_hybrid_wait_until_idle(r, &r->shared->arrived, ++r->phase * r->o->ranks);
 }
 
-static void hybrid_send_messages_of_pattern(struct rank *r)
+static void ud_rc_hybrid_send_messages_of_pattern(struct rank *r)
 {
 	uint32_t state = r->own + 1;
 	uint64_t began = siw_bench_now();
 
-	r->expected += hybrid_expected_message_count(r);
+	r->expected += ud_rc_hybrid_expected_message_count(r);
 	for (uint32_t i = 0; i < r->o->messages; i++)
-		hybrid_send_message(r, hybrid_next_destination(r->own, r->o->ranks, &state));
-	hybrid_wait_for_end_of_phase(r);
+		ud_rc_hybrid_send_message(r, ud_rc_hybrid_next_destination(r->own, r->o->ranks,
+									   &state));
+	ud_rc_hybrid_wait_for_end_of_phase(r);
 	r->shared->of[r->own].ns = siw_bench_now() - began;
 }
 
-static void hybrid_measure_memory(struct rank *r)
+static void ud_rc_hybrid_measure_memory(struct rank *r)
 {
 	struct figures *figures = &r->shared->of[r->own];
 
@@ -185,13 +187,13 @@ static void hybrid_measure_memory(struct rank *r)
 		siw_bench_die(SIW_BENCH_EXIT_ERROR, "/proc/self cannot be read");
 }
 
-static void hybrid_wait_for_message(struct rank *r, uint32_t from, uint32_t number)
+static void ud_rc_hybrid_wait_for_message(struct rank *r, uint32_t from, uint32_t number)
 {
 	while (r->numbers_in[from] == number)
 		siw_channel_progress(&r->channel);
 }
 
-static void hybrid_ping_pong(struct rank *r)
+static void ud_rc_hybrid_ping_pong(struct rank *r)
 {
 	uint32_t pings = r->o->pings, other = 1 - r->own, warmup = pings / 10;
 	uint64_t *ns = siw_bench_require_object(calloc(pings, sizeof(*ns)), "memory");
@@ -201,14 +203,14 @@ static void hybrid_ping_pong(struct rank *r)
 		uint32_t number = r->numbers_in[other];
 
 		if (r->own == 0)
-			hybrid_send_message(r, other);
-		hybrid_wait_for_message(r, other, number);
+			ud_rc_hybrid_send_message(r, other);
+		ud_rc_hybrid_wait_for_message(r, other, number);
 		if (r->own == 1)
-			hybrid_send_message(r, other);
+			ud_rc_hybrid_send_message(r, other);
 		if (i >= warmup)
 			ns[i - warmup] = siw_bench_now() - began;
 	}
-	hybrid_wait_until_idle(r, &r->shared->pinged, 2);
+	ud_rc_hybrid_wait_until_idle(r, &r->shared->pinged, 2);
 	if (r->own == 0) {
 		siw_bench_summarize_samples(ns, pings, 2, &r->shared->lat);
 		r->shared->pinged_over_rc = siw_channel_uses_rc(&r->channel.peers[other]);
@@ -216,7 +218,7 @@ static void hybrid_ping_pong(struct rank *r)
 	free(ns);
 }
 
-static void hybrid_wait_at_barrier(struct rank *r)
+static void ud_rc_hybrid_wait_at_barrier(struct rank *r)
 {
 	int e = pthread_barrier_wait(&r->shared->barrier);
 
@@ -224,7 +226,7 @@ static void hybrid_wait_at_barrier(struct rank *r)
 		siw_bench_die(SIW_BENCH_EXIT_ERROR, "waiting for all ranks: %s", strerror(e));
 }
 
-static uint32_t hybrid_count_cpus(void)
+static uint32_t ud_rc_hybrid_count_cpus(void)
 {
 	cpu_set_t set;
 
@@ -232,7 +234,7 @@ static uint32_t hybrid_count_cpus(void)
 }
 
 /* Binds the thread to the CPU with the given index among the CPUs that the program may use. */
-static void hybrid_pin_thread(uint32_t index)
+static void ud_rc_hybrid_pin_thread(uint32_t index)
 {
 	cpu_set_t set;
 	int cpu = 0;
@@ -246,7 +248,7 @@ static void hybrid_pin_thread(uint32_t index)
 		}
 }
 
-static void hybrid_open_channel(struct rank *r)
+static void ud_rc_hybrid_open_channel(struct rank *r)
 {
 	const struct options *o = r->o;
 	struct siw_channel_plan plan = {
@@ -256,48 +258,48 @@ static void hybrid_open_channel(struct rank *r)
 		.limit = o->limit,
 		.threshold = o->threshold,
 		.patience_ms = o->patience_ms,
-		.spins = hybrid_count_cpus() >= o->ranks ? SPINS_ALONE : SPINS_SHARED,
-		.deliver = hybrid_check_received_fragment,
+		.spins = ud_rc_hybrid_count_cpus() >= o->ranks ? SPINS_ALONE : SPINS_SHARED,
+		.deliver = ud_rc_hybrid_check_received_fragment,
 		.arg = r,
 	};
 
 	siw_channel_open(&r->channel, &plan, &r->shared->ud_ports[r->own],
 			 &r->shared->cm_ports[r->own]);
-	hybrid_wait_at_barrier(r);
+	ud_rc_hybrid_wait_at_barrier(r);
 	siw_channel_set_peer_ports(&r->channel, r->shared->ud_ports, r->shared->cm_ports);
 	if (o->limit && !o->threshold)
 		siw_channel_connect_all(&r->channel);
-	hybrid_wait_at_barrier(r);
+	ud_rc_hybrid_wait_at_barrier(r);
 }
 
-static void hybrid_run_rank(const struct options *o, struct shared *shared, uint32_t own)
+static void ud_rc_hybrid_run_rank(const struct options *o, struct shared *shared, uint32_t own)
 {
 	struct rank r = { .o = o, .shared = shared, .own = own };
 
 	r.out = siw_bench_require_object(calloc(1, o->size), "memory");
 	heap_start_counting();
-	hybrid_open_channel(&r);
+	ud_rc_hybrid_open_channel(&r);
 	r.expected = o->ranks - 1;
 	for (uint32_t step = 1; step < o->ranks; step++)
-		hybrid_send_message(&r, (own + step) % o->ranks);
-	hybrid_wait_for_end_of_phase(&r);
-	hybrid_send_messages_of_pattern(&r);
-	hybrid_measure_memory(&r);
+		ud_rc_hybrid_send_message(&r, (own + step) % o->ranks);
+	ud_rc_hybrid_wait_for_end_of_phase(&r);
+	ud_rc_hybrid_send_messages_of_pattern(&r);
+	ud_rc_hybrid_measure_memory(&r);
 	shared->of[own].sums = r.channel.sums;
-	hybrid_wait_at_barrier(&r);
+	ud_rc_hybrid_wait_at_barrier(&r);
 	/* Only ranks 0 and 1 are awake now, so that polling disturbs no other rank. */
-	if (own < 2 && hybrid_count_cpus() > 1) {
-		hybrid_pin_thread(own);
+	if (own < 2 && ud_rc_hybrid_count_cpus() > 1) {
+		ud_rc_hybrid_pin_thread(own);
 		r.channel.plan.spins = SPINS_ALONE;
 	}
 	if (own < 2)
-		hybrid_ping_pong(&r);
-	hybrid_wait_at_barrier(&r);
+		ud_rc_hybrid_ping_pong(&r);
+	ud_rc_hybrid_wait_at_barrier(&r);
 }
 
 /* ---- the parent process ---------------------------------------------------------------------- */
 
-static void hybrid_kill_ranks(pid_t *pids, uint32_t ranks)
+static void ud_rc_hybrid_kill_ranks(pid_t *pids, uint32_t ranks)
 {
 	for (uint32_t i = 0; i < ranks; i++)
 		if (pids[i])
@@ -308,7 +310,7 @@ static void hybrid_kill_ranks(pid_t *pids, uint32_t ranks)
 }
 
 /* Returns whether a rank has ended. A rank that failed ends the other ranks and this program. */
-static bool hybrid_rank_has_ended(pid_t *pids, uint32_t ranks, uint32_t rank)
+static bool ud_rc_hybrid_rank_has_ended(pid_t *pids, uint32_t ranks, uint32_t rank)
 {
 	int status;
 
@@ -319,14 +321,14 @@ static bool hybrid_rank_has_ended(pid_t *pids, uint32_t ranks, uint32_t rank)
 	pids[rank] = 0;
 	if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
 		return true;
-	hybrid_kill_ranks(pids, ranks);
+	ud_rc_hybrid_kill_ranks(pids, ranks);
 	if (WIFSIGNALED(status))
 		siw_bench_die(SIW_BENCH_EXIT_ERROR, "rank %u was killed by signal %d", rank,
 			      WTERMSIG(status));
 	exit(WEXITSTATUS(status)); /* the rank has printed the reason */
 }
 
-static void hybrid_wait_for_ranks(const struct options *o, pid_t *pids)
+static void ud_rc_hybrid_wait_for_ranks(const struct options *o, pid_t *pids)
 {
 	uint64_t began = siw_bench_now();
 	uint32_t rank = 0;
@@ -337,11 +339,11 @@ static void hybrid_wait_for_ranks(const struct options *o, pid_t *pids)
 		 * the cause.
 		 */
 		for (uint32_t i = rank; i < o->ranks; i++)
-			hybrid_rank_has_ended(pids, o->ranks, i);
+			ud_rc_hybrid_rank_has_ended(pids, o->ranks, i);
 		while (rank < o->ranks && !pids[rank])
 			rank++;
 		if (rank < o->ranks && siw_bench_now() - began > o->limit_s * 1000000000ull) {
-			hybrid_kill_ranks(pids, o->ranks);
+			ud_rc_hybrid_kill_ranks(pids, o->ranks);
 			siw_bench_die(SIW_BENCH_EXIT_ERROR, "rank %u did not finish within %u s",
 				      rank, o->limit_s);
 		}
@@ -349,7 +351,7 @@ static void hybrid_wait_for_ranks(const struct options *o, pid_t *pids)
 	}
 }
 
-static void hybrid_print_result(const struct options *o, const struct shared *s)
+static void ud_rc_hybrid_print_result(const struct options *o, const struct shared *s)
 {
 	struct figures all = { 0 };
 
@@ -381,7 +383,7 @@ static void hybrid_print_result(const struct options *o, const struct shared *s)
 	       (unsigned long long)all.sums.strange, all.sums.connections, all.sums.refused);
 }
 
-static struct shared *hybrid_create_shared_memory(const struct options *o)
+static struct shared *ud_rc_hybrid_create_shared_memory(const struct options *o)
 {
 	struct shared *shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE,
 				     MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -396,7 +398,7 @@ static struct shared *hybrid_create_shared_memory(const struct options *o)
 	return shared;
 }
 
-static struct options hybrid_parse_options(int argc, char **argv)
+static struct options ud_rc_hybrid_parse_options(int argc, char **argv)
 {
 	unsigned long long n[8] = { 0 };
 
@@ -417,8 +419,8 @@ static struct options hybrid_parse_options(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-	struct options o = hybrid_parse_options(argc, argv);
-	struct shared *shared = hybrid_create_shared_memory(&o);
+	struct options o = ud_rc_hybrid_parse_options(argc, argv);
+	struct shared *shared = ud_rc_hybrid_create_shared_memory(&o);
 	pid_t pids[MOST_RANKS] = { 0 };
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -428,17 +430,17 @@ int main(int argc, char **argv)
 			int e = errno;
 
 			pids[i] = 0;
-			hybrid_kill_ranks(pids, o.ranks);
+			ud_rc_hybrid_kill_ranks(pids, o.ranks);
 			siw_bench_die(SIW_BENCH_EXIT_ERROR, "rank %u cannot be started: %s", i,
 				      strerror(e));
 		}
 		if (pids[i] == 0) {
 			prctl(PR_SET_PDEATHSIG, SIGKILL);
-			hybrid_run_rank(&o, shared, i);
+			ud_rc_hybrid_run_rank(&o, shared, i);
 			return 0; /* the end of the process releases all its resources */
 		}
 	}
-	hybrid_wait_for_ranks(&o, pids);
-	hybrid_print_result(&o, shared);
+	ud_rc_hybrid_wait_for_ranks(&o, pids);
+	ud_rc_hybrid_print_result(&o, shared);
 	return 0;
 }

@@ -436,7 +436,7 @@ int siw_faults_parse(const char *text, enum siw_faults_place place, struct siw_f
 struct writer {
 	char *text;
 	size_t size, length;
-	bool first; /* nothing of the clause is written yet */
+	bool first; /* no rule of the fault plan's current clause is written yet */
 };
 
 static __attribute__((format(printf, 2, 3))) void write_text(struct writer *w, const char *fmt, ...)

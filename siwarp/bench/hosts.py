@@ -230,7 +230,7 @@ class Request:
             )
 
     def to_plan(self) -> Plan:
-        """Return the request as a plan.
+        """Return the plan of the measurement that the client requests.
 
         Raises:
             UsageError: there is no such measurement.

@@ -403,8 +403,8 @@ int siw_ddp_dgram_place_tagged(struct siw_ddp_dgram *dgram, const struct siw_ddp
 			       uint32_t pd, uint32_t head, uint32_t right,
 			       struct siw_wire_err *err);
 /*
- * Returns the maximum payload, including the head octets, of a datagram of type Record that is sent
- * to dest without fragmentation.
+ * Returns the maximum payload, including the head octets, of a datagram of a Write-Record (LLP type
+ * Record) that is sent to dest without fragmentation.
  */
 int siw_ddp_dgram_max_tagged_payload(const struct siw_ddp_dgram *dgram,
 				     const struct siw_addr *dest);

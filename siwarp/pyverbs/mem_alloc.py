@@ -146,7 +146,7 @@ def read64(addr: int, offset: int = 0) -> int:
 
 
 def writebe32(addr: int, val: int, offset: int = 0) -> None:
-    """Write a 32-bit number at index ``offset`` of an array, in network byte order."""
+    """Write a 32-bit number as element ``offset`` of an array, in network byte order."""
     write(addr, struct.pack("!I", val), 4, 4 * offset)
 
 

@@ -505,7 +505,10 @@ static int build_segment(struct siw_rd_peer *peer, struct siw_rd_seq *seq, struc
 	at = siw_iov_gather(at + seg->head_len, sum ? &crc : NULL, seg->iov, seg->n);
 	if (!at) {
 		siw_rd_buf_free(peer->rd, slot->buf, slot->class);
-		/* no timer is set yet that would free an empty send window later */
+		/*
+		 * Memory of an empty send window is freed here, because no timer is set yet that
+		 * would free it.
+		 */
 		if (seq->una == seq->nxt)
 			siw_rd_tx_free(peer, seq);
 		if (!siw_rd_has_window(peer))

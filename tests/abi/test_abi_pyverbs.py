@@ -62,7 +62,7 @@ def test_a_pyverbs_script_succeeds(private_network_namespace: Namespace, script:
 
 
 def test_every_pyverbs_script_is_in_the_table_of_make_abi() -> None:
-    helpers = {"common", "rdma_core", "across"}  # across.py has a separate row
+    helpers = {"common", "rdma_core", "across"}  # another row of the table runs across.py
     assert {file.stem for file in FOLDER.glob("*.py")} - helpers == set(SCRIPTS)
 
 

@@ -40,7 +40,7 @@ class RejectingListener:
 
 
 def open_silent_connections(world: World, n: int, source: str, octets: bytes = b"") -> list[Any]:
-    """Open connections on which no complete MPA Request is sent."""
+    """Open connections, and send at most a part of an MPA Request on each; return them."""
     made = []
     for _ in range(n):
         made.append(world.tcp_connect(source, (LISTENER, PORT)))

@@ -434,7 +434,8 @@ int siw_poll_restarts(struct siw_qp *qp, struct siw_rd_restart *out, int max)
  * the flow. The requests complete before the message, so that a program that polls a reply has
  * already polled the completion of its request.
  */
-static struct siw_flow *rd_reap_and_get_flow(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream)
+static struct siw_flow *rd_reap_finished_requests_and_get_flow(struct siw_rd_qp *rd,
+							       struct siw_rdmap_stream *stream)
 {
 	struct siw_flow *flow;
 
@@ -459,7 +460,7 @@ static uint64_t rd_peer_instance_number(struct siw_rd_qp *rd, struct siw_flow *f
 static void rd_complete_receive(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
 				const struct siw_rdmap_event *ev, int status)
 {
-	struct siw_flow *flow = rd_reap_and_get_flow(rd, stream);
+	struct siw_flow *flow = rd_reap_finished_requests_and_get_flow(rd, stream);
 
 	siw_qp_add_recv_completion(&rd->base, ev, status, ev->src_qpn, &ev->source,
 				   rd_peer_instance_number(rd, flow));
@@ -468,7 +469,7 @@ static void rd_complete_receive(struct siw_rd_qp *rd, struct siw_rdmap_stream *s
 static void rd_complete_write_record(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
 				     uint64_t number)
 {
-	struct siw_flow *flow = rd_reap_and_get_flow(rd, stream);
+	struct siw_flow *flow = rd_reap_finished_requests_and_get_flow(rd, stream);
 
 	siw_qp_write_record_add_completion(&rd->base,
 					   siw_rdmap_rd_write_record_find_report(rd->end, number),

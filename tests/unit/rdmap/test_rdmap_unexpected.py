@@ -41,7 +41,7 @@ def has_only_progress_events(stream: Stream) -> bool:
     return all(e is None or e.kind == "PROGRESS" for e in seen)
 
 
-def read_response_sizes(stream: Stream) -> list[int]:
+def sizes_of_read_responses(stream: Stream) -> list[int]:
     """Return the sizes of the Read Responses sent so far."""
     stream.flush()
     stream.sock.settimeout(0.02)
@@ -162,16 +162,16 @@ def test_a_read_of_length_0_is_answered_after_the_preceding_send_was_received(
     while stream.poll_event():
         pass
     wait_until(lambda: stream.poll_event() is None)
-    seen = read_response_sizes(stream)
+    seen = sizes_of_read_responses(stream)
     while len(seen) < 2:
         stream.poll_event()
-        seen += read_response_sizes(stream)
+        seen += sizes_of_read_responses(stream)
     assert seen == [0, 8]
     stream.recvs.post(1, m.sge())
     assert stream.next_event().kind == "RECV"
     assert stream.next_event().kind == "REQUESTED"
     # the Read Response is sent although the second Send still waits for a receive
-    assert read_response_sizes(stream) == [0, 4]
+    assert sizes_of_read_responses(stream) == [0, 4]
     assert waiting_send_msn(stream) == 2
 
 
