@@ -345,6 +345,7 @@ enum siw_reason_code {
 	SIW_REASONS(SIW_WHY)
 #undef SIW_WHY
 		SIW_WHY_COUNT,
+	SIW_WHY_LIBRARY, /* a text of siw_reason_record(), not in the table */
 };
 
 #define SIW_WHY_NUMBERS 4

@@ -9,6 +9,8 @@
 #include <siwarp/siw_ext.h>
 
 #include "base/reason.h"
+#include "base/settings.h"
+#include "base/trace.h"
 
 static const char *const text_of[SIW_WHY_COUNT] = {
 #define SIW_WHY(name, number, text) [SIW_WHY_##name] = text,
@@ -192,11 +194,17 @@ static void append_formatted_number(struct out *out, const char *kind, uint64_t 
 		append_errno_name(out, number);
 }
 
+/* The text of siw_reason_record(). */
+static __thread char library_text[512];
+
 const char *siw_reason(void)
 {
 	static __thread struct out out;
-	const char *format = text_of[siw_refusal.why];
+	const char *format;
 
+	if (siw_refusal.why == SIW_WHY_LIBRARY)
+		return library_text;
+	format = text_of[siw_refusal.why];
 	out.n = 0;
 	out.text[0] = '\0';
 	while (*format) {
@@ -218,7 +226,29 @@ const char *siw_reason(void)
 
 const char *siw_reason_name(void)
 {
-	return name_of[siw_refusal.why];
+	return siw_refusal.why == SIW_WHY_LIBRARY ? "LIBRARY" : name_of[siw_refusal.why];
+}
+
+void siw_reason_record(const char *text)
+{
+	siw_refusal.why = text ? SIW_WHY_LIBRARY : SIW_REASON_NONE;
+	if (text)
+		snprintf(library_text, sizeof(library_text), "%s", text);
+}
+
+void siw_log_refused_call(const char *call, int err, const char *reason)
+{
+	char text[96] = "";
+	const char *name = text;
+
+	siw_settings(); /* reads the level, if the process has opened no device before */
+#ifdef __GLIBC__	/* glibc's strerror_r() may return another string than text */
+	name = strerror_r(err, text, sizeof(text));
+#else
+	strerror_r(err, text, sizeof(text));
+#endif
+	siw_log(verbs, warn, "%s%s%s%s%s", call ? call : "", call ? ": " : "", name,
+		*reason ? ": " : "", reason);
 }
 
 int siw_reason_destroyed(void)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import subprocess
 import sys
@@ -153,6 +154,54 @@ def test_objects_of_other_devices_and_unsupported_requests_are_refused(
     compiled_programs: dict[str, Path],
 ) -> None:
     run_program(compiled_programs["misuse"])
+
+
+#: The refused calls of programs/reasons.c, and words that the log line of each must contain.
+REASONS = {
+    "port": "ibv_query_port: Invalid argument: port_num is 0: a device has one port",
+    "gid index": "ibv_query_gid: Invalid argument: index 99 is not in the GID table",
+    "access": "access flags 0x80000",
+    "remote write": "add IBV_ACCESS_LOCAL_WRITE",
+    "comp_vector": "comp_vector is 1000",
+    "no attributes": "qp_init_attr is NULL",
+    "type": "qp_type is 77: use IBV_QPT_RC",
+    "raw packets": "Operation not supported: siwarp has no raw packet",
+    "no CQ": "send_cq is NULL",
+    "is_global": "ibv_create_ah: Invalid argument: is_global of the address vector is 0",
+    "ah port": "port_num of the address vector is 2",
+    "sgid_index": "grh.sgid_index is 200",
+    "dgid": "grh.dgid of the address vector is all zero",
+    "post in RESET": "ibv_post_send: Invalid argument: the QP is in RESET: move it to RTS with "
+    "ibv_modify_qp first",
+    "RESET to RTR": "ibv_modify_qp: Invalid argument: there is no transition from RESET to RTR",
+    "mtu in octets": "path_mtu is 1024: use a value of enum ibv_mtu",
+    "missing bits": "the transition from INIT to RTR requires IBV_QP_RQ_PSN",
+    "more bits": "the transition from INIT to RTR does not accept IBV_QP_QKEY",
+    "dest_qp_num": "dest_qp_num 0x12345678 exceeds 24 bits",
+    "busy CQ": "ibv_destroy_cq: Device or resource busy: 2 queues of QPs use the CQ",
+    "destroyed": "is not a live queue pair of this process",
+}
+
+
+def test_the_log_contains_the_reason_of_each_refused_call_of_a_verbs_program(
+    compiled_programs: dict[str, Path],
+) -> None:
+    done = run_siwarp("run", "--no-view", "--log", "warn", compiled_programs["reasons"])
+    assert done.returncode == 0, done.stderr
+    lines = done.stderr.splitlines()
+    logged = dict(zip(lines[::2], lines[1::2], strict=True))
+    assert list(logged) == [f"# {name}" for name in REASONS]
+    for name, words in REASONS.items():
+        assert words in logged[f"# {name}"]
+        assert not re.search(r"siw_|SIW_", logged[f"# {name}"])
+
+
+def test_refused_calls_of_a_verbs_program_are_not_logged_by_default(
+    compiled_programs: dict[str, Path],
+) -> None:
+    done = run_siwarp("run", "--no-view", compiled_programs["reasons"])
+    assert done.returncode == 0
+    assert all(line.startswith("# ") for line in done.stderr.splitlines())
 
 
 def compile_with_siwarp(source: Path, folder: Path) -> Path:

@@ -228,7 +228,10 @@ void abi_free_object(enum abi_kind kind, void *memory);
  * Registers a handle as a live object. owner may be NULL. Returns true, or false with errno ENOMEM.
  */
 bool abi_register_handle(enum abi_kind kind, void *handle, struct ibv_context *owner);
-/* Returns true if handle is a live object of the given kind, otherwise false with errno EINVAL. */
+/*
+ * Returns whether handle is a live object of the given kind. If not, records the reason, and sets
+ * errno to EINVAL. If it is, clears the reason of an earlier call.
+ */
 bool abi_is_live(enum abi_kind kind, const void *handle);
 /*
  * Marks a handle as dead. Later calls on the handle fail with EINVAL, including those of inline
@@ -401,17 +404,48 @@ static inline struct abi_cq *abi_cq_of(struct ibv_cq *cq)
 	return (struct abi_cq *)cq;
 }
 
+/* ---- abi_refuse.c ---------------------------------------------------------------------------- */
+
+/*
+ * Records a reason of this library for siw_reason() and the log. format: as of printf, without a
+ * newline. The caller then fails with abi_fail() or abi_fail_null(). Returns err.
+ */
+int abi_refuse(int err, const char *format, ...) __attribute__((cold, format(printf, 2, 3)));
+
+/*
+ * Ends a refused call: logs the reason that the engine or abi_refuse() has recorded, and sets
+ * errno. call: the function that the program called. Returns err.
+ */
+int abi_fail_call(const char *call, int err) __attribute__((cold));
+
+#define abi_fail(err)	   abi_fail_call(__func__, (err))
+#define abi_fail_null(err) (abi_fail_call(__func__, (err)), (void *)NULL)
+
+/* Returns whether a mandatory pointer argument is not NULL; if it is NULL, records the reason. */
+static inline bool abi_is_given(const void *argument, const char *name)
+{
+	return argument || !abi_refuse(EINVAL, "%s is NULL: pass a valid pointer", name);
+}
+
+/*
+ * Returns whether a port number is valid, and otherwise records the reason. name: the parameter or
+ * member with the number.
+ */
+static inline bool abi_is_port(uint32_t port, const char *name)
+{
+	return port == ABI_PORT ||
+	       !abi_refuse(EINVAL, "%s is %u: a device has one port, with number 1", name, port);
+}
+
 /*
  * Converts a result of the engine (0 or a negative errno value) to the return value of a verbs
  * function.
  */
-static inline int abi_errno_of_result(int r)
+static inline int abi_errno_of_call(const char *call, int r)
 {
-	if (r >= 0)
-		return 0;
-	errno = -r;
-	return -r;
+	return r < 0 ? abi_fail_call(call, -r) : 0;
 }
+#define abi_errno_of_result(r) abi_errno_of_call(__func__, (r))
 
 /*
  * Returns the result of a post to a queue that another thread is destroying or has just destroyed.
@@ -422,18 +456,6 @@ static inline int abi_post_dropped(void)
 {
 	siw_reason_destroyed();
 	return 0;
-}
-
-static inline int abi_fail(int why)
-{
-	errno = why;
-	return why;
-}
-
-static inline void *abi_fail_null(int why)
-{
-	errno = why;
-	return NULL;
 }
 
 #endif

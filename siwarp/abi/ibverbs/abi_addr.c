@@ -63,6 +63,18 @@ bool abi_addr_of_gid_index(struct abi_context *ctx, unsigned int index, struct s
 	return found;
 }
 
+static bool gid_is_zero(const union ibv_gid *gid)
+{
+	static const union ibv_gid zero;
+
+	return memcmp(gid, &zero, sizeof(zero)) == 0;
+}
+
+static const char *family_name(const struct siw_addr *addr)
+{
+	return addr->family == AF_INET ? "IPv4" : "IPv6";
+}
+
 int abi_resolve_ah_attr(struct abi_context *ctx, const struct ibv_ah_attr *attr,
 			struct siw_addr *dest, struct siw_addr *source)
 {
@@ -70,14 +82,28 @@ int abi_resolve_ah_attr(struct abi_context *ctx, const struct ibv_ah_attr *attr,
 
 	if (ctx->forks != abi_forks)
 		return ESTALE;
-	/* Without LIDs, an address vector without a GID has no destination. */
-	if (!attr->is_global || attr->port_num != ABI_PORT)
+	if (!attr->is_global)
+		return abi_refuse(EINVAL,
+				  "is_global of the address vector is 0: siwarp has GIDs and no "
+				  "LIDs: set is_global to 1, grh.dgid to the peer's GID, and "
+				  "grh.sgid_index");
+	if (!abi_is_port(attr->port_num, "port_num of the address vector"))
 		return EINVAL;
 	if (!abi_addr_of_gid_index(ctx, attr->grh.sgid_index, &from))
-		return EINVAL;
+		return abi_refuse(EINVAL,
+				  "grh.sgid_index is %u, and the GID table has no such entry: see "
+				  "ibv_query_gid_table, or ibv_devinfo -v",
+				  attr->grh.sgid_index);
+	if (gid_is_zero(&attr->grh.dgid))
+		return abi_refuse(EINVAL,
+				  "grh.dgid of the address vector is all zero: set it to the GID "
+				  "of the peer");
 	abi_addr_of_gid(ctx, &attr->grh.dgid, dest);
 	if (dest->family != from.family)
-		return EINVAL;
+		return abi_refuse(EINVAL,
+				  "grh.dgid is an %s GID, but grh.sgid_index %u selects an %s "
+				  "GID: use an index of the same family",
+				  family_name(dest), attr->grh.sgid_index, family_name(&from));
 	if (source)
 		*source = from;
 	return 0;

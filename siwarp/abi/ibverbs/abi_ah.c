@@ -35,17 +35,16 @@ struct ibv_ah *ibv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
 	struct ibv_ah *ah;
 	int why;
 
-	if (!abi_is_live(ABI_PD, pd))
-		return NULL;
-	if (attr && ah_attr_fill_own_port_gid(pd, attr, &own))
+	if (!abi_is_live(ABI_PD, pd) || !abi_is_given(attr, "attr"))
+		return abi_fail_null(EINVAL);
+	if (ah_attr_fill_own_port_gid(pd, attr, &own))
 		attr = &own;
-	why = attr ? abi_resolve_ah_attr(abi_context_of(pd->context), attr, &dest, &source)
-		   : EINVAL;
+	why = abi_resolve_ah_attr(abi_context_of(pd->context), attr, &dest, &source);
 	if (why)
 		return abi_fail_null(why);
 	siw = siw_create_ah_from(((struct abi_pd *)pd)->siw, &dest, &source);
 	if (!siw)
-		return NULL;
+		return abi_fail_null(errno);
 	ah = siw_ah_room(siw);
 	ah->context = pd->context;
 	ah->pd = pd;
@@ -63,7 +62,7 @@ int ibv_destroy_ah(struct ibv_ah *ah)
 	int r;
 
 	if (!abi_is_live(ABI_AH, ah))
-		return EINVAL;
+		return abi_fail(EINVAL);
 	context = ah->context;
 	pd = ah->pd;
 	/* The handle must be marked dead before its memory can be reused for another handle. */
@@ -138,22 +137,28 @@ int ibv_init_ah_from_wc(struct ibv_context *context, uint8_t port_num, struct ib
 	union ibv_gid own;
 	int index;
 
-	if (!abi_is_live(ABI_CONTEXT, context) || port_num != ABI_PORT || !wc || !ah_attr ||
+	if (!abi_is_live(ABI_CONTEXT, context) || !abi_is_port(port_num, "port_num") ||
+	    !abi_is_given(wc, "wc") || !abi_is_given(ah_attr, "ah_attr") ||
 	    abi_context_of(context)->forks != abi_forks)
 		goto refuse;
-	/* Without LIDs and without a GRH, the source of the message is unknown. */
 	if (!(wc->wc_flags & IBV_WC_GRH) || !grh ||
-	    !derive_reverse_path_from_grh(grh, &own, &attr.grh))
+	    !derive_reverse_path_from_grh(grh, &own, &attr.grh)) {
+		abi_refuse(EINVAL, "the completion has no GRH, and siwarp has no LIDs: pass the "
+				   "completion of a UD receive, and the first 40 octets of its "
+				   "buffer as grh");
 		goto refuse;
+	}
 	index = gid_index_of(abi_context_of(context), &own);
-	if (index < 0)
+	if (index < 0) {
+		abi_refuse(EINVAL, "the device has no address of the family of the GRH");
 		goto refuse;
+	}
 	attr.sl = wc->sl;
 	attr.grh.sgid_index = (uint8_t)index;
 	*ah_attr = attr;
 	return 0;
 refuse:
-	errno = EINVAL;
+	abi_fail(EINVAL);
 	return -1;
 }
 
@@ -162,7 +167,9 @@ struct ibv_ah *ibv_create_ah_from_wc(struct ibv_pd *pd, struct ibv_wc *wc, struc
 {
 	struct ibv_ah_attr attr;
 
-	if (!abi_is_live(ABI_PD, pd) || ibv_init_ah_from_wc(pd->context, port_num, wc, grh, &attr))
+	if (!abi_is_live(ABI_PD, pd))
+		return abi_fail_null(EINVAL);
+	if (ibv_init_ah_from_wc(pd->context, port_num, wc, grh, &attr))
 		return NULL;
 	return ibv_create_ah(pd, &attr);
 }
@@ -173,14 +180,12 @@ int ibv_resolve_eth_l2_from_gid(struct ibv_context *context, struct ibv_ah_attr 
 	struct siw_addr dest;
 	int why;
 
-	if (!abi_is_live(ABI_CONTEXT, context))
-		return -EINVAL;
-	why = attr && eth_mac ? abi_resolve_ah_attr(abi_context_of(context), attr, &dest, NULL)
-			      : EINVAL;
-	if (why) {
-		errno = why;
-		return -why;
-	}
+	if (!abi_is_live(ABI_CONTEXT, context) || !abi_is_given(attr, "attr") ||
+	    !abi_is_given(eth_mac, "eth_mac"))
+		return -abi_fail(EINVAL);
+	why = abi_resolve_ah_attr(abi_context_of(context), attr, &dest, NULL);
+	if (why)
+		return -abi_fail(why);
 	/*
 	 * The kernel resolves MAC addresses when it sends, and programs never see Ethernet frames.
 	 */

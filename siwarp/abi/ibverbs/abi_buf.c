@@ -17,10 +17,10 @@ void *abi_alloc_buf(struct ibv_pd *pd, size_t size, struct abi_buf **buf)
 	void *addr;
 	int why;
 
-	if (!abi_is_live(ABI_PD, pd))
-		return NULL;
-	if (!buf || !size)
+	if (!abi_is_live(ABI_PD, pd) || !abi_is_given(buf, "buf"))
 		return abi_fail_null(EINVAL);
+	if (!size)
+		return abi_fail_null(abi_refuse(EINVAL, "size is 0: pass a number of octets"));
 	made = abi_alloc_object(ABI_BUF);
 	if (!made)
 		return NULL;
@@ -63,9 +63,11 @@ ABI_VERSION(abi_reg_buf_mr, ibv_reg_buf_mr, 1.17);
 struct ibv_mr *abi_reg_buf_mr(struct ibv_pd *pd, struct abi_buf *buf, void *addr, size_t length,
 			      int access)
 {
-	if (!abi_is_live(ABI_PD, pd) || !abi_is_live(ABI_BUF, buf) ||
-	    !abi_buf_contains(buf, pd, addr, length))
+	if (!abi_is_live(ABI_PD, pd) || !abi_is_live(ABI_BUF, buf))
 		return abi_fail_null(EINVAL);
+	if (!abi_buf_contains(buf, pd, addr, length))
+		return abi_fail_null(abi_refuse(EINVAL, "the memory is not within buf, or buf has "
+							"another PD"));
 	return ibv_reg_mr(pd, addr, length, access);
 }
 

@@ -158,7 +158,7 @@ struct ibv_context *ibv_open_device(struct ibv_device *device)
 	int why = ENOMEM;
 
 	if (!abi_is_live(ABI_DEVICE, device))
-		return NULL;
+		return abi_fail_null(EINVAL);
 	ctx = abi_alloc_object(ABI_CONTEXT);
 	if (!ctx)
 		return NULL;
@@ -237,8 +237,10 @@ int ibv_close_device(struct ibv_context *context)
 	struct siw_context *siw;
 	int fd;
 
-	if (!abi_is_live(ABI_CONTEXT, context))
+	if (!abi_is_live(ABI_CONTEXT, context)) {
+		abi_fail(EINVAL);
 		return -1;
+	}
 	ctx = abi_context_of(context);
 	if (ctx->forks == abi_forks && context_release_import(ctx))
 		return 0;
@@ -275,7 +277,10 @@ struct ibv_context *ibv_import_device(int cmd_fd)
 	 */
 	context = abi_find_object(ABI_CONTEXT, context_has_fd, &file);
 	if (!context)
-		return abi_fail_null(EINVAL);
+		return abi_fail_null(abi_refuse(EINVAL,
+						"descriptor %d is not cmd_fd of a device context "
+						"of this process",
+						cmd_fd));
 	import = malloc(sizeof(*import));
 	if (!import)
 		return abi_fail_null(ENOMEM);

@@ -8,7 +8,7 @@ struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *context)
 	int why;
 
 	if (!abi_is_live(ABI_CONTEXT, context))
-		return NULL;
+		return abi_fail_null(EINVAL);
 	channel = abi_alloc_object(ABI_CHANNEL);
 	if (!channel)
 		return NULL;
@@ -31,7 +31,7 @@ int ibv_destroy_comp_channel(struct ibv_comp_channel *channel)
 	int r;
 
 	if (!abi_is_live(ABI_CHANNEL, channel))
-		return EINVAL;
+		return abi_fail(EINVAL);
 	r = siw_destroy_comp_channel(((struct abi_channel *)channel)->siw);
 	if (r == 0)
 		abi_mark_dead(ABI_CHANNEL, channel);
@@ -46,7 +46,7 @@ static struct abi_cq *cq_create(struct ibv_context *context, int cqe, void *cq_c
 	int why;
 
 	if (!abi_is_live(ABI_CONTEXT, context) || (channel && !abi_is_live(ABI_CHANNEL, channel)))
-		return NULL;
+		return abi_fail_null(EINVAL);
 	if (cqe > 0 && cqe < ABI_MIN_CQE)
 		cqe = ABI_MIN_CQE;
 	cq = abi_alloc_object(ABI_CQ);
@@ -94,15 +94,28 @@ struct ibv_cq_ex *abi_create_cq_ex(struct ibv_context *context, struct ibv_cq_in
 	uint32_t flags;
 	struct abi_cq *cq;
 
-	if (!attr || attr->comp_mask & ~masks || attr->cqe > INT32_MAX)
+	if (!abi_is_given(attr, "cq_attr"))
 		return abi_fail_null(EINVAL);
+	if (attr->comp_mask & ~masks || attr->cqe > INT32_MAX)
+		return abi_fail_null(abi_refuse(EINVAL,
+						"comp_mask %#x contains unknown bits, or cqe %u "
+						"exceeds max_cqe",
+						attr->comp_mask, attr->cqe));
 	flags = attr->comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS ? attr->flags : 0;
-	if (attr->comp_mask & IBV_CQ_INIT_ATTR_MASK_PD &&
-	    (!abi_is_live(ABI_PD, attr->parent_domain) || attr->parent_domain->context != context))
-		return abi_fail_null(EINVAL);
+	if (attr->comp_mask & IBV_CQ_INIT_ATTR_MASK_PD) {
+		if (!abi_is_live(ABI_PD, attr->parent_domain))
+			return abi_fail_null(EINVAL);
+		if (attr->parent_domain->context != context)
+			return abi_fail_null(abi_refuse(
+				EINVAL, "parent_domain belongs to another device context"));
+	}
 	/* An overflow moves the CQ's queue pairs to ERR, so IGNORE_OVERRUN is not supported. */
 	if (attr->wc_flags & ~readers || flags & ~(uint32_t)IBV_CREATE_CQ_ATTR_SINGLE_THREADED)
-		return abi_fail_null(EOPNOTSUPP);
+		return abi_fail_null(abi_refuse(EOPNOTSUPP,
+						"siwarp supports no such wc_flags %#llx or flags "
+						"%#x: use IBV_WC_STANDARD_FLAGS, completion time "
+						"stamps, and SINGLE_THREADED",
+						(unsigned long long)attr->wc_flags, flags));
 	cq = cq_create(context, (int)attr->cqe, attr->cq_context, attr->channel,
 		       (int)attr->comp_vector);
 	if (cq) {
@@ -114,13 +127,16 @@ struct ibv_cq_ex *abi_create_cq_ex(struct ibv_context *context, struct ibv_cq_in
 
 int abi_modify_cq(struct ibv_cq *cq, struct ibv_modify_cq_attr *attr)
 {
-	if (!abi_is_live(ABI_CQ, cq) || !attr || attr->attr_mask >= IBV_CQ_ATTR_RESERVED)
+	if (!abi_is_live(ABI_CQ, cq) || !abi_is_given(attr, "attr"))
 		return abi_fail(EINVAL);
+	if (attr->attr_mask >= IBV_CQ_ATTR_RESERVED)
+		return abi_fail(
+			abi_refuse(EINVAL, "attr_mask %#x contains unknown bits", attr->attr_mask));
 	/*
 	 * Moderation is not supported (cq_mod_caps of query_device_ex is 0), because each
 	 * completion raises its event immediately.
 	 */
-	return abi_fail(EOPNOTSUPP);
+	return abi_fail(abi_refuse(EOPNOTSUPP, "siwarp does not moderate completion events"));
 }
 
 int ibv_resize_cq(struct ibv_cq *cq, int cqe)
@@ -128,7 +144,7 @@ int ibv_resize_cq(struct ibv_cq *cq, int cqe)
 	int r;
 
 	if (!abi_is_live(ABI_CQ, cq))
-		return EINVAL;
+		return abi_fail(EINVAL);
 	/*
 	 * The size is not rounded up, because a program that shrinks a CQ wants the requested size.
 	 */
@@ -143,7 +159,7 @@ int ibv_destroy_cq(struct ibv_cq *cq)
 	int r;
 
 	if (!abi_is_live(ABI_CQ, cq))
-		return EINVAL;
+		return abi_fail(EINVAL);
 	r = siw_destroy_cq(abi_cq_of(cq)->siw);
 	if (r == 0)
 		abi_mark_dead(ABI_CQ, cq);

@@ -16,7 +16,10 @@ struct abi_mapping *abi_map_dmabuf(struct abi_context *ctx, int fd, uint64_t off
 	struct abi_mapping *mapping;
 
 	if (!length || length > SIZE_MAX - before)
-		return abi_fail_null(EINVAL);
+		return abi_fail_null(abi_refuse(EINVAL,
+						"length %zu of the DMA buffer is 0 or too "
+						"large",
+						length));
 	mapping = malloc(sizeof(*mapping));
 	if (!mapping)
 		return abi_fail_null(ENOMEM);
@@ -25,11 +28,13 @@ struct abi_mapping *abi_map_dmabuf(struct abi_context *ctx, int fd, uint64_t off
 			     MAP_SHARED, fd, (off_t)(offset - before));
 	if (mapping->addr == MAP_FAILED) {
 		free(mapping);
-		/*
-		 * Memory that cannot be mapped, such as most of a graphics card's memory, is not
-		 * supported.
-		 */
-		return abi_fail_null(errno == EBADF || errno == EINVAL ? errno : EOPNOTSUPP);
+		if (errno == EBADF || errno == EINVAL)
+			return abi_fail_null(errno);
+		return abi_fail_null(abi_refuse(EOPNOTSUPP,
+						"the DMA buffer of descriptor %d cannot be mapped, "
+						"like most of a graphics card's memory: copy the "
+						"data to host memory",
+						fd));
 	}
 	*at = (char *)mapping->addr + before;
 	pthread_mutex_lock(&ctx->lock);
@@ -80,9 +85,12 @@ struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t leng
 	int why;
 
 	if (!abi_is_live(ABI_PD, pd))
-		return NULL;
-	if ((unsigned int)access & ~TAKEN || (offset ^ iova) % page)
 		return abi_fail_null(EINVAL);
+	if ((unsigned int)access & ~TAKEN || (offset ^ iova) % page)
+		return abi_fail_null(abi_refuse(EINVAL,
+						"access %#x contains unsupported flags, or offset "
+						"and iova have different offsets in a page",
+						(unsigned int)access));
 	ctx = abi_context_of(pd->context);
 	if (ctx->forks != abi_forks)
 		return abi_fail_null(ESTALE);

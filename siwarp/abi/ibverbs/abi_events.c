@@ -4,11 +4,11 @@
 
 #define WAIT (-1) /* time-out: wait without limit, or not at all if the descriptor has O_NONBLOCK */
 
-static int set_errno_of_event_result(int r)
+static int event_result(const char *call, int r)
 {
 	if (r == 0)
 		return 0;
-	errno = -r;
+	abi_fail_call(call, -r);
 	return -1;
 }
 
@@ -18,13 +18,14 @@ int ibv_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **cq, void 
 	void *user;
 	int r;
 
-	if (!abi_is_live(ABI_CHANNEL, channel) || !cq || !cq_context)
-		return set_errno_of_event_result(-EINVAL);
+	if (!abi_is_live(ABI_CHANNEL, channel) || !abi_is_given(cq, "cq") ||
+	    !abi_is_given(cq_context, "cq_context"))
+		return event_result(__func__, -EINVAL);
 	do
 		r = siw_get_cq_event(((struct abi_channel *)channel)->siw, &siw, &user, WAIT);
 	while (r == -EINTR && abi_should_restart_interrupted_wait());
 	if (r < 0)
-		return set_errno_of_event_result(r);
+		return event_result(__func__, r);
 	*cq = user;
 	*cq_context = (*cq)->cq_context;
 	return 0;
@@ -70,13 +71,13 @@ int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *eve
 	struct siw_async_event taken;
 	int r;
 
-	if (!abi_is_live(ABI_CONTEXT, context) || !event)
-		return set_errno_of_event_result(-EINVAL);
+	if (!abi_is_live(ABI_CONTEXT, context) || !abi_is_given(event, "event"))
+		return event_result(__func__, -EINVAL);
 	do
 		r = siw_get_async_event(abi_context_of(context)->siw, &taken, WAIT);
 	while (r == -EINTR && abi_should_restart_interrupted_wait());
 	if (r < 0)
-		return set_errno_of_event_result(r);
+		return event_result(__func__, r);
 	event->event_type = (enum ibv_event_type)taken.event_type;
 	switch (event_object_kind(taken.event_type)) {
 	case ABI_CQ:

@@ -4,6 +4,8 @@
  * transition: the tables of ibv_modify_qp(3). Accepted attributes that the engine does not use are
  * stored for ibv_query_qp.
  */
+#include <stdio.h>
+
 #include "abi/ibverbs/abi.h"
 
 #define STATES (IBV_QPS_ERR + 1)
@@ -69,6 +71,54 @@ static const struct step steps[STATES][STATES] = {
 };
 /* clang-format on */
 
+static const char *const state_names[STATES] = {
+	"RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR"
+};
+
+/*
+ * Records that a state transition requires attributes that are missing in attr_mask, or does not
+ * accept attributes in attr_mask. what: "requires" or "does not accept". Returns EINVAL.
+ */
+static int refuse_attributes(const char *what, enum ibv_qp_state from, enum ibv_qp_state to,
+			     int mask)
+{
+	static const struct {
+		int bit;
+		const char *name;
+	} attributes[] = {
+		{ IBV_QP_STATE, "STATE" },
+		{ CUR, "CUR_STATE" },
+		{ IBV_QP_EN_SQD_ASYNC_NOTIFY, "EN_SQD_ASYNC_NOTIFY" },
+		{ ACCESS, "ACCESS_FLAGS" },
+		{ IBV_QP_PKEY_INDEX, "PKEY_INDEX" },
+		{ IBV_QP_PORT, "PORT" },
+		{ IBV_QP_QKEY, "QKEY" },
+		{ IBV_QP_AV, "AV" },
+		{ IBV_QP_PATH_MTU, "PATH_MTU" },
+		{ IBV_QP_TIMEOUT, "TIMEOUT" },
+		{ IBV_QP_RETRY_CNT, "RETRY_CNT" },
+		{ IBV_QP_RNR_RETRY, "RNR_RETRY" },
+		{ IBV_QP_RQ_PSN, "RQ_PSN" },
+		{ IBV_QP_MAX_QP_RD_ATOMIC, "MAX_QP_RD_ATOMIC" },
+		{ RNR, "MIN_RNR_TIMER" },
+		{ PSN, "SQ_PSN" },
+		{ DEST_RD, "MAX_DEST_RD_ATOMIC" },
+		{ IBV_QP_DEST_QPN, "DEST_QPN" },
+		{ RATE, "RATE_LIMIT" },
+	};
+	char names[256] = "";
+
+	for (size_t i = 0; i < sizeof(attributes) / sizeof(attributes[0]); i++) {
+		size_t n = strlen(names);
+
+		if (mask & attributes[i].bit)
+			snprintf(names + n, sizeof(names) - n, "%sIBV_QP_%s", n ? " | " : "",
+				 attributes[i].name);
+	}
+	return abi_refuse(EINVAL, "the transition from %s to %s %s %s: change attr_mask",
+			  state_names[from], state_names[to], what, names);
+}
+
 int abi_check_qp_transition(enum ibv_qp_type type, enum ibv_qp_state from, enum ibv_qp_state to,
 			    int mask)
 {
@@ -79,13 +129,21 @@ int abi_check_qp_transition(enum ibv_qp_type type, enum ibv_qp_state from, enum 
 
 	mask &= ~IBV_QP_STATE;
 	if ((unsigned int)from >= STATES || (unsigned int)to >= STATES || column >= TYPES)
-		return EINVAL;
+		return abi_refuse(EINVAL,
+				  "the states %d and %d must be values of enum ibv_qp_state",
+				  (int)from, (int)to);
 	/* Transitions to RESET and ERR are allowed from every state, without other attributes. */
-	if (to == IBV_QPS_RESET || to == IBV_QPS_ERR)
-		return mask & ~CUR ? EINVAL : 0;
+	if (to == IBV_QPS_RESET || to == IBV_QPS_ERR) {
+		mask &= ~CUR;
+		return mask ? refuse_attributes("does not accept", from, to, mask) : 0;
+	}
 	step = &steps[from][to];
-	if (!step->exists || (step->of[column].required & ~mask) ||
-	    (mask & ~(step->of[column].required | step->of[column].optional)))
-		return EINVAL;
-	return 0;
+	if (!step->exists)
+		return abi_refuse(EINVAL,
+				  "there is no transition from %s to %s: see ibv_modify_qp(3)",
+				  state_names[from], state_names[to]);
+	if (step->of[column].required & ~mask)
+		return refuse_attributes("requires", from, to, step->of[column].required & ~mask);
+	mask &= ~(step->of[column].required | step->of[column].optional);
+	return mask ? refuse_attributes("does not accept", from, to, mask) : 0;
 }

@@ -16,7 +16,7 @@ struct ibv_pd *ibv_alloc_pd(struct ibv_context *context)
 	int why;
 
 	if (!abi_is_live(ABI_CONTEXT, context))
-		return NULL;
+		return abi_fail_null(EINVAL);
 	pd = abi_alloc_object(ABI_PD);
 	if (!pd)
 		return NULL;
@@ -78,9 +78,10 @@ int ibv_dealloc_pd(struct ibv_pd *ibv)
 	int r;
 
 	if (!abi_is_live(ABI_PD, ibv))
-		return EINVAL;
+		return abi_fail(EINVAL);
 	if (pd->users || (pd->parent_of && parent_domain_in_use(pd)))
-		return abi_fail(EBUSY);
+		return abi_fail(abi_refuse(EBUSY, "objects or parent domains that were created "
+						  "with the PD exist: destroy them first"));
 	/* A parent domain is only an alias of another protection domain. */
 	if (!pd->parent_of) {
 		r = siw_dealloc_pd(pd->siw);
@@ -97,10 +98,11 @@ struct ibv_td *abi_alloc_td(struct ibv_context *context, struct ibv_td_init_attr
 {
 	struct abi_td *td;
 
-	if (!abi_is_live(ABI_CONTEXT, context))
-		return NULL;
-	if (!attr || attr->comp_mask)
+	if (!abi_is_live(ABI_CONTEXT, context) || !abi_is_given(attr, "init_attr"))
 		return abi_fail_null(EINVAL);
+	if (attr->comp_mask)
+		return abi_fail_null(
+			abi_refuse(EINVAL, "comp_mask is %#x: set it to 0", attr->comp_mask));
 	td = abi_alloc_object(ABI_TD);
 	if (!td)
 		return NULL;
@@ -114,9 +116,10 @@ struct ibv_td *abi_alloc_td(struct ibv_context *context, struct ibv_td_init_attr
 int abi_dealloc_td(struct ibv_td *td)
 {
 	if (!abi_is_live(ABI_TD, td))
-		return EINVAL;
+		return abi_fail(EINVAL);
 	if (((struct abi_td *)td)->users)
-		return abi_fail(EBUSY);
+		return abi_fail(abi_refuse(EBUSY, "a parent domain uses the thread domain: "
+						  "deallocate it first"));
 	abi_mark_dead(ABI_TD, td);
 	return 0;
 }
@@ -126,15 +129,18 @@ struct ibv_pd *abi_alloc_parent_domain(struct ibv_context *context,
 {
 	struct abi_pd *pd;
 
-	if (!abi_is_live(ABI_CONTEXT, context))
-		return NULL;
-	if (!attr || !abi_is_live(ABI_PD, attr->pd) || attr->pd->context != context ||
-	    (attr->td && (!abi_is_live(ABI_TD, attr->td) || attr->td->context != context)) ||
-	    ((struct abi_pd *)attr->pd)->parent_of)
+	if (!abi_is_live(ABI_CONTEXT, context) || !abi_is_given(attr, "attr") ||
+	    !abi_is_live(ABI_PD, attr->pd) || (attr->td && !abi_is_live(ABI_TD, attr->td)))
 		return abi_fail_null(EINVAL);
+	if (attr->pd->context != context || (attr->td && attr->td->context != context) ||
+	    ((struct abi_pd *)attr->pd)->parent_of)
+		return abi_fail_null(abi_refuse(EINVAL,
+						"pd or td belongs to another device context, or pd "
+						"is a parent domain itself"));
 	/* The engine allocates all queue memory, so custom allocators would never be called. */
 	if (attr->comp_mask & ~(uint32_t)IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT)
-		return abi_fail_null(EOPNOTSUPP);
+		return abi_fail_null(abi_refuse(EOPNOTSUPP, "siwarp supports no allocators of the "
+							    "program: omit them from comp_mask"));
 	pd = abi_alloc_object(ABI_PD);
 	if (!pd)
 		return NULL;
@@ -164,9 +170,11 @@ struct ibv_pd *ibv_import_pd(struct ibv_context *context, uint32_t pd_handle)
 	struct ibv_pd wanted = { context, pd_handle }, *pd;
 
 	if (!abi_is_live(ABI_CONTEXT, context))
-		return NULL;
+		return abi_fail_null(EINVAL);
 	pd = abi_find_object(ABI_PD, has_pd_handle_number, &wanted);
-	return pd ? pd : abi_fail_null(EINVAL);
+	return pd ? pd
+		  : abi_fail_null(
+			    abi_refuse(EINVAL, "no PD of the context has handle %u", pd_handle));
 }
 
 void ibv_unimport_pd(struct ibv_pd *pd)
@@ -188,7 +196,12 @@ static void mr_copy_public_members(struct abi_mr *mr, struct ibv_pd *pd)
 
 static int mr_check_access(unsigned int access)
 {
-	return access & ~(ENGINE | ABI_ACCESS_IGNORED) ? EINVAL : 0;
+	access &= ~(ENGINE | ABI_ACCESS_IGNORED);
+	return access ? abi_refuse(EINVAL,
+				   "siwarp does not support access flags %#x: use a set of enum "
+				   "ibv_access_flags",
+				   access)
+		      : 0;
 }
 
 static struct abi_mr *mr_register(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova,
@@ -198,7 +211,7 @@ static struct abi_mr *mr_register(struct ibv_pd *pd, void *addr, size_t length, 
 	int why;
 
 	if (!abi_is_live(ABI_PD, pd))
-		return NULL;
+		return abi_fail_null(EINVAL);
 	why = mr_check_access(access);
 	if (why)
 		return abi_fail_null(why);
@@ -258,12 +271,17 @@ int ibv_rereg_mr(struct ibv_mr *ibv, int flags, struct ibv_pd *pd, void *addr, s
 	unsigned int now;
 	int r;
 
-	errno = EINVAL;
-	if (!abi_is_live(ABI_MR, ibv) || (new_pd && !abi_is_live(ABI_PD, pd)) || mr->mapping)
+	if (!abi_is_live(ABI_MR, ibv) || (new_pd && !abi_is_live(ABI_PD, pd)) ||
+	    (mr->mapping &&
+	     abi_refuse(EINVAL, "a region of a DMA buffer cannot be registered again"))) {
+		abi_fail(EINVAL);
 		return IBV_REREG_MR_ERR_INPUT;
+	}
 	now = flags & IBV_REREG_MR_CHANGE_ACCESS ? (unsigned int)access : mr->access;
-	if (mr_check_access(now))
+	if (mr_check_access(now)) {
+		abi_fail(EINVAL);
 		return IBV_REREG_MR_ERR_INPUT;
+	}
 	r = siw_rereg_mr(mr->siw, flags, new_pd ? ((struct abi_pd *)pd)->siw : NULL, addr, length,
 			 access & (int)ENGINE);
 	if (r)
@@ -282,7 +300,7 @@ int ibv_dereg_mr(struct ibv_mr *ibv)
 	int r;
 
 	if (!abi_is_live(ABI_MR, ibv))
-		return EINVAL;
+		return abi_fail(EINVAL);
 	r = siw_dereg_mr(mr->siw);
 	if (r < 0)
 		return abi_errno_of_result(r);
@@ -306,10 +324,12 @@ struct ibv_mr *ibv_import_mr(struct ibv_pd *pd, uint32_t mr_handle)
 	struct ibv_mr wanted = { .handle = mr_handle }, *mr;
 
 	if (!abi_is_live(ABI_PD, pd))
-		return NULL;
+		return abi_fail_null(EINVAL);
 	wanted.context = pd->context;
 	mr = abi_find_object(ABI_MR, has_mr_handle_number, &wanted);
-	return mr ? mr : abi_fail_null(EINVAL);
+	return mr ? mr
+		  : abi_fail_null(
+			    abi_refuse(EINVAL, "no MR of the context has handle %u", mr_handle));
 }
 
 void ibv_unimport_mr(struct ibv_mr *mr)
@@ -338,15 +358,18 @@ static int check_sge_of_advise_mr(const struct ibv_pd *pd, bool writes, const st
 	uint64_t base;
 
 	if (!mr)
-		return EFAULT;
-	if (((struct abi_pd *)mr->ibv.pd)->siw != ((const struct abi_pd *)pd)->siw)
-		return EPERM;
-	if (writes && !(mr->access & IBV_ACCESS_LOCAL_WRITE))
-		return EPERM;
+		return abi_refuse(EFAULT, "no region has lkey %#x", sge->lkey);
+	if (((struct abi_pd *)mr->ibv.pd)->siw != ((const struct abi_pd *)pd)->siw ||
+	    (writes && !(mr->access & IBV_ACCESS_LOCAL_WRITE)))
+		return abi_refuse(EPERM,
+				  "the region with lkey %#x belongs to another PD, or has no "
+				  "IBV_ACCESS_LOCAL_WRITE",
+				  sge->lkey);
 	base = mr->iova;
 	if (sge->addr < base || sge->addr - base > mr->ibv.length ||
 	    mr->ibv.length - (sge->addr - base) < sge->length)
-		return EFAULT;
+		return abi_refuse(EFAULT, "%u octets at %#llx are not in the region with lkey %#x",
+				  sge->length, (unsigned long long)sge->addr, sge->lkey);
 	return 0;
 }
 
@@ -357,11 +380,12 @@ int abi_advise_mr(struct ibv_pd *pd, enum ibv_advise_mr_advice advice, uint32_t 
 	bool writes = advice == IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE;
 	int r = 0;
 
-	if (!abi_is_live(ABI_PD, pd) || (!sg_list && num_sge) ||
-	    flags & ~(uint32_t)IBV_ADVISE_MR_FLAG_FLUSH)
+	if (!abi_is_live(ABI_PD, pd) || (num_sge && !abi_is_given(sg_list, "sg_list")))
 		return abi_fail(EINVAL);
+	if (flags & ~(uint32_t)IBV_ADVISE_MR_FLAG_FLUSH)
+		return abi_fail(abi_refuse(EINVAL, "flags %#x contains unknown bits", flags));
 	if ((unsigned int)advice > IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT)
-		return abi_fail(EOPNOTSUPP);
+		return abi_fail(abi_refuse(EOPNOTSUPP, "siwarp knows no advice %d", (int)advice));
 	for (uint32_t i = 0; i < num_sge && !r; i++)
 		r = check_sge_of_advise_mr(pd, writes, &sg_list[i]);
 	return r ? abi_fail(r) : 0;
@@ -369,7 +393,9 @@ int abi_advise_mr(struct ibv_pd *pd, enum ibv_advise_mr_advice advice, uint32_t 
 
 struct ibv_mr *abi_alloc_null_mr(struct ibv_pd *pd)
 {
-	return abi_is_live(ABI_PD, pd) ? abi_fail_null(EOPNOTSUPP) : NULL;
+	if (!abi_is_live(ABI_PD, pd))
+		return abi_fail_null(EINVAL);
+	return abi_fail_null(abi_refuse(EOPNOTSUPP, "siwarp has no null regions"));
 }
 
 /* ---- ibv_reg_mr_ex (IBVERBS_1.15) ------------------------------------------------------------ */
@@ -404,11 +430,16 @@ static bool mr_init_attr_valid(struct ibv_pd *pd, const struct abi_mr_init_attr 
 	const uint64_t mask = attr->comp_mask;
 
 	if (!(mask & HAS_ADDR) == !(mask & HAS_FD) || (mask & HAS_FD_OFFSET && !(mask & HAS_FD)))
-		return false;
+		return !abi_refuse(EINVAL,
+				   "comp_mask %#llx must contain either ADDR or FD, and FD_OFFSET "
+				   "only with FD",
+				   (unsigned long long)mask);
 	if (!(mask & HAS_BUF))
 		return true;
-	return mask & HAS_ADDR && abi_is_live(ABI_BUF, attr->buf) &&
-	       abi_buf_contains(attr->buf, pd, attr->addr, attr->length);
+	if (mask & HAS_ADDR && !abi_is_live(ABI_BUF, attr->buf))
+		return false;
+	return (mask & HAS_ADDR && abi_buf_contains(attr->buf, pd, attr->addr, attr->length)) ||
+	       !abi_refuse(EINVAL, "the memory is not within buf, or buf has another PD");
 }
 
 ABI_EXPORT struct ibv_mr *abi_reg_mr_ex(struct ibv_pd *pd, const struct abi_mr_init_attr *attr);
@@ -417,12 +448,14 @@ struct ibv_mr *abi_reg_mr_ex(struct ibv_pd *pd, const struct abi_mr_init_attr *a
 {
 	uint64_t offset, iova;
 
-	if (!abi_is_live(ABI_PD, pd))
-		return NULL;
-	if (!attr || !mr_init_attr_valid(pd, attr))
+	if (!abi_is_live(ABI_PD, pd) || !abi_is_given(attr, "mr_init_attr") ||
+	    !mr_init_attr_valid(pd, attr))
 		return abi_fail_null(EINVAL);
 	if (attr->comp_mask & ~(uint64_t)(HAS_IOVA | HAS_ADDR | HAS_FD | HAS_FD_OFFSET | HAS_BUF))
-		return abi_fail_null(EOPNOTSUPP);
+		return abi_fail_null(abi_refuse(EOPNOTSUPP,
+						"siwarp does not support all members of comp_mask "
+						"%#llx",
+						(unsigned long long)attr->comp_mask));
 	if (attr->comp_mask & HAS_ADDR) {
 		iova = attr->comp_mask & HAS_IOVA ? attr->iova : (uintptr_t)attr->addr;
 		return ibv_reg_mr_iova2(pd, attr->addr, attr->length, iova,

@@ -8,7 +8,7 @@ struct ibv_mw *abi_alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type)
 	int why;
 
 	if (!abi_is_live(ABI_PD, pd))
-		return NULL;
+		return abi_fail_null(EINVAL);
 	mw = abi_alloc_object(ABI_MW);
 	if (!mw)
 		return NULL;
@@ -36,7 +36,7 @@ int abi_dealloc_mw(struct ibv_mw *mw)
 	int r;
 
 	if (!abi_is_live(ABI_MW, mw))
-		return EINVAL;
+		return abi_fail(EINVAL);
 	r = siw_dealloc_mw(((struct abi_mw *)mw)->siw);
 	if (r == 0)
 		abi_mark_dead(ABI_MW, mw);
@@ -64,7 +64,8 @@ int abi_bind_mw(struct ibv_qp *qp, struct ibv_mw *ibv, struct ibv_mw_bind *bind)
 	struct siw_mw_bind request;
 	int r;
 
-	if (!abi_is_live(ABI_QP, qp) || !abi_is_live(ABI_MW, ibv) || !bind ||
+	if (!abi_is_live(ABI_QP, qp) || !abi_is_live(ABI_MW, ibv) ||
+	    !abi_is_given(bind, "mw_bind") ||
 	    abi_convert_bind_info(&bind->bind_info, &request.bind_info))
 		return abi_fail(EINVAL);
 	request.wr_id = bind->wr_id;

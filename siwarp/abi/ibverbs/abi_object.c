@@ -193,6 +193,27 @@ bool abi_register_handle(enum abi_kind kind, void *handle, struct ibv_context *o
 	return ok;
 }
 
+static const char *kind_name(enum abi_kind kind)
+{
+	static const char *const names[ABI_KINDS] = {
+		[ABI_DEVICE] = "device",
+		[ABI_CONTEXT] = "device context",
+		[ABI_PD] = "protection domain",
+		[ABI_MR] = "memory region",
+		[ABI_MW] = "memory window",
+		[ABI_CHANNEL] = "completion channel",
+		[ABI_CQ] = "completion queue",
+		[ABI_QP] = "queue pair",
+		[ABI_SRQ] = "shared receive queue",
+		[ABI_AH] = "address handle",
+		[ABI_TD] = "thread domain",
+		[ABI_BUF] = "DMA buffer",
+		[ABI_LIST] = "device list",
+	};
+
+	return names[kind];
+}
+
 bool abi_is_live(enum abi_kind kind, const void *handle)
 {
 	bool live = false;
@@ -204,8 +225,13 @@ bool abi_is_live(enum abi_kind kind, const void *handle)
 		live = e->handle == handle && e->kind == kind;
 	}
 	registry_unlock();
-	if (!live)
-		errno = EINVAL;
+	if (live)
+		siw_reason_record(NULL);
+	else
+		errno = abi_refuse(EINVAL,
+				   "%p is not a live %s of this process: it was destroyed, or "
+				   "another library created it",
+				   handle, kind_name(kind));
 	return live;
 }
 

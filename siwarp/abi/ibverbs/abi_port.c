@@ -107,7 +107,8 @@ int abi_query_port(struct ibv_context *context, uint8_t port_num, struct ibv_por
 	struct abi_context *ctx;
 	int r;
 
-	if (!abi_is_live(ABI_CONTEXT, context) || port_num != ABI_PORT || !attr)
+	if (!abi_is_live(ABI_CONTEXT, context) || !abi_is_port(port_num, "port_num") ||
+	    !abi_is_given(attr, "port_attr"))
 		return abi_fail(EINVAL);
 	ctx = abi_context_of(context);
 	r = siw_query_device(ctx->siw, &limits);
@@ -149,7 +150,7 @@ int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *attr)
 	struct abi_context *ctx;
 	int r;
 
-	if (!abi_is_live(ABI_CONTEXT, context) || !attr)
+	if (!abi_is_live(ABI_CONTEXT, context) || !abi_is_given(attr, "device_attr"))
 		return abi_fail(EINVAL);
 	ctx = abi_context_of(context);
 	r = siw_query_device(ctx->siw, &limits);
@@ -213,7 +214,9 @@ int abi_query_device_ex(struct ibv_context *context, const struct ibv_query_devi
 	int r;
 
 	if ((input && input->comp_mask) || !attr || size < sizeof(full.orig_attr))
-		return abi_fail(EINVAL);
+		return abi_fail(abi_refuse(EINVAL,
+					   "comp_mask of input is not 0, attr is NULL, or "
+					   "its size is less than that of ibv_device_attr"));
 	r = ibv_query_device(context, &full.orig_attr);
 	if (r)
 		return r;
@@ -228,7 +231,7 @@ int abi_query_rt_values(struct ibv_context *context, struct ibv_values_ex *value
 {
 	struct timespec now;
 
-	if (!abi_is_live(ABI_CONTEXT, context) || !values)
+	if (!abi_is_live(ABI_CONTEXT, context) || !abi_is_given(values, "values"))
 		return abi_fail(EINVAL);
 	/* The remaining bits of comp_mask report which values were set. */
 	values->comp_mask &= IBV_VALUES_MASK_RAW_CLOCK;
@@ -239,16 +242,24 @@ int abi_query_rt_values(struct ibv_context *context, struct ibv_values_ex *value
 	return 0;
 }
 
+/* Returns whether an index is less than the size of a table, and otherwise records the reason. */
+static bool is_table_index(int64_t index, int size, const char *table)
+{
+	return (index >= 0 && index < size) ||
+	       !abi_refuse(EINVAL, "index %lld is not in the %s table, which has %d entries",
+			   (long long)index, table, size);
+}
+
 int ibv_query_gid(struct ibv_context *context, uint8_t port_num, int index, union ibv_gid *gid)
 {
 	struct siw_addr addr;
 	int r = EINVAL;
 
-	if (abi_is_live(ABI_CONTEXT, context) && port_num == ABI_PORT && index >= 0 &&
-	    index < ABI_GIDS && gid)
+	if (abi_is_live(ABI_CONTEXT, context) && abi_is_port(port_num, "port_num") &&
+	    is_table_index(index, ABI_GIDS, "GID") && abi_is_given(gid, "gid"))
 		r = abi_refresh_gids(abi_context_of(context));
 	if (r) {
-		errno = r;
+		abi_fail(r);
 		return -1;
 	}
 	memset(gid, 0, sizeof(*gid)); /* an unused GID table entry is all zero, as with adapters */
@@ -279,11 +290,12 @@ int _ibv_query_gid_ex(struct ibv_context *context, uint32_t port_num, uint32_t g
 	struct abi_context *ctx;
 	int r;
 
-	if (!abi_is_live(ABI_CONTEXT, context) || port_num != ABI_PORT || gid_index >= ABI_GIDS ||
-	    !entry || !entry_size)
+	if (!abi_is_live(ABI_CONTEXT, context) || !abi_is_port(port_num, "port_num") ||
+	    !is_table_index(gid_index, ABI_GIDS, "GID") || !abi_is_given(entry, "entry") ||
+	    !entry_size)
 		return abi_fail(EINVAL);
 	if (flags)
-		return abi_fail(EOPNOTSUPP);
+		return abi_fail(abi_refuse(EOPNOTSUPP, "flags is %#x: set it to 0", flags));
 	ctx = abi_context_of(context);
 	r = abi_refresh_gids(ctx);
 	if (r)
@@ -302,17 +314,21 @@ ssize_t _ibv_query_gid_table(struct ibv_context *context, struct ibv_gid_entry *
 	size_t n = 0;
 	int r;
 
-	if (!abi_is_live(ABI_CONTEXT, context) || (!entries && max_entries) || !entry_size)
+	if (!abi_is_live(ABI_CONTEXT, context) ||
+	    (max_entries && !abi_is_given(entries, "entries")) || !entry_size)
 		return -abi_fail(EINVAL);
 	if (flags)
-		return -abi_fail(EOPNOTSUPP);
+		return -abi_fail(abi_refuse(EOPNOTSUPP, "flags is %#x: set it to 0", flags));
 	ctx = abi_context_of(context);
 	r = abi_refresh_gids(ctx);
 	if (r)
 		return -abi_fail(r);
 	for (uint32_t i = 0; abi_addr_of_gid_index(ctx, i, &addr); i++) {
 		if (n == max_entries)
-			return -abi_fail(EINVAL);
+			return -abi_fail(abi_refuse(EINVAL,
+						    "the GID table has more than max_entries (%zu) "
+						    "entries: pass gid_tbl_len of ibv_query_port",
+						    max_entries));
 		fill_gid_entry(ctx, &addr, i, (char *)entries + n++ * entry_size, entry_size);
 	}
 	return (ssize_t)n;
@@ -326,9 +342,9 @@ ABI_EXPORT int ibv_query_gid_type(struct ibv_context *context, uint8_t port_num,
 				  int *type);
 int ibv_query_gid_type(struct ibv_context *context, uint8_t port_num, unsigned int index, int *type)
 {
-	if (!abi_is_live(ABI_CONTEXT, context) || port_num != ABI_PORT || index >= ABI_GIDS ||
-	    !type) {
-		errno = EINVAL;
+	if (!abi_is_live(ABI_CONTEXT, context) || !abi_is_port(port_num, "port_num") ||
+	    !is_table_index(index, ABI_GIDS, "GID") || !abi_is_given(type, "type")) {
+		abi_fail(EINVAL);
 		return -1;
 	}
 	/* GID types are encoded as in sysfs: 0 is InfiniBand or RoCE v1, and 1 is RoCE v2. */
@@ -338,8 +354,9 @@ int ibv_query_gid_type(struct ibv_context *context, uint8_t port_num, unsigned i
 
 int ibv_query_pkey(struct ibv_context *context, uint8_t port_num, int index, __be16 *pkey)
 {
-	if (!abi_is_live(ABI_CONTEXT, context) || port_num != ABI_PORT || index != 0 || !pkey) {
-		errno = EINVAL;
+	if (!abi_is_live(ABI_CONTEXT, context) || !abi_is_port(port_num, "port_num") ||
+	    !is_table_index(index, 1, "P_Key") || !abi_is_given(pkey, "pkey")) {
+		abi_fail(EINVAL);
 		return -1;
 	}
 	*pkey = htons(ABI_PKEY);
@@ -348,8 +365,11 @@ int ibv_query_pkey(struct ibv_context *context, uint8_t port_num, int index, __b
 
 int ibv_get_pkey_index(struct ibv_context *context, uint8_t port_num, __be16 pkey)
 {
-	if (!abi_is_live(ABI_CONTEXT, context) || port_num != ABI_PORT || pkey != htons(ABI_PKEY)) {
-		errno = EINVAL;
+	if (!abi_is_live(ABI_CONTEXT, context) || !abi_is_port(port_num, "port_num") ||
+	    (pkey != htons(ABI_PKEY) &&
+	     abi_refuse(EINVAL, "P_Key %#x is not in the table: the only P_Key is %#x", ntohs(pkey),
+			ABI_PKEY))) {
+		abi_fail(EINVAL);
 		return -1;
 	}
 	return 0;
@@ -364,7 +384,8 @@ int abi_query_port_speed(struct ibv_context *context, uint32_t port_num, uint64_
 {
 	const uint64_t mbps_per_unit = 100;
 
-	if (!abi_is_live(ABI_CONTEXT, context) || port_num != ABI_PORT || !port_speed)
+	if (!abi_is_live(ABI_CONTEXT, context) || !abi_is_port(port_num, "port_num") ||
+	    !abi_is_given(port_speed, "port_speed"))
 		return abi_fail(EINVAL);
 	*port_speed = (uint64_t)abi_interface_mbps(abi_context_of(context)->device->info.netdev) /
 		      mbps_per_unit;

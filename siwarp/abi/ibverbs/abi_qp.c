@@ -31,10 +31,14 @@ static uint32_t round_up_queue_size(uint32_t wr)
 static int qp_init_attr_to_engine(const struct ibv_pd *pd, const struct ibv_qp_init_attr *init,
 				  struct abi_qp *qp, struct siw_qp_init_attr *out)
 {
-	if (!abi_is_live(ABI_CQ, init->send_cq) || !abi_is_live(ABI_CQ, init->recv_cq) ||
-	    init->send_cq->context != pd->context || init->recv_cq->context != pd->context ||
-	    (init->srq && (!abi_is_live(ABI_SRQ, init->srq) || init->srq->context != pd->context)))
+	if (!abi_is_given(init->send_cq, "send_cq") || !abi_is_given(init->recv_cq, "recv_cq") ||
+	    !abi_is_live(ABI_CQ, init->send_cq) || !abi_is_live(ABI_CQ, init->recv_cq) ||
+	    (init->srq && !abi_is_live(ABI_SRQ, init->srq)))
 		return EINVAL;
+	if (init->send_cq->context != pd->context || init->recv_cq->context != pd->context ||
+	    (init->srq && init->srq->context != pd->context))
+		return abi_refuse(EINVAL, "send_cq, recv_cq or srq belongs to another device "
+					  "context than the PD: create all on one context");
 	*out = (struct siw_qp_init_attr){
 		.qp_context = qp,
 		.send_cq = abi_cq_of(init->send_cq)->siw,
@@ -66,14 +70,18 @@ static int check_qp_type(const struct ibv_qp_init_attr *init)
 	case IBV_QPT_UD:
 		return 0;
 	case IBV_QPT_UC: /* ibv_create_qp(3): UC has no shared receive queue */
-		return init->srq ? EINVAL : 0;
+		return init->srq ? abi_refuse(EINVAL, "a UC queue pair has no SRQ: set srq to NULL")
+				 : 0;
 	case IBV_QPT_RAW_PACKET:
 	case IBV_QPT_XRC_SEND:
 	case IBV_QPT_XRC_RECV:
 	case IBV_QPT_DRIVER:
-		return EOPNOTSUPP;
+		return abi_refuse(EOPNOTSUPP,
+				  "siwarp has no raw packet, XRC or driver queue pairs: use "
+				  "IBV_QPT_RC, IBV_QPT_UC or IBV_QPT_UD");
 	default:
-		return EINVAL;
+		return abi_refuse(EINVAL, "qp_type is %d: use IBV_QPT_RC, IBV_QPT_UC or IBV_QPT_UD",
+				  (int)init->qp_type);
 	}
 }
 
@@ -124,9 +132,9 @@ static struct ibv_qp *qp_create(struct ibv_pd *pd, struct ibv_qp_init_attr *init
 	struct abi_qp *qp;
 	int why;
 
-	if (!abi_is_live(ABI_PD, pd))
-		return NULL;
-	why = !init ? EINVAL : more && (int)init->qp_type == SIW_QPT_RD ? 0 : check_qp_type(init);
+	if (!abi_is_live(ABI_PD, pd) || !abi_is_given(init, "qp_init_attr"))
+		return abi_fail_null(EINVAL);
+	why = more && (int)init->qp_type == SIW_QPT_RD ? 0 : check_qp_type(init);
 	if (why)
 		return abi_fail_null(why);
 	qp = abi_alloc_object(ABI_QP);
@@ -177,15 +185,22 @@ static struct ibv_qp *qp_create_ex(struct ibv_context *context, struct ibv_qp_in
 			       IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
 	bool extended;
 
-	if (!abi_is_live(ABI_CONTEXT, context))
-		return NULL;
-	if (!attr || !(attr->comp_mask & IBV_QP_INIT_ATTR_PD) || !abi_is_live(ABI_PD, attr->pd) ||
-	    attr->pd->context != context)
+	if (!abi_is_live(ABI_CONTEXT, context) || !abi_is_given(attr, "qp_init_attr_ex"))
 		return abi_fail_null(EINVAL);
-	/* XRC, receive side scaling and TSO are not supported. */
+	if (!(attr->comp_mask & IBV_QP_INIT_ATTR_PD))
+		return abi_fail_null(abi_refuse(EINVAL, "comp_mask lacks IBV_QP_INIT_ATTR_PD: set "
+							"pd and this bit"));
+	if (!abi_is_live(ABI_PD, attr->pd))
+		return abi_fail_null(EINVAL);
+	if (attr->pd->context != context)
+		return abi_fail_null(abi_refuse(EINVAL, "pd belongs to another device context"));
 	if (attr->comp_mask & ~known ||
 	    (attr->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS && attr->create_flags))
-		return abi_fail_null(EOPNOTSUPP);
+		return abi_fail_null(abi_refuse(EOPNOTSUPP,
+						"siwarp does not support XRC, receive side "
+						"scaling, TSO or create_flags: comp_mask %#x may "
+						"contain PD and SEND_OPS_FLAGS",
+						attr->comp_mask));
 	extended = attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
 	return qp_create(attr->pd, (struct ibv_qp_init_attr *)attr, by_cm,
 			 extended ? &attr->send_ops_flags : NULL, NULL);
@@ -211,7 +226,7 @@ int ibv_destroy_qp(struct ibv_qp *ibv)
 	int r;
 
 	if (!abi_is_live(ABI_QP, ibv))
-		return EINVAL;
+		return abi_fail(EINVAL);
 	atomic_store(&abi_qp_of(ibv)->ending, true);
 	r = siw_destroy_qp(abi_qp_of(ibv)->siw);
 	if (r == 0)
@@ -235,22 +250,35 @@ static bool qp_supports_rate_limit(const struct ibv_qp *qp)
 static int qp_check_attr(const struct ibv_qp *qp, const struct ibv_qp_attr *attr, int mask)
 {
 	if (mask & ~KNOWN_MASKS)
-		return EINVAL;
-	/*
-	 * There is no alternate path, queues cannot be resized, and TCP controls the rate of
-	 * streams.
-	 */
+		return abi_refuse(EINVAL,
+				  "attr_mask %#x contains unknown bits: use a set of enum "
+				  "ibv_qp_attr_mask",
+				  mask);
+	/* TCP controls the rate of streams. */
+	if (mask & IBV_QP_RATE_LIMIT && !qp_supports_rate_limit(qp))
+		return abi_refuse(EOPNOTSUPP, "only UD and UC queue pairs have a rate limit: omit "
+					      "IBV_QP_RATE_LIMIT");
 	if (mask & (IBV_QP_ALT_PATH | IBV_QP_CAP) ||
-	    (mask & IBV_QP_RATE_LIMIT && !qp_supports_rate_limit(qp)))
-		return EOPNOTSUPP;
-	if (mask & IBV_QP_PATH_MIG_STATE && attr->path_mig_state != IBV_MIG_MIGRATED)
-		return EOPNOTSUPP;
-	if ((mask & IBV_QP_PORT && attr->port_num != ABI_PORT) ||
-	    (mask & IBV_QP_PKEY_INDEX && attr->pkey_index != 0) ||
-	    (mask & IBV_QP_PATH_MTU &&
-	     (attr->path_mtu < IBV_MTU_256 || attr->path_mtu > IBV_MTU_4096)) ||
-	    (mask & IBV_QP_DEST_QPN && attr->dest_qp_num > 0xffffff))
+	    (mask & IBV_QP_PATH_MIG_STATE && attr->path_mig_state != IBV_MIG_MIGRATED))
+		return abi_refuse(EOPNOTSUPP,
+				  "siwarp has no alternate paths and does not resize queues: omit "
+				  "IBV_QP_ALT_PATH, IBV_QP_PATH_MIG_STATE and IBV_QP_CAP");
+	if (mask & IBV_QP_PORT && !abi_is_port(attr->port_num, "port_num"))
 		return EINVAL;
+	if (mask & IBV_QP_PKEY_INDEX && attr->pkey_index != 0)
+		return abi_refuse(EINVAL, "pkey_index is %u: the only P_Key has index 0",
+				  attr->pkey_index);
+	if (mask & IBV_QP_PATH_MTU &&
+	    (attr->path_mtu < IBV_MTU_256 || attr->path_mtu > IBV_MTU_4096))
+		return abi_refuse(EINVAL,
+				  "path_mtu is %d: use a value of enum ibv_mtu, which is a code "
+				  "from 1 (IBV_MTU_256) to 5 (IBV_MTU_4096)",
+				  (int)attr->path_mtu);
+	if (mask & IBV_QP_DEST_QPN && attr->dest_qp_num > 0xffffff)
+		return abi_refuse(EINVAL,
+				  "dest_qp_num %#x exceeds 24 bits: use qp_num of the peer's queue "
+				  "pair, in host byte order",
+				  attr->dest_qp_num);
 	return 0;
 }
 
@@ -395,7 +423,7 @@ int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr_in, int mask)
 	struct abi_qp *own;
 	int r, taken;
 
-	if (!abi_is_live(ABI_QP, qp) || !attr_in)
+	if (!abi_is_live(ABI_QP, qp) || !abi_is_given(attr_in, "attr"))
 		return abi_fail(EINVAL);
 	fields = qp_truncate_attr(attr_in);
 	attr = &fields;
@@ -434,10 +462,15 @@ int abi_modify_qp_rate_limit(struct ibv_qp *qp, struct ibv_qp_rate_limit_attr *a
 {
 	struct siw_qp_attr wanted = { 0 };
 
-	if (!abi_is_live(ABI_QP, qp) || !attr || attr->comp_mask)
+	if (!abi_is_live(ABI_QP, qp) || !abi_is_given(attr, "attr"))
 		return abi_fail(EINVAL);
+	if (attr->comp_mask)
+		return abi_fail(
+			abi_refuse(EINVAL, "comp_mask is %#x: set it to 0", attr->comp_mask));
 	if (!qp_supports_rate_limit(qp) || attr->max_burst_sz || attr->typical_pkt_sz)
-		return abi_fail(EOPNOTSUPP);
+		return abi_fail(abi_refuse(EOPNOTSUPP,
+					   "only UD and UC queue pairs have a rate limit, without "
+					   "max_burst_sz and typical_pkt_sz"));
 	wanted.rate_limit = attr->rate_limit;
 	return abi_errno_of_result(siw_modify_qp(abi_qp_of(qp)->siw, &wanted, SIW_QP_RATE_LIMIT));
 }
@@ -465,7 +498,8 @@ int ibv_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int attr_mask,
 
 	/* All attributes are available at no cost, so the mask is ignored. */
 	(void)attr_mask;
-	if (!abi_is_live(ABI_QP, qp) || !attr || !init)
+	if (!abi_is_live(ABI_QP, qp) || !abi_is_given(attr, "attr") ||
+	    !abi_is_given(init, "init_attr"))
 		return abi_fail(EINVAL);
 	own = abi_qp_of(qp);
 	r = siw_query_qp(own->siw, &now, NULL);
@@ -505,19 +539,23 @@ int ibv_query_qp_data_in_order(struct ibv_qp *qp, enum ibv_wr_opcode op, uint32_
 
 int ibv_set_ece(struct ibv_qp *qp, struct ibv_ece *ece)
 {
-	if (!abi_is_live(ABI_QP, qp) || !ece || ece->comp_mask)
+	if (!abi_is_live(ABI_QP, qp) || !abi_is_given(ece, "ece"))
 		return abi_fail(EINVAL);
+	if (ece->comp_mask)
+		return abi_fail(
+			abi_refuse(EINVAL, "comp_mask is %#x: set it to 0", ece->comp_mask));
 	/*
 	 * ECE carries vendor options; siwarp has none, and does not support those of other vendors.
 	 */
 	if (ece->vendor_id || ece->options)
-		return abi_fail(EOPNOTSUPP);
+		return abi_fail(abi_refuse(EOPNOTSUPP, "siwarp has no enhanced connection options: "
+						       "set vendor_id and options to 0"));
 	return 0;
 }
 
 int ibv_query_ece(struct ibv_qp *qp, struct ibv_ece *ece)
 {
-	if (!abi_is_live(ABI_QP, qp) || !ece)
+	if (!abi_is_live(ABI_QP, qp) || !abi_is_given(ece, "ece"))
 		return abi_fail(EINVAL);
 	memset(ece, 0, sizeof(*ece));
 	return 0;
@@ -531,8 +569,10 @@ static int qp_change_mcast_membership(struct ibv_qp *qp, const union ibv_gid *gi
 {
 	struct siw_addr group;
 
-	if (!abi_is_live(ABI_QP, qp) || !gid || qp->qp_type != IBV_QPT_UD)
+	if (!abi_is_live(ABI_QP, qp) || !abi_is_given(gid, "gid"))
 		return abi_fail(EINVAL);
+	if (qp->qp_type != IBV_QPT_UD)
+		return abi_fail(abi_refuse(EINVAL, "only UD queue pairs join multicast groups"));
 	abi_addr_of_gid(abi_context_of(qp->context), gid, &group);
 	return abi_errno_of_result(change(abi_qp_of(qp)->siw, &group));
 }
@@ -582,9 +622,14 @@ static uint32_t max_send_list_length(struct ibv_qp *qp)
  * Converts the engine's result of a post to an errno value. A post that races with the destruction
  * of its queue pair is dropped without an error.
  */
-static int errno_of_post(struct ibv_qp *qp, int r)
+static int errno_of_post(struct ibv_qp *qp, int r, const char *call)
 {
-	return r && atomic_load(&abi_qp_of(qp)->ending) ? abi_post_dropped() : -r;
+	if (__builtin_expect(r == 0, 1))
+		return 0;
+	if (atomic_load(&abi_qp_of(qp)->ending))
+		return abi_post_dropped();
+	/* A full queue is not logged, because a program may post until the queue is full. */
+	return r == -ENOMEM ? ENOMEM : abi_fail_call(call, -r);
 }
 
 /*
@@ -624,13 +669,18 @@ int abi_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr 
 
 	for (const struct ibv_send_wr *one = wr; one && left; one = one->next, left--)
 		if (one->opcode == IBV_WR_BIND_MW)
-			return errno_of_post(qp, -post_send_list_with_mw_binds(qp, wr, bad_wr));
-	return errno_of_post(qp, siw_post_send(abi_qp_of(qp)->siw, (struct siw_send_wr *)wr,
-					       (struct siw_send_wr **)bad_wr));
+			return errno_of_post(qp, -post_send_list_with_mw_binds(qp, wr, bad_wr),
+					     "ibv_post_send");
+	return errno_of_post(qp,
+			     siw_post_send(abi_qp_of(qp)->siw, (struct siw_send_wr *)wr,
+					   (struct siw_send_wr **)bad_wr),
+			     "ibv_post_send");
 }
 
 int abi_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr)
 {
-	return errno_of_post(qp, siw_post_recv(abi_qp_of(qp)->siw, (struct siw_recv_wr *)wr,
-					       (struct siw_recv_wr **)bad_wr));
+	return errno_of_post(qp,
+			     siw_post_recv(abi_qp_of(qp)->siw, (struct siw_recv_wr *)wr,
+					   (struct siw_recv_wr **)bad_wr),
+			     "ibv_post_recv");
 }

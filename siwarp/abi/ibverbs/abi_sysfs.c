@@ -90,7 +90,9 @@ int ibv_dofork_range(void *base, size_t size)
 struct ibv_dm *ibv_import_dm(struct ibv_context *context, uint32_t dm_handle)
 {
 	(void)dm_handle;
-	return abi_is_live(ABI_CONTEXT, context) ? abi_fail_null(EOPNOTSUPP) : NULL;
+	if (!abi_is_live(ABI_CONTEXT, context))
+		return abi_fail_null(EINVAL);
+	return abi_fail_null(abi_refuse(EOPNOTSUPP, "siwarp has no device memory"));
 }
 
 void ibv_unimport_dm(struct ibv_dm *dm)

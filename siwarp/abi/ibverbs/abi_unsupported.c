@@ -6,22 +6,28 @@
  */
 #include "abi/ibverbs/abi.h"
 
+static int refuse_unsupported(void)
+{
+	return abi_refuse(EOPNOTSUPP, "siwarp has no completion counters, device memory and DMA "
+				      "handles");
+}
+
 ABI_EXPORT int abi_fail_unsupported(void);
 int abi_fail_unsupported(void)
 {
-	return abi_fail(EOPNOTSUPP);
+	return abi_fail(refuse_unsupported());
 }
 
 ABI_EXPORT void *abi_fail_unsupported_null(void);
 void *abi_fail_unsupported_null(void)
 {
-	return abi_fail_null(EOPNOTSUPP);
+	return abi_fail_null(refuse_unsupported());
 }
 
 ABI_EXPORT int abi_fail_unsupported_fd(void);
 int abi_fail_unsupported_fd(void)
 {
-	errno = EOPNOTSUPP;
+	abi_fail(refuse_unsupported());
 	return -1;
 }
 

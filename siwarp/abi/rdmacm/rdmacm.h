@@ -127,14 +127,17 @@ void cm_unlock(void);
 /* Registers an object as alive under its handle. Returns true, or false with errno ENOMEM. */
 bool cm_register_object(struct cm_object *object, enum cm_kind kind, const void *handle);
 bool cm_register_object_locked(struct cm_object *object, enum cm_kind kind, const void *handle);
-/* Returns true if handle is a live object of the given kind, otherwise false with errno EINVAL. */
+/*
+ * Returns whether handle is a live object of the given kind. If not, records the reason, and sets
+ * errno to EINVAL. If it is, clears the reason of an earlier call.
+ */
 bool cm_is_live(enum cm_kind kind, const void *handle);
 bool cm_is_live_locked(enum cm_kind kind, const void *handle);
 void cm_mark_dead(struct cm_object *object);
 void cm_mark_dead_locked(struct cm_object *object);
 /*
- * cm_note_event_acknowledged records that an event of an id was acknowledged;
- * cm_wait_until_events_acknowledged waits until all events of an id are acknowledged.
+ * cm_note_event_acknowledged records that an event of an id was acknowledged; cm_wait_until_events_acknowledged waits until all
+ * events of an id are acknowledged.
  */
 void cm_note_event_acknowledged(struct cm_id *id);
 void cm_wait_until_events_acknowledged(struct cm_id *id);
@@ -266,20 +269,27 @@ static inline struct cm_id *cm_id_of(struct rdma_cm_id *id)
 	return (struct cm_id *)id;
 }
 
-/* Sets errno and returns -1, as most functions of rdma_cm do on failure. */
-static inline int cm_fail(int why)
-{
-	errno = why;
-	return -1;
-}
+/* Logs the recorded reason, sets errno and returns -1, as most functions of rdma_cm do on failure. */
+#define cm_fail(err) (abi_fail_call(__func__, (err)), -1)
 
 /*
  * Converts an engine result (0 or a negative errno value) to the return value of an rdma_cm
  * function.
  */
-static inline int cm_result(int r)
+static inline int cm_result_of_call(const char *call, int r)
 {
-	return r < 0 ? cm_fail(-r) : 0;
+	return r < 0 ? (abi_fail_call(call, -r), -1) : 0;
+}
+#define cm_result(r) cm_result_of_call(__func__, (r))
+
+/*
+ * Sets errno and returns -1 without a line in the log: for the outcome of an operation, such as a
+ * connection that the peer has refused, and for an error that another function has logged.
+ */
+static inline int cm_outcome(int err)
+{
+	errno = err;
+	return -1;
 }
 
 /*
@@ -289,7 +299,8 @@ static inline int cm_result(int r)
 static inline int cm_copy_private_data(const struct rdma_conn_param *from, struct siw_cm_param *to)
 {
 	if (from->private_data_len && !from->private_data)
-		return -EINVAL;
+		return -abi_refuse(EINVAL, "private_data_len is %u, but private_data is NULL",
+				   from->private_data_len);
 	to->private_data = from->private_data;
 	to->private_data_len = from->private_data_len;
 	return 0;

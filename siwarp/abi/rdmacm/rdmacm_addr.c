@@ -27,7 +27,7 @@ static int addr_from_af_ib_multicast_sockaddr(const struct sockaddr *from, struc
 
 int cm_addr_from_sockaddr(const struct sockaddr *from, struct siw_addr *to)
 {
-	if (!from)
+	if (!abi_is_given(from, "the socket address"))
 		return EINVAL;
 	memset(to, 0, sizeof(*to));
 	if (from->sa_family == AF_IB)
@@ -37,7 +37,9 @@ int cm_addr_from_sockaddr(const struct sockaddr *from, struct siw_addr *to)
 	else if (from->sa_family == AF_INET6)
 		memcpy(to, from, sizeof(struct sockaddr_in6));
 	else
-		return EAFNOSUPPORT;
+		return abi_refuse(EAFNOSUPPORT,
+				  "the address family is %d: use AF_INET, AF_INET6 or AF_IB",
+				  from->sa_family);
 	/*
 	 * The flow label of a sockaddr_in6 is at the offset of v4 in struct siw_addr, which must be
 	 * zero for IPv6.
@@ -268,11 +270,11 @@ int rdma_getaddrinfo(const char *node, const char *service, const struct rdma_ad
 	struct addrinfo wanted = { .ai_socktype = SOCK_STREAM };
 	int why;
 
-	if (!res)
+	if (!abi_is_given(res, "res"))
 		return cm_fail(EINVAL);
 	*res = NULL;
 	if (!node && !service && !hints)
-		return cm_fail(EINVAL);
+		return cm_fail(abi_refuse(EINVAL, "node, service and hints are NULL: pass one"));
 	if (hints && hints->ai_flags & ~(RAI_PASSIVE | RAI_NUMERICHOST | RAI_NOROUTE | RAI_FAMILY))
 		return EAI_BADFLAGS;
 	if (!node && !service) {
@@ -351,14 +353,16 @@ int rdma_resolve_addrinfo(struct rdma_cm_id *rdma_id, const char *node, const ch
 	int why, r;
 
 	if (!cm_is_live(CM_ID, rdma_id))
-		return -1;
-	if (!node && !service && !hints)
 		return cm_fail(EINVAL);
+	if (!node && !service && !hints)
+		return cm_fail(abi_refuse(EINVAL, "node, service and hints are NULL: pass one"));
 	if (hints)
 		wanted = *hints;
 	/* resolution by an InfiniBand subnet administrator is not supported */
 	if (wanted.ai_flags & BY_SA)
-		return cm_fail(wanted.ai_flags & BY_DNS ? EINVAL : EOPNOTSUPP);
+		return cm_fail(abi_refuse(wanted.ai_flags & BY_DNS ? EINVAL : EOPNOTSUPP,
+					  "there is no InfiniBand subnet administrator: omit "
+					  "RAI_SA"));
 	wanted.ai_flags &= ~BY_DNS;
 	/*
 	 * The system's resolver determines the time-out. The event is queued when the resolver has
@@ -380,7 +384,7 @@ int rdma_query_addrinfo(struct rdma_cm_id *rdma_id, struct rdma_addrinfo **info)
 {
 	struct cm_id *id = cm_id_of(rdma_id);
 
-	if (!info || !cm_is_live(CM_ID, rdma_id))
+	if (!cm_is_live(CM_ID, rdma_id) || !abi_is_given(info, "info"))
 		return cm_fail(EINVAL);
 	if (!id->info)
 		return cm_fail(ENODATA);

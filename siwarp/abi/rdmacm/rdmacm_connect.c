@@ -108,9 +108,11 @@ int rdma_listen(struct rdma_cm_id *rdma_id, int backlog)
 	int why;
 
 	if (!cm_is_live(CM_ID, rdma_id))
-		return -1;
-	if (id->listening || id->unanswered || id->id.qp)
 		return cm_fail(EINVAL);
+	if (id->listening || id->unanswered || id->id.qp)
+		return cm_fail(abi_refuse(EINVAL,
+					  "the id is listening, is of a connection request, or has "
+					  "a queue pair: listen with a new id"));
 	if (!id->bound && rdma_bind_addr(rdma_id, (struct sockaddr *)&any))
 		return -1;
 	if (backlog <= 0)
@@ -135,7 +137,12 @@ static int bind_qp_by_number(struct cm_id *id, const struct rdma_conn_param *par
 
 	if (qp && qp->qp_type != IBV_QPT_RC && !cm_is_ud(id))
 		qp = cm_get_substitute_qp(id);
-	return qp ? -siw_cm_bind_qp(id->siw, siw_ibv_qp(qp)) : EINVAL;
+	if (!qp)
+		return abi_refuse(EINVAL,
+				  "the id has no queue pair, and qp_num %#x is not the number of "
+				  "one of its device: call rdma_create_qp first, or set qp_num",
+				  param ? param->qp_num : 0);
+	return -siw_cm_bind_qp(id->siw, siw_ibv_qp(qp));
 }
 
 /*
@@ -157,6 +164,11 @@ static int bind_qp_stored_by_program(struct cm_id *id)
 
 /* ---- connecting ------------------------------------------------------------------------------ */
 
+/* The reason of a refused answer to a connection request. */
+#define NO_REQUEST                                                              \
+	"the id has no unanswered connection request: use the id of the event " \
+	"RDMA_CM_EVENT_CONNECT_REQUEST"
+
 int rdma_connect(struct rdma_cm_id *rdma_id, struct rdma_conn_param *conn_param)
 {
 	struct cm_id *id = cm_id_of(rdma_id);
@@ -165,9 +177,11 @@ int rdma_connect(struct rdma_cm_id *rdma_id, struct rdma_conn_param *conn_param)
 	int r;
 
 	if (!cm_is_live(CM_ID, rdma_id))
-		return -1;
-	if (!id->routed)
 		return cm_fail(EINVAL);
+	if (!id->routed)
+		return cm_fail(abi_refuse(EINVAL,
+					  "the route is not resolved: call rdma_resolve_addr and "
+					  "rdma_resolve_route, and wait for their events, first"));
 	if (cm_is_ud(id))
 		return cm_ud_connect(id, conn_param);
 	r = conn_param_to_engine(id, conn_param, &param);
@@ -194,9 +208,9 @@ int rdma_accept(struct rdma_cm_id *rdma_id, struct rdma_conn_param *conn_param)
 	int r;
 
 	if (!cm_is_live(CM_ID, rdma_id))
-		return -1;
-	if (!id->unanswered)
 		return cm_fail(EINVAL);
+	if (!id->unanswered)
+		return cm_fail(abi_refuse(EINVAL, NO_REQUEST));
 	r = id->id.qp ? bind_qp_stored_by_program(id) : bind_qp_by_number(id, conn_param);
 	if (r)
 		return cm_fail(r);
@@ -231,9 +245,9 @@ int rdma_reject(struct rdma_cm_id *rdma_id, const void *private_data, uint8_t pr
 	int r;
 
 	if (!cm_is_live(CM_ID, rdma_id))
-		return -1;
-	if (!id->unanswered)
 		return cm_fail(EINVAL);
+	if (!id->unanswered)
+		return cm_fail(abi_refuse(EINVAL, NO_REQUEST));
 	r = siw_cm_reject(id->siw, private_data, private_data_len);
 	if (r < 0)
 		return cm_fail(-r);
@@ -253,9 +267,11 @@ int rdma_disconnect(struct rdma_cm_id *rdma_id)
 	int r;
 
 	if (!cm_is_live(CM_ID, rdma_id))
-		return -1;
-	if (id->unanswered || id->listening)
 		return cm_fail(EINVAL);
+	if (id->unanswered || id->listening)
+		return cm_fail(abi_refuse(EINVAL,
+					  "the id is listening, or is of a connection "
+					  "request without an answer: it is not connected"));
 	if (cm_is_ud(id))
 		return cm_ud_disconnect(id);
 	id->ends = true;
@@ -277,18 +293,25 @@ int rdma_establish(struct rdma_cm_id *rdma_id)
 	struct cm_id *id = cm_id_of(rdma_id);
 
 	if (!cm_is_live(CM_ID, rdma_id))
-		return -1;
+		return cm_fail(EINVAL);
 	/* Only an active id whose queue pair the program manages needs rdma_establish. */
-	return id->completes ? cm_result(siw_cm_establish(id->siw)) : cm_fail(EINVAL);
+	if (!id->completes)
+		return cm_fail(abi_refuse(
+			EINVAL, "rdma_establish is for an id that has connected without a "
+				"queue pair (rdma_create_qp)"));
+	return cm_result(siw_cm_establish(id->siw));
 }
 
 int rdma_notify(struct rdma_cm_id *id, enum ibv_event_type event)
 {
 	if (!cm_is_live(CM_ID, id))
-		return -1;
+		return cm_fail(EINVAL);
 	/*
 	 * COMM_EST needs no action, because queue pairs receive nothing before their connection is
 	 * established.
 	 */
-	return event == IBV_EVENT_COMM_EST ? 0 : cm_fail(EINVAL);
+	if (event != IBV_EVENT_COMM_EST)
+		return cm_fail(
+			abi_refuse(EINVAL, "event is %d: use IBV_EVENT_COMM_EST", (int)event));
+	return 0;
 }

@@ -287,7 +287,7 @@ int rdma_get_cm_event(struct rdma_event_channel *ev, struct rdma_cm_event **out)
 	struct cm_event *event;
 	int r;
 
-	if (!out)
+	if (!abi_is_given(out, "event"))
 		return cm_fail(EINVAL);
 	event = calloc(1, sizeof(*event));
 	if (!event)
@@ -401,9 +401,10 @@ int rdma_write_cm_event(struct rdma_cm_id *id, enum rdma_cm_event_type event, in
 			uint64_t arg)
 {
 	if (!cm_is_live(CM_ID, id))
-		return -1;
-	if ((int)event != CM_EVENT_USER)
 		return cm_fail(EINVAL);
+	if ((int)event != CM_EVENT_USER)
+		return cm_fail(
+			abi_refuse(EINVAL, "event is %d: use RDMA_CM_EVENT_USER", (int)event));
 	return cm_result(queue_user_event(cm_id_of(id), status, arg));
 }
 

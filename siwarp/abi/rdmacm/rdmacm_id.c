@@ -52,11 +52,14 @@ int rdma_create_id(struct rdma_event_channel *channel, struct rdma_cm_id **out, 
 	struct rdma_event_channel *own = NULL;
 	struct cm_id *id;
 
-	if (!out || (channel && !cm_is_live(CM_CHANNEL, channel)))
+	if (!abi_is_given(out, "id") || (channel && !cm_is_live(CM_CHANNEL, channel)))
 		return cm_fail(EINVAL);
 	/* RDMA_PS_IB is for native InfiniBand addresses. */
 	if (ps != RDMA_PS_TCP && ps != RDMA_PS_UDP && ps != RDMA_PS_IPOIB)
-		return cm_fail(ps == RDMA_PS_IB ? EOPNOTSUPP : EPROTONOSUPPORT);
+		return cm_fail(abi_refuse(ps == RDMA_PS_IB ? EOPNOTSUPP : EPROTONOSUPPORT,
+					  "the port space is %#x: use RDMA_PS_TCP, RDMA_PS_UDP or "
+					  "RDMA_PS_IPOIB",
+					  (unsigned int)ps));
 	if (!channel) {
 		channel = own = rdma_create_event_channel();
 		if (!own)
@@ -67,7 +70,7 @@ int rdma_create_id(struct rdma_event_channel *channel, struct rdma_cm_id **out, 
 		int why = errno;
 
 		rdma_destroy_event_channel(own);
-		return cm_fail(why);
+		return cm_outcome(why);
 	}
 	id->own = (struct cm_channel *)own;
 	*out = &id->id;
@@ -120,7 +123,7 @@ int rdma_destroy_id(struct rdma_cm_id *rdma_id)
 	struct rdma_event_channel *own;
 
 	if (!cm_is_live(CM_ID, rdma_id))
-		return -1;
+		return cm_fail(EINVAL);
 	/*
 	 * If the device was closed, the engine's id has already ended, and siw_cm_destroy_id fails
 	 * harmlessly.
@@ -148,7 +151,7 @@ int rdma_migrate_id(struct rdma_cm_id *rdma_id, struct rdma_event_channel *chann
 	int r;
 
 	if (!cm_is_live(CM_ID, rdma_id) || (channel && !cm_is_live(CM_CHANNEL, channel)))
-		return -1;
+		return cm_fail(EINVAL);
 	if (!channel) {
 		if (id->own)
 			return 0;
@@ -189,7 +192,7 @@ int cm_wait_result(struct cm_id *id)
 	if (event->event == RDMA_CM_EVENT_UNREACHABLE && status > 0)
 		/* a positive status is a rejection of a UD connection request */
 		status = -ECONNREFUSED;
-	return status ? cm_fail(status < 0 ? -status : status) : 0;
+	return status ? cm_outcome(abs(status)) : 0;
 }
 
 /* ---- addresses ------------------------------------------------------------------------------- */
@@ -229,14 +232,16 @@ int rdma_bind_addr(struct rdma_cm_id *rdma_id, struct sockaddr *addr)
 	int why;
 
 	if (!cm_is_live(CM_ID, rdma_id))
-		return -1;
-	if (id->bound || id->id.verbs)
 		return cm_fail(EINVAL);
+	if (id->bound || id->id.verbs)
+		return cm_fail(abi_refuse(EINVAL, "the id is bound to an address already"));
 	why = cm_addr_from_sockaddr(addr, &own);
 	if (!why)
 		why = cm_id_bind(id, &own);
 	return why ? cm_fail(why) : 0;
 }
+
+#define OTHER_FAMILY "source and destination have different address families"
 
 /*
  * Determines the source address of an id's connection, and the id's device. Returns 0 or an errno
@@ -249,7 +254,9 @@ static int cm_id_select_source(struct cm_id *id, const struct siw_addr *dest)
 	int why;
 
 	if (id->id.verbs)
-		return own.family == dest->family || cm_addr_is_group(dest) ? 0 : EINVAL;
+		return own.family == dest->family || cm_addr_is_group(dest)
+			       ? 0
+			       : abi_refuse(EINVAL, OTHER_FAMILY);
 	why = -siw_source_address(dest, &found);
 	if (why)
 		return why;
@@ -284,12 +291,17 @@ static int cm_id_resolve(struct cm_id *id, struct sockaddr *src, struct sockaddr
 
 	if (why)
 		return why;
-	if (cm_addr_is_any(&dest) || id->unanswered || id->listening || id->resolved)
-		return EINVAL;
+	if (cm_addr_is_any(&dest))
+		return abi_refuse(EINVAL, "the destination is a wildcard address: pass the address "
+					  "of the peer");
+	if (id->unanswered || id->listening || id->resolved)
+		return abi_refuse(
+			EINVAL, "the id is listening, is of a connection request, or has resolved "
+				"an address already: use a new id");
 	if (src && !id->bound) {
 		why = cm_addr_from_sockaddr(src, &source);
 		if (!why && source.family != dest.family && !cm_addr_is_group(&dest))
-			why = EINVAL;
+			why = abi_refuse(EINVAL, OTHER_FAMILY);
 		if (!why && !(cm_addr_is_any(&source) && !source.port_be))
 			why = cm_id_bind(id, &source);
 		if (why)
@@ -313,7 +325,7 @@ int rdma_resolve_addr(struct rdma_cm_id *rdma_id, struct sockaddr *src, struct s
 
 	(void)timeout_ms; /* resolution is a local route lookup, which completes immediately */
 	if (!cm_is_live(CM_ID, rdma_id))
-		return -1;
+		return cm_fail(EINVAL);
 	why = cm_id_resolve(cm_id_of(rdma_id), src, dst);
 	return why ? cm_fail(why) : cm_wait_result(cm_id_of(rdma_id));
 }
@@ -347,9 +359,12 @@ int rdma_resolve_route(struct rdma_cm_id *rdma_id, int timeout_ms)
 
 	(void)timeout_ms;
 	if (!cm_is_live(CM_ID, rdma_id))
-		return -1;
-	if (!id->resolved || id->routed)
 		return cm_fail(EINVAL);
+	if (!id->resolved || id->routed)
+		return cm_fail(abi_refuse(EINVAL,
+					  "the address is not resolved, or the route is resolved "
+					  "already: call rdma_resolve_addr and rdma_resolve_route "
+					  "once each"));
 	r = siw_cm_tell(id->siw, SIW_CM_ROUTE_RESOLVED, 0);
 	id->routed = r == 0;
 	cm_id_fill_path(id);
@@ -392,7 +407,7 @@ int rdma_create_ep(struct rdma_cm_id **out, struct rdma_addrinfo *res, struct ib
 	struct rdma_cm_id *id;
 	int r;
 
-	if (!out || !res)
+	if (!abi_is_given(out, "id") || !abi_is_given(res, "res"))
 		return cm_fail(EINVAL);
 	if (rdma_create_id(NULL, &id, NULL, (enum rdma_port_space)res->ai_port_space))
 		return -1;
@@ -404,7 +419,7 @@ int rdma_create_ep(struct rdma_cm_id **out, struct rdma_addrinfo *res, struct ib
 		int why = errno;
 
 		rdma_destroy_ep(id);
-		return cm_fail(why);
+		return cm_outcome(why);
 	}
 	*out = id;
 	return 0;
@@ -428,8 +443,12 @@ int rdma_get_request(struct rdma_cm_id *listen, struct rdma_cm_id **out)
 	struct rdma_cm_id *id;
 	int why;
 
-	if (!cm_is_live(CM_ID, listen) || !out || !listener->own || !listener->listening)
+	if (!cm_is_live(CM_ID, listen) || !abi_is_given(out, "id"))
 		return cm_fail(EINVAL);
+	if (!listener->own || !listener->listening)
+		return cm_fail(abi_refuse(EINVAL,
+					  "the id does not listen, or has an event channel: use an "
+					  "id of rdma_create_ep, or rdma_get_cm_event"));
 	cm_ack_pending_event(listener);
 	if (rdma_get_cm_event(listen->channel, &event))
 		return -1;
@@ -437,7 +456,7 @@ int rdma_get_request(struct rdma_cm_id *listen, struct rdma_cm_id **out)
 		int status = event->status;
 
 		rdma_ack_cm_event(event);
-		return cm_fail(status ? abs(status) : EINVAL);
+		return cm_outcome(status ? abs(status) : EINVAL);
 	}
 	id = event->id;
 	if (rdma_migrate_id(id, NULL))
@@ -456,5 +475,5 @@ failed:
 	why = errno;
 	rdma_ack_cm_event(event);
 	rdma_destroy_id(id);
-	return cm_fail(why);
+	return cm_outcome(why);
 }

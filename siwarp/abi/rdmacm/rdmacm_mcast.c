@@ -95,7 +95,10 @@ static int cm_mcast_addr_from_sockaddr(const struct sockaddr *from, struct siw_a
 	/* The port is 0, because all multicast messages use one UDP port, which is a setting. */
 	addr->port_be = 0;
 	addr->scope = 0;
-	return cm_addr_is_group(addr) ? 0 : EINVAL;
+	return cm_addr_is_group(addr) ? 0
+				      : abi_refuse(EINVAL, "the address is not a multicast "
+							   "address: use an address in 224.0.0.0/4 "
+							   "or ff00::/8");
 }
 
 static int cm_mcast_group_join(struct cm_id *id, const struct sockaddr *from, bool send_only,
@@ -106,7 +109,8 @@ static int cm_mcast_group_join(struct cm_id *id, const struct sockaddr *from, bo
 	int why = cm_mcast_addr_from_sockaddr(from, &addr);
 
 	if (!why && (!cm_is_ud(id) || !id->id.verbs))
-		why = EINVAL;
+		why = abi_refuse(EINVAL, "the id has no device, or another port space than "
+					 "RDMA_PS_UDP and RDMA_PS_IPOIB");
 	group = why ? NULL : calloc(1, sizeof(*group));
 	if (!group)
 		return cm_fail(why ? why : ENOMEM);
@@ -132,7 +136,7 @@ static int cm_mcast_group_join(struct cm_id *id, const struct sockaddr *from, bo
 int rdma_join_multicast(struct rdma_cm_id *id, struct sockaddr *addr, void *context)
 {
 	if (!cm_is_live(CM_ID, id))
-		return -1;
+		return cm_fail(EINVAL);
 	return cm_mcast_group_join(cm_id_of(id), addr, false, context);
 }
 
@@ -142,15 +146,20 @@ int rdma_join_multicast_ex(struct rdma_cm_id *id, struct rdma_cm_join_mc_attr_ex
 	uint32_t flags = RDMA_MC_JOIN_FLAG_FULLMEMBER;
 
 	if (!cm_is_live(CM_ID, id))
-		return -1;
-	if (!attr || !(attr->comp_mask & RDMA_CM_JOIN_MC_ATTR_ADDRESS))
 		return cm_fail(EINVAL);
+	if (!abi_is_given(attr, "mc_join_attr"))
+		return cm_fail(EINVAL);
+	if (!(attr->comp_mask & RDMA_CM_JOIN_MC_ATTR_ADDRESS))
+		return cm_fail(abi_refuse(EINVAL, "comp_mask lacks RDMA_CM_JOIN_MC_ATTR_ADDRESS: "
+						  "set addr and this bit"));
 	if (attr->comp_mask >= RDMA_CM_JOIN_MC_ATTR_RESERVED)
-		return cm_fail(EOPNOTSUPP);
+		return cm_fail(abi_refuse(EOPNOTSUPP, "comp_mask %#x contains unknown bits",
+					  attr->comp_mask));
 	if (attr->comp_mask & RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS)
 		flags = attr->join_flags;
 	if (flags >= RDMA_MC_JOIN_FLAG_RESERVED)
-		return cm_fail(EOPNOTSUPP);
+		return cm_fail(
+			abi_refuse(EOPNOTSUPP, "join_flags %#x contains unknown bits", flags));
 	return cm_mcast_group_join(cm_id_of(id), attr->addr,
 				   flags == RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER, context);
 }
@@ -162,7 +171,7 @@ int rdma_leave_multicast(struct rdma_cm_id *id, struct sockaddr *addr)
 	int why;
 
 	if (!cm_is_live(CM_ID, id))
-		return -1;
+		return cm_fail(EINVAL);
 	why = cm_mcast_addr_from_sockaddr(addr, &which);
 	if (why)
 		return cm_fail(why);
@@ -170,7 +179,9 @@ int rdma_leave_multicast(struct rdma_cm_id *id, struct sockaddr *addr)
 	group = cm_mcast_group_unlink(cm_id_of(id), &which);
 	cm_unlock();
 	if (!group)
-		return cm_fail(EADDRNOTAVAIL);
+		return cm_fail(abi_refuse(EADDRNOTAVAIL,
+					  "the id is not a member of the group: leave only groups "
+					  "that it has joined"));
 	cm_mcast_group_leave(group);
 	return 0;
 }

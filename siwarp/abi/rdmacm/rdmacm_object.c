@@ -87,6 +87,13 @@ bool cm_is_live(enum cm_kind kind, const void *handle)
 	cm_lock();
 	live = cm_is_live_locked(kind, handle);
 	cm_unlock();
+	if (live)
+		siw_reason_record(NULL);
+	else
+		abi_refuse(EINVAL, "%p is not a live %s of this process: it was destroyed", handle,
+			   kind == CM_ID	? "id"
+			   : kind == CM_CHANNEL ? "event channel"
+						: "event");
 	return live;
 }
 

@@ -6,11 +6,8 @@
 
 #define ACK_TIMEOUT 14 /* InfiniBand code of 67 ms */
 
-/* Converts the result of a verbs function to 0, or to -1 with errno. */
-static int cm_set_errno_and_return_result(int why)
-{
-	return why ? cm_fail(why) : 0;
-}
+#define NO_DEVICE "the id has no device: call rdma_bind_addr or rdma_resolve_addr first"
+#define OTHER_PD  "the PD belongs to another device than the id: pass NULL, or a PD of id->verbs"
 
 static int cm_create_cq(struct rdma_cm_id *id, uint32_t wr, struct ibv_comp_channel **channel,
 			struct ibv_cq **cq)
@@ -68,17 +65,21 @@ static int cm_create_qp(struct rdma_cm_id *id, struct ibv_qp_init_attr_ex *attr)
 	int r;
 
 	if (id->qp || cm_id_of(id)->listening)
-		return cm_fail(EINVAL);
+		return cm_fail(
+			abi_refuse(EINVAL, "the id has a queue pair already, or is listening"));
 	if (!id->verbs)
-		return cm_fail(ENODEV);
+		return cm_fail(abi_refuse(ENODEV, NO_DEVICE));
 	if (!(attr->comp_mask & IBV_QP_INIT_ATTR_PD) || !attr->pd) {
 		attr->pd = id->pd;
 		attr->comp_mask |= IBV_QP_INIT_ATTR_PD;
 	}
 	if (!attr->pd || attr->pd->context != id->verbs)
-		return cm_fail(EINVAL);
+		return cm_fail(abi_refuse(EINVAL, OTHER_PD));
 	if (attr->qp_type != (cm_is_ud(cm_id_of(id)) ? IBV_QPT_UD : IBV_QPT_RC))
-		return cm_fail(EINVAL);
+		return cm_fail(abi_refuse(EINVAL,
+					  "qp_type is %d: ids of RDMA_PS_TCP require IBV_QPT_RC, "
+					  "ids of RDMA_PS_UDP and RDMA_PS_IPOIB IBV_QPT_UD",
+					  (int)attr->qp_type));
 	if (create_missing_cqs(id, attr))
 		goto failed;
 	qp = siw_ibv_create_cm_qp(id->verbs, attr);
@@ -86,6 +87,7 @@ static int cm_create_qp(struct rdma_cm_id *id, struct ibv_qp_init_attr_ex *attr)
 		goto failed;
 	r = siw_cm_bind_qp(cm_id_of(id)->siw, siw_ibv_qp(qp));
 	if (r < 0) {
+		abi_fail(-r);
 		ibv_destroy_qp(qp);
 		errno = -r;
 		goto failed;
@@ -104,7 +106,7 @@ failed:
 
 int rdma_create_qp_ex(struct rdma_cm_id *id, struct ibv_qp_init_attr_ex *attr)
 {
-	if (!attr || !cm_is_live(CM_ID, id))
+	if (!cm_is_live(CM_ID, id) || !abi_is_given(attr, "attr"))
 		return cm_fail(EINVAL);
 	return cm_create_qp(id, attr);
 }
@@ -114,7 +116,7 @@ int rdma_create_qp(struct rdma_cm_id *id, struct ibv_pd *pd, struct ibv_qp_init_
 	struct ibv_qp_init_attr_ex ex = { 0 };
 	int r;
 
-	if (!attr || !cm_is_live(CM_ID, id))
+	if (!cm_is_live(CM_ID, id) || !abi_is_given(attr, "attr"))
 		return cm_fail(EINVAL);
 	memcpy(&ex, attr, sizeof(*attr));
 	ex.comp_mask = IBV_QP_INIT_ATTR_PD;
@@ -168,18 +170,18 @@ int rdma_create_srq_ex(struct rdma_cm_id *id, struct ibv_srq_init_attr_ex *attr)
 {
 	struct ibv_srq *srq;
 
-	if (!attr || !cm_is_live(CM_ID, id))
+	if (!cm_is_live(CM_ID, id) || !abi_is_given(attr, "attr"))
 		return cm_fail(EINVAL);
 	if (id->srq)
-		return cm_fail(EINVAL);
+		return cm_fail(abi_refuse(EINVAL, "the id has a shared receive queue already"));
 	if (!id->verbs)
-		return cm_fail(ENODEV);
+		return cm_fail(abi_refuse(ENODEV, NO_DEVICE));
 	if (!(attr->comp_mask & IBV_SRQ_INIT_ATTR_PD) || !attr->pd) {
 		attr->pd = id->pd;
 		attr->comp_mask |= IBV_SRQ_INIT_ATTR_PD;
 	}
 	if (attr->pd->context != id->verbs)
-		return cm_fail(EINVAL);
+		return cm_fail(abi_refuse(EINVAL, OTHER_PD));
 	srq = ibv_create_srq_ex(id->verbs, attr);
 	if (!srq)
 		return -1;
@@ -193,7 +195,7 @@ int rdma_create_srq(struct rdma_cm_id *id, struct ibv_pd *pd, struct ibv_srq_ini
 	struct ibv_srq_init_attr_ex ex = { 0 };
 	int r;
 
-	if (!attr)
+	if (!abi_is_given(attr, "attr"))
 		return cm_fail(EINVAL);
 	memcpy(&ex, attr, sizeof(*attr));
 	ex.comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD;
@@ -253,7 +255,10 @@ static int fill_qp_transition_attr(const struct cm_id *id, struct ibv_qp_attr *a
 			 IBV_QP_MAX_QP_RD_ATOMIC;
 		return 0;
 	default:
-		return EINVAL;
+		return abi_refuse(EINVAL,
+				  "qp_state is %d: use IBV_QPS_INIT, IBV_QPS_RTR or "
+				  "IBV_QPS_RTS",
+				  (int)attr->qp_state);
 	}
 }
 
@@ -279,12 +284,13 @@ int rdma_init_qp_attr(struct rdma_cm_id *rdma_id, struct ibv_qp_attr *attr, int 
 	struct cm_id *id = cm_id_of(rdma_id);
 	int why;
 
-	if (!attr || !mask || !cm_is_live(CM_ID, rdma_id))
+	if (!cm_is_live(CM_ID, rdma_id) || !abi_is_given(attr, "qp_attr") ||
+	    !abi_is_given(mask, "qp_attr_mask"))
 		return cm_fail(EINVAL);
 	if (!id->id.verbs)
-		return cm_fail(EINVAL);
+		return cm_fail(abi_refuse(EINVAL, NO_DEVICE));
 	if (cm_is_ud(id))
 		return cm_ud_fill_transition_attr(id, attr, mask);
 	why = fill_qp_transition_attr(id, attr, mask);
-	return why ? cm_set_errno_and_return_result(why) : 0;
+	return why ? cm_fail(why) : 0;
 }

@@ -107,12 +107,14 @@ int cm_ud_accept(struct cm_id *id, const struct rdma_conn_param *from)
 int cm_ud_disconnect(struct cm_id *id)
 {
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
+	int why;
 
 	/*
 	 * UD has no connection to end. The queue pair is moved to ERR, in which it neither sends
 	 * nor receives.
 	 */
-	return id->id.qp ? cm_result(-ibv_modify_qp(id->id.qp, &attr, IBV_QP_STATE)) : 0;
+	why = id->id.qp ? ibv_modify_qp(id->id.qp, &attr, IBV_QP_STATE) : 0;
+	return why ? cm_outcome(why) : 0;
 }
 
 int cm_ud_fill_transition_attr(const struct cm_id *id, struct ibv_qp_attr *attr, int *mask)
@@ -132,6 +134,9 @@ int cm_ud_fill_transition_attr(const struct cm_id *id, struct ibv_qp_attr *attr,
 		*mask |= IBV_QP_SQ_PSN;
 		return 0;
 	default:
-		return cm_fail(EINVAL);
+		return cm_fail(abi_refuse(EINVAL,
+					  "qp_state is %d: use IBV_QPS_INIT, IBV_QPS_RTR or "
+					  "IBV_QPS_RTS",
+					  (int)attr->qp_state));
 	}
 }

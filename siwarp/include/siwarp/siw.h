@@ -9,7 +9,7 @@
  *
  * Return values: a function that returns a pointer returns NULL on failure and sets errno. Any
  * other function returns 0 or a count on success and a negative errno value on failure. Every
- * object may be used from several threads at the same time.
+ * object may be used from several threads at the same time. The headers of siwarp are C11 and C++.
  *
  * fork: open objects continue to work in the parent only. In the child, every call on an inherited
  * object fails with ESTALE, including the calls that destroy it, because the child closes its
@@ -591,7 +591,8 @@ enum siw_persona {
  * meant for servers whose peers are untrusted.
  *
  * Under ERROR only the Q_Key prevents strangers from stopping the queue pair, so the Q_Key should
- * be random. A Q_Key of 0 is refused (EINVAL at the transition to INIT).
+ * be random. ERROR with a Q_Key of 0 is refused (EINVAL at the transition to INIT); MESSAGE accepts
+ * any Q_Key.
  *
  * Under both policies a datagram is dropped and counted if its Q_Key is wrong, if an earlier check
  * fails (CRC, length, versions, queue number), or if no receive is posted. A message longer than

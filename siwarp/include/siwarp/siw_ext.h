@@ -66,6 +66,18 @@ const char *siw_reason_name(void);
  * siwarp that detect the use of a destroyed object themselves.
  */
 int siw_reason_destroyed(void);
+/*
+ * For libraries on top of siwarp that refuse a call themselves: records text as the reason of this
+ * thread's call. siw_reason returns text, of which 511 octets are kept, and siw_reason_name returns
+ * LIBRARY. NULL: clears the reason of an earlier call.
+ */
+void siw_reason_record(const char *text);
+/*
+ * For libraries on top of siwarp: writes a line about a refused call to the log, if layer verbs logs
+ * warnings (setting log). call: the function that the program called, or NULL; err: positive errno
+ * value; reason: as of siw_reason, or "".
+ */
+void siw_log_refused_call(const char *call, int err, const char *reason);
 
 /* ---- capture --------------------------------------------------------------------------------- */
 
