@@ -180,10 +180,11 @@ def _install_lua(wanted: bool) -> None:
 
 def _print_selected_messages_or_streams(
     found: Dissection, stream: list[int] | None, errors: bool, summary: bool, as_json: bool
-) -> None:
+) -> list[dict[str, object]]:
     """Print the selected messages of a capture, or with ``summary`` the selected streams.
 
     ``stream`` limits the output to these streams, ``errors`` to messages or streams with errors.
+    With ``as_json`` nothing is printed; the records to print are returned.
     """
     messages = [m for m in found.messages if m.error or not errors]
     streams = [s for s in found.streams if s.errors or not errors]
@@ -192,8 +193,8 @@ def _print_selected_messages_or_streams(
         streams = [s for s in streams if s.number in stream]
     shown: list[Message] | list[Stream] = streams if summary else messages
     if as_json:
-        show.print_json([asdict(one) for one in shown])
-    elif not shown:
+        return [asdict(one) for one in shown]
+    if not shown:
         show.print_line(
             "The capture has no such message."
             if found.messages
@@ -203,6 +204,7 @@ def _print_selected_messages_or_streams(
         _print_streams(streams)
     else:
         _print_messages(messages)
+    return []
 
 
 def _require_crc32c() -> None:
@@ -216,10 +218,11 @@ def _require_crc32c() -> None:
 
 
 def dissect(
-    file: Annotated[
-        Path,
+    files: Annotated[
+        list[Path],
         typer.Argument(
-            help="A pcapng or pcap file, for example from siwarp capture; -: standard input."
+            metavar="FILE...",
+            help="pcapng or pcap files, for example from siwarp capture; -: standard input.",
         ),
     ],
     stream: Annotated[
@@ -264,16 +267,27 @@ def dissect(
     _require_crc32c()
     from siwarp.inspect import Limits, examine
 
-    try:
-        limits = Limits(max_messages, max_unpacked << 20, max_seconds)
-        found = examine(STDIN if file == DASH else file, limits)
-    except ValueError as e:
-        typer.echo(f"siwarp: {_escape_control_characters(str(e))}", err=True)
-        raise typer.Exit(1) from None
-    _print_selected_messages_or_streams(found, stream, errors, summary, as_json)
-    if found.damage is not None:
-        typer.echo(
-            f"siwarp: {_escape_control_characters(str(file))} is damaged: {found.damage}", err=True
-        )
-    if found.damage is not None or (fail_on_errors and any(m.error for m in found.messages)):
+    limits = Limits(max_messages, max_unpacked << 20, max_seconds)
+    records: list[dict[str, object]] = []
+    failed = examined = False
+    for number, file in enumerate(files):
+        name = _escape_control_characters(str(file))
+        if len(files) > 1 and not as_json:
+            show.print_line(("\n" if number else "") + f"{name}:")
+        try:
+            found = examine(STDIN if file == DASH else file, limits)
+        except ValueError as e:
+            typer.echo(f"siwarp: {_escape_control_characters(str(e))}", err=True)
+            failed = True
+            continue
+        examined = True
+        own = _print_selected_messages_or_streams(found, stream, errors, summary, as_json)
+        records += own if len(files) == 1 else [{"file": str(file), **one} for one in own]
+        if found.damage is not None:
+            typer.echo(f"siwarp: {name} is damaged: {found.damage}", err=True)
+            failed = True
+        failed |= fail_on_errors and any(m.error for m in found.messages)
+    if as_json and examined:
+        show.print_json(records)
+    if failed:
         raise typer.Exit(1)

@@ -66,6 +66,22 @@ def test_dissect_can_be_limited_to_streams_and_to_errors(sample_capture_file: Pa
     )
 
 
+def test_dissect_prints_each_of_several_captures_below_its_name(
+    sample_capture_file: Path, tmp_path: Path
+) -> None:
+    other = write_capture(
+        [make_udp_packet(bytes(UDDatagram(segment=DDPDatagram(msn=1))))], tmp_path / "other.pcapng"
+    )
+    absent = tmp_path / "absent.pcapng"
+    done = run_siwarp_in_process("dissect", sample_capture_file, absent, other)
+    alone = [run_siwarp_in_process("dissect", file).stdout for file in (sample_capture_file, other)]
+    assert done.stdout == (f"{sample_capture_file}:\n{alone[0]}\n{absent}:\n\n{other}:\n{alone[1]}")
+    assert done.returncode == 1 and str(absent) in done.stderr
+    both = dissect_to_json(sample_capture_file, other)
+    assert [m["file"] for m in both] == [str(sample_capture_file)] * 9 + [str(other)]
+    assert "file" not in dissect_to_json(other)[0]
+
+
 def test_dissect_reads_a_capture_from_standard_input(sample_capture_file: Path) -> None:
     done = pace.run_command(
         [*COMMAND, "dissect", "-"],
