@@ -44,21 +44,28 @@ int siw_cm_migrate_id(struct siw_cm_id *id, struct siw_cm_channel *to)
 		return err;
 	if (to->context && to->context != id->context)
 		return siw_refuse(CM_CHANNEL_DEVICE);
-	from = id->channel;
-	if (from == to)
-		return 0;
 	/*
 	 * An event is read under its channel's lock. Of the locks of the two channels, the lock
 	 * with the lower address is acquired first.
 	 */
-	first = from < to ? from : to;
-	second = from < to ? to : from;
-	siw_lock(&first->lock);
-	siw_lock(&second->lock);
+	for (;;) {
+		from = siw_cm_channel_of(id);
+		if (from == to)
+			return 0;
+		first = from < to ? from : to;
+		second = from < to ? to : from;
+		siw_lock(&first->lock);
+		siw_lock(&second->lock);
+		if (siw_cm_channel_of(id) == from)
+			break;
+		/* Another thread has moved the id meanwhile. */
+		siw_unlock(&second->lock);
+		siw_unlock(&first->lock);
+	}
 	for (struct siw_cm_id *one = id; one;
 	     one = one == id ? id->device_listeners : one->next_listener) {
 		siw_evq_move_events_of_user(from->evq, to->evq, one, one->reporter);
-		one->channel = to;
+		__atomic_store_n(&one->channel, to, __ATOMIC_RELAXED);
 		atomic_fetch_add(&to->n_ids, 1);
 		atomic_fetch_sub(&from->n_ids, 1);
 	}

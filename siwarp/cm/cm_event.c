@@ -157,19 +157,20 @@ static void translate_reply_event(struct siw_cm_id *id, const struct siw_conn_ev
 
 int siw_cm_establish(struct siw_cm_id *id)
 {
+	struct siw_cm_channel *channel;
 	struct siw_wire_err why;
 	int err = siw_cm_check_id_usable(id);
 
 	if (err)
 		return err;
-	siw_lock(&id->channel->lock);
+	channel = siw_cm_lock_channel_of(id);
 	if (!id->responded) {
 		err = siw_refuse(CM_NO_RESPONSE);
 	} else {
 		id->responded = false;
 		err = complete_connect(id, &id->reply, &why);
 	}
-	siw_unlock(&id->channel->lock);
+	siw_unlock(&channel->lock);
 	return siw_refused(err);
 }
 

@@ -122,11 +122,11 @@ static void id_release_device(struct siw_cm_id *id)
 static void id_end_by_force(struct siw_child *child)
 {
 	struct siw_cm_id *id = siw_container(child, struct siw_cm_id, child);
+	struct siw_cm_channel *channel = siw_cm_lock_channel_of(id);
 
-	siw_lock(&id->channel->lock);
 	id_release_device(id);
-	siw_unlock(&id->channel->lock);
-	atomic_fetch_sub(&id->channel->n_ids, 1);
+	siw_unlock(&channel->lock);
+	atomic_fetch_sub(&channel->n_ids, 1);
 }
 
 int siw_cm_assign_device(struct siw_cm_id *id, struct siw_context *context)

@@ -38,6 +38,7 @@ struct siw_cm_channel {
 };
 
 struct siw_cm_id {
+	/* changed by siw_cm_migrate_id() with the locks of both channels held */
 	struct siw_cm_channel *channel;
 	struct siw_context *context; /* device of the id; NULL: no device was assigned yet */
 	/* reports events of the id's connections on its device; NULL: no device */
@@ -86,6 +87,25 @@ bool siw_cm_id_stale(const struct siw_cm_id *id);
  */
 int siw_cm_check_id_usable(const struct siw_cm_id *id);
 int siw_cm_check_channel_usable(const struct siw_cm_channel *channel);
+/* Returns the channel of an id, which siw_cm_migrate_id() may change at the same time. */
+static inline struct siw_cm_channel *siw_cm_channel_of(const struct siw_cm_id *id)
+{
+	return __atomic_load_n(&id->channel, __ATOMIC_RELAXED);
+}
+
+/* Locks the channel of an id, and returns the channel, which the id keeps until the unlock. */
+static inline struct siw_cm_channel *siw_cm_lock_channel_of(struct siw_cm_id *id)
+{
+	for (;;) {
+		struct siw_cm_channel *channel = siw_cm_channel_of(id);
+
+		siw_lock(&channel->lock);
+		if (siw_cm_channel_of(id) == channel)
+			return channel;
+		siw_unlock(&channel->lock);
+	}
+}
+
 /* Returns a new id, or NULL if memory is exhausted. context may be NULL. */
 struct siw_cm_id *siw_cm_new_id(struct siw_cm_channel *channel, struct siw_context *context,
 				void *user);

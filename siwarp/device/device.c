@@ -105,6 +105,7 @@ static void close_device_port(struct siw_context *ctx)
 	siw_lock(&ctx->lane.lock);
 	ctx->lane.port = NULL;
 	siw_unlock(&ctx->lane.lock);
+	siw_llp_interface_watch_close(ctx->watch.watch);
 	free(ctx->err_limit);
 	ctx->err_limit = NULL;
 	siw_mem_stag_table_free(ctx->mem);
@@ -308,7 +309,6 @@ static void drain_and_close_device(struct siw_context *ctx)
 {
 	run_timers_until_none_left(ctx);
 	siw_device_unregister_for_fork(ctx);
-	siw_llp_interface_watch_close(ctx->watch.watch);
 	close_device_port(ctx);
 	siw_device_async_close(ctx);
 	siw_guard_remove();

@@ -396,8 +396,8 @@ struct siw_qp {
 	struct siw_srq *srq; /* SRQ that supplies the receives; NULL: the QP has its own queue */
 	uint64_t serial;     /* serial number, unique among all QPs ever created on the device */
 	/*
-	 * enum siw_qp_state. Written under send_lock and the progress lock; the transition of a UD
-	 * QP from RTS to SQE, under send_lock only.
+	 * enum siw_qp_state. Written under send_lock and the progress lock; the transition of a QP
+	 * from RTS to SQE (UC, UD and RD), under send_lock only.
 	 */
 	_Atomic int state;
 	_Atomic uint32_t qpn;

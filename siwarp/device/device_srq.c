@@ -252,9 +252,12 @@ int siw_query_srq(struct siw_srq *srq, struct siw_srq_attr *attr)
 	if (!attr)
 		return siw_refuse_null("attr");
 	siw_lock(&srq->ctx->lane.lock);
-	*attr = srq->attr;
+	if (srq->recvs)
+		*attr = srq->attr;
+	else
+		err = siw_refuse(DESTROYED);
 	siw_unlock(&srq->ctx->lane.lock);
-	return 0;
+	return err;
 }
 
 /*

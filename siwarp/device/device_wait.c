@@ -68,6 +68,10 @@ static int wait_loop(struct siw_context *ctx, int (*ready)(void *arg), void *arg
 			end_wait_spin(ctx, true);
 		spin_until = 0;
 		siw_lock(&ctx->lane.lock);
+		if (!ctx->lane.port) { /* the device was closed by force meanwhile */
+			siw_unlock(&ctx->lane.lock);
+			return siw_refuse(STALE);
+		}
 		moved = siw_device_progress_once(ctx);
 		siw_llp_waitset_fill(ctx->lane.port, &set);
 		siw_unlock(&ctx->lane.lock);

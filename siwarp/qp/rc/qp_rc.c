@@ -1322,6 +1322,12 @@ static int rc_handle_socket_event(struct siw_io_handler *self)
 		rc_continue_close(rc);
 		return 0;
 	}
+	/*
+	 * In this round the end of another QP may have reset this QP's connection, because it
+	 * used a window binding that the other QP has replaced.
+	 */
+	if (!rc->base.flow.stream)
+		return 0;
 	while (n < rc->base.burst && octets < SIW_TURN_OCTETS &&
 	       siw_rdmap_recv(rc->base.flow.stream, &ev) == 1) {
 		/*

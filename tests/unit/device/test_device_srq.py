@@ -350,6 +350,7 @@ def test_calls_on_a_destroyed_srq_are_refused(rig: Rig) -> None:
     assert lib.siw_post_srq_recv(srq, wr, bad) == -errno.EINVAL
     assert bad[0] == wr
     assert lib.siw_modify_srq(srq, attr, SrqAttrMask.LIMIT) == -errno.EINVAL
+    assert lib.siw_query_srq(srq, attr) == -errno.EINVAL
     assert lib.siw_destroy_srq(srq) == -errno.EINVAL
     # The next SRQ may use the memory of the destroyed SRQ and must inherit no state.
     again = rig.create_srq(4)
