@@ -65,7 +65,7 @@ def main(
     output: str = command.OUTPUT,
     as_json: bool = command.AS_JSON,
 ) -> None:
-    """Measures figures of queue pairs that `siwarp bench` does not measure, and both personas of RC.
+    """Figures of queue pairs that `siwarp bench` does not measure, and both personas of RC.
 
     Part promises: the delay of a Write into a process that does not poll, quiet queue pairs beside
     a flood, 1,000 idle queue pairs, and registration, each with its limit. Part personas: latency,

@@ -65,7 +65,7 @@ int siw_cm_migrate_id(struct siw_cm_id *id, struct siw_cm_channel *to)
 	for (struct siw_cm_id *one = id; one;
 	     one = one == id ? id->device_listeners : one->next_listener) {
 		siw_evq_move_events_of_user(from->evq, to->evq, one, one->reporter);
-		__atomic_store_n(&one->channel, to, __ATOMIC_RELAXED);
+		atomic_store_explicit(&one->channel, to, memory_order_relaxed);
 		atomic_fetch_add(&to->n_ids, 1);
 		atomic_fetch_sub(&from->n_ids, 1);
 	}

@@ -39,7 +39,7 @@ struct siw_cm_channel {
 
 struct siw_cm_id {
 	/* changed by siw_cm_migrate_id() with the locks of both channels held */
-	struct siw_cm_channel *channel;
+	struct siw_cm_channel *_Atomic channel;
 	struct siw_context *context; /* device of the id; NULL: no device was assigned yet */
 	/* reports events of the id's connections on its device; NULL: no device */
 	struct siw_reporter *reporter;
@@ -90,7 +90,8 @@ int siw_cm_check_channel_usable(const struct siw_cm_channel *channel);
 /* Returns the channel of an id, which siw_cm_migrate_id() may change at the same time. */
 static inline struct siw_cm_channel *siw_cm_channel_of(const struct siw_cm_id *id)
 {
-	return __atomic_load_n(&id->channel, __ATOMIC_RELAXED);
+	/* The locks order the accesses; a value read without a lock is read again with it. */
+	return atomic_load_explicit(&id->channel, memory_order_relaxed);
 }
 
 /* Locks the channel of an id, and returns the channel, which the id keeps until the unlock. */
