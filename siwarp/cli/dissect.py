@@ -276,8 +276,9 @@ def dissect(
             show.print_line(("\n" if number else "") + f"{name}:")
         try:
             found = examine(STDIN if file == DASH else file, limits)
-        except ValueError as e:
-            typer.echo(f"siwarp: {_escape_control_characters(str(e))}", err=True)
+        except (OSError, ValueError) as e:
+            why = f"{name}: {e.strerror}" if isinstance(e, OSError) else str(e)
+            typer.echo(f"siwarp: {_escape_control_characters(why)}", err=True)
             failed = True
             continue
         examined = True

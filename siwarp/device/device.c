@@ -95,17 +95,19 @@ static void fill_device_limits(struct siw_device_attr *attr)
 }
 
 /*
- * Closes the llp port of a context, that is, its socket poller. Another thread may be making
- * progress in a late poll; after this function such a poll finds no llp port.
+ * Closes the llp port of a context, that is, its socket poller, and the watch of its interface,
+ * which may be NULL. Another thread may be making progress in a late poll; after this function such
+ * a poll finds no llp port.
  */
-static void close_device_port(struct siw_context *ctx)
+static void close_device_port(struct siw_context *ctx, struct siw_llp_watch *watch)
 {
 	struct siw_llp_port *port = ctx->lane.port;
 
 	siw_lock(&ctx->lane.lock);
 	ctx->lane.port = NULL;
 	siw_unlock(&ctx->lane.lock);
-	siw_llp_interface_watch_close(ctx->watch.watch);
+	if (watch)
+		siw_llp_interface_watch_close(watch);
 	free(ctx->err_limit);
 	ctx->err_limit = NULL;
 	siw_mem_stag_table_free(ctx->mem);
@@ -235,7 +237,7 @@ close_port_watch:
 close_async:
 	siw_device_async_close(ctx);
 close_device_port:
-	close_device_port(ctx);
+	close_device_port(ctx, NULL);
 fail:
 	siw_guard_remove();
 	siw_device_keep_closed_context(ctx);
@@ -309,7 +311,7 @@ static void drain_and_close_device(struct siw_context *ctx)
 {
 	run_timers_until_none_left(ctx);
 	siw_device_unregister_for_fork(ctx);
-	close_device_port(ctx);
+	close_device_port(ctx, ctx->watch.watch);
 	siw_device_async_close(ctx);
 	siw_guard_remove();
 }

@@ -194,16 +194,15 @@ static void append_formatted_number(struct out *out, const char *kind, uint64_t 
 		append_errno_name(out, number);
 }
 
-/* The text of siw_reason_record(). */
-static __thread char library_text[512];
+/* The text that siw_reason() returns, and that siw_reason_record() stores. */
+static __thread struct out out;
 
 const char *siw_reason(void)
 {
-	static __thread struct out out;
 	const char *format;
 
 	if (siw_refusal.why == SIW_WHY_LIBRARY)
-		return library_text;
+		return out.text;
 	format = text_of[siw_refusal.why];
 	out.n = 0;
 	out.text[0] = '\0';
@@ -233,7 +232,7 @@ void siw_reason_record(const char *text)
 {
 	siw_refusal.why = text ? SIW_WHY_LIBRARY : SIW_REASON_NONE;
 	if (text)
-		snprintf(library_text, sizeof(library_text), "%s", text);
+		snprintf(out.text, sizeof(out.text), "%s", text);
 }
 
 void siw_log_refused_call(const char *call, int err, const char *reason)
@@ -247,8 +246,8 @@ void siw_log_refused_call(const char *call, int err, const char *reason)
 #else
 	strerror_r(err, text, sizeof(text));
 #endif
-	siw_log(verbs, warn, "%s%s%s%s%s", call ? call : "", call ? ": " : "", name,
-		*reason ? ": " : "", reason);
+	siw_log(verbs, warn, "%s: %s: %s", call ? call : "refused", name,
+		reason && *reason ? reason : "no reason is recorded");
 }
 
 int siw_reason_destroyed(void)

@@ -73,9 +73,9 @@ int siw_reason_destroyed(void);
  */
 void siw_reason_record(const char *text);
 /*
- * For libraries on top of siwarp: writes a line about a refused call to the log, if layer verbs logs
- * warnings (setting log). call: the function that the program called, or NULL; err: positive errno
- * value; reason: as of siw_reason, or "".
+ * For libraries on top of siwarp: writes a line about a refused call to the log, if layer verbs
+ * logs warnings (setting log). call: the function that the program called, or NULL; err: positive
+ * errno value; reason: as of siw_reason, or NULL.
  */
 void siw_log_refused_call(const char *call, int err, const char *reason);
 

@@ -11,7 +11,12 @@ import functools
 import re
 from pathlib import Path
 
-from unit.docs.user_messages import VARIES, Text, c_library_error_messages, python_error_messages
+from unit.docs.user_messages import (
+    VARIES,
+    ErrorText,
+    c_library_error_messages,
+    python_error_messages,
+)
 
 from siwarp._siwarp import ffi, lib
 from siwarp.verbs import errors
@@ -78,40 +83,40 @@ NAMES = re.compile(
 )
 
 
-def message_has_remedy(text: Text) -> bool:
+def message_has_remedy(text: ErrorText) -> bool:
     """Return whether a message contains its remedy."""
     return not NAMES.search(text.where) and REMEDY.search(text.text) is not None
 
 
-def message_needs_troubleshooting_entry(text: Text) -> bool:
+def message_needs_troubleshooting_entry(text: ErrorText) -> bool:
     """Return whether a message has no remedy, no rule, and no error of another program."""
     if NAMES.search(text.where):
         return True
     return not any(pattern.search(text.text) for pattern in (REMEDY, RULE, CAUSE))
 
 
-def is_exempt_message(text: Text) -> bool:
+def is_exempt_message(text: ErrorText) -> bool:
     return any(re.search(p, text.where) or re.search(p, text.text) for p in EXEMPT)
 
 
 @functools.cache
-def all_user_visible_texts() -> frozenset[Text]:
+def all_user_visible_texts() -> frozenset[ErrorText]:
     """Return all texts that may need an entry: messages, statuses, Terminates, counters."""
     found = python_error_messages(PACKAGE) | c_library_error_messages(PACKAGE)
     for status in range(1, 22):
         words = ffi.string(lib.siw_wc_status_str(status)).decode()
-        found.add(Text(words, f"siw_wc_status_str({status})"))
+        found.add(ErrorText(words, f"siw_wc_status_str({status})"))
     for kind in (*range(64), *range(lib.SIW_EVENT_QP_ERR_QUEUED, lib.SIW_EVENT_CONGESTED + 1)):
         for name in ("siw_event_type_str", "siw_cm_event_str"):
             words = ffi.string(getattr(lib, name)(kind)).decode()
             if words != "unknown event":
-                found.add(Text(words, f"{name}({kind})"))
+                found.add(ErrorText(words, f"{name}({kind})"))
     for numbers, words in errors._CODES.items():
-        found.add(Text(words, f"a Terminate's layer, type and code {numbers}"))
+        found.add(ErrorText(words, f"a Terminate's layer, type and code {numbers}"))
     for i in range(lib.siw_counters_count()):
         name = ffi.string(lib.siw_counter_name(i)).decode()
         if name not in TRAFFIC:
-            found.add(Text(name, "base/counters.h"))
+            found.add(ErrorText(name, "base/counters.h"))
     return {text for text in found if not is_exempt_message(text)}
 
 

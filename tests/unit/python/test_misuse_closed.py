@@ -276,6 +276,8 @@ RESULTS_WITH_NULL = {
     "siw_cm_set_context": "None",
     # A CM channel without a device is allowed.
     "siw_cm_create_channel": "something 0",
+    "siw_reason_record": "None",
+    "siw_log_refused_call": "None",
     "siw_faults_get": "0",
     "siw_qp_num": "0",
     "siw_srq_num": "0",
