@@ -85,7 +85,7 @@ static bool lock_counters_folder(int dir)
 			return true;
 		if (errno != EWOULDBLOCK && errno != EINTR)
 			return false;
-		siw_sleep_ns(MS_NS);
+		siw_sleep_real_ns(MS_NS);
 	}
 	return false;
 }

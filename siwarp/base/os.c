@@ -18,6 +18,15 @@ void siw_sleep_ns(long ns)
 	siw_cancel_restore(before);
 }
 
+void siw_sleep_real_ns(long ns)
+{
+	const struct timespec t = { .tv_nsec = ns };
+	int before = siw_cancel_disable();
+
+	clock_nanosleep(CLOCK_MONOTONIC, 0, &t, NULL); /* the simulator replaces nanosleep() only */
+	siw_cancel_restore(before);
+}
+
 void siw_yield(void)
 {
 	sched_yield();

@@ -18,6 +18,12 @@
 /* Sleeps for ns nanoseconds (less than a second), or until a signal arrives. */
 void siw_sleep_ns(long ns);
 
+/*
+ * Does the same in real time even in a simulated process, for the wait for another process of the
+ * machine.
+ */
+void siw_sleep_real_ns(long ns);
+
 /* Yields the CPU to another thread, as sched_yield(2). */
 void siw_yield(void);
 

@@ -56,7 +56,9 @@ INVALID_FRAMES = {
     "answer's QPN": (build_sidr_frame(type=2, qpn=0xFFFFFF), "drop_sidr_field"),
     "answer's group": (build_sidr_frame(type=2, qpn=1, gid="::ffff:239.1.1.1"), "drop_sidr_field"),
     "refusal without status": (build_sidr_frame(type=3), "drop_sidr_field"),
+    "refusal's data": (build_sidr_frame(type=3, status=1, data_len=137), "drop_sidr_field"),
     "cookie without one": (build_sidr_frame(type=4), "drop_sidr_field"),
+    "cookie with data": (build_sidr_frame(type=4, cookie=1, data_len=1), "drop_sidr_field"),
     "answer to a listener": (build_sidr_frame(type=2, qpn=1), "drop_sidr_id"),
     "refusal to a listener": (build_sidr_frame(type=3, status=1), "drop_sidr_id"),
     "cookie to a listener": (build_sidr_frame(type=4, cookie=1), "drop_sidr_id"),
@@ -108,6 +110,29 @@ def test_a_sidr_answer_is_accepted_only_from_the_queried_address_with_the_id_of_
         told = sidr_endpoints.next_result()
     assert (told.type, told.qpn, told.qkey) == (CMEventType.ESTABLISHED, 0x10001, 7)
     assert told.private_data == b"me"
+
+
+def test_a_sidr_answer_that_names_another_host_is_dropped(sidr_endpoints: SidrEndpoints) -> None:
+    with plain_udp_socket() as peer:
+        sidr_endpoints.send_request(to=peer.getsockname())
+        octets, source = peer.recvfrom(2048)
+        with assert_counter_grows("drop_sidr_field", 1):
+            peer.sendto(build_sidr_answer(octets, gid="::ffff:10.99.0.1"), source)
+            assert sidr_endpoints.asking.get_event(0.05) is None
+        peer.sendto(build_sidr_answer(octets), source)
+        assert sidr_endpoints.next_result().type == CMEventType.ESTABLISHED
+
+
+def test_a_repeated_cookie_causes_no_further_query(sidr_endpoints: SidrEndpoints) -> None:
+    with plain_udp_socket() as peer:
+        sidr_endpoints.send_request(to=peer.getsockname())
+        octets, source = peer.recvfrom(2048)
+        cookie = build_sidr_answer(octets, type=4, qpn=0, q_key=0, gid="::", cookie=9)
+        peer.sendto(cookie, source)
+        octets, source = peer.recvfrom(2048)
+        assert parse_sidr_frame(octets).cookie == 9
+        peer.sendto(cookie, source)
+        assert_no_datagram_arrives(peer, 0.02)
 
 
 def test_a_peer_that_answers_only_with_cookies_receives_few_queries(

@@ -105,7 +105,7 @@ ENTRY_FUNCTIONS = {
 }
 #: The functions that sleep in waits, and are intentionally cancellation points.
 WAITS = {
-    ("siwarp/llp/llp_wait.c", "sleep_on"),
+    ("siwarp/llp/llp_wait.c", "sleep_until_descriptor_ready"),
     ("siwarp/device/device_wait.c", "begin_wait"),
     ("siwarp/device/device_wait.c", "wait_loop"),
     ("siwarp/connect/connect_events.c", "evq_wait_on_fd_without_progress"),

@@ -36,7 +36,7 @@ class RDEnd:
 
     def get_peer(self, where: Any) -> Any:
         out = ffi.new("struct siw_ddp_rd_peer **")
-        check_result(lib.siw_ddp_rd_peer(self.c, where, out))
+        check_result(lib.siw_ddp_rd_find_or_create_peer(self.c, where, out))
         return out[0]
 
     def open_stream(self, peer: Any, user: Any) -> Any:

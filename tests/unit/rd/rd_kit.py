@@ -88,7 +88,7 @@ class Endpoint:
 
     def get_peer(self, other: Any) -> Any:
         out = ffi.new("struct siw_rd_peer **")
-        rv = lib.siw_rd_peer(self.c, other, out)
+        rv = lib.siw_rd_get_or_create_peer(self.c, other, out)
         if rv:
             raise OSError(-rv, "siw_rd_peer")
         return out[0]

@@ -8,6 +8,7 @@ fulfils with a margin of a factor of ten.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 from pathlib import Path
@@ -21,13 +22,16 @@ SCENARIOS = ("ud", "rd", "uc", "record", "group", "idle", "size", "crash", "part
 RANDOM = ("ud", "rd", "idle", "crash", "partition", "tasks")
 
 
-def run_simulator_core_program(build_dir: Path, *args: str | int) -> dict[str, list[str]]:
+def run_simulator_core_program(
+    build_dir: Path, *args: str | int, **environment: str
+) -> dict[str, list[str]]:
     """Run the program of the simulator core; return the values printed for each name, in order."""
     done = subprocess.run(
         [build_dir / "tests/c/siw-test-sim", *map(str, args)],
         capture_output=True,
         text=True,
         timeout=100,
+        env={**os.environ, **environment},
     )
     assert done.returncode == 0, done.stderr
     found: dict[str, list[str]] = {}
@@ -45,6 +49,16 @@ def test_the_seed_determines_the_run_of_a_scenario(build_dir: Path, scenario: st
     assert worlds == first * 2
     if scenario in RANDOM:
         assert run_simulator_core_program(build_dir, scenario, 2)["hash"] != first
+
+
+def test_the_wait_for_another_process_at_the_counters_folder_takes_no_virtual_time(
+    build_dir: Path, tmp_path: Path
+) -> None:
+    free = run_simulator_core_program(build_dir, "ud", 1, XDG_RUNTIME_DIR=str(tmp_path))
+    folder = os.open(tmp_path / "siwarp", os.O_RDONLY)
+    fcntl.flock(folder, fcntl.LOCK_EX)
+    assert run_simulator_core_program(build_dir, "ud", 1, XDG_RUNTIME_DIR=str(tmp_path)) == free
+    os.close(folder)
 
 
 @pytest.mark.parametrize("seed", range(3, 13))
