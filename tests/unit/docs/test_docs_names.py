@@ -15,7 +15,10 @@ sys.path.insert(0, str(ROOT / "tools/pages"))
 import headers  # noqa: E402
 import stage  # noqa: E402
 
-PAGES = sorted((ROOT / "docs").rglob("*.md"))
+#: The pages for users. Those of docs/architecture name functions that no public header declares.
+PAGES = sorted(
+    page for page in (ROOT / "docs").rglob("*.md") if page.parent != ROOT / "docs/architecture"
+)
 CODE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 DECLARED = {
     name
