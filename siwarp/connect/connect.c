@@ -466,7 +466,7 @@ static int serve_listener(struct siw_conn *listener)
 		conn = alloc_connection(listener->user, STARTING, NULL);
 		if (!conn)
 			return n;
-		if (siw_mpa_accept(listener->lsock, &conn->handler, &conn->mpa)) {
+		if (siw_mpa_accept_connection(listener->lsock, &conn->handler, &conn->mpa)) {
 			free(conn);
 			return n;
 		}

@@ -21,7 +21,7 @@ static void evq_update_fd(struct siw_evq *q)
 	if (any)
 		siw_llp_event_set(q->fd);
 	else
-		siw_llp_event_clear(q->fd);
+		siw_llp_event_fd_clear(q->fd);
 	q->fd_set = any;
 }
 

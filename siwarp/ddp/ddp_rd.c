@@ -25,7 +25,7 @@ struct siw_ddp_rd {
 	bool lacks_receive;   /* a stream is paused because no receive was posted */
 	/* a stream is paused because it has used up its share of the receives */
 	bool lacks_share;
-	/* number of free receives, and value of parts, when lacks_share was set */
+	/* number of free receives, and value of the member `parts`, when lacks_share was set */
 	uint32_t seen_free, seen_parts;
 	struct siw_ddp_stream *served; /* the stream that received the last segment */
 	/*

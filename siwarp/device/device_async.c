@@ -52,7 +52,7 @@ static void async_update_fd(struct siw_context *ctx)
 	if (any)
 		siw_llp_event_set(ctx->async_fd);
 	else
-		siw_llp_event_clear(ctx->async_fd);
+		siw_llp_event_fd_clear(ctx->async_fd);
 	ctx->async_fd_set = any;
 }
 

@@ -104,7 +104,7 @@ static void comp_channel_update_fd(struct siw_comp_channel *ch)
 	if (more)
 		siw_llp_event_set(ch->fd);
 	else
-		siw_llp_event_clear(ch->fd);
+		siw_llp_event_fd_clear(ch->fd);
 	ch->fd_set = more;
 }
 

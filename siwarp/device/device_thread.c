@@ -50,7 +50,7 @@ static void progress_thread_nap(struct siw_context *ctx, unsigned int naps, unsi
 	 */
 	atomic_store(&ctx->naps, true);
 	if (siw_llp_wait(&nothing, ctx->sleep_fd, us) > 0)
-		siw_llp_event_clear(ctx->sleep_fd);
+		siw_llp_event_fd_clear(ctx->sleep_fd);
 	atomic_store(&ctx->naps, false);
 	atomic_store(&ctx->asleep, false);
 }
@@ -83,7 +83,7 @@ static bool sleep_on_sockets(struct siw_context *ctx)
 	 * After a wake-up that came too late for progress_thread_nap(), the descriptor is still
 	 * readable.
 	 */
-	siw_llp_event_clear(ctx->sleep_fd);
+	siw_llp_event_fd_clear(ctx->sleep_fd);
 	if (atomic_load(&ctx->stop))
 		return false;
 	siw_llp_wait(&set, ctx->sleep_fd, us);

@@ -149,7 +149,7 @@ int siw_llp_event_open(void); /* Opens a close-on-exec descriptor; returns it or
 /* Returns whether the program has set O_NONBLOCK on the descriptor. */
 bool siw_llp_event_is_nonblocking(int fd);
 void siw_llp_event_set(int fd);
-void siw_llp_event_clear(int fd);
+void siw_llp_event_fd_clear(int fd);
 void siw_llp_event_close(int fd);
 
 /* ---- interfaces ------------------------------------------------------------------------------ */

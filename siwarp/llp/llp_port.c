@@ -51,7 +51,7 @@ static void reset_wake_descriptor(struct siw_llp_port *port)
 {
 	if (atomic_load_explicit(&port->sleepers, memory_order_seq_cst))
 		return;
-	siw_llp_event_clear(port->wake_fd);
+	siw_llp_event_fd_clear(port->wake_fd);
 	atomic_store_explicit(&port->woken, 0, memory_order_seq_cst);
 	/*
 	 * A thread may have started to sleep meanwhile, and a wake-up for that thread may have

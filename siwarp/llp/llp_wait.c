@@ -203,7 +203,7 @@ static void clear_event_without_blocking(int fd)
 	siw_cancel_restore(cancel);
 }
 
-void siw_llp_event_clear(int fd)
+void siw_llp_event_fd_clear(int fd)
 {
 	uint64_t count;
 	struct iovec to = { &count, sizeof(count) };

@@ -39,8 +39,8 @@ struct siw_mpa_stream;
  * Accepts a TCP connection from llp's listener as a stream in start-up, responder mode. Returns 0,
  * -EAGAIN or -errno.
  */
-int siw_mpa_accept(struct siw_llp_sock *listener, struct siw_io_handler *handler,
-		   struct siw_mpa_stream **out);
+int siw_mpa_accept_connection(struct siw_llp_sock *listener, struct siw_io_handler *handler,
+			      struct siw_mpa_stream **out);
 /*
  * Opens a stream in start-up, initiator mode; params: this end's Request. Returns 0; -EINVAL if
  * params are illegal; -errno.

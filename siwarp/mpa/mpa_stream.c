@@ -40,8 +40,8 @@ static void mpa_stream_free(struct siw_mpa_stream *stream)
 	siw_population_remove(&streams);
 }
 
-int siw_mpa_accept(struct siw_llp_sock *listener, struct siw_io_handler *handler,
-		   struct siw_mpa_stream **out)
+int siw_mpa_accept_connection(struct siw_llp_sock *listener, struct siw_io_handler *handler,
+			      struct siw_mpa_stream **out)
 {
 	struct siw_mpa_stream *stream = mpa_stream_new(SIW_MPA_ST_AWAIT_REQUEST);
 	int rv;

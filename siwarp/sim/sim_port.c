@@ -370,7 +370,7 @@ void siw_llp_event_set(int fd)
 	event_set_readable_in_sets(event);
 }
 
-void siw_llp_event_clear(int fd)
+void siw_llp_event_fd_clear(int fd)
 {
 	struct sim_fd *event = sim_fd_find(fd);
 	uint64_t count;
@@ -444,7 +444,7 @@ void siw_sim_event_set(int fd)
 
 void siw_sim_event_clear(int fd)
 {
-	siw_llp_event_clear(fd);
+	siw_llp_event_fd_clear(fd);
 }
 
 void siw_sim_event_close(int fd)

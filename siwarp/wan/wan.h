@@ -44,7 +44,7 @@ int wan_namespaces_open(struct wan_space spaces[2], int mtu);
  * Starts a program in a namespace, and in a new process group if `apart` is set. Returns the PID or
  * -1.
  */
-pid_t wan_start_command(const struct wan_space *space, char *const argv[], bool apart);
+pid_t wan_fork_and_exec_command(const struct wan_space *space, char *const argv[], bool apart);
 /*
  * Replaces the calling process by a program in namespace `which` of the relay process `pid`.
  * Returns only on failure, with an exit status.

@@ -158,11 +158,11 @@ int main(int argc, char **argv)
 	if (argv[4][0]) {
 		char *shell[] = { "/bin/sh", "-c", argv[4], NULL };
 
-		run.b = wan_start_command(&spaces[WAN_B], shell, true);
+		run.b = wan_fork_and_exec_command(&spaces[WAN_B], shell, true);
 		if (run.b < 0)
 			return 1;
 	}
-	run.a = wan_start_command(&spaces[WAN_A], argv + 5, false);
+	run.a = wan_fork_and_exec_command(&spaces[WAN_A], argv + 5, false);
 	if (run.a < 0 || relay_until_done(&run))
 		return 1;
 	dprintf(stats, "{");

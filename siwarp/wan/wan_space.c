@@ -115,7 +115,7 @@ static int configure_interface(const struct wan_space *space, const char *v4, co
 	dup2(ends[0], STDIN_FILENO);
 	fcntl(ends[1], F_SETFD, FD_CLOEXEC);
 	close(ends[0]);
-	pid = wan_start_command(space, argv, false);
+	pid = wan_fork_and_exec_command(space, argv, false);
 	if (saved >= 0) {
 		dup2(saved, STDIN_FILENO);
 		close(saved);
@@ -162,7 +162,7 @@ static __attribute__((noreturn)) void exec_program(char *const argv[])
 	_exit(errno == ENOENT ? 127 : 126);
 }
 
-pid_t wan_start_command(const struct wan_space *space, char *const argv[], bool apart)
+pid_t wan_fork_and_exec_command(const struct wan_space *space, char *const argv[], bool apart)
 {
 	pid_t relay = getpid(), pid = fork();
 

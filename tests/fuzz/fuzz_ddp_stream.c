@@ -81,7 +81,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	fuzz_replace_placeholder(&in, "STAG", stag);
 	reply.markers = !!(in.flags & FUZZ_MARKERS);
 	CHECK(siw_llp_tcp_listen(port, &fuzz_addr, 1, NULL, &listener) == 0);
-	CHECK(siw_mpa_accept(listener, NULL, &mpa) == 0);
+	CHECK(siw_mpa_accept_connection(listener, NULL, &mpa) == 0);
 	CHECK(siw_mpa_startup(mpa, &peer) == 1 && siw_mpa_reply(mpa, &reply) == 0);
 	CHECK(siw_ddp_stream_open(mem, mpa, &stream) == 0);
 	siw_ddp_stream_set_pd(stream, 1);

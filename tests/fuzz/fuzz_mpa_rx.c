@@ -59,7 +59,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		return 0;
 	reply.markers = !!(in.flags & FUZZ_MARKERS);
 	CHECK(siw_llp_tcp_listen(NULL, &fuzz_addr, 1, NULL, &listener) == 0);
-	CHECK(siw_mpa_accept(listener, NULL, &stream) == 0);
+	CHECK(siw_mpa_accept_connection(listener, NULL, &stream) == 0);
 	CHECK(siw_mpa_startup(stream, &peer) == SIW_MPA_REQUEST);
 	CHECK(siw_mpa_reply(stream, &reply) == 0);
 	for (int idle = 0; idle < 4;) {

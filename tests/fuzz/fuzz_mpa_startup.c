@@ -13,7 +13,7 @@ static struct siw_mpa_stream *open_stream(const struct fuzz_input *in,
 
 	if (!(in->flags & FUZZ_INITIATOR)) {
 		CHECK(siw_llp_tcp_listen(NULL, &fuzz_addr, 1, NULL, listener) == 0);
-		CHECK(siw_mpa_accept(*listener, NULL, &stream) == 0);
+		CHECK(siw_mpa_accept_connection(*listener, NULL, &stream) == 0);
 		return stream;
 	}
 	params.enhanced = params.rev == 2;

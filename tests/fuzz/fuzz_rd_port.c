@@ -157,7 +157,7 @@ void siw_llp_event_set(int fd)
 	(void)fd;
 }
 
-void siw_llp_event_clear(int fd)
+void siw_llp_event_fd_clear(int fd)
 {
 	(void)fd;
 }

@@ -98,7 +98,7 @@ static struct siw_rdmap_stream *open_stream_as_responder(const struct fuzz_input
 
 	reply.markers = !!(in->flags & FUZZ_MARKERS);
 	CHECK(siw_llp_tcp_listen(port, &fuzz_addr, 1, NULL, listener) == 0);
-	CHECK(siw_mpa_accept(*listener, NULL, &mpa) == 0);
+	CHECK(siw_mpa_accept_connection(*listener, NULL, &mpa) == 0);
 	CHECK(siw_mpa_startup(mpa, &peer) == SIW_MPA_REQUEST);
 	CHECK(siw_mpa_reply(mpa, &reply) == 0);
 	stream = open_stream();

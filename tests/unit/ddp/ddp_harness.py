@@ -23,7 +23,7 @@ from unit.mpa.mpa_harness import (
     build_fpdu,
     check_result,
     crc32c,
-    open_world,
+    open_layer_world,
     recv_exactly,
     split_fpdus,
     temporary_setting,
@@ -576,4 +576,4 @@ def counter_value(name: str) -> int:
 
 def open_ddp_world() -> AbstractContextManager[DdpWorld]:
     """Provide a DdpWorld that is closed at the end of a with block."""
-    return open_world(DdpWorld)
+    return open_layer_world(DdpWorld)

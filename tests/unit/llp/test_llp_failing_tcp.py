@@ -162,12 +162,12 @@ with failing("write", errno.EINTR, times=3):
     lib.siw_llp_event_set(fd)
 assert is_set()
 with failing("preadv2", errno.EINTR, times=3):
-    lib.siw_llp_event_clear(fd)
+    lib.siw_llp_event_fd_clear(fd)
 assert not is_set()
 lib.siw_llp_event_set(fd)
 with failing("preadv2", errno.EOPNOTSUPP, times=2):
-    lib.siw_llp_event_clear(fd)  # as on kernels before 5.8
-    lib.siw_llp_event_clear(fd)  # clearing a clear event does not block
+    lib.siw_llp_event_fd_clear(fd)  # as on kernels before 5.8
+    lib.siw_llp_event_fd_clear(fd)  # clearing a clear event does not block
 assert not is_set()
 with failing("write", errno.EAGAIN):  # a full eventfd counts as set
     lib.siw_llp_event_set(fd)

@@ -127,9 +127,9 @@ def test_an_event_on_an_additional_descriptor_ends_a_wait_for_sockets(port, help
     helpers.lib.siw_llp_event_set(fd)
     helpers.lib.siw_llp_event_set(fd)
     assert port.wait(-1, fd) == 1
-    helpers.lib.siw_llp_event_clear(fd)
+    helpers.lib.siw_llp_event_fd_clear(fd)
     # Clearing an event that is already clear does not block.
-    helpers.lib.siw_llp_event_clear(fd)
+    helpers.lib.siw_llp_event_fd_clear(fd)
     assert port.wait(1000, fd) == 0
     assert not os.get_inheritable(fd)
     helpers.lib.siw_llp_event_close(fd)

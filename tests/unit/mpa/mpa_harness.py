@@ -379,7 +379,7 @@ class World:
         stream = ffi.new("struct siw_mpa_stream **")
 
         def accept_has_succeeded() -> bool:
-            rv = lib.siw_mpa_accept(self._listener, ffi.NULL, stream)
+            rv = lib.siw_mpa_accept_connection(self._listener, ffi.NULL, stream)
             return rv != -errno.EAGAIN and check_result(rv) == 0
 
         wait_until(accept_has_succeeded)
@@ -391,7 +391,7 @@ class World:
         check_result(lib.siw_llp_local_addr(out, local))
         one, two = ffi.new("struct siw_mpa_stream **"), ffi.new("struct siw_mpa_stream **")
         check_result(lib.siw_mpa_connect(self.port, local, ffi.NULL, p, ffi.NULL, one))
-        wait_until(lambda: lib.siw_mpa_accept(out, ffi.NULL, two) == 0)
+        wait_until(lambda: lib.siw_mpa_accept_connection(out, ffi.NULL, two) == 0)
         peer = ffi.new("struct siw_mpa_params *")
 
         def request_has_arrived() -> bool:
@@ -497,7 +497,7 @@ class Closing(Protocol):
 
 
 @contextmanager
-def open_world(make: Callable[[], W]) -> Iterator[W]:
+def open_layer_world(make: Callable[[], W]) -> Iterator[W]:
     """Provide the object that make() returns; close the object at the end of the with block."""
     world = make()
     try:
@@ -512,7 +512,7 @@ def world_fixture(make: Callable[[], W]) -> Any:
     @pytest.fixture
     def world() -> Iterator[W]:
         """Provide a port on loopback, which is closed after the test with all objects on it."""
-        with open_world(make) as made:
+        with open_layer_world(make) as made:
             yield made
 
     return world
@@ -520,7 +520,7 @@ def world_fixture(make: Callable[[], W]) -> Any:
 
 def open_mpa_world() -> AbstractContextManager[World]:
     """Provide a World that is closed at the end of a with block."""
-    return open_world(World)
+    return open_layer_world(World)
 
 
 @contextmanager

@@ -40,7 +40,7 @@ from unit.ddp.ddp_harness import (
 )
 from unit.ddp.ddp_harness import Queue as RecvQueue
 from unit.mpa.mpa_harness import Stream as MpaStream
-from unit.mpa.mpa_harness import open_world, recv_to_end
+from unit.mpa.mpa_harness import open_layer_world, recv_to_end
 
 from siwarp.inspect import (
     AtomicRequest,
@@ -488,4 +488,4 @@ class RdmapWorld(DdpStackWorld):
 
 def open_rdmap_world() -> AbstractContextManager[RdmapWorld]:
     """Provide an RdmapWorld that is closed at the end of a with block."""
-    return open_world(RdmapWorld)
+    return open_layer_world(RdmapWorld)

@@ -225,7 +225,7 @@ def test_network_interfaces_are_listed_and_an_event_ends_a_wait(world: RdmapWorl
     assert lib.siw_llp_wait(waitset, fd, 1000) == 0
     lib.siw_llp_event_set(fd)
     assert lib.siw_llp_wait(waitset, fd, 10_000_000) == 1
-    lib.siw_llp_event_clear(fd)
+    lib.siw_llp_event_fd_clear(fd)
     assert lib.siw_llp_wait(waitset, fd, 1000) == 0
     lib.siw_llp_event_close(fd)
 
