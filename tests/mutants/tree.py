@@ -296,7 +296,7 @@ def _outcome_of_run(status: int | None, out: str) -> Run:
     """Return the outcome of a run of pytest, given its exit status and output."""
     lines = [found.groups() for line in out.splitlines() if (found := _NODE.match(line))]
     missed = [node for node, how in lines if how in ("FAILED", "ERROR")]
-    # A module that cannot be imported is listed only in the summary.
+    # Pytest reports a test module that it cannot import only in the summary at the end.
     missed += _MISSED.findall(out)
     last = lines[-1][0] if lines and lines[-1][1] is None else None
     if status == 0:

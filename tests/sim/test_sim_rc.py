@@ -193,14 +193,14 @@ def test_programs_with_blocking_calls_run_as_tasks_of_a_world(world: World) -> N
             conn.send(got.upper())
             return got
 
-    def ask_question() -> bytes:
+    def send_question_and_return_answer() -> bytes:
         world.sleep("10ms")
         with siwarp.connect(("10.0.0.2", 7000)) as conn:
             conn.send(b"a question")
             return bytes(conn.recv())
 
     server = world.spawn(answer_one_question)
-    client = world.spawn(ask_question, on="10.0.0.1")
+    client = world.spawn(send_question_and_return_answer, on="10.0.0.1")
     world.run_tasks(within="1min")
     assert (server.result(), client.result()) == (b"a question", b"A QUESTION")
 

@@ -42,7 +42,8 @@ from siwarp.verbs import (
     WROpcode,
 )
 
-#: Bits of the flags octet: 4 in a Request, 2 in a Reply, and 1 in both for delivery counts.
+#: Values in the flags octet of MPA's start-up frames: 4 in a Request and 2 in a Reply announce a
+#: siwarp peer; 1, in both frames, announces delivery counts.
 REQUEST, REPLY, COUNTS = 4, 2, 1
 IMM = 0x01C2_83FE
 PERSONAS = [Persona.IWARP, Persona.ROCE]

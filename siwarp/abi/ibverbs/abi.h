@@ -416,10 +416,10 @@ int abi_refuse(int err, const char *format, ...) __attribute__((cold, format(pri
  * Ends a refused call: logs the reason that the engine or abi_refuse() has recorded, and sets
  * errno. call: the function that the program called. Returns err.
  */
-int abi_fail_call(const char *call, int err) __attribute__((cold));
+int abi_set_errno_and_log_refusal(const char *call, int err) __attribute__((cold));
 
-#define abi_fail(err)	   abi_fail_call(__func__, (err))
-#define abi_fail_null(err) (abi_fail_call(__func__, (err)), (void *)NULL)
+#define abi_fail(err)	   abi_set_errno_and_log_refusal(__func__, (err))
+#define abi_fail_null(err) (abi_set_errno_and_log_refusal(__func__, (err)), (void *)NULL)
 
 /* Returns whether a mandatory pointer argument is not NULL; if it is NULL, records the reason. */
 static inline bool abi_is_given(const void *argument, const char *name)
@@ -443,7 +443,7 @@ static inline bool abi_is_port(uint32_t port, const char *name)
  */
 static inline int abi_errno_of_call(const char *call, int r)
 {
-	return r < 0 ? abi_fail_call(call, -r) : 0;
+	return r < 0 ? abi_set_errno_and_log_refusal(call, -r) : 0;
 }
 #define abi_errno_of_result(r) abi_errno_of_call(__func__, (r))
 

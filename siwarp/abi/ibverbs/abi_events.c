@@ -8,7 +8,7 @@ static int event_result(const char *call, int r)
 {
 	if (r == 0)
 		return 0;
-	abi_fail_call(call, -r);
+	abi_set_errno_and_log_refusal(call, -r);
 	return -1;
 }
 

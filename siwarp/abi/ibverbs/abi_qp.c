@@ -629,7 +629,7 @@ static int errno_of_post(struct ibv_qp *qp, int r, const char *call)
 	if (atomic_load(&abi_qp_of(qp)->ending))
 		return abi_post_dropped();
 	/* A full queue is not logged, because a program may post until the queue is full. */
-	return r == -ENOMEM ? ENOMEM : abi_fail_call(call, -r);
+	return r == -ENOMEM ? ENOMEM : abi_set_errno_and_log_refusal(call, -r);
 }
 
 /*

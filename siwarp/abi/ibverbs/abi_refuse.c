@@ -94,7 +94,7 @@ static const char *public_name(const char *call, char name[64])
 	return name;
 }
 
-int abi_fail_call(const char *call, int err)
+int abi_set_errno_and_log_refusal(const char *call, int err)
 {
 	char text[REASON_OCTETS], name[64];
 

@@ -113,5 +113,5 @@ int abi_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_re
 		return 0;
 	if (atomic_load(&own->ending))
 		return abi_post_dropped();
-	return r == -ENOMEM ? ENOMEM : abi_fail_call("ibv_post_srq_recv", -r);
+	return r == -ENOMEM ? ENOMEM : abi_set_errno_and_log_refusal("ibv_post_srq_recv", -r);
 }

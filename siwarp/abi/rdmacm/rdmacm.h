@@ -270,7 +270,7 @@ static inline struct cm_id *cm_id_of(struct rdma_cm_id *id)
 }
 
 /* Logs the recorded reason, sets errno and returns -1, as most functions of rdma_cm do on failure. */
-#define cm_fail(err) (abi_fail_call(__func__, (err)), -1)
+#define cm_fail(err) (abi_set_errno_and_log_refusal(__func__, (err)), -1)
 
 /*
  * Converts an engine result (0 or a negative errno value) to the return value of an rdma_cm
@@ -278,7 +278,7 @@ static inline struct cm_id *cm_id_of(struct rdma_cm_id *id)
  */
 static inline int cm_result_of_call(const char *call, int r)
 {
-	return r < 0 ? (abi_fail_call(call, -r), -1) : 0;
+	return r < 0 ? (abi_set_errno_and_log_refusal(call, -r), -1) : 0;
 }
 #define cm_result(r) cm_result_of_call(__func__, (r))
 

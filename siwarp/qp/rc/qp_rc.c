@@ -911,8 +911,8 @@ void siw_qp_rc_handle_lost_stream(struct siw_rc_qp *rc, int status)
 	if (!rc->pairs)
 		siw_qp_rc_fail(rc, SIW_SHUTTING_DOWN, status, NULL);
 	else if (rc->base.flow.stream && rc->base.qp.state == SIW_QPS_RTS)
-		rc_close_stream_and_keep_qp_state(
-			rc); /* after a failed start-up too, because no request was sent */
+		/* No request fails if the stream was lost during start-up: none was sent on it. */
+		rc_close_stream_and_keep_qp_state(rc);
 	else if (rc_fail_oldest_request(rc, SIW_WC_RETRY_EXC_ERR))
 		siw_qp_rc_fail(rc, SIW_SHUTTING_DOWN, -EFAULT, NULL);
 	else
