@@ -487,14 +487,13 @@ struct siw_rdmap_stream {
 	_Atomic bool closing;
 
 	/*
-	 * Positions in the rings reads and requests. Each ring has one writer and one reader: the
+	 * Positions in the rings `reads` and `requests`. Each ring has one writer and one reader: the
 	 * holder of the send lock and the holder of the progress lock.
 	 */
-	_Alignas(64) _Atomic uint32_t reads_begun; /* ring reads: stored under the send lock */
-	_Atomic uint32_t requests_done;		   /* ring requests: stored under the send lock */
-	_Alignas(64) _Atomic uint32_t reads_done;  /* ring reads: stored under the progress lock */
-	/* ring requests: stored under the progress lock */
-	_Atomic uint32_t requests_released;
+	_Alignas(64) _Atomic uint32_t reads_begun; /* in `reads`; stored under the send lock */
+	_Atomic uint32_t requests_done;		   /* in `requests`; stored under the send lock */
+	_Alignas(64) _Atomic uint32_t reads_done;  /* in `reads`; stored under the progress lock */
+	_Atomic uint32_t requests_released; /* in `requests`; stored under the progress lock */
 	/* TO of the delivery count to report; stored under the progress lock */
 	_Atomic uint64_t deliverable;
 

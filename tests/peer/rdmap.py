@@ -36,7 +36,7 @@ from peer.wire import (
     WireError,
     make_immediate_payload,
     make_immediate_send_head,
-    parse_error,
+    parse_error_message,
     segment_message,
 )
 
@@ -282,7 +282,7 @@ class Conversation:
         elif segment.qn == Q_REQUEST and segment.opcode == ATOMIC_REQUEST:
             self._answer_atomic(segment)
         elif segment.qn == Q_ERROR and segment.opcode == TERMINATE:
-            self._fail_request(parse_error(segment.payload))
+            self._fail_request(parse_error_message(segment.payload))
         elif segment.qn == Q_ATOMIC_RESPONSE and segment.opcode == ATOMIC_RESPONSE:
             identifier, value = ATOMIC_DONE.unpack(segment.payload)
             request = self._atomics.pop(identifier)

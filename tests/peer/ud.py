@@ -18,7 +18,7 @@ from peer.wire import (
     WireError,
     append_crc,
     make_immediate_send_head,
-    parse_error,
+    parse_error_message,
     parse_segment,
     strip_crc,
 )
@@ -164,7 +164,7 @@ class UdPeer:
 
     def _process_error(self, segment: Untagged, source: Address) -> None:
         try:
-            error = parse_error(segment.payload)
+            error = parse_error_message(segment.payload)
         except WireError as wrong:
             self.dropped.append(str(wrong))
             return

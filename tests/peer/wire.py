@@ -163,7 +163,7 @@ class ErrorMessage:
         return head + self.header + self.rdmap_header
 
 
-def parse_error(payload: bytes) -> ErrorMessage:
+def parse_error_message(payload: bytes) -> ErrorMessage:
     """Parse the payload of a Terminate as an error message (DGRAM-ERR-12)."""
     if len(payload) < 6 or len(payload) > 52 or payload[2] & 0xC0 != 0xC0:
         raise WireError("error message without M and D, or its length")

@@ -17,7 +17,7 @@ DENSE, SPARSE = 32, 64
 ROOM = 65536
 
 
-class WatchedSocket:
+class ReceivingSocket:
     """A socket of the llp layer with a second descriptor for the test, and a sending socket."""
 
     def __init__(self, port: Any, helpers: SimpleNamespace) -> None:
@@ -70,64 +70,64 @@ class WatchedSocket:
 
 
 @pytest.fixture
-def watched_socket(port: Any, helpers: SimpleNamespace) -> Iterator[WatchedSocket]:
-    w = WatchedSocket(port, helpers)
+def receiving_socket(port: Any, helpers: SimpleNamespace) -> Iterator[ReceivingSocket]:
+    w = ReceivingSocket(port, helpers)
     yield w
     w.close()
 
 
 def test_under_dense_traffic_coalesced_datagrams_are_split(
-    watched_socket: WatchedSocket,
+    receiving_socket: ReceivingSocket,
 ) -> None:
-    watched_socket.send_dense_traffic()
+    receiving_socket.send_dense_traffic()
     sent = [bytes([i]) * 50 for i in range(40)] + [b"a shorter last"]
-    watched_socket.send_batch(*sent)
-    watched_socket.sender.send(b"alone")
+    receiving_socket.send_batch(*sent)
+    receiving_socket.sender.send(b"alone")
     for i, datagram in enumerate(sent):
-        assert watched_socket.next_datagram() == datagram
-        assert watched_socket.has_more_datagrams == (i < 40)
-    assert watched_socket.next_datagram() == b"alone"
-    assert watched_socket.next_datagram() == -errno.EAGAIN
+        assert receiving_socket.next_datagram() == datagram
+        assert receiving_socket.has_more_datagrams == (i < 40)
+    assert receiving_socket.next_datagram() == b"alone"
+    assert receiving_socket.next_datagram() == -errno.EAGAIN
 
 
-def test_a_batch_of_the_largest_datagrams_is_split(watched_socket: WatchedSocket) -> None:
-    watched_socket.send_dense_traffic()
+def test_a_batch_of_the_largest_datagrams_is_split(receiving_socket: ReceivingSocket) -> None:
+    receiving_socket.send_dense_traffic()
     sent = [os.urandom(32_753), os.urandom(32_753)]
-    watched_socket.send_batch(*sent)
-    assert [watched_socket.next_datagram(), watched_socket.next_datagram()] == sent
-    assert not watched_socket.has_more_datagrams
+    receiving_socket.send_batch(*sent)
+    assert [receiving_socket.next_datagram(), receiving_socket.next_datagram()] == sent
+    assert not receiving_socket.has_more_datagrams
 
 
-def test_long_datagrams_do_not_enable_coalescing(watched_socket: WatchedSocket) -> None:
+def test_long_datagrams_do_not_enable_coalescing(receiving_socket: ReceivingSocket) -> None:
     for _ in range(DENSE + 1):
-        watched_socket.sender.send(bytes(33_000))
-        assert watched_socket.next_datagram() == bytes(33_000)
-    assert not watched_socket.requests_coalescing
+        receiving_socket.sender.send(bytes(33_000))
+        assert receiving_socket.next_datagram() == bytes(33_000)
+    assert not receiving_socket.requests_coalescing
 
 
 def test_sparse_traffic_disables_coalescing(
-    watched_socket: WatchedSocket,
+    receiving_socket: ReceivingSocket,
 ) -> None:
-    watched_socket.send_dense_traffic()
-    assert watched_socket.next_datagram() == -errno.EAGAIN
+    receiving_socket.send_dense_traffic()
+    assert receiving_socket.next_datagram() == -errno.EAGAIN
     for _ in range(SPARSE - 1):
-        watched_socket.send_and_receive_lone_datagram()
-        assert watched_socket.requests_coalescing
-    watched_socket.send_and_receive_lone_datagram()
-    assert not watched_socket.requests_coalescing
-    watched_socket.send_dense_traffic()
+        receiving_socket.send_and_receive_lone_datagram()
+        assert receiving_socket.requests_coalescing
+    receiving_socket.send_and_receive_lone_datagram()
+    assert not receiving_socket.requests_coalescing
+    receiving_socket.send_dense_traffic()
 
 
-def test_bursts_between_pauses_keep_coalescing_enabled(watched_socket: WatchedSocket) -> None:
-    watched_socket.send_dense_traffic()
+def test_bursts_between_pauses_keep_coalescing_enabled(receiving_socket: ReceivingSocket) -> None:
+    receiving_socket.send_dense_traffic()
     for i in range(3 * SPARSE):
         if i % (SPARSE // 2) == 0:
             for _ in range(3):
-                watched_socket.sender.send(b"x")
-            while watched_socket.next_datagram() != -errno.EAGAIN:
+                receiving_socket.sender.send(b"x")
+            while receiving_socket.next_datagram() != -errno.EAGAIN:
                 pass
-        watched_socket.send_and_receive_lone_datagram()
-        assert watched_socket.requests_coalescing
+        receiving_socket.send_and_receive_lone_datagram()
+        assert receiving_socket.requests_coalescing
 
 
 @pytest.fixture(params=["faults", "a capture"])
@@ -148,31 +148,33 @@ def disable_coalescing(
 
 
 def test_a_fault_plan_or_a_capture_disables_coalescing(
-    watched_socket: WatchedSocket, disable_coalescing: Callable[[], None]
+    receiving_socket: ReceivingSocket, disable_coalescing: Callable[[], None]
 ) -> None:
-    watched_socket.send_dense_traffic()
+    receiving_socket.send_dense_traffic()
     disable_coalescing()
-    assert watched_socket.next_datagram() == -errno.EAGAIN
-    assert not watched_socket.requests_coalescing
+    assert receiving_socket.next_datagram() == -errno.EAGAIN
+    assert not receiving_socket.requests_coalescing
     sent = [b"%03d" % i for i in range(DENSE + 10)]
-    watched_socket.send_batch(*sent)
-    assert [watched_socket.next_datagram() for _ in sent] == sent
-    assert not watched_socket.requests_coalescing
+    receiving_socket.send_batch(*sent)
+    assert [receiving_socket.next_datagram() for _ in sent] == sent
+    assert not receiving_socket.requests_coalescing
 
 
 def test_a_batch_received_before_coalescing_is_disabled_is_not_lost(
-    watched_socket: WatchedSocket, disable_coalescing: Callable[[], None]
+    receiving_socket: ReceivingSocket, disable_coalescing: Callable[[], None]
 ) -> None:
-    watched_socket.send_dense_traffic()
+    receiving_socket.send_dense_traffic()
     sent = [b"%03d" % i for i in range(20)]
-    watched_socket.send_batch(*sent)
+    receiving_socket.send_batch(*sent)
     disable_coalescing()
-    assert [watched_socket.next_datagram() for _ in sent] == sent
-    assert watched_socket.next_datagram() == -errno.EAGAIN
-    assert not watched_socket.requests_coalescing
+    assert [receiving_socket.next_datagram() for _ in sent] == sent
+    assert receiving_socket.next_datagram() == -errno.EAGAIN
+    assert not receiving_socket.requests_coalescing
 
 
-def test_closing_an_adopted_socket_disables_coalescing_on_it(watched_socket: WatchedSocket) -> None:
-    watched_socket.send_dense_traffic()
-    watched_socket.sock.close()
-    assert not watched_socket.requests_coalescing
+def test_closing_an_adopted_socket_disables_coalescing_on_it(
+    receiving_socket: ReceivingSocket,
+) -> None:
+    receiving_socket.send_dense_traffic()
+    receiving_socket.sock.close()
+    assert not receiving_socket.requests_coalescing
