@@ -166,8 +166,22 @@ def test_every_exemption_from_troubleshooting_entries_is_still_needed() -> None:
 def test_troubleshooting_entries_are_unique_and_have_a_cause_and_a_remedy() -> None:
     for line in PAGE.read_text("utf-8").splitlines():
         if line.startswith("| `"):
-            key, happened, remedy = line.strip("| ").split(" | ")
+            key, *_, happened, remedy = line.strip("| ").split(" | ")
             assert len(key) > 8, line
             assert len(happened.split()) > 1, line
             assert len(remedy.split()) > 1, line
     assert len(troubleshooting_table_keys()) == len(set(troubleshooting_table_keys()))
+
+
+def test_terminates_are_listed_with_their_vendor_err() -> None:
+    listed = {
+        (int(number, 16), re.findall(r"`([^`]+)`", line)[0])
+        for line in PAGE.read_text("utf-8").splitlines()
+        for number in re.findall(r"`(0x[0-9a-f]{6})`", line)
+    }
+    no_code = {(number, "local catastrophic error") for number in (0x0000FF, 0x010000)}
+    assert listed - no_code == {
+        (layer << 16 | kind << 8 | code, words)
+        for (layer, kind, code), words in errors._CODES.items()
+    }
+    assert no_code < listed
