@@ -490,7 +490,7 @@ class DatagramServer(_Server):
                 client, bytes(view[at + 1 : at + wc.byte_len])
             )
             if wc.byte_len == 1:
-                return 0  # the client only returned its memory
+                return 0  # the client returned its memory, which has no answer
         else:
             return 0
         view[at : at + len(answer)] = answer

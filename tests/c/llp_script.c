@@ -688,7 +688,7 @@ static uint8_t stream_octet_at(size_t at)
 	return (uint8_t)((uint32_t)at * 2654435761u >> 24);
 }
 
-static void send_flow_octets(struct flow *flow)
+static void send_until_socket_is_full(struct flow *flow)
 {
 	uint8_t octets[4096];
 
@@ -709,7 +709,7 @@ static void send_flow_octets(struct flow *flow)
 }
 
 /* Checks that octets arrive in order: octets after a lost segment are not delivered before it. */
-static void receive_flow_octets(struct flow *flow)
+static void receive_and_check_flow_order(struct flow *flow)
 {
 	uint8_t octets[4096];
 	long n;
@@ -732,8 +732,8 @@ static void scenario_lossy_link(void)
 	while (flows[0].received < LOSSY || flows[1].received < LOSSY) {
 		must(monotonic_seconds() < until);
 		for (int i = 0; i < 2; i++) {
-			send_flow_octets(&flows[i]);
-			receive_flow_octets(&flows[i]);
+			send_until_socket_is_full(&flows[i]);
+			receive_and_check_flow_order(&flows[i]);
 		}
 		(void)is_handler_ready(&a, &a.handler);
 		(void)is_handler_ready(&b, &b.handler);
