@@ -7,7 +7,7 @@ __all__ = ["ALL", "MOST", "parse_octet_count", "parse_sizes"]
 
 #: The sizes of perftest's --all: powers of two from 2 to 2^23.
 ALL = tuple(1 << i for i in range(1, 24))
-#: Maximum length of a list of sizes.
+#: Maximum number of message sizes in a list.
 MOST = 1000
 
 _SUFFIXES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}

@@ -26,7 +26,7 @@ __all__ = ["NAMES", "sim"]
 PATIENCE_S = 120
 #: Number of failures that are reported with their shortest failing prefix.
 MAX_REPORTED = 5
-#: Counters that must not be zero at the end of every run.
+#: A run fails if one of these counters is zero at its end.
 REQUIRED_COUNTERS = ("operations", "packets", "drops", "crashes", "refusals")
 
 

@@ -279,7 +279,7 @@ void siw_rd_handle_ack(struct siw_rd_peer *peer, const struct siw_rd_wire *wire,
  * Returns the slot of the highest sent index of a space that is not known to have arrived; NULL:
  * none.
  */
-static struct siw_rd_slot *last_undelivered_in_sequence_space(const struct siw_rd_seq *seq,
+static struct siw_rd_slot *highest_unacknowledged_slot_of_seq(const struct siw_rd_seq *seq,
 							      uint64_t *index)
 {
 	for (uint64_t i = seq->tx ? seq->tx->sent : seq->una; i-- > seq->una;)
@@ -301,7 +301,7 @@ static struct siw_rd_slot *last_undelivered_datagram(struct siw_rd_peer *peer,
 
 	for (int i = 0; i < SIW_RD_SPACES; i++) {
 		uint64_t at = 0;
-		struct siw_rd_slot *slot = last_undelivered_in_sequence_space(&peer->seq[i], &at);
+		struct siw_rd_slot *slot = highest_unacknowledged_slot_of_seq(&peer->seq[i], &at);
 
 		if (!slot || (last && last->sent_ns >= slot->sent_ns))
 			continue;

@@ -242,7 +242,7 @@ static uint64_t next_timer_expiry_of_peer(const struct siw_rd_peer *peer, uint64
 	return peer->probe && peer->probe_ns < next ? peer->probe_ns : next;
 }
 
-static void service_expired_peer(struct siw_rd_peer *peer, uint64_t now)
+static void service_peer_with_expired_timers(struct siw_rd_peer *peer, uint64_t now)
 {
 	if (peer->timer_ns <= now || peer_is_lost(peer, now))
 		service_peer_timer(peer, now);
@@ -277,7 +277,7 @@ void siw_rd_service_timers(struct siw_rd *rd, uint64_t now)
 		struct siw_rd_peer *peer = rd->heap[0].peer;
 		uint64_t at;
 
-		service_expired_peer(peer, now);
+		service_peer_with_expired_timers(peer, now);
 		at = next_timer_expiry_of_peer(peer, now);
 		siw_rd_cancel_timer(peer);
 		/* each timer expires at most once per tick, so that the loop ends */

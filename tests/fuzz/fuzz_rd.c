@@ -267,7 +267,7 @@ static void fuzz_rd_restart_endpoint(int i, bool quietly)
 
 /* ---- checks of the accounting ---------------------------------------------------------------- */
 
-static uint64_t check_send_window(const struct siw_rd_seq *seq, uint64_t *in_flight)
+static uint64_t assert_send_window_is_consistent(const struct siw_rd_seq *seq, uint64_t *in_flight)
 {
 	const struct siw_rd_tx *tx = seq->tx;
 	uint64_t octets = 0, room = 0;
@@ -346,7 +346,7 @@ static void fuzz_rd_check_accounting(int i)
 		uint64_t in_flight = 0;
 
 		for (int space = 0; space < SIW_RD_SPACES; space++) {
-			tx += check_send_window(&peer->seq[space], &in_flight);
+			tx += assert_send_window_is_consistent(&peer->seq[space], &in_flight);
 			rx += check_receive_window(rd, &peer->seq[space]);
 		}
 		CHECK(in_flight == peer->in_flight);

@@ -42,7 +42,7 @@ IWARP: dict[str, Any] = {"persona": Persona.IWARP, "private_messages": True}
 UNEXPECTED, UNSPECIFIED = (0, 2, 6), (0, 2, 0xFF)
 
 
-def build_delivery_count(sends: int, writes: int) -> bytes:
+def build_delivery_count_message(sends: int, writes: int) -> bytes:
     return bytes(DeliveryCount(sends=sends, writes=writes))
 
 
@@ -87,12 +87,12 @@ def test_a_request_completes_by_a_delivery_count_and_no_read_is_sent(
         assert_no_completion(a.scq)
         assert peer.is_silent()
         is_send = opcode == SEND
-        peer.send_segments(build_delivery_count(int(is_send), int(not is_send)))
+        peer.send_segments(build_delivery_count_message(int(is_send), int(not is_send)))
         assert [(w.wr_id, w.status) for w in poll(a.scq)] == [(5, WCStatus.SUCCESS)]
         # The request for counts is sent only once.
         a.post(opcode, 6, length=100, remote=PEER_MEMORY)
         assert peer.receive_segment()[0].opcode != Opcode.PRIVATE
-        peer.send_segments(build_delivery_count(2 * is_send, 2 * (not is_send)))
+        peer.send_segments(build_delivery_count_message(2 * is_send, 2 * (not is_send)))
         assert poll(a.scq)[0].ok
 
 
@@ -101,13 +101,13 @@ def test_a_delivery_count_completes_exactly_the_counted_requests(wire: Wire) -> 
         for i in range(6):
             a.post(SEND if i % 2 else WRITE, i, length=8, remote=PEER_MEMORY)
         assert len(peer.receive_until_silent()) == 7
-        peer.send_segments(build_delivery_count(1, 2))
+        peer.send_segments(build_delivery_count_message(1, 2))
         assert [w.wr_id for w in poll(a.scq, 3)] == [0, 1, 2]
         assert_no_completion(a.scq)
         # A Write after a Send that still waits for its receive completes after the Send.
-        peer.send_segments(build_delivery_count(1, 3))
+        peer.send_segments(build_delivery_count_message(1, 3))
         assert_no_completion(a.scq)
-        peer.send_segments(build_delivery_count(3, 3))
+        peer.send_segments(build_delivery_count_message(3, 3))
         assert [w.wr_id for w in poll(a.scq, 3)] == [3, 4, 5]
 
 
@@ -119,12 +119,12 @@ def test_a_write_with_immediate_completes_when_its_write_and_its_message_are_cou
             a.post(WROpcode.RDMA_WRITE_WITH_IMM, i, length=8, remote=PEER_MEMORY)
         a.post(WRITE, 2, length=8, remote=PEER_MEMORY)
         assert len(peer.receive_until_silent()) == 6
-        peer.send_segments(build_delivery_count(0, 3))
+        peer.send_segments(build_delivery_count_message(0, 3))
         assert_no_completion(a.scq)
-        peer.send_segments(build_delivery_count(1, 3))
+        peer.send_segments(build_delivery_count_message(1, 3))
         assert [w.wr_id for w in poll(a.scq)] == [0]
         assert_no_completion(a.scq)
-        peer.send_segments(build_delivery_count(2, 3))
+        peer.send_segments(build_delivery_count_message(2, 3))
         assert [w.wr_id for w in poll(a.scq, 2)] == [1, 2]
 
 
@@ -146,12 +146,12 @@ def test_a_read_among_counted_requests_completes_in_order(wire: Wire) -> None:
         assert peer.receive_segment()[0].opcode == Opcode.PRIVATE
         request = peer.receive_read_request()
         assert peer.receive_segment()[0].opcode == Opcode.SEND
-        peer.send_segments(build_delivery_count(1, 0))
+        peer.send_segments(build_delivery_count_message(1, 0))
         assert_no_completion(a.scq)
         # A Read Response does not confirm the preceding Write, which may still be refused.
         peer.send_segments(peer.build_read_response(request, b"response"))
         assert_no_completion(a.scq)
-        peer.send_segments(build_delivery_count(1, 1))
+        peer.send_segments(build_delivery_count_message(1, 1))
         assert [w.wr_id for w in poll(a.scq, 3)] == [0, 1, 2]
 
 
@@ -169,7 +169,7 @@ def test_delivery_counts_complete_fenced_requests_in_a_send_queue_of_one(wire: W
             else:
                 peer.receive_segment()
                 peer.send_segments(
-                    build_delivery_count(
+                    build_delivery_count_message(
                         (i + 2) // 3 if opcode == SEND else (i + 1) // 3, i // 3 + 1
                     )
                 )
@@ -183,7 +183,7 @@ def test_unsignaled_requests_free_their_send_queue_slots_when_they_are_counted(w
                 a.post(WRITE, i, length=8, remote=PEER_MEMORY, flags=0)
             a.post(WRITE, turn, length=8, remote=PEER_MEMORY)
             peer.receive_until_silent()
-            peer.send_segments(build_delivery_count(0, 16 * turn))
+            peer.send_segments(build_delivery_count_message(0, 16 * turn))
             assert [w.wr_id for w in poll(a.scq)] == [turn]
 
 
@@ -194,10 +194,10 @@ def test_a_send_queue_in_sqd_is_drained_when_its_last_request_is_counted(wire: W
         assert len(peer.receive_until_silent()) == 3
         a.qp.modify(QPAttr(qp_state=QPState.SQD, en_sqd_async_notify=True))
         assert a.qp.query()[0].sq_draining
-        peer.send_segments(build_delivery_count(0, 1))
+        peer.send_segments(build_delivery_count_message(0, 1))
         assert_no_completion(a.scq)
         assert a.qp.query()[0].sq_draining
-        peer.send_segments(build_delivery_count(1, 1))
+        peer.send_segments(build_delivery_count_message(1, 1))
         wait_until(lambda: a.scq.poll(1) == [] and not a.qp.query()[0].sq_draining)
         event = a.rig.ctx.get_async_event(5.0)
         assert event is not None and event.event_type == EventType.SQ_DRAINED
@@ -208,7 +208,7 @@ def test_uncounted_requests_are_flushed_when_the_peer_closes(wire: Wire) -> None
         for i in range(3):
             a.post(WRITE, i, length=8, remote=PEER_MEMORY)
         peer.receive_until_silent()
-        peer.send_segments(build_delivery_count(0, 1))
+        peer.send_segments(build_delivery_count_message(0, 1))
         peer.sock.close()
         assert [w.status for w in poll(a.scq, 3)] == [WCStatus.SUCCESS, FLUSHED, FLUSHED]
 
@@ -219,7 +219,7 @@ def test_a_terminate_after_a_delivery_count_fails_the_request_that_it_quotes(wir
             a.post(SEND, i, length=64)
         sends = [s for s in peer.receive_until_silent() if s[1] & 0xF == Opcode.SEND]
         peer.send_segments(
-            build_delivery_count(1, 0), peer.build_terminate(1, 2, 2, quoted=sends[1])
+            build_delivery_count_message(1, 0), peer.build_terminate(1, 2, 2, quoted=sends[1])
         )
         refused = WCStatus.RNR_RETRY_EXC_ERR
         assert [w.status for w in poll(a.scq, 3)] == [WCStatus.SUCCESS, refused, FLUSHED]
@@ -250,7 +250,7 @@ def test_an_impossible_delivery_count_ends_the_connection(
         for i in range(4):
             a.post(SEND if i % 2 else WRITE, i, length=8, remote=PEER_MEMORY)
         assert len(peer.receive_until_silent()) == 5
-        peer.send_segments(*(build_delivery_count(*one) for one in said))
+        peer.send_segments(*(build_delivery_count_message(*one) for one in said))
         assert receive_terminate_codes(peer) == UNSPECIFIED
         statuses = [w.status for w in poll(a.scq, 4)]
         # The first of two counts is valid: Writes and Sends alternate, and complete in order.
@@ -268,7 +268,7 @@ def test_a_delivery_count_of_a_write_that_is_still_being_sent_ends_the_connectio
         there = RemoteBuffer(0, size, PEER_MEMORY.rkey)
         a.post(WRITE, 1, length=size, remote=there)
         peer.receive_segment_octets()  # the rest of the Write fills the socket
-        peer.send_segments(build_delivery_count(0, 1))
+        peer.send_segments(build_delivery_count_message(0, 1))
         assert poll(a.scq)[0].status == FLUSHED
         a.wait_for_error_state()
 
@@ -280,7 +280,7 @@ def test_a_repeated_delivery_count_ends_the_connection(wire: Wire) -> None:
     ):
         a.post(SEND, 1, length=8)
         peer.receive_until_silent()
-        peer.send_segments(*[build_delivery_count(1, 0)] * 5000)
+        peer.send_segments(*[build_delivery_count_message(1, 0)] * 5000)
         assert poll(a.scq)[0].ok
         assert receive_terminate_codes(peer) == UNSPECIFIED
 
@@ -290,13 +290,13 @@ def test_unrequested_delivery_counts_end_the_connection(wire: Wire) -> None:
         a.post(SEND, 1, length=8)
         assert poll(a.scq)[0].ok
         assert peer.receive_segment()[0].opcode == Opcode.SEND
-        peer.send_segments(build_delivery_count(1, 0))
+        peer.send_segments(build_delivery_count_message(1, 0))
         assert receive_terminate_codes(peer) == UNSPECIFIED
 
 
 @pytest.mark.parametrize("persona", [Persona.IWARP, Persona.ROCE])
 @pytest.mark.parametrize(
-    "said", [build_delivery_count(1, 0), build_delivery_count_request()], ids=["count", "wants"]
+    "said", [build_delivery_count_message(1, 0), build_delivery_count_request()], ids=["count", "wants"]
 )
 def test_delivery_count_messages_of_a_peer_that_is_not_known_as_siwarp_are_refused(
     wire: Wire, persona: int, said: bytes
@@ -319,15 +319,15 @@ def test_an_end_with_delivery_counts_disabled_refuses_a_count(wire: Wire) -> Non
         a.post(SEND, 1, length=8)
         assert peer.receive_segment()[0].opcode == Opcode.SEND
         assert peer.receive_segment()[0].opcode == Opcode.RDMA_READ_REQUEST
-        peer.send_segments(build_delivery_count(1, 0))
+        peer.send_segments(build_delivery_count_message(1, 0))
         assert receive_terminate_codes(peer) == UNEXPECTED
 
 
 @pytest.mark.parametrize(
     ("said", "error"),
     [
-        (build_delivery_count(1, 0) + b"x", UNSPECIFIED),
-        (build_delivery_count(1, 0) + bytes(1000), UNSPECIFIED),
+        (build_delivery_count_message(1, 0) + b"x", UNSPECIFIED),
+        (build_delivery_count_message(1, 0) + bytes(1000), UNSPECIFIED),
         (bytes(DeliveryCount(sends=1, l=0)), UNSPECIFIED),
         (build_delivery_count_request() + b"x", UNSPECIFIED),
         (build_delivery_count_request(8), UNSPECIFIED),
@@ -361,11 +361,11 @@ def test_unused_fields_of_delivery_count_messages_are_ignored(wire: Wire) -> Non
 
 def test_a_delivery_count_split_at_any_octet_is_accepted(wire: Wire) -> None:
     with connected_plain_peer(wire, **ROCE) as (a, peer):
-        whole = len(peer.frame_segment(build_delivery_count(1, 0)))
+        whole = len(peer.frame_segment(build_delivery_count_message(1, 0)))
         for cut in range(1, whole):
             a.post(SEND, cut, length=8)
             peer.receive_until_silent()
-            octets = peer.frame_segment(build_delivery_count(cut, 0))
+            octets = peer.frame_segment(build_delivery_count_message(cut, 0))
             peer.sock.sendall(octets[:cut])
             assert_no_completion(a.scq)
             peer.sock.sendall(octets[cut:])
@@ -380,14 +380,14 @@ def test_a_delivery_count_with_a_changed_octet_completes_no_request_wrongly(
         for i in range(2):
             a.post(SEND, i, length=8)
         peer.receive_until_silent()
-        said = bytearray(build_delivery_count(1, 0))
+        said = bytearray(build_delivery_count_message(1, 0))
         said[octet] ^= 0x82
         peer.send_segments(bytes(said))
         unused = octet in (3, 4, 5)
         statuses = [w.status for w in poll(a.scq, 1 if unused else 2)]
         assert statuses == ([WCStatus.SUCCESS] if unused else [FLUSHED, FLUSHED])
         if unused:  # otherwise the invalid segment ends the connection
-            peer.send_segments(build_delivery_count(1, 0))
+            peer.send_segments(build_delivery_count_message(1, 0))
         assert receive_terminate_codes(peer)[0] in (0, 1, 2)
 
 
@@ -460,7 +460,7 @@ def endpoint_with_unpolled_send_completion() -> Iterator[tuple[End, PlainPeer]]:
         a.post_receive(0, length=100)
         a.post(SEND, 1, length=8)
         peer.send_segments(
-            build_delivery_count_request(), build_delivery_count(1, 0), peer.build_send(b"answer")
+            build_delivery_count_request(), build_delivery_count_message(1, 0), peer.build_send(b"answer")
         )
         assert poll(a.rcq)[0].ok
         assert len(peer.receive_until_silent()) == 2
@@ -668,7 +668,7 @@ def test_a_changed_rnr_retry_is_sent_to_the_receiver(wire: Wire) -> None:
         again = Requester(peer.receive_segment_octets())
         assert (again.rnr_retry, again.flags) == (5, "wants_counts")
         assert peer.receive_segment()[0].opcode == Opcode.SEND
-        peer.send_segments(build_delivery_count(2, 0))
+        peer.send_segments(build_delivery_count_message(2, 0))
         poll(a.scq, 2)
 
 
@@ -681,7 +681,7 @@ def test_a_read_request_that_a_terminate_quotes_by_number_is_not_mistaken_for_a_
         peer.receive_until_silent()
         head = DDPUntagged(opcode=Opcode.RDMA_READ_REQUEST, qn=Queue.READ_REQUEST, msn=1)
         peer.send_segments(
-            build_delivery_count(0, 1),
+            build_delivery_count_message(0, 1),
             peer.build_terminate(0, 1, 1, quoted=bytes(head) + bytes(28)),
         )
         assert [w.status for w in poll(a.scq, 2)] == [0, WCStatus.REM_ACCESS_ERR]

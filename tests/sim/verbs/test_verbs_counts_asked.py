@@ -22,7 +22,7 @@ COUNT_REQUEST_OFFSET = 0x5349574300000001
 UNSPECIFIED = (0, 2, 0xFF)
 
 
-def build_delivery_count(sends: int, writes: int) -> bytes:
+def build_delivery_count_message(sends: int, writes: int) -> bytes:
     return bytes(DeliveryCount(sends=sends, writes=writes))
 
 
@@ -39,7 +39,7 @@ def test_a_peer_that_sends_a_delivery_count_receives_no_further_confirming_reads
         a.post(opcode, 1, length=8, remote=PEER_MEMORY)
         asked = peer.receive_read_request()
         assert (asked.size, asked.src_to) == (0, COUNT_REQUEST_OFFSET)
-        peer.send_segments(build_delivery_count(sends, 1 - sends))
+        peer.send_segments(build_delivery_count_message(sends, 1 - sends))
         assert [(w.wr_id, w.status) for w in poll(a.scq)] == [(1, WCStatus.SUCCESS)]
         # The Read Response confirms nothing new, and may arrive late.
         a.post(opcode, 2, length=8, remote=PEER_MEMORY)
@@ -47,7 +47,7 @@ def test_a_peer_that_sends_a_delivery_count_receives_no_further_confirming_reads
         assert peer.receive_segment()[0].opcode in (Opcode.SEND, Opcode.RDMA_WRITE)
         assert_no_completion(a.scq)
         assert peer.is_silent()
-        peer.send_segments(build_delivery_count(2 * sends, 2 * (1 - sends)))
+        peer.send_segments(build_delivery_count_message(2 * sends, 2 * (1 - sends)))
         assert [w.wr_id for w in poll(a.scq)] == [2]
 
 
@@ -71,15 +71,20 @@ def test_requests_started_before_the_first_delivery_count_complete_in_order(wire
             a.post(SEND if i % 2 else WRITE, i, length=8, remote=PEER_MEMORY)
         asked = peer.receive_read_request()
         peer.receive_until_silent()
-        peer.send_segments(build_delivery_count(1, 3))
+        peer.send_segments(build_delivery_count_message(1, 3))
         assert [w.wr_id for w in poll(a.scq, 3)] == [0, 1, 2]
         assert_no_completion(a.scq)
-        peer.send_segments(peer.build_read_response(asked), build_delivery_count(3, 3))
+        peer.send_segments(peer.build_read_response(asked), build_delivery_count_message(3, 3))
         assert [w.wr_id for w in poll(a.scq, 3)] == [3, 4, 5]
 
 
 @pytest.mark.parametrize(
-    "said", [build_delivery_count(2, 0), build_delivery_count(0, 1), build_delivery_count(0, 0)]
+    "said",
+    [
+        build_delivery_count_message(2, 0),
+        build_delivery_count_message(0, 1),
+        build_delivery_count_message(0, 0),
+    ],
 )
 def test_an_impossible_first_delivery_count_ends_the_connection(wire: Wire, said: bytes) -> None:
     with connected_plain_peer(wire, gone=True, persona=Persona.ROCE) as (a, peer):
