@@ -38,10 +38,12 @@ struct crowd {
 	struct siw_bench_buf buf;
 	struct one all[QUIET + 1];
 	struct siw_bench_guard guard;
-	uint32_t sent, credited;  /* client: flood messages sent, and those that were credited */
-	uint32_t flooded, repaid; /* server: flood messages received, and those credited */
-	bool echoed;		  /* client: the answer on the quiet QP has arrived */
-	uint32_t served;	  /* server: answered messages of quiet QPs */
+	uint32_t sent,
+		credited; /* client: flood messages sent, and those whose credit the server returned */
+	uint32_t flooded,
+		repaid;	 /* server: flood messages received, and those whose credit was returned */
+	bool echoed;	 /* client: the answer on the quiet QP has arrived */
+	uint32_t served; /* server: answered messages of quiet QPs */
 };
 
 /* ---- requests: wr_id is the QP's number, then the slot --------------------------------------- */

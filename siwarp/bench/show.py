@@ -43,7 +43,8 @@ _FLOORS = {
 }
 
 
-#: Variants of siwarp: key of the figure, key of the ratio, title, and meaning of the ratio.
+#: Variants of siwarp that the table compares: key of the measured number in the result, key of its
+#: ratio, title, and meaning of the ratio.
 _BESIDE = (
     ("with_markers", "markers_ratio", "siwarp, Markers in both directions", "{} of without"),
     (

@@ -182,7 +182,10 @@ int siw_ddp_uc_rx(struct siw_ddp_uc *uc, struct siw_ddp_uc_seg *seg);
  * starve other sockets.
  */
 bool siw_ddp_uc_may_continue_rx(struct siw_ddp_uc *uc, int tries, uint32_t octets);
-/* Abandons the operation that is being received: the rest of the operation counts as not whole. */
+/*
+ * Abandons the operation that is being received: its remaining datagrams are handled as if one of
+ * its datagrams were missing.
+ */
 void siw_ddp_uc_abandon_rx_op(struct siw_ddp_uc *uc);
 /*
  * Copies the first octets of the current payload, at most len, into out. Returns the number of

@@ -140,7 +140,7 @@ static void context_reset_state(struct siw_context *ctx)
 /* Returns a context that can be opened: a new context or a closed one. */
 static struct siw_context *alloc_or_reuse_context(void)
 {
-	struct siw_context *ctx = siw_device_take_closed_context();
+	struct siw_context *ctx = siw_device_take_context_for_reuse();
 
 	if (ctx) {
 		context_reset_state(ctx);
@@ -240,7 +240,7 @@ close_device_port:
 	close_device_port(ctx, NULL);
 fail:
 	siw_guard_remove();
-	siw_device_keep_closed_context(ctx);
+	siw_device_keep_context_for_reuse(ctx);
 	return siw_refuse_and_return_null(err);
 }
 
@@ -329,7 +329,7 @@ int siw_close_device(struct siw_context *ctx)
 	siw_device_thread_stop(ctx);
 	drain_and_close_device(ctx);
 	siw_device_free_freelist_memory(ctx);
-	siw_device_keep_closed_context(ctx);
+	siw_device_keep_context_for_reuse(ctx);
 	return 0;
 }
 

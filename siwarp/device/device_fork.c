@@ -63,7 +63,7 @@ void siw_device_context_each(void (*call)(struct siw_context *ctx, uint64_t arg)
 	siw_unlock(&fork_lock.lock);
 }
 
-struct siw_context *siw_device_take_closed_context(void)
+struct siw_context *siw_device_take_context_for_reuse(void)
 {
 	struct siw_context *ctx = NULL;
 
@@ -76,7 +76,7 @@ struct siw_context *siw_device_take_closed_context(void)
 	return ctx;
 }
 
-void siw_device_keep_closed_context(struct siw_context *ctx)
+void siw_device_keep_context_for_reuse(struct siw_context *ctx)
 {
 	siw_lock(&fork_lock.lock);
 	siw_link_add(&closed, &ctx->open);

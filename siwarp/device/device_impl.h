@@ -21,11 +21,11 @@ void siw_device_unregister_for_fork(struct siw_context *ctx);
 /* Calls `call` for every open device. No device is opened or closed meanwhile. */
 void siw_device_context_each(void (*call)(struct siw_context *ctx, uint64_t arg), uint64_t arg);
 /*
- * siw_device_take_closed_context() returns a closed context for reuse, or NULL.
- * siw_device_keep_closed_context() stores a closed context for reuse.
+ * siw_device_take_context_for_reuse() returns a closed context for reuse, or NULL.
+ * siw_device_keep_context_for_reuse() stores a closed context for reuse.
  */
-struct siw_context *siw_device_take_closed_context(void);
-void siw_device_keep_closed_context(struct siw_context *ctx);
+struct siw_context *siw_device_take_context_for_reuse(void);
+void siw_device_keep_context_for_reuse(struct siw_context *ctx);
 /*
  * Stores a context that was closed by force. The context and the structs of its children are never
  * reused.

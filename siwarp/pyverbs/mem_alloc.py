@@ -136,12 +136,12 @@ def read(addr: int, length: int, offset: int = 0) -> bytes:
 
 
 def read32(addr: int, offset: int = 0) -> int:
-    """Return the 32-bit number at index ``offset`` of an array."""
+    """Return element number ``offset`` of an array of 32-bit numbers."""
     return int.from_bytes(read(addr, 4, 4 * offset), sys.byteorder)
 
 
 def read64(addr: int, offset: int = 0) -> int:
-    """Return the 64-bit number at index ``offset`` of an array."""
+    """Return element number ``offset`` of an array of 64-bit numbers."""
     return int.from_bytes(read(addr, 8, 8 * offset), sys.byteorder)
 
 

@@ -194,7 +194,7 @@ static inline uint32_t siw_rdmap_src_qpn(const struct siw_addr *source, uint32_t
 /* How to handle a received datagram segment. */
 enum siw_rdmap_dgram_action {
 	SIW_RDMAP_TAKE,
-	/* deliver the message, whose first SIW_RDMAP_IMM_LEN octets are a header of RDMAP */
+	/* deliver the message without its first SIW_RDMAP_IMM_LEN octets, a header of RDMAP */
 	SIW_RDMAP_TAKE_HEADED,
 	SIW_RDMAP_DROP, /* the segment was dropped, and counted */
 	SIW_RDMAP_ERROR_MESSAGE,

@@ -181,13 +181,13 @@ void __wrap_siw_device_free_freelist_memory(struct siw_context *ctx)
 	sim.memory_fails = before;
 }
 
-struct siw_context *__real_siw_device_take_closed_context(void);
-struct siw_context *__wrap_siw_device_take_closed_context(void);
+struct siw_context *__real_siw_device_take_context_for_reuse(void);
+struct siw_context *__wrap_siw_device_take_context_for_reuse(void);
 
 /* The allocation of a device's struct always succeeds, as if the struct were reused. */
-struct siw_context *__wrap_siw_device_take_closed_context(void)
+struct siw_context *__wrap_siw_device_take_context_for_reuse(void)
 {
-	struct siw_context *kept = __real_siw_device_take_closed_context();
+	struct siw_context *kept = __real_siw_device_take_context_for_reuse();
 
 	if (!kept && sim.memory_fails && sim.open)
 		sim.memory_decided = SIM_MEMORY_SUCCEEDS;

@@ -72,7 +72,7 @@ static void poll_while_progress_lock_is_held(bool takes)
 	int n, there;
 
 	post_until_second_send_is_batched();
-	if (!takes) /* a poll that fills its array does not flush */
+	if (!takes) /* a poll that fills its array does not send delayed posts */
 		must(siw_poll_cq(end.cq, 1, wc) == 1);
 	holds = polled = false;
 	must(pthread_create(&thread, NULL, hold_progress_lock, NULL) == 0);

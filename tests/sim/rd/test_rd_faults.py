@@ -16,7 +16,7 @@ def set_fault_plan(text: str | None) -> None:
     net.current_simulated_world().link(net.HERE, net.HERE, text)
 
 
-def random_segments(n: int, seed: int, most: int) -> list[bytes]:
+def make_random_segments(n: int, seed: int, most: int) -> list[bytes]:
     rng = random.Random(seed)
     return [b"%08d" % i + rng.randbytes(rng.choice([0, 7, 100, most])) for i in range(n)]
 
@@ -29,7 +29,10 @@ def test_segments_arrive_intact_and_in_order_despite_loss_duplication_and_damage
     a, b = make_endpoint(), make_endpoint()
     set_fault_plan(f"loss=10%, dup=5%, reorder=2%, corrupt=0.1%, seed={seed}")
     to_b, to_a = a.get_peer(b.local_addr), b.get_peer(a.local_addr)
-    there, back = random_segments(1500, seed, 3000), random_segments(300, seed + 100, 3000)
+    there, back = (
+        make_random_segments(1500, seed, 3000),
+        make_random_segments(300, seed + 100, 3000),
+    )
     for data in back[:200]:
         assert b.send(to_a, data) in (0, 1)
     sent_back = lib.siw_rd_count_queued_segments(to_a, lib.SIW_RD_REQUESTS)
@@ -48,7 +51,7 @@ def test_large_segments_arrive_despite_bursts_of_loss(make_endpoint):
     a, b = make_endpoint(), make_endpoint()
     set_fault_plan("loss=2%, burst=3, delay=0.2ms, jitter=0.1ms")
     peer = a.get_peer(b.local_addr)
-    data = random_segments(300, 5, 60000)
+    data = make_random_segments(300, 5, 60000)
     counters = Counters()
     send_all_segments(a, peer, data, a, b)
     assert b.received_data() == data

@@ -296,7 +296,9 @@ def test_unrequested_delivery_counts_end_the_connection(wire: Wire) -> None:
 
 @pytest.mark.parametrize("persona", [Persona.IWARP, Persona.ROCE])
 @pytest.mark.parametrize(
-    "said", [build_delivery_count_message(1, 0), build_delivery_count_request()], ids=["count", "wants"]
+    "said",
+    [build_delivery_count_message(1, 0), build_delivery_count_request()],
+    ids=["count", "wants"],
 )
 def test_delivery_count_messages_of_a_peer_that_is_not_known_as_siwarp_are_refused(
     wire: Wire, persona: int, said: bytes
@@ -460,7 +462,9 @@ def endpoint_with_unpolled_send_completion() -> Iterator[tuple[End, PlainPeer]]:
         a.post_receive(0, length=100)
         a.post(SEND, 1, length=8)
         peer.send_segments(
-            build_delivery_count_request(), build_delivery_count_message(1, 0), peer.build_send(b"answer")
+            build_delivery_count_request(),
+            build_delivery_count_message(1, 0),
+            peer.build_send(b"answer"),
         )
         assert poll(a.rcq)[0].ok
         assert len(peer.receive_until_silent()) == 2

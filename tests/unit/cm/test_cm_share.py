@@ -37,7 +37,7 @@ with Context(sys.argv[1]) as context:
 """
 
 
-def refused_and_paused_startup_counts(host: str, **settings: str) -> str:
+def count_refused_and_paused_startups(host: str, **settings: str) -> str:
     """Run PROGRAM in a network namespace with an additional address and return its output.
 
     The library of a sanitizer is preloaded into the program only, because a shell with the library
@@ -65,17 +65,17 @@ def refused_and_paused_startup_counts(host: str, **settings: str) -> str:
 
 @pytest.mark.scales
 def test_by_default_loopback_may_hold_all_pending_connections() -> None:
-    assert refused_and_paused_startup_counts("127.0.0.1") == "0 1"
+    assert count_refused_and_paused_startups("127.0.0.1") == "0 1"
 
 
 @pytest.mark.scales
 def test_by_default_a_non_loopback_address_may_hold_three_quarters_of_the_connections() -> None:
-    assert refused_and_paused_startup_counts("192.0.2.9") == "3 0"
+    assert count_refused_and_paused_startups("192.0.2.9") == "3 0"
 
 
 @pytest.mark.scales
 def test_a_source_share_that_is_set_also_applies_to_loopback() -> None:
-    assert refused_and_paused_startup_counts("127.0.0.1", SIWARP_SOURCE_SHARE="75") == "3 0"
+    assert count_refused_and_paused_startups("127.0.0.1", SIWARP_SOURCE_SHARE="75") == "3 0"
 
 
 def test_the_error_of_a_reset_connect_mentions_the_source_share() -> None:
