@@ -43,7 +43,7 @@ int siw_cm_check_channel_usable(const struct siw_cm_channel *ch)
 	return siw_cm_channel_stale(ch) ? siw_refuse(STALE) : 0;
 }
 
-static void cm_channel_end_by_force(struct siw_child *child)
+static void cm_channel_destroy_by_force(struct siw_child *child)
 {
 	struct siw_cm_channel *ch = siw_container(child, struct siw_cm_channel, child);
 
@@ -69,7 +69,7 @@ struct siw_cm_channel *siw_cm_create_channel(struct siw_context *context)
 	ch->pid = getpid();
 	if (context)
 		siw_device_child_add(context, &ch->child, SIW_CHILD_CM_CHANNEL,
-				     cm_channel_end_by_force, siw_evq_fd(ch->evq));
+				     cm_channel_destroy_by_force, siw_evq_fd(ch->evq));
 	return ch;
 }
 
@@ -83,7 +83,7 @@ int siw_cm_destroy_channel(struct siw_cm_channel *ch)
 		return siw_refuse(CM_CHANNEL_BUSY, atomic_load(&ch->n_ids));
 	if (ch->context)
 		siw_device_child_del(ch->context, &ch->child);
-	cm_channel_end_by_force(&ch->child);
+	cm_channel_destroy_by_force(&ch->child);
 	siw_evq_free(ch->evq);
 	siw_lock_destroy(&ch->lock);
 	free(ch);
@@ -119,7 +119,7 @@ static void id_release_device(struct siw_cm_id *id)
  * Called when the id's device is closed by force: the id's struct is kept, but its channel may be
  * destroyed.
  */
-static void id_end_by_force(struct siw_child *child)
+static void id_destroy_by_force(struct siw_child *child)
 {
 	struct siw_cm_id *id = siw_container(child, struct siw_cm_id, child);
 	struct siw_cm_channel *channel = siw_cm_lock_channel_of(id);
@@ -136,7 +136,7 @@ int siw_cm_assign_device(struct siw_cm_id *id, struct siw_context *context)
 	if (err)
 		return err;
 	id->context = context;
-	siw_device_child_add(context, &id->child, SIW_CHILD_CM_ID, id_end_by_force, -1);
+	siw_device_child_add(context, &id->child, SIW_CHILD_CM_ID, id_destroy_by_force, -1);
 	return 0;
 }
 

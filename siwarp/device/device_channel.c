@@ -14,7 +14,7 @@
  */
 static __thread struct siw_comp_channel *collecting;
 
-static void comp_channel_end_by_force(struct siw_child *child)
+static void comp_channel_destroy_by_force(struct siw_child *child)
 {
 	struct siw_comp_channel *ch = siw_container(child, struct siw_comp_channel, child);
 
@@ -46,7 +46,8 @@ struct siw_comp_channel *siw_create_comp_channel(struct siw_context *ctx)
 	ch->ctx = ctx;
 	siw_lock_init(&ch->lock);
 	siw_link_init(&ch->cqs);
-	siw_device_child_add(ctx, &ch->child, SIW_CHILD_CHANNEL, comp_channel_end_by_force, ch->fd);
+	siw_device_child_add(ctx, &ch->child, SIW_CHILD_CHANNEL, comp_channel_destroy_by_force,
+			     ch->fd);
 	return ch;
 fail:
 	atomic_fetch_sub(&ctx->n_channel, 1);
@@ -63,7 +64,7 @@ int siw_destroy_comp_channel(struct siw_comp_channel *ch)
 		return siw_refuse(CHANNEL_BUSY, atomic_load(&ch->n_cq));
 	atomic_fetch_sub(&ch->ctx->n_channel, 1);
 	siw_device_child_del(ch->ctx, &ch->child);
-	comp_channel_end_by_force(&ch->child);
+	comp_channel_destroy_by_force(&ch->child);
 	free(ch);
 	return 0;
 }

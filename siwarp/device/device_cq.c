@@ -79,7 +79,7 @@ static void cq_tear_down(struct siw_cq *cq)
 	siw_device_freelist_give(&cq->ctx->free_cqs, &cq->in_freelist);
 }
 
-static void cq_end_by_force(struct siw_child *child)
+static void cq_destroy_by_force(struct siw_child *child)
 {
 	struct siw_cq *cq = siw_container(child, struct siw_cq, child);
 
@@ -137,7 +137,7 @@ struct siw_cq *siw_create_cq(struct siw_context *ctx, int cqe, void *cq_context,
 	siw_device_async_init(&cq->async, ctx, cq, cq_context);
 	if (channel)
 		atomic_fetch_add(&channel->n_cq, 1);
-	siw_device_child_add(ctx, &cq->child, SIW_CHILD_CQ, cq_end_by_force, -1);
+	siw_device_child_add(ctx, &cq->child, SIW_CHILD_CQ, cq_destroy_by_force, -1);
 	return cq;
 }
 

@@ -120,7 +120,7 @@ static void srq_tear_down(struct siw_srq *srq)
 	siw_device_freelist_give(&srq->ctx->free_srqs, &srq->in_freelist);
 }
 
-static void srq_end_by_force(struct siw_child *child)
+static void srq_destroy_by_force(struct siw_child *child)
 {
 	struct siw_srq *srq = siw_container(child, struct siw_srq, child);
 
@@ -148,7 +148,7 @@ struct siw_srq *siw_create_srq(struct siw_pd *pd, struct siw_srq_init_attr *init
 		return siw_refuse_and_return_null(err ? err : -ENOMEM);
 	}
 	atomic_fetch_add(&pd->n_srq, 1);
-	siw_device_child_add(ctx, &srq->child, SIW_CHILD_SRQ, srq_end_by_force, -1);
+	siw_device_child_add(ctx, &srq->child, SIW_CHILD_SRQ, srq_destroy_by_force, -1);
 	init->attr.max_wr = srq->attr.max_wr;
 	init->attr.max_sge = srq->attr.max_sge;
 	return srq;

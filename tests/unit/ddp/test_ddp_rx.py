@@ -26,7 +26,7 @@ from unit.ddp.ddp_harness import (
 WRITE, SINK = lib.SIW_MEM_REMOTE_WRITE, lib.SIW_MEM_READ_SINK
 CATASTROPHIC = (lib.SIW_LAYER_DDP, lib.SIW_DDP_LOCAL_CATASTROPHIC, 0)
 CRC = (lib.SIW_LAYER_LLP, 0, lib.SIW_MPA_CRC)
-#: Octets of a segment whose payload is placed before its CRC is checked.
+#: Length of a segment in octets that is long enough to be placed before its CRC is checked.
 LARGE = 20_000
 
 

@@ -20,7 +20,7 @@ class ProgramEntry:
     how: str
 
 
-def program_table_entries() -> list[ProgramEntry]:
+def parse_table_of_programs() -> list[ProgramEntry]:
     text = PAGE.read_text("utf-8")
     table = text.partition("<!-- programs: begin -->\n")[2].partition("<!-- programs: end -->")[0]
     found = []
@@ -38,7 +38,7 @@ def find_program_entry_for_table_row(row: str) -> ProgramEntry | None:
     """Return the entry whose program name is the longest prefix of the row's name."""
     fitting = [
         (len(n), e)
-        for e in program_table_entries()
+        for e in parse_table_of_programs()
         for n in e.names
         if row_starts_with_name(row, n)
     ]
@@ -46,14 +46,14 @@ def find_program_entry_for_table_row(row: str) -> ProgramEntry | None:
 
 
 def test_each_program_entry_has_a_verdict_and_a_reason_if_the_program_fails() -> None:
-    assert len(program_table_entries()) > 10
-    for entry in program_table_entries():
+    assert len(parse_table_of_programs()) > 10
+    for entry in parse_table_of_programs():
         assert VERDICT.fullmatch(entry.verdict), entry
         assert entry.how or entry.verdict.startswith("works"), f"the third column is empty: {entry}"
 
 
 def test_no_program_is_in_the_table_twice() -> None:
-    names = [name for entry in program_table_entries() for name in entry.names]
+    names = [name for entry in parse_table_of_programs() for name in entry.names]
     assert len(names) == len(set(names))
 
 
@@ -73,7 +73,7 @@ def test_each_abi_row_is_about_a_program_whose_entry_says_that_it_works() -> Non
 def test_each_working_program_of_the_table_is_run_by_an_abi_row() -> None:
     names = [
         n
-        for entry in program_table_entries()
+        for entry in parse_table_of_programs()
         if entry.verdict.startswith("works")
         for n in entry.names
     ]
@@ -86,7 +86,7 @@ def test_each_working_program_of_the_table_is_run_by_an_abi_row() -> None:
 
 
 def test_each_option_in_a_program_entry_is_used_by_an_abi_row() -> None:
-    for entry in program_table_entries():
+    for entry in parse_table_of_programs():
         for option in re.findall(r"`([^`]+)`", entry.verdict):
             commands = [
                 " ".join((*(f"{k}={v}" for k, v in row.env.items()), row.options, row.server))
@@ -100,7 +100,7 @@ def test_the_short_form_of_make_abi_runs_each_working_program() -> None:
     short = [row.name for row in all_test_rows() if HERE in row.short and not row.known]
     names = [
         n
-        for entry in program_table_entries()
+        for entry in parse_table_of_programs()
         if entry.verdict.startswith("works")
         for n in entry.names
     ]
@@ -113,7 +113,7 @@ def test_the_long_form_of_make_abi_runs_each_working_program_as_the_page_says() 
     alone = set(re.findall(r"`([^`]+)`", said[1]))
     names = {
         n
-        for entry in program_table_entries()
+        for entry in parse_table_of_programs()
         if entry.verdict.startswith("works")
         for n in entry.names
     }
