@@ -65,7 +65,7 @@ struct siw_channel_peer {
 	uint64_t sent_ns;     /* time of the last send of an unacknowledged frame */
 	uint64_t rto_ns;
 	uint32_t by_ud;	 /* number of frames sent to the peer over UD */
-	uint32_t try_at; /* value of by_ud at which a connection is requested */
+	uint32_t try_at; /* a connection is requested when by_ud reaches this number */
 	bool owed;	 /* the peer waits for an acknowledgement */
 	bool again;	 /* the last acknowledgement to the peer may have been lost */
 	struct siw_ah *ah;

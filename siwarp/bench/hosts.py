@@ -619,7 +619,8 @@ class Run(Closing):
                 others[fd]()
             else:
                 self._link.receive()
-        # Frames after the end of this run belong to the next run.
+        # Frames that follow the last frame of this measured run belong to the next one, which reads
+        # them from the link.
         while not self._is_over() and (frame := self._link.pop_received_frame()) is not None:
             self._handle_frame(frame)
 

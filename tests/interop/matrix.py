@@ -55,8 +55,8 @@ RPING_RANGE = f"rping takes no sizes but 23 to {RPING_LARGEST} on its command li
 def interop_matrix_test_params(
     row: str, terms: Sequence[MpaParameters], sizes: Sequence[int], impossible: str = ""
 ) -> Iterator[Any]:
-    """Yield the parameters (terms, size) of a family of cells; ``row`` has a placeholder for the
-    terms.
+    """Yield the test parameters of some cells of the matrix: each combination of MPA parameters and
+    message size. ``row`` is the name of the cells' row, with a placeholder for the MPA parameters.
     """
     for one in terms:
         for size in sizes:

@@ -156,12 +156,12 @@ def make_constant_mutation_operator(tree: CSourceTree) -> Operator:
             if len(names) > 1:
                 following.update(zip(names, [*names[1:], names[0]], strict=True))
 
-    def replace_constants(words: list[str]) -> Iterator[tuple[int, int, str]]:
+    def mutate_constants(words: list[str]) -> Iterator[tuple[int, int, str]]:
         for at, word in enumerate(words):
             if word in following:
                 yield at, at, following[word]
 
-    return replace_constants
+    return mutate_constants
 
 
 def possible_changes(words: list[str], operators: dict[str, Operator]) -> Iterator[TokenChange]:
