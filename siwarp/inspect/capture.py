@@ -477,7 +477,7 @@ def _match_rd_retransmissions(found: _ExaminedStream) -> None:
             original.retransmitted += 1
 
 
-def _fill_stream_totals(found: _ExaminedStream) -> None:
+def _fill_totals_of_captured_streams(found: _ExaminedStream) -> None:
     stream = found.stream
     for message in found.messages:
         message.stream = stream.number
@@ -515,7 +515,7 @@ def examine_packets(packets: Iterable[Packet]) -> Dissection:
         found.stream.number = number
         _match_messages(found)
         _match_rd_retransmissions(found)
-        _fill_stream_totals(found)
+        _fill_totals_of_captured_streams(found)
     return Dissection(messages, [found.stream for found in everything])
 
 
