@@ -164,7 +164,7 @@ struct siw_llp_sock *siw_mpa_sock(const struct siw_mpa_stream *stream);
  * Returns whether octets were read but not consumed: the next siw_mpa_rx_fpdu may need no system
  * call.
  */
-bool siw_mpa_has_unread_octets(const struct siw_mpa_stream *stream);
+bool siw_mpa_has_unconsumed_octets(const struct siw_mpa_stream *stream);
 bool siw_mpa_is_crc_on(const struct siw_mpa_stream *stream);
 /* Shuts down the sending side of the stream; receiving continues. Returns 0 or -errno. */
 int siw_mpa_shutdown(struct siw_mpa_stream *stream);

@@ -127,7 +127,7 @@ struct siw_llp_sock *siw_mpa_sock(const struct siw_mpa_stream *stream)
 	return stream->sock;
 }
 
-bool siw_mpa_has_unread_octets(const struct siw_mpa_stream *stream)
+bool siw_mpa_has_unconsumed_octets(const struct siw_mpa_stream *stream)
 {
 	return stream->rx.pos != stream->rx.end;
 }

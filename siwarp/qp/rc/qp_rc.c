@@ -1306,7 +1306,7 @@ static __attribute__((noinline)) bool rc_answer_confirm_read(struct siw_rc_qp *r
 {
 	struct siw_rdmap_event ev;
 
-	return !siw_mpa_has_unread_octets(rc->mpa) ||
+	return !siw_mpa_has_unconsumed_octets(rc->mpa) ||
 	       siw_rdmap_recv(rc->base.flow.stream, &ev) != 1 || rc_handle_event(rc, &ev);
 }
 
