@@ -282,7 +282,7 @@ static int check_whole_fpdu(struct siw_mpa_stream *stream, uint32_t len)
 	return 1;
 }
 
-static int stage_next_fpdu_without_markers(struct siw_mpa_stream *stream)
+static int stage_received_fpdu_without_markers(struct siw_mpa_stream *stream)
 {
 	struct siw_mpa_rx *rx = &stream->rx;
 	int rv = stage_fpdu_head(stream);
@@ -358,7 +358,7 @@ int siw_mpa_rx_fpdu(struct siw_mpa_stream *stream, const uint8_t **head, size_t 
 		return -EBUSY;
 	if (!rx->have) {
 		rv = rx->markers ? stage_next_fpdu_with_markers(stream)
-				 : stage_next_fpdu_without_markers(stream);
+				 : stage_received_fpdu_without_markers(stream);
 		if (!rv && !staged_octets(rx))
 			staging_release(rx);
 		if (rv <= 0)

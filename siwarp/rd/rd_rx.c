@@ -29,7 +29,8 @@ static uint32_t memory_share_in_units(const struct siw_rd *rd, uint32_t least)
 }
 
 /* Returns the maximum amount of data, in units, that this end stores for the peer in one space. */
-static uint32_t max_stored_units(const struct siw_rd_peer *peer, const struct siw_rd_seq *seq)
+static uint32_t max_units_stored_for_peer(const struct siw_rd_peer *peer,
+					  const struct siw_rd_seq *seq)
 {
 	if (seq->rx)
 		return memory_share_in_units(peer->rd, seq->rx->units);
@@ -140,7 +141,7 @@ static bool may_store_datagram(const struct siw_rd_peer *peer, const struct siw_
 	uint64_t more;
 
 	if (index - seq->rcv >= SIW_RD_WINDOW_MAX ||
-	    units + siw_rd_credit_units(len) > max_stored_units(peer, seq))
+	    units + siw_rd_credit_units(len) > max_units_stored_for_peer(peer, seq))
 		return false;
 	more = rx_ring_allocation_octets(rx_ring_slots_for_index(seq, index)) +
 	       siw_rd_size_class_octets(siw_rd_size_class(octets));

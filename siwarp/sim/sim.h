@@ -212,7 +212,7 @@ int siw_sim_task_new(void);
 void siw_sim_task_begin(int task);
 void siw_sim_task_end(void);
 /* Discards a task whose thread could not be started. */
-void siw_sim_task_drop(int task);
+void siw_sim_task_destroy(int task);
 /* Returns the calling thread's task number; -1: the thread is not a task. Any thread. */
 int siw_sim_current_task_number(void);
 /* Returns whether the task has ended. */

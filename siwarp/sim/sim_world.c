@@ -484,7 +484,7 @@ void siw_sim_task_end(void)
 	run_other_tasks_until_rescheduled(me);
 }
 
-void siw_sim_task_drop(int number)
+void siw_sim_task_destroy(int number)
 {
 	struct sim_task *task = task_by_number(number);
 

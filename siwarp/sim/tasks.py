@@ -124,7 +124,7 @@ def start_task(task: Task, call: Callable[[], Any], ended: Callable[[Task], None
         # block the exit of the process.
         threading.Thread(target=run_task, name=f"siwarp-sim-{task.name}", daemon=True).start()
     except RuntimeError:
-        lib.siw_sim_task_drop(number)
+        lib.siw_sim_task_destroy(number)
         raise
 
 

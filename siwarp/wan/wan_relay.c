@@ -133,7 +133,7 @@ static bool set_ce(uint8_t *p)
 	return true;
 }
 
-static void path_send_packet(struct way *way, const uint8_t *packet, size_t n)
+static void path_deliver_packet_to_interface(struct way *way, const uint8_t *packet, size_t n)
 {
 	/*
 	 * As by a network interface, the packet is dropped if the receiving interface is down or
@@ -157,7 +157,7 @@ static void path_send_due_packets(struct way *way, uint64_t now)
 	struct siw_fault_held *held;
 
 	while ((held = siw_fault_queue_first_due(&way->queue, now))) {
-		path_send_packet(way, held->octets, held->length);
+		path_deliver_packet_to_interface(way, held->octets, held->length);
 		siw_fault_queue_remove(&way->queue, held);
 	}
 }

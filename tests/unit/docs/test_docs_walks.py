@@ -62,7 +62,7 @@ def function_body(function: str, file: str) -> str:
     return found[1]
 
 
-def chain_function_calls_next(before: Hop, hop: Hop) -> bool:
+def hop_calls_next_hop(before: Hop, hop: Hop) -> bool:
     """Return whether the hop ``before`` calls the hop ``hop``."""
     if not hop.via:
         return (
@@ -80,9 +80,7 @@ def test_each_hop_of_a_walk_calls_the_next_hop(title: str) -> None:
     hops = walkthroughs_by_title()[title]
     assert len(hops) > 2
     for before, hop in itertools.pairwise(hops):
-        assert chain_function_calls_next(before, hop), (
-            f"{before.function} does not call {hop.function}"
-        )
+        assert hop_calls_next_hop(before, hop), f"{before.function} does not call {hop.function}"
 
 
 def test_each_queue_pair_type_has_walks_for_sending_and_receiving() -> None:
@@ -115,4 +113,4 @@ def test_the_permitted_calls_in_the_architecture_page_equal_those_of_the_lint() 
 
 def test_a_hop_that_does_not_call_the_next_hop_is_detected() -> None:
     hops = walkthroughs_by_title()["send, RC"]
-    assert not chain_function_calls_next(hops[0], hops[-1])
+    assert not hop_calls_next_hop(hops[0], hops[-1])
