@@ -318,7 +318,7 @@ static void skip_markers_of_fpdu(struct siw_mpa_rx *rx, uint32_t marked_len)
 	rx->at += marked_len;
 }
 
-static __attribute__((noinline)) int stage_next_fpdu_with_markers(struct siw_mpa_stream *stream)
+static __attribute__((noinline)) int stage_received_fpdu_with_markers(struct siw_mpa_stream *stream)
 {
 	struct siw_mpa_rx *rx = &stream->rx;
 	int rv = stage_fpdu_head(stream);
@@ -357,7 +357,7 @@ int siw_mpa_rx_fpdu(struct siw_mpa_stream *stream, const uint8_t **head, size_t 
 	if (rx->placing)
 		return -EBUSY;
 	if (!rx->have) {
-		rv = rx->markers ? stage_next_fpdu_with_markers(stream)
+		rv = rx->markers ? stage_received_fpdu_with_markers(stream)
 				 : stage_received_fpdu_without_markers(stream);
 		if (!rv && !staged_octets(rx))
 			staging_release(rx);

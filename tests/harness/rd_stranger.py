@@ -62,7 +62,7 @@ class ScriptedRDPeer:
         self.epoch = EPOCH
         self.ird = 16
         self.offer = OFFER
-        self.other = 0  # the queue pair's epoch
+        self.other = 0  # the epoch of RD that the queue pair under test has announced
         # The next three lists are indexed by space (requests, responses): the PSN of the next
         # segment to send, the PSN up to which received segments are acknowledged, and the PSN after
         # the last segment in got.

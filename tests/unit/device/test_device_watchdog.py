@@ -57,7 +57,7 @@ class WatchedConnection:
         return self.watchdogs()
 
     def write_until_watchdogs_wake(self, watchdogs: list[int]) -> None:
-        """Write until all watchdog threads have woken."""
+        """Make RDMA Writes until all watchdog threads have woken."""
         before = [voluntary_context_switches(task) for task in watchdogs]
 
         def all_watchdogs_have_woken() -> bool:
