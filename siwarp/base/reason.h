@@ -106,7 +106,7 @@
 	/* ---- completion queues, channels, shared receive queues */                              \
 	X(CHANNEL_BUSY, EBUSY, "{0} CQs use the channel: destroy them first")                      \
 	X(CQ_SIZE, EINVAL, "cqe is {0}: use a value from 1 to {1} (max_cqe)")                      \
-	X(CQ_VECTOR, EINVAL, "comp_vector is {0}: a device has one completion vector, 0")          \
+	X(CQ_VECTOR, EINVAL, "comp_vector is {0}: it must be 0 to {1} (setting SIWARP_LANES)")     \
 	X(CQ_CHANNEL, EINVAL,                                                                      \
 	  "the channel belongs to another device: use a channel of the same context")              \
 	X(CQ_BUSY, EBUSY, "{0} queues of QPs use the CQ: destroy the QPs first")                   \

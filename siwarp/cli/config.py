@@ -36,7 +36,7 @@ _OPTIONS = {"--cflags", "--libs", "--json", "-h", "--help"}
 
 #: The settings by subject; each setting is in exactly one group.
 GROUPS = {
-    "progress": "progress_thread nap_us spin_us budget hot_sockets batching",
+    "progress": "progress_thread lanes nap_us spin_us budget hot_sockets batching",
     "sockets": "rcvbuf sndbuf mcast_port mcast_ttl",
     "streams": "crc markers mulpdu crc_first persona delivery_counts mpa_announce "
     "rnr_octets linger_ms",

@@ -275,8 +275,7 @@ int siw_cm_bind_qp(struct siw_cm_id *id, struct siw_qp *qp)
 	err = id->ud ? siw_cm_ud_move_qp_to_rts(qp) : siw_modify_qp(qp, &attr, SIW_QP_STATE);
 	if (err)
 		return siw_refused(err);
-	siw_qp_weak_ref_set(&id->qp, qp);
-	return 0;
+	return siw_qp_weak_ref_set(&id->qp, qp);
 }
 
 int siw_cm_listen(struct siw_cm_id *id, const struct siw_addr *addr, int backlog)

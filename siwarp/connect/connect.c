@@ -76,9 +76,9 @@ static bool conn_retry_schedule(struct siw_conn *conn, int status)
 		again->wait_us *= 2;
 	siw_mpa_close(conn->mpa, false);
 	conn->mpa = NULL;
-	siw_device_timer_cancel(conn->user->ctx, &conn->timed);
+	siw_device_timer_cancel(siw_conn_lane(conn), &conn->timed);
 	conn->deadline_ns = next;
-	siw_device_timer_start_at(conn->user->ctx, &conn->timed, next);
+	siw_device_timer_start_at(siw_conn_lane(conn), &conn->timed, next);
 	return true;
 }
 
@@ -90,10 +90,10 @@ static int conn_retry_start(struct siw_conn *conn)
 {
 	struct siw_conn_retry *again = conn->retry;
 	const struct siw_addr *source = again->source.family ? &again->source : NULL;
-	int err = siw_mpa_connect(conn->user->ctx->lane.port, &again->dest, source, &again->params,
+	int err = siw_mpa_connect(siw_conn_lane(conn)->port, &again->dest, source, &again->params,
 				  &conn->handler, &conn->mpa);
 
-	siw_device_timer_cancel(conn->user->ctx, &conn->timed);
+	siw_device_timer_cancel(siw_conn_lane(conn), &conn->timed);
 	if (!err && again->tos)
 		siw_llp_tcp_set_tos(siw_mpa_sock(conn->mpa), again->tos);
 	return err;
@@ -101,14 +101,13 @@ static int conn_retry_start(struct siw_conn *conn)
 
 void siw_conn_set_tos(struct siw_conn *conn, int tos)
 {
-	struct siw_context *ctx = conn->user->ctx;
+	struct siw_lane *lane = siw_conn_lock(conn);
 
-	siw_lock(&ctx->lane.lock);
 	if (conn->retry)
 		conn->retry->tos = tos;
 	if (conn->mpa)
 		siw_llp_tcp_set_tos(siw_mpa_sock(conn->mpa), tos);
-	siw_unlock(&ctx->lane.lock);
+	siw_unlock(&lane->lock);
 }
 
 /* ==== connections ============================================================================= */
@@ -149,7 +148,7 @@ static void conn_end_stream(struct siw_conn *conn, bool abort)
 		siw_mpa_close(conn->mpa, abort);
 	conn->mpa = NULL;
 	conn->stage = OVER;
-	siw_device_timer_cancel(conn->user->ctx, &conn->timed);
+	siw_device_timer_cancel(siw_conn_lane(conn), &conn->timed);
 }
 
 void siw_conn_free(struct siw_conn *conn)
@@ -178,7 +177,7 @@ void siw_conn_free(struct siw_conn *conn)
 static void conn_refuse_with_terminate(struct siw_conn *conn, const struct siw_wire_err *err)
 {
 	conn->err = *err;
-	if (siw_qp_rc_refuse_stream(conn->user->ctx, conn->mpa, err) == 0)
+	if (siw_qp_rc_refuse_stream(siw_conn_lane(conn), conn->mpa, err) == 0)
 		conn->mpa = NULL;
 	conn_end_stream(conn, false);
 }
@@ -222,7 +221,7 @@ static int conn_serve_startup(struct siw_conn *conn)
 		conn_handle_startup_failure(conn, r);
 		return 1;
 	}
-	siw_device_timer_cancel(conn->user->ctx, &conn->timed);
+	siw_device_timer_cancel(siw_conn_lane(conn), &conn->timed);
 	if (r == SIW_MPA_REQUEST) {
 		conn->stage = REQUESTED;
 		siw_conn_set_admission_stage(conn, SIW_ADMISSION_REQUEST);
@@ -265,7 +264,7 @@ static void conn_start_timer(struct siw_conn *conn, int timeout_ms)
 	if (timeout_ms <= 0)
 		timeout_ms = (int)siw_settings()->mpa_timeout_ms;
 	conn->deadline_ns = siw_now_ns() + (uint64_t)timeout_ms * 1000000;
-	siw_device_timer_start_at(conn->user->ctx, &conn->timed, conn->deadline_ns);
+	siw_device_timer_start_at(siw_conn_lane(conn), &conn->timed, conn->deadline_ns);
 }
 
 static void conn_handle_timer(struct siw_timed *timed, uint64_t now_ns)
@@ -320,7 +319,7 @@ static int conn_serve(struct siw_io_handler *self)
 	}
 }
 
-static struct siw_conn *alloc_connection(const struct siw_conn_user *user,
+static struct siw_conn *alloc_connection(const struct siw_conn_user *user, struct siw_lane *lane,
 					 enum siw_conn_stage stage, void *user_data)
 {
 	struct siw_conn *conn = calloc(1, sizeof(*conn));
@@ -329,6 +328,7 @@ static struct siw_conn *alloc_connection(const struct siw_conn_user *user,
 		return NULL;
 	conn->handler.serve = conn_serve;
 	conn->user = user;
+	atomic_init(&conn->lane, lane);
 	conn->stage = stage;
 	conn->user_data = user_data;
 	conn->timed.tick = conn_handle_timer;
@@ -351,7 +351,7 @@ static void end_startup_deferred(struct siw_conn *conn)
 	conn_end_stream(conn, true);
 	siw_conn_set_admission_stage(conn, SIW_ADMISSION_NOWHERE);
 	conn->deadline_ns = 0;
-	siw_device_timer_start_at(conn->user->ctx, &conn->timed, 0);
+	siw_device_timer_start_at(siw_conn_lane(conn), &conn->timed, 0);
 }
 
 /*
@@ -451,7 +451,7 @@ static bool listener_may_accept(struct siw_conn *listener)
 	siw_count(SIW_COUNTER_startups_paused, 1);
 	if (next != NEVER) {
 		listener->deadline_ns = next;
-		siw_device_timer_start_at(listener->user->ctx, &listener->timed, next);
+		siw_device_timer_start_at(siw_conn_lane(listener), &listener->timed, next);
 	}
 	return false;
 }
@@ -463,7 +463,7 @@ static int serve_listener(struct siw_conn *listener)
 
 		if (!listener_may_accept(listener))
 			return n;
-		conn = alloc_connection(listener->user, STARTING, NULL);
+		conn = alloc_connection(listener->user, siw_conn_lane(listener), STARTING, NULL);
 		if (!conn)
 			return n;
 		if (siw_mpa_accept_connection(listener->lsock, &conn->handler, &conn->mpa)) {
@@ -477,18 +477,18 @@ static int serve_listener(struct siw_conn *listener)
 
 /* ---- calls of the connection manager --------------------------------------------------------- */
 
-int siw_conn_listen(const struct siw_conn_user *user, const struct siw_addr *addr, int backlog,
-		    void *user_data, struct siw_conn **out)
+int siw_conn_listen(const struct siw_conn_user *user, struct siw_lane *lane,
+		    const struct siw_addr *addr, int backlog, void *user_data,
+		    struct siw_conn **out)
 {
-	struct siw_conn *conn = alloc_connection(user, LISTENING, user_data);
+	struct siw_conn *conn = alloc_connection(user, lane, LISTENING, user_data);
 	int err = -ENOMEM;
 
 	if (!conn)
 		return -ENOMEM;
 	conn->admission = siw_admission_new();
 	if (conn->admission)
-		err = siw_llp_tcp_listen(user->ctx->lane.port, addr, backlog, &conn->handler,
-					 &conn->lsock);
+		err = siw_llp_tcp_listen(lane->port, addr, backlog, &conn->handler, &conn->lsock);
 	if (err)
 		siw_conn_free(conn);
 	else
@@ -496,21 +496,22 @@ int siw_conn_listen(const struct siw_conn_user *user, const struct siw_addr *add
 	return err;
 }
 
-int siw_conn_start(const struct siw_conn_user *user, const struct siw_addr *dest,
-		   const struct siw_addr *source, const struct siw_mpa_params *params,
-		   int timeout_ms, void *user_data, struct siw_conn **out)
+int siw_conn_start(const struct siw_conn_user *user, struct siw_lane *lane,
+		   const struct siw_addr *dest, const struct siw_addr *source,
+		   const struct siw_mpa_params *params, int timeout_ms, void *user_data,
+		   struct siw_conn **out)
 {
-	struct siw_conn *conn = alloc_connection(user, STARTING, user_data);
-	struct siw_llp_port *port = user->ctx->lane.port;
+	struct siw_conn *conn = alloc_connection(user, lane, STARTING, user_data);
 	int err;
 
 	if (!conn)
 		return -ENOMEM;
 	conn->initiator = true;
 	if (dest)
-		err = siw_mpa_connect(port, dest, source, params, &conn->handler, &conn->mpa);
+		err = siw_mpa_connect(lane->port, dest, source, params, &conn->handler, &conn->mpa);
 	else
-		err = siw_mpa_connect_to_itself(port, source, params, &conn->handler, &conn->mpa);
+		err = siw_mpa_connect_to_itself(lane->port, source, params, &conn->handler,
+						&conn->mpa);
 	if (err) {
 		free(conn);
 		return err;
@@ -531,8 +532,9 @@ int siw_connect_start(struct siw_reporter *reporter, const struct siw_addr *dest
 	 * *out is set under the lock, because another thread may read the connection's first event
 	 * and use *out.
 	 */
-	siw_lock(&ctx->lane.lock);
-	err = siw_conn_start(&reporter->user, dest, source, params, timeout_ms, NULL, out);
+	siw_lock(&ctx->lane0.lock);
+	err = siw_conn_start(&reporter->user, &ctx->lane0, dest, source, params, timeout_ms, NULL,
+			     out);
 	if (!err && refused_ms > 0) {
 		err = conn_retry_enable(*out, dest, source, params, timeout_ms, refused_ms);
 		if (err) {
@@ -540,7 +542,7 @@ int siw_connect_start(struct siw_reporter *reporter, const struct siw_addr *dest
 			*out = NULL;
 		}
 	}
-	siw_unlock(&ctx->lane.lock);
+	siw_unlock(&ctx->lane0.lock);
 	return err;
 }
 
@@ -575,12 +577,10 @@ int siw_conn_reply(struct siw_conn *conn, const struct siw_mpa_params *params)
 
 int siw_connect_reply(struct siw_conn *conn, const struct siw_mpa_params *params)
 {
-	struct siw_context *ctx = conn->user->ctx;
-	int err;
+	struct siw_lane *lane = siw_conn_lock(conn);
+	int err = siw_conn_reply(conn, params);
 
-	siw_lock(&ctx->lane.lock);
-	err = siw_conn_reply(conn, params);
-	siw_unlock(&ctx->lane.lock);
+	siw_unlock(&lane->lock);
 	return err;
 }
 
@@ -591,30 +591,28 @@ void siw_conn_set_timeout(struct siw_conn *conn, int timeout_ms)
 
 int siw_conn_addrs(struct siw_conn *conn, struct siw_addr *local, struct siw_addr *peer)
 {
-	struct siw_context *ctx = conn->user->ctx;
+	struct siw_lane *lane;
 	int err = -ENOTCONN;
 
 	memset(local, 0, sizeof(*local));
 	memset(peer, 0, sizeof(*peer));
-	siw_lock(&ctx->lane.lock);
+	lane = siw_conn_lock(conn);
 	if (conn->lsock)
 		err = siw_llp_local_addr(conn->lsock, local);
 	else if (conn->mpa)
 		err = siw_mpa_addrs(conn->mpa, local, peer);
 	else if (conn->rc && conn->rc->base.flow.stream)
 		err = siw_mpa_addrs(conn->rc->mpa, local, peer);
-	siw_unlock(&ctx->lane.lock);
+	siw_unlock(&lane->lock);
 	return err;
 }
 
 int siw_conn_uses_crc(struct siw_conn *conn)
 {
-	struct siw_context *ctx = conn->user->ctx;
-	int on;
+	struct siw_lane *lane = siw_conn_lock(conn);
+	int on = conn->crc;
 
-	siw_lock(&ctx->lane.lock);
-	on = conn->crc;
-	siw_unlock(&ctx->lane.lock);
+	siw_unlock(&lane->lock);
 	return on;
 }
 
@@ -623,7 +621,7 @@ static void conn_report_established(struct siw_conn *conn)
 	if (conn->established)
 		return;
 	conn->established = true;
-	siw_device_timer_cancel(conn->user->ctx, &conn->timed);
+	siw_device_timer_cancel(siw_conn_lane(conn), &conn->timed);
 	conn_report_event(conn, NULL, SIW_CONN_ESTABLISHED, 0, NULL);
 }
 
@@ -635,7 +633,7 @@ static void conn_handle_stream_end(struct siw_conn *conn, int status,
 	conn->stage = OVER;
 	conn->cause = status;
 	conn->err = *err;
-	siw_device_timer_cancel(conn->user->ctx, &conn->timed);
+	siw_device_timer_cancel(siw_conn_lane(conn), &conn->timed);
 	conn_report_event(conn, NULL, SIW_CONN_DISCONNECTED, status, NULL);
 }
 
@@ -663,58 +661,109 @@ int siw_conn_attach_qp(struct siw_conn *conn, struct siw_rc_qp *rc,
 	return 0;
 }
 
+/*
+ * Moves a connection whose stream no queue pair owns to another lane. Called with the locks of both
+ * lanes held. Returns 0; or -errno: the connection stays in its lane, or, if the poller of that
+ * lane does not accept the socket again either, has ended.
+ */
+static int conn_move_to_lane(struct siw_conn *conn, struct siw_lane *to)
+{
+	struct siw_llp_sock *sock = siw_mpa_sock(conn->mpa);
+	struct siw_lane *from = siw_conn_lane(conn);
+	int err;
+
+	if (to == from)
+		return 0;
+	siw_llp_leave_port(sock);
+	err = siw_llp_join_port(sock, to->port);
+	if (!err) {
+		atomic_store_explicit(&conn->lane, to, memory_order_relaxed);
+	} else if (siw_llp_join_port(sock, from->port)) {
+		conn_end_stream(conn, true);
+		conn->cause = err;
+	}
+	return err;
+}
+
+static bool conn_can_attach_qp(const struct siw_conn *conn, const struct siw_rc_qp *rc)
+{
+	const struct siw_lane *lane = siw_conn_lane(conn);
+	int action;
+
+	/* A connection in another lane, whose lock is not held, has had another queue pair. */
+	if (lane != &lane->ctx->lane0 && lane != rc->base.qp.lane)
+		return false;
+	return conn->stage == STARTED && !rc->conn && !rc->base.flow.stream &&
+	       siw_qp_find_next_state(SIW_QPT_RC, rc->base.qp.state, SIW_QPE_ATTACHED, &action) >=
+		       0;
+}
+
+/* Called with the locks of lane 0 and of the queue pair's lane held. */
+static int conn_move_and_attach_qp(struct siw_conn *conn, struct siw_rc_qp *rc,
+				   const struct siw_rc_start *start)
+{
+	struct siw_lane *lane = rc->base.qp.lane;
+	int err;
+
+	if (!lane->ctx->lane0.port || !lane->port) /* the device was closed by force */
+		return siw_refuse(STALE);
+	if (!conn_can_attach_qp(conn, rc))
+		return siw_refuse(CM_QP_STATE, (uint64_t)rc->base.qp.state);
+	err = conn_move_to_lane(conn, lane);
+	return err ? err : siw_conn_attach_qp(conn, rc, start);
+}
+
 int siw_connect_attach_qp(struct siw_conn *conn, const struct siw_qp_hold *hold,
 			  const struct siw_rc_start *start)
 {
 	struct siw_context *ctx = conn->user->ctx;
-	struct siw_rc_qp *rc;
-	int action, err;
+	struct siw_qp *qp = siw_qp_weak_ref_get(ctx, hold);
+	int err;
 
-	siw_lock(&ctx->lane.lock);
-	rc = hold->qp ? siw_rc_qp_of(siw_base_qp_of(hold->qp)) : NULL;
-	if (!rc)
-		err = siw_refuse(CM_NO_QP);
-	else if (conn->stage != STARTED || rc->conn || rc->base.flow.stream ||
-		 siw_qp_find_next_state(SIW_QPT_RC, rc->base.qp.state, SIW_QPE_ATTACHED, &action) <
-			 0)
-		err = siw_refuse(CM_QP_STATE, (uint64_t)rc->base.qp.state);
+	if (!qp)
+		return siw_refuse(CM_NO_QP);
+	siw_lock(&ctx->lane0.lock);
+	if (qp->lane != &ctx->lane0)
+		siw_lock(&qp->lane->lock);
+	/* The queue pair may have been destroyed before its lane was locked, but not since then. */
+	if (siw_qp_weak_ref_get(ctx, hold) == qp)
+		err = conn_move_and_attach_qp(conn, siw_rc_qp_of(siw_base_qp_of(qp)), start);
 	else
-		err = siw_conn_attach_qp(conn, rc, start);
-	siw_unlock(&ctx->lane.lock);
+		err = siw_refuse(CM_NO_QP);
+	if (qp->lane != &ctx->lane0)
+		siw_unlock(&qp->lane->lock);
+	siw_unlock(&ctx->lane0.lock);
 	return err;
 }
 
 void siw_connect_refuse_with_terminate(struct siw_conn *conn, const struct siw_wire_err *err)
 {
-	struct siw_context *ctx = conn->user->ctx;
+	struct siw_lane *lane = siw_conn_lock(conn);
 
-	siw_lock(&ctx->lane.lock);
 	if (conn->stage == STARTED)
 		conn_refuse_with_terminate(conn, err);
-	siw_unlock(&ctx->lane.lock);
+	siw_unlock(&lane->lock);
 }
 
 int siw_connect_disconnect(struct siw_conn *conn)
 {
-	struct siw_context *ctx = conn->user->ctx;
+	struct siw_lane *lane = siw_conn_lock(conn);
 	int err = 0;
 
-	siw_lock(&ctx->lane.lock);
 	if (conn->rc)
 		siw_qp_rc_receive_arrived_messages(&conn->rc->base);
 	if (conn->rc) /* the data just received may have ended the stream */
 		siw_qp_rc_fail(conn->rc, SIW_SHUTTING_DOWN, 0, NULL);
 	else if (conn->stage != OVER)
 		err = -ENOTCONN;
-	siw_unlock(&ctx->lane.lock);
+	siw_unlock(&lane->lock);
 	return err;
 }
 
 void siw_conn_destroy(struct siw_conn *conn)
 {
-	struct siw_context *ctx = conn->user->ctx;
+	struct siw_lane *lane = siw_conn_lock(conn);
 
-	siw_lock(&ctx->lane.lock);
 	if (conn->rc)
 		siw_qp_rc_receive_arrived_messages(&conn->rc->base);
 	if (conn->rc) {
@@ -725,7 +774,7 @@ void siw_conn_destroy(struct siw_conn *conn)
 		rc->conn = NULL;
 	}
 	siw_conn_free(conn);
-	siw_unlock(&ctx->lane.lock);
+	siw_unlock(&lane->lock);
 }
 
 /* ==== listening =============================================================================== */
@@ -736,7 +785,7 @@ static int open_listener_at_addr(struct siw_every_addr *every, struct siw_addr *
 {
 	struct siw_conn_listeners *l = siw_container(every, struct siw_conn_listeners, every);
 	struct siw_conn *conn;
-	int err = siw_conn_listen(l->user, addr, l->backlog, NULL, &conn);
+	int err = siw_conn_listen(l->user, every->lane, addr, l->backlog, NULL, &conn);
 
 	if (err)
 		return err;
@@ -757,7 +806,7 @@ static void close_listeners(struct siw_every_addr *every)
 	l->first = l->last = NULL;
 }
 
-/* Listens at every address of the device on one port. Called with the progress lock held. */
+/* Listens at every address of the device on one port. Called with the lock of lane 0 held. */
 static int listen_at_every_address(const struct siw_conn_user *user, uint16_t port, int backlog,
 				   struct siw_conn **out)
 {
@@ -771,7 +820,7 @@ static int listen_at_every_address(const struct siw_conn_user *user, uint16_t po
 		.user = user,
 		.backlog = backlog,
 	};
-	err = siw_every_addr_open_sockets(&l->every, user->ctx, port);
+	err = siw_every_addr_open_sockets(&l->every, &user->ctx->lane0, port);
 	if (err) {
 		free(l);
 		return err;
@@ -792,10 +841,10 @@ int siw_connect_listen(struct siw_reporter *reporter, const struct siw_addr *add
 	 * *out is set under the lock, because another thread may read the listener's first event
 	 * and use *out.
 	 */
-	siw_lock(&ctx->lane.lock);
-	err = addr->family ? siw_conn_listen(user, addr, backlog, NULL, out)
+	siw_lock(&ctx->lane0.lock);
+	err = addr->family ? siw_conn_listen(user, &ctx->lane0, addr, backlog, NULL, out)
 			   : listen_at_every_address(user, siw_addr_port(addr), backlog, out);
-	siw_unlock(&ctx->lane.lock);
+	siw_unlock(&ctx->lane0.lock);
 	return err;
 }
 

@@ -56,7 +56,7 @@ struct siw_conn_event {
 	int status;
 	int number; /* notification: its number; refused UD query: enum siw_sidr_status */
 	struct siw_sidr_request *sidr_request;
-	/* called when the event of the query is read; progress lock held */
+	/* called when the event of the query is read; lock of lane 0 held */
 	void (*on_taken)(struct siw_sidr_request *asked);
 	uint32_t qpn, qkey;
 	struct siw_addr addr; /* address, without port, at which the queue pair qpn receives */
@@ -85,8 +85,10 @@ int siw_evq_fd(struct siw_evq *evq);
  */
 int siw_evq_wait(struct siw_evq *evq, int timeout_ms);
 /*
- * Removes and returns the oldest event of the queue: 1; 0: there is no event. No reporter of the
- * queue may be closed or moved at the same time.
+ * Removes and returns the oldest event of the queue: 1; 0: there is no event, or the oldest event
+ * has been dropped meanwhile. Waits for a progress round of lane 0 only if the event is a REQUEST
+ * or ASKED; the other events may be read before the round that raised them has ended. No reporter
+ * of the queue may be closed or moved at the same time.
  */
 int siw_evq_pop_event(struct siw_evq *evq, struct siw_conn_event *event);
 /* Queues an event of kind SIW_CONN_NOTIFIED with a number. Returns 0 or -ENOMEM. */
@@ -101,11 +103,12 @@ int siw_reporter_open(struct siw_context *context, struct siw_evq *evq, void *us
 		      struct siw_reporter **out);
 /*
  * Queues an event with the reporter's device and user_data. Returns 0 or -ENOMEM. Called with the
- * progress lock held.
+ * lock of the lane of the event's object held, so that the object cannot end before the event is
+ * queued.
  */
 int siw_reporter_report(struct siw_reporter *reporter, const struct siw_conn_event *event);
 /*
- * Drops the event of a query that ends before its event was read. Called with the progress lock
+ * Drops the event of a query that ends before its event was read. Called with the lock of lane 0
  * held.
  */
 void siw_reporter_drop_sidr_events(struct siw_reporter *reporter,
@@ -165,7 +168,8 @@ int siw_conn_addrs(struct siw_conn *conn, struct siw_addr *local, struct siw_add
 
 /*
  * Transfers the started stream to the QP that hold refers to: INIT -> RTR -> RTS. An ESTABLISHED
- * event follows.
+ * event follows. The connection moves to the lane of the QP, so no lock of a lane may be held.
+ * Returns 0 or -errno; after an error the caller ends the connection.
  */
 int siw_connect_attach_qp(struct siw_conn *conn, const struct siw_qp_hold *hold,
 			  const struct siw_rc_start *start);
@@ -183,8 +187,8 @@ int siw_connect_disconnect(struct siw_conn *conn);
 void siw_conn_destroy(struct siw_conn *conn);
 
 /*
- * Makes the RC QP connect by GID and QPN, without a connection manager: 0, -EADDRINUSE,
- * -EADDRNOTAVAIL, -EMFILE, -ENOMEM or another -errno. Progress lock held.
+ * Makes the RC QP connect by GID and QPN, without a connection manager: 0, -EADDRINUSE (no port is
+ * free), -EADDRNOTAVAIL, -EMFILE, -ENOMEM or another -errno. The lock of the QP's lane is held.
  */
 int siw_pair_create_for_qp(struct siw_rc_qp *rc);
 

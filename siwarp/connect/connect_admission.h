@@ -11,8 +11,10 @@
  * share, otherwise the oldest of the source that has the most start-ups. Sources are defined in
  * base/source.h. By default loopback has no share limit: a test may open a thousand client
  * connections from there, and a local attacker can do more harm than use up the pending
- * connections. Setting source_share limits loopback, too. Call all functions under the progress
- * lock.
+ * connections. Setting source_share limits loopback, too.
+ *
+ * A listener and its pending connections are in one lane; all functions are called with the lock of
+ * that lane held.
  */
 #ifndef SIW_CONNECT_ADMISSION_H
 #define SIW_CONNECT_ADMISSION_H

@@ -30,18 +30,34 @@ static struct siw_reporter *reporter_of_connection(const struct siw_conn *conn)
 	return siw_container(conn->user, struct siw_reporter, user);
 }
 
-/* Adds a copy of the event to the queue. Returns 0 or -ENOMEM. */
-static int evq_add_event(struct siw_evq *q, const struct siw_conn_event *event)
+/* Returns a copy of the event that can be added to a queue, or NULL: there is no memory. */
+static struct event_node *event_node_new(const struct siw_conn_event *event)
 {
 	struct event_node *node = calloc(1, sizeof(*node));
 
-	if (!node)
-		return -ENOMEM;
-	node->event = *event;
+	if (node)
+		node->event = *event;
+	return node;
+}
+
+static void evq_add_node(struct siw_evq *q, struct event_node *node)
+{
 	siw_lock(&q->lock);
 	siw_link_add(&q->events, &node->link);
 	evq_update_fd(q);
 	siw_unlock(&q->lock);
+}
+
+/* Adds a copy of the event to the reporter's queue. Returns 0 or -ENOMEM. */
+static int reporter_add_event(struct siw_reporter *reporter, const struct siw_conn_event *event)
+{
+	struct event_node *node = event_node_new(event);
+
+	if (!node)
+		return -ENOMEM;
+	siw_lock(&reporter->lock);
+	evq_add_node(reporter->evq, node);
+	siw_unlock(&reporter->lock);
 	return 0;
 }
 
@@ -61,7 +77,7 @@ static int conn_event_raise(struct siw_conn *conn, struct siw_conn *listener, in
 
 	if (params)
 		event.params = *params;
-	return evq_add_event(reporter->evq, &event);
+	return reporter_add_event(reporter, &event);
 }
 
 int siw_evq_queue_notification(struct siw_evq *q, int number, int status, void *user_data)
@@ -72,8 +88,12 @@ int siw_evq_queue_notification(struct siw_evq *q, int number, int status, void *
 		.status = status,
 		.user_data = user_data,
 	};
+	struct event_node *node = event_node_new(&event);
 
-	return evq_add_event(q, &event);
+	if (!node)
+		return -ENOMEM;
+	evq_add_node(q, node);
+	return 0;
 }
 
 int siw_reporter_report(struct siw_reporter *reporter, const struct siw_conn_event *event)
@@ -82,7 +102,7 @@ int siw_reporter_report(struct siw_reporter *reporter, const struct siw_conn_eve
 
 	its.ctx = reporter->user.ctx;
 	its.user_data = reporter->user_data;
-	return evq_add_event(reporter->evq, &its);
+	return reporter_add_event(reporter, &its);
 }
 
 /*
@@ -123,15 +143,23 @@ void siw_evq_drop_events_of_user(struct siw_evq *q, const void *user_data)
 	evq_drop_events(q, NULL, user_data);
 }
 
+/* Drops the events in the reporter's queue that concern the object that `what` points to. */
+static void reporter_drop_events(struct siw_reporter *reporter, const void *what)
+{
+	siw_lock(&reporter->lock);
+	evq_drop_events(reporter->evq, what, NULL);
+	siw_unlock(&reporter->lock);
+}
+
 void siw_reporter_drop_sidr_events(struct siw_reporter *reporter,
 				   const struct siw_sidr_request *asked)
 {
-	evq_drop_events(reporter->evq, asked, NULL);
+	reporter_drop_events(reporter, asked);
 }
 
 static void conn_events_drop(struct siw_conn *conn)
 {
-	evq_drop_events(reporter_of_connection(conn)->evq, conn, NULL);
+	reporter_drop_events(reporter_of_connection(conn), conn);
 }
 
 int siw_evq_open(struct siw_context *ctx, struct siw_evq **out)
@@ -193,6 +221,7 @@ int siw_reporter_open(struct siw_context *ctx, struct siw_evq *q, void *user_dat
 	reporter->user = (struct siw_conn_user){ .ctx = ctx,
 						 .report = conn_event_raise,
 						 .forget = conn_events_drop };
+	siw_lock_init(&reporter->lock);
 	reporter->evq = q;
 	reporter->user_data = user_data;
 	adjust_user_count_of_device(ctx, q, 1);
@@ -203,12 +232,13 @@ int siw_reporter_open(struct siw_context *ctx, struct siw_evq *q, void *user_dat
 void siw_reporter_close(struct siw_reporter *reporter)
 {
 	adjust_user_count_of_device(reporter->user.ctx, reporter->evq, (uint32_t)-1);
+	siw_lock_destroy(&reporter->lock);
 	free(reporter);
 }
 
 /*
- * Moves the events of user_data to another queue. Called with the progress lock held if these
- * events are raised by connections, not only by the user.
+ * Moves the events of user_data to another queue. The two queues are locked one after the other.
+ * Called with the lock of the reporter of user_data held, if there is one.
  */
 static void evq_move_events(struct siw_evq *from, struct siw_evq *to, const void *user_data)
 {
@@ -238,25 +268,24 @@ static void evq_move_events(struct siw_evq *from, struct siw_evq *to, const void
 void siw_evq_move_events_of_user(struct siw_evq *from, struct siw_evq *to, const void *user_data,
 				 struct siw_reporter *reporter)
 {
-	struct siw_context *ctx = reporter ? reporter->user.ctx : NULL;
-
-	if (!ctx) {
+	if (!reporter) {
 		evq_move_events(from, to, user_data);
 		return;
 	}
-	siw_lock(&ctx->lane.lock);
+	siw_lock(&reporter->lock);
 	evq_move_events(from, to, user_data);
 	reporter->evq = to;
-	adjust_user_count_of_device(ctx, to, 1);
-	adjust_user_count_of_device(ctx, from, (uint32_t)-1);
-	siw_unlock(&ctx->lane.lock);
+	siw_unlock(&reporter->lock);
+	adjust_user_count_of_device(reporter->user.ctx, to, 1);
+	adjust_user_count_of_device(reporter->user.ctx, from, (uint32_t)-1);
 }
 
 void siw_conn_set_reporter(struct siw_conn *conn, struct siw_reporter *reporter)
 {
-	siw_lock(&reporter->user.ctx->lane.lock);
+	struct siw_lane *lane = siw_conn_lock(conn);
+
 	conn->user = &reporter->user;
-	siw_unlock(&reporter->user.ctx->lane.lock);
+	siw_unlock(&lane->lock);
 }
 
 int siw_evq_fd(struct siw_evq *q)
@@ -337,34 +366,45 @@ int siw_evq_wait(struct siw_evq *q, int timeout_ms)
 	return r < 0 ? r : 0;
 }
 
-/* Returns the device of the oldest event of the queue, or NULL. */
-static struct siw_context *evq_device_of_oldest_event(struct siw_evq *q)
+/*
+ * Returns whether the object of the event leaves its listener or its UDP port when the program
+ * reads the event. Listeners that report to a queue and UDP ports are in lane 0.
+ */
+static bool event_releases_object(const struct siw_conn_event *event)
 {
-	struct siw_context *ctx = NULL;
+	return event->kind == SIW_CONN_REQUEST || event->kind == SIW_CONN_ASKED;
+}
 
-	siw_lock(&q->lock);
-	if (!siw_link_empty(&q->events))
-		ctx = siw_container(q->events.next, struct event_node, link)->event.ctx;
-	siw_unlock(&q->lock);
-	return ctx;
+/* Called with the lock of lane 0 held when an event has been removed from its queue. */
+static void event_release_object(const struct siw_conn_event *event)
+{
+	if (event->kind == SIW_CONN_REQUEST)
+		siw_conn_leave_listener(event->conn);
+	if (event->kind == SIW_CONN_ASKED)
+		event->on_taken(event->sidr_request);
 }
 
 /*
- * Removes and returns the oldest event if it belongs to device ctx, otherwise returns NULL. Called
- * with the progress lock of ctx held, unless ctx is NULL.
+ * Removes and returns the oldest event, or returns NULL. An event for which the lock of lane 0 of
+ * its device must be held stays in the queue, and *needed is set to the device, unless the caller
+ * holds this lock: locked is the device whose lock is held, or NULL.
  */
-static struct event_node *evq_pop_event_of_device(struct siw_evq *q, const struct siw_context *ctx)
+static struct event_node *evq_remove_oldest(struct siw_evq *q, const struct siw_context *locked,
+					    struct siw_context **needed)
 {
 	struct event_node *node = NULL;
 
+	*needed = NULL;
 	siw_lock(&q->lock);
 	if (!siw_link_empty(&q->events))
 		node = siw_container(q->events.next, struct event_node, link);
-	if (node && node->event.ctx == ctx) {
+	if (node && event_releases_object(&node->event) && node->event.ctx != locked) {
+		*needed = node->event.ctx;
+		node = NULL;
+	}
+	if (node) {
 		siw_link_del(&node->link);
 		evq_update_fd(q);
-	} else {
-		node = NULL;
 	}
 	siw_unlock(&q->lock);
 	return node;
@@ -372,25 +412,23 @@ static struct event_node *evq_pop_event_of_device(struct siw_evq *q, const struc
 
 int siw_evq_pop_event(struct siw_evq *q, struct siw_conn_event *event)
 {
-	struct siw_context *ctx = evq_device_of_oldest_event(q);
-	struct event_node *node;
+	struct siw_context *ctx, *other;
+	struct event_node *node = evq_remove_oldest(q, NULL, &ctx);
 
 	/*
-	 * The lock order is the progress lock, then the queue's lock; siw_conn_leave_listener needs
-	 * the progress lock.
+	 * The lock of lane 0 is taken before the queue's lock. Meanwhile the event may be dropped,
+	 * because its peer has disconnected, so the queue is asked again.
 	 */
-	if (ctx)
-		siw_lock(&ctx->lane.lock);
-	node = evq_pop_event_of_device(q, ctx);
-	if (node) {
-		*event = node->event;
-		if (event->kind == SIW_CONN_REQUEST)
-			siw_conn_leave_listener(event->conn);
-		if (event->kind == SIW_CONN_ASKED)
-			event->on_taken(event->sidr_request);
+	if (ctx) {
+		siw_lock(&ctx->lane0.lock);
+		node = evq_remove_oldest(q, ctx, &other);
+		if (node)
+			event_release_object(&node->event);
+		siw_unlock(&ctx->lane0.lock);
 	}
-	if (ctx)
-		siw_unlock(&ctx->lane.lock);
+	if (!node)
+		return 0;
+	*event = node->event;
 	free(node);
-	return node != NULL;
+	return 1;
 }

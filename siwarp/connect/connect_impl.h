@@ -24,7 +24,7 @@ enum siw_conn_stage {
 
 /*
  * The receiver of connection events: an event queue for cm, or the queue pairs that connect by QPN.
- * Its functions are called with the progress lock held.
+ * Its functions are called with the lock of the connection's lane held.
  */
 struct siw_conn_user {
 	struct siw_context *ctx;
@@ -54,9 +54,13 @@ struct siw_evq {
 
 struct siw_reporter {
 	struct siw_conn_user user; /* must be the first member of the struct */
-	/* queue of the reported events; written with the progress lock held */
-	struct siw_evq *evq;
 	void *user_data;
+	/*
+	 * Held while an event is added to evq, so that no event is added to a queue after the
+	 * events of user_data were moved from it. The lock of the queue is taken with it held.
+	 */
+	siw_lock_t lock;
+	struct siw_evq *evq; /* queue of the reported events; protected by lock */
 };
 
 /* The parameters of a connect that is retried. */
@@ -71,6 +75,13 @@ struct siw_conn_retry {
 struct siw_conn {
 	struct siw_io_handler handler; /* must be the first member of the struct */
 	const struct siw_conn_user *user;
+	/*
+	 * The lane of the connection's stream, timer and queue pair, whose lock protects the
+	 * struct. A listener and its pending connections are in one lane: lane 0, or the lane of
+	 * the queue pairs that connect by QPN. Written with the locks of the former and of the new
+	 * lane held.
+	 */
+	struct siw_lane *_Atomic lane;
 	struct siw_conn *listener;   /* NULL after the user has read the event of the Request */
 	struct siw_link of_listener; /* link in the list `children` of the connection's listener */
 	/*
@@ -104,18 +115,47 @@ struct siw_conn {
 	struct siw_wire_err err;
 };
 
-/* ---- connect.c; progress lock held, as for all below ----------------------------------------- */
+/* Returns the lane of the connection. The lane's lock is held, except in siw_conn_lock(). */
+static inline struct siw_lane *siw_conn_lane(const struct siw_conn *conn)
+{
+	/* The locks order the accesses; a value read without a lock is read again with it. */
+	return atomic_load_explicit(&conn->lane, memory_order_relaxed);
+}
+
+/*
+ * Locks the lane of a connection, and returns the lane, which the connection keeps until the lane
+ * is unlocked. The connection must not be destroyed at the same time.
+ */
+static inline struct siw_lane *siw_conn_lock(const struct siw_conn *conn)
+{
+	for (;;) {
+		struct siw_lane *lane = siw_conn_lane(conn);
+
+		siw_lock(&lane->lock);
+		if (siw_conn_lane(conn) == lane)
+			return lane;
+		siw_unlock(&lane->lock);
+	}
+}
+
+/* ---- connect.c; the lock of the connection's lane held, as for all below --------------------- */
+
 /*
  * siw_conn_listen() and siw_conn_start() do the same as siw_connect_listen() and
- * siw_connect_start(), but report to user. dest NULL: connects source to itself.
+ * siw_connect_start(), but in this lane, and report to user. dest NULL: connects source to itself.
  */
-int siw_conn_listen(const struct siw_conn_user *user, const struct siw_addr *addr, int backlog,
-		    void *user_data, struct siw_conn **out);
-int siw_conn_start(const struct siw_conn_user *user, const struct siw_addr *dest,
-		   const struct siw_addr *source, const struct siw_mpa_params *params,
-		   int timeout_ms, void *user_data, struct siw_conn **out);
+int siw_conn_listen(const struct siw_conn_user *user, struct siw_lane *lane,
+		    const struct siw_addr *addr, int backlog, void *user_data,
+		    struct siw_conn **out);
+int siw_conn_start(const struct siw_conn_user *user, struct siw_lane *lane,
+		   const struct siw_addr *dest, const struct siw_addr *source,
+		   const struct siw_mpa_params *params, int timeout_ms, void *user_data,
+		   struct siw_conn **out);
 int siw_conn_reply(struct siw_conn *conn, const struct siw_mpa_params *params);
-/* Transfers the started stream to the queue pair. Returns 0 or -ENOMEM. */
+/*
+ * Transfers the started stream to the queue pair, which is in the connection's lane. Returns 0 or
+ * -ENOMEM.
+ */
 int siw_conn_attach_qp(struct siw_conn *conn, struct siw_rc_qp *rc,
 		       const struct siw_rc_start *start);
 /* Limits how long a Request may wait for the user's answer. */

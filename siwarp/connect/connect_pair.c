@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * RC queue pairs that connect by GID and QPN, without a connection manager (spec/rc-pairing.md).
- * All functions are called with the progress lock held.
+ * Each lane has TCP ports and listeners of its own, so that everything that belongs to a queue pair
+ * is in its lane. All functions are called with the lock of that lane held.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -133,7 +134,7 @@ static bool pair_id_before(const struct siw_pair_id *a, const struct siw_pair_id
 
 /*
  * The TCP ports in the low 16 bits of RC QPNs. Each port is used by up to 255 queue pairs of one
- * device and process; the kernel ensures that no other process uses the same port.
+ * lane; the kernel ensures that no other lane and no other process uses the same port.
  */
 
 #define SIW_PAIR_INDEXES 255 /* maximum number of QPs that share one TCP port: indexes 1 to 255 */
@@ -141,13 +142,13 @@ static bool pair_id_before(const struct siw_pair_id *a, const struct siw_pair_id
 struct siw_pair;
 
 /*
- * A TCP port of this device, shared by queue pairs with QPNs index << 16 | port. It listens at each
- * of the device's addresses.
+ * A TCP port of a lane, shared by queue pairs with QPNs index << 16 | port. It listens at each of
+ * the device's addresses.
  */
 struct siw_pair_port {
 	struct siw_conn_user user;   /* must be first; handles events of the port's connections */
-	struct siw_every_addr every; /* the listeners at every address, and their port */
-	struct siw_link link;	     /* link in ctx->pair_ports */
+	struct siw_every_addr every; /* the listeners at every address, their port and lane */
+	struct siw_link link;	     /* link in pair_ports of the lane */
 	uint8_t last;		     /* the index assigned last; indexes are assigned round-robin */
 	uint32_t n_pairs, n_listeners;
 	struct siw_conn *listeners[16];
@@ -169,6 +170,7 @@ enum siw_pair_stage {
 
 struct siw_pair {
 	struct siw_rc_qp *rc;
+	struct siw_lane *lane; /* the queue pair's lane */
 	struct siw_pair_port *port;
 	uint8_t index;
 	enum siw_pair_stage stage;
@@ -211,7 +213,7 @@ static int pair_port_listen_at(struct siw_every_addr *every, struct siw_addr *ad
 {
 	struct siw_pair_port *port = siw_container(every, struct siw_pair_port, every);
 	struct siw_conn **listener = &port->listeners[port->n_listeners];
-	int err = siw_conn_listen(&port->user, addr, BACKLOG, port, listener);
+	int err = siw_conn_listen(&port->user, every->lane, addr, BACKLOG, port, listener);
 
 	if (err)
 		return err;
@@ -223,20 +225,20 @@ static int pair_port_listen_at(struct siw_every_addr *every, struct siw_addr *ad
  * Opens the listeners of a port. Settings rc_port_first and rc_port_last restrict the port, for
  * firewalls; 0: any port.
  */
-static int pair_port_listen(struct siw_pair_port *port)
+static int pair_port_listen(struct siw_pair_port *port, struct siw_lane *lane)
 {
 	int64_t first = siw_settings()->rc_port_first, last = siw_settings()->rc_port_last;
 	int err;
 
 	do {
-		err = siw_every_addr_open_sockets(&port->every, port->user.ctx, (uint16_t)first);
+		err = siw_every_addr_open_sockets(&port->every, lane, (uint16_t)first);
 	} while (err == -EADDRINUSE && first && ++first <= last);
 	return err;
 }
 
 static void pair_port_reconnect_pairs(struct siw_every_addr *every);
 
-static int pair_port_open(struct siw_context *ctx, const struct siw_conn_user *user,
+static int pair_port_open(struct siw_lane *lane, const struct siw_conn_user *user,
 			  struct siw_pair_port **out)
 {
 	struct siw_pair_port *port = calloc(1, sizeof(*port));
@@ -245,74 +247,77 @@ static int pair_port_open(struct siw_context *ctx, const struct siw_conn_user *u
 	if (!port)
 		return -ENOMEM;
 	port->user = *user;
-	port->user.ctx = ctx;
+	port->user.ctx = lane->ctx;
 	port->every = (struct siw_every_addr){
 		.open = pair_port_listen_at,
 		.undo = pair_port_close_listeners,
 		.updated = pair_port_reconnect_pairs,
 	};
-	err = pair_port_listen(port);
+	err = pair_port_listen(port, lane);
 	if (err) {
 		free(port);
 		return err;
 	}
-	siw_link_add(&ctx->pair_ports, &port->link);
+	siw_link_add(&lane->pair_ports, &port->link);
 	*out = port;
 	return 0;
 }
 
-/* Returns a free index of this port whose QPN is unused, or 0: there is none. */
-static uint8_t pair_port_find_free_index(const struct siw_context *ctx,
-					 const struct siw_pair_port *port)
+static void pair_port_close(struct siw_pair_port *port)
+{
+	siw_every_addr_stop_following(&port->every);
+	pair_port_close_listeners(&port->every);
+	siw_link_del(&port->link);
+	free(port);
+}
+
+/*
+ * Assigns to the pair a free index of this port whose QPN is unused. Returns false if there is
+ * none.
+ */
+static bool pair_port_assign_index(struct siw_pair_port *port, struct siw_pair *pair)
 {
 	for (uint32_t i = 0, index = port->last; i < SIW_PAIR_INDEXES; i++) {
 		uint32_t qpn;
 
 		index = index % SIW_PAIR_INDEXES + 1;
 		qpn = index << SIW_QPN_INDEX_BIT | port->every.port;
-		if (!port->pairs[index] && qpn <= SIW_LAST_RC_QPN && !siw_qp_qpn_taken(ctx, qpn))
-			return (uint8_t)index;
+		if (port->pairs[index] || qpn > SIW_LAST_RC_QPN ||
+		    !siw_qp_reserve_qpn(&pair->rc->base, qpn))
+			continue;
+		port->pairs[index] = pair;
+		port->last = (uint8_t)index;
+		port->n_pairs++;
+		pair->port = port;
+		pair->index = (uint8_t)index;
+		pair->own.qpn = qpn;
+		return true;
 	}
-	return 0;
-}
-
-static void pair_port_assign_index(struct siw_pair_port *port, uint8_t index, struct siw_pair *pair)
-{
-	port->pairs[index] = pair;
-	port->last = index;
-	port->n_pairs++;
-	pair->port = port;
-	pair->index = index;
-	pair->own.qpn = (uint32_t)index << SIW_QPN_INDEX_BIT | port->every.port;
-	port->user.ctx->n_high += pair->own.qpn >= SIW_FIRST_RC_QPN;
+	return false;
 }
 
 /*
  * Assigns a QPN to pair. Returns 0, -EADDRNOTAVAIL, -EADDRINUSE, -EMFILE, -ENOMEM, or another
  * -errno.
  */
-static int pair_obtain_qpn(struct siw_context *ctx, const struct siw_conn_user *user,
-			   struct siw_pair *pair)
+static int pair_obtain_qpn(struct siw_pair *pair, const struct siw_conn_user *user)
 {
-	struct siw_pair_port *port = NULL;
-	uint8_t index = 0;
+	struct siw_link *ports = &pair->lane->pair_ports;
+	struct siw_pair_port *port;
 	int err;
 
-	for (struct siw_link *l = ctx->pair_ports.next; l != &ctx->pair_ports && !index;
-	     l = l->next) {
+	for (struct siw_link *l = ports->next; l != ports; l = l->next) {
 		port = siw_container(l, struct siw_pair_port, link);
-		index = port->n_pairs < SIW_PAIR_INDEXES ? pair_port_find_free_index(ctx, port) : 0;
+		if (port->n_pairs < SIW_PAIR_INDEXES && pair_port_assign_index(port, pair))
+			return 0;
 	}
-	if (!index) {
-		err = pair_port_open(ctx, user, &port);
-		if (err)
-			return err;
-		index = pair_port_find_free_index(ctx, port);
-	}
-	if (!index)
-		return -EADDRINUSE;
-	pair_port_assign_index(port, index, pair);
-	return 0;
+	err = pair_port_open(pair->lane, user, &port);
+	if (err)
+		return err;
+	if (pair_port_assign_index(port, pair))
+		return 0;
+	pair_port_close(port);
+	return -EADDRINUSE;
 }
 
 static void pair_release_qpn(struct siw_pair *pair)
@@ -320,13 +325,8 @@ static void pair_release_qpn(struct siw_pair *pair)
 	struct siw_pair_port *port = pair->port;
 
 	port->pairs[pair->index] = NULL;
-	port->user.ctx->n_high -= pair->own.qpn >= SIW_FIRST_RC_QPN;
-	if (--port->n_pairs)
-		return;
-	siw_every_addr_stop_following(&port->every);
-	pair_port_close_listeners(&port->every);
-	siw_link_del(&port->link);
-	free(port);
+	if (!--port->n_pairs)
+		pair_port_close(port);
 }
 
 /* ==== pairing ================================================================================= */
@@ -360,14 +360,13 @@ static void pair_release_qpn(struct siw_pair *pair)
 
 static void pair_set_timer(struct siw_pair *pair)
 {
-	struct siw_context *ctx = pair->rc->base.qp.ctx;
 	uint64_t due = pair->retry_ns;
 
 	if (pair->fail_ns && (!due || pair->fail_ns < due))
 		due = pair->fail_ns;
-	siw_device_timer_cancel(ctx, &pair->timed);
+	siw_device_timer_cancel(pair->lane, &pair->timed);
 	if (due)
-		siw_device_timer_start_at(ctx, &pair->timed, due);
+		siw_device_timer_start_at(pair->lane, &pair->timed, due);
 }
 
 /*
@@ -493,8 +492,8 @@ static void pair_connect(struct siw_pair *pair)
 	if (itself) /* without RTR message, since this end is initiator and responder in one */
 		params.p2p = params.rtr = 0;
 	dest.port_be = htons((uint16_t)pair->peer.qpn);
-	if (siw_conn_start(&pair->port->user, itself ? NULL : &dest, &pair->own.addr, &params, 0,
-			   pair, &pair->conn)) {
+	if (siw_conn_start(&pair->port->user, pair->lane, itself ? NULL : &dest, &pair->own.addr,
+			   &params, 0, pair, &pair->conn)) {
 		pair->conn = NULL;
 		pair_retry_later(pair);
 	}
@@ -695,7 +694,7 @@ static void pair_handle_kept_requests(struct siw_pair *pair)
 			if (!kept || kept->hello.to.qpn != pair->own.qpn)
 				continue;
 			said = *kept;
-			siw_device_timer_cancel(port->user.ctx, &conn->timed);
+			siw_device_timer_cancel(siw_conn_lane(conn), &conn->timed);
 			if (pair_handle_request(pair, conn, &said.hello, &said.params))
 				siw_conn_free(conn);
 		}
@@ -815,12 +814,13 @@ static void pair_start_timeout_and_retry_connecting(struct siw_rc_qp *rc)
 static int pair_choose_own_addr(const struct siw_pair *pair, const struct siw_qp_attr *attr,
 				struct siw_addr *addr)
 {
-	const struct siw_device_info *device = &pair->rc->base.qp.ctx->now;
+	struct siw_device_info now;
 
-	for (uint32_t i = 0; i < device->n_addrs; i++) {
+	siw_device_get_current_info(pair->rc->base.qp.ctx, &now);
+	for (uint32_t i = 0; i < now.n_addrs; i++) {
 		struct siw_addr given = attr->ah_source;
 
-		*addr = device->addrs[i];
+		*addr = now.addrs[i];
 		given.port_be = 0;
 		if (given.family ? siw_addr_same(addr, &given)
 				 : addr->family == attr->ah_addr.family)
@@ -943,6 +943,7 @@ int siw_pair_create_for_qp(struct siw_rc_qp *rc)
 	if (!pair)
 		return -ENOMEM;
 	pair->rc = rc;
+	pair->lane = rc->base.qp.lane;
 	/*
 	 * 67 ms; with retry_cnt 7 requests wait eight times as long, and LEAST_WAIT_NS raises that
 	 * to 3 s
@@ -951,10 +952,10 @@ int siw_pair_create_for_qp(struct siw_rc_qp *rc)
 	pair->retry_cnt = 7;
 	pair->timed.tick = pair_handle_timer;
 	siw_link_init(&pair->timed.link);
-	err = pair_obtain_qpn(rc->base.qp.ctx, &user, pair);
+	err = pair_obtain_qpn(pair, &user);
 	if (err) {
 		free(pair);
-		return err == -EADDRINUSE ? siw_refuse(PAIR_PORTS) : err;
+		return err;
 	}
 	rc->pair = pair;
 	rc->pairs = &ops;
@@ -965,6 +966,5 @@ int siw_pair_create_for_qp(struct siw_rc_qp *rc)
 	rc->base.private = true;
 	/* Reads may be posted before the stream has negotiated how many may be outstanding. */
 	rc->base.granted_ord = rc->base.reads_max = SIW_RDMAP_MAX_READS;
-	rc->base.qp.qpn = pair->own.qpn;
 	return 0;
 }

@@ -64,7 +64,7 @@ static void sidr_query_stop(struct siw_sidr_query *ask)
 {
 	if (!ask->sock)
 		return;
-	siw_device_timer_cancel(device_of_sidr_query(ask), &ask->timed);
+	siw_device_timer_cancel(&device_of_sidr_query(ask)->lane0, &ask->timed);
 	siw_llp_close(ask->sock);
 	ask->sock = NULL;
 }
@@ -114,7 +114,7 @@ static void sidr_query_schedule_retransmission(struct siw_sidr_query *ask, uint6
 	if (ask->due_ns > ask->deadline_ns)
 		ask->due_ns = ask->deadline_ns;
 	ask->wait_ms = ask->wait_ms * 2 < LAST_WAIT_MS ? ask->wait_ms * 2 : LAST_WAIT_MS;
-	siw_device_timer_start_at(device_of_sidr_query(ask), &ask->timed, ask->due_ns);
+	siw_device_timer_start_at(&device_of_sidr_query(ask)->lane0, &ask->timed, ask->due_ns);
 }
 
 static bool sidr_query_is_refused(const struct siw_sidr_query *ask)
@@ -217,7 +217,7 @@ static void sidr_query_handle_icmp_error(struct siw_sidr_query *ask, const struc
 		return;
 	ask->refused = true;
 	ask->refusals++;
-	if (siw_llp_port_clock(device_of_sidr_query(ask)->lane.port) >=
+	if (siw_llp_port_clock(device_of_sidr_query(ask)->lane0.port) >=
 		    ask->begun_ns + PATIENCE_MS * MS &&
 	    sidr_query_is_refused(ask))
 		sidr_query_report_refused(ask);
@@ -245,7 +245,7 @@ static int sidr_query_serve(struct siw_io_handler *self)
 	int n, max = (int)siw_settings()->budget;
 
 	for (n = 0; n < max && ask->sock; n++) {
-		uint8_t *room = siw_llp_port_rx_buffer(device_of_sidr_query(ask)->lane.port);
+		uint8_t *room = siw_llp_port_rx_buffer(device_of_sidr_query(ask)->lane0.port);
 		struct siw_sidr_frame frame;
 		struct siw_addr from;
 		ssize_t len = siw_llp_udp_recv(ask->sock, &from, room, SIW_LLP_ROOM);
@@ -271,12 +271,12 @@ static uint64_t sidr_new_id(void)
 	return key.k[0] | 1;
 }
 
-/* Opens the socket of a query and sends the query. Called with the progress lock held. */
+/* Opens the socket of a query and sends the query. Called with the lock of lane 0 held. */
 static int sidr_query_open_and_send(struct siw_sidr_query *ask, const struct siw_addr *source,
 				    int timeout_ms)
 {
 	uint64_t now = siw_now_ns();
-	int err = siw_llp_udp_open(device_of_sidr_query(ask)->lane.port, source, &ask->handler,
+	int err = siw_llp_udp_open(device_of_sidr_query(ask)->lane0.port, source, &ask->handler,
 				   &ask->sock);
 
 	if (err)
@@ -298,15 +298,15 @@ static int sidr_query_open_and_send(struct siw_sidr_query *ask, const struct siw
 	return 0;
 }
 
-/*
- * Finds the device's first address of dest's family, link-local if dest is. Called with the
- * progress lock held.
- */
-static int sidr_find_source_addr(const struct siw_context *ctx, const struct siw_addr *dest,
+/* Finds the device's first address of dest's family, link-local if dest is. */
+static int sidr_find_source_addr(struct siw_context *ctx, const struct siw_addr *dest,
 				 struct siw_addr *source)
 {
-	for (uint32_t i = 0; i < ctx->now.n_addrs; i++) {
-		const struct siw_addr *own = &ctx->now.addrs[i];
+	struct siw_device_info now;
+
+	siw_device_get_current_info(ctx, &now);
+	for (uint32_t i = 0; i < now.n_addrs; i++) {
+		const struct siw_addr *own = &now.addrs[i];
 
 		/*
 		 * A link-local address cannot be reached from an address of wider scope, nor the
@@ -345,9 +345,9 @@ int siw_sidr_query(struct siw_reporter *reporter, const struct siw_addr *dest,
 	};
 	if (say->data_len)
 		memcpy(ask->question.data, say->data, say->data_len);
-	siw_lock(&ctx->lane.lock);
 	if (!from.family)
 		err = sidr_find_source_addr(ctx, dest, &from);
+	siw_lock(&ctx->lane0.lock);
 	if (!err)
 		err = sidr_query_open_and_send(ask, &from, timeout_ms);
 	/*
@@ -358,7 +358,7 @@ int siw_sidr_query(struct siw_reporter *reporter, const struct siw_addr *dest,
 		*out = ask;
 		*own = ask->from;
 	}
-	siw_unlock(&ctx->lane.lock);
+	siw_unlock(&ctx->lane0.lock);
 	if (err)
 		free(ask);
 	return err;
@@ -368,9 +368,9 @@ void siw_sidr_end_query(struct siw_sidr_query *ask)
 {
 	struct siw_context *ctx = device_of_sidr_query(ask);
 
-	siw_lock(&ctx->lane.lock);
+	siw_lock(&ctx->lane0.lock);
 	sidr_query_stop(ask);
-	siw_unlock(&ctx->lane.lock);
+	siw_unlock(&ctx->lane0.lock);
 	free(ask);
 }
 
@@ -617,7 +617,7 @@ static void sidr_request_set_stage(struct siw_sidr_request *request, enum stage 
 	if (stage == STAGES)
 		return;
 	port->n_answered += stage == ANSWERED;
-	request->since_ns = siw_llp_port_clock(port->ctx->lane.port);
+	request->since_ns = siw_llp_port_clock(port->ctx->lane0.port);
 	siw_link_add(&port->stages[stage], &request->in_stage);
 }
 
@@ -646,7 +646,7 @@ static struct siw_sidr_request *sidr_oldest_request_in_stage(struct siw_sidr_por
 /* Drops queries that are no longer repeated, and the oldest answers beyond the limit. */
 static void sidr_port_drop_expired_requests(struct siw_sidr_port *port)
 {
-	uint64_t now = siw_llp_port_clock(port->ctx->lane.port);
+	uint64_t now = siw_llp_port_clock(port->ctx->lane0.port);
 	uint64_t most = (uint64_t)siw_settings()->sidr_timeout_ms * 1000000;
 	uint64_t repeat = most < REPEAT_NS ? most : REPEAT_NS;
 	struct siw_sidr_request *request;
@@ -684,7 +684,7 @@ static uint64_t cookie_time_slot(uint64_t now_ns)
 static bool sidr_has_valid_cookie(const struct siw_sidr_port *port, const struct siw_addr *from,
 				  const struct siw_sidr_frame *question)
 {
-	uint64_t slot = cookie_time_slot(siw_llp_port_clock(port->ctx->lane.port));
+	uint64_t slot = cookie_time_slot(siw_llp_port_clock(port->ctx->lane0.port));
 
 	return question->cookie &&
 	       (question->cookie == make_sidr_cookie(port, from, question->id, slot) ||
@@ -698,7 +698,7 @@ static bool sidr_has_valid_cookie(const struct siw_sidr_port *port, const struct
 static bool sidr_require_cookie(struct siw_sidr_port *port, const struct siw_addr *from,
 				const struct siw_sidr_frame *question)
 {
-	uint64_t slot = cookie_time_slot(siw_llp_port_clock(port->ctx->lane.port));
+	uint64_t slot = cookie_time_slot(siw_llp_port_clock(port->ctx->lane0.port));
 	struct siw_sidr_frame frame = { .type = SIW_SIDR_COOKIE, .id = question->id };
 	uint8_t octets[SIW_SIDR_FRAME];
 
@@ -801,7 +801,7 @@ static void sidr_port_admit_query(struct siw_sidr_port *port, const struct siw_a
 	request->id = question->id;
 	request->source = source;
 	request->kind = sidr_has_valid_cookie(port, from, question) ? WITH_COOKIE : WITHOUT_COOKIE;
-	request->since_ns = request->last_received_ns = siw_llp_port_clock(port->ctx->lane.port);
+	request->since_ns = request->last_received_ns = siw_llp_port_clock(port->ctx->lane0.port);
 	request->data.len = (uint8_t)question->data_len;
 	memcpy(request->data.octets, question->data, question->data_len);
 	siw_link_add(&port->stages[PENDING], &request->in_stage);
@@ -822,7 +822,7 @@ static void sidr_handle_repeated_query(struct siw_sidr_request *request,
 {
 	struct siw_sidr_port *port = request->port;
 
-	request->last_received_ns = siw_llp_port_clock(port->ctx->lane.port);
+	request->last_received_ns = siw_llp_port_clock(port->ctx->lane0.port);
 	siw_link_del(&request->in_by_arrival);
 	siw_link_add(&port->by_arrival, &request->in_by_arrival);
 	if (request->kind == WITHOUT_COOKIE && sidr_needs_cookies(port->admission) &&
@@ -842,7 +842,7 @@ static void sidr_port_handle_frame(struct siw_sidr_port *port, const struct siw_
 		siw_drop(SIW_COUNTER_drop_sidr_id);
 		return;
 	}
-	if (siw_llp_port_clock(port->ctx->lane.port) - port->tidied_ns >= TIDY_NS)
+	if (siw_llp_port_clock(port->ctx->lane0.port) - port->tidied_ns >= TIDY_NS)
 		sidr_port_queue_next_request_event(port);
 	request = sidr_port_find_request(port, from, question->id);
 	if (request && request->stage == ANSWERED) {
@@ -863,7 +863,7 @@ static void sidr_port_handle_frame(struct siw_sidr_port *port, const struct siw_
 static int sidr_port_serve(struct siw_io_handler *self)
 {
 	struct siw_sidr_port *port = siw_container(self, struct siw_sidr_port, handler);
-	uint8_t *room = siw_llp_port_rx_buffer(port->ctx->lane.port);
+	uint8_t *room = siw_llp_port_rx_buffer(port->ctx->lane0.port);
 	int n, max = (int)siw_settings()->budget;
 
 	for (n = 0; n < max; n++) {
@@ -882,7 +882,7 @@ static int sidr_port_serve(struct siw_io_handler *self)
 /* ---- ports ----------------------------------------------------------------------------------- */
 
 /*
- * Opens a port at which queries arrive. Called with the progress lock held, like all functions
+ * Opens a port at which queries arrive. Called with the lock of lane 0 held, like all functions
  * below that do not acquire it themselves.
  */
 static int sidr_port_open(struct siw_reporter *reporter, const struct siw_addr *addr,
@@ -906,7 +906,7 @@ static int sidr_port_open(struct siw_reporter *reporter, const struct siw_addr *
 	siw_siphash_make_key(&port->key);
 	port->admission = siw_admission_new();
 	if (port->admission)
-		err = siw_llp_udp_open(port->ctx->lane.port, addr, &port->handler, &port->sock);
+		err = siw_llp_udp_open(port->ctx->lane0.port, addr, &port->handler, &port->sock);
 	if (err)
 		goto failed;
 	err = siw_llp_local_addr(port->sock, &port->addr);
@@ -938,7 +938,7 @@ static void sidr_request_resend_answer(struct siw_sidr_port *port, struct siw_si
 
 static void sidr_port_close_one(struct siw_sidr_port *port)
 {
-	uint64_t now = siw_llp_port_clock(port->ctx->lane.port);
+	uint64_t now = siw_llp_port_clock(port->ctx->lane0.port);
 	struct siw_sidr_request *request;
 
 	while ((request = sidr_oldest_request_in_stage(port, PENDING))) {
@@ -1007,7 +1007,7 @@ static int sidr_listen_at_every_address(struct siw_reporter *reporter, uint16_t 
 		.every = { .open = sidr_add_port_at_addr, .undo = sidr_close_ports_after_error },
 		.reporter = reporter,
 	};
-	err = siw_every_addr_open_sockets(&l->every, reporter->user.ctx, port);
+	err = siw_every_addr_open_sockets(&l->every, &reporter->user.ctx->lane0, port);
 	if (err) {
 		free(l);
 		return err;
@@ -1027,10 +1027,10 @@ int siw_sidr_listen(struct siw_reporter *reporter, const struct siw_addr *addr,
 	 * *out is set under the lock, because another thread may read the port's first event and
 	 * use *out.
 	 */
-	siw_lock(&ctx->lane.lock);
+	siw_lock(&ctx->lane0.lock);
 	err = addr->family ? sidr_port_open(reporter, addr, out)
 			   : sidr_listen_at_every_address(reporter, siw_addr_port(addr), out);
-	siw_unlock(&ctx->lane.lock);
+	siw_unlock(&ctx->lane0.lock);
 	return err;
 }
 
@@ -1043,9 +1043,9 @@ void siw_sidr_port_close(struct siw_sidr_port *port)
 {
 	struct siw_context *ctx = port->ctx;
 
-	siw_lock(&ctx->lane.lock);
+	siw_lock(&ctx->lane0.lock);
 	sidr_ports_close(port);
-	siw_unlock(&ctx->lane.lock);
+	siw_unlock(&ctx->lane0.lock);
 }
 
 /* ---- answers --------------------------------------------------------------------------------- */
@@ -1073,7 +1073,7 @@ void siw_sidr_answer(struct siw_sidr_request *request, const struct siw_sidr_dat
 
 	if (say->data_len)
 		memcpy(frame.data, say->data, say->data_len);
-	siw_lock(&ctx->lane.lock);
+	siw_lock(&ctx->lane0.lock);
 	siw_sidr_build(&frame, request->answer);
 	siw_count(SIW_COUNTER_sidr_responses, 1);
 	sidr_port_send_frame(port, &request->from, request->answer);
@@ -1086,5 +1086,5 @@ void siw_sidr_answer(struct siw_sidr_request *request, const struct siw_sidr_dat
 		if (!sidr_oldest_request_in_stage(port, TAKEN))
 			sidr_port_free(port);
 	}
-	siw_unlock(&ctx->lane.lock);
+	siw_unlock(&ctx->lane0.lock);
 }

@@ -419,33 +419,68 @@ static int scatter_grh_and_payload(const struct siw_ddp_dgram *dgram, const stru
 	return siw_iov_scatter(iov + i, n - i, from);
 }
 
-int siw_ddp_dgram_place(struct siw_ddp_dgram *dgram, struct siw_mem_queue *queue, uint32_t head,
-			const struct siw_addr *grh_from, struct siw_ddp_delivery *delivery)
+/*
+ * Places the received message into a buffer of the queue with these elements, whose total length is
+ * `space`. See siw_ddp_dgram_place.
+ */
+static inline int place_in_buffer(const struct siw_ddp_dgram *dgram,
+				  const struct siw_mem_queue *queue, const struct siw_sge *sgl,
+				  int nsge, uint64_t space, uint32_t head,
+				  const struct siw_addr *grh_from,
+				  struct siw_ddp_delivery *delivery)
 {
-	const struct siw_mem_buffer *buf = siw_mem_queue_peek(queue);
 	const uint8_t *from = dgram->datagram + SIW_DDP_UNTAGGED + head;
 	uint32_t length = dgram->rx_payload - head;
 	uint32_t whole = length + (grh_from ? SIW_DDP_GRH : 0);
 	struct iovec iov[SIW_MEM_MAX_SGE];
-	int n, r = 1;
+	int n;
 
+	delivery->length = length;
+	if (whole > space) {
+		siw_drop(SIW_COUNTER_drop_too_long);
+		return -EMSGSIZE;
+	}
+	n = siw_mem_sgl_resolve(dgram->mem, sgl, nsge, queue->internal, queue->pd, true, 0, whole,
+				iov, SIW_MEM_MAX_SGE);
+	if (n < 0 || (grh_from ? scatter_grh_and_payload(dgram, grh_from, iov, n, from)
+			       : siw_iov_scatter(iov, n, from)))
+		return -EACCES;
+	return 1;
+}
+
+static __attribute__((noinline)) int
+place_in_buffer_of_shared_queue(const struct siw_ddp_dgram *dgram, struct siw_mem_queue *queue,
+				uint32_t head, const struct siw_addr *grh_from,
+				struct siw_ddp_delivery *delivery)
+{
+	struct siw_mem_taken buf;
+
+	if (!siw_mem_queue_take(queue, &buf)) {
+		siw_drop(SIW_COUNTER_drop_no_buffer);
+		return -ENOBUFS;
+	}
+	delivery->user_data = buf.user_data;
+	return place_in_buffer(dgram, queue, buf.sgl, buf.nsge, buf.length, head, grh_from,
+			       delivery);
+}
+
+int siw_ddp_dgram_place(struct siw_ddp_dgram *dgram, struct siw_mem_queue *queue, uint32_t head,
+			const struct siw_addr *grh_from, struct siw_ddp_delivery *delivery)
+{
+	const struct siw_mem_buffer *buf;
+	int r;
+
+	if (__builtin_expect(queue->shared, 0))
+		return place_in_buffer_of_shared_queue(dgram, queue, head, grh_from, delivery);
+	/* Only this thread removes buffers, so the buffer need not be copied. */
+	buf = siw_mem_queue_peek(queue);
 	if (!buf) {
 		siw_drop(SIW_COUNTER_drop_no_buffer);
 		return -ENOBUFS;
 	}
 	delivery->user_data = buf->user_data;
-	delivery->length = length;
-	if (whole > buf->length) {
-		siw_drop(SIW_COUNTER_drop_too_long);
-		r = -EMSGSIZE;
-		goto out;
-	}
-	n = siw_mem_sgl_resolve(dgram->mem, buf->sgl, buf->nsge, queue->internal, queue->pd, true,
-				0, whole, iov, SIW_MEM_MAX_SGE);
-	if (n < 0 || (grh_from ? scatter_grh_and_payload(dgram, grh_from, iov, n, from)
-			       : siw_iov_scatter(iov, n, from)))
-		r = -EACCES;
-out:
+	r = place_in_buffer(dgram, queue, buf->sgl, buf->nsge, buf->length, head, grh_from,
+			    delivery);
 	siw_mem_queue_pop(queue);
 	return r;
 }

@@ -35,15 +35,8 @@ struct siw_ddp_rxq {
 	/* octets of the current message placed so far, which is also the next valid MO */
 	uint32_t placed;
 	bool accept_empty_rtr; /* see siw_ddp_stream_accept_empty_rtr */
-	/*
-	 * a buffer was removed from the queue for the current message; the members below describe
-	 * the buffer
-	 */
-	bool begun;
-	int nsge;
-	uint64_t user_data;
-	uint64_t length;
-	struct siw_sge sgl[SIW_MEM_MAX_SGE];
+	bool begun; /* the member buf was removed from the queue for the current message */
+	struct siw_mem_taken buf;
 	/*
 	 * the octets for the upper layer, which are not placed into the buffer: see
 	 * siw_ddp_stream_set_opcodes_with_ulp_header

@@ -278,8 +278,7 @@ bool siw_ddp_rd_may_resume(struct siw_ddp_rd *rd, const struct siw_mem_queue *re
 static void give_back_buffers_of_partial_messages(struct siw_ddp_rx *rx)
 {
 	for (int qn = 0; qn < SIW_DDP_QUEUES; qn++)
-		if (rx->q[qn].begun && !siw_mem_queue_put_back(rx->q[qn].queue, rx->q[qn].user_data,
-							       rx->q[qn].sgl, rx->q[qn].nsge))
+		if (rx->q[qn].begun && !siw_mem_queue_put_back(rx->q[qn].queue, &rx->q[qn].buf))
 			rx->q[qn].begun = false;
 }
 
@@ -426,6 +425,15 @@ static bool error_uses_up_buffer(const struct siw_wire_err *err)
 }
 
 /*
+ * Whether the message has not used the buffer that rd_check_segment took for it from a shared
+ * queue, because the message is refused before its first octet was placed.
+ */
+static bool buffer_remains_unused(const struct siw_ddp_rxq *q, const struct siw_wire_err *err)
+{
+	return q->begun && q->queue->shared && !q->placed && !error_uses_up_buffer(err);
+}
+
+/*
  * Abandons the message that is being received. On queue 0 the message uses up a buffer, which
  * completes with an error; on other queues the buffer is returned to the queue.
  */
@@ -435,9 +443,12 @@ static void abandon_rx_message(struct siw_ddp_stream *stream, struct siw_ddp_rxq
 
 	if (!q->begun && !qn && error_uses_up_buffer(&stream->rx.err))
 		siw_ddp_rxq_take_buffer(q);
-	if (q->begun && (!qn || siw_mem_queue_put_back(q->queue, q->user_data, q->sgl, q->nsge))) {
+	if (__builtin_expect(buffer_remains_unused(q, &stream->rx.err), 0) &&
+	    !siw_mem_queue_put_back(q->queue, &q->buf))
+		q->begun = false;
+	if (q->begun && (!qn || siw_mem_queue_put_back(q->queue, &q->buf))) {
 		rd->consumed_buffer = !qn;
-		rd->user_data = q->user_data;
+		rd->user_data = q->buf.user_data;
 	}
 	q->begun = false;
 	q->placed = 0;
@@ -532,6 +543,17 @@ static bool rd_segment_has_ulp_header(const struct siw_ddp_stream *stream)
 }
 
 /*
+ * Takes a buffer for a new message if the queue is shared. After this check the upper layer may
+ * have changed its state for the segment, and then the segment cannot be paused any more; but until
+ * the segment is placed, other queue pairs could take the last buffer. Returns false if the queue
+ * is empty.
+ */
+static bool rd_take_buffer_of_shared_queue(struct siw_ddp_rxq *q)
+{
+	return __builtin_expect(!q->queue->shared, 1) || q->begun || siw_ddp_rxq_take_buffer(q);
+}
+
+/*
  * Checks the segment at the head of the stream. Returns 1 if the segment is valid; 0 if the stream
  * was paused; 2 if the segment was dropped, because its message was refused earlier; or -errno if
  * the segment was refused.
@@ -563,6 +585,10 @@ static int rd_check_segment(struct siw_ddp_stream *stream)
 		if (!seg->qn && !seg->last && !rx->q[0].begun &&
 		    rd_pause_delivery_if_recv_share_used_up(stream))
 			return 0;
+		if (!seg->qn && !rd_take_buffer_of_shared_queue(&rx->q[0])) {
+			rd_pause_stream(stream, true);
+			return 0;
+		}
 	}
 	rx->have = true;
 	return 1;

@@ -81,9 +81,17 @@ uint8_t siw_ddp_rx_check_untagged(const struct siw_ddp_rx *rx, const struct siw_
 	if (seg->msn != q->msn) /* messages arrive in order, so only one MSN is valid */
 		return SIW_DDP_MSN_RANGE;
 	if (q->begun) {
-		length = q->length;
+		length = q->buf.length;
 	} else if (is_empty_rtr(q, seg)) {
 		length = 0;
+	} else if (__builtin_expect(q->queue->shared, 0)) {
+		/*
+		 * Another stream may take the buffer that is the next one now, so the length is
+		 * checked when this stream has taken a buffer.
+		 */
+		if (siw_mem_queue_is_empty(q->queue) && (seg->qn || !rx->unexpected.limit))
+			return SIW_DDP_NO_BUFFER;
+		length = UINT64_MAX;
 	} else {
 		buf = siw_mem_queue_peek(q->queue);
 		if (!buf && (seg->qn || !rx->unexpected.limit))
@@ -132,17 +140,10 @@ int siw_ddp_rx_check_version(struct siw_ddp_stream *stream)
 /* Removes a message's buffer from the queue when the first segment of the message arrives. */
 bool siw_ddp_rxq_take_buffer(struct siw_ddp_rxq *q)
 {
-	const struct siw_mem_buffer *buf = siw_mem_queue_peek(q->queue);
-
-	if (!buf)
+	if (!siw_mem_queue_take(q->queue, &q->buf))
 		return false;
 	q->begun = true;
 	q->placed = 0;
-	q->user_data = buf->user_data;
-	q->length = buf->length;
-	q->nsge = buf->nsge;
-	memcpy(q->sgl, buf->sgl, (size_t)buf->nsge * sizeof(buf->sgl[0]));
-	siw_mem_queue_pop(q->queue);
 	return true;
 }
 
@@ -155,7 +156,7 @@ int siw_ddp_account_for_placed_segment(struct siw_ddp_stream *stream, const stru
 	q->placed += seg->payload;
 	if (!seg->last)
 		return 2;
-	delivery->user_data = q->user_data;
+	delivery->user_data = q->buf.user_data;
 	delivery->length = q->placed; /* RFC5041-5.4-02 */
 	head = siw_ddp_head_octets(&stream->rx, seg);
 	if (__builtin_expect(head, 0)) {
@@ -187,8 +188,9 @@ static __attribute__((cold, noinline)) int resolve_headed_segment(struct siw_ddp
 	}
 	if (at == end)
 		return n;
-	r = siw_mem_sgl_resolve(stream->mem, q->sgl, q->nsge, q->queue->internal, q->queue->pd,
-				true, at - SIW_DDP_ULP_HEAD, end - at, iov + n, SIW_MEM_MAX_SGE);
+	r = siw_mem_sgl_resolve(stream->mem, q->buf.sgl, q->buf.nsge, q->queue->internal,
+				q->queue->pd, true, at - SIW_DDP_ULP_HEAD, end - at, iov + n,
+				SIW_MEM_MAX_SGE);
 	return r < 0 ? r : n + r;
 }
 
@@ -199,8 +201,8 @@ int siw_ddp_resolve_untagged_segment(struct siw_ddp_stream *stream, const struct
 
 	if (__builtin_expect(siw_ddp_head_octets(&stream->rx, seg), 0))
 		return resolve_headed_segment(stream, seg, iov);
-	return siw_mem_sgl_resolve(stream->mem, q->sgl, q->nsge, q->queue->internal, q->queue->pd,
-				   true, seg->mo, seg->payload, iov, SIW_MEM_MAX_SGE);
+	return siw_mem_sgl_resolve(stream->mem, q->buf.sgl, q->buf.nsge, q->queue->internal,
+				   q->queue->pd, true, seg->mo, seg->payload, iov, SIW_MEM_MAX_SGE);
 }
 
 static int place_empty_rtr(struct siw_ddp_stream *stream, struct siw_ddp_rxq *q,
@@ -238,7 +240,7 @@ static int place_untagged(struct siw_ddp_stream *stream, struct siw_ddp_delivery
 			return siw_ddp_store_unexpected_segment(stream);
 		return siw_ddp_rx_refuse_untagged(stream, SIW_DDP_NO_BUFFER);
 	}
-	if (siw_ddp_octets_to(rx, seg) > q->length)
+	if (siw_ddp_octets_to(rx, seg) > q->buf.length)
 		return siw_ddp_rx_refuse_untagged(stream, SIW_DDP_TOO_LONG);
 	n = siw_ddp_resolve_untagged_segment(stream, seg, iov);
 	if (n < 0)
@@ -262,11 +264,10 @@ static int place_tagged(struct siw_ddp_stream *stream, uint32_t right,
 
 	/*
 	 * Memory ordering: the writes that the program made before it posted a receive must happen
-	 * before the peer's writes from now on. The peek pairs with the store of tail in
-	 * siw_mem_queue_post.
+	 * before the peer's writes from now on.
 	 */
 	if (rx->q[0].queue)
-		(void)siw_mem_queue_peek(rx->q[0].queue);
+		siw_mem_queue_sync_with_posts(rx->q[0].queue);
 	n = 0;
 	if (right)
 		n = siw_mem_stag_acquire(stream->mem, seg->stag, stream->pd, stream->identity,

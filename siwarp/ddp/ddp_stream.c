@@ -95,7 +95,7 @@ int siw_ddp_stream_release_partial_buffer(struct siw_ddp_stream *stream, uint32_
 		return 0;
 	q = &stream->rx.q[qn];
 	q->begun = false;
-	*user_data = q->user_data;
+	*user_data = q->buf.user_data;
 	return 1;
 }
 

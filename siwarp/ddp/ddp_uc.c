@@ -227,26 +227,15 @@ uint32_t siw_ddp_uc_peek_payload(const struct siw_ddp_uc *uc, void *out, uint32_
  */
 static bool uc_acquire_buffer(struct siw_uc_rx *rx, struct siw_mem_queue *queue)
 {
-	const struct siw_mem_buffer *buf;
-
-	if (rx->held)
-		return true;
-	buf = siw_mem_queue_peek(queue);
-	if (!buf)
-		return false;
-	rx->held = true;
-	rx->user_data = buf->user_data;
-	rx->length = buf->length;
-	rx->nsge = buf->nsge;
-	memcpy(rx->sgl, buf->sgl, (size_t)buf->nsge * sizeof(buf->sgl[0]));
-	siw_mem_queue_pop(queue);
-	return true;
+	if (!rx->held)
+		rx->held = siw_mem_queue_take(queue, &rx->buf);
+	return rx->held;
 }
 
 static int uc_finish_buffer(struct siw_uc_rx *rx, struct siw_ddp_delivery *delivery, int r)
 {
 	rx->begun = rx->held = false;
-	delivery->user_data = rx->user_data;
+	delivery->user_data = rx->buf.user_data;
 	delivery->length = rx->placed;
 	return r;
 }
@@ -270,10 +259,10 @@ int siw_ddp_uc_place(struct siw_ddp_uc *uc, struct siw_mem_queue *queue, uint32_
 		rx->placed = 0;
 		rx->msn = seg->msn;
 	}
-	if ((uint64_t)rx->placed + octets > rx->length)
+	if ((uint64_t)rx->placed + octets > rx->buf.length)
 		return uc_finish_buffer(rx, delivery, -EMSGSIZE);
-	n = siw_mem_sgl_resolve(uc->mem, rx->sgl, rx->nsge, queue->internal, queue->pd, true,
-				rx->placed, octets, iov, SIW_MEM_MAX_SGE);
+	n = siw_mem_sgl_resolve(uc->mem, rx->buf.sgl, rx->buf.nsge, queue->internal, queue->pd,
+				true, rx->placed, octets, iov, SIW_MEM_MAX_SGE);
 	if (n < 0 || siw_iov_scatter(iov, n, rx->payload + skip))
 		return uc_finish_buffer(rx, delivery, -EACCES);
 	rx->placed += octets;
@@ -303,7 +292,7 @@ int siw_ddp_uc_place_tagged(struct siw_ddp_uc *uc, struct siw_mem_queue *queue, 
 	 * it posted a receive must happen before the peer's write is placed.
 	 */
 	if (queue)
-		(void)siw_mem_queue_peek(queue);
+		siw_mem_queue_sync_with_posts(queue);
 	n = siw_mem_stag_acquire(uc->mem, seg->stag, uc->pd, uc->identity, right, seg->to,
 				 seg->payload, iov, SIW_MEM_MAX_SGE, err);
 	if (n < 0)
@@ -322,7 +311,7 @@ int siw_ddp_uc_release_buffer(struct siw_ddp_uc *uc, uint64_t *user_data)
 {
 	if (!uc->rx.held)
 		return 0;
-	*user_data = uc->rx.user_data;
+	*user_data = uc->rx.buf.user_data;
 	uc->rx.begun = uc->rx.held = false;
 	return 1;
 }

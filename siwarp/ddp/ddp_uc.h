@@ -183,8 +183,8 @@ int siw_ddp_uc_rx(struct siw_ddp_uc *uc, struct siw_ddp_uc_seg *seg);
  */
 bool siw_ddp_uc_may_continue_rx(struct siw_ddp_uc *uc, int tries, uint32_t octets);
 /*
- * Abandons the operation that is being received: its remaining datagrams are handled as if one of
- * its datagrams were missing.
+ * Abandons the operation that is being received. Its remaining datagrams are handled as after the
+ * loss of a datagram.
  */
 void siw_ddp_uc_abandon_rx_op(struct siw_ddp_uc *uc);
 /*

@@ -28,17 +28,14 @@ struct siw_uc_rx {
 	struct siw_ddp_seg seg;
 	const uint8_t *payload;
 	/*
-	 * The current message. The members from user_data on describe the buffer that was removed
-	 * from the queue for the current message, or for an earlier message that was not finished.
+	 * The current message. The member buf was removed from the queue for the current message,
+	 * or for an earlier message that was not finished.
 	 */
 	bool begun;
 	bool held; /* a receive buffer was removed from the receive queue */
 	uint32_t msn;
 	uint32_t placed; /* octets of the message placed so far, which is the next valid MO */
-	uint64_t user_data;
-	uint64_t length;
-	int nsge;
-	struct siw_sge sgl[SIW_MEM_MAX_SGE];
+	struct siw_mem_taken buf;
 };
 
 /* The reports of a UC endpoint; protected by the progress lock. */

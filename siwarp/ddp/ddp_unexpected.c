@@ -145,7 +145,7 @@ int siw_ddp_rx_place_unexpected(struct siw_ddp_stream *stream, struct siw_ddp_se
 	if (!node || (!q->begun && !siw_ddp_rxq_take_buffer(q)))
 		return 0;
 	*seg = node->seg;
-	if (siw_ddp_octets_to(rx, seg) > q->length)
+	if (siw_ddp_octets_to(rx, seg) > q->buf.length)
 		return fail_unexpected_segment(rx, -EPROTO,
 					       (struct siw_wire_err){ SIW_LAYER_DDP,
 								      SIW_DDP_UNTAGGED_BUFFER,
@@ -188,7 +188,7 @@ bool siw_ddp_rx_awaits_buffer(const struct siw_ddp_stream *stream, struct siw_dd
 {
 	const struct siw_ddp_rx *rx = &stream->rx;
 
-	if (!rx->unexpected.first || rx->q[0].begun || siw_mem_queue_peek(rx->q[0].queue))
+	if (!rx->unexpected.first || rx->q[0].begun || !siw_mem_queue_is_empty(rx->q[0].queue))
 		return false;
 	*seg = rx->unexpected.first->seg;
 	return true;

@@ -95,23 +95,15 @@ static void fill_device_limits(struct siw_device_attr *attr)
 }
 
 /*
- * Closes the llp port of a context, that is, its socket poller, and the watch of its interface,
- * which may be NULL. Another thread may be making progress in a late poll; after this function such
- * a poll finds no llp port.
+ * Frees what opening the device has allocated for all lanes. watch: the watch of the interface, or
+ * NULL.
  */
-static void close_device_port(struct siw_context *ctx, struct siw_llp_watch *watch)
+static void close_lanes(struct siw_context *ctx, struct siw_llp_watch *watch)
 {
-	struct siw_llp_port *port = ctx->lane.port;
-
-	siw_lock(&ctx->lane.lock);
-	ctx->lane.port = NULL;
-	siw_unlock(&ctx->lane.lock);
-	if (watch)
-		siw_llp_interface_watch_close(watch);
+	siw_device_lanes_close(ctx, watch);
 	free(ctx->err_limit);
 	ctx->err_limit = NULL;
 	siw_mem_stag_table_free(ctx->mem);
-	siw_llp_poll_port_close(port);
 }
 
 /*
@@ -122,19 +114,10 @@ static void context_reset_state(struct siw_context *ctx)
 {
 	ctx->has_thread = ctx->async_fd_set = false;
 	atomic_store(&ctx->stop, false);
-	atomic_store(&ctx->cq_overrun, false);
-	atomic_store(&ctx->polls, 0);
-	atomic_store(&ctx->polls_without_round, 0);
-	atomic_store(&ctx->posts_dense, false);
 	atomic_store(&ctx->spin_skip, 0);
 	atomic_store(&ctx->spin_left, 0);
-	atomic_store(&ctx->armed_at, 0);
 	atomic_store(&ctx->next_pd, 0);
 	atomic_store(&ctx->next_srq, 0);
-	ctx->idle_polls = (struct siw_idle_polls){ 0 };
-	ctx->lane.unsent_rounds = ctx->lane.rounds = 0;
-	ctx->lane.more_to_send = false;
-	ctx->one_sided = 0;
 }
 
 /* Returns a context that can be opened: a new context or a closed one. */
@@ -149,24 +132,21 @@ static struct siw_context *alloc_or_reuse_context(void)
 	ctx = calloc(1, sizeof(*ctx));
 	if (!ctx)
 		return NULL;
-	siw_lock_init(&ctx->lane.lock);
-	siw_lock_init(&ctx->lane.unsent_lock);
-	siw_lock_init(&ctx->busy_lock);
+	siw_device_lane_init(&ctx->lane0, ctx, 0);
+	ctx->lanes[0] = &ctx->lane0;
+	siw_lock_init(&ctx->lanes_lock);
 	siw_lock_init(&ctx->mw_lock);
-	siw_link_init(&ctx->lane.unsent);
-	siw_link_init(&ctx->busy);
-	siw_link_init(&ctx->lane.timed);
-	siw_link_init(&ctx->lingering_rds);
+	siw_lock_init(&ctx->refs_lock);
+	siw_lock_init(&ctx->numbers_lock);
+	siw_lock_init(&ctx->port_lock);
+	siw_lock_init(&ctx->err_lock);
 	siw_link_init(&ctx->qps);
-	siw_link_init(&ctx->addr_followers);
-	siw_link_init(&ctx->groups);
-	siw_link_init(&ctx->pair_ports);
+	siw_lock_init(&ctx->revocations_lock);
+	siw_link_init(&ctx->revocations);
 	siw_link_init(&ctx->open);
 	siw_lock_init(&ctx->children_lock);
 	for (int i = 0; i < SIW_CHILD_RANKS; i++)
 		siw_link_init(&ctx->children[i]);
-	for (int i = 0; i < SIW_QP_TYPES; i++)
-		siw_device_freelist_init(&ctx->free_qps[i]);
 	siw_device_freelist_init(&ctx->free_cqs);
 	siw_device_freelist_init(&ctx->free_srqs);
 	siw_device_freelist_init(&ctx->free_ahs);
@@ -175,23 +155,16 @@ static struct siw_context *alloc_or_reuse_context(void)
 	return ctx;
 }
 
-static int context_open_llp_port(struct siw_context *ctx)
+static int context_open_lane0(struct siw_context *ctx)
 {
-	struct siw_llp_port *port;
-	int err = siw_llp_poll_port_open(&port);
+	int err = siw_mem_stag_table_create(&ctx->mem);
 
 	if (err)
 		return err;
-	err = siw_mem_stag_table_create(&ctx->mem);
+	ctx->n_lanes = (uint32_t)siw_settings()->lanes;
+	err = siw_device_lane0_open(ctx);
 	if (err)
-		goto close_device_port;
-	siw_lock(&ctx->lane.lock);
-	ctx->lane.port = port;
-	siw_unlock(&ctx->lane.lock);
-	return 0;
-
-close_device_port:
-	siw_llp_poll_port_close(port);
+		siw_mem_stag_table_free(ctx->mem);
 	return err;
 }
 
@@ -214,12 +187,13 @@ struct siw_context *siw_open_device(struct siw_device *device)
 	ctx->info = device->info;
 	fill_device_limits(&ctx->attr);
 	ctx->next_rc_qpn = SIW_FIRST_RC_QPN;
-	err = context_open_llp_port(ctx);
+	ctx->rc_qpns_recur = false;
+	err = context_open_lane0(ctx);
 	if (err)
 		goto fail;
 	err = siw_device_async_open(ctx);
 	if (err)
-		goto close_device_port;
+		goto close_lanes;
 	err = siw_device_watch_interface(ctx);
 	if (err)
 		goto close_async;
@@ -236,8 +210,8 @@ close_port_watch:
 	siw_llp_interface_watch_close(ctx->watch.watch);
 close_async:
 	siw_device_async_close(ctx);
-close_device_port:
-	close_device_port(ctx, NULL);
+close_lanes:
+	close_lanes(ctx, NULL);
 fail:
 	siw_guard_remove();
 	siw_device_keep_context_for_reuse(ctx);
@@ -293,25 +267,36 @@ struct siw_context *siw_open_device_by_addr(const struct siw_addr *addr)
 	return ctx;
 }
 
-/* Runs the timers until none is left. Streams wait up to linger_ms for the peer's end of stream. */
+/*
+ * Runs the timers of all lanes until none is left. Streams wait up to linger_ms for the peer's end
+ * of stream.
+ */
 static void run_timers_until_none_left(struct siw_context *ctx)
 {
-	while (atomic_load(&ctx->lane.n_timed)) {
-		struct siw_llp_waitset set;
+	struct siw_llp_waitset sets[SIW_MAX_LANES];
+	int n;
 
-		siw_lock(&ctx->lane.lock);
-		siw_device_progress_once(ctx);
-		siw_llp_waitset_fill(ctx->lane.port, &set);
-		siw_unlock(&ctx->lane.lock);
-		siw_llp_wait(&set, -1, 5000);
-	}
+	do {
+		n = 0;
+		SIW_EACH_LANE(lane, ctx)
+		{
+			if (!atomic_load(&lane->n_timed))
+				continue;
+			siw_lock(&lane->lock);
+			siw_device_progress_once(lane);
+			siw_llp_waitset_fill(lane->port, &sets[n++]);
+			siw_unlock(&lane->lock);
+		}
+		if (n)
+			siw_llp_wait_any(sets, n, -1, 5000);
+	} while (n);
 }
 
 static void drain_and_close_device(struct siw_context *ctx)
 {
 	run_timers_until_none_left(ctx);
 	siw_device_unregister_for_fork(ctx);
-	close_device_port(ctx, ctx->watch.watch);
+	close_lanes(ctx, ctx->watch.watch);
 	siw_device_async_close(ctx);
 	siw_guard_remove();
 }
@@ -348,6 +333,13 @@ int siw_query_device(struct siw_context *ctx, struct siw_device_attr *attr)
 const struct siw_device_info *siw_context_info(struct siw_context *ctx)
 {
 	return ctx ? &ctx->info : NULL;
+}
+
+int siw_num_comp_vectors(struct siw_context *ctx)
+{
+	int err = siw_device_check_usable(ctx, "context");
+
+	return err ? err : (int)ctx->n_lanes;
 }
 
 int siw_capture_start(const char *path)
@@ -431,7 +423,8 @@ static void end_children_of_closing_rank(struct siw_context *ctx, enum siw_child
 
 static void wake_all_waiters(struct siw_context *ctx)
 {
-	siw_llp_port_wake(ctx->lane.port);
+	SIW_EACH_LANE(lane, ctx)
+	siw_llp_port_wake(lane->port);
 	siw_llp_event_set(ctx->async_fd);
 	siw_lock(&ctx->children_lock);
 	for (int rank = 0; rank < SIW_CHILD_RANKS; rank++)
@@ -453,7 +446,7 @@ static void await_end_of_waiters(struct siw_context *ctx)
 {
 	uint64_t until = siw_now_ns() + WAITERS_LEAVE_NS;
 
-	while ((atomic_load(&ctx->waiters) || atomic_load(&ctx->fd_waiters)) &&
+	while ((siw_device_has_waiters(ctx) || atomic_load(&ctx->fd_waiters)) &&
 	       siw_now_ns() < until) {
 		wake_all_waiters(ctx);
 		siw_sleep_ns(MS_NS);
@@ -468,6 +461,7 @@ int siw_close_device_forced(struct siw_context *ctx)
 	/* From this point on every call on the device and its children is refused. */
 	if (atomic_exchange(&ctx->inherited, true))
 		return siw_refuse(STALE);
+	siw_device_await_opening_of_lanes(ctx);
 	await_end_of_waiters(ctx);
 	siw_device_thread_stop(ctx);
 	siw_device_shutdown_connections(ctx, siw_now_ns() +

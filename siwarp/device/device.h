@@ -11,7 +11,7 @@
  * Functions return 0 or a count on success and -errno on failure, unless stated otherwise. Times
  * are nanoseconds of the clock in base/clock.h.
  *
- * Lock order: context progress lock, QP send lock, QP receive lock, SRQ lock, CQ lock, channel
+ * Lock order: progress lock of a lane, QP send lock, QP receive lock, SRQ lock, CQ lock, channel
  * lock.
  */
 #ifndef SIW_DEVICE_H
@@ -167,16 +167,33 @@ struct siw_idle_polls {
  */
 #define SIW_POLLS_PER_BURST 8
 
+/* maximum number of lanes of a device; a set of lanes is a bit mask in 32 bits */
+#define SIW_MAX_LANES 16
+_Static_assert(SIW_MAX_LANES <= SIW_LLP_MAX_WAITSETS, "a thread waits on all lanes of a device");
+
+/* What a round of one lane leaves for the next round of another lane. */
+enum siw_lane_work {
+	SIW_LANE_NOTIFY_FOLLOWERS = 1, /* the link or the addresses of the device have changed */
+	SIW_LANE_REVOKE_BINDINGS = 2,  /* streams may use a replaced binding: ctx->revocations */
+	SIW_LANE_CONTINUE_BINDS = 4,   /* the replaced binding that a bind waits for has ended */
+};
+
 /*
- * A lane: the state that a thread needs to make progress for a set of sockets and queue pairs. A
- * device has one lane.
+ * A lane: the state that a thread needs to make progress for a set of sockets and queue pairs. Each
+ * CQ belongs to a lane, and a queue pair belongs to the lane of its receive CQ. Threads that make
+ * progress on different lanes do not wait for each other. Lane 0 also has what belongs to no queue
+ * pair: the listeners and the connections of the connection manager until a queue pair takes over
+ * the stream, the resolution of UD queue pairs, and the interface watch.
  */
 struct siw_lane {
 	/* the progress lock: the thread that holds it makes progress */
 	siw_lock_t lock;
 	/* the sockets and their poller; NULL: the device is closed; written under the lock */
 	struct siw_llp_port *_Atomic port;
-	uint64_t rounds; /* number of progress rounds that polled sockets; under lock */
+	struct siw_context *ctx;
+	unsigned int index; /* position in ctx->lanes */
+	/* number of progress rounds that polled sockets; written under lock */
+	_Atomic uint64_t rounds;
 	siw_lock_t unsent_lock;
 	struct siw_link unsent;	   /* QPs with requests left to send; unsent_lock */
 	_Atomic uint32_t n_unsent; /* number of QPs in unsent */
@@ -185,44 +202,93 @@ struct siw_lane {
 	_Atomic bool posts_delayed;
 	/* the last round left requests for which the sockets have space; under lock */
 	bool more_to_send;
-	struct siw_link timed;	  /* list of struct siw_timed; under lock */
-	_Atomic uint32_t n_timed; /* number of timers in timed */
-	/* when the first timer is due; written under the lock */
-	_Atomic uint64_t next_tick_ns;
-};
-
-/* An object whose sockets follow the addresses of the device. */
-struct siw_addr_follower {
-	struct siw_link link; /* link in ctx->addr_followers; progress lock */
-	/*
-	 * Called with the progress lock held when the link or the addresses of the device's
-	 * interface may have changed; ctx->now has the new state. Must not remove a follower.
-	 */
-	void (*update)(struct siw_addr_follower *self);
-};
-
-/* An open device: one RNIC with its own poller and progress thread. */
-struct siw_context {
-	struct siw_lane lane;
-	struct siw_mem *mem;
+	_Atomic bool cq_overrun;  /* a CQ overflowed and its QPs have not been moved to ERR yet */
+	_Atomic bool posts_dense; /* posts are dense enough to be delayed for a batch */
+	_Atomic uint32_t work_of_others; /* set of enum siw_lane_work */
 	/*
 	 * number of polls; while it increases, the progress thread leaves progress to the pollers
 	 */
 	_Atomic uint32_t polls;
 	/* number of polls that returned completions without a progress round */
 	_Atomic uint32_t polls_without_round;
-	_Atomic bool posts_dense;	  /* posts are dense enough to be delayed for a batch */
-	struct siw_idle_polls idle_polls; /* protected by the progress lock */
-	_Atomic uint32_t waiters;	  /* threads inside siw_device_wait */
+	_Atomic uint32_t armed_at; /* value of polls when a CQ was last armed */
+	_Atomic uint32_t waiters;  /* threads inside siw_device_wait */
+	/*
+	 * Rounds of polls on other lanes (device_progress.c). Hints: relaxed accesses, and lost
+	 * increments do no harm. failed_polls: number of polls in a row that found the lock held.
+	 * adopted: the other lanes that polls of this lane make rounds on. looks: number of polls
+	 * that may have looked at another lane; last_look: the lane that was looked at last.
+	 */
+	_Atomic uint32_t failed_polls, adopted, looks, last_look;
+	/* what polls of other lanes have seen last: rounds, and since when it has not changed */
+	_Atomic uint64_t seen_rounds, unserved_since_ns;
+	uint32_t polls_with_work; /* number of polls whose rounds moved messages; under lock */
+	uint32_t one_sided;	  /* number of short Writes and Reads by peers; under lock */
+	struct siw_idle_polls idle_polls; /* under lock */
+	struct siw_link timed;		  /* list of struct siw_timed; under lock */
+	_Atomic uint32_t n_timed;	  /* number of timers in timed */
+	/* when the first timer is due; written under the lock */
+	_Atomic uint64_t next_tick_ns;
+	struct siw_link qps; /* the QPs of the lane; under lock */
+	/* list of struct siw_addr_follower, oldest first; under lock */
+	struct siw_link addr_followers;
+	struct siw_link groups; /* list of multicast groups with member QPs; under lock */
+	/* owned by the connect layer: TCP ports of the RC QPs that connect by QPN; under lock */
+	struct siw_link pair_ports;
+	/* owned by the qp layer: RD endpoints whose queue pairs are destroyed; under lock */
+	struct siw_link lingering_rds;
+	siw_lock_t busy_lock; /* innermost lock: no lock is acquired while it is held */
+	struct siw_link busy; /* QPs that may be using memory or address handles; busy_lock */
+	uint32_t n_busy;      /* number of QPs in busy; busy_lock */
+	struct siw_freelist free_qps[SIW_QP_TYPES]; /* indexed by QP type; used by qp/ */
+};
+
+/* An object whose sockets follow the addresses of the device. */
+struct siw_addr_follower {
+	struct siw_link link; /* link in addr_followers of its lane */
+	/*
+	 * Called with the lock of its lane held when the link or the addresses of the device's
+	 * interface may have changed; siw_device_get_current_info() returns the new state. Must not
+	 * remove a follower.
+	 */
+	void (*update)(struct siw_addr_follower *self);
+};
+
+#define SIW_PORT_EVENTS 3 /* number of asynchronous event types of the interface */
+
+/*
+ * The state of the device's interface. The followers of all lanes handle a change before the
+ * program sees it: a program that has seen a new address can use it with every queue pair.
+ */
+struct siw_port_state {
+	/* the current state; written only by the holder of the lock of lane 0 */
+	struct siw_device_info now;
+	struct siw_device_info shown; /* the state that the program sees */
+	uint32_t changes;	      /* number of changes so far */
+	uint32_t lanes; /* bit mask of the lanes whose followers must handle the last change */
+	/* the events to raise after that (enum siw_event_type), each type once, oldest first */
+	int events[SIW_PORT_EVENTS];
+	int n_events;
+};
+
+/* An open device: one RNIC with its own poller and progress thread. */
+struct siw_context {
+	struct siw_lane lane0;		       /* the lane that is always open */
+	struct siw_lane *lanes[SIW_MAX_LANES]; /* lanes[0] is &lane0; NULL: never opened */
+	_Atomic uint32_t open_lanes;	       /* bit mask of the lanes that have a port */
+	_Atomic uint32_t lanes_with_qps;       /* bit mask of the lanes that have queue pairs */
+	uint32_t n_lanes;		       /* number of lanes that may be opened; constant */
+	siw_lock_t lanes_lock;		       /* held while a lane is opened */
+	uint32_t lane_cqs[SIW_MAX_LANES];      /* number of CQs per lane; lanes_lock */
+	struct siw_mem *mem;
 	/*
 	 * The spinning of waits: after a spin that found no completion, the next spin_skip waits do
 	 * not spin; spin_left of these are still to come. Both are hints only: relaxed accesses.
 	 */
 	_Atomic uint32_t spin_skip, spin_left;
-	_Atomic uint32_t fd_waiters; /* threads inside siw_device_wait_on_fd */
-	_Atomic uint32_t n_armed;    /* number of armed CQs */
-	_Atomic uint32_t armed_at;   /* value of polls when a CQ was last armed */
-	_Atomic bool cq_overrun; /* a CQ overflowed and its QPs have not been moved to ERR yet */
+	/* threads inside siw_device_wait_on_fd, or at the end of siw_device_wait */
+	_Atomic uint32_t fd_waiters;
+	_Atomic uint32_t n_armed; /* number of armed CQs */
 	/*
 	 * Set in a forked child before the child runs, because the child's copy of the device is
 	 * unusable, and also set when the device is closed by force.
@@ -230,19 +296,17 @@ struct siw_context {
 	_Atomic bool inherited;
 	siw_lock_t children_lock; /* innermost lock: no lock is acquired while it is held */
 	struct siw_link children[SIW_CHILD_RANKS];
-	siw_lock_t busy_lock; /* innermost lock: no lock is acquired while it is held */
-	struct siw_link busy; /* QPs that may be using memory or address handles; busy_lock */
-	uint32_t n_busy;      /* number of QPs in busy; busy_lock */
 	/* number of timers of streams and endpoints that wait for their peers to close */
 	_Atomic uint32_t n_linger;
-	struct siw_link qps; /* protected by the progress lock */
-	/* list of struct siw_addr_follower, oldest first; progress lock */
-	struct siw_link addr_followers;
-	struct siw_link groups; /* list of multicast groups with member QPs; progress lock */
-	/* owned by the qp layer: RD endpoints whose queue pairs are destroyed; progress lock */
-	struct siw_link lingering_rds;
-	/* owned by the connect layer: TCP ports of RC QPs that connect by QPN; progress lock */
-	struct siw_link pair_ports;
+	/*
+	 * Protects the references of connection ids to QPs (struct siw_qp_hold); may be taken with
+	 * the lock of a lane held, and then the send lock of a QP with it.
+	 */
+	siw_lock_t refs_lock;
+	siw_lock_t numbers_lock; /* innermost lock: no lock is acquired while it is held */
+	struct siw_link qps;	 /* the QPs that have a QPN; numbers_lock */
+	siw_lock_t revocations_lock;
+	struct siw_link revocations; /* list of struct siw_revocation; revocations_lock */
 
 	siw_lock_t async_lock;	      /* innermost lock: may be taken with any other lock held */
 	struct siw_link async_events; /* list of struct siw_async_note, oldest first; async_lock */
@@ -253,25 +317,26 @@ struct siw_context {
 	/* link in the list of open or of closed contexts (device_fork.c) */
 	struct siw_link open;
 	struct siw_device_info info; /* interface state when the device was opened */
-	struct siw_device_info now;  /* current interface state; progress lock */
+	siw_lock_t port_lock;	     /* innermost lock: no lock is acquired while it is held */
+	struct siw_port_state port;  /* protected by port_lock */
 	struct siw_port_watch watch;
 	struct siw_device_attr attr;
 	_Atomic uint32_t n_pd, n_cq, n_ah, n_qp, n_rc, n_channel, n_evq, n_srq, n_mw;
 	siw_lock_t mw_lock; /* innermost lock; protects bindings of memory windows to regions */
 	_Atomic uint32_t next_pd, next_srq;
 	_Atomic uint64_t next_qp; /* serial number of the next QP */
-	uint32_t next_rc_qpn;	  /* protected by the progress lock */
+	uint32_t next_rc_qpn;	  /* protected by numbers_lock */
+	bool rc_qpns_recur;	  /* next_rc_qpn has passed the last number; numbers_lock */
 	/*
-	 * number of UD QPs, and of RC QPs connected by QPN, whose QPN lies in the range of the RC
-	 * QPs with connection manager; progress lock
+	 * number of UD QPs, and of RC QPs created to connect by QPN, whose QPN lies in the range of
+	 * the RC QPs with connection manager; numbers_lock
 	 */
 	uint32_t n_high;
 
 	bool has_thread;
 	pthread_t thread;
 	_Atomic bool stop;
-	uint32_t one_sided; /* number of short Writes and Reads by peers; progress lock */
-	_Atomic bool naps;  /* the progress thread takes short sleeps; others make progress */
+	_Atomic bool naps; /* the progress thread takes short sleeps; others make progress */
 	/* the progress thread sleeps long, because a waiter sleeps on the sockets */
 	_Atomic bool asleep;
 	int sleep_fd;
@@ -280,12 +345,12 @@ struct siw_context {
 	 */
 	struct siw_watchdogs watchdogs;
 
+	siw_lock_t err_lock; /* innermost lock: no lock is acquired while it is held */
 	/*
 	 * Error message rate limits shared by the device's queue pairs; owned by the qp layer,
-	 * allocated with the first error message.
+	 * allocated with the first error message. Protected by err_lock.
 	 */
-	struct siw_err_limit *err_limit;	    /* protected by the progress lock */
-	struct siw_freelist free_qps[SIW_QP_TYPES]; /* indexed by QP type; used by qp/ */
+	struct siw_err_limit *err_limit;
 	struct siw_freelist free_cqs, free_srqs, free_ahs, free_regions, free_windows;
 };
 
@@ -316,11 +381,19 @@ struct siw_srq {
 	struct siw_pd *pd;
 	uint32_t number;
 	void *user;
-	siw_lock_t lock;	     /* protects the posting of receives */
-	struct siw_mem_queue *recvs; /* NULL: the SRQ is destroyed */
-	struct siw_link waiting;     /* QPs with received Sends that have no receive yet */
-	/* attr.srq_limit: under the progress lock; 0 after the limit event */
-	struct siw_srq_attr attr;
+	/*
+	 * Protects the posting of receives, the size of the queue, and the members from recvs to
+	 * limit. Receives are taken under the lock of the queue itself (mem/mem_queue.h).
+	 */
+	siw_lock_t lock;
+	/*
+	 * NULL: the SRQ is destroyed. Written only while no QP uses the SRQ, so a progress round of
+	 * such a QP may read it without the lock.
+	 */
+	struct siw_mem_queue *recvs;
+	struct siw_link waiting;  /* QPs with received Sends that have no receive yet */
+	struct siw_srq_attr attr; /* without srq_limit */
+	_Atomic uint32_t limit;	  /* srq_limit; written under the lock; 0 after the limit event */
 	_Atomic uint32_t n_qp;
 	struct siw_async async;
 	struct siw_child child;
@@ -391,6 +464,7 @@ struct siw_qp {
 	struct siw_io_handler handler; /* must be the first member */
 	const struct siw_qp_ops *ops;
 	struct siw_context *ctx;
+	struct siw_lane *lane; /* never changes, so a late call finds the right lock */
 	struct siw_pd *pd;
 	struct siw_cq *send_cq, *recv_cq;
 	struct siw_srq *srq; /* SRQ that supplies the receives; NULL: the QP has its own queue */
@@ -405,10 +479,10 @@ struct siw_qp {
 	siw_lock_t recv_lock;
 	/* Slots of each queue below this number are free, because a later completion was polled. */
 	_Atomic uint32_t sq_freed, rq_freed;
-	struct siw_link unsent; /* protected by ctx->lane.unsent_lock */
-	bool on_unsent;		/* protected by ctx->lane.unsent_lock */
+	struct siw_link unsent; /* protected by lane->unsent_lock */
+	bool on_unsent;		/* protected by lane->unsent_lock */
 	bool on_busy;		/* protected by send_lock */
-	struct siw_link busy;	/* protected by ctx->busy_lock */
+	struct siw_link busy;	/* protected by lane->busy_lock */
 	/* received Sends wait for receives; written under the progress lock and recv_lock */
 	bool has_unexpected;
 	/*
@@ -416,7 +490,9 @@ struct siw_qp {
 	 * SRQ's lock
 	 */
 	struct siw_link in_srq;
-	struct siw_link in_ctx;
+	struct siw_link in_ctx;	 /* link in ctx->qps; under ctx->numbers_lock */
+	bool qpn_is_high;	 /* the QP is included in ctx->n_high; under ctx->numbers_lock */
+	struct siw_link in_lane; /* link in lane->qps until the QP is destroyed; under lane->lock */
 	struct siw_async async;
 	struct siw_child child;
 	struct siw_link in_freelist;
@@ -437,12 +513,15 @@ struct siw_bind {
 	uint64_t addr, length; /* in octets */
 	uint32_t rkey;	       /* the window's rkey after the bind */
 	int access;	       /* set of enum siw_access_flags */
+	/* allocated when the bind is posted, if the device may have several lanes; or NULL */
+	struct siw_revocation *revocation;
 };
 
 /* A memory window's previous binding, replaced by a new bind, until no stream uses it any more. */
 struct siw_bind_rest {
 	uint32_t stag; /* the invalidated STag; streams may still have responses to send from it */
 	struct siw_region *region; /* the region of the previous binding, pinned; or NULL */
+	struct siw_revocation *revocation;
 };
 
 /* ---- the context; any thread ----------------------------------------------------------------- */
@@ -470,6 +549,13 @@ int siw_device_check_usable(const struct siw_context *ctx, const char *name);
 int siw_device_check_create_args(const struct siw_pd *pd, const void *init);
 
 /*
+ * Copies the current state of the device's interface, which the program may not see yet
+ * (siw_query_device_info). Any lock may be held. Whoever follows the addresses (struct
+ * siw_addr_follower) holds the lock of its lane from the first copy on until it is a follower.
+ */
+void siw_device_get_current_info(struct siw_context *ctx, struct siw_device_info *info);
+
+/*
  * Returns the QP's identity, for regions that are bound to the QP. The value is odd, so it never
  * equals an object's address.
  */
@@ -494,26 +580,57 @@ void siw_device_child_del(struct siw_context *ctx, struct siw_child *child);
 struct siw_link *siw_device_freelist_take(struct siw_freelist *list);
 void siw_device_freelist_give(struct siw_freelist *list, struct siw_link *link);
 
+/* ---- lanes ----------------------------------------------------------------------------------- */
+
+/* Returns the open lane with the next higher number, or NULL. Any thread. */
+static inline struct siw_lane *siw_device_next_lane(const struct siw_lane *lane)
+{
+	/* Acquire order pairs with the release in lane_open_port(). */
+	uint32_t later = atomic_load_explicit(&lane->ctx->open_lanes, memory_order_acquire) &
+			 ~(uint32_t)0 << (lane->index + 1);
+
+	return __builtin_expect(later, 0) ? lane->ctx->lanes[__builtin_ctz(later)] : NULL;
+}
+
+/*
+ * Visits the open lanes of a device in ascending order. Whoever acquires the lock of a visited lane
+ * releases it before the next lane.
+ */
+#define SIW_EACH_LANE(lane, ctx) \
+	for (struct siw_lane *lane = &(ctx)->lane0; lane; lane = siw_device_next_lane(lane))
+
+/* Leaves work for another lane, whose lock may be held by any thread. Any thread, any lock. */
+void siw_device_lane_leave_work(struct siw_lane *lane, enum siw_lane_work work);
+
+/*
+ * Returns in *out the lane of the queue pairs whose receives complete on the CQ. The first call
+ * chooses the lane, because only then is it known that receives complete on the CQ: a program that
+ * creates a CQ for sends and one for receives per thread shall use all lanes. Returns 0; -ESTALE if
+ * the device is being closed by force; -ENOMEM or another -errno of the poller.
+ */
+int siw_device_cq_lane(struct siw_cq *cq, struct siw_lane **out);
+
 /* ---- progress -------------------------------------------------------------------------------- */
 
 /*
  * Counts a poll of cq (NULL: a poll that is not of a CQ) and makes a progress round, unless another
  * thread is making one or a recent round found no work.
  */
-void siw_device_poll(struct siw_context *ctx, const struct siw_cq *cq);
+void siw_device_poll(struct siw_lane *lane, const struct siw_cq *cq);
 /*
  * Makes one progress round: services each socket that may have work once. Returns the number of
  * messages moved. Called with the progress lock held.
  */
-int siw_device_progress_once(struct siw_context *ctx);
+int siw_device_progress_once(struct siw_lane *lane);
 /*
  * Waits until ready(arg) returns non-zero and returns that value; -EAGAIN after timeout_ms
- * milliseconds (-1: no limit); -EINTR. The calling thread makes progress while it waits. fd must
+ * milliseconds (-1: no limit); -EINTR. The calling thread makes progress on a set of lanes while it
+ * waits: *lanes is a bit mask, and may change meanwhile (siw_device_channel_update_lanes). fd must
  * become readable when another thread causes ready() to return non-zero. With a non-zero timeout_ms
  * this is a cancellation point (base/cancel.h), so the caller must hold no lock.
  */
-int siw_device_wait(struct siw_context *ctx, int (*ready)(void *arg), void *arg, int fd,
-		    int timeout_ms);
+int siw_device_wait(struct siw_context *ctx, const _Atomic uint32_t *lanes, int (*ready)(void *arg),
+		    void *arg, int fd, int timeout_ms);
 /*
  * Waits like siw_device_wait(), but the calling thread sleeps on fd only if the device has a
  * progress thread. For rare events: a thread that waits for them must not be woken by every
@@ -545,17 +662,17 @@ void siw_device_busy_list_forget(struct siw_qp *qp);
  * its object that is also acquired when the object is ended, because closing a device by force
  * frees the socket poller after ending the objects.
  */
-void siw_device_wake_sleeping_thread(struct siw_context *ctx);
+void siw_device_wake_sleeping_thread(struct siw_lane *lane);
 /*
  * Timers. siw_device_timer_start_periodic: ticks after 5 ms, then after intervals that grow
  * fourfold, and also at by_ns unless by_ns is 0; calling it again restarts at 5 ms.
  * siw_device_timer_start_at: ticks at by_ns only. siw_device_timer_cancel: stops the timer if it is
  * running. Progress lock held.
  */
-void siw_device_timer_start_periodic(struct siw_context *ctx, struct siw_timed *timed,
+void siw_device_timer_start_periodic(struct siw_lane *lane, struct siw_timed *timed,
 				     uint64_t by_ns);
-void siw_device_timer_start_at(struct siw_context *ctx, struct siw_timed *timed, uint64_t by_ns);
-void siw_device_timer_cancel(struct siw_context *ctx, struct siw_timed *timed);
+void siw_device_timer_start_at(struct siw_lane *lane, struct siw_timed *timed, uint64_t by_ns);
+void siw_device_timer_cancel(struct siw_lane *lane, struct siw_timed *timed);
 
 /* ---- events ---------------------------------------------------------------------------------- */
 
@@ -580,6 +697,8 @@ void siw_device_async_drop_without_acks(struct siw_async *async);
 
 /* ---- completion and receive queues ----------------------------------------------------------- */
 
+/* Increments the count if it is below max. Returns whether the count was incremented. */
+bool siw_device_increment_below_max(_Atomic uint32_t *count, uint32_t max);
 /* Returns -ENOMEM and records the reason: the device limit of this name is reached. */
 int siw_device_refuse_full(const char *limit, uint32_t max);
 
@@ -593,7 +712,7 @@ bool siw_device_cq_is_overrun(const struct siw_cq *cq);
  * Adjusts the number of queue pairs that use the CQ: by is 1 when a queue pair is created, -1 when
  * one is destroyed.
  */
-void siw_device_cq_adjust_qp_count(struct siw_cq *cq, int by);
+void siw_device_cq_adjust_qp_count(struct siw_cq *cq, const struct siw_lane *lane, int by);
 /* The addresses of a received message. */
 struct siw_way {
 	/* source and destination; dest may be NULL: unknown */
@@ -614,9 +733,14 @@ void siw_device_cq_add_completion(struct siw_qp *qp, struct siw_cq *cq, const st
 void siw_device_cq_remove_completions_of_qp(struct siw_cq *cq, struct siw_qp *qp);
 /*
  * Called after receives were removed from the SRQ: raises SRQ_LIMIT_REACHED if fewer are left than
- * the limit. Called with the progress lock held.
+ * the limit. Called with the lock of the lane of a QP that uses the SRQ held, srq->lock not held.
  */
 void siw_device_srq_raise_limit_event_if_low(struct siw_srq *srq);
+/*
+ * Called after receives may have been put back: the QPs that wait for receives get a turn if a
+ * receive that was put back is left. Locks as for siw_device_srq_raise_limit_event_if_low().
+ */
+void siw_device_srq_offer_returned_receives(struct siw_srq *srq);
 
 /* ---- memory windows -------------------------------------------------------------------------- */
 
@@ -636,9 +760,16 @@ void siw_device_mw_drop_bind(struct siw_context *ctx, struct siw_bind *bind);
 int siw_device_mw_bind(struct siw_qp *qp, struct siw_bind *bind, struct siw_bind_rest *rest);
 /*
  * Resets all streams that still send from the previous binding, except the stream of the QP
- * `except`. Called with the progress lock held and send_lock not held.
+ * `except`: the streams of this lane immediately, and those of other lanes in the next rounds of
+ * their lanes. Returns whether the binding has ended. If not, the member settle of the lane's queue
+ * pairs is called when it has; until then siw_device_mw_replaced_binding_has_ended() returns false.
+ * siw_device_mw_stop_waiting(): the queue pair does not wait for that any longer. Called with the
+ * lock of the lane held and send_lock not held.
  */
-void siw_device_mw_end_replaced_binding(struct siw_context *ctx, const struct siw_bind_rest *rest,
+bool siw_device_mw_end_replaced_binding(struct siw_lane *lane, const struct siw_bind_rest *rest,
 					const struct siw_qp *except);
+bool siw_device_mw_replaced_binding_has_ended(struct siw_context *ctx,
+					      const struct siw_bind_rest *rest);
+void siw_device_mw_stop_waiting(struct siw_context *ctx, const struct siw_bind_rest *rest);
 
 #endif

@@ -112,53 +112,32 @@ void siw_device_async_drop_without_acks(struct siw_async *async)
 	siw_device_async_drop_and_await_acks(async);
 }
 
-/* ---- the verbs ------------------------------------------------------------------------------- */
+/* ---- reading --------------------------------------------------------------------------------- */
 
-struct wanted_event {
-	struct siw_context *ctx;
-	struct siw_async_event *event;
-};
-
-static int async_read_event(void *arg)
+bool siw_device_async_take(struct siw_context *ctx, struct siw_async_event *event)
 {
-	struct wanted_event *want = arg;
-	struct siw_context *ctx = want->ctx;
 	struct siw_async_note *note = NULL;
 
 	siw_lock(&ctx->async_lock);
 	if (!siw_link_empty(&ctx->async_events)) {
 		note = siw_container(ctx->async_events.next, struct siw_async_note, link);
 		siw_link_del(&note->link);
-		memset(want->event, 0, sizeof(*want->event));
-		want->event->event_type = note->type;
+		memset(event, 0, sizeof(*event));
+		event->event_type = note->type;
 		if (note->of == &ctx->async) {
-			want->event->element.port_num = 1;
+			event->element.port_num = 1;
 		} else {
 			/*
 			 * event->element is a union of pointers, so setting qp sets cq and srq, too
 			 */
-			want->event->element.qp = note->of->object;
-			want->event->user_context = note->of->user;
+			event->element.qp = note->of->object;
+			event->user_context = note->of->user;
 			note->of->unacked++;
 		}
 	}
 	async_update_fd(ctx);
 	siw_unlock(&ctx->async_lock);
 	return note != NULL;
-}
-
-int siw_get_async_event(struct siw_context *ctx, struct siw_async_event *event, int timeout_ms)
-{
-	struct wanted_event want = { .ctx = ctx, .event = event };
-	int r;
-	int err = siw_device_check_usable(ctx, "context");
-
-	if (err)
-		return err;
-	if (!event)
-		return siw_refuse_null("event");
-	r = siw_device_wait_on_fd(ctx, async_read_event, &want, ctx->async_fd, timeout_ms);
-	return siw_refused(r < 0 ? r : 0);
 }
 
 static struct siw_async *async_state_of_event(const struct siw_async_event *event)

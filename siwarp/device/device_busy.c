@@ -9,31 +9,31 @@
 
 void siw_device_busy_list_add(struct siw_qp *qp)
 {
-	struct siw_context *ctx = qp->ctx;
+	struct siw_lane *lane = qp->lane;
 
 	qp->on_busy = true;
-	siw_lock(&ctx->busy_lock);
-	siw_link_add(&ctx->busy, &qp->busy);
-	ctx->n_busy++;
-	siw_unlock(&ctx->busy_lock);
+	siw_lock(&lane->busy_lock);
+	siw_link_add(&lane->busy, &qp->busy);
+	lane->n_busy++;
+	siw_unlock(&lane->busy_lock);
 }
 
 /* Removes a QP from the busy list. Called with busy_lock held. */
-static void busy_list_remove(struct siw_context *ctx, struct siw_qp *qp)
+static void busy_list_remove(struct siw_lane *lane, struct siw_qp *qp)
 {
 	siw_link_del(&qp->busy);
-	ctx->n_busy--;
+	lane->n_busy--;
 }
 
 void siw_device_busy_list_forget(struct siw_qp *qp)
 {
-	struct siw_context *ctx = qp->ctx;
+	struct siw_lane *lane = qp->lane;
 
 	siw_lock(&qp->send_lock);
-	siw_lock(&ctx->busy_lock);
+	siw_lock(&lane->busy_lock);
 	if (qp->on_busy)
-		busy_list_remove(ctx, qp);
-	siw_unlock(&ctx->busy_lock);
+		busy_list_remove(lane, qp);
+	siw_unlock(&lane->busy_lock);
 	qp->on_busy = false;
 	siw_unlock(&qp->send_lock);
 }
@@ -57,86 +57,96 @@ static void busy_list_add_unless_quiet(struct siw_qp *qp)
  * on_busy until busy_list_add_unless_quiet(). The QP is removed during its check because ending a
  * stream may start another search of the list.
  */
-static struct siw_qp *busy_list_pop(struct siw_context *ctx)
+static struct siw_qp *busy_list_pop(struct siw_lane *lane)
 {
 	struct siw_qp *qp = NULL;
 
-	siw_lock(&ctx->busy_lock);
-	if (!siw_link_empty(&ctx->busy)) {
-		qp = siw_container(ctx->busy.next, struct siw_qp, busy);
-		busy_list_remove(ctx, qp);
+	siw_lock(&lane->busy_lock);
+	if (!siw_link_empty(&lane->busy)) {
+		qp = siw_container(lane->busy.next, struct siw_qp, busy);
+		busy_list_remove(lane, qp);
 	}
-	siw_unlock(&ctx->busy_lock);
+	siw_unlock(&lane->busy_lock);
 	return qp;
 }
 
-static uint32_t busy_list_length(struct siw_context *ctx)
+static uint32_t busy_list_length(struct siw_lane *lane)
 {
 	uint32_t n;
 
-	siw_lock(&ctx->busy_lock);
-	n = ctx->n_busy;
-	siw_unlock(&ctx->busy_lock);
+	siw_lock(&lane->busy_lock);
+	n = lane->n_busy;
+	siw_unlock(&lane->busy_lock);
 	return n;
+}
+
+/* Returns whether a queue pair of the lane uses the key or the handle; the other is 0 or NULL. */
+static bool lane_uses(struct siw_lane *lane, uint32_t lkey, const struct siw_ah *ah)
+{
+	struct siw_qp *qp;
+	bool busy = false;
+
+	siw_lock(&lane->lock);
+	for (uint32_t n = busy_list_length(lane); !busy && n && (qp = busy_list_pop(lane)); n--) {
+		if (ah)
+			busy = qp->ops->uses_ah && qp->ops->uses_ah(qp, ah);
+		else
+			busy = qp->ops->uses_key(qp, lkey);
+		busy_list_add_unless_quiet(qp);
+	}
+	siw_unlock(&lane->lock);
+	return busy;
 }
 
 bool siw_device_key_in_use(struct siw_context *ctx, uint32_t lkey)
 {
-	struct siw_qp *qp;
-	bool busy = false;
-
-	siw_lock(&ctx->lane.lock);
-	for (uint32_t n = busy_list_length(ctx); !busy && n && (qp = busy_list_pop(ctx)); n--) {
-		busy = qp->ops->uses_key(qp, lkey);
-		busy_list_add_unless_quiet(qp);
-	}
-	siw_unlock(&ctx->lane.lock);
-	return busy;
+	SIW_EACH_LANE(lane, ctx)
+	if (lane_uses(lane, lkey, NULL))
+		return true;
+	return false;
 }
 
 bool siw_device_ah_in_use(struct siw_ah *ah)
 {
-	struct siw_context *ctx;
-	struct siw_qp *qp;
-	bool busy = false;
-
 	/*
 	 * Most sends go directly to the socket, so only a handle of a send that was ever queued
 	 * needs a search.
 	 */
 	if (!atomic_load(&ah->queued))
 		return false;
-	ctx = atomic_load(&ah->pd)->ctx;
-	siw_lock(&ctx->lane.lock);
-	for (uint32_t n = busy_list_length(ctx); !busy && n && (qp = busy_list_pop(ctx)); n--) {
-		busy = qp->ops->uses_ah && qp->ops->uses_ah(qp, ah);
-		busy_list_add_unless_quiet(qp);
-	}
-	siw_unlock(&ctx->lane.lock);
-	return busy;
+	SIW_EACH_LANE(lane, atomic_load(&ah->pd)->ctx)
+	if (lane_uses(lane, 0, ah))
+		return true;
+	return false;
 }
 
 /*
  * Resets streams whose responses TCP has not accepted yet, because such responses still refer to
  * the memory.
  */
-void siw_device_revoke_stag_locked(struct siw_context *ctx, uint32_t stag,
-				   const struct siw_qp *except)
+void siw_device_revoke_stag_in_lane(struct siw_lane *lane, uint32_t stag,
+				    const struct siw_qp *except)
 {
-	uint32_t n = atomic_load(&ctx->n_rc) ? busy_list_length(ctx) : 0;
+	uint32_t n = atomic_load(&lane->ctx->n_rc) ? busy_list_length(lane) : 0;
 	struct siw_qp *qp;
 
-	for (; n && (qp = busy_list_pop(ctx)); n--) {
+	for (; n && (qp = busy_list_pop(lane)); n--) {
 		if (qp != except && qp->ops->revoke)
 			qp->ops->revoke(qp, stag);
 		busy_list_add_unless_quiet(qp);
 	}
 }
 
-/* Acquiring the progress lock waits for a placement that has already looked up the STag. */
+/*
+ * Acquiring the lock of a lane waits for a placement in that lane that has already looked up the
+ * STag.
+ */
 void siw_device_revoke_stag(struct siw_context *ctx, uint32_t stag)
 {
-	siw_lock(&ctx->lane.lock);
-	siw_device_revoke_stag_locked(ctx, stag, NULL);
-	siw_unlock(&ctx->lane.lock);
+	SIW_EACH_LANE(lane, ctx)
+	{
+		siw_lock(&lane->lock);
+		siw_device_revoke_stag_in_lane(lane, stag, NULL);
+		siw_unlock(&lane->lock);
+	}
 }

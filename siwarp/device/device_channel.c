@@ -146,7 +146,8 @@ int siw_get_cq_event(struct siw_comp_channel *ch, struct siw_cq **cq, void **cq_
 	if (!cq)
 		return siw_refuse_null("cq");
 	collecting = ch;
-	r = siw_device_wait(ch->ctx, comp_channel_read_event, &want, ch->fd, timeout_ms);
+	r = siw_device_wait(ch->ctx, &ch->lanes, comp_channel_read_event, &want, ch->fd,
+			    timeout_ms);
 	collecting = NULL;
 	if (r < 0)
 		return siw_refused(r);
@@ -167,11 +168,40 @@ void siw_ack_cq_events(struct siw_cq *cq, unsigned int nevents)
 	siw_unlock(&ch->lock);
 }
 
+/* Called with the channel's lock held. */
+static void comp_channel_update_lanes(struct siw_comp_channel *ch, uint32_t before, uint32_t after)
+{
+	uint32_t lanes = 0;
+
+	for (unsigned int i = 0; i < SIW_MAX_LANES; i++) {
+		ch->lane_cqs[i] += (after >> i & 1) - (before >> i & 1);
+		lanes |= ch->lane_cqs[i] ? 1u << i : 0;
+	}
+	atomic_store(&ch->lanes, lanes);
+}
+
+void siw_device_channel_update_lanes(struct siw_comp_channel *ch, uint32_t before, uint32_t after)
+{
+	uint32_t old;
+
+	siw_lock(&ch->lock);
+	old = atomic_load(&ch->lanes);
+	comp_channel_update_lanes(ch, before, after);
+	siw_unlock(&ch->lock);
+	if (!old)
+		old = 1; /* threads that wait on a channel without CQs wait on lane 0 */
+	if (!(after & ~old))
+		return;
+	for (; old; old &= old - 1)
+		siw_device_wake_sleeping_thread(ch->ctx->lanes[__builtin_ctz(old)]);
+}
+
 void siw_device_channel_detach_cq(struct siw_cq *cq)
 {
 	struct siw_comp_channel *ch = cq->channel;
 
 	siw_lock(&ch->lock);
+	comp_channel_update_lanes(ch, atomic_load(&cq->lanes), 0);
 	if (cq->events) {
 		cq->events = 0;
 		siw_link_del(&cq->in_channel);

@@ -45,6 +45,22 @@ static struct siw_cq *cq_alloc(struct siw_context *ctx, uint32_t size)
 	return cq;
 }
 
+/* Called with cq->lock held after the CQ's queue pairs or its home lane have changed. */
+static void cq_update_lanes(struct siw_cq *cq)
+{
+	uint32_t before = atomic_load(&cq->lanes), lanes = 0;
+
+	for (unsigned int i = 0; i < SIW_MAX_LANES; i++)
+		lanes |= cq->lane_qps[i] ? 1u << i : 0;
+	if (!lanes)
+		lanes = 1u << (cq->home ? cq->home->index : 0);
+	atomic_store(&cq->lanes, lanes);
+	atomic_store(&cq->sole_lane,
+		     lanes & (lanes - 1) ? NULL : cq->ctx->lanes[__builtin_ctz(lanes)]);
+	if (cq->channel && lanes != before)
+		siw_device_channel_update_lanes(cq->channel, before, lanes);
+}
+
 /*
  * Sets the arming state of a CQ. A program that arms a CQ may sleep on a descriptor next, so posts
  * are not delayed for a batch until the program has polled often again (siw_qp_may_delay_post).
@@ -55,10 +71,12 @@ static void cq_set_armed(struct siw_cq *cq, int how)
 	int by = !!how - !!cq->armed;
 
 	cq->armed = how;
-	if (how)
-		atomic_store_explicit(&cq->ctx->armed_at,
-				      atomic_load_explicit(&cq->ctx->polls, memory_order_relaxed),
+	if (how) {
+		SIW_EACH_LANE(lane, cq->ctx)
+		atomic_store_explicit(&lane->armed_at,
+				      atomic_load_explicit(&lane->polls, memory_order_relaxed),
 				      memory_order_relaxed);
+	}
 	if (by)
 		atomic_fetch_add_explicit(&cq->ctx->n_armed, (uint32_t)by, memory_order_relaxed);
 }
@@ -68,7 +86,10 @@ static void cq_tear_down(struct siw_cq *cq)
 {
 	struct siw_cqe *ring = cq->ring;
 
+	if (cq->home)
+		siw_device_cq_lane_release(cq->home);
 	siw_lock(&cq->lock);
+	cq->home = NULL;
 	atomic_store(&cq->head, atomic_load(&cq->tail));
 	atomic_store(&cq->overrun, false);
 	cq->ring = NULL;
@@ -107,8 +128,8 @@ static int cq_check_args(const struct siw_context *ctx, int cqe,
 
 	if (err)
 		return err;
-	if (comp_vector)
-		return siw_refuse(CQ_VECTOR, (uint64_t)comp_vector);
+	if (comp_vector < 0 || (uint32_t)comp_vector >= ctx->n_lanes)
+		return siw_refuse(CQ_VECTOR, (uint64_t)comp_vector, ctx->n_lanes - 1);
 	return channel && channel->ctx != ctx ? siw_refuse(CQ_CHANNEL) : 0;
 }
 
@@ -127,13 +148,20 @@ struct siw_cq *siw_create_cq(struct siw_context *ctx, int cqe, void *cq_context,
 		err = siw_device_refuse_full("max_cq", ctx->attr.max_cq);
 	else
 		cq = cq_alloc(ctx, round_up_cq_size((uint32_t)cqe));
-	if (!cq) {
+	if (!cq && !err)
+		err = -ENOMEM;
+	if (err) {
 		atomic_fetch_sub(&ctx->n_cq, 1);
-		return siw_refuse_and_return_null(err ? err : -ENOMEM);
+		return siw_refuse_and_return_null(err);
 	}
 	cq->user = cq_context;
+	cq->comp_vector = (unsigned int)comp_vector;
 	cq->channel = channel;
 	siw_link_init(&cq->in_channel);
+	siw_lock(&cq->lock);
+	atomic_store(&cq->lanes, 0);
+	cq_update_lanes(cq);
+	siw_unlock(&cq->lock);
 	siw_device_async_init(&cq->async, ctx, cq, cq_context);
 	if (channel)
 		atomic_fetch_add(&channel->n_cq, 1);
@@ -238,7 +266,8 @@ int siw_resize_cq(struct siw_cq *cq, int cqe)
 	 * The delayed posts are sent first: their completions count towards the number that the
 	 * resized CQ has to hold.
 	 */
-	siw_device_send_posted(cq->ctx, true);
+	for (uint32_t left = atomic_load(&cq->lanes); left; left &= left - 1)
+		siw_device_send_posted(cq->ctx->lanes[__builtin_ctz(left)], true);
 	siw_lock(&cq->lock);
 	old = cq->ring;
 	err = cq_move_to_ring(cq, ring, mask, (uint32_t)cqe);
@@ -257,8 +286,48 @@ bool siw_device_cq_is_overrun(const struct siw_cq *cq)
 	return atomic_load(&cq->overrun);
 }
 
-void siw_device_cq_adjust_qp_count(struct siw_cq *cq, int by)
+/*
+ * Sets the lane of the CQ, unless another thread has set it meanwhile. Returns the lane of the CQ.
+ */
+static struct siw_lane *cq_set_lane(struct siw_cq *cq, struct siw_lane *lane)
 {
+	struct siw_lane *set;
+
+	siw_lock(&cq->lock);
+	set = cq->home;
+	if (!set) {
+		cq->home = lane;
+		cq_update_lanes(cq);
+	}
+	siw_unlock(&cq->lock);
+	if (!set)
+		return lane;
+	siw_device_cq_lane_release(lane);
+	return set;
+}
+
+int siw_device_cq_lane(struct siw_cq *cq, struct siw_lane **out)
+{
+	struct siw_lane *lane;
+	int err;
+
+	siw_lock(&cq->lock);
+	*out = cq->home;
+	siw_unlock(&cq->lock);
+	if (*out)
+		return 0;
+	err = siw_device_cq_lane_choose(cq->ctx, cq->comp_vector, &lane);
+	if (!err)
+		*out = cq_set_lane(cq, lane);
+	return err;
+}
+
+void siw_device_cq_adjust_qp_count(struct siw_cq *cq, const struct siw_lane *lane, int by)
+{
+	siw_lock(&cq->lock);
+	cq->lane_qps[lane->index] += (uint32_t)by;
+	cq_update_lanes(cq);
+	siw_unlock(&cq->lock);
 	atomic_fetch_add(&cq->n_qp, (uint32_t)by);
 }
 
@@ -274,10 +343,14 @@ static void __attribute__((cold, noinline)) handle_cq_overrun(struct siw_cq *cq)
 	cq->overrun = true;
 	/*
 	 * The flag is set on every overflow, because a QP may have been reset since the previous
-	 * overflow. Pairs with the exchange in fail_overrun().
+	 * overflow. Pairs with the exchange in fail_qps_of_overrun_cqs().
 	 */
-	atomic_store(&cq->ctx->cq_overrun, true);
-	siw_device_wake_sleeping_thread(cq->ctx);
+	for (uint32_t left = atomic_load(&cq->lanes); left; left &= left - 1) {
+		struct siw_lane *lane = cq->ctx->lanes[__builtin_ctz(left)];
+
+		atomic_store(&lane->cq_overrun, true);
+		siw_device_wake_sleeping_thread(lane);
+	}
 }
 
 static inline void cqe_set_addresses(struct siw_cqe *cqe, const struct siw_way *way)
@@ -374,9 +447,22 @@ static int cq_poll_completions(struct siw_cq *cq, int max, struct siw_wc *wc,
 	return n;
 }
 
+static void note_poll_of_several_lanes(struct siw_cq *cq, bool all)
+{
+	for (uint32_t left = atomic_load(&cq->lanes); left; left &= left - 1)
+		siw_device_note_poll_without_progress(cq->ctx->lanes[__builtin_ctz(left)], all);
+}
+
+static void poll_several_lanes(struct siw_cq *cq)
+{
+	for (uint32_t left = atomic_load(&cq->lanes); left; left &= left - 1)
+		siw_device_poll(cq->ctx->lanes[__builtin_ctz(left)], cq);
+}
+
 int siw_poll_cq_instances(struct siw_cq *cq, int num_entries, struct siw_wc *wc,
 			  struct siw_addr *sources, struct siw_addr *dests, uint64_t *instances)
 {
+	struct siw_lane *lane;
 	int n;
 
 	if (__builtin_expect(!cq, 0))
@@ -388,11 +474,18 @@ int siw_poll_cq_instances(struct siw_cq *cq, int num_entries, struct siw_wc *wc,
 	if (siw_device_inherited(cq->ctx))
 		return siw_refuse(STALE);
 	n = cq_poll_completions(cq, num_entries, wc, sources, dests, instances);
+	lane = atomic_load_explicit(&cq->sole_lane, memory_order_relaxed);
 	if (n) {
-		siw_device_note_poll_without_progress(cq->ctx, n == num_entries);
+		if (__builtin_expect(lane != NULL, 1))
+			siw_device_note_poll_without_progress(lane, n == num_entries);
+		else
+			note_poll_of_several_lanes(cq, n == num_entries);
 		return n;
 	}
-	siw_device_poll(cq->ctx, cq);
+	if (__builtin_expect(lane != NULL, 1))
+		siw_device_poll(lane, cq);
+	else
+		poll_several_lanes(cq);
 	n = cq_poll_completions(cq, num_entries, wc, sources, dests, instances);
 	if (!n && num_entries && atomic_load_explicit(&cq->overrun, memory_order_relaxed))
 		return siw_refuse(CQ_OVERFLOW);
@@ -438,7 +531,7 @@ int siw_req_notify_cq(struct siw_cq *cq, int solicited_only)
 	 * program may sleep on its own descriptor now.
 	 */
 	if (!err)
-		siw_device_send_posted(ctx, false);
+		siw_device_send_posted_of_all_lanes(ctx);
 	return err;
 }
 

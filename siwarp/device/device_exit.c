@@ -13,7 +13,7 @@
 #include "device/device_impl.h"
 
 /*
- * Number of attempts to acquire the progress lock. The thread that called exit() may hold the lock
+ * Number of attempts to acquire the lock of a lane. The thread that called exit() may hold the lock
  * itself, in a call interrupted by a signal.
  */
 #define LOCK_TRIES 100
@@ -31,28 +31,27 @@ static bool trylock_for_100ms(siw_lock_t *lock)
 
 static void context_begin_shutdown(struct siw_context *ctx, uint64_t deadline_ns)
 {
-	struct siw_link *l;
-
 	(void)deadline_ns;
-	if (!trylock_for_100ms(&ctx->lane.lock))
-		return;
-	for (l = ctx->qps.next; l != &ctx->qps; l = l->next) {
-		struct siw_qp *qp = siw_container(l, struct siw_qp, in_ctx);
+	SIW_EACH_LANE(lane, ctx)
+	{
+		if (!trylock_for_100ms(&lane->lock))
+			continue;
+		for (struct siw_link *l = lane->qps.next; l != &lane->qps; l = l->next) {
+			struct siw_qp *qp = siw_container(l, struct siw_qp, in_lane);
 
-		qp->ops->leave(qp);
+			qp->ops->leave(qp);
+		}
+		siw_unlock(&lane->lock);
 	}
-	siw_unlock(&ctx->lane.lock);
 }
 
-/* Returns whether a connection is still being shut down. Called with the progress lock held. */
-static bool context_is_closing(const struct siw_context *ctx)
+/* Returns whether a connection is still being shut down. Called with the lock of the lane held. */
+static bool lane_is_closing(const struct siw_lane *lane)
 {
-	struct siw_link *l;
-
-	if (atomic_load(&ctx->n_linger))
+	if (atomic_load(&lane->ctx->n_linger))
 		return true;
-	for (l = ctx->qps.next; l != &ctx->qps; l = l->next) {
-		const struct siw_qp *qp = siw_container(l, struct siw_qp, in_ctx);
+	for (struct siw_link *l = lane->qps.next; l != &lane->qps; l = l->next) {
+		const struct siw_qp *qp = siw_container(l, struct siw_qp, in_lane);
 
 		if (qp->ops->is_leaving && qp->ops->is_leaving(qp))
 			return true;
@@ -62,17 +61,28 @@ static bool context_is_closing(const struct siw_context *ctx)
 
 static void context_wait_shutdown(struct siw_context *ctx, uint64_t deadline_ns)
 {
-	struct siw_llp_waitset set;
-	bool busy;
+	struct siw_llp_waitset sets[SIW_MAX_LANES];
+	uint32_t locked = 0; /* bit mask of the lanes whose locks could not be acquired */
+	bool busy = true;
 
-	while (siw_now_ns() < deadline_ns && trylock_for_100ms(&ctx->lane.lock)) {
-		siw_device_progress_once(ctx);
-		busy = context_is_closing(ctx);
-		siw_llp_waitset_fill(ctx->lane.port, &set);
-		siw_unlock(&ctx->lane.lock);
-		if (!busy)
-			return;
-		siw_llp_wait(&set, -1, 5000);
+	while (busy && siw_now_ns() < deadline_ns) {
+		int n = 0;
+
+		busy = false;
+		SIW_EACH_LANE(lane, ctx)
+		{
+			/* The other lanes must not wait again for a lock that is not released. */
+			if (locked >> lane->index & 1 || !trylock_for_100ms(&lane->lock)) {
+				locked |= 1u << lane->index;
+				continue;
+			}
+			siw_device_progress_once(lane);
+			busy |= lane_is_closing(lane);
+			siw_llp_waitset_fill(lane->port, &sets[n++]);
+			siw_unlock(&lane->lock);
+		}
+		if (busy)
+			siw_llp_wait_any(sets, n, -1, 5000);
 	}
 }
 

@@ -37,23 +37,52 @@ void siw_device_context_retire(struct siw_context *ctx);
  * Makes one progress round for a thread that may make no further round. Wakes a sleeping thread if
  * the round left work.
  */
-void siw_device_progress_once_and_wake(struct siw_context *ctx);
+void siw_device_progress_once_and_wake(struct siw_lane *lane);
 /*
  * Sends the posted requests that are delayed for a batch or wait for their turn. The next poll
  * would send them, but the program may not poll again soon. polls: the caller is a poll; it does
  * nothing if another thread is making progress and no posts are delayed for a batch.
  */
-void siw_device_send_posted(struct siw_context *ctx, bool polls);
+void siw_device_send_posted(struct siw_lane *lane, bool polls);
+/* The same for all lanes of a device, by a thread that may sleep next in a way of its own. */
+void siw_device_send_posted_of_all_lanes(struct siw_context *ctx);
 /*
  * Records that a poll returned completions without a progress round. all: the poll filled its array
  * of completions, so the caller will poll again soon.
  */
-void siw_device_note_poll_without_progress(struct siw_context *ctx, bool all);
+void siw_device_note_poll_without_progress(struct siw_lane *lane, bool all);
 /*
  * Gives a turn to each QP that was marked unsent. Returns how many QPs sent something. Progress
  * lock held.
  */
-int siw_device_send_unsent_qps(struct siw_context *ctx);
+int siw_device_send_unsent_qps(struct siw_lane *lane);
+
+/* ---- device_lane.c --------------------------------------------------------------------------- */
+/* Initializes a new, zeroed lane of the device. The lane has no port yet. */
+void siw_device_lane_init(struct siw_lane *lane, struct siw_context *ctx, unsigned int index);
+/* Opens lane 0 when the device is opened. Returns 0, -ENOMEM or another -errno of the poller. */
+int siw_device_lane0_open(struct siw_context *ctx);
+/*
+ * Called when the device is being closed by force: waits until a lane that is being opened is open.
+ * No lane is opened afterwards.
+ */
+void siw_device_await_opening_of_lanes(struct siw_context *ctx);
+/*
+ * Closes all lanes, and the watch of the device's interface, which may be NULL. Another thread may
+ * be making progress in a late poll; after this function such a poll finds no port.
+ */
+void siw_device_lanes_close(struct siw_context *ctx, struct siw_llp_watch *watch);
+/* Returns whether a thread waits on a lane of the device (siw_device_wait). */
+bool siw_device_has_waiters(const struct siw_context *ctx);
+/*
+ * Chooses the lane of a CQ on which receives complete, and opens it if necessary. comp_vector: the
+ * number of the lane, or 0 for the lane with the fewest such CQs. siw_device_cq_lane_release() is
+ * called when the CQ is destroyed. Returns 0; -ESTALE if the device is being closed by force;
+ * -ENOMEM or another -errno of the poller.
+ */
+int siw_device_cq_lane_choose(struct siw_context *ctx, unsigned int comp_vector,
+			      struct siw_lane **out);
+void siw_device_cq_lane_release(struct siw_lane *lane);
 
 /* ---- device_thread.c ------------------------------------------------------------------------- */
 int siw_device_thread_start(struct siw_context *ctx);
@@ -70,6 +99,11 @@ void siw_device_watchdogs_stop(struct siw_context *ctx);
 /* ---- device_channel.c; all for a CQ that has a channel --------------------------------------- */
 /* Queues a completion event: a completion was added to the CQ while the CQ was armed. */
 void siw_device_channel_raise_cq_event(struct siw_cq *cq);
+/*
+ * Adds or removes lanes of a CQ in its channel's set of lanes: the lanes of `before` become those of
+ * `after` (bit masks). Wakes the threads that wait on the channel, which must wait on new lanes.
+ */
+void siw_device_channel_update_lanes(struct siw_comp_channel *ch, uint32_t before, uint32_t after);
 /* Removes the CQ from its channel, after the user has acknowledged all its events. */
 void siw_device_channel_detach_cq(struct siw_cq *cq);
 
@@ -83,6 +117,8 @@ void siw_device_shutdown_connections(struct siw_context *ctx, uint64_t deadline_
 /* ---- device_async.c -------------------------------------------------------------------------- */
 int siw_device_async_open(struct siw_context *ctx);
 void siw_device_async_close(struct siw_context *ctx);
+/* Reads the first unread event. Returns whether there was one. */
+bool siw_device_async_take(struct siw_context *ctx, struct siw_async_event *event);
 
 /* ---- device_port.c --------------------------------------------------------------------------- */
 /*
@@ -91,6 +127,13 @@ void siw_device_async_close(struct siw_context *ctx);
  */
 int siw_device_list_interfaces(struct siw_llp_interface **out);
 int siw_device_watch_interface(struct siw_context *ctx);
+/* Copies the state of the interface that the program sees. Any lock may be held. */
+void siw_device_get_shown_info(struct siw_context *ctx, struct siw_device_info *info);
+/*
+ * Notifies the lane's address followers of a change. The last lane to do so shows the change to the
+ * program. Called with the lock of the lane held.
+ */
+void siw_device_notify_addr_followers(struct siw_lane *lane);
 
 /* ---- device_busy.c; called without locks ----------------------------------------------------- */
 /*
@@ -103,13 +146,15 @@ bool siw_device_ah_in_use(struct siw_ah *ah);
 
 /*
  * Called after an STag was invalidated. Resets the streams that still have to send a Read Response
- * from the STag's memory, except the stream of the QP `except`. On return, no other thread uses
- * that memory. siw_device_revoke_stag() is called without locks, the _locked variant with the
- * progress lock held.
+ * from the STag's memory. On return, no other thread uses that memory.
  */
 void siw_device_revoke_stag(struct siw_context *ctx, uint32_t stag);
-void siw_device_revoke_stag_locked(struct siw_context *ctx, uint32_t stag,
-				   const struct siw_qp *except);
+/*
+ * The same for the streams of one lane, except the stream of the QP `except`. Called with the lock
+ * of the lane held.
+ */
+void siw_device_revoke_stag_in_lane(struct siw_lane *lane, uint32_t stag,
+				    const struct siw_qp *except);
 
 /* ---- device_mr.c ----------------------------------------------------------------------------- */
 /* Converts a set of enum siw_access_flags to one of enum siw_mem_right. */
@@ -131,6 +176,17 @@ void siw_device_region_allow_mw_binds(struct siw_region *region);
  */
 int siw_device_region_forbid_mw_binds(struct siw_region *region);
 
+/*
+ * Resets the streams of the lane that still use replaced bindings of windows. Called with the lock
+ * of the lane held, when SIW_LANE_REVOKE_BINDINGS was left for the lane.
+ */
+void siw_device_mw_revoke_replaced_bindings(struct siw_lane *lane);
+/*
+ * Continues the binds of the lane's queue pairs. Called with the lock of the lane held, when
+ * SIW_LANE_CONTINUE_BINDS was left for the lane.
+ */
+void siw_device_mw_continue_binds(struct siw_lane *lane);
+
 /* ---- device_progress.c ----------------------------------------------------------------------- */
 /* Returns the microseconds from now until a later deadline; -1: no deadline. */
 static inline int64_t siw_device_us_until_deadline(uint64_t now, uint64_t deadline)
@@ -141,11 +197,9 @@ static inline int64_t siw_device_us_until_deadline(uint64_t now, uint64_t deadli
  * Returns the microseconds until the deadline or the next timer, whichever is earlier; -1: neither
  * exists.
  */
-int64_t siw_device_sleep_duration_us(struct siw_context *ctx, uint64_t now, uint64_t deadline);
+int64_t siw_device_sleep_duration_us(struct siw_lane *lane, uint64_t now, uint64_t deadline);
 
 /* ---- device_child.c -------------------------------------------------------------------------- */
-/* Increments the count if it is below max. Returns whether the count was incremented. */
-bool siw_device_increment_below_max(_Atomic uint32_t *count, uint32_t max);
 void siw_device_freelist_init(struct siw_freelist *list);
 
 #endif

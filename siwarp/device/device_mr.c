@@ -332,11 +332,14 @@ static int change_access_rights(struct siw_region *r, const struct span *span)
 		siw_device_revoke_stag(ctx, r->mr.lkey);
 	} else if (lost) {
 		/*
-		 * Acquiring the lock waits for the end of a progress round that may have looked up
-		 * the previous rights.
+		 * Acquiring the lock of a lane waits for the end of a progress round that may have
+		 * looked up the previous rights.
 		 */
-		siw_lock(&ctx->lane.lock);
-		siw_unlock(&ctx->lane.lock);
+		SIW_EACH_LANE(lane, ctx)
+		{
+			siw_lock(&lane->lock);
+			siw_unlock(&lane->lock);
+		}
 	}
 	r->access = span->access;
 	siw_device_region_allow_mw_binds(r);
@@ -456,12 +459,12 @@ static int check_ah_destination(const struct siw_pd *pd, const struct siw_addr *
 /* Returns whether the device has this address. */
 static bool context_has_addr(struct siw_context *ctx, const struct siw_addr *addr)
 {
+	struct siw_device_info shown;
 	bool has = false;
 
-	siw_lock(&ctx->lane.lock);
-	for (uint32_t i = 0; i < ctx->now.n_addrs && !has; i++)
-		has = siw_addr_same_host(&ctx->now.addrs[i], addr);
-	siw_unlock(&ctx->lane.lock);
+	siw_device_get_shown_info(ctx, &shown);
+	for (uint32_t i = 0; i < shown.n_addrs && !has; i++)
+		has = siw_addr_same_host(&shown.addrs[i], addr);
 	return has;
 }
 
@@ -481,12 +484,12 @@ static int check_ah_source(struct siw_pd *pd, const struct siw_addr *dest,
  */
 static uint32_t device_interface_index(struct siw_context *ctx)
 {
+	struct siw_device_info shown;
 	uint32_t scope = 0;
 
-	siw_lock(&ctx->lane.lock);
-	for (uint32_t i = 0; i < ctx->now.n_addrs && !scope; i++)
-		scope = ctx->now.addrs[i].family == AF_INET6 ? ctx->now.addrs[i].scope : 0;
-	siw_unlock(&ctx->lane.lock);
+	siw_device_get_shown_info(ctx, &shown);
+	for (uint32_t i = 0; i < shown.n_addrs && !scope; i++)
+		scope = shown.addrs[i].family == AF_INET6 ? shown.addrs[i].scope : 0;
 	return scope;
 }
 

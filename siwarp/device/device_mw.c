@@ -57,17 +57,28 @@ static bool region_has_bound_memory_windows(struct siw_region *region)
 /* Makes every QP end the previous bindings that its binds have replaced. */
 static void end_replaced_mw_bindings_of_qps(struct siw_context *ctx)
 {
-	struct siw_link *l, *next;
-
-	siw_lock(&ctx->lane.lock);
-	for (l = ctx->qps.next; l != &ctx->qps; l = next) {
-		struct siw_qp *qp = siw_container(l, struct siw_qp, in_ctx);
-
-		next = l->next;
-		if (qp->ops->settle)
-			qp->ops->settle(qp);
+	SIW_EACH_LANE(lane, ctx)
+	{
+		siw_lock(&lane->lock);
+		siw_device_mw_continue_binds(lane);
+		siw_unlock(&lane->lock);
 	}
-	siw_unlock(&ctx->lane.lock);
+}
+
+/*
+ * A bind that was flushed while its replaced binding was being ended leaves the region pinned until
+ * each lane has made a round.
+ */
+static void end_revocations_of_flushed_binds(struct siw_context *ctx)
+{
+	if (ctx->n_lanes == 1)
+		return;
+	SIW_EACH_LANE(lane, ctx)
+	{
+		siw_lock(&lane->lock);
+		siw_device_mw_revoke_replaced_bindings(lane);
+		siw_unlock(&lane->lock);
+	}
 }
 
 int siw_device_region_forbid_mw_binds(struct siw_region *region)
@@ -77,6 +88,7 @@ int siw_device_region_forbid_mw_binds(struct siw_region *region)
 
 	if (!atomic_load(&region->bindable))
 		return 0;
+	end_revocations_of_flushed_binds(ctx);
 	siw_lock(&ctx->mw_lock);
 	if (region->pins || region_has_bound_memory_windows(region)) {
 		siw_unlock(&ctx->mw_lock);
@@ -220,8 +232,16 @@ int siw_device_mw_pin_for_bind(struct siw_context *ctx, const struct siw_send_wr
 	struct siw_window *w = private_struct_of_mw(wr->bind_mw.mw);
 	struct siw_region *r =
 		info->mr && info->length ? siw_container(info->mr, struct siw_region, mr) : NULL;
+	struct siw_revocation *revocation = NULL;
 	int err = 0;
 
+	if (type == SIW_MW_TYPE_1 && ctx->n_lanes > 1) {
+		revocation = calloc(1, sizeof(*revocation));
+		if (!revocation)
+			return -ENOMEM;
+		/* a set that no lane empties, until siw_device_mw_end_replaced_binding() sets it */
+		revocation->lanes = ~(uint32_t)0;
+	}
 	siw_lock(&ctx->mw_lock);
 	if (r && !atomic_load(&r->bindable))
 		r = NULL; /* the bind will fail when it is carried out */
@@ -244,7 +264,12 @@ int siw_device_mw_pin_for_bind(struct siw_context *ctx, const struct siw_send_wr
 		.length = info->length,
 		.rkey = wr->bind_mw.rkey,
 		.access = (int)info->mw_access_flags,
+		.revocation = revocation,
 	};
+	if (err) {
+		free(revocation);
+		bind->revocation = NULL;
+	}
 	return err;
 }
 
@@ -262,6 +287,7 @@ void siw_device_mw_drop_bind(struct siw_context *ctx, struct siw_bind *bind)
 	own_key = w->mw.type == SIW_MW_TYPE_1;
 	siw_unlock(&ctx->mw_lock);
 	bind->window = NULL;
+	free(bind->revocation);
 	if (own_key)
 		siw_mem_stag_free(ctx->mem, bind->rkey);
 }
@@ -337,8 +363,21 @@ static bool unbind_memory_window(const struct siw_qp *qp, struct siw_window *w,
 	if (!bound)
 		return false;
 	w->region->pins++;
-	*rest = (struct siw_bind_rest){ w->stag, w->region };
+	*rest = (struct siw_bind_rest){ w->stag, w->region, NULL };
 	return true;
+}
+
+/*
+ * Keeps the revocation of a bind for the end of the replaced binding. The waiter is set here and
+ * not when the revocation begins, because the queue pair may stop waiting before that: the reset of
+ * the lane's streams may reset its own.
+ */
+static void keep_revocation(struct siw_bind_rest *rest, struct siw_revocation *revocation,
+			    struct siw_lane *waiter)
+{
+	rest->revocation = revocation;
+	if (revocation)
+		revocation->waiter = waiter;
 }
 
 int siw_device_mw_bind(struct siw_qp *qp, struct siw_bind *bind, struct siw_bind_rest *rest)
@@ -350,6 +389,10 @@ int siw_device_mw_bind(struct siw_qp *qp, struct siw_bind *bind, struct siw_bind
 	siw_lock(&qp->ctx->mw_lock);
 	if (is_mw_bind_allowed(qp, bind) && !bind_memory_window(qp, bind)) {
 		result = unbind_memory_window(qp, w, rest) ? -EINPROGRESS : 0;
+		if (result == -EINPROGRESS)
+			keep_revocation(rest, bind->revocation, qp->lane);
+		else
+			free(bind->revocation);
 		remove_memory_window_from_region(w);
 		w->stag = bind->rkey;
 		w->region = bind->length ? r : NULL;
@@ -366,9 +409,132 @@ int siw_device_mw_bind(struct siw_qp *qp, struct siw_bind *bind, struct siw_bind
 	return result;
 }
 
-void siw_device_mw_end_replaced_binding(struct siw_context *ctx, const struct siw_bind_rest *rest,
+/* Makes other lanes end a replaced binding. Returns false if no other lane can be using it. */
+static bool begin_revocation(struct siw_lane *lane, const struct siw_bind_rest *rest)
+{
+	struct siw_revocation *revocation = rest->revocation;
+	struct siw_context *ctx = lane->ctx;
+	uint32_t others;
+
+	if (!revocation)
+		return false;
+	/* A queue pair that is created from now on cannot use the STag, which is invalid. */
+	others = atomic_load(&ctx->lanes_with_qps) & ~(1u << lane->index);
+	siw_lock(&ctx->revocations_lock);
+	revocation->stag = rest->stag;
+	revocation->region = rest->region;
+	revocation->lanes = others;
+	if (others)
+		siw_link_add(&ctx->revocations, &revocation->link);
+	siw_unlock(&ctx->revocations_lock);
+	for (uint32_t left = others; left; left &= left - 1)
+		siw_device_lane_leave_work(ctx->lanes[__builtin_ctz(left)],
+					   SIW_LANE_REVOKE_BINDINGS);
+	return others;
+}
+
+bool siw_device_mw_end_replaced_binding(struct siw_lane *lane, const struct siw_bind_rest *rest,
 					const struct siw_qp *except)
 {
-	siw_device_revoke_stag_locked(ctx, rest->stag, except);
-	unpin_region(ctx, rest->region);
+	siw_device_revoke_stag_in_lane(lane, rest->stag, except);
+	if (begin_revocation(lane, rest))
+		return false;
+	unpin_region(lane->ctx, rest->region);
+	free(rest->revocation);
+	return true;
+}
+
+bool siw_device_mw_replaced_binding_has_ended(struct siw_context *ctx,
+					      const struct siw_bind_rest *rest)
+{
+	bool ended;
+
+	if (!rest->revocation)
+		return false;
+	siw_lock(&ctx->revocations_lock);
+	ended = !rest->revocation->lanes;
+	siw_unlock(&ctx->revocations_lock);
+	if (ended)
+		free(rest->revocation);
+	return ended;
+}
+
+void siw_device_mw_stop_waiting(struct siw_context *ctx, const struct siw_bind_rest *rest)
+{
+	bool ended;
+
+	if (!rest->revocation)
+		return;
+	siw_lock(&ctx->revocations_lock);
+	ended = !rest->revocation->lanes;
+	rest->revocation->waiter = NULL;
+	siw_unlock(&ctx->revocations_lock);
+	if (ended)
+		free(rest->revocation);
+}
+
+/* Returns a revocation that the lane has not handled yet, or NULL. */
+static struct siw_revocation *find_revocation_of_lane(struct siw_lane *lane)
+{
+	struct siw_revocation *found = NULL;
+	struct siw_context *ctx = lane->ctx;
+
+	siw_lock(&ctx->revocations_lock);
+	for (struct siw_link *l = ctx->revocations.next; l != &ctx->revocations && !found;
+	     l = l->next) {
+		struct siw_revocation *revocation = siw_container(l, struct siw_revocation, link);
+
+		if (revocation->lanes >> lane->index & 1)
+			found = revocation;
+	}
+	siw_unlock(&ctx->revocations_lock);
+	return found;
+}
+
+/* Records that the streams of the lane do not use the replaced binding any longer. */
+static void end_revocation_in_lane(struct siw_lane *lane, struct siw_revocation *revocation)
+{
+	struct siw_context *ctx = lane->ctx;
+	struct siw_region *region;
+	struct siw_lane *waiter;
+	bool ended;
+
+	siw_lock(&ctx->revocations_lock);
+	revocation->lanes &= ~(1u << lane->index);
+	ended = !revocation->lanes;
+	region = revocation->region;
+	waiter = revocation->waiter;
+	if (ended)
+		siw_link_del(&revocation->link);
+	siw_unlock(&ctx->revocations_lock);
+	if (!ended)
+		return;
+	unpin_region(ctx, region);
+	if (waiter)
+		siw_device_lane_leave_work(waiter, SIW_LANE_CONTINUE_BINDS);
+	else
+		free(revocation);
+}
+
+void siw_device_mw_revoke_replaced_bindings(struct siw_lane *lane)
+{
+	struct siw_revocation *revocation;
+
+	while ((revocation = find_revocation_of_lane(lane))) {
+		siw_device_revoke_stag_in_lane(lane, revocation->stag, NULL);
+		end_revocation_in_lane(lane, revocation);
+	}
+}
+
+void siw_device_mw_continue_binds(struct siw_lane *lane)
+{
+	struct siw_link *l, *next;
+
+	for (l = lane->qps.next; l != &lane->qps; l = next) {
+		struct siw_qp *qp = siw_container(l, struct siw_qp, in_lane);
+
+		next = l->next;
+		if (qp->ops->settle)
+			qp->ops->settle(qp);
+	}
 }

@@ -49,6 +49,19 @@ struct siw_window {
 	struct siw_link in_freelist;
 };
 
+/*
+ * A replaced binding of a window that streams of other lanes than the bind's may still use. Freed
+ * by the queue pair that waits for its end, or by the last lane. Protected by revocations_lock.
+ */
+struct siw_revocation {
+	struct siw_link link;	   /* in ctx->revocations until the binding has ended */
+	uint32_t stag;		   /* the STag of the replaced binding */
+	struct siw_region *region; /* its region, pinned; or NULL */
+	uint32_t lanes;		   /* bit mask of the lanes whose streams may still use it */
+	/* the lane of the queue pair that waits; NULL: the queue pair does not wait any longer */
+	struct siw_lane *waiter;
+};
+
 struct siw_cqe {
 	struct siw_wc wc;
 	struct siw_qp *owner; /* the QP exists: destroying a QP first removes its completions */
@@ -72,6 +85,20 @@ struct siw_cq {
 	/* the CQ overflowed and accepts no more completions; written under lock */
 	_Atomic bool overrun;
 	_Atomic uint32_t n_qp;
+	unsigned int comp_vector; /* the lane wanted, or 0 for any; constant */
+	/*
+	 * The lane of the queue pairs whose receives complete on the CQ; NULL before the first of
+	 * them; lock.
+	 */
+	struct siw_lane *home;
+	/*
+	 * The lanes whose queue pairs use the CQ, as a bit mask. Without queue pairs: its home or,
+	 * if it has none, lane 0. sole_lane: the lane if there is only one, else NULL. Written
+	 * under lock.
+	 */
+	_Atomic uint32_t lanes;
+	struct siw_lane *_Atomic sole_lane;
+	uint32_t lane_qps[SIW_MAX_LANES]; /* number of uses by queue pairs per lane; lock */
 	/* link in channel->cqs; in_channel, events and unacked: under the channel's lock */
 	struct siw_link in_channel;
 	uint32_t events;  /* number of events raised and not read yet */
@@ -89,6 +116,8 @@ struct siw_comp_channel {
 	bool fd_set;
 	struct siw_child child;
 	_Atomic uint32_t n_cq;
+	_Atomic uint32_t lanes; /* bit mask of the lanes of the channel's CQs; written under lock */
+	uint32_t lane_cqs[SIW_MAX_LANES]; /* number of CQs per lane; lock */
 };
 
 #endif

@@ -29,85 +29,208 @@ int siw_device_list_interfaces(struct siw_llp_interface **out)
 	return n;
 }
 
-/* Reads the interface's state. Returns whether its addresses have changed, or -errno. */
-static int reread_interface_state(struct siw_context *ctx)
-{
-	struct siw_llp_interface *netifs, *own = NULL;
-	int n = siw_device_list_interfaces(&netifs);
-	struct siw_device_info now = ctx->now;
+/* ---- the state of the interface -------------------------------------------------------------- */
 
-	for (int i = 0; i < n; i++)
-		if (!strncmp(netifs[i].name, now.netdev, sizeof(now.netdev)))
-			own = &netifs[i];
-	if (n >= 0) {
-		memset(now.addrs, 0, sizeof(now.addrs));
-		now.n_addrs = own ? own->n_addrs : 0;
-		memcpy(now.addrs, own ? own->addrs : now.addrs, now.n_addrs * sizeof(now.addrs[0]));
-		now.mtu = own ? own->mtu : now.mtu;
-		now.up = own ? own->up : now.up;
-	}
-	free(netifs);
-	if (n < 0)
-		return n;
-	n = now.n_addrs != ctx->now.n_addrs ||
-	    memcmp(now.addrs, ctx->now.addrs, sizeof(now.addrs)) != 0;
-	ctx->now = now;
-	return n;
+void siw_device_get_current_info(struct siw_context *ctx, struct siw_device_info *info)
+{
+	siw_lock(&ctx->port_lock);
+	*info = ctx->port.now;
+	siw_unlock(&ctx->port_lock);
 }
 
-static void notify_followers_of_address_change(struct siw_context *ctx)
+void siw_device_get_shown_info(struct siw_context *ctx, struct siw_device_info *info)
 {
-	for (struct siw_link *l = ctx->addr_followers.next; l != &ctx->addr_followers;
+	siw_lock(&ctx->port_lock);
+	*info = ctx->port.shown;
+	siw_unlock(&ctx->port_lock);
+}
+
+/*
+ * Reads the state of the device's interface into *info, which has the state that was read before.
+ * Returns whether the addresses have changed; or -errno, with *info unchanged.
+ */
+static int reread_interface_state(struct siw_device_info *info)
+{
+	const struct siw_device_info before = *info;
+	struct siw_llp_interface *netifs, *own = NULL;
+	int n = siw_device_list_interfaces(&netifs);
+
+	if (n < 0)
+		return n;
+	for (int i = 0; i < n; i++)
+		if (!strncmp(netifs[i].name, info->netdev, sizeof(info->netdev)))
+			own = &netifs[i];
+	memset(info->addrs, 0, sizeof(info->addrs));
+	info->n_addrs = own ? own->n_addrs : 0;
+	if (own) {
+		memcpy(info->addrs, own->addrs, own->n_addrs * sizeof(info->addrs[0]));
+		info->mtu = own->mtu;
+		info->up = own->up;
+	}
+	free(netifs);
+	return info->n_addrs != before.n_addrs ||
+	       memcmp(info->addrs, before.addrs, sizeof(info->addrs)) != 0;
+}
+
+/* ---- followers ------------------------------------------------------------------------------- */
+
+/* Returns the number of the last change. */
+static uint32_t port_changes(struct siw_context *ctx)
+{
+	uint32_t changes;
+
+	siw_lock(&ctx->port_lock);
+	changes = ctx->port.changes;
+	siw_unlock(&ctx->port_lock);
+	return changes;
+}
+
+/*
+ * Called when the lane's followers have handled the change with this number. The last lane shows
+ * the change to the program; the events follow, so that a program that has read an event also reads
+ * the new state.
+ */
+static void port_change_handled_by_lane(struct siw_lane *lane, uint32_t change)
+{
+	struct siw_context *ctx = lane->ctx;
+	struct siw_port_state *port = &ctx->port;
+	int events[SIW_PORT_EVENTS], n = 0;
+
+	siw_lock(&ctx->port_lock);
+	if (port->changes == change) {
+		port->lanes &= ~(1u << lane->index);
+		if (!port->lanes) {
+			port->shown = port->now;
+			n = port->n_events;
+			memcpy(events, port->events, (size_t)n * sizeof(events[0]));
+			port->n_events = 0;
+		}
+	}
+	siw_unlock(&ctx->port_lock);
+	for (int i = 0; i < n; i++)
+		siw_device_async_raise(&ctx->async, events[i]);
+}
+
+void siw_device_notify_addr_followers(struct siw_lane *lane)
+{
+	uint32_t change = port_changes(lane->ctx);
+
+	for (struct siw_link *l = lane->addr_followers.next; l != &lane->addr_followers;
 	     l = l->next) {
 		struct siw_addr_follower *follower =
 			siw_container(l, struct siw_addr_follower, link);
 
 		follower->update(follower);
 	}
+	port_change_handled_by_lane(lane, change);
 }
 
-static void set_port_state(struct siw_context *ctx, uint32_t before, uint32_t up)
+/*
+ * Called in a round of lane 0, after a change was stored. The other lanes notify their followers in
+ * rounds of their own.
+ */
+static void notify_addr_followers_of_all_lanes(struct siw_context *ctx)
 {
-	ctx->now.up = up;
-	if (before != up)
-		siw_device_async_raise(&ctx->async,
-				       up ? SIW_EVENT_PORT_ACTIVE : SIW_EVENT_PORT_ERR);
+	siw_device_notify_addr_followers(&ctx->lane0);
+	for (struct siw_lane *lane = siw_device_next_lane(&ctx->lane0); lane;
+	     lane = siw_device_next_lane(lane))
+		siw_device_lane_leave_work(lane, SIW_LANE_NOTIFY_FOLLOWERS);
 }
 
-/* Handles the pending interface changes. Called with the progress lock held. */
+/* ---- changes --------------------------------------------------------------------------------- */
+
+/* Adds an event; a pending event of the same type moves to the end. Called with port_lock held. */
+static void port_add_event(struct siw_port_state *port, int type)
+{
+	int n = 0;
+
+	for (int i = 0; i < port->n_events; i++)
+		if (port->events[i] != type)
+			port->events[n++] = port->events[i];
+	port->events[n++] = type;
+	port->n_events = n;
+}
+
+static void port_add_link_event(struct siw_port_state *port, uint32_t before)
+{
+	if (before != port->now.up)
+		port_add_event(port, port->now.up ? SIW_EVENT_PORT_ACTIVE : SIW_EVENT_PORT_ERR);
+}
+
+/*
+ * Handles one report of the interface watch: stores the new state and the events to raise. Called
+ * with the lock of lane 0 held. No object misses a change: it reads the addresses and becomes a
+ * follower under the lock of its lane, so it either reads the new state, or is a follower when its
+ * lane handles the change; and a lane that is opened meanwhile is either in the set of lanes that
+ * have to handle the change, or its objects read the new state.
+ */
+static void handle_interface_report(struct siw_context *ctx, int news)
+{
+	bool of_link = news == SIW_LLP_WATCH_UP || news == SIW_LLP_WATCH_DOWN;
+	struct siw_port_state *port = &ctx->port;
+	struct siw_device_info info;
+	uint32_t before;
+	int changed;
+
+	siw_device_get_current_info(ctx, &info);
+	before = info.up;
+	/*
+	 * A report about the link may be a change of the MTU, which the address reports do not
+	 * cover. If reading the state failed for lack of memory, the addresses may have changed.
+	 */
+	changed = reread_interface_state(&info);
+	if (of_link)
+		info.up = news == SIW_LLP_WATCH_UP;
+	else if (news != SIW_LLP_WATCH_LOST) /* a report of its own follows a change of the link */
+		info.up = before;
+	siw_lock(&ctx->port_lock);
+	port->now = info;
+	port->changes++;
+	port->lanes = atomic_load(&ctx->open_lanes);
+	if (of_link)
+		port_add_link_event(port, before);
+	if (changed)
+		port_add_event(port, SIW_EVENT_GID_CHANGE);
+	if (news == SIW_LLP_WATCH_LOST)
+		port_add_link_event(port, before);
+	siw_unlock(&ctx->port_lock);
+}
+
+/* Handles the pending interface changes. Called with the lock of lane 0 held. */
 static int handle_interface_changes(struct siw_io_handler *self)
 {
 	struct siw_port_watch *watch = siw_container(self, struct siw_port_watch, handler);
-	struct siw_context *ctx = watch->ctx;
 	int n, news;
 
-	for (n = 0; n < MAX_NEWS && (news = siw_llp_interface_watch_read(watch->watch)); n++) {
-		uint32_t up = ctx->now.up;
-
-		if (news == SIW_LLP_WATCH_UP || news == SIW_LLP_WATCH_DOWN) {
-			set_port_state(ctx, up, news == SIW_LLP_WATCH_UP);
-			up = ctx->now.up;
-		}
-		/*
-		 * A report about the link may be a change of the MTU, which the address reports do
-		 * not cover. If reading the state failed for lack of memory, the addresses may have
-		 * changed.
-		 */
-		if (reread_interface_state(ctx))
-			siw_device_async_raise(&ctx->async, SIW_EVENT_GID_CHANGE);
-		if (news == SIW_LLP_WATCH_LOST)
-			set_port_state(ctx, up, ctx->now.up);
-		else
-			/* a change of the link state is reported by a message of its own */
-			ctx->now.up = up;
-	}
+	for (n = 0; n < MAX_NEWS && (news = siw_llp_interface_watch_read(watch->watch)); n++)
+		handle_interface_report(watch->ctx, news);
 	/*
 	 * Followers are notified even if no address changed: an address that can be bound only now
 	 * may have been listed before.
 	 */
 	if (n)
-		notify_followers_of_address_change(ctx);
+		notify_addr_followers_of_all_lanes(watch->ctx);
 	return n;
+}
+
+static int open_watch_and_read_state(struct siw_context *ctx)
+{
+	struct siw_device_info info = ctx->info;
+	int err = siw_llp_interface_watch_open(ctx->lane0.port, info.netdev, &ctx->watch.handler,
+					       &ctx->watch.watch);
+
+	if (err)
+		return err;
+	/* The device list from which the program chose may be outdated, so read the state again. */
+	err = reread_interface_state(&info);
+	if (err < 0) {
+		siw_llp_interface_watch_close(ctx->watch.watch);
+		return err;
+	}
+	siw_lock(&ctx->port_lock);
+	ctx->port = (struct siw_port_state){ .now = info, .shown = info };
+	siw_unlock(&ctx->port_lock);
+	return 0;
 }
 
 int siw_device_watch_interface(struct siw_context *ctx)
@@ -116,16 +239,11 @@ int siw_device_watch_interface(struct siw_context *ctx)
 
 	ctx->watch.handler.serve = handle_interface_changes;
 	ctx->watch.ctx = ctx;
-	ctx->now = ctx->info;
-	err = siw_llp_interface_watch_open(ctx->lane.port, ctx->info.netdev, &ctx->watch.handler,
-					   &ctx->watch.watch);
-	if (err)
-		return err;
-	/* The device list from which the program chose may be outdated, so read the state again. */
-	err = reread_interface_state(ctx);
-	if (err < 0)
-		siw_llp_interface_watch_close(ctx->watch.watch);
-	return err < 0 ? err : 0;
+	/* A late poll of the former use of the context may make a round. */
+	siw_lock(&ctx->lane0.lock);
+	err = open_watch_and_read_state(ctx);
+	siw_unlock(&ctx->lane0.lock);
+	return err;
 }
 
 int siw_query_device_info(struct siw_context *ctx, struct siw_device_info *info)
@@ -136,9 +254,7 @@ int siw_query_device_info(struct siw_context *ctx, struct siw_device_info *info)
 		return err;
 	if (!info)
 		return siw_refuse_null("info");
-	siw_lock(&ctx->lane.lock);
-	*info = ctx->now;
-	siw_unlock(&ctx->lane.lock);
+	siw_device_get_shown_info(ctx, info);
 	return 0;
 }
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Progress: which thread runs the device's traffic. A thread that polls makes progress rounds under
- * the progress lock. A thread that waits for an event makes rounds and then sleeps on the sockets
- * (device_wait.c). If no thread polls or waits, the device's progress thread makes the rounds
- * (device_thread.c).
+ * Progress: which thread runs the device's traffic. A thread that polls makes progress rounds of a
+ * lane under the lane's progress lock. A thread that waits for an event makes rounds and then sleeps
+ * on the sockets (device_wait.c). If no thread polls or waits, the device's progress thread makes
+ * the rounds (device_thread.c).
  */
 #include <errno.h>
 
@@ -29,68 +29,68 @@ static _Atomic uint32_t moves; /* number of rounds that moved messages, of all d
 
 void siw_device_add_unsent_qp(struct siw_qp *qp)
 {
-	struct siw_context *ctx = qp->ctx;
+	struct siw_lane *lane = qp->lane;
 
-	siw_lock(&ctx->lane.unsent_lock);
+	siw_lock(&lane->unsent_lock);
 	if (!qp->on_unsent) {
 		qp->on_unsent = true;
-		siw_link_add(&ctx->lane.unsent, &qp->unsent);
-		atomic_fetch_add(&ctx->lane.n_unsent, 1);
+		siw_link_add(&lane->unsent, &qp->unsent);
+		atomic_fetch_add(&lane->n_unsent, 1);
 	}
-	siw_unlock(&ctx->lane.unsent_lock);
+	siw_unlock(&lane->unsent_lock);
 }
 
 /* Returns whether a thread may be sleeping on the sockets. */
-static bool may_have_sleeping_thread(struct siw_context *ctx)
+static bool may_have_sleeping_thread(struct siw_lane *lane)
 {
-	return siw_llp_port_armed(ctx->lane.port) || atomic_load(&ctx->waiters);
+	return siw_llp_port_armed(lane->port) || atomic_load(&lane->waiters);
 }
 
-void siw_device_wake_sleeping_thread(struct siw_context *ctx)
+void siw_device_wake_sleeping_thread(struct siw_lane *lane)
 {
-	if (ctx->lane.port && may_have_sleeping_thread(ctx))
-		siw_llp_port_wake(ctx->lane.port);
+	if (lane->port && may_have_sleeping_thread(lane))
+		siw_llp_port_wake(lane->port);
 }
 
 void siw_device_remove_unsent_qp(struct siw_qp *qp)
 {
-	struct siw_context *ctx = qp->ctx;
+	struct siw_lane *lane = qp->lane;
 
-	siw_lock(&ctx->lane.unsent_lock);
+	siw_lock(&lane->unsent_lock);
 	if (qp->on_unsent) {
 		qp->on_unsent = false;
 		siw_link_del(&qp->unsent);
-		atomic_fetch_sub(&ctx->lane.n_unsent, 1);
+		atomic_fetch_sub(&lane->n_unsent, 1);
 	}
-	siw_unlock(&ctx->lane.unsent_lock);
+	siw_unlock(&lane->unsent_lock);
 }
 
-static struct siw_qp *pop_unsent_qp(struct siw_context *ctx)
+static struct siw_qp *pop_unsent_qp(struct siw_lane *lane)
 {
 	struct siw_qp *qp = NULL;
 
-	siw_lock(&ctx->lane.unsent_lock);
-	if (!siw_link_empty(&ctx->lane.unsent)) {
-		qp = siw_container(ctx->lane.unsent.next, struct siw_qp, unsent);
+	siw_lock(&lane->unsent_lock);
+	if (!siw_link_empty(&lane->unsent)) {
+		qp = siw_container(lane->unsent.next, struct siw_qp, unsent);
 		qp->on_unsent = false;
 		siw_link_del(&qp->unsent);
-		atomic_fetch_sub(&ctx->lane.n_unsent, 1);
+		atomic_fetch_sub(&lane->n_unsent, 1);
 	}
-	siw_unlock(&ctx->lane.unsent_lock);
+	siw_unlock(&lane->unsent_lock);
 	return qp;
 }
 
 /* Moves n QPs from the head of the unsent list to its end. */
-static void rotate_unsent_list(struct siw_context *ctx, uint32_t n)
+static void rotate_unsent_list(struct siw_lane *lane, uint32_t n)
 {
-	siw_lock(&ctx->lane.unsent_lock);
-	for (; n && !siw_link_empty(&ctx->lane.unsent); n--) {
-		struct siw_link *first = ctx->lane.unsent.next;
+	siw_lock(&lane->unsent_lock);
+	for (; n && !siw_link_empty(&lane->unsent); n--) {
+		struct siw_link *first = lane->unsent.next;
 
 		siw_link_del(first);
-		siw_link_add(&ctx->lane.unsent, first);
+		siw_link_add(&lane->unsent, first);
 	}
-	siw_unlock(&ctx->lane.unsent_lock);
+	siw_unlock(&lane->unsent_lock);
 }
 
 /*
@@ -98,7 +98,7 @@ static void rotate_unsent_list(struct siw_context *ctx, uint32_t n)
  * that a post during the turn can add it again. Several QPs may share a full socket; the first QP
  * that found no space at all is the first in the next round.
  */
-int siw_device_send_unsent_qps(struct siw_context *ctx)
+int siw_device_send_unsent_qps(struct siw_lane *lane)
 {
 	uint32_t ahead = 0; /* number of QPs in the list before the first QP that found no room */
 	bool starved = false;
@@ -108,27 +108,27 @@ int siw_device_send_unsent_qps(struct siw_context *ctx)
 	 * Pairs with the store in siw_post_send(): a thread that reads true also sees the queue
 	 * pair.
 	 */
-	if (atomic_load_explicit(&ctx->lane.posts_delayed, memory_order_acquire))
-		atomic_store(&ctx->lane.posts_delayed, false);
-	ctx->lane.unsent_rounds++;
-	ctx->lane.more_to_send = false;
-	for (uint32_t n = atomic_load(&ctx->lane.n_unsent); n; n--) {
-		struct siw_qp *qp = pop_unsent_qp(ctx);
+	if (atomic_load_explicit(&lane->posts_delayed, memory_order_acquire))
+		atomic_store(&lane->posts_delayed, false);
+	lane->unsent_rounds++;
+	lane->more_to_send = false;
+	for (uint32_t n = atomic_load(&lane->n_unsent); n; n--) {
+		struct siw_qp *qp = pop_unsent_qp(lane);
 		enum siw_turn turn;
 
 		if (!qp)
 			break;
-		turn = qp->ops->turn(qp, ctx->lane.unsent_rounds);
+		turn = qp->ops->turn(qp, lane->unsent_rounds);
 		if (turn != SIW_TURN_DONE) {
 			siw_device_add_unsent_qp(qp);
 			starved |= turn == SIW_TURN_STARVED;
-			ctx->lane.more_to_send |= turn == SIW_TURN_MORE;
+			lane->more_to_send |= turn == SIW_TURN_MORE;
 			ahead += !starved;
 		}
 		moved += turn <= SIW_TURN_MORE;
 	}
 	if (starved && ahead)
-		rotate_unsent_list(ctx, ahead);
+		rotate_unsent_list(lane, ahead);
 	return moved;
 }
 
@@ -137,12 +137,12 @@ int siw_device_send_unsent_qps(struct siw_context *ctx)
  * edge-triggered epoll reports, so a thread sleeping on the sockets would miss them. Wakes such a
  * thread if there is more work.
  */
-static void wake_sleeper_if_work_is_left(struct siw_context *ctx)
+static void wake_sleeper_if_work_is_left(struct siw_lane *lane)
 {
-	if (may_have_sleeping_thread(ctx))
-		siw_llp_port_wake_if_work_left(ctx->lane.port,
-					       ctx->lane.more_to_send &&
-						       atomic_load_explicit(&ctx->lane.n_unsent,
+	if (may_have_sleeping_thread(lane))
+		siw_llp_port_wake_if_work_left(lane->port,
+					       lane->more_to_send &&
+						       atomic_load_explicit(&lane->n_unsent,
 									    memory_order_relaxed));
 }
 
@@ -151,69 +151,74 @@ static void wake_sleeper_if_work_is_left(struct siw_context *ctx)
  * thread. But a poll must send the posts that are delayed for a batch, and the other thread's round
  * may already be past its sending step.
  */
-static bool acquire_progress_lock_for_poll(struct siw_context *ctx)
+static bool acquire_progress_lock_for_poll(struct siw_lane *lane)
 {
-	if (siw_trylock(&ctx->lane.lock))
+	if (siw_trylock(&lane->lock))
 		return true;
-	if (!atomic_load_explicit(&ctx->lane.posts_delayed, memory_order_relaxed))
+	if (!atomic_load_explicit(&lane->posts_delayed, memory_order_relaxed))
 		return false;
-	siw_lock(&ctx->lane.lock);
+	siw_lock(&lane->lock);
 	return true;
 }
 
-void siw_device_send_posted(struct siw_context *ctx, bool polls)
+void siw_device_send_posted(struct siw_lane *lane, bool polls)
 {
-	if (!atomic_load_explicit(&ctx->lane.n_unsent, memory_order_relaxed))
+	if (!atomic_load_explicit(&lane->n_unsent, memory_order_relaxed))
 		return;
 	if (!polls)
-		siw_lock(&ctx->lane.lock);
-	else if (!acquire_progress_lock_for_poll(ctx))
+		siw_lock(&lane->lock);
+	else if (!acquire_progress_lock_for_poll(lane))
 		return;
-	if (ctx->lane.port) {
-		siw_device_send_unsent_qps(ctx);
-		wake_sleeper_if_work_is_left(ctx);
+	if (lane->port) {
+		siw_device_send_unsent_qps(lane);
+		wake_sleeper_if_work_is_left(lane);
 	}
-	siw_unlock(&ctx->lane.lock);
+	siw_unlock(&lane->lock);
+}
+
+void siw_device_send_posted_of_all_lanes(struct siw_context *ctx)
+{
+	SIW_EACH_LANE(lane, ctx)
+	siw_device_send_posted(lane, false);
 }
 
 /* ---- timers ---------------------------------------------------------------------------------- */
 
-static void timer_schedule(struct siw_context *ctx, struct siw_timed *timed, uint64_t due_ns)
+static void timer_schedule(struct siw_lane *lane, struct siw_timed *timed, uint64_t due_ns)
 {
-	bool first = siw_link_empty(&ctx->lane.timed);
+	bool first = siw_link_empty(&lane->timed);
 
 	timed->due_ns = timed->by_ns && timed->by_ns < due_ns ? timed->by_ns : due_ns;
 	if (first ||
-	    timed->due_ns < atomic_load_explicit(&ctx->lane.next_tick_ns, memory_order_relaxed))
-		atomic_store_explicit(&ctx->lane.next_tick_ns, timed->due_ns, memory_order_relaxed);
+	    timed->due_ns < atomic_load_explicit(&lane->next_tick_ns, memory_order_relaxed))
+		atomic_store_explicit(&lane->next_tick_ns, timed->due_ns, memory_order_relaxed);
 	if (siw_link_empty(&timed->link)) {
-		siw_link_add(&ctx->lane.timed, &timed->link);
-		atomic_fetch_add(&ctx->lane.n_timed, 1);
+		siw_link_add(&lane->timed, &timed->link);
+		atomic_fetch_add(&lane->n_timed, 1);
 	}
-	siw_llp_port_wake(ctx->lane.port);
+	siw_llp_port_wake(lane->port);
 }
 
-void siw_device_timer_start_periodic(struct siw_context *ctx, struct siw_timed *timed,
-				     uint64_t by_ns)
+void siw_device_timer_start_periodic(struct siw_lane *lane, struct siw_timed *timed, uint64_t by_ns)
 {
 	timed->by_ns = by_ns;
 	timed->step_ns = TICK_NS;
-	timer_schedule(ctx, timed, siw_now_ns() + TICK_NS);
+	timer_schedule(lane, timed, siw_now_ns() + TICK_NS);
 }
 
-void siw_device_timer_start_at(struct siw_context *ctx, struct siw_timed *timed, uint64_t by_ns)
+void siw_device_timer_start_at(struct siw_lane *lane, struct siw_timed *timed, uint64_t by_ns)
 {
 	timed->by_ns = by_ns;
 	timed->step_ns = LONGEST_TICK_NS;
-	timer_schedule(ctx, timed, by_ns);
+	timer_schedule(lane, timed, by_ns);
 }
 
-void siw_device_timer_cancel(struct siw_context *ctx, struct siw_timed *timed)
+void siw_device_timer_cancel(struct siw_lane *lane, struct siw_timed *timed)
 {
 	if (siw_link_empty(&timed->link))
 		return;
 	siw_link_del(&timed->link);
-	atomic_fetch_sub(&ctx->lane.n_timed, 1);
+	atomic_fetch_sub(&lane->n_timed, 1);
 }
 
 /*
@@ -230,17 +235,17 @@ static void set_next_due_time(struct siw_timed *timed, uint64_t now)
 		timed->due_ns = timed->by_ns;
 }
 
-static void run_due_timers(struct siw_context *ctx)
+static void run_due_timers(struct siw_lane *lane)
 {
-	uint64_t now = siw_llp_port_clock(ctx->lane.port), next = UINT64_MAX;
+	uint64_t now = siw_llp_port_clock(lane->port), next = UINT64_MAX;
 	struct siw_link turn;
 
-	if (now < atomic_load_explicit(&ctx->lane.next_tick_ns, memory_order_relaxed))
+	if (now < atomic_load_explicit(&lane->next_tick_ns, memory_order_relaxed))
 		return;
 	/* Run each timer once, whatever timers the callbacks remove or add. */
 	siw_link_init(&turn);
-	while (!siw_link_empty(&ctx->lane.timed)) {
-		struct siw_link *l = ctx->lane.timed.next;
+	while (!siw_link_empty(&lane->timed)) {
+		struct siw_link *l = lane->timed.next;
 
 		siw_link_del(l);
 		siw_link_add(&turn, l);
@@ -250,28 +255,28 @@ static void run_due_timers(struct siw_context *ctx)
 		struct siw_timed *t = siw_container(l, struct siw_timed, link);
 
 		siw_link_del(l);
-		siw_link_add(&ctx->lane.timed, l);
+		siw_link_add(&lane->timed, l);
 		if (now < t->due_ns)
 			continue;
 		/* tick() may set another time, or free the timer. */
 		set_next_due_time(t, now);
 		t->tick(t, now);
 	}
-	for (struct siw_link *l = ctx->lane.timed.next; l != &ctx->lane.timed; l = l->next) {
+	for (struct siw_link *l = lane->timed.next; l != &lane->timed; l = l->next) {
 		uint64_t due = siw_container(l, struct siw_timed, link)->due_ns;
 
 		next = due < next ? due : next;
 	}
-	atomic_store_explicit(&ctx->lane.next_tick_ns, next, memory_order_relaxed);
+	atomic_store_explicit(&lane->next_tick_ns, next, memory_order_relaxed);
 }
 
-int64_t siw_device_sleep_duration_us(struct siw_context *ctx, uint64_t now, uint64_t deadline)
+int64_t siw_device_sleep_duration_us(struct siw_lane *lane, uint64_t now, uint64_t deadline)
 {
 	int64_t us = siw_device_us_until_deadline(now, deadline);
-	uint64_t tick = atomic_load_explicit(&ctx->lane.next_tick_ns, memory_order_relaxed);
+	uint64_t tick = atomic_load_explicit(&lane->next_tick_ns, memory_order_relaxed);
 	int64_t tick_us;
 
-	if (!atomic_load(&ctx->lane.n_timed))
+	if (!atomic_load(&lane->n_timed))
 		return us;
 	/* A timer that is added later wakes the sleeping threads. */
 	tick_us = tick > now ? (int64_t)((tick - now) / 1000) + 1 : 0;
@@ -281,14 +286,14 @@ int64_t siw_device_sleep_duration_us(struct siw_context *ctx, uint64_t now, uint
 /* ---- one round ------------------------------------------------------------------------------- */
 
 /* Moves the QPs of an overflowed CQ to ERR. */
-static void fail_qps_of_overrun_cqs(struct siw_context *ctx)
+static void fail_qps_of_overrun_cqs(struct siw_lane *lane)
 {
 	struct siw_link *l, *next;
 
-	if (!atomic_exchange(&ctx->cq_overrun, false))
+	if (!atomic_exchange(&lane->cq_overrun, false))
 		return;
-	for (l = ctx->qps.next; l != &ctx->qps; l = next) {
-		struct siw_qp *qp = siw_container(l, struct siw_qp, in_ctx);
+	for (l = lane->qps.next; l != &lane->qps; l = next) {
+		struct siw_qp *qp = siw_container(l, struct siw_qp, in_lane);
 
 		next = l->next;
 		if (qp->state != SIW_QPS_ERR &&
@@ -297,7 +302,20 @@ static void fail_qps_of_overrun_cqs(struct siw_context *ctx)
 	}
 }
 
-static void count_round_with_work(struct siw_context *ctx)
+/* Does what rounds of other lanes have left for this lane. */
+static __attribute__((cold, noinline)) void do_work_of_other_lanes(struct siw_lane *lane)
+{
+	uint32_t work = atomic_exchange(&lane->work_of_others, 0);
+
+	if (work & SIW_LANE_NOTIFY_FOLLOWERS)
+		siw_device_notify_addr_followers(lane);
+	if (work & SIW_LANE_REVOKE_BINDINGS)
+		siw_device_mw_revoke_replaced_bindings(lane);
+	if (work & SIW_LANE_CONTINUE_BINDS)
+		siw_device_mw_continue_binds(lane);
+}
+
+static void count_round_with_work(struct siw_lane *lane)
 {
 	uint32_t count = atomic_load_explicit(&moves, memory_order_relaxed) + 1;
 
@@ -306,44 +324,49 @@ static void count_round_with_work(struct siw_context *ctx)
 	 * only check for a change.
 	 */
 	atomic_store_explicit(&moves, count, memory_order_relaxed);
-	ctx->idle_polls = (struct siw_idle_polls){ 0 };
+	lane->idle_polls = (struct siw_idle_polls){ 0 };
 }
 
-int siw_device_progress_once(struct siw_context *ctx)
+int siw_device_progress_once(struct siw_lane *lane)
 {
 	struct siw_io_handler *ready[POLL_BATCH];
-	int n = siw_llp_port_poll(ctx->lane.port, ready, POLL_BATCH);
+	int n = siw_llp_port_poll(lane->port, ready, POLL_BATCH);
 	int moved = 0;
 
-	ctx->lane.rounds++;
+	atomic_store_explicit(&lane->rounds,
+			      atomic_load_explicit(&lane->rounds, memory_order_relaxed) + 1,
+			      memory_order_relaxed);
 	for (int i = 0; i < n; i++)
 		moved += ready[i]->serve(ready[i]);
-	if (atomic_load_explicit(&ctx->lane.n_unsent, memory_order_relaxed))
-		moved += siw_device_send_unsent_qps(ctx);
-	if (atomic_load_explicit(&ctx->lane.n_timed, memory_order_relaxed))
-		run_due_timers(ctx);
-	if (__builtin_expect(atomic_load_explicit(&ctx->cq_overrun, memory_order_relaxed), 0))
-		fail_qps_of_overrun_cqs(ctx);
+	/* before the sends, because a bind that has ended lets later requests begin */
+	if (__builtin_expect(atomic_load_explicit(&lane->work_of_others, memory_order_relaxed), 0))
+		do_work_of_other_lanes(lane);
+	if (atomic_load_explicit(&lane->n_unsent, memory_order_relaxed))
+		moved += siw_device_send_unsent_qps(lane);
+	if (atomic_load_explicit(&lane->n_timed, memory_order_relaxed))
+		run_due_timers(lane);
+	if (__builtin_expect(atomic_load_explicit(&lane->cq_overrun, memory_order_relaxed), 0))
+		fail_qps_of_overrun_cqs(lane);
 	if (moved)
-		count_round_with_work(ctx);
+		count_round_with_work(lane);
 	return moved;
 }
 
-void siw_device_progress_once_and_wake(struct siw_context *ctx)
+void siw_device_progress_once_and_wake(struct siw_lane *lane)
 {
-	siw_device_progress_once(ctx);
-	wake_sleeper_if_work_is_left(ctx);
+	siw_device_progress_once(lane);
+	wake_sleeper_if_work_is_left(lane);
 }
 
-static void count_poll(struct siw_context *ctx)
+static void count_poll(struct siw_lane *lane)
 {
 	/*
 	 * The counter is not incremented atomically: readers only check for a change, and the next
 	 * poll makes up for a lost increment.
 	 */
-	uint32_t polls = atomic_load_explicit(&ctx->polls, memory_order_relaxed);
+	uint32_t polls = atomic_load_explicit(&lane->polls, memory_order_relaxed);
 
-	atomic_store_explicit(&ctx->polls, polls + 1, memory_order_relaxed);
+	atomic_store_explicit(&lane->polls, polls + 1, memory_order_relaxed);
 }
 
 /*
@@ -353,31 +376,31 @@ static void count_poll(struct siw_context *ctx)
  * progress thread, which then takes short sleeps (naps) instead of sleeping on the sockets: posts
  * may be delayed for a batch only while the progress thread naps.
  */
-static void make_progress_round_for_dense_posts(struct siw_context *ctx)
+static void make_progress_round_for_dense_posts(struct siw_lane *lane)
 {
-	count_poll(ctx);
-	if (!acquire_progress_lock_for_poll(ctx))
+	count_poll(lane);
+	if (!acquire_progress_lock_for_poll(lane))
 		return;
-	if (ctx->lane.port) {
-		siw_device_progress_once_and_wake(ctx);
-		if (siw_llp_port_armed(ctx->lane.port))
-			siw_llp_port_wake(ctx->lane.port);
+	if (lane->port) {
+		siw_device_progress_once_and_wake(lane);
+		if (siw_llp_port_armed(lane->port))
+			siw_llp_port_wake(lane->port);
 	}
-	siw_unlock(&ctx->lane.lock);
+	siw_unlock(&lane->lock);
 }
 
-void siw_device_note_poll_without_progress(struct siw_context *ctx, bool all)
+void siw_device_note_poll_without_progress(struct siw_lane *lane, bool all)
 {
 	/* The counter is not incremented atomically, for the reasons in count_poll(). */
-	uint32_t takes = atomic_load_explicit(&ctx->polls_without_round, memory_order_relaxed) + 1;
+	uint32_t takes = atomic_load_explicit(&lane->polls_without_round, memory_order_relaxed) + 1;
 
-	atomic_store_explicit(&ctx->polls_without_round, takes, memory_order_relaxed);
+	atomic_store_explicit(&lane->polls_without_round, takes, memory_order_relaxed);
 	if (takes % SIW_POLLS_PER_BURST == 0 &&
-	    atomic_load_explicit(&ctx->posts_dense, memory_order_relaxed)) {
-		atomic_store_explicit(&ctx->posts_dense, false, memory_order_relaxed);
-		make_progress_round_for_dense_posts(ctx);
+	    atomic_load_explicit(&lane->posts_dense, memory_order_relaxed)) {
+		atomic_store_explicit(&lane->posts_dense, false, memory_order_relaxed);
+		make_progress_round_for_dense_posts(lane);
 	} else if (!all) { /* a poll that did not fill its array may be the last for a while */
-		siw_device_send_posted(ctx, true);
+		siw_device_send_posted(lane, true);
 	}
 }
 
@@ -408,12 +431,12 @@ static bool may_skip_round_of_idle_device(struct siw_idle_polls *idle_polls)
  * Returns whether a poll of cq has to make a round. Programs poll several CQs, and several devices,
  * in turn, most of them idle; a round that has just found no work is not repeated for each of them.
  */
-static bool poll_must_make_progress_round(struct siw_context *ctx, const struct siw_cq *cq)
+static bool poll_must_make_progress_round(struct siw_lane *lane, const struct siw_cq *cq)
 {
-	struct siw_idle_polls *idle_polls = &ctx->idle_polls;
+	struct siw_idle_polls *idle_polls = &lane->idle_polls;
 	bool other = cq && idle_polls->last_cq && idle_polls->last_cq != cq;
 
-	if (atomic_load_explicit(&ctx->lane.n_unsent, memory_order_relaxed))
+	if (atomic_load_explicit(&lane->n_unsent, memory_order_relaxed))
 		return true;
 	if (other && idle_polls->skipped < MAX_SKIPPED_POLLS) {
 		idle_polls->skipped++;
@@ -449,19 +472,148 @@ static bool count_idle_round(struct siw_idle_polls *idle_polls)
 	return lasts;
 }
 
-void siw_device_poll(struct siw_context *ctx, const struct siw_cq *cq)
+/* ---- rounds of a poll on other lanes --------------------------------------------------------- */
+
+/*
+ * A poll also makes rounds on other lanes, so that the one-sided traffic of their queue pairs goes
+ * on although nobody polls them. If no thread has made a round on a lane for UNSERVED_NS, the lane
+ * that is polled adopts it: each poll without work makes a round on an adopted lane, until another
+ * thread does.
+ */
+#define UNSERVED_NS  20000
+#define BUSY_POLLS   64 /* one in this many polls with work looks at another lane */
+#define LOOK_POLLS   8	/* one in this many looks is at any other lane, the rest at adopted ones */
+#define FAILED_POLLS 16 /* of this many polls in a row that found the lock held, one yields */
+
+/*
+ * Called after a poll that found the lock held. If there are fewer CPUs than polling threads, the
+ * holder may have been preempted, and cannot run while the others poll in a loop.
+ */
+static void yield_after_failed_polls(struct siw_lane *lane)
 {
+	uint32_t failed = atomic_load_explicit(&lane->failed_polls, memory_order_relaxed) + 1;
+
+	atomic_store_explicit(&lane->failed_polls, failed, memory_order_relaxed);
+	if (failed % FAILED_POLLS == 0)
+		siw_yield();
+}
+
+/*
+ * Returns the lanes, other than `lane`, that a poll may have to serve, as a bit mask: those whose
+ * sockets may have data. Without a progress thread these are all lanes, because a lane that has no
+ * queue pairs any longer may have streams and endpoints that wait for their peers to close.
+ */
+static uint32_t other_lanes_to_serve(const struct siw_lane *lane)
+{
+	const struct siw_context *ctx = lane->ctx;
+	uint32_t others = atomic_load_explicit(&ctx->open_lanes, memory_order_acquire) &
+			  ~(1u << lane->index);
+
+	if (__builtin_expect(others, 0) && ctx->has_thread)
+		others &= atomic_load_explicit(&ctx->lanes_with_qps, memory_order_relaxed) | 1;
+	return others;
+}
+
+/* Returns whether no thread has made a round on the lane for UNSERVED_NS. */
+static bool lane_is_unserved(struct siw_lane *lane, bool adopted)
+{
+	uint64_t rounds = atomic_load_explicit(&lane->rounds, memory_order_relaxed), since, now;
+
+	if (rounds != atomic_load_explicit(&lane->seen_rounds, memory_order_relaxed)) {
+		atomic_store_explicit(&lane->seen_rounds, rounds, memory_order_relaxed);
+		atomic_store_explicit(&lane->unserved_since_ns, 0, memory_order_relaxed);
+		return false;
+	}
+	if (adopted)
+		return true;
+	now = siw_now_ns();
+	since = atomic_load_explicit(&lane->unserved_since_ns, memory_order_relaxed);
+	if (!since)
+		atomic_store_explicit(&lane->unserved_since_ns, now, memory_order_relaxed);
+	return since && now - since >= UNSERVED_NS;
+}
+
+/* Makes a progress round for a poll of another lane, unless a thread is making one. */
+static void make_round_for_other_lane(struct siw_lane *lane)
+{
+	if (!siw_trylock(&lane->lock))
+		return;
+	if (lane->port) {
+		siw_device_progress_once_and_wake(lane);
+		atomic_store_explicit(&lane->seen_rounds,
+				      atomic_load_explicit(&lane->rounds, memory_order_relaxed),
+				      memory_order_relaxed);
+		atomic_store_explicit(&lane->unserved_since_ns, 0, memory_order_relaxed);
+	}
+	siw_unlock(&lane->lock);
+	/* The progress thread then leaves the lane to the polls. */
+	count_poll(lane);
+}
+
+/* Returns the member of a non-empty set of lanes that follows lane number `last`, in turn. */
+static unsigned int next_lane_of_set(uint32_t set, unsigned int last)
+{
+	uint32_t later = set & ~(uint32_t)0 << (last + 1);
+
+	return (unsigned int)__builtin_ctz(later ? later : set);
+}
+
+/*
+ * Called after a poll of a lane, with no lock held. others: the other lanes to serve, not empty.
+ * Without a progress thread every poll makes a round on each of them.
+ */
+static __attribute__((noinline)) void poll_other_lanes(struct siw_lane *lane, uint32_t others)
+{
+	uint32_t adopted = atomic_load_explicit(&lane->adopted, memory_order_relaxed) & others;
+	uint32_t looks = atomic_load_explicit(&lane->looks, memory_order_relaxed) + 1;
+	struct siw_context *ctx = lane->ctx;
+	unsigned int next;
+	bool unserved;
+
+	if (!ctx->has_thread) {
+		for (; others; others &= others - 1)
+			make_round_for_other_lane(ctx->lanes[__builtin_ctz(others)]);
+		return;
+	}
+	atomic_store_explicit(&lane->looks, looks, memory_order_relaxed);
+	if (looks % LOOK_POLLS)
+		others = adopted;
+	if (!others)
+		return;
+	next = next_lane_of_set(others,
+				atomic_load_explicit(&lane->last_look, memory_order_relaxed));
+	atomic_store_explicit(&lane->last_look, next, memory_order_relaxed);
+	unserved = lane_is_unserved(ctx->lanes[next], adopted >> next & 1);
+	adopted = unserved ? adopted | 1u << next : adopted & ~(1u << next);
+	atomic_store_explicit(&lane->adopted, adopted, memory_order_relaxed);
+	if (unserved)
+		make_round_for_other_lane(ctx->lanes[next]);
+}
+
+void siw_device_poll(struct siw_lane *lane, const struct siw_cq *cq)
+{
+	uint32_t others = other_lanes_to_serve(lane);
 	bool offer = false;
 
-	count_poll(ctx);
-	if (!acquire_progress_lock_for_poll(ctx))
+	count_poll(lane);
+	if (!acquire_progress_lock_for_poll(lane)) {
+		yield_after_failed_polls(lane);
 		return;
-	if (__builtin_expect(ctx->lane.port != NULL, 1) && poll_must_make_progress_round(ctx, cq)) {
-		if (!siw_device_progress_once(ctx))
-			offer = count_idle_round(&ctx->idle_polls);
-		wake_sleeper_if_work_is_left(ctx);
 	}
-	siw_unlock(&ctx->lane.lock);
+	if (atomic_load_explicit(&lane->failed_polls, memory_order_relaxed))
+		atomic_store_explicit(&lane->failed_polls, 0, memory_order_relaxed);
+	if (__builtin_expect(lane->port != NULL, 1) && poll_must_make_progress_round(lane, cq)) {
+		if (siw_device_progress_once(lane)) {
+			if (++lane->polls_with_work % BUSY_POLLS)
+				others = 0;
+		} else {
+			offer = count_idle_round(&lane->idle_polls);
+		}
+		wake_sleeper_if_work_is_left(lane);
+	}
+	siw_unlock(&lane->lock);
+	if (__builtin_expect(others, 0))
+		poll_other_lanes(lane, others);
 	if (__builtin_expect(offer, 0))
 		siw_yield();
 }

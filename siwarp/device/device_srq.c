@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Shared receive queues: one queue of receives for several queue pairs. The next message of any of
- * these queue pairs consumes the oldest receive, under the progress lock. Receives are posted under
- * the SRQ's own lock.
+ * these queue pairs, which may be in several lanes, takes the oldest receive under the lock of the
+ * queue (mem/mem_queue.h). Receives are posted under the SRQ's own lock.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -71,7 +71,7 @@ static struct siw_srq *srq_alloc(struct siw_pd *pd, const struct siw_srq_init_at
 {
 	struct siw_srq_attr attr = { .max_sge = init->attr.max_sge ? init->attr.max_sge : 1 };
 	struct siw_srq *srq = srq_alloc_struct(pd->ctx);
-	struct siw_mem_queue_attr queue = { .pd = pd->number };
+	struct siw_mem_queue_attr queue = { .pd = pd->number, .shared = true };
 	struct siw_mem_queue *recvs;
 
 	if (!srq)
@@ -84,15 +84,14 @@ static struct siw_srq *srq_alloc(struct siw_pd *pd, const struct siw_srq_init_at
 		return NULL;
 	}
 	siw_device_async_init(&srq->async, pd->ctx, srq, init->srq_context);
-	siw_lock(&pd->ctx->lane.lock);
 	siw_lock(&srq->lock);
 	srq->pd = pd;
 	srq->number = atomic_fetch_add(&pd->ctx->next_srq, 1) + 1;
 	srq->user = init->srq_context;
 	srq->attr = attr;
+	atomic_store_explicit(&srq->limit, 0, memory_order_relaxed);
 	srq->recvs = recvs;
 	siw_unlock(&srq->lock);
-	siw_unlock(&pd->ctx->lane.lock);
 	return srq;
 }
 
@@ -106,16 +105,18 @@ static bool srq_is_destroyed(struct siw_srq *srq)
 	return dead;
 }
 
-/* Ends an SRQ: later calls to post to it, query it or modify it are refused. */
+/*
+ * Ends an SRQ: later calls to post to it, query it or modify it are refused. No progress round uses
+ * the receives any more: n_qp is 0, and a QP is counted until its lane has forgotten it.
+ */
 static void srq_tear_down(struct siw_srq *srq)
 {
-	struct siw_mem_queue *recvs = srq->recvs;
+	struct siw_mem_queue *recvs;
 
-	siw_lock(&srq->ctx->lane.lock);
 	siw_lock(&srq->lock);
+	recvs = srq->recvs;
 	srq->recvs = NULL;
 	siw_unlock(&srq->lock);
-	siw_unlock(&srq->ctx->lane.lock);
 	siw_mem_queue_destroy(recvs);
 	siw_device_freelist_give(&srq->ctx->free_srqs, &srq->in_freelist);
 }
@@ -172,15 +173,46 @@ int siw_destroy_srq(struct siw_srq *srq)
 	return 0;
 }
 
-void siw_device_srq_raise_limit_event_if_low(struct siw_srq *srq)
+static bool srq_is_below_limit(const struct siw_srq *srq, uint32_t left)
 {
-	if (siw_mem_queue_posted_count(srq->recvs) >= srq->attr.srq_limit)
-		return;
-	srq->attr.srq_limit = 0; /* the event is raised only once until the limit is set again */
+	return left < atomic_load_explicit(&srq->limit, memory_order_relaxed);
+}
+
+/* Raises the limit event. Called with srq->lock held. */
+static void srq_raise_limit_event(struct siw_srq *srq)
+{
+	/* the event is raised only once until the limit is set again */
+	atomic_store_explicit(&srq->limit, 0, memory_order_relaxed);
 	siw_device_async_raise(&srq->async, SIW_EVENT_SRQ_LIMIT_REACHED);
 }
 
-/* Checks a modification of the SRQ. Called with the progress lock held. */
+void siw_device_srq_raise_limit_event_if_low(struct siw_srq *srq)
+{
+	if (!atomic_load_explicit(&srq->limit, memory_order_relaxed) ||
+	    !srq_is_below_limit(srq, siw_mem_queue_posted_count(srq->recvs)))
+		return;
+	/*
+	 * The comparison is repeated under the lock, because another lane may have raised the event
+	 * since, or the program may have posted receives or set another limit.
+	 */
+	siw_lock(&srq->lock);
+	if (srq_is_below_limit(srq, siw_mem_queue_posted_count(srq->recvs)))
+		srq_raise_limit_event(srq);
+	siw_unlock(&srq->lock);
+}
+
+/*
+ * Sets the limit. The exact count ensures that a lane that takes a receive at the same time is
+ * either counted here, or compares with the new limit. Called with srq->lock held.
+ */
+static void srq_set_limit(struct siw_srq *srq, uint32_t limit)
+{
+	atomic_store_explicit(&srq->limit, limit, memory_order_relaxed);
+	if (srq_is_below_limit(srq, siw_mem_queue_exact_count(srq->recvs)))
+		srq_raise_limit_event(srq);
+}
+
+/* Checks a modification of the SRQ. Called with srq->lock held. */
 static int srq_check_modify(const struct siw_srq *srq, const struct siw_srq_attr *attr, int mask)
 {
 	uint32_t max_wr = srq->attr.max_wr;
@@ -196,23 +228,22 @@ static int srq_check_modify(const struct siw_srq *srq, const struct siw_srq_attr
 			return err;
 		max_wr = srq_round_up(attr->max_wr);
 	}
-	return check_srq_limit(mask & SIW_SRQ_LIMIT ? attr->srq_limit : srq->attr.srq_limit,
+	return check_srq_limit(mask & SIW_SRQ_LIMIT
+				       ? attr->srq_limit
+				       : atomic_load_explicit(&srq->limit, memory_order_relaxed),
 			       max_wr);
 }
 
 /*
- * Changes the size of the SRQ. Receives are consumed under the progress lock and posted under the
- * SRQ's lock, so with both held no thread accesses the ring. Called with the progress lock held.
+ * Changes the size of the SRQ. Receives are posted under srq->lock, and the queue excludes threads
+ * that take receives while its ring is replaced. Called with srq->lock held.
  */
 static int srq_resize(struct siw_srq *srq, uint32_t max_wr)
 {
-	int err;
+	int err = siw_mem_queue_resize(srq->recvs, max_wr);
 
-	siw_lock(&srq->lock);
-	err = siw_mem_queue_resize(srq->recvs, max_wr);
 	if (!err)
 		srq->attr.max_wr = srq_round_up(max_wr);
-	siw_unlock(&srq->lock);
 	return err == -EINVAL
 		       ? siw_refuse(SRQ_SHRINKS, max_wr, siw_mem_queue_posted_count(srq->recvs))
 		       : err;
@@ -226,15 +257,13 @@ int siw_modify_srq(struct siw_srq *srq, const struct siw_srq_attr *attr, int mas
 		return err;
 	if (!attr)
 		return siw_refuse_null("attr");
-	siw_lock(&srq->ctx->lane.lock);
+	siw_lock(&srq->lock);
 	err = srq_check_modify(srq, attr, mask);
 	if (!err && (mask & SIW_SRQ_MAX_WR))
 		err = srq_resize(srq, attr->max_wr);
-	if (!err && (mask & SIW_SRQ_LIMIT)) {
-		srq->attr.srq_limit = attr->srq_limit;
-		siw_device_srq_raise_limit_event_if_low(srq);
-	}
-	siw_unlock(&srq->ctx->lane.lock);
+	if (!err && (mask & SIW_SRQ_LIMIT))
+		srq_set_limit(srq, attr->srq_limit);
+	siw_unlock(&srq->lock);
 	return siw_refused(err);
 }
 
@@ -251,24 +280,46 @@ int siw_query_srq(struct siw_srq *srq, struct siw_srq_attr *attr)
 		return err;
 	if (!attr)
 		return siw_refuse_null("attr");
-	siw_lock(&srq->ctx->lane.lock);
-	if (srq->recvs)
+	siw_lock(&srq->lock);
+	if (srq->recvs) {
 		*attr = srq->attr;
-	else
+		attr->srq_limit = atomic_load_explicit(&srq->limit, memory_order_relaxed);
+	} else {
 		err = siw_refuse(DESTROYED);
-	siw_unlock(&srq->ctx->lane.lock);
+	}
+	siw_unlock(&srq->lock);
 	return err;
 }
 
 /*
  * Gives the waiting QPs a turn, because their Sends arrived before the receives were posted. The
- * first QP that is serviced consumes the first receive.
+ * first QP that is serviced consumes the first receive. A lane is woken after a QP of it was added,
+ * once for adjacent QPs of the same lane. Called with srq->lock held, which keeps the QPs in the
+ * list.
  */
 static void schedule_qps_waiting_for_srq(struct siw_srq *srq)
 {
-	for (struct siw_link *l = srq->waiting.next; l != &srq->waiting; l = l->next)
-		siw_device_add_unsent_qp(siw_container(l, struct siw_qp, in_srq));
-	siw_device_wake_sleeping_thread(srq->ctx);
+	struct siw_lane *lane = NULL;
+
+	for (struct siw_link *l = srq->waiting.next; l != &srq->waiting; l = l->next) {
+		struct siw_qp *qp = siw_container(l, struct siw_qp, in_srq);
+
+		if (lane && qp->lane != lane)
+			siw_device_wake_sleeping_thread(lane);
+		lane = qp->lane;
+		siw_device_add_unsent_qp(qp);
+	}
+	if (lane)
+		siw_device_wake_sleeping_thread(lane);
+}
+
+void siw_device_srq_offer_returned_receives(struct siw_srq *srq)
+{
+	if (__builtin_expect(!siw_mem_queue_has_returned(srq->recvs), 1))
+		return;
+	siw_lock(&srq->lock);
+	schedule_qps_waiting_for_srq(srq);
+	siw_unlock(&srq->lock);
 }
 
 /* Posts one receive to the SRQ. Called with srq->lock held. */

@@ -29,19 +29,59 @@ static int64_t nap_duration_us(unsigned int naps)
 	return siw_settings()->nap_us >> (naps < SHORT_NAPS ? SHORT_NAPS - naps : 0);
 }
 
-/*
- * Makes the progress thread take one short sleep (nap). naps: number of previous naps; waits: how
- * many of these passed without a poll while a waiter slept.
- */
-static void progress_thread_nap(struct siw_context *ctx, unsigned int naps, unsigned int waits)
+/* Lanes that polls or waits serve, and lanes that the progress thread has to serve. */
+struct lanes_served {
+	uint32_t seen[SIW_MAX_LANES]; /* the lanes' counts of polls at the last look */
+	uint32_t by_others;	      /* bit mask of the lanes that polls or waits serve */
+	bool polled;		      /* a lane was polled since the last look */
+	bool waiting;		      /* a thread waits on a lane */
+};
+
+/* Finds out which lanes were polled since the last look, or are waited on. */
+static void look_at_lanes(struct siw_context *ctx, struct lanes_served *served)
 {
-	static const struct siw_llp_waitset nothing;
+	served->by_others = 0;
+	served->polled = served->waiting = false;
+	SIW_EACH_LANE(lane, ctx)
+	{
+		uint32_t polls = atomic_load_explicit(&lane->polls, memory_order_relaxed);
+		bool polled = polls != served->seen[lane->index];
+		bool waiting = atomic_load(&lane->waiters) != 0;
+
+		served->seen[lane->index] = polls;
+		served->polled |= polled;
+		served->waiting |= waiting;
+		if (polled || waiting)
+			served->by_others |= 1u << lane->index;
+	}
+}
+
+/* Returns whether a thread waits on each lane of the set. */
+static bool all_lanes_have_waiters(const struct siw_context *ctx, uint32_t lanes)
+{
+	for (; lanes; lanes &= lanes - 1)
+		if (!atomic_load(&ctx->lanes[__builtin_ctz(lanes)]->waiters))
+			return false;
+	return true;
+}
+
+/*
+ * Returns the longest time in microseconds for which the progress thread may sleep while others
+ * serve the lanes of the set `others`. naps: number of previous short sleeps (naps); waits: how many
+ * of these passed without a poll while a waiter slept.
+ */
+static int64_t begin_nap(struct siw_context *ctx, uint32_t others, unsigned int naps,
+			 unsigned int waits)
+{
 	int64_t us = nap_duration_us(naps);
 
-	if (waits > NAPS_TO_LONG_SLEEP && atomic_load(&ctx->waiters)) {
-		/* The waiter sleeps on the sockets, and wakes this thread when it stops waiting. */
+	if (waits > NAPS_TO_LONG_SLEEP && all_lanes_have_waiters(ctx, others)) {
+		/*
+		 * The waiters sleep on the sockets. A waiter that stops waiting on a lane wakes
+		 * this thread.
+		 */
 		atomic_store(&ctx->asleep, true);
-		if (atomic_load(&ctx->waiters))
+		if (all_lanes_have_waiters(ctx, others))
 			us = LONG_SLEEP_US;
 	}
 	/*
@@ -49,54 +89,84 @@ static void progress_thread_nap(struct siw_context *ctx, unsigned int naps, unsi
 	 * immediately and clears the descriptor.
 	 */
 	atomic_store(&ctx->naps, true);
-	if (siw_llp_wait(&nothing, ctx->sleep_fd, us) > 0)
-		siw_llp_event_fd_clear(ctx->sleep_fd);
+	return us;
+}
+
+static void end_nap(struct siw_context *ctx)
+{
 	atomic_store(&ctx->naps, false);
 	atomic_store(&ctx->asleep, false);
 }
 
-/*
- * Sleeps on the sockets. Returns false if the thread did not sleep, because there were requests to
- * send or the thread has to stop.
- */
-static bool sleep_on_sockets(struct siw_context *ctx)
+/* Makes the progress thread take one short sleep (nap), while others serve all lanes. */
+static void progress_thread_nap(struct siw_context *ctx, uint32_t others, unsigned int naps,
+				unsigned int waits)
 {
-	struct siw_llp_waitset set;
-	int64_t us;
+	static const struct siw_llp_waitset nothing;
+
+	if (siw_llp_wait(&nothing, ctx->sleep_fd, begin_nap(ctx, others, naps, waits)) > 0)
+		siw_llp_event_fd_clear(ctx->sleep_fd);
+	end_nap(ctx);
+}
+
+/*
+ * Prepares a sleep on the sockets of a lane. Returns whether requests were sent, so that the thread
+ * must not sleep. *us: the longest sleep in microseconds (-1: no limit), which may be reduced.
+ */
+static bool arm_lane(struct siw_lane *lane, struct siw_llp_waitset *set, int64_t *us)
+{
+	int64_t own;
 	int moved;
 
-	siw_lock(&ctx->lane.lock);
-	siw_llp_port_arm(ctx->lane.port);
+	siw_lock(&lane->lock);
+	siw_llp_port_arm(lane->port);
 	/*
 	 * Data that arrived after the last round ends the wait by itself; posted requests do not,
 	 * so they are sent before the wait. Pairs with siw_device_add_unsent_qp(), whose caller
 	 * marks the QP and then checks whether the socket poller is armed.
 	 */
-	moved = atomic_load(&ctx->lane.n_unsent) ? siw_device_send_unsent_qps(ctx) : 0;
-	siw_llp_waitset_fill(ctx->lane.port, &set);
-	us = siw_device_sleep_duration_us(ctx, siw_now_ns(), UINT64_MAX);
-	siw_unlock(&ctx->lane.lock);
+	moved = atomic_load(&lane->n_unsent) ? siw_device_send_unsent_qps(lane) : 0;
+	siw_llp_waitset_fill(lane->port, set);
+	own = siw_device_sleep_duration_us(lane, siw_now_ns(), UINT64_MAX);
+	siw_unlock(&lane->lock);
+	if (own >= 0 && (*us < 0 || own < *us))
+		*us = own;
+	return moved;
+}
+
+/*
+ * Sleeps on the sockets of the lanes that nobody else serves. us: longest sleep in microseconds, -1:
+ * no limit. Returns false if the thread did not sleep, because there were requests to send or the
+ * thread has to stop.
+ */
+static bool sleep_on_sockets(struct siw_context *ctx, uint32_t others, int64_t us)
+{
+	struct siw_llp_waitset sets[SIW_MAX_LANES];
+	bool moved = false;
+	int n = 0;
+
+	SIW_EACH_LANE(lane, ctx)
+	if (!(others >> lane->index & 1))
+		moved |= arm_lane(lane, &sets[n++], &us);
 	if (moved)
 		return false;
 	siw_trim_free_memory();
-	/*
-	 * After a wake-up that came too late for progress_thread_nap(), the descriptor is still
-	 * readable.
-	 */
-	siw_llp_event_fd_clear(ctx->sleep_fd);
 	if (atomic_load(&ctx->stop))
 		return false;
-	siw_llp_wait(&set, ctx->sleep_fd, us);
+	siw_llp_wait_any(sets, n, ctx->sleep_fd, us);
 	return true;
 }
 
-static void disarm_socket_poller_of_device(struct siw_context *ctx)
+static void disarm_lanes(struct siw_context *ctx, uint32_t lanes)
 {
-	if (!siw_llp_port_armed(ctx->lane.port))
-		return;
-	siw_lock(&ctx->lane.lock);
-	siw_llp_port_disarm(ctx->lane.port);
-	siw_unlock(&ctx->lane.lock);
+	SIW_EACH_LANE(lane, ctx)
+	{
+		if (!(lanes >> lane->index & 1) || !siw_llp_port_armed(lane->port))
+			continue;
+		siw_lock(&lane->lock);
+		siw_llp_port_disarm(lane->port);
+		siw_unlock(&lane->lock);
+	}
 }
 
 /*
@@ -159,40 +229,67 @@ static void spin_reset_after_wake_up(struct spin *spin)
 	spin->paused = spin->resumed = spin->one_sided = false;
 }
 
-static int progress_thread_round(struct siw_context *ctx, struct spin *spin)
+/* Makes a round on each lane that nobody else serves. */
+static int progress_thread_round(struct siw_context *ctx, uint32_t others, struct spin *spin)
 {
-	uint32_t before;
-	int moved;
+	int moved = 0;
 
-	siw_lock(&ctx->lane.lock);
-	before = ctx->one_sided;
-	moved = siw_device_progress_once(ctx);
-	spin->one_sided |= ctx->one_sided != before;
-	siw_unlock(&ctx->lane.lock);
+	SIW_EACH_LANE(lane, ctx)
+	{
+		uint32_t before;
+
+		if (others >> lane->index & 1)
+			continue;
+		siw_lock(&lane->lock);
+		before = lane->one_sided;
+		moved += siw_device_progress_once(lane);
+		spin->one_sided |= lane->one_sided != before;
+		siw_unlock(&lane->lock);
+	}
 	return moved;
+}
+
+/* Sleeps on the lanes that nobody else serves; if others serve some lanes, for a nap at most. */
+static bool sleep_until_work(struct siw_context *ctx, const struct lanes_served *served,
+			     unsigned int naps, unsigned int waits)
+{
+	int64_t us;
+	bool slept;
+
+	/*
+	 * After a wake-up that came too late for the last sleep, the descriptor is still readable.
+	 * It is cleared before the state is read that decides about the sleep: the set of open
+	 * lanes, and, in begin_nap(), the waiters. A change of these makes it readable again.
+	 */
+	siw_llp_event_fd_clear(ctx->sleep_fd);
+	if (!served->by_others)
+		return sleep_on_sockets(ctx, 0, -1);
+	us = begin_nap(ctx, served->by_others, naps - 1, waits);
+	slept = sleep_on_sockets(ctx, served->by_others, us);
+	end_nap(ctx);
+	return slept;
 }
 
 static void *progress_thread(void *arg)
 {
 	struct siw_context *ctx = arg;
-	uint32_t seen = atomic_load_explicit(&ctx->polls, memory_order_relaxed);
+	struct lanes_served served = { 0 };
 	struct spin spin = { 0 };
 	unsigned int naps = 0, waits = 0;
 
+	look_at_lanes(ctx, &served);
 	siw_device_request_short_time_slice();
 	while (!atomic_load(&ctx->stop)) {
-		uint32_t polls = atomic_load_explicit(&ctx->polls, memory_order_relaxed);
-
-		if (polls != seen || atomic_load(&ctx->waiters)) {
-			waits = polls == seen ? waits + 1 : 0;
-			seen = polls;
-			disarm_socket_poller_of_device(ctx);
-			progress_thread_nap(ctx, naps++, waits);
+		look_at_lanes(ctx, &served);
+		naps = served.by_others ? naps + 1 : 0;
+		waits = served.waiting && !served.polled ? waits + 1 : 0;
+		disarm_lanes(ctx, served.by_others);
+		if (served.by_others == atomic_load(&ctx->open_lanes)) {
+			progress_thread_nap(ctx, served.by_others, naps - 1, waits);
 			continue;
 		}
-		naps = 0;
-		if (!spin_continues(&spin, progress_thread_round(ctx, &spin)) &&
-		    sleep_on_sockets(ctx)) {
+		if (!spin_continues(&spin, progress_thread_round(ctx, served.by_others, &spin)) &&
+		    sleep_until_work(ctx, &served, naps, waits)) {
 			if (spin.one_sided && spin.moved <= FEW)
 				siw_device_watchdogs_note_one_sided(ctx);
 			spin_reset_after_wake_up(&spin);

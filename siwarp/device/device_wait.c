@@ -12,6 +12,27 @@
 
 #define MOST_SKIPPED 63 /* maximum number of waits without a spin */
 
+/* A wait for an event, during which the waiting thread makes progress on a set of lanes. */
+struct wait {
+	struct siw_context *ctx;
+	/* the lanes as a bit mask, which may change meanwhile; NULL: all open lanes */
+	const _Atomic uint32_t *lanes;
+	uint32_t counted; /* the lanes in whose count of waiters the thread is contained */
+	int (*ready)(void *arg);
+	void *arg;
+	int fd; /* becomes readable when another thread causes ready() to return non-zero */
+	uint64_t deadline;
+};
+
+/* Returns the lanes that a wait has to serve now. Without a progress thread these are all lanes. */
+static uint32_t lanes_of_wait(const struct wait *wait)
+{
+	uint32_t open = atomic_load(&wait->ctx->open_lanes), lanes;
+
+	lanes = wait->lanes && wait->ctx->has_thread ? atomic_load(wait->lanes) & open : open;
+	return lanes ? lanes : 1;
+}
+
 /*
  * Starts a wait's spin of spin_us, which precedes the sleep. If a CPU is free, spinning shortens
  * the wait. If all CPUs are busy, the spin keeps the peer's thread off this CPU and uses up the CPU
@@ -30,26 +51,76 @@ static uint64_t begin_wait_spin(struct siw_context *ctx)
 	return siw_now_ns() + (uint64_t)siw_settings()->spin_us * 1000;
 }
 
-static void end_wait_spin(struct siw_context *ctx, bool in_vain)
+static void end_wait_spin(struct siw_context *ctx, bool without_event)
 {
 	uint32_t skip = atomic_load_explicit(&ctx->spin_skip, memory_order_relaxed);
 
-	skip = !in_vain ? 0 : skip < MOST_SKIPPED ? 2 * skip + 1 : MOST_SKIPPED;
+	skip = !without_event ? 0 : skip < MOST_SKIPPED ? 2 * skip + 1 : MOST_SKIPPED;
 	atomic_store_explicit(&ctx->spin_skip, skip, memory_order_relaxed);
 	atomic_store_explicit(&ctx->spin_left, skip, memory_order_relaxed);
 }
 
-static int wait_loop(struct siw_context *ctx, int (*ready)(void *arg), void *arg, int fd,
-		     uint64_t deadline)
+/*
+ * Changes the set of lanes in whose counts of waiters the thread is contained. The progress thread
+ * has to serve a lane that is removed, unless other threads do.
+ */
+static void count_waiter_in_lanes(struct wait *wait, uint32_t lanes)
 {
-	uint64_t spin_until = begin_wait_spin(ctx);
-	struct siw_llp_waitset set;
-	uint64_t now;
+	uint32_t added = lanes & ~wait->counted, removed = wait->counted & ~lanes;
+
+	for (uint32_t set = added; set; set &= set - 1)
+		atomic_fetch_add(&wait->ctx->lanes[__builtin_ctz(set)]->waiters, 1);
+	for (uint32_t set = removed; set; set &= set - 1)
+		atomic_fetch_sub(&wait->ctx->lanes[__builtin_ctz(set)]->waiters, 1);
+	wait->counted = lanes;
+	if (removed && atomic_load(&wait->ctx->asleep))
+		siw_llp_event_set(wait->ctx->sleep_fd);
+}
+
+/*
+ * Makes a round on each lane of the set, and fills its wait set. Returns the number of messages
+ * moved, or -ESTALE if the device was closed by force meanwhile. *timeout_us: the longest sleep in
+ * microseconds until a timer of these lanes (-1: no limit).
+ */
+static int make_rounds_before_sleep(const struct wait *wait, struct siw_llp_waitset *sets,
+				    uint64_t now, int64_t *timeout_us)
+{
+	int moved = 0, n = 0;
+
+	*timeout_us = siw_device_us_until_deadline(now, wait->deadline);
+	for (uint32_t left = wait->counted; left; left &= left - 1) {
+		struct siw_lane *lane = wait->ctx->lanes[__builtin_ctz(left)];
+		int64_t us;
+
+		siw_lock(&lane->lock);
+		if (!lane->port) {
+			siw_unlock(&lane->lock);
+			return siw_refuse(STALE);
+		}
+		moved += siw_device_progress_once(lane);
+		siw_llp_waitset_fill(lane->port, &sets[n++]);
+		siw_unlock(&lane->lock);
+		us = siw_device_sleep_duration_us(lane, now, wait->deadline);
+		if (us >= 0 && (*timeout_us < 0 || us < *timeout_us))
+			*timeout_us = us;
+	}
+	return moved;
+}
+
+static int wait_loop(struct wait *wait)
+{
+	struct siw_context *ctx = wait->ctx;
+	uint64_t spin_until = begin_wait_spin(ctx), now;
+	struct siw_llp_waitset sets[SIW_MAX_LANES];
+	int64_t timeout_us;
 	int moved, r;
 
 	for (;;) {
-		siw_device_poll(ctx, NULL);
-		r = ready(arg);
+		if (wait->counted != lanes_of_wait(wait))
+			count_waiter_in_lanes(wait, lanes_of_wait(wait));
+		for (uint32_t left = wait->counted; left; left &= left - 1)
+			siw_device_poll(ctx->lanes[__builtin_ctz(left)], NULL);
+		r = wait->ready(wait->arg);
 		if (r) {
 			if (spin_until)
 				end_wait_spin(ctx, false);
@@ -58,7 +129,7 @@ static int wait_loop(struct siw_context *ctx, int (*ready)(void *arg), void *arg
 		if (siw_device_inherited(ctx))
 			return siw_refuse(STALE);
 		now = siw_now_ns();
-		if (now >= deadline)
+		if (now >= wait->deadline)
 			return siw_refuse(TIME_OVER);
 		/* Under continuous traffic this loop may never reach its cancellable sleep. */
 		pthread_testcancel();
@@ -67,23 +138,22 @@ static int wait_loop(struct siw_context *ctx, int (*ready)(void *arg), void *arg
 		if (spin_until)
 			end_wait_spin(ctx, true);
 		spin_until = 0;
-		siw_lock(&ctx->lane.lock);
-		if (!ctx->lane.port) { /* the device was closed by force meanwhile */
-			siw_unlock(&ctx->lane.lock);
-			return siw_refuse(STALE);
-		}
-		moved = siw_device_progress_once(ctx);
-		siw_llp_waitset_fill(ctx->lane.port, &set);
-		siw_unlock(&ctx->lane.lock);
-		r = ready(arg);
+		moved = make_rounds_before_sleep(wait, sets, now, &timeout_us);
+		if (moved < 0)
+			return moved;
+		r = wait->ready(wait->arg);
 		if (r)
 			return r;
-		if (!moved)
-			siw_trim_free_memory();
-		/* Only a round that moved no message has found every socket empty. */
-		if (!moved &&
-		    siw_llp_wait_cancellable(
-			    &set, fd, siw_device_sleep_duration_us(ctx, now, deadline)) == -EINTR)
+		if (moved)
+			continue;
+		siw_trim_free_memory();
+		/*
+		 * Only rounds that moved no message have found every socket empty. A lane that is
+		 * added to the set from now on ends the sleep (siw_device_channel_update_lanes).
+		 */
+		if (wait->counted == lanes_of_wait(wait) &&
+		    siw_llp_wait_any_cancellable(sets, __builtin_popcount(wait->counted), wait->fd,
+						 timeout_us) == -EINTR)
 			return siw_refuse(INTERRUPTED);
 	}
 }
@@ -99,7 +169,7 @@ static int begin_wait(struct siw_context *ctx, int (*ready)(void *arg), void *ar
 
 	if (timeout_ms)
 		pthread_testcancel();
-	siw_device_send_posted(ctx, false);
+	siw_device_send_posted_of_all_lanes(ctx);
 	r = ready(arg);
 	if (r)
 		return r;
@@ -114,32 +184,36 @@ static int begin_wait(struct siw_context *ctx, int (*ready)(void *arg), void *ar
 
 static void undo_waiter_count(void *arg)
 {
-	struct siw_context *ctx = arg;
+	struct wait *wait = arg;
+	struct siw_context *ctx = wait->ctx;
 
-	atomic_fetch_sub(&ctx->waiters, 1);
-	if (atomic_load(&ctx->asleep))
-		siw_llp_event_set(ctx->sleep_fd);
+	/*
+	 * This thread may still wake the progress thread after it has left the counts of waiters;
+	 * the device must not be closed by force before that (await_end_of_waiters).
+	 */
+	atomic_fetch_add(&ctx->fd_waiters, 1);
+	count_waiter_in_lanes(wait, 0);
+	atomic_fetch_sub(&ctx->fd_waiters, 1);
 }
 
-static int wait_with_progress(struct siw_context *ctx, int (*ready)(void *arg), void *arg, int fd,
-			      uint64_t deadline)
+static int wait_with_progress(struct wait *wait)
 {
 	int r;
 
-	atomic_fetch_add(&ctx->waiters, 1);
-	pthread_cleanup_push(undo_waiter_count, ctx);
-	r = wait_loop(ctx, ready, arg, fd, deadline);
+	count_waiter_in_lanes(wait, lanes_of_wait(wait));
+	pthread_cleanup_push(undo_waiter_count, wait);
+	r = wait_loop(wait);
 	pthread_cleanup_pop(1);
 	return r;
 }
 
-int siw_device_wait(struct siw_context *ctx, int (*ready)(void *arg), void *arg, int fd,
-		    int timeout_ms)
+int siw_device_wait(struct siw_context *ctx, const _Atomic uint32_t *lanes, int (*ready)(void *arg),
+		    void *arg, int fd, int timeout_ms)
 {
-	uint64_t deadline;
-	int r = begin_wait(ctx, ready, arg, fd, timeout_ms, &deadline);
+	struct wait wait = { ctx, lanes, 0, ready, arg, fd, 0 };
+	int r = begin_wait(ctx, ready, arg, fd, timeout_ms, &wait.deadline);
 
-	return r ? r : wait_with_progress(ctx, ready, arg, fd, deadline);
+	return r ? r : wait_with_progress(&wait);
 }
 
 static int wait_on_descriptor(struct siw_context *ctx, int (*ready)(void *arg), void *arg, int fd,
@@ -177,13 +251,13 @@ static void undo_fd_waiter_count(void *arg)
 int siw_device_wait_on_fd(struct siw_context *ctx, int (*ready)(void *arg), void *arg, int fd,
 			  int timeout_ms)
 {
-	uint64_t deadline;
-	int r = begin_wait(ctx, ready, arg, fd, timeout_ms, &deadline);
+	struct wait wait = { ctx, NULL, 0, ready, arg, fd, 0 };
+	int r = begin_wait(ctx, ready, arg, fd, timeout_ms, &wait.deadline);
 
 	if (r)
 		return r;
-	if (!ctx->has_thread || !deadline)
-		return wait_with_progress(ctx, ready, arg, fd, deadline);
+	if (!ctx->has_thread || !wait.deadline)
+		return wait_with_progress(&wait);
 	/*
 	 * This thread may have been the only thread that polled so far, so the progress thread must
 	 * make progress from now on.
@@ -192,7 +266,35 @@ int siw_device_wait_on_fd(struct siw_context *ctx, int (*ready)(void *arg), void
 		siw_llp_event_set(ctx->sleep_fd);
 	atomic_fetch_add(&ctx->fd_waiters, 1);
 	pthread_cleanup_push(undo_fd_waiter_count, ctx);
-	r = wait_on_descriptor(ctx, ready, arg, fd, deadline);
+	r = wait_on_descriptor(ctx, ready, arg, fd, wait.deadline);
 	pthread_cleanup_pop(1);
 	return r;
+}
+
+/* ---- asynchronous events --------------------------------------------------------------------- */
+
+struct wanted_event {
+	struct siw_context *ctx;
+	struct siw_async_event *event;
+};
+
+static int take_wanted_event(void *arg)
+{
+	struct wanted_event *want = arg;
+
+	return siw_device_async_take(want->ctx, want->event);
+}
+
+int siw_get_async_event(struct siw_context *ctx, struct siw_async_event *event, int timeout_ms)
+{
+	struct wanted_event want = { ctx, event };
+	int r;
+	int err = siw_device_check_usable(ctx, "context");
+
+	if (err)
+		return err;
+	if (!event)
+		return siw_refuse_null("event");
+	r = siw_device_wait_on_fd(ctx, take_wanted_event, &want, ctx->async_fd, timeout_ms);
+	return siw_refused(r < 0 ? r : 0);
 }

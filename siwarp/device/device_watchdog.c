@@ -73,36 +73,43 @@ static void watchdog_sleep(uint64_t which)
 }
 
 /*
- * Makes a progress round, unless a polling or waiting thread services the device. polls: the poll
- * count at the previous wake-up.
+ * Makes a progress round on each lane, unless a polling or waiting thread services the lane. polls:
+ * the poll counts of the lanes at the previous wake-up.
  */
-static void watchdog_make_round(struct siw_context *ctx, uint32_t polls)
+static void watchdog_make_rounds(struct siw_context *ctx, const uint32_t *polls)
 {
-	uint32_t before;
-	bool served;
+	SIW_EACH_LANE(lane, ctx)
+	{
+		uint32_t before;
+		bool served;
 
-	if (atomic_load_explicit(&ctx->polls, memory_order_relaxed) != polls ||
-	    atomic_load(&ctx->waiters) || !siw_trylock(&ctx->lane.lock))
-		return;
-	before = ctx->one_sided;
-	siw_device_progress_once_and_wake(ctx);
-	served = ctx->one_sided != before;
-	siw_unlock(&ctx->lane.lock);
-	if (served)
-		atomic_fetch_add_explicit(&ctx->watchdogs.served, 1, memory_order_relaxed);
+		if (atomic_load_explicit(&lane->polls, memory_order_relaxed) !=
+			    polls[lane->index] ||
+		    atomic_load(&lane->waiters) || !siw_trylock(&lane->lock))
+			continue;
+		before = lane->one_sided;
+		siw_device_progress_once_and_wake(lane);
+		served = lane->one_sided != before;
+		siw_unlock(&lane->lock);
+		if (served)
+			atomic_fetch_add_explicit(&ctx->watchdogs.served, 1, memory_order_relaxed);
+	}
 }
 
 static void watchdog_loop(struct siw_context *ctx, uint64_t which)
 {
 	struct siw_watchdogs *watchdogs = &ctx->watchdogs;
 	uint32_t seen = atomic_load_explicit(&watchdogs->served, memory_order_relaxed);
+	uint32_t polls[SIW_MAX_LANES] = { 0 };
 	unsigned int quiet = 0;
 
 	while (atomic_load(&watchdogs->active) && !atomic_load(&ctx->stop)) {
-		uint32_t polls = atomic_load_explicit(&ctx->polls, memory_order_relaxed), served;
+		uint32_t served;
 
+		SIW_EACH_LANE(lane, ctx)
+		polls[lane->index] = atomic_load_explicit(&lane->polls, memory_order_relaxed);
 		watchdog_sleep(which);
-		watchdog_make_round(ctx, polls);
+		watchdog_make_rounds(ctx, polls);
 		served = atomic_load_explicit(&watchdogs->served, memory_order_relaxed);
 		quiet = served == seen ? quiet + 1 : 0;
 		seen = served;

@@ -61,8 +61,11 @@ struct siw_io_handler {
  * had data. A socket that waits for room to write counts as a socket with data. Listeners and
  * sockets that are still connecting stay cold.
  */
-/* Opens a port without sockets. Returns 0 or -errno. */
-int siw_llp_poll_port_open(struct siw_llp_port **out);
+/*
+ * Opens a port without sockets. sibling: an open port of the same device, or NULL; a port of a
+ * simulated device learns its host from it. Returns 0 or -errno.
+ */
+int siw_llp_poll_port_open(const struct siw_llp_port *sibling, struct siw_llp_port **out);
 /* Closes the port. All its sockets must have been closed before. */
 void siw_llp_poll_port_close(struct siw_llp_port *port);
 /* Returns whether this process opened the port; false in a forked child. */
@@ -114,16 +117,26 @@ void siw_llp_waitset_fill(struct siw_llp_port *port, struct siw_llp_waitset *set
  * Waits until a member of the set is ready, extra_fd (-1: none) is readable, or timeout_us
  * microseconds (-1: no limit) have passed. Returns 1, or 0 after the time-out, or -EINTR. Also
  * returns 1 if another thread has made the set incomplete (a socket turned hot or cold, waits for
- * room to write or was not read until empty, or the port was disarmed), so that the caller fills a
- * new set. The caller polls after each return of 1. Any thread, no lock.
+ * room to write, was not read until empty or has left the port, or the port was disarmed or woken),
+ * so that the caller fills a new set. The caller polls after each return of 1. Any thread, no lock.
  */
 int siw_llp_wait(const struct siw_llp_waitset *set, int extra_fd, int64_t timeout_us);
 /* Waits like siw_llp_wait(), and is a cancellation point (base/cancel.h). */
 int siw_llp_wait_cancellable(const struct siw_llp_waitset *set, int extra_fd, int64_t timeout_us);
 /*
- * Ends all waits in progress, or the next wait if none is in progress. The port's next poll clears
- * the wake-up, so the caller's change must be checked after that siw_llp_port_poll(), not before.
- * Any thread.
+ * Wait like siw_llp_wait() and siw_llp_wait_cancellable(), for n wait sets of different ports, at
+ * most SIW_LLP_MAX_WAITSETS. The wait ends as soon as it would end for one of the sets. With n = 0
+ * only extra_fd and the time-out end it. The caller polls all ports after each return of 1. Any
+ * thread, no lock.
+ */
+#define SIW_LLP_MAX_WAITSETS 16
+int siw_llp_wait_any(const struct siw_llp_waitset *sets, int n, int extra_fd, int64_t timeout_us);
+int siw_llp_wait_any_cancellable(const struct siw_llp_waitset *sets, int n, int extra_fd,
+				 int64_t timeout_us);
+/*
+ * Ends all waits in progress, all later waits on a wait set that is filled already, and all waits
+ * until the port's next poll. That poll clears the wake-up, so the caller's change must be checked
+ * after that siw_llp_port_poll(), not before. Any thread.
  */
 void siw_llp_port_wake(struct siw_llp_port *port);
 
@@ -417,6 +430,21 @@ void siw_llp_tcp_set_abortive_close(struct siw_llp_sock *sock);
 /* ---- any socket ------------------------------------------------------------------------------ */
 
 void siw_llp_close(struct siw_llp_sock *sock);
+/*
+ * Move a TCP socket, connected or still connecting, to another port. siw_llp_leave_port() takes the
+ * socket out of its port; the progress lock of that port is held, and no progress round of it is
+ * under way. siw_llp_join_port() adds the socket to a port, whose progress lock is held. Returns 0,
+ * or -errno, and the socket is still in no port. While the socket is in no port, only
+ * siw_llp_join_port(), siw_llp_close(), siw_llp_set_handler() and the functions that return
+ * addresses may be called for it. The other functions read which port the socket is in, also those
+ * that any thread may call, so no other thread may call one of them meanwhile.
+ *
+ * No octet and no event is lost: after the move a socket that was marked ready is still so, data
+ * that has arrived and space for sending are reported by the new port, a paused socket is still
+ * paused, and the timers and the octets that a fault plan holds back stay due.
+ */
+void siw_llp_leave_port(struct siw_llp_sock *sock);
+int siw_llp_join_port(struct siw_llp_sock *sock, struct siw_llp_port *port);
 void siw_llp_set_handler(struct siw_llp_sock *sock, struct siw_io_handler *handler);
 /*
  * Sets whether octets are left to send (want): if so, a wait ends and a poll returns the handler

@@ -149,6 +149,17 @@ void siw_llp_fault_state_unlock(struct siw_llp_sock *sock, struct siw_llp_faulty
 		port_set_earlier_packet_due_time(sock->port, next);
 }
 
+void siw_llp_fault_note_joined(struct siw_llp_sock *sock)
+{
+	struct siw_llp_faulty *f;
+	int error;
+
+	if (!atomic_load_explicit(&sock->faulty, memory_order_acquire))
+		return;
+	f = siw_llp_fault_state_lock(sock, &error);
+	siw_llp_fault_state_unlock(sock, f, true);
+}
+
 void siw_llp_fault_drop_held_packets(struct siw_llp_sock *sock)
 {
 	struct siw_llp_faulty *f = atomic_load_explicit(&sock->faulty, memory_order_relaxed);

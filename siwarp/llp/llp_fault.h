@@ -58,6 +58,11 @@ int siw_llp_fault_shutdown(struct siw_llp_sock *sock);
  * even while it is idle.
  */
 void siw_llp_fault_note_connected(struct siw_llp_sock *sock);
+/*
+ * Called when the socket has joined another port, whose lock the caller holds: records in that port
+ * when packets that are held back are due.
+ */
+void siw_llp_fault_note_joined(struct siw_llp_sock *sock);
 /* Called before the socket is closed: drops the packets that are held back for it. */
 void siw_llp_fault_drop_held_packets(struct siw_llp_sock *sock);
 

@@ -32,7 +32,7 @@
 
 /* ---- the wake descriptor --------------------------------------------------------------------- */
 
-void siw_llp_port_wake(struct siw_llp_port *port)
+static void set_wake_descriptor(struct siw_llp_port *port)
 {
 	/*
 	 * One write is enough while woken is set. reset_wake_descriptor() stores 0 only after it
@@ -40,6 +40,16 @@ void siw_llp_port_wake(struct siw_llp_port *port)
 	 */
 	if (!atomic_exchange_explicit(&port->woken, 1, memory_order_seq_cst))
 		siw_llp_event_set(port->wake_fd);
+}
+
+void siw_llp_port_wake(struct siw_llp_port *port)
+{
+	/*
+	 * A thread that has filled a wait set may not have begun to sleep, and before it does, a
+	 * poll of another thread may reset the descriptor.
+	 */
+	atomic_fetch_add_explicit(&port->changes, 1, memory_order_seq_cst);
+	set_wake_descriptor(port);
 }
 
 /*
@@ -58,15 +68,15 @@ static void reset_wake_descriptor(struct siw_llp_port *port)
 	 * found woken set, so wake again.
 	 */
 	if (atomic_load_explicit(&port->sleepers, memory_order_seq_cst))
-		siw_llp_port_wake(port);
+		set_wake_descriptor(port);
 }
 
 void siw_llp_port_invalidate_wait_sets(struct siw_llp_port *port)
 {
-	/* Pairs with siw_llp_wait(), which increments sleepers and then loads changes. */
+	/* Pairs with siw_llp_wait_any(), which increments sleepers and then loads changes. */
 	atomic_fetch_add_explicit(&port->changes, 1, memory_order_seq_cst);
 	if (atomic_load_explicit(&port->sleepers, memory_order_seq_cst))
-		siw_llp_port_wake(port);
+		set_wake_descriptor(port);
 }
 
 /* ---- ready ring ------------------------------------------------------------------------------ */
@@ -234,8 +244,16 @@ void siw_llp_sock_detach(struct siw_llp_sock *sock)
 	if (sock->hot >= 0)
 		remove_from_hot_set(sock);
 	/* A forked child must not change the epoll set, which it shares with the parent. */
-	if (getpid() == sock->port->owner)
-		remove_sock_from_epoll(sock);
+	if (getpid() != sock->port->owner)
+		return;
+	remove_sock_from_epoll(sock);
+	/*
+	 * A thread that sleeps on the descriptor holds a reference to the file. The kernel would
+	 * not end the connection of a closed socket before that thread wakes up.
+	 */
+	if (sock->in_wait_set)
+		siw_llp_port_invalidate_wait_sets(sock->port);
+	sock->in_wait_set = false;
 }
 
 /*
@@ -283,6 +301,7 @@ static void resume_stalled_listeners(struct siw_llp_port *port)
 
 void siw_llp_sock_enable_timer(struct siw_llp_sock *sock)
 {
+	sock->has_timer = true;
 	if (siw_link_empty(&sock->timed))
 		siw_link_add(&sock->port->timed, &sock->timed);
 }
@@ -526,12 +545,13 @@ bool siw_llp_port_armed(const struct siw_llp_port *port)
 
 /* ---- open, close ----------------------------------------------------------------------------- */
 
-int siw_llp_poll_port_open(struct siw_llp_port **out)
+int siw_llp_poll_port_open(const struct siw_llp_port *sibling, struct siw_llp_port **out)
 {
 	struct siw_llp_port *port = aligned_alloc(SIW_LLP_LINE, sizeof(*port));
 	struct epoll_event ev = { .events = EPOLLIN };
 	int rv = -ENOMEM;
 
+	(void)sibling;
 	if (!port)
 		return rv;
 	memset(port, 0, sizeof(*port));

@@ -40,6 +40,31 @@ static bool is_data_socket_kind(enum siw_llp_kind kind)
 	return kind == SIW_LLP_UDP || kind == SIW_LLP_CONNECTING || kind == SIW_LLP_STREAM;
 }
 
+/* Adds a socket to a port. Returns 0, or -errno, and the socket is in no port. */
+static int sock_add_to_port(struct siw_llp_sock *sock, struct siw_llp_port *port)
+{
+	int rv;
+
+	sock->port = port;
+	rv = siw_llp_sock_register(sock);
+	if (rv < 0) {
+		sock->port = NULL;
+		return rv;
+	}
+	siw_link_add(&port->all, &sock->all);
+	port->n_data += is_data_socket_kind((enum siw_llp_kind)sock->kind);
+	return 0;
+}
+
+static void sock_remove_from_port(struct siw_llp_sock *sock)
+{
+	siw_llp_sock_detach(sock);
+	siw_link_del(&sock->all);
+	siw_link_del(&sock->timed);
+	sock->port->n_data -= is_data_socket_kind((enum siw_llp_kind)sock->kind);
+	sock->port = NULL;
+}
+
 int siw_llp_sock_new(struct siw_llp_port *port, int fd, enum siw_llp_kind kind,
 		     struct siw_io_handler *handler, struct siw_llp_sock **out)
 {
@@ -54,18 +79,51 @@ int siw_llp_sock_new(struct siw_llp_port *port, int fd, enum siw_llp_kind kind,
 	sock->udp = kind == SIW_LLP_UDP;
 	sock->hot = -1;
 	sock->handler = handler;
-	sock->port = port;
 	siw_link_init(&sock->ring);
 	siw_link_init(&sock->timed);
 	atomic_init(&sock->due_ns, UINT64_MAX);
-	rv = siw_llp_sock_register(sock);
+	rv = sock_add_to_port(sock, port);
 	if (rv < 0) {
 		free(sock);
 		return rv;
 	}
-	siw_link_add(&port->all, &sock->all);
-	port->n_data += is_data_socket_kind(kind);
 	*out = sock;
+	return 0;
+}
+
+void siw_llp_leave_port(struct siw_llp_sock *sock)
+{
+	bool ready = sock->ready;
+
+	sock_remove_from_port(sock);
+	sock->ready = ready; /* remembered for siw_llp_join_port() */
+}
+
+int siw_llp_join_port(struct siw_llp_sock *sock, struct siw_llp_port *port)
+{
+	bool ready = sock->ready;
+	int rv;
+
+	/*
+	 * epoll checks the socket when it is added, so it reports the data that has arrived, and
+	 * space for sending if want_write is set.
+	 */
+	rv = sock_add_to_port(sock, port);
+	if (rv < 0)
+		return rv;
+	/*
+	 * The octets for which the socket was marked ready need not be in the kernel any more: the
+	 * upper layer may have read them.
+	 */
+	sock->ready = false;
+	if (ready)
+		siw_llp_sock_mark_ready(sock);
+	if (sock->has_timer) {
+		siw_llp_sock_enable_timer(sock);
+		siw_llp_sock_set_timer(sock,
+				       atomic_load_explicit(&sock->due_ns, memory_order_relaxed));
+	}
+	siw_llp_fault_note_joined(sock);
 	return 0;
 }
 
@@ -83,10 +141,8 @@ void siw_llp_close(struct siw_llp_sock *sock)
 	}
 	siw_llp_fault_drop_held_packets(sock);
 	siw_llp_capture_socket_close(sock);
-	siw_llp_sock_detach(sock);
-	siw_link_del(&sock->all);
-	siw_link_del(&sock->timed);
-	sock->port->n_data -= is_data_socket_kind((enum siw_llp_kind)sock->kind);
+	if (sock->port)
+		sock_remove_from_port(sock);
 	/* Linux closes the descriptor even if close() returns EINTR, so close() is not repeated. */
 	siw_llp_fd_close(sock->fd);
 	free(sock);

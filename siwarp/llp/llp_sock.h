@@ -56,8 +56,13 @@ struct siw_llp_sock {
 	bool no_batches; /* the kernel does not support UDP_GRO */
 	uint8_t lulls; /* consecutive times that the socket was empty after at most two datagrams */
 	_Atomic uint8_t ecn; /* siw_llp_udp_enable_ecn() was called; any thread */
+	/*
+	 * a wait set has contained the descriptor: threads may sleep on it, and each of them keeps
+	 * the socket open until it wakes up
+	 */
+	bool in_wait_set;
 	struct siw_io_handler *handler;
-	struct siw_llp_port *port;
+	struct siw_llp_port *port; /* NULL between siw_llp_leave_port() and siw_llp_join_port() */
 	uint64_t active; /* number of the last poll in which the socket had data or want_write */
 	struct siw_link ring;
 	uint32_t streak; /* number of short datagrams received since the socket was last empty */
@@ -73,6 +78,7 @@ struct siw_llp_sock {
 	_Atomic uint8_t
 		shared; /* several threads send on the socket: siw_llp_allow_concurrent_sends() */
 	bool aborted;	/* siw_llp_tcp_set_abortive_close() was called */
+	bool has_timer; /* siw_llp_sock_enable_timer() was called */
 	/* time at which a poll returns the handler unconditionally; UINT64_MAX: never */
 	_Atomic uint64_t due_ns;
 	int error;	  /* error of connecting: an errno, or 0 */
@@ -83,7 +89,7 @@ struct siw_llp_sock {
 	 */
 	uint32_t drops;
 	struct siw_link all;
-	struct siw_link timed; /* in port->timed while the socket has timers */
+	struct siw_link timed; /* in port->timed if has_timer */
 	/* capture state of the socket, under the capture lock; NULL until a capture is started */
 	struct siw_llp_capture *capture;
 	/* fault state of the socket; NULL until there is a fault plan */
@@ -116,7 +122,7 @@ struct siw_llp_port {
 
 	/*
 	 * Accessed by any thread. armed is returned by siw_llp_port_armed(). sleepers counts the
-	 * threads inside siw_llp_wait(). changes counts the changes that make existing wait sets
+	 * threads inside siw_llp_wait_any(). changes counts the changes that make existing wait sets
 	 * incomplete. Each side stores its own counter and then loads the other's (sequentially
 	 * consistent), so at least one side sees the other's store.
 	 */
@@ -183,7 +189,10 @@ void siw_llp_sock_note_end_of_stream(struct siw_llp_sock *sock);
  * ready ring for 100 ms (STALL_NS).
  */
 void siw_llp_listener_stall(struct siw_llp_sock *sock);
-/* Removes the socket from the hot set, the ready ring and the epoll set. */
+/*
+ * Removes the socket from the hot set, the ready ring and the epoll set. Wakes the threads that
+ * sleep on the socket itself.
+ */
 void siw_llp_sock_detach(struct siw_llp_sock *sock);
 /*
  * Called when existing wait sets have become incomplete: wakes the threads that sleep on a wait

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* llp/llp_wait.c - sleeping until a port has work, and event descriptors (eventfd). */
+/* llp/llp_wait.c - sleeping until one of several ports has work, and event descriptors (eventfd). */
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -68,6 +68,7 @@ void siw_llp_waitset_fill(struct siw_llp_port *port, struct siw_llp_waitset *set
 	for (int i = 0; i < hot; i++) {
 		set->out[set->n] = waits_for_send_buffer_space(port->hot[i]);
 		set->fds[set->n++] = port->hot[i]->fd;
+		port->hot[i]->in_wait_set = true;
 	}
 	set->out[set->n] = false;
 	set->fds[set->n++] = port->epfd;
@@ -76,10 +77,11 @@ void siw_llp_waitset_fill(struct siw_llp_port *port, struct siw_llp_waitset *set
 }
 
 /*
- * Returns the maximum duration of the wait in nanoseconds, or -1 for no limit. Sets *due to whether
- * the wait is limited by the time at which the port has packets or timers due.
+ * Returns the maximum duration of the wait in nanoseconds, or -1 for no limit. due_ns: when the
+ * first of the ports has packets or timers due, UINT64_MAX: never. Sets *due to whether the wait is
+ * limited by that time.
  */
-static int64_t wait_duration_ns(const struct siw_llp_waitset *set, int64_t timeout_us, bool *due)
+static int64_t wait_duration_ns(uint64_t due_ns, int64_t timeout_us, bool *due)
 {
 	int64_t ns = timeout_us;
 	uint64_t now;
@@ -89,24 +91,33 @@ static int64_t wait_duration_ns(const struct siw_llp_waitset *set, int64_t timeo
 	else if (timeout_us > 0)
 		ns = timeout_us * 1000;
 	*due = false;
-	if (!set->due_ns)
+	if (due_ns == UINT64_MAX)
 		return ns;
 	now = siw_now_ns();
-	if (set->due_ns <= now) {
+	if (due_ns <= now) {
 		*due = true;
 		return 0;
 	}
-	if (ns < 0 || set->due_ns - now < (uint64_t)ns) {
+	if (ns < 0 || due_ns - now < (uint64_t)ns) {
 		*due = true;
-		ns = (int64_t)(set->due_ns - now);
+		ns = (int64_t)(due_ns - now);
 	}
 	return ns;
 }
 
+/* The wait sets of one wait. */
+struct wait_sets {
+	const struct siw_llp_waitset *sets;
+	int n;
+};
+
+#define SET_FDS (sizeof(((struct siw_llp_waitset *)0)->fds) / sizeof(int))
+
 struct sleep {
-	struct pollfd fds[sizeof(((struct siw_llp_waitset *)0)->fds) / sizeof(int) + 1];
 	nfds_t n;
 	int64_t ns; /* maximum sleep in ns; -1: no limit */
+	/* the first n are set: the array is too large to be cleared in each wait */
+	struct pollfd fds[SIW_LLP_MAX_WAITSETS * SET_FDS + 1];
 };
 
 /*
@@ -121,16 +132,39 @@ static int sleep_until_descriptor_ready(struct sleep *how)
 	return rv < 0 ? -errno : rv > 0;
 }
 
-static void undo_sleeper_count(void *port)
+static void count_sleeper(const struct wait_sets *on)
 {
-	atomic_fetch_sub_explicit(&((struct siw_llp_port *)port)->sleepers, 1,
-				  memory_order_seq_cst);
+	for (int i = 0; i < on->n; i++)
+		if (on->sets[i].port)
+			atomic_fetch_add_explicit(&on->sets[i].port->sleepers, 1,
+						  memory_order_seq_cst);
+}
+
+static void undo_sleeper_count(void *arg)
+{
+	const struct wait_sets *on = arg;
+
+	for (int i = 0; i < on->n; i++)
+		if (on->sets[i].port)
+			atomic_fetch_sub_explicit(&on->sets[i].port->sleepers, 1,
+						  memory_order_seq_cst);
+}
+
+/* Returns whether a wait set has become incomplete since it was filled. */
+static bool has_incomplete_wait_set(const struct wait_sets *on)
+{
+	for (int i = 0; i < on->n; i++)
+		if (on->sets[i].port &&
+		    atomic_load_explicit(&on->sets[i].port->changes, memory_order_seq_cst) !=
+			    on->sets[i].changes)
+			return true;
+	return false;
 }
 
 /*
- * Sleeps like sleep_until_descriptor_ready(), but returns 1 if the wait set has become incomplete.
+ * Sleeps like sleep_until_descriptor_ready(), but returns 1 if a wait set has become incomplete.
  */
-static int sleep_on_wait_set(struct siw_llp_port *port, uint32_t changes, struct sleep *how)
+static int sleep_on_wait_sets(struct wait_sets *on, struct sleep *how)
 {
 	int rv;
 
@@ -138,9 +172,9 @@ static int sleep_on_wait_set(struct siw_llp_port *port, uint32_t changes, struct
 	 * Pairs with siw_llp_port_invalidate_wait_sets(), which increments changes and then loads
 	 * sleepers.
 	 */
-	atomic_fetch_add_explicit(&port->sleepers, 1, memory_order_seq_cst);
-	pthread_cleanup_push(undo_sleeper_count, port);
-	if (atomic_load_explicit(&port->changes, memory_order_seq_cst) != changes)
+	count_sleeper(on);
+	pthread_cleanup_push(undo_sleeper_count, on);
+	if (has_incomplete_wait_set(on))
 		rv = 1;
 	else
 		rv = sleep_until_descriptor_ready(how);
@@ -148,31 +182,51 @@ static int sleep_on_wait_set(struct siw_llp_port *port, uint32_t changes, struct
 	return rv;
 }
 
-int siw_llp_wait_cancellable(const struct siw_llp_waitset *set, int extra_fd, int64_t timeout_us)
+static void add_descriptor(struct sleep *how, int fd, bool out)
 {
-	struct sleep how = { .n = 0 };
+	how->fds[how->n++] = (struct pollfd){ fd, out ? POLLIN | POLLOUT : POLLIN, 0 };
+}
+
+int siw_llp_wait_any_cancellable(const struct siw_llp_waitset *sets, int n, int extra_fd,
+				 int64_t timeout_us)
+{
+	struct wait_sets on = { sets, n };
+	uint64_t due_ns = UINT64_MAX;
+	struct sleep how;
 	bool due;
 	int rv;
 
-	how.ns = wait_duration_ns(set, timeout_us, &due);
-	for (; how.n < (nfds_t)set->n; how.n++)
-		how.fds[how.n] = (struct pollfd){ set->fds[how.n],
-						  set->out[how.n] ? POLLIN | POLLOUT : POLLIN, 0 };
+	how.n = 0;
+	for (int i = 0; i < n; i++) {
+		for (int fd = 0; fd < sets[i].n; fd++)
+			add_descriptor(&how, sets[i].fds[fd], sets[i].out[fd]);
+		if (sets[i].due_ns && sets[i].due_ns < due_ns)
+			due_ns = sets[i].due_ns;
+	}
 	if (extra_fd >= 0)
-		how.fds[how.n++] = (struct pollfd){ extra_fd, POLLIN, 0 };
-	if (!set->port)
-		return sleep_until_descriptor_ready(&how);
-	rv = sleep_on_wait_set(set->port, set->changes, &how);
+		add_descriptor(&how, extra_fd, false);
+	how.ns = wait_duration_ns(due_ns, timeout_us, &due);
+	rv = sleep_on_wait_sets(&on, &how);
 	return rv == 0 && due ? 1 : rv;
+}
+
+int siw_llp_wait_any(const struct siw_llp_waitset *sets, int n, int extra_fd, int64_t timeout_us)
+{
+	int cancel = siw_cancel_disable();
+	int rv = siw_llp_wait_any_cancellable(sets, n, extra_fd, timeout_us);
+
+	siw_cancel_restore(cancel);
+	return rv;
+}
+
+int siw_llp_wait_cancellable(const struct siw_llp_waitset *set, int extra_fd, int64_t timeout_us)
+{
+	return siw_llp_wait_any_cancellable(set, 1, extra_fd, timeout_us);
 }
 
 int siw_llp_wait(const struct siw_llp_waitset *set, int extra_fd, int64_t timeout_us)
 {
-	int cancel = siw_cancel_disable();
-	int rv = siw_llp_wait_cancellable(set, extra_fd, timeout_us);
-
-	siw_cancel_restore(cancel);
-	return rv;
+	return siw_llp_wait_any(set, 1, extra_fd, timeout_us);
 }
 
 int siw_llp_event_open(void)

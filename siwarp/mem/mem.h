@@ -9,7 +9,9 @@
  * Functions return 0 or a count, or -errno. Lengths and offsets are in octets.
  *
  * Locks: functions on STags, elements and atomics need none. siw_mem_queue_post: one thread at a
- * time; siw_mem_queue_posted_count: any thread; the other functions on queues: the progress lock.
+ * time; siw_mem_queue_posted_count: any thread; siw_mem_queue_resize and siw_mem_queue_exact_count:
+ * no thread may post meanwhile. The other functions on queues remove buffers, or put them back: any
+ * thread if the queue is shared, otherwise one thread at a time, which holds the progress lock.
  */
 #ifndef SIW_MEM_H
 #define SIW_MEM_H
@@ -175,13 +177,15 @@ struct siw_mem_queue_attr {
 	uint32_t max_sge; /* elements per buffer, at most SIW_MEM_MAX_SGE */
 	uint32_t pd;
 	bool internal; /* buffers are library memory: keys are not checked */
+	bool shared;   /* several threads may remove buffers at the same time */
 };
 /* Returns 0; -ENOMEM; -EINVAL if there are more than 2^20 buffers, or max_sge is too large. */
 int siw_mem_queue_create(const struct siw_mem_queue_attr *attr, struct siw_mem_queue **out);
+/* No other thread may use the queue any more. */
 void siw_mem_queue_destroy(struct siw_mem_queue *queue);
 /*
- * Changes the depth of the queue; its buffers are kept, in the same order. No other thread may use
- * the queue meanwhile. Returns 0; -ENOMEM; -EINVAL if depth exceeds 2^20 buffers, or is less than
+ * Changes the depth of the queue; its buffers are kept, in the same order. No other thread may post
+ * meanwhile, and none may remove buffers unless the queue is shared. Returns 0; -ENOMEM; -EINVAL if depth exceeds 2^20 buffers, or is less than
  * the number of posted buffers.
  */
 int siw_mem_queue_resize(struct siw_mem_queue *queue, uint32_t depth);
@@ -198,9 +202,16 @@ int siw_mem_queue_post(struct siw_mem_queue *queue, uint64_t user_data, const st
 int siw_mem_queue_pop_unfilled(struct siw_mem_queue *queue, uint64_t *user_data);
 /*
  * Returns the number of posted receive buffers that are not in use yet. May be called by any
- * thread.
+ * thread. If other threads remove buffers meanwhile, the number may be out of date.
  */
 uint32_t siw_mem_queue_posted_count(const struct siw_mem_queue *queue);
+/*
+ * Like siw_mem_queue_posted_count, but the number is exact when it is read. A thread that removes a
+ * buffer from a shared queue is either counted, or sees afterwards what the caller wrote before.
+ */
+uint32_t siw_mem_queue_exact_count(struct siw_mem_queue *queue);
+/* Whether buffers were put back and not removed again. May be called by any thread. */
+bool siw_mem_queue_has_returned(const struct siw_mem_queue *queue);
 
 /* cffi: end */
 

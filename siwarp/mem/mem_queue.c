@@ -4,7 +4,8 @@
  * 5.1.2).
  *
  * The queue is a ring with one reader, the holder of the progress lock, and one writer, the posting
- * thread. Callers ensure that only one thread posts at a time.
+ * thread. Callers ensure that only one thread posts at a time. A shared queue has several readers,
+ * of which one at a time holds take_lock. Posting needs no lock in either case.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -40,7 +41,9 @@ int siw_mem_queue_create(const struct siw_mem_queue_attr *attr, struct siw_mem_q
 		.pd = attr->pd,
 		.stride = (uint32_t)stride,
 		.internal = attr->internal,
+		.shared = attr->shared,
 	};
+	siw_lock_init(&queue->take_lock);
 	queue->ring = queue->first_ring;
 	*out = queue;
 	return 0;
@@ -60,24 +63,46 @@ void siw_mem_queue_destroy(struct siw_mem_queue *queue)
 	free(queue);
 }
 
+/* Excludes other threads that remove buffers, or put them back. */
+static void queue_begin_taking(struct siw_mem_queue *queue)
+{
+	if (queue->shared)
+		siw_lock(&queue->take_lock);
+}
+
+static void queue_end_taking(struct siw_mem_queue *queue)
+{
+	if (queue->shared)
+		siw_unlock(&queue->take_lock);
+}
+
 int siw_mem_queue_resize(struct siw_mem_queue *queue, uint32_t depth)
 {
-	uint32_t head = atomic_load_explicit(&queue->head, memory_order_relaxed);
 	uint32_t tail = atomic_load_explicit(&queue->tail, memory_order_relaxed);
 	uint32_t slots = queue_slots_for_depth(depth);
-	uint8_t *ring;
+	uint8_t *ring, *old = NULL;
+	uint32_t head;
 
 	if (depth > MAX_DEPTH || siw_mem_queue_posted_count(queue) > depth)
 		return -EINVAL;
 	ring = malloc((size_t)slots * queue->stride);
 	if (!ring)
 		return -ENOMEM;
+	/*
+	 * The buffers of the ring fit into the new ring, because nobody posts, and a buffer that is
+	 * put back does not return to the ring.
+	 */
+	queue_begin_taking(queue);
+	head = atomic_load_explicit(&queue->head, memory_order_relaxed);
 	for (; head != tail; head++)
 		memcpy(ring + (size_t)(head & (slots - 1)) * queue->stride,
 		       queue->ring + (size_t)(head & queue->mask) * queue->stride, queue->stride);
-	queue_ring_free(queue);
+	if (queue->ring != queue->first_ring)
+		old = queue->ring;
 	queue->ring = ring;
 	queue->mask = slots - 1;
+	queue_end_taking(queue);
+	free(old);
 	return 0;
 }
 
@@ -100,7 +125,7 @@ int siw_mem_queue_post(struct siw_mem_queue *queue, uint64_t user_data, const st
 
 	if (nsge < 0 || (uint32_t)nsge > queue->max_sge)
 		return -EINVAL;
-	/* Pairs with the store of head in siw_mem_queue_pop. */
+	/* Pairs with the store of head in siw_mem_queue_pop: the slot is not read any more. */
 	if (tail - atomic_load_explicit(&queue->head, memory_order_acquire) > queue->mask)
 		return -ENOMEM;
 	init_receive_buffer((void *)(queue->ring + (size_t)(tail & queue->mask) * queue->stride),
@@ -113,17 +138,19 @@ int siw_mem_queue_post(struct siw_mem_queue *queue, uint64_t user_data, const st
 	return 0;
 }
 
-int siw_mem_queue_put_back(struct siw_mem_queue *queue, uint64_t user_data,
-			   const struct siw_sge *sgl, int nsge)
+int siw_mem_queue_put_back(struct siw_mem_queue *queue, const struct siw_mem_taken *taken)
 {
-	struct siw_mem_returned *returned = malloc(sizeof(*returned) + (size_t)nsge * sizeof(*sgl));
+	size_t size = (size_t)taken->nsge * sizeof(taken->sgl[0]);
+	struct siw_mem_returned *returned = malloc(sizeof(*returned) + size);
 
 	if (!returned)
 		return -ENOMEM;
+	init_receive_buffer(&returned->buf, taken->user_data, taken->sgl, taken->nsge);
+	queue_begin_taking(queue);
 	returned->next = queue->returned;
-	init_receive_buffer(&returned->buf, user_data, sgl, nsge);
 	queue->returned = returned;
 	atomic_fetch_add(&queue->n_returned, 1);
+	queue_end_taking(queue);
 	return 0;
 }
 
@@ -144,13 +171,45 @@ uint32_t siw_mem_queue_posted_count(const struct siw_mem_queue *queue)
 	       atomic_load_explicit(&queue->n_returned, memory_order_relaxed);
 }
 
+uint32_t siw_mem_queue_exact_count(struct siw_mem_queue *queue)
+{
+	uint32_t count;
+
+	queue_begin_taking(queue);
+	count = siw_mem_queue_posted_count(queue);
+	queue_end_taking(queue);
+	return count;
+}
+
+bool siw_mem_queue_has_returned(const struct siw_mem_queue *queue)
+{
+	return atomic_load_explicit(&queue->n_returned, memory_order_relaxed) != 0;
+}
+
+bool siw_mem_queue_take_shared(struct siw_mem_queue *queue, struct siw_mem_taken *out)
+{
+	const struct siw_mem_buffer *buf;
+
+	siw_lock(&queue->take_lock);
+	buf = siw_mem_queue_peek(queue);
+	if (buf) {
+		siw_mem_buffer_copy(out, buf);
+		siw_mem_queue_pop(queue);
+	}
+	siw_unlock(&queue->take_lock);
+	return buf != NULL;
+}
+
 int siw_mem_queue_pop_unfilled(struct siw_mem_queue *queue, uint64_t *user_data)
 {
-	const struct siw_mem_buffer *buf = siw_mem_queue_peek(queue);
+	const struct siw_mem_buffer *buf;
 
-	if (!buf)
-		return 0;
-	*user_data = buf->user_data;
-	siw_mem_queue_pop(queue);
-	return 1;
+	queue_begin_taking(queue);
+	buf = siw_mem_queue_peek(queue);
+	if (buf) {
+		*user_data = buf->user_data;
+		siw_mem_queue_pop(queue);
+	}
+	queue_end_taking(queue);
+	return buf != NULL;
 }

@@ -1,13 +1,20 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * mem/mem_queue.h - part of mem/mem.h: a queue of receive buffers, for the code that fills them.
- * Peek and pop are inline, because every message needs both.
+ *
+ * A queue of one queue pair has one thread at a time that removes buffers. A shared queue has
+ * several, so a buffer that one thread has looked at may be removed by another thread, and its slot
+ * may be written again. Therefore a buffer of a shared queue is copied and removed in one step,
+ * siw_mem_queue_take; peek and pop are for queues that are not shared. Take, peek and pop are
+ * inline, because every message needs them.
  */
 #ifndef SIW_MEM_QUEUE_H
 #define SIW_MEM_QUEUE_H
 
 #include <stdatomic.h>
+#include <string.h>
 
+#include "base/lock.h"
 #include "mem/mem.h"
 
 struct siw_mem_buffer {
@@ -17,7 +24,15 @@ struct siw_mem_buffer {
 	struct siw_sge sgl[]; /* up to max_sge elements */
 };
 
-/* A buffer that was popped and put back by siw_mem_queue_put_back. */
+/* A copy of a buffer that was removed from its queue. */
+struct siw_mem_taken {
+	uint64_t user_data;
+	uint64_t length; /* total octets of the elements */
+	int nsge;
+	struct siw_sge sgl[SIW_MEM_MAX_SGE];
+};
+
+/* A buffer that was removed and put back by siw_mem_queue_put_back. */
 struct siw_mem_returned {
 	struct siw_mem_returned *next;
 	struct siw_mem_buffer buf;
@@ -29,21 +44,26 @@ struct siw_mem_queue {
 	uint32_t pd;
 	uint32_t stride; /* octets from one buffer to the next */
 	bool internal;
+	bool shared; /* buffers are removed and put back under take_lock */
 	/* memory of the buffers; directly after the struct until siw_mem_queue_resize */
 	uint8_t *ring;
 	_Alignas(64) _Atomic uint32_t tail; /* number of buffers posted; stored with release */
-	/* number of buffers popped; stored with release; progress lock */
+	/*
+	 * The members below are written by the thread that removes buffers: under take_lock if the
+	 * queue is shared, otherwise under the progress lock. head: the number of buffers removed,
+	 * stored with release.
+	 */
 	_Alignas(64) _Atomic uint32_t head;
-	/* length of the list `returned`; written under the progress lock */
-	_Atomic uint32_t n_returned;
-	/* list of returned buffers, filled before those of the ring; progress lock */
+	_Atomic uint32_t n_returned; /* length of the list `returned` */
+	/* list of returned buffers, filled before those of the ring */
 	struct siw_mem_returned *returned;
+	siw_lock_t take_lock; /* its holder takes no other lock */
 	_Alignas(64) uint8_t first_ring[];
 };
 
 /*
- * Returns the next receive buffer to fill, or NULL; the buffer is valid until it is popped. Call
- * under the progress lock.
+ * Returns the next receive buffer to fill, or NULL; the buffer is valid until it is popped. Not for
+ * a shared queue. Call under the progress lock.
  */
 static inline const struct siw_mem_buffer *siw_mem_queue_peek(const struct siw_mem_queue *queue)
 {
@@ -59,7 +79,10 @@ static inline const struct siw_mem_buffer *siw_mem_queue_peek(const struct siw_m
 
 void siw_mem_queue_pop_returned(struct siw_mem_queue *queue);
 
-/* Removes the receive buffer that siw_mem_queue_peek returns. Call under the progress lock. */
+/*
+ * Removes the receive buffer that siw_mem_queue_peek returns. Not for a shared queue. Call under
+ * the progress lock.
+ */
 static inline void siw_mem_queue_pop(struct siw_mem_queue *queue)
 {
 	uint32_t head = atomic_load_explicit(&queue->head, memory_order_relaxed);
@@ -72,11 +95,55 @@ static inline void siw_mem_queue_pop(struct siw_mem_queue *queue)
 	atomic_store_explicit(&queue->head, head + 1, memory_order_release);
 }
 
+/* siw_mem_queue_take for a shared queue. */
+bool siw_mem_queue_take_shared(struct siw_mem_queue *queue, struct siw_mem_taken *out);
+
+static inline void siw_mem_buffer_copy(struct siw_mem_taken *out, const struct siw_mem_buffer *buf)
+{
+	out->user_data = buf->user_data;
+	out->length = buf->length;
+	out->nsge = buf->nsge;
+	memcpy(out->sgl, buf->sgl, (size_t)buf->nsge * sizeof(buf->sgl[0]));
+}
+
+/* Removes the next receive buffer and copies it to *out; returns false if the queue is empty. */
+static inline bool siw_mem_queue_take(struct siw_mem_queue *queue, struct siw_mem_taken *out)
+{
+	const struct siw_mem_buffer *buf;
+
+	if (__builtin_expect(queue->shared, 0))
+		return siw_mem_queue_take_shared(queue, out);
+	buf = siw_mem_queue_peek(queue);
+	if (!buf)
+		return false;
+	siw_mem_buffer_copy(out, buf);
+	siw_mem_queue_pop(queue);
+	return true;
+}
+
 /*
- * Puts a popped buffer with these elements back in front of all others. Returns 0 or -ENOMEM. Call
- * under the progress lock.
+ * Returns whether the queue has no buffer. Of a shared queue, the last buffer may be removed by
+ * another thread directly after the call.
  */
-int siw_mem_queue_put_back(struct siw_mem_queue *queue, uint64_t user_data,
-			   const struct siw_sge *sgl, int nsge);
+static inline bool siw_mem_queue_is_empty(const struct siw_mem_queue *queue)
+{
+	uint32_t head = atomic_load_explicit(&queue->head, memory_order_acquire);
+
+	return head == atomic_load_explicit(&queue->tail, memory_order_acquire) &&
+	       !atomic_load_explicit(&queue->n_returned, memory_order_relaxed);
+}
+
+/*
+ * Orders memory: what the program wrote before it posted a buffer, if the buffer is visible to this
+ * thread, happens before what the caller does next. Pairs with the store of tail in
+ * siw_mem_queue_post.
+ */
+static inline void siw_mem_queue_sync_with_posts(const struct siw_mem_queue *queue)
+{
+	(void)atomic_load_explicit(&queue->tail, memory_order_acquire);
+}
+
+/* Puts a removed buffer back in front of all others. Returns 0 or -ENOMEM. */
+int siw_mem_queue_put_back(struct siw_mem_queue *queue, const struct siw_mem_taken *taken);
 
 #endif

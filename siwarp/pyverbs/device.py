@@ -307,8 +307,8 @@ class Context(Wrapper[verbs_device.Context]):
 
     @property
     def num_comp_vectors(self) -> int:
-        """The number of completion vectors, which is 1."""
-        return 1
+        """The number of completion vectors: siwarp's setting ``lanes``."""
+        return self._native().num_comp_vectors
 
     @property
     def cmd_fd(self) -> int:

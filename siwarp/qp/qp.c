@@ -7,7 +7,7 @@
 
 /* ---- creating -------------------------------------------------------------------------------- */
 
-/* The classes of the QP types, in the order of ctx->free_qps, which has one freelist per type. */
+/* The classes of the QP types, in the order of lane->free_qps, which has one freelist per type. */
 static const struct siw_qp_class *const types[SIW_QP_TYPES] = {
 	&siw_qp_rc_class,
 	&siw_qp_uc_class,
@@ -109,11 +109,10 @@ static void qp_zero_struct_range(struct siw_base_qp *base, size_t from, size_t t
  * Returns a zeroed struct for a new QP; zero represents state RESET. Memory from the freelist keeps
  * the fields that a late post on the destroyed QP may still use: locks, links, ops.
  */
-static struct siw_base_qp *qp_alloc_zeroed(struct siw_context *ctx,
-					   const struct siw_qp_class *class)
+static struct siw_base_qp *qp_alloc_zeroed(struct siw_lane *lane, const struct siw_qp_class *class)
 {
 	struct siw_link *old =
-		siw_device_freelist_take(&ctx->free_qps[qp_class_index_of_type(class->type)]);
+		siw_device_freelist_take(&lane->free_qps[qp_class_index_of_type(class->type)]);
 	struct siw_base_qp *base;
 
 	if (old) {
@@ -133,7 +132,8 @@ static struct siw_base_qp *qp_alloc_zeroed(struct siw_context *ctx,
 	base = calloc(1, class->size);
 	if (!base)
 		return NULL;
-	base->qp.ctx = ctx;
+	base->qp.ctx = lane->ctx;
+	base->qp.lane = lane;
 	base->qp.ops = &class->ops;
 	siw_lock_init(&base->qp.send_lock);
 	siw_lock_init(&base->qp.recv_lock);
@@ -170,10 +170,11 @@ static void qp_set_initial_attributes(struct siw_base_qp *base, struct siw_pd *p
 	base->access = SIW_ACCESS_REMOTE_WRITE | SIW_ACCESS_REMOTE_READ | SIW_ACCESS_REMOTE_ATOMIC;
 	base->burst = 1;
 	/* the value makes sure that the QP's first post is not delayed */
-	base->round.polls = siw_qp_poll_round(qp->ctx) - 1;
+	base->round.polls = siw_qp_poll_round(qp->lane) - 1;
 	base->cap = init->cap;
 	qp_round_caps(&base->cap, qp->srq);
 	siw_link_init(&qp->in_ctx);
+	siw_link_init(&qp->in_lane);
 	siw_link_init(&qp->in_srq);
 	siw_link_init(&base->timed.link);
 	siw_link_init(&base->holds);
@@ -185,9 +186,19 @@ static void qp_set_initial_attributes(struct siw_base_qp *base, struct siw_pd *p
 	siw_device_async_init(&qp->async, qp->ctx, qp, base->user);
 }
 
-static struct siw_base_qp *qp_alloc_and_init(struct siw_pd *pd, const struct siw_qp_init_attr *init)
+/* Queue pairs that share a socket are in one lane, because one thread at a time receives from it. */
+static int qp_choose_lane(const struct siw_qp_init_attr *init, struct siw_lane **out)
 {
-	struct siw_base_qp *base = qp_alloc_zeroed(pd->ctx, siw_qp_class_of_type(init->qp_type));
+	if (!init->shared_socket_qp)
+		return siw_device_cq_lane(init->recv_cq, out);
+	*out = init->shared_socket_qp->lane;
+	return 0;
+}
+
+static struct siw_base_qp *qp_alloc_and_init(struct siw_lane *lane, struct siw_pd *pd,
+					     const struct siw_qp_init_attr *init)
+{
+	struct siw_base_qp *base = qp_alloc_zeroed(lane, siw_qp_class_of_type(init->qp_type));
 
 	if (!base)
 		return NULL;
@@ -202,29 +213,40 @@ static struct siw_base_qp *qp_alloc_and_init(struct siw_pd *pd, const struct siw
 
 static void qp_release_memory(struct siw_base_qp *base)
 {
-	struct siw_context *ctx = base->qp.ctx;
+	struct siw_lane *lane = base->qp.lane;
 
-	siw_lock(&ctx->lane.lock);
+	siw_lock(&lane->lock);
 	qp_free_queues(base);
 	siw_set_teardown(base, SIW_DEAD);
-	siw_unlock(&ctx->lane.lock);
-	siw_device_freelist_give(&ctx->free_qps[qp_class_index_of_type(siw_class_of(base)->type)],
+	siw_unlock(&lane->lock);
+	siw_qp_release_qpn(base);
+	siw_device_freelist_give(&lane->free_qps[qp_class_index_of_type(siw_class_of(base)->type)],
 				 &base->qp.in_freelist);
 }
 
 static void adjust_qp_counts_of_used_objects(struct siw_base_qp *base, int by)
 {
-	atomic_fetch_add(&base->qp.ctx->n_qp, (uint32_t)by);
 	atomic_fetch_add(&base->qp.pd->n_qp, (uint32_t)by);
-	siw_device_cq_adjust_qp_count(base->qp.send_cq, by);
-	siw_device_cq_adjust_qp_count(base->qp.recv_cq, by);
+	siw_device_cq_adjust_qp_count(base->qp.send_cq, base->qp.lane, by);
+	siw_device_cq_adjust_qp_count(base->qp.recv_cq, base->qp.lane, by);
 	if (base->qp.srq)
 		atomic_fetch_add(&base->qp.srq->n_qp, (uint32_t)by);
 }
 
-/* Clears the references of connection ids to the QP. Progress lock held. */
+/* Ends the count of a QP that is being destroyed. */
+static void qp_uncount(struct siw_base_qp *base)
+{
+	adjust_qp_counts_of_used_objects(base, -1);
+	atomic_fetch_sub(&base->qp.ctx->n_qp, 1);
+}
+
+/*
+ * Clears the references of connection ids to the QP. Called with the lock of the QP's lane held, so
+ * that the holder of that lock can rely on a reference that it has read.
+ */
 static void qp_clear_weak_references(struct siw_base_qp *base)
 {
+	siw_lock(&base->qp.ctx->refs_lock);
 	while (!siw_link_empty(&base->holds)) {
 		struct siw_qp_hold *hold =
 			siw_container(base->holds.next, struct siw_qp_hold, link);
@@ -232,6 +254,7 @@ static void qp_clear_weak_references(struct siw_base_qp *base)
 		siw_link_del(&hold->link);
 		hold->qp = NULL;
 	}
+	siw_unlock(&base->qp.ctx->refs_lock);
 }
 
 /*
@@ -244,7 +267,7 @@ static int qp_remove(struct siw_base_qp *base)
 	struct siw_qp *qp = &base->qp;
 	int err;
 
-	if (siw_teardown_of(base) == SIW_DEAD || siw_link_empty(&qp->in_ctx))
+	if (siw_teardown_of(base) == SIW_DEAD || siw_link_empty(&qp->in_lane))
 		return siw_refuse(DESTROYED);
 	err = class->may_destroy ? class->may_destroy(base) : 0;
 	if (err)
@@ -257,8 +280,12 @@ static int qp_remove(struct siw_base_qp *base)
 	if (class->release)
 		class->release(base);
 	siw_qp_drop_requests_for_reset(base);
+	/* in this order, so that siw_qp_weak_ref_set() adds no reference that is not cleared */
+	siw_qp_release_qpn(base);
 	qp_clear_weak_references(base);
-	siw_link_del(&qp->in_ctx);
+	siw_link_del(&qp->in_lane);
+	if (siw_link_empty(&qp->lane->qps))
+		atomic_fetch_and(&qp->ctx->lanes_with_qps, ~(1u << qp->lane->index));
 	siw_device_busy_list_forget(qp);
 	class->close(base);
 	return 0;
@@ -270,50 +297,110 @@ static void qp_destroy_by_force(struct siw_child *child)
 	struct siw_qp *qp = siw_container(child, struct siw_qp, child);
 	struct siw_base_qp *base = siw_base_qp_of(qp);
 
-	siw_lock(&qp->ctx->lane.lock);
+	siw_lock(&qp->lane->lock);
 	if (siw_class_of(base) == &siw_qp_ud_class)
 		siw_qp_leave_mcast_groups(siw_ud_qp_of(base));
 	qp_remove(base);
-	siw_unlock(&qp->ctx->lane.lock);
+	siw_unlock(&qp->lane->lock);
 	siw_device_async_drop_without_acks(&qp->async);
-	adjust_qp_counts_of_used_objects(base, -1);
+	qp_uncount(base);
 	qp_release_memory(base);
 }
 
-int siw_qp_create(struct siw_pd *pd, struct siw_qp_init_attr *init,
-		  int (*pair)(struct siw_rc_qp *rc), struct siw_qp **out)
+/* Opens the QP's sockets, and adds the QP to its lane and device. */
+static int qp_open_in_lane(struct siw_base_qp *base, struct siw_qp_init_attr *init,
+			   int (*pair)(struct siw_rc_qp *rc))
 {
-	struct siw_context *ctx = pd->ctx;
-	struct siw_base_qp *base = qp_alloc_and_init(pd, init);
+	struct siw_lane *lane = base->qp.lane;
+	struct siw_context *ctx = lane->ctx;
+	int err;
+
+	if (!siw_device_increment_below_max(&ctx->n_qp, ctx->attr.max_qp))
+		return siw_device_refuse_full("max_qp", ctx->attr.max_qp);
+	siw_lock(&lane->lock);
+	/* A device that was closed by force meanwhile has no port. */
+	err = lane->port ? siw_class_of(base)->create(base, init) : siw_refuse(STALE);
+	if (!err && init->by_qpn)
+		err = pair(siw_rc_qp_of(base));
+	if (!err) {
+		siw_qp_list_qpn(base);
+		siw_link_add(&lane->qps, &base->qp.in_lane);
+		atomic_fetch_or(&ctx->lanes_with_qps, 1u << lane->index);
+		adjust_qp_counts_of_used_objects(base, 1);
+	}
+	siw_unlock(&lane->lock);
+	if (err)
+		atomic_fetch_sub(&ctx->n_qp, 1);
+	return err;
+}
+
+static int qp_create_in_lane(struct siw_lane *lane, struct siw_pd *pd,
+			     struct siw_qp_init_attr *init, int (*pair)(struct siw_rc_qp *rc),
+			     struct siw_base_qp **out)
+{
+	struct siw_base_qp *base = qp_alloc_and_init(lane, pd, init);
 	int err;
 
 	if (!base)
 		return -ENOMEM;
 	err = qp_create_queues(base);
-	if (err)
-		goto fail;
-	siw_lock(&ctx->lane.lock);
-	err = atomic_load(&ctx->n_qp) < ctx->attr.max_qp
-		      ? 0
-		      : siw_device_refuse_full("max_qp", ctx->attr.max_qp);
 	if (!err)
-		err = siw_class_of(base)->create(base, init);
-	if (!err && init->by_qpn)
-		err = pair(siw_rc_qp_of(base));
-	if (!err) {
-		siw_link_add(&ctx->qps, &base->qp.in_ctx);
-		adjust_qp_counts_of_used_objects(base, 1);
-	}
-	siw_unlock(&ctx->lane.lock);
+		err = qp_open_in_lane(base, init, pair);
+	if (err == -EADDRINUSE && siw_class_of(base)->free_port &&
+	    siw_class_of(base)->free_port(base, init))
+		err = qp_open_in_lane(base, init, pair);
 	if (err)
-		goto fail;
-	siw_device_child_add(ctx, &base->qp.child, SIW_CHILD_QP, qp_destroy_by_force, -1);
+		qp_release_memory(base);
+	else
+		*out = base;
+	return err;
+}
+
+/*
+ * Creates a QP that connects by QPN in a lane that has a TCP port for such QPs already, because no
+ * port is free for the lane of the QP's CQ: settings rc_port_first and rc_port_last may permit
+ * fewer ports than there are lanes. Returns 0; -EADDRINUSE: no lane has a port with a free QPN; or
+ * another -errno.
+ */
+static int qp_create_in_other_lane_with_pair_port(const struct siw_lane *own, struct siw_pd *pd,
+						  struct siw_qp_init_attr *init,
+						  int (*pair)(struct siw_rc_qp *rc),
+						  struct siw_base_qp **out)
+{
+	int err = -EADDRINUSE;
+
+	SIW_EACH_LANE(lane, pd->ctx)
+	{
+		bool has_port;
+
+		siw_lock(&lane->lock);
+		has_port = !siw_link_empty(&lane->pair_ports);
+		siw_unlock(&lane->lock);
+		if (lane != own && has_port)
+			err = qp_create_in_lane(lane, pd, init, pair, out);
+		if (err != -EADDRINUSE)
+			break;
+	}
+	return err;
+}
+
+int siw_qp_create(struct siw_pd *pd, struct siw_qp_init_attr *init,
+		  int (*pair)(struct siw_rc_qp *rc), struct siw_qp **out)
+{
+	struct siw_base_qp *base;
+	struct siw_lane *lane;
+	int err = qp_choose_lane(init, &lane);
+
+	if (!err)
+		err = qp_create_in_lane(lane, pd, init, pair, &base);
+	if (err == -EADDRINUSE && init->by_qpn)
+		err = qp_create_in_other_lane_with_pair_port(lane, pd, init, pair, &base);
+	if (err)
+		return err;
+	siw_device_child_add(pd->ctx, &base->qp.child, SIW_CHILD_QP, qp_destroy_by_force, -1);
 	init->cap = base->cap;
 	*out = &base->qp;
 	return 0;
-fail:
-	qp_release_memory(base);
-	return err;
 }
 
 int siw_destroy_qp(struct siw_qp *qp)
@@ -323,15 +410,15 @@ int siw_destroy_qp(struct siw_qp *qp)
 
 	if (err)
 		return err;
-	siw_lock(&qp->ctx->lane.lock);
+	siw_lock(&qp->lane->lock);
 	err = qp_remove(base);
-	siw_unlock(&qp->ctx->lane.lock);
+	siw_unlock(&qp->lane->lock);
 	if (err)
 		return err;
 	siw_device_child_del(qp->ctx, &qp->child);
 	/* Wait until no event handler uses the QP any more. */
 	siw_device_async_drop_and_await_acks(&qp->async);
-	adjust_qp_counts_of_used_objects(base, -1);
+	qp_uncount(base);
 	qp_release_memory(base);
 	return 0;
 }
@@ -350,9 +437,9 @@ int siw_qp_addr(struct siw_qp *qp, struct siw_addr *local, struct siw_addr *peer
 
 	if (err)
 		return err;
-	siw_lock(&qp->ctx->lane.lock);
+	siw_lock(&qp->lane->lock);
 	err = siw_class_of(siw_base_qp_of(qp))->addr(siw_base_qp_of(qp), &own, &other);
-	siw_unlock(&qp->ctx->lane.lock);
+	siw_unlock(&qp->lane->lock);
 	if (err == -ENOTCONN)
 		return siw_refuse(NOT_CONNECTED);
 	if (err)
@@ -364,34 +451,55 @@ int siw_qp_addr(struct siw_qp *qp, struct siw_addr *local, struct siw_addr *peer
 	return 0;
 }
 
-void siw_qp_weak_ref_set(struct siw_qp_hold *hold, struct siw_qp *qp)
+int siw_qp_weak_ref_set(struct siw_qp_hold *hold, struct siw_qp *qp)
 {
-	siw_lock(&qp->ctx->lane.lock);
-	siw_link_init(&hold->link);
-	siw_link_add(&siw_base_qp_of(qp)->holds, &hold->link);
-	hold->qp = qp;
-	siw_unlock(&qp->ctx->lane.lock);
+	int err = 0;
+
+	siw_lock(&qp->ctx->refs_lock);
+	if (siw_qp_has_listed_qpn(siw_base_qp_of(qp))) {
+		siw_link_init(&hold->link);
+		siw_link_add(&siw_base_qp_of(qp)->holds, &hold->link);
+		hold->qp = qp;
+	} else { /* another thread has destroyed the QP */
+		err = siw_refuse(DESTROYED);
+	}
+	siw_unlock(&qp->ctx->refs_lock);
+	return err;
 }
 
 void siw_qp_weak_ref_clear(struct siw_context *ctx, struct siw_qp_hold *hold)
 {
-	siw_lock(&ctx->lane.lock);
+	siw_lock(&ctx->refs_lock);
 	if (hold->qp)
 		siw_link_del(&hold->link);
 	hold->qp = NULL;
-	siw_unlock(&ctx->lane.lock);
+	siw_unlock(&ctx->refs_lock);
+}
+
+struct siw_qp *siw_qp_weak_ref_get(struct siw_context *ctx, const struct siw_qp_hold *hold)
+{
+	struct siw_qp *qp;
+
+	siw_lock(&ctx->refs_lock);
+	qp = hold->qp;
+	siw_unlock(&ctx->refs_lock);
+	return qp;
 }
 
 bool siw_qp_weak_ref_query(struct siw_context *ctx, const struct siw_qp_hold *hold,
 			   struct siw_qp_held *held)
 {
-	const struct siw_base_qp *base;
+	struct siw_base_qp *base;
 
-	siw_lock(&ctx->lane.lock);
+	siw_lock(&ctx->refs_lock);
 	base = hold->qp ? siw_base_qp_of(hold->qp) : NULL;
-	if (base && held)
+	if (base && held) {
+		/* Attributes are stored under the send lock (qp_store_attributes()). */
+		siw_lock(&base->qp.send_lock);
 		*held = (struct siw_qp_held){ base->qp.state, base->ord, base->ird, base->roce };
-	siw_unlock(&ctx->lane.lock);
+		siw_unlock(&base->qp.send_lock);
+	}
+	siw_unlock(&ctx->refs_lock);
 	return base;
 }
 
@@ -415,18 +523,11 @@ int siw_qp_disable_connecting_by_qpn(struct siw_qp *qp)
 	struct siw_rc_qp *rc = siw_rc_qp_of(siw_base_qp_of(qp));
 	int err = 0;
 
-	siw_lock(&qp->ctx->lane.lock);
+	siw_lock(&qp->lane->lock);
 	if (rc->pairs && qp->state != SIW_QPS_RESET && qp->state != SIW_QPS_INIT)
 		err = siw_refuse(CM_QP_PAIRS);
-	if (!err && rc->pairs) {
-		rc->pairs->close(rc);
-		/*
-		 * The QP keeps a QPN in the range of other RC QPNs, so the creation of an RC QP
-		 * must check for collisions.
-		 */
-		rc->left_pairing = true;
-		qp->ctx->n_high++;
-	}
-	siw_unlock(&qp->ctx->lane.lock);
+	if (!err && rc->pairs)
+		rc->pairs->close(rc); /* the QP keeps its QPN */
+	siw_unlock(&qp->lane->lock);
 	return err;
 }

@@ -3,7 +3,8 @@
  * qp/qp.h - the interface of queue pairs for the upper layers of siwarp. The public interface is
  * <siwarp/siw.h>.
  *
- * Lock order: context progress lock, QP send lock, QP receive lock, CQ lock, channel lock.
+ * Lock order: progress lock of a lane, QP send lock, QP receive lock, SRQ lock, CQ lock, channel
+ * lock (docs/architecture/locks.md has all).
  */
 #ifndef SIW_QP_H
 #define SIW_QP_H
@@ -19,8 +20,9 @@ struct siw_rc_qp;
 
 /*
  * Creates a queue pair whose attributes have been checked, and sets init->cap to the capacities of
- * the queue pair. pair: a function that returns 0 or -errno, called with the progress lock held if
- * init->by_qpn is set, which makes the queue pair connect by GID and QPN. Returns 0 or -errno.
+ * the queue pair. pair: a function that makes the queue pair connect by GID and QPN, called with
+ * the lock of the queue pair's lane held if init->by_qpn is set; returns 0, -EADDRINUSE: no TCP
+ * port is free for the lane, or another -errno. Returns 0 or -errno.
  */
 int siw_qp_create(struct siw_pd *pd, struct siw_qp_init_attr *init,
 		  int (*pair)(struct siw_rc_qp *rc), struct siw_qp **out);
@@ -38,7 +40,7 @@ struct siw_rc_start {
 
 /*
  * The reference of a connection id to its QP, cleared when the QP is destroyed; all zero if it
- * refers to no QP. Protected by the progress lock, which the functions siw_qp_weak_ref_... acquire.
+ * refers to no QP. Protected by ctx->refs_lock, which the functions siw_qp_weak_ref_... acquire.
  */
 struct siw_qp_hold {
 	struct siw_link link;
@@ -50,11 +52,17 @@ struct siw_qp_held {
 	int ord, ird; /* values set by siw_modify_qp; -1: not set */
 	bool roce;    /* whether the QP's persona is roce */
 };
-void siw_qp_weak_ref_set(struct siw_qp_hold *hold, struct siw_qp *qp);
+/* Returns 0, or -EINVAL if another thread has destroyed the QP. */
+int siw_qp_weak_ref_set(struct siw_qp_hold *hold, struct siw_qp *qp);
 void siw_qp_weak_ref_clear(struct siw_context *context, struct siw_qp_hold *hold);
 /* Whether hold refers to a QP. If so, stores attributes of the QP in *held unless held is NULL. */
 bool siw_qp_weak_ref_query(struct siw_context *context, const struct siw_qp_hold *hold,
 			   struct siw_qp_held *held);
+/*
+ * Returns the QP that hold refers to, or NULL. Unless the lock of the QP's lane is held, another
+ * thread may destroy the QP; its memory and its member `lane` stay valid.
+ */
+struct siw_qp *siw_qp_weak_ref_get(struct siw_context *context, const struct siw_qp_hold *hold);
 struct siw_context *siw_qp_device_context(struct siw_qp *qp);
 int siw_qp_type(struct siw_qp *qp);
 /*

@@ -125,14 +125,14 @@ static int errq_lock_and_pop_entries(struct siw_base_qp *base, int max, struct s
 {
 	int n;
 
-	siw_lock(&base->qp.ctx->lane.lock);
+	siw_lock(&base->qp.lane->lock);
 	if (siw_teardown_of(base) == SIW_DEAD)
 		n = siw_refuse(DESTROYED);
 	else if (siw_class_of(base)->has_errors)
 		n = errq_pop_entries(base, max, out);
 	else
 		n = siw_qp_refuse_type(base, "UD, UC or RD");
-	siw_unlock(&base->qp.ctx->lane.lock);
+	siw_unlock(&base->qp.lane->lock);
 	return n;
 }
 
@@ -149,6 +149,6 @@ int siw_poll_err(struct siw_qp *qp, int num_entries, struct siw_err_entry *entri
 	n = errq_lock_and_pop_entries(siw_base_qp_of(qp), num_entries, entries);
 	if (n || !num_entries)
 		return n;
-	siw_device_poll(qp->ctx, NULL);
+	siw_device_poll(qp->lane, NULL);
 	return errq_lock_and_pop_entries(siw_base_qp_of(qp), num_entries, entries);
 }

@@ -180,11 +180,12 @@ enum siw_run siw_qp_flow_result_of_sending_turn(struct siw_base_qp *base, int r,
 
 	if (__builtin_expect(base->draining, 0))
 		siw_qp_raise_event_if_drained(base);
-	if (teardown == SIW_BROKEN || teardown == SIW_RESETTING || base->revoke.due)
+	if (teardown == SIW_BROKEN || teardown == SIW_RESETTING ||
+	    base->revoke.due == SIW_REVOKE_DUE)
 		return SIW_RUN_MORE;
 	/* A dead stream is detected and handled by the receiving side. */
-	if (r)
-		return SIW_RUN_DONE;
+	if (r) /* other lanes that end a replaced binding, too, leave work for this lane then */
+		return base->revoke.due == SIW_REVOKE_BEGUN ? SIW_RUN_BLOCKED : SIW_RUN_DONE;
 	return blocked ? SIW_RUN_BLOCKED : SIW_RUN_MORE;
 }
 

@@ -160,10 +160,10 @@ siw_qp_wqe_uses_fn siw_qp_wqe_uses_key;
 #define SIW_DELAY_OCTETS_DGRAM	(60u << 10)
 #define SIW_DELAY_OCTETS_STREAM (256u << 10)
 /* Returns a counter that changes when a poll ends the current round of posts. */
-static inline uint32_t siw_qp_poll_round(struct siw_context *ctx)
+static inline uint32_t siw_qp_poll_round(const struct siw_lane *lane)
 {
-	return atomic_load_explicit(&ctx->polls, memory_order_relaxed) +
-	       atomic_load_explicit(&ctx->polls_without_round, memory_order_relaxed) /
+	return atomic_load_explicit(&lane->polls, memory_order_relaxed) +
+	       atomic_load_explicit(&lane->polls_without_round, memory_order_relaxed) /
 		       SIW_POLLS_PER_BURST;
 }
 
@@ -201,8 +201,10 @@ static inline void siw_qp_set_next_burst(struct siw_base_qp *base, int n)
 static inline void siw_qp_receive_turn_done(struct siw_base_qp *base, int n, uint32_t octets)
 {
 	siw_qp_set_next_burst(base, octets < SIW_TURN_OCTETS ? n : base->burst);
-	if (base->qp.srq)
+	if (base->qp.srq) {
 		siw_device_srq_raise_limit_event_if_low(base->qp.srq);
+		siw_device_srq_offer_returned_receives(base->qp.srq);
+	}
 }
 /* maximum length, in octets, of a message whose latency matters more than its bandwidth */
 #define SIW_LONGEST_SINGLE 65536
@@ -213,7 +215,7 @@ static inline void siw_qp_receive_turn_done(struct siw_base_qp *base, int n, uin
  */
 static inline void siw_qp_count_one_sided(struct siw_base_qp *base, uint32_t length)
 {
-	base->qp.ctx->one_sided += length && length <= SIW_LONGEST_SINGLE;
+	base->qp.lane->one_sided += length && length <= SIW_LONGEST_SINGLE;
 }
 /*
  * Returns the status (enum siw_wc_status) of a receive that is completed by event RECV or BAD_RECV.
@@ -394,7 +396,7 @@ void siw_qp_errq_add_error_reported_by_peer(struct siw_base_qp *base,
  */
 void siw_qp_err_update_policy(struct siw_base_qp *base, bool in_group);
 
-/* ---- qp_number.c; progress lock held, except for siw_qp_check_usable ------------------------- */
+/* ---- qp_number.c; the lock of the QP's lane held, except for siw_qp_check_usable ------------- */
 /*
  * Begins a public call on a queue pair: every public function calls siw_qp_check_usable() first.
  * Returns 0, or -errno if qp is NULL or was inherited over fork().
@@ -406,10 +408,19 @@ int siw_qp_check_usable(const struct siw_qp *qp);
  */
 int siw_qp_open_udp(struct siw_base_qp *base, const struct siw_addr *addr, int fd,
 		    struct siw_llp_sock **out);
-/* Whether a QP of the device has the number qpn. */
-bool siw_qp_qpn_taken(const struct siw_context *ctx, uint32_t qpn);
-/* Returns an unused QPN for a new RC QP. */
-uint32_t siw_qp_new_rc_qpn(struct siw_context *ctx);
+/* Gives the next free QPN of the RC QPs with connection manager to the QP. */
+void siw_qp_reserve_next_rc_qpn(struct siw_base_qp *base);
+/*
+ * Gives the number qpn to the QP, unless another QP of the device has it. Returns whether the QP
+ * has it now. An RC QP is included in ctx->n_rc before it calls this function.
+ */
+bool siw_qp_reserve_qpn(struct siw_base_qp *base, uint32_t qpn);
+/* Lists a QP whose type has set the QPN itself, so that no RC QP gets the same number. */
+void siw_qp_list_qpn(struct siw_base_qp *base);
+/* Whether the number of the QP is listed: the QP is not destroyed. Any lock may be held. */
+bool siw_qp_has_listed_qpn(struct siw_base_qp *base);
+/* Makes the number of the QP free again. May be called twice; any lock may be held. */
+void siw_qp_release_qpn(struct siw_base_qp *base);
 /*
  * Stores in *addr the wanted address or, if no address is wanted, the device's first address.
  * Returns 0 or -EADDRNOTAVAIL.

@@ -238,7 +238,7 @@ static int qp_modify_locked(struct siw_base_qp *base, const struct siw_qp_attr *
 	int event = mask & SIW_QP_STATE ? event_of_target_state(attr->qp_state) : SIW_QPE_STAY;
 	int action, err;
 
-	if (siw_teardown_of(base) == SIW_DEAD || siw_link_empty(&base->qp.in_ctx))
+	if (siw_teardown_of(base) == SIW_DEAD || siw_link_empty(&base->qp.in_lane))
 		return siw_refuse(DESTROYED);
 	err = qp_check_transition(base, mask & SIW_QP_STATE ? attr->qp_state : -1, mask);
 	if (!err)
@@ -277,9 +277,9 @@ int siw_modify_qp(struct siw_qp *qp, const struct siw_qp_attr *attr, int mask)
 		return err;
 	if (!attr)
 		return siw_refuse_null("attr");
-	siw_lock(&qp->ctx->lane.lock);
+	siw_lock(&qp->lane->lock);
 	err = qp_modify_locked(siw_base_qp_of(qp), attr, mask);
-	siw_unlock(&qp->ctx->lane.lock);
+	siw_unlock(&qp->lane->lock);
 	return siw_refused(err);
 }
 
@@ -344,7 +344,7 @@ int siw_query_qp(struct siw_qp *qp, struct siw_qp_attr *attr, struct siw_qp_init
 
 	if (err)
 		return err;
-	siw_lock(&qp->ctx->lane.lock);
+	siw_lock(&qp->lane->lock);
 	siw_lock(&qp->send_lock);
 	dead = siw_teardown_of(siw_base_qp_of(qp)) == SIW_DEAD;
 	if (attr && !dead)
@@ -352,6 +352,6 @@ int siw_query_qp(struct siw_qp *qp, struct siw_qp_attr *attr, struct siw_qp_init
 	if (init && !dead)
 		qp_query_init_common(siw_base_qp_of(qp), init);
 	siw_unlock(&qp->send_lock);
-	siw_unlock(&qp->ctx->lane.lock);
+	siw_unlock(&qp->lane->lock);
 	return dead ? siw_refuse(DESTROYED) : 0;
 }

@@ -162,15 +162,24 @@ void siw_qp_mark_local_request_done(struct siw_base_qp *base)
 void siw_qp_mw_end_replaced_binding(struct siw_base_qp *base, bool last)
 {
 	struct siw_revoke revoke;
+	bool ended;
 
 	siw_lock(&base->qp.send_lock);
 	revoke = base->revoke;
 	if (revoke.due == SIW_REVOKE_DUE)
 		base->revoke.due = SIW_REVOKE_BEGUN;
 	siw_unlock(&base->qp.send_lock);
-	if (revoke.due != SIW_REVOKE_DUE)
+	if (revoke.due == SIW_REVOKE_NONE)
 		return;
-	siw_device_mw_end_replaced_binding(base->qp.ctx, &revoke.rest, last ? &base->qp : NULL);
+	if (revoke.due == SIW_REVOKE_DUE)
+		ended = siw_device_mw_end_replaced_binding(base->qp.lane, &revoke.rest,
+							   last ? &base->qp : NULL);
+	else
+		ended = siw_device_mw_replaced_binding_has_ended(base->qp.ctx, &revoke.rest);
+	if (!ended && last)
+		siw_device_mw_stop_waiting(base->qp.ctx, &revoke.rest);
+	if (!ended)
+		return;
 	siw_lock(&base->qp.send_lock);
 	/* The bind request may have been flushed while send_lock was not held. */
 	if (base->revoke.due == SIW_REVOKE_BEGUN) {

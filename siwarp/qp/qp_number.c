@@ -19,40 +19,122 @@ int siw_qp_open_udp(struct siw_base_qp *base, const struct siw_addr *addr, int f
 		    struct siw_llp_sock **out)
 {
 	if (fd >= 0)
-		return siw_llp_udp_adopt(base->qp.ctx->lane.port, fd, &base->qp.handler, out);
-	return siw_llp_udp_open(base->qp.ctx->lane.port, addr, &base->qp.handler, out);
+		return siw_llp_udp_adopt(base->qp.lane->port, fd, &base->qp.handler, out);
+	return siw_llp_udp_open(base->qp.lane->port, addr, &base->qp.handler, out);
 }
 
-bool siw_qp_qpn_taken(const struct siw_context *ctx, uint32_t qpn)
+/* ---- QP numbers ------------------------------------------------------------------------------ */
+
+/*
+ * The queue pairs of all lanes share the numbers of the device. A number is checked and reserved
+ * with numbers_lock held, so that no two queue pairs get the same.
+ */
+
+/* Returns whether another QP of the device has the number. Called with numbers_lock held. */
+static bool qpn_is_taken(const struct siw_base_qp *base, uint32_t qpn)
 {
-	for (const struct siw_link *l = ctx->qps.next; l != &ctx->qps; l = l->next)
-		if (siw_container(l, const struct siw_qp, in_ctx)->qpn == qpn)
+	const struct siw_context *ctx = base->qp.ctx;
+
+	for (const struct siw_link *l = ctx->qps.next; l != &ctx->qps; l = l->next) {
+		const struct siw_qp *qp = siw_container(l, const struct siw_qp, in_ctx);
+
+		if (qp != &base->qp && qp->qpn == qpn)
 			return true;
+	}
 	return false;
 }
 
-uint32_t siw_qp_new_rc_qpn(struct siw_context *ctx)
+/*
+ * Gives the number to the QP. high: the number lies in the range of the RC QPs with connection
+ * manager, and the QP is not one of these. Called with numbers_lock held.
+ */
+static void qp_take_qpn(struct siw_base_qp *base, uint32_t qpn, bool high)
 {
-	uint32_t qpn;
-	bool taken;
+	struct siw_qp *qp = &base->qp;
+	struct siw_context *ctx = qp->ctx;
 
+	ctx->n_high += (uint32_t)high - (uint32_t)qp->qpn_is_high;
+	qp->qpn_is_high = high;
+	qp->qpn = qpn;
+	if (siw_link_empty(&qp->in_ctx))
+		siw_link_add(&ctx->qps, &qp->in_ctx);
+}
+
+void siw_qp_reserve_next_rc_qpn(struct siw_base_qp *base)
+{
+	struct siw_context *ctx = base->qp.ctx;
+	uint32_t qpn;
+
+	siw_lock(&ctx->numbers_lock);
 	do {
 		qpn = ctx->next_rc_qpn;
 		ctx->next_rc_qpn = qpn == SIW_LAST_RC_QPN ? SIW_FIRST_RC_QPN : qpn + 1;
-		taken = ctx->n_high && siw_qp_qpn_taken(ctx, qpn);
-	} while (taken);
-	return qpn;
+		ctx->rc_qpns_recur |= qpn == SIW_LAST_RC_QPN;
+	} while ((ctx->n_high || ctx->rc_qpns_recur) && qpn_is_taken(base, qpn));
+	qp_take_qpn(base, qpn, false);
+	siw_unlock(&ctx->numbers_lock);
 }
+
+bool siw_qp_reserve_qpn(struct siw_base_qp *base, uint32_t qpn)
+{
+	struct siw_context *ctx = base->qp.ctx;
+	bool is_free;
+
+	siw_lock(&ctx->numbers_lock);
+	/* Only the number of an RC QP must differ from all others. */
+	is_free = !atomic_load(&ctx->n_rc) || !qpn_is_taken(base, qpn);
+	if (is_free)
+		qp_take_qpn(base, qpn, qpn >= SIW_FIRST_RC_QPN);
+	siw_unlock(&ctx->numbers_lock);
+	return is_free;
+}
+
+void siw_qp_list_qpn(struct siw_base_qp *base)
+{
+	struct siw_context *ctx = base->qp.ctx;
+
+	siw_lock(&ctx->numbers_lock);
+	if (siw_link_empty(&base->qp.in_ctx))
+		qp_take_qpn(base, base->qp.qpn, false);
+	siw_unlock(&ctx->numbers_lock);
+}
+
+bool siw_qp_has_listed_qpn(struct siw_base_qp *base)
+{
+	struct siw_context *ctx = base->qp.ctx;
+	bool listed;
+
+	siw_lock(&ctx->numbers_lock);
+	listed = !siw_link_empty(&base->qp.in_ctx);
+	siw_unlock(&ctx->numbers_lock);
+	return listed;
+}
+
+void siw_qp_release_qpn(struct siw_base_qp *base)
+{
+	struct siw_context *ctx = base->qp.ctx;
+
+	siw_lock(&ctx->numbers_lock);
+	ctx->n_high -= base->qp.qpn_is_high;
+	base->qp.qpn_is_high = false;
+	siw_link_del(&base->qp.in_ctx);
+	siw_unlock(&ctx->numbers_lock);
+}
+
+/* ---- addresses ------------------------------------------------------------------------------- */
 
 int siw_qp_addr_or_first_of_device(const struct siw_base_qp *base, const struct siw_addr *wanted,
 				   struct siw_addr *addr)
 {
+	struct siw_device_info now;
+
 	*addr = *wanted;
 	if (wanted->family)
 		return 0;
-	if (!base->qp.ctx->now.n_addrs)
+	siw_device_get_current_info(base->qp.ctx, &now);
+	if (!now.n_addrs)
 		return -EADDRNOTAVAIL;
-	*addr = base->qp.ctx->now.addrs[0];
+	*addr = now.addrs[0];
 	addr->port_be = wanted->port_be;
 	return 0;
 }

@@ -257,6 +257,12 @@ struct siw_qp_class {
 	 */
 	int (*create)(struct siw_base_qp *base, const struct siw_qp_init_attr *init);
 	int (*open)(struct siw_base_qp *base, const struct siw_addr *addr, int fd);
+	/*
+	 * Closes endpoints of other lanes that no queue pair has any longer and that hold the port
+	 * of the QP to be created. Returns whether there was one. Called without locks; NULL if the
+	 * type has no such endpoints.
+	 */
+	bool (*free_port)(struct siw_base_qp *base, const struct siw_qp_init_attr *init);
 	/* Returns 0 if the QP may be destroyed now, or -errno. */
 	int (*may_destroy)(const struct siw_base_qp *base);
 	/* Called before a QP is destroyed, while all its resources are still open. */
@@ -344,11 +350,7 @@ const struct siw_qp_class *siw_qp_class_of_type(int type);
 struct siw_base_qp {
 	struct siw_qp qp; /* must be the first member of the struct */
 	void *user;
-	/*
-	 * list of the references (struct siw_qp_hold) of connection ids to the QP; under the
-	 * progress lock
-	 */
-	struct siw_link holds;
+	struct siw_link holds; /* references of connection ids to the QP; under ctx->refs_lock */
 	bool sig_all, no_crc;
 	bool grh;	      /* UD: each received message is preceded by a GRH */
 	bool every_addr;      /* UD, UC: the QP has a socket at each address of the device */
@@ -482,12 +484,7 @@ struct siw_rc_qp {
 	const struct siw_pair_ops *pairs; /* NULL: a connection manager connects the QP */
 	struct siw_pair *pair;
 	struct siw_linger *linger; /* allocated with the QP, so that closing it cannot fail */
-	/*
-	 * the QP was created to connect by QPN, but a connection manager connected it; keeps its
-	 * QPN
-	 */
-	bool left_pairing;
-	bool counted; /* the QP is included in the counter ctx->n_rc */
+	bool counted;		   /* the QP is included in the counter ctx->n_rc */
 	/*
 	 * The connection of the QP, or NULL, and the connection's callbacks, called with the
 	 * progress lock held: on_started when the stream has started; on_ended when the stream has
@@ -620,7 +617,7 @@ static inline const struct siw_qp_class *siw_class_of(const struct siw_base_qp *
  */
 struct siw_linger {
 	struct siw_io_handler handler;
-	struct siw_context *ctx;
+	struct siw_lane *lane;
 	struct siw_mpa_stream *mpa;
 	uint64_t deadline_ns;
 	struct siw_timed timed;

@@ -87,7 +87,7 @@ int siw_post_send(struct siw_qp *qp, struct siw_send_wr *wr, struct siw_send_wr 
 	if (run != SIW_RUN_DONE)
 		siw_qp_schedule_sending_turn(base);
 	if (later && !err)
-		atomic_store_explicit(&qp->ctx->lane.posts_delayed, true, memory_order_release);
+		atomic_store_explicit(&qp->lane->posts_delayed, true, memory_order_release);
 	siw_unlock(&qp->send_lock);
 	return err;
 }
@@ -119,16 +119,16 @@ int siw_post_send_all(struct siw_qp *qp, struct siw_send_wr *wr, struct siw_send
 
 static void post_flush_late_receives(struct siw_base_qp *base)
 {
-	struct siw_context *ctx = base->qp.ctx;
+	struct siw_lane *lane = base->qp.lane;
 	uint64_t wr_id;
 
 	/* Only a thread that holds the progress lock may remove receives from the queue. */
-	siw_lock(&ctx->lane.lock);
+	siw_lock(&lane->lock);
 	/* The QP may have been reset or destroyed before the lock was acquired. */
 	while (base->qp.state == SIW_QPS_ERR && !base->qp.srq &&
 	       siw_mem_queue_pop_unfilled(base->recvs, &wr_id) == 1)
 		siw_qp_flush_recv(base, wr_id);
-	siw_unlock(&ctx->lane.lock);
+	siw_unlock(&lane->lock);
 }
 
 static int post_one_recv(struct siw_base_qp *base, const struct siw_recv_wr *wr)

@@ -83,7 +83,7 @@ void siw_qp_write_record_report_completed(struct siw_ud_qp *ud, uint64_t now_ns)
 	 * time is kept.
 	 */
 	if (due && (siw_link_empty(&ud->base.timed.link) || due < ud->base.timed.due_ns))
-		siw_device_timer_start_at(ud->base.qp.ctx, &ud->base.timed, due);
+		siw_device_timer_start_at(ud->base.qp.lane, &ud->base.timed, due);
 }
 
 void siw_qp_write_record_handle_timer(struct siw_timed *timed, uint64_t now_ns)
@@ -92,9 +92,9 @@ void siw_qp_write_record_handle_timer(struct siw_timed *timed, uint64_t now_ns)
 	uint64_t due = ud->dgram ? write_record_queue_completions(ud, now_ns) : 0;
 
 	if (due)
-		siw_device_timer_start_at(ud->base.qp.ctx, &ud->base.timed, due);
+		siw_device_timer_start_at(ud->base.qp.lane, &ud->base.timed, due);
 	else
-		siw_device_timer_cancel(ud->base.qp.ctx, &ud->base.timed);
+		siw_device_timer_cancel(ud->base.qp.lane, &ud->base.timed);
 }
 
 void siw_qp_write_record_abandon_all(struct siw_ud_qp *ud)
@@ -102,7 +102,7 @@ void siw_qp_write_record_abandon_all(struct siw_ud_qp *ud)
 	if (!ud->records.max || !ud->dgram)
 		return;
 	siw_rdmap_write_record_drop_unfinished(ud->dgram);
-	siw_device_timer_cancel(ud->base.qp.ctx, &ud->base.timed);
+	siw_device_timer_cancel(ud->base.qp.lane, &ud->base.timed);
 }
 
 static int write_record_query(struct siw_base_qp *base, uint64_t wr_id, struct siw_record *record,
@@ -140,8 +140,8 @@ int siw_query_record(struct siw_qp *qp, uint64_t wr_id, struct siw_record *recor
 		return siw_refuse(RECORD_ID);
 	if (max > 0 && !ranges)
 		return siw_refuse_null("ranges");
-	siw_lock(&qp->ctx->lane.lock);
+	siw_lock(&qp->lane->lock);
 	n = write_record_query(siw_base_qp_of(qp), wr_id, record, ranges, max);
-	siw_unlock(&qp->ctx->lane.lock);
+	siw_unlock(&qp->lane->lock);
 	return n;
 }

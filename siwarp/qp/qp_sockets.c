@@ -34,13 +34,14 @@ static int every_addr_open_at(struct siw_every_addr *every, struct siw_addr addr
 
 static int every_addr_try_port(struct siw_every_addr *every, uint16_t port)
 {
-	const struct siw_device_info *now = &every->ctx->now;
+	struct siw_device_info now;
 	int err = -EADDRNOTAVAIL;
 
+	siw_device_get_current_info(every->lane->ctx, &now);
 	every->port = port;
 	every->n = 0;
-	for (uint32_t i = 0; i < now->n_addrs; i++) {
-		err = every_addr_open_at(every, now->addrs[i]);
+	for (uint32_t i = 0; i < now.n_addrs; i++) {
+		err = every_addr_open_at(every, now.addrs[i]);
 		if (err && err != -EADDRNOTAVAIL)
 			break;
 	}
@@ -63,13 +64,14 @@ static bool addrs_contain(const struct siw_addr *addrs, uint32_t n, const struct
 static void every_addr_open_at_new_addrs(struct siw_addr_follower *follower)
 {
 	struct siw_every_addr *every = siw_container(follower, struct siw_every_addr, follower);
-	const struct siw_device_info *now = &every->ctx->now;
+	struct siw_device_info now;
 
-	for (uint32_t i = 0; i < now->n_addrs && every->n < SIW_MAX_ADDRS; i++) {
+	siw_device_get_current_info(every->lane->ctx, &now);
+	for (uint32_t i = 0; i < now.n_addrs && every->n < SIW_MAX_ADDRS; i++) {
 		int err = 0;
 
-		if (!addrs_contain(every->addrs, every->n, &now->addrs[i]))
-			err = every_addr_open_at(every, now->addrs[i]);
+		if (!addrs_contain(every->addrs, every->n, &now.addrs[i]))
+			err = every_addr_open_at(every, now.addrs[i]);
 		/*
 		 * An IPv6 address that is still under duplicate address detection cannot be bound.
 		 * That is no error, because the kernel announces the address again later.
@@ -81,19 +83,18 @@ static void every_addr_open_at_new_addrs(struct siw_addr_follower *follower)
 		every->updated(every);
 }
 
-int siw_every_addr_open_sockets(struct siw_every_addr *every, struct siw_context *ctx,
-				uint16_t port)
+int siw_every_addr_open_sockets(struct siw_every_addr *every, struct siw_lane *lane, uint16_t port)
 {
 	int tries = port ? 1 : TRIES, err;
 
-	every->ctx = ctx;
+	every->lane = lane;
 	do {
 		err = every_addr_try_port(every, port);
 	} while (err == -EADDRINUSE && --tries);
 	if (err)
 		return err;
 	every->follower.update = every_addr_open_at_new_addrs;
-	siw_link_add(&ctx->addr_followers, &every->follower.link);
+	siw_link_add(&lane->addr_followers, &every->follower.link);
 	return 0;
 }
 
@@ -159,7 +160,7 @@ static int addr_sock_open(struct siw_every_addr *every, struct siw_addr *addr)
 		return -ENOMEM;
 	end->handler.serve = addr_sock_handle_event;
 	end->socks = ends;
-	err = siw_llp_udp_open(every->ctx->lane.port, addr, &end->handler, &end->sock);
+	err = siw_llp_udp_open(every->lane->port, addr, &end->handler, &end->sock);
 	if (err)
 		goto free_end;
 	err = siw_llp_local_addr(end->sock, &end->addr);
@@ -194,15 +195,16 @@ static void addr_socks_close_all(struct siw_every_addr *every)
 static void addr_socks_handle_addr_change(struct siw_every_addr *every)
 {
 	struct siw_addr_socks *ends = siw_container(every, struct siw_addr_socks, every);
-	const struct siw_device_info *now = &every->ctx->now;
+	struct siw_device_info now;
 
+	siw_device_get_current_info(every->lane->ctx, &now);
 	for (uint32_t i = 0; i < addr_socks_count(ends); i++)
 		atomic_store(&ends->at[i]->lost,
-			     !addrs_contain(now->addrs, now->n_addrs, &ends->at[i]->addr));
+			     !addrs_contain(now.addrs, now.n_addrs, &ends->at[i]->addr));
 	addr_socks_choose_default(ends);
 }
 
-int siw_addr_socks_open(struct siw_context *ctx, uint16_t port, void *server,
+int siw_addr_socks_open(struct siw_lane *lane, uint16_t port, void *server,
 			int (*how)(struct siw_addr_sock *end), struct siw_addr_socks **out)
 {
 	struct siw_addr_socks *ends = calloc(1, sizeof(*ends));
@@ -217,7 +219,7 @@ int siw_addr_socks_open(struct siw_context *ctx, uint16_t port, void *server,
 	};
 	ends->server = server;
 	ends->serve = how;
-	err = siw_every_addr_open_sockets(&ends->every, ctx, port);
+	err = siw_every_addr_open_sockets(&ends->every, lane, port);
 	if (err) {
 		free(ends);
 		return err;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * qp/qp_sockets.h - sockets on one port at all addresses of a device, which follow the addresses:
- * for listeners, and for the UDP sockets of a queue pair. Progress lock held unless stated
- * otherwise.
+ * for listeners, and for the UDP sockets of a queue pair. The lock of their lane is held unless
+ * stated otherwise.
  */
 #ifndef SIW_QP_SOCKETS_H
 #define SIW_QP_SOCKETS_H
@@ -24,7 +24,7 @@ struct siw_every_addr {
 	void (*updated)(struct siw_every_addr *self);
 	/* The members below belong to qp_sockets.c. */
 	struct siw_addr_follower follower;
-	struct siw_context *ctx;
+	struct siw_lane *lane;
 	uint16_t port;
 	uint32_t n;
 	struct siw_addr addrs[SIW_MAX_ADDRS]; /* addresses of the n open sockets; ports are 0 */
@@ -38,8 +38,7 @@ struct siw_every_addr {
  * -EADDRINUSE, -EADDRNOTAVAIL (the device has no address) or another -errno, with no socket left
  * open.
  */
-int siw_every_addr_open_sockets(struct siw_every_addr *every, struct siw_context *ctx,
-				uint16_t port);
+int siw_every_addr_open_sockets(struct siw_every_addr *every, struct siw_lane *lane, uint16_t port);
 /* Stops to follow the device's addresses. The caller closes the sockets. */
 void siw_every_addr_stop_following(struct siw_every_addr *every);
 
@@ -86,7 +85,7 @@ struct siw_addr_socks {
  * siw_io_handler; end->socks->server is the caller's server. Returns 0, -ENOMEM or a value of
  * siw_every_addr_open_sockets().
  */
-int siw_addr_socks_open(struct siw_context *ctx, uint16_t port, void *server,
+int siw_addr_socks_open(struct siw_lane *lane, uint16_t port, void *server,
 			int (*serve)(struct siw_addr_sock *end), struct siw_addr_socks **out);
 void siw_addr_socks_close(struct siw_addr_socks *ends);
 /* Prepares the sockets for several queue pairs that send on them. */

@@ -287,12 +287,12 @@ bool siw_qp_sq_uses_object(const struct siw_base_qp *base, siw_qp_wqe_uses_fn *u
  * Whether a program that has armed a CQ may be sleeping, because it has polled rarely since it
  * armed the CQ.
  */
-static bool program_may_be_sleeping(struct siw_context *ctx)
+static bool program_may_be_sleeping(const struct siw_lane *lane)
 {
-	uint32_t polls = atomic_load_explicit(&ctx->polls, memory_order_relaxed);
+	uint32_t polls = atomic_load_explicit(&lane->polls, memory_order_relaxed);
 
-	return atomic_load_explicit(&ctx->n_armed, memory_order_relaxed) &&
-	       polls - atomic_load_explicit(&ctx->armed_at, memory_order_relaxed) < AWAKE_POLLS;
+	return atomic_load_explicit(&lane->ctx->n_armed, memory_order_relaxed) &&
+	       polls - atomic_load_explicit(&lane->armed_at, memory_order_relaxed) < AWAKE_POLLS;
 }
 
 /*
@@ -347,14 +347,14 @@ static bool sq_has_batch_room(struct siw_base_qp *base, const struct siw_send_wr
  */
 bool siw_qp_may_delay_post(struct siw_base_qp *base, const struct siw_send_wr *wr)
 {
-	struct siw_context *ctx = base->qp.ctx;
+	struct siw_lane *lane = base->qp.lane;
 
 	if (!siw_class_of(base)->wait_octets ||
-	    !note_post_and_check_if_frequent(&base->round, siw_qp_poll_round(ctx)) ||
-	    !ctx->has_thread || atomic_load_explicit(&ctx->waiters, memory_order_relaxed) ||
-	    program_may_be_sleeping(ctx))
+	    !note_post_and_check_if_frequent(&base->round, siw_qp_poll_round(lane)) ||
+	    !lane->ctx->has_thread || atomic_load_explicit(&lane->waiters, memory_order_relaxed) ||
+	    program_may_be_sleeping(lane))
 		return false;
-	if (!atomic_load_explicit(&ctx->posts_dense, memory_order_relaxed))
-		atomic_store_explicit(&ctx->posts_dense, true, memory_order_relaxed);
-	return !siw_llp_port_armed(ctx->lane.port) && sq_has_batch_room(base, wr);
+	if (!atomic_load_explicit(&lane->posts_dense, memory_order_relaxed))
+		atomic_store_explicit(&lane->posts_dense, true, memory_order_relaxed);
+	return !siw_llp_port_armed(lane->port) && sq_has_batch_room(base, wr);
 }

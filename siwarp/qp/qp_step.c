@@ -61,7 +61,7 @@ int siw_qp_async_event_of_error(const struct siw_wire_err *err)
 void siw_qp_schedule_sending_turn(struct siw_base_qp *base)
 {
 	siw_device_add_unsent_qp(&base->qp);
-	siw_device_wake_sleeping_thread(base->qp.ctx);
+	siw_device_wake_sleeping_thread(base->qp.lane);
 }
 
 void siw_qp_run_sq_and_mark_unsent(struct siw_base_qp *base)

@@ -121,7 +121,7 @@ void siw_rdmap_handle_notice_msg(struct siw_rdmap_stream *stream, const struct s
 		event->kind = SIW_RDMAP_RNR_RETRY;
 		event->rnr_retry = seg->to & SIW_RDMAP_RNR_MASK;
 		stream->rx.counting = seg->to & SIW_RDMAP_WANTS_COUNTS;
-		/* the first count that is sent includes the messages received before this request for counts */
+		/* The first count includes the messages that arrived before the peer requested counts. */
 		siw_rdmap_count_update(stream);
 		return;
 	}

@@ -194,7 +194,7 @@ static inline uint32_t siw_rdmap_src_qpn(const struct siw_addr *source, uint32_t
 /* How to handle a received datagram segment. */
 enum siw_rdmap_dgram_action {
 	SIW_RDMAP_TAKE,
-	/* deliver the message without its first SIW_RDMAP_IMM_LEN octets, a header of RDMAP */
+	/* deliver the message without its first SIW_RDMAP_IMM_LEN octets, which RDMAP uses */
 	SIW_RDMAP_TAKE_HEADED,
 	SIW_RDMAP_DROP, /* the segment was dropped, and counted */
 	SIW_RDMAP_ERROR_MESSAGE,
@@ -487,8 +487,8 @@ struct siw_rdmap_stream {
 	_Atomic bool closing;
 
 	/*
-	 * Positions in the rings `reads` and `requests`. Each ring has one writer and one reader: the
-	 * holder of the send lock and the holder of the progress lock.
+	 * Positions in the rings `reads` and `requests`. Entries are added to `reads` under the send
+	 * lock and removed under the progress lock; with `requests` it is the other way round.
 	 */
 	_Alignas(64) _Atomic uint32_t reads_begun; /* in `reads`; stored under the send lock */
 	_Atomic uint32_t requests_done;		   /* in `requests`; stored under the send lock */

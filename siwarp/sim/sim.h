@@ -18,9 +18,9 @@
  * a scheduling point the seed selects the next to run among the tasks that are ready and the
  * devices that have work. A task runs again 1 us after a poll without a result; the pause doubles
  * with each further empty poll, up to 1 ms, and ends early if an event occurs. Devices have no
- * threads: the scheduler makes a device's progress rounds, except while a task waits on the device
- * or has just polled the device. With the setting progress_thread=0 the scheduler makes no progress
- * rounds.
+ * threads: the scheduler makes the progress rounds of each lane of a device, except while a task
+ * waits on the lane or has just polled the lane. With the setting progress_thread=0 the scheduler
+ * makes no progress rounds.
  *
  * Between scheduling points a task may call any function. A thread that is not a task must not make
  * blocking or polling calls while a world is open: such a call prints a line on stderr and aborts

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * sim/sim_device.c - devices without threads, whose progress rounds the scheduler makes instead of
- * a progress thread (device_thread.c), and polls, which are scheduling points. The linker's --wrap
- * replaces functions of device/ by the __wrap_ functions below.
+ * sim/sim_device.c - devices without threads, and polls, which are scheduling points. The scheduler
+ * makes the progress rounds of a device's lanes, each for itself, instead of a progress thread
+ * (device_thread.c). The linker's --wrap replaces functions of device/ by the __wrap_ functions
+ * below.
  */
 #include "base/settings.h"
 #include "sim/sim_impl.h"
@@ -10,69 +11,123 @@
 
 int __wrap_siw_device_thread_start(struct siw_context *ctx);
 void __wrap_siw_device_thread_stop(struct siw_context *ctx);
-void __wrap_siw_device_poll(struct siw_context *ctx, const struct siw_cq *cq);
-void __real_siw_device_poll(struct siw_context *ctx, const struct siw_cq *cq);
+int __wrap_siw_device_cq_lane_choose(struct siw_context *ctx, unsigned int comp_vector,
+				     struct siw_lane **out);
+int __real_siw_device_cq_lane_choose(struct siw_context *ctx, unsigned int comp_vector,
+				     struct siw_lane **out);
+void __wrap_siw_device_poll(struct siw_lane *lane, const struct siw_cq *cq);
+void __real_siw_device_poll(struct siw_lane *lane, const struct siw_cq *cq);
+
+/*
+ * Connects a lane with its port when the lane has been opened. The scheduler then makes the lane's
+ * progress rounds, if the device would have a progress thread.
+ */
+static void lane_begin_service(struct siw_lane *lane)
+{
+	struct siw_llp_port *port = lane->port;
+
+	port->lane = lane;
+	port->served = lane->ctx->has_thread;
+}
 
 int __wrap_siw_device_thread_start(struct siw_context *ctx)
 {
 	ctx->sleep_fd = -1;
-	ctx->lane.port->context = ctx;
-	if (!siw_settings()->progress_thread)
-		return 0;
-	ctx->has_thread = true;
-	ctx->lane.port->served = true;
+	ctx->has_thread = siw_settings()->progress_thread;
+	SIW_EACH_LANE(lane, ctx)
+	lane_begin_service(lane);
 	return 0;
 }
 
 void __wrap_siw_device_thread_stop(struct siw_context *ctx)
 {
 	ctx->has_thread = false;
-	ctx->lane.port->served = false;
-	/* After a crash of the host, the task that uses the device closes the context. */
-	ctx->lane.port->context = NULL;
+	SIW_EACH_LANE(lane, ctx)
+	{
+		struct siw_llp_port *port = lane->port;
+
+		port->served = false;
+		/* After a crash of the host, the task that uses the device closes the context. */
+		port->lane = NULL;
+	}
 }
 
-void __wrap_siw_device_poll(struct siw_context *ctx, const struct siw_cq *cq)
+/*
+ * Opens the lane if it is the first CQ's of this lane. A closed device keeps the structs of its
+ * lanes for the next world, so their allocation must not fail, and must use no random number: the
+ * same seed would not produce the same run in any process.
+ */
+int __wrap_siw_device_cq_lane_choose(struct siw_context *ctx, unsigned int comp_vector,
+				     struct siw_lane **out)
+{
+	uint32_t before = sim.memory_fails;
+	int err;
+
+	sim.memory_fails = 0;
+	err = __real_siw_device_cq_lane_choose(ctx, comp_vector, out);
+	sim.memory_fails = before;
+	if (!err)
+		lane_begin_service(*out);
+	return err;
+}
+
+/*
+ * Pauses the task that has polled the lane without a result. An event of any lane of the device
+ * ends the pause: the poll may have made rounds of other lanes, too, and a wait polls several. The
+ * pause is the shortest if another lane has work, which the task may be about to poll.
+ */
+static void back_off_after_empty_poll_of_lane(const struct siw_lane *polled)
+{
+	SIW_EACH_LANE(lane, polled->ctx)
+	{
+		struct siw_llp_port *port = lane->port;
+
+		if (port && !port->n_ring)
+			sim_add_current_task_to_waiters(&port->waiters);
+		else if (lane != polled)
+			sim_current_task()->pause = 0;
+	}
+	sim_back_off_after_empty_poll();
+}
+
+void __wrap_siw_device_poll(struct siw_lane *lane, const struct siw_cq *cq)
 {
 	uint64_t handed = sim.handed;
 
 	sim.in_poll = true;
-	__real_siw_device_poll(ctx, cq);
+	__real_siw_device_poll(lane, cq);
 	sim.in_poll = false;
 	if (!sim.open)
 		return;
-	if (sim.handed != handed) {
+	if (sim.handed != handed)
 		sim_current_task()->pause = 0;
-		return;
-	}
-	if (ctx->lane.port && !ctx->lane.port->n_ring)
-		sim_add_current_task_to_waiters(&ctx->lane.port->waiters);
-	sim_back_off_after_empty_poll();
+	else
+		back_off_after_empty_poll_of_lane(lane);
 }
 
 bool sim_device_make_progress_round(struct siw_llp_port *port)
 {
-	struct siw_context *ctx = port->context;
+	struct siw_lane *lane = port->lane;
 	int moved;
 
-	if (!ctx) /* the progress thread of the device was stopped */
+	if (!lane) /* the progress thread of the device was stopped */
 		return false;
 	/*
-	 * If the progress lock is held, its holder is a task that waits for another lock, and makes
-	 * the progress round after its wait.
+	 * If the lock of the lane is held, its holder is a task that waits for another lock, and
+	 * makes the progress round after its wait.
 	 */
-	if (!siw_trylock(&ctx->lane.lock))
+	if (!siw_trylock(&lane->lock))
 		return false;
-	moved = siw_device_progress_once(ctx);
-	siw_unlock(&ctx->lane.lock);
+	moved = siw_device_progress_once(lane);
+	siw_unlock(&lane->lock);
 	return moved > 0;
 }
 
 uint64_t sim_device_next_tick_ns(const struct siw_llp_port *port)
 {
-	const struct siw_context *ctx = port->context;
+	const struct siw_lane *lane = port->lane;
 
-	return atomic_load(&ctx->lane.n_timed) ? atomic_load(&ctx->lane.next_tick_ns) : SIM_NEVER;
+	return atomic_load(&lane->n_timed) ? atomic_load(&lane->next_tick_ns) : SIM_NEVER;
 }
 
 /* Closes a device of a crashed host without waiting for the linger time. */
@@ -93,8 +148,9 @@ void sim_host_close_devices(const struct sim_host *host)
 		struct siw_llp_port *port = siw_container(l, struct siw_llp_port, all);
 
 		next = l->next;
-		if (port->host == host && port->context) {
-			close_device_without_linger(port->context);
+		/* A device that a task is closing by force already is left to that task. */
+		if (port->host == host && port->lane && !siw_device_inherited(port->lane->ctx)) {
+			close_device_without_linger(port->lane->ctx);
 			/* other tasks have run during the close and may have changed the list */
 			next = sim.ports.next;
 		}

@@ -220,11 +220,12 @@ struct siw_llp_port {
 	uint64_t timed_due;
 	bool woken;
 	uint32_t changes;
-	struct sim_host *host;	 /* host, or NULL until the port has a watch or a socket */
+	/* host, or NULL until the port has a watch or a socket, unless a sibling has a host */
+	struct sim_host *host;
 	struct siw_link waiters; /* tasks that wait on the port */
-	/* The fields below belong to the scheduler, which makes the device's progress rounds. */
-	struct siw_context *context; /* device of the port, or NULL until the device is opened */
-	bool served;		     /* whether the scheduler makes the device's progress rounds */
+	/* The fields below belong to the scheduler, which makes the lane's progress rounds. */
+	struct siw_lane *lane; /* lane of the port, or NULL until the device is opened */
+	bool served;	       /* whether the scheduler makes the lane's progress rounds */
 	struct sim_timer timer;
 	uint64_t nap_until;
 	struct siw_link due; /* link in sim.due, the list of ports that the scheduler must check */
@@ -259,12 +260,14 @@ enum sim_cut {
 
 struct siw_llp_sock {
 	enum sim_kind kind;
+	/* NULL between siw_llp_leave_port() and siw_llp_join_port() */
 	struct siw_llp_port *port;
 	struct siw_io_handler *handler;
 	struct sim_host *host;
 	struct siw_addr local;
 	bool open; /* the socket is bound; false after a crash of its host */
-	bool ready, held, want_write, timed;
+	bool ready, held, want_write;
+	bool has_timer; /* siw_llp_sock_enable_timer() was called */
 	uint64_t due_ns;
 	struct siw_link ring, of_port, of_host, in_timed;
 	struct siw_llp_sock *next; /* link in the hash bucket */
@@ -348,10 +351,10 @@ int sim_reserve_port(enum sim_kind kind, struct siw_addr *local, bool v6_only);
 void sim_release_reserved_ports(const struct sim_host *host);
 void sim_netdev_watch_report_change(struct sim_host *host, enum siw_llp_watch_change news);
 
-/* sim_device.c: the device of a port whose progress rounds the scheduler makes */
-/* Makes a progress round of the port's device. Returns whether the round handled anything. */
+/* sim_device.c: the lane of a port whose progress rounds the scheduler makes */
+/* Makes a progress round of the port's lane. Returns whether the round handled anything. */
 bool sim_device_make_progress_round(struct siw_llp_port *port);
-/* Returns the monotonic time in ns of the device's next tick; SIM_NEVER: no tick is due. */
+/* Returns the monotonic time in ns of the lane's next tick; SIM_NEVER: no tick is due. */
 uint64_t sim_device_next_tick_ns(const struct siw_llp_port *port);
 void sim_host_close_devices(const struct sim_host *host);
 

@@ -76,7 +76,7 @@ void sim_port_update_schedule(struct siw_llp_port *port)
 		sim_timer_stop(&port->timer);
 }
 
-int siw_llp_poll_port_open(struct siw_llp_port **out)
+int siw_llp_poll_port_open(const struct siw_llp_port *sibling, struct siw_llp_port **out)
 {
 	struct siw_llp_port *port;
 
@@ -87,6 +87,8 @@ int siw_llp_poll_port_open(struct siw_llp_port **out)
 	port->owner = getpid();
 	port->timed_due = SIM_NEVER;
 	port->timer.fire = port_timer_fire;
+	/* A connect from the wildcard address has to know its host. */
+	port->host = sibling ? sibling->host : NULL;
 	siw_link_init(&port->ring);
 	siw_link_init(&port->socks);
 	siw_link_init(&port->timed);
@@ -195,6 +197,7 @@ bool siw_llp_port_armed(const struct siw_llp_port *port)
 void siw_llp_port_wake(struct siw_llp_port *port)
 {
 	port->woken = true;
+	port->changes++;
 	sim_port_wake(port);
 }
 
@@ -230,41 +233,57 @@ void siw_llp_waitset_fill(struct siw_llp_port *port, struct siw_llp_waitset *set
 	set->due_ns = port->timed_due == SIM_NEVER ? 0 : port->timed_due;
 }
 
-static bool waitset_has_event(const struct siw_llp_waitset *set, const struct sim_fd *extra)
+static bool waitset_has_event(const struct siw_llp_waitset *set)
 {
 	const struct siw_llp_port *port = set->port;
 
-	return (extra && extra->set) ||
-	       (port && (port->woken || port->n_ring || port->changes != set->changes));
+	return port && (port->woken || port->n_ring || port->changes != set->changes);
 }
 
-int siw_llp_wait_cancellable(const struct siw_llp_waitset *set, int extra_fd, int64_t timeout_us)
+int siw_llp_wait_any_cancellable(const struct siw_llp_waitset *sets, int n, int extra_fd,
+				 int64_t timeout_us)
 {
 	struct sim_fd *extra = sim_fd_find(extra_fd);
 	uint64_t until = SIM_NEVER, due = SIM_NEVER;
-	bool woken;
+	bool event = extra && extra->set, woken;
 
 	if (!sim.open)
 		return 0;
 	if (timeout_us >= 0 && (uint64_t)timeout_us < (SIM_NEVER - sim.now) / 1000)
 		until = sim.now + (uint64_t)timeout_us * 1000;
-	if (set->due_ns)
-		due = simulated_time_of_monotonic(set->due_ns);
-	if (waitset_has_event(set, extra)) {
+	for (int i = 0; i < n; i++) {
+		uint64_t at = sets[i].due_ns ? simulated_time_of_monotonic(sets[i].due_ns)
+					     : SIM_NEVER;
+
+		due = at < due ? at : due;
+		event |= waitset_has_event(&sets[i]);
+	}
+	if (event) {
 		sim_block_task(sim.now);
 		return 1;
 	}
-	if (set->port)
-		sim_add_current_task_to_waiters(&set->port->waiters);
+	for (int i = 0; i < n; i++)
+		if (sets[i].port)
+			sim_add_current_task_to_waiters(&sets[i].port->waiters);
 	if (extra)
 		sim_add_current_task_to_waiters(&extra->waiters);
 	woken = sim_block_task(due < until ? due : until);
 	return woken || due < until;
 }
 
+int siw_llp_wait_any(const struct siw_llp_waitset *sets, int n, int extra_fd, int64_t timeout_us)
+{
+	return siw_llp_wait_any_cancellable(sets, n, extra_fd, timeout_us);
+}
+
+int siw_llp_wait_cancellable(const struct siw_llp_waitset *set, int extra_fd, int64_t timeout_us)
+{
+	return siw_llp_wait_any_cancellable(set, 1, extra_fd, timeout_us);
+}
+
 int siw_llp_wait(const struct siw_llp_waitset *set, int extra_fd, int64_t timeout_us)
 {
-	return siw_llp_wait_cancellable(set, extra_fd, timeout_us);
+	return siw_llp_wait_any_cancellable(set, 1, extra_fd, timeout_us);
 }
 
 /* ---- event descriptors, which are eventfds ---------------------- */
@@ -586,6 +605,35 @@ void sim_sock_fini(struct siw_llp_sock *sock)
 	siw_link_del(&sock->of_port);
 }
 
+void siw_llp_leave_port(struct siw_llp_sock *sock)
+{
+	bool ready = sock->ready;
+
+	sim_sock_clear_ready(sock);
+	siw_link_del(&sock->in_timed);
+	siw_link_del(&sock->of_port);
+	sock->port = NULL;
+	sock->ready = ready; /* remembered for siw_llp_join_port(), like later events */
+}
+
+int siw_llp_join_port(struct siw_llp_sock *sock, struct siw_llp_port *port)
+{
+	bool ready = sock->ready;
+
+	sock->port = port;
+	siw_link_add(&port->socks, &sock->of_port);
+	if (!port->host)
+		port->host = sock->host;
+	sock->ready = false;
+	if (ready)
+		siw_llp_sock_mark_ready(sock);
+	if (sock->has_timer) {
+		siw_llp_sock_enable_timer(sock);
+		siw_llp_sock_set_timer(sock, sock->due_ns);
+	}
+	return 0;
+}
+
 static uint32_t sock_bucket(const struct siw_addr *addr, const struct sim_host *host)
 {
 	return sim_addr_bucket(addr, sim_addr_is_any(addr) ? host->number + 1 : 0);
@@ -748,6 +796,8 @@ void sim_sock_clear_ready(struct siw_llp_sock *sock)
 	if (!sock->ready)
 		return;
 	sock->ready = false;
+	if (!sock->port)
+		return;
 	siw_link_del(&sock->ring);
 	sock->port->n_ring--;
 }
@@ -757,6 +807,8 @@ void siw_llp_sock_mark_ready(struct siw_llp_sock *sock)
 	if (sock->ready)
 		return;
 	sock->ready = true;
+	if (!sock->port)
+		return;
 	siw_link_add(&sock->port->ring, &sock->ring);
 	sock->port->n_ring++;
 	sim_port_wake(sock->port);
@@ -786,6 +838,7 @@ void siw_llp_allow_concurrent_sends(struct siw_llp_sock *sock)
 
 void siw_llp_sock_enable_timer(struct siw_llp_sock *sock)
 {
+	sock->has_timer = true;
 	if (siw_link_empty(&sock->in_timed))
 		siw_link_add(&sock->port->timed, &sock->in_timed);
 }

@@ -14,7 +14,7 @@ struct siw_sim_socket {
 static int plain_socket_alloc_with_poll_port(struct siw_sim_socket **out)
 {
 	struct siw_sim_socket *socket = sim_alloc(sizeof(*socket));
-	int rv = siw_llp_poll_port_open(&socket->port);
+	int rv = siw_llp_poll_port_open(NULL, &socket->port);
 
 	if (rv)
 		free(socket);
@@ -126,20 +126,6 @@ int siw_sim_tcp_listen(const struct siw_addr *local, int backlog, struct siw_sim
 	return rv;
 }
 
-/* Moves an accepted connection from its listener's port to its own port. */
-static void sock_move_to_poll_port(struct siw_llp_sock *sock, struct siw_llp_port *to)
-{
-	bool ready = sock->ready;
-
-	sim_sock_clear_ready(sock);
-	siw_link_del(&sock->of_port);
-	siw_link_add(&to->socks, &sock->of_port);
-	sock->port = to;
-	to->host = sock->host;
-	if (ready)
-		siw_llp_sock_mark_ready(sock);
-}
-
 int siw_sim_tcp_accept(struct siw_sim_socket *listener, uint64_t until, struct siw_sim_socket **out)
 {
 	struct siw_sim_socket *socket;
@@ -157,7 +143,8 @@ int siw_sim_tcp_accept(struct siw_sim_socket *listener, uint64_t until, struct s
 		siw_sim_socket_close(socket, 0);
 		return rv;
 	}
-	sock_move_to_poll_port(socket->sock, socket->port);
+	siw_llp_leave_port(socket->sock);
+	siw_llp_join_port(socket->sock, socket->port);
 	sim_current_task()->pause = 0;
 	*out = socket;
 	return 0;

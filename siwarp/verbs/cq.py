@@ -311,8 +311,13 @@ class CompChannel(Waitable):
 class CQ(Handle):
     """A queue for at least ``cqe`` completions, with an optional channel to wait on.
 
+    ``comp_vector`` selects the lane of the queue pairs whose receives complete on the CQ, from 1 to
+    ``Context.num_comp_vectors`` - 1; 0: the lane with the fewest such CQs. Threads that poll CQs of
+    different lanes do not wait for each other.
+
     Raises:
-        Error: ``cqe`` is below 1 or above the device's ``max_cqe`` (EINVAL).
+        Error: ``cqe`` is below 1 or above the device's ``max_cqe``, or there is no such lane
+            (EINVAL).
         LimitError: the device's limit of completion queues is reached (ENOMEM).
 
     """

@@ -223,6 +223,16 @@ class Context(Waitable):
         )
         return DeviceAttr(**{name: getattr(attr, name) for name in DeviceAttr.__annotations__})
 
+    @property
+    def num_comp_vectors(self) -> int:
+        """The number of completion vectors: the lanes of the device (setting ``lanes``).
+
+        Threads that poll CQs of different lanes do not wait for each other; see ``CQ``.
+        """
+        return check_return_code(
+            lib.siw_num_comp_vectors(self._c_object()), f"querying the lanes of {self!r}"
+        )
+
     def query_info(self) -> Device:
         """Return the device's current state: whether its interface is up, and its addresses."""
         info = ffi.new("struct siw_device_info *")

@@ -106,5 +106,7 @@ struct siw_qp *siw_create_qp(struct siw_pd *pd, struct siw_qp_init_attr *init)
 	err = siw_qp_create(pd, init, siw_pair_create_for_qp, &qp);
 	if (err == -EMFILE && init->qp_type == SIW_QPT_UD)
 		siw_refuse(QP_NO_DESCRIPTORS);
+	if (err == -EADDRINUSE && init->by_qpn)
+		siw_refuse(PAIR_PORTS);
 	return err ? siw_refuse_and_return_null(err) : qp;
 }

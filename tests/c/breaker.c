@@ -47,12 +47,12 @@ static void create_qp_and_lock_progress(uint32_t kbits)
 				    SIW_QP_STATE | (attr.qp_state == SIW_QPS_RTR ? SIW_QP_AV : 0)));
 	uc = siw_uc_qp_of(siw_base_qp_of(qp));
 	uc->base.rate_limit = kbits;
-	siw_lock(&rig.ctx->lane.lock);
+	siw_lock(&rig.ctx->lane0.lock);
 }
 
 static void unlock_progress_and_destroy_qp(void)
 {
-	siw_unlock(&rig.ctx->lane.lock);
+	siw_unlock(&rig.ctx->lane0.lock);
 	check(siw_destroy_qp(&uc->base.qp));
 	check(siw_destroy_cq(cq));
 	rig_close(&rig);
@@ -155,9 +155,9 @@ static void check_send_restarts_interval(void)
 	must(!is_breaker_timer_armed());
 	simulate_sends(ROUND);
 	while (sends && now_ms() < deadline) {
-		siw_unlock(&rig.ctx->lane.lock);
+		siw_unlock(&rig.ctx->lane0.lock);
 		sched_yield();
-		siw_lock(&rig.ctx->lane.lock);
+		siw_lock(&rig.ctx->lane0.lock);
 		sends = uc->breaker.resumed;
 	}
 	must(!sends);

@@ -66,7 +66,7 @@ static void open_rdmap_endpoint(struct end *e)
 	struct siw_rdmap_start start = { .pd = 1, .ird = 4, .ord = 4 };
 
 	CHECK(siw_addr_parse("127.0.0.1", 0, &attr.local) == 0);
-	CHECK(siw_llp_poll_port_open(&e->port) == 0);
+	CHECK(siw_llp_poll_port_open(NULL, &e->port) == 0);
 	CHECK(siw_mem_stag_table_create(&e->mem) == 0);
 	CHECK(siw_mem_queue_create(&queue, &e->queue) == 0);
 	CHECK(siw_mem_stag_alloc(e->mem, &region, &e->stag) == 0);

@@ -25,8 +25,10 @@ static pthread_t program;
 static _Atomic bool asleep, held, caught;
 static unsigned int sent; /* number of socket sends made by the program's thread */
 
-int __real_siw_llp_wait(const struct siw_llp_waitset *set, int extra_fd, int64_t timeout_us);
-int __wrap_siw_llp_wait(const struct siw_llp_waitset *set, int extra_fd, int64_t timeout_us);
+int __real_siw_llp_wait_any(const struct siw_llp_waitset *sets, int n, int extra_fd,
+			    int64_t timeout_us);
+int __wrap_siw_llp_wait_any(const struct siw_llp_waitset *sets, int n, int extra_fd,
+			    int64_t timeout_us);
 ssize_t __real_siw_llp_tcp_sendv(struct siw_llp_sock *sock, const struct iovec *iov, int n);
 ssize_t __wrap_siw_llp_tcp_sendv(struct siw_llp_sock *sock, const struct iovec *iov, int n);
 
@@ -41,20 +43,21 @@ static void sleep_ms(long ms)
  * Holds back a thread that has been woken, as if it waited for its CPU. The kernel collects the
  * thread's events only when the thread runs again.
  */
-int __wrap_siw_llp_wait(const struct siw_llp_waitset *set, int extra_fd, int64_t timeout_us)
+int __wrap_siw_llp_wait_any(const struct siw_llp_waitset *sets, int n, int extra_fd,
+			    int64_t timeout_us)
 {
 	int r;
 
-	/* The program's own thread, and a thread that waits for no socket, are not held back. */
-	if (pthread_equal(pthread_self(), program) || !set->port)
-		return __real_siw_llp_wait(set, extra_fd, timeout_us);
+	/* The program's own thread is not held back. */
+	if (pthread_equal(pthread_self(), program))
+		return __real_siw_llp_wait_any(sets, n, extra_fd, timeout_us);
 	asleep = true;
-	r = __real_siw_llp_wait(set, extra_fd, timeout_us);
+	r = __real_siw_llp_wait_any(sets, n, extra_fd, timeout_us);
 	if (held) {
 		caught = true;
 		while (held)
 			sleep_ms(1);
-		r = __real_siw_llp_wait(set, extra_fd, timeout_us);
+		r = __real_siw_llp_wait_any(sets, n, extra_fd, timeout_us);
 	}
 	asleep = false;
 	return r;

@@ -32,10 +32,10 @@ static _Atomic bool waits;
 
 int __real_siw_llp_port_arm(struct siw_llp_port *port);
 int __wrap_siw_llp_port_arm(struct siw_llp_port *port);
-int __real_siw_llp_wait_cancellable(const struct siw_llp_waitset *set, int extra_fd,
-				    int64_t timeout_us);
-int __wrap_siw_llp_wait_cancellable(const struct siw_llp_waitset *set, int extra_fd,
-				    int64_t timeout_us);
+int __real_siw_llp_wait_any_cancellable(const struct siw_llp_waitset *sets, int n, int extra_fd,
+					int64_t timeout_us);
+int __wrap_siw_llp_wait_any_cancellable(const struct siw_llp_waitset *sets, int n, int extra_fd,
+					int64_t timeout_us);
 
 static void sleep_ms(long ms)
 {
@@ -64,25 +64,25 @@ int __wrap_siw_llp_port_arm(struct siw_llp_port *port)
 {
 	struct siw_context *ctx = watched;
 
-	if (ctx && port == ctx->lane.port && !siw_llp_port_armed(port) && !waits &&
+	if (ctx && port == ctx->lane0.port && !siw_llp_port_armed(port) && !waits &&
 	    atomic_exchange(&holds, false)) {
 		hold_thread_until_released();
-		must(siw_device_progress_once(ctx) == 1);
+		must(siw_device_progress_once(&ctx->lane0) == 1);
 	}
 	return __real_siw_llp_port_arm(port);
 }
 
-int __wrap_siw_llp_wait_cancellable(const struct siw_llp_waitset *set, int extra_fd,
-				    int64_t timeout_us)
+int __wrap_siw_llp_wait_any_cancellable(const struct siw_llp_waitset *sets, int n, int extra_fd,
+					int64_t timeout_us)
 {
 	/*
 	 * Once the sockets are in the waiting thread's wait set, the device's thread does not wait
 	 * on them.
 	 */
-	if (waits && pthread_equal(pthread_self(), waiter) && set->n > 1 &&
+	if (waits && pthread_equal(pthread_self(), waiter) && sets->n > 1 &&
 	    atomic_exchange(&holds, false))
 		hold_thread_until_released();
-	return __real_siw_llp_wait_cancellable(set, extra_fd, timeout_us);
+	return __real_siw_llp_wait_any_cancellable(sets, n, extra_fd, timeout_us);
 }
 
 static void post_recv_and_send(void)
@@ -103,7 +103,7 @@ static void check_device_thread_sends_delivery_count(void)
 	 */
 	for (long deadline = now_ms() + LIMIT_MS; !held; sleep_ms(2)) {
 		must(siw_poll_cq(b.cq, 1, &wc) == 0);
-		siw_device_wake_sleeping_thread(two.ctx);
+		siw_device_wake_sleeping_thread(&two.ctx->lane0);
 		must(now_ms() < deadline);
 	}
 	post_recv_and_send();
@@ -133,7 +133,7 @@ static void check_waiting_thread_sends_delivery_count(void)
 	holds = true;
 	must(pthread_create(&thread, NULL, wait_for_event, NULL) == 0);
 	for (long deadline = now_ms() + LIMIT_MS; !held; sleep_ms(2)) {
-		siw_device_wake_sleeping_thread(two.ctx);
+		siw_device_wake_sleeping_thread(&two.ctx->lane0);
 		must(now_ms() < deadline);
 	}
 	post_recv_and_send();

@@ -653,6 +653,115 @@ static void scenario_paused_socket(void)
 	close_endpoint_socket(&a);
 }
 
+static struct siw_llp_port *open_sibling_port(const struct side *side)
+{
+	struct siw_llp_port *port;
+
+	enter_namespace(side);
+	must(!siw_llp_poll_port_open(side->port, &port));
+	return port;
+}
+
+static void move_to_port(struct side *side, struct siw_llp_port *port)
+{
+	siw_llp_leave_port(side->sock);
+	must(!siw_llp_join_port(side->sock, port));
+	side->port = port;
+}
+
+/* Connects a new socket of the side's port to a's listener, and closes both ends. */
+static void connect_to_listener_of_a(struct side *side)
+{
+	struct siw_io_handler handler = side->handler;
+	struct siw_llp_sock *sock, *accepted;
+	int rv;
+
+	must(!start_connect_from(side, &a.addr, NULL, &handler, &sock));
+	while ((rv = siw_llp_tcp_connect_result(sock)) == -EAGAIN)
+		wait_until_handler_ready(side, &handler);
+	print_step_result(side, "connects", rv);
+	while ((rv = siw_llp_tcp_accept(a.listener, &handler, &accepted)) == -EAGAIN)
+		wait_until_handler_ready(&a, &a.of_listener);
+	must(!rv);
+	siw_llp_close(accepted);
+	must(siw_llp_tcp_accept(a.listener, &handler, &accepted) == -EAGAIN);
+	siw_llp_close(sock);
+}
+
+/* Checks that a socket that moves to another port of its host loses no octet and no event. */
+static void scenario_move_to_another_port(void)
+{
+	struct siw_llp_port *first = b.port, *second = open_sibling_port(&b);
+
+	connect_endpoints_tcp();
+	script_send_all(&a, "unread");
+	wait_until_handler_ready(&b, &b.handler);
+	move_to_port(&b, second);
+	wait_until_handler_ready(&b, &b.handler);
+	script_recv_all(&b, 6);
+	print_try_recv(&b);
+	move_to_port(&b, first);
+	print_step_result(&b, "is returned", is_handler_ready(&b, &b.handler));
+	siw_llp_sock_pause(b.sock);
+	script_send_all(&a, "paused");
+	move_to_port(&b, second);
+	for (int i = 0; i < 3; i++) {
+		print_step_result(&b, "is returned", is_handler_ready(&b, &b.handler));
+		wait_for_poll_port_event(&b);
+	}
+	siw_llp_sock_resume(b.sock);
+	script_recv_all(&b, 6);
+	print_try_recv(&b);
+	siw_llp_sock_enable_timer(b.sock);
+	siw_llp_sock_set_timer(b.sock, 1);
+	move_to_port(&b, first);
+	print_step_result(&b, "timer is pending", siw_llp_sock_timer_is_pending(b.sock));
+	wait_until_handler_ready(&b, &b.handler);
+	print_step_result(&b, "timer is pending", siw_llp_sock_timer_is_pending(b.sock));
+	print_try_recv(&b);
+	siw_llp_leave_port(b.sock);
+	script_send_all(&a, "between");
+	must(!siw_llp_join_port(b.sock, second));
+	b.port = second;
+	wait_until_handler_ready(&b, &b.handler);
+	script_recv_all(&b, 7);
+	print_try_recv(&a); /* a socket that stays ready would end each wait while b connects */
+	print_try_recv(&b);
+	connect_to_listener_of_a(&b);
+	print_shutdown(&a);
+	print_recv_at_end_of_stream(&b);
+	close_endpoint_socket(&b);
+	close_endpoint_socket(&a);
+	b.port = first;
+	siw_llp_poll_port_close(second);
+}
+
+/* Checks that a full socket that moves is reported when it has space. */
+static void scenario_move_full_socket(void)
+{
+	static uint8_t octets[65536];
+	struct siw_llp_port *first = a.port, *second = open_sibling_port(&a);
+	size_t sent = 0, received = 0;
+	long n;
+
+	connect_endpoints_tcp();
+	while ((n = try_send(&a, octets, sizeof(octets))) > 0)
+		sent += (size_t)n;
+	print_step_result(&a, "sends", n);
+	move_to_port(&a, second);
+	for (; received < sent; received += (size_t)n) {
+		n = await_recv(&b, octets, sizeof(octets));
+		must(n > 0);
+	}
+	wait_until_handler_ready(&a, &a.handler);
+	print_try_send(&a);
+	siw_llp_update_want_write(a.sock, false);
+	close_endpoint_socket(&b);
+	close_endpoint_socket(&a);
+	a.port = first;
+	siw_llp_poll_port_close(second);
+}
+
 /* Connects both sides to each other at the same time, which results in one connection. */
 static void scenario_simultaneous_open(void)
 {
@@ -864,13 +973,15 @@ static const struct {
 	{ "itself", scenario_socket_connects_to_itself },
 	{ "full", scenario_full_socket_buffers },
 	{ "paused", scenario_paused_socket },
+	{ "moved", scenario_move_to_another_port },
+	{ "moved full", scenario_move_full_socket },
 };
 
 static void open_poll_port_of_endpoint(struct side *side, const char *addr)
 {
 	side->handler.serve = side->of_listener.serve = ignore_socket_events;
 	must(!siw_addr_parse(addr, 0, &side->addr));
-	must(!siw_llp_poll_port_open(&side->port));
+	must(!siw_llp_poll_port_open(NULL, &side->port));
 }
 
 /*

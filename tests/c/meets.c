@@ -24,7 +24,7 @@ static _Atomic bool holds, polled;
 
 static void *hold_progress_lock(void *unused)
 {
-	siw_lock_t *lock = &rig.ctx->lane.lock;
+	siw_lock_t *lock = &rig.ctx->lane0.lock;
 
 	(void)unused;
 	siw_lock(lock);

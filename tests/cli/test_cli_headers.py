@@ -19,6 +19,7 @@ COUNTERPARTS = {
     "device_info": "get_device_name",
     "context_info": "context.device",
     "query_device_info": "query_port, query_gid",
+    "num_comp_vectors": "context.num_comp_vectors",
     "async_fd": "context.async_fd",
     "cq_capacity": "cq.cqe",
     "comp_channel_fd": "comp_channel.fd",

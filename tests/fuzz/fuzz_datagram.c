@@ -19,7 +19,7 @@ static void create_port_and_buffers(void)
 	struct siw_mem_region r = { .length = 200, .pd = 1, .rights = SIW_MEM_LOCAL_READ | 1 | 2 };
 
 	buffers = malloc(200);
-	CHECK(buffers && siw_llp_poll_port_open(&port) == 0 &&
+	CHECK(buffers && siw_llp_poll_port_open(NULL, &port) == 0 &&
 	      siw_mem_stag_table_create(&mem) == 0);
 	r.addr = buffers;
 	r.to_base = (uintptr_t)buffers;

@@ -25,7 +25,7 @@ static void create_port_and_buffers(void)
 
 	region = malloc(REGION);
 	buffers = malloc(400);
-	CHECK(region && buffers && siw_llp_poll_port_open(&port) == 0 &&
+	CHECK(region && buffers && siw_llp_poll_port_open(NULL, &port) == 0 &&
 	      siw_mem_stag_table_create(&mem) == 0);
 	r.addr = region;
 	CHECK(siw_mem_stag_alloc(mem, &r, &stag) == 0);

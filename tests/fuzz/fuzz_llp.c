@@ -257,8 +257,9 @@ static int create_fuzz_socket(bool listener, struct siw_llp_sock **out)
 	return 0;
 }
 
-int siw_llp_poll_port_open(struct siw_llp_port **out)
+int siw_llp_poll_port_open(const struct siw_llp_port *sibling, struct siw_llp_port **out)
 {
+	(void)sibling;
 	*out = calloc(1, sizeof(**out));
 	return *out ? 0 : -ENOMEM;
 }

@@ -35,8 +35,9 @@ ssize_t __wrap_getrandom(void *buf, size_t len, unsigned int flags)
 
 /* ---- the poller ------------------------------------------------------------------------------ */
 
-int siw_llp_poll_port_open(struct siw_llp_port **out)
+int siw_llp_poll_port_open(const struct siw_llp_port *sibling, struct siw_llp_port **out)
 {
+	(void)sibling;
 	CHECK(!posix_memalign((void **)out, _Alignof(struct siw_llp_port), sizeof(**out)));
 	memset(*out, 0, sizeof(**out));
 	(*out)->owner = getpid();
@@ -127,16 +128,27 @@ void siw_llp_waitset_fill(struct siw_llp_port *port, struct siw_llp_waitset *set
 }
 
 /* Advances the simulated time instead of sleeping. */
-int siw_llp_wait(const struct siw_llp_waitset *set, int extra_fd, int64_t timeout_us)
+int siw_llp_wait_any(const struct siw_llp_waitset *sets, int n, int extra_fd, int64_t timeout_us)
 {
-	(void)set, (void)extra_fd;
+	(void)sets, (void)n, (void)extra_fd;
 	net.now += timeout_us > 0 ? (uint64_t)timeout_us * 1000 : 1000000;
 	return 1;
 }
 
+int siw_llp_wait_any_cancellable(const struct siw_llp_waitset *sets, int n, int extra_fd,
+				 int64_t timeout_us)
+{
+	return siw_llp_wait_any(sets, n, extra_fd, timeout_us);
+}
+
+int siw_llp_wait(const struct siw_llp_waitset *set, int extra_fd, int64_t timeout_us)
+{
+	return siw_llp_wait_any(set, 1, extra_fd, timeout_us);
+}
+
 int siw_llp_wait_cancellable(const struct siw_llp_waitset *set, int extra_fd, int64_t timeout_us)
 {
-	return siw_llp_wait(set, extra_fd, timeout_us);
+	return siw_llp_wait_any(set, 1, extra_fd, timeout_us);
 }
 
 /* ---- descriptors and the interface ----------------------------------------------------------- */

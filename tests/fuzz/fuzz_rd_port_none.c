@@ -13,6 +13,8 @@
 	}
 
 NEVER(siw_llp_sock_pause)
+NEVER(siw_llp_leave_port)
+NEVER(siw_llp_join_port)
 NEVER(siw_llp_peer_addr)
 NEVER(siw_llp_port_has_more_datagrams)
 NEVER(siw_llp_allow_concurrent_sends)

@@ -28,7 +28,7 @@ static void create_port_and_buffers(void)
 
 	region = calloc(1, REGION);
 	buffers = malloc(400);
-	CHECK(region && buffers && siw_llp_poll_port_open(&port) == 0 &&
+	CHECK(region && buffers && siw_llp_poll_port_open(NULL, &port) == 0 &&
 	      siw_mem_stag_table_create(&mem) == 0);
 	r.addr = region;
 	r.to_base = (uintptr_t)region;

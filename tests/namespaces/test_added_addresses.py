@@ -132,3 +132,38 @@ def test_an_rc_queue_pair_connects_again_when_its_link_changes_and_its_syn_was_l
         for process in ends:
             process.kill()
             process.communicate()
+
+
+#: Program: on a device with four lanes, sends from each added address as soon as the device has it,
+#: with a queue pair in each lane. An address that a lane has not bound yet would be refused.
+SENDER_IN_ALL_LANES = """
+import json, subprocess, sys
+from siwarp.verbs import *
+device, link, *hosts = sys.argv[1:]
+with Context(device) as ctx, PD(ctx) as pd, MR(pd, bytearray(8)) as mr:
+    cqs = [CQ(ctx, comp_vector=lane) for lane in (3, 2, 1, 0)]
+    qps = [QP(pd, QPInitAttr(scq=cq, rcq=cq, every_addr=True)) for cq in cqs]
+    for qp in qps:
+        qp.to_rts(QPAttr(qkey=7))
+    done = []
+    for host in hosts:
+        subprocess.run(["ip", "addr", "add", host + "/24", "dev", link], check=True)
+        while host not in ctx.query_info().addresses:
+            pass
+        for qp, cq in zip(qps, cqs):
+            with AH(pd, (host, 9), source=host) as ah:
+                qp.post_send(SendWR(sg=[mr.sge()], ah=ah))
+                while not (wcs := cq.poll(1)):
+                    pass
+            done += [wc.status_name for wc in wcs]
+    print(json.dumps(done))
+"""
+
+
+def test_the_program_sees_a_new_address_when_queue_pairs_in_all_lanes_can_use_it(
+    cabled_namespace_pair: tuple[Namespace, Namespace],
+) -> None:
+    end, _ = cabled_namespace_pair
+    hosts = [f"192.0.2.{number}" for number in range(110, 120)]
+    sender = end.start_python(SENDER_IN_ALL_LANES, end.v4, end.link, *hosts, SIWARP_LANES="4")
+    assert wait_for_json_output(sender, 60) == ["SUCCESS"] * 4 * len(hosts)

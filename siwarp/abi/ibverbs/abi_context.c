@@ -8,9 +8,6 @@
 #include "abi/ibverbs/abi.h"
 #include "abi/ibverbs/abi_cancel.h"
 
-/* There is one completion vector, because all completions are generated in the same way. */
-#define COMP_VECTORS 1
-
 static const struct ibv_context_ops ops = {
 	.alloc_mw = abi_alloc_mw,
 	.bind_mw = abi_bind_mw,
@@ -143,7 +140,7 @@ static void context_init(struct abi_context *ctx, struct abi_device *device)
 	context->device = &device->ibv;
 	context->ops = ops;
 	context->async_fd = siw_async_fd(ctx->siw);
-	context->num_comp_vectors = COMP_VECTORS;
+	context->num_comp_vectors = siw_num_comp_vectors(ctx->siw);
 	context->abi_compat = __VERBS_ABI_IS_EXTENDED;
 	pthread_mutex_init(&context->mutex, NULL);
 	pthread_mutex_init(&ctx->lock, NULL);

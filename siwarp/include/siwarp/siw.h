@@ -119,6 +119,11 @@ const struct siw_device_info *siw_context_info(struct siw_context *context);
  * Writes the current state of the device to *info: whether the interface is up, and its addresses.
  */
 int siw_query_device_info(struct siw_context *context, struct siw_device_info *info);
+/*
+ * Returns the number of completion vectors, which is the number of lanes of the device (setting
+ * lanes): see siw_create_cq. Or -errno.
+ */
+int siw_num_comp_vectors(struct siw_context *context);
 
 /* ---- asynchronous events --------------------------------------------------------------------- */
 
@@ -447,7 +452,11 @@ struct siw_wc {
 
 /*
  * Creates a completion queue with space for at least cqe completions. channel may be NULL.
- * comp_vector must be 0. Errors: EINVAL (cqe < 1 or > max_cqe, comp_vector not 0), ENOMEM.
+ *
+ * comp_vector selects a lane of the device, 0 to lanes - 1 (setting lanes, 1 by default). QPs whose
+ * receives complete on the CQ are in its lane, and threads that poll CQs of different lanes do not
+ * wait for each other. 0: the lane with the fewest such CQs. Errors: EINVAL (cqe < 1 or > max_cqe,
+ * comp_vector < 0 or >= lanes), ENOMEM.
  */
 struct siw_cq *siw_create_cq(struct siw_context *context, int cqe, void *cq_context,
 			     struct siw_comp_channel *channel, int comp_vector);
@@ -675,7 +684,8 @@ struct siw_qp_init_attr {
 	 * address and QPN. 0 = <siwarp/cm.h> connects the QP. The QPN of a by_qpn QP is index << 16
 	 * | TCP port, with an index of 1 to 255. The library listens on the TCP port at the
 	 * device's addresses; one port serves 255 queue pairs of a process (settings rc_port_first,
-	 * rc_port_last). Errors: EADDRINUSE (no port is free), EADDRNOTAVAIL (the device has no
+	 * rc_port_last). With several lanes (setting lanes) each lane uses ports of its own while
+	 * ports are free. Errors: EADDRINUSE (no port is free), EADDRNOTAVAIL (the device has no
 	 * address).
 	 */
 	int by_qpn;

@@ -385,7 +385,7 @@ static void rc_send_delivery_count_if_due(struct siw_rc_qp *rc)
 static bool rc_program_may_answer(struct siw_rc_qp *rc)
 {
 	const struct siw_qp *qp = &rc->base.qp;
-	uint64_t round = qp->ctx->lane.rounds;
+	uint64_t round = qp->lane->rounds;
 
 	if (round - rc->counts.last_received_round >= UNSEEN_ROUNDS ||
 	    (siw_cq_pending(qp->send_cq) <= 0 && siw_cq_pending(qp->recv_cq) <= 0))
@@ -422,7 +422,7 @@ static void rc_send_delivery_count_after_receiving(struct siw_rc_qp *rc, int n, 
 		return;
 	if (n)
 		rc->counts.last_received_round = rc->counts.last_seen_round =
-			rc->base.qp.ctx->lane.rounds;
+			rc->base.qp.lane->rounds;
 	rc->counts.octets += octets;
 	if (rc->counts.octets >= COUNT_OCTETS) {
 		rc_send_delivery_count_if_due(rc);
@@ -442,8 +442,7 @@ static void rc_send_delivery_count_after_receiving(struct siw_rc_qp *rc, int n, 
  */
 static bool rc_send_delivery_count_in_sending_turn(struct siw_rc_qp *rc)
 {
-	if (rc_delivery_count_is_due(rc) &&
-	    rc->base.qp.ctx->lane.rounds != rc->counts.last_seen_round)
+	if (rc_delivery_count_is_due(rc) && rc->base.qp.lane->rounds != rc->counts.last_seen_round)
 		rc_send_delivery_count_alone(rc);
 	return rc_delivery_count_is_due(rc);
 }
@@ -474,7 +473,7 @@ static uint64_t rnr_timeout_ns(const struct siw_rc_qp *rc)
 static void rnr_set_timer(struct siw_rc_qp *rc)
 {
 	if (rnr_retry_limit(rc) != SIW_RNR_NO_LIMIT && rc->rnr_deadline_ns)
-		siw_device_timer_start_at(rc->base.qp.ctx, &rc->base.timed, rc->rnr_deadline_ns);
+		siw_device_timer_start_at(rc->base.qp.lane, &rc->base.timed, rc->rnr_deadline_ns);
 }
 
 /* Starts the receiver-not-ready time-out, because a Send has found no receive. */
@@ -508,7 +507,7 @@ static bool rnr_has_expired(struct siw_rc_qp *rc, uint64_t now_ns)
 		siw_llp_sock_resume(siw_mpa_sock(rc->mpa));
 		if (!siw_rdmap_has_unexpected_messages(rc->base.flow.stream)) {
 			rnr_end_wait(rc);
-			siw_device_timer_cancel(rc->base.qp.ctx, &rc->base.timed);
+			siw_device_timer_cancel(rc->base.qp.lane, &rc->base.timed);
 		} else if (rc->base.qp.srq) {
 			/*
 			 * Another QP may use the receive of the SRQ first; then the Send of the QP
@@ -550,8 +549,8 @@ static uint64_t linger_deadline_ns(void)
 
 static void linger_close(struct siw_linger *linger)
 {
-	siw_device_timer_cancel(linger->ctx, &linger->timed);
-	atomic_fetch_sub(&linger->ctx->n_linger, 1);
+	siw_device_timer_cancel(linger->lane, &linger->timed);
+	atomic_fetch_sub(&linger->lane->ctx->n_linger, 1);
 	siw_mpa_close(linger->mpa, false);
 	free(linger);
 }
@@ -588,36 +587,36 @@ static struct siw_mpa_stream *rc_detach_stream(struct siw_rc_qp *rc)
 		siw_set_teardown(&rc->base, SIW_ALIVE);
 	siw_unlock(&rc->base.qp.send_lock);
 	rnr_end_wait(rc);
-	siw_device_timer_cancel(rc->base.qp.ctx, &rc->base.timed);
+	siw_device_timer_cancel(rc->base.qp.lane, &rc->base.timed);
 	return mpa;
 }
 
-static void linger_start(struct siw_linger *linger, struct siw_context *ctx,
+static void linger_start(struct siw_linger *linger, struct siw_lane *lane,
 			 struct siw_mpa_stream *mpa)
 {
 	linger->handler.serve = linger_handle_socket_event;
-	linger->ctx = ctx;
+	linger->lane = lane;
 	linger->mpa = mpa;
 	linger->deadline_ns = linger_deadline_ns();
 	linger->timed.tick = linger_handle_timer;
 	siw_link_init(&linger->timed.link);
 	siw_llp_set_handler(siw_mpa_sock(mpa), &linger->handler);
 	siw_llp_sock_resume(siw_mpa_sock(mpa)); /* the socket may have been paused before */
-	siw_device_timer_start_periodic(linger->ctx, &linger->timed, linger->deadline_ns);
-	atomic_fetch_add(&ctx->n_linger, 1);
+	siw_device_timer_start_periodic(lane, &linger->timed, linger->deadline_ns);
+	atomic_fetch_add(&lane->ctx->n_linger, 1);
 }
 
 /*
  * Waits, independently of any QP, until the peer closes a stream whose sending side is shut down.
  * Returns 0 or -ENOMEM.
  */
-static int linger_start_without_qp(struct siw_context *ctx, struct siw_mpa_stream *mpa)
+static int linger_start_without_qp(struct siw_lane *lane, struct siw_mpa_stream *mpa)
 {
 	struct siw_linger *linger = calloc(1, sizeof(*linger));
 
 	if (!linger)
 		return -ENOMEM;
-	linger_start(linger, ctx, mpa);
+	linger_start(linger, lane, mpa);
 	return 0;
 }
 
@@ -626,7 +625,7 @@ static void rc_start_linger(struct siw_rc_qp *rc)
 	struct siw_linger *linger = rc->linger;
 
 	rc->linger = NULL;
-	linger_start(linger, rc->base.qp.ctx, rc_detach_stream(rc));
+	linger_start(linger, rc->base.qp.lane, rc_detach_stream(rc));
 }
 
 static void rc_report_conn_end(struct siw_rc_qp *rc)
@@ -730,7 +729,7 @@ static void rc_begin_close(struct siw_rc_qp *rc, enum siw_teardown how)
 	siw_set_teardown(&rc->base, how);
 	siw_unlock(&rc->base.qp.send_lock);
 	rc->close_by_ns = linger_deadline_ns();
-	siw_device_timer_start_periodic(rc->base.qp.ctx, &rc->base.timed, rc->close_by_ns);
+	siw_device_timer_start_periodic(rc->base.qp.lane, &rc->base.timed, rc->close_by_ns);
 	rc_continue_close(rc);
 }
 
@@ -911,7 +910,7 @@ void siw_qp_rc_handle_lost_stream(struct siw_rc_qp *rc, int status)
 	if (!rc->pairs)
 		siw_qp_rc_fail(rc, SIW_SHUTTING_DOWN, status, NULL);
 	else if (rc->base.flow.stream && rc->base.qp.state == SIW_QPS_RTS)
-		/* No request fails if the stream was lost during start-up: none was sent on it. */
+		/* The stream was lost during start-up, when no request had been sent on it. */
 		rc_close_stream_and_keep_qp_state(rc);
 	else if (rc_fail_oldest_request(rc, SIW_WC_RETRY_EXC_ERR))
 		siw_qp_rc_fail(rc, SIW_SHUTTING_DOWN, -EFAULT, NULL);
@@ -1008,18 +1007,18 @@ int siw_qp_rc_start_stream(struct siw_rc_qp *rc, struct siw_mpa_stream *mpa,
 	return 0;
 }
 
-int siw_qp_rc_refuse_stream(struct siw_context *ctx, struct siw_mpa_stream *mpa,
+int siw_qp_rc_refuse_stream(struct siw_lane *lane, struct siw_mpa_stream *mpa,
 			    const struct siw_wire_err *err)
 {
 	struct siw_rdmap_stream *stream;
 	struct siw_ddp_stream *ddp;
 	bool sent;
 
-	if (rc_open_stream(ctx, mpa, &ddp, &stream))
+	if (rc_open_stream(lane->ctx, mpa, &ddp, &stream))
 		return -ENOMEM;
 	sent = siw_rdmap_refuse_with_terminate(stream, err) == 1 && siw_mpa_shutdown(mpa) == 0;
 	siw_rdmap_close(stream);
-	return sent ? linger_start_without_qp(ctx, mpa) : -EPIPE;
+	return sent ? linger_start_without_qp(lane, mpa) : -EPIPE;
 }
 
 /* ==== the stream's events, and the type ======================================================= */
@@ -1527,11 +1526,11 @@ static int rc_create(struct siw_base_qp *base, const struct siw_qp_init_attr *at
 	rc->linger = calloc(1, sizeof(*rc->linger));
 	if (!rc->linger)
 		return -ENOMEM;
-	base->qp.qpn = siw_qp_new_rc_qpn(base->qp.ctx);
 	base->qp.handler.serve = rc_handle_socket_event;
 	base->timed.tick = rc_handle_timer;
 	rc->counted = true;
 	atomic_fetch_add(&base->qp.ctx->n_rc, 1);
+	siw_qp_reserve_next_rc_qpn(base);
 	return 0;
 }
 
@@ -1541,9 +1540,6 @@ static void rc_free_resources(struct siw_base_qp *base)
 
 	if (rc->pairs)
 		rc->pairs->close(rc);
-	if (rc->left_pairing)
-		base->qp.ctx->n_high--;
-	rc->left_pairing = false;
 	free(rc->linger);
 	rc->linger = NULL;
 	if (rc->counted)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * qp/rc/qp_rc.h - functions on the streams of RC queue pairs, which the code that connects queue
- * pairs calls. All functions are called with the progress lock held and the send lock not held.
+ * pairs calls. All functions are called with the lock of the lane held that the stream and its
+ * queue pair are in, and with the send lock not held.
  */
 #ifndef SIW_QP_RC_H
 #define SIW_QP_RC_H
@@ -16,11 +17,11 @@
 int siw_qp_rc_start_stream(struct siw_rc_qp *rc, struct siw_mpa_stream *mpa,
 			   const struct siw_rc_start *start);
 /*
- * Sends a Terminate as the only message of a stream that no queue pair owns, and waits,
- * independently of the caller, until the peer closes the stream. Returns 0 if the function now owns
- * the stream; -EPIPE if no Terminate could be sent; -ENOMEM.
+ * Sends a Terminate as the only message of a stream of this lane that no queue pair owns, and
+ * waits, independently of the caller, until the peer closes the stream. Returns 0 if the function
+ * now owns the stream; -EPIPE if no Terminate could be sent; -ENOMEM.
  */
-int siw_qp_rc_refuse_stream(struct siw_context *ctx, struct siw_mpa_stream *mpa,
+int siw_qp_rc_refuse_stream(struct siw_lane *lane, struct siw_mpa_stream *mpa,
 			    const struct siw_wire_err *err);
 /*
  * Sends delayed requests, and receives messages that have arrived, up to a limit. Called before

@@ -23,18 +23,18 @@
 
 struct rd_linger {
 	struct siw_io_handler handler;
-	struct siw_context *ctx;
+	struct siw_lane *lane;
 	struct siw_rd *endpoint;
 	uint64_t deadline_ns;
 	struct siw_timed timed;
-	struct siw_link link; /* link in ctx->lingering_rds */
+	struct siw_link link; /* link in lane->lingering_rds */
 };
 
 static void rd_linger_close(struct rd_linger *rd_linger)
 {
-	siw_device_timer_cancel(rd_linger->ctx, &rd_linger->timed);
+	siw_device_timer_cancel(rd_linger->lane, &rd_linger->timed);
 	siw_link_del(&rd_linger->link);
-	atomic_fetch_sub(&rd_linger->ctx->n_linger, 1);
+	atomic_fetch_sub(&rd_linger->lane->ctx->n_linger, 1);
 	siw_rd_close(rd_linger->endpoint);
 	free(rd_linger);
 }
@@ -59,7 +59,7 @@ static void rd_linger_handle_timer(struct siw_timed *timed, uint64_t now_ns)
 /*
  * Closes an endpoint that no longer has a queue pair, after the peers have received all messages.
  */
-static void rd_linger_start(struct siw_context *ctx, struct siw_rd *endpoint)
+static void rd_linger_start(struct siw_lane *lane, struct siw_rd *endpoint)
 {
 	uint64_t linger_ns = (uint64_t)siw_settings()->linger_ms * 1000000;
 	struct rd_linger *rd_linger = NULL;
@@ -72,27 +72,28 @@ static void rd_linger_start(struct siw_context *ctx, struct siw_rd *endpoint)
 		return;
 	}
 	rd_linger->handler.serve = rd_linger_handle_socket_event;
-	rd_linger->ctx = ctx;
+	rd_linger->lane = lane;
 	rd_linger->endpoint = endpoint;
 	rd_linger->deadline_ns = siw_now_ns() + linger_ns;
 	rd_linger->timed.tick = rd_linger_handle_timer;
 	siw_link_init(&rd_linger->timed.link);
-	siw_link_add(&ctx->lingering_rds, &rd_linger->link);
+	siw_link_add(&lane->lingering_rds, &rd_linger->link);
 	siw_llp_set_handler(siw_rd_sock(endpoint), &rd_linger->handler);
 	siw_llp_sock_resume(siw_rd_sock(endpoint));
-	siw_device_timer_start_periodic(ctx, &rd_linger->timed, rd_linger->deadline_ns);
-	atomic_fetch_add(&ctx->n_linger, 1);
+	siw_device_timer_start_periodic(lane, &rd_linger->timed, rd_linger->deadline_ns);
+	atomic_fetch_add(&lane->ctx->n_linger, 1);
 }
 
 /*
  * Immediately closes the lingering endpoint (one without a queue pair) that uses the port of addr.
  * Returns whether there was such an endpoint.
  */
-static bool rd_close_lingering_at_port(struct siw_context *ctx, const struct siw_addr *addr)
+static bool rd_close_lingering_at_port(struct siw_lane *lane, const struct siw_addr *addr)
 {
 	struct siw_addr bound;
 
-	for (struct siw_link *l = ctx->lingering_rds.next; l != &ctx->lingering_rds; l = l->next) {
+	for (struct siw_link *l = lane->lingering_rds.next; l != &lane->lingering_rds;
+	     l = l->next) {
 		struct rd_linger *rd_linger = siw_container(l, struct rd_linger, link);
 
 		if (siw_llp_local_addr(siw_rd_sock(rd_linger->endpoint), &bound) ||
@@ -376,10 +377,10 @@ int siw_query_waits(struct siw_qp *qp, struct siw_rd_wait *out, int max)
 	if (max > 0 && !out)
 		return siw_refuse_null("out");
 	n = -EINVAL;
-	siw_lock(&qp->ctx->lane.lock);
+	siw_lock(&qp->lane->lock);
 	if (siw_class_of(base) == &siw_qp_rd_class && siw_rd_qp_of(base)->endpoint)
 		n = siw_rd_list_waiting_peers(siw_rd_qp_of(base)->endpoint, out, max);
-	siw_unlock(&qp->ctx->lane.lock);
+	siw_unlock(&qp->lane->lock);
 	return n == -EINVAL ? siw_qp_refuse_type(base, "RD") : n;
 }
 
@@ -394,10 +395,10 @@ int siw_end_peer(struct siw_qp *qp, const struct siw_addr *peer)
 		return siw_refuse_null("peer");
 	if (siw_class_of(base) != &siw_qp_rd_class)
 		return siw_qp_refuse_type(base, "RD");
-	siw_lock(&qp->ctx->lane.lock);
+	siw_lock(&qp->lane->lock);
 	if (siw_rd_qp_of(base)->endpoint)
 		n = siw_rd_abandon_peer(siw_rd_qp_of(base)->endpoint, peer);
-	siw_unlock(&qp->ctx->lane.lock);
+	siw_unlock(&qp->lane->lock);
 	return n;
 }
 
@@ -412,10 +413,10 @@ int siw_poll_restarts(struct siw_qp *qp, struct siw_rd_restart *out, int max)
 		return siw_refuse_null("out");
 	if (siw_class_of(base) != &siw_qp_rd_class)
 		return siw_qp_refuse_type(base, "RD");
-	siw_lock(&qp->ctx->lane.lock);
+	siw_lock(&qp->lane->lock);
 	if (siw_rd_qp_of(base)->endpoint)
 		n = siw_rd_list_restarted_peers(siw_rd_qp_of(base)->endpoint, out, max);
-	siw_unlock(&qp->ctx->lane.lock);
+	siw_unlock(&qp->lane->lock);
 	return n;
 }
 
@@ -824,7 +825,7 @@ static int rd_handle_socket_event(struct siw_io_handler *self)
 		siw_device_async_raise(&rd->base.qp.async, SIW_EVENT_PEER_RESTARTED);
 	siw_qp_receive_turn_done(&rd->base, n, octets);
 	if (siw_rdmap_rd_stream_count(rd->end) && siw_link_empty(&rd->base.timed.link))
-		siw_device_timer_start_periodic(rd->base.qp.ctx, &rd->base.timed, 0);
+		siw_device_timer_start_periodic(rd->base.qp.lane, &rd->base.timed, 0);
 	return n;
 }
 
@@ -872,13 +873,13 @@ static void rd_qp_close_socket(struct siw_base_qp *base)
 
 	if (!rd->end)
 		return;
-	siw_device_timer_cancel(rd->base.qp.ctx, &rd->base.timed);
+	siw_device_timer_cancel(rd->base.qp.lane, &rd->base.timed);
 	if (rd->base.qp.has_unexpected)
 		siw_qp_set_messages_waiting(&rd->base, false);
 	siw_lock(&rd->base.qp.send_lock);
 	siw_rd_shutdown(rd->endpoint);
 	siw_rdmap_rd_close(rd->end);
-	rd_linger_start(rd->base.qp.ctx, rd->endpoint);
+	rd_linger_start(rd->base.qp.lane, rd->endpoint);
 	rd->end = NULL;
 	rd->ddp = NULL;
 	rd->endpoint = NULL;
@@ -911,7 +912,7 @@ static void rd_handle_timer(struct siw_timed *timed, uint64_t now_ns)
 	left = siw_rdmap_rd_end_idle_streams(rd->end, rd_flow_has_requests);
 	siw_unlock(&rd->base.qp.send_lock);
 	if (!left)
-		siw_device_timer_cancel(rd->base.qp.ctx, timed);
+		siw_device_timer_cancel(rd->base.qp.lane, timed);
 }
 
 /*
@@ -959,9 +960,9 @@ static int rd_qp_open_socket(struct siw_base_qp *base, const struct siw_addr *ad
 
 	if (addr)
 		attr.local = *addr;
-	err = siw_rd_open(base->qp.ctx->lane.port, &attr, &endpoint);
-	if (err == -EADDRINUSE && addr && rd_close_lingering_at_port(base->qp.ctx, addr))
-		err = siw_rd_open(base->qp.ctx->lane.port, &attr, &endpoint);
+	err = siw_rd_open(base->qp.lane->port, &attr, &endpoint);
+	if (err == -EADDRINUSE && addr && rd_close_lingering_at_port(base->qp.lane, addr))
+		err = siw_rd_open(base->qp.lane->port, &attr, &endpoint);
 	if (err)
 		return err;
 	err = rd_open_rdmap(rd, endpoint, &ddp, &end);
@@ -984,6 +985,19 @@ static int rd_qp_open_socket(struct siw_base_qp *base, const struct siw_addr *ad
 	siw_unlock(&base->qp.send_lock);
 	rd_qp_configure_receiving(base);
 	return 0;
+}
+
+static bool rd_qp_free_port(struct siw_base_qp *base, const struct siw_qp_init_attr *init)
+{
+	bool found = false;
+
+	SIW_EACH_LANE(lane, base->qp.ctx)
+	{
+		siw_lock(&lane->lock);
+		found |= rd_close_lingering_at_port(lane, &init->addr);
+		siw_unlock(&lane->lock);
+	}
+	return found;
 }
 
 static int rd_qp_create(struct siw_base_qp *base, const struct siw_qp_init_attr *attr)
@@ -1080,6 +1094,7 @@ const struct siw_qp_class siw_qp_rd_class = {
 	.turn_octets = UINT64_MAX,
 	.failure = SIW_WC_LOC_PROT_ERR,
 	.create = rd_qp_create,
+	.free_port = rd_qp_free_port,
 	.open = rd_qp_open_socket,
 	.before_destroy = rd_qp_start_shutdown_before_destroy,
 	.close = rd_qp_close_socket,

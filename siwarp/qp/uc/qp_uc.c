@@ -62,7 +62,7 @@ static void circuit_breaker_start_interval(struct siw_uc_qp *uc, uint64_t now_ns
 	if (!b->paused)
 		return;
 	b->paused = b->resumed = b->report_seen = false;
-	siw_device_timer_start_at(uc->base.qp.ctx, &uc->base.timed, now_ns + SECOND_NS);
+	siw_device_timer_start_at(uc->base.qp.lane, &uc->base.timed, now_ns + SECOND_NS);
 }
 
 /*
@@ -121,7 +121,7 @@ static void circuit_breaker_evaluate_report(struct siw_uc_qp *uc,
 	b->report_seen = true;
 	if (!b->reports_expected) {
 		siw_llp_sock_enable_timer(uc->sock);
-		siw_device_timer_start_at(uc->base.qp.ctx, &uc->base.timed, now_ns + SECOND_NS);
+		siw_device_timer_start_at(uc->base.qp.lane, &uc->base.timed, now_ns + SECOND_NS);
 	}
 	b->reports_expected = true;
 	if (span < LEAST)
@@ -192,9 +192,9 @@ void siw_qp_circuit_breaker_tick(struct siw_timed *timed, uint64_t now_ns)
 	if (closes)
 		siw_qp_schedule_sending_turn(&uc->base);
 	if (b->paused)
-		siw_device_timer_cancel(uc->base.qp.ctx, timed);
+		siw_device_timer_cancel(uc->base.qp.lane, timed);
 	else
-		siw_device_timer_start_at(uc->base.qp.ctx, timed, now_ns + SECOND_NS);
+		siw_device_timer_start_at(uc->base.qp.lane, timed, now_ns + SECOND_NS);
 }
 
 /* ==== the queue pair ========================================================================== */
@@ -213,7 +213,7 @@ static void uc_close_socket(struct siw_base_qp *base)
 
 	if (!uc->end)
 		return;
-	siw_device_timer_cancel(base->qp.ctx, &base->timed);
+	siw_device_timer_cancel(base->qp.lane, &base->timed);
 	siw_rdmap_uc_close(uc->end);
 	if (uc->socks)
 		siw_addr_socks_close(uc->socks);
@@ -228,12 +228,12 @@ static void uc_close_socket(struct siw_base_qp *base)
 /* Opens DDP and RDMAP on a socket. On failure the caller keeps the ownership of the socket. */
 static int uc_open_endpoint(struct siw_base_qp *base, struct siw_llp_sock *sock)
 {
-	struct siw_context *ctx = base->qp.ctx;
+	struct siw_lane *lane = base->qp.lane;
 	struct siw_uc_qp *uc = siw_uc_qp_of(base);
 	struct siw_rdmap_uc *end;
 	struct siw_ddp_uc *ddp;
 	struct siw_addr bound;
-	int err = siw_ddp_uc_open(ctx->lane.port, ctx->mem, sock, !base->no_crc, &ddp);
+	int err = siw_ddp_uc_open(lane->port, lane->ctx->mem, sock, !base->no_crc, &ddp);
 
 	if (err)
 		return err;
@@ -272,7 +272,7 @@ static int uc_open_socket(struct siw_base_qp *base, const struct siw_addr *addr,
 static int uc_open_sockets_at_every_addr(struct siw_base_qp *base, uint16_t port)
 {
 	struct siw_addr_socks *ends;
-	int err = siw_addr_socks_open(base->qp.ctx, port, base, uc_handle_addr_sock_event, &ends);
+	int err = siw_addr_socks_open(base->qp.lane, port, base, uc_handle_addr_sock_event, &ends);
 
 	if (err)
 		return err;
@@ -416,7 +416,7 @@ static void uc_configure_receiving(struct siw_base_qp *base)
 		uc->peer = (struct siw_addr){ 0 };
 	siw_unlock(&uc->base.qp.send_lock);
 	if (!on)
-		siw_device_timer_cancel(uc->base.qp.ctx, &uc->base.timed);
+		siw_device_timer_cancel(uc->base.qp.lane, &uc->base.timed);
 }
 
 static void uc_query_attr(const struct siw_base_qp *base, struct siw_qp_attr *attr)
@@ -526,7 +526,7 @@ static int uc_make_receiving_turn(struct siw_uc_qp *uc)
 	int n = 0, got = 1;
 
 	while (got && ((n < uc->base.burst && octets < SIW_TURN_OCTETS) ||
-		       siw_llp_port_has_more_datagrams(uc->base.qp.ctx->lane.port))) {
+		       siw_llp_port_has_more_datagrams(uc->base.qp.lane->port))) {
 		got = siw_rdmap_uc_recv(uc->end, &ev, &more);
 		if (got)
 			uc_handle_event(uc, &ev);

@@ -39,21 +39,25 @@ static struct siw_err_limit *error_rate_limit_alloc(void)
 
 /*
  * Whether the rate limits allow another error message to the address; if so, the message is
- * counted.
+ * counted. The queue pairs of all lanes share the limits.
  */
 static bool error_rate_limit_admits_message(struct siw_context *ctx, const struct siw_addr *to)
 {
 	const struct siw_settings *set = siw_settings();
 	uint64_t all = (uint64_t)set->err_rate, one = (uint64_t)set->err_source_rate;
+	struct siw_err_limit *limit;
+	bool admitted;
 
+	siw_lock(&ctx->err_lock);
 	if (!ctx->err_limit)
 		ctx->err_limit = error_rate_limit_alloc();
-	if (!ctx->err_limit)
-		return false;
-	return siw_source_consume_token(&ctx->err_limit->buckets,
-					siw_source_index(ctx->err_limit->key, to),
-					&(struct siw_rate){ all, all },
-					&(struct siw_rate){ one, one }, siw_now_ns());
+	limit = ctx->err_limit;
+	admitted = limit &&
+		   siw_source_consume_token(&limit->buckets, siw_source_index(limit->key, to),
+					    &(struct siw_rate){ all, all },
+					    &(struct siw_rate){ one, one }, siw_now_ns());
+	siw_unlock(&ctx->err_lock);
+	return admitted;
 }
 
 /* ==== errors ================================================================================== */
@@ -593,14 +597,14 @@ static void ud_close_socket(struct siw_base_qp *base)
 static int ud_open_endpoint(struct siw_ud_qp *ud, struct siw_llp_sock *sock,
 			    struct siw_rdmap_dgram *share)
 {
-	struct siw_context *ctx = ud->base.qp.ctx;
+	struct siw_lane *lane = ud->base.qp.lane;
 	struct siw_rdmap_dgram *dgram;
 	struct siw_ddp_dgram *ddp;
 	struct siw_addr bound;
 	int err = siw_llp_local_addr(sock, &bound);
 
 	if (!err)
-		err = siw_ddp_dgram_open(ctx->lane.port, ctx->mem, sock, !ud->base.no_crc, &ddp);
+		err = siw_ddp_dgram_open(lane->port, lane->ctx->mem, sock, !ud->base.no_crc, &ddp);
 	if (err)
 		return err;
 	err = siw_rdmap_dgram_open(ddp, share, ud, &dgram);
@@ -653,7 +657,7 @@ static int ud_open_socket(struct siw_base_qp *base, const struct siw_addr *addr,
 static int ud_open_sockets_at_every_addr(struct siw_ud_qp *ud, uint16_t port)
 {
 	struct siw_addr_socks *ends;
-	int err = siw_addr_socks_open(ud->base.qp.ctx, port, ud, ud_handle_addr_sock_event, &ends);
+	int err = siw_addr_socks_open(ud->base.qp.lane, port, ud, ud_handle_addr_sock_event, &ends);
 
 	if (err)
 		return err;
@@ -682,7 +686,6 @@ static void ud_share_sockets(struct siw_ud_qp *ud, const struct siw_ud_qp *with)
  */
 static int ud_open_on_shared_socket(struct siw_ud_qp *ud, const struct siw_ud_qp *with)
 {
-	struct siw_context *ctx = ud->base.qp.ctx;
 	int tries, err;
 
 	/* The other QP may have been destroyed, and its memory reused for another QP type. */
@@ -698,12 +701,8 @@ static int ud_open_on_shared_socket(struct siw_ud_qp *ud, const struct siw_ud_qp
 		if (err)
 			return err == -ENOSPC ? siw_refuse(SHARE_FULL, SIW_MAX_SHARERS) : err;
 		ud_share_sockets(ud, with);
-		if (ud->base.qp.qpn < SIW_FIRST_RC_QPN)
+		if (siw_qp_reserve_qpn(&ud->base, ud->base.qp.qpn))
 			return 0;
-		if (!atomic_load(&ctx->n_rc) || !siw_qp_qpn_taken(ctx, ud->base.qp.qpn)) {
-			ctx->n_high++;
-			return 0;
-		}
 		ud_close_socket(&ud->base);
 	}
 	return siw_refuse(SHARE_FULL, SIW_MAX_SHARERS);
@@ -724,12 +723,6 @@ static int ud_create(struct siw_base_qp *base, const struct siw_qp_init_attr *in
 						     siw_addr_port(&init->addr));
 	err = siw_qp_addr_or_first_of_device(base, &init->addr, &addr);
 	return err ? err : ud_open_socket(base, &addr, -1);
-}
-
-static void ud_free_resources(struct siw_base_qp *base)
-{
-	base->qp.ctx->n_high -= siw_ud_qp_of(base)->dgram && base->qp.qpn >= SIW_FIRST_RC_QPN;
-	ud_close_socket(base);
 }
 
 static int ud_get_addr(const struct siw_base_qp *base, struct siw_addr *own, struct siw_addr *peer)
@@ -776,10 +769,10 @@ int siw_query_drops(struct siw_qp *qp, struct siw_source_drops *out, int max)
 		return siw_refuse_null("out");
 	ud = siw_ud_qp_of(siw_base_qp_of(qp));
 	n = -EINVAL;
-	siw_lock(&qp->ctx->lane.lock);
+	siw_lock(&qp->lane->lock);
 	if (siw_class_of(&ud->base) == &siw_qp_ud_class && ud->dgram)
 		n = siw_rdmap_dgram_query_drops_by_source(ud->dgram, out, max);
-	siw_unlock(&qp->ctx->lane.lock);
+	siw_unlock(&qp->lane->lock);
 	return n == -EINVAL ? siw_qp_refuse_type(&ud->base, "UD") : siw_refused(n);
 }
 
@@ -819,7 +812,7 @@ static inline int ud_make_receiving_turn(struct siw_ud_qp *ud)
 
 	ev.of_write = false;
 	while (((n < ud->base.burst && octets < SIW_TURN_OCTETS) ||
-		siw_llp_port_has_more_datagrams(ud->base.qp.ctx->lane.port)) &&
+		siw_llp_port_has_more_datagrams(ud->base.qp.lane->port)) &&
 	       siw_rdmap_dgram_recv(ud->dgram, &ev) == 1) {
 		/* The event is for the QP itself or for a QP that shares the socket. */
 		struct siw_ud_qp *to = ev.user;
@@ -892,7 +885,7 @@ const struct siw_qp_class siw_qp_ud_class = {
 	.create = ud_create,
 	.open = ud_open_socket,
 	.may_destroy = ud_may_destroy,
-	.close = ud_free_resources,
+	.close = ud_close_socket,
 	.addr = ud_get_addr,
 	.receive = ud_configure_receiving,
 	.modified = ud_apply_modified_attrs,

@@ -11,7 +11,10 @@
 
 _Static_assert(SIW_MCAST_PORT == 62607, "SIW_MCAST_PORT is the default of setting mcast_port");
 
-/* A multicast group, in list ctx->groups. The detach of the last member frees the group. */
+/*
+ * A multicast group, in the list of groups of its lane. The detach of the last member frees the
+ * group.
+ */
 struct siw_group {
 	struct siw_io_handler handler; /* must be the first member of the struct */
 	struct siw_link link;
@@ -55,9 +58,9 @@ static int mcast_group_handle_socket_event(struct siw_io_handler *self)
 	return n;
 }
 
-static struct siw_group *mcast_group_find(struct siw_context *ctx, const struct siw_addr *addr)
+static struct siw_group *mcast_group_find(struct siw_lane *lane, const struct siw_addr *addr)
 {
-	for (struct siw_link *l = ctx->groups.next; l != &ctx->groups; l = l->next) {
+	for (struct siw_link *l = lane->groups.next; l != &lane->groups; l = l->next) {
 		struct siw_group *group = siw_container(l, struct siw_group, link);
 
 		if (siw_addr_same(&group->addr, addr))
@@ -67,13 +70,13 @@ static struct siw_group *mcast_group_find(struct siw_context *ctx, const struct 
 }
 
 /* Opens the DDP and RDMAP endpoint that receives on the group's socket. */
-static int mcast_group_open_endpoint(struct siw_context *ctx, struct siw_group *group)
+static int mcast_group_open_endpoint(struct siw_lane *lane, struct siw_group *group)
 {
 	struct siw_ddp_dgram *ddp;
 	int err;
 
-	group->port = ctx->lane.port;
-	err = siw_ddp_dgram_open(ctx->lane.port, ctx->mem, group->sock, false, &ddp);
+	group->port = lane->port;
+	err = siw_ddp_dgram_open(lane->port, lane->ctx->mem, group->sock, false, &ddp);
 
 	if (err)
 		return err;
@@ -83,7 +86,7 @@ static int mcast_group_open_endpoint(struct siw_context *ctx, struct siw_group *
 	return err;
 }
 
-static int mcast_group_create(struct siw_context *ctx, const struct siw_addr *addr,
+static int mcast_group_create(struct siw_lane *lane, const struct siw_addr *addr,
 			      struct siw_group **out)
 {
 	struct siw_group *group = calloc(1, sizeof(*group));
@@ -96,14 +99,14 @@ static int mcast_group_create(struct siw_context *ctx, const struct siw_addr *ad
 	group->addr = *addr;
 	group->burst = 1;
 	bound.port_be = htons((uint16_t)siw_settings()->mcast_port);
-	err = siw_llp_udp_join(ctx->lane.port, &bound, ctx->info.netdev, &group->handler,
+	err = siw_llp_udp_join(lane->port, &bound, lane->ctx->info.netdev, &group->handler,
 			       &group->sock);
 	if (err)
 		goto free_group;
-	err = mcast_group_open_endpoint(ctx, group);
+	err = mcast_group_open_endpoint(lane, group);
 	if (err)
 		goto close_sock;
-	siw_link_add(&ctx->groups, &group->link);
+	siw_link_add(&lane->groups, &group->link);
 	*out = group;
 	return 0;
 
@@ -125,7 +128,7 @@ static void mcast_group_destroy(struct siw_group *group)
 /* The progress lock is held. */
 static int mcast_group_attach_qp(struct siw_ud_qp *ud, const struct siw_addr *addr)
 {
-	struct siw_group *group = mcast_group_find(ud->base.qp.ctx, addr);
+	struct siw_group *group = mcast_group_find(ud->base.qp.lane, addr);
 	struct siw_addr any = { 0 }, own;
 	bool fresh = !group;
 	int err;
@@ -136,7 +139,7 @@ static int mcast_group_attach_qp(struct siw_ud_qp *ud, const struct siw_addr *ad
 	    !(ud->socks && siw_addr_socks_find(ud->socks, addr, &any)))
 		return siw_refuse(MCAST_FAMILY,
 				  siw_reason_text(own.family == AF_INET ? "IPv4" : "IPv6"));
-	err = fresh ? mcast_group_create(ud->base.qp.ctx, addr, &group) : 0;
+	err = fresh ? mcast_group_create(ud->base.qp.lane, addr, &group) : 0;
 	if (err)
 		return err == -EADDRINUSE ? siw_refuse(MCAST_PORT) : err;
 	err = siw_rdmap_mcast_group_attach(group->rdmap, ud->dgram);
@@ -152,7 +155,7 @@ static int mcast_group_attach_qp(struct siw_ud_qp *ud, const struct siw_addr *ad
 /* The progress lock is held. */
 static int mcast_group_detach_qp(struct siw_ud_qp *ud, const struct siw_addr *addr)
 {
-	struct siw_group *group = mcast_group_find(ud->base.qp.ctx, addr);
+	struct siw_group *group = mcast_group_find(ud->base.qp.lane, addr);
 	int left = group && ud->dgram ? siw_rdmap_mcast_group_detach(group->rdmap, ud->dgram)
 				      : -ENOENT;
 
@@ -167,10 +170,10 @@ static int mcast_group_detach_qp(struct siw_ud_qp *ud, const struct siw_addr *ad
 
 void siw_qp_leave_mcast_groups(struct siw_ud_qp *ud)
 {
-	struct siw_context *ctx = ud->base.qp.ctx;
+	struct siw_lane *lane = ud->base.qp.lane;
 	struct siw_link *l, *next;
 
-	for (l = ctx->groups.next; ud->n_groups && l != &ctx->groups; l = next) {
+	for (l = lane->groups.next; ud->n_groups && l != &lane->groups; l = next) {
 		struct siw_group *group = siw_container(l, struct siw_group, link);
 		struct siw_addr addr = group->addr;
 
@@ -197,11 +200,11 @@ static int mcast_group_attach_or_detach(struct siw_qp *qp, const struct siw_addr
 	key = *addr;
 	key.port_be = 0;
 	key.scope = 0;
-	siw_lock(&qp->ctx->lane.lock);
+	siw_lock(&qp->lane->lock);
 	err = siw_teardown_of(siw_base_qp_of(qp)) == SIW_DEAD
 		      ? siw_refuse(DESTROYED)
 		      : how(siw_ud_qp_of(siw_base_qp_of(qp)), &key);
-	siw_unlock(&qp->ctx->lane.lock);
+	siw_unlock(&qp->lane->lock);
 	return siw_refused(err);
 }
 

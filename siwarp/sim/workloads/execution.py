@@ -1582,8 +1582,10 @@ class Execution:
         self.crashes += 1
         self.stale += len(host.context._list_open_descendants()) + 1
         # The engine keeps the structs of destroyed objects for later objects of the same type: for
-        # a queue pair, its own struct and the structs of its regions.
-        self.stale += 4 * (sum(host.most.values()) - len(host.ends))
+        # a queue pair, its own struct, which is reused only in its lane, and the structs of its
+        # regions.
+        lanes = host.context.num_comp_vectors
+        self.stale += 4 * (lanes * sum(host.most.values()) - len(host.ends))
         host.up = False
         host.disturbance.note_instant_fault(self.world.now_ns)
         for end in host.ends:

@@ -161,6 +161,7 @@ def test_a_receive_that_an_aborted_message_filled_partly_is_used_for_the_next_me
         wait_until(lambda: any(b.into.view[:1024]))
         a.qp.modify(QPAttr(qp_state=QPState.ERR))
         assert not a.poll_sends()[0].ok
+    assert_no_completion(b.rcq, 0.02)  # b learns meanwhile that the message was aborted
     c.send(b, b"whole")
     got = b.poll_receives()[0]
     assert (got.wr_id, got.byte_len, got.source) == (1, 5, c.qp.addr)

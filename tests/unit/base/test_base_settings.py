@@ -20,6 +20,7 @@ ENOENT, EINVAL, ERANGE = 2, 22, 34
 #: The documented default, minimum and maximum of each setting.
 DOCUMENTED_SETTINGS = {
     "progress_thread": (1, 0, 1),
+    "lanes": (1, 1, 16),
     "nap_us": (1000, 50, 100000),
     "spin_us": (30, 0, 10000),
     "budget": (64, 1, 4096),
@@ -241,7 +242,7 @@ go = threading.Barrier(8)
 seen = []
 def read_setting():
     go.wait()
-    seen.append(lib.siw_setting_value(3))
+    seen.append(lib.siw_setting_value(4))
 threads = [threading.Thread(target=read_setting) for _ in range(8)]
 [t.start() for t in threads]
 [t.join() for t in threads]

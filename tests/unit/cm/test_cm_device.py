@@ -8,7 +8,9 @@ import os
 import socket
 import threading
 import time
+from pathlib import Path
 
+import pace
 import pytest
 from harness.rc_harness import SEND, End, Wire
 from harness.verbs_harness import LIMIT, Rig, errno_raised_by, octet_pattern, poll
@@ -125,6 +127,18 @@ def test_migrating_a_cm_id_moves_its_unread_events_to_the_new_channel(rig: Rig) 
     assert a.next_cm_event().type == CMEventType.ESTABLISHED
     a.id.disconnect()
     assert next_cm_event(third).type == CMEventType.DISCONNECTED
+
+
+@pytest.mark.parametrize("row", ["read", "move"])
+def test_events_are_read_and_moved_without_the_progress_lock(build_dir: Path, row: str) -> None:
+    done = pace.run_command(
+        [build_dir / "tests/c/siw-test-events", row],
+        capture_output=True,
+        text=True,
+        seconds=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_a_cm_id_cannot_migrate_to_a_channel_of_another_device(

@@ -292,7 +292,6 @@ def test_an_srq_is_resized_while_receives_are_posted_and_consumed(rig: Rig) -> N
         while not done.is_set():
             shared.srq.modify(SrqAttr(max_wr=next(sizes)), SrqAttrMask.MAX_WR)
             changes.append(1)
-            # The pause lets other polls make progress, which they cannot during a resize.
             done.wait(0.0005)
 
     changer = threading.Thread(target=resize_repeatedly)
@@ -300,9 +299,10 @@ def test_an_srq_is_resized_while_receives_are_posted_and_consumed(rig: Rig) -> N
     try:
         taken: list[int] = []
         began = net.now()
-        while len(taken) < messages:
+        # On a busy machine the other thread may not run before many messages have arrived.
+        while len(taken) < messages or len(changes) < 4:
             assert not limit_exceeded(began, LIMIT)
-            while posted < min(len(taken) + 32, messages):
+            while posted < len(taken) + 32:
                 shared.post_receives(posted)
                 pair.a.post_send(SendWR(sg=[pair.out.sge(0, 4)], ah=to))
                 posted += 1
@@ -311,8 +311,7 @@ def test_an_srq_is_resized_while_receives_are_posted_and_consumed(rig: Rig) -> N
     finally:
         done.set()
         changer.join()
-    assert taken == list(range(messages))
-    assert len(changes) > 3
+    assert taken == list(range(len(taken)))
 
 
 # ---- objects in use

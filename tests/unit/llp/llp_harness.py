@@ -68,8 +68,26 @@ class LlpSocket:
         port.socks[self.number] = self
 
     def close(self) -> None:
-        del self.port.socks[self.number]
+        self.port.socks.pop(self.number, None)
         lib.siw_llp_close(self.c)
+
+    def leave_port(self) -> None:
+        del self.port.socks[self.number]
+        lib.siw_llp_leave_port(self.c)
+
+    def join_port(self, port: Port) -> int:
+        """Add the socket, which is in no port, to a port; return the result of the C function."""
+        number = port.next_socket_number()
+        lib.siw_llp_set_handler(self.c, ffi.cast("void *", number))
+        rv = lib.siw_llp_join_port(self.c, port.c)
+        if rv == 0:
+            self.port, self.number = port, number
+            port.socks[number] = self
+        return rv
+
+    def move_to(self, port: Port) -> None:
+        self.leave_port()
+        assert self.join_port(port) == 0
 
     def local_addr(self) -> Any:
         a = ffi.new("struct siw_addr *")
@@ -86,8 +104,16 @@ class LlpSocket:
     def want_write(self, on: bool) -> None:
         lib.siw_llp_update_want_write(self.c, on)
 
+    def pause(self) -> None:
+        lib.siw_llp_sock_pause(self.c)
+
     def resume(self) -> None:
         lib.siw_llp_sock_resume(self.c)
+
+    def set_timer(self, at: int) -> None:
+        """Set a timer at `at` ns of the monotonic clock."""
+        lib.siw_llp_sock_enable_timer(self.c)
+        lib.siw_llp_sock_set_timer(self.c, at)
 
     # UDP calls.
 
@@ -168,7 +194,7 @@ class Port:
 
     def __init__(self) -> None:
         out = ffi.new("struct siw_llp_port **")
-        rv = lib.siw_llp_poll_port_open(out)
+        rv = lib.siw_llp_poll_port_open(ffi.NULL, out)
         if rv < 0:
             raise OSError(-rv, os.strerror(-rv))
         self.c = out[0]
@@ -210,6 +236,11 @@ class Port:
         assert 0 <= rv <= n
         # The lookup raises KeyError for the handler of a closed socket.
         return [self.socks[int(ffi.cast("intptr_t", handlers[i]))] for i in range(rv)]
+
+    def wait_until_ready(self, sock: LlpSocket) -> None:
+        """Poll and wait until the socket is reported as ready."""
+        while sock not in self.poll():
+            assert self.wait(10_000_000) == 1, "the wait lasted 10 s"
 
     def poll_until_ready(self, sock: LlpSocket, limit: int = 100, n: int = 64) -> int:
         """Poll until the socket is reported as ready; return the number of polls."""
@@ -264,6 +295,14 @@ class Port:
         for _ in range(200):
             for s in self.poll():
                 s.receive_all()
+
+
+def wait_any(ports: list[Port], timeout_us: int, extra_fd: int = -1) -> int:
+    """Wait until a socket of one of the ports is ready; return the result of the C function."""
+    sets = ffi.new("struct siw_llp_waitset[]", len(ports))
+    for i, port in enumerate(ports):
+        lib.siw_llp_waitset_fill(port.c, sets + i)
+    return lib.siw_llp_wait_any(sets, len(ports), extra_fd, timeout_us)
 
 
 def wait_until(what: Callable[[], Any], seconds: float = 10.0) -> Any:

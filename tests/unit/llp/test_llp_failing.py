@@ -81,7 +81,7 @@ CALLS = [
     ("lib.siw_llp_peer_addr(u4.c, siw_addr('::1'))", "getpeername"),
     ("lib.siw_llp_list_interfaces(ffi.new('struct siw_llp_interface[8]'), 8)", "getifaddrs socket"),
     (
-        "lib.siw_llp_poll_port_open(ffi.new('struct siw_llp_port **'))",
+        "lib.siw_llp_poll_port_open(ffi.NULL, ffi.new('struct siw_llp_port **'))",
         "epoll_create1 eventfd epoll_ctl",
     ),
     ("lib.siw_llp_event_open()", "eventfd"),

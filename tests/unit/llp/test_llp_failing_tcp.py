@@ -175,3 +175,34 @@ assert not is_set()
 lib.siw_llp_event_close(fd)
 """,
     )
+
+
+def test_a_socket_that_could_not_join_a_port_can_join_another_port_or_be_closed(
+    build_dir: Path,
+) -> None:
+    run_with_failing_calls(
+        build_dir,
+        """
+p, q = Port(), Port()
+before = list_open_descriptors()
+a, b = p.connected_pair()
+assert a.send(b"unread") == 6
+
+def move_b_without_memory():
+    b.leave_port()
+    with failing("epoll_ctl", errno.ENOMEM):
+        assert b.join_port(q) == -errno.ENOMEM
+
+move_b_without_memory()
+assert b.join_port(p) == 0
+p.wait_until_ready(b)
+assert b.recv()[1] == b"unread"
+move_b_without_memory()
+b.close()
+wait_until(lambda: a.recv()[0] == 0)
+a.close()
+assert list_open_descriptors() == before
+p.close()
+q.close()
+""",
+    )

@@ -96,6 +96,15 @@ def test_a_wake_call_ends_the_next_waits_until_a_poll_clears_the_wake_up(port):
     assert port.wait(1000) == 0
 
 
+def test_a_wake_call_ends_a_later_wait_on_a_wait_set_that_was_filled_before_the_call(port):
+    """Check a thread that falls asleep only after another thread has polled the port."""
+    asleep = port.fill_waitset()
+    port.wake()
+    port.poll()
+    assert port.lib.siw_llp_wait(asleep, -1, 10_000_000) == 1
+    assert port.wait(1000) == 0
+
+
 def test_a_wake_call_ends_every_wait_in_progress(port):
     got, begun = [], threading.Barrier(5)
 

@@ -328,7 +328,7 @@ class World:
 
     def __init__(self) -> None:
         out = ffi.new("struct siw_llp_port **")
-        check_result(lib.siw_llp_poll_port_open(out))
+        check_result(lib.siw_llp_poll_port_open(ffi.NULL, out))
         self.port = out[0]
         self._streams: list[Stream] = []
         self._sockets: list[socket.socket] = []

@@ -356,7 +356,7 @@ def refused_queue_calls() -> list[Call]:
         lambda w: (
             lambda ch: (CQ(w.ctx, channel=ch), lib.siw_destroy_comp_channel(ch._c_object()))
         )(CompChannel(w.ctx)),
-        lambda w: CQ(w.ctx, comp_vector=1),
+        lambda w: CQ(w.ctx, comp_vector=w.ctx.num_comp_vectors),
         lambda w: (w.make_ud_qp(), lib.siw_destroy_cq(w.cq._c_object())),
         lambda w: (lambda cq: (fill_cq(w, cq), cq.resize(1)))(CQ(w.ctx, 8)),
         lambda w: (lambda cq: QP(w.pd, QPInitAttr(scq=cq)))(create_overflowed_cq(w)),

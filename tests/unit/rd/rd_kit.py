@@ -51,7 +51,7 @@ class Endpoint:
 
     def __init__(self, where: str = net.HERE, port: int = 0, **attrs: Any) -> None:
         out = ffi.new("struct siw_llp_port **")
-        assert lib.siw_llp_poll_port_open(out) == 0
+        assert lib.siw_llp_poll_port_open(ffi.NULL, out) == 0
         self.port = out[0]
         attr = ffi.new("struct siw_rd_attr *")
         attr.local = siw_addr(where, port)[0]

@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Events of connections and the locks that protect them. "read": the end of a connection is
+ * reported to a thread although the progress lock is held. "move": an id moves to another channel
+ * while its connection ends; the event arrives in the new channel, whichever is first.
+ */
+#include <poll.h>
+#include <pthread.h>
+#include <string.h>
+
+#include "device/device.h"
+#include "rig.h"
+
+#define CONNECTIONS 200
+
+static struct rig rig;
+static struct siw_cm_channel *other;
+static struct end a, b;
+static pthread_barrier_t both;
+
+static void await_event(struct siw_cm_channel *channel)
+{
+	struct pollfd readable = { .fd = siw_cm_channel_fd(channel), .events = POLLIN };
+
+	must(poll(&readable, 1, LIMIT_MS) == 1);
+}
+
+/* Reads the event that the connection of one of the two ids has ended, and returns the id. */
+static struct siw_cm_id *read_end_of_connection(struct siw_cm_channel *channel)
+{
+	struct siw_cm_event event;
+
+	await_event(channel);
+	check(siw_cm_get_event(channel, &event, 0));
+	must(event.event == SIW_CM_DISCONNECTED);
+	return event.id;
+}
+
+static void read_event_with_progress_lock_held(void)
+{
+	connect_rc_endpoints(&a, &rig, &b, &rig, 1);
+	check(siw_cm_disconnect(a.id));
+	await_event(rig.cm);
+	siw_lock(&rig.ctx->lane0.lock);
+	read_end_of_connection(rig.cm);
+	siw_unlock(&rig.ctx->lane0.lock);
+	close_endpoint(&a);
+	close_endpoint(&b);
+}
+
+static void *move_ids(void *unused)
+{
+	(void)unused;
+	for (int i = 0; i < CONNECTIONS; i++) {
+		pthread_barrier_wait(&both);
+		check(siw_cm_migrate_id(a.id, other));
+		check(siw_cm_migrate_id(b.id, other));
+		pthread_barrier_wait(&both);
+	}
+	return NULL;
+}
+
+static void move_ids_whose_connection_ends(void)
+{
+	struct siw_cm_event event;
+	pthread_t mover;
+
+	must(pthread_barrier_init(&both, NULL, 2) == 0);
+	must(pthread_create(&mover, NULL, move_ids, NULL) == 0);
+	for (int i = 0; i < CONNECTIONS; i++) {
+		struct siw_cm_id *first;
+
+		connect_rc_endpoints(&a, &rig, &b, &rig, 1);
+		pthread_barrier_wait(&both);
+		check(siw_cm_disconnect(a.id));
+		pthread_barrier_wait(&both);
+		first = read_end_of_connection(other);
+		must(first != read_end_of_connection(other));
+		must(siw_cm_get_event(rig.cm, &event, 0) < 0);
+		close_endpoint(&a);
+		close_endpoint(&b);
+	}
+	must(pthread_join(mover, NULL) == 0);
+	must(pthread_barrier_destroy(&both) == 0);
+}
+
+int main(int argc, char **argv)
+{
+	must(argc == 2);
+	rig_open(&rig);
+	other = siw_cm_create_channel(rig.ctx);
+	must(other);
+	if (strcmp(argv[1], "read") == 0)
+		read_event_with_progress_lock_held();
+	else
+		move_ids_whose_connection_ends();
+	check(siw_cm_destroy_channel(other));
+	rig_close(&rig);
+	return 0;
+}

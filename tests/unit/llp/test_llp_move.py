@@ -1,0 +1,373 @@
+"""TCP sockets that move to another port: no octet, no event and no timer is lost."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from scapy.layers.inet import TCP
+from unit.llp.llp_harness import LlpSocket, Port, port_of, wait_any
+from unit.llp.test_llp_capture import (
+    OCTETS,
+    assert_sequence_numbers_continue,
+    capture_to_file,
+    read_packets,
+    transfer_stream,
+)
+from unit.llp.test_llp_faults import temporarily_install_fault_plan
+
+from siwarp.inspect import tcp_streams
+
+EACH_STATE = pytest.mark.parametrize("state", ["cold", "ready", "hot", "armed"])
+#: Times of the monotonic clock in ns.
+PAST, FAR_FUTURE = 1, 1 << 62
+
+
+@pytest.fixture
+def other_port(helpers: SimpleNamespace) -> Iterator[Port]:
+    p = helpers.Port()
+    yield p
+    p.close()
+
+
+def bring_stream_to_state(port: Port, a: LlpSocket, b: LlpSocket, state: str) -> None:
+    """Make `b` cold, cold and marked ready, hot, or hot while the port is armed; no octet is left.
+
+    A socket stays cold until octets arrive.
+    """
+    port.drain_ready_sockets()
+    if state in {"hot", "armed"}:
+        assert a.send(b"x") == 1
+        port.wait_until_ready(b)
+        assert b.receive_all() == 1
+        assert b.fd in port.hot_fds()
+    if state == "armed":
+        port.arm()
+    if state == "ready":
+        b.resume()
+
+
+@EACH_STATE
+def test_octets_that_arrived_before_a_move_are_reported_by_the_new_port(
+    port: Port, other_port: Port, state: str
+) -> None:
+    a, b = port.connected_pair()
+    bring_stream_to_state(port, a, b, state)
+    assert a.send(b"unread") == 6
+    b.move_to(other_port)
+    other_port.wait_until_ready(b)
+    assert b.recv()[1] == b"unread"
+    assert b.recv()[0] == -errno.EAGAIN
+    port.drain_ready_sockets()  # fails if the port still reports the socket
+
+
+@EACH_STATE
+def test_octets_that_arrive_after_a_move_end_a_wait_on_the_new_port(
+    port: Port, other_port: Port, state: str
+) -> None:
+    a, b = port.connected_pair()
+    bring_stream_to_state(port, a, b, state)
+    asleep = other_port.fill_waitset()
+    b.move_to(other_port)
+    assert a.send(b"later") == 5
+    assert other_port.lib.siw_llp_wait(asleep, -1, 10_000_000) == 1
+    other_port.wait_until_ready(b)
+    assert b.recv()[1] == b"later"
+
+
+@EACH_STATE
+def test_octets_that_arrive_while_a_socket_is_in_no_port_are_reported_afterwards(
+    port: Port, other_port: Port, state: str
+) -> None:
+    a, b = port.connected_pair()
+    bring_stream_to_state(port, a, b, state)
+    b.leave_port()
+    assert a.send(b"between") == 7
+    assert b.join_port(other_port) == 0
+    other_port.wait_until_ready(b)
+    assert b.recv()[1] == b"between"
+
+
+def test_an_idle_socket_is_not_reported_after_a_move(port: Port, other_port: Port) -> None:
+    a, b = port.connected_pair()
+    bring_stream_to_state(port, a, b, "hot")
+    b.move_to(other_port)
+    assert all(b not in other_port.poll() for _ in range(100))
+    assert other_port.wait(1000) == 0
+    assert other_port.hot_fds() == []
+
+
+def test_a_socket_that_was_marked_ready_without_octets_in_the_kernel_is_still_ready(
+    port: Port, other_port: Port
+) -> None:
+    """Check a socket whose octets the upper layer has read but not handled."""
+    a, b = port.connected_pair()
+    bring_stream_to_state(port, a, b, "ready")
+    asleep = other_port.fill_waitset()
+    b.move_to(other_port)
+    assert other_port.lib.siw_llp_wait(asleep, -1, 10_000_000) == 1
+    assert other_port.wait(10_000_000) == 1
+    assert b in other_port.poll()
+    assert b.recv()[0] == -errno.EAGAIN
+    assert b not in other_port.poll()
+
+
+def test_a_partly_read_hot_socket_is_ready_after_a_move(port: Port, other_port: Port) -> None:
+    a, b = port.connected_pair()
+    bring_stream_to_state(port, a, b, "hot")
+    assert a.send(b"12") == 2
+    port.wait_until_ready(b)
+    assert b.recv(1)[1] == b"1"
+    b.move_to(other_port)
+    assert b in other_port.poll()
+    assert b.recv()[1] == b"2"
+
+
+def test_the_end_of_a_stream_is_reported_by_the_new_port(port: Port, other_port: Port) -> None:
+    a, b = port.connected_pair()
+    b.move_to(other_port)
+    a.close()
+    other_port.wait_until_ready(b)
+    assert b.recv()[0] == 0
+
+
+def fill_stream(a: LlpSocket) -> int:
+    """Send until the socket is full; return the number of octets sent."""
+    sent = 0
+    while (rv := a.send(bytes(1 << 16))) > 0:
+        sent += rv
+    assert rv == -errno.EAGAIN
+    return sent
+
+
+def receive_octets(port: Port, b: LlpSocket, octets: int) -> None:
+    """Receive exactly this number of octets."""
+    while octets:
+        rv = b.recv()[0]
+        if rv == -errno.EAGAIN:
+            port.wait_until_ready(b)
+        else:
+            assert 0 < rv <= octets
+            octets -= rv
+
+
+@pytest.mark.parametrize("state", ["cold", "hot"])
+@pytest.mark.parametrize("emptied", ["before", "between", "after"])
+def test_a_full_stream_that_moves_is_reported_when_it_has_space(
+    port: Port, other_port: Port, state: str, emptied: str
+) -> None:
+    """Check space that appears before the socket leaves, in no port, and after it has joined."""
+    a, b = port.connected_pair()
+    bring_stream_to_state(port, b, a, state)
+    sent = fill_stream(a)
+    if emptied == "before":
+        receive_octets(port, b, sent)
+    a.leave_port()
+    if emptied == "between":
+        receive_octets(port, b, sent)
+    assert a.join_port(other_port) == 0
+    if emptied == "after":
+        receive_octets(port, b, sent)
+    other_port.wait_until_ready(a)
+    assert a.send(b"x") == 1
+    a.want_write(False)
+
+
+def test_a_paused_socket_that_moves_reports_octets_only_after_it_is_resumed(
+    port: Port, other_port: Port
+) -> None:
+    a, b = port.connected_pair()
+    bring_stream_to_state(port, a, b, "hot")
+    b.pause()
+    assert a.send(b"held") == 4
+    b.move_to(other_port)
+    assert a.send(b" back") == 5
+    assert all(b not in other_port.poll() for _ in range(100))
+    assert other_port.wait(1000) == 0
+    b.resume()
+    assert b in other_port.poll()
+    assert b.recv()[1] == b"held back"
+    b.pause()
+    b.move_to(port)
+    a.close()
+    port.wait_until_ready(b)
+    assert b.recv()[0] == 0
+
+
+@pytest.mark.parametrize("at", [PAST, FAR_FUTURE])
+def test_a_timer_moves_with_its_socket(port: Port, other_port: Port, at: int) -> None:
+    a, _ = port.connected_pair()
+    port.drain_ready_sockets()
+    a.set_timer(at)
+    asleep = other_port.fill_waitset()
+    a.move_to(other_port)
+    assert other_port.lib.siw_llp_wait(asleep, -1, 10_000_000) == 1, "the wait was not shortened"
+    assert other_port.fill_waitset().due_ns == at
+    assert (a in other_port.poll()) == (at == PAST)
+    assert other_port.lib.siw_llp_sock_timer_is_pending(a.c) == (at != PAST)
+
+
+def test_a_timer_can_be_set_after_a_move(port: Port, other_port: Port) -> None:
+    a, _ = port.connected_pair()
+    port.drain_ready_sockets()
+    other_port.lib.siw_llp_sock_enable_timer(a.c)
+    a.move_to(other_port)
+    assert other_port.fill_waitset().due_ns == 0
+    a.set_timer(PAST)
+    assert a in other_port.poll()
+    assert a.recv()[0] == -errno.EAGAIN
+    port.drain_ready_sockets()
+
+
+# ---- fault plans and captures
+
+
+def poll_until_reported(ports: list[Port], sock: LlpSocket) -> None:
+    """Poll all ports, and wait for all of them, until one of them reports the socket."""
+    while sock not in [s for p in ports for s in p.poll()]:
+        assert wait_any(ports, 10_000_000) == 1
+
+
+@pytest.mark.parametrize("way", ["tx", "rx"])
+@pytest.mark.parametrize("removed", [False, True])
+def test_octets_that_a_fault_plan_holds_back_move_with_their_socket(
+    port: Port, other_port: Port, helpers: SimpleNamespace, way: str, removed: bool
+) -> None:
+    """Check octets that become due, and octets that are released because the plan is removed."""
+    a, b = port.connected_pair()
+    port.drain_ready_sockets()
+    counters = helpers.Counters()
+    with temporarily_install_fault_plan(helpers, f"{way}:delay={'1000s' if removed else '100ms'}"):
+        assert a.send(b"delayed") == 7
+        helpers.wait_until(lambda: b.recv()[0] == -errno.EAGAIN and counters["fault_delay"] == 1)
+        asleep = other_port.fill_waitset()
+        (a if way == "tx" else b).move_to(other_port)
+        assert other_port.lib.siw_llp_wait(asleep, -1, 10_000_000) == 1
+        if not removed:
+            assert other_port.wait(10_000_000) == 1
+            poll_until_reported([port, other_port], b)
+            assert b.recv()[1] == b"delayed"
+    if removed:
+        poll_until_reported([port, other_port], b)
+        assert b.recv()[1] == b"delayed"
+
+
+def test_octets_that_are_held_back_are_dropped_if_their_socket_is_closed_in_no_port(
+    port: Port, helpers: SimpleNamespace
+) -> None:
+    a, b = port.connected_pair()
+    counters = helpers.Counters()
+    with temporarily_install_fault_plan(helpers, "tx:delay=1000s"):
+        assert a.send(b"delayed") == 7
+        a.leave_port()
+        a.close()
+        assert counters["fault_closed"] == 1
+    port.wait_until_ready(b)
+    assert b.recv()[0] == 0
+
+
+@pytest.mark.parametrize(
+    "plan", ["", "short=40%", "tx:delay=2ms", "rx:delay=2ms,limit=20KB,short=50%"]
+)
+def test_a_stream_whose_ends_move_between_ports_arrives_complete(
+    port: Port, other_port: Port, helpers: SimpleNamespace, plan: str
+) -> None:
+    """Check that a wait on both ports ends whenever either end can make progress."""
+    ports, ends = (port, other_port), port.connected_pair()
+    a, b = ends
+    data = OCTETS * (1 + 2_000_000 // len(OCTETS))
+    sent = turn = 0
+    got = bytearray()
+    with temporarily_install_fault_plan(helpers, plan):
+        while len(got) < len(data):
+            idle = True
+            while sent < len(data) and (rv := a.send(data[sent : sent + 50000])) != -errno.EAGAIN:
+                assert rv > 0
+                sent += rv
+                idle = False
+            if sent == len(data):
+                a.want_write(False)
+            for s in [s for p in ports for s in p.poll()]:
+                while s is b and (part := s.recv()[1]):
+                    got += part
+                    idle = False
+            turn += 1
+            if turn % 3 == 0:
+                ends[turn % 2].move_to(ports[turn // 6 % 2])
+            if idle:
+                assert wait_any(list(ports), 10_000_000) == 1, (sent, len(got))
+    assert got == data
+
+
+def test_a_captured_stream_continues_in_the_capture_after_a_move(
+    port: Port, other_port: Port, tmp_path: Path
+) -> None:
+    with capture_to_file(tmp_path / "x.pcapng") as path:
+        a, b = port.connected_pair()
+        name = port_of(a.local_addr())
+        transfer_stream(port, a, b, OCTETS[:1000])
+        a.move_to(other_port)
+        transfer_stream(port, a, b, OCTETS[1000:2000])
+        b.move_to(other_port)
+        transfer_stream(other_port, a, b, OCTETS[2000:3000])
+        b.close()
+    packets = read_packets(path)
+    assert_sequence_numbers_continue(packets)
+    assert str(packets[0][TCP].flags) == "S"
+    assert {d.source_port: octets for d, octets in tcp_streams(packets).items()}[name] == (
+        OCTETS[:3000]
+    )
+
+
+# ---- the ports
+
+
+@pytest.mark.parametrize("how", ["moves", "is closed"])
+def test_a_thread_that_sleeps_on_a_hot_socket_wakes_up_when_the_socket_leaves_the_port(
+    port: Port, other_port: Port, how: str
+) -> None:
+    """The thread would keep the connection of the closed socket open."""
+    a, b = port.connected_pair()
+    bring_stream_to_state(port, a, b, "hot")
+    port.drain_ready_sockets()
+    asleep = port.fill_waitset()
+    assert port.lib.siw_llp_wait(asleep, -1, 1000) == 0
+    if how == "moves":
+        b.move_to(other_port)
+    else:
+        b.close()
+    assert port.lib.siw_llp_wait(asleep, -1, 10_000_000) == 1
+
+
+def test_a_port_whose_cold_sockets_have_left_calls_epoll_wait_rarely(
+    port: Port, other_port: Port, helpers: SimpleNamespace
+) -> None:
+    a, b = port.connected_pair()
+    hot, sender = port.open_udp(), other_port.open_udp()
+    assert sender.sendto(hot.local_addr(), b"x") == 0
+    port.wait_until_ready(hot)
+    assert hot.receive_all() == 1
+    port.drain_ready_sockets()
+    for s in (a, b):
+        s.move_to(other_port)
+    counters = helpers.Counters()
+    for _ in range(320):
+        assert port.poll() == [hot]
+    assert counters["epoll_waits"] == 10
+
+
+def test_a_connecting_socket_can_move(port: Port, other_port: Port) -> None:
+    listener = port.listen()
+    a = port.connect(listener.local_addr())
+    a.move_to(other_port)
+    while (rv := a.connect_result()) != 0:
+        assert rv == -errno.EAGAIN
+        other_port.wait_until_ready(a)
+    port.wait_until_ready(listener)
+    b = port.accept(listener)
+    assert b.send(b"hello") == 5
+    other_port.wait_until_ready(a)
+    assert a.recv()[1] == b"hello"

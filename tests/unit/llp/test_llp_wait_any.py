@@ -1,0 +1,194 @@
+"""Waits for the sockets of several ports, which must end if and only if one port has work."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from unit.llp.llp_harness import LlpSocket, Port, wait_any
+
+#: The maximum number of wait sets of one wait, and of hot sockets of a port.
+MOST_PORTS, MOST_HOT = 16, 16
+#: A time-out in us that no wait reaches whose port has work, and one of a wait without work.
+LONG, SHORT = 10_000_000, 1000
+EACH_PORT = pytest.mark.parametrize("which", [0, 1, 2])
+
+
+@pytest.fixture
+def three_ports(helpers: SimpleNamespace) -> Iterator[list[Port]]:
+    ports = [helpers.Port() for _ in range(3)]
+    yield ports
+    for p in ports:
+        p.close()
+
+
+@pytest.fixture
+def sender(helpers: SimpleNamespace) -> Iterator[LlpSocket]:
+    port = helpers.Port()
+    yield port.open_udp()
+    port.close()
+
+
+def open_hot_socket(port: Port, sender: LlpSocket) -> LlpSocket:
+    sock = port.open_udp()
+    assert sender.sendto(sock.local_addr(), b"x") == 0
+    port.wait_until_ready(sock)
+    assert sock.receive_all() == 1
+    return sock
+
+
+@EACH_PORT
+@pytest.mark.parametrize("state", ["cold", "hot", "armed"])
+def test_a_datagram_for_any_port_ends_a_wait_for_all_ports(
+    three_ports: list[Port], sender: LlpSocket, which: int, state: str
+) -> None:
+    socks = [p.open_udp() if state == "cold" else open_hot_socket(p, sender) for p in three_ports]
+    for p in three_ports:
+        p.drain_ready_sockets()
+        if state == "armed":
+            p.arm()
+    assert wait_any(three_ports, SHORT) == 0
+    assert sender.sendto(socks[which].local_addr(), b"x") == 0
+    assert wait_any(three_ports, LONG) == 1
+    three_ports[which].poll_until_ready(socks[which])
+    assert socks[which].receive_all() == 1
+    three_ports[which].drain_ready_sockets()
+    assert wait_any(three_ports, SHORT) == 0
+
+
+@EACH_PORT
+def test_a_wake_call_on_any_port_ends_a_wait_for_all_ports(
+    three_ports: list[Port], which: int
+) -> None:
+    three_ports[which].wake()
+    assert wait_any(three_ports, LONG) == 1
+    three_ports[which].poll()
+    assert wait_any(three_ports, SHORT) == 0
+
+
+def change_by_a_ready_socket(port: Port, sender: LlpSocket) -> None:
+    port.open_udp().resume()
+
+
+def change_by_disarming(port: Port, sender: LlpSocket) -> None:
+    open_hot_socket(port, sender)
+    port.arm()
+    port.disarm()
+
+
+def change_by_a_timer(port: Port, sender: LlpSocket) -> None:
+    port.open_udp().set_timer(1)
+
+
+@EACH_PORT
+@pytest.mark.parametrize(
+    "change", [change_by_a_ready_socket, change_by_disarming, change_by_a_timer]
+)
+def test_a_wait_ends_if_one_of_its_wait_sets_has_become_incomplete(
+    three_ports: list[Port],
+    sender: LlpSocket,
+    helpers: SimpleNamespace,
+    which: int,
+    change: Callable[[Port, LlpSocket], None],
+) -> None:
+    sets = helpers.ffi.new("struct siw_llp_waitset[]", 3)
+    for i, p in enumerate(three_ports):
+        helpers.lib.siw_llp_waitset_fill(p.c, sets + i)
+    assert helpers.lib.siw_llp_wait_any(sets, 3, -1, SHORT) == 0
+    change(three_ports[which], sender)
+    assert helpers.lib.siw_llp_wait_any(sets, 3, -1, LONG) == 1
+
+
+@EACH_PORT
+def test_a_wait_ends_when_the_first_timer_of_any_port_is_due(
+    three_ports: list[Port], which: int
+) -> None:
+    for i, p in enumerate(three_ports):
+        p.open_udp().set_timer(1 if i == which else 1 << 62)
+    assert wait_any(three_ports, LONG) == 1
+    assert len(three_ports[which].poll()) == 1
+    assert wait_any(three_ports, 0) == 1, "the socket is ready until it is read"
+
+
+def test_an_event_on_an_additional_descriptor_ends_a_wait_for_several_ports(
+    three_ports: list[Port], helpers: SimpleNamespace
+) -> None:
+    fd = helpers.lib.siw_llp_event_open()
+    assert wait_any(three_ports, SHORT, fd) == 0
+    helpers.lib.siw_llp_event_set(fd)
+    assert wait_any(three_ports, LONG, fd) == 1
+    helpers.lib.siw_llp_event_close(fd)
+
+
+def test_a_wait_for_no_port_ends_by_time_out_or_additional_descriptor(
+    helpers: SimpleNamespace,
+) -> None:
+    fd = helpers.lib.siw_llp_event_open()
+    assert wait_any([], SHORT, fd) == 0
+    helpers.lib.siw_llp_event_set(fd)
+    assert wait_any([], LONG, fd) == 1
+    helpers.lib.siw_llp_event_close(fd)
+
+
+def test_an_empty_wait_set_among_others_has_no_effect(
+    three_ports: list[Port], helpers: SimpleNamespace
+) -> None:
+    sets = helpers.ffi.new("struct siw_llp_waitset[]", 2)
+    helpers.lib.siw_llp_waitset_fill(three_ports[0].c, sets + 1)
+    assert helpers.lib.siw_llp_wait_any(sets, 2, -1, SHORT) == 0
+    three_ports[0].wake()
+    assert helpers.lib.siw_llp_wait_any(sets, 2, -1, LONG) == 1
+
+
+def test_a_wait_covers_all_hot_sockets_of_the_maximum_number_of_ports(
+    helpers: SimpleNamespace, sender: LlpSocket
+) -> None:
+    with helpers.temporary_setting("hot_sockets", MOST_HOT):
+        ports = [helpers.Port() for _ in range(MOST_PORTS)]
+    last = [[open_hot_socket(p, sender) for _ in range(MOST_HOT)][-1] for p in ports]
+    for p in ports:
+        assert len(p.hot_fds()) == MOST_HOT
+        p.drain_ready_sockets()
+    fd = helpers.lib.siw_llp_event_open()
+    assert wait_any(ports, SHORT, fd) == 0
+    for p, sock in zip(ports, last, strict=True):
+        assert sender.sendto(sock.local_addr(), b"x") == 0
+        assert wait_any(ports, LONG, fd) == 1
+        p.wait_until_ready(sock)
+        assert sock.receive_all() == 1
+        p.drain_ready_sockets()
+    assert wait_any(ports, SHORT, fd) == 0
+    helpers.lib.siw_llp_event_set(fd)
+    assert wait_any(ports, LONG, fd) == 1
+    helpers.lib.siw_llp_event_close(fd)
+    for p in ports:
+        p.close()
+
+
+def test_a_signal_ends_a_wait_for_several_ports_with_eintr(
+    run_in_child: Callable[[str], None],
+) -> None:
+    run_in_child("""
+ports = [Port() for _ in range(3)]
+signal.signal(signal.SIGALRM, lambda *_: None)
+signal.setitimer(signal.ITIMER_REAL, 0.05)
+assert wait_any(ports, 10_000_000) == -4, "EINTR"
+for p in ports:
+    p.close()
+""")
+
+
+@pytest.mark.parametrize("scenario", ["wake", "move", "cancel"])
+def test_threads_that_wait_for_several_ports_miss_no_event(build_dir: Path, scenario: str) -> None:
+    """Check wake-ups of any port, sockets that move between ports, and cancelled threads."""
+    done = subprocess.run(
+        [build_dir / "tests/c/siw-test-ports", scenario],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
