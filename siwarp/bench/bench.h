@@ -33,8 +33,9 @@
 enum siw_bench_op { SIW_BENCH_SEND, SIW_BENCH_WRITE, SIW_BENCH_READ };
 
 struct siw_bench_opts {
-	const char *kind; /* kind of measurement: lat, bw, rate, or one of a program in lab/ */
-	const char *run;  /* "ours" for siwarp, or the name of a raw-socket program to compare */
+	/* kind of measurement: lat, bw, rate, threads, or one of a program in lab/ */
+	const char *kind;
+	const char *run; /* "ours" for siwarp, or the name of a raw-socket program to compare */
 	enum siw_bench_op op;
 	bool server, rc, uc, rd, event; /* if neither rc nor uc nor rd is set, the QP is UD */
 	uint64_t size;			/* octets of a message */
@@ -47,6 +48,8 @@ struct siw_bench_opts {
 	const char *local, *remote; /* numeric addresses of both sides */
 	const char *samples;	    /* file for the time of each message; NULL: none */
 	unsigned int limit_s;
+	/* kind threads: number of threads, lanes of a device, and measured time in ms */
+	uint32_t threads, lanes, time_ms;
 };
 
 /*
@@ -76,6 +79,7 @@ struct siw_bench_buf {
 };
 
 /* ---- bench_util.c */
+/* May be called by several threads: the first ends the program. */
 _Noreturn void siw_bench_die(int code, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
 /*
@@ -173,5 +177,6 @@ siw_bench_fn siw_bench_raw_udp;	   /* bench_raw_udp.c */
 siw_bench_fn siw_bench_raw_tcp;	   /* bench_raw_tcp.c */
 siw_bench_fn siw_bench_siwarp_lat; /* bench_siwarp.c */
 siw_bench_fn siw_bench_siwarp_stream;
+siw_bench_fn siw_bench_threads; /* bench_threads.c; in one process, which is the client */
 
 #endif

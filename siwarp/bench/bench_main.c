@@ -6,6 +6,8 @@
 
 static siw_bench_fn *bench_select_run(const struct siw_bench_opts *o)
 {
+	if (!strcmp(o->kind, "threads"))
+		return siw_bench_threads;
 	if (strcmp(o->kind, "lat") && strcmp(o->kind, "bw") && strcmp(o->kind, "rate"))
 		siw_bench_die(SIW_BENCH_EXIT_USAGE, "unknown kind: %s", o->kind);
 	if (strcmp(o->run, "ours"))

@@ -8,6 +8,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,8 +23,12 @@
 
 void siw_bench_die(int code, const char *format, ...)
 {
+	static atomic_flag ended = ATOMIC_FLAG_INIT;
 	va_list args;
 
+	/* exit() must not be called by two threads, and the later messages say less. */
+	while (atomic_flag_test_and_set(&ended))
+		pause();
 	va_start(args, format);
 	vfprintf(stderr, format, args);
 	va_end(args);
@@ -263,6 +268,9 @@ enum {
 	OPT_REMOTE,
 	OPT_SAMPLES,
 	OPT_PATIENCE,
+	OPT_THREADS,
+	OPT_LANES,
+	OPT_TIME,
 };
 
 static const struct option options[] = {
@@ -284,6 +292,9 @@ static const struct option options[] = {
 	{ "remote", required_argument, NULL, OPT_REMOTE },
 	{ "samples", required_argument, NULL, OPT_SAMPLES },
 	{ "patience", required_argument, NULL, OPT_PATIENCE },
+	{ "threads", required_argument, NULL, OPT_THREADS },
+	{ "lanes", required_argument, NULL, OPT_LANES },
+	{ "time", required_argument, NULL, OPT_TIME },
 	{ 0 },
 };
 
@@ -346,6 +357,15 @@ static bool options_set_numeric_option(struct siw_bench_opts *o, int option, con
 		break;
 	case OPT_PATIENCE:
 		siw_bench_patience_ms = (unsigned int)options_parse_number(text, 60000);
+		break;
+	case OPT_THREADS:
+		o->threads = (uint32_t)options_parse_number(text, 256);
+		break;
+	case OPT_LANES:
+		o->lanes = (uint32_t)options_parse_number(text, 16);
+		break;
+	case OPT_TIME:
+		o->time_ms = (uint32_t)options_parse_number(text, 60000);
 		break;
 	default:
 		return false;

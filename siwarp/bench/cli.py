@@ -15,7 +15,7 @@ from typing import Any
 import typer
 
 from siwarp.base.output import run_with_closable_output
-from siwarp.bench import compare, memory
+from siwarp.bench import compare, memory, threads
 from siwarp.bench import table as figures
 from siwarp.bench.hosts import PORT
 from siwarp.bench.options import HOSTS, OPTIONS, REMOVED, STREAM, TIMES, with_options
@@ -327,6 +327,59 @@ def _print_memory(found: dict[str, Any]) -> None:
             )
     if any(point["kernel_objects"] is None for points in found.values() for point in points):
         print("without the kernel's objects for sockets: only root can read /proc/slabinfo")
+
+
+@app.command("threads")
+@with_options("only")
+def threads_command(
+    counts: str | None = typer.Option(
+        None,
+        "--threads",
+        metavar="LIST",
+        help="Numbers of threads, separated by commas; default: 8, and powers of two up to twice "
+        "the number of CPUs.",
+    ),
+    rounds: int = typer.Option(
+        threads.ROUNDS, "--rounds", min=1, help="Number of rounds; each has every run once."
+    ),
+    duration: float = typer.Option(
+        threads.DURATION_S,
+        "-D",
+        "--duration",
+        min=0.01,
+        max=60,
+        metavar="S",
+        help="Measured seconds of a run.",
+    ),
+    *,
+    only: str,
+    as_json: bool,
+) -> None:
+    """Message rates of threads on one device, beside a device each and raw sockets.
+
+    Each thread moves 64-octet messages over its own pair of queue pairs. A device has a lane for
+    each thread, at most 16, unless SIWARP_LANES is set.
+    """
+    try:
+        asked = (
+            threads.default_thread_counts()
+            if counts is None
+            else threads.parse_thread_counts(counts)
+        )
+    except ValueError as e:
+        raise typer.BadParameter(str(e), param_hint="--threads") from None
+    rows = [row for row in threads.define_rows(asked) if only.lower() in row.name.lower()]
+    if not rows:
+        raise typer.BadParameter(f"no row has {only!r} in its name: omit --only to print the rows")
+    try:
+        with progress_bar("bench threads") as progress, exit_with_message_on_bench_error():
+            found = threads.measure_rows(rows, rounds, duration, progress)
+    except UsageError as e:
+        raise typer.BadParameter(str(e)) from None
+    if as_json:
+        print(json.dumps(found, indent=2))
+    else:
+        threads.show(found)
 
 
 @app.command()

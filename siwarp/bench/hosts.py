@@ -619,8 +619,7 @@ class Run(Closing):
                 others[fd]()
             else:
                 self._link.receive()
-        # Frames that follow the last frame of this measured run belong to the next one, which reads
-        # them from the link.
+        # Frames of the next run may arrive before this run is over. They stay in the link.
         while not self._is_over() and (frame := self._link.pop_received_frame()) is not None:
             self._handle_frame(frame)
 

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import os
+import statistics
 from collections.abc import Mapping, Sequence
 
 __all__ = [
     "SPREAD_FACTOR",
     "cpu_load_warning",
+    "floor_spread_warning",
     "minimum_and_maximum",
     "slow_raw_socket_floor_warning",
     "spread_warning",
@@ -16,6 +18,10 @@ __all__ = [
 
 #: Rounds that differ by more than this factor indicate a disturbed machine.
 SPREAD_FACTOR = 1.5
+#: A floor is unreliable if its interquartile range exceeds this part of its median. Fewer rounds
+#: than these do not determine the range.
+FLOOR_RANGE = 0.15
+LEAST_FLOOR_ROUNDS = 20
 
 
 #: The load average that a measurement itself causes at the start of the next measurement.
@@ -41,6 +47,16 @@ def spread_warning(rounds: Sequence[float]) -> str:
     if len(rounds) < 2 or max(rounds) <= SPREAD_FACTOR * min(rounds):
         return ""
     return f"the rounds differ by more than a factor of {SPREAD_FACTOR:g}"
+
+
+def floor_spread_warning(rounds: Sequence[float]) -> str:
+    """Return a warning if the interquartile range of a floor's values is too large or unknown."""
+    if len(rounds) < LEAST_FLOOR_ROUNDS:
+        return f"the spread of a floor is judged from {LEAST_FLOOR_ROUNDS} rounds on"
+    low, median, high = statistics.quantiles(rounds, n=4, method="inclusive")
+    if high - low <= FLOOR_RANGE * median:
+        return ""
+    return f"the floor's interquartile range is {(high - low) / median:.0%} of its median"
 
 
 def minimum_and_maximum(values: Sequence[float]) -> list[float]:

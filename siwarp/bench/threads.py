@@ -1,0 +1,365 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""The rates of threads on one device and on a device each, beside those of raw sockets.
+
+Each thread moves 64-octet messages over a connected pair of queue pairs of its own (bench_threads.c
+describes the runs). A run is a new process of siwarp-bench. Each round has every run once, so that
+other load on the machine affects all of them.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from siwarp.bench.compare import CONFIDENCE, ratio_interval
+from siwarp.bench.plan import UsageError
+from siwarp.bench.runner import (
+    LIMIT_S,
+    BenchError,
+    Progress,
+    Side,
+    SlowError,
+    bench_program_path,
+    make_progress_counter,
+    run_client_and_server,
+)
+from siwarp.bench.table import fixed_width_console
+from siwarp.bench.trust import cpu_load_warning, floor_spread_warning, minimum_and_maximum
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = [
+    "DURATION_S",
+    "ROUNDS",
+    "Row",
+    "default_thread_counts",
+    "define_rows",
+    "measure_rows",
+    "parse_thread_counts",
+    "show",
+]
+
+#: Number of rounds for ratios that others can rely on, and the measured seconds of a run.
+ROUNDS = 30
+DURATION_S = 0.15
+#: Octets of a message.
+SIZE = 64
+#: Maximum number of threads, and of lanes of a device (setting lanes).
+MOST_THREADS = 256
+MOST_LANES = 16
+
+QPS = ("ud", "rc")
+#: Thread counts for which a CQ that all threads poll is measured.
+POLLERS = (1, 2, 8)
+#: The runs of siwarp-bench, in the order in which a round has them, and their names.
+RUNS = {
+    "raw": "raw sockets",
+    "one-device": "one device",
+    "own-devices": "own devices",
+    "one-region": "one device, one region",
+    "one-cq": "one CQ",
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A figure: the type of queue pair (of raw sockets: their protocol), run, and thread count."""
+
+    qp: str
+    run: str
+    threads: int
+
+    @property
+    def name(self) -> str:
+        """The name in the output, which ``--only`` selects."""
+        return f"{self.qp.upper()}, {RUNS[self.run]}, {_format_threads(self.threads)}"
+
+
+def _format_threads(threads: int) -> str:
+    return "1 thread" if threads == 1 else f"{threads} threads"
+
+
+def default_thread_counts() -> list[int]:
+    """Return 8 and the powers of two up to twice the number of CPUs."""
+    cpus = len(os.sched_getaffinity(0))
+    return sorted({8, *(1 << i for i in range((2 * cpus).bit_length()))})
+
+
+def parse_thread_counts(text: str) -> list[int]:
+    """Return the numbers of a comma-separated list, ascending and without duplicates.
+
+    Raises:
+        ValueError: a word is not a number of threads.
+
+    """
+    words = text.split(",")
+    if not all(
+        word.isascii() and word.isdecimal() and 0 < int(word) <= MOST_THREADS for word in words
+    ):
+        raise ValueError(f"give numbers from 1 to {MOST_THREADS}, separated by commas")
+    return sorted({int(word) for word in words})
+
+
+def define_rows(threads: Sequence[int]) -> list[Row]:
+    """Return all rows for these thread counts, in the order in which a round measures them."""
+    rows = []
+    for qp in QPS:
+        rows += [Row(qp, run, n) for n in threads for run in RUNS if run != "one-cq"]
+        rows += [Row(qp, "one-cq", n) for n in threads if n in POLLERS]
+    return rows
+
+
+# ---- a single run
+
+
+def _lanes_of_run(row: Row) -> int:
+    """Return the number of lanes of each device: the user's setting, or one for each thread.
+
+    Raises:
+        UsageError: the setting in the environment is not valid.
+
+    """
+    given = os.environ.get("SIWARP_LANES")
+    if given is not None and not (given.isdecimal() and 1 <= int(given) <= MOST_LANES):
+        raise UsageError(f"SIWARP_LANES is {given!r}: give a number from 1 to {MOST_LANES}")
+    if row.run == "own-devices":
+        return 1  # a device of one thread
+    return min(row.threads, MOST_LANES) if given is None else int(given)
+
+
+def _measure_rate(row: Row, duration: float) -> float:
+    """Run one row once and return its rate in messages per second."""
+    lanes = _lanes_of_run(row)
+    limit = math.ceil(duration * 2) + LIMIT_S
+    options = {
+        "kind": "threads",
+        "qp": row.qp,
+        "run": row.run,
+        "threads": row.threads,
+        "lanes": lanes,
+        "time": round(duration * 1000),
+        "size": SIZE,
+        "limit": limit,
+    }
+    words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    env = {**os.environ, "SIWARP_LANES": str(lanes)}
+    client = Side("client", [str(bench_program_path()), *words], env)
+    try:
+        return run_client_and_server(row.name, [client], limit)["value"]
+    except SlowError:
+        raise SlowError(
+            f"the run {row.name!r} did not finish within {limit} s: reduce the load of the machine"
+        ) from None
+
+
+# ---- rounds of runs
+
+
+def measure_rows(
+    rows: Sequence[Row],
+    rounds: int = ROUNDS,
+    duration: float = DURATION_S,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Measure the rows in turn, in each of the rounds; every other round has the reverse order.
+
+    Args:
+        rows: the rows to measure.
+        rounds: how often each row is measured.
+        duration: measured seconds of a run; a quarter of it precedes them as warm-up.
+        progress: called with the number of runs that are done, and the total.
+
+    Returns:
+        ``cpus`` (their number), ``duration``, ``rows``: for each ``name``, ``qp``, ``run``,
+        ``threads``, ``rate`` (median, messages per second) and ``span`` (the least and the
+        largest); ``ratios``: for each ``name``, ``ratio``, and ``low``, ``high`` and
+        ``confidence`` of its interval, which are None after a single round; ``rounds`` (every
+        round's rates by the row's name), ``partial`` (why there are fewer rounds than requested),
+        and ``unreliable`` (why the figures may reflect the state of the machine).
+
+    Raises:
+        UsageError: SIWARP_LANES is not valid.
+        BenchError: a run failed in the first round.
+
+    """
+    step = make_progress_counter(progress, rounds * len(rows))
+    doubt = cpu_load_warning()
+    measured: list[dict[str, float]] = []
+    partial = ""
+    while len(measured) < rounds and not partial:
+        rates: dict[str, float] = {}
+        try:
+            for row in reversed(rows) if len(measured) % 2 else rows:
+                rates[row.name] = _measure_rate(row, duration)
+                step()
+        except BenchError as e:
+            if not measured:
+                raise
+            partial = f"{len(measured)} of {rounds} rounds: {e}"
+        else:
+            measured.append(rates)
+    doubts = [doubt] if doubt else []
+    return {
+        "cpus": len(os.sched_getaffinity(0)),
+        "duration": duration,
+        "rows": [_summarize_row(row, [rates[row.name] for rates in measured]) for row in rows],
+        "ratios": _summarize_ratios(rows, measured),
+        "rounds": measured,
+        "partial": partial,
+        "unreliable": doubts + _reasons_why_floors_are_unreliable(rows, measured),
+    }
+
+
+def _summarize_row(row: Row, rates: list[float]) -> dict[str, Any]:
+    return {
+        "name": row.name,
+        "qp": row.qp,
+        "run": row.run,
+        "threads": row.threads,
+        "rate": statistics.median(rates),
+        "span": minimum_and_maximum(rates),
+    }
+
+
+def _reasons_why_floors_are_unreliable(
+    rows: Sequence[Row], measured: Sequence[Mapping[str, float]]
+) -> list[str]:
+    names: dict[str, list[str]] = {}
+    for name in (row.name for row in rows if row.run == "raw"):
+        if warning := floor_spread_warning([rates[name] for rates in measured]):
+            names.setdefault(warning, []).append(name)
+    return [f"{warning} ({'; '.join(of)})" for warning, of in names.items()]
+
+
+# ---- ratios
+
+
+@dataclass(frozen=True)
+class _Ratio:
+    """A ratio of rows: the product of the first rows, divided by the product of the others."""
+
+    name: str
+    above: tuple[Row, ...]
+    below: tuple[Row, ...]
+
+
+def _define_ratios(qp: str, threads: Sequence[int]) -> list[_Ratio]:
+    """Return the ratios of one type of queue pair, for ascending thread counts."""
+    kind = qp.upper()
+
+    def divide(name: str, above: Row, below: Row) -> _Ratio:
+        return _Ratio(f"{kind}, {name}", (above,), (below,))
+
+    def gain(run: str, n: int) -> _Ratio:
+        name = f"{RUNS[run]}, {_format_threads(n)} / 1 thread"
+        return divide(name, Row(qp, run, n), Row(qp, run, 1))
+
+    ratios = []
+    for n in threads:
+        one, words = Row(qp, "one-device", n), _format_threads(n)
+        own, region = Row(qp, "own-devices", n), Row(qp, "one-region", n)
+        ratios.append(divide(f"{words}: one device / own devices", one, own))
+        ratios.append(divide(f"{words}: one region / a region each", region, one))
+    for n in threads:
+        if n == 1:
+            continue
+        ours, floor = gain("one-device", n), gain("raw", n)
+        name = f"{kind}, {_format_threads(n)}: gain of one device / gain of raw sockets"
+        ratios += [ours, floor]
+        ratios.append(_Ratio(name, ours.above + floor.below, ours.below + floor.above))
+    eight, two = Row(qp, "one-device", 8), Row(qp, "one-device", 2)
+    ratios.append(divide("one device, 8 threads / 2 threads", eight, two))
+    ratios += [gain("one-cq", n) for n in POLLERS if n != 1]
+    return ratios
+
+
+def _summarize_ratios(
+    rows: Sequence[Row], measured: Sequence[Mapping[str, float]]
+) -> list[dict[str, Any]]:
+    """Return the ratios whose rows were all measured."""
+    threads = sorted({row.threads for row in rows})
+    found = []
+    for ratio in (each for qp in QPS for each in _define_ratios(qp, threads)):
+        if not set(ratio.above + ratio.below) <= set(rows):
+            continue
+        pairs = [
+            (
+                math.prod(rates[row.name] for row in ratio.above),
+                math.prod(rates[row.name] for row in ratio.below),
+            )
+            for rates in measured
+        ]
+        found.append({"name": ratio.name, **_summarize_pairs(pairs)})
+    return found
+
+
+def _summarize_pairs(pairs: Sequence[tuple[float, float]]) -> dict[str, float | None]:
+    if len(pairs) < 2:
+        return {
+            "ratio": pairs[0][0] / pairs[0][1],
+            "low": None,
+            "high": None,
+            "confidence": None,
+        }
+    interval = ratio_interval(pairs)
+    return {
+        "ratio": interval.ratio,
+        "low": interval.low,
+        "high": interval.high,
+        "confidence": interval.confidence,
+    }
+
+
+# ---- output
+
+
+def _explanatory_notes(found: dict[str, Any]) -> list[str]:
+    rounds = len(found["rounds"])
+    notes = [
+        f"million messages a second of {SIZE} octets in lists of 32: medians of {rounds} rounds, "
+        f"{found['cpus']} CPUs"
+    ]
+    if rounds < ROUNDS:
+        sure = (found["ratios"][0]["confidence"] if found["ratios"] else None) or CONFIDENCE
+        holds = "" if sure >= CONFIDENCE else f" and hold the ratio with {sure:.0%} only"
+        notes.append(f"a trial: with {rounds} rounds the intervals are wide{holds}; use {ROUNDS}")
+    if found["partial"]:
+        notes.append(f"partial: {found['partial']}")
+    return notes + [f"unreliable: {doubt}" for doubt in found["unreliable"]]
+
+
+def _format_interval(ratio: Mapping[str, Any]) -> str:
+    return "" if ratio["low"] is None else f"{ratio['low']:.3f} to {ratio['high']:.3f}"
+
+
+def show(found: dict[str, Any], console: Console | None = None) -> None:
+    """Print the rates with a line for each thread count, the ratios, and the notes."""
+    from rich.table import Table
+
+    console = fixed_width_console(console, 120)
+    for qp in QPS:
+        rates = {(row["threads"], row["run"]): row for row in found["rows"] if row["qp"] == qp}
+        if not rates:
+            continue
+        shown = Table(header_style="bold", border_style="dim")
+        runs = [run for run in RUNS if any(run == each for _, each in rates)]
+        for column in (f"{qp.upper()}, threads", *(RUNS[run] for run in runs)):
+            shown.add_column(column, justify="right")
+        for n in sorted({n for n, _ in rates}):
+            cells = (rates.get((n, run)) for run in runs)
+            shown.add_row(str(n), *(f"{row['rate'] / 1e6:.3g}" if row else "" for row in cells))
+        console.print(shown)
+    if found["ratios"]:
+        shown = Table(header_style="bold", border_style="dim")
+        for column in ("what", "ratio", "95% interval"):
+            shown.add_column(column, justify="left" if column == "what" else "right")
+        for ratio in found["ratios"]:
+            shown.add_row(ratio["name"], f"{ratio['ratio']:.3f}", _format_interval(ratio))
+        console.print(shown)
+    for note in _explanatory_notes(found):
+        console.print(note, soft_wrap=True)
