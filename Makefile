@@ -12,7 +12,7 @@ ARGS ?=
 # ARGS="-n 0".
 SHARED := -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help build check ci-full coverage demo sim soak test test-all wheel wheel-check dist lint format asan tsan strict stress fuzz mutate plants timing abi abi-gate abi-all abi-container abi-symbols docs site interop tshark lab-verbs lab-abi lab-aio lab-mpi lab-wan lab-walk lab-test bench bench-check spec fresh clean
+.PHONY: help build check ci-full coverage demo sim lanes soak test test-all wheel wheel-check dist lint format asan tsan strict stress fuzz mutate plants timing abi abi-gate abi-all abi-container abi-symbols docs site interop tshark lab-verbs lab-abi lab-aio lab-mpi lab-wan lab-walk lab-test bench bench-check spec fresh clean
 
 ci-full: ## Everything, including the checks that the gate (.ci/run) leaves out; about two hours, as root; RESUME=1 skips steps that have passed on this commit
 	@tools/ci-full $(if $(RESUME),--resume) $(ARGS)
@@ -68,6 +68,13 @@ sim: ## Run the tests of simulated processes: no sockets, virtual time; tests/si
 	@tools/setup --extra test
 	@SIWARP_SIM=1 $(PY) -m pytest $(SHARED) tests/sim $(ARGS)
 	@SIWARP_SIM=1 $(PY) -m pytest $(SHARED) tests/sim/rd $(ARGS)
+
+lanes: ## Run the simulated, hostile and device tests and 200 random programs on devices with four lanes
+	@tools/setup --extra test
+	@SIWARP_LANES=4 $(PY) -m pytest $(SHARED) tests/hostile tests/unit/cm tests/unit/connect tests/unit/device tests/unit/qp $(ARGS)
+	@SIWARP_LANES=4 SIWARP_SIM=1 $(PY) -m pytest $(SHARED) tests/sim $(ARGS)
+	@SIWARP_LANES=4 SIWARP_SIM=1 $(PY) -m pytest $(SHARED) tests/sim/rd $(ARGS)
+	@SIWARP_LANES=4 .venv/bin/siwarp sim --seeds 200
 
 soak: ## Run random verbs programs in simulated worlds for MINUTES=60, from seed SEED on (default: the current time)
 	@tools/setup
