@@ -37,6 +37,14 @@ PROMISED: tuple[table.Row, ...] = (
     table.Row(
         "UD 64 B latency with 1,000 idle QPs", "with one QP", 1.10, 1.03, True, {"kind": "crowd"}
     ),
+    table.Row(
+        "Write + Read of a QP while another CQ is polled: median and p99, two lanes",
+        "one lane",
+        1.10,
+        1.0,
+        True,
+        {"kind": "lanes"},
+    ),
     table.Row("register + deregister 1 GiB", "-", 10, 2, True, {"kind": "reg"}),
 )
 PARTS = ("promises", "personas")
@@ -68,8 +76,9 @@ def main(
     """Figures of queue pairs that `siwarp bench` does not measure, and both personas of RC.
 
     Part promises: the delay of a Write into a process that does not poll, quiet queue pairs beside
-    a flood, 1,000 idle queue pairs, and registration, each with its limit. Part personas: latency,
-    bandwidth and rate of RC with persona iwarp and with persona roce.
+    a flood, 1,000 idle queue pairs, one-sided traffic of a lane that is not polled, and
+    registration, each with its limit. Part personas: latency, bandwidth and rate of RC with persona
+    iwarp and with persona roce.
 
     Exit status 1 if a promise is missed or a row failed.
     """

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * siwarp-lab-verbs: client or server of a run of `make lab-verbs`, with the options of
- * siwarp-bench. This file contains the measurements done, answer, watched, crowd and reg.
+ * siwarp-bench. This file contains the measurements done, answer, watched, crowd, lanes
+ * and reg.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -170,11 +171,11 @@ static void verbs_measure_messages(const struct siw_bench_opts *o, struct siw_be
 /* ---- crowd: latency of UD with idle queue pairs; the run "alone" has none -------------------- */
 
 /* Open an idle UD queue pair in RTS with a posted receive, as if it waited for messages. */
-static struct siw_qp *verbs_open_idle_qp(struct siw_bench_side *e)
+static struct siw_qp *verbs_open_idle_qp(struct siw_bench_side *e, struct siw_cq *cq)
 {
 	struct siw_qp_init_attr init = {
-		.send_cq = e->cq,
-		.recv_cq = e->cq,
+		.send_cq = cq,
+		.recv_cq = cq,
 		.qp_type = SIW_QPT_UD,
 		.cap = { .max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1 },
 	};
@@ -206,10 +207,71 @@ static void verbs_measure_latency_beside_idle_qps(const struct siw_bench_opts *o
 	siw_bench_raise_fd_limit(IDLE_QPS);
 	siw_bench_open_client_or_server(&e, o, RECVS);
 	for (uint32_t i = 0; i < n; i++)
-		idle[i] = verbs_open_idle_qp(&e);
+		idle[i] = verbs_open_idle_qp(&e, e.cq);
 	siw_bench_measure_latency(&e, siw_bench_lat_send, 2, result);
 	for (uint32_t i = 0; i < n; i++)
 		siw_bench_exit_on_error(siw_destroy_qp(idle[i]), "destroying an idle queue pair");
+	siw_bench_close_client_or_server(&e);
+}
+
+/* ---- lanes: one-sided traffic of a queue pair while another CQ is polled --------------------- */
+
+/*
+ * Polls the CQ of an idle queue pair, which is in another lane if the device has several, until the
+ * client has written the last octet of the region.
+ */
+static void verbs_poll_cq_of_idle_qp(struct siw_bench_side *e)
+{
+	int vector = siw_num_comp_vectors(e->context) - 1;
+	struct siw_cq *cq = siw_bench_require_object(
+		siw_create_cq(e->context, RECVS, NULL, NULL, vector), "a completion queue");
+	struct siw_qp *idle = verbs_open_idle_qp(e, cq);
+	volatile char *last = siw_bench_slot(&e->buf, 0) + e->o->size - 1;
+	struct siw_wc wc;
+
+	siw_bench_clear_octet(last);
+	siw_bench_exchange_number(e->o->ctl, 0);
+	while (!siw_bench_read_octet(last)) {
+		siw_bench_exit_on_error(siw_poll_cq(cq, 1, &wc), "polling");
+		if (siw_bench_idle(&e->guard))
+			siw_bench_die(SIW_BENCH_EXIT_LOST, "the last Write did not arrive");
+	}
+	siw_bench_exit_on_error(siw_destroy_qp(idle), "destroying the idle queue pair");
+	siw_bench_exit_on_error(siw_destroy_cq(cq), "destroying its completion queue");
+}
+
+/* Times a Write followed by a Read, whose completion shows that the Write was placed. */
+static void verbs_time_writes_and_reads(struct siw_bench_side *e, uint32_t n, uint64_t *ns)
+{
+	uint64_t remote = e->peer.addr + e->buf.stride;
+
+	if (e->o->server) {
+		verbs_poll_cq_of_idle_qp(e);
+		return;
+	}
+	e->buf.base[e->o->size - 1] = 0;
+	siw_bench_exchange_number(e->o->ctl, 0);
+	for (uint32_t i = 0; i < n; i++) {
+		uint64_t start = siw_bench_now();
+
+		siw_bench_post_rdma(e, SIW_WR_RDMA_WRITE, e->o->size, e->buf.base, remote);
+		siw_bench_post_rdma(e, SIW_WR_RDMA_READ, e->o->size, siw_bench_slot(&e->buf, 0),
+				    remote);
+		verbs_wait_for_completion(e, SIW_WC_RDMA_READ);
+		if (ns)
+			ns[i] = siw_bench_now() - start;
+	}
+	e->buf.base[e->o->size - 1] = 1;
+	siw_bench_post_rdma(e, SIW_WR_RDMA_WRITE, e->o->size, e->buf.base, remote);
+	verbs_wait_for_completion(e, SIW_WC_RDMA_WRITE);
+}
+
+static void verbs_measure_lanes(const struct siw_bench_opts *o, struct siw_bench_result *result)
+{
+	struct siw_bench_side e;
+
+	siw_bench_open_client_or_server(&e, o, RECVS);
+	siw_bench_measure_latency(&e, verbs_time_writes_and_reads, 1, result);
 	siw_bench_close_client_or_server(&e);
 }
 
@@ -275,6 +337,7 @@ static siw_bench_fn *verbs_select_measurement(const struct siw_bench_opts *o)
 		{ "answer", verbs_measure_messages },
 		{ "watched", verbs_measure_messages },
 		{ "crowd", verbs_measure_latency_beside_idle_qps },
+		{ "lanes", verbs_measure_lanes },
 		{ "reg", verbs_measure_registration },
 		{ "fair", siw_lab_measure_fairness },
 		{ "onesided", siw_lab_measure_onesided },

@@ -48,7 +48,7 @@ def test_the_one_sided_delay_is_the_delay_that_not_polling_adds() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "qp", "size"),
-    [("fair", "ud", 4096), ("fair", "rc", 4096), ("crowd", "ud", 64)],
+    [("fair", "ud", 4096), ("fair", "rc", 4096), ("crowd", "ud", 64), ("lanes", "rc", 64)],
 )
 def test_latency_beside_busy_or_idle_queue_pairs_is_compared_with_none(
     kind: str, qp: str, size: int
@@ -56,7 +56,7 @@ def test_latency_beside_busy_or_idle_queue_pairs_is_compared_with_none(
     result = runs.measure_in_rounds(kind, qp, iters=200, rounds=2)
     assert (result["qp"], result["size"]) == (qp, size)
     for each in result["rounds"]:
-        assert each["ratio"] == each["ours"] / each["floor"] > 0
+        assert each["ratio"] == max(each["ours"] / each["floor"], each.get("p99 ratio", 0)) > 0
     assert result["ratio_median"] == statistics.median(each["ratio"] for each in result["rounds"])
 
 
