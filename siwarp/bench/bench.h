@@ -67,8 +67,9 @@ _Static_assert(sizeof(struct siw_bench_hello) == 24, "end.py packs 24 octets");
 
 struct siw_bench_result {
 	double value; /* lat: us; bw: GB/s (10^9 octets); rate: messages/s */
-	double p99;   /* 99th percentile of single samples, in us; 0 without samples */
-	uint64_t n;   /* number of measured samples or messages */
+	/* percentiles 99 and 99.9 of single samples, in us; 0 without samples */
+	double p99, p999;
+	uint64_t n; /* number of measured samples or messages */
 };
 
 /* Memory of a run: the octets to send, followed by slots for received messages */

@@ -218,6 +218,7 @@ void siw_bench_summarize_samples(uint64_t *ns, uint32_t n, double parts,
 	qsort(ns, n, sizeof(*ns), compare_samples);
 	result->value = (double)ns[n / 2] / parts / 1000;
 	result->p99 = (double)ns[(uint64_t)n * 99 / 100] / parts / 1000;
+	result->p999 = (double)ns[(uint64_t)n * 999 / 1000] / parts / 1000;
 	result->n = n;
 }
 
@@ -449,7 +450,7 @@ int siw_bench_main(int argc, char **argv, siw_bench_fn *(*select)(const struct s
 	siw_bench_spin_yields = has_one_cpu();
 	select (&o)(&o, &result);
 	if (!o.server)
-		printf("{\"value\": %.6g, \"p99\": %.6g, \"n\": %llu}\n", result.value, result.p99,
-		       (unsigned long long)result.n);
+		printf("{\"value\": %.6g, \"p99\": %.6g, \"p99.9\": %.6g, \"n\": %llu}\n",
+		       result.value, result.p99, result.p999, (unsigned long long)result.n);
 	return 0;
 }

@@ -471,6 +471,7 @@ def _summarize_latencies(times: list[int], parts: int) -> dict[str, float]:
     return {
         "value": statistics.median(times) / parts / 1000,
         "p99": times[len(times) * 99 // 100] / parts / 1000,
+        "p99.9": times[len(times) * 999 // 1000] / parts / 1000,
         "n": len(times),
     }
 
@@ -497,7 +498,7 @@ def measure_stream(o: argparse.Namespace) -> dict[str, float] | None:
     end.close()
     per_ns = o.iters / ns
     value = per_ns * o.size if o.kind == "bw" else per_ns * 1e9
-    return None if end.server else {"value": value, "p99": 0, "n": o.iters}
+    return None if end.server else {"value": value, "p99": 0, "p99.9": 0, "n": o.iters}
 
 
 def main() -> None:

@@ -76,6 +76,9 @@ EXIT_LOST = 3
 #: The message of a process whose peer has failed; the peer reports the reason.
 SECOND_HAND = "the peer process has ended"
 
+#: The percentiles of single samples that a run of kind lat reports.
+TAILS = ("p99", "p99.9")
+
 #: For each kind: iterations of the first, short run, and minimum and maximum of a real run.
 ITERS = {
     "lat": (500, 500, 50_000),
@@ -404,17 +407,15 @@ def _measure_round(
     # The floor (raw sockets) and siwarp alternate in running first.
     order = [runs[1], runs[0], *runs[2:]] if turn % 2 else runs
     values: dict[str, float] = {}
-    p99: dict[str, float] = {}
+    tails: dict[str, dict[str, float]] = {}
     for one in order:
         result = _run_variant(plan, one, env, until)
         values[one.name] = result["value"]
-        if result["p99"]:
-            p99[one.name] = result["p99"]
+        for tail in TAILS:
+            if result.get(tail):
+                tails.setdefault(tail, {})[one.name] = result[tail]
         report_completed_step()
-    shown: dict[str, Any] = {**values, "ratio": values["ours"] / values["floor"]}
-    if p99:
-        shown["p99"] = p99
-    return shown
+    return {**values, "ratio": values["ours"] / values["floor"], **tails}
 
 
 def _measure_rounds(
@@ -483,8 +484,10 @@ def run(
 
     Returns:
         The plan's values, and ``unit``, ``ours`` and ``floor`` (medians), ``ratio`` (ours /
-        floor), ``ratio_median`` (the median of the rounds' ratios), ``floor_name``, ``floors``
-        (medians of the others by name), ``with_markers`` (ours with Markers, its median),
+        floor), ``ratio_median`` (the median of the rounds' ratios), ``tails`` (of kind ``lat``: p99
+        and p99.9, each with the medians ``ours`` and ``floor`` and with ``ratio``, the median of
+        the rounds' ratios; otherwise empty), ``floor_name``, ``floors`` (medians of the others by
+        name), ``with_markers`` (ours with Markers, its median),
         ``markers_ratio`` (the median of the rounds' ratios to ours without), ``lossless`` (RD
         without the plan's losses, its median) and ``lossless_ratio`` (the median of the rounds'
         ratios of ours to that), ``rounds`` (every round's values by name), ``spans``
@@ -548,6 +551,15 @@ def _summarize_rounds(
     }
     ours = median("ours")
     floor = median("floor")
+    tails = {
+        tail: {
+            "ours": statistics.median(each["ours"] for each in found),
+            "floor": statistics.median(each["floor"] for each in found),
+            "ratio": statistics.median(each["ours"] / each["floor"] for each in found),
+        }
+        for tail in TAILS
+        if (found := [each[tail] for each in rounds if tail in each])
+    }
     no_floors = ("ours", "floor", "markers", "lossless")
     has_lossless = any(one.name == "lossless" for one in runs)
     asked = {name: value for name, value in asdict(plan).items() if name != "rounds"}
@@ -565,6 +577,7 @@ def _summarize_rounds(
         "floor_name": floors.floor,
         "ratio": ours / floor,
         "ratio_median": median("ratio"),
+        "tails": tails,
         "floors": {one.name: median(one.name) for one in runs if one.name not in no_floors},
         "with_markers": median("markers") if plan.markers else None,
         "lossless": median("lossless") if has_lossless else None,

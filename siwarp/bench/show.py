@@ -111,6 +111,10 @@ def show(result: dict[str, Any]) -> None:
     good = "less" if result["less_is_better"] else "more"
     more = f"ratio {result['ratio']:.3f} ({_format_ratio_range(result, 'ratio')}; {good} is better)"
     _print_measured_value(words, result["floor"], unit, more)
+    for tail, values in result["tails"].items():
+        beside = f"{words}: {format_value_with_unit(values['floor'], unit)}"
+        more = f"ratio {values['ratio']:.3f} ({beside})"
+        _print_measured_value(f"siwarp, {tail}", values["ours"], unit, more)
     for key, ratio, words, beside in _BESIDE:
         if result[key] is not None:
             more = beside.format(f"{result[ratio]:.3f}")
