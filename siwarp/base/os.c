@@ -5,6 +5,7 @@
 #include <sched.h>
 #include <sys/random.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/cancel.h"
 #include "base/clock.h"
@@ -30,6 +31,18 @@ void siw_sleep_real_ns(long ns)
 void siw_yield(void)
 {
 	sched_yield();
+}
+
+unsigned int siw_cpu_count(void)
+{
+	cpu_set_t cpus;
+	long online;
+
+	if (!sched_getaffinity(0, sizeof(cpus), &cpus))
+		return (unsigned int)CPU_COUNT(&cpus);
+	/* The kernel supports more CPUs than the set has bits. */
+	online = sysconf(_SC_NPROCESSORS_ONLN);
+	return online > 0 ? (unsigned int)online : 1;
 }
 
 ssize_t siw_getrandom(void *to, size_t n, unsigned int flags)

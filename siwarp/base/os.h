@@ -27,6 +27,12 @@ void siw_sleep_real_ns(long ns);
 /* Yields the CPU to another thread, as sched_yield(2). */
 void siw_yield(void);
 
+/*
+ * Returns the number of CPUs on which the calling thread may run (sched_getaffinity(2)), at least 1.
+ * A simulation returns 1, so that a run does not depend on the machine.
+ */
+unsigned int siw_cpu_count(void);
+
 /* Returns random octets like getrandom(2), with the same flags. */
 ssize_t siw_getrandom(void *to, size_t n, unsigned int flags);
 

@@ -21,8 +21,9 @@
 	  "1: a progress thread per open device serves traffic while no application polls")       \
 	X(nap_us, "SIWARP_NAP_US", "--nap-us", 1000, 50, 100000,                                  \
 	  "microseconds the progress thread sleeps while an application polls")                   \
-	X(lanes, "SIWARP_LANES", "--lanes", 1, 1, 16,                                             \
-	  "lanes per device (completion vectors), on which threads make progress in parallel")    \
+	X(lanes, "SIWARP_LANES", "--lanes", 0, 0, 16,                                             \
+	  "lanes per device (completion vectors), on which threads make progress in parallel; "   \
+	  "0: one for each CPU that the process may use, at most 16")                             \
 	X(spin_us, "SIWARP_SPIN_US", "--spin-us", 30, 0, 10000,                                   \
 	  "microseconds a wait for a completion event polls before it sleeps")                    \
 	X(budget, "SIWARP_BUDGET", "--budget", 64, 1, 4096,                                       \

@@ -124,12 +124,12 @@ def _lanes_of_run(row: Row) -> int:
         UsageError: the setting in the environment is not valid.
 
     """
-    given = os.environ.get("SIWARP_LANES")
-    if given is not None and not (given.isdecimal() and 1 <= int(given) <= MOST_LANES):
-        raise UsageError(f"SIWARP_LANES is {given!r}: give a number from 1 to {MOST_LANES}")
+    given = os.environ.get("SIWARP_LANES", "0")
+    if not (given.isdecimal() and int(given) <= MOST_LANES):
+        raise UsageError(f"SIWARP_LANES is {given!r}: give a number from 0 to {MOST_LANES}")
     if row.run == "own-devices":
         return 1  # a device of one thread
-    return min(row.threads, MOST_LANES) if given is None else int(given)
+    return int(given) or min(row.threads, MOST_LANES)
 
 
 def _measure_rate(row: Row, duration: float) -> float:

@@ -155,13 +155,23 @@ static struct siw_context *alloc_or_reuse_context(void)
 	return ctx;
 }
 
+/* Returns the number of lanes of a device that is opened now. */
+static uint32_t count_lanes_of_new_device(void)
+{
+	uint32_t lanes = (uint32_t)siw_settings()->lanes;
+
+	if (!lanes)
+		lanes = siw_cpu_count();
+	return lanes < SIW_MAX_LANES ? lanes : SIW_MAX_LANES;
+}
+
 static int context_open_lane0(struct siw_context *ctx)
 {
 	int err = siw_mem_stag_table_create(&ctx->mem);
 
 	if (err)
 		return err;
-	ctx->n_lanes = (uint32_t)siw_settings()->lanes;
+	ctx->n_lanes = count_lanes_of_new_device();
 	err = siw_device_lane0_open(ctx);
 	if (err)
 		siw_mem_stag_table_free(ctx->mem);

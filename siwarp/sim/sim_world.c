@@ -91,6 +91,13 @@ void siw_sim_set_sequence_near_wrap(int on)
 	sim.near_wrap = on;
 }
 
+unsigned int __wrap_siw_cpu_count(void);
+
+unsigned int __wrap_siw_cpu_count(void)
+{
+	return 1;
+}
+
 uint32_t __wrap_siw_initial_sequence(uint32_t usual);
 
 /*

@@ -124,7 +124,7 @@ def test_more_threads_than_lanes_share_the_lanes_that_the_user_has_set() -> None
         (("--rounds", "0"), {}, "--rounds"),
         (("--duration", "0"), {}, "--duration"),
         (("--only", "no such row"), {}, "no row has"),
-        (("--only", "one device"), {"SIWARP_LANES": "17"}, "from 1 to 16"),
+        (("--only", "one device"), {"SIWARP_LANES": "17"}, "from 0 to 16"),
     ],
 )
 def test_an_invalid_option_is_a_usage_error(

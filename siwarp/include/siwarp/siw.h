@@ -121,7 +121,7 @@ const struct siw_device_info *siw_context_info(struct siw_context *context);
 int siw_query_device_info(struct siw_context *context, struct siw_device_info *info);
 /*
  * Returns the number of completion vectors, which is the number of lanes of the device (setting
- * lanes): see siw_create_cq. Or -errno.
+ * lanes; by default one for each CPU of the process, at most 16): see siw_create_cq. Or -errno.
  */
 int siw_num_comp_vectors(struct siw_context *context);
 
@@ -453,10 +453,10 @@ struct siw_wc {
 /*
  * Creates a completion queue with space for at least cqe completions. channel may be NULL.
  *
- * comp_vector selects a lane of the device, 0 to lanes - 1 (setting lanes, 1 by default). QPs whose
- * receives complete on the CQ are in its lane, and threads that poll CQs of different lanes do not
- * wait for each other. 0: the lane with the fewest such CQs. Errors: EINVAL (cqe < 1 or > max_cqe,
- * comp_vector < 0 or >= lanes), ENOMEM.
+ * comp_vector selects a lane of the device, 0 to siw_num_comp_vectors() - 1. QPs whose receives
+ * complete on the CQ are in its lane, and threads that poll CQs of different lanes do not wait for
+ * each other. 0: the lane with the fewest such CQs. Errors: EINVAL (cqe < 1 or > max_cqe,
+ * comp_vector < 0 or >= siw_num_comp_vectors()), ENOMEM.
  */
 struct siw_cq *siw_create_cq(struct siw_context *context, int cqe, void *cq_context,
 			     struct siw_comp_channel *channel, int comp_vector);

@@ -20,7 +20,7 @@ ENOENT, EINVAL, ERANGE = 2, 22, 34
 #: The documented default, minimum and maximum of each setting.
 DOCUMENTED_SETTINGS = {
     "progress_thread": (1, 0, 1),
-    "lanes": (1, 1, 16),
+    "lanes": (0, 0, 16),
     "nap_us": (1000, 50, 100000),
     "spin_us": (30, 0, 10000),
     "budget": (64, 1, 4096),
