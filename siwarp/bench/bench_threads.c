@@ -6,7 +6,7 @@
  *
  *   raw          nothing, and siwarp is not used: UDP sockets with sendmmsg and recvmmsg, or TCP
  *                sockets with a send per message
- *   own-devices  nothing: each thread has a device with one lane
+ *   own-devices  nothing; each thread has a device of its own, with one lane
  *   one-device   a device; each thread has its own pair, two CQs in one lane, and a region
  *   one-region   a device and a region
  *   one-cq       a device, a region, one pair, and the CQ of both its queue pairs

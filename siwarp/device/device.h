@@ -206,7 +206,7 @@ struct siw_lane {
 	_Atomic bool posts_dense; /* posts are dense enough to be delayed for a batch */
 	_Atomic uint32_t work_of_others; /* set of enum siw_lane_work */
 	/*
-	 * number of polls; while it increases, the progress thread leaves progress to the pollers
+	 * number of polls; while it increases, the progress thread does not make rounds on the lane
 	 */
 	_Atomic uint32_t polls;
 	/* number of polls that returned completions without a progress round */
@@ -582,7 +582,10 @@ void siw_device_freelist_give(struct siw_freelist *list, struct siw_link *link);
 
 /* ---- lanes ----------------------------------------------------------------------------------- */
 
-/* Returns the open lane with the next higher number, or NULL. Any thread. */
+/*
+ * Returns the first open lane with a higher number than `lane`, or NULL. May be called by any
+ * thread.
+ */
 static inline struct siw_lane *siw_device_next_lane(const struct siw_lane *lane)
 {
 	/* Acquire order pairs with the release in lane_open_port(). */

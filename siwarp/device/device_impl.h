@@ -182,8 +182,8 @@ int siw_device_region_forbid_mw_binds(struct siw_region *region);
  */
 void siw_device_mw_revoke_replaced_bindings(struct siw_lane *lane);
 /*
- * Continues the binds of the lane's queue pairs. Called with the lock of the lane held, when
- * SIW_LANE_CONTINUE_BINDS was left for the lane.
+ * Continues the binds of the lane's queue pairs: the work SIW_LANE_CONTINUE_BINDS. Called in a
+ * progress round, with the lock of the lane held.
  */
 void siw_device_mw_continue_binds(struct siw_lane *lane);
 

@@ -433,8 +433,8 @@ void siw_llp_close(struct siw_llp_sock *sock);
 /*
  * Move a TCP socket, connected or still connecting, to another port. siw_llp_leave_port() takes the
  * socket out of its port; the progress lock of that port is held, and no progress round of it is
- * under way. siw_llp_join_port() adds the socket to a port, whose progress lock is held. Returns 0,
- * or -errno, and the socket is still in no port. While the socket is in no port, only
+ * under way. siw_llp_join_port() adds the socket to a port, whose progress lock is held. Returns 0;
+ * or -errno, in which case the socket is still in no port. While the socket is in no port, only
  * siw_llp_join_port(), siw_llp_close(), siw_llp_set_handler() and the functions that return
  * addresses may be called for it. The other functions read which port the socket is in, also those
  * that any thread may call, so no other thread may call one of them meanwhile.

@@ -206,8 +206,9 @@ int siw_mem_queue_pop_unfilled(struct siw_mem_queue *queue, uint64_t *user_data)
  */
 uint32_t siw_mem_queue_posted_count(const struct siw_mem_queue *queue);
 /*
- * Like siw_mem_queue_posted_count, but the number is exact when it is read. A thread that removes a
- * buffer from a shared queue is either counted, or sees afterwards what the caller wrote before.
+ * Like siw_mem_queue_posted_count, but the count is exact. If another thread is removing a buffer
+ * from a shared queue, either the count already excludes that buffer, or the other thread sees,
+ * after the removal, everything that the caller wrote before this call.
  */
 uint32_t siw_mem_queue_exact_count(struct siw_mem_queue *queue);
 /* Whether buffers were put back and not removed again. May be called by any thread. */

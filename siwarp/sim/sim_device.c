@@ -72,9 +72,9 @@ int __wrap_siw_device_cq_lane_choose(struct siw_context *ctx, unsigned int comp_
 }
 
 /*
- * Pauses the task that has polled the lane without a result. An event of any lane of the device
- * ends the pause: the poll may have made rounds of other lanes, too, and a wait polls several. The
- * pause is the shortest if another lane has work, which the task may be about to poll.
+ * Pauses the task after a poll of the lane that found no work. An event of any lane of the device
+ * ends the pause, because a poll may make rounds on other lanes too, and a wait polls several
+ * lanes. If another lane has work, the pause is 1 us, because the task may poll that lane next.
  */
 static void back_off_after_empty_poll_of_lane(const struct siw_lane *polled)
 {

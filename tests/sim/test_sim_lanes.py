@@ -52,7 +52,7 @@ class LaneEnds:
         self.cqs: list[CQ] = []
         self.qps: list[QP] = []
         for lane in range(LANES):
-            # The first queue pair, of a device without queue pairs, is in lane 0.
+            # The first queue pair of a device is in lane 0.
             cq = CQ(self.device, 64, channel=self.channel, comp_vector=lane)
             init = QPInitAttr(QPType.UC, scq=cq, rcq=cq, cap=CAP, addr=(address, 0))
             self.cqs.append(cq)
