@@ -204,6 +204,12 @@ struct siw_lane {
 	bool more_to_send;
 	_Atomic bool cq_overrun;  /* a CQ overflowed and its QPs have not been moved to ERR yet */
 	_Atomic bool posts_dense; /* posts are dense enough to be delayed for a batch */
+	/*
+	 * Until no_delay_until_ns no posts are delayed, because the progress thread had to send
+	 * delayed posts. no_delay_ns: the duration, written under lock.
+	 */
+	_Atomic uint64_t no_delay_until_ns;
+	uint64_t no_delay_ns;
 	_Atomic uint32_t work_of_others; /* set of enum siw_lane_work */
 	/*
 	 * number of polls; while it increases, the progress thread does not make rounds on the lane

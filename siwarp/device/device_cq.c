@@ -63,7 +63,7 @@ static void cq_update_lanes(struct siw_cq *cq)
 
 /*
  * Sets the arming state of a CQ. A program that arms a CQ may sleep on a descriptor next, so posts
- * are not delayed for a batch until the program has polled often again (siw_qp_may_delay_post).
+ * are not delayed for a batch until the program has polled often again (siw_qp_may_delay_posts).
  * Called with cq->lock held.
  */
 static void cq_set_armed(struct siw_cq *cq, int how)

@@ -13,20 +13,40 @@
 /* after this many short sleeps (naps) without a poll, while a waiter sleeps, a sleep is long */
 #define NAPS_TO_LONG_SLEEP 100
 #define SHORT_NAPS	   3 /* number of naps below nap_us: an eighth, a quarter, a half of it */
+#define STEADY_NAPS	   16 /* after this many naps in a row, the program polls steadily */
+#define STEADY_FACTOR	   4  /* length of a nap while the program polls steadily, in nap_us */
 #define LONG_SLEEP_US	   250000
+/* after the thread had to send delayed posts, no posts are delayed for this time in ns */
+#define MIN_NO_DELAY_NS	   10000000ull
+#define MAX_NO_DELAY_NS	   10000000000ull
 #define MOST_SKIPPED	   255 /* maximum number of wake-ups without a spin */
 #define STREAM		   2   /* minimum rounds with messages per wake-up for a stream */
 /* a wake-up with at most this many rounds with messages handled one or a few short messages */
 #define FEW 16
 
-/*
- * Returns the duration of the progress thread's next short sleep (nap). The first naps after the
- * progress thread has serviced the device are shorter, so that a program that pauses polling for a
- * moment need not wait for a long nap to end.
- */
-static int64_t nap_duration_us(unsigned int naps)
+/* Returns whether the program posts so densely that posts may be delayed for a batch. */
+static bool posts_are_dense(const struct siw_context *ctx)
 {
-	return siw_settings()->nap_us >> (naps < SHORT_NAPS ? SHORT_NAPS - naps : 0);
+	for (const struct siw_lane *lane = &ctx->lane0; lane; lane = siw_device_next_lane(lane))
+		if (atomic_load_explicit(&lane->posts_dense, memory_order_relaxed))
+			return true;
+	return false;
+}
+
+/*
+ * Returns the duration of the progress thread's next short sleep (nap). naps: number of previous
+ * naps in a row. The first naps after the progress thread has serviced the device are shorter, so
+ * that a program that pauses polling for a moment need not wait for a long nap to end. Each wake-up
+ * delays a message of the polling program by tens of microseconds, so naps are longer while the
+ * program polls steadily, except that posts that wait for a batch are sent after nap_us at most.
+ */
+static int64_t nap_duration_us(const struct siw_context *ctx, unsigned int naps)
+{
+	int64_t us = siw_settings()->nap_us;
+
+	if (naps < SHORT_NAPS)
+		return us >> (SHORT_NAPS - naps);
+	return naps < STEADY_NAPS || posts_are_dense(ctx) ? us : STEADY_FACTOR * us;
 }
 
 /* Lanes that polls or waits serve, and lanes that the progress thread has to serve. */
@@ -73,7 +93,7 @@ static bool all_lanes_have_waiters(const struct siw_context *ctx, uint32_t lanes
 static int64_t begin_nap(struct siw_context *ctx, uint32_t others, unsigned int naps,
 			 unsigned int waits)
 {
-	int64_t us = nap_duration_us(naps);
+	int64_t us = nap_duration_us(ctx, naps);
 
 	if (waits > NAPS_TO_LONG_SLEEP && all_lanes_have_waiters(ctx, others)) {
 		/*
@@ -110,6 +130,31 @@ static void progress_thread_nap(struct siw_context *ctx, uint32_t others, unsign
 }
 
 /*
+ * Called by the progress thread before it sends posts of a lane, with the lane's lock held. If posts
+ * are delayed for a batch, the program has not polled soon enough, and no posts are delayed for a
+ * time: 10 ms, doubled up to 10 s if this happens again soon after that time.
+ */
+static void note_late_poll(struct siw_lane *lane)
+{
+	uint64_t until, unit = (uint64_t)siw_settings()->pauses, now;
+
+	/* The flag remains set if a later post has sent the delayed ones. */
+	if (!atomic_load_explicit(&lane->posts_delayed, memory_order_relaxed) ||
+	    !atomic_load_explicit(&lane->n_unsent, memory_order_relaxed))
+		return;
+	until = atomic_load_explicit(&lane->no_delay_until_ns, memory_order_relaxed);
+	now = siw_now_ns();
+	if (!lane->no_delay_ns || now > until + lane->no_delay_ns)
+		lane->no_delay_ns = MIN_NO_DELAY_NS * unit;
+	else if (lane->no_delay_ns < MAX_NO_DELAY_NS * unit / 2)
+		lane->no_delay_ns *= 2;
+	else
+		lane->no_delay_ns = MAX_NO_DELAY_NS * unit;
+	atomic_store_explicit(&lane->no_delay_until_ns, now + lane->no_delay_ns,
+			      memory_order_relaxed);
+}
+
+/*
  * Prepares a sleep on the sockets of a lane. Returns whether requests were sent, so that the thread
  * must not sleep. *us: the longest sleep in microseconds (-1: no limit), which may be reduced.
  */
@@ -125,6 +170,7 @@ static bool arm_lane(struct siw_lane *lane, struct siw_llp_waitset *set, int64_t
 	 * so they are sent before the wait. Pairs with siw_device_add_unsent_qp(), whose caller
 	 * marks the QP and then checks whether the socket poller is armed.
 	 */
+	note_late_poll(lane);
 	moved = atomic_load(&lane->n_unsent) ? siw_device_send_unsent_qps(lane) : 0;
 	siw_llp_waitset_fill(lane->port, set);
 	own = siw_device_sleep_duration_us(lane, siw_now_ns(), UINT64_MAX);
@@ -242,6 +288,7 @@ static int progress_thread_round(struct siw_context *ctx, uint32_t others, struc
 			continue;
 		siw_lock(&lane->lock);
 		before = lane->one_sided;
+		note_late_poll(lane);
 		moved += siw_device_progress_once(lane);
 		spin->one_sided |= lane->one_sided != before;
 		siw_unlock(&lane->lock);

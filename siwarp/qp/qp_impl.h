@@ -168,12 +168,13 @@ static inline uint32_t siw_qp_poll_round(const struct siw_lane *lane)
 }
 
 /*
- * Whether a post may be delayed to be sent in a batch. A post may be delayed if posts have been
- * dense for some rounds of posts, the post is not the first since the last poll, and the queue will
- * be processed soon, by a poll or by the progress thread after its current sleep. The function also
- * counts the post.
+ * Whether the requests of a list, which are posted with one call, may be delayed to be sent in a
+ * batch with later ones. They may be delayed if posts have been dense for some rounds of posts, the
+ * list is not a single request that is the first since the last poll, and the queue will be
+ * processed soon, by a poll or by the progress thread after its current sleep. The function also
+ * counts the requests.
  */
-bool siw_qp_may_delay_post(struct siw_base_qp *base, const struct siw_send_wr *wr);
+bool siw_qp_may_delay_posts(struct siw_base_qp *base, const struct siw_send_wr *wr);
 
 /* ---- qp_recv.c: Progress lock held ----------------------------------------------------------- */
 /*

@@ -211,13 +211,13 @@ struct siw_delivery_counts {
 struct siw_base_qp;
 
 /*
- * A round of posts: the posts on a queue pair since the program's last poll of an empty CQ, or
- * since its last SIW_POLLS_PER_BURST polls that returned completions. Used by
- * siw_qp_may_delay_post(). Under send_lock.
+ * A round of posts: the requests posted on a queue pair since the program's last poll of an empty
+ * CQ, or since its last SIW_POLLS_PER_BURST polls that returned completions. Used by
+ * siw_qp_may_delay_posts(). Under send_lock.
  */
 struct siw_post_round {
 	uint32_t polls; /* value of siw_qp_poll_round() at the first post of the round */
-	uint32_t posts;
+	uint32_t posts; /* number of requests */
 	/* number of preceding rounds with several posts each and no pause between them */
 	uint32_t dense;
 	uint64_t octets;   /* octets of the posts that are delayed for a batch */
@@ -244,9 +244,10 @@ struct siw_qp_class {
 	uint64_t turn_octets;
 	/*
 	 * maximum total octets of posts that are delayed for a batch; 0: posts are never delayed.
-	 * See siw_qp_may_delay_post().
+	 * See siw_qp_may_delay_posts().
 	 */
 	uint32_t wait_octets;
+	uint32_t wait_requests; /* maximum number of such posts */
 	/* enum siw_wc_status of a request that failed for a reason other than its memory */
 	int failure;
 	/*

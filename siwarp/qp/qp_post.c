@@ -69,7 +69,7 @@ int siw_post_send(struct siw_qp *qp, struct siw_send_wr *wr, struct siw_send_wr 
 	}
 	siw_lock(&qp->send_lock);
 	list = wr && wr->next;
-	later = !list && qp->state >= SIW_QPS_RTS && siw_qp_may_delay_post(base, wr);
+	later = qp->state >= SIW_QPS_RTS && siw_qp_may_delay_posts(base, wr);
 	for (; wr; wr = wr->next) {
 		err = post_one_send(base, wr, list || later);
 		if (err) {

@@ -299,58 +299,78 @@ static bool program_may_be_sleeping(const struct siw_lane *lane)
  * Starts a round of posts at the first post after a poll. The clock is read only if rounds have
  * several posts, so that a program with one message at a time does not pay for reading the clock.
  */
-static __attribute__((noinline)) void post_round_begin(struct siw_post_round *round, uint32_t polls)
+static __attribute__((noinline)) void post_round_begin(struct siw_post_round *round,
+						       const struct siw_lane *lane, uint32_t polls)
 {
 	uint64_t now = round->posts > 1 ? siw_now_ns() : 0;
 	uint64_t silence = SILENCE_NS * (uint64_t)siw_settings()->pauses;
 	uint64_t most = silence + round->posts * silence / SILENCE_POSTS;
 
-	if (!round->began_ns || now - round->began_ns > most)
+	if (!round->began_ns || now - round->began_ns > most ||
+	    now < atomic_load_explicit(&lane->no_delay_until_ns, memory_order_relaxed))
 		round->dense = 0;
 	else
 		round->dense++;
 	round->began_ns = now;
 	round->polls = polls;
-	round->posts = 1;
+	round->posts = 0;
 }
 
-static bool note_post_and_check_if_frequent(struct siw_post_round *round, uint32_t polls)
+/*
+ * Counts n requests that are posted with one call. Returns whether posts are frequent. A request
+ * that is posted alone after a poll may be a single message, which is never delayed.
+ */
+static bool note_posts_and_check_if_frequent(struct siw_post_round *round,
+					     const struct siw_lane *lane, uint32_t n)
 {
 	int64_t batching = siw_settings()->batching;
+	uint32_t polls = siw_qp_poll_round(lane);
 
-	if (round->polls != polls) {
-		post_round_begin(round, polls);
+	if (round->polls != polls)
+		post_round_begin(round, lane, polls);
+	round->posts += n;
+	if (round->posts < 2)
 		return false;
-	}
-	round->posts++;
 	return batching ? batching == ALWAYS : round->dense >= DENSE_ROUNDS;
 }
 
 /*
- * Whether another request, which has not been checked yet, may be added to the requests that are
- * delayed for a batch.
+ * Whether the requests of the list, which have not been checked yet, may be added to the requests
+ * that are delayed for a batch.
  */
 static bool sq_has_batch_room(struct siw_base_qp *base, const struct siw_send_wr *wr)
 {
 	uint32_t waiting = base->sq_tail - base->sq_head - base->begun;
+	uint64_t octets = waiting ? base->round.octets : 0;
 
-	if (!wr || !wr->sg_list || (uint32_t)wr->num_sge > base->cap.max_send_sge)
-		return false;
-	base->round.octets = (waiting ? base->round.octets : 0) + siw_qp_octets(wr);
-	return waiting < SIW_RDMAP_MAX_SOME - 1 &&
-	       base->round.octets < siw_class_of(base)->wait_octets;
+	for (; wr; wr = wr->next, waiting++) {
+		if (!wr->sg_list || (uint32_t)wr->num_sge > base->cap.max_send_sge)
+			return false;
+		octets += siw_qp_octets(wr);
+	}
+	base->round.octets = octets;
+	return waiting < siw_class_of(base)->wait_requests && octets < siw_class_of(base)->wait_octets;
+}
+
+static uint32_t count_requests(const struct siw_send_wr *wr)
+{
+	uint32_t n = 0;
+
+	for (; wr; wr = wr->next)
+		n++;
+	return n;
 }
 
 /*
  * Posts are not delayed while a thread may be sleeping, on the sockets or in the program's own
  * epoll_wait().
  */
-bool siw_qp_may_delay_post(struct siw_base_qp *base, const struct siw_send_wr *wr)
+bool siw_qp_may_delay_posts(struct siw_base_qp *base, const struct siw_send_wr *wr)
 {
 	struct siw_lane *lane = base->qp.lane;
 
 	if (!siw_class_of(base)->wait_octets ||
-	    !note_post_and_check_if_frequent(&base->round, siw_qp_poll_round(lane)) ||
+	    !note_posts_and_check_if_frequent(&base->round, lane, count_requests(wr)) ||
 	    !lane->ctx->has_thread || atomic_load_explicit(&lane->waiters, memory_order_relaxed) ||
 	    program_may_be_sleeping(lane))
 		return false;

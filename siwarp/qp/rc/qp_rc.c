@@ -1624,6 +1624,7 @@ const struct siw_qp_class siw_qp_rc_class = {
 	.opcodes = UINT32_MAX,
 	.turn_octets = UINT64_MAX,
 	.wait_octets = SIW_DELAY_OCTETS_STREAM,
+	.wait_requests = 256,
 	.failure = SIW_WC_WR_FLUSH_ERR,
 	.binds = true,
 	.has_rights = true,

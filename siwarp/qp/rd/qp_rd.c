@@ -1088,6 +1088,7 @@ const struct siw_qp_class siw_qp_rd_class = {
 	.has_records = true,
 	.has_errors = true,
 	.wait_octets = SIW_DELAY_OCTETS_DGRAM,
+	.wait_requests = SIW_RDMAP_MAX_SOME,
 	.many_flows = true,
 	.has_rights = true,
 	.opcodes = UINT32_MAX,

@@ -590,6 +590,7 @@ const struct siw_qp_class siw_qp_uc_class = {
 	.failure = SIW_WC_GENERAL_ERR,
 	.has_errors = true,
 	.wait_octets = SIW_DELAY_OCTETS_DGRAM,
+	.wait_requests = SIW_RDMAP_MAX_SOME,
 	.binds = true,
 	.has_rights = true,
 	.create = uc_create,

@@ -880,6 +880,7 @@ const struct siw_qp_class siw_qp_ud_class = {
 	.has_errors = true,
 	.shares_socket = true,
 	.wait_octets = SIW_DELAY_OCTETS_DGRAM,
+	.wait_requests = SIW_RDMAP_MAX_SOME,
 	.lazy_slots = true,
 	.failure = SIW_WC_GENERAL_ERR,
 	.create = ud_create,

@@ -77,12 +77,19 @@ class Sender:
 
     def post_next_message(self) -> int:
         """Post the next numbered message; return its number."""
-        n = self.posted = self.posted + 1
-        at = 8 * (n % 4096)
-        self.mr.view[at : at + 8] = b"no%06d" % n
-        sge = self.mr.sge(at, 8)
-        self.qp.post_send(SendWR(n, sg=[sge], send_flags=SendFlag.SIGNALED, **self.wr))
-        return n
+        return self.post_list(1)
+
+    def post_list(self, n: int) -> int:
+        """Post the next ``n`` numbered messages with one call; return the number of the last."""
+        wrs = []
+        for _ in range(n):
+            number = self.posted = self.posted + 1
+            at = 8 * (number % 4096)
+            self.mr.view[at : at + 8] = b"no%06d" % number
+            sge = self.mr.sge(at, 8)
+            wrs.append(SendWR(number, sg=[sge], send_flags=SendFlag.SIGNALED, **self.wr))
+        self.qp.post_send(wrs)
+        return self.posted
 
     def has_sent(self, number: int) -> bool:
         """Return whether the message with this number has arrived at the test's socket."""
@@ -288,6 +295,39 @@ def test_posts_are_held_back_in_dense_traffic_and_not_after_a_pause(
     time.sleep(1.5 * SILENCE_US / 1e6)
     assert sender_with_defaults.has_sent(sender_with_defaults.post_next_message())
     assert sender_with_defaults.has_sent(sender_with_defaults.post_next_message())
+
+
+def test_lists_are_held_back_in_dense_traffic_and_sent_by_the_next_poll(
+    sender_with_defaults: Sender,
+) -> None:
+    s = sender_with_defaults
+
+    def post_lists_and_check_if_held_back() -> int:
+        s.inject_datagram_or_segment()
+        for _ in range(8):
+            poll_cq(s)
+            last = s.post_list(2)
+        return s.message_number_if_held_back(last)
+
+    last = int(wait_until(post_lists_and_check_if_held_back))
+    poll_cq(s)
+    assert s.has_sent(last)
+
+
+def test_posts_are_not_held_back_for_a_while_after_the_progress_thread_had_to_send_some(
+    sender_with_defaults: Sender,
+) -> None:
+    s = sender_with_defaults
+    last = post_densely_until_held_back(s)
+    wait_until(lambda: s.has_sent(last))  # without a poll
+    s.message_number_if_held_back(last)
+    # Posts are held back again after a second (multiply_pauses_temporarily), and a thousand posts
+    # take a tenth of that on a slow machine.
+    for _ in range(8):
+        poll_cq(s)
+        for _ in range(3):
+            assert not s.message_number_if_held_back(s.post_next_message())
+    post_densely_until_held_back(s)
 
 
 # requests of UD, UC and RC complete as soon as they are sent
