@@ -162,10 +162,11 @@ struct siw_idle_polls {
 };
 
 /*
- * Number of polls that end a burst of posts although each returned completions. A burst also ends
- * with a poll of an empty CQ.
+ * A burst of posts ends with a poll of an empty CQ, and with this number of polls, or the first poll
+ * after this number of posted octets, although the polls returned completions.
  */
-#define SIW_POLLS_PER_BURST 8
+#define SIW_POLLS_PER_BURST  8
+#define SIW_OCTETS_PER_BURST (256u << 10)
 
 /* maximum number of lanes of a device; a set of lanes is a bit mask in 32 bits */
 #define SIW_MAX_LANES 16
@@ -202,8 +203,9 @@ struct siw_lane {
 	_Atomic bool posts_delayed;
 	/* the last round left requests for which the sockets have space; under lock */
 	bool more_to_send;
-	_Atomic bool cq_overrun;  /* a CQ overflowed and its QPs have not been moved to ERR yet */
-	_Atomic bool posts_dense; /* posts are dense enough to be delayed for a batch */
+	_Atomic bool cq_overrun; /* a CQ overflowed and its QPs have not been moved to ERR yet */
+	_Atomic uint64_t posted_octets; /* since the last burst of posts ended; a hint, relaxed */
+	_Atomic bool posts_dense;	/* posts are dense enough to be delayed for a batch */
 	/*
 	 * Until no_delay_until_ns no posts are delayed, because the progress thread had to send
 	 * delayed posts. no_delay_ns: the duration, written under lock.

@@ -34,6 +34,7 @@ static void lane_reset(struct siw_lane *lane)
 	atomic_store(&lane->polls, 0);
 	atomic_store(&lane->polls_without_round, 0);
 	atomic_store(&lane->posts_dense, false);
+	atomic_store(&lane->posted_octets, 0);
 	atomic_store(&lane->no_delay_until_ns, 0);
 	lane->no_delay_ns = 0;
 	atomic_store(&lane->armed_at, 0);

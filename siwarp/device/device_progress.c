@@ -370,11 +370,11 @@ static void count_poll(struct siw_lane *lane)
 }
 
 /*
- * Makes a progress round in one of eight polls for a program with dense posts. A program with dense
- * posts whose requests complete immediately, such as RC Writes, never polls an empty CQ, and only
- * polls of an empty CQ make progress. The round services the sockets. The round also wakes the
- * progress thread, which then takes short sleeps (naps) instead of sleeping on the sockets: posts
- * may be delayed for a batch only while the progress thread naps.
+ * Makes a progress round at the end of a burst of posts, for a program with dense posts. A program
+ * with dense posts whose requests complete immediately, such as RC Writes, never polls an empty CQ,
+ * and only polls of an empty CQ make progress. The round services the sockets. The round also wakes
+ * the progress thread, which then takes short sleeps (naps) instead of sleeping on the sockets:
+ * posts may be delayed for a batch only while the progress thread naps.
  */
 static void make_progress_round_for_dense_posts(struct siw_lane *lane)
 {
@@ -389,15 +389,23 @@ static void make_progress_round_for_dense_posts(struct siw_lane *lane)
 	siw_unlock(&lane->lock);
 }
 
+static bool burst_of_posts_has_ended(const struct siw_lane *lane, uint32_t polls)
+{
+	return polls % SIW_POLLS_PER_BURST == 0 ||
+	       atomic_load_explicit(&lane->posted_octets, memory_order_relaxed) >=
+		       SIW_OCTETS_PER_BURST;
+}
+
 void siw_device_note_poll_without_progress(struct siw_lane *lane, bool all)
 {
 	/* The counter is not incremented atomically, for the reasons in count_poll(). */
 	uint32_t takes = atomic_load_explicit(&lane->polls_without_round, memory_order_relaxed) + 1;
 
 	atomic_store_explicit(&lane->polls_without_round, takes, memory_order_relaxed);
-	if (takes % SIW_POLLS_PER_BURST == 0 &&
+	if (burst_of_posts_has_ended(lane, takes) &&
 	    atomic_load_explicit(&lane->posts_dense, memory_order_relaxed)) {
 		atomic_store_explicit(&lane->posts_dense, false, memory_order_relaxed);
+		atomic_store_explicit(&lane->posted_octets, 0, memory_order_relaxed);
 		make_progress_round_for_dense_posts(lane);
 	} else if (!all) { /* a poll that did not fill its array may be the last for a while */
 		siw_device_send_posted(lane, true);

@@ -12,15 +12,15 @@
 
 /* after this many short sleeps (naps) without a poll, while a waiter sleeps, a sleep is long */
 #define NAPS_TO_LONG_SLEEP 100
-#define SHORT_NAPS	   3 /* number of naps below nap_us: an eighth, a quarter, a half of it */
+#define SHORT_NAPS	   3  /* number of naps below nap_us: an eighth, a quarter, a half of it */
 #define STEADY_NAPS	   16 /* after this many naps in a row, the program polls steadily */
 #define STEADY_FACTOR	   4  /* length of a nap while the program polls steadily, in nap_us */
 #define LONG_SLEEP_US	   250000
 /* after the thread had to send delayed posts, no posts are delayed for this time in ns */
-#define MIN_NO_DELAY_NS	   10000000ull
-#define MAX_NO_DELAY_NS	   10000000000ull
-#define MOST_SKIPPED	   255 /* maximum number of wake-ups without a spin */
-#define STREAM		   2   /* minimum rounds with messages per wake-up for a stream */
+#define MIN_NO_DELAY_NS 10000000ull
+#define MAX_NO_DELAY_NS 10000000000ull
+#define MOST_SKIPPED	255 /* maximum number of wake-ups without a spin */
+#define STREAM		2   /* minimum rounds with messages per wake-up for a stream */
 /* a wake-up with at most this many rounds with messages handled one or a few short messages */
 #define FEW 16
 

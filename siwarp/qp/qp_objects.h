@@ -216,11 +216,11 @@ struct siw_base_qp;
  * siw_qp_may_delay_posts(). Under send_lock.
  */
 struct siw_post_round {
-	uint32_t polls; /* value of siw_qp_poll_round() at the first post of the round */
-	uint32_t posts; /* number of requests */
+	uint32_t polls;	 /* value of siw_qp_poll_round() at the first post of the round */
+	uint32_t posts;	 /* number of requests */
+	uint64_t octets; /* total length of the requests */
 	/* number of preceding rounds with several posts each and no pause between them */
 	uint32_t dense;
-	uint64_t octets;   /* octets of the posts that are delayed for a batch */
 	uint64_t began_ns; /* time of the round's first post, ns; 0: not known */
 };
 
@@ -396,6 +396,7 @@ struct siw_base_qp {
 	 */
 	_Atomic int teardown;
 	struct siw_post_round round;
+	uint64_t waiting_octets; /* octets of the posts that are delayed for a batch; send_lock */
 
 	/* The receive queue. */
 	struct siw_mem_queue *recvs; /* the QP's own receive queue, or the SRQ's */

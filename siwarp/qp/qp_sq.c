@@ -19,7 +19,8 @@
  * Posts are delayed for a batch after DENSE_ROUNDS consecutive dense rounds. A round is dense if it
  * has several posts and the next round begins before a pause of SILENCE_NS has passed. Since only
  * the beginnings of rounds are timed, each post extends the allowed time by 1/SILENCE_POSTS of the
- * pause, about the time of a system call on a busy machine: 64 posts alone can take that long.
+ * pause, about the time of a system call on a busy machine (64 posts alone can take that long), and
+ * by 1 ns per octet.
  */
 #define DENSE_ROUNDS  4
 #define SILENCE_NS    200000u
@@ -304,7 +305,7 @@ static __attribute__((noinline)) void post_round_begin(struct siw_post_round *ro
 {
 	uint64_t now = round->posts > 1 ? siw_now_ns() : 0;
 	uint64_t silence = SILENCE_NS * (uint64_t)siw_settings()->pauses;
-	uint64_t most = silence + round->posts * silence / SILENCE_POSTS;
+	uint64_t most = silence + round->posts * silence / SILENCE_POSTS + round->octets;
 
 	if (!round->began_ns || now - round->began_ns > most ||
 	    now < atomic_load_explicit(&lane->no_delay_until_ns, memory_order_relaxed))
@@ -314,14 +315,17 @@ static __attribute__((noinline)) void post_round_begin(struct siw_post_round *ro
 	round->began_ns = now;
 	round->polls = polls;
 	round->posts = 0;
+	round->octets = 0;
 }
 
 /*
- * Counts n requests that are posted with one call. Returns whether posts are frequent. A request
- * that is posted alone after a poll may be a single message, which is never delayed.
+ * Counts n requests with a total length of octets, which are posted with one call. Returns whether
+ * posts are frequent. A request that is posted alone after a poll may be a single message, which is
+ * never delayed.
  */
 static bool note_posts_and_check_if_frequent(struct siw_post_round *round,
-					     const struct siw_lane *lane, uint32_t n)
+					     const struct siw_lane *lane, uint32_t n,
+					     uint64_t octets)
 {
 	int64_t batching = siw_settings()->batching;
 	uint32_t polls = siw_qp_poll_round(lane);
@@ -329,36 +333,26 @@ static bool note_posts_and_check_if_frequent(struct siw_post_round *round,
 	if (round->polls != polls)
 		post_round_begin(round, lane, polls);
 	round->posts += n;
+	round->octets += octets;
 	if (round->posts < 2)
 		return false;
 	return batching ? batching == ALWAYS : round->dense >= DENSE_ROUNDS;
 }
 
-/*
- * Whether the requests of the list, which have not been checked yet, may be added to the requests
- * that are delayed for a batch.
- */
-static bool sq_has_batch_room(struct siw_base_qp *base, const struct siw_send_wr *wr)
+static void note_posted_octets(struct siw_lane *lane, uint64_t octets)
 {
-	uint32_t waiting = base->sq_tail - base->sq_head - base->begun;
-	uint64_t octets = waiting ? base->round.octets : 0;
-
-	for (; wr; wr = wr->next, waiting++) {
-		if (!wr->sg_list || (uint32_t)wr->num_sge > base->cap.max_send_sge)
-			return false;
-		octets += siw_qp_octets(wr);
-	}
-	base->round.octets = octets;
-	return waiting < siw_class_of(base)->wait_requests && octets < siw_class_of(base)->wait_octets;
+	octets += atomic_load_explicit(&lane->posted_octets, memory_order_relaxed);
+	atomic_store_explicit(&lane->posted_octets, octets, memory_order_relaxed);
 }
 
-static uint32_t count_requests(const struct siw_send_wr *wr)
+/* Whether n more requests may be added to the requests that are delayed for a batch. */
+static bool sq_has_batch_room(struct siw_base_qp *base, uint32_t n, uint64_t octets)
 {
-	uint32_t n = 0;
+	uint32_t waiting = base->sq_tail - base->sq_head - base->begun;
+	const struct siw_qp_class *class = siw_class_of(base);
 
-	for (; wr; wr = wr->next)
-		n++;
-	return n;
+	base->waiting_octets = (waiting ? base->waiting_octets : 0) + octets;
+	return waiting + n < class->wait_requests && base->waiting_octets < class->wait_octets;
 }
 
 /*
@@ -368,13 +362,22 @@ static uint32_t count_requests(const struct siw_send_wr *wr)
 bool siw_qp_may_delay_posts(struct siw_base_qp *base, const struct siw_send_wr *wr)
 {
 	struct siw_lane *lane = base->qp.lane;
+	uint64_t octets = 0;
+	uint32_t n = 0;
 
-	if (!siw_class_of(base)->wait_octets ||
-	    !note_posts_and_check_if_frequent(&base->round, lane, count_requests(wr)) ||
+	if (!siw_class_of(base)->wait_octets)
+		return false;
+	for (; wr; wr = wr->next, n++) { /* the requests have not been checked yet */
+		if (!wr->sg_list || (uint32_t)wr->num_sge > base->cap.max_send_sge)
+			return false;
+		octets += siw_qp_octets(wr);
+	}
+	note_posted_octets(lane, octets);
+	if (!note_posts_and_check_if_frequent(&base->round, lane, n, octets) ||
 	    !lane->ctx->has_thread || atomic_load_explicit(&lane->waiters, memory_order_relaxed) ||
 	    program_may_be_sleeping(lane))
 		return false;
 	if (!atomic_load_explicit(&lane->posts_dense, memory_order_relaxed))
 		atomic_store_explicit(&lane->posts_dense, true, memory_order_relaxed);
-	return !siw_llp_port_armed(lane->port) && sq_has_batch_room(base, wr);
+	return !siw_llp_port_armed(lane->port) && sq_has_batch_room(base, n, octets);
 }
