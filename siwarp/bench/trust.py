@@ -29,7 +29,7 @@ OWN_LOAD = 2.5
 #: A floor (raw-socket run) is unreliable if an equivalent floor is better by more than this factor.
 SLOWER_FACTOR = 1.5
 #: Floors (raw-socket runs) that are not equivalent, because they send many messages in one call.
-_OTHER_WORK = ("gso", "coalesced")
+_OTHER_WORK = ("gso", "blocking-gso", "coalesced", "blocking-coalesced")
 
 
 def cpu_load_warning() -> str:
