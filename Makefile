@@ -139,7 +139,7 @@ bench: ## Print latency and bandwidth beside the raw sockets; fails if a figure 
 	@tools/setup
 	@$(PY) -m siwarp.bench
 
-bench-check: ## Compare the ratios to the raw socket with the committed ones; fails after a significant loss; quiet machine, 6 minutes
+bench-check: ## Compare the ratios to the raw socket with the committed ones; fails after a loss, or if a result is partial or unreliable; 2 minutes
 	@tools/setup
 	@$(PY) -m lab.check $(ARGS)
 

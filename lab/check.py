@@ -2,7 +2,8 @@
 """``python -m lab.check``: ratios to the raw socket compared with reference ratios in a file.
 
 A rate depends on the machine, but a ratio hardly does, so that a regression is detected even if no
-older build is available for comparison.
+older build is available for comparison. Only a complete and reliable measurement without a loss
+is a pass: see ``reasons_against_pass``.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from siwarp.bench.cli import exit_with_message_on_bench_error, progress_bar
 from siwarp.bench.compare import ComparedFigure, Interval, ratio_interval, verdict
 from siwarp.bench.runner import BenchError, Progress, run
 from siwarp.bench.table import MIB, fixed_width_console
+from siwarp.bench.trust import LEAST_FLOOR_ROUNDS, floor_spread_warning
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -32,15 +34,16 @@ __all__ = [
     "ROUNDS",
     "CheckedRatio",
     "check_ratios",
-    "has_performance_loss",
     "print_ratios",
     "read_reference_ratios",
+    "reasons_against_pass",
     "write_reference_ratios",
 ]
 
 #: The reference ratios of this checkout.
 RATIOS = str(Path(__file__).with_name("ratios.json"))
-ROUNDS = 15
+#: As many as the spread of a floor is judged from.
+ROUNDS = LEAST_FLOOR_ROUNDS
 #: A ratio that is worse than its reference by more than this fraction is a loss. Ratios measured on
 #: machines of one kind, or on one machine on different days, differ by less.
 LIMIT = 0.2
@@ -116,8 +119,9 @@ def check_ratios(
 
     Returns:
         For each ratio ``name``, ``less_is_better``, ``kept`` (the reference; None: no reference),
-        ``ratio``, ``low``, ``high``, ``verdict`` (``loss``, ``no loss``, ``open``, or ``new``) and
-        ``unreliable``.
+        ``ratio``, ``low``, ``high``, ``verdict`` (``loss``, ``no loss``, ``open``, or ``new``),
+        ``partial`` (why rounds or messages are missing, otherwise empty) and ``unreliable`` (why
+        the floor does not tell, otherwise empty).
 
     Raises:
         BenchError: a run failed.
@@ -134,7 +138,10 @@ def check_ratios(
         pairs = [(each["ours"], each["floor"]) for each in measured["rounds"]]
         found.append(
             _compare_with_reference(one, ratios.get(one.name), ratio_interval(pairs))
-            | {"unreliable": measured["unreliable"]}
+            | {
+                "partial": measured["partial"],
+                "unreliable": floor_spread_warning([each["floor"] for each in measured["rounds"]]),
+            }
         )
     return found
 
@@ -157,9 +164,17 @@ def _compare_with_reference(
     }
 
 
-def has_performance_loss(found: list[dict[str, Any]]) -> bool:
-    """Return whether at least one ratio has the verdict ``loss``."""
-    return any(each["verdict"] == "loss" for each in found)
+def reasons_against_pass(found: list[dict[str, Any]]) -> list[str]:
+    """Return why the ratios are not a pass: a line for each loss, partial or unreliable result."""
+    reasons = []
+    for each in found:
+        if each["verdict"] == "loss":
+            now, before = f"{each['ratio']:.2f}", f"{each['kept']:.2f}"
+            reasons.append(f"{each['name']}: loss: the ratio is {now}, its reference {before}")
+        for word in ("partial", "unreliable"):
+            if each[word]:
+                reasons.append(f"{each['name']}: {word}: {each[word]}")
+    return reasons
 
 
 def write_reference_ratios(found: list[dict[str, Any]], path: Path) -> None:
@@ -189,9 +204,12 @@ def print_ratios(found: list[dict[str, Any]], console: Console | None = None) ->
         f"than {LIMIT:.0%}; open: only a part of the interval is; latency: less is better",
         soft_wrap=True,
     )
-    for each in found:
-        for doubt in each["unreliable"]:
-            console.print(f"{each['name']}: unreliable: {doubt}", soft_wrap=True)
+    reasons = reasons_against_pass(found)
+    for reason in reasons:
+        console.print(reason, soft_wrap=True)
+    console.print("not a pass" if reasons else "passed", soft_wrap=True)
+    if any(each["partial"] or each["unreliable"] for each in found):
+        console.print("quit other programs, then measure again", soft_wrap=True)
 
 
 app = command.create_study_application()
@@ -209,7 +227,11 @@ def main(
     only: str = typer.Option("", "--only", help="Only ratios whose name contains this text."),
     as_json: bool = command.AS_JSON,
 ) -> None:
-    """Compare ratios to the raw socket with references in a file; exit status 1 after a loss."""
+    """Compare ratios to the raw socket with references in a file.
+
+    Exit status 1 after a loss, and also if a result is partial or unreliable: with less than 20
+    rounds, or if the interquartile range of a raw socket's rounds exceeds 15% of their median.
+    """
     checked = [one for one in CHECKED if only.lower() in one.name.lower()]
     if not checked:
         raise typer.BadParameter(f"no ratio has {only!r} in its name: omit --only to see all")
@@ -219,10 +241,13 @@ def main(
         ratios = {} if to_write else read_reference_ratios(Path(file))
         with progress_bar("the ratios") as progress:
             found = check_ratios(ratios, rounds, progress, checked)
-    if to_write:
+    reasons = reasons_against_pass(found)
+    if to_write and not reasons:
         write_reference_ratios(found, Path(file))
     command.output_results(found, print_ratios, as_json=as_json)
-    raise typer.Exit(1 if has_performance_loss(found) else 0)
+    if to_write and reasons:
+        typer.echo(f"lab check: {file} was not written", err=True)
+    raise typer.Exit(1 if reasons else 0)
 
 
 if __name__ == "__main__":

@@ -7,19 +7,13 @@ the promise of a row compares with another program, that program too.
 
 from __future__ import annotations
 
-import os
-import re
 import shutil
-import socket
 import statistics
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from siwarp.bench.programs import Pair, measure_program_pair
 from siwarp.bench.runner import BenchError, run
 from siwarp.bench.table import fixed_width_console, format_value_with_unit
 
@@ -30,11 +24,9 @@ __all__ = [
     "PACKAGES",
     "ROWS",
     "BenchError",
-    "Pair",
     "Row",
     "measure_rows",
     "missing_programs",
-    "parse_client_result",
     "print_table",
 ]
 
@@ -44,27 +36,8 @@ PACKAGES = {
     "ucx_perftest": "ucx-utils",
 }
 MIB = 1 << 20
-#: Time limit for a pair of programs in seconds.
-LIMIT_S = 60
 #: Columns in perftest's line of results: t_typical (us), BW average (MiB/s).
 _COLUMN = {"lat": 4, "bw": 3}
-
-
-@dataclass(frozen=True)
-class Pair:
-    """A program that is started twice, as server and as client, and how to find its result.
-
-    ``result`` is a regular expression that finds the figure in the client's output; ``scale``
-    converts the figure to us or to GB/s of 10^9 octets.
-    """
-
-    program: str
-    words: tuple[str, ...]
-    result: str
-    scale: float = 1
-    env: dict[str, str] = field(default_factory=dict)
-    #: Options of ``siwarp run`` for the program; None: the program runs without siwarp.
-    siwarp: tuple[str, ...] | None = ()
 
 
 def _make_perftest_program_pair(
@@ -173,90 +146,6 @@ def _all_benchmark_rows() -> Iterable[Row]:
 ROWS: tuple[Row, ...] = tuple(_all_benchmark_rows())
 
 
-# ---- a pair of programs
-
-
-def _find_free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
-
-
-def _taskset_command(cpu: int | None) -> list[str]:
-    return [] if cpu is None else ["taskset", "-c", str(cpu)]
-
-
-def _is_port_listening(port: int) -> bool:
-    table = Path("/proc/net/tcp").read_text(encoding="ascii")
-    return re.search(rf":{port:04X} [0-9A-F:]+ 0A ", table) is not None
-
-
-def _wait_for_output(process: subprocess.Popen[str], program: str) -> str:
-    """Return a program's output; raise BenchError if it does not end in time with status 0."""
-    try:
-        said, _ = process.communicate(timeout=LIMIT_S)
-    except subprocess.TimeoutExpired:
-        raise BenchError(
-            f"{program} did not finish within {LIMIT_S} s: reduce the load of the machine"
-        ) from None
-    if process.returncode != 0:
-        last = said.strip().rpartition("\n")[2]
-        raise BenchError(f"{program} failed: exit status {process.returncode}: {last}")
-    return said
-
-
-def parse_client_result(pair: Pair, said: str) -> float:
-    """Return the figure in the output of a pair's client: us, or GB/s of 10^9 octets.
-
-    Raises:
-        BenchError: the output has no such figure.
-
-    """
-    found = re.search(pair.result, said)
-    if found is None:
-        raise BenchError(f"{pair.program} printed no results: run it manually with siwarp run")
-    return float(found[1]) * pair.scale
-
-
-def _measure_program_pair(pair: Pair) -> float:
-    """Run a pair of programs over loopback; return us one way, or GB/s of 10^9 octets."""
-    port = _find_free_port()
-    allowed = sorted(os.sched_getaffinity(0))
-    cpus = (allowed[0], allowed[1]) if len(allowed) > 1 else (None, None)
-    siwarp: list[str] = []
-    if pair.siwarp is not None:
-        siwarp = [sys.executable, "-m", "siwarp.cli", "run", *pair.siwarp, "--"]
-
-    def start_program(cpu: int | None, *more: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [*_taskset_command(cpu), *siwarp, pair.program, *pair.words, "-p", str(port), *more],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env={**os.environ, **pair.env},
-        )
-
-    server = start_program(cpus[1])
-    ends = [server]
-    try:
-        deadline = time.monotonic() + LIMIT_S
-        while (
-            not _is_port_listening(port) and server.poll() is None and time.monotonic() < deadline
-        ):
-            time.sleep(0.01)
-        client = start_program(cpus[0], "127.0.0.1")
-        ends.append(client)
-        said = _wait_for_output(client, pair.program)
-        _wait_for_output(server, pair.program)
-    finally:
-        for end in ends:
-            if end.poll() is None:
-                end.kill()
-                end.communicate()
-    return parse_client_result(pair, said)
-
-
 # ---- rounds
 
 
@@ -269,11 +158,11 @@ def _measure_round(row: Row, turn: int) -> dict[str, float]:
         values.update(floor=result["floor"], ours=result["ours"])
 
     def measure_program() -> None:
-        values["program"] = _measure_program_pair(row.pair)
+        values["program"] = measure_program_pair(row.pair)
 
     def measure_comparison() -> None:
         values["beside"] = (
-            values["floor"] if row.beside is None else _measure_program_pair(row.beside)
+            values["floor"] if row.beside is None else measure_program_pair(row.beside)
         )
 
     steps = (

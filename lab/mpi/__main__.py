@@ -47,9 +47,6 @@ def main(
         metavar="FOLDER",
         help="Folder of an MPICH with bin/mpicc; default: the one of this Python.",
     ),
-    plot: str = typer.Option(
-        "", "--plot", metavar="FOLDER", help="Draw the curves to this folder; needs matplotlib."
-    ),
     output: str = OUTPUT,
     as_json: bool = AS_JSON,
 ) -> None:
@@ -72,7 +69,7 @@ def main(
         )
     with progress_bar("MPI") as progress:
         options = command.Options(wanted, rounds, octets, numbers, netif, mpich, limit, progress)
-        status = command.run_study_parts(options, as_json=as_json, plot=plot, output=output)
+        status = command.run_study_parts(options, as_json=as_json, output=output)
     raise typer.Exit(status)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""``python -m lab.mpi``: run the requested parts and print tables, JSON and curves."""
+"""``python -m lab.mpi``: run the requested parts and print tables and JSON."""
 
 from __future__ import annotations
 
@@ -112,17 +112,9 @@ def all_performance_promises_kept(found: dict[str, Any]) -> bool:
     return whole and all(must["kept"] for part in parts for must in part.get("musts", ()))
 
 
-def run_study_parts(options: Options, *, as_json: bool, plot: str, output: str) -> int:
+def run_study_parts(options: Options, *, as_json: bool, output: str) -> int:
     """Measure and print the parts; return 1 if a promise is not kept or not measured, else 0."""
-    if plot:
-        from lab.curves import require_matplotlib
-
-        require_matplotlib()
     with tempfile.TemporaryDirectory(prefix="siwarp-lab-mpi-") as work:
         found = _measure_study_parts(options, Path(work))
     output_results(found, table.print_tables, as_json=as_json, output=output)
-    if plot:
-        from lab.mpi.plot import draw_measured_parts
-
-        draw_measured_parts(found, Path(plot))
     return 0 if all_performance_promises_kept(found) else 1

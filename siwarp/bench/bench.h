@@ -6,7 +6,8 @@
  * `siwarp bench` starts the program siwarp-bench twice for each run, as server and as client, with
  * a socket pair ("ctl") between them, over which they exchange ports and keys and synchronize their
  * start. Between hosts, one process is started on each host, and ctl is relayed (hosts.py).
- * The client prints its result as one line of JSON. runner.py computes rounds, medians and ratios.
+ * Each process prints its result as one line of JSON. runner.py computes rounds, medians and
+ * ratios.
  *
  * Every loop is bounded: by its iterations, by siw_bench_patience_ms without a message from the
  * peer, and by alarm(2). A spinning process measures this patience in its own CPU time, because on
@@ -70,6 +71,11 @@ struct siw_bench_result {
 	/* percentiles 99 and 99.9 of single samples, in us; 0 without samples */
 	double p99, p999;
 	uint64_t n; /* number of measured samples or messages */
+	/*
+	 * CPU time in ns and cycles (0: not counted) of all threads of this process in the measured
+	 * part; only streams of messages have them
+	 */
+	uint64_t cpu_ns, cycles;
 };
 
 /* Memory of a run: the octets to send, followed by slots for received messages */
@@ -152,7 +158,10 @@ void siw_bench_write_samples(const struct siw_bench_opts *o, const uint64_t *ns)
  */
 void siw_bench_summarize_samples(uint64_t *ns, uint32_t n, double parts,
 				 struct siw_bench_result *result);
-/* Store the result of a run in GB/s or in messages per second, according to kind. */
+/*
+ * Store the result of a run in GB/s or in messages per second, according to kind, and the CPU time
+ * and the cycles of this process since the previous call, which was after the warm-up.
+ */
 void siw_bench_store_rate_result(const struct siw_bench_opts *o, uint32_t n, uint64_t ns,
 				 struct siw_bench_result *result);
 /*
@@ -165,12 +174,15 @@ static inline uint32_t siw_bench_credit_size(const struct siw_bench_opts *o)
 	return o->depth > 1 ? o->depth / 2 : 1; /* number of messages per credit */
 }
 
-/* ---- the runs: each dies on failure; on the client each fills in the result */
+/*
+ * ---- the runs: each dies on failure and fills in the result, of which the server only has the CPU
+ * time and the cycles
+ */
 typedef void siw_bench_fn(const struct siw_bench_opts *o, struct siw_bench_result *result);
 
 /*
  * The main function of each measuring program: parse the options, execute the run that select
- * returns, and print the result on the client. Return the exit status.
+ * returns, and print the result. Return the exit status.
  */
 int siw_bench_main(int argc, char **argv, siw_bench_fn *(*select)(const struct siw_bench_opts *o));
 

@@ -26,6 +26,7 @@ static const struct variant {
 	{ "single", 0 },
 	{ "blocking", BLOCKING },
 	{ "coalesced", COALESCED },
+	{ "blocking-coalesced", BLOCKING | COALESCED },
 };
 
 struct raw {

@@ -33,9 +33,10 @@ static const struct variant {
 	const char *name;
 	int flags;
 } variants[] = {
-	{ "unconnected", 0 }, { "connected", CONNECTED }, { "blocking", BLOCKING },
-	{ "single", 0 },      { "mmsg", MMSG },		  { "blocking-mmsg", BLOCKING | MMSG },
-	{ "gso", GSO },
+	{ "unconnected", 0 },	  { "connected", CONNECTED },
+	{ "blocking", BLOCKING }, { "single", 0 },
+	{ "mmsg", MMSG },	  { "blocking-mmsg", BLOCKING | MMSG },
+	{ "gso", GSO },		  { "blocking-gso", BLOCKING | GSO },
 };
 
 struct raw {
@@ -303,7 +304,7 @@ static uint32_t raw_udp_recv_gro(struct raw *r)
 			return (uint32_t)(((uint64_t)n + r->o->size - 1) / r->o->size);
 		}
 		raw_udp_exit_unless_retryable("receiving a batch");
-		if (siw_bench_idle(&r->guard))
+		if ((r->flags & BLOCKING) || siw_bench_idle(&r->guard))
 			return 0;
 	}
 }

@@ -7,8 +7,11 @@ import contextlib
 import json
 import signal
 import sys
+import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -380,6 +383,70 @@ def threads_command(
         print(json.dumps(found, indent=2))
     else:
         threads.show(found)
+
+
+def _print_progress_lines(text: str, steps: int = 20) -> Step:
+    """Return a progress function that prints a line on stderr after each of ``steps`` parts."""
+    start, printed = time.monotonic(), 0
+
+    def print_progress(done: int, total: int) -> None:
+        nonlocal printed
+        if done * steps // total > printed:
+            printed = done * steps // total
+            left = (time.monotonic() - start) * (total - done) / done
+            line = f"{text}: {done * 100 // total}%, about {left:.0f} s left"
+            print(line, file=sys.stderr)
+
+    return print_progress
+
+
+@app.command("all")
+def all_command(
+    out: Path = typer.Option(  # noqa: B008
+        Path("siwarp-bench-all.html"), "--out", metavar="FILE", help="The page to write."
+    ),
+    json_file: Path | None = typer.Option(  # noqa: B008
+        None, "--json", metavar="FILE", help="Also write all data to this file, as JSON."
+    ),
+    quick: bool = typer.Option(
+        False, "--quick", help="A trial in under a minute; its figures are marked as unreliable."
+    ),
+) -> None:
+    """Measure everything beside raw sockets and other stacks, and write an HTML page.
+
+    Takes at most 15 minutes. Quit other programs first. The page also has the figures that were
+    measured before an interruption (Ctrl-C). Exit status 1 if the page is partial.
+    """
+    from siwarp.bench import page, report
+
+    scope = report.Scope.trial() if quick else report.Scope.complete()
+    with exit_with_message_on_bench_error(), tempfile.TemporaryDirectory() as folder:
+        for path in filter(None, (out, json_file)):
+            _check_writable(path)
+        try:
+            with progress_bar("bench all") as progress:
+                found = report.measure(
+                    scope,
+                    report.define_figures(scope, Path(folder)),
+                    progress or _print_progress_lines("siwarp bench all"),
+                )
+        except UsageError as e:
+            raise typer.BadParameter(str(e)) from None
+    out.write_text(page.make_page(found), "utf-8")
+    if json_file is not None:
+        json_file.write_text(json.dumps(found, indent=2) + "\n", "utf-8")
+    for line in page.report_status(found):
+        typer.echo(line)
+    typer.echo(f"wrote {out}")
+    raise typer.Exit(1 if found["partial"] else 0)
+
+
+def _check_writable(path: Path) -> None:
+    """Refuse a file that cannot be written, before the measurement, which takes minutes."""
+    try:
+        path.open("a").close()
+    except OSError as e:
+        raise typer.BadParameter(f"{path}: {e.strerror}") from None
 
 
 @app.command()

@@ -15,7 +15,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +35,7 @@ __all__ = [
     "has_performance_loss",
     "ratio_interval",
     "show",
+    "summarize_ratio",
     "verdict",
 ]
 
@@ -113,6 +114,17 @@ def ratio_interval(pairs: Sequence[tuple[float, float]]) -> Interval:
         math.exp(walsh[-1 - outside]),
         confidence,
     )
+
+
+def summarize_ratio(pairs: Sequence[tuple[float, float]]) -> dict[str, float | None]:
+    """Return ``ratio``, with ``low``, ``high`` and ``confidence`` of its interval, of pairs.
+
+    One pair has no interval: the three are None.
+    """
+    if len(pairs) == 1:
+        first, second = pairs[0]
+        return {"ratio": first / second, "low": None, "high": None, "confidence": None}
+    return asdict(ratio_interval(pairs))
 
 
 # ---- figures measured by both programs

@@ -135,13 +135,13 @@ _FLOORS = {
     ("lat", "rc", "poll"): Floors("polling", ("blocking",)),
     ("lat", "rc", "event"): Floors("blocking", ("polling",)),
     ("bw", "ud", "poll"): Floors("unconnected", ("connected", "blocking", "gso")),
-    ("bw", "ud", "event"): Floors("blocking", ("unconnected", "gso")),
+    ("bw", "ud", "event"): Floors("blocking", ("unconnected", "blocking-gso")),
     ("bw", "rc", "poll"): Floors("polling", ("blocking",)),
     ("bw", "rc", "event"): Floors("blocking", ("polling",)),
     ("rate", "ud", "poll"): Floors("mmsg", ("single", "connected", "blocking-mmsg", "gso")),
-    ("rate", "ud", "event"): Floors("blocking-mmsg", ("mmsg", "gso")),
+    ("rate", "ud", "event"): Floors("blocking-mmsg", ("mmsg", "blocking-gso")),
     ("rate", "rc", "poll"): Floors("single", ("blocking", "coalesced")),
-    ("rate", "rc", "event"): Floors("blocking", ("single", "coalesced")),
+    ("rate", "rc", "event"): Floors("blocking", ("single", "blocking-coalesced")),
 }
 
 
@@ -154,7 +154,9 @@ def raw_socket_floors_of_plan(plan: Plan) -> Floors:
     if plan.qp == "rd":
         return Floors(raw.floor) if plan.kind == "bw" else Floors("ud", (raw.floor,))
     # A GSO batch needs at least two segments.
-    others = tuple(name for name in raw.others if name != "gso" or plan.size * 2 <= 65507)
+    others = tuple(
+        name for name in raw.others if not name.endswith("gso") or plan.size * 2 <= 65507
+    )
     if plan.api == "python":
         return Floors("c", (raw.floor,))
     return Floors(raw.floor, others)

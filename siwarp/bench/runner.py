@@ -44,6 +44,7 @@ __all__ = [
     "Progress",
     "Side",
     "SlowError",
+    "Variant",
     "bench_process_arguments",
     "bench_program_path",
     "cpu_for_client_or_server",
@@ -52,6 +53,7 @@ __all__ = [
     "raise_if_process_failed",
     "run",
     "run_client_and_server",
+    "run_variant",
     "seconds_per_message",
     "warmup_message_count",
 ]
@@ -119,7 +121,7 @@ class SlowError(BenchError):
 
 
 @dataclass(frozen=True)
-class _Variant:
+class Variant:
     """A variant of a measurement: its name in the result, its program, and its settings.
 
     beside: the variant is a floor, which uses the floors' plan and no fault plan. faults: replaces
@@ -222,7 +224,7 @@ def raise_if_process_failed(name: str, ends: Iterable[tuple[str, int, str]]) -> 
     raise kind(f"the run {name!r} failed: {text}")
 
 
-def _environment_of_process(env: Mapping[str, str], side: str, run: _Variant) -> dict[str, str]:
+def _environment_of_process(env: Mapping[str, str], side: str, run: Variant) -> dict[str, str]:
     """Return a process's environment: a common Q_Key, and a fault plan for siwarp's client."""
     everything = {**os.environ, **env, "SIWARP_MARKERS": str(int(run.markers))}
     if run.python:
@@ -241,6 +243,8 @@ def run_client_and_server(
     what: str, sides: list[Side], limit: int, until: float = math.inf
 ) -> dict[str, float]:
     """Run the processes of a run and return the client's output.
+
+    Its ``cpu_ns`` and ``cycles`` are the sums of all processes.
 
     Args:
         what: the name of the run, for messages.
@@ -293,12 +297,14 @@ def run_client_and_server(
     raise_if_process_failed(
         what, zip((side.name for side in reversed(sides)), codes, reasons, strict=True)
     )
-    result: dict[str, float] = json.loads(said[0][0])
-    return result
+    results: list[dict[str, float]] = [json.loads(out) for out, _ in said if out]
+    for cost in ("cpu_ns", "cycles"):
+        results[0][cost] = sum(result.get(cost, 0) for result in results)
+    return results[0]
 
 
-def _run_variant(
-    plan: Plan, run: _Variant, env: Mapping[str, str], until: float = math.inf
+def run_variant(
+    plan: Plan, run: Variant, env: Mapping[str, str], until: float = math.inf
 ) -> dict[str, float]:
     """Run one variant of a measurement once and return the client's output.
 
@@ -331,17 +337,17 @@ def _run_variant(
 # ---- rounds of runs
 
 
-def _variants_of_round(plan: Plan, floors: Floors, faults: str = "") -> list[_Variant]:
+def _variants_of_round(plan: Plan, floors: Floors, faults: str = "") -> list[Variant]:
     """Return the runs of a round: the floor (raw sockets), siwarp, its variants, other floors."""
     what = "ours" if floors.floor in ("c", "ud") else floors.floor
-    floor = _Variant("floor", what, beside=floors.floor != "c")
-    ours = _Variant("ours", "ours", python=plan.api == "python")
+    floor = Variant("floor", what, beside=floors.floor != "c")
+    ours = Variant("ours", "ours", python=plan.api == "python")
     runs = [floor, ours]
     if plan.markers:
         runs.append(replace(ours, name="markers", markers=True))
     if plan.qp == "rd" and (lossless := fault_plan_without_losses(faults)) is not None:
         runs.append(replace(ours, name="lossless", faults=lossless))
-    return runs + [_Variant(name, name, beside=True) for name in floors.others]
+    return runs + [Variant(name, name, beside=True) for name in floors.others]
 
 
 def seconds_per_message(plan: Plan, value: float) -> float:
@@ -354,13 +360,13 @@ def seconds_per_message(plan: Plan, value: float) -> float:
 
 
 def _probe_seconds_per_message(
-    plan: Plan, run: _Variant, env: Mapping[str, str], until: float
+    plan: Plan, run: Variant, env: Mapping[str, str], until: float
 ) -> float:
     """Return the seconds per message, measured by short runs."""
 
     def time_probe_run(iters: int) -> float:
         short = replace(plan, iters=iters + -iters % plan.messages_per_credit)
-        return seconds_per_message(plan, _run_variant(short, run, env, until)["value"])
+        return seconds_per_message(plan, run_variant(short, run, env, until)["value"])
 
     each, short = time_probe_run(FIRST), ITERS[plan.kind][0]
     if each * short > min(PROBE_S, (until - time.monotonic()) / PROBES):
@@ -370,7 +376,7 @@ def _probe_seconds_per_message(
 
 
 def _choose_iterations(
-    plan: Plan, runs: list[_Variant], env: Mapping[str, str], until: float = math.inf
+    plan: Plan, runs: list[Variant], env: Mapping[str, str], until: float = math.inf
 ) -> tuple[Plan, str]:
     """Return the plan with a number of iterations that fits in the time, and a remark.
 
@@ -398,7 +404,7 @@ def _choose_iterations(
 
 def _measure_round(
     plan: Plan,
-    runs: list[_Variant],
+    runs: list[Variant],
     env: Mapping[str, str],
     report_completed_step: Callable[[], None],
     turn: int,
@@ -409,7 +415,7 @@ def _measure_round(
     values: dict[str, float] = {}
     tails: dict[str, dict[str, float]] = {}
     for one in order:
-        result = _run_variant(plan, one, env, until)
+        result = run_variant(plan, one, env, until)
         values[one.name] = result["value"]
         for tail in TAILS:
             if result.get(tail):
@@ -536,7 +542,7 @@ def _reasons_why_summary_is_unreliable(plan: Plan, summary: Mapping[str, Any]) -
 
 
 def _summarize_rounds(
-    plan: Plan, floors: Floors, runs: list[_Variant], rounds: list[dict[str, Any]]
+    plan: Plan, floors: Floors, runs: list[Variant], rounds: list[dict[str, Any]]
 ) -> dict[str, Any]:
     def median(name: str) -> float:
         return float(statistics.median(each[name] for each in rounds))

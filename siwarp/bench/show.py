@@ -37,7 +37,9 @@ _FLOORS = {
     "mmsg": "raw UDP, sendmmsg and recvmmsg",
     "blocking-mmsg": "raw UDP, sendmmsg and recvmmsg, blocking",
     "gso": "raw UDP, batches by GSO and GRO",
+    "blocking-gso": "raw UDP, batches by GSO and GRO, blocking",
     "coalesced": "raw TCP, 64 KiB per send",
+    "blocking-coalesced": "raw TCP, 64 KiB per send, blocking",
     "c": "the same in C",
     "ud": "siwarp, UD",
 }

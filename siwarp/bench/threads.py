@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from siwarp.bench.compare import CONFIDENCE, ratio_interval
+from siwarp.bench.compare import CONFIDENCE, summarize_ratio
 from siwarp.bench.plan import UsageError
 from siwarp.bench.runner import (
     LIMIT_S,
@@ -39,6 +39,7 @@ __all__ = [
     "Row",
     "default_thread_counts",
     "define_rows",
+    "measure_rate",
     "measure_rows",
     "parse_thread_counts",
     "show",
@@ -132,7 +133,7 @@ def _lanes_of_run(row: Row) -> int:
     return int(given) or min(row.threads, MOST_LANES)
 
 
-def _measure_rate(row: Row, duration: float) -> float:
+def measure_rate(row: Row, duration: float) -> float:
     """Run one row once and return its rate in messages per second."""
     lanes = _lanes_of_run(row)
     limit = math.ceil(duration * 2) + LIMIT_S
@@ -195,7 +196,7 @@ def measure_rows(
         rates: dict[str, float] = {}
         try:
             for row in reversed(rows) if len(measured) % 2 else rows:
-                rates[row.name] = _measure_rate(row, duration)
+                rates[row.name] = measure_rate(row, duration)
                 step()
         except BenchError as e:
             if not measured:
@@ -294,25 +295,8 @@ def _summarize_ratios(
             )
             for rates in measured
         ]
-        found.append({"name": ratio.name, **_summarize_pairs(pairs)})
+        found.append({"name": ratio.name, **summarize_ratio(pairs)})
     return found
-
-
-def _summarize_pairs(pairs: Sequence[tuple[float, float]]) -> dict[str, float | None]:
-    if len(pairs) < 2:
-        return {
-            "ratio": pairs[0][0] / pairs[0][1],
-            "low": None,
-            "high": None,
-            "confidence": None,
-        }
-    interval = ratio_interval(pairs)
-    return {
-        "ratio": interval.ratio,
-        "low": interval.low,
-        "high": interval.high,
-        "confidence": interval.confidence,
-    }
 
 
 # ---- output

@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 __all__ = [
+    "LEAST_FLOOR_ROUNDS",
     "SPREAD_FACTOR",
     "cpu_load_warning",
     "floor_spread_warning",
@@ -29,7 +30,7 @@ OWN_LOAD = 2.5
 #: A floor (raw-socket run) is unreliable if an equivalent floor is better by more than this factor.
 SLOWER_FACTOR = 1.5
 #: Floors (raw-socket runs) that are not equivalent, because they send many messages in one call.
-_OTHER_WORK = ("gso", "coalesced")
+_OTHER_WORK = ("gso", "blocking-gso", "coalesced", "blocking-coalesced")
 
 
 def cpu_load_warning() -> str:
@@ -52,7 +53,7 @@ def spread_warning(rounds: Sequence[float]) -> str:
 def floor_spread_warning(rounds: Sequence[float]) -> str:
     """Return a warning if the interquartile range of a floor's values is too large or unknown."""
     if len(rounds) < LEAST_FLOOR_ROUNDS:
-        return f"the spread of a floor is judged from {LEAST_FLOOR_ROUNDS} rounds on"
+        return f"fewer than {LEAST_FLOOR_ROUNDS} rounds of the floor"
     low, median, high = statistics.quantiles(rounds, n=4, method="inclusive")
     if high - low <= FLOOR_RANGE * median:
         return ""

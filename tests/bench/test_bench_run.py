@@ -60,13 +60,13 @@ FLOORS = {
     ("lat", "rc", "poll"): ("polling", {"blocking"}),
     ("lat", "rc", "event"): ("blocking", {"polling"}),
     ("bw", "ud", "poll"): ("unconnected", {"connected", "blocking", "gso"}),
-    ("bw", "ud", "event"): ("blocking", {"unconnected", "gso"}),
+    ("bw", "ud", "event"): ("blocking", {"unconnected", "blocking-gso"}),
     ("bw", "rc", "poll"): ("polling", {"blocking"}),
     ("bw", "rc", "event"): ("blocking", {"polling"}),
     ("rate", "ud", "poll"): ("mmsg", {"single", "connected", "blocking-mmsg", "gso"}),
-    ("rate", "ud", "event"): ("blocking-mmsg", {"mmsg", "gso"}),
+    ("rate", "ud", "event"): ("blocking-mmsg", {"mmsg", "blocking-gso"}),
     ("rate", "rc", "poll"): ("single", {"blocking", "coalesced"}),
-    ("rate", "rc", "event"): ("blocking", {"single", "coalesced"}),
+    ("rate", "rc", "event"): ("blocking", {"single", "blocking-coalesced"}),
 }
 
 
@@ -94,7 +94,10 @@ def test_a_small_run_transfers_every_message_and_measures_every_floor(
     elif asked["qp"] == "rd":
         floor, others = (floor, set()) if asked["kind"] == "bw" else ("ud", {floor})
     if asked.get("size") == 60000:
-        others = others - {"gso"}  # two GSO segments of this size exceed the largest datagram
+        others = others - {
+            "gso",
+            "blocking-gso",
+        }  # two GSO segments of this size exceed the largest datagram
     assert result["floor_name"] == floor
     assert set(result["floors"]) == others
     assert len(result["rounds"]) == 1

@@ -56,7 +56,7 @@ def measure_with_rates(
             raise answer
         return answer
 
-    monkeypatch.setattr(threads, "_measure_rate", simulate_run)
+    monkeypatch.setattr(threads, "measure_rate", simulate_run)
     return threads.measure_rows(rows, rounds)
 
 

@@ -112,7 +112,7 @@ def simulated_busy_machine_clock(monkeypatch: pytest.MonkeyPatch) -> list[float]
         return {"value": 5000.0, "p99": 0.0}
 
     monkeypatch.setattr(runner.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(runner, "_run_variant", simulate_measurement)
+    monkeypatch.setattr(runner, "run_variant", simulate_measurement)
     return now
 
 

@@ -10,6 +10,7 @@ import pytest
 from laboratory.lab_harness import run_lab
 
 from lab.abi import programs as abi
+from siwarp.bench.programs import parse_client_result
 
 PERFTEST = "ib_send_lat UD"
 PART = ("--part", "programs")
@@ -93,13 +94,13 @@ def test_the_figures_are_parsed_from_the_output_of_the_programs() -> None:
     bw = " 1048576    1000             9501.93            9399.17\t\t   0.009399\n"
     csv = "iterations,50.0_percentile_lat,avg_lat\n20000,2.689,74.121,158.4\n"
     rows = {row.name: row for row in abi.ROWS}
-    assert abi.parse_client_result(rows["ib_send_lat UD 64 B"].pair, lat) == 1.80
-    assert abi.parse_client_result(rows["ib_write_bw RC 1 MiB"].pair, bw) == pytest.approx(
+    assert parse_client_result(rows["ib_send_lat UD 64 B"].pair, lat) == 1.80
+    assert parse_client_result(rows["ib_write_bw RC 1 MiB"].pair, bw) == pytest.approx(
         9.8557, rel=1e-4
     )
-    assert abi.parse_client_result(rows["ucx_perftest tag_lat 64 B, ud_verbs"].pair, csv) == 2.689
+    assert parse_client_result(rows["ucx_perftest tag_lat 64 B, ud_verbs"].pair, csv) == 2.689
     with pytest.raises(abi.BenchError, match="ib_send_lat printed no results"):
-        abi.parse_client_result(rows["ib_send_lat UD 64 B"].pair, bw)
+        parse_client_result(rows["ib_send_lat UD 64 B"].pair, bw)
 
 
 @needs_perftest

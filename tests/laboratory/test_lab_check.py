@@ -24,13 +24,19 @@ def checked_ratios_with_name(name: str) -> list[check.CheckedRatio]:
     return [found]
 
 
-def make_simulated_run(*ratios: float) -> Any:
-    """Return a function that simulates a run whose rounds have the given ratios, in turn."""
+def make_simulated_run(
+    *ratios: float, floors: tuple[float, ...] = (1.0,), partial: str = ""
+) -> Any:
+    """Return a function that simulates a run whose rounds have these ratios and floors, in turn."""
 
     def run(*, rounds: int, progress: Any, **_: Any) -> dict[str, Any]:
         progress(rounds, rounds)
-        values = [{"ours": ratios[i % len(ratios)], "floor": 1.0} for i in range(rounds)]
-        return {"rounds": values, "unreliable": []}
+        values = [
+            {"ours": ratios[i % len(ratios)] * floors[i % len(floors)]}
+            | {"floor": floors[i % len(floors)]}
+            for i in range(rounds)
+        ]
+        return {"rounds": values, "partial": partial}
 
     return run
 
@@ -55,14 +61,41 @@ def test_a_ratio_is_a_loss_if_its_whole_interval_is_worse_by_a_fifth(
         KEPT, check.ROUNDS, None, checked_ratios_with_name(name), make_simulated_run(*ratios)
     )
     assert found["verdict"] == verdict, found
-    assert check.has_performance_loss([found]) == (verdict == "loss")
+    reasons = check.reasons_against_pass([found])
+    assert [": loss: " in reason for reason in reasons] == ([True] if verdict == "loss" else [])
     assert found["low"] <= found["ratio"] <= found["high"]
 
 
 def test_a_ratio_without_a_reference_is_new_and_no_loss() -> None:
-    found = check.check_ratios({}, 6, None, checked_ratios_with_name(UD), make_simulated_run(0.1))
+    found = check.check_ratios(
+        {}, check.ROUNDS, None, checked_ratios_with_name(UD), make_simulated_run(0.1)
+    )
     assert (found[0]["kept"], found[0]["verdict"]) == (None, "new")
-    assert not check.has_performance_loss(found)
+    assert not check.reasons_against_pass(found)
+
+
+@pytest.mark.parametrize(
+    ("rounds", "floors", "partial", "reasons"),
+    [
+        (20, (10.0, 11.0), "", []),
+        # A single slow round does not make the floor unreliable.
+        (20, (*[10.0] * 19, 1.0), "", []),
+        (20, (10.0, 12.0), "", ["unreliable: the floor's interquartile range is 18%"]),
+        (19, (10.0,), "", ["unreliable: fewer than 20 rounds"]),
+        (20, (10.0,), "20 of 21 rounds: a cable", ["partial: 20 of 21 rounds: a cable"]),
+        (19, (10.0,), "19 of 20 rounds: a cable", ["partial: 19 of 20", "unreliable: fewer"]),
+    ],
+)
+def test_a_partial_or_unreliable_result_is_not_a_pass(
+    rounds: int, floors: tuple[float, ...], partial: str, reasons: list[str]
+) -> None:
+    run = make_simulated_run(2.0, floors=floors, partial=partial)
+    found = check.check_ratios(KEPT, rounds, None, checked_ratios_with_name(UD), run)
+    assert found[0]["verdict"] == "no loss"
+    said = check.reasons_against_pass(found)
+    assert len(said) == len(reasons)
+    for line, reason in zip(said, reasons, strict=True):
+        assert line.startswith(f"{UD}: {reason}")
 
 
 def test_written_references_are_read_back_and_printed_ratios_have_verdicts(tmp_path: Path) -> None:
@@ -87,6 +120,9 @@ def test_written_references_are_read_back_and_printed_ratios_have_verdicts(tmp_p
     shown = (tmp_path / "shown").read_text(encoding="utf-8")
     assert re.search(rf"{UD} .* 2\.00 .* 1\.00 .* loss", shown)
     assert "more than 20%" in shown
+    assert f"{UD}: loss: the ratio is 1.00, its reference 2.00" in shown
+    assert f"{UD}: unreliable: fewer than 20 rounds" in shown
+    assert "\nnot a pass\n" in shown
 
 
 @pytest.mark.parametrize("text", [None, "", "{}", '{"ratios": 7}', '{"ratios": {"a": null}}'])
@@ -111,6 +147,12 @@ def test_the_command_prints_the_verdict_and_fails_after_a_loss(tmp_path: Path) -
     done = run_lab("check", file, "--only", LATENCY, "--rounds", 6, "--json")
     (found,) = json.loads(done.stdout)
     assert (found["name"], found["kept"], found["verdict"]) == (LATENCY, 0.001, "loss")
+    assert found["unreliable"]
+    assert done.returncode == 1
+    # Far below its reference there is no loss, but six rounds are not reliable.
+    file.write_text(json.dumps({"ratios": {LATENCY: 1000}}))
+    done = run_lab("check", file, "--only", LATENCY, "--rounds", 6)
+    assert "no loss" in done.stdout and "not a pass" in done.stdout
     assert done.returncode == 1
     for wrong, why in (
         ([file, "--only", "no such"], "no ratio has"),

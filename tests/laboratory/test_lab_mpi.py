@@ -68,67 +68,6 @@ def test_invalid_arguments_of_lab_mpi_are_refused(arguments: tuple[str, ...], wh
     assert why in done.stderr and not done.stdout
 
 
-def test_without_matplotlib_the_option_plot_is_refused_before_measuring(tmp_path: Path) -> None:
-    (tmp_path / "matplotlib.py").write_text("raise ImportError\n")
-    hidden = "import sys; sys.modules['matplotlib'] = None\n"
-    (tmp_path / "sitecustomize.py").write_text(hidden)
-    done = run_lab(
-        *("mpi", "--part", "wire", "--plot", tmp_path / "drawn"),
-        env={"PYTHONPATH": str(tmp_path), "COLUMNS": "200"},
-    )
-    assert done.returncode == 2
-    assert "needs matplotlib: run " in done.stderr
-    assert not (tmp_path / "drawn").exists()
-
-
-#: A replacement for matplotlib.figure that saves the curves and texts of a figure as JSON.
-FIGURE = """
-import json
-
-class Figure:
-    def __init__(self, **how):
-        self.curves, self.said = {}, []
-    def add_subplot(self):
-        return self
-    def plot(self, x, y, label, **how):
-        self.curves[label] = [x, y]
-    def __getattr__(self, name):
-        return lambda *said, **how: self.said.extend(said)
-    def savefig(self, path, **how):
-        path.write_text(json.dumps({"curves": self.curves, "said": self.said}))
-"""
-
-
-def create_fake_matplotlib(folder: Path) -> dict[str, str]:
-    """Create a replacement for matplotlib; return the environment that makes Python import it."""
-    (folder / "matplotlib" / "backends").mkdir(parents=True)
-    for name in ("__init__.py", "backends/__init__.py"):
-        (folder / "matplotlib" / name).touch()
-    (folder / "matplotlib" / "figure.py").write_text(FIGURE)
-    canvas = "FigureCanvasAgg = id\n"
-    (folder / "matplotlib" / "backends" / "backend_agg.py").write_text(canvas)
-    return {"PYTHONPATH": str(folder)}
-
-
-def test_each_metric_of_part_wire_is_drawn_with_a_curve_for_each_transport(tmp_path: Path) -> None:
-    sizes = [64, 1 << 20]
-    mpich = create_fake_mpich(tmp_path, {"mpi_wire": [{"size": size, **POINT} for size in sizes]})
-    drawn = tmp_path / "drawn"
-    done = run_lab(
-        *("mpi", "--json", "--part", "wire", "--mpich", mpich, "--netif", "eth7"),
-        *("--rounds", 1, "--sizes", "64,1048576", "--plot", drawn),
-        env=create_fake_matplotlib(tmp_path / "stand-in"),
-    )
-    assert done.returncode == 0, done.stderr
-    files = sorted(path.name for path in drawn.iterdir())
-    assert files == ["mpi-bibw.png", "mpi-bw.png", "mpi-lat.png"]
-    assert all(f"written: {drawn / name}" in done.stderr for name in files)
-    figure = json.loads((drawn / "mpi-lat.png").read_text())
-    names = [transport.name for transport in launch.TRANSPORTS.values()]
-    assert figure["curves"] == {name: [sizes, [4.0, 4.0]] for name in names}
-    assert any("MPI: " in str(words) for words in figure["said"])
-
-
 def test_the_json_has_the_spread_of_each_figure_and_every_round(tmp_path: Path) -> None:
     sizes = [64, 1 << 20]
     mpich = create_fake_mpich(tmp_path, {"mpi_wire": [{"size": size, **POINT} for size in sizes]})
