@@ -20,7 +20,8 @@
 	X(progress_thread, "SIWARP_PROGRESS_THREAD", "--progress-thread", 1, 0, 1,                \
 	  "1: a progress thread per open device serves traffic while no application polls")       \
 	X(nap_us, "SIWARP_NAP_US", "--nap-us", 1000, 50, 100000,                                  \
-	  "microseconds the progress thread sleeps while an application polls")                   \
+	  "microseconds the progress thread sleeps while an application polls; four times this "  \
+	  "if it has polled for long")                                                            \
 	X(lanes, "SIWARP_LANES", "--lanes", 0, 0, 16,                                             \
 	  "lanes per device (completion vectors), on which threads make progress in parallel; "   \
 	  "0: one for each CPU that the process may use, at most 16")                             \

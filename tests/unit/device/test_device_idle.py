@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from harness.rc_harness import SEND, WRITE, Wire, create_plain_listener
-from harness.verbs_harness import Rig, poll, wait_until
+from harness.verbs_harness import Rig, poll, temporary_settings, wait_until
 from harness.wire_peer import ScriptedRCPeer
 
 from siwarp.cm import CMID, CMEventChannel, ConnParam
@@ -143,6 +143,22 @@ def test_an_idle_open_device_wakes_at_most_five_times_a_second(
     wakeups_per_second: dict[str, int], state: str
 ) -> None:
     assert wakeups_per_second[state] <= 5
+
+
+def test_the_progress_thread_wakes_rarely_while_the_program_polls_steadily() -> None:
+    others = thread_ids()
+    rig = Rig()
+    (task,) = thread_ids() - others
+    cq = rig.create_cq()
+    with temporary_settings(nap_us=5000):
+        end = time.monotonic() + 0.5
+        before = voluntary_context_switches(task)
+        while time.monotonic() < end:
+            cq.poll(1)
+        wakeups = voluntary_context_switches(task) - before
+    rig.close()
+    # About 17 wake-ups in the first 70 ms, and then one every 20 ms; 100 if all were 5 ms apart.
+    assert wakeups <= 60
 
 
 def test_a_connection_attempt_times_out_although_the_device_sleeps() -> None:
