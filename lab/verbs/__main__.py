@@ -96,8 +96,8 @@ def main(
 
     Part promises: the delay of a Write into a process that does not poll, quiet queue pairs beside
     a flood, connections, 10,000 idle queue pairs, one-sided traffic of a lane that is not polled,
-    and registration, each with its limit. Part personas: latency, bandwidth and rate of RC with persona
-    iwarp and with persona roce.
+    and registration, each with its limit. Part personas: latency, bandwidth and rate of RC with
+    persona iwarp and with persona roce.
 
     Exit status 1 if a promise is missed or a row failed.
     """
