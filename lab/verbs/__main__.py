@@ -34,8 +34,27 @@ PROMISED: tuple[table.Row, ...] = (
         )
         for qp in ("ud", "rc")
     ),
-    table.Row(
-        "UD 64 B latency with 1,000 idle QPs", "with one QP", 1.10, 1.03, True, {"kind": "crowd"}
+    *(
+        table.Row(
+            f"RC connections, {depth} in flight: time of each",
+            "raw TCP",
+            2,
+            1.5,
+            True,
+            {"kind": "connect", "depth": depth},
+        )
+        for depth in (1, 32)
+    ),
+    *(
+        table.Row(
+            f"{qp.upper()} 64 B latency with 10,000 idle QPs",
+            "with one QP",
+            1.10,
+            1.03,
+            True,
+            {"kind": "crowd", "qp": qp},
+        )
+        for qp in ("ud", "rc", "rd")
     ),
     table.Row(
         "Write + Read of a QP while another CQ is polled: median and p99, two lanes",
@@ -76,9 +95,9 @@ def main(
     """Figures of queue pairs that `siwarp bench` does not measure, and both personas of RC.
 
     Part promises: the delay of a Write into a process that does not poll, quiet queue pairs beside
-    a flood, 1,000 idle queue pairs, one-sided traffic of a lane that is not polled, and
-    registration, each with its limit. Part personas: latency, bandwidth and rate of RC with persona
-    iwarp and with persona roce.
+    a flood, connections, 10,000 idle queue pairs, one-sided traffic of a lane that is not polled,
+    and registration, each with its limit. Part personas: latency, bandwidth and rate of RC with
+    persona iwarp and with persona roce.
 
     Exit status 1 if a promise is missed or a row failed.
     """

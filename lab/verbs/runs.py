@@ -64,16 +64,20 @@ class MeasurementKind:
 
 #: The kinds of measurements; all results are in microseconds. done: from posting a Write to its
 #: completion. answer: half a round trip of Sends whose completions are awaited. watched: a Write,
-#: one way, into memory that the target reads while it polls once per Write. fair: round trips on
-#: 200 quiet QPs, one after another, during a flood of messages of ``size`` octets on another QP.
-#: crowd: latency with 1,000 idle QPs. onesided: additional delay until a Write is visible in a
-#: process that does not poll. lanes: a Write followed by a Read, of a queue pair whose process
-#: polls the CQ of another queue pair, on a device with two lanes and on a device with one. reg:
-#: register and deregister a region of ``size`` octets.
+#: one way, into memory that the target reads while it polls once per Write. connect: time per RC
+#: connection that is established and closed, with ``depth`` connections in flight, beside TCP
+#: sockets; a run is short because a firewall remembers each connection for two minutes, and drops
+#: packets while its table is full. fair: round trips on 200 quiet QPs, one after another, during a
+#: flood of messages of ``size`` octets on another QP. crowd: latency with 10,000 idle QPs of the
+#: same type. onesided: additional delay until a Write is visible in a process that does not poll.
+#: lanes: a Write followed by a Read, of a queue pair whose process polls the CQ of another queue
+#: pair, on a device with two lanes and on a device with one. reg: register and deregister a region
+#: of ``size`` octets.
 KINDS = {
     "done": MeasurementKind(20_000, op="write"),
     "answer": MeasurementKind(20_000),
     "watched": MeasurementKind(5_000, op="write"),
+    "connect": MeasurementKind(1_000, floor="polling"),
     "fair": MeasurementKind(2_000, size=4096, floor="quiet"),
     "crowd": MeasurementKind(20_000, qp="ud", floor="alone"),
     "onesided": MeasurementKind(100, op="write", size=8, others=("polling", "idle")),
@@ -88,11 +92,16 @@ KINDS = {
 }
 
 
-def create_measurement_plan(kind: str, qp: str = "", iters: int | None = None) -> Plan:
-    """Return the plan for the runs of a kind; ``qp`` (ud or rc) matters only for kind fair."""
+def create_measurement_plan(
+    kind: str, qp: str = "", iters: int | None = None, depth: int = 1
+) -> Plan:
+    """Return the plan for the runs of a kind.
+
+    ``qp`` matters only for the kinds fair (ud or rc) and crowd (ud, rc or rd), ``depth``
+    (connections in flight) only for kind connect.
+    """
     of = KINDS[kind]
     qp = qp or of.qp
-    depth = 1
     if kind == "fair":
         depth = max(1, min(64, datagram_capacity_of_receive_buffer(of.size))) if qp == "ud" else 64
     return Plan(kind, qp, of.op, of.size, iters or of.iters, depth, "poll", "c", 1, 1)
@@ -150,6 +159,7 @@ def measure_in_rounds(
     kind: str,
     qp: str = "",
     *,
+    depth: int = 1,
     rounds: int = 7,
     iters: int | None = None,
     env: Mapping[str, str] | None = None,
@@ -166,7 +176,7 @@ def measure_in_rounds(
         BenchError: a run failed.
 
     """
-    plan = create_measurement_plan(kind, qp, iters)
+    plan = create_measurement_plan(kind, qp, iters, depth)
     step = make_progress_counter(progress, rounds)
     doubt = cpu_load_warning()
     found = []

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * siwarp-lab-verbs: client or server of a run of `make lab-verbs`, with the options of
- * siwarp-bench. This file contains the measurements done, answer, watched, crowd, lanes
- * and reg.
+ * siwarp-bench. This file contains the measurements done, answer, watched, lanes and reg.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -11,8 +10,7 @@
 
 #include "lab/verbs/verbs.h"
 
-#define IDLE_QPS 1000
-#define RECVS	 16
+#define RECVS 16
 
 /* ---- done: from posting a Write to its completion -------------------------------------------- */
 
@@ -168,52 +166,6 @@ static void verbs_measure_messages(const struct siw_bench_opts *o, struct siw_be
 	siw_bench_close_client_or_server(&e);
 }
 
-/* ---- crowd: latency of UD with idle queue pairs; the run "alone" has none -------------------- */
-
-/* Open an idle UD queue pair in RTS with a posted receive, as if it waited for messages. */
-static struct siw_qp *verbs_open_idle_qp(struct siw_bench_side *e, struct siw_cq *cq)
-{
-	struct siw_qp_init_attr init = {
-		.send_cq = cq,
-		.recv_cq = cq,
-		.qp_type = SIW_QPT_UD,
-		.cap = { .max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1 },
-	};
-	struct siw_sge sge = { .addr = (uintptr_t)siw_bench_slot(&e->buf, 0),
-			       .length = (uint32_t)e->buf.stride,
-			       .lkey = e->mr->lkey };
-	struct siw_recv_wr *bad, wr = { .sg_list = &sge, .num_sge = 1 };
-	struct siw_qp *qp;
-
-	siw_bench_exit_on_error(siw_addr_parse(e->o->local, 0, &init.addr), "the address");
-	qp = siw_bench_require_object(siw_create_qp(e->pd, &init), "an idle queue pair");
-	for (int s = SIW_QPS_INIT; s <= SIW_QPS_RTS; s++) {
-		struct siw_qp_attr attr = { .qp_state = s };
-
-		siw_bench_exit_on_error(siw_modify_qp(qp, &attr, SIW_QP_STATE),
-					"changing the state of the queue pair");
-	}
-	siw_bench_exit_on_error(siw_post_recv(qp, &wr, &bad), "posting a receive");
-	return qp;
-}
-
-static void verbs_measure_latency_beside_idle_qps(const struct siw_bench_opts *o,
-						  struct siw_bench_result *result)
-{
-	uint32_t n = strcmp(o->run, "alone") ? IDLE_QPS : 0;
-	struct siw_qp *idle[IDLE_QPS];
-	struct siw_bench_side e;
-
-	siw_bench_raise_fd_limit(IDLE_QPS);
-	siw_bench_open_client_or_server(&e, o, RECVS);
-	for (uint32_t i = 0; i < n; i++)
-		idle[i] = verbs_open_idle_qp(&e, e.cq);
-	siw_bench_measure_latency(&e, siw_bench_lat_send, 2, result);
-	for (uint32_t i = 0; i < n; i++)
-		siw_bench_exit_on_error(siw_destroy_qp(idle[i]), "destroying an idle queue pair");
-	siw_bench_close_client_or_server(&e);
-}
-
 /* ---- lanes: one-sided traffic of a queue pair while another CQ is polled --------------------- */
 
 /*
@@ -225,7 +177,7 @@ static void verbs_poll_cq_of_idle_qp(struct siw_bench_side *e)
 	int vector = siw_num_comp_vectors(e->context) - 1;
 	struct siw_cq *cq = siw_bench_require_object(
 		siw_create_cq(e->context, RECVS, NULL, NULL, vector), "a completion queue");
-	struct siw_qp *idle = verbs_open_idle_qp(e, cq);
+	struct siw_qp *idle = siw_lab_open_idle_qp(e, SIW_QPT_UD, cq);
 	volatile char *last = siw_bench_slot(&e->buf, 0) + e->o->size - 1;
 	struct siw_wc wc;
 
@@ -336,7 +288,8 @@ static siw_bench_fn *verbs_select_measurement(const struct siw_bench_opts *o)
 		{ "done", verbs_measure_messages },
 		{ "answer", verbs_measure_messages },
 		{ "watched", verbs_measure_messages },
-		{ "crowd", verbs_measure_latency_beside_idle_qps },
+		{ "connect", siw_lab_measure_connections },
+		{ "crowd", siw_lab_measure_crowd },
 		{ "lanes", verbs_measure_lanes },
 		{ "reg", verbs_measure_registration },
 		{ "fair", siw_lab_measure_fairness },

@@ -407,10 +407,10 @@ static void listener_admit_or_refuse(struct siw_conn *listener, struct siw_conn 
 {
 	struct siw_admission *admission = listener->admission;
 	int timeout_ms = (int)siw_settings()->mpa_timeout_ms;
-	struct siw_addr local, peer;
+	struct siw_addr peer;
 
 	/* The address of a peer that has already disconnected is not available. */
-	if (siw_mpa_addrs(conn->mpa, &local, &peer)) {
+	if (siw_mpa_addrs(conn->mpa, NULL, &peer)) {
 		siw_conn_free(conn);
 		return;
 	}

@@ -643,12 +643,12 @@ int siw_device_progress_once(struct siw_lane *lane);
 int siw_device_wait(struct siw_context *ctx, const _Atomic uint32_t *lanes, int (*ready)(void *arg),
 		    void *arg, int fd, int timeout_ms);
 /*
- * Waits like siw_device_wait(), but the calling thread sleeps on fd only if the device has a
- * progress thread. For rare events: a thread that waits for them must not be woken by every
- * message.
+ * Waits like siw_device_wait(), but if the device has a progress thread, the calling thread makes
+ * progress only for the first progress_us microseconds, on lane 0, and then sleeps on fd only. For
+ * rare events: a thread that waits for them must not be woken by every message.
  */
 int siw_device_wait_on_fd(struct siw_context *ctx, int (*ready)(void *arg), void *arg, int fd,
-			  int timeout_ms);
+			  int timeout_ms, uint32_t progress_us);
 /* Marks the QP as having requests left to send: each following progress round services the QP. */
 void siw_device_add_unsent_qp(struct siw_qp *qp);
 void siw_device_remove_unsent_qp(struct siw_qp *qp);

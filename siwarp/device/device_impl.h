@@ -52,6 +52,11 @@ void siw_device_send_posted_of_all_lanes(struct siw_context *ctx);
  */
 void siw_device_note_poll_without_progress(struct siw_lane *lane, bool all);
 /*
+ * Counts a poll for a wait that found its event queued already, so that the progress thread leaves
+ * the lane to the thread that takes the events. One in SIW_POLLS_PER_BURST calls makes a round.
+ */
+void siw_device_note_event_taken(struct siw_lane *lane);
+/*
  * Gives a turn to each QP that was marked unsent. Returns how many QPs sent something. Progress
  * lock held.
  */

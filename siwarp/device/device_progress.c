@@ -186,17 +186,20 @@ void siw_device_send_posted_of_all_lanes(struct siw_context *ctx)
 
 static void timer_schedule(struct siw_lane *lane, struct siw_timed *timed, uint64_t due_ns)
 {
-	bool first = siw_link_empty(&lane->timed);
+	bool first = siw_link_empty(&lane->timed), earlier;
 
 	timed->due_ns = timed->by_ns && timed->by_ns < due_ns ? timed->by_ns : due_ns;
-	if (first ||
-	    timed->due_ns < atomic_load_explicit(&lane->next_tick_ns, memory_order_relaxed))
+	earlier = first ||
+		  timed->due_ns < atomic_load_explicit(&lane->next_tick_ns, memory_order_relaxed);
+	if (earlier)
 		atomic_store_explicit(&lane->next_tick_ns, timed->due_ns, memory_order_relaxed);
 	if (siw_link_empty(&timed->link)) {
 		siw_link_add(&lane->timed, &timed->link);
 		atomic_fetch_add(&lane->n_timed, 1);
 	}
-	siw_llp_port_wake(lane->port);
+	/* The sleeping threads have limited their sleep by the timer that was due first. */
+	if (earlier)
+		siw_llp_port_wake(lane->port);
 }
 
 void siw_device_timer_start_periodic(struct siw_lane *lane, struct siw_timed *timed, uint64_t by_ns)
@@ -478,6 +481,16 @@ static bool count_idle_round(struct siw_idle_polls *idle_polls)
 		idle_polls->work_count = atomic_load_explicit(&moves, memory_order_relaxed);
 	}
 	return lasts;
+}
+
+void siw_device_note_event_taken(struct siw_lane *lane)
+{
+	uint32_t polls = atomic_load_explicit(&lane->polls, memory_order_relaxed);
+
+	if (polls % SIW_POLLS_PER_BURST)
+		count_poll(lane);
+	else
+		siw_device_poll(lane, NULL);
 }
 
 /* ---- rounds of a poll on other lanes --------------------------------------------------------- */

@@ -248,16 +248,40 @@ static void undo_fd_waiter_count(void *arg)
 	atomic_fetch_sub(&ctx->fd_waiters, 1);
 }
 
+/*
+ * Waits with progress on lane 0, for at most us microseconds and at most until *deadline. Returns
+ * ready()'s value, 0 after that time, or another -errno than -EAGAIN.
+ */
+static int wait_with_progress_on_lane0(const struct wait *what, uint32_t us)
+{
+	static const _Atomic uint32_t lane0 = 1;
+	struct wait wait = *what;
+	uint64_t until = siw_now_ns() + (uint64_t)us * 1000;
+	int r;
+
+	wait.lanes = &lane0;
+	if (until < wait.deadline)
+		wait.deadline = until;
+	r = wait_with_progress(&wait);
+	return r == -EAGAIN ? 0 : r;
+}
+
 int siw_device_wait_on_fd(struct siw_context *ctx, int (*ready)(void *arg), void *arg, int fd,
-			  int timeout_ms)
+			  int timeout_ms, uint32_t progress_us)
 {
 	struct wait wait = { ctx, NULL, 0, ready, arg, fd, 0 };
 	int r = begin_wait(ctx, ready, arg, fd, timeout_ms, &wait.deadline);
 
+	if (r && timeout_ms && progress_us)
+		siw_device_note_event_taken(&ctx->lane0);
 	if (r)
 		return r;
 	if (!ctx->has_thread || !wait.deadline)
 		return wait_with_progress(&wait);
+	if (progress_us)
+		r = wait_with_progress_on_lane0(&wait, progress_us);
+	if (r)
+		return r;
 	/*
 	 * This thread may have been the only thread that polled so far, so the progress thread must
 	 * make progress from now on.
@@ -295,6 +319,6 @@ int siw_get_async_event(struct siw_context *ctx, struct siw_async_event *event, 
 		return err;
 	if (!event)
 		return siw_refuse_null("event");
-	r = siw_device_wait_on_fd(ctx, take_wanted_event, &want, ctx->async_fd, timeout_ms);
+	r = siw_device_wait_on_fd(ctx, take_wanted_event, &want, ctx->async_fd, timeout_ms, 0);
 	return siw_refused(r < 0 ? r : 0);
 }

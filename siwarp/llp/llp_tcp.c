@@ -152,9 +152,8 @@ int siw_llp_tcp_accept(struct siw_llp_sock *listener, struct siw_io_handler *han
 	} while (fd < 0 && is_connection_error(-fd) && ++tries < ACCEPT_TRIES);
 	if (fd < 0)
 		return handle_accept_error(listener, -fd);
-	rv = siw_llp_set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
-	if (rv == 0)
-		rv = siw_llp_sock_new(listener->port, fd, SIW_LLP_STREAM, handler, out);
+	/* Linux copies TCP_NODELAY from the listener. */
+	rv = siw_llp_sock_new(listener->port, fd, SIW_LLP_STREAM, handler, out);
 	if (rv < 0) {
 		siw_llp_fd_close(fd);
 		return rv;
@@ -215,24 +214,20 @@ int siw_llp_tcp_connect_result(struct siw_llp_sock *sock)
 
 	if (sock->kind == SIW_LLP_STREAM)
 		return 0;
+	/* A connection that has failed has no peer address. */
+	if (!sock->error && siw_llp_peer_addr(sock, &peer) == 0) {
+		/* The socket stays ready, because data may have arrived with the same event. */
+		sock->kind = SIW_LLP_STREAM;
+		if (siw_capture_on())
+			siw_llp_capture_tcp_handshake_locking(sock, true);
+		if (siw_faults_on())
+			siw_llp_fault_note_connected(sock);
+		return 0;
+	}
 	/* Reading SO_ERROR clears it, so the error is stored for later calls. */
 	if (!sock->error && getsockopt(sock->fd, SOL_SOCKET, SO_ERROR, &sock->error, &len))
 		sock->error = errno;
 	if (!sock->error) {
-		int rv = siw_llp_peer_addr(sock, &peer);
-
-		if (rv == 0) {
-			/*
-			 * The socket stays ready, because data may have arrived with the same
-			 * event.
-			 */
-			sock->kind = SIW_LLP_STREAM;
-			if (siw_capture_on())
-				siw_llp_capture_tcp_handshake_locking(sock, true);
-			if (siw_faults_on())
-				siw_llp_fault_note_connected(sock);
-			return 0;
-		}
 		siw_llp_sock_note_empty(sock);
 		return -EAGAIN;
 	}

@@ -48,7 +48,14 @@ def test_the_one_sided_delay_is_the_delay_that_not_polling_adds() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "qp", "size"),
-    [("fair", "ud", 4096), ("fair", "rc", 4096), ("crowd", "ud", 64), ("lanes", "rc", 64)],
+    [
+        ("fair", "ud", 4096),
+        ("fair", "rc", 4096),
+        ("crowd", "ud", 64),
+        ("crowd", "rc", 64),
+        ("crowd", "rd", 64),
+        ("lanes", "rc", 64),
+    ],
 )
 def test_latency_beside_busy_or_idle_queue_pairs_is_compared_with_none(
     kind: str, qp: str, size: int
@@ -58,6 +65,14 @@ def test_latency_beside_busy_or_idle_queue_pairs_is_compared_with_none(
     for each in result["rounds"]:
         assert each["ratio"] == max(each["ours"] / each["floor"], each.get("p99 ratio", 0)) > 0
     assert result["ratio_median"] == statistics.median(each["ratio"] for each in result["rounds"])
+
+
+@pytest.mark.parametrize("depth", [1, 32])
+def test_the_time_of_connections_is_compared_with_tcp_sockets_that_poll(depth: int) -> None:
+    result = runs.measure_in_rounds("connect", depth=depth, iters=100, rounds=2)
+    assert (result["qp"], result["depth"], result["unit"]) == ("rc", depth, "us")
+    for each in result["rounds"]:
+        assert each["ratio"] == each["ours"] / each["floor"] > 0
 
 
 def test_a_limit_of_descriptors_that_is_too_low_is_reported() -> None:
@@ -72,7 +87,7 @@ def test_a_limit_of_descriptors_that_is_too_low_is_reported() -> None:
         check=False,
     )
     assert done.returncode == 1
-    assert done.stderr == "1100 descriptors are needed, but `ulimit -Hn` is 300: raise the limit\n"
+    assert done.stderr == "10100 descriptors are needed, but `ulimit -Hn` is 300: raise the limit\n"
 
 
 @needs_two_cpus

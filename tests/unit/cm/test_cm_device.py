@@ -13,7 +13,15 @@ from pathlib import Path
 import pace
 import pytest
 from harness.rc_harness import SEND, End, Wire
-from harness.verbs_harness import LIMIT, Rig, errno_raised_by, octet_pattern, poll
+from harness.verbs_harness import (
+    LIMIT,
+    Rig,
+    counter_value,
+    errno_raised_by,
+    octet_pattern,
+    open_device_without_progress_thread,
+    poll,
+)
 
 from siwarp._siwarp import ffi, lib
 from siwarp.cm import CMID, CMEvent, CMEventChannel, CMEventType, ConnParam
@@ -380,3 +388,20 @@ def test_binding_a_cm_id_twice_or_to_an_unknown_address_family_is_refused(rig: R
     channel_of_other = CMEventChannel(other.ctx)
     assert lib.siw_cm_migrate_id(id._c_object(), channel_of_other._c_object()) == -errno.EINVAL
     assert lib.siw_cm_migrate_id(id._c_object(), id.channel._c_object()) == 0
+
+
+def test_calls_that_find_an_event_each_time_make_progress() -> None:
+    """A program that finds an event at each call never waits, and waits make progress."""
+    rig = open_device_without_progress_thread()
+    channel = CMEventChannel(rig.ctx)
+    id = CMID(channel)
+    for _ in range(32):
+        id.tell(CMEventType.ADDR_RESOLVED)
+    event = ffi.new("struct siw_cm_event *")
+    before = counter_value("epoll_waits")
+    for _ in range(32):
+        assert lib.siw_cm_get_event(channel._c_object(), event, 1000) == 0
+    assert counter_value("epoll_waits") - before >= 4
+    id.close()
+    channel.close()
+    rig.close()

@@ -76,12 +76,11 @@ def test_accept_returns_the_error_of_a_failed_system_call_without_a_leak(build_d
         + """
 with failing("accept4", errno.EBADF):
     assert accept_connection() == -errno.EBADF
-for name, error in (("setsockopt", errno.EINVAL), ("epoll_ctl", errno.ENOSPC)):
-    before = list_open_descriptors()
-    with failing(name, error):
-        assert accept_connection() == -error
-    assert list_open_descriptors() == before
-    client = socket.create_connection(("127.0.0.1", port_of(listener.local_addr())))
+before = list_open_descriptors()
+with failing("epoll_ctl", errno.ENOSPC):
+    assert accept_connection() == -errno.ENOSPC
+assert list_open_descriptors() == before
+client = socket.create_connection(("127.0.0.1", port_of(listener.local_addr())))
 assert accept_connection() == 0
 """
         + LISTENER_CLEANUP,
@@ -100,11 +99,10 @@ dest = listener.local_addr()
 with failing("connect", errno.EINPROGRESS):
     a = p.connect(dest)  # no connection attempt is made
 assert a.connect_result() == -errno.EAGAIN
-a.close()
-b = p.connect(dest)
 with failing("getsockopt", errno.ENOTSOCK):
-    assert b.connect_result() == -errno.ENOTSOCK
-assert b.connect_result() == -errno.ENOTSOCK, "a second call returned another error"
+    assert a.connect_result() == -errno.ENOTSOCK
+assert a.connect_result() == -errno.ENOTSOCK, "a second call returned another error"
+a.close()
 with failing("connect", errno.EINTR):
     c = p.connect(dest)
 c.close()
