@@ -18,7 +18,7 @@ import struct
 import sys
 import time
 from collections.abc import Callable
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from siwarp.cm import CMID, CMEventChannel, CMEventType, ConnParam
 from siwarp.verbs import (
@@ -41,6 +41,10 @@ from siwarp.verbs import (
     WCOpcode,
     WROpcode,
 )
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 LOOPBACK = "127.0.0.1"
 #: Seconds to wait for the peer, and the number of polls that wait about as long.
@@ -405,10 +409,85 @@ def _receive_stream(end: End, n: int) -> int:
     return seen
 
 
+def _poll_array(end: End, wcs: NDArray[np.void]) -> NDArray[np.void]:
+    """Return at least one completion, or an empty array after IDLE_POLLS polls."""
+    poll = end.cq.poll_array
+    for _ in range(IDLE_POLLS):
+        if got := poll(wcs):
+            break
+    done = wcs[:got]
+    if done["status"].any():
+        sys.exit(f"a request ended with status {done['status'].max()}")
+    return done
+
+
+def _send_arrays(end: End, n: int) -> int:
+    """Send n messages, like ``_send_stream``, with requests and completions in arrays."""
+    from siwarp.verbs import arrays
+
+    depth, batch, credit = end.o.depth, end.o.batch, max(1, end.o.depth // 2)
+    ahs = None if end.ah is None else arrays.AHList([end.ah])
+    silent = arrays.send_array(batch)
+    silent["addr"], silent["length"], silent["lkey"] = end.mr.iova, end.o.size, end.mr.lkey
+    silent["send_flags"] = 0
+    reported = silent.copy()
+    reported["send_flags"][-1] = SendFlag.SIGNALED
+    wcs, post = arrays.wc_array(BATCH), end.qp.post_send_array
+    sent = credited = 0
+    while credited < n:
+        room = min(depth - (sent - credited), n - sent)
+        if room:
+            k = min(room, batch)
+            report = sent // SIGNAL_EVERY != (sent + k) // SIGNAL_EVERY
+            post((reported if report else silent)[batch - k :], ahs)
+            sent += k
+            continue
+        done = _poll_array(end, wcs)
+        if not len(done):
+            break
+        for wr_id in done["wr_id"][done["opcode"] == WCOpcode.RECV].tolist():
+            end.qp.post_recv(end.recvs[wr_id])
+            credited += credit
+    return sent
+
+
+def _receive_arrays(end: End, n: int) -> int:
+    """Receive n messages, like ``_receive_stream``, with receives and completions in arrays."""
+    import numpy as np
+
+    from siwarp.verbs import arrays
+
+    credit, size = max(1, end.o.depth // 2), end.o.size
+    recvs = arrays.recv_array(len(end.recvs))
+    recvs["wr_id"] = np.arange(len(recvs))
+    recvs["addr"] = end.mr.iova + end.stride * (1 + recvs["wr_id"])
+    recvs["length"], recvs["lkey"] = end.stride, end.mr.lkey
+    wcs, post, give = arrays.wc_array(BATCH), end.qp.post_recv_array, end.make_sender(CREDIT_OCTETS)
+    seen = credited = 0
+    while seen < n:
+        done = _poll_array(end, wcs)
+        if not len(done):
+            break
+        done = done[done["opcode"] == WCOpcode.RECV]
+        if (done["byte_len"] != size).any():
+            sys.exit("a message has the wrong length")
+        if not seen and len(done):
+            end.check_pattern(end.slot_offset(int(done["wr_id"][0])))
+        seen += len(done)
+        post(recvs[done["wr_id"]])
+        while seen - credited >= credit:
+            credited += credit
+            give()
+    return seen
+
+
 def measure_send_stream(end: End, n: int) -> int:
     """Send n messages; return the duration in ns."""
     start = time.perf_counter_ns()
-    done = _receive_stream(end, n) if end.server else _send_stream(end, n)
+    if end.o.arrays:
+        done = _receive_arrays(end, n) if end.server else _send_arrays(end, n)
+    else:
+        done = _receive_stream(end, n) if end.server else _send_stream(end, n)
     ns = time.perf_counter_ns() - start
     theirs = end.ctl.exchange_number(done)
     sent, seen = (theirs, done) if end.server else (done, theirs)
@@ -510,6 +589,7 @@ def main() -> None:
         parser.add_argument(f"--{name}", required=True)
     for name in ("size", "iters", "warmup", "depth", "batch", "limit"):
         parser.add_argument(f"--{name}", type=int, required=True)
+    parser.add_argument("--arrays", action="store_true", help="Sends and receives in NumPy arrays")
     parser.add_argument("--cpu", type=int)
     parser.add_argument("--ctl", type=int, required=True)
     o = parser.parse_args()

@@ -122,14 +122,16 @@ class SlowError(BenchError):
 class _Variant:
     """A variant of a measurement: its name in the result, its program, and its settings.
 
-    beside: the variant is a floor, which uses the floors' plan and no fault plan. faults: replaces
-    the fault plan in the environment; None keeps that plan.
+    beside: the variant is a floor, which uses the floors' plan and no fault plan. arrays: Python
+    with requests and completions in NumPy arrays. faults: replaces the fault plan in the
+    environment; None keeps that plan.
     """
 
     name: str
     what: str
     beside: bool = False
     python: bool = False
+    arrays: bool = False
     markers: bool = False
     faults: str | None = None
 
@@ -320,7 +322,11 @@ def _run_variant(
     sides = [
         Side(
             side,
-            start + bench_process_arguments(plan, side, cpu=cpu_for_client_or_server(side), **own),
+            [
+                *start,
+                *bench_process_arguments(plan, side, cpu=cpu_for_client_or_server(side), **own),
+                *(["--arrays"] if run.arrays else []),
+            ],
             _environment_of_process(env, side, run),
         )
         for side in ("server", "client")
@@ -335,7 +341,7 @@ def _variants_of_round(plan: Plan, floors: Floors, faults: str = "") -> list[_Va
     """Return the runs of a round: the floor (raw sockets), siwarp, its variants, other floors."""
     what = "ours" if floors.floor in ("c", "ud") else floors.floor
     floor = _Variant("floor", what, beside=floors.floor != "c")
-    ours = _Variant("ours", "ours", python=plan.api == "python")
+    ours = _Variant("ours", "ours", python=plan.api != "c", arrays=plan.api == "numpy")
     runs = [floor, ours]
     if plan.markers:
         runs.append(replace(ours, name="markers", markers=True))

@@ -8,7 +8,7 @@ import os
 import struct
 import weakref
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from siwarp.base import system
 from siwarp.verbs._ffi import (
@@ -28,6 +28,10 @@ from siwarp.verbs.enums import WCFlag, WCOpcode, WCStatus
 from siwarp.verbs.errors import Error, LimitError, PeerGone, ProtocolError, StateError
 from siwarp.verbs.events import wait_until_acked
 from siwarp.verbs.wanted import require_instance
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 __all__ = ["CQ", "WC", "CompChannel"]
 
@@ -422,6 +426,28 @@ class CQ(Handle):
         free.append(buffer)
         check_return_code(got, f"polling {self!r}")
         return wcs
+
+    def poll_array(self, wcs: NDArray[np.void]) -> int:
+        """Store completions at the start of an array (``siwarp.verbs.arrays.wc_array``).
+
+        Return the number of completions, at most the length of the array. The call also makes
+        progress on the device. Completions with an error status are stored like any other.
+
+        Raises:
+            StateError: the queue overflowed, and all its completions were polled (EOVERFLOW).
+            TypeError, ValueError: the array has another dtype, or is not one-dimensional,
+                contiguous, writable and aligned, or is empty.
+
+        """
+        from siwarp.verbs import arrays  # needs NumPy
+
+        c_wcs = arrays.array_to_c(
+            wcs, arrays.wc_dtype, "struct siw_wc[]", "arrays.wc_array(n)", writable=True
+        )
+        if not len(c_wcs):
+            raise ValueError("cannot poll for 0 completions")
+        got = lib.siw_poll_cq(self._c_object(), clamp_to_int(len(c_wcs)), c_wcs)
+        return check_return_code(got, f"polling {self!r}")
 
     def req_notify(self, solicited_only: bool = False) -> None:
         """Arm the queue: the next completion raises one event on the channel.

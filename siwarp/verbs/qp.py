@@ -9,7 +9,7 @@ import os
 import socket
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from siwarp.verbs._ffi import (
     Address,
@@ -48,7 +48,13 @@ from siwarp.verbs.reports import (
 )
 from siwarp.verbs.srq import SRQ
 from siwarp.verbs.wanted import require_instance
-from siwarp.verbs.wr import RecvWR, SendWR, link_requests
+from siwarp.verbs.wr import RecvWR, SendWR, link_requests, posting_array_error
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from siwarp.verbs.arrays import AHList
 
 __all__ = ["QP"]
 
@@ -557,6 +563,57 @@ class QP(Handle):
         else:
             if rc:
                 raise self._posting_error(rc, one)
+
+    def post_send_array(self, wrs: NDArray[np.void], ahs: AHList | None = None) -> None:
+        """Post the send requests of an array, in order (``siwarp.verbs.arrays.send_array``).
+
+        The requests are copied, so that the array can be changed after the call. ``ahs`` has the
+        address handles of UD and RD requests; the field ``ah`` of a request is an index of ``ahs``.
+
+        Raises:
+            LimitError: the send queue is full (ENOMEM).
+            StateError: the queue pair has not been in RTS yet (EINVAL).
+            Error: a request is invalid, or it is a BIND_MW, a masked atomic or INLINE (EINVAL). Any
+                error's ``bad_wr`` is the index of the first request that was not posted; the
+                requests before it are posted.
+            TypeError, ValueError: the array has another dtype, or is not one-dimensional and
+                contiguous; no request was posted.
+
+        """
+        from siwarp.verbs import arrays  # needs NumPy
+
+        c_wrs = arrays.array_to_c(
+            wrs, arrays.send_wr_dtype, "struct siw_array_send_wr[]", "arrays.send_array(n)"
+        )
+        if ahs is None:
+            c_ahs, n_ahs = _null, 0
+        else:
+            require_instance(ahs, arrays.AHList, "ahs is a list of handles, for example AHList([ah])")
+            c_ahs, n_ahs = ahs._c, len(ahs)
+        posted = ffi.new("size_t *")
+        rc = lib.siw_post_send_array(self._c_object(), c_wrs, len(c_wrs), c_ahs, n_ahs, posted)
+        if rc:
+            raise posting_array_error(rc, posted[0], self)
+
+    def post_recv_array(self, wrs: NDArray[np.void]) -> None:
+        """Post the receives of an array, in order (``siwarp.verbs.arrays.recv_array``).
+
+        Raises:
+            LimitError: the receive queue is full (ENOMEM).
+            StateError: the queue pair is in RESET (EINVAL).
+            Error: as in ``post_send_array``.
+            TypeError, ValueError: as in ``post_send_array``.
+
+        """
+        from siwarp.verbs import arrays  # needs NumPy
+
+        c_wrs = arrays.array_to_c(
+            wrs, arrays.recv_wr_dtype, "struct siw_array_recv_wr[]", "arrays.recv_array(n)"
+        )
+        posted = ffi.new("size_t *")
+        rc = lib.siw_post_recv_array(self._c_object(), c_wrs, len(c_wrs), posted)
+        if rc:
+            raise posting_array_error(rc, posted[0], self)
 
     def bind_mw(self, mw: MW, mw_bind: MWBind) -> None:
         """Post a bind of a window of type 1 (``siw_bind_mw``); ``mw.rkey`` is then the new key.
