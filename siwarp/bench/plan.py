@@ -149,7 +149,8 @@ _FLOORS = {
 def raw_socket_floors_of_plan(plan: Plan) -> Floors:
     """Return the raw-socket runs with which a plan is compared.
 
-    With ``api`` python or numpy the floor is siwarp in C; for latency and rate of RD it is siwarp's UD.
+    With ``api`` python or numpy the floor is siwarp in C; for latency and rate of RD it is siwarp's
+    UD.
     """
     raw = _FLOORS[plan.kind, "rc" if plan.qp == "rc" else "ud", plan.wait]
     if plan.qp == "rd":

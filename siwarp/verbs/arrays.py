@@ -169,32 +169,59 @@ class AHList:
         return f"AHList({list(self._ahs)!r})"
 
 
-def array_to_c(
-    array: object, dtype: np.dtype[np.void], c_type: str, example: str, *, writable: bool = False
-) -> Any:
-    """Return the elements of a NumPy array as a C array, which keeps the memory exported.
+_SEND_WRS = ffi.typeof("struct siw_array_send_wr[]")
+_RECV_WRS = ffi.typeof("struct siw_array_recv_wr[]")
+_WCS = ffi.typeof("struct siw_wc[]")
+_from_buffer = ffi.from_buffer
+
+
+def send_array_to_c(array: object) -> Any:
+    """Return the send requests of an array as a C array, which keeps the memory exported.
 
     Raises:
-        TypeError: the array is not a NumPy array of this dtype; the message names ``example``, the
-            call that creates one.
-        ValueError: the array is not one-dimensional and contiguous, or it is read-only although it
-            must be ``writable``, or the elements to be written are not aligned.
+        TypeError: the array is not a NumPy array of ``send_wr_dtype``.
+        ValueError: the array is not one-dimensional and contiguous.
 
+    """
+    return _from_buffer(_SEND_WRS, _check_array(array, send_wr_dtype, "arrays.send_array(n)"))
+
+
+def recv_array_to_c(array: object) -> Any:
+    """Return the receives of an array like ``send_array_to_c``."""
+    return _from_buffer(_RECV_WRS, _check_array(array, recv_wr_dtype, "arrays.recv_array(n)"))
+
+
+def wc_array_to_c(array: object) -> Any:
+    """Return the memory for completions like ``send_array_to_c``.
+
+    Raises:
+        ValueError: also if the array is read-only, not aligned or empty.
+
+    """
+    wcs = _check_array(array, wc_dtype, "arrays.wc_array(n)")
+    flags = wcs.flags
+    if not flags.writeable:
+        raise ValueError("the array is read-only: pass a writable one, as arrays.wc_array(n) is")
+    if not flags.aligned:
+        raise ValueError("the array is not aligned: create it with arrays.wc_array(n)")
+    if not len(wcs):
+        raise ValueError("cannot poll for 0 completions")
+    return _from_buffer(_WCS, wcs)
+
+
+def _check_array(array: object, dtype: np.dtype[np.void], example: str) -> NDArray[np.void]:
+    """Return a one-dimensional, contiguous array of this dtype; ``example`` creates such an array.
+
+    The dtype of the returned array is also aligned, which the comparison of dtypes ignores.
     """
     if not isinstance(array, np.ndarray):
         raise type_error(f"expected a NumPy array, for example {example}", array)
     if array.dtype is not dtype:
         if array.dtype != dtype:
             raise TypeError(f"expected an array as {example} returns it, not one of {array.dtype}")
-        array = array.view(dtype)  # with its alignment, which the comparison ignores
+        array = array.view(dtype)
     if array.ndim != 1:
         raise ValueError(f"the array has {array.ndim} dimensions: pass one of 1 dimension")
-    flags = array.flags
-    if not flags.c_contiguous:
+    if not array.flags.c_contiguous:
         raise ValueError("the array is not contiguous: pass a copy of it, array.copy()")
-    if writable:
-        if not flags.writeable:
-            raise ValueError(f"the array is read-only: pass a writable one, for example {example}")
-        if not flags.aligned:
-            raise ValueError(f"the array is not aligned: create it with {example}")
-    return ffi.from_buffer(c_type, array, require_writable=writable)
+    return array

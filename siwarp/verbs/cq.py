@@ -28,6 +28,7 @@ from siwarp.verbs.enums import WCFlag, WCOpcode, WCStatus
 from siwarp.verbs.errors import Error, LimitError, PeerGone, ProtocolError, StateError
 from siwarp.verbs.events import wait_until_acked
 from siwarp.verbs.wanted import require_instance
+from siwarp.verbs.wr import arrays_module
 
 if TYPE_CHECKING:
     import numpy as np
@@ -193,6 +194,7 @@ _unpack_one = _ONE.unpack
 _unpack_wc = _MANY.unpack
 _new = tuple.__new__
 _poll = lib.siw_poll_cq_instances
+_poll_wcs = lib.siw_poll_cq
 _null = ffi.NULL
 
 
@@ -439,15 +441,11 @@ class CQ(Handle):
                 contiguous, writable and aligned, or is empty.
 
         """
-        from siwarp.verbs import arrays  # needs NumPy
-
-        c_wcs = arrays.array_to_c(
-            wcs, arrays.wc_dtype, "struct siw_wc[]", "arrays.wc_array(n)", writable=True
-        )
-        if not len(c_wcs):
-            raise ValueError("cannot poll for 0 completions")
-        got = lib.siw_poll_cq(self._c_object(), clamp_to_int(len(c_wcs)), c_wcs)
-        return check_return_code(got, f"polling {self!r}")
+        c_wcs = arrays_module().wc_array_to_c(wcs)
+        got: int = _poll_wcs(self._c_object(), min(len(c_wcs), 0x7FFFFFFF), c_wcs)
+        if got < 0:
+            check_return_code(got, f"polling {self!r}")
+        return got
 
     def req_notify(self, solicited_only: bool = False) -> None:
         """Arm the queue: the next completion raises one event on the channel.

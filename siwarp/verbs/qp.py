@@ -47,8 +47,8 @@ from siwarp.verbs.reports import (
     error_report_from_c,
 )
 from siwarp.verbs.srq import SRQ
-from siwarp.verbs.wanted import require_instance
-from siwarp.verbs.wr import RecvWR, SendWR, link_requests, posting_array_error
+from siwarp.verbs.wanted import require_instance, type_error
+from siwarp.verbs.wr import RecvWR, SendWR, arrays_module, link_requests, posting_array_error
 
 if TYPE_CHECKING:
     import numpy as np
@@ -63,6 +63,10 @@ _null = ffi.NULL
 _NO_GROUPS: frozenset[str] = frozenset()
 _post_send = lib.siw_post_send
 _post_recv = lib.siw_post_recv
+_post_send_array = lib.siw_post_send_array
+_post_recv_array = lib.siw_post_recv_array
+_new = ffi.new
+_posted = ffi.typeof("size_t *")
 
 
 class QP(Handle):
@@ -580,18 +584,16 @@ class QP(Handle):
                 contiguous; no request was posted.
 
         """
-        from siwarp.verbs import arrays  # needs NumPy
-
-        c_wrs = arrays.array_to_c(
-            wrs, arrays.send_wr_dtype, "struct siw_array_send_wr[]", "arrays.send_array(n)"
-        )
+        arrays = arrays_module()
+        c_wrs = arrays.send_array_to_c(wrs)
         if ahs is None:
             c_ahs, n_ahs = _null, 0
+        elif isinstance(ahs, arrays.AHList):
+            c_ahs, n_ahs = ahs._c, len(ahs._c)
         else:
-            require_instance(ahs, arrays.AHList, "ahs is a list of handles, for example AHList([ah])")
-            c_ahs, n_ahs = ahs._c, len(ahs)
-        posted = ffi.new("size_t *")
-        rc = lib.siw_post_send_array(self._c_object(), c_wrs, len(c_wrs), c_ahs, n_ahs, posted)
+            raise type_error("ahs is a list of address handles, for example AHList([ah])", ahs)
+        posted = _new(_posted)
+        rc = _post_send_array(self._c_object(), c_wrs, len(c_wrs), c_ahs, n_ahs, posted)
         if rc:
             raise posting_array_error(rc, posted[0], self)
 
@@ -605,13 +607,9 @@ class QP(Handle):
             TypeError, ValueError: as in ``post_send_array``.
 
         """
-        from siwarp.verbs import arrays  # needs NumPy
-
-        c_wrs = arrays.array_to_c(
-            wrs, arrays.recv_wr_dtype, "struct siw_array_recv_wr[]", "arrays.recv_array(n)"
-        )
-        posted = ffi.new("size_t *")
-        rc = lib.siw_post_recv_array(self._c_object(), c_wrs, len(c_wrs), posted)
+        c_wrs = arrays_module().recv_array_to_c(wrs)
+        posted = _new(_posted)
+        rc = _post_recv_array(self._c_object(), c_wrs, len(c_wrs), posted)
         if rc:
             raise posting_array_error(rc, posted[0], self)
 

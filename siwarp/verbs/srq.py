@@ -20,7 +20,7 @@ from siwarp.verbs.enums import SrqAttrMask
 from siwarp.verbs.events import wait_until_acked
 from siwarp.verbs.pd import PD
 from siwarp.verbs.reason import refusal_error
-from siwarp.verbs.wr import RecvWR, link_requests, posting_array_error
+from siwarp.verbs.wr import RecvWR, arrays_module, link_requests, posting_array_error
 
 if TYPE_CHECKING:
     import numpy as np
@@ -165,11 +165,7 @@ class SRQ(Handle):
                 contiguous; no receive was posted.
 
         """
-        from siwarp.verbs import arrays  # needs NumPy
-
-        c_wrs = arrays.array_to_c(
-            wrs, arrays.recv_wr_dtype, "struct siw_array_recv_wr[]", "arrays.recv_array(n)"
-        )
+        c_wrs = arrays_module().recv_array_to_c(wrs)
         posted = ffi.new("size_t *")
         rc = lib.siw_post_srq_recv_array(self._c_object(), c_wrs, len(c_wrs), posted)
         if rc:

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cache
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from siwarp.verbs._ffi import ffi, lib
@@ -420,6 +422,14 @@ def link_requests(wrs: Iterable[_WR]) -> Any:
     if here._next is not None:
         here._clear_next()
     return many[0]._c
+
+
+@cache
+def arrays_module() -> ModuleType:
+    """Return the module ``siwarp.verbs.arrays``, which needs NumPy and imports this module."""
+    from siwarp.verbs import arrays
+
+    return arrays
 
 
 def posting_array_error(rc: int, index: int, queue: object) -> Error:

@@ -170,7 +170,7 @@ def test_receives_of_an_array_can_be_posted_to_an_srq() -> None:
     qp = rig.create_ud_qp(cq, srq=srq)
     mr = rig.reg_mr(MANY * SIZE)
     srq.post_recv_array(elements(arrays.recv_array(MANY), mr))
-    with pytest.raises(siwarp.LimitError, match="index 106 to <SRQ.*all 256 receives") as caught:
+    with pytest.raises(siwarp.LimitError, match=r"index 106 to <SRQ.*all 256 receives") as caught:
         srq.post_recv_array(elements(arrays.recv_array(MANY), mr))
     assert caught.value.bad_wr == srq.attr.max_wr - MANY
     qp.post_send_array(elements(arrays.send_array(3), mr), arrays.AHList([rig.create_ah(qp)]))
@@ -300,7 +300,9 @@ def test_rd_requests_of_an_array_name_their_peer_by_index() -> None:
         assert not poll_array(a.cq, 4)["status"].any()
         for i, mr in enumerate(there):
             for k in range(4):
-                expected = octet_pattern(64)[SIZE * k :][:SIZE] if wrs["ah"][k] == i else bytes(SIZE)
+                expected = (
+                    octet_pattern(64)[SIZE * k :][:SIZE] if wrs["ah"][k] == i else bytes(SIZE)
+                )
                 assert mr.read(SIZE, SIZE * k) == expected
 
 
@@ -333,7 +335,7 @@ def test_an_array_is_posted_up_to_its_first_invalid_request(loop: Loop, what: st
 
 def test_requests_beyond_the_capacity_of_a_queue_are_not_posted(loop: Loop) -> None:
     loop.qp.post_recv_array(loop.recvs)
-    with pytest.raises(siwarp.LimitError, match="index 106 .*receive queue of 256") as caught:
+    with pytest.raises(siwarp.LimitError, match=r"index 106 .*receive queue of 256") as caught:
         loop.qp.post_recv_array(loop.recvs)
     assert caught.value.bad_wr == 256 - MANY
     qp = QP(loop.pd, QPInitAttr(QPType.UD, scq=loop.scq, cap=QPCap(max_send_wr=100)))
