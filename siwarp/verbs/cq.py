@@ -424,9 +424,11 @@ class CQ(Handle):
         if got == 0:
             free.append(buffer)
             return []
-        wcs = buffer.unpack_completions(got) if got > 0 else []
+        if got < 0:
+            free.append(buffer)
+            check_return_code(got, f"polling {self!r}")
+        wcs = buffer.unpack_completions(got)
         free.append(buffer)
-        check_return_code(got, f"polling {self!r}")
         return wcs
 
     def poll_array(self, wcs: NDArray[np.void]) -> int:
@@ -453,7 +455,8 @@ class CQ(Handle):
         Poll once more afterwards, because completions before this call raise no event.
         """
         rc = lib.siw_req_notify_cq(self._c_object(), int(solicited_only))
-        check_return_code(rc, f"arming {self!r}")
+        if rc < 0:
+            check_return_code(rc, f"arming {self!r}")
 
     def ack_events(self, num_events: int) -> None:
         """Acknowledge up to ``num_events`` events read from the channel; a larger number has no
@@ -538,7 +541,10 @@ class CQ(Handle):
         ``poll()`` on an empty queue makes progress, and makes the device's progress thread pause
         for about a millisecond, so an event loop reads ``pending`` first.
         """
-        return check_return_code(lib.siw_cq_pending(self._c_object()), f"querying {self!r}")
+        count: int = lib.siw_cq_pending(self._c_object())
+        if count < 0:
+            check_return_code(count, f"querying {self!r}")
+        return count
 
     def _destroy_c_object(self) -> None:
         self.ack_events(self._unacked)
