@@ -16,6 +16,17 @@ _Static_assert(sizeof(struct siw_array_recv_wr) == 24, "");
 /* Number of requests posted as one list, which is on the stack: enough for a full GSO batch. */
 #define MAX_LIST 64
 
+/* Checks the pointers of a call that posts n requests to a queue. Returns 0 or -errno. */
+static int check_pointers(const void *queue, const char *name, const void *wrs, size_t n,
+			  const size_t *posted)
+{
+	if (!queue)
+		return siw_refuse_null(name);
+	if (n && !wrs)
+		return siw_refuse_null("wrs");
+	return posted ? 0 : siw_refuse_null("posted");
+}
+
 static uint32_t next_list_length(size_t left)
 {
 	return left < MAX_LIST ? (uint32_t)left : MAX_LIST;
@@ -94,8 +105,10 @@ int siw_post_send_array(struct siw_qp *qp, const struct siw_array_send_wr *wrs, 
 	struct siw_send_wr list[MAX_LIST], *bad = list;
 	struct siw_sge sges[MAX_LIST];
 	struct siw_array_send_wr one;
-	int err = 0;
+	int err = check_pointers(qp, "qp", wrs, n, posted);
 
+	if (err)
+		return err;
 	*posted = 0;
 	while (!err && *posted < n) {
 		uint32_t most = next_list_length(n - *posted), k = 0;
@@ -150,12 +163,15 @@ static int post_recvs(struct siw_qp *qp, struct siw_srq *srq, const struct siw_a
 int siw_post_recv_array(struct siw_qp *qp, const struct siw_array_recv_wr *wrs, size_t n,
 			size_t *posted)
 {
-	*posted = 0;
-	return qp ? post_recvs(qp, NULL, wrs, n, posted) : siw_refuse_null("qp");
+	int err = check_pointers(qp, "qp", wrs, n, posted);
+
+	return err ? err : post_recvs(qp, NULL, wrs, n, posted);
 }
 
 int siw_post_srq_recv_array(struct siw_srq *srq, const struct siw_array_recv_wr *wrs, size_t n,
 			    size_t *posted)
 {
-	return post_recvs(NULL, srq, wrs, n, posted);
+	int err = check_pointers(srq, "srq", wrs, n, posted);
+
+	return err ? err : post_recvs(NULL, srq, wrs, n, posted);
 }
