@@ -409,18 +409,23 @@ def _receive_stream(end: End, n: int) -> int:
     return seen
 
 
-def _poll_array(end: End, wcs: NDArray[np.void]) -> NDArray[np.void]:
-    """Return at least one completion, or an empty array after IDLE_POLLS polls."""
+def _make_array_poller(end: End, wcs: NDArray[np.void]) -> Callable[[], int]:
+    """Return a function that polls for at least one completion and returns their number, or 0 after
+    IDLE_POLLS polls.
+    """
     import numpy as np
 
-    poll = end.cq.poll_array
-    for _ in range(IDLE_POLLS):
-        if got := poll(wcs):
-            break
-    done = wcs[:got]
-    if np.count_nonzero(done["status"]):
-        sys.exit(f"a request ended with status {done['status'].max()}")
-    return done
+    poll, status, count_nonzero = end.cq.poll_array, wcs["status"], np.count_nonzero
+
+    def poll_array() -> int:
+        for _ in range(IDLE_POLLS):
+            if got := poll(wcs):
+                break
+        if count_nonzero(status[:got]):
+            sys.exit(f"a request ended with status {status[:got].max()}")
+        return got
+
+    return poll_array
 
 
 def _send_arrays(end: End, n: int) -> int:
@@ -436,6 +441,7 @@ def _send_arrays(end: End, n: int) -> int:
     reported = silent.copy()
     reported["send_flags"][-1] = SendFlag.SIGNALED
     wcs, post = arrays.wc_array(BATCH), end.qp.post_send_array
+    poll, wr_ids, opcodes = _make_array_poller(end, wcs), wcs["wr_id"], wcs["opcode"]
     sent = credited = 0
     while credited < n:
         room = min(depth - (sent - credited), n - sent)
@@ -445,13 +451,13 @@ def _send_arrays(end: End, n: int) -> int:
             post((reported if report else silent)[batch - k :], ahs)
             sent += k
             continue
-        done = _poll_array(end, wcs)
-        if not len(done):
+        got = poll()
+        if not got:
             break
         # Few requests of this end are signaled, so a credit is one of few completions.
-        for wr_id, opcode in zip(done["wr_id"].tolist(), done["opcode"].tolist(), strict=True):
+        for i, opcode in enumerate(opcodes[:got].tolist()):
             if opcode == recv_opcode:
-                end.qp.post_recv(end.recvs[wr_id])
+                end.qp.post_recv(end.recvs[wr_ids[i]])
                 credited += credit
     return sent
 
@@ -469,9 +475,10 @@ def _receive_arrays(end: End, n: int) -> int:
     recvs["addr"] = end.mr.iova + end.stride * (1 + recvs["wr_id"])
     recvs["length"], recvs["lkey"] = end.stride, end.mr.lkey
     wcs, post, give = arrays.wc_array(BATCH), end.qp.post_recv_array, end.make_sender(CREDIT_OCTETS)
+    poll = _make_array_poller(end, wcs)
     seen = credited = 0
     while seen < n:
-        done = _poll_array(end, wcs)
+        done = wcs[: poll()]
         if not len(done):
             break
         of_sends = done["opcode"] != recv_opcode

@@ -199,7 +199,7 @@ def wc_array_to_c(array: object) -> Any:
 
     """
     wcs = _check_array(array, wc_dtype, "arrays.wc_array(n)")
-    flags = wcs.flags
+    flags = wcs.flags  # of the checked array: the flag for alignment depends on the dtype
     if not flags.writeable:
         raise ValueError("the array is read-only: pass a writable one, as arrays.wc_array(n) is")
     if not flags.aligned:
