@@ -139,6 +139,7 @@ class Connection(SourceUser):
         self._inline_at = size * recv_depth
         self._staging_at = self._inline_at + INLINE
         self._memory = MR(self.pd, self._staging_at + STAGED)
+        self._inline_wrs: dict[WROpcode, SendWR] = {}
         self._recvs = [
             RecvWR(self._rq_key | i, sg=[self._memory.sge(i * size, size)])
             for i in range(recv_depth)
@@ -288,9 +289,16 @@ class Connection(SourceUser):
 
         def make_request() -> SendWR:
             self._memory.write(view, offset=self._inline_at)
-            flags = SendFlag.SIGNALED | SendFlag.INLINE
-            sg = [self._memory.sge(self._inline_at, len(view))]
-            return SendWR(opcode=opcode, sg=sg, remote=remote, send_flags=flags)
+            # Posting copies the request, so that one request per opcode is enough.
+            wr = self._inline_wrs.get(opcode)
+            if wr is None:
+                flags = SendFlag.SIGNALED | SendFlag.INLINE
+                sg = [self._memory.sge(self._inline_at, INLINE)]
+                wr = self._inline_wrs[opcode] = SendWR(opcode=opcode, sg=sg, send_flags=flags)
+            wr.sg[0].length = len(view)
+            if remote is not None:
+                wr.set_wr_rdma(remote.rkey, remote.addr)
+            return wr
 
         return make_request
 
@@ -350,7 +358,8 @@ class Connection(SourceUser):
             self._sq.wanted += 1
             self._sq.arm()
         wc, result = await op.waiter
-        self._check_completion(wc, request.opcode.name)
+        if wc.status:
+            self._check_completion(wc, request.opcode.name)
         return result
 
     def _remove_request(self, slot: int) -> Any:

@@ -253,6 +253,14 @@
 	X(NO_HANDLE, EINVAL,                                                                       \
 	  "the request requires a valid address handle: create one with siw_create_ah and set "    \
 	  "wr.ud.ah (UD messages) or rd.ah (RD, Write-Records)")                                   \
+	X(ARRAY_OPCODE, EINVAL,                                                                    \
+	  "an array cannot contain requests with opcode {0}: post them with siw_post_send")        \
+	X(ARRAY_INLINE, EINVAL,                                                                    \
+	  "an array cannot contain requests with SIW_SEND_INLINE, because no key checks the "      \
+	  "address of inline data: omit the flag")                                                 \
+	X(ARRAY_HANDLE, EINVAL,                                                                    \
+	  "the request has the address handle with index {0}, but the call has {1} address "       \
+	  "handles: use an index below {1}")                                                       \
 	X(HANDLE_PD, EINVAL,                                                                       \
 	  "the address handle belongs to another PD: create one with the QP's PD")                 \
 	X(HANDLE_GROUP, EINVAL,                                                                    \

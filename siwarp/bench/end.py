@@ -18,7 +18,7 @@ import struct
 import sys
 import time
 from collections.abc import Callable
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from siwarp.cm import CMID, CMEventChannel, CMEventType, ConnParam
 from siwarp.verbs import (
@@ -41,6 +41,10 @@ from siwarp.verbs import (
     WCOpcode,
     WROpcode,
 )
+
+if TYPE_CHECKING:  # NumPy is needed only with --arrays
+    import numpy as np
+    from numpy.typing import NDArray
 
 LOOPBACK = "127.0.0.1"
 #: Seconds to wait for the peer, and the number of polls that wait about as long.
@@ -405,10 +409,100 @@ def _receive_stream(end: End, n: int) -> int:
     return seen
 
 
+def _make_array_poller(end: End, wcs: NDArray[np.void]) -> Callable[[], int]:
+    """Return a function that polls for at least one completion and returns their number, or 0 after
+    IDLE_POLLS polls.
+    """
+    import numpy as np
+
+    poll, status, count_nonzero = end.cq.poll_array, wcs["status"], np.count_nonzero
+
+    def poll_array() -> int:
+        for _ in range(IDLE_POLLS):
+            if got := poll(wcs):
+                break
+        if count_nonzero(status[:got]):
+            sys.exit(f"a request ended with status {status[:got].max()}")
+        return got
+
+    return poll_array
+
+
+def _send_arrays(end: End, n: int) -> int:
+    """Send n messages, like ``_send_stream``, with requests and completions in arrays."""
+    from siwarp.verbs import arrays
+
+    depth, batch, credit = end.o.depth, end.o.batch, max(1, end.o.depth // 2)
+    recv_opcode = int(WCOpcode.RECV)
+    ahs = None if end.ah is None else arrays.AHList([end.ah])
+    silent = arrays.send_array(batch)
+    silent["addr"], silent["length"], silent["lkey"] = end.mr.iova, end.o.size, end.mr.lkey
+    silent["send_flags"] = 0
+    reported = silent.copy()
+    reported["send_flags"][-1] = SendFlag.SIGNALED
+    wcs, post = arrays.wc_array(BATCH), end.qp.post_send_array
+    poll, wr_ids, opcodes = _make_array_poller(end, wcs), wcs["wr_id"], wcs["opcode"]
+    sent = credited = 0
+    while credited < n:
+        room = min(depth - (sent - credited), n - sent)
+        if room:
+            k = min(room, batch)
+            report = sent // SIGNAL_EVERY != (sent + k) // SIGNAL_EVERY
+            post((reported if report else silent)[batch - k :], ahs)
+            sent += k
+            continue
+        got = poll()
+        if not got:
+            break
+        # Few requests of this end are signaled, so a credit is one of few completions.
+        for i, opcode in enumerate(opcodes[:got].tolist()):
+            if opcode == recv_opcode:
+                end.qp.post_recv(end.recvs[wr_ids[i]])
+                credited += credit
+    return sent
+
+
+def _receive_arrays(end: End, n: int) -> int:
+    """Receive n messages, like ``_receive_stream``, with receives and completions in arrays."""
+    import numpy as np
+
+    from siwarp.verbs import arrays
+
+    credit, size = max(1, end.o.depth // 2), np.uint32(end.o.size)
+    recv_opcode = np.int32(WCOpcode.RECV)
+    recvs = arrays.recv_array(len(end.recvs))
+    recvs["wr_id"] = np.arange(len(recvs))
+    recvs["addr"] = end.mr.iova + end.stride * (1 + recvs["wr_id"])
+    recvs["length"], recvs["lkey"] = end.stride, end.mr.lkey
+    wcs, post, give = arrays.wc_array(BATCH), end.qp.post_recv_array, end.make_sender(CREDIT_OCTETS)
+    poll = _make_array_poller(end, wcs)
+    seen = credited = 0
+    while seen < n:
+        done = wcs[: poll()]
+        if not len(done):
+            break
+        of_sends = done["opcode"] != recv_opcode
+        if np.count_nonzero(of_sends):
+            done = done[~of_sends]
+        if np.count_nonzero(done["byte_len"] != size):
+            sys.exit("a message has the wrong length")
+        if not seen and len(done):
+            end.check_pattern(end.slot_offset(int(done["wr_id"][0])))
+        seen += len(done)
+        post(recvs.take(done["wr_id"]))
+        while seen - credited >= credit:
+            credited += credit
+            give()
+    return seen
+
+
 def measure_send_stream(end: End, n: int) -> int:
     """Send n messages; return the duration in ns."""
     start = time.perf_counter_ns()
-    done = _receive_stream(end, n) if end.server else _send_stream(end, n)
+    if end.o.arrays:
+        done = _receive_arrays(end, n) if end.server else _send_arrays(end, n)
+    else:
+        done = _receive_stream(end, n) if end.server else _send_stream(end, n)
     ns = time.perf_counter_ns() - start
     theirs = end.ctl.exchange_number(done)
     sent, seen = (theirs, done) if end.server else (done, theirs)
@@ -510,6 +604,7 @@ def main() -> None:
         parser.add_argument(f"--{name}", required=True)
     for name in ("size", "iters", "warmup", "depth", "batch", "limit"):
         parser.add_argument(f"--{name}", type=int, required=True)
+    parser.add_argument("--arrays", action="store_true", help="Sends and receives in NumPy arrays")
     parser.add_argument("--cpu", type=int)
     parser.add_argument("--ctl", type=int, required=True)
     o = parser.parse_args()

@@ -193,8 +193,8 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
         typer.Option(
             "c",
             "--api",
-            autocompletion=_make_shell_completion_of_list("c", "python"),
-            help="c, or python: then the floor is the same run in C.",
+            autocompletion=_make_shell_completion_of_list("c", "python", "numpy"),
+            help="c, python, or numpy (Sends in NumPy arrays); the floor of the latter two is C.",
         ),
     ),
     "rounds": (

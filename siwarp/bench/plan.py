@@ -60,7 +60,8 @@ class Plan:
         iters: messages in the measured part of a run; 0: chosen so that a run is short.
         depth: messages outstanding; for sends, the window that the receiver's credits keep open.
         wait: poll or event: how completions are awaited.
-        api: c or python: the language that calls siwarp's verbs.
+        api: c or python: the language that calls siwarp's verbs; numpy: Python, with requests and
+            completions in arrays.
         post_list: requests posted as one list.
         rounds: how often floor and siwarp are measured alternately.
         markers: measure siwarp additionally with MPA's Markers in both directions.
@@ -104,7 +105,7 @@ class PlanOptions(TypedDict, total=False):
         iters: messages of a run; without it a run takes about a sixth of a second.
         depth: messages outstanding.
         wait: ``poll`` or ``event``.
-        api: ``c`` or ``python``; the floor of ``python`` is the same run in C.
+        api: ``c``, ``python`` or ``numpy``; the floor of Python is the same run in C.
         post_list: requests posted as one list.
         rounds: how often each is measured, alternately.
         markers: measure siwarp additionally with Markers in both directions (RC).
@@ -148,7 +149,8 @@ _FLOORS = {
 def raw_socket_floors_of_plan(plan: Plan) -> Floors:
     """Return the raw-socket runs with which a plan is compared.
 
-    With ``api="python"`` the floor is siwarp in C; for latency and rate of RD it is siwarp's UD.
+    With ``api`` python or numpy the floor is siwarp in C; for latency and rate of RD it is siwarp's
+    UD.
     """
     raw = _FLOORS[plan.kind, "rc" if plan.qp == "rc" else "ud", plan.wait]
     if plan.qp == "rd":
@@ -157,7 +159,7 @@ def raw_socket_floors_of_plan(plan: Plan) -> Floors:
     others = tuple(
         name for name in raw.others if not name.endswith("gso") or plan.size * 2 <= 65507
     )
-    if plan.api == "python":
+    if plan.api != "c":
         return Floors("c", (raw.floor,))
     return Floors(raw.floor, others)
 
@@ -239,7 +241,7 @@ def _check_measurement_plan(plan: Plan, beside: bool) -> None:
         "qp": ("ud", "uc", "rd", "rc"),
         "op": ("send", "write", "read"),
         "wait": ("poll", "event"),
-        "api": ("c", "python"),
+        "api": ("c", "python", "numpy"),
     }
     for name, known in choices.items():
         if getattr(plan, name) not in known:
@@ -250,6 +252,8 @@ def _check_measurement_plan(plan: Plan, beside: bool) -> None:
         raise UsageError("rounds and size must be at least 1")
     if plan.qp in ("uc", "rd") and plan.api != "c":
         raise UsageError(f"{plan.qp.upper()} is measured only in C: leave out --api")
+    if plan.api == "numpy" and (plan.kind == "lat" or plan.op != "send" or plan.wait != "poll"):
+        raise UsageError("arrays are measured only with streams of Sends and polling: --api python")
     if plan.qp == "uc" and plan.op == "read":
         raise UsageError("UC has no RDMA Read: --op send, --op write, or --qp rc")
     if plan.qp == "ud" and plan.op != "send":

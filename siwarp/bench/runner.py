@@ -124,14 +124,16 @@ class SlowError(BenchError):
 class Variant:
     """A variant of a measurement: its name in the result, its program, and its settings.
 
-    beside: the variant is a floor, which uses the floors' plan and no fault plan. faults: replaces
-    the fault plan in the environment; None keeps that plan.
+    beside: the variant is a floor, which uses the floors' plan and no fault plan. arrays: Python
+    with requests and completions in NumPy arrays. faults: replaces the fault plan in the
+    environment; None keeps that plan.
     """
 
     name: str
     what: str
     beside: bool = False
     python: bool = False
+    arrays: bool = False
     markers: bool = False
     faults: str | None = None
 
@@ -326,7 +328,11 @@ def run_variant(
     sides = [
         Side(
             side,
-            start + bench_process_arguments(plan, side, cpu=cpu_for_client_or_server(side), **own),
+            [
+                *start,
+                *bench_process_arguments(plan, side, cpu=cpu_for_client_or_server(side), **own),
+                *(["--arrays"] if run.arrays else []),
+            ],
             _environment_of_process(env, side, run),
         )
         for side in ("server", "client")
@@ -341,7 +347,7 @@ def _variants_of_round(plan: Plan, floors: Floors, faults: str = "") -> list[Var
     """Return the runs of a round: the floor (raw sockets), siwarp, its variants, other floors."""
     what = "ours" if floors.floor in ("c", "ud") else floors.floor
     floor = Variant("floor", what, beside=floors.floor != "c")
-    ours = Variant("ours", "ours", python=plan.api == "python")
+    ours = Variant("ours", "ours", python=plan.api != "c", arrays=plan.api == "numpy")
     runs = [floor, ours]
     if plan.markers:
         runs.append(replace(ours, name="markers", markers=True))

@@ -22,8 +22,8 @@ def _describe_measurement(result: dict[str, Any]) -> str:
         what += f", {result['depth']} outstanding"
     if result["wait"] == "event":
         what += ", sleeping on a completion channel"
-    if result["api"] == "python":
-        what += ", Python API"
+    if result["api"] != "c":
+        what += ", Python API" + (", NumPy arrays" if result["api"] == "numpy" else "")
     if result["faults"]:
         what += f", siwarp with faults {result['faults']}"
     rounds = len(result["rounds"])

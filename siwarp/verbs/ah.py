@@ -7,7 +7,7 @@ import errno
 import weakref
 from dataclasses import dataclass
 from ipaddress import ip_address
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from siwarp.verbs._ffi import (
     Address,
@@ -22,12 +22,17 @@ from siwarp.verbs._ffi import (
 from siwarp.verbs.errors import Error
 from siwarp.verbs.pd import PD
 from siwarp.verbs.wanted import require_instance, type_error
-from siwarp.verbs.wr import SendWR
 
 if TYPE_CHECKING:
     from siwarp.verbs.cq import WC
 
 __all__ = ["AH", "AHAttr"]
+
+
+class _User(Protocol):
+    """An object that stores the C objects of address handles: a SendWR or an AHList."""
+
+    def _replace_ah(self, ah: AH, handle: Any) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -71,7 +76,7 @@ class AH(Handle):
 
     """
 
-    __slots__ = ("_wrs", "dest", "pd", "qpn", "source")
+    __slots__ = ("_users", "dest", "pd", "qpn", "source")
     _what = "AH"
     _destroy = lib.siw_destroy_ah
 
@@ -125,28 +130,27 @@ class AH(Handle):
         self.pd = pd
         self.dest = addr_from_c(c_dest) or dest
         self.source = (addr_from_c(c_source) or (None,))[0]
-        self._wrs: weakref.WeakSet[SendWR] = weakref.WeakSet()
+        self._users: weakref.WeakSet[_User] = weakref.WeakSet()
         self._adopt_c_object(c, pd)
 
     def _destroy_c_object(self) -> None:
         c = self._c
-        wrs = self._detach_requests()
+        self._replace_in_users(ffi.NULL)
         try:
             super()._destroy_c_object()
         except Error:  # the handle is still in use, so it stays open
-            for wr in wrs:
-                wr._set_c_ah(c)
+            self._replace_in_users(c)
             raise
 
-    def _detach_requests(self) -> list[SendWR]:
-        """Remove the handle from all work requests that point to it, and return the requests."""
-        wrs = [wr for wr in list(self._wrs) if wr._ah is self]
-        for wr in wrs:
-            wr._set_c_ah(ffi.NULL)
-        return wrs
+    def _replace_in_users(self, handle: Any) -> None:
+        """Store ``handle``, the C object or NULL, in all work requests and lists that use this
+        handle.
+        """
+        for user in list(self._users):
+            user._replace_ah(self, handle)
 
     def _on_forced_close(self) -> None:
-        self._detach_requests()
+        self._replace_in_users(ffi.NULL)
 
     def _busy_advice(self) -> str:
         return (

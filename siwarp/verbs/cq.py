@@ -8,7 +8,7 @@ import os
 import struct
 import weakref
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from siwarp.base import system
 from siwarp.verbs._ffi import (
@@ -28,6 +28,11 @@ from siwarp.verbs.enums import WCFlag, WCOpcode, WCStatus
 from siwarp.verbs.errors import Error, LimitError, PeerGone, ProtocolError, StateError
 from siwarp.verbs.events import wait_until_acked
 from siwarp.verbs.wanted import require_instance
+from siwarp.verbs.wr import arrays_module
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 __all__ = ["CQ", "WC", "CompChannel"]
 
@@ -189,6 +194,7 @@ _unpack_one = _ONE.unpack
 _unpack_wc = _MANY.unpack
 _new = tuple.__new__
 _poll = lib.siw_poll_cq_instances
+_poll_wcs = lib.siw_poll_cq
 _null = ffi.NULL
 
 
@@ -418,10 +424,30 @@ class CQ(Handle):
         if got == 0:
             free.append(buffer)
             return []
-        wcs = buffer.unpack_completions(got) if got > 0 else []
+        if got < 0:
+            free.append(buffer)
+            check_return_code(got, f"polling {self!r}")
+        wcs = buffer.unpack_completions(got)
         free.append(buffer)
-        check_return_code(got, f"polling {self!r}")
         return wcs
+
+    def poll_array(self, wcs: NDArray[np.void]) -> int:
+        """Store completions at the start of an array (``siwarp.verbs.arrays.wc_array``).
+
+        Return the number of completions, at most the length of the array. The call also makes
+        progress on the device. Completions with an error status are stored like any other.
+
+        Raises:
+            StateError: the queue overflowed, and all its completions were polled (EOVERFLOW).
+            TypeError, ValueError: the array has another dtype, or is not one-dimensional,
+                contiguous, writable and aligned, or is empty.
+
+        """
+        c_wcs = arrays_module().wc_array_to_c(wcs)
+        got: int = _poll_wcs(self._c_object(), min(len(c_wcs), 0x7FFFFFFF), c_wcs)
+        if got < 0:
+            check_return_code(got, f"polling {self!r}")
+        return got
 
     def req_notify(self, solicited_only: bool = False) -> None:
         """Arm the queue: the next completion raises one event on the channel.
@@ -429,7 +455,8 @@ class CQ(Handle):
         Poll once more afterwards, because completions before this call raise no event.
         """
         rc = lib.siw_req_notify_cq(self._c_object(), int(solicited_only))
-        check_return_code(rc, f"arming {self!r}")
+        if rc < 0:
+            check_return_code(rc, f"arming {self!r}")
 
     def ack_events(self, num_events: int) -> None:
         """Acknowledge up to ``num_events`` events read from the channel; a larger number has no
@@ -514,7 +541,10 @@ class CQ(Handle):
         ``poll()`` on an empty queue makes progress, and makes the device's progress thread pause
         for about a millisecond, so an event loop reads ``pending`` first.
         """
-        return check_return_code(lib.siw_cq_pending(self._c_object()), f"querying {self!r}")
+        count: int = lib.siw_cq_pending(self._c_object())
+        if count < 0:
+            check_return_code(count, f"querying {self!r}")
+        return count
 
     def _destroy_c_object(self) -> None:
         self.ack_events(self._unacked)

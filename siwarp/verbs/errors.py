@@ -23,7 +23,8 @@ class Error(OSError):
     """An operation of siwarp failed; ``errno`` is the error number of the C library.
 
     Attributes:
-        bad_wr: of a failed post, the first work request that was not posted; otherwise ``None``.
+        bad_wr: of a failed post, the first work request that was not posted, or its index in the
+            array; otherwise ``None``.
         reason: of a refused call, the name from ``siw_reason_name()``, for example ``CQ_SIZE``;
             otherwise empty. The name does not change when the message text does.
 

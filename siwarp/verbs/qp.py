@@ -9,7 +9,7 @@ import os
 import socket
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from siwarp.verbs._ffi import (
     Address,
@@ -47,8 +47,14 @@ from siwarp.verbs.reports import (
     error_report_from_c,
 )
 from siwarp.verbs.srq import SRQ
-from siwarp.verbs.wanted import require_instance
-from siwarp.verbs.wr import RecvWR, SendWR, link_requests
+from siwarp.verbs.wanted import require_instance, type_error
+from siwarp.verbs.wr import RecvWR, SendWR, arrays_module, link_requests, posting_array_error
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from siwarp.verbs.arrays import AHList
 
 __all__ = ["QP"]
 
@@ -57,6 +63,10 @@ _null = ffi.NULL
 _NO_GROUPS: frozenset[str] = frozenset()
 _post_send = lib.siw_post_send
 _post_recv = lib.siw_post_recv
+_post_send_array = lib.siw_post_send_array
+_post_recv_array = lib.siw_post_recv_array
+_new = ffi.new
+_posted = ffi.typeof("size_t *")
 
 
 class QP(Handle):
@@ -557,6 +567,51 @@ class QP(Handle):
         else:
             if rc:
                 raise self._posting_error(rc, one)
+
+    def post_send_array(self, wrs: NDArray[np.void], ahs: AHList | None = None) -> None:
+        """Post the send requests of an array, in order (``siwarp.verbs.arrays.send_array``).
+
+        The requests are copied, so that the array can be changed after the call. ``ahs`` has the
+        address handles of UD and RD requests; the field ``ah`` of a request is an index of ``ahs``.
+
+        Raises:
+            LimitError: the send queue is full (ENOMEM).
+            StateError: the queue pair has not been in RTS yet (EINVAL).
+            Error: a request is invalid, or it is a BIND_MW, a masked atomic or INLINE (EINVAL). Any
+                error's ``bad_wr`` is the index of the first request that was not posted; the
+                requests before it are posted.
+            TypeError, ValueError: the array has another dtype, or is not one-dimensional and
+                contiguous; no request was posted.
+
+        """
+        arrays = arrays_module()
+        c_wrs = arrays.send_array_to_c(wrs)
+        if ahs is None:
+            c_ahs, n_ahs = _null, 0
+        elif isinstance(ahs, arrays.AHList):
+            c_ahs, n_ahs = ahs._c, len(ahs._c)
+        else:
+            raise type_error("ahs is a list of address handles, for example AHList([ah])", ahs)
+        posted = _new(_posted)
+        rc = _post_send_array(self._c_object(), c_wrs, len(c_wrs), c_ahs, n_ahs, posted)
+        if rc:
+            raise posting_array_error(rc, posted[0], self)
+
+    def post_recv_array(self, wrs: NDArray[np.void]) -> None:
+        """Post the receives of an array, in order (``siwarp.verbs.arrays.recv_array``).
+
+        Raises:
+            LimitError: the receive queue is full (ENOMEM).
+            StateError: the queue pair is in RESET (EINVAL).
+            Error: as in ``post_send_array``.
+            TypeError, ValueError: as in ``post_send_array``.
+
+        """
+        c_wrs = arrays_module().recv_array_to_c(wrs)
+        posted = _new(_posted)
+        rc = _post_recv_array(self._c_object(), c_wrs, len(c_wrs), posted)
+        if rc:
+            raise posting_array_error(rc, posted[0], self)
 
     def bind_mw(self, mw: MW, mw_bind: MWBind) -> None:
         """Post a bind of a window of type 1 (``siw_bind_mw``); ``mw.rkey`` is then the new key.

@@ -45,11 +45,12 @@ _NAMES = {
     "siw_cm_connect": "connect()",
     "siw_cm_destroy_id": "CMID.close()",
     "create one with siw_create_ah and set wr.ud.ah (UD messages) or rd.ah (RD, Write-Records)": (
-        "use SendWR(ah=AH(pd, (host, port)))"
+        "use SendWR(ah=AH(pd, (host, port))), or for an array an AHList of open handles"
     ),
     "siw_detach_mcast": "QP.detach_mcast()",
     "siw_modify_qp": "QP.modify",
     "siw_post_send, with SIW_WR_BIND_MW": "post_send, with SendWR.set_bind_wr",
+    "siw_post_send": "QP.post_send",
     "siw_post_srq_recv": "SRQ.post_recv",
     "siw_qp_init_attr.addr of": "QPInitAttr(addr=...) of",
     "siw_query_device": "Context.query_device()",

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from siwarp.verbs._ffi import (
     Handle,
@@ -20,7 +20,11 @@ from siwarp.verbs.enums import SrqAttrMask
 from siwarp.verbs.events import wait_until_acked
 from siwarp.verbs.pd import PD
 from siwarp.verbs.reason import refusal_error
-from siwarp.verbs.wr import RecvWR, link_requests
+from siwarp.verbs.wr import RecvWR, arrays_module, link_requests, posting_array_error
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 __all__ = ["SRQ", "SrqAttr", "SrqInitAttr"]
 
@@ -150,6 +154,22 @@ class SRQ(Handle):
             error = refusal_error(-rc, f"posting {wrs[taken]!r} to {self!r}")
             error.bad_wr = wrs[taken]
             raise error
+
+    def post_recv_array(self, wrs: NDArray[np.void]) -> None:
+        """Post the receives of an array, in order (``siwarp.verbs.arrays.recv_array``).
+
+        Raises:
+            LimitError: the queue is full (ENOMEM). Any error's ``bad_wr`` is the index of the first
+                receive that was not posted; the receives before it are posted.
+            TypeError, ValueError: the array has another dtype, or is not one-dimensional and
+                contiguous; no receive was posted.
+
+        """
+        c_wrs = arrays_module().recv_array_to_c(wrs)
+        posted = ffi.new("size_t *")
+        rc = lib.siw_post_srq_recv_array(self._c_object(), c_wrs, len(c_wrs), posted)
+        if rc:
+            raise posting_array_error(rc, posted[0], self)
 
     def _destroy_c_object(self) -> None:
         wait_until_acked(self)

@@ -4,10 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cache
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from siwarp.verbs._ffi import ffi, lib
 from siwarp.verbs.enums import SendFlag, WROpcode
+from siwarp.verbs.errors import Error
+from siwarp.verbs.reason import refusal_error
 from siwarp.verbs.wanted import require_instance, type_error
 
 if TYPE_CHECKING:
@@ -292,15 +296,17 @@ class SendWR(_WR):
                 "ah is an address handle, for example AH(pd, (host, port))", ah
             ) from None
         if ah is not self._ah:
-            ah._wrs.add(self)
+            ah._users.add(self)
             self._ah = ah
         elif to == self._to:
             return  # the destination is unchanged since the last post
         self._to = to
         self._store_union_fields()
 
-    def _set_c_ah(self, handle: Any) -> None:
+    def _replace_ah(self, ah: AH, handle: Any) -> None:
         """Store the C object of the address handle; NULL after the handle was closed."""
+        if ah is not self._ah:
+            return
         self._to = handle, *self._to[1:]
         opcode = self._c.opcode
         if opcode != WROpcode.BIND_MW:
@@ -416,6 +422,21 @@ def link_requests(wrs: Iterable[_WR]) -> Any:
     if here._next is not None:
         here._clear_next()
     return many[0]._c
+
+
+@cache
+def arrays_module() -> ModuleType:
+    """Return the module ``siwarp.verbs.arrays``, which needs NumPy and imports this module."""
+    from siwarp.verbs import arrays
+
+    return arrays
+
+
+def posting_array_error(rc: int, index: int, queue: object) -> Error:
+    """Return the exception for the request of an array that the library refused to post."""
+    error = refusal_error(-rc, f"posting the request with index {index} to {queue!r}")
+    error.bad_wr = int(index)
+    return error
 
 
 def _copy_requests(many: list[_WR]) -> Any:

@@ -46,6 +46,8 @@ SMALL: dict[str, dict[str, Any]] = {
     "rd rate": {"kind": "rate", "qp": "rd", "size": 64, "post_list": 3},
     "ud lat python": {"kind": "lat", "qp": "ud", "api": "python"},
     "ud lat python event": {"kind": "lat", "qp": "ud", "api": "python", "wait": "event"},
+    "ud rate numpy": {"kind": "rate", "qp": "ud", "api": "numpy", "post_list": 4},
+    "rc bw numpy": {"kind": "bw", "qp": "rc", "size": 5000, "api": "numpy"},
     "ud rate python": {"kind": "rate", "qp": "ud", "api": "python", "post_list": 4},
     "rc lat write python": {"kind": "lat", "qp": "rc", "op": "write", "api": "python"},
     "rc lat read python": {"kind": "lat", "qp": "rc", "op": "read", "api": "python"},
@@ -89,7 +91,7 @@ def test_a_small_run_transfers_every_message_and_measures_every_floor(
         assert result[name] == value
     over = "rc" if asked["qp"] == "rc" else "ud"  # UC and RD use UDP, too
     floor, others = FLOORS[asked["kind"], over, asked.get("wait", "poll")]
-    if asked.get("api") == "python":
+    if asked.get("api", "c") != "c":
         floor, others = "c", {floor}
     elif asked["qp"] == "rd":
         floor, others = (floor, set()) if asked["kind"] == "bw" else ("ud", {floor})
@@ -181,6 +183,7 @@ def test_progress_is_reported_from_zero_to_the_total() -> None:
         ({"kind": "bw", "qp": "tcp"}, "qp is one of ud, uc, rd, rc"),
         ({"kind": "bw", "post_list": 33}, "from 1 to 32"),
         ({"kind": "lat", "qp": "rd", "api": "python"}, "RD is measured only in C"),
+        ({"kind": "lat", "qp": "ud", "api": "numpy"}, "arrays are measured only with streams"),
         ({"kind": "bw", "qp": "rd", "op": "read"}, "RD is measured with Sends"),
         ({"kind": "lat", "qp": "rd", "op": "write"}, "RD is measured with Sends"),
         ({"kind": "lat", "qp": "rd", "size": 65507}, "at most 65485"),

@@ -67,7 +67,7 @@ def test_the_version_options_print_the_version_of_the_library() -> None:
         ("siwarp bench rate --qp ud,r", {"ud,rd", "ud,rc"}),
         ("siwarp bench lat --op ", {"send", "write", "read"}),
         ("siwarp bench bw --wait e", {"event"}),
-        ("siwarp bench bw --api ", {"c", "python"}),
+        ("siwarp bench bw --api ", {"c", "python", "numpy"}),
     ],
 )
 def test_shell_completion_offers_commands_and_choices(

@@ -45,6 +45,11 @@ TUTORIALS = {
         read_doc_block("docs/tutorials/numpy.md", "both"),
         read_doc_block("docs/tutorials/numpy.md", "output"),
     ),
+    "NumPy, many messages per call": (
+        {"message_arrays.py": read_example("python/message_arrays.py")},
+        read_doc_block("docs/tutorials/numpy.md", "arrays"),
+        read_doc_block("docs/tutorials/numpy.md", "arrays-output"),
+    ),
     "asyncio": (
         {"aio_echo.py": read_example("python/aio_echo.py")},
         read_doc_block("docs/tutorials/asyncio.md", "both"),

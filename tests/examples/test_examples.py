@@ -216,6 +216,12 @@ def test_numpy_memory_changes_the_array_in_the_other_process(root: Path) -> None
     assert [round(x, 9) for x in eval(sums)] == [1.0] * 4
 
 
+def test_message_arrays_adds_up_the_readings_of_all_messages(root: Path) -> None:
+    server, client = run_server_and_client(python_example_command(root, "message_arrays.py"))
+    assert client == "sent 100,000 messages\n"
+    assert server == f"sum of 800,000 readings: {8 * sum(range(100_000)):,}\n"
+
+
 def test_aio_echo_answers_a_hundred_connections_in_one_event_loop(root: Path) -> None:
     server, client = run_server_and_client(python_example_command(root, "aio_echo.py"))
     assert client == "100 answers, the last one 99 morf olleh\n"
@@ -224,6 +230,7 @@ def test_aio_echo_answers_a_hundred_connections_in_one_event_loop(root: Path) ->
 
 WRONG = {
     "aio_echo.py": ["127.0.0.1"],
+    "message_arrays.py": ["127.0.0.1"],
     "numpy_memory.py": ["127.0.0.1"],
     "pyverbs_cm.py": [],
     "rc_by_qpn.py": [],

@@ -12,7 +12,7 @@ import numpy as np
 
 import siwarp
 from siwarp.testing import pair
-from siwarp.verbs import MR, PD, Buffer, Context, RemoteBuffer
+from siwarp.verbs import CQ, MR, PD, QP, Buffer, Context, RemoteBuffer, arrays
 
 
 def send_supported_types(conn: siwarp.cm.Connection, mr: MR, view: memoryview) -> None:
@@ -39,6 +39,15 @@ async def send_supported_types_async(
 def register_memory(pd: PD) -> list[MR]:
     """Register existing memory, or new memory of a given size."""
     return [MR(pd, 64), MR(pd, bytearray(64)), MR(pd, np.ones(3)), MR(pd, "x")]  # type: ignore[arg-type]
+
+
+def post_and_poll_arrays(qp: QP, cq: CQ, ahs: arrays.AHList) -> int:
+    """Post and poll NumPy arrays, and objects that are no arrays."""
+    qp.post_send_array(arrays.send_array(3)[:2], ahs)
+    qp.post_recv_array(arrays.recv_array(3))
+    qp.post_send_array([], ahs)  # type: ignore[arg-type]
+    qp.post_send_array(arrays.send_array(3), [])  # type: ignore[arg-type]
+    return cq.poll_array(arrays.wc_array(3))
 
 
 def create_pairs() -> None:

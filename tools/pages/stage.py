@@ -23,7 +23,15 @@ import tables
 ROOT = Path(__file__).resolve().parents[2]
 #: Folders and files that are linked unchanged; docs has generated pages as well.
 LINKED = ("examples", "siwarp", "spec", "tests", "tools", "Makefile", "pyproject.toml", ".ci")
-PACKAGES = ("siwarp", "siwarp.verbs", "siwarp.cm", "siwarp.aio", "siwarp.testing", "siwarp.inspect")
+PACKAGES = (
+    "siwarp",
+    "siwarp.verbs",
+    "siwarp.verbs.arrays",
+    "siwarp.cm",
+    "siwarp.aio",
+    "siwarp.testing",
+    "siwarp.inspect",
+)
 HEADERS = ("types.h", "siw.h", "siw_ext.h", "cm.h", "ibv_ext.h")
 
 

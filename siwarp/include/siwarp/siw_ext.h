@@ -256,6 +256,65 @@ int siw_end_peer(struct siw_qp *qp, const struct siw_addr *peer);
  */
 int siw_post_send_all(struct siw_qp *qp, struct siw_send_wr *wr, struct siw_send_wr **bad_wr);
 
+/* ---- arrays of work requests ----------------------------------------------------------------- */
+
+/*
+ * A send request of at most one scatter/gather element, without pointers, so that languages other
+ * than C can create arrays of requests. The members are those of struct siw_send_wr and struct
+ * siw_sge.
+ */
+struct siw_array_send_wr {
+	uint64_t wr_id;
+	uint64_t addr;	      /* of the element */
+	uint64_t remote_addr; /* Writes, Reads and atomics */
+	uint64_t compare_add; /* atomics */
+	uint64_t swap;	      /* ATOMIC_CMP_AND_SWP */
+	uint32_t length;      /* of the element in octets; 0: the request has no element */
+	uint32_t lkey;	      /* of the element */
+	uint32_t rkey;	      /* Writes, Reads and atomics */
+	uint32_t imm_data;    /* or invalidate_rkey, depending on opcode */
+	uint32_t opcode;
+	uint32_t send_flags;
+	uint32_t ah; /* index of the peer's address handle in the array of address handles */
+	uint32_t remote_qpn; /* 0: qpn of the address handle */
+	uint32_t remote_qkey;
+	uint32_t reserved; /* ignored */
+};
+
+/* An address handle of an array, and the remote QPN of requests whose remote_qpn is 0. */
+struct siw_array_ah {
+	struct siw_ah *ah;
+	uint32_t qpn;
+};
+
+/* A receive of at most one scatter/gather element, without pointers. */
+struct siw_array_recv_wr {
+	uint64_t wr_id;
+	uint64_t addr;
+	uint32_t length; /* in octets; 0: the receive has no element */
+	uint32_t lkey;
+};
+
+/*
+ * Posts n send requests, in order, up to the first request that is refused, like siw_post_send. The
+ * array need not be aligned, and another thread may change it during the call: each request is
+ * copied before it is checked. ahs has n_ahs entries; NULL: the requests have no address handles
+ * (RC, UC). posted receives the number of posted requests, which is the index of the refused
+ * request if the call fails. Requests that another thread posts during the call may be between
+ * those of the array.
+ *
+ * Additional causes of -EINVAL: opcode is BIND_MW or a masked atomic; SIW_SEND_INLINE, because
+ * inline data has no key with which its address can be checked; ah is not below n_ahs.
+ */
+int siw_post_send_array(struct siw_qp *qp, const struct siw_array_send_wr *wrs, size_t n,
+			const struct siw_array_ah *ahs, size_t n_ahs, size_t *posted);
+/* Posts n receives like siw_post_recv; the array is used as by siw_post_send_array. */
+int siw_post_recv_array(struct siw_qp *qp, const struct siw_array_recv_wr *wrs, size_t n,
+			size_t *posted);
+/* Posts n receives to an SRQ like siw_post_srq_recv, otherwise like siw_post_recv_array. */
+int siw_post_srq_recv_array(struct siw_srq *srq, const struct siw_array_recv_wr *wrs, size_t n,
+			    size_t *posted);
+
 /* ---- error queue ----------------------------------------------------------------------------- */
 
 enum siw_err_origin {

@@ -38,6 +38,7 @@ from siwarp.verbs import (
     SendWR,
     SrqAttr,
     WROpcode,
+    arrays,
 )
 
 NULL = ffi.NULL
@@ -434,6 +435,14 @@ def refused_multicast_and_write_record_calls() -> list[Call]:
     ]
 
 
+def post_array(w: VerbsObjects, **fields: int) -> None:
+    """Post an array of one UD Send; the fields have these values."""
+    wrs = arrays.send_array(1)
+    for name, value in fields.items():
+        wrs[name] = value
+    w.make_ud_qp().post_send_array(wrs, arrays.AHList([w.ah]))
+
+
 def refused_request_calls() -> list[Call]:
     """Return refused calls that post work requests."""
     return [
@@ -455,6 +464,9 @@ def refused_request_calls() -> list[Call]:
             SendWR(opcode=WROpcode.ATOMIC_FETCH_AND_ADD, sg=[w.mr.sge(0, 4)], remote=THERE)
         ),
         send_imm_without_mpa_announcement,
+        lambda w: post_array(w, opcode=WROpcode.BIND_MW),
+        lambda w: post_array(w, send_flags=SendFlag.INLINE),
+        lambda w: post_array(w, ah=1),
         lambda w: w.make_ud_qp(max_inline_data=0).post_send(
             w.make_send_wr(sg=[SGE(w.mr.addr, 8, w.mr.lkey)], send_flags=SendFlag.INLINE)
         ),
