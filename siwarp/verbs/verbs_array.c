@@ -8,6 +8,7 @@
 #include <siwarp/siw_ext.h>
 
 #include "base/reason.h"
+#include "device/device_objects.h"
 
 /* The layouts are used by siwarp.verbs.arrays. */
 _Static_assert(sizeof(struct siw_array_send_wr) == 80, "");
@@ -16,12 +17,17 @@ _Static_assert(sizeof(struct siw_array_recv_wr) == 24, "");
 /* Number of requests posted as one list, which is on the stack: enough for a full GSO batch. */
 #define MAX_LIST 64
 
-/* Checks the pointers of a call that posts n requests to a queue. Returns 0 or -errno. */
-static int check_pointers(const void *queue, const char *name, const void *wrs, size_t n,
-			  const size_t *posted)
+/*
+ * Checks the arguments of a call that posts n requests to a queue, whose device is ctx, or NULL if
+ * the queue is. Returns 0 or -errno.
+ */
+static int check_args(const struct siw_context *ctx, const char *name, const void *wrs, size_t n,
+		      const size_t *posted)
 {
-	if (!queue)
-		return siw_refuse_null(name);
+	int err = siw_device_check_usable(ctx, name);
+
+	if (err)
+		return err;
 	if (n && !wrs)
 		return siw_refuse_null("wrs");
 	return posted ? 0 : siw_refuse_null("posted");
@@ -105,7 +111,7 @@ int siw_post_send_array(struct siw_qp *qp, const struct siw_array_send_wr *wrs, 
 	struct siw_send_wr list[MAX_LIST], *bad = list;
 	struct siw_sge sges[MAX_LIST];
 	struct siw_array_send_wr one;
-	int err = check_pointers(qp, "qp", wrs, n, posted);
+	int err = check_args(qp ? qp->ctx : NULL, "qp", wrs, n, posted);
 
 	if (err)
 		return err;
@@ -163,7 +169,7 @@ static int post_recvs(struct siw_qp *qp, struct siw_srq *srq, const struct siw_a
 int siw_post_recv_array(struct siw_qp *qp, const struct siw_array_recv_wr *wrs, size_t n,
 			size_t *posted)
 {
-	int err = check_pointers(qp, "qp", wrs, n, posted);
+	int err = check_args(qp ? qp->ctx : NULL, "qp", wrs, n, posted);
 
 	return err ? err : post_recvs(qp, NULL, wrs, n, posted);
 }
@@ -171,7 +177,7 @@ int siw_post_recv_array(struct siw_qp *qp, const struct siw_array_recv_wr *wrs, 
 int siw_post_srq_recv_array(struct siw_srq *srq, const struct siw_array_recv_wr *wrs, size_t n,
 			    size_t *posted)
 {
-	int err = check_pointers(srq, "srq", wrs, n, posted);
+	int err = check_args(srq ? srq->ctx : NULL, "srq", wrs, n, posted);
 
 	return err ? err : post_recvs(NULL, srq, wrs, n, posted);
 }
