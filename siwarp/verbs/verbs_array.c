@@ -8,7 +8,7 @@
 #include <siwarp/siw_ext.h>
 
 #include "base/reason.h"
-#include "device/device_objects.h"
+#include "device/device.h"
 
 /* The layouts are used by siwarp.verbs.arrays. */
 _Static_assert(sizeof(struct siw_array_send_wr) == 80, "");
