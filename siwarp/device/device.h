@@ -166,7 +166,7 @@ struct siw_idle_polls {
  * after this number of posted octets, although the polls returned completions.
  */
 #define SIW_POLLS_PER_BURST  8
-#define SIW_OCTETS_PER_BURST (256u << 10)
+#define SIW_OCTETS_PER_BURST (1u << 20)
 
 /* maximum number of lanes of a device; a set of lanes is a bit mask in 32 bits */
 #define SIW_MAX_LANES 16

@@ -212,7 +212,7 @@ struct siw_base_qp;
 
 /*
  * A round of posts: the requests posted on a queue pair since the program's last poll of an empty
- * CQ, or since its last SIW_POLLS_PER_BURST polls that returned completions. Used by
+ * CQ, or since the last poll that ended a burst (SIW_POLLS_PER_BURST). Used by
  * siw_qp_may_delay_posts(). Under send_lock.
  */
 struct siw_post_round {
