@@ -20,6 +20,7 @@ def expected_files() -> set[str]:
             "py.typed",
             "include/siwarp/*.h",
             "inspect/*.lua",
+            "bench/mpi/*.c",  # compiled by `siwarp bench all`
         )
         for path in package.glob(pattern)
         if "_build" not in path.parts and "__pycache__" not in path.parts
