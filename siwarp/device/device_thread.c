@@ -35,18 +35,19 @@ static bool posts_are_dense(const struct siw_context *ctx)
 
 /*
  * Returns the duration of the progress thread's next short sleep (nap). naps: number of previous
- * naps in a row. The first naps after the progress thread has serviced the device are shorter, so
- * that a program that pauses polling for a moment need not wait for a long nap to end. Each wake-up
- * delays a message of the polling program by tens of microseconds, so naps are longer while the
- * program polls steadily, except that posts that wait for a batch are sent after nap_us at most.
+ * naps in a row; waits: how many of these passed without a poll while a waiter slept. The first
+ * naps after the progress thread has serviced the device are shorter, so that a program that pauses
+ * polling for a moment need not wait for a long nap to end. Each wake-up delays a message of the
+ * polling program by tens of microseconds, so naps are longer while the program polls steadily,
+ * except that posts that wait for a batch are sent after nap_us at most.
  */
-static int64_t nap_duration_us(const struct siw_context *ctx, unsigned int naps)
+static int64_t nap_duration_us(const struct siw_context *ctx, unsigned int naps, unsigned int waits)
 {
 	int64_t us = siw_settings()->nap_us;
 
 	if (naps < SHORT_NAPS)
 		return us >> (SHORT_NAPS - naps);
-	return naps < STEADY_NAPS || posts_are_dense(ctx) ? us : STEADY_FACTOR * us;
+	return naps < STEADY_NAPS || waits || posts_are_dense(ctx) ? us : STEADY_FACTOR * us;
 }
 
 /* Lanes that polls or waits serve, and lanes that the progress thread has to serve. */
@@ -93,7 +94,7 @@ static bool all_lanes_have_waiters(const struct siw_context *ctx, uint32_t lanes
 static int64_t begin_nap(struct siw_context *ctx, uint32_t others, unsigned int naps,
 			 unsigned int waits)
 {
-	int64_t us = nap_duration_us(ctx, naps);
+	int64_t us = nap_duration_us(ctx, naps, waits);
 
 	if (waits > NAPS_TO_LONG_SLEEP && all_lanes_have_waiters(ctx, others)) {
 		/*
