@@ -59,10 +59,11 @@ class _Axis:
         return self._start + part * (self._end - self._start)
 
     def ticks(self) -> list[float]:
-        """Return round numbers within the axis: powers of ten, and 2 and 5 times these."""
+        """Return round numbers within the axis: powers of ten, and on a short axis multiples."""
         decades = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
-        wide = self.high / self.low > 200
-        found = [d * 10.0**e for e in decades for d in ((1,) if wide else (1, 2, 5))]
+        span = self.high / self.low
+        digits = (1,) if span > 200 else (1, 2, 5) if span > 10 else tuple(range(1, 10))
+        found = [digit * 10.0**e for e in decades for digit in digits]
         return [tick for tick in found if self.low <= tick <= self.high]
 
 

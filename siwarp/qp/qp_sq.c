@@ -365,7 +365,7 @@ bool siw_qp_may_delay_posts(struct siw_base_qp *base, const struct siw_send_wr *
 	uint64_t octets = 0;
 	uint32_t n = 0;
 
-	if (!siw_class_of(base)->wait_octets)
+	if (!siw_class_of(base)->wait_octets || !wr)
 		return false;
 	for (; wr; wr = wr->next, n++) { /* the requests have not been checked yet */
 		if (!wr->sg_list || (uint32_t)wr->num_sge > base->cap.max_send_sge)
