@@ -162,8 +162,8 @@ struct siw_idle_polls {
 };
 
 /*
- * A burst of posts ends with a poll of an empty CQ, and with this number of polls, or the first poll
- * after this number of posted octets, although the polls returned completions.
+ * A burst of posts ends with a poll of an empty CQ. Polls that return completions end it, too: after
+ * SIW_POLLS_PER_BURST of them, or with the first one after SIW_OCTETS_PER_BURST posted octets.
  */
 #define SIW_POLLS_PER_BURST  8
 #define SIW_OCTETS_PER_BURST (1u << 20)

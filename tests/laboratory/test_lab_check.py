@@ -149,7 +149,7 @@ def test_the_command_prints_the_verdict_and_fails_after_a_loss(tmp_path: Path) -
     assert (found["name"], found["kept"], found["verdict"]) == (LATENCY, 0.001, "loss")
     assert found["unreliable"]
     assert done.returncode == 1
-    # Far below its reference there is no loss, but six rounds are not reliable.
+    # A latency far below its reference is no loss, but six rounds are too few for a pass.
     file.write_text(json.dumps({"ratios": {LATENCY: 1000}}))
     done = run_lab("check", file, "--only", LATENCY, "--rounds", 6)
     assert "no loss" in done.stdout and "not a pass" in done.stdout

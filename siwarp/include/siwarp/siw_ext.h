@@ -304,7 +304,7 @@ struct siw_array_recv_wr {
  * those of the array.
  *
  * Additional causes of -EINVAL: opcode is BIND_MW or a masked atomic; SIW_SEND_INLINE, because
- * inline data has no key with which its address can be checked; ah is not below n_ahs.
+ * no key limits the memory from which inline data is read; ah is not below n_ahs.
  */
 int siw_post_send_array(struct siw_qp *qp, const struct siw_array_send_wr *wrs, size_t n,
 			const struct siw_array_ah *ahs, size_t n_ahs, size_t *posted);
