@@ -13,8 +13,9 @@
 /* after this many short sleeps (naps) without a poll, while a waiter sleeps, a sleep is long */
 #define NAPS_TO_LONG_SLEEP 100
 #define SHORT_NAPS	   3  /* number of naps below nap_us: an eighth, a quarter, a half of it */
-#define STEADY_NAPS	   16 /* after this many naps in a row, the program polls steadily */
-#define STEADY_FACTOR	   4  /* length of a nap while the program polls steadily, in nap_us */
+#define STEADY_NAPS	   16 /* after this many steady naps in a row, naps are longer */
+#define STEADY_FACTOR	   4  /* length of these longer naps, in nap_us */
+#define CPU_SHARE_NS	   32000000 /* interval at which the process's share of a CPU is examined */
 #define LONG_SLEEP_US	   250000
 /* after the thread had to send delayed posts, no posts are delayed for this time in ns */
 #define MIN_NO_DELAY_NS 10000000ull
@@ -33,21 +34,51 @@ static bool posts_are_dense(const struct siw_context *ctx)
 	return false;
 }
 
+/* Successive short sleeps (naps) of the progress thread, while others make progress. */
+struct naps {
+	unsigned int in_a_row; /* naps since the progress thread last serviced a lane */
+	unsigned int waits;    /* how many of these passed without a poll while a waiter slept */
+	unsigned int steady;   /* naps in a row during which a thread polled */
+	bool had_cpu;	       /* the process used most of a CPU when that was last examined */
+	uint64_t began_ns;     /* the time of that examination */
+	uint64_t began_cpu_ns; /* the process's CPU time at that time */
+};
+
 /*
- * Returns the duration of the progress thread's next short sleep (nap). naps: number of previous
- * naps in a row; waits: how many of these passed without a poll while a waiter slept. The first
- * naps after the progress thread has serviced the device are shorter, so that a program that pauses
- * polling for a moment need not wait for a long nap to end. Each wake-up delays a message of the
- * polling program by tens of microseconds, so naps are longer while the program polls steadily,
- * except that posts that wait for a batch are sent after nap_us at most.
+ * Finds out, once in CPU_SHARE_NS, whether the process used at least three quarters of a CPU since
+ * the last time. A thread that polls uses a whole CPU, unless other processes keep it off its CPU.
+ * The kernel adds the time of a running thread to the process's at timer ticks, so the interval is
+ * several ticks long.
  */
-static int64_t nap_duration_us(const struct siw_context *ctx, unsigned int naps, unsigned int waits)
+static void examine_cpu_share(struct naps *naps)
+{
+	uint64_t now = siw_now_ns(), wall = now - naps->began_ns, cpu;
+
+	if (wall < CPU_SHARE_NS)
+		return;
+	cpu = siw_process_cpu_ns();
+	naps->had_cpu = cpu - naps->began_cpu_ns >= wall - wall / 4;
+	naps->began_ns = now;
+	naps->began_cpu_ns = cpu;
+}
+
+/*
+ * Returns the duration of the next nap. The first naps after the progress thread has serviced a
+ * lane are shorter, so that a program that pauses polling for a moment need not wait for a long nap
+ * to end. Each wake-up delays a message of the polling program by tens of microseconds, so naps are
+ * longer while the program polls steadily, except that posts that wait for a batch are sent after
+ * nap_us at most. If other programs use the CPUs, too, a polling thread often has to wait for a
+ * CPU, and the progress thread, whose time slice is short, makes progress meanwhile.
+ */
+static int64_t nap_duration_us(const struct siw_context *ctx, const struct naps *naps)
 {
 	int64_t us = siw_settings()->nap_us;
 
-	if (naps < SHORT_NAPS)
-		return us >> (SHORT_NAPS - naps);
-	return naps < STEADY_NAPS || waits || posts_are_dense(ctx) ? us : STEADY_FACTOR * us;
+	if (naps->in_a_row <= SHORT_NAPS)
+		return us >> (SHORT_NAPS + 1 - naps->in_a_row);
+	return naps->steady < STEADY_NAPS || !naps->had_cpu || posts_are_dense(ctx)
+		       ? us
+		       : STEADY_FACTOR * us;
 }
 
 /* Lanes that polls or waits serve, and lanes that the progress thread has to serve. */
@@ -88,15 +119,13 @@ static bool all_lanes_have_waiters(const struct siw_context *ctx, uint32_t lanes
 
 /*
  * Returns the longest time in microseconds for which the progress thread may sleep while others
- * serve the lanes of the set `others`. naps: number of previous short sleeps (naps); waits: how many
- * of these passed without a poll while a waiter slept.
+ * serve the lanes of the set `others`.
  */
-static int64_t begin_nap(struct siw_context *ctx, uint32_t others, unsigned int naps,
-			 unsigned int waits)
+static int64_t begin_nap(struct siw_context *ctx, uint32_t others, struct naps *naps)
 {
-	int64_t us = nap_duration_us(ctx, naps, waits);
+	int64_t us = nap_duration_us(ctx, naps);
 
-	if (waits > NAPS_TO_LONG_SLEEP && all_lanes_have_waiters(ctx, others)) {
+	if (naps->waits > NAPS_TO_LONG_SLEEP && all_lanes_have_waiters(ctx, others)) {
 		/*
 		 * The waiters sleep on the sockets. A waiter that stops waiting on a lane wakes
 		 * this thread.
@@ -113,21 +142,21 @@ static int64_t begin_nap(struct siw_context *ctx, uint32_t others, unsigned int 
 	return us;
 }
 
-static void end_nap(struct siw_context *ctx)
+static void end_nap(struct siw_context *ctx, struct naps *naps)
 {
 	atomic_store(&ctx->naps, false);
 	atomic_store(&ctx->asleep, false);
+	examine_cpu_share(naps);
 }
 
 /* Makes the progress thread take one short sleep (nap), while others serve all lanes. */
-static void progress_thread_nap(struct siw_context *ctx, uint32_t others, unsigned int naps,
-				unsigned int waits)
+static void progress_thread_nap(struct siw_context *ctx, uint32_t others, struct naps *naps)
 {
 	static const struct siw_llp_waitset nothing;
 
-	if (siw_llp_wait(&nothing, ctx->sleep_fd, begin_nap(ctx, others, naps, waits)) > 0)
+	if (siw_llp_wait(&nothing, ctx->sleep_fd, begin_nap(ctx, others, naps)) > 0)
 		siw_llp_event_fd_clear(ctx->sleep_fd);
-	end_nap(ctx);
+	end_nap(ctx, naps);
 }
 
 /*
@@ -299,7 +328,7 @@ static int progress_thread_round(struct siw_context *ctx, uint32_t others, struc
 
 /* Sleeps on the lanes that nobody else serves; if others serve some lanes, for a nap at most. */
 static bool sleep_until_work(struct siw_context *ctx, const struct lanes_served *served,
-			     unsigned int naps, unsigned int waits)
+			     struct naps *naps)
 {
 	int64_t us;
 	bool slept;
@@ -312,10 +341,18 @@ static bool sleep_until_work(struct siw_context *ctx, const struct lanes_served 
 	siw_llp_event_fd_clear(ctx->sleep_fd);
 	if (!served->by_others)
 		return sleep_on_sockets(ctx, 0, -1);
-	us = begin_nap(ctx, served->by_others, naps - 1, waits);
+	us = begin_nap(ctx, served->by_others, naps);
 	slept = sleep_on_sockets(ctx, served->by_others, us);
-	end_nap(ctx);
+	end_nap(ctx, naps);
 	return slept;
+}
+
+/* Called after each look at the lanes, before the next nap. */
+static void count_naps(struct naps *naps, const struct lanes_served *served)
+{
+	naps->in_a_row = served->by_others ? naps->in_a_row + 1 : 0;
+	naps->waits = served->waiting && !served->polled ? naps->waits + 1 : 0;
+	naps->steady = served->polled ? naps->steady + 1 : 0;
 }
 
 static void *progress_thread(void *arg)
@@ -323,21 +360,20 @@ static void *progress_thread(void *arg)
 	struct siw_context *ctx = arg;
 	struct lanes_served served = { 0 };
 	struct spin spin = { 0 };
-	unsigned int naps = 0, waits = 0;
+	struct naps naps = { 0 };
 
 	look_at_lanes(ctx, &served);
 	siw_device_request_short_time_slice();
 	while (!atomic_load(&ctx->stop)) {
 		look_at_lanes(ctx, &served);
-		naps = served.by_others ? naps + 1 : 0;
-		waits = served.waiting && !served.polled ? waits + 1 : 0;
+		count_naps(&naps, &served);
 		disarm_lanes(ctx, served.by_others);
 		if (served.by_others == atomic_load(&ctx->open_lanes)) {
-			progress_thread_nap(ctx, served.by_others, naps - 1, waits);
+			progress_thread_nap(ctx, served.by_others, &naps);
 			continue;
 		}
 		if (!spin_continues(&spin, progress_thread_round(ctx, served.by_others, &spin)) &&
-		    sleep_until_work(ctx, &served, naps, waits)) {
+		    sleep_until_work(ctx, &served, &naps)) {
 			if (spin.one_sided && spin.moved <= FEW)
 				siw_device_watchdogs_note_one_sided(ctx);
 			spin_reset_after_wake_up(&spin);
