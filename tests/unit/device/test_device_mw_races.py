@@ -121,8 +121,8 @@ def test_a_memory_window_and_its_region_are_closed_while_another_thread_binds_th
 def test_a_stream_that_the_end_of_a_replaced_binding_resets_may_be_ready_in_the_same_round(
     served_first: str,
 ) -> None:
-    """Of two ready sockets, the first one's end resets the second one's stream, or the second one's
-    end that of the first one, which has been served.
+    """The end of the binder's connection resets the reader's stream, whose socket the same round
+    serves later, or has served before.
     """
     # One lane, and no progress thread: a poll makes one round, which serves both sockets.
     with temporary_settings(lanes=1, progress_thread=0):
