@@ -12,7 +12,7 @@ ARGS ?=
 # ARGS="-n 0".
 SHARED := -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help build check ci-full coverage demo sim lanes soak test test-all wheel wheel-check dist lint format asan tsan strict stress fuzz mutate plants timing abi abi-gate abi-all abi-container abi-symbols docs site interop tshark lab-verbs lab-abi lab-aio lab-mpi lab-wan lab-walk lab-test bench bench-check spec fresh clean
+.PHONY: help build check ci-full coverage demo sim lanes batching soak test test-all wheel wheel-check dist lint format asan tsan strict stress fuzz mutate plants timing abi abi-gate abi-all abi-container abi-symbols docs site interop tshark lab-verbs lab-abi lab-aio lab-mpi lab-wan lab-walk lab-test bench bench-check spec fresh clean
 
 ci-full: ## Everything, including the checks that the gate (.ci/run) leaves out; about two hours, as root; RESUME=1 skips steps that have passed on this commit
 	@tools/ci-full $(if $(RESUME),--resume) $(ARGS)
@@ -76,6 +76,17 @@ lanes: ## Run the simulated, hostile and device tests and 200 random programs on
 	@SIWARP_LANES=4 SIWARP_SIM=1 $(PY) -m pytest $(SHARED) tests/sim/rd $(ARGS)
 	@SIWARP_LANES=4 .venv/bin/siwarp sim --seeds 200
 
+batching: ## Run the simulated and hostile tests, tests with models and 70 random programs: posts never wait for a batch, on one lane; always, on four
+	@tools/setup --extra test
+	@set -e; for run in "never 1" "always 4"; do \
+		read -r SIWARP_BATCHING SIWARP_LANES <<<"$$run"; export SIWARP_BATCHING SIWARP_LANES; \
+		echo "SIWARP_BATCHING=$$SIWARP_BATCHING SIWARP_LANES=$$SIWARP_LANES"; \
+		$(PY) -m pytest $(SHARED) tests/hostile tests/stress tests/unit/qp/test_qp_model.py tests/unit/device/test_device_mw_model.py $(ARGS); \
+		SIWARP_SIM=1 $(PY) -m pytest $(SHARED) tests/sim $(ARGS); \
+		SIWARP_SIM=1 $(PY) -m pytest $(SHARED) tests/sim/rd $(ARGS); \
+		.venv/bin/siwarp sim --seeds 70; \
+	done
+
 soak: ## Run random verbs programs in simulated worlds for MINUTES=60, from seed SEED on (default: the current time)
 	@tools/setup
 	@.venv/bin/siwarp sim --minutes $(or $(MINUTES),60) --seed $(or $(SEED),$(shell date +%s))
@@ -89,7 +100,11 @@ strict: ## Run the suite with no placement before the CRC check
 stress: ## Send a million reliable datagrams through a lossy network, and test an independent peer; SEED=n
 	@tools/setup --extra test
 	@SIWARP_STRESS_MESSAGES=$(or $(MESSAGES),1000000) SIWARP_STRESS_SEED=$(or $(SEED),1) \
-		$(PY) -m pytest -q -m "timing or not timing" tests/stress tests/peer tests/batching $(ARGS)
+		$(PY) -m pytest -q -m "timing or not timing" tests/stress tests/peer $(ARGS)
+	@set -e; for batching in never always; do \
+		SIWARP_BATCHING=$$batching SIWARP_STRESS_MESSAGES=$(or $(MESSAGES),1000000) SIWARP_STRESS_SEED=$(or $(SEED),1) \
+			$(PY) -m pytest -q tests/stress $(ARGS); \
+	done
 	@SIWARP_SIM=1 SIWARP_STRESS_MESSAGES=$(or $(MESSAGES),1000000) SIWARP_STRESS_SEED=$(or $(SEED),1) \
 		$(PY) -m pytest -q tests/sim/peer $(ARGS)
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import select
 import signal
 import subprocess
 import sys
@@ -76,10 +77,34 @@ class _ChildProcess:
                 signal.signal(number, earlier)
 
     def run_program(self, command: list[str], environment: Mapping[str, str]) -> int:
-        self.process = subprocess.Popen(command, env=environment, close_fds=False)
-        for number in self.early:
-            self.process.send_signal(number)
-        return self.process.wait()
+        with _pipe_readable_after_signals() as pipe:
+            self.process = subprocess.Popen(command, env=environment, close_fds=False)
+            for number in self.early:
+                self.process.send_signal(number)
+            while self.process.poll() is None:
+                select.select([pipe], [], [])
+                os.read(pipe, 4096)
+        return self.process.returncode
+
+
+@contextlib.contextmanager
+def _pipe_readable_after_signals() -> Iterator[int]:
+    """Yield the read end of a pipe that is readable after each signal, including SIGCHLD.
+
+    A sleep on the pipe ends also if the signal arrives after Python has checked for signals and
+    before the system call; ``Popen.wait`` would go on sleeping, and not call the handler.
+    """
+    reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    # Only signals with a handler make the pipe readable.
+    children = signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+    descriptor = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    try:
+        yield reader
+    finally:
+        signal.set_wakeup_fd(descriptor)
+        signal.signal(signal.SIGCHLD, children)
+        os.close(reader)
+        os.close(writer)
 
 
 def run_as_child(command: list[str], environment: Mapping[str, str]) -> int:

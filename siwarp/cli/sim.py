@@ -9,6 +9,7 @@ import itertools
 import json
 import os
 import select
+import shlex
 import subprocess
 import sys
 import time
@@ -156,8 +157,19 @@ def _report_failure(workload: str, seed: int, outcome: dict[str, Any], out: Path
     worker.run(workload, seed, length, str(path))
     worker.close()
     more = f" --operations {length}" if short["failed_at"] else ""
-    print(f"  reproduce: siwarp sim --workload {workload} --seed {seed}{more}")
+    print(
+        f"  reproduce: {_format_environment()}siwarp sim --workload {workload} --seed {seed}{more}"
+    )
     print(f"  capture: {path}", flush=True)
+
+
+def _format_environment() -> str:
+    """Return the SIWARP_ variables of the environment, which change programs, as a shell prefix."""
+    return "".join(
+        f"{name}={shlex.quote(value)} "
+        for name, value in sorted(os.environ.items())
+        if name.startswith("SIWARP_")
+    )
 
 
 def _yield_workloads_with_seeds(
@@ -190,9 +202,10 @@ def sim(
     """Run random verbs programs in simulated worlds, and check the guarantees of the verbs.
 
     A program has 600 operations on 2 to 8 devices, under faults, partitions, crashes and full
-    queues; all of it is derived from the seed. Each program runs twice, and both runs must have the
-    same trace. A failure is printed with the command that reproduces it, and a capture is written.
-    The exit status is 1 after a failure, or if the run had no drops, no crashes or no refusals.
+    queues; all of it is derived from the seed, except settings that the environment sets. Each
+    program runs twice, and both runs must have the same trace. A failure is printed with the
+    command that reproduces it, and a capture is written. The exit status is 1 after a failure, or
+    if the run had no drops, no crashes or no refusals.
     """
     names = [workload.value] if workload else list(NAMES)
     until = None if minutes is None else time.monotonic() + 60 * minutes

@@ -92,6 +92,8 @@ static void back_off_after_empty_poll_of_lane(const struct siw_lane *polled)
 
 void __wrap_siw_device_poll(struct siw_lane *lane, const struct siw_cq *cq)
 {
+	/* A poll that sends posts that were delayed for a batch has found work, too. */
+	uint32_t unsent = atomic_load(&lane->n_unsent);
 	uint64_t handed = sim.handed;
 
 	sim.in_poll = true;
@@ -99,7 +101,7 @@ void __wrap_siw_device_poll(struct siw_lane *lane, const struct siw_cq *cq)
 	sim.in_poll = false;
 	if (!sim.open)
 		return;
-	if (sim.handed != handed)
+	if (sim.handed != handed || atomic_load(&lane->n_unsent) < unsent)
 		sim_current_task()->pause = 0;
 	else
 		back_off_after_empty_poll_of_lane(lane);

@@ -2,10 +2,14 @@
 /*
  * Events of connections and the locks that protect them. "read": the end of a connection is
  * reported to a thread although the progress lock is held. "move": an id moves to another channel
- * while its connection ends; the event arrives in the new channel, whichever is first.
+ * while its connection ends; the event arrives in the new channel, whichever is first. "cross": two
+ * threads move two ids between two channels at the same time, while their connection ends and a
+ * thread reads events; each id's event arrives once, and each channel counts its ids.
  */
 #include <poll.h>
 #include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <string.h>
 
 #include "device/device.h"
@@ -84,6 +88,60 @@ static void move_ids_whose_connection_ends(void)
 	must(pthread_barrier_destroy(&both) == 0);
 }
 
+static atomic_bool moving;
+
+/* Moves both ids to and fro: the threads begin with different channels. */
+static void *move_ids_to_and_fro(void *begins_with_other)
+{
+	bool to_other = begins_with_other != NULL;
+
+	for (; moving; to_other = !to_other) {
+		check(siw_cm_migrate_id(a.id, to_other ? other : rig.cm));
+		check(siw_cm_migrate_id(b.id, to_other ? rig.cm : other));
+	}
+	return NULL;
+}
+
+/* Returns the id of the next event of either channel; the events are ends of connections. */
+static struct siw_cm_id *read_end_of_connection_from_either_channel(void)
+{
+	struct siw_cm_event event;
+
+	for (int i = 0; i < LIMIT_MS; i++) {
+		if (siw_cm_get_event(i % 2 ? other : rig.cm, &event, 1) == 0) {
+			must(event.event == SIW_CM_DISCONNECTED);
+			return event.id;
+		}
+	}
+	die("no event arrives");
+}
+
+static void move_ids_with_two_threads(void)
+{
+	pthread_t movers[2];
+
+	for (int i = 0; i < CONNECTIONS; i++) {
+		struct siw_cm_id *first;
+		struct siw_cm_event event;
+
+		connect_rc_endpoints(&a, &rig, &b, &rig, 1);
+		moving = true;
+		for (int j = 0; j < 2; j++)
+			must(pthread_create(&movers[j], NULL, move_ids_to_and_fro,
+					    j ? &moving : NULL) == 0);
+		check(siw_cm_disconnect(a.id));
+		first = read_end_of_connection_from_either_channel();
+		must(first != read_end_of_connection_from_either_channel());
+		moving = false;
+		for (int j = 0; j < 2; j++)
+			must(pthread_join(movers[j], NULL) == 0);
+		must(siw_cm_get_event(rig.cm, &event, 0) < 0);
+		must(siw_cm_get_event(other, &event, 0) < 0);
+		close_endpoint(&a);
+		close_endpoint(&b);
+	}
+}
+
 int main(int argc, char **argv)
 {
 	must(argc == 2);
@@ -92,8 +150,10 @@ int main(int argc, char **argv)
 	must(other);
 	if (strcmp(argv[1], "read") == 0)
 		read_event_with_progress_lock_held();
-	else
+	else if (strcmp(argv[1], "move") == 0)
 		move_ids_whose_connection_ends();
+	else
+		move_ids_with_two_threads();
 	check(siw_cm_destroy_channel(other));
 	rig_close(&rig);
 	return 0;

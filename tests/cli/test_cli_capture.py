@@ -199,6 +199,31 @@ def test_siwarp_capture_forwards_signals_to_its_command(tmp_path: Path) -> None:
         assert process.wait(30) == 5
 
 
+# A signal that another thread receives does not end a system call in which the main thread sleeps,
+# like a signal that arrives right before the system call.
+RUN_WITH_SIGNALS_IN_ANOTHER_THREAD = """
+import os, signal, sys, threading
+from siwarp.cli.execute import run_as_child
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+sys.exit(run_as_child([sys.executable, "-c", sys.argv[1]], os.environ))
+"""
+
+
+def test_a_signal_that_arrives_right_before_the_sleep_is_forwarded() -> None:
+    unblock = "import signal; signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])\n"
+    with subprocess.Popen(
+        [sys.executable, "-c", RUN_WITH_SIGNALS_IN_ANOTHER_THREAD, unblock + PRINT_SIGNALS],
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.stdout.readline() == "SIGTERM\n"
+        assert process.wait(30) == 5
+
+
 def test_signals_ignored_by_the_shell_are_ignored_by_the_captured_command(tmp_path: Path) -> None:
     ask = "import signal; print(signal.getsignal(signal.SIGHUP) == signal.SIG_IGN)"
     words = [*COMMAND, "capture", "-o", tmp_path / "x", sys.executable, "-c", ask]

@@ -16,9 +16,9 @@ PAIRS_OF_LANES = list(itertools.product(range(LANES), repeat=2))
 class LaneRig(Rig):
     """An open device with four lanes; CQs, and with them queue pairs, are created in ``lane``."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str | None = None) -> None:
         with temporary_settings(lanes=LANES):
-            super().__init__()
+            super().__init__(name)
         self.lane = 0
         self._others: list[QP] = []
 

@@ -196,6 +196,77 @@ def test_siwarp_ping_works_over_an_emulated_line() -> None:
     assert result["rtt_us"]["min"] >= 2000
 
 
+#: Programs with eight connections in four lanes of both devices. The first argument is the path of
+#: a FIFO, over which the listening program sends its TCP port, and the second the path of tests/.
+LANES_B = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+from harness.lanes_harness import LaneRig
+from harness.rc_harness import End, Wire
+from siwarp.cm import ConnParam
+rig = LaneRig("10.77.0.2")
+wire = Wire(rig, host="10.77.0.2")
+Path(sys.argv[1]).write_text(str(wire.address[1]))
+ends = []
+for i in range(8):
+    request = wire.next_connection_request(60)
+    rig.lane = i % 4
+    end = End(rig, request.id, wire.p_channel, size=1 << 16)
+    ends.append(end)
+    end.id.accept(ConnParam(private_data=f"{end.mem.addr} {end.mem.rkey}".encode()))
+    assert end.next_cm_event(60).status == 0
+while True:
+    wire.p_channel.get_event(60)
+"""
+
+# Program: in each of five turns, all connections write a text to the peer and read it back.
+LANES_A = """
+import json, sys, time
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+from harness.lanes_harness import LaneRig
+from harness.rc_harness import READ, WRITE, End
+from harness.verbs_harness import poll
+from siwarp.cm import CMID, CMEventChannel
+from siwarp.verbs import RemoteBuffer
+port = int(Path(sys.argv[1]).read_text())
+rig = LaneRig("10.77.0.1")
+channel = CMEventChannel(rig.ctx)
+ends = []
+for i in range(8):
+    rig.lane = i % 4
+    end = End(rig, CMID(channel), channel, size=1 << 16)
+    end.id.connect(("10.77.0.2", port))
+    addr, rkey = end.next_cm_event(60).check().private_data.split()
+    ends.append((end, RemoteBuffer(int(addr), 1 << 16, int(rkey))))
+began = time.monotonic()
+for turn in range(5):
+    for i, (end, remote) in enumerate(ends):
+        end.mem.write(f"{i} {turn}".encode().ljust(1000))
+        end.post(WRITE, 1, length=1000, remote=remote)
+        end.post(READ, 2, offset=32768, length=1000, remote=remote)
+    for i, (end, _) in enumerate(ends):
+        assert all(wc.ok for wc in poll(end.scq, 2))
+        assert end.mem.read(1000, 32768) == f"{i} {turn}".encode().ljust(1000)
+print(json.dumps(time.monotonic() - began))
+"""
+
+
+def test_the_round_trips_of_connections_in_several_lanes_overlap_on_a_long_line(
+    tmp_path: Path, root: Path
+) -> None:
+    os.mkfifo(tmp_path / "port")
+    command_a, command_b = (
+        [sys.executable, "-c", code, str(tmp_path / "port"), str(root / "tests")]
+        for code in (LANES_A, LANES_B)
+    )
+    done = run_siwarp_wan("delay=20ms", *command_a, in_b="exec " + shlex.join(command_b))
+    assert done.returncode == 0, done.stderr
+    # Each turn takes a round trip of 40 ms; one connection after the other would need 1.6 s.
+    assert 0.2 <= json.loads(done.stdout) < 1.6
+
+
 def test_wan_returns_the_exit_status_of_its_command_and_ends_the_other_command() -> None:
     before, limit = time.monotonic(), scale_limit(30)
     done = run_siwarp_wan("", "sh", "-c", "exit 7", in_b="sleep 1000")

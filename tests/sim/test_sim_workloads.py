@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -17,9 +18,10 @@ from siwarp.sim.workloads import WORKLOADS, Outcome, execution, generate_program
 from siwarp.verbs import WC, Context, QPAttr, QPState
 
 
-def run_siwarp_sim(*arguments: str) -> str:
+def run_siwarp_sim(*arguments: str, **environment: str) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "siwarp.cli", "sim", "--jobs", "1", *arguments],
+        env=os.environ | environment,
         capture_output=True,
         text=True,
         timeout=200,
@@ -44,6 +46,18 @@ def test_a_seed_of_a_workload_produces_the_same_trace_in_every_process() -> None
     runs = {run_siwarp_sim("--workload", "churn", "--seed", "3") for _ in range(2)}
     assert len(runs) == 1
     assert re.search(r"seed 3 of workload churn: trace [0-9a-f]{16}\n", runs.pop())
+
+
+def test_a_setting_of_the_environment_replaces_the_drawn_value_in_all_programs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("SIWARP_BATCHING", raising=False)
+    drawn = generate_program("messages", 1).settings["batching"]
+    names = ("auto", "never", "always")
+    program = ("--workload", "messages", "--seed", "1")
+    auto, never, always = (run_siwarp_sim(*program, SIWARP_BATCHING=name) for name in names)
+    assert run_siwarp_sim(*program) == (auto, never, always)[drawn]
+    assert never != always
 
 
 def run_corrupted_program(monkeypatch: pytest.MonkeyPatch, spoil: Any) -> Outcome:
@@ -175,12 +189,14 @@ def test_a_failure_is_printed_with_the_shortest_failing_program_and_its_command(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(command, "Worker", FakeWorker)
+    monkeypatch.setenv("SIWARP_BATCHING", "always")
     ran = CliRunner().invoke(
         build_app("sim"), ["sim", "--workload", "churn", "--seed", "9", "--out", str(tmp_path)]
     )
     assert ran.exit_code == 1
     assert "FAILED seed 9 of workload churn: something" in ran.output
-    assert "siwarp sim --workload churn --seed 9 --operations 37\n" in ran.output
+    command_line = "siwarp sim --workload churn --seed 9 --operations 37\n"
+    assert re.search(f"reproduce: .*SIWARP_BATCHING=always .*{command_line}", ran.output)
     assert f"capture: {tmp_path}/churn-9.pcapng" in ran.output
 
 

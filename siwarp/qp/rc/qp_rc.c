@@ -428,7 +428,7 @@ static void rc_send_delivery_count_after_receiving(struct siw_rc_qp *rc, int n, 
 		rc_send_delivery_count_if_due(rc);
 		return;
 	}
-	if (n == rc->base.burst) /* the socket gets another turn, with n = 0 if it is empty */
+	if (n >= rc->base.burst) /* the socket gets another turn, with n = 0 if it is empty */
 		return;
 	if (!n)
 		rc_send_delivery_count_alone(rc);
@@ -1309,6 +1309,16 @@ static __attribute__((noinline)) bool rc_answer_confirm_read(struct siw_rc_qp *r
 	       siw_rdmap_recv(rc->base.flow.stream, &ev) != 1 || rc_handle_event(rc, &ev);
 }
 
+/*
+ * Returns whether a turn in which n messages arrived goes on: up to the burst, and then, up to the
+ * setting budget, with messages that the stream has read already.
+ */
+static inline bool rc_turn_continues(const struct siw_rc_qp *rc, int n)
+{
+	return n < rc->base.burst ||
+	       (siw_mpa_has_unconsumed_octets(rc->mpa) && n < (int)siw_settings()->budget);
+}
+
 static int rc_handle_socket_event(struct siw_io_handler *self)
 {
 	struct siw_rc_qp *rc = siw_container(self, struct siw_rc_qp, base.qp.handler);
@@ -1327,7 +1337,7 @@ static int rc_handle_socket_event(struct siw_io_handler *self)
 	 */
 	if (!rc->base.flow.stream)
 		return 0;
-	while (n < rc->base.burst && octets < SIW_TURN_OCTETS &&
+	while (rc_turn_continues(rc, n) && octets < SIW_TURN_OCTETS &&
 	       siw_rdmap_recv(rc->base.flow.stream, &ev) == 1) {
 		/*
 		 * A delivery count that precedes a message is not counted as a message of the turn.
@@ -1341,7 +1351,7 @@ static int rc_handle_socket_event(struct siw_io_handler *self)
 			return n;
 	}
 	if (__builtin_expect(rc->peer_confirms, 0) &&
-	    (n == rc->base.burst || octets >= SIW_TURN_OCTETS) && !rc_answer_confirm_read(rc))
+	    (n >= rc->base.burst || octets >= SIW_TURN_OCTETS) && !rc_answer_confirm_read(rc))
 		return n;
 	rc_send_delivery_count_after_receiving(rc, n, octets);
 	siw_qp_receive_turn_done(&rc->base, n, octets);

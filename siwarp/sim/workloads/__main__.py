@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 """Runs programs for ``siwarp sim``: reads JSON requests, one per line, and prints one line each.
 
-Each program runs twice. The second run must produce the same trace as the first, and must not leave
-more memory allocated than the first.
+Settings that the environment sets have the environment's values in each program, instead of values
+drawn from the seed. Each program runs twice. The second run must produce the same trace as the
+first, and must not leave more memory allocated than the first.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import sys
 
 from siwarp.base.library import lib
 from siwarp.sim.workloads import Outcome, generate_program, run
+from siwarp.sim.workloads.program import settings_of_environment
 
 #: Number of blocks by which freelists may grow in a run.
 SPARE = 16
@@ -23,6 +25,8 @@ def run_program_twice(
 ) -> Outcome:
     """Run a program twice and return the outcome of both runs."""
     program = generate_program(workload, seed)
+    forced = {n: v for n, v in settings_of_environment().items() if n in program.settings}
+    program = dataclasses.replace(program, settings=program.settings | forced)
     first = run(program, operations, capture)
     if first.failure:
         return first

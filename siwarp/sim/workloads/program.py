@@ -8,6 +8,7 @@ the objects that exist at that time, so that each prefix of a program is a valid
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ __all__ = [
     "Program",
     "Workload",
     "generate_program",
+    "settings_of_environment",
     "temporarily_change_settings",
 ]
 
@@ -270,6 +272,15 @@ def _draw_settings(rng: random.Random) -> dict[str, int]:
         "err_queue": (2, 32),
     }
     return {name: rng.choice(values) for name, values in choices.items()}
+
+
+def settings_of_environment() -> dict[str, int]:
+    """Return the settings that the environment gives a value, by name, with their values."""
+    return {
+        ffi.string(lib.siw_setting_name(i)).decode(): lib.siw_setting_value(i)
+        for i in range(lib.siw_settings_count())
+        if os.environ.get(ffi.string(lib.siw_setting_env(i)).decode())
+    }
 
 
 @contextlib.contextmanager

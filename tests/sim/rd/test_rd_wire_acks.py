@@ -311,3 +311,80 @@ def test_after_a_timeout_at_most_two_datagrams_are_sent_at_a_time(
     stop = net.now() + 0.01
     poll_until(lambda: count_data_and_check_stop_time() and net.now() > stop, e)
     assert sum(came.values()) > 2
+
+
+# ---- a segment that the upper layer has accepted is acknowledged by the endpoint's next call
+
+
+def accept_segment(e: Endpoint) -> None:
+    """Let the upper layer accept the next segment; no other call follows."""
+    lib.siw_sim_step_world(lib.siw_sim_now())
+    accepted = len(e.received_data())
+    while len(e.received_data()) == accepted:
+        assert e.handle_event()
+
+
+@pytest.mark.clause("DGRAM-RD-18")
+def test_a_peer_that_ends_after_its_segment_was_accepted_is_told_so(
+    make_endpoint, make_scapy_rd_peers
+):
+    e = make_endpoint()
+    (s,) = make_scapy_rd_peers(e, 1)
+    s.connect()
+    s.send_datagram(RDType.DATA, body=b"accepted")
+    s.send_datagram(RDType.BYE)
+    accept_segment(e)
+    answer = s.receive_datagram(RDType.BYE)
+    assert answer.acknowledged == s.epoch + 1
+    assert e.event_count("gone") == 1 and e.received_data() == [b"accepted"]
+
+
+def test_replays_of_an_accepted_segment_are_dropped_before_it_is_acknowledged(
+    make_endpoint, make_scapy_rd_peers
+):
+    e = make_endpoint()
+    (s,) = make_scapy_rd_peers(e, 1)
+    s.connect()
+    s.discard_datagrams_until_silent()
+    counters = Counters()
+    for _ in range(20):
+        s.send_datagram(RDType.DATA, body=b"once")
+    accept_segment(e)
+    assert s.receive_datagram(RDType.ACK).acknowledged == s.epoch + 1
+    assert counters["rd_duplicates"] == 19
+    assert e.received_data() == [b"once"]
+
+
+def test_a_segment_accepted_before_the_peer_restarted_does_not_acknowledge_the_new_incarnation(
+    make_endpoint, make_scapy_rd_peers
+):
+    e = make_endpoint()
+    (s,) = make_scapy_rd_peers(e, 1)
+    s.connect()
+    s.send_datagram(RDType.DATA, body=b"old")
+    accept_segment(e)
+    net.sleep(0.002)  # the time in a cookie is in milliseconds
+    s.epoch += 0x1000
+    ack = s.connect()
+    while ack.dest_epoch != s.epoch:
+        ack = s.receive_datagram(RDType.ACK)
+    assert ack.acknowledged == s.epoch
+    s.send_datagram(RDType.DATA, psn=s.epoch + 1, body=b"second")
+    s.discard_datagrams_until_silent()
+    assert e.received_data() == [b"old"]
+    s.send_datagram(RDType.DATA, body=b"first")
+    poll_until(lambda: e.received_data() == [b"old", b"first", b"second"], e)
+    assert e.event_count("restarted") == 1
+
+
+def test_closing_an_endpoint_acknowledges_the_segment_that_was_accepted_last(
+    make_endpoint, make_scapy_rd_peers
+):
+    e = make_endpoint()
+    (s,) = make_scapy_rd_peers(e, 1)
+    s.connect()
+    s.send_datagram(RDType.DATA, body=b"last")
+    accept_segment(e)
+    lib.siw_rd_shutdown(e.c)
+    lib.siw_rd_continue_shutdown(e.c)
+    assert s.receive_datagram(RDType.BYE).acknowledged == s.epoch + 1

@@ -137,7 +137,7 @@ def test_migrating_a_cm_id_moves_its_unread_events_to_the_new_channel(rig: Rig) 
     assert next_cm_event(third).type == CMEventType.DISCONNECTED
 
 
-@pytest.mark.parametrize("row", ["read", "move"])
+@pytest.mark.parametrize("row", ["read", "move", "cross"])
 def test_events_are_read_and_moved_without_the_progress_lock(build_dir: Path, row: str) -> None:
     done = pace.run_command(
         [build_dir / "tests/c/siw-test-events", row],

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
+import struct
 import subprocess
 import threading
 from pathlib import Path
 
+import pytest
+from harness.mw_harness import bind_new_memory_window, register_region
+from harness.peer_harness import connected_plain_peer
 from harness.rc_harness import WRITE, End, Wire
-from harness.verbs_harness import poll, wait_until
+from harness.verbs_harness import Rig, counter_value, poll, temporary_settings, wait_until
 
 from siwarp.verbs import (
     MR,
@@ -18,6 +23,7 @@ from siwarp.verbs import (
     Error,
     MWBindInfo,
     MWType,
+    QPState,
     SendWR,
     StateError,
     WCStatus,
@@ -109,6 +115,46 @@ def test_a_memory_window_and_its_region_are_closed_while_another_thread_binds_th
         stop.set()
         thread.join(20)
     assert not odd
+
+
+@pytest.mark.parametrize("served_first", ["binder", "reader"])
+def test_a_stream_that_the_end_of_a_replaced_binding_resets_may_be_ready_in_the_same_round(
+    served_first: str,
+) -> None:
+    """The end of the binder's connection resets the reader's stream, whose socket the same round
+    serves later, or has served before.
+    """
+    # One lane, and no progress thread: a poll makes one round, which serves both sockets.
+    with temporary_settings(lanes=1, progress_thread=0):
+        rig = Rig()
+    wire = Wire(rig)
+    with (
+        connected_plain_peer(wire, gone=True) as one,
+        connected_plain_peer(wire, gone=True) as other,
+    ):
+        (binder, ending), (reader, stalled) = (
+            (one, other) if served_first == "binder" else (other, one)
+        )
+        # The response to the Read fills the socket, because the peer does not read from it.
+        mr = register_region(binder, 32 << 20)
+        mw, old = bind_new_memory_window(binder, mr, MWType.TYPE_1)
+        full = counter_value("tx_eagain") + 1
+        stalled.send_segments(stalled.build_read_request(32 << 20, old.rkey, old.addr))
+        wait_until(lambda: reader.rcq.poll(1) or counter_value("tx_eagain") >= full)
+        # No round happens between the second bind and the end of its queue pair.
+        mw.bind(binder.qp, mr, wr_id=5)
+        ending.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        ending.sock.close()
+        stalled.send_segments(stalled.build_write(b"late", reader.mem.rkey, reader.mem.addr))
+        assert reader.rcq.poll(1) == []
+        assert binder.qp.qp_state == reader.qp.qp_state == QPState.ERR
+        # The Write is placed unless the stream had been reset before its socket was served.
+        assert reader.mem.read(4) == (bytes(4) if served_first == "binder" else b"late")
+        # The bind was carried out, and the end of its queue pair has ended the old binding.
+        assert [(wc.wr_id, wc.ok) for wc in poll(binder.scq)] == [(5, True)]
+        mw.close()
+        mr.close()
+    rig.close()
 
 
 def close_unless_busy(handle: MW | MR) -> bool:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -10,7 +13,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness.verbs_harness import Rig, octet_pattern, wait_until
+from harness.verbs_harness import (
+    Rig,
+    assert_counter_grows,
+    octet_pattern,
+    temporary_settings,
+    wait_until,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,7 +33,10 @@ from siwarp.verbs import (
     PD,
     QP,
     AccessFlag,
+    AHAttr,
     Context,
+    Persona,
+    QPAttr,
     QPCap,
     QPInitAttr,
     QPType,
@@ -454,6 +466,125 @@ def test_requests_of_random_octets_are_posted_or_refused(
         except siwarp.Error as e:
             assert e.bad_wr in range(len(wrs))
         a.cq.poll_array(arrays.wc_array(8))
+
+
+# ---- peers that are killed, or post few receives
+
+#: A process with an RC or RD queue pair that has posted eight receives. Its arguments are the type,
+#: and the QPN of its peer. It prints its own QPN (RC) or port (RD).
+PEER_PROCESS = """
+import sys
+from siwarp.verbs import *
+kind, peer = sys.argv[1:]
+ctx = Context("127.0.0.1")
+pd, cq = PD(ctx), CQ(ctx, 64)
+mr = MR(pd, 8 * 16)
+init = QPInitAttr(QPType[kind], scq=cq, qkey=0)
+if kind == "RC":
+    init.by_qpn, init.persona = True, Persona.ROCE
+else:
+    init.addr = ("127.0.0.1", 0)
+qp = QP(pd, init)
+qp.to_init()
+qp.post_recv([RecvWR(i, sg=[mr.sge(16 * i, 16)]) for i in range(8)])
+where = AHAttr("127.0.0.1", source="127.0.0.1")
+qp.to_rts(QPAttr(ah_attr=where, dest_qp_num=int(peer)) if kind == "RC" else None)
+print(qp.qp_num if kind == "RC" else qp.addr[1], flush=True)
+sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def process_with_peer(rig: Rig, qp: QP) -> Iterator[tuple[subprocess.Popen[str], Any]]:
+    """Run a process with a peer of an RC or RD queue pair, and move the queue pair to RTS; yield
+    the process and the address handles for requests.
+    """
+    command = [sys.executable, "-c", PEER_PROCESS, qp.qp_type.name, str(qp.qp_num)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout
+        number = int(process.stdout.readline())
+        if qp.qp_type == QPType.RC:
+            where = AHAttr("127.0.0.1", source="127.0.0.1")
+            qp.to_rts(QPAttr(ah_attr=where, dest_qp_num=number))
+            yield process, None
+        else:
+            qp.to_rts()
+            yield process, arrays.AHList([rig.create_ah(("127.0.0.1", number))])
+        process.kill()
+
+
+@pytest.mark.parametrize("kind", [QPType.RC, QPType.RD], ids=lambda kind: kind.name)
+def test_every_request_of_an_array_completes_once_if_the_peer_is_killed(kind: QPType) -> None:
+    with temporary_settings(peer_timeout_ms=300):
+        rig = Rig("127.0.0.1")
+        cq = rig.create_cq(512)
+        addr = None if kind == QPType.RC else ("127.0.0.1", 0)
+        qp = rig.create_qp(
+            cq,
+            qp_type=kind,
+            addr=addr,
+            max_send_wr=MANY,
+            by_qpn=not addr,
+            persona=Persona.AUTO if addr else Persona.ROCE,
+        )
+    qp.to_init()
+    mr = rig.reg_mr(MANY * SIZE)
+    sends = elements(arrays.send_array(MANY), mr)
+    with process_with_peer(rig, qp) as (process, ahs):
+        qp.post_send_array(sends[:100], ahs)
+        # The peer has posted eight receives. An RC peer also stores Sends without a receive.
+        assert not poll_array(cq, 8)["status"].any()
+        process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+        qp.post_send_array(sends[100:], ahs)
+        process.kill()
+        wcs = poll_array(cq, MANY - 8)
+    assert wcs["wr_id"].tolist() == list(range(8, MANY))
+    failed = (wcs["status"] != 0).astype(int)
+    assert failed[-50:].all()
+    assert (np.diff(failed) >= 0).all()
+    assert cq.poll_array(arrays.wc_array(1)) == 0
+    rig.close()
+
+
+@pytest.mark.parametrize("persona", [Persona.IWARP, Persona.ROCE], ids=lambda p: p.name)
+def test_sends_of_an_array_beyond_the_receives_of_an_rc_peer_wait_or_fail(persona: Persona) -> None:
+    with pair("rc", receives=0, persona=persona) as (a, b):
+        out, into = MR(a.pd, 60 * SIZE), MR(b.pd, 60 * SIZE)
+        recvs = elements(arrays.recv_array(60), into)
+        b.qp.post_recv_array(recvs[:4])
+        a.qp.post_send_array(elements(arrays.send_array(60), out))
+        received = poll_array(b.cq, 4)
+        assert (received["wr_id"].tolist(), received["status"].any()) == ([0, 1, 2, 3], False)
+        if persona == Persona.ROCE:
+            sent = poll_array(a.cq, 4)
+            b.qp.post_recv_array(recvs[4:])
+            assert not poll_array(b.cq, 56)["status"].any()
+            sent = np.concatenate([sent, poll_array(a.cq, 56)])
+            assert not sent["status"].any()
+        else:
+            sent = poll_array(a.cq, 60)  # iWARP ends the connection
+            assert (np.diff((sent["status"] != 0).astype(int)) >= 0).all()
+        assert sent["wr_id"].tolist() == list(range(60))
+
+
+def test_messages_of_an_array_beyond_the_receives_of_a_ud_peer_are_dropped_and_counted() -> None:
+    with pair("ud", receives=0) as (a, b):
+        out, into = MR(a.pd, 61 * SIZE), MR(b.pd, 5 * SIZE)
+        recvs = elements(arrays.recv_array(5), into)
+        b.qp.post_recv_array(recvs[:4])
+        ahs = arrays.AHList([AH(a.pd, b.qp.addr)])
+        sends = elements(arrays.send_array(61), out)
+        sends["opcode"], sends["imm_data"] = WROpcode.SEND_WITH_IMM, np.arange(61)
+        with assert_counter_grows("drop_no_buffer", by=56):
+            a.qp.post_send_array(sends[:60], ahs)
+            assert not poll_array(a.cq, 60)["status"].any()
+            assert poll_array(b.cq, 4)["imm_data"].tolist() == [0, 1, 2, 3]
+        b.qp.post_recv_array(recvs[4:])
+        a.qp.post_send_array(sends[60:], ahs)
+        assert poll_array(b.cq, 1)["imm_data"].tolist() == [60]
 
 
 # ---- without NumPy

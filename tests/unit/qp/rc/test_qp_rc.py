@@ -7,8 +7,16 @@ import itertools
 from collections.abc import Iterator
 
 import pytest
+from harness.peer_harness import connected_plain_peer
 from harness.rc_harness import READ, SEND, WRITE, End, Wire
-from harness.verbs_harness import Rig, errno_raised_by, octet_pattern, poll, wait_until
+from harness.verbs_harness import (
+    Rig,
+    errno_raised_by,
+    octet_pattern,
+    poll,
+    temporary_settings,
+    wait_until,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -115,6 +123,20 @@ def test_a_write_a_read_and_a_send_of_20_mib_transfer_all_octets(wire: Wire) -> 
     assert poll(b.rcq)[0].byte_len == size
     assert poll(a.scq)[0].ok
     assert b.mem.view == data
+
+
+@pytest.mark.parametrize(("budget", "received"), [(64, 20), (4, 4)])
+def test_sends_that_arrive_together_are_received_by_one_poll_up_to_the_budget(
+    budget: int, received: int
+) -> None:
+    with temporary_settings(progress_thread=0, lanes=1, budget=budget):
+        rig = Rig()
+        with connected_plain_peer(Wire(rig), gone=True, max_recv_wr=32) as (a, peer):
+            for i in range(20):
+                a.post_receive(i, 64 * i, 64)
+            peer.send_segments(*(peer.build_send(b"%d" % i) for i in range(20)))
+            assert len(a.rcq.poll(64)) == received
+        rig.close()
 
 
 def test_both_ends_may_send_at_the_same_time(connected_pair: tuple[End, End]) -> None:
