@@ -468,6 +468,11 @@ struct siw_rc_qp {
 	 */
 	bool peer_confirms;
 	/*
+	 * Read Responses are framed, and the receiving turn in progress sends them; under the
+	 * progress lock
+	 */
+	bool responses_framed;
+	/*
 	 * sending is allowed: a responder may send only after the initiator's first FPDU has
 	 * arrived (RFC5044-7.1.2-11); set with both locks held
 	 */

@@ -428,7 +428,7 @@ static void rc_send_delivery_count_after_receiving(struct siw_rc_qp *rc, int n, 
 		rc_send_delivery_count_if_due(rc);
 		return;
 	}
-	if (n == rc->base.burst) /* the socket gets another turn, with n = 0 if it is empty */
+	if (n >= rc->base.burst) /* the socket gets another turn, with n = 0 if it is empty */
 		return;
 	if (!n)
 		rc_send_delivery_count_alone(rc);
@@ -982,7 +982,7 @@ int siw_qp_rc_start_stream(struct siw_rc_qp *rc, struct siw_mpa_stream *mpa,
 		rc->base.private = rdmap.private;
 		rc->base.wire_err = 0;
 		rc->sends_begun = siw_initial_sequence(1) - 1;
-		rc->peer_confirms = false;
+		rc->peer_confirms = rc->responses_framed = false;
 		rc_init_delivery_counts(rc, rdmap.counts, start->rnr_retry);
 		rc->confirm = (struct siw_confirm){
 			.on = rc->base.roce && !rc->counts.on && start->ord && start->ord_known,
@@ -1233,6 +1233,34 @@ rc_reset_if_inv_region_sent(struct siw_rc_qp *rc, const struct siw_rdmap_event *
 	return true;
 }
 
+/*
+ * Sends the response to a Read Request that has arrived. If the next message is a Read Request that
+ * arrived together with this one, the response is only framed, so that one system call sends both
+ * responses: several responses fill TCP's segments better than each of them does alone. Any other
+ * message that follows is handled after the responses are sent.
+ */
+static void rc_respond(struct siw_rc_qp *rc)
+{
+	rc->responses_framed = siw_rdmap_next_is_read_request(rc->base.flow.stream);
+	if (!rc->responses_framed) {
+		siw_qp_run_sq_and_mark_unsent(&rc->base);
+		return;
+	}
+	siw_lock(&rc->base.qp.send_lock);
+	siw_device_mark_busy(&rc->base.qp);
+	siw_rdmap_frame_responses(rc->base.flow.stream);
+	siw_unlock(&rc->base.qp.send_lock);
+}
+
+/* Sends the responses that rc_respond() has only framed, at the end of a receiving turn. */
+static void rc_send_framed_responses(struct siw_rc_qp *rc)
+{
+	if (!rc->responses_framed)
+		return;
+	rc->responses_framed = false;
+	siw_qp_run_sq_and_mark_unsent(&rc->base);
+}
+
 /* Handles one event of the RDMAP stream. Returns false if the stream has ended. */
 static bool rc_handle_event(struct siw_rc_qp *rc, const struct siw_rdmap_event *ev)
 {
@@ -1266,7 +1294,7 @@ static bool rc_handle_event(struct siw_rc_qp *rc, const struct siw_rdmap_event *
 		if (!ev->length)
 			rc->peer_confirms =
 				!siw_rdmap_peer_wants_delivery_counts(rc->base.flow.stream);
-		siw_qp_run_sq_and_mark_unsent(&rc->base);
+		rc_respond(rc);
 		return true;
 	case SIW_RDMAP_UNEXPECTED:
 		rnr_begin_wait(rc);
@@ -1309,6 +1337,21 @@ static __attribute__((noinline)) bool rc_answer_confirm_read(struct siw_rc_qp *r
 	       siw_rdmap_recv(rc->base.flow.stream, &ev) != 1 || rc_handle_event(rc, &ev);
 }
 
+/*
+ * Whether a receiving turn, in which n messages with a total of octets have arrived, handles another
+ * one: messages that arrived together with earlier ones do not count for the burst, because they
+ * need no system call.
+ */
+static bool rc_continues_receiving_turn(const struct siw_rc_qp *rc, int n, uint32_t octets)
+{
+	const uint8_t *ulpdu;
+	size_t len;
+
+	return octets < SIW_TURN_OCTETS &&
+	       (n < rc->base.burst || (n < (int)siw_settings()->budget &&
+				       siw_mpa_rx_staged_fpdu(rc->mpa, &ulpdu, &len)));
+}
+
 static int rc_handle_socket_event(struct siw_io_handler *self)
 {
 	struct siw_rc_qp *rc = siw_container(self, struct siw_rc_qp, base.qp.handler);
@@ -1327,7 +1370,7 @@ static int rc_handle_socket_event(struct siw_io_handler *self)
 	 */
 	if (!rc->base.flow.stream)
 		return 0;
-	while (n < rc->base.burst && octets < SIW_TURN_OCTETS &&
+	while (rc_continues_receiving_turn(rc, n, octets) &&
 	       siw_rdmap_recv(rc->base.flow.stream, &ev) == 1) {
 		/*
 		 * A delivery count that precedes a message is not counted as a message of the turn.
@@ -1341,8 +1384,9 @@ static int rc_handle_socket_event(struct siw_io_handler *self)
 			return n;
 	}
 	if (__builtin_expect(rc->peer_confirms, 0) &&
-	    (n == rc->base.burst || octets >= SIW_TURN_OCTETS) && !rc_answer_confirm_read(rc))
+	    (n >= rc->base.burst || octets >= SIW_TURN_OCTETS) && !rc_answer_confirm_read(rc))
 		return n;
+	rc_send_framed_responses(rc);
 	rc_send_delivery_count_after_receiving(rc, n, octets);
 	siw_qp_receive_turn_done(&rc->base, n, octets);
 	return n + counted;
