@@ -1054,17 +1054,54 @@ static void rc_mark_delivered(struct siw_rc_qp *rc, const struct siw_wqe *end, b
 			wqe->state = SIW_WQE_DONE;
 }
 
+/*
+ * Maximum time in nanoseconds from a response until the Reads that wait for a batch are requested:
+ * about the time in which loopback transfers two responses of 64 KiB.
+ */
+#define READS_WAIT_NS 20000u
+
+/*
+ * Whether the Reads that wait for a batch may wait for the next response: at least half of the Reads
+ * that the program keeps outstanding have been requested, so the peer does not run out of requests.
+ * Requests that leave together are answered together, and several responses fill TCP's segments
+ * better than each of them does alone. send_lock held.
+ */
+static bool rc_reads_may_wait(const struct siw_rc_qp *rc)
+{
+	const struct siw_base_qp *base = &rc->base;
+	const struct siw_flow *flow = &base->flow;
+	uint32_t waiting = base->sq_tail - base->sq_head - base->begun;
+
+	return base->only_reads_wait && waiting && waiting < flow->reads_out &&
+	       base->qp.state == SIW_QPS_RTS && siw_teardown_of(base) == SIW_ALIVE &&
+	       !rc->confirm.on && !siw_rdmap_responses_pending(flow->stream) &&
+	       !siw_ddp_tx_active(flow->ddp) &&
+	       siw_ddp_tx_framed_position(flow->ddp) == siw_ddp_tx_accepted_position(flow->ddp);
+}
+
 static void rc_handle_read_done(struct siw_rc_qp *rc, const struct siw_rdmap_event *ev)
 {
 	struct siw_wqe *wqe = (struct siw_wqe *)(uintptr_t)ev->user_data;
+	struct siw_flow *flow = &rc->base.flow;
+	bool wait;
 
 	siw_lock(&rc->base.qp.send_lock);
 	if (rc->confirm.on)
 		rc_mark_delivered(rc, wqe, response_confirms_sends(wqe));
 	wqe->state = SIW_WQE_DONE;
-	rc->base.flow.reads_out--;
+	flow->reads_out--;
+	if (wqe->op.length >= SIW_LONG_READ)
+		rc->base.reads_answered++;
+	if (rc->base.reads_answered > flow->reads_out)
+		rc->base.reads_answered = flow->reads_out;
+	wait = rc_reads_may_wait(rc);
+	if (wait)
+		siw_qp_flow_reap_finished_requests(&rc->base, flow);
 	siw_unlock(&rc->base.qp.send_lock);
-	siw_qp_run_sq_and_mark_unsent(&rc->base);
+	if (wait)
+		rc->answered_ns = siw_now_ns();
+	else
+		siw_qp_run_sq_and_mark_unsent(&rc->base);
 }
 
 static void rc_handle_delivery_count(struct siw_rc_qp *rc, const struct siw_rdmap_event *ev)
@@ -1453,13 +1490,40 @@ static bool rc_has_requests_awaiting_stream(struct siw_base_qp *base)
 	return posted;
 }
 
+/*
+ * Whether the Reads that wait for a batch wait for a further round: the program polls, and responses
+ * to earlier Reads are arriving.
+ */
+static bool rc_delays_reads_again(struct siw_rc_qp *rc)
+{
+	struct siw_qp *qp = &rc->base.qp;
+	bool wait;
+
+	if (!qp->lane->round_of_poll || !rc->answered_ns)
+		return false;
+	siw_lock(&qp->send_lock);
+	wait = rc->base.flow.stream && rc_reads_may_wait(rc) &&
+	       siw_now_ns() - rc->answered_ns < READS_WAIT_NS;
+	siw_unlock(&qp->send_lock);
+	if (wait)
+		atomic_store_explicit(&qp->lane->posts_delayed, true, memory_order_release);
+	else
+		rc->answered_ns = 0;
+	return wait;
+}
+
 static enum siw_turn rc_make_sending_turn(struct siw_qp *qp, uint64_t round)
 {
-	enum siw_turn left = siw_qp_make_sending_turn(qp, round);
 	struct siw_rc_qp *rc = siw_rc_qp_of(siw_base_qp_of(qp));
-	int teardown = siw_teardown_of(&rc->base);
-	bool broken = teardown == SIW_BROKEN || teardown == SIW_RESETTING;
+	enum siw_turn left;
+	bool broken;
+	int teardown;
 
+	if (rc_delays_reads_again(rc))
+		return SIW_TURN_MORE;
+	left = siw_qp_make_sending_turn(qp, round);
+	teardown = siw_teardown_of(&rc->base);
+	broken = teardown == SIW_BROKEN || teardown == SIW_RESETTING;
 	if (rc_has_requests_awaiting_stream(&rc->base)) {
 		rc->pairs->turn(rc);
 		return SIW_TURN_DONE;
