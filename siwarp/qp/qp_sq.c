@@ -366,8 +366,8 @@ static bool post_replaces_long_read(struct siw_base_qp *base, const struct siw_s
 		return false;
 	if (wr->next || wr->opcode != SIW_WR_RDMA_READ || octets < SIW_LONG_READ ||
 	    siw_settings()->batching == NEVER ||
-	    siw_now_ns() < atomic_load_explicit(&base->qp.lane->no_delay_until_ns,
-						memory_order_relaxed)) {
+	    siw_now_ns() <
+		    atomic_load_explicit(&base->qp.lane->no_delay_until_ns, memory_order_relaxed)) {
 		base->reads_answered = 0;
 		return false;
 	}
@@ -408,8 +408,8 @@ bool siw_qp_may_delay_posts(struct siw_base_qp *base, const struct siw_send_wr *
 	note_posted_octets(lane, octets);
 	frequent = note_posts_and_check_if_frequent(&base->round, lane, n, octets);
 	replaces = note_post_of_long_read(base, first, octets);
-	if ((!frequent && !replaces) ||
-	    !lane->ctx->has_thread || atomic_load_explicit(&lane->waiters, memory_order_relaxed) ||
+	if ((!frequent && !replaces) || !lane->ctx->has_thread ||
+	    atomic_load_explicit(&lane->waiters, memory_order_relaxed) ||
 	    program_may_be_sleeping(lane))
 		return false;
 	if (!atomic_load_explicit(&lane->posts_dense, memory_order_relaxed))

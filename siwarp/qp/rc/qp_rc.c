@@ -1385,8 +1385,8 @@ static bool rc_continues_receiving_turn(const struct siw_rc_qp *rc, int n, uint3
 	size_t len;
 
 	return octets < SIW_TURN_OCTETS &&
-	       (n < rc->base.burst || (n < (int)siw_settings()->budget &&
-				       siw_mpa_rx_staged_fpdu(rc->mpa, &ulpdu, &len)));
+	       (n < rc->base.burst ||
+		(n < (int)siw_settings()->budget && siw_mpa_rx_staged_fpdu(rc->mpa, &ulpdu, &len)));
 }
 
 static int rc_handle_socket_event(struct siw_io_handler *self)
@@ -1503,7 +1503,7 @@ static bool rc_delays_reads_again(struct siw_rc_qp *rc)
 		return false;
 	siw_lock(&qp->send_lock);
 	wait = rc->base.flow.stream && rc_reads_may_wait(rc) &&
-	       siw_now_ns() - rc->answered_ns < READS_WAIT_NS;
+	       siw_now_ns() - rc->answered_ns < READS_WAIT_NS * (uint64_t)siw_settings()->pauses;
 	siw_unlock(&qp->send_lock);
 	if (wait)
 		atomic_store_explicit(&qp->lane->posts_delayed, true, memory_order_release);
