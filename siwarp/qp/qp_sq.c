@@ -364,8 +364,9 @@ static bool post_replaces_long_read(struct siw_base_qp *base, const struct siw_s
 {
 	if (__builtin_expect(!base->reads_answered, 1))
 		return false;
-	if (wr->next || wr->opcode != SIW_WR_RDMA_READ || octets < SIW_LONG_READ ||
-	    siw_settings()->batching == NEVER ||
+	/* a teardown may have ended the outstanding Reads without responses */
+	if (!base->flow.reads_out || wr->next || wr->opcode != SIW_WR_RDMA_READ ||
+	    octets < SIW_LONG_READ || siw_settings()->batching == NEVER ||
 	    siw_now_ns() <
 		    atomic_load_explicit(&base->qp.lane->no_delay_until_ns, memory_order_relaxed)) {
 		base->reads_answered = 0;
