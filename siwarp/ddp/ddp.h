@@ -226,6 +226,11 @@ int siw_ddp_tx_still_refers_to_stag(struct siw_ddp_stream *stream, uint32_t stag
  */
 int siw_ddp_rx_peek_segment(struct siw_ddp_stream *stream, struct siw_ddp_seg *seg);
 /*
+ * Returns whether a stream on MPA has already read the next segment completely, so that no system
+ * call is needed to receive it. *seg: its header, of which nothing has been checked.
+ */
+bool siw_ddp_rx_staged_segment(const struct siw_ddp_stream *stream, struct siw_ddp_seg *seg);
+/*
  * Places the segment at the head of the stream. right: the access right that a tagged segment's
  * STag must grant (REMOTE_WRITE or READ_SINK); 0: the payload is discarded.
  *   1         placed, and its message is delivered: *delivery

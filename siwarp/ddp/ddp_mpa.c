@@ -147,6 +147,15 @@ int siw_ddp_rx_peek_segment(struct siw_ddp_stream *stream, struct siw_ddp_seg *s
 	return 1;
 }
 
+bool siw_ddp_rx_staged_segment(const struct siw_ddp_stream *stream, struct siw_ddp_seg *seg)
+{
+	const uint8_t *head;
+	size_t seg_len;
+
+	return !stream->rx.have && siw_mpa_rx_staged_fpdu(stream->mpa, &head, &seg_len) &&
+	       siw_ddp_head_parse(head, seg_len, seg);
+}
+
 const struct siw_ddp_lower siw_ddp_lower_mpa = {
 	.mulpdu = mpa_mulpdu,
 	.tx = mpa_tx_segment,

@@ -203,6 +203,8 @@ struct siw_lane {
 	_Atomic bool posts_delayed;
 	/* the last round left requests for which the sockets have space; under lock */
 	bool more_to_send;
+	/* a poll makes the round in progress, so the program will probably poll again; under lock */
+	bool round_of_poll;
 	_Atomic bool cq_overrun; /* a CQ overflowed and its QPs have not been moved to ERR yet */
 	_Atomic uint64_t posted_octets; /* since the last burst of posts ended; a hint, relaxed */
 	_Atomic bool posts_dense;	/* posts are dense enough to be delayed for a batch */

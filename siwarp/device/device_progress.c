@@ -624,7 +624,12 @@ void siw_device_poll(struct siw_lane *lane, const struct siw_cq *cq)
 	if (atomic_load_explicit(&lane->failed_polls, memory_order_relaxed))
 		atomic_store_explicit(&lane->failed_polls, 0, memory_order_relaxed);
 	if (__builtin_expect(lane->port != NULL, 1) && poll_must_make_progress_round(lane, cq)) {
-		if (siw_device_progress_once(lane)) {
+		bool moved;
+
+		lane->round_of_poll = true;
+		moved = siw_device_progress_once(lane);
+		lane->round_of_poll = false;
+		if (moved) {
 			if (++lane->polls_with_work % BUSY_POLLS)
 				others = 0;
 		} else {

@@ -141,6 +141,14 @@ uint64_t siw_mpa_tx_accepted_octets(const struct siw_mpa_stream *stream);
 int siw_mpa_rx_fpdu(struct siw_mpa_stream *stream, const uint8_t **head, size_t *head_len,
 		    size_t *ulpdu_len, bool *whole);
 /*
+ * Returns whether the FPDU at the head of the stream has not been returned by siw_mpa_rx_fpdu yet
+ * and has already been read completely, so that no system call is needed to receive it. *ulpdu: its
+ * ULPDU of *ulpdu_len octets, valid until the next call; nothing of it has been checked. Always
+ * false with Markers.
+ */
+bool siw_mpa_rx_staged_fpdu(const struct siw_mpa_stream *stream, const uint8_t **ulpdu,
+			    size_t *ulpdu_len);
+/*
  * Consumes the FPDU that siw_mpa_rx_fpdu returned: writes its ULPDU octets from skip on to dest,
  * which must hold exactly ulpdu_len - skip octets; dest NULL, n 0: discards them. With setting
  * crc_first dest is written after the CRC was checked.

@@ -374,6 +374,20 @@ int siw_mpa_rx_fpdu(struct siw_mpa_stream *stream, const uint8_t **head, size_t 
 	return 1;
 }
 
+bool siw_mpa_rx_staged_fpdu(const struct siw_mpa_stream *stream, const uint8_t **ulpdu,
+			    size_t *ulpdu_len)
+{
+	const struct siw_mpa_rx *rx = &stream->rx;
+	uint32_t len;
+
+	if (rx->have || rx->dead || rx->markers || staged_octets(rx) < SIW_MPA_LEN_OCTETS)
+		return false;
+	len = siw_mpa_be16(rx->buf + rx->pos);
+	*ulpdu = rx->buf + rx->pos + SIW_MPA_LEN_OCTETS;
+	*ulpdu_len = len;
+	return staged_octets(rx) >= siw_mpa_fpdu_len(len);
+}
+
 /* ---- placing the payload --------------------------------------------------------------------- */
 
 /*

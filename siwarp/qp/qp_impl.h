@@ -159,6 +159,11 @@ siw_qp_wqe_uses_fn siw_qp_wqe_uses_key;
  */
 #define SIW_DELAY_OCTETS_DGRAM	(60u << 10)
 #define SIW_DELAY_OCTETS_STREAM (256u << 10)
+/*
+ * Minimum length, in octets, of a Read that may wait for company although it is posted alone: the
+ * responses to earlier Reads take longer than a poll.
+ */
+#define SIW_LONG_READ (16u << 10)
 /* Returns a counter that changes when a poll ends the current round of posts. */
 static inline uint32_t siw_qp_poll_round(const struct siw_lane *lane)
 {
@@ -170,8 +175,8 @@ static inline uint32_t siw_qp_poll_round(const struct siw_lane *lane)
 /*
  * Whether the requests of a list, which are posted with one call, may be delayed to be sent in a
  * batch with later ones. They may be delayed if posts have been dense for some rounds of posts, the
- * list is not a single request that is the first since the last poll, and the queue will be
- * processed soon, by a poll or by the progress thread after its current sleep. The function also
+ * list is not a single request that is the first since the last poll; or if a long Read replaces one
+ * that has completed, while others are outstanding; and if the queue will be processed soon, by a poll or by the progress thread after its current sleep. The function also
  * counts the requests.
  */
 bool siw_qp_may_delay_posts(struct siw_base_qp *base, const struct siw_send_wr *wr);

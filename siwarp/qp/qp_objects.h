@@ -397,6 +397,13 @@ struct siw_base_qp {
 	_Atomic int teardown;
 	struct siw_post_round round;
 	uint64_t waiting_octets; /* octets of the posts that are delayed for a batch; send_lock */
+	/*
+	 * RC: number of long Reads that have completed and that no later post has replaced, at most
+	 * the number of outstanding ones; under send_lock
+	 */
+	uint32_t reads_answered;
+	/* all posts that are delayed for a batch replace long Reads; under send_lock */
+	bool only_reads_wait;
 
 	/* The receive queue. */
 	struct siw_mem_queue *recvs; /* the QP's own receive queue, or the SRQ's */
@@ -467,6 +474,16 @@ struct siw_rc_qp {
 	 * the progress lock
 	 */
 	bool peer_confirms;
+	/*
+	 * Read Responses are framed, and the receiving turn in progress sends them; under the
+	 * progress lock
+	 */
+	bool responses_framed;
+	/*
+	 * when the last response arrived after which Reads waited for a batch, in ns; 0: none wait;
+	 * under the progress lock
+	 */
+	uint64_t answered_ns;
 	/*
 	 * sending is allowed: a responder may send only after the initiator's first FPDU has
 	 * arrived (RFC5044-7.1.2-11); set with both locks held

@@ -356,12 +356,46 @@ static bool sq_has_batch_room(struct siw_base_qp *base, uint32_t n, uint64_t oct
 }
 
 /*
+ * Whether a request of this many octets is a long Read that is posted after an earlier one has
+ * completed, so that the number of outstanding Reads does not grow.
+ */
+static bool post_replaces_long_read(struct siw_base_qp *base, const struct siw_send_wr *wr,
+				    uint64_t octets)
+{
+	if (__builtin_expect(!base->reads_answered, 1))
+		return false;
+	/* a teardown may have ended the outstanding Reads without responses */
+	if (!base->flow.reads_out || wr->next || wr->opcode != SIW_WR_RDMA_READ ||
+	    octets < SIW_LONG_READ || siw_settings()->batching == NEVER ||
+	    siw_now_ns() <
+		    atomic_load_explicit(&base->qp.lane->no_delay_until_ns, memory_order_relaxed)) {
+		base->reads_answered = 0;
+		return false;
+	}
+	base->reads_answered--;
+	return true;
+}
+
+/* Counts a post of a list, and returns whether it replaces a long Read. */
+static bool note_post_of_long_read(struct siw_base_qp *base, const struct siw_send_wr *wr,
+				   uint64_t octets)
+{
+	bool waiting = base->sq_tail - base->sq_head != base->begun;
+	bool replaces = post_replaces_long_read(base, wr, octets);
+
+	base->only_reads_wait = replaces && (base->only_reads_wait || !waiting);
+	return replaces;
+}
+
+/*
  * Posts are not delayed while a thread may be sleeping, on the sockets or in the program's own
  * epoll_wait().
  */
 bool siw_qp_may_delay_posts(struct siw_base_qp *base, const struct siw_send_wr *wr)
 {
+	const struct siw_send_wr *first = wr;
 	struct siw_lane *lane = base->qp.lane;
+	bool frequent, replaces;
 	uint64_t octets = 0;
 	uint32_t n = 0;
 
@@ -373,11 +407,15 @@ bool siw_qp_may_delay_posts(struct siw_base_qp *base, const struct siw_send_wr *
 		octets += siw_qp_octets(wr);
 	}
 	note_posted_octets(lane, octets);
-	if (!note_posts_and_check_if_frequent(&base->round, lane, n, octets) ||
-	    !lane->ctx->has_thread || atomic_load_explicit(&lane->waiters, memory_order_relaxed) ||
+	frequent = note_posts_and_check_if_frequent(&base->round, lane, n, octets);
+	replaces = note_post_of_long_read(base, first, octets);
+	if ((!frequent && !replaces) || !lane->ctx->has_thread ||
+	    atomic_load_explicit(&lane->waiters, memory_order_relaxed) ||
 	    program_may_be_sleeping(lane))
 		return false;
 	if (!atomic_load_explicit(&lane->posts_dense, memory_order_relaxed))
 		atomic_store_explicit(&lane->posts_dense, true, memory_order_relaxed);
-	return !siw_llp_port_armed(lane->port) && sq_has_batch_room(base, n, octets);
+	/* a Read Request takes no room, whatever the length of the Read */
+	return !siw_llp_port_armed(lane->port) &&
+	       sq_has_batch_room(base, n, base->only_reads_wait ? 0 : octets);
 }

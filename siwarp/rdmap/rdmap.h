@@ -266,6 +266,11 @@ uint32_t siw_rdmap_sent_request_count(const struct siw_rdmap_stream *stream);
  */
 int siw_rdmap_flush_tx(struct siw_rdmap_stream *stream, uint64_t *accepted);
 /*
+ * Frames responses to the peer's Read Requests like siw_rdmap_flush_tx(), but passes them to TCP
+ * only if they fill a batch: siw_rdmap_flush_tx() must follow, and reports any error.
+ */
+void siw_rdmap_frame_responses(struct siw_rdmap_stream *stream);
+/*
  * Whether siw_rdmap_flush_tx() has responses to the peer's Read Requests to send. May be called by
  * any thread.
  */
@@ -413,6 +418,12 @@ struct siw_rdmap_event {
  * ERROR or CLOSED there are no further events.
  */
 int siw_rdmap_recv(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event);
+/*
+ * Whether the next message is a Read Request that was read from the socket together with the
+ * previous message. The request has not been checked, and siw_rdmap_recv() may return an error
+ * instead of REQUESTED. Progress lock held.
+ */
+bool siw_rdmap_next_is_read_request(const struct siw_rdmap_stream *stream);
 
 /* Whether Sends wait for receives, or Read Requests wait for Sends without receives. */
 bool siw_rdmap_has_unexpected_messages(const struct siw_rdmap_stream *stream);

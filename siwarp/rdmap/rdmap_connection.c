@@ -276,6 +276,14 @@ int siw_rdmap_recv(struct siw_rdmap_stream *stream, struct siw_rdmap_event *even
 	return r < 0 ? connection_handle_rx_end(stream, event, r) : r;
 }
 
+bool siw_rdmap_next_is_read_request(const struct siw_rdmap_stream *stream)
+{
+	struct siw_ddp_seg seg;
+
+	return !stream->rx.over && siw_ddp_rx_staged_segment(stream->ddp, &seg) && !seg.tagged &&
+	       siw_rdmap_opcode_of(&seg) == SIW_RDMAP_READ_REQUEST;
+}
+
 /* On a connection, a tagged segment may have any tagged opcode. */
 static bool connection_accepts_tagged_opcode(const struct siw_rdmap_stream *stream, uint8_t opcode)
 {

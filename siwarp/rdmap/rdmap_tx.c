@@ -241,6 +241,12 @@ static int tx_check_flush_allowed(const struct siw_rdmap_stream *stream)
 	return stream->tx.torn || siw_rdmap_fault_is_set(stream) ? -EACCES : 0;
 }
 
+void siw_rdmap_frame_responses(struct siw_rdmap_stream *stream)
+{
+	if (!tx_check_flush_allowed(stream))
+		stream->type->frame(stream);
+}
+
 int siw_rdmap_flush_tx(struct siw_rdmap_stream *stream, uint64_t *accepted)
 {
 	int framed = tx_check_flush_allowed(stream), r;

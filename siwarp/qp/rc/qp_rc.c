@@ -982,7 +982,7 @@ int siw_qp_rc_start_stream(struct siw_rc_qp *rc, struct siw_mpa_stream *mpa,
 		rc->base.private = rdmap.private;
 		rc->base.wire_err = 0;
 		rc->sends_begun = siw_initial_sequence(1) - 1;
-		rc->peer_confirms = false;
+		rc->peer_confirms = rc->responses_framed = false;
 		rc_init_delivery_counts(rc, rdmap.counts, start->rnr_retry);
 		rc->confirm = (struct siw_confirm){
 			.on = rc->base.roce && !rc->counts.on && start->ord && start->ord_known,
@@ -1054,17 +1054,54 @@ static void rc_mark_delivered(struct siw_rc_qp *rc, const struct siw_wqe *end, b
 			wqe->state = SIW_WQE_DONE;
 }
 
+/*
+ * Maximum time in nanoseconds from a response until the Reads that wait for a batch are requested:
+ * about the time in which loopback transfers two responses of 64 KiB.
+ */
+#define READS_WAIT_NS 20000u
+
+/*
+ * Whether the Reads that wait for a batch may wait for the next response: at least half of the Reads
+ * that the program keeps outstanding have been requested, so the peer does not run out of requests.
+ * Requests that leave together are answered together, and several responses fill TCP's segments
+ * better than each of them does alone. send_lock held.
+ */
+static bool rc_reads_may_wait(const struct siw_rc_qp *rc)
+{
+	const struct siw_base_qp *base = &rc->base;
+	const struct siw_flow *flow = &base->flow;
+	uint32_t waiting = base->sq_tail - base->sq_head - base->begun;
+
+	return base->only_reads_wait && waiting && waiting < flow->reads_out &&
+	       base->qp.state == SIW_QPS_RTS && siw_teardown_of(base) == SIW_ALIVE &&
+	       !rc->confirm.on && !siw_rdmap_responses_pending(flow->stream) &&
+	       !siw_ddp_tx_active(flow->ddp) &&
+	       siw_ddp_tx_framed_position(flow->ddp) == siw_ddp_tx_accepted_position(flow->ddp);
+}
+
 static void rc_handle_read_done(struct siw_rc_qp *rc, const struct siw_rdmap_event *ev)
 {
 	struct siw_wqe *wqe = (struct siw_wqe *)(uintptr_t)ev->user_data;
+	struct siw_flow *flow = &rc->base.flow;
+	bool wait;
 
 	siw_lock(&rc->base.qp.send_lock);
 	if (rc->confirm.on)
 		rc_mark_delivered(rc, wqe, response_confirms_sends(wqe));
 	wqe->state = SIW_WQE_DONE;
-	rc->base.flow.reads_out--;
+	flow->reads_out--;
+	if (wqe->op.length >= SIW_LONG_READ)
+		rc->base.reads_answered++;
+	if (rc->base.reads_answered > flow->reads_out)
+		rc->base.reads_answered = flow->reads_out;
+	wait = rc_reads_may_wait(rc);
+	if (wait)
+		siw_qp_flow_reap_finished_requests(&rc->base, flow);
 	siw_unlock(&rc->base.qp.send_lock);
-	siw_qp_run_sq_and_mark_unsent(&rc->base);
+	if (wait)
+		rc->answered_ns = siw_now_ns();
+	else
+		siw_qp_run_sq_and_mark_unsent(&rc->base);
 }
 
 static void rc_handle_delivery_count(struct siw_rc_qp *rc, const struct siw_rdmap_event *ev)
@@ -1233,6 +1270,34 @@ rc_reset_if_inv_region_sent(struct siw_rc_qp *rc, const struct siw_rdmap_event *
 	return true;
 }
 
+/*
+ * Sends the response to a Read Request that has arrived. If the next message is a Read Request that
+ * arrived together with this one, the response is only framed, so that one system call sends both
+ * responses: several responses fill TCP's segments better than each of them does alone. Any other
+ * message that follows is handled after the responses are sent.
+ */
+static void rc_respond(struct siw_rc_qp *rc)
+{
+	rc->responses_framed = siw_rdmap_next_is_read_request(rc->base.flow.stream);
+	if (!rc->responses_framed) {
+		siw_qp_run_sq_and_mark_unsent(&rc->base);
+		return;
+	}
+	siw_lock(&rc->base.qp.send_lock);
+	siw_device_mark_busy(&rc->base.qp);
+	siw_rdmap_frame_responses(rc->base.flow.stream);
+	siw_unlock(&rc->base.qp.send_lock);
+}
+
+/* Sends the responses that rc_respond() has only framed, at the end of a receiving turn. */
+static void rc_send_framed_responses(struct siw_rc_qp *rc)
+{
+	if (!rc->responses_framed)
+		return;
+	rc->responses_framed = false;
+	siw_qp_run_sq_and_mark_unsent(&rc->base);
+}
+
 /* Handles one event of the RDMAP stream. Returns false if the stream has ended. */
 static bool rc_handle_event(struct siw_rc_qp *rc, const struct siw_rdmap_event *ev)
 {
@@ -1266,7 +1331,7 @@ static bool rc_handle_event(struct siw_rc_qp *rc, const struct siw_rdmap_event *
 		if (!ev->length)
 			rc->peer_confirms =
 				!siw_rdmap_peer_wants_delivery_counts(rc->base.flow.stream);
-		siw_qp_run_sq_and_mark_unsent(&rc->base);
+		rc_respond(rc);
 		return true;
 	case SIW_RDMAP_UNEXPECTED:
 		rnr_begin_wait(rc);
@@ -1310,13 +1375,18 @@ static __attribute__((noinline)) bool rc_answer_confirm_read(struct siw_rc_qp *r
 }
 
 /*
- * Returns whether a turn in which n messages arrived goes on: up to the burst, and then, up to the
- * setting budget, with messages that the stream has read already.
+ * Whether a receiving turn, in which n messages with a total of octets have arrived, handles another
+ * one: messages that arrived together with earlier ones do not count for the burst, because they
+ * need no system call.
  */
-static inline bool rc_turn_continues(const struct siw_rc_qp *rc, int n)
+static bool rc_continues_receiving_turn(const struct siw_rc_qp *rc, int n, uint32_t octets)
 {
-	return n < rc->base.burst ||
-	       (siw_mpa_has_unconsumed_octets(rc->mpa) && n < (int)siw_settings()->budget);
+	const uint8_t *ulpdu;
+	size_t len;
+
+	return octets < SIW_TURN_OCTETS &&
+	       (n < rc->base.burst ||
+		(n < (int)siw_settings()->budget && siw_mpa_rx_staged_fpdu(rc->mpa, &ulpdu, &len)));
 }
 
 static int rc_handle_socket_event(struct siw_io_handler *self)
@@ -1337,7 +1407,7 @@ static int rc_handle_socket_event(struct siw_io_handler *self)
 	 */
 	if (!rc->base.flow.stream)
 		return 0;
-	while (rc_turn_continues(rc, n) && octets < SIW_TURN_OCTETS &&
+	while (rc_continues_receiving_turn(rc, n, octets) &&
 	       siw_rdmap_recv(rc->base.flow.stream, &ev) == 1) {
 		/*
 		 * A delivery count that precedes a message is not counted as a message of the turn.
@@ -1353,6 +1423,7 @@ static int rc_handle_socket_event(struct siw_io_handler *self)
 	if (__builtin_expect(rc->peer_confirms, 0) &&
 	    (n >= rc->base.burst || octets >= SIW_TURN_OCTETS) && !rc_answer_confirm_read(rc))
 		return n;
+	rc_send_framed_responses(rc);
 	rc_send_delivery_count_after_receiving(rc, n, octets);
 	siw_qp_receive_turn_done(&rc->base, n, octets);
 	return n + counted;
@@ -1419,13 +1490,40 @@ static bool rc_has_requests_awaiting_stream(struct siw_base_qp *base)
 	return posted;
 }
 
+/*
+ * Whether the Reads that wait for a batch wait for a further round: the program polls, and responses
+ * to earlier Reads are arriving.
+ */
+static bool rc_delays_reads_again(struct siw_rc_qp *rc)
+{
+	struct siw_qp *qp = &rc->base.qp;
+	bool wait;
+
+	if (!qp->lane->round_of_poll || !rc->answered_ns)
+		return false;
+	siw_lock(&qp->send_lock);
+	wait = rc->base.flow.stream && rc_reads_may_wait(rc) &&
+	       siw_now_ns() - rc->answered_ns < READS_WAIT_NS * (uint64_t)siw_settings()->pauses;
+	siw_unlock(&qp->send_lock);
+	if (wait)
+		atomic_store_explicit(&qp->lane->posts_delayed, true, memory_order_release);
+	else
+		rc->answered_ns = 0;
+	return wait;
+}
+
 static enum siw_turn rc_make_sending_turn(struct siw_qp *qp, uint64_t round)
 {
-	enum siw_turn left = siw_qp_make_sending_turn(qp, round);
 	struct siw_rc_qp *rc = siw_rc_qp_of(siw_base_qp_of(qp));
-	int teardown = siw_teardown_of(&rc->base);
-	bool broken = teardown == SIW_BROKEN || teardown == SIW_RESETTING;
+	enum siw_turn left;
+	bool broken;
+	int teardown;
 
+	if (rc_delays_reads_again(rc))
+		return SIW_TURN_MORE;
+	left = siw_qp_make_sending_turn(qp, round);
+	teardown = siw_teardown_of(&rc->base);
+	broken = teardown == SIW_BROKEN || teardown == SIW_RESETTING;
 	if (rc_has_requests_awaiting_stream(&rc->base)) {
 		rc->pairs->turn(rc);
 		return SIW_TURN_DONE;

@@ -241,6 +241,12 @@ class Stream:
         head = bytes(ffi.buffer(self._head[0], self._head_len[0]))
         return head, int(self._ulpdu_len[0]), bool(self._whole[0])
 
+    def staged_ulpdu(self) -> bytes | None:
+        """Return the ULPDU of the next FPDU if siwarp has read it completely, or None."""
+        if not lib.siw_mpa_rx_staged_fpdu(self.handle, self._head, self._ulpdu_len):
+            return None
+        return bytes(ffi.buffer(self._head[0], self._ulpdu_len[0]))
+
     def place_payload_once(self, skip: int, dest: Iov | None) -> int:
         array, n = (dest.array, len(dest)) if dest else (ffi.NULL, 0)
         return check_result(lib.siw_mpa_rx_payload(self.handle, skip, array, n))

@@ -56,6 +56,24 @@ def test_a_stream_split_at_any_octet_gives_the_same_ulpdus(world: World, size: i
         assert got == ulpdus
 
 
+@pytest.mark.parametrize("short", [0, 1, 43, 44, 46])
+def test_an_fpdu_counts_as_staged_once_it_has_been_read_completely(
+    world: World, short: int
+) -> None:
+    first, second = octet_pattern(41, 1), octet_pattern(40, 2)
+    octets = build_fpdu(first) + build_fpdu(second)
+    stream = world.create_receiver()
+    assert stream.staged_ulpdu() is None
+    stream.sock.sendall(octets[: len(octets) - short])
+    wait_until(stream.peek_fpdu)
+    assert stream.staged_ulpdu() is None  # the first FPDU has been returned, and is not placed yet
+    assert stream.receive_ulpdu(41) == first
+    assert stream.staged_ulpdu() == (None if short else second)
+    stream.sock.sendall(octets[len(octets) - short :])
+    assert stream.receive_ulpdu(40) == second
+    assert stream.staged_ulpdu() is None
+
+
 @pytest.mark.parametrize("at", [*range(1, 90), *range(LARGE - 10, LARGE + 9), 8192, 4096, 10_000])
 @pytest.mark.fast_path
 def test_a_large_fpdu_split_at_any_octet_is_placed_completely(world: World, at: int) -> None:
