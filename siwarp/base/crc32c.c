@@ -11,6 +11,7 @@
 static uint32_t table[8][256];
 
 #define POLY_REFLECTED 0x82f63b78u
+#define ORDER_OF_X     0x7fffffffu /* the least n with x^n = 1 mod P */
 
 static void crc_table_init(void)
 {
@@ -60,11 +61,52 @@ static bool crc_by_table_usable(void)
 	return true;
 }
 
+/* Multiplies two polynomials mod P: bit i of a word is the coefficient of x^(31-i). */
+static uint32_t multiply_mod_p(uint32_t a, uint32_t b)
+{
+	uint32_t product = 0;
+
+	for (int i = 0; i < 32; i++) {
+		product ^= b & -(a >> 31);
+		a <<= 1;
+		b = (b >> 1) ^ (POLY_REFLECTED & -(b & 1));
+	}
+	return product;
+}
+
+/* power_of_x[k] is x^(2^k) mod P. */
+static uint32_t power_of_x[31];
+
+static void power_table_init(void)
+{
+	power_of_x[0] = 1u << 30;
+	for (int k = 1; k < 31; k++)
+		power_of_x[k] = multiply_mod_p(power_of_x[k - 1], power_of_x[k - 1]);
+}
+
+/* Returns x^n mod P. */
+static uint32_t x_to_power(uint64_t n)
+{
+	uint32_t product = 1u << 31;
+
+	n %= ORDER_OF_X;
+	for (int k = 0; n; n >>= 1, k++)
+		if (n & 1)
+			product = multiply_mod_p(product, power_of_x[k]);
+	return product;
+}
+
+uint32_t siw_crc32c_multiply_by_table(uint32_t a, uint32_t b)
+{
+	return multiply_mod_p(multiply_mod_p(a, b), x_to_power(33));
+}
+
 static const struct siw_crc32c_ops siw_crc32c_table = {
 	"table",
 	crc_by_table_usable,
 	crc_by_table,
 	copy_with_crc_by_table,
+	siw_crc32c_multiply_by_table,
 };
 
 /* The implementations of CRC32C, the fastest first. */
@@ -93,6 +135,7 @@ __attribute__((constructor(101))) static void choose(void)
 	__builtin_cpu_init();
 #endif
 	crc_table_init();
+	power_table_init();
 	while (!all[i]->usable())
 		i++;
 	atomic_store_explicit(&chosen, all[i], memory_order_relaxed);
@@ -121,6 +164,16 @@ uint32_t siw_crc32c_iov(uint32_t crc, const struct iovec *iov, int n)
 	for (int i = 0; i < n; i++)
 		crc = o->sum(crc, iov[i].iov_base, iov[i].iov_len);
 	return ~crc;
+}
+
+uint32_t siw_crc32c_shift_by(size_t len)
+{
+	return x_to_power(8 * (uint64_t)len + ORDER_OF_X - 33);
+}
+
+uint32_t siw_crc32c_combine(uint32_t a, uint32_t b, uint32_t shift)
+{
+	return crc32c_ops()->multiply(a, shift) ^ b;
 }
 
 const char *siw_crc32c_selected_impl_name(void)

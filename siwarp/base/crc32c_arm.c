@@ -49,9 +49,6 @@ static bool armv8_usable(void)
 }
 
 const struct siw_crc32c_ops siw_crc32c_armv8 = {
-	"armv8",
-	armv8_usable,
-	armv8_crc32c,
-	armv8_copy_with_crc32c,
+	"armv8", armv8_usable, armv8_crc32c, armv8_copy_with_crc32c, siw_crc32c_multiply_by_table,
 };
 #endif

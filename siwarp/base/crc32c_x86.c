@@ -6,7 +6,11 @@
  *          therefore computed in parallel over three adjacent blocks, and two carry-less products
  *          shift the first two results into position.
  *  avx512: four 64-octet accumulators. Each step multiplies them by x^2048 and adds the next
- *          256 octets. At the end the four are combined into one, which crc32q reduces.
+ *          256 octets. At the end the four are combined into one, which crc32q reduces. The CPU
+ *          can execute crc32q beside the wide products, so long input is divided into blocks of
+ *          which a part is computed in the accumulators, and the rest at the same time in three
+ *          streams of crc32q. This takes a third less time than the accumulators alone, but not
+ *          if the octets are also copied, because the stores of 8 octets take too long.
  * Both process short input, and a short remainder, as one stream of crc32q.
  *
  * Polynomials are bit-reflected: bit i of a w-bit word is the coefficient of x^(w-1-i), so the
@@ -41,9 +45,15 @@
 #define RX64_191   0x3743f7bd00000000ull
 #define RX64_127   0x3171d43000000000ull
 #define RX32_32735 0x82f89c77ull
+#define RX32_30687 0x23d5e7e5ull
+#define RX32_20447 0x22c3799full
 #define RX32_16351 0xa51b6135ull
+#define RX32_10207 0xdd66cbbbull
+#define RX32_7647  0x3771e98full
 #define RX32_5343  0xcec3662eull
+#define RX32_5087  0x6b749fb2ull
 #define RX32_2655  0xa60ce07bull
+#define RX32_2527  0xbac2fd7bull
 #define RX32_991   0x0d3b6092ull
 #define RX32_479   0x9e4addf8ull
 
@@ -171,16 +181,18 @@ static SSE42 NOT_NULL uint32_t sse42_copy_with_crc32c(uint32_t crc, uint8_t *res
 	return sse42_crc_of_blocks(crc, dst, src, len);
 }
 
+static SSE42 uint32_t sse42_multiply(uint32_t a, uint32_t b)
+{
+	return (uint32_t)_mm_crc32_u64(0, clmul32(a, b));
+}
+
 static bool sse42_usable(void)
 {
 	return __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("pclmul");
 }
 
 const struct siw_crc32c_ops siw_crc32c_sse42 = {
-	"sse42",
-	sse42_usable,
-	sse42_crc32c,
-	sse42_copy_with_crc32c,
+	"sse42", sse42_usable, sse42_crc32c, sse42_copy_with_crc32c, sse42_multiply,
 };
 
 INLINE AVX512 __m512i load_and_copy_512(uint8_t *dst, const uint8_t *src, size_t i)
@@ -251,6 +263,57 @@ INLINE AVX512 uint32_t reduce_lanes_to_crc(__m512i z)
 	return (uint32_t)_mm_crc32_u64(c, (uint64_t)_mm_extract_epi64(x, 1));
 }
 
+/*
+ * A mixed block: its first 256 * steps octets are computed in the accumulators, the others in three
+ * streams of crc32q, 40 octets of each in a step. Two sizes, as for the blocks of crc32q.
+ */
+#define STREAM_STEP	    40
+#define MIXED_OCTETS(steps) ((size_t)(steps) * (256 + 3 * STREAM_STEP))
+#define LONG_STEPS	    32
+#define SHORT_STEPS	    8
+
+/* Continues three streams, n octets apart, over the next octets of each, up to `octets`. */
+#define CONTINUE_STREAMS(octets)                                         \
+	_Pragma("GCC unroll 5") for (size_t j = 0; j < (octets); j += 8) \
+	{                                                                \
+		a = _mm_crc32_u64(a, take64(NULL, stream, j));           \
+		b = _mm_crc32_u64(b, take64(NULL, stream, n + j));       \
+		c = _mm_crc32_u64(c, take64(NULL, stream, 2 * n + j));   \
+	}
+
+/*
+ * Computes the CRC of a mixed block. far, middle and near are the constants that shift a CRC by the
+ * octets of three streams, of two, and of one.
+ */
+INLINE AVX512 uint32_t avx512_crc_of_mixed_block(uint32_t crc, const uint8_t *src,
+						 const size_t steps, uint64_t far, uint64_t middle,
+						 uint64_t near)
+{
+	const __m512i k256 = K2(RX64_2111, RX64_2047);
+	const size_t n = steps * STREAM_STEP;
+	const uint8_t *stream = src + 256 * steps;
+	struct zmm4 acc = load_and_copy_4x512(NULL, src, 0);
+	uint64_t a = 0, b = 0, c = 0, last;
+
+	acc.z0 = _mm512_xor_si512(acc.z0, _mm512_zextsi128_si512(_mm_cvtsi32_si128((int)crc)));
+	for (size_t i = 256; i < 256 * steps; i += 256, stream += STREAM_STEP) {
+		struct zmm4 d = load_and_copy_4x512(NULL, src, i);
+
+		acc.z0 = shift_accumulator_and_add(acc.z0, k256, d.z0);
+		acc.z1 = shift_accumulator_and_add(acc.z1, k256, d.z1);
+		acc.z2 = shift_accumulator_and_add(acc.z2, k256, d.z2);
+		acc.z3 = shift_accumulator_and_add(acc.z3, k256, d.z3);
+		CONTINUE_STREAMS(STREAM_STEP);
+	}
+	CONTINUE_STREAMS(STREAM_STEP - 8);
+	a = _mm_crc32_u64(a, take64(NULL, stream, STREAM_STEP - 8));
+	b = _mm_crc32_u64(b, take64(NULL, stream, n + STREAM_STEP - 8));
+	last = take64(NULL, stream, 2 * n + STREAM_STEP - 8);
+	last ^= clmul32(reduce_lanes_to_crc(fold_four_accumulators(acc)), far);
+	last ^= clmul32((uint32_t)a, middle) ^ clmul32((uint32_t)b, near);
+	return (uint32_t)_mm_crc32_u64(c, last);
+}
+
 /* Minimum length in octets at which folding is faster than one stream. */
 #define FOLD_MIN 128
 
@@ -260,7 +323,7 @@ INLINE AVX512 uint32_t reduce_lanes_to_crc(__m512i z)
  */
 #define ALIGN_MIN 2048
 
-/* Computes the CRC of len octets, at least 64, with AVX-512. */
+/* Computes the CRC of len octets, at least 64, in the accumulators alone. */
 INLINE AVX512 uint32_t avx512_crc_of_long_input(uint32_t crc, uint8_t *dst, const uint8_t *src,
 						size_t len)
 {
@@ -297,7 +360,17 @@ INLINE AVX512 uint32_t avx512_crc_of_long_input(uint32_t crc, uint8_t *dst, cons
 static AVX512 __attribute__((noinline)) uint32_t avx512_sum_long(uint32_t crc, const uint8_t *src,
 								 size_t len)
 {
-	return avx512_crc_of_long_input(crc, NULL, src, len);
+	size_t i = 0;
+
+	for (; len - i >= MIXED_OCTETS(LONG_STEPS); i += MIXED_OCTETS(LONG_STEPS))
+		crc = avx512_crc_of_mixed_block(crc, src + i, LONG_STEPS, RX32_30687, RX32_20447,
+						RX32_10207);
+	for (; len - i >= MIXED_OCTETS(SHORT_STEPS); i += MIXED_OCTETS(SHORT_STEPS))
+		crc = avx512_crc_of_mixed_block(crc, src + i, SHORT_STEPS, RX32_7647, RX32_5087,
+						RX32_2527);
+	if (len - i < FOLD_MIN)
+		return crc_of_one_stream(crc, NULL, src + i, len - i);
+	return avx512_crc_of_long_input(crc, NULL, src + i, len - i);
 }
 
 static AVX512 NOT_NULL __attribute__((noinline)) uint32_t
@@ -340,9 +413,6 @@ static bool avx512_usable(void)
 }
 
 const struct siw_crc32c_ops siw_crc32c_avx512 = {
-	"avx512",
-	avx512_usable,
-	avx512_crc32c,
-	avx512_copy_with_crc32c,
+	"avx512", avx512_usable, avx512_crc32c, avx512_copy_with_crc32c, sse42_multiply,
 };
 #endif

@@ -136,6 +136,7 @@ void siw_ddp_stream_enable_unexpected(struct siw_ddp_stream *stream, uint64_t oc
 struct siw_ddp_msg {
 	bool tagged;
 	bool internal; /* sgl refers to library memory, whose keys are not checked */
+	bool more; /* the caller sends another message of the stream before it flushes, if possible */
 	uint8_t ulp_octet;
 	uint32_t ulp_word; /* untagged */
 	uint32_t qn;	   /* untagged message: its queue number; DDP assigns the MSN */

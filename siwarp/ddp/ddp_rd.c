@@ -56,7 +56,8 @@ static int64_t rd_lower_tx_segment(struct siw_ddp_stream *stream, const struct s
 				   const void *head, size_t head_len, const struct iovec *iov,
 				   int n)
 {
-	return siw_rd_tx(stream->rd, psn_space_of_tx(stream, tx), head, head_len, iov, n);
+	return siw_rd_tx(stream->rd, psn_space_of_tx(stream, tx), head, head_len, iov, n,
+			 tx->msg.more);
 }
 
 /*

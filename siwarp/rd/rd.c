@@ -14,9 +14,10 @@
  * receive is posted. rd_timer.c: timers.
  *
  * Sending: a segment is copied and its CRC computed in one pass, and it is normally sent in the
- * call that queues it. A short segment after unacknowledged ones waits for the flush; segments of
- * one length to one peer are sent in one batch of up to 64 (UDP_SEGMENT). While many short
- * datagrams arrive, they are also received in batches (llp_udp_dense.c).
+ * call that queues it. A short segment after unacknowledged ones, or before others, waits for the
+ * flush; segments of one length to one peer are sent in one batch of up to 64 (UDP_SEGMENT). The
+ * header is written at each transmission, and its CRC is combined with that of a long segment.
+ * While many short datagrams arrive, they are also received in batches (llp_udp_dense.c).
  *
  * Acknowledgements are carried by DATA. A separate ACK is sent if the socket is empty and either
  * two segments wait for an acknowledgement or one has waited for 20 us, or if 64 wait (16 if they

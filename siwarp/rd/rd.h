@@ -186,14 +186,15 @@ uint32_t siw_rd_mulpdu(const struct siw_rd_peer *peer, enum siw_rd_space space);
 /*
  * Queues a segment: head_len octets at head, then the iovecs; at most mulpdu octets in total. The
  * segment is copied and its CRC computed in the same pass. It is sent as soon as the congestion
- * window, credit and pacing allow; a short segment after unacknowledged ones waits for the next
- * siw_rd_flush, so that several segments are sent in one system call. Returns a value > 0, equal to
- * siw_rd_count_queued_segments, if the segment was queued; 0 if there is no space now
+ * window, credit and pacing allow; a short segment after unacknowledged ones, or with `more` set,
+ * waits for the next siw_rd_flush, so that several segments are sent in one system call. more: the
+ * caller queues another segment to the peer before siw_rd_flush, if possible. Returns a value > 0,
+ * equal to siw_rd_count_queued_segments, if the segment was queued; 0 if there is no space now
  * (siw_rd_is_send_queue_full); -EFAULT if the memory is not mapped; -EPIPE if the peer is gone or
  * has restarted, which siw_rd_recv reports too.
  */
 int64_t siw_rd_tx(struct siw_rd_peer *peer, enum siw_rd_space space, const void *head,
-		  size_t head_len, const struct iovec *iov, int n);
+		  size_t head_len, const struct iovec *iov, int n, bool more);
 /*
  * Transmits the segments that siw_rd_tx has queued, as far as the congestion window, pacing and the
  * socket allow. Returns 1 if all segments were sent, 0 if some still wait. *accepted: set to

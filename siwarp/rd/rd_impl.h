@@ -34,6 +34,7 @@
 struct siw_rd_slot {
 	uint8_t *buf;  /* header, segment and CRC */
 	uint32_t len;  /* octets of buf in use */
+	uint32_t crc;  /* CRC of a long segment without the header, see has_segment_crc() */
 	uint8_t class; /* size class of buf, see siw_rd_size_class */
 	bool sacked;   /* the peer received the datagram */
 	bool lost;     /* presumed lost, must be retransmitted */
@@ -317,6 +318,10 @@ struct siw_rd {
 	/* octets of the longest datagram that may be part of a batch; 0: batches do not work */
 	uint32_t batch_max;
 	uint32_t window_units; /* the largest credit for one peer, in units */
+	/* The time when a segment was last queued, or queued segments were sent. */
+	uint64_t queued_ns;
+	/* the result of siw_crc32c_shift_by for segments of this number of octets */
+	uint32_t crc_shift_octets, crc_shift;
 	/* memory used by stored datagrams and their rings for all peers, and its limit */
 	uint64_t rx_octets, rx_limit;
 	/* peers with congestion state of their own, counted for siw_trim_free_memory */

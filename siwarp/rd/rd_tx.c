@@ -17,6 +17,8 @@
 #define BATCH_MAX   64		 /* datagrams in a batch (UDP_MAX_SEGMENTS of older kernels) */
 #define IDLE_TX_NS  (100 * SIW_RD_MS)
 #define LONGEST_RTO SIW_RD_S
+/* octets of the shortest datagram whose slot has the CRC of the segment */
+#define SEGMENT_CRC_MIN 2048
 
 /* ---- the send window ------------------------------------------------------------------------- */
 
@@ -172,6 +174,32 @@ static int send_built_datagram(struct siw_rd_peer *peer, struct siw_rd_slot *slo
 }
 
 /*
+ * Whether the slot of a datagram of len octets has the CRC of the segment, computed when the segment
+ * was copied. The CRC of the datagram follows from it and from the CRC of the header. For a short
+ * datagram a second pass takes less time.
+ */
+static bool has_segment_crc(const struct siw_rd *rd, uint32_t len)
+{
+	return rd->crc && len >= SEGMENT_CRC_MIN;
+}
+
+/* Returns the CRC of a datagram whose header and segment are complete, or 0 if CRCs are off. */
+static uint32_t compute_datagram_crc(struct siw_rd *rd, const struct siw_rd_slot *slot)
+{
+	uint32_t len = slot->len - SIW_DGRAM_CRC_LEN;
+
+	if (!rd->crc)
+		return 0;
+	if (!has_segment_crc(rd, slot->len))
+		return siw_crc32c(0, slot->buf, len);
+	if (rd->crc_shift_octets != len - SIW_RD_LEN) {
+		rd->crc_shift_octets = len - SIW_RD_LEN;
+		rd->crc_shift = siw_crc32c_shift_by(len - SIW_RD_LEN);
+	}
+	return siw_crc32c_combine(siw_crc32c(0, slot->buf, SIW_RD_LEN), slot->crc, rd->crc_shift);
+}
+
+/*
  * Builds a DATA datagram for transmission. Header and CRC are written at each transmission, so that
  * the acknowledgement in the header is current.
  */
@@ -179,11 +207,11 @@ static struct siw_rd_slot *build_data_datagram(struct siw_rd_peer *peer, struct 
 					       uint64_t index, uint64_t now)
 {
 	struct siw_rd_slot *slot = siw_rd_slot_of(seq->tx, index);
-	size_t len = slot->len - SIW_DGRAM_CRC_LEN;
 
 	siw_rd_write_header(peer, SIW_DGRAM_RD_DATA, peer->epoch + (uint32_t)index,
 			    response_space_flag(seq), now, (struct siw_rd_wire *)slot->buf);
-	siw_crc32c_put(slot->buf + len, peer->rd->crc ? siw_crc32c(0, slot->buf, len) : 0);
+	siw_crc32c_put(slot->buf + slot->len - SIW_DGRAM_CRC_LEN,
+		       compute_datagram_crc(peer->rd, slot));
 	return slot;
 }
 
@@ -399,6 +427,7 @@ bool siw_rd_send_queued_datagrams(struct siw_rd_peer *peer, uint64_t now)
 	 */
 	bool turn = peer->response_octets > SIW_RD_BATCH, sent = false;
 
+	peer->rd->queued_ns = now;
 	if (!siw_rd_has_outstanding_segment(peer))
 		return true;
 	if (peer->state != SIW_RD_OPEN)
@@ -485,23 +514,26 @@ struct segment {
 };
 
 /*
- * Fills the slot with a segment: the header (if the segment is sent immediately), head and iovecs,
- * then the CRC, computed while copying. Returns 1 if the segment was added to the window; -EFAULT
- * if not.
+ * Fills the slot with a segment: head and iovecs. A segment that is sent immediately also gets the
+ * header and the CRC. The CRC is computed while copying, unless a short segment is sent later.
+ * Returns 1 if the segment was added to the window; -EFAULT if not.
  */
 static int build_segment(struct siw_rd_peer *peer, struct siw_rd_seq *seq, struct siw_rd_slot *slot,
 			 const struct segment *seg, bool at_once, uint64_t now)
 {
-	uint8_t *at = slot->buf + SIW_RD_LEN;
-	bool sum = at_once && peer->rd->crc;
+	uint8_t *at = slot->buf + SIW_RD_LEN, *summed_from = at;
+	bool segment_crc = has_segment_crc(peer->rd, slot->len);
+	bool sum = segment_crc || (at_once && peer->rd->crc);
 	uint32_t crc = 0;
 
-	if (at_once)
+	if (at_once && !segment_crc) {
 		siw_rd_write_header(peer, SIW_DGRAM_RD_DATA, peer->epoch + (uint32_t)seq->nxt,
 				    response_space_flag(seq), now, (struct siw_rd_wire *)slot->buf);
+		summed_from = slot->buf;
+	}
 	memcpy(at, seg->head, seg->head_len);
 	if (sum)
-		crc = siw_crc32c(0, slot->buf, SIW_RD_LEN + seg->head_len);
+		crc = siw_crc32c(0, summed_from, (size_t)(at - summed_from) + seg->head_len);
 	at = siw_iov_gather(at + seg->head_len, sum ? &crc : NULL, seg->iov, seg->n);
 	if (!at) {
 		siw_rd_buf_free(peer->rd, slot->buf, slot->class);
@@ -515,7 +547,11 @@ static int build_segment(struct siw_rd_peer *peer, struct siw_rd_seq *seq, struc
 			siw_rd_cc_free_of_peer(peer);
 		return -EFAULT;
 	}
-	siw_crc32c_put(at, crc);
+	slot->crc = crc;
+	if (at_once && segment_crc)
+		build_data_datagram(peer, seq, seq->nxt, now);
+	else
+		siw_crc32c_put(at, crc);
 	seq->tx->octets += slot->len;
 	peer->rd->tx_octets += siw_rd_size_class_octets(slot->class);
 	seq->nxt++;
@@ -538,12 +574,20 @@ static void start_timers_after_segment_queued(struct siw_rd_peer *peer, uint32_t
 		siw_rd_start_handshake(peer, now);
 }
 
+/* Whether a new segment of the space cannot be sent before another one, which sets the timers. */
+static bool waits_behind_unsent_segment(const struct siw_rd_peer *peer,
+					const struct siw_rd_seq *seq)
+{
+	return peer->state == SIW_RD_OPEN && seq->tx && seq->tx->sent < seq->nxt &&
+	       peer->timer_ns != SIW_RD_NEVER && peer->awaited_since_ns;
+}
+
 int64_t siw_rd_tx(struct siw_rd_peer *peer, enum siw_rd_space space, const void *head,
-		  size_t head_len, const struct iovec *iov, int n)
+		  size_t head_len, const struct iovec *iov, int n, bool more)
 {
 	struct siw_rd *rd = peer->rd;
 	struct siw_rd_seq *seq = &peer->seq[space];
-	uint64_t now = siw_now_ns();
+	uint64_t now;
 	size_t len = SIW_RD_OVERHEAD + head_len + siw_iov_octets(iov, n);
 	struct segment seg = { head, head_len, iov, n };
 	struct siw_rd_slot *slot = NULL;
@@ -553,12 +597,17 @@ int64_t siw_rd_tx(struct siw_rd_peer *peer, enum siw_rd_space space, const void 
 	if (len > SIW_RD_BUF)
 		return -EMSGSIZE;
 	siw_lock(&rd->lock);
+	/* A segment behind unsent ones is sent later, with a more recent time. */
+	if (!waits_behind_unsent_segment(peer, seq))
+		rd->queued_ns = siw_now_ns();
+	now = rd->queued_ns;
 	/* the header of the new segment then carries this acknowledgement */
 	siw_rd_acknowledge_accepted_segment(rd);
 	r = rd_may_queue(peer, seq, (uint32_t)len, now);
 	if (r == 1) {
 		slot = prepare_next_tx_slot(peer, seq, (uint32_t)len);
-		at_once = slot && may_send_when_built(peer, seq, slot->len, now);
+		at_once = slot && !(more && may_join_batch(peer, slot->len)) &&
+			  may_send_when_built(peer, seq, slot->len, now);
 		r = slot ? build_segment(peer, seq, slot, &seg, at_once, now) : 0;
 	}
 	if (r == 1) {

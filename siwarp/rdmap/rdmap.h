@@ -176,6 +176,8 @@ struct siw_rdmap_op {
 	uint8_t imm_opcode;
 	bool solicited; /* the Send is solicited; used only for PRIVATE */
 	bool internal;	/* sgl is library memory (inline data) */
+	/* used only on RD: the caller begins another operation before it flushes, if possible */
+	bool more;
 	/*
 	 * For WRITE, READ_REQUEST, ATOMIC_REQUEST and SEND..._INV: rkey is the peer's STag, and
 	 * remote_to is the tagged offset.

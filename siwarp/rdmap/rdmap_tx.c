@@ -80,6 +80,7 @@ static bool tx_build_msg(struct siw_rdmap_op *op, struct siw_ddp_msg *msg)
 {
 	*msg = (struct siw_ddp_msg){
 		.internal = op->internal,
+		.more = op->more,
 		.ulp_octet = siw_rdmap_ctrl(op->opcode),
 		.sgl = op->sgl,
 		.nsge = op->nsge,

@@ -50,9 +50,9 @@ static uint64_t user_data; /* user data of the last response */
 static bool at_once;	   /* the next request is answered before its transmission returns */
 
 int64_t __real_siw_rd_tx(struct siw_rd_peer *peer, enum siw_rd_space space, const void *head,
-			 size_t head_len, const struct iovec *iov, int n);
+			 size_t head_len, const struct iovec *iov, int n, bool more);
 int64_t __wrap_siw_rd_tx(struct siw_rd_peer *peer, enum siw_rd_space space, const void *head,
-			 size_t head_len, const struct iovec *iov, int n);
+			 size_t head_len, const struct iovec *iov, int n, bool more);
 
 static void open_rdmap_endpoint(struct end *e)
 {
@@ -119,9 +119,9 @@ static void run_until_responses_received(int n)
 }
 
 int64_t __wrap_siw_rd_tx(struct siw_rd_peer *peer, enum siw_rd_space space, const void *head,
-			 size_t head_len, const struct iovec *iov, int n)
+			 size_t head_len, const struct iovec *iov, int n, bool more)
 {
-	int64_t r = __real_siw_rd_tx(peer, space, head, head_len, iov, n);
+	int64_t r = __real_siw_rd_tx(peer, space, head, head_len, iov, n, more);
 
 	if (r > 0 && at_once) {
 		at_once = false; /* the response is transmitted through this function, too */

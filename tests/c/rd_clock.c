@@ -434,7 +434,7 @@ static void check_credit_probe(void)
 	process_endpoint_events();
 	advance_clock(10 * S + 1);
 	n_sent = 0;
-	CHECK(siw_rd_tx(get_simulated_peer(), SIW_RD_REQUESTS, "x", 1, NULL, 0) == 0);
+	CHECK(siw_rd_tx(get_simulated_peer(), SIW_RD_REQUESTS, "x", 1, NULL, 0, false) == 0);
 	process_endpoint_events();
 	CHECK(!count_sent_datagrams(SIW_DGRAM_RD_DATA) &&
 	      count_sent_datagrams(SIW_DGRAM_RD_PROBE) == 1);

@@ -197,7 +197,7 @@ void send_segment(uint32_t octets)
 	static uint8_t body[1400];
 	struct iovec iov = { body, octets };
 
-	CHECK(siw_rd_tx(get_simulated_peer(), SIW_RD_REQUESTS, "", 0, &iov, 1) > 0);
+	CHECK(siw_rd_tx(get_simulated_peer(), SIW_RD_REQUESTS, "", 0, &iov, 1, false) > 0);
 	siw_rd_flush(get_simulated_peer(), &accepted);
 	log_sent_datagrams();
 }

@@ -117,7 +117,7 @@ static bool try_handshake(uint32_t seed, int senders)
 	for (int i = 0; i < 2; i++)
 		open_endpoint(i, seed);
 	for (int i = 0; i < senders; i++)
-		CHECK(siw_rd_tx(peer_of_endpoint(i), SIW_RD_REQUESTS, "x", 1, NULL, 0) == 1);
+		CHECK(siw_rd_tx(peer_of_endpoint(i), SIW_RD_REQUESTS, "x", 1, NULL, 0, false) == 1);
 	schedule_arrivals();
 	while (!met && net.now - began < GOAL) {
 		advance_to_next_arrival_or_timer();

@@ -144,7 +144,7 @@ static void send_segment(int a, int b, uint32_t len)
 		return;
 	memcpy(head + 4, &number, 4);
 	memset(body, (int)(ntohl(number) * 7), len);
-	r = siw_rd_tx(peer, space, head, sizeof(head), &iov, 1);
+	r = siw_rd_tx(peer, space, head, sizeof(head), &iov, 1, false);
 	CHECK(r >= 0 || r == -EPIPE);
 	CHECK(r <= 0 || (uint64_t)r == siw_rd_count_queued_segments(peer, space));
 	if (r > 0)

@@ -235,9 +235,11 @@ static int rd_post_request(struct siw_base_qp *base, const struct siw_send_wr *w
 
 static int rd_begin_request(struct siw_base_qp *base, struct siw_flow *flow, struct siw_wqe *wqe)
 {
-	int err = siw_rdmap_begin_op(flow->stream, &wqe->op);
+	int err;
 
 	(void)base;
+	wqe->op.more = wqe->chain != NULL;
+	err = siw_rdmap_begin_op(flow->stream, &wqe->op);
 	/*
 	 * -EPIPE: the peer is lost; the receive path of this end reports the loss, and completes
 	 * the requests to the peer

@@ -90,6 +90,26 @@ def test_crc32c_of_large_random_data_agrees_with_crcmod(
         assert lib.siw_crc32c(seed, buf + off, n) == reference_crc32c(OCTETS[off : off + n], seed)
 
 
+def test_crc32c_at_the_lengths_of_mixed_blocks_agrees_with_crcmod(
+    selected_crc32c_implementation: str,
+) -> None:
+    """The AVX-512 implementation divides long input into blocks of 12,032 and 3,008 octets."""
+    buf = ffi.from_buffer(OCTETS)
+    for blocks in (3008, 2 * 3008, 12032, 12032 + 3008, 3 * 12032 + 2 * 3008):
+        for n in (blocks - 1, blocks, blocks + 1, blocks + 63, blocks + 64, blocks + 128):
+            assert lib.siw_crc32c(7, buf + 18, n) == reference_crc32c(OCTETS[18 : 18 + n], 7), n
+
+
+def test_combined_crcs_are_the_crc_of_the_joined_data(selected_crc32c_implementation: str) -> None:
+    buf = ffi.from_buffer(OCTETS)
+    for cut in (0, 1, 36, 4096):
+        for n in (0, 1, 2, 3, 4, 5, 17, 1024, 4114, 65_536, 1 << 19):
+            first = lib.siw_crc32c(0, buf, cut)
+            second = lib.siw_crc32c(0, buf + cut, n)
+            combined = lib.siw_crc32c_combine(first, second, lib.siw_crc32c_shift_by(n))
+            assert combined == reference_crc32c(OCTETS[: cut + n]), (cut, n)
+
+
 def test_crc32c_can_be_continued_after_any_split_of_the_data(
     selected_crc32c_implementation: str,
 ) -> None:
@@ -143,7 +163,7 @@ def test_the_crc32c_folding_constants_have_the_values_that_their_names_denote() 
     source = Path(__file__).parents[3] / "siwarp" / "base" / "crc32c_x86.c"
     text = source.read_text(encoding="utf-8")
     found = re.findall(r"^#define RX(32|64)_(\d+) +0x([0-9a-f]+)ull$", text, re.MULTILINE)
-    assert len(found) == text.count("#define RX") == 20
+    assert len(found) == text.count("#define RX") == 26
     for width, exponent, value in found:
         residue = 1
         for _ in range(int(exponent)):

@@ -93,10 +93,10 @@ class Endpoint:
             raise OSError(-rv, "siw_rd_peer")
         return out[0]
 
-    def send(self, peer: Any, *parts: bytes, space: int = REQUESTS) -> int:
+    def send(self, peer: Any, *parts: bytes, space: int = REQUESTS, more: bool = False) -> int:
         head, *rest = parts
         iov, keep = iovec(*rest)
-        rv = lib.siw_rd_tx(peer, space, head, len(head), iov, len(rest))
+        rv = lib.siw_rd_tx(peer, space, head, len(head), iov, len(rest), more)
         del keep
         return min(rv, 1)
 

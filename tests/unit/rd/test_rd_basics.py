@@ -106,7 +106,7 @@ def send_from_unmapped_memory(peer):
     iov[0].iov_base, iov[0].iov_len = ffi.cast("void *", 4096), 100
     lib.siw_guard_install()
     try:
-        return lib.siw_rd_tx(peer, lib.SIW_RD_REQUESTS, b"h", 1, iov, 1)
+        return lib.siw_rd_tx(peer, lib.SIW_RD_REQUESTS, b"h", 1, iov, 1, False)
     finally:
         lib.siw_guard_remove()
 

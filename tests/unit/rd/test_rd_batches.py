@@ -11,7 +11,7 @@ from _siwarp_layers import ffi, lib
 from unit.llp.llp_harness import temporary_setting
 from unit.rd.rd_kit import Endpoint, ScapyRdPeer, poll_until, send_all_segments
 
-from siwarp.inspect.rd import CRC_LEN, RDDatagram, RDType
+from siwarp.inspect.rd import CRC_LEN, RDDatagram, RDType, make_ack_body
 
 UDP_SEGMENT, UDP_GRO = 103, 104
 DENSE, SPARSE = 32, 64
@@ -77,6 +77,60 @@ def test_short_segments_after_a_segment_in_flight_are_sent_as_one_batch(make_end
     assert [d.body for d in datagrams] == sent[1:]
     assert all(d.crc == d.crc_expected() for d in datagrams)
     assert [d.psn for d in datagrams] == [datagrams[0].psn + i for i in range(len(datagrams))]
+    s.close()
+
+
+def test_a_short_segment_that_others_follow_is_sent_with_them(make_endpoint):
+    e = make_endpoint()
+    s = ScapyRdPeer(e)
+    s.connect()
+    s.discard_datagrams_until_silent()
+    s.sock.setsockopt(socket.IPPROTO_UDP, UDP_GRO, 1)
+    peer = e.get_peer(s.address)
+    sent = [bytes([i]) * 4096 for i in range(15)]
+    for segment in sent:
+        assert e.send(peer, segment, more=True) == 1
+    assert read_batches(s.sock) == []
+    assert lib.siw_rd_flush(peer, ffi.new("uint64_t *")) == 1
+    ((octets, size),) = read_batches(s.sock)
+    datagrams = split_datagrams(octets, size)
+    assert [d.body for d in datagrams] == sent
+    assert all(d.crc == d.crc_expected() for d in datagrams)
+    s.close()
+
+
+def test_a_long_segment_that_others_follow_is_sent_at_once(make_endpoint):
+    """A long segment cannot join a batch, so nothing is gained if it waits."""
+    e = make_endpoint()
+    s = ScapyRdPeer(e)
+    s.connect()
+    s.discard_datagrams_until_silent()
+    assert e.send(e.get_peer(s.address), bytes(40_000), more=True) == 1
+    assert s.receive_datagram(RDType.DATA).body == bytes(40_000)
+    s.close()
+
+
+def test_a_long_segment_has_a_correct_crc_at_each_transmission(make_endpoint):
+    """The CRC of the segment is computed once; the header, with the acknowledgement, changes."""
+    e = make_endpoint()
+    s = ScapyRdPeer(e)
+    s.connect()
+    s.discard_datagrams_until_silent()
+    peer = e.get_peer(s.address)
+    sent = [bytes([i]) * n for i, n in enumerate((3000, 40_000, 3000, 2048, 5000, 5000))]
+    for segment in sent:
+        assert e.send(peer, b"head", segment) == 1
+    assert lib.siw_rd_flush(peer, ffi.new("uint64_t *")) == 1
+    # receive_datagram checks the CRC.
+    found = [s.receive_datagram(RDType.DATA) for _ in sent]
+    assert [d.body for d in found] == [b"head" + segment for segment in sent]
+    s.send_datagram(RDType.DATA, body=b"changes the acknowledgement in the header")
+    first = found[0].psn
+    arrived = [first + i for i in range(1, len(sent))]
+    s.send_datagram(RDType.ACK, acknowledged=first, body=make_ack_body(first, arrived))
+    again = s.receive_datagram(RDType.DATA)
+    assert (again.psn, again.body) == (first, b"head" + sent[0])
+    assert (found[0].acknowledged, again.acknowledged) == (s.epoch, s.epoch + 1)
     s.close()
 
 
