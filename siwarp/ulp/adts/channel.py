@@ -1,23 +1,42 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 """Channels: one session's way for units to its peer, the same on every transport.
 
-A channel is used by at most one reader and one writer task at a time, and only in the thread of the
-event loop. ``siwarp.ulp.adts.endpoints`` opens channels. Units of credits (GRANT, RECLAIM, JOIN)
-are exchanged by the channels themselves and never delivered.
+At most one task at a time reads from a channel and one writes to it, in the thread of the event
+loop. ``siwarp.ulp.adts.endpoints`` opens channels. The units that only concern credits are
+exchanged by the channels themselves and never returned by ``receive``.
 """
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 from siwarp.base.buffer import Buffer
 from siwarp.ulp.adts.memory import POOL_SIZE, UNIT_SIZE, Unit
 from siwarp.verbs import Address
 
-__all__ = ["Acceptor", "Cause", "Channel", "ChannelEnded", "Invitation", "Limits", "Received"]
+__all__ = [
+    "CLOSE_S",
+    "Acceptor",
+    "Cause",
+    "Channel",
+    "ChannelEnded",
+    "Invitation",
+    "Limits",
+    "Received",
+    "Run",
+]
+
+#: Seconds for which closing a channel waits until sent units have left this end.
+CLOSE_S = 2.0
+
+#: Runs a function outside of the event loop, and returns its result.
+Run = Callable[..., Awaitable[Any]]
 
 
 class Cause(Enum):
@@ -51,8 +70,8 @@ class Limits:
     """The limits of the channels that one end opens.
 
     Attributes:
-        unit: octets of a unit; both ends of a channel use the same value.
-        window: number of units that the peer may send before this end has released one, at most.
+        unit: octets of a unit, at most.
+        window: number of units of one session for which this end has memory, at most.
         memory: octets of registered memory of all channels together.
         timeout: seconds within which a channel must open.
 
@@ -67,14 +86,16 @@ class Limits:
 class Received(ABC):
     """A received unit."""
 
-    #: The unit's octets. Valid until ``release``.
+    __slots__ = ("view",)
+
+    #: The unit's octets, header included. Valid until ``release``.
     view: memoryview
 
     @abstractmethod
     def release(self) -> None:
-        """Give the memory back, so that the peer may send one more unit; call it once.
+        """Give the memory back, so that the peer may send one more unit; call it exactly once.
 
-        Has no effect after the end of the channel, except that the memory is given back.
+        After the end of the channel, only the memory is given back.
         """
 
 
@@ -82,7 +103,7 @@ class Channel(ABC):
     """One session's channel.
 
     ``receive``, ``buffer`` and ``send`` raise ``ChannelEnded`` after the end of the channel;
-    ``receive`` first returns the units that have arrived before the end.
+    ``receive`` first returns the units that had arrived before a peer ended the channel.
     """
 
     #: "rd", "rc" or "tcp".
@@ -97,6 +118,20 @@ class Channel(ABC):
     sent_octets: int
     #: The end of the channel; ``None`` while it is open.
     ended: ChannelEnded | None
+
+    def __init__(self, name: str, unit_size: int, peer: Address, local: Address) -> None:
+        self.name = name
+        self.unit_size = unit_size
+        self.peer = peer
+        self.local = local
+        self.received_octets = self.sent_octets = 0
+        self.ended = None
+        self._arrived: deque[Received] = deque()
+        # The futures of the reader task and of the writer task, while they wait.
+        self._reader: asyncio.Future[None] | None = None
+        self._writer: asyncio.Future[None] | None = None
+
+    # ---- sending
 
     @abstractmethod
     async def buffer(self) -> Unit:
@@ -114,21 +149,24 @@ class Channel(ABC):
     async def send(self, unit: Unit, length: int, memory: Buffer | None = None) -> None:
         """Send the first ``length`` octets of ``unit``, then the octets of ``memory``, as a unit.
 
-        Units arrive in the order of the calls. The channel writes the cumulative grant into the
-        unit's header, and releases ``unit`` when the transport has finished with it; on an
-        exception, too. ``memory`` is sent without a copy: do not change it before ``flush`` returns.
+        The channel writes the unit's header; the records begin behind it. Units arrive in the order
+        of the calls. The channel releases ``unit`` when the transport has finished with it; on an
+        exception, too. ``memory`` is sent without a copy: change it only after ``flush``.
         """
 
     @abstractmethod
-    async def send_file(self, header: bytes, fd: int, offset: int, length: int) -> None:
+    async def send_file(
+        self, header: bytes, fd: int, offset: int, length: int, run: Run | None = None
+    ) -> None:
         """Send one unit: ``header``, then ``length`` octets of a file from ``offset``.
 
-        ``header`` is a complete unit header with what precedes the octets of the file; the length
-        in it includes them. On TCP the kernel sends the file; other channels read it into a unit.
+        ``header`` is a unit header, which the channel may replace, and the records or parts of a
+        record in front of the octets of the file. On TCP the kernel sends the file; other channels
+        read it into a unit. ``run`` is used for the calls that access the file.
 
         Raises:
-            OSError: the file cannot be read, or has fewer octets (EIO); the channel stays usable
-                unless part of the unit was sent (TCP), in which case it has ended.
+            OSError: the file cannot be read, or has fewer octets (EIO). On TCP the unit was sent,
+                with zeros for the octets that are missing. The channel stays usable.
 
         """
 
@@ -136,11 +174,20 @@ class Channel(ABC):
     async def flush(self) -> None:
         """Wait until the transport has finished with all sent units, and with their memory."""
 
-    @abstractmethod
+    # ---- receiving
+
     async def receive(self) -> Received:
         """Wait for the next unit. Cancellation loses no unit."""
+        while not self._arrived:
+            if self.ended is not None:
+                raise self._ended_error()
+            self._reader = asyncio.get_running_loop().create_future()
+            try:
+                await self._reader
+            finally:
+                self._reader = None
+        return self._arrived.popleft()
 
-    @abstractmethod
     def receive_nowait(self) -> Received | None:
         """Return the next unit; ``None`` if none has arrived.
 
@@ -148,6 +195,11 @@ class Channel(ABC):
             ChannelEnded: the channel has ended, and all its units were returned.
 
         """
+        if self._arrived:
+            return self._arrived.popleft()
+        if self.ended is not None:
+            raise self._ended_error()
+        return None
 
     @abstractmethod
     def pause_granting(self) -> None:
@@ -157,25 +209,90 @@ class Channel(ABC):
     def resume_granting(self) -> None:
         """Undo ``pause_granting``."""
 
-    @abstractmethod
+    # ---- the end
+
     def abort(self, reason: str, cause: Cause = Cause.CLOSED) -> None:
         """End the channel at once; waiting calls raise ``ChannelEnded`` with this reason.
 
         Units that wait for ``receive`` are dropped. All memory returns to the pool, at once or when
-        the transport has finished with it.
+        the transport has finished with it. A second call does nothing.
         """
+        self._end(reason, cause)
+        while self._arrived:
+            self._arrived.popleft().release()
 
     @abstractmethod
     async def close(self, reason: str = "this end has closed the channel") -> None:
-        """Send what was queued, for at most 2 seconds, and end the channel as ``abort`` does."""
+        """Send what was queued, for at most ``CLOSE_S`` seconds, and end the channel as ``abort``
+        does. Cancellation ends the channel at once.
+        """
+
+    @abstractmethod
+    def _release_transport(self) -> None:
+        """Give up the connection or the queue pair; called once, at the end of the channel."""
+
+    def _end(self, reason: str, cause: Cause) -> None:
+        """Record the end of the channel, if it is the first, and wake the tasks that wait."""
+        if self.ended is not None:
+            return
+        self.ended = ChannelEnded(reason, cause)
+        self._wake_reader()
+        self._wake_writer()
+        self._release_transport()
+
+    def _ended_error(self) -> ChannelEnded:
+        if self.ended is None:
+            raise AssertionError("the channel is open")
+        return ChannelEnded(self.ended.reason, self.ended.cause)
+
+    def _check_open(self) -> None:
+        if self.ended is not None:
+            raise self._ended_error()
+
+    def _deliver(self, received: Received) -> None:
+        self.received_octets += len(received.view)
+        self._arrived.append(received)
+        self._wake_reader()
+
+    def _wake_reader(self) -> None:
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
+
+    async def _wait_for_writer_wake(self) -> None:
+        """Wait until ``_wake_writer`` is called; only the writer task may call it."""
+        self._writer = asyncio.get_running_loop().create_future()
+        try:
+            await self._writer
+        finally:
+            self._writer = None
+
+    def _wake_writer(self) -> None:
+        if self._writer is not None and not self._writer.done():
+            self._writer.set_result(None)
+
+    def __repr__(self) -> str:
+        state = "" if self.ended is None else f" ended: {self.ended.reason}"
+        return f"<{type(self).__name__} to {self.peer[0]} port {self.peer[1]}{state}>"
 
 
 @dataclass(frozen=True)
 class Invitation:
-    """What a peer needs to know to open a channel: the port, and the octets of a unit."""
+    """What a peer needs to know to open a channel; the fields of the record CHANNEL.
 
+    Attributes:
+        token: the one-time token.
+        port: TCP port of the RC listener, or UDP port of the RD queue pair.
+        unit: octets of a unit, at most, in both directions.
+        window: the credits that the acceptor grants when the channel opens.
+        qkey: RD: the Q_Key.
+
+    """
+
+    token: bytes
     port: int
     unit: int
+    window: int
+    qkey: int = 0
 
 
 class Acceptor(ABC):
@@ -186,14 +303,21 @@ class Acceptor(ABC):
 
     @abstractmethod
     def expect(
-        self, token: bytes, accepted: Callable[[Channel], None], lifetime: float = 30.0
+        self,
+        token: bytes,
+        peer_unit: int,
+        peer_window: int,
+        accepted: Callable[[Channel], None],
+        lifetime: float = 30.0,
     ) -> Invitation:
         """Admit one peer that presents ``token`` (16 octets) within ``lifetime`` seconds.
 
-        ``accepted`` is called once, with the peer's channel. A token admits one peer.
+        ``peer_unit`` and ``peer_window`` are those of the peer's HELLO: its largest unit, and the
+        credits that it grants when the channel opens. ``accepted`` is called once, with the
+        channel.
 
         Raises:
-            LimitError: there is no memory for one more session.
+            LimitError: there is no memory for one more session: let the peer try again later.
 
         """
 

@@ -2,8 +2,8 @@
 """End points: opening channels to a server, and accepting channels of clients.
 
 The *rendezvous* is the channel on which a session begins: TCP, or RC in a simulated world. Its units
-have at most ``RENDEZVOUS_UNIT`` octets, in memory of its own, until the session continues on it
-(TCP: ``use``) or on a channel that was opened with a token.
+have at most ``HANDSHAKE_UNIT_SIZE`` octets (wire.py) until the session continues on it with larger
+ones (TCP: ``use``), or on a channel that was opened with a token.
 """
 
 from __future__ import annotations
@@ -11,14 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
-from siwarp.ulp.adts.channel import Acceptor, Channel, Limits
-from siwarp.ulp.adts.memory import Pool
+from siwarp.ulp.adts.channel import Acceptor, Channel, Invitation, Limits
 from siwarp.verbs import Address
 
-__all__ = ["RENDEZVOUS_UNIT", "Acceptors", "Listener", "connect", "listen", "open_acceptors", "open_channel"]
-
-#: Greatest number of octets of a unit on the rendezvous.
-RENDEZVOUS_UNIT = 8192
+__all__ = ["Acceptors", "Listener", "connect", "listen", "open_acceptors", "open_channel", "use"]
 
 Kind = Literal["rd", "rc"]
 
@@ -26,7 +22,6 @@ Kind = Literal["rd", "rc"]
 class Acceptors:
     """The acceptors of a server at one local address, which share one device and one pool."""
 
-    pool: Pool
     rd: Acceptor
     rc: Acceptor
 
@@ -51,11 +46,16 @@ async def open_acceptors(
     raise NotImplementedError
 
 
-async def open_channel(kind: Kind, address: Address, token: bytes, limits: Limits) -> Channel:
-    """Open a channel to a server's acceptor at ``address``; ``limits.unit`` is the invitation's.
+async def open_channel(kind: Kind, host: str, invitation: Invitation, limits: Limits) -> Channel:
+    """Open a channel to a server's acceptor at the address ``host``.
 
-    The channel has a device and a pool of its own. Raises ``ChannelEnded`` if the channel does not
-    open within ``limits.timeout`` seconds. Cancellation ends the attempt.
+    ``limits.window`` is the number of credits that this end has announced in HELLO. The channel has
+    a device and a pool of its own. Cancellation ends the attempt.
+
+    Raises:
+        ChannelEnded: the channel did not open within ``limits.timeout`` seconds, or the peer has
+            refused the token.
+
     """
     raise NotImplementedError
 
@@ -95,9 +95,9 @@ async def connect(
     raise NotImplementedError
 
 
-def use(channel: Channel, unit: int, pool: Pool) -> None:
-    """Continue a session on its rendezvous (TCP), with units of up to ``unit`` octets of ``pool``.
+def use(channel: Channel, unit: int) -> None:
+    """Continue a session on its rendezvous (TCP), with units of up to ``unit`` octets.
 
-    Both ends call it at the same point of the exchange: after AUTH. No unit may be waiting.
+    Each end calls it when it has sent or received the CHANNEL that names TCP.
     """
     raise NotImplementedError
