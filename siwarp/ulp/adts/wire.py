@@ -23,7 +23,6 @@ before it has checked that length. The bodies of records are views of the unit, 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -578,8 +577,7 @@ class _Layout(NamedTuple):
     header: tuple[tuple[str, _InHeader], ...]
 
 
-@functools.cache
-def _layout(message: type[Message]) -> _Layout:
+def _layout_of(message: type[Message]) -> _Layout:
     hints = get_type_hints(message, include_extras=True)
     body, header = [], []
     for attribute in dataclasses.fields(message):
@@ -600,6 +598,7 @@ class Message:
     """
 
     TYPE: ClassVar[Type]
+    _LAYOUT: ClassVar[_Layout]  # set at the end of this file
 
     def put(self, into: memoryview, at: int, transfer: int = 0) -> int:
         """Write the record at position `at` of `into`; return the position behind it.
@@ -610,7 +609,7 @@ class Message:
 
         """
         header = {"offset": 0, "aux": 0}
-        for name, place in _layout(type(self)).header:
+        for name, place in self._LAYOUT.header:
             header[place.name] = value = getattr(self, name)
             if not 0 <= value <= place.most:
                 raise WireError(
@@ -626,7 +625,7 @@ class Message:
 
         """
         octets = bytearray()
-        for name, field, default in _layout(type(self)).body:
+        for name, field, default in self._LAYOUT.body:
             value = getattr(self, name)
             if value == default:
                 continue
@@ -651,7 +650,7 @@ class Message:
         """
         if record.type is not cls.TYPE:
             raise WireError(f"{record.type.name} instead of {cls.TYPE.name}")
-        layout = _layout(cls)
+        layout = cls._LAYOUT
         values: dict[str, Any] = {}
         for name, place in layout.header:
             value = values[name] = getattr(record, place.name)
@@ -940,3 +939,5 @@ class Done(Message):
 
 
 _MESSAGES: dict[Type, type[Message]] = {cls.TYPE: cls for cls in Message.__subclasses__()}
+for _message in _MESSAGES.values():
+    _message._LAYOUT = _layout_of(_message)
