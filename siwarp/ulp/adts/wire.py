@@ -636,12 +636,12 @@ class Message:
             octets += _FIELD_HEADER.pack(field.number, len(encoded)) + encoded
         return bytes(octets)
 
-    def record_size(self) -> int:
+    def octets(self) -> int:
         """Return the length of the record in octets, header included."""
         return RECORD_HEADER_SIZE + len(self.body())
 
     @classmethod
-    def parse(cls: type[M], record: Record) -> M:
+    def unpack(cls: type[M], record: Record) -> M:
         """Return the message in a record.
 
         Raises:
@@ -705,7 +705,7 @@ def parse_message(record: Record) -> Message:
     message = _MESSAGES.get(record.type)
     if message is None:
         raise WireError(f"a {record.type.name} record where a message is expected")
-    return message.parse(record)
+    return message.unpack(record)
 
 
 @dataclass(frozen=True)
