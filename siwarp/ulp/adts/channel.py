@@ -74,6 +74,7 @@ class Limits:
         window: number of units of one session for which this end has memory, at most.
         memory: octets of registered memory of all channels together.
         timeout: seconds within which a channel must open.
+        source: the address of this end; ``None``: the one that the kernel uses toward the peer.
 
     """
 
@@ -81,6 +82,7 @@ class Limits:
     window: int = 8
     memory: int = POOL_SIZE
     timeout: float = 3.0
+    source: str | None = None
 
 
 class Received(ABC):
@@ -324,3 +326,7 @@ class Acceptor(ABC):
     @abstractmethod
     def forget(self, token: bytes) -> None:
         """Admit the token no longer; has no effect if it has been used or has expired."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Admit no more peers."""
