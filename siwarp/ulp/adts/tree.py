@@ -22,14 +22,14 @@ import re
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import Enum
+from pathlib import Path
+
+from siwarp.ulp.adts.wire import MAX_PATH, FileKind
 
 __all__ = [
-    "MAX_PATH",
     "Entry",
     "Extent",
     "Incoming",
-    "Kind",
     "Source",
     "SystemCalls",
     "Tree",
@@ -37,8 +37,6 @@ __all__ = [
     "temporary_name",
 ]
 
-#: Octets of a path, as in PATH_MAX.
-MAX_PATH = 4096
 #: Octets of a name in a directory; all file systems of Linux have this limit.
 NAME_MAX = 255
 #: Hexadecimal digits of a tag.
@@ -49,14 +47,6 @@ _DIRECTORY = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
-class Kind(str, Enum):
-    """The kinds of files that are transferred."""
-
-    FILE = "file"
-    DIRECTORY = "directory"
-    SYMLINK = "symlink"
-
-
 @dataclass(frozen=True)
 class Entry:
     """A file, directory or symbolic link, with the attributes that are transferred."""
@@ -64,7 +54,7 @@ class Entry:
     #: Relative to the root, ``""`` for the root itself.
     path: str
     #: None: a device, FIFO or socket, which is never transferred.
-    kind: Kind | None
+    kind: FileKind | None
     #: Octets; 0 unless the entry is a file.
     size: int = 0
     #: Modification time in nanoseconds since 1970.
@@ -133,7 +123,9 @@ def split_path(path: str) -> list[str]:
                 "and '..'",
             )
         if len(os.fsencode(part)) > NAME_MAX:
-            raise OSError(errno.ENAMETOOLONG, f"the name {part!r:.40} has more than {NAME_MAX} octets")
+            raise OSError(
+                errno.ENAMETOOLONG, f"the name {part!r:.40} has more than {NAME_MAX} octets"
+            )
         if _TEMPORARY.fullmatch(part):
             raise OSError(
                 errno.EINVAL, f"the name {part!r} is reserved for incomplete files: rename the file"
@@ -183,9 +175,6 @@ class Tree:
 
     def __exit__(self, *raised: object) -> None:
         self.close()
-
-    def _shown(self, path: str) -> str:
-        return os.path.join(self.root, path)  # noqa: PTH118 - a text for messages
 
     @contextlib.contextmanager
     def _directory(self, parts: list[str]) -> Iterator[int]:
@@ -245,7 +234,7 @@ class Tree:
         with self._directory(split_path(path)) as directory, _naming(path or self.root):
             fd = os.open(".", os.O_RDONLY | _DIRECTORY, dir_fd=directory)
             try:
-                return sorted(name for name in os.listdir(fd) if not _TEMPORARY.fullmatch(name))
+                return sorted(name for name in _names(fd) if not _TEMPORARY.fullmatch(name))
             finally:
                 os.close(fd)
 
@@ -331,7 +320,7 @@ class Tree:
                 os.mkdir(parts[-1], 0o700, dir_fd=above)
         with self._directory(parts) as directory, _naming(entry.path or self.root):
             if parts:  # the mode of the root is not the peer's to choose
-                os.chmod(f"/proc/self/fd/{directory}", entry.mode & 0o777)
+                Path(f"/proc/self/fd/{directory}").chmod(entry.mode & 0o777)
             _set_time(directory, entry.mtime_ns)
 
     def make_symlink(self, entry: Entry) -> None:
@@ -389,7 +378,7 @@ class _Walk(Iterator[Entry]):
     def __next__(self) -> Entry:
         while self._waiting:
             entry = self._waiting.pop()
-            if entry.kind != Kind.DIRECTORY:
+            if entry.kind != FileKind.DIRECTORY:
                 return entry
             below: list[Entry] = []
             for name in self._tree.names(entry.path):
@@ -402,6 +391,31 @@ class _Walk(Iterator[Entry]):
         raise StopIteration
 
 
+class _Extents:
+    """The data and the holes of an open file."""
+
+    def __init__(self, fd: int, *, may_have_holes: bool) -> None:
+        self._fd = fd
+        self._may_have_holes = may_have_holes
+
+    def find(self, offset: int, end: int) -> Extent:
+        """Return the extent that begins at an offset, up to ``end``."""
+        if not self._may_have_holes:
+            return Extent(offset, end - offset, False)
+        try:
+            data = min(os.lseek(self._fd, offset, os.SEEK_DATA), end)
+            if data > offset:
+                return Extent(offset, data - offset, True)
+            hole = min(os.lseek(self._fd, offset, os.SEEK_HOLE), end)
+            return Extent(offset, hole - offset, False)
+        except OSError as e:
+            if e.errno == errno.ENXIO:  # no data behind the offset
+                return Extent(offset, end - offset, True)
+            # Without knowledge of holes, the file is data.
+            self._may_have_holes = False
+            return Extent(offset, end - offset, False)
+
+
 class Source:
     """A regular file that is sent. Not usable by two threads at a time."""
 
@@ -409,26 +423,11 @@ class Source:
         self._calls = calls
         self.fd = fd
         self.entry = entry
-        self._may_have_holes = allocated < entry.size
+        self._extents = _Extents(fd, may_have_holes=allocated < entry.size)
 
     def extent(self, offset: int) -> Extent:
         """Return the data or the hole that begins at an offset below the file's size."""
-        end = self.entry.size
-        if not self._may_have_holes:
-            return Extent(offset, end - offset, False)
-        try:
-            data = min(os.lseek(self.fd, offset, os.SEEK_DATA), end)
-        except OSError as e:
-            if e.errno == errno.ENXIO:  # no data behind the offset
-                return Extent(offset, end - offset, True)
-            if e.errno != errno.EINVAL:
-                raise _named(e, self.entry.path) from None
-            self._may_have_holes = False  # the file system does not know
-            return Extent(offset, end - offset, False)
-        if data > offset:
-            return Extent(offset, data - offset, True)
-        hole = os.lseek(self.fd, offset, os.SEEK_HOLE)
-        return Extent(offset, min(hole, end) - offset, False)
+        return self._extents.find(offset, self.entry.size)
 
     def read(self, into: memoryview, offset: int) -> None:
         """Fill a buffer with the octets at an offset.
@@ -437,13 +436,10 @@ class Source:
             OSError: the file has become shorter (EAGAIN), or the file system refuses it.
 
         """
-        done = 0
-        while done < len(into):
-            with _naming(self.entry.path):
-                got = self._calls.pread(self.fd, into[done:], offset + done)
-            if not got:
-                raise _changed(self.entry.path, f"ends at {offset + done} of {self.entry.size}")
-            done += got
+        with _naming(self.entry.path):
+            got = _read_all(self._calls, self.fd, into, offset)
+        if got < len(into):
+            raise _changed(self.entry.path, f"ends at {offset + got} of {self.entry.size}")
 
     def check_unchanged(self) -> None:
         """Raise OSError (EAGAIN) if the file was written since it was opened."""
@@ -483,6 +479,7 @@ class Incoming:
         self._directory = directory
         self._temporary = temporary
         self.entry = entry
+        self._extents = _Extents(fd, may_have_holes=True)
         self.position = min(os.fstat(fd).st_size, entry.size) if resume else 0
         calls.truncate(fd, self.position)
 
@@ -494,15 +491,16 @@ class Incoming:
                 f"{self.entry.size} have arrived",
             )
 
-    def read_prefix(self, into: memoryview, offset: int) -> None:
-        """Fill a buffer with octets that have arrived before, to compute their digest."""
-        done = 0
-        while done < len(into):
-            with _naming(self.entry.path):
-                got = self._calls.pread(self._fd, into[done:], offset + done)
-            if not got:
-                raise _changed(self.entry.path, "the incomplete file was changed by another program")
-            done += got
+    def extent(self, offset: int) -> Extent:
+        """Return the data or the hole that begins at an offset below the position."""
+        return self._extents.find(offset, self.position)
+
+    def read(self, into: memoryview, offset: int) -> None:
+        """Fill a buffer with octets that have arrived before; errors as for ``Source.read``."""
+        with _naming(self.entry.path):
+            got = _read_all(self._calls, self._fd, into, offset)
+        if got < len(into):
+            raise _changed(self.entry.path, "another program has shortened the incomplete file")
 
     def restart(self) -> None:
         """Drop what has arrived."""
@@ -542,7 +540,9 @@ class Incoming:
         if self.position != self.entry.size:
             missing = self.entry.size - self.position
             self.abandon(keep=False)
-            raise OSError(errno.EPROTO, f"{self.entry.path}: {missing} octets are missing at its end")
+            raise OSError(
+                errno.EPROTO, f"{self.entry.path}: {missing} octets are missing at its end"
+            )
         try:
             with _naming(self.entry.path):
                 os.fchmod(self._fd, self.entry.mode & 0o777)
@@ -572,12 +572,12 @@ class Incoming:
 def _entry(path: str, status: os.stat_result, target: str = "") -> Entry:
     kind = None
     if stat.S_ISREG(status.st_mode):
-        kind = Kind.FILE
+        kind = FileKind.FILE
     elif stat.S_ISDIR(status.st_mode):
-        kind = Kind.DIRECTORY
+        kind = FileKind.DIRECTORY
     elif stat.S_ISLNK(status.st_mode):
-        kind = Kind.SYMLINK
-    size = status.st_size if kind == Kind.FILE else 0
+        kind = FileKind.SYMLINK
+    size = status.st_size if kind == FileKind.FILE else 0
     return Entry(path, kind, size, status.st_mtime_ns, status.st_mode & 0o777, target)
 
 
@@ -627,7 +627,7 @@ def _remove_other_versions(directory: int, name: str, temporary: str) -> None:
     try:
         others = [
             other
-            for other in os.listdir(fd)
+            for other in _names(fd)
             if other != temporary
             and other.startswith(f"{start}.adts-")
             and _TEMPORARY.fullmatch(other)
@@ -644,13 +644,31 @@ def _remove_other_versions(directory: int, name: str, temporary: str) -> None:
                 os.close(held)
 
 
+def _names(fd: int) -> list[str]:
+    """Return the names in an open directory."""
+    return os.listdir(fd)
+
+
+def _read_all(calls: SystemCalls, fd: int, into: memoryview, offset: int) -> int:
+    """Fill a buffer; return the number of octets, fewer at the end of the file."""
+    done = 0
+    while done < len(into):
+        got = calls.pread(fd, into[done:], offset + done)
+        if not got:
+            break
+        done += got
+    return done
+
+
 def _set_time(fd: int, mtime_ns: int) -> None:
     """Set the modification time; a descriptor of O_PATH is accepted."""
     os.utime(f"/proc/self/fd/{fd}", ns=(mtime_ns, mtime_ns))
 
 
 def _changed(path: str, how: str) -> OSError:
-    return OSError(errno.EAGAIN, f"{path}: {how}: the file changed while it was sent; send it again")
+    return OSError(
+        errno.EAGAIN, f"{path}: {how}: the file changed while it was sent; send it again"
+    )
 
 
 def _named(error: OSError, path: str) -> OSError:
