@@ -16,6 +16,7 @@ import os
 import select
 import socket
 from collections.abc import Callable
+from functools import partial
 
 from siwarp.base.buffer import Buffer, octets
 from siwarp.ulp.adts.channel import CLOSE_S, Cause, Channel, ChannelEnded, Received, Run
@@ -137,7 +138,9 @@ class TCPChannel(Channel):
         except asyncio.CancelledError:
             self.abort("a file was being sent when its task was cancelled")
             raise
-        except (BrokenPipeError, ConnectionError, TimeoutError) as error:
+        except OSError as error:
+            if not _is_connection_error(error):
+                raise
             self._end_by_error(error)
             raise self._ended_error() from None
         self.sent_octets += len(header) + length
@@ -153,7 +156,7 @@ class TCPChannel(Channel):
         done = 0
         try:
             while left:
-                n = await self._try_to_write(lambda: self._sock.sendmsg(left))
+                n = await self._try_to_write(partial(self._sock.sendmsg, left))
                 done += n
                 while left and n >= len(left[0]):
                     n -= len(left.pop(0))
@@ -171,11 +174,9 @@ class TCPChannel(Channel):
         trouble: OSError | None = None
         try:
             while offset < end:
-                at = offset
+                send = partial(os.sendfile, self._fd, fd, offset, end - offset)
                 try:
-                    n = await self._try_to_write(
-                        lambda at=at: os.sendfile(self._fd, fd, at, end - at)
-                    )
+                    n = await self._try_to_write(send)
                 except OSError as error:
                     trouble, n = error, 0
                 if not n:
@@ -198,11 +199,8 @@ class TCPChannel(Channel):
                 return write()
             except (BlockingIOError, InterruptedError):
                 pass
-            except ConnectionError as error:
-                self._end_by_error(error)
-                raise self._ended_error() from None
             except OSError as error:
-                if error.errno not in _CONNECTION_ERRNOS:
+                if not _is_connection_error(error):
                     raise
                 self._end_by_error(error)
                 raise self._ended_error() from None
@@ -223,19 +221,24 @@ class TCPChannel(Channel):
             poll.register(sock, select.POLLOUT)
             left = memoryview(header)
             while left:
-                left = left[_write_blocking(poll, lambda left=left: os.write(sock, left)) :]
+                left = left[_write_blocking(poll, partial(os.write, sock, left)) :]
             end = offset + length
-            while offset < end:
-                n = _write_blocking(poll, lambda at=offset: os.sendfile(sock, fd, at, end - at))
+            trouble: OSError | None = None
+            while offset < end and trouble is None:
+                try:
+                    n = _write_blocking(poll, partial(os.sendfile, sock, fd, offset, end - offset))
+                except OSError as error:
+                    if _is_connection_error(error):
+                        raise
+                    trouble, n = error, 0
                 if not n:
-                    break
+                    trouble = trouble or _short_file_error(offset)
                 offset += n
-            if offset < end:
-                short = offset
-                while offset < end:
-                    zeros = memoryview(_ZEROS)[: end - offset]
-                    offset += _write_blocking(poll, lambda z=zeros: os.write(sock, z))
-                raise _short_file_error(short)
+            while offset < end:
+                zeros = memoryview(_ZEROS)[: end - offset]
+                offset += _write_blocking(poll, partial(os.write, sock, zeros))
+            if trouble is not None:
+                raise trouble
         finally:
             os.close(sock)
 
@@ -280,6 +283,8 @@ class TCPChannel(Channel):
         """Read into the unit and the next header; return whether the channel can read more."""
         if self._closing:
             return self._discard()
+        if self._header_have == UNIT_HEADER_SIZE and self._unit is None:
+            return self._begin_unit()  # the header has waited for a free unit
         header = self._header[self._header_have :]
         if self._unit is None:
             n = self._sock.recv_into(header)
@@ -402,6 +407,10 @@ _CONNECTION_ERRNOS = (
     errno.ENOTCONN,
     errno.EBADF,
 )
+
+
+def _is_connection_error(error: OSError) -> bool:
+    return isinstance(error, ConnectionError) or error.errno in _CONNECTION_ERRNOS
 
 
 def _short_file_error(offset: int) -> OSError:
