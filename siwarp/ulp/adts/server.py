@@ -100,17 +100,21 @@ class Server:
         self._opened: endpoints.Acceptors | None = None
         self._listener: endpoints.Listener | None = None
         self._tasks: dict[asyncio.Task[None], None] = {}
+        self._exchanges: dict[Exchange, None] = {}
+        self._throttled: list[Exchange] = []
         #: Tasks of peers that have not proved that they know the key, oldest first.
         self._strangers: dict[asyncio.Task[None], Channel] = {}
         self._told_at = float("-inf")
         self._untold = 0
         self._threads = None if system.simulated else Disk.make_threads()
+        #: Makes the disk of each session; tests replace it by a slow one.
+        self.make_disk: Callable[[], Disk] = lambda: Disk(self._threads)
 
     async def _start(self, address: Address) -> None:
         host, port = address
         numeric = resolve_to_numeric(host)
         if {ChannelKind.RD, ChannelKind.RC} & set(self._kinds):
-            self._opened = await endpoints.open_acceptors(numeric, self._limits)
+            self._opened = await endpoints.open_acceptors(numeric, self._limits, self._throttle)
             self._acceptors = {ChannelKind.RD: self._opened.rd, ChannelKind.RC: self._opened.rc}
         transport: Any = "rc" if system.simulated else "tcp"
         try:
@@ -155,6 +159,15 @@ class Server:
         more = f" ({self._untold} similar events before)" if self._untold else ""
         self._told_at, self._untold = now, 0
         self._tell(text + more)
+
+    def _throttle(self, is_scarce: bool) -> None:
+        """Pause the half of the sessions that have sent most, until receives are posted again."""
+        if is_scarce:
+            busy = [e for e in self._exchanges if e.receiver.open_transfers]
+            busy.sort(key=lambda e: e.channel.received_octets, reverse=True)
+            self._throttled = busy[: (len(busy) + 1) // 2]
+        for exchange in self._throttled:
+            exchange.pause_peer("receives", is_scarce)
 
     # ---- admission
 
@@ -209,7 +222,11 @@ class Server:
     async def _run_session(self, agreed: Agreement, peer: str) -> None:
         served = _Served(self, agreed)
         self._tell(f"{peer}: session over {agreed.channel.name}")
-        await served.exchange.run()
+        self._exchanges[served.exchange] = None
+        try:
+            await served.exchange.run()
+        finally:
+            del self._exchanges[served.exchange]
         error = served.exchange.error
         counts = f"{served.sent} files sent, {served.received} received, {served.failed} failed"
         ending = f": {error.strerror}" if error is not None else ""
@@ -228,7 +245,7 @@ class _Served:
 
     def __init__(self, server: Server, agreed: Agreement) -> None:
         self._tree = server.tree
-        self._disk = Disk(server._threads)
+        self._disk = server.make_disk()
         is_apart = agreed.channel is not agreed.rendezvous
         self.exchange = Exchange(
             agreed.channel,

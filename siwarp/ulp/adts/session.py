@@ -49,6 +49,9 @@ STALL_S = 5.0
 _TICK_S = 1.0
 #: Seconds for which the end of a session waits for the disk.
 _DISK_END_S = 5.0
+#: Seconds between the end of the rendezvous and the end of the session, in which a BYE or ERROR that
+#: the peer has sent on the channel arrives.
+_LAST_WORDS_S = 0.5
 #: Received units that wait for the disk; further units wait in the channel.
 _RING = 4
 
@@ -166,7 +169,8 @@ class Exchange:
         self._ring: asyncio.Queue[tuple[Received, list[Record]] | Record] = asyncio.Queue(_RING)
         self._last_id = 0
         self._paused_by_peer = False
-        self._pausing = False
+        #: Why the peer was asked to send no files.
+        self._pausing: set[str] = set()
         self._last_heard = self._last_active = system.monotonic()
         self._ending: asyncio.Event = asyncio.Event()
 
@@ -177,6 +181,16 @@ class Exchange:
         self._control.append((transfer, message))
         self._last_active = system.monotonic()
         self._wake.set()
+
+    def pause_peer(self, reason: str, paused: bool) -> None:
+        """Ask the peer to send no files while there is a reason."""
+        before = bool(self._pausing)
+        if paused:
+            self._pausing.add(reason)
+        else:
+            self._pausing.discard(reason)
+        if bool(self._pausing) != before:
+            self.post(wire.Resume() if before else wire.Pause())
 
     def wake(self) -> None:
         """Let the writer look for work; call it after ``sender.add``."""
@@ -421,7 +435,12 @@ class Exchange:
     async def _watch_rendezvous(self) -> None:
         assert self._rendezvous is not None
         while True:
-            messages = await receive_message(self._rendezvous)
+            try:
+                messages = await receive_message(self._rendezvous)
+            except ChannelEnded as e:
+                if e.cause == Cause.PEER_CLOSED:
+                    await asyncio.sleep(_LAST_WORDS_S)
+                raise
             if any(not isinstance(message, wire.Bye) for message in messages):
                 raise wire.WireError("a record on the rendezvous, while the session has a channel")
 
@@ -455,14 +474,7 @@ class Exchange:
 
     def _watch_disk(self, now: float) -> None:
         since = self._disk.busy_since
-        stalls = since is not None and now - since > STALL_S
-        if stalls != self._pausing:
-            self._pausing = stalls
-            self.post(wire.Pause() if stalls else wire.Resume())
-            if stalls:
-                self.channel.pause_granting()
-            else:
-                self.channel.resume_granting()
+        self.pause_peer("disk", since is not None and now - since > STALL_S)
 
 
 class _Own(Exception):

@@ -60,6 +60,7 @@ def test_a_tree_arrives_with_contents_modes_and_times(
     assert pump.sent.octets == pump.received.octets
 
 
+@pytest.mark.clause("ADTS-FILE-3")
 def test_many_small_files_are_packed_into_few_units(tmp_path: Path, target: Path) -> None:
     source = tmp_path / "many"
     source.mkdir()
@@ -128,6 +129,7 @@ class Reads(SystemCalls):
         return done
 
 
+@pytest.mark.clause("ADTS-RESUME-1", "ADTS-RESUME-2", "ADTS-RESUME-3")
 @pytest.mark.parametrize("seed", range(200))
 def test_a_transfer_that_is_cut_at_any_octet_is_resumed(tmp_path: Path, seed: int) -> None:
     draw = random.Random(seed)
@@ -149,6 +151,7 @@ def test_a_transfer_that_is_cut_at_any_octet_is_resumed(tmp_path: Path, seed: in
     assert calls.written <= data - written + 8192 and pump.sent.failures == []
 
 
+@pytest.mark.clause("ADTS-RESUME-3")
 def test_an_incomplete_file_with_other_octets_is_replaced(source: Path, target: Path) -> None:
     def cut(number: int) -> None:
         if number == 60:
@@ -186,6 +189,7 @@ class Failing(SystemCalls):
         return super().pwrite(fd, data, offset)
 
 
+@pytest.mark.clause("ADTS-FILE-8")
 @pytest.mark.parametrize(
     ("number", "code"),
     [
@@ -214,6 +218,7 @@ def test_a_failure_of_one_file_is_reported_to_both_ends_and_ends_no_other_file(
     assert contents(target) == left
 
 
+@pytest.mark.clause("ADTS-FILE-7")
 def test_a_file_that_changes_while_it_is_sent_fails_alone(source: Path, target: Path) -> None:
     changed = iter([source / "d" / "e" / "large"])
 
@@ -275,6 +280,7 @@ def test_hostile_paths_are_refused_and_nothing_is_created(
     assert list(target.parent.rglob("out*")) == [] and list(target.iterdir()) == []
 
 
+@pytest.mark.clause("ADTS-FILE-4", "ADTS-FILE-5", "ADTS-FILE-6")
 def test_a_wrong_digest_or_size_leaves_no_file(receiver: Receiver, target: Path) -> None:
     at_once = Option.AT_ONCE
     zeros = wire.Hole(0, 8)
@@ -298,6 +304,7 @@ def test_a_wrong_digest_or_size_leaves_no_file(receiver: Receiver, target: Path)
     assert list(target.iterdir()) == [] and receiver.open_transfers == 0
 
 
+@pytest.mark.clause("ADTS-FILE-2")
 def test_more_open_transfers_than_agreed_violate_the_protocol(receiver: Receiver) -> None:
     with pytest.raises(wire.WireError, match="more than 2 open transfers"):
         process(receiver, *((2 * i + 1, open_message(f"{i}", 9)) for i in range(3)))
@@ -309,6 +316,7 @@ def test_records_of_an_unknown_transfer_violate_the_protocol(receiver: Receiver)
         process(receiver, (9, wire.End(0, b"\0\0\0\0")))
 
 
+@pytest.mark.clause("ADTS-REQ-5")
 def test_an_open_for_a_request_that_was_not_made_is_refused(receiver: Receiver) -> None:
     replies = process(receiver, (1, open_message("a", 1, request=5)))
     assert error_codes(replies) == [ErrorCode.CANCELLED]
@@ -335,6 +343,7 @@ def test_a_reply_that_makes_no_sense_violates_the_protocol(
         sender.close()
 
 
+@pytest.mark.clause("ADTS-RESUME-3")
 def test_a_prefix_that_the_receiver_does_not_have_is_sent_again(source: Path, target: Path) -> None:
     with Tree(source) as tree, Tree(target, True) as destination:
         pump = Pump(destination)

@@ -42,6 +42,7 @@ def names(folder: Path) -> list[str]:
 # ---- paths
 
 
+@pytest.mark.clause("ADTS-PATH-1#a", "ADTS-PATH-1#b", "ADTS-PATH-1#c")
 @pytest.mark.parametrize(
     "path",
     ["/etc/passwd", "..", "../secret", "a/../../secret", "a//b", "a/", "./a", "a/.", "a\0b", "/"],
@@ -63,6 +64,7 @@ def test_a_path_that_could_leave_the_root_is_refused(root: Path, path: str) -> N
     assert names(root.parent) == ["root", "secret"]
 
 
+@pytest.mark.clause("ADTS-PATH-1#d")
 def test_paths_and_names_that_are_too_long_are_refused() -> None:
     assert split_path("a" * 255) == ["a" * 255]
     for path in ("a" * 256, "ü" * 128, "a/" * 2048 + "b"):
@@ -71,6 +73,7 @@ def test_paths_and_names_that_are_too_long_are_refused() -> None:
         assert error.value.errno == errno.ENAMETOOLONG
 
 
+@pytest.mark.clause("ADTS-PATH-2")
 def test_symbolic_links_are_never_followed(root: Path) -> None:
     (root / "up").symlink_to("..")
     (root / "link").symlink_to("../secret")
@@ -106,6 +109,7 @@ def test_a_temporary_name_that_is_a_link_or_a_second_name_is_not_written(root: P
     assert (root.parent / "secret").read_text() == "outside"
 
 
+@pytest.mark.clause("ADTS-PATH-3")
 def test_devices_fifos_and_sockets_are_neither_opened_nor_listed_as_files(root: Path) -> None:
     os.mkfifo(root / "fifo")
     with socket.socket(socket.AF_UNIX) as listening:
@@ -160,6 +164,7 @@ def test_a_tree_that_is_not_writable_changes_nothing(root: Path, use: str) -> No
     assert (root / "file").read_text() == "old" and names(root) == ["file"]
 
 
+@pytest.mark.clause("ADTS-FILE-6")
 def test_the_final_name_never_has_a_part_of_a_file(root: Path) -> None:
     (root / "file").write_text("old")
     with Tree(root, writable=True) as tree:
@@ -171,6 +176,7 @@ def test_the_final_name_never_has_a_part_of_a_file(root: Path) -> None:
     assert (root / "file").read_text() == "old" and names(root) == ["file"]
 
 
+@pytest.mark.clause("ADTS-FILE-4")
 @pytest.mark.parametrize(("offset", "data"), [(1, b"x"), (0, b"12345"), (5, b"x"), (1 << 62, b"x")])
 def test_octets_outside_of_the_announced_file_are_refused(
     root: Path, offset: int, data: bytes
@@ -187,6 +193,7 @@ def test_octets_outside_of_the_announced_file_are_refused(
     assert names(root) == []
 
 
+@pytest.mark.clause("ADTS-RESUME-1", "ADTS-REQ-2")
 def test_an_incomplete_file_is_resumed_only_by_the_same_version(root: Path) -> None:
     one = entry("file", 6)
     with Tree(root, writable=True) as tree:
@@ -211,6 +218,7 @@ def test_an_incomplete_file_is_resumed_only_by_the_same_version(root: Path) -> N
     assert (root / "file").read_bytes() == b"ABCDEF"
 
 
+@pytest.mark.clause("ADTS-RESUME-4")
 def test_two_transfers_of_one_version_never_share_a_temporary_file(root: Path) -> None:
     with Tree(root, writable=True) as tree:
         first = tree.begin(entry("file", 3), resume=True)
@@ -235,6 +243,7 @@ def test_names_of_255_octets_are_received_and_resumed(root: Path) -> None:
         assert (root / name).read_bytes() == b"ab"
 
 
+@pytest.mark.clause("ADTS-PATH-1#e")
 def test_names_of_incomplete_files_are_refused(root: Path) -> None:
     with Tree(root, writable=True) as tree, pytest.raises(OSError, match="reserved"):
         tree.begin(entry(temporary_name("a", "0" * 16), 1), resume=False)
