@@ -129,9 +129,9 @@ class Channel(ABC):
         self.received_octets = self.sent_octets = 0
         self.ended = None
         self._arrived: deque[Received] = deque()
-        # The futures of the reader task and of the writer task, while they wait.
+        # The future of the reader task, and those of tasks that wait for sends, while they wait.
         self._reader: asyncio.Future[None] | None = None
-        self._writer: asyncio.Future[None] | None = None
+        self._writers: list[asyncio.Future[None]] = []
 
     # ---- sending
 
@@ -239,7 +239,7 @@ class Channel(ABC):
             return
         self.ended = ChannelEnded(reason, cause)
         self._wake_reader()
-        self._wake_writer()
+        self._wake_writers()
         self._release_transport()
 
     def _ended_error(self) -> ChannelEnded:
@@ -260,17 +260,19 @@ class Channel(ABC):
         if self._reader is not None and not self._reader.done():
             self._reader.set_result(None)
 
-    async def _wait_for_writer_wake(self) -> None:
-        """Wait until ``_wake_writer`` is called; only the writer task may call it."""
-        self._writer = asyncio.get_running_loop().create_future()
+    async def _wait_for_wake(self) -> None:
+        """Wait until ``_wake_writers`` is called: by the writer task, and by one that closes."""
+        waiter = asyncio.get_running_loop().create_future()
+        self._writers.append(waiter)
         try:
-            await self._writer
+            await waiter
         finally:
-            self._writer = None
+            self._writers.remove(waiter)
 
-    def _wake_writer(self) -> None:
-        if self._writer is not None and not self._writer.done():
-            self._writer.set_result(None)
+    def _wake_writers(self) -> None:
+        for waiter in self._writers:
+            if not waiter.done():
+                waiter.set_result(None)
 
     def __repr__(self) -> str:
         state = "" if self.ended is None else f" ended: {self.ended.reason}"

@@ -35,7 +35,6 @@ from siwarp.verbs import (
     Address,
     Error,
     ErrorPolicy,
-    EventType,
     QPCap,
     QPInitAttr,
     QPType,
@@ -90,7 +89,6 @@ class RDPort:
         self.qp.to_rts()
         #: The address of the queue pair.
         self.address = self.qp.addr
-        device.on_event[self.qp] = self._on_event
         receives.find = self._find
         receives.unknown = self._on_stranger
 
@@ -107,21 +105,11 @@ class RDPort:
             if wc.source is not None:
                 self.qp.end_peer(wc.source)
             return
-        for source, other in list(self.channels.items()):
-            if source[0] == wc.source_octets and other is not channel:
-                other.end_of_process()
         try:
             _, granted, returned = parse_unit_header(view, channel.unit_size)
             channel.join(granted, returned)
         except (WireError, CreditError) as error:
             channel.abort(f"the peer's JOIN is invalid: {error}", Cause.PROTOCOL)
-
-    def _on_event(self, kind: EventType) -> None:
-        if kind == EventType.PEER_RESTARTED:
-            for restart in self.qp.restarts():
-                for channel in list(self.channels.values()):
-                    if channel.peer == restart.peer and channel.instance != restart.instance:
-                        channel.end_of_process()
 
 
 class RDChannel(RDMAChannel):
@@ -150,13 +138,12 @@ class RDChannel(RDMAChannel):
         self._port = port
         self._handle = AH(port.device.pd, peer)
         self._source: _Source | None = None
-        self.instance = 0
         #: An acceptor's channel: called when the peer has joined.
         self.on_joined: Callable[[], None] | None = None
 
     def listen_to(self, source: _Source) -> None:
         """Receive the units of this source."""
-        self._source, self.instance = source, source[1]
+        self._source = source
         self._port.channels[source] = self
 
     @property
@@ -175,14 +162,6 @@ class RDChannel(RDMAChannel):
         return (
             f"{self._peer_name()} has ended, or did not answer for {SILENCE_S:g} seconds: check "
             "that its program runs, and repeat the transfer"
-        )
-
-    def end_of_process(self) -> None:
-        """End the channel, because another process uses the peer's address."""
-        self._end(
-            f"the program of {self._peer_name()} has ended, and another one uses its address: "
-            "repeat the transfer",
-            Cause.LOST,
         )
 
     def join(self, granted: int, returned: int) -> None:
@@ -257,7 +236,12 @@ async def connect_rd(
             answered.set_result(None)
         return channel
 
+    def on_released() -> None:
+        if not answered.done() and channel.ended is not None:
+            answered.set_exception(ChannelEnded(channel.ended.reason, channel.ended.cause))
+
     port.receives.find = find_first
+    channel.on_released = on_released
     try:
         unit = memoryview(bytearray(CONTROL_SIZE))
         length = Join(token=token).put(unit, UNIT_HEADER_SIZE)
@@ -266,16 +250,15 @@ async def connect_rd(
         channel._post_control(bytes(unit[:length]))
         await asyncio.wait_for(asyncio.shield(answered), timeout)
     except (asyncio.TimeoutError, TimeoutError):
-        ended = channel.ended
+        answered.cancel()
         await channel.close("the peer did not answer")
-        if ended is not None:
-            raise ChannelEnded(ended.reason, ended.cause) from None
         raise ChannelEnded(
             f"the RD queue pair at {name} did not answer within {timeout:g} seconds: it has "
             "refused the token, or a firewall drops UDP datagrams",
             Cause.TIMEOUT,
         ) from None
     except BaseException:
+        answered.cancel()
         channel.abort("connecting was cancelled")
         raise
     return channel

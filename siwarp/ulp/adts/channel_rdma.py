@@ -8,9 +8,10 @@ import contextlib
 import os
 from abc import abstractmethod
 from collections.abc import Callable
+from functools import partial
 
 from siwarp.base.buffer import Buffer, octets
-from siwarp.ulp.adts.channel import CLOSE_S, Cause, Channel, Run
+from siwarp.ulp.adts.channel import CLOSE_S, Cause, Channel, ChannelEnded, Run
 from siwarp.ulp.adts.credit import CreditError, Credits, Role
 from siwarp.ulp.adts.device import Device
 from siwarp.ulp.adts.memory import Unit, Units
@@ -56,8 +57,11 @@ class RDMAChannel(Channel):
         #: time.
         self.window_limit = window_limit
         #: The time of the last unit with records, and of the first RECLAIM that is unanswered.
-        self.last_unit = asyncio.get_running_loop().time()
+        self._loop = asyncio.get_running_loop()
+        self.last_unit = self._loop.time()
         self.asked_at: float | None = None
+        #: The time since which no posted unit has completed; ``None`` if there is none.
+        self.stalled_since: float | None = None
         #: Whether the channel is the only one of its device, which it closes.
         self.owns_device = False
         #: Called when the transport has released all resources of the channel.
@@ -107,9 +111,10 @@ class RDMAChannel(Channel):
             if unit is not None:
                 return unit
             if not self._may_fill():
-                await self._wait_for_writer_wake()
+                await self._wait_for_wake()
                 continue
             turn = self._turn = self._units.request()
+            self.device.watch_stalls()
             try:
                 unit = await turn
             except BaseException:
@@ -133,14 +138,14 @@ class RDMAChannel(Channel):
 
     def _end_filling(self) -> None:
         self._filling -= 1
-        self._wake_writer()
+        self._wake_writers()
 
     async def send(self, unit: Unit, length: int, memory: Buffer | None = None) -> None:
         """See ``Channel``; returns when the unit is posted."""
         try:
             self._check_open()
             while not self.credits.sendable:  # a grant unit has used the credit
-                await self._wait_for_writer_wake()
+                await self._wait_for_wake()
                 self._check_open()
         except BaseException:
             unit.release()
@@ -172,6 +177,8 @@ class RDMAChannel(Channel):
         unit.on_release = None
         self._filling -= 1
         self._in_flight += 1
+        if self.stalled_since is None:
+            self.stalled_since = self._loop.time()
         self.sent_octets += total
 
     def _post(self, wr: SendWR, on_completion: Callable[[WC], None]) -> None:
@@ -182,6 +189,7 @@ class RDMAChannel(Channel):
         if mr is not None:
             mr.close()
         self._in_flight -= 1
+        self.stalled_since = self._loop.time() if self._in_flight else None
         unit.release()
         self._on_sent(wc)
 
@@ -189,7 +197,7 @@ class RDMAChannel(Channel):
         self._posted.discard(wc.wr_id)
         if wc.status and self.ended is None:
             self._end_by_completion(wc)
-        self._wake_writer()
+        self._wake_writers()
 
     async def send_file(
         self, header: bytes, fd: int, offset: int, length: int, run: Run | None = None
@@ -208,7 +216,7 @@ class RDMAChannel(Channel):
                     await asyncio.shield(reading)
                 except asyncio.CancelledError:
                     # The thread still writes to the unit.
-                    reading.add_done_callback(lambda done: (done.exception(), unit.release()))
+                    reading.add_done_callback(partial(_release_after_reading, unit))
                     raise
         except OSError:
             unit.release()
@@ -219,7 +227,7 @@ class RDMAChannel(Channel):
         """See ``Channel``."""
         while self._posted:
             self._check_open()
-            await self._wait_for_writer_wake()
+            await self._wait_for_wake()
 
     # ---- credits
 
@@ -307,7 +315,7 @@ class RDMAChannel(Channel):
             return
         self._after_credits_changed()
         self._send_grant_if_due()
-        self._wake_writer()
+        self._wake_writers()
 
     def _drop(self, receive: Receive) -> None:
         receive.holder = None
@@ -317,7 +325,7 @@ class RDMAChannel(Channel):
         self.credits.give_back(Reclaim.unpack(record).keep)
 
     def _deliver_unit(self, receive: Receive, view: memoryview) -> None:
-        self.last_unit = asyncio.get_running_loop().time()
+        self.last_unit = self._loop.time()
         if self._role is Role.ACCEPTOR:
             self._receives.adapt(self)
         receive.view = view
@@ -364,7 +372,7 @@ class RDMAChannel(Channel):
         """See ``Channel``."""
         try:
             if self.ended is None:
-                with contextlib.suppress(asyncio.TimeoutError, TimeoutError, Exception):
+                with contextlib.suppress(asyncio.TimeoutError, TimeoutError, ChannelEnded):
                     await asyncio.wait_for(self.flush(), CLOSE_S)
         finally:
             self.abort(reason)
@@ -373,6 +381,12 @@ class RDMAChannel(Channel):
     @abstractmethod
     async def _wait_released(self) -> None:
         """Wait until the queue pair, or the device of the channel alone, is closed."""
+
+
+def _release_after_reading(unit: Unit, reading: asyncio.Future[None]) -> None:
+    if not reading.cancelled():
+        reading.exception()  # nobody waits for the result any more
+    unit.release()
 
 
 def _read_file(fd: int, into: memoryview, offset: int) -> None:

@@ -67,7 +67,8 @@ class TCPChannel(Channel):
         self._sock = sock
         self._fd = sock.fileno()
         self._set_options()
-        self._allocate(HANDSHAKE_UNIT_SIZE)
+        # At first the channel reads one unit at a time, because ``use`` may follow each of them.
+        self._allocate(HANDSHAKE_UNIT_SIZE, 1)
         # The header of the next unit, and the unit itself once its header is complete.
         self._header = memoryview(bytearray(UNIT_HEADER_SIZE))
         self._header_have = 0
@@ -91,15 +92,19 @@ class TCPChannel(Channel):
         for level, option, value in options:
             self._sock.setsockopt(level, option, value)
 
-    def _allocate(self, unit: int) -> None:
+    def _allocate(self, unit: int, in_advance: int) -> None:
         self.unit_size = unit
-        self._receives = Pool(None, UNITS * unit, unit)
+        self._receives = Pool(None, in_advance * unit, unit)
         self._sends = Pool(None, UNITS * unit, unit)
 
     def use(self, unit: int) -> None:
-        """Continue with units of up to ``unit`` octets; no unit is partly received or filled."""
-        if unit != self.unit_size:
-            self._allocate(unit)
+        """Continue with units of up to ``unit`` octets.
+
+        Call it before any ``await`` after the unit was received behind which the peer may use the
+        larger size. No unit is being filled.
+        """
+        self._allocate(unit, UNITS)
+        self._continue_reading()
 
     # ---- sending
 
@@ -204,9 +209,9 @@ class TCPChannel(Channel):
                     raise
                 self._end_by_error(error)
                 raise self._ended_error() from None
-            self._loop.add_writer(self._fd, self._wake_writer)
+            self._loop.add_writer(self._fd, self._wake_writers)
             try:
-                await self._wait_for_writer_wake()
+                await self._wait_for_wake()
             finally:
                 if self.ended is None:
                     self._loop.remove_writer(self._fd)
@@ -261,6 +266,8 @@ class TCPChannel(Channel):
             return
         self._reading = True
         self._loop.add_reader(self._fd, self._on_readable)
+        if self._header_have == UNIT_HEADER_SIZE:
+            self._loop.call_soon(self._on_readable)  # the header is here, perhaps with no more
 
     def _stop_reading(self) -> None:
         if self._reading:
@@ -268,6 +275,8 @@ class TCPChannel(Channel):
             self._loop.remove_reader(self._fd)
 
     def _on_readable(self) -> None:
+        if not self._reading:
+            return
         try:
             for _ in range(READS_A_TURN):
                 if not self._read_once():

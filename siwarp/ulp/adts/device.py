@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from siwarp import aio
 from siwarp.cm import CMEventChannel
 from siwarp.ulp.adts.channel import Cause
-from siwarp.ulp.adts.memory import Pool
+from siwarp.ulp.adts.memory import Pool, SplitPool, Units
 from siwarp.verbs import (
     CQ,
     MR,
@@ -39,6 +39,8 @@ __all__ = ["CONTROL_SIZE", "Device"]
 
 #: Room for the completions of all sends and receives of a device.
 CQ_SIZE = 65536
+#: Seconds after which a channel whose peer takes no data is ended, if others need its memory.
+STALL_S = 20.0
 #: Completions polled at a time.
 BATCH = 64
 #: Largest unit that is sent inline: a grant unit, or a unit with RECLAIM or JOIN.
@@ -50,7 +52,9 @@ _FLUSHED = WC(0, WCStatus.WR_FLUSH_ERR, 0, 0, 0, 0, 0, 0, 0, 0, 0, b"", b"")
 
 
 class _Member(Protocol):
-    """A channel, or an acceptor, that must know when the device is lost."""
+    """A channel of the device."""
+
+    stalled_since: float | None
 
     def abort(self, reason: str, cause: Cause = Cause.CLOSED) -> None: ...
 
@@ -71,6 +75,8 @@ class Device:
             self.cq = CQ(self.context, CQ_SIZE, channel=CompChannel(self.context))
             self.cm = CMEventChannel(self.context)
             self.pool = Pool(self.pd, memory, unit)
+            #: Sources of smaller units, by their size.
+            self.split: dict[int, SplitPool] = {}
             self.control = MR(self.pd, CONTROL_SIZE, AccessFlag(0))
         except BaseException:
             self.context.close(force=True)
@@ -79,7 +85,7 @@ class Device:
         self._control_wr = SendWR(sg=[sge], send_flags=SendFlag.SIGNALED | SendFlag.INLINE)
         #: Whether a shared receive queue has asked for memory in vain.
         self.memory_short = False
-        #: Open channels and acceptors, in the order of their creation.
+        #: Open channels, in the order of their creation.
         self.members: dict[_Member, None] = {}
         #: For each request, by its wr_id, the function that gets its completion. The functions of
         #: receives stay; those of sends are removed by their completions.
@@ -89,6 +95,7 @@ class Device:
         #: For each object of an asynchronous event, the function that gets the event's type.
         self.on_event: dict[QP | SRQ, Callable[[EventType], None]] = {}
         self._gone: asyncio.Future[None] | None = None
+        self._stall_timer: asyncio.TimerHandle | None = None
         self._tasks = [
             self._loop.create_task(self._dispatch(run(), f"adts-{name}"))
             for name, run in (
@@ -102,6 +109,14 @@ class Device:
     def closed(self) -> bool:
         """Whether the device is closed, or is being closed."""
         return self._gone is not None
+
+    def units(self, size: int) -> Units:
+        """Return the source of units of one size: the pool, or parts of its units."""
+        if size == self.pool.unit:
+            return self.pool
+        if size not in self.split:
+            self.split[size] = SplitPool(self.pool, size)
+        return self.split[size]
 
     # ---- requests
 
@@ -133,6 +148,24 @@ class Device:
         self.control.view[: len(octets)] = octets
         self._control_wr.sg[0].length = len(octets)
         return self._control_wr
+
+    def watch_stalls(self) -> None:
+        """End channels whose peer takes no data, as long as tasks wait for memory."""
+        if self._stall_timer is None:
+            self._stall_timer = self._loop.call_later(1, self._end_stalled)
+
+    def _end_stalled(self) -> None:
+        self._stall_timer = None
+        oldest = self._loop.time() - STALL_S
+        for member in list(self.members):
+            if member.stalled_since is not None and member.stalled_since < oldest:
+                member.abort(
+                    f"the peer has taken no data for {STALL_S:g} seconds, and other sessions "
+                    "need the memory: repeat the transfer",
+                    Cause.TIMEOUT,
+                )
+        if any(one.waiting for one in (self.pool, *self.split.values())):
+            self.watch_stalls()
 
     # ---- dispatch
 
@@ -194,6 +227,8 @@ class Device:
             return
         self._gone = self._loop.create_future()
         self._end_members("this end has closed the device")
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
         for task in self._tasks:
             task.cancel()
         # Closing the device may wait for the peers for the setting linger_ms.

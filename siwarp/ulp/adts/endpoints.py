@@ -31,7 +31,6 @@ from siwarp.ulp.adts.channel_rd import RDChannel, RDPort, connect_rd
 from siwarp.ulp.adts.channel_tcp import TCPChannel, TCPListener, connect_tcp, listen_tcp
 from siwarp.ulp.adts.credit import Credits, Role
 from siwarp.ulp.adts.device import Device
-from siwarp.ulp.adts.memory import SplitPool, Units
 from siwarp.ulp.adts.receives import FOR_SENDS, Receives
 from siwarp.ulp.adts.wire import HANDSHAKE_UNIT_SIZE, MIN_UNIT_SIZE
 from siwarp.verbs import WC, Address, Error, LimitError, source_toward
@@ -62,7 +61,6 @@ class _Memory:
     def __init__(self, device: Device, limits: Limits) -> None:
         self.device = device
         self.limits = limits
-        self._split: dict[int, Units] = {limits.unit: device.pool}
         #: Sessions with units of the largest size.
         self.large = 0
 
@@ -75,12 +73,6 @@ class _Memory:
         while size > peer_unit and size > MIN_UNIT_SIZE:
             size //= 2
         return size
-
-    def units(self, size: int) -> Units:
-        """Return the source of units of one size."""
-        if size not in self._split:
-            self._split[size] = SplitPool(self.device.pool, size)
-        return self._split[size]
 
     def receive_limit(self, size: int) -> int:
         """Return the most receives of one size that one transport may post."""
@@ -158,7 +150,7 @@ class _RCAcceptor(_Acceptor):
         if size not in self._receives:
             self._receives[size] = RCReceives(
                 self._memory.device,
-                self._memory.units(size),
+                self._memory.device.units(size),
                 self._memory.receive_limit(size),
                 self._scarce,
             )
@@ -184,7 +176,7 @@ class _RCAcceptor(_Acceptor):
                 event,
                 self._memory.device,
                 receives,
-                self._memory.units(receives.unit),
+                self._memory.device.units(receives.unit),
                 expected.credits,
                 self._memory.limits.window,
                 expected.accepted,
@@ -206,7 +198,7 @@ class _RDAcceptor(_Acceptor):
         if port is None:
             receives = Receives(
                 self._memory.device,
-                self._memory.units(size),
+                self._memory.device.units(size),
                 self._memory.receive_limit(size),
                 self._scarce,
             )
@@ -229,7 +221,7 @@ class _RDAcceptor(_Acceptor):
         try:
             channel = RDChannel(
                 port,
-                self._memory.units(receives.unit),
+                self._memory.device.units(receives.unit),
                 expected.credits,
                 Role.ACCEPTOR,
                 self._memory.limits.window,
@@ -430,10 +422,8 @@ async def connect(
     """
     if transport == "tcp":
         return await connect_tcp(address, timeout)
-    units = 2 * max(RENDEZVOUS_WINDOW, FOR_SENDS)
-    device = _open_client_device(
-        address, Limits(), units * HANDSHAKE_UNIT_SIZE, HANDSHAKE_UNIT_SIZE
-    )
+    memory = 2 * FOR_SENDS * HANDSHAKE_UNIT_SIZE
+    device = _open_client_device(address, Limits(), memory, HANDSHAKE_UNIT_SIZE)
     try:
         receives = RCReceives(device, device.pool, RENDEZVOUS_WINDOW)
         receives.grow(RENDEZVOUS_WINDOW)

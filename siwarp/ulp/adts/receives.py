@@ -19,7 +19,7 @@ from siwarp.ulp.adts.channel import Cause, Received
 from siwarp.ulp.adts.credit import Credits
 from siwarp.ulp.adts.device import Device
 from siwarp.ulp.adts.memory import Unit, Units
-from siwarp.verbs import SRQ, WC, EventType, LimitError, SrqAttr
+from siwarp.verbs import SRQ, WC, EventType, LimitError, SrqAttr, StateError
 
 __all__ = ["Receive", "Receives"]
 
@@ -141,7 +141,10 @@ class Receives:
             if pool.free > 2 * FOR_SENDS:
                 self.device.memory_short = False
             return
-        self.srq.post_recv(receive.wr)
+        try:
+            self.srq.post_recv(receive.wr)
+        except StateError:
+            return  # the device was lost, as its dispatcher will find out
         self.posted += 1
         if self._is_scarce and self.posted * 2 >= self.total:
             self._set_scarce(False)

@@ -66,7 +66,7 @@ def test_units_arrive_in_order_in_both_directions_in_spite_of_loss(world: World,
 
 @KINDS
 def test_a_line_of_50_mbit_s_with_81_ms_each_way_is_full(world: World, kind: str) -> None:
-    world.faults("delay=81ms,rate=50mbit")
+    world.faults("delay=81ms,rate=50Mbit")
     limits = Limits(unit=1 << 20)
 
     async def transfer() -> None:
@@ -132,7 +132,7 @@ def let_send_without_credit(channel: Channel, units: int) -> None:
     """Make a channel believe that its peer has granted more credits."""
     assert isinstance(channel, RDMAChannel)
     channel.credits._limit += units
-    channel._wake_writer()
+    channel._wake_writers()
 
 
 @KINDS
