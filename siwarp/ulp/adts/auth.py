@@ -139,7 +139,7 @@ def read_key_file(path: Path) -> Key:
         raise KeyFileError(
             error.errno, f"cannot open the key file: {error.strerror}", path
         ) from None
-    with os.fdopen(fd, "rb") as file:
+    try:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
             raise KeyFileError(errno.EINVAL, "the key file is not a regular file", path)
@@ -155,7 +155,9 @@ def read_key_file(path: Path) -> Key:
             raise KeyFileError(
                 errno.EPERM, f"the key file has the mode {mode:04o}: use chmod 0600", path
             )
-        octets = file.read(_MAX_FILE)
+        octets = os.read(fd, _MAX_FILE)
+    finally:
+        os.close(fd)
     try:
         return Key.from_text(octets.decode("ascii"))
     except ValueError:

@@ -103,7 +103,9 @@ class Credits:
     def sendable(self) -> int:
         """Number of units with records that may be sent now. A grant unit may reduce it."""
         credit = self._limit - self._used
-        return credit if self._role is Role.INITIATOR else max(0, credit - 1)
+        if self._role is Role.ACCEPTOR:
+            return max(0, credit - 1)
+        return credit if self._keep is None else min(credit, self._keep + 1)
 
     @property
     def grant_due(self) -> bool:
