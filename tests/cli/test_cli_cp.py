@@ -17,6 +17,8 @@ from typing import Any
 import pytest
 from cli.cli_harness import COMMAND, run_siwarp
 
+from siwarp.ulp import adts
+
 CHANNELS = ("rd", "rc", "tcp")
 
 
@@ -215,6 +217,39 @@ def test_peers_that_send_nothing_garbage_or_half_a_handshake_keep_nobody_out(
         done = server.cp(f"{server.url}file", tmp_path, "--channel", "tcp")
         assert done.returncode == 0, done.stderr
     assert (tmp_path / "file").read_text() == "x"
+
+
+def test_a_sparse_file_of_5_gib_is_copied_as_holes(tmp_path: Path) -> None:
+    source, copy = tmp_path / "sparse", tmp_path / "root" / "sparse"
+    with source.open("wb") as file:
+        file.truncate(5 << 30)
+        os.pwrite(file.fileno(), b"x" * 100_000, 3 << 30)
+    with serving(tmp_path / "root", "--write") as server:
+        done = server.cp(source, server.url, "--json")
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["octets"] == 5 << 30
+    assert copy.stat().st_size == 5 << 30 and copy.stat().st_blocks * 512 < 1 << 20
+    with copy.open("rb") as file:
+        assert os.pread(file.fileno(), 100_002, (3 << 30) - 1) == b"\0" + b"x" * 100_000 + b"\0"
+
+
+def test_a_program_without_an_event_loop_copies_and_uses_memory(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"0123456789")
+    with serving(tmp_path / "root", "--write") as server:
+        key = adts.Key.from_text(server.key)
+        result = adts.copy([tmp_path / "file"], f"{server.url}one", key=key, channels=["tcp"])
+        assert (result.files, result.octets, result.channel) == (1, 10, "tcp")
+        with adts.Client(("127.0.0.1", server.port), key=key) as client:
+            assert client.channel == "rd"
+            client.put(b"abc", "two")
+            assert [e.path for e in client.entries(recursive=True)] == ["", "one", "two"]
+            memory = bytearray(10)
+            client.get("one", memory)
+            assert memory == b"0123456789"
+            client.delete("one")
+            with pytest.raises(adts.ADTSError, match="one: No such file"):
+                client.stat("one")
+    assert octets_of(tmp_path / "root") == {"two": b"abc"}
 
 
 @pytest.mark.root

@@ -252,7 +252,7 @@ class Session:
                 stack.callback(tree.close)
                 first = await self._disk.run(tree.entry, name)
                 if first.kind == FileKind.DIRECTORY and not recursive:
-                    raise ADTSError(ErrorCode.KIND, f"{source} is a directory: copy it with -r")
+                    raise ADTSError(ErrorCode.KIND, f"{source} is a directory: give -r to copy it")
                 if progress is not None:
                     total = await self._disk.run(_total, tree, name)
                 plan = FilePlan(

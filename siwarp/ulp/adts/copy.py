@@ -50,7 +50,7 @@ def parse_remote(text: str) -> Remote | None:
     except ValueError as e:
         raise ValueError(f"{text}: {e}") from None
     if not host or parts.username is not None or parts.query or parts.fragment:
-        raise ValueError(f"{text}: write {SCHEME}://HOST[:PORT]/PATH")
+        raise ValueError(f"{text}: give {SCHEME}://HOST[:PORT]/PATH")
     path = unquote(parts.path, errors="surrogateescape").strip("/")
     return Remote((host, port or DEFAULT_PORT), path)
 
@@ -91,11 +91,11 @@ async def copy_async(
     remotes = [parse_remote(os.fspath(source)) for source in sources]
     first = remotes[0] if remotes else None
     if to is None and first is None:
-        raise ValueError(f"no path is at a server: write {SCHEME}://HOST[:PORT]/PATH for one side")
+        raise ValueError(f"no path is at a server: give {SCHEME}://HOST[:PORT]/PATH for one side")
     if to is not None and any(remotes):
-        raise ValueError("both sides are at a server: copy to this machine first")
+        raise ValueError("both sides are at a server: one of them must be on this machine")
     if to is None and any(r is None or r.address != (first and first.address) for r in remotes):
-        raise ValueError("the sources are not all at the same server: copy them one by one")
+        raise ValueError("all sources must be at the same server")
     address = (to or first).address  # type: ignore[union-attr]
     options: dict[str, Any] = {
         "recursive": recursive,

@@ -205,7 +205,8 @@ async def _open_first(
             refused.append(f"no {kind.name} channel: {e.reason}")
         except asyncio.TimeoutError:
             raise ADTSError(
-                ErrorCode.TIMEOUT, f"{shown_address(rendezvous.peer)} did not answer in time"
+                ErrorCode.TIMEOUT,
+                f"{shown_address(rendezvous.peer)} did not answer in time: try again",
             ) from None
         except wire.WireError as e:
             raise ADTSError(ErrorCode.PROTOCOL, f"{shown_address(rendezvous.peer)}: {e}") from None
@@ -252,7 +253,8 @@ async def admit(
         theirs = await asyncio.wait_for(_verify(rendezvous, key, kinds, limits), HANDSHAKE_S)
     except asyncio.TimeoutError:
         raise ADTSError(
-            ErrorCode.TIMEOUT, f"the handshake was not complete within {HANDSHAKE_S:.0f} s"
+            ErrorCode.TIMEOUT,
+            f"the handshake was not complete within {HANDSHAKE_S:.0f} s: try again",
         ) from None
     hello, proof = theirs
     on_proof()
@@ -263,7 +265,8 @@ async def admit(
         )
     except asyncio.TimeoutError:
         raise ADTSError(
-            ErrorCode.TIMEOUT, f"no channel was opened within {CHANNEL_S:.0f} s"
+            ErrorCode.TIMEOUT,
+            f"no channel was opened within {CHANNEL_S:.0f} s: try another channel, tcp for example",
         ) from None
     return replace(agreed, channel=channel)
 
@@ -301,7 +304,7 @@ async def _offer_until_open(
     if not common:
         raise ADTSError(
             ErrorCode.CHANNEL,
-            "this server has none of the channels that you ask for; it has "
+            "this server has none of the channels that you ask for: choose from "
             + ", ".join(kind.name for kind in kinds),
         )
     kind = common[0]

@@ -61,7 +61,9 @@ class TreeDestination:
     def make_symlink(self, entry: Entry) -> None:
         """Create a symbolic link if links are wanted."""
         if not self._symlinks:
-            raise OSError(errno.ELOOP, f"{entry.path}: skipped, because it is a symbolic link")
+            raise OSError(
+                errno.ELOOP, f"{entry.path}: skipped, because it is a symbolic link (give --links)"
+            )
         self._tree.make_symlink(replace(entry, path=self._here(entry.path)))
 
 
@@ -93,7 +95,8 @@ class ObjectDestination:
             raise OSError(errno.EINVAL, "the memory to receive into is read-only")
         if len(view) < entry.size:
             raise OSError(
-                errno.ENOSPC, f"{entry.path}: {entry.size} octets do not fit into {len(view)}"
+                errno.ENOSPC,
+                f"{entry.path}: needs memory of {entry.size} octets, but {len(view)} were given",
             )
         return _MemoryIncoming(view, entry)
 
@@ -112,13 +115,13 @@ class _ObjectIncoming:
         self.position = 0
 
     def extent(self, offset: int) -> Extent:
-        raise OSError(errno.EOPNOTSUPP, "nothing is resumed")
+        raise NotImplementedError
 
     def read(self, into: memoryview, offset: int) -> None:
-        raise OSError(errno.EOPNOTSUPP, "nothing is resumed")
+        raise NotImplementedError
 
     def restart(self) -> None:
-        raise OSError(errno.EOPNOTSUPP, "nothing is resumed")
+        raise NotImplementedError
 
     def write(self, offset: int, data: memoryview) -> None:
         if offset != self.position or len(data) > self.entry.size - offset:
@@ -221,14 +224,18 @@ class _FileOrigin:
         while done < len(into):
             data = self._file.read(len(into) - done)
             if not data:
-                raise OSError(errno.EAGAIN, "the file became shorter while it was sent")
+                raise OSError(
+                    errno.EAGAIN, "the file became shorter while it was sent: send it again"
+                )
             into[done : done + len(data)] = data
             done += len(data)
 
     def check_unchanged(self) -> None:
         with contextlib.suppress(io.UnsupportedOperation):
             if self._file.seek(0, io.SEEK_END) - self._start != self.entry.size:
-                raise OSError(errno.EAGAIN, "the file became longer while it was sent")
+                raise OSError(
+                    errno.EAGAIN, "the file became longer while it was sent: send it again"
+                )
 
     def close(self) -> None:
         pass

@@ -292,7 +292,7 @@ class _Served:
         if isinstance(message, wire.List):
             return ListPlan(entries, request)
         if first.kind == FileKind.DIRECTORY and not recursive:
-            raise OSError(errno.EISDIR, f"{path or '.'} is a directory: copy it with -r")
+            raise OSError(errno.EISDIR, f"{path or '.'} is a directory: give -r to copy it")
         return FilePlan(
             self._tree,
             entries,

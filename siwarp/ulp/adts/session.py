@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from siwarp.base import system
@@ -49,11 +49,13 @@ STALL_S = 5.0
 _TICK_S = 1.0
 #: Seconds for which the end of a session waits for the disk.
 _DISK_END_S = 5.0
-#: Seconds between the end of the rendezvous and the end of the session, in which a BYE or ERROR that
-#: the peer has sent on the channel arrives.
+#: Seconds between the end of the rendezvous and the end of the session, in which a BYE or ERROR
+#: that the peer has sent on the channel arrives.
 _LAST_WORDS_S = 0.5
 #: Received units that wait for the disk; further units wait in the channel.
 _RING = 4
+#: Messages that wait to be sent, above which no more units are received.
+_UNSENT = 1024
 
 #: Records about transfers that the peer sends, and that this end sends.
 _OF_SENDERS = {Type.OPEN, Type.DATA, Type.HOLE, Type.END}
@@ -165,6 +167,9 @@ class Exchange:
         self._on_outcome = on_outcome
         self._control: deque[tuple[int, Message]] = deque()
         self._wake = asyncio.Event()
+        #: Whether fewer than _UNSENT messages wait to be sent.
+        self._has_room = asyncio.Event()
+        self._has_room.set()
         # Answers wait behind the files that were received before them.
         self._ring: asyncio.Queue[tuple[Received, list[Record]] | Record] = asyncio.Queue(_RING)
         self._last_id = 0
@@ -179,6 +184,8 @@ class Exchange:
     def post(self, message: Message, transfer: int = 0) -> None:
         """Send a message as soon as possible."""
         self._control.append((transfer, message))
+        if len(self._control) >= _UNSENT:
+            self._has_room.clear()
         self._last_active = system.monotonic()
         self._wake.set()
 
@@ -213,15 +220,14 @@ class Exchange:
             )
         ]
         try:
-            ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            ended, others = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            await _cancel(others)
             # If several have ended, an error says more than the end of the channel.
             errors = [e for task in ended if (e := task.exception()) is not None]
             errors.sort(key=lambda e: isinstance(e, ChannelEnded))
             await self._end(errors[0] if errors else None)
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await _cancel(tasks)
             for end in (self.channel, self._rendezvous):
                 if end is not None:
                     end.abort("the session has ended")
@@ -238,8 +244,8 @@ class Exchange:
         if error is None:
             await self.channel.close("the session has ended")
         elif isinstance(error, wire.WireError):
-            text = f"{shown_address(self.channel.peer)} violates the protocol: {error}"
-            self.error = ADTSError(ErrorCode.PROTOCOL, text)
+            peer = shown_address(self.channel.peer)
+            self.error = ADTSError(ErrorCode.PROTOCOL, f"{peer} violates the protocol: {error}")
             await self._say(wire.Error(ErrorCode.PROTOCOL, clip(str(error))))
         elif isinstance(error, ChannelEnded):
             self.error = ended_error(error)
@@ -275,6 +281,8 @@ class Exchange:
 
     async def _read(self) -> None:
         while True:
+            # A peer that sends, but does not let this end answer, waits for itself.
+            await self._has_room.wait()
             received = await self.channel.receive()
             self._last_heard = system.monotonic()
             records: list[Record] = []
@@ -329,16 +337,14 @@ class Exchange:
     def _handle(self, record: Record) -> bool:
         """Handle a record that is not for the receiver; return whether the session has ended."""
         kind = record.type
-        if kind in _OF_RECEIVERS:
-            self.sender.reply(record)
-            self._wake.set()
-        elif kind == Type.ERROR and not record.transfer:
+        if kind == Type.ERROR and not record.transfer:
             message = wire.Error.unpack(record)
             peer = shown_address(self.channel.peer)
             raise ADTSError(message.code, f"{peer} has ended the session: {message.text}")
-        elif kind in {Type.ERROR, Type.CANCEL}:
-            self.sender.reply(record)
-            self._wake.set()
+        if kind in _OF_RECEIVERS | {Type.ERROR, Type.CANCEL}:
+            if self.sender.is_busy:
+                self.sender.reply(record)
+                self._wake.set()
         elif kind in {Type.PAUSE, Type.RESUME}:
             self._paused_by_peer = kind == Type.PAUSE
             self._wake.set()
@@ -356,20 +362,17 @@ class Exchange:
         while True:
             item = await self._ring.get()
             if isinstance(item, Record):
-                self.requests[item.transfer](item)
+                if item.transfer in self.requests:
+                    self.requests[item.transfer](item)
                 continue
             received, records = item
             done = self._disk.run(self.receiver.process, records)
             # The disk uses the unit even if this task is cancelled meanwhile.
             done.add_done_callback(lambda _, received=received: received.release())  # type: ignore[misc]
-            outcome = await self._shielded(done)
+            outcome = await asyncio.shield(done)
             for transfer, message in outcome.replies:
                 self.post(message, transfer)
             self._report(outcome, False)
-
-    @staticmethod
-    async def _shielded(call: asyncio.Future[Any]) -> Any:
-        return await asyncio.shield(call)
 
     def _report(self, outcome: Outcome, is_sent: bool) -> None:
         self._last_active = system.monotonic()
@@ -428,6 +431,8 @@ class Exchange:
         while self._control and self._control[0][1].octets() <= len(view) - at:
             transfer, message = self._control.popleft()
             at = message.put(view, at, transfer)
+        if len(self._control) < _UNSENT:
+            self._has_room.set()
         return at
 
     # ---- limits
@@ -448,7 +453,8 @@ class Exchange:
         while True:
             await asyncio.sleep(_TICK_S)
             now = system.monotonic()
-            self._watch_disk(now)
+            if self._watch_disk(now):
+                continue  # this end is the slow one
             peer = shown_address(self.channel.peer)
             if self._owes():
                 limit = PAUSED_SILENCE_S if self._paused_by_peer else SILENCE_S
@@ -472,9 +478,25 @@ class Exchange:
             or bool(self.requests)
         )
 
-    def _watch_disk(self, now: float) -> None:
+    def _watch_disk(self, now: float) -> bool:
+        """Pause the peer while the disk stalls; return whether it does."""
         since = self._disk.busy_since
-        self.pause_peer("disk", since is not None and now - since > STALL_S)
+        stalls = since is not None and now - since > STALL_S
+        self.pause_peer("disk", stalls)
+        if since is not None and now - since > PAUSED_SILENCE_S:
+            raise _Own(
+                ErrorCode.IO,
+                f"the file system has not answered for {PAUSED_SILENCE_S:.0f} s: check the disk",
+            )
+        if stalls:
+            self._last_active = now
+        return stalls
+
+
+async def _cancel(tasks: Iterable[asyncio.Future[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class _Own(Exception):

@@ -270,7 +270,14 @@ class Sender:
         self._plans.append(plan)
 
     def reply(self, record: Record) -> None:
-        """Take the peer's record about a transfer of this end; its body may be a view."""
+        """Take the peer's record about a transfer of this end; its body may be a view.
+
+        Raises:
+            WireError: more records wait than a receiver can have a reason to send.
+
+        """
+        if len(self._replies) > 4 * self._files:
+            raise wire.WireError(f"more than {4 * self._files} replies about {self._files} files")
         self._replies.append(record._replace(body=memoryview(bytes(record.body))))
 
     @property
@@ -430,7 +437,7 @@ class Sender:
         """Return the entry, or the reason why it is not sent."""
         path = entry.path
         if entry.kind is None or (entry.kind == FileKind.SYMLINK and not plan.symlinks):
-            what = "a symbolic link" if entry.kind else "a device, FIFO or socket"
+            what = "a symbolic link (give --links)" if entry.kind else "a device, FIFO or socket"
             return Failure(path, ErrorCode.KIND, f"{path}: skipped, because it is {what}")
         try:
             needed = self._open_record(_Sending(entry, plan)).octets()

@@ -110,7 +110,7 @@ def split_path(path: str) -> list[str]:
     encoded = os.fsencode(path)
     if len(encoded) > MAX_PATH:
         raise OSError(
-            errno.ENAMETOOLONG, f"a path of {len(encoded)} octets: the limit is {MAX_PATH}"
+            errno.ENAMETOOLONG, f"a path has at most {MAX_PATH} octets, not {len(encoded)}"
         )
     if not path:
         return []
@@ -124,11 +124,13 @@ def split_path(path: str) -> list[str]:
             )
         if len(os.fsencode(part)) > NAME_MAX:
             raise OSError(
-                errno.ENAMETOOLONG, f"the name {part!r:.40} has more than {NAME_MAX} octets"
+                errno.ENAMETOOLONG,
+                f"a name has at most {NAME_MAX} octets: {part!r:.40} is too long",
             )
         if _TEMPORARY.fullmatch(part):
             raise OSError(
-                errno.EINVAL, f"the name {part!r} is reserved for incomplete files: rename the file"
+                errno.EINVAL,
+                f"the name {part!r} is reserved for incomplete files: use another name",
             )
     return parts
 
@@ -189,7 +191,8 @@ class Tree:
                     if e.errno in {errno.ELOOP, errno.ENOTDIR}:
                         raise OSError(
                             errno.ENOTDIR,
-                            f"{where} is not a directory (symbolic links are not followed)",
+                            f"{where} is not a directory, or a symbolic link, which is not "
+                            "followed: give the path without links",
                         ) from None
                     raise _named(e, where) from None
                 os.close(fd)
@@ -247,7 +250,7 @@ class Tree:
         """
         parts = split_path(path)
         if not parts:
-            raise OSError(errno.EISDIR, f"{self.root} is a directory")
+            raise OSError(errno.EISDIR, "the root is a directory: name a file in it")
         with self._directory(parts[:-1]) as directory, _naming(path):
             _check_regular(path, os.stat(parts[-1], dir_fd=directory, follow_symlinks=False))
             fd = os.open(parts[-1], os.O_RDONLY | _FILE, dir_fd=directory)
@@ -278,7 +281,7 @@ class Tree:
         parts = split_path(entry.path)
         self._check_writable(entry.path)
         if not parts:
-            raise OSError(errno.EISDIR, f"{self.root} is a directory: name a file in it")
+            raise OSError(errno.EISDIR, "the root is a directory: name a file in it")
         name, temporary = parts[-1], temporary_name(parts[-1], entry.tag())
         with contextlib.ExitStack() as stack:
             directory = stack.enter_context(self._directory(parts[:-1]))
@@ -286,7 +289,7 @@ class Tree:
             with contextlib.suppress(FileNotFoundError):
                 status = os.stat(name, dir_fd=directory, follow_symlinks=False)
                 if stat.S_ISDIR(status.st_mode):
-                    raise OSError(errno.EISDIR, "is a directory at the receiver")
+                    raise OSError(errno.EISDIR, "is a directory at the receiver: use another name")
             if resume:
                 _remove_other_versions(directory, name, temporary)
             fd = _open_temporary(directory, temporary)
@@ -359,7 +362,7 @@ class Tree:
         parts = split_path(path)
         self._check_writable(path)
         if not parts:
-            raise OSError(errno.EINVAL, "the root cannot be deleted")
+            raise OSError(errno.EINVAL, "the root cannot be deleted: name what is in it")
         with self._directory(parts[:-1]) as directory, _naming(path):
             status = os.stat(parts[-1], dir_fd=directory, follow_symlinks=False)
             if stat.S_ISDIR(status.st_mode):
@@ -583,9 +586,11 @@ def _entry(path: str, status: os.stat_result, target: str = "") -> Entry:
 
 def _check_regular(path: str, status: os.stat_result) -> None:
     if stat.S_ISDIR(status.st_mode):
-        raise OSError(errno.EISDIR, "is a directory")
+        raise OSError(errno.EISDIR, "is a directory: give -r to copy it")
     if stat.S_ISLNK(status.st_mode):
-        raise OSError(errno.ELOOP, "is a symbolic link, which is not followed")
+        raise OSError(
+            errno.ELOOP, "is a symbolic link, which is not followed: give the path of its target"
+        )
     if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "is a device, FIFO or socket: only files are transferred")
 
@@ -596,7 +601,7 @@ def _open_temporary(directory: int, name: str) -> int:
     try:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
-            raise OSError(errno.EEXIST, f"{name} is not a file of a transfer: delete it")
+            raise OSError(errno.EEXIST, f"{name} is not a file of a transfer: remove it")
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -201,7 +201,7 @@ def test_no_common_channel_is_an_error_that_lists_the_servers(hosts: Hosts) -> N
 
     async def ask_for_the_other() -> None:
         async with await hosts.serve():
-            with pytest.raises(ADTSError, match=f"it has {hosts.kind.upper()}") as error:
+            with pytest.raises(ADTSError, match=f"choose from {hosts.kind.upper()}") as error:
                 await hosts.connect(channels=[other])
             assert error.value.code == ErrorCode.CHANNEL
 

@@ -88,7 +88,7 @@ def test_symbolic_links_are_failures_unless_they_are_wanted(source: Path, target
     pump = copy(source, target)
     assert sorted(f.text for f in pump.sent.failures) == [
         "fifo: skipped, because it is a device, FIFO or socket",
-        "link: skipped, because it is a symbolic link",
+        "link: skipped, because it is a symbolic link (give --links)",
     ]
     assert [f.code for f in pump.received.failures] == [ErrorCode.KIND] * 2
     pump = copy(source, target, symlinks=True)
@@ -268,7 +268,7 @@ def receiver(target: Path) -> Receiver:
 
 
 @pytest.mark.parametrize(
-    "path", ["../out", "/out", "a/../../out", "", "a//b", ".x.adts-0123456789abcdef", "n" * 256]
+    "path", ["../out", "/out", "a/../../out", "a//b", ".x.adts-0123456789abcdef", "n" * 256]
 )
 def test_hostile_paths_are_refused_and_nothing_is_created(
     receiver: Receiver, target: Path, path: str
@@ -276,7 +276,7 @@ def test_hostile_paths_are_refused_and_nothing_is_created(
     for i, kind in enumerate(FileKind):
         message = open_message(path, 0, kind=kind, target=b"x", options=Option.AT_ONCE)
         codes = error_codes(process(receiver, (2 * i + 1, message)))
-        assert codes == [ErrorCode.NAME if path else codes[0]]
+        assert codes == [ErrorCode.NAME]
     assert list(target.parent.rglob("out*")) == [] and list(target.iterdir()) == []
 
 
@@ -284,23 +284,26 @@ def test_hostile_paths_are_refused_and_nothing_is_created(
 def test_a_wrong_digest_or_size_leaves_no_file(receiver: Receiver, target: Path) -> None:
     at_once = Option.AT_ONCE
     zeros = wire.Hole(0, 8)
-    assert error_codes(
-        process(
-            receiver,
-            (1, open_message("a", 8, options=at_once)),
-            (1, zeros),
-            (1, wire.End(8, b"\0\0\0\0")),
-            (3, open_message("b", 8, options=at_once)),
-            (3, zeros),
-            (3, wire.End(9, b"\0\0\0\0")),
-            (5, open_message("c", 8, options=at_once)),
-            (5, wire.Hole(1, 7)),
-            (7, open_message("e", 8, options=at_once)),
-            (7, wire.Hole(0, 9)),
-            (9, open_message("f", 8, options=at_once)),
-            (9, wire.End(8, b"\0\0\0\0")),
+    assert (
+        error_codes(
+            process(
+                receiver,
+                (1, open_message("a", 8, options=at_once)),
+                (1, zeros),
+                (1, wire.End(8, b"\0\0\0\0")),
+                (3, open_message("b", 8, options=at_once)),
+                (3, zeros),
+                (3, wire.End(9, b"\0\0\0\0")),
+                (5, open_message("c", 8, options=at_once)),
+                (5, wire.Hole(1, 7)),
+                (7, open_message("e", 8, options=at_once)),
+                (7, wire.Hole(0, 9)),
+                (9, open_message("f", 8, options=at_once)),
+                (9, wire.End(8, b"\0\0\0\0")),
+            )
         )
-    ) == [ErrorCode.DIGEST] + [ErrorCode.PROTOCOL] * 3 + [ErrorCode.DIGEST]
+        == [ErrorCode.DIGEST] + [ErrorCode.PROTOCOL] * 4
+    )
     assert list(target.iterdir()) == [] and receiver.open_transfers == 0
 
 

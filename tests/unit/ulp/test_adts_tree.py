@@ -85,7 +85,7 @@ def test_symbolic_links_are_never_followed(root: Path) -> None:
                 tree.entry,
                 lambda path: tree.begin(entry(path, 1), resume=False),
             ):
-                with pytest.raises(NotADirectoryError, match="links are not followed"):
+                with pytest.raises(NotADirectoryError, match="not followed"):
                     use(path)
         with pytest.raises(OSError, match="symbolic link, which is not followed"):
             tree.open_for_send("link")
