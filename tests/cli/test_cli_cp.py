@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from cli.cli_harness import COMMAND, run_siwarp
+from harness.verbs_harness import wait_until
 
 from siwarp.ulp import adts
 
@@ -83,16 +84,14 @@ def test_directories_are_copied_in_both_directions_over_each_channel(tmp_path: P
         assert json.loads(again.stdout)["skipped"] == 53
 
 
-def kill_after(process: subprocess.Popen[str], incomplete: Path, octets: int) -> None:
+def kill_after(process: subprocess.Popen[str], root: Path, octets: int) -> None:
     """Kill a process with SIGKILL once the receiver has a number of octets of a file."""
-    while True:
-        done = [p.stat().st_size for p in incomplete.glob(".large.adts-*")]
-        if (
-            process.poll() is not None
-            or (incomplete / "large").exists()
-            or max(done, default=0) >= octets
-        ):
-            break
+
+    def has_octets() -> bool:
+        sizes = [path.stat().st_size for path in root.glob(".large.adts-*")]
+        return max(sizes, default=0) >= octets or (root / "large").exists()
+
+    wait_until(lambda: process.poll() is not None or has_octets(), 60)
     process.send_signal(signal.SIGKILL)
     process.wait()
 
@@ -191,8 +190,7 @@ def test_ctrl_c_ends_cp_with_status_20_and_keeps_what_has_arrived(tmp_path: Path
             stderr=subprocess.PIPE, text=True,
             env={**os.environ, "SIWARP_ADTS_KEY": server.key},
         ) as client:  # fmt: skip
-            while not list(root.glob(".large.adts-*")):
-                assert client.poll() is None
+            wait_until(lambda: bool(list(root.glob(".large.adts-*"))), 60)
             client.send_signal(signal.SIGINT)
             _, said = client.communicate(timeout=60)
         assert client.returncode == 20, said

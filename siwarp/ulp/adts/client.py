@@ -154,10 +154,13 @@ class Session:
             return ADTSError(ErrorCode.SHUTDOWN, text)
         return ADTSError(ErrorCode.SHUTDOWN, "the session has ended: open a new one")
 
-    async def _wait(self, future: asyncio.Future[Any]) -> Any:
-        """Wait for a future that the end of the session ends, too."""
+    def _check_open(self) -> None:
         if self._running.done():
             raise self._ended_error()
+
+    async def _wait(self, future: asyncio.Future[Any]) -> Any:
+        """Wait for a future that the end of the session ends, too."""
+        self._check_open()
         self._waiting.add(future)
         try:
             return await future
@@ -240,6 +243,7 @@ class Session:
             OSError: the source cannot be read.
 
         """
+        self._check_open()
         options = Option.RESUME | (Option.UPDATE if update else Option(0))
         async with AsyncExitStack() as stack:
             origin = open_origin(source)
@@ -323,6 +327,7 @@ class Session:
             OSError: the directory of the target does not exist.
 
         """
+        self._check_open()
         options = Option.RESUME | (Option.UPDATE if update else Option(0))
         if recursive:
             options |= Option.RECURSIVE

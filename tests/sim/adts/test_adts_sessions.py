@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import errno
 from pathlib import Path
 
 import pytest
-from sim.adts.adts_sim_harness import A, B, Hosts, SlowDisk, files_of, make_files
+from sim.adts.adts_sim_harness import LIMITS, A, B, Hosts, SlowDisk, files_of, make_files
 
 from siwarp.sim import World
 from siwarp.ulp import adts
@@ -78,11 +79,43 @@ def test_an_idle_session_ends_after_30_s_and_the_next_call_says_so(hosts: Hosts)
             while server.sessions:
                 await asyncio.sleep(1)
             assert 30 <= hosts.world.now - began <= 34
-            with pytest.raises(ADTSError, match="open a new one") as error:
-                await session.stat("x")
-            assert error.value.code == ErrorCode.SHUTDOWN
+            for call in (session.stat("x"), session.put(__file__, "y"), session.get("x", "y")):
+                with pytest.raises(ADTSError, match="open a new one") as error:
+                    await call
+                assert error.value.code == ErrorCode.SHUTDOWN
 
     hosts.run(be_idle())
+
+
+def test_many_sessions_at_a_time_each_get_their_files(hosts: Hosts, source: Path) -> None:
+    limits = dataclasses.replace(LIMITS, memory=8 << 20)
+
+    async def use_many_sessions() -> None:
+        async with await hosts.serve(limits=limits) as server:
+
+            async def put_to(name: str) -> None:
+                async with await hosts.connect() as session:
+                    assert (await session.put(source, name, recursive=True)).failures == []
+
+            await asyncio.gather(*(put_to(f"{i}") for i in range(20)))
+            while server.sessions:
+                await asyncio.sleep(0.1)
+
+    hosts.run(use_many_sessions())
+    for i in range(20):
+        assert files_of(hosts.root / f"{i}") == files_of(source)
+
+
+def test_transfers_of_one_session_are_made_one_after_the_other(hosts: Hosts) -> None:
+    async def put_at_once() -> None:
+        async with await hosts.serve(), await hosts.connect() as session:
+            results = await asyncio.gather(
+                *(session.put(b"%d" % i, f"{i}") for i in range(10)), session.stat("")
+            )
+            assert [r.files for r in results[:10] if isinstance(r, adts.Result)] == [1] * 10
+
+    hosts.run(put_at_once())
+    assert files_of(hosts.root) == {f"{i}": b"%d" % i for i in range(10)}
 
 
 # ---- crashes
