@@ -16,7 +16,7 @@ __all__ = ["VARIABLE", "find_key", "parse_channel_list"]
 
 #: The environment variable with the text of the key. Other users cannot read a process's
 #: environment, but they can read its command line.
-VARIABLE = "SIWARP_ADTS_KEY"
+VARIABLE = "ADTS_KEY"
 
 
 def find_key(file: str | None) -> Key | None:

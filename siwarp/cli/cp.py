@@ -15,7 +15,7 @@ from siwarp.cli import show
 from siwarp.cli.adts_key import VARIABLE, find_key, parse_channel_list
 
 if TYPE_CHECKING:
-    from siwarp.ulp.adts import ADTSError, Progress, Result
+    from siwarp.ulp.adts import ADTSError, Progress, Result, Session
 
 __all__ = ["cp"]
 
@@ -72,6 +72,11 @@ async def _copy_with_progress(
     return shown_result
 
 
+def _print_refused_channels(session: Session) -> None:
+    for text in session.refused:
+        print(f"siwarp cp: {text}; using {session.channel.upper()}", file=sys.stderr)
+
+
 def _print_result(result: Result) -> None:
     rate = result.octets * 8e-6 / result.seconds if result.seconds else 0.0
     parts = [f"{result.files} file{'' if result.files == 1 else 's'}"]
@@ -100,7 +105,7 @@ def cp(
         False, "--links", "-l", help="Copy symbolic links as links; default: report them."
     ),
     key: str | None = typer.Option(
-        None, "--key", metavar="FILE", help="The file with the server's key; or SIWARP_ADTS_KEY."
+        None, "--key", metavar="FILE", help="The file with the server's key; or ADTS_KEY."
     ),
     digest: Annotated[
         DigestName, typer.Option("--digest", help="The digest that is compared for each file.")
@@ -142,6 +147,7 @@ def cp(
         "delete": delete,
         "symlinks": links,
         "digest": DigestKind[digest.value.upper()],
+        "on_session": _print_refused_channels,
     }
     try:
         result = asyncio.run(_copy(paths[:-1], paths[-1], options, as_json))

@@ -76,7 +76,7 @@ def serve(
         None,
         "--key",
         metavar="FILE",
-        help="The file with the key, which is created if it is missing; default: SIWARP_ADTS_KEY, "
+        help="The file with the key, which is created if it is missing; default: ADTS_KEY, "
         "or a random key, which is printed.",
     ),
     channels: str = typer.Option(

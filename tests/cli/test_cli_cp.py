@@ -33,13 +33,13 @@ class Serving:
     key: str
 
     def cp(self, *arguments: object, **more: Any) -> subprocess.CompletedProcess[str]:
-        return run_siwarp("cp", *arguments, env={"SIWARP_ADTS_KEY": self.key}, **more)
+        return run_siwarp("cp", *arguments, env={"ADTS_KEY": self.key}, **more)
 
 
 @contextlib.contextmanager
 def serving(root: Path, *options: str, key: str | None = None) -> Iterator[Serving]:
     root.mkdir(exist_ok=True)
-    env = {**os.environ, **({"SIWARP_ADTS_KEY": key} if key else {})}
+    env = {**os.environ, **({"ADTS_KEY": key} if key else {})}
     command = [*COMMAND, "serve", str(root), "--port", "0", "--json", "--until-eof", *options]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -110,7 +110,7 @@ def test_after_kill_9_of_either_end_the_same_command_completes_the_file(
             command = [*COMMAND, "cp", str(source), server.url, "--channel", channel]
             with subprocess.Popen(
                 command, stderr=subprocess.PIPE, text=True,
-                env={**os.environ, "SIWARP_ADTS_KEY": key},
+                env={**os.environ, "ADTS_KEY": key},
             ) as client:  # fmt: skip
                 victim = server.process if killed == "server" else client
                 kill_after(victim, root, draw.randrange(40 << 20))
@@ -135,7 +135,7 @@ def test_a_server_without_write_refuses_changes(tmp_path: Path) -> None:
 
 def test_a_wrong_key_is_refused_with_status_5(tmp_path: Path) -> None:
     with serving(tmp_path / "root") as server:
-        done = run_siwarp("cp", server.url, tmp_path, env={"SIWARP_ADTS_KEY": "0" * 64})
+        done = run_siwarp("cp", server.url, tmp_path, env={"ADTS_KEY": "0" * 64})
         assert done.returncode == 5
         assert "the key is not the server's" in done.stderr
 
@@ -168,7 +168,7 @@ def test_statuses_tell_a_missing_server_file_and_option_apart(tmp_path: Path) ->
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
-        env = {"SIWARP_ADTS_KEY": "0" * 64}
+        env = {"ADTS_KEY": "0" * 64}
         done = run_siwarp("cp", f"siw://127.0.0.1:{port}/x", tmp_path, env=env)
         assert done.returncode == 10 and f"{port}" in done.stderr
     assert run_siwarp("cp", "siw://127.0.0.1/x", tmp_path).returncode == 2  # no key
@@ -188,7 +188,7 @@ def test_ctrl_c_ends_cp_with_status_20_and_keeps_what_has_arrived(tmp_path: Path
         with subprocess.Popen(
             [*COMMAND, "cp", str(source), server.url, "--channel", "tcp"],
             stderr=subprocess.PIPE, text=True,
-            env={**os.environ, "SIWARP_ADTS_KEY": server.key},
+            env={**os.environ, "ADTS_KEY": server.key},
         ) as client:  # fmt: skip
             wait_until(lambda: bool(list(root.glob(".large.adts-*"))), 60)
             client.send_signal(signal.SIGINT)
