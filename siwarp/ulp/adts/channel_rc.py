@@ -96,7 +96,6 @@ class RCChannel(RDMAChannel):
         #: The first event of the connection: ESTABLISHED, or why it was not.
         self.started: asyncio.Future[CMEvent] = asyncio.get_running_loop().create_future()
         self._flushed = False
-        self._released = asyncio.get_running_loop().create_future()
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -142,55 +141,40 @@ class RCChannel(RDMAChannel):
 
     def _release_transport(self) -> None:
         """Disconnect; the queue pair closes when it takes no more receives of the SRQ."""
-        if self.device.closed:
-            self._set_released()
-            return
         with contextlib.suppress(Error):
             self._id.disconnect()
+        if self.owns_device:
+            self.device.close_nowait()
         loop = asyncio.get_running_loop()
-        if self._flushed:
+        if self._flushed or self.device.closed:
             loop.call_soon(self._close_queue_pair)
         else:
             self._timer = loop.call_later(LEAVE_S, self._end_queue_pair)
 
     def _end_queue_pair(self) -> None:
         """Move the queue pair to the error state, because the peer does not end the connection."""
-        if self._released.done() or self.device.closed:
-            return
         with contextlib.suppress(Error):
             self._queue_pair.modify(QPAttr(qp_state=QPState.ERR))
         self._timer = asyncio.get_running_loop().call_later(LEAVE_S, self._close_queue_pair)
 
     def _close_queue_pair(self) -> None:
-        if self._released.done() or self.device.closed:
-            self._set_released()
-            return
-        # Closing the queue pair removes its completions, among them that of a receive which it
-        # held for a message that did not arrive completely.
-        self.device.handle_completions()
-        self._id.context = None
-        self._id.close()
-        self.device.on_event.pop(self._queue_pair, None)
-        self._queue_pair.close()
-        for number in list(self._posted):
-            self.device.end_send(number)
-        self._rc_receives.channels.pop(self._number, None)
-        self._set_released()
-
-    def _set_released(self) -> None:
+        if self._number not in self._rc_receives.channels:
+            return  # it is closed
+        del self._rc_receives.channels[self._number]
         if self._timer is not None:
             self._timer.cancel()
-        if not self._released.done():
-            self._released.set_result(None)
-            if self.on_released is not None:
-                self.on_released()
-            if self.owns_device:
-                self.device.close_nowait()
-
-    async def _wait_released(self) -> None:
-        if self.owns_device:
-            await asyncio.shield(self._released)
-            await self.device.wait_closed()
+        if not self.device.closed:  # the device closes what belongs to it
+            # Closing the queue pair removes its completions, among them that of a receive which it
+            # held for a message that did not arrive completely.
+            self.device.handle_completions()
+            self._id.context = None
+            self._id.close()
+            self.device.on_event.pop(self._queue_pair, None)
+            self._queue_pair.close()
+            for number in list(self._posted):
+                self.device.end_send(number)
+        if self.on_released is not None:
+            self.on_released()
 
 
 def accept_rc(
@@ -231,7 +215,8 @@ def accept_rc(
     channel.on_released = released
 
     def on_started(started: asyncio.Future[CMEvent]) -> None:
-        if started.result().type == CMEventType.ESTABLISHED and channel.ended is None:
+        # The channel may have ended in the meantime, as its user will find out.
+        if not started.cancelled() and started.result().type == CMEventType.ESTABLISHED:
             accepted(channel)
 
     channel.started.add_done_callback(on_started)

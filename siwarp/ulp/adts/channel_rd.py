@@ -188,10 +188,6 @@ class RDChannel(RDMAChannel):
         if self.owns_device:
             self.device.close_nowait()
 
-    async def _wait_released(self) -> None:
-        if self.owns_device:
-            await self.device.wait_closed()
-
 
 def _token_of(view: memoryview) -> bytes | None:
     try:

@@ -360,13 +360,13 @@ class RDMAChannel(Channel):
     def _end(self, reason: str, cause: Cause) -> None:
         if self.ended is not None:
             return
-        super()._end(reason, cause)
-        if self._turn is not None and not self._turn.done():
-            self._turn.set_exception(self._ended_error())
         self._receives.reserved -= self._reserved
         self._reserved = 0
         self._receives.remove(self)
         self.device.members.pop(self, None)
+        super()._end(reason, cause)
+        if self._turn is not None and not self._turn.done():
+            self._turn.set_exception(self._ended_error())
 
     async def close(self, reason: str = "this end has closed the channel") -> None:
         """See ``Channel``."""
@@ -376,11 +376,8 @@ class RDMAChannel(Channel):
                     await asyncio.wait_for(self.flush(), CLOSE_S)
         finally:
             self.abort(reason)
-        await self._wait_released()
-
-    @abstractmethod
-    async def _wait_released(self) -> None:
-        """Wait until the queue pair, or the device of the channel alone, is closed."""
+        if self.owns_device:
+            await self.device.wait_closed()
 
 
 def _release_after_reading(unit: Unit, reading: asyncio.Future[None]) -> None:

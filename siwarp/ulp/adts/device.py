@@ -94,10 +94,11 @@ class Device:
         self._numbers = itertools.count(1)
         #: For each object of an asynchronous event, the function that gets the event's type.
         self.on_event: dict[QP | SRQ, Callable[[EventType], None]] = {}
+        self._lost = False
         self._gone: asyncio.Future[None] | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
         self._tasks = [
-            self._loop.create_task(self._dispatch(run(), f"adts-{name}"))
+            self._loop.create_task(self._dispatch(run, f"adts-{name}"))
             for name, run in (
                 ("completions", self._dispatch_completions),
                 ("cm", self._dispatch_cm_events),
@@ -107,8 +108,8 @@ class Device:
 
     @property
     def closed(self) -> bool:
-        """Whether the device is closed, or is being closed."""
-        return self._gone is not None
+        """Whether the device is lost, closed, or being closed."""
+        return self._lost or self._gone is not None
 
     def units(self, size: int) -> Units:
         """Return the source of units of one size: the pool, or parts of its units."""
@@ -169,11 +170,12 @@ class Device:
 
     # ---- dispatch
 
-    async def _dispatch(self, coroutine: Coroutine[Any, Any, None], name: str) -> None:
+    async def _dispatch(self, run: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
         asyncio.current_task().set_name(name)  # type: ignore[union-attr]
         try:
-            await coroutine
+            await run()
         except Error as error:
+            self._lost = True
             self._end_members(
                 f"the device {self.context.name} was lost: {error.strerror}; open it again"
             )

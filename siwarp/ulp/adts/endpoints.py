@@ -31,7 +31,7 @@ from siwarp.ulp.adts.channel_rd import RDChannel, RDPort, connect_rd
 from siwarp.ulp.adts.channel_tcp import TCPChannel, TCPListener, connect_tcp, listen_tcp
 from siwarp.ulp.adts.credit import Credits, Role
 from siwarp.ulp.adts.device import Device
-from siwarp.ulp.adts.receives import FOR_SENDS, Receives
+from siwarp.ulp.adts.receives import Receives
 from siwarp.ulp.adts.wire import HANDSHAKE_UNIT_SIZE, MIN_UNIT_SIZE
 from siwarp.verbs import WC, Address, Error, LimitError, source_toward
 
@@ -276,9 +276,13 @@ async def open_acceptors(
     return Acceptors(host, limits, scarce)
 
 
-def _open_client_device(address: Address, limits: Limits, memory: int, unit: int) -> Device:
+def _open_client_device(
+    address: Address, source: str | None, memory: int, unit: int
+) -> tuple[Device, str]:
+    """Open the device that reaches an address; return it and its address toward the peer."""
     try:
-        return Device(limits.source or source_toward(address), memory, unit)
+        source = source or source_toward(address)
+        return Device(source, memory, unit), source
     except Error as error:
         raise ChannelEnded(
             f"cannot open a device toward {address[0]}: {error.strerror}", Cause.REFUSED
@@ -299,8 +303,8 @@ async def open_channel(kind: Kind, host: str, invitation: Invitation, limits: Li
     address = host, invitation.port
     window, unit = limits.window, invitation.unit
     # One half of the pool is posted as receives, and the other is for sends.
-    memory = (window + max(window, FOR_SENDS)) * unit
-    device = _open_client_device(address, limits, memory, unit)
+    memory = 2 * window * unit
+    device, source = _open_client_device(address, limits.source, memory, unit)
     try:
         if kind == "rc":
             receives = RCReceives(device, device.pool, window)
@@ -317,8 +321,7 @@ async def open_channel(kind: Kind, host: str, invitation: Invitation, limits: Li
         else:
             shared = Receives(device, device.pool, window)
             shared.grow(window)
-            local = device.context.device.addresses[0]
-            port = RDPort(device, shared, (limits.source or local, 0), qkey=invitation.qkey)
+            port = RDPort(device, shared, (source, 0), qkey=invitation.qkey)
             opening = connect_rd(
                 port, address, invitation.token, window, invitation.window, limits.timeout
             )
@@ -422,8 +425,8 @@ async def connect(
     """
     if transport == "tcp":
         return await connect_tcp(address, timeout)
-    memory = 2 * FOR_SENDS * HANDSHAKE_UNIT_SIZE
-    device = _open_client_device(address, Limits(), memory, HANDSHAKE_UNIT_SIZE)
+    memory = 2 * RENDEZVOUS_WINDOW * HANDSHAKE_UNIT_SIZE
+    device, _ = _open_client_device(address, None, memory, HANDSHAKE_UNIT_SIZE)
     try:
         receives = RCReceives(device, device.pool, RENDEZVOUS_WINDOW)
         receives.grow(RENDEZVOUS_WINDOW)

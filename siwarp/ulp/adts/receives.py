@@ -26,7 +26,7 @@ __all__ = ["Receive", "Receives"]
 #: The window of a new channel, and the receives that are kept for further channels.
 FIRST_WINDOW = 4
 HEADROOM = 4
-#: Units of a pool that are kept for sends.
+#: The part of a pool's units that is kept for sends: 1 / FOR_SENDS.
 FOR_SENDS = 8
 #: Seconds after which unused credits are asked back, and within which they must be given back.
 IDLE_S = 5.0
@@ -138,7 +138,7 @@ class Receives:
             self.device.forget_receive(receive.wr)
             self.total -= 1
             receive.memory.release()
-            if pool.free > 2 * FOR_SENDS:
+            if pool.free > 2 * pool.size // FOR_SENDS:
                 self.device.memory_short = False
             return
         try:
@@ -154,7 +154,7 @@ class Receives:
         before = self.total
         while self.available < wanted and self.total < self._limit:
             unit = None
-            if self.device.pool.free > FOR_SENDS:
+            if self.device.pool.free > self.device.pool.size // FOR_SENDS:
                 unit = self._units.take_nowait()
             if unit is None:
                 self.device.memory_short = True
@@ -205,7 +205,7 @@ class Receives:
                 f"all {self.total} receives of this server are granted to other sessions: try "
                 "again later",
             )
-        got = min(wanted, self.available)
+        got = max(1, min(wanted, self.available - HEADROOM))
         self.reserved += got
         return got
 

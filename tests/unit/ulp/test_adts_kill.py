@@ -14,10 +14,12 @@ from typing import Any
 import pytest
 from unit.aio.aio_harness import count_open_descriptors, run_in_event_loop
 
+from siwarp.ulp.adts import channel_rd
 from siwarp.ulp.adts.channel import Cause, Channel, ChannelEnded, Limits
 from siwarp.ulp.adts.channel_tcp import listen_tcp
 from siwarp.ulp.adts.endpoints import open_acceptors, use
 from siwarp.ulp.adts.wire import UNIT_HEADER_SIZE
+from siwarp.verbs import Context
 
 HOST = "127.0.0.1"
 UNIT = 65536
@@ -69,7 +71,13 @@ async def use_until_end(channel: Channel) -> ChannelEnded:
 
 
 @pytest.mark.parametrize("kind", ["rc", "rd", "tcp"])
-def test_a_killed_peer_ends_the_channel_and_leaves_nothing_behind(kind: str) -> None:
+def test_a_killed_peer_ends_the_channel_and_leaves_nothing_behind(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Only silence tells an RD queue pair that its peer is gone (a session has its rendezvous).
+    monkeypatch.setattr(channel_rd, "SILENCE_S", 1.0)
+    Context().close()  # the first device creates the counter page, which stays
+
     async def kill_peer() -> None:
         before = count_open_descriptors()
         accepted: asyncio.Queue[Channel] = asyncio.Queue()
