@@ -14,7 +14,7 @@ from typing import Any
 
 from siwarp.ulp.adts import auth, wire
 from siwarp.ulp.adts.channel import Acceptor, Cause, Channel, ChannelEnded, Invitation, Limits
-from siwarp.ulp.adts.credit import Role
+from siwarp.ulp.adts.credit import MIN_INITIATOR_WINDOW, Role
 from siwarp.ulp.adts.endpoints import open_channel, use
 from siwarp.ulp.adts.session import (
     FILES,
@@ -189,6 +189,7 @@ async def _open_first(
             if offer.kind != kind:
                 await send_message(rendezvous, wire.UseChannel(kind))
                 offer = await asyncio.wait_for(_receive_offer(rendezvous), HANDSHAKE_S)
+            _check_offer(offer, kind)
             if kind == ChannelKind.TCP:
                 use(rendezvous, offer.unit_size)
                 return replace(agreed, refused=tuple(refused))
@@ -219,6 +220,14 @@ async def _receive_offer(rendezvous: Channel) -> wire.UseChannel:
         case [wire.UseChannel() as offer]:
             return offer
     raise wire.WireError("the answer to CHANNEL is not CHANNEL")
+
+
+def _check_offer(offer: wire.UseChannel, kind: ChannelKind) -> None:
+    needed = [offer.unit_size]
+    if kind != ChannelKind.TCP:
+        needed += [len(offer.token), offer.port, offer.window]
+    if offer.kind != kind or not all(needed):
+        raise wire.WireError(f"a CHANNEL that lacks what a channel of kind {kind.name} needs")
 
 
 # ---- the acceptor
@@ -315,6 +324,11 @@ async def _offer_until_open(
             await send_message(rendezvous, *first, wire.UseChannel(kind, unit_size=unit))
             use(rendezvous, unit)
             return rendezvous
+        if hello.window < MIN_INITIATOR_WINDOW:
+            raise wire.WireError(
+                f"HELLO grants {hello.window} credits: an {kind.name} channel needs at least "
+                f"{MIN_INITIATOR_WINDOW}"
+            )
         accepted: asyncio.Future[Channel] = asyncio.get_running_loop().create_future()
         token = auth.make_token()
         acceptor = acceptors[kind]
