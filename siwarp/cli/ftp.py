@@ -20,6 +20,7 @@ import typer
 
 from siwarp.base.numeric import resolve_to_numeric
 from siwarp.cli import show
+from siwarp.cli.adts_key import parse_channel_list
 
 if TYPE_CHECKING:
     from siwarp.ulp.ftp.url import Location
@@ -37,6 +38,14 @@ _TLSOption = Annotated[
 _CAOption = Annotated[
     str | None,
     typer.Option("--ca", metavar="FILE", help="Certificates to trust instead of the system's."),
+]
+_ChannelOption = Annotated[
+    str,
+    typer.Option(
+        "--channel",
+        metavar="LIST",
+        help="The transports to try, in this order, if the server is siwarp's: rd, rc, tcp.",
+    ),
 ]
 _JSONOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -144,6 +153,7 @@ def get(
     file: Annotated[
         Path | None, typer.Argument(metavar="[FILE]", help="Default: the name in the URL.")
     ] = None,
+    channel: _ChannelOption = "rd,rc,tcp",
     tls: _TLSOption = False,
     ca: _CAOption = None,
     as_json: _JSONOption = False,
@@ -164,7 +174,7 @@ def get(
         file = (file or Path()) / name
     if not name or not file.name:
         raise typer.BadParameter("names a directory: see siwarp ftp mirror", param_hint="URL")
-    with _reporting_errors(), _connection(location, tls, ca) as ftp:
+    with _reporting_errors(), _connection(location, tls, ca, channel) as ftp:
         remote = transfer.stat_file(ftp, location.path)
         with (
             Tree(file.parent, writable=True) as tree,
@@ -185,6 +195,7 @@ def put(
         "--resume",
         help="Continue a shorter file at the server. Only the sizes are compared.",
     ),
+    channel: _ChannelOption = "rd,rc,tcp",
     tls: _TLSOption = False,
     ca: _CAOption = None,
     as_json: _JSONOption = False,
@@ -204,7 +215,7 @@ def put(
         _reporting_errors(),
         Tree(file.parent) as tree,
         contextlib.closing(tree.open_for_send(file.name)) as source,
-        _connection(location, tls, ca) as ftp,
+        _connection(location, tls, ca, channel) as ftp,
         show.progress_bar(file.name, source.entry.size) as step,
     ):
         keep_time = "MFMT" in transfer.features(ftp)
@@ -221,6 +232,7 @@ def mirror(
     delete: bool = typer.Option(
         False, "--delete", help="Delete files that only the destination has."
     ),
+    channel: _ChannelOption = "rd,rc,tcp",
     tls: _TLSOption = False,
     ca: _CAOption = None,
     as_json: _JSONOption = False,
@@ -242,7 +254,7 @@ def mirror(
     with _reporting_errors():
         if down:
             directory.mkdir(exist_ok=True)
-        with Tree(directory, writable=down) as tree, _connection(location, tls, ca) as ftp:
+        with Tree(directory, writable=down) as tree, _connection(location, tls, ca, channel) as ftp:
             job = transfer.Mirror(ftp, tree, delete=delete)
             path = location.path.rstrip("/") or "."
             if down:
@@ -274,15 +286,18 @@ def _parse(url: str) -> Location:
 
 
 @contextlib.contextmanager
-def _connection(location: Location, tls: bool, ca: str | None) -> Iterator[ftplib.FTP]:
+def _connection(
+    location: Location, tls: bool, ca: str | None, channel: str
+) -> Iterator[ftplib.FTP]:
     """Yield a connection that is logged in; errors of connecting end the command."""
     from siwarp.ulp.ftp.url import connect
 
     if ca is not None and not tls:
         raise typer.BadParameter("needs --tls", param_hint="--ca")
+    channels: list[Any] = parse_channel_list(channel)
     where = f"{location.host}:{location.port}"
     try:
-        ftp = connect(location, tls, ca)
+        ftp = connect(location, tls, ca, channels)
     except TimeoutError:
         _fail(TIMEOUT, f"{where}: no answer; check the address and the firewall")
     except ssl.SSLError as e:

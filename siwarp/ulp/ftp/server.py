@@ -103,9 +103,10 @@ class Server:
         ioloop = IOLoop()
         # A transfer needs a file besides the sockets of its two connections.
         max_sockets = max(8, (min(hard, 1 << 16) - _OTHER_DESCRIPTORS) // 2)
-        Listener(self._socket, self._handler, ioloop, max_sockets)
+        listener = Listener(self._socket, self._handler, ioloop, max_sockets)
         _Parent(parent, ioloop)
         ioloop.loop()
+        listener.close_bridge()
 
 
 class _Parent(AsyncChat):  # type: ignore[misc]  # pyftpdlib has no types

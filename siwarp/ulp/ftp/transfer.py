@@ -20,6 +20,7 @@ from pathlib import Path
 
 from siwarp.ulp.adts.tree import Entry, Incoming, Source, Tree
 from siwarp.ulp.adts.wire import FileKind
+from siwarp.ulp.ftp.client import FTP
 
 __all__ = ["Mirror", "Remote", "features", "get", "list_directory", "put", "stat_file"]
 
@@ -205,8 +206,8 @@ def put(
         ftp: the connection.
         source: the file.
         path: its path at the server.
-        resume: continue a file that is shorter at the server, which an upload that was cut has left
-            there. Only the size is compared.
+        resume: continue what an upload that was cut has left at the server: a file that is shorter,
+            or on RD and RC an incomplete one (``FTP.partial_path``). Only the size is compared.
         keep_time: set the modification time (MFMT) at the server.
         progress: called with octets as they are sent.
 
@@ -216,16 +217,17 @@ def put(
 
     """
     ftp.voidcmd("TYPE I")
-    size, start = source.entry.size, 0
+    size, start, kept = source.entry.size, 0, path
     if resume:
+        kept = ftp.partial_path(path) if isinstance(ftp, FTP) else path
         with contextlib.suppress(ftplib.error_perm):  # there is no such file
-            start = ftp.size(path) or 0
+            start = ftp.size(kept) or 0
         if start > size:
             start = 0
     if progress:
         progress(start)
-    # A complete file needs no transfer, unless it is empty and has to be created.
-    if start < size or not size:
+    # A complete file needs no transfer; an incomplete one of full size needs its name.
+    if start < size or not size or (start and kept != path):
         _send(ftp, source, path, start, progress)
     source.check_unchanged()
     if keep_time:

@@ -6,9 +6,12 @@ from __future__ import annotations
 import ftplib
 import netrc
 import ssl
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
+
+from siwarp.ulp.ftp.client import FTP, FTPS, Kind
 
 __all__ = ["Location", "connect", "is_url", "parse_url"]
 
@@ -60,13 +63,19 @@ def parse_url(url: str) -> Location:
     )
 
 
-def connect(location: Location, tls: bool = False, ca: str | None = None) -> ftplib.FTP:
+def connect(
+    location: Location,
+    tls: bool = False,
+    ca: str | None = None,
+    transports: Sequence[Kind] = ("tcp",),
+) -> FTP:
     """Connect to the server, and log in.
 
     Args:
         location: the server and the user.
         tls: protect the control connection and the data connections (AUTH TLS, PROT P).
         ca: PEM file with the certificates to trust instead of the system's.
+        transports: those that transfers try, in this order; with ``tls`` only TCP is possible.
 
     Raises:
         ftplib.Error: the server refuses the user, or has no TLS.
@@ -75,13 +84,14 @@ def connect(location: Location, tls: bool = False, ca: str | None = None) -> ftp
     """
     if tls:
         context = ssl.create_default_context(cafile=ca)
-        ftp: ftplib.FTP = ftplib.FTP_TLS(context=context, timeout=TIMEOUT)
+        ftp: FTP = FTPS(context=context, timeout=TIMEOUT)
     else:
-        ftp = ftplib.FTP(timeout=TIMEOUT)
+        ftp = FTP(timeout=TIMEOUT)
+    ftp.transports = transports
     try:
         ftp.connect(location.host, location.port)
         ftp.login(location.user, location.password)
-        if isinstance(ftp, ftplib.FTP_TLS):
+        if isinstance(ftp, FTPS):
             ftp.prot_p()
     except BaseException:
         ftp.close()
