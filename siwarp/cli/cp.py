@@ -33,7 +33,6 @@ def _exit_status(error: ADTSError) -> int:
         ErrorCode.BUSY: REFUSED,
         ErrorCode.PROTOCOL: PROTOCOL,
         ErrorCode.VERSION: PROTOCOL,
-        ErrorCode.CREDITS: PROTOCOL,
         ErrorCode.TIMEOUT: TIMEOUT,
         ErrorCode.SHUTDOWN: CONNECTION,
         ErrorCode.CHANNEL: CONNECTION,
@@ -139,7 +138,7 @@ def cp(
             f"give the server's key: --key FILE, or {VARIABLE} as `siwarp serve` prints it",
             param_hint="--key",
         )
-    options = {
+    options: dict[str, Any] = {
         "key": found,
         "channels": names,
         "recursive": recursive,
@@ -147,8 +146,14 @@ def cp(
         "delete": delete,
         "symlinks": links,
         "digest": DigestKind[digest.value.upper()],
-        "on_session": _print_refused_channels,
     }
+    opened: list[Session] = []
+
+    def on_session(session: Session) -> None:
+        opened.append(session)
+        _print_refused_channels(session)
+
+    options["on_session"] = on_session
     try:
         result = asyncio.run(_copy(paths[:-1], paths[-1], options, as_json))
     except ValueError as e:
@@ -158,7 +163,10 @@ def cp(
         raise typer.Exit(INTERRUPTED) from None
     except ADTSError as e:
         print(f"siwarp cp: {e.strerror}", file=sys.stderr)
-        raise typer.Exit(_exit_status(e)) from None
+        status = _exit_status(e)
+        if opened and status in {CONNECTION, TIMEOUT}:
+            print("siwarp cp: run the same command to continue", file=sys.stderr)
+        raise typer.Exit(status) from None
     except OSError as e:
         where = f"{e.filename}: " if e.filename is not None and e.strerror else ""
         print(f"siwarp cp: {where}{e.strerror or e}", file=sys.stderr)
