@@ -64,10 +64,10 @@ class _Memory:
         #: Sessions with units of the largest size.
         self.large = 0
 
-    def unit_size(self, peer_unit: int) -> int:
-        """Return the octets of a unit of a new session."""
+    def unit_size(self, peer_unit: int, *, small: bool = False) -> int:
+        """Return the octets of a unit of a new session; ``small``: at most ``SMALL_UNIT``."""
         most = self.limits.unit
-        if self.large >= max(1, self.device.pool.size // 4):
+        if small or self.large >= max(1, self.device.pool.size // 4):
             most = min(most, SMALL_UNIT)
         size = most
         while size > peer_unit and size > MIN_UNIT_SIZE:
@@ -98,7 +98,15 @@ class _Acceptor(Acceptor):
         """See ``Acceptor``."""
         size = self._memory.unit_size(peer_unit)
         receives, port, qkey = self._open(size)
-        window = receives.reserve(self._memory.limits.window)
+        try:
+            window = receives.reserve(self._memory.limits.window)
+        except LimitError:
+            smaller = self._memory.unit_size(peer_unit, small=True)
+            if smaller == size:
+                raise
+            size = smaller
+            receives, port, qkey = self._open(size)
+            window = receives.reserve(self._memory.limits.window)
         try:
             credits = Credits(Role.ACCEPTOR, window, peer_window)
         except BaseException:

@@ -49,7 +49,7 @@ __all__ = ["SESSIONS", "Server", "entries_below", "serve"]
 SESSIONS = 1000
 #: Peers at a time that have not proved that they know the key. One more displaces the one that has
 #: been waiting longest, so that peers that send nothing never keep others out.
-STRANGERS = 64
+STRANGERS = 256
 #: Requests of one session that wait for the one in front of them.
 REQUESTS = 256
 

@@ -181,3 +181,24 @@ def test_a_session_that_stops_in_the_middle_of_a_file_is_closed_and_the_file_kep
     ((name, octets),) = files_of(hosts.root).items()
     assert name.startswith(".file.adts-") and octets == bytes(1000)
     assert "has not answered for 120 s" in hosts.events[-1]
+
+
+def test_more_than_256_waiting_requests_are_refused_and_the_others_answered(hosts: Hosts) -> None:
+    async def ask_too_often() -> list[wire.Message]:
+        async with await hosts.serve():
+            liar = await join(hosts)
+            await send_records(liar.channel, *((2 * i + 1, wire.List(b"")) for i in range(300)))
+            answers: list[wire.Message] = []
+            while len(answers) < 300:
+                received = await liar.channel.receive()
+                messages = map(wire.parse_message, wire.records(received.view))
+                answers += [m for m in messages if not isinstance(m, wire.Entry)]
+                received.release()
+            for end in (liar.channel, liar.rendezvous):
+                end.abort("the end of the test")
+            return answers
+
+    answers = hosts.run(ask_too_often())
+    refused = [m for m in answers if isinstance(m, wire.Error)]
+    assert {m.code for m in refused} == {ErrorCode.BUSY}
+    assert len(refused) == 300 - 256
