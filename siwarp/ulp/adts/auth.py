@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Who may open a session: keys and their files, proofs that a peer knows the key, and tokens.
+"""Who may open a session: keys and their files, proofs that a peer knows the key, tokens.
 
 Each end proves with HMAC-SHA256 that it knows the key. The proof covers the role of its sender and
 both HELLOs, each with a fresh nonce: it is of no use in another session or for the other role, and
 neither HELLO can be changed on the path. The key itself never travels. A proof says nothing about
 what follows: later octets are neither encrypted nor authenticated (spec/adts.md).
 
-A token admits the initiator to a channel other than the rendezvous. The functions read no clock:
-the caller gives the time, in seconds.
+A token admits the initiator to a channel other than the rendezvous, once.
 """
 
 from __future__ import annotations
@@ -19,19 +18,15 @@ import re
 import secrets
 import stat
 from pathlib import Path
-from typing import Generic, TypeVar
 
+from siwarp.base import system
 from siwarp.ulp.adts.credit import Role
 from siwarp.ulp.adts.wire import NONCE_SIZE, TOKEN_SIZE
 
 __all__ = [
     "KEY_SIZE",
-    "MAX_TOKENS",
-    "TOKEN_LIFETIME",
     "Key",
     "KeyFileError",
-    "Tokens",
-    "TokensExhausted",
     "create_key_file",
     "is_proof",
     "make_nonce",
@@ -42,11 +37,6 @@ __all__ = [
 
 #: Octets of a key: the output of SHA-256, as RFC 2104 recommends for HMAC.
 KEY_SIZE = 32
-#: Seconds for which a token is valid: time to open a channel over a slow line, including retries.
-TOKEN_LIFETIME = 30.0
-#: Most tokens that are valid at a time: one for each session of a full server. They are made for
-#: peers that know the key, so reaching the limit means that these open sessions in a loop.
-MAX_TOKENS = 1024
 
 _TEXT = re.compile(rf"[0-9a-f]{{{2 * KEY_SIZE}}}")
 #: More octets than this are not read of a file that should have a key.
@@ -55,15 +45,9 @@ _MAX_FILE = 256
 _PURPOSE = b"ADTS 1 AUTH"
 _ROLES = {Role.INITIATOR: b"\x01", Role.ACCEPTOR: b"\x02"}
 
-T = TypeVar("T")
-
 
 class KeyFileError(OSError):
     """A key file that cannot be used: it is missing, others may read or change it, or is no key."""
-
-
-class TokensExhausted(Exception):
-    """``MAX_TOKENS`` tokens are valid: the server is busy."""
 
 
 class Key:
@@ -170,7 +154,7 @@ def read_key_file(path: Path) -> Key:
 
 def make_nonce() -> bytes:
     """Return the nonce of a HELLO."""
-    return secrets.token_bytes(NONCE_SIZE)
+    return system.random_bytes(NONCE_SIZE)
 
 
 def make_proof(key: Key, role: Role, initiator_hello: bytes, acceptor_hello: bytes) -> bytes:
@@ -194,50 +178,4 @@ def is_proof(
 
 def make_token() -> bytes:
     """Return a new token: 128 bits that nobody can guess within its lifetime."""
-    return secrets.token_bytes(TOKEN_SIZE)
-
-
-class Tokens(Generic[T]):
-    """The valid tokens of a server, each with what it admits to."""
-
-    def __init__(self) -> None:
-        self._entries: dict[bytes, tuple[float, T]] = {}  # in the order of their ends
-
-    def add(self, token: bytes, entry: T, now: float) -> None:
-        """Make `token` valid until ``now + TOKEN_LIFETIME``. Call ``expire`` before.
-
-        Raises:
-            TokensExhausted: there are ``MAX_TOKENS`` tokens.
-
-        """
-        if len(self._entries) >= MAX_TOKENS:
-            raise TokensExhausted(
-                f"{MAX_TOKENS} sessions are being opened, the limit: try again in "
-                f"{TOKEN_LIFETIME:.0f} s"
-            )
-        self._entries[token] = (now + TOKEN_LIFETIME, entry)
-
-    def redeem(self, token: bytes, now: float) -> T | None:
-        """Return what a token admits to, and make the token invalid; None if it is not valid."""
-        end, entry = self._entries.get(token, (now, None))
-        if now >= end:
-            return None
-        del self._entries[token]
-        return entry
-
-    def forget(self, token: bytes) -> T | None:
-        """Make a token invalid; return its entry, or None if it was not valid."""
-        return self._entries.pop(token, (0.0, None))[1]
-
-    def expire(self, now: float) -> list[T]:
-        """Forget the tokens whose time is over, and return their entries."""
-        ended = []
-        for token, (end, entry) in list(self._entries.items()):
-            if now < end:
-                break
-            del self._entries[token]
-            ended.append(entry)
-        return ended
-
-    def __len__(self) -> int:
-        return len(self._entries)
+    return system.random_bytes(TOKEN_SIZE)

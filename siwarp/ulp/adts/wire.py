@@ -228,8 +228,7 @@ class ErrorCode(IntEnum):
     BUSY = 4
     TIMEOUT = 5
     SHUTDOWN = 6
-    CREDITS = 7
-    CHANNEL = 8
+    CHANNEL = 7
     NOT_FOUND = 32
     PERMISSION = 33
     READ_ONLY = 34

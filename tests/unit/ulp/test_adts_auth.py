@@ -1,4 +1,4 @@
-"""Keys, proofs and tokens of ADTS. Times are numbers that the tests choose."""
+"""Keys, proofs and tokens of ADTS."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from siwarp.ulp.adts import auth
-from siwarp.ulp.adts.auth import Key, KeyFileError, Tokens, TokensExhausted
+from siwarp.ulp.adts.auth import Key, KeyFileError
 from siwarp.ulp.adts.credit import Role
 
 KEY = Key(bytes(range(32)))
@@ -202,40 +202,3 @@ def test_what_is_no_key_file_is_refused_with_its_name(
         auth.read_key_file(path)
     assert str(path) in str(refused.value)
     assert KEY.text not in str(refused.value)
-
-
-def test_a_token_is_valid_once_and_for_30_seconds() -> None:
-    tokens: Tokens[str] = Tokens()
-    tokens.add(b"one", "first", now=100.0)
-    tokens.add(b"two", "second", now=101.0)
-    assert tokens.redeem(b"none", now=100.0) is None
-    assert tokens.redeem(b"one", now=129.9) == "first"
-    assert tokens.redeem(b"one", now=129.9) is None
-    assert tokens.redeem(b"two", now=131.0) is None
-    assert tokens.redeem(b"two", now=101.0) == "second"  # a late attempt does not use it up
-
-
-def test_expired_tokens_are_returned_and_forgotten_ones_are_not_valid() -> None:
-    tokens: Tokens[str] = Tokens()
-    for n in range(3):
-        tokens.add(bytes([n]), str(n), now=float(n))
-    assert tokens.forget(b"\1") == "1"
-    assert tokens.forget(b"\1") is None
-    assert tokens.redeem(b"\1", now=2.0) is None
-    assert tokens.expire(29.9) == []
-    assert tokens.expire(30.0) == ["0"]
-    assert len(tokens) == 1
-    assert tokens.expire(1000.0) == ["2"]
-    assert len(tokens) == 0
-
-
-def test_the_number_of_tokens_is_limited() -> None:
-    tokens: Tokens[int] = Tokens()
-    for n in range(auth.MAX_TOKENS):
-        tokens.add(n.to_bytes(16, "big"), n, now=0.0)
-    with pytest.raises(TokensExhausted, match="1024 sessions are being opened"):
-        tokens.add(b"another", 0, now=29.0)
-    assert tokens.redeem(bytes(16), now=29.0) == 0
-    tokens.add(b"another", 1, now=29.0)
-    assert len(tokens.expire(30.0)) == auth.MAX_TOKENS - 1
-    assert tokens.redeem(b"another", now=30.0) == 1

@@ -219,6 +219,24 @@ def test_a_connection_that_ends_wrongly_says_why(octets: bytes, cause: Cause, wo
     run_in_event_loop(send_and_close)
 
 
+@pytest.mark.clause("ADTS-CHAN-6")
+def test_counts_of_credits_are_sent_as_0_and_ignored() -> None:
+    async def exchange_units() -> None:
+        async with open_beside_raw_socket() as (raw, channel):
+            unit = memoryview(bytearray(100))
+            for granted, returned in ((5, 7), (0, 0), (3, 1 << 31)):
+                put_unit_header(unit, 100, granted, returned)
+                raw.sendall(unit)
+                received = await channel.receive()
+                assert received.view == unit
+                received.release()
+            await send_unit(channel, 1, b"octets")
+            header = raw.recv(UNIT_HEADER_SIZE, socket.MSG_WAITALL)
+            assert header[12:20] == bytes(8)
+
+    run_in_event_loop(exchange_units)
+
+
 def test_a_reset_ends_waiting_tasks() -> None:
     async def reset() -> None:
         async with open_beside_raw_socket() as (raw, channel):
