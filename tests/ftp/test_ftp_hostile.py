@@ -8,10 +8,13 @@ import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ftp.ftp_harness import LIMIT, ServerProcess, read_file, serving, wait_until
 
+from siwarp.ulp.adts.memory import POOL_SIZE
+from siwarp.ulp.ftp.client import FTP
 from siwarp.ulp.ftp.control import MAX_WAITING
 
 #: Octets by which the memory of a worker may grow during an attack.
@@ -101,6 +104,36 @@ def test_clients_that_do_not_read_their_files_delay_nobody(
         read_honestly(server)
         assert memory(server) - octets < GROWTH
     wait_until(lambda: server.descriptors() <= descriptors, server.descriptors)
+
+
+@pytest.mark.parametrize("kind", ["rc", "rd"])
+def test_clients_that_do_not_read_from_their_channels_delay_nobody(
+    server: ServerProcess, tmp_path: Path, kind: str
+) -> None:
+    with (tmp_path / "large").open("wb") as file:
+        file.truncate(1 << 30)
+
+    def begin_to_read(stack: contextlib.ExitStack) -> None:
+        ftp = FTP(timeout=LIMIT)
+        ftp.transports = (kind,)  # type: ignore[assignment]
+        stack.callback(ftp.close)
+        ftp.connect(server.host, server.port)
+        ftp.login(server.user, server.password)
+        ftp.voidcmd("TYPE I")
+        connection: Any = ftp.transfercmd("RETR large")
+        stack.callback(connection.abort)
+
+    with contextlib.ExitStack() as stack:
+        begin_to_read(stack)  # opens the device of the server
+    descriptors, octets = server.descriptors(), memory(server)
+    with contextlib.ExitStack() as stack:
+        for _ in range(10):
+            begin_to_read(stack)
+        read_honestly(server)
+        # The server has one pool of units for all its channels.
+        assert memory(server) - octets < POOL_SIZE + GROWTH
+    wait_until(lambda: server.descriptors() <= descriptors, server.descriptors)
+    read_honestly(server)
 
 
 def test_a_client_that_is_logged_out_again_counts_as_a_stranger(server: ServerProcess) -> None:

@@ -324,6 +324,22 @@ def test_tls_protects_both_connections(tmp_path: Path) -> None:
             assert read_file(ftp, "file") == data
 
 
+def test_a_command_that_arrives_with_auth_is_not_taken_as_protected_by_tls(tmp_path: Path) -> None:
+    certificate, key = make_certificate(tmp_path)
+    options = ("--certificate", str(certificate), "--private-key", str(key))
+    context = ssl.create_default_context(cafile=str(certificate))
+    with serving(tmp_path, *options) as server, server.connect() as plain:
+        assert plain.recv(1000).startswith(b"220 ")
+        plain.sendall(b"AUTH TLS\r\nUSER injected\r\n")
+        assert plain.recv(1000) == b"234 AUTH TLS successful.\r\n"
+        with context.wrap_socket(plain, server_hostname=server.host) as protected:
+            protected.sendall(b"STAT\r\n")
+            said = b""
+            while b"211 End of status." not in said:
+                said += protected.recv(1000)
+    assert b"Waiting for username." in said
+
+
 def test_a_worker_that_dies_is_replaced(server: ServerProcess) -> None:
     before = server.workers()
     os.kill(before[0], 9)

@@ -21,7 +21,14 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar, cast
 
-from siwarp.ulp.adts.channel import Acceptor, Channel, ChannelEnded, Invitation, Limits
+from siwarp.ulp.adts.channel import (
+    CLOSE_S,
+    Acceptor,
+    Channel,
+    ChannelEnded,
+    Invitation,
+    Limits,
+)
 from siwarp.ulp.adts.endpoints import Acceptors, open_acceptors
 from siwarp.ulp.adts.wire import TOKEN_SIZE
 from siwarp.ulp.ftp import stream, tprt
@@ -44,6 +51,7 @@ class Relay:
         self._channel = channel
         self._socket = sock
         self._task: asyncio.Task[None] | None = None
+        self._ending = False
         #: Sending: set before the end of the stream if all octets were sent.
         self.complete = False
         #: Whether the peer has confirmed the end, or this end has: the transfer is complete.
@@ -57,11 +65,16 @@ class Relay:
             self._task = asyncio.ensure_future(self._run(receiving))
 
     def stop(self) -> None:
-        """End the transfer and the channel, if that has not happened yet."""
+        """End the transfer and the channel, if that has not begun yet."""
         if self._task is None:
             self._task = asyncio.ensure_future(self._end())
-        else:
+        elif not self._ending:
             self._task.cancel()
+            self._task.add_done_callback(self._on_cancelled)
+
+    def _on_cancelled(self, _: asyncio.Task[None]) -> None:
+        if not self._ending:  # the task was cancelled before its first step
+            self._task = asyncio.ensure_future(self._end())
 
     async def _run(self, receiving: bool) -> None:
         try:
@@ -74,9 +87,15 @@ class Relay:
             await self._end()
 
     async def _end(self) -> None:
-        self._socket.close()  # pyftpdlib sees the end now, and then reads the attributes
+        self._ending = True
         if self.done:
-            await self._channel.close("the transfer is complete")  # BYE has to leave before
+            # BYE should arrive before the reply.
+            with contextlib.suppress(ChannelEnded, asyncio.TimeoutError):
+                await asyncio.wait_for(self._channel.flush(), CLOSE_S)
+        # Now pyftpdlib sees the end, reads the attributes and replies.
+        self._socket.close()
+        if self.done:
+            await self._channel.close("the transfer is complete")
         else:
             await stream.cancel(self._channel, self.failure)
 
@@ -142,7 +161,7 @@ class Bridge:
         try:
             return future.result(_OPENING)
         except concurrent.futures.TimeoutError:  # another class before Python 3.11
-            raise TimeoutError("the thread with the channels does not answer") from None
+            raise TimeoutError("the thread with the channels does not answer: try again") from None
 
     def post(self, call: Callable[[], None]) -> None:
         """Let the thread of pyftpdlib make a call; usable in every thread."""

@@ -17,7 +17,7 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from typing import IO, Any, Literal, TypeVar, cast
 
 from siwarp.base.buffer import Buffer, octets
@@ -25,13 +25,14 @@ from siwarp.ulp.adts.channel import Cause, Channel, ChannelEnded, Invitation, Li
 from siwarp.ulp.adts.endpoints import open_channel
 from siwarp.ulp.ftp import stream, tprt
 
-__all__ = ["FTP", "FTPS", "Connection", "Kind"]
+__all__ = ["FTP", "FTPS", "Connection", "Kind", "NoTransportError"]
 
 Kind = Literal["rd", "rc", "tcp"]
 T = TypeVar("T")
 
-#: Seconds between two looks at the control connection while a channel makes no progress.
-_WATCH_S = 0.25
+#: Seconds between two looks at the control connection while a channel makes no progress, and for
+#: which a reply may overtake what the server has sent on the channel before.
+_WATCH_S, _OVERTAKEN_S = 0.25, 3.0
 
 
 class _Loop:
@@ -63,14 +64,16 @@ class _Loop:
         said = False
         try:
             while True:
-                step = _WATCH_S if end is None else min(_WATCH_S, max(0.0, end - time.monotonic()))
+                step = _OVERTAKEN_S if said else _WATCH_S
+                if end is not None:
+                    step = min(step, max(0.0, end - time.monotonic()))
                 done, _ = concurrent.futures.wait([future], step)
                 if done:
                     return future.result()
                 if end is not None and time.monotonic() >= end:
-                    raise TimeoutError("the server made no progress in time")
+                    raise TimeoutError("the server made no progress in time: try again")
                 if said:
-                    raise ConnectionError("the server has ended the transfer: its reply says why")
+                    raise ConnectionError("the server has ended the transfer: read its reply")
                 said = control is not None and _is_readable(control)
         except ChannelEnded as e:
             kind = TimeoutError if e.cause == Cause.TIMEOUT else ConnectionError
@@ -134,7 +137,7 @@ class Connection:
     def recv(self, count: int) -> bytes:
         """Return at most ``count`` octets; none at the end of the file."""
         if self._broken:
-            raise ConnectionError("the transfer has failed before")
+            raise ConnectionError("the transfer has failed before: begin it again")
         if not self._chunk and not self._complete:
             self._broken = True  # until the call has returned
             self._chunk = self._run(self._next())
@@ -246,6 +249,10 @@ class _Raw(io.RawIOBase):
         return len(data)
 
 
+class NoTransportError(OSError):
+    """None of the transports that a transfer may use is possible."""
+
+
 class FTP(ftplib.FTP):
     """ftplib.FTP, whose transfers use the first of some transports that works.
 
@@ -263,16 +270,27 @@ class FTP(ftplib.FTP):
     transport: Kind | None = None
     #: Transports that the server or the network does not have.
     _unusable: frozenset[str] = frozenset()
+    #: Why the last channel could not be opened.
+    _refusal = "use the passive mode without TLS for data, and a server of siwarp"
+    #: Whether the server has TPRT; None: not yet known.
+    _has_tprt: bool | None = None
     #: Whether TPRT has selected another transport than TCP at the server.
     _selected = False
     _loop: _Loop | None = None
+
+    def connect(self, *arguments: Any, **options: Any) -> str:
+        """Connect to a server; see ftplib."""
+        self._unusable, self._has_tprt, self._selected = frozenset(), None, False
+        self.transport = None
+        return super().connect(*arguments, **options)
 
     def ntransfercmd(
         self, cmd: str, rest: int | str | None = None
     ) -> tuple[socket.socket, int | None]:
         """Begin a transfer; see ftplib. The first value is a socket, or a ``Connection``."""
         kinds = [kind for kind in self.transports if kind not in self._unusable]
-        if not self.passiveserver or self._protects_data():
+        possible = self.passiveserver and not self._protects_data()
+        if set(kinds) != {"tcp"} and not (possible and self.has_tprt()):
             kinds = [kind for kind in kinds if kind == "tcp"]
         for kind in kinds:
             if kind == "tcp":
@@ -286,10 +304,19 @@ class FTP(ftplib.FTP):
                 self.transport = kind
                 connection = self._begin(channel, cmd, rest)
                 return cast("tuple[socket.socket, int | None]", connection)
-        raise OSError(
-            f"no transport is possible: {', '.join(self.transports)} were tried or are excluded "
-            "by TLS or the active mode"
+        raise NoTransportError(
+            f"none of the transports {', '.join(self.transports)} is possible: {self._refusal}"
         )
+
+    @contextlib.contextmanager
+    def without_tcp(self) -> Iterator[None]:
+        """Let transfers use channels alone; without one they raise NoTransportError."""
+        before = self.transports
+        self.transports = [kind for kind in before if kind != "tcp"]
+        try:
+            yield
+        finally:
+            self.transports = before
 
     def _protects_data(self) -> bool:
         """Return whether TLS protects data connections, which it can on TCP alone."""
@@ -299,11 +326,13 @@ class FTP(ftplib.FTP):
         """Open a channel; return None if the server or the network does not have the transport."""
         try:
             reply = self.sendcmd(f"TPRT {kind.upper()}")
-        except ftplib.error_perm:
+        except ftplib.error_perm as e:
             self._unusable |= {kind}
+            self._refusal = str(e)
             return None
-        except ftplib.error_temp:
-            return None  # the server has no memory for one more channel now
+        except ftplib.error_temp as e:  # the server has no memory for one more channel now
+            self._refusal = str(e)
+            return None
         self._selected = True
         host, port = self.makepasv()
         try:
@@ -312,12 +341,13 @@ class FTP(ftplib.FTP):
             raise ftplib.error_proto(str(e)) from None
         if self._loop is None:
             self._loop = _Loop()
+        assert self.sock is not None
+        source = self.sock.getsockname()[0]  # the server admits the address that it knows
         try:
-            return self._loop.run(_connect(kind, host, invitation))
-        except OSError:
+            return self._loop.run(_connect(kind, host, invitation, source))
+        except OSError as e:
             self._unusable |= {kind}
-            if "tcp" not in self.transports and set(self.transports) <= self._unusable:
-                raise
+            self._refusal = str(e)
             return None
 
     def _begin(
@@ -350,10 +380,12 @@ class FTP(ftplib.FTP):
 
     def has_tprt(self) -> bool:
         """Return whether the server has the command TPRT."""
-        with contextlib.suppress(ftplib.error_perm):
-            lines = self.sendcmd("FEAT").splitlines()
-            return any(line.strip().upper().startswith("TPRT") for line in lines)
-        return False
+        if self._has_tprt is None:
+            self._has_tprt = False
+            with contextlib.suppress(ftplib.error_perm):
+                lines = self.sendcmd("FEAT").splitlines()
+                self._has_tprt = any(line.strip().upper().startswith("TPRT") for line in lines)
+        return self._has_tprt
 
     def close(self) -> None:
         """Close the connection."""
@@ -375,5 +407,8 @@ class FTPS(FTP, ftplib.FTP_TLS):
         return self._prot_p
 
 
-async def _connect(kind: Literal["rd", "rc"], host: str, invitation: Invitation) -> Channel:
-    return await open_channel(kind, host, invitation, Limits(unit=tprt.UNIT, window=tprt.WINDOW))
+async def _connect(
+    kind: Literal["rd", "rc"], host: str, invitation: Invitation, source: str
+) -> Channel:
+    limits = Limits(unit=tprt.UNIT, window=tprt.WINDOW, source=source)
+    return await open_channel(kind, host, invitation, limits)

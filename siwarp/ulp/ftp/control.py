@@ -239,9 +239,15 @@ class _Control:
         self._offer: _Offer | None = None
         super().__init__(conn, server, ioloop)  # type: ignore[call-arg]
         self._extra_feats = [*self._extra_feats, "TPRT RD;RC;TCP;"]
+        self._login_timer: Any = None
         if self.connected:
-            server.add_waiting(self)
-            self.call_later(LOGIN_TIMEOUT, self._end_unless_logged_in)
+            self._await_login()
+
+    def _await_login(self: Any) -> None:
+        if self._login_timer is not None and not self._login_timer.cancelled:
+            self._login_timer.cancel()
+        self._login_timer = self.call_later(LOGIN_TIMEOUT, self._end_unless_logged_in)
+        self.server.add_waiting(self)
 
     def _end_unless_logged_in(self: Any) -> None:
         if not self.authenticated:
@@ -260,10 +266,10 @@ class _Control:
 
     def flush_account(self: Any) -> None:
         """Log the user out (USER, REIN)."""
-        self._select(None)
+        if self._kind is not None:
+            self._select(None)
         super().flush_account()  # type: ignore[misc]
-        self.server.add_waiting(self)
-        self.call_later(LOGIN_TIMEOUT, self._end_unless_logged_in)
+        self._await_login()
 
     def push(self: Any, data: str) -> None:
         """Send a reply, or end the connection if the client does not read replies."""
@@ -409,6 +415,12 @@ class TLSHandler(_Control, TLS_FTPHandler):  # type: ignore[misc]
     dtp_handler = _TLSDataHandler
     proto_cmds = TLS_FTPHandler.proto_cmds | _Control.proto_cmds
     ssl_options = TLS_FTPHandler.ssl_options | SSL.OP_NO_TLSv1 | SSL.OP_NO_TLSv1_1
+
+    def ftp_AUTH(self, line: str) -> None:
+        """Begin TLS. Commands that came with AUTH are dropped: they may be an attacker's."""
+        super().ftp_AUTH(line)
+        if self._ssl_accepting:
+            self.ac_in_buffer = b""
 
     def ftp_PROT(self, line: str) -> None:
         """Select whether TLS protects data connections."""

@@ -109,7 +109,7 @@ class FileSystem(AbstractedFS):  # type: ignore[misc]  # pyftpdlib has no types
                 except OSError as e:
                     if e.errno == errno.ENOTDIR:
                         raise FilesystemError(
-                            "Not a directory (symbolic links are not followed)"
+                            "Not a directory: give a path without symbolic links"
                         ) from None
                     raise
                 os.close(fd)
@@ -123,7 +123,7 @@ class FileSystem(AbstractedFS):  # type: ignore[misc]  # pyftpdlib has no types
         """Yield a descriptor of the directory that contains ``path``, and the name in it."""
         parts = _split(path)
         if not parts:
-            raise FilesystemError("The root directory is no file and cannot be changed")
+            raise FilesystemError("The root directory cannot be changed: name a file in it")
         with self.directory("/".join(parts[:-1])) as fd:
             yield fd, parts[-1]
 
@@ -137,16 +137,20 @@ class FileSystem(AbstractedFS):  # type: ignore[misc]  # pyftpdlib has no types
                 fd = os.open(name, _FLAGS[mode] | _FILE, 0o666, dir_fd=directory)
             except OSError as e:
                 if e.errno == errno.ELOOP:
-                    raise FilesystemError("A symbolic link, which is not followed") from None
+                    raise FilesystemError(
+                        "A symbolic link, which is not followed: name its target"
+                    ) from None
                 if e.errno == errno.ENXIO:  # a FIFO without a reader, or a socket
-                    raise FilesystemError("Not a regular file") from None
+                    raise FilesystemError(
+                        "Not a regular file: only those are transferred"
+                    ) from None
                 raise
         try:
             status = os.fstat(fd)
             if stat.S_ISDIR(status.st_mode):
-                raise FilesystemError("Is a directory")
+                raise FilesystemError("Is a directory: name a file in it")
             if not stat.S_ISREG(status.st_mode):
-                raise FilesystemError("Not a regular file")
+                raise FilesystemError("Not a regular file: only those are transferred")
             if mode == "wb":
                 os.ftruncate(fd, 0)
             return File(fd, filename, mode)
@@ -167,7 +171,7 @@ class FileSystem(AbstractedFS):  # type: ignore[misc]  # pyftpdlib has no types
                     return File(os.open(name, flags, 0o666, dir_fd=directory), path, mode)
                 except FileExistsError:
                     continue
-        raise FilesystemError("No unused name was found")
+        raise FilesystemError("No unused name was found: try again")
 
     # ---- reading
 
@@ -291,7 +295,7 @@ class FileSystem(AbstractedFS):  # type: ignore[misc]  # pyftpdlib has no types
             fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
             try:
                 if stat.S_ISLNK(os.fstat(fd).st_mode):
-                    raise FilesystemError("A symbolic link, which is not followed")
+                    raise FilesystemError("A symbolic link, which is not followed: name its target")
                 yield f"/proc/self/fd/{fd}"
             finally:
                 os.close(fd)
@@ -310,6 +314,6 @@ class FileSystem(AbstractedFS):  # type: ignore[misc]  # pyftpdlib has no types
 def _split(path: str) -> list[str]:
     """Return the components of a path that ``ftpnorm`` has normalized."""
     if "\0" in path:
-        raise FilesystemError("The path contains NUL")
+        raise FilesystemError("The path contains NUL: remove it")
     assert ".." not in path.split("/")
     return [part for part in path.split("/") if part]

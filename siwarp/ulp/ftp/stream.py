@@ -173,11 +173,13 @@ async def receive(channel: Channel) -> AsyncGenerator[memoryview, None]:
 
 async def cancel(channel: Channel, reason: str) -> None:
     """End a channel before the end of the transfer, and tell the peer if it takes a unit soon."""
-    if channel.ended is None:
-        with contextlib.suppress(ChannelEnded, asyncio.TimeoutError):
-            await asyncio.wait_for(_send_message(channel, Cancel()), _CANCEL_S)
-            await channel.close(reason)
-    channel.abort(reason)
+    try:
+        if channel.ended is None:
+            with contextlib.suppress(ChannelEnded, asyncio.TimeoutError):
+                await asyncio.wait_for(_send_message(channel, Cancel()), _CANCEL_S)
+                await channel.close(reason)
+    finally:
+        channel.abort(reason)
 
 
 def _give_up(turn: asyncio.Task[Unit]) -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from siwarp.ulp.adts.tree import Entry, Incoming, Source, Tree
 from siwarp.ulp.adts.wire import FileKind
-from siwarp.ulp.ftp.client import FTP
+from siwarp.ulp.ftp.client import FTP, NoTransportError
 
 __all__ = ["Mirror", "Remote", "features", "get", "list_directory", "put", "stat_file"]
 
@@ -217,22 +217,38 @@ def put(
 
     """
     ftp.voidcmd("TYPE I")
-    size, start, kept = source.entry.size, 0, path
-    if resume:
-        kept = ftp.partial_path(path) if isinstance(ftp, FTP) else path
-        with contextlib.suppress(ftplib.error_perm):  # there is no such file
-            start = ftp.size(kept) or 0
-        if start > size:
-            start = 0
-    if progress:
-        progress(start)
-    # A complete file needs no transfer; an incomplete one of full size needs its name.
-    if start < size or not size or (start and kept != path):
-        _send(ftp, source, path, start, progress)
+    kept = ftp.partial_path(path) if resume and isinstance(ftp, FTP) else path
+    if kept != path and isinstance(ftp, FTP):
+        # On TCP the upload would continue another file.
+        try:
+            with ftp.without_tcp():
+                _send(ftp, source, path, kept, progress)
+        except NoTransportError:
+            _send(ftp, source, path, path if resume else None, progress)
+    else:
+        _send(ftp, source, path, path if resume else None, progress)
     source.check_unchanged()
     if keep_time:
         ftp.voidcmd(f"MFMT {_format_time(source.entry.mtime_ns)} {path}")
-    return size
+    return source.entry.size
+
+
+def _send(
+    ftp: ftplib.FTP, source: Source, path: str, kept: str | None, progress: Progress | None
+) -> None:
+    """Send a file; continue at the size of ``kept``, if it is given and not longer."""
+    size, start = source.entry.size, 0
+    if kept is not None:
+        with contextlib.suppress(ftplib.error_perm):  # there is no such file
+            start = ftp.size(kept) or 0
+        start = start if start <= size else 0
+    # A complete file needs no transfer; but an incomplete one of full size needs its name.
+    if start and start == size and kept == path:
+        if progress:
+            progress(size)
+        return
+    reader = _Reader(source, start, progress)
+    ftp.storbinary(f"STOR {path}", reader, BLOCK, rest=start or None)
 
 
 class _Reader:
@@ -242,21 +258,17 @@ class _Reader:
         self._source = source
         self._at = start
         self._progress = progress
+        #: Octets that were not yet reported: at first those that are at the server.
+        self._unreported = start
 
     def read(self, count: int = BLOCK, /) -> bytes:
         data = bytearray(min(count, self._source.entry.size - self._at))
         self._source.read(memoryview(data), self._at)
         self._at += len(data)
-        if self._progress and data:
-            self._progress(len(data))
+        if self._progress:
+            self._progress(self._unreported + len(data))
+            self._unreported = 0
         return bytes(data)
-
-
-def _send(
-    ftp: ftplib.FTP, source: Source, path: str, start: int, progress: Progress | None
-) -> None:
-    reader = _Reader(source, start, progress)
-    ftp.storbinary(f"STOR {path}", reader, BLOCK, rest=start or None)
 
 
 def _umask() -> int:
@@ -308,7 +320,9 @@ class Mirror:
     def download(self, path: str, below: str = "") -> None:
         """Copy the directory ``path`` of the server to the local directory."""
         if below.count("/") >= MAX_DEPTH:
-            raise OSError(errno.ELOOP, f"more than {MAX_DEPTH} directories in each other")
+            raise OSError(
+                errno.ELOOP, f"directories in each other: at most {MAX_DEPTH} are entered"
+            )
         remotes = list_directory(self.ftp, path, self._has_mlsd)
         for remote in remotes:
             local = posixpath.join(below, remote.name)

@@ -51,7 +51,7 @@ def parse_url(url: str) -> Location:
         raise ValueError(f"{url!r}: expected ftp://[USER[:PASSWORD]@]HOST[:PORT]/PATH")
     path = unquote(parts.path[1:], errors="surrogateescape")
     if any(character in path for character in "\r\n\0"):
-        raise ValueError(f"{url!r}: the path contains a line end or NUL")
+        raise ValueError(f"{url!r}: the path contains a line end or NUL: remove it")
     user, password = unquote(parts.username or ""), unquote(parts.password or "")
     file = Path.home() / ".netrc"
     if not password and file.is_file():

@@ -83,7 +83,7 @@ def read_users(path: str | os.PathLike[str]) -> dict[str, str]:
         mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
         if mode & 0o077:
             raise ValueError(
-                f"{path}: other users may read the passwords (mode {mode:o}): chmod 600 {path}"
+                f"{path}: other users may read the passwords (mode {mode:o}): run chmod 600 {path}"
             )
         users: dict[str, str] = {}
         for number, line in enumerate(file, 1):
@@ -94,7 +94,7 @@ def read_users(path: str | os.PathLike[str]) -> dict[str, str]:
             if not name or not colon or not password:
                 raise ValueError(f"{path}, line {number}: expected NAME:PASSWORD")
             if name in users:
-                raise ValueError(f"{path}, line {number}: a second password of {name}")
+                raise ValueError(f"{path}, line {number}: a second password of {name}: remove one")
             users[name] = password
     if not users:
         raise ValueError(f"{path}: no user: add a line NAME:PASSWORD")

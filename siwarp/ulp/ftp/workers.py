@@ -52,7 +52,7 @@ def run_workers(count: int, work: Callable[[socket.socket], None], stop: StopReq
                 if os.WIFSIGNALED(status)
                 else f"ended with status {os.WEXITSTATUS(status)}"
             )
-            print(f"siwarp: a worker {what}; its clients have to connect again", file=sys.stderr)
+            print(f"siwarp: a worker {what}: let its clients connect again", file=sys.stderr)
 
     try:
         for _ in range(count):
