@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from siwarp.base import system
 from siwarp.ulp.adts import auth, wire
 from siwarp.ulp.adts.channel import Acceptor, Cause, Channel, ChannelEnded, Invitation, Limits
 from siwarp.ulp.adts.credit import MIN_INITIATOR_WINDOW, Role
@@ -37,6 +38,9 @@ CHANNELS = {"rd": ChannelKind.RD, "rc": ChannelKind.RC, "tcp": ChannelKind.TCP}
 HANDSHAKE_S = 10.0
 #: Seconds within which the initiator must have opened a channel: its attempts of 3 s for each kind.
 CHANNEL_S = 30.0
+#: Seconds for which a peer waits until other sessions have given back credits that they do not use,
+#: which are asked back after 5 s. It is less than HANDSHAKE_S, after which the initiator gives up.
+RECEIVES_S = 7.0
 
 
 @dataclass(frozen=True)
@@ -332,15 +336,7 @@ async def _offer_until_open(
         accepted: asyncio.Future[Channel] = asyncio.get_running_loop().create_future()
         token = auth.make_token()
         acceptor = acceptors[kind]
-        try:
-            offer = acceptor.expect(
-                token,
-                hello.unit_size,
-                hello.window,
-                lambda c, f=accepted: _take(f, c),  # type: ignore[misc]
-            )
-        except LimitError as e:
-            raise ADTSError(ErrorCode.BUSY, f"{e.strerror}") from None
+        offer = await _expect(acceptor, token, hello, accepted)
         try:
             await send_message(
                 rendezvous,
@@ -357,14 +353,39 @@ async def _offer_until_open(
                 messages = asked.result()
             finally:
                 asked.cancel()
+        except BaseException:
+            _give_up(accepted)
+            raise
         finally:
             acceptor.forget(token)
-            accepted.cancel()
+        _give_up(accepted)
         match messages:
             case [wire.UseChannel() as wanted] if wanted.kind in common:
                 kind = wanted.kind
             case _:
                 raise wire.WireError("a record that is not CHANNEL, before the channel is open")
+
+
+async def _expect(
+    acceptor: Acceptor, token: bytes, hello: wire.Hello, accepted: asyncio.Future[Channel]
+) -> Invitation:
+    """Admit a peer that presents the token; wait some time until it can have credits."""
+    deadline = system.monotonic() + RECEIVES_S
+    while True:
+        try:
+            return acceptor.expect(
+                token, hello.unit_size, hello.window, lambda channel: _take(accepted, channel)
+            )
+        except LimitError as e:
+            if system.monotonic() >= deadline:
+                raise ADTSError(ErrorCode.BUSY, str(e.strerror)) from None
+        await asyncio.sleep(0.25)
+
+
+def _give_up(accepted: asyncio.Future[Channel]) -> None:
+    """Wait for the channel no longer; close it if it has just opened."""
+    if not accepted.cancel() and not accepted.cancelled():
+        accepted.result().abort("the session has ended", Cause.CLOSED)
 
 
 def _take(accepted: asyncio.Future[Channel], channel: Channel) -> None:
