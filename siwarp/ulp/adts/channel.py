@@ -44,7 +44,8 @@ class Cause(Enum):
 
     #: This end has closed the channel.
     CLOSED = "closed"
-    #: The peer has closed the channel in order.
+    #: The peer has closed the connection between units, perhaps because its process was killed:
+    #: only the record BYE says that the session is complete.
     PEER_CLOSED = "peer closed"
     #: The peer crashed, or the network between the ends is broken.
     LOST = "lost"

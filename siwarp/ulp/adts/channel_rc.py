@@ -95,23 +95,26 @@ class RCChannel(RDMAChannel):
         cm_id.context = self._on_cm_event
         #: The first event of the connection: ESTABLISHED, or why it was not.
         self.started: asyncio.Future[CMEvent] = asyncio.get_running_loop().create_future()
-        self._flushed = False
+        # Whether the queue pair takes no more receives, and whether the connection ended before a
+        # unit was sent or received completely.
+        self._flushed = self._unit_lost = False
         self._timer: asyncio.TimerHandle | None = None
 
     @property
     def _qp(self) -> QP:
         return self._queue_pair
 
-    def _lost_reason(self, wc: WC) -> str:
-        if wc.status == WCStatus.WR_FLUSH_ERR:
-            return self._broken_reason()
-        return f"sending to {self._peer_name()} failed with {wc.status_name}: connect again"
-
-    def _broken_reason(self) -> str:
+    def _lost_reason(self) -> str:
         return (
             f"the connection to {self._peer_name()} broke: its program has ended, or the network "
             "failed; repeat the transfer"
         )
+
+    def _end_by_completion(self, wc: WC) -> None:
+        if wc.status == WCStatus.WR_FLUSH_ERR and not wc.vendor_err:
+            self._unit_lost = True  # the event DISCONNECTED follows
+        else:
+            super()._end_by_completion(wc)
 
     def _on_cm_event(self, event: CMEvent) -> None:
         if event.type == CMEventType.ESTABLISHED:
@@ -120,7 +123,8 @@ class RCChannel(RDMAChannel):
         elif self.ended is None:
             # All completions before the end of the connection are in the queue by now.
             self.device.handle_completions()
-            if event.type == CMEventType.DISCONNECTED and not (event.status or event.wire_error):
+            in_order = event.type == CMEventType.DISCONNECTED and not event.status
+            if in_order and not (event.wire_error or self._unit_lost):
                 self._end(f"{self._peer_name()} has closed the connection", Cause.PEER_CLOSED)
             elif event.wire_error:
                 self._end(
@@ -129,7 +133,7 @@ class RCChannel(RDMAChannel):
                     Cause.PROTOCOL,
                 )
             else:
-                self._end(self._broken_reason(), Cause.LOST)
+                self._end(self._lost_reason(), Cause.LOST)
         if not self.started.done():
             self.started.set_result(event)
 

@@ -158,7 +158,7 @@ class RDChannel(RDMAChannel):
     def _address(self, wr: SendWR) -> None:
         wr.set_wr_rd(self._handle)
 
-    def _lost_reason(self, wc: WC) -> str:
+    def _lost_reason(self) -> str:
         return (
             f"{self._peer_name()} has ended, or did not answer for {SILENCE_S:g} seconds: check "
             "that its program runs, and repeat the transfer"
@@ -178,8 +178,6 @@ class RDChannel(RDMAChannel):
             self._port.channels.pop(self._source, None)
         if self.on_released is not None:
             self.on_released()
-        if self.device.closed:
-            return
         # Requests in progress complete soon, and their units return to the pool.
         with contextlib.suppress(Error):
             self._qp.end_peer(self.peer)

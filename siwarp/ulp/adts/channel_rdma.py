@@ -91,8 +91,8 @@ class RDMAChannel(Channel):
         """Set the destination of a send request, if the queue pair has none."""
 
     @abstractmethod
-    def _lost_reason(self, wc: WC) -> str:
-        """Return why a request failed, for a failure of the network or of the peer."""
+    def _lost_reason(self) -> str:
+        """Return the reason of the end if the network or the peer has failed."""
 
     # ---- sending
 
@@ -355,7 +355,7 @@ class RDMAChannel(Channel):
                 reason = f"{self._peer_name()} has violated the protocol: {error.strerror}"
                 self._end(reason, Cause.PROTOCOL)
         else:
-            self._end(self._lost_reason(wc), Cause.LOST)
+            self._end(self._lost_reason(), Cause.LOST)
 
     def _end(self, reason: str, cause: Cause) -> None:
         if self.ended is not None:

@@ -341,6 +341,37 @@ def test_300_sessions_that_grant_nothing_do_not_delay_an_honest_session(
     run(world, serve_beside_silent_sessions(), 3600)
 
 
+def test_peers_that_take_no_data_lose_their_memory_to_others(world: World) -> None:
+    silent_host = "10.0.0.3"
+    world.device(silent_host)
+
+    async def serve_beside_unreachable_peers() -> None:
+        async with serve("rd", Limits(unit=UNIT, memory=32 * UNIT)) as server:
+            silent = []
+            for _ in range(3):
+                invitation, accepted = server.invite()
+                limits = Limits(unit=UNIT, source=silent_host)
+                client = await open_channel("rd", B, invitation, limits)
+                silent.append((client, await accepted))
+            world.partition(silent_host, (A, B))
+            writers = [asyncio.create_task(send_units(one, 100)) for _, one in silent]
+            await asyncio.sleep(1)
+            # More tasks than there are units wait for memory, and get some of it in the end.
+            others = [asyncio.create_task(server.pool.take()) for _ in range(server.pool.size)]
+            start = world.now
+            server.acceptors._device.watch_stalls()
+            ends = await asyncio.gather(*writers, return_exceptions=True)
+            assert all("taken no data" in str(end) for end in ends)
+            assert 19 <= world.now - start <= 22
+            for task in others:
+                task.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
+            world.heal()
+            await asyncio.gather(*(client.close() for client, _ in silent))
+
+    run(world, serve_beside_unreachable_peers())
+
+
 @KINDS
 def test_sessions_that_outnumber_the_units_get_small_ones(world: World, kind: str) -> None:
     async def open_many() -> None:
@@ -575,6 +606,10 @@ def test_memory_of_the_program_and_files_are_sent_behind_the_records(
                 record.body.release()
                 received.release()
             await receive_units(b, 1)
+            assert isinstance(a, RDMAChannel)
+            await a.flush()
+            open_regions = [one for one in a.device.pd._list_open_children() if one._what == "MR"]
+            assert open_regions == [a.device.control, a.device.pool.mr]
             await a.close()
             server.check_nothing_is_held(sessions=kind == "rd")
 
