@@ -15,7 +15,7 @@ import pytest
 from ftp.ftp_harness import LIMIT, ServerProcess, random_octets, serving, wait_until
 
 from siwarp.ulp.adts.tree import Tree
-from siwarp.ulp.ftp import transfer
+from siwarp.ulp.ftp import tprt, transfer
 from siwarp.ulp.ftp.client import FTP
 from siwarp.ulp.ftp.url import Location, parse_url
 
@@ -204,6 +204,23 @@ def test_a_size_that_is_no_number_is_an_error_of_the_protocol(tmp_path: Path) ->
         server: Any = LyingServer(("f", {"type": "file", "size": "1e9"}))
         with pytest.raises(ftplib.error_proto, match="a size that is no number"):
             transfer.Mirror(server, tree).download("/")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "200 TPRT RD token=00 unit=65536 window=8 qkey=1",
+        f"200 TPRT RC token={bytes(16).hex()} unit=65536 window=8 qkey=1",
+        f"200 TPRT RD token={bytes(16).hex()} unit=999999999 window=8 qkey=1",
+        f"200 TPRT RD token={bytes(16).hex()} unit=1 window=8 qkey=1",
+        f"200 TPRT RD token={bytes(16).hex()} unit=65536 window=0 qkey=1",
+        f"200 TPRT RD token={bytes(16).hex()} unit=65536 window=8 qkey=4294967296",
+        "200 TPRT",
+    ],
+)
+def test_a_reply_to_tprt_that_asks_for_too_much_is_an_error(wrong: str) -> None:
+    with pytest.raises(ValueError, match="a reply to TPRT RD"):
+        tprt.parse_reply(wrong, "RD", 4000)
 
 
 def test_an_url_names_server_user_and_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

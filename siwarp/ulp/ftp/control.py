@@ -62,9 +62,9 @@ class _Data:
         sent_all = not self.receive and len(self.producer_fifo) == 0
         return sent_all and self._expected is not None and self.tot_bytes_sent < self._expected
 
-    def fail(self: Any, text: str, code: int = 426) -> None:
+    def fail(self: Any, text: str, code: int = 426, log: Any = logger.warning) -> None:
         """End the transfer with an error."""
-        self._resp = (f"{code} {text}; transfer aborted.", logger.warning)
+        self._resp = (f"{code} {text}; transfer aborted.", log)
         self.close()
 
     def handle_close(self: Any) -> None:
@@ -145,7 +145,7 @@ class _ChannelData(_Data, DTPHandler):  # type: ignore[misc]
             self.modify_ioloop_events(self.ioloop.READ)
             self._wanted_io_events = self.ioloop.READ
         elif not self._relay.done:
-            self.fail(self._relay.failure)
+            self.fail(self._relay.failure, log=logger.info)
         elif self.receive and self.file_obj.final is not None:
             self._publish()
         else:

@@ -23,6 +23,7 @@ from __future__ import annotations
 import re
 
 from siwarp.ulp.adts.channel import Invitation
+from siwarp.ulp.adts.wire import MIN_UNIT_SIZE
 
 __all__ = ["KINDS", "LIFETIME", "UNIT", "WINDOW", "format_reply", "parse_reply", "partial_path"]
 
@@ -32,6 +33,8 @@ KINDS = {"RD": "rd", "RC": "rc"}
 LIFETIME = 30.0
 #: The largest unit of the client, and the credits that it grants when the channel opens.
 UNIT, WINDOW = 1 << 20, 8
+#: The largest window of a server that makes sense.
+MAX_WINDOW = 1 << 16
 
 _REPLY = re.compile(
     r"200 TPRT (\w+) token=([0-9a-f]{32}) unit=(\d{1,9}) window=(\d{1,9}) qkey=(\d{1,10})"
@@ -50,13 +53,20 @@ def parse_reply(reply: str, kind: str, port: int) -> Invitation:
     """Return the invitation in a reply to TPRT and the port in the reply to EPSV.
 
     Raises:
-        ValueError: the reply has another form.
+        ValueError: the reply has another form, or a number that this end does not accept.
 
     """
     match = _REPLY.fullmatch(reply)
     if match is None or match[1] != kind:
         raise ValueError(f"a reply to TPRT {kind} without token, unit, window and qkey: {reply!r}")
-    return Invitation(bytes.fromhex(match[2]), port, int(match[3]), int(match[4]), int(match[5]))
+    unit, window, qkey = map(int, match.group(3, 4, 5))
+    # This end reserves memory in proportion to the unit.
+    if not MIN_UNIT_SIZE <= unit <= UNIT or not 0 < window <= MAX_WINDOW or qkey >> 32:
+        raise ValueError(
+            f"a reply to TPRT {kind} with a unit not from {MIN_UNIT_SIZE} to {UNIT}, a window not "
+            f"from 1 to {MAX_WINDOW}, or a qkey of more than 32 bits: {reply!r}"
+        )
+    return Invitation(bytes.fromhex(match[2]), port, unit, window, qkey)
 
 
 def partial_path(path: str) -> str:
