@@ -165,7 +165,7 @@ class Device:
                     "need the memory: repeat the transfer",
                     Cause.TIMEOUT,
                 )
-        if any(one.waiting for one in (self.pool, *self.split.values())):
+        if self.pool.waiting:
             self.watch_stalls()
 
     # ---- dispatch

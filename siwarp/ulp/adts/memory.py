@@ -96,7 +96,7 @@ class Units(ABC):
 
     def take_nowait(self) -> Unit | None:
         """Return a free unit; ``None`` if there is none, or if tasks wait for one."""
-        if self._waiting and self.waiting:
+        if any(not turn.done() for turn in self._waiting):
             return None
         unit = self._pop_free()
         if unit is not None:
@@ -161,6 +161,7 @@ class Pool(Units):
         #: The registration of all units.
         self.mr = None if pd is None else MR(pd, self._view, AccessFlag.LOCAL_WRITE)
         # The unit that was released last is used next, because the cache may have its memory.
+        self._splits: list[SplitPool] = []
         self._units = [
             Unit(self.mr, at, self._view[at : at + unit], self._put_back)
             for at in range(0, self.size * unit, unit)
@@ -176,6 +177,13 @@ class Pool(Units):
 
     def _push_free(self, unit: Unit) -> None:
         self._units.append(unit)
+        for split in self._splits:
+            split._serve_waiting_tasks()
+
+    @property
+    def waiting(self) -> int:
+        """The number of tasks that wait for a unit or for a part of one."""
+        return super().waiting + sum(split.waiting for split in self._splits)
 
 
 class SplitPool(Units):
@@ -193,6 +201,7 @@ class SplitPool(Units):
         # For each unit of the pool with free parts: these parts, and the unit of each part in use.
         self._free_parts: OrderedDict[Unit, list[Unit]] = OrderedDict()
         self._whole: dict[Unit, Unit] = {}
+        pool._splits.append(self)
 
     @property
     def free(self) -> int:
@@ -221,6 +230,11 @@ class SplitPool(Units):
         if not parts:
             del self._free_parts[whole]
         return part
+
+    def _serve_waiting_tasks(self) -> None:
+        """Give parts to waiting tasks after a unit of the pool has become free."""
+        while self.waiting and (part := self._pop_free()) is not None:
+            self._put_back(part)
 
     def _push_free(self, part: Unit) -> None:
         whole = self._whole[part]

@@ -119,6 +119,24 @@ def test_a_unit_whose_parts_are_all_free_returns_to_its_pool(pd: PD) -> None:
     assert all(units)
 
 
+def test_a_unit_that_becomes_free_serves_tasks_that_wait_for_parts() -> None:
+    async def wait_for_parts() -> None:
+        pool = Pool(None, 65536, 65536)
+        parts = SplitPool(pool, 16384)
+        whole = await pool.take()
+        tasks = [asyncio.create_task(parts.take()) for _ in range(6)]
+        await asyncio.sleep(0)
+        assert (parts.waiting, pool.waiting) == (6, 6)
+        whole.release()
+        await asyncio.sleep(0)
+        assert sum(task.done() for task in tasks) == 4
+        for task in tasks:
+            (await task).release()
+        assert (pool.free, parts.free, pool.waiting) == (1, 4, 0)
+
+    asyncio.run(wait_for_parts())
+
+
 def test_registered_memory_outlives_neither_its_users_nor_its_device(pd: PD) -> None:
     pool = Pool(pd, 65536, 16384)
     assert pool.mr is not None
