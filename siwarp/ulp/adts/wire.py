@@ -797,7 +797,7 @@ class Bye(Message):
 
 @dataclass(frozen=True)
 class Pause(Message):
-    """PAUSE: send no DATA of the transfer (0: of any) until RESUME."""
+    """PAUSE: send nothing of any transfer until RESUME."""
 
     TYPE = Type.PAUSE
 
