@@ -325,7 +325,8 @@ def _reporting_errors() -> Iterator[None]:
     except ftplib.error_perm as e:
         _fail(PARTIAL, str(e))
     except ftplib.error_temp as e:
-        _fail(CONNECTION, f"{e}{again}")
+        # 45x: the server has no space, or cannot open the file now.
+        _fail(PARTIAL if str(e).startswith("45") else CONNECTION, f"{e}{again}")
     except ftplib.Error as e:
         _fail(PROTOCOL, f"a reply that is not FTP's: {e}")
     except EOFError:

@@ -126,6 +126,22 @@ def test_an_upload_that_was_cut_continues(
     assert (root / "file").read_bytes() == data
 
 
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_an_upload_that_the_file_system_refuses_says_why(
+    root: Path, tmp_path: Path, transport: str
+) -> None:
+    with (tmp_path / "file").open("wb") as file:
+        file.truncate(40 << 20)
+    with serving(root, "--write", "--workers", "1", file_size=8 << 20) as server:
+        with Tree(tmp_path) as tree, closing(connect(server, transport)) as ftp:
+            source = tree.open_for_send("file")
+            with pytest.raises(ftplib.error_perm, match="552 File too large"):
+                transfer.put(ftp, source, "file")
+            source.close()
+        with connect(server, transport) as ftp:
+            assert "file" in ftp.nlst() or ".file.part" in ftp.nlst()
+
+
 def test_an_upload_over_tcp_does_not_continue_what_belongs_to_a_channel(
     server: ServerProcess, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

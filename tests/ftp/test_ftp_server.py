@@ -229,7 +229,7 @@ def test_a_write_that_the_file_system_refuses_is_reported(tmp_path: Path) -> Non
         with ftp.transfercmd("STOR too-large") as data, pytest.raises(OSError):
             while True:
                 data.sendall(bytes(1 << 16))
-        with pytest.raises(ftplib.error_temp, match="426 File too large"):
+        with pytest.raises(ftplib.error_perm, match="552 File too large"):
             ftp.voidresp()
         assert ftp.sendcmd("NOOP").startswith("200")
 

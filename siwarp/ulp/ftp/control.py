@@ -82,7 +82,7 @@ class _Data:
         if not isinstance(error, OSError):
             super().handle_error()  # type: ignore[misc]
             return
-        code = {errno.ENOSPC: 452, errno.EDQUOT: 552}.get(error.errno or 0, 426)
+        code = {errno.ENOSPC: 452, errno.EDQUOT: 552, errno.EFBIG: 552}.get(error.errno or 0, 426)
         self.fail(error.strerror or str(error), code)
 
 

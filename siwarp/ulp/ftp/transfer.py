@@ -28,6 +28,8 @@ __all__ = ["Mirror", "Remote", "features", "get", "list_directory", "put", "stat
 MAX_DEPTH = 100
 #: Octets that are read from a file, or from a socket, at a time.
 BLOCK = 1 << 18
+#: Seconds within which the reply arrives after the end of the data connection.
+_REPLY_S = 3.0
 #: An action on the number of octets that were transferred since its last call.
 Progress = Callable[[int], None]
 
@@ -140,6 +142,19 @@ def _list_by_names(ftp: ftplib.FTP, path: str) -> Iterator[Remote]:
         ftp.cwd(before)
 
 
+@contextlib.contextmanager
+def _preferring_reply(ftp: ftplib.FTP) -> Iterator[None]:
+    """Raise the server's reply in place of the end of the data connection, which it explains."""
+    try:
+        yield
+    except ConnectionError:
+        if ftp.sock is not None:
+            ftp.sock.settimeout(_REPLY_S)
+            with contextlib.suppress(OSError, EOFError):
+                ftp.voidresp()
+        raise
+
+
 def get(
     ftp: ftplib.FTP,
     path: str,
@@ -188,7 +203,8 @@ def _receive(ftp: ftplib.FTP, path: str, incoming: Incoming, progress: Progress 
         if progress:
             progress(len(data))
 
-    ftp.retrbinary(f"RETR {path}", write, BLOCK, rest=incoming.position or None)
+    with _preferring_reply(ftp):
+        ftp.retrbinary(f"RETR {path}", write, BLOCK, rest=incoming.position or None)
 
 
 def put(
@@ -248,7 +264,8 @@ def _send(
             progress(size)
         return
     reader = _Reader(source, start, progress)
-    ftp.storbinary(f"STOR {path}", reader, BLOCK, rest=start or None)
+    with _preferring_reply(ftp):
+        ftp.storbinary(f"STOR {path}", reader, BLOCK, rest=start or None)
 
 
 class _Reader:
