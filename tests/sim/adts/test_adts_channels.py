@@ -178,6 +178,7 @@ def let_send_without_credit(channel: Channel) -> None:
     channel._wake_writers()
 
 
+@pytest.mark.clause("ADTS-CRED-7#a")
 @KINDS
 def test_a_peer_that_sends_without_credit_is_closed_at_no_cost_to_others(
     world: World, kind: str
@@ -224,6 +225,7 @@ def test_octets_that_are_no_unit_end_only_their_session(world: World, kind: str)
     run(world, send_garbage())
 
 
+@pytest.mark.clause("ADTS-CHAN-2")
 @KINDS
 @pytest.mark.parametrize("trouble", ["wrong", "used", "expired", "forgotten"])
 def test_a_token_that_is_not_valid_opens_no_channel(world: World, kind: str, trouble: str) -> None:
@@ -388,6 +390,7 @@ def test_sessions_that_outnumber_the_units_get_small_ones(world: World, kind: st
     run(world, open_many())
 
 
+@pytest.mark.clause("ADTS-CRED-8")
 @KINDS
 def test_unused_credits_are_asked_back_for_new_sessions(world: World, kind: str) -> None:
     limits = Limits(unit=UNIT, memory=24 * UNIT, window=8)
@@ -418,6 +421,7 @@ def test_unused_credits_are_asked_back_for_new_sessions(world: World, kind: str)
     run(world, open_until_memory_is_short())
 
 
+@pytest.mark.clause("ADTS-CRED-9")
 @KINDS
 def test_a_peer_that_does_not_give_credits_back_is_closed(world: World, kind: str) -> None:
     limits = Limits(unit=UNIT, memory=24 * UNIT, window=8)
